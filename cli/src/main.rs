@@ -1,0 +1,2 @@
+//! The anyring command.
+fn main() {}

@@ -1,0 +1,63 @@
+//! io_uring in user space: [`setup`], [`enter`] and [`register`] with the kernel's ABI, done by
+//! ordinary system calls of the calling process.
+//!
+//! The crate is `no_std`, has no thread-local storage and calls no libc, so it can live in any
+//! process and inside a signal handler. What it cannot make itself, threads above all, is lent to it
+//! by the *door* above it (the preload, the C library, the Rust crate, a test) through [`Host`].
+//!
+//! Results are those of the raw system calls: a non-negative value or a negative errno.
+#![no_std]
+
+extern crate alloc;
+
+pub mod door;
+pub mod host;
+
+pub use host::{Caller, Host, install};
+pub use linux_raw_sys::io_uring::io_uring_params;
+
+/// `io_uring_setup(2)`: creates a ring and returns its file descriptor.
+///
+/// # Errors
+/// Negative errno as the kernel's: `-EINVAL` (unknown flag, bad sizes), `-EFAULT`, `-ENOMEM`,
+/// `-EMFILE`, ...
+///
+/// # Safety
+/// None of the kernel's contract is relaxed: memory that `params` designates (with
+/// `IORING_SETUP_NO_MMAP`) must be the caller's to give.
+pub unsafe fn setup(_entries: u32, _params: *mut io_uring_params) -> isize {
+    -38
+}
+
+/// `io_uring_enter2(2)`: submits up to `to_submit` SQEs and, with `IORING_ENTER_GETEVENTS`, waits
+/// for `min_complete` CQEs. `arg` is a signal mask or, with `IORING_ENTER_EXT_ARG`, an
+/// `io_uring_getevents_arg`; `arg_size` its size in bytes.
+///
+/// # Errors
+/// Negative errno as the kernel's; `-EOPNOTSUPP` where `fd` is no ring of this engine, `-EBADF`
+/// where it is no descriptor.
+///
+/// # Safety
+/// As for the system call: the SQEs name memory that the requests will read and write.
+pub unsafe fn enter(
+    _fd: i32,
+    _to_submit: u32,
+    _min_complete: u32,
+    _flags: u32,
+    _arg: usize,
+    _arg_size: usize,
+    _caller: &Caller,
+) -> isize {
+    -38
+}
+
+/// `io_uring_register(2)`.
+///
+/// # Errors
+/// Negative errno as the kernel's.
+///
+/// # Safety
+/// As for the system call: registered memory must stay the caller's to give.
+pub unsafe fn register(_fd: i32, _opcode: u32, _arg: usize, _nr_args: u32) -> isize {
+    -38
+}

@@ -1,0 +1,1 @@
+//! The interposer and the trap.
