@@ -1,0 +1,51 @@
+# The commands of this repository. `make help` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DEFAULT_GOAL := help
+
+TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
+export CARGO_TARGET_DIR := $(TARGET)
+# Where the tests and the demo find the release binaries.
+export ANYRING_BIN := $(TARGET)/release
+
+.PHONY: help toolchain build demo lint test test-unit test-programs test-quick conformance bench check-aarch64
+
+help: ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
+
+toolchain:
+	@command -v cargo >/dev/null || { echo "make: no cargo in PATH: install a Rust toolchain, 1.85 or newer (see README.md)" >&2; exit 1; }
+	scripts/need gcc /usr/include/stdio.h:libc6-dev
+
+build: toolchain ## the release binaries, in target/release
+	cargo build --release --workspace --locked
+
+demo: build ## an unmodified fio where io_uring is forbidden, without and with anyring
+	demo/run
+
+lint: toolchain ## formatting and clippy, as CI wants them
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+
+test-unit: toolchain
+	cargo test --workspace --locked
+
+test-quick: build
+	tests/programs/run --quick
+
+test: test-unit build ## everything CI runs: crates, conformance that must pass, real programs (quick)
+	$(ANYRING_BIN)/anyring-conformance must-pass
+	tests/programs/run --quick
+
+test-programs: build ## every real program, the heavy ones too (some minutes)
+	tests/programs/run --all
+
+conformance: build ## liburing's own suite over the user engine, against the native run
+	$(ANYRING_BIN)/anyring-conformance
+
+bench: build ## the benchmarks, each side by side with what it is compared to
+	bench/run
+
+check-aarch64: ## build the engine for aarch64 and run its tests in qemu-user (installs cross packages)
+	scripts/check-aarch64
