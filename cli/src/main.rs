@@ -1,2 +1,35 @@
-//! The anyring command.
-fn main() {}
+//! The `anyring` command.
+
+mod cli;
+mod doctor;
+mod elf;
+mod library;
+mod run;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+/// What the command returns for failures of its own, as `env(1)` and its kin do.
+const OWN_FAILURE: u8 = 125;
+
+fn main() -> ExitCode {
+    let arguments = match cli::Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            let _ = error.print();
+            let asked_for = error.exit_code() == 0;
+            return ExitCode::from(if asked_for { 0 } else { OWN_FAILURE });
+        }
+    };
+    match arguments.command {
+        cli::Command::Run(arguments) => run::run(&arguments),
+        cli::Command::Doctor(arguments) => doctor::doctor(&arguments),
+        cli::Command::Man { directory } => match cli::write_manuals(&directory) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("anyring: cannot write manuals to {}: {error}", directory.display());
+                ExitCode::from(OWN_FAILURE)
+            }
+        },
+    }
+}

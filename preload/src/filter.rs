@@ -1,0 +1,324 @@
+//! The seccomp filter that makes `io_uring` calls trap.
+//!
+//! Decided by call number first, so that the kernel's cache of always-allowed calls keeps all but
+//! five calls at no cost:
+//!
+//! - `io_uring_setup`, `_enter`, `_register`: trapped, unless made from our stub page. In a process
+//!   whose program is position-independent, calls from the lowest 4 GiB pass: only a fixed-address
+//!   program that replaces this one by `exec` can make them, and if it is static it loads no
+//!   preload and a trap would kill it.
+//! - `mmap` with the offset `IORING_OFF_CQ_RING`: trapped (a memfd has its CQ at offset 0).
+//! - `rt_sigaction` that would replace our SIGSYS action: answered 0 and not done. It cannot be
+//!   trapped: `posix_spawn` resets every action in its child with all signals blocked, and a trap
+//!   with SIGSYS blocked kills.
+//!
+//! A filter is for life and outlives `exec`; so that chains of programs do not pile them up,
+//! [`crate::trap`] installs one only where calls do not trap already.
+
+use crate::{arch, stub, sys};
+use linux_raw_sys::general as raw;
+
+/// One instruction of classic BPF (`struct sock_filter`).
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Instruction {
+    code: u16,
+    jump_true: u8,
+    jump_false: u8,
+    value: u32,
+}
+
+/// `struct sock_fprog`.
+#[repr(C)]
+struct Program {
+    length: u16,
+    instructions: *const Instruction,
+}
+
+// From <linux/bpf_common.h>, <linux/seccomp.h>, <linux/prctl.h>.
+const LOAD_WORD: u16 = 0x20;
+const JUMP_IF_EQUAL: u16 = 0x15;
+const JUMP_IF_GREATER_EQUAL: u16 = 0x35;
+const RETURN: u16 = 0x06;
+const ALLOW: u32 = 0x7fff_0000;
+const TRAP: u32 = 0x0003_0000;
+/// `SECCOMP_RET_ERRNO` with errno 0: the call is not made and returns 0.
+const PRETEND: u32 = 0x0005_0000;
+const SET_MODE_FILTER: usize = 1;
+const FLAG_TSYNC: usize = 1;
+/// Without it, kernels before 5.16 slow the whole process down by a mitigation.
+const FLAG_SPEC_ALLOW: usize = 4;
+const PR_SET_NO_NEW_PRIVS: u32 = 38;
+
+// Offsets in `struct seccomp_data`.
+const NUMBER: u32 = 0;
+const ARCHITECTURE: u32 = 4;
+const POINTER_LOW: u32 = 8;
+const POINTER_HIGH: u32 = 12;
+const fn argument_low(index: u32) -> u32 {
+    16 + index * 8
+}
+const fn argument_high(index: u32) -> u32 {
+    argument_low(index) + 4
+}
+
+/// Whose calls a filter traps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// All but those from the lowest 4 GiB.
+    High,
+    /// All.
+    Everything,
+}
+
+/// A program under construction. Jumps go forward to labels that are placed later.
+struct Assembler {
+    code: [Instruction; 48],
+    length: usize,
+    /// (instruction, taken branch or not, label)
+    open: [(usize, bool, usize); 48],
+    open_count: usize,
+}
+
+/// Where the answers lie.
+#[derive(Clone, Copy)]
+enum Label {
+    Next,
+    Allow,
+    Trap,
+    Pretend,
+    Ring,
+    Map,
+    Action,
+    Outside,
+}
+
+impl Assembler {
+    fn new() -> Self {
+        Self {
+            code: [Instruction { code: 0, jump_true: 0, jump_false: 0, value: 0 }; 48],
+            length: 0,
+            open: [(0, false, 0); 48],
+            open_count: 0,
+        }
+    }
+
+    fn push(&mut self, code: u16, value: u32) {
+        self.code[self.length] = Instruction { code, jump_true: 0, jump_false: 0, value };
+        self.length += 1;
+    }
+
+    fn load(&mut self, offset: u32) {
+        self.push(LOAD_WORD, offset);
+    }
+
+    fn jump(&mut self, code: u16, value: u32, yes: Label, no: Label) {
+        for (taken, label) in [(true, yes), (false, no)] {
+            if !matches!(label, Label::Next) {
+                self.open[self.open_count] = (self.length, taken, label as usize);
+                self.open_count += 1;
+            }
+        }
+        self.push(code, value);
+    }
+
+    fn if_equal(&mut self, value: u32, yes: Label, no: Label) {
+        self.jump(JUMP_IF_EQUAL, value, yes, no);
+    }
+
+    /// Resolves the jumps to `label` that are open; it may be used anew from here.
+    fn place(&mut self, label: Label) {
+        let mut kept = 0;
+        for index in 0..self.open_count {
+            let (instruction, taken, target) = self.open[index];
+            if target == label as usize {
+                let distance = (self.length - instruction - 1) as u8;
+                let code = &mut self.code[instruction];
+                *(if taken { &mut code.jump_true } else { &mut code.jump_false }) = distance;
+            } else {
+                self.open[kept] = self.open[index];
+                kept += 1;
+            }
+        }
+        self.open_count = kept;
+    }
+
+    /// Allows what comes from the stub page; the rest goes on behind this.
+    fn let_the_stub_pass(&mut self) {
+        let (low, high) = halves(stub::RANGE.start);
+        self.load(POINTER_HIGH);
+        self.if_equal(high, Label::Next, Label::Outside);
+        self.load(POINTER_LOW);
+        self.jump(JUMP_IF_GREATER_EQUAL, low, Label::Next, Label::Outside);
+        self.jump(JUMP_IF_GREATER_EQUAL, low + 4096, Label::Next, Label::Allow);
+        self.place(Label::Outside);
+    }
+}
+
+fn halves(value: usize) -> (u32, u32) {
+    (value as u32, (value as u64 >> 32) as u32)
+}
+
+fn assemble(reach: Reach) -> Assembler {
+    let mut code = Assembler::new();
+    code.load(ARCHITECTURE);
+    code.if_equal(arch::AUDIT_ARCH, Label::Next, Label::Allow);
+    code.load(NUMBER);
+    code.if_equal(raw::__NR_mmap, Label::Map, Label::Next);
+    code.if_equal(raw::__NR_rt_sigaction, Label::Action, Label::Next);
+    code.jump(JUMP_IF_GREATER_EQUAL, raw::__NR_io_uring_setup, Label::Next, Label::Allow);
+    code.jump(JUMP_IF_GREATER_EQUAL, raw::__NR_io_uring_register + 1, Label::Allow, Label::Ring);
+
+    code.place(Label::Map);
+    code.load(argument_low(5));
+    code.if_equal(CQ_OFFSET, Label::Next, Label::Allow);
+    code.load(argument_high(5));
+    code.if_equal(0, Label::Ring, Label::Allow);
+
+    code.place(Label::Ring);
+    code.let_the_stub_pass();
+    if reach == Reach::High {
+        code.load(POINTER_HIGH);
+        code.if_equal(0, Label::Allow, Label::Trap);
+    } else {
+        code.if_equal(0, Label::Trap, Label::Trap);
+    }
+
+    code.place(Label::Action);
+    code.load(argument_low(0));
+    code.if_equal(raw::SIGSYS, Label::Next, Label::Allow);
+    code.let_the_stub_pass();
+    // To ask for the action is allowed.
+    code.load(argument_low(1));
+    code.if_equal(0, Label::Next, Label::Pretend);
+    code.load(argument_high(1));
+    code.if_equal(0, Label::Allow, Label::Pretend);
+
+    code.place(Label::Allow);
+    code.push(RETURN, ALLOW);
+    code.place(Label::Trap);
+    code.push(RETURN, TRAP);
+    code.place(Label::Pretend);
+    code.push(RETURN, PRETEND);
+    code
+}
+
+/// `IORING_OFF_CQ_RING`, where the kernel has the completion ring.
+pub const CQ_OFFSET: u32 = 0x0800_0000;
+
+/// Installs the filter for all threads of the process.
+///
+/// Without `CAP_SYS_ADMIN` this takes `no_new_privs`, and set-user-id programs started from here
+/// gain nothing by it any more.
+///
+/// # Errors
+/// The negative errno.
+pub fn install(reach: Reach) -> Result<(), isize> {
+    let code = assemble(reach);
+    let program = Program { length: code.length as u16, instructions: code.code.as_ptr() };
+    match load(&program) {
+        Err(error) if error == -(linux_raw_sys::errno::EACCES as isize) => {
+            // SAFETY: takes privileges from later programs, which is the price named above.
+            unsafe { sys::prctl(PR_SET_NO_NEW_PRIVS, 1) };
+            load(&program)
+        }
+        result => result,
+    }
+}
+
+/// Loads the filter, with as many of the flags as the kernel takes.
+fn load(program: &Program) -> Result<(), isize> {
+    let mut last = 0;
+    for flags in [FLAG_TSYNC | FLAG_SPEC_ALLOW, FLAG_TSYNC, 0] {
+        let arguments = [SET_MODE_FILTER, flags, core::ptr::from_ref(program).addr(), 0, 0, 0];
+        // SAFETY: the program is well formed; what it traps, `trap` handles.
+        last = unsafe { arch::syscall(raw::__NR_seccomp as usize, arguments) };
+        if last == 0 {
+            return Ok(());
+        }
+        if last == -(linux_raw_sys::errno::EACCES as isize) {
+            break;
+        }
+    }
+    Err(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the filter answers, by interpreting it as the kernel does.
+    fn run(reach: Reach, number: u32, pointer: usize, arguments: [u64; 6]) -> u32 {
+        let code = assemble(reach);
+        let data = |offset: u32| match offset {
+            NUMBER => number,
+            ARCHITECTURE => arch::AUDIT_ARCH,
+            POINTER_LOW => pointer as u32,
+            POINTER_HIGH => halves(pointer).1,
+            _ => {
+                let word = arguments[(offset - 16) as usize / 8];
+                if offset % 8 == 0 { word as u32 } else { (word >> 32) as u32 }
+            }
+        };
+        let (mut at, mut accumulator) = (0, 0);
+        loop {
+            assert!(at < code.length);
+            let step = code.code[at];
+            at += 1;
+            let taken = match step.code {
+                LOAD_WORD => {
+                    accumulator = data(step.value);
+                    continue;
+                }
+                RETURN => return step.value,
+                JUMP_IF_EQUAL => accumulator == step.value,
+                JUMP_IF_GREATER_EQUAL => accumulator >= step.value,
+                other => panic!("{other:#x}"),
+            };
+            at += usize::from(if taken { step.jump_true } else { step.jump_false });
+        }
+    }
+
+    #[test]
+    fn calls_are_judged() {
+        let (high, low) = (0x7f12_3456_7890, 0x40_1000);
+        let inside = stub::RANGE.start + 20;
+        for reach in [Reach::High, Reach::Everything] {
+            assert_eq!(assemble(reach).open_count, 0);
+            for number in 0..600 {
+                let ring = (425..=427).contains(&number);
+                let expected = if ring { TRAP } else { ALLOW };
+                assert_eq!(run(reach, number, high, [1; 6]), expected, "{number}");
+                assert_eq!(run(reach, number, inside, [1; 6]), ALLOW, "{number}");
+                let everything = ring && reach == Reach::Everything;
+                let expected = if everything { TRAP } else { ALLOW };
+                assert_eq!(run(reach, number, low, [1; 6]), expected, "{number}");
+            }
+            for edge in [stub::RANGE.start - 1, stub::RANGE.end] {
+                assert_eq!(run(reach, 426, edge, [0; 6]), TRAP);
+            }
+        }
+    }
+
+    #[test]
+    fn mappings_of_the_completion_ring_trap() {
+        let run = |offset| run(Reach::High, raw::__NR_mmap, 0x7f00_0000_0000, [0, 0, 0, 0, 3, offset]);
+        assert_eq!(run(u64::from(CQ_OFFSET)), TRAP);
+        assert_eq!(run(0), ALLOW);
+        assert_eq!(run(0x1000_0000), ALLOW);
+        assert_eq!(run(1 << 32 | u64::from(CQ_OFFSET)), ALLOW);
+    }
+
+    #[test]
+    fn our_sigsys_action_stays() {
+        let run = |signal, action, pointer| {
+            run(Reach::High, raw::__NR_rt_sigaction, pointer, [signal, action, 0, 8, 0, 0])
+        };
+        let high = 0x7f00_0000_0000;
+        assert_eq!(run(31, 0x7ffc_0000_1000, high), PRETEND);
+        assert_eq!(run(31, 1 << 32, high), PRETEND);
+        assert_eq!(run(31, 0, high), ALLOW);
+        assert_eq!(run(30, 1, high), ALLOW);
+        assert_eq!(run(31, 1, stub::RANGE.start), ALLOW);
+    }
+}

@@ -1,0 +1,189 @@
+//! What the engine is lent: threads that the program's C library knows nothing of.
+//!
+//! A thread is a raw `clone` on a mapped stack with a guard page. It runs engine code only, which
+//! uses neither libc nor thread-local storage; it has a thread block of its own all the same, at the
+//! top of its stack, so that the thread pointer tells it apart. The kernel clears the thread's id in
+//! [`SLOTS`] when it is off its stack for good, and that is what makes the stack free for the next.
+
+use crate::{arch, sys};
+use anyring_engine::Host;
+use core::ffi::{CStr, c_void};
+use core::num::NonZeroUsize;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use linux_raw_sys::errno::EAGAIN;
+use linux_raw_sys::general as raw;
+
+const STACK_BYTES: usize = 256 << 10;
+const GUARD_BYTES: usize = 4096;
+/// A slot's thread id while its thread is being started.
+const CLAIMED: u32 = u32::MAX;
+
+/// A thread that is alive, or a stack for one to come.
+struct Slot {
+    thread_id: AtomicU32,
+    stack: AtomicUsize,
+}
+
+static SLOTS: [Slot; 2048] =
+    [const { Slot { thread_id: AtomicU32::new(0), stack: AtomicUsize::new(0) } }; 2048];
+
+/// Whether our fault handler is in place.
+pub static FAULTS_RESUME: AtomicBool = AtomicBool::new(false);
+
+/// The thread block, at the top of the stack.
+#[repr(C, align(64))]
+struct Block {
+    /// The x86-64 ABI wants the block's own address here.
+    itself: *mut Block,
+    entry: extern "C" fn(*mut c_void),
+    argument: *mut c_void,
+    name: &'static CStr,
+    /// Zeros where a C library would keep its own (stack protector and the like).
+    rest: [usize; 64],
+}
+
+/// The preload's door to the engine.
+pub struct Preload;
+
+static PRELOAD: Preload = Preload;
+static HOST: &dyn Host = &PRELOAD;
+
+/// Lends this process to the engine.
+pub fn install() {
+    anyring_engine::install(&HOST);
+}
+
+/// The child of a fork has none of the parent's threads.
+pub fn forked() {
+    for slot in &SLOTS {
+        slot.thread_id.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Host for Preload {
+    fn spawn(
+        &self,
+        name: &'static CStr,
+        entry: extern "C" fn(*mut c_void),
+        argument: *mut c_void,
+    ) -> Result<(), i32> {
+        let slot = claim().ok_or(EAGAIN as i32)?;
+        let result = start(slot, name, entry, argument);
+        if result.is_err() {
+            slot.thread_id.store(0, Ordering::Release);
+        }
+        result
+    }
+
+    fn thread_identity(&self) -> NonZeroUsize {
+        arch::thread_pointer()
+    }
+
+    fn faults_resume(&self) -> bool {
+        FAULTS_RESUME.load(Ordering::Relaxed)
+    }
+}
+
+/// A slot that nobody has.
+fn claim() -> Option<&'static Slot> {
+    SLOTS.iter().find(|slot| {
+        slot.thread_id.load(Ordering::Relaxed) == 0
+            && slot.thread_id.compare_exchange(0, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    })
+}
+
+/// The slot's stack: its own from an earlier thread, or a new one.
+fn stack(slot: &Slot) -> Result<usize, i32> {
+    let stack = slot.stack.load(Ordering::Relaxed);
+    if stack != 0 {
+        return Ok(stack);
+    }
+    let flags = raw::MAP_NORESERVE | raw::MAP_STACK;
+    // SAFETY: new memory, wherever the kernel likes.
+    let mapped = unsafe { sys::map(0, GUARD_BYTES + STACK_BYTES, raw::PROT_READ | raw::PROT_WRITE, flags) };
+    let mapped = usize::try_from(mapped).map_err(|_| EAGAIN as i32)?;
+    // SAFETY: the lowest page of what was just mapped.
+    unsafe { sys::protect(mapped, GUARD_BYTES, raw::PROT_NONE) };
+    slot.stack.store(mapped, Ordering::Relaxed);
+    Ok(mapped)
+}
+
+fn start(
+    slot: &Slot,
+    name: &'static CStr,
+    entry: extern "C" fn(*mut c_void),
+    argument: *mut c_void,
+) -> Result<(), i32> {
+    let top = stack(slot)? + GUARD_BYTES + STACK_BYTES;
+    let block = (top - size_of::<Block>()) as *mut Block;
+    // SAFETY: the top of a stack that is ours and that no thread uses.
+    unsafe { block.write(Block { itself: block, entry, argument, name, rest: [0; 64] }) };
+    // Room below the block, for code that believes in thread-local storage, and then the two words
+    // that the new thread starts from.
+    let words = (block as usize - 512) as *mut usize;
+    // SAFETY: as above.
+    unsafe {
+        words.write(run as *const () as usize);
+        words.add(1).write(block as usize);
+    }
+    let flags = raw::CLONE_VM
+        | raw::CLONE_FS
+        | raw::CLONE_FILES
+        | raw::CLONE_SIGHAND
+        | raw::CLONE_THREAD
+        | raw::CLONE_SYSVSEM
+        | raw::CLONE_SETTLS
+        | raw::CLONE_PARENT_SETTID
+        | raw::CLONE_CHILD_CLEARTID;
+    // The new thread inherits the mask: it never sees a signal of the program's.
+    let mask = sys::set_signal_mask(crate::signals::ASYNCHRONOUS);
+    // SAFETY: the stack is prepared as `anyring_preload_clone` wants it, the word to clear is static.
+    let result =
+        unsafe { arch::anyring_preload_clone(flags as usize, words, slot.thread_id.as_ptr(), block.cast()) };
+    sys::set_signal_mask(mask);
+    if result < 0 { Err(-result as i32) } else { Ok(()) }
+}
+
+/// The first frame of a thread.
+extern "C" fn run(block: *mut Block) -> ! {
+    // SAFETY: `start` wrote it and gave it to this thread.
+    let block = unsafe { &*block };
+    // SAFETY: the name ends with zero.
+    unsafe { sys::prctl(PR_SET_NAME, block.name.as_ptr() as usize) };
+    (block.entry)(block.argument);
+    loop {
+        // SAFETY: ends this thread only; nothing of it is needed any more.
+        unsafe { arch::syscall(raw::__NR_exit as usize, [0; 6]) };
+    }
+}
+
+/// From `<linux/prctl.h>`.
+const PR_SET_NAME: u32 = 15;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static RUNS: AtomicUsize = AtomicUsize::new(0);
+
+    extern "C" fn count(argument: *mut c_void) {
+        let own = arch::thread_pointer().get();
+        // Its own thread block lies on its own stack.
+        let here = (&raw const own).addr();
+        assert!(own > here && own - here < STACK_BYTES);
+        RUNS.fetch_add(argument.addr(), Ordering::Relaxed);
+    }
+
+    #[test]
+    fn threads_run_and_their_stacks_are_reused() {
+        for _ in 0..300 {
+            PRELOAD.spawn(c"iou-wrk-test", count, core::ptr::without_provenance_mut(2)).unwrap();
+            while SLOTS.iter().any(|slot| slot.thread_id.load(Ordering::Acquire) != 0) {
+                std::thread::yield_now();
+            }
+        }
+        assert_eq!(RUNS.load(Ordering::Relaxed), 600);
+        let stacks = SLOTS.iter().filter(|slot| slot.stack.load(Ordering::Relaxed) != 0).count();
+        assert_eq!(stacks, 1);
+    }
+}

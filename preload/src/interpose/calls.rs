@@ -1,0 +1,30 @@
+//! `syscall`.
+
+use crate::{arch, dispatch, next};
+use core::ffi::c_long;
+
+/// `syscall(3)`. Variadic in C; integers are passed alike.
+///
+/// # Safety
+/// As for the call that `number` names. What the caller did not pass is read as whatever lies there
+/// and not used, as in the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn syscall(
+    number: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> c_long {
+    let (number, arguments) = (number as usize, [a, b, c, d, e, f]);
+    let result = if dispatch::is_ring_call(number) && crate::active() {
+        // SAFETY: the program's own call.
+        unsafe { dispatch::called(number, arguments) }
+    } else {
+        // SAFETY: the program's own call.
+        unsafe { arch::syscall(number, arguments) }
+    };
+    next::fail(result) as c_long
+}

@@ -1,0 +1,142 @@
+//! Calls that close or duplicate descriptors: the engine keeps readiness registrations by number,
+//! and a ring lives as long as a descriptor of it.
+//!
+//! `closed` is said before the real call, as the number can be reused at once after it.
+
+use crate::next::next;
+use crate::{dispatch, inside};
+use anyring_engine::door;
+use core::ffi::c_int;
+use linux_raw_sys::general as raw;
+
+/// From `<linux/close_range.h>`.
+const CLOSE_RANGE_CLOEXEC: u32 = 4;
+
+/// Says that `fd` is about to be closed.
+#[inline]
+fn closing(fd: c_int) {
+    if crate::active() && dispatch::rings_exist() {
+        super::wait::closed(fd);
+        let _inside = inside::enter();
+        door::closed(fd);
+    }
+}
+
+/// Says that `new` is a duplicate of `old`.
+#[inline]
+fn duplicated(old: c_int, new: c_int) {
+    if new >= 0 && dispatch::is_ring(old) {
+        let _inside = inside::enter();
+        door::duplicated(old, new);
+    }
+}
+
+/// `close(2)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn close(fd: c_int) -> c_int {
+    closing(fd);
+    next!(c"close", fn(c_int) -> c_int, fd)
+}
+
+/// `close_range(2)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
+    if flags as u32 & CLOSE_RANGE_CLOEXEC == 0 {
+        closing_from(first, last);
+    }
+    next!(c"close_range", fn(u32, u32, c_int) -> c_int, first, last, flags)
+}
+
+/// `closefrom(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn closefrom(first: c_int) {
+    closing_from(first.max(0) as u32, u32::MAX);
+    next!(c"closefrom", fn(c_int) -> isize, first);
+}
+
+/// Says so for each number that can be open.
+fn closing_from(first: u32, last: u32) {
+    if !dispatch::rings_exist() {
+        return;
+    }
+    for fd in first..=last.min(crate::sys::descriptor_limit()) {
+        closing(fd as c_int);
+    }
+}
+
+/// `dup(2)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup(old: c_int) -> c_int {
+    let new = next!(c"dup", fn(c_int) -> c_int, old);
+    duplicated(old, new);
+    new
+}
+
+/// `dup2(2)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
+    if old != new {
+        closing(new);
+    }
+    let result = next!(c"dup2", fn(c_int, c_int) -> c_int, old, new);
+    if old != new {
+        duplicated(old, result);
+    }
+    result
+}
+
+/// `dup3(2)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+    if old != new {
+        closing(new);
+    }
+    let result = next!(c"dup3", fn(c_int, c_int, c_int) -> c_int, old, new, flags);
+    duplicated(old, result);
+    result
+}
+
+/// `fcntl(2)`. Variadic in C; its one argument is passed alike.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    let result = next!(c"fcntl", fn(c_int, c_int, usize) -> c_int, fd, command, argument);
+    after_fcntl(fd, command, result)
+}
+
+/// `fcntl64`, what glibc's `fcntl` is called with large files.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+    let result = next!(c"fcntl64", fn(c_int, c_int, usize) -> c_int, fd, command, argument);
+    after_fcntl(fd, command, result)
+}
+
+fn after_fcntl(fd: c_int, command: c_int, result: c_int) -> c_int {
+    if matches!(command as u32, raw::F_DUPFD | raw::F_DUPFD_CLOEXEC) {
+        duplicated(fd, result);
+    }
+    result
+}

@@ -1,0 +1,7 @@
+//! Functions of the C library that ours stand in front of.
+
+pub mod calls;
+pub mod descriptors;
+pub mod process;
+pub mod signal;
+pub mod wait;

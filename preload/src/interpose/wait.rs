@@ -1,0 +1,432 @@
+//! Calls that wait for descriptors. A ring of ours is a memfd and cannot be polled; the engine has a
+//! stand-in for each that is polled ([`door::readiness_fd`]), which takes the ring's place here.
+//!
+//! An epoll instance outlives the call, so which rings were put into it is kept in a table; before a
+//! wait their stand-ins are brought in line with the rings, or a level-triggered wait would answer
+//! for completions that the program has taken meanwhile.
+
+use crate::next::next;
+use crate::{dispatch, inside, next};
+use anyring_engine::door;
+use core::ffi::{c_int, c_long, c_void};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use linux_raw_sys::general as raw;
+
+/// Rings in epoll instances: the instance in the upper half, the ring in the lower; 0 is free (that
+/// instance would be standard input).
+static WATCHED: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
+/// How many of them are taken.
+static WATCHED_COUNT: AtomicU32 = AtomicU32::new(0);
+
+fn pair(instance: c_int, ring: c_int) -> u64 {
+    u64::from(instance as u32) << 32 | u64::from(ring as u32)
+}
+
+fn watch(instance: c_int, ring: c_int) {
+    for entry in &WATCHED {
+        if entry.compare_exchange(0, pair(instance, ring), Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            WATCHED_COUNT.fetch_add(1, Ordering::Release);
+            return;
+        }
+    }
+}
+
+fn unwatch(matches: impl Fn(c_int, c_int) -> bool) {
+    if WATCHED_COUNT.load(Ordering::Acquire) == 0 {
+        return;
+    }
+    for entry in &WATCHED {
+        let seen = entry.load(Ordering::Acquire);
+        let gone = seen != 0 && matches((seen >> 32) as c_int, seen as c_int);
+        if gone && entry.compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            WATCHED_COUNT.fetch_sub(1, Ordering::Release);
+        }
+    }
+}
+
+/// A descriptor is about to be closed: it may be an instance or a ring of the table.
+pub fn closed(fd: c_int) {
+    unwatch(|instance, ring| instance == fd || ring == fd);
+}
+
+/// Brings the stand-ins of an instance's rings in line.
+#[inline]
+fn before_wait(instance: c_int) {
+    if WATCHED_COUNT.load(Ordering::Acquire) != 0 {
+        synchronize(instance);
+    }
+}
+
+#[cold]
+fn synchronize(instance: c_int) {
+    for entry in &WATCHED {
+        let seen = entry.load(Ordering::Acquire);
+        if seen != 0 && (seen >> 32) as c_int == instance {
+            let _inside = inside::enter();
+            door::sync_readiness(seen as c_int);
+        }
+    }
+}
+
+/// The stand-in of a ring, in line with it.
+fn stand_in(ring: c_int) -> Result<c_int, c_int> {
+    let _inside = inside::enter();
+    let stand_in = door::readiness_fd(ring)?;
+    door::sync_readiness(ring);
+    Ok(stand_in)
+}
+
+/// `epoll_ctl(2)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_ctl(
+    instance: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *mut c_void,
+) -> c_int {
+    let mut target = fd;
+    let ring = dispatch::is_ring(fd);
+    if ring {
+        match stand_in(fd) {
+            Ok(stand_in) => target = stand_in,
+            Err(error) => return next::fail(error as isize) as c_int,
+        }
+    }
+    let result = next!(
+        c"epoll_ctl",
+        fn(c_int, c_int, c_int, *mut c_void) -> c_int,
+        instance,
+        operation,
+        target,
+        event,
+    );
+    if ring && result == 0 {
+        match operation as u32 {
+            raw::EPOLL_CTL_ADD => watch(instance, fd),
+            raw::EPOLL_CTL_DEL => unwatch(|i, r| i == instance && r == fd),
+            _ => {}
+        }
+    }
+    result
+}
+
+/// `epoll_wait(2)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_wait(
+    instance: c_int,
+    events: *mut c_void,
+    count: c_int,
+    timeout: c_int,
+) -> c_int {
+    before_wait(instance);
+    next!(c"epoll_wait", fn(c_int, *mut c_void, c_int, c_int) -> c_int, instance, events, count, timeout,)
+}
+
+/// `epoll_pwait(2)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_pwait(
+    instance: c_int,
+    events: *mut c_void,
+    count: c_int,
+    timeout: c_int,
+    mask: *const c_void,
+) -> c_int {
+    before_wait(instance);
+    next!(
+        c"epoll_pwait",
+        fn(c_int, *mut c_void, c_int, c_int, *const c_void) -> c_int,
+        instance,
+        events,
+        count,
+        timeout,
+        mask,
+    )
+}
+
+/// `epoll_pwait2(2)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_pwait2(
+    instance: c_int,
+    events: *mut c_void,
+    count: c_int,
+    timeout: *const c_void,
+    mask: *const c_void,
+) -> c_int {
+    before_wait(instance);
+    next!(
+        c"epoll_pwait2",
+        fn(c_int, *mut c_void, c_int, *const c_void, *const c_void) -> c_int,
+        instance,
+        events,
+        count,
+        timeout,
+        mask,
+    )
+}
+
+/// `struct pollfd`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct PollFd {
+    fd: c_int,
+    events: i16,
+    revents: i16,
+}
+
+/// Calls `wait` with a list in which stand-ins have the rings' places, if there are any.
+///
+/// # Safety
+/// `list` must hold `count` entries, as in C.
+unsafe fn with_stand_ins(
+    list: *mut PollFd,
+    count: usize,
+    mut wait: impl FnMut(*mut PollFd) -> c_int,
+) -> c_int {
+    if !dispatch::rings_exist() || list.is_null() {
+        return wait(list);
+    }
+    // SAFETY: the caller's promise.
+    let program = unsafe { core::slice::from_raw_parts_mut(list, count) };
+    if !program.iter().any(|entry| dispatch::is_ring(entry.fd)) {
+        return wait(list);
+    }
+    let mut copy = program.to_vec();
+    for entry in copy.iter_mut().filter(|entry| dispatch::is_ring(entry.fd)) {
+        match stand_in(entry.fd) {
+            Ok(stand_in) => entry.fd = stand_in,
+            Err(error) => return next::fail(error as isize) as c_int,
+        }
+    }
+    let result = wait(copy.as_mut_ptr());
+    if result >= 0 {
+        for (entry, answer) in program.iter_mut().zip(copy) {
+            entry.revents = answer.revents;
+        }
+    }
+    result
+}
+
+/// `poll(2)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn poll(list: *mut PollFd, count: usize, timeout: c_int) -> c_int {
+    let wait = |list| next!(c"poll", fn(*mut PollFd, usize, c_int) -> c_int, list, count, timeout);
+    // SAFETY: the caller's promise.
+    unsafe { with_stand_ins(list, count, wait) }
+}
+
+/// What `poll` is compiled to under `_FORTIFY_SOURCE`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __poll_chk(list: *mut PollFd, count: usize, timeout: c_int, bytes: usize) -> c_int {
+    let wait = |list| {
+        next!(c"__poll_chk", fn(*mut PollFd, usize, c_int, usize) -> c_int, list, count, timeout, bytes,)
+    };
+    // SAFETY: the caller's promise, which the real function checks.
+    unsafe { with_stand_ins(list, count.min(bytes / size_of::<PollFd>()), wait) }
+}
+
+/// `ppoll(2)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ppoll(
+    list: *mut PollFd,
+    count: usize,
+    timeout: *const c_void,
+    mask: *const c_void,
+) -> c_int {
+    let wait = |list| {
+        next!(
+            c"ppoll",
+            fn(*mut PollFd, usize, *const c_void, *const c_void) -> c_int,
+            list,
+            count,
+            timeout,
+            mask,
+        )
+    };
+    // SAFETY: the caller's promise.
+    unsafe { with_stand_ins(list, count, wait) }
+}
+
+/// What `ppoll` is compiled to under `_FORTIFY_SOURCE`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __ppoll_chk(
+    list: *mut PollFd,
+    count: usize,
+    timeout: *const c_void,
+    mask: *const c_void,
+    bytes: usize,
+) -> c_int {
+    let wait = |list| {
+        next!(
+            c"__ppoll_chk",
+            fn(*mut PollFd, usize, *const c_void, *const c_void, usize) -> c_int,
+            list,
+            count,
+            timeout,
+            mask,
+            bytes,
+        )
+    };
+    // SAFETY: the caller's promise, which the real function checks.
+    unsafe { with_stand_ins(list, count.min(bytes / size_of::<PollFd>()), wait) }
+}
+
+/// `fd_set`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct FdSet([c_long; 16]);
+
+impl FdSet {
+    const BITS: c_int = c_long::BITS as c_int;
+
+    fn has(&self, fd: c_int) -> bool {
+        self.0[(fd / Self::BITS) as usize] >> (fd % Self::BITS) & 1 != 0
+    }
+
+    fn set(&mut self, fd: c_int, on: bool) {
+        let bit = 1 << (fd % Self::BITS);
+        let word = &mut self.0[(fd / Self::BITS) as usize];
+        *word = if on { *word | bit } else { *word & !bit };
+    }
+}
+
+/// A ring in an `fd_set` and what stands in for it.
+#[derive(Clone, Copy, Default)]
+struct Standing {
+    ring: c_int,
+    stand_in: c_int,
+}
+
+/// Calls `wait` with stand-ins in the rings' places.
+///
+/// # Safety
+/// The sets are null or as in C.
+unsafe fn select_with_stand_ins(
+    count: c_int,
+    sets: [*mut FdSet; 3],
+    wait: impl FnOnce(c_int) -> c_int,
+) -> c_int {
+    if !dispatch::rings_exist() || count <= 0 || count > 1024 {
+        return wait(count);
+    }
+    let named = |fd: c_int| {
+        // SAFETY: the caller's promise; `fd` is below `count`.
+        sets.iter().any(|set| unsafe { set.as_ref() }.is_some_and(|set| set.has(fd)))
+    };
+    let mut standing = [Standing::default(); 64];
+    let mut standing_count = 0;
+    let mut new_count = count;
+    for ring in (0..count).filter(|&fd| named(fd) && dispatch::is_ring(fd)) {
+        let Some(entry) = standing.get_mut(standing_count) else { break };
+        match stand_in(ring) {
+            Ok(stand_in) if stand_in < 1024 => *entry = Standing { ring, stand_in },
+            _ => continue,
+        }
+        standing_count += 1;
+        new_count = new_count.max(entry.stand_in + 1);
+    }
+    let standing = &standing[..standing_count];
+    for set in sets {
+        // SAFETY: the caller's promise.
+        if let Some(set) = unsafe { set.as_mut() } {
+            exchange(set, standing.iter().map(|entry| (entry.ring, entry.stand_in)));
+        }
+    }
+    let result = wait(new_count);
+    for set in sets {
+        // SAFETY: the caller's promise.
+        if let Some(set) = unsafe { set.as_mut() } {
+            exchange(set, standing.iter().map(|entry| (entry.stand_in, entry.ring)));
+        }
+    }
+    result
+}
+
+/// Moves what the set says of the first of each pair to the second.
+fn exchange(set: &mut FdSet, pairs: impl Iterator<Item = (c_int, c_int)>) {
+    for (from, to) in pairs {
+        if set.has(from) {
+            set.set(from, false);
+            set.set(to, true);
+        }
+    }
+}
+
+/// `select(2)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn select(
+    count: c_int,
+    read: *mut FdSet,
+    write: *mut FdSet,
+    except: *mut FdSet,
+    timeout: *mut c_void,
+) -> c_int {
+    let wait = |count| {
+        next!(
+            c"select",
+            fn(c_int, *mut FdSet, *mut FdSet, *mut FdSet, *mut c_void) -> c_int,
+            count,
+            read,
+            write,
+            except,
+            timeout,
+        )
+    };
+    // SAFETY: the caller's promise.
+    unsafe { select_with_stand_ins(count, [read, write, except], wait) }
+}
+
+/// `pselect(2)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pselect(
+    count: c_int,
+    read: *mut FdSet,
+    write: *mut FdSet,
+    except: *mut FdSet,
+    timeout: *const c_void,
+    mask: *const c_void,
+) -> c_int {
+    let wait = |count| {
+        next!(
+            c"pselect",
+            fn(c_int, *mut FdSet, *mut FdSet, *mut FdSet, *const c_void, *const c_void) -> c_int,
+            count,
+            read,
+            write,
+            except,
+            timeout,
+            mask,
+        )
+    };
+    // SAFETY: the caller's promise.
+    unsafe { select_with_stand_ins(count, [read, write, except], wait) }
+}

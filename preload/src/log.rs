@@ -1,0 +1,59 @@
+//! Lines for the user, formatted on the stack and written in one piece.
+
+use crate::config::{self, Level};
+use crate::sys;
+use core::fmt::{self, Write};
+use core::sync::atomic::Ordering;
+use linux_raw_sys::general::{O_APPEND, O_CREAT, O_WRONLY};
+
+/// A line of bounded length; what is too long is cut.
+struct Line {
+    bytes: [u8; 512],
+    length: usize,
+}
+
+impl Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        // Room for the newline is kept.
+        let room = self.bytes.len() - 1 - self.length;
+        let taken = text.len().min(room);
+        self.bytes[self.length..self.length + taken].copy_from_slice(&text.as_bytes()[..taken]);
+        self.length += taken;
+        Ok(())
+    }
+}
+
+/// Writes `anyring[pid]: ` and the message, if the level asks for it.
+pub fn line(level: Level, message: fmt::Arguments<'_>) {
+    if config::level() < level {
+        return;
+    }
+    write(message);
+}
+
+/// Writes `anyring[pid]: ` and the message, whatever the level.
+pub fn write(message: fmt::Arguments<'_>) {
+    let mut line = Line { bytes: [0; 512], length: 0 };
+    let _ = write!(line, "anyring[{}]: {message}", sys::process_id());
+    line.bytes[line.length] = b'\n';
+    let bytes = &line.bytes[..=line.length];
+    let path = config::LOG_PATH.load(Ordering::Relaxed);
+    if path.is_null() {
+        sys::write(config::LOG_FD.load(Ordering::Relaxed), bytes);
+        return;
+    }
+    // SAFETY: the path is a string of the environment that the process began with.
+    let fd = unsafe { sys::open(path.cast(), O_WRONLY | O_APPEND | O_CREAT, 0o644) };
+    if fd >= 0 {
+        sys::write(fd, bytes);
+        sys::close(fd);
+    }
+}
+
+/// Says something that happens rarely, for `ANYRING_LOG=debug`.
+macro_rules! debug {
+    ($($argument:tt)*) => {
+        $crate::log::line($crate::config::Level::Debug, format_args!($($argument)*))
+    };
+}
+pub(crate) use debug;

@@ -1,0 +1,67 @@
+//! Programs linked to a fixed address lie in the lowest 4 GiB, where [`crate::filter`] may not reach.
+
+use crate::{arch, sys};
+use core::ffi::{CStr, c_char, c_ulong, c_void};
+use linux_raw_sys::general as raw;
+
+unsafe extern "C" {
+    fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
+}
+
+/// The first address that is not low.
+const END: usize = 1 << 32;
+
+/// Whether the program itself lies low. Where that cannot be told, it may.
+pub fn program_is_low() -> bool {
+    const NAME: &CStr = c"getauxval";
+    const AT_ENTRY: c_ulong = 9;
+    // SAFETY: the name ends with zero; null is `RTLD_DEFAULT`.
+    let address = unsafe { dlsym(core::ptr::null_mut(), NAME.as_ptr()) };
+    if address.is_null() {
+        return true;
+    }
+    // SAFETY: the C library's function of this name has this type.
+    let get: unsafe extern "C" fn(c_ulong) -> c_ulong = unsafe { core::mem::transmute(address) };
+    // SAFETY: asks only.
+    let entry = unsafe { get(AT_ENTRY) };
+    (entry as usize) < END
+}
+
+/// Makes an `io_uring_setup` that can only fail, from a page that lies low; its result, or 0 where
+/// no such page can be had.
+pub fn ring_call() -> isize {
+    const PAGE: usize = 4096;
+    let flags = raw::MAP_FIXED_NOREPLACE;
+    for address in (0x1000_0000..0xf000_0000_usize).step_by(0x0101_0000) {
+        // SAFETY: replaces nothing.
+        let page = unsafe { sys::map(address, PAGE, raw::PROT_READ | raw::PROT_WRITE, flags) };
+        let Ok(page) = usize::try_from(page) else { continue };
+        let result = if page < END { call_from(page) } else { 0 };
+        // SAFETY: the page was just mapped and nobody else knows it.
+        unsafe { sys::unmap(page, PAGE) };
+        if page < END {
+            return result;
+        }
+    }
+    0
+}
+
+/// Makes the call from `page`, which is empty and ours.
+fn call_from(page: usize) -> isize {
+    type Call = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize) -> isize;
+    let code = page as *mut u8;
+    // SAFETY: the page is ours, writable, and longer than the code.
+    unsafe {
+        code.copy_from_nonoverlapping(arch::STUB_CODE.as_ptr(), arch::STUB_CODE.len());
+        #[cfg(target_arch = "aarch64")]
+        arch::synchronize_code(code, arch::STUB_CODE.len());
+    }
+    // SAFETY: nobody else uses the page.
+    if unsafe { sys::protect(page, 4096, raw::PROT_READ | raw::PROT_EXEC) } != 0 {
+        return 0;
+    }
+    // SAFETY: the page holds a function of this type.
+    let call: Call = unsafe { core::mem::transmute(page) };
+    // SAFETY: creates nothing, reads nothing.
+    unsafe { call(raw::__NR_io_uring_setup as usize, 0, 0, 0, 0, 0, 0) }
+}

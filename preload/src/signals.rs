@@ -1,0 +1,330 @@
+//! Signal actions: ours, and the program's as it believes them to be.
+//!
+//! Three signals are ours in the kernel's table for the whole life of the process: SIGSYS (the
+//! trap), SIGSEGV and SIGBUS (the engine's guarded copies may fault, and are resumed). What the
+//! program sets for them is kept here and obeyed for every such signal that is not ours.
+//!
+//! For the other signals the program's handler runs behind [`deliver`], which keeps it out of the
+//! engine: a handler that ran while its own thread holds one of the engine's locks could enter the
+//! same ring, or jump away for ever. A signal that arrives inside the engine is queued anew, with
+//! everything blocked, and comes when the thread has left the engine; a wait of the engine is
+//! interrupted by it as it would be in the kernel.
+
+use crate::arch::{self, Context};
+use crate::{inside, stub, sys};
+use anyring_engine::door;
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use linux_raw_sys::errno::EINVAL;
+use linux_raw_sys::general as raw;
+
+/// `SIG_DFL`.
+pub const DEFAULT: usize = 0;
+/// `SIG_IGN`.
+pub const IGNORE: usize = 1;
+/// One more than the highest signal number.
+const SIGNALS: usize = 65;
+
+/// The bit of a signal in a mask.
+pub const fn bit(signal: u32) -> u64 {
+    1 << (signal - 1)
+}
+
+/// Signals that an instruction raises; the kernel kills where it finds them blocked.
+const SYNCHRONOUS: u64 = bit(raw::SIGSEGV)
+    | bit(raw::SIGBUS)
+    | bit(raw::SIGILL)
+    | bit(raw::SIGFPE)
+    | bit(raw::SIGTRAP)
+    | bit(raw::SIGSYS);
+
+/// All signals but those that an instruction raises.
+pub const ASYNCHRONOUS: u64 = !SYNCHRONOUS;
+
+/// `struct sigaction` as the kernel has it.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct Action {
+    /// The handler, [`DEFAULT`] or [`IGNORE`].
+    pub handler: usize,
+    /// `SA_*`.
+    pub flags: usize,
+    /// The function that returns from the handler.
+    pub restorer: usize,
+    /// What is blocked while the handler runs.
+    pub mask: u64,
+}
+
+/// A handler, as `SA_SIGINFO` calls it; the others ignore the last two arguments.
+type Handler = unsafe extern "C" fn(c_int, *mut c_void, *mut Context);
+
+/// What the program has set for one signal.
+struct Entry {
+    handler: AtomicUsize,
+    flags: AtomicUsize,
+    mask: AtomicU64,
+}
+
+static ENTRIES: [Entry; SIGNALS] = [const {
+    Entry { handler: AtomicUsize::new(DEFAULT), flags: AtomicUsize::new(0), mask: AtomicU64::new(0) }
+}; SIGNALS];
+
+/// Taken with signals blocked, to keep an entry and the kernel's action in step.
+static LOCK: AtomicBool = AtomicBool::new(false);
+/// The process whose actions [`ENTRIES`] describes: a child of `vfork` shares it but has its own.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+/// Whether the program's handlers go through [`deliver`].
+static ACTIVE: AtomicBool = AtomicBool::new(false);
+
+impl Entry {
+    fn load(&self) -> Action {
+        Action {
+            handler: self.handler.load(Ordering::Acquire),
+            flags: self.flags.load(Ordering::Relaxed),
+            restorer: 0,
+            mask: self.mask.load(Ordering::Relaxed),
+        }
+    }
+
+    fn store(&self, action: &Action) {
+        self.flags.store(action.flags, Ordering::Relaxed);
+        self.mask.store(action.mask, Ordering::Relaxed);
+        self.handler.store(action.handler, Ordering::Release);
+    }
+}
+
+/// Whether the kernel's action for `signal` is always ours.
+fn is_ours(signal: usize) -> bool {
+    matches!(signal as u32, raw::SIGSYS | raw::SIGSEGV | raw::SIGBUS)
+}
+
+/// `rt_sigaction(2)` past the filter.
+///
+/// # Safety
+/// The action's handler must be fit to be one. The stub must be in place.
+pub unsafe fn set_kernel_action(signal: usize, action: Option<&Action>, old: Option<&mut Action>) -> isize {
+    let new = action.map_or(0, |action| core::ptr::from_ref(action).addr());
+    let old = old.map_or(0, |old| core::ptr::from_mut(old).addr());
+    // SAFETY: both are null or live actions in the kernel's layout.
+    unsafe { stub::syscall(raw::__NR_rt_sigaction as usize, [signal, new, old, 8, 0, 0]) }
+}
+
+/// An action of ours.
+fn own_action(handler: Handler, flags: u32, mask: u64) -> Action {
+    let restorer = if cfg!(target_arch = "x86_64") { SA_RESTORER } else { 0 };
+    Action {
+        handler: handler as usize,
+        flags: (flags | raw::SA_SIGINFO | restorer) as usize,
+        restorer: if restorer == 0 { 0 } else { arch::anyring_preload_restorer as *const () as usize },
+        mask,
+    }
+}
+
+const SA_RESTORER: u32 = 0x0400_0000;
+
+/// Takes the three signals; what was set for them before becomes the program's action.
+///
+/// # Errors
+/// The negative errno.
+pub fn install(trap: Handler) -> Result<(), isize> {
+    OWNER.store(sys::process_id(), Ordering::Relaxed);
+    // While the trap's handler runs the engine, no signal handler may come in between; faults must.
+    let flags = raw::SA_NODEFER | raw::SA_ONSTACK;
+    let trap = own_action(trap, flags, ASYNCHRONOUS);
+    let fault = own_action(fault, flags, 0);
+    for (signal, action) in [(raw::SIGSYS, trap), (raw::SIGSEGV, fault), (raw::SIGBUS, fault)] {
+        let mut old = Action::default();
+        // SAFETY: both handlers are fit for any thread of the process at any instruction.
+        let result = unsafe { set_kernel_action(signal as usize, Some(&action), Some(&mut old)) };
+        if result < 0 {
+            return Err(result);
+        }
+        ENTRIES[signal as usize].store(&old);
+    }
+    // A thread that inherited a blocked SIGSYS would die at its first trap.
+    sys::unblock_signals(bit(raw::SIGSYS));
+    ACTIVE.store(true, Ordering::Release);
+    Ok(())
+}
+
+/// Whether the program's actions are kept here.
+pub fn active() -> bool {
+    ACTIVE.load(Ordering::Acquire)
+}
+
+/// The process has forked and this is the child.
+pub fn forked() {
+    OWNER.store(sys::process_id(), Ordering::Relaxed);
+    LOCK.store(false, Ordering::Release);
+}
+
+/// `sigaction(2)` as the program asks for it; a negative errno on failure.
+///
+/// # Safety
+/// The handler must be fit to be one.
+pub unsafe fn set_action(signal: usize, new: Option<&Action>, old: Option<&mut Action>) -> isize {
+    if signal == 0 || signal >= SIGNALS {
+        return -(EINVAL as isize);
+    }
+    if OWNER.load(Ordering::Relaxed) != sys::process_id() {
+        // A child of `vfork`, or of a fork that we did not see: the table is not its own.
+        if signal == raw::SIGSYS as usize && new.is_some() {
+            return 0;
+        }
+        // SAFETY: the caller's promise.
+        return unsafe { set_kernel_action(signal, new, old) };
+    }
+    let mask = sys::set_signal_mask(ASYNCHRONOUS);
+    while LOCK.swap(true, Ordering::Acquire) {
+        core::hint::spin_loop();
+    }
+    // SAFETY: the caller's promise.
+    let result = unsafe { set_locked(signal, new, old) };
+    LOCK.store(false, Ordering::Release);
+    sys::set_signal_mask(mask);
+    result
+}
+
+/// [`set_action`], under the lock.
+///
+/// # Safety
+/// As for [`set_action`].
+unsafe fn set_locked(signal: usize, new: Option<&Action>, old: Option<&mut Action>) -> isize {
+    let entry = &ENTRIES[signal];
+    let before = entry.load();
+    if is_ours(signal) {
+        if let Some(new) = new {
+            entry.store(new);
+        }
+        if let Some(old) = old {
+            *old = before;
+        }
+        return 0;
+    }
+    let shim = new.map(|new| {
+        let mut shim = *new;
+        // SIGSYS must get through while a handler runs that enters a ring.
+        shim.mask &= !bit(raw::SIGSYS);
+        if new.handler > IGNORE {
+            // `deliver` obeys SA_RESETHAND itself, when the handler really runs.
+            shim.handler = deliver as *const () as usize;
+            shim.flags &= !(raw::SA_RESETHAND as usize);
+            shim.flags |= raw::SA_SIGINFO as usize;
+        }
+        shim
+    });
+    // The handler must be there before the first signal; one that is replaced by "default" stays,
+    // for a child of `vfork` may have done that in its own table only.
+    if let Some(new) = new.filter(|new| new.handler > IGNORE) {
+        entry.store(new);
+    }
+    let mut kernel = Action::default();
+    // SAFETY: `deliver` is fit for any handler that the caller vouches for.
+    let result = unsafe { set_kernel_action(signal, shim.as_ref(), Some(&mut kernel)) };
+    if result < 0 {
+        entry.store(&before);
+        return result;
+    }
+    if let Some(old) = old {
+        let wrapped = kernel.handler == deliver as *const () as usize;
+        *old = if wrapped { before } else { kernel };
+    }
+    result
+}
+
+/// In front of every handler of the program: runs it, unless the thread is inside the engine.
+///
+/// # Safety
+/// Called by the kernel.
+unsafe extern "C" fn deliver(signal: c_int, info: *mut c_void, context: *mut Context) {
+    // SAFETY: the kernel's.
+    let interrupted = unsafe { &mut *context };
+    let in_stub = door::syscall_stub().contains(&interrupted.instruction_pointer());
+    if inside::active() || in_stub {
+        postpone(signal, info, interrupted);
+        return;
+    }
+    let entry = &ENTRIES[signal as usize];
+    let action = entry.load();
+    if action.flags & raw::SA_RESETHAND as usize != 0 {
+        // SAFETY: the default action is always fit.
+        unsafe { set_kernel_action(signal as usize, Some(&Action::default()), None) };
+    }
+    // SAFETY: the program installed it for this signal.
+    unsafe { run(action.handler, signal, info, context) };
+}
+
+/// Queues the signal for this thread anew, to come when it has left the engine.
+fn postpone(signal: c_int, info: *mut c_void, interrupted: &mut Context) {
+    let arguments =
+        [sys::process_id() as usize, sys::thread_id() as usize, signal as usize, info.addr(), 0, 0];
+    // Blocked first, or a handler with SA_NODEFER would see it again at once.
+    sys::set_signal_mask(ASYNCHRONOUS);
+    // SAFETY: the signal's own information, sent to ourselves.
+    unsafe { arch::syscall(raw::__NR_rt_tgsigqueueinfo as usize, arguments) };
+    inside::postponed(interrupted.signal_mask());
+    // In a wait with a mask of its own the kernel puts back the mask from before; either way the
+    // thread goes on with everything blocked, until it leaves the engine.
+    interrupted.set_signal_mask(interrupted.signal_mask() | ASYNCHRONOUS);
+}
+
+/// Calls a handler of the program.
+///
+/// # Safety
+/// `handler` must be one.
+unsafe fn run(handler: usize, signal: c_int, info: *mut c_void, context: *mut Context) {
+    // SAFETY: the caller's promise.
+    let handler: Handler = unsafe { core::mem::transmute(handler) };
+    // SAFETY: arguments as the kernel gave them.
+    unsafe { handler(signal, info, context) };
+}
+
+/// SIGSEGV and SIGBUS: resumes a guarded copy of the engine, else the program's action.
+///
+/// # Safety
+/// Called by the kernel.
+unsafe extern "C" fn fault(signal: c_int, info: *mut c_void, context: *mut Context) {
+    // SAFETY: the kernel's.
+    let interrupted = unsafe { &mut *context };
+    if let Some(address) = door::resume_address(interrupted.instruction_pointer()) {
+        interrupted.set_instruction_pointer(address);
+        return;
+    }
+    // SAFETY: arguments as the kernel gave them.
+    unsafe { obey(signal, info, interrupted) };
+}
+
+/// Does for a signal whose kernel action is ours what the program's action says.
+///
+/// # Safety
+/// Called from a signal handler, with its arguments.
+pub unsafe fn obey(signal: c_int, info: *mut c_void, interrupted: &mut Context) {
+    let entry = &ENTRIES[signal as usize];
+    let action = entry.load();
+    // SAFETY: `si_code` is the third word of every `siginfo_t`.
+    let code = unsafe { *info.cast::<c_int>().add(2) };
+    if action.handler == IGNORE && code <= 0 {
+        return;
+    }
+    if action.handler <= IGNORE {
+        // Dies of it as the program would: by the same instruction, or by the signal sent again.
+        // SAFETY: the default action is always fit.
+        unsafe { set_kernel_action(signal as usize, Some(&Action::default()), None) };
+        if code <= 0 || signal == raw::SIGSYS as c_int {
+            sys::unblock_signals(bit(signal as u32));
+            sys::raise(signal);
+        }
+        return;
+    }
+    if action.flags & raw::SA_RESETHAND as usize != 0 {
+        entry.store(&Action::default());
+    }
+    let mut blocked = action.mask & !bit(raw::SIGSYS);
+    if action.flags & raw::SA_NODEFER as usize == 0 && signal != raw::SIGSYS as c_int {
+        blocked |= bit(signal as u32);
+    }
+    // On return the kernel puts back the mask in the context.
+    sys::set_signal_mask(interrupted.signal_mask() | blocked);
+    // SAFETY: the program installed it for this signal.
+    unsafe { run(action.handler, signal, info, interrupted) };
+}

@@ -1,0 +1,58 @@
+//! A page with a system call instruction that the filter lets through.
+//!
+//! It lies at the same address in every process. A filter outlives `exec`, and it can tell the calls
+//! that must pass from those that it traps by the instruction pointer alone: with a fixed address,
+//! the filter of an ancestor serves its descendants too, and none needs a second one.
+
+use crate::arch::{STUB_ADDRESS, STUB_CODE};
+use crate::sys;
+use core::ops::Range;
+use linux_raw_sys::general as raw;
+
+/// Bytes of the page, and the range that filters let through.
+const BYTES: usize = 4096;
+
+/// The addresses that filters let through.
+pub const RANGE: Range<usize> = STUB_ADDRESS..STUB_ADDRESS + BYTES;
+
+/// Puts the page in place.
+///
+/// # Errors
+/// The negative errno, where something else lies there or executable memory is not allowed.
+pub fn install() -> Result<(), isize> {
+    let fixed = raw::MAP_FIXED_NOREPLACE;
+    // SAFETY: replaces nothing.
+    let page = unsafe { sys::map(STUB_ADDRESS, BYTES, raw::PROT_READ | raw::PROT_WRITE, fixed) };
+    if page != STUB_ADDRESS as isize {
+        if let Ok(elsewhere) = usize::try_from(page) {
+            // SAFETY: a kernel without MAP_FIXED_NOREPLACE put the new page elsewhere.
+            unsafe { sys::unmap(elsewhere, BYTES) };
+            return Err(-(linux_raw_sys::errno::EEXIST as isize));
+        }
+        return Err(page);
+    }
+    // SAFETY: the page is ours, writable, and longer than the code.
+    unsafe {
+        let code = STUB_ADDRESS as *mut u8;
+        code.copy_from_nonoverlapping(STUB_CODE.as_ptr(), STUB_CODE.len());
+        #[cfg(target_arch = "aarch64")]
+        crate::arch::synchronize_code(code, STUB_CODE.len());
+    }
+    // SAFETY: nobody uses the page yet.
+    match unsafe { sys::protect(STUB_ADDRESS, BYTES, raw::PROT_READ | raw::PROT_EXEC) } {
+        0 => Ok(()),
+        error => Err(error),
+    }
+}
+
+/// Performs a system call that no filter of ours traps.
+///
+/// # Safety
+/// [`install`] must have succeeded; and as for the call that `number` names.
+pub unsafe fn syscall(number: usize, a: [usize; 6]) -> isize {
+    type Call = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize) -> isize;
+    // SAFETY: the page holds a function of this type.
+    let call: Call = unsafe { core::mem::transmute(STUB_ADDRESS) };
+    // SAFETY: the caller's promise.
+    unsafe { call(number, a[0], a[1], a[2], a[3], a[4], a[5]) }
+}

@@ -1,0 +1,157 @@
+//! The system calls that this crate makes itself, each without touching `errno`.
+
+use crate::arch;
+use linux_raw_sys::general as raw;
+
+/// Length of the kernel's signal set in bytes.
+const SIGNAL_SET_BYTES: usize = 8;
+
+/// `mmap(2)` of anonymous private memory; the address, or a negative errno.
+///
+/// # Safety
+/// With a fixed address, the pages there must be the caller's to replace.
+pub unsafe fn map(address: usize, length: usize, protection: u32, flags: u32) -> isize {
+    let flags = flags | raw::MAP_PRIVATE | raw::MAP_ANONYMOUS;
+    // SAFETY: new memory harms nobody; fixed addresses are the caller's promise.
+    unsafe {
+        arch::syscall(
+            raw::__NR_mmap as usize,
+            [address, length, protection as usize, flags as usize, usize::MAX, 0],
+        )
+    }
+}
+
+/// `munmap(2)`.
+///
+/// # Safety
+/// Nobody may use the memory any more.
+pub unsafe fn unmap(address: usize, length: usize) -> isize {
+    // SAFETY: the caller's promise.
+    unsafe { arch::syscall(raw::__NR_munmap as usize, [address, length, 0, 0, 0, 0]) }
+}
+
+/// `mprotect(2)`.
+///
+/// # Safety
+/// Nobody may count on the access that is taken away.
+pub unsafe fn protect(address: usize, length: usize, protection: u32) -> isize {
+    let arguments = [address, length, protection as usize, 0, 0, 0];
+    // SAFETY: the caller's promise.
+    unsafe { arch::syscall(raw::__NR_mprotect as usize, arguments) }
+}
+
+/// `mremap(2)` with leave to move.
+///
+/// # Safety
+/// `address` must be a mapping of `old` bytes that is the caller's to move.
+pub unsafe fn remap(address: usize, old: usize, new: usize) -> isize {
+    let arguments = [address, old, new, raw::MREMAP_MAYMOVE as usize, 0, 0];
+    // SAFETY: the caller's promise.
+    unsafe { arch::syscall(raw::__NR_mremap as usize, arguments) }
+}
+
+/// Sets the calling thread's signal mask and returns the one before.
+pub fn set_signal_mask(mask: u64) -> u64 {
+    change_signal_mask(raw::SIG_SETMASK, mask)
+}
+
+/// Unblocks the signals of `mask` in the calling thread and returns the mask before.
+pub fn unblock_signals(mask: u64) -> u64 {
+    change_signal_mask(raw::SIG_UNBLOCK, mask)
+}
+
+fn change_signal_mask(how: u32, mask: u64) -> u64 {
+    let mut before = 0_u64;
+    let (new, old) = (&raw const mask as usize, &raw mut before as usize);
+    // SAFETY: both pointers are to locals of the right size.
+    unsafe {
+        arch::syscall(raw::__NR_rt_sigprocmask as usize, [how as usize, new, old, SIGNAL_SET_BYTES, 0, 0])
+    };
+    before
+}
+
+/// The process id.
+pub fn process_id() -> u32 {
+    // SAFETY: takes no arguments.
+    unsafe { arch::syscall(raw::__NR_getpid as usize, [0; 6]) as u32 }
+}
+
+/// The thread id.
+pub fn thread_id() -> u32 {
+    // SAFETY: takes no arguments.
+    unsafe { arch::syscall(raw::__NR_gettid as usize, [0; 6]) as u32 }
+}
+
+/// Writes all of `bytes`, or gives up.
+pub fn write(fd: i32, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        let arguments = [fd as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0];
+        // SAFETY: the kernel reads from a live slice.
+        let written = unsafe { arch::syscall(raw::__NR_write as usize, arguments) };
+        match usize::try_from(written) {
+            Ok(0) => return,
+            Ok(written) => bytes = &bytes[written.min(bytes.len())..],
+            Err(_) if written == -(linux_raw_sys::errno::EINTR as isize) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// Opens `path`, which ends with a zero byte.
+///
+/// # Safety
+/// `path` must point to a string that ends with zero.
+pub unsafe fn open(path: *const u8, flags: u32, mode: u32) -> i32 {
+    let at_cwd = raw::AT_FDCWD as isize as usize;
+    let flags = (flags | raw::O_CLOEXEC) as usize;
+    let arguments = [at_cwd, path as usize, flags, mode as usize, 0, 0];
+    // SAFETY: the caller's promise.
+    unsafe { arch::syscall(raw::__NR_openat as usize, arguments) as i32 }
+}
+
+/// Reads into `buffer` at the file's position; a negative errno on failure.
+pub fn read(fd: i32, buffer: &mut [u8]) -> isize {
+    let arguments = [fd as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0];
+    // SAFETY: the kernel writes into a live slice.
+    unsafe { arch::syscall(raw::__NR_read as usize, arguments) }
+}
+
+/// Closes a descriptor of our own.
+pub fn close(fd: i32) {
+    // SAFETY: the descriptor is the caller's own.
+    unsafe { arch::syscall(raw::__NR_close as usize, [fd as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// Ends the process at once.
+pub fn exit_group(code: i32) -> ! {
+    loop {
+        // SAFETY: does not return.
+        unsafe { arch::syscall(raw::__NR_exit_group as usize, [code as usize, 0, 0, 0, 0, 0]) };
+    }
+}
+
+/// Sends `signal` to the calling thread.
+pub fn raise(signal: i32) {
+    let arguments = [process_id() as usize, thread_id() as usize, signal as usize, 0, 0, 0];
+    // SAFETY: a signal to ourselves.
+    unsafe { arch::syscall(raw::__NR_tgkill as usize, arguments) };
+}
+
+/// `prctl(2)`.
+///
+/// # Safety
+/// As for the operation that `operation` names.
+pub unsafe fn prctl(operation: u32, argument: usize) -> isize {
+    // SAFETY: the caller's promise.
+    unsafe { arch::syscall(raw::__NR_prctl as usize, [operation as usize, argument, 0, 0, 0, 0]) }
+}
+
+/// The highest number that a descriptor may have, as far as the soft limit says.
+pub fn descriptor_limit() -> u32 {
+    const RLIMIT_NOFILE: usize = 7;
+    let mut limit = [0_u64; 2];
+    let arguments = [0, RLIMIT_NOFILE, 0, limit.as_mut_ptr() as usize, 0, 0];
+    // SAFETY: writes two words.
+    unsafe { arch::syscall(raw::__NR_prlimit64 as usize, arguments) };
+    limit[0].min(1 << 20) as u32
+}
