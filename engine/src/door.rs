@@ -1,5 +1,12 @@
 //! What a door must tell the engine, and may ask it, beside the three calls: descriptors that were
-//! closed or duplicated, readiness of ring descriptors, faults.
+//! closed or duplicated, readiness of ring descriptors, faults, forks.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::driver::{Driver, pool, reactor};
+use crate::ring::Core;
+use crate::sys::{self, Fd};
+use crate::{lifetime, registry};
 
 /// Counters of this process since the engine was first used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -12,52 +19,134 @@ pub struct Counters {
     pub completed: u64,
 }
 
+static RINGS: AtomicU64 = AtomicU64::new(0);
+static SUBMITTED: AtomicU64 = AtomicU64::new(0);
+static COMPLETED: AtomicU64 = AtomicU64::new(0);
+
+pub(crate) fn count_ring() {
+    RINGS.fetch_add(1, Ordering::Relaxed);
+}
+
+pub(crate) fn count_submitted(count: u64) {
+    SUBMITTED.fetch_add(count, Ordering::Relaxed);
+}
+
+pub(crate) fn count_completed(count: u64) {
+    COMPLETED.fetch_add(count, Ordering::Relaxed);
+}
+
 /// The process's counters.
 pub fn counters() -> Counters {
-    Counters::default()
+    Counters {
+        rings: RINGS.load(Ordering::Relaxed),
+        submitted: SUBMITTED.load(Ordering::Relaxed),
+        completed: COMPLETED.load(Ordering::Relaxed),
+    }
 }
 
 /// Whether `fd` is a ring of this engine.
-pub fn is_ring(_fd: i32) -> bool {
-    false
+pub fn is_ring(fd: Fd) -> bool {
+    registry::is_ring(fd)
 }
 
-/// The program closed `fd` (or replaced it by `dup2`); call it *before* the number can be reused.
+/// The program closes `fd` (or replaces it by `dup2`); call it *before* the number can be reused.
 /// Any descriptor may be named: kept readiness registrations end, a ring loses one reference.
-pub fn closed(_fd: i32) {}
+pub fn closed(fd: Fd) {
+    if RINGS.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    if let Some(ring) = registry::clear(fd) {
+        lifetime::descriptor_gone(ring);
+    }
+    registry::for_each_live(|ring| {
+        let mut guard = ring.lock();
+        if let Some(core) = guard.as_mut() {
+            core.forget_fd(fd);
+            core.notify();
+        }
+    });
+}
 
 /// The program duplicated `old` to `new` (`dup`, `dup2`, `dup3`, `F_DUPFD`). Harmless where `old` is no ring.
-pub fn duplicated(_old: i32, _new: i32) {}
+pub fn duplicated(old: Fd, new: Fd) {
+    let Some(ring) = registry::get(old) else { return };
+    if let Some(core) = ring.lock().as_mut() {
+        core.descriptors += 1;
+    }
+    if let Ok(Some(before)) = registry::set(new, ring.ring()) {
+        lifetime::descriptor_gone(before);
+    }
+}
 
 /// A descriptor that can be polled in place of the ring `fd`: readable while the CQ holds
 /// completions, as of the last [`sync_readiness`] or completion. It stays the engine's to close.
 ///
 /// # Errors
 /// Negative errno where `fd` is no ring or a descriptor cannot be had.
-pub fn readiness_fd(_fd: i32) -> Result<i32, i32> {
-    Err(-38)
+pub fn readiness_fd(fd: Fd) -> Result<Fd, i32> {
+    let ring = registry::get(fd).ok_or_else(|| crate::enter::no_ring(fd).negated())?;
+    let mut guard = ring.lock();
+    let core = guard.as_mut().ok_or(crate::errno::Errno::EBADF.negated())?;
+    core.readiness_fd().map_err(crate::errno::Errno::negated)
 }
 
 /// Brings the descriptor of [`readiness_fd`] in line with the CQ: readable if it holds
 /// completions, not readable if the program has taken them all. Call it before a level-triggered
 /// wait. Returns whether it is readable.
-pub fn sync_readiness(_fd: i32) -> bool {
-    false
+pub fn sync_readiness(fd: Fd) -> bool {
+    let Some(ring) = registry::get(fd) else { return false };
+    let mut guard = ring.lock();
+    let Some(core) = guard.as_mut() else { return false };
+    let Some(stand_in) = core.external.readiness_fd else { return false };
+    core.flush_overflow();
+    let ready = core.cq_ready() > 0;
+    sys::eventfd_drain(stand_in);
+    if ready {
+        sys::eventfd_signal(stand_in);
+    } else if core.needs_driver() && core.driver == Driver::Nobody {
+        reactor::attend(core);
+    }
+    ready
+}
+
+impl Core {
+    fn readiness_fd(&mut self) -> Result<Fd, crate::errno::Errno> {
+        if let Some(fd) = self.external.readiness_fd {
+            return Ok(fd);
+        }
+        let fd = sys::eventfd()?;
+        self.external.readiness_fd = Some(fd);
+        if self.cq_ready() > 0 {
+            sys::eventfd_signal(fd);
+        }
+        if self.needs_driver() {
+            reactor::attend(self);
+        }
+        Ok(fd)
+    }
 }
 
 /// Where to resume a thread that faulted (`SIGSEGV`, `SIGBUS`) at `instruction_pointer`, if that
 /// lies in one of the engine's guarded copies.
-pub fn resume_address(_instruction_pointer: usize) -> Option<usize> {
-    None
+pub fn resume_address(instruction_pointer: usize) -> Option<usize> {
+    sys::resume_address(instruction_pointer)
 }
 
 /// The first and the end address of the engine's system call stub: a filter that traps the
 /// program's calls must let those from here through.
 pub fn syscall_stub() -> core::ops::Range<usize> {
-    0..0
+    sys::stub()
 }
 
 /// The process has forked and this is the child: every ring of the parent becomes one without
-/// threads and without the parent's requests. A door that sees `fork` calls it; the engine also
-/// finds out by itself at the next call.
-pub fn forked() {}
+/// threads and without the parent's requests. A door that sees `fork` calls it first thing in the
+/// child, where no other thread exists.
+pub fn forked() {
+    // SAFETY: the caller says that this thread is the only one of the process.
+    unsafe {
+        pool::forked();
+        reactor::forked();
+        registry::forked();
+        lifetime::forked();
+    }
+}

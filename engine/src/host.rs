@@ -53,3 +53,8 @@ pub fn get() -> Option<&'static dyn Host> {
     // SAFETY: the pointer is null or came from a `&'static` in `install`.
     unsafe { host.as_ref().copied() }
 }
+
+/// The calling thread's identity, by the door's word or else by its thread pointer.
+pub fn thread_identity() -> usize {
+    get().map_or_else(crate::sys::thread_pointer, |host| host.thread_identity().get())
+}

@@ -11,10 +11,32 @@
 extern crate alloc;
 
 pub mod door;
+pub mod driver;
+mod enter;
+pub mod errno;
 pub mod host;
+mod lifetime;
+pub mod memory;
+pub mod ops;
+mod register;
+mod registry;
+pub mod request;
+pub mod resources;
+pub mod ring;
+mod setup;
+pub mod sync;
+pub mod sys;
+pub mod user;
 
 pub use host::{Caller, Host, install};
 pub use linux_raw_sys::io_uring::io_uring_params;
+
+fn raw(result: Result<usize, errno::Errno>) -> isize {
+    match result {
+        Ok(value) => value as isize,
+        Err(errno) => errno.negated() as isize,
+    }
+}
 
 /// `io_uring_setup(2)`: creates a ring and returns its file descriptor.
 ///
@@ -25,8 +47,8 @@ pub use linux_raw_sys::io_uring::io_uring_params;
 /// # Safety
 /// None of the kernel's contract is relaxed: memory that `params` designates (with
 /// `IORING_SETUP_NO_MMAP`) must be the caller's to give.
-pub unsafe fn setup(_entries: u32, _params: *mut io_uring_params) -> isize {
-    -38
+pub unsafe fn setup(entries: u32, params: *mut io_uring_params) -> isize {
+    raw(setup::setup(entries, params as u64).map(|fd| fd as usize))
 }
 
 /// `io_uring_enter2(2)`: submits up to `to_submit` SQEs and, with `IORING_ENTER_GETEVENTS`, waits
@@ -40,15 +62,16 @@ pub unsafe fn setup(_entries: u32, _params: *mut io_uring_params) -> isize {
 /// # Safety
 /// As for the system call: the SQEs name memory that the requests will read and write.
 pub unsafe fn enter(
-    _fd: i32,
-    _to_submit: u32,
-    _min_complete: u32,
-    _flags: u32,
-    _arg: usize,
-    _arg_size: usize,
-    _caller: &Caller,
+    fd: i32,
+    to_submit: u32,
+    min_complete: u32,
+    flags: u32,
+    arg: usize,
+    arg_size: usize,
+    caller: &Caller,
 ) -> isize {
-    -38
+    let call = enter::Enter { to_submit, min_complete, flags, argument: arg as u64, argument_size: arg_size };
+    raw(enter::enter(fd, &call, caller))
 }
 
 /// `io_uring_register(2)`.
@@ -58,6 +81,7 @@ pub unsafe fn enter(
 ///
 /// # Safety
 /// As for the system call: registered memory must stay the caller's to give.
-pub unsafe fn register(_fd: i32, _opcode: u32, _arg: usize, _nr_args: u32) -> isize {
-    -38
+pub unsafe fn register(fd: i32, opcode: u32, arg: usize, nr_args: u32) -> isize {
+    let call = register::Register { opcode, argument: arg as u64, count: nr_args };
+    raw(register::register(fd, &call))
 }

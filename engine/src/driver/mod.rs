@@ -1,0 +1,213 @@
+//! Who turns readiness into completions.
+//!
+//! There is no kernel behind the curtain: somebody in the process has to sleep in the ring's
+//! `epoll_wait`, retry what became ready and post. That role is a token, [`Driver`], kept under the
+//! ring's lock; exactly one thread holds it or nobody does.
+//!
+//! ```text
+//!                    waits in enter                    leaves enter
+//!        Nobody ───────────────────────► Caller ─────────────────────► Nobody
+//!          │                               ▲
+//!          │ the reactor's tick finds      │ waits in enter: takes the ring's epoll
+//!          │ requests and no activity      │ out of the reactor's (no wake-up needed)
+//!          ▼                               │
+//!        Reactor ──────────────────────────┘          SqThread: for ever (IORING_SETUP_SQPOLL)
+//! ```
+//!
+//! An event-loop program is always back in `enter` before the reactor's next tick, so it never pays
+//! a thread switch. A program that only looks at the CQ gets the reactor after one tick, and at
+//! once where it registered an eventfd or polls the ring's descriptor.
+
+pub mod pool;
+pub mod reactor;
+pub mod readiness;
+pub mod sq_thread;
+pub mod timers;
+pub mod wait;
+pub mod work;
+
+use core::sync::atomic::Ordering;
+
+use linux_raw_sys::io_uring::{
+    IORING_CQ_EVENTFD_DISABLED, IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_TASKRUN_FLAG, IORING_SQ_TASKRUN,
+};
+
+use crate::errno::Errno;
+use crate::ring::Core;
+use crate::sys::{self, EpollEvent, Fd};
+
+/// The holder of the driver's role.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Driver {
+    /// No one.
+    Nobody,
+    /// A thread that waits in `enter`.
+    Caller,
+    /// The process's reactor thread.
+    Reactor,
+    /// The ring's own SQ thread.
+    SqThread,
+}
+
+/// A registered eventfd.
+#[derive(Clone, Copy, Debug)]
+pub struct RegisteredEventfd {
+    /// The engine's duplicate.
+    pub fd: Fd,
+    /// Only completions that did not happen during submission signal it.
+    pub async_only: bool,
+}
+
+/// What sleepers and observers of a ring are told by.
+#[derive(Default)]
+pub struct External {
+    /// CQEs posted since the last [`Core::notify`].
+    pub posted: u64,
+    /// All CQEs posted, and SQEs taken, for the counters.
+    pub posted_total: u64,
+    /// The program's eventfd.
+    pub eventfd: Option<RegisteredEventfd>,
+    /// Stands in where the program polls the ring's descriptor.
+    pub readiness_fd: Option<Fd>,
+    /// The driver's own eventfd, in its epoll set.
+    pub kick: Option<Fd>,
+    /// The driver sleeps until so many CQEs are there.
+    pub driver_wants: Option<u32>,
+    /// Threads that wait without being the driver.
+    pub waiters: u32,
+    /// What they sleep on.
+    pub wait_event: Option<Fd>,
+    /// The reactor knows of this ring.
+    pub attended: bool,
+    /// Observers of a ring that defers have been told that something waits.
+    pub told: bool,
+    /// Whether the current posts happen inside a submission.
+    pub inline: bool,
+}
+
+/// Events that a driver takes at once.
+pub const BATCH: usize = 64;
+
+/// Names the driver's eventfd among epoll events.
+const KICK: u64 = u64::MAX;
+
+impl Core {
+    /// Completions wait for the program's thread to come and fetch them.
+    pub fn defers(&self) -> bool {
+        self.is(IORING_SETUP_DEFER_TASKRUN)
+    }
+
+    /// Does anything here need somebody to sleep for it?
+    pub fn needs_driver(&self) -> bool {
+        self.readiness.waiting() > 0 || !self.timers.is_empty()
+    }
+
+    /// The ring's epoll instance, with the driver's eventfd in it.
+    pub fn epoll(&mut self) -> Result<Fd, Errno> {
+        if let Some(fd) = self.readiness.epoll {
+            return Ok(fd);
+        }
+        let epoll = sys::epoll_create()?;
+        let kick = sys::eventfd().inspect_err(|_| sys::close(epoll))?;
+        sys::epoll_ctl(epoll, sys::nr::EPOLL_CTL_ADD, kick, sys::nr::EPOLLIN | sys::nr::EPOLLET, KICK)?;
+        self.external.kick = Some(kick);
+        self.readiness.epoll = Some(epoll);
+        Ok(epoll)
+    }
+
+    /// Takes what is ready now, without sleeping, where nobody else is about to.
+    pub fn harvest_now(&mut self) {
+        let (Driver::Nobody, Some(epoll)) = (self.driver, self.readiness.epoll) else { return };
+        if self.readiness.waiting() == 0 {
+            return;
+        }
+        let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
+        let count = sys::epoll_wait(epoll, &mut events, Some(0), None).unwrap_or(0);
+        self.take_events(&events[..count]);
+    }
+
+    /// Wakes the sleeping driver, so that it looks at the ring again.
+    pub fn kick_driver(&mut self) {
+        if let Some(kick) = self.external.kick {
+            sys::eventfd_signal(kick);
+        }
+    }
+
+    /// Takes what epoll reported: marks descriptors ready and requests to be issued again.
+    pub fn take_events(&mut self, events: &[EpollEvent]) {
+        for event in events {
+            let (data, bits) = (event.data, event.events);
+            if data != KICK {
+                self.readiness_event(data, bits);
+            }
+        }
+    }
+
+    /// Fires what is due, issues what is ready, takes back what workers finished.
+    pub fn advance(&mut self) {
+        self.fire_timers();
+        loop {
+            self.run_finished();
+            if self.ready.is_empty() {
+                break;
+            }
+            self.run_ready();
+        }
+    }
+
+    /// Tells sleepers and observers of what was posted since the last time. To be called before the
+    /// lock is given up wherever something may have been posted.
+    pub fn notify(&mut self) {
+        if self.external.posted == 0 {
+            return;
+        }
+        crate::door::count_completed(self.external.posted);
+        self.external.posted = 0;
+        if let Some(eventfd) = self.external.eventfd
+            && !(eventfd.async_only && self.external.inline)
+        {
+            self.signal_eventfd(eventfd.fd);
+        }
+        if let Some(fd) = self.external.readiness_fd {
+            sys::eventfd_signal(fd);
+        }
+        self.wake_sleepers();
+    }
+
+    fn signal_eventfd(&self, fd: Fd) {
+        // Relaxed: the program switches it off and on around its own reads of the CQ.
+        if self.memory.header().cq_flags.load(Ordering::Relaxed) & IORING_CQ_EVENTFD_DISABLED == 0 {
+            sys::eventfd_signal(fd);
+        }
+    }
+
+    fn wake_sleepers(&mut self) {
+        if self.external.waiters > 0
+            && let Some(fd) = self.external.wait_event
+        {
+            sys::eventfd_signal(fd);
+        }
+        if let Some(wanted) = self.external.driver_wants
+            && self.cq_ready() >= wanted
+        {
+            self.external.driver_wants = None;
+            self.kick_driver();
+        }
+    }
+
+    /// On a DEFER_TASKRUN ring: something waits to be fetched by `enter`.
+    pub fn notify_deferred(&mut self) {
+        if self.is(IORING_SETUP_TASKRUN_FLAG) {
+            self.memory.header().sq_flags.fetch_or(IORING_SQ_TASKRUN, Ordering::Relaxed);
+        }
+        if let Some(eventfd) = self.external.eventfd {
+            self.signal_eventfd(eventfd.fd);
+        }
+        if let Some(fd) = self.external.readiness_fd {
+            sys::eventfd_signal(fd);
+        }
+        if self.external.driver_wants.take().is_some() {
+            self.kick_driver();
+        }
+    }
+}

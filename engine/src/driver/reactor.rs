@@ -1,0 +1,337 @@
+//! The reactor: the process's one thread that drives rings while nobody waits in `enter`.
+//!
+//! It keeps a list of rings that want attention and looks at them every few milliseconds. A ring
+//! with requests outstanding into which nobody came since the last look is taken over: its epoll
+//! instance is put into the reactor's own, which then sleeps without a time-out. A caller that starts
+//! to wait takes it out again by `EPOLL_CTL_DEL`: no wake-up, no hand-shake. A ring that needs
+//! nothing any more, or whose caller has been waiting inside for a whole tick, leaves the list;
+//! without a list the thread sleeps for good.
+//!
+//! A DEFER_TASKRUN ring is never driven from here: when it becomes ready its observers are told
+//! (eventfd, `IORING_SQ_TASKRUN`), and the program comes and drives it itself.
+
+use alloc::vec::Vec;
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLONESHOT};
+
+use super::{BATCH, Driver};
+use crate::ring::{Core, Ring, live};
+use crate::sync::Mutex;
+use crate::sys::{self, EpollEvent, Fd};
+use crate::{host, lifetime, ring};
+
+/// Between two looks at the rings on the list.
+const TICK_NS: u64 = 4_000_000;
+
+/// Names the reactor's own eventfd among its events.
+const KICK: u64 = u64::MAX;
+/// Names the notifications that rings were closed.
+const CLOSED: u64 = u64::MAX - 1;
+
+#[derive(Clone, Copy)]
+struct Attended {
+    ring: &'static Ring,
+    serial: u64,
+    activity: u64,
+}
+
+struct Reactor {
+    epoll: Option<Fd>,
+    kick: Fd,
+    running: bool,
+    rings: Vec<Attended>,
+}
+
+static REACTOR: Mutex<Reactor> =
+    Mutex::new(Reactor { epoll: None, kick: -1, running: false, rings: Vec::new() });
+
+/// When the reactor wakes by itself, on the monotonic clock; `u64::MAX` for never.
+static WAKES_AT_NS: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// Asks the reactor to look after a ring. Called under the ring's lock; does nothing where the
+/// reactor knows of it already.
+pub fn attend(core: &mut Core) {
+    let observed = core.external.eventfd.is_some() || core.external.readiness_fd.is_some();
+    if core.external.attended {
+        if core.driver == Driver::Nobody && observed && !core.defers() {
+            take_over(core);
+        }
+        return;
+    }
+    if core.defers() && !observed && !core.is(linux_raw_sys::io_uring::IORING_SETUP_TASKRUN_FLAG) {
+        return;
+    }
+    if !start(core) {
+        return;
+    }
+    core.external.attended = true;
+    if core.driver == Driver::Nobody && observed {
+        take_over(core);
+    }
+}
+
+/// Before a caller sleeps: requests that trust an old registration need the reactor's next ticks.
+pub fn attend_stale(core: &mut Core) {
+    if core.readiness.needs_recheck() && !core.external.attended && start(core) {
+        core.external.attended = true;
+    }
+}
+
+fn start(core: &Core) -> bool {
+    let mut reactor = REACTOR.lock();
+    if !reactor.running && !reactor.launch() {
+        return false;
+    }
+    let attended = Attended { ring: core.ring, serial: core.serial, activity: core.activity };
+    if reactor.rings.try_reserve(1).is_err() {
+        return false;
+    }
+    reactor.rings.push(attended);
+    // It may be asleep for good, or until some other ring's deadline.
+    if WAKES_AT_NS.load(Ordering::SeqCst) > sys::monotonic_ns().saturating_add(TICK_NS) {
+        sys::eventfd_signal(reactor.kick);
+    }
+    true
+}
+
+impl Reactor {
+    fn launch(&mut self) -> bool {
+        let Some(host) = host::get() else { return false };
+        if self.epoll.is_none() {
+            let Ok(epoll) = sys::epoll_create() else { return false };
+            let Ok(kick) = sys::eventfd() else {
+                sys::close(epoll);
+                return false;
+            };
+            let _ = sys::epoll_ctl(epoll, EPOLL_CTL_ADD, kick, EPOLLIN | EPOLLET, KICK);
+            if let Some(closed) = lifetime::watch_fd() {
+                let _ = sys::epoll_ctl(epoll, EPOLL_CTL_ADD, closed, EPOLLIN | EPOLLET, CLOSED);
+            }
+            self.epoll = Some(epoll);
+            self.kick = kick;
+        }
+        self.running = host.spawn(c"anyring-reactor", run, core::ptr::null_mut()).is_ok();
+        self.running
+    }
+}
+
+/// Puts a ring's epoll instance into the reactor's: from now on the reactor drives it.
+fn take_over(core: &mut Core) {
+    let Ok(epoll) = core.epoll() else { return };
+    let reactor = REACTOR.lock();
+    let Some(outer) = reactor.epoll else { return };
+    let data = core::ptr::from_ref(core.ring) as u64;
+    let events = EPOLLIN | EPOLLONESHOT;
+    if sys::epoll_ctl(outer, EPOLL_CTL_ADD, epoll, events, data).is_err()
+        && sys::epoll_ctl(outer, EPOLL_CTL_MOD, epoll, events, data).is_err()
+    {
+        return;
+    }
+    core.driver = Driver::Reactor;
+    // A ring's deadlines bound the reactor's sleep.
+    let due = core.timers.next_ns().map_or(u64::MAX, |left| sys::monotonic_ns().saturating_add(left));
+    if due < WAKES_AT_NS.load(Ordering::Relaxed) {
+        sys::eventfd_signal(reactor.kick);
+    }
+}
+
+/// A caller takes the driver's role back from the reactor.
+pub fn release(core: &mut Core) {
+    debug_assert!(core.driver == Driver::Reactor, "only what the reactor drives is released");
+    core.driver = Driver::Nobody;
+    let outer = REACTOR.lock().epoll;
+    if let (Some(outer), Some(epoll)) = (outer, core.readiness.epoll) {
+        let _ = sys::epoll_ctl(outer, EPOLL_CTL_DEL, epoll, 0, 0);
+    }
+}
+
+/// A ring that the reactor drives got a timer: it may have to wake earlier.
+pub fn deadline_changed(core: &mut Core) {
+    if core.driver != Driver::Reactor {
+        return;
+    }
+    let due = core.timers.next_ns().map_or(u64::MAX, |left| sys::monotonic_ns().saturating_add(left));
+    if due < WAKES_AT_NS.load(Ordering::Relaxed) {
+        sys::eventfd_signal(REACTOR.lock().kick);
+    }
+}
+
+extern "C" fn run(_: *mut c_void) {
+    let (epoll, mut next_tick_ns) = (REACTOR.lock().epoll.unwrap_or(-1), 0);
+    loop {
+        let rings = REACTOR.lock().rings.clone();
+        let timeout_ns = sleep_time(&rings, next_tick_ns);
+        let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
+        let count = sys::epoll_wait(epoll, &mut events, timeout_ns, None).unwrap_or(0);
+        for event in &events[..count] {
+            let data = event.data;
+            if data == CLOSED {
+                lifetime::collect();
+            } else if data != KICK
+                && let Some(attended) =
+                    rings_now().iter().find(|a| core::ptr::from_ref(a.ring) as u64 == data)
+            {
+                drive(epoll, *attended);
+            }
+        }
+        let now = sys::monotonic_ns();
+        if now >= next_tick_ns {
+            next_tick_ns = now + TICK_NS;
+            tick();
+        }
+        expire(now);
+    }
+}
+
+fn rings_now() -> Vec<Attended> {
+    REACTOR.lock().rings.clone()
+}
+
+/// How long to sleep: until the next tick if a ring is on the list that is not driven from here,
+/// and until the earliest deadline of those that are.
+fn sleep_time(rings: &[Attended], next_tick_ns: u64) -> Option<u64> {
+    let now = sys::monotonic_ns();
+    // Announce a time that cannot be missed first: a deadline added while the rings are looked at
+    // must find either its effect below or a reason to kick.
+    WAKES_AT_NS.store(u64::MAX, Ordering::SeqCst);
+    let mut until = u64::MAX;
+    for attended in rings {
+        let mut guard = attended.ring.lock();
+        let Some(core) = live(&mut guard, attended.serial) else {
+            until = until.min(next_tick_ns);
+            continue;
+        };
+        if core.driver != Driver::Reactor || core.readiness.needs_recheck() {
+            until = until.min(next_tick_ns.max(now));
+        }
+        if core.driver == Driver::Reactor
+            && let Some(left) = core.timers.next_ns()
+        {
+            until = until.min(now.saturating_add(left));
+        }
+    }
+    WAKES_AT_NS.store(until, Ordering::SeqCst);
+    (until != u64::MAX).then(|| until.saturating_sub(now))
+}
+
+/// A ring that the reactor drives is ready.
+fn drive(outer: Fd, attended: Attended) {
+    let mut guard = attended.ring.lock();
+    let Some(core) = live(&mut guard, attended.serial) else { return };
+    if core.driver != Driver::Reactor {
+        return;
+    }
+    let Some(epoll) = core.readiness.epoll else { return };
+    let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
+    let count = sys::epoll_wait(epoll, &mut events, Some(0), None).unwrap_or(0);
+    core.external.inline = false;
+    core.take_events(&events[..count]);
+    core.advance();
+    core.hand_over();
+    core.notify();
+    let data = core::ptr::from_ref(core.ring) as u64;
+    let _ = sys::epoll_ctl(outer, EPOLL_CTL_MOD, epoll, EPOLLIN | EPOLLONESHOT, data);
+}
+
+/// Fires timers of the rings that are driven from here.
+fn expire(now: u64) {
+    for attended in rings_now() {
+        let mut guard = attended.ring.lock();
+        if let Some(core) = live(&mut guard, attended.serial)
+            && core.driver == Driver::Reactor
+            && core.timers.next_ns().is_some_and(|left| left == 0)
+        {
+            debug_assert!(now > 0, "time passes");
+            core.external.inline = false;
+            core.advance();
+            core.hand_over();
+            core.notify();
+        }
+    }
+}
+
+/// Looks at every ring on the list: takes it over, keeps it, or drops it.
+fn tick() {
+    for attended in rings_now() {
+        let mut guard = attended.ring.lock();
+        let keep = match ring::live(&mut guard, attended.serial) {
+            Some(core) => look_at(core, attended.activity),
+            None => None,
+        };
+        let mut reactor = REACTOR.lock();
+        let same = |a: &Attended| core::ptr::eq(a.ring, attended.ring) && a.serial == attended.serial;
+        match keep {
+            Some(activity) => {
+                if let Some(entry) = reactor.rings.iter_mut().find(|a| same(a)) {
+                    entry.activity = activity;
+                }
+            }
+            None => reactor.rings.retain(|a| !same(a)),
+        }
+    }
+}
+
+/// One ring at a tick; `None` where it is to leave the list.
+fn look_at(core: &mut Core, last_activity: u64) -> Option<u64> {
+    if core.readiness.needs_recheck() {
+        core.external.inline = false;
+        core.recheck();
+        if !core.defers() && core.driver != Driver::SqThread {
+            core.advance();
+            core.hand_over();
+            core.notify();
+        } else if !core.ready.is_empty() {
+            core.kick_driver();
+        }
+    }
+    let quiet = core.activity == last_activity;
+    let stays = match core.driver {
+        Driver::SqThread => core.readiness.needs_recheck(),
+        Driver::Caller => !quiet || core.readiness.needs_recheck(),
+        Driver::Nobody | Driver::Reactor => core.needs_driver(),
+    };
+    if !stays {
+        if core.driver == Driver::Reactor {
+            release(core);
+        }
+        core.external.attended = false;
+        return None;
+    }
+    if core.driver == Driver::Nobody && quiet {
+        if core.defers() { observe(core) } else { take_over(core) }
+    }
+    Some(core.activity)
+}
+
+/// A ring that only its own thread may drive: tell its observers if it became ready.
+fn observe(core: &mut Core) {
+    let ready = core
+        .readiness
+        .epoll
+        .is_some_and(|epoll| sys::poll_now(epoll, EPOLLIN).is_ok_and(|events| events != 0));
+    let due = core.timers.next_ns() == Some(0);
+    if (ready || due) && !core.external.told {
+        core.external.told = true;
+        core.notify_deferred();
+    }
+}
+
+/// In a child after `fork`: the parent's reactor is not here.
+///
+/// # Safety
+/// No other thread of this process may use the reactor.
+pub unsafe fn forked() {
+    // SAFETY: passed on to the caller.
+    unsafe { REACTOR.reset() };
+    let mut reactor = REACTOR.lock();
+    // The epoll instance is shared with the parent's reactor: leave it alone.
+    if let Some(epoll) = reactor.epoll.take() {
+        sys::close(epoll);
+        sys::close(reactor.kick);
+    }
+    reactor.running = false;
+    reactor.rings.clear();
+    WAKES_AT_NS.store(u64::MAX, Ordering::SeqCst);
+}

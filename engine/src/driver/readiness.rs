@@ -1,0 +1,326 @@
+//! Readiness of descriptors: one epoll instance per ring, registrations that are kept.
+//!
+//! A descriptor is registered once, edge-triggered, for everything, and stays so. What epoll
+//! reported last is kept as *ready bits*: an operation that finds its bit clear need not try, it can
+//! wait at once; a receive that came back short clears the bit without a second try. This is what
+//! brings the cost of a message down to one `recv`, one `send` and a share of one `epoll_wait`.
+//!
+//! The price: a plain descriptor number can be closed and reused behind our back, and then a kept
+//! registration is silent for ever. Descriptors that the engine closed, opened or saw closed by the
+//! door are forgotten ([`Core::forget_fd`]); for the rest, requests that waited on the word of the
+//! ready bits alone are looked at once more by the reactor's next ticks ([`Core::recheck`]).
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use linux_raw_sys::general::{
+    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLMSG, EPOLLOUT,
+    EPOLLPRI, EPOLLRDBAND, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRBAND, EPOLLWRNORM,
+};
+
+use crate::errno::Errno;
+use crate::request::{FileHold, Flags, Phase, RequestId};
+use crate::ring::Core;
+use crate::sys::{self, Fd};
+
+/// Everything that can be waited for.
+pub const ALL_EVENTS: u32 = EPOLLIN
+    | EPOLLOUT
+    | EPOLLPRI
+    | EPOLLERR
+    | EPOLLHUP
+    | EPOLLRDHUP
+    | EPOLLRDNORM
+    | EPOLLRDBAND
+    | EPOLLWRNORM
+    | EPOLLWRBAND
+    | EPOLLMSG;
+
+/// Conditions that do not pass: a descriptor that shows one is always worth a try.
+const STICKY: u32 = EPOLLERR | EPOLLHUP | EPOLLRDHUP;
+
+/// Events for which nobody waited, in a row, before a registration is given up.
+const IDLE_EVENTS: u8 = 32;
+
+/// The descriptors of one ring.
+#[derive(Default)]
+pub struct Readiness {
+    /// The epoll instance, once needed.
+    pub epoll: Option<Fd>,
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+    /// Descriptor number to entry, plus one.
+    by_fd: Vec<u32>,
+    waiting: usize,
+    recheck: VecDeque<(u32, u32)>,
+    recheck_next: VecDeque<(u32, u32)>,
+}
+
+struct Entry {
+    fd: Fd,
+    generation: u32,
+    registered: bool,
+    ready: u32,
+    idle_events: u8,
+    waiters: Vec<Waiter>,
+}
+
+struct Waiter {
+    id: RequestId,
+    events: u32,
+}
+
+impl Readiness {
+    /// How many requests wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// Requests wait whose registration may be stale.
+    pub fn needs_recheck(&self) -> bool {
+        !self.recheck.is_empty() || !self.recheck_next.is_empty()
+    }
+
+    /// In a child after `fork`: the epoll instance is the parent's.
+    pub fn forked(&mut self) {
+        if let Some(epoll) = self.epoll {
+            sys::close(epoll);
+        }
+        *self = Readiness::default();
+    }
+
+    fn find(&self, fd: Fd) -> Option<u32> {
+        let index = *self.by_fd.get(usize::try_from(fd).ok()?)?;
+        index.checked_sub(1)
+    }
+
+    fn find_or_insert(&mut self, fd: Fd) -> Result<u32, Errno> {
+        if let Some(index) = self.find(fd) {
+            return Ok(index);
+        }
+        let number = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
+        if number >= self.by_fd.len() {
+            self.by_fd.try_reserve(number + 1 - self.by_fd.len()).map_err(|_| Errno::ENOMEM)?;
+            self.by_fd.resize(number + 1, 0);
+        }
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(Entry {
+                fd: -1,
+                generation: 0,
+                registered: false,
+                ready: 0,
+                idle_events: 0,
+                waiters: Vec::new(),
+            });
+            self.entries.len() as u32 - 1
+        });
+        let entry = &mut self.entries[index as usize];
+        entry.fd = fd;
+        entry.registered = false;
+        entry.ready = 0;
+        entry.idle_events = 0;
+        self.by_fd[number] = index + 1;
+        Ok(index)
+    }
+
+    fn remove(&mut self, index: u32) -> Vec<Waiter> {
+        let entry = &mut self.entries[index as usize];
+        entry.generation = entry.generation.wrapping_add(1);
+        self.by_fd[entry.fd as usize] = 0;
+        entry.fd = -1;
+        entry.registered = false;
+        self.free.push(index);
+        core::mem::take(&mut entry.waiters)
+    }
+
+    fn register(&mut self, epoll: Fd, index: u32) -> Result<(), Errno> {
+        let entry = &mut self.entries[index as usize];
+        if entry.registered {
+            return Ok(());
+        }
+        let data = (u64::from(entry.generation) << 32) | u64::from(index);
+        let events = ALL_EVENTS | EPOLLET;
+        match sys::epoll_ctl(epoll, EPOLL_CTL_ADD, entry.fd, events, data) {
+            // Registered by an entry that was given up: the file is the same, take it over.
+            Err(Errno::EEXIST) => sys::epoll_ctl(epoll, EPOLL_CTL_MOD, entry.fd, events, data)?,
+            other => other?,
+        }
+        entry.registered = true;
+        Ok(())
+    }
+
+    /// Is it worth trying an operation on `fd` that needs one of `events`? Not where epoll would
+    /// have said so.
+    pub fn worth_trying(&self, fd: Fd, events: u32) -> bool {
+        self.find(fd).is_none_or(|index| {
+            let entry = &self.entries[index as usize];
+            !entry.registered || entry.ready & (events | STICKY) != 0
+        })
+    }
+
+    /// An attempt on `fd` showed that it is not ready for `events` any more.
+    pub fn drained(&mut self, fd: Fd, events: u32) {
+        if let Some(index) = self.find(fd) {
+            self.entries[index as usize].ready &= !events;
+        }
+    }
+
+    /// Has `fd` shown one of `events`, and not been drained since? For conditions that pass along
+    /// with data (`EPOLLRDHUP`, `EPOLLPRI`).
+    pub fn shows(&self, fd: Fd, events: u32) -> bool {
+        self.find(fd).is_some_and(|index| self.entries[index as usize].ready & events != 0)
+    }
+
+    /// Is `fd` registered, so that an attempt that drains it may say so?
+    pub fn is_registered(&self, fd: Fd) -> bool {
+        self.find(fd).is_some_and(|index| self.entries[index as usize].registered)
+    }
+}
+
+impl Core {
+    /// Lets a request wait until its file is ready for one of `events`.
+    ///
+    /// # Errors
+    /// `EPERM` where the file cannot be polled, `EBADF` where there is none.
+    pub fn arm(&mut self, id: RequestId, events: u32) -> Result<(), Errno> {
+        let epoll = self.epoll()?;
+        let hold = self.requests[id].file;
+        let index = self.readiness.find_or_insert(hold.fd())?;
+        let kept = self.readiness.entries[index as usize].registered;
+        if let Err(errno) = self.readiness.register(epoll, index) {
+            if self.readiness.entries[index as usize].waiters.is_empty() {
+                self.readiness.remove(index);
+            }
+            return Err(errno);
+        }
+        let entry = &mut self.readiness.entries[index as usize];
+        entry.ready &= !(events & !STICKY);
+        entry.waiters.push(Waiter { id, events: events | EPOLLERR | EPOLLHUP });
+        if kept && matches!(hold, FileHold::Plain(_)) {
+            self.readiness.recheck_next.push_back((index, entry.generation));
+        }
+        self.readiness.waiting += 1;
+        let request = &mut self.requests[id];
+        request.phase = Phase::Waiting;
+        request.events = 0;
+        Ok(())
+    }
+
+    /// Ends a request's wait without readiness; false where it was not waiting.
+    pub fn disarm(&mut self, id: RequestId) -> bool {
+        let Some(index) = self.readiness.find(self.requests[id].file.fd()) else { return false };
+        let waiters = &mut self.readiness.entries[index as usize].waiters;
+        let before = waiters.len();
+        waiters.retain(|waiter| waiter.id != id);
+        let removed = before - waiters.len();
+        self.readiness.waiting -= removed;
+        removed > 0
+    }
+
+    /// epoll reported `bits` for the entry that `data` names.
+    pub(super) fn readiness_event(&mut self, data: u64, bits: u32) {
+        let index = data as u32;
+        let Some(entry) = self.readiness.entries.get_mut(index as usize) else { return };
+        if entry.generation != (data >> 32) as u32 || !entry.registered {
+            return;
+        }
+        entry.ready |= bits;
+        if entry.waiters.is_empty() {
+            self.unwanted_event(index);
+            return;
+        }
+        entry.idle_events = 0;
+        self.wake_waiters(index, bits);
+    }
+
+    fn wake_waiters(&mut self, index: u32, bits: u32) {
+        // A peer that hung up is worth a read attempt.
+        let effective = if bits & (EPOLLRDHUP | EPOLLERR | EPOLLHUP) != 0 { bits | EPOLLIN } else { bits };
+        let waiters = core::mem::take(&mut self.readiness.entries[index as usize].waiters);
+        let mut kept = Vec::new();
+        for waiter in waiters {
+            if waiter.events & effective == 0 {
+                kept.push(waiter);
+                continue;
+            }
+            self.readiness.waiting -= 1;
+            let request = &mut self.requests[waiter.id];
+            debug_assert!(request.phase == Phase::Waiting, "only waiting requests have waiters");
+            request.events |= bits;
+            request.flags.set(Flags::WOKEN);
+            self.make_ready(waiter.id);
+        }
+        if !kept.is_empty() {
+            self.readiness.entries[index as usize].waiters = kept;
+        }
+    }
+
+    /// Nobody waited. A program may have left io_uring alone for this descriptor: do not let it wake
+    /// us for ever.
+    fn unwanted_event(&mut self, index: u32) {
+        let entry = &mut self.readiness.entries[index as usize];
+        entry.idle_events += 1;
+        if entry.idle_events < IDLE_EVENTS {
+            return;
+        }
+        let fd = entry.fd;
+        if let Some(epoll) = self.readiness.epoll {
+            let _ = sys::epoll_ctl(epoll, EPOLL_CTL_DEL, fd, 0, 0);
+        }
+        self.readiness.remove(index);
+    }
+
+    /// `fd` is about to be closed, or was replaced: what is known of it no longer holds. Requests
+    /// that wait on it keep the file, by a duplicate.
+    pub fn forget_fd(&mut self, fd: Fd) {
+        self.keep_files_of_work(fd);
+        let Some(index) = self.readiness.find(fd) else { return };
+        if let Some(epoll) = self.readiness.epoll
+            && self.readiness.entries[index as usize].registered
+        {
+            let _ = sys::epoll_ctl(epoll, EPOLL_CTL_DEL, fd, 0, 0);
+        }
+        for waiter in self.readiness.remove(index) {
+            self.readiness.waiting -= 1;
+            match sys::duplicate(fd) {
+                Ok(own) => {
+                    self.requests[waiter.id].file = FileHold::Owned(own);
+                    if self.arm(waiter.id, waiter.events).is_err() {
+                        self.make_ready(waiter.id);
+                    }
+                }
+                Err(errno) => self.complete(waiter.id, errno.negated()),
+            }
+        }
+    }
+
+    /// Closes a descriptor of the engine's own.
+    pub fn close_own(&mut self, fd: Fd) {
+        if let Some(index) = self.readiness.find(fd) {
+            let waiters = self.readiness.remove(index);
+            debug_assert!(waiters.is_empty(), "a file is closed when nothing holds it any more");
+            self.readiness.waiting -= waiters.len();
+        }
+        sys::close(fd);
+    }
+
+    /// Looks again at descriptors on which requests have been waiting since the last tick on the
+    /// word of a registration that was there before: is it still for this file?
+    pub fn recheck(&mut self) {
+        let Some(epoll) = self.readiness.epoll else { return };
+        let due = core::mem::take(&mut self.readiness.recheck);
+        self.readiness.recheck = core::mem::take(&mut self.readiness.recheck_next);
+        for (index, generation) in due {
+            let entry = &mut self.readiness.entries[index as usize];
+            if entry.generation != generation || entry.waiters.is_empty() || !entry.registered {
+                continue;
+            }
+            let data = (u64::from(generation) << 32) | u64::from(index);
+            // A successful MOD reports current readiness anew.
+            if sys::epoll_ctl(epoll, EPOLL_CTL_MOD, entry.fd, ALL_EVENTS | EPOLLET, data).is_err() {
+                entry.registered = false;
+                self.wake_waiters(index, ALL_EVENTS);
+            }
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The SQ thread (`IORING_SETUP_SQPOLL`): takes SQEs without being asked, and drives its ring.
+//!
+//! It spins for the ring's idle time after the last sign of life, then sets `IORING_SQ_NEED_WAKEUP`,
+//! looks once more and sleeps in the ring's `epoll_wait`, which also serves whatever is in flight.
+
+use core::ffi::c_void;
+use core::sync::atomic::{Ordering, fence};
+
+use linux_raw_sys::io_uring::{IORING_SETUP_R_DISABLED, IORING_SQ_NEED_WAKEUP};
+
+use super::{BATCH, Driver};
+use crate::errno::Errno;
+use crate::host;
+use crate::ring::{Core, CoreGuard, Ring, live};
+use crate::sys::{self, EpollEvent};
+
+/// Idle time where the program names none, in milliseconds.
+const DEFAULT_IDLE_MS: u32 = 1000;
+
+/// Starts the thread of a new ring.
+///
+/// # Errors
+/// `EAGAIN` where no thread can be had.
+pub fn start(core: &mut Core, idle_ms: u32) -> Result<(), Errno> {
+    let host = host::get().ok_or(Errno::ENOMEM)?;
+    core.driver = Driver::SqThread;
+    core.sq_idle_ns = u64::from(if idle_ms == 0 { DEFAULT_IDLE_MS } else { idle_ms }) * 1_000_000;
+    core.epoll()?;
+    let ring = core::ptr::from_ref(core.ring).cast_mut().cast::<c_void>();
+    host.spawn(c"iou-sqp", run, ring).map_err(|_| Errno::EAGAIN)
+}
+
+extern "C" fn run(ring: *mut c_void) {
+    // SAFETY: `start` passed a `&'static Ring`.
+    let ring = unsafe { &*ring.cast::<Ring>() };
+    let mut guard = ring.lock();
+    let Some(core) = guard.as_mut() else { return };
+    let (serial, idle_ns) = (core.serial, core.sq_idle_ns);
+    let mut last_active_ns = sys::monotonic_ns();
+    loop {
+        let Some(core) = live(&mut guard, serial) else { return };
+        if serve(core) {
+            last_active_ns = sys::monotonic_ns();
+        } else if sys::monotonic_ns() - last_active_ns >= idle_ns {
+            sleep(&mut guard, serial);
+            last_active_ns = sys::monotonic_ns();
+        }
+        // Others get their turn at the lock.
+        guard.unlocked(core::hint::spin_loop);
+    }
+}
+
+/// One round without sleeping; true where there was something to do.
+fn serve(core: &mut Core) -> bool {
+    let mut active = false;
+    core.external.inline = false;
+    core.flush_overflow();
+    if core.sq_pending() > 0 && !core.is(IORING_SETUP_R_DISABLED) {
+        let _ = core.submit(u32::MAX);
+        core.tell_sq_waiters();
+        active = true;
+    }
+    if core.readiness.waiting() > 0 {
+        active |= harvest(core, 0);
+    }
+    core.advance();
+    core.hand_over();
+    active |= core.external.posted > 0;
+    core.notify();
+    active
+}
+
+fn harvest(core: &mut Core, timeout_ns: u64) -> bool {
+    let Some(epoll) = core.readiness.epoll else { return false };
+    let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
+    let count = sys::epoll_wait(epoll, &mut events, Some(timeout_ns), None).unwrap_or(0);
+    core.take_events(&events[..count]);
+    count > 0
+}
+
+/// Nothing happened for the idle time.
+fn sleep(guard: &mut CoreGuard<'_>, serial: u64) {
+    let Some(core) = live(guard, serial) else { return };
+    let Some(epoll) = core.readiness.epoll else { return };
+    let flags = &core.memory.header().sq_flags;
+    flags.fetch_or(IORING_SQ_NEED_WAKEUP, Ordering::Relaxed);
+    // Pairs with the program's full barrier between its store of the SQ tail and its look at the
+    // flag: either it sees the flag, or the tail is seen here.
+    fence(Ordering::SeqCst);
+    let disabled = core.is(IORING_SETUP_R_DISABLED);
+    if core.sq_pending() == 0 || disabled {
+        let timeout_ns = core.timers.next_ns();
+        let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
+        let woken = guard.unlocked(|| sys::epoll_wait(epoll, &mut events, timeout_ns, None));
+        let Some(core) = live(guard, serial) else { return };
+        core.take_events(&events[..woken.unwrap_or(0)]);
+    }
+    if let Some(core) = live(guard, serial) {
+        // In flight work goes on while asleep: only SQEs end the need for a wake-up.
+        core.memory.header().sq_flags.fetch_and(!IORING_SQ_NEED_WAKEUP, Ordering::Relaxed);
+    }
+}
+
+impl Core {
+    /// SQEs were taken: threads that wait for room (`IORING_ENTER_SQ_WAIT`) look again.
+    pub fn tell_sq_waiters(&mut self) {
+        if self.external.waiters > 0
+            && let Some(event) = self.external.wait_event
+        {
+            sys::eventfd_signal(event);
+        }
+    }
+}

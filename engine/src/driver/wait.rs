@@ -1,0 +1,204 @@
+//! Waiting in `enter`: the caller does queued work, drives the ring, or sleeps while another drives.
+
+use super::{BATCH, Driver, pool, reactor, work};
+use crate::errno::Errno;
+use crate::ring::{Core, CoreGuard, live};
+use crate::sys::{self, EpollEvent};
+
+/// Until when to wait, on the monotonic clock in nanoseconds, and with which signal mask.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Limits {
+    /// The end of the wait, if it has one.
+    pub deadline_ns: Option<u64>,
+    /// After this time a single completion is enough (`min_wait_usec`).
+    pub enough_ns: Option<u64>,
+    /// The signal mask to sleep with.
+    pub signal_mask: Option<u64>,
+}
+
+/// Waits until `wanted` completions are there. The guard is given up while sleeping.
+///
+/// # Errors
+/// `ETIME` when the time is over, `EINTR` when a signal came, `EBADF` where the ring was closed.
+pub fn wait(guard: &mut CoreGuard<'_>, serial: u64, wanted: u32, limits: Limits) -> Result<(), Errno> {
+    let result = wait_in_turns(guard, serial, wanted, limits);
+    if let Some(core) = live(guard, serial) {
+        leave(core);
+    }
+    result
+}
+
+fn wait_in_turns(guard: &mut CoreGuard<'_>, serial: u64, wanted: u32, limits: Limits) -> Result<(), Errno> {
+    let mut wanted = wanted;
+    loop {
+        let core = live(guard, serial).ok_or(Errno::EBADF)?;
+        core.advance();
+        core.flush_overflow();
+        core.notify();
+        if core.cq_ready() >= wanted {
+            return Ok(());
+        }
+        if help(guard, serial) {
+            continue;
+        }
+        let core = live(guard, serial).ok_or(Errno::EBADF)?;
+        if core.cq_ready() >= wanted {
+            return Ok(());
+        }
+        let timeout_ns = match time_left(core, &mut wanted, limits)? {
+            Time::Again => continue,
+            Time::Left(ns) => ns,
+        };
+        match core.driver {
+            Driver::Nobody | Driver::Reactor => drive(guard, serial, wanted, timeout_ns, limits.signal_mask)?,
+            Driver::Caller | Driver::SqThread => sleep(guard, serial, timeout_ns, limits.signal_mask)?,
+        }
+    }
+}
+
+enum Time {
+    /// What is wanted has changed.
+    Again,
+    /// Nanoseconds left, `None` for ever.
+    Left(Option<u64>),
+}
+
+fn time_left(core: &Core, wanted: &mut u32, limits: Limits) -> Result<Time, Errno> {
+    if limits.deadline_ns.is_none() && limits.enough_ns.is_none() {
+        return Ok(Time::Left(None));
+    }
+    let now = sys::monotonic_ns();
+    if limits.deadline_ns.is_some_and(|deadline| deadline <= now) {
+        return Err(Errno::ETIME);
+    }
+    if let Some(enough) = limits.enough_ns
+        && *wanted > 1
+    {
+        if enough <= now {
+            *wanted = 1;
+            return Ok(if core.cq_ready() >= 1 {
+                Time::Again
+            } else {
+                Time::Left(rest(limits.deadline_ns, now))
+            });
+        }
+        let until = limits.deadline_ns.map_or(enough, |deadline| deadline.min(enough));
+        return Ok(Time::Left(Some(until - now)));
+    }
+    Ok(Time::Left(rest(limits.deadline_ns, now)))
+}
+
+fn rest(deadline_ns: Option<u64>, now: u64) -> Option<u64> {
+    deadline_ns.map(|deadline| deadline - now)
+}
+
+/// Does a piece of this ring's queued work, if there is one.
+fn help(guard: &mut CoreGuard<'_>, serial: u64) -> bool {
+    let Some(core) = live(guard, serial) else { return false };
+    if !core.work.is_empty() {
+        return work::run_by_caller(guard, serial);
+    }
+    if core.working == 0 {
+        return false;
+    }
+    let Some(mut stolen) = pool::steal(core.ring, serial) else { return false };
+    guard.unlocked(|| stolen.run());
+    if let Some(core) = live(guard, serial) {
+        core.finish(stolen);
+    }
+    true
+}
+
+/// Takes the driver's role for one sleep.
+fn drive(
+    guard: &mut CoreGuard<'_>,
+    serial: u64,
+    wanted: u32,
+    timeout_ns: Option<u64>,
+    signal_mask: Option<u64>,
+) -> Result<(), Errno> {
+    let core = live(guard, serial).ok_or(Errno::EBADF)?;
+    if core.driver == Driver::Reactor {
+        reactor::release(core);
+    }
+    reactor::attend_stale(core);
+    let epoll = core.epoll()?;
+    let timeout_ns = match (timeout_ns, core.timers.next_ns()) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    };
+    core.driver = Driver::Caller;
+    core.external.driver_wants = Some(wanted);
+    let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
+    let woken = guard.unlocked(|| sys::epoll_wait(epoll, &mut events, timeout_ns, signal_mask));
+    let core = live(guard, serial).ok_or(Errno::EBADF)?;
+    core.driver = Driver::Nobody;
+    core.external.driver_wants = None;
+    match woken {
+        Ok(count) => {
+            core.take_events(&events[..count]);
+            Ok(())
+        }
+        Err(errno) => interrupted(core, wanted, errno),
+    }
+}
+
+/// Sleeps while somebody else drives.
+fn sleep(
+    guard: &mut CoreGuard<'_>,
+    serial: u64,
+    timeout_ns: Option<u64>,
+    signal_mask: Option<u64>,
+) -> Result<(), Errno> {
+    let core = live(guard, serial).ok_or(Errno::EBADF)?;
+    let event = match core.external.wait_event {
+        Some(event) => event,
+        None => *core.external.wait_event.insert(sys::eventfd()?),
+    };
+    core.external.waiters += 1;
+    let woken = guard.unlocked(|| sys::poll_readable(event, timeout_ns, signal_mask));
+    let core = live(guard, serial).ok_or(Errno::EBADF)?;
+    core.external.waiters -= 1;
+    sys::eventfd_drain(event);
+    // Whoever else was woken by this signal must not miss it.
+    if core.external.waiters > 0 && woken.is_ok() && core.driver == Driver::Nobody {
+        sys::eventfd_signal(event);
+    }
+    woken.map(drop).or_else(|errno| interrupted(core, 0, errno))
+}
+
+fn interrupted(core: &mut Core, wanted: u32, errno: Errno) -> Result<(), Errno> {
+    core.advance();
+    core.flush_overflow();
+    if wanted > 0 && core.cq_ready() >= wanted { Ok(()) } else { Err(errno) }
+}
+
+/// The caller goes away: somebody else may have to drive.
+pub fn leave(core: &mut Core) {
+    core.notify();
+    if core.driver != Driver::Nobody {
+        return;
+    }
+    if core.external.waiters > 0 {
+        if let Some(event) = core.external.wait_event {
+            sys::eventfd_signal(event);
+        }
+    } else if core.needs_driver() {
+        reactor::attend(core);
+    }
+}
+
+/// Waits until the SQ thread has made room (`IORING_ENTER_SQ_WAIT`).
+///
+/// # Errors
+/// `EBADF` where the ring was closed; `EINTR` when a signal came.
+pub fn wait_for_sq_space(guard: &mut CoreGuard<'_>, serial: u64) -> Result<(), Errno> {
+    loop {
+        let core = live(guard, serial).ok_or(Errno::EBADF)?;
+        if core.sq_pending() < core.memory.layout().sq_entries {
+            return Ok(());
+        }
+        core.kick_driver();
+        sleep(guard, serial, None, None)?;
+    }
+}

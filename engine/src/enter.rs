@@ -1,0 +1,179 @@
+//! `io_uring_enter2(2)`.
+
+use linux_raw_sys::io_uring::*;
+
+use crate::driver::wait::{self, Limits};
+use crate::driver::work;
+use crate::errno::Errno;
+use crate::host::{self, Caller};
+use crate::registry;
+use crate::ring::{Core, CoreGuard, live};
+use crate::sys::{self, Fd, Timespec};
+use crate::{door, lifetime, user};
+
+const FLAGS: u32 = IORING_ENTER_GETEVENTS
+    | IORING_ENTER_SQ_WAKEUP
+    | IORING_ENTER_SQ_WAIT
+    | IORING_ENTER_EXT_ARG
+    | IORING_ENTER_ABS_TIMER;
+
+/// The signal that the door's trap lives by must never be blocked.
+const SIGSYS_BIT: u64 = 1 << 30;
+
+/// The arguments of one call.
+#[derive(Clone, Copy, Debug)]
+pub struct Enter {
+    /// SQEs to take at most.
+    pub to_submit: u32,
+    /// CQEs to wait for.
+    pub min_complete: u32,
+    /// `IORING_ENTER_*`.
+    pub flags: u32,
+    /// A signal mask or an `io_uring_getevents_arg`, by address.
+    pub argument: u64,
+    /// Its size in bytes.
+    pub argument_size: usize,
+}
+
+/// Submits, then waits.
+pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
+    if call.flags & !FLAGS != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let ring = registry::get(fd).ok_or_else(|| no_ring(fd))?;
+    let mut guard = ring.lock();
+    let core = guard.as_mut().ok_or(Errno::EBADF)?;
+    let serial = core.serial;
+    if core.is(IORING_SETUP_R_DISABLED) {
+        return Err(Errno::EBADFD);
+    }
+    core.activity += 1;
+    core.external.inline = true;
+    let submitted = if core.is(IORING_SETUP_SQPOLL) {
+        enter_sq_thread(&mut guard, serial, call)?
+    } else {
+        submit(&mut guard, serial, call)?
+    };
+    let complete = submitted == call.to_submit
+        || live(&mut guard, serial).is_some_and(|core| core.is(IORING_SETUP_SQPOLL));
+    let waited = if call.flags & IORING_ENTER_GETEVENTS != 0 && (complete || call.to_submit == 0) {
+        get_events(&mut guard, serial, call, caller)
+    } else {
+        if let Some(core) = live(&mut guard, serial) {
+            wait::leave(core);
+        }
+        Ok(())
+    };
+    if live(&mut guard, serial).is_some_and(|core| core.closing) {
+        lifetime::dispose_if_done(guard, serial);
+    }
+    if submitted > 0 { Ok(submitted as usize) } else { waited.map(|()| 0) }
+}
+
+/// Why a descriptor is no ring.
+pub fn no_ring(fd: Fd) -> Errno {
+    if sys::fcntl(fd, sys::nr::F_GETFD, 0).is_ok() { Errno::EOPNOTSUPP } else { Errno::EBADF }
+}
+
+/// With an SQ thread there is nothing to submit here, only somebody to wake.
+fn enter_sq_thread(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter) -> Result<u32, Errno> {
+    let core = live(guard, serial).ok_or(Errno::EBADF)?;
+    if core.driver != crate::driver::Driver::SqThread {
+        return Err(Errno::EOWNERDEAD);
+    }
+    if call.flags & IORING_ENTER_SQ_WAKEUP != 0 {
+        core.kick_driver();
+    }
+    if call.flags & IORING_ENTER_SQ_WAIT != 0 {
+        wait::wait_for_sq_space(guard, serial)?;
+    }
+    Ok(call.to_submit)
+}
+
+fn submit(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter) -> Result<u32, Errno> {
+    let core = live(guard, serial).ok_or(Errno::EBADF)?;
+    if call.to_submit == 0 {
+        return Ok(0);
+    }
+    check_submitter(core)?;
+    let submitted = core.submit(call.to_submit)?;
+    door::count_submitted(u64::from(submitted));
+    let fetches = call.flags & IORING_ENTER_GETEVENTS != 0;
+    if !core.defers() || fetches {
+        core.advance();
+    }
+    if !core.work.is_empty() {
+        work::run_by_caller(guard, serial);
+        let core = live(guard, serial).ok_or(Errno::EBADF)?;
+        if !core.defers() || fetches {
+            core.advance();
+        }
+        if !fetches {
+            core.hand_over();
+        }
+    }
+    live(guard, serial).ok_or(Errno::EBADF)?.notify();
+    Ok(submitted)
+}
+
+/// On a SINGLE_ISSUER ring only one thread may submit; on one that defers, only it may fetch.
+fn check_submitter(core: &mut Core) -> Result<(), Errno> {
+    if !core.is(IORING_SETUP_SINGLE_ISSUER) {
+        return Ok(());
+    }
+    let caller = host::thread_identity();
+    if *core.submitter.get_or_insert(caller) == caller { Ok(()) } else { Err(Errno::EEXIST) }
+}
+
+fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Caller) -> Result<(), Errno> {
+    let limits = limits(call, caller)?;
+    let core = live(guard, serial).ok_or(Errno::EBADF)?;
+    if core.defers() {
+        check_submitter(core)?;
+        core.external.told = false;
+        core.memory.header().sq_flags.fetch_and(!IORING_SQ_TASKRUN, core::sync::atomic::Ordering::Relaxed);
+    }
+    let wanted = call.min_complete.min(core.memory.layout().cq_entries);
+    if wanted == 0 || core.defers() {
+        core.harvest_now();
+    }
+    match wait::wait(guard, serial, wanted, limits) {
+        Err(Errno::EINTR) if wanted == 0 => Ok(()),
+        other => other,
+    }
+}
+
+/// Until when to wait and with which mask, from the call's argument.
+fn limits(call: &Enter, caller: &Caller) -> Result<Limits, Errno> {
+    let mut limits = Limits { signal_mask: caller.signal_mask, ..Limits::default() };
+    if call.flags & IORING_ENTER_EXT_ARG == 0 {
+        limits.signal_mask = mask(call.argument, call.argument_size)?.or(limits.signal_mask);
+        return Ok(limits);
+    }
+    if call.argument_size != size_of::<io_uring_getevents_arg>() {
+        return Err(Errno::EINVAL);
+    }
+    let argument: io_uring_getevents_arg = user::read(call.argument)?;
+    limits.signal_mask = mask(argument.sigmask, argument.sigmask_sz as usize)?.or(limits.signal_mask);
+    let now = if argument.ts != 0 || argument.min_wait_usec != 0 { sys::monotonic_ns() } else { 0 };
+    if argument.min_wait_usec != 0 {
+        limits.enough_ns = Some(now + u64::from(argument.min_wait_usec) * 1000);
+    }
+    if argument.ts != 0 {
+        let time: Timespec = user::read(argument.ts)?;
+        let time_ns = time.to_ns().ok_or(Errno::EINVAL)?;
+        let absolute = call.flags & IORING_ENTER_ABS_TIMER != 0;
+        limits.deadline_ns = Some(if absolute { time_ns } else { now.saturating_add(time_ns) });
+    }
+    Ok(limits)
+}
+
+fn mask(address: u64, size: usize) -> Result<Option<u64>, Errno> {
+    if address == 0 {
+        return Ok(None);
+    }
+    if size != size_of::<u64>() {
+        return Err(Errno::EINVAL);
+    }
+    user::read::<u64>(address).map(|mask| Some(mask & !SIGSYS_BIT))
+}

@@ -1,0 +1,42 @@
+//! Error numbers, as the kernel names them.
+
+use linux_raw_sys::errno as raw;
+
+/// A positive error number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Errno(i32);
+
+macro_rules! errno {
+    ($($name:ident)*) => {
+        #[expect(missing_docs, reason = "errno(3) documents them")]
+        impl Errno { $(pub const $name: Errno = Errno(raw::$name as i32);)* }
+    };
+}
+
+errno! {
+    EPERM ENOENT ESRCH EINTR EIO ENXIO E2BIG EBADF ECHILD EAGAIN ENOMEM EACCES EFAULT EBUSY EEXIST EXDEV
+    ENODEV ENOTDIR EISDIR EINVAL ENFILE EMFILE ENOTTY EFBIG ENOSPC ESPIPE EROFS EPIPE ERANGE ENOSYS ELOOP
+    ENODATA ETIME EOVERFLOW EBADFD EOPNOTSUPP ENOTSOCK EMSGSIZE EINPROGRESS EALREADY ECANCELED
+    EOWNERDEAD ETIMEDOUT ENOBUFS ECONNRESET EISCONN ENOTCONN EBADR ESTALE EPROTOTYPE
+}
+
+impl Errno {
+    /// The error that a raw system call result between -4095 and -1 stands for.
+    pub const fn from_raw(result: isize) -> Errno {
+        Errno((-result) as i32)
+    }
+
+    /// The value as a CQE or a system call reports it.
+    pub const fn negated(self) -> i32 {
+        -self.0
+    }
+}
+
+/// A result as a CQE reports it.
+pub fn to_res(result: Result<usize, Errno>) -> i32 {
+    match result {
+        // Counts are bounded by MAX_RW_COUNT, descriptors by RLIMIT_NOFILE.
+        Ok(value) => value as i32,
+        Err(errno) => errno.negated(),
+    }
+}

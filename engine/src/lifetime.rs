@@ -1,0 +1,223 @@
+//! The end of rings: noticing it, cancelling what is in flight, giving everything back.
+
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+use crate::driver::{Driver, reactor};
+use crate::registry;
+use crate::request::{FileHold, Phase, RequestId};
+use crate::ring::{Core, CoreGuard, Ring, live};
+use crate::sync::Mutex;
+use crate::sys::{self, Fd};
+
+struct Watches {
+    inotify: Option<Fd>,
+    unavailable: bool,
+    rings: Vec<(i32, &'static Ring, u64)>,
+}
+
+static WATCHES: Mutex<Watches> = Mutex::new(Watches { inotify: None, unavailable: false, rings: Vec::new() });
+
+/// Lets the kernel tell when the program's last reference to a ring is gone.
+pub fn watch(memfd: Fd, ring: &'static Ring, serial: u64) {
+    let mut watches = WATCHES.lock();
+    if watches.unavailable {
+        return;
+    }
+    let inotify = match watches.inotify {
+        Some(fd) => fd,
+        None => match sys::inotify().and_then(sys::move_high) {
+            Ok(fd) => *watches.inotify.insert(fd),
+            Err(_) => {
+                watches.unavailable = true;
+                return;
+            }
+        },
+    };
+    if let Ok(watch) = sys::inotify_watch_close(inotify, memfd) {
+        watches.rings.push((watch, ring, serial));
+    }
+}
+
+/// Ends rings whose last reference the kernel reported gone.
+pub fn collect() {
+    loop {
+        let mut gone = Vec::new();
+        {
+            let mut watches = WATCHES.lock();
+            let Some(inotify) = watches.inotify else { return };
+            let ended = sys::inotify_take(inotify);
+            if ended.is_empty() {
+                return;
+            }
+            watches.rings.retain(|&(watch, ring, serial)| {
+                let ends = ended.contains(&watch);
+                if ends {
+                    gone.push((ring, serial));
+                }
+                !ends
+            });
+        }
+        for (ring, serial) in gone {
+            close(ring, serial);
+        }
+    }
+}
+
+/// What the reactor polls to call [`collect`] in time.
+pub fn watch_fd() -> Option<Fd> {
+    WATCHES.lock().inotify
+}
+
+/// One of a ring's descriptors is gone.
+pub fn descriptor_gone(ring: &'static Ring) {
+    let mut guard = ring.lock();
+    let Some(core) = guard.as_mut() else { return };
+    core.descriptors = core.descriptors.saturating_sub(1);
+    let (serial, last) = (core.serial, core.descriptors == 0);
+    drop(guard);
+    if last {
+        close(ring, serial);
+    }
+}
+
+/// Ends a ring: nothing of it is issued any more, what waits is dropped, what is being worked on
+/// ends by itself. The last to let go of it gives its memory back.
+pub fn close(ring: &'static Ring, serial: u64) {
+    let mut stale = Vec::new();
+    registry::for_each(|fd, other| {
+        if core::ptr::eq(ring, other) {
+            stale.push(fd);
+        }
+    });
+    let mut guard = ring.lock();
+    let Some(core) = live(&mut guard, serial) else { return };
+    for fd in stale {
+        registry::clear(fd);
+    }
+    WATCHES.lock().rings.retain(|&(_, other, of)| !(core::ptr::eq(ring, other) && of == serial));
+    core.shut_down();
+    dispose_if_done(guard, serial);
+}
+
+/// Gives a closed ring back once nobody works for it any more.
+pub fn dispose_if_done(mut guard: CoreGuard<'_>, serial: u64) {
+    let Some(core) = live(&mut guard, serial) else { return };
+    if !core.closing || core.working > 0 || core.driver == Driver::SqThread {
+        return;
+    }
+    let ring = core.ring;
+    let core = guard.take();
+    drop(guard);
+    drop(core);
+    registry::give_back(ring);
+}
+
+/// In a child after `fork`: rings stay, without the parent's threads and requests.
+///
+/// # Safety
+/// No other thread of this process may use the engine.
+pub unsafe fn forked() {
+    // SAFETY: passed on to the caller.
+    unsafe { WATCHES.reset() };
+    let mut watches = WATCHES.lock();
+    if let Some(inotify) = watches.inotify.take() {
+        sys::close(inotify);
+    }
+    watches.rings.clear();
+    drop(watches);
+    registry::for_each_live(|ring| {
+        // SAFETY: passed on to the caller.
+        unsafe { ring.reset_lock() };
+        if let Some(core) = ring.lock().as_mut() {
+            core.forked();
+        }
+    });
+}
+
+impl Core {
+    /// This ring in a child: the parent's requests are the parent's, and so are its epoll instance
+    /// and its eventfds.
+    fn forked(&mut self) {
+        let ids: Vec<RequestId> = self.requests.ids().collect();
+        for id in ids {
+            self.timers.cancel(id);
+            self.release_file(id);
+            self.requests[id].buffer = None;
+            self.requests.remove(id);
+        }
+        self.chain = None;
+        self.deferred.clear();
+        self.deferred_requests = 0;
+        self.ready.clear();
+        self.work.clear();
+        self.finished.clear();
+        self.working = 0;
+        self.overflow.clear();
+        self.readiness.forked();
+        self.driver = Driver::Nobody;
+        for fd in [self.external.kick.take(), self.external.wait_event.take()].into_iter().flatten() {
+            sys::close(fd);
+        }
+        self.external.attended = false;
+        self.external.waiters = 0;
+        self.external.driver_wants = None;
+        self.resync();
+    }
+
+    /// Takes the counts that both sides share from ring memory: another process may have moved them.
+    fn resync(&mut self) {
+        let header = self.memory.header();
+        self.sq_head = header.sq_head.load(Ordering::Acquire);
+        self.cq_tail = header.cq_tail.load(Ordering::Acquire);
+    }
+
+    fn shut_down(&mut self) {
+        self.closing = true;
+        if self.driver == Driver::Reactor {
+            reactor::release(self);
+        }
+        let ids: Vec<RequestId> = self.requests.ids().collect();
+        for id in ids {
+            let working = self.requests[id].phase == Phase::Working;
+            if working && !self.withdraw(id) {
+                continue;
+            }
+            self.disarm(id);
+            self.timers.cancel(id);
+            self.release_file(id);
+            self.requests[id].buffer = None;
+            self.requests.remove(id);
+        }
+        self.chain = None;
+        self.deferred.clear();
+        self.deferred_requests = 0;
+        self.ready.clear();
+        self.kick_driver();
+        if let Some(event) = self.external.wait_event {
+            sys::eventfd_signal(event);
+        }
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        let ids: Vec<RequestId> = self.requests.ids().collect();
+        for id in ids {
+            if let FileHold::Owned(fd) = self.requests[id].file {
+                sys::close(fd);
+            }
+        }
+        self.files.close_all();
+        let own = [
+            self.readiness.epoll,
+            self.external.kick,
+            self.external.wait_event,
+            self.external.readiness_fd,
+            self.external.eventfd.map(|eventfd| eventfd.fd),
+        ];
+        for fd in own.into_iter().flatten() {
+            sys::close(fd);
+        }
+    }
+}

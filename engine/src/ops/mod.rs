@@ -1,0 +1,310 @@
+//! The operations: one table, one row each, one file per family.
+//!
+//! A row says how the operation is named and printed, what it may be combined with, how it is
+//! checked ([`Op::prep`]), tried without blocking ([`Op::issue`]), done where it may block
+//! ([`Op::block`]) and ended ([`Op::finish`]). Dispatch, the probe, the tracer, the fuzzer and the
+//! support matrix all read this table; nothing else in the crate tells operations apart by number.
+
+pub mod nop;
+
+pub use linux_raw_sys::io_uring::io_uring_op as Code;
+
+use crate::driver::work::Work;
+use crate::errno::Errno;
+use crate::request::RequestId;
+use crate::ring::Core;
+
+/// One row of the op table.
+pub struct Op {
+    /// `IORING_OP_*`.
+    pub code: u8,
+    /// Its name without the prefix.
+    pub name: &'static str,
+    /// The SQE fields it reads, in the order in which they are printed.
+    pub fields: &'static [Field],
+    /// What it may be combined with and what it needs.
+    pub caps: Caps,
+    /// Checks the SQE and copies what the program may overwrite after submission.
+    pub prep: fn(&mut Core, RequestId) -> Result<(), Errno>,
+    /// Tries without blocking, under the ring's lock.
+    pub issue: fn(&mut Core, RequestId) -> Outcome,
+    /// Does it where it may block, without any lock.
+    pub block: Option<fn(&mut Work) -> Result<usize, Errno>>,
+    /// After the blocking attempt, under the ring's lock again: what its CQE says, or another round.
+    pub finish: fn(&mut Core, RequestId, Result<usize, Errno>) -> Outcome,
+    /// Its timer has expired.
+    pub expire: fn(&mut Core, RequestId),
+    /// Disarms what [`Outcome::Armed`] armed, for a cancellation; false where it is too late.
+    pub disarm: fn(&mut Core, RequestId) -> bool,
+}
+
+/// What an attempt came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// Done, with this result.
+    Complete(i32),
+    /// Try again when the request's file is ready for one of these (`EPOLLIN`, ...).
+    Wait(u32),
+    /// To be done by [`Op::block`]; the caller may do it itself.
+    Block,
+    /// To be done by [`Op::block`] in a thread of its own: it may take for ever.
+    BlockForLong,
+    /// The operation armed what will complete it.
+    Armed,
+}
+
+impl From<Result<usize, Errno>> for Outcome {
+    fn from(result: Result<usize, Errno>) -> Outcome {
+        Outcome::Complete(crate::errno::to_res(result))
+    }
+}
+
+impl From<Errno> for Outcome {
+    fn from(errno: Errno) -> Outcome {
+        Outcome::Complete(errno.negated())
+    }
+}
+
+/// How a field of an SQE is printed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Field {
+    /// The descriptor, or a registered one.
+    Fd,
+    /// Offset in the file.
+    Offset,
+    /// `off` as an address.
+    Address2,
+    /// The address.
+    Address,
+    /// A path at the address.
+    Path,
+    /// A path at `off`.
+    Path2,
+    /// The length or count.
+    Length,
+    /// The operation's flags.
+    OpFlags,
+    /// Flags in `ioprio`.
+    Ioprio,
+    /// A registered buffer or a buffer group.
+    BufferIndex,
+    /// A slot of the file table, or a second descriptor.
+    FileIndex,
+    /// The third address.
+    Address3,
+}
+
+/// Capabilities and needs of an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Caps(u32);
+
+impl Caps {
+    /// None of them.
+    pub const NONE: Caps = Caps(0);
+    /// The engine has it; the probe shows it.
+    pub const PRESENT: Caps = Caps(1 << 0);
+    /// `fd` is a file, looked up when the request is issued.
+    pub const FILE: Caps = Caps(1 << 1);
+    /// It can take a provided buffer.
+    pub const BUFFER_SELECT: Caps = Caps(1 << 2);
+    /// `ioprio` means something.
+    pub const IOPRIO: Caps = Caps(1 << 3);
+    /// With `IOSQE_ASYNC` it goes to a worker at once, instead of being tried and waited for.
+    pub const ASYNC_BLOCKS: Caps = Caps(1 << 4);
+    /// Blocking attempts of this operation on one regular file are done one after the other.
+    pub const HASHED: Caps = Caps(1 << 5);
+
+    /// Both.
+    pub const fn with(self, other: Caps) -> Caps {
+        Caps(self.0 | other.0)
+    }
+
+    /// Any of `other`?
+    pub const fn has(self, other: Caps) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+/// What an operation keeps between its steps. It moves with the request: into a worker's hands
+/// while one works on it, and back.
+#[derive(Default)]
+pub enum OpData {
+    /// Nothing.
+    #[default]
+    None,
+}
+
+impl Op {
+    /// A row with what most operations have.
+    pub const fn new(
+        code: Code,
+        name: &'static str,
+        caps: Caps,
+        prep: fn(&mut Core, RequestId) -> Result<(), Errno>,
+        issue: fn(&mut Core, RequestId) -> Outcome,
+    ) -> Op {
+        let caps = caps.with(Caps::PRESENT);
+        Op {
+            code: code as u8,
+            name,
+            fields: &[],
+            caps,
+            prep,
+            issue,
+            block: None,
+            finish: finish_as_is,
+            expire: expire_cancels,
+            disarm: disarm_timer,
+        }
+    }
+
+    /// With the SQE fields it reads.
+    pub const fn fields(mut self, fields: &'static [Field]) -> Op {
+        self.fields = fields;
+        self
+    }
+
+    /// With a blocking attempt.
+    pub const fn block(mut self, block: fn(&mut Work) -> Result<usize, Errno>) -> Op {
+        self.block = Some(block);
+        self
+    }
+
+    /// With what its timer does.
+    pub const fn expire(mut self, expire: fn(&mut Core, RequestId)) -> Op {
+        self.expire = expire;
+        self
+    }
+
+    /// With a disarming of its own.
+    pub const fn disarm(mut self, disarm: fn(&mut Core, RequestId) -> bool) -> Op {
+        self.disarm = disarm;
+        self
+    }
+
+    /// With an end of its own after the blocking attempt.
+    pub const fn finish(mut self, finish: fn(&mut Core, RequestId, Result<usize, Errno>) -> Outcome) -> Op {
+        self.finish = finish;
+        self
+    }
+}
+
+fn expire_cancels(core: &mut Core, id: RequestId) {
+    core.complete(id, Errno::ECANCELED.negated());
+}
+
+fn disarm_timer(core: &mut Core, id: RequestId) -> bool {
+    core.timers.cancel(id)
+}
+
+/// An issue step for operations that are always done by their blocking attempt.
+pub fn issue_blocks(_core: &mut Core, _id: RequestId) -> Outcome {
+    Outcome::Block
+}
+
+fn finish_as_is(_core: &mut Core, _id: RequestId, result: Result<usize, Errno>) -> Outcome {
+    result.into()
+}
+
+/// The number of opcodes that the kernel's ABI has in this version.
+pub const COUNT: usize = Code::IORING_OP_LAST as usize;
+
+/// An opcode that the engine does not have: it answers what a kernel without it answers.
+const fn absent(code: Code, name: &'static str) -> Op {
+    Op {
+        code: code as u8,
+        name,
+        fields: &[],
+        caps: Caps::IOPRIO,
+        prep: |_, _| Err(Errno::EINVAL),
+        issue: |_, _| Errno::EINVAL.into(),
+        block: None,
+        finish: finish_as_is,
+        expire: expire_cancels,
+        disarm: disarm_timer,
+    }
+}
+
+static UNKNOWN: Op = absent(Code::IORING_OP_LAST, "UNKNOWN");
+
+/// The table, by opcode.
+pub static TABLE: [Op; COUNT] = ROWS;
+
+const ROWS: [Op; COUNT] = [
+    nop::NOP,
+    absent(Code::IORING_OP_READV, "READV"),
+    absent(Code::IORING_OP_WRITEV, "WRITEV"),
+    absent(Code::IORING_OP_FSYNC, "FSYNC"),
+    absent(Code::IORING_OP_READ_FIXED, "READ_FIXED"),
+    absent(Code::IORING_OP_WRITE_FIXED, "WRITE_FIXED"),
+    absent(Code::IORING_OP_POLL_ADD, "POLL_ADD"),
+    absent(Code::IORING_OP_POLL_REMOVE, "POLL_REMOVE"),
+    absent(Code::IORING_OP_SYNC_FILE_RANGE, "SYNC_FILE_RANGE"),
+    absent(Code::IORING_OP_SENDMSG, "SENDMSG"),
+    absent(Code::IORING_OP_RECVMSG, "RECVMSG"),
+    absent(Code::IORING_OP_TIMEOUT, "TIMEOUT"),
+    absent(Code::IORING_OP_TIMEOUT_REMOVE, "TIMEOUT_REMOVE"),
+    absent(Code::IORING_OP_ACCEPT, "ACCEPT"),
+    absent(Code::IORING_OP_ASYNC_CANCEL, "ASYNC_CANCEL"),
+    absent(Code::IORING_OP_LINK_TIMEOUT, "LINK_TIMEOUT"),
+    absent(Code::IORING_OP_CONNECT, "CONNECT"),
+    absent(Code::IORING_OP_FALLOCATE, "FALLOCATE"),
+    absent(Code::IORING_OP_OPENAT, "OPENAT"),
+    absent(Code::IORING_OP_CLOSE, "CLOSE"),
+    absent(Code::IORING_OP_FILES_UPDATE, "FILES_UPDATE"),
+    absent(Code::IORING_OP_STATX, "STATX"),
+    absent(Code::IORING_OP_READ, "READ"),
+    absent(Code::IORING_OP_WRITE, "WRITE"),
+    absent(Code::IORING_OP_FADVISE, "FADVISE"),
+    absent(Code::IORING_OP_MADVISE, "MADVISE"),
+    absent(Code::IORING_OP_SEND, "SEND"),
+    absent(Code::IORING_OP_RECV, "RECV"),
+    absent(Code::IORING_OP_OPENAT2, "OPENAT2"),
+    absent(Code::IORING_OP_EPOLL_CTL, "EPOLL_CTL"),
+    absent(Code::IORING_OP_SPLICE, "SPLICE"),
+    absent(Code::IORING_OP_PROVIDE_BUFFERS, "PROVIDE_BUFFERS"),
+    absent(Code::IORING_OP_REMOVE_BUFFERS, "REMOVE_BUFFERS"),
+    absent(Code::IORING_OP_TEE, "TEE"),
+    absent(Code::IORING_OP_SHUTDOWN, "SHUTDOWN"),
+    absent(Code::IORING_OP_RENAMEAT, "RENAMEAT"),
+    absent(Code::IORING_OP_UNLINKAT, "UNLINKAT"),
+    absent(Code::IORING_OP_MKDIRAT, "MKDIRAT"),
+    absent(Code::IORING_OP_SYMLINKAT, "SYMLINKAT"),
+    absent(Code::IORING_OP_LINKAT, "LINKAT"),
+    absent(Code::IORING_OP_MSG_RING, "MSG_RING"),
+    absent(Code::IORING_OP_FSETXATTR, "FSETXATTR"),
+    absent(Code::IORING_OP_SETXATTR, "SETXATTR"),
+    absent(Code::IORING_OP_FGETXATTR, "FGETXATTR"),
+    absent(Code::IORING_OP_GETXATTR, "GETXATTR"),
+    absent(Code::IORING_OP_SOCKET, "SOCKET"),
+    absent(Code::IORING_OP_URING_CMD, "URING_CMD"),
+    absent(Code::IORING_OP_SEND_ZC, "SEND_ZC"),
+    absent(Code::IORING_OP_SENDMSG_ZC, "SENDMSG_ZC"),
+    absent(Code::IORING_OP_READ_MULTISHOT, "READ_MULTISHOT"),
+    absent(Code::IORING_OP_WAITID, "WAITID"),
+    absent(Code::IORING_OP_FUTEX_WAIT, "FUTEX_WAIT"),
+    absent(Code::IORING_OP_FUTEX_WAKE, "FUTEX_WAKE"),
+    absent(Code::IORING_OP_FUTEX_WAITV, "FUTEX_WAITV"),
+    absent(Code::IORING_OP_FIXED_FD_INSTALL, "FIXED_FD_INSTALL"),
+    absent(Code::IORING_OP_FTRUNCATE, "FTRUNCATE"),
+    absent(Code::IORING_OP_BIND, "BIND"),
+    absent(Code::IORING_OP_LISTEN, "LISTEN"),
+    absent(Code::IORING_OP_RECV_ZC, "RECV_ZC"),
+    absent(Code::IORING_OP_EPOLL_WAIT, "EPOLL_WAIT"),
+    absent(Code::IORING_OP_READV_FIXED, "READV_FIXED"),
+    absent(Code::IORING_OP_WRITEV_FIXED, "WRITEV_FIXED"),
+    absent(Code::IORING_OP_PIPE, "PIPE"),
+];
+
+const _: () = {
+    let mut code = 0;
+    while code < COUNT {
+        assert!(ROWS[code].code as usize == code, "each row stands at its number");
+        code += 1;
+    }
+};
+
+/// The row of an opcode; an absent one for numbers beyond the table.
+pub fn lookup(code: u8) -> &'static Op {
+    TABLE.get(code as usize).unwrap_or(&UNKNOWN)
+}

@@ -1,0 +1,54 @@
+//! NOP: completes at once, with a result of the program's choice if it wants one.
+
+use linux_raw_sys::io_uring::{
+    IORING_NOP_FILE, IORING_NOP_FIXED_BUFFER, IORING_NOP_FIXED_FILE, IORING_NOP_INJECT_RESULT, IORING_NOP_TW,
+};
+
+use super::{Caps, Code, Field, Op, Outcome};
+use crate::errno::Errno;
+use crate::request::{Flags, RequestId};
+use crate::ring::Core;
+use crate::sys;
+
+/// `IORING_OP_NOP`.
+pub const NOP: Op = Op::new(Code::IORING_OP_NOP, "NOP", Caps::NONE, prep, issue).fields(&[
+    Field::Fd,
+    Field::Length,
+    Field::OpFlags,
+    Field::BufferIndex,
+]);
+
+const FLAGS: u32 = IORING_NOP_INJECT_RESULT
+    | IORING_NOP_FILE
+    | IORING_NOP_FIXED_FILE
+    | IORING_NOP_FIXED_BUFFER
+    | IORING_NOP_TW;
+
+fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let request = &mut core.requests[id];
+    if request.sqe.op_flags & !FLAGS != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if request.sqe.op_flags & IORING_NOP_FIXED_FILE != 0 {
+        request.flags.set(Flags::FIXED_FILE);
+    }
+    Ok(())
+}
+
+fn issue(core: &mut Core, id: RequestId) -> Outcome {
+    let sqe = core.requests[id].sqe;
+    if sqe.op_flags & IORING_NOP_FILE != 0 {
+        let fd = match core.file(id) {
+            Ok(fd) => fd,
+            Err(errno) => return errno.into(),
+        };
+        if sys::fcntl(fd, sys::nr::F_GETFD, 0).is_err() {
+            return Errno::EBADF.into();
+        }
+    }
+    if sqe.op_flags & IORING_NOP_FIXED_BUFFER != 0 && core.buffers.get(sqe.buf_index).is_none() {
+        return Errno::EFAULT.into();
+    }
+    let injected = if sqe.op_flags & IORING_NOP_INJECT_RESULT != 0 { sqe.len as i32 } else { 0 };
+    Outcome::Complete(injected)
+}

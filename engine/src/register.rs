@@ -1,0 +1,75 @@
+//! `io_uring_register(2)`.
+
+use linux_raw_sys::io_uring::io_uring_register_op as Code;
+
+use crate::enter::no_ring;
+use crate::errno::Errno;
+use crate::host;
+use crate::registry;
+use crate::resources::probe;
+use crate::ring::{CoreGuard, live};
+use crate::sys::Fd;
+use linux_raw_sys::io_uring::{IORING_SETUP_R_DISABLED, IORING_SETUP_SINGLE_ISSUER};
+
+/// The arguments of one call.
+#[derive(Clone, Copy, Debug)]
+pub struct Register {
+    /// `IORING_REGISTER_*`.
+    pub opcode: u32,
+    /// What it reads or writes, by address.
+    pub argument: u64,
+    /// How many of it.
+    pub count: u32,
+}
+
+/// Carries out one registration.
+pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
+    let ring = registry::get(fd).ok_or_else(|| no_ring(fd))?;
+    let mut guard = ring.lock();
+    let core = guard.as_mut().ok_or(Errno::EBADF)?;
+    let serial = core.serial;
+    if core.is(IORING_SETUP_SINGLE_ISSUER)
+        && !core.is(IORING_SETUP_R_DISABLED)
+        && core.submitter.is_some_and(|submitter| submitter != host::thread_identity())
+    {
+        return Err(Errno::EEXIST);
+    }
+    let result = dispatch(&mut guard, serial, call);
+    if let Some(core) = live(&mut guard, serial) {
+        core.notify();
+    }
+    result
+}
+
+fn dispatch(guard: &mut CoreGuard<'_>, serial: u64, call: &Register) -> Result<usize, Errno> {
+    let core = live(guard, serial).ok_or(Errno::EBADF)?;
+    let is = |code: Code| call.opcode == code as u32;
+    if is(Code::IORING_REGISTER_PROBE) {
+        return if call.argument == 0 || call.count > 256 {
+            Err(Errno::EINVAL)
+        } else {
+            probe::probe(call.argument, call.count)
+        };
+    }
+    if is(Code::IORING_REGISTER_ENABLE_RINGS) {
+        return core.enable(call);
+    }
+    Err(Errno::EINVAL)
+}
+
+impl crate::ring::Core {
+    fn enable(&mut self, call: &Register) -> Result<usize, Errno> {
+        if call.argument != 0 || call.count != 0 {
+            return Err(Errno::EINVAL);
+        }
+        if !self.is(IORING_SETUP_R_DISABLED) {
+            return Err(Errno::EBADFD);
+        }
+        self.setup_flags &= !IORING_SETUP_R_DISABLED;
+        if self.is(IORING_SETUP_SINGLE_ISSUER) {
+            self.submitter = Some(host::thread_identity());
+        }
+        self.kick_driver();
+        Ok(0)
+    }
+}

@@ -1,0 +1,166 @@
+//! Which descriptors are rings.
+//!
+//! A table from descriptor number to ring that is read on every `enter` without a lock. Rings are
+//! never freed, only emptied and used again, so a stale read finds a ring; `users` keeps it from
+//! being emptied while somebody is inside.
+//!
+//! The kernel's own reference counting tells when a ring is gone: the program's descriptor is a
+//! reopened description of the memfd, and inotify reports when its last reference (descriptors,
+//! duplicates, mappings, in this process and in others) is closed. Where a door sees `close`, or
+//! inotify cannot be had, the descriptor alone counts.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use crate::errno::Errno;
+use crate::ring::Ring;
+use crate::sync::Mutex;
+use crate::sys::Fd;
+
+const CHUNK: usize = 1024;
+const CHUNKS: usize = 1024;
+
+type Chunk = [AtomicPtr<Ring>; CHUNK];
+
+static TABLE: [AtomicPtr<Chunk>; CHUNKS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; CHUNKS];
+static VACANT: Mutex<Vec<&'static Ring>> = Mutex::new(Vec::new());
+static SERIAL: AtomicU64 = AtomicU64::new(1);
+
+/// A ring in use by the calling thread.
+pub struct InUse(&'static Ring);
+
+impl core::ops::Deref for InUse {
+    type Target = Ring;
+    fn deref(&self) -> &Ring {
+        self.0
+    }
+}
+
+impl InUse {
+    /// The ring itself, which is never freed.
+    pub fn ring(&self) -> &'static Ring {
+        self.0
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        // Release pairs with the acquire load of whoever wants to use the place again.
+        self.0.users.fetch_sub(1, Ordering::Release);
+    }
+}
+
+fn slot(fd: Fd) -> Option<&'static AtomicPtr<Ring>> {
+    let number = usize::try_from(fd).ok()?;
+    // Acquire pairs with the release store in `slot_or_new`.
+    let chunk = TABLE.get(number / CHUNK)?.load(Ordering::Acquire);
+    // SAFETY: chunks are leaked boxes.
+    unsafe { chunk.as_ref() }.map(|chunk| &chunk[number % CHUNK])
+}
+
+fn slot_or_new(fd: Fd) -> Result<&'static AtomicPtr<Ring>, Errno> {
+    let number = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
+    let place = TABLE.get(number / CHUNK).ok_or(Errno::EMFILE)?;
+    if place.load(Ordering::Acquire).is_null() {
+        let fresh: Box<Chunk> = Box::new([const { AtomicPtr::new(core::ptr::null_mut()) }; CHUNK]);
+        let fresh = Box::into_raw(fresh);
+        // Release publishes the empty chunk to the acquire load in `slot`.
+        if place.compare_exchange(core::ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire).is_err()
+        {
+            // SAFETY: another thread was faster; nobody has seen ours.
+            drop(unsafe { Box::from_raw(fresh) });
+        }
+    }
+    slot(fd).ok_or(Errno::EMFILE)
+}
+
+/// The ring behind a descriptor.
+pub fn get(fd: Fd) -> Option<InUse> {
+    let slot = slot(fd)?;
+    loop {
+        // Acquire pairs with the release store in `set`: the ring's core is there.
+        // SAFETY: rings are leaked and never freed.
+        let ring = unsafe { slot.load(Ordering::Acquire).as_ref() }?;
+        ring.users.fetch_add(1, Ordering::Acquire);
+        let in_use = InUse(ring);
+        if core::ptr::eq(slot.load(Ordering::Acquire), ring) {
+            return Some(in_use);
+        }
+    }
+}
+
+/// Is the descriptor a ring, as far as is known?
+pub fn is_ring(fd: Fd) -> bool {
+    slot(fd).is_some_and(|slot| !slot.load(Ordering::Relaxed).is_null())
+}
+
+/// Lets `fd` stand for `ring`; returns the ring it stood for before.
+pub fn set(fd: Fd, ring: &'static Ring) -> Result<Option<&'static Ring>, Errno> {
+    let before = slot_or_new(fd)?.swap(core::ptr::from_ref(ring).cast_mut(), Ordering::AcqRel);
+    // SAFETY: rings are leaked and never freed.
+    Ok(unsafe { before.as_ref() })
+}
+
+/// Lets `fd` stand for no ring; returns the ring it stood for.
+pub fn clear(fd: Fd) -> Option<&'static Ring> {
+    let before = slot(fd)?.swap(core::ptr::null_mut(), Ordering::AcqRel);
+    // SAFETY: rings are leaked and never freed.
+    unsafe { before.as_ref() }
+}
+
+/// All descriptors that stand for rings.
+pub fn for_each(mut body: impl FnMut(Fd, &'static Ring)) {
+    for (high, chunk) in TABLE.iter().enumerate() {
+        // SAFETY: chunks are leaked boxes.
+        let Some(chunk) = (unsafe { chunk.load(Ordering::Acquire).as_ref() }) else { continue };
+        for (low, slot) in chunk.iter().enumerate() {
+            // SAFETY: rings are leaked and never freed.
+            if let Some(ring) = unsafe { slot.load(Ordering::Acquire).as_ref() } {
+                body((high * CHUNK + low) as Fd, ring);
+            }
+        }
+    }
+}
+
+static LIVE: Mutex<Vec<&'static Ring>> = Mutex::new(Vec::new());
+
+/// All places that hold or held a ring. The list is copied: `body` may take any lock.
+pub fn for_each_live(mut body: impl FnMut(&'static Ring)) {
+    let places = LIVE.lock().clone();
+    for ring in places {
+        body(ring);
+    }
+}
+
+/// A place for a new ring, and its serial number.
+pub fn vacant() -> (&'static Ring, u64) {
+    let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+    let mut vacant = VACANT.lock();
+    // Acquire pairs with the release in `InUse::drop`.
+    let unused = vacant.iter().position(|ring| ring.users.load(Ordering::Acquire) == 0);
+    let ring = match unused {
+        Some(index) => vacant.swap_remove(index),
+        None => Box::leak(Box::new(Ring::vacant())),
+    };
+    LIVE.lock().push(ring);
+    (ring, serial)
+}
+
+/// Gives a place back whose core is gone.
+pub fn give_back(ring: &'static Ring) {
+    LIVE.lock().retain(|&live| !core::ptr::eq(live, ring));
+    VACANT.lock().push(ring);
+}
+
+/// In a child after `fork`.
+///
+/// # Safety
+/// No other thread of this process may use the table.
+pub unsafe fn forked() {
+    // SAFETY: passed on to the caller.
+    unsafe {
+        VACANT.reset();
+        LIVE.reset();
+    }
+}

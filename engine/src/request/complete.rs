@@ -1,0 +1,77 @@
+//! The end of a request: its CQE, its links, its holds.
+
+use super::{FileHold, Flags, RequestId};
+use crate::memory::Cqe;
+use crate::ring::Core;
+
+impl Core {
+    /// Marks a request as failed, which its links will hear of; a CQE to be skipped on success is
+    /// posted after all.
+    pub fn fail(&mut self, id: RequestId) {
+        let flags = &mut self.requests[id].flags;
+        flags.set(Flags::FAILED);
+        if flags.has(Flags::CQE_SKIP) {
+            flags.clear(Flags::CQE_SKIP);
+            flags.set(Flags::SKIP_LINK_CQES);
+        }
+    }
+
+    /// Ends a request with `result`: posts its CQE, starts or fails what is linked behind it.
+    pub fn complete(&mut self, id: RequestId, result: i32) {
+        if result < 0 && !self.requests[id].flags.has(Flags::NEVER_FAILS) {
+            self.fail(id);
+        }
+        self.release_file(id);
+        self.settle_buffer(id, result);
+        let request = &self.requests[id];
+        if !request.flags.has(Flags::CQE_SKIP) {
+            let cqe = Cqe {
+                user_data: request.sqe.user_data,
+                res: result,
+                flags: request.cqe_flags,
+                big: request.big_cqe,
+            };
+            self.post(cqe);
+            self.sequence_moved();
+        }
+        if self.requests[id].link.is_some() || self.requests[id].partner.is_some() {
+            self.end_link(id);
+        }
+        self.requests.remove(id);
+        if !self.deferred.is_empty() {
+            self.run_deferred();
+        }
+    }
+
+    /// Posts a CQE of a request that goes on (multishot). False where it could not be delivered in
+    /// order into the ring itself, so that the request should end.
+    pub fn post_more(&mut self, id: RequestId, result: i32, cqe_flags: u32) -> bool {
+        let request = &self.requests[id];
+        let cqe = Cqe {
+            user_data: request.sqe.user_data,
+            res: result,
+            flags: cqe_flags | linux_raw_sys::io_uring::IORING_CQE_F_MORE,
+            big: request.big_cqe,
+        };
+        if !self.overflow.is_empty() || self.cq_ready() >= self.memory.layout().cq_entries {
+            return false;
+        }
+        self.post(cqe);
+        self.sequence_moved();
+        true
+    }
+
+    /// Lets go of a request's file. No duplicate outlives the completion.
+    pub fn release_file(&mut self, id: RequestId) {
+        match core::mem::take(&mut self.requests[id].file) {
+            FileHold::None | FileHold::Plain(_) => {}
+            FileHold::Owned(fd) => self.close_own(fd),
+            FileHold::Fixed(node, _) => self.release_node(node),
+        }
+    }
+}
+
+impl Core {
+    /// A CQE was posted: timeouts that count completions look whether it is their turn.
+    pub(crate) fn sequence_moved(&mut self) {}
+}

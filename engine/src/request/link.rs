@@ -1,0 +1,84 @@
+//! Chains: what happens to a request's links and to the timeout that watches it.
+
+use super::{Flags, RequestId};
+use crate::errno::Errno;
+use crate::ring::Core;
+
+impl Core {
+    /// A request with links or a link timeout has completed.
+    pub(super) fn end_link(&mut self, id: RequestId) {
+        self.disarm_link_timeout(id);
+        let flags = self.requests[id].flags;
+        if flags.has(Flags::FAILED) && !flags.has(Flags::HARDLINK) {
+            self.fail_links(id);
+        }
+        if let Some(next) = self.requests[id].link.take() {
+            self.make_ready(next);
+        }
+    }
+
+    /// Takes the LINK_TIMEOUT behind `id` out of the chain and ends it, armed or not.
+    fn disarm_link_timeout(&mut self, id: RequestId) {
+        if self.requests[id].flags.has(Flags::ARM_LINK_TIMEOUT) {
+            let request = &mut self.requests[id];
+            request.flags.clear(Flags::ARM_LINK_TIMEOUT);
+            if let Some(timeout) = request.link.take() {
+                let next = self.requests[timeout].link.take();
+                self.requests[id].link = next;
+                self.requests[timeout].partner = None;
+                self.complete(timeout, Errno::ECANCELED.negated());
+            }
+        } else if let Some(timeout) = self.requests[id].partner.take()
+            && let Some(request) = self.requests.get_mut(timeout)
+        {
+            request.partner = None;
+            self.timers.cancel(timeout);
+            self.complete(timeout, Errno::ECANCELED.negated());
+        }
+    }
+
+    /// Arms the LINK_TIMEOUT behind a request that has been issued and goes on.
+    pub(super) fn arm_link_timeout(&mut self, id: RequestId) {
+        let request = &mut self.requests[id];
+        request.flags.clear(Flags::ARM_LINK_TIMEOUT);
+        let Some(timeout) = request.link.take() else { return };
+        request.partner = Some(timeout);
+        let next = self.requests[timeout].link.take();
+        self.requests[id].link = next;
+        self.requests[timeout].partner = Some(id);
+        self.issue(timeout);
+    }
+
+    /// Ends all links behind a request that failed.
+    fn fail_links(&mut self, id: RequestId) {
+        let skip = self.requests[id].flags.has(Flags::SKIP_LINK_CQES);
+        let mut next = self.requests[id].link.take();
+        while let Some(link) = next {
+            let request = &mut self.requests[link];
+            next = request.link.take();
+            request.partner = None;
+            request.flags.clear(Flags::ARM_LINK_TIMEOUT);
+            if !request.flags.has(Flags::FAILED_EARLY) {
+                request.result = Errno::ECANCELED.negated();
+            }
+            request.flags.set(Flags::FAILED_EARLY.with(Flags::NEVER_FAILS));
+            if skip {
+                request.flags.set(Flags::CQE_SKIP);
+            } else {
+                request.flags.clear(Flags::CQE_SKIP);
+            }
+            self.make_ready(link);
+        }
+    }
+
+    /// How many requests the chain headed by `id` has.
+    pub(super) fn chain_length(&self, id: RequestId) -> usize {
+        let mut length = 1;
+        let mut at = id;
+        while let Some(next) = self.requests[at].link {
+            length += 1;
+            at = next;
+        }
+        length
+    }
+}

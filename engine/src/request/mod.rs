@@ -1,0 +1,174 @@
+//! Requests: what becomes of an SQE between submission and completion.
+//!
+//! ```text
+//!  SQE ──copy, prep──► Prepared ──┬─► in a link, until the one before completes
+//!                                 ├─► Deferred (drain), until all before have completed
+//!                                 └─► issue ──┬─ Complete ──────────────────────────► CQE
+//!                                             ├─ Wait ──► Waiting ──readiness──► issue again
+//!                                             ├─ Block ─► Working ──a worker or the caller──► CQE
+//!                                             └─ Armed ─► Armed (timer, futex, ...) ────────► CQE
+//! ```
+//!
+//! All of it happens under the ring's lock, but for the blocking attempt itself ([`crate::driver::work`]).
+
+mod complete;
+mod drain;
+mod link;
+mod slab;
+mod submit;
+
+pub use slab::Slab;
+
+use crate::memory::Sqe;
+use crate::ops::{Op, OpData};
+use crate::resources::files::NodeIndex;
+use crate::resources::kbuf::Selected;
+use crate::sys::Fd;
+
+/// Names a request for as long as it lives; afterwards it names none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RequestId {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+/// Where a request is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// Prepared, perhaps a link of a chain whose turn has not come.
+    Prepared,
+    /// Held back by a drain.
+    Deferred,
+    /// To be issued (again) when the ready queue is run.
+    Ready,
+    /// Armed for readiness of a descriptor.
+    Waiting,
+    /// In the hands of the caller's work queue or of a worker.
+    Working,
+    /// Armed by its operation: a timer, a sequence count.
+    Armed,
+}
+
+/// Marks of a request. The lower eight are those of its SQE (`IOSQE_*`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Flags(u32);
+
+impl Flags {
+    /// `IOSQE_FIXED_FILE`.
+    pub const FIXED_FILE: Flags = Flags(1 << 0);
+    /// `IOSQE_IO_DRAIN`.
+    pub const DRAIN: Flags = Flags(1 << 1);
+    /// `IOSQE_IO_LINK`.
+    pub const LINK: Flags = Flags(1 << 2);
+    /// `IOSQE_IO_HARDLINK`.
+    pub const HARDLINK: Flags = Flags(1 << 3);
+    /// `IOSQE_ASYNC`.
+    pub const ASYNC: Flags = Flags(1 << 4);
+    /// `IOSQE_BUFFER_SELECT`.
+    pub const BUFFER_SELECT: Flags = Flags(1 << 5);
+    /// `IOSQE_CQE_SKIP_SUCCESS`, until the request fails.
+    pub const CQE_SKIP: Flags = Flags(1 << 6);
+    /// It failed, and its soft links with it.
+    pub const FAILED: Flags = Flags(1 << 8);
+    /// It failed before it was issued; `result` says how.
+    pub const FAILED_EARLY: Flags = Flags(1 << 9);
+    /// It failed and would have skipped its CQE: so do the links that fail with it.
+    pub const SKIP_LINK_CQES: Flags = Flags(1 << 10);
+    /// A LINK_TIMEOUT follows it, not armed yet.
+    pub const ARM_LINK_TIMEOUT: Flags = Flags(1 << 11);
+    /// Never wait for readiness: report `-EAGAIN`.
+    pub const NOWAIT: Flags = Flags(1 << 12);
+    /// It posts CQEs until it ends.
+    pub const MULTISHOT: Flags = Flags(1 << 13);
+    /// To be cancelled as soon as whoever works on it is done.
+    pub const CANCELED: Flags = Flags(1 << 14);
+    /// Not counted as failed whatever its result.
+    pub const NEVER_FAILS: Flags = Flags(1 << 15);
+    /// Readiness woke it: the next attempt may find `events` of use.
+    pub const WOKEN: Flags = Flags(1 << 16);
+
+    /// Those of an SQE.
+    pub const fn of_sqe(flags: u8) -> Flags {
+        Flags(flags as u32)
+    }
+
+    /// Any of `other`?
+    pub const fn has(self, other: Flags) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// Both.
+    pub const fn with(self, other: Flags) -> Flags {
+        Flags(self.0 | other.0)
+    }
+
+    /// Adds `other`.
+    pub fn set(&mut self, other: Flags) {
+        self.0 |= other.0;
+    }
+
+    /// Takes `other` away.
+    pub fn clear(&mut self, other: Flags) {
+        self.0 &= !other.0;
+    }
+
+    /// Part of a chain that goes on?
+    pub const fn links(self) -> bool {
+        self.has(Flags::LINK.with(Flags::HARDLINK))
+    }
+}
+
+/// How a request holds its file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum FileHold {
+    /// Not looked up.
+    #[default]
+    None,
+    /// The program's descriptor.
+    Plain(Fd),
+    /// A duplicate of the engine's own, since the program may close its descriptor.
+    Owned(Fd),
+    /// A registered file, which stays alive until this request lets go of it.
+    Fixed(NodeIndex, Fd),
+}
+
+impl FileHold {
+    /// The descriptor number to use in system calls.
+    pub fn fd(self) -> Fd {
+        match self {
+            FileHold::None => -1,
+            FileHold::Plain(fd) | FileHold::Owned(fd) | FileHold::Fixed(_, fd) => fd,
+        }
+    }
+}
+
+/// A request.
+pub struct Request {
+    /// The engine's copy of the SQE.
+    pub sqe: Sqe,
+    /// Its row of the op table.
+    pub op: &'static Op,
+    /// Marks.
+    pub flags: Flags,
+    /// Where it is.
+    pub phase: Phase,
+    /// Its file, once looked up.
+    pub file: FileHold,
+    /// The next of its chain.
+    pub link: Option<RequestId>,
+    /// For one that a LINK_TIMEOUT watches, that one; for a LINK_TIMEOUT, the one it watches.
+    pub partner: Option<RequestId>,
+    /// The result, where it is known before the request completes.
+    pub result: i32,
+    /// `IORING_CQE_F_*` for its CQE.
+    pub cqe_flags: u32,
+    /// The second half of its CQE, on rings that have one.
+    pub big_cqe: [u64; 2],
+    /// Events that woke it (`EPOLL*`).
+    pub events: u32,
+    /// The provided buffer it holds.
+    pub buffer: Option<Selected>,
+    /// What its operation keeps.
+    pub data: OpData,
+    pub(crate) generation: u32,
+}

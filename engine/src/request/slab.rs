@@ -1,0 +1,136 @@
+//! Where a ring's requests live: a growing array with a free list. Indices are stable, addresses
+//! are not, so nothing outside the ring's lock may point into it.
+
+use alloc::vec::Vec;
+
+use super::{FileHold, Flags, Phase, Request, RequestId};
+use crate::errno::Errno;
+use crate::memory::Sqe;
+use crate::ops;
+
+/// As many requests may be alive in one ring; the kernel's bound is memory.
+const MAX_REQUESTS: usize = 1 << 20;
+
+/// A ring's requests.
+#[derive(Default)]
+pub struct Slab {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+}
+
+struct Slot {
+    live: bool,
+    request: Request,
+}
+
+impl Slab {
+    /// How many live.
+    pub fn live(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// A new request for `sqe`, not prepared yet.
+    pub fn insert(&mut self, sqe: Sqe) -> Result<RequestId, Errno> {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => self.grow()?,
+        };
+        let slot = &mut self.slots[index as usize];
+        debug_assert!(!slot.live, "free slots hold no request");
+        slot.live = true;
+        let request = &mut slot.request;
+        request.op = ops::lookup(sqe.opcode);
+        request.flags = Flags::of_sqe(sqe.flags);
+        request.sqe = sqe;
+        request.phase = Phase::Prepared;
+        request.result = 0;
+        request.cqe_flags = 0;
+        request.big_cqe = [0; 2];
+        request.events = 0;
+        Ok(RequestId { index, generation: request.generation })
+    }
+
+    #[cold]
+    fn grow(&mut self) -> Result<u32, Errno> {
+        if self.slots.len() >= MAX_REQUESTS
+            || self.slots.try_reserve(1).is_err()
+            || self.free.try_reserve(self.slots.capacity()).is_err()
+        {
+            return Err(Errno::EAGAIN);
+        }
+        let index = self.slots.len() as u32;
+        self.slots.push(Slot { live: false, request: Request::vacant() });
+        Ok(index)
+    }
+
+    /// Ends a request. Its file and its buffer must have been let go of.
+    pub fn remove(&mut self, id: RequestId) {
+        let slot = &mut self.slots[id.index as usize];
+        debug_assert!(slot.live && slot.request.generation == id.generation, "removed once");
+        let request = &mut slot.request;
+        debug_assert!(request.file == FileHold::None && request.buffer.is_none(), "holds were given back");
+        slot.live = false;
+        request.generation = request.generation.wrapping_add(1);
+        request.link = None;
+        request.partner = None;
+        if !matches!(request.data, ops::OpData::None) {
+            request.data = ops::OpData::None;
+        }
+        self.free.push(id.index);
+    }
+
+    /// The request, if it still lives.
+    pub fn get(&self, id: RequestId) -> Option<&Request> {
+        let slot = self.slots.get(id.index as usize)?;
+        (slot.live && slot.request.generation == id.generation).then_some(&slot.request)
+    }
+
+    /// The request, if it still lives.
+    pub fn get_mut(&mut self, id: RequestId) -> Option<&mut Request> {
+        let slot = self.slots.get_mut(id.index as usize)?;
+        (slot.live && slot.request.generation == id.generation).then_some(&mut slot.request)
+    }
+
+    /// All that live.
+    pub fn ids(&self) -> impl Iterator<Item = RequestId> + '_ {
+        self.slots
+            .iter()
+            .enumerate()
+            .filter(|(_, slot)| slot.live)
+            .map(|(index, slot)| RequestId { index: index as u32, generation: slot.request.generation })
+    }
+}
+
+impl core::ops::Index<RequestId> for Slab {
+    type Output = Request;
+    fn index(&self, id: RequestId) -> &Request {
+        self.get(id).expect("the request lives")
+    }
+}
+
+impl core::ops::IndexMut<RequestId> for Slab {
+    fn index_mut(&mut self, id: RequestId) -> &mut Request {
+        self.get_mut(id).expect("the request lives")
+    }
+}
+
+impl Request {
+    fn vacant() -> Request {
+        Request {
+            sqe: Sqe::default(),
+            op: ops::lookup(0),
+            flags: Flags::default(),
+            phase: Phase::Prepared,
+            file: FileHold::None,
+            link: None,
+            partner: None,
+            result: 0,
+            cqe_flags: 0,
+            big_cqe: [0; 2],
+            events: 0,
+            buffer: None,
+            data: ops::OpData::None,
+            generation: 0,
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! From SQE to the first attempt.
+
+use core::sync::atomic::Ordering;
+
+use linux_raw_sys::io_uring::{IORING_SETUP_IOPOLL, IORING_SETUP_SUBMIT_ALL};
+
+use super::{FileHold, Flags, Phase, RequestId};
+use crate::driver::work::Work;
+use crate::errno::Errno;
+use crate::memory::Sqe;
+use crate::ops::{Caps, Outcome};
+use crate::ring::{Chain, Core};
+
+/// `IOSQE_*` that exist.
+const KNOWN_SQE_FLAGS: u8 = 0x7f;
+
+impl Core {
+    /// Takes up to `wanted` SQEs and issues them. Returns how many it took.
+    ///
+    /// # Errors
+    /// `EAGAIN` where not even one request could be had.
+    pub fn submit(&mut self, wanted: u32) -> Result<u32, Errno> {
+        let available = wanted.min(self.sq_pending());
+        let mut taken = 0;
+        while taken < available {
+            let position = self.sq_head;
+            let Some(sqe) = self.memory.sqe(position) else {
+                self.sq_head = position.wrapping_add(1);
+                self.memory.header().sq_dropped.fetch_add(1, Ordering::Relaxed);
+                break;
+            };
+            let id = match self.requests.insert(sqe) {
+                Ok(id) => id,
+                Err(errno) if taken == 0 => return Err(errno),
+                Err(_) => break,
+            };
+            self.sq_head = position.wrapping_add(1);
+            taken += 1;
+            if self.submit_one(id, &sqe).is_err() && !self.is(IORING_SETUP_SUBMIT_ALL) {
+                break;
+            }
+        }
+        self.end_batch();
+        Ok(taken)
+    }
+
+    /// The end of a submission: a chain whose last SQE still had LINK set ends here.
+    fn end_batch(&mut self) {
+        if let Some(chain) = self.chain.take() {
+            self.queue(chain.head);
+        }
+        // Release pairs with the program's acquire load of the head: it may overwrite these SQEs now.
+        self.memory.header().sq_head.store(self.sq_head, Ordering::Release);
+    }
+
+    fn submit_one(&mut self, id: RequestId, sqe: &Sqe) -> Result<(), Errno> {
+        let checked = self.initialise(id, sqe);
+        if let Err(errno) = checked {
+            self.fail_early(id, errno);
+            // A chain goes on assembling, but its head will find that it has failed.
+            if let Some(chain) = self.chain
+                && !self.requests[chain.head].flags.has(Flags::FAILED_EARLY)
+            {
+                self.fail_early(chain.head, Errno::ECANCELED);
+            }
+        }
+        let links = self.requests[id].flags.links();
+        match (&mut self.chain, links) {
+            (Some(chain), _) => {
+                let (head, last) = (chain.head, chain.last);
+                chain.last = id;
+                self.requests[last].link = Some(id);
+                if !links {
+                    self.chain = None;
+                    self.queue(head);
+                }
+            }
+            (chain @ None, true) => *chain = Some(Chain { head: id, last: id }),
+            (None, false) => self.queue(id),
+        }
+        checked
+    }
+
+    /// Marks a request as failed before its time.
+    fn fail_early(&mut self, id: RequestId, errno: Errno) {
+        self.fail(id);
+        let request = &mut self.requests[id];
+        request.flags.set(Flags::FAILED_EARLY);
+        request.result = errno.negated();
+    }
+
+    /// The checks that all operations share, then the operation's own.
+    fn initialise(&mut self, id: RequestId, sqe: &Sqe) -> Result<(), Errno> {
+        let op = self.requests[id].op;
+        if !op.caps.has(Caps::PRESENT) {
+            return Err(Errno::EINVAL);
+        }
+        if sqe.flags != 0 {
+            self.check_flags(id, sqe, op.caps)?;
+        }
+        if self.drain_next && self.chain.is_none() {
+            self.drain_next = false;
+            self.drain_active = true;
+            self.requests[id].flags.set(Flags::DRAIN);
+        }
+        if sqe.ioprio != 0 && !op.caps.has(Caps::IOPRIO) {
+            return Err(Errno::EINVAL);
+        }
+        if self.is(IORING_SETUP_IOPOLL) || sqe.personality != 0 {
+            // Neither polled rings nor registered credentials exist here.
+            return Err(Errno::EINVAL);
+        }
+        (op.prep)(self, id)
+    }
+
+    fn check_flags(&mut self, id: RequestId, sqe: &Sqe, caps: Caps) -> Result<(), Errno> {
+        if sqe.flags & !KNOWN_SQE_FLAGS != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let flags = Flags::of_sqe(sqe.flags);
+        if flags.has(Flags::BUFFER_SELECT) && !caps.has(Caps::BUFFER_SELECT) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if flags.has(Flags::CQE_SKIP) {
+            self.drain_disabled = true;
+        }
+        if flags.has(Flags::DRAIN) {
+            if self.drain_disabled {
+                return Err(Errno::EOPNOTSUPP);
+            }
+            self.start_drain(id);
+        }
+        Ok(())
+    }
+
+    /// Sends a request, or the chain it heads, on its way.
+    pub fn queue(&mut self, id: RequestId) {
+        let request = &mut self.requests[id];
+        if request.flags.has(Flags::FAILED_EARLY) {
+            request.flags.clear(Flags::HARDLINK);
+            if request.link.is_some() {
+                request.flags.set(Flags::LINK);
+            }
+            let result = request.result;
+            self.complete(id, result);
+        } else if self.drain_active {
+            self.defer(id);
+        } else {
+            self.start(id);
+        }
+    }
+
+    /// The first attempt.
+    pub(super) fn start(&mut self, id: RequestId) {
+        let request = &self.requests[id];
+        if request.flags.has(Flags::ASYNC) && request.op.caps.has(Caps::ASYNC_BLOCKS) {
+            let outcome = match self.file_if_needed(id) {
+                Ok(()) => Outcome::Block,
+                Err(errno) => errno.into(),
+            };
+            self.settle(id, outcome);
+        } else {
+            self.issue(id);
+        }
+        if let Some(request) = self.requests.get(id)
+            && request.flags.has(Flags::ARM_LINK_TIMEOUT)
+        {
+            self.arm_link_timeout(id);
+        }
+    }
+
+    fn file_if_needed(&mut self, id: RequestId) -> Result<(), Errno> {
+        if self.requests[id].op.caps.has(Caps::FILE) { self.file(id).map(drop) } else { Ok(()) }
+    }
+
+    /// One attempt that does not block, and what follows from it.
+    pub fn issue(&mut self, id: RequestId) {
+        if let Err(errno) = self.file_if_needed(id) {
+            return self.complete(id, errno.negated());
+        }
+        let outcome = (self.requests[id].op.issue)(self, id);
+        self.settle(id, outcome);
+    }
+
+    /// Acts on what an attempt came to.
+    pub fn settle(&mut self, id: RequestId, outcome: Outcome) {
+        match outcome {
+            Outcome::Complete(result) => self.complete(id, result),
+            Outcome::Armed => {
+                if let Some(request) = self.requests.get_mut(id)
+                    && matches!(request.phase, Phase::Prepared | Phase::Ready)
+                {
+                    request.phase = Phase::Armed;
+                }
+            }
+            Outcome::Wait(_) if self.requests[id].flags.has(Flags::NOWAIT) => {
+                self.complete(id, Errno::EAGAIN.negated());
+            }
+            Outcome::Wait(_) if self.requests[id].flags.has(Flags::CANCELED) => {
+                self.complete(id, Errno::ECANCELED.negated());
+            }
+            Outcome::Wait(events) => self.wait_for(id, events),
+            Outcome::Block => self.block(id, false),
+            Outcome::BlockForLong => self.block(id, true),
+        }
+    }
+
+    fn wait_for(&mut self, id: RequestId, events: u32) {
+        match self.arm(id, events) {
+            Ok(()) => {}
+            // Not a file that can be polled: a thread has to block on it.
+            Err(Errno::EPERM) if self.requests[id].op.block.is_some() => self.block(id, true),
+            Err(Errno::EPERM) => self.complete(id, Errno::EAGAIN.negated()),
+            Err(errno) => self.complete(id, errno.negated()),
+        }
+    }
+
+    /// Puts a request into the work queue.
+    fn block(&mut self, id: RequestId, long: bool) {
+        let request = &mut self.requests[id];
+        debug_assert!(request.op.block.is_some(), "only operations that can block do");
+        request.phase = Phase::Working;
+        let work = Work::new(self, id, long);
+        self.work.push_back(work);
+    }
+
+    /// Issues what became ready, until nothing is.
+    pub fn run_ready(&mut self) {
+        while let Some(id) = self.ready.pop_front() {
+            let Some(request) = self.requests.get_mut(id) else { continue };
+            if request.phase != Phase::Ready {
+                continue;
+            }
+            if request.flags.has(Flags::FAILED_EARLY) {
+                let result = request.result;
+                self.complete(id, result);
+                continue;
+            }
+            if request.flags.has(Flags::CANCELED) {
+                self.complete(id, Errno::ECANCELED.negated());
+                continue;
+            }
+            if request.file == FileHold::None && !request.flags.has(Flags::WOKEN) {
+                request.phase = Phase::Prepared;
+                self.start(id);
+            } else {
+                self.issue(id);
+            }
+        }
+    }
+
+    /// Marks a request to be issued by [`Core::run_ready`].
+    pub fn make_ready(&mut self, id: RequestId) {
+        self.requests[id].phase = Phase::Ready;
+        self.ready.push_back(id);
+    }
+}

@@ -1,0 +1,6 @@
+//! What a ring has registered: files, buffers, provided buffers; and what it tells about itself.
+
+pub mod buffers;
+pub mod files;
+pub mod kbuf;
+pub mod probe;

@@ -1,0 +1,221 @@
+//! A ring: what it owns, and the lock that guards it.
+//!
+//! A [`Ring`] is never freed, only emptied and used again, so that a thread that looks one up by its
+//! descriptor while another closes it finds memory of the right type. [`Core`] is everything that
+//! changes; whoever holds the lock may drive requests on.
+
+use alloc::collections::VecDeque;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use crate::driver::readiness::Readiness;
+use crate::driver::timers::Timers;
+use crate::driver::work::Work;
+use crate::driver::{Driver, External};
+use crate::errno::Errno;
+use crate::memory::{Cqe, RingMemory};
+use crate::request::{FileHold, Flags, RequestId, Slab};
+use crate::resources::buffers::BufferTable;
+use crate::resources::files::FileTable;
+use crate::resources::kbuf::BufferGroups;
+use crate::sync::{Guard, Mutex};
+use crate::sys::Fd;
+
+/// A place for one ring after another.
+pub struct Ring {
+    core: Mutex<Option<Core>>,
+    /// Calls that are using the ring right now.
+    pub(crate) users: AtomicU32,
+}
+
+/// The locked state of a live ring.
+pub type CoreGuard<'a> = Guard<'a, Option<Core>>;
+
+/// What a link chain under assembly consists of.
+#[derive(Clone, Copy, Debug)]
+pub struct Chain {
+    /// Its first request.
+    pub head: RequestId,
+    /// Its last so far.
+    pub last: RequestId,
+}
+
+/// A ring's state.
+pub struct Core {
+    /// Where this core lives.
+    pub ring: &'static Ring,
+    /// Tells this ring from others that used the same place.
+    pub serial: u64,
+    /// Shared memory.
+    pub memory: RingMemory,
+    /// `IORING_SETUP_*`.
+    pub setup_flags: u32,
+    /// Descriptors of the program that stand for this ring, as far as they are seen.
+    pub descriptors: u32,
+    /// The ring was closed and only ends what is being worked on.
+    pub closing: bool,
+    /// The engine's own count of SQEs taken.
+    pub sq_head: u32,
+    /// The engine's own count of CQEs posted.
+    pub cq_tail: u32,
+    /// CQEs that found the ring full, in order.
+    pub overflow: VecDeque<Cqe>,
+    /// All live requests.
+    pub requests: Slab,
+    /// The chain that the current submission is assembling.
+    pub chain: Option<Chain>,
+    /// Requests that a drain holds back.
+    pub deferred: VecDeque<RequestId>,
+    /// Requests in chains that a drain holds back.
+    pub deferred_requests: usize,
+    /// A drain is in force.
+    pub drain_active: bool,
+    /// The request after the current chain drains.
+    pub drain_next: bool,
+    /// A request that skips its CQE was seen: drains are refused from then on, as the kernel does.
+    pub drain_disabled: bool,
+    /// To be issued, in order.
+    pub ready: VecDeque<RequestId>,
+    /// Blocking work that the caller is to do, or to hand to workers.
+    pub work: VecDeque<Work>,
+    /// Blocking work out with workers.
+    pub working: usize,
+    /// Work that is done and has not been looked at.
+    pub finished: VecDeque<Work>,
+    /// Who turns readiness into completions.
+    pub driver: Driver,
+    /// What sleepers and observers are to be told by.
+    pub external: External,
+    /// Descriptors that requests wait for.
+    pub readiness: Readiness,
+    /// Deadlines.
+    pub timers: Timers,
+    /// Registered files.
+    pub files: FileTable,
+    /// Registered buffers.
+    pub buffers: BufferTable,
+    /// Provided buffers.
+    pub groups: BufferGroups,
+    /// The thread that may submit, once known (`IORING_SETUP_SINGLE_ISSUER`).
+    pub submitter: Option<usize>,
+    /// How long the SQ thread spins before it sleeps, in nanoseconds.
+    pub sq_idle_ns: u64,
+    /// Calls of `enter` so far; tells an observer whether anybody comes by.
+    pub activity: u64,
+}
+
+impl Ring {
+    pub(crate) const fn vacant() -> Ring {
+        Ring { core: Mutex::new(None), users: AtomicU32::new(0) }
+    }
+
+    /// Locks the ring. The guard holds `None` where the ring was closed meanwhile.
+    pub fn lock(&self) -> CoreGuard<'_> {
+        self.core.lock()
+    }
+
+    /// Frees the lock in a child after `fork`.
+    ///
+    /// # Safety
+    /// No other thread of this process may use the ring.
+    pub unsafe fn reset_lock(&self) {
+        // SAFETY: passed on to the caller.
+        unsafe { self.core.reset() };
+        self.users.store(0, Ordering::Relaxed);
+    }
+
+    /// Locks the ring if nobody holds it.
+    pub fn try_lock(&self) -> Option<CoreGuard<'_>> {
+        self.core.try_lock()
+    }
+}
+
+/// The core behind a guard, if the ring still is the one with `serial`.
+pub fn live<'a>(guard: &'a mut CoreGuard<'_>, serial: u64) -> Option<&'a mut Core> {
+    guard.as_mut().filter(|core| core.serial == serial)
+}
+
+impl Core {
+    /// Has the ring this setup flag?
+    pub fn is(&self, setup_flag: u32) -> bool {
+        self.setup_flags & setup_flag != 0
+    }
+
+    /// The descriptor of a request's file, looked up now if it was not yet: late enough that a link
+    /// before it may have opened the file.
+    ///
+    /// # Errors
+    /// `EBADF` where a registered file is named that is not there.
+    pub fn file(&mut self, id: RequestId) -> Result<Fd, Errno> {
+        let request = &self.requests[id];
+        if request.file != FileHold::None {
+            return Ok(request.file.fd());
+        }
+        let named = request.sqe.fd;
+        let hold = if request.flags.has(Flags::FIXED_FILE) {
+            self.files.hold(named as u32)?
+        } else {
+            FileHold::Plain(named)
+        };
+        self.requests[id].file = hold;
+        Ok(hold.fd())
+    }
+
+    /// SQEs that the program has published and the engine has not taken, as far as they can be.
+    pub fn sq_pending(&self) -> u32 {
+        // Acquire pairs with the program's release store of its tail after it wrote SQEs.
+        let tail = self.memory.header().sq_tail.load(Ordering::Acquire);
+        tail.wrapping_sub(self.sq_head).min(self.memory.layout().sq_entries)
+    }
+
+    /// CQEs that wait to be reaped.
+    pub fn cq_ready(&self) -> u32 {
+        // Acquire pairs with the program's release store of its head after it read CQEs.
+        let head = self.memory.header().cq_head.load(Ordering::Acquire);
+        self.cq_tail.wrapping_sub(head)
+    }
+
+    /// Posts a CQE, or keeps it where the ring is full or others are kept already.
+    pub fn post(&mut self, cqe: Cqe) {
+        if self.overflow.is_empty() && self.store(&cqe) {
+            return;
+        }
+        if self.overflow.is_empty() {
+            let flags = &self.memory.header().sq_flags;
+            // Relaxed: a hint that the program acts on by entering.
+            flags.fetch_or(linux_raw_sys::io_uring::IORING_SQ_CQ_OVERFLOW, Ordering::Relaxed);
+        }
+        if self.overflow.try_reserve(1).is_ok() {
+            self.overflow.push_back(cqe);
+        } else {
+            self.memory.header().cq_overflow.fetch_add(1, Ordering::Relaxed);
+        }
+        self.external.posted += 1;
+    }
+
+    fn store(&mut self, cqe: &Cqe) -> bool {
+        if self.cq_ready() >= self.memory.layout().cq_entries {
+            return false;
+        }
+        self.memory.store_cqe(self.cq_tail, cqe);
+        self.cq_tail = self.cq_tail.wrapping_add(1);
+        // Release pairs with the program's acquire load of the tail before it reads CQEs.
+        self.memory.header().cq_tail.store(self.cq_tail, Ordering::Release);
+        self.external.posted += 1;
+        true
+    }
+
+    /// Moves kept CQEs into the ring, as far as there is room.
+    pub fn flush_overflow(&mut self) {
+        if self.overflow.is_empty() {
+            return;
+        }
+        while let Some(&cqe) = self.overflow.front() {
+            if !self.store(&cqe) {
+                return;
+            }
+            self.overflow.pop_front();
+        }
+        let flags = &self.memory.header().sq_flags;
+        flags.fetch_and(!linux_raw_sys::io_uring::IORING_SQ_CQ_OVERFLOW, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,112 @@
+//! aarch64: the system call stub, the guarded copy, the virtual counter.
+
+use core::arch::{asm, global_asm};
+
+// As on x86-64: one stub, one guarded copy, each between symbols that bound it. The call number
+// comes as the seventh argument.
+global_asm!(
+    ".pushsection .text.anyring_stub,\"ax\",@progbits",
+    ".balign 64",
+    ".hidden anyring_stub_start",
+    ".globl anyring_stub_start",
+    "anyring_stub_start:",
+    ".hidden anyring_syscall6",
+    ".globl anyring_syscall6",
+    ".type anyring_syscall6,@function",
+    "anyring_syscall6:",
+    "mov x8, x6",
+    "svc #0",
+    "ret",
+    ".hidden anyring_stub_end",
+    ".globl anyring_stub_end",
+    "anyring_stub_end:",
+    ".balign 64",
+    ".hidden anyring_guarded_copy",
+    ".globl anyring_guarded_copy",
+    ".type anyring_guarded_copy,@function",
+    "anyring_guarded_copy:",
+    "cbz x2, 2f",
+    "1:",
+    ".hidden anyring_guarded_start",
+    ".globl anyring_guarded_start",
+    "anyring_guarded_start:",
+    "ldrb w3, [x1], #1",
+    "strb w3, [x0], #1",
+    ".hidden anyring_guarded_end",
+    ".globl anyring_guarded_end",
+    "anyring_guarded_end:",
+    "subs x2, x2, #1",
+    "b.ne 1b",
+    "2:",
+    "mov x0, #0",
+    "ret",
+    ".hidden anyring_guarded_fault",
+    ".globl anyring_guarded_fault",
+    "anyring_guarded_fault:",
+    "mov x0, #1",
+    "ret",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    fn anyring_syscall6(a: usize, b: usize, c: usize, d: usize, e: usize, f: usize, number: usize) -> isize;
+    fn anyring_guarded_copy(destination: *mut u8, source: *const u8, length: usize) -> usize;
+    static anyring_stub_start: u8;
+    static anyring_stub_end: u8;
+    static anyring_guarded_start: u8;
+    static anyring_guarded_end: u8;
+    static anyring_guarded_fault: u8;
+}
+
+/// # Safety
+/// As for the system call itself.
+#[inline]
+pub unsafe fn syscall6(number: usize, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> isize {
+    // SAFETY: passed on to the caller; the stub keeps to the C calling convention.
+    unsafe { anyring_syscall6(a, b, c, d, e, f, number) }
+}
+
+/// Copies between two places of which one may not be mapped; false where it was not.
+///
+/// # Safety
+/// A fault handler must resume at [`resume_address`]; the side that is the engine's own must be valid.
+pub(crate) unsafe fn guarded_copy(destination: *mut u8, source: *const u8, length: usize) -> bool {
+    // SAFETY: passed on to the caller; a fault ends the copy.
+    unsafe { anyring_guarded_copy(destination, source, length) == 0 }
+}
+
+/// Where a thread that faulted in the guarded copy goes on.
+pub fn resume_address(instruction_pointer: usize) -> Option<usize> {
+    let start = &raw const anyring_guarded_start as usize;
+    let end = &raw const anyring_guarded_end as usize;
+    (start..end).contains(&instruction_pointer).then_some(&raw const anyring_guarded_fault as usize)
+}
+
+/// The addresses of the system call stub.
+pub fn stub() -> core::ops::Range<usize> {
+    (&raw const anyring_stub_start as usize)..(&raw const anyring_stub_end as usize)
+}
+
+/// The thread pointer.
+pub fn thread_pointer() -> usize {
+    let pointer: usize;
+    // SAFETY: reads a register.
+    unsafe { asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nomem, nostack)) };
+    pointer
+}
+
+/// A cheap clock of constant rate, for telling fast operations from slow ones.
+pub fn ticks() -> u64 {
+    let ticks: u64;
+    // SAFETY: reads a register.
+    unsafe { asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack)) };
+    ticks
+}
+
+/// How many [`ticks`] a microsecond has.
+pub fn ticks_per_us() -> u64 {
+    let frequency: u64;
+    // SAFETY: reads a register.
+    unsafe { asm!("mrs {}, cntfrq_el0", out(reg) frequency, options(nomem, nostack)) };
+    frequency / 1_000_000
+}

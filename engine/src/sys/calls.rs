@@ -1,0 +1,402 @@
+//! The system calls that the engine itself lives by; operations make theirs through [`call`].
+
+use core::ffi::{CStr, c_void};
+
+use linux_raw_sys::general as nr;
+
+use super::call;
+use crate::errno::Errno;
+
+/// A file descriptor number.
+pub type Fd = i32;
+
+/// One readiness event, in the kernel's layout.
+pub type EpollEvent = linux_raw_sys::general::epoll_event;
+
+/// Time as the kernel takes it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timespec {
+    /// Seconds.
+    pub seconds: i64,
+    /// Nanoseconds.
+    pub nanoseconds: i64,
+}
+
+impl Timespec {
+    /// From nanoseconds.
+    pub const fn from_ns(ns: u64) -> Timespec {
+        Timespec { seconds: (ns / 1_000_000_000) as i64, nanoseconds: (ns % 1_000_000_000) as i64 }
+    }
+
+    /// In nanoseconds; `None` where the kernel would answer `-EINVAL`.
+    pub fn to_ns(self) -> Option<u64> {
+        if self.seconds < 0 || !(0..1_000_000_000).contains(&self.nanoseconds) {
+            return None;
+        }
+        Some((self.seconds as u64).saturating_mul(1_000_000_000).saturating_add(self.nanoseconds as u64))
+    }
+}
+
+/// `memfd_create(2)`.
+pub fn memfd_create(name: &CStr, flags: u32) -> Result<Fd, Errno> {
+    // SAFETY: reads a C string.
+    unsafe { call(nr::__NR_memfd_create, [name.as_ptr() as usize, flags as usize, 0, 0, 0, 0]) }
+        .map(|fd| fd as Fd)
+}
+
+/// `ftruncate(2)`.
+pub fn ftruncate(fd: Fd, length: u64) -> Result<(), Errno> {
+    // SAFETY: touches no memory.
+    unsafe { call(nr::__NR_ftruncate, [fd as usize, length as usize, 0, 0, 0, 0]) }.map(drop)
+}
+
+/// Maps `length` bytes of `fd` at `offset`, shared, readable and writable.
+pub fn map_shared(fd: Fd, offset: u64, length: usize) -> Result<*mut u8, Errno> {
+    let flags = nr::MAP_SHARED | nr::MAP_POPULATE;
+    // SAFETY: a new mapping wherever the kernel finds room.
+    unsafe {
+        call(
+            nr::__NR_mmap,
+            [
+                0,
+                length,
+                (nr::PROT_READ | nr::PROT_WRITE) as usize,
+                flags as usize,
+                fd as usize,
+                offset as usize,
+            ],
+        )
+    }
+    .map(|address| address as *mut u8)
+}
+
+/// `munmap(2)`.
+///
+/// # Safety
+/// Nothing may use the mapping any more.
+pub unsafe fn unmap(address: *mut u8, length: usize) {
+    // SAFETY: passed on to the caller.
+    let result = unsafe { call(nr::__NR_munmap, [address as usize, length, 0, 0, 0, 0]) };
+    debug_assert!(result.is_ok(), "unmapping what was mapped");
+}
+
+/// `close(2)` of a descriptor of the engine's own. Whatever it answers, the number is free.
+pub fn close(fd: Fd) {
+    // SAFETY: touches no memory.
+    let _ = unsafe { call(nr::__NR_close, [fd as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// `fcntl(2)` with an integer argument.
+pub fn fcntl(fd: Fd, command: u32, argument: usize) -> Result<usize, Errno> {
+    // SAFETY: the commands used here take integers.
+    unsafe { call(nr::__NR_fcntl, [fd as usize, command as usize, argument, 0, 0, 0]) }
+}
+
+/// A duplicate for the engine's own use, close-on-exec, out of the way of the program's low numbers
+/// where the limit allows it.
+pub fn duplicate(fd: Fd) -> Result<Fd, Errno> {
+    const HIGH: usize = 512;
+    match fcntl(fd, nr::F_DUPFD_CLOEXEC, HIGH) {
+        // EINVAL: the limit lies below; EMFILE: all above are taken.
+        Err(Errno::EINVAL | Errno::EMFILE) => fcntl(fd, nr::F_DUPFD_CLOEXEC, 3).map(|fd| fd as Fd),
+        other => other.map(|fd| fd as Fd),
+    }
+}
+
+/// `eventfd2(2)`, non-blocking and close-on-exec, moved out of the way.
+pub fn eventfd() -> Result<Fd, Errno> {
+    let flags = nr::EFD_NONBLOCK | nr::EFD_CLOEXEC;
+    // SAFETY: touches no memory.
+    let low = unsafe { call(nr::__NR_eventfd2, [0, flags as usize, 0, 0, 0, 0]) }.map(|fd| fd as Fd)?;
+    move_high(low)
+}
+
+/// Moves a descriptor of the engine's own out of the program's low numbers.
+pub fn move_high(low: Fd) -> Result<Fd, Errno> {
+    let high = duplicate(low);
+    close(low);
+    high
+}
+
+/// Adds one to an eventfd. A full counter is as good as a signal.
+pub fn eventfd_signal(fd: Fd) {
+    let one = 1u64;
+    // SAFETY: reads eight bytes of ours.
+    let _ = unsafe { call(nr::__NR_write, [fd as usize, &raw const one as usize, 8, 0, 0, 0]) };
+}
+
+/// Takes the count of an eventfd, if it has one.
+pub fn eventfd_drain(fd: Fd) {
+    let mut count = 0u64;
+    // SAFETY: writes eight bytes of ours.
+    let _ = unsafe { call(nr::__NR_read, [fd as usize, &raw mut count as usize, 8, 0, 0, 0]) };
+}
+
+/// `epoll_create1(2)`, close-on-exec, moved out of the way.
+pub fn epoll_create() -> Result<Fd, Errno> {
+    // SAFETY: touches no memory.
+    let low = unsafe { call(nr::__NR_epoll_create1, [nr::EPOLL_CLOEXEC as usize, 0, 0, 0, 0, 0]) }
+        .map(|fd| fd as Fd)?;
+    move_high(low)
+}
+
+/// `epoll_ctl(2)`.
+pub fn epoll_ctl(epoll: Fd, operation: u32, fd: Fd, events: u32, data: u64) -> Result<(), Errno> {
+    let mut event = EpollEvent { events, data };
+    // SAFETY: reads an event of ours.
+    unsafe {
+        call(
+            nr::__NR_epoll_ctl,
+            [epoll as usize, operation as usize, fd as usize, &raw mut event as usize, 0, 0],
+        )
+    }
+    .map(drop)
+}
+
+/// Waits for events until `timeout_ns` (forever where `None`), with `signal_mask` in force if given.
+/// Falls back to milliseconds, rounded up, where the kernel has no `epoll_pwait2`.
+pub fn epoll_wait(
+    epoll: Fd,
+    events: &mut [EpollEvent],
+    timeout_ns: Option<u64>,
+    signal_mask: Option<u64>,
+) -> Result<usize, Errno> {
+    let mask = signal_mask.as_ref().map_or(0, |mask| core::ptr::from_ref(mask) as usize);
+    let (address, count) = (events.as_mut_ptr() as usize, events.len());
+    let short = |timeout_ms: i32| {
+        // SAFETY: writes at most `count` events of ours, reads a mask of ours.
+        unsafe {
+            call(
+                nr::__NR_epoll_pwait,
+                [epoll as usize, address, count, timeout_ms as isize as usize, mask, 8],
+            )
+        }
+    };
+    match timeout_ns {
+        None => short(-1),
+        Some(0) => short(0),
+        Some(ns) => {
+            let timeout = Timespec::from_ns(ns);
+            // SAFETY: writes at most `count` events of ours, reads a time and a mask of ours.
+            let result = unsafe {
+                call(
+                    nr::__NR_epoll_pwait2,
+                    [epoll as usize, address, count, &raw const timeout as usize, mask, 8],
+                )
+            };
+            match result {
+                Err(Errno::ENOSYS | Errno::EPERM) => {
+                    short(i32::try_from(ns.div_ceil(1_000_000)).unwrap_or(i32::MAX))
+                }
+                other => other,
+            }
+        }
+    }
+}
+
+/// What `fd` is ready for among `events`, now; 0 where it is ready for none.
+pub fn poll_now(fd: Fd, events: u32) -> Result<u32, Errno> {
+    let mut entry = nr::pollfd { fd, events: events as i16, revents: 0 };
+    // SAFETY: one entry of ours; a null timeout would wait, a zero one does not.
+    unsafe {
+        let zero = Timespec::default();
+        call(nr::__NR_ppoll, [&raw mut entry as usize, 1, &raw const zero as usize, 0, 8, 0])?;
+    }
+    Ok(u32::from(entry.revents as u16))
+}
+
+/// Waits until `fd` is readable, a signal comes, or the time is over. False on time-out.
+pub fn poll_readable(fd: Fd, timeout_ns: Option<u64>, signal_mask: Option<u64>) -> Result<bool, Errno> {
+    let mut entry = nr::pollfd { fd, events: nr::POLLIN as i16, revents: 0 };
+    let timeout = timeout_ns.map(Timespec::from_ns);
+    let timeout = timeout.as_ref().map_or(0, |time| core::ptr::from_ref(time) as usize);
+    let mask = signal_mask.as_ref().map_or(0, |mask| core::ptr::from_ref(mask) as usize);
+    // SAFETY: one entry, a time and a mask of ours.
+    unsafe { call(nr::__NR_ppoll, [&raw mut entry as usize, 1, timeout, mask, 8, 0]) }.map(|ready| ready > 0)
+}
+
+/// Sleeps while `*word == expected`, at most `timeout_ns`.
+pub fn futex_wait(
+    word: &core::sync::atomic::AtomicU32,
+    expected: u32,
+    timeout_ns: Option<u64>,
+) -> Result<(), Errno> {
+    let timeout = timeout_ns.map(Timespec::from_ns);
+    let timeout = timeout.as_ref().map_or(0, |time| core::ptr::from_ref(time) as usize);
+    let operation = nr::FUTEX_WAIT | nr::FUTEX_PRIVATE_FLAG;
+    // SAFETY: a word and a time of ours.
+    unsafe {
+        call(nr::__NR_futex, [word.as_ptr() as usize, operation as usize, expected as usize, timeout, 0, 0])
+    }
+    .map(drop)
+}
+
+/// Wakes up to `count` threads that sleep on `word`.
+pub fn futex_wake(word: &core::sync::atomic::AtomicU32, count: u32) {
+    let operation = nr::FUTEX_WAKE | nr::FUTEX_PRIVATE_FLAG;
+    // SAFETY: names a word of ours, touches nothing.
+    let _ = unsafe {
+        call(nr::__NR_futex, [word.as_ptr() as usize, operation as usize, count as usize, 0, 0, 0])
+    };
+}
+
+/// `clock_gettime(2)` in nanoseconds.
+pub fn clock_ns(clock: u32) -> u64 {
+    let mut time = Timespec::default();
+    // SAFETY: writes a time of ours.
+    let result =
+        unsafe { call(nr::__NR_clock_gettime, [clock as usize, &raw mut time as usize, 0, 0, 0, 0]) };
+    debug_assert!(result.is_ok(), "only clocks that every kernel has");
+    time.to_ns().unwrap_or(0)
+}
+
+/// The monotonic clock in nanoseconds.
+pub fn monotonic_ns() -> u64 {
+    clock_ns(nr::CLOCK_MONOTONIC)
+}
+
+/// `getpid(2)`.
+pub fn getpid() -> i32 {
+    // SAFETY: touches no memory.
+    unsafe { call(nr::__NR_getpid, [0; 6]) }.map_or(0, |pid| pid as i32)
+}
+
+/// Copies within this process by a system call, which reports memory that is not there.
+///
+/// # Safety
+/// Whichever of the two sides is the engine's own must be valid for the copy.
+pub unsafe fn process_copy(destination: *mut u8, source: *const u8, length: usize) -> Result<(), Errno> {
+    let local = [destination as usize, length];
+    let remote = [source as usize, length];
+    let pid = getpid() as usize;
+    // SAFETY: passed on to the caller; two descriptions of ours.
+    let copied = unsafe {
+        call(nr::__NR_process_vm_readv, [pid, local.as_ptr() as usize, 1, remote.as_ptr() as usize, 1, 0])
+    }?;
+    if copied == length { Ok(()) } else { Err(Errno::EFAULT) }
+}
+
+/// `openat(2)` with an absolute path, for the engine's own needs.
+pub fn open(path: &CStr, flags: u32) -> Result<Fd, Errno> {
+    // SAFETY: reads a C string.
+    unsafe {
+        call(
+            nr::__NR_openat,
+            [nr::AT_FDCWD as isize as usize, path.as_ptr() as usize, flags as usize, 0, 0, 0],
+        )
+    }
+    .map(|fd| fd as Fd)
+}
+
+/// `fstat(2)`: the device, the inode and the mode.
+pub fn identity(fd: Fd) -> Result<FileIdentity, Errno> {
+    let mut stat = core::mem::MaybeUninit::<nr::stat>::zeroed();
+    // SAFETY: writes one `stat` of ours.
+    let stat = unsafe {
+        call(nr::__NR_fstat, [fd as usize, stat.as_mut_ptr() as usize, 0, 0, 0, 0])?;
+        stat.assume_init()
+    };
+    Ok(FileIdentity { device: stat.st_dev as u64, inode: stat.st_ino as u64, mode: stat.st_mode as u32 })
+}
+
+/// What tells one file from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileIdentity {
+    /// The device it is on.
+    pub device: u64,
+    /// Its number there.
+    pub inode: u64,
+    /// Type and permissions.
+    pub mode: u32,
+}
+
+impl FileIdentity {
+    /// A regular file?
+    pub fn is_regular(self) -> bool {
+        self.mode & nr::S_IFMT == nr::S_IFREG
+    }
+}
+
+/// Ends the calling process at once; for the impossible only.
+pub fn abort() -> ! {
+    loop {
+        // SAFETY: does not return.
+        let _ = unsafe { call(nr::__NR_exit_group, [134, 0, 0, 0, 0, 0]) };
+    }
+}
+
+/// The address of a value, as system calls take it.
+pub fn address_of<T>(value: *const T) -> usize {
+    value.cast::<c_void>() as usize
+}
+
+/// Opens what `fd` refers to once more, as a description of its own, close-on-exec.
+pub fn reopen(fd: Fd) -> Result<Fd, Errno> {
+    open(&proc_path(fd), nr::O_RDWR | nr::O_CLOEXEC)
+}
+
+/// `/proc/self/fd/N`.
+fn proc_path(fd: Fd) -> PathBuffer {
+    let mut path = PathBuffer { bytes: [0; 32] };
+    let prefix = b"/proc/self/fd/";
+    path.bytes[..prefix.len()].copy_from_slice(prefix);
+    let mut digits = [0u8; 10];
+    let (mut rest, mut count) = (fd.max(0) as u32, 0);
+    while rest > 0 || count == 0 {
+        digits[count] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        count += 1;
+    }
+    for place in 0..count {
+        path.bytes[prefix.len() + place] = digits[count - 1 - place];
+    }
+    path
+}
+
+struct PathBuffer {
+    bytes: [u8; 32],
+}
+
+impl core::ops::Deref for PathBuffer {
+    type Target = CStr;
+    fn deref(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.bytes).unwrap_or(c"")
+    }
+}
+
+/// `inotify_init1(2)`, non-blocking and close-on-exec.
+pub fn inotify() -> Result<Fd, Errno> {
+    let flags = nr::IN_NONBLOCK | nr::IN_CLOEXEC;
+    // SAFETY: touches no memory.
+    unsafe { call(nr::__NR_inotify_init1, [flags as usize, 0, 0, 0, 0, 0]) }.map(|fd| fd as Fd)
+}
+
+/// Watches for the end of descriptions of the file behind `fd`; returns the watch.
+pub fn inotify_watch_close(inotify: Fd, fd: Fd) -> Result<i32, Errno> {
+    let path = proc_path(fd);
+    let mask = nr::IN_CLOSE_WRITE | nr::IN_CLOSE_NOWRITE;
+    // SAFETY: reads a C string.
+    unsafe {
+        call(nr::__NR_inotify_add_watch, [inotify as usize, path.as_ptr() as usize, mask as usize, 0, 0, 0])
+    }
+    .map(|watch| watch as i32)
+}
+
+/// Takes pending notifications: the watches they are for.
+pub fn inotify_take(inotify: Fd) -> alloc::vec::Vec<i32> {
+    let mut buffer = [0u32; 256];
+    // SAFETY: writes into a buffer of ours.
+    let taken = unsafe {
+        call(nr::__NR_read, [inotify as usize, buffer.as_mut_ptr() as usize, size_of_val(&buffer), 0, 0, 0])
+    };
+    let words = taken.unwrap_or(0) / 4;
+    let mut watches = alloc::vec::Vec::new();
+    let mut at = 0;
+    // struct inotify_event: wd, mask, cookie, len, then len bytes of name.
+    while at + 4 <= words {
+        watches.push(buffer[at] as i32);
+        at += 4 + buffer[at + 3] as usize / 4;
+    }
+    watches
+}

@@ -1,0 +1,106 @@
+//! x86-64: the system call stub, the guarded copy, the time stamp counter.
+
+use core::arch::{asm, global_asm};
+
+// The stub takes the C calling convention with the call number as its seventh argument: six
+// arguments move by one register only, and the number is on the stack.
+//
+// The guarded copy returns 0, or 1 where a fault handler resumed it at its fault label. Both are
+// local to the object, bounded by symbols, and hold no other instruction.
+global_asm!(
+    ".pushsection .text.anyring_stub,\"ax\",@progbits",
+    ".balign 64",
+    ".hidden anyring_stub_start",
+    ".globl anyring_stub_start",
+    "anyring_stub_start:",
+    ".hidden anyring_syscall6",
+    ".globl anyring_syscall6",
+    ".type anyring_syscall6,@function",
+    "anyring_syscall6:",
+    "mov rax, [rsp + 8]",
+    "mov r10, rcx",
+    "syscall",
+    "ret",
+    ".hidden anyring_stub_end",
+    ".globl anyring_stub_end",
+    "anyring_stub_end:",
+    ".balign 64",
+    ".hidden anyring_guarded_copy",
+    ".globl anyring_guarded_copy",
+    ".type anyring_guarded_copy,@function",
+    "anyring_guarded_copy:",
+    "mov rcx, rdx",
+    ".hidden anyring_guarded_start",
+    ".globl anyring_guarded_start",
+    "anyring_guarded_start:",
+    "rep movsb",
+    ".hidden anyring_guarded_end",
+    ".globl anyring_guarded_end",
+    "anyring_guarded_end:",
+    "xor eax, eax",
+    "ret",
+    ".hidden anyring_guarded_fault",
+    ".globl anyring_guarded_fault",
+    "anyring_guarded_fault:",
+    "mov eax, 1",
+    "ret",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    fn anyring_syscall6(a: usize, b: usize, c: usize, d: usize, e: usize, f: usize, number: usize) -> isize;
+    fn anyring_guarded_copy(destination: *mut u8, source: *const u8, length: usize) -> usize;
+    static anyring_stub_start: u8;
+    static anyring_stub_end: u8;
+    static anyring_guarded_start: u8;
+    static anyring_guarded_end: u8;
+    static anyring_guarded_fault: u8;
+}
+
+/// # Safety
+/// As for the system call itself.
+#[inline]
+pub unsafe fn syscall6(number: usize, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> isize {
+    // SAFETY: passed on to the caller; the stub keeps to the C calling convention.
+    unsafe { anyring_syscall6(a, b, c, d, e, f, number) }
+}
+
+/// Copies between two places of which one may not be mapped; false where it was not.
+///
+/// # Safety
+/// A fault handler must resume at [`resume_address`]; the side that is the engine's own must be valid.
+pub(crate) unsafe fn guarded_copy(destination: *mut u8, source: *const u8, length: usize) -> bool {
+    // SAFETY: passed on to the caller; a fault ends the copy.
+    unsafe { anyring_guarded_copy(destination, source, length) == 0 }
+}
+
+/// Where a thread that faulted in the guarded copy goes on.
+pub fn resume_address(instruction_pointer: usize) -> Option<usize> {
+    let start = &raw const anyring_guarded_start as usize;
+    let end = &raw const anyring_guarded_end as usize;
+    (start..end).contains(&instruction_pointer).then_some(&raw const anyring_guarded_fault as usize)
+}
+
+/// The addresses of the system call stub.
+pub fn stub() -> core::ops::Range<usize> {
+    (&raw const anyring_stub_start as usize)..(&raw const anyring_stub_end as usize)
+}
+
+/// The thread pointer: by the ELF TLS ABI the word at `fs:0` holds its own address.
+pub fn thread_pointer() -> usize {
+    let pointer: usize;
+    // SAFETY: reads one word of the thread's control block, which every threaded program has.
+    unsafe { asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags)) };
+    pointer
+}
+
+/// A cheap clock of unknown but constant rate, for telling fast operations from slow ones.
+pub fn ticks() -> u64 {
+    // SAFETY: `rdtsc` has no side effects.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// Roughly how many [`ticks`] a microsecond has; only thresholds depend on it.
+pub const fn ticks_per_us() -> u64 {
+    2500
+}

@@ -1,0 +1,103 @@
+//! Memory that the program names: it may not be there, and then the answer is `EFAULT`, never a fault.
+
+use alloc::vec::Vec;
+use core::mem::MaybeUninit;
+
+use crate::errno::Errno;
+use crate::{host, sys};
+
+/// Types that any bytes make a value of.
+///
+/// # Safety
+/// Every bit pattern must be a valid value, and there must be no padding that matters.
+pub unsafe trait Plain: Copy {}
+
+macro_rules! plain {
+    ($($type:ty),*) => { $(
+        // SAFETY: integers and structures of integers and raw pointers.
+        unsafe impl Plain for $type {}
+    )* };
+}
+
+plain!(u8, u16, u32, u64, i32, i64, usize, sys::Timespec, [u64; 2], [u32; 2], [u32; 3], [u32; 4]);
+plain!(
+    IoVector,
+    linux_raw_sys::general::open_how,
+    linux_raw_sys::net::msghdr,
+    linux_raw_sys::general::epoll_event
+);
+plain!(
+    linux_raw_sys::io_uring::io_uring_getevents_arg,
+    linux_raw_sys::io_uring::io_uring_params,
+    linux_raw_sys::io_uring::io_uring_rsrc_update,
+    linux_raw_sys::io_uring::io_uring_rsrc_update2,
+    linux_raw_sys::io_uring::io_uring_rsrc_register,
+    linux_raw_sys::io_uring::io_uring_buf_reg,
+    linux_raw_sys::io_uring::io_uring_sync_cancel_reg,
+    linux_raw_sys::io_uring::io_uring_file_index_range,
+    linux_raw_sys::io_uring::io_uring_buf_status
+);
+
+/// `struct iovec`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IoVector {
+    /// Where it begins.
+    pub base: u64,
+    /// Its length in bytes.
+    pub length: u64,
+}
+
+/// Copies `length` bytes, of which one side is the program's, or answers `EFAULT`.
+///
+/// # Safety
+/// The engine's own side must be valid; the other may be anything.
+unsafe fn copy(destination: *mut u8, source: *const u8, length: usize) -> Result<(), Errno> {
+    if length == 0 {
+        return Ok(());
+    }
+    if host::get().is_some_and(|host| host.faults_resume()) {
+        // SAFETY: passed on to the caller; the door resumes faults.
+        return if unsafe { sys::guarded_copy(destination, source, length) } {
+            Ok(())
+        } else {
+            Err(Errno::EFAULT)
+        };
+    }
+    // SAFETY: passed on to the caller.
+    unsafe { sys::process_copy(destination, source, length) }
+}
+
+/// The value at `address` of the program.
+pub fn read<T: Plain>(address: u64) -> Result<T, Errno> {
+    let mut value = MaybeUninit::<T>::uninit();
+    // SAFETY: `value` is ours; once copied it is initialised, as any bytes are for a `Plain` type.
+    unsafe {
+        copy(value.as_mut_ptr().cast(), address as *const u8, size_of::<T>())?;
+        Ok(value.assume_init())
+    }
+}
+
+/// `count` values at `address` of the program. The caller bounds `count`.
+pub fn read_many<T: Plain>(address: u64, count: usize) -> Result<Vec<T>, Errno> {
+    let mut values = Vec::<T>::new();
+    values.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
+    // SAFETY: there is room for `count` values, initialised once copied.
+    unsafe {
+        copy(values.as_mut_ptr().cast(), address as *const u8, count * size_of::<T>())?;
+        values.set_len(count);
+    }
+    Ok(values)
+}
+
+/// Stores `value` at `address` of the program.
+pub fn write<T: Plain>(address: u64, value: &T) -> Result<(), Errno> {
+    // SAFETY: `value` is ours; the program gave the destination.
+    unsafe { copy(address as *mut u8, core::ptr::from_ref(value).cast(), size_of::<T>()) }
+}
+
+/// Stores `bytes` at `address` of the program.
+pub fn write_bytes(address: u64, bytes: &[u8]) -> Result<(), Errno> {
+    // SAFETY: `bytes` are ours; the program gave the destination.
+    unsafe { copy(address as *mut u8, bytes.as_ptr(), bytes.len()) }
+}

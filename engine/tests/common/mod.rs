@@ -1,0 +1,298 @@
+//! What the engine's tests share: a door made of std threads, and a ring that speaks the ABI to
+//! either engine, so that the same test runs on the kernel's io_uring and on ours.
+#![allow(dead_code, reason = "each test program uses its own part")]
+
+use std::ffi::{CStr, c_void};
+use std::num::NonZeroUsize;
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyring_engine::memory::Sqe;
+use anyring_engine::{Caller, Host, io_uring_params};
+pub use linux_raw_sys::io_uring::*;
+
+/// Which engine a ring runs on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Engine {
+    Kernel,
+    User,
+}
+
+struct StdHost;
+
+struct Start(extern "C" fn(*mut c_void), *mut c_void);
+// SAFETY: handed to one thread.
+unsafe impl Send for Start {}
+
+impl Host for StdHost {
+    fn spawn(
+        &self,
+        name: &'static CStr,
+        entry: extern "C" fn(*mut c_void),
+        argument: *mut c_void,
+    ) -> Result<(), i32> {
+        let start = Start(entry, argument);
+        let name = name.to_str().unwrap().to_owned();
+        let body = move || {
+            let start = start;
+            let Start(entry, argument) = start;
+            // SAFETY: blocks signals in this thread only.
+            unsafe {
+                let mut all = std::mem::zeroed();
+                libc::sigfillset(&mut all);
+                libc::pthread_sigmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
+            }
+            entry(argument);
+        };
+        std::thread::Builder::new().name(name).spawn(body).map(drop).map_err(|_| libc::EAGAIN)
+    }
+
+    fn thread_identity(&self) -> NonZeroUsize {
+        NonZeroUsize::new(anyring_engine::sys::thread_pointer()).unwrap()
+    }
+
+    fn faults_resume(&self) -> bool {
+        false
+    }
+}
+
+static HOST: &dyn Host = &StdHost;
+
+fn install() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| anyring_engine::install(&HOST));
+}
+
+/// A completion as the ring shows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cqe {
+    pub user_data: u64,
+    pub res: i32,
+    pub flags: u32,
+}
+
+/// A ring, mapped and used as a program does.
+pub struct Ring {
+    pub engine: Engine,
+    pub fd: i32,
+    pub params: io_uring_params,
+    rings: *mut u8,
+    rings_length: usize,
+    sqes: *mut Sqe,
+    sqes_length: usize,
+    sq_tail: u32,
+    close_on_drop: bool,
+}
+
+// SAFETY: the tests that share a ring between threads say who does what.
+unsafe impl Send for Ring {}
+
+pub fn setup(engine: Engine, entries: u32, params: &mut io_uring_params) -> i32 {
+    install();
+    // SAFETY: passes structures of ours.
+    unsafe {
+        match engine {
+            Engine::Kernel => {
+                let fd = libc::syscall(libc::SYS_io_uring_setup, entries, std::ptr::from_mut(params));
+                if fd < 0 { -*libc::__errno_location() } else { fd as i32 }
+            }
+            Engine::User => anyring_engine::setup(entries, params) as i32,
+        }
+    }
+}
+
+pub fn enter(
+    engine: Engine,
+    fd: i32,
+    submit: u32,
+    wait: u32,
+    flags: u32,
+    arg: *const c_void,
+    size: usize,
+) -> i32 {
+    // SAFETY: the SQEs name memory of the test's.
+    unsafe {
+        match engine {
+            Engine::Kernel => {
+                let n = libc::syscall(libc::SYS_io_uring_enter, fd, submit, wait, flags, arg, size);
+                if n < 0 { -*libc::__errno_location() } else { n as i32 }
+            }
+            Engine::User => {
+                anyring_engine::enter(fd, submit, wait, flags, arg as usize, size, &Caller::default()) as i32
+            }
+        }
+    }
+}
+
+pub fn register(engine: Engine, fd: i32, opcode: u32, arg: *const c_void, count: u32) -> i32 {
+    // SAFETY: passes structures of the test's.
+    unsafe {
+        match engine {
+            Engine::Kernel => {
+                let n = libc::syscall(libc::SYS_io_uring_register, fd, opcode, arg, count);
+                if n < 0 { -*libc::__errno_location() } else { n as i32 }
+            }
+            Engine::User => anyring_engine::register(fd, opcode, arg as usize, count) as i32,
+        }
+    }
+}
+
+impl Ring {
+    pub fn new(engine: Engine, entries: u32, flags: u32) -> Ring {
+        // SAFETY: integers only.
+        let mut params: io_uring_params = unsafe { std::mem::zeroed() };
+        params.flags = flags;
+        Ring::with_params(engine, entries, params).expect("a ring")
+    }
+
+    pub fn with_params(engine: Engine, entries: u32, mut params: io_uring_params) -> Result<Ring, i32> {
+        let fd = setup(engine, entries, &mut params);
+        if fd < 0 {
+            return Err(fd);
+        }
+        let cqe_size = if params.flags & IORING_SETUP_CQE32 != 0 { 32 } else { 16 };
+        let sqe_size = if params.flags & IORING_SETUP_SQE128 != 0 { 128 } else { 64 };
+        let cq_end = params.cq_off.cqes as usize + params.cq_entries as usize * cqe_size;
+        let sq_end = params.sq_off.array as usize + params.sq_entries as usize * 4;
+        let (rings_length, sqes_length) = (cq_end.max(sq_end), params.sq_entries as usize * sqe_size);
+        Ok(Ring {
+            engine,
+            fd,
+            params,
+            rings: map(fd, rings_length, 0),
+            rings_length,
+            sqes: map(fd, sqes_length, i64::from(IORING_OFF_SQES)).cast(),
+            sqes_length,
+            sq_tail: 0,
+            close_on_drop: true,
+        })
+    }
+
+    pub fn word(&self, offset: u32) -> &AtomicU32 {
+        // SAFETY: the offsets come from the engine and lie in the mapping.
+        unsafe { AtomicU32::from_ptr(self.rings.add(offset as usize).cast()) }
+    }
+
+    pub fn sqe_slot(&mut self, index: u32) -> *mut Sqe {
+        let size = if self.params.flags & IORING_SETUP_SQE128 != 0 { 2 } else { 1 };
+        // SAFETY: within the mapping for indices below sq_entries.
+        unsafe { self.sqes.add(index as usize * size) }
+    }
+
+    /// Queues an SQE without submitting it.
+    pub fn push(&mut self, sqe: Sqe) {
+        let index = self.sq_tail & (self.params.sq_entries - 1);
+        let slot = self.sqe_slot(index);
+        // SAFETY: a slot of the ring, which the engine does not read before the tail says so.
+        unsafe { slot.write(sqe) };
+        if self.params.flags & IORING_SETUP_NO_SQARRAY == 0 {
+            self.word(self.params.sq_off.array + 4 * index).store(index, Ordering::Relaxed);
+        }
+        self.sq_tail = self.sq_tail.wrapping_add(1);
+        self.word(self.params.sq_off.tail).store(self.sq_tail, Ordering::Release);
+    }
+
+    pub fn enter(&self, submit: u32, wait: u32) -> i32 {
+        let flags = if wait > 0 { IORING_ENTER_GETEVENTS } else { 0 };
+        self.enter_with(submit, wait, flags)
+    }
+
+    pub fn enter_with(&self, submit: u32, wait: u32, flags: u32) -> i32 {
+        enter(self.engine, self.fd, submit, wait, flags, std::ptr::null(), 0)
+    }
+
+    pub fn register(&self, opcode: io_uring_register_op, arg: *const c_void, count: u32) -> i32 {
+        register(self.engine, self.fd, opcode as u32, arg, count)
+    }
+
+    pub fn reap(&mut self) -> Option<Cqe> {
+        let off = self.params.cq_off;
+        let head = self.word(off.head).load(Ordering::Relaxed);
+        let tail = self.word(off.tail).load(Ordering::Acquire);
+        if head == tail {
+            return None;
+        }
+        let size = if self.params.flags & IORING_SETUP_CQE32 != 0 { 32 } else { 16 };
+        let index = (head & (self.params.cq_entries - 1)) as usize;
+        // SAFETY: a published CQE of the mapping.
+        let cqe = unsafe { self.rings.add(off.cqes as usize + index * size).cast::<Cqe>().read() };
+        self.word(off.head).store(head.wrapping_add(1), Ordering::Release);
+        Some(cqe)
+    }
+
+    /// All completions that are there.
+    pub fn reap_all(&mut self) -> Vec<Cqe> {
+        std::iter::from_fn(|| self.reap()).collect()
+    }
+
+    /// Submits all that was pushed, waits for as many completions, returns them in order.
+    pub fn run(&mut self, sqes: &[Sqe]) -> Vec<Cqe> {
+        for &sqe in sqes {
+            self.push(sqe);
+        }
+        let count = sqes.len() as u32;
+        assert_eq!(self.enter(count, count), count as i32, "{:?} takes all SQEs", self.engine);
+        self.reap_all()
+    }
+
+    pub fn overflowed(&self) -> bool {
+        self.word(self.params.sq_off.flags).load(Ordering::Relaxed) & IORING_SQ_CQ_OVERFLOW != 0
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: mapped by this ring, used by nobody any more.
+        unsafe {
+            libc::munmap(self.rings.cast(), self.rings_length);
+            libc::munmap(self.sqes.cast(), self.sqes_length);
+            if self.close_on_drop {
+                if self.engine == Engine::User {
+                    anyring_engine::door::closed(self.fd);
+                }
+                libc::close(self.fd);
+            }
+        }
+    }
+}
+
+fn map(fd: i32, length: usize, offset: i64) -> *mut u8 {
+    // SAFETY: a new mapping.
+    let address = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            length,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_POPULATE,
+            fd,
+            offset,
+        )
+    };
+    assert_ne!(address, libc::MAP_FAILED, "ring memory can be mapped");
+    address.cast()
+}
+
+/// An SQE with an opcode and user data.
+pub fn sqe(opcode: io_uring_op, user_data: u64) -> Sqe {
+    Sqe { opcode: opcode as u8, user_data, fd: -1, ..Sqe::default() }
+}
+
+/// Runs `body` on the kernel's io_uring and on ours: both must hold and give the same value.
+pub fn both<T: PartialEq + std::fmt::Debug>(body: impl Fn(Engine) -> T) {
+    let user = body(Engine::User);
+    if kernel_available() {
+        assert_eq!(user, body(Engine::Kernel), "user engine (left) and kernel (right) agree");
+    }
+}
+
+/// Does this machine's kernel give its io_uring?
+pub fn kernel_available() -> bool {
+    // SAFETY: integers only.
+    let mut params: io_uring_params = unsafe { std::mem::zeroed() };
+    let fd = setup(Engine::Kernel, 1, &mut params);
+    if fd >= 0 {
+        // SAFETY: ours.
+        unsafe { libc::close(fd) };
+    }
+    fd >= 0
+}

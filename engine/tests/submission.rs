@@ -1,0 +1,201 @@
+//! Submission and completion, links and drains, on NOPs: the life cycle without any I/O.
+
+mod common;
+
+use anyring_engine::memory::Sqe;
+use common::*;
+use io_uring_op::IORING_OP_NOP;
+
+const LINK: u8 = 1 << 2;
+const HARDLINK: u8 = 1 << 3;
+const DRAIN: u8 = 1 << 1;
+const SKIP: u8 = 1 << 6;
+
+fn nop(user_data: u64, flags: u8) -> Sqe {
+    Sqe { flags, ..sqe(IORING_OP_NOP, user_data) }
+}
+
+/// A NOP that fails with `res`.
+fn failing(user_data: u64, flags: u8, res: i32) -> Sqe {
+    Sqe { op_flags: IORING_NOP_INJECT_RESULT, len: res as u32, ..nop(user_data, flags) }
+}
+
+#[test]
+fn nops_complete_in_order() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        ring.run(&[nop(1, 0), nop(2, 0), nop(3, 0)])
+    });
+}
+
+#[test]
+fn unknown_opcodes_and_flags_are_refused() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, IORING_SETUP_SUBMIT_ALL);
+        let unknown = Sqe { opcode: 250, ..nop(1, 0) };
+        let flags = nop(2, 0x80);
+        let ioprio = Sqe { ioprio: 1, ..nop(3, 0) };
+        let personality = Sqe { personality: 7, ..nop(4, 0) };
+        ring.run(&[unknown, flags, ioprio, personality])
+    });
+}
+
+#[test]
+fn a_bad_sqe_stops_the_batch() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        ring.push(nop(1, 0));
+        ring.push(Sqe { opcode: 250, ..nop(2, 0) });
+        ring.push(nop(3, 0));
+        let first = ring.enter(3, 0);
+        let second = ring.enter(1, 0);
+        (first, second, ring.reap_all())
+    });
+}
+
+#[test]
+fn links_fail_together_and_hard_links_do_not() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 16, 0);
+        let mut all = ring.run(&[nop(1, LINK), failing(2, LINK, -5), nop(3, LINK), nop(4, 0)]);
+        all.extend(ring.run(&[nop(5, HARDLINK), failing(6, HARDLINK, -5), nop(7, 0)]));
+        all.extend(ring.run(&[nop(8, LINK), nop(9, LINK)]));
+        all
+    });
+}
+
+#[test]
+fn a_chain_with_a_bad_member_is_cancelled() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
+        ring.run(&[nop(1, LINK), Sqe { opcode: 250, ..nop(2, LINK) }, nop(3, 0), nop(4, 0)])
+    });
+}
+
+#[test]
+fn skipped_completions_appear_on_failure() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 16, 0);
+        for sqe in [nop(1, SKIP), failing(2, SKIP | LINK, -7), nop(3, LINK), nop(4, 0), nop(5, 0)] {
+            ring.push(sqe);
+        }
+        let submitted = ring.enter(5, 2);
+        (submitted, ring.reap_all())
+    });
+}
+
+#[test]
+fn drains_wait_for_all_before_them() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 16, 0);
+        ring.run(&[
+            nop(1, LINK),
+            nop(2, 0),
+            nop(3, DRAIN),
+            nop(4, 0),
+            nop(5, DRAIN | LINK),
+            nop(6, 0),
+            nop(7, 0),
+        ])
+    });
+}
+
+#[test]
+fn drains_and_skips_do_not_mix() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
+        ring.push(nop(1, SKIP));
+        ring.push(nop(2, DRAIN));
+        let submitted = ring.enter(2, 1);
+        (submitted, ring.reap_all())
+    });
+}
+
+#[test]
+fn a_full_cq_overflows_and_loses_nothing() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 4, 0);
+        let mut seen = Vec::new();
+        for round in 0..5u64 {
+            for i in 0..4 {
+                ring.push(nop(round * 4 + i, 0));
+            }
+            assert_eq!(ring.enter(4, 0), 4);
+        }
+        let overflowed = ring.overflowed();
+        for _ in 0..5 {
+            seen.extend(ring.reap_all().iter().map(|cqe| cqe.user_data));
+            ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+        }
+        (overflowed, ring.overflowed(), seen)
+    });
+}
+
+#[test]
+fn corrupt_indices_break_nothing() {
+    use std::sync::atomic::Ordering;
+    let mut ring = Ring::new(Engine::User, 4, 0);
+    ring.push(nop(1, 0));
+    let array = ring.params.sq_off.array;
+    ring.word(array).store(77, Ordering::Relaxed);
+    assert_eq!(ring.enter(1, 0), 0);
+    assert_eq!(ring.word(ring.params.sq_off.dropped).load(Ordering::Relaxed), 1);
+    ring.word(ring.params.sq_off.tail).store(0x8000_0000, Ordering::Relaxed);
+    ring.word(ring.params.cq_off.head).store(0x1234_5678, Ordering::Relaxed);
+    ring.word(ring.params.cq_off.ring_mask).store(u32::MAX, Ordering::Relaxed);
+    for _ in 0..100 {
+        ring.enter(u32::MAX, 0);
+    }
+}
+
+#[test]
+fn errors_of_enter() {
+    both(|engine| {
+        let ring = Ring::new(engine, 4, 0);
+        let none = std::ptr::null();
+        [
+            enter(engine, -1, 0, 0, 0, none, 0),
+            enter(engine, 0, 0, 0, 0, none, 0),
+            enter(engine, ring.fd, 0, 0, 1 << 31, none, 0),
+            enter(engine, ring.fd, 1, 0, IORING_ENTER_GETEVENTS, none, 0),
+            enter(engine, ring.fd, 0, 1, IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG, none, 3),
+        ]
+    });
+}
+
+#[test]
+fn a_wait_ends_in_time() {
+    both(|engine| {
+        let ring = Ring::new(engine, 4, 0);
+        let time = [0i64, 2_000_000];
+        // SAFETY: integers only.
+        let mut arg: io_uring_getevents_arg = unsafe { std::mem::zeroed() };
+        arg.ts = time.as_ptr() as u64;
+        let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
+        enter(engine, ring.fd, 0, 1, flags, (&raw const arg).cast(), size_of_val(&arg))
+    });
+}
+
+#[test]
+fn rings_come_and_go() {
+    for _ in 0..200 {
+        let mut ring = Ring::new(Engine::User, 8, 0);
+        assert_eq!(ring.run(&[nop(1, 0)]).len(), 1);
+    }
+}
+
+#[test]
+fn an_sq_thread_takes_sqes_by_itself() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, IORING_SETUP_SQPOLL);
+        let mut seen = Vec::new();
+        for i in 0..20 {
+            ring.push(nop(i, 0));
+            let flags = ring.word(ring.params.sq_off.flags).load(std::sync::atomic::Ordering::SeqCst);
+            let wake = if flags & IORING_SQ_NEED_WAKEUP != 0 { IORING_ENTER_SQ_WAKEUP } else { 0 };
+            ring.enter_with(1, 1, IORING_ENTER_GETEVENTS | wake);
+            seen.extend(ring.reap_all());
+        }
+        seen
+    });
+}
