@@ -1,0 +1,291 @@
+//! fio, as Debian ships it.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::{About, Benchmark, Run, Side};
+use crate::failure::{Doing, Failure, Result};
+use crate::harness::launch::{Context, On};
+use crate::harness::process::{Finished, Process};
+use crate::harness::stats::median;
+use crate::harness::syscalls::Counter;
+use crate::workload::{Report, Window};
+
+const FILE_MIB: usize = 256;
+
+/// A side: its name, on what it runs, fio's name of the engine.
+type FioSide = (Side, &'static str);
+
+const fn side(name: &'static str, on: On, engine: &'static str) -> FioSide {
+    (Side { name, on }, engine)
+}
+
+const CACHED: [FioSide; 4] = [
+    side("kernel", On::Kernel, "io_uring"),
+    side("anyring", On::Anyring, "io_uring"),
+    side("anyring, unpatched", On::AnyringTrap, "io_uring"),
+    side("psync", On::Plain, "psync"),
+];
+
+const DIRECT: [FioSide; 3] = [
+    side("kernel", On::Kernel, "io_uring"),
+    side("anyring", On::Anyring, "io_uring"),
+    side("libaio", On::Plain, "libaio"),
+];
+
+/// I/O depth, and how many requests fio submits and reaps at once.
+type Depth = (u32, u32);
+
+/// Random reads by fio.
+pub struct Fio {
+    about: About,
+    fio_sides: &'static [FioSide],
+    sides: Vec<Side>,
+    depths: &'static [Depth],
+    direct: bool,
+    program: PathBuf,
+    file: PathBuf,
+    /// CPU time that a side takes to start and to end, by number.
+    start_up: BTreeMap<usize, Duration>,
+}
+
+impl Fio {
+    /// Reads that the page cache answers.
+    pub fn cached_reads() -> Self {
+        let about = About {
+            name: "fio-read",
+            title: "fio, cached random reads of 4 KiB",
+            text: "fio's own defaults but for what the title names: one job, a file of 256 MiB in the page cache, \
+                   `invalidate=0`, `norandommap`. Batches of 16 are fio's `iodepth_batch_submit` and `iodepth_batch_complete`. \
+                   CPU time is that of all of fio's threads and processes, less what it takes to start and end. psync has no depth.",
+            goal: "at least 1.0 of the kernel's io_uring at depth 1, 8 and 32",
+            baseline: "kernel",
+        };
+        Self::new(about, &CACHED, &[(1, 1), (8, 1), (32, 1), (32, 16)], false)
+    }
+
+    /// Reads past the page cache.
+    pub fn direct_reads() -> Self {
+        let about = About {
+            name: "fio-direct",
+            title: "fio, O_DIRECT random reads of 4 KiB at depth 32",
+            text: "One job, a file of 256 MiB, `direct=1`, `norandommap`; what the disk of the machine does is in every side. \
+                   CPU time is that of all of fio's threads and processes, less what it takes to start and end.",
+            goal: "at least 0.85 of the kernel's io_uring",
+            baseline: "kernel",
+        };
+        Self::new(about, &DIRECT, &[(32, 1)], true)
+    }
+
+    fn new(
+        about: About,
+        fio_sides: &'static [FioSide],
+        depths: &'static [Depth],
+        direct: bool,
+    ) -> Self {
+        Self {
+            about,
+            fio_sides,
+            sides: fio_sides.iter().map(|(side, _)| *side).collect(),
+            depths,
+            direct,
+            program: PathBuf::new(),
+            file: PathBuf::new(),
+            start_up: BTreeMap::new(),
+        }
+    }
+
+    fn command(&self, context: &Context, side: usize, depth: Depth) -> Command {
+        let (Side { on, .. }, engine) = self.fio_sides[side];
+        let mut command = context.command(on, &self.program);
+        command
+            .args(["--name=read", "--rw=randread", "--bs=4k", "--norandommap=1"])
+            .arg(format!("--filename={}", self.file.display()))
+            .arg(format!("--size={FILE_MIB}M"))
+            .arg(format!("--ioengine={engine}"))
+            .arg(format!("--direct={}", u8::from(self.direct)))
+            .arg(format!("--iodepth={}", depth.0))
+            .args(["--invalidate=0", "--allow_file_create=0"])
+            .arg("--output-format=json");
+        if depth.1 > 1 {
+            command
+                .arg(format!("--iodepth_batch_submit={}", depth.1))
+                .arg(format!("--iodepth_batch_complete_min={}", depth.1))
+                .arg(format!("--iodepth_batch_complete_max={}", depth.0));
+        }
+        command
+    }
+
+    fn finish(&self, context: &Context, command: Command) -> Result<Finished> {
+        Process::start(command, &context.scratch, context.limit())?.finish()
+    }
+
+    /// CPU time of a fio that does next to nothing.
+    fn measure_start_up(&self, context: &Context, side: usize) -> Result<Duration> {
+        let mut seconds = Vec::new();
+        for _ in 0..3 {
+            let mut command = self.command(context, side, self.depths[0]);
+            command.arg("--number_ios=1");
+            seconds.push(self.finish(context, command)?.cpu.as_secs_f64());
+        }
+        Ok(Duration::from_secs_f64(median(seconds)))
+    }
+}
+
+impl Benchmark for Fio {
+    fn about(&self) -> About {
+        self.about
+    }
+
+    fn sides(&self) -> &[Side] {
+        &self.sides
+    }
+
+    fn groups(&self, _quick: bool) -> Vec<String> {
+        self.depths
+            .iter()
+            .map(|depth| match depth {
+                (depth, 1) => format!("iodepth {depth}"),
+                (depth, batch) => format!("iodepth {depth}, batches of {batch}"),
+            })
+            .collect()
+    }
+
+    fn obstacle(&self, context: &Context, side: usize) -> Result<Option<String>> {
+        let (Side { on, .. }, engine) = self.fio_sides[side];
+        if !engines(&find_fio()?)?
+            .split_whitespace()
+            .any(|word| word == engine)
+        {
+            return Ok(Some(format!("this fio has no engine {engine}")));
+        }
+        context.obstacle(on)
+    }
+
+    fn prepare(&mut self, context: &Context, usable: &[usize]) -> Result<()> {
+        self.program = find_fio()?;
+        self.file = context.scratch.join(self.about.name);
+        create(&self.file)?;
+        if !self.direct {
+            read_all(&self.file)?;
+        }
+        for &side in usable {
+            let start_up = self.measure_start_up(context, side)?;
+            self.start_up.insert(side, start_up);
+        }
+        Ok(())
+    }
+
+    fn run(&self, context: &Context, group: usize, side: usize, count: bool) -> Result<Run> {
+        let mut command = self.command(context, side, self.depths[group]);
+        command
+            .arg("--time_based=1")
+            .arg(format!("--runtime={}ms", context.window.as_millis()));
+        let mut counter = count.then(Counter::start).flatten();
+        let finished = self.finish(context, command)?;
+        let syscalls = counter.as_mut().map(Counter::count);
+        let read = parse(&finished.output)?;
+        let start_up = self.start_up.get(&side).copied().unwrap_or_default();
+        let cpu = finished.cpu.saturating_sub(start_up);
+        let window = Window {
+            label: String::new(),
+            ops: read.total_ios,
+            wall_ns: read.runtime * 1_000_000,
+            cpu_ns: cpu.as_nanos() as u64,
+        };
+        Ok(Run {
+            report: Report {
+                engine: None,
+                total_ops: read.total_ios,
+                windows: vec![window],
+            },
+            syscalls,
+        })
+    }
+}
+
+/// The part of fio's JSON that matters.
+#[derive(Deserialize)]
+struct Output {
+    jobs: Vec<Job>,
+}
+
+#[derive(Deserialize)]
+struct Job {
+    error: i32,
+    read: ReadSide,
+}
+
+#[derive(Deserialize)]
+struct ReadSide {
+    total_ios: u64,
+    /// Milliseconds.
+    runtime: u64,
+}
+
+fn parse(text: &str) -> Result<ReadSide> {
+    // fio may print notes before the JSON.
+    let json = text.find('{').map_or("", |start| &text[start..]);
+    let output: Output = serde_json::from_str(json).doing(|| "understanding fio's JSON".into())?;
+    match output.jobs.into_iter().next() {
+        Some(job) if job.error == 0 && job.read.runtime > 0 => Ok(job.read),
+        Some(job) => Err(Failure::new(format!(
+            "fio's job ended with error {}",
+            job.error
+        ))),
+        None => Err(Failure::new("fio's JSON names no job")),
+    }
+}
+
+fn find_fio() -> Result<PathBuf> {
+    std::env::var_os("PATH")
+        .iter()
+        .flat_map(std::env::split_paths)
+        .map(|directory| directory.join("fio"))
+        .find(|path| path.is_file())
+        .ok_or_else(|| Failure::new("fio is not installed").advice("apt-get install fio"))
+}
+
+fn engines(fio: &Path) -> Result<String> {
+    let output = Command::new(fio)
+        .arg("--enghelp")
+        .output()
+        .doing(|| "asking fio for its engines".into())?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Writes the file with bytes that no file system can fold, brings it to the disk and out of the page cache.
+fn create(path: &Path) -> Result<()> {
+    let doing = || format!("writing {}", path.display());
+    let mut file = File::create(path).doing(doing)?;
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut chunk = vec![0; 1 << 20];
+    for _ in 0..FILE_MIB {
+        for word in chunk.chunks_exact_mut(8) {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            word.copy_from_slice(&state.to_ne_bytes());
+        }
+        file.write_all(&chunk).doing(doing)?;
+    }
+    file.sync_all().doing(doing)?;
+    // SAFETY: advice on a file of our own.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    Ok(())
+}
+
+fn read_all(path: &Path) -> Result<()> {
+    let doing = || format!("reading {}", path.display());
+    let mut file = File::open(path).doing(doing)?;
+    let mut chunk = vec![0; 1 << 20];
+    while file.read(&mut chunk).doing(doing)? > 0 {}
+    Ok(())
+}

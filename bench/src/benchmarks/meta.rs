@@ -1,0 +1,81 @@
+//! Open, statx and close of cached files.
+
+use std::path::PathBuf;
+
+use super::{About, Benchmark, Run, Side, run_workload};
+use crate::failure::Result;
+use crate::harness::launch::{Context, On};
+use crate::workload::meta::create_tree;
+
+const SIDES: [Side; 3] = [
+    Side {
+        name: "kernel",
+        on: On::Kernel,
+    },
+    Side {
+        name: "anyring",
+        on: On::Anyring,
+    },
+    Side {
+        name: "plain calls",
+        on: On::Plain,
+    },
+];
+
+/// Depth, and whether the three operations are a chain.
+const GROUPS: [(usize, bool); 4] = [(1, false), (64, false), (1, true), (64, true)];
+
+/// Open, statx and close, one binary on both engines.
+#[derive(Default)]
+pub struct Meta {
+    tree: PathBuf,
+}
+
+impl Benchmark for Meta {
+    fn about(&self) -> About {
+        About {
+            name: "meta",
+            title: "open, statx and close of cached files",
+            text: "1024 small files in 16 directories, all cached. Separately: 64 opens, then 64 statx by path, then 64 closes, \
+                   so many per enter as the depth says. As a chain: open into a direct descriptor, statx, close of the slot, linked; \
+                   an operation is then the whole chain. The same binary on both engines (SINGLE_ISSUER, DEFER_TASKRUN); \
+                   `plain calls` does the same one call after the other. System calls per operation are the mean over the three.",
+            goal: "ahead of the kernel's io_uring at depth 1 and 64",
+            baseline: "kernel",
+        }
+    }
+
+    fn sides(&self) -> &[Side] {
+        &SIDES
+    }
+
+    fn groups(&self, _quick: bool) -> Vec<String> {
+        GROUPS
+            .map(|(depth, chain)| match chain {
+                true => format!("chain of three, depth {depth}"),
+                false => format!("depth {depth}"),
+            })
+            .into()
+    }
+
+    fn prepare(&mut self, context: &Context, _usable: &[usize]) -> Result<()> {
+        self.tree = context.scratch.join("tree");
+        create_tree(&self.tree)
+    }
+
+    fn run(&self, context: &Context, group: usize, side: usize, count: bool) -> Result<Run> {
+        let (on, (depth, chain)) = (SIDES[side].on, GROUPS[group]);
+        let means = if on == On::Plain { "syscall" } else { "ring" };
+        let mut command = context.workload(on, "meta");
+        command
+            .arg("--tree")
+            .arg(&self.tree)
+            .args(["--means", means])
+            .args(["--depth", &depth.to_string()])
+            .args(["--window-ms", &context.window.as_millis().to_string()]);
+        if chain {
+            command.arg("--chain");
+        }
+        run_workload(context, command, count)
+    }
+}

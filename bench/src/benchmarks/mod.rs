@@ -1,0 +1,105 @@
+//! The benchmarks: each says what is compared to what, and runs one side once.
+
+mod echo;
+mod fio;
+mod meta;
+mod nop;
+
+use std::process::Command;
+
+use serde::Serialize;
+
+use crate::failure::{Doing, Result};
+use crate::harness::launch::{Context, On};
+use crate::harness::process::Process;
+use crate::harness::syscalls::Counter;
+use crate::workload::Report;
+
+/// What a reader has to know about a benchmark.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct About {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// One line.
+    pub title: &'static str,
+    /// What is measured and how.
+    pub text: &'static str,
+    /// What anyring has to reach.
+    pub goal: &'static str,
+    /// The side that the others are compared to.
+    pub baseline: &'static str,
+}
+
+/// One of the things compared.
+#[derive(Clone, Copy, Debug)]
+pub struct Side {
+    /// Its name in the tables.
+    pub name: &'static str,
+    /// On what it runs.
+    pub on: On,
+}
+
+/// One run of one side.
+pub struct Run {
+    /// What the workload reported.
+    pub report: Report,
+    /// System calls that it made, where they were counted.
+    pub syscalls: Option<u64>,
+}
+
+/// A benchmark. Sides and groups are numbered; a group is what one process measures.
+pub trait Benchmark {
+    /// What a reader has to know.
+    fn about(&self) -> About;
+
+    /// What is compared.
+    fn sides(&self) -> &[Side];
+
+    /// The groups of cases, by name.
+    fn groups(&self, quick: bool) -> Vec<String>;
+
+    /// Why a side cannot run here, if it cannot.
+    ///
+    /// # Errors
+    /// Something is missing that the user can supply.
+    fn obstacle(&self, context: &Context, side: usize) -> Result<Option<String>> {
+        context.obstacle(self.sides()[side].on)
+    }
+
+    /// Makes what all rounds need; `usable` are the sides that will run.
+    ///
+    /// # Errors
+    /// It could not be made.
+    fn prepare(&mut self, _context: &Context, _usable: &[usize]) -> Result<()> {
+        Ok(())
+    }
+
+    /// Runs one side once, counting its system calls if asked to.
+    ///
+    /// # Errors
+    /// It failed or took too long.
+    fn run(&self, context: &Context, group: usize, side: usize, count: bool) -> Result<Run>;
+}
+
+/// All benchmarks, in the order in which they run.
+pub fn all() -> Vec<Box<dyn Benchmark>> {
+    vec![
+        Box::new(nop::Nop),
+        Box::new(fio::Fio::cached_reads()),
+        Box::new(fio::Fio::direct_reads()),
+        Box::new(meta::Meta::default()),
+        Box::new(echo::Echo),
+    ]
+}
+
+/// Runs a command that prints a [`Report`].
+fn run_workload(context: &Context, command: Command, count: bool) -> Result<Run> {
+    let mut counter = count.then(Counter::start).flatten();
+    let finished = Process::start(command, &context.scratch, context.limit())?.finish()?;
+    let report = serde_json::from_str(&finished.output)
+        .doing(|| "understanding the report of a workload".into())?;
+    Ok(Run {
+        report,
+        syscalls: counter.as_mut().map(Counter::count),
+    })
+}

@@ -1,0 +1,127 @@
+//! On which engine a program runs, and what has to be there for it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use super::process::command;
+use crate::failure::{Doing, Failure, Result};
+use crate::workload::ring::Ring;
+
+/// On what a side of a benchmark runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum On {
+    /// The program as it is, with no ring in it.
+    Plain,
+    /// The program as it is, on the kernel's io_uring.
+    Kernel,
+    /// The program as it is, under `anyring run --engine user`, with the kernel's io_uring denied.
+    Anyring,
+    /// The same with the patching of call sites switched off: every call of the ring traps.
+    AnyringTrap,
+}
+
+/// Everything that a benchmark needs to run its sides.
+pub struct Context {
+    /// This program, which is also the workloads.
+    pub program: PathBuf,
+    /// Where `anyring` and `anyring-deny` are.
+    tools: PathBuf,
+    /// A directory of our own on the file system to be measured.
+    pub scratch: PathBuf,
+    /// How long one window is.
+    pub window: Duration,
+    native_only: bool,
+    kernel_ring: std::result::Result<(), String>,
+}
+
+impl Context {
+    /// Looks around. `tools` is where the commands of the workspace are, by default beside this program; `scratch` the
+    /// directory to work under.
+    pub fn new(
+        tools: Option<PathBuf>,
+        scratch: &Path,
+        window: Duration,
+        native_only: bool,
+    ) -> Result<Self> {
+        let program = std::env::current_exe().doing(|| "finding this program".into())?;
+        let beside = program.parent().unwrap_or(Path::new(".")).to_owned();
+        let scratch = scratch.join(format!("anyring-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&scratch)
+            .doing(|| format!("creating {}", scratch.display()))
+            .map_err(|failure| failure.advice("name another directory with --dir"))?;
+        let kernel_ring = Ring::new(1, 2, 0)
+            .map(drop)
+            .map_err(|_| "the kernel's io_uring is denied here; see `anyring doctor`".to_owned());
+        Ok(Self {
+            program,
+            tools: tools.unwrap_or(beside),
+            scratch,
+            window,
+            native_only,
+            kernel_ring,
+        })
+    }
+
+    /// Why this cannot run here, if it cannot.
+    pub fn obstacle(&self, on: On) -> Result<Option<String>> {
+        match on {
+            On::Plain => Ok(None),
+            On::Kernel => Ok(self.kernel_ring.clone().err()),
+            On::Anyring | On::AnyringTrap if self.native_only => Ok(Some("--native-only".into())),
+            On::Anyring | On::AnyringTrap => {
+                let missing = ["anyring", "anyring-deny", "libanyring_preload.so"]
+                    .into_iter()
+                    .find(|name| !self.tools.join(name).exists());
+                match missing {
+                    None => Ok(None),
+                    Some(name) => Err(Failure::new(format!("{name} is not in {}", self.tools.display()))
+                        .advice("build the workspace with `cargo build --release`, name its directory with --tools, or measure the other sides with --native-only")),
+                }
+            }
+        }
+    }
+
+    /// `program`, to be run on `on`. Nothing of a surrounding anyring reaches it.
+    pub fn command(&self, on: On, program: &Path) -> Command {
+        let mut command = match on {
+            On::Plain | On::Kernel => command(program),
+            On::Anyring | On::AnyringTrap => {
+                let mut command = command(&self.tools.join("anyring-deny"));
+                command
+                    .arg(self.tools.join("anyring"))
+                    .args(["run", "--engine", "user", "--"])
+                    .arg(program);
+                command
+            }
+        };
+        command.env_remove("LD_PRELOAD");
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("ANYRING_") {
+                command.env_remove(name);
+            }
+        }
+        if on == On::AnyringTrap {
+            command.env("ANYRING_PATCH", "0");
+        }
+        command
+    }
+
+    /// A workload of this program, to be run on `on`.
+    pub fn workload(&self, on: On, name: &str) -> Command {
+        let mut command = self.command(on, &self.program);
+        command.args(["workload", name]);
+        command
+    }
+
+    /// The time after which something that measures for one window must have ended.
+    pub fn limit(&self) -> Duration {
+        self.window * 4 + Duration::from_secs(20)
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.scratch);
+    }
+}

@@ -1,0 +1,8 @@
+//! What runs the workloads: processes with a time limit, interleaved rounds, medians, the machine.
+
+pub mod launch;
+pub mod machine;
+pub mod process;
+pub mod rounds;
+pub mod stats;
+pub mod syscalls;

@@ -1,0 +1,78 @@
+//! What came out: as data, as a table for the terminal, as a page.
+
+pub mod page;
+pub mod table;
+
+use serde::Serialize;
+
+use crate::benchmarks::About;
+use crate::harness::machine::Machine;
+use crate::workload::Window;
+
+/// Everything that one call of the program measured.
+#[derive(Debug, Serialize)]
+pub struct Results {
+    /// What it was measured on.
+    pub machine: Machine,
+    /// The command that measured it.
+    pub command: String,
+    /// One per benchmark.
+    pub benchmarks: Vec<Outcome>,
+}
+
+/// What one benchmark gave.
+#[derive(Debug, Serialize)]
+pub struct Outcome {
+    /// Name, description, baseline.
+    #[serde(flatten)]
+    pub about: About,
+    /// Interleaved rounds.
+    pub rounds: usize,
+    /// Milliseconds measured per side, case and round.
+    pub window_ms: u64,
+    /// Sides that could not be measured.
+    pub skipped: Vec<Skipped>,
+    /// One per thing measured.
+    pub cases: Vec<Case>,
+}
+
+/// A side that could not be measured.
+#[derive(Debug, Serialize)]
+pub struct Skipped {
+    /// Its name.
+    pub side: String,
+    /// Why not.
+    pub reason: String,
+}
+
+/// One thing measured on all sides.
+#[derive(Debug, Serialize)]
+pub struct Case {
+    /// What was measured.
+    pub name: String,
+    /// One per side.
+    pub sides: Vec<SideResult>,
+}
+
+/// One thing measured on one side.
+#[derive(Debug, Serialize)]
+pub struct SideResult {
+    /// The side's name.
+    pub side: String,
+    /// Median over the rounds of time per operation.
+    pub ns_per_op: f64,
+    /// The best round.
+    pub fastest_ns_per_op: f64,
+    /// The worst round.
+    pub slowest_ns_per_op: f64,
+    /// Median of the CPU time per operation.
+    pub cpu_ns_per_op: f64,
+    /// Median over the rounds of this side's speed over the baseline's: above 1 is faster.
+    pub speed: Option<f64>,
+    /// Median over the rounds of this side's CPU time per operation over the baseline's: below 1 is cheaper.
+    pub cpu: Option<f64>,
+    /// System calls per operation, from a run of its own.
+    pub syscalls_per_op: Option<f64>,
+    /// Every round.
+    pub windows: Vec<Window>,
+}

@@ -1,0 +1,91 @@
+//! Tables, for the terminal and for the page.
+
+use super::{Case, Outcome, SideResult};
+
+/// The columns' titles.
+pub const TITLES: [&str; 8] = [
+    "case",
+    "side",
+    "op/s",
+    "time/op",
+    "best..worst",
+    "CPU/op",
+    "syscalls/op",
+    "speed",
+];
+
+/// The cells of one line, in the order of [`TITLES`].
+pub fn cells(case: &str, side: &SideResult) -> [String; 8] {
+    let rate = if side.ns_per_op > 0.0 {
+        1e9 / side.ns_per_op
+    } else {
+        0.0
+    };
+    [
+        case.to_owned(),
+        side.side.clone(),
+        format!("{rate:.0}"),
+        time(side.ns_per_op),
+        format!(
+            "{}..{}",
+            time(side.fastest_ns_per_op),
+            time(side.slowest_ns_per_op)
+        ),
+        time(side.cpu_ns_per_op),
+        side.syscalls_per_op
+            .map_or_else(|| "-".into(), |count| format!("{count:.2}")),
+        side.speed
+            .map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}")),
+    ]
+}
+
+/// The lines of a benchmark.
+pub fn lines(outcome: &Outcome) -> Vec<[String; 8]> {
+    let of_case = |case: &Case| {
+        let name = case.name.clone();
+        let lines: Vec<_> = case.sides.iter().map(|side| cells(&name, side)).collect();
+        lines
+    };
+    outcome.cases.iter().flat_map(of_case).collect()
+}
+
+/// A benchmark for the terminal.
+pub fn print(outcome: &Outcome) {
+    let about = &outcome.about;
+    println!("\n{}: {}", about.name, about.title);
+    println!("speed is over `{}`: above 1 is faster", about.baseline);
+    for skipped in &outcome.skipped {
+        println!("not measured: {}: {}", skipped.side, skipped.reason);
+    }
+    let mut lines = lines(outcome);
+    lines.insert(0, TITLES.map(String::from));
+    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max();
+    let widths: Vec<usize> = (0..TITLES.len()).filter_map(width).collect();
+    let mut last = String::new();
+    for mut line in lines {
+        if line[0] == last {
+            line[0].clear();
+        } else {
+            last.clone_from(&line[0]);
+        }
+        let cells = line.iter().zip(&widths).enumerate();
+        let text: Vec<String> = cells
+            .map(|(column, (cell, &width))| match column {
+                0 | 1 => format!("{cell:width$}"),
+                _ => format!("{cell:>width$}"),
+            })
+            .collect();
+        println!("  {}", text.join("  ").trim_end());
+    }
+}
+
+/// A time with three digits that mean something.
+fn time(nanoseconds: f64) -> String {
+    match nanoseconds {
+        ns if ns < 1e3 => format!("{ns:.0} ns"),
+        ns if ns < 1e4 => format!("{:.2} µs", ns / 1e3),
+        ns if ns < 1e5 => format!("{:.1} µs", ns / 1e3),
+        ns if ns < 1e6 => format!("{:.0} µs", ns / 1e3),
+        ns => format!("{:.2} ms", ns / 1e6),
+    }
+}

@@ -1,0 +1,99 @@
+//! No-ops: what the way through the ring costs when there is nothing to do.
+
+use std::time::Duration;
+
+use clap::{Args as ClapArgs, ValueEnum};
+use linux_raw_sys::io_uring::io_uring_op;
+
+use super::ring::Ring;
+use super::{Report, repeat_for};
+use crate::failure::{Failure, Result};
+
+/// Batches between two looks at the clock.
+const BATCHES: u32 = 128;
+
+/// Arguments of the workload.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct Args {
+    /// No-ops per call of `io_uring_enter`.
+    #[arg(long, default_value_t = 1)]
+    per_enter: u32,
+    /// Milliseconds to measure.
+    #[arg(long, default_value_t = 500)]
+    window_ms: u64,
+    /// What does the work.
+    #[arg(long, value_enum, default_value_t = Means::Ring)]
+    means: Means,
+}
+
+/// What does the work.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Means {
+    /// `IORING_OP_NOP`.
+    Ring,
+    /// `getppid`, the cheapest system call that nobody caches.
+    Syscall,
+}
+
+/// Runs the workload.
+pub fn run(args: &Args) -> Result<Report> {
+    let window = Duration::from_millis(args.window_ms);
+    match args.means {
+        Means::Ring => on_ring(args.per_enter, window),
+        Means::Syscall => plain(args.per_enter, window),
+    }
+}
+
+fn on_ring(per_enter: u32, window: Duration) -> Result<Report> {
+    let entries = per_enter.next_power_of_two();
+    let mut ring = Ring::new(entries, entries * 2, 0)?;
+    let engine = Some(ring.engine());
+    let (measured, total_ops) = repeat_for(window, || {
+        for _ in 0..BATCHES {
+            batch(&mut ring, per_enter)?;
+        }
+        Ok(u64::from(BATCHES * per_enter))
+    })?;
+    Ok(Report {
+        engine,
+        total_ops,
+        windows: vec![measured],
+    })
+}
+
+fn batch(ring: &mut Ring, count: u32) -> Result<()> {
+    for number in 0..count {
+        let request = ring
+            .request()
+            .ok_or_else(|| Failure::new("the submission ring is full after an enter"))?;
+        request.opcode = io_uring_op::IORING_OP_NOP as u8;
+        request.user_data = u64::from(number);
+    }
+    ring.submit_and_wait(count)?;
+    for _ in 0..count {
+        match ring.completion() {
+            Some(completion) if completion.result == 0 => {}
+            other => {
+                return Err(Failure::new(format!(
+                    "a no-op completed as {other:?} after an enter that waits for all"
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn plain(per_batch: u32, window: Duration) -> Result<Report> {
+    let (measured, total_ops) = repeat_for(window, || {
+        for _ in 0..BATCHES * per_batch {
+            // SAFETY: takes nothing, changes nothing.
+            std::hint::black_box(unsafe { libc::syscall(libc::SYS_getppid) });
+        }
+        Ok(u64::from(BATCHES * per_batch))
+    })?;
+    Ok(Report {
+        engine: None,
+        total_ops,
+        windows: vec![measured],
+    })
+}

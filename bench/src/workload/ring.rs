@@ -1,0 +1,338 @@
+//! A ring with nothing between it and the kernel's ABI.
+//!
+//! Its three calls are inline system calls in the form that a static liburing has them: the number
+//! in `%eax` by one immediate move, then `syscall`. That is what a program looks like that nobody
+//! prepared for anyring, so the trap and the patching of call sites apply to it as to any other.
+
+use core::arch::asm;
+use core::ptr;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use linux_raw_sys::io_uring::{
+    IORING_ENTER_GETEVENTS, IORING_OFF_SQ_RING, IORING_OFF_SQES, IORING_RSRC_REGISTER_SPARSE,
+    IORING_SETUP_CQSIZE, io_uring_cqe, io_uring_params, io_uring_register_op,
+    io_uring_rsrc_register, io_uring_sqe,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{Failure, Result};
+
+/// Who implements the ring that a workload ran on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Engine {
+    /// The kernel's io_uring.
+    Kernel,
+    /// Anything else: the ring's descriptor is not the kernel's.
+    User,
+}
+
+/// A completion, copied out of the ring.
+#[derive(Clone, Copy, Debug)]
+pub struct Completion {
+    /// What the request carried.
+    pub user_data: u64,
+    /// Its result or negative errno.
+    pub result: i32,
+}
+
+/// One ring, used by one thread.
+pub struct Ring {
+    descriptor: i32,
+    submission: Submission,
+    completion: CompletionQueue,
+}
+
+struct Submission {
+    head: &'static AtomicU32,
+    tail: &'static AtomicU32,
+    mask: u32,
+    entries: u32,
+    requests: *mut io_uring_sqe,
+    /// The tail including the requests that `submit_and_wait` has not shown to the engine yet.
+    local_tail: u32,
+}
+
+struct CompletionQueue {
+    head: &'static AtomicU32,
+    tail: &'static AtomicU32,
+    mask: u32,
+    entries: *const io_uring_cqe,
+}
+
+impl Ring {
+    /// Creates a ring of `entries` requests and `completions` completions and maps it. The mappings
+    /// stay until the process ends.
+    pub fn new(entries: u32, completions: u32, flags: u32) -> Result<Self> {
+        // SAFETY: all-zero bytes are a valid `io_uring_params`.
+        let mut params: io_uring_params = unsafe { core::mem::zeroed() };
+        params.flags = flags | IORING_SETUP_CQSIZE;
+        params.cq_entries = completions;
+        // SAFETY: `params` lives through the call.
+        let result = unsafe { setup(entries, &mut params) };
+        if result < 0 {
+            return Err(Failure::negative_errno("io_uring_setup", result)
+                .advice("`anyring doctor` says what this machine allows and why"));
+        }
+        let descriptor = i32::try_from(result).expect("a descriptor fits an int");
+        let index_bytes = params.sq_off.array + params.sq_entries * 4;
+        let completion_bytes =
+            params.cq_off.cqes + params.cq_entries * size_of::<io_uring_cqe>() as u32;
+        let base = map(
+            descriptor,
+            IORING_OFF_SQ_RING,
+            index_bytes.max(completion_bytes) as usize,
+        )?;
+        let requests = map(
+            descriptor,
+            IORING_OFF_SQES,
+            params.sq_entries as usize * size_of::<io_uring_sqe>(),
+        )?;
+        // SAFETY: the offsets come from the engine and lie within the mapping, whose size was computed from them.
+        unsafe {
+            let indices = base.add(params.sq_off.array as usize).cast::<u32>();
+            for index in 0..params.sq_entries {
+                indices.add(index as usize).write(index);
+            }
+            Ok(Self {
+                descriptor,
+                submission: Submission {
+                    head: shared(base, params.sq_off.head),
+                    tail: shared(base, params.sq_off.tail),
+                    mask: params.sq_entries - 1,
+                    entries: params.sq_entries,
+                    requests: requests.cast(),
+                    local_tail: 0,
+                },
+                completion: CompletionQueue {
+                    head: shared(base, params.cq_off.head),
+                    tail: shared(base, params.cq_off.tail),
+                    mask: params.cq_entries - 1,
+                    entries: base.add(params.cq_off.cqes as usize).cast(),
+                },
+            })
+        }
+    }
+
+    /// Who implements this ring.
+    pub fn engine(&self) -> Engine {
+        let link = std::fs::read_link(format!("/proc/self/fd/{}", self.descriptor));
+        match link {
+            Ok(path) if path.as_os_str() == "anon_inode:[io_uring]" => Engine::Kernel,
+            _ => Engine::User,
+        }
+    }
+
+    /// The next free request, zeroed; `None` when the submission ring is full.
+    pub fn request(&mut self) -> Option<&mut io_uring_sqe> {
+        let queue = &mut self.submission;
+        let head = queue.head.load(Ordering::Acquire);
+        if queue.local_tail.wrapping_sub(head) >= queue.entries {
+            return None;
+        }
+        let index = (queue.local_tail & queue.mask) as usize;
+        queue.local_tail = queue.local_tail.wrapping_add(1);
+        // SAFETY: the index is within the ring, and the engine reads this entry only once the tail has passed it.
+        unsafe {
+            let request = queue.requests.add(index);
+            ptr::write_bytes(request, 0, 1);
+            Some(&mut *request)
+        }
+    }
+
+    /// As [`Ring::request`], submitting what is there when the ring is full.
+    pub fn request_or_submit(&mut self) -> Result<&mut io_uring_sqe> {
+        let head = self.submission.head.load(Ordering::Acquire);
+        if self.submission.local_tail.wrapping_sub(head) >= self.submission.entries {
+            self.submit_and_wait(0)?;
+        }
+        self.request()
+            .ok_or_else(|| Failure::new("the submission ring stays full after a submission"))
+    }
+
+    /// Submits what is queued and waits until `want` completions are there.
+    pub fn submit_and_wait(&mut self, want: u32) -> Result<()> {
+        let queue = &self.submission;
+        // Pairs with the engine's acquire load of the tail.
+        queue.tail.store(queue.local_tail, Ordering::Release);
+        let pending = queue
+            .local_tail
+            .wrapping_sub(queue.head.load(Ordering::Acquire));
+        let flags = if want > 0 { IORING_ENTER_GETEVENTS } else { 0 };
+        // SAFETY: the requests name memory that outlives them; their makers see to it.
+        let result = unsafe { enter(self.descriptor, pending, want, flags) };
+        if result < 0 && result != -i64::from(libc::EINTR) {
+            return Err(Failure::negative_errno("io_uring_enter", result));
+        }
+        Ok(())
+    }
+
+    /// Takes the oldest completion.
+    pub fn completion(&mut self) -> Option<Completion> {
+        let queue = &self.completion;
+        let head = queue.head.load(Ordering::Relaxed);
+        // Pairs with the engine's release store of the tail.
+        if head == queue.tail.load(Ordering::Acquire) {
+            return None;
+        }
+        // SAFETY: the index is within the ring, and the engine does not reuse the entry before the head has passed it.
+        let completion = unsafe {
+            let entry = queue.entries.add((head & queue.mask) as usize);
+            Completion {
+                user_data: (*entry).user_data,
+                result: (*entry).res,
+            }
+        };
+        // Pairs with the engine's acquire load of the head.
+        queue.head.store(head.wrapping_add(1), Ordering::Release);
+        Some(completion)
+    }
+
+    /// Registers a table of `slots` direct descriptors, all empty.
+    pub fn register_slots(&self, slots: u32) -> Result<()> {
+        let table = io_uring_rsrc_register {
+            nr: slots,
+            flags: IORING_RSRC_REGISTER_SPARSE,
+            resv2: 0,
+            data: 0,
+            tags: 0,
+        };
+        let opcode = io_uring_register_op::IORING_REGISTER_FILES2 as u32;
+        let (address, bytes) = (ptr::from_ref(&table).cast(), size_of_val(&table) as u32);
+        // SAFETY: the table is what the opcode asks for; the count is its size.
+        let result = unsafe { register(self.descriptor, opcode, address, bytes) };
+        if result < 0 {
+            return Err(Failure::negative_errno(
+                format!("registering a table of {slots} direct descriptors"),
+                result,
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The shared word at `offset` of the ring memory.
+///
+/// # Safety
+/// The word must lie within a mapping that stays until the process ends.
+unsafe fn shared(base: *mut u8, offset: u32) -> &'static AtomicU32 {
+    // SAFETY: the caller's promise; the engine accesses it atomically too.
+    unsafe { AtomicU32::from_ptr(base.add(offset as usize).cast()) }
+}
+
+fn map(descriptor: i32, offset: u32, bytes: usize) -> Result<*mut u8> {
+    // SAFETY: a fresh mapping at an address of the kernel's choice.
+    let address = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_POPULATE,
+            descriptor,
+            libc::off_t::from(offset),
+        )
+    };
+    if address == libc::MAP_FAILED {
+        return Err(Failure::errno(format!(
+            "mapping the ring at offset {offset:#x}"
+        )));
+    }
+    Ok(address.cast())
+}
+
+/// # Safety
+/// As for the system call.
+#[inline(never)]
+unsafe fn setup(entries: u32, params: *mut io_uring_params) -> i64 {
+    // SAFETY: the caller's promise.
+    unsafe { ring_call::<425>([entries as usize, params as usize, 0, 0, 0, 0]) }
+}
+
+/// # Safety
+/// As for the system call.
+#[inline(never)]
+unsafe fn enter(descriptor: i32, submit: u32, want: u32, flags: u32) -> i64 {
+    let arguments = [
+        descriptor as usize,
+        submit as usize,
+        want as usize,
+        flags as usize,
+        0,
+        8,
+    ];
+    // SAFETY: the caller's promise.
+    unsafe { ring_call::<426>(arguments) }
+}
+
+/// # Safety
+/// As for the system call.
+#[inline(never)]
+unsafe fn register(
+    descriptor: i32,
+    opcode: u32,
+    argument: *const core::ffi::c_void,
+    count: u32,
+) -> i64 {
+    let arguments = [
+        descriptor as usize,
+        opcode as usize,
+        argument as usize,
+        count as usize,
+        0,
+        0,
+    ];
+    // SAFETY: the caller's promise.
+    unsafe { ring_call::<427>(arguments) }
+}
+
+/// # Safety
+/// As for the system call `NUMBER`.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn ring_call<const NUMBER: u32>(arguments: [usize; 6]) -> i64 {
+    let result: i64;
+    // SAFETY: the caller's promise; the kernel clobbers only %rcx and %r11.
+    unsafe {
+        asm!(
+            "mov eax, {number}",
+            "syscall",
+            number = const NUMBER,
+            in("rdi") arguments[0],
+            in("rsi") arguments[1],
+            in("rdx") arguments[2],
+            in("r10") arguments[3],
+            in("r8") arguments[4],
+            in("r9") arguments[5],
+            lateout("rax") result,
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// # Safety
+/// As for the system call `NUMBER`.
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+unsafe fn ring_call<const NUMBER: u32>(arguments: [usize; 6]) -> i64 {
+    let result: i64;
+    // SAFETY: the caller's promise; the kernel preserves every register but x0.
+    unsafe {
+        asm!(
+            "mov x8, {number}",
+            "svc 0",
+            number = const NUMBER,
+            inlateout("x0") arguments[0] => result,
+            in("x1") arguments[1],
+            in("x2") arguments[2],
+            in("x3") arguments[3],
+            in("x4") arguments[4],
+            in("x5") arguments[5],
+            lateout("x8") _,
+            options(nostack),
+        );
+    }
+    result
+}
