@@ -16,11 +16,7 @@ pub type Result<T> = std::result::Result<T, Failure>;
 impl Failure {
     /// A failure that says only what went wrong.
     pub fn new(what: impl Into<String>) -> Self {
-        Self {
-            what: what.into(),
-            cause: None,
-            advice: None,
-        }
+        Self { what: what.into(), cause: None, advice: None }
     }
 
     /// `what` failed with the calling thread's `errno`.

@@ -28,11 +28,7 @@ use workload::Workload;
 ///
 /// Every side of a benchmark runs as a process of its own, in interleaved rounds; the figures are medians.
 #[derive(Debug, Parser)]
-#[command(
-    name = "anyring-bench",
-    version,
-    args_conflicts_with_subcommands = true
-)]
+#[command(name = "anyring-bench", version, args_conflicts_with_subcommands = true)]
 struct Arguments {
     #[command(subcommand)]
     internal: Option<Internal>,
@@ -116,11 +112,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     if let Some(warning) = machine.warning() {
         eprintln!("warning: {warning}");
     }
-    let mut results = Results {
-        machine,
-        command: command_line(),
-        benchmarks: Vec::new(),
-    };
+    let mut results = Results { machine, command: command_line(), benchmarks: Vec::new() };
     for benchmark in &mut chosen {
         let outcome = measure(benchmark.as_mut(), &context, plan)?;
         if !arguments.json {
@@ -133,8 +125,7 @@ fn run(arguments: &Arguments) -> Result<()> {
 
 fn publish(arguments: &Arguments, results: &Results) -> Result<()> {
     if arguments.json {
-        let text =
-            serde_json::to_string_pretty(results).doing(|| "writing the results as JSON".into())?;
+        let text = serde_json::to_string_pretty(results).doing(|| "writing the results as JSON".into())?;
         println!("{text}");
     }
     if let Some(page) = &arguments.write {
@@ -152,10 +143,7 @@ fn choose(names: &[String]) -> Result<Vec<Box<dyn Benchmark>>> {
             .advice(format!("there are: {}", known.join(", "))));
     }
     let wanted = |name: &str| names.is_empty() || names.iter().any(|other| other == name);
-    Ok(all
-        .into_iter()
-        .filter(|one| wanted(one.about().name))
-        .collect())
+    Ok(all.into_iter().filter(|one| wanted(one.about().name)).collect())
 }
 
 fn list(benchmark: &dyn Benchmark) {
@@ -168,8 +156,5 @@ fn list(benchmark: &dyn Benchmark) {
 
 /// The command as a reader would repeat it: the program by its name alone.
 fn command_line() -> String {
-    std::iter::once("anyring-bench".to_owned())
-        .chain(std::env::args().skip(1))
-        .collect::<Vec<_>>()
-        .join(" ")
+    std::iter::once("anyring-bench".to_owned()).chain(std::env::args().skip(1)).collect::<Vec<_>>().join(" ")
 }

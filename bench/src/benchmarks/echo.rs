@@ -90,10 +90,7 @@ impl Benchmark for Echo {
         // The client is there already and waits for the address: what is counted from here is the server's.
         let mut counter = count.then(Counter::start).flatten();
         let mut command = context.workload(SIDES[side].on, "echo-server");
-        command
-            .args(FLAGS[side])
-            .args(["--connections", &connections])
-            .args(pinned(0));
+        command.args(FLAGS[side]).args(["--connections", &connections]).args(pinned(0));
         let mut server = Process::start(command, &context.scratch, context.limit())?;
         let address = server.first_line()?;
         tell(&mut client, &address)?;
@@ -104,20 +101,13 @@ impl Benchmark for Echo {
             Err(failure) => return Err(server.finish().err().unwrap_or(failure)),
         };
         server.finish()?;
-        let report = serde_json::from_str(&client.output)
-            .doing(|| "understanding the clients' report".into())?;
-        Ok(Run {
-            report,
-            syscalls: counter.as_mut().map(Counter::count),
-        })
+        let report =
+            serde_json::from_str(&client.output).doing(|| "understanding the clients' report".into())?;
+        Ok(Run { report, syscalls: counter.as_mut().map(Counter::count) })
     }
 }
 
 fn tell(client: &mut Process, address: &str) -> Result<()> {
-    let mut input = client
-        .input()
-        .ok_or_else(|| Failure::new("the clients' standard input is no pipe"))?;
-    input
-        .write_all(address.as_bytes())
-        .doing(|| "telling the clients where the server is".into())
+    let mut input = client.input().ok_or_else(|| Failure::new("the clients' standard input is no pipe"))?;
+    input.write_all(address.as_bytes()).doing(|| "telling the clients where the server is".into())
 }

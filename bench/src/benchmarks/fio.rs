@@ -84,12 +84,7 @@ impl Fio {
         Self::new(about, &DIRECT, &[(32, 1)], true)
     }
 
-    fn new(
-        about: About,
-        fio_sides: &'static [FioSide],
-        depths: &'static [Depth],
-        direct: bool,
-    ) -> Self {
+    fn new(about: About, fio_sides: &'static [FioSide], depths: &'static [Depth], direct: bool) -> Self {
         Self {
             about,
             fio_sides,
@@ -160,10 +155,7 @@ impl Benchmark for Fio {
 
     fn obstacle(&self, context: &Context, side: usize) -> Result<Option<String>> {
         let (Side { on, .. }, engine) = self.fio_sides[side];
-        if !engines(&find_fio()?)?
-            .split_whitespace()
-            .any(|word| word == engine)
-        {
+        if !engines(&find_fio()?)?.split_whitespace().any(|word| word == engine) {
             return Ok(Some(format!("this fio has no engine {engine}")));
         }
         context.obstacle(on)
@@ -185,9 +177,7 @@ impl Benchmark for Fio {
 
     fn run(&self, context: &Context, group: usize, side: usize, count: bool) -> Result<Run> {
         let mut command = self.command(context, side, self.depths[group]);
-        command
-            .arg("--time_based=1")
-            .arg(format!("--runtime={}ms", context.window.as_millis()));
+        command.arg("--time_based=1").arg(format!("--runtime={}ms", context.window.as_millis()));
         let mut counter = count.then(Counter::start).flatten();
         let finished = self.finish(context, command)?;
         let syscalls = counter.as_mut().map(Counter::count);
@@ -201,11 +191,7 @@ impl Benchmark for Fio {
             cpu_ns: cpu.as_nanos() as u64,
         };
         Ok(Run {
-            report: Report {
-                engine: None,
-                total_ops: read.total_ios,
-                windows: vec![window],
-            },
+            report: Report { engine: None, total_ops: read.total_ios, windows: vec![window] },
             syscalls,
         })
     }
@@ -236,10 +222,7 @@ fn parse(text: &str) -> Result<ReadSide> {
     let output: Output = serde_json::from_str(json).doing(|| "understanding fio's JSON".into())?;
     match output.jobs.into_iter().next() {
         Some(job) if job.error == 0 && job.read.runtime > 0 => Ok(job.read),
-        Some(job) => Err(Failure::new(format!(
-            "fio's job ended with error {}",
-            job.error
-        ))),
+        Some(job) => Err(Failure::new(format!("fio's job ended with error {}", job.error))),
         None => Err(Failure::new("fio's JSON names no job")),
     }
 }
@@ -254,10 +237,7 @@ fn find_fio() -> Result<PathBuf> {
 }
 
 fn engines(fio: &Path) -> Result<String> {
-    let output = Command::new(fio)
-        .arg("--enghelp")
-        .output()
-        .doing(|| "asking fio for its engines".into())?;
+    let output = Command::new(fio).arg("--enghelp").output().doing(|| "asking fio for its engines".into())?;
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 

@@ -8,18 +8,9 @@ use crate::harness::launch::{Context, On};
 use crate::workload::meta::create_tree;
 
 const SIDES: [Side; 3] = [
-    Side {
-        name: "kernel",
-        on: On::Kernel,
-    },
-    Side {
-        name: "anyring",
-        on: On::Anyring,
-    },
-    Side {
-        name: "plain calls",
-        on: On::Plain,
-    },
+    Side { name: "kernel", on: On::Kernel },
+    Side { name: "anyring", on: On::Anyring },
+    Side { name: "plain calls", on: On::Plain },
 ];
 
 /// Depth, and whether the three operations are a chain.

@@ -96,10 +96,7 @@ pub fn all() -> Vec<Box<dyn Benchmark>> {
 fn run_workload(context: &Context, command: Command, count: bool) -> Result<Run> {
     let mut counter = count.then(Counter::start).flatten();
     let finished = Process::start(command, &context.scratch, context.limit())?.finish()?;
-    let report = serde_json::from_str(&finished.output)
-        .doing(|| "understanding the report of a workload".into())?;
-    Ok(Run {
-        report,
-        syscalls: counter.as_mut().map(Counter::count),
-    })
+    let report =
+        serde_json::from_str(&finished.output).doing(|| "understanding the report of a workload".into())?;
+    Ok(Run { report, syscalls: counter.as_mut().map(Counter::count) })
 }

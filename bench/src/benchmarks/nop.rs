@@ -7,22 +7,10 @@ use crate::harness::launch::{Context, On};
 const PER_ENTER: [u32; 3] = [1, 4, 16];
 
 const SIDES: [Side; 4] = [
-    Side {
-        name: "kernel",
-        on: On::Kernel,
-    },
-    Side {
-        name: "anyring",
-        on: On::Anyring,
-    },
-    Side {
-        name: "anyring, unpatched",
-        on: On::AnyringTrap,
-    },
-    Side {
-        name: "getppid",
-        on: On::Plain,
-    },
+    Side { name: "kernel", on: On::Kernel },
+    Side { name: "anyring", on: On::Anyring },
+    Side { name: "anyring, unpatched", on: On::AnyringTrap },
+    Side { name: "getppid", on: On::Plain },
 ];
 
 /// No-ops per enter, one binary on both engines.

@@ -38,12 +38,7 @@ pub struct Context {
 impl Context {
     /// Looks around. `tools` is where the commands of the workspace are, by default beside this program; `scratch` the
     /// directory to work under.
-    pub fn new(
-        tools: Option<PathBuf>,
-        scratch: &Path,
-        window: Duration,
-        native_only: bool,
-    ) -> Result<Self> {
+    pub fn new(tools: Option<PathBuf>, scratch: &Path, window: Duration, native_only: bool) -> Result<Self> {
         let program = std::env::current_exe().doing(|| "finding this program".into())?;
         let beside = program.parent().unwrap_or(Path::new(".")).to_owned();
         let scratch = scratch.join(format!("anyring-bench-{}", std::process::id()));
@@ -53,14 +48,7 @@ impl Context {
         let kernel_ring = Ring::new(1, 2, 0)
             .map(drop)
             .map_err(|_| "the kernel's io_uring is denied here; see `anyring doctor`".to_owned());
-        Ok(Self {
-            program,
-            tools: tools.unwrap_or(beside),
-            scratch,
-            window,
-            native_only,
-            kernel_ring,
-        })
+        Ok(Self { program, tools: tools.unwrap_or(beside), scratch, window, native_only, kernel_ring })
     }
 
     /// Why this cannot run here, if it cannot.
@@ -88,10 +76,7 @@ impl Context {
             On::Plain | On::Kernel => command(program),
             On::Anyring | On::AnyringTrap => {
                 let mut command = command(&self.tools.join("anyring-deny"));
-                command
-                    .arg(self.tools.join("anyring"))
-                    .args(["run", "--engine", "user", "--"])
-                    .arg(program);
+                command.arg(self.tools.join("anyring")).args(["run", "--engine", "user", "--"]).arg(program);
                 command
             }
         };

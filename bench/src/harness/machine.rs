@@ -46,10 +46,7 @@ impl Machine {
     /// What to tell a reader who should not trust the numbers.
     pub fn warning(&self) -> Option<String> {
         (self.load_before > 0.5).then(|| {
-            format!(
-                "the machine was not quiet: load average {:.2} before the first round",
-                self.load_before
-            )
+            format!("the machine was not quiet: load average {:.2} before the first round", self.load_before)
         })
     }
 }
@@ -78,9 +75,7 @@ fn file_system(directory: &Path) -> Option<String> {
         .filter_map(|line| {
             let mut words = line.split(' ').skip(1);
             let (path, kind) = (words.next()?, words.next()?);
-            directory
-                .starts_with(path)
-                .then(|| (path.len(), kind.to_owned()))
+            directory.starts_with(path).then(|| (path.len(), kind.to_owned()))
         })
         .max()
         .map(|(_, kind)| kind)
@@ -88,18 +83,11 @@ fn file_system(directory: &Path) -> Option<String> {
 
 /// The day, by the civil calendar.
 fn today() -> String {
-    let now = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap_or_default();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let seconds = now.as_secs() as libc::time_t;
     // SAFETY: all-zero bytes are a valid `tm`.
     let mut parts: libc::tm = unsafe { std::mem::zeroed() };
     // SAFETY: both live through the call.
     unsafe { libc::gmtime_r(&seconds, &mut parts) };
-    format!(
-        "{:04}-{:02}-{:02}",
-        parts.tm_year + 1900,
-        parts.tm_mon + 1,
-        parts.tm_mday
-    )
+    format!("{:04}-{:02}-{:02}", parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday)
 }

@@ -36,23 +36,11 @@ impl Process {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let output = scratch.join(format!("output-{number}"));
         let errors = scratch.join(format!("errors-{number}"));
-        command
-            .stdout(create(&output)?)
-            .stderr(create(&errors)?)
-            .process_group(0);
+        command.stdout(create(&output)?).stderr(create(&errors)?).process_group(0);
         die_with_this_process(&mut command);
         let described = describe(&command);
-        let child = command
-            .spawn()
-            .doing(|| format!("starting `{described}`"))?;
-        Ok(Self {
-            child,
-            described,
-            output,
-            errors,
-            deadline: Instant::now() + limit,
-            ended: false,
-        })
+        let child = command.spawn().doing(|| format!("starting `{described}`"))?;
+        Ok(Self { child, described, output, errors, deadline: Instant::now() + limit, ended: false })
     }
 
     /// The child's standard input, if `command` asked for a pipe.
@@ -100,11 +88,7 @@ impl Process {
         }
         // SAFETY: the descriptor is fresh and nobody else's.
         let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
-        let mut poll = libc::pollfd {
-            fd: descriptor.as_raw_fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        };
+        let mut poll = libc::pollfd { fd: descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         loop {
             let left = self.deadline.saturating_duration_since(Instant::now());
             let milliseconds = left.as_millis().min(i32::MAX as u128) as i32;
@@ -143,9 +127,7 @@ impl Process {
     }
 
     fn read(&self, path: &Path) -> String {
-        std::fs::read(path)
-            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
-            .unwrap_or_default()
+        std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
     }
 }
 
@@ -166,11 +148,7 @@ fn die_with_this_process(command: &mut Command) {
     let hook = || {
         // SAFETY: takes plain numbers.
         let result = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-        if result == 0 {
-            Ok(())
-        } else {
-            Err(std::io::Error::last_os_error())
-        }
+        if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
     };
     // SAFETY: the hook makes one system call and allocates nothing.
     unsafe { command.pre_exec(hook) };

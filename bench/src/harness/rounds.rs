@@ -42,27 +42,15 @@ pub fn measure(benchmark: &mut dyn Benchmark, context: &Context, plan: Plan) -> 
         let gathered = run_group(benchmark, context, plan, group, &usable)?;
         cases.extend(to_cases(benchmark, label, &usable, &gathered));
     }
-    Ok(Outcome {
-        about,
-        rounds: plan.rounds,
-        window_ms: context.window.as_millis() as u64,
-        skipped,
-        cases,
-    })
+    Ok(Outcome { about, rounds: plan.rounds, window_ms: context.window.as_millis() as u64, skipped, cases })
 }
 
-fn usable_sides(
-    benchmark: &dyn Benchmark,
-    context: &Context,
-) -> Result<(Vec<usize>, Vec<Skipped>)> {
+fn usable_sides(benchmark: &dyn Benchmark, context: &Context) -> Result<(Vec<usize>, Vec<Skipped>)> {
     let (mut usable, mut skipped) = (Vec::new(), Vec::new());
     for (index, side) in benchmark.sides().iter().enumerate() {
         match benchmark.obstacle(context, index)? {
             None => usable.push(index),
-            Some(reason) => skipped.push(Skipped {
-                side: side.name.into(),
-                reason,
-            }),
+            Some(reason) => skipped.push(Skipped { side: side.name.into(), reason }),
         }
     }
     Ok((usable, skipped))
@@ -90,8 +78,7 @@ fn run_group(
     for &side in usable.iter().filter(|_| plan.syscalls) {
         let run = run_checked(benchmark, context, group, side, true)?;
         let ops = run.report.total_ops.max(1) as f64;
-        gathered.entry(side).or_default().syscalls_per_op =
-            run.syscalls.map(|count| count as f64 / ops);
+        gathered.entry(side).or_default().syscalls_per_op = run.syscalls.map(|count| count as f64 / ops);
     }
     Ok(gathered)
 }
@@ -130,9 +117,7 @@ fn to_cases(
 ) -> Vec<Case> {
     let sides = benchmark.sides();
     let about = benchmark.about();
-    let baseline = usable
-        .iter()
-        .find(|&&side| sides[side].name == about.baseline);
+    let baseline = usable.iter().find(|&&side| sides[side].name == about.baseline);
     let baseline = baseline.and_then(|side| gathered.get(side));
     let Some(first) = gathered.values().next() else {
         return Vec::new();
@@ -153,12 +138,7 @@ fn to_cases(
                     .filter_map(|side| {
                         let gathered = gathered.get(side)?;
                         let windows = gathered.windows.get(number)?;
-                        Some(to_side(
-                            sides[*side].name,
-                            windows,
-                            against,
-                            gathered.syscalls_per_op,
-                        ))
+                        Some(to_side(sides[*side].name, windows, against, gathered.syscalls_per_op))
                     })
                     .collect(),
             }

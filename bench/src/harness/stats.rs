@@ -13,16 +13,8 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
 
 /// The median of the ratios of values that were measured in the same round: drift of the machine from round to
 /// round does not reach it.
-pub fn paired_ratio(
-    over: impl IntoIterator<Item = f64>,
-    under: impl IntoIterator<Item = f64>,
-) -> f64 {
-    median(
-        over.into_iter()
-            .zip(under)
-            .filter(|&(_, under)| under > 0.0)
-            .map(|(over, under)| over / under),
-    )
+pub fn paired_ratio(over: impl IntoIterator<Item = f64>, under: impl IntoIterator<Item = f64>) -> f64 {
+    median(over.into_iter().zip(under).filter(|&(_, under)| under > 0.0).map(|(over, under)| over / under))
 }
 
 #[cfg(test)]

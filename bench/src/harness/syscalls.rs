@@ -81,8 +81,6 @@ impl Counter {
 fn tracepoint() -> Option<u64> {
     ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"]
         .iter()
-        .find_map(|root| {
-            std::fs::read_to_string(format!("{root}/events/raw_syscalls/sys_enter/id")).ok()
-        })
+        .find_map(|root| std::fs::read_to_string(format!("{root}/events/raw_syscalls/sys_enter/id")).ok())
         .and_then(|id| id.trim().parse().ok())
 }

@@ -33,10 +33,7 @@ pub fn write(path: &Path, results: &Results) -> Result<()> {
 }
 
 fn marks(name: &str) -> (String, String) {
-    (
-        format!("<!-- begin {name} -->"),
-        format!("<!-- end {name} -->"),
-    )
+    (format!("<!-- begin {name} -->"), format!("<!-- end {name} -->"))
 }
 
 /// The page with this section in place of the one that it had, or at its end.

@@ -3,39 +3,21 @@
 use super::{Case, Outcome, SideResult};
 
 /// The columns' titles.
-pub const TITLES: [&str; 8] = [
-    "case",
-    "side",
-    "op/s",
-    "time/op",
-    "best..worst",
-    "CPU/op",
-    "syscalls/op",
-    "speed",
-];
+pub const TITLES: [&str; 8] =
+    ["case", "side", "op/s", "time/op", "best..worst", "CPU/op", "syscalls/op", "speed"];
 
 /// The cells of one line, in the order of [`TITLES`].
 pub fn cells(case: &str, side: &SideResult) -> [String; 8] {
-    let rate = if side.ns_per_op > 0.0 {
-        1e9 / side.ns_per_op
-    } else {
-        0.0
-    };
+    let rate = if side.ns_per_op > 0.0 { 1e9 / side.ns_per_op } else { 0.0 };
     [
         case.to_owned(),
         side.side.clone(),
         format!("{rate:.0}"),
         time(side.ns_per_op),
-        format!(
-            "{}..{}",
-            time(side.fastest_ns_per_op),
-            time(side.slowest_ns_per_op)
-        ),
+        format!("{}..{}", time(side.fastest_ns_per_op), time(side.slowest_ns_per_op)),
         time(side.cpu_ns_per_op),
-        side.syscalls_per_op
-            .map_or_else(|| "-".into(), |count| format!("{count:.2}")),
-        side.speed
-            .map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}")),
+        side.syscalls_per_op.map_or_else(|| "-".into(), |count| format!("{count:.2}")),
+        side.speed.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}")),
     ]
 }
 

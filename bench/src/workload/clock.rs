@@ -20,19 +20,14 @@ pub fn cpu_of(process: u32) -> Result<Duration> {
     // SAFETY: `clock` lives through the call.
     let error = unsafe { libc::clock_getcpuclockid(process as libc::pid_t, &mut clock) };
     if error != 0 {
-        return Err(
-            Failure::new(format!("reading the CPU time of process {process}"))
-                .cause(std::io::Error::from_raw_os_error(error).to_string()),
-        );
+        return Err(Failure::new(format!("reading the CPU time of process {process}"))
+            .cause(std::io::Error::from_raw_os_error(error).to_string()));
     }
     read(clock).ok_or_else(|| Failure::errno(format!("reading the CPU time of process {process}")))
 }
 
 fn read(clock: libc::clockid_t) -> Option<Duration> {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` lives through the call.
     let result = unsafe { libc::clock_gettime(clock, &mut time) };
     (result == 0).then(|| Duration::new(time.tv_sec as u64, time.tv_nsec as u32))

@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueEnum};
 use linux_raw_sys::io_uring::{
-    IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_SINGLE_ISSUER, io_uring_op, io_uring_sqe,
-    io_uring_sqe_flags_bit,
+    IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_SINGLE_ISSUER, io_uring_op, io_uring_sqe, io_uring_sqe_flags_bit,
 };
 
 use super::clock::{process_cpu, wall};
@@ -79,10 +78,7 @@ fn paths(root: &Path) -> Result<Vec<CString>> {
 /// Runs the workload.
 pub fn run(args: &Args) -> Result<Report> {
     if args.depth == 0 || BLOCK % args.depth != 0 {
-        return Err(Failure::new(format!(
-            "--depth {} does not divide {BLOCK}",
-            args.depth
-        )));
+        return Err(Failure::new(format!("--depth {} does not divide {BLOCK}", args.depth)));
     }
     let paths = paths(&args.tree)?;
     let window = Duration::from_millis(args.window_ms);
@@ -151,11 +147,7 @@ fn separate(worker: &mut dyn Phases, paths: &[CString], window: Duration) -> Res
         wall_ns: spent.wall.as_nanos() as u64,
         cpu_ns: spent.cpu.as_nanos() as u64,
     });
-    Ok(Report {
-        engine: None,
-        total_ops: 3 * (warm_up + ops),
-        windows: windows.collect(),
-    })
+    Ok(Report { engine: None, total_ops: 3 * (warm_up + ops), windows: windows.collect() })
 }
 
 struct Plain;
@@ -169,10 +161,7 @@ impl Phases for Plain {
     }
 
     fn look(&mut self, paths: &[CString], results: &mut [libc::statx; BLOCK]) -> Result<()> {
-        paths
-            .iter()
-            .zip(results)
-            .try_for_each(|(path, result)| plain_look(path, result))
+        paths.iter().zip(results).try_for_each(|(path, result)| plain_look(path, result))
     }
 
     fn close(&mut self, descriptors: &[i32; BLOCK]) -> Result<()> {
@@ -218,11 +207,7 @@ fn plain_chain(paths: &[CString], window: Duration) -> Result<Report> {
         }
         Ok(BLOCK as u64)
     })?;
-    Ok(Report {
-        engine: None,
-        total_ops,
-        windows: vec![measured],
-    })
+    Ok(Report { engine: None, total_ops, windows: vec![measured] })
 }
 
 struct OnRing {
@@ -325,11 +310,7 @@ fn chained(depth: usize, paths: &[CString], window: Duration) -> Result<Report> 
         }
         Ok(BLOCK as u64)
     })?;
-    Ok(Report {
-        engine: Some(worker.ring.engine()),
-        total_ops,
-        windows: vec![measured],
-    })
+    Ok(Report { engine: Some(worker.ring.engine()), total_ops, windows: vec![measured] })
 }
 
 /// Opens each path into a slot of its own, looks at it, closes the slot: one chain each, all submitted together.

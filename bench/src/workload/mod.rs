@@ -71,10 +71,7 @@ impl Workload {
 
 /// Repeats `batch`, which returns how many operations it did, first for a tenth of `window` unmeasured,
 /// then for `window`. Returns the measured window and the number of all operations.
-pub fn repeat_for(
-    window: Duration,
-    mut batch: impl FnMut() -> Result<u64>,
-) -> Result<(Window, u64)> {
+pub fn repeat_for(window: Duration, mut batch: impl FnMut() -> Result<u64>) -> Result<(Window, u64)> {
     let mut warm_up = 0;
     let start = wall();
     while wall() - start < window / 10 {

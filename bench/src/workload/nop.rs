@@ -54,18 +54,13 @@ fn on_ring(per_enter: u32, window: Duration) -> Result<Report> {
         }
         Ok(u64::from(BATCHES * per_enter))
     })?;
-    Ok(Report {
-        engine,
-        total_ops,
-        windows: vec![measured],
-    })
+    Ok(Report { engine, total_ops, windows: vec![measured] })
 }
 
 fn batch(ring: &mut Ring, count: u32) -> Result<()> {
     for number in 0..count {
-        let request = ring
-            .request()
-            .ok_or_else(|| Failure::new("the submission ring is full after an enter"))?;
+        let request =
+            ring.request().ok_or_else(|| Failure::new("the submission ring is full after an enter"))?;
         request.opcode = io_uring_op::IORING_OP_NOP as u8;
         request.user_data = u64::from(number);
     }
@@ -91,9 +86,5 @@ fn plain(per_batch: u32, window: Duration) -> Result<Report> {
         }
         Ok(u64::from(BATCHES * per_batch))
     })?;
-    Ok(Report {
-        engine: None,
-        total_ops,
-        windows: vec![measured],
-    })
+    Ok(Report { engine: None, total_ops, windows: vec![measured] })
 }

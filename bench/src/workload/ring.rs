@@ -10,8 +10,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use linux_raw_sys::io_uring::{
     IORING_ENTER_GETEVENTS, IORING_OFF_SQ_RING, IORING_OFF_SQES, IORING_RSRC_REGISTER_SPARSE,
-    IORING_SETUP_CQSIZE, io_uring_cqe, io_uring_params, io_uring_register_op,
-    io_uring_rsrc_register, io_uring_sqe,
+    IORING_SETUP_CQSIZE, io_uring_cqe, io_uring_params, io_uring_register_op, io_uring_rsrc_register,
+    io_uring_sqe,
 };
 use serde::{Deserialize, Serialize};
 
@@ -76,18 +76,10 @@ impl Ring {
         }
         let descriptor = i32::try_from(result).expect("a descriptor fits an int");
         let index_bytes = params.sq_off.array + params.sq_entries * 4;
-        let completion_bytes =
-            params.cq_off.cqes + params.cq_entries * size_of::<io_uring_cqe>() as u32;
-        let base = map(
-            descriptor,
-            IORING_OFF_SQ_RING,
-            index_bytes.max(completion_bytes) as usize,
-        )?;
-        let requests = map(
-            descriptor,
-            IORING_OFF_SQES,
-            params.sq_entries as usize * size_of::<io_uring_sqe>(),
-        )?;
+        let completion_bytes = params.cq_off.cqes + params.cq_entries * size_of::<io_uring_cqe>() as u32;
+        let base = map(descriptor, IORING_OFF_SQ_RING, index_bytes.max(completion_bytes) as usize)?;
+        let requests =
+            map(descriptor, IORING_OFF_SQES, params.sq_entries as usize * size_of::<io_uring_sqe>())?;
         // SAFETY: the offsets come from the engine and lie within the mapping, whose size was computed from them.
         unsafe {
             let indices = base.add(params.sq_off.array as usize).cast::<u32>();
@@ -146,8 +138,7 @@ impl Ring {
         if self.submission.local_tail.wrapping_sub(head) >= self.submission.entries {
             self.submit_and_wait(0)?;
         }
-        self.request()
-            .ok_or_else(|| Failure::new("the submission ring stays full after a submission"))
+        self.request().ok_or_else(|| Failure::new("the submission ring stays full after a submission"))
     }
 
     /// Submits what is queued and waits until `want` completions are there.
@@ -155,9 +146,7 @@ impl Ring {
         let queue = &self.submission;
         // Pairs with the engine's acquire load of the tail.
         queue.tail.store(queue.local_tail, Ordering::Release);
-        let pending = queue
-            .local_tail
-            .wrapping_sub(queue.head.load(Ordering::Acquire));
+        let pending = queue.local_tail.wrapping_sub(queue.head.load(Ordering::Acquire));
         let flags = if want > 0 { IORING_ENTER_GETEVENTS } else { 0 };
         // SAFETY: the requests name memory that outlives them; their makers see to it.
         let result = unsafe { enter(self.descriptor, pending, want, flags) };
@@ -178,10 +167,7 @@ impl Ring {
         // SAFETY: the index is within the ring, and the engine does not reuse the entry before the head has passed it.
         let completion = unsafe {
             let entry = queue.entries.add((head & queue.mask) as usize);
-            Completion {
-                user_data: (*entry).user_data,
-                result: (*entry).res,
-            }
+            Completion { user_data: (*entry).user_data, result: (*entry).res }
         };
         // Pairs with the engine's acquire load of the head.
         queue.head.store(head.wrapping_add(1), Ordering::Release);
@@ -233,9 +219,7 @@ fn map(descriptor: i32, offset: u32, bytes: usize) -> Result<*mut u8> {
         )
     };
     if address == libc::MAP_FAILED {
-        return Err(Failure::errno(format!(
-            "mapping the ring at offset {offset:#x}"
-        )));
+        return Err(Failure::errno(format!("mapping the ring at offset {offset:#x}")));
     }
     Ok(address.cast())
 }
@@ -252,14 +236,7 @@ unsafe fn setup(entries: u32, params: *mut io_uring_params) -> i64 {
 /// As for the system call.
 #[inline(never)]
 unsafe fn enter(descriptor: i32, submit: u32, want: u32, flags: u32) -> i64 {
-    let arguments = [
-        descriptor as usize,
-        submit as usize,
-        want as usize,
-        flags as usize,
-        0,
-        8,
-    ];
+    let arguments = [descriptor as usize, submit as usize, want as usize, flags as usize, 0, 8];
     // SAFETY: the caller's promise.
     unsafe { ring_call::<426>(arguments) }
 }
@@ -267,20 +244,8 @@ unsafe fn enter(descriptor: i32, submit: u32, want: u32, flags: u32) -> i64 {
 /// # Safety
 /// As for the system call.
 #[inline(never)]
-unsafe fn register(
-    descriptor: i32,
-    opcode: u32,
-    argument: *const core::ffi::c_void,
-    count: u32,
-) -> i64 {
-    let arguments = [
-        descriptor as usize,
-        opcode as usize,
-        argument as usize,
-        count as usize,
-        0,
-        0,
-    ];
+unsafe fn register(descriptor: i32, opcode: u32, argument: *const core::ffi::c_void, count: u32) -> i64 {
+    let arguments = [descriptor as usize, opcode as usize, argument as usize, count as usize, 0, 0];
     // SAFETY: the caller's promise.
     unsafe { ring_call::<427>(arguments) }
 }

@@ -40,11 +40,7 @@ struct Connection {
 /// Connects, measures, closes.
 pub fn run(args: &Args) -> Result<Report> {
     if !(8..=super::BUFFER).contains(&args.message) {
-        return Err(Failure::new(format!(
-            "--message {} is not within 8 to {}",
-            args.message,
-            super::BUFFER
-        )));
+        return Err(Failure::new(format!("--message {} is not within 8 to {}", args.message, super::BUFFER)));
     }
     if let Some(cpu) = args.cpu {
         pin(cpu)?;
@@ -56,10 +52,7 @@ pub fn run(args: &Args) -> Result<Report> {
     for connection in &mut connections {
         connection.send()?;
     }
-    let mut clients = Clients {
-        epoll: &mut epoll,
-        connections: &mut connections,
-    };
+    let mut clients = Clients { epoll: &mut epoll, connections: &mut connections };
     let window = Duration::from_millis(args.window_ms);
     let warm_up = clients.run_for((window / 10).max(Duration::from_millis(50)))?;
     let (start, cpu_start) = (wall(), cpu_of(server.process)?);
@@ -114,9 +107,7 @@ impl Connection {
         self.message[..8].copy_from_slice(&self.sequence.to_ne_bytes());
         match send(self.socket, &self.message) {
             Transfer::Bytes(sent) if sent == self.message.len() => Ok(()),
-            _ => Err(Failure::errno(
-                "the server's connection does not take a message",
-            )),
+            _ => Err(Failure::errno("the server's connection does not take a message")),
         }
     }
 
@@ -129,10 +120,7 @@ impl Connection {
         };
         let end = self.back + received;
         if self.message.get(self.back..end) != Some(&buffer[..received]) {
-            return Err(Failure::new(format!(
-                "message {:#x} came back changed",
-                self.sequence
-            )));
+            return Err(Failure::new(format!("message {:#x} came back changed", self.sequence)));
         }
         self.back = end;
         Ok(end == self.message.len())

@@ -27,9 +27,7 @@ struct Server {
 
 /// Serves until `expected` connections have come and gone.
 pub fn serve(listener: &TcpListener, expected: usize) -> Result<()> {
-    listener
-        .set_nonblocking(true)
-        .doing(|| "preparing the listening socket".into())?;
+    listener.set_nonblocking(true).doing(|| "preparing the listening socket".into())?;
     let mut server = Server {
         epoll: Epoll::new()?,
         listener: listener.as_raw_fd(),
@@ -65,8 +63,10 @@ impl Server {
             let Ok(index) = usize::try_from(socket) else {
                 return match last_errno() {
                     libc::EAGAIN => Ok(()),
-                    _ => Err(Failure::errno("accept4")
-                        .advice("raise the limit of open files with `ulimit -n`")),
+                    _ => {
+                        Err(Failure::errno("accept4")
+                            .advice("raise the limit of open files with `ulimit -n`"))
+                    }
                 };
             };
             if self.connections.len() <= index {
@@ -114,9 +114,7 @@ impl Server {
             };
             if sent < received {
                 if let Some(Some(connection)) = self.connections.get_mut(socket as usize) {
-                    connection
-                        .output
-                        .extend_from_slice(&self.buffer[sent..received]);
+                    connection.output.extend_from_slice(&self.buffer[sent..received]);
                 }
                 return;
             }

@@ -80,8 +80,7 @@ pub fn serve(args: &ServerArgs) -> Result<()> {
 
 /// Listens on a free port of the loopback interface. Accepted sockets inherit `TCP_NODELAY`.
 fn listen() -> Result<TcpListener> {
-    let listener =
-        TcpListener::bind("127.0.0.1:0").doing(|| "listening on the loopback interface".into())?;
+    let listener = TcpListener::bind("127.0.0.1:0").doing(|| "listening on the loopback interface".into())?;
     set_nodelay(listener.as_raw_fd())?;
     // SAFETY: a plain call on a socket of our own; it only raises the backlog.
     if unsafe { libc::listen(listener.as_raw_fd(), 4096) } != 0 {
@@ -92,14 +91,8 @@ fn listen() -> Result<TcpListener> {
 
 /// Tells the clients where the server is. The server calls it when it is ready.
 fn announce(listener: &TcpListener, engine: Option<Engine>) -> Result<()> {
-    let address = listener
-        .local_addr()
-        .doing(|| "reading the server's port".into())?;
-    let address = Address {
-        port: address.port(),
-        process: std::process::id(),
-        engine,
-    };
+    let address = listener.local_addr().doing(|| "reading the server's port".into())?;
+    let address = Address { port: address.port(), process: std::process::id(), engine };
     let line = serde_json::to_string(&address).doing(|| "writing the server's address".into())?;
     println!("{line}");
     Ok(())
@@ -107,10 +100,7 @@ fn announce(listener: &TcpListener, engine: Option<Engine>) -> Result<()> {
 
 /// Takes as many open files as the hard limit allows; what is still too few shows when one is opened.
 fn raise_file_limit() {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` lives through both calls.
     unsafe {
         if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
@@ -156,14 +146,9 @@ impl Epoll {
     }
 
     fn add(&self, descriptor: i32, interest: i32, token: u64) -> Result<()> {
-        let mut event = libc::epoll_event {
-            events: interest as u32,
-            u64: token,
-        };
+        let mut event = libc::epoll_event { events: interest as u32, u64: token };
         // SAFETY: `event` lives through the call.
-        let result = unsafe {
-            libc::epoll_ctl(self.descriptor, libc::EPOLL_CTL_ADD, descriptor, &mut event)
-        };
+        let result = unsafe { libc::epoll_ctl(self.descriptor, libc::EPOLL_CTL_ADD, descriptor, &mut event) };
         if result != 0 {
             return Err(Failure::errno("epoll_ctl"));
         }
@@ -174,9 +159,7 @@ impl Epoll {
     fn wait(&mut self, timeout_ms: i32) -> Result<usize> {
         let room = self.events.len() as i32;
         // SAFETY: the events have room for as many as are asked for.
-        let count = unsafe {
-            libc::epoll_wait(self.descriptor, self.events.as_mut_ptr(), room, timeout_ms)
-        };
+        let count = unsafe { libc::epoll_wait(self.descriptor, self.events.as_mut_ptr(), room, timeout_ms) };
         match usize::try_from(count) {
             Ok(count) => Ok(count),
             Err(_) if last_errno() == libc::EINTR => Ok(0),

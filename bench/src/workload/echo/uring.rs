@@ -61,11 +61,7 @@ pub fn serve(listener: &TcpListener, args: &ServerArgs) -> Result<()> {
 impl Server {
     fn new(listener: &TcpListener, args: &ServerArgs) -> Result<Self> {
         let entries = (args.connections * 2).next_power_of_two().clamp(64, 4096) as u32;
-        let flags = if args.defer {
-            IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN
-        } else {
-            0
-        };
+        let flags = if args.defer { IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN } else { 0 };
         let ring = Ring::new(entries, entries * 2, flags)?;
         if args.fixed {
             ring.register_slots(args.connections as u32)?;
@@ -75,11 +71,7 @@ impl Server {
             listener: listener.as_raw_fd(),
             connections: Vec::with_capacity(args.connections),
             fixed: args.fixed,
-            receive_flags: if args.poll_first {
-                IORING_RECVSEND_POLL_FIRST as u16
-            } else {
-                0
-            },
+            receive_flags: if args.poll_first { IORING_RECVSEND_POLL_FIRST as u16 } else { 0 },
             expected: args.connections,
             open: 0,
         })
