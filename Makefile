@@ -42,7 +42,7 @@ test-programs: build ## every real program, the heavy ones too (some minutes)
 	tests/programs/run --all
 
 conformance: build ## liburing's own suite over the user engine, against the native run
-	$(ANYRING_BIN)/anyring-conformance
+	$(ANYRING_BIN)/anyring-conformance suite
 
 bench: build ## the benchmarks, each side by side with what it is compared to
 	bench/run

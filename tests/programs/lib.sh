@@ -45,7 +45,7 @@ case_run() {
         echo "ok $program $name ($((SECONDS - before)) s$(native || echo ", $(submitted) submitted"))"
     else
         echo "fail $program $name: status $status; the end of its output:"
-        tail -n 25 "$dir/output" | cut -c1-300 | sed 's/^/    | /'
+        tail -n 16 "$dir/output" | cut -c1-240 | sed 's/^/    | /'
         [ ! -s "$log" ] || tail -n 5 "$log" | sed 's/^/    log: /'
     fi
     if [ "${PROGRAM_KEEP:-0}" != 1 ]; then
