@@ -1,0 +1,52 @@
+//! Copies from and to memory that may not be there.
+
+use anyring_engine::errno::Errno;
+use anyring_engine::sys::{pipe_copy, process_copy};
+
+type Copy = unsafe fn(*mut u8, *const u8, usize) -> Result<(), Errno>;
+
+/// Some pages of which the last may not be touched.
+fn pages_before_a_hole(count: usize) -> &'static mut [u8] {
+    let length = count * 4096;
+    // SAFETY: a new mapping of our own; all but its last page stays accessible for good.
+    unsafe {
+        let start = libc::mmap(
+            std::ptr::null_mut(),
+            length + 4096,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        );
+        assert_ne!(start, libc::MAP_FAILED);
+        assert_eq!(libc::mprotect(start.add(length), 4096, libc::PROT_NONE), 0);
+        std::slice::from_raw_parts_mut(start.cast(), length)
+    }
+}
+
+#[test]
+fn copies_are_whole_or_fault() {
+    for copy in [process_copy as Copy, pipe_copy as Copy] {
+        let memory = pages_before_a_hole(3);
+        for (index, byte) in memory.iter_mut().enumerate() {
+            *byte = (index / 7) as u8;
+        }
+        let mut copied = vec![0; memory.len()];
+        // SAFETY: both sides are ours where the copy succeeds; where it must not, the kernel refuses.
+        unsafe {
+            assert_eq!(copy(copied.as_mut_ptr(), memory.as_ptr(), memory.len()), Ok(()));
+            assert_eq!(copied, memory);
+            assert_eq!(copy(copied.as_mut_ptr(), memory.as_ptr().add(1), 1), Ok(()));
+            assert_eq!(copied[0], memory[1]);
+
+            // A source that reaches into the hole, one that lies in it, and destinations alike.
+            let end = memory.as_mut_ptr().add(memory.len());
+            assert_eq!(copy(copied.as_mut_ptr(), end.sub(8), 16), Err(Errno::EFAULT));
+            assert_eq!(copy(copied.as_mut_ptr(), end, 1), Err(Errno::EFAULT));
+            assert_eq!(copy(copied.as_mut_ptr(), std::ptr::null(), 1), Err(Errno::EFAULT));
+            assert_eq!(copy(end.sub(8), copied.as_ptr(), 16), Err(Errno::EFAULT));
+            assert_eq!(copy(end, copied.as_ptr(), 1), Err(Errno::EFAULT));
+            assert_eq!(copy(std::ptr::null_mut(), copied.as_ptr(), 1), Err(Errno::EFAULT));
+        }
+    }
+}
