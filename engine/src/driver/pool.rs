@@ -41,6 +41,7 @@ static POOL: Mutex<Pool> =
 static WORK: [AtomicU32; 2] = [AtomicU32::new(0), AtomicU32::new(0)];
 
 /// Queues a piece of work and sees to it that somebody does it. Gives it back where nobody can.
+#[allow(clippy::result_large_err, reason = "the work is given back whole; boxing it would allocate")]
 pub fn push(work: Work) -> Result<(), Work> {
     let class = usize::from(work.long);
     let mut pool = POOL.lock();

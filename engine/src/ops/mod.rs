@@ -29,6 +29,7 @@ pub struct Op {
     /// Tries without blocking, under the ring's lock.
     pub issue: fn(&mut Core, RequestId) -> Outcome,
     /// Does it where it may block, without any lock.
+    #[allow(clippy::type_complexity, reason = "a row of the table, like its neighbours")]
     pub block: Option<fn(&mut Work) -> Result<usize, Errno>>,
     /// After the blocking attempt, under the ring's lock again: what its CQE says, or another round.
     pub finish: fn(&mut Core, RequestId, Result<usize, Errno>) -> Outcome,
