@@ -103,7 +103,7 @@ pub fn sync_readiness(fd: Fd) -> bool {
     sys::eventfd_drain(stand_in);
     if ready {
         sys::eventfd_signal(stand_in);
-    } else if core.needs_driver() && core.driver == Driver::Nobody {
+    } else if core.needs_driver() && core.token.driver() == Driver::Nobody {
         reactor::attend(core);
     }
     ready

@@ -78,7 +78,7 @@ pub fn no_ring(fd: Fd) -> Errno {
 /// With an SQ thread there is nothing to submit here, only somebody to wake.
 fn enter_sq_thread(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter) -> Result<u32, Errno> {
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
-    if core.driver != crate::driver::Driver::SqThread {
+    if core.token.driver() != crate::driver::Driver::SqThread {
         return Err(Errno::EOWNERDEAD);
     }
     if call.flags & IORING_ENTER_SQ_WAKEUP != 0 {

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
-use crate::driver::{Driver, reactor};
+use crate::driver::{Driver, Token, reactor};
 use crate::registry;
 use crate::request::{FileHold, Phase, RequestId};
 use crate::ring::{Core, CoreGuard, Ring, live};
@@ -103,7 +103,7 @@ pub fn close(ring: &'static Ring, serial: u64) {
 /// Gives a closed ring back once nobody works for it any more.
 pub fn dispose_if_done(mut guard: CoreGuard<'_>, serial: u64) {
     let Some(core) = live(&mut guard, serial) else { return };
-    if !core.closing || core.working > 0 || core.driver == Driver::SqThread {
+    if !core.closing || core.working > 0 || core.token.driver() == Driver::SqThread {
         return;
     }
     let ring = core.ring;
@@ -155,13 +155,11 @@ impl Core {
         self.working = 0;
         self.overflow.clear();
         self.readiness.forked();
-        self.driver = Driver::Nobody;
-        for fd in [self.external.kick.take(), self.external.wait_event.take()].into_iter().flatten() {
+        self.token = Token::default();
+        for fd in self.external.kick.take().into_iter().chain(self.external.sleepers.drain(..)) {
             sys::close(fd);
         }
         self.external.attended = false;
-        self.external.waiters = 0;
-        self.external.driver_wants = None;
         self.resync();
     }
 
@@ -174,7 +172,7 @@ impl Core {
 
     fn shut_down(&mut self) {
         self.closing = true;
-        if self.driver == Driver::Reactor {
+        if self.token.driver() == Driver::Reactor {
             reactor::release(self);
         }
         let ids: Vec<RequestId> = self.requests.ids().collect();
@@ -194,9 +192,7 @@ impl Core {
         self.deferred_requests = 0;
         self.ready.clear();
         self.kick_driver();
-        if let Some(event) = self.external.wait_event {
-            sys::eventfd_signal(event);
-        }
+        self.wake_all();
     }
 }
 
@@ -212,11 +208,10 @@ impl Drop for Core {
         let own = [
             self.readiness.epoll,
             self.external.kick,
-            self.external.wait_event,
             self.external.readiness_fd,
             self.external.eventfd.map(|eventfd| eventfd.fd),
         ];
-        for fd in own.into_iter().flatten() {
+        for fd in own.into_iter().flatten().chain(self.external.sleepers.drain(..)) {
             sys::close(fd);
         }
     }

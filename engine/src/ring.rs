@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use crate::driver::readiness::Readiness;
 use crate::driver::timers::Timers;
 use crate::driver::work::Work;
-use crate::driver::{Driver, External};
+use crate::driver::{External, Token};
 use crate::errno::Errno;
 use crate::memory::{Cqe, RingMemory};
 use crate::request::{FileHold, Flags, RequestId, Slab};
@@ -82,7 +82,7 @@ pub struct Core {
     /// Work that is done and has not been looked at.
     pub finished: VecDeque<Work>,
     /// Who turns readiness into completions.
-    pub driver: Driver,
+    pub token: Token,
     /// What sleepers and observers are to be told by.
     pub external: External,
     /// Descriptors that requests wait for.

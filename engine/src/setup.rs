@@ -6,7 +6,7 @@ use linux_raw_sys::io_uring::*;
 
 use crate::driver::readiness::Readiness;
 use crate::driver::timers::Timers;
-use crate::driver::{Driver, External, sq_thread};
+use crate::driver::{External, Token, sq_thread};
 use crate::errno::Errno;
 use crate::memory::{Layout, RingMemory};
 use crate::request::Slab;
@@ -148,7 +148,7 @@ fn new_core(ring: &'static Ring, serial: u64, memory: RingMemory, setup_flags: u
         work: VecDeque::new(),
         working: 0,
         finished: VecDeque::new(),
-        driver: Driver::Nobody,
+        token: Token::default(),
         external: External::default(),
         readiness: Readiness::default(),
         timers: Timers::default(),

@@ -23,6 +23,7 @@ pub mod reactor;
 pub mod readiness;
 pub mod sq_thread;
 pub mod timers;
+pub mod token;
 pub mod wait;
 pub mod work;
 
@@ -32,22 +33,12 @@ use linux_raw_sys::io_uring::{
     IORING_CQ_EVENTFD_DISABLED, IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_TASKRUN_FLAG, IORING_SQ_TASKRUN,
 };
 
+pub use token::{Driver, Token};
+
 use crate::errno::Errno;
 use crate::ring::Core;
 use crate::sys::{self, EpollEvent, Fd};
-
-/// The holder of the driver's role.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Driver {
-    /// No one.
-    Nobody,
-    /// A thread that waits in `enter`.
-    Caller,
-    /// The process's reactor thread.
-    Reactor,
-    /// The ring's own SQ thread.
-    SqThread,
-}
+use token::Wake;
 
 /// A registered eventfd.
 #[derive(Clone, Copy, Debug)]
@@ -71,12 +62,8 @@ pub struct External {
     pub readiness_fd: Option<Fd>,
     /// The driver's own eventfd, in its epoll set.
     pub kick: Option<Fd>,
-    /// The driver sleeps until so many CQEs are there.
-    pub driver_wants: Option<u32>,
-    /// Threads that wait without being the driver.
-    pub waiters: u32,
-    /// What they sleep on.
-    pub wait_event: Option<Fd>,
+    /// What sleepers beside the driver sleep on, by their place in the token.
+    pub sleepers: alloc::vec::Vec<Fd>,
     /// The reactor knows of this ring.
     pub attended: bool,
     /// Observers of a ring that defers have been told that something waits.
@@ -117,7 +104,7 @@ impl Core {
 
     /// Takes what is ready now, without sleeping, where nobody else is about to.
     pub fn harvest_now(&mut self) {
-        let (Driver::Nobody, Some(epoll)) = (self.driver, self.readiness.epoll) else { return };
+        let (Driver::Nobody, Some(epoll)) = (self.token.driver(), self.readiness.epoll) else { return };
         if self.readiness.waiting() == 0 {
             return;
         }
@@ -182,17 +169,34 @@ impl Core {
     }
 
     fn wake_sleepers(&mut self) {
-        if self.external.waiters > 0
-            && let Some(fd) = self.external.wait_event
-        {
-            sys::eventfd_signal(fd);
+        let ready = self.cq_ready();
+        let External { kick, sleepers, .. } = &self.external;
+        self.token.posted(ready, |wake| wake_one(*kick, sleepers, wake));
+    }
+
+    /// The driver must look at the ring again: a deadline came closer, a request became ready.
+    pub fn disturb_driver(&mut self) {
+        match self.token.driver() {
+            Driver::Nobody => {}
+            Driver::Reactor => reactor::deadline_changed(self),
+            Driver::SqThread => self.kick_driver(),
+            Driver::Caller => {
+                let External { kick, sleepers, .. } = &self.external;
+                self.token.disturb(|wake| wake_one(*kick, sleepers, wake));
+            }
         }
-        if let Some(wanted) = self.external.driver_wants
-            && self.cq_ready() >= wanted
-        {
-            self.external.driver_wants = None;
-            self.kick_driver();
-        }
+    }
+
+    /// The role is free: lets a sleeper take it. False where there is none.
+    pub fn pass_on(&mut self) -> bool {
+        let External { kick, sleepers, .. } = &self.external;
+        self.token.pass_on(|wake| wake_one(*kick, sleepers, wake))
+    }
+
+    /// Wakes every caller that sleeps for this ring.
+    pub fn wake_all(&mut self) {
+        let External { kick, sleepers, .. } = &self.external;
+        self.token.wake_all(|wake| wake_one(*kick, sleepers, wake));
     }
 
     /// On a DEFER_TASKRUN ring: something waits to be fetched by `enter`.
@@ -206,8 +210,16 @@ impl Core {
         if let Some(fd) = self.external.readiness_fd {
             sys::eventfd_signal(fd);
         }
-        if self.external.driver_wants.take().is_some() {
-            self.kick_driver();
-        }
+        self.disturb_driver();
+    }
+}
+
+fn wake_one(kick: Option<Fd>, sleepers: &[Fd], wake: Wake) {
+    let fd = match wake {
+        Wake::Driver => kick,
+        Wake::Sleeper(place) => sleepers.get(place).copied(),
+    };
+    if let Some(fd) = fd {
+        sys::eventfd_signal(fd);
     }
 }

@@ -13,7 +13,7 @@ use super::work::{Work, take};
 use crate::request::RequestId;
 use crate::ring::{Ring, live};
 use crate::sync::Mutex;
-use crate::{host, sys};
+use crate::{host, lifetime, sys};
 
 /// Threads for work that ends soon.
 const BOUNDED: u32 = 8;
@@ -41,7 +41,7 @@ static POOL: Mutex<Pool> =
 static WORK: [AtomicU32; 2] = [AtomicU32::new(0), AtomicU32::new(0)];
 
 /// Queues a piece of work and sees to it that somebody does it. Gives it back where nobody can.
-#[allow(clippy::result_large_err, reason = "the work is given back whole; boxing it would allocate")]
+#[expect(clippy::result_large_err, reason = "the work itself is what comes back")]
 pub fn push(work: Work) -> Result<(), Work> {
     let class = usize::from(work.long);
     let mut pool = POOL.lock();
@@ -150,6 +150,9 @@ fn perform(mut work: Work) {
         }
         core.hand_over();
         core.notify();
+        if core.closing {
+            lifetime::dispose_if_done(guard, serial);
+        }
     }
 }
 

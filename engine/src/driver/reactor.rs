@@ -55,7 +55,7 @@ static WAKES_AT_NS: AtomicU64 = AtomicU64::new(u64::MAX);
 pub fn attend(core: &mut Core) {
     let observed = core.external.eventfd.is_some() || core.external.readiness_fd.is_some();
     if core.external.attended {
-        if core.driver == Driver::Nobody && observed && !core.defers() {
+        if core.token.driver() == Driver::Nobody && observed && !core.defers() {
             take_over(core);
         }
         return;
@@ -67,7 +67,7 @@ pub fn attend(core: &mut Core) {
         return;
     }
     core.external.attended = true;
-    if core.driver == Driver::Nobody && observed {
+    if core.token.driver() == Driver::Nobody && observed {
         take_over(core);
     }
 }
@@ -129,7 +129,7 @@ fn take_over(core: &mut Core) {
     {
         return;
     }
-    core.driver = Driver::Reactor;
+    core.token.give(Driver::Reactor);
     // A ring's deadlines bound the reactor's sleep.
     let due = core.timers.next_ns().map_or(u64::MAX, |left| sys::monotonic_ns().saturating_add(left));
     if due < WAKES_AT_NS.load(Ordering::Relaxed) {
@@ -139,8 +139,8 @@ fn take_over(core: &mut Core) {
 
 /// A caller takes the driver's role back from the reactor.
 pub fn release(core: &mut Core) {
-    debug_assert!(core.driver == Driver::Reactor, "only what the reactor drives is released");
-    core.driver = Driver::Nobody;
+    debug_assert!(core.token.driver() == Driver::Reactor, "only what the reactor drives is released");
+    core.token.give_up();
     let outer = REACTOR.lock().epoll;
     if let (Some(outer), Some(epoll)) = (outer, core.readiness.epoll) {
         let _ = sys::epoll_ctl(outer, EPOLL_CTL_DEL, epoll, 0, 0);
@@ -149,7 +149,7 @@ pub fn release(core: &mut Core) {
 
 /// A ring that the reactor drives got a timer: it may have to wake earlier.
 pub fn deadline_changed(core: &mut Core) {
-    if core.driver != Driver::Reactor {
+    if core.token.driver() != Driver::Reactor {
         return;
     }
     let due = core.timers.next_ns().map_or(u64::MAX, |left| sys::monotonic_ns().saturating_add(left));
@@ -203,10 +203,10 @@ fn sleep_time(rings: &[Attended], next_tick_ns: u64) -> Option<u64> {
             until = until.min(next_tick_ns);
             continue;
         };
-        if core.driver != Driver::Reactor || core.readiness.needs_recheck() {
+        if core.token.driver() != Driver::Reactor || core.readiness.needs_recheck() {
             until = until.min(next_tick_ns.max(now));
         }
-        if core.driver == Driver::Reactor
+        if core.token.driver() == Driver::Reactor
             && let Some(left) = core.timers.next_ns()
         {
             until = until.min(now.saturating_add(left));
@@ -220,7 +220,7 @@ fn sleep_time(rings: &[Attended], next_tick_ns: u64) -> Option<u64> {
 fn drive(outer: Fd, attended: Attended) {
     let mut guard = attended.ring.lock();
     let Some(core) = live(&mut guard, attended.serial) else { return };
-    if core.driver != Driver::Reactor {
+    if core.token.driver() != Driver::Reactor {
         return;
     }
     let Some(epoll) = core.readiness.epoll else { return };
@@ -240,7 +240,7 @@ fn expire(now: u64) {
     for attended in rings_now() {
         let mut guard = attended.ring.lock();
         if let Some(core) = live(&mut guard, attended.serial)
-            && core.driver == Driver::Reactor
+            && core.token.driver() == Driver::Reactor
             && core.timers.next_ns().is_some_and(|left| left == 0)
         {
             debug_assert!(now > 0, "time passes");
@@ -278,7 +278,7 @@ fn look_at(core: &mut Core, last_activity: u64) -> Option<u64> {
     if core.readiness.needs_recheck() {
         core.external.inline = false;
         core.recheck();
-        if !core.defers() && core.driver != Driver::SqThread {
+        if !core.defers() && core.token.driver() != Driver::SqThread {
             core.advance();
             core.hand_over();
             core.notify();
@@ -287,19 +287,19 @@ fn look_at(core: &mut Core, last_activity: u64) -> Option<u64> {
         }
     }
     let quiet = core.activity == last_activity;
-    let stays = match core.driver {
+    let stays = match core.token.driver() {
         Driver::SqThread => core.readiness.needs_recheck(),
         Driver::Caller => !quiet || core.readiness.needs_recheck(),
         Driver::Nobody | Driver::Reactor => core.needs_driver(),
     };
     if !stays {
-        if core.driver == Driver::Reactor {
+        if core.token.driver() == Driver::Reactor {
             release(core);
         }
         core.external.attended = false;
         return None;
     }
-    if core.driver == Driver::Nobody && quiet {
+    if core.token.driver() == Driver::Nobody && quiet {
         if core.defers() { observe(core) } else { take_over(core) }
     }
     Some(core.activity)

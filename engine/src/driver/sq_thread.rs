@@ -10,9 +10,9 @@ use linux_raw_sys::io_uring::{IORING_SETUP_R_DISABLED, IORING_SQ_NEED_WAKEUP};
 
 use super::{BATCH, Driver};
 use crate::errno::Errno;
-use crate::host;
 use crate::ring::{Core, CoreGuard, Ring, live};
 use crate::sys::{self, EpollEvent};
+use crate::{host, lifetime};
 
 /// Idle time where the program names none, in milliseconds.
 const DEFAULT_IDLE_MS: u32 = 1000;
@@ -23,7 +23,7 @@ const DEFAULT_IDLE_MS: u32 = 1000;
 /// `EAGAIN` where no thread can be had.
 pub fn start(core: &mut Core, idle_ms: u32) -> Result<(), Errno> {
     let host = host::get().ok_or(Errno::ENOMEM)?;
-    core.driver = Driver::SqThread;
+    core.token.give(Driver::SqThread);
     core.sq_idle_ns = u64::from(if idle_ms == 0 { DEFAULT_IDLE_MS } else { idle_ms }) * 1_000_000;
     core.epoll()?;
     let ring = core::ptr::from_ref(core.ring).cast_mut().cast::<c_void>();
@@ -39,6 +39,10 @@ extern "C" fn run(ring: *mut c_void) {
     let mut last_active_ns = sys::monotonic_ns();
     loop {
         let Some(core) = live(&mut guard, serial) else { return };
+        if core.closing {
+            core.token.give_up();
+            return lifetime::dispose_if_done(guard, serial);
+        }
         if serve(core) {
             last_active_ns = sys::monotonic_ns();
         } else if sys::monotonic_ns() - last_active_ns >= idle_ns {
@@ -57,7 +61,8 @@ fn serve(core: &mut Core) -> bool {
     core.flush_overflow();
     if core.sq_pending() > 0 && !core.is(IORING_SETUP_R_DISABLED) {
         let _ = core.submit(u32::MAX);
-        core.tell_sq_waiters();
+        // Threads that wait for room (`IORING_ENTER_SQ_WAIT`) look again.
+        core.wake_all();
         active = true;
     }
     if core.readiness.waiting() > 0 {
@@ -98,16 +103,5 @@ fn sleep(guard: &mut CoreGuard<'_>, serial: u64) {
     if let Some(core) = live(guard, serial) {
         // In flight work goes on while asleep: only SQEs end the need for a wake-up.
         core.memory.header().sq_flags.fetch_and(!IORING_SQ_NEED_WAKEUP, Ordering::Relaxed);
-    }
-}
-
-impl Core {
-    /// SQEs were taken: threads that wait for room (`IORING_ENTER_SQ_WAIT`) look again.
-    pub fn tell_sq_waiters(&mut self) {
-        if self.external.waiters > 0
-            && let Some(event) = self.external.wait_event
-        {
-            sys::eventfd_signal(event);
-        }
     }
 }

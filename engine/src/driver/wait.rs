@@ -49,9 +49,10 @@ fn wait_in_turns(guard: &mut CoreGuard<'_>, serial: u64, wanted: u32, limits: Li
             Time::Again => continue,
             Time::Left(ns) => ns,
         };
-        match core.driver {
-            Driver::Nobody | Driver::Reactor => drive(guard, serial, wanted, timeout_ns, limits.signal_mask)?,
-            Driver::Caller | Driver::SqThread => sleep(guard, serial, timeout_ns, limits.signal_mask)?,
+        if core.token.is_free() {
+            drive(guard, serial, wanted, timeout_ns, limits.signal_mask)?;
+        } else {
+            sleep(guard, serial, wanted, timeout_ns, limits.signal_mask)?;
         }
     }
 }
@@ -118,7 +119,7 @@ fn drive(
     signal_mask: Option<u64>,
 ) -> Result<(), Errno> {
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
-    if core.driver == Driver::Reactor {
+    if core.token.driver() == Driver::Reactor {
         reactor::release(core);
     }
     reactor::attend_stale(core);
@@ -127,13 +128,11 @@ fn drive(
         (Some(a), Some(b)) => Some(a.min(b)),
         (a, b) => a.or(b),
     };
-    core.driver = Driver::Caller;
-    core.external.driver_wants = Some(wanted);
+    core.token.drive(wanted);
     let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
     let woken = guard.unlocked(|| sys::epoll_wait(epoll, &mut events, timeout_ns, signal_mask));
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
-    core.driver = Driver::Nobody;
-    core.external.driver_wants = None;
+    core.token.give_up();
     match woken {
         Ok(count) => {
             core.take_events(&events[..count]);
@@ -147,24 +146,28 @@ fn drive(
 fn sleep(
     guard: &mut CoreGuard<'_>,
     serial: u64,
+    wanted: u32,
     timeout_ns: Option<u64>,
     signal_mask: Option<u64>,
 ) -> Result<(), Errno> {
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
-    let event = match core.external.wait_event {
-        Some(event) => event,
-        None => *core.external.wait_event.insert(sys::eventfd()?),
-    };
-    core.external.waiters += 1;
+    let place = core.token.sleep(wanted);
+    while core.external.sleepers.len() <= place {
+        match sys::eventfd() {
+            Ok(event) => core.external.sleepers.push(event),
+            Err(errno) => {
+                core.token.awake(place);
+                return Err(errno);
+            }
+        }
+    }
+    let event = core.external.sleepers[place];
     let woken = guard.unlocked(|| sys::poll_readable(event, timeout_ns, signal_mask));
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
-    core.external.waiters -= 1;
+    // Under the lock: whoever signals does so under it too, so none of the next sleeper is lost.
     sys::eventfd_drain(event);
-    // Whoever else was woken by this signal must not miss it.
-    if core.external.waiters > 0 && woken.is_ok() && core.driver == Driver::Nobody {
-        sys::eventfd_signal(event);
-    }
-    woken.map(drop).or_else(|errno| interrupted(core, 0, errno))
+    core.token.awake(place);
+    woken.map(drop).or_else(|errno| interrupted(core, wanted, errno))
 }
 
 fn interrupted(core: &mut Core, wanted: u32, errno: Errno) -> Result<(), Errno> {
@@ -176,14 +179,7 @@ fn interrupted(core: &mut Core, wanted: u32, errno: Errno) -> Result<(), Errno> 
 /// The caller goes away: somebody else may have to drive.
 pub fn leave(core: &mut Core) {
     core.notify();
-    if core.driver != Driver::Nobody {
-        return;
-    }
-    if core.external.waiters > 0 {
-        if let Some(event) = core.external.wait_event {
-            sys::eventfd_signal(event);
-        }
-    } else if core.needs_driver() {
+    if core.token.driver() == Driver::Nobody && !core.pass_on() && core.needs_driver() {
         reactor::attend(core);
     }
 }
@@ -199,6 +195,6 @@ pub fn wait_for_sq_space(guard: &mut CoreGuard<'_>, serial: u64) -> Result<(), E
             return Ok(());
         }
         core.kick_driver();
-        sleep(guard, serial, None, None)?;
+        sleep(guard, serial, u32::MAX, None, None)?;
     }
 }

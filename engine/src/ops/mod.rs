@@ -14,6 +14,9 @@ use crate::errno::Errno;
 use crate::request::RequestId;
 use crate::ring::Core;
 
+/// A blocking attempt.
+pub type Block = fn(&mut Work) -> Result<usize, Errno>;
+
 /// One row of the op table.
 pub struct Op {
     /// `IORING_OP_*`.
@@ -29,8 +32,7 @@ pub struct Op {
     /// Tries without blocking, under the ring's lock.
     pub issue: fn(&mut Core, RequestId) -> Outcome,
     /// Does it where it may block, without any lock.
-    #[allow(clippy::type_complexity, reason = "a row of the table, like its neighbours")]
-    pub block: Option<fn(&mut Work) -> Result<usize, Errno>>,
+    pub block: Option<Block>,
     /// After the blocking attempt, under the ring's lock again: what its CQE says, or another round.
     pub finish: fn(&mut Core, RequestId, Result<usize, Errno>) -> Outcome,
     /// Its timer has expired.
@@ -166,7 +168,7 @@ impl Op {
     }
 
     /// With a blocking attempt.
-    pub const fn block(mut self, block: fn(&mut Work) -> Result<usize, Errno>) -> Op {
+    pub const fn block(mut self, block: Block) -> Op {
         self.block = Some(block);
         self
     }

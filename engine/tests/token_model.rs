@@ -1,0 +1,183 @@
+//! The hand-over of the driver's role, under a model checker: no interleaving loses a wake-up.
+//!
+//! The token is the engine's own code. Around it stand, as loom knows them, the ring's lock and the
+//! eventfds; what the kernel does in `epoll_wait` is a count of ready events that only a driver can
+//! turn into completions. A lost wake-up shows as a deadlock, which loom reports.
+
+use anyring_engine::driver::token::{Driver, Token, Wake};
+use loom::sync::{Arc, Condvar, Mutex};
+use loom::thread;
+
+/// An eventfd: signals stick until drained.
+#[derive(Default)]
+struct Event {
+    set: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Event {
+    fn signal(&self) {
+        *self.set.lock().unwrap() = true;
+        self.changed.notify_all();
+    }
+
+    fn wait(&self) {
+        let mut set = self.set.lock().unwrap();
+        while !*set {
+            set = self.changed.wait(set).unwrap();
+        }
+    }
+
+    fn drain(&self) {
+        *self.set.lock().unwrap() = false;
+    }
+}
+
+#[derive(Default)]
+struct Core {
+    token: Token,
+    /// CQEs in the ring; nobody reaps them in the model.
+    completions: u32,
+    /// What `epoll_wait` would report.
+    ready_events: u32,
+}
+
+#[derive(Default)]
+struct Ring {
+    core: Mutex<Core>,
+    /// The epoll instance with the driver's eventfd in it.
+    epoll: Event,
+    sleepers: [Event; 2],
+}
+
+impl Ring {
+    fn wake(&self, wake: Wake) {
+        match wake {
+            Wake::Driver => self.epoll.signal(),
+            Wake::Sleeper(place) => self.sleepers[place].signal(),
+        }
+    }
+
+    /// A worker finishes a request.
+    fn complete(&self) {
+        let mut core = self.core.lock().unwrap();
+        core.completions += 1;
+        let ready = core.completions;
+        core.token.posted(ready, |wake| self.wake(wake));
+    }
+
+    /// The kernel makes a descriptor ready.
+    fn become_ready(&self) {
+        self.core.lock().unwrap().ready_events += 1;
+        self.epoll.signal();
+    }
+
+    /// `enter(GETEVENTS)`, as `driver::wait` does it.
+    fn wait(&self, wanted: u32) {
+        let mut core = self.core.lock().unwrap();
+        loop {
+            core.completions += core.ready_events;
+            core.ready_events = 0;
+            let ready = core.completions;
+            core.token.posted(ready, |wake| self.wake(wake));
+            if core.completions >= wanted {
+                break;
+            }
+            if core.token.is_free() {
+                if core.token.driver() == Driver::Reactor {
+                    core.token.give_up();
+                }
+                core.token.drive(wanted);
+                drop(core);
+                self.epoll.wait();
+                core = self.core.lock().unwrap();
+                // Edge-triggered: the event is taken with the harvest.
+                self.epoll.drain();
+                core.token.give_up();
+            } else {
+                let place = core.token.sleep(wanted);
+                drop(core);
+                self.sleepers[place].wait();
+                core = self.core.lock().unwrap();
+                self.sleepers[place].drain();
+                core.token.awake(place);
+            }
+        }
+        if core.token.driver() == Driver::Nobody {
+            core.token.pass_on(|wake| self.wake(wake));
+        }
+    }
+}
+
+fn model(body: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(body);
+}
+
+#[test]
+fn two_waiters_share_one_readiness() {
+    model(|| {
+        let ring = Arc::new(Ring::default());
+        let other = ring.clone();
+        let waiter = thread::spawn(move || other.wait(1));
+        let other = ring.clone();
+        let kernel = thread::spawn(move || other.become_ready());
+        ring.wait(1);
+        waiter.join().unwrap();
+        kernel.join().unwrap();
+    });
+}
+
+#[test]
+fn a_driver_that_leaves_passes_the_role_on() {
+    model(|| {
+        let ring = Arc::new(Ring::default());
+        let other = ring.clone();
+        let patient = thread::spawn(move || other.wait(2));
+        let other = ring.clone();
+        let kernel = thread::spawn(move || {
+            other.become_ready();
+            other.become_ready();
+        });
+        ring.wait(1);
+        patient.join().unwrap();
+        kernel.join().unwrap();
+    });
+}
+
+#[test]
+fn workers_wake_drivers_and_sleepers() {
+    model(|| {
+        let ring = Arc::new(Ring::default());
+        let other = ring.clone();
+        let patient = thread::spawn(move || other.wait(2));
+        let other = ring.clone();
+        let worker = thread::spawn(move || {
+            other.complete();
+            other.complete();
+        });
+        ring.wait(1);
+        patient.join().unwrap();
+        worker.join().unwrap();
+    });
+}
+
+#[test]
+fn a_caller_takes_over_from_the_reactor() {
+    model(|| {
+        let ring = Arc::new(Ring::default());
+        let other = ring.clone();
+        let reactor = thread::spawn(move || {
+            let mut core = other.core.lock().unwrap();
+            if core.token.driver() == Driver::Nobody {
+                core.token.give(Driver::Reactor);
+            }
+        });
+        let other = ring.clone();
+        let kernel = thread::spawn(move || other.become_ready());
+        ring.wait(1);
+        reactor.join().unwrap();
+        kernel.join().unwrap();
+    });
+}
