@@ -16,6 +16,9 @@ pub struct Arguments {
 pub enum Command {
     Run(Run),
     Doctor(Doctor),
+    /// Make one call that a trap would see (for `doctor`)
+    #[command(hide = true)]
+    Probe,
     /// Write manual pages into a directory
     #[command(hide = true)]
     Man {

@@ -1,7 +1,108 @@
-//! `anyring doctor`.
+//! `anyring doctor`: what the machine allows, why not if not, and what anyring will do about it.
+
 use crate::cli::Doctor;
+use crate::machine::{self, Kernel, Seccomp, Trap};
+use serde::Serialize;
 use std::process::ExitCode;
-/// To come.
-pub fn doctor(_arguments: &Doctor) -> ExitCode {
-    ExitCode::SUCCESS
+
+/// Everything, as `--json` prints it.
+#[derive(Debug, Serialize)]
+struct Report {
+    kernel: Kernel,
+    seccomp: Seccomp,
+    trap: Trap,
+    verdict: Verdict,
+    /// The verdict in words.
+    summary: String,
+}
+
+/// What `--engine auto` will do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Verdict {
+    /// Use the kernel's `io_uring`.
+    Kernel,
+    /// Use anyring's own engine.
+    User,
+    /// Nothing works.
+    None,
+}
+
+/// Prints the report.
+pub fn doctor(arguments: &Doctor) -> ExitCode {
+    let report = examine();
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(&report).expect("the report is plain data"));
+    } else {
+        print(&report);
+    }
+    ExitCode::from(u8::from(report.verdict == Verdict::None))
+}
+
+fn examine() -> Report {
+    let seccomp = machine::seccomp();
+    let kernel = machine::kernel(&seccomp);
+    let trap = machine::trap();
+    let (verdict, summary) = match (kernel.io_uring, trap.works) {
+        (true, true) => (Verdict::Kernel, "programs will use the kernel's io_uring; --engine user works too"),
+        (true, false) => {
+            (Verdict::Kernel, "programs will use the kernel's io_uring; --engine user would fail")
+        }
+        (false, true) => (Verdict::User, "programs will use anyring's own engine"),
+        (false, false) => (Verdict::None, "anyring cannot run programs with io_uring here"),
+    };
+    Report { kernel, seccomp, trap, verdict, summary: summary.to_owned() }
+}
+
+fn print(report: &Report) {
+    let Report { kernel, seccomp, trap, .. } = report;
+    line("kernel", &kernel.version);
+    match (&kernel.error, kernel.operations) {
+        (Some(error), _) => line("io_uring", &format!("denied ({error})")),
+        (None, Some(0) | None) => line("io_uring", "works"),
+        (None, Some(operations)) => line("io_uring", &format!("works, {operations} operations")),
+    }
+    if let Some(why) = &kernel.why {
+        line("  why", why);
+    }
+    let disabled = match kernel.io_uring_disabled {
+        None => String::from("not in this kernel"),
+        Some(0) => String::from("0 (allowed)"),
+        Some(1) => format!("1 (only group {})", kernel.io_uring_group.unwrap_or(-1)),
+        Some(other) => format!("{other} (forbidden)"),
+    };
+    line("io_uring_disabled", &disabled);
+    line("seccomp", &seccomp_words(seccomp));
+    line(
+        "memlock limit",
+        &kernel.memlock_limit.map_or(String::from("none"), |limit| format!("{} KiB", limit >> 10)),
+    );
+    match (&trap.library, &trap.why_not) {
+        (Some(library), _) => line("preload library", library),
+        (None, _) => line("preload library", "missing"),
+    }
+    line("trap", if trap.works { "works" } else { "does not work" });
+    if let Some(why_not) = &trap.why_not {
+        line("  why", why_not);
+    }
+    println!("\n{}", report.summary);
+}
+
+fn seccomp_words(seccomp: &Seccomp) -> String {
+    let mut words = match (seccomp.mode, seccomp.filters) {
+        (None, _) => String::from("unknown"),
+        (Some(0), _) => String::from("off"),
+        (Some(1), _) => String::from("strict"),
+        (Some(_), Some(1)) => String::from("1 filter"),
+        (Some(_), Some(count)) => format!("{count} filters"),
+        (Some(_), None) => String::from("filtered"),
+    };
+    if seccomp.no_new_privs {
+        words.push_str(", no new privileges");
+    }
+    words
+}
+
+fn line(name: &str, value: &str) {
+    println!("{name:<20}{value}");
 }

@@ -4,6 +4,7 @@ mod cli;
 mod doctor;
 mod elf;
 mod library;
+mod machine;
 mod run;
 
 use clap::Parser;
@@ -24,6 +25,10 @@ fn main() -> ExitCode {
     match arguments.command {
         cli::Command::Run(arguments) => run::run(&arguments),
         cli::Command::Doctor(arguments) => doctor::doctor(&arguments),
+        cli::Command::Probe => {
+            machine::trapped_call();
+            ExitCode::SUCCESS
+        }
         cli::Command::Man { directory } => match cli::write_manuals(&directory) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {

@@ -23,6 +23,10 @@ pub mod interpose;
 pub mod log;
 pub mod low;
 pub mod next;
+#[cfg(target_arch = "x86_64")]
+pub mod patch;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "patch_none.rs"]
 pub mod patch;
 pub mod signals;
 pub mod start;

@@ -13,18 +13,22 @@ const END: usize = 1 << 32;
 
 /// Whether the program itself lies low. Where that cannot be told, it may.
 pub fn program_is_low() -> bool {
+    program_entry().is_none_or(|entry| entry < END)
+}
+
+/// Where the program itself begins.
+pub fn program_entry() -> Option<usize> {
     const NAME: &CStr = c"getauxval";
     const AT_ENTRY: c_ulong = 9;
     // SAFETY: the name ends with zero; null is `RTLD_DEFAULT`.
     let address = unsafe { dlsym(core::ptr::null_mut(), NAME.as_ptr()) };
     if address.is_null() {
-        return true;
+        return None;
     }
     // SAFETY: the C library's function of this name has this type.
     let get: unsafe extern "C" fn(c_ulong) -> c_ulong = unsafe { core::mem::transmute(address) };
     // SAFETY: asks only.
-    let entry = unsafe { get(AT_ENTRY) };
-    (entry as usize) < END
+    Some(unsafe { get(AT_ENTRY) } as usize)
 }
 
 /// Makes an `io_uring_setup` that can only fail, from a page that lies low; its result, or 0 where

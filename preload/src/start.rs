@@ -66,7 +66,11 @@ pub extern "C" fn start() {
         patch::before_main();
     }
     #[cfg(not(test))]
-    crate::interpose::process::register_fork();
+    {
+        crate::interpose::process::register_fork();
+        // SAFETY: the C library's, as at the beginning.
+        unsafe { crate::interpose::exec::remember(environ) };
+    }
 }
 
 /// Whether the process has a seccomp filter.

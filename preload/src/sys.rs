@@ -155,3 +155,14 @@ pub fn descriptor_limit() -> u32 {
     unsafe { arch::syscall(raw::__NR_prlimit64 as usize, arguments) };
     limit[0].min(1 << 20) as u32
 }
+
+/// `stat(2)`.
+///
+/// # Safety
+/// `path` must point to a string that ends with zero.
+pub unsafe fn stat(path: *const u8, status: &mut core::mem::MaybeUninit<raw::stat>) -> isize {
+    let at_cwd = raw::AT_FDCWD as isize as usize;
+    let arguments = [at_cwd, path as usize, status.as_mut_ptr() as usize, 0, 0, 0];
+    // SAFETY: the caller's promise; writes the structure.
+    unsafe { arch::syscall(raw::__NR_newfstatat as usize, arguments) }
+}

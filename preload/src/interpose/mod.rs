@@ -2,6 +2,7 @@
 
 pub mod calls;
 pub mod descriptors;
+pub mod exec;
 pub mod process;
 pub mod signal;
 pub mod wait;

@@ -1,0 +1,246 @@
+//! What this machine, and the sandbox around this process, say about `io_uring`.
+
+use crate::library;
+use serde::Serialize;
+use std::fs;
+use std::io;
+use std::process::{Command, Stdio};
+
+/// Whether and how far the kernel's `io_uring` may be used.
+#[derive(Debug, Serialize)]
+pub struct Kernel {
+    /// The kernel's release.
+    pub version: String,
+    /// Whether `io_uring_setup` succeeds.
+    pub io_uring: bool,
+    /// The errno that it gives otherwise, by name.
+    pub error: Option<String>,
+    /// Why it is denied.
+    pub why: Option<String>,
+    /// How many operations it supports.
+    pub operations: Option<usize>,
+    /// `kernel.io_uring_disabled`, where the kernel has it.
+    pub io_uring_disabled: Option<u32>,
+    /// `kernel.io_uring_group`, where the kernel has it.
+    pub io_uring_group: Option<i64>,
+    /// The limit on locked memory in bytes; none where there is no limit.
+    pub memlock_limit: Option<u64>,
+}
+
+/// What seccomp does to this process.
+#[derive(Debug, Serialize)]
+pub struct Seccomp {
+    /// 0: nothing, 1: strict, 2: filters.
+    pub mode: Option<u32>,
+    /// How many filters, where the kernel tells.
+    pub filters: Option<u32>,
+    /// Whether programs can no longer gain privileges.
+    pub no_new_privs: bool,
+}
+
+/// Whether anyring's own engine can be brought into programs.
+#[derive(Debug, Serialize)]
+pub struct Trap {
+    /// The preload library.
+    pub library: Option<String>,
+    /// Whether a program was started with it and its call was trapped.
+    pub works: bool,
+    /// What went wrong.
+    pub why_not: Option<String>,
+}
+
+/// Asks the kernel.
+pub fn kernel(seccomp: &Seccomp) -> Kernel {
+    let version = fs::read_to_string("/proc/sys/kernel/osrelease")
+        .map_or_else(|_| String::from("unknown"), |text| text.trim().to_owned());
+    let disabled = number("/proc/sys/kernel/io_uring_disabled").and_then(|n| u32::try_from(n).ok());
+    let (operations, error) = match probe() {
+        Ok(operations) => (Some(operations), None),
+        Err(error) => (None, Some(error)),
+    };
+    let why = error.as_ref().map(|error| why(error, &version, disabled, seccomp));
+    Kernel {
+        version,
+        io_uring: error.is_none(),
+        error: error.as_ref().map(error_name),
+        why,
+        operations,
+        io_uring_disabled: disabled,
+        io_uring_group: number("/proc/sys/kernel/io_uring_group"),
+        memlock_limit: memlock_limit(),
+    }
+}
+
+/// Why the kernel says `error`.
+fn why(error: &io::Error, version: &str, disabled: Option<u32>, seccomp: &Seccomp) -> String {
+    let filtered = seccomp.mode == Some(2);
+    let text = match (error.raw_os_error(), disabled) {
+        (Some(libc::EPERM), Some(2)) => "the sysctl kernel.io_uring_disabled is 2: nobody may use it",
+        (Some(libc::EPERM), Some(1)) => {
+            "the sysctl kernel.io_uring_disabled is 1: only CAP_SYS_ADMIN and the group \
+             kernel.io_uring_group may use it"
+        }
+        (Some(libc::EPERM), _) if filtered => {
+            "a seccomp filter denies it, as the default profiles of container engines do"
+        }
+        (Some(libc::EPERM | libc::EACCES), _) => "a security module (SELinux, AppArmor, ...) denies it",
+        (Some(libc::ENOSYS), _) if older_than_5_1(version) => "the kernel is older than 5.1 and has none",
+        (Some(libc::ENOSYS), _) if filtered => "a seccomp filter hides it",
+        (Some(libc::ENOSYS), _) => {
+            "the kernel was built without it, or a sandbox (gVisor, ...) stands in the kernel's place"
+        }
+        (Some(libc::ENOMEM), _) => "the limit on locked memory is too low for a ring",
+        (Some(libc::EMFILE | libc::ENFILE), _) => "no more descriptors may be opened",
+        _ => "for no reason that is known here",
+    };
+    text.to_owned()
+}
+
+fn older_than_5_1(version: &str) -> bool {
+    let mut parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+    let (major, minor) = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+    major != 0 && (major, minor) < (5, 1)
+}
+
+/// Creates a ring and asks for its operations.
+fn probe() -> io::Result<usize> {
+    const REGISTER_PROBE: usize = 8;
+    const OPERATIONS: usize = 256;
+    const SUPPORTED: u16 = 1;
+    let mut parameters = [0_u32; 30];
+    // SAFETY: the structure is 120 bytes long.
+    let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, parameters.as_mut_ptr()) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // A header of 16 bytes and 8 bytes for each operation, its flags in the third and fourth.
+    let mut probe = vec![0_u16; 8 + OPERATIONS * 4];
+    // SAFETY: the buffer is as long as the call was told.
+    let result = unsafe {
+        libc::syscall(libc::SYS_io_uring_register, fd, REGISTER_PROBE, probe.as_mut_ptr(), OPERATIONS)
+    };
+    // SAFETY: the ring is ours.
+    unsafe { libc::close(fd as i32) };
+    // Kernels before 5.6 have rings but cannot tell.
+    let operations = probe[8..].chunks(4).filter(|operation| operation[1] & SUPPORTED != 0).count();
+    Ok(if result < 0 { 0 } else { operations })
+}
+
+/// Makes a ring call by an instruction of our own, where no function stands in between.
+pub fn trapped_call() {
+    let number = libc::SYS_io_uring_setup;
+    // SAFETY: creates nothing, reads nothing.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") number => _,
+            in("rdi") 0,
+            in("rsi") 0,
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    // SAFETY: creates nothing, reads nothing.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        std::arch::asm!("svc #0", in("x8") number, inlateout("x0") 0 => _, in("x1") 0, options(nostack));
+    }
+}
+
+/// Reads this process's status.
+pub fn seccomp() -> Seccomp {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let field = |name: &str| -> Option<u32> {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        line.trim().parse().ok()
+    };
+    Seccomp {
+        mode: field("Seccomp"),
+        filters: field("Seccomp_filters"),
+        no_new_privs: field("NoNewPrivs") == Some(1),
+    }
+}
+
+/// Starts a program with the library and looks whether its call was trapped.
+pub fn trap() -> Trap {
+    let library = match library::find() {
+        Ok(library) => library,
+        Err(why) => return Trap { library: None, works: false, why_not: Some(why) },
+    };
+    let shown = Some(library.display().to_string());
+    let output = std::env::current_exe().and_then(|anyring| {
+        Command::new(anyring)
+            .arg("probe")
+            .env("LD_PRELOAD", &library)
+            .env("ANYRING_ENGINE", "user")
+            .env("ANYRING_LOG", "info,fd=1")
+            // A patched call would not be trapped.
+            .env("ANYRING_PATCH", "0")
+            .stdin(Stdio::null())
+            .output()
+    });
+    let why_not = match output {
+        Err(error) => Some(format!("cannot start a program with it: {error}")),
+        Ok(output) => why_not(&output),
+    };
+    Trap { library: shown, works: why_not.is_none(), why_not }
+}
+
+fn why_not(output: &std::process::Output) -> Option<String> {
+    let said = String::from_utf8_lossy(&output.stdout);
+    if said.contains("traps=1 ") {
+        return None;
+    }
+    let complaint = said.lines().chain(std::str::from_utf8(&output.stderr).ok()?.lines()).next();
+    Some(match complaint {
+        Some(line) => line.split_once(": ").map_or(line, |(_, message)| message).to_owned(),
+        None => format!("the library does not load into programs here ({})", output.status),
+    })
+}
+
+fn number(path: &str) -> Option<i64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+fn memlock_limit() -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: writes the structure.
+    let result = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
+    (result == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+fn error_name(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::EPERM) => String::from("EPERM"),
+        Some(libc::ENOSYS) => String::from("ENOSYS"),
+        Some(libc::EACCES) => String::from("EACCES"),
+        Some(libc::ENOMEM) => String::from("ENOMEM"),
+        Some(libc::EMFILE) => String::from("EMFILE"),
+        Some(libc::ENFILE) => String::from("ENFILE"),
+        other => format!("errno {}", other.unwrap_or(0)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn explain(error: i32, version: &str, disabled: Option<u32>, mode: u32) -> String {
+        let seccomp = Seccomp { mode: Some(mode), filters: None, no_new_privs: false };
+        why(&io::Error::from_raw_os_error(error), version, disabled, &seccomp)
+    }
+
+    #[test]
+    fn reasons() {
+        assert!(explain(libc::EPERM, "6.1.0", Some(0), 2).contains("seccomp"));
+        assert!(explain(libc::EPERM, "6.6.0", Some(2), 2).contains("io_uring_disabled is 2"));
+        assert!(explain(libc::EPERM, "6.6.0", Some(1), 0).contains("io_uring_group"));
+        assert!(explain(libc::EPERM, "6.1.0", None, 0).contains("security module"));
+        assert!(explain(libc::ENOSYS, "4.19.0-26-amd64", None, 2).contains("older than 5.1"));
+        assert!(explain(libc::ENOSYS, "5.15.0", None, 2).contains("seccomp"));
+        assert!(explain(libc::ENOSYS, "4.4.0", None, 0).contains("older than 5.1"));
+        assert!(explain(libc::ENOSYS, "6.1.0", None, 0).contains("built without"));
+    }
+}

@@ -1,0 +1,205 @@
+//! Finds call sites: `mov $425..427,%eax`, perhaps straight-line code, `syscall`.
+
+use core::arch::x86_64::{_mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8};
+
+/// Bytes of `mov $imm32,%eax`, and of a jump.
+pub const MOVE: usize = 5;
+/// `mov $imm32,%eax`.
+const MOVE_OPCODE: u8 = 0xb8;
+/// Most bytes between the two instructions.
+const BETWEEN: usize = 48;
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
+
+/// A call site, by addresses.
+#[derive(Clone, Copy, Debug)]
+pub struct Site {
+    /// The `mov`.
+    pub start: usize,
+    /// Behind the `syscall`.
+    pub next: usize,
+}
+
+/// Calls `found` with the offset and length of each site in `bytes`.
+pub fn for_each_site(bytes: &[u8], mut found: impl FnMut(usize, usize)) {
+    const LANES: usize = 16;
+    // SAFETY: SSE2 is part of the architecture.
+    let wanted = unsafe { _mm_set1_epi8(MOVE_OPCODE as i8) };
+    let mut at = 0;
+    while at + LANES <= bytes.len() {
+        // SAFETY: 16 bytes from `at` on lie in the slice.
+        let mut hits = unsafe {
+            let lanes = _mm_loadu_si128(bytes.as_ptr().add(at).cast());
+            _mm_movemask_epi8(_mm_cmpeq_epi8(lanes, wanted))
+        };
+        while hits != 0 {
+            let start = at + hits.trailing_zeros() as usize;
+            hits &= hits - 1;
+            if let Some(length) = site_length(&bytes[start..]) {
+                found(start, length);
+            }
+        }
+        at += LANES;
+    }
+}
+
+/// The offset of the `mov` that belongs to the `syscall` before offset `next`.
+pub fn start_of_site(bytes: &[u8], next: usize) -> Option<usize> {
+    let last = next.checked_sub(SYSCALL.len() + MOVE)?;
+    let first = last.saturating_sub(BETWEEN);
+    (first..=last).rev().find(|&start| site_length(&bytes[start..]) == Some(next - start))
+}
+
+/// The length of the site that `bytes` begin with, if they begin with one.
+fn site_length(bytes: &[u8]) -> Option<usize> {
+    if *bytes.first()? != MOVE_OPCODE {
+        return None;
+    }
+    let number = u32::from_le_bytes(bytes.get(1..MOVE)?.try_into().ok()?);
+    if !(425..=427).contains(&number) {
+        return None;
+    }
+    let mut at = MOVE;
+    while at <= MOVE + BETWEEN {
+        let rest = bytes.get(at..)?;
+        if rest.starts_with(&SYSCALL) {
+            return Some(at + SYSCALL.len());
+        }
+        at += movable_length(rest)?;
+    }
+    None
+}
+
+/// The length of the instruction that `bytes` begin with, if it may run anywhere: no jump, nothing
+/// relative to the instruction pointer, no use of the stack pointer but in addresses.
+fn movable_length(bytes: &[u8]) -> Option<usize> {
+    let (rex, mut at) = match *bytes.first()? {
+        rex @ 0x40..=0x4f => (rex, 1),
+        _ => (0, 0),
+    };
+    let opcode = *bytes.get(at)?;
+    at += 1;
+    let length = match opcode {
+        // nop
+        0x90 => at,
+        // mov $imm,reg
+        0xb8..=0xbf if opcode & 7 == 4 && rex & 1 == 0 => return None,
+        0xb8..=0xbf => at + if rex & 8 != 0 { 8 } else { 4 },
+        // add, or, and, sub, xor, cmp, test, mov, lea, movslq: register and operand
+        0x01
+        | 0x03
+        | 0x09
+        | 0x0b
+        | 0x21
+        | 0x23
+        | 0x29
+        | 0x2b
+        | 0x31
+        | 0x33
+        | 0x39
+        | 0x3b
+        | 0x63
+        | 0x85
+        | 0x88..=0x8b
+        | 0x8d => at + operand_length(bytes.get(at..)?, rex, true)?,
+        // The same with an immediate, shifts, mov $imm,operand.
+        0x83 | 0xc1 | 0xc6 => at + operand_length(bytes.get(at..)?, rex, false)? + 1,
+        0x81 | 0xc7 => at + operand_length(bytes.get(at..)?, rex, false)? + 4,
+        0x0f => match *bytes.get(at)? {
+            // movups, movaps, xorps, cmov, movzx, movsx
+            0x10 | 0x11 | 0x28 | 0x29 | 0x57 | 0x40..=0x4f | 0xb6 | 0xb7 | 0xbe | 0xbf => {
+                at + 1 + operand_length(bytes.get(at + 1..)?, rex, true)?
+            }
+            // nop with an operand
+            0x1f => at + 1 + operand_length(bytes.get(at + 1..)?, rex, false)?,
+            _ => return None,
+        },
+        _ => return None,
+    };
+    Some(length)
+}
+
+/// The length of the ModRM byte and what belongs to it. `register`: the byte names a register too,
+/// where otherwise it extends the opcode.
+fn operand_length(bytes: &[u8], rex: u8, register: bool) -> Option<usize> {
+    const STACK_POINTER: u8 = 4;
+    let byte = *bytes.first()?;
+    let (mode, middle, low) = (byte >> 6, byte >> 3 & 7, byte & 7);
+    if register && middle == STACK_POINTER && rex & 4 == 0 {
+        return None;
+    }
+    if mode == 3 {
+        return (low != STACK_POINTER || rex & 1 != 0).then_some(1);
+    }
+    let mut length = 1;
+    if low == 4 {
+        length += 1;
+        if mode == 0 && *bytes.get(1)? & 7 == 5 {
+            length += 4;
+        }
+    } else if mode == 0 && low == 5 {
+        // Relative to the instruction pointer.
+        return None;
+    }
+    Some(length + [0, 1, 4][mode as usize])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIRECT: &[u8] = &[0xb8, 0xaa, 1, 0, 0, 0x0f, 0x05];
+
+    #[test]
+    fn direct_sites() {
+        assert_eq!(site_length(DIRECT), Some(7));
+        for (number, is) in [(0xa8, false), (0xa9, true), (0xab, true), (0xac, false)] {
+            let bytes = [0xb8, number, 1, 0, 0, 0x0f, 0x05];
+            assert_eq!(site_length(&bytes).is_some(), is);
+        }
+        assert_eq!(site_length(&DIRECT[..6]), None);
+    }
+
+    #[test]
+    fn straight_code_between() {
+        let between: [(&[u8], bool); 15] = [
+            (&[0x45, 0x31, 0xc9], true),                         // xor %r9d,%r9d
+            (&[0x41, 0xb9, 8, 0, 0, 0], true),                   // mov $8,%r9d
+            (&[0x49, 0xb8, 1, 2, 3, 4, 5, 6, 7, 8], true),       // movabs $..,%r8
+            (&[0x4d, 0x89, 0xc2], true),                         // mov %r8,%r10
+            (&[0x8b, 0x7b, 0x40], true),                         // mov 64(%rbx),%edi
+            (&[0x48, 0x8b, 0x54, 0x24, 0x18], true),             // mov 24(%rsp),%rdx
+            (&[0x48, 0x8d, 0x74, 0x24, 0x10], true),             // lea 16(%rsp),%rsi
+            (&[0x41, 0x83, 0xca, 1], true),                      // or $1,%r10d
+            (&[0x48, 0xc7, 0xc6, 0xff, 0xff, 0xff, 0xff], true), // mov $-1,%rsi
+            (&[0x8b, 0x3d, 0, 1, 0, 0], false),                  // mov 256(%rip),%edi
+            (&[0xeb, 0x00], false),                              // jmp
+            (&[0xe8, 0, 0, 0, 0], false),                        // call
+            (&[0x48, 0x83, 0xec, 8], false),                     // sub $8,%rsp
+            (&[0x48, 0x89, 0xc4], false),                        // mov %rax,%rsp
+            (&[0x57], false),                                    // push %rdi
+        ];
+        for (code, movable) in between {
+            let mut bytes = DIRECT[..MOVE].to_vec();
+            bytes.extend_from_slice(code);
+            bytes.extend_from_slice(&SYSCALL);
+            let expected = movable.then_some(bytes.len());
+            assert_eq!(site_length(&bytes), expected, "{code:x?}");
+        }
+    }
+
+    #[test]
+    fn sites_are_found_from_both_ends() {
+        let mut bytes = vec![0x90; 100];
+        bytes[37..44].copy_from_slice(DIRECT);
+        bytes[60..65].copy_from_slice(&DIRECT[..MOVE]);
+        bytes[65..68].copy_from_slice(&[0x45, 0x31, 0xc9]);
+        bytes[68..70].copy_from_slice(&SYSCALL);
+        let mut found = Vec::new();
+        for_each_site(&bytes, |start, length| found.push((start, length)));
+        assert_eq!(found, [(37, 7), (60, 10)]);
+        assert_eq!(start_of_site(&bytes, 44), Some(37));
+        assert_eq!(start_of_site(&bytes, 70), Some(60));
+        assert_eq!(start_of_site(&bytes, 43), None);
+        assert_eq!(start_of_site(&bytes, 3), None);
+    }
+}

@@ -1,0 +1,118 @@
+//! Call sites that jump here instead of trapping.
+//!
+//! A trap costs over a microsecond, more than most requests. But the instruction in front of nearly
+//! every `syscall` that enters a ring is `mov $426,%eax`: five bytes, as long as a jump. So
+//!
+//! ```text
+//!        mov  $426,%eax   ->       jmp  stub         stub: mov  $426,%eax
+//!        xor  %r9d,%r9d            xor  %r9d,%r9d          xor  %r9d,%r9d     (a copy)
+//!        syscall                   syscall                 lea  -128(%rsp),%rsp
+//!  next: ...                 next: ...                     call entry
+//!                                                          lea  128(%rsp),%rsp
+//!                                                          jmp  next
+//! ```
+//!
+//! What lies between the two instructions is copied if it is straight and does not depend on where
+//! it lies ([`decode`]). The `syscall` stays where it is: code that jumps to it still traps.
+//!
+//! Other threads may run through the site while it changes. One aligned 8-byte store is seen whole,
+//! so where the five bytes lie within an aligned word they are written so; where they do not, the
+//! site is left to the trap, unless the process has one thread only, as before `main`. The page
+//! stays executable throughout. Code that is not a private file mapping (a JIT's, say) is left alone,
+//! and so is everything where pages may not be made writable.
+//!
+//! The entry keeps what a system call keeps: all registers but rax, rcx and r11, the red zone, the
+//! vector registers. Of those it saves xmm0 to xmm15; their upper halves, the AVX-512 registers, the
+//! x87 state and MXCSR are safe because nothing compiled here touches them (the memory routines of
+//! the C library would: hence our own).
+
+mod code;
+mod decode;
+mod entry;
+mod maps;
+
+use crate::{log, low};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use decode::Site;
+use maps::Mapping;
+
+/// Call sites that no longer trap.
+pub static SITES: AtomicU64 = AtomicU64::new(0);
+/// Whether sites may be patched at all.
+static ENABLED: AtomicBool = AtomicBool::new(false);
+/// One patch at a time; who finds it taken leaves the site to the next trap.
+static BUSY: AtomicBool = AtomicBool::new(false);
+/// Sites that will always trap, by a hash of their address; a collision only costs another look.
+static REFUSED: [AtomicUsize; 256] = [const { AtomicUsize::new(0) }; 256];
+
+/// Larger mappings are not searched before `main`: their sites are patched when they trap.
+const SEARCH_MAX: usize = 32 << 20;
+
+/// Patches the sites of the program and of liburing. Called before `main`.
+///
+/// Other libraries rarely hold any, and reading all their code would double the time that a small
+/// program takes to start; their sites are patched when they trap.
+pub fn before_main() {
+    ENABLED.store(true, Ordering::Relaxed);
+    let alone = maps::one_thread();
+    let entry = low::program_entry().unwrap_or(0);
+    maps::for_each_code(|mapping, name| {
+        let program = (mapping.start..mapping.end).contains(&entry);
+        if (program || contains(name, b"liburing")) && mapping.end - mapping.start <= SEARCH_MAX {
+            // SAFETY: a readable mapping, and nobody unmaps it while only we run.
+            let bytes = unsafe { mapping.bytes() };
+            decode::for_each_site(bytes, |start, length| {
+                let start = mapping.start + start;
+                patch(&Site { start, next: start + length }, mapping, alone);
+            });
+        }
+        true
+    });
+}
+
+fn contains(name: &[u8], part: &[u8]) -> bool {
+    name.windows(part.len()).any(|window| window == part)
+}
+
+/// A call trapped; `next` is the address behind its `syscall` instruction. Called in the handler.
+pub fn trapped_at(next: usize) {
+    if !ENABLED.load(Ordering::Relaxed) {
+        return;
+    }
+    let refused = &REFUSED[(next >> 1) % REFUSED.len()];
+    if refused.load(Ordering::Relaxed) == next || BUSY.swap(true, Ordering::Acquire) {
+        return;
+    }
+    if !look_at(next) {
+        refused.store(next, Ordering::Relaxed);
+    }
+    BUSY.store(false, Ordering::Release);
+}
+
+/// Patches the site before `next`, if it is one.
+fn look_at(next: usize) -> bool {
+    let Some(mapping) = maps::code_at(next) else { return false };
+    // SAFETY: a readable mapping, out of which this thread was just running.
+    let bytes = unsafe { mapping.bytes() };
+    let Some(start) = decode::start_of_site(bytes, next - mapping.start) else { return false };
+    patch(&Site { start: mapping.start + start, next }, &mapping, false)
+}
+
+/// Patches one site; `alone` says that no other thread can run through it meanwhile.
+fn patch(site: &Site, mapping: &Mapping, alone: bool) -> bool {
+    let word = code::within_one_word(site.start);
+    if !word && !alone {
+        return false;
+    }
+    // SAFETY: the site was decoded from this mapping.
+    let body = unsafe { core::slice::from_raw_parts(site.start as *const u8, site.next - site.start) };
+    let Some(stub) = code::emit_stub(site, body) else { return false };
+    // SAFETY: the stub does what the bytes do that the jump replaces.
+    let done = unsafe { code::write_jump(site.start, stub, mapping) };
+    if done {
+        SITES.fetch_add(1, Ordering::Relaxed);
+    }
+    let how = if done { "patched" } else { "cannot patch" };
+    log::debug!("{how} the call site at {:#x}", site.start);
+    done
+}
