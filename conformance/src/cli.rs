@@ -1,0 +1,371 @@
+//! The command line of `anyring-conformance`.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::oracle::{Oracle, kernel_release};
+use crate::report::{Reasons, Row, Totals, Verdict, status_page};
+use crate::run::{Conditions, Outcome, Places, run_test};
+use crate::source::{Suite, prepare};
+
+/// How long a test may take that has nothing to wait for: one with io_uring denied.
+const DENIED_LIMIT: Duration = Duration::from_secs(20);
+
+/// A test passes natively if it passes in one of so many runs: noise must not take it out of the score.
+const NATIVE_TRIES: usize = 3;
+
+/// Run liburing's own test suite over anyring
+#[derive(Parser)]
+#[command(name = "anyring-conformance", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Task>,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Args)]
+struct Common {
+    /// Where sources, programs, logs and remembered outcomes lie [default: HOME/work]
+    #[arg(long, global = true, value_name = "DIR", env = "ANYRING_CONFORMANCE_WORK")]
+    work: Option<PathBuf>,
+    /// The crate's directory, which holds reasons.toml, must-pass.txt and STATUS.md
+    #[arg(long, global = true, value_name = "DIR", default_value = env!("CARGO_MANIFEST_DIR"))]
+    home: PathBuf,
+    /// The anyring command [default: the one beside this program]
+    #[arg(long, global = true, value_name = "PATH")]
+    anyring: Option<PathBuf>,
+    /// Seconds that one test may take
+    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 60)]
+    limit: u64,
+    /// Only these tests
+    #[arg(long, global = true, value_name = "NAME", num_args = 1..)]
+    only: Vec<String>,
+    /// Answer ENOSYS to io_uring's calls instead of EPERM
+    #[arg(long, global = true)]
+    enosys: bool,
+    /// Leave the tests' directories behind
+    #[arg(long, global = true)]
+    keep: bool,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Run the tests natively, denied, and over anyring, and compare (what is done without a command)
+    Suite(SuiteArgs),
+    /// Run the tests of must-pass.txt over the user engine with io_uring denied; fail if one fails
+    MustPass,
+    /// Run the tests natively and denied only, without anyring
+    Oracle {
+        /// Forget the remembered outcomes of these tests first
+        #[arg(long)]
+        refresh: bool,
+    },
+    /// Fetch and build the tests, and do nothing else
+    Prepare,
+}
+
+#[derive(Args, Default)]
+struct SuiteArgs {
+    /// Which engine anyring uses. With the kernel's, io_uring is not denied
+    #[arg(long, value_enum, default_value_t = Engine::User)]
+    engine: Engine,
+    /// Print the names of the tests
+    #[arg(long)]
+    list: bool,
+    /// Write STATUS.md
+    #[arg(long, conflicts_with = "only")]
+    write_status: bool,
+    /// Forget the remembered outcomes of these tests' runs without anyring first
+    #[arg(long)]
+    refresh: bool,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+enum Engine {
+    #[default]
+    User,
+    Kernel,
+}
+
+impl Engine {
+    fn name(self) -> &'static str {
+        match self {
+            Engine::User => "user",
+            Engine::Kernel => "kernel",
+        }
+    }
+}
+
+/// Runs the command; the process's exit status comes out.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let done = match &cli.command.unwrap_or_else(|| Task::Suite(SuiteArgs::default())) {
+        Task::Suite(args) => suite(&cli.common, args),
+        Task::MustPass => must_pass(&cli.common),
+        Task::Oracle { refresh } => oracle(&cli.common, *refresh),
+        Task::Prepare => cli.common.bench().map(|bench| {
+            println!("{} tests in {}", bench.suite.built.len(), bench.places.programs.display());
+            ExitCode::SUCCESS
+        }),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("anyring-conformance: {error:#}");
+        ExitCode::from(2)
+    })
+}
+
+/// The built suite, and where it runs.
+struct Bench {
+    suite: Suite,
+    places: Places,
+    work: PathBuf,
+}
+
+impl Common {
+    fn bench(&self) -> Result<Bench> {
+        let work = self.work.clone().unwrap_or_else(|| self.home.join("work"));
+        fs::create_dir_all(&work).with_context(|| format!("cannot create {}", work.display()))?;
+        let work = work.canonicalize().context("cannot resolve the work directory")?;
+        let suite = prepare(&work)?;
+        let places = Places {
+            programs: suite.programs.clone(),
+            scratch: work.join("scratch"),
+            logs: work.join("logs"),
+            lock: std::env::temp_dir().join("anyring-conformance.lock"),
+        };
+        Ok(Bench { suite, places, work })
+    }
+
+    /// The tests to run: all, or those that were named.
+    fn selection(&self, suite: &Suite) -> Result<Vec<String>> {
+        if self.only.is_empty() {
+            return Ok(suite.built.clone());
+        }
+        known_only(&self.only, suite)?;
+        Ok(self.only.clone())
+    }
+
+    fn errno(&self) -> i32 {
+        if self.enosys { libc::ENOSYS } else { libc::EPERM }
+    }
+
+    fn without_anyring(&self, label: &str, deny: Option<i32>) -> Conditions {
+        let limit = Duration::from_secs(self.limit);
+        let limit = if deny.is_some() { limit.min(DENIED_LIMIT) } else { limit };
+        Conditions { label: label.to_owned(), deny, anyring: None, limit, keep: self.keep }
+    }
+
+    fn with_anyring(&self, engine: Engine) -> Result<Conditions> {
+        let anyring = match &self.anyring {
+            Some(path) => path.clone(),
+            None => std::env::current_exe().context("cannot find this program")?.with_file_name("anyring"),
+        };
+        let anyring = anyring.canonicalize().with_context(|| {
+            format!(
+                "no anyring command at {}: build the workspace, or name it with --anyring",
+                anyring.display()
+            )
+        })?;
+        Ok(Conditions {
+            label: engine.name().to_owned(),
+            deny: (engine == Engine::User).then(|| self.errno()),
+            anyring: Some((anyring, engine.name().to_owned())),
+            limit: Duration::from_secs(self.limit),
+            keep: self.keep,
+        })
+    }
+}
+
+fn known_only(names: &[String], suite: &Suite) -> Result<()> {
+    let unknown: Vec<&str> =
+        names.iter().filter(|name| !suite.built.contains(name)).map(String::as_str).collect();
+    ensure!(unknown.is_empty(), "no such test was built: {} (see suite --list)", unknown.join(", "));
+    Ok(())
+}
+
+/// The two runs without anyring.
+struct Oracles<'a> {
+    bench: &'a Bench,
+    native: (Oracle, Conditions),
+    denied: (Oracle, Conditions),
+}
+
+impl<'a> Oracles<'a> {
+    /// Loads what is known; with `refresh`, but not about the tests selected.
+    fn load(common: &Common, bench: &'a Bench, kernel: &str, refresh: bool) -> Result<Oracles<'a>> {
+        let denied = if common.enosys { "enosys" } else { "denied" };
+        let mut oracles = Oracles {
+            bench,
+            native: (Oracle::load(&bench.work, "native", kernel)?, common.without_anyring("native", None)),
+            denied: (
+                Oracle::load(&bench.work, denied, kernel)?,
+                common.without_anyring(denied, Some(common.errno())),
+            ),
+        };
+        if refresh {
+            for name in common.selection(&bench.suite)? {
+                oracles.native.0.forget(&name);
+                oracles.denied.0.forget(&name);
+            }
+        }
+        Ok(oracles)
+    }
+
+    fn row(&mut self, name: &str) -> Result<Row> {
+        let places = &self.bench.places;
+        let native = self.native.0.outcome(places, &self.native.1, name, NATIVE_TRIES)?;
+        let denied = self.denied.0.outcome(places, &self.denied.1, name, 1)?;
+        Ok(Row { name: name.to_owned(), native, denied, anyring: None })
+    }
+}
+
+fn suite(common: &Common, args: &SuiteArgs) -> Result<ExitCode> {
+    let bench = common.bench()?;
+    if args.list {
+        bench.suite.built.iter().for_each(|name| println!("{name}"));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let conditions = common.with_anyring(args.engine)?;
+    let reasons = Reasons::load(&common.home.join("reasons.toml"))?;
+    let kernel = kernel_release()?;
+    let mut oracles = Oracles::load(common, &bench, &kernel, args.refresh)?;
+    let mut rows = Vec::new();
+    println!("{:<28} {:<10} {:<10} {:<10}", "test", "native", "denied", conditions.label);
+    for name in common.selection(&bench.suite)? {
+        let mut row = oracles.row(&name)?;
+        let ran = run_test(&bench.places, &conditions, &name)?;
+        row.anyring = Some(ran.outcome);
+        println!(
+            "{name:<28} {:<10} {:<10} {:<10} {:>6.2} s  {}",
+            row.native,
+            row.denied,
+            ran.outcome,
+            ran.took.as_secs_f64(),
+            mark(&row)
+        );
+        rows.push(row);
+    }
+    finish(&bench, &rows);
+    if args.write_status {
+        let page = status_page(&rows, &bench.suite.not_built, &reasons, &kernel);
+        let path = common.home.join("STATUS.md");
+        fs::write(&path, page).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn mark(row: &Row) -> &'static str {
+    match row.verdict() {
+        Verdict::Passed => "ok",
+        Verdict::Failed => "FAILED",
+        Verdict::Skipped if row.counts() => "skipped",
+        Verdict::Skipped => "proves nothing",
+    }
+}
+
+fn finish(bench: &Bench, rows: &[Row]) {
+    let totals = Totals::of(rows);
+    if !bench.suite.not_built.is_empty() {
+        println!("not built: {}", bench.suite.not_built.join(" "));
+    }
+    println!("what the tests said is in {}", bench.places.logs.display());
+    println!("{}", totals.summary());
+    println!("{}", totals.line());
+}
+
+fn oracle(common: &Common, refresh: bool) -> Result<ExitCode> {
+    let bench = common.bench()?;
+    let mut oracles = Oracles::load(common, &bench, &kernel_release()?, refresh)?;
+    let mut rows = Vec::new();
+    println!("{:<28} {:<10} {:<10}", "test", "native", "denied");
+    for name in common.selection(&bench.suite)? {
+        let row = oracles.row(&name)?;
+        println!("{name:<28} {:<10} {:<10}", row.native, row.denied);
+        rows.push(row);
+    }
+    finish(&bench, &rows);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn must_pass(common: &Common) -> Result<ExitCode> {
+    let bench = common.bench()?;
+    let conditions = common.with_anyring(Engine::User)?;
+    let path = common.home.join("must-pass.txt");
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let mut names = listed(&text);
+    known_only(&names, &bench.suite).with_context(|| format!("in {}", path.display()))?;
+    if !common.only.is_empty() {
+        names.retain(|name| common.only.contains(name));
+    }
+    let (mut passed, mut failed) = (0, 0);
+    for name in &names {
+        let ran = run_test(&bench.places, &conditions, name)?;
+        let good = ran.outcome == Outcome::Pass;
+        println!(
+            "{name:<28} {:<10} {:>6.2} s  {}",
+            ran.outcome,
+            ran.took.as_secs_f64(),
+            if good { "ok" } else { "FAILED" }
+        );
+        if good {
+            passed += 1;
+        } else {
+            failed += 1;
+            print_log(&bench, &conditions, name);
+        }
+    }
+    println!("{passed} passed, {failed} failed, 0 skipped");
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The names in a list with comments.
+fn listed(text: &str) -> Vec<String> {
+    let bare = |line: &str| line.split('#').next().unwrap_or("").trim().to_owned();
+    text.lines().map(bare).filter(|name| !name.is_empty()).collect()
+}
+
+/// Shows the end of what a failed test said.
+fn print_log(bench: &Bench, conditions: &Conditions, name: &str) {
+    let path = bench.places.logs.join(&conditions.label).join(format!("{name}.log"));
+    let bytes = fs::read(&path).unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Vec<&str> = text.lines().collect();
+    for line in &lines[lines.len().saturating_sub(20)..] {
+        println!("    {line}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+        assert!(Cli::try_parse_from(["x", "suite", "--engine", "kernel", "--only", "nop", "link"]).is_ok());
+        assert!(Cli::try_parse_from(["x", "suite", "--write-status", "--only", "nop"]).is_err());
+    }
+
+    #[test]
+    fn lists_have_comments() {
+        assert_eq!(listed("# all\nnop\n\n link # flaky\n"), ["nop", "link"]);
+    }
+
+    #[test]
+    fn the_committed_lists_can_be_read() {
+        let home = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+        Reasons::load(&home.join("reasons.toml")).unwrap();
+        let names = listed(&fs::read_to_string(home.join("must-pass.txt")).unwrap());
+        let mut sorted = names.clone();
+        sorted.sort();
+        sorted.dedup();
+        assert_eq!(names, sorted, "must-pass.txt is sorted and names nothing twice");
+    }
+}

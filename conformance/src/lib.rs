@@ -1,0 +1,13 @@
+//! Runs liburing's own test suite, unmodified, over anyring.
+//!
+//! Every test program runs three times: natively (the oracle), with io_uring denied and nothing in its
+//! place (which tests pass although they can do nothing?), and with io_uring denied over the user engine.
+//! A test counts where the first passes and the second does not; it scores where the third passes too and
+//! the engine's own log line says that it made the rings.
+
+pub mod cli;
+pub mod deny;
+mod oracle;
+mod report;
+mod run;
+mod source;

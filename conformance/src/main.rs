@@ -1,0 +1,7 @@
+//! The `anyring-conformance` command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    anyring_conformance::cli::main()
+}

@@ -1,0 +1,82 @@
+//! What the tests do without anyring: natively, and with io_uring denied. Both are remembered.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::run::{Conditions, Outcome, Places, run_test};
+use crate::source::VERSION;
+
+/// Remembered outcomes of one kind of run on this kernel.
+pub struct Oracle {
+    file: PathBuf,
+    known: BTreeMap<String, Outcome>,
+}
+
+impl Oracle {
+    /// Loads what is known about runs labelled `label` on the kernel `kernel`.
+    pub fn load(work: &Path, label: &str, kernel: &str) -> Result<Oracle> {
+        let file = work.join("cache").join(format!("{label}-liburing-{VERSION}-linux-{kernel}.tsv"));
+        let text = if file.exists() {
+            fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?
+        } else {
+            String::new()
+        };
+        let parse = |line: &str| {
+            let (name, outcome) = line.split_once('\t').context("no tab")?;
+            Ok((name.to_owned(), outcome.parse()?))
+        };
+        let known = text
+            .lines()
+            .map(parse)
+            .collect::<Result<_>>()
+            .with_context(|| format!("{} is damaged: remove it", file.display()))?;
+        Ok(Oracle { file, known })
+    }
+
+    /// Forgets the outcome of one test.
+    pub fn forget(&mut self, name: &str) {
+        self.known.remove(name);
+    }
+
+    /// The outcome of the test: remembered, or from running it until it passes, `tries` times at most.
+    pub fn outcome(
+        &mut self,
+        places: &Places,
+        conditions: &Conditions,
+        name: &str,
+        tries: usize,
+    ) -> Result<Outcome> {
+        if let Some(&outcome) = self.known.get(name) {
+            return Ok(outcome);
+        }
+        let mut outcome = run_test(places, conditions, name)?.outcome;
+        for _ in 1..tries {
+            if matches!(outcome, Outcome::Pass | Outcome::Skip) {
+                break;
+            }
+            outcome = run_test(places, conditions, name)?.outcome;
+        }
+        self.known.insert(name.to_owned(), outcome);
+        self.store()?;
+        Ok(outcome)
+    }
+
+    fn store(&self) -> Result<()> {
+        let lines: String = self.known.iter().map(|(name, outcome)| format!("{name}\t{outcome}\n")).collect();
+        self.file
+            .parent()
+            .map_or(Ok(()), fs::create_dir_all)
+            .and_then(|()| fs::write(&self.file, lines))
+            .with_context(|| format!("cannot write {}", self.file.display()))
+    }
+}
+
+/// The running kernel's release, as `uname -r` prints it.
+pub fn kernel_release() -> Result<String> {
+    let text =
+        fs::read_to_string("/proc/sys/kernel/osrelease").context("cannot read the kernel's version")?;
+    Ok(text.trim().to_owned())
+}

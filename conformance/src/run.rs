@@ -1,0 +1,377 @@
+//! Runs one test program in a directory of its own, within a time limit, and leaves no process behind.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::io::AsRawFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::str::FromStr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::deny::deny_io_uring;
+
+/// The exit status with which liburing's tests say "skipped".
+const SKIP_STATUS: i32 = 77;
+
+/// How one run of one test ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Pass,
+    Skip,
+    /// Another exit status.
+    Exit(i32),
+    Signal(i32),
+    TimedOut,
+    /// It passed, but the engine never said that it made a ring.
+    Unproven,
+}
+
+impl Outcome {
+    fn from_status(status: ExitStatus) -> Outcome {
+        match (status.code(), status.signal()) {
+            (Some(0), _) => Outcome::Pass,
+            (Some(SKIP_STATUS), _) => Outcome::Skip,
+            (Some(code), _) => Outcome::Exit(code),
+            (None, signal) => Outcome::Signal(signal.unwrap_or(0)),
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            Outcome::Pass => "pass".to_owned(),
+            Outcome::Skip => "skip".to_owned(),
+            Outcome::Exit(code) => format!("exit {code}"),
+            Outcome::Signal(number) => format!("signal {number}"),
+            Outcome::TimedOut => "timeout".to_owned(),
+            Outcome::Unproven => "unproven".to_owned(),
+        };
+        f.pad(&text)
+    }
+}
+
+impl FromStr for Outcome {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Outcome> {
+        Ok(match text.split_once(' ') {
+            Some(("exit", code)) => Outcome::Exit(code.parse()?),
+            Some(("signal", number)) => Outcome::Signal(number.parse()?),
+            _ => match text {
+                "pass" => Outcome::Pass,
+                "skip" => Outcome::Skip,
+                "timeout" => Outcome::TimedOut,
+                "unproven" => Outcome::Unproven,
+                _ => bail!("'{text}' is not the outcome of a test"),
+            },
+        })
+    }
+}
+
+/// Under what conditions tests run.
+pub struct Conditions {
+    /// Names the directories of these runs: `native`, `denied`, `user`, `kernel`.
+    pub label: String,
+    /// The errno that io_uring's calls answer, if they are denied.
+    pub deny: Option<i32>,
+    /// The `anyring` command, and which engine it shall use.
+    pub anyring: Option<(PathBuf, String)>,
+    pub limit: Duration,
+    /// Leave the test's directory behind.
+    pub keep: bool,
+}
+
+/// Where things lie under the work directory.
+pub struct Places {
+    /// Holds the built test programs.
+    pub programs: PathBuf,
+    pub scratch: PathBuf,
+    pub logs: PathBuf,
+    /// Locked while a test runs: the tests use fixed ports and fixed names in /tmp, so that never two may
+    /// run at once, not even of two suites.
+    pub lock: PathBuf,
+}
+
+/// The result of one test.
+pub struct Ran {
+    pub outcome: Outcome,
+    pub took: Duration,
+}
+
+/// Runs the test `name` and waits until nothing of it is left.
+pub fn run_test(places: &Places, conditions: &Conditions, name: &str) -> Result<Ran> {
+    let scratch = places.scratch.join(format!("{}-{}", std::process::id(), conditions.label)).join(name);
+    let cwd = scratch.join("cwd");
+    fresh_dir(&cwd)?;
+    // Two tests exec this one, by its relative name.
+    fs::copy(places.programs.join("exec-target.t"), cwd.join("exec-target.t"))
+        .context("cannot copy exec-target.t into the test's directory")?;
+    let logs = places.logs.join(&conditions.label);
+    fs::create_dir_all(&logs).with_context(|| format!("cannot create {}", logs.display()))?;
+    let engine_log = scratch.join("anyring.log");
+    let mut log = File::create(logs.join(format!("{name}.log"))).context("cannot create the test's log")?;
+
+    let mut command = command_for(conditions, &places.programs.join(format!("{name}.t")), &engine_log);
+    command.current_dir(&cwd).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log.try_clone()?);
+    let exclusive = Exclusive::acquire(&places.lock)?;
+    let (mut outcome, took) = run_to_end(&mut command, conditions.limit, &mut log)?;
+    drop(exclusive);
+
+    if outcome == Outcome::Pass && conditions.anyring.as_ref().is_some_and(|(_, e)| e == "user") {
+        let said = fs::read_to_string(&engine_log).unwrap_or_default();
+        if !engine_made_rings(&said) {
+            outcome = Outcome::Unproven;
+        }
+    }
+    let _ = writeln!(log, "[{outcome} after {:.2} s]", took.as_secs_f64());
+    if let Ok(said) = fs::read_to_string(&engine_log) {
+        let _ = write!(log, "{said}");
+    }
+    if !conditions.keep {
+        let _ = fs::remove_dir_all(&scratch);
+        let _ = scratch.parent().map(fs::remove_dir); // succeeds once it is empty
+    }
+    Ok(Ran { outcome, took })
+}
+
+fn fresh_dir(path: &Path) -> Result<()> {
+    if path.exists() {
+        fs::remove_dir_all(path).with_context(|| format!("cannot empty {}", path.display()))?;
+    }
+    fs::create_dir_all(path).with_context(|| format!("cannot create {}", path.display()))
+}
+
+fn command_for(conditions: &Conditions, program: &Path, engine_log: &Path) -> Command {
+    let mut words: Vec<OsString> = Vec::new();
+    if let Some((anyring, engine)) = &conditions.anyring {
+        words.push(anyring.into());
+        words.extend(["run", "--engine", engine, "--"].map(OsString::from));
+    }
+    words.push(program.into());
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]).env("ANYRING_LOG", engine_log);
+    let deny = conditions.deny;
+    // SAFETY: between fork and exec this makes system calls only.
+    unsafe {
+        command.pre_exec(move || {
+            if libc::setsid() < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            deny.map_or(Ok(()), deny_io_uring)
+        });
+    }
+    command
+}
+
+/// Does the log of the preload library say that the user engine set up a ring?
+///
+/// Its lines look like `anyring[123]: engine=user rings=2 submitted=9 completed=9`.
+fn engine_made_rings(log: &str) -> bool {
+    log.lines().any(|line| {
+        let field = |key: &str| line.split_whitespace().find_map(|word| word.strip_prefix(key));
+        field("engine=") == Some("user")
+            && field("rings=").and_then(|n| n.parse::<u64>().ok()).is_some_and(|n| n >= 1)
+    })
+}
+
+fn run_to_end(command: &mut Command, limit: Duration, log: &mut File) -> Result<(Outcome, Duration)> {
+    become_subreaper()?;
+    let start = Instant::now();
+    let mut child = command
+        .spawn()
+        .with_context(|| format!("cannot start {}", command.get_program().to_string_lossy()))?;
+    let session = child.id() as i32;
+    let status = wait_until(&mut child, start + limit)?;
+    let took = start.elapsed();
+    if status.is_none() {
+        describe_session(session, log);
+    }
+    kill_group(session);
+    if status.is_none() {
+        child.wait().context("cannot wait for a killed test")?;
+    }
+    reap_everything()?;
+    Ok((status.map_or(Outcome::TimedOut, Outcome::from_status), took))
+}
+
+fn wait_until(child: &mut Child, deadline: Instant) -> Result<Option<ExitStatus>> {
+    let mut pause = Duration::from_micros(500);
+    loop {
+        if let Some(status) = child.try_wait().context("cannot wait for a test")? {
+            return Ok(Some(status));
+        }
+        if Instant::now() >= deadline {
+            return Ok(None);
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(10));
+    }
+}
+
+/// Orphans of a test become our children, so that they can be found and killed.
+fn become_subreaper() -> Result<()> {
+    // SAFETY: PR_SET_CHILD_SUBREAPER takes no pointer.
+    if unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) } != 0 {
+        return Err(io::Error::last_os_error()).context("cannot become the reaper of the tests' orphans");
+    }
+    Ok(())
+}
+
+fn kill_group(session: i32) {
+    // SAFETY: kill takes no pointer. The group is the test's own: it called setsid.
+    unsafe { libc::kill(-session, libc::SIGKILL) };
+}
+
+/// Kills what a test left behind, in whatever session, until no child of ours remains.
+fn reap_everything() -> Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        // SAFETY: waitpid accepts a null status pointer.
+        match unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) } {
+            0 => {}
+            n if n > 0 => continue,
+            _ => return Ok(()), // ECHILD: none is left
+        }
+        if Instant::now() > deadline {
+            bail!(
+                "a process of a test survives SIGKILL (stuck in the kernel?): see ps --ppid {}",
+                std::process::id()
+            );
+        }
+        for stat in processes().filter(|p| p.parent == std::process::id() as i32) {
+            // SAFETY: kill takes no pointer; the process is a child of ours that nobody else reaps.
+            unsafe { libc::kill(stat.pid, libc::SIGKILL) };
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+struct Process {
+    pid: i32,
+    parent: i32,
+    session: i32,
+}
+
+fn processes() -> impl Iterator<Item = Process> {
+    fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+        // "pid (name) state ppid pgrp session ...": the name may hold anything, even parentheses.
+        let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(1);
+        let parent = fields.next()?.parse().ok()?;
+        let session = fields.nth(1)?.parse().ok()?;
+        Some(Process { pid, parent, session })
+    })
+}
+
+/// Writes into the log where every thread of a hanging test stands.
+fn describe_session(session: i32, log: &mut File) {
+    let _ = writeln!(log, "[the time is up; the threads stand at:]");
+    for process in processes().filter(|p| p.session == session) {
+        let tasks = format!("/proc/{}/task", process.pid);
+        for task in fs::read_dir(tasks).into_iter().flatten().flatten() {
+            let read = |name: &str| {
+                let text = fs::read_to_string(task.path().join(name)).unwrap_or_default();
+                text.trim_end().replace('\n', " < ")
+            };
+            let tid = task.file_name();
+            let (name, waits, call) = (read("comm"), read("wchan"), read("syscall"));
+            let _ =
+                writeln!(log, "  {}/{} {name}: {waits}; syscall {call}", process.pid, tid.to_string_lossy());
+        }
+    }
+}
+
+/// Held while a test runs.
+struct Exclusive {
+    _lock: File,
+}
+
+impl Exclusive {
+    fn acquire(path: &Path) -> Result<Exclusive> {
+        let file = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o666)
+            .open(path)
+            .with_context(|| format!("cannot open {}", path.display()))?;
+        // SAFETY: flock takes a file descriptor, which `file` keeps open.
+        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } != 0 {
+            return Err(io::Error::last_os_error())
+                .with_context(|| format!("cannot lock {}", path.display()));
+        }
+        Ok(Exclusive { _lock: file })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(dir: &Path, script: &str) -> Places {
+        let programs = dir.join("test");
+        fs::create_dir_all(&programs).unwrap();
+        for (name, text) in [("exec-target.t", "#!/bin/sh\n"), ("it.t", script)] {
+            let mut options = File::options();
+            let mut file = options.create(true).write(true).mode(0o755).open(programs.join(name)).unwrap();
+            file.write_all(text.as_bytes()).unwrap();
+        }
+        Places { programs, scratch: dir.join("scratch"), logs: dir.join("logs"), lock: dir.join("lock") }
+    }
+
+    fn run_script(script: &str, limit: Duration) -> (Outcome, String) {
+        let dir = tempfile::tempdir().unwrap();
+        let places = places(dir.path(), script);
+        let conditions = Conditions { label: "native".into(), deny: None, anyring: None, limit, keep: false };
+        let ran = run_test(&places, &conditions, "it").unwrap();
+        (ran.outcome, fs::read_to_string(places.logs.join("native/it.log")).unwrap())
+    }
+
+    /// One test, since each reaps every child of the process.
+    #[test]
+    fn outcomes_and_stragglers() {
+        let second = Duration::from_secs(1);
+        assert_eq!(run_script("#!/bin/sh\nexit 0\n", second).0, Outcome::Pass);
+        assert_eq!(run_script("#!/bin/sh\nexit 77\n", second).0, Outcome::Skip);
+        assert_eq!(run_script("#!/bin/sh\nexit 3\n", second).0, Outcome::Exit(3));
+        assert_eq!(run_script("#!/bin/sh\nkill -9 $$\n", second).0, Outcome::Signal(9));
+
+        let (outcome, log) = run_script("#!/bin/sh\nsleep 60\n", second / 4);
+        assert_eq!(outcome, Outcome::TimedOut);
+        assert!(log.contains("sleep"), "{log}");
+
+        let (outcome, log) = run_script("#!/bin/sh\nsetsid sleep 61 & echo $!\n", second);
+        assert_eq!(outcome, Outcome::Pass);
+        let pid = log.lines().next().unwrap();
+        assert!(!Path::new("/proc").join(pid).exists(), "{pid} is still there");
+    }
+
+    #[test]
+    fn the_engine_must_have_made_a_ring() {
+        assert!(engine_made_rings(
+            "anyring[7]: engine=user rings=0\nanyring[8]: engine=user rings=2 submitted=9\n"
+        ));
+        assert!(!engine_made_rings("anyring[7]: engine=user rings=0 submitted=0\n"));
+        assert!(!engine_made_rings("anyring[7]: engine=kernel rings=3\n"));
+        assert!(!engine_made_rings(""));
+    }
+
+    #[test]
+    fn outcomes_survive_the_cache() {
+        for outcome in
+            [Outcome::Pass, Outcome::Skip, Outcome::Exit(3), Outcome::Signal(11), Outcome::TimedOut]
+        {
+            assert_eq!(outcome.to_string().parse::<Outcome>().unwrap(), outcome);
+        }
+        assert!("flying".parse::<Outcome>().is_err());
+    }
+}

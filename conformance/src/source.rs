@@ -1,0 +1,172 @@
+//! Obtains liburing with its tests, and builds the tests as they are.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// The version of liburing that the carrier crate holds.
+pub const VERSION: &str = "2.14";
+
+/// The registry crate that carries liburing with its tests, and the checksum of exactly that package.
+const CARRIER: &str = "lio-uring";
+const CARRIER_VERSION: &str = "0.3.1";
+const CARRIER_CHECKSUM: &str = "9b5eb7ded80bc591c8c79cb207bd505377d90395894f5dff5cc75846ac7e396f";
+
+/// The built suite.
+pub struct Suite {
+    /// Where the test programs lie.
+    pub programs: PathBuf,
+    /// The tests that were built, sorted.
+    pub built: Vec<String>,
+    /// The tests that could not be built here, sorted.
+    pub not_built: Vec<String>,
+}
+
+/// Finds the suite under `work`, or fetches and builds it there.
+pub fn prepare(work: &Path) -> Result<Suite> {
+    let tree = work.join(format!("liburing-{VERSION}"));
+    let stamp = tree.join(".built-by-anyring");
+    if !stamp.exists() {
+        need_tools()?;
+        fetch(work, &tree)?;
+        verify(&tree)?;
+        build(work, &tree)?;
+        File::create(&stamp).with_context(|| format!("cannot create {}", stamp.display()))?;
+    }
+    let programs = tree.join("test");
+    let (built, not_built) =
+        test_names(&programs)?.into_iter().partition(|name| programs.join(format!("{name}.t")).exists());
+    Ok(Suite { programs, built, not_built })
+}
+
+fn need_tools() -> Result<()> {
+    let missing = |tool: &&str| {
+        let found = Command::new(tool).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        !found.is_ok_and(|status| status.success())
+    };
+    let absent: Vec<&str> = ["gcc", "make"].into_iter().filter(missing).collect();
+    ensure!(
+        absent.is_empty(),
+        "building liburing's tests needs {}, not found here. On Debian: apt-get install gcc make libc6-dev \
+         (and g++ for one test in C++)",
+        absent.join(" and ")
+    );
+    Ok(())
+}
+
+/// Has cargo fetch the carrier crate, and takes liburing out of it.
+fn fetch(work: &Path, tree: &Path) -> Result<()> {
+    eprintln!("fetching liburing {VERSION} from the registry crate {CARRIER} {CARRIER_VERSION}");
+    let project = work.join("fetch");
+    remove(&project)?;
+    fs::create_dir_all(project.join("src"))
+        .with_context(|| format!("cannot create {}", project.display()))?;
+    // `[workspace]` keeps it out of ours.
+    let manifest = format!(
+        "[package]\nname = \"fetch\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n\
+         [dependencies]\n{CARRIER} = \"={CARRIER_VERSION}\"\n\n[workspace]\n"
+    );
+    fs::write(project.join("Cargo.toml"), manifest)?;
+    fs::write(project.join("src/lib.rs"), "")?;
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut vendor = Command::new(cargo);
+    vendor.args(["vendor", "--quiet", "vendor"]).current_dir(&project).stdout(Stdio::null());
+    run(&mut vendor, "is the package registry reachable, or already in cargo's cache?")?;
+
+    let lock = fs::read_to_string(project.join("Cargo.lock")).context("cargo wrote no Cargo.lock")?;
+    ensure!(
+        lock.contains(CARRIER_CHECKSUM),
+        "the registry's {CARRIER} {CARRIER_VERSION} is not the package this was written for (its checksum differs)"
+    );
+    remove(tree)?;
+    fs::rename(project.join("vendor").join(CARRIER).join("liburing"), tree)
+        .with_context(|| format!("{CARRIER} holds no liburing"))?;
+    remove(&project)
+}
+
+fn remove(path: &Path) -> Result<()> {
+    if path.exists() {
+        fs::remove_dir_all(path).with_context(|| format!("cannot remove {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Is it the version we expect, with the source of every test?
+fn verify(tree: &Path) -> Result<()> {
+    let spec = fs::read_to_string(tree.join("liburing.spec")).context("the sources hold no liburing.spec")?;
+    ensure!(
+        spec.lines().any(|line| line.split_whitespace().eq(["Version:", VERSION])),
+        "the sources are not those of liburing {VERSION}"
+    );
+    let tests = tree.join("test");
+    for name in test_names(&tests)? {
+        let there = ["c", "cc"].iter().any(|suffix| tests.join(format!("{name}.{suffix}")).exists());
+        ensure!(there, "the sources are incomplete: test/{name}.c is missing");
+    }
+    Ok(())
+}
+
+/// The tests that liburing's own Makefile names.
+fn test_names(tests: &Path) -> Result<Vec<String>> {
+    let makefile = fs::read_to_string(tests.join("Makefile")).context("the sources hold no test/Makefile")?;
+    let mut names: Vec<String> = makefile
+        .split_whitespace()
+        .filter_map(|word| word.strip_suffix(".c").or_else(|| word.strip_suffix(".cc")))
+        // Patterns, the common helpers, and two that only mean something under a sanitizer.
+        .filter(|name| !name.contains('%') && *name != "helpers" && !name.starts_with("xfail_"))
+        .map(str::to_owned)
+        .collect();
+    names.sort();
+    names.dedup();
+    if names.is_empty() {
+        bail!("{} names no tests", tests.join("Makefile").display());
+    }
+    Ok(names)
+}
+
+fn build(work: &Path, tree: &Path) -> Result<()> {
+    eprintln!("building liburing {VERSION} and its tests");
+    let log = work.join("build.log");
+    let out = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
+    let step = |words: &[&str]| -> Result<Command> {
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).current_dir(tree).stdin(Stdio::null());
+        // A make around us must not lend its job slots or flags.
+        command.env_remove("MAKEFLAGS").env_remove("MFLAGS").env_remove("MAKELEVEL");
+        command.stdout(out.try_clone()?).stderr(out.try_clone()?);
+        Ok(command)
+    };
+    let hint = format!("see {}", log.display());
+    run(&mut step(&["sh", "./configure"])?, &hint)?;
+    run(&mut step(&["make", "-C", "src", "-j2"])?, &hint)?;
+    // A test that cannot be built here is left out; the report says so.
+    step(&["make", "-C", "test", "-j2", "-k"])?.status().context("cannot run make")?;
+    Ok(())
+}
+
+fn run(command: &mut Command, hint: &str) -> Result<()> {
+    let what = format!(
+        "{} {}",
+        command.get_program().to_string_lossy(),
+        command.get_args().map(|a| a.to_string_lossy()).collect::<Vec<_>>().join(" ")
+    );
+    let status = command.status().with_context(|| format!("cannot run {what}"))?;
+    ensure!(status.success(), "{what} failed ({status}): {hint}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_come_from_the_makefile() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = "test_srcs := \\\n\taccept.c \\\n\t7ad0.c \\\n\nasan := xfail_x.c\ntest_srcs += sq-full-cpp.cc\n\
+                    helpers.o: helpers.c\n%.t: %.c $(helpers)\n";
+        fs::write(dir.path().join("Makefile"), text).unwrap();
+        assert_eq!(test_names(dir.path()).unwrap(), ["7ad0", "accept", "sq-full-cpp"]);
+    }
+}
