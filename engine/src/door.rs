@@ -1,7 +1,7 @@
 //! What a door must tell the engine, and may ask it, beside the three calls: descriptors that were
 //! closed or duplicated, readiness of ring descriptors, faults, forks.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use crate::driver::{Driver, pool, reactor};
 use crate::ring::Core;
@@ -23,7 +23,29 @@ static RINGS: AtomicU64 = AtomicU64::new(0);
 static SUBMITTED: AtomicU64 = AtomicU64::new(0);
 static COMPLETED: AtomicU64 = AtomicU64::new(0);
 
+/// Pieces of work queued or being done, whose files must outlive a `close`.
+static WORKING: AtomicU64 = AtomicU64::new(0);
+
+/// The process that the engine's memory belongs to.
+static PROCESS: AtomicI32 = AtomicI32::new(0);
+
+/// A piece of work was queued.
+pub(crate) fn work_begins() {
+    WORKING.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A piece of work is done or dropped.
+pub(crate) fn work_ends() {
+    WORKING.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// A child between `vfork` and `exec` runs in its parent's memory: what it closes stays open here.
+fn is_this_process() -> bool {
+    PROCESS.load(Ordering::Relaxed) == sys::getpid()
+}
+
 pub(crate) fn count_ring() {
+    PROCESS.store(sys::getpid(), Ordering::Relaxed);
     RINGS.fetch_add(1, Ordering::Relaxed);
 }
 
@@ -52,7 +74,10 @@ pub fn is_ring(fd: Fd) -> bool {
 /// The program closes `fd` (or replaces it by `dup2`); call it *before* the number can be reused.
 /// Any descriptor may be named: kept readiness registrations end, a ring loses one reference.
 pub fn closed(fd: Fd) {
-    if RINGS.load(Ordering::Relaxed) == 0 {
+    if !registry::is_ring(fd) && !registry::has_interest(fd) && WORKING.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    if !is_this_process() {
         return;
     }
     if let Some(ring) = registry::clear(fd) {
@@ -70,6 +95,9 @@ pub fn closed(fd: Fd) {
 /// The program duplicated `old` to `new` (`dup`, `dup2`, `dup3`, `F_DUPFD`). Harmless where `old` is no ring.
 pub fn duplicated(old: Fd, new: Fd) {
     let Some(ring) = registry::get(old) else { return };
+    if !is_this_process() {
+        return;
+    }
     if let Some(core) = ring.lock().as_mut() {
         core.descriptors += 1;
     }
@@ -142,6 +170,7 @@ pub fn syscall_stub() -> core::ops::Range<usize> {
 /// threads and without the parent's requests. A door that sees `fork` calls it first thing in the
 /// child, where no other thread exists.
 pub fn forked() {
+    PROCESS.store(sys::getpid(), Ordering::Relaxed);
     // SAFETY: the caller says that this thread is the only one of the process.
     unsafe {
         pool::forked();
@@ -149,4 +178,5 @@ pub fn forked() {
         registry::forked();
         lifetime::forked();
     }
+    WORKING.store(0, Ordering::Relaxed);
 }

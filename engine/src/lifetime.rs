@@ -205,6 +205,7 @@ impl Drop for Core {
             }
         }
         self.files.close_all();
+        self.readiness.forget_all();
         let own = [
             self.readiness.epoll,
             self.external.kick,

@@ -11,7 +11,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::errno::Errno;
 use crate::ring::Ring;
@@ -21,7 +21,15 @@ use crate::sys::Fd;
 const CHUNK: usize = 1024;
 const CHUNKS: usize = 1024;
 
-type Chunk = [AtomicPtr<Ring>; CHUNK];
+/// What is known of one descriptor number.
+struct Slot {
+    /// The ring it stands for.
+    ring: AtomicPtr<Ring>,
+    /// How many rings know its readiness.
+    interest: AtomicU32,
+}
+
+type Chunk = [Slot; CHUNK];
 
 static TABLE: [AtomicPtr<Chunk>; CHUNKS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; CHUNKS];
 static VACANT: Mutex<Vec<&'static Ring>> = Mutex::new(Vec::new());
@@ -51,7 +59,7 @@ impl Drop for InUse {
     }
 }
 
-fn slot(fd: Fd) -> Option<&'static AtomicPtr<Ring>> {
+fn slot(fd: Fd) -> Option<&'static Slot> {
     let number = usize::try_from(fd).ok()?;
     // Acquire pairs with the release store in `slot_or_new`.
     let chunk = TABLE.get(number / CHUNK)?.load(Ordering::Acquire);
@@ -59,11 +67,14 @@ fn slot(fd: Fd) -> Option<&'static AtomicPtr<Ring>> {
     unsafe { chunk.as_ref() }.map(|chunk| &chunk[number % CHUNK])
 }
 
-fn slot_or_new(fd: Fd) -> Result<&'static AtomicPtr<Ring>, Errno> {
+fn slot_or_new(fd: Fd) -> Result<&'static Slot, Errno> {
     let number = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
     let place = TABLE.get(number / CHUNK).ok_or(Errno::EMFILE)?;
     if place.load(Ordering::Acquire).is_null() {
-        let fresh: Box<Chunk> = Box::new([const { AtomicPtr::new(core::ptr::null_mut()) }; CHUNK]);
+        let fresh: Box<Chunk> = Box::new(
+            [const { Slot { ring: AtomicPtr::new(core::ptr::null_mut()), interest: AtomicU32::new(0) } };
+                CHUNK],
+        );
         let fresh = Box::into_raw(fresh);
         // Release publishes the empty chunk to the acquire load in `slot`.
         if place.compare_exchange(core::ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire).is_err()
@@ -81,10 +92,10 @@ pub fn get(fd: Fd) -> Option<InUse> {
     loop {
         // Acquire pairs with the release store in `set`: the ring's core is there.
         // SAFETY: rings are leaked and never freed.
-        let ring = unsafe { slot.load(Ordering::Acquire).as_ref() }?;
+        let ring = unsafe { slot.ring.load(Ordering::Acquire).as_ref() }?;
         ring.users.fetch_add(1, Ordering::Acquire);
         let in_use = InUse(ring);
-        if core::ptr::eq(slot.load(Ordering::Acquire), ring) {
+        if core::ptr::eq(slot.ring.load(Ordering::Acquire), ring) {
             return Some(in_use);
         }
     }
@@ -92,19 +103,37 @@ pub fn get(fd: Fd) -> Option<InUse> {
 
 /// Is the descriptor a ring, as far as is known?
 pub fn is_ring(fd: Fd) -> bool {
-    slot(fd).is_some_and(|slot| !slot.load(Ordering::Relaxed).is_null())
+    slot(fd).is_some_and(|slot| !slot.ring.load(Ordering::Relaxed).is_null())
+}
+
+/// A ring starts to keep something about `fd`, and wants to hear of its end.
+pub fn add_interest(fd: Fd) -> Result<(), Errno> {
+    slot_or_new(fd)?.interest.fetch_add(1, Ordering::Relaxed);
+    Ok(())
+}
+
+/// A ring forgets `fd`.
+pub fn drop_interest(fd: Fd) {
+    if let Some(slot) = slot(fd) {
+        slot.interest.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Does any ring keep something about `fd`?
+pub fn has_interest(fd: Fd) -> bool {
+    slot(fd).is_some_and(|slot| slot.interest.load(Ordering::Relaxed) > 0)
 }
 
 /// Lets `fd` stand for `ring`; returns the ring it stood for before.
 pub fn set(fd: Fd, ring: &'static Ring) -> Result<Option<&'static Ring>, Errno> {
-    let before = slot_or_new(fd)?.swap(core::ptr::from_ref(ring).cast_mut(), Ordering::AcqRel);
+    let before = slot_or_new(fd)?.ring.swap(core::ptr::from_ref(ring).cast_mut(), Ordering::AcqRel);
     // SAFETY: rings are leaked and never freed.
     Ok(unsafe { before.as_ref() })
 }
 
 /// Lets `fd` stand for no ring; returns the ring it stood for.
 pub fn clear(fd: Fd) -> Option<&'static Ring> {
-    let before = slot(fd)?.swap(core::ptr::null_mut(), Ordering::AcqRel);
+    let before = slot(fd)?.ring.swap(core::ptr::null_mut(), Ordering::AcqRel);
     // SAFETY: rings are leaked and never freed.
     unsafe { before.as_ref() }
 }
@@ -116,7 +145,7 @@ pub fn for_each(mut body: impl FnMut(Fd, &'static Ring)) {
         let Some(chunk) = (unsafe { chunk.load(Ordering::Acquire).as_ref() }) else { continue };
         for (low, slot) in chunk.iter().enumerate() {
             // SAFETY: rings are leaked and never freed.
-            if let Some(ring) = unsafe { slot.load(Ordering::Acquire).as_ref() } {
+            if let Some(ring) = unsafe { slot.ring.load(Ordering::Acquire).as_ref() } {
                 body((high * CHUNK + low) as Fd, ring);
             }
         }

@@ -19,6 +19,7 @@ use linux_raw_sys::general::{
 };
 
 use crate::errno::Errno;
+use crate::registry;
 use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::ring::Core;
 use crate::sys::{self, Fd};
@@ -86,7 +87,18 @@ impl Readiness {
         if let Some(epoll) = self.epoll {
             sys::close(epoll);
         }
+        self.forget_all();
         *self = Readiness::default();
+    }
+
+    /// What the ring keeps about descriptors is gone with it.
+    pub fn forget_all(&mut self) {
+        for entry in &self.entries {
+            if entry.fd >= 0 {
+                registry::drop_interest(entry.fd);
+            }
+        }
+        self.entries.clear();
     }
 
     fn find(&self, fd: Fd) -> Option<u32> {
@@ -103,6 +115,7 @@ impl Readiness {
             self.by_fd.try_reserve(number + 1 - self.by_fd.len()).map_err(|_| Errno::ENOMEM)?;
             self.by_fd.resize(number + 1, 0);
         }
+        registry::add_interest(fd)?;
         let index = self.free.pop().unwrap_or_else(|| {
             self.entries.push(Entry {
                 fd: -1,
@@ -125,6 +138,7 @@ impl Readiness {
 
     fn remove(&mut self, index: u32) -> Vec<Waiter> {
         let entry = &mut self.entries[index as usize];
+        registry::drop_interest(entry.fd);
         entry.generation = entry.generation.wrapping_add(1);
         self.by_fd[entry.fd as usize] = 0;
         entry.fd = -1;

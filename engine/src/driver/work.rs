@@ -8,6 +8,7 @@
 
 use alloc::collections::VecDeque;
 
+use crate::door;
 use crate::errno::Errno;
 use crate::memory::Sqe;
 use crate::ops::{Caps, OpData};
@@ -45,6 +46,7 @@ pub struct Work {
 impl Work {
     /// The work of a request that is to block.
     pub fn new(core: &mut Core, id: RequestId, long: bool) -> Work {
+        door::work_begins();
         let request = &mut core.requests[id];
         Work {
             ring: core.ring,
@@ -80,10 +82,10 @@ impl Core {
 
     /// Ends requests whose work is done.
     pub fn run_finished(&mut self) {
-        while let Some(work) = self.finished.pop_front() {
+        while let Some(mut work) = self.finished.pop_front() {
             let Some(request) = self.requests.get_mut(work.id) else { continue };
             debug_assert!(request.phase == Phase::Working, "work is done once");
-            request.data = work.data;
+            request.data = core::mem::take(&mut work.data);
             request.phase = Phase::Prepared;
             let finish = request.op.finish;
             let outcome = finish(self, work.id, work.result);
@@ -152,11 +154,17 @@ impl Core {
             Some(work) => Some(work),
             None => pool::withdraw(ring, serial, id).inspect(|_| self.working -= 1),
         };
-        let Some(work) = withdrawn else { return false };
+        let Some(mut work) = withdrawn else { return false };
         let request = &mut self.requests[id];
-        request.data = work.data;
+        request.data = core::mem::take(&mut work.data);
         request.phase = Phase::Prepared;
         true
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        door::work_ends();
     }
 }
 
