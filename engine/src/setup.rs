@@ -18,7 +18,9 @@ use crate::sys::{self, Fd};
 use crate::{door, lifetime, registry, user};
 
 /// Setup flags that the engine has.
-pub const FLAGS: u32 = IORING_SETUP_CQSIZE
+pub const FLAGS: u32 = IORING_SETUP_IOPOLL
+    | IORING_SETUP_HYBRID_IOPOLL
+    | IORING_SETUP_CQSIZE
     | IORING_SETUP_CLAMP
     | IORING_SETUP_SUBMIT_ALL
     | IORING_SETUP_COOP_TASKRUN
@@ -70,6 +72,7 @@ fn check(params: &io_uring_params) -> Result<(), Errno> {
         || params.resv.iter().any(|&word| word != 0)
         || is(IORING_SETUP_SQPOLL) && is(IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG)
         || is(IORING_SETUP_TASKRUN_FLAG) && !is(IORING_SETUP_COOP_TASKRUN | IORING_SETUP_DEFER_TASKRUN)
+        || is(IORING_SETUP_HYBRID_IOPOLL) && !is(IORING_SETUP_IOPOLL)
         || is(IORING_SETUP_DEFER_TASKRUN) && (!is(IORING_SETUP_SINGLE_ISSUER) || is(IORING_SETUP_SQPOLL));
     if bad {
         return Err(Errno::EINVAL);

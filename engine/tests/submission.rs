@@ -199,3 +199,12 @@ fn an_sq_thread_takes_sqes_by_itself() {
         seen
     });
 }
+
+#[test]
+fn a_polled_ring_takes_nops_and_refuses_what_cannot_be_polled() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, IORING_SETUP_IOPOLL | IORING_SETUP_SUBMIT_ALL);
+        let connect = sqe(io_uring_op::IORING_OP_CONNECT, 2);
+        ring.run(&[nop(1, 0), connect, nop(3, LINK), nop(4, 0)])
+    });
+}

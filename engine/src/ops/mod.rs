@@ -116,6 +116,8 @@ impl Caps {
     pub const ASYNC_BLOCKS: Caps = Caps(1 << 4);
     /// Blocking attempts of this operation on one regular file are done one after the other.
     pub const HASHED: Caps = Caps(1 << 5);
+    /// It is allowed on a polled ring (`IORING_SETUP_IOPOLL`).
+    pub const IOPOLL: Caps = Caps(1 << 6);
 
     /// Both.
     pub const fn with(self, other: Caps) -> Caps {

@@ -11,7 +11,7 @@ use crate::ring::Core;
 use crate::sys;
 
 /// `IORING_OP_NOP`.
-pub const NOP: Op = Op::new(Code::IORING_OP_NOP, "NOP", Caps::NONE, prep, issue).fields(&[
+pub const NOP: Op = Op::new(Code::IORING_OP_NOP, "NOP", Caps::IOPOLL, prep, issue).fields(&[
     Field::Fd,
     Field::Length,
     Field::OpFlags,

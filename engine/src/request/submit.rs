@@ -106,8 +106,11 @@ impl Core {
         if sqe.ioprio != 0 && !op.caps.has(Caps::IOPRIO) {
             return Err(Errno::EINVAL);
         }
-        if self.is(IORING_SETUP_IOPOLL) || sqe.personality != 0 {
-            // Neither polled rings nor registered credentials exist here.
+        if self.is(IORING_SETUP_IOPOLL) && !op.caps.has(Caps::IOPOLL) {
+            return Err(Errno::EINVAL);
+        }
+        if sqe.personality != 0 {
+            // No credentials are registered.
             return Err(Errno::EINVAL);
         }
         (op.prep)(self, id)
@@ -177,6 +180,10 @@ impl Core {
     pub fn issue(&mut self, id: RequestId) {
         if let Err(errno) = self.file_if_needed(id) {
             return self.complete(id, errno.negated());
+        }
+        if self.is(IORING_SETUP_IOPOLL) && self.requests[id].op.caps.has(Caps::FILE) {
+            // What the kernel answers for a file whose driver cannot be polled: here none can.
+            return self.complete(id, Errno::EOPNOTSUPP.negated());
         }
         let outcome = (self.requests[id].op.issue)(self, id);
         self.settle(id, outcome);
