@@ -134,7 +134,7 @@ fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Cal
         core.memory.header().sq_flags.fetch_and(!IORING_SQ_TASKRUN, core::sync::atomic::Ordering::Relaxed);
     }
     let wanted = call.min_complete.min(core.memory.layout().cq_entries);
-    if wanted == 0 || core.defers() {
+    if wanted == 0 {
         core.harvest_now();
     }
     match wait::wait(guard, serial, wanted, limits) {

@@ -20,6 +20,9 @@ use crate::resources::kbuf::BufferGroups;
 use crate::sync::{Guard, Mutex};
 use crate::sys::Fd;
 
+/// CQEs kept for a program that does not reap; the kernel's bound is memory.
+const MAX_OVERFLOW: usize = 1 << 20;
+
 /// A place for one ring after another.
 pub struct Ring {
     core: Mutex<Option<Core>>,
@@ -59,6 +62,8 @@ pub struct Core {
     pub cq_tail: u32,
     /// CQEs that found the ring full, in order.
     pub overflow: VecDeque<Cqe>,
+    /// A CQE could not even be kept; the next wait says so (`EBADR`).
+    pub cqe_dropped: bool,
     /// All live requests.
     pub requests: Slab,
     /// The chain that the current submission is assembling.
@@ -184,9 +189,10 @@ impl Core {
             // Relaxed: a hint that the program acts on by entering.
             flags.fetch_or(linux_raw_sys::io_uring::IORING_SQ_CQ_OVERFLOW, Ordering::Relaxed);
         }
-        if self.overflow.try_reserve(1).is_ok() {
+        if self.overflow.len() < MAX_OVERFLOW && self.overflow.try_reserve(1).is_ok() {
             self.overflow.push_back(cqe);
         } else {
+            self.cqe_dropped = true;
             self.memory.header().cq_overflow.fetch_add(1, Ordering::Relaxed);
         }
         self.external.posted += 1;

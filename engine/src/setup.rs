@@ -140,6 +140,7 @@ fn new_core(ring: &'static Ring, serial: u64, memory: RingMemory, setup_flags: u
         sq_head: 0,
         cq_tail: 0,
         overflow: VecDeque::new(),
+        cqe_dropped: false,
         requests: Slab::default(),
         chain: None,
         deferred: VecDeque::new(),

@@ -208,3 +208,19 @@ fn a_polled_ring_takes_nops_and_refuses_what_cannot_be_polled() {
         ring.run(&[nop(1, 0), connect, nop(3, LINK), nop(4, 0)])
     });
 }
+
+#[test]
+fn a_cq_that_is_never_read_stays_bounded() {
+    use std::sync::atomic::Ordering;
+    const BADR: i32 = -53;
+    let mut ring = Ring::new(Engine::User, 32768, 0);
+    for _ in 0..36 {
+        for i in 0..32768 {
+            ring.push(nop(i, 0));
+        }
+        assert_eq!(ring.enter(32768, 0), 32768);
+    }
+    assert!(ring.word(ring.params.cq_off.overflow).load(Ordering::Relaxed) > 0);
+    assert_eq!(ring.enter_with(0, 1, IORING_ENTER_GETEVENTS), BADR);
+    assert_eq!(ring.enter_with(0, 1, IORING_ENTER_GETEVENTS), 0);
+}

@@ -102,9 +102,9 @@ impl Core {
         Ok(epoll)
     }
 
-    /// Takes what is ready now, without sleeping, where nobody else is about to.
+    /// Takes what is ready now, without sleeping.
     pub fn harvest_now(&mut self) {
-        let (Driver::Nobody, Some(epoll)) = (self.token.driver(), self.readiness.epoll) else { return };
+        let Some(epoll) = self.readiness.epoll else { return };
         if self.readiness.waiting() == 0 {
             return;
         }

@@ -35,6 +35,9 @@ fn wait_in_turns(guard: &mut CoreGuard<'_>, serial: u64, wanted: u32, limits: Li
         core.advance();
         core.flush_overflow();
         core.notify();
+        if core::mem::take(&mut core.cqe_dropped) {
+            return Err(Errno::EBADR);
+        }
         if core.cq_ready() >= wanted {
             return Ok(());
         }
