@@ -69,14 +69,25 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Internal {
     /// One of the measured programs, by itself.
-    #[command(hide = true, subcommand)]
-    Workload(Workload),
+    #[command(hide = true)]
+    Workload {
+        /// Call the engine of this very program instead of the system.
+        #[arg(long)]
+        linked: bool,
+        #[command(subcommand)]
+        workload: Workload,
+    },
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = match &arguments.internal {
-        Some(Internal::Workload(workload)) => workload.run(),
+        Some(Internal::Workload { linked, workload }) => {
+            if *linked {
+                workload::linked::activate();
+            }
+            workload.run()
+        }
         None => run(&arguments),
     };
     match result {

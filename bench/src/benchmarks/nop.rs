@@ -6,10 +6,11 @@ use crate::harness::launch::{Context, On};
 
 const PER_ENTER: [u32; 3] = [1, 4, 16];
 
-const SIDES: [Side; 4] = [
+const SIDES: [Side; 5] = [
     Side { name: "kernel", on: On::Kernel },
     Side { name: "anyring", on: On::Anyring },
     Side { name: "anyring, unpatched", on: On::AnyringTrap },
+    Side { name: "engine, called", on: On::Linked },
     Side { name: "getppid", on: On::Plain },
 ];
 
@@ -23,7 +24,7 @@ impl Benchmark for Nop {
             title: "no-ops, 1, 4 and 16 per io_uring_enter",
             text: "The way through the ring with nothing to do at its end: fill in the requests, enter, take the completions. \
                    The same binary with inline system calls on both engines; `unpatched` leaves its call site as it is, \
-                   so that every enter is a trap. `getppid` is what a plain system call costs.",
+                   so that every enter is a trap; `engine, called` has the engine linked in and calls it as a function. `getppid` is what a plain system call costs.",
             goal: "a no-op costs less than on the kernel's io_uring",
             baseline: "kernel",
         }

@@ -17,7 +17,9 @@ pub enum On {
     Kernel,
     /// The program as it is, under `anyring run --engine user`, with the kernel's io_uring denied.
     Anyring,
-    /// The same with the patching of call sites switched off: every call of the ring traps.
+    /// A workload of this program, with the engine linked into it and called as a function.
+    Linked,
+    /// The same as [`On::Anyring`] with the patching of call sites switched off: every call of the ring traps.
     AnyringTrap,
 }
 
@@ -54,7 +56,7 @@ impl Context {
     /// Why this cannot run here, if it cannot.
     pub fn obstacle(&self, on: On) -> Result<Option<String>> {
         match on {
-            On::Plain => Ok(None),
+            On::Plain | On::Linked => Ok(None),
             On::Kernel => Ok(self.kernel_ring.clone().err()),
             On::Anyring | On::AnyringTrap if self.native_only => Ok(Some("--native-only".into())),
             On::Anyring | On::AnyringTrap => {
@@ -73,7 +75,7 @@ impl Context {
     /// `program`, to be run on `on`. Nothing of a surrounding anyring reaches it.
     pub fn command(&self, on: On, program: &Path) -> Command {
         let mut command = match on {
-            On::Plain | On::Kernel => command(program),
+            On::Plain | On::Kernel | On::Linked => command(program),
             On::Anyring | On::AnyringTrap => {
                 let mut command = command(&self.tools.join("anyring-deny"));
                 command.arg(self.tools.join("anyring")).args(["run", "--engine", "user", "--"]).arg(program);
@@ -95,7 +97,11 @@ impl Context {
     /// A workload of this program, to be run on `on`.
     pub fn workload(&self, on: On, name: &str) -> Command {
         let mut command = self.command(on, &self.program);
-        command.args(["workload", name]);
+        command.arg("workload");
+        if on == On::Linked {
+            command.arg("--linked");
+        }
+        command.arg(name);
         command
     }
 

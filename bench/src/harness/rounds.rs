@@ -96,7 +96,7 @@ fn run_checked(
     let fits = match (side.on, run.report.engine) {
         (_, None) => true,
         (On::Kernel, Some(engine)) => engine == Engine::Kernel,
-        (On::Anyring | On::AnyringTrap, Some(engine)) => engine == Engine::User,
+        (On::Anyring | On::AnyringTrap | On::Linked, Some(engine)) => engine == Engine::User,
         (On::Plain, Some(_)) => false,
     };
     if !fits {

@@ -4,6 +4,7 @@
 
 pub mod clock;
 pub mod echo;
+pub mod linked;
 pub mod meta;
 pub mod nop;
 pub mod ring;

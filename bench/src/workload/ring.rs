@@ -15,6 +15,7 @@ use linux_raw_sys::io_uring::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::linked;
 use crate::failure::{Failure, Result};
 
 /// Who implements the ring that a workload ran on.
@@ -228,6 +229,10 @@ fn map(descriptor: i32, offset: u32, bytes: usize) -> Result<*mut u8> {
 /// As for the system call.
 #[inline(never)]
 unsafe fn setup(entries: u32, params: *mut io_uring_params) -> i64 {
+    if linked::active() {
+        // SAFETY: the caller's promise.
+        return unsafe { anyring_engine::setup(entries, params) as i64 };
+    }
     // SAFETY: the caller's promise.
     unsafe { ring_call::<425>([entries as usize, params as usize, 0, 0, 0, 0]) }
 }
@@ -236,6 +241,11 @@ unsafe fn setup(entries: u32, params: *mut io_uring_params) -> i64 {
 /// As for the system call.
 #[inline(never)]
 unsafe fn enter(descriptor: i32, submit: u32, want: u32, flags: u32) -> i64 {
+    if linked::active() {
+        let caller = anyring_engine::Caller::default();
+        // SAFETY: the caller's promise.
+        return unsafe { anyring_engine::enter(descriptor, submit, want, flags, 0, 8, &caller) as i64 };
+    }
     let arguments = [descriptor as usize, submit as usize, want as usize, flags as usize, 0, 8];
     // SAFETY: the caller's promise.
     unsafe { ring_call::<426>(arguments) }
@@ -245,6 +255,10 @@ unsafe fn enter(descriptor: i32, submit: u32, want: u32, flags: u32) -> i64 {
 /// As for the system call.
 #[inline(never)]
 unsafe fn register(descriptor: i32, opcode: u32, argument: *const core::ffi::c_void, count: u32) -> i64 {
+    if linked::active() {
+        // SAFETY: the caller's promise.
+        return unsafe { anyring_engine::register(descriptor, opcode, argument as usize, count) as i64 };
+    }
     let arguments = [descriptor as usize, opcode as usize, argument as usize, count as usize, 0, 0];
     // SAFETY: the caller's promise.
     unsafe { ring_call::<427>(arguments) }
