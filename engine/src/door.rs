@@ -170,6 +170,7 @@ pub fn syscall_stub() -> core::ops::Range<usize> {
 /// threads and without the parent's requests. A door that sees `fork` calls it first thing in the
 /// child, where no other thread exists.
 pub fn forked() {
+    lifetime::renew_fork_mark();
     PROCESS.store(sys::getpid(), Ordering::Relaxed);
     // SAFETY: the caller says that this thread is the only one of the process.
     unsafe {

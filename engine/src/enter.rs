@@ -40,6 +40,7 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
     if call.flags & !FLAGS != 0 {
         return Err(Errno::EINVAL);
     }
+    lifetime::notice_fork();
     let ring = registry::get(fd).ok_or_else(|| no_ring(fd))?;
     let mut guard = ring.lock();
     let core = guard.as_mut().ok_or(Errno::EBADF)?;

@@ -5,10 +5,10 @@ use linux_raw_sys::io_uring::io_uring_register_op as Code;
 use crate::enter::no_ring;
 use crate::errno::Errno;
 use crate::host;
-use crate::registry;
 use crate::resources::probe;
 use crate::ring::{CoreGuard, live};
 use crate::sys::Fd;
+use crate::{lifetime, registry};
 use linux_raw_sys::io_uring::{IORING_SETUP_R_DISABLED, IORING_SETUP_SINGLE_ISSUER};
 
 /// The arguments of one call.
@@ -24,6 +24,7 @@ pub struct Register {
 
 /// Carries out one registration.
 pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
+    lifetime::notice_fork();
     let ring = registry::get(fd).ok_or_else(|| no_ring(fd))?;
     let mut guard = ring.lock();
     let core = guard.as_mut().ok_or(Errno::EBADF)?;

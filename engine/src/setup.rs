@@ -50,6 +50,7 @@ pub const FEATURES: u32 = IORING_FEAT_SINGLE_MMAP
 
 /// Creates a ring; `params` is an address of the program.
 pub fn setup(entries: u32, params_address: u64) -> Result<Fd, Errno> {
+    lifetime::notice_fork();
     let mut params: io_uring_params = user::read(params_address)?;
     check(&params)?;
     lifetime::collect();

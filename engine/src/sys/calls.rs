@@ -71,6 +71,17 @@ pub fn map_shared(fd: Fd, offset: u64, length: usize) -> Result<*mut u8, Errno> 
     .map(|address| address as *mut u8)
 }
 
+/// Maps anonymous memory that a child after `fork` finds zeroed.
+pub fn map_wiped_on_fork(length: usize) -> Result<*mut u8, Errno> {
+    let (protection, flags) = (nr::PROT_READ | nr::PROT_WRITE, nr::MAP_PRIVATE | nr::MAP_ANONYMOUS);
+    let none = -1isize as usize;
+    // SAFETY: a new mapping wherever the kernel finds room.
+    let address = unsafe { call(nr::__NR_mmap, [0, length, protection as usize, flags as usize, none, 0]) }?;
+    // SAFETY: advice about our own fresh mapping.
+    unsafe { call(nr::__NR_madvise, [address, length, nr::MADV_WIPEONFORK as usize, 0, 0, 0]) }?;
+    Ok(address as *mut u8)
+}
+
 /// `munmap(2)`.
 ///
 /// # Safety

@@ -1,0 +1,51 @@
+//! `fork` with live rings. A test program of its own: the child has one thread.
+
+mod common;
+
+use common::*;
+
+/// Runs `body` in a child; true where it ended well.
+fn in_child(body: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child runs `body` and leaves by `_exit`.
+    unsafe {
+        let pid = libc::fork();
+        assert!(pid >= 0, "a child");
+        if pid == 0 {
+            libc::_exit(i32::from(!body()));
+        }
+        let mut status = 0;
+        assert_eq!(libc::waitpid(pid, &mut status, 0), pid);
+        libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+    }
+}
+
+fn works(ring: &mut Ring) -> bool {
+    let cqes = ring.run(&[sqe(io_uring_op::IORING_OP_NOP, 1)]);
+    cqes == [Cqe { user_data: 1, res: 0, flags: 0 }]
+}
+
+#[test]
+fn parent_and_child_go_on_after_a_fork() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        assert!(works(&mut ring));
+        let child = in_child(|| {
+            let mut own = Ring::new(engine, 8, 0);
+            let both = works(&mut own) && works(&mut ring);
+            // The child's end must not be the ring's.
+            own.reap_all().is_empty() && both
+        });
+        // The child's completions are in memory that both share, and it has reaped them.
+        let head = ring.word(ring.params.sq_off.head).load(std::sync::atomic::Ordering::Relaxed);
+        (child, head, in_child(|| true))
+    });
+}
+
+#[test]
+fn a_ring_made_by_the_parent_with_an_sq_thread_has_none_in_the_child() {
+    let mut ring = Ring::new(Engine::User, 8, IORING_SETUP_SQPOLL);
+    assert!(in_child(|| {
+        ring.push(sqe(io_uring_op::IORING_OP_NOP, 1));
+        ring.enter(1, 0) == -libc::EOWNERDEAD
+    }));
+}
