@@ -46,7 +46,7 @@ pub fn obstacle(program: &Path) -> io::Result<Option<Obstacle>> {
         if let Some(privilege) = privilege(&file)? {
             return Ok(Some(Obstacle::Privileged(privilege)));
         }
-        return executable(&file, &head);
+        return executable(&path, &file, &head);
     }
     Ok(None)
 }
@@ -80,7 +80,7 @@ fn privilege(file: &File) -> io::Result<Option<&'static str>> {
 }
 
 /// Looks at the ELF header and the program headers.
-fn executable(file: &File, head: &[u8]) -> io::Result<Option<Obstacle>> {
+fn executable(path: &Path, file: &File, head: &[u8]) -> io::Result<Option<Obstacle>> {
     let half = |at: usize| head.get(at..at + 2).map_or(0, |b| u16::from_le_bytes([b[0], b[1]]));
     let machine = half(18);
     let own = if cfg!(target_arch = "x86_64") { X86_64 } else { AARCH64 };
@@ -103,16 +103,12 @@ fn executable(file: &File, head: &[u8]) -> io::Result<Option<Obstacle>> {
         }
     }
     // The dynamic linker itself, given a program to run, has no interpreter but loads the library.
-    let is_linker = dynamic && half(16) == ET_DYN && defines_linker(file)?;
-    Ok((!is_linker).then_some(Obstacle::Static))
+    let linker = dynamic && half(16) == ET_DYN && is_linker(path);
+    Ok((!linker).then_some(Obstacle::Static))
 }
 
-/// Whether the file is a dynamic linker: it speaks of `LD_PRELOAD`, a static program does not.
-fn defines_linker(file: &File) -> io::Result<bool> {
-    if file.metadata()?.len() > 4 << 20 {
-        return Ok(false);
-    }
-    let mut bytes = vec![0; file.metadata()?.len() as usize];
-    file.read_exact_at(&mut bytes, 0)?;
-    Ok(bytes.windows(12).any(|window| window == b"LD_PRELOAD\0L" || window == b"LD_PRELOAD\0\0"))
+/// Whether the program is a dynamic linker, by the name that all of them have.
+fn is_linker(program: &Path) -> bool {
+    let name = program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    name.starts_with("ld-") || name.starts_with("ld.so")
 }

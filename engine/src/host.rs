@@ -27,6 +27,16 @@ pub trait Host: Sync {
     /// Whether a fault at an address for which [`crate::door::resume_address`] answers is resumed
     /// there. Where not, the engine asks the kernel to copy from memory that may not be mapped.
     fn faults_resume(&self) -> bool;
+
+    /// Makes a system call that may sleep, with the thread's own signal mask. A door that keeps the
+    /// program's signal handlers out of the engine answers `-EINTR` without the call if one is due;
+    /// `None` leaves the call to the engine, as a door does that keeps nothing out.
+    ///
+    /// # Safety
+    /// As for the call that `number` names.
+    unsafe fn sleep(&self, _number: usize, _arguments: [usize; 6]) -> Option<isize> {
+        None
+    }
 }
 
 /// What one call of [`crate::enter`] needs to know about its caller.

@@ -5,7 +5,7 @@
 //! top of its stack, so that the thread pointer tells it apart. The kernel clears the thread's id in
 //! [`SLOTS`] when it is off its stack for good, and that is what makes the stack free for the next.
 
-use crate::{arch, sys};
+use crate::{arch, inside, sys};
 use anyring_engine::Host;
 use core::ffi::{CStr, c_void};
 use core::num::NonZeroUsize;
@@ -82,6 +82,11 @@ impl Host for Preload {
     fn faults_resume(&self) -> bool {
         FAULTS_RESUME.load(Ordering::Relaxed)
     }
+
+    unsafe fn sleep(&self, number: usize, arguments: [usize; 6]) -> Option<isize> {
+        // SAFETY: the caller's promise.
+        unsafe { inside::sleep(number, arguments) }
+    }
 }
 
 /// A slot that nobody has.
@@ -114,13 +119,22 @@ fn start(
     entry: extern "C" fn(*mut c_void),
     argument: *mut c_void,
 ) -> Result<(), i32> {
+    // The block lies so that thread-local storage around it, of which only `inside`'s note is ever
+    // looked at, is zeroed memory of the stack's top too.
+    let note = inside::note_offset();
+    let above = usize::try_from(note).unwrap_or(0) + arch::NOTE_BYTES;
+    let below = usize::try_from(-note).unwrap_or(0);
+    let room = size_of::<Block>().max(above) + below + 2 * size_of::<usize>();
     let top = stack(slot)? + GUARD_BYTES + STACK_BYTES;
-    let block = (top - size_of::<Block>()) as *mut Block;
+    let block = (top - size_of::<Block>().max(above)) as *mut Block;
+    let block = (block.addr() & !(align_of::<Block>() - 1)) as *mut Block;
+    if room > STACK_BYTES / 4 {
+        return Err(EAGAIN as i32);
+    }
     // SAFETY: the top of a stack that is ours and that no thread uses.
     unsafe { block.write(Block { itself: block, entry, argument, name, rest: [0; 64] }) };
-    // Room below the block, for code that believes in thread-local storage, and then the two words
-    // that the new thread starts from.
-    let words = (block as usize - 512) as *mut usize;
+    // Below the storage, the two words that the new thread starts from.
+    let words = ((block as usize - below - 64) & !63) as *mut usize;
     // SAFETY: as above.
     unsafe {
         words.write(run as *const () as usize);

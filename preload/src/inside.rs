@@ -2,10 +2,9 @@
 //!
 //! A thread that came through a function of ours or a patched call site notes it in a word of
 //! thread-local storage, of the kind that needs no allocation (initial-exec: the C library makes
-//! room for it before the program starts). The trap notes nothing: it runs with all signals blocked
-//! anyway, and its return puts the mask back. Nor do threads of ours, which have no such storage.
+//! room for it before the program starts). The trap notes no stay: it runs with all signals blocked
+//! anyway, and its return puts the mask back. Threads of ours have zeros where the note would be.
 
-use crate::signals::ASYNCHRONOUS;
 use crate::{arch, sys};
 use core::cell::Cell;
 use core::sync::atomic::{Ordering, compiler_fence};
@@ -19,6 +18,8 @@ struct Note {
     blocked: Cell<bool>,
     /// The mask to put back when it leaves, if so.
     mask: Cell<u64>,
+    /// The signals that were kept out.
+    kept_out: Cell<u64>,
 }
 
 const _: () = assert!(size_of::<Note>() == arch::NOTE_BYTES);
@@ -32,7 +33,7 @@ fn note() -> &'static Note {
 /// A thread's stay in the engine.
 pub struct Inside(());
 
-/// The calling thread enters the engine. Not for threads of ours.
+/// The calling thread enters the engine.
 pub fn enter() -> Inside {
     let note = note();
     note.depth.set(note.depth.get() + 1);
@@ -51,8 +52,24 @@ impl Drop for Inside {
         // From here on handlers run at once; one that was kept out comes with the unblocking.
         if depth == 0 && note.blocked.get() {
             note.blocked.set(false);
-            sys::set_signal_mask(note.mask.get());
+            let mask = note.mask.get();
+            let_in(mask);
+            sys::set_signal_mask(mask);
         }
+    }
+}
+
+/// The thread, which has everything blocked, leaves the engine and goes on with `mask`. A signal that
+/// only a wait with a mask of its own let through comes here, before that mask is in force again.
+pub fn let_in(mask: u64) {
+    let note = note();
+    let kept_out = note.kept_out.get();
+    if kept_out == 0 {
+        return;
+    }
+    note.kept_out.set(0);
+    if kept_out & mask != 0 {
+        sys::take_signals(mask & !kept_out);
     }
 }
 
@@ -62,21 +79,36 @@ pub fn active() -> bool {
 }
 
 /// A signal came while the thread was inside with `mask`; it is blocked until it leaves.
-pub fn postponed(mask: u64) {
+pub fn postponed(signal: u64, mask: u64) {
     let note = note();
+    note.kept_out.set(note.kept_out.get() | signal);
     if note.depth.get() != 0 && !note.blocked.get() {
         note.mask.set(mask);
         note.blocked.set(true);
     }
 }
 
-/// Blocks signals until the thread leaves and returns the program's mask, to sleep with: a signal
-/// that comes before the sleep, or was kept out already, then ends it.
-pub fn block_signals() -> Option<u64> {
-    if !active() {
-        return None;
-    }
-    let mask = sys::set_signal_mask(ASYNCHRONOUS);
-    postponed(mask);
-    Some(note().mask.get())
+/// Where a thread's note lies, from its thread pointer.
+pub fn note_offset() -> isize {
+    arch::note() as isize - arch::thread_pointer().get() as isize
+}
+
+/// Makes a system call that may sleep. A signal that was kept out since the thread entered, or comes
+/// before the thread sleeps, has it answer `-EINTR` at once: between the look at the note and the
+/// `syscall` instruction, [`interrupted_sleep`] sets the thread back.
+///
+/// # Safety
+/// As for the call that `number` names.
+pub unsafe fn sleep(number: usize, arguments: [usize; 6]) -> Option<isize> {
+    let blocked = note().blocked.as_ptr().cast_const();
+    // SAFETY: the caller's promise.
+    active().then(|| unsafe { arch::anyring_preload_sleep(number, arguments.as_ptr(), blocked) })
+}
+
+/// Where to go on instead, if a signal came at `address`, at the brink of a sleep.
+pub fn interrupted_sleep(address: usize) -> Option<usize> {
+    let start = arch::anyring_preload_sleep_start as *const () as usize;
+    let end = arch::anyring_preload_sleep_end as *const () as usize;
+    let give_up = arch::anyring_preload_sleep_interrupted as *const () as usize;
+    (start..end).contains(&address).then_some(give_up)
 }

@@ -239,8 +239,9 @@ unsafe fn set_locked(signal: usize, new: Option<&Action>, old: Option<&mut Actio
 unsafe extern "C" fn deliver(signal: c_int, info: *mut c_void, context: *mut Context) {
     // SAFETY: the kernel's.
     let interrupted = unsafe { &mut *context };
-    let in_stub = door::syscall_stub().contains(&interrupted.instruction_pointer());
-    if inside::active() || in_stub {
+    // In the trap nothing is noted; its signals come only while the engine's stub sleeps.
+    let in_stub = || door::syscall_stub().contains(&interrupted.instruction_pointer());
+    if inside::active() || in_stub() {
         postpone(signal, info, interrupted);
         return;
     }
@@ -262,7 +263,10 @@ fn postpone(signal: c_int, info: *mut c_void, interrupted: &mut Context) {
     sys::set_signal_mask(ASYNCHRONOUS);
     // SAFETY: the signal's own information, sent to ourselves.
     unsafe { arch::syscall(raw::__NR_rt_tgsigqueueinfo as usize, arguments) };
-    inside::postponed(interrupted.signal_mask());
+    inside::postponed(bit(signal as u32), interrupted.signal_mask());
+    if let Some(address) = inside::interrupted_sleep(interrupted.instruction_pointer()) {
+        interrupted.set_instruction_pointer(address);
+    }
     // In a wait with a mask of its own the kernel puts back the mask from before; either way the
     // thread goes on with everything blocked, until it leaves the engine.
     interrupted.set_signal_mask(interrupted.signal_mask() | ASYNCHRONOUS);

@@ -70,6 +70,14 @@ fn change_signal_mask(how: u32, mask: u64) -> u64 {
     before
 }
 
+/// Lets the signals come that are pending and not in `mask`.
+pub fn take_signals(mask: u64) {
+    let none = [0_u64; 2];
+    let (time, mask) = (none.as_ptr() as usize, &raw const mask as usize);
+    // SAFETY: waits for nothing, and reads a time and a mask of ours.
+    unsafe { arch::syscall(raw::__NR_ppoll as usize, [0, 0, time, mask, SIGNAL_SET_BYTES, 0]) };
+}
+
 /// The process id.
 pub fn process_id() -> u32 {
     // SAFETY: takes no arguments.

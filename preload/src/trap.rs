@@ -7,7 +7,7 @@
 use crate::arch::Context;
 use crate::config::Choice;
 use crate::filter::{self, Reach};
-use crate::{arch, dispatch, low, patch, signals, stub};
+use crate::{arch, dispatch, inside, low, patch, signals, stub};
 use anyring_engine::door;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -105,6 +105,7 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut c_void, context: *mut Con
     // SAFETY: the program made the call.
     let result = unsafe { perform(number, arguments, interrupted.signal_mask()) };
     interrupted.set_result(result);
+    inside::let_in(interrupted.signal_mask());
     if number != raw::__NR_mmap as usize {
         patch::trapped_at(interrupted.instruction_pointer());
     }

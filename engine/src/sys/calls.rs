@@ -165,6 +165,22 @@ pub fn epoll_ctl(epoll: Fd, operation: u32, fd: Fd, events: u32, data: u64) -> R
     .map(drop)
 }
 
+/// Makes a call that may sleep, through the door where it wants to know of that.
+///
+/// # Safety
+/// As for the call that `number` names.
+unsafe fn sleep(number: u32, arguments: [usize; 6], has_mask: bool) -> Result<usize, Errno> {
+    if !has_mask
+        && let Some(host) = crate::host::get()
+        // SAFETY: passed on to the caller.
+        && let Some(result) = unsafe { host.sleep(number as usize, arguments) }
+    {
+        return super::check(result);
+    }
+    // SAFETY: passed on to the caller.
+    unsafe { call(number, arguments) }
+}
+
 /// Waits for events until `timeout_ns` (forever where `None`), with `signal_mask` in force if given.
 /// Falls back to milliseconds, rounded up, where the kernel has no `epoll_pwait2`.
 pub fn epoll_wait(
@@ -178,9 +194,10 @@ pub fn epoll_wait(
     let short = |timeout_ms: i32| {
         // SAFETY: writes at most `count` events of ours, reads a mask of ours.
         unsafe {
-            call(
+            sleep(
                 nr::__NR_epoll_pwait,
                 [epoll as usize, address, count, timeout_ms as isize as usize, mask, 8],
+                signal_mask.is_some() || timeout_ms == 0,
             )
         }
     };
@@ -191,9 +208,10 @@ pub fn epoll_wait(
             let timeout = Timespec::from_ns(ns);
             // SAFETY: writes at most `count` events of ours, reads a time and a mask of ours.
             let result = unsafe {
-                call(
+                sleep(
                     nr::__NR_epoll_pwait2,
                     [epoll as usize, address, count, &raw const timeout as usize, mask, 8],
+                    signal_mask.is_some(),
                 )
             };
             match result {
@@ -224,7 +242,8 @@ pub fn poll_readable(fd: Fd, timeout_ns: Option<u64>, signal_mask: Option<u64>) 
     let timeout = timeout.as_ref().map_or(0, |time| core::ptr::from_ref(time) as usize);
     let mask = signal_mask.as_ref().map_or(0, |mask| core::ptr::from_ref(mask) as usize);
     // SAFETY: one entry, a time and a mask of ours.
-    unsafe { call(nr::__NR_ppoll, [&raw mut entry as usize, 1, timeout, mask, 8, 0]) }.map(|ready| ready > 0)
+    unsafe { sleep(nr::__NR_ppoll, [&raw mut entry as usize, 1, timeout, mask, 8, 0], signal_mask.is_some()) }
+        .map(|ready| ready > 0)
 }
 
 /// Sleeps while `*word == expected`, at most `timeout_ns`.

@@ -66,6 +66,16 @@ unsafe extern "C" {
         thread_block: *mut u8,
     ) -> isize;
 
+    /// A system call, or `-EINTR` where `*interrupted` is set; see [`crate::inside::sleep`].
+    pub fn anyring_preload_sleep(number: usize, arguments: *const usize, interrupted: *const bool) -> isize;
+
+    /// Where it looks at `*interrupted`.
+    pub fn anyring_preload_sleep_start();
+    /// Behind its `svc`.
+    pub fn anyring_preload_sleep_end();
+    /// Where it returns `-EINTR`.
+    pub fn anyring_preload_sleep_interrupted();
+
     /// Unused here: the kernel returns from signal handlers through the vdso.
     pub fn anyring_preload_restorer();
 }
@@ -94,6 +104,37 @@ global_asm!(
     "mov x8, #139",
     "svc #0",
     ".size anyring_preload_restorer, . - anyring_preload_restorer",
+    ".popsection",
+);
+
+global_asm!(
+    ".pushsection .text.anyring_preload_sleep,\"ax\",@progbits",
+    ".globl anyring_preload_sleep",
+    ".hidden anyring_preload_sleep",
+    ".type anyring_preload_sleep,@function",
+    ".globl anyring_preload_sleep_start",
+    ".hidden anyring_preload_sleep_start",
+    ".globl anyring_preload_sleep_end",
+    ".hidden anyring_preload_sleep_end",
+    ".globl anyring_preload_sleep_interrupted",
+    ".hidden anyring_preload_sleep_interrupted",
+    "anyring_preload_sleep:",
+    "mov x9, x1",
+    "mov x10, x2",
+    "mov x8, x0",
+    "ldp x0, x1, [x9]",
+    "ldp x2, x3, [x9, #16]",
+    "ldp x4, x5, [x9, #32]",
+    "anyring_preload_sleep_start:",
+    "ldrb w11, [x10]",
+    "cbnz w11, anyring_preload_sleep_interrupted",
+    "svc #0",
+    "anyring_preload_sleep_end:",
+    "ret",
+    "anyring_preload_sleep_interrupted:",
+    "mov x0, #-4",
+    "ret",
+    ".size anyring_preload_sleep, . - anyring_preload_sleep",
     ".popsection",
 );
 
@@ -172,7 +213,7 @@ pub unsafe fn synchronize_code(code: *const u8, length: usize) {
 }
 
 /// Bytes of thread-local storage for [`crate::inside`].
-pub const NOTE_BYTES: usize = 16;
+pub const NOTE_BYTES: usize = 24;
 
 global_asm!(
     ".pushsection .tbss.anyring_preload_note,\"awT\",@nobits",
@@ -180,8 +221,8 @@ global_asm!(
     ".hidden anyring_preload_note",
     ".type anyring_preload_note,@object",
     ".p2align 3",
-    "anyring_preload_note: .zero 16",
-    ".size anyring_preload_note, 16",
+    "anyring_preload_note: .zero 24",
+    ".size anyring_preload_note, 24",
     ".popsection",
 );
 

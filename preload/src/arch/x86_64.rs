@@ -70,6 +70,16 @@ unsafe extern "C" {
         thread_block: *mut u8,
     ) -> isize;
 
+    /// A system call, or `-EINTR` where `*interrupted` is set; see [`crate::inside::sleep`].
+    pub fn anyring_preload_sleep(number: usize, arguments: *const usize, interrupted: *const bool) -> isize;
+
+    /// Where it looks at `*interrupted`.
+    pub fn anyring_preload_sleep_start();
+    /// Behind its `syscall`.
+    pub fn anyring_preload_sleep_end();
+    /// Where it returns `-EINTR`.
+    pub fn anyring_preload_sleep_interrupted();
+
     /// The return from a signal handler, as the kernel wants it named in `sa_restorer`.
     pub fn anyring_preload_restorer();
 }
@@ -102,6 +112,40 @@ global_asm!(
     "mov rax, 15",
     "syscall",
     ".size anyring_preload_restorer, . - anyring_preload_restorer",
+    ".popsection",
+);
+
+global_asm!(
+    ".pushsection .text.anyring_preload_sleep,\"ax\",@progbits",
+    ".globl anyring_preload_sleep",
+    ".hidden anyring_preload_sleep",
+    ".type anyring_preload_sleep,@function",
+    ".globl anyring_preload_sleep_start",
+    ".hidden anyring_preload_sleep_start",
+    ".globl anyring_preload_sleep_end",
+    ".hidden anyring_preload_sleep_end",
+    ".globl anyring_preload_sleep_interrupted",
+    ".hidden anyring_preload_sleep_interrupted",
+    "anyring_preload_sleep:",
+    "mov rcx, rdx",
+    "mov rax, rdi",
+    "mov r11, rsi",
+    "mov rdi, [r11]",
+    "mov rsi, [r11 + 8]",
+    "mov rdx, [r11 + 16]",
+    "mov r10, [r11 + 24]",
+    "mov r8, [r11 + 32]",
+    "mov r9, [r11 + 40]",
+    "anyring_preload_sleep_start:",
+    "cmp byte ptr [rcx], 0",
+    "jne anyring_preload_sleep_interrupted",
+    "syscall",
+    "anyring_preload_sleep_end:",
+    "ret",
+    "anyring_preload_sleep_interrupted:",
+    "mov rax, -4",
+    "ret",
+    ".size anyring_preload_sleep, . - anyring_preload_sleep",
     ".popsection",
 );
 
@@ -165,7 +209,7 @@ impl Context {
 }
 
 /// Bytes of thread-local storage for [`crate::inside`].
-pub const NOTE_BYTES: usize = 16;
+pub const NOTE_BYTES: usize = 24;
 
 global_asm!(
     ".pushsection .tbss.anyring_preload_note,\"awT\",@nobits",
@@ -173,8 +217,8 @@ global_asm!(
     ".hidden anyring_preload_note",
     ".type anyring_preload_note,@object",
     ".p2align 3",
-    "anyring_preload_note: .zero 16",
-    ".size anyring_preload_note, 16",
+    "anyring_preload_note: .zero 24",
+    ".size anyring_preload_note, 24",
     ".popsection",
 );
 

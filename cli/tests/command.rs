@@ -1,0 +1,117 @@
+//! What `anyring` itself says and returns.
+
+mod support;
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Output};
+use support::{anyring, compile};
+
+fn run(arguments: &[&str]) -> Output {
+    Command::new(anyring()).arg("run").args(arguments).output().unwrap()
+}
+
+fn says(output: &Output, what: &str) -> bool {
+    String::from_utf8_lossy(&output.stderr).contains(what)
+}
+
+#[test]
+fn the_programs_status_is_its_own() {
+    for engine in ["auto", "kernel", "user"] {
+        for code in [0, 1, 42, 127, 255] {
+            let output = run(&["--engine", engine, "--", "sh", "-c", &format!("exit {code}")]);
+            assert_eq!(output.status.code(), Some(code), "{output:?}");
+        }
+        for signal in [libc::SIGTERM, libc::SIGKILL, libc::SIGSYS] {
+            let output = run(&["--engine", engine, "--", "sh", "-c", &format!("kill -{signal} $$")]);
+            assert_eq!(output.status.signal(), Some(signal), "{output:?}");
+        }
+    }
+}
+
+#[test]
+fn arguments_pass_unchanged() {
+    let output = run(&["printf", "%s|", "--log", "a b", "", "--"]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "--log|a b||--|");
+}
+
+#[test]
+fn failures_are_told_apart() {
+    let output = run(&["no-such-program-anywhere"]);
+    assert_eq!(output.status.code(), Some(127));
+    assert!(says(&output, "not found"));
+    let output = run(&["/"]);
+    assert_eq!(output.status.code(), Some(126));
+    let output = run(&[]);
+    assert_eq!(output.status.code(), Some(125));
+    let output =
+        Command::new(anyring()).args(["run", "true"]).env("ANYRING_PRELOAD", "/nowhere").output().unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    assert!(says(&output, "ANYRING_PRELOAD"));
+}
+
+#[test]
+fn static_programs_are_refused() {
+    for (name, options) in [("static", ["-static", "-no-pie"]), ("static-pie", ["-static-pie", "-fPIE"])] {
+        let program = compile(name, "nop.c", &options);
+        let output = run(&[program.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(125));
+        assert!(says(&output, "statically linked"), "{output:?}");
+    }
+}
+
+#[test]
+fn scripts_run_by_their_interpreter() {
+    let script = Path::new(env!("CARGO_TARGET_TMPDIR")).join("script");
+    std::fs::write(&script, "#!/bin/sh\necho $1; exit 9\n").unwrap();
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let output = run(&["--engine", "user", script.to_str().unwrap(), "hello"]);
+    assert_eq!((output.stdout.as_slice(), output.status.code()), (b"hello\n".as_slice(), Some(9)));
+}
+
+#[test]
+fn the_log_goes_where_it_is_told() {
+    let log = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("log-{}", std::process::id()));
+    let output = run(&["--engine", "user", "--log", log.to_str().unwrap(), "true"]);
+    assert!(output.stderr.is_empty(), "{output:?}");
+    let text = std::fs::read_to_string(&log).unwrap();
+    assert!(text.starts_with("anyring[") && text.contains("]: engine=user rings=0 submitted=0"), "{text}");
+    std::fs::remove_file(&log).unwrap();
+    let output = run(&["--engine", "user", "--log", "info,fd=1", "true"]);
+    assert!(String::from_utf8_lossy(&output.stdout).contains("engine=user"), "{output:?}");
+}
+
+#[test]
+fn the_doctor_explains_denials() {
+    for (errno, name) in [(libc::EPERM, "EPERM"), (libc::ENOSYS, "ENOSYS")] {
+        let deny = compile("deny", "deny.c", &[]);
+        let doctor = |json: &[&str]| {
+            Command::new(&deny)
+                .arg(errno.to_string())
+                .arg(anyring())
+                .arg("doctor")
+                .args(json)
+                .output()
+                .unwrap()
+        };
+        let output = doctor(&[]);
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains(&format!("denied ({name})")) && text.contains("seccomp filter"), "{text}");
+        let report: serde_json::Value = serde_json::from_slice(&doctor(&["--json"]).stdout).unwrap();
+        assert_eq!(report["verdict"], "user");
+        assert_eq!(report["kernel"]["error"], name);
+        assert_eq!(report["trap"]["works"], true);
+    }
+    let output = Command::new(anyring()).arg("doctor").env("ANYRING_PRELOAD", "/nowhere").output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("does not work"), "{output:?}");
+}
+
+#[test]
+fn manuals_are_written() {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("man");
+    std::fs::create_dir_all(&directory).unwrap();
+    assert!(Command::new(anyring()).arg("man").arg(&directory).status().unwrap().success());
+    assert!(std::fs::read_to_string(directory.join("anyring-run.1")).unwrap().contains("ANYRING_ENGINE"));
+}

@@ -1,0 +1,103 @@
+//! Small programs, each in one way that programs use rings in, against their own native run.
+#![cfg(target_arch = "x86_64")]
+
+mod support;
+
+use support::{compare, compile};
+
+const NONE: [&str; 0] = [];
+
+#[test]
+fn inline_calls_trap_or_are_patched() {
+    let program = compile("nop-inline", "nop.c", &[]);
+    let (outcome, counters) = compare(&program, &NONE, false);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+    assert_eq!(counters.rings, 2);
+    // 16 batches, two setups, five bad calls, a mapping of the completion ring.
+    assert_eq!((counters.traps, counters.sites), (24, 0));
+    let (outcome, counters) = compare(&program, &NONE, true);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+    assert!(counters.sites > 0 && counters.traps < 24, "{counters:?}");
+}
+
+#[test]
+fn library_calls_do_not_trap() {
+    let program = compile("nop-libc", "nop.c", &["-DBY_LIBC"]);
+    let (outcome, counters) = compare(&program, &NONE, false);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+    // The mapping of the completion ring does.
+    assert_eq!((counters.rings, counters.traps), (2, 1));
+}
+
+#[test]
+fn programs_at_a_fixed_address() {
+    let program = compile("nop-fixed", "nop.c", &["-no-pie"]);
+    let (outcome, counters) = compare(&program, &NONE, false);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+    assert_eq!(counters.traps, 24);
+    // Started by a program whose filter does not reach there.
+    let output = support::denied(1).args(["sh", "-c"]).arg(format!("'{}'; true", program.display())).output();
+    let output = output.unwrap();
+    assert!(
+        String::from_utf8_lossy(&output.stdout).contains("nops, three mappings: all there"),
+        "{output:?}"
+    );
+}
+
+#[test]
+fn ring_descriptors_can_be_polled() {
+    for (name, options) in [
+        ("readiness", ["-pthread"].as_slice()),
+        ("readiness-fortified", &["-pthread", "-D_FORTIFY_SOURCE=2"]),
+    ] {
+        let (outcome, _) = compare(&compile(name, "readiness.c", options), &NONE, true);
+        assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+    }
+}
+
+#[test]
+fn signals_are_the_programs() {
+    for (name, options) in [("signals-inline", vec![]), ("signals-libc", vec!["-DBY_LIBC"])] {
+        let program = compile(name, "signals.c", &options);
+        for patch in [false, true] {
+            let (outcome, _) = compare(&program, &NONE, patch);
+            assert_eq!(outcome.code, Some(0), "{name}, {patch}: {}", outcome.stdout);
+        }
+        let (outcome, _) = compare(&program, &["fault"], true);
+        assert_eq!(outcome.signal, Some(libc::SIGSEGV));
+    }
+}
+
+#[test]
+fn children_have_rings_too() {
+    let program = compile("processes", "processes.c", &[]);
+    for patch in [false, true] {
+        let (outcome, _) = compare(&program, &NONE, patch);
+        assert_eq!(outcome.code, Some(34), "{}", outcome.stdout);
+    }
+}
+
+/// A static program at a fixed address loads no library, and must not be killed for that: it gets
+/// the answer that it would get without anyring.
+#[test]
+fn static_children_are_left_alone() {
+    let program = compile("nop-static", "nop.c", &["-static", "-no-pie"]);
+    let script = format!("'{}'; echo $?", program.display());
+    let output = support::denied(libc::ENOSYS).args(["sh", "-c"]).arg(script).output().unwrap();
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(stdout.contains("errno") && stdout.ends_with("99\n"), "{output:?}");
+}
+
+#[test]
+fn sites_are_patched_under_running_threads() {
+    let library = compile("libsites.so", "sites.c", &["-shared", "-fPIC"]);
+    let program = compile("stress", "stress.c", &["-pthread", "-ldl"]);
+    for patch in [true, false] {
+        let (outcome, counters) = compare(&program, &[&library], patch);
+        assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+        if patch {
+            // Those that lie in one word: half of the 24.
+            assert!(counters.sites >= 12, "{counters:?}");
+        }
+    }
+}

@@ -1,0 +1,117 @@
+/* A ring by hand: what a program that carries its own copy of liburing does, in one page.
+ *
+ * RING_CALL picks how the three calls are made: by an instruction of the program's own (default), or
+ * through the C library (-DBY_LIBC). */
+#pragma once
+#define _GNU_SOURCE
+#include <errno.h>
+#include <linux/io_uring.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define CHECK(condition)                                                                               \
+    do {                                                                                               \
+        if (!(condition)) {                                                                            \
+            printf("%s:%d: not so: %s (errno %d)\n", __FILE__, __LINE__, #condition, errno);           \
+            fflush(stdout);                                                                            \
+            _exit(99);                                                                                 \
+        }                                                                                              \
+    } while (0)
+
+/* All return a negative errno, as the kernel does. */
+static inline __attribute__((always_inline)) long ring_call(long number, long a, long b, long c, long d, long e,
+                                                            long f) {
+#if defined(BY_LIBC) || !defined(__x86_64__)
+    long result = syscall(number, a, b, c, d, e, f);
+    return result < 0 ? -errno : result;
+#else
+    long result;
+    register long r10 __asm__("r10") = d;
+    register long r8 __asm__("r8") = e;
+    register long r9 __asm__("r9") = f;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "0"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+                     : "rcx", "r11", "memory");
+    return result;
+#endif
+}
+
+static inline long ring_setup(unsigned entries, struct io_uring_params *params) {
+    return ring_call(SYS_io_uring_setup, entries, (long)params, 0, 0, 0, 0);
+}
+
+static inline long ring_enter(int fd, unsigned submit, unsigned wait, unsigned flags) {
+    return ring_call(SYS_io_uring_enter, fd, submit, wait, flags, 0, 0);
+}
+
+struct ring {
+    int fd;
+    struct io_uring_params params;
+    char *submissions, *completions;
+    struct io_uring_sqe *entries;
+};
+
+#define SQ(ring, field) ((unsigned *)((ring)->submissions + (ring)->params.sq_off.field))
+#define CQ(ring, field) ((unsigned *)((ring)->completions + (ring)->params.cq_off.field))
+
+/* `split`: maps the completion ring by itself, as programs did before IORING_FEAT_SINGLE_MMAP. */
+static inline int ring_open(struct ring *ring, unsigned entries, int split) {
+    memset(ring, 0, sizeof *ring);
+    ring->fd = ring_setup(entries, &ring->params);
+    if (ring->fd < 0)
+        return ring->fd;
+    struct io_uring_params *p = &ring->params;
+    size_t sq = p->sq_off.array + p->sq_entries * 4, cq = p->cq_off.cqes + p->cq_entries * 16;
+    size_t both = sq > cq ? sq : cq;
+    int access = PROT_READ | PROT_WRITE, flags = MAP_SHARED | MAP_POPULATE;
+    ring->submissions = mmap(0, split ? sq : both, access, flags, ring->fd, IORING_OFF_SQ_RING);
+    CHECK(ring->submissions != MAP_FAILED);
+    ring->completions = split ? mmap(0, cq, access, flags, ring->fd, IORING_OFF_CQ_RING) : ring->submissions;
+    CHECK(ring->completions != MAP_FAILED);
+    ring->entries = mmap(0, p->sq_entries * 64, access, flags, ring->fd, IORING_OFF_SQES);
+    CHECK(ring->entries != MAP_FAILED);
+    return 0;
+}
+
+/* A cleared entry, put at the ring's tail. */
+static inline struct io_uring_sqe *ring_entry(struct ring *ring, uint8_t opcode, uint64_t user_data) {
+    unsigned tail = *SQ(ring, tail), index = tail & *SQ(ring, ring_mask);
+    SQ(ring, array)[index] = index;
+    struct io_uring_sqe *entry = memset(&ring->entries[index], 0, 64);
+    entry->opcode = opcode;
+    entry->user_data = user_data;
+    __atomic_store_n(SQ(ring, tail), tail + 1, __ATOMIC_RELEASE);
+    return entry;
+}
+
+/* The oldest completion, if there is one; `ring_seen` gives its place back. */
+static inline struct io_uring_cqe *ring_peek(struct ring *ring) {
+    unsigned head = *CQ(ring, head);
+    if (head == __atomic_load_n(CQ(ring, tail), __ATOMIC_ACQUIRE))
+        return 0;
+    struct io_uring_cqe *all = (struct io_uring_cqe *)(ring->completions + ring->params.cq_off.cqes);
+    return &all[head & *CQ(ring, ring_mask)];
+}
+
+static inline void ring_seen(struct ring *ring) {
+    __atomic_store_n(CQ(ring, head), *CQ(ring, head) + 1, __ATOMIC_RELEASE);
+}
+
+/* One NOP, submitted and waited for; its result. */
+static inline int ring_nop(struct ring *ring, uint64_t user_data) {
+    ring_entry(ring, IORING_OP_NOP, user_data);
+    long entered = ring_enter(ring->fd, 1, 1, IORING_ENTER_GETEVENTS);
+    CHECK(entered == 1);
+    struct io_uring_cqe *completion = ring_peek(ring);
+    CHECK(completion && completion->user_data == user_data);
+    int result = completion->res;
+    ring_seen(ring);
+    return result;
+}

@@ -1,0 +1,161 @@
+/* Signals and rings: handlers interrupt waits, enter the ring, jump away; SIGSYS and SIGSEGV stay the
+ * program's as far as it can tell. */
+#include "ring.h"
+#include <pthread.h>
+#include <setjmp.h>
+#include <sys/time.h>
+
+static struct ring ring;
+static volatile int handled, value;
+static volatile char *volatile nowhere = (char *)8;
+static sigjmp_buf back;
+
+static void count(int signal, siginfo_t *info, void *context) {
+    (void)signal, (void)context;
+    handled++;
+    value = info->si_value.sival_int;
+}
+
+static void enter_again(int signal) {
+    (void)signal;
+    handled++;
+    CHECK(ring_enter(ring.fd, 0, 0, IORING_ENTER_GETEVENTS) == 0);
+}
+
+static void submit(int signal) {
+    (void)signal;
+    ring_entry(&ring, IORING_OP_NOP, 6);
+    CHECK(ring_enter(ring.fd, 1, 0, 0) == 1);
+}
+
+static void jump(int signal) {
+    (void)signal;
+    siglongjmp(back, 1);
+}
+
+static void set(int signal, void (*handler)(int), int flags) {
+    struct sigaction action = {.sa_handler = handler, .sa_flags = flags};
+    CHECK(sigaction(signal, &action, 0) == 0);
+}
+
+static void alarm_soon(void) {
+    struct itimerval soon = {.it_value.tv_usec = 2000};
+    CHECK(setitimer(ITIMER_REAL, &soon, 0) == 0);
+}
+
+static void waits(void) {
+    struct sigaction action = {.sa_sigaction = count, .sa_flags = SA_SIGINFO | SA_RESTART}, old;
+    CHECK(sigaction(SIGALRM, &action, 0) == 0);
+    CHECK(sigaction(SIGALRM, 0, &old) == 0 && old.sa_sigaction == count);
+    CHECK((old.sa_flags & ~0x04000000) == (SA_SIGINFO | SA_RESTART));
+    alarm_soon();
+    long result = ring_enter(ring.fd, 0, 1, IORING_ENTER_GETEVENTS);
+    printf("a handler interrupts a wait: %ld, handled %d\n", result, handled);
+
+    /* At every moment around the wait: the handler submits what ends it, be it early or late. */
+    set(SIGALRM, submit, 0);
+    for (int i = 0; i < 300; i++) {
+        struct itimerval soon = {.it_value.tv_usec = 1 + i % 100};
+        CHECK(setitimer(ITIMER_REAL, &soon, 0) == 0);
+        while (!ring_peek(&ring)) {
+            result = ring_enter(ring.fd, 0, 1, IORING_ENTER_GETEVENTS);
+            CHECK(result == 0 || result == -EINTR);
+        }
+        ring_seen(&ring);
+    }
+    printf("a handler ends the wait, three hundred times\n");
+
+    /* The same with the signal let through during the wait only. */
+    set(SIGALRM, enter_again, 0);
+    sigset_t blocked, open;
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGALRM);
+    CHECK(sigprocmask(SIG_BLOCK, &blocked, &open) == 0);
+    handled = 0;
+    for (int i = 0; i < 300; i++) {
+        struct itimerval soon = {.it_value.tv_usec = 1 + i % 100};
+        CHECK(setitimer(ITIMER_REAL, &soon, 0) == 0);
+        result = ring_call(SYS_io_uring_enter, ring.fd, 0, 1, IORING_ENTER_GETEVENTS, (long)&open, 8);
+        CHECK(result == -EINTR && handled == i + 1);
+    }
+    CHECK(sigprocmask(SIG_SETMASK, &open, 0) == 0);
+    printf("with a mask for the wait: handled %d\n", handled);
+
+    set(SIGALRM, enter_again, 0);
+    handled = 0;
+    alarm_soon();
+    result = ring_enter(ring.fd, 0, 1, IORING_ENTER_GETEVENTS);
+    printf("a handler enters the same ring: %ld, handled %d\n", result, handled);
+
+    set(SIGALRM, jump, 0);
+    if (!sigsetjmp(back, 1)) {
+        alarm_soon();
+        ring_enter(ring.fd, 0, 1, IORING_ENTER_GETEVENTS);
+        CHECK(!"reached");
+    }
+    printf("a handler jumps out of a wait; a NOP after it: %d\n", ring_nop(&ring, 7));
+}
+
+static void masks(void) {
+    sigset_t all, old;
+    sigfillset(&all);
+    CHECK(sigprocmask(SIG_SETMASK, &all, &old) == 0);
+    printf("a NOP with all signals blocked: %d\n", ring_nop(&ring, 8));
+    CHECK(sigprocmask(SIG_SETMASK, &old, 0) == 0);
+    CHECK(pthread_sigmask(SIG_BLOCK, &all, 0) == 0);
+    printf("and by pthread_sigmask: %d\n", ring_nop(&ring, 9));
+    sigset_t now;
+    CHECK(sigprocmask(SIG_SETMASK, &old, &now) == 0);
+    CHECK(sigismember(&now, SIGUSR1) && sigismember(&now, SIGALRM));
+}
+
+static void actions(void) {
+    struct sigaction action = {.sa_sigaction = count, .sa_flags = SA_SIGINFO}, old;
+    CHECK(sigaction(SIGSYS, 0, &old) == 0);
+    printf("SIGSYS before: %s\n", old.sa_handler == SIG_DFL ? "default" : "something");
+    CHECK(sigaction(SIGSYS, &action, 0) == 0);
+    CHECK(sigaction(SIGSYS, 0, &old) == 0 && old.sa_sigaction == count);
+    printf("a NOP with a SIGSYS handler: %d\n", ring_nop(&ring, 10));
+    handled = 0;
+    union sigval five = {.sival_int = 5};
+    CHECK(sigqueue(getpid(), SIGSYS, five) == 0);
+    printf("a SIGSYS that was sent: handled %d, value %d\n", handled, value);
+    CHECK(signal(SIGSYS, SIG_IGN) != SIG_ERR);
+    printf("a NOP with SIGSYS ignored: %d\n", ring_nop(&ring, 11));
+    CHECK(raise(SIGSYS) == 0);
+    /* Past the C library. */
+    struct { void *handler; long flags; void *restorer; long mask; } raw = {SIG_DFL, 0, 0, 0};
+    CHECK(syscall(SYS_rt_sigaction, SIGSYS, &raw, 0, 8) == 0);
+    printf("a NOP after a raw rt_sigaction: %d\n", ring_nop(&ring, 12));
+
+    handled = 0;
+    action.sa_flags |= SA_RESETHAND;
+    CHECK(sigaction(SIGUSR1, &action, 0) == 0);
+    CHECK(raise(SIGUSR1) == 0 && sigaction(SIGUSR1, 0, &old) == 0);
+    printf("SA_RESETHAND: handled %d, then %s\n", handled, old.sa_handler == SIG_DFL ? "default" : "something");
+}
+
+static void faults(void) {
+    set(SIGSEGV, jump, SA_NODEFER);
+    volatile int caught = 0;
+    if (!sigsetjmp(back, 1))
+        *nowhere = 1;
+    else
+        caught = 1;
+    printf("a fault of the program's own: %s\n", caught ? "caught" : "not caught");
+    printf("a fault of a call's: %ld\n", ring_setup(4, (void *)nowhere));
+}
+
+int main(int count_arguments, char **arguments) {
+    CHECK(ring_open(&ring, 8, 0) == 0);
+    masks();
+    actions();
+    faults();
+    waits();
+    fflush(stdout);
+    if (count_arguments > 1 && !strcmp(arguments[1], "fault")) {
+        signal(SIGSEGV, SIG_DFL);
+        *nowhere = 1;
+    }
+    return 0;
+}

@@ -1,0 +1,79 @@
+/* Threads run through call sites while these are patched under them: the first calls trap, later ones
+ * do not, and none may come back with anything but its result changed.
+ *
+ *   stress LIBRARY */
+#include "ring.h"
+#include <dlfcn.h>
+#include <pthread.h>
+#include <time.h>
+
+struct state {
+    unsigned char vectors[16][16];
+    int has_avx;
+    int padding[3];
+    unsigned char after[16][32];
+};
+
+typedef long (*site)(int fd, struct state *state);
+
+enum { THREADS = 4, ROUNDS = 3000 };
+
+static struct ring ring;
+static site *sites;
+static pthread_barrier_t start;
+
+static void fill(struct state *state, unsigned char mark) {
+    for (int i = 0; i < 16; i++)
+        for (int j = 0; j < 16; j++)
+            state->vectors[i][j] = mark + i * 16 + j;
+    memset(state->after, 0, sizeof state->after);
+}
+
+static void *run(void *argument) {
+    struct state state = {.has_avx = __builtin_cpu_supports("avx")};
+    unsigned char mark = (uintptr_t)argument;
+    pthread_barrier_wait(&start);
+    for (int round = 0; round < ROUNDS; round++) {
+        for (site *each = sites; *each; each++) {
+            fill(&state, mark++);
+            /* Every fourth call fails, so that results differ. */
+            long expected = mark % 4 ? 0 : -EBADF, result = (*each)(mark % 4 ? ring.fd : -1, &state);
+            if (result != expected) {
+                printf("site %ld: %ld instead of %ld\n", (long)(each - sites), result, expected);
+                exit(1);
+            }
+            for (int i = 0; i < 16; i++) {
+                if (memcmp(state.after[i], state.vectors[i], 16) ||
+                    (state.has_avx && memcmp(state.after[i] + 16, state.vectors[i], 16))) {
+                    printf("site %ld: vector register %d changed\n", (long)(each - sites), i);
+                    exit(1);
+                }
+            }
+        }
+    }
+    return 0;
+}
+
+static void nothing(int signal) { (void)signal; }
+
+int main(int count, char **arguments) {
+    CHECK(count == 2 && ring_open(&ring, 8, 0) == 0);
+    void *library = dlopen(arguments[1], RTLD_NOW);
+    CHECK(library && (sites = dlsym(library, "sites")));
+    CHECK(pthread_barrier_init(&start, 0, THREADS) == 0);
+    /* Signals come in between all the time. */
+    struct sigaction action = {.sa_handler = nothing, .sa_flags = SA_RESTART};
+    CHECK(sigaction(SIGPROF, &action, 0) == 0);
+    struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGPROF};
+    timer_t timer;
+    CHECK(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0);
+    struct itimerspec often = {{0, 100000}, {0, 100000}};
+    CHECK(timer_settime(timer, 0, &often, 0) == 0);
+    pthread_t threads[THREADS];
+    for (uintptr_t i = 0; i < THREADS; i++)
+        CHECK(pthread_create(&threads[i], 0, run, (void *)(i * 50)) == 0);
+    for (int i = 0; i < THREADS; i++)
+        CHECK(pthread_join(threads[i], 0) == 0);
+    printf("all as it was\n");
+    return 0;
+}
