@@ -104,6 +104,8 @@ pub struct Core {
     pub submitter: Option<usize>,
     /// How long the SQ thread spins before it sleeps, in nanoseconds.
     pub sq_idle_ns: u64,
+    /// The processor that the SQ thread is bound to, if any.
+    pub sq_cpu: Option<u32>,
     /// Calls of `enter` so far; tells an observer whether anybody comes by.
     pub activity: u64,
 }

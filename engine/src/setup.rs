@@ -30,6 +30,7 @@ pub const FLAGS: u32 = IORING_SETUP_IOPOLL
     | IORING_SETUP_NO_SQARRAY
     | IORING_SETUP_R_DISABLED
     | IORING_SETUP_SQPOLL
+    | IORING_SETUP_SQ_AFF
     | IORING_SETUP_ATTACH_WQ
     | IORING_SETUP_SQE128
     | IORING_SETUP_CQE32;
@@ -73,6 +74,7 @@ fn check(params: &io_uring_params) -> Result<(), Errno> {
         || params.resv.iter().any(|&word| word != 0)
         || is(IORING_SETUP_SQPOLL) && is(IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG)
         || is(IORING_SETUP_TASKRUN_FLAG) && !is(IORING_SETUP_COOP_TASKRUN | IORING_SETUP_DEFER_TASKRUN)
+        || is(IORING_SETUP_SQ_AFF) && !is(IORING_SETUP_SQPOLL)
         || is(IORING_SETUP_HYBRID_IOPOLL) && !is(IORING_SETUP_IOPOLL)
         || is(IORING_SETUP_DEFER_TASKRUN) && (!is(IORING_SETUP_SINGLE_ISSUER) || is(IORING_SETUP_SQPOLL));
     if bad {
@@ -112,8 +114,9 @@ fn install(memory: RingMemory, params: &io_uring_params, memfd: Fd, fd: Fd) -> R
         let mut guard = ring.lock();
         debug_assert!(guard.is_none(), "a vacant place holds no ring");
         let core = guard.insert(core);
+        let cpu = core.is(IORING_SETUP_SQ_AFF).then_some(params.sq_thread_cpu);
         if core.is(IORING_SETUP_SQPOLL)
-            && let Err(errno) = sq_thread::start(core, params.sq_thread_idle)
+            && let Err(errno) = sq_thread::start(core, params.sq_thread_idle, cpu)
         {
             *guard = None;
             drop(guard);
@@ -162,6 +165,7 @@ fn new_core(ring: &'static Ring, serial: u64, memory: RingMemory, setup_flags: u
         groups: BufferGroups::default(),
         submitter: None,
         sq_idle_ns: 0,
+        sq_cpu: None,
         activity: 0,
     }
 }

@@ -224,3 +224,17 @@ fn a_cq_that_is_never_read_stays_bounded() {
     assert_eq!(ring.enter_with(0, 1, IORING_ENTER_GETEVENTS), BADR);
     assert_eq!(ring.enter_with(0, 1, IORING_ENTER_GETEVENTS), 0);
 }
+
+#[test]
+fn an_sq_thread_can_be_bound_to_a_processor() {
+    both(|engine| {
+        let bound = |cpu| {
+            // SAFETY: integers only.
+            let mut params: io_uring_params = unsafe { std::mem::zeroed() };
+            params.flags = IORING_SETUP_SQPOLL | IORING_SETUP_SQ_AFF;
+            params.sq_thread_cpu = cpu;
+            Ring::with_params(engine, 4, params).map(|ring| ring.enter(0, 0))
+        };
+        (bound(0), bound(100_000))
+    });
+}

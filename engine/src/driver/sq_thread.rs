@@ -17,11 +17,19 @@ use crate::{host, lifetime};
 /// Idle time where the program names none, in milliseconds.
 const DEFAULT_IDLE_MS: u32 = 1000;
 
-/// Starts the thread of a new ring.
+/// Starts the thread of a new ring, on one processor if `cpu` names it (`IORING_SETUP_SQ_AFF`).
 ///
 /// # Errors
-/// `EAGAIN` where no thread can be had.
-pub fn start(core: &mut Core, idle_ms: u32) -> Result<(), Errno> {
+/// `EINVAL` where the program may not run on that processor, `EAGAIN` where no thread can be had.
+pub fn start(core: &mut Core, idle_ms: u32, cpu: Option<u32>) -> Result<(), Errno> {
+    if let Some(cpu) = cpu {
+        let allowed = sys::allowed_cpus()?;
+        let word = *allowed.get(cpu as usize / 64).ok_or(Errno::EINVAL)?;
+        if word & (1 << (cpu % 64)) == 0 {
+            return Err(Errno::EINVAL);
+        }
+    }
+    core.sq_cpu = cpu;
     let host = host::get().ok_or(Errno::ENOMEM)?;
     core.token.give(Driver::SqThread);
     core.sq_idle_ns = u64::from(if idle_ms == 0 { DEFAULT_IDLE_MS } else { idle_ms }) * 1_000_000;
@@ -36,6 +44,10 @@ extern "C" fn run(ring: *mut c_void) {
     let mut guard = ring.lock();
     let Some(core) = guard.as_mut() else { return };
     let (serial, idle_ns) = (core.serial, core.sq_idle_ns);
+    if let Some(cpu) = core.sq_cpu {
+        // Checked in `start`; the set may have shrunk since, and then any processor will do.
+        let _ = sys::run_on(cpu);
+    }
     let mut last_active_ns = sys::monotonic_ns();
     loop {
         let Some(core) = live(&mut guard, serial) else { return };

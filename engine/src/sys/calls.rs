@@ -388,6 +388,26 @@ impl FileIdentity {
     }
 }
 
+/// Up to 1024 processors, as bits.
+pub type CpuSet = [u64; 16];
+
+/// The processors that the calling thread may run on.
+pub fn allowed_cpus() -> Result<CpuSet, Errno> {
+    let mut set: CpuSet = [0; 16];
+    // SAFETY: writes a set of ours.
+    unsafe { call(nr::__NR_sched_getaffinity, [0, size_of_val(&set), set.as_mut_ptr() as usize, 0, 0, 0]) }?;
+    Ok(set)
+}
+
+/// Binds the calling thread to one processor.
+pub fn run_on(cpu: u32) -> Result<(), Errno> {
+    let mut set: CpuSet = [0; 16];
+    *set.get_mut(cpu as usize / 64).ok_or(Errno::EINVAL)? |= 1 << (cpu % 64);
+    // SAFETY: reads a set of ours.
+    unsafe { call(nr::__NR_sched_setaffinity, [0, size_of_val(&set), set.as_ptr() as usize, 0, 0, 0]) }
+        .map(drop)
+}
+
 /// Ends the calling process at once; for the impossible only.
 pub fn abort() -> ! {
     loop {

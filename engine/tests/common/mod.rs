@@ -7,8 +7,9 @@ use std::num::NonZeroUsize;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+pub use anyring_engine::io_uring_params;
 use anyring_engine::memory::Sqe;
-use anyring_engine::{Caller, Host, io_uring_params};
+use anyring_engine::{Caller, Host};
 pub use linux_raw_sys::io_uring::*;
 
 /// Which engine a ring runs on.
