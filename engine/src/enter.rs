@@ -50,6 +50,7 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
     }
     core.activity += 1;
     core.external.inline = true;
+    core.readiness.eager = call.flags & IORING_ENTER_GETEVENTS == 0;
     let submitted = if core.is(IORING_SETUP_SQPOLL) {
         enter_sq_thread(&mut guard, serial, call)?
     } else {

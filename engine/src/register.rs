@@ -35,14 +35,14 @@ pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
     {
         return Err(Errno::EEXIST);
     }
-    let result = dispatch(&mut guard, serial, call);
+    let result = dispatch(&mut guard, serial, fd, call);
     if let Some(core) = live(&mut guard, serial) {
         core.notify();
     }
     result
 }
 
-fn dispatch(guard: &mut CoreGuard<'_>, serial: u64, call: &Register) -> Result<usize, Errno> {
+fn dispatch(guard: &mut CoreGuard<'_>, serial: u64, fd: Fd, call: &Register) -> Result<usize, Errno> {
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
     let is = |code: Code| call.opcode == code as u32;
     if is(Code::IORING_REGISTER_PROBE) {
@@ -55,7 +55,21 @@ fn dispatch(guard: &mut CoreGuard<'_>, serial: u64, call: &Register) -> Result<u
     if is(Code::IORING_REGISTER_ENABLE_RINGS) {
         return core.enable(call);
     }
+    if is(Code::IORING_REGISTER_PBUF_RING) {
+        return one(call).and_then(|argument| core.register_buffer_ring(fd, argument));
+    }
+    if is(Code::IORING_UNREGISTER_PBUF_RING) {
+        return one(call).and_then(|argument| core.unregister_buffer_ring(argument));
+    }
+    if is(Code::IORING_REGISTER_PBUF_STATUS) {
+        return one(call).and_then(|argument| core.buffer_ring_status(argument));
+    }
     Err(Errno::EINVAL)
+}
+
+/// The argument of a call that takes exactly one structure.
+fn one(call: &Register) -> Result<u64, Errno> {
+    if call.argument == 0 || call.count != 1 { Err(Errno::EINVAL) } else { Ok(call.argument) }
 }
 
 impl crate::ring::Core {

@@ -27,6 +27,18 @@ struct Slot {
     ring: AtomicPtr<Ring>,
     /// How many rings know its readiness.
     interest: AtomicU32,
+    /// How often the engine itself was given the number for a new file while a ring knew it.
+    renewals: AtomicU32,
+}
+
+impl Slot {
+    const fn vacant() -> Slot {
+        Slot {
+            ring: AtomicPtr::new(core::ptr::null_mut()),
+            interest: AtomicU32::new(0),
+            renewals: AtomicU32::new(0),
+        }
+    }
 }
 
 type Chunk = [Slot; CHUNK];
@@ -71,10 +83,7 @@ fn slot_or_new(fd: Fd) -> Result<&'static Slot, Errno> {
     let number = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
     let place = TABLE.get(number / CHUNK).ok_or(Errno::EMFILE)?;
     if place.load(Ordering::Acquire).is_null() {
-        let fresh: Box<Chunk> = Box::new(
-            [const { Slot { ring: AtomicPtr::new(core::ptr::null_mut()), interest: AtomicU32::new(0) } };
-                CHUNK],
-        );
+        let fresh: Box<Chunk> = Box::new([const { Slot::vacant() }; CHUNK]);
         let fresh = Box::into_raw(fresh);
         // Release publishes the empty chunk to the acquire load in `slot`.
         if place.compare_exchange(core::ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire).is_err()
@@ -117,6 +126,21 @@ pub fn drop_interest(fd: Fd) {
     if let Some(slot) = slot(fd) {
         slot.interest.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// The engine was given `fd` for a new file (by `accept`, `socket`, `open`, ...): what any ring keeps
+/// about the number is about a file that is gone. Rings find out when they next look.
+pub fn renew(fd: Fd) {
+    if let Some(slot) = slot(fd)
+        && slot.interest.load(Ordering::Relaxed) > 0
+    {
+        slot.renewals.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Changes whenever [`renew`] told of a new file at a number that a ring keeps something about.
+pub fn renewals(fd: Fd) -> u32 {
+    slot(fd).map_or(0, |slot| slot.renewals.load(Ordering::Relaxed))
 }
 
 /// Does any ring keep something about `fd`?

@@ -90,6 +90,12 @@ pub fn read_many<T: Plain>(address: u64, count: usize) -> Result<Vec<T>, Errno> 
     Ok(values)
 }
 
+/// Fills `bytes` from `address` of the program.
+pub fn read_bytes(address: u64, bytes: &mut [u8]) -> Result<(), Errno> {
+    // SAFETY: `bytes` are ours; the program gave the source.
+    unsafe { copy(bytes.as_mut_ptr(), address as *const u8, bytes.len()) }
+}
+
 /// Stores `value` at `address` of the program.
 pub fn write<T: Plain>(address: u64, value: &T) -> Result<(), Errno> {
     // SAFETY: `value` is ours; the program gave the destination.

@@ -18,6 +18,8 @@ use linux_raw_sys::general::{
     EPOLLPRI, EPOLLRDBAND, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRBAND, EPOLLWRNORM,
 };
 
+use linux_raw_sys::net;
+
 use crate::errno::Errno;
 use crate::registry;
 use crate::request::{FileHold, Flags, Phase, RequestId};
@@ -40,6 +42,34 @@ pub const ALL_EVENTS: u32 = EPOLLIN
 /// Conditions that do not pass: a descriptor that shows one is always worth a try.
 const STICKY: u32 = EPOLLERR | EPOLLHUP | EPOLLRDHUP;
 
+/// What a socket tells beside the result of a receive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SocketKind {
+    /// A TCP stream: a receive that came back short has emptied it.
+    Tcp,
+    /// A Unix stream: it can be asked how much is left, but stops short at other borders too.
+    UnixStream,
+    /// Any other file.
+    Other,
+}
+
+impl SocketKind {
+    /// Asks the file.
+    pub fn of(fd: Fd) -> SocketKind {
+        let option = |name: u32| sys::socket_option(fd, name).unwrap_or(0) as u32;
+        if option(net::SO_TYPE) != net::SOCK_STREAM {
+            return SocketKind::Other;
+        }
+        if option(net::SO_PROTOCOL) == net::IPPROTO_TCP as u32 {
+            SocketKind::Tcp
+        } else if option(net::SO_DOMAIN) == net::AF_UNIX {
+            SocketKind::UnixStream
+        } else {
+            SocketKind::Other
+        }
+    }
+}
+
 /// Events for which nobody waited, in a row, before a registration is given up.
 const IDLE_EVENTS: u8 = 32;
 
@@ -55,11 +85,17 @@ pub struct Readiness {
     waiting: usize,
     recheck: VecDeque<(u32, u32)>,
     recheck_next: VecDeque<(u32, u32)>,
+    /// The submission under way is not followed by a wait: whoever has to look again later may be
+    /// long in coming, so attempts are made whatever the ready bits say.
+    pub eager: bool,
 }
 
 struct Entry {
     fd: Fd,
     generation: u32,
+    /// [`registry::renewals`] of the number when it was registered.
+    renewals: u32,
+    kind: Option<SocketKind>,
     registered: bool,
     ready: u32,
     idle_events: u8,
@@ -120,6 +156,8 @@ impl Readiness {
             self.entries.push(Entry {
                 fd: -1,
                 generation: 0,
+                renewals: 0,
+                kind: None,
                 registered: false,
                 ready: 0,
                 idle_events: 0,
@@ -129,6 +167,7 @@ impl Readiness {
         });
         let entry = &mut self.entries[index as usize];
         entry.fd = fd;
+        entry.renewals = registry::renewals(fd);
         entry.registered = false;
         entry.ready = 0;
         entry.idle_events = 0;
@@ -160,16 +199,20 @@ impl Readiness {
             other => other?,
         }
         entry.registered = true;
+        entry.kind = None;
         Ok(())
+    }
+
+    /// The entry of a number that is still the same file's, as far as the engine was told.
+    fn current(&self, fd: Fd) -> Option<&Entry> {
+        let entry = &self.entries[self.find(fd)? as usize];
+        (entry.registered && entry.renewals == registry::renewals(fd)).then_some(entry)
     }
 
     /// Is it worth trying an operation on `fd` that needs one of `events`? Not where epoll would
     /// have said so.
     pub fn worth_trying(&self, fd: Fd, events: u32) -> bool {
-        self.find(fd).is_none_or(|index| {
-            let entry = &self.entries[index as usize];
-            !entry.registered || entry.ready & (events | STICKY) != 0
-        })
+        self.eager || self.current(fd).is_none_or(|entry| entry.ready & (events | STICKY) != 0)
     }
 
     /// An attempt on `fd` showed that it is not ready for `events` any more.
@@ -182,12 +225,26 @@ impl Readiness {
     /// Has `fd` shown one of `events`, and not been drained since? For conditions that pass along
     /// with data (`EPOLLRDHUP`, `EPOLLPRI`).
     pub fn shows(&self, fd: Fd, events: u32) -> bool {
-        self.find(fd).is_some_and(|index| self.entries[index as usize].ready & events != 0)
+        self.current(fd).is_some_and(|entry| entry.ready & events != 0)
     }
 
     /// Is `fd` registered, so that an attempt that drains it may say so?
     pub fn is_registered(&self, fd: Fd) -> bool {
-        self.find(fd).is_some_and(|index| self.entries[index as usize].registered)
+        self.current(fd).is_some()
+    }
+
+    /// What kind of socket `fd` is; asked once per registration.
+    pub fn socket_kind(&mut self, fd: Fd) -> SocketKind {
+        if let Some(entry) = self.current(fd)
+            && let Some(kind) = entry.kind
+        {
+            return kind;
+        }
+        let kind = SocketKind::of(fd);
+        if let Some(index) = self.find(fd) {
+            self.entries[index as usize].kind = Some(kind);
+        }
+        kind
     }
 }
 
@@ -199,6 +256,7 @@ impl Core {
     pub fn arm(&mut self, id: RequestId, events: u32) -> Result<(), Errno> {
         let epoll = self.epoll()?;
         let hold = self.requests[id].file;
+        self.forget_replaced(hold.fd());
         let index = self.readiness.find_or_insert(hold.fd())?;
         let kept = self.readiness.entries[index as usize].registered;
         if let Err(errno) = self.readiness.register(epoll, index) {
@@ -218,6 +276,19 @@ impl Core {
         request.phase = Phase::Waiting;
         request.events = 0;
         Ok(())
+    }
+
+    /// If the engine was given the number for a new file: requests that wait on the file that had it
+    /// wait for one that is gone.
+    fn forget_replaced(&mut self, fd: Fd) {
+        let Some(index) = self.readiness.find(fd) else { return };
+        if self.readiness.entries[index as usize].renewals == registry::renewals(fd) {
+            return;
+        }
+        for waiter in self.readiness.remove(index) {
+            self.readiness.waiting -= 1;
+            self.complete(waiter.id, Errno::EBADF.negated());
+        }
     }
 
     /// Ends a request's wait without readiness; false where it was not waiting.

@@ -5,13 +5,15 @@
 //! ([`Op::block`]) and ended ([`Op::finish`]). Dispatch, the probe, the tracer, the fuzzer and the
 //! support matrix all read this table; nothing else in the crate tells operations apart by number.
 
+pub mod net;
 pub mod nop;
+pub mod provide;
 
 pub use linux_raw_sys::io_uring::io_uring_op as Code;
 
 use crate::driver::work::Work;
 use crate::errno::Errno;
-use crate::request::RequestId;
+use crate::request::{Request, RequestId};
 use crate::ring::Core;
 
 /// A blocking attempt.
@@ -39,6 +41,8 @@ pub struct Op {
     pub expire: fn(&mut Core, RequestId),
     /// Disarms what [`Outcome::Armed`] armed, for a cancellation; false where it is too late.
     pub disarm: fn(&mut Core, RequestId) -> bool,
+    /// What its CQE says where it fails with this result: a part that was done already comes first.
+    pub failed: fn(&Request, i32) -> i32,
 }
 
 /// What an attempt came to.
@@ -52,6 +56,8 @@ pub enum Outcome {
     Block,
     /// To be done by [`Op::block`] in a thread of its own: it may take for ever.
     BlockForLong,
+    /// Try again once those that are ready now had their turn.
+    Again,
     /// The operation armed what will complete it.
     Armed,
 }
@@ -137,6 +143,8 @@ pub enum OpData {
     /// Nothing.
     #[default]
     None,
+    /// Of the operations on sockets.
+    Net(net::Data),
 }
 
 impl Op {
@@ -160,6 +168,7 @@ impl Op {
             finish: finish_as_is,
             expire: expire_cancels,
             disarm: disarm_timer,
+            failed: |_, result| result,
         }
     }
 
@@ -184,6 +193,12 @@ impl Op {
     /// With a disarming of its own.
     pub const fn disarm(mut self, disarm: fn(&mut Core, RequestId) -> bool) -> Op {
         self.disarm = disarm;
+        self
+    }
+
+    /// With a part that is reported where it fails.
+    pub const fn failed(mut self, failed: fn(&Request, i32) -> i32) -> Op {
+        self.failed = failed;
         self
     }
 
@@ -227,6 +242,7 @@ const fn absent(code: Code, name: &'static str) -> Op {
         finish: finish_as_is,
         expire: expire_cancels,
         disarm: disarm_timer,
+        failed: |_, result| result,
     }
 }
 
@@ -245,14 +261,14 @@ const ROWS: [Op; COUNT] = [
     absent(Code::IORING_OP_POLL_ADD, "POLL_ADD"),
     absent(Code::IORING_OP_POLL_REMOVE, "POLL_REMOVE"),
     absent(Code::IORING_OP_SYNC_FILE_RANGE, "SYNC_FILE_RANGE"),
-    absent(Code::IORING_OP_SENDMSG, "SENDMSG"),
-    absent(Code::IORING_OP_RECVMSG, "RECVMSG"),
+    net::send::SENDMSG,
+    net::recvmsg::RECVMSG,
     absent(Code::IORING_OP_TIMEOUT, "TIMEOUT"),
     absent(Code::IORING_OP_TIMEOUT_REMOVE, "TIMEOUT_REMOVE"),
-    absent(Code::IORING_OP_ACCEPT, "ACCEPT"),
+    net::accept::ACCEPT,
     absent(Code::IORING_OP_ASYNC_CANCEL, "ASYNC_CANCEL"),
     absent(Code::IORING_OP_LINK_TIMEOUT, "LINK_TIMEOUT"),
-    absent(Code::IORING_OP_CONNECT, "CONNECT"),
+    net::connect::CONNECT,
     absent(Code::IORING_OP_FALLOCATE, "FALLOCATE"),
     absent(Code::IORING_OP_OPENAT, "OPENAT"),
     absent(Code::IORING_OP_CLOSE, "CLOSE"),
@@ -262,15 +278,15 @@ const ROWS: [Op; COUNT] = [
     absent(Code::IORING_OP_WRITE, "WRITE"),
     absent(Code::IORING_OP_FADVISE, "FADVISE"),
     absent(Code::IORING_OP_MADVISE, "MADVISE"),
-    absent(Code::IORING_OP_SEND, "SEND"),
-    absent(Code::IORING_OP_RECV, "RECV"),
+    net::send::SEND,
+    net::recv::RECV,
     absent(Code::IORING_OP_OPENAT2, "OPENAT2"),
     absent(Code::IORING_OP_EPOLL_CTL, "EPOLL_CTL"),
     absent(Code::IORING_OP_SPLICE, "SPLICE"),
-    absent(Code::IORING_OP_PROVIDE_BUFFERS, "PROVIDE_BUFFERS"),
-    absent(Code::IORING_OP_REMOVE_BUFFERS, "REMOVE_BUFFERS"),
+    provide::PROVIDE_BUFFERS,
+    provide::REMOVE_BUFFERS,
     absent(Code::IORING_OP_TEE, "TEE"),
-    absent(Code::IORING_OP_SHUTDOWN, "SHUTDOWN"),
+    net::socket::SHUTDOWN,
     absent(Code::IORING_OP_RENAMEAT, "RENAMEAT"),
     absent(Code::IORING_OP_UNLINKAT, "UNLINKAT"),
     absent(Code::IORING_OP_MKDIRAT, "MKDIRAT"),
@@ -281,7 +297,7 @@ const ROWS: [Op; COUNT] = [
     absent(Code::IORING_OP_SETXATTR, "SETXATTR"),
     absent(Code::IORING_OP_FGETXATTR, "FGETXATTR"),
     absent(Code::IORING_OP_GETXATTR, "GETXATTR"),
-    absent(Code::IORING_OP_SOCKET, "SOCKET"),
+    net::socket::SOCKET,
     absent(Code::IORING_OP_URING_CMD, "URING_CMD"),
     absent(Code::IORING_OP_SEND_ZC, "SEND_ZC"),
     absent(Code::IORING_OP_SENDMSG_ZC, "SENDMSG_ZC"),
@@ -292,8 +308,8 @@ const ROWS: [Op; COUNT] = [
     absent(Code::IORING_OP_FUTEX_WAITV, "FUTEX_WAITV"),
     absent(Code::IORING_OP_FIXED_FD_INSTALL, "FIXED_FD_INSTALL"),
     absent(Code::IORING_OP_FTRUNCATE, "FTRUNCATE"),
-    absent(Code::IORING_OP_BIND, "BIND"),
-    absent(Code::IORING_OP_LISTEN, "LISTEN"),
+    net::socket::BIND,
+    net::socket::LISTEN,
     absent(Code::IORING_OP_RECV_ZC, "RECV_ZC"),
     absent(Code::IORING_OP_EPOLL_WAIT, "EPOLL_WAIT"),
     absent(Code::IORING_OP_READV_FIXED, "READV_FIXED"),

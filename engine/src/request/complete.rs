@@ -21,6 +21,12 @@ impl Core {
         if result < 0 && !self.requests[id].flags.has(Flags::NEVER_FAILS) {
             self.fail(id);
         }
+        let result = if result < 0 {
+            let request = &self.requests[id];
+            (request.op.failed)(request, result)
+        } else {
+            result
+        };
         self.release_file(id);
         self.settle_buffer(id, result);
         let request = &self.requests[id];

@@ -207,6 +207,10 @@ impl Core {
                 self.complete(id, Errno::ECANCELED.negated());
             }
             Outcome::Wait(events) => self.wait_for(id, events),
+            Outcome::Again => {
+                self.requests[id].flags.set(Flags::WOKEN);
+                self.make_ready(id);
+            }
             Outcome::Block => self.block(id, false),
             Outcome::BlockForLong => self.block(id, true),
         }

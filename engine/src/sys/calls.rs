@@ -490,3 +490,41 @@ pub fn inotify_take(inotify: Fd) -> alloc::vec::Vec<i32> {
     }
     watches
 }
+
+/// Makes sure that `length` bytes at `address` of the program are there to be written.
+///
+/// # Errors
+/// `EFAULT` where they are not.
+pub fn populate(address: u64, length: usize) -> Result<(), Errno> {
+    const PAGE: usize = 4096;
+    let advice = nr::MADV_POPULATE_WRITE as usize;
+    // SAFETY: changes no byte of memory.
+    match unsafe { call(nr::__NR_madvise, [address as usize, length, advice, 0, 0, 0]) } {
+        Ok(_) => Ok(()),
+        // A kernel without it (before 5.14): look whether they can be read at least.
+        Err(Errno::EINVAL) => (0..length)
+            .step_by(PAGE)
+            .try_for_each(|offset| crate::user::read::<u8>(address + offset as u64).map(drop)),
+        Err(_) => Err(Errno::EFAULT),
+    }
+}
+
+/// The size of the file behind `fd`.
+pub fn size(fd: Fd) -> Result<u64, Errno> {
+    let mut stat = core::mem::MaybeUninit::<nr::stat>::zeroed();
+    // SAFETY: writes one `stat` of ours.
+    unsafe {
+        call(nr::__NR_fstat, [fd as usize, stat.as_mut_ptr() as usize, 0, 0, 0, 0])?;
+        Ok(stat.assume_init().st_size as u64)
+    }
+}
+
+/// `getsockopt(2)` at `SOL_SOCKET`, of an option that is an `int`.
+pub fn socket_option(fd: Fd, name: u32) -> Result<i32, Errno> {
+    let (mut value, mut length) = (0i32, size_of::<i32>() as u32);
+    let level = linux_raw_sys::net::SOL_SOCKET as usize;
+    let (value_at, length_at) = (&raw mut value as usize, &raw mut length as usize);
+    // SAFETY: writes an integer and a length of ours.
+    unsafe { call(nr::__NR_getsockopt, [fd as usize, level, name as usize, value_at, length_at, 0]) }
+        .map(|_| value)
+}

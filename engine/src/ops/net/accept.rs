@@ -1,0 +1,129 @@
+//! ACCEPT.
+//!
+//! `accept` knows no `MSG_DONTWAIT`. A listener without `O_NONBLOCK` that another thread or process
+//! also accepts from could make an attempt block for ever, under the ring's lock, however ready the
+//! listener was a moment ago. So the first ACCEPT sets `O_NONBLOCK` on it, and leaves it: taking it
+//! away again would do to the other one what it was set to prevent.
+
+use linux_raw_sys::general::{EPOLLIN, O_NONBLOCK};
+use linux_raw_sys::io_uring::{
+    IORING_ACCEPT_DONTWAIT, IORING_ACCEPT_MULTISHOT, IORING_ACCEPT_POLL_FIRST, IORING_CQE_F_SOCK_NONEMPTY,
+    IORING_FILE_INDEX_ALLOC,
+};
+
+use super::calls;
+use super::socket::{SOCK_CLOEXEC, SOCK_NONBLOCK};
+use crate::driver::readiness::SocketKind;
+use crate::errno::Errno;
+use crate::ops::{Caps, Code, Field, Op, Outcome};
+use crate::registry;
+use crate::request::{Flags, RequestId};
+use crate::ring::Core;
+use crate::sys::{self, Fd};
+
+/// `IORING_OP_ACCEPT`.
+pub const ACCEPT: Op = Op::new(Code::IORING_OP_ACCEPT, "ACCEPT", Caps::FILE.with(Caps::IOPRIO), prep, issue)
+    .fields(&[Field::Fd, Field::Address, Field::Address2, Field::OpFlags, Field::Ioprio, Field::FileIndex]);
+
+const FLAGS: u32 = IORING_ACCEPT_MULTISHOT | IORING_ACCEPT_DONTWAIT | IORING_ACCEPT_POLL_FIRST;
+
+fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let request = &mut core.requests[id];
+    let sqe = &request.sqe;
+    let (flags, mode) = (sqe.op_flags, u32::from(sqe.ioprio));
+    if sqe.len != 0 || sqe.buf_index != 0 || mode & !FLAGS != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let multishot = mode & IORING_ACCEPT_MULTISHOT != 0;
+    let in_slot = sqe.file_index != 0;
+    if in_slot && flags & SOCK_CLOEXEC != 0
+        || in_slot && multishot && sqe.file_index != IORING_FILE_INDEX_ALLOC as u32
+        || flags & !(SOCK_CLOEXEC | SOCK_NONBLOCK) != 0
+    {
+        return Err(Errno::EINVAL);
+    }
+    if multishot {
+        request.flags.set(Flags::MULTISHOT);
+    }
+    if mode & IORING_ACCEPT_DONTWAIT != 0 {
+        request.flags.set(Flags::NOWAIT);
+    }
+    Ok(())
+}
+
+fn issue(core: &mut Core, id: RequestId) -> Outcome {
+    let request = &core.requests[id];
+    let (fd, sqe, flags) = (request.file.fd(), request.sqe, request.flags);
+    let polls_first = u32::from(sqe.ioprio) & IORING_ACCEPT_POLL_FIRST != 0 && !flags.has(Flags::WOKEN);
+    if polls_first && (flags.has(Flags::NOWAIT) || !core.readiness.is_registered(fd))
+        || !flags.has(Flags::NOWAIT) && !core.readiness.worth_trying(fd, EPOLLIN)
+    {
+        return Outcome::Wait(EPOLLIN);
+    }
+    if let Err(errno) = never_block(fd) {
+        return errno.into();
+    }
+    if flags.has(Flags::MULTISHOT) {
+        return accept_all(core, id, fd);
+    }
+    match accept(core, id, fd) {
+        Ok(result) => {
+            if more_waits(core, fd) {
+                core.requests[id].cqe_flags |= IORING_CQE_F_SOCK_NONEMPTY;
+            }
+            Outcome::Complete(result)
+        }
+        Err(Errno::EAGAIN) => Outcome::Wait(EPOLLIN),
+        Err(errno) => errno.into(),
+    }
+}
+
+/// Accepts until nobody waits: one CQE each, by which the program knows whether another follows.
+fn accept_all(core: &mut Core, id: RequestId, fd: Fd) -> Outcome {
+    let tells = core.readiness.socket_kind(fd) == SocketKind::Tcp;
+    let mut next = accept(core, id, fd);
+    loop {
+        let accepted = match next {
+            Ok(accepted) => accepted,
+            Err(Errno::EAGAIN) => return Outcome::Wait(EPOLLIN),
+            Err(errno) => return errno.into(),
+        };
+        // Where the CQ has no room for another, this one is the last.
+        let room = core.overflow.is_empty() && core.cq_ready() + 1 < core.memory.layout().cq_entries;
+        next = if room { accept(core, id, fd) } else { Err(Errno::EAGAIN) };
+        let more = tells && if room { next.is_ok() } else { more_waits(core, fd) };
+        let flags = if more { IORING_CQE_F_SOCK_NONEMPTY } else { 0 };
+        if !core.post_more(id, accepted, flags) {
+            core.requests[id].cqe_flags |= flags;
+            return Outcome::Complete(accepted);
+        }
+        if !room {
+            next = accept(core, id, fd);
+        }
+    }
+}
+
+/// One connection: its descriptor.
+fn accept(core: &mut Core, id: RequestId, fd: Fd) -> Result<i32, Errno> {
+    let sqe = core.requests[id].sqe;
+    if sqe.file_index != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let accepted = calls::accept(fd, sqe.addr, sqe.off, sqe.op_flags)?;
+    registry::renew(accepted);
+    Ok(accepted)
+}
+
+/// See to it that no attempt on the listener blocks.
+fn never_block(fd: Fd) -> Result<(), Errno> {
+    let flags = calls::file_flags(fd)?;
+    if flags & O_NONBLOCK != 0 {
+        return Ok(());
+    }
+    calls::set_file_flags(fd, flags | O_NONBLOCK)
+}
+
+fn more_waits(core: &mut Core, fd: Fd) -> bool {
+    core.readiness.socket_kind(fd) == SocketKind::Tcp
+        && sys::poll_now(fd, EPOLLIN).is_ok_and(|events| events & EPOLLIN != 0)
+}

@@ -1,0 +1,96 @@
+//! The system calls of this family.
+
+use linux_raw_sys::general as nr;
+use linux_raw_sys::general::{F_GETFL, F_SETFL};
+use linux_raw_sys::ioctl::FIONREAD;
+use linux_raw_sys::net::{MSG_DONTWAIT, msghdr};
+
+use super::address::Address;
+use crate::errno::Errno;
+use crate::resources::kbuf::Span;
+use crate::sys::{self, Fd, call};
+
+/// `recv(2)` without waiting, into memory of the program.
+pub fn receive(fd: Fd, span: Span, flags: u32) -> Result<usize, Errno> {
+    let flags = (flags | MSG_DONTWAIT) as usize;
+    // SAFETY: the program gave the memory for this.
+    unsafe { call(nr::__NR_recvfrom, [fd as usize, span.address as usize, span.length, flags, 0, 0]) }
+}
+
+/// `send(2)` without waiting, from memory of the program.
+pub fn send(fd: Fd, span: Span, flags: u32, to: Option<&Address>) -> Result<usize, Errno> {
+    let flags = (flags | MSG_DONTWAIT) as usize;
+    let (to, to_length) = to.map_or((0, 0), |to| (to.pointer(), to.length()));
+    // SAFETY: only reads memory.
+    unsafe { call(nr::__NR_sendto, [fd as usize, span.address as usize, span.length, flags, to, to_length]) }
+}
+
+/// `recvmsg(2)` without waiting. The header is ours; what it names is the program's, or ours.
+pub fn receive_message(fd: Fd, header: &mut msghdr, flags: u32) -> Result<usize, Errno> {
+    let flags = (flags | MSG_DONTWAIT) as usize;
+    // SAFETY: the caller of this module names only memory that is to be written.
+    unsafe { call(nr::__NR_recvmsg, [fd as usize, core::ptr::from_mut(header) as usize, flags, 0, 0, 0]) }
+}
+
+/// `sendmsg(2)` without waiting.
+pub fn send_message(fd: Fd, header: &msghdr, flags: u32) -> Result<usize, Errno> {
+    let flags = (flags | MSG_DONTWAIT) as usize;
+    // SAFETY: only reads memory.
+    unsafe { call(nr::__NR_sendmsg, [fd as usize, core::ptr::from_ref(header) as usize, flags, 0, 0, 0]) }
+}
+
+/// `accept4(2)`; address and length are the program's.
+pub fn accept(fd: Fd, address: u64, length: u64, flags: u32) -> Result<Fd, Errno> {
+    // SAFETY: the program gave the memory for this.
+    unsafe { call(nr::__NR_accept4, [fd as usize, address as usize, length as usize, flags as usize, 0, 0]) }
+        .map(|fd| fd as Fd)
+}
+
+/// `connect(2)`.
+pub fn connect(fd: Fd, address: &Address) -> Result<usize, Errno> {
+    // SAFETY: reads an address of ours.
+    unsafe { call(nr::__NR_connect, [fd as usize, address.pointer(), address.length(), 0, 0, 0]) }
+}
+
+/// `bind(2)`.
+pub fn bind(fd: Fd, address: &Address) -> Result<usize, Errno> {
+    // SAFETY: reads an address of ours.
+    unsafe { call(nr::__NR_bind, [fd as usize, address.pointer(), address.length(), 0, 0, 0]) }
+}
+
+/// `listen(2)`.
+pub fn listen(fd: Fd, backlog: u32) -> Result<usize, Errno> {
+    // SAFETY: touches no memory.
+    unsafe { call(nr::__NR_listen, [fd as usize, backlog as usize, 0, 0, 0, 0]) }
+}
+
+/// `shutdown(2)`.
+pub fn shutdown(fd: Fd, how: u32) -> Result<usize, Errno> {
+    // SAFETY: touches no memory.
+    unsafe { call(nr::__NR_shutdown, [fd as usize, how as usize, 0, 0, 0, 0]) }
+}
+
+/// `socket(2)`.
+pub fn socket(domain: u32, kind: u32, protocol: u32) -> Result<Fd, Errno> {
+    // SAFETY: touches no memory.
+    unsafe { call(nr::__NR_socket, [domain as usize, kind as usize, protocol as usize, 0, 0, 0]) }
+        .map(|fd| fd as Fd)
+}
+
+/// How many bytes can be received now.
+pub fn unread(fd: Fd) -> Result<usize, Errno> {
+    let mut count = 0i32;
+    // SAFETY: writes an integer of ours.
+    unsafe { call(nr::__NR_ioctl, [fd as usize, FIONREAD as usize, &raw mut count as usize, 0, 0, 0]) }?;
+    Ok(count.max(0) as usize)
+}
+
+/// The flags of the open file.
+pub fn file_flags(fd: Fd) -> Result<u32, Errno> {
+    sys::fcntl(fd, F_GETFL, 0).map(|flags| flags as u32)
+}
+
+/// Sets the flags of the open file.
+pub fn set_file_flags(fd: Fd, flags: u32) -> Result<(), Errno> {
+    sys::fcntl(fd, F_SETFL, flags as usize).map(drop)
+}

@@ -1,0 +1,100 @@
+//! CONNECT.
+
+use alloc::boxed::Box;
+
+use linux_raw_sys::general::{EPOLLERR, EPOLLOUT, O_NONBLOCK};
+use linux_raw_sys::net::SO_ERROR;
+
+use super::address::Address;
+use super::{Data, calls};
+use crate::driver::work::Work;
+use crate::errno::Errno;
+use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
+use crate::request::{Request, RequestId};
+use crate::ring::Core;
+use crate::sys::{self, Fd};
+
+/// `IORING_OP_CONNECT`.
+pub const CONNECT: Op = Op::new(Code::IORING_OP_CONNECT, "CONNECT", Caps::FILE, prep, issue)
+    .fields(&[Field::Fd, Field::Address, Field::Address2])
+    .block(block);
+
+/// What CONNECT keeps.
+pub struct Connect {
+    address: Box<Address>,
+    /// This request's own attempt is under way.
+    in_progress: bool,
+    /// `ECONNABORTED` is believed the second time.
+    aborted: bool,
+}
+
+fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let request = &mut core.requests[id];
+    let sqe = request.sqe;
+    if sqe.len != 0 || sqe.buf_index != 0 || sqe.op_flags != 0 || sqe.file_index != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let address = Address::read(sqe.addr, i64::from(sqe.off as i32))?;
+    let connect = Connect { address, in_progress: false, aborted: false };
+    request.data = OpData::Net(Data::Connect(Box::new(connect)));
+    Ok(())
+}
+
+fn state(request: &mut Request) -> &mut Connect {
+    match &mut request.data {
+        OpData::Net(Data::Connect(connect)) => connect,
+        _ => unreachable!("CONNECT keeps its address"),
+    }
+}
+
+fn issue(core: &mut Core, id: RequestId) -> Outcome {
+    let request = &mut core.requests[id];
+    let fd = request.file.fd();
+    let connect = state(request);
+    if connect.in_progress && sys::poll_now(fd, EPOLLERR).is_ok_and(|events| events & EPOLLERR != 0) {
+        return Outcome::Complete(socket_error(fd));
+    }
+    let (result, non_blocking) = match attempt(fd, &connect.address) {
+        Ok(attempt) => attempt,
+        Err(errno) => return errno.into(),
+    };
+    match result {
+        Err(Errno::EINPROGRESS) => {
+            connect.in_progress = true;
+            Outcome::Wait(EPOLLOUT)
+        }
+        // Woken too early: the attempt is this request's own.
+        Err(Errno::EALREADY) if connect.in_progress => Outcome::Wait(EPOLLOUT),
+        Err(Errno::ECONNABORTED) if !connect.aborted => {
+            connect.aborted = true;
+            Outcome::Wait(EPOLLOUT)
+        }
+        // A Unix listener's backlog is full, and no event tells when it is not: block for it, unless
+        // the program wants no blocking.
+        Err(Errno::EAGAIN) if non_blocking => Errno::EAGAIN.into(),
+        Err(Errno::EAGAIN) => Outcome::BlockForLong,
+        Err(Errno::EBADFD | Errno::EISCONN) if connect.in_progress => Outcome::Complete(socket_error(fd)),
+        other => other.into(),
+    }
+}
+
+/// One attempt that does not wait, and whether the program wanted it so.
+fn attempt(fd: Fd, address: &Address) -> Result<(Result<usize, Errno>, bool), Errno> {
+    let flags = calls::file_flags(fd)?;
+    if flags & O_NONBLOCK != 0 {
+        return Ok((calls::connect(fd, address), true));
+    }
+    calls::set_file_flags(fd, flags | O_NONBLOCK)?;
+    let result = calls::connect(fd, address);
+    calls::set_file_flags(fd, flags)?;
+    Ok((result, false))
+}
+
+fn socket_error(fd: Fd) -> i32 {
+    sys::socket_option(fd, SO_ERROR).map_or_else(Errno::negated, |error| -error)
+}
+
+fn block(work: &mut Work) -> Result<usize, Errno> {
+    let OpData::Net(Data::Connect(connect)) = &work.data else { return Err(Errno::EINVAL) };
+    calls::connect(work.fd, &connect.address)
+}

@@ -1,0 +1,142 @@
+//! Message headers, copied from the program.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use linux_raw_sys::net::msghdr;
+
+use super::Progress;
+use super::address::{Address, LONGEST};
+use crate::errno::Errno;
+use crate::resources::kbuf::{MAX_TRANSFER, Span};
+use crate::user::{self, IoVector};
+
+/// As many pieces a message may have (`UIO_MAXIOV`).
+const MOST_VECTORS: usize = 1024;
+
+/// `struct msghdr` with all that it names but the data and the control bytes, which are the
+/// program's.
+pub struct Message {
+    /// How far it is.
+    pub progress: Progress,
+    /// Where the program's header is.
+    pub header: u64,
+    /// Where a received address goes.
+    pub name: u64,
+    /// Room for it.
+    pub name_length: u32,
+    /// Where the control bytes are.
+    pub control: u64,
+    /// Their length.
+    pub control_length: usize,
+    /// What is left of the data.
+    pub vectors: Vec<IoVector>,
+    /// The address to send to.
+    pub to: Option<Box<Address>>,
+}
+
+/// A header that names nothing.
+pub fn empty_header() -> msghdr {
+    msghdr {
+        msg_name: core::ptr::null_mut(),
+        msg_namelen: 0,
+        msg_iov: core::ptr::null_mut(),
+        msg_iovlen: 0,
+        msg_control: core::ptr::null_mut(),
+        msg_controllen: 0,
+        msg_flags: 0,
+    }
+}
+
+impl Message {
+    /// Copies a header of the program and the vectors it names; with `selects` only the length that
+    /// the first one gives, since the memory will be a provided buffer's.
+    ///
+    /// # Errors
+    /// `EFAULT`, `EINVAL`, `EMSGSIZE` as the kernel's.
+    pub fn read(address: u64, selects: bool, progress: Progress) -> Result<Message, Errno> {
+        let header: msghdr = user::read(address)?;
+        let vectors = read_vectors(&header, selects)?;
+        if header.msg_namelen < 0 {
+            return Err(Errno::EINVAL);
+        }
+        let name = header.msg_name as u64;
+        Ok(Message {
+            progress,
+            header: address,
+            name,
+            name_length: if name == 0 { 0 } else { header.msg_namelen as u32 },
+            control: header.msg_control as u64,
+            control_length: header.msg_controllen,
+            vectors,
+            to: None,
+        })
+    }
+
+    /// Copies the address to send to.
+    ///
+    /// # Errors
+    /// `EFAULT` where it is not there.
+    pub fn read_address(&mut self) -> Result<(), Errno> {
+        let length = self.name_length.min(LONGEST as u32);
+        if self.name != 0 && length > 0 {
+            self.to = Some(Address::read(self.name, i64::from(length))?);
+        }
+        Ok(())
+    }
+
+    /// How much is left.
+    pub fn length(&self) -> usize {
+        let total = self.vectors.iter().fold(0u64, |sum, vector| sum.saturating_add(vector.length));
+        total.min(MAX_TRANSFER as u64) as usize
+    }
+
+    /// A header for a system call, over the vectors that are left.
+    pub fn raw(&mut self) -> msghdr {
+        msghdr {
+            msg_iov: self.vectors.as_mut_ptr().cast(),
+            msg_iovlen: self.vectors.len(),
+            msg_control: self.control as *mut _,
+            msg_controllen: self.control_length,
+            ..empty_header()
+        }
+    }
+
+    /// `count` bytes are done. Control bytes went with the first of them.
+    pub fn advance(&mut self, count: usize) {
+        self.control = 0;
+        self.control_length = 0;
+        let mut left = count as u64;
+        let mut whole = 0;
+        for vector in &mut self.vectors {
+            if left < vector.length {
+                vector.base += left;
+                vector.length -= left;
+                break;
+            }
+            left -= vector.length;
+            whole += 1;
+        }
+        self.vectors.drain(..whole);
+    }
+
+    /// Lets the data go to one piece of memory.
+    pub fn set_memory(&mut self, span: Span) {
+        self.vectors.clear();
+        self.vectors.push(IoVector { base: span.address, length: span.length as u64 });
+    }
+}
+
+fn read_vectors(header: &msghdr, selects: bool) -> Result<Vec<IoVector>, Errno> {
+    if header.msg_iovlen > if selects { 1 } else { MOST_VECTORS } {
+        return Err(if selects { Errno::EINVAL } else { Errno::EMSGSIZE });
+    }
+    let vectors: Vec<IoVector> = user::read_many(header.msg_iov as u64, header.msg_iovlen)?;
+    if vectors.iter().any(|vector| (vector.length as i64) < 0) {
+        return Err(Errno::EINVAL);
+    }
+    if !selects && vectors.iter().any(|vector| (vector.base as i64) < 0) {
+        return Err(Errno::EFAULT);
+    }
+    Ok(vectors)
+}

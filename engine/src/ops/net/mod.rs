@@ -1,0 +1,140 @@
+//! Operations on sockets.
+//!
+//! Every transfer is tried with `MSG_DONTWAIT`; where that would block, the request waits for
+//! readiness and is tried again. What the kernel copies at submission (message headers, vectors,
+//! addresses to send to) is copied when the request is prepared.
+//!
+//! Two system calls know no `MSG_DONTWAIT`: `connect` is made with `O_NONBLOCK` set for its duration,
+//! `accept` sets it for good on a listener that does not have it ([`accept`] says why).
+
+pub mod accept;
+mod address;
+mod calls;
+pub mod connect;
+mod message;
+pub mod recv;
+pub mod recvmsg;
+pub mod send;
+pub mod socket;
+
+use alloc::boxed::Box;
+
+use linux_raw_sys::general::EPOLLIN;
+use linux_raw_sys::io_uring::IORING_RECVSEND_POLL_FIRST;
+use linux_raw_sys::net::{MSG_DONTWAIT, MSG_WAITALL, SO_TYPE, SOCK_SEQPACKET, SOCK_STREAM};
+
+use super::{OpData, Outcome};
+use crate::errno::Errno;
+use crate::request::{Flags, Request, RequestId};
+use crate::ring::Core;
+use crate::sys::{self, Fd};
+use address::Address;
+use connect::Connect;
+use message::Message;
+
+/// What operations on sockets keep between their steps.
+pub enum Data {
+    /// SEND, RECV.
+    Transfer(Transfer),
+    /// SENDMSG, RECVMSG.
+    Message(Box<Message>),
+    /// CONNECT.
+    Connect(Box<Connect>),
+    /// BIND.
+    Bind(Box<Address>),
+}
+
+/// How far a transfer is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Progress {
+    /// `MSG_*` for its system calls, without `MSG_DONTWAIT`.
+    flags: u32,
+    /// Bytes done by attempts before the current one (`MSG_WAITALL`).
+    done: u32,
+    /// CQEs posted since it last let others have their turn.
+    rounds: u8,
+}
+
+impl Progress {
+    fn waits_for_all(self) -> bool {
+        self.flags & MSG_WAITALL != 0
+    }
+}
+
+/// SEND and RECV: what is left of one piece of memory.
+pub struct Transfer {
+    progress: Progress,
+    length: u32,
+    address: u64,
+    to: Option<Box<Address>>,
+}
+
+impl Request {
+    fn progress(&mut self) -> &mut Progress {
+        match &mut self.data {
+            OpData::Net(Data::Transfer(transfer)) => &mut transfer.progress,
+            OpData::Net(Data::Message(message)) => &mut message.progress,
+            _ => unreachable!("only transfers make progress"),
+        }
+    }
+
+    fn transfer(&mut self) -> &mut Transfer {
+        match &mut self.data {
+            OpData::Net(Data::Transfer(transfer)) => transfer,
+            _ => unreachable!("SEND and RECV keep a transfer"),
+        }
+    }
+
+    fn message(&mut self) -> &mut Message {
+        match &mut self.data {
+            OpData::Net(Data::Message(message)) => message,
+            _ => unreachable!("SENDMSG and RECVMSG keep a message"),
+        }
+    }
+}
+
+/// Bytes that were transferred before a request failed are what its CQE reports.
+fn failed(request: &Request, result: i32) -> i32 {
+    let done = match &request.data {
+        OpData::Net(Data::Transfer(transfer)) => transfer.progress.done,
+        OpData::Net(Data::Message(message)) => message.progress.done,
+        _ => 0,
+    };
+    if done > 0 { done as i32 } else { result }
+}
+
+/// The end of an attempt that failed: what was done before comes first.
+fn ended(core: &mut Core, id: RequestId, errno: Errno) -> Outcome {
+    core.fail(id);
+    Outcome::Complete(failed(&core.requests[id], errno.negated()))
+}
+
+/// Marks a request by its `MSG_*` flags and returns what its progress begins with.
+fn start(request: &mut Request, extra: u32) -> Progress {
+    let flags = request.sqe.op_flags | extra;
+    if flags & MSG_DONTWAIT != 0 {
+        request.flags.set(Flags::NOWAIT);
+    }
+    Progress { flags, ..Progress::default() }
+}
+
+/// Is it the request's wish, and still ahead of it, to wait for readiness before the first attempt?
+/// A descriptor that is known to be ready need not be waited for.
+fn polls_first(core: &Core, id: RequestId, fd: Fd, events: u32) -> bool {
+    let request = &core.requests[id];
+    u32::from(request.sqe.ioprio) & IORING_RECVSEND_POLL_FIRST != 0
+        && !request.flags.has(Flags::WOKEN)
+        && (request.flags.has(Flags::NOWAIT)
+            || !core.readiness.is_registered(fd)
+            || !core.readiness.worth_trying(fd, events))
+}
+
+/// Is there nothing to receive, as far as is known?
+fn is_idle(core: &Core, id: RequestId, fd: Fd) -> bool {
+    !core.requests[id].flags.has(Flags::NOWAIT) && !core.readiness.worth_trying(fd, EPOLLIN)
+}
+
+/// A socket whose partial transfers are gone on with when all was asked for (`MSG_WAITALL`).
+fn is_retried(fd: Fd) -> bool {
+    sys::socket_option(fd, SO_TYPE).is_ok_and(|kind| matches!(kind as u32, SOCK_STREAM | SOCK_SEQPACKET))
+}

@@ -1,0 +1,277 @@
+//! RECV, and what ends an attempt of RECV and RECVMSG alike.
+
+use linux_raw_sys::general::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLPRI, EPOLLRDHUP};
+use linux_raw_sys::io_uring::{
+    IORING_CQE_F_SOCK_NONEMPTY, IORING_RECV_MULTISHOT, IORING_RECVSEND_POLL_FIRST,
+};
+use linux_raw_sys::net::{MSG_CTRUNC, MSG_ERRQUEUE, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
+
+use super::message::empty_header;
+use super::{Data, Transfer, calls, ended, failed, is_idle, is_retried, polls_first, start};
+use crate::driver::readiness::SocketKind;
+use crate::errno::Errno;
+use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
+use crate::request::{Flags, RequestId};
+use crate::resources::kbuf::{MAX_TRANSFER, Span};
+use crate::ring::Core;
+use crate::sys::Fd;
+use crate::user::IoVector;
+
+/// `IORING_OP_RECV`.
+pub const RECV: Op = Op::new(
+    Code::IORING_OP_RECV,
+    "RECV",
+    Caps::FILE.with(Caps::BUFFER_SELECT).with(Caps::IOPRIO),
+    prep,
+    issue,
+)
+.fields(&[Field::Fd, Field::Address, Field::Length, Field::OpFlags, Field::Ioprio, Field::BufferIndex])
+.failed(failed);
+
+/// Flags in `ioprio`.
+const FLAGS: u32 = IORING_RECVSEND_POLL_FIRST | IORING_RECV_MULTISHOT;
+
+/// As many CQEs a multishot request posts before others have their turn.
+const MOST_ROUNDS: u8 = 32;
+
+/// Conditions under which a short receive from a TCP stream may not have emptied it: urgent data
+/// stop one, and an end or an error behind the data makes no event of its own any more.
+const MORE_TO_COME: u32 = EPOLLRDHUP | EPOLLPRI | EPOLLHUP | EPOLLERR;
+
+/// Checks that RECV and RECVMSG share.
+pub fn check(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let request = &mut core.requests[id];
+    let sqe = &request.sqe;
+    let flags = u32::from(sqe.ioprio);
+    if sqe.file_index != 0 || sqe.off != 0 || (sqe.len as i32) < 0 || flags & !FLAGS != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if flags & IORING_RECV_MULTISHOT != 0 {
+        if !request.flags.has(Flags::BUFFER_SELECT) || sqe.op_flags & MSG_WAITALL != 0 {
+            return Err(Errno::EINVAL);
+        }
+        request.flags.set(Flags::MULTISHOT);
+    }
+    Ok(())
+}
+
+fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    check(core, id)?;
+    let request = &mut core.requests[id];
+    let sqe = request.sqe;
+    if request.flags.has(Flags::MULTISHOT) && sqe.len != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if !request.flags.has(Flags::BUFFER_SELECT) && (sqe.addr as i64) < 0 {
+        return Err(Errno::EFAULT);
+    }
+    let progress = start(request, 0);
+    request.data =
+        OpData::Net(Data::Transfer(Transfer { progress, length: sqe.len, address: sqe.addr, to: None }));
+    Ok(())
+}
+
+fn issue(core: &mut Core, id: RequestId) -> Outcome {
+    let fd = core.requests[id].file.fd();
+    if let Some(outcome) = before(core, id, fd) {
+        return outcome;
+    }
+    loop {
+        let span = match memory(core, id) {
+            Ok(span) => span,
+            Err(errno) => return ended(core, id, errno),
+        };
+        let flags = core.requests[id].progress().flags;
+        let mut truncated = false;
+        let result = if flags & MSG_WAITALL == 0 {
+            calls::receive(fd, span, flags)
+        } else {
+            receive_all(fd, span, flags, &mut truncated)
+        };
+        let attempt = Attempt {
+            result,
+            asked: span.length,
+            used: result.map_or(0, |count| count.min(span.length)),
+            reported: result.unwrap_or(0),
+            truncated,
+            may_retry: true,
+        };
+        if let Next::Outcome(outcome) = conclude(core, id, fd, attempt) {
+            return outcome;
+        }
+    }
+}
+
+/// What to do instead of an attempt, where one would be in vain.
+pub fn before(core: &mut Core, id: RequestId, fd: Fd) -> Option<Outcome> {
+    let wait = Outcome::Wait(events(core, id));
+    if polls_first(core, id, fd, EPOLLIN) {
+        return Some(wait);
+    }
+    if !is_idle(core, id, fd) {
+        return None;
+    }
+    // The kernel takes a buffer before it looks at the socket: without one the request fails.
+    let request = &core.requests[id];
+    if request.flags.has(Flags::BUFFER_SELECT)
+        && request.buffer.is_none()
+        && let Err(errno) = core.expect_buffer(id)
+    {
+        return Some(ended(core, id, errno));
+    }
+    Some(wait)
+}
+
+/// What a receive waits for: the error queue has no `EPOLLIN`.
+fn events(core: &mut Core, id: RequestId) -> u32 {
+    let errors_only = core.requests[id].sqe.op_flags & MSG_ERRQUEUE != 0;
+    if errors_only { EPOLLERR | EPOLLPRI } else { EPOLLIN }
+}
+
+/// Where the next bytes go.
+fn memory(core: &mut Core, id: RequestId) -> Result<Span, Errno> {
+    let request = &mut core.requests[id];
+    let selects = request.flags.has(Flags::BUFFER_SELECT) && request.buffer.is_none();
+    let wanted = request.sqe.len as usize;
+    let transfer = request.transfer();
+    if !selects {
+        let length = (transfer.length as usize).min(MAX_TRANSFER);
+        return Ok(Span { address: transfer.address, length });
+    }
+    let span = core.select_buffer(id, wanted)?;
+    let transfer = core.requests[id].transfer();
+    transfer.address = span.address;
+    transfer.length = span.length as u32;
+    Ok(span)
+}
+
+/// A receive of which all matters: whether something was cut off, too.
+fn receive_all(fd: Fd, span: Span, flags: u32, truncated: &mut bool) -> Result<usize, Errno> {
+    let mut vector = IoVector { base: span.address, length: span.length as u64 };
+    let mut header = empty_header();
+    header.msg_iov = (&raw mut vector).cast();
+    header.msg_iovlen = 1;
+    let result = calls::receive_message(fd, &mut header, flags);
+    *truncated = header.msg_flags & (MSG_TRUNC | MSG_CTRUNC) != 0;
+    result
+}
+
+/// One attempt to receive.
+pub struct Attempt {
+    /// What the system call returned.
+    pub result: Result<usize, Errno>,
+    /// How much there was room for.
+    pub asked: usize,
+    /// How much of a provided buffer it used.
+    pub used: usize,
+    /// What the CQE says for it.
+    pub reported: usize,
+    /// Something was cut off.
+    pub truncated: bool,
+    /// The rest of what was asked for may be received by another attempt.
+    pub may_retry: bool,
+}
+
+/// What follows an attempt.
+pub enum Next {
+    /// Another one.
+    Attempt,
+    /// None.
+    Outcome(Outcome),
+}
+
+/// The end of one attempt: waits, goes on for the rest, posts a CQE of a multishot request, or ends.
+pub fn conclude(core: &mut Core, id: RequestId, fd: Fd, attempt: Attempt) -> Next {
+    let count = match attempt.result {
+        Ok(count) => count,
+        Err(Errno::EAGAIN) => {
+            core.return_buffer(id);
+            return Next::Outcome(Outcome::Wait(events(core, id)));
+        }
+        Err(errno) => {
+            core.return_buffer(id);
+            return Next::Outcome(ended(core, id, errno));
+        }
+    };
+    let progress = *core.requests[id].progress();
+    let emptied = emptied(core, fd, count, &attempt, progress.flags);
+    if progress.waits_for_all() {
+        if count < attempt.asked {
+            if count > 0 && attempt.may_retry && !core.uses_buffers_up(id) && is_retried(fd) {
+                advance(core, id, count);
+                return if emptied { Next::Outcome(Outcome::Wait(EPOLLIN)) } else { Next::Attempt };
+            }
+            core.fail(id);
+        } else if attempt.truncated {
+            core.fail(id);
+        }
+    }
+    let result = (attempt.reported + progress.done as usize) as i32;
+    if count == 0 && result == 0 {
+        core.return_buffer(id);
+    }
+    let more = if emptied { 0 } else { more_waits(core, fd, count, attempt.asked) };
+    let flags = more | core.use_buffer(id, attempt.used);
+    if core.requests[id].flags.has(Flags::MULTISHOT) && count > 0 && core.post_more(id, result, flags) {
+        return next_of_multishot(core, id, emptied);
+    }
+    core.requests[id].cqe_flags |= flags;
+    Next::Outcome(Outcome::Complete(result))
+}
+
+/// A partial transfer goes on behind what it has.
+fn advance(core: &mut Core, id: RequestId, count: usize) {
+    core.keep_buffer(id, count);
+    let request = &mut core.requests[id];
+    request.progress().done += count as u32;
+    match &mut request.data {
+        OpData::Net(Data::Transfer(transfer)) => {
+            transfer.address += count as u64;
+            transfer.length -= count as u32;
+        }
+        OpData::Net(Data::Message(message)) => message.advance(count),
+        _ => {}
+    }
+}
+
+fn next_of_multishot(core: &mut Core, id: RequestId, emptied: bool) -> Next {
+    let progress = core.requests[id].progress();
+    if emptied {
+        progress.rounds = 0;
+        return Next::Outcome(Outcome::Wait(EPOLLIN));
+    }
+    progress.rounds += 1;
+    if progress.rounds <= MOST_ROUNDS {
+        return Next::Attempt;
+    }
+    progress.rounds = 0;
+    Next::Outcome(Outcome::Again)
+}
+
+/// Did a receive of `count` bytes empty the socket? Then the next one need not be tried in vain.
+fn emptied(core: &mut Core, fd: Fd, count: usize, attempt: &Attempt, flags: u32) -> bool {
+    if count == 0 || count >= attempt.asked || flags & (MSG_PEEK | MSG_OOB | MSG_ERRQUEUE) != 0 {
+        return false;
+    }
+    let known = core.readiness.is_registered(fd)
+        && core.readiness.socket_kind(fd) == SocketKind::Tcp
+        && !core.readiness.shows(fd, MORE_TO_COME);
+    if known {
+        core.readiness.drained(fd, EPOLLIN);
+    }
+    known
+}
+
+/// `IORING_CQE_F_SOCK_NONEMPTY` where a stream holds more, or has come to its end.
+fn more_waits(core: &mut Core, fd: Fd, count: usize, asked: usize) -> u32 {
+    let at_end = count == 0 && asked > 0 || core.readiness.shows(fd, EPOLLRDHUP);
+    if count < asked && !at_end {
+        return 0;
+    }
+    let more = match core.readiness.socket_kind(fd) {
+        SocketKind::Tcp => at_end || calls::unread(fd).is_ok_and(|unread| unread > 0),
+        SocketKind::UnixStream => count > 0 && calls::unread(fd).is_ok_and(|unread| unread > 0),
+        SocketKind::Other => false,
+    };
+    if more { IORING_CQE_F_SOCK_NONEMPTY } else { 0 }
+}

@@ -1,0 +1,151 @@
+//! RECVMSG.
+
+use core::mem::offset_of;
+
+use linux_raw_sys::io_uring::io_uring_recvmsg_out;
+use linux_raw_sys::net::{MSG_CTRUNC, MSG_TRUNC, msghdr};
+
+use super::address::LONGEST;
+use super::message::Message;
+use super::recv::{Attempt, Next, before, check, conclude};
+use super::{Data, calls, ended, failed, start};
+use crate::errno::Errno;
+use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
+use crate::request::{Flags, RequestId};
+use crate::resources::kbuf::Span;
+use crate::ring::Core;
+use crate::sys::Fd;
+use crate::user;
+
+/// `IORING_OP_RECVMSG`.
+pub const RECVMSG: Op = Op::new(
+    Code::IORING_OP_RECVMSG,
+    "RECVMSG",
+    Caps::FILE.with(Caps::BUFFER_SELECT).with(Caps::IOPRIO),
+    prep,
+    issue,
+)
+.fields(&[Field::Fd, Field::Address, Field::Length, Field::OpFlags, Field::Ioprio, Field::BufferIndex])
+.failed(failed);
+
+/// What stands before a message in the buffer of a multishot request.
+const OUT: usize = size_of::<io_uring_recvmsg_out>();
+
+fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    check(core, id)?;
+    let request = &mut core.requests[id];
+    let selects = request.flags.has(Flags::BUFFER_SELECT);
+    let progress = start(request, 0);
+    let message = Message::read(request.sqe.addr, selects, progress)?;
+    if request.flags.has(Flags::MULTISHOT) {
+        // The sum must fit an int, as the kernel has it.
+        let room = message.control_length.checked_add(OUT + message.name_length as usize);
+        if room.is_none_or(|room| room > i32::MAX as usize) {
+            return Err(Errno::EOVERFLOW);
+        }
+    }
+    request.data = OpData::Net(Data::Message(alloc::boxed::Box::new(message)));
+    Ok(())
+}
+
+fn issue(core: &mut Core, id: RequestId) -> Outcome {
+    let fd = core.requests[id].file.fd();
+    if let Some(outcome) = before(core, id, fd) {
+        return outcome;
+    }
+    loop {
+        let attempt = match receive(core, id, fd) {
+            Ok(attempt) => attempt,
+            Err(errno) => {
+                core.return_buffer(id);
+                return ended(core, id, errno);
+            }
+        };
+        if let Next::Outcome(outcome) = conclude(core, id, fd, attempt) {
+            return outcome;
+        }
+    }
+}
+
+fn receive(core: &mut Core, id: RequestId, fd: Fd) -> Result<Attempt, Errno> {
+    let request = &mut core.requests[id];
+    if !request.flags.has(Flags::BUFFER_SELECT) || request.buffer.is_some() {
+        return Ok(receive_single(request.message(), fd));
+    }
+    let wanted = request.message().vectors.first().map_or(0, |vector| vector.length as usize);
+    if request.flags.has(Flags::MULTISHOT) {
+        let span = core.select_buffer(id, wanted)?;
+        return receive_into(core.requests[id].message(), fd, span);
+    }
+    let span = core.select_buffer(id, wanted)?;
+    let message = core.requests[id].message();
+    message.set_memory(span);
+    let attempt = receive_single(message, fd);
+    if attempt.result == Err(Errno::EAGAIN) {
+        // The next attempt asks for as much again, of whatever buffer is next then.
+        message.set_memory(Span { address: 0, length: wanted });
+    }
+    Ok(attempt)
+}
+
+/// A receive into the memory that the program named, or that was selected for it.
+fn receive_single(message: &mut Message, fd: Fd) -> Attempt {
+    let asked = message.length();
+    let may_retry = message.control_length == 0;
+    let mut header = message.raw();
+    header.msg_name = message.name as *mut _;
+    header.msg_namelen = message.name_length as i32;
+    let result = calls::receive_message(fd, &mut header, message.progress.flags)
+        .and_then(|count| write_back(message.header, &header).map(|()| count));
+    Attempt {
+        result,
+        asked,
+        used: result.map_or(0, |count| count.min(asked)),
+        reported: result.unwrap_or(0),
+        truncated: header.msg_flags & (MSG_TRUNC | MSG_CTRUNC) != 0,
+        may_retry,
+    }
+}
+
+/// Tells the program what came beside the data.
+fn write_back(at: u64, header: &msghdr) -> Result<(), Errno> {
+    if !header.msg_name.is_null() {
+        user::write(at + offset_of!(msghdr, msg_namelen) as u64, &header.msg_namelen)?;
+    }
+    user::write(at + offset_of!(msghdr, msg_flags) as u64, &header.msg_flags)?;
+    user::write(at + offset_of!(msghdr, msg_controllen) as u64, &header.msg_controllen)
+}
+
+/// A receive of a multishot request: header, address and control bytes go to the buffer too.
+fn receive_into(message: &mut Message, fd: Fd, span: Span) -> Result<Attempt, Errno> {
+    let room = OUT + message.name_length as usize + message.control_length;
+    let payload = span.length.checked_sub(room).ok_or(Errno::EFAULT)?;
+    let mut name = [0u8; LONGEST];
+    let mut data = user::IoVector { base: span.address + room as u64, length: payload as u64 };
+    let mut header = msghdr {
+        msg_name: if message.name_length > 0 { name.as_mut_ptr().cast() } else { core::ptr::null_mut() },
+        msg_namelen: if message.name_length > 0 { LONGEST as i32 } else { 0 },
+        msg_iov: (&raw mut data).cast(),
+        msg_iovlen: 1,
+        msg_control: core::ptr::null_mut(),
+        msg_controllen: message.control_length,
+        msg_flags: 0,
+    };
+    if message.control_length > 0 {
+        header.msg_control = (span.address + (room - message.control_length) as u64) as *mut _;
+    }
+    let mut result = calls::receive_message(fd, &mut header, message.progress.flags);
+    let mut reported = 0;
+    if let Ok(count) = result {
+        let name_length = header.msg_namelen.max(0) as usize;
+        let out = [name_length as u32, header.msg_controllen as u32, count as u32, header.msg_flags];
+        let shown = name_length.min(message.name_length as usize).min(LONGEST);
+        let written = user::write(span.address, &out)
+            .and_then(|()| user::write_bytes(span.address + OUT as u64, &name[..shown]));
+        reported = room + count.min(payload);
+        if let Err(errno) = written {
+            result = Err(errno);
+        }
+    }
+    Ok(Attempt { result, asked: payload, used: reported, reported, truncated: false, may_retry: false })
+}

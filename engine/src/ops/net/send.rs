@@ -1,0 +1,170 @@
+//! SEND and SENDMSG.
+
+use alloc::boxed::Box;
+
+use linux_raw_sys::general::EPOLLOUT;
+use linux_raw_sys::io_uring::IORING_RECVSEND_POLL_FIRST;
+use linux_raw_sys::net::MSG_NOSIGNAL;
+
+use super::address::Address;
+use super::message::Message;
+use super::{Data, Transfer, calls, ended, failed, is_retried, polls_first, start};
+use crate::errno::Errno;
+use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
+use crate::request::{Flags, RequestId};
+use crate::resources::kbuf::Span;
+use crate::ring::Core;
+use crate::sys::Fd;
+
+/// `IORING_OP_SEND`.
+pub const SEND: Op = Op::new(
+    Code::IORING_OP_SEND,
+    "SEND",
+    Caps::FILE.with(Caps::BUFFER_SELECT).with(Caps::IOPRIO),
+    prep_send,
+    issue_send,
+)
+.fields(&[
+    Field::Fd,
+    Field::Address,
+    Field::Length,
+    Field::OpFlags,
+    Field::Ioprio,
+    Field::Address2,
+    Field::FileIndex,
+    Field::BufferIndex,
+])
+.failed(failed);
+
+/// `IORING_OP_SENDMSG`.
+pub const SENDMSG: Op =
+    Op::new(Code::IORING_OP_SENDMSG, "SENDMSG", Caps::FILE.with(Caps::IOPRIO), prep_message, issue_message)
+        .fields(&[Field::Fd, Field::Address, Field::Length, Field::OpFlags, Field::Ioprio])
+        .failed(failed);
+
+fn prep_send(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let request = &mut core.requests[id];
+    let sqe = request.sqe;
+    if sqe.file_index >> 16 != 0 {
+        return Err(Errno::EINVAL);
+    }
+    check(sqe.len, sqe.ioprio)?;
+    let progress = start(request, MSG_NOSIGNAL);
+    let to = if sqe.off == 0 { None } else { Some(Address::read(sqe.off, i64::from(sqe.addr_len()))?) };
+    if !request.flags.has(Flags::BUFFER_SELECT) && (sqe.addr as i64) < 0 {
+        return Err(Errno::EFAULT);
+    }
+    request.data = OpData::Net(Data::Transfer(Transfer { progress, length: sqe.len, address: sqe.addr, to }));
+    Ok(())
+}
+
+fn check(length: u32, flags: u16) -> Result<(), Errno> {
+    if (length as i32) < 0 || u32::from(flags) & !IORING_RECVSEND_POLL_FIRST != 0 {
+        return Err(Errno::EINVAL);
+    }
+    Ok(())
+}
+
+fn prep_message(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let request = &mut core.requests[id];
+    let sqe = request.sqe;
+    if sqe.off != 0 || sqe.file_index != 0 {
+        return Err(Errno::EINVAL);
+    }
+    check(sqe.len, sqe.ioprio)?;
+    let progress = start(request, MSG_NOSIGNAL);
+    let mut message = Message::read(sqe.addr, false, progress)?;
+    message.read_address()?;
+    request.data = OpData::Net(Data::Message(Box::new(message)));
+    Ok(())
+}
+
+fn issue_send(core: &mut Core, id: RequestId) -> Outcome {
+    let fd = core.requests[id].file.fd();
+    if polls_first(core, id, fd, EPOLLOUT) {
+        return Outcome::Wait(EPOLLOUT);
+    }
+    if let Err(errno) = take_memory(core, id) {
+        return ended(core, id, errno);
+    }
+    loop {
+        let transfer = core.requests[id].transfer();
+        let asked = transfer.length as usize;
+        let span = Span { address: transfer.address, length: asked };
+        let result = calls::send(fd, span, transfer.progress.flags, transfer.to.as_deref());
+        match conclude(core, id, fd, result, asked) {
+            None => {
+                let count = result.unwrap_or(0);
+                let transfer = core.requests[id].transfer();
+                transfer.address += count as u64;
+                transfer.length -= count as u32;
+            }
+            Some(outcome) => return outcome,
+        }
+    }
+}
+
+/// Takes the provided buffer to send from, once; it stays with the request through all attempts.
+fn take_memory(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let request = &core.requests[id];
+    if !request.flags.has(Flags::BUFFER_SELECT) || request.buffer.is_some() {
+        return Ok(());
+    }
+    if !core.has_buffer_group(id) {
+        return Err(Errno::ENOENT);
+    }
+    let wanted = request.sqe.len as usize;
+    let span = core.take_buffer(id, wanted)?;
+    let transfer = core.requests[id].transfer();
+    transfer.address = span.address;
+    transfer.length = span.length as u32;
+    Ok(())
+}
+
+fn issue_message(core: &mut Core, id: RequestId) -> Outcome {
+    let fd = core.requests[id].file.fd();
+    if polls_first(core, id, fd, EPOLLOUT) {
+        return Outcome::Wait(EPOLLOUT);
+    }
+    loop {
+        let message = core.requests[id].message();
+        let asked = message.length();
+        let mut header = message.raw();
+        if let Some(to) = &message.to {
+            header.msg_name = to.pointer() as *mut _;
+            header.msg_namelen = to.length() as i32;
+        }
+        let result = calls::send_message(fd, &header, message.progress.flags);
+        match conclude(core, id, fd, result, asked) {
+            None => core.requests[id].message().advance(result.unwrap_or(0)),
+            Some(outcome) => return outcome,
+        }
+    }
+}
+
+/// The end of one attempt to send; `None` where another follows for the rest.
+fn conclude(
+    core: &mut Core,
+    id: RequestId,
+    fd: Fd,
+    result: Result<usize, Errno>,
+    asked: usize,
+) -> Option<Outcome> {
+    let progress = core.requests[id].progress();
+    let outcome = match result {
+        Err(Errno::EAGAIN) => return Some(Outcome::Wait(EPOLLOUT)),
+        Err(errno) => ended(core, id, errno),
+        Ok(count) if progress.waits_for_all() && count < asked => {
+            if count > 0 && is_retried(fd) {
+                progress.done += count as u32;
+                return None;
+            }
+            core.fail(id);
+            Outcome::Complete((count + core.requests[id].progress().done as usize) as i32)
+        }
+        Ok(count) => Outcome::Complete((count + progress.done as usize) as i32),
+    };
+    let flags = core.use_buffer(id, 0);
+    core.requests[id].cqe_flags |= flags;
+    Some(outcome)
+}

@@ -1,0 +1,123 @@
+//! SOCKET, BIND, LISTEN and SHUTDOWN.
+
+use linux_raw_sys::general::{O_CLOEXEC, O_NONBLOCK};
+use linux_raw_sys::net::AF_UNIX;
+
+use super::address::Address;
+use super::{Data, calls};
+use crate::driver::work::Work;
+use crate::errno::{self, Errno};
+use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
+use crate::registry;
+use crate::request::RequestId;
+use crate::ring::Core;
+
+/// `SOCK_CLOEXEC`, with `SOCK_NONBLOCK` all that a socket's type may carry beside the type.
+pub const SOCK_CLOEXEC: u32 = O_CLOEXEC;
+/// `SOCK_NONBLOCK`.
+pub const SOCK_NONBLOCK: u32 = O_NONBLOCK;
+const TYPE_MASK: u32 = 0xf;
+
+/// `IORING_OP_SOCKET`.
+pub const SOCKET: Op = Op::new(Code::IORING_OP_SOCKET, "SOCKET", Caps::NONE, prep_socket, issue_socket)
+    .fields(&[Field::Fd, Field::Offset, Field::Length, Field::FileIndex]);
+
+/// `IORING_OP_BIND`.
+pub const BIND: Op = Op::new(Code::IORING_OP_BIND, "BIND", Caps::FILE, prep_bind, issue_bind)
+    .fields(&[Field::Fd, Field::Address, Field::Address2])
+    .block(block_bind);
+
+/// `IORING_OP_LISTEN`.
+pub const LISTEN: Op = Op::new(Code::IORING_OP_LISTEN, "LISTEN", Caps::FILE, prep_listen, issue_listen)
+    .fields(&[Field::Fd, Field::Length]);
+
+/// `IORING_OP_SHUTDOWN`.
+pub const SHUTDOWN: Op =
+    Op::new(Code::IORING_OP_SHUTDOWN, "SHUTDOWN", Caps::FILE, prep_shutdown, issue_shutdown)
+        .fields(&[Field::Fd, Field::Length]);
+
+fn prep_socket(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let sqe = &core.requests[id].sqe;
+    let flags = sqe.off as u32 & !TYPE_MASK;
+    let in_slot = sqe.file_index != 0;
+    if sqe.addr != 0
+        || sqe.op_flags != 0
+        || sqe.buf_index != 0
+        || in_slot && flags & SOCK_CLOEXEC != 0
+        || flags & !(SOCK_CLOEXEC | SOCK_NONBLOCK) != 0
+    {
+        return Err(Errno::EINVAL);
+    }
+    Ok(())
+}
+
+fn issue_socket(core: &mut Core, id: RequestId) -> Outcome {
+    let sqe = core.requests[id].sqe;
+    let (domain, kind, protocol) = (sqe.fd as u32, sqe.off as u32, sqe.len);
+    if sqe.file_index != 0 {
+        return Errno::EINVAL.into();
+    }
+    match calls::socket(domain, kind, protocol) {
+        Ok(fd) => {
+            registry::renew(fd);
+            Outcome::Complete(fd)
+        }
+        Err(errno) => errno.into(),
+    }
+}
+
+fn prep_bind(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let request = &mut core.requests[id];
+    let sqe = request.sqe;
+    if sqe.len != 0 || sqe.buf_index != 0 || sqe.op_flags != 0 || sqe.file_index != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let address = Address::read(sqe.addr, i64::from(sqe.off as i32))?;
+    request.data = OpData::Net(Data::Bind(address));
+    Ok(())
+}
+
+fn issue_bind(core: &mut Core, id: RequestId) -> Outcome {
+    let request = &core.requests[id];
+    let OpData::Net(Data::Bind(address)) = &request.data else { return Errno::EINVAL.into() };
+    if creates_file(address) {
+        return Outcome::Block;
+    }
+    calls::bind(request.file.fd(), address).into()
+}
+
+/// A Unix socket with a path: the file system may take its time.
+fn creates_file(address: &Address) -> bool {
+    let bytes = address.bytes();
+    bytes.len() > 2 && u32::from(u16::from_ne_bytes([bytes[0], bytes[1]])) == AF_UNIX && bytes[2] != 0
+}
+
+fn block_bind(work: &mut Work) -> Result<usize, Errno> {
+    let OpData::Net(Data::Bind(address)) = &work.data else { return Err(Errno::EINVAL) };
+    calls::bind(work.fd, address)
+}
+
+fn prep_listen(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let sqe = &core.requests[id].sqe;
+    let unused =
+        sqe.addr == 0 && sqe.buf_index == 0 && sqe.op_flags == 0 && sqe.file_index == 0 && sqe.off == 0;
+    if unused { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
+fn issue_listen(core: &mut Core, id: RequestId) -> Outcome {
+    let request = &core.requests[id];
+    calls::listen(request.file.fd(), request.sqe.len).into()
+}
+
+fn prep_shutdown(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let sqe = &core.requests[id].sqe;
+    let unused =
+        sqe.off == 0 && sqe.addr == 0 && sqe.op_flags == 0 && sqe.buf_index == 0 && sqe.file_index == 0;
+    if unused { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
+fn issue_shutdown(core: &mut Core, id: RequestId) -> Outcome {
+    let request = &core.requests[id];
+    let result = calls::shutdown(request.file.fd(), request.sqe.len);
+    Outcome::Complete(errno::to_res(result))
+}

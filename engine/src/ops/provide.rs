@@ -1,0 +1,74 @@
+//! PROVIDE_BUFFERS and REMOVE_BUFFERS: lists of buffers for operations to take from.
+
+use super::{Caps, Code, Field, Op, Outcome};
+use crate::errno::Errno;
+use crate::memory::Sqe;
+use crate::request::RequestId;
+use crate::resources::kbuf::Provision;
+use crate::ring::Core;
+
+/// Buffers are numbered with 16 bits.
+const MOST: u32 = 1 << 16;
+
+/// `IORING_OP_PROVIDE_BUFFERS`.
+pub const PROVIDE_BUFFERS: Op =
+    Op::new(Code::IORING_OP_PROVIDE_BUFFERS, "PROVIDE_BUFFERS", Caps::NONE, prep_provide, issue_provide)
+        .fields(&[Field::Fd, Field::Address, Field::Length, Field::Offset, Field::BufferIndex]);
+
+/// `IORING_OP_REMOVE_BUFFERS`.
+pub const REMOVE_BUFFERS: Op =
+    Op::new(Code::IORING_OP_REMOVE_BUFFERS, "REMOVE_BUFFERS", Caps::NONE, prep_remove, issue_remove)
+        .fields(&[Field::Fd, Field::BufferIndex]);
+
+fn prep_provide(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let sqe = core.requests[id].sqe;
+    if sqe.op_flags != 0 || sqe.file_index != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let count = sqe.fd as u32;
+    if count == 0 || count > MOST {
+        return Err(Errno::E2BIG);
+    }
+    if sqe.len == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let length = u64::from(count) * u64::from(sqe.len);
+    let end = sqe.addr.checked_add(length).ok_or(Errno::EOVERFLOW)?;
+    if end as i64 <= 0 {
+        return Err(Errno::EFAULT);
+    }
+    if sqe.off > u64::from(u16::MAX) {
+        return Err(Errno::E2BIG);
+    }
+    if sqe.off as u32 + count > MOST {
+        return Err(Errno::EINVAL);
+    }
+    Ok(())
+}
+
+fn provision(sqe: &Sqe) -> Provision {
+    Provision {
+        group: sqe.buf_index,
+        address: sqe.addr,
+        length: sqe.len,
+        first: sqe.off as u16,
+        count: sqe.fd as u32,
+    }
+}
+
+fn issue_provide(core: &mut Core, id: RequestId) -> Outcome {
+    let provision = provision(&core.requests[id].sqe);
+    core.provide_buffers(&provision).into()
+}
+
+fn prep_remove(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let sqe = &core.requests[id].sqe;
+    let count = sqe.fd as u32;
+    let unused = sqe.op_flags == 0 && sqe.addr == 0 && sqe.len == 0 && sqe.off == 0 && sqe.file_index == 0;
+    if !unused || count == 0 || count > MOST { Err(Errno::EINVAL) } else { Ok(()) }
+}
+
+fn issue_remove(core: &mut Core, id: RequestId) -> Outcome {
+    let (group, count) = (core.requests[id].sqe.buf_index, core.requests[id].sqe.fd as u32);
+    core.remove_buffers(group, count).into()
+}

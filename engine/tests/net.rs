@@ -1,0 +1,598 @@
+//! Operations on sockets: TCP, Unix and UDP on the loopback interface.
+
+mod common;
+
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+
+use anyring_engine::memory::Sqe;
+use common::*;
+use io_uring_op::*;
+
+const LINK: u8 = 1 << 2;
+const ASYNC: u8 = 1 << 4;
+
+fn recv(user_data: u64, fd: i32, buffer: &mut [u8]) -> Sqe {
+    Sqe { fd, addr: buffer.as_mut_ptr() as u64, len: buffer.len() as u32, ..sqe(IORING_OP_RECV, user_data) }
+}
+
+fn send(user_data: u64, fd: i32, buffer: &[u8]) -> Sqe {
+    Sqe { fd, addr: buffer.as_ptr() as u64, len: buffer.len() as u32, ..sqe(IORING_OP_SEND, user_data) }
+}
+
+fn accept(user_data: u64, fd: i32) -> Sqe {
+    Sqe { fd, ..sqe(IORING_OP_ACCEPT, user_data) }
+}
+
+fn tcp_pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (client, listener.accept().unwrap().0)
+}
+
+fn raw_address(address: SocketAddr) -> libc::sockaddr_in {
+    let SocketAddr::V4(v4) = address else { panic!("an IPv4 address") };
+    libc::sockaddr_in {
+        sin_family: libc::AF_INET as u16,
+        sin_port: v4.port().to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(v4.ip().octets()) },
+        sin_zero: [0; 8],
+    }
+}
+
+fn connect(user_data: u64, fd: i32, address: &libc::sockaddr_in) -> Sqe {
+    Sqe {
+        fd,
+        addr: std::ptr::from_ref(address) as u64,
+        off: size_of_val(address) as u64,
+        ..sqe(IORING_OP_CONNECT, user_data)
+    }
+}
+
+fn own(fd: i32) -> OwnedFd {
+    assert!(fd >= 0, "a descriptor, not error {fd}");
+    // SAFETY: just created for this test.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// Results by user data, without the flags.
+fn results(mut cqes: Vec<Cqe>) -> Vec<(u64, i32)> {
+    cqes.sort_by_key(|cqe| cqe.user_data);
+    cqes.iter().map(|cqe| (cqe.user_data, cqe.res)).collect()
+}
+
+/// Waits for one completion.
+fn wait(ring: &mut Ring) -> Cqe {
+    if let Some(cqe) = ring.reap() {
+        return cqe;
+    }
+    assert_eq!(ring.enter_with(0, 1, IORING_ENTER_GETEVENTS), 0);
+    ring.reap().expect("a completion")
+}
+
+fn submit(ring: &mut Ring, sqe: Sqe) {
+    ring.push(sqe);
+    assert_eq!(ring.enter(1, 0), 1);
+}
+
+#[test]
+fn data_that_is_there_is_received_at_once() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (a, b) = tcp_pair();
+        let mut buffer = [0; 16];
+        let sent = ring.run(&[send(1, a.as_raw_fd(), b"hello")]);
+        let received = ring.run(&[recv(2, b.as_raw_fd(), &mut buffer)]);
+        (sent, received, buffer)
+    });
+}
+
+#[test]
+fn a_receive_waits_for_data() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (a, b) = UnixStream::pair().unwrap();
+        let mut all = Vec::new();
+        for round in 0..10u8 {
+            let mut buffer = [0; 8];
+            submit(&mut ring, recv(1, b.as_raw_fd(), &mut buffer));
+            assert_eq!(ring.reap(), None);
+            submit(&mut ring, send(2, a.as_raw_fd(), &[round; 3]));
+            let cqes = [wait(&mut ring), wait(&mut ring)];
+            all.push((results(cqes.to_vec()), buffer));
+        }
+        all
+    });
+}
+
+#[test]
+fn full_and_short_receives_alternate() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (a, b) = tcp_pair();
+        let mut all = Vec::new();
+        for length in [4, 8, 3, 20, 8, 16, 1] {
+            let mut buffer = [0; 8];
+            submit(&mut ring, recv(1, b.as_raw_fd(), &mut buffer));
+            assert_eq!(wait(ring_after_send(&mut ring, &a, length)).res, length.min(8) as i32);
+            let mut left = length.saturating_sub(8);
+            while left > 0 {
+                let cqe = ring.run(&[recv(1, b.as_raw_fd(), &mut buffer)])[0];
+                all.push(cqe);
+                left -= cqe.res as usize;
+            }
+        }
+        all
+    });
+}
+
+/// Sends behind the ring's back.
+fn ring_after_send<'a>(ring: &'a mut Ring, stream: &TcpStream, length: usize) -> &'a mut Ring {
+    use std::io::Write;
+    let mut stream = stream;
+    stream.write_all(&vec![7; length]).unwrap();
+    ring
+}
+
+#[test]
+fn a_stream_ends_with_nothing() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (a, b) = tcp_pair();
+        let mut buffer = [0; 8];
+        submit(&mut ring, recv(1, b.as_raw_fd(), &mut buffer));
+        a.shutdown(std::net::Shutdown::Write).unwrap();
+        let first = wait(&mut ring);
+        let second = ring.run(&[recv(2, b.as_raw_fd(), &mut buffer)]);
+        // The other direction still works.
+        let sent = ring.run(&[send(3, b.as_raw_fd(), b"x")]);
+        (first, second, sent)
+    });
+}
+
+#[test]
+fn a_half_close_behind_data_is_seen() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (a, b) = tcp_pair();
+        let mut buffer = [0; 8];
+        let mut all = Vec::new();
+        submit(&mut ring, recv(1, b.as_raw_fd(), &mut buffer));
+        ring_after_send(&mut ring, &a, 3);
+        all.push(wait(&mut ring).res);
+        submit(&mut ring, recv(2, b.as_raw_fd(), &mut buffer));
+        ring_after_send(&mut ring, &a, 5);
+        drop(a);
+        all.push(wait(&mut ring).res);
+        submit(&mut ring, recv(3, b.as_raw_fd(), &mut buffer));
+        all.push(wait(&mut ring).res);
+        all
+    });
+}
+
+#[test]
+fn a_reset_is_reported() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (a, b) = tcp_pair();
+        let mut buffer = [0; 8];
+        submit(&mut ring, recv(1, b.as_raw_fd(), &mut buffer));
+        let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+        // SAFETY: an option of ours on a socket of ours.
+        unsafe {
+            libc::setsockopt(
+                a.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_LINGER,
+                (&raw const linger).cast(),
+                size_of_val(&linger) as u32,
+            )
+        };
+        drop(a);
+        let received = wait(&mut ring).res;
+        (received, ring.run(&[send(2, b.as_raw_fd(), b"x")]))
+    });
+}
+
+#[test]
+fn errors_of_transfers() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
+        let (a, _b) = UnixStream::pair().unwrap();
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let mut buffer = [0; 8];
+        let fd = a.as_raw_fd();
+        let plain = recv(0, fd, &mut buffer);
+        ring.run(&[
+            Sqe { user_data: 1, ioprio: 1 << 9, ..plain },
+            Sqe { user_data: 2, off: 1, ..plain },
+            Sqe { user_data: 3, len: 1 << 31, ..plain },
+            Sqe { user_data: 4, addr: 1 << 63, ..plain },
+            Sqe { user_data: 5, fd: 9999, ..plain },
+            Sqe { user_data: 6, fd: file.as_raw_fd(), ..plain },
+            Sqe { user_data: 7, op_flags: libc::MSG_DONTWAIT as u32, ..plain },
+            Sqe { user_data: 8, ioprio: IORING_RECV_MULTISHOT as u16, ..plain },
+            Sqe { user_data: 9, file_index: 1 << 16, ..send(0, fd, b"x") },
+            Sqe { user_data: 10, addr: 8, ..send(0, fd, b"x") },
+            Sqe { user_data: 11, fd: file.as_raw_fd(), ..send(0, fd, b"x") },
+            Sqe { user_data: 12, addr: 8, ..sqe(IORING_OP_SENDMSG, 0) },
+            Sqe { user_data: 13, addr: 8, fd, ..sqe(IORING_OP_RECVMSG, 0) },
+            Sqe { user_data: 14, off: 8, file_index: 16, ..send(0, fd, b"x") },
+        ])
+    });
+}
+
+#[test]
+fn waitall_collects_the_parts() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (a, b) = tcp_pair();
+        let mut buffer = [0; 8];
+        let all = libc::MSG_WAITALL as u32;
+        submit(&mut ring, Sqe { op_flags: all, flags: LINK, ..recv(1, b.as_raw_fd(), &mut buffer) });
+        ring_after_send(&mut ring, &a, 3);
+        ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+        assert_eq!(ring.reap(), None);
+        ring_after_send(&mut ring, &a, 5);
+        let whole = wait(&mut ring).res;
+        // Cut short by the end of the stream: what came is reported, and the link is broken.
+        ring.push(Sqe { op_flags: all, flags: LINK, ..recv(2, b.as_raw_fd(), &mut buffer) });
+        ring.push(sqe(IORING_OP_NOP, 3));
+        assert_eq!(ring.enter(2, 0), 2);
+        ring_after_send(&mut ring, &a, 4);
+        drop(a);
+        let cqes = vec![wait(&mut ring), wait(&mut ring)];
+        (whole, results(cqes))
+    });
+}
+
+#[test]
+fn a_large_send_waits_for_room() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (a, b) = UnixStream::pair().unwrap();
+        let out = vec![5u8; 1 << 20];
+        let mut into = vec![0u8; 1 << 20];
+        let all = libc::MSG_WAITALL as u32;
+        ring.push(Sqe { op_flags: all, ..send(1, a.as_raw_fd(), &out) });
+        ring.push(Sqe { op_flags: all, ..recv(2, b.as_raw_fd(), &mut into) });
+        assert_eq!(ring.enter(2, 2), 2);
+        assert!(out == into);
+        results(ring.reap_all())
+    });
+}
+
+#[test]
+fn poll_first_waits_even_for_what_is_there() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (a, b) = tcp_pair();
+        let mut buffer = [0; 8];
+        let mut all = Vec::new();
+        for _ in 0..3 {
+            ring_after_send(&mut ring, &a, 8);
+            let first =
+                Sqe { ioprio: IORING_RECVSEND_POLL_FIRST as u16, ..recv(1, b.as_raw_fd(), &mut buffer) };
+            all.extend(ring.run(&[first]));
+        }
+        let first = Sqe { ioprio: IORING_RECVSEND_POLL_FIRST as u16, ..send(2, a.as_raw_fd(), b"y") };
+        all.extend(ring.run(&[first]));
+        all
+    });
+}
+
+#[test]
+fn asynchronous_requests_wait_as_well() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (a, b) = UnixStream::pair().unwrap();
+        let mut buffer = [0; 8];
+        submit(&mut ring, Sqe { flags: ASYNC, ..recv(1, b.as_raw_fd(), &mut buffer) });
+        submit(&mut ring, Sqe { flags: ASYNC, ..send(2, a.as_raw_fd(), b"abc") });
+        let cqes = vec![wait(&mut ring), wait(&mut ring)];
+        (results(cqes), buffer)
+    });
+}
+
+struct Header {
+    raw: libc::msghdr,
+    _vectors: Vec<libc::iovec>,
+}
+
+fn header(pieces: &mut [&mut [u8]]) -> Box<Header> {
+    let mut vectors: Vec<libc::iovec> = pieces
+        .iter_mut()
+        .map(|piece| libc::iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() })
+        .collect();
+    // SAFETY: integers and pointers.
+    let mut raw: libc::msghdr = unsafe { std::mem::zeroed() };
+    raw.msg_iov = vectors.as_mut_ptr();
+    raw.msg_iovlen = vectors.len();
+    Box::new(Header { raw, _vectors: vectors })
+}
+
+fn message(op: io_uring_op, user_data: u64, fd: i32, header: &Header) -> Sqe {
+    Sqe { fd, addr: &raw const header.raw as u64, len: 1, ..sqe(op, user_data) }
+}
+
+#[test]
+fn messages_are_copied_at_submission() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let to = raw_address(receiver.local_addr().unwrap());
+        // SAFETY: integers only.
+        let mut from: libc::sockaddr_in = unsafe { std::mem::zeroed() };
+        let (mut first, mut second, mut control) = ([0; 3], [0; 16], [0u8; 64]);
+        let mut inward = header(&mut [&mut first, &mut second]);
+        inward.raw.msg_name = (&raw mut from).cast();
+        inward.raw.msg_namelen = size_of_val(&from) as u32;
+        inward.raw.msg_control = control.as_mut_ptr().cast();
+        inward.raw.msg_controllen = control.len();
+        submit(&mut ring, message(IORING_OP_RECVMSG, 1, receiver.as_raw_fd(), &inward));
+        inward._vectors.fill(libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 9 });
+        inward.raw.msg_flags = 77;
+        inward.raw.msg_iov = std::ptr::null_mut();
+        let mut text = *b"hello, world";
+        let (left, right) = text.split_at_mut(5);
+        let mut outward = header(&mut [left, right]);
+        let mut to = to;
+        outward.raw.msg_name = (&raw mut to).cast();
+        outward.raw.msg_namelen = size_of_val(&to) as u32;
+        let sent = ring.run(&[message(IORING_OP_SENDMSG, 2, sender.as_raw_fd(), &outward)]);
+        let mut cqes = sent;
+        while cqes.len() < 2 {
+            cqes.push(wait(&mut ring));
+        }
+        assert_eq!(from.sin_port.to_be(), sender.local_addr().unwrap().port());
+        let raw = inward.raw;
+        (results(cqes), first, second, raw.msg_flags, raw.msg_namelen, raw.msg_controllen)
+    });
+}
+
+#[test]
+fn datagrams_go_where_the_address_says() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let mut buffer = [0; 4];
+        submit(&mut ring, recv(1, receiver.as_raw_fd(), &mut buffer));
+        let mut to = raw_address(receiver.local_addr().unwrap());
+        let sqe = Sqe {
+            off: &raw const to as u64,
+            file_index: size_of_val(&to) as u32,
+            ..send(2, sender.as_raw_fd(), b"truncated")
+        };
+        ring.push(sqe);
+        assert_eq!(ring.enter(1, 1), 1);
+        // SAFETY: ours; volatile, for nobody here reads it again.
+        unsafe { (&raw mut to.sin_port).write_volatile(0) };
+        let cqes = vec![wait(&mut ring), wait(&mut ring)];
+        (results(cqes), buffer)
+    });
+}
+
+#[test]
+fn descriptors_travel_in_messages() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (a, b) = UnixDatagram::pair().unwrap();
+        let (mut out, mut into) = ([1u8; 1], [0u8; 1]);
+        let mut control = [0u64; 3];
+        control[0] = 20;
+        control[1] = libc::SOL_SOCKET as u64 | (libc::SCM_RIGHTS as u64) << 32;
+        control[2] = a.as_raw_fd() as u64;
+        let mut space = [0u64; 8];
+        let mut outward = header(&mut [&mut out]);
+        outward.raw.msg_control = control.as_mut_ptr().cast();
+        outward.raw.msg_controllen = 20;
+        let mut inward = header(&mut [&mut into]);
+        inward.raw.msg_control = space.as_mut_ptr().cast();
+        inward.raw.msg_controllen = size_of_val(&space);
+        let mut cqes = ring.run(&[message(IORING_OP_SENDMSG, 1, a.as_raw_fd(), &outward)]);
+        cqes.extend(ring.run(&[message(IORING_OP_RECVMSG, 2, b.as_raw_fd(), &inward)]));
+        drop(own(space[2] as i32));
+        (results(cqes), inward.raw.msg_controllen, space[0], space[1])
+    });
+}
+
+#[test]
+fn connections_are_made_and_accepted() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = raw_address(listener.local_addr().unwrap());
+        let mut peers = Vec::new();
+        for _ in 0..5 {
+            // SAFETY: integers only.
+            let mut peer: libc::sockaddr_in = unsafe { std::mem::zeroed() };
+            let mut length = size_of_val(&peer) as u32;
+            let accepting = Sqe {
+                addr: &raw mut peer as u64,
+                off: &raw mut length as u64,
+                op_flags: libc::SOCK_CLOEXEC as u32,
+                ..accept(1, listener.as_raw_fd())
+            };
+            submit(&mut ring, accepting);
+            let new = Sqe { fd: libc::AF_INET, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 2) };
+            let socket = own(ring.run(&[new])[0].res);
+            submit(&mut ring, connect(3, socket.as_raw_fd(), &address));
+            let mut cqes = [wait(&mut ring), wait(&mut ring)];
+            cqes.sort_by_key(|cqe| cqe.user_data);
+            let accepted = own(cqes[0].res);
+            // SAFETY: asks for flags.
+            let cloexec = unsafe { libc::fcntl(accepted.as_raw_fd(), libc::F_GETFD) };
+            peers.push((cqes[1].res, i32::from(peer.sin_family), length, cloexec));
+            let mut buffer = [0; 4];
+            let mut pair = ring.run(&[send(4, socket.as_raw_fd(), b"ping")]);
+            pair.extend(ring.run(&[recv(5, accepted.as_raw_fd(), &mut buffer)]));
+            assert_eq!(results(pair), [(4, 4), (5, 4)]);
+        }
+        peers
+    });
+}
+
+#[test]
+fn a_refused_connection_says_so() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let address = raw_address(TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
+        let new = Sqe { fd: libc::AF_INET, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 1) };
+        let socket = own(ring.run(&[new])[0].res);
+        let refused = ring.run(&[connect(2, socket.as_raw_fd(), &address)]);
+        // SAFETY: asks for flags.
+        let flags = unsafe { libc::fcntl(socket.as_raw_fd(), libc::F_GETFL) };
+        (refused, flags & libc::O_NONBLOCK)
+    });
+}
+
+#[test]
+fn a_second_connect_on_a_connected_socket() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = raw_address(listener.local_addr().unwrap());
+        let new = Sqe { fd: libc::AF_INET, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 1) };
+        let socket = own(ring.run(&[new])[0].res);
+        let first = ring.run(&[connect(2, socket.as_raw_fd(), &address)]);
+        let second = ring.run(&[connect(3, socket.as_raw_fd(), &address)]);
+        (first, second)
+    });
+}
+
+#[test]
+fn a_socket_is_bound_and_listens_and_shuts_down() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, IORING_SETUP_SUBMIT_ALL);
+        let address = raw_address("127.0.0.1:0".parse().unwrap());
+        let new = Sqe { fd: libc::AF_INET, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 1) };
+        let socket = own(ring.run(&[new])[0].res);
+        let fd = socket.as_raw_fd();
+        let bind = Sqe { opcode: IORING_OP_BIND as u8, ..connect(2, fd, &address) };
+        let mut all = ring.run(&[bind]);
+        all.extend(ring.run(&[Sqe { fd, len: 16, ..sqe(IORING_OP_LISTEN, 3) }]));
+        all.extend(ring.run(&[bind]));
+        let listener = TcpListener::from(socket);
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let shutdown = Sqe { fd: client.as_raw_fd(), len: 1, ..sqe(IORING_OP_SHUTDOWN, 4) };
+        all.extend(ring.run(&[shutdown]));
+        all.extend(ring.run(&[Sqe { len: 7, ..shutdown }]));
+        all.extend(ring.run(&[send(5, client.as_raw_fd(), b"x")]));
+        all.extend(ring.run(&[Sqe { op_flags: 1, ..shutdown }]));
+        all.extend(ring.run(&[Sqe { fd, len: 16, off: 1, ..sqe(IORING_OP_LISTEN, 3) }]));
+        all.extend(ring.run(&[Sqe { off: 7, ..bind }]));
+        all.extend(ring.run(&[Sqe { off: 700, ..bind }]));
+        all.extend(ring.run(&[Sqe { addr: 8, ..bind }]));
+        all
+    });
+}
+
+#[test]
+fn unix_sockets_are_bound_to_paths() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let path = std::env::temp_dir().join(format!("anyring-{}-{engine:?}", std::process::id()));
+        let mut address = vec![libc::AF_UNIX as u8, 0];
+        address.extend(path.as_os_str().as_encoded_bytes());
+        let new = Sqe { fd: libc::AF_UNIX, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 1) };
+        let socket = own(ring.run(&[new])[0].res);
+        let bind = Sqe {
+            fd: socket.as_raw_fd(),
+            addr: address.as_ptr() as u64,
+            off: address.len() as u64,
+            ..sqe(IORING_OP_BIND, 2)
+        };
+        let first = ring.run(&[bind]);
+        let other = own(ring.run(&[new])[0].res);
+        let second = ring.run(&[Sqe { fd: other.as_raw_fd(), ..bind }]);
+        std::fs::remove_file(path).unwrap();
+        (first, second)
+    });
+}
+
+#[test]
+fn errors_of_accept() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (a, _b) = UnixStream::pair().unwrap();
+        let plain = accept(0, listener.as_raw_fd());
+        ring.run(&[
+            Sqe { user_data: 1, len: 1, ..plain },
+            Sqe { user_data: 2, buf_index: 1, ..plain },
+            Sqe { user_data: 3, ioprio: 1 << 7, ..plain },
+            Sqe { user_data: 4, op_flags: 1, ..plain },
+            Sqe { user_data: 5, file_index: 1, op_flags: libc::SOCK_CLOEXEC as u32, ..plain },
+            Sqe { user_data: 6, file_index: 1, ioprio: IORING_ACCEPT_MULTISHOT as u16, ..plain },
+            Sqe { user_data: 7, ioprio: IORING_ACCEPT_DONTWAIT as u16, ..plain },
+            Sqe { user_data: 8, fd: a.as_raw_fd(), ..plain },
+            Sqe { user_data: 9, fd: 9999, ..plain },
+        ])
+    });
+}
+
+#[test]
+fn multishot_accept_takes_all_that_wait() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let shots = IORING_ACCEPT_MULTISHOT as u16;
+        submit(&mut ring, Sqe { ioprio: shots, ..accept(1, listener.as_raw_fd()) });
+        let mut all = Vec::new();
+        for count in [1, 3, 2] {
+            let clients: Vec<_> = (0..count).map(|_| TcpStream::connect(address).unwrap()).collect();
+            for _ in &clients {
+                let cqe = wait(&mut ring);
+                drop(own(cqe.res));
+                all.push((cqe.user_data, cqe.flags & IORING_CQE_F_MORE));
+            }
+        }
+        // Nothing more comes.
+        ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+        assert_eq!(ring.reap(), None);
+        all
+    });
+}
+
+#[test]
+fn multishot_accept_ends_when_the_cq_is_full() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 2, 0);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let _clients: Vec<_> = (0..6).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let shots = IORING_ACCEPT_MULTISHOT as u16;
+        submit(&mut ring, Sqe { ioprio: shots, ..accept(1, listener.as_raw_fd()) });
+        let mut flags = Vec::new();
+        loop {
+            let cqe = wait(&mut ring);
+            drop(own(cqe.res));
+            flags.push(cqe.flags & IORING_CQE_F_MORE);
+            if cqe.flags & IORING_CQE_F_MORE == 0 {
+                break;
+            }
+        }
+        (flags, ring.reap())
+    });
+}
+
+#[test]
+fn accept_tells_of_others_that_wait() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let _clients: Vec<_> = (0..3).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let mut flags = Vec::new();
+        for _ in 0..3 {
+            let cqe = ring.run(&[accept(1, listener.as_raw_fd())])[0];
+            drop(own(cqe.res));
+            flags.push(cqe.flags);
+        }
+        flags
+    });
+}
