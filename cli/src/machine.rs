@@ -126,6 +126,11 @@ fn probe() -> io::Result<usize> {
     Ok(if result < 0 { 0 } else { operations })
 }
 
+/// Whether the kernel's `io_uring` works for this process.
+pub fn kernel_works() -> bool {
+    probe().is_ok()
+}
+
 /// Makes a ring call by an instruction of our own, where no function stands in between.
 pub fn trapped_call() {
     let number = libc::SYS_io_uring_setup;

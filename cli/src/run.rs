@@ -1,8 +1,8 @@
 //! `anyring run`: executes the program with the preload library.
 
-use crate::cli::Run;
+use crate::cli::{Engine, Run};
 use crate::elf::{self, Obstacle};
-use crate::{OWN_FAILURE, library};
+use crate::{OWN_FAILURE, library, machine};
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
@@ -39,7 +39,9 @@ pub fn run(arguments: &Run) -> ExitCode {
             "move anyring to another directory",
         );
     }
-    if let Some(code) = refuse(&program) {
+    if needs_library(arguments)
+        && let Some(code) = refuse(&program)
+    {
         return code;
     }
     let mut command = Command::new(&program);
@@ -86,6 +88,17 @@ fn search(name: &OsStr) -> Option<PathBuf> {
 fn is_executable(path: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
     path.metadata().is_ok_and(|metadata| metadata.permissions().mode() & 0o111 != 0)
+}
+
+/// Whether anyring's own engine will have to do the work.
+fn needs_library(arguments: &Run) -> bool {
+    let engine =
+        arguments.engine.map(Engine::word).map(OsString::from).or_else(|| env::var_os("ANYRING_ENGINE"));
+    match engine.as_deref().map(OsStr::as_bytes) {
+        Some(b"kernel") => false,
+        Some(b"user") => true,
+        _ => !machine::kernel_works(),
+    }
 }
 
 /// Refuses a program that the library would not be loaded into.

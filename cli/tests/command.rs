@@ -55,9 +55,12 @@ fn failures_are_told_apart() {
 fn static_programs_are_refused() {
     for (name, options) in [("static", ["-static", "-no-pie"]), ("static-pie", ["-static-pie", "-fPIE"])] {
         let program = compile(name, "nop.c", &options);
-        let output = run(&[program.to_str().unwrap()]);
+        let output = run(&["--engine", "user", program.to_str().unwrap()]);
         assert_eq!(output.status.code(), Some(125));
         assert!(says(&output, "statically linked"), "{output:?}");
+        // The kernel's engine needs nothing of the program.
+        let output = run(&["--engine", "kernel", program.to_str().unwrap()]);
+        assert_ne!(output.status.code(), Some(125), "{output:?}");
     }
 }
 

@@ -49,6 +49,7 @@ const FLAG_TSYNC: usize = 1;
 /// Without it, kernels before 5.16 slow the whole process down by a mitigation.
 const FLAG_SPEC_ALLOW: usize = 4;
 const PR_SET_NO_NEW_PRIVS: u32 = 38;
+const PR_SET_SECCOMP: u32 = 22;
 
 // Offsets in `struct seccomp_data`.
 const NUMBER: u32 = 0;
@@ -240,7 +241,15 @@ fn load(program: &Program) -> Result<(), isize> {
             break;
         }
     }
-    Err(last)
+    // An outer filter may know the older call only.
+    let mode = 2;
+    let arguments = [PR_SET_SECCOMP as usize, mode, core::ptr::from_ref(program).addr(), 0, 0, 0];
+    // SAFETY: as above; for this thread only, and it is the first.
+    match unsafe { arch::syscall(raw::__NR_prctl as usize, arguments) } {
+        0 => Ok(()),
+        error if error == -(linux_raw_sys::errno::EACCES as isize) => Err(error),
+        _ => Err(last),
+    }
 }
 
 #[cfg(test)]

@@ -130,6 +130,12 @@ pub fn close(fd: i32) {
     unsafe { arch::syscall(raw::__NR_close as usize, [fd as usize, 0, 0, 0, 0, 0]) };
 }
 
+/// Whether `fd` is a descriptor.
+pub fn is_open(fd: i32) -> bool {
+    // SAFETY: asks for flags only.
+    unsafe { arch::syscall(raw::__NR_fcntl as usize, [fd as usize, raw::F_GETFD as usize, 0, 0, 0, 0]) >= 0 }
+}
+
 /// Ends the process at once.
 pub fn exit_group(code: i32) -> ! {
     loop {

@@ -4,7 +4,7 @@
 //! `closed` is said before the real call, as the number can be reused at once after it.
 
 use crate::next::next;
-use crate::{dispatch, inside};
+use crate::{dispatch, inside, sys};
 use anyring_engine::door;
 use core::ffi::c_int;
 use linux_raw_sys::general as raw;
@@ -19,6 +19,14 @@ fn closing(fd: c_int) {
         super::wait::closed(fd);
         let _inside = inside::enter();
         door::closed(fd);
+    }
+}
+
+/// Says that `new` is about to become a duplicate of `old`, if `old` is a descriptor.
+#[inline]
+fn replacing(old: c_int, new: c_int) {
+    if old != new && (!dispatch::is_ring(new) || sys::is_open(old)) {
+        closing(new);
     }
 }
 
@@ -68,7 +76,7 @@ fn closing_from(first: u32, last: u32) {
     if !dispatch::rings_exist() {
         return;
     }
-    for fd in first..=last.min(crate::sys::descriptor_limit()) {
+    for fd in first..=last.min(sys::descriptor_limit()) {
         closing(fd as c_int);
     }
 }
@@ -90,9 +98,7 @@ pub unsafe extern "C" fn dup(old: c_int) -> c_int {
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
-    if old != new {
-        closing(new);
-    }
+    replacing(old, new);
     let result = next!(c"dup2", fn(c_int, c_int) -> c_int, old, new);
     if old != new {
         duplicated(old, result);
@@ -106,9 +112,7 @@ pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
-    if old != new {
-        closing(new);
-    }
+    replacing(old, new);
     let result = next!(c"dup3", fn(c_int, c_int, c_int) -> c_int, old, new, flags);
     duplicated(old, result);
     result
