@@ -114,7 +114,12 @@ fn submit(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter) -> Result<u32, E
             core.hand_over();
         }
     }
-    live(guard, serial).ok_or(Errno::EBADF)?.notify();
+    let core = live(guard, serial).ok_or(Errno::EBADF)?;
+    core.notify();
+    if !core.ready.is_empty() {
+        // Only where completions are deferred does anything stay behind.
+        core.notify_deferred();
+    }
     Ok(submitted)
 }
 

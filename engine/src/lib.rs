@@ -10,6 +10,7 @@
 
 extern crate alloc;
 
+mod cancel;
 pub mod door;
 pub mod driver;
 mod enter;

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::driver::{Driver, Token, reactor};
+use crate::ops::timeout::Timeouts;
 use crate::registry;
 use crate::request::{FileHold, Phase, RequestId};
 use crate::ring::{Core, CoreGuard, Ring, live};
@@ -181,6 +182,7 @@ impl Core {
             self.requests[id].buffer = None;
             self.requests.remove(id);
         }
+        self.timeouts = Timeouts::default();
         self.chain = None;
         self.deferred.clear();
         self.deferred_requests = 0;
@@ -222,6 +224,7 @@ impl Core {
             self.requests[id].buffer = None;
             self.requests.remove(id);
         }
+        self.timeouts = Timeouts::default();
         self.chain = None;
         self.deferred.clear();
         self.deferred_requests = 0;

@@ -2,6 +2,7 @@
 
 use linux_raw_sys::io_uring::io_uring_register_op as Code;
 
+use crate::cancel;
 use crate::enter::no_ring;
 use crate::errno::Errno;
 use crate::host;
@@ -50,6 +51,13 @@ fn dispatch(guard: &mut CoreGuard<'_>, serial: u64, fd: Fd, call: &Register) -> 
             Err(Errno::EINVAL)
         } else {
             probe::probe(call.argument, call.count)
+        };
+    }
+    if is(Code::IORING_REGISTER_SYNC_CANCEL) {
+        return if call.argument == 0 || call.count != 1 {
+            Err(Errno::EINVAL)
+        } else {
+            cancel::sync_cancel(guard, serial, call.argument)
         };
     }
     if is(Code::IORING_REGISTER_ENABLE_RINGS) {

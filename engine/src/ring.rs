@@ -13,6 +13,7 @@ use crate::driver::work::Work;
 use crate::driver::{External, Token};
 use crate::errno::Errno;
 use crate::memory::{Cqe, RingMemory};
+use crate::ops::timeout::Timeouts;
 use crate::request::{FileHold, Flags, RequestId, Slab};
 use crate::resources::buffers::BufferTable;
 use crate::resources::files::FileTable;
@@ -94,6 +95,8 @@ pub struct Core {
     pub readiness: Readiness,
     /// Deadlines.
     pub timers: Timers,
+    /// Armed TIMEOUTs.
+    pub timeouts: Timeouts,
     /// Registered files.
     pub files: FileTable,
     /// Registered buffers.

@@ -9,6 +9,7 @@ use crate::driver::timers::Timers;
 use crate::driver::{External, Token, sq_thread};
 use crate::errno::Errno;
 use crate::memory::{Layout, RingMemory};
+use crate::ops::timeout::Timeouts;
 use crate::request::Slab;
 use crate::resources::buffers::BufferTable;
 use crate::resources::files::FileTable;
@@ -160,6 +161,7 @@ fn new_core(ring: &'static Ring, serial: u64, memory: RingMemory, setup_flags: u
         external: External::default(),
         readiness: Readiness::default(),
         timers: Timers::default(),
+        timeouts: Timeouts::default(),
         files: FileTable::default(),
         buffers: BufferTable::default(),
         groups: BufferGroups::default(),

@@ -135,6 +135,7 @@ impl Core {
         self.fire_timers();
         loop {
             self.run_finished();
+            self.flush_timeouts();
             if self.ready.is_empty() {
                 break;
             }

@@ -74,6 +74,16 @@ impl Timers {
         self.queues[clock as usize].remove(&(deadline_ns, sequence)).is_some()
     }
 
+    /// Is `id` armed?
+    pub fn is_armed(&self, id: RequestId) -> bool {
+        self.keys.get(id.index as usize).is_some_and(|key| key.is_some_and(|(armed, ..)| armed == id))
+    }
+
+    /// Is `id` the next to expire on its clock?
+    fn is_first(&self, id: RequestId) -> bool {
+        self.queues.iter().any(|queue| queue.first_key_value().is_some_and(|(_, &first)| first == id))
+    }
+
     /// Takes one that is due.
     fn pop_due(&mut self) -> Option<RequestId> {
         for clock in CLOCKS {
@@ -103,6 +113,14 @@ impl Timers {
 }
 
 impl Core {
+    /// Arms a timer, and tells whoever sleeps for this ring if it is to wake earlier now.
+    pub fn arm_timer(&mut self, id: RequestId, clock: Clock, deadline_ns: u64) {
+        self.timers.arm(id, clock, deadline_ns);
+        if self.timers.is_first(id) {
+            self.disturb_driver();
+        }
+    }
+
     /// Fires all timers that are due.
     pub fn fire_timers(&mut self) {
         while let Some(id) = self.timers.pop_due() {

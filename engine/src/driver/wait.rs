@@ -146,7 +146,7 @@ fn drive(
 }
 
 /// Sleeps while somebody else drives.
-fn sleep(
+pub fn sleep(
     guard: &mut CoreGuard<'_>,
     serial: u64,
     wanted: u32,

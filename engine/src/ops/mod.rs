@@ -8,9 +8,11 @@
 pub mod net;
 pub mod nop;
 pub mod provide;
+pub mod timeout;
 
 pub use linux_raw_sys::io_uring::io_uring_op as Code;
 
+use crate::cancel;
 use crate::driver::work::Work;
 use crate::errno::Errno;
 use crate::request::{Request, RequestId};
@@ -143,6 +145,8 @@ pub enum OpData {
     /// Nothing.
     #[default]
     None,
+    /// TIMEOUT, LINK_TIMEOUT, TIMEOUT_REMOVE.
+    Timeout(timeout::Timeout),
     /// Of the operations on sockets.
     Net(net::Data),
 }
@@ -263,11 +267,11 @@ const ROWS: [Op; COUNT] = [
     absent(Code::IORING_OP_SYNC_FILE_RANGE, "SYNC_FILE_RANGE"),
     net::send::SENDMSG,
     net::recvmsg::RECVMSG,
-    absent(Code::IORING_OP_TIMEOUT, "TIMEOUT"),
-    absent(Code::IORING_OP_TIMEOUT_REMOVE, "TIMEOUT_REMOVE"),
+    timeout::TIMEOUT,
+    timeout::TIMEOUT_REMOVE,
     net::accept::ACCEPT,
-    absent(Code::IORING_OP_ASYNC_CANCEL, "ASYNC_CANCEL"),
-    absent(Code::IORING_OP_LINK_TIMEOUT, "LINK_TIMEOUT"),
+    cancel::ASYNC_CANCEL,
+    timeout::LINK_TIMEOUT,
     net::connect::CONNECT,
     absent(Code::IORING_OP_FALLOCATE, "FALLOCATE"),
     absent(Code::IORING_OP_OPENAT, "OPENAT"),

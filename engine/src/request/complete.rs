@@ -38,7 +38,6 @@ impl Core {
                 big: request.big_cqe,
             };
             self.post(cqe);
-            self.sequence_moved();
         }
         if self.requests[id].link.is_some() || self.requests[id].partner.is_some() {
             self.end_link(id);
@@ -63,7 +62,6 @@ impl Core {
             return false;
         }
         self.post(cqe);
-        self.sequence_moved();
         true
     }
 
@@ -75,9 +73,4 @@ impl Core {
             FileHold::Fixed(node, _) => self.release_node(node),
         }
     }
-}
-
-impl Core {
-    /// A CQE was posted: timeouts that count completions look whether it is their turn.
-    pub(crate) fn sequence_moved(&mut self) {}
 }

@@ -104,6 +104,30 @@ pub fn fcntl(fd: Fd, command: u32, argument: usize) -> Result<usize, Errno> {
     unsafe { call(nr::__NR_fcntl, [fd as usize, command as usize, argument, 0, 0, 0]) }
 }
 
+/// Is there a file behind `fd`?
+pub fn is_open(fd: Fd) -> bool {
+    fcntl(fd, nr::F_GETFD, 0).is_ok()
+}
+
+/// Do two descriptors stand for one open file? Where the kernel does not compare them (`kcmp` is
+/// often forbidden), files of the same identity and mode of access count as one.
+pub fn same_file(a: Fd, b: Fd) -> bool {
+    if a == b {
+        return true;
+    }
+    const KCMP_FILE: usize = 0;
+    let pid = getpid() as usize;
+    // SAFETY: touches no memory.
+    match unsafe { call(nr::__NR_kcmp, [pid, pid, KCMP_FILE, a as usize, b as usize, 0]) } {
+        Ok(difference) => difference == 0,
+        Err(Errno::EBADF) => false,
+        Err(_) => {
+            identity(a).is_ok_and(|of_a| identity(b) == Ok(of_a))
+                && fcntl(a, nr::F_GETFL, 0) == fcntl(b, nr::F_GETFL, 0)
+        }
+    }
+}
+
 /// A duplicate for the engine's own use, close-on-exec, out of the way of the program's low numbers
 /// where the limit allows it.
 pub fn duplicate(fd: Fd) -> Result<Fd, Errno> {

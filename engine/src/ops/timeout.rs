@@ -1,0 +1,358 @@
+//! TIMEOUT, TIMEOUT_REMOVE and LINK_TIMEOUT.
+//!
+//! A TIMEOUT ends by its timer or, where it counts completions, when as many others were posted.
+//! Completions of timeouts themselves do not count. What counts is looked at between batches
+//! ([`Core::flush_timeouts`]), never in the middle of one, as the kernel does.
+
+use alloc::collections::BTreeMap;
+
+use linux_raw_sys::io_uring::{
+    IORING_LINK_TIMEOUT_UPDATE, IORING_TIMEOUT_ABS, IORING_TIMEOUT_BOOTTIME, IORING_TIMEOUT_CLOCK_MASK,
+    IORING_TIMEOUT_ETIME_SUCCESS, IORING_TIMEOUT_MULTISHOT, IORING_TIMEOUT_REALTIME, IORING_TIMEOUT_UPDATE,
+    IORING_TIMEOUT_UPDATE_MASK,
+};
+
+use super::{Caps, Code, Field, Op, OpData, Outcome};
+use crate::driver::timers::Clock;
+use crate::errno::Errno;
+use crate::memory::Sqe;
+use crate::request::{Flags, RequestId};
+use crate::ring::Core;
+use crate::sys::Timespec;
+use crate::user;
+
+const FIELDS: &[Field] = &[Field::Address, Field::Offset, Field::OpFlags];
+
+/// `IORING_OP_TIMEOUT`.
+pub const TIMEOUT: Op = Op::new(Code::IORING_OP_TIMEOUT, "TIMEOUT", Caps::NONE, prep, issue)
+    .fields(FIELDS)
+    .expire(expire)
+    .disarm(disarm);
+
+/// `IORING_OP_LINK_TIMEOUT`.
+pub const LINK_TIMEOUT: Op =
+    Op::new(Code::IORING_OP_LINK_TIMEOUT, "LINK_TIMEOUT", Caps::NONE, prep_link, issue_link)
+        .fields(FIELDS)
+        .expire(expire_link);
+
+/// `IORING_OP_TIMEOUT_REMOVE`.
+pub const TIMEOUT_REMOVE: Op =
+    Op::new(Code::IORING_OP_TIMEOUT_REMOVE, "TIMEOUT_REMOVE", Caps::NONE, prep_remove, issue_remove)
+        .fields(&[Field::Address, Field::Address2, Field::OpFlags]);
+
+/// What a timeout keeps.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeout {
+    /// How long, or until when, in nanoseconds.
+    time_ns: u64,
+    /// `IORING_TIMEOUT_*`.
+    flags: u32,
+    /// Completions to wait for, or rounds that a multishot one has left; 0 for none, or no end.
+    count: u32,
+    /// Its place among the ring's timeouts.
+    place: Place,
+}
+
+/// Where a timeout stands in [`Timeouts`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Place {
+    /// Counting: due at this number of completions; the second tells equals apart.
+    Counting(i64, u64),
+    /// By its timer alone.
+    Timed(u64),
+}
+
+/// The armed TIMEOUTs of a ring.
+#[derive(Default)]
+pub struct Timeouts {
+    /// Those that count, by what they wait for; then the others, oldest first.
+    armed: BTreeMap<Place, RequestId>,
+    /// How many count.
+    counting: usize,
+    /// How many timeouts have fired: their CQEs do not count.
+    fired: u32,
+    /// Completions that count, as of the last look.
+    sequence: i64,
+    added: u64,
+}
+
+impl Timeouts {
+    /// All that are armed, in the order in which a cancellation finds them.
+    pub fn ids(&self) -> impl Iterator<Item = RequestId> + '_ {
+        self.armed.values().copied()
+    }
+
+    fn insert(&mut self, id: RequestId, target: Option<i64>) -> Place {
+        self.added += 1;
+        let place = match target {
+            Some(target) => {
+                self.counting += 1;
+                Place::Counting(target, self.added)
+            }
+            None => Place::Timed(self.added),
+        };
+        self.armed.insert(place, id);
+        place
+    }
+
+    fn remove(&mut self, place: Place) {
+        if self.armed.remove(&place).is_some() && matches!(place, Place::Counting(..)) {
+            self.counting -= 1;
+        }
+    }
+}
+
+fn clock_of(flags: u32) -> Clock {
+    match flags & IORING_TIMEOUT_CLOCK_MASK {
+        IORING_TIMEOUT_BOOTTIME => Clock::Boottime,
+        IORING_TIMEOUT_REALTIME => Clock::Realtime,
+        _ => Clock::Monotonic,
+    }
+}
+
+/// The time at `address`, as the kernel takes it: more than a second's worth of nanoseconds is fine.
+fn read_time(address: u64) -> Result<u64, Errno> {
+    let time: Timespec = user::read(address)?;
+    if time.seconds < 0 || time.nanoseconds < 0 {
+        return Err(Errno::EINVAL);
+    }
+    Ok((time.seconds as u64).saturating_mul(1_000_000_000).saturating_add(time.nanoseconds as u64))
+}
+
+fn parse(sqe: &Sqe) -> Result<Timeout, Errno> {
+    let flags = sqe.op_flags;
+    let known = IORING_TIMEOUT_ABS
+        | IORING_TIMEOUT_CLOCK_MASK
+        | IORING_TIMEOUT_ETIME_SUCCESS
+        | IORING_TIMEOUT_MULTISHOT;
+    let bad = sqe.buf_index != 0
+        || sqe.len != 1
+        || sqe.file_index != 0
+        || flags & !known != 0
+        || flags & IORING_TIMEOUT_CLOCK_MASK == IORING_TIMEOUT_CLOCK_MASK
+        || flags & IORING_TIMEOUT_MULTISHOT != 0 && flags & IORING_TIMEOUT_ABS != 0;
+    if bad {
+        return Err(Errno::EINVAL);
+    }
+    Ok(Timeout { time_ns: read_time(sqe.addr)?, flags, count: sqe.off as u32, place: Place::Timed(0) })
+}
+
+fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let timeout = parse(&core.requests[id].sqe)?;
+    core.requests[id].data = OpData::Timeout(timeout);
+    Ok(())
+}
+
+fn prep_link(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let sqe = core.requests[id].sqe;
+    if sqe.off as u32 != 0 && sqe.buf_index == 0 && sqe.len == 1 && sqe.file_index == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let timeout = parse(&sqe)?;
+    let last = core.chain.ok_or(Errno::EINVAL)?.last;
+    if core.requests[last].sqe.opcode == Code::IORING_OP_LINK_TIMEOUT as u8 {
+        return Err(Errno::EINVAL);
+    }
+    core.requests[last].flags.set(Flags::ARM_LINK_TIMEOUT);
+    let request = &mut core.requests[id];
+    request.flags.set(Flags::NEVER_FAILS);
+    request.data = OpData::Timeout(timeout);
+    Ok(())
+}
+
+impl Core {
+    fn timeout(&mut self, id: RequestId) -> Option<&mut Timeout> {
+        match &mut self.requests[id].data {
+            OpData::Timeout(timeout) => Some(timeout),
+            _ => None,
+        }
+    }
+
+    fn start_timer(&mut self, id: RequestId, absolute: bool) {
+        let Some(&mut Timeout { time_ns, flags, .. }) = self.timeout(id) else { return };
+        let clock = clock_of(flags);
+        let deadline_ns = if absolute { time_ns } else { clock.now_ns().saturating_add(time_ns) };
+        self.arm_timer(id, clock, deadline_ns);
+    }
+
+    /// Completions so far, without those of timeouts. A timeout that has fired counts before its
+    /// CQE is there, so the difference to the last look may be negative.
+    fn sequence(&mut self) -> i64 {
+        let now = self.cq_tail.wrapping_sub(self.timeouts.fired);
+        let moved = now.wrapping_sub(self.timeouts.sequence as u32) as i32;
+        self.timeouts.sequence += i64::from(moved);
+        self.timeouts.sequence
+    }
+
+    /// Puts a timeout on the list.
+    fn list_timeout(&mut self, id: RequestId, target: Option<i64>) {
+        let place = self.timeouts.insert(id, target);
+        if let Some(timeout) = self.timeout(id) {
+            timeout.place = place;
+        }
+    }
+
+    /// Takes a timeout off the list.
+    fn unlist_timeout(&mut self, id: RequestId) {
+        if let Some(&mut Timeout { place, .. }) = self.timeout(id) {
+            self.timeouts.remove(place);
+        }
+    }
+
+    /// Takes a timeout off the list that ends by itself: its CQE is not to count.
+    fn timeout_fires(&mut self, id: RequestId) {
+        self.unlist_timeout(id);
+        self.timeouts.fired = self.timeouts.fired.wrapping_add(1);
+    }
+
+    /// Ends the timeouts that have counted enough completions.
+    pub fn flush_timeouts(&mut self) {
+        if self.timeouts.counting == 0 {
+            return;
+        }
+        let sequence = self.sequence();
+        while let Some((&Place::Counting(target, _), &id)) = self.timeouts.armed.first_key_value()
+            && target <= sequence
+        {
+            self.timers.cancel(id);
+            self.timeout_fires(id);
+            self.complete(id, 0);
+        }
+    }
+}
+
+fn issue(core: &mut Core, id: RequestId) -> Outcome {
+    let Some(&mut Timeout { flags, count, .. }) = core.timeout(id) else { return Errno::EINVAL.into() };
+    let counts = count != 0 && flags & IORING_TIMEOUT_MULTISHOT == 0;
+    let sequence = core.sequence();
+    core.list_timeout(id, counts.then(|| sequence + i64::from(count)));
+    core.start_timer(id, flags & IORING_TIMEOUT_ABS != 0);
+    Outcome::Armed
+}
+
+fn disarm(core: &mut Core, id: RequestId) -> bool {
+    core.unlist_timeout(id);
+    core.timers.cancel(id)
+}
+
+fn expire(core: &mut Core, id: RequestId) {
+    core.timeout_fires(id);
+    let Some(timeout) = core.timeout(id) else { return };
+    let flags = timeout.flags;
+    if flags & IORING_TIMEOUT_ETIME_SUCCESS != 0 {
+        core.requests[id].flags.set(Flags::NEVER_FAILS);
+    }
+    if goes_on(core, id) && core.post_more(id, Errno::ETIME.negated(), 0) {
+        core.list_timeout(id, None);
+        core.start_timer(id, false);
+    } else {
+        core.complete(id, Errno::ETIME.negated());
+    }
+}
+
+/// Counts a round of a multishot timeout; false for the last one.
+fn goes_on(core: &mut Core, id: RequestId) -> bool {
+    let Some(timeout) = core.timeout(id) else { return false };
+    if timeout.flags & IORING_TIMEOUT_MULTISHOT == 0 {
+        return false;
+    }
+    if timeout.count == 0 {
+        return true;
+    }
+    timeout.count -= 1;
+    timeout.count > 0
+}
+
+/// Called when the request before it has been issued and goes on.
+fn issue_link(core: &mut Core, id: RequestId) -> Outcome {
+    let absolute = core.timeout(id).is_some_and(|timeout| timeout.flags & IORING_TIMEOUT_ABS != 0);
+    core.start_timer(id, absolute);
+    Outcome::Armed
+}
+
+fn expire_link(core: &mut Core, id: RequestId) {
+    let watched = core.requests[id].partner.take();
+    let result = match watched {
+        Some(watched) if core.requests.get(watched).is_some() => {
+            core.requests[watched].partner = None;
+            core.try_cancel(watched).err().unwrap_or(Errno::ETIME)
+        }
+        _ => Errno::ETIME,
+    };
+    core.complete(id, result.negated());
+}
+
+fn prep_remove(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let request = &mut core.requests[id];
+    let sqe = request.sqe;
+    if request.flags.has(Flags::FIXED_FILE) || sqe.buf_index != 0 || sqe.len != 0 || sqe.file_index != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let flags = sqe.op_flags;
+    if flags & IORING_TIMEOUT_UPDATE_MASK == 0 {
+        return if flags == 0 { Ok(()) } else { Err(Errno::EINVAL) };
+    }
+    if flags & !(IORING_TIMEOUT_UPDATE_MASK | IORING_TIMEOUT_ABS) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let time_ns = read_time(sqe.off)?;
+    request.data = OpData::Timeout(Timeout { time_ns, flags, count: 0, place: Place::Timed(0) });
+    Ok(())
+}
+
+fn issue_remove(core: &mut Core, id: RequestId) -> Outcome {
+    let sqe = core.requests[id].sqe;
+    let new = core.timeout(id).copied();
+    let result = match new {
+        Some(new) if sqe.op_flags & IORING_TIMEOUT_UPDATE != 0 => {
+            if sqe.op_flags & IORING_LINK_TIMEOUT_UPDATE != 0 {
+                update_link(core, sqe.addr, new)
+            } else {
+                update(core, sqe.addr, new)
+            }
+        }
+        _ => remove(core, sqe.addr),
+    };
+    Outcome::from(result.map(|()| 0))
+}
+
+fn find(core: &Core, user_data: u64) -> Result<RequestId, Errno> {
+    core.timeouts.ids().find(|&id| core.requests[id].sqe.user_data == user_data).ok_or(Errno::ENOENT)
+}
+
+fn remove(core: &mut Core, user_data: u64) -> Result<(), Errno> {
+    let id = find(core, user_data)?;
+    core.try_cancel(id)
+}
+
+fn update(core: &mut Core, user_data: u64, new: Timeout) -> Result<(), Errno> {
+    let id = find(core, user_data)?;
+    let Some(timeout) = core.timeout(id) else { return Err(Errno::ENOENT) };
+    // Neither completions nor rounds count any more.
+    timeout.count = 0;
+    core.unlist_timeout(id);
+    core.list_timeout(id, None);
+    restart(core, id, new);
+    Ok(())
+}
+
+fn update_link(core: &mut Core, user_data: u64, new: Timeout) -> Result<(), Errno> {
+    let armed = |id: &RequestId| {
+        let sqe = &core.requests[*id].sqe;
+        sqe.opcode == Code::IORING_OP_LINK_TIMEOUT as u8
+            && sqe.user_data == user_data
+            && core.timers.is_armed(*id)
+    };
+    let id = core.requests.ids().find(armed).ok_or(Errno::ENOENT)?;
+    restart(core, id, new);
+    Ok(())
+}
+
+/// Starts a timer again with another time, on the clock it had.
+fn restart(core: &mut Core, id: RequestId, new: Timeout) {
+    core.timers.cancel(id);
+    if let Some(timeout) = core.timeout(id) {
+        timeout.time_ns = new.time_ns;
+    }
+    core.start_timer(id, new.flags & IORING_TIMEOUT_ABS != 0);
+}

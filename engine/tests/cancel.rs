@@ -1,0 +1,135 @@
+//! ASYNC_CANCEL and IORING_REGISTER_SYNC_CANCEL.
+
+mod common;
+
+use anyring_engine::memory::Sqe;
+use common::*;
+use io_uring_op::{IORING_OP_ASYNC_CANCEL, IORING_OP_NOP, IORING_OP_TIMEOUT};
+
+const LINK: u8 = 1 << 2;
+const DRAIN: u8 = 1 << 1;
+static LONG: [i64; 2] = [1000, 0];
+
+fn cancel(user_data: u64, target: u64, flags: u32) -> Sqe {
+    Sqe { addr: target, op_flags: flags, ..sqe(IORING_OP_ASYNC_CANCEL, user_data) }
+}
+
+fn timeout(user_data: u64) -> Sqe {
+    Sqe { addr: LONG.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, user_data) }
+}
+
+fn nop(user_data: u64, flags: u8) -> Sqe {
+    Sqe { flags, ..sqe(IORING_OP_NOP, user_data) }
+}
+
+/// Submits, then collects `count` completions.
+fn collect(ring: &mut Ring, sqes: &[Sqe], count: usize) -> Vec<Cqe> {
+    for &sqe in sqes {
+        ring.push(sqe);
+    }
+    assert_eq!(ring.enter(sqes.len() as u32, 0), sqes.len() as i32);
+    let mut all = ring.reap_all();
+    while all.len() < count {
+        ring.enter(0, 1);
+        all.extend(ring.reap_all());
+    }
+    all
+}
+
+#[test]
+fn timeouts_are_cancelled() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 16, 0);
+        let mut all = collect(&mut ring, &[timeout(1), cancel(2, 1, 0), cancel(3, 1, 0)], 3);
+        let sqes = [timeout(4), timeout(5), timeout(5), cancel(6, 5, IORING_ASYNC_CANCEL_ALL)];
+        all.extend(collect(&mut ring, &sqes, 3));
+        all.extend(collect(&mut ring, &[timeout(7), cancel(8, 0, IORING_ASYNC_CANCEL_ANY)], 3));
+        all.extend(collect(&mut ring, &[cancel(9, 0, IORING_ASYNC_CANCEL_ANY)], 1));
+        all
+    });
+}
+
+#[test]
+fn by_opcode() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 16, 0);
+        let op = IORING_ASYNC_CANCEL_OP;
+        let timeouts = IORING_OP_TIMEOUT as u32;
+        let mut all = collect(&mut ring, &[timeout(1), cancel(2, 0, op)], 1);
+        all.extend(collect(&mut ring, &[Sqe { len: timeouts, ..cancel(3, 0, op) }], 2));
+        let user_data = op | IORING_ASYNC_CANCEL_USERDATA;
+        all.extend(collect(&mut ring, &[timeout(4), Sqe { len: timeouts, ..cancel(5, 9, user_data) }], 1));
+        all.extend(collect(&mut ring, &[Sqe { len: timeouts, ..cancel(6, 4, user_data) }], 2));
+        all
+    });
+}
+
+#[test]
+fn bad_cancellations_are_refused() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 32, IORING_SETUP_SUBMIT_ALL);
+        let good = cancel(0, 1, 0);
+        ring.run(&[
+            Sqe { off: 1, ..good },
+            Sqe { file_index: 1, ..good },
+            Sqe { ioprio: 1, ..good },
+            cancel(0, 1, 1 << 9),
+            cancel(0, 1, IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_FD),
+            cancel(0, 1, IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_OP),
+            cancel(0, 1, IORING_ASYNC_CANCEL_FD),
+            cancel(0, 1, IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_FD_FIXED),
+            Sqe { fd: 0, ..cancel(0, 1, IORING_ASYNC_CANCEL_FD) },
+            Sqe { flags: 1, ..good },
+            good,
+        ])
+    });
+}
+
+#[test]
+fn links_and_drains_whose_turn_has_not_come_cannot_be_found() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 16, 0);
+        let first = Sqe { flags: LINK, ..timeout(1) };
+        let sqes = [first, nop(2, 0), cancel(3, 2, 0), cancel(4, 1, 0)];
+        let mut all = collect(&mut ring, &sqes, 4);
+        let sqes = [timeout(5), nop(6, DRAIN), cancel(7, 6, 0)];
+        all.extend(collect(&mut ring, &sqes, 0));
+        let sync = |ring: &Ring, user_data: u64| {
+            // SAFETY: integers only.
+            let mut argument: io_uring_sync_cancel_reg = unsafe { std::mem::zeroed() };
+            argument.addr = user_data;
+            argument.timeout.tv_sec = -1;
+            argument.timeout.tv_nsec = -1;
+            ring.register(io_uring_register_op::IORING_REGISTER_SYNC_CANCEL, (&raw const argument).cast(), 1)
+        };
+        let found = [sync(&ring, 6), sync(&ring, 5)];
+        all.extend(collect(&mut ring, &[], 3));
+        (found, all)
+    });
+}
+
+#[test]
+fn bad_synchronous_cancellations() {
+    both(|engine| {
+        let ring = Ring::new(engine, 4, 0);
+        // SAFETY: integers only.
+        let good: io_uring_sync_cancel_reg = unsafe { std::mem::zeroed() };
+        let call = |argument: &io_uring_sync_cancel_reg, count| {
+            let argument = std::ptr::from_ref(argument).cast();
+            ring.register(io_uring_register_op::IORING_REGISTER_SYNC_CANCEL, argument, count)
+        };
+        let mut pad = good;
+        pad.pad[0] = 1;
+        let mut fd = good;
+        (fd.flags, fd.fd) = (IORING_ASYNC_CANCEL_FD, -1);
+        [
+            call(&good, 1),
+            call(&good, 2),
+            call(&pad, 1),
+            call(&io_uring_sync_cancel_reg { flags: 1 << 9, ..good }, 1),
+            call(&fd, 1),
+            ring.register(io_uring_register_op::IORING_REGISTER_SYNC_CANCEL, std::ptr::null(), 1),
+            ring.register(io_uring_register_op::IORING_REGISTER_SYNC_CANCEL, 8 as *const _, 1),
+        ]
+    });
+}
