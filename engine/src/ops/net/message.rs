@@ -23,8 +23,8 @@ pub struct Message {
     pub header: u64,
     /// Where a received address goes.
     pub name: u64,
-    /// Room for it.
-    pub name_length: u32,
+    /// Room for it; a multishot request keeps so much of its buffers even where `name` is null.
+    pub name_length: i32,
     /// Where the control bytes are.
     pub control: u64,
     /// Their length.
@@ -57,15 +57,15 @@ impl Message {
     pub fn read(address: u64, selects: bool, progress: Progress) -> Result<Message, Errno> {
         let header: msghdr = user::read(address)?;
         let vectors = read_vectors(&header, selects)?;
-        if header.msg_namelen < 0 {
+        let name = header.msg_name as u64;
+        if header.msg_namelen < 0 && name != 0 {
             return Err(Errno::EINVAL);
         }
-        let name = header.msg_name as u64;
         Ok(Message {
             progress,
             header: address,
             name,
-            name_length: if name == 0 { 0 } else { header.msg_namelen as u32 },
+            name_length: header.msg_namelen,
             control: header.msg_control as u64,
             control_length: header.msg_controllen,
             vectors,
@@ -78,7 +78,7 @@ impl Message {
     /// # Errors
     /// `EFAULT` where it is not there.
     pub fn read_address(&mut self) -> Result<(), Errno> {
-        let length = self.name_length.min(LONGEST as u32);
+        let length = self.name_length.min(LONGEST as i32);
         if self.name != 0 && length > 0 {
             self.to = Some(Address::read(self.name, i64::from(length))?);
         }

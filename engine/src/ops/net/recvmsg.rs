@@ -39,7 +39,8 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let message = Message::read(request.sqe.addr, selects, progress)?;
     if request.flags.has(Flags::MULTISHOT) {
         // The sum must fit an int, as the kernel has it.
-        let room = message.control_length.checked_add(OUT + message.name_length as usize);
+        let name_length = usize::try_from(message.name_length).map_err(|_| Errno::EOVERFLOW)?;
+        let room = message.control_length.checked_add(OUT + name_length);
         if room.is_none_or(|room| room > i32::MAX as usize) {
             return Err(Errno::EOVERFLOW);
         }
@@ -94,7 +95,7 @@ fn receive_single(message: &mut Message, fd: Fd) -> Attempt {
     let may_retry = message.control_length == 0;
     let mut header = message.raw();
     header.msg_name = message.name as *mut _;
-    header.msg_namelen = message.name_length as i32;
+    header.msg_namelen = message.name_length;
     let result = calls::receive_message(fd, &mut header, message.progress.flags)
         .and_then(|count| write_back(message.header, &header).map(|()| count));
     Attempt {

@@ -1,0 +1,527 @@
+//! Provided buffers: lists and rings, and what takes from them.
+
+mod common;
+
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use anyring_engine::memory::Sqe;
+use common::*;
+use io_uring_op::*;
+use io_uring_register_op::*;
+
+const SELECT: u8 = 1 << 5;
+
+fn provide(group: u16, first: u16, buffers: &mut [u8], count: i32) -> Sqe {
+    Sqe {
+        fd: count,
+        addr: buffers.as_mut_ptr() as u64,
+        len: buffers.len() as u32 / count as u32,
+        off: u64::from(first),
+        buf_index: group,
+        ..sqe(IORING_OP_PROVIDE_BUFFERS, 100)
+    }
+}
+
+fn remove(group: u16, count: i32) -> Sqe {
+    Sqe { fd: count, buf_index: group, ..sqe(IORING_OP_REMOVE_BUFFERS, 101) }
+}
+
+fn recv(user_data: u64, socket: &UnixStream, group: u16) -> Sqe {
+    Sqe { fd: socket.as_raw_fd(), flags: SELECT, buf_index: group, ..sqe(IORING_OP_RECV, user_data) }
+}
+
+fn multishot(user_data: u64, socket: &UnixStream, group: u16) -> Sqe {
+    Sqe { ioprio: IORING_RECV_MULTISHOT as u16, ..recv(user_data, socket, group) }
+}
+
+/// Without the hint that newer kernels give for Unix sockets too.
+fn plain(mut cqe: Cqe) -> Cqe {
+    cqe.flags &= !IORING_CQE_F_SOCK_NONEMPTY;
+    cqe
+}
+
+fn wait(ring: &mut Ring) -> Cqe {
+    if let Some(cqe) = ring.reap() {
+        return plain(cqe);
+    }
+    assert_eq!(ring.enter_with(0, 1, IORING_ENTER_GETEVENTS), 0);
+    plain(ring.reap().expect("a completion"))
+}
+
+fn submit(ring: &mut Ring, sqe: Sqe) {
+    ring.push(sqe);
+    assert_eq!(ring.enter(1, 0), 1);
+}
+
+fn run(ring: &mut Ring, sqe: Sqe) -> Cqe {
+    plain(ring.run(&[sqe])[0])
+}
+
+/// A buffer ring as a program has it.
+struct Buffers {
+    ring: *mut u8,
+    entries: u16,
+    tail: u16,
+    length: usize,
+}
+
+impl Buffers {
+    fn map(entries: u16, fd: i32, offset: i64) -> Buffers {
+        let length = (usize::from(entries) * 16).next_multiple_of(4096);
+        let kind = if fd < 0 { libc::MAP_PRIVATE | libc::MAP_ANONYMOUS } else { libc::MAP_SHARED };
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping.
+        let ring = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, kind, fd, offset) };
+        assert_ne!(ring, libc::MAP_FAILED);
+        Buffers { ring: ring.cast(), entries, tail: 0, length }
+    }
+
+    fn register(&self, ring: &Ring, group: u16, flags: u16) -> i32 {
+        let request = io_uring_buf_reg {
+            ring_addr: self.ring as u64,
+            ring_entries: u32::from(self.entries),
+            bgid: group,
+            flags,
+            resv: [0; 3],
+        };
+        ring.register(IORING_REGISTER_PBUF_RING, (&raw const request).cast(), 1)
+    }
+
+    fn add(&mut self, id: u16, buffer: &mut [u8]) {
+        let index = usize::from(self.tail & (self.entries - 1));
+        // SAFETY: an entry of the mapping.
+        unsafe {
+            let entry = self.ring.add(index * 16);
+            entry.cast::<u64>().write(buffer.as_mut_ptr() as u64);
+            entry.add(8).cast::<u32>().write(buffer.len() as u32);
+            entry.add(12).cast::<u16>().write(id);
+        }
+        self.tail = self.tail.wrapping_add(1);
+        // SAFETY: the tail of the mapping.
+        unsafe { AtomicU16::from_ptr(self.ring.add(14).cast()) }.store(self.tail, Ordering::Release);
+    }
+
+    fn unmap(&self) {
+        // SAFETY: mapped by `map`, used by the test no more.
+        unsafe { libc::munmap(self.ring.cast(), self.length) };
+    }
+}
+
+fn unregister(ring: &Ring, group: u16) -> i32 {
+    let request = io_uring_buf_reg { ring_addr: 0, ring_entries: 0, bgid: group, flags: 0, resv: [0; 3] };
+    ring.register(IORING_UNREGISTER_PBUF_RING, (&raw const request).cast(), 1)
+}
+
+/// The head of a ring, or an error.
+fn head(ring: &Ring, group: u16) -> i32 {
+    let mut status = io_uring_buf_status { buf_group: u32::from(group), head: 0, resv: [0; 8] };
+    match ring.register(IORING_REGISTER_PBUF_STATUS, (&raw mut status).cast(), 1) {
+        0 => status.head as i32,
+        error => error,
+    }
+}
+
+#[test]
+fn lists_are_filled_used_and_emptied() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (mut a, b) = UnixStream::pair().unwrap();
+        let mut memory = [0u8; 64];
+        let mut all = vec![run(&mut ring, provide(7, 3, &mut memory, 4))];
+        a.write_all(b"first").unwrap();
+        all.push(run(&mut ring, recv(1, &b, 7)));
+        a.write_all(b"second, and longer than one buffer").unwrap();
+        all.push(run(&mut ring, recv(2, &b, 7)));
+        all.push(run(&mut ring, Sqe { len: 5, ..recv(3, &b, 7) }));
+        all.push(run(&mut ring, remove(7, 9)));
+        all.push(run(&mut ring, recv(4, &b, 7)));
+        all.push(run(&mut ring, remove(7, 9)));
+        all.push(run(&mut ring, remove(8, 9)));
+        (all, memory)
+    });
+}
+
+#[test]
+fn errors_of_lists() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
+        let mut memory = [0u8; 64];
+        let good = provide(1, 0, &mut memory, 4);
+        ring.run(&[
+            Sqe { op_flags: 1, ..good },
+            Sqe { file_index: 1, ..good },
+            Sqe { fd: 0, ..good },
+            Sqe { fd: 65537, ..good },
+            Sqe { fd: -1, ..good },
+            Sqe { len: 0, ..good },
+            Sqe { addr: u64::MAX - 3, ..good },
+            Sqe { addr: 1 << 63, ..good },
+            Sqe { off: 65536, ..good },
+            Sqe { off: 65534, ..good },
+            Sqe { addr: 1, ..remove(1, 1) },
+            remove(1, 0),
+            remove(1, 65537),
+        ])
+    });
+}
+
+#[test]
+fn a_waiting_receive_holds_no_buffer() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let ((mut a, b), (mut c, d)) = (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
+        let mut memory = [0u8; 16];
+        let provided = run(&mut ring, provide(0, 0, &mut memory, 1));
+        submit(&mut ring, recv(1, &b, 0));
+        submit(&mut ring, recv(2, &d, 0));
+        c.write_all(b"x").unwrap();
+        let first = wait(&mut ring);
+        a.write_all(b"y").unwrap();
+        let second = wait(&mut ring);
+        // And one that finds none fails at once.
+        let third = run(&mut ring, recv(3, &b, 0));
+        (provided, first, second, third)
+    });
+}
+
+#[test]
+fn an_end_or_an_error_uses_no_buffer() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (a, b) = UnixStream::pair().unwrap();
+        let mut memory = [0u8; 16];
+        run(&mut ring, provide(0, 9, &mut memory, 1));
+        drop(a);
+        let ended = run(&mut ring, recv(1, &b, 0));
+        let failed = run(&mut ring, Sqe { fd: 9999, ..recv(2, &b, 0) });
+        let left = run(&mut ring, remove(0, 5));
+        (ended, failed, left)
+    });
+}
+
+#[test]
+fn rings_give_their_buffers_in_order() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (mut a, b) = UnixStream::pair().unwrap();
+        let mut memory = [0u8; 64];
+        let mut buffers = Buffers::map(4, -1, 0);
+        let mut all = vec![buffers.register(&ring, 5, 0), head(&ring, 5)];
+        let mut cqes = Vec::new();
+        for round in 0..9u16 {
+            let id = round * 1000;
+            let place = usize::from(round % 4) * 16;
+            buffers.add(id, &mut memory[place..place + 16]);
+            a.write_all(&[round as u8; 3]).unwrap();
+            cqes.push(run(&mut ring, recv(1, &b, 5)));
+            assert_eq!(memory[place], round as u8);
+            all.push(head(&ring, 5));
+        }
+        cqes.push(run(&mut ring, recv(2, &b, 5)));
+        all.extend([unregister(&ring, 5), unregister(&ring, 5), head(&ring, 5)]);
+        buffers.unmap();
+        (all, cqes)
+    });
+}
+
+#[test]
+fn errors_of_rings() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let mut memory = [0u8; 16];
+        let buffers = Buffers::map(4, -1, 0);
+        let good = io_uring_buf_reg {
+            ring_addr: buffers.ring as u64,
+            ring_entries: 4,
+            bgid: 1,
+            flags: 0,
+            resv: [0; 3],
+        };
+        let tries = [
+            io_uring_buf_reg { ring_addr: 0, ..good },
+            io_uring_buf_reg { ring_addr: good.ring_addr + 8, ..good },
+            io_uring_buf_reg { ring_addr: 4096, ..good },
+            io_uring_buf_reg { ring_entries: 3, ..good },
+            io_uring_buf_reg { ring_entries: 0, ..good },
+            io_uring_buf_reg { ring_entries: 65536, ..good },
+            io_uring_buf_reg { flags: 1 << 9, ..good },
+            io_uring_buf_reg { resv: [0, 0, 1], ..good },
+            good,
+            good,
+        ];
+        let mut all: Vec<i32> = tries
+            .iter()
+            .map(|request| ring.register(IORING_REGISTER_PBUF_RING, std::ptr::from_ref(request).cast(), 1))
+            .collect();
+        all.push(ring.register(IORING_REGISTER_PBUF_RING, (&raw const good).cast(), 2));
+        all.push(ring.register(IORING_REGISTER_PBUF_RING, std::ptr::null(), 1));
+        all.push(ring.register(IORING_REGISTER_PBUF_RING, 8 as *const _, 1));
+        all.push(run(&mut ring, provide(1, 0, &mut memory, 1)).res);
+        all.push(run(&mut ring, remove(1, 1)).res);
+        all.push(run(&mut ring, provide(2, 0, &mut memory, 1)).res);
+        let on_list = io_uring_buf_reg { bgid: 2, ..good };
+        all.push(ring.register(IORING_REGISTER_PBUF_RING, (&raw const on_list).cast(), 1));
+        all.extend([unregister(&ring, 2), head(&ring, 2), run(&mut ring, remove(2, 1)).res]);
+        // An emptied list may become a ring.
+        all.push(ring.register(IORING_REGISTER_PBUF_RING, (&raw const on_list).cast(), 1));
+        all
+    });
+}
+
+#[test]
+fn rings_in_the_rings_own_memory() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (mut a, b) = UnixStream::pair().unwrap();
+        let mut memory = [0u8; 32];
+        let mut cqes = Vec::new();
+        for group in [0u16, 3, 0] {
+            let request = io_uring_buf_reg {
+                ring_addr: 0,
+                ring_entries: 8,
+                bgid: group,
+                flags: io_uring_register_pbuf_ring_flags::IOU_PBUF_RING_MMAP as u16,
+                resv: [0; 3],
+            };
+            assert_eq!(ring.register(IORING_REGISTER_PBUF_RING, (&raw const request).cast(), 1), 0);
+            let offset = i64::from(IORING_OFF_PBUF_RING) | i64::from(group) << IORING_OFF_PBUF_SHIFT;
+            let mut buffers = Buffers::map(8, ring.fd, offset);
+            a.write_all(b"text").unwrap();
+            cqes.push(run(&mut ring, recv(1, &b, group)));
+            buffers.add(40 + group, &mut memory);
+            cqes.push(run(&mut ring, recv(2, &b, group)));
+            assert_eq!(unregister(&ring, group), 0);
+            buffers.unmap();
+        }
+        cqes
+    });
+}
+
+#[test]
+fn buffers_are_used_up_bit_by_bit() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (mut a, b) = UnixStream::pair().unwrap();
+        let mut memory = [0u8; 32];
+        let mut buffers = Buffers::map(4, -1, 0);
+        let flags = io_uring_register_pbuf_ring_flags::IOU_PBUF_RING_INC as u16;
+        assert_eq!(buffers.register(&ring, 1, flags), 0);
+        let (first, second) = memory.split_at_mut(16);
+        buffers.add(11, first);
+        buffers.add(22, second);
+        let mut all = Vec::new();
+        for length in [5, 8, 7, 16, 1] {
+            a.write_all(&vec![length as u8; length]).unwrap();
+            all.push((run(&mut ring, recv(1, &b, 1)), head(&ring, 1)));
+        }
+        all.push((run(&mut ring, recv(1, &b, 1)), head(&ring, 1)));
+        buffers.unmap();
+        (all, memory)
+    });
+}
+
+#[test]
+fn ring_memory_that_is_gone_harms_nobody() {
+    let mut ring = Ring::new(Engine::User, 8, 0);
+    let (mut a, b) = UnixStream::pair().unwrap();
+    let buffers = Buffers::map(4, -1, 0);
+    assert_eq!(buffers.register(&ring, 1, 0), 0);
+    // Not unmapped, so that no other thread's mapping takes the place.
+    // SAFETY: a mapping of ours.
+    unsafe { libc::mprotect(buffers.ring.cast(), buffers.length, libc::PROT_NONE) };
+    a.write_all(b"x").unwrap();
+    assert_eq!(run(&mut ring, recv(1, &b, 1)).res, -libc::EFAULT);
+    assert_eq!(unregister(&ring, 1), 0);
+    buffers.unmap();
+}
+
+#[test]
+fn scribbled_rings_harm_nobody() {
+    let mut ring = Ring::new(Engine::User, 8, 0);
+    let (mut a, b) = UnixStream::pair().unwrap();
+    a.set_nonblocking(true).unwrap();
+    for flags in [0, 2] {
+        let buffers = Buffers::map(4, -1, 0);
+        assert_eq!(buffers.register(&ring, 1, flags), 0);
+        for byte in 0..=255u8 {
+            // SAFETY: the whole mapping.
+            unsafe { buffers.ring.write_bytes(byte, 64) };
+            let _full = a.write(b"xyz");
+            let cqe = run(&mut ring, recv(1, &b, 1));
+            assert!(cqe.res <= 0 || byte == 0, "{cqe:?}");
+        }
+        assert_eq!(unregister(&ring, 1), 0);
+        buffers.unmap();
+    }
+}
+
+#[test]
+fn multishot_receive_goes_on_until_buffers_run_out() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (mut a, b) = UnixStream::pair().unwrap();
+        let mut memory = [0u8; 64];
+        run(&mut ring, provide(0, 0, &mut memory, 4));
+        submit(&mut ring, multishot(1, &b, 0));
+        let mut all = Vec::new();
+        for length in [3, 20, 2] {
+            a.write_all(&vec![9; length]).unwrap();
+            all.push(wait(&mut ring));
+            if length > 16 {
+                all.push(wait(&mut ring));
+            }
+        }
+        all.push(wait_or_send(&mut ring, &mut a));
+        (all, ring.reap())
+    });
+}
+
+fn wait_or_send(ring: &mut Ring, stream: &mut UnixStream) -> Cqe {
+    stream.write_all(b"more").unwrap();
+    wait(ring)
+}
+
+#[test]
+fn multishot_receive_ends_with_the_stream() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (mut a, b) = UnixStream::pair().unwrap();
+        let mut memory = [0u8; 64];
+        run(&mut ring, provide(0, 0, &mut memory, 4));
+        a.write_all(b"at once").unwrap();
+        submit(&mut ring, multishot(1, &b, 0));
+        let first = wait(&mut ring);
+        drop(a);
+        let second = wait(&mut ring);
+        let left = run(&mut ring, remove(0, 9));
+        (first, second, left)
+    });
+}
+
+#[test]
+fn multishot_receive_ends_when_the_cq_is_full() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 2, 0);
+        let (mut a, b) = UnixStream::pair().unwrap();
+        let mut memory = [0u8; 64];
+        run(&mut ring, provide(0, 0, &mut memory, 16));
+        a.write_all(&[1; 40]).unwrap();
+        submit(&mut ring, multishot(1, &b, 0));
+        let mut all = Vec::new();
+        loop {
+            let cqe = wait(&mut ring);
+            all.push(cqe);
+            if cqe.flags & IORING_CQE_F_MORE == 0 {
+                return all;
+            }
+        }
+    });
+}
+
+#[test]
+fn multishot_messages_carry_address_and_payload() {
+    use std::net::UdpSocket;
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        sender.connect(receiver.local_addr().unwrap()).unwrap();
+        let mut memory = [0u8; 192];
+        run(&mut ring, provide(0, 0, &mut memory, 3));
+        // SAFETY: integers and pointers.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        header.msg_namelen = 16;
+        header.msg_controllen = 8;
+        let shots = Sqe {
+            fd: receiver.as_raw_fd(),
+            flags: SELECT,
+            addr: &raw const header as u64,
+            ioprio: IORING_RECV_MULTISHOT as u16,
+            ..sqe(IORING_OP_RECVMSG, 1)
+        };
+        submit(&mut ring, shots);
+        let mut all = Vec::new();
+        for text in [&b"short"[..], &[5; 40], &[]] {
+            sender.send(text).unwrap();
+            all.push(wait(&mut ring));
+        }
+        let port = sender.local_addr().unwrap().port().to_be_bytes();
+        for buffer in memory.chunks_mut(64) {
+            assert_eq!(buffer[18..20], port, "the sender's address");
+            buffer[18..20].fill(0);
+        }
+        (all, memory.to_vec())
+    });
+}
+
+#[test]
+fn multishot_messages_need_room_for_their_header() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (mut a, b) = UnixStream::pair().unwrap();
+        let mut memory = [0u8; 16];
+        run(&mut ring, provide(0, 0, &mut memory, 1));
+        // SAFETY: integers and pointers.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        header.msg_namelen = 4;
+        a.write_all(b"x").unwrap();
+        let shots = Sqe {
+            fd: b.as_raw_fd(),
+            flags: SELECT,
+            addr: &raw const header as u64,
+            ioprio: IORING_RECV_MULTISHOT as u16,
+            ..sqe(IORING_OP_RECVMSG, 1)
+        };
+        (run(&mut ring, shots), run(&mut ring, remove(0, 4)))
+    });
+}
+
+#[test]
+fn sends_take_buffers_too() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (a, b) = UnixStream::pair().unwrap();
+        let mut memory = *b"abcdefgh";
+        let mut buffers = Buffers::map(4, -1, 0);
+        assert_eq!(buffers.register(&ring, 1, 0), 0);
+        buffers.add(77, &mut memory);
+        buffers.add(78, &mut memory);
+        let sending = Sqe { opcode: IORING_OP_SEND as u8, ..recv(1, &a, 1) };
+        let mut all = vec![run(&mut ring, sending)];
+        all.push(run(&mut ring, Sqe { len: 3, ..sending }));
+        all.push(run(&mut ring, sending));
+        all.push(run(&mut ring, Sqe { buf_index: 9, ..sending }));
+        drop(b);
+        buffers.add(79, &mut memory);
+        all.push(run(&mut ring, sending));
+        buffers.unmap();
+        (all, head(&ring, 1))
+    });
+}
+
+#[test]
+fn waitall_keeps_its_buffer() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (mut a, b) = UnixStream::pair().unwrap();
+        let (mut list, mut memory) = ([0u8; 8], [0u8; 8]);
+        run(&mut ring, provide(0, 4, &mut list, 1));
+        let mut buffers = Buffers::map(4, -1, 0);
+        assert_eq!(buffers.register(&ring, 1, 0), 0);
+        buffers.add(5, &mut memory);
+        let mut all = Vec::new();
+        for group in [0, 1] {
+            submit(&mut ring, Sqe { op_flags: libc::MSG_WAITALL as u32, ..recv(1, &b, group) });
+            a.write_all(b"abc").unwrap();
+            ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+            assert_eq!(ring.reap(), None);
+            a.write_all(b"defgh").unwrap();
+            all.push(wait(&mut ring));
+        }
+        buffers.unmap();
+        (all, list, memory)
+    });
+}
