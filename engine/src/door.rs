@@ -74,6 +74,7 @@ pub fn is_ring(fd: Fd) -> bool {
 /// The program closes `fd` (or replaces it by `dup2`); call it *before* the number can be reused.
 /// Any descriptor may be named: kept readiness registrations end, a ring loses one reference.
 pub fn closed(fd: Fd) {
+    registry::forget_note(fd);
     if !registry::is_ring(fd) && !registry::has_interest(fd) && WORKING.load(Ordering::Relaxed) == 0 {
         return;
     }

@@ -60,6 +60,9 @@ fn dispatch(guard: &mut CoreGuard<'_>, serial: u64, fd: Fd, call: &Register) -> 
             cancel::sync_cancel(guard, serial, call.argument)
         };
     }
+    if let Some(result) = core.register_resource(call) {
+        return result;
+    }
     if is(Code::IORING_REGISTER_ENABLE_RINGS) {
         return core.enable(call);
     }

@@ -11,7 +11,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::errno::Errno;
 use crate::ring::Ring;
@@ -29,6 +29,8 @@ struct Slot {
     interest: AtomicU32,
     /// How often the engine itself was given the number for a new file while a ring knew it.
     renewals: AtomicU32,
+    /// What [`crate::resources::kinds`] remembers of it; zero for nothing.
+    note: AtomicU8,
 }
 
 impl Slot {
@@ -37,6 +39,7 @@ impl Slot {
             ring: AtomicPtr::new(core::ptr::null_mut()),
             interest: AtomicU32::new(0),
             renewals: AtomicU32::new(0),
+            note: AtomicU8::new(0),
         }
     }
 }
@@ -148,8 +151,29 @@ pub fn has_interest(fd: Fd) -> bool {
     slot(fd).is_some_and(|slot| slot.interest.load(Ordering::Relaxed) > 0)
 }
 
+/// What is remembered of `fd`.
+pub fn note(fd: Fd) -> u8 {
+    // Relaxed, as everywhere: a note is a hint.
+    slot(fd).map_or(0, |slot| slot.note.load(Ordering::Relaxed))
+}
+
+/// Remembers something of a descriptor that exists.
+pub fn set_note(fd: Fd, note: u8) {
+    if let Ok(slot) = slot_or_new(fd) {
+        slot.note.store(note, Ordering::Relaxed);
+    }
+}
+
+/// Remembers nothing of `fd` any more.
+pub fn forget_note(fd: Fd) {
+    if let Some(slot) = slot(fd) {
+        slot.note.store(0, Ordering::Relaxed);
+    }
+}
+
 /// Lets `fd` stand for `ring`; returns the ring it stood for before.
 pub fn set(fd: Fd, ring: &'static Ring) -> Result<Option<&'static Ring>, Errno> {
+    forget_note(fd);
     let before = slot_or_new(fd)?.ring.swap(core::ptr::from_ref(ring).cast_mut(), Ordering::AcqRel);
     // SAFETY: rings are leaked and never freed.
     Ok(unsafe { before.as_ref() })

@@ -96,6 +96,14 @@ pub fn read_bytes(address: u64, bytes: &mut [u8]) -> Result<(), Errno> {
     unsafe { copy(bytes.as_mut_ptr(), address as *const u8, bytes.len()) }
 }
 
+/// One value of an array of the program; `None` where there is no array.
+pub fn element<T: Plain>(array: u64, index: usize) -> Result<Option<T>, Errno> {
+    if array == 0 {
+        return Ok(None);
+    }
+    read(array.wrapping_add((index * size_of::<T>()) as u64)).map(Some)
+}
+
 /// Stores `value` at `address` of the program.
 pub fn write<T: Plain>(address: u64, value: &T) -> Result<(), Errno> {
     // SAFETY: `value` is ours; the program gave the destination.

@@ -381,6 +381,7 @@ impl Core {
 
     /// Closes a descriptor of the engine's own.
     pub fn close_own(&mut self, fd: Fd) {
+        registry::forget_note(fd);
         if let Some(index) = self.readiness.find(fd) {
             let waiters = self.readiness.remove(index);
             debug_assert!(waiters.is_empty(), "a file is closed when nothing holds it any more");

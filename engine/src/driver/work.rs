@@ -48,6 +48,7 @@ impl Work {
     pub fn new(core: &mut Core, id: RequestId, long: bool) -> Work {
         door::work_begins();
         let request = &mut core.requests[id];
+        request.flags.clear(Flags::HANDED_OVER);
         Work {
             ring: core.ring,
             serial: core.serial,
@@ -93,32 +94,45 @@ impl Core {
         }
     }
 
-    /// Gives all queued work to workers.
+    /// Gives all queued work to workers, as far as there are any to be had.
     pub fn hand_over(&mut self) {
         while let Some(work) = self.work.pop_front() {
-            self.hand_over_one(work);
+            if let Err(work) = self.hand_over_one(work) {
+                self.work.push_front(work);
+                return;
+            }
         }
     }
 
-    fn hand_over_one(&mut self, mut work: Work) {
+    /// Gives work to a worker, or back where none can be had.
+    #[expect(clippy::result_large_err, reason = "the work itself is what comes back")]
+    fn hand_over_one(&mut self, mut work: Work) -> Result<(), Work> {
         self.working += 1;
         if let Err(errno) = self.own_file(&mut work) {
             work.result = Err(errno);
             self.finish(work);
-            return;
+            return Ok(());
         }
-        let hashed = self.requests[work.id].op.caps.has(Caps::HASHED);
-        if hashed
+        let request = &mut self.requests[work.id];
+        request.flags.set(Flags::HANDED_OVER);
+        if keeps_order(request.op.caps, &work)
             && let Ok(identity) = sys::identity(work.fd)
             && identity.is_regular()
         {
             work.hash = (identity.inode ^ identity.device.rotate_left(32)) | 1;
         }
-        if let Err(work) = pool::push(work) {
-            // No worker can be had: the caller has to do it.
-            self.working -= 1;
-            self.work.push_back(work);
-        }
+        pool::push(work).inspect_err(|_| self.working -= 1)
+    }
+
+    /// Must a worker do this, though it ends soon? Where it takes longer than waking one, and where
+    /// workers are still at what comes before it in the same file.
+    fn must_hand_over(&self, work: &Work) -> bool {
+        let request = &self.requests[work.id];
+        let caps = request.op.caps;
+        caps.has(Caps::SLOW)
+            || self.working > 0
+                && keeps_order(caps, work)
+                && self.works_on(request.file.fd(), Flags::HANDED_OVER)
     }
 
     /// Whoever works elsewhere holds the file by a duplicate: the program may close its descriptor.
@@ -146,6 +160,23 @@ impl Core {
         self.work = queue;
     }
 
+    /// Is blocking work on `fd` queued or being done?
+    pub fn has_work_on(&self, fd: Fd) -> bool {
+        (!self.work.is_empty() || self.working > 0) && self.works_on(fd, Flags::default())
+    }
+
+    /// Is there blocking work on `fd`, with all of `flags`?
+    fn works_on(&self, fd: Fd, flags: Flags) -> bool {
+        self.requests.ids().any(|id| {
+            let request = &self.requests[id];
+            let named = match request.file {
+                FileHold::Owned(_) => request.sqe.fd,
+                hold => hold.fd(),
+            };
+            request.phase == Phase::Working && request.flags.with(flags) == request.flags && named == fd
+        })
+    }
+
     /// Takes a request's work out of the queues before anybody starts it; false where it is being
     /// done already.
     pub fn withdraw(&mut self, id: RequestId) -> bool {
@@ -168,6 +199,11 @@ impl Drop for Work {
     }
 }
 
+/// Are blocking attempts of this kind on one file done in order?
+fn keeps_order(caps: Caps, work: &Work) -> bool {
+    caps.has(Caps::HASHED) || caps.has(Caps::POSITION) && work.sqe.off == u64::MAX
+}
+
 /// Takes the first element that fits.
 pub fn take<T>(queue: &mut VecDeque<T>, fits: impl Fn(&T) -> bool) -> Option<T> {
     let index = queue.iter().position(fits)?;
@@ -180,9 +216,11 @@ pub fn run_by_caller(guard: &mut CoreGuard<'_>, serial: u64) -> bool {
     loop {
         let Some(core) = live(guard, serial) else { return false };
         let Some(mut work) = core.work.pop_front() else { return true };
-        if work.long {
-            core.hand_over_one(work);
-            continue;
+        if work.long || core.must_hand_over(&work) {
+            match core.hand_over_one(work) {
+                Ok(()) => continue,
+                Err(back) => work = back,
+            }
         }
         core.working += 1;
         let started = sys::ticks();

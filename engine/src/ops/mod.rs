@@ -5,9 +5,11 @@
 //! ([`Op::block`]) and ended ([`Op::finish`]). Dispatch, the probe, the tracer, the fuzzer and the
 //! support matrix all read this table; nothing else in the crate tells operations apart by number.
 
+pub mod file;
 pub mod net;
 pub mod nop;
 pub mod provide;
+pub mod rw;
 pub mod timeout;
 
 pub use linux_raw_sys::io_uring::io_uring_op as Code;
@@ -17,6 +19,9 @@ use crate::driver::work::Work;
 use crate::errno::Errno;
 use crate::request::{Request, RequestId};
 use crate::ring::Core;
+
+/// The check of an SQE.
+pub type Prep = fn(&mut Core, RequestId) -> Result<(), Errno>;
 
 /// A blocking attempt.
 pub type Block = fn(&mut Work) -> Result<usize, Errno>;
@@ -126,6 +131,10 @@ impl Caps {
     pub const HASHED: Caps = Caps(1 << 5);
     /// It is allowed on a polled ring (`IORING_SETUP_IOPOLL`).
     pub const IOPOLL: Caps = Caps(1 << 6);
+    /// With offset -1 it moves the file's position: then its blocking attempts keep their order, too.
+    pub const POSITION: Caps = Caps(1 << 7);
+    /// Its blocking attempt takes longer than waking a worker: a caller who does not wait hands it over.
+    pub const SLOW: Caps = Caps(1 << 8);
 
     /// Both.
     pub const fn with(self, other: Caps) -> Caps {
@@ -149,6 +158,8 @@ pub enum OpData {
     Timeout(timeout::Timeout),
     /// Of the operations on sockets.
     Net(net::Data),
+    /// A vectored transfer's segments, those done already empty.
+    Vectors(rw::Vectors),
 }
 
 impl Op {
@@ -257,14 +268,14 @@ pub static TABLE: [Op; COUNT] = ROWS;
 
 const ROWS: [Op; COUNT] = [
     nop::NOP,
-    absent(Code::IORING_OP_READV, "READV"),
-    absent(Code::IORING_OP_WRITEV, "WRITEV"),
-    absent(Code::IORING_OP_FSYNC, "FSYNC"),
-    absent(Code::IORING_OP_READ_FIXED, "READ_FIXED"),
-    absent(Code::IORING_OP_WRITE_FIXED, "WRITE_FIXED"),
+    rw::READV,
+    rw::WRITEV,
+    file::FSYNC,
+    rw::READ_FIXED,
+    rw::WRITE_FIXED,
     absent(Code::IORING_OP_POLL_ADD, "POLL_ADD"),
     absent(Code::IORING_OP_POLL_REMOVE, "POLL_REMOVE"),
-    absent(Code::IORING_OP_SYNC_FILE_RANGE, "SYNC_FILE_RANGE"),
+    file::SYNC_FILE_RANGE,
     net::send::SENDMSG,
     net::recvmsg::RECVMSG,
     timeout::TIMEOUT,
@@ -273,15 +284,15 @@ const ROWS: [Op; COUNT] = [
     cancel::ASYNC_CANCEL,
     timeout::LINK_TIMEOUT,
     net::connect::CONNECT,
-    absent(Code::IORING_OP_FALLOCATE, "FALLOCATE"),
+    file::FALLOCATE,
     absent(Code::IORING_OP_OPENAT, "OPENAT"),
     absent(Code::IORING_OP_CLOSE, "CLOSE"),
     absent(Code::IORING_OP_FILES_UPDATE, "FILES_UPDATE"),
     absent(Code::IORING_OP_STATX, "STATX"),
-    absent(Code::IORING_OP_READ, "READ"),
-    absent(Code::IORING_OP_WRITE, "WRITE"),
-    absent(Code::IORING_OP_FADVISE, "FADVISE"),
-    absent(Code::IORING_OP_MADVISE, "MADVISE"),
+    rw::READ,
+    rw::WRITE,
+    file::FADVISE,
+    file::MADVISE,
     net::send::SEND,
     net::recv::RECV,
     absent(Code::IORING_OP_OPENAT2, "OPENAT2"),
@@ -311,13 +322,13 @@ const ROWS: [Op; COUNT] = [
     absent(Code::IORING_OP_FUTEX_WAKE, "FUTEX_WAKE"),
     absent(Code::IORING_OP_FUTEX_WAITV, "FUTEX_WAITV"),
     absent(Code::IORING_OP_FIXED_FD_INSTALL, "FIXED_FD_INSTALL"),
-    absent(Code::IORING_OP_FTRUNCATE, "FTRUNCATE"),
+    file::FTRUNCATE,
     net::socket::BIND,
     net::socket::LISTEN,
     absent(Code::IORING_OP_RECV_ZC, "RECV_ZC"),
     absent(Code::IORING_OP_EPOLL_WAIT, "EPOLL_WAIT"),
-    absent(Code::IORING_OP_READV_FIXED, "READV_FIXED"),
-    absent(Code::IORING_OP_WRITEV_FIXED, "WRITEV_FIXED"),
+    rw::READV_FIXED,
+    rw::WRITEV_FIXED,
     absent(Code::IORING_OP_PIPE, "PIPE"),
 ];
 

@@ -65,8 +65,11 @@ impl Core {
         true
     }
 
-    /// Lets go of a request's file. No duplicate outlives the completion.
+    /// Lets go of a request's file and registered buffer. No duplicate outlives the completion.
     pub fn release_file(&mut self, id: RequestId) {
+        if let Some(node) = self.requests[id].registered_buffer.take() {
+            self.release_buffer(node);
+        }
         match core::mem::take(&mut self.requests[id].file) {
             FileHold::None | FileHold::Plain(_) => {}
             FileHold::Owned(fd) => self.close_own(fd),

@@ -21,8 +21,8 @@ pub use slab::Slab;
 
 use crate::memory::Sqe;
 use crate::ops::{Op, OpData};
-use crate::resources::files::NodeIndex;
 use crate::resources::kbuf::Selected;
+use crate::resources::table::NodeIndex;
 use crate::sys::Fd;
 
 /// Names a request for as long as it lives; afterwards it names none.
@@ -86,6 +86,10 @@ impl Flags {
     pub const NEVER_FAILS: Flags = Flags(1 << 15);
     /// Readiness woke it: the next attempt may find `events` of use.
     pub const WOKEN: Flags = Flags(1 << 16);
+    /// Its memory must lie in a registered buffer, and that has not been checked yet.
+    pub const REGISTERED_BUFFER: Flags = Flags(1 << 17);
+    /// A worker has it.
+    pub const HANDED_OVER: Flags = Flags(1 << 18);
 
     /// Those of an SQE.
     pub const fn of_sqe(flags: u8) -> Flags {
@@ -166,6 +170,8 @@ pub struct Request {
     pub big_cqe: [u64; 2],
     /// Events that woke it (`EPOLL*`).
     pub events: u32,
+    /// The registered buffer it holds.
+    pub registered_buffer: Option<NodeIndex>,
     /// The provided buffer it holds.
     pub buffer: Option<Selected>,
     /// What its operation keeps.

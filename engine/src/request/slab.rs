@@ -128,6 +128,7 @@ impl Request {
             cqe_flags: 0,
             big_cqe: [0; 2],
             events: 0,
+            registered_buffer: None,
             buffer: None,
             data: ops::OpData::None,
             generation: 0,

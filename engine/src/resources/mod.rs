@@ -3,4 +3,7 @@
 pub mod buffers;
 pub mod files;
 pub mod kbuf;
+pub mod kinds;
 pub mod probe;
+pub mod rsrc;
+pub mod table;

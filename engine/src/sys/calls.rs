@@ -394,6 +394,41 @@ pub fn identity(fd: Fd) -> Result<FileIdentity, Errno> {
     Ok(FileIdentity { device: stat.st_dev, inode: stat.st_ino, mode: stat.st_mode })
 }
 
+/// `SO_TYPE` of a socket.
+pub fn socket_type(fd: Fd) -> Result<u32, Errno> {
+    use linux_raw_sys::net::{SO_TYPE, SOL_SOCKET};
+    let (mut value, mut length) = (0u32, 4u32);
+    // SAFETY: writes one word of ours.
+    unsafe {
+        call(
+            nr::__NR_getsockopt,
+            [
+                fd as usize,
+                SOL_SOCKET as usize,
+                SO_TYPE as usize,
+                &raw mut value as usize,
+                &raw mut length as usize,
+                0,
+            ],
+        )
+    }
+    .map(|_| value)
+}
+
+/// May the calling thread use real-time I/O priorities (`CAP_SYS_ADMIN` or `CAP_SYS_NICE`)?
+pub fn may_raise_priority() -> bool {
+    const VERSION: u32 = 0x2008_0522;
+    const SYS_ADMIN: u32 = 21;
+    const SYS_NICE: u32 = 23;
+    let header = [VERSION, 0];
+    // Effective, permitted and inheritable sets, the lower halves first.
+    let mut sets = [0u32; 6];
+    // SAFETY: reads a header and writes two sets of ours.
+    let result =
+        unsafe { call(nr::__NR_capget, [header.as_ptr() as usize, sets.as_mut_ptr() as usize, 0, 0, 0, 0]) };
+    result.is_ok() && sets[0] & (1 << SYS_ADMIN | 1 << SYS_NICE) != 0
+}
+
 /// What tells one file from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileIdentity {

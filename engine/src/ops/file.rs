@@ -1,0 +1,162 @@
+//! What can be done to an open file other than reading and writing it.
+
+use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
+
+use super::{Caps, Code, Field, Op, issue_blocks};
+use crate::driver::work::Work;
+use crate::errno::Errno;
+use crate::request::RequestId;
+use crate::ring::Core;
+use crate::sys::{self, nr};
+
+const fn op(
+    code: Code,
+    name: &'static str,
+    caps: Caps,
+    prep: super::Prep,
+    block: super::Block,
+    fields: &'static [Field],
+) -> Op {
+    Op::new(code, name, caps, prep, issue_blocks).block(block).fields(fields)
+}
+
+/// `IORING_OP_FSYNC`. The kernel offers no call for a part of a file that also writes what is needed
+/// to find it again, so all of it is written.
+pub const FSYNC: Op = op(
+    Code::IORING_OP_FSYNC,
+    "FSYNC",
+    Caps::FILE.with(Caps::SLOW),
+    prep_fsync,
+    fsync,
+    &[Field::Fd, Field::OpFlags, Field::Offset, Field::Length],
+);
+
+/// `IORING_OP_SYNC_FILE_RANGE`.
+pub const SYNC_FILE_RANGE: Op = op(
+    Code::IORING_OP_SYNC_FILE_RANGE,
+    "SYNC_FILE_RANGE",
+    Caps::FILE.with(Caps::SLOW),
+    |core, id| refuse(core, id, |sqe| sqe.addr != 0 || sqe.buf_index != 0 || sqe.file_index != 0),
+    sync_file_range,
+    &[Field::Fd, Field::Offset, Field::Length, Field::OpFlags],
+);
+
+/// `IORING_OP_FALLOCATE`.
+pub const FALLOCATE: Op = op(
+    Code::IORING_OP_FALLOCATE,
+    "FALLOCATE",
+    Caps::FILE.with(Caps::HASHED),
+    |core, id| refuse(core, id, |sqe| sqe.buf_index != 0 || sqe.op_flags != 0 || sqe.file_index != 0),
+    fallocate,
+    &[Field::Fd, Field::Length, Field::Offset, Field::Address],
+);
+
+/// `IORING_OP_FTRUNCATE`.
+pub const FTRUNCATE: Op = op(
+    Code::IORING_OP_FTRUNCATE,
+    "FTRUNCATE",
+    Caps::FILE.with(Caps::HASHED),
+    prep_ftruncate,
+    ftruncate,
+    &[Field::Fd, Field::Offset],
+);
+
+/// `IORING_OP_FADVISE`.
+pub const FADVISE: Op = op(
+    Code::IORING_OP_FADVISE,
+    "FADVISE",
+    Caps::FILE,
+    |core, id| refuse(core, id, |sqe| sqe.buf_index != 0 || sqe.file_index != 0),
+    fadvise,
+    &[Field::Fd, Field::Offset, Field::Length, Field::OpFlags],
+);
+
+/// `IORING_OP_MADVISE`.
+pub const MADVISE: Op = op(
+    Code::IORING_OP_MADVISE,
+    "MADVISE",
+    Caps::NONE,
+    |core, id| refuse(core, id, |sqe| sqe.buf_index != 0 || sqe.file_index != 0),
+    madvise,
+    &[Field::Address, Field::Length, Field::OpFlags],
+);
+
+/// Refuses an SQE in which something is set that the operation does not read.
+pub(super) fn refuse(
+    core: &mut Core,
+    id: RequestId,
+    bad: fn(&crate::memory::Sqe) -> bool,
+) -> Result<(), Errno> {
+    if bad(&core.requests[id].sqe) { Err(Errno::EINVAL) } else { Ok(()) }
+}
+
+fn prep_fsync(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    refuse(core, id, |sqe| {
+        sqe.addr != 0
+            || sqe.buf_index != 0
+            || sqe.file_index != 0
+            || sqe.op_flags & !IORING_FSYNC_DATASYNC != 0
+            || (sqe.off as i64) < 0
+    })
+}
+
+fn fsync(work: &mut Work) -> Result<usize, Errno> {
+    let data_only = work.sqe.op_flags & IORING_FSYNC_DATASYNC != 0;
+    let number = if data_only { nr::__NR_fdatasync } else { nr::__NR_fsync };
+    // SAFETY: touches no memory.
+    unsafe { sys::call(number, [work.fd as usize, 0, 0, 0, 0, 0]) }
+}
+
+fn sync_file_range(work: &mut Work) -> Result<usize, Errno> {
+    let sqe = &work.sqe;
+    let arguments = [work.fd as usize, sqe.off as usize, sqe.len as usize, sqe.op_flags as usize, 0, 0];
+    // SAFETY: touches no memory.
+    unsafe { sys::call(nr::__NR_sync_file_range, arguments) }
+}
+
+fn fallocate(work: &mut Work) -> Result<usize, Errno> {
+    let sqe = &work.sqe;
+    let arguments = [work.fd as usize, sqe.len as usize, sqe.off as usize, sqe.addr as usize, 0, 0];
+    // SAFETY: touches no memory.
+    unsafe { sys::call(nr::__NR_fallocate, arguments) }
+}
+
+fn prep_ftruncate(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    refuse(core, id, |sqe| {
+        sqe.op_flags != 0
+            || sqe.addr != 0
+            || sqe.len != 0
+            || sqe.buf_index != 0
+            || sqe.file_index != 0
+            || sqe.addr3 != 0
+    })
+}
+
+fn ftruncate(work: &mut Work) -> Result<usize, Errno> {
+    // SAFETY: touches no memory.
+    unsafe { sys::call(nr::__NR_ftruncate, [work.fd as usize, work.sqe.off as usize, 0, 0, 0, 0]) }
+}
+
+/// A length of 64 bits, or where that is zero, one of 32 bits elsewhere in the SQE.
+fn long_length(long: u64, short: u32) -> usize {
+    if long == 0 { short as usize } else { long as usize }
+}
+
+fn fadvise(work: &mut Work) -> Result<usize, Errno> {
+    let sqe = &work.sqe;
+    let length = long_length(sqe.addr, sqe.len);
+    // SAFETY: touches no memory.
+    unsafe {
+        sys::call(
+            nr::__NR_fadvise64,
+            [work.fd as usize, sqe.off as usize, length, sqe.op_flags as usize, 0, 0],
+        )
+    }
+}
+
+fn madvise(work: &mut Work) -> Result<usize, Errno> {
+    let sqe = &work.sqe;
+    let length = long_length(sqe.off, sqe.len);
+    // SAFETY: the program asks for this of its own memory, as it could by the system call.
+    unsafe { sys::call(nr::__NR_madvise, [sqe.addr as usize, length, sqe.op_flags as usize, 0, 0, 0]) }
+}

@@ -1,0 +1,436 @@
+//! READ, WRITE and their vectored and registered-buffer forms.
+//!
+//! The attempt is one `preadv2` or `pwritev2` with `RWF_NOWAIT`. What it cannot do at once is left
+//! to the caller where the file is on storage (a miss of the page cache ends soon), waited for where
+//! the file can be polled, and given to a thread of its own where neither is known to hold.
+
+use alloc::boxed::Box;
+
+use linux_raw_sys::general::{EPOLLIN, EPOLLOUT, RWF_HIPRI, RWF_NOWAIT};
+
+use super::{Caps, Code, Field, Op, OpData, Outcome};
+use crate::driver::work::Work;
+use crate::errno::Errno;
+use crate::request::{Flags, RequestId};
+use crate::resources::kinds::{self, Kind};
+use crate::resources::table::NodeIndex;
+use crate::ring::Core;
+use crate::sys::{self, Fd};
+use crate::user::{self, IoVector};
+
+/// What one call transfers at most; the kernel's `MAX_RW_COUNT`.
+const MAX_COUNT: usize = 0x7fff_f000;
+const MAX_VECTORS: u32 = 1024;
+/// The offset that means the file's own position.
+const POSITION: u64 = u64::MAX;
+
+const FIELDS: &[Field] =
+    &[Field::Fd, Field::Address, Field::Length, Field::Offset, Field::OpFlags, Field::Ioprio];
+const FIXED_FIELDS: &[Field] = &[
+    Field::Fd,
+    Field::Address,
+    Field::Length,
+    Field::Offset,
+    Field::OpFlags,
+    Field::Ioprio,
+    Field::BufferIndex,
+];
+
+const READS: Caps = Caps::FILE.with(Caps::IOPRIO).with(Caps::IOPOLL).with(Caps::POSITION);
+const WRITES: Caps = READS.with(Caps::HASHED);
+
+const fn reads(code: Code, name: &'static str, prep: super::Prep) -> Op {
+    Op::new(code, name, READS, prep, |core, id| issue(core, id, Direction::Read))
+        .block(|work| block(work, Direction::Read))
+        .finish(|core, id, result| finish(core, id, result, Direction::Read))
+}
+
+const fn writes(code: Code, name: &'static str, prep: super::Prep) -> Op {
+    Op::new(code, name, WRITES, prep, |core, id| issue(core, id, Direction::Write))
+        .block(|work| block(work, Direction::Write))
+        .finish(|core, id, result| finish(core, id, result, Direction::Write))
+}
+
+/// `IORING_OP_READ`.
+pub const READ: Op = reads(Code::IORING_OP_READ, "READ", prep).fields(FIELDS);
+/// `IORING_OP_WRITE`.
+pub const WRITE: Op = writes(Code::IORING_OP_WRITE, "WRITE", prep).fields(FIELDS);
+/// `IORING_OP_READV`.
+pub const READV: Op = reads(Code::IORING_OP_READV, "READV", prep_vectored).fields(FIELDS);
+/// `IORING_OP_WRITEV`.
+pub const WRITEV: Op = writes(Code::IORING_OP_WRITEV, "WRITEV", prep_vectored).fields(FIELDS);
+/// `IORING_OP_READ_FIXED`.
+pub const READ_FIXED: Op = reads(Code::IORING_OP_READ_FIXED, "READ_FIXED", prep_fixed).fields(FIXED_FIELDS);
+/// `IORING_OP_WRITE_FIXED`.
+pub const WRITE_FIXED: Op =
+    writes(Code::IORING_OP_WRITE_FIXED, "WRITE_FIXED", prep_fixed).fields(FIXED_FIELDS);
+/// `IORING_OP_READV_FIXED`.
+pub const READV_FIXED: Op =
+    reads(Code::IORING_OP_READV_FIXED, "READV_FIXED", prep_vectored_fixed).fields(FIXED_FIELDS);
+/// `IORING_OP_WRITEV_FIXED`.
+pub const WRITEV_FIXED: Op =
+    writes(Code::IORING_OP_WRITEV_FIXED, "WRITEV_FIXED", prep_vectored_fixed).fields(FIXED_FIELDS);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Read,
+    Write,
+}
+
+impl Direction {
+    const fn events(self) -> u32 {
+        match self {
+            Direction::Read => EPOLLIN,
+            Direction::Write => EPOLLOUT,
+        }
+    }
+}
+
+fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    prep_any(core, id)?;
+    let sqe = &mut core.requests[id].sqe;
+    check_range(sqe.addr, u64::from(sqe.len))?;
+    sqe.len = sqe.len.min(MAX_COUNT as u32);
+    Ok(())
+}
+
+fn prep_fixed(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    prep_any(core, id)?;
+    core.requests[id].flags.set(Flags::REGISTERED_BUFFER);
+    Ok(())
+}
+
+/// The checks that all forms share.
+fn prep_any(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let sqe = &core.requests[id].sqe;
+    if sqe.ioprio != 0 {
+        check_priority(sqe.ioprio)?;
+    }
+    // Attributes, none of which can be had here.
+    if sqe.pad != 0 { Err(Errno::EINVAL) } else { Ok(()) }
+}
+
+fn prep_vectored(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    prep_any(core, id)?;
+    let sqe = &mut core.requests[id].sqe;
+    if sqe.len == 1 {
+        // A vector of one is a plain transfer.
+        let vector: IoVector = user::read(sqe.addr)?;
+        let length = check_vector(vector, MAX_COUNT as u64)?;
+        sqe.addr = vector.base;
+        sqe.len = length as u32;
+        return Ok(());
+    }
+    if sqe.len > MAX_VECTORS {
+        return Err(Errno::EINVAL);
+    }
+    let mut vectors = user::read_many::<IoVector>(sqe.addr, sqe.len as usize)?;
+    let mut room = MAX_COUNT as u64;
+    for vector in &mut vectors {
+        vector.length = check_vector(*vector, room)?;
+        room -= vector.length;
+    }
+    core.requests[id].data = OpData::Vectors(vectors.into_boxed_slice());
+    Ok(())
+}
+
+fn prep_vectored_fixed(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    prep_vectored(core, id)?;
+    core.requests[id].flags.set(Flags::REGISTERED_BUFFER);
+    Ok(())
+}
+
+/// Checks a segment; returns how much of it has a place in `room`.
+fn check_vector(vector: IoVector, room: u64) -> Result<u64, Errno> {
+    if vector.length > i64::MAX as u64 {
+        return Err(Errno::EINVAL);
+    }
+    check_range(vector.base, vector.length)?;
+    Ok(vector.length.min(room))
+}
+
+/// What cannot be memory of a program is refused before anything is tried.
+fn check_range(address: u64, length: u64) -> Result<(), Errno> {
+    match address.checked_add(length) {
+        Some(end) if end <= i64::MAX as u64 => Ok(()),
+        _ => Err(Errno::EFAULT),
+    }
+}
+
+/// The kernel's `ioprio_check_cap`. The priority itself has no effect here.
+fn check_priority(priority: u16) -> Result<(), Errno> {
+    const REALTIME: u16 = 1;
+    match (priority >> 13, priority & 7) {
+        (REALTIME, _) if !sys::may_raise_priority() => Err(Errno::EPERM),
+        (0, 0) | (1..=3, _) => Ok(()),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// Where a transfer's data lies.
+enum Memory<'a> {
+    One(IoVector),
+    Many(&'a [IoVector]),
+}
+
+impl Memory<'_> {
+    fn of<'a>(sqe: &crate::memory::Sqe, data: &'a OpData) -> Memory<'a> {
+        match data {
+            OpData::Vectors(vectors) => Memory::Many(vectors),
+            _ => Memory::One(IoVector { base: sqe.addr, length: u64::from(sqe.len) }),
+        }
+    }
+
+    fn vectors(&self) -> &[IoVector] {
+        match self {
+            Memory::One(vector) => core::slice::from_ref(vector),
+            Memory::Many(vectors) => vectors,
+        }
+    }
+
+    fn length(&self) -> usize {
+        // No overflow: the sum was bounded when the request was checked.
+        self.vectors().iter().map(|vector| vector.length as usize).sum()
+    }
+}
+
+/// One system call.
+fn call(direction: Direction, fd: Fd, memory: &Memory<'_>, offset: u64, flags: u32) -> Result<usize, Errno> {
+    let number = match direction {
+        Direction::Read => sys::nr::__NR_preadv2,
+        Direction::Write => sys::nr::__NR_pwritev2,
+    };
+    let vectors = memory.vectors();
+    // SAFETY: the program named this memory in its request; the kernel checks that it is there.
+    unsafe {
+        sys::call(
+            number,
+            [fd as usize, vectors.as_ptr() as usize, vectors.len(), offset as usize, 0, flags as usize],
+        )
+    }
+}
+
+#[inline]
+fn issue(core: &mut Core, id: RequestId, direction: Direction) -> Outcome {
+    match attempt(core, id, direction) {
+        Ok(outcome) => outcome,
+        Err(errno) => end(core, id, Err(errno)),
+    }
+}
+
+fn attempt(core: &mut Core, id: RequestId, direction: Direction) -> Result<Outcome, Errno> {
+    let request = &core.requests[id];
+    let fd = request.file.fd();
+    if request.flags.has(Flags::REGISTERED_BUFFER) && request.registered_buffer.is_none() {
+        return with_registered_buffer(core, id, direction);
+    }
+    let kind = kinds::kind(fd)?;
+    if request.sqe.op_flags & (RWF_HIPRI | RWF_NOWAIT) != 0 {
+        special_flags(core, id)?;
+    }
+    if blocks_at_once(core, id, kind, direction)? {
+        return Ok(Outcome::Block);
+    }
+    let request = &core.requests[id];
+    if !core.readiness.worth_trying(fd, direction.events()) {
+        return Ok(Outcome::Wait(direction.events()));
+    }
+    let memory = Memory::of(&request.sqe, &request.data);
+    let wanted = memory.length();
+    let flags = request.sqe.op_flags | RWF_NOWAIT;
+    match call(direction, fd, &memory, request.sqe.off, flags) {
+        Ok(done) if done == wanted => Ok(whole(core, id, done)),
+        Ok(done) => short(core, id, done, direction),
+        Err(errno @ (Errno::EAGAIN | Errno::EOPNOTSUPP)) => not_now(core, id, errno, direction),
+        Err(Errno::ESPIPE) if request.sqe.off as i64 >= 0 => {
+            ignore_offset(core, id);
+            attempt(core, id, direction)
+        }
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Checks the memory of a request against its registered buffer, and keeps the buffer if it goes on.
+#[inline(never)]
+fn with_registered_buffer(core: &mut Core, id: RequestId, direction: Direction) -> Result<Outcome, Errno> {
+    let node = check_registered(core, id)?;
+    core.requests[id].flags.clear(Flags::REGISTERED_BUFFER);
+    let outcome = attempt(core, id, direction)?;
+    if !matches!(outcome, Outcome::Complete(_)) {
+        core.hold_buffer(id, node);
+    }
+    Ok(outcome)
+}
+
+fn check_registered(core: &Core, id: RequestId) -> Result<NodeIndex, Errno> {
+    let request = &core.requests[id];
+    let vectored = matches!(request.data, OpData::Vectors(_));
+    let memory = Memory::of(&request.sqe, &request.data);
+    let mut found = Err(Errno::EFAULT);
+    for vector in memory.vectors() {
+        if vectored && vector.length == 0 {
+            return Err(Errno::EFAULT);
+        }
+        found = core.buffers.check(request.sqe.buf_index, vector.base, vector.length);
+        found?;
+    }
+    found
+}
+
+/// Flags that change what an attempt may come to.
+#[cold]
+fn special_flags(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let request = &mut core.requests[id];
+    if request.sqe.op_flags & RWF_HIPRI != 0 {
+        // Only polled rings take it.
+        return Err(Errno::EINVAL);
+    }
+    request.flags.set(Flags::NOWAIT);
+    Ok(())
+}
+
+/// A pipe or the like: io_uring ignores the offset then.
+fn ignore_offset(core: &mut Core, id: RequestId) {
+    core.requests[id].sqe.off = POSITION;
+}
+
+/// Would an attempt without blocking be in vain, or out of order?
+#[inline]
+fn blocks_at_once(core: &Core, id: RequestId, kind: Kind, direction: Direction) -> Result<bool, Errno> {
+    let request = &core.requests[id];
+    if request.flags.has(Flags::NOWAIT) {
+        return Ok(false);
+    }
+    if request.sqe.off == POSITION {
+        let fd = request.file.fd();
+        return Ok(core.has_work_on(fd) && kinds::look_at_type(fd)?.has(Kind::STORAGE));
+    }
+    // Were this not storage any more, an attempt at an offset would answer ESPIPE at once.
+    Ok(kind.has(Kind::DIRECT) || direction == Direction::Write && kind.has(Kind::WRITES_BLOCK))
+}
+
+/// All of it was done.
+#[inline]
+fn whole(core: &Core, id: RequestId, done: usize) -> Outcome {
+    Outcome::Complete(core.requests[id].result + done as i32)
+}
+
+/// The end, with what was done before counted in.
+fn end(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
+    let before = core.requests[id].result;
+    core.fail(id);
+    match result {
+        Ok(done) => Outcome::Complete(before + done as i32),
+        Err(_) if before > 0 => Outcome::Complete(before),
+        Err(errno) => errno.into(),
+    }
+}
+
+/// Less was done than asked for. On storage that may be the end of the page cache rather than the
+/// end of the file: the rest is tried once more.
+#[cold]
+fn short(core: &mut Core, id: RequestId, done: usize, direction: Direction) -> Result<Outcome, Errno> {
+    let request = &core.requests[id];
+    let fd = request.file.fd();
+    if done == 0 || request.flags.has(Flags::NOWAIT) {
+        return Ok(end(core, id, Ok(done)));
+    }
+    let mut kind = kinds::typed_kind(fd)?;
+    if kind.has(Kind::STORAGE) && request.sqe.off == POSITION {
+        kind = kinds::look_at_type(fd)?;
+    }
+    if kind.has(Kind::STORAGE) {
+        advance(core, id, done);
+        return attempt(core, id, direction);
+    }
+    if kind.has(Kind::STREAM) {
+        core.readiness.drained(fd, direction.events());
+    }
+    Ok(end(core, id, Ok(done)))
+}
+
+/// Steps over what was done.
+fn advance(core: &mut Core, id: RequestId, done: usize) {
+    let request = &mut core.requests[id];
+    request.result += done as i32;
+    if request.sqe.off != POSITION {
+        request.sqe.off += done as u64;
+    }
+    let OpData::Vectors(vectors) = &mut request.data else {
+        request.sqe.addr += done as u64;
+        request.sqe.len -= done as u32;
+        return;
+    };
+    let mut rest = done as u64;
+    for vector in vectors.iter_mut() {
+        let step = rest.min(vector.length);
+        vector.base += step;
+        vector.length -= step;
+        rest -= step;
+    }
+}
+
+/// The attempt would have blocked, or the file knows no such attempt.
+#[cold]
+fn not_now(core: &mut Core, id: RequestId, errno: Errno, direction: Direction) -> Result<Outcome, Errno> {
+    let events = direction.events();
+    let request = &core.requests[id];
+    let (fd, nowait) = (request.file.fd(), request.flags.has(Flags::NOWAIT));
+    if errno == Errno::EAGAIN && core.readiness.is_registered(fd) {
+        core.readiness.drained(fd, events);
+        return Ok(Outcome::Wait(events));
+    }
+    let kind = kinds::look_at_type(fd)?;
+    if kind.has(Kind::STORAGE) {
+        if errno == Errno::EOPNOTSUPP && direction == Direction::Write {
+            kinds::writes_block(fd);
+        }
+        // Only a whole file system without such attempts answers otherwise, and to reads too.
+        let told = if direction == Direction::Write { Errno::EAGAIN } else { errno };
+        return if nowait { Err(told) } else { Ok(Outcome::Block) };
+    }
+    if nowait {
+        return Err(errno);
+    }
+    if errno == Errno::EAGAIN { Ok(Outcome::Wait(events)) } else { without_nowait(core, id, direction) }
+}
+
+/// A file that knows no non-blocking attempts, and is not on storage.
+fn without_nowait(core: &mut Core, id: RequestId, direction: Direction) -> Result<Outcome, Errno> {
+    let request = &core.requests[id];
+    let fd = request.file.fd();
+    if kinds::is_nonblocking(fd) {
+        let memory = Memory::of(&request.sqe, &request.data);
+        let wanted = memory.length();
+        let done = call(direction, fd, &memory, request.sqe.off, request.sqe.op_flags)?;
+        return Ok(if done == wanted { whole(core, id, done) } else { end(core, id, Ok(done)) });
+    }
+    // Waiting first also finds out whether it can be polled at all; if not, a thread blocks on it.
+    let woken = request.flags.has(Flags::WOKEN);
+    if woken && sys::poll_now(fd, direction.events())? != 0 {
+        return Ok(Outcome::Block);
+    }
+    Ok(Outcome::Wait(direction.events()))
+}
+
+fn block(work: &mut Work, direction: Direction) -> Result<usize, Errno> {
+    let memory = Memory::of(&work.sqe, &work.data);
+    call(direction, work.fd, &memory, work.sqe.off, work.sqe.op_flags)
+}
+
+fn finish(core: &mut Core, id: RequestId, result: Result<usize, Errno>, direction: Direction) -> Outcome {
+    let request = &core.requests[id];
+    let wanted = Memory::of(&request.sqe, &request.data).length();
+    match result {
+        Ok(done) if done == wanted => whole(core, id, done),
+        // What was remembered of the descriptor is wrong by now.
+        Err(Errno::ESPIPE) if request.sqe.off as i64 >= 0 => {
+            ignore_offset(core, id);
+            issue(core, id, direction)
+        }
+        other => end(core, id, other),
+    }
+}
+
+/// The segments of a vectored transfer.
+pub type Vectors = Box<[IoVector]>;

@@ -1,0 +1,111 @@
+//! What is remembered of descriptors, so that an attempt costs one system call.
+//!
+//! A plain descriptor number can be closed and reused behind our back ([`crate::driver::readiness`]),
+//! so nothing here may decide more than which way is tried first: every use of it either finds out
+//! that it was wrong or is right all the same.
+
+use linux_raw_sys::general::{
+    F_GETFL, O_DIRECT, O_NONBLOCK, S_IFBLK, S_IFDIR, S_IFIFO, S_IFMT, S_IFREG, S_IFSOCK,
+};
+use linux_raw_sys::net::SOCK_STREAM;
+
+use crate::errno::Errno;
+use crate::registry;
+use crate::sys::{self, Fd};
+
+/// Facts about a descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Kind(u8);
+
+impl Kind {
+    /// It has been looked at.
+    pub const KNOWN: Kind = Kind(1 << 0);
+    /// Opened with `O_DIRECT`, on storage.
+    pub const DIRECT: Kind = Kind(1 << 1);
+    /// Its type has been looked at.
+    pub const TYPED: Kind = Kind(1 << 2);
+    /// A regular file, a directory or a block device: it never makes anybody wait for ever, and short
+    /// transfers are completed.
+    pub const STORAGE: Kind = Kind(1 << 3);
+    /// Bytes without boundaries (a pipe, a stream socket): a short read has drained it.
+    pub const STREAM: Kind = Kind(1 << 4);
+    /// Writes to it know no non-blocking attempt.
+    pub const WRITES_BLOCK: Kind = Kind(1 << 5);
+
+    /// Any of `other`?
+    pub const fn has(self, other: Kind) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    const fn with(self, other: Kind) -> Kind {
+        Kind(self.0 | other.0)
+    }
+}
+
+/// What is known of a descriptor, or can be had by one system call.
+///
+/// # Errors
+/// `EBADF` where it is none; `EINVAL` for a ring, which can be neither read nor written.
+#[inline]
+pub fn kind(fd: Fd) -> Result<Kind, Errno> {
+    let kind = Kind(registry::note(fd));
+    if kind.has(Kind::KNOWN) { Ok(kind) } else { first_look(fd) }
+}
+
+#[cold]
+fn first_look(fd: Fd) -> Result<Kind, Errno> {
+    let flags = sys::fcntl(fd, F_GETFL, 0)? as u32;
+    if registry::is_ring(fd) {
+        return Err(Errno::EINVAL);
+    }
+    let mut kind = Kind::KNOWN;
+    // On a pipe the flag means packets.
+    if flags & O_DIRECT != 0 {
+        kind = typed_kind(fd)?;
+        if kind.has(Kind::STORAGE) {
+            kind = kind.with(Kind::DIRECT);
+        }
+    }
+    registry::set_note(fd, kind.0);
+    Ok(kind)
+}
+
+/// What a descriptor is, with its type looked at.
+///
+/// # Errors
+/// `EBADF` where it is none.
+pub fn typed_kind(fd: Fd) -> Result<Kind, Errno> {
+    let kind = Kind(registry::note(fd));
+    if kind.has(Kind::TYPED) { Ok(kind) } else { look_at_type(fd) }
+}
+
+/// As [`typed_kind`], but trusts nothing that was seen before: for attempts that would go wrong if
+/// the number stood for another file by now.
+///
+/// # Errors
+/// `EBADF` where it is none.
+pub fn look_at_type(fd: Fd) -> Result<Kind, Errno> {
+    let mode = sys::identity(fd)?.mode & S_IFMT;
+    let more = match mode {
+        S_IFREG | S_IFDIR | S_IFBLK => {
+            let kept = Kind::DIRECT.with(Kind::WRITES_BLOCK);
+            Kind::STORAGE.with(Kind(registry::note(fd) & kept.0))
+        }
+        S_IFSOCK if sys::socket_type(fd) == Ok(SOCK_STREAM) => Kind::STREAM,
+        S_IFIFO if sys::fcntl(fd, F_GETFL, 0)? as u32 & O_DIRECT == 0 => Kind::STREAM,
+        _ => Kind::default(),
+    };
+    let kind = Kind::KNOWN.with(Kind::TYPED).with(more);
+    registry::set_note(fd, kind.0);
+    Ok(kind)
+}
+
+/// A non-blocking write to storage was refused for good.
+pub fn writes_block(fd: Fd) {
+    registry::set_note(fd, registry::note(fd) | Kind::WRITES_BLOCK.0);
+}
+
+/// Is `O_NONBLOCK` set on a descriptor now?
+pub fn is_nonblocking(fd: Fd) -> bool {
+    sys::fcntl(fd, F_GETFL, 0).is_ok_and(|flags| flags as u32 & O_NONBLOCK != 0)
+}

@@ -1,0 +1,423 @@
+//! Reading and writing files: all forms, offsets, short transfers, links, hostile memory.
+
+mod common;
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsRawFd, FromRawFd};
+
+use anyring_engine::memory::Sqe;
+use anyring_engine::user::IoVector;
+use common::*;
+use io_uring_op::*;
+
+const LINK: u8 = 1 << 2;
+const ASYNC: u8 = 1 << 4;
+const FIXED: u8 = 1 << 0;
+
+/// A nameless file with this content, at position 0.
+fn file(content: &[u8]) -> File {
+    let mut template = *b"/tmp/anyring-rw-XXXXXX\0";
+    // SAFETY: a template of ours.
+    let mut file = unsafe {
+        let fd = libc::mkstemp(template.as_mut_ptr().cast());
+        assert!(fd >= 0);
+        libc::unlink(template.as_ptr().cast());
+        File::from_raw_fd(fd)
+    };
+    file.write_all(content).unwrap();
+    // SAFETY: ours.
+    unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_SET) };
+    file
+}
+
+fn pipe(flags: i32) -> (File, File) {
+    let mut ends = [0; 2];
+    // SAFETY: two descriptors of ours.
+    unsafe {
+        assert_eq!(libc::pipe2(ends.as_mut_ptr(), flags), 0);
+        (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1]))
+    }
+}
+
+fn read(file: &File, buffer: &mut [u8], off: u64, user_data: u64) -> Sqe {
+    Sqe {
+        fd: file.as_raw_fd(),
+        addr: buffer.as_mut_ptr() as u64,
+        len: buffer.len() as u32,
+        off,
+        ..sqe(IORING_OP_READ, user_data)
+    }
+}
+
+fn write(file: &File, bytes: &[u8], off: u64, user_data: u64) -> Sqe {
+    Sqe {
+        fd: file.as_raw_fd(),
+        addr: bytes.as_ptr() as u64,
+        len: bytes.len() as u32,
+        off,
+        ..sqe(IORING_OP_WRITE, user_data)
+    }
+}
+
+fn vectored(opcode: io_uring_op, file: &File, vectors: &[IoVector], off: u64) -> Sqe {
+    Sqe {
+        fd: file.as_raw_fd(),
+        addr: vectors.as_ptr() as u64,
+        len: vectors.len() as u32,
+        off,
+        ..sqe(opcode, 1)
+    }
+}
+
+fn vector(bytes: &mut [u8]) -> IoVector {
+    IoVector { base: bytes.as_mut_ptr() as u64, length: bytes.len() as u64 }
+}
+
+fn results(cqes: &[Cqe]) -> Vec<(u64, i32)> {
+    let mut results: Vec<_> = cqes.iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
+    results.sort_unstable();
+    results
+}
+
+#[test]
+fn reads_whole_short_and_at_the_end() {
+    both(|engine| {
+        let file = file(b"0123456789");
+        let mut ring = Ring::new(engine, 8, 0);
+        let mut buffers = [[0u8; 6]; 4];
+        let [a, b, c, d] = &mut buffers;
+        let sqes =
+            [read(&file, a, 0, 1), read(&file, b, 7, 2), read(&file, c, 10, 3), read(&file, d, 1 << 40, 4)];
+        let results = results(&ring.run(&sqes));
+        (results, buffers)
+    });
+}
+
+#[test]
+fn short_reads_break_links() {
+    both(|engine| {
+        let file = file(b"0123456789");
+        let mut ring = Ring::new(engine, 8, 0);
+        let (mut a, mut b, mut c) = ([0u8; 4], [0u8; 20], [0u8; 4]);
+        let mut sqes = [read(&file, &mut a, 0, 1), read(&file, &mut b, 0, 2), read(&file, &mut c, 0, 3)];
+        sqes[0].flags = LINK;
+        sqes[1].flags = LINK;
+        (results(&ring.run(&sqes)), a, b, c)
+    });
+}
+
+#[test]
+fn writes_and_reads_back() {
+    both(|engine| {
+        let file = file(b"");
+        let mut ring = Ring::new(engine, 8, 0);
+        let mut back = [0u8; 12];
+        let mut sqes =
+            [write(&file, b"hello ", 0, 1), write(&file, b"world", 6, 2), read(&file, &mut back, 0, 3)];
+        sqes[0].flags = LINK;
+        sqes[1].flags = LINK | ASYNC;
+        (results(&ring.run(&sqes)), back)
+    });
+}
+
+#[test]
+fn the_position_moves_with_offset_minus_one() {
+    both(|engine| {
+        let file = file(b"abcdefghij");
+        let mut ring = Ring::new(engine, 8, 0);
+        let (mut a, mut b, mut c) = ([0u8; 3], [0u8; 3], [0u8; 9]);
+        let mut sqes = [
+            read(&file, &mut a, u64::MAX, 1),
+            read(&file, &mut b, u64::MAX, 2),
+            read(&file, &mut c, u64::MAX, 3),
+        ];
+        sqes[0].flags = LINK;
+        sqes[1].flags = LINK | ASYNC;
+        let results = results(&ring.run(&sqes));
+        // SAFETY: ours.
+        let position = unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_CUR) };
+        (results, a, b, c, position)
+    });
+}
+
+#[test]
+fn queued_appends_keep_their_order() {
+    let file = file(b"");
+    let mut ring = Ring::new(Engine::User, 64, 0);
+    let lines: Vec<String> = (0..64).map(|i| format!("line {i}\n")).collect();
+    let sqes: Vec<Sqe> = lines.iter().map(|line| write(&file, line.as_bytes(), u64::MAX, 1)).collect();
+    ring.run(&sqes);
+    let mut content = vec![0u8; 4096];
+    let length = results(&ring.run(&[read(&file, &mut content, 0, 2)]))[0].1 as usize;
+    assert_eq!(std::str::from_utf8(&content[..length]).unwrap(), lines.concat());
+}
+
+#[test]
+fn vectors_scatter_and_gather() {
+    both(|engine| {
+        let file = file(b"");
+        let mut ring = Ring::new(engine, 8, 0);
+        let (mut a, mut b, mut c) = (*b"one ", *b"", *b"three");
+        let vectors = [vector(&mut a), vector(&mut b), vector(&mut c)];
+        let written = results(&ring.run(&[vectored(IORING_OP_WRITEV, &file, &vectors, 0)]));
+        let (mut d, mut e) = ([0u8; 6], [0u8; 16]);
+        let vectors = [vector(&mut d), vector(&mut e)];
+        let read = results(&ring.run(&[vectored(IORING_OP_READV, &file, &vectors, 0)]));
+        let single = results(&ring.run(&[vectored(IORING_OP_READV, &file, &vectors[..1], 2)]));
+        let none = results(&ring.run(&[vectored(IORING_OP_READV, &file, &[], 0)]));
+        (written, read, single, none, d, e)
+    });
+}
+
+#[test]
+fn vectors_are_read_when_they_are_submitted() {
+    both(|engine| {
+        let (from, into) = pipe(0);
+        let mut ring = Ring::new(engine, 8, 0);
+        let (mut a, mut b) = ([0u8; 3], [0u8; 3]);
+        let mut vectors = [vector(&mut a), vector(&mut b)];
+        ring.push(vectored(IORING_OP_READV, &from, &vectors, 0));
+        assert_eq!(ring.enter(1, 0), 1);
+        vectors = [IoVector { base: 1, length: 1 << 40 }; 2];
+        (&into).write_all(b"abcdef").unwrap();
+        assert_eq!(ring.enter(0, 1), 0);
+        let results = results(&ring.reap_all());
+        assert_eq!(vectors[0].base, 1);
+        (results, a, b)
+    });
+}
+
+#[test]
+fn pipes_ignore_the_offset_and_wait() {
+    both(|engine| {
+        let (from, into) = pipe(0);
+        let mut ring = Ring::new(engine, 8, 0);
+        let (mut a, mut b) = ([0u8; 4], [0u8; 4]);
+        ring.push(read(&from, &mut a, 0, 1));
+        ring.push(read(&from, &mut b, 99, 2));
+        assert_eq!(ring.enter(2, 0), 2);
+        let early = ring.reap_all();
+        (&into).write_all(b"12345").unwrap();
+        assert_eq!(ring.enter(0, 2), 0);
+        let mut lengths: Vec<i32> = ring.reap_all().iter().map(|cqe| cqe.res).collect();
+        lengths.sort_unstable();
+        (early, lengths)
+    });
+}
+
+#[test]
+fn a_full_pipe_waits_for_room() {
+    both(|engine| {
+        let (from, into) = pipe(0);
+        let mut ring = Ring::new(engine, 8, 0);
+        // SAFETY: ours.
+        let size = unsafe { libc::fcntl(into.as_raw_fd(), libc::F_GETPIPE_SZ) } as usize;
+        let data = vec![7u8; size];
+        let first = results(&ring.run(&[write(&into, &data, 0, 1)]));
+        ring.push(write(&into, &data[..4096], 0, 2));
+        assert_eq!(ring.enter(1, 0), 1);
+        let early = ring.reap_all();
+        let mut drained = vec![0u8; size];
+        assert_eq!(std::io::Read::read(&mut &from, &mut drained).unwrap(), size);
+        assert_eq!(ring.enter(0, 1), 0);
+        (first[0].1 as usize == size, early, results(&ring.reap_all()))
+    });
+}
+
+#[test]
+fn nonblocking_files_wait_all_the_same() {
+    both(|engine| {
+        let (from, into) = pipe(libc::O_NONBLOCK);
+        let mut ring = Ring::new(engine, 8, 0);
+        let mut buffer = [0u8; 4];
+        ring.push(read(&from, &mut buffer, 0, 1));
+        assert_eq!(ring.enter(1, 0), 1);
+        let early = ring.reap_all();
+        (&into).write_all(b"abcd").unwrap();
+        assert_eq!(ring.enter(0, 1), 0);
+        (early, results(&ring.reap_all()), buffer)
+    });
+}
+
+#[test]
+fn rw_flags() {
+    both(|engine| {
+        let file = file(b"0123456789");
+        let (from, _into) = pipe(0);
+        let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
+        let mut buffer = [0u8; 4];
+        let with = |file: &File, op_flags: i32, user_data| {
+            let mut buffer = [0u8; 4];
+            Sqe { op_flags: op_flags as u32, ..read(file, &mut buffer, 0, user_data) }
+        };
+        let mut nowait = read(&file, &mut buffer, 0, 1);
+        nowait.op_flags = libc::RWF_NOWAIT as u32;
+        let sqes = [
+            nowait,
+            with(&from, libc::RWF_NOWAIT, 2),
+            with(&file, libc::RWF_HIPRI, 3),
+            with(&file, 0x4000_0000, 4),
+            Sqe { op_flags: libc::RWF_APPEND as u32, ..write(&file, b"end", 0, 5) },
+            Sqe { op_flags: libc::RWF_DSYNC as u32, ..write(&file, b"A", 0, 6) },
+        ];
+        let results = results(&ring.run(&sqes));
+        (results, buffer)
+    });
+}
+
+#[test]
+fn hostile_memory() {
+    both(|engine| {
+        let file = file(b"0123456789");
+        let mut ring = Ring::new(engine, 32, IORING_SETUP_SUBMIT_ALL);
+        let at = |opcode, addr: u64, len: u32, user_data| Sqe {
+            fd: file.as_raw_fd(),
+            addr,
+            len,
+            ..sqe(opcode, user_data)
+        };
+        let negative = [IoVector { base: 0x1000, length: u64::MAX }; 2];
+        let nowhere = [IoVector { base: 0x1000, length: 8 }, IoVector { base: 0x2000, length: 8 }];
+        ring.push(at(IORING_OP_READ, 0, 8, 1));
+        ring.push(at(IORING_OP_READ, 0x1000, 8, 2));
+        ring.push(at(IORING_OP_READ, u64::MAX - 100, 8, 3));
+        ring.push(at(IORING_OP_WRITE, 0x1000, 8, 4));
+        ring.push(at(IORING_OP_READV, 0, 1, 5));
+        ring.push(at(IORING_OP_READV, 0x1000, 4, 6));
+        ring.push(at(IORING_OP_READV, 0x1000, 1025, 7));
+        ring.push(at(IORING_OP_READV, negative.as_ptr() as u64, 1, 8));
+        ring.push(at(IORING_OP_READV, negative.as_ptr() as u64, 2, 9));
+        ring.push(at(IORING_OP_READV, nowhere.as_ptr() as u64, 2, 10));
+        ring.push(at(IORING_OP_WRITEV, nowhere.as_ptr() as u64, 1, 11));
+        ring.push(at(IORING_OP_READ, 0x1000, 0, 12));
+        assert_eq!(ring.enter(12, 12), 12);
+        results(&ring.reap_all())
+    });
+}
+
+#[test]
+fn bad_files_and_fields() {
+    both(|engine| {
+        let content = file(b"0123456789");
+        let directory = File::open("/tmp").unwrap();
+        let read_only = File::open("/proc/self/exe").unwrap();
+        let mut ring = Ring::new(engine, 32, IORING_SETUP_SUBMIT_ALL);
+        let mut buffer = [0u8; 4];
+        let good = read(&content, &mut buffer, 0, 0);
+        let sqes = [
+            Sqe { fd: -1, user_data: 1, ..good },
+            Sqe { fd: 900_000, user_data: 2, ..good },
+            Sqe { fd: directory.as_raw_fd(), user_data: 3, ..good },
+            Sqe { off: u64::MAX - 1, user_data: 4, ..good },
+            Sqe { ioprio: 0xffff, user_data: 5, ..good },
+            Sqe { ioprio: 2 << 13, user_data: 6, ..good },
+            Sqe { ioprio: 3, user_data: 7, ..good },
+            Sqe { fd: 3, flags: FIXED, user_data: 8, ..good },
+            Sqe { fd: read_only.as_raw_fd(), user_data: 9, ..write(&content, b"x", 0, 0) },
+            Sqe { fd: ring.fd, user_data: 10, ..good },
+        ];
+        results(&ring.run(&sqes))
+    });
+}
+
+#[test]
+fn syncs() {
+    both(|engine| {
+        let file = file(b"0123456789");
+        let (from, _into) = pipe(0);
+        let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
+        let fsync = Sqe { fd: file.as_raw_fd(), ..sqe(IORING_OP_FSYNC, 1) };
+        let range = Sqe { fd: file.as_raw_fd(), len: 4096, op_flags: 7, ..sqe(IORING_OP_SYNC_FILE_RANGE, 2) };
+        let sqes = [
+            fsync,
+            Sqe { op_flags: 1, user_data: 11, ..fsync },
+            Sqe { op_flags: 2, user_data: 12, ..fsync },
+            Sqe { off: u64::MAX, user_data: 13, ..fsync },
+            Sqe { addr: 1, user_data: 14, ..fsync },
+            Sqe { fd: from.as_raw_fd(), user_data: 15, ..fsync },
+            Sqe { ioprio: 1, user_data: 16, ..fsync },
+            range,
+            Sqe { op_flags: 0x80, user_data: 21, ..range },
+            Sqe { buf_index: 1, user_data: 22, ..range },
+            Sqe { fd: from.as_raw_fd(), user_data: 23, ..range },
+        ];
+        results(&ring.run(&sqes))
+    });
+}
+
+#[test]
+fn allocation_and_advice() {
+    both(|engine| {
+        let file = file(b"0123456789");
+        let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
+        let fd = file.as_raw_fd();
+        let allocate = Sqe { fd, addr: 8192, off: 100, ..sqe(IORING_OP_FALLOCATE, 1) };
+        let truncate = Sqe { fd, off: 5, ..sqe(IORING_OP_FTRUNCATE, 2) };
+        let mut memory = vec![0u8; 16384];
+        let page = (memory.as_mut_ptr() as u64 + 4095) & !4095;
+        let length = |ring: &mut Ring, sqes: &[Sqe]| {
+            let cqes = ring.run(sqes);
+            (results(&cqes), file.metadata().unwrap().len())
+        };
+        [
+            length(&mut ring, &[allocate]),
+            length(&mut ring, &[truncate]),
+            length(
+                &mut ring,
+                &[
+                    Sqe { len: 0x7777, user_data: 11, ..allocate },
+                    Sqe { addr: 0, user_data: 12, ..allocate },
+                    Sqe { op_flags: 1, user_data: 13, ..allocate },
+                    Sqe { len: 1, user_data: 21, ..truncate },
+                    Sqe { off: u64::MAX, user_data: 22, ..truncate },
+                    Sqe { fd, len: 4096, op_flags: 4, ..sqe(IORING_OP_FADVISE, 31) },
+                    Sqe { fd, addr: 4096, op_flags: 99, ..sqe(IORING_OP_FADVISE, 32) },
+                    Sqe { addr: page, len: 4096, op_flags: 4, ..sqe(IORING_OP_MADVISE, 41) },
+                    Sqe { addr: page, off: 4096, op_flags: 4, ..sqe(IORING_OP_MADVISE, 42) },
+                    Sqe { addr: 0x1000, len: 4096, op_flags: 3, ..sqe(IORING_OP_MADVISE, 43) },
+                    Sqe { addr: page, len: 4096, op_flags: 999, ..sqe(IORING_OP_MADVISE, 44) },
+                ],
+            ),
+        ]
+    });
+}
+
+#[test]
+fn a_file_may_be_closed_under_a_waiting_read() {
+    both(|engine| {
+        let (from, into) = pipe(0);
+        let mut ring = Ring::new(engine, 8, 0);
+        let mut buffer = [0u8; 4];
+        ring.push(read(&from, &mut buffer, 0, 1));
+        assert_eq!(ring.enter(1, 0), 1);
+        if engine == Engine::User {
+            anyring_engine::door::closed(from.as_raw_fd());
+        }
+        drop(from);
+        (&into).write_all(b"abcd").unwrap();
+        assert_eq!(ring.enter(0, 1), 0);
+        let results = results(&ring.reap_all());
+        // The read was the last to hold the pipe's reading end.
+        // SAFETY: ours.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+        let broken = (&into).write(b"x").map_err(|error| error.kind());
+        (results, buffer, broken)
+    });
+}
+
+#[test]
+fn an_eventfd_counts() {
+    both(|engine| {
+        // SAFETY: a descriptor of ours.
+        let event = unsafe { File::from_raw_fd(libc::eventfd(0, 0)) };
+        let mut ring = Ring::new(engine, 8, 0);
+        let mut buffer = [0u8; 8];
+        ring.push(read(&event, &mut buffer, 0, 1));
+        assert_eq!(ring.enter(1, 0), 1);
+        let early = ring.reap_all();
+        ring.push(write(&event, &5u64.to_ne_bytes(), 0, 2));
+        assert_eq!(ring.enter(1, 2), 1);
+        (early, results(&ring.reap_all()), buffer)
+    });
+}
