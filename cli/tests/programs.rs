@@ -77,6 +77,32 @@ fn children_have_rings_too() {
     }
 }
 
+/// A program that asks for the kernel's engine below one that runs on ours: the filter is still there.
+#[test]
+fn the_kernels_engine_below_ours() {
+    let program = compile("nop-inline", "nop.c", &[]);
+    let script = format!("ANYRING_ENGINE=kernel exec '{}'", program.display());
+    let mut command = std::process::Command::new(support::anyring());
+    let output = command.args(["run", "--engine", "user", "sh", "-c", &script]).output().unwrap();
+    let native = std::process::Command::new(&program).output().unwrap();
+    assert_eq!(support::Outcome::from(&output), support::Outcome::from(&native));
+}
+
+/// However long the chain of programs, one filter serves it.
+#[test]
+fn filters_do_not_pile_up() {
+    let count = |script: &str| -> u32 {
+        let script = format!("{script} && sed -n 's/^Seccomp_filters:\t//p' /proc/self/status");
+        let output = support::denied(1).args(["sh", "-c", &script]).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).trim().parse().unwrap_or(0)
+    };
+    let one = count("true");
+    assert_eq!(count("sh -c 'sh -c true'"), one);
+    let nested = "sh -c \"sh -c 'true && sed -n /^Seccomp_filters/p /proc/self/status'\"";
+    let output = support::denied(1).args(["sh", "-c", nested]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), format!("Seccomp_filters:\t{one}\n"));
+}
+
 /// A static program at a fixed address loads no library, and must not be killed for that: it gets
 /// the answer that it would get without anyring.
 #[test]

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use linux_raw_sys::general as raw;
 
 /// Whether a ring was ever created here; without one no descriptor needs a look.
-static RINGS: AtomicBool = AtomicBool::new(false);
+pub static RINGS: AtomicBool = AtomicBool::new(false);
 
 /// Whether `number` is one of the three calls.
 #[inline]

@@ -42,6 +42,13 @@ int main(int count, char **arguments) {
         _exit(98);
     }
     finish("vfork and execv", child);
+    if ((child = vfork()) == 0) {
+        close(ring.fd);
+        execv(self, call);
+        _exit(98);
+    }
+    finish("vfork, a ring closed in the child", child);
+    CHECK(ring_nop(&ring, 5) == 0);
     CHECK(posix_spawn(&child, self, 0, 0, call, nothing) == 0);
     finish("posix_spawn without an environment", child);
     char *preload[] = {"LD_PRELOAD=", 0};

@@ -96,6 +96,17 @@ static void waits(void) {
     printf("a handler jumps out of a wait; a NOP after it: %d\n", ring_nop(&ring, 7));
 }
 
+/* Handlers may run on a stack of their own, and a trap does: a small one must do. */
+static void small_stack(void) {
+    size_t size = 16384;
+    char *stack = mmap(0, size + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(stack != MAP_FAILED && mprotect(stack, 4096, PROT_NONE) == 0);
+    stack_t small = {.ss_sp = stack + 4096, .ss_size = size}, none = {.ss_flags = SS_DISABLE};
+    CHECK(sigaltstack(&small, 0) == 0);
+    printf("a NOP with a small signal stack: %d\n", ring_nop(&ring, 13));
+    CHECK(sigaltstack(&none, 0) == 0);
+}
+
 static void masks(void) {
     sigset_t all, old;
     sigfillset(&all);
@@ -148,6 +159,7 @@ static void faults(void) {
 
 int main(int count_arguments, char **arguments) {
     CHECK(ring_open(&ring, 8, 0) == 0);
+    small_stack();
     masks();
     actions();
     faults();

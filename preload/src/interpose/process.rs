@@ -1,7 +1,10 @@
-//! `fork` and the ends of the process.
+//! `fork`, `vfork` and the ends of the process.
 
-use crate::{start, sys};
+use crate::next::next;
+use crate::{dispatch, start, sys};
+use core::arch::naked_asm;
 use core::ffi::{CStr, c_int, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering};
 
 unsafe extern "C" {
     fn dlsym(handle: *mut c_void, name: *const core::ffi::c_char) -> *mut c_void;
@@ -15,8 +18,65 @@ fn find(name: &CStr) -> *mut c_void {
     unsafe { dlsym(core::ptr::null_mut(), name.as_ptr()) }
 }
 
+/// The C library's `vfork`, and before it is found its `fork`.
+static VFORK: AtomicPtr<c_void> = AtomicPtr::new(fork_instead as *mut c_void);
+
+/// `vfork(2)`; a plain `fork` once there are rings.
+///
+/// The child of a `vfork` runs in its parent's memory but has descriptors of its own: what it closes
+/// and duplicates before `exec` would change what is known of the parent's. POSIX allows the exchange.
+///
+/// # Safety
+/// As in C.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vfork() -> c_int {
+    // No frame of ours may lie between the two returns.
+    naked_asm!(
+        "cmp byte ptr [rip + {rings}], 0",
+        "jne {fork}",
+        "jmp qword ptr [rip + {vfork}]",
+        rings = sym dispatch::RINGS,
+        fork = sym fork_instead,
+        vfork = sym VFORK,
+    )
+}
+
+/// As on x86-64.
+///
+/// # Safety
+/// As in C.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vfork() -> c_int {
+    naked_asm!(
+        "adrp x9, {rings}",
+        "ldrb w9, [x9, #:lo12:{rings}]",
+        "cbnz w9, 1f",
+        "adrp x9, {vfork}",
+        "ldr x9, [x9, #:lo12:{vfork}]",
+        "br x9",
+        "1: b {fork}",
+        rings = sym dispatch::RINGS,
+        fork = sym fork_instead,
+        vfork = sym VFORK,
+    )
+}
+
+extern "C" fn fork_instead() -> c_int {
+    next!(c"fork", fn() -> c_int,)
+}
+
 /// Asks the C library to tell the child of each fork.
 pub fn register_fork() {
+    const NEXT: *mut c_void = core::ptr::without_provenance_mut(usize::MAX);
+    // SAFETY: the name ends with zero.
+    let vfork = unsafe { dlsym(NEXT, c"vfork".as_ptr()) };
+    if !vfork.is_null() {
+        VFORK.store(vfork, Ordering::Relaxed);
+    }
     // glibc's `pthread_atfork` is linked statically into each object and calls this.
     let register = find(c"__register_atfork");
     if !register.is_null() {
