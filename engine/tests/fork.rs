@@ -2,15 +2,47 @@
 
 mod common;
 
+use std::sync::LazyLock;
+
 use common::*;
+
+/// Whether the system has `MADV_WIPEONFORK`, by which the engine notices a fork; a door must tell it where
+/// there is none. An emulator (qemu-user) may say yes to the call and do nothing.
+fn pages_are_wiped() -> bool {
+    static WIPED: LazyLock<bool> = LazyLock::new(|| {
+        // SAFETY: a page of our own, and a child that only reads it.
+        unsafe {
+            let (access, flags) =
+                (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            let page = libc::mmap(std::ptr::null_mut(), 4096, access, flags, -1, 0);
+            assert_ne!(page, libc::MAP_FAILED);
+            if libc::madvise(page, 4096, libc::MADV_WIPEONFORK) != 0 {
+                return false;
+            }
+            page.cast::<u8>().write(1);
+            let pid = libc::fork();
+            if pid == 0 {
+                libc::_exit(i32::from(page.cast::<u8>().read()));
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(pid, &mut status, 0), pid);
+            libc::WEXITSTATUS(status) == 0
+        }
+    });
+    *WIPED
+}
 
 /// Runs `body` in a child; true where it ended well.
 fn in_child(body: impl FnOnce() -> bool) -> bool {
+    let wiped = pages_are_wiped();
     // SAFETY: the child runs `body` and leaves by `_exit`.
     unsafe {
         let pid = libc::fork();
         assert!(pid >= 0, "a child");
         if pid == 0 {
+            if !wiped {
+                anyring_engine::door::forked();
+            }
             libc::_exit(i32::from(!body()));
         }
         let mut status = 0;
