@@ -1,12 +1,8 @@
 //! Programs linked to a fixed address lie in the lowest 4 GiB, where [`crate::filter`] may not reach.
 
-use crate::{arch, sys};
-use core::ffi::{CStr, c_char, c_ulong, c_void};
+use crate::{arch, next, sys};
+use core::ffi::{CStr, c_ulong};
 use linux_raw_sys::general as raw;
-
-unsafe extern "C" {
-    fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
-}
 
 /// The first address that is not low.
 const END: usize = 1 << 32;
@@ -20,8 +16,7 @@ pub fn program_is_low() -> bool {
 pub fn program_entry() -> Option<usize> {
     const NAME: &CStr = c"getauxval";
     const AT_ENTRY: c_ulong = 9;
-    // SAFETY: the name ends with zero; null is `RTLD_DEFAULT`.
-    let address = unsafe { dlsym(core::ptr::null_mut(), NAME.as_ptr()) };
+    let address = next::find(next::Place::Anywhere, NAME);
     if address.is_null() {
         return None;
     }

@@ -1,18 +1,99 @@
 //! The functions that ours stand in front of.
 //!
 //! Found by `dlsym(RTLD_NEXT)` when first needed. `dlsym` itself is a weak reference, and nothing
-//! else binds this library to a particular C library, so that one build serves all.
+//! else binds this library to a particular C library, so that one build serves all. Before glibc 2.34
+//! `dlsym` lives in a library that a program need not have; glibc's own names for it lead there.
 
+use core::arch::{asm, global_asm};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 unsafe extern "C" {
     fn __errno_location() -> *mut c_int;
-    fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
 }
 
-/// `RTLD_NEXT`.
-const NEXT: *mut c_void = core::ptr::without_provenance_mut(usize::MAX);
+/// Where to look for a name.
+#[derive(Clone, Copy, Debug)]
+pub enum Place {
+    /// `RTLD_DEFAULT`.
+    Anywhere,
+    /// `RTLD_NEXT`: behind this library.
+    Next,
+}
+
+global_asm!(".weak dlsym", ".weak __libc_dlopen_mode", ".weak __libc_dlsym");
+
+/// The address of a weak symbol, null where nobody defines it.
+macro_rules! weak {
+    ($name:literal) => {{
+        let address: *mut c_void;
+        // SAFETY: reads this library's own table of addresses.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            asm!(
+                concat!("mov {}, qword ptr [rip + ", $name, "@GOTPCREL]"),
+                out(reg) address,
+                options(nostack, readonly, pure, preserves_flags),
+            );
+        }
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        unsafe {
+            asm!(
+                concat!("adrp {0}, :got:", $name),
+                concat!("ldr {0}, [{0}, #:got_lo12:", $name, "]"),
+                out(reg) address,
+                options(nostack, readonly, pure, preserves_flags),
+            );
+        }
+        address
+    }};
+}
+
+/// The address of `dlsym`.
+fn locate() -> *mut c_void {
+    const NOW: c_int = 2;
+    /// `__RTLD_DLOPEN`.
+    const BY_PROGRAM: c_int = c_int::MIN;
+    let address = weak!("dlsym");
+    let (open, find) = (weak!("__libc_dlopen_mode"), weak!("__libc_dlsym"));
+    if !address.is_null() || open.is_null() || find.is_null() {
+        return address;
+    }
+    type Open = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
+    type Find = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+    // SAFETY: glibc's function of this name has this type.
+    let open: Open = unsafe { core::mem::transmute(open) };
+    // SAFETY: as above.
+    let find: Find = unsafe { core::mem::transmute(find) };
+    // SAFETY: the names end with zero.
+    unsafe {
+        let library = open(c"libdl.so.2".as_ptr(), NOW | BY_PROGRAM);
+        if library.is_null() { library } else { find(library, c"dlsym".as_ptr()) }
+    }
+}
+
+/// `dlsym(3)`: the address of `name`, null where there is none.
+pub fn find(place: Place, name: &CStr) -> *mut c_void {
+    static DLSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+    let mut address = DLSYM.load(Ordering::Relaxed);
+    if address.is_null() {
+        address = locate();
+        DLSYM.store(address, Ordering::Relaxed);
+    }
+    if address.is_null() {
+        return address;
+    }
+    // SAFETY: `dlsym` has this type.
+    let dlsym: unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void =
+        unsafe { core::mem::transmute(address) };
+    let handle = match place {
+        Place::Anywhere => core::ptr::null_mut(),
+        Place::Next => core::ptr::without_provenance_mut(usize::MAX),
+    };
+    // SAFETY: the name ends with zero.
+    unsafe { dlsym(handle, name.as_ptr()) }
+}
 
 /// A function of the C library, by name.
 pub struct Next {
@@ -32,8 +113,7 @@ impl Next {
         if !address.is_null() {
             return address;
         }
-        // SAFETY: the name ends with zero.
-        let address = unsafe { dlsym(NEXT, self.name.as_ptr()) };
+        let address = find(Place::Next, self.name);
         self.address.store(address, Ordering::Relaxed);
         address
     }

@@ -1,21 +1,19 @@
 //! `fork`, `vfork` and the ends of the process.
 
 use crate::next::next;
-use crate::{dispatch, start, sys};
+use crate::{dispatch, next, start, sys};
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 unsafe extern "C" {
-    fn dlsym(handle: *mut c_void, name: *const core::ffi::c_char) -> *mut c_void;
     static __dso_handle: u8;
 }
 
 type Hook = Option<extern "C" fn()>;
 
 fn find(name: &CStr) -> *mut c_void {
-    // SAFETY: the name ends with zero; null is `RTLD_DEFAULT`.
-    unsafe { dlsym(core::ptr::null_mut(), name.as_ptr()) }
+    next::find(next::Place::Anywhere, name)
 }
 
 /// The C library's `vfork`, and before it is found its `fork`.
@@ -71,9 +69,7 @@ extern "C" fn fork_instead() -> c_int {
 
 /// Asks the C library to tell the child of each fork.
 pub fn register_fork() {
-    const NEXT: *mut c_void = core::ptr::without_provenance_mut(usize::MAX);
-    // SAFETY: the name ends with zero.
-    let vfork = unsafe { dlsym(NEXT, c"vfork".as_ptr()) };
+    let vfork = next::find(next::Place::Next, c"vfork");
     if !vfork.is_null() {
         VFORK.store(vfork, Ordering::Relaxed);
     }
