@@ -48,6 +48,7 @@ pub const FEATURES: u32 = IORING_FEAT_SINGLE_MMAP
     | IORING_FEAT_NATIVE_WORKERS
     | IORING_FEAT_CQE_SKIP
     | IORING_FEAT_LINKED_FILE
+    | IORING_FEAT_RECVSEND_BUNDLE
     | IORING_FEAT_MIN_TIMEOUT;
 
 /// Creates a ring; `params` is an address of the program.

@@ -525,3 +525,95 @@ fn waitall_keeps_its_buffer() {
         (all, list, memory)
     });
 }
+
+fn tcp_pair() -> (std::net::TcpStream, std::net::TcpStream) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (client, listener.accept().unwrap().0)
+}
+
+const BUNDLE: u16 = IORING_RECVSEND_BUNDLE as u16;
+const SHOTS: u16 = IORING_RECV_MULTISHOT as u16;
+
+#[test]
+fn bundles_fill_buffer_after_buffer() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let mut all = Vec::new();
+        for flags in [0, io_uring_register_pbuf_ring_flags::IOU_PBUF_RING_INC as u16] {
+            let (mut a, b) = tcp_pair();
+            let mut memory = [0u8; 64];
+            let mut buffers = Buffers::map(8, -1, 0);
+            assert_eq!(buffers.register(&ring, 1, flags), 0);
+            for (id, buffer) in memory.chunks_mut(8).enumerate() {
+                buffers.add(id as u16 * 3, buffer);
+            }
+            let sqe = Sqe {
+                fd: b.as_raw_fd(),
+                flags: SELECT,
+                buf_index: 1,
+                ioprio: BUNDLE,
+                ..sqe(IORING_OP_RECV, 1)
+            };
+            for (length, wanted) in [(16, 0), (24, 0), (8, 10), (3, 0), (5, 0), (9, 0)] {
+                a.write_all(&vec![length as u8; length]).unwrap();
+                let cqe = ring.run(&[Sqe { len: wanted, ..sqe }])[0];
+                all.push((cqe, head(&ring, 1)));
+            }
+            assert_eq!(unregister(&ring, 1), 0);
+            buffers.unmap();
+        }
+        all
+    });
+}
+
+#[test]
+fn multishot_bundles_end_with_the_buffers() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (mut a, b) = tcp_pair();
+        let mut memory = [0u8; 64];
+        let mut buffers = Buffers::map(8, -1, 0);
+        assert_eq!(buffers.register(&ring, 1, 0), 0);
+        for (id, buffer) in memory.chunks_mut(8).enumerate() {
+            buffers.add(id as u16, buffer);
+        }
+        let sqe = Sqe {
+            fd: b.as_raw_fd(),
+            flags: SELECT,
+            buf_index: 1,
+            ioprio: BUNDLE | SHOTS,
+            ..sqe(IORING_OP_RECV, 1)
+        };
+        submit(&mut ring, sqe);
+        let mut all = Vec::new();
+        for length in [8, 16, 5, 40] {
+            a.write_all(&vec![1; length]).unwrap();
+            all.push(wait(&mut ring));
+        }
+        all
+    });
+}
+
+#[test]
+fn bundles_send_all_there_is() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (a, mut b) = tcp_pair();
+        let mut memory = *b"abcdefghijklmnopqrstuvwx";
+        let mut buffers = Buffers::map(8, -1, 0);
+        assert_eq!(buffers.register(&ring, 1, 0), 0);
+        let sqe =
+            Sqe { fd: a.as_raw_fd(), flags: SELECT, buf_index: 1, ioprio: BUNDLE, ..sqe(IORING_OP_SEND, 1) };
+        let mut all = vec![ring.run(&[sqe])[0]];
+        for (id, buffer) in memory.chunks_mut(8).enumerate() {
+            buffers.add(id as u16, buffer);
+        }
+        all.extend(ring.run(&[sqe]));
+        buffers.add(7, &mut memory);
+        all.extend(ring.run(&[sqe]));
+        let mut text = [0u8; 48];
+        std::io::Read::read_exact(&mut b, &mut text).unwrap();
+        (all, text.to_vec(), head(&ring, 1))
+    });
+}

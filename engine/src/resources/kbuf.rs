@@ -10,6 +10,7 @@
 //!     for [`Core::post_more`] or to be added to the request's `cqe_flags`,
 //!   - [`Core::keep_buffer`]: the request goes on with it (a transfer retried for its rest),
 //!   - [`Core::return_buffer`]: nothing came of it, the next request gets it.
+//! - [`Core::select_buffers`] names as many as there are, for a bundle; [`Core::use_buffers`] follows.
 //! - [`Core::take_buffer`] is for an attempt made without the lock (a worker's), or on a file that
 //!   cannot be polled: the buffer is the request's own at once, as in the kernel, whatever comes.
 //! - [`Core::settle_buffer`] runs at every completion and does for a buffer still held what its
@@ -21,6 +22,7 @@
 //! that can fail, and nothing in it is believed but as the program's own addresses and lengths.
 
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU16, Ordering, fence};
 
 use linux_raw_sys::io_uring::{
@@ -33,10 +35,13 @@ use crate::memory::PBUF_OFFSET;
 use crate::request::RequestId;
 use crate::ring::Core;
 use crate::sys::{self, Fd};
-use crate::user;
+use crate::user::{self, IoVector};
 
 /// What one system call transfers at most (`MAX_RW_COUNT`).
 pub const MAX_TRANSFER: usize = 0x7fff_f000;
+
+/// Buffers of one bundle.
+const MOST_BUNDLED: u16 = 256;
 
 /// Bytes of one entry of a buffer ring.
 const ENTRY: u64 = 16;
@@ -148,6 +153,22 @@ impl BufferRing {
         Ok(Buffer { address, length: rest as u32, id: (rest >> 32) as u16 })
     }
 
+    /// Up to `count` entries from the head on.
+    fn entries(&self, count: u16) -> Result<Vec<Buffer>, Errno> {
+        let Memory::Program(start) = &self.memory else {
+            return (0..count).map(|step| self.entry(self.head.wrapping_add(step))).collect();
+        };
+        // Two copies at most, where the ring wraps.
+        let until_end = self.mask - (self.head & self.mask) + 1;
+        let first = count.min(until_end);
+        let mut raw: Vec<[u64; 2]> =
+            user::read_many(start + self.entry_offset(self.head), usize::from(first))?;
+        raw.extend(user::read_many::<[u64; 2]>(*start, usize::from(count - first))?);
+        let buffer =
+            |&[address, rest]: &[u64; 2]| Buffer { address, length: rest as u32, id: (rest >> 32) as u16 };
+        Ok(raw.iter().map(buffer).collect())
+    }
+
     /// Rewrites address and length of the entry at a position.
     fn set_entry(&self, position: u16, address: u64, length: u32) -> Result<(), Errno> {
         let offset = self.entry_offset(position);
@@ -201,11 +222,11 @@ impl BufferRing {
         }
     }
 
-    /// `used` bytes of the buffer at the head are the program's now. Returns whether it will see the
-    /// buffer used again.
-    fn commit(&mut self, used: usize) -> bool {
+    /// `used` bytes of `count` buffers from the head on are the program's now. Returns whether it
+    /// will see the last of them used again.
+    fn commit(&mut self, used: usize, count: u16) -> bool {
         if !self.incremental {
-            self.head = self.head.wrapping_add(1);
+            self.head = self.head.wrapping_add(count);
             return false;
         }
         let mut left = used as u64;
@@ -271,6 +292,50 @@ impl Core {
         Ok(span)
     }
 
+    /// Names the next buffers of the request's group, as many as there are, of `wanted` bytes in all
+    /// at most, where that is not 0. A list gives one.
+    ///
+    /// # Errors
+    /// As [`Core::select_buffer`].
+    pub fn select_buffers(&mut self, id: RequestId, wanted: usize) -> Result<Vec<IoVector>, Errno> {
+        let number = self.requests[id].sqe.buf_index;
+        let Some(Group::Ring(ring)) = self.groups.groups.get_mut(&number) else {
+            let span = self.select_buffer(id, wanted)?;
+            return Ok(alloc::vec![IoVector { base: span.address, length: span.length as u64 }]);
+        };
+        ring.tail = ring.read_tail()?;
+        // A tail that makes no sense must not make entries that the ring does not have.
+        let count = ring.available()?.min(ring.mask.saturating_add(1)).min(MOST_BUNDLED);
+        let incremental = ring.incremental;
+        let buffers = ring.entries(count)?;
+        let first = buffers.first().ok_or(Errno::ENOBUFS)?;
+        self.requests[id].buffer = Some(Selected { group: number, id: first.id, state: State::AtHead });
+        let mut left = if wanted == 0 { MAX_TRANSFER } else { wanted.min(MAX_TRANSFER) } as u64;
+        let mut vectors = Vec::new();
+        for buffer in &buffers {
+            let length = left.min(u64::from(buffer.length));
+            // A whole buffer goes with each part: none for the end of what is wanted.
+            if length < u64::from(buffer.length) && !incremental && !vectors.is_empty() {
+                break;
+            }
+            vectors.push(IoVector { base: buffer.address, length });
+            left -= length;
+            if left == 0 {
+                break;
+            }
+        }
+        Ok(vectors)
+    }
+
+    /// Has the request's group given all that it had when it was last looked at?
+    pub fn is_group_empty(&self, id: RequestId) -> bool {
+        match self.groups.groups.get(&self.requests[id].sqe.buf_index) {
+            Some(Group::List(list)) => list.is_empty(),
+            Some(Group::Ring(ring)) => ring.head == ring.tail,
+            None => true,
+        }
+    }
+
     /// Is there a buffer in the request's group?
     ///
     /// # Errors
@@ -298,30 +363,40 @@ impl Core {
     /// The request has used `used` bytes of the buffer it holds: how its CQE says so. 0 where it
     /// holds none.
     pub fn use_buffer(&mut self, id: RequestId, used: usize) -> u32 {
+        self.use_buffers(id, used, 1)
+    }
+
+    /// As [`Core::use_buffer`], of `count` buffers named by [`Core::select_buffers`].
+    pub fn use_buffers(&mut self, id: RequestId, used: usize, count: u16) -> u32 {
         let Some(selected) = self.requests[id].buffer.take() else { return 0 };
         let more = match selected.state {
             State::Listed(_) => false,
             State::Kept { more } => more,
-            State::AtHead => self.commit_ring(selected.group, used),
+            State::AtHead => self.commit_ring(selected.group, used, count),
         };
         report(selected.id, more)
     }
 
     /// The request goes on with the buffer it holds, of which `used` bytes are spoken for.
     pub fn keep_buffer(&mut self, id: RequestId, used: usize) {
+        self.keep_buffers(id, used, 1);
+    }
+
+    /// As [`Core::keep_buffer`], of `count` buffers.
+    pub fn keep_buffers(&mut self, id: RequestId, used: usize, count: u16) {
         let Some(mut selected) = self.requests[id].buffer else { return };
         let more = match selected.state {
             State::Kept { .. } => return,
             State::Listed(_) => false,
-            State::AtHead => self.commit_ring(selected.group, used),
+            State::AtHead => self.commit_ring(selected.group, used, count),
         };
         selected.state = State::Kept { more };
         self.requests[id].buffer = Some(selected);
     }
 
-    fn commit_ring(&mut self, group: u16, used: usize) -> bool {
+    fn commit_ring(&mut self, group: u16, used: usize, count: u16) -> bool {
         match self.groups.groups.get_mut(&group) {
-            Some(Group::Ring(ring)) => ring.commit(used),
+            Some(Group::Ring(ring)) => ring.commit(used, count),
             _ => false,
         }
     }

@@ -73,6 +73,20 @@ impl Message {
         })
     }
 
+    /// Of provided buffers, which are not chosen yet.
+    pub fn of_bundle(progress: Progress, to: Option<Box<Address>>) -> Message {
+        Message {
+            progress,
+            header: 0,
+            name: 0,
+            name_length: 0,
+            control: 0,
+            control_length: 0,
+            vectors: Vec::new(),
+            to,
+        }
+    }
+
     /// Copies the address to send to.
     ///
     /// # Errors

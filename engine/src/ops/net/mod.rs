@@ -20,7 +20,7 @@ pub mod socket;
 use alloc::boxed::Box;
 
 use linux_raw_sys::general::EPOLLIN;
-use linux_raw_sys::io_uring::IORING_RECVSEND_POLL_FIRST;
+use linux_raw_sys::io_uring::{IORING_RECVSEND_BUNDLE, IORING_RECVSEND_POLL_FIRST};
 use linux_raw_sys::net::{MSG_DONTWAIT, MSG_WAITALL, SO_TYPE, SOCK_SEQPACKET, SOCK_STREAM};
 
 use super::{OpData, Outcome};
@@ -28,6 +28,7 @@ use crate::errno::Errno;
 use crate::request::{Flags, Request, RequestId};
 use crate::ring::Core;
 use crate::sys::{self, Fd};
+use crate::user::IoVector;
 use address::Address;
 use connect::Connect;
 use message::Message;
@@ -137,4 +138,23 @@ fn is_idle(core: &Core, id: RequestId, fd: Fd) -> bool {
 /// A socket whose partial transfers are gone on with when all was asked for (`MSG_WAITALL`).
 fn is_retried(fd: Fd) -> bool {
     sys::socket_option(fd, SO_TYPE).is_ok_and(|kind| matches!(kind as u32, SOCK_STREAM | SOCK_SEQPACKET))
+}
+
+/// Does the request take as many provided buffers at once as there are?
+fn bundles(request: &Request) -> bool {
+    u32::from(request.sqe.ioprio) & IORING_RECVSEND_BUNDLE != 0 && request.flags.has(Flags::BUFFER_SELECT)
+}
+
+/// How many of the vectors the first `used` bytes lie in.
+fn covering(vectors: &[IoVector], used: usize) -> u16 {
+    let mut left = used as u64;
+    let mut count = 0;
+    for vector in vectors {
+        if left == 0 {
+            break;
+        }
+        left -= left.min(vector.length);
+        count += 1;
+    }
+    count
 }

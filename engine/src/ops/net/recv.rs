@@ -2,12 +2,14 @@
 
 use linux_raw_sys::general::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLPRI, EPOLLRDHUP};
 use linux_raw_sys::io_uring::{
-    IORING_CQE_F_SOCK_NONEMPTY, IORING_RECV_MULTISHOT, IORING_RECVSEND_POLL_FIRST,
+    IORING_CQE_F_SOCK_NONEMPTY, IORING_RECV_MULTISHOT, IORING_RECVSEND_BUNDLE, IORING_RECVSEND_POLL_FIRST,
 };
 use linux_raw_sys::net::{MSG_CTRUNC, MSG_ERRQUEUE, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
 
 use super::message::empty_header;
-use super::{Data, Transfer, calls, ended, failed, is_idle, is_retried, polls_first, start};
+use super::{
+    Data, Transfer, bundles, calls, covering, ended, failed, is_idle, is_retried, polls_first, start,
+};
 use crate::driver::readiness::SocketKind;
 use crate::errno::Errno;
 use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
@@ -29,7 +31,7 @@ pub const RECV: Op = Op::new(
 .failed(failed);
 
 /// Flags in `ioprio`.
-const FLAGS: u32 = IORING_RECVSEND_POLL_FIRST | IORING_RECV_MULTISHOT;
+const FLAGS: u32 = IORING_RECVSEND_POLL_FIRST | IORING_RECV_MULTISHOT | IORING_RECVSEND_BUNDLE;
 
 /// As many CQEs a multishot request posts before others have their turn.
 const MOST_ROUNDS: u8 = 32;
@@ -77,29 +79,65 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
         return outcome;
     }
     loop {
-        let span = match memory(core, id) {
-            Ok(span) => span,
-            Err(errno) => return ended(core, id, errno),
-        };
-        let flags = core.requests[id].progress().flags;
-        let mut truncated = false;
-        let result = if flags & MSG_WAITALL == 0 {
-            calls::receive(fd, span, flags)
+        let attempt = if bundles(&core.requests[id]) && core.requests[id].buffer.is_none() {
+            receive_bundle(core, id, fd)
         } else {
-            receive_all(fd, span, flags, &mut truncated)
+            receive(core, id, fd)
         };
-        let attempt = Attempt {
-            result,
-            asked: span.length,
-            used: result.map_or(0, |count| count.min(span.length)),
-            reported: result.unwrap_or(0),
-            truncated,
-            may_retry: true,
+        let next = match attempt {
+            Ok(attempt) => conclude(core, id, fd, attempt),
+            Err(errno) => Next::Outcome(ended(core, id, errno)),
         };
-        if let Next::Outcome(outcome) = conclude(core, id, fd, attempt) {
+        if let Next::Outcome(outcome) = next {
             return outcome;
         }
     }
+}
+
+fn receive(core: &mut Core, id: RequestId, fd: Fd) -> Result<Attempt, Errno> {
+    let span = memory(core, id)?;
+    let flags = core.requests[id].progress().flags;
+    let mut truncated = false;
+    let result = if flags & MSG_WAITALL == 0 {
+        calls::receive(fd, span, flags)
+    } else {
+        let mut vector = IoVector { base: span.address, length: span.length as u64 };
+        receive_vectors(fd, core::slice::from_mut(&mut vector), flags, &mut truncated)
+    };
+    Ok(Attempt {
+        result,
+        asked: span.length,
+        used: result.map_or(0, |count| count.min(span.length)),
+        buffers: 1,
+        reported: result.unwrap_or(0),
+        truncated,
+        may_retry: true,
+    })
+}
+
+/// One receive into as many provided buffers as there are.
+fn receive_bundle(core: &mut Core, id: RequestId, fd: Fd) -> Result<Attempt, Errno> {
+    let wanted = core.requests[id].sqe.len as usize;
+    let mut vectors = core.select_buffers(id, wanted)?;
+    let flags = core.requests[id].progress().flags;
+    let mut truncated = false;
+    let result = receive_vectors(fd, &mut vectors, flags, &mut truncated);
+    let asked = vectors.iter().map(|vector| vector.length as usize).sum();
+    let used = result.map_or(0, |count| count.min(asked));
+    if let [only] = vectors[..] {
+        let transfer = core.requests[id].transfer();
+        transfer.address = only.base;
+        transfer.length = only.length as u32;
+    }
+    Ok(Attempt {
+        result,
+        asked,
+        used,
+        buffers: covering(&vectors, used),
+        reported: result.unwrap_or(0),
+        truncated,
+        may_retry: vectors.len() == 1,
+    })
 }
 
 /// What to do instead of an attempt, where one would be in vain.
@@ -145,12 +183,16 @@ fn memory(core: &mut Core, id: RequestId) -> Result<Span, Errno> {
     Ok(span)
 }
 
-/// A receive of which all matters: whether something was cut off, too.
-fn receive_all(fd: Fd, span: Span, flags: u32, truncated: &mut bool) -> Result<usize, Errno> {
-    let mut vector = IoVector { base: span.address, length: span.length as u64 };
+/// A receive that tells, too, whether something was cut off.
+fn receive_vectors(
+    fd: Fd,
+    vectors: &mut [IoVector],
+    flags: u32,
+    truncated: &mut bool,
+) -> Result<usize, Errno> {
     let mut header = empty_header();
-    header.msg_iov = (&raw mut vector).cast();
-    header.msg_iovlen = 1;
+    header.msg_iov = vectors.as_mut_ptr().cast();
+    header.msg_iovlen = vectors.len();
     let result = calls::receive_message(fd, &mut header, flags);
     *truncated = header.msg_flags & (MSG_TRUNC | MSG_CTRUNC) != 0;
     result
@@ -164,6 +206,8 @@ pub struct Attempt {
     pub asked: usize,
     /// How much of a provided buffer it used.
     pub used: usize,
+    /// How many provided buffers that is.
+    pub buffers: u16,
     /// What the CQE says for it.
     pub reported: usize,
     /// Something was cut off.
@@ -211,8 +255,10 @@ pub fn conclude(core: &mut Core, id: RequestId, fd: Fd, attempt: Attempt) -> Nex
         core.return_buffer(id);
     }
     let more = if emptied { 0 } else { more_waits(core, fd, count, attempt.asked) };
-    let flags = more | core.use_buffer(id, attempt.used);
-    if core.requests[id].flags.has(Flags::MULTISHOT) && count > 0 && core.post_more(id, result, flags) {
+    let flags = more | core.use_buffers(id, attempt.used, attempt.buffers);
+    let request = &core.requests[id];
+    let ends = count == 0 || bundles(request) && core.is_group_empty(id);
+    if request.flags.has(Flags::MULTISHOT) && !ends && core.post_more(id, result, flags) {
         return next_of_multishot(core, id, emptied);
     }
     core.requests[id].cqe_flags |= flags;

@@ -2,7 +2,7 @@
 
 use core::mem::offset_of;
 
-use linux_raw_sys::io_uring::io_uring_recvmsg_out;
+use linux_raw_sys::io_uring::{IORING_RECVSEND_BUNDLE, io_uring_recvmsg_out};
 use linux_raw_sys::net::{MSG_CTRUNC, MSG_TRUNC, msghdr};
 
 use super::address::LONGEST;
@@ -34,6 +34,9 @@ const OUT: usize = size_of::<io_uring_recvmsg_out>();
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     check(core, id)?;
     let request = &mut core.requests[id];
+    if u32::from(request.sqe.ioprio) & IORING_RECVSEND_BUNDLE != 0 {
+        return Err(Errno::EINVAL);
+    }
     let selects = request.flags.has(Flags::BUFFER_SELECT);
     let progress = start(request, 0);
     let message = Message::read(request.sqe.addr, selects, progress)?;
@@ -102,6 +105,7 @@ fn receive_single(message: &mut Message, fd: Fd) -> Attempt {
         result,
         asked,
         used: result.map_or(0, |count| count.min(asked)),
+        buffers: 1,
         reported: result.unwrap_or(0),
         truncated: header.msg_flags & (MSG_TRUNC | MSG_CTRUNC) != 0,
         may_retry,
@@ -148,5 +152,13 @@ fn receive_into(message: &mut Message, fd: Fd, span: Span) -> Result<Attempt, Er
             result = Err(errno);
         }
     }
-    Ok(Attempt { result, asked: payload, used: reported, reported, truncated: false, may_retry: false })
+    Ok(Attempt {
+        result,
+        asked: payload,
+        used: reported,
+        buffers: 1,
+        reported,
+        truncated: false,
+        may_retry: false,
+    })
 }

@@ -3,12 +3,12 @@
 use alloc::boxed::Box;
 
 use linux_raw_sys::general::EPOLLOUT;
-use linux_raw_sys::io_uring::IORING_RECVSEND_POLL_FIRST;
-use linux_raw_sys::net::MSG_NOSIGNAL;
+use linux_raw_sys::io_uring::{IORING_RECVSEND_BUNDLE, IORING_RECVSEND_POLL_FIRST};
+use linux_raw_sys::net::{MSG_NOSIGNAL, MSG_WAITALL};
 
 use super::address::Address;
 use super::message::Message;
-use super::{Data, Transfer, calls, ended, failed, is_retried, polls_first, start};
+use super::{Data, Transfer, bundles, calls, ended, failed, is_retried, polls_first, start};
 use crate::errno::Errno;
 use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
 use crate::request::{Flags, RequestId};
@@ -48,13 +48,21 @@ fn prep_send(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     if sqe.file_index >> 16 != 0 {
         return Err(Errno::EINVAL);
     }
-    check(sqe.len, sqe.ioprio)?;
-    let progress = start(request, MSG_NOSIGNAL);
+    let bundle = u32::from(sqe.ioprio) & IORING_RECVSEND_BUNDLE;
+    check(sqe.len, sqe.ioprio & !(bundle as u16))?;
+    if bundle != 0 && !request.flags.has(Flags::BUFFER_SELECT) {
+        return Err(Errno::EINVAL);
+    }
+    let progress = start(request, if bundle != 0 { MSG_NOSIGNAL | MSG_WAITALL } else { MSG_NOSIGNAL });
     let to = if sqe.off == 0 { None } else { Some(Address::read(sqe.off, i64::from(sqe.addr_len()))?) };
     if !request.flags.has(Flags::BUFFER_SELECT) && (sqe.addr as i64) < 0 {
         return Err(Errno::EFAULT);
     }
-    request.data = OpData::Net(Data::Transfer(Transfer { progress, length: sqe.len, address: sqe.addr, to }));
+    request.data = OpData::Net(if bundle != 0 {
+        Data::Message(Box::new(Message::of_bundle(progress, to)))
+    } else {
+        Data::Transfer(Transfer { progress, length: sqe.len, address: sqe.addr, to })
+    });
     Ok(())
 }
 
@@ -83,6 +91,9 @@ fn issue_send(core: &mut Core, id: RequestId) -> Outcome {
     let fd = core.requests[id].file.fd();
     if polls_first(core, id, fd, EPOLLOUT) {
         return Outcome::Wait(EPOLLOUT);
+    }
+    if bundles(&core.requests[id]) {
+        return issue_bundles(core, id, fd);
     }
     if let Err(errno) = take_memory(core, id) {
         return ended(core, id, errno);
@@ -126,6 +137,10 @@ fn issue_message(core: &mut Core, id: RequestId) -> Outcome {
     if polls_first(core, id, fd, EPOLLOUT) {
         return Outcome::Wait(EPOLLOUT);
     }
+    send_message(core, id, fd)
+}
+
+fn send_message(core: &mut Core, id: RequestId, fd: Fd) -> Outcome {
     loop {
         let message = core.requests[id].message();
         let asked = message.length();
@@ -140,6 +155,40 @@ fn issue_message(core: &mut Core, id: RequestId) -> Outcome {
             Some(outcome) => return outcome,
         }
     }
+}
+
+/// Sends all provided buffers there are, a bundle after another.
+fn issue_bundles(core: &mut Core, id: RequestId, fd: Fd) -> Outcome {
+    loop {
+        if core.requests[id].buffer.is_none()
+            && let Err(errno) = take_bundle(core, id)
+        {
+            return ended(core, id, errno);
+        }
+        let outcome = send_message(core, id, fd);
+        let Outcome::Complete(result) = outcome else { return outcome };
+        let request = &core.requests[id];
+        let ends = result <= 0 || request.flags.has(Flags::FAILED.with(Flags::WOKEN));
+        let flags = request.cqe_flags;
+        if ends || core.is_group_empty(id) || !core.post_more(id, result, flags) {
+            return outcome;
+        }
+        let request = &mut core.requests[id];
+        request.cqe_flags = 0;
+        request.progress().done = 0;
+    }
+}
+
+fn take_bundle(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    if !core.has_buffer_group(id) {
+        return Err(Errno::ENOENT);
+    }
+    let wanted = core.requests[id].sqe.len as usize;
+    let vectors = core.select_buffers(id, wanted)?;
+    let length = vectors.iter().map(|vector| vector.length as usize).sum();
+    core.keep_buffers(id, length, vectors.len() as u16);
+    core.requests[id].message().vectors = vectors;
+    Ok(())
 }
 
 /// The end of one attempt to send; `None` where another follows for the rest.
