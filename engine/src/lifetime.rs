@@ -7,6 +7,7 @@ use crate::driver::{Driver, Token, reactor};
 use crate::ops::timeout::Timeouts;
 use crate::registry;
 use crate::request::{FileHold, Phase, RequestId};
+use crate::resources::eventfd;
 use crate::ring::{Core, CoreGuard, Ring, live};
 use crate::sync::Mutex;
 use crate::sys::{self, Fd};
@@ -155,7 +156,10 @@ fn set_fork_mark() {
 /// No other thread of this process may use the engine.
 pub unsafe fn forked() {
     // SAFETY: passed on to the caller.
-    unsafe { WATCHES.reset() };
+    unsafe {
+        WATCHES.reset();
+        eventfd::forked();
+    }
     let mut watches = WATCHES.lock();
     if let Some(inotify) = watches.inotify.take() {
         sys::close(inotify);
@@ -244,12 +248,10 @@ impl Drop for Core {
         }
         self.files.close_all();
         self.readiness.forget_all();
-        let own = [
-            self.readiness.epoll,
-            self.external.kick,
-            self.external.readiness_fd,
-            self.external.eventfd.map(|eventfd| eventfd.fd),
-        ];
+        if let Some(eventfd) = self.external.eventfd.take() {
+            eventfd::release(eventfd);
+        }
+        let own = [self.readiness.epoll, self.external.kick, self.external.readiness_fd];
         for fd in own.into_iter().flatten().chain(self.external.sleepers.drain(..)) {
             sys::close(fd);
         }

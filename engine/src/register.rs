@@ -54,11 +54,18 @@ fn dispatch(guard: &mut CoreGuard<'_>, serial: u64, fd: Fd, call: &Register) -> 
         };
     }
     if is(Code::IORING_REGISTER_SYNC_CANCEL) {
-        return if call.argument == 0 || call.count != 1 {
-            Err(Errno::EINVAL)
+        return one(call).and_then(|argument| cancel::sync_cancel(guard, serial, argument));
+    }
+    if is(Code::IORING_REGISTER_EVENTFD) || is(Code::IORING_REGISTER_EVENTFD_ASYNC) {
+        let async_only = is(Code::IORING_REGISTER_EVENTFD_ASYNC);
+        return if call.count == 1 {
+            core.register_eventfd(call.argument, async_only)
         } else {
-            cancel::sync_cancel(guard, serial, call.argument)
+            Err(Errno::EINVAL)
         };
+    }
+    if is(Code::IORING_UNREGISTER_EVENTFD) {
+        return none(call).and_then(|()| core.unregister_eventfd());
     }
     if let Some(result) = core.register_resource(call) {
         return result;
@@ -83,11 +90,14 @@ fn one(call: &Register) -> Result<u64, Errno> {
     if call.argument == 0 || call.count != 1 { Err(Errno::EINVAL) } else { Ok(call.argument) }
 }
 
+/// A call that takes nothing.
+fn none(call: &Register) -> Result<(), Errno> {
+    if call.argument != 0 || call.count != 0 { Err(Errno::EINVAL) } else { Ok(()) }
+}
+
 impl crate::ring::Core {
     fn enable(&mut self, call: &Register) -> Result<usize, Errno> {
-        if call.argument != 0 || call.count != 0 {
-            return Err(Errno::EINVAL);
-        }
+        none(call)?;
         if !self.is(IORING_SETUP_R_DISABLED) {
             return Err(Errno::EBADFD);
         }

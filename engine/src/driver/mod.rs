@@ -136,6 +136,9 @@ impl Core {
         loop {
             self.run_finished();
             self.flush_timeouts();
+            if self.readiness.take_reports() {
+                self.harvest_now();
+            }
             if self.ready.is_empty() {
                 break;
             }

@@ -7,8 +7,8 @@
 //! nothing any more, or whose caller has been waiting inside for a whole tick, leaves the list;
 //! without a list the thread sleeps for good.
 //!
-//! A DEFER_TASKRUN ring is never driven from here: when it becomes ready its observers are told
-//! (eventfd, `IORING_SQ_TASKRUN`), and the program comes and drives it itself.
+//! A DEFER_TASKRUN ring is only watched from here: when something of it becomes ready its observers
+//! are told (eventfd, `IORING_SQ_TASKRUN`), and the program comes and drives it itself.
 
 use alloc::vec::Vec;
 use core::ffi::c_void;
@@ -55,7 +55,7 @@ static WAKES_AT_NS: AtomicU64 = AtomicU64::new(u64::MAX);
 pub fn attend(core: &mut Core) {
     let observed = core.external.eventfd.is_some() || core.external.readiness_fd.is_some();
     if core.external.attended {
-        if core.token.driver() == Driver::Nobody && observed && !core.defers() {
+        if core.token.driver() == Driver::Nobody && observed {
             take_over(core);
         }
         return;
@@ -169,11 +169,12 @@ extern "C" fn run(_: *mut c_void) {
             let data = event.data;
             if data == CLOSED {
                 lifetime::collect();
-            } else if data != KICK
-                && let Some(attended) =
-                    rings_now().iter().find(|a| core::ptr::from_ref(a.ring) as u64 == data)
-            {
-                drive(epoll, *attended);
+            } else if data != KICK {
+                // A ring that is gone may have left an entry with the same place.
+                let here = |a: &&Attended| core::ptr::from_ref(a.ring) as u64 == data;
+                for attended in rings_now().iter().filter(here) {
+                    drive(epoll, *attended);
+                }
             }
         }
         let now = sys::monotonic_ns();
@@ -181,7 +182,7 @@ extern "C" fn run(_: *mut c_void) {
             next_tick_ns = now + TICK_NS;
             tick();
         }
-        expire(now);
+        expire();
     }
 }
 
@@ -207,6 +208,7 @@ fn sleep_time(rings: &[Attended], next_tick_ns: u64) -> Option<u64> {
             until = until.min(next_tick_ns.max(now));
         }
         if core.token.driver() == Driver::Reactor
+            && !core.external.told
             && let Some(left) = core.timers.next_ns()
         {
             until = until.min(now.saturating_add(left));
@@ -226,28 +228,38 @@ fn drive(outer: Fd, attended: Attended) {
     let Some(epoll) = core.readiness.epoll else { return };
     let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
     let count = sys::epoll_wait(epoll, &mut events, Some(0), None).unwrap_or(0);
-    core.external.inline = false;
     core.take_events(&events[..count]);
-    core.advance();
-    core.hand_over();
-    core.notify();
+    proceed(core);
     let data = core::ptr::from_ref(core.ring) as u64;
     let _ = sys::epoll_ctl(outer, EPOLL_CTL_MOD, epoll, EPOLLIN | EPOLLONESHOT, data);
 }
 
+/// Something is ready, or due: goes on with it, or tells the observers of a ring that only its own
+/// thread may drive.
+fn proceed(core: &mut Core) {
+    if core.defers() {
+        let due = core.timers.next_ns() == Some(0);
+        if (due || !core.ready.is_empty()) && !core.external.told {
+            core.external.told = true;
+            core.notify_deferred();
+        }
+        return;
+    }
+    core.external.inline = false;
+    core.advance();
+    core.hand_over();
+    core.notify();
+}
+
 /// Fires timers of the rings that are driven from here.
-fn expire(now: u64) {
+fn expire() {
     for attended in rings_now() {
         let mut guard = attended.ring.lock();
         if let Some(core) = live(&mut guard, attended.serial)
             && core.token.driver() == Driver::Reactor
             && core.timers.next_ns().is_some_and(|left| left == 0)
         {
-            debug_assert!(now > 0, "time passes");
-            core.external.inline = false;
-            core.advance();
-            core.hand_over();
-            core.notify();
+            proceed(core);
         }
     }
 }
@@ -300,22 +312,9 @@ fn look_at(core: &mut Core, last_activity: u64) -> Option<u64> {
         return None;
     }
     if core.token.driver() == Driver::Nobody && quiet {
-        if core.defers() { observe(core) } else { take_over(core) }
+        take_over(core);
     }
     Some(core.activity)
-}
-
-/// A ring that only its own thread may drive: tell its observers if it became ready.
-fn observe(core: &mut Core) {
-    let ready = core
-        .readiness
-        .epoll
-        .is_some_and(|epoll| sys::poll_now(epoll, EPOLLIN).is_ok_and(|events| events != 0));
-    let due = core.timers.next_ns() == Some(0);
-    if (ready || due) && !core.external.told {
-        core.external.told = true;
-        core.notify_deferred();
-    }
 }
 
 /// In a child after `fork`: the parent's reactor is not here.

@@ -83,6 +83,8 @@ pub struct Readiness {
     /// Descriptor number to entry, plus one.
     by_fd: Vec<u32>,
     waiting: usize,
+    /// epoll has something to report that is to be seen before `enter` returns.
+    reports: bool,
     recheck: VecDeque<(u32, u32)>,
     recheck_next: VecDeque<(u32, u32)>,
     /// The submission under way is not followed by a wait: whoever has to look again later may be
@@ -111,6 +113,11 @@ impl Readiness {
     /// How many requests wait.
     pub fn waiting(&self) -> usize {
         self.waiting
+    }
+
+    /// Whether a poll was armed on something that may be ready, since the last time.
+    pub fn take_reports(&mut self) -> bool {
+        core::mem::take(&mut self.reports)
     }
 
     /// Requests wait whose registration may be stale.
@@ -249,15 +256,64 @@ impl Readiness {
 }
 
 impl Core {
-    /// Lets a request wait until its file is ready for one of `events`.
+    /// Lets a request wait until its file is ready for one of `events`, after an attempt showed that
+    /// it is not.
     ///
     /// # Errors
     /// `EPERM` where the file cannot be polled, `EBADF` where there is none.
     pub fn arm(&mut self, id: RequestId, events: u32) -> Result<(), Errno> {
+        let (index, kept) = self.listen(id, events)?;
+        let entry = &mut self.readiness.entries[index as usize];
+        entry.ready &= !(events & !STICKY);
+        if kept && matches!(self.requests[id].file, FileHold::Plain(_)) {
+            self.readiness.recheck_next.push_back((index, entry.generation));
+        }
+        Ok(())
+    }
+
+    /// Lets a poll wait for the next edge. With `renew`, an old registration is made anew, so that it
+    /// is known to be for this file; where others wait by it, it is not, and they see no edge twice.
+    /// True where epoll is going to report what the file is ready for now.
+    ///
+    /// # Errors
+    /// As for [`Core::arm`].
+    pub fn arm_poll(&mut self, id: RequestId, events: u32, renew: bool) -> Result<bool, Errno> {
+        let (index, kept) = self.listen(id, events)?;
+        let alone = self.readiness.entries[index as usize].waiters.len() == 1;
+        if !kept {
+            self.readiness.reports = true;
+        } else if renew && alone {
+            self.readiness.reports = true;
+            if let Err(errno) = self.renew(index) {
+                self.disarm(id);
+                self.requests[id].phase = Phase::Prepared;
+                return Err(errno);
+            }
+        }
+        Ok(!kept || renew && alone)
+    }
+
+    /// Has current readiness reported once more.
+    fn renew(&mut self, index: u32) -> Result<(), Errno> {
         let epoll = self.epoll()?;
-        let hold = self.requests[id].file;
-        self.forget_replaced(hold.fd());
-        let index = self.readiness.find_or_insert(hold.fd())?;
+        let entry = &mut self.readiness.entries[index as usize];
+        let data = (u64::from(entry.generation) << 32) | u64::from(index);
+        match sys::epoll_ctl(epoll, EPOLL_CTL_MOD, entry.fd, ALL_EVENTS | EPOLLET, data) {
+            Err(Errno::ENOENT) => {
+                entry.registered = false;
+                self.readiness.register(epoll, index)
+            }
+            other => other,
+        }
+    }
+
+    /// Puts a request among those that wait for its file, and registers that. Returns the entry, and
+    /// whether its registration was there before.
+    fn listen(&mut self, id: RequestId, events: u32) -> Result<(u32, bool), Errno> {
+        let epoll = self.epoll()?;
+        let fd = self.requests[id].file.fd();
+        self.forget_replaced(fd);
+        let index = self.readiness.find_or_insert(fd)?;
         let kept = self.readiness.entries[index as usize].registered;
         if let Err(errno) = self.readiness.register(epoll, index) {
             if self.readiness.entries[index as usize].waiters.is_empty() {
@@ -266,16 +322,12 @@ impl Core {
             return Err(errno);
         }
         let entry = &mut self.readiness.entries[index as usize];
-        entry.ready &= !(events & !STICKY);
         entry.waiters.push(Waiter { id, events: events | EPOLLERR | EPOLLHUP });
-        if kept && matches!(hold, FileHold::Plain(_)) {
-            self.readiness.recheck_next.push_back((index, entry.generation));
-        }
         self.readiness.waiting += 1;
         let request = &mut self.requests[id];
         request.phase = Phase::Waiting;
         request.events = 0;
-        Ok(())
+        Ok((index, kept))
     }
 
     /// If the engine was given the number for a new file: requests that wait on the file that had it

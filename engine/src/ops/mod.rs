@@ -8,6 +8,7 @@
 pub mod file;
 pub mod net;
 pub mod nop;
+pub mod poll;
 pub mod provide;
 pub mod rw;
 pub mod timeout;
@@ -273,8 +274,8 @@ const ROWS: [Op; COUNT] = [
     file::FSYNC,
     rw::READ_FIXED,
     rw::WRITE_FIXED,
-    absent(Code::IORING_OP_POLL_ADD, "POLL_ADD"),
-    absent(Code::IORING_OP_POLL_REMOVE, "POLL_REMOVE"),
+    poll::POLL_ADD,
+    poll::POLL_REMOVE,
     file::SYNC_FILE_RANGE,
     net::send::SENDMSG,
     net::recvmsg::RECVMSG,

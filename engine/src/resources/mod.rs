@@ -1,6 +1,7 @@
 //! What a ring has registered: files, buffers, provided buffers; and what it tells about itself.
 
 pub mod buffers;
+pub mod eventfd;
 pub mod files;
 pub mod kbuf;
 pub mod kinds;

@@ -109,6 +109,17 @@ pub fn is_open(fd: Fd) -> bool {
     fcntl(fd, nr::F_GETFD, 0).is_ok()
 }
 
+/// Is `fd` an eventfd? Where `/proc` does not tell, it counts as one.
+pub fn is_eventfd(fd: Fd) -> bool {
+    let mut target = [0u8; 32];
+    let path = proc_path(fd);
+    let directory = nr::AT_FDCWD as isize as usize;
+    let (path, buffer) = (path.as_ptr() as usize, target.as_mut_ptr() as usize);
+    // SAFETY: reads a C string, writes into a buffer of ours.
+    let length = unsafe { call(nr::__NR_readlinkat, [directory, path, buffer, target.len(), 0, 0]) };
+    length.is_ok_and(|length| target[..length].starts_with(b"anon_inode:[eventfd]")) || length.is_err()
+}
+
 /// Do two descriptors stand for one open file? Where the kernel does not compare them (`kcmp` is
 /// often forbidden), files of the same identity and mode of access count as one.
 pub fn same_file(a: Fd, b: Fd) -> bool {

@@ -1,0 +1,226 @@
+//! POLL_ADD and POLL_REMOVE.
+//!
+//! A single poll asks once and then waits for the ring's epoll instance. A multishot one posts per
+//! edge: where its descriptor is ready already, the first edge is the one that registering it makes
+//! epoll report, so that none is posted twice.
+//!
+//! A ring's descriptor is a memfd, always ready: its stand-in ([`door::readiness_fd`]) is polled
+//! instead. Finding that takes the other ring's lock, so it is done as blocking work, without ours.
+
+use linux_raw_sys::general::{
+    EPOLLERR, EPOLLET, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLONESHOT, EPOLLRDHUP, POLLNVAL,
+};
+use linux_raw_sys::io_uring::{
+    IORING_POLL_ADD_LEVEL, IORING_POLL_ADD_MULTI, IORING_POLL_UPDATE_EVENTS, IORING_POLL_UPDATE_USER_DATA,
+};
+
+use super::{Caps, Code, Field, Op, Outcome};
+use crate::door;
+use crate::driver::work::Work;
+use crate::errno::Errno;
+use crate::request::{FileHold, Flags, Phase, RequestId};
+use crate::resources::eventfd;
+use crate::ring::Core;
+use crate::sys::{self, Fd};
+
+/// `IORING_OP_POLL_ADD`.
+pub const POLL_ADD: Op = Op::new(Code::IORING_OP_POLL_ADD, "POLL_ADD", Caps::FILE, prep, issue)
+    .fields(&[Field::Fd, Field::OpFlags, Field::Length])
+    .block(find_stand_in)
+    .finish(poll_stand_in);
+
+/// `IORING_OP_POLL_REMOVE`.
+pub const POLL_REMOVE: Op =
+    Op::new(Code::IORING_OP_POLL_REMOVE, "POLL_REMOVE", Caps::NONE, prep_remove, issue_remove).fields(&[
+        Field::Address,
+        Field::Offset,
+        Field::OpFlags,
+        Field::Length,
+    ]);
+
+/// Conditions, as opposed to flags of behaviour.
+const CONDITIONS: u32 = 0xffff;
+/// Reported whether asked for or not.
+const ALWAYS: u32 = EPOLLERR | EPOLLHUP | EPOLLRDHUP;
+
+/// The events of an SQE with the flags that say how they are waited for.
+fn parse_events(events: u32, flags: u32) -> u32 {
+    let mut events = events & (CONDITIONS | EPOLLEXCLUSIVE | EPOLLONESHOT | EPOLLET);
+    if flags & IORING_POLL_ADD_MULTI == 0 {
+        events |= EPOLLONESHOT;
+    }
+    if flags & IORING_POLL_ADD_LEVEL == 0 {
+        events |= EPOLLET;
+    }
+    events
+}
+
+fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let request = &mut core.requests[id];
+    let sqe = &mut request.sqe;
+    let multishot = sqe.len & IORING_POLL_ADD_MULTI != 0;
+    if sqe.buf_index != 0
+        || sqe.off != 0
+        || sqe.addr != 0
+        || sqe.len & !IORING_POLL_ADD_MULTI != 0
+        || multishot && request.flags.has(Flags::CQE_SKIP)
+    {
+        return Err(Errno::EINVAL);
+    }
+    sqe.op_flags = parse_events(sqe.op_flags, sqe.len);
+    Ok(())
+}
+
+impl Core {
+    /// The conditions that a poll reports.
+    fn polled(&self, id: RequestId) -> u32 {
+        self.requests[id].sqe.op_flags & CONDITIONS | ALWAYS
+    }
+
+    fn polls_once(&self, id: RequestId) -> bool {
+        self.requests[id].sqe.op_flags & EPOLLONESHOT != 0
+    }
+}
+
+fn issue(core: &mut Core, id: RequestId) -> Outcome {
+    let request = &mut core.requests[id];
+    if request.flags.has(Flags::WOKEN) {
+        request.flags.clear(Flags::WOKEN);
+        let events = request.events & core.polled(id);
+        return if events == 0 { wait(core, id, false) } else { report(core, id, events) };
+    }
+    match request.file {
+        FileHold::Plain(fd) if door::is_ring(fd) => Outcome::Block,
+        _ => begin(core, id),
+    }
+}
+
+/// The first look at a descriptor.
+fn begin(core: &mut Core, id: RequestId) -> Outcome {
+    let fd = core.requests[id].file.fd();
+    let now = match sys::poll_now(fd, core.polled(id)) {
+        Ok(now) if now & POLLNVAL != 0 => return Errno::EBADF.into(),
+        Ok(now) => now & core.polled(id),
+        Err(errno) => return errno.into(),
+    };
+    if now == 0 {
+        return wait(core, id, true);
+    }
+    if core.polls_once(id) {
+        return Outcome::Complete(now as i32);
+    }
+    match core.arm_poll(id, core.polled(id), true) {
+        // epoll reports it as the first edge.
+        Ok(true) => Outcome::Armed,
+        // Others wait for the same descriptor and must not be told of this edge once more.
+        Ok(false) if core.post_more(id, now as i32, 0) => Outcome::Armed,
+        Ok(false) => {
+            core.disarm(id);
+            Outcome::Complete(now as i32)
+        }
+        Err(Errno::EPERM) => Outcome::Complete(now as i32),
+        Err(errno) => errno.into(),
+    }
+}
+
+fn wait(core: &mut Core, id: RequestId, renew: bool) -> Outcome {
+    match core.arm_poll(id, core.polled(id), renew) {
+        Ok(_) => Outcome::Armed,
+        // Such a file never changes.
+        Err(Errno::EPERM) => Errno::EINVAL.into(),
+        Err(errno) => errno.into(),
+    }
+}
+
+fn report(core: &mut Core, id: RequestId, events: u32) -> Outcome {
+    let last = core.polls_once(id) || eventfd::is_registered(core.requests[id].file.fd());
+    if !last && core.post_more(id, events as i32, 0) {
+        wait(core, id, false)
+    } else {
+        Outcome::Complete(events as i32)
+    }
+}
+
+/// Without a lock: the stand-in of the ring that is to be polled, in line with its CQ.
+fn find_stand_in(work: &mut Work) -> Result<usize, Errno> {
+    let stand_in = door::readiness_fd(work.sqe.fd).map_err(|errno| Errno::from_raw(errno as isize))?;
+    door::sync_readiness(work.sqe.fd);
+    Ok(stand_in as usize)
+}
+
+fn poll_stand_in(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
+    match result.and_then(|stand_in| sys::duplicate(stand_in as Fd)) {
+        Ok(own) => {
+            core.release_file(id);
+            let request = &mut core.requests[id];
+            request.file = FileHold::Owned(own);
+            // What is posted for one edge makes the next: once is enough.
+            request.sqe.op_flags |= EPOLLONESHOT;
+            begin(core, id)
+        }
+        Err(errno) => errno.into(),
+    }
+}
+
+fn prep_remove(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let sqe = &core.requests[id].sqe;
+    let known = IORING_POLL_UPDATE_EVENTS | IORING_POLL_UPDATE_USER_DATA | IORING_POLL_ADD_MULTI;
+    let bad = sqe.buf_index != 0
+        || sqe.file_index != 0
+        || sqe.len & !known != 0
+        || sqe.len == IORING_POLL_ADD_MULTI
+        || sqe.len & IORING_POLL_UPDATE_USER_DATA == 0 && sqe.off != 0
+        || sqe.len & IORING_POLL_UPDATE_EVENTS == 0 && sqe.op_flags != 0;
+    if bad { Err(Errno::EINVAL) } else { Ok(()) }
+}
+
+fn issue_remove(core: &mut Core, id: RequestId) -> Outcome {
+    let sqe = core.requests[id].sqe;
+    let poll = match take(core, sqe.addr) {
+        Ok(poll) => poll,
+        Err(errno) => return errno.into(),
+    };
+    if sqe.len & (IORING_POLL_UPDATE_EVENTS | IORING_POLL_UPDATE_USER_DATA) == 0 {
+        core.requests[poll].flags.set(Flags::CANCELED);
+        core.make_ready(poll);
+        return Outcome::Complete(0);
+    }
+    let target = &mut core.requests[poll].sqe;
+    if sqe.len & IORING_POLL_UPDATE_EVENTS != 0 {
+        target.op_flags = target.op_flags & !CONDITIONS | sqe.op_flags & CONDITIONS;
+    }
+    if sqe.len & IORING_POLL_UPDATE_USER_DATA != 0 {
+        target.user_data = sqe.off;
+    }
+    match begin(core, poll) {
+        Outcome::Complete(events) if events > 0 => {
+            core.requests[poll].events = events as u32;
+            core.requests[poll].flags.set(Flags::WOKEN);
+            core.make_ready(poll);
+        }
+        Outcome::Armed => {}
+        _ => {
+            core.requests[poll].flags.set(Flags::CANCELED);
+            core.make_ready(poll);
+        }
+    }
+    Outcome::Complete(0)
+}
+
+/// Takes the poll with this user data out of its wait.
+fn take(core: &mut Core, user_data: u64) -> Result<RequestId, Errno> {
+    let is_poll = |id: &RequestId| {
+        let request = &core.requests[*id];
+        request.op.code == Code::IORING_OP_POLL_ADD as u8
+            && request.sqe.user_data == user_data
+            && (request.phase == Phase::Waiting
+                || request.phase == Phase::Ready && request.flags.has(Flags::WOKEN))
+    };
+    let id = core.requests.ids().find(is_poll).ok_or(Errno::ENOENT)?;
+    if core.disarm(id) {
+        core.requests[id].phase = Phase::Prepared;
+        Ok(id)
+    } else {
+        Err(Errno::EALREADY)
+    }
+}

@@ -1,0 +1,321 @@
+//! POLL_ADD and POLL_REMOVE.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use anyring_engine::memory::Sqe;
+use common::*;
+use io_uring_op::{IORING_OP_ASYNC_CANCEL, IORING_OP_NOP, IORING_OP_POLL_ADD, IORING_OP_POLL_REMOVE};
+
+const IN: u32 = libc::POLLIN as u32;
+const OUT: u32 = libc::POLLOUT as u32;
+const PRI: u32 = libc::POLLPRI as u32;
+
+fn poll(user_data: u64, fd: &impl AsRawFd, events: u32, flags: u32) -> Sqe {
+    Sqe { fd: fd.as_raw_fd(), op_flags: events, len: flags, ..sqe(IORING_OP_POLL_ADD, user_data) }
+}
+
+fn remove(user_data: u64, target: u64) -> Sqe {
+    Sqe { addr: target, ..sqe(IORING_OP_POLL_REMOVE, user_data) }
+}
+
+/// Submits, then collects `count` completions.
+fn collect(ring: &mut Ring, sqes: &[Sqe], count: usize) -> Vec<Cqe> {
+    for &sqe in sqes {
+        ring.push(sqe);
+    }
+    assert_eq!(ring.enter(sqes.len() as u32, 0), sqes.len() as i32);
+    let mut all = ring.reap_all();
+    while all.len() < count {
+        ring.enter(0, 1);
+        all.extend(ring.reap_all());
+    }
+    all
+}
+
+/// What is there now, without waiting.
+fn peek(ring: &mut Ring) -> Vec<Cqe> {
+    ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+    ring.reap_all()
+}
+
+fn pipe() -> (std::fs::File, std::fs::File) {
+    let mut fds = [0; 2];
+    // SAFETY: two new descriptors, owned from here.
+    unsafe {
+        assert_eq!(libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC), 0);
+        (std::fs::File::from_raw_fd(fds[0]), std::fs::File::from_raw_fd(fds[1]))
+    }
+}
+
+fn eventfd() -> OwnedFd {
+    // SAFETY: a new descriptor, owned from here.
+    unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)) }
+}
+
+#[test]
+fn ready_descriptors_complete_at_once() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (reader, mut writer) = pipe();
+        writer.write_all(b"x").unwrap();
+        let (mut near, far) = UnixStream::pair().unwrap();
+        near.write_all(b"x").unwrap();
+        drop(near);
+        ring.run(&[
+            poll(1, &reader, IN, 0),
+            poll(2, &writer, OUT | IN, 0),
+            poll(3, &far, IN, 0),
+            poll(4, &far, PRI, 0),
+            poll(5, &reader, IN | libc::EPOLLEXCLUSIVE as u32, 0),
+        ])
+    });
+}
+
+#[test]
+fn a_poll_waits() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (reader, mut writer) = pipe();
+        let mut all = collect(&mut ring, &[poll(1, &reader, IN, 0), poll(2, &reader, IN, 0)], 0);
+        all.extend(peek(&mut ring));
+        writer.write_all(b"x").unwrap();
+        all.extend(collect(&mut ring, &[], 2));
+        drop(writer);
+        (&reader).read_exact(&mut [0]).unwrap();
+        all.extend(collect(&mut ring, &[poll(3, &reader, IN, 0)], 1));
+        all.sort_by_key(|cqe| cqe.user_data);
+        all
+    });
+}
+
+#[test]
+fn a_waiting_caller_is_woken() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (reader, mut writer) = pipe();
+        ring.push(poll(1, &reader, IN, 0));
+        let writing = std::thread::spawn(move || {
+            writer.write_all(b"x").unwrap();
+            writer
+        });
+        assert_eq!(ring.enter(1, 1), 1);
+        drop(writing.join().unwrap());
+        ring.reap_all()
+    });
+}
+
+#[test]
+fn files_that_cannot_be_polled() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, IORING_SETUP_SUBMIT_ALL);
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let multi = IORING_POLL_ADD_MULTI;
+        ring.run(&[
+            poll(1, &file, IN, 0),
+            poll(2, &file, IN | OUT, multi),
+            poll(3, &file, PRI, 0),
+            poll(4, &file, PRI, multi),
+            poll(5, &-1, IN, 0),
+            poll(6, &999_999, IN, 0),
+            poll(7, &-1, IN, multi),
+        ])
+    });
+}
+
+#[test]
+fn bad_polls_are_refused() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 32, IORING_SETUP_SUBMIT_ALL);
+        let (reader, _writer) = pipe();
+        let good = poll(0, &reader, IN, 0);
+        ring.run(&[
+            Sqe { buf_index: 1, ..good },
+            Sqe { off: 1, ..good },
+            Sqe { addr: 1, ..good },
+            Sqe { ioprio: 1, ..good },
+            Sqe { len: 1 << 9, ..good },
+            Sqe { len: IORING_POLL_ADD_LEVEL, ..good },
+            Sqe { len: IORING_POLL_ADD_LEVEL | IORING_POLL_ADD_MULTI, ..good },
+            Sqe { len: IORING_POLL_UPDATE_EVENTS, ..good },
+            Sqe { len: IORING_POLL_ADD_MULTI, flags: 1 << 6, ..good },
+            Sqe { buf_index: 1, ..remove(0, 9) },
+            Sqe { file_index: 1, ..remove(0, 9) },
+            Sqe { len: 1 << 9, ..remove(0, 9) },
+            Sqe { len: IORING_POLL_ADD_MULTI, ..remove(0, 9) },
+            Sqe { off: 1, ..remove(0, 9) },
+            Sqe { op_flags: IN, ..remove(0, 9) },
+            remove(0, 9),
+            Sqe { len: IORING_POLL_UPDATE_EVENTS, op_flags: IN, ..remove(0, 9) },
+        ])
+    });
+}
+
+#[test]
+fn multishot_polls_post_per_edge() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (reader, mut writer) = pipe();
+        let mut all = collect(&mut ring, &[poll(1, &reader, IN, IORING_POLL_ADD_MULTI)], 0);
+        for _ in 0..3 {
+            writer.write_all(b"x").unwrap();
+            all.extend(collect(&mut ring, &[], 1));
+            all.extend(peek(&mut ring));
+        }
+        // Not drained, no edge.
+        all.extend(peek(&mut ring));
+        drop(writer);
+        all.extend(collect(&mut ring, &[], 1));
+        all.extend(collect(&mut ring, &[remove(2, 1)], 2));
+        all
+    });
+}
+
+#[test]
+fn a_multishot_poll_on_a_ready_descriptor_posts_once() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (reader, mut writer) = pipe();
+        writer.write_all(b"x").unwrap();
+        let multi = IORING_POLL_ADD_MULTI;
+        let mut all = collect(&mut ring, &[poll(1, &reader, IN, multi)], 1);
+        all.extend(peek(&mut ring));
+        all.extend(collect(&mut ring, &[poll(2, &reader, IN, multi)], 1));
+        all.extend(peek(&mut ring));
+        all.extend(collect(&mut ring, &[remove(3, 1), remove(4, 2)], 4));
+        // A registration that was there before.
+        all.extend(collect(&mut ring, &[poll(5, &reader, IN, multi)], 1));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        all.extend(peek(&mut ring));
+        all
+    });
+}
+
+#[test]
+fn multishot_polls_end_where_the_ring_is_full() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 1, 0);
+        let (reader, mut writer) = pipe();
+        collect(&mut ring, &[poll(1, &reader, IN, IORING_POLL_ADD_MULTI)], 0);
+        for _ in 0..3 {
+            writer.write_all(b"x").unwrap();
+            ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+        }
+        let mut all = ring.reap_all();
+        all.extend(peek(&mut ring));
+        all
+    });
+}
+
+#[test]
+fn removing_and_updating() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (reader, mut writer) = pipe();
+        let (user_data, events) = (IORING_POLL_UPDATE_USER_DATA, IORING_POLL_UPDATE_EVENTS);
+        let mut all = collect(&mut ring, &[poll(1, &reader, IN, 0), remove(2, 1), remove(3, 1)], 3);
+        let rename = Sqe { len: user_data, off: 5, ..remove(6, 4) };
+        all.extend(collect(&mut ring, &[poll(4, &reader, IN, 0), rename, remove(7, 4)], 2));
+        let now_out = Sqe { len: events, op_flags: OUT, ..remove(9, 8) };
+        all.extend(collect(&mut ring, &[poll(8, &writer, PRI, 0), now_out], 2));
+        let multi = poll(10, &reader, PRI, IORING_POLL_ADD_MULTI);
+        let now_in = Sqe { len: events | IORING_POLL_ADD_MULTI, op_flags: IN, ..remove(11, 10) };
+        all.extend(collect(&mut ring, &[multi, now_in], 1));
+        writer.write_all(b"x").unwrap();
+        all.extend(collect(&mut ring, &[], 2));
+        all.sort_by_key(|cqe| cqe.user_data);
+        all
+    });
+}
+
+#[test]
+fn polls_are_cancelled() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 16, 0);
+        let (reader, _writer) = pipe();
+        let (near, _far) = UnixStream::pair().unwrap();
+        let cancel =
+            |user_data, fd: i32, flags| Sqe { fd, op_flags: flags, ..sqe(IORING_OP_ASYNC_CANCEL, user_data) };
+        let by_file = IORING_ASYNC_CANCEL_FD;
+        let sqes = [
+            poll(1, &reader, IN, 0),
+            poll(2, &reader, IN, IORING_POLL_ADD_MULTI),
+            poll(3, &near, IN, 0),
+            cancel(4, reader.as_raw_fd(), by_file | IORING_ASYNC_CANCEL_ALL),
+        ];
+        let mut all = collect(&mut ring, &sqes, 3);
+        // A duplicate is the same file.
+        let duplicate = near.try_clone().unwrap();
+        all.extend(collect(&mut ring, &[cancel(5, duplicate.as_raw_fd(), by_file)], 2));
+        let sqes = [poll(6, &reader, IN, 0), poll(7, &near, IN, 0), cancel(8, -1, IORING_ASYNC_CANCEL_ANY)];
+        all.extend(collect(&mut ring, &sqes, 3));
+        let poll_op = u32::from(IORING_OP_POLL_ADD as u8);
+        let by_op = Sqe { len: poll_op, ..cancel(10, -1, IORING_ASYNC_CANCEL_OP) };
+        all.extend(collect(&mut ring, &[poll(9, &near, IN, 0), by_op], 2));
+        all.sort_by_key(|cqe| cqe.user_data);
+        all
+    });
+}
+
+#[test]
+fn a_poll_keeps_its_file_when_the_program_closes_it() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (near, mut far) = UnixStream::pair().unwrap();
+        collect(&mut ring, &[poll(1, &near, IN, 0)], 0);
+        let fd = near.as_raw_fd();
+        anyring_engine::door::closed(fd);
+        drop(near);
+        far.write_all(b"x").unwrap();
+        collect(&mut ring, &[], 1)
+    });
+}
+
+#[test]
+fn rings_can_be_polled() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let mut other = Ring::new(engine, 8, 0);
+        collect(&mut ring, &[poll(1, &other.fd, IN, 0)], 0);
+        let mut all = peek(&mut ring);
+        other.run(&[sqe(IORING_OP_NOP, 9)]);
+        all.extend(collect(&mut ring, &[], 1));
+        // Reaped meanwhile.
+        collect(&mut ring, &[poll(2, &other.fd, IN, 0)], 0);
+        all.extend(peek(&mut ring));
+        other.push(sqe(IORING_OP_NOP, 9));
+        other.enter(1, 0);
+        all.extend(collect(&mut ring, &[], 1));
+        all
+    });
+}
+
+#[test]
+fn a_ring_that_polls_itself_stops() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let fd = ring.fd;
+        collect(&mut ring, &[poll(1, &fd, IN, IORING_POLL_ADD_MULTI)], 0);
+        let mut all = collect(&mut ring, &[sqe(IORING_OP_NOP, 2)], 2);
+        all.extend(peek(&mut ring));
+        all
+    });
+}
+
+#[test]
+fn a_multishot_poll_of_the_rings_own_eventfd_stops() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let event = eventfd();
+        let fd = event.as_raw_fd();
+        ring.register(io_uring_register_op::IORING_REGISTER_EVENTFD, (&raw const fd).cast(), 1);
+        collect(&mut ring, &[poll(1, &event, IN, IORING_POLL_ADD_MULTI)], 0);
+        let mut all = collect(&mut ring, &[sqe(IORING_OP_NOP, 2)], 2);
+        all.extend(peek(&mut ring));
+        all.sort_by_key(|cqe| cqe.user_data);
+        all
+    });
+}
