@@ -23,18 +23,19 @@ static RINGS: AtomicU64 = AtomicU64::new(0);
 static SUBMITTED: AtomicU64 = AtomicU64::new(0);
 static COMPLETED: AtomicU64 = AtomicU64::new(0);
 
-/// Pieces of work queued or being done, whose files must outlive a `close`.
+/// Pieces of work queued or being done on descriptors of the program, whose files must outlive a
+/// `close`.
 static WORKING: AtomicU64 = AtomicU64::new(0);
 
 /// The process that the engine's memory belongs to.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
-/// A piece of work was queued.
+/// A piece of work on a descriptor of the program was queued.
 pub(crate) fn work_begins() {
     WORKING.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A piece of work is done or dropped.
+/// Such a piece of work is done or dropped.
 pub(crate) fn work_ends() {
     WORKING.fetch_sub(1, Ordering::Relaxed);
 }

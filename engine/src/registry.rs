@@ -134,9 +134,9 @@ pub fn drop_interest(fd: Fd) {
 /// The engine was given `fd` for a new file (by `accept`, `socket`, `open`, ...): what any ring keeps
 /// about the number is about a file that is gone. Rings find out when they next look.
 pub fn renew(fd: Fd) {
-    if let Some(slot) = slot(fd)
-        && slot.interest.load(Ordering::Relaxed) > 0
-    {
+    let Some(slot) = slot(fd) else { return };
+    slot.note.store(0, Ordering::Relaxed);
+    if slot.interest.load(Ordering::Relaxed) > 0 {
         slot.renewals.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -115,3 +115,73 @@ pub fn write_bytes(address: u64, bytes: &[u8]) -> Result<(), Errno> {
     // SAFETY: `bytes` are ours; the program gave the destination.
     unsafe { copy(address as *mut u8, bytes.as_ptr(), bytes.len()) }
 }
+
+/// A string of the program, copied.
+pub struct Path {
+    /// With its end.
+    bytes: Vec<u8>,
+}
+
+impl Path {
+    /// What a path has at most, its end included; the kernel's `PATH_MAX`.
+    const MOST: usize = 4096;
+
+    /// The path at `address`.
+    ///
+    /// # Errors
+    /// `ENOENT` where it is empty, `ENAMETOOLONG`, `EFAULT`.
+    pub fn read(address: u64) -> Result<Path, Errno> {
+        let path = Path::read_or_empty(address)?;
+        if path.is_empty() { Err(Errno::ENOENT) } else { Ok(path) }
+    }
+
+    /// The path at `address`, which may be empty.
+    ///
+    /// # Errors
+    /// `ENAMETOOLONG`, `EFAULT`.
+    pub fn read_or_empty(address: u64) -> Result<Path, Errno> {
+        Path::read_up_to(address, Path::MOST)
+    }
+
+    /// The string at `address`, of at most `most` bytes with its end.
+    ///
+    /// # Errors
+    /// `ENAMETOOLONG`, `EFAULT`.
+    pub fn read_up_to(address: u64, most: usize) -> Result<Path, Errno> {
+        // Short strings in one go; no piece crosses into a page that the string may not reach.
+        const PIECE: usize = 128;
+        let mut bytes = Vec::new();
+        loop {
+            let at = address.wrapping_add(bytes.len() as u64);
+            let page = 4096 - (at % 4096) as usize;
+            let length = PIECE.min(page).min(most - bytes.len());
+            if length == 0 {
+                return Err(Errno::ENAMETOOLONG);
+            }
+            let mut piece = [0u8; PIECE];
+            read_bytes(at, &mut piece[..length])?;
+            let end = piece[..length].iter().position(|&byte| byte == 0);
+            let taken = end.map_or(length, |end| end + 1);
+            bytes.try_reserve_exact(taken).map_err(|_| Errno::ENOMEM)?;
+            bytes.extend_from_slice(&piece[..taken]);
+            if end.is_some() {
+                return Ok(Path { bytes });
+            }
+        }
+    }
+
+    /// The empty path.
+    pub fn empty() -> Path {
+        Path { bytes: alloc::vec![0] }
+    }
+
+    /// Is it empty?
+    pub fn is_empty(&self) -> bool {
+        self.bytes.len() <= 1
+    }
+
+    /// Where it is now, for a system call.
+    pub fn address(&self) -> usize {
+        self.bytes.as_ptr() as usize
+    }
+}

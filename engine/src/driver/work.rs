@@ -37,6 +37,8 @@ pub struct Work {
     pub data: OpData,
     /// It may take for ever.
     pub long: bool,
+    /// It was given a descriptor of the program, which must not be closed under it.
+    exposed: bool,
     /// Work with the same non-zero hash is done one after the other.
     pub hash: u64,
     run: fn(&mut Work) -> Result<usize, Errno>,
@@ -46,9 +48,12 @@ pub struct Work {
 impl Work {
     /// The work of a request that is to block.
     pub fn new(core: &mut Core, id: RequestId, long: bool) -> Work {
-        door::work_begins();
         let request = &mut core.requests[id];
         request.flags.clear(Flags::HANDED_OVER);
+        let exposed = matches!(request.file, FileHold::Plain(_));
+        if exposed {
+            door::work_begins();
+        }
         Work {
             ring: core.ring,
             serial: core.serial,
@@ -57,6 +62,7 @@ impl Work {
             fd: request.file.fd(),
             data: core::mem::take(&mut request.data),
             long,
+            exposed,
             hash: 0,
             run: request.op.block.unwrap_or(|_| Err(Errno::EOPNOTSUPP)),
             result: Ok(0),
@@ -195,7 +201,9 @@ impl Core {
 
 impl Drop for Work {
     fn drop(&mut self) {
-        door::work_ends();
+        if self.exposed {
+            door::work_ends();
+        }
     }
 }
 

@@ -8,10 +8,14 @@
 pub mod file;
 pub mod net;
 pub mod nop;
+pub mod open;
+pub mod paths;
 pub mod poll;
 pub mod provide;
 pub mod rw;
+pub mod splice;
 pub mod timeout;
+pub mod xattr;
 
 pub use linux_raw_sys::io_uring::io_uring_op as Code;
 
@@ -161,6 +165,16 @@ pub enum OpData {
     Net(net::Data),
     /// A vectored transfer's segments, those done already empty.
     Vectors(rw::Vectors),
+    /// An open under way.
+    Open(open::Open),
+    /// A path.
+    Path(crate::user::Path),
+    /// Two of them.
+    TwoPaths(crate::user::Path, crate::user::Path),
+    /// An extended attribute.
+    Xattr(alloc::boxed::Box<xattr::Xattr>),
+    /// The file that a splice takes from.
+    Input(crate::sys::OwnedFd),
 }
 
 impl Op {
@@ -286,33 +300,33 @@ const ROWS: [Op; COUNT] = [
     timeout::LINK_TIMEOUT,
     net::connect::CONNECT,
     file::FALLOCATE,
-    absent(Code::IORING_OP_OPENAT, "OPENAT"),
-    absent(Code::IORING_OP_CLOSE, "CLOSE"),
-    absent(Code::IORING_OP_FILES_UPDATE, "FILES_UPDATE"),
-    absent(Code::IORING_OP_STATX, "STATX"),
+    open::OPENAT,
+    open::CLOSE,
+    open::FILES_UPDATE,
+    paths::STATX,
     rw::READ,
     rw::WRITE,
     file::FADVISE,
     file::MADVISE,
     net::send::SEND,
     net::recv::RECV,
-    absent(Code::IORING_OP_OPENAT2, "OPENAT2"),
+    open::OPENAT2,
     absent(Code::IORING_OP_EPOLL_CTL, "EPOLL_CTL"),
-    absent(Code::IORING_OP_SPLICE, "SPLICE"),
+    splice::SPLICE,
     provide::PROVIDE_BUFFERS,
     provide::REMOVE_BUFFERS,
-    absent(Code::IORING_OP_TEE, "TEE"),
+    splice::TEE,
     net::socket::SHUTDOWN,
-    absent(Code::IORING_OP_RENAMEAT, "RENAMEAT"),
-    absent(Code::IORING_OP_UNLINKAT, "UNLINKAT"),
-    absent(Code::IORING_OP_MKDIRAT, "MKDIRAT"),
-    absent(Code::IORING_OP_SYMLINKAT, "SYMLINKAT"),
-    absent(Code::IORING_OP_LINKAT, "LINKAT"),
+    paths::RENAMEAT,
+    paths::UNLINKAT,
+    paths::MKDIRAT,
+    paths::SYMLINKAT,
+    paths::LINKAT,
     absent(Code::IORING_OP_MSG_RING, "MSG_RING"),
-    absent(Code::IORING_OP_FSETXATTR, "FSETXATTR"),
-    absent(Code::IORING_OP_SETXATTR, "SETXATTR"),
-    absent(Code::IORING_OP_FGETXATTR, "FGETXATTR"),
-    absent(Code::IORING_OP_GETXATTR, "GETXATTR"),
+    xattr::FSETXATTR,
+    xattr::SETXATTR,
+    xattr::FGETXATTR,
+    xattr::GETXATTR,
     net::socket::SOCKET,
     absent(Code::IORING_OP_URING_CMD, "URING_CMD"),
     absent(Code::IORING_OP_SEND_ZC, "SEND_ZC"),
@@ -322,7 +336,7 @@ const ROWS: [Op; COUNT] = [
     absent(Code::IORING_OP_FUTEX_WAIT, "FUTEX_WAIT"),
     absent(Code::IORING_OP_FUTEX_WAKE, "FUTEX_WAKE"),
     absent(Code::IORING_OP_FUTEX_WAITV, "FUTEX_WAITV"),
-    absent(Code::IORING_OP_FIXED_FD_INSTALL, "FIXED_FD_INSTALL"),
+    open::FIXED_FD_INSTALL,
     file::FTRUNCATE,
     net::socket::BIND,
     net::socket::LISTEN,
@@ -330,7 +344,7 @@ const ROWS: [Op; COUNT] = [
     absent(Code::IORING_OP_EPOLL_WAIT, "EPOLL_WAIT"),
     rw::READV_FIXED,
     rw::WRITEV_FIXED,
-    absent(Code::IORING_OP_PIPE, "PIPE"),
+    open::PIPE,
 ];
 
 const _: () = {

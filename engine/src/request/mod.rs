@@ -90,6 +90,8 @@ impl Flags {
     pub const REGISTERED_BUFFER: Flags = Flags(1 << 17);
     /// A worker has it.
     pub const HANDED_OVER: Flags = Flags(1 << 18);
+    /// A thread of its own has waited for it, or does.
+    pub const PATIENT: Flags = Flags(1 << 19);
 
     /// Those of an SQE.
     pub const fn of_sqe(flags: u8) -> Flags {

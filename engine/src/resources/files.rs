@@ -42,6 +42,11 @@ impl FileTable {
         Ok(FileHold::Fixed(node, fd))
     }
 
+    /// The file in a slot.
+    pub fn get(&self, slot: u32) -> Option<Fd> {
+        self.table.get(slot as usize).map(|(_, fd)| fd)
+    }
+
     /// Closes every file; the ring is going.
     pub fn close_all(&mut self) {
         self.table.drain().for_each(sys::close);

@@ -440,6 +440,28 @@ pub fn may_raise_priority() -> bool {
     result.is_ok() && sets[0] & (1 << SYS_ADMIN | 1 << SYS_NICE) != 0
 }
 
+/// A descriptor that is closed when it is dropped.
+#[derive(Debug)]
+pub struct OwnedFd(Fd);
+
+impl OwnedFd {
+    /// Takes a descriptor of the engine's own.
+    pub fn new(fd: Fd) -> OwnedFd {
+        OwnedFd(fd)
+    }
+
+    /// Its number.
+    pub fn fd(&self) -> Fd {
+        self.0
+    }
+}
+
+impl Drop for OwnedFd {
+    fn drop(&mut self) {
+        close(self.0);
+    }
+}
+
 /// What tells one file from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileIdentity {

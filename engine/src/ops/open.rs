@@ -1,0 +1,320 @@
+//! OPENAT, OPENAT2, CLOSE, and what else makes or ends descriptors: PIPE, FIXED_FD_INSTALL,
+//! FILES_UPDATE.
+//!
+//! The caller itself opens, and must not hang on a FIFO: as the kernel's own first attempt does, it
+//! opens with `O_NONBLOCK` and takes the flag off the file afterwards.
+
+use linux_raw_sys::general::{
+    F_DUPFD, F_DUPFD_CLOEXEC, F_SETFL, O_APPEND, O_CLOEXEC, O_CREAT, O_DIRECT, O_DIRECTORY, O_NOATIME,
+    O_NONBLOCK, O_PATH, O_TMPFILE, O_TRUNC, open_how,
+};
+use linux_raw_sys::io_uring::{IORING_FIXED_FD_NO_CLOEXEC, io_uring_rsrc_update2};
+
+use super::file::refuse;
+use super::{Caps, Code, Field, Op, OpData, Outcome, issue_blocks};
+use crate::driver::work::Work;
+use crate::errno::Errno;
+use crate::request::{Flags, RequestId};
+use crate::resources::files::ALLOCATE;
+use crate::ring::Core;
+use crate::sys::{self, Fd, nr};
+use crate::user::{self, Path};
+use crate::{door, registry};
+
+/// An open under way.
+pub struct Open {
+    path: Path,
+    how: open_how,
+    /// `openat(2)` ignores flags that it does not know, `openat2(2)` refuses them.
+    strict: bool,
+    /// A FIFO must be waited for, not opened at once.
+    patient: bool,
+}
+
+/// `IORING_OP_OPENAT`.
+pub const OPENAT: Op = Op::new(Code::IORING_OP_OPENAT, "OPENAT", Caps::NONE, prep_openat, issue_blocks)
+    .block(open)
+    .finish(opened)
+    .fields(&[Field::Fd, Field::Path, Field::OpFlags, Field::Length, Field::FileIndex]);
+
+/// `IORING_OP_OPENAT2`.
+pub const OPENAT2: Op = Op::new(Code::IORING_OP_OPENAT2, "OPENAT2", Caps::NONE, prep_openat2, issue_blocks)
+    .block(open)
+    .finish(opened)
+    .fields(&[Field::Fd, Field::Path, Field::Address2, Field::Length, Field::FileIndex]);
+
+/// `IORING_OP_CLOSE`.
+pub const CLOSE: Op = Op::new(Code::IORING_OP_CLOSE, "CLOSE", Caps::NONE, prep_close, issue_close)
+    .block(close)
+    .fields(&[Field::Fd, Field::FileIndex]);
+
+/// `IORING_OP_PIPE`.
+pub const PIPE: Op = Op::new(Code::IORING_OP_PIPE, "PIPE", Caps::NONE, prep_pipe, issue_pipe).fields(&[
+    Field::Address,
+    Field::OpFlags,
+    Field::FileIndex,
+]);
+
+/// `IORING_OP_FIXED_FD_INSTALL`.
+pub const FIXED_FD_INSTALL: Op =
+    Op::new(Code::IORING_OP_FIXED_FD_INSTALL, "FIXED_FD_INSTALL", Caps::FILE, prep_install, issue_install)
+        .fields(&[Field::Fd, Field::OpFlags]);
+
+/// `IORING_OP_FILES_UPDATE`.
+pub const FILES_UPDATE: Op = Op::new(
+    Code::IORING_OP_FILES_UPDATE,
+    "FILES_UPDATE",
+    Caps::IOPOLL,
+    prep_files_update,
+    issue_files_update,
+)
+.fields(&[Field::Address, Field::Length, Field::Offset]);
+
+fn prep_openat(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let sqe = core.requests[id].sqe;
+    let how = open_how { flags: u64::from(sqe.op_flags), mode: u64::from(sqe.len), resolve: 0 };
+    prep_open(core, id, how, false)
+}
+
+fn prep_openat2(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let sqe = core.requests[id].sqe;
+    let how = read_how(sqe.off, sqe.len as usize)?;
+    prep_open(core, id, how, true)
+}
+
+/// A structure that programs may know in a later, longer form: what we do not know must be zero.
+fn read_how(address: u64, size: usize) -> Result<open_how, Errno> {
+    const KNOWN: usize = size_of::<open_how>();
+    if size < KNOWN {
+        return Err(Errno::EINVAL);
+    }
+    if size > 4096 {
+        return Err(Errno::E2BIG);
+    }
+    let more = user::read_many::<u8>(address.wrapping_add(KNOWN as u64), size - KNOWN)?;
+    if more.iter().any(|&byte| byte != 0) {
+        return Err(Errno::E2BIG);
+    }
+    user::read(address)
+}
+
+fn prep_open(core: &mut Core, id: RequestId, how: open_how, strict: bool) -> Result<(), Errno> {
+    let request = &mut core.requests[id];
+    if request.sqe.buf_index != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if request.flags.has(Flags::FIXED_FILE) {
+        return Err(Errno::EBADF);
+    }
+    let path = Path::read(request.sqe.addr)?;
+    if request.sqe.file_index != 0 && how.flags & u64::from(O_CLOEXEC) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let creates = u64::from(O_TRUNC | O_CREAT | (O_TMPFILE & !O_DIRECTORY));
+    let patient = how.flags & creates != 0 || request.flags.has(Flags::ASYNC);
+    request.data = OpData::Open(Open { path, how, strict, patient });
+    Ok(())
+}
+
+impl Open {
+    fn call(&self, directory: Fd, more_flags: u32) -> Result<Fd, Errno> {
+        let how = open_how { flags: self.how.flags | u64::from(more_flags), ..self.how };
+        let (directory, path) = (directory as usize, self.path.address());
+        // SAFETY: reads a path and a structure of ours.
+        let fd = unsafe {
+            if self.strict {
+                let (address, size) = (&raw const how as usize, size_of::<open_how>());
+                sys::call(nr::__NR_openat2, [directory, path, address, size, 0, 0])
+            } else {
+                sys::call(nr::__NR_openat, [directory, path, how.flags as usize, how.mode as usize, 0, 0])
+            }
+        };
+        fd.map(|fd| fd as Fd)
+    }
+
+    /// Can it take for ever, unless it is told not to wait?
+    fn may_wait(&self) -> bool {
+        self.how.flags & u64::from(O_NONBLOCK | O_PATH | O_DIRECTORY) == 0
+    }
+
+    /// Opens without waiting for anybody. `EAGAIN` where that cannot be.
+    fn try_call(&self, directory: Fd) -> Result<Fd, Errno> {
+        let fd = match self.call(directory, O_NONBLOCK) {
+            // Nobody reads the FIFO yet.
+            Err(Errno::ENXIO) if self.patient => return Err(Errno::EAGAIN),
+            other => other?,
+        };
+        if self.patient && is_fifo(fd) {
+            sys::close(fd);
+            return Err(Errno::EAGAIN);
+        }
+        let status = self.how.flags as u32 & (O_APPEND | O_DIRECT | O_NOATIME);
+        sys::fcntl(fd, F_SETFL, status as usize).inspect_err(|_| sys::close(fd))?;
+        Ok(fd)
+    }
+}
+
+fn is_fifo(fd: Fd) -> bool {
+    sys::identity(fd).is_ok_and(|identity| identity.mode & nr::S_IFMT == nr::S_IFIFO)
+}
+
+fn open(work: &mut Work) -> Result<usize, Errno> {
+    let OpData::Open(open) = &work.data else { return Err(Errno::EINVAL) };
+    let directory = work.sqe.fd;
+    let fd = if work.long || !open.may_wait() { open.call(directory, 0) } else { open.try_call(directory) }?;
+    if work.sqe.file_index == 0 {
+        return Ok(fd as usize);
+    }
+    // A registered file takes none of the program's low numbers.
+    sys::move_high(fd).map(|fd| fd as usize)
+}
+
+fn opened(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
+    let request = &core.requests[id];
+    let slot = request.sqe.file_index;
+    match result {
+        Ok(fd) if slot != 0 => core.install_file(fd as Fd, slot).into(),
+        Ok(fd) => {
+            registry::renew(fd as Fd);
+            Outcome::Complete(fd as i32)
+        }
+        Err(Errno::EAGAIN) if must_wait(&request.data) && !request.flags.has(Flags::PATIENT) => {
+            core.requests[id].flags.set(Flags::PATIENT);
+            Outcome::BlockForLong
+        }
+        Err(errno) => errno.into(),
+    }
+}
+
+/// Was this an attempt that was not allowed to wait, though the program did not say so?
+fn must_wait(data: &OpData) -> bool {
+    const RESOLVE_CACHED: u64 = 0x20;
+    matches!(data, OpData::Open(open) if open.may_wait() && open.how.resolve & RESOLVE_CACHED == 0)
+}
+
+fn prep_close(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let request = &core.requests[id];
+    let sqe = &request.sqe;
+    if sqe.off != 0 || sqe.addr != 0 || sqe.len != 0 || sqe.op_flags != 0 || sqe.buf_index != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if request.flags.has(Flags::FIXED_FILE) {
+        return Err(Errno::EBADF);
+    }
+    if sqe.file_index != 0 && sqe.fd != 0 { Err(Errno::EINVAL) } else { Ok(()) }
+}
+
+fn issue_close(core: &mut Core, id: RequestId) -> Outcome {
+    let sqe = core.requests[id].sqe;
+    if sqe.file_index != 0 {
+        return core.remove_file(sqe.file_index - 1).into();
+    }
+    if registry::is_ring(sqe.fd) {
+        return Errno::EBADF.into();
+    }
+    core.forget_fd(sqe.fd);
+    Outcome::Block
+}
+
+fn close(work: &mut Work) -> Result<usize, Errno> {
+    // Other rings may know the descriptor, too.
+    door::closed(work.sqe.fd);
+    // SAFETY: touches no memory; the descriptor is the program's to close.
+    unsafe { sys::call(nr::__NR_close, [work.sqe.fd as usize, 0, 0, 0, 0, 0]) }
+}
+
+fn prep_pipe(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    // O_NOTIFICATION_PIPE shares its bit with O_EXCL.
+    const KNOWN: u32 = O_CLOEXEC | O_NONBLOCK | O_DIRECT | linux_raw_sys::general::O_EXCL;
+    refuse(core, id, |sqe| sqe.fd != 0 || sqe.off != 0 || sqe.addr3 != 0 || sqe.op_flags & !KNOWN != 0)
+}
+
+fn issue_pipe(core: &mut Core, id: RequestId) -> Outcome {
+    let sqe = core.requests[id].sqe;
+    let mut ends: [Fd; 2] = [-1; 2];
+    // SAFETY: writes two descriptors of ours.
+    let made =
+        unsafe { sys::call(nr::__NR_pipe2, [ends.as_mut_ptr() as usize, sqe.op_flags as usize, 0, 0, 0, 0]) };
+    if let Err(errno) = made {
+        return errno.into();
+    }
+    if sqe.file_index != 0 {
+        return install_pipe(core, ends, &sqe).into();
+    }
+    for end in ends {
+        registry::renew(end);
+    }
+    let told = user::write(sqe.addr, &[ends[0] as u32, ends[1] as u32]);
+    told.map(|()| 0).inspect_err(|_| ends.into_iter().for_each(sys::close)).into()
+}
+
+/// Puts both ends of a new pipe into the file table.
+fn install_pipe(core: &mut Core, ends: [Fd; 2], sqe: &crate::memory::Sqe) -> Result<usize, Errno> {
+    let [out, into] = ends.map(sys::move_high);
+    let (out, into) = match (out, into) {
+        (Ok(out), Ok(into)) => (out, into),
+        (out, into) => {
+            [out, into].into_iter().flatten().for_each(sys::close);
+            return Err(Errno::EMFILE);
+        }
+    };
+    if sqe.op_flags & O_CLOEXEC != 0 {
+        [out, into].into_iter().for_each(sys::close);
+        return Err(Errno::EINVAL);
+    }
+    // A named slot takes the reading end, the next one the writing end.
+    let named = sqe.file_index.wrapping_sub(1);
+    let place = |index: u32| {
+        if sqe.file_index == ALLOCATE { ALLOCATE } else { index.wrapping_add(1) }
+    };
+    let slot = |index: u32, allocated: usize| {
+        if sqe.file_index == ALLOCATE { allocated as u32 } else { index }
+    };
+    let first = core.install_file(out, place(named)).inspect_err(|_| sys::close(into))?;
+    let first = slot(named, first);
+    let told = core.install_file(into, place(named.wrapping_add(1))).and_then(|second| {
+        let second = slot(named.wrapping_add(1), second);
+        user::write(sqe.addr, &[first, second]).inspect_err(|_| _ = core.remove_file(second))
+    });
+    told.map(|()| 0).inspect_err(|_| _ = core.remove_file(first))
+}
+
+fn prep_install(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    refuse(core, id, |sqe| {
+        sqe.off != 0
+            || sqe.addr != 0
+            || sqe.len != 0
+            || sqe.buf_index != 0
+            || sqe.file_index != 0
+            || sqe.addr3 != 0
+    })?;
+    let request = &core.requests[id];
+    if !request.flags.has(Flags::FIXED_FILE) {
+        return Err(Errno::EBADF);
+    }
+    if request.sqe.op_flags & !IORING_FIXED_FD_NO_CLOEXEC != 0 { Err(Errno::EINVAL) } else { Ok(()) }
+}
+
+fn issue_install(core: &mut Core, id: RequestId) -> Outcome {
+    let request = &core.requests[id];
+    let inherits = request.sqe.op_flags & IORING_FIXED_FD_NO_CLOEXEC != 0;
+    let command = if inherits { F_DUPFD } else { F_DUPFD_CLOEXEC };
+    sys::fcntl(request.file.fd(), command, 0).inspect(|&fd| registry::renew(fd as Fd)).into()
+}
+
+fn prep_files_update(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    if core.requests[id].flags.has(Flags::FIXED_FILE.with(Flags::BUFFER_SELECT)) {
+        return Err(Errno::EINVAL);
+    }
+    refuse(core, id, |sqe| sqe.op_flags != 0 || sqe.file_index != 0 || sqe.len == 0)
+}
+
+fn issue_files_update(core: &mut Core, id: RequestId) -> Outcome {
+    let sqe = core.requests[id].sqe;
+    let offset = sqe.off as u32;
+    if offset == ALLOCATE {
+        return core.allocate_files(sqe.addr, sqe.len).into();
+    }
+    let update = io_uring_rsrc_update2 { offset, resv: 0, data: sqe.addr, tags: 0, nr: sqe.len, resv2: 0 };
+    core.update_files(&update, sqe.len).into()
+}

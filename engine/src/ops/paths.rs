@@ -1,0 +1,184 @@
+//! Operations on paths. The kernel copies a path when the SQE is submitted, and so do we: the
+//! program may overwrite it at once, and the attempt may come later.
+
+use linux_raw_sys::general::{AT_EMPTY_PATH, AT_REMOVEDIR};
+
+use super::{Caps, Code, Field, Op, OpData, issue_blocks};
+use crate::driver::work::Work;
+use crate::errno::Errno;
+use crate::memory::Sqe;
+use crate::request::{Flags, RequestId};
+use crate::ring::Core;
+use crate::sys::{self, nr};
+use crate::user::Path;
+
+const fn op(
+    code: Code,
+    name: &'static str,
+    prep: super::Prep,
+    block: super::Block,
+    fields: &'static [Field],
+) -> Op {
+    Op::new(code, name, Caps::NONE, prep, issue_blocks).block(block).fields(fields)
+}
+
+/// `IORING_OP_STATX`.
+pub const STATX: Op = op(
+    Code::IORING_OP_STATX,
+    "STATX",
+    prep_statx,
+    statx,
+    &[Field::Fd, Field::Path, Field::OpFlags, Field::Length, Field::Address2],
+);
+
+/// `IORING_OP_RENAMEAT`.
+pub const RENAMEAT: Op = op(
+    Code::IORING_OP_RENAMEAT,
+    "RENAMEAT",
+    |core, id| prep_two(core, id, |sqe| sqe.buf_index != 0 || sqe.file_index != 0, false),
+    |work| at_two(work, nr::__NR_renameat2),
+    &[Field::Fd, Field::Path, Field::Length, Field::Path2, Field::OpFlags],
+);
+
+/// `IORING_OP_UNLINKAT`.
+pub const UNLINKAT: Op = op(
+    Code::IORING_OP_UNLINKAT,
+    "UNLINKAT",
+    prep_unlinkat,
+    |work| at_one(work, nr::__NR_unlinkat, work.sqe.op_flags),
+    &[Field::Fd, Field::Path, Field::OpFlags],
+);
+
+/// `IORING_OP_MKDIRAT`.
+pub const MKDIRAT: Op = op(
+    Code::IORING_OP_MKDIRAT,
+    "MKDIRAT",
+    |core, id| {
+        prep_one(core, id, |sqe| {
+            sqe.off != 0 || sqe.op_flags != 0 || sqe.buf_index != 0 || sqe.file_index != 0
+        })
+    },
+    |work| at_one(work, nr::__NR_mkdirat, work.sqe.len),
+    &[Field::Fd, Field::Path, Field::Length],
+);
+
+/// `IORING_OP_SYMLINKAT`.
+pub const SYMLINKAT: Op = op(
+    Code::IORING_OP_SYMLINKAT,
+    "SYMLINKAT",
+    |core, id| {
+        prep_two(
+            core,
+            id,
+            |sqe| sqe.len != 0 || sqe.op_flags != 0 || sqe.buf_index != 0 || sqe.file_index != 0,
+            false,
+        )
+    },
+    symlinkat,
+    &[Field::Path, Field::Fd, Field::Path2],
+);
+
+/// `IORING_OP_LINKAT`.
+pub const LINKAT: Op = op(
+    Code::IORING_OP_LINKAT,
+    "LINKAT",
+    |core, id| {
+        let may_be_empty = core.requests[id].sqe.op_flags & AT_EMPTY_PATH != 0;
+        prep_two(core, id, |sqe| sqe.buf_index != 0 || sqe.file_index != 0, may_be_empty)
+    },
+    |work| at_two(work, nr::__NR_linkat),
+    &[Field::Fd, Field::Path, Field::Length, Field::Path2, Field::OpFlags],
+);
+
+/// What all of them refuse.
+fn check(core: &Core, id: RequestId, bad: fn(&Sqe) -> bool) -> Result<(), Errno> {
+    let request = &core.requests[id];
+    if bad(&request.sqe) {
+        return Err(Errno::EINVAL);
+    }
+    // The directory cannot be a registered file.
+    if request.flags.has(Flags::FIXED_FILE) { Err(Errno::EBADF) } else { Ok(()) }
+}
+
+fn prep_one(core: &mut Core, id: RequestId, bad: fn(&Sqe) -> bool) -> Result<(), Errno> {
+    check(core, id, bad)?;
+    let path = Path::read(core.requests[id].sqe.addr)?;
+    core.requests[id].data = OpData::Path(path);
+    Ok(())
+}
+
+fn prep_two(core: &mut Core, id: RequestId, bad: fn(&Sqe) -> bool, may_be_empty: bool) -> Result<(), Errno> {
+    check(core, id, bad)?;
+    let sqe = core.requests[id].sqe;
+    let first = if may_be_empty { Path::read_or_empty(sqe.addr) } else { Path::read(sqe.addr) }?;
+    let second = Path::read(sqe.off)?;
+    core.requests[id].data = OpData::TwoPaths(first, second);
+    Ok(())
+}
+
+fn prep_unlinkat(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    prep_one(core, id, |sqe| {
+        sqe.off != 0
+            || sqe.len != 0
+            || sqe.buf_index != 0
+            || sqe.file_index != 0
+            || sqe.op_flags & !AT_REMOVEDIR != 0
+    })
+}
+
+fn prep_statx(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    check(core, id, |sqe| sqe.buf_index != 0 || sqe.file_index != 0)?;
+    let sqe = core.requests[id].sqe;
+    let may_be_empty = sqe.op_flags & AT_EMPTY_PATH != 0;
+    let path = match sqe.addr {
+        0 if may_be_empty => Path::empty(),
+        address if may_be_empty => Path::read_or_empty(address)?,
+        address => Path::read(address)?,
+    };
+    core.requests[id].data = OpData::Path(path);
+    Ok(())
+}
+
+fn path(work: &Work) -> Result<usize, Errno> {
+    match &work.data {
+        OpData::Path(path) => Ok(path.address()),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+fn two_paths(work: &Work) -> Result<[usize; 2], Errno> {
+    match &work.data {
+        OpData::TwoPaths(first, second) => Ok([first.address(), second.address()]),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+fn statx(work: &mut Work) -> Result<usize, Errno> {
+    let path = path(work)?;
+    let sqe = &work.sqe;
+    let arguments = [sqe.fd as usize, path, sqe.op_flags as usize, sqe.len as usize, sqe.off as usize, 0];
+    // SAFETY: reads a path of ours, writes where the program wants it.
+    unsafe { sys::call(nr::__NR_statx, arguments) }
+}
+
+/// `call(directory, path, argument)`.
+fn at_one(work: &Work, number: u32, argument: u32) -> Result<usize, Errno> {
+    let arguments = [work.sqe.fd as usize, path(work)?, argument as usize, 0, 0, 0];
+    // SAFETY: reads a path of ours.
+    unsafe { sys::call(number, arguments) }
+}
+
+/// `call(old directory, old path, new directory, new path, flags)`.
+fn at_two(work: &Work, number: u32) -> Result<usize, Errno> {
+    let [old, new] = two_paths(work)?;
+    let sqe = &work.sqe;
+    let arguments = [sqe.fd as usize, old, sqe.len as i32 as usize, new, sqe.op_flags as usize, 0];
+    // SAFETY: reads two paths of ours.
+    unsafe { sys::call(number, arguments) }
+}
+
+fn symlinkat(work: &mut Work) -> Result<usize, Errno> {
+    let [target, path] = two_paths(work)?;
+    // SAFETY: reads two paths of ours.
+    unsafe { sys::call(nr::__NR_symlinkat, [target, work.sqe.fd as usize, path, 0, 0, 0]) }
+}

@@ -1,0 +1,94 @@
+//! SPLICE and TEE. Either end may be waited for, so a thread of their own does them, as in the kernel.
+
+use linux_raw_sys::general::{SPLICE_F_GIFT, SPLICE_F_MORE, SPLICE_F_MOVE, SPLICE_F_NONBLOCK};
+use linux_raw_sys::io_uring::SPLICE_F_FD_IN_FIXED;
+
+use super::{Caps, Code, Field, Op, OpData, Outcome};
+use crate::driver::work::Work;
+use crate::errno::Errno;
+use crate::request::RequestId;
+use crate::ring::Core;
+use crate::sys::{self, OwnedFd, nr};
+
+const FLAGS: u32 = SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT | SPLICE_F_FD_IN_FIXED;
+/// The offset that stands for none.
+const NONE: u64 = u64::MAX;
+
+const FIELDS: &[Field] =
+    &[Field::FileIndex, Field::Address, Field::Fd, Field::Offset, Field::Length, Field::OpFlags];
+
+/// `IORING_OP_SPLICE`.
+pub const SPLICE: Op = Op::new(Code::IORING_OP_SPLICE, "SPLICE", Caps::FILE, prep, issue)
+    .block(splice)
+    .finish(finish)
+    .fields(FIELDS);
+
+/// `IORING_OP_TEE`.
+pub const TEE: Op =
+    Op::new(Code::IORING_OP_TEE, "TEE", Caps::FILE, prep_tee, issue).block(tee).finish(finish).fields(FIELDS);
+
+fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    if core.requests[id].sqe.op_flags & !FLAGS != 0 { Err(Errno::EINVAL) } else { Ok(()) }
+}
+
+fn prep_tee(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let sqe = &core.requests[id].sqe;
+    if sqe.addr != 0 || sqe.off != 0 { Err(Errno::EINVAL) } else { prep(core, id) }
+}
+
+fn issue(core: &mut Core, id: RequestId) -> Outcome {
+    match input(core, id) {
+        Ok(fd) => {
+            core.requests[id].data = OpData::Input(fd);
+            Outcome::BlockForLong
+        }
+        Err(errno) => errno.into(),
+    }
+}
+
+/// A duplicate of the file to take from, which the program may close or unregister meanwhile.
+fn input(core: &mut Core, id: RequestId) -> Result<OwnedFd, Errno> {
+    let sqe = core.requests[id].sqe;
+    let named = sqe.file_index;
+    let fd = if sqe.op_flags & SPLICE_F_FD_IN_FIXED != 0 {
+        core.files.get(named).ok_or(Errno::EBADF)?
+    } else {
+        named as i32
+    };
+    sys::duplicate(fd).map(OwnedFd::new)
+}
+
+fn splice(work: &mut Work) -> Result<usize, Errno> {
+    let OpData::Input(input) = &work.data else { return Err(Errno::EINVAL) };
+    let sqe = &work.sqe;
+    if sqe.len == 0 {
+        return Ok(0);
+    }
+    let (mut from, mut to) = (sqe.addr, sqe.off);
+    let from = if from == NONE { 0 } else { &raw mut from as usize };
+    let to = if to == NONE { 0 } else { &raw mut to as usize };
+    let flags = sqe.op_flags & !SPLICE_F_FD_IN_FIXED;
+    let arguments = [input.fd() as usize, from, work.fd as usize, to, sqe.len as usize, flags as usize];
+    // SAFETY: reads and writes two offsets of ours.
+    unsafe { sys::call(nr::__NR_splice, arguments) }
+}
+
+fn tee(work: &mut Work) -> Result<usize, Errno> {
+    let OpData::Input(input) = &work.data else { return Err(Errno::EINVAL) };
+    let sqe = &work.sqe;
+    if sqe.len == 0 {
+        return Ok(0);
+    }
+    let flags = sqe.op_flags & !SPLICE_F_FD_IN_FIXED;
+    let arguments = [input.fd() as usize, work.fd as usize, sqe.len as usize, flags as usize, 0, 0];
+    // SAFETY: touches no memory.
+    unsafe { sys::call(nr::__NR_tee, arguments) }
+}
+
+fn finish(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
+    core.requests[id].data = OpData::None;
+    if result != Ok(core.requests[id].sqe.len as usize) {
+        core.fail(id);
+    }
+    result.into()
+}

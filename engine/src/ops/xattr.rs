@@ -1,0 +1,126 @@
+//! Extended attributes, by descriptor and by path.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use super::{Caps, Code, Field, Op, OpData, issue_blocks};
+use crate::driver::work::Work;
+use crate::errno::Errno;
+use crate::request::{Flags, RequestId};
+use crate::ring::Core;
+use crate::sys::{self, nr};
+use crate::user::{self, Path};
+
+const MAX_NAME: usize = 255;
+const MAX_VALUE: u32 = 65536;
+/// `XATTR_CREATE` and `XATTR_REPLACE`.
+const FLAGS: u32 = 3;
+
+const FIELDS: &[Field] = &[Field::Fd, Field::Address, Field::Address2, Field::Length, Field::OpFlags];
+const PATH_FIELDS: &[Field] =
+    &[Field::Address3, Field::Address, Field::Address2, Field::Length, Field::OpFlags];
+
+/// An attribute to be read or written.
+pub struct Xattr {
+    name: Path,
+    value: Vec<u8>,
+    path: Option<Path>,
+}
+
+/// `IORING_OP_FSETXATTR`.
+pub const FSETXATTR: Op = Op::new(Code::IORING_OP_FSETXATTR, "FSETXATTR", Caps::FILE, prep_set, issue_blocks)
+    .block(set)
+    .fields(FIELDS);
+
+/// `IORING_OP_SETXATTR`.
+pub const SETXATTR: Op = Op::new(
+    Code::IORING_OP_SETXATTR,
+    "SETXATTR",
+    Caps::NONE,
+    |core, id| with_path(core, id, prep_set),
+    issue_blocks,
+)
+.block(set)
+.fields(PATH_FIELDS);
+
+/// `IORING_OP_FGETXATTR`.
+pub const FGETXATTR: Op = Op::new(Code::IORING_OP_FGETXATTR, "FGETXATTR", Caps::FILE, prep_get, issue_blocks)
+    .block(get)
+    .fields(FIELDS);
+
+/// `IORING_OP_GETXATTR`.
+pub const GETXATTR: Op = Op::new(
+    Code::IORING_OP_GETXATTR,
+    "GETXATTR",
+    Caps::NONE,
+    |core, id| with_path(core, id, prep_get),
+    issue_blocks,
+)
+.block(get)
+.fields(PATH_FIELDS);
+
+fn read_name(address: u64) -> Result<Path, Errno> {
+    match Path::read_up_to(address, MAX_NAME + 1) {
+        Ok(name) if name.is_empty() => Err(Errno::ERANGE),
+        Err(Errno::ENAMETOOLONG) => Err(Errno::ERANGE),
+        other => other,
+    }
+}
+
+fn prep_set(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let sqe = core.requests[id].sqe;
+    if sqe.op_flags & !FLAGS != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let name = read_name(sqe.addr)?;
+    if sqe.len > MAX_VALUE {
+        return Err(Errno::E2BIG);
+    }
+    let value = user::read_many(sqe.off, sqe.len as usize)?;
+    core.requests[id].data = OpData::Xattr(Box::new(Xattr { name, value, path: None }));
+    Ok(())
+}
+
+fn prep_get(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let sqe = core.requests[id].sqe;
+    if sqe.op_flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let name = read_name(sqe.addr)?;
+    core.requests[id].data = OpData::Xattr(Box::new(Xattr { name, value: Vec::new(), path: None }));
+    Ok(())
+}
+
+fn with_path(core: &mut Core, id: RequestId, prep: super::Prep) -> Result<(), Errno> {
+    if core.requests[id].flags.has(Flags::FIXED_FILE) {
+        return Err(Errno::EBADF);
+    }
+    prep(core, id)?;
+    let request = &mut core.requests[id];
+    if let OpData::Xattr(xattr) = &mut request.data {
+        xattr.path = Some(Path::read(request.sqe.addr3)?);
+    }
+    Ok(())
+}
+
+fn set(work: &mut Work) -> Result<usize, Errno> {
+    let OpData::Xattr(xattr) = &work.data else { return Err(Errno::EINVAL) };
+    let (number, object) = match &xattr.path {
+        Some(path) => (nr::__NR_setxattr, path.address()),
+        None => (nr::__NR_fsetxattr, work.fd as usize),
+    };
+    let (value, size) = (xattr.value.as_ptr() as usize, xattr.value.len());
+    // SAFETY: reads a path, a name and a value of ours.
+    unsafe { sys::call(number, [object, xattr.name.address(), value, size, work.sqe.op_flags as usize, 0]) }
+}
+
+fn get(work: &mut Work) -> Result<usize, Errno> {
+    let OpData::Xattr(xattr) = &work.data else { return Err(Errno::EINVAL) };
+    let (number, object) = match &xattr.path {
+        Some(path) => (nr::__NR_getxattr, path.address()),
+        None => (nr::__NR_fgetxattr, work.fd as usize),
+    };
+    let (value, size) = (work.sqe.off as usize, work.sqe.len as usize);
+    // SAFETY: reads a path and a name of ours, writes where the program wants it.
+    unsafe { sys::call(number, [object, xattr.name.address(), value, size, 0, 0]) }
+}
