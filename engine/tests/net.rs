@@ -596,3 +596,40 @@ fn accept_tells_of_others_that_wait() {
         flags
     });
 }
+
+fn register_files(ring: &Ring, fds: &[i32]) {
+    let count = fds.len() as u32;
+    assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_FILES, fds.as_ptr().cast(), count), 0);
+}
+
+#[test]
+fn sockets_and_connections_go_into_slots() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, IORING_SETUP_SUBMIT_ALL);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = raw_address(listener.local_addr().unwrap());
+        let new = Sqe { fd: libc::AF_INET, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 1) };
+        let mut all = ring.run(&[Sqe { file_index: 1, ..new }]);
+        register_files(&ring, &[-1; 4]);
+        let any = IORING_FILE_INDEX_ALLOC as u32;
+        all.extend(ring.run(&[Sqe { file_index: 2, ..new }, Sqe { file_index: 9, ..new }]));
+        all.extend(ring.run(&[Sqe { file_index: any, ..new }]));
+        let fixed = 1 << 0;
+        all.extend(ring.run(&[Sqe { flags: fixed, ..connect(2, 1, &address) }]));
+        let single = Sqe { file_index: any, ..accept(3, listener.as_raw_fd()) };
+        all.extend(ring.run(&[single]));
+        let slot = all.last().unwrap().res;
+        let mut buffer = [0; 4];
+        all.extend(ring.run(&[Sqe { flags: fixed, ..send(4, 1, b"slot") }]));
+        all.extend(ring.run(&[Sqe { flags: fixed, ..recv(5, slot, &mut buffer) }]));
+        // The last slot is filled, then there is none.
+        let _clients: Vec<_> =
+            (0..3).map(|_| TcpStream::connect(listener.local_addr().unwrap()).unwrap()).collect();
+        submit(&mut ring, Sqe { ioprio: IORING_ACCEPT_MULTISHOT as u16, ..single });
+        all.push(wait(&mut ring));
+        all.push(wait(&mut ring));
+        // An occupied slot is replaced.
+        all.extend(ring.run(&[Sqe { file_index: 2, ..accept(6, listener.as_raw_fd()) }]));
+        (all, buffer)
+    });
+}

@@ -16,7 +16,6 @@ use super::socket::{SOCK_CLOEXEC, SOCK_NONBLOCK};
 use crate::driver::readiness::SocketKind;
 use crate::errno::Errno;
 use crate::ops::{Caps, Code, Field, Op, Outcome};
-use crate::registry;
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 use crate::sys::{self, Fd};
@@ -68,13 +67,25 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     }
     match accept(core, id, fd) {
         Ok(result) => {
-            if more_waits(core, fd) {
-                core.requests[id].cqe_flags |= IORING_CQE_F_SOCK_NONEMPTY;
-            }
+            tell_of_others(core, id, fd);
             Outcome::Complete(result)
         }
         Err(Errno::EAGAIN) => Outcome::Wait(EPOLLIN),
-        Err(errno) => errno.into(),
+        Err(errno) => lost(core, id, fd, errno),
+    }
+}
+
+/// No connection, or one for which there was no slot.
+fn lost(core: &mut Core, id: RequestId, fd: Fd, errno: Errno) -> Outcome {
+    if core.requests[id].sqe.file_index != 0 {
+        tell_of_others(core, id, fd);
+    }
+    errno.into()
+}
+
+fn tell_of_others(core: &mut Core, id: RequestId, fd: Fd) {
+    if more_waits(core, fd) {
+        core.requests[id].cqe_flags |= IORING_CQE_F_SOCK_NONEMPTY;
     }
 }
 
@@ -86,12 +97,12 @@ fn accept_all(core: &mut Core, id: RequestId, fd: Fd) -> Outcome {
         let accepted = match next {
             Ok(accepted) => accepted,
             Err(Errno::EAGAIN) => return Outcome::Wait(EPOLLIN),
-            Err(errno) => return errno.into(),
+            Err(errno) => return lost(core, id, fd, errno),
         };
         // Where the CQ has no room for another, this one is the last.
         let room = core.overflow.is_empty() && core.cq_ready() + 1 < core.memory.layout().cq_entries;
         next = if room { accept(core, id, fd) } else { Err(Errno::EAGAIN) };
-        let more = tells && if room { next.is_ok() } else { more_waits(core, fd) };
+        let more = tells && if room { next != Err(Errno::EAGAIN) } else { more_waits(core, fd) };
         let flags = if more { IORING_CQE_F_SOCK_NONEMPTY } else { 0 };
         if !core.post_more(id, accepted, flags) {
             core.requests[id].cqe_flags |= flags;
@@ -103,15 +114,12 @@ fn accept_all(core: &mut Core, id: RequestId, fd: Fd) -> Outcome {
     }
 }
 
-/// One connection: its descriptor.
+/// One connection: its descriptor or slot. In a slot it is never inherited by other programs.
 fn accept(core: &mut Core, id: RequestId, fd: Fd) -> Result<i32, Errno> {
     let sqe = core.requests[id].sqe;
-    if sqe.file_index != 0 {
-        return Err(Errno::EINVAL);
-    }
-    let accepted = calls::accept(fd, sqe.addr, sqe.off, sqe.op_flags)?;
-    registry::renew(accepted);
-    Ok(accepted)
+    let in_slot = if sqe.file_index != 0 { SOCK_CLOEXEC } else { 0 };
+    let accepted = calls::accept(fd, sqe.addr, sqe.off, sqe.op_flags | in_slot)?;
+    core.give_descriptor(accepted, sqe.file_index).map(|result| result as i32)
 }
 
 /// See to it that no attempt on the listener blocks.

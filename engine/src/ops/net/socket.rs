@@ -11,6 +11,7 @@ use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
 use crate::registry;
 use crate::request::RequestId;
 use crate::ring::Core;
+use crate::sys::{self, Fd};
 
 /// `SOCK_CLOEXEC`, with `SOCK_NONBLOCK` all that a socket's type may carry beside the type.
 pub const SOCK_CLOEXEC: u32 = O_CLOEXEC;
@@ -54,15 +55,24 @@ fn prep_socket(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 fn issue_socket(core: &mut Core, id: RequestId) -> Outcome {
     let sqe = core.requests[id].sqe;
     let (domain, kind, protocol) = (sqe.fd as u32, sqe.off as u32, sqe.len);
-    if sqe.file_index != 0 {
-        return Errno::EINVAL.into();
-    }
     match calls::socket(domain, kind, protocol) {
-        Ok(fd) => {
-            registry::renew(fd);
-            Outcome::Complete(fd)
-        }
+        Ok(fd) => core.give_descriptor(fd, sqe.file_index).into(),
         Err(errno) => errno.into(),
+    }
+}
+
+impl Core {
+    /// Gives a descriptor that the engine was just given to the program: as it is, or in a slot of
+    /// the file table where `file_index` is not 0. Returns what the request's CQE says.
+    ///
+    /// # Errors
+    /// As [`Core::install_file`].
+    pub fn give_descriptor(&mut self, fd: Fd, file_index: u32) -> Result<usize, Errno> {
+        registry::renew(fd);
+        if file_index == 0 {
+            return Ok(fd as usize);
+        }
+        self.install_file(sys::move_high(fd)?, file_index)
     }
 }
 
