@@ -633,3 +633,187 @@ fn sockets_and_connections_go_into_slots() {
         (all, buffer)
     });
 }
+
+/// Closes a descriptor where the engine sees it, as a door shows it.
+fn close(engine: Engine, fd: i32) {
+    if engine == Engine::User {
+        anyring_engine::door::closed(fd);
+    }
+    // SAFETY: a descriptor of the test's.
+    unsafe { libc::close(fd) };
+}
+
+#[test]
+fn a_pending_receive_keeps_a_socket_that_another_thread_closes() {
+    use std::io::Write;
+    use std::os::fd::IntoRawFd;
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (mut a, b) = UnixStream::pair().unwrap();
+        let mut buffer = [0; 8];
+        let fd = b.into_raw_fd();
+        submit(&mut ring, recv(1, fd, &mut buffer));
+        std::thread::spawn(move || close(engine, fd)).join().unwrap();
+        a.write_all(b"late").unwrap();
+        let cqe = wait(&mut ring);
+        // It was the last to hold it.
+        let written = a.write(b"x").map_err(|error| error.raw_os_error());
+        (cqe, buffer, written)
+    });
+}
+
+#[test]
+fn requests_in_a_wait_are_woken_by_other_threads() {
+    use std::io::Write;
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (mut a, b) = tcp_pair();
+        let mut buffer = [0; 8];
+        let mut all = Vec::new();
+        for round in 0..20u8 {
+            submit(&mut ring, recv(1, b.as_raw_fd(), &mut buffer));
+            let writer = std::thread::spawn(move || {
+                a.write_all(&[round; 5]).unwrap();
+                a
+            });
+            all.push((wait(&mut ring), buffer));
+            a = writer.join().unwrap();
+        }
+        all
+    });
+}
+
+/// A number that changes its file where the engine does not see it: nobody gets another's data, and
+/// requests on the new file are served.
+#[test]
+fn a_number_reused_behind_the_engines_back() {
+    use std::io::Write;
+    let mut ring = Ring::new(Engine::User, 8, 0);
+    let (_a, b) = UnixStream::pair().unwrap();
+    let (mut c, d) = UnixStream::pair().unwrap();
+    let (mut old, mut new) = ([0; 8], [0; 8]);
+    submit(&mut ring, recv(1, b.as_raw_fd(), &mut old));
+    // SAFETY: descriptors of the test's; `b` closes the copy.
+    unsafe { libc::dup2(d.as_raw_fd(), b.as_raw_fd()) };
+    ring.push(recv(2, b.as_raw_fd(), &mut new));
+    c.write_all(b"for the new").unwrap();
+    assert_eq!(ring.enter(1, 2), 1);
+    assert_eq!(results(ring.reap_all()), [(1, -libc::EBADF), (2, 8)]);
+    assert_eq!((&old, &new), (&[0; 8], b"for the "));
+}
+
+/// The engine itself is given the number of a file that was closed unseen.
+#[test]
+fn a_number_reused_by_accept() {
+    use std::io::Write;
+    use std::os::fd::IntoRawFd;
+    let mut ring = Ring::new(Engine::User, 8, 0);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut buffer = [0; 8];
+    for round in 0..50u8 {
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let fd = ring.run(&[accept(1, listener.as_raw_fd())])[0].res;
+        let connection = own(fd);
+        // Twice, so that the second finds the number registered and idle.
+        for _ in 0..2 {
+            ring.push(recv(2, fd, &mut buffer));
+            client.write_all(&[round; 3]).unwrap();
+            assert_eq!(ring.enter(1, 1), 1);
+            assert_eq!(results(ring.reap_all()), [(2, 3)]);
+            assert_eq!(buffer[..3], [round; 3]);
+        }
+        // SAFETY: owned by `connection`; unseen by the engine.
+        unsafe { libc::close(connection.into_raw_fd()) };
+    }
+}
+
+/// Streams that come and go, with receives that are cancelled or closed under: every byte arrives
+/// once, in order, and every request completes once.
+#[test]
+fn many_streams_with_cancellations_and_closes() {
+    both(|engine| stress(engine, 0x1234_5678));
+}
+
+struct Stream {
+    near: UnixStream,
+    far: UnixStream,
+    sent: u8,
+    seen: u8,
+    pending: bool,
+    buffer: Box<[u8; 16]>,
+}
+
+impl Stream {
+    fn new() -> Stream {
+        let (near, far) = UnixStream::pair().unwrap();
+        near.set_nonblocking(true).unwrap();
+        Stream { near, far, sent: 0, seen: 0, pending: false, buffer: Box::new([0; 16]) }
+    }
+
+    fn completed(&mut self, cqe: Cqe) {
+        self.pending = false;
+        assert!(cqe.res > 0 || cqe.res == -libc::ECANCELED, "{cqe:?}");
+        for &byte in &self.buffer[..cqe.res.max(0) as usize] {
+            assert_eq!(byte, self.seen);
+            self.seen = self.seen.wrapping_add(1);
+        }
+    }
+}
+
+fn stress(engine: Engine, mut random: u32) {
+    use std::io::Write;
+    let mut ring = Ring::new(engine, 64, 0);
+    let mut streams: Vec<Stream> = (0..24).map(|_| Stream::new()).collect();
+    let collect = |ring: &mut Ring, streams: &mut Vec<Stream>| {
+        for cqe in ring.reap_all() {
+            if let Some(stream) = streams.get_mut(cqe.user_data as usize) {
+                stream.completed(cqe);
+            }
+        }
+    };
+    for _ in 0..20_000 {
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let (index, action) = ((random >> 8) as usize % streams.len(), random >> 24);
+        let stream = &mut streams[index];
+        match action % 8 {
+            0..=2 if !stream.pending => {
+                stream.pending = true;
+                let buffer = &mut stream.buffer[..];
+                let sqe = recv(index as u64, stream.far.as_raw_fd(), buffer);
+                ring.push(sqe);
+                ring.enter_with(1, 0, if action & 64 == 0 { 0 } else { IORING_ENTER_GETEVENTS });
+            }
+            3..=5 => {
+                let bytes: Vec<u8> = (0..action % 20).map(|i| stream.sent.wrapping_add(i as u8)).collect();
+                let written = stream.near.write(&bytes).unwrap_or(0);
+                stream.sent = stream.sent.wrapping_add(written as u8);
+            }
+            6 if stream.pending => {
+                let cancel = Sqe { addr: index as u64, ..sqe(IORING_OP_ASYNC_CANCEL, 1 << 32) };
+                ring.push(cancel);
+                ring.enter(1, 1);
+            }
+            7 if !stream.pending && action & 128 == 0 => {
+                let old = std::mem::replace(stream, Stream::new());
+                close(engine, std::os::fd::IntoRawFd::into_raw_fd(old.far));
+            }
+            _ => {
+                ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+            }
+        }
+        collect(&mut ring, &mut streams);
+    }
+    // What still waits gets its data.
+    for index in 0..streams.len() {
+        let stream = &mut streams[index];
+        if stream.pending {
+            let sent = stream.sent;
+            assert_eq!(stream.near.write(&[sent]).unwrap(), 1);
+            stream.sent = sent.wrapping_add(1);
+        }
+        while streams[index].pending {
+            assert_eq!(ring.enter_with(0, 1, IORING_ENTER_GETEVENTS), 0);
+            collect(&mut ring, &mut streams);
+        }
+    }
+}

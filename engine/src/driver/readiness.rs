@@ -107,6 +107,8 @@ struct Entry {
 struct Waiter {
     id: RequestId,
     events: u32,
+    /// The registration was for its file after it began to wait, if not later.
+    verified: bool,
 }
 
 impl Readiness {
@@ -322,7 +324,7 @@ impl Core {
             return Err(errno);
         }
         let entry = &mut self.readiness.entries[index as usize];
-        entry.waiters.push(Waiter { id, events: events | EPOLLERR | EPOLLHUP });
+        entry.waiters.push(Waiter { id, events: events | EPOLLERR | EPOLLHUP, verified: !kept });
         self.readiness.waiting += 1;
         let request = &mut self.requests[id];
         request.phase = Phase::Waiting;
@@ -455,10 +457,26 @@ impl Core {
             }
             let data = (u64::from(generation) << 32) | u64::from(index);
             // A successful MOD reports current readiness anew.
-            if sys::epoll_ctl(epoll, EPOLL_CTL_MOD, entry.fd, ALL_EVENTS | EPOLLET, data).is_err() {
+            if sys::epoll_ctl(epoll, EPOLL_CTL_MOD, entry.fd, ALL_EVENTS | EPOLLET, data).is_ok() {
+                entry.waiters.iter_mut().for_each(|waiter| waiter.verified = true);
+            } else {
                 entry.registered = false;
-                self.wake_waiters(index, ALL_EVENTS);
+                self.wake_after_replacement(index);
             }
+        }
+    }
+
+    /// The file behind a number is gone. What waited for it must not take another file's data; what
+    /// began to wait when nobody knew tries the file that is there now.
+    fn wake_after_replacement(&mut self, index: u32) {
+        let entry = &mut self.readiness.entries[index as usize];
+        let gone: Vec<RequestId> =
+            entry.waiters.iter().filter(|waiter| waiter.verified).map(|waiter| waiter.id).collect();
+        entry.waiters.retain(|waiter| !waiter.verified);
+        self.readiness.waiting -= gone.len();
+        self.wake_waiters(index, ALL_EVENTS);
+        for id in gone {
+            self.complete(id, Errno::EBADF.negated());
         }
     }
 }

@@ -11,6 +11,8 @@ use linux_raw_sys::io_uring::{
     IORING_FILE_INDEX_ALLOC,
 };
 
+use linux_raw_sys::net::SO_ACCEPTCONN;
+
 use super::calls;
 use super::socket::{SOCK_CLOEXEC, SOCK_NONBLOCK};
 use crate::driver::readiness::SocketKind;
@@ -125,7 +127,8 @@ fn accept(core: &mut Core, id: RequestId, fd: Fd) -> Result<i32, Errno> {
 /// See to it that no attempt on the listener blocks.
 fn never_block(fd: Fd) -> Result<(), Errno> {
     let flags = calls::file_flags(fd)?;
-    if flags & O_NONBLOCK != 0 {
+    // Other sockets refuse at once.
+    if flags & O_NONBLOCK != 0 || sys::socket_option(fd, SO_ACCEPTCONN)? == 0 {
         return Ok(());
     }
     calls::set_file_flags(fd, flags | O_NONBLOCK)

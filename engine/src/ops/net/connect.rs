@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 
 use linux_raw_sys::general::{EPOLLERR, EPOLLOUT, O_NONBLOCK};
-use linux_raw_sys::net::SO_ERROR;
+use linux_raw_sys::net::{SO_ERROR, SO_TYPE};
 
 use super::address::Address;
 use super::{Data, calls};
@@ -80,6 +80,8 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
 
 /// One attempt that does not wait, and whether the program wanted it so.
 fn attempt(fd: Fd, address: &Address) -> Result<(Result<usize, Errno>, bool), Errno> {
+    // No other file's flags are touched.
+    sys::socket_option(fd, SO_TYPE)?;
     let flags = calls::file_flags(fd)?;
     if flags & O_NONBLOCK != 0 {
         return Ok((calls::connect(fd, address), true));
