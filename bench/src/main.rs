@@ -40,6 +40,12 @@ struct Arguments {
     /// Few and short rounds: for a look, not for a figure.
     #[arg(long)]
     quick: bool,
+    /// Run this side only; may be repeated. --list names them.
+    #[arg(long = "side", value_name = "NAME")]
+    sides: Vec<String>,
+    /// Run only the cases with this text in their names; may be repeated.
+    #[arg(long = "case", value_name = "TEXT")]
+    cases: Vec<String>,
     /// Rounds of each case.
     #[arg(long)]
     rounds: Option<usize>,
@@ -112,6 +118,8 @@ fn run(arguments: &Arguments) -> Result<()> {
         rounds: arguments.rounds.unwrap_or(rounds).max(1),
         quick: arguments.quick,
         syscalls: !arguments.no_syscalls,
+        sides: arguments.sides.clone(),
+        cases: arguments.cases.clone(),
     };
     let context = Context::new(
         arguments.tools.clone(),
@@ -125,13 +133,17 @@ fn run(arguments: &Arguments) -> Result<()> {
     }
     let mut results = Results { machine, command: command_line(), benchmarks: Vec::new() };
     for benchmark in &mut chosen {
-        let outcome = measure(benchmark.as_mut(), &context, plan)?;
+        let outcome = measure(benchmark.as_mut(), &context, &plan)?;
         if !arguments.json {
             report::table::print(&outcome);
         }
         results.benchmarks.push(outcome);
     }
-    publish(arguments, &results)
+    publish(arguments, &results)?;
+    match results.benchmarks.iter().map(|outcome| outcome.failed.len()).sum() {
+        0 => Ok(()),
+        failed => Err(Failure::new(format!("{failed} measurements failed; they are named above"))),
+    }
 }
 
 fn publish(arguments: &Arguments, results: &Results) -> Result<()> {

@@ -7,12 +7,12 @@ use super::launch::{Context, On};
 use super::stats::{median, paired_ratio};
 use crate::benchmarks::{Benchmark, Run};
 use crate::failure::{Failure, Result};
-use crate::report::{Case, Outcome, SideResult, Skipped};
+use crate::report::{Case, Failed, Outcome, SideResult, Skipped};
 use crate::workload::Window;
 use crate::workload::ring::Engine;
 
 /// How often and what else.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Plan {
     /// Rounds per group of cases.
     pub rounds: usize,
@@ -20,34 +20,61 @@ pub struct Plan {
     pub quick: bool,
     /// One more run per side to count system calls.
     pub syscalls: bool,
+    /// The sides to run, all if none is named.
+    pub sides: Vec<String>,
+    /// The groups to run: those that contain one of these texts, all if there is none.
+    pub cases: Vec<String>,
 }
 
-/// What the rounds of one group gave for one side.
+/// What the rounds of one group gave.
 #[derive(Default)]
 struct Gathered {
-    /// By label of the window, one per round.
+    /// By side.
+    sides: BTreeMap<usize, GatheredSide>,
+    /// Sides that failed, which ended their part in the group.
+    failed: BTreeMap<usize, Failure>,
+}
+
+#[derive(Default)]
+struct GatheredSide {
+    /// By place of the window in the report, one per round.
     windows: BTreeMap<usize, Vec<Window>>,
     syscalls_per_op: Option<f64>,
 }
 
-/// Runs a benchmark.
-pub fn measure(benchmark: &mut dyn Benchmark, context: &Context, plan: Plan) -> Result<Outcome> {
+/// Runs a benchmark. A side that fails is left out of the case where it failed.
+pub fn measure(benchmark: &mut dyn Benchmark, context: &Context, plan: &Plan) -> Result<Outcome> {
     let about = benchmark.about();
-    let (usable, skipped) = usable_sides(benchmark, context)?;
-    let groups = benchmark.groups(plan.quick);
+    let (usable, skipped) = usable_sides(benchmark, context, plan)?;
     benchmark.prepare(context, &usable)?;
-    let mut cases = Vec::new();
-    for (group, label) in groups.iter().enumerate() {
+    let (mut cases, mut failed) = (Vec::new(), Vec::new());
+    for (group, label) in benchmark.groups(plan.quick).iter().enumerate() {
+        if !plan.cases.is_empty() && !plan.cases.iter().any(|text| label.contains(text)) {
+            continue;
+        }
         eprintln!("{}: {label}, {} rounds", about.name, plan.rounds);
-        let gathered = run_group(benchmark, context, plan, group, &usable)?;
+        let gathered = run_group(benchmark, context, plan, group, &usable);
         cases.extend(to_cases(benchmark, label, &usable, &gathered));
+        failed.extend(gathered.failed.iter().map(|(&side, failure)| Failed {
+            side: benchmark.sides()[side].name.into(),
+            case: label.clone(),
+            how: failure.to_string(),
+        }));
     }
-    Ok(Outcome { about, rounds: plan.rounds, window_ms: context.window.as_millis() as u64, skipped, cases })
+    let window_ms = context.window.as_millis() as u64;
+    Ok(Outcome { about, rounds: plan.rounds, window_ms, skipped, failed, cases })
 }
 
-fn usable_sides(benchmark: &dyn Benchmark, context: &Context) -> Result<(Vec<usize>, Vec<Skipped>)> {
+fn usable_sides(
+    benchmark: &dyn Benchmark,
+    context: &Context,
+    plan: &Plan,
+) -> Result<(Vec<usize>, Vec<Skipped>)> {
     let (mut usable, mut skipped) = (Vec::new(), Vec::new());
     for (index, side) in benchmark.sides().iter().enumerate() {
+        if !plan.sides.is_empty() && !plan.sides.iter().any(|name| name == side.name) {
+            continue;
+        }
         match benchmark.obstacle(context, index)? {
             None => usable.push(index),
             Some(reason) => skipped.push(Skipped { side: side.name.into(), reason }),
@@ -59,28 +86,50 @@ fn usable_sides(benchmark: &dyn Benchmark, context: &Context) -> Result<(Vec<usi
 fn run_group(
     benchmark: &dyn Benchmark,
     context: &Context,
-    plan: Plan,
+    plan: &Plan,
     group: usize,
     usable: &[usize],
-) -> Result<BTreeMap<usize, Gathered>> {
-    let mut gathered: BTreeMap<usize, Gathered> = BTreeMap::new();
+) -> Gathered {
+    let mut gathered = Gathered::default();
     for round in 0..plan.rounds {
         for turn in 0..usable.len() {
             // Another side begins each round, so that none always follows the same one.
             let side = usable[(turn + round) % usable.len()];
-            let run = run_checked(benchmark, context, group, side, false)?;
-            let entry = gathered.entry(side).or_default();
-            for (number, window) in run.report.windows.into_iter().enumerate() {
-                entry.windows.entry(number).or_default().push(window);
+            if gathered.failed.contains_key(&side) {
+                continue;
+            }
+            match run_checked(benchmark, context, group, side, false) {
+                Ok(run) => gathered.add(side, run),
+                Err(failure) => gathered.fail(side, failure),
             }
         }
     }
     for &side in usable.iter().filter(|_| plan.syscalls) {
-        let run = run_checked(benchmark, context, group, side, true)?;
-        let ops = run.report.total_ops.max(1) as f64;
-        gathered.entry(side).or_default().syscalls_per_op = run.syscalls.map(|count| count as f64 / ops);
+        let Some(entry) = gathered.sides.get_mut(&side) else { continue };
+        match run_checked(benchmark, context, group, side, true) {
+            Ok(run) => {
+                let ops = run.report.total_ops.max(1) as f64;
+                entry.syscalls_per_op = run.syscalls.map(|count| count as f64 / ops);
+            }
+            Err(failure) => gathered.fail(side, failure),
+        }
     }
-    Ok(gathered)
+    gathered
+}
+
+impl Gathered {
+    fn add(&mut self, side: usize, run: Run) {
+        let entry = self.sides.entry(side).or_default();
+        for (number, window) in run.report.windows.into_iter().enumerate() {
+            entry.windows.entry(number).or_default().push(window);
+        }
+    }
+
+    /// Half a side's rounds would be compared with the wrong ones of the others: none of them stays.
+    fn fail(&mut self, side: usize, failure: Failure) {
+        self.sides.remove(&side);
+        self.failed.insert(side, failure);
+    }
 }
 
 /// Runs one side and makes sure that it ran on the engine that it stands for.
@@ -109,41 +158,24 @@ fn run_checked(
     Ok(run)
 }
 
-fn to_cases(
-    benchmark: &dyn Benchmark,
-    group: &str,
-    usable: &[usize],
-    gathered: &BTreeMap<usize, Gathered>,
-) -> Vec<Case> {
+fn to_cases(benchmark: &dyn Benchmark, group: &str, usable: &[usize], gathered: &Gathered) -> Vec<Case> {
     let sides = benchmark.sides();
-    let about = benchmark.about();
-    let baseline = usable.iter().find(|&&side| sides[side].name == about.baseline);
-    let baseline = baseline.and_then(|side| gathered.get(side));
-    let Some(first) = gathered.values().next() else {
-        return Vec::new();
+    let baseline = usable.iter().find(|&&side| sides[side].name == benchmark.about().baseline);
+    let baseline = baseline.and_then(|side| gathered.sides.get(side));
+    let Some(first) = gathered.sides.values().next() else { return Vec::new() };
+    let to_case = |(number, windows): (&usize, &Vec<Window>)| {
+        let against = baseline.and_then(|side| side.windows.get(number));
+        let label = windows.first().map_or("", |window| window.label.as_str());
+        let of_side = |(&index, side): (&usize, &GatheredSide)| {
+            let windows = side.windows.get(number)?;
+            Some(to_side(sides[index].name, windows, against, side.syscalls_per_op))
+        };
+        Case {
+            name: if label.is_empty() { group.to_owned() } else { format!("{label}, {group}") },
+            sides: gathered.sides.iter().filter_map(of_side).collect(),
+        }
     };
-    first
-        .windows
-        .iter()
-        .map(|(number, windows)| {
-            let against = baseline.and_then(|gathered| gathered.windows.get(number));
-            let label = windows.first().map_or("", |window| window.label.as_str());
-            Case {
-                name: match label {
-                    "" => group.to_owned(),
-                    label => format!("{label}, {group}"),
-                },
-                sides: usable
-                    .iter()
-                    .filter_map(|side| {
-                        let gathered = gathered.get(side)?;
-                        let windows = gathered.windows.get(number)?;
-                        Some(to_side(sides[*side].name, windows, against, gathered.syscalls_per_op))
-                    })
-                    .collect(),
-            }
-        })
-        .collect()
+    first.windows.iter().map(to_case).collect()
 }
 
 fn to_side(

@@ -32,6 +32,8 @@ pub struct Outcome {
     pub window_ms: u64,
     /// Sides that could not be measured.
     pub skipped: Vec<Skipped>,
+    /// Sides that failed.
+    pub failed: Vec<Failed>,
     /// One per thing measured.
     pub cases: Vec<Case>,
 }
@@ -43,6 +45,17 @@ pub struct Skipped {
     pub side: String,
     /// Why not.
     pub reason: String,
+}
+
+/// A side that failed.
+#[derive(Debug, Serialize)]
+pub struct Failed {
+    /// Its name.
+    pub side: String,
+    /// Where.
+    pub case: String,
+    /// How.
+    pub how: String,
 }
 
 /// One thing measured on all sides.

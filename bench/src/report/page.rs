@@ -11,8 +11,9 @@ use crate::failure::{Doing, Result};
 const HEAD: &str = "# Benchmarks
 
 Written by `anyring-bench --write`. In every benchmark all sides ran in the same run, in interleaved
-rounds; a line shows medians over the rounds, and `speed` is the median of the ratios within each round
-to the baseline that the section names: above 1 is faster. CPU time is that of the measured process with all its threads.
+rounds; a line shows medians over the rounds, and `speed` and `CPU` are the medians of the ratios within each round
+to the baseline that the section names: a speed above 1 is faster, CPU below 1 is cheaper.
+CPU time is that of the measured process with all its threads.
 System calls are counted in a run of their own; calls that a filter traps are not among them.
 ";
 
@@ -68,6 +69,9 @@ fn section(results: &Results, outcome: &Outcome) -> String {
     let _ = writeln!(text, "- Baseline: {}", about.baseline);
     for skipped in &outcome.skipped {
         let _ = writeln!(text, "- Not measured: {}: {}", skipped.side, skipped.reason);
+    }
+    for failed in &outcome.failed {
+        let _ = writeln!(text, "- Failed: {}, {}", failed.side, failed.case);
     }
     if let Some(warning) = machine.warning() {
         let _ = writeln!(text, "- Warning: {warning}");

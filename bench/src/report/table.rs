@@ -3,11 +3,11 @@
 use super::{Case, Outcome, SideResult};
 
 /// The columns' titles.
-pub const TITLES: [&str; 8] =
-    ["case", "side", "op/s", "time/op", "best..worst", "CPU/op", "syscalls/op", "speed"];
+pub const TITLES: [&str; 9] =
+    ["case", "side", "op/s", "time/op", "best..worst", "syscalls/op", "CPU/op", "CPU", "speed"];
 
 /// The cells of one line, in the order of [`TITLES`].
-pub fn cells(case: &str, side: &SideResult) -> [String; 8] {
+pub fn cells(case: &str, side: &SideResult) -> [String; 9] {
     let rate = if side.ns_per_op > 0.0 { 1e9 / side.ns_per_op } else { 0.0 };
     [
         case.to_owned(),
@@ -15,14 +15,15 @@ pub fn cells(case: &str, side: &SideResult) -> [String; 8] {
         format!("{rate:.0}"),
         time(side.ns_per_op),
         format!("{}..{}", time(side.fastest_ns_per_op), time(side.slowest_ns_per_op)),
+        ratio(side.syscalls_per_op),
         time(side.cpu_ns_per_op),
-        side.syscalls_per_op.map_or_else(|| "-".into(), |count| format!("{count:.2}")),
-        side.speed.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}")),
+        ratio(side.cpu),
+        ratio(side.speed),
     ]
 }
 
 /// The lines of a benchmark.
-pub fn lines(outcome: &Outcome) -> Vec<[String; 8]> {
+pub fn lines(outcome: &Outcome) -> Vec<[String; 9]> {
     let of_case = |case: &Case| {
         let name = case.name.clone();
         let lines: Vec<_> = case.sides.iter().map(|side| cells(&name, side)).collect();
@@ -35,9 +36,12 @@ pub fn lines(outcome: &Outcome) -> Vec<[String; 8]> {
 pub fn print(outcome: &Outcome) {
     let about = &outcome.about;
     println!("\n{}: {}", about.name, about.title);
-    println!("speed is over `{}`: above 1 is faster", about.baseline);
+    println!("over `{}`: speed above 1 is faster, CPU below 1 is cheaper", about.baseline);
     for skipped in &outcome.skipped {
         println!("not measured: {}: {}", skipped.side, skipped.reason);
+    }
+    for failed in &outcome.failed {
+        println!("FAILED: {}, {}: {}", failed.side, failed.case, failed.how);
     }
     let mut lines = lines(outcome);
     lines.insert(0, TITLES.map(String::from));
@@ -59,6 +63,10 @@ pub fn print(outcome: &Outcome) {
             .collect();
         println!("  {}", text.join("  ").trim_end());
     }
+}
+
+fn ratio(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".into(), |value| format!("{value:.2}"))
 }
 
 /// A time with three digits that mean something.
