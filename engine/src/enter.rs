@@ -9,7 +9,7 @@ use crate::host::{self, Caller};
 use crate::registry;
 use crate::ring::{Core, CoreGuard, live};
 use crate::sys::{self, Fd, Timespec};
-use crate::{door, lifetime, user};
+use crate::{lifetime, user};
 
 const FLAGS: u32 = IORING_ENTER_GETEVENTS
     | IORING_ENTER_SQ_WAKEUP
@@ -99,7 +99,6 @@ fn submit(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter) -> Result<u32, E
     }
     check_submitter(core)?;
     let submitted = core.submit(call.to_submit)?;
-    door::count_submitted(u64::from(submitted));
     let fetches = call.flags & IORING_ENTER_GETEVENTS != 0;
     if !core.defers() || fetches {
         core.advance();
@@ -138,7 +137,6 @@ fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Cal
     if core.defers() {
         check_submitter(core)?;
         core.external.told = false;
-        core.memory.header().sq_flags.fetch_and(!IORING_SQ_TASKRUN, core::sync::atomic::Ordering::Relaxed);
     }
     let wanted = call.min_complete.min(core.memory.layout().cq_entries);
     if wanted == 0 {

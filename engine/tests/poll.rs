@@ -319,3 +319,30 @@ fn a_multishot_poll_of_the_rings_own_eventfd_stops() {
         all
     });
 }
+
+#[test]
+fn a_ring_that_asked_for_it_says_when_to_come_in() {
+    both(|engine| {
+        let flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG;
+        let mut ring = Ring::new(engine, 4, flags);
+        // SAFETY: a descriptor of the test's own.
+        let event = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK) };
+        let poll =
+            Sqe { fd: event, op_flags: libc::POLLIN as u32, ..sqe(io_uring_op::IORING_OP_POLL_ADD, 1) };
+        ring.push(poll);
+        ring.enter(1, 0);
+        let one = 1u64;
+        // SAFETY: writes eight bytes of the test's.
+        unsafe { libc::write(event, (&raw const one).cast(), 8) };
+        let says = |ring: &Ring| {
+            let word = ring.word(ring.params.sq_off.flags).load(std::sync::atomic::Ordering::SeqCst);
+            word & IORING_SQ_TASKRUN != 0
+        };
+        let before = (says(&ring), ring.reap());
+        ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+        let after = (says(&ring), ring.reap());
+        // SAFETY: ours.
+        unsafe { libc::close(event) };
+        (before, after)
+    });
+}

@@ -203,6 +203,21 @@ impl Core {
         self.token.wake_all(|wake| wake_one(*kick, sleepers, wake));
     }
 
+    /// On a ring that asked for it, `IORING_SQ_TASKRUN` says "come in, there may be something". The
+    /// kernel sets it when a wake-up queued work; here nobody hears of one before somebody asks
+    /// epoll, so it stands for as long as anything is waited for.
+    pub fn mark_task_work(&self) {
+        if !self.is(IORING_SETUP_TASKRUN_FLAG) {
+            return;
+        }
+        let flags = &self.memory.header().sq_flags;
+        if self.needs_driver() || self.working > 0 || !self.finished.is_empty() || !self.ready.is_empty() {
+            flags.fetch_or(IORING_SQ_TASKRUN, Ordering::Relaxed);
+        } else {
+            flags.fetch_and(!IORING_SQ_TASKRUN, Ordering::Relaxed);
+        }
+    }
+
     /// On a DEFER_TASKRUN ring: something waits to be fetched by `enter`.
     pub fn notify_deferred(&mut self) {
         if self.is(IORING_SETUP_TASKRUN_FLAG) {

@@ -182,6 +182,7 @@ fn interrupted(core: &mut Core, wanted: u32, errno: Errno) -> Result<(), Errno> 
 /// The caller goes away: somebody else may have to drive.
 pub fn leave(core: &mut Core) {
     core.notify();
+    core.mark_task_work();
     if core.token.driver() == Driver::Nobody && !core.pass_on() && core.needs_driver() {
         reactor::attend(core);
     }

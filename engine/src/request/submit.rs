@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering;
 use linux_raw_sys::io_uring::{IORING_SETUP_IOPOLL, IORING_SETUP_SUBMIT_ALL};
 
 use super::{FileHold, Flags, Phase, RequestId};
+use crate::door;
 use crate::driver::work::Work;
 use crate::errno::Errno;
 use crate::memory::Sqe;
@@ -41,6 +42,7 @@ impl Core {
             }
         }
         self.end_batch();
+        door::count_submitted(u64::from(taken));
         Ok(taken)
     }
 
