@@ -617,3 +617,103 @@ fn bundles_send_all_there_is() {
         (all, text.to_vec(), head(&ring, 1))
     });
 }
+
+fn pipe() -> (std::fs::File, std::fs::File) {
+    use std::os::fd::FromRawFd;
+    let mut ends = [0; 2];
+    // SAFETY: writes two descriptors of ours.
+    assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
+    // SAFETY: just opened.
+    ends.map(|fd| unsafe { std::fs::File::from_raw_fd(fd) }).into()
+}
+
+fn read_multishot(fd: i32, group: u16) -> Sqe {
+    Sqe { fd, flags: SELECT, buf_index: group, ..sqe(IORING_OP_READ_MULTISHOT, 1) }
+}
+
+#[test]
+fn multishot_reads_go_on_until_the_end() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (reader, mut writer) = pipe();
+        let mut memory = [0u8; 64];
+        run(&mut ring, provide(0, 0, &mut memory, 4));
+        submit(&mut ring, read_multishot(reader.as_raw_fd(), 0));
+        let mut all = Vec::new();
+        for length in [3, 20, 2] {
+            writer.write_all(&vec![9; length]).unwrap();
+            all.push(wait(&mut ring));
+            if length > 16 {
+                all.push(wait(&mut ring));
+            }
+        }
+        drop(writer);
+        all.push(wait(&mut ring));
+        all
+    });
+}
+
+#[test]
+fn multishot_reads_end_at_the_end_of_the_stream() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (reader, mut writer) = pipe();
+        let mut memory = [0u8; 64];
+        run(&mut ring, provide(0, 0, &mut memory, 4));
+        writer.write_all(b"text").unwrap();
+        submit(&mut ring, read_multishot(reader.as_raw_fd(), 0));
+        let first = wait(&mut ring);
+        drop(writer);
+        (first, wait(&mut ring), run(&mut ring, remove(0, 9)))
+    });
+}
+
+#[test]
+fn errors_of_multishot_reads() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, IORING_SETUP_SUBMIT_ALL);
+        let (reader, _writer) = pipe();
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let zero = std::fs::File::open("/dev/zero").unwrap();
+        let mut memory = [0u8; 64];
+        run(&mut ring, provide(0, 0, &mut memory, 4));
+        let good = read_multishot(reader.as_raw_fd(), 0);
+        ring.run(&[
+            Sqe { flags: 0, ..good },
+            Sqe { len: 1, ..good },
+            Sqe { addr: 1, ..good },
+            Sqe { ioprio: 1, ..good },
+            Sqe { fd: 9999, ..good },
+            Sqe { buf_index: 1, ..good },
+            read_multishot(file.as_raw_fd(), 0),
+            read_multishot(zero.as_raw_fd(), 0),
+        ])
+    });
+}
+
+/// A terminal knows no non-blocking attempts.
+#[test]
+fn multishot_reads_of_a_terminal() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (mut main, mut terminal) = (0, 0);
+        let null = std::ptr::null_mut();
+        // SAFETY: writes two descriptors of ours.
+        assert_eq!(unsafe { libc::openpty(&mut main, &mut terminal, null, null.cast(), null.cast()) }, 0);
+        let mut memory = [0u8; 64];
+        run(&mut ring, provide(0, 0, &mut memory, 4));
+        submit(&mut ring, read_multishot(terminal, 0));
+        let mut all = Vec::new();
+        for text in [&b"line\n"[..], b"another line\n"] {
+            // SAFETY: reads bytes of ours.
+            unsafe { libc::write(main, text.as_ptr().cast(), text.len()) };
+            all.push(wait(&mut ring));
+        }
+        // SAFETY: descriptors of ours.
+        unsafe { libc::close(main) };
+        all.push(wait(&mut ring));
+        // SAFETY: as above.
+        unsafe { libc::close(terminal) };
+        (all, memory)
+    });
+}

@@ -817,3 +817,48 @@ fn stress(engine: Engine, mut random: u32) {
         }
     }
 }
+
+fn command(user_data: u64, fd: i32, operation: io_uring_socket_op) -> Sqe {
+    Sqe { fd, off: operation as u64, ..sqe(IORING_OP_URING_CMD, user_data) }
+}
+
+#[test]
+fn sockets_answer_commands() {
+    use io_uring_socket_op::*;
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, IORING_SETUP_SUBMIT_ALL);
+        let (a, b) = tcp_pair();
+        let (unix, _peer) = UnixStream::pair().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        ring_after_send(&mut ring, &a, 9);
+        let mut value = [0i32; 2];
+        let option = |fd, operation, level: i32, name: i32, value: &mut [i32; 2]| Sqe {
+            addr: level as u64 | (name as u64) << 32,
+            file_index: 4,
+            addr3: value.as_mut_ptr() as u64,
+            ..command(1, fd, operation)
+        };
+        let (get, set) = (SOCKET_URING_OP_GETSOCKOPT, SOCKET_URING_OP_SETSOCKOPT);
+        let mut all = ring.run(&[command(2, b.as_raw_fd(), SOCKET_URING_OP_SIOCINQ)]);
+        all.extend(ring.run(&[command(3, b.as_raw_fd(), SOCKET_URING_OP_SIOCOUTQ)]));
+        all.extend(ring.run(&[command(4, unix.as_raw_fd(), SOCKET_URING_OP_SIOCINQ)]));
+        all.extend(ring.run(&[command(5, listener.as_raw_fd(), SOCKET_URING_OP_SIOCINQ)]));
+        let fd = a.as_raw_fd();
+        all.extend(ring.run(&[option(fd, get, libc::SOL_SOCKET, libc::SO_TYPE, &mut value)]));
+        let kind = value[0];
+        value = [1, 0];
+        all.extend(ring.run(&[option(fd, set, libc::SOL_SOCKET, libc::SO_KEEPALIVE, &mut value)]));
+        all.extend(ring.run(&[option(fd, set, libc::IPPROTO_TCP, libc::TCP_NODELAY, &mut value)]));
+        value = [0, 0];
+        all.extend(ring.run(&[option(fd, get, libc::SOL_SOCKET, libc::SO_KEEPALIVE, &mut value)]));
+        all.extend(ring.run(&[option(fd, get, libc::SOL_SOCKET, 9999, &mut value)]));
+        let null = std::fs::File::open("/proc/self/exe").unwrap();
+        all.extend(ring.run(&[
+            command(6, null.as_raw_fd(), get),
+            command(7, 9999, get),
+            Sqe { off: 77, ..command(8, fd, get) },
+            Sqe { off: 1 << 32, ..command(9, fd, get) },
+        ]));
+        (all, kind, value)
+    });
+}

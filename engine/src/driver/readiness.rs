@@ -273,6 +273,21 @@ impl Core {
         Ok(())
     }
 
+    /// Registers a file, whether anybody waits for it or not; returns its entry.
+    ///
+    /// # Errors
+    /// `EPERM` where the file cannot be polled, `EBADF` where there is none.
+    pub fn watch(&mut self, fd: Fd) -> Result<u32, Errno> {
+        let epoll = self.epoll()?;
+        self.forget_replaced(fd);
+        let index = self.readiness.find_or_insert(fd)?;
+        self.readiness.register(epoll, index).map(|()| index).inspect_err(|_| {
+            if self.readiness.entries[index as usize].waiters.is_empty() {
+                self.readiness.remove(index);
+            }
+        })
+    }
+
     /// Lets a poll wait for the next edge. With `renew`, an old registration is made anew, so that it
     /// is known to be for this file; where others wait by it, it is not, and they see no edge twice.
     /// True where epoll is going to report what the file is ready for now.
@@ -312,17 +327,9 @@ impl Core {
     /// Puts a request among those that wait for its file, and registers that. Returns the entry, and
     /// whether its registration was there before.
     fn listen(&mut self, id: RequestId, events: u32) -> Result<(u32, bool), Errno> {
-        let epoll = self.epoll()?;
         let fd = self.requests[id].file.fd();
-        self.forget_replaced(fd);
-        let index = self.readiness.find_or_insert(fd)?;
-        let kept = self.readiness.entries[index as usize].registered;
-        if let Err(errno) = self.readiness.register(epoll, index) {
-            if self.readiness.entries[index as usize].waiters.is_empty() {
-                self.readiness.remove(index);
-            }
-            return Err(errno);
-        }
+        let kept = self.readiness.is_registered(fd);
+        let index = self.watch(fd)?;
         let entry = &mut self.readiness.entries[index as usize];
         entry.waiters.push(Waiter { id, events: events | EPOLLERR | EPOLLHUP, verified: !kept });
         self.readiness.waiting += 1;

@@ -12,6 +12,7 @@ pub mod open;
 pub mod paths;
 pub mod poll;
 pub mod provide;
+pub mod read_multishot;
 pub mod rw;
 pub mod splice;
 pub mod timeout;
@@ -328,10 +329,10 @@ const ROWS: [Op; COUNT] = [
     xattr::FGETXATTR,
     xattr::GETXATTR,
     net::socket::SOCKET,
-    absent(Code::IORING_OP_URING_CMD, "URING_CMD"),
+    net::command::URING_CMD,
     absent(Code::IORING_OP_SEND_ZC, "SEND_ZC"),
     absent(Code::IORING_OP_SENDMSG_ZC, "SENDMSG_ZC"),
-    absent(Code::IORING_OP_READ_MULTISHOT, "READ_MULTISHOT"),
+    read_multishot::READ_MULTISHOT,
     absent(Code::IORING_OP_WAITID, "WAITID"),
     absent(Code::IORING_OP_FUTEX_WAIT, "FUTEX_WAIT"),
     absent(Code::IORING_OP_FUTEX_WAKE, "FUTEX_WAKE"),

@@ -9,6 +9,7 @@
 //!   - [`Core::use_buffer`]: so many bytes of it were used; returns the `IORING_CQE_F_*` that say so,
 //!     for [`Core::post_more`] or to be added to the request's `cqe_flags`,
 //!   - [`Core::keep_buffer`]: the request goes on with it (a transfer retried for its rest),
+//!   - [`Core::detach_buffer`]: the attempt is made without the lock after all,
 //!   - [`Core::return_buffer`]: nothing came of it, the next request gets it.
 //! - [`Core::select_buffers`] names as many as there are, for a bundle; [`Core::use_buffers`] follows.
 //! - [`Core::take_buffer`] is for an attempt made without the lock (a worker's), or on a file that
@@ -392,6 +393,14 @@ impl Core {
         };
         selected.state = State::Kept { more };
         self.requests[id].buffer = Some(selected);
+    }
+
+    /// The lock is about to be given up: nobody else may get the buffer meanwhile. One of a list can
+    /// still be returned afterwards.
+    pub fn detach_buffer(&mut self, id: RequestId, used: usize) {
+        if self.requests[id].buffer.is_some_and(|selected| selected.state == State::AtHead) {
+            self.keep_buffer(id, used);
+        }
     }
 
     fn commit_ring(&mut self, group: u16, used: usize, count: u16) -> bool {

@@ -10,6 +10,7 @@
 pub mod accept;
 mod address;
 mod calls;
+pub mod command;
 pub mod connect;
 mod message;
 pub mod recv;

@@ -1,0 +1,87 @@
+//! URING_CMD, of which sockets know some: questions and options without a system call of their own.
+
+use linux_raw_sys::general as nr;
+use linux_raw_sys::io_uring::io_uring_socket_op as SocketOp;
+use linux_raw_sys::ioctl::{FIONREAD, TIOCOUTQ};
+use linux_raw_sys::net::{AF_INET, AF_INET6, SO_DOMAIN, SOL_SOCKET};
+
+use crate::errno::Errno;
+use crate::memory::Sqe;
+use crate::ops::{Caps, Code, Field, Op, Outcome};
+use crate::request::RequestId;
+use crate::ring::Core;
+use crate::sys::{self, Fd, call};
+
+/// `IORING_OP_URING_CMD`.
+pub const URING_CMD: Op = Op::new(Code::IORING_OP_URING_CMD, "URING_CMD", Caps::FILE, prep, issue).fields(&[
+    Field::Fd,
+    Field::Offset,
+    Field::Address,
+    Field::FileIndex,
+    Field::Address3,
+]);
+
+fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let sqe = &core.requests[id].sqe;
+    // No command of a socket takes a registered buffer.
+    if sqe.off >> 32 != 0 || sqe.op_flags != 0 { Err(Errno::EINVAL) } else { Ok(()) }
+}
+
+fn issue(core: &mut Core, id: RequestId) -> Outcome {
+    let request = &core.requests[id];
+    command(request.file.fd(), &request.sqe).into()
+}
+
+fn command(fd: Fd, sqe: &Sqe) -> Result<usize, Errno> {
+    let domain = match sys::socket_option(fd, SO_DOMAIN) {
+        Ok(domain) => domain as u32,
+        Err(Errno::EBADF) => return Err(Errno::EBADF),
+        // Other files' commands are their drivers'.
+        Err(_) => return Err(Errno::EOPNOTSUPP),
+    };
+    let is = |operation: SocketOp| sqe.off == operation as u64;
+    if is(SocketOp::SOCKET_URING_OP_SIOCINQ) {
+        queued(fd, domain, FIONREAD)
+    } else if is(SocketOp::SOCKET_URING_OP_SIOCOUTQ) {
+        queued(fd, domain, TIOCOUTQ)
+    } else if is(SocketOp::SOCKET_URING_OP_GETSOCKOPT) {
+        get_option(fd, sqe)
+    } else if is(SocketOp::SOCKET_URING_OP_SETSOCKOPT) {
+        set_option(fd, sqe)
+    } else {
+        Err(Errno::EOPNOTSUPP)
+    }
+}
+
+/// Bytes in a queue of the socket. Only protocols of these families know the question here.
+fn queued(fd: Fd, domain: u32, request: u32) -> Result<usize, Errno> {
+    if domain != AF_INET && domain != AF_INET6 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let mut count = 0i32;
+    // SAFETY: writes an integer of ours.
+    unsafe { call(nr::__NR_ioctl, [fd as usize, request as usize, &raw mut count as usize, 0, 0, 0]) }?;
+    Ok(count.max(0) as usize)
+}
+
+/// Level and name share the place of the address, the length is in `optlen`, the value at `optval`.
+fn option(sqe: &Sqe) -> (usize, usize, u32, usize) {
+    (sqe.addr as u32 as usize, (sqe.addr >> 32) as usize, sqe.file_index, sqe.addr3 as usize)
+}
+
+fn get_option(fd: Fd, sqe: &Sqe) -> Result<usize, Errno> {
+    let (level, name, mut length, value) = option(sqe);
+    if level != SOL_SOCKET as usize {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let length_at = &raw mut length as usize;
+    // SAFETY: the program gave the memory for the value; the length is ours.
+    unsafe { call(nr::__NR_getsockopt, [fd as usize, level, name, value, length_at, 0]) }?;
+    Ok(length as usize)
+}
+
+fn set_option(fd: Fd, sqe: &Sqe) -> Result<usize, Errno> {
+    let (level, name, length, value) = option(sqe);
+    // SAFETY: only reads memory.
+    unsafe { call(nr::__NR_setsockopt, [fd as usize, level, name, value, length as usize, 0]) }
+}

@@ -1,0 +1,143 @@
+//! READ_MULTISHOT: reads into provided buffers whenever there is something to read.
+
+use alloc::boxed::Box;
+
+use linux_raw_sys::general::{EPOLLIN, RWF_NOWAIT};
+
+use super::{Caps, Code, Field, Op, OpData, Outcome};
+use crate::driver::work::Work;
+use crate::errno::Errno;
+use crate::request::{Flags, RequestId};
+use crate::resources::kbuf::Span;
+use crate::resources::kinds;
+use crate::ring::Core;
+use crate::sys::{self, Fd};
+use crate::user::IoVector;
+
+/// `IORING_OP_READ_MULTISHOT`.
+pub const READ_MULTISHOT: Op = Op::new(
+    Code::IORING_OP_READ_MULTISHOT,
+    "READ_MULTISHOT",
+    Caps::FILE.with(Caps::BUFFER_SELECT),
+    prep,
+    issue,
+)
+.fields(&[Field::Fd, Field::Offset, Field::OpFlags, Field::BufferIndex])
+.block(block)
+.finish(finish);
+
+/// As many CQEs it posts before others have their turn.
+const MOST_ROUNDS: u32 = 32;
+
+/// What comes after one read.
+enum Next {
+    Read,
+    Outcome(Outcome),
+}
+
+fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let request = &mut core.requests[id];
+    let sqe = &request.sqe;
+    if !request.flags.has(Flags::BUFFER_SELECT) || sqe.addr != 0 || sqe.len != 0 || sqe.pad != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if sqe.op_flags & RWF_NOWAIT != 0 {
+        request.flags.set(Flags::NOWAIT);
+    }
+    request.flags.set(Flags::MULTISHOT);
+    Ok(())
+}
+
+fn issue(core: &mut Core, id: RequestId) -> Outcome {
+    let fd = core.requests[id].file.fd();
+    // Only files that can be polled: the others would never have nothing to read.
+    match core.watch(fd) {
+        Ok(_) => {}
+        Err(Errno::EPERM) => return Errno::EBADFD.into(),
+        Err(errno) => return errno.into(),
+    }
+    for _ in 0..MOST_ROUNDS {
+        if let Next::Outcome(outcome) = read_once(core, id, fd) {
+            return outcome;
+        }
+    }
+    Outcome::Again
+}
+
+fn read_once(core: &mut Core, id: RequestId, fd: Fd) -> Next {
+    let span = match core.select_buffer(id, 0) {
+        Ok(span) => span,
+        Err(errno) => return Next::Outcome(errno.into()),
+    };
+    let (offset, flags) = (core.requests[id].sqe.off, core.requests[id].sqe.op_flags);
+    let mut result = read(fd, span, offset, flags | RWF_NOWAIT);
+    if result == Err(Errno::EOPNOTSUPP) {
+        if kinds::is_nonblocking(fd) {
+            result = read(fd, span, offset, flags);
+        } else if sys::poll_now(fd, EPOLLIN).is_ok_and(|events| events == 0) {
+            result = Err(Errno::EAGAIN);
+        } else {
+            // Ready, but if another reader is faster the read blocks: nobody may wait for us then.
+            core.detach_buffer(id, span.length);
+            let vector = IoVector { base: span.address, length: span.length as u64 };
+            core.requests[id].data = OpData::Vectors(Box::new([vector]));
+            return Next::Outcome(Outcome::Block);
+        }
+    }
+    conclude(core, id, result)
+}
+
+/// The offset of a file that has no positions is ignored.
+fn read(fd: Fd, span: Span, offset: u64, flags: u32) -> Result<usize, Errno> {
+    let vector = IoVector { base: span.address, length: span.length as u64 };
+    match read_vector(fd, &vector, offset, flags) {
+        Err(Errno::ESPIPE) => read_vector(fd, &vector, u64::MAX, flags),
+        other => other,
+    }
+}
+
+fn read_vector(fd: Fd, vector: &IoVector, offset: u64, flags: u32) -> Result<usize, Errno> {
+    let vector = core::ptr::from_ref(vector) as usize;
+    // SAFETY: the program provided this memory to be written.
+    unsafe { sys::call(sys::nr::__NR_preadv2, [fd as usize, vector, 1, offset as usize, 0, flags as usize]) }
+}
+
+/// The end of one read: a CQE and another read, a wait, or the last CQE.
+fn conclude(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Next {
+    let count = match result {
+        Ok(count) if count > 0 => count,
+        Err(Errno::EAGAIN) => {
+            core.return_buffer(id);
+            return Next::Outcome(Outcome::Wait(EPOLLIN));
+        }
+        other => {
+            core.return_buffer(id);
+            return Next::Outcome(other.into());
+        }
+    };
+    let flags = core.use_buffer(id, count);
+    if core.post_more(id, count as i32, flags) {
+        return Next::Read;
+    }
+    core.requests[id].cqe_flags |= flags;
+    Next::Outcome(Outcome::Complete(count as i32))
+}
+
+fn block(work: &mut Work) -> Result<usize, Errno> {
+    let OpData::Vectors(vectors) = &work.data else { return Err(Errno::EINVAL) };
+    let Some(&vector) = vectors.first() else { return Err(Errno::EINVAL) };
+    read(
+        work.fd,
+        Span { address: vector.base, length: vector.length as usize },
+        work.sqe.off,
+        work.sqe.op_flags,
+    )
+}
+
+fn finish(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
+    match conclude(core, id, result) {
+        Next::Outcome(outcome) => outcome,
+        Next::Read if core.requests[id].flags.has(Flags::CANCELED) => Errno::ECANCELED.into(),
+        Next::Read => issue(core, id),
+    }
+}
