@@ -31,6 +31,10 @@ const FLAGS: u32 = IORING_ASYNC_CANCEL_ALL
     | IORING_ASYNC_CANCEL_USERDATA
     | IORING_ASYNC_CANCEL_OP;
 
+/// Waits without a file: cancelling one reports how many were.
+const COUNTED: [u8; 3] =
+    [Code::IORING_OP_FUTEX_WAIT as u8, Code::IORING_OP_FUTEX_WAITV as u8, Code::IORING_OP_WAITID as u8];
+
 /// What to cancel.
 #[derive(Clone, Copy, Debug)]
 struct Wanted {
@@ -93,7 +97,7 @@ impl Core {
         found.into_iter().map(|(_, id)| id).chain(timeouts).collect()
     }
 
-    /// Cancels what is wanted: the count with ALL or ANY, else 0.
+    /// Cancels what is wanted: the count with ALL or ANY, else what the kernel says.
     fn cancel(&mut self, wanted: &Wanted) -> Result<usize, Errno> {
         let mut result = Err(Errno::ENOENT);
         let mut count = 0;
@@ -102,8 +106,8 @@ impl Core {
                 continue;
             }
             match self.try_cancel(id) {
-                Ok(()) if !wanted.all() => return Ok(0),
-                Ok(()) => count += 1,
+                Ok(found) if !wanted.all() => return Ok(found),
+                Ok(_) => count += 1,
                 Err(Errno::EALREADY) => result = Err(Errno::EALREADY),
                 Err(_) => {}
             }
@@ -111,12 +115,14 @@ impl Core {
         if wanted.all() { Ok(count) } else { result }
     }
 
-    /// Cancels one request, so that it completes with `-ECANCELED` when the ready queue is run.
+    /// Cancels one request, so that it completes with `-ECANCELED` when the ready queue is run, or
+    /// when the thread that it stopped comes back. 1 for those operations that the kernel counts, else 0.
     ///
     /// # Errors
     /// `ENOENT` where it is in no state that can be cancelled, `EALREADY` where somebody works on it.
-    pub fn try_cancel(&mut self, id: RequestId) -> Result<(), Errno> {
+    pub fn try_cancel(&mut self, id: RequestId) -> Result<usize, Errno> {
         let request = &mut self.requests[id];
+        let counts = usize::from(COUNTED.contains(&request.op.code));
         match request.phase {
             Phase::Prepared | Phase::Deferred => return Err(Errno::ENOENT),
             Phase::Ready => {
@@ -124,7 +130,7 @@ impl Core {
                     return Err(Errno::ENOENT);
                 }
                 request.flags.set(Flags::CANCELED);
-                return Ok(());
+                return Ok(0);
             }
             Phase::Waiting => {
                 request.flags.set(Flags::WOKEN);
@@ -142,13 +148,14 @@ impl Core {
                 }
                 if !self.withdraw(id) {
                     work::cancel_when_done(self, id);
-                    return Err(Errno::EALREADY);
+                    let interrupt = self.requests[id].op.disarm;
+                    return if interrupt(self, id) { Ok(counts) } else { Err(Errno::EALREADY) };
                 }
             }
         }
         self.requests[id].flags.set(Flags::CANCELED);
         self.make_ready(id);
-        Ok(())
+        Ok(counts)
     }
 }
 

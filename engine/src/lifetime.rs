@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::driver::{Driver, Token, reactor};
+use crate::ops::futex;
 use crate::ops::timeout::Timeouts;
 use crate::registry;
 use crate::request::{FileHold, Phase, RequestId};
@@ -159,6 +160,7 @@ pub unsafe fn forked() {
     unsafe {
         WATCHES.reset();
         eventfd::forked();
+        futex::forked();
     }
     let mut watches = WATCHES.lock();
     if let Some(inotify) = watches.inotify.take() {
@@ -220,6 +222,8 @@ impl Core {
         for id in ids {
             let working = self.requests[id].phase == Phase::Working;
             if working && !self.withdraw(id) {
+                let interrupt = self.requests[id].op.disarm;
+                interrupt(self, id);
                 continue;
             }
             self.disarm(id);

@@ -22,6 +22,7 @@ macro_rules! plain {
 plain!(u8, u16, u32, u64, i32, i64, usize, sys::Timespec, [u64; 2], [u32; 2], [u32; 3], [u32; 4]);
 plain!(
     IoVector,
+    crate::ops::futex::Element,
     linux_raw_sys::general::open_how,
     linux_raw_sys::net::msghdr,
     linux_raw_sys::general::epoll_event

@@ -6,6 +6,7 @@
 //! support matrix all read this table; nothing else in the crate tells operations apart by number.
 
 pub mod file;
+pub mod futex;
 pub mod net;
 pub mod nop;
 pub mod open;
@@ -52,7 +53,8 @@ pub struct Op {
     pub finish: fn(&mut Core, RequestId, Result<usize, Errno>) -> Outcome,
     /// Its timer has expired.
     pub expire: fn(&mut Core, RequestId),
-    /// Disarms what [`Outcome::Armed`] armed, for a cancellation; false where it is too late.
+    /// Disarms what [`Outcome::Armed`] armed, or stops the thread that works on it, for a cancellation;
+    /// false where it is too late.
     pub disarm: fn(&mut Core, RequestId) -> bool,
     /// What its CQE says where it fails with this result: a part that was done already comes first.
     pub failed: fn(&Request, i32) -> i32,
@@ -160,6 +162,8 @@ pub enum OpData {
     /// Nothing.
     #[default]
     None,
+    /// FUTEX_WAIT, FUTEX_WAITV.
+    Futex(alloc::sync::Arc<futex::Waiter>),
     /// TIMEOUT, LINK_TIMEOUT, TIMEOUT_REMOVE.
     Timeout(timeout::Timeout),
     /// Of the operations on sockets.
@@ -334,9 +338,9 @@ const ROWS: [Op; COUNT] = [
     absent(Code::IORING_OP_SENDMSG_ZC, "SENDMSG_ZC"),
     read_multishot::READ_MULTISHOT,
     absent(Code::IORING_OP_WAITID, "WAITID"),
-    absent(Code::IORING_OP_FUTEX_WAIT, "FUTEX_WAIT"),
-    absent(Code::IORING_OP_FUTEX_WAKE, "FUTEX_WAKE"),
-    absent(Code::IORING_OP_FUTEX_WAITV, "FUTEX_WAITV"),
+    futex::FUTEX_WAIT,
+    futex::FUTEX_WAKE,
+    futex::FUTEX_WAITV,
     open::FIXED_FD_INSTALL,
     file::FTRUNCATE,
     net::socket::BIND,

@@ -275,11 +275,15 @@ fn expire_link(core: &mut Core, id: RequestId) {
     let result = match watched {
         Some(watched) if core.requests.get(watched).is_some() => {
             core.requests[watched].partner = None;
-            core.try_cancel(watched).err().unwrap_or(Errno::ETIME)
+            match core.try_cancel(watched) {
+                Ok(0) => Errno::ETIME.negated(),
+                Ok(counted) => counted as i32,
+                Err(errno) => errno.negated(),
+            }
         }
-        _ => Errno::ETIME,
+        _ => Errno::ETIME.negated(),
     };
-    core.complete(id, result.negated());
+    core.complete(id, result);
 }
 
 fn prep_remove(core: &mut Core, id: RequestId) -> Result<(), Errno> {
@@ -322,7 +326,7 @@ fn find(core: &Core, user_data: u64) -> Result<RequestId, Errno> {
 
 fn remove(core: &mut Core, user_data: u64) -> Result<(), Errno> {
     let id = find(core, user_data)?;
-    core.try_cancel(id)
+    core.try_cancel(id).map(drop)
 }
 
 fn update(core: &mut Core, user_data: u64, new: Timeout) -> Result<(), Errno> {
