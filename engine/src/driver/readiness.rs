@@ -10,7 +10,6 @@
 //! door are forgotten ([`Core::forget_fd`]); for the rest, requests that waited on the word of the
 //! ready bits alone are looked at once more by the reactor's next ticks ([`Core::recheck`]).
 
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use linux_raw_sys::general::{
@@ -85,16 +84,29 @@ pub struct Readiness {
     waiting: usize,
     /// epoll has something to report that is to be seen before `enter` returns.
     reports: bool,
-    recheck: VecDeque<(u32, u32)>,
-    recheck_next: VecDeque<(u32, u32)>,
+    /// Entries on which something waits by a registration that was there before.
+    recheck: Vec<Recheck>,
     /// The submission under way is not followed by a wait: whoever has to look again later may be
     /// long in coming, so attempts are made whatever the ready bits say.
     pub eager: bool,
 }
 
+/// An entry to be looked at again.
+#[derive(Clone, Copy)]
+struct Recheck {
+    index: u32,
+    generation: u32,
+    /// [`Entry::armed`] when it was seen last: if it moved since, the registration is alive.
+    armed: u32,
+}
+
 struct Entry {
     fd: Fd,
     generation: u32,
+    /// Counts the requests that began to wait here.
+    armed: u32,
+    /// It stands in the list of those to be looked at again.
+    rechecked: bool,
     /// [`registry::renewals`] of the number when it was registered.
     renewals: u32,
     kind: Option<SocketKind>,
@@ -124,7 +136,7 @@ impl Readiness {
 
     /// Requests wait whose registration may be stale.
     pub fn needs_recheck(&self) -> bool {
-        !self.recheck.is_empty() || !self.recheck_next.is_empty()
+        !self.recheck.is_empty()
     }
 
     /// In a child after `fork`: the epoll instance is the parent's.
@@ -165,6 +177,8 @@ impl Readiness {
             self.entries.push(Entry {
                 fd: -1,
                 generation: 0,
+                armed: 0,
+                rechecked: false,
                 renewals: 0,
                 kind: None,
                 registered: false,
@@ -176,6 +190,7 @@ impl Readiness {
         });
         let entry = &mut self.entries[index as usize];
         entry.fd = fd;
+        entry.rechecked = false;
         entry.renewals = registry::renewals(fd);
         entry.registered = false;
         entry.ready = 0;
@@ -267,8 +282,11 @@ impl Core {
         let (index, kept) = self.listen(id, events)?;
         let entry = &mut self.readiness.entries[index as usize];
         entry.ready &= !(events & !STICKY);
-        if kept && matches!(self.requests[id].file, FileHold::Plain(_)) {
-            self.readiness.recheck_next.push_back((index, entry.generation));
+        entry.armed = entry.armed.wrapping_add(1);
+        if kept && !entry.rechecked && matches!(self.requests[id].file, FileHold::Plain(_)) {
+            entry.rechecked = true;
+            let seen = Recheck { index, generation: entry.generation, armed: entry.armed.wrapping_sub(1) };
+            self.readiness.recheck.push(seen);
         }
         Ok(())
     }
@@ -454,22 +472,34 @@ impl Core {
     /// Looks again at descriptors on which requests have been waiting since the last tick on the
     /// word of a registration that was there before: is it still for this file?
     pub fn recheck(&mut self) {
-        let Some(epoll) = self.readiness.epoll else { return };
-        let due = core::mem::take(&mut self.readiness.recheck);
-        self.readiness.recheck = core::mem::take(&mut self.readiness.recheck_next);
-        for (index, generation) in due {
-            let entry = &mut self.readiness.entries[index as usize];
-            if entry.generation != generation || entry.waiters.is_empty() || !entry.registered {
+        let list = core::mem::take(&mut self.readiness.recheck);
+        for mut seen in list {
+            let entry = &mut self.readiness.entries[seen.index as usize];
+            if entry.generation != seen.generation {
                 continue;
             }
-            let data = (u64::from(generation) << 32) | u64::from(index);
-            // A successful MOD reports current readiness anew.
-            if sys::epoll_ctl(epoll, EPOLL_CTL_MOD, entry.fd, ALL_EVENTS | EPOLLET, data).is_ok() {
-                entry.waiters.iter_mut().for_each(|waiter| waiter.verified = true);
+            if !entry.registered || entry.waiters.is_empty() {
+                entry.rechecked = false;
+            } else if entry.armed == seen.armed {
+                entry.rechecked = false;
+                self.recheck_one(seen.index);
             } else {
-                entry.registered = false;
-                self.wake_after_replacement(index);
+                seen.armed = entry.armed;
+                self.readiness.recheck.push(seen);
             }
+        }
+    }
+
+    fn recheck_one(&mut self, index: u32) {
+        let Some(epoll) = self.readiness.epoll else { return };
+        let entry = &mut self.readiness.entries[index as usize];
+        let data = (u64::from(entry.generation) << 32) | u64::from(index);
+        // A successful MOD reports current readiness anew.
+        if sys::epoll_ctl(epoll, EPOLL_CTL_MOD, entry.fd, ALL_EVENTS | EPOLLET, data).is_ok() {
+            entry.waiters.iter_mut().for_each(|waiter| waiter.verified = true);
+        } else {
+            entry.registered = false;
+            self.wake_after_replacement(index);
         }
     }
 
