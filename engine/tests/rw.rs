@@ -421,3 +421,81 @@ fn an_eventfd_counts() {
         (early, results(&ring.reap_all()), buffer)
     });
 }
+
+#[test]
+fn reads_into_provided_buffers() {
+    both(|engine| {
+        let file = file(b"0123456789");
+        let (from, into) = pipe(0);
+        let mut ring = Ring::new(engine, 16, 0);
+        let memory = [0u8; 64];
+        let provide = Sqe {
+            fd: 4,
+            addr: memory.as_ptr() as u64,
+            len: 16,
+            buf_index: 3,
+            ..sqe(IORING_OP_PROVIDE_BUFFERS, 9)
+        };
+        let select = |file: &File, len: u32, off: u64, user_data| Sqe {
+            fd: file.as_raw_fd(),
+            len,
+            off,
+            flags: 1 << 5,
+            buf_index: 3,
+            ..sqe(IORING_OP_READ, user_data)
+        };
+        let mut seen = ring.run(&[provide]);
+        seen.extend(ring.run(&[select(&file, 4, 0, 1)]));
+        seen.extend(ring.run(&[select(&file, 100, 5, 2)]));
+        seen.extend(ring.run(&[select(&file, 4, 100, 3)]));
+        ring.push(select(&from, 8, 0, 4));
+        assert_eq!(ring.enter(1, 0), 1);
+        (&into).write_all(b"abc").unwrap();
+        assert_eq!(ring.enter(0, 1), 0);
+        seen.extend(ring.reap_all());
+        let vector = IoVector { base: 0, length: 2 };
+        let vectored =
+            Sqe { addr: (&raw const vector) as u64, opcode: IORING_OP_READV as u8, ..select(&file, 1, 0, 5) };
+        seen.extend(ring.run(&[vectored]));
+        seen.extend(ring.run(&[Sqe { len: 2, user_data: 6, ..vectored }]));
+        seen.extend(ring.run(&[select(&file, 4, 0, 7)]));
+        seen.extend(ring.run(&[Sqe { buf_index: 9, ..select(&file, 4, 0, 8) }]));
+        // SAFETY: the ring wrote it.
+        (seen, unsafe { (&raw const memory).read_volatile() })
+    });
+}
+
+#[test]
+fn multishot_reads() {
+    both(|engine| {
+        let storage = file(b"0123456789");
+        let (from, into) = pipe(0);
+        let mut ring = Ring::new(engine, 16, 0);
+        let memory = [0u8; 64];
+        let provide = Sqe {
+            fd: 4,
+            addr: memory.as_ptr() as u64,
+            len: 16,
+            buf_index: 3,
+            ..sqe(IORING_OP_PROVIDE_BUFFERS, 9)
+        };
+        let read =
+            Sqe { fd: from.as_raw_fd(), flags: 1 << 5, buf_index: 3, ..sqe(IORING_OP_READ_MULTISHOT, 1) };
+        let mut seen = ring.run(&[provide]);
+        seen.extend(ring.run(&[Sqe { flags: 0, user_data: 2, ..read }]));
+        seen.extend(ring.run(&[Sqe { len: 5, user_data: 3, ..read }]));
+        seen.extend(ring.run(&[Sqe { fd: storage.as_raw_fd(), user_data: 4, ..read }]));
+        ring.push(read);
+        assert_eq!(ring.enter(1, 0), 1);
+        seen.extend(ring.reap_all());
+        for text in ["one", "two", "three"] {
+            (&into).write_all(text.as_bytes()).unwrap();
+            assert_eq!(ring.enter(0, 1), 0);
+            seen.extend(ring.reap_all());
+        }
+        drop(into);
+        assert_eq!(ring.enter(0, 1), 0);
+        seen.extend(ring.reap_all());
+        seen
+    });
+}

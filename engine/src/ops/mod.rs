@@ -207,6 +207,12 @@ impl Op {
         }
     }
 
+    /// That can take a provided buffer.
+    pub const fn select_buffer(mut self) -> Op {
+        self.caps = self.caps.with(Caps::BUFFER_SELECT);
+        self
+    }
+
     /// With the SQE fields it reads.
     pub const fn fields(mut self, fields: &'static [Field]) -> Op {
         self.fields = fields;

@@ -52,11 +52,11 @@ const fn writes(code: Code, name: &'static str, prep: super::Prep) -> Op {
 }
 
 /// `IORING_OP_READ`.
-pub const READ: Op = reads(Code::IORING_OP_READ, "READ", prep).fields(FIELDS);
+pub const READ: Op = reads(Code::IORING_OP_READ, "READ", prep).select_buffer().fields(FIELDS);
 /// `IORING_OP_WRITE`.
 pub const WRITE: Op = writes(Code::IORING_OP_WRITE, "WRITE", prep).fields(FIELDS);
 /// `IORING_OP_READV`.
-pub const READV: Op = reads(Code::IORING_OP_READV, "READV", prep_vectored).fields(FIELDS);
+pub const READV: Op = reads(Code::IORING_OP_READV, "READV", prep_vectored).select_buffer().fields(FIELDS);
 /// `IORING_OP_WRITEV`.
 pub const WRITEV: Op = writes(Code::IORING_OP_WRITEV, "WRITEV", prep_vectored).fields(FIELDS);
 /// `IORING_OP_READ_FIXED`.
@@ -88,7 +88,11 @@ impl Direction {
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     prep_any(core, id)?;
-    let sqe = &mut core.requests[id].sqe;
+    let request = &mut core.requests[id];
+    let sqe = &mut request.sqe;
+    if request.flags.has(Flags::BUFFER_SELECT) {
+        return Ok(());
+    }
     check_range(sqe.addr, u64::from(sqe.len))?;
     sqe.len = sqe.len.min(MAX_COUNT as u32);
     Ok(())
@@ -112,7 +116,15 @@ fn prep_any(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 
 fn prep_vectored(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     prep_any(core, id)?;
-    let sqe = &mut core.requests[id].sqe;
+    let request = &mut core.requests[id];
+    let sqe = &mut request.sqe;
+    if request.flags.has(Flags::BUFFER_SELECT) {
+        if sqe.len != 1 {
+            return Err(Errno::EINVAL);
+        }
+        sqe.len = user::read::<IoVector>(sqe.addr)?.length as u32;
+        return Ok(());
+    }
     if sqe.len == 1 {
         // A vector of one is a plain transfer.
         let vector: IoVector = user::read(sqe.addr)?;
@@ -212,6 +224,42 @@ fn call(direction: Direction, fd: Fd, memory: &Memory<'_>, offset: u64, flags: u
 
 #[inline]
 fn issue(core: &mut Core, id: RequestId, direction: Direction) -> Outcome {
+    let request = &core.requests[id];
+    if request.flags.has(Flags::BUFFER_SELECT) && request.buffer.is_none() {
+        return issue_selected(core, id);
+    }
+    issue_into(core, id, direction)
+}
+
+/// A read into a provided buffer, which it keeps if a thread is to do it.
+#[inline(never)]
+fn issue_selected(core: &mut Core, id: RequestId) -> Outcome {
+    let wanted = core.requests[id].sqe.len;
+    let span = match core.select_buffer(id, wanted as usize) {
+        Ok(span) => span,
+        Err(errno) => return errno.into(),
+    };
+    let sqe = &mut core.requests[id].sqe;
+    sqe.addr = span.address;
+    sqe.len = span.length as u32;
+    let outcome = issue_into(core, id, Direction::Read);
+    match outcome {
+        Outcome::Block | Outcome::BlockForLong => core.keep_buffer(id, span.length),
+        // At the end of a file the buffer goes along, empty.
+        Outcome::Complete(0) => {
+            let flags = core.use_buffer(id, 0);
+            core.requests[id].cqe_flags |= flags;
+        }
+        Outcome::Complete(_) => {}
+        _ => {
+            core.return_buffer(id);
+            core.requests[id].sqe.len = wanted;
+        }
+    }
+    outcome
+}
+
+fn issue_into(core: &mut Core, id: RequestId, direction: Direction) -> Outcome {
     match attempt(core, id, direction) {
         Ok(outcome) => outcome,
         Err(errno) => end(core, id, Err(errno)),
@@ -430,6 +478,94 @@ fn finish(core: &mut Core, id: RequestId, result: Result<usize, Errno>, directio
         }
         other => end(core, id, other),
     }
+}
+
+/// `IORING_OP_READ_MULTISHOT`.
+pub const READ_MULTISHOT: Op = Op::new(
+    Code::IORING_OP_READ_MULTISHOT,
+    "READ_MULTISHOT",
+    Caps::FILE.with(Caps::BUFFER_SELECT).with(Caps::IOPRIO),
+    prep_multishot,
+    issue_multishot,
+)
+.fields(&[Field::Fd, Field::Offset, Field::OpFlags, Field::Ioprio, Field::BufferIndex]);
+
+/// As many CQEs a multishot read posts before others have their turn.
+const MOST_ROUNDS: usize = 32;
+
+fn prep_multishot(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    if !core.requests[id].flags.has(Flags::BUFFER_SELECT) {
+        return Err(Errno::EINVAL);
+    }
+    prep_any(core, id)?;
+    let request = &mut core.requests[id];
+    if request.sqe.addr != 0 || request.sqe.len != 0 {
+        return Err(Errno::EINVAL);
+    }
+    request.flags.set(Flags::MULTISHOT);
+    Ok(())
+}
+
+fn issue_multishot(core: &mut Core, id: RequestId) -> Outcome {
+    let request = &core.requests[id];
+    let fd = request.file.fd();
+    // Only files that can be polled.
+    match kinds::kind(fd).and_then(|_| kinds::typed_kind(fd)) {
+        Ok(kind) if kind.has(Kind::STORAGE) => return Errno::EBADFD.into(),
+        Ok(_) => {}
+        Err(errno) => return errno.into(),
+    }
+    if request.sqe.op_flags & (RWF_HIPRI | RWF_NOWAIT) != 0
+        && let Err(errno) = special_flags(core, id)
+    {
+        return errno.into();
+    }
+    for _ in 0..MOST_ROUNDS {
+        if !core.readiness.worth_trying(fd, EPOLLIN) {
+            return Outcome::Wait(EPOLLIN);
+        }
+        if let Some(outcome) = read_once(core, id) {
+            return outcome;
+        }
+    }
+    Outcome::Again
+}
+
+/// One read of a multishot request; `None` where it goes on.
+fn read_once(core: &mut Core, id: RequestId) -> Option<Outcome> {
+    let span = match core.select_buffer(id, 0) {
+        Ok(span) => span,
+        Err(errno) => return Some(errno.into()),
+    };
+    let request = &mut core.requests[id];
+    request.sqe.addr = span.address;
+    request.sqe.len = span.length as u32;
+    let result = match attempt(core, id, Direction::Read) {
+        Ok(Outcome::Complete(result)) => result,
+        // Ready, of a file that knows no non-blocking attempts.
+        Ok(Outcome::Block) => {
+            let request = &core.requests[id];
+            let memory = Memory::of(&request.sqe, &request.data);
+            let read = call(Direction::Read, request.file.fd(), &memory, POSITION, request.sqe.op_flags);
+            crate::errno::to_res(read)
+        }
+        Ok(outcome) => {
+            core.return_buffer(id);
+            return Some(outcome);
+        }
+        Err(errno) => return Some(errno.into()),
+    };
+    if result <= 0 {
+        return Some(Outcome::Complete(result));
+    }
+    let flags = core.use_buffer(id, result as usize);
+    // A short read is no failure here.
+    core.requests[id].flags.clear(Flags::FAILED);
+    if core.post_more(id, result, flags) {
+        return None;
+    }
+    core.requests[id].cqe_flags |= flags;
+    Some(Outcome::Complete(result))
 }
 
 /// The segments of a vectored transfer.
