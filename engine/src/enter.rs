@@ -104,7 +104,7 @@ fn submit(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter) -> Result<u32, E
         core.advance();
     }
     if !core.work.is_empty() {
-        work::run_by_caller(guard, serial);
+        work::run_by_caller(guard, serial, fetches && call.min_complete > 0);
         let core = live(guard, serial).ok_or(Errno::EBADF)?;
         if !core.defers() || fetches {
             core.advance();

@@ -194,8 +194,10 @@ impl Core {
         self.deferred_requests = 0;
         self.ready.clear();
         self.work.clear();
+        self.aio.queued = 0;
         self.finished.clear();
         self.working = 0;
+        self.aio.forked();
         self.overflow.clear();
         self.readiness.forked();
         self.token = Token::default();
@@ -215,6 +217,7 @@ impl Core {
 
     fn shut_down(&mut self) {
         self.closing = true;
+        self.working -= self.aio.shut_down();
         if self.token.driver() == Driver::Reactor {
             reactor::release(self);
         }

@@ -7,6 +7,7 @@
 use alloc::collections::VecDeque;
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use crate::driver::aio::Aio;
 use crate::driver::readiness::Readiness;
 use crate::driver::timers::Timers;
 use crate::driver::work::Work;
@@ -83,7 +84,9 @@ pub struct Core {
     pub ready: VecDeque<RequestId>,
     /// Blocking work that the caller is to do, or to hand to workers.
     pub work: VecDeque<Work>,
-    /// Blocking work out with workers.
+    /// O_DIRECT transfers that the kernel does.
+    pub aio: Aio,
+    /// Blocking work out with workers, or with the kernel.
     pub working: usize,
     /// Work that is done and has not been looked at.
     pub finished: VecDeque<Work>,

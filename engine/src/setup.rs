@@ -4,6 +4,7 @@ use alloc::collections::VecDeque;
 
 use linux_raw_sys::io_uring::*;
 
+use crate::driver::aio::Aio;
 use crate::driver::readiness::Readiness;
 use crate::driver::timers::Timers;
 use crate::driver::{External, Token, sq_thread};
@@ -156,6 +157,7 @@ fn new_core(ring: &'static Ring, serial: u64, memory: RingMemory, setup_flags: u
         drain_disabled: false,
         ready: VecDeque::new(),
         work: VecDeque::new(),
+        aio: Aio::default(),
         working: 0,
         finished: VecDeque::new(),
         token: Token::default(),

@@ -465,37 +465,91 @@ fn reads_into_provided_buffers() {
     });
 }
 
+/// Memory as O_DIRECT wants it.
+#[repr(C, align(4096))]
+struct Page([u8; 4096]);
+
+fn direct(file: &File) -> File {
+    use std::os::unix::fs::OpenOptionsExt;
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    std::fs::OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path).unwrap()
+}
+
+fn pages(count: usize) -> Vec<Page> {
+    (0..count).map(|i| Page([i as u8 + 1; 4096])).collect()
+}
+
 #[test]
-fn multishot_reads() {
+fn many_direct_transfers_at_once() {
     both(|engine| {
-        let storage = file(b"0123456789");
-        let (from, into) = pipe(0);
-        let mut ring = Ring::new(engine, 16, 0);
-        let memory = [0u8; 64];
-        let provide = Sqe {
-            fd: 4,
-            addr: memory.as_ptr() as u64,
-            len: 16,
-            buf_index: 3,
-            ..sqe(IORING_OP_PROVIDE_BUFFERS, 9)
-        };
-        let read =
-            Sqe { fd: from.as_raw_fd(), flags: 1 << 5, buf_index: 3, ..sqe(IORING_OP_READ_MULTISHOT, 1) };
-        let mut seen = ring.run(&[provide]);
-        seen.extend(ring.run(&[Sqe { flags: 0, user_data: 2, ..read }]));
-        seen.extend(ring.run(&[Sqe { len: 5, user_data: 3, ..read }]));
-        seen.extend(ring.run(&[Sqe { fd: storage.as_raw_fd(), user_data: 4, ..read }]));
-        ring.push(read);
-        assert_eq!(ring.enter(1, 0), 1);
-        seen.extend(ring.reap_all());
-        for text in ["one", "two", "three"] {
-            (&into).write_all(text.as_bytes()).unwrap();
+        let plain = file(b"");
+        let file = direct(&plain);
+        let mut ring = Ring::new(engine, 64, 0);
+        let (out, mut back) = (pages(40), pages(40));
+        let at = |i: usize| 4096 * i as u64;
+        let writes: Vec<Sqe> = (0..40).map(|i| write(&file, &out[i].0, at(i), i as u64)).collect();
+        let written = results(&ring.run(&writes));
+        let mut reads: Vec<Sqe> = back
+            .iter_mut()
+            .enumerate()
+            .map(|(i, page)| read(&file, &mut page.0, at(39 - i), i as u64))
+            .collect();
+        // Not aligned, beyond the end, nowhere, vectored.
+        let mut more = [0u8; 4096 + 8];
+        reads.push(read(&file, &mut more[1..513], 0, 40));
+        reads.push(Sqe { off: at(40), user_data: 41, ..reads[0] });
+        reads.push(Sqe { addr: 0x1000, user_data: 42, ..reads[0] });
+        let read = results(&ring.run(&reads));
+        let fits = back.iter().enumerate().all(|(i, page)| page.0 == out[39 - i].0);
+        // One by one, without waiting in between, and closed under them.
+        for sqe in &reads[..8] {
+            ring.push(*sqe);
+            assert_eq!(ring.enter(1, 0), 1);
+        }
+        if engine == Engine::User {
+            anyring_engine::door::closed(file.as_raw_fd());
+        }
+        drop(file);
+        let mut seen = Vec::new();
+        while seen.len() < 8 {
             assert_eq!(ring.enter(0, 1), 0);
             seen.extend(ring.reap_all());
         }
-        drop(into);
-        assert_eq!(ring.enter(0, 1), 0);
-        seen.extend(ring.reap_all());
-        seen
+        (written, read, fits, results(&seen))
     });
+}
+
+#[test]
+fn direct_transfers_complete_by_themselves() {
+    both(|engine| {
+        let plain = file(&[9; 65536]);
+        let file = direct(&plain);
+        let mut ring = Ring::new(engine, 64, 0);
+        let mut back = pages(16);
+        for (i, page) in back.iter_mut().enumerate() {
+            ring.push(read(&file, &mut page.0, 4096 * i as u64, i as u64));
+        }
+        assert_eq!(ring.enter(16, 0), 16);
+        let mut seen = Vec::new();
+        while seen.len() < 16 {
+            seen.extend(ring.reap());
+            std::thread::yield_now();
+        }
+        (results(&seen), back.iter().all(|page| page.0 == [9; 4096]))
+    });
+}
+
+#[test]
+fn a_ring_may_end_under_direct_transfers() {
+    for _ in 0..20 {
+        let plain = file(&[9; 65536]);
+        let file = direct(&plain);
+        let mut back = pages(16);
+        let mut ring = Ring::new(Engine::User, 64, 0);
+        for (i, page) in back.iter_mut().enumerate() {
+            ring.push(read(&file, &mut page.0, 4096 * i as u64, i as u64));
+        }
+        assert_eq!(ring.enter(16, 0), 16);
+        drop(ring);
+    }
 }

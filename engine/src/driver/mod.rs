@@ -18,6 +18,7 @@
 //! a thread switch. A program that only looks at the CQ gets the reactor after one tick, and at
 //! once where it registered an eventfd or polls the ring's descriptor.
 
+pub mod aio;
 pub mod pool;
 pub mod reactor;
 pub mod readiness;
@@ -78,6 +79,9 @@ pub const BATCH: usize = 64;
 /// Names the driver's eventfd among epoll events.
 const KICK: u64 = u64::MAX;
 
+/// Names the eventfd of finished O_DIRECT transfers.
+const AIO: u64 = u64::MAX - 1;
+
 impl Core {
     /// Completions wait for the program's thread to come and fetch them.
     pub fn defers(&self) -> bool {
@@ -86,7 +90,7 @@ impl Core {
 
     /// Does anything here need somebody to sleep for it?
     pub fn needs_driver(&self) -> bool {
-        self.readiness.waiting() > 0 || !self.timers.is_empty()
+        self.readiness.waiting() > 0 || !self.timers.is_empty() || self.aio.in_flight() > 0
     }
 
     /// The ring's epoll instance, with the driver's eventfd in it.
@@ -124,7 +128,8 @@ impl Core {
     pub fn take_events(&mut self, events: &[EpollEvent]) {
         for event in events {
             let (data, bits) = (event.data, event.events);
-            if data != KICK {
+            // Finished transfers are seen by whoever looks at the ring next.
+            if data != KICK && data != AIO {
                 self.readiness_event(data, bits);
             }
         }
@@ -133,6 +138,7 @@ impl Core {
     /// Fires what is due, issues what is ready, takes back what workers finished.
     pub fn advance(&mut self) {
         self.fire_timers();
+        self.reap_direct();
         loop {
             self.run_finished();
             self.flush_timeouts();

@@ -100,7 +100,7 @@ fn rest(deadline_ns: Option<u64>, now: u64) -> Option<u64> {
 fn help(guard: &mut CoreGuard<'_>, serial: u64) -> bool {
     let Some(core) = live(guard, serial) else { return false };
     if !core.work.is_empty() {
-        return work::run_by_caller(guard, serial);
+        return work::run_by_caller(guard, serial, true);
     }
     if core.working == 0 {
         return false;

@@ -16,6 +16,7 @@ use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::ring::{Core, CoreGuard, Ring, live};
 use crate::sys::{self, Fd};
 
+use super::aio::Command;
 use super::pool;
 
 /// What proves an attempt slow, in microseconds.
@@ -39,6 +40,8 @@ pub struct Work {
     pub long: bool,
     /// It was given a descriptor of the program, which must not be closed under it.
     exposed: bool,
+    /// An O_DIRECT transfer, which the kernel can do while nobody waits.
+    pub direct: Option<Command>,
     /// Work with the same non-zero hash is done one after the other.
     pub hash: u64,
     run: fn(&mut Work) -> Result<usize, Errno>,
@@ -50,6 +53,13 @@ impl Work {
     pub fn new(core: &mut Core, id: RequestId, long: bool) -> Work {
         let request = &mut core.requests[id];
         request.flags.clear(Flags::HANDED_OVER);
+        let direct = request.flags.has(Flags::DIRECT).then_some(if request.op.caps.has(Caps::HASHED) {
+            Command::Write
+        } else {
+            Command::Read
+        });
+        request.flags.clear(Flags::DIRECT);
+        core.aio.queued += usize::from(direct.is_some());
         let exposed = matches!(request.file, FileHold::Plain(_));
         if exposed {
             door::work_begins();
@@ -63,10 +73,23 @@ impl Work {
             data: core::mem::take(&mut request.data),
             long,
             exposed,
+            direct,
             hash: 0,
             run: request.op.block.unwrap_or(|_| Err(Errno::EOPNOTSUPP)),
             result: Ok(0),
         }
+    }
+
+    /// Its file is held by somebody else now.
+    pub fn covered(&mut self) {
+        if core::mem::take(&mut self.exposed) {
+            door::work_ends();
+        }
+    }
+
+    /// It was done elsewhere.
+    pub fn conclude(&mut self, result: Result<usize, Errno>) {
+        self.result = result;
     }
 
     /// Does it.
@@ -102,12 +125,20 @@ impl Core {
 
     /// Gives all queued work to workers, as far as there are any to be had.
     pub fn hand_over(&mut self) {
-        while let Some(work) = self.work.pop_front() {
+        self.submit_direct(false);
+        while let Some(work) = self.next_work() {
             if let Err(work) = self.hand_over_one(work) {
                 self.work.push_front(work);
                 return;
             }
         }
+    }
+
+    /// Takes the next piece of queued work.
+    fn next_work(&mut self) -> Option<Work> {
+        let mut work = self.work.pop_front()?;
+        self.aio.queued -= usize::from(work.direct.take().is_some());
+        Some(work)
     }
 
     /// Gives work to a worker, or back where none can be had.
@@ -188,7 +219,10 @@ impl Core {
     pub fn withdraw(&mut self, id: RequestId) -> bool {
         let (serial, ring) = (self.serial, self.ring);
         let withdrawn = match take(&mut self.work, |work| work.id == id) {
-            Some(work) => Some(work),
+            Some(work) => {
+                self.aio.queued -= usize::from(work.direct.is_some());
+                Some(work)
+            }
             None => pool::withdraw(ring, serial, id).inspect(|_| self.working -= 1),
         };
         let Some(mut work) = withdrawn else { return false };
@@ -201,9 +235,7 @@ impl Core {
 
 impl Drop for Work {
     fn drop(&mut self) {
-        if self.exposed {
-            door::work_ends();
-        }
+        self.covered();
     }
 }
 
@@ -219,12 +251,14 @@ pub fn take<T>(queue: &mut VecDeque<T>, fits: impl Fn(&T) -> bool) -> Option<T> 
 }
 
 /// The caller's share: does queued work, until the queue is empty or one piece proved slow; then the
-/// rest goes to workers. Returns false where the ring was closed meanwhile.
-pub fn run_by_caller(guard: &mut CoreGuard<'_>, serial: u64) -> bool {
+/// rest goes to workers. `waits`: the caller will wait for completions anyway. Returns false where the ring was closed meanwhile.
+pub fn run_by_caller(guard: &mut CoreGuard<'_>, serial: u64, waits: bool) -> bool {
     loop {
         let Some(core) = live(guard, serial) else { return false };
-        let Some(mut work) = core.work.pop_front() else { return true };
-        if work.long || core.must_hand_over(&work) {
+        core.submit_direct(waits);
+        let direct = core.work.front().is_some_and(|work| work.direct.is_some());
+        let Some(mut work) = core.next_work() else { return true };
+        if work.long || direct && !waits || core.must_hand_over(&work) {
             match core.hand_over_one(work) {
                 Ok(()) => continue,
                 Err(back) => work = back,

@@ -276,6 +276,9 @@ fn attempt(core: &mut Core, id: RequestId, direction: Direction) -> Result<Outco
     if request.sqe.op_flags & (RWF_HIPRI | RWF_NOWAIT) != 0 {
         special_flags(core, id)?;
     }
+    if kind.has(Kind::DIRECT) {
+        return Ok(past_the_cache(core, id));
+    }
     if blocks_at_once(core, id, kind, direction)? {
         return Ok(Outcome::Block);
     }
@@ -354,7 +357,17 @@ fn blocks_at_once(core: &Core, id: RequestId, kind: Kind, direction: Direction) 
         return Ok(core.has_work_on(fd) && kinds::look_at_type(fd)?.has(Kind::STORAGE));
     }
     // Were this not storage any more, an attempt at an offset would answer ESPIPE at once.
-    Ok(kind.has(Kind::DIRECT) || direction == Direction::Write && kind.has(Kind::WRITES_BLOCK))
+    Ok(direction == Direction::Write && kind.has(Kind::WRITES_BLOCK))
+}
+
+/// O_DIRECT: waits for the device whatever the flags say.
+#[cold]
+fn past_the_cache(core: &mut Core, id: RequestId) -> Outcome {
+    let request = &mut core.requests[id];
+    if request.sqe.off != POSITION {
+        request.flags.set(Flags::DIRECT);
+    }
+    Outcome::Block
 }
 
 /// All of it was done.
@@ -473,99 +486,12 @@ fn finish(core: &mut Core, id: RequestId, result: Result<usize, Errno>, directio
         Ok(done) if done == wanted => whole(core, id, done),
         // What was remembered of the descriptor is wrong by now.
         Err(Errno::ESPIPE) if request.sqe.off as i64 >= 0 => {
+            kinds::forget(request.file.fd());
             ignore_offset(core, id);
             issue(core, id, direction)
         }
         other => end(core, id, other),
     }
-}
-
-/// `IORING_OP_READ_MULTISHOT`.
-pub const READ_MULTISHOT: Op = Op::new(
-    Code::IORING_OP_READ_MULTISHOT,
-    "READ_MULTISHOT",
-    Caps::FILE.with(Caps::BUFFER_SELECT).with(Caps::IOPRIO),
-    prep_multishot,
-    issue_multishot,
-)
-.fields(&[Field::Fd, Field::Offset, Field::OpFlags, Field::Ioprio, Field::BufferIndex]);
-
-/// As many CQEs a multishot read posts before others have their turn.
-const MOST_ROUNDS: usize = 32;
-
-fn prep_multishot(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    if !core.requests[id].flags.has(Flags::BUFFER_SELECT) {
-        return Err(Errno::EINVAL);
-    }
-    prep_any(core, id)?;
-    let request = &mut core.requests[id];
-    if request.sqe.addr != 0 || request.sqe.len != 0 {
-        return Err(Errno::EINVAL);
-    }
-    request.flags.set(Flags::MULTISHOT);
-    Ok(())
-}
-
-fn issue_multishot(core: &mut Core, id: RequestId) -> Outcome {
-    let request = &core.requests[id];
-    let fd = request.file.fd();
-    // Only files that can be polled.
-    match kinds::kind(fd).and_then(|_| kinds::typed_kind(fd)) {
-        Ok(kind) if kind.has(Kind::STORAGE) => return Errno::EBADFD.into(),
-        Ok(_) => {}
-        Err(errno) => return errno.into(),
-    }
-    if request.sqe.op_flags & (RWF_HIPRI | RWF_NOWAIT) != 0
-        && let Err(errno) = special_flags(core, id)
-    {
-        return errno.into();
-    }
-    for _ in 0..MOST_ROUNDS {
-        if !core.readiness.worth_trying(fd, EPOLLIN) {
-            return Outcome::Wait(EPOLLIN);
-        }
-        if let Some(outcome) = read_once(core, id) {
-            return outcome;
-        }
-    }
-    Outcome::Again
-}
-
-/// One read of a multishot request; `None` where it goes on.
-fn read_once(core: &mut Core, id: RequestId) -> Option<Outcome> {
-    let span = match core.select_buffer(id, 0) {
-        Ok(span) => span,
-        Err(errno) => return Some(errno.into()),
-    };
-    let request = &mut core.requests[id];
-    request.sqe.addr = span.address;
-    request.sqe.len = span.length as u32;
-    let result = match attempt(core, id, Direction::Read) {
-        Ok(Outcome::Complete(result)) => result,
-        // Ready, of a file that knows no non-blocking attempts.
-        Ok(Outcome::Block) => {
-            let request = &core.requests[id];
-            let memory = Memory::of(&request.sqe, &request.data);
-            let read = call(Direction::Read, request.file.fd(), &memory, POSITION, request.sqe.op_flags);
-            crate::errno::to_res(read)
-        }
-        Ok(outcome) => {
-            core.return_buffer(id);
-            return Some(outcome);
-        }
-        Err(errno) => return Some(errno.into()),
-    };
-    if result <= 0 {
-        return Some(Outcome::Complete(result));
-    }
-    let flags = core.use_buffer(id, result as usize);
-    // A short read is no failure here.
-    core.requests[id].flags.clear(Flags::FAILED);
-    if core.post_more(id, result, flags) {
-        return None;
-    }
-    core.requests[id].cqe_flags |= flags;
-    Some(Outcome::Complete(result))
 }
 
 /// The segments of a vectored transfer.

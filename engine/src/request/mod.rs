@@ -90,6 +90,8 @@ impl Flags {
     pub const REGISTERED_BUFFER: Flags = Flags(1 << 17);
     /// A worker has it.
     pub const HANDED_OVER: Flags = Flags(1 << 18);
+    /// It transfers past the page cache.
+    pub const DIRECT: Flags = Flags(1 << 20);
     /// A thread of its own has waited for it, or does.
     pub const PATIENT: Flags = Flags(1 << 19);
 

@@ -100,6 +100,11 @@ pub fn look_at_type(fd: Fd) -> Result<Kind, Errno> {
     Ok(kind)
 }
 
+/// What was remembered is wrong.
+pub fn forget(fd: Fd) {
+    registry::forget_note(fd);
+}
+
 /// A non-blocking write to storage was refused for good.
 pub fn writes_block(fd: Fd) {
     registry::set_note(fd, registry::note(fd) | Kind::WRITES_BLOCK.0);
