@@ -4,6 +4,7 @@
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use crate::driver::{Driver, pool, reactor};
+use crate::resources::ring_fds;
 use crate::ring::Core;
 use crate::sys::{self, Fd};
 use crate::{lifetime, registry};
@@ -180,6 +181,7 @@ pub fn forked() {
         reactor::forked();
         registry::forked();
         lifetime::forked();
+        ring_fds::forked();
     }
     WORKING.store(0, Ordering::Relaxed);
 }

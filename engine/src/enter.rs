@@ -7,6 +7,7 @@ use crate::driver::work;
 use crate::errno::Errno;
 use crate::host::{self, Caller};
 use crate::registry;
+use crate::resources::ring_fds;
 use crate::ring::{Core, CoreGuard, live};
 use crate::sys::{self, Fd, Timespec};
 use crate::{lifetime, user};
@@ -15,6 +16,7 @@ const FLAGS: u32 = IORING_ENTER_GETEVENTS
     | IORING_ENTER_SQ_WAKEUP
     | IORING_ENTER_SQ_WAIT
     | IORING_ENTER_EXT_ARG
+    | IORING_ENTER_REGISTERED_RING
     | IORING_ENTER_ABS_TIMER;
 
 /// The signal that the door's trap lives by must never be blocked.
@@ -41,6 +43,7 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
         return Err(Errno::EINVAL);
     }
     lifetime::notice_fork();
+    let fd = if call.flags & IORING_ENTER_REGISTERED_RING != 0 { ring_fds::resolve(fd)? } else { fd };
     let ring = registry::get(fd).ok_or_else(|| no_ring(fd))?;
     let mut guard = ring.lock();
     let core = guard.as_mut().ok_or(Errno::EBADF)?;

@@ -199,6 +199,7 @@ impl Core {
         self.working = 0;
         self.aio.forked();
         self.overflow.clear();
+        self.messages.clear();
         self.readiness.forked();
         self.token = Token::default();
         for fd in self.external.kick.take().into_iter().chain(self.external.sleepers.drain(..)) {

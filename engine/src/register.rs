@@ -6,7 +6,8 @@ use crate::cancel;
 use crate::enter::no_ring;
 use crate::errno::Errno;
 use crate::host;
-use crate::resources::probe;
+use crate::ops::msg_ring;
+use crate::resources::{probe, ring_fds};
 use crate::ring::{CoreGuard, live};
 use crate::sys::Fd;
 use crate::{lifetime, registry};
@@ -26,6 +27,12 @@ pub struct Register {
 /// Carries out one registration.
 pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
     lifetime::notice_fork();
+    let registered = Code::IORING_REGISTER_USE_REGISTERED_RING as u32;
+    let fd = if call.opcode & registered != 0 { ring_fds::resolve(fd)? } else { fd };
+    let call = &Register { opcode: call.opcode & !registered, ..*call };
+    if fd == -1 {
+        return register_without_ring(call);
+    }
     let ring = registry::get(fd).ok_or_else(|| no_ring(fd))?;
     let mut guard = ring.lock();
     let core = guard.as_mut().ok_or(Errno::EBADF)?;
@@ -36,11 +43,30 @@ pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
     {
         return Err(Errno::EEXIST);
     }
+    if core.restrictions.as_ref().is_some_and(|restrictions| !restrictions.allow_register(call.opcode)) {
+        return Err(Errno::EACCES);
+    }
+    let is = |code: Code| call.opcode == code as u32;
+    if is(Code::IORING_REGISTER_RING_FDS) || is(Code::IORING_UNREGISTER_RING_FDS) {
+        // These take other rings' locks.
+        drop(guard);
+        let registers = is(Code::IORING_REGISTER_RING_FDS);
+        let change = if registers { ring_fds::register } else { ring_fds::unregister };
+        return change(call.argument, call.count);
+    }
     let result = dispatch(&mut guard, serial, fd, call);
     if let Some(core) = live(&mut guard, serial) {
         core.notify();
     }
     result
+}
+
+/// What needs no ring.
+fn register_without_ring(call: &Register) -> Result<usize, Errno> {
+    if call.opcode == Code::IORING_REGISTER_SEND_MSG_RING as u32 {
+        return one(call).and_then(msg_ring::send_without_ring);
+    }
+    Err(Errno::EINVAL)
 }
 
 fn dispatch(guard: &mut CoreGuard<'_>, serial: u64, fd: Fd, call: &Register) -> Result<usize, Errno> {
@@ -66,6 +92,9 @@ fn dispatch(guard: &mut CoreGuard<'_>, serial: u64, fd: Fd, call: &Register) -> 
     }
     if is(Code::IORING_UNREGISTER_EVENTFD) {
         return none(call).and_then(|()| core.unregister_eventfd());
+    }
+    if is(Code::IORING_REGISTER_RESTRICTIONS) {
+        return core.restrict(call.argument, call.count);
     }
     if let Some(result) = core.register_resource(call) {
         return result;
@@ -100,6 +129,9 @@ impl crate::ring::Core {
         none(call)?;
         if !self.is(IORING_SETUP_R_DISABLED) {
             return Err(Errno::EBADFD);
+        }
+        if let Some(restrictions) = &mut self.restrictions {
+            restrictions.in_force = true;
         }
         self.setup_flags &= !IORING_SETUP_R_DISABLED;
         if self.is(IORING_SETUP_SINGLE_ISSUER) {

@@ -4,6 +4,7 @@
 //! descriptor while another closes it finds memory of the right type. [`Core`] is everything that
 //! changes; whoever holds the lock may drive requests on.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -19,6 +20,7 @@ use crate::request::{FileHold, Flags, RequestId, Slab};
 use crate::resources::buffers::BufferTable;
 use crate::resources::files::FileTable;
 use crate::resources::kbuf::BufferGroups;
+use crate::resources::restrictions::Restrictions;
 use crate::sync::{Guard, Mutex};
 use crate::sys::Fd;
 
@@ -66,6 +68,10 @@ pub struct Core {
     pub overflow: VecDeque<Cqe>,
     /// A CQE could not even be kept; the next wait says so (`EBADR`).
     pub cqe_dropped: bool,
+    /// Completions that other rings sent, where they are not to be seen yet.
+    pub messages: VecDeque<Cqe>,
+    /// What the program may do, where it has restricted itself.
+    pub restrictions: Option<Box<Restrictions>>,
     /// All live requests.
     pub requests: Slab,
     /// The chain that the current submission is assembling.

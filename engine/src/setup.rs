@@ -15,6 +15,7 @@ use crate::request::Slab;
 use crate::resources::buffers::BufferTable;
 use crate::resources::files::FileTable;
 use crate::resources::kbuf::BufferGroups;
+use crate::resources::ring_fds;
 use crate::ring::{Core, Ring};
 use crate::sys::{self, Fd};
 use crate::{door, lifetime, registry, user};
@@ -50,6 +51,7 @@ pub const FEATURES: u32 = IORING_FEAT_SINGLE_MMAP
     | IORING_FEAT_CQE_SKIP
     | IORING_FEAT_LINKED_FILE
     | IORING_FEAT_RECVSEND_BUNDLE
+    | IORING_FEAT_REG_REG_RING
     | IORING_FEAT_MIN_TIMEOUT;
 
 /// Creates a ring; `params` is an address of the program.
@@ -58,6 +60,7 @@ pub fn setup(entries: u32, params_address: u64) -> Result<Fd, Errno> {
     let mut params: io_uring_params = user::read(params_address)?;
     check(&params)?;
     lifetime::collect();
+    ring_fds::sweep();
     let layout = Layout::new(entries, &params)?;
     let (memfd, fd) = create_descriptors()?;
     let result = RingMemory::create(memfd, layout).and_then(|memory| {
@@ -148,6 +151,8 @@ fn new_core(ring: &'static Ring, serial: u64, memory: RingMemory, setup_flags: u
         cq_tail: 0,
         overflow: VecDeque::new(),
         cqe_dropped: false,
+        messages: VecDeque::new(),
+        restrictions: None,
         requests: Slab::default(),
         chain: None,
         deferred: VecDeque::new(),

@@ -137,6 +137,7 @@ impl Core {
 
     /// Fires what is due, issues what is ready, takes back what workers finished.
     pub fn advance(&mut self) {
+        self.post_messages();
         self.fire_timers();
         self.reap_direct();
         loop {

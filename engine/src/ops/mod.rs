@@ -5,8 +5,10 @@
 //! ([`Op::block`]) and ended ([`Op::finish`]). Dispatch, the probe, the tracer, the fuzzer and the
 //! support matrix all read this table; nothing else in the crate tells operations apart by number.
 
+pub mod epoll;
 pub mod file;
 pub mod futex;
+pub mod msg_ring;
 pub mod net;
 pub mod nop;
 pub mod open;
@@ -162,6 +164,8 @@ pub enum OpData {
     /// Nothing.
     #[default]
     None,
+    /// EPOLL_CTL: the event.
+    EpollEvent(crate::sys::EpollEvent),
     /// FUTEX_WAIT, FUTEX_WAITV.
     Futex(alloc::sync::Arc<futex::Waiter>),
     /// TIMEOUT, LINK_TIMEOUT, TIMEOUT_REMOVE.
@@ -322,7 +326,7 @@ const ROWS: [Op; COUNT] = [
     net::send::SEND,
     net::recv::RECV,
     open::OPENAT2,
-    absent(Code::IORING_OP_EPOLL_CTL, "EPOLL_CTL"),
+    epoll::EPOLL_CTL,
     splice::SPLICE,
     provide::PROVIDE_BUFFERS,
     provide::REMOVE_BUFFERS,
@@ -333,7 +337,7 @@ const ROWS: [Op; COUNT] = [
     paths::MKDIRAT,
     paths::SYMLINKAT,
     paths::LINKAT,
-    absent(Code::IORING_OP_MSG_RING, "MSG_RING"),
+    msg_ring::MSG_RING,
     xattr::FSETXATTR,
     xattr::SETXATTR,
     xattr::FGETXATTR,
@@ -352,7 +356,7 @@ const ROWS: [Op; COUNT] = [
     net::socket::BIND,
     net::socket::LISTEN,
     absent(Code::IORING_OP_RECV_ZC, "RECV_ZC"),
-    absent(Code::IORING_OP_EPOLL_WAIT, "EPOLL_WAIT"),
+    epoll::EPOLL_WAIT,
     rw::READV_FIXED,
     rw::WRITEV_FIXED,
     open::PIPE,

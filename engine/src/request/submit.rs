@@ -100,6 +100,9 @@ impl Core {
         if sqe.flags != 0 {
             self.check_flags(id, sqe, op.caps)?;
         }
+        if self.restrictions.as_ref().is_some_and(|restrictions| !restrictions.allow_sqe(sqe)) {
+            return Err(Errno::EACCES);
+        }
         if self.drain_next && self.chain.is_none() {
             self.drain_next = false;
             self.drain_active = true;

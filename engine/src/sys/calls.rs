@@ -321,6 +321,19 @@ pub fn monotonic_ns() -> u64 {
     clock_ns(nr::CLOCK_MONOTONIC)
 }
 
+/// `gettid(2)`.
+pub fn gettid() -> i32 {
+    // SAFETY: touches no memory.
+    unsafe { call(nr::__NR_gettid, [0; 6]) }.map_or(0, |thread| thread as i32)
+}
+
+/// Has this process a thread of that number?
+pub fn thread_lives(thread: i32) -> bool {
+    // SAFETY: signal 0 is never sent.
+    let sent = unsafe { call(nr::__NR_tgkill, [getpid() as usize, thread as usize, 0, 0, 0, 0]) };
+    sent != Err(Errno::ESRCH)
+}
+
 /// `getpid(2)`.
 pub fn getpid() -> i32 {
     // SAFETY: touches no memory.

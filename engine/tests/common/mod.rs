@@ -236,6 +236,16 @@ impl Ring {
         self.reap_all()
     }
 
+    /// Closes the descriptor; the memory stays mapped.
+    pub fn close(&mut self) {
+        if self.engine == Engine::User {
+            anyring_engine::door::closed(self.fd);
+        }
+        // SAFETY: ours, and not closed again.
+        unsafe { libc::close(self.fd) };
+        self.close_on_drop = false;
+    }
+
     pub fn overflowed(&self) -> bool {
         self.word(self.params.sq_off.flags).load(Ordering::Relaxed) & IORING_SQ_CQ_OVERFLOW != 0
     }

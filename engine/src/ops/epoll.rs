@@ -1,0 +1,57 @@
+//! EPOLL_CTL and EPOLL_WAIT.
+
+use linux_raw_sys::general::{__NR_epoll_pwait, EPOLL_CTL_DEL, EPOLLIN};
+
+use super::{Caps, Code, Field, Op, OpData, Outcome};
+use crate::errno::Errno;
+use crate::request::RequestId;
+use crate::ring::Core;
+use crate::sys::{self, EpollEvent, Fd};
+use crate::user;
+
+/// `IORING_OP_EPOLL_CTL`.
+pub const EPOLL_CTL: Op = Op::new(Code::IORING_OP_EPOLL_CTL, "EPOLL_CTL", Caps::NONE, prep_control, control)
+    .fields(&[Field::Fd, Field::Length, Field::Offset, Field::Address]);
+
+/// `IORING_OP_EPOLL_WAIT`.
+pub const EPOLL_WAIT: Op = Op::new(Code::IORING_OP_EPOLL_WAIT, "EPOLL_WAIT", Caps::FILE, prep_wait, wait)
+    .fields(&[Field::Fd, Field::Address, Field::Length]);
+
+fn prep_control(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let request = &mut core.requests[id];
+    let sqe = &request.sqe;
+    if sqe.buf_index != 0 || sqe.file_index != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if sqe.len != EPOLL_CTL_DEL {
+        request.data = OpData::EpollEvent(user::read::<EpollEvent>(sqe.addr)?);
+    }
+    Ok(())
+}
+
+/// Takes locks, but sleeps for nothing.
+fn control(core: &mut Core, id: RequestId) -> Outcome {
+    let request = &core.requests[id];
+    let event = match request.data {
+        OpData::EpollEvent(event) => event,
+        _ => EpollEvent { events: 0, data: 0 },
+    };
+    let sqe = &request.sqe;
+    sys::epoll_ctl(sqe.fd, sqe.len, sqe.off as Fd, event.events, event.data).map(|()| 0).into()
+}
+
+fn prep_wait(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let sqe = &core.requests[id].sqe;
+    let bad = sqe.off != 0 || sqe.op_flags != 0 || sqe.buf_index != 0 || sqe.file_index != 0;
+    if bad { Err(Errno::EINVAL) } else { Ok(()) }
+}
+
+fn wait(core: &mut Core, id: RequestId) -> Outcome {
+    let (sqe, fd) = (core.requests[id].sqe, core.requests[id].file.fd());
+    let arguments = [fd as usize, sqe.addr as usize, sqe.len as usize, 0, 0, 8];
+    // SAFETY: writes where the program wants it, which the kernel checks.
+    match unsafe { sys::call(__NR_epoll_pwait, arguments) } {
+        Ok(0) => Outcome::Wait(EPOLLIN),
+        result => result.into(),
+    }
+}
