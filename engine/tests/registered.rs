@@ -108,6 +108,7 @@ fn errors_of_files() {
 fn sparse_tables_and_tags_of_files() {
     both(|engine| {
         let mut ring = Ring::new(engine, 8, 0);
+        assert_ne!(ring.params.features & IORING_FEAT_RSRC_TAGS, 0, "tags are announced");
         let null = null();
         let fd = null.as_raw_fd();
         let code = Code::IORING_REGISTER_FILES2;
