@@ -195,6 +195,7 @@ impl Core {
 
     /// Posts a CQE, or keeps it where the ring is full or others are kept already.
     pub fn post(&mut self, cqe: Cqe) {
+        self.external.uncounted += 1;
         if self.overflow.is_empty() && self.store(&cqe) {
             return;
         }

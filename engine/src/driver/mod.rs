@@ -55,8 +55,8 @@ pub struct RegisteredEventfd {
 pub struct External {
     /// CQEs posted since the last [`Core::notify`].
     pub posted: u64,
-    /// All CQEs posted, and SQEs taken, for the counters.
-    pub posted_total: u64,
+    /// CQEs that the process's counters do not show yet; one kept on overflow counts when it is kept.
+    pub uncounted: u64,
     /// The program's eventfd.
     pub eventfd: Option<RegisteredEventfd>,
     /// Stands in where the program polls the ring's descriptor.
@@ -159,7 +159,7 @@ impl Core {
         if self.external.posted == 0 {
             return;
         }
-        crate::door::count_completed(self.external.posted);
+        crate::door::count_completed(core::mem::take(&mut self.external.uncounted));
         self.external.posted = 0;
         if let Some(eventfd) = self.external.eventfd
             && !(eventfd.async_only && self.external.inline)
