@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::differential;
 use crate::oracle::{Oracle, kernel_release};
 use crate::report::{Reasons, Row, Totals, Verdict, status_page};
 use crate::run::{Conditions, Outcome, Places, run_test};
@@ -68,6 +69,8 @@ enum Task {
     },
     /// Fetch and build the tests, and do nothing else
     Prepare,
+    /// Run random programs on the kernel's io_uring and on the user engine, and compare
+    Differential(differential::Options),
 }
 
 #[derive(Args, Default)]
@@ -109,6 +112,7 @@ pub fn main() -> ExitCode {
         Task::Suite(args) => suite(&cli.common, args),
         Task::MustPass => must_pass(&cli.common),
         Task::Oracle { refresh } => oracle(&cli.common, *refresh),
+        Task::Differential(options) => Ok(differential::command(options)),
         Task::Prepare => cli.common.bench().map(|bench| {
             println!("{} tests in {}", bench.suite.built.len(), bench.places.programs.display());
             ExitCode::SUCCESS

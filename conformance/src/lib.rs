@@ -7,6 +7,7 @@
 
 pub mod cli;
 pub mod deny;
+pub mod differential;
 mod oracle;
 mod report;
 mod run;

@@ -1,0 +1,261 @@
+//! Programs run in forked children, so that one that dies or hangs takes only its child with it.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::FromRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::generate;
+use super::program::Program;
+use super::progress::{self, Page};
+use super::rng::program_seed;
+use super::run::{Arenas, Difference, Times, run};
+
+/// A program that makes no progress for so long hangs.
+const HANGS: Duration = Duration::from_secs(8);
+
+/// What a child reported of one program.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Finding {
+    /// The engines differ, every time.
+    Differs(Difference),
+    /// They differed once, and then not again.
+    Unsteady(Difference),
+    /// The child died or was stuck: how, and where.
+    Lost(String),
+}
+
+impl Finding {
+    /// The same for findings that are probably one.
+    pub fn signature(&self) -> &str {
+        match self {
+            Finding::Differs(difference) | Finding::Unsteady(difference) => &difference.signature,
+            Finding::Lost(how) => how.split(" (").next().unwrap_or(how),
+        }
+    }
+}
+
+/// A forked child with the pipe that it reports through.
+pub struct Child {
+    pid: i32,
+    reports: BufReader<File>,
+    page: &'static Page,
+    seen: (u64, u64, Instant),
+}
+
+impl Child {
+    /// Forks a child that runs `body` and ends. `body` gets the pipe to report through.
+    pub fn new(page: &'static Page, body: impl FnOnce(&mut File) -> i32) -> Child {
+        let mut ends = [0; 2];
+        // SAFETY: room for two numbers; the child leaves by `_exit` and never returns from here.
+        unsafe {
+            assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0, "a pipe");
+            let pid = libc::fork();
+            assert!(pid >= 0, "a child");
+            if pid == 0 {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                let high = libc::fcntl(ends[1], libc::F_DUPFD_CLOEXEC, 450);
+                quiet();
+                let mut reports = File::from_raw_fd(high);
+                progress::use_page(page);
+                libc::_exit(body(&mut reports));
+            }
+            libc::close(ends[1]);
+            let reports = BufReader::new(File::from_raw_fd(ends[0]));
+            Child { pid, reports, page, seen: (0, 0, Instant::now()) }
+        }
+    }
+
+    /// Waits for the child's next report; `None` when it has ended well.
+    ///
+    /// # Errors
+    /// How it was lost.
+    pub fn report(&mut self) -> Result<Option<String>, String> {
+        loop {
+            if self.reports.buffer().is_empty() && !self.readable() {
+                if self.stuck() {
+                    let place = self.page.place();
+                    // SAFETY: our own child, not waited for yet.
+                    unsafe { libc::kill(self.pid, libc::SIGKILL) };
+                    self.wait();
+                    return Err(format!("hangs ({place})"));
+                }
+                continue;
+            }
+            let mut line = String::new();
+            return match self.reports.read_line(&mut line) {
+                Ok(count) if count > 0 => Ok(Some(line.trim_end().to_owned())),
+                _ => self.ended().map(|()| None),
+            };
+        }
+    }
+
+    fn readable(&self) -> bool {
+        use std::os::fd::AsRawFd;
+        let mut poll =
+            libc::pollfd { fd: self.reports.get_ref().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one structure.
+        unsafe { libc::poll(&mut poll, 1, 200) > 0 }
+    }
+
+    fn stuck(&mut self) -> bool {
+        let now = (self.page.program.load(Ordering::Relaxed), self.page.step.load(Ordering::Relaxed));
+        if now != (self.seen.0, self.seen.1) {
+            self.seen = (now.0, now.1, Instant::now());
+        }
+        self.seen.2.elapsed() > HANGS
+    }
+
+    fn wait(&mut self) -> i32 {
+        let mut status = 0;
+        // SAFETY: our own child.
+        unsafe { libc::waitpid(self.pid, &mut status, 0) };
+        status
+    }
+
+    fn ended(&mut self) -> Result<(), String> {
+        let status = self.wait();
+        if libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0 {
+            return Ok(());
+        }
+        let how = if libc::WIFSIGNALED(status) {
+            format!("killed by signal {}", libc::WTERMSIG(status))
+        } else {
+            format!("exit status {}", libc::WEXITSTATUS(status))
+        };
+        Err(format!("{how} ({})", self.page.place()))
+    }
+}
+
+/// Standard descriptors go nowhere, so that programs may use them; broken pipes are errors, not signals.
+fn quiet() {
+    // SAFETY: system calls on descriptors of this process, which has one thread.
+    unsafe {
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+        for fd in if std::env::var_os("ANYRING_FUZZ_LOUD").is_some() { 0..1 } else { 0..3 } {
+            libc::dup2(null, fd);
+        }
+        libc::syscall(libc::SYS_close_range, 3, 449, 0);
+        libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+        libc::alarm(0);
+    }
+}
+
+/// Which programs: the first index and how many.
+pub type Range = (u64, u64);
+
+/// Where a child works.
+pub fn scratch_directory(lane: usize, index: u64) -> PathBuf {
+    // File systems differ in what they do at once: use two.
+    let memory = Path::new("/dev/shm");
+    let top = if index % 2 == 0 && memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+    top.join(format!("anyring-differential-{}-{lane}", std::process::id()))
+}
+
+/// Runs a range of a run's programs; reports a line for each that is not clean.
+pub fn run_range(page: &'static Page, seed: u64, range: Range, scratch: &Path) -> Child {
+    Child::new(page, |reports| {
+        let arenas = Arenas::default();
+        enter_scratch(scratch);
+        for index in range.0..range.0 + range.1 {
+            page.program.store(index, Ordering::Relaxed);
+            let program = generate::program(program_seed(seed, index));
+            if let Some(finding) = examine(&program, &arenas, scratch) {
+                if matches!(finding, Finding::Unsteady(_)) {
+                    page.unsteady.fetch_add(1, Ordering::Relaxed);
+                }
+                let _ = writeln!(reports, "{index}\t{}", encode(&finding));
+            } else {
+                page.clean.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let _ = std::fs::remove_dir_all(scratch);
+        i32::from(leaks() > 64)
+    })
+}
+
+/// Runs one program in a child of its own; where it differs, again if that shall be `sure`.
+pub fn run_alone(page: &'static Page, program: &Program, scratch: &Path, sure: bool) -> Option<Finding> {
+    let mut child = Child::new(page, |reports| {
+        let arenas = Arenas::default();
+        enter_scratch(scratch);
+        let found = if sure {
+            examine(program, &arenas, scratch)
+        } else {
+            run_and_clean(program, &arenas, scratch, Times::HASTY).err().map(Finding::Differs)
+        };
+        if let Some(finding) = found {
+            let _ = writeln!(reports, "0\t{}", encode(&finding));
+        }
+        let _ = std::fs::remove_dir_all(scratch);
+        0
+    });
+    let mut finding = None;
+    loop {
+        match child.report() {
+            Ok(Some(line)) => finding = line.split_once('\t').map(|(_, text)| decode(text)),
+            Ok(None) => return finding,
+            Err(how) => return Some(Finding::Lost(how)),
+        }
+    }
+}
+
+fn enter_scratch(scratch: &Path) {
+    std::fs::create_dir_all(scratch.join("empty")).expect("a scratch directory");
+    std::env::set_current_dir(scratch.join("empty")).expect("a scratch directory");
+}
+
+/// Open descriptors beyond those that a program can have.
+fn leaks() -> usize {
+    std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
+}
+
+/// Runs a program; where it differs, again and with more patience.
+pub fn examine(program: &Program, arenas: &Arenas, scratch: &Path) -> Option<Finding> {
+    let first = run_and_clean(program, arenas, scratch, Times::FIRST).err()?;
+    let mut last = first.clone();
+    for _ in 0..3 {
+        match run_and_clean(program, arenas, scratch, Times::PATIENT) {
+            Ok(()) => return Some(Finding::Unsteady(first)),
+            Err(difference) => last = difference,
+        }
+    }
+    Some(Finding::Differs(last))
+}
+
+fn run_and_clean(program: &Program, arenas: &Arenas, scratch: &Path, times: Times) -> Result<(), Difference> {
+    let result = run(program, arenas, scratch, times);
+    // What a program opened and nobody remembers.
+    // SAFETY: nothing of this process lies there between programs.
+    unsafe { libc::syscall(libc::SYS_close_range, 3, 199, 0) };
+    result
+}
+
+const SEPARATOR: char = '\x1f';
+
+fn encode(finding: &Finding) -> String {
+    let parts = |kind: &str, d: &Difference| {
+        let step = d.step.map_or("-".into(), |step| step.to_string());
+        [kind, &step, &d.signature, &d.user, &d.kernel].join(&SEPARATOR.to_string())
+    };
+    match finding {
+        Finding::Differs(difference) => parts("differs", difference),
+        Finding::Unsteady(difference) => parts("unsteady", difference),
+        Finding::Lost(how) => ["lost", how].join(&SEPARATOR.to_string()),
+    }
+}
+
+/// A report read back.
+pub fn decode(text: &str) -> Finding {
+    let parts: Vec<&str> = text.split(SEPARATOR).collect();
+    let part = |n: usize| parts.get(n).copied().unwrap_or("").to_owned();
+    let difference =
+        Difference { step: part(1).parse().ok(), signature: part(2), user: part(3), kernel: part(4) };
+    match parts[0] {
+        "differs" => Finding::Differs(difference),
+        "unsteady" => Finding::Unsteady(difference),
+        _ => Finding::Lost(part(1)),
+    }
+}

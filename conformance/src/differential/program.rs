@@ -1,0 +1,416 @@
+//! What a random program consists of, and how it is printed.
+//!
+//! Addresses and descriptors are kept symbolic, because the two engines run the same program each in
+//! a world of its own.
+
+use std::fmt::{self, Display, Formatter, Write as _};
+
+use anyring_engine::ops;
+
+use super::world::Thing;
+
+/// Bytes of the memory that requests read and write. The lower half holds structures (iovecs,
+/// paths, timespecs), the upper half buffers.
+pub const ARENA: u32 = 128 * 1024;
+/// Where the buffers begin.
+pub const BUFFERS: u32 = 64 * 1024;
+
+/// `IOSQE_IO_LINK` and `IOSQE_IO_HARDLINK`.
+pub const LINKS: u8 = 1 << 2 | 1 << 3;
+
+/// A descriptor, or a number where one is expected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fd {
+    /// This number.
+    Raw(i32),
+    /// A thing of the world.
+    Of(Thing),
+    /// The ring itself.
+    Ring,
+    /// The descriptor that the request with this user data returned.
+    From(u64),
+}
+
+/// A 64-bit value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Value {
+    /// This number.
+    Raw(u64),
+    /// An address in the arena.
+    At(u32),
+    /// A descriptor.
+    Fd(Fd),
+}
+
+/// A piece of a structure in memory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Cell {
+    /// Bytes as they are.
+    Bytes(Vec<u8>),
+    /// A 32-bit number.
+    Word(u32),
+    /// A 32-bit descriptor.
+    Fd(Fd),
+    /// A 64-bit value.
+    Long(Value),
+}
+
+/// A structure in the arena.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Structure {
+    /// Where.
+    pub at: u32,
+    /// What it is, for the listing.
+    pub what: &'static str,
+    /// Its parts.
+    pub cells: Vec<Cell>,
+}
+
+/// An SQE before addresses and descriptors are known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(missing_docs, reason = "the fields of an SQE")]
+pub struct Sqe {
+    pub opcode: u8,
+    pub flags: u8,
+    pub ioprio: u16,
+    pub fd: Fd,
+    pub off: Value,
+    pub addr: Value,
+    pub len: Value,
+    pub op_flags: u32,
+    pub user_data: u64,
+    pub buf_index: u16,
+    pub personality: u16,
+    pub file_index: Value,
+    pub addr3: Value,
+    pub pad: u64,
+}
+
+impl Sqe {
+    /// An SQE with nothing in it.
+    pub fn new(opcode: u8, user_data: u64) -> Sqe {
+        Sqe {
+            opcode,
+            flags: 0,
+            ioprio: 0,
+            fd: Fd::Raw(-1),
+            off: Value::Raw(0),
+            addr: Value::Raw(0),
+            len: Value::Raw(0),
+            op_flags: 0,
+            user_data,
+            buf_index: 0,
+            personality: 0,
+            file_index: Value::Raw(0),
+            addr3: Value::Raw(0),
+            pad: 0,
+        }
+    }
+}
+
+/// The time that a wait in `enter` may take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Patience {
+    /// None at all.
+    None,
+    /// A while: what can complete does.
+    Some,
+    /// A timespec that is no timespec.
+    Bad,
+    /// An address that is none.
+    Fault,
+}
+
+/// A call of `io_uring_enter`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(missing_docs, reason = "the arguments of the call")]
+pub struct Enter {
+    pub to_submit: u32,
+    pub min_complete: u32,
+    pub flags: u32,
+    pub patience: Patience,
+    pub argument_size: usize,
+}
+
+/// A call of `io_uring_register`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(missing_docs, reason = "the arguments of the call")]
+pub struct Register {
+    pub opcode: u32,
+    pub argument: Value,
+    pub count: u32,
+}
+
+/// Something that the program does with plain system calls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Act {
+    /// Writes so many bytes.
+    Write(Thing, u32),
+    /// Reads at most so many bytes, without waiting.
+    Read(Thing, u32),
+    /// Shuts a socket down (`SHUT_RD`, `SHUT_WR`, `SHUT_RDWR`).
+    Shutdown(Thing, i32),
+    /// Closes a descriptor.
+    Close(Thing),
+    /// Connects a new socket to the listener.
+    Connect,
+    /// Appends a buffer to a buffer ring that was registered.
+    Provide {
+        /// Where the buffer ring lies.
+        ring: u32,
+        /// Its entries less one.
+        mask: u16,
+        /// Buffer id.
+        id: u16,
+        /// Where the buffer lies.
+        at: u32,
+        /// Its length.
+        len: u32,
+    },
+}
+
+/// One step of a program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Queues an SQE.
+    Push(Sqe),
+    /// Enters the ring.
+    Enter(Enter),
+    /// Takes at most so many CQEs.
+    Reap(u32),
+    /// Registers something.
+    Register(Register),
+    /// Uses a system call beside the ring.
+    Act(Act),
+    /// Waits until both engines have brought all that they can, and takes all CQEs.
+    Settle,
+}
+
+/// How the program ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ending {
+    /// Closes the ring with whatever is in flight.
+    Close,
+    /// Cancels everything first, and wants a CQE for each request.
+    CancelAll,
+}
+
+/// A program.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Program {
+    /// What it was generated from.
+    pub seed: u64,
+    /// Every step is deterministic: CQ and ring words must be the same after each.
+    pub strict: bool,
+    /// `entries` of the setup call.
+    pub entries: u32,
+    /// Its flags.
+    pub setup_flags: u32,
+    /// `cq_entries` of its parameters.
+    pub cq_entries: u32,
+    /// Memory to begin with.
+    pub structures: Vec<Structure>,
+    /// Memory whose contents differ by nature: inode numbers, times, descriptors.
+    pub masked: Vec<(u32, u32)>,
+    /// What it does.
+    pub steps: Vec<Step>,
+    /// How it ends.
+    pub ending: Ending,
+}
+
+impl Program {
+    /// The SQEs that it pushes.
+    pub fn sqes(&self) -> impl Iterator<Item = &Sqe> {
+        self.steps.iter().filter_map(|step| match step {
+            Step::Push(sqe) => Some(sqe),
+            _ => None,
+        })
+    }
+
+    /// Does a submission end in the middle of a chain? The kernel gives such a chain to a thread.
+    pub fn cuts_chains(&self) -> bool {
+        let mut queued = Vec::new();
+        for step in &self.steps {
+            match step {
+                Step::Push(sqe) => queued.push(sqe.flags & LINKS != 0),
+                Step::Enter(enter) => {
+                    let taken = (enter.to_submit as usize).min(queued.len());
+                    if taken > 0 && queued[taken - 1] {
+                        return true;
+                    }
+                    queued.drain(..taken);
+                }
+                _ => {}
+            }
+        }
+        queued.last() == Some(&true)
+    }
+
+    /// The SQE with this user data.
+    pub fn sqe(&self, user_data: u64) -> Option<&Sqe> {
+        self.sqes().find(|sqe| sqe.user_data == user_data)
+    }
+}
+
+const SETUP: &[&str] = &[
+    "IOPOLL",
+    "SQPOLL",
+    "SQ_AFF",
+    "CQSIZE",
+    "CLAMP",
+    "ATTACH_WQ",
+    "R_DISABLED",
+    "SUBMIT_ALL",
+    "COOP_TASKRUN",
+    "TASKRUN_FLAG",
+    "SQE128",
+    "CQE32",
+    "SINGLE_ISSUER",
+    "DEFER_TASKRUN",
+    "NO_MMAP",
+    "REGISTERED_FD_ONLY",
+    "NO_SQARRAY",
+    "HYBRID_IOPOLL",
+    "CQE_MIXED",
+];
+const SQE_FLAGS: &[&str] =
+    &["FIXED_FILE", "DRAIN", "LINK", "HARDLINK", "ASYNC", "BUFFER_SELECT", "CQE_SKIP", "0x80"];
+const ENTER: &[&str] = &[
+    "GETEVENTS",
+    "SQ_WAKEUP",
+    "SQ_WAIT",
+    "EXT_ARG",
+    "REGISTERED_RING",
+    "ABS_TIMER",
+    "EXT_ARG_REG",
+    "NO_IOWAIT",
+];
+
+/// Flags by name.
+pub fn flags(value: u32, names: &[&str]) -> String {
+    let mut text = String::new();
+    for bit in (0..32).filter(|bit| value & (1 << bit) != 0) {
+        let separator = if text.is_empty() { "" } else { "|" };
+        match names.get(bit) {
+            Some(name) => write!(text, "{separator}{name}"),
+            None => write!(text, "{separator}{:#x}", 1u32 << bit),
+        }
+        .expect("a string takes text");
+    }
+    if text.is_empty() { "0".into() } else { text }
+}
+
+impl Display for Fd {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Fd::Raw(number) => write!(f, "{number}"),
+            Fd::Of(thing) => write!(f, "{thing:?}"),
+            Fd::Ring => f.write_str("ring"),
+            Fd::From(user_data) => write!(f, "result(#{user_data})"),
+        }
+    }
+}
+
+impl Display for Value {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match *self {
+            Value::Raw(value) if value < 100_000 => write!(f, "{value}"),
+            Value::Raw(value) => write!(f, "{value:#x}"),
+            Value::At(at) if at >= BUFFERS => write!(f, "buffers+{}", at - BUFFERS),
+            Value::At(at) => write!(f, "memory+{at}"),
+            Value::Fd(fd) => write!(f, "{fd}"),
+        }
+    }
+}
+
+impl Display for Sqe {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let op = ops::lookup(self.opcode);
+        write!(f, "#{} ", self.user_data)?;
+        if (self.opcode as usize) < ops::COUNT {
+            f.write_str(op.name)?
+        } else {
+            write!(f, "op {}", self.opcode)?
+        }
+        if self.fd != Fd::Raw(-1) {
+            write!(f, " fd={}", self.fd)?;
+        }
+        let values = [
+            ("off", self.off),
+            ("addr", self.addr),
+            ("len", self.len),
+            ("addr3", self.addr3),
+            ("file_index", self.file_index),
+        ];
+        for (name, value) in values.into_iter().filter(|&(_, value)| value != Value::Raw(0)) {
+            write!(f, " {name}={value}")?;
+        }
+        let numbers = [
+            ("op_flags", self.op_flags.into()),
+            ("ioprio", self.ioprio.into()),
+            ("buf_index", self.buf_index.into()),
+            ("personality", self.personality.into()),
+            ("pad", self.pad),
+        ];
+        for (name, value) in numbers.into_iter().filter(|&(_, value)| value != 0) {
+            write!(f, " {name}={}", Value::Raw(value))?;
+        }
+        if self.flags != 0 { write!(f, "  {}", flags(self.flags.into(), SQE_FLAGS)) } else { Ok(()) }
+    }
+}
+
+impl Display for Step {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Step::Push(sqe) => write!(f, "push      {sqe}"),
+            Step::Enter(enter) => {
+                write!(f, "enter     submit={} wait={}", enter.to_submit, enter.min_complete)?;
+                write!(f, " flags={}", flags(enter.flags, ENTER))?;
+                write!(f, " timeout={:?} size={}", enter.patience, enter.argument_size)
+            }
+            Step::Reap(count) => write!(f, "reap      {count}"),
+            Step::Register(call) => {
+                write!(f, "register  {} argument={} count={}", call.opcode, call.argument, call.count)
+            }
+            Step::Act(act) => write!(f, "act       {act:?}"),
+            Step::Settle => f.write_str("settle"),
+        }
+    }
+}
+
+impl Display for Structure {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} ", Value::At(self.at), self.what)?;
+        for cell in &self.cells {
+            match cell {
+                Cell::Bytes(bytes) => write!(f, " {:?}", String::from_utf8_lossy(bytes))?,
+                Cell::Word(word) => write!(f, " {:#x}", word)?,
+                Cell::Fd(fd) => write!(f, " {fd}")?,
+                Cell::Long(value) => write!(f, " {value}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Display for Program {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "program {:#018x}: {} entries", self.seed, self.entries)?;
+        if self.cq_entries != 0 {
+            write!(f, ", {} CQ entries", self.cq_entries)?;
+        }
+        writeln!(
+            f,
+            ", flags {}, {}",
+            flags(self.setup_flags, SETUP),
+            if self.strict { "strict" } else { "loose" }
+        )?;
+        for structure in &self.structures {
+            writeln!(f, "        {structure}")?;
+        }
+        for (number, step) in self.steps.iter().enumerate() {
+            writeln!(f, "  {number:>3}   {step}")?;
+        }
+        write!(f, "  end   {:?}", self.ending)
+    }
+}

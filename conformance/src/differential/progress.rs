@@ -1,0 +1,59 @@
+//! How far a child has come, in memory that its parent sees: a child that dies or hangs leaves its
+//! place behind.
+
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use super::ring::Engine;
+
+/// One child's page.
+#[repr(C)]
+pub struct Page {
+    /// The index of the program that runs.
+    pub program: AtomicU64,
+    /// Its step, doubled; odd while the kernel's turn is.
+    pub step: AtomicU64,
+    /// Programs that were the same on both engines.
+    pub clean: AtomicU64,
+    /// Programs that differed once and not again.
+    pub unsteady: AtomicU64,
+}
+
+static PAGE: AtomicPtr<Page> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Maps a page that children share.
+pub fn new_page() -> &'static Page {
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping of zeroes, never taken away, and zeroes make a page.
+    unsafe {
+        let page = libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0);
+        assert_ne!(page, libc::MAP_FAILED, "memory can be mapped");
+        &*page.cast::<Page>()
+    }
+}
+
+/// In a child: this is our page.
+pub fn use_page(page: &'static Page) {
+    PAGE.store(std::ptr::from_ref(page).cast_mut(), Ordering::Relaxed);
+}
+
+/// Something is about to be done.
+pub fn mark(step: usize, engine: Engine) {
+    // SAFETY: null or a page that stays.
+    if let Some(page) = unsafe { PAGE.load(Ordering::Relaxed).as_ref() } {
+        let step = (step as u64).wrapping_mul(2) + u64::from(engine == Engine::Kernel);
+        page.step.store(step, Ordering::Relaxed);
+    }
+}
+
+impl Page {
+    /// Where the child is, in words.
+    pub fn place(&self) -> String {
+        let step = self.step.load(Ordering::Relaxed);
+        let engine = if step & 1 == 1 { "kernel" } else { "user engine" };
+        if step / 2 >= u64::from(u32::MAX) {
+            format!("at the end, in the {engine}")
+        } else {
+            format!("at step {}, in the {engine}", step / 2)
+        }
+    }
+}

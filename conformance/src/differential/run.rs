@@ -1,0 +1,366 @@
+//! Runs one program on both engines in lock step.
+
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use anyring_engine::ops;
+use linux_raw_sys::io_uring::*;
+
+use super::compare::{self, returns_fd};
+use super::program::*;
+use super::progress;
+use super::ring::{self, Engine};
+use super::side::{Arena, Side};
+
+/// `IOSQE_CQE_SKIP_SUCCESS`.
+const SKIP: u8 = 1 << 6;
+
+/// The request that ends a program, and the first of several if it takes more.
+pub const LAST_WORD: u64 = 1 << 40;
+
+/// How the engines differ.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Difference {
+    /// At which step, or at the end.
+    pub step: Option<usize>,
+    /// The same for differences that probably are one.
+    pub signature: String,
+    /// What the user engine did.
+    pub user: String,
+    /// What the kernel did.
+    pub kernel: String,
+}
+
+type Outcome = Result<(), Difference>;
+
+/// How long things may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// A wait in `enter` that the program makes.
+    pub wait_ns: u64,
+    /// To bring what the other engine has brought.
+    pub settle: Duration,
+    /// To see whether a thread at work is about to be done.
+    pub linger_ns: u64,
+}
+
+impl Times {
+    /// For the first run of a program.
+    pub const FIRST: Times =
+        Times { wait_ns: 4_000_000, settle: Duration::from_millis(100), linger_ns: 1_000_000 };
+    /// For trying many programs that differ.
+    pub const HASTY: Times =
+        Times { wait_ns: 2_000_000, settle: Duration::from_millis(15), linger_ns: 1_000_000 };
+    /// For making sure.
+    pub const PATIENT: Times =
+        Times { wait_ns: 30_000_000, settle: Duration::from_millis(400), linger_ns: 20_000_000 };
+}
+
+/// Memory for both engines, kept from program to program.
+#[derive(Default)]
+pub struct Arenas {
+    user: Arena,
+    kernel: Arena,
+}
+
+struct Run<'a> {
+    program: &'a Program,
+    user: Side<'a>,
+    kernel: Side<'a>,
+    times: Times,
+    /// Pushed and not taken by the engines.
+    queued: Vec<Sqe>,
+    /// Chains that were submitted whole.
+    chains: Vec<Vec<u64>>,
+    /// Requests that were submitted and will post a last CQE.
+    outstanding: usize,
+    /// Some request may be in the hands of a thread.
+    threads: bool,
+    step: Option<usize>,
+}
+
+/// Runs a program.
+///
+/// # Errors
+/// The first difference.
+pub fn run(program: &Program, arenas: &Arenas, scratch: &Path, times: Times) -> Outcome {
+    progress::mark(0, Engine::User);
+    let user = Side::new(Engine::User, &arenas.user, scratch, program);
+    progress::mark(0, Engine::Kernel);
+    let kernel = Side::new(Engine::Kernel, &arenas.kernel, scratch, program);
+    let mut run = Run {
+        program,
+        user,
+        kernel,
+        times,
+        queued: Vec::new(),
+        chains: Vec::new(),
+        outstanding: 0,
+        threads: false,
+        step: None,
+    };
+    if !run.compare_setup()? {
+        return Ok(());
+    }
+    for (number, step) in program.steps.iter().enumerate() {
+        run.step = Some(number);
+        run.take_step(step)?;
+        if program.strict {
+            run.compare_words()?;
+        }
+    }
+    run.step = None;
+    run.end()
+}
+
+impl Run<'_> {
+    fn both<T>(&mut self, mut body: impl FnMut(&mut Side<'_>) -> T) -> (T, T) {
+        let step = self.step.map_or(usize::MAX, |step| step);
+        progress::mark(step, Engine::User);
+        let user = body(&mut self.user);
+        progress::mark(step, Engine::Kernel);
+        (user, body(&mut self.kernel))
+    }
+
+    fn same<T: PartialEq + std::fmt::Debug>(&self, what: &str, (user, kernel): (T, T)) -> Outcome {
+        if user == kernel {
+            Ok(())
+        } else {
+            Err(self.difference(what, format!("{user:?}"), format!("{kernel:?}")))
+        }
+    }
+
+    fn difference(&self, what: &str, user: String, kernel: String) -> Difference {
+        Difference { step: self.step, signature: what.to_owned(), user, kernel }
+    }
+
+    /// True where both engines made a ring.
+    fn compare_setup(&mut self) -> Result<bool, Difference> {
+        let seen = self.both(|side| match &side.ring {
+            Ok(ring) => {
+                let params = &ring.params;
+                Ok((params.sq_entries, params.cq_entries, params.flags, params.sq_off.array != 0))
+            }
+            Err(errno) => Err(*errno),
+        });
+        self.same(&format!("setup {:?} / {:?}", seen.0, seen.1), seen)?;
+        Ok(seen.0.is_ok())
+    }
+
+    fn take_step(&mut self, step: &Step) -> Outcome {
+        match step {
+            Step::Push(sqe) => {
+                let pushed = self.both(|side| side.push(sqe));
+                if pushed.0 {
+                    self.queued.push(*sqe);
+                }
+                self.same("room in the SQ", pushed)
+            }
+            Step::Enter(call) => self.enter(call),
+            Step::Reap(count) => {
+                self.both(|side| side.reap(*count));
+                if self.program.strict { self.compare_taken() } else { Ok(()) }
+            }
+            Step::Register(call) => {
+                let results = self.both(|side| side.register(call));
+                let kind = |result: i32| if result > 0 { 1 } else { result };
+                let what = format!("register {} {} / {}", call.opcode, kind(results.0), kind(results.1));
+                self.same(&what, results)
+            }
+            Step::Act(act) => {
+                let seen = self.both(|side| side.act(*act));
+                self.same(&format!("act {act:?}"), seen)
+            }
+            Step::Settle => self.settle(),
+        }
+    }
+
+    fn enter(&mut self, call: &Enter) -> Outcome {
+        let wait_ns = self.times.wait_ns;
+        let results = self.both(|side| side.enter(call, wait_ns));
+        self.note_submitted(results.0.max(0) as usize);
+        let kind = |result: i32| if result > 0 { 1 } else { result };
+        self.same(&format!("enter {} / {}", kind(results.0), kind(results.1)), results)
+    }
+
+    /// Keeps account of what the engines have taken.
+    fn note_submitted(&mut self, count: usize) {
+        let taken: Vec<Sqe> = self.queued.drain(..count.min(self.queued.len())).collect();
+        let mut chain = Vec::new();
+        let mut timed = false;
+        for sqe in &taken {
+            self.outstanding += usize::from(sqe.flags & SKIP == 0);
+            let code = u32::from(sqe.opcode);
+            timed |= code == io_uring_op::IORING_OP_LINK_TIMEOUT as u32;
+            self.threads |=
+                sqe.flags & compare::ASYNC != 0 || code == io_uring_op::IORING_OP_TIMEOUT as u32 || timed;
+            chain.push(sqe.user_data);
+            if sqe.flags & LINKS == 0 {
+                if chain.len() > 1 && !timed {
+                    self.chains.push(std::mem::take(&mut chain));
+                }
+                chain.clear();
+                timed = false;
+            }
+        }
+    }
+
+    /// Ring words and visible CQEs of a program that is deterministic in all of them.
+    fn compare_words(&mut self) -> Outcome {
+        let seen = self.both(|side| {
+            let ring = side.ring();
+            let cqes: Vec<ring::Cqe> = (0..ring.cq_ready()).map(|nth| ring.peek(nth)).collect();
+            let (sq, cq) = (ring.params.sq_off, ring.params.cq_off);
+            let words = [sq.head, sq.flags, sq.dropped, cq.overflow];
+            (cqes, words.map(|offset| ring.word(offset).load(Ordering::Acquire)))
+        });
+        if seen.0.0 != seen.1.0 {
+            let difference = compare::cqes_differ(self.program, &seen.0.0, &seen.1.0);
+            let what = difference.map_or("order of CQEs".into(), |(signature, _, _)| signature);
+            return self.same(&format!("strict {what}"), (seen.0.0, seen.1.0));
+        }
+        let (user, mut kernel) = (seen.0.1, seen.1.1);
+        // The kernel leaves the flag standing where a link became ready while it ran the one before.
+        kernel[1] &= !IORING_SQ_TASKRUN | user[1];
+        self.same("[SQ head, SQ flags, dropped, overflow]", (user, kernel))
+    }
+
+    /// Gives both engines time to bring what the other has, and takes it.
+    fn settle(&mut self) -> Outcome {
+        let looked = self.both(|side| side.look(0, 0));
+        self.same(&format!("enter to look {} / {}", looked.0, looked.1), looked)?;
+        if looked.0 == -libc::EBADFD {
+            return Ok(());
+        }
+        if self.threads && self.outstanding > 0 {
+            let wanted = self.user.ring().cq_ready() + 1;
+            self.user.look(wanted, self.times.linger_ns);
+        }
+        let deadline = Instant::now() + self.times.settle;
+        loop {
+            self.both(|side| side.reap(u32::MAX));
+            if self.agree() || Instant::now() > deadline {
+                break;
+            }
+            let (user, kernel) = (self.user.taken.len(), self.kernel.taken.len());
+            let lacks = |mine: usize, other: usize| other.saturating_sub(mine).max(1) as u32;
+            if user <= kernel {
+                progress::mark(self.step.unwrap_or(usize::MAX), Engine::User);
+                self.user.look(lacks(user, kernel), 5_000_000);
+            }
+            if kernel <= user {
+                progress::mark(self.step.unwrap_or(usize::MAX), Engine::Kernel);
+                self.kernel.look(lacks(kernel, user), 5_000_000);
+            }
+        }
+        self.compare_taken()
+    }
+
+    fn agree(&self) -> bool {
+        self.user.taken.len() == self.kernel.taken.len()
+            && compare::cqes_differ(self.program, &self.user.taken, &self.kernel.taken).is_none()
+    }
+
+    /// Compares the CQEs taken so far, and forgets them.
+    fn compare_taken(&mut self) -> Outcome {
+        let (user, kernel) = (std::mem::take(&mut self.user.taken), std::mem::take(&mut self.kernel.taken));
+        for (side, cqes) in [(&mut self.user, &user), (&mut self.kernel, &kernel)] {
+            for cqe in cqes.iter().filter(|cqe| cqe.res >= 0) {
+                if self.program.sqe(cqe.user_data).is_some_and(returns_fd)
+                    && let Some(before) = side.returned.insert(cqe.user_data, cqe.res)
+                {
+                    ring::close(before);
+                }
+            }
+        }
+        let last = user.iter().filter(|cqe| cqe.flags & IORING_CQE_F_MORE == 0).count();
+        self.outstanding = self.outstanding.saturating_sub(last);
+        if let Some((signature, user, kernel)) = compare::cqes_differ(self.program, &user, &kernel) {
+            return Err(self.difference(&signature, user, kernel));
+        }
+        for chain in &self.chains {
+            let order = (compare::order_in(chain, &user), compare::order_in(chain, &kernel));
+            self.same("order of CQEs in a chain", order)?;
+        }
+        self.forget_closed(&user);
+        Ok(())
+    }
+
+    /// A descriptor that a request returned and another one closed is no descriptor any more.
+    fn forget_closed(&mut self, cqes: &[ring::Cqe]) {
+        for cqe in cqes.iter().filter(|cqe| cqe.res == 0) {
+            if let Some(&Sqe { opcode, fd: Fd::From(id), file_index: Value::Raw(0), .. }) =
+                self.program.sqe(cqe.user_data)
+                && u32::from(opcode) == io_uring_op::IORING_OP_CLOSE as u32
+            {
+                self.both(|side| side.returned.remove(&id));
+            }
+        }
+    }
+
+    fn end(&mut self) -> Outcome {
+        if self.program.strict {
+            return Ok(());
+        }
+        self.settle()?;
+        if self.program.ending == Ending::CancelAll && self.can_cancel() {
+            self.cancel_all()?;
+        }
+        let masked = &self.program.masked;
+        let (user, kernel) = (self.user.changes(masked), self.kernel.changes(masked));
+        if let Some(at) = (0..user.len()).find(|&at| user[at] != kernel[at]) {
+            let shown = |bytes: &[u8]| {
+                format!("{}: {:02x?}", Value::At(at as u32), &bytes[at..(at + 16).min(bytes.len())])
+            };
+            let region = if at < BUFFERS as usize { "structures" } else { "buffers" };
+            return Err(self.difference(&format!("memory: {region}"), shown(&user), shown(&kernel)));
+        }
+        let (user, kernel) = self.both(|side| side.world.state());
+        let pairs = user.iter().zip(&kernel);
+        if let Some((ours, theirs)) = pairs.into_iter().find(|(ours, theirs)| ours != theirs) {
+            let what = format!("world: {}", ours.split(' ').next().unwrap_or(""));
+            return Err(self.difference(&what, ours.clone(), theirs.clone()));
+        }
+        self.same("world", (user.len(), kernel.len()))
+    }
+
+    fn can_cancel(&self) -> bool {
+        ops::lookup(io_uring_op::IORING_OP_ASYNC_CANCEL as u8).caps.has(ops::Caps::PRESENT)
+    }
+
+    /// Whatever is in flight ends now, and with the same results.
+    fn cancel_all(&mut self) -> Outcome {
+        if self.user.ring().params.flags & IORING_SETUP_R_DISABLED != 0 {
+            return Ok(());
+        }
+        let left_over = self.queued.len() as u32;
+        if left_over > 0 {
+            let call = Enter {
+                to_submit: left_over,
+                min_complete: 0,
+                flags: IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG,
+                patience: Patience::None,
+                argument_size: 24,
+            };
+            for _ in 0..left_over {
+                if !self.queued.is_empty() {
+                    self.enter(&call)?;
+                }
+            }
+            self.settle()?;
+        }
+        let mut sqe = Sqe::new(io_uring_op::IORING_OP_ASYNC_CANCEL as u8, LAST_WORD);
+        sqe.op_flags = IORING_ASYNC_CANCEL_ALL | IORING_ASYNC_CANCEL_ANY;
+        self.both(|side| side.push(&sqe));
+        let call = Enter {
+            to_submit: 1,
+            min_complete: 0,
+            flags: IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG,
+            patience: Patience::None,
+            argument_size: 24,
+        };
+        self.enter(&call)?;
+        self.settle()
+    }
+}
