@@ -306,6 +306,21 @@ fn a_ring_that_polls_itself_stops() {
 }
 
 #[test]
+fn many_polls_of_the_ring_itself() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 512, 0);
+        let fd = ring.fd;
+        for round in 0..8 {
+            let sqes: Vec<_> = (0..512).map(|i| poll(round * 512 + i, &fd, IN, 0)).collect();
+            collect(&mut ring, &sqes, 0);
+        }
+        let mut all = collect(&mut ring, &[sqe(IORING_OP_NOP, 1 << 20)], 1);
+        all.truncate(1);
+        all
+    });
+}
+
+#[test]
 fn a_multishot_poll_of_the_rings_own_eventfd_stops() {
     both(|engine| {
         let mut ring = Ring::new(engine, 8, 0);

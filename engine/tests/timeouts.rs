@@ -303,6 +303,21 @@ fn a_deadline_added_by_another_thread_wakes_the_sleeper() {
 }
 
 #[test]
+fn a_timeout_ends_the_wait_for_more() {
+    both(|engine| {
+        let mut all = Vec::new();
+        for flags in [0, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_SQPOLL] {
+            let mut ring = Ring::new(engine, 8, flags);
+            // Long enough to be waiting when it fires: one that fired before ends no wait.
+            ring.push(timeout(1, &[0, 100_000_000], 0, 0));
+            all.push(ring.enter(1, 4));
+            all.extend(ring.reap_all().iter().map(|cqe| cqe.res));
+        }
+        all
+    });
+}
+
+#[test]
 fn expiry_is_seen_without_entering() {
     both(|engine| {
         let mut ring = Ring::new(engine, 8, 0);

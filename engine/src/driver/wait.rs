@@ -30,6 +30,7 @@ pub fn wait(guard: &mut CoreGuard<'_>, serial: u64, wanted: u32, limits: Limits)
 
 fn wait_in_turns(guard: &mut CoreGuard<'_>, serial: u64, wanted: u32, limits: Limits) -> Result<(), Errno> {
     let mut wanted = wanted;
+    let mut fired_before = None;
     loop {
         let core = live(guard, serial).ok_or(Errno::EBADF)?;
         core.advance();
@@ -38,7 +39,9 @@ fn wait_in_turns(guard: &mut CoreGuard<'_>, serial: u64, wanted: u32, limits: Li
         if core::mem::take(&mut core.cqe_dropped) {
             return Err(Errno::EBADR);
         }
-        if core.cq_ready() >= wanted {
+        // A TIMEOUT that fires ends the wait, however little there is.
+        let fired = core.timeouts.fired();
+        if core.cq_ready() >= wanted || *fired_before.get_or_insert(fired) != fired {
             return Ok(());
         }
         if help(guard, serial) {

@@ -18,6 +18,7 @@ use super::{Caps, Code, Field, Op, Outcome};
 use crate::door;
 use crate::driver::work::Work;
 use crate::errno::Errno;
+use crate::registry;
 use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::resources::eventfd;
 use crate::ring::Core;
@@ -149,11 +150,19 @@ fn find_stand_in(work: &mut Work) -> Result<usize, Errno> {
 }
 
 fn poll_stand_in(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
-    match result.and_then(|stand_in| sys::duplicate(stand_in as Fd)) {
-        Ok(own) => {
+    let named = registry::get(core.requests[id].sqe.fd);
+    let own_ring = named.is_some_and(|ring| core::ptr::eq(ring.ring(), core.ring));
+    let hold = match result {
+        // Lives as long as the request's own ring.
+        Ok(stand_in) if own_ring => Ok(FileHold::Plain(stand_in as Fd)),
+        Ok(stand_in) => sys::duplicate(stand_in as Fd).map(FileHold::Owned),
+        Err(errno) => Err(errno),
+    };
+    match hold {
+        Ok(hold) => {
             core.release_file(id);
             let request = &mut core.requests[id];
-            request.file = FileHold::Owned(own);
+            request.file = hold;
             // What is posted for one edge makes the next: once is enough.
             request.sqe.op_flags |= EPOLLONESHOT;
             begin(core, id)

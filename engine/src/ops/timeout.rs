@@ -77,6 +77,11 @@ pub struct Timeouts {
 }
 
 impl Timeouts {
+    /// How many have fired so far.
+    pub fn fired(&self) -> u32 {
+        self.fired
+    }
+
     /// All that are armed, in the order in which a cancellation finds them.
     pub fn ids(&self) -> impl Iterator<Item = RequestId> + '_ {
         self.armed.values().copied()
@@ -203,6 +208,8 @@ impl Core {
     fn timeout_fires(&mut self, id: RequestId) {
         self.unlist_timeout(id);
         self.timeouts.fired = self.timeouts.fired.wrapping_add(1);
+        // Whoever waits for completions waits no longer, however many there are.
+        self.wake_all();
     }
 
     /// Ends the timeouts that have counted enough completions.
