@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::errno::Errno;
 use crate::ring::Ring;
 use crate::sync::Mutex;
-use crate::sys::Fd;
+use crate::sys::{self, Fd};
 
 const CHUNK: usize = 1024;
 const CHUNKS: usize = 1024;
@@ -113,9 +113,21 @@ pub fn get(fd: Fd) -> Option<InUse> {
     }
 }
 
-/// Is the descriptor a ring, as far as is known?
+/// Is the descriptor a ring? A number that was closed where nobody saw it, and now is another file's,
+/// is not.
 pub fn is_ring(fd: Fd) -> bool {
-    slot(fd).is_some_and(|slot| !slot.ring.load(Ordering::Relaxed).is_null())
+    let Some(slot) = slot(fd) else { return false };
+    let known = slot.ring.load(Ordering::Acquire);
+    // SAFETY: rings are leaked and never freed.
+    let Some(ring) = (unsafe { known.as_ref() }) else { return false };
+    let file = ring.file.each_ref().map(|word| word.load(Ordering::Relaxed));
+    if sys::identity(fd).is_ok_and(|identity| [identity.device, identity.inode] == file) {
+        return true;
+    }
+    // What is left of that ring ends when inotify tells of it.
+    let none = core::ptr::null_mut();
+    let _ = slot.ring.compare_exchange(known, none, Ordering::AcqRel, Ordering::Relaxed);
+    false
 }
 
 /// A ring starts to keep something about `fd`, and wants to hear of its end.

@@ -6,7 +6,7 @@
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::driver::aio::Aio;
 use crate::driver::readiness::Readiness;
@@ -32,6 +32,8 @@ pub struct Ring {
     core: Mutex<Option<Core>>,
     /// Calls that are using the ring right now.
     pub(crate) users: AtomicU32,
+    /// Device and inode of its memory file, which tell whether a descriptor still is this ring.
+    pub(crate) file: [AtomicU64; 2],
 }
 
 /// The locked state of a live ring.
@@ -124,7 +126,7 @@ pub struct Core {
 
 impl Ring {
     pub(crate) const fn vacant() -> Ring {
-        Ring { core: Mutex::new(None), users: AtomicU32::new(0) }
+        Ring { core: Mutex::new(None), users: AtomicU32::new(0), file: [const { AtomicU64::new(0) }; 2] }
     }
 
     /// Locks the ring. The guard holds `None` where the ring was closed meanwhile.

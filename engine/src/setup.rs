@@ -1,6 +1,7 @@
 //! `io_uring_setup(2)`.
 
 use alloc::collections::VecDeque;
+use core::sync::atomic::Ordering;
 
 use linux_raw_sys::io_uring::*;
 
@@ -112,7 +113,11 @@ fn create_descriptors() -> Result<(Fd, Fd), Errno> {
 }
 
 fn install(memory: RingMemory, params: &io_uring_params, memfd: Fd, fd: Fd) -> Result<(), Errno> {
+    let identity = sys::identity(fd)?;
     let (ring, serial) = registry::vacant();
+    for (word, value) in ring.file.iter().zip([identity.device, identity.inode]) {
+        word.store(value, Ordering::Relaxed);
+    }
     let mut core = new_core(ring, serial, memory, params.flags);
     if params.flags & IORING_SETUP_SINGLE_ISSUER != 0 && params.flags & IORING_SETUP_R_DISABLED == 0 {
         core.submitter = Some(crate::host::thread_identity());

@@ -238,3 +238,20 @@ fn an_sq_thread_can_be_bound_to_a_processor() {
         (bound(0), bound(100_000))
     });
 }
+
+#[test]
+fn a_number_that_was_a_ring_can_be_another_file() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 4, 0);
+        let gone = Ring::new(engine, 4, 0);
+        // Closed where nobody sees it; the number goes to a file.
+        let number = gone.forget();
+        // SAFETY: descriptors of the test's own.
+        unsafe {
+            let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+            assert_eq!(libc::dup2(null, number), number);
+            libc::close(null);
+        }
+        ring.run(&[Sqe { fd: number, ..sqe(io_uring_op::IORING_OP_CLOSE, 1) }])
+    });
+}

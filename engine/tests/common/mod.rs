@@ -221,6 +221,12 @@ impl Ring {
         Some(cqe)
     }
 
+    /// Gives the ring up without telling the engine; its number stays open.
+    pub fn forget(mut self) -> i32 {
+        self.close_on_drop = false;
+        self.fd
+    }
+
     /// All completions that are there.
     pub fn reap_all(&mut self) -> Vec<Cqe> {
         std::iter::from_fn(|| self.reap()).collect()

@@ -2,6 +2,7 @@
 
 use crate::{arch, dispatch, next};
 use core::ffi::c_long;
+use linux_raw_sys::general as raw;
 
 /// `syscall(3)`. Variadic in C; integers are passed alike.
 ///
@@ -19,6 +20,10 @@ pub unsafe extern "C" fn syscall(
     f: usize,
 ) -> c_long {
     let (number, arguments) = (number as usize, [a, b, c, d, e, f]);
+    if number == raw::__NR_close as usize {
+        // libuv closes its rings so.
+        super::descriptors::closing(a as i32);
+    }
     let result = if dispatch::is_ring_call(number) && crate::active() {
         // SAFETY: the program's own call.
         unsafe { dispatch::called(number, arguments) }

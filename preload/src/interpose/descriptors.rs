@@ -14,7 +14,7 @@ const CLOSE_RANGE_CLOEXEC: u32 = 4;
 
 /// Says that `fd` is about to be closed.
 #[inline]
-fn closing(fd: c_int) {
+pub fn closing(fd: c_int) {
     if crate::active() && dispatch::rings_exist() {
         super::wait::closed(fd);
         let _inside = inside::enter();
