@@ -81,3 +81,29 @@ fn a_ring_made_by_the_parent_with_an_sq_thread_has_none_in_the_child() {
         ring.enter(1, 0) == -libc::EOWNERDEAD
     }));
 }
+
+/// A program may have limited the size of its files; its rings are none of them.
+#[test]
+fn a_ring_is_no_file_of_the_program() {
+    // In a process of its own: the limit is for all threads.
+    // SAFETY: the child makes one ring and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let limit = libc::rlimit { rlim_cur: 1 << 17, rlim_max: libc::RLIM_INFINITY };
+        // SAFETY: a limit of ours.
+        let set = unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) };
+        // SAFETY: integers only.
+        let mut params: io_uring_params = unsafe { std::mem::zeroed() };
+        let fd = setup(Engine::User, 4, &mut params);
+        let mut after = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: a limit of ours.
+        unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut after) };
+        let good = set == 0 && fd >= 0 && after.rlim_cur == 1 << 17;
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(i32::from(!good)) };
+    }
+    let mut status = 0;
+    // SAFETY: our child.
+    unsafe { libc::waitpid(child, &mut status, 0) };
+    assert_eq!(status, 0);
+}

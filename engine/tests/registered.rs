@@ -270,6 +270,7 @@ fn transfers_stay_within_their_buffer() {
         };
         let parts = [IoVector { base: base + 1, length: 9 }, IoVector { base: base + 90, length: 10 }];
         let beyond = [IoVector { base: base + 1, length: 9 }, IoVector { base: base + 90, length: 11 }];
+        let nothing = [IoVector { base, length: 0 }; 2];
         let vectored = |parts: &[IoVector; 2], user_data| Sqe {
             opcode: IORING_OP_READV_FIXED as u8,
             ..read(parts.as_ptr() as u64, 2, 0, user_data)
@@ -285,6 +286,9 @@ fn transfers_stay_within_their_buffer() {
             read(u64::MAX - 5, 10, 0, 8),
             vectored(&parts, 9),
             vectored(&beyond, 10),
+            Sqe { len: 1, user_data: 11, ..vectored(&nothing, 0) },
+            Sqe { len: 0, user_data: 12, ..vectored(&nothing, 0) },
+            Sqe { len: 0, buf_index: 7, user_data: 13, ..vectored(&nothing, 0) },
         ]);
         cqes.sort_by_key(|cqe| cqe.user_data);
         (cqes.iter().map(|cqe| (cqe.user_data, cqe.res)).collect::<Vec<_>>(), memory[..110].to_vec())

@@ -52,7 +52,7 @@ unsafe impl Sync for RingMemory {}
 impl RingMemory {
     /// Creates the memory behind a new ring; `memfd` stays the caller's.
     pub fn create(memfd: sys::Fd, layout: Layout) -> Result<RingMemory, Errno> {
-        sys::ftruncate(memfd, SQES_OFFSET + layout.sqes_length() as u64)?;
+        sys::set_memfd_size(memfd, SQES_OFFSET + layout.sqes_length() as u64)?;
         let rings = sys::map_shared(memfd, 0, layout.rings_length())?;
         let sqes = sys::map_shared(memfd, SQES_OFFSET, layout.sqes_length()).inspect_err(|_| {
             // SAFETY: just mapped, not used yet.

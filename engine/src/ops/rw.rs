@@ -148,7 +148,12 @@ fn prep_vectored(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 
 fn prep_vectored_fixed(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     prep_vectored(core, id)?;
-    core.requests[id].flags.set(Flags::REGISTERED_BUFFER);
+    let request = &mut core.requests[id];
+    request.flags.set(Flags::REGISTERED_BUFFER);
+    if request.sqe.len == 0 && matches!(request.data, OpData::None) {
+        // A single segment of nothing is refused later, as the kernel does; plain transfers are not.
+        request.data = OpData::Vectors(Box::new([IoVector { base: request.sqe.addr, length: 0 }]));
+    }
     Ok(())
 }
 
@@ -317,7 +322,7 @@ fn check_registered(core: &Core, id: RequestId) -> Result<NodeIndex, Errno> {
     let request = &core.requests[id];
     let vectored = matches!(request.data, OpData::Vectors(_));
     let memory = Memory::of(&request.sqe, &request.data);
-    let mut found = Err(Errno::EFAULT);
+    let mut found = core.buffers.node(request.sqe.buf_index);
     for vector in memory.vectors() {
         if vectored && vector.length == 0 {
             return Err(Errno::EFAULT);

@@ -27,6 +27,14 @@ impl BufferTable {
         self.table.get(usize::from(index)).map(|(_, buffer)| buffer)
     }
 
+    /// As [`BufferTable::get`], to be held.
+    ///
+    /// # Errors
+    /// `EFAULT` where there is none.
+    pub fn node(&self, index: u16) -> Result<NodeIndex, Errno> {
+        self.table.get(usize::from(index)).map(|(node, _)| node).ok_or(Errno::EFAULT)
+    }
+
     /// The buffer at an index, where `address` and `length` lie within it.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 //! Each is a duplicate of the engine's own: the program may close its descriptor, and a number of
 //! ours cannot be reused behind our back.
 
-use linux_raw_sys::general::{RLIMIT_NOFILE, rlimit64};
+use linux_raw_sys::general::RLIMIT_NOFILE;
 use linux_raw_sys::io_uring::{
     IORING_FILE_INDEX_ALLOC, IORING_REGISTER_FILES_SKIP, io_uring_file_index_range, io_uring_rsrc_update2,
 };
@@ -78,12 +78,7 @@ fn duplicate(fd: Fd) -> Result<Fd, Errno> {
 }
 
 fn open_files_limit() -> u64 {
-    let mut limit = rlimit64 { rlim_cur: u64::MAX, rlim_max: u64::MAX };
-    // SAFETY: writes one `rlimit64` of ours.
-    let _ = unsafe {
-        sys::call(sys::nr::__NR_prlimit64, [0, RLIMIT_NOFILE as usize, 0, &raw mut limit as usize, 0, 0])
-    };
-    limit.rlim_cur
+    sys::limit(RLIMIT_NOFILE, None).map_or(u64::MAX, |limit| limit.rlim_cur)
 }
 
 impl Core {

@@ -51,6 +51,30 @@ pub fn ftruncate(fd: Fd, length: u64) -> Result<(), Errno> {
     unsafe { call(nr::__NR_ftruncate, [fd as usize, length as usize, 0, 0, 0, 0]) }.map(drop)
 }
 
+/// A limit of this process, and its new value if one is given.
+pub fn limit(resource: u32, new: Option<&nr::rlimit64>) -> Result<nr::rlimit64, Errno> {
+    let mut old = nr::rlimit64 { rlim_cur: u64::MAX, rlim_max: u64::MAX };
+    let new = new.map_or(0, |new| address_of(new));
+    // SAFETY: reads and writes limits of ours.
+    unsafe {
+        call(nr::__NR_prlimit64, [0, resource as usize, new, &raw mut old as usize, 0, 0])?;
+    }
+    Ok(old)
+}
+
+/// Gives a memfd its size. The program's limit on the size of its files is not meant for it (and
+/// going beyond would send a signal): it is lifted meanwhile, where that may be done.
+pub fn set_memfd_size(memfd: Fd, length: u64) -> Result<(), Errno> {
+    let old = limit(nr::RLIMIT_FSIZE, None)?;
+    if old.rlim_cur >= length {
+        return ftruncate(memfd, length);
+    }
+    let high = nr::rlimit64 { rlim_cur: length, rlim_max: old.rlim_max.max(length) };
+    limit(nr::RLIMIT_FSIZE, Some(&high)).map_err(|_| Errno::EFBIG)?;
+    let result = ftruncate(memfd, length);
+    limit(nr::RLIMIT_FSIZE, Some(&old)).and(result)
+}
+
 /// Maps `length` bytes of `fd` at `offset`, shared, readable and writable.
 pub fn map_shared(fd: Fd, offset: u64, length: usize) -> Result<*mut u8, Errno> {
     let flags = nr::MAP_SHARED | nr::MAP_POPULATE;
