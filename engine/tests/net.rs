@@ -862,3 +862,38 @@ fn sockets_answer_commands() {
         (all, kind, value)
     });
 }
+
+/// Descriptors between them keep the bytes of two messages apart: a short read is not the end.
+#[test]
+fn a_short_read_of_a_unix_stream_may_leave_some() {
+    use std::io::Write;
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (mut a, b) = UnixStream::pair().unwrap();
+        let mut all = Vec::new();
+        for read in [IORING_OP_RECV, IORING_OP_READ] {
+            let mut buffer = [0; 16];
+            let receive = Sqe { opcode: read as u8, ..recv(1, b.as_raw_fd(), &mut buffer) };
+            // Registers the socket.
+            submit(&mut ring, receive);
+            a.write_all(b"first").unwrap();
+            all.push(wait(&mut ring).res);
+            let mut text = *b"with a descriptor";
+            let mut control = [20, libc::SOL_SOCKET as u64 | (libc::SCM_RIGHTS as u64) << 32, 0];
+            control[2] = a.as_raw_fd() as u64;
+            let mut outward = header(&mut [&mut text[..6]]);
+            outward.raw.msg_control = control.as_mut_ptr().cast();
+            outward.raw.msg_controllen = 20;
+            all.extend(
+                ring.run(&[message(IORING_OP_SENDMSG, 2, a.as_raw_fd(), &outward)]).iter().map(|c| c.res),
+            );
+            a.write_all(b"plain").unwrap();
+            for _ in 0..2 {
+                ring.push(receive);
+                assert_eq!(ring.enter(1, 1), 1);
+                all.push(wait(&mut ring).res);
+            }
+        }
+        all
+    });
+}

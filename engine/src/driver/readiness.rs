@@ -246,6 +246,19 @@ impl Readiness {
         }
     }
 
+    /// A read of `fd` came back short. Where that has emptied it, the next one need not be tried in
+    /// vain: a TCP stream, unless something stands behind the data (urgent data stop a read, and an
+    /// end or an error makes no event of its own any more).
+    pub fn came_short(&mut self, fd: Fd) -> bool {
+        let emptied = self.is_registered(fd)
+            && self.socket_kind(fd) == SocketKind::Tcp
+            && !self.shows(fd, STICKY | EPOLLPRI);
+        if emptied {
+            self.drained(fd, EPOLLIN);
+        }
+        emptied
+    }
+
     /// Has `fd` shown one of `events`, and not been drained since? For conditions that pass along
     /// with data (`EPOLLRDHUP`, `EPOLLPRI`).
     pub fn shows(&self, fd: Fd, events: u32) -> bool {

@@ -411,6 +411,8 @@ fn short(core: &mut Core, id: RequestId, done: usize, direction: Direction) -> R
     }
     if kind.has(Kind::STREAM) {
         core.readiness.drained(fd, direction.events());
+    } else if direction == Direction::Read {
+        core.readiness.came_short(fd);
     }
     Ok(end(core, id, Ok(done)))
 }

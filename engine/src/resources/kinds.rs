@@ -4,10 +4,7 @@
 //! so nothing here may decide more than which way is tried first: every use of it either finds out
 //! that it was wrong or is right all the same.
 
-use linux_raw_sys::general::{
-    F_GETFL, O_DIRECT, O_NONBLOCK, S_IFBLK, S_IFDIR, S_IFIFO, S_IFMT, S_IFREG, S_IFSOCK,
-};
-use linux_raw_sys::net::SOCK_STREAM;
+use linux_raw_sys::general::{F_GETFL, O_DIRECT, O_NONBLOCK, S_IFBLK, S_IFDIR, S_IFIFO, S_IFMT, S_IFREG};
 
 use crate::errno::Errno;
 use crate::registry;
@@ -27,7 +24,7 @@ impl Kind {
     /// A regular file, a directory or a block device: it never makes anybody wait for ever, and short
     /// transfers are completed.
     pub const STORAGE: Kind = Kind(1 << 3);
-    /// Bytes without boundaries (a pipe, a stream socket): a short read has drained it.
+    /// Bytes without boundaries, a pipe: a short read has drained it.
     pub const STREAM: Kind = Kind(1 << 4);
     /// Writes to it know no non-blocking attempt.
     pub const WRITES_BLOCK: Kind = Kind(1 << 5);
@@ -91,7 +88,6 @@ pub fn look_at_type(fd: Fd) -> Result<Kind, Errno> {
             let kept = Kind::DIRECT.with(Kind::WRITES_BLOCK);
             Kind::STORAGE.with(Kind(registry::note(fd) & kept.0))
         }
-        S_IFSOCK if sys::socket_type(fd) == Ok(SOCK_STREAM) => Kind::STREAM,
         S_IFIFO if sys::fcntl(fd, F_GETFL, 0)? as u32 & O_DIRECT == 0 => Kind::STREAM,
         _ => Kind::default(),
     };

@@ -442,27 +442,6 @@ pub fn identity(fd: Fd) -> Result<FileIdentity, Errno> {
     Ok(FileIdentity { device: stat.st_dev, inode: stat.st_ino, mode: stat.st_mode })
 }
 
-/// `SO_TYPE` of a socket.
-pub fn socket_type(fd: Fd) -> Result<u32, Errno> {
-    use linux_raw_sys::net::{SO_TYPE, SOL_SOCKET};
-    let (mut value, mut length) = (0u32, 4u32);
-    // SAFETY: writes one word of ours.
-    unsafe {
-        call(
-            nr::__NR_getsockopt,
-            [
-                fd as usize,
-                SOL_SOCKET as usize,
-                SO_TYPE as usize,
-                &raw mut value as usize,
-                &raw mut length as usize,
-                0,
-            ],
-        )
-    }
-    .map(|_| value)
-}
-
 /// May the calling thread use real-time I/O priorities (`CAP_SYS_ADMIN` or `CAP_SYS_NICE`)?
 pub fn may_raise_priority() -> bool {
     const VERSION: u32 = 0x2008_0522;

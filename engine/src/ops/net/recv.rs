@@ -1,6 +1,6 @@
 //! RECV, and what ends an attempt of RECV and RECVMSG alike.
 
-use linux_raw_sys::general::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLPRI, EPOLLRDHUP};
+use linux_raw_sys::general::{EPOLLERR, EPOLLIN, EPOLLPRI, EPOLLRDHUP};
 use linux_raw_sys::io_uring::{
     IORING_CQE_F_SOCK_NONEMPTY, IORING_RECV_MULTISHOT, IORING_RECVSEND_BUNDLE, IORING_RECVSEND_POLL_FIRST,
 };
@@ -35,10 +35,6 @@ const FLAGS: u32 = IORING_RECVSEND_POLL_FIRST | IORING_RECV_MULTISHOT | IORING_R
 
 /// As many CQEs a multishot request posts before others have their turn.
 const MOST_ROUNDS: u8 = 32;
-
-/// Conditions under which a short receive from a TCP stream may not have emptied it: urgent data
-/// stop one, and an end or an error behind the data makes no event of its own any more.
-const MORE_TO_COME: u32 = EPOLLRDHUP | EPOLLPRI | EPOLLHUP | EPOLLERR;
 
 /// Checks that RECV and RECVMSG share.
 pub fn check(core: &mut Core, id: RequestId) -> Result<(), Errno> {
@@ -299,13 +295,7 @@ fn emptied(core: &mut Core, fd: Fd, count: usize, attempt: &Attempt, flags: u32)
     if count == 0 || count >= attempt.asked || flags & (MSG_PEEK | MSG_OOB | MSG_ERRQUEUE) != 0 {
         return false;
     }
-    let known = core.readiness.is_registered(fd)
-        && core.readiness.socket_kind(fd) == SocketKind::Tcp
-        && !core.readiness.shows(fd, MORE_TO_COME);
-    if known {
-        core.readiness.drained(fd, EPOLLIN);
-    }
-    known
+    core.readiness.came_short(fd)
 }
 
 /// `IORING_CQE_F_SOCK_NONEMPTY` where a stream holds more, or has come to its end.
