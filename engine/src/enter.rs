@@ -54,24 +54,35 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
     core.activity += 1;
     core.external.inline = true;
     core.readiness.eager = call.flags & IORING_ENTER_GETEVENTS == 0;
-    let submitted = if core.is(IORING_SETUP_SQPOLL) {
-        enter_sq_thread(&mut guard, serial, call)?
-    } else {
-        submit(&mut guard, serial, call)?
-    };
-    let complete = submitted == call.to_submit
-        || live(&mut guard, serial).is_some_and(|core| core.is(IORING_SETUP_SQPOLL));
+    core.inside += 1;
+    let result = enter_locked(&mut guard, serial, call, caller);
+    // A ring that is closed meanwhile lives until the last call is out of it, as the kernel's does.
+    if let Some(core) = live(&mut guard, serial) {
+        core.inside -= 1;
+        if core.closing {
+            lifetime::end(guard, serial);
+        }
+    }
+    result
+}
+
+fn enter_locked(
+    guard: &mut CoreGuard<'_>,
+    serial: u64,
+    call: &Enter,
+    caller: &Caller,
+) -> Result<usize, Errno> {
+    let polled = live(guard, serial).is_some_and(|core| core.is(IORING_SETUP_SQPOLL));
+    let submitted = if polled { enter_sq_thread(guard, serial, call)? } else { submit(guard, serial, call)? };
+    let complete = submitted == call.to_submit || polled;
     let waited = if call.flags & IORING_ENTER_GETEVENTS != 0 && (complete || call.to_submit == 0) {
-        get_events(&mut guard, serial, call, caller)
+        get_events(guard, serial, call, caller)
     } else {
-        if let Some(core) = live(&mut guard, serial) {
+        if let Some(core) = live(guard, serial) {
             wait::leave(core);
         }
         Ok(())
     };
-    if live(&mut guard, serial).is_some_and(|core| core.closing) {
-        lifetime::dispose_if_done(guard, serial);
-    }
     if submitted > 0 { Ok(submitted as usize) } else { waited.map(|()| 0) }
 }
 

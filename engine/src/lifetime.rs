@@ -84,29 +84,33 @@ pub fn descriptor_gone(ring: &'static Ring) {
     }
 }
 
-/// Ends a ring: nothing of it is issued any more, what waits is dropped, what is being worked on
-/// ends by itself. The last to let go of it gives its memory back.
+/// Ends a ring: nobody finds it any more, and once the calls that are inside have left, nothing of it
+/// is issued, what waits is dropped, what is being worked on ends by itself.
 pub fn close(ring: &'static Ring, serial: u64) {
-    let mut stale = Vec::new();
-    registry::for_each(|fd, other| {
-        if core::ptr::eq(ring, other) {
-            stale.push(fd);
-        }
-    });
     let mut guard = ring.lock();
     let Some(core) = live(&mut guard, serial) else { return };
-    for fd in stale {
-        registry::clear(fd);
-    }
+    core.closing = true;
+    registry::clear_all(ring);
     WATCHES.lock().rings.retain(|&(_, other, of)| !(core::ptr::eq(ring, other) && of == serial));
+    end(guard, serial);
+}
+
+/// Ends a closed ring once no call is inside.
+pub fn end(mut guard: CoreGuard<'_>, serial: u64) {
+    let Some(core) = live(&mut guard, serial) else { return };
+    debug_assert!(core.closing, "only closed rings end");
+    if core.inside > 0 {
+        return;
+    }
     core.shut_down();
     dispose_if_done(guard, serial);
 }
 
-/// Gives a closed ring back once nobody works for it any more.
+/// Gives a closed ring back once nobody works for it any more. The last to let go of it does.
 pub fn dispose_if_done(mut guard: CoreGuard<'_>, serial: u64) {
     let Some(core) = live(&mut guard, serial) else { return };
-    if !core.closing || core.working > 0 || core.token.driver() == Driver::SqThread {
+    let busy = core.inside > 0 || core.working > 0 || core.token.driver() == Driver::SqThread;
+    if !core.closing || busy {
         return;
     }
     let ring = core.ring;
@@ -201,6 +205,7 @@ impl Core {
         self.overflow.clear();
         self.messages.clear();
         self.readiness.forked();
+        self.inside = 0;
         self.token = Token::default();
         for fd in self.external.kick.take().into_iter().chain(self.external.sleepers.drain(..)) {
             sys::close(fd);
@@ -217,7 +222,6 @@ impl Core {
     }
 
     fn shut_down(&mut self) {
-        self.closing = true;
         self.working -= self.aio.shut_down();
         if self.token.driver() == Driver::Reactor {
             reactor::release(self);

@@ -198,15 +198,17 @@ pub fn clear(fd: Fd) -> Option<&'static Ring> {
     unsafe { before.as_ref() }
 }
 
-/// All descriptors that stand for rings.
-pub fn for_each(mut body: impl FnMut(Fd, &'static Ring)) {
-    for (high, chunk) in TABLE.iter().enumerate() {
+/// Lets no descriptor stand for `ring` any more. One that was given to another ring meanwhile is that
+/// one's.
+pub fn clear_all(ring: &'static Ring) {
+    let known = core::ptr::from_ref(ring).cast_mut();
+    for chunk in &TABLE {
         // SAFETY: chunks are leaked boxes.
         let Some(chunk) = (unsafe { chunk.load(Ordering::Acquire).as_ref() }) else { continue };
-        for (low, slot) in chunk.iter().enumerate() {
-            // SAFETY: rings are leaked and never freed.
-            if let Some(ring) = unsafe { slot.ring.load(Ordering::Acquire).as_ref() } {
-                body((high * CHUNK + low) as Fd, ring);
+        for slot in chunk {
+            if core::ptr::eq(slot.ring.load(Ordering::Relaxed), known) {
+                let none = core::ptr::null_mut();
+                let _ = slot.ring.compare_exchange(known, none, Ordering::AcqRel, Ordering::Relaxed);
             }
         }
     }

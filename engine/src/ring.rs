@@ -60,6 +60,8 @@ pub struct Core {
     pub setup_flags: u32,
     /// Descriptors of the program that stand for this ring, as far as they are seen.
     pub descriptors: u32,
+    /// Calls of `enter` that are in progress.
+    pub inside: u32,
     /// The ring was closed and only ends what is being worked on.
     pub closing: bool,
     /// The engine's own count of SQEs taken.

@@ -152,6 +152,7 @@ fn new_core(ring: &'static Ring, serial: u64, memory: RingMemory, setup_flags: u
         memory,
         setup_flags,
         descriptors: 1,
+        inside: 0,
         closing: false,
         sq_head: 0,
         cq_tail: 0,

@@ -255,3 +255,53 @@ fn a_number_that_was_a_ring_can_be_another_file() {
         ring.run(&[Sqe { fd: number, ..sqe(io_uring_op::IORING_OP_CLOSE, 1) }])
     });
 }
+
+#[test]
+fn a_ring_closed_during_a_wait_lives_until_the_wait_ends() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 4, 0);
+        let mut pipe = [0; 2];
+        // SAFETY: descriptors of the test's own.
+        assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+        let poll =
+            Sqe { fd: pipe[0], op_flags: libc::POLLIN as u32, ..sqe(io_uring_op::IORING_OP_POLL_ADD, 1) };
+        ring.push(poll);
+        assert_eq!(ring.enter(1, 0), 1);
+        let fd = ring.fd;
+        let (tell, told) = std::sync::mpsc::channel();
+        let waiter = std::thread::spawn(move || {
+            // SAFETY: asks for this thread's number.
+            tell.send(unsafe { libc::gettid() }).unwrap();
+            let waited = ring.enter(0, 1);
+            (waited, ring.reap_all(), ring.forget())
+        });
+        wait_until_asleep(told.recv().unwrap());
+        // SAFETY: the ring's only descriptor, and a pipe of the test's own.
+        unsafe {
+            if engine == Engine::User {
+                anyring_engine::door::closed(fd);
+            }
+            libc::close(fd);
+            libc::write(pipe[1], c"x".as_ptr().cast(), 1);
+        }
+        let (waited, cqes, _) = waiter.join().unwrap();
+        // SAFETY: ours.
+        unsafe {
+            libc::close(pipe[0]);
+            libc::close(pipe[1]);
+        }
+        (waited, cqes)
+    });
+}
+
+/// Returns once a thread of this process sleeps in one of the calls that wait for a ring.
+fn wait_until_asleep(thread: i32) {
+    let waits = [libc::SYS_io_uring_enter, libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2];
+    let is_asleep = || {
+        let call = std::fs::read_to_string(format!("/proc/self/task/{thread}/syscall")).unwrap_or_default();
+        call.split(' ').next().and_then(|number| number.parse().ok()).is_some_and(|n| waits.contains(&n))
+    };
+    while !is_asleep() {
+        std::thread::yield_now();
+    }
+}

@@ -51,7 +51,7 @@ extern "C" fn run(ring: *mut c_void) {
     let mut last_active_ns = sys::monotonic_ns();
     loop {
         let Some(core) = live(&mut guard, serial) else { return };
-        if core.closing {
+        if core.closing && core.inside == 0 {
             core.token.give_up();
             return lifetime::dispose_if_done(guard, serial);
         }
