@@ -27,7 +27,12 @@ impl Core {
         } else {
             result
         };
-        self.release_file(id);
+        // No duplicate outlives the completion; but what is announced when its last request has let go
+        // of it, is announced after that request.
+        if let FileHold::Owned(fd) = self.requests[id].file {
+            self.requests[id].file = FileHold::None;
+            self.close_own(fd);
+        }
         self.settle_buffer(id, result);
         let request = &self.requests[id];
         if !request.flags.has(Flags::CQE_SKIP) {
@@ -39,6 +44,7 @@ impl Core {
             };
             self.post(cqe);
         }
+        self.release_file(id);
         if self.requests[id].link.is_some() || self.requests[id].partner.is_some() {
             self.end_link(id);
         }
@@ -65,15 +71,15 @@ impl Core {
         true
     }
 
-    /// Lets go of a request's file and registered buffer. No duplicate outlives the completion.
+    /// Lets go of a request's file and registered buffer.
     pub fn release_file(&mut self, id: RequestId) {
-        if let Some(node) = self.requests[id].registered_buffer.take() {
-            self.release_buffer(node);
-        }
         match core::mem::take(&mut self.requests[id].file) {
             FileHold::None | FileHold::Plain(_) => {}
             FileHold::Owned(fd) => self.close_own(fd),
             FileHold::Fixed(node, _) => self.release_node(node),
+        }
+        if let Some(node) = self.requests[id].registered_buffer.take() {
+            self.release_buffer(node);
         }
     }
 }
