@@ -553,3 +553,29 @@ fn a_ring_may_end_under_direct_transfers() {
         drop(ring);
     }
 }
+
+#[test]
+fn a_descriptor_number_changes_hands_unseen() {
+    let plain = file(&[9; 8192]);
+    let mut page = pages(1);
+    let mut ring = Ring::new(Engine::User, 8, 0);
+    let (from, into) = pipe(0);
+    for _ in 0..2 {
+        let file = direct(&plain);
+        let number = file.as_raw_fd();
+        let seen =
+            results(&ring.run(&[read(&file, &mut page[0].0, 0, 1), read(&file, &mut page[0].0, 0, 2)]));
+        assert_eq!(seen, [(1, 4096), (2, 4096)]);
+        // The pipe takes the number over, and the engine hears nothing of it.
+        // SAFETY: a descriptor of ours.
+        assert_eq!(unsafe { libc::dup2(from.as_raw_fd(), number) }, number);
+        let (mut a, mut b) = ([0u8; 2], [0u8; 2]);
+        ring.push(read(&file, &mut a, 0, 3));
+        ring.push(read(&file, &mut b, 0, 4));
+        assert_eq!(ring.enter(2, 0), 2);
+        assert_eq!(ring.reap_all(), []);
+        (&into).write_all(b"abcd").unwrap();
+        assert_eq!(ring.enter(0, 2), 0);
+        assert_eq!(results(&ring.reap_all()), [(3, 2), (4, 2)]);
+    }
+}

@@ -11,7 +11,7 @@ use linux_raw_sys::general::{EPOLLIN, EPOLLOUT, RWF_HIPRI, RWF_NOWAIT};
 use super::{Caps, Code, Field, Op, OpData, Outcome};
 use crate::driver::work::Work;
 use crate::errno::Errno;
-use crate::request::{Flags, RequestId};
+use crate::request::{FileHold, Flags, RequestId};
 use crate::resources::kinds::{self, Kind};
 use crate::resources::table::NodeIndex;
 use crate::ring::Core;
@@ -281,8 +281,8 @@ fn attempt(core: &mut Core, id: RequestId, direction: Direction) -> Result<Outco
     if request.sqe.op_flags & (RWF_HIPRI | RWF_NOWAIT) != 0 {
         special_flags(core, id)?;
     }
-    if kind.has(Kind::DIRECT) {
-        return Ok(past_the_cache(core, id));
+    if kind.has(Kind::DIRECT) && past_the_cache(core, id)? {
+        return Ok(Outcome::Block);
     }
     if blocks_at_once(core, id, kind, direction)? {
         return Ok(Outcome::Block);
@@ -365,14 +365,20 @@ fn blocks_at_once(core: &Core, id: RequestId, kind: Kind, direction: Direction) 
     Ok(direction == Direction::Write && kind.has(Kind::WRITES_BLOCK))
 }
 
-/// O_DIRECT: waits for the device whatever the flags say.
+/// Does a transfer wait for the device, whatever its flags say? What is remembered of a plain
+/// descriptor is not enough here: AIO would hang on a pipe that has the number by now.
 #[cold]
-fn past_the_cache(core: &mut Core, id: RequestId) -> Outcome {
+fn past_the_cache(core: &mut Core, id: RequestId) -> Result<bool, Errno> {
     let request = &mut core.requests[id];
+    let fd = request.file.fd();
+    if !matches!(request.file, FileHold::Fixed(..)) && !kinds::is_direct(fd)? {
+        kinds::forget(fd);
+        return Ok(false);
+    }
     if request.sqe.off != POSITION {
         request.flags.set(Flags::DIRECT);
     }
-    Outcome::Block
+    Ok(true)
 }
 
 /// All of it was done.

@@ -58,7 +58,7 @@ fn first_look(fd: Fd) -> Result<Kind, Errno> {
     let mut kind = Kind::KNOWN;
     // On a pipe the flag means packets.
     if flags & O_DIRECT != 0 {
-        kind = typed_kind(fd)?;
+        kind = look_at_type(fd)?;
         if kind.has(Kind::STORAGE) {
             kind = kind.with(Kind::DIRECT);
         }
@@ -94,6 +94,15 @@ pub fn look_at_type(fd: Fd) -> Result<Kind, Errno> {
     let kind = Kind::KNOWN.with(Kind::TYPED).with(more);
     registry::set_note(fd, kind.0);
     Ok(kind)
+}
+
+/// Is a descriptor open with `O_DIRECT`, on storage, now?
+///
+/// # Errors
+/// `EBADF` where it is none.
+pub fn is_direct(fd: Fd) -> Result<bool, Errno> {
+    let flags = sys::fcntl(fd, F_GETFL, 0)? as u32;
+    Ok(flags & O_DIRECT != 0 && look_at_type(fd)?.has(Kind::STORAGE))
 }
 
 /// What was remembered is wrong.
