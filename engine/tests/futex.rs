@@ -86,8 +86,24 @@ fn waking() {
     });
 }
 
+/// Has this kernel `futex_waitv`? Emulators have not: waits on several futexes are absent there, and
+/// those on one cannot be told when they are queued.
+fn waits_on_several() -> bool {
+    // SAFETY: names no futex at all.
+    let result = unsafe { libc::syscall(libc::SYS_futex_waitv, 0, 0, 0, 0, 0) };
+    // SAFETY: this thread's errno.
+    let has = result < 0 && unsafe { *libc::__errno_location() } == libc::EINVAL;
+    if !has {
+        eprintln!("skipped: no futex_waitv here");
+    }
+    has
+}
+
 #[test]
 fn first_come_first_woken() {
+    if !waits_on_several() {
+        return;
+    }
     both(|engine| {
         for _ in 0..20 {
             let mut ring = Ring::new(engine, 8, 0);
@@ -169,6 +185,9 @@ fn bad_futexes_are_refused() {
 
 #[test]
 fn waiting_on_several() {
+    if !waits_on_several() {
+        return;
+    }
     both(|engine| {
         let mut ring = Ring::new(engine, 8, 0);
         let words: Vec<_> = (0..4).map(|_| AtomicU32::new(0)).collect();

@@ -39,7 +39,8 @@ pub const FUTEX_WAITV: Op =
         .fields(&[Field::Address, Field::Length])
         .block(wait)
         .finish(finish_wait)
-        .disarm(interrupt);
+        .disarm(interrupt)
+        .available(kernel_waits_on_several);
 
 /// `IORING_OP_FUTEX_WAKE`.
 pub const FUTEX_WAKE: Op =
@@ -150,7 +151,17 @@ fn parse(core: &Core, id: RequestId) -> Result<Element, Errno> {
     if sqe.addr3 > u64::from(u32::MAX) { Err(Errno::EINVAL) } else { Ok(element) }
 }
 
+/// Has the kernel `futex_waitv` (since 5.16)? Without it, a wake-up of any futex but the first would be
+/// missed.
+fn kernel_waits_on_several() -> bool {
+    // SAFETY: names no futex at all.
+    unsafe { sys::call(__NR_futex_waitv, [0; 6]) } == Err(Errno::EINVAL)
+}
+
 fn prep_waitv(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    if !kernel_waits_on_several() {
+        return Err(Errno::EINVAL);
+    }
     let request = &mut core.requests[id];
     let sqe = &mut request.sqe;
     let bad = sqe.fd != 0

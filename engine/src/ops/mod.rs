@@ -60,6 +60,8 @@ pub struct Op {
     pub disarm: fn(&mut Core, RequestId) -> bool,
     /// What its CQE says where it fails with this result: a part that was done already comes first.
     pub failed: fn(&Request, i32) -> i32,
+    /// Whether this kernel has the system calls that it needs; asked by the probe.
+    pub available: fn() -> bool,
 }
 
 /// What an attempt came to.
@@ -207,6 +209,7 @@ impl Op {
             finish: finish_as_is,
             expire: expire_cancels,
             disarm: disarm_timer,
+            available: || true,
             failed: |_, result| result,
         }
     }
@@ -244,6 +247,12 @@ impl Op {
     /// With a part that is reported where it fails.
     pub const fn failed(mut self, failed: fn(&Request, i32) -> i32) -> Op {
         self.failed = failed;
+        self
+    }
+
+    /// With a condition on the kernel.
+    pub const fn available(mut self, available: fn() -> bool) -> Op {
+        self.available = available;
         self
     }
 
@@ -287,6 +296,7 @@ const fn absent(code: Code, name: &'static str) -> Op {
         finish: finish_as_is,
         expire: expire_cancels,
         disarm: disarm_timer,
+        available: || false,
         failed: |_, result| result,
     }
 }

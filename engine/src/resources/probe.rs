@@ -25,7 +25,8 @@ pub fn probe(address: u64, rows: u32) -> Result<usize, Errno> {
     for (code, op) in ops::TABLE.iter().enumerate().take(rows) {
         let row = &mut reply[HEADER + code * ROW..][..ROW];
         row[0] = code as u8;
-        let supported = if op.caps.has(Caps::PRESENT) { IO_URING_OP_SUPPORTED } else { 0 };
+        let present = op.caps.has(Caps::PRESENT) && (op.available)();
+        let supported = if present { IO_URING_OP_SUPPORTED } else { 0 };
         row[2..4].copy_from_slice(&(supported as u16).to_ne_bytes());
     }
     user::write_bytes(address, &reply)?;
