@@ -155,7 +155,8 @@ fn parse(core: &Core, id: RequestId) -> Result<Element, Errno> {
 /// missed.
 fn kernel_waits_on_several() -> bool {
     // SAFETY: names no futex at all.
-    unsafe { sys::call(__NR_futex_waitv, [0; 6]) } == Err(Errno::EINVAL)
+    let answer = unsafe { sys::call(__NR_futex_waitv, [0; 6]) };
+    answer == Err(Errno::EINVAL)
 }
 
 fn prep_waitv(core: &mut Core, id: RequestId) -> Result<(), Errno> {
