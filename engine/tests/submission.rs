@@ -54,6 +54,20 @@ fn a_bad_sqe_stops_the_batch() {
 }
 
 #[test]
+fn a_bad_sqe_in_a_chain_does_not_stop_the_batch() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let unknown = |user_data, flags| Sqe { opcode: 250, ..nop(user_data, flags) };
+        let begins = ring.run(&[unknown(1, LINK), nop(2, LINK), nop(3, 0), nop(4, 0)]);
+        let goes_on = ring.run(&[nop(5, LINK), unknown(6, LINK), nop(7, 0)]);
+        for sqe in [nop(8, LINK), unknown(9, 0), nop(10, 0)] {
+            ring.push(sqe);
+        }
+        (begins, goes_on, ring.enter(3, 0), ring.reap_all())
+    });
+}
+
+#[test]
 fn links_fail_together_and_hard_links_do_not() {
     both(|engine| {
         let mut ring = Ring::new(engine, 16, 0);

@@ -80,7 +80,8 @@ impl Core {
             (chain @ None, true) => *chain = Some(Chain { head: id, last: id }),
             (None, false) => self.queue(id),
         }
-        checked
+        // In the middle of a chain an error does not end the batch: the chain is assembled first.
+        if links { Ok(()) } else { checked }
     }
 
     /// Marks a request as failed before its time.
