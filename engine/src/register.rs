@@ -3,6 +3,7 @@
 use linux_raw_sys::io_uring::io_uring_register_op as Code;
 
 use crate::cancel;
+use crate::driver::pool;
 use crate::enter::no_ring;
 use crate::errno::Errno;
 use crate::host;
@@ -10,7 +11,7 @@ use crate::ops::msg_ring;
 use crate::resources::{probe, ring_fds};
 use crate::ring::{CoreGuard, live};
 use crate::sys::Fd;
-use crate::{lifetime, registry};
+use crate::{lifetime, registry, user};
 use linux_raw_sys::io_uring::{IORING_SETUP_R_DISABLED, IORING_SETUP_SINGLE_ISSUER};
 
 /// The arguments of one call.
@@ -93,6 +94,9 @@ fn dispatch(guard: &mut CoreGuard<'_>, serial: u64, fd: Fd, call: &Register) -> 
     if is(Code::IORING_UNREGISTER_EVENTFD) {
         return none(call).and_then(|()| core.unregister_eventfd());
     }
+    if is(Code::IORING_REGISTER_IOWQ_MAX_WORKERS) {
+        return limit_workers(call);
+    }
     if is(Code::IORING_REGISTER_RESTRICTIONS) {
         return core.restrict(call.argument, call.count);
     }
@@ -112,6 +116,18 @@ fn dispatch(guard: &mut CoreGuard<'_>, serial: u64, fd: Fd, call: &Register) -> 
         return one(call).and_then(|argument| core.buffer_ring_status(argument));
     }
     Err(Errno::EINVAL)
+}
+
+/// Writes the limits so far over those that are set.
+fn limit_workers(call: &Register) -> Result<usize, Errno> {
+    if call.argument == 0 || call.count != 2 {
+        return Err(Errno::EINVAL);
+    }
+    let limits: [u32; 2] = user::read(call.argument)?;
+    if limits.iter().any(|&limit| limit > i32::MAX as u32) {
+        return Err(Errno::EINVAL);
+    }
+    user::write(call.argument, &pool::limit_workers(limits)).map(|()| 0)
 }
 
 /// The argument of a call that takes exactly one structure.

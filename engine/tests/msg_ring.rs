@@ -62,6 +62,25 @@ fn messages() {
 }
 
 #[test]
+fn polled_rings_exchange_messages() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, IORING_SETUP_IOPOLL);
+        let mut target = Ring::new(engine, 8, IORING_SETUP_IOPOLL);
+        let mut all = ring.run(&[message(1, target.fd, 77, 5)]);
+        all.extend(received(&mut target));
+        // To itself, which the kernel leaves to a thread.
+        ring.push(message(2, ring.fd, 78, 6));
+        assert_eq!(ring.enter(1, 0), 1);
+        let mut own = Vec::new();
+        while own.len() < 2 {
+            own.extend(received(&mut ring));
+        }
+        own.sort_by_key(|cqe| cqe.user_data);
+        (all, own)
+    });
+}
+
+#[test]
 fn a_waiting_target_is_woken() {
     both(|engine| {
         for flags in [0, IORING_SETUP_SQPOLL] {

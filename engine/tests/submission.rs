@@ -5,6 +5,7 @@ mod common;
 use anyring_engine::memory::Sqe;
 use common::*;
 use io_uring_op::IORING_OP_NOP;
+use io_uring_register_op as Code;
 
 const LINK: u8 = 1 << 2;
 const HARDLINK: u8 = 1 << 3;
@@ -187,6 +188,45 @@ fn a_wait_ends_in_time() {
         arg.ts = time.as_ptr() as u64;
         let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
         enter(engine, ring.fd, 0, 1, flags, (&raw const arg).cast(), size_of_val(&arg))
+    });
+}
+
+#[test]
+fn a_wait_that_ends_early_tells_of_what_is_there() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 4, 0);
+        assert_eq!(ring.run(&[nop(1, 0)]).len(), 1);
+        ring.push(nop(2, 0));
+        assert_eq!(ring.enter(1, 0), 1);
+        let time = [0i64, 2_000_000];
+        // SAFETY: integers only.
+        let mut arg: io_uring_getevents_arg = unsafe { std::mem::zeroed() };
+        arg.ts = time.as_ptr() as u64;
+        let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
+        enter(engine, ring.fd, 0, 2, flags, (&raw const arg).cast(), size_of_val(&arg))
+    });
+}
+
+#[test]
+fn a_program_limits_workers() {
+    both(|engine| {
+        let ring = Ring::new(engine, 4, 0);
+        let set = |limits: &mut [u32; 2], count| {
+            ring.register(Code::IORING_REGISTER_IOWQ_MAX_WORKERS, limits.as_mut_ptr().cast(), count)
+        };
+        let mut first = [3, 5];
+        let mut second = [0, 4];
+        let mut third = [0, 0];
+        let results = [
+            set(&mut first, 2),
+            set(&mut second, 2),
+            set(&mut third, 2),
+            set(&mut [1 << 31, 0], 2),
+            set(&mut [1, 1], 1),
+            ring.register(Code::IORING_REGISTER_IOWQ_MAX_WORKERS, std::ptr::null(), 2),
+            ring.register(Code::IORING_REGISTER_IOWQ_MAX_WORKERS, 8 as *const _, 2),
+        ];
+        (results, first.map(|before| before > 0), second, third)
     });
 }
 

@@ -9,13 +9,15 @@ use alloc::vec::Vec;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use linux_raw_sys::general::RLIMIT_NPROC;
+
 use super::work::{Work, take};
 use crate::request::RequestId;
 use crate::ring::{Ring, live};
 use crate::sync::Mutex;
 use crate::{host, lifetime, sys};
 
-/// Threads for work that ends soon.
+/// Threads for work that ends soon, unless the program says how many.
 const BOUNDED: u32 = 8;
 /// Threads for work that may take for ever.
 const UNBOUNDED: u32 = 1024;
@@ -32,10 +34,17 @@ struct Pool {
     threads: [u32; 2],
     /// Those that look for work, by class.
     idle: [u32; 2],
+    /// How many threads the program wants at most, by class.
+    limits: [u32; 2],
 }
 
-static POOL: Mutex<Pool> =
-    Mutex::new(Pool { queue: VecDeque::new(), hashes: Vec::new(), threads: [0; 2], idle: [0; 2] });
+static POOL: Mutex<Pool> = Mutex::new(Pool {
+    queue: VecDeque::new(),
+    hashes: Vec::new(),
+    threads: [0; 2],
+    idle: [0; 2],
+    limits: [BOUNDED, UNBOUNDED],
+});
 
 /// Changes whenever work is queued; idle workers of a class sleep on theirs.
 static WORK: [AtomicU32; 2] = [AtomicU32::new(0), AtomicU32::new(0)];
@@ -49,7 +58,8 @@ pub fn push(work: Work) -> Result<(), Work> {
         return Err(work);
     }
     let waiting = pool.queue.iter().filter(|queued| queued.long == work.long).count() as u32;
-    let most = [BOUNDED, UNBOUNDED][class];
+    // Not the program's limit for work that may take for ever: much of it the kernel does without threads.
+    let most = [pool.limits[0], UNBOUNDED][class];
     // Work that may take for ever must never wait for another such.
     let starts = pool.idle[class] <= waiting && pool.threads[class] < most;
     if starts && !start(&mut pool, class) && pool.threads[class] == 0 {
@@ -61,6 +71,21 @@ pub fn push(work: Work) -> Result<(), Work> {
     WORK[class].fetch_add(1, Ordering::Release);
     sys::futex_wake(&WORK[class], 1);
     Ok(())
+}
+
+/// Limits the threads of each class (`IORING_REGISTER_IOWQ_MAX_WORKERS`), where it is not 0. Returns
+/// the limits so far.
+pub fn limit_workers(limits: [u32; 2]) -> [u32; 2] {
+    let processes = sys::limit(RLIMIT_NPROC, None).map_or(u64::MAX, |limit| limit.rlim_cur);
+    let most = processes.min(u64::from(UNBOUNDED)) as u32;
+    let mut pool = POOL.lock();
+    let before = pool.limits;
+    for (limit, new) in pool.limits.iter_mut().zip(limits) {
+        if new != 0 {
+            *limit = new.min(most).max(1);
+        }
+    }
+    before
 }
 
 fn start(pool: &mut Pool, class: usize) -> bool {
@@ -168,4 +193,5 @@ pub unsafe fn forked() {
     pool.hashes.clear();
     pool.threads = [0; 2];
     pool.idle = [0; 2];
+    pool.limits = [BOUNDED, UNBOUNDED];
 }

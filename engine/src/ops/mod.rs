@@ -147,6 +147,8 @@ impl Caps {
     pub const POSITION: Caps = Caps(1 << 7);
     /// Its blocking attempt takes longer than waking a worker: a caller who does not wait hands it over.
     pub const SLOW: Caps = Caps(1 << 8);
+    /// On a polled ring, it goes without polling its file.
+    pub const UNPOLLED: Caps = Caps(1 << 9);
 
     /// Both.
     pub const fn with(self, other: Caps) -> Caps {

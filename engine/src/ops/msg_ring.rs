@@ -19,18 +19,23 @@ use crate::sys::{self, Fd};
 use crate::user;
 
 /// `IORING_OP_MSG_RING`.
-pub const MSG_RING: Op =
-    Op::new(Code::IORING_OP_MSG_RING, "MSG_RING", Caps::FILE.with(Caps::IOPOLL), prep, issue)
-        .fields(&[
-            Field::Fd,
-            Field::Address,
-            Field::Offset,
-            Field::Length,
-            Field::Address3,
-            Field::FileIndex,
-            Field::OpFlags,
-        ])
-        .block(send);
+pub const MSG_RING: Op = Op::new(
+    Code::IORING_OP_MSG_RING,
+    "MSG_RING",
+    Caps::FILE.with(Caps::IOPOLL).with(Caps::UNPOLLED),
+    prep,
+    issue,
+)
+.fields(&[
+    Field::Fd,
+    Field::Address,
+    Field::Offset,
+    Field::Length,
+    Field::Address3,
+    Field::FileIndex,
+    Field::OpFlags,
+])
+.block(send);
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     check(&core.requests[id].sqe)

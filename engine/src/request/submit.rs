@@ -187,7 +187,8 @@ impl Core {
         if let Err(errno) = self.file_if_needed(id) {
             return self.complete(id, errno.negated());
         }
-        if self.is(IORING_SETUP_IOPOLL) && self.requests[id].op.caps.has(Caps::FILE) {
+        let caps = self.requests[id].op.caps;
+        if self.is(IORING_SETUP_IOPOLL) && caps.has(Caps::FILE) && !caps.has(Caps::UNPOLLED) {
             // What the kernel answers for a file whose driver cannot be polled: here none can.
             return self.complete(id, Errno::EOPNOTSUPP.negated());
         }
