@@ -2,6 +2,7 @@
 
 use linux_raw_sys::io_uring::*;
 
+use crate::driver::timers::Clock;
 use crate::driver::wait::{self, Limits};
 use crate::driver::work;
 use crate::errno::Errno;
@@ -12,7 +13,8 @@ use crate::ring::{Core, CoreGuard, live};
 use crate::sys::{self, Fd, Timespec};
 use crate::{lifetime, user};
 
-const FLAGS: u32 = IORING_ENTER_GETEVENTS
+/// `IORING_ENTER_*` that the engine has.
+pub const FLAGS: u32 = IORING_ENTER_GETEVENTS
     | IORING_ENTER_SQ_WAKEUP
     | IORING_ENTER_SQ_WAIT
     | IORING_ENTER_EXT_ARG
@@ -146,8 +148,8 @@ fn check_submitter(core: &mut Core) -> Result<(), Errno> {
 }
 
 fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Caller) -> Result<(), Errno> {
-    let limits = limits(call, caller)?;
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
+    let limits = limits(call, caller, core.wait_clock)?;
     if core.defers() {
         check_submitter(core)?;
         core.external.told = false;
@@ -168,7 +170,7 @@ fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Cal
 }
 
 /// Until when to wait and with which mask, from the call's argument.
-fn limits(call: &Enter, caller: &Caller) -> Result<Limits, Errno> {
+fn limits(call: &Enter, caller: &Caller, clock: Clock) -> Result<Limits, Errno> {
     let mut limits = Limits { signal_mask: caller.signal_mask, ..Limits::default() };
     if call.flags & IORING_ENTER_EXT_ARG == 0 {
         limits.signal_mask = mask(call.argument, call.argument_size)?.or(limits.signal_mask);
@@ -187,7 +189,9 @@ fn limits(call: &Enter, caller: &Caller) -> Result<Limits, Errno> {
         let time: Timespec = user::read(argument.ts)?;
         let time_ns = time.to_ns().ok_or(Errno::EINVAL)?;
         let absolute = call.flags & IORING_ENTER_ABS_TIMER != 0;
-        limits.deadline_ns = Some(if absolute { time_ns } else { now.saturating_add(time_ns) });
+        // The sleep is on the monotonic clock whatever clock the program reads.
+        let left = if absolute { time_ns.saturating_sub(clock.now_ns()) } else { time_ns };
+        limits.deadline_ns = Some(now.saturating_add(left));
     }
     Ok(limits)
 }

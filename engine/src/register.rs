@@ -4,11 +4,12 @@ use linux_raw_sys::io_uring::io_uring_register_op as Code;
 
 use crate::cancel;
 use crate::driver::pool;
+use crate::driver::timers::Clock;
 use crate::enter::no_ring;
 use crate::errno::Errno;
 use crate::host;
 use crate::ops::msg_ring;
-use crate::resources::{probe, ring_fds};
+use crate::resources::{probe, query, ring_fds};
 use crate::ring::{CoreGuard, live};
 use crate::sys::Fd;
 use crate::{lifetime, registry, user};
@@ -67,6 +68,9 @@ fn register_without_ring(call: &Register) -> Result<usize, Errno> {
     if call.opcode == Code::IORING_REGISTER_SEND_MSG_RING as u32 {
         return one(call).and_then(msg_ring::send_without_ring);
     }
+    if call.opcode == query::REGISTER_QUERY {
+        return query::query(call);
+    }
     Err(Errno::EINVAL)
 }
 
@@ -97,8 +101,14 @@ fn dispatch(guard: &mut CoreGuard<'_>, serial: u64, fd: Fd, call: &Register) -> 
     if is(Code::IORING_REGISTER_IOWQ_MAX_WORKERS) {
         return limit_workers(call);
     }
+    if is(Code::IORING_REGISTER_CLOCK) {
+        return core.register_clock(call);
+    }
     if is(Code::IORING_REGISTER_RESTRICTIONS) {
         return core.restrict(call.argument, call.count);
+    }
+    if call.opcode == query::REGISTER_QUERY {
+        return query::query(call);
     }
     if let Some(result) = core.register_resource(call) {
         return result;
@@ -141,6 +151,22 @@ fn none(call: &Register) -> Result<(), Errno> {
 }
 
 impl crate::ring::Core {
+    /// Which clock the deadlines of waits are on.
+    fn register_clock(&mut self, call: &Register) -> Result<usize, Errno> {
+        if call.argument == 0 || call.count != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let [clock, reserved @ ..]: [u32; 4] = user::read(call.argument)?;
+        if reserved != [0; 3] {
+            return Err(Errno::EINVAL);
+        }
+        self.wait_clock = [Clock::Monotonic, Clock::Boottime]
+            .into_iter()
+            .find(|known| known.number() == clock)
+            .ok_or(Errno::EINVAL)?;
+        Ok(0)
+    }
+
     fn enable(&mut self, call: &Register) -> Result<usize, Errno> {
         none(call)?;
         if !self.is(IORING_SETUP_R_DISABLED) {

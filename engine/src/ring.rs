@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::driver::aio::Aio;
 use crate::driver::readiness::Readiness;
-use crate::driver::timers::Timers;
+use crate::driver::timers::{Clock, Timers};
 use crate::driver::work::Work;
 use crate::driver::{External, Token};
 use crate::errno::Errno;
@@ -108,6 +108,8 @@ pub struct Core {
     pub readiness: Readiness,
     /// Deadlines.
     pub timers: Timers,
+    /// The clock by which a wait's own deadline is given.
+    pub wait_clock: Clock,
     /// Armed TIMEOUTs.
     pub timeouts: Timeouts,
     /// Registered files.

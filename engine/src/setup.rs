@@ -7,7 +7,7 @@ use linux_raw_sys::io_uring::*;
 
 use crate::driver::aio::Aio;
 use crate::driver::readiness::Readiness;
-use crate::driver::timers::Timers;
+use crate::driver::timers::{Clock, Timers};
 use crate::driver::{External, Token, sq_thread};
 use crate::errno::Errno;
 use crate::memory::{Layout, RingMemory};
@@ -176,6 +176,7 @@ fn new_core(ring: &'static Ring, serial: u64, memory: RingMemory, setup_flags: u
         external: External::default(),
         readiness: Readiness::default(),
         timers: Timers::default(),
+        wait_clock: Clock::Monotonic,
         timeouts: Timeouts::default(),
         files: FileTable::default(),
         buffers: BufferTable::default(),

@@ -23,6 +23,7 @@ plain!(u8, u16, u32, u64, i32, i64, usize, sys::Timespec, [u64; 2], [u64; 8], [u
 plain!(
     IoVector,
     crate::ops::futex::Element,
+    crate::resources::query::Header,
     linux_raw_sys::general::open_how,
     linux_raw_sys::net::msghdr,
     linux_raw_sys::general::epoll_event

@@ -231,6 +231,77 @@ fn a_program_limits_workers() {
 }
 
 #[test]
+fn waits_are_timed_by_a_chosen_clock() {
+    both(|engine| {
+        let ring = Ring::new(engine, 4, 0);
+        let choose =
+            |clock: [u32; 4], count| ring.register(Code::IORING_REGISTER_CLOCK, clock.as_ptr().cast(), count);
+        let realtime = choose([0; 4], 0);
+        let results = [
+            realtime,
+            choose([1, 0, 1, 0], 0),
+            choose([1, 0, 0, 0], 1),
+            ring.register(Code::IORING_REGISTER_CLOCK, std::ptr::null(), 0),
+            choose([1, 0, 0, 0], 0),
+            choose([7, 0, 0, 0], 0),
+        ];
+        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: integers only; a structure of ours.
+        let mut arg: io_uring_getevents_arg = unsafe {
+            libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut now);
+            std::mem::zeroed()
+        };
+        now.tv_nsec = (now.tv_nsec + 2_000_000).min(999_999_999);
+        arg.ts = (&raw const now) as u64;
+        let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG | IORING_ENTER_ABS_TIMER;
+        (results, enter(engine, ring.fd, 0, 1, flags, (&raw const arg).cast(), size_of_val(&arg)))
+    });
+}
+
+#[test]
+fn an_engine_tells_what_it_has() {
+    const QUERY: u32 = 35;
+    /// `struct io_uring_query_hdr`.
+    #[repr(C)]
+    #[derive(Clone, Copy)]
+    struct Header(u64, u64, u32, u32, i32, [u32; 3]);
+    both(|engine| {
+        let ask =
+            |header: &Header, count| register(engine, -1, QUERY, std::ptr::from_ref(header).cast(), count);
+        let mut reply = [u64::MAX; 8];
+        let data = (&raw mut reply) as u64;
+        let first = Header(0, data, 0, 64, 0, [0; 3]);
+        let mut results = vec![ask(&first, 0), ask(&first, 1)];
+        // SAFETY: the engines wrote behind the compiler's back.
+        let (first, seen) =
+            unsafe { ((&raw const first).read_volatile(), (&raw const reply).read_volatile()) };
+        if results[0] != 0 {
+            return None;
+        }
+        let refused = [
+            Header(0, data, 9, 40, 0, [0; 3]),
+            Header(0, data, 0, 0, 0, [0; 3]),
+            Header(0, data, 0, 40, 1, [0; 3]),
+            Header(0, data, 0, 40, 0, [0, 0, 1]),
+            Header(8, data, 0, 40, 0, [0; 3]),
+            Header(0, 8, 0, 40, 0, [0; 3]),
+        ];
+        let mut told = Vec::new();
+        for header in &refused {
+            results.push(ask(header, 0));
+            // SAFETY: as above.
+            let header = unsafe { std::ptr::from_ref(header).read_volatile() };
+            told.push((header.3, header.4));
+        }
+        let mut circle = Header(0, data, 0, 8, 0, [0; 3]);
+        circle.0 = (&raw const circle) as u64;
+        results.push(ask(&circle, 0));
+        let ops_and_registers = [seen[0] & 0xffff_ffff > 50, seen[0] >> 32 > u64::from(QUERY)];
+        Some((results, first.3, first.4, told, ops_and_registers, seen[4], seen[5..].to_vec()))
+    });
+}
+
+#[test]
 fn rings_come_and_go() {
     for _ in 0..200 {
         let mut ring = Ring::new(Engine::User, 8, 0);

@@ -19,7 +19,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 pub use layout::{CQES_OFFSET, Header, Layout, PBUF_OFFSET, SQES_OFFSET};
-pub use sqe::Sqe;
+pub use sqe::{KNOWN_SQE_FLAGS, Sqe};
 
 use crate::errno::Errno;
 use crate::sys;

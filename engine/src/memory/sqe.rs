@@ -4,6 +4,9 @@ use core::mem::offset_of;
 
 use linux_raw_sys::io_uring::io_uring_sqe;
 
+/// `IOSQE_*` that exist.
+pub const KNOWN_SQE_FLAGS: u8 = 0x7f;
+
 /// `struct io_uring_sqe`, with one name for each place; which operation calls it what is in
 /// `io_uring_enter(2)` and in the op table.
 #[repr(C)]

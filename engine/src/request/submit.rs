@@ -8,12 +8,9 @@ use super::{FileHold, Flags, Phase, RequestId};
 use crate::door;
 use crate::driver::work::Work;
 use crate::errno::Errno;
-use crate::memory::Sqe;
+use crate::memory::{KNOWN_SQE_FLAGS, Sqe};
 use crate::ops::{Caps, Outcome};
 use crate::ring::{Chain, Core};
-
-/// `IOSQE_*` that exist.
-const KNOWN_SQE_FLAGS: u8 = 0x7f;
 
 impl Core {
     /// Takes up to `wanted` SQEs and issues them. Returns how many it took.

@@ -6,6 +6,7 @@ pub mod files;
 pub mod kbuf;
 pub mod kinds;
 pub mod probe;
+pub mod query;
 pub mod restrictions;
 pub mod ring_fds;
 pub mod rsrc;
