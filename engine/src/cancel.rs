@@ -65,7 +65,9 @@ impl Wanted {
         (!by_user_data || request.sqe.user_data == self.user_data)
             && (!self.has(IORING_ASYNC_CANCEL_OP) || request.sqe.opcode == self.opcode)
             && (!self.has(IORING_ASYNC_CANCEL_FD)
-                || request.file != FileHold::None && sys::same_file(request.file.fd(), self.file))
+                || request.op.caps.has(Caps::FILE)
+                    && request.file != FileHold::None
+                    && sys::same_file(request.file.fd(), self.file))
     }
 }
 

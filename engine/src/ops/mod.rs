@@ -19,6 +19,7 @@ pub mod read_multishot;
 pub mod rw;
 pub mod splice;
 pub mod timeout;
+pub mod waitid;
 pub mod xattr;
 
 pub use linux_raw_sys::io_uring::io_uring_op as Code;
@@ -359,7 +360,7 @@ const ROWS: [Op; COUNT] = [
     absent(Code::IORING_OP_SEND_ZC, "SEND_ZC"),
     absent(Code::IORING_OP_SENDMSG_ZC, "SENDMSG_ZC"),
     read_multishot::READ_MULTISHOT,
-    absent(Code::IORING_OP_WAITID, "WAITID"),
+    waitid::WAITID,
     futex::FUTEX_WAIT,
     futex::FUTEX_WAKE,
     futex::FUTEX_WAITV,

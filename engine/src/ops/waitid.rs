@@ -1,0 +1,105 @@
+//! WAITID: waits until a child changes its state.
+//!
+//! An attempt asks without waiting. That one process ends is told by a descriptor of it, which
+//! epoll takes; of everything else no descriptor tells, so it is asked for again after a while.
+
+use linux_raw_sys::general::{
+    __NR_pidfd_open, __NR_waitid, __WNOTHREAD, EPOLLIN, P_PID, P_PIDFD, SIGCHLD, WCONTINUED, WNOHANG,
+    WSTOPPED,
+};
+
+use super::{Caps, Code, Field, Op, Outcome};
+use crate::driver::timers::Clock;
+use crate::errno::Errno;
+use crate::memory::Sqe;
+use crate::request::{FileHold, RequestId};
+use crate::resources::kinds;
+use crate::ring::Core;
+use crate::sys::{self, Fd};
+use crate::user;
+
+/// `IORING_OP_WAITID`.
+pub const WAITID: Op = Op::new(Code::IORING_OP_WAITID, "WAITID", Caps::NONE, prep, issue)
+    .fields(&[Field::Fd, Field::Length, Field::FileIndex, Field::Address2])
+    .expire(Core::issue);
+
+/// Between two questions where no descriptor tells.
+const PAUSE_NS: u64 = 4_000_000;
+
+/// `siginfo_t`: only its first seven words are ever written.
+type Info = [u32; 32];
+
+fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let sqe = &core.requests[id].sqe;
+    let bad = sqe.addr != 0
+        || sqe.buf_index != 0
+        || sqe.addr3 != 0
+        || sqe.op_flags != 0
+        // Who asks may be another thread than the submitter.
+        || sqe.file_index & __WNOTHREAD != 0;
+    if bad { Err(Errno::EINVAL) } else { Ok(()) }
+}
+
+fn issue(core: &mut Core, id: RequestId) -> Outcome {
+    let sqe = core.requests[id].sqe;
+    let mut info = [0; 32];
+    let asked = ask(&sqe, &mut info);
+    if asked.is_ok() && info[0] == 0 && may_wait(&sqe) {
+        return wait(core, id);
+    }
+    match tell(sqe.off, &info) {
+        Ok(()) => asked.map(|()| 0).into(),
+        Err(errno) => errno.into(),
+    }
+}
+
+fn ask(sqe: &Sqe, info: &mut Info) -> Result<(), Errno> {
+    let (which, whom) = (sqe.len as usize, sqe.fd as usize);
+    let options = (sqe.file_index | WNOHANG) as usize;
+    // SAFETY: writes a structure of ours.
+    unsafe { sys::call(__NR_waitid, [which, whom, info.as_mut_ptr() as usize, options, 0, 0]) }.map(drop)
+}
+
+fn may_wait(sqe: &Sqe) -> bool {
+    sqe.file_index & WNOHANG == 0 && !(sqe.len == P_PIDFD && kinds::is_nonblocking(sqe.fd))
+}
+
+/// Waits for the end of the one process, or for the next question.
+fn wait(core: &mut Core, id: RequestId) -> Outcome {
+    let request = &mut core.requests[id];
+    let only_the_end = request.sqe.file_index & (WSTOPPED | WCONTINUED) == 0;
+    // Where it has ended already and still is no one's to wait for, its descriptor tells no more.
+    let told = core::mem::take(&mut request.file);
+    if let FileHold::Owned(fd) = told {
+        core.close_own(fd);
+    } else if only_the_end && let Some(fd) = descriptor(&request.sqe) {
+        request.file = FileHold::Owned(fd);
+        return Outcome::Wait(EPOLLIN);
+    }
+    let again_ns = Clock::Monotonic.now_ns() + PAUSE_NS;
+    core.arm_timer(id, Clock::Monotonic, again_ns);
+    Outcome::Armed
+}
+
+/// A descriptor of the one process that is waited for.
+fn descriptor(sqe: &Sqe) -> Option<Fd> {
+    match sqe.len {
+        // SAFETY: touches no memory.
+        P_PID => unsafe { sys::call(__NR_pidfd_open, [sqe.fd as usize, 0, 0, 0, 0, 0]) }
+            .and_then(|fd| sys::move_high(fd as Fd))
+            .ok(),
+        P_PIDFD => sys::duplicate(sqe.fd).ok(),
+        _ => None,
+    }
+}
+
+/// Writes what the kernel writes: all but the gap in the middle.
+fn tell(address: u64, info: &Info) -> Result<(), Errno> {
+    debug_assert!(info[0] == 0 || info[0] == SIGCHLD, "what waitid tells of");
+    if address == 0 {
+        return Ok(());
+    }
+    let [signal, error, code, _, pid, uid, status, ..] = *info;
+    user::write(address, &[signal, error, code])?;
+    user::write(address.wrapping_add(16), &[pid, uid, status])
+}
