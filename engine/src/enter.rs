@@ -187,7 +187,7 @@ fn limits(call: &Enter, caller: &Caller, clock: Clock) -> Result<Limits, Errno> 
     }
     if argument.ts != 0 {
         let time: Timespec = user::read(argument.ts)?;
-        let time_ns = time.to_ns().ok_or(Errno::EINVAL)?;
+        let time_ns = time.to_ns_unchecked();
         let absolute = call.flags & IORING_ENTER_ABS_TIMER != 0;
         // The sleep is on the monotonic clock whatever clock the program reads.
         let left = if absolute { time_ns.saturating_sub(clock.now_ns()) } else { time_ns };

@@ -25,7 +25,7 @@ const fn op(
 pub const FSYNC: Op = op(
     Code::IORING_OP_FSYNC,
     "FSYNC",
-    Caps::FILE.with(Caps::SLOW),
+    Caps::FILE.with(Caps::SLOW).with(Caps::SPARES_LINKS),
     prep_fsync,
     fsync,
     &[Field::Fd, Field::OpFlags, Field::Offset, Field::Length],
@@ -35,7 +35,7 @@ pub const FSYNC: Op = op(
 pub const SYNC_FILE_RANGE: Op = op(
     Code::IORING_OP_SYNC_FILE_RANGE,
     "SYNC_FILE_RANGE",
-    Caps::FILE.with(Caps::SLOW),
+    Caps::FILE.with(Caps::SLOW).with(Caps::SPARES_LINKS),
     |core, id| refuse(core, id, |sqe| sqe.addr != 0 || sqe.buf_index != 0 || sqe.file_index != 0),
     sync_file_range,
     &[Field::Fd, Field::Offset, Field::Length, Field::OpFlags],
@@ -45,7 +45,7 @@ pub const SYNC_FILE_RANGE: Op = op(
 pub const FALLOCATE: Op = op(
     Code::IORING_OP_FALLOCATE,
     "FALLOCATE",
-    Caps::FILE.with(Caps::HASHED),
+    Caps::FILE.with(Caps::HASHED).with(Caps::SPARES_LINKS),
     |core, id| refuse(core, id, |sqe| sqe.buf_index != 0 || sqe.op_flags != 0 || sqe.file_index != 0),
     fallocate,
     &[Field::Fd, Field::Length, Field::Offset, Field::Address],
@@ -55,7 +55,7 @@ pub const FALLOCATE: Op = op(
 pub const FTRUNCATE: Op = op(
     Code::IORING_OP_FTRUNCATE,
     "FTRUNCATE",
-    Caps::FILE.with(Caps::HASHED),
+    Caps::FILE.with(Caps::HASHED).with(Caps::SPARES_LINKS),
     prep_ftruncate,
     ftruncate,
     &[Field::Fd, Field::Offset],
@@ -75,7 +75,7 @@ pub const FADVISE: Op = op(
 pub const MADVISE: Op = op(
     Code::IORING_OP_MADVISE,
     "MADVISE",
-    Caps::NONE,
+    Caps::SPARES_LINKS,
     |core, id| refuse(core, id, |sqe| sqe.buf_index != 0 || sqe.file_index != 0),
     madvise,
     &[Field::Address, Field::Length, Field::OpFlags],

@@ -150,6 +150,8 @@ impl Caps {
     pub const SLOW: Caps = Caps(1 << 8);
     /// On a polled ring, it goes without polling its file.
     pub const UNPOLLED: Caps = Caps(1 << 9);
+    /// An error that the attempt itself comes to does not break its chain: the kernel never marked it.
+    pub const SPARES_LINKS: Caps = Caps(1 << 10);
 
     /// Both.
     pub const fn with(self, other: Caps) -> Caps {

@@ -19,7 +19,7 @@ const fn op(
     block: super::Block,
     fields: &'static [Field],
 ) -> Op {
-    Op::new(code, name, Caps::NONE, prep, issue_blocks).block(block).fields(fields)
+    Op::new(code, name, Caps::SPARES_LINKS, prep, issue_blocks).block(block).fields(fields)
 }
 
 /// `IORING_OP_STATX`.

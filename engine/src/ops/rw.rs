@@ -6,7 +6,7 @@
 
 use alloc::boxed::Box;
 
-use linux_raw_sys::general::{EPOLLIN, EPOLLOUT, RWF_HIPRI, RWF_NOWAIT};
+use linux_raw_sys::general::{EPOLLIN, EPOLLOUT, RWF_HIPRI, RWF_NOWAIT, S_IFMT, S_IFSOCK};
 
 use super::{Caps, Code, Field, Op, OpData, Outcome};
 use crate::driver::work::Work;
@@ -298,7 +298,7 @@ fn attempt(core: &mut Core, id: RequestId, direction: Direction) -> Result<Outco
         Ok(done) if done == wanted => Ok(whole(core, id, done)),
         Ok(done) => short(core, id, done, direction),
         Err(errno @ (Errno::EAGAIN | Errno::EOPNOTSUPP)) => not_now(core, id, errno, direction),
-        Err(Errno::ESPIPE) if request.sqe.off as i64 >= 0 => {
+        Err(Errno::ESPIPE) if ignores_offset(fd, request.sqe.off) => {
             ignore_offset(core, id);
             attempt(core, id, direction)
         }
@@ -343,6 +343,12 @@ fn special_flags(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     }
     request.flags.set(Flags::NOWAIT);
     Ok(())
+}
+
+/// Files without positions ignore an offset; sockets do so only where it is zero.
+#[cold]
+fn ignores_offset(fd: Fd, offset: u64) -> bool {
+    offset == 0 || (offset as i64) > 0 && sys::identity(fd).is_ok_and(|file| file.mode & S_IFMT != S_IFSOCK)
 }
 
 /// A pipe or the like: io_uring ignores the offset then.
@@ -498,7 +504,7 @@ fn finish(core: &mut Core, id: RequestId, result: Result<usize, Errno>, directio
     match result {
         Ok(done) if done == wanted => whole(core, id, done),
         // What was remembered of the descriptor is wrong by now.
-        Err(Errno::ESPIPE) if request.sqe.off as i64 >= 0 => {
+        Err(Errno::ESPIPE) if ignores_offset(request.file.fd(), request.sqe.off) => {
             kinds::forget(request.file.fd());
             ignore_offset(core, id);
             issue(core, id, direction)

@@ -20,6 +20,8 @@ const FIELDS: &[Field] = &[Field::Fd, Field::Address, Field::Address2, Field::Le
 const PATH_FIELDS: &[Field] =
     &[Field::Address3, Field::Address, Field::Address2, Field::Length, Field::OpFlags];
 
+const BY_FILE: Caps = Caps::FILE.with(Caps::SPARES_LINKS);
+
 /// An attribute to be read or written.
 pub struct Xattr {
     name: Path,
@@ -28,7 +30,7 @@ pub struct Xattr {
 }
 
 /// `IORING_OP_FSETXATTR`.
-pub const FSETXATTR: Op = Op::new(Code::IORING_OP_FSETXATTR, "FSETXATTR", Caps::FILE, prep_set, issue_blocks)
+pub const FSETXATTR: Op = Op::new(Code::IORING_OP_FSETXATTR, "FSETXATTR", BY_FILE, prep_set, issue_blocks)
     .block(set)
     .fields(FIELDS);
 
@@ -36,7 +38,7 @@ pub const FSETXATTR: Op = Op::new(Code::IORING_OP_FSETXATTR, "FSETXATTR", Caps::
 pub const SETXATTR: Op = Op::new(
     Code::IORING_OP_SETXATTR,
     "SETXATTR",
-    Caps::NONE,
+    Caps::SPARES_LINKS,
     |core, id| with_path(core, id, prep_set),
     issue_blocks,
 )
@@ -44,7 +46,7 @@ pub const SETXATTR: Op = Op::new(
 .fields(PATH_FIELDS);
 
 /// `IORING_OP_FGETXATTR`.
-pub const FGETXATTR: Op = Op::new(Code::IORING_OP_FGETXATTR, "FGETXATTR", Caps::FILE, prep_get, issue_blocks)
+pub const FGETXATTR: Op = Op::new(Code::IORING_OP_FGETXATTR, "FGETXATTR", BY_FILE, prep_get, issue_blocks)
     .block(get)
     .fields(FIELDS);
 
@@ -52,7 +54,7 @@ pub const FGETXATTR: Op = Op::new(Code::IORING_OP_FGETXATTR, "FGETXATTR", Caps::
 pub const GETXATTR: Op = Op::new(
     Code::IORING_OP_GETXATTR,
     "GETXATTR",
-    Caps::NONE,
+    Caps::SPARES_LINKS,
     |core, id| with_path(core, id, prep_get),
     issue_blocks,
 )

@@ -52,6 +52,8 @@ impl Core {
         self.memory.header().sq_head.store(self.sq_head, Ordering::Release);
     }
 
+    /// Takes one SQE. The error is that of a bad one, unless its chain goes on: then the batch does too,
+    /// and the chain fails as a whole when it ends.
     fn submit_one(&mut self, id: RequestId, sqe: &Sqe) -> Result<(), Errno> {
         let checked = self.initialise(id, sqe);
         if let Err(errno) = checked {
@@ -77,7 +79,6 @@ impl Core {
             (chain @ None, true) => *chain = Some(Chain { head: id, last: id }),
             (None, false) => self.queue(id),
         }
-        // In the middle of a chain an error does not end the batch: the chain is assembled first.
         if links { Ok(()) } else { checked }
     }
 
@@ -196,7 +197,13 @@ impl Core {
     /// Acts on what an attempt came to.
     pub fn settle(&mut self, id: RequestId, outcome: Outcome) {
         match outcome {
-            Outcome::Complete(result) => self.complete(id, result),
+            Outcome::Complete(result) => {
+                let request = &mut self.requests[id];
+                if request.op.caps.has(Caps::SPARES_LINKS) {
+                    request.flags.set(Flags::NEVER_FAILS);
+                }
+                self.complete(id, result);
+            }
             Outcome::Armed => {
                 if let Some(request) = self.requests.get_mut(id)
                     && matches!(request.phase, Phase::Prepared | Phase::Ready)

@@ -34,7 +34,12 @@ impl Timespec {
         if self.seconds < 0 || !(0..1_000_000_000).contains(&self.nanoseconds) {
             return None;
         }
-        Some((self.seconds as u64).saturating_mul(1_000_000_000).saturating_add(self.nanoseconds as u64))
+        Some(self.to_ns_unchecked())
+    }
+
+    /// In nanoseconds, of whatever numbers these are; a time before the beginning is the beginning.
+    pub fn to_ns_unchecked(self) -> u64 {
+        self.seconds.saturating_mul(1_000_000_000).saturating_add(self.nanoseconds).max(0) as u64
     }
 }
 

@@ -32,9 +32,11 @@ pub const BIND: Op = Op::new(Code::IORING_OP_BIND, "BIND", Caps::FILE, prep_bind
 pub const LISTEN: Op = Op::new(Code::IORING_OP_LISTEN, "LISTEN", Caps::FILE, prep_listen, issue_listen)
     .fields(&[Field::Fd, Field::Length]);
 
+const SPARING: Caps = Caps::FILE.with(Caps::SPARES_LINKS);
+
 /// `IORING_OP_SHUTDOWN`.
 pub const SHUTDOWN: Op =
-    Op::new(Code::IORING_OP_SHUTDOWN, "SHUTDOWN", Caps::FILE, prep_shutdown, issue_shutdown)
+    Op::new(Code::IORING_OP_SHUTDOWN, "SHUTDOWN", SPARING, prep_shutdown, issue_shutdown)
         .fields(&[Field::Fd, Field::Length]);
 
 fn prep_socket(core: &mut Core, id: RequestId) -> Result<(), Errno> {
