@@ -115,7 +115,7 @@ fn submit(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter) -> Result<u32, E
     }
     check_submitter(core)?;
     let submitted = core.submit(call.to_submit)?;
-    let fetches = call.flags & IORING_ENTER_GETEVENTS != 0;
+    let fetches = call.flags & IORING_ENTER_GETEVENTS != 0 && submitted == call.to_submit;
     if !core.defers() || fetches {
         core.advance();
     }

@@ -7,7 +7,7 @@ use crate::driver::{Driver, Token, reactor};
 use crate::ops::futex;
 use crate::ops::timeout::Timeouts;
 use crate::registry;
-use crate::request::{FileHold, Phase, RequestId};
+use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::resources::eventfd;
 use crate::ring::{Core, CoreGuard, Ring, live};
 use crate::sync::Mutex;
@@ -230,7 +230,12 @@ impl Core {
         for id in ids {
             let working = self.requests[id].phase == Phase::Working;
             if working && !self.withdraw(id) {
-                let interrupt = self.requests[id].op.disarm;
+                // What was linked to it goes before it does.
+                let request = &mut self.requests[id];
+                request.link = None;
+                request.partner = None;
+                request.flags.clear(Flags::ARM_LINK_TIMEOUT);
+                let interrupt = request.op.disarm;
                 interrupt(self, id);
                 continue;
             }

@@ -2,7 +2,9 @@
 
 mod common;
 
+use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 
 use anyring_engine::memory::Sqe;
@@ -76,4 +78,157 @@ fn sockets_take_no_offset() {
         let read = Sqe { opcode: IORING_OP_READ as u8, fd: a.as_raw_fd(), user_data: 2, ..write };
         [0, 5, u64::MAX].map(|off| (ring.run(&[Sqe { off, ..write }]), ring.run(&[Sqe { off, ..read }])))
     });
+}
+
+#[test]
+fn a_bad_descriptor_comes_before_a_bad_registered_buffer() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let bad = Sqe { fd: 999_999, len: 8, ..sqe(IORING_OP_READ_FIXED, 1) };
+        let many = Sqe { opcode: IORING_OP_READV_FIXED as u8, fd: 0, len: 0x8000_0000, ..bad };
+        (ring.run(&[bad]), ring.run(&[many]))
+    });
+}
+
+#[test]
+fn sparing_a_chain_needs_a_file() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let path = std::fs::File::options().read(true).custom_flags(libc::O_PATH).open("/").unwrap();
+        [(IORING_OP_FSYNC, 999_999), (IORING_OP_FALLOCATE, path.as_raw_fd()), (IORING_OP_SHUTDOWN, 0)]
+            .map(|(opcode, fd)| ring.run(&[Sqe { fd, flags: LINK, ..sqe(opcode, 1) }, sqe(IORING_OP_NOP, 2)]))
+    });
+}
+
+#[test]
+fn a_batch_cut_short_fetches_nothing() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+        ring.push(Sqe { flags: LINK, ..sqe(IORING_OP_NOP, 1) });
+        ring.push(sqe(IORING_OP_NOP, 2));
+        let submitted = ring.enter(5, 1);
+        (submitted, ring.reap_all(), ring.enter_with(0, 0, IORING_ENTER_GETEVENTS), ring.reap_all())
+    });
+}
+
+#[test]
+fn sockets_tell_of_more_after_nothing() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (a, mut b) = UnixStream::pair().unwrap();
+        b.write_all(&[1; 8]).unwrap();
+        let header = [0u64; 7];
+        let addr = header.as_ptr() as u64;
+        ring.run(&[Sqe { fd: a.as_raw_fd(), addr, len: 1, ..sqe(IORING_OP_RECVMSG, 1) }])
+    });
+}
+
+#[test]
+fn the_end_of_a_connection_is_more_to_come() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut b = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (a, _) = listener.accept().unwrap();
+        b.write_all(&[1; 8]).unwrap();
+        b.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut data = [0u8; 64];
+        let addr = data.as_mut_ptr() as u64;
+        ring.run(&[Sqe { fd: a.as_raw_fd(), addr, len: 64, ..sqe(IORING_OP_RECV, 1) }])
+    });
+}
+
+#[test]
+fn sends_take_vectors() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, IORING_SETUP_SUBMIT_ALL);
+        let (a, mut b) = UnixStream::pair().unwrap();
+        let data = *b"abcdef";
+        let vectors = [data.as_ptr() as u64, 2, data.as_ptr() as u64 + 3, 3];
+        let send = Sqe {
+            fd: a.as_raw_fd(),
+            addr: vectors.as_ptr() as u64,
+            len: 2,
+            ioprio: 1 << 5,
+            ..sqe(IORING_OP_SEND, 1)
+        };
+        let noise = [u64::MAX / 3; 4];
+        let cqes = ring.run(&[send, Sqe { addr: noise.as_ptr() as u64, ..send }, Sqe { addr: 0, ..send }]);
+        let mut got = [0u8; 16];
+        (cqes, b.read(&mut got).unwrap(), got)
+    });
+}
+
+#[test]
+fn flags_that_a_file_does_not_know_are_refused() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (a, _b) = UnixStream::pair().unwrap();
+        let mut data = [0u8; 8];
+        let addr = data.as_mut_ptr() as u64;
+        let read = Sqe { fd: a.as_raw_fd(), addr, len: 8, ..sqe(IORING_OP_READ, 1) };
+        [0x40, 0x80, 1 << 31].map(|op_flags| ring.run(&[Sqe { op_flags, ..read }]))
+    });
+}
+
+#[test]
+fn a_timeout_counts_from_its_submission() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let time = [1000i64, 0];
+        let timeout = Sqe { off: 3, addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, 1) };
+        let nop = sqe(IORING_OP_NOP, 2);
+        let mut cqes = ring.run(&[nop, timeout, nop, nop]);
+        cqes.sort_by_key(|cqe| cqe.user_data);
+        cqes
+    });
+}
+
+#[test]
+fn timeouts_refuse_what_they_do_not_read() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, IORING_SETUP_SUBMIT_ALL);
+        let time = [0i64, 1];
+        let timeout = Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, 1) };
+        let remove = sqe(IORING_OP_TIMEOUT_REMOVE, 2);
+        [timeout, remove]
+            .map(|request| (ring.run(&[Sqe { addr3: 1, ..request }]), ring.run(&[Sqe { pad: 1, ..request }])))
+    });
+}
+
+#[test]
+fn accept_says_nothing_of_others_where_nobody_listens() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut b = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (a, _) = listener.accept().unwrap();
+        b.write_all(&[1; 8]).unwrap();
+        ring.run(&[Sqe { fd: a.as_raw_fd(), file_index: 1, ..sqe(IORING_OP_ACCEPT, 1) }])
+    });
+}
+
+#[test]
+fn a_ring_may_end_while_a_chain_is_being_worked_on() {
+    // Only the user engine: what counts is that it lives.
+    let (read, _write) = std::io::pipe().unwrap();
+    let mut ring = Ring::new(Engine::User, 8, 0);
+    let mut data = [0u8; 8];
+    let word = 7u32;
+    let futex = Sqe {
+        fd: 0x82,
+        addr: (&raw const word) as u64,
+        off: 7,
+        addr3: u64::from(u32::MAX),
+        flags: LINK,
+        ..sqe(IORING_OP_FUTEX_WAIT, 1)
+    };
+    let addr = data.as_mut_ptr() as u64;
+    ring.push(futex);
+    ring.push(Sqe { fd: read.as_raw_fd(), addr, len: 8, ..sqe(IORING_OP_READ, 2) });
+    assert_eq!(ring.enter(2, 0), 2);
+    drop(ring);
+    // The next ring's first wait comes after the thread has let go of the last one.
+    let mut ring = Ring::new(Engine::User, 8, 0);
+    assert_eq!(ring.run(&[sqe(IORING_OP_NOP, 3)]).len(), 1);
 }

@@ -293,9 +293,14 @@ impl Generator {
     fn garbage_enter(&mut self, call: &mut Enter) {
         match self.rng.below(6) {
             0 => call.flags |= 1 << (8 + self.rng.below(24)),
-            1 => call.argument_size = self.rng.pick(&[0, 8, 16, 23, 25, 4096]),
+            1 if self.program.setup_flags & IORING_SETUP_DEFER_TASKRUN == 0 => {
+                call.argument_size = self.rng.pick(&[0, 8, 16, 23, 25, 4096]);
+            }
             2 => call.patience = Patience::Bad,
-            3 => call.patience = Patience::Fault,
+            // How much is done before the fault is found is left to the engine.
+            3 if self.program.setup_flags & IORING_SETUP_DEFER_TASKRUN == 0 => {
+                call.patience = Patience::Fault
+            }
             4 => call.patience = Patience::None,
             _ => call.to_submit = self.rng.pick(&[0, u32::MAX, 1 << 31]),
         }
@@ -313,6 +318,10 @@ impl Generator {
         self.next_id += 1;
         let mut effect = operations::fill(self, op, &mut sqe);
         self.random_flags(op, &mut sqe);
+        if op.name == "READ_MULTISHOT" {
+            // The kernel's thread would wait before it looks for a buffer.
+            sqe.flags &= !ASYNC;
+        }
         if sqe.flags & ASYNC != 0 {
             effect = effect.max(Effect::Alone);
         }

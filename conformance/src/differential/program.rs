@@ -246,6 +246,12 @@ impl Program {
         queued.last() == Some(&true)
     }
 
+    /// May the kernel give any of its requests to a thread?
+    pub fn uses_threads(&self) -> bool {
+        const DRAIN_OR_ASYNC: u8 = 1 << 1 | 1 << 4;
+        self.sqes().any(|sqe| sqe.flags & (DRAIN_OR_ASYNC | LINKS) != 0)
+    }
+
     /// The SQE with this user data.
     pub fn sqe(&self, user_data: u64) -> Option<&Sqe> {
         self.sqes().find(|sqe| sqe.user_data == user_data)

@@ -48,7 +48,7 @@ pub struct Times {
 impl Times {
     /// For the first run of a program.
     pub const FIRST: Times =
-        Times { wait_ns: 4_000_000, settle: Duration::from_millis(100), linger_ns: 1_000_000 };
+        Times { wait_ns: 4_000_000, settle: Duration::from_millis(100), linger_ns: 400_000 };
     /// For trying many programs that differ.
     pub const HASTY: Times =
         Times { wait_ns: 2_000_000, settle: Duration::from_millis(15), linger_ns: 1_000_000 };
@@ -78,6 +78,10 @@ struct Run<'a> {
     /// Some request may be in the hands of a thread.
     threads: bool,
     step: Option<usize>,
+    /// A chain was cut: the kernel gave its part to a thread.
+    cut: bool,
+    /// CQEs taken since something was submitted.
+    fresh: bool,
 }
 
 /// Runs a program.
@@ -99,6 +103,8 @@ pub fn run(program: &Program, arenas: &Arenas, scratch: &Path, times: Times) -> 
         outstanding: 0,
         threads: false,
         step: None,
+        cut: false,
+        fresh: false,
     };
     if !run.compare_setup()? {
         return Ok(());
@@ -106,6 +112,10 @@ pub fn run(program: &Program, arenas: &Arenas, scratch: &Path, times: Times) -> 
     for (number, step) in program.steps.iter().enumerate() {
         run.step = Some(number);
         run.take_step(step)?;
+        if program.strict && run.cut {
+            // From here on it is not what it was made to be.
+            return Ok(());
+        }
         if program.strict {
             run.compare_words()?;
         }
@@ -187,12 +197,15 @@ impl Run<'_> {
     /// Keeps account of what the engines have taken.
     fn note_submitted(&mut self, count: usize) {
         let taken: Vec<Sqe> = self.queued.drain(..count.min(self.queued.len())).collect();
+        self.cut |= taken.last().is_some_and(|sqe| sqe.flags & LINKS != 0);
+        self.fresh |= !taken.is_empty();
         let mut chain = Vec::new();
         let mut timed = false;
         for sqe in &taken {
             self.outstanding += usize::from(sqe.flags & SKIP == 0);
             let code = u32::from(sqe.opcode);
-            timed |= code == io_uring_op::IORING_OP_LINK_TIMEOUT as u32;
+            timed |= code == io_uring_op::IORING_OP_LINK_TIMEOUT as u32
+                || code == io_uring_op::IORING_OP_EPOLL_WAIT as u32;
             self.threads |=
                 sqe.flags & compare::ASYNC != 0 || code == io_uring_op::IORING_OP_TIMEOUT as u32 || timed;
             chain.push(sqe.user_data);
@@ -233,10 +246,7 @@ impl Run<'_> {
         if looked.0 == -libc::EBADFD {
             return Ok(());
         }
-        if self.threads && self.outstanding > 0 {
-            let wanted = self.user.ring().cq_ready() + 1;
-            self.user.look(wanted, self.times.linger_ns);
-        }
+        self.linger();
         let deadline = Instant::now() + self.times.settle;
         loop {
             self.both(|side| side.reap(u32::MAX));
@@ -255,6 +265,21 @@ impl Run<'_> {
             }
         }
         self.compare_taken()
+    }
+
+    /// Where nothing is there yet, threads of either engine may be about to bring it.
+    fn linger(&mut self) {
+        let fresh = std::mem::take(&mut self.fresh);
+        let ready = (self.user.ring().cq_ready(), self.kernel.ring().cq_ready());
+        if self.outstanding as u32 <= ready.0.min(ready.1) || ready.0 != ready.1 {
+            return;
+        }
+        if self.threads {
+            self.user.look(ready.0 + 1, self.times.linger_ns);
+        }
+        if self.threads || fresh {
+            self.kernel.look(ready.1 + 1, self.times.linger_ns / 2);
+        }
     }
 
     fn agree(&self) -> bool {

@@ -238,12 +238,18 @@ impl<'a> Side<'a> {
             let memory = self.arena.snapshot();
             let tail = u16::from_ne_bytes([memory[tail_at as usize], memory[tail_at as usize + 1]]);
             let entry = ring + 16 * u32::from(tail & mask);
-            self.arena.store(entry, &self.arena.address(at).to_ne_bytes());
-            self.arena.store(entry + 8, &len.to_ne_bytes());
-            self.arena.store(entry + 12, &id.to_ne_bytes());
-            self.arena.store(tail_at, &tail.wrapping_add(1).to_ne_bytes());
+            self.store(entry, &self.arena.address(at).to_ne_bytes());
+            self.store(entry + 8, &len.to_ne_bytes());
+            self.store(entry + 12, &id.to_ne_bytes());
+            self.store(tail_at, &tail.wrapping_add(1).to_ne_bytes());
         }
         self.world.act(act)
+    }
+
+    /// The program itself writes to a structure.
+    fn store(&mut self, at: u32, bytes: &[u8]) {
+        self.arena.store(at, bytes);
+        self.before[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
     }
 
     /// Takes at most `count` CQEs.

@@ -366,7 +366,13 @@ fn interrupt(core: &mut Core, id: RequestId) -> bool {
 }
 
 fn finish_wait(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
-    if core.requests[id].flags.has(Flags::CANCELED) { Errno::ECANCELED.into() } else { result.into() }
+    let flags = &mut core.requests[id].flags;
+    if !flags.has(Flags::CANCELED) {
+        return result.into();
+    }
+    // The kernel goes on with the chain of a wait that was cancelled.
+    flags.set(Flags::NEVER_FAILS);
+    Errno::ECANCELED.into()
 }
 
 fn issue_wake(core: &mut Core, id: RequestId) -> Outcome {

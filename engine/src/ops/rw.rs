@@ -6,7 +6,9 @@
 
 use alloc::boxed::Box;
 
-use linux_raw_sys::general::{EPOLLIN, EPOLLOUT, RWF_HIPRI, RWF_NOWAIT, S_IFMT, S_IFSOCK};
+use linux_raw_sys::general::{
+    EPOLLIN, EPOLLOUT, F_GETFD, RWF_APPEND, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_SYNC, S_IFMT, S_IFSOCK,
+};
 
 use super::{Caps, Code, Field, Op, OpData, Outcome};
 use crate::driver::work::Work;
@@ -21,6 +23,15 @@ use crate::user::{self, IoVector};
 /// What one call transfers at most; the kernel's `MAX_RW_COUNT`.
 const MAX_COUNT: usize = 0x7fff_f000;
 const MAX_VECTORS: u32 = 1024;
+/// As much as the kernel allocates in one piece.
+const MAX_ALLOCATION: usize = 4 << 20;
+const RWF_NOAPPEND: u32 = 0x20;
+const RWF_NOSIGNAL: u32 = 0x100;
+const RWF_ATOMIC: u32 = 0x40;
+const RWF_DONTCACHE: u32 = 0x80;
+/// Flags that change nothing in how an attempt is made.
+const PLAIN_FLAGS: u32 = RWF_DSYNC | RWF_SYNC | RWF_APPEND | RWF_NOAPPEND | RWF_NOSIGNAL;
+const KNOWN_FLAGS: u32 = PLAIN_FLAGS | RWF_HIPRI | RWF_NOWAIT | RWF_ATOMIC | RWF_DONTCACHE;
 /// The offset that means the file's own position.
 const POSITION: u64 = u64::MAX;
 
@@ -147,6 +158,10 @@ fn prep_vectored(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 }
 
 fn prep_vectored_fixed(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    if core.requests[id].sqe.len as usize > MAX_ALLOCATION / size_of::<IoVector>() {
+        // The kernel makes room for the vector before it looks at its length.
+        return Err(Errno::ENOMEM);
+    }
     prep_vectored(core, id)?;
     let request = &mut core.requests[id];
     request.flags.set(Flags::REGISTERED_BUFFER);
@@ -278,8 +293,8 @@ fn attempt(core: &mut Core, id: RequestId, direction: Direction) -> Result<Outco
         return with_registered_buffer(core, id, direction);
     }
     let kind = kinds::kind(fd)?;
-    if request.sqe.op_flags & (RWF_HIPRI | RWF_NOWAIT) != 0 {
-        special_flags(core, id)?;
+    if request.sqe.op_flags & !PLAIN_FLAGS != 0 {
+        special_flags(core, id, direction)?;
     }
     if kind.has(Kind::DIRECT) && past_the_cache(core, id)? {
         return Ok(Outcome::Block);
@@ -309,7 +324,10 @@ fn attempt(core: &mut Core, id: RequestId, direction: Direction) -> Result<Outco
 /// Checks the memory of a request against its registered buffer, and keeps the buffer if it goes on.
 #[inline(never)]
 fn with_registered_buffer(core: &mut Core, id: RequestId, direction: Direction) -> Result<Outcome, Errno> {
-    let node = check_registered(core, id)?;
+    let node = check_registered(core, id).map_err(|errno| {
+        // A descriptor that is none comes first.
+        sys::fcntl(core.requests[id].file.fd(), F_GETFD, 0).err().unwrap_or(errno)
+    })?;
     core.requests[id].flags.clear(Flags::REGISTERED_BUFFER);
     let outcome = attempt(core, id, direction)?;
     if !matches!(outcome, Outcome::Complete(_)) {
@@ -335,13 +353,23 @@ fn check_registered(core: &Core, id: RequestId) -> Result<NodeIndex, Errno> {
 
 /// Flags that change what an attempt may come to.
 #[cold]
-fn special_flags(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+fn special_flags(core: &mut Core, id: RequestId, direction: Direction) -> Result<(), Errno> {
     let request = &mut core.requests[id];
-    if request.sqe.op_flags & RWF_HIPRI != 0 {
+    let flags = request.sqe.op_flags;
+    let for_storage = flags & (RWF_ATOMIC | RWF_DONTCACHE) != 0;
+    if flags & !KNOWN_FLAGS != 0
+        || flags & RWF_ATOMIC != 0 && direction == Direction::Read
+        || for_storage && !kinds::look_at_type(request.file.fd())?.has(Kind::STORAGE)
+    {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    if flags & RWF_HIPRI != 0 {
         // Only polled rings take it.
         return Err(Errno::EINVAL);
     }
-    request.flags.set(Flags::NOWAIT);
+    if flags & RWF_NOWAIT != 0 {
+        request.flags.set(Flags::NOWAIT);
+    }
     Ok(())
 }
 

@@ -73,6 +73,8 @@ pub struct Timeouts {
     fired: u32,
     /// Completions that count, as of the last look.
     sequence: i64,
+    /// The CQ's tail when the submission under way began.
+    pub batch: Option<u32>,
     added: u64,
 }
 
@@ -131,6 +133,7 @@ fn parse(sqe: &Sqe) -> Result<Timeout, Errno> {
         | IORING_TIMEOUT_ETIME_SUCCESS
         | IORING_TIMEOUT_MULTISHOT;
     let bad = sqe.buf_index != 0
+        || has_unused(sqe)
         || sqe.len != 1
         || sqe.file_index != 0
         || flags & !known != 0
@@ -189,6 +192,12 @@ impl Core {
         self.timeouts.sequence
     }
 
+    /// Completions of the submission under way: to a timeout in it they come after it, for the kernel
+    /// posts them when the submission ends.
+    fn posted_in_batch(&self) -> i64 {
+        self.timeouts.batch.map_or(0, |tail| i64::from(self.cq_tail.wrapping_sub(tail)))
+    }
+
     /// Puts a timeout on the list.
     fn list_timeout(&mut self, id: RequestId, target: Option<i64>) {
         let place = self.timeouts.insert(id, target);
@@ -231,7 +240,7 @@ impl Core {
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
     let Some(&mut Timeout { flags, count, .. }) = core.timeout(id) else { return Errno::EINVAL.into() };
     let counts = count != 0 && flags & IORING_TIMEOUT_MULTISHOT == 0;
-    let sequence = core.sequence();
+    let sequence = core.sequence() - core.posted_in_batch();
     core.list_timeout(id, counts.then(|| sequence + i64::from(count)));
     core.start_timer(id, flags & IORING_TIMEOUT_ABS != 0);
     Outcome::Armed
@@ -293,10 +302,16 @@ fn expire_link(core: &mut Core, id: RequestId) {
     core.complete(id, result);
 }
 
+/// Something is set in the part of the SQE that no timeout reads.
+fn has_unused(sqe: &Sqe) -> bool {
+    sqe.addr3 != 0 || sqe.pad != 0
+}
+
 fn prep_remove(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let request = &mut core.requests[id];
     let sqe = request.sqe;
-    if request.flags.has(Flags::FIXED_FILE) || sqe.buf_index != 0 || sqe.len != 0 || sqe.file_index != 0 {
+    let unused = sqe.buf_index != 0 || sqe.len != 0 || sqe.file_index != 0 || has_unused(&sqe);
+    if request.flags.has(Flags::FIXED_FILE) || unused {
         return Err(Errno::EINVAL);
     }
     let flags = sqe.op_flags;

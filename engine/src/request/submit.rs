@@ -2,15 +2,17 @@
 
 use core::sync::atomic::Ordering;
 
+use linux_raw_sys::general::{F_GETFL, O_PATH};
 use linux_raw_sys::io_uring::{IORING_SETUP_IOPOLL, IORING_SETUP_SUBMIT_ALL};
 
-use super::{FileHold, Flags, Phase, RequestId};
+use super::{FileHold, Flags, Phase, Request, RequestId};
 use crate::door;
 use crate::driver::work::Work;
 use crate::errno::Errno;
 use crate::memory::{KNOWN_SQE_FLAGS, Sqe};
 use crate::ops::{Caps, Outcome};
 use crate::ring::{Chain, Core};
+use crate::sys;
 
 impl Core {
     /// Takes up to `wanted` SQEs and issues them. Returns how many it took.
@@ -20,6 +22,7 @@ impl Core {
     pub fn submit(&mut self, wanted: u32) -> Result<u32, Errno> {
         let available = wanted.min(self.sq_pending());
         let mut taken = 0;
+        self.timeouts.batch = Some(self.cq_tail);
         while taken < available {
             let position = self.sq_head;
             let Some(sqe) = self.memory.sqe(position) else {
@@ -29,7 +32,10 @@ impl Core {
             };
             let id = match self.requests.insert(sqe) {
                 Ok(id) => id,
-                Err(errno) if taken == 0 => return Err(errno),
+                Err(errno) if taken == 0 => {
+                    self.timeouts.batch = None;
+                    return Err(errno);
+                }
                 Err(_) => break,
             };
             self.sq_head = position.wrapping_add(1);
@@ -48,6 +54,7 @@ impl Core {
         if let Some(chain) = self.chain.take() {
             self.queue(chain.head);
         }
+        self.timeouts.batch = None;
         // Release pairs with the program's acquire load of the head: it may overwrite these SQEs now.
         self.memory.header().sq_head.store(self.sq_head, Ordering::Release);
     }
@@ -199,7 +206,7 @@ impl Core {
         match outcome {
             Outcome::Complete(result) => {
                 let request = &mut self.requests[id];
-                if request.op.caps.has(Caps::SPARES_LINKS) {
+                if request.op.caps.has(Caps::SPARES_LINKS) && !had_no_file(request, result) {
                     request.flags.set(Flags::NEVER_FAILS);
                 }
                 self.complete(id, result);
@@ -276,4 +283,14 @@ impl Core {
         self.requests[id].phase = Phase::Ready;
         self.ready.push_back(id);
     }
+}
+
+/// Did an attempt fail because its descriptor is none, or one that nothing can be done with?
+fn had_no_file(request: &Request, result: i32) -> bool {
+    if result == Errno::ENOTSOCK.negated() {
+        return true;
+    }
+    result == Errno::EBADF.negated()
+        && request.op.caps.has(Caps::FILE)
+        && sys::fcntl(request.file.fd(), F_GETFL, 0).map_or(true, |flags| flags as u32 & O_PATH != 0)
 }

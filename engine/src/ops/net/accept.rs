@@ -79,7 +79,8 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
 
 /// No connection, or one for which there was no slot.
 fn lost(core: &mut Core, id: RequestId, fd: Fd, errno: Errno) -> Outcome {
-    if core.requests[id].sqe.file_index != 0 {
+    let listens = sys::socket_option(fd, SO_ACCEPTCONN).is_ok_and(|listens| listens != 0);
+    if core.requests[id].sqe.file_index != 0 && listens {
         tell_of_others(core, id, fd);
     }
     errno.into()

@@ -145,12 +145,29 @@ fn read_vectors(header: &msghdr, selects: bool) -> Result<Vec<IoVector>, Errno> 
     if header.msg_iovlen > if selects { 1 } else { MOST_VECTORS } {
         return Err(if selects { Errno::EINVAL } else { Errno::EMSGSIZE });
     }
+    if !selects {
+        return import_vectors(header.msg_iov as u64, header.msg_iovlen);
+    }
     let vectors: Vec<IoVector> = user::read_many(header.msg_iov as u64, header.msg_iovlen)?;
     if vectors.iter().any(|vector| (vector.length as i64) < 0) {
         return Err(Errno::EINVAL);
     }
-    if !selects && vectors.iter().any(|vector| (vector.base as i64) < 0) {
-        return Err(Errno::EFAULT);
-    }
     Ok(vectors)
+}
+
+/// Copies a vector of the program and checks what it names.
+///
+/// # Errors
+/// `EINVAL` where it is too long or a length is negative, `EFAULT` where it or its memory cannot be.
+pub fn import_vectors(address: u64, count: usize) -> Result<Vec<IoVector>, Errno> {
+    if count > MOST_VECTORS {
+        return Err(Errno::EINVAL);
+    }
+    let vectors: Vec<IoVector> = user::read_many(address, count)?;
+    if vectors.iter().any(|vector| (vector.length as i64) < 0) {
+        return Err(Errno::EINVAL);
+    }
+    let impossible =
+        |vector: &IoVector| vector.base.checked_add(vector.length).is_none_or(|end| end > i64::MAX as u64);
+    if vectors.iter().any(impossible) { Err(Errno::EFAULT) } else { Ok(vectors) }
 }

@@ -16,7 +16,7 @@ use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
 use crate::request::{Flags, RequestId};
 use crate::resources::kbuf::{MAX_TRANSFER, Span};
 use crate::ring::Core;
-use crate::sys::Fd;
+use crate::sys::{self, Fd};
 use crate::user::IoVector;
 
 /// `IORING_OP_RECV`.
@@ -298,15 +298,23 @@ fn emptied(core: &mut Core, fd: Fd, count: usize, attempt: &Attempt, flags: u32)
     core.readiness.came_short(fd)
 }
 
+/// Has the peer of a TCP socket said that it sends no more?
+fn shows_end(core: &mut Core, fd: Fd) -> bool {
+    if core.readiness.is_registered(fd) || core.readiness.socket_kind(fd) != SocketKind::Tcp {
+        return core.readiness.shows(fd, EPOLLRDHUP);
+    }
+    sys::poll_now(fd, EPOLLRDHUP).is_ok_and(|events| events & EPOLLRDHUP != 0)
+}
+
 /// `IORING_CQE_F_SOCK_NONEMPTY` where a stream holds more, or has come to its end.
 fn more_waits(core: &mut Core, fd: Fd, count: usize, asked: usize) -> u32 {
-    let at_end = count == 0 && asked > 0 || core.readiness.shows(fd, EPOLLRDHUP);
+    let at_end = count == 0 && asked > 0 || shows_end(core, fd);
     if count < asked && !at_end {
         return 0;
     }
     let more = match core.readiness.socket_kind(fd) {
         SocketKind::Tcp => at_end || calls::unread(fd).is_ok_and(|unread| unread > 0),
-        SocketKind::UnixStream => count > 0 && calls::unread(fd).is_ok_and(|unread| unread > 0),
+        SocketKind::UnixStream => calls::unread(fd).is_ok_and(|unread| unread > 0),
         SocketKind::Other => false,
     };
     if more { IORING_CQE_F_SOCK_NONEMPTY } else { 0 }

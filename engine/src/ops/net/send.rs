@@ -7,7 +7,7 @@ use linux_raw_sys::io_uring::{IORING_RECVSEND_BUNDLE, IORING_RECVSEND_POLL_FIRST
 use linux_raw_sys::net::{MSG_NOSIGNAL, MSG_WAITALL};
 
 use super::address::Address;
-use super::message::Message;
+use super::message::{Message, import_vectors};
 use super::{Data, Transfer, bundles, calls, ended, failed, is_retried, polls_first, start};
 use crate::errno::Errno;
 use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
@@ -36,6 +36,9 @@ pub const SEND: Op = Op::new(
 ])
 .failed(failed);
 
+/// `IORING_SEND_VECTORIZED`: the address is that of a vector.
+const SEND_VECTORIZED: u16 = 1 << 5;
+
 /// `IORING_OP_SENDMSG`.
 pub const SENDMSG: Op =
     Op::new(Code::IORING_OP_SENDMSG, "SENDMSG", Caps::FILE.with(Caps::IOPRIO), prep_message, issue_message)
@@ -49,16 +52,21 @@ fn prep_send(core: &mut Core, id: RequestId) -> Result<(), Errno> {
         return Err(Errno::EINVAL);
     }
     let bundle = u32::from(sqe.ioprio) & IORING_RECVSEND_BUNDLE;
-    check(sqe.len, sqe.ioprio & !(bundle as u16))?;
+    check(sqe.len, sqe.ioprio & !(bundle as u16 | SEND_VECTORIZED))?;
     if bundle != 0 && !request.flags.has(Flags::BUFFER_SELECT) {
         return Err(Errno::EINVAL);
     }
+    let vectorized = sqe.ioprio & SEND_VECTORIZED != 0;
     let progress = start(request, if bundle != 0 { MSG_NOSIGNAL | MSG_WAITALL } else { MSG_NOSIGNAL });
     let to = if sqe.off == 0 { None } else { Some(Address::read(sqe.off, i64::from(sqe.addr_len()))?) };
-    if !request.flags.has(Flags::BUFFER_SELECT) && (sqe.addr as i64) < 0 {
+    let selects = request.flags.has(Flags::BUFFER_SELECT);
+    if !selects && (sqe.addr as i64) < 0 {
         return Err(Errno::EFAULT);
     }
-    request.data = OpData::Net(if bundle != 0 {
+    request.data = OpData::Net(if vectorized && !selects {
+        let vectors = import_vectors(sqe.addr, sqe.len as usize)?;
+        Data::Message(Box::new(Message { vectors, ..Message::of_bundle(progress, to) }))
+    } else if bundle != 0 {
         Data::Message(Box::new(Message::of_bundle(progress, to)))
     } else {
         Data::Transfer(Transfer { progress, length: sqe.len, address: sqe.addr, to })
@@ -79,7 +87,7 @@ fn prep_message(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     if sqe.off != 0 || sqe.file_index != 0 {
         return Err(Errno::EINVAL);
     }
-    check(sqe.len, sqe.ioprio)?;
+    check(sqe.len, sqe.ioprio & !SEND_VECTORIZED)?;
     let progress = start(request, MSG_NOSIGNAL);
     let mut message = Message::read(sqe.addr, false, progress)?;
     message.read_address()?;
@@ -91,6 +99,9 @@ fn issue_send(core: &mut Core, id: RequestId) -> Outcome {
     let fd = core.requests[id].file.fd();
     if polls_first(core, id, fd, EPOLLOUT) {
         return Outcome::Wait(EPOLLOUT);
+    }
+    if matches!(core.requests[id].data, OpData::Net(Data::Message(_))) && !bundles(&core.requests[id]) {
+        return send_message(core, id, fd);
     }
     if bundles(&core.requests[id]) {
         return issue_bundles(core, id, fd);
