@@ -41,6 +41,11 @@ pub(crate) fn work_ends() {
     WORKING.fetch_sub(1, Ordering::Relaxed);
 }
 
+/// Is there any such work?
+pub(crate) fn has_work() -> bool {
+    WORKING.load(Ordering::Relaxed) > 0
+}
+
 /// A child between `vfork` and `exec` runs in its parent's memory: what it closes stays open here.
 fn is_this_process() -> bool {
     PROCESS.load(Ordering::Relaxed) == sys::getpid()
@@ -77,7 +82,7 @@ pub fn is_ring(fd: Fd) -> bool {
 /// Any descriptor may be named: kept readiness registrations end, a ring loses one reference.
 pub fn closed(fd: Fd) {
     registry::forget_note(fd);
-    if !registry::is_ring(fd) && !registry::has_interest(fd) && WORKING.load(Ordering::Relaxed) == 0 {
+    if !registry::is_ring(fd) && !registry::has_interest(fd) && !has_work() {
         return;
     }
     if !is_this_process() {

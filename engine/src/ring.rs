@@ -6,6 +6,7 @@
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::driver::aio::Aio;
@@ -94,6 +95,8 @@ pub struct Core {
     pub ready: VecDeque<RequestId>,
     /// Blocking work that the caller is to do, or to hand to workers.
     pub work: VecDeque<Work>,
+    /// What the caller takes of it at once; empty but for its room.
+    pub batch: Vec<Work>,
     /// O_DIRECT transfers that the kernel does.
     pub aio: Aio,
     /// Blocking work out with workers, or with the kernel.

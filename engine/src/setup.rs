@@ -1,6 +1,7 @@
 //! `io_uring_setup(2)`.
 
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use linux_raw_sys::io_uring::*;
@@ -169,6 +170,7 @@ fn new_core(ring: &'static Ring, serial: u64, memory: RingMemory, setup_flags: u
         drain_disabled: false,
         ready: VecDeque::new(),
         work: VecDeque::new(),
+        batch: Vec::new(),
         aio: Aio::default(),
         working: 0,
         finished: VecDeque::new(),

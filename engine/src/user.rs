@@ -1,6 +1,7 @@
 //! Memory that the program names: it may not be there, and then the answer is `EFAULT`, never a fault.
 
 use alloc::vec::Vec;
+use core::ffi::CStr;
 use core::mem::MaybeUninit;
 
 use crate::errno::Errno;
@@ -162,10 +163,10 @@ impl Path {
             }
             let mut piece = [0u8; PIECE];
             read_bytes(at, &mut piece[..length])?;
-            let end = piece[..length].iter().position(|&byte| byte == 0);
-            let taken = end.map_or(length, |end| end + 1);
-            bytes.try_reserve_exact(taken).map_err(|_| Errno::ENOMEM)?;
-            bytes.extend_from_slice(&piece[..taken]);
+            let end = CStr::from_bytes_until_nul(&piece[..length]).ok();
+            let taken = end.map_or(&piece[..length], CStr::to_bytes_with_nul);
+            bytes.try_reserve_exact(taken.len()).map_err(|_| Errno::ENOMEM)?;
+            bytes.extend_from_slice(taken);
             if end.is_some() {
                 return Ok(Path { bytes });
             }

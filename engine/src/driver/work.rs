@@ -1,12 +1,13 @@
 //! Blocking attempts: what the caller does itself, what goes to workers, how results come back.
 //!
 //! A cross-core wake-up costs 40 us, a cached `statx` 0.8 us. So the caller runs its queued work
-//! itself, and hands the rest to workers as soon as one piece proves slow, or may take for ever.
+//! itself, and hands the rest to workers as soon as it proves slow, or may take for ever.
 //!
 //! While somebody works on a request, everything the attempt needs is in its [`Work`], the
 //! operation's data included; the request itself stays under the ring's lock for others to look at.
 
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 
 use crate::door;
 use crate::errno::Errno;
@@ -19,8 +20,15 @@ use crate::sys::{self, Fd};
 use super::aio::Command;
 use super::pool;
 
-/// What proves an attempt slow, in microseconds.
+/// What makes an attempt slow, in microseconds. One alone may have been preempted; two in a row prove
+/// that the work is.
 const SLOW_US: u64 = 20;
+
+/// What proves an attempt slow by itself.
+const VERY_SLOW_US: u64 = 200;
+
+/// Pieces that the caller does between two looks at the ring.
+const PIECES: usize = 16;
 
 /// One blocking attempt.
 pub struct Work {
@@ -40,6 +48,9 @@ pub struct Work {
     pub long: bool,
     /// It was given a descriptor of the program, which must not be closed under it.
     exposed: bool,
+    /// Nothing but its own attempt has to be minded: it needs no file of the program, no order, no
+    /// other thread.
+    light: bool,
     /// An O_DIRECT transfer, which the kernel can do while nobody waits.
     pub direct: Option<Command>,
     /// Work with the same non-zero hash is done one after the other.
@@ -61,6 +72,7 @@ impl Work {
         request.flags.clear(Flags::DIRECT);
         core.aio.queued += usize::from(direct.is_some());
         let exposed = matches!(request.file, FileHold::Plain(_));
+        let minded = Caps::SLOW.with(Caps::HASHED).with(Caps::POSITION);
         if exposed {
             door::work_begins();
         }
@@ -73,6 +85,7 @@ impl Work {
             data: core::mem::take(&mut request.data),
             long,
             exposed,
+            light: !exposed && !long && direct.is_none() && !request.op.caps.has(minded),
             direct,
             hash: 0,
             run: request.op.block.unwrap_or(|_| Err(Errno::EOPNOTSUPP)),
@@ -113,14 +126,19 @@ impl Core {
     /// Ends requests whose work is done.
     pub fn run_finished(&mut self) {
         while let Some(mut work) = self.finished.pop_front() {
-            let Some(request) = self.requests.get_mut(work.id) else { continue };
-            debug_assert!(request.phase == Phase::Working, "work is done once");
-            request.data = core::mem::take(&mut work.data);
-            request.phase = Phase::Prepared;
-            let finish = request.op.finish;
-            let outcome = finish(self, work.id, work.result);
-            self.settle(work.id, outcome);
+            self.conclude(&mut work);
         }
+    }
+
+    /// Ends the request whose work is done.
+    fn conclude(&mut self, work: &mut Work) {
+        let Some(request) = self.requests.get_mut(work.id) else { return };
+        debug_assert!(request.phase == Phase::Working, "work is done once");
+        request.data = core::mem::take(&mut work.data);
+        request.phase = Phase::Prepared;
+        let finish = request.op.finish;
+        let outcome = finish(self, work.id, work.result);
+        self.settle(work.id, outcome);
     }
 
     /// Gives all queued work to workers, as far as there are any to be had.
@@ -185,9 +203,13 @@ impl Core {
 
     /// The program is about to close `fd`: queued work on it keeps the file.
     pub(super) fn keep_files_of_work(&mut self, fd: Fd) {
+        if self.work.is_empty() || !door::has_work() {
+            return;
+        }
         let mut queue = core::mem::take(&mut self.work);
         for work in &mut queue {
-            if self.requests[work.id].file == FileHold::Plain(fd)
+            if work.exposed
+                && work.fd == fd
                 && let Err(errno) = self.own_file(work)
             {
                 work.run = |_| Err(Errno::EBADF);
@@ -250,30 +272,90 @@ pub fn take<T>(queue: &mut VecDeque<T>, fits: impl Fn(&T) -> bool) -> Option<T> 
     queue.remove(index)
 }
 
-/// The caller's share: does queued work, until the queue is empty or one piece proved slow; then the
-/// rest goes to workers. `waits`: the caller will wait for completions anyway. Returns false where the ring was closed meanwhile.
+/// The caller's share: does queued work, until the queue is empty or the work proved slow; then the
+/// rest goes to workers. `waits`: the caller will wait for completions anyway. Returns false where the
+/// ring was closed meanwhile.
 pub fn run_by_caller(guard: &mut CoreGuard<'_>, serial: u64, waits: bool) -> bool {
+    let mut slow_before = false;
     loop {
         let Some(core) = live(guard, serial) else { return false };
         core.submit_direct(waits);
-        let direct = core.work.front().is_some_and(|work| work.direct.is_some());
-        let Some(mut work) = core.next_work() else { return true };
-        if work.long || direct && !waits || core.must_hand_over(&work) {
-            match core.hand_over_one(work) {
-                Ok(()) => continue,
-                Err(back) => work = back,
-            }
-        }
-        core.working += 1;
-        let started = sys::ticks();
-        guard.unlocked(|| work.run());
-        let slow = sys::ticks().wrapping_sub(started) > SLOW_US * sys::ticks_per_us();
+        let Some(mut batch) = core.take_batch(waits) else { return true };
+        let (done, slow) = guard.unlocked(|| run_batch(&mut batch, &mut slow_before));
         let Some(core) = live(guard, serial) else { return false };
-        core.finish(work);
+        core.give_batch_back(batch, done, waits);
         if slow {
             core.hand_over();
             return true;
         }
+    }
+}
+
+/// Does one piece after the other, until one proves that the work is slow. Returns how many it did,
+/// and whether it stopped.
+fn run_batch(batch: &mut [Work], slow_before: &mut bool) -> (usize, bool) {
+    let mut started = sys::ticks();
+    for (index, work) in batch.iter_mut().enumerate() {
+        work.run();
+        let ended = sys::ticks();
+        let took = ended.wrapping_sub(started);
+        started = ended;
+        let slow = took > SLOW_US * sys::ticks_per_us();
+        let proven = slow && (*slow_before || took > VERY_SLOW_US * sys::ticks_per_us());
+        *slow_before = slow;
+        if proven {
+            return (index + 1, true);
+        }
+    }
+    (batch.len(), false)
+}
+
+impl Core {
+    /// The pieces that the caller does next, counted as worked on; `None` where there are none. What
+    /// is for workers goes to them.
+    fn take_batch(&mut self, waits: bool) -> Option<Vec<Work>> {
+        let mut batch = core::mem::take(&mut self.batch);
+        loop {
+            let Some(first) = self.work.front() else {
+                self.batch = batch;
+                return None;
+            };
+            if first.light {
+                let count = self.work.iter().take(PIECES).take_while(|work| work.light).count();
+                batch.extend(self.work.drain(..count));
+                break;
+            }
+            let direct = first.direct.is_some();
+            let mut work = self.next_work()?;
+            if work.long || direct && !waits || self.must_hand_over(&work) {
+                match self.hand_over_one(work) {
+                    Ok(()) => continue,
+                    Err(back) => work = back,
+                }
+            }
+            batch.push(work);
+            break;
+        }
+        self.working += batch.len();
+        Some(batch)
+    }
+
+    /// Ends what was `done` of a batch; the rest is to be done before what is queued.
+    fn give_batch_back(&mut self, mut batch: Vec<Work>, done: usize, waits: bool) {
+        self.working -= batch.len();
+        for work in batch.drain(done..).rev() {
+            self.work.push_front(work);
+        }
+        // Who observes a ring that defers is told by way of the queue.
+        let observed = self.external.eventfd.is_some() || self.external.readiness_fd.is_some();
+        if self.defers() && (observed || !waits) {
+            self.working += done;
+            batch.drain(..).for_each(|work| self.finish(work));
+        } else {
+            batch.iter_mut().for_each(|work| self.conclude(work));
+            batch.clear();
+        }
+        self.batch = batch;
     }
 }
 
