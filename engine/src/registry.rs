@@ -158,6 +158,11 @@ pub fn renewals(fd: Fd) -> u32 {
     slot(fd).map_or(0, |slot| slot.renewals.load(Ordering::Relaxed))
 }
 
+/// The counter behind [`renewals`], for a ring that keeps something about `fd`.
+pub fn renewal_counter(fd: Fd) -> Option<&'static AtomicU32> {
+    slot(fd).map(|slot| &slot.renewals)
+}
+
 /// Does any ring keep something about `fd`?
 pub fn has_interest(fd: Fd) -> bool {
     slot(fd).is_some_and(|slot| slot.interest.load(Ordering::Relaxed) > 0)

@@ -174,18 +174,16 @@ impl Core {
     /// # Errors
     /// `EBADF` where a registered file is named that is not there.
     pub fn file(&mut self, id: RequestId) -> Result<Fd, Errno> {
-        let request = &self.requests[id];
+        let request = &mut self.requests[id];
         if request.file != FileHold::None {
             return Ok(request.file.fd());
         }
-        let named = request.sqe.fd;
-        let hold = if request.flags.has(Flags::FIXED_FILE) {
-            self.files.hold(named as u32)?
+        request.file = if request.flags.has(Flags::FIXED_FILE) {
+            self.files.hold(request.sqe.fd as u32)?
         } else {
-            FileHold::Plain(named)
+            FileHold::Plain(request.sqe.fd)
         };
-        self.requests[id].file = hold;
-        Ok(hold.fd())
+        Ok(request.file.fd())
     }
 
     /// SQEs that the program has published and the engine has not taken, as far as they can be.

@@ -11,6 +11,7 @@
 //! ready bits alone are looked at once more by the reactor's next ticks ([`Core::recheck`]).
 
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use linux_raw_sys::general::{
     EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLMSG, EPOLLOUT,
@@ -109,6 +110,8 @@ struct Entry {
     rechecked: bool,
     /// [`registry::renewals`] of the number when it was registered.
     renewals: u32,
+    /// What they are now.
+    renewals_now: Option<&'static AtomicU32>,
     kind: Option<SocketKind>,
     registered: bool,
     ready: u32,
@@ -121,6 +124,14 @@ struct Waiter {
     events: u32,
     /// The registration was for its file after it began to wait, if not later.
     verified: bool,
+}
+
+impl Entry {
+    /// Is it registered, for the file that has the number now, as far as the engine was told?
+    fn is_current(&self) -> bool {
+        let now = self.renewals_now.map_or(0, |counter| counter.load(Ordering::Relaxed));
+        self.registered && self.renewals == now
+    }
 }
 
 impl Readiness {
@@ -180,6 +191,7 @@ impl Readiness {
                 armed: 0,
                 rechecked: false,
                 renewals: 0,
+                renewals_now: None,
                 kind: None,
                 registered: false,
                 ready: 0,
@@ -192,6 +204,7 @@ impl Readiness {
         entry.fd = fd;
         entry.rechecked = false;
         entry.renewals = registry::renewals(fd);
+        entry.renewals_now = registry::renewal_counter(fd);
         entry.registered = false;
         entry.ready = 0;
         entry.idle_events = 0;
@@ -230,7 +243,13 @@ impl Readiness {
     /// The entry of a number that is still the same file's, as far as the engine was told.
     fn current(&self, fd: Fd) -> Option<&Entry> {
         let entry = &self.entries[self.find(fd)? as usize];
-        (entry.registered && entry.renewals == registry::renewals(fd)).then_some(entry)
+        entry.is_current().then_some(entry)
+    }
+
+    fn current_mut(&mut self, fd: Fd) -> Option<&mut Entry> {
+        let index = self.find(fd)?;
+        let entry = &mut self.entries[index as usize];
+        entry.is_current().then_some(entry)
     }
 
     /// Is it worth trying an operation on `fd` that needs one of `events`? Not where epoll would
@@ -250,11 +269,11 @@ impl Readiness {
     /// vain: a TCP stream, unless something stands behind the data (urgent data stop a read, and an
     /// end or an error makes no event of its own any more).
     pub fn came_short(&mut self, fd: Fd) -> bool {
-        let emptied = self.is_registered(fd)
-            && self.socket_kind(fd) == SocketKind::Tcp
-            && !self.shows(fd, STICKY | EPOLLPRI);
+        let Some(entry) = self.current_mut(fd) else { return false };
+        let kind = *entry.kind.get_or_insert_with(|| SocketKind::of(fd));
+        let emptied = kind == SocketKind::Tcp && entry.ready & (STICKY | EPOLLPRI) == 0;
         if emptied {
-            self.drained(fd, EPOLLIN);
+            entry.ready &= !EPOLLIN;
         }
         emptied
     }
@@ -359,8 +378,10 @@ impl Core {
     /// whether its registration was there before.
     fn listen(&mut self, id: RequestId, events: u32) -> Result<(u32, bool), Errno> {
         let fd = self.requests[id].file.fd();
-        let kept = self.readiness.is_registered(fd);
-        let index = self.watch(fd)?;
+        let (index, kept) = match self.readiness.find(fd) {
+            Some(index) if self.readiness.entries[index as usize].is_current() => (index, true),
+            _ => (self.watch(fd)?, false),
+        };
         let entry = &mut self.readiness.entries[index as usize];
         entry.waiters.push(Waiter { id, events: events | EPOLLERR | EPOLLHUP, verified: !kept });
         self.readiness.waiting += 1;
@@ -413,23 +434,21 @@ impl Core {
     fn wake_waiters(&mut self, index: u32, bits: u32) {
         // A peer that hung up is worth a read attempt.
         let effective = if bits & (EPOLLRDHUP | EPOLLERR | EPOLLHUP) != 0 { bits | EPOLLIN } else { bits };
-        let waiters = core::mem::take(&mut self.readiness.entries[index as usize].waiters);
-        let mut kept = Vec::new();
-        for waiter in waiters {
+        let Core { readiness, requests, ready, .. } = self;
+        let Readiness { entries, waiting, .. } = readiness;
+        entries[index as usize].waiters.retain(|waiter| {
             if waiter.events & effective == 0 {
-                kept.push(waiter);
-                continue;
+                return true;
             }
-            self.readiness.waiting -= 1;
-            let request = &mut self.requests[waiter.id];
+            *waiting -= 1;
+            let request = &mut requests[waiter.id];
             debug_assert!(request.phase == Phase::Waiting, "only waiting requests have waiters");
             request.events |= bits;
             request.flags.set(Flags::WOKEN);
-            self.make_ready(waiter.id);
-        }
-        if !kept.is_empty() {
-            self.readiness.entries[index as usize].waiters = kept;
-        }
+            request.phase = Phase::Ready;
+            ready.push_back(waiter.id);
+            false
+        });
     }
 
     /// Nobody waited. A program may have left io_uring alone for this descriptor: do not let it wake

@@ -42,12 +42,13 @@ pub struct Timers {
     queues: [BTreeMap<(u64, u64), RequestId>; 3],
     keys: Vec<Option<(RequestId, Clock, u64, u64)>>,
     sequence: u64,
+    armed: usize,
 }
 
 impl Timers {
     /// None armed?
     pub fn is_empty(&self) -> bool {
-        self.queues.iter().all(BTreeMap::is_empty)
+        self.armed == 0
     }
 
     /// Arms `id` to expire when `clock` shows `deadline_ns`. It must not be armed.
@@ -58,6 +59,7 @@ impl Timers {
         }
         debug_assert!(self.keys[index].is_none(), "armed once");
         self.sequence += 1;
+        self.armed += 1;
         self.keys[index] = Some((id, clock, deadline_ns, self.sequence));
         self.queues[clock as usize].insert((deadline_ns, self.sequence), id);
     }
@@ -71,6 +73,7 @@ impl Timers {
             return false;
         }
         self.keys[id.index as usize] = None;
+        self.armed -= 1;
         self.queues[clock as usize].remove(&(deadline_ns, sequence)).is_some()
     }
 
@@ -86,6 +89,9 @@ impl Timers {
 
     /// Takes one that is due.
     fn pop_due(&mut self) -> Option<RequestId> {
+        if self.is_empty() {
+            return None;
+        }
         for clock in CLOCKS {
             let Some((&(deadline_ns, _), &id)) = self.queues[clock as usize].first_key_value() else {
                 continue;
@@ -100,6 +106,9 @@ impl Timers {
 
     /// How long until the next is due, in nanoseconds.
     pub fn next_ns(&self) -> Option<u64> {
+        if self.is_empty() {
+            return None;
+        }
         CLOCKS
             .iter()
             .filter_map(|&clock| {

@@ -36,7 +36,11 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 }
 
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
-    let sqe = core.requests[id].sqe;
+    let sqe = &core.requests[id].sqe;
+    if sqe.op_flags == 0 {
+        return Outcome::Complete(0);
+    }
+    let sqe = *sqe;
     if sqe.op_flags & IORING_NOP_FILE != 0 {
         let fd = match core.file(id) {
             Ok(fd) => fd,

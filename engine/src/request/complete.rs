@@ -18,23 +18,22 @@ impl Core {
 
     /// Ends a request with `result`: posts its CQE, starts or fails what is linked behind it.
     pub fn complete(&mut self, id: RequestId, result: i32) {
-        if result < 0 && !self.requests[id].flags.has(Flags::NEVER_FAILS) {
-            self.fail(id);
-        }
-        let result = if result < 0 {
-            let request = &self.requests[id];
-            (request.op.failed)(request, result)
+        let result = if result < 0 { self.failed(id, result) } else { result };
+        let mut request = &mut self.requests[id];
+        let holds = request.holds();
+        if holds {
+            // No duplicate outlives the completion; but what is announced when its last request has let
+            // go of it, is announced after that request.
+            if let FileHold::Owned(fd) = request.file {
+                request.file = FileHold::None;
+                self.close_own(fd);
+            }
+            self.settle_buffer(id, result);
+            request = &mut self.requests[id];
         } else {
-            result
-        };
-        // No duplicate outlives the completion; but what is announced when its last request has let go
-        // of it, is announced after that request.
-        if let FileHold::Owned(fd) = self.requests[id].file {
-            self.requests[id].file = FileHold::None;
-            self.close_own(fd);
+            request.file = FileHold::None;
         }
-        self.settle_buffer(id, result);
-        let request = &self.requests[id];
+        let linked = request.link.is_some() || request.partner.is_some();
         if !request.flags.has(Flags::CQE_SKIP) {
             let cqe = Cqe {
                 user_data: request.sqe.user_data,
@@ -44,14 +43,25 @@ impl Core {
             };
             self.post(cqe);
         }
-        self.release_file(id);
-        if self.requests[id].link.is_some() || self.requests[id].partner.is_some() {
+        if holds {
+            self.release_file(id);
+        }
+        if linked {
             self.end_link(id);
         }
         self.requests.remove(id);
         if !self.deferred.is_empty() {
             self.run_deferred();
         }
+    }
+
+    /// What the CQE of a request says that failed with `result`.
+    fn failed(&mut self, id: RequestId, result: i32) -> i32 {
+        if !self.requests[id].flags.has(Flags::NEVER_FAILS) {
+            self.fail(id);
+        }
+        let request = &self.requests[id];
+        (request.op.failed)(request, result)
     }
 
     /// Posts a CQE of a request that goes on (multishot). False where it could not be delivered in

@@ -182,3 +182,12 @@ pub struct Request {
     pub data: OpData,
     pub(crate) generation: u32,
 }
+
+impl Request {
+    /// Has it anything to give back when it ends: a file of the engine's, a buffer?
+    fn holds(&self) -> bool {
+        matches!(self.file, FileHold::Owned(_) | FileHold::Fixed(..))
+            || self.registered_buffer.is_some()
+            || self.buffer.is_some()
+    }
+}

@@ -81,14 +81,15 @@ impl Slab {
 
     /// The request, if it still lives.
     pub fn get(&self, id: RequestId) -> Option<&Request> {
-        let slot = self.slots.get(id.index as usize)?;
-        (slot.live && slot.request.generation == id.generation).then_some(&slot.request)
+        // A free slot has a generation that no id was given yet.
+        let request = &self.slots.get(id.index as usize)?.request;
+        (request.generation == id.generation).then_some(request)
     }
 
     /// The request, if it still lives.
     pub fn get_mut(&mut self, id: RequestId) -> Option<&mut Request> {
-        let slot = self.slots.get_mut(id.index as usize)?;
-        (slot.live && slot.request.generation == id.generation).then_some(&mut slot.request)
+        let request = &mut self.slots.get_mut(id.index as usize)?.request;
+        (request.generation == id.generation).then_some(request)
     }
 
     /// All that live.

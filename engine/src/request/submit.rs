@@ -72,7 +72,7 @@ impl Core {
                 self.fail_early(chain.head, Errno::ECANCELED);
             }
         }
-        let links = self.requests[id].flags.links();
+        let links = Flags::of_sqe(sqe.flags).links();
         match (&mut self.chain, links) {
             (Some(chain), _) => {
                 let (head, last) = (chain.head, chain.last);
@@ -167,6 +167,7 @@ impl Core {
     /// The first attempt.
     pub(super) fn start(&mut self, id: RequestId) {
         let request = &self.requests[id];
+        let has_timeout = request.flags.has(Flags::ARM_LINK_TIMEOUT);
         if request.flags.has(Flags::ASYNC) && request.op.caps.has(Caps::ASYNC_BLOCKS) {
             let outcome = match self.file_if_needed(id) {
                 Ok(()) => Outcome::Block,
@@ -176,7 +177,8 @@ impl Core {
         } else {
             self.issue(id);
         }
-        if let Some(request) = self.requests.get(id)
+        if has_timeout
+            && let Some(request) = self.requests.get(id)
             && request.flags.has(Flags::ARM_LINK_TIMEOUT)
         {
             self.arm_link_timeout(id);
@@ -189,15 +191,17 @@ impl Core {
 
     /// One attempt that does not block, and what follows from it.
     pub fn issue(&mut self, id: RequestId) {
-        if let Err(errno) = self.file_if_needed(id) {
-            return self.complete(id, errno.negated());
+        let op = self.requests[id].op;
+        if op.caps.has(Caps::FILE) {
+            if let Err(errno) = self.file(id) {
+                return self.complete(id, errno.negated());
+            }
+            if self.is(IORING_SETUP_IOPOLL) && !op.caps.has(Caps::UNPOLLED) {
+                // What the kernel answers for a file whose driver cannot be polled: here none can.
+                return self.complete(id, Errno::EOPNOTSUPP.negated());
+            }
         }
-        let caps = self.requests[id].op.caps;
-        if self.is(IORING_SETUP_IOPOLL) && caps.has(Caps::FILE) && !caps.has(Caps::UNPOLLED) {
-            // What the kernel answers for a file whose driver cannot be polled: here none can.
-            return self.complete(id, Errno::EOPNOTSUPP.negated());
-        }
-        let outcome = (self.requests[id].op.issue)(self, id);
+        let outcome = (op.issue)(self, id);
         self.settle(id, outcome);
     }
 

@@ -122,8 +122,7 @@ fn start(request: &mut Request, extra: u32) -> Progress {
 
 /// Is it the request's wish, and still ahead of it, to wait for readiness before the first attempt?
 /// A descriptor that is known to be ready need not be waited for.
-fn polls_first(core: &Core, id: RequestId, fd: Fd, events: u32) -> bool {
-    let request = &core.requests[id];
+fn polls_first(core: &Core, request: &Request, fd: Fd, events: u32) -> bool {
     u32::from(request.sqe.ioprio) & IORING_RECVSEND_POLL_FIRST != 0
         && !request.flags.has(Flags::WOKEN)
         && (request.flags.has(Flags::NOWAIT)
@@ -132,8 +131,8 @@ fn polls_first(core: &Core, id: RequestId, fd: Fd, events: u32) -> bool {
 }
 
 /// Is there nothing to receive, as far as is known?
-fn is_idle(core: &Core, id: RequestId, fd: Fd) -> bool {
-    !core.requests[id].flags.has(Flags::NOWAIT) && !core.readiness.worth_trying(fd, EPOLLIN)
+fn is_idle(core: &Core, request: &Request, fd: Fd) -> bool {
+    !request.flags.has(Flags::NOWAIT) && !core.readiness.worth_trying(fd, EPOLLIN)
 }
 
 /// A socket whose partial transfers are gone on with when all was asked for (`MSG_WAITALL`).

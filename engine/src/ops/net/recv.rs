@@ -13,7 +13,7 @@ use super::{
 use crate::driver::readiness::SocketKind;
 use crate::errno::Errno;
 use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
-use crate::request::{Flags, RequestId};
+use crate::request::{Flags, Request, RequestId};
 use crate::resources::kbuf::{MAX_TRANSFER, Span};
 use crate::ring::Core;
 use crate::sys::{self, Fd};
@@ -75,7 +75,8 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
         return outcome;
     }
     loop {
-        let attempt = if bundles(&core.requests[id]) && core.requests[id].buffer.is_none() {
+        let request = &core.requests[id];
+        let attempt = if bundles(request) && request.buffer.is_none() {
             receive_bundle(core, id, fd)
         } else {
             receive(core, id, fd)
@@ -138,15 +139,15 @@ fn receive_bundle(core: &mut Core, id: RequestId, fd: Fd) -> Result<Attempt, Err
 
 /// What to do instead of an attempt, where one would be in vain.
 pub fn before(core: &mut Core, id: RequestId, fd: Fd) -> Option<Outcome> {
-    let wait = Outcome::Wait(events(core, id));
-    if polls_first(core, id, fd, EPOLLIN) {
-        return Some(wait);
+    let request = &core.requests[id];
+    if polls_first(core, request, fd, EPOLLIN) {
+        return Some(Outcome::Wait(events(request)));
     }
-    if !is_idle(core, id, fd) {
+    if !is_idle(core, request, fd) {
         return None;
     }
+    let wait = Outcome::Wait(events(request));
     // The kernel takes a buffer before it looks at the socket: without one the request fails.
-    let request = &core.requests[id];
     if request.flags.has(Flags::BUFFER_SELECT)
         && request.buffer.is_none()
         && let Err(errno) = core.expect_buffer(id)
@@ -157,8 +158,8 @@ pub fn before(core: &mut Core, id: RequestId, fd: Fd) -> Option<Outcome> {
 }
 
 /// What a receive waits for: the error queue has no `EPOLLIN`.
-fn events(core: &mut Core, id: RequestId) -> u32 {
-    let errors_only = core.requests[id].sqe.op_flags & MSG_ERRQUEUE != 0;
+fn events(request: &Request) -> u32 {
+    let errors_only = request.sqe.op_flags & MSG_ERRQUEUE != 0;
     if errors_only { EPOLLERR | EPOLLPRI } else { EPOLLIN }
 }
 
@@ -226,7 +227,7 @@ pub fn conclude(core: &mut Core, id: RequestId, fd: Fd, attempt: Attempt) -> Nex
         Ok(count) => count,
         Err(Errno::EAGAIN) => {
             core.return_buffer(id);
-            return Next::Outcome(Outcome::Wait(events(core, id)));
+            return Next::Outcome(Outcome::Wait(events(&core.requests[id])));
         }
         Err(errno) => {
             core.return_buffer(id);
@@ -252,9 +253,14 @@ pub fn conclude(core: &mut Core, id: RequestId, fd: Fd, attempt: Attempt) -> Nex
     }
     let more = if emptied { 0 } else { more_waits(core, fd, count, attempt.asked) };
     let flags = more | core.use_buffers(id, attempt.used, attempt.buffers);
+    let request = &mut core.requests[id];
+    if !request.flags.has(Flags::MULTISHOT) {
+        request.cqe_flags |= flags;
+        return Next::Outcome(Outcome::Complete(result));
+    }
     let request = &core.requests[id];
     let ends = count == 0 || bundles(request) && core.is_group_empty(id);
-    if request.flags.has(Flags::MULTISHOT) && !ends && core.post_more(id, result, flags) {
+    if !ends && core.post_more(id, result, flags) {
         return next_of_multishot(core, id, emptied);
     }
     core.requests[id].cqe_flags |= flags;
