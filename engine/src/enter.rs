@@ -116,18 +116,23 @@ fn submit(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter) -> Result<u32, E
     check_submitter(core)?;
     let submitted = core.submit(call.to_submit)?;
     let fetches = call.flags & IORING_ENTER_GETEVENTS != 0 && submitted == call.to_submit;
-    if !core.defers() || fetches {
+    let advances = fetches || !core.defers();
+    // The wait that follows begins with it anyway.
+    if advances && !(fetches && core.work.is_empty()) {
         core.advance();
     }
     if !core.work.is_empty() {
         work::run_by_caller(guard, serial, fetches && call.min_complete > 0);
         let core = live(guard, serial).ok_or(Errno::EBADF)?;
-        if !core.defers() || fetches {
+        if advances && !fetches {
             core.advance();
         }
         if !fetches {
             core.hand_over();
         }
+    }
+    if fetches {
+        return Ok(submitted);
     }
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
     core.notify();
@@ -149,7 +154,13 @@ fn check_submitter(core: &mut Core) -> Result<(), Errno> {
 
 fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Caller) -> Result<(), Errno> {
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
-    let limits = limits(call, caller, core.wait_clock)?;
+    let limits = limits(call, caller, core.wait_clock);
+    if limits.is_err() && call.to_submit > 0 {
+        // There will be no wait; what was submitted goes on all the same.
+        core.advance();
+        wait::leave(core);
+    }
+    let limits = limits?;
     if core.defers() {
         check_submitter(core)?;
         core.external.told = false;

@@ -82,8 +82,9 @@ impl RingMemory {
         unsafe { &*self.rings.cast::<Header>() }
     }
 
-    /// The SQE at ring position `position`, or `None` where the program's index array names none.
-    pub fn sqe(&self, position: u32) -> Option<Sqe> {
+    /// Which SQE is at ring position `position`, or `None` where the program's index array names none.
+    #[inline]
+    pub fn sqe_index(&self, position: u32) -> Option<u32> {
         let mut index = position & (self.layout.sq_entries - 1);
         if let Some(array) = self.layout.array_offset {
             // SAFETY: the array has `sq_entries` words and the index is masked.
@@ -95,11 +96,16 @@ impl RingMemory {
                 return None;
             }
         }
+        Some(index)
+    }
+
+    /// A copy of an SQE.
+    #[inline]
+    pub fn sqe(&self, index: u32) -> Sqe {
+        let index = (index & (self.layout.sq_entries - 1)) as usize;
         // SAFETY: within the SQE array; a volatile copy of memory that the program may be changing,
         // of a type for which every bit pattern is valid.
-        Some(unsafe {
-            ptr::read_volatile(self.sqes.add((index as usize) << self.layout.sqe_shift).cast::<Sqe>())
-        })
+        unsafe { ptr::read_volatile(self.sqes.add(index << self.layout.sqe_shift).cast::<Sqe>()) }
     }
 
     /// Stores `cqe` at ring position `position`. The caller publishes it by the tail.

@@ -29,8 +29,9 @@ impl Slab {
         self.slots.len() - self.free.len()
     }
 
-    /// A new request for `sqe`, not prepared yet.
-    pub fn insert(&mut self, sqe: Sqe) -> Result<RequestId, Errno> {
+    /// A new request, not prepared yet. `sqe` is its SQE, so far in memory of the program: copied once, to
+    /// where it stays.
+    pub fn insert(&mut self, sqe: impl FnOnce() -> Sqe) -> Result<RequestId, Errno> {
         let index = match self.free.pop() {
             Some(index) => index,
             None => self.grow()?,
@@ -39,9 +40,9 @@ impl Slab {
         debug_assert!(!slot.live, "free slots hold no request");
         slot.live = true;
         let request = &mut slot.request;
-        request.op = ops::lookup(sqe.opcode);
-        request.flags = Flags::of_sqe(sqe.flags);
-        request.sqe = sqe;
+        request.sqe = sqe();
+        request.op = ops::lookup(request.sqe.opcode);
+        request.flags = Flags::of_sqe(request.sqe.flags);
         request.phase = Phase::Prepared;
         request.result = 0;
         request.cqe_flags = 0;

@@ -25,12 +25,13 @@ impl Core {
         self.timeouts.batch = Some(self.cq_tail);
         while taken < available {
             let position = self.sq_head;
-            let Some(sqe) = self.memory.sqe(position) else {
+            let Some(index) = self.memory.sqe_index(position) else {
                 self.sq_head = position.wrapping_add(1);
                 self.memory.header().sq_dropped.fetch_add(1, Ordering::Relaxed);
                 break;
             };
-            let id = match self.requests.insert(sqe) {
+            let memory = &self.memory;
+            let id = match self.requests.insert(|| memory.sqe(index)) {
                 Ok(id) => id,
                 Err(errno) if taken == 0 => {
                     self.timeouts.batch = None;
@@ -40,7 +41,7 @@ impl Core {
             };
             self.sq_head = position.wrapping_add(1);
             taken += 1;
-            if self.submit_one(id, &sqe).is_err() && !self.is(IORING_SETUP_SUBMIT_ALL) {
+            if self.submit_one(id).is_err() && !self.is(IORING_SETUP_SUBMIT_ALL) {
                 break;
             }
         }
@@ -61,8 +62,8 @@ impl Core {
 
     /// Takes one SQE. The error is that of a bad one, unless its chain goes on: then the batch does too,
     /// and the chain fails as a whole when it ends.
-    fn submit_one(&mut self, id: RequestId, sqe: &Sqe) -> Result<(), Errno> {
-        let checked = self.initialise(id, sqe);
+    fn submit_one(&mut self, id: RequestId) -> Result<(), Errno> {
+        let checked = self.initialise(id);
         if let Err(errno) = checked {
             self.fail_early(id, errno);
             // A chain goes on assembling, but its head will find that it has failed.
@@ -72,7 +73,7 @@ impl Core {
                 self.fail_early(chain.head, Errno::ECANCELED);
             }
         }
-        let links = Flags::of_sqe(sqe.flags).links();
+        let links = self.requests[id].flags.links();
         match (&mut self.chain, links) {
             (Some(chain), _) => {
                 let (head, last) = (chain.head, chain.last);
@@ -98,15 +99,17 @@ impl Core {
     }
 
     /// The checks that all operations share, then the operation's own.
-    fn initialise(&mut self, id: RequestId, sqe: &Sqe) -> Result<(), Errno> {
-        let op = self.requests[id].op;
+    fn initialise(&mut self, id: RequestId) -> Result<(), Errno> {
+        let Request { op, sqe: Sqe { flags, ioprio, personality, .. }, .. } = self.requests[id];
         if !op.caps.has(Caps::PRESENT) {
             return Err(Errno::EINVAL);
         }
-        if sqe.flags != 0 {
-            self.check_flags(id, sqe, op.caps)?;
+        if flags != 0 {
+            self.check_flags(id, flags, op.caps)?;
         }
-        if self.restrictions.as_ref().is_some_and(|restrictions| !restrictions.allow_sqe(sqe)) {
+        if let Some(restrictions) = &self.restrictions
+            && !restrictions.allow_sqe(&self.requests[id].sqe)
+        {
             return Err(Errno::EACCES);
         }
         if self.drain_next && self.chain.is_none() {
@@ -114,24 +117,24 @@ impl Core {
             self.drain_active = true;
             self.requests[id].flags.set(Flags::DRAIN);
         }
-        if sqe.ioprio != 0 && !op.caps.has(Caps::IOPRIO) {
+        if ioprio != 0 && !op.caps.has(Caps::IOPRIO) {
             return Err(Errno::EINVAL);
         }
         if self.is(IORING_SETUP_IOPOLL) && !op.caps.has(Caps::IOPOLL) {
             return Err(Errno::EINVAL);
         }
-        if sqe.personality != 0 {
+        if personality != 0 {
             // No credentials are registered.
             return Err(Errno::EINVAL);
         }
         (op.prep)(self, id)
     }
 
-    fn check_flags(&mut self, id: RequestId, sqe: &Sqe, caps: Caps) -> Result<(), Errno> {
-        if sqe.flags & !KNOWN_SQE_FLAGS != 0 {
+    fn check_flags(&mut self, id: RequestId, flags: u8, caps: Caps) -> Result<(), Errno> {
+        if flags & !KNOWN_SQE_FLAGS != 0 {
             return Err(Errno::EINVAL);
         }
-        let flags = Flags::of_sqe(sqe.flags);
+        let flags = Flags::of_sqe(flags);
         if flags.has(Flags::BUFFER_SELECT) && !caps.has(Caps::BUFFER_SELECT) {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -148,6 +151,7 @@ impl Core {
     }
 
     /// Sends a request, or the chain it heads, on its way.
+    #[inline]
     pub fn queue(&mut self, id: RequestId) {
         let request = &mut self.requests[id];
         if request.flags.has(Flags::FAILED_EARLY) {
@@ -165,6 +169,7 @@ impl Core {
     }
 
     /// The first attempt.
+    #[inline]
     pub(super) fn start(&mut self, id: RequestId) {
         let request = &self.requests[id];
         let has_timeout = request.flags.has(Flags::ARM_LINK_TIMEOUT);
@@ -190,6 +195,7 @@ impl Core {
     }
 
     /// One attempt that does not block, and what follows from it.
+    #[inline]
     pub fn issue(&mut self, id: RequestId) {
         let op = self.requests[id].op;
         if op.caps.has(Caps::FILE) {
@@ -206,6 +212,7 @@ impl Core {
     }
 
     /// Acts on what an attempt came to.
+    #[inline]
     pub fn settle(&mut self, id: RequestId, outcome: Outcome) {
         match outcome {
             Outcome::Complete(result) => {
@@ -222,13 +229,16 @@ impl Core {
                     request.phase = Phase::Armed;
                 }
             }
-            Outcome::Wait(_) if self.requests[id].flags.has(Flags::NOWAIT) => {
-                self.complete(id, Errno::EAGAIN.negated());
+            Outcome::Wait(events) => {
+                let flags = self.requests[id].flags;
+                if flags.has(Flags::NOWAIT) {
+                    self.complete(id, Errno::EAGAIN.negated());
+                } else if flags.has(Flags::CANCELED) {
+                    self.complete(id, Errno::ECANCELED.negated());
+                } else {
+                    self.wait_for(id, events);
+                }
             }
-            Outcome::Wait(_) if self.requests[id].flags.has(Flags::CANCELED) => {
-                self.complete(id, Errno::ECANCELED.negated());
-            }
-            Outcome::Wait(events) => self.wait_for(id, events),
             Outcome::Again => {
                 self.requests[id].flags.set(Flags::WOKEN);
                 self.make_ready(id);

@@ -138,6 +138,7 @@ fn receive_bundle(core: &mut Core, id: RequestId, fd: Fd) -> Result<Attempt, Err
 }
 
 /// What to do instead of an attempt, where one would be in vain.
+#[inline]
 pub fn before(core: &mut Core, id: RequestId, fd: Fd) -> Option<Outcome> {
     let request = &core.requests[id];
     if polls_first(core, request, fd, EPOLLIN) {
