@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::ffi::CString;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd};
@@ -419,6 +420,37 @@ fn an_eventfd_counts() {
         ring.push(write(&event, &5u64.to_ne_bytes(), 0, 2));
         assert_eq!(ring.enter(1, 2), 1);
         (early, results(&ring.reap_all()), buffer)
+    });
+}
+
+#[test]
+fn what_a_read_leaves_behind_is_there_for_the_next() {
+    both(|engine| {
+        // inotify knows no attempts without blocking, and gives out whole events only.
+        let watched = file(b"");
+        let path = CString::new(format!("/proc/self/fd/{}", watched.as_raw_fd())).unwrap();
+        // SAFETY: a descriptor of ours; the path is a C string.
+        let events = unsafe {
+            let events = File::from_raw_fd(libc::inotify_init1(libc::IN_CLOEXEC));
+            assert!(libc::inotify_add_watch(events.as_raw_fd(), path.as_ptr(), libc::IN_ALL_EVENTS) > 0);
+            events
+        };
+        let mut ring = Ring::new(engine, 8, 0);
+        // A registered file is never looked at again by the way.
+        let fds = [events.as_raw_fd()];
+        assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_FILES, fds.as_ptr().cast(), 1), 0);
+        let mut buffer = [0u8; 16];
+        let take = Sqe { fd: 0, flags: 1, ..read(&events, &mut buffer, u64::MAX, 1) };
+        let mut all = Vec::new();
+        ring.push(take);
+        assert_eq!(ring.enter(1, 0), 1);
+        all.extend(ring.reap_all());
+        // Opened and closed: two events.
+        drop(File::open(path.to_str().unwrap()).unwrap());
+        ring.enter(0, 1);
+        all.extend(ring.reap_all());
+        all.extend(ring.run(&[take]));
+        results(&all)
     });
 }
 

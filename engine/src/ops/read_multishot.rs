@@ -97,9 +97,8 @@ fn read(fd: Fd, span: Span, offset: u64, flags: u32) -> Result<usize, Errno> {
 }
 
 fn read_vector(fd: Fd, vector: &IoVector, offset: u64, flags: u32) -> Result<usize, Errno> {
-    let vector = core::ptr::from_ref(vector) as usize;
     // SAFETY: the program provided this memory to be written.
-    unsafe { sys::call(sys::nr::__NR_preadv2, [fd as usize, vector, 1, offset as usize, 0, flags as usize]) }
+    unsafe { sys::transfer(false, fd, core::slice::from_ref(vector), offset, flags) }
 }
 
 /// The end of one read: a CQE and another read, a wait, or the last CQE.

@@ -228,18 +228,9 @@ impl Memory<'_> {
 
 /// One system call.
 fn call(direction: Direction, fd: Fd, memory: &Memory<'_>, offset: u64, flags: u32) -> Result<usize, Errno> {
-    let number = match direction {
-        Direction::Read => sys::nr::__NR_preadv2,
-        Direction::Write => sys::nr::__NR_pwritev2,
-    };
     let vectors = memory.vectors();
     // SAFETY: the program named this memory in its request; the kernel checks that it is there.
-    unsafe {
-        sys::call(
-            number,
-            [fd as usize, vectors.as_ptr() as usize, vectors.len(), offset as usize, 0, flags as usize],
-        )
-    }
+    unsafe { sys::transfer(direction == Direction::Write, fd, vectors, offset, flags) }
 }
 
 #[inline]
@@ -513,9 +504,10 @@ fn without_nowait(core: &mut Core, id: RequestId, direction: Direction) -> Resul
         let done = call(direction, fd, &memory, request.sqe.off, request.sqe.op_flags)?;
         return Ok(if done == wanted { whole(core, id, done) } else { end(core, id, Ok(done)) });
     }
-    // Waiting first also finds out whether it can be polled at all; if not, a thread blocks on it.
-    let woken = request.flags.has(Flags::WOKEN);
-    if woken && sys::poll_now(fd, direction.events())? != 0 {
+    // Waiting first also finds out whether it can be polled at all; if not, a thread blocks on it. Once
+    // that is known, what is there already makes no edge to wait for.
+    let polled = request.flags.has(Flags::WOKEN) || core.readiness.is_registered(fd);
+    if polled && sys::poll_now(fd, direction.events())? != 0 {
         return Ok(Outcome::Block);
     }
     Ok(Outcome::Wait(direction.events()))

@@ -6,6 +6,7 @@ use linux_raw_sys::general as nr;
 
 use super::call;
 use crate::errno::Errno;
+use crate::user::IoVector;
 
 /// A file descriptor number.
 pub type Fd = i32;
@@ -422,6 +423,35 @@ pub unsafe fn pipe_copy(destination: *mut u8, source: *const u8, length: usize) 
         close(end);
     }
     result
+}
+
+/// `preadv2(2)`, or with `writes` `pwritev2(2)`; offset -1 is the file's position. Where the system has
+/// neither (qemu-user, say), flags are unknown and the older calls do without.
+///
+/// # Safety
+/// The vectors' memory must be the program's to be read or written.
+#[inline]
+pub unsafe fn transfer(
+    writes: bool,
+    fd: Fd,
+    vectors: &[IoVector],
+    offset: u64,
+    flags: u32,
+) -> Result<usize, Errno> {
+    let (address, count) = (vectors.as_ptr() as usize, vectors.len());
+    let arguments = [fd as usize, address, count, offset as usize, 0, flags as usize];
+    let (new, old, positioned) = if writes {
+        (nr::__NR_pwritev2, nr::__NR_writev, nr::__NR_pwritev)
+    } else {
+        (nr::__NR_preadv2, nr::__NR_readv, nr::__NR_preadv)
+    };
+    // SAFETY: passed on to the caller; the kernel checks the addresses.
+    match unsafe { call(new, arguments) } {
+        Err(Errno::ENOSYS) if flags != 0 => Err(Errno::EOPNOTSUPP),
+        // SAFETY: as above.
+        Err(Errno::ENOSYS) => unsafe { call(if offset == u64::MAX { old } else { positioned }, arguments) },
+        result => result,
+    }
 }
 
 /// `openat(2)` with an absolute path, for the engine's own needs.
