@@ -17,6 +17,10 @@ use crate::source::{Suite, prepare};
 /// How long a test may take that has nothing to wait for: one with io_uring denied.
 const DENIED_LIMIT: Duration = Duration::from_secs(20);
 
+/// How long a test may take natively: as long as under the suite's own script. What is remembered must not
+/// depend on `--limit`.
+const NATIVE_LIMIT: Duration = Duration::from_secs(60);
+
 /// A test passes natively if it passes in one of so many runs: noise must not take it out of the score.
 const NATIVE_TRIES: usize = 3;
 
@@ -41,7 +45,7 @@ struct Common {
     /// The anyring command [default: the one beside this program]
     #[arg(long, global = true, value_name = "PATH")]
     anyring: Option<PathBuf>,
-    /// Seconds that one test may take
+    /// Seconds that one test may take over anyring
     #[arg(long, global = true, value_name = "SECONDS", default_value_t = 60)]
     limit: u64,
     /// Only these tests
@@ -160,8 +164,7 @@ impl Common {
     }
 
     fn without_anyring(&self, label: &str, deny: Option<i32>) -> Conditions {
-        let limit = Duration::from_secs(self.limit);
-        let limit = if deny.is_some() { limit.min(DENIED_LIMIT) } else { limit };
+        let limit = if deny.is_some() { DENIED_LIMIT } else { NATIVE_LIMIT };
         Conditions { label: label.to_owned(), deny, anyring: None, limit, keep: self.keep }
     }
 
