@@ -84,13 +84,20 @@ pub fn read<T: Plain>(address: u64) -> Result<T, Errno> {
 /// `count` values at `address` of the program. The caller bounds `count`.
 pub fn read_many<T: Plain>(address: u64, count: usize) -> Result<Vec<T>, Errno> {
     let mut values = Vec::<T>::new();
-    values.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
-    // SAFETY: there is room for `count` values, initialised once copied.
-    unsafe {
-        copy(values.as_mut_ptr().cast(), address as *const u8, count * size_of::<T>())?;
-        values.set_len(count);
-    }
+    append(&mut values, address, count)?;
     Ok(values)
+}
+
+/// Appends `count` values at `address` of the program.
+fn append<T: Plain>(values: &mut Vec<T>, address: u64, count: usize) -> Result<(), Errno> {
+    values.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
+    let end = values.spare_capacity_mut().as_mut_ptr();
+    // SAFETY: there is room for `count` values more, initialised once copied.
+    unsafe {
+        copy(end.cast(), address as *const u8, count * size_of::<T>())?;
+        values.set_len(values.len() + count);
+    }
+    Ok(())
 }
 
 /// Fills `bytes` from `address` of the program.
@@ -161,13 +168,11 @@ impl Path {
             if length == 0 {
                 return Err(Errno::ENAMETOOLONG);
             }
-            let mut piece = [0u8; PIECE];
-            read_bytes(at, &mut piece[..length])?;
-            let end = CStr::from_bytes_until_nul(&piece[..length]).ok();
-            let taken = end.map_or(&piece[..length], CStr::to_bytes_with_nul);
-            bytes.try_reserve_exact(taken.len()).map_err(|_| Errno::ENOMEM)?;
-            bytes.extend_from_slice(taken);
-            if end.is_some() {
+            let before = bytes.len();
+            append(&mut bytes, at, length)?;
+            if let Ok(end) = CStr::from_bytes_until_nul(&bytes[before..]) {
+                let length = before + end.to_bytes_with_nul().len();
+                bytes.truncate(length);
                 return Ok(Path { bytes });
             }
         }

@@ -5,8 +5,8 @@
 //! opens with `O_NONBLOCK` and takes the flag off the file afterwards.
 
 use linux_raw_sys::general::{
-    F_DUPFD, F_DUPFD_CLOEXEC, F_SETFL, O_APPEND, O_CLOEXEC, O_CREAT, O_DIRECT, O_DIRECTORY, O_NOATIME,
-    O_NONBLOCK, O_PATH, O_TMPFILE, O_TRUNC, open_how,
+    F_DUPFD, F_DUPFD_CLOEXEC, F_SETFL, O_APPEND, O_CLOEXEC, O_CREAT, O_DIRECT, O_DIRECTORY, O_EXCL,
+    O_NOATIME, O_NONBLOCK, O_PATH, O_TMPFILE, O_TRUNC, open_how,
 };
 use linux_raw_sys::io_uring::{IORING_FIXED_FD_NO_CLOEXEC, io_uring_rsrc_update2};
 
@@ -134,7 +134,10 @@ impl Open {
 
     /// Can it take for ever, unless it is told not to wait?
     fn may_wait(&self) -> bool {
-        self.how.flags & u64::from(O_NONBLOCK | O_PATH | O_DIRECTORY) == 0
+        // What is created here is a regular file, and nobody has a lease on it.
+        let creates = u64::from(O_CREAT | O_EXCL);
+        let waits_never = u64::from(O_NONBLOCK | O_PATH | O_DIRECTORY);
+        self.how.flags & waits_never == 0 && self.how.flags & creates != creates
     }
 
     /// Opens without waiting for anybody. `EAGAIN` where that cannot be.
@@ -225,7 +228,7 @@ fn close(work: &mut Work) -> Result<usize, Errno> {
 
 fn prep_pipe(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     // O_NOTIFICATION_PIPE shares its bit with O_EXCL.
-    const KNOWN: u32 = O_CLOEXEC | O_NONBLOCK | O_DIRECT | linux_raw_sys::general::O_EXCL;
+    const KNOWN: u32 = O_CLOEXEC | O_NONBLOCK | O_DIRECT | O_EXCL;
     refuse(core, id, |sqe| sqe.fd != 0 || sqe.off != 0 || sqe.addr3 != 0 || sqe.op_flags & !KNOWN != 0)
 }
 
