@@ -103,9 +103,13 @@ impl RingMemory {
     #[inline]
     pub fn sqe(&self, index: u32) -> Sqe {
         let index = (index & (self.layout.sq_entries - 1)) as usize;
-        // SAFETY: within the SQE array; a volatile copy of memory that the program may be changing,
-        // of a type for which every bit pattern is valid.
-        unsafe { ptr::read_volatile(self.sqes.add(index << self.layout.sqe_shift).cast::<Sqe>()) }
+        // SAFETY: within the SQE array; a volatile copy of memory that the program may be changing, by
+        // words, into a type of that size for which every bit pattern is valid.
+        unsafe {
+            let place = self.sqes.add(index << self.layout.sqe_shift).cast::<u64>();
+            let words: [u64; 8] = core::array::from_fn(|word| ptr::read_volatile(place.add(word)));
+            core::mem::transmute::<[u64; 8], Sqe>(words)
+        }
     }
 
     /// Stores `cqe` at ring position `position`. The caller publishes it by the tail.
