@@ -7,6 +7,7 @@ use crate::driver::wait::{self, Limits};
 use crate::driver::work;
 use crate::errno::Errno;
 use crate::host::{self, Caller};
+use crate::ops::futex;
 use crate::registry;
 use crate::resources::ring_fds;
 use crate::ring::{Core, CoreGuard, live};
@@ -139,6 +140,11 @@ fn submit(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter) -> Result<u32, E
     if !core.ready.is_empty() {
         // Only where completions are deferred does anything stay behind.
         core.notify_deferred();
+    }
+    // Only once all of them have threads.
+    if core.unsettled && core.work.is_empty() {
+        core.unsettled = false;
+        guard.unlocked(|| futex::settle(serial));
     }
     Ok(submitted)
 }

@@ -127,6 +127,8 @@ pub struct Core {
     pub sq_idle_ns: u64,
     /// The processor that the SQ thread is bound to, if any.
     pub sq_cpu: Option<u32>,
+    /// Threads were given futexes to wait for, and may not be asleep yet.
+    pub unsettled: bool,
     /// Calls of `enter` so far; tells an observer whether anybody comes by.
     pub activity: u64,
 }

@@ -133,6 +133,28 @@ fn woken_by_plain_system_calls() {
 }
 
 #[test]
+fn a_wait_that_was_submitted_waits_whatever_the_word_becomes() {
+    if !waits_on_several() {
+        return;
+    }
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let mut woken = Vec::new();
+        for _ in 0..20 {
+            let word = AtomicU32::new(0);
+            for user_data in 0..4 {
+                ring.push(wait(user_data, &word, 0));
+            }
+            assert_eq!(ring.enter(4, 0), 4);
+            word.store(1, Ordering::SeqCst);
+            woken.extend(collect(&mut ring, &[wake(100, &word, 1)], 2));
+            woken.extend(collect(&mut ring, &[wake(101, &word, 3)], 4));
+        }
+        woken
+    });
+}
+
+#[test]
 fn masks_select_waiters() {
     both(|engine| {
         let mut ring = Ring::new(engine, 8, 0);

@@ -2,8 +2,9 @@
 //!
 //! A wait that finds its value unchanged gets a thread, which sleeps on the program's futex and, by
 //! `futex_waitv`, on a word of the engine's own that a cancellation changes. Since the thread falls
-//! asleep some time after `enter` has returned, later requests of this process wait for those before
-//! them to be asleep ([`Waiter::settle`]): so waiters queue in order, and a FUTEX_WAKE finds them.
+//! asleep some time after the request was issued, `enter` waits for that before it returns, and later
+//! requests of this process wait for those before them ([`Waiter::settle`]): so waiters queue in order,
+//! and a FUTEX_WAKE finds them.
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -52,6 +53,8 @@ pub const FUTEX_WAKE: Op =
 const SLICE_NS: u64 = 20_000_000;
 /// A thread that has not fallen asleep by then is not waited for.
 const SETTLE_NS: u64 = 50_000_000;
+/// The same for those that were just submitted, all together.
+const SETTLE_SUBMITTED_NS: u64 = 10_000_000;
 /// The same for one of which it cannot be told.
 const SETTLE_BLINDLY_NS: u64 = 1_000_000;
 
@@ -215,6 +218,8 @@ fn issue_wait(core: &mut Core, id: RequestId) -> Outcome {
         return Errno::ENOMEM.into();
     }
     waiters.push(Arc::downgrade(waiter));
+    drop(waiters);
+    core.unsettled = true;
     Outcome::BlockForLong
 }
 
@@ -317,7 +322,10 @@ impl Waiter {
 
     /// Waits until this waiter sleeps, or does not wait any more, or takes too long.
     fn settle(&self) {
-        let mut give_up_ns = sys::monotonic_ns() + SETTLE_NS;
+        self.settle_until(sys::monotonic_ns() + SETTLE_NS);
+    }
+
+    fn settle_until(&self, mut give_up_ns: u64) {
         loop {
             match self.stage.load(Ordering::Acquire) {
                 ASLEEP | AWAKE => return,
@@ -347,6 +355,17 @@ impl Waiter {
         // SAFETY: names a word of this waiter's; wakes none, moves at most one.
         let moved = unsafe { sys::call(__NR_futex, [word, operation, 0, 1, word, 0]) };
         moved == Ok(1)
+    }
+}
+
+/// Waits, without a lock, until the waiters of a ring sleep of whom that can be told: what the program
+/// does after it has submitted them, they are not to miss.
+pub fn settle(serial: u64) {
+    let give_up_ns = sys::monotonic_ns() + SETTLE_SUBMITTED_NS;
+    for waiter in waiters() {
+        if waiter.serial == serial && waiter.can_be_kicked() {
+            waiter.settle_until(give_up_ns);
+        }
     }
 }
 
