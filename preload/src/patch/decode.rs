@@ -34,7 +34,7 @@ pub fn for_each_site(bytes: &[u8], mut found: impl FnMut(usize, usize)) {
         while hits != 0 {
             let start = at + hits.trailing_zeros() as usize;
             hits &= hits - 1;
-            if let Some(length) = site_length(&bytes[start..]) {
+            if let Some(length) = site_at(bytes, start) {
                 found(start, length);
             }
         }
@@ -46,7 +46,20 @@ pub fn for_each_site(bytes: &[u8], mut found: impl FnMut(usize, usize)) {
 pub fn start_of_site(bytes: &[u8], next: usize) -> Option<usize> {
     let last = next.checked_sub(SYSCALL.len() + MOVE)?;
     let first = last.saturating_sub(BETWEEN);
-    (first..=last).rev().find(|&start| site_length(&bytes[start..]) == Some(next - start))
+    (first..=last).rev().find(|&start| site_at(bytes, start) == Some(next - start))
+}
+
+/// The length of the site at `start`, if there is one.
+///
+/// The byte before tells: behind a prefix that names the upper registers (REX.B) the same bytes are
+/// `mov $nr,%r8d`, which compilers emit to keep the number for several calls. A prefix for 64-bit
+/// operands needs no look, for the upper half of its constant is no code that may be moved.
+fn site_at(bytes: &[u8], start: usize) -> Option<usize> {
+    let before = start.checked_sub(1).map(|before| bytes[before]);
+    if matches!(before, Some(0x41 | 0x43 | 0x45 | 0x47)) {
+        return None;
+    }
+    site_length(&bytes[start..])
 }
 
 /// The length of the site that `bytes` begin with, if they begin with one.
@@ -157,6 +170,19 @@ mod tests {
             assert_eq!(site_length(&bytes).is_some(), is);
         }
         assert_eq!(site_length(&DIRECT[..6]), None);
+    }
+
+    #[test]
+    fn other_registers() {
+        let behind = |prefix: &[u8]| [prefix, DIRECT, &[0x90; 16]].concat();
+        let sites = |code: &[u8]| {
+            let mut found = 0;
+            for_each_site(code, |_, _| found += 1);
+            (found, start_of_site(code, code.len() - 16).is_some())
+        };
+        assert_eq!(sites(&behind(&[])), (1, true));
+        assert_eq!(sites(&behind(&[0x41])), (0, false)); // mov $426,%r8d
+        assert_eq!(sites(&behind(&[0x8b, 0x7b, 0x48])), (1, true)); // mov 72(%rbx),%edi before
     }
 
     #[test]
