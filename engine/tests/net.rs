@@ -702,6 +702,25 @@ fn a_number_reused_behind_the_engines_back() {
     assert_eq!((&old, &new), (&[0; 8], b"for the "));
 }
 
+#[test]
+fn a_number_reused_while_the_reactor_drives() {
+    use std::io::Write;
+    let mut ring = Ring::new(Engine::User, 8, 0);
+    let (_a, b) = UnixStream::pair().unwrap();
+    let (mut c, d) = UnixStream::pair().unwrap();
+    let (mut old, mut new) = ([0; 8], [0; 8]);
+    submit(&mut ring, recv(1, b.as_raw_fd(), &mut old));
+    // SAFETY: descriptors of the test's; `b` closes the copy.
+    unsafe { libc::dup2(d.as_raw_fd(), b.as_raw_fd()) };
+    // Long enough for the reactor to take the ring over, and to sleep for good: nothing tells when it has.
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    ring.push(recv(2, b.as_raw_fd(), &mut new));
+    c.write_all(b"for the new").unwrap();
+    assert_eq!(ring.enter(1, 2), 1);
+    assert_eq!(results(ring.reap_all()), [(1, -libc::EBADF), (2, 8)]);
+    assert_eq!((&old, &new), (&[0; 8], b"for the "));
+}
+
 /// The engine itself is given the number of a file that was closed unseen.
 #[test]
 fn a_number_reused_by_accept() {

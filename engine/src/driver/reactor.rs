@@ -74,8 +74,21 @@ pub fn attend(core: &mut Core) {
 
 /// Before a caller sleeps: requests that trust an old registration need the reactor's next ticks.
 pub fn attend_stale(core: &mut Core) {
-    if core.readiness.needs_recheck() && !core.external.attended && start(core) {
+    if !core.readiness.needs_recheck() {
+        return;
+    }
+    if core.external.attended {
+        // While the reactor drove the ring, nothing of it needed a tick.
+        wake_for_a_tick(REACTOR.lock().kick);
+    } else if start(core) {
         core.external.attended = true;
+    }
+}
+
+/// The reactor may be asleep for good, or until some other ring's deadline.
+fn wake_for_a_tick(kick: Fd) {
+    if WAKES_AT_NS.load(Ordering::SeqCst) > sys::monotonic_ns().saturating_add(TICK_NS) {
+        sys::eventfd_signal(kick);
     }
 }
 
@@ -89,10 +102,7 @@ fn start(core: &Core) -> bool {
         return false;
     }
     reactor.rings.push(attended);
-    // It may be asleep for good, or until some other ring's deadline.
-    if WAKES_AT_NS.load(Ordering::SeqCst) > sys::monotonic_ns().saturating_add(TICK_NS) {
-        sys::eventfd_signal(reactor.kick);
-    }
+    wake_for_a_tick(reactor.kick);
     true
 }
 
