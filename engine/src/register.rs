@@ -9,7 +9,7 @@ use crate::enter::no_ring;
 use crate::errno::Errno;
 use crate::host;
 use crate::ops::msg_ring;
-use crate::resources::{probe, query, ring_fds};
+use crate::resources::{clone, probe, query, ring_fds};
 use crate::ring::{CoreGuard, live};
 use crate::sys::Fd;
 use crate::{lifetime, registry, user};
@@ -39,10 +39,7 @@ pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
     let mut guard = ring.lock();
     let core = guard.as_mut().ok_or(Errno::EBADF)?;
     let serial = core.serial;
-    if core.is(IORING_SETUP_SINGLE_ISSUER)
-        && !core.is(IORING_SETUP_R_DISABLED)
-        && core.submitter.is_some_and(|submitter| submitter != host::thread_identity())
-    {
+    if core.is_anothers() {
         return Err(Errno::EEXIST);
     }
     if core.restrictions.as_ref().is_some_and(|restrictions| !restrictions.allow_register(call.opcode)) {
@@ -104,6 +101,9 @@ fn dispatch(guard: &mut CoreGuard<'_>, serial: u64, fd: Fd, call: &Register) -> 
     if is(Code::IORING_REGISTER_CLOCK) {
         return core.register_clock(call);
     }
+    if is(Code::IORING_REGISTER_CLONE_BUFFERS) {
+        return one(call).and_then(|argument| clone::clone_buffers(guard, serial, argument));
+    }
     if is(Code::IORING_REGISTER_RESTRICTIONS) {
         return core.restrict(call.argument, call.count);
     }
@@ -151,6 +151,13 @@ fn none(call: &Register) -> Result<(), Errno> {
 }
 
 impl crate::ring::Core {
+    /// Is it another thread's to submit and to register (`IORING_SETUP_SINGLE_ISSUER`)?
+    pub fn is_anothers(&self) -> bool {
+        self.is(IORING_SETUP_SINGLE_ISSUER)
+            && !self.is(IORING_SETUP_R_DISABLED)
+            && self.submitter.is_some_and(|submitter| submitter != host::thread_identity())
+    }
+
     /// Which clock the deadlines of waits are on.
     fn register_clock(&mut self, call: &Register) -> Result<usize, Errno> {
         if call.argument == 0 || call.count != 0 {

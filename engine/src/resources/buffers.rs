@@ -1,19 +1,21 @@
 //! Registered buffers: memory that the program promises to leave mapped. The kernel pins it; here it
-//! is faulted in when it is registered, and checked against what requests name.
+//! is faulted in when it is registered, and checked against what requests name. Nothing is locked, so
+//! nothing counts against `RLIMIT_MEMLOCK`; and a transfer into memory that was unmapped meanwhile fails.
 
-use linux_raw_sys::general::MADV_POPULATE_WRITE;
+use alloc::vec::Vec;
+
 use linux_raw_sys::io_uring::io_uring_rsrc_update2;
 
 use crate::errno::Errno;
 use crate::request::RequestId;
+use crate::resources::pages::{self, PAGE};
 use crate::resources::table::{NodeIndex, Table};
 use crate::ring::Core;
-use crate::sys;
 use crate::user::{self, IoVector};
 
-const MAX_BUFFERS: u32 = 1 << 14;
+/// How many a ring may have.
+pub const MAX_BUFFERS: u32 = 1 << 14;
 const MAX_LENGTH: u64 = 1 << 30;
-const PAGE: u64 = 4096;
 
 /// A ring's registered buffers.
 #[derive(Default)]
@@ -25,6 +27,22 @@ impl BufferTable {
     /// The buffer at an index, if there is one.
     pub fn get(&self, index: u16) -> Option<IoVector> {
         self.table.get(usize::from(index)).map(|(_, buffer)| buffer)
+    }
+
+    /// Is nothing registered?
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// What is in each slot.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn all(&self) -> Result<Vec<Option<IoVector>>, Errno> {
+        let mut all = Vec::new();
+        all.try_reserve_exact(self.table.len()).map_err(|_| Errno::ENOMEM)?;
+        all.extend((0..self.table.len()).map(|slot| self.table.get(slot).map(|(_, buffer)| buffer)));
+        Ok(all)
     }
 
     /// As [`BufferTable::get`], to be held.
@@ -61,46 +79,8 @@ fn validate(buffer: IoVector) -> Result<Option<IoVector>, Errno> {
     }
     let end = buffer.base.checked_add(buffer.length + PAGE - 1).ok_or(Errno::EOVERFLOW)?;
     let first = buffer.base & !(PAGE - 1);
-    fault_in(first, (end & !(PAGE - 1)) - first)?;
+    pages::take(first, (end & !(PAGE - 1)) - first)?;
     Ok(Some(buffer))
-}
-
-/// Faults pages in for writing, which finds out whether they are there and writable.
-fn fault_in(first: u64, length: u64) -> Result<(), Errno> {
-    // SAFETY: touches the pages without changing them.
-    let populate = |address: usize, length: usize| unsafe {
-        sys::call(sys::nr::__NR_madvise, [address, length, MADV_POPULATE_WRITE as usize, 0, 0, 0])
-    };
-    match populate(first as usize, length as usize) {
-        Ok(_) => Ok(()),
-        Err(Errno::EINVAL) if is_unknown_advice(populate) => mapped(first, length),
-        Err(Errno::ENOMEM) => mapped(first, length).and(Err(Errno::ENOMEM)),
-        Err(_) => Err(Errno::EFAULT),
-    }
-}
-
-/// Before Linux 5.14 there is no such advice; what is asked for no pages at all tells.
-fn is_unknown_advice(populate: impl Fn(usize, usize) -> Result<usize, Errno>) -> bool {
-    populate(0, 0).is_err()
-}
-
-/// Is there any mapping behind all of it? A page at a time, by bounded pieces.
-fn mapped(first: u64, length: u64) -> Result<(), Errno> {
-    const PIECE: usize = 1024;
-    let mut resident = [0u8; PIECE];
-    let step = PIECE as u64 * PAGE;
-    for at in (first..first + length).step_by(step as usize) {
-        let rest = step.min(first + length - at);
-        // SAFETY: writes one byte for each page into an array of ours.
-        unsafe {
-            sys::call(
-                sys::nr::__NR_mincore,
-                [at as usize, rest as usize, resident.as_mut_ptr() as usize, 0, 0, 0],
-            )
-        }
-        .map_err(|_| Errno::EFAULT)?;
-    }
-    Ok(())
 }
 
 impl Core {
@@ -171,6 +151,27 @@ impl Core {
             }
         }
         Ok(count as usize)
+    }
+
+    /// Puts these buffers, which are valid, into the slots from `first` on, and makes the table longer
+    /// where it has to be. What else is in it stays.
+    ///
+    /// # Errors
+    /// `ENOMEM`; then nothing has changed.
+    pub fn replace_buffers(&mut self, first: usize, buffers: &[Option<IoVector>]) -> Result<(), Errno> {
+        let slots = first..first + buffers.len();
+        self.buffers.table.grow(slots.end, buffers.len())?;
+        for slot in slots.clone().rev() {
+            if let Some(node) = self.buffers.table.empty(slot) {
+                self.release_buffer(node);
+            }
+        }
+        for (slot, buffer) in slots.zip(buffers) {
+            if let Some(buffer) = *buffer {
+                self.buffers.table.fill(slot, buffer, 0)?;
+            }
+        }
+        Ok(())
     }
 
     /// A request goes on that uses a registered buffer: it keeps it, whatever happens to the table.

@@ -1,10 +1,12 @@
 //! What a ring has registered: files, buffers, provided buffers; and what it tells about itself.
 
 pub mod buffers;
+pub mod clone;
 pub mod eventfd;
 pub mod files;
 pub mod kbuf;
 pub mod kinds;
+mod pages;
 pub mod probe;
 pub mod query;
 pub mod restrictions;

@@ -56,8 +56,19 @@ impl<T: Copy> Table<T> {
     /// `ENOMEM`.
     pub fn create(&mut self, count: usize) -> Result<(), Errno> {
         debug_assert!(self.slots.is_empty(), "a table is created once");
-        self.slots.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
-        self.slots.resize(count, None);
+        self.grow(count, 0)
+    }
+
+    /// Sees to it that there are `count` slots, and room for filling some of them.
+    ///
+    /// # Errors
+    /// `ENOMEM`; then nothing has changed.
+    pub fn grow(&mut self, count: usize, fills: usize) -> Result<(), Errno> {
+        let more = count.saturating_sub(self.slots.len());
+        self.nodes.try_reserve(fills).map_err(|_| Errno::ENOMEM)?;
+        self.free.try_reserve(self.nodes.len() + fills).map_err(|_| Errno::ENOMEM)?;
+        self.slots.try_reserve_exact(more).map_err(|_| Errno::ENOMEM)?;
+        self.slots.resize(self.slots.len() + more, None);
         Ok(())
     }
 
