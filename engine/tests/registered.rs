@@ -252,6 +252,49 @@ fn errors_of_buffers() {
     });
 }
 
+/// A mapping of a file, whose memory the kernel does not pin where it has to be written back.
+fn map_file(file: &File, flags: i32) -> IoVector {
+    file.set_len(8192).unwrap();
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping of ours.
+    let base = unsafe { libc::mmap(std::ptr::null_mut(), 8192, protection, flags, file.as_raw_fd(), 0) };
+    assert_ne!(base, libc::MAP_FAILED);
+    IoVector { base: base as u64, length: 8192 }
+}
+
+#[test]
+fn shared_mappings_of_files_on_storage_are_refused() {
+    let directory = std::env::current_dir().unwrap();
+    let path = directory.join(format!("anyring-mapped-{}", std::process::id()));
+    let on_disk = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    // SAFETY: a descriptor of ours, and integers.
+    let (in_memory, major) = unsafe {
+        let fd = libc::memfd_create(c"mapped".as_ptr(), 0);
+        let mut stat: libc::stat = std::mem::zeroed();
+        assert_eq!(libc::fstat(on_disk.as_raw_fd(), &mut stat), 0);
+        (File::from_raw_fd(fd), libc::major(stat.st_dev))
+    };
+    if major == 0 {
+        eprintln!("skipped: {} is on no block device", directory.display());
+        return;
+    }
+    let shared = map_file(&on_disk, libc::MAP_SHARED);
+    let private = map_file(&on_disk, libc::MAP_PRIVATE);
+    let memory = map_file(&in_memory, libc::MAP_SHARED);
+    both(|engine| {
+        let register = |vector: &IoVector| {
+            let ring = Ring::new(engine, 4, 0);
+            ring.register(Code::IORING_REGISTER_BUFFERS, std::ptr::from_ref(vector).cast(), 1)
+        };
+        [shared, private, memory].map(|vector| register(&vector))
+    });
+    for vector in [shared, private, memory] {
+        // SAFETY: ours, and no longer used.
+        unsafe { libc::munmap(vector.base as *mut _, 8192) };
+    }
+}
+
 #[test]
 fn transfers_stay_within_their_buffer() {
     both(|engine| {
