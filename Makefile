@@ -9,7 +9,8 @@ export CARGO_TARGET_DIR := $(TARGET)
 # Where the tests and the demo find the release binaries.
 export ANYRING_BIN := $(TARGET)/release
 
-.PHONY: help toolchain build demo lint test test-unit test-programs test-quick conformance bench check-aarch64
+.PHONY: help toolchain build demo lint test test-unit test-programs test-quick conformance differential bench
+.PHONY: check-aarch64
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -43,6 +44,9 @@ test-programs: build ## every real program, the heavy ones too (some minutes)
 
 conformance: build ## liburing's own suite over the user engine, against the native run
 	$(ANYRING_BIN)/anyring-conformance suite
+
+differential: build ## random programs on both engines: make differential N=1000000 SEED=2
+	$(ANYRING_BIN)/anyring-conformance differential --programs $(or $(N),20000) --seed $(or $(SEED),1)
 
 bench: build ## the benchmarks, each side by side with what it is compared to
 	bench/run

@@ -232,3 +232,26 @@ fn a_ring_may_end_while_a_chain_is_being_worked_on() {
     let mut ring = Ring::new(Engine::User, 8, 0);
     assert_eq!(ring.run(&[sqe(IORING_OP_NOP, 3)]).len(), 1);
 }
+
+#[test]
+fn a_number_that_is_no_descriptor_costs_nothing() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let begun = std::time::Instant::now();
+        let flags = 1 << 5;
+        let cqes = ring.run(&[Sqe { fd: i32::MAX, flags, ..sqe(IORING_OP_READ_MULTISHOT, 1) }]);
+        (cqes, begun.elapsed().as_secs() > 2)
+    });
+}
+
+#[test]
+fn a_peek_leaves_more_to_come() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (a, mut b) = UnixStream::pair().unwrap();
+        b.write_all(&[1; 8]).unwrap();
+        let mut data = [0u8; 64];
+        let (addr, op_flags) = (data.as_mut_ptr() as u64, libc::MSG_PEEK as u32);
+        ring.run(&[Sqe { fd: a.as_raw_fd(), addr, len: 64, op_flags, ..sqe(IORING_OP_RECV, 1) }])
+    });
+}

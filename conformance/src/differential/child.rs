@@ -60,7 +60,9 @@ impl Child {
                 quiet();
                 let mut reports = File::from_raw_fd(high);
                 progress::use_page(page);
-                libc::_exit(body(&mut reports));
+                // Where panics unwind, none may run on into what the parent was doing.
+                let body = std::panic::AssertUnwindSafe(|| body(&mut reports));
+                libc::_exit(std::panic::catch_unwind(body).unwrap_or(101));
             }
             libc::close(ends[1]);
             let reports = BufReader::new(File::from_raw_fd(ends[0]));

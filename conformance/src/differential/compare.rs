@@ -116,6 +116,10 @@ fn excused(program: &Program, id: u64, user: &[Cqe], kernel: &[Cqe]) -> bool {
         "SEND" | "RECV" | "SENDMSG" | "RECVMSG" if program.sqe(id).is_some_and(|sqe| sqe.ioprio & 1 != 0) => {
             results.1 == [-libc::EAGAIN] || canceled_later.0
         }
+        // A cancellation that a thread carries out finds itself among what runs.
+        "ASYNC_CANCEL" if program.sqe(id).is_some_and(|sqe| sqe.flags & ASYNC != 0) => {
+            results == (vec![-libc::ENOENT], vec![0])
+        }
         // There it waits before it looks for a buffer.
         "READ_MULTISHOT" => results.0 == [-libc::ENOBUFS] && results.1.is_empty() || canceled_later.1,
         // Transfers of nothing do not reach the file.

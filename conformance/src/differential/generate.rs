@@ -150,6 +150,11 @@ impl Generator {
         }
     }
 
+    /// SQEs that may be pushed before the ring is entered.
+    fn sq_entries(&self) -> u32 {
+        self.program.entries.checked_next_power_of_two().unwrap_or(1)
+    }
+
     /// A place in structure memory.
     pub fn structure(&mut self, what: &'static str, cells: Vec<Cell>) -> Value {
         let length: u32 = cells.iter().map(Cell::length).sum();
@@ -181,7 +186,11 @@ impl Generator {
 
     /// A user data of some earlier request, or of none.
     pub fn earlier(&mut self) -> u64 {
-        if self.rng.percent(10) { 4040 } else { 1 + self.rng.below(self.next_id as usize - 2) as u64 }
+        if self.rng.percent(10) {
+            4040
+        } else {
+            1 + self.rng.below((self.next_id as usize).saturating_sub(2)) as u64
+        }
     }
 
     fn step(&mut self) {
@@ -211,7 +220,7 @@ impl Generator {
 
     fn push_some(&mut self) {
         for _ in 0..1 + self.rng.below(3) {
-            if self.pending == self.program.entries.next_power_of_two() {
+            if self.pending == self.sq_entries() {
                 self.submit();
             }
             let (sqe, effect) = self.random_sqe();
@@ -413,7 +422,7 @@ impl Generator {
         match self.rng.below(10) {
             0..6 => {
                 for _ in 0..1 + self.rng.below(6) {
-                    if self.pending < self.program.entries.next_power_of_two() {
+                    if self.pending < self.sq_entries() {
                         let sqe = self.strict_sqe();
                         self.program.steps.push(Step::Push(sqe));
                         self.pending += 1;
@@ -473,13 +482,18 @@ impl Generator {
                 sqe.flags |= flag;
             }
         }
+        if self.program.setup_flags & IORING_SETUP_DEFER_TASKRUN != 0 {
+            // How far a chain comes in one call is left to the engine.
+            sqe.flags &= !(LINK | HARDLINK);
+        }
         if rng.percent(8) {
             match rng.below(7) {
                 0 => sqe.opcode = rng.pick(&[ops::COUNT as u8, 200, 255]),
                 1 => sqe.flags |= 0x80,
                 2 => sqe.ioprio = 1,
                 3 => sqe.personality = 3,
-                4 => sqe.op_flags |= 1 << rng.below(32),
+                // A NOP by task work may come behind those after it.
+                4 => sqe.op_flags |= 1 << rng.below(32) & !IORING_NOP_TW,
                 5 => sqe.flags |= BUFFER_SELECT,
                 _ => {
                     sqe.op_flags = IORING_NOP_FILE;

@@ -165,7 +165,7 @@ pub fn keep_safe(sqe: &mut Sqe) {
     }
     let large = |value: Value| matches!(value, Value::Raw(0x10_0000..0x100_0000_0000_0000) | Value::At(_));
     if code == io_uring_op::IORING_OP_SEND as u32 && sqe.flags & BUFFER_SELECT == 0 {
-        // A bundle of no buffers: this kernel sends it, and then nothing; others refuse it.
+        // A bundle of no buffers: 6.18 sends it, and then nothing; 6.12 refuses it.
         sqe.ioprio &= !16;
     }
     if code == io_uring_op::IORING_OP_FALLOCATE as u32 && large(sqe.addr) {

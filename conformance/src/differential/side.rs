@@ -203,7 +203,7 @@ impl<'a> Side<'a> {
         let argument = if call.argument_size == 0 { 0 } else { self.arena.address(ENTER_ARGUMENT) as usize };
         let engine = self.engine;
         let fd = self.ring().fd;
-        let result = ring::enter(
+        let mut result = ring::enter(
             engine,
             fd,
             call.to_submit,
@@ -212,6 +212,10 @@ impl<'a> Side<'a> {
             argument,
             call.argument_size,
         );
+        while result == -libc::EINTR && call.to_submit == 0 {
+            // The kernel's own ring interrupts sleeps of this thread to complete its requests.
+            result = ring::enter(engine, fd, 0, call.min_complete, call.flags, argument, call.argument_size);
+        }
         self.arena.store(ENTER_ARGUMENT, &[0; 48]);
         result
     }

@@ -180,6 +180,8 @@ impl Readiness {
         }
         let number = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
         if number >= self.by_fd.len() {
+            // A number that is no descriptor must not cost memory.
+            sys::fcntl(fd, sys::nr::F_GETFD, 0)?;
             self.by_fd.try_reserve(number + 1 - self.by_fd.len()).map_err(|_| Errno::ENOMEM)?;
             self.by_fd.resize(number + 1, 0);
         }

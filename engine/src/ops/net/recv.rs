@@ -252,7 +252,9 @@ pub fn conclude(core: &mut Core, id: RequestId, fd: Fd, attempt: Attempt) -> Nex
     if count == 0 && result == 0 {
         core.return_buffer(id);
     }
-    let more = if emptied { 0 } else { more_waits(core, fd, count, attempt.asked) };
+    // A peek leaves everything where it is.
+    let asked = if progress.flags & MSG_PEEK != 0 { count } else { attempt.asked };
+    let more = if emptied { 0 } else { more_waits(core, fd, count, asked) };
     let flags = more | core.use_buffers(id, attempt.used, attempt.buffers);
     let request = &mut core.requests[id];
     if !request.flags.has(Flags::MULTISHOT) {

@@ -1,0 +1,35 @@
+//! A short run of the differential fuzzer, always the same programs.
+
+use anyring_conformance::differential::{Options, hostile, ring, run_many};
+
+fn options(programs: u64, time: u64) -> Options {
+    Options {
+        programs,
+        seed: 1,
+        program_seed: None,
+        time: Some(time),
+        hostile: false,
+        jobs: None,
+        all: false,
+        unsteady: false,
+        no_shrink: true,
+    }
+}
+
+#[test]
+fn both_engines_do_the_same() {
+    if !ring::kernel_available() {
+        println!("skipped: this kernel gives no io_uring to compare with");
+        return;
+    }
+    let summary = run_many(&options(2000, 20));
+    assert!(summary.clean > 100, "programs ran: {summary:?}");
+    assert!(summary.differences.is_empty(), "no new differences: {:#?}", summary.differences);
+}
+
+#[test]
+fn hostile_programs_do_no_harm() {
+    let (clean, lost) = hostile::run_many(&options(2000, 20));
+    assert!(lost.is_empty(), "{lost:#?}");
+    assert_eq!(clean, 2000);
+}
