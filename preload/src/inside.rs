@@ -1,11 +1,12 @@
-//! Which threads are inside the engine, so that [`crate::signals`] keeps handlers out of it.
+//! Which threads are inside the engine, so that [`anyring_trap::signals`] keeps handlers out of it.
 //!
 //! A thread that came through a function of ours or a patched call site notes it in a word of
 //! thread-local storage, of the kind that needs no allocation (initial-exec: the C library makes
 //! room for it before the program starts). The trap notes no stay: it runs with all signals blocked
 //! anyway, and its return puts the mask back. Threads of ours have zeros where the note would be.
 
-use crate::{arch, sys};
+use crate::arch;
+use anyring_trap::{signals, sys};
 use core::cell::Cell;
 use core::sync::atomic::{Ordering, compiler_fence};
 
@@ -53,24 +54,15 @@ impl Drop for Inside {
         if depth == 0 && note.blocked.get() {
             note.blocked.set(false);
             let mask = note.mask.get();
-            let_in(mask);
+            signals::let_in(mask);
             sys::set_signal_mask(mask);
         }
     }
 }
 
-/// The thread, which has everything blocked, leaves the engine and goes on with `mask`. A signal that
-/// only a wait with a mask of its own let through comes here, before that mask is in force again.
-pub fn let_in(mask: u64) {
-    let note = note();
-    let kept_out = note.kept_out.get();
-    if kept_out == 0 {
-        return;
-    }
-    note.kept_out.set(0);
-    if kept_out & mask != 0 {
-        sys::take_signals(mask & !kept_out);
-    }
+/// The signals that were kept out of the calling thread; they are forgotten.
+pub fn take_kept_out() -> u64 {
+    note().kept_out.take()
 }
 
 /// Whether the calling thread is inside.
@@ -79,7 +71,7 @@ pub fn active() -> bool {
 }
 
 /// A signal came while the thread was inside with `mask`; it is blocked until it leaves.
-pub fn postponed(signal: u64, mask: u64) {
+pub fn kept_out(signal: u64, mask: u64) {
     let note = note();
     note.kept_out.set(note.kept_out.get() | signal);
     if note.depth.get() != 0 && !note.blocked.get() {
@@ -90,7 +82,7 @@ pub fn postponed(signal: u64, mask: u64) {
 
 /// Where a thread's note lies, from its thread pointer.
 pub fn note_offset() -> isize {
-    arch::note() as isize - arch::thread_pointer().get() as isize
+    arch::note() as isize - anyring_trap::arch::thread_pointer().get() as isize
 }
 
 /// Makes a system call that may sleep. A signal that was kept out since the thread entered, or comes

@@ -6,7 +6,7 @@ use core::sync::atomic::AtomicU64;
 pub static SITES: AtomicU64 = AtomicU64::new(0);
 
 /// Patches nothing.
-pub fn before_main() {}
+pub fn before_main(_entry: usize) {}
 
 /// Patches nothing.
 pub fn trapped_at(_next: usize) {}

@@ -1,71 +1,8 @@
 //! AArch64.
 
 use core::arch::{asm, global_asm};
-use core::num::NonZeroUsize;
-
-/// `AUDIT_ARCH_AARCH64`.
-pub const AUDIT_ARCH: u32 = 0xc000_00b7;
-
-/// Where [`crate::stub`] puts its page; low enough for 39-bit address spaces.
-pub const STUB_ADDRESS: usize = 0x3e_5500_0000;
-
-/// `extern "C" fn(number, a, b, c, d, e, f) -> isize`, position-independent.
-pub const STUB_CODE: &[u8] = &[
-    0xe8, 0x03, 0x00, 0xaa, // mov x8, x0
-    0xe0, 0x03, 0x01, 0xaa, // mov x0, x1
-    0xe1, 0x03, 0x02, 0xaa, // mov x1, x2
-    0xe2, 0x03, 0x03, 0xaa, // mov x2, x3
-    0xe3, 0x03, 0x04, 0xaa, // mov x3, x4
-    0xe4, 0x03, 0x05, 0xaa, // mov x4, x5
-    0xe5, 0x03, 0x06, 0xaa, // mov x5, x6
-    0x01, 0x00, 0x00, 0xd4, // svc #0
-    0xc0, 0x03, 0x5f, 0xd6, // ret
-];
-
-/// Performs a system call.
-///
-/// # Safety
-/// As for the call that `number` names.
-#[inline(always)]
-pub unsafe fn syscall(number: usize, a: [usize; 6]) -> isize {
-    let result;
-    // SAFETY: the kernel clobbers x0 only; the rest is the caller's promise.
-    unsafe {
-        asm!(
-            "svc #0",
-            in("x8") number,
-            inlateout("x0") a[0] as isize => result,
-            in("x1") a[1],
-            in("x2") a[2],
-            in("x3") a[3],
-            in("x4") a[4],
-            in("x5") a[5],
-            options(nostack),
-        );
-    }
-    result
-}
-
-/// The thread pointer.
-#[inline]
-pub fn thread_pointer() -> NonZeroUsize {
-    let pointer: usize;
-    // SAFETY: reads a register that user space may always read.
-    unsafe {
-        asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nostack, nomem, preserves_flags));
-    }
-    NonZeroUsize::new(pointer).unwrap_or(NonZeroUsize::MIN)
-}
 
 unsafe extern "C" {
-    /// `clone(2)` for a thread; the words at `stack` are its entry and its argument.
-    pub fn anyring_preload_clone(
-        flags: usize,
-        stack: *mut usize,
-        thread_id: *mut u32,
-        thread_block: *mut u8,
-    ) -> isize;
-
     /// A system call, or `-EINTR` where `*interrupted` is set; see [`crate::inside::sleep`].
     pub fn anyring_preload_sleep(number: usize, arguments: *const usize, interrupted: *const bool) -> isize;
 
@@ -75,37 +12,7 @@ unsafe extern "C" {
     pub fn anyring_preload_sleep_end();
     /// Where it returns `-EINTR`.
     pub fn anyring_preload_sleep_interrupted();
-
-    /// Unused here: the kernel returns from signal handlers through the vdso.
-    pub fn anyring_preload_restorer();
 }
-
-global_asm!(
-    ".pushsection .text.anyring_preload_clone,\"ax\",@progbits",
-    ".globl anyring_preload_clone",
-    ".hidden anyring_preload_clone",
-    ".type anyring_preload_clone,@function",
-    "anyring_preload_clone:",
-    "mov x4, x2", // the word to clear at the end: the same as the one to set at the start
-    "mov x8, #220",
-    "svc #0",
-    "cbnz x0, 1f",
-    "mov x29, #0",
-    "mov x30, #0",
-    "ldp x9, x0, [sp], #16",
-    "blr x9",
-    "brk #1",
-    "1: ret",
-    ".size anyring_preload_clone, . - anyring_preload_clone",
-    ".globl anyring_preload_restorer",
-    ".hidden anyring_preload_restorer",
-    ".type anyring_preload_restorer,@function",
-    "anyring_preload_restorer:",
-    "mov x8, #139",
-    "svc #0",
-    ".size anyring_preload_restorer, . - anyring_preload_restorer",
-    ".popsection",
-);
 
 global_asm!(
     ".pushsection .text.anyring_preload_sleep,\"ax\",@progbits",
@@ -137,80 +44,6 @@ global_asm!(
     ".size anyring_preload_sleep, . - anyring_preload_sleep",
     ".popsection",
 );
-
-/// The registers that a signal interrupted, as they lie in `ucontext_t`.
-#[repr(C)]
-pub struct Context {
-    flags: usize,
-    link: usize,
-    stack: [usize; 3],
-    signal_mask: u64,
-    unused: [u8; 120],
-    // `sigcontext` is aligned to 16 bytes.
-    padding: usize,
-    fault_address: u64,
-    registers: [usize; 31],
-    stack_pointer: usize,
-    program_counter: usize,
-    state: u64,
-}
-
-const _: () = {
-    assert!(core::mem::offset_of!(Context, signal_mask) == 40);
-    assert!(core::mem::offset_of!(Context, fault_address) == 176);
-};
-
-impl Context {
-    /// The arguments of the trapped system call.
-    pub fn arguments(&self) -> [usize; 6] {
-        [0, 1, 2, 3, 4, 5].map(|index: usize| self.registers[index])
-    }
-
-    /// What the trapped call shall return.
-    pub fn set_result(&mut self, result: isize) {
-        self.registers[0] = result as usize;
-    }
-
-    /// Where the thread goes on.
-    pub fn instruction_pointer(&self) -> usize {
-        self.program_counter
-    }
-
-    /// Lets the thread go on at `address`.
-    pub fn set_instruction_pointer(&mut self, address: usize) {
-        self.program_counter = address;
-    }
-
-    /// The signals that the thread had blocked.
-    pub fn signal_mask(&self) -> u64 {
-        self.signal_mask
-    }
-
-    /// The signals that the thread will have blocked.
-    pub fn set_signal_mask(&mut self, mask: u64) {
-        self.signal_mask = mask;
-    }
-}
-
-/// Makes code that was just written visible to instruction fetches.
-///
-/// # Safety
-/// The bytes must be mapped.
-pub unsafe fn synchronize_code(code: *const u8, length: usize) {
-    let (start, end) = (code.addr(), code.addr() + length);
-    for line in (start & !15..end).step_by(16) {
-        // SAFETY: cache maintenance by address, within mapped memory.
-        unsafe { asm!("dc cvau, {}", in(reg) line, options(nostack, preserves_flags)) };
-    }
-    // SAFETY: barriers have no other effect.
-    unsafe { asm!("dsb ish", options(nostack, preserves_flags)) };
-    for line in (start & !15..end).step_by(16) {
-        // SAFETY: as above.
-        unsafe { asm!("ic ivau, {}", in(reg) line, options(nostack, preserves_flags)) };
-    }
-    // SAFETY: as above.
-    unsafe { asm!("dsb ish", "isb", options(nostack, preserves_flags)) };
-}
 
 /// Bytes of thread-local storage for [`crate::inside`].
 pub const NOTE_BYTES: usize = 24;

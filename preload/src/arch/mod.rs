@@ -1,10 +1,8 @@
-//! What differs between architectures: the system call instruction, the thread pointer, the start
-//! of a thread, the return from a signal handler, and the memory routines.
+//! What this crate says in assembly: a sleep that a signal can still keep from beginning, and a word
+//! of thread-local storage.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
-#[cfg(target_arch = "x86_64")]
-mod memory;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 

@@ -1,6 +1,7 @@
 //! `syscall`.
 
-use crate::{arch, dispatch, next};
+use crate::{dispatch, next};
+use anyring_trap::{active, arch, calls};
 use core::ffi::c_long;
 use linux_raw_sys::general as raw;
 
@@ -24,7 +25,7 @@ pub unsafe extern "C" fn syscall(
         // libuv closes its rings so.
         super::descriptors::closing(a as i32);
     }
-    let result = if dispatch::is_ring_call(number) && crate::active() {
+    let result = if calls::is_ring_call(number) && active() {
         // SAFETY: the program's own call.
         unsafe { dispatch::called(number, arguments) }
     } else {

@@ -3,9 +3,10 @@
 //!
 //! `closed` is said before the real call, as the number can be reused at once after it.
 
+use crate::inside;
 use crate::next::next;
-use crate::{dispatch, inside, sys};
 use anyring_engine::door;
+use anyring_trap::{active, calls, sys};
 use core::ffi::c_int;
 use linux_raw_sys::general as raw;
 
@@ -15,7 +16,7 @@ const CLOSE_RANGE_CLOEXEC: u32 = 4;
 /// Says that `fd` is about to be closed.
 #[inline]
 pub fn closing(fd: c_int) {
-    if crate::active() && dispatch::rings_exist() {
+    if active() && calls::rings_exist() {
         super::wait::closed(fd);
         let _inside = inside::enter();
         door::closed(fd);
@@ -25,7 +26,7 @@ pub fn closing(fd: c_int) {
 /// Says that `new` is about to become a duplicate of `old`, if `old` is a descriptor.
 #[inline]
 fn replacing(old: c_int, new: c_int) {
-    if old != new && (!dispatch::is_ring(new) || sys::is_open(old)) {
+    if old != new && (!calls::is_ring(new) || sys::is_open(old)) {
         closing(new);
     }
 }
@@ -33,7 +34,7 @@ fn replacing(old: c_int, new: c_int) {
 /// Says that `new` is a duplicate of `old`.
 #[inline]
 fn duplicated(old: c_int, new: c_int) {
-    if new >= 0 && dispatch::is_ring(old) {
+    if new >= 0 && calls::is_ring(old) {
         let _inside = inside::enter();
         door::duplicated(old, new);
     }
@@ -73,7 +74,7 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
 
 /// Says so for each number that can be open.
 fn closing_from(first: u32, last: u32) {
-    if !dispatch::rings_exist() {
+    if !calls::rings_exist() {
         return;
     }
     for fd in first..=last.min(sys::descriptor_limit()) {

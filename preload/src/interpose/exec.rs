@@ -5,13 +5,13 @@
 //! matter are put back into every environment. The program may still set them to what it likes.
 //!
 //! What that does not reach: a program that loads no library (static, or gaining privileges). One at
-//! a fixed address is not trapped (see [`crate::filter`]); a position-independent one that enters a
+//! a fixed address is not trapped (see [`anyring_trap::filter`]); a position-independent one that enters a
 //! ring ends by SIGSYS. Nor does it reach `execle`, whose arguments have no fixed number; the
 //! variables are lost there if the program leaves them out.
 
-use crate::config::entries;
 use crate::next::next;
 use alloc::vec::Vec;
+use anyring_trap::config::entries;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::{null, null_mut};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -58,7 +58,7 @@ struct Completed {
 /// # Safety
 /// `environment` must be null or a list of strings.
 unsafe fn completed(environment: Strings) -> Option<Completed> {
-    if !crate::active() {
+    if !anyring_trap::active() {
         return None;
     }
     // SAFETY: the caller's promise.

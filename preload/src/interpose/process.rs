@@ -1,7 +1,8 @@
 //! `fork`, `vfork` and the ends of the process.
 
+use crate::next;
 use crate::next::next;
-use crate::{dispatch, next, start, sys};
+use anyring_trap::{calls, process, sys};
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -35,7 +36,7 @@ pub unsafe extern "C" fn vfork() -> c_int {
         "cmp byte ptr [rip + {rings}], 0",
         "jne {fork}",
         "jmp qword ptr [rip + {vfork}]",
-        rings = sym dispatch::RINGS,
+        rings = sym calls::RINGS,
         fork = sym fork_instead,
         vfork = sym VFORK,
     )
@@ -57,7 +58,7 @@ pub unsafe extern "C" fn vfork() -> c_int {
         "ldr x9, [x9, #:lo12:{vfork}]",
         "br x9",
         "1: b {fork}",
-        rings = sym dispatch::RINGS,
+        rings = sym calls::RINGS,
         fork = sym fork_instead,
         vfork = sym VFORK,
     )
@@ -80,7 +81,7 @@ pub fn register_fork() {
         let register: unsafe extern "C" fn(Hook, Hook, Hook, *const u8) -> c_int =
             unsafe { core::mem::transmute(register) };
         // SAFETY: the hook and the handle live as long as this library.
-        unsafe { register(None, None, Some(start::forked), &raw const __dso_handle) };
+        unsafe { register(None, None, Some(process::forked), &raw const __dso_handle) };
         return;
     }
     let register = find(c"pthread_atfork");
@@ -89,20 +90,20 @@ pub fn register_fork() {
         let register: unsafe extern "C" fn(Hook, Hook, Hook) -> c_int =
             unsafe { core::mem::transmute(register) };
         // SAFETY: the hook lives as long as this library.
-        unsafe { register(None, None, Some(start::forked)) };
+        unsafe { register(None, None, Some(process::forked)) };
     }
 }
 
 /// `_exit(2)`: destructors do not run.
 #[unsafe(no_mangle)]
 pub extern "C" fn _exit(code: c_int) -> ! {
-    start::end();
+    process::end();
     sys::exit_group(code)
 }
 
 /// `_Exit(3)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn _Exit(code: c_int) -> ! {
-    start::end();
+    process::end();
     sys::exit_group(code)
 }

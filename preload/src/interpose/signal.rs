@@ -1,8 +1,9 @@
-//! Signal actions and masks: see [`crate::signals`].
+//! Signal actions and masks: see [`anyring_trap::signals`].
 
+use crate::next;
 use crate::next::next;
-use crate::signals::{self, Action, bit};
-use crate::{arch, next};
+use anyring_trap::arch;
+use anyring_trap::signals::{self, Action, bit};
 use core::ffi::c_int;
 use linux_raw_sys::errno::EINVAL;
 use linux_raw_sys::general as raw;
@@ -27,7 +28,7 @@ fn with_restorer(handler: usize, flags: u32, mask: u64) -> Action {
     let mut action = Action { handler, flags: flags as usize, restorer: 0, mask };
     if cfg!(target_arch = "x86_64") {
         action.flags |= 0x0400_0000;
-        action.restorer = arch::anyring_preload_restorer as *const () as usize;
+        action.restorer = arch::anyring_trap_restorer as *const () as usize;
     }
     action
 }

@@ -6,8 +6,9 @@
 //! for completions that the program has taken meanwhile.
 
 use crate::next::next;
-use crate::{dispatch, inside, next};
+use crate::{inside, next};
 use anyring_engine::door;
+use anyring_trap::calls;
 use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general as raw;
@@ -88,7 +89,7 @@ pub unsafe extern "C" fn epoll_ctl(
     event: *mut c_void,
 ) -> c_int {
     let mut target = fd;
-    let ring = dispatch::is_ring(fd);
+    let ring = calls::is_ring(fd);
     if ring {
         match stand_in(fd) {
             Ok(stand_in) => target = stand_in,
@@ -194,16 +195,16 @@ unsafe fn with_stand_ins(
     count: usize,
     mut wait: impl FnMut(*mut PollFd) -> c_int,
 ) -> c_int {
-    if !dispatch::rings_exist() || list.is_null() {
+    if !calls::rings_exist() || list.is_null() {
         return wait(list);
     }
     // SAFETY: the caller's promise.
     let program = unsafe { core::slice::from_raw_parts_mut(list, count) };
-    if !program.iter().any(|entry| dispatch::is_ring(entry.fd)) {
+    if !program.iter().any(|entry| calls::is_ring(entry.fd)) {
         return wait(list);
     }
     let mut copy = program.to_vec();
-    for entry in copy.iter_mut().filter(|entry| dispatch::is_ring(entry.fd)) {
+    for entry in copy.iter_mut().filter(|entry| calls::is_ring(entry.fd)) {
         match stand_in(entry.fd) {
             Ok(stand_in) => entry.fd = stand_in,
             Err(error) => return next::fail(error as isize) as c_int,
@@ -329,7 +330,7 @@ unsafe fn select_with_stand_ins(
     sets: [*mut FdSet; 3],
     wait: impl FnOnce(c_int) -> c_int,
 ) -> c_int {
-    if !dispatch::rings_exist() || count <= 0 || count > 1024 {
+    if !calls::rings_exist() || count <= 0 || count > 1024 {
         return wait(count);
     }
     let named = |fd: c_int| {
@@ -339,7 +340,7 @@ unsafe fn select_with_stand_ins(
     let mut standing = [Standing::default(); 64];
     let mut standing_count = 0;
     let mut new_count = count;
-    for ring in (0..count).filter(|&fd| named(fd) && dispatch::is_ring(fd)) {
+    for ring in (0..count).filter(|&fd| named(fd) && calls::is_ring(fd)) {
         let Some(entry) = standing.get_mut(standing_count) else { break };
         match stand_in(ring) {
             Ok(stand_in) if stand_in < 1024 => *entry = Standing { ring, stand_in },

@@ -1,6 +1,7 @@
 //! Where stubs call: saves what a system call keeps, and enters the engine.
 
-use crate::{arch, dispatch};
+use crate::dispatch;
+use anyring_trap::{arch, calls};
 use core::arch::global_asm;
 
 unsafe extern "C" {
@@ -94,7 +95,7 @@ unsafe extern "C" fn enter(
     number: usize,
 ) -> isize {
     let arguments = [a, b, c, d, e, f];
-    if dispatch::is_ring_call(number) {
+    if calls::is_ring_call(number) {
         // SAFETY: the program's own call.
         return unsafe { dispatch::called(number, arguments) };
     }

@@ -31,7 +31,7 @@ mod decode;
 mod entry;
 mod maps;
 
-use crate::{log, low};
+use anyring_trap::log;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use decode::Site;
 use maps::Mapping;
@@ -48,14 +48,13 @@ static REFUSED: [AtomicUsize; 256] = [const { AtomicUsize::new(0) }; 256];
 /// Larger mappings are not searched before `main`: their sites are patched when they trap.
 const SEARCH_MAX: usize = 32 << 20;
 
-/// Patches the sites of the program and of liburing. Called before `main`.
+/// Patches the sites of the program, which begins at `entry`, and of liburing. Called before `main`.
 ///
 /// Other libraries rarely hold any, and reading all their code would double the time that a small
 /// program takes to start; their sites are patched when they trap.
-pub fn before_main() {
+pub fn before_main(entry: usize) {
     ENABLED.store(true, Ordering::Relaxed);
     let alone = maps::one_thread();
-    let entry = low::program_entry().unwrap_or(0);
     maps::for_each_code(|mapping, name| {
         let program = (mapping.start..mapping.end).contains(&entry);
         if (program || contains(name, b"liburing")) && mapping.end - mapping.start <= SEARCH_MAX {

@@ -1,29 +1,15 @@
 //! Programs linked to a fixed address lie in the lowest 4 GiB, where [`crate::filter`] may not reach.
 
-use crate::{arch, next, sys};
-use core::ffi::{CStr, c_ulong};
+use crate::filter::Reach;
+use crate::{arch, sys};
 use linux_raw_sys::general as raw;
 
 /// The first address that is not low.
 const END: usize = 1 << 32;
 
-/// Whether the program itself lies low. Where that cannot be told, it may.
-pub fn program_is_low() -> bool {
-    program_entry().is_none_or(|entry| entry < END)
-}
-
-/// Where the program itself begins.
-pub fn program_entry() -> Option<usize> {
-    const NAME: &CStr = c"getauxval";
-    const AT_ENTRY: c_ulong = 9;
-    let address = next::find(next::Place::Anywhere, NAME);
-    if address.is_null() {
-        return None;
-    }
-    // SAFETY: the C library's function of this name has this type.
-    let get: unsafe extern "C" fn(c_ulong) -> c_ulong = unsafe { core::mem::transmute(address) };
-    // SAFETY: asks only.
-    Some(unsafe { get(AT_ENTRY) } as usize)
+/// Which calls a filter must trap for a program that begins at `entry`, as far as that is known.
+pub fn reach(entry: Option<usize>) -> Reach {
+    if entry.is_none_or(|entry| entry < END) { Reach::Everything } else { Reach::High }
 }
 
 /// Makes an `io_uring_setup` that can only fail, from a page that lies low; its result, or 0 where

@@ -10,8 +10,9 @@
 //! everything blocked, and comes when the thread has left the engine; a wait of the engine is
 //! interrupted by it as it would be in the kernel.
 
+use crate::Door;
 use crate::arch::{self, Context};
-use crate::{inside, stub, sys};
+use crate::{stub, sys};
 use anyring_engine::door;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -115,7 +116,7 @@ fn own_action(handler: Handler, flags: u32, mask: u64) -> Action {
     Action {
         handler: handler as usize,
         flags: (flags | raw::SA_SIGINFO | restorer) as usize,
-        restorer: if restorer == 0 { 0 } else { arch::anyring_preload_restorer as *const () as usize },
+        restorer: if restorer == 0 { 0 } else { arch::anyring_trap_restorer as *const () as usize },
         mask,
     }
 }
@@ -241,7 +242,7 @@ unsafe extern "C" fn deliver(signal: c_int, info: *mut c_void, context: *mut Con
     let interrupted = unsafe { &mut *context };
     // In the trap nothing is noted; its signals come only while the engine's stub sleeps.
     let in_stub = || door::syscall_stub().contains(&interrupted.instruction_pointer());
-    if inside::active() || in_stub() {
+    if crate::door().is_some_and(Door::is_inside) || in_stub() {
         postpone(signal, info, interrupted);
         return;
     }
@@ -263,13 +264,21 @@ fn postpone(signal: c_int, info: *mut c_void, interrupted: &mut Context) {
     sys::set_signal_mask(ASYNCHRONOUS);
     // SAFETY: the signal's own information, sent to ourselves.
     unsafe { arch::syscall(raw::__NR_rt_tgsigqueueinfo as usize, arguments) };
-    inside::postponed(bit(signal as u32), interrupted.signal_mask());
-    if let Some(address) = inside::interrupted_sleep(interrupted.instruction_pointer()) {
-        interrupted.set_instruction_pointer(address);
+    if let Some(door) = crate::door() {
+        door.kept_out(bit(signal as u32), interrupted);
     }
     // In a wait with a mask of its own the kernel puts back the mask from before; either way the
     // thread goes on with everything blocked, until it leaves the engine.
     interrupted.set_signal_mask(interrupted.signal_mask() | ASYNCHRONOUS);
+}
+
+/// The thread, which has everything blocked, leaves the engine and goes on with `mask`. A signal that
+/// only a wait with a mask of its own let through comes here, before that mask is in force again.
+pub fn let_in(mask: u64) {
+    let kept_out = crate::door().map_or(0, Door::take_kept_out);
+    if kept_out & mask != 0 {
+        sys::take_signals(mask & !kept_out);
+    }
 }
 
 /// Calls a handler of the program.

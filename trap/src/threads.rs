@@ -5,11 +5,10 @@
 //! top of its stack, so that the thread pointer tells it apart. The kernel clears the thread's id in
 //! [`SLOTS`] when it is off its stack for good, and that is what makes the stack free for the next.
 
-use crate::{arch, inside, sys};
-use anyring_engine::Host;
+use crate::{arch, sys};
 use core::ffi::{CStr, c_void};
-use core::num::NonZeroUsize;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use core::ops::Range;
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use linux_raw_sys::errno::EAGAIN;
 use linux_raw_sys::general as raw;
 
@@ -27,9 +26,6 @@ struct Slot {
 static SLOTS: [Slot; 2048] =
     [const { Slot { thread_id: AtomicU32::new(0), stack: AtomicUsize::new(0) } }; 2048];
 
-/// Whether our fault handler is in place.
-pub static FAULTS_RESUME: AtomicBool = AtomicBool::new(false);
-
 /// The thread block, at the top of the stack.
 #[repr(C, align(64))]
 struct Block {
@@ -42,17 +38,6 @@ struct Block {
     rest: [usize; 64],
 }
 
-/// The preload's door to the engine.
-pub struct Preload;
-
-static PRELOAD: Preload = Preload;
-static HOST: &dyn Host = &PRELOAD;
-
-/// Lends this process to the engine.
-pub fn install() {
-    anyring_engine::install(&HOST);
-}
-
 /// The child of a fork has none of the parent's threads.
 pub fn forked() {
     for slot in &SLOTS {
@@ -60,33 +45,23 @@ pub fn forked() {
     }
 }
 
-impl Host for Preload {
-    fn spawn(
-        &self,
-        name: &'static CStr,
-        entry: extern "C" fn(*mut c_void),
-        argument: *mut c_void,
-    ) -> Result<(), i32> {
-        let slot = claim().ok_or(EAGAIN as i32)?;
-        let result = start(slot, name, entry, argument);
-        if result.is_err() {
-            slot.thread_id.store(0, Ordering::Release);
-        }
-        result
+/// Starts a thread that runs `entry(argument)`, all signals blocked. Of the thread-local storage
+/// around its thread pointer, the bytes at the offsets of `storage` exist, and are zero.
+///
+/// # Errors
+/// The errno.
+pub fn spawn(
+    name: &'static CStr,
+    entry: extern "C" fn(*mut c_void),
+    argument: *mut c_void,
+    storage: Range<isize>,
+) -> Result<(), i32> {
+    let slot = claim().ok_or(EAGAIN as i32)?;
+    let result = start(slot, name, entry, argument, storage);
+    if result.is_err() {
+        slot.thread_id.store(0, Ordering::Release);
     }
-
-    fn thread_identity(&self) -> NonZeroUsize {
-        arch::thread_pointer()
-    }
-
-    fn faults_resume(&self) -> bool {
-        FAULTS_RESUME.load(Ordering::Relaxed)
-    }
-
-    unsafe fn sleep(&self, number: usize, arguments: [usize; 6]) -> Option<isize> {
-        // SAFETY: the caller's promise.
-        unsafe { inside::sleep(number, arguments) }
-    }
+    result
 }
 
 /// A slot that nobody has.
@@ -118,12 +93,12 @@ fn start(
     name: &'static CStr,
     entry: extern "C" fn(*mut c_void),
     argument: *mut c_void,
+    storage: Range<isize>,
 ) -> Result<(), i32> {
-    // The block lies so that thread-local storage around it, of which only `inside`'s note is ever
-    // looked at, is zeroed memory of the stack's top too.
-    let note = inside::note_offset();
-    let above = usize::try_from(note).unwrap_or(0) + arch::NOTE_BYTES;
-    let below = usize::try_from(-note).unwrap_or(0);
+    // The block lies so that the storage around it is memory of the stack's top too, which starts zeroed
+    // and which nobody writes to.
+    let above = usize::try_from(storage.end).unwrap_or(0);
+    let below = usize::try_from(-storage.start).unwrap_or(0);
     let room = size_of::<Block>().max(above) + below + 2 * size_of::<usize>();
     let top = stack(slot)? + GUARD_BYTES + STACK_BYTES;
     let block = (top - size_of::<Block>().max(above)) as *mut Block;
@@ -151,9 +126,9 @@ fn start(
         | raw::CLONE_CHILD_CLEARTID;
     // The new thread inherits the mask: it never sees a signal of the program's.
     let mask = sys::set_signal_mask(crate::signals::ASYNCHRONOUS);
-    // SAFETY: the stack is prepared as `anyring_preload_clone` wants it, the word to clear is static.
+    // SAFETY: the stack is prepared as `anyring_trap_clone` wants it, the word to clear is static.
     let result =
-        unsafe { arch::anyring_preload_clone(flags as usize, words, slot.thread_id.as_ptr(), block.cast()) };
+        unsafe { arch::anyring_trap_clone(flags as usize, words, slot.thread_id.as_ptr(), block.cast()) };
     sys::set_signal_mask(mask);
     if result < 0 { Err(-result as i32) } else { Ok(()) }
 }
@@ -191,7 +166,7 @@ mod tests {
     #[test]
     fn threads_run_and_their_stacks_are_reused() {
         for _ in 0..300 {
-            PRELOAD.spawn(c"iou-wrk-test", count, core::ptr::without_provenance_mut(2)).unwrap();
+            spawn(c"iou-wrk-test", count, core::ptr::without_provenance_mut(2), -64..0).unwrap();
             while SLOTS.iter().any(|slot| slot.thread_id.load(Ordering::Acquire) != 0) {
                 std::thread::yield_now();
             }

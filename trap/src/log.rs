@@ -51,9 +51,10 @@ pub fn write(message: fmt::Arguments<'_>) {
 }
 
 /// Says something that happens rarely, for `ANYRING_LOG=debug`.
+#[macro_export]
 macro_rules! debug {
     ($($argument:tt)*) => {
         $crate::log::line($crate::config::Level::Debug, format_args!($($argument)*))
     };
 }
-pub(crate) use debug;
+pub use crate::debug;

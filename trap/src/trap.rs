@@ -7,8 +7,8 @@
 use crate::arch::Context;
 use crate::config::Choice;
 use crate::filter::{self, Reach};
-use crate::{arch, dispatch, inside, low, patch, signals, stub};
-use anyring_engine::door;
+use crate::{arch, calls, low, signals, stub};
+use anyring_engine::{Caller, door};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use linux_raw_sys::errno::{EFAULT, ENOSYS};
@@ -51,14 +51,12 @@ pub fn kernel_allows() -> bool {
 ///
 /// # Errors
 /// What failed, and the negative errno.
-pub fn install(choice: Choice) -> Result<(), (&'static str, isize)> {
+pub fn install(choice: Choice, reach: Reach) -> Result<(), (&'static str, isize)> {
     PASS_ON.store(choice == Choice::Kernel, Ordering::Relaxed);
     signals::install(handler).map_err(|error| ("sigaction", error))?;
     if choice == Choice::Kernel {
         return Ok(());
     }
-    // Code of a fixed-address program lies low; it needs a filter that reaches there.
-    let reach = if low::program_is_low() { Reach::Everything } else { Reach::High };
     if calls_trap(reach) {
         return Ok(());
     }
@@ -90,7 +88,7 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut c_void, context: *mut Con
     // SAFETY: the kernel's.
     let (trap, interrupted) = unsafe { (&*info.cast::<TrapInfo>(), &mut *context) };
     let number = trap.number as usize;
-    let ours = dispatch::is_ring_call(number) || number == raw::__NR_mmap as usize;
+    let ours = calls::is_ring_call(number) || number == raw::__NR_mmap as usize;
     if trap.code != SYS_SECCOMP || trap.architecture != arch::AUDIT_ARCH || !ours {
         // SAFETY: arguments as the kernel gave them.
         unsafe { signals::obey(signal, info, interrupted) };
@@ -105,9 +103,11 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut c_void, context: *mut Con
     // SAFETY: the program made the call.
     let result = unsafe { perform(number, arguments, interrupted.signal_mask()) };
     interrupted.set_result(result);
-    inside::let_in(interrupted.signal_mask());
-    if number != raw::__NR_mmap as usize {
-        patch::trapped_at(interrupted.instruction_pointer());
+    signals::let_in(interrupted.signal_mask());
+    if number != raw::__NR_mmap as usize
+        && let Some(door) = crate::door()
+    {
+        door.trapped_at(interrupted.instruction_pointer());
     }
 }
 
@@ -118,7 +118,7 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut c_void, context: *mut Con
 unsafe fn perform(number: usize, mut arguments: [usize; 6], mask: u64) -> isize {
     if number == raw::__NR_mmap as usize {
         // A ring of ours has both rings at offset 0.
-        if dispatch::is_ring(arguments[4] as i32) {
+        if calls::is_ring(arguments[4] as i32) {
             arguments[5] = 0;
         }
         // SAFETY: the program's own call.
@@ -132,7 +132,7 @@ unsafe fn perform(number: usize, mut arguments: [usize; 6], mask: u64) -> isize 
         return -(ENOSYS as isize);
     }
     // SAFETY: the program's own call.
-    unsafe { dispatch::trapped(number, arguments, mask) }
+    unsafe { calls::call(number, arguments, &Caller { signal_mask: Some(mask) }) }
 }
 
 /// Whether anything that the engine does here could be seen: for the line at the end.

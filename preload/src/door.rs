@@ -1,0 +1,69 @@
+//! What this library does in its own way, for the engine and for the trap.
+
+use crate::{arch, inside, patch};
+use anyring_engine::Host;
+use anyring_trap::arch::Context;
+use anyring_trap::{Door, signals, threads};
+use core::ffi::{CStr, c_void};
+use core::num::NonZeroUsize;
+use core::sync::atomic::Ordering;
+
+/// A process with a C library, and with thread-local storage of ours.
+pub struct Preload;
+
+static PRELOAD: Preload = Preload;
+/// What the trap asks.
+pub static DOOR: &dyn Door = &PRELOAD;
+/// What the engine asks.
+pub static HOST: &dyn Host = &PRELOAD;
+
+impl Door for Preload {
+    fn is_inside(&self) -> bool {
+        inside::active()
+    }
+
+    fn kept_out(&self, signal: u64, interrupted: &mut Context) {
+        inside::kept_out(signal, interrupted.signal_mask());
+        if let Some(address) = inside::interrupted_sleep(interrupted.instruction_pointer()) {
+            interrupted.set_instruction_pointer(address);
+        }
+    }
+
+    fn take_kept_out(&self) -> u64 {
+        inside::take_kept_out()
+    }
+
+    fn trapped_at(&self, next: usize) {
+        patch::trapped_at(next);
+    }
+
+    fn patched_sites(&self) -> u64 {
+        patch::SITES.load(Ordering::Relaxed)
+    }
+}
+
+impl Host for Preload {
+    fn spawn(
+        &self,
+        name: &'static CStr,
+        entry: extern "C" fn(*mut c_void),
+        argument: *mut c_void,
+    ) -> Result<(), i32> {
+        // Of the storage, only the note is ever looked at.
+        let note = inside::note_offset();
+        threads::spawn(name, entry, argument, note..note + arch::NOTE_BYTES as isize)
+    }
+
+    fn thread_identity(&self) -> NonZeroUsize {
+        anyring_trap::arch::thread_pointer()
+    }
+
+    fn faults_resume(&self) -> bool {
+        signals::active()
+    }
+
+    unsafe fn sleep(&self, number: usize, arguments: [usize; 6]) -> Option<isize> {
+        // SAFETY: the caller's promise.
+        unsafe { inside::sleep(number, arguments) }
+    }
+}

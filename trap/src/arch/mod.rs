@@ -1,0 +1,14 @@
+//! What differs between architectures: the system call instruction, the thread pointer, the start
+//! of a thread, the return from a signal handler, and the memory routines.
+
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+#[cfg(target_arch = "x86_64")]
+mod memory;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
+#[cfg(target_arch = "aarch64")]
+pub use aarch64::*;
+#[cfg(target_arch = "x86_64")]
+pub use x86_64::*;

@@ -1,0 +1,62 @@
+//! The way into the engine, from the trap, from functions and from patched call sites.
+
+use crate::log;
+use anyring_engine::{self as engine, Caller, door};
+use core::sync::atomic::{AtomicBool, Ordering};
+use linux_raw_sys::general as raw;
+
+/// Whether a ring was ever created here; without one no descriptor needs a look.
+pub static RINGS: AtomicBool = AtomicBool::new(false);
+
+/// Whether `number` is one of the three calls.
+#[inline]
+pub fn is_ring_call(number: usize) -> bool {
+    number.wrapping_sub(raw::__NR_io_uring_setup as usize) < 3
+}
+
+/// Whether there may be rings.
+#[inline]
+pub fn rings_exist() -> bool {
+    RINGS.load(Ordering::Relaxed)
+}
+
+/// Whether `fd` is a ring: two loads where there are none.
+#[inline]
+pub fn is_ring(fd: i32) -> bool {
+    rings_exist() && door::is_ring(fd)
+}
+
+/// One of the three calls.
+///
+/// # Safety
+/// As for the call that `number` names.
+pub unsafe fn call(number: usize, a: [usize; 6], caller: &Caller) -> isize {
+    let fd = a[0] as i32;
+    // The kernel takes the low halves of registers that hold 32-bit arguments.
+    match number as u32 {
+        // SAFETY: the caller's promise.
+        raw::__NR_io_uring_enter => unsafe {
+            engine::enter(fd, a[1] as u32, a[2] as u32, a[3] as u32, a[4], a[5], caller)
+        },
+        // SAFETY: the caller's promise.
+        raw::__NR_io_uring_register => unsafe { engine::register(fd, a[1] as u32, a[2], a[3] as u32) },
+        // SAFETY: the caller's promise.
+        _ => unsafe { setup(a[0] as u32, a[1] as *mut engine::io_uring_params) },
+    }
+}
+
+/// # Safety
+/// As for [`engine::setup`].
+unsafe fn setup(entries: u32, params: *mut engine::io_uring_params) -> isize {
+    // SAFETY: the caller's promise.
+    let result = unsafe { engine::setup(entries, params) };
+    if result >= 0 {
+        RINGS.store(true, Ordering::Relaxed);
+        // SAFETY: the engine has just read and written it.
+        let flags = unsafe { (*params).flags };
+        log::debug!("io_uring_setup({entries}, flags {flags:#x}) = {result}");
+    } else {
+        log::debug!("io_uring_setup({entries}) = {result}");
+    }
+    result
+}

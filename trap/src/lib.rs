@@ -1,0 +1,92 @@
+//! What the doors into unmodified programs share.
+//!
+//! System calls that a program makes by itself are trapped by a seccomp filter ([`filter`]) and done
+//! in a signal handler ([`trap`]), on threads ([`threads`]) and in memory ([`allocator`]) that the
+//! program's C library knows nothing of. A preloaded library and an image injected into a static
+//! program both live by this; what they do differently stands behind [`Door`].
+//!
+//! Nothing here uses libc or thread-local storage: a static program may have neither.
+#![cfg_attr(not(test), no_std)]
+
+extern crate alloc;
+
+pub mod allocator;
+pub mod arch;
+pub mod calls;
+pub mod config;
+pub mod filter;
+pub mod log;
+pub mod low;
+pub mod process;
+pub mod signals;
+pub mod stub;
+pub mod sys;
+pub mod threads;
+pub mod trap;
+
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+pub use process::active;
+
+/// What differs between the doors.
+pub trait Door: Sync {
+    /// Whether the calling thread is inside the engine by another way than the trap.
+    fn is_inside(&self) -> bool;
+
+    /// A signal was kept out of the engine, where the calling thread is; it is blocked until the
+    /// thread leaves. The door takes note, and sees that no sleep begins any more.
+    fn kept_out(&self, signal: u64, interrupted: &mut arch::Context);
+
+    /// The signals that were kept out of the engine since the calling thread entered it; they are
+    /// forgotten.
+    fn take_kept_out(&self) -> u64;
+
+    /// A call trapped; `next` is the address behind its instruction. Called in the handler.
+    fn trapped_at(&self, next: usize);
+
+    /// How many call sites no longer trap.
+    fn patched_sites(&self) -> u64;
+}
+
+static DOOR: AtomicPtr<&'static dyn Door> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The door of this process; set before anything can trap.
+fn door() -> Option<&'static dyn Door> {
+    // Acquire pairs with the release store in `open`.
+    let door = DOOR.load(Ordering::Acquire);
+    // SAFETY: null, or from a `&'static` in `open`.
+    unsafe { door.as_ref().copied() }
+}
+
+/// Names the door of this process.
+fn open(door: &'static &'static dyn Door) {
+    // Release pairs with the acquire load in `door`.
+    DOOR.store(core::ptr::from_ref(door).cast_mut(), Ordering::Release);
+}
+
+/// What the libraries that are loaded into programs are built on.
+///
+/// Their allocator, their answer to a panic, and a name that code of `core` refers to.
+#[macro_export]
+macro_rules! runtime {
+    () => {
+        #[cfg(not(test))]
+        mod runtime {
+            #[global_allocator]
+            static ALLOCATOR: $crate::allocator::Allocator = $crate::allocator::Allocator::new();
+
+            /// A panic is a bug of ours; the process must not go on with half a request done.
+            #[panic_handler]
+            fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
+                $crate::process::bug(info)
+            }
+
+            // Code of `core` that was compiled for unwinding names this; nothing here unwinds.
+            core::arch::global_asm!(
+                ".globl rust_eh_personality",
+                ".hidden rust_eh_personality",
+                "rust_eh_personality:",
+            );
+        }
+    };
+}
