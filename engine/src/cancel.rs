@@ -55,14 +55,19 @@ impl Wanted {
         self.has(IORING_ASYNC_CANCEL_ALL | IORING_ASYNC_CANCEL_ANY)
     }
 
+    /// Must the user data match?
+    fn by_user_data(&self) -> bool {
+        !self.has(IORING_ASYNC_CANCEL_ANY)
+            && (self.has(IORING_ASYNC_CANCEL_USERDATA)
+                || !self.has(IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_OP))
+    }
+
     fn matches(&self, core: &Core, id: RequestId) -> bool {
         let request = &core.requests[id];
         if self.has(IORING_ASYNC_CANCEL_ANY) {
             return true;
         }
-        let by_user_data = self.has(IORING_ASYNC_CANCEL_USERDATA)
-            || !self.has(IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_OP);
-        (!by_user_data || request.sqe.user_data == self.user_data)
+        (!self.by_user_data() || request.sqe.user_data == self.user_data)
             && (!self.has(IORING_ASYNC_CANCEL_OP) || request.sqe.opcode == self.opcode)
             && (!self.has(IORING_ASYNC_CANCEL_FD)
                 || request.op.caps.has(Caps::FILE)
@@ -87,15 +92,22 @@ fn rank(core: &Core, id: RequestId) -> Option<u8> {
 
 impl Core {
     /// Requests that a cancellation can find, in order.
-    fn cancellable(&self, wanted: &Wanted) -> Vec<RequestId> {
-        let mut found: Vec<(u8, RequestId)> = self
-            .requests
-            .ids()
-            .filter_map(|id| rank(self, id).map(|rank| (rank, id)))
-            .filter(|&(_, id)| wanted.matches(self, id))
-            .collect();
+    fn cancellable(&mut self, wanted: &Wanted) -> Vec<RequestId> {
+        let mut candidates = if wanted.by_user_data() {
+            self.requests.named(wanted.user_data)
+        } else {
+            self.requests.ids().collect()
+        };
+        candidates.retain(|&id| wanted.matches(self, id));
+        let mut found: Vec<(u8, RequestId)> =
+            candidates.iter().filter_map(|&id| rank(self, id).map(|rank| (rank, id))).collect();
         found.sort_by_key(|&(rank, _)| rank);
-        let timeouts = self.timeouts.ids().filter(|&id| wanted.matches(self, id));
+        if wanted.by_user_data() {
+            // Of those that wait the newest comes first, of those that are worked on the oldest.
+            let worked_on = found.partition_point(|&(rank, _)| rank == 0);
+            found[..worked_on].reverse();
+        }
+        let timeouts = self.listed_timeouts(&candidates);
         found.into_iter().map(|(_, id)| id).chain(timeouts).collect()
     }
 

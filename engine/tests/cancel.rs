@@ -4,9 +4,11 @@ mod common;
 
 use anyring_engine::memory::Sqe;
 use common::*;
-use io_uring_op::{IORING_OP_ASYNC_CANCEL, IORING_OP_NOP, IORING_OP_TIMEOUT};
+use io_uring_op::*;
 
 const LINK: u8 = 1 << 2;
+const POLLIN: u32 = libc::POLLIN as u32;
+const POLLRDNORM: u32 = libc::POLLRDNORM as u32;
 const DRAIN: u8 = 1 << 1;
 static LONG: [i64; 2] = [1000, 0];
 
@@ -131,5 +133,76 @@ fn bad_synchronous_cancellations() {
             ring.register(io_uring_register_op::IORING_REGISTER_SYNC_CANCEL, std::ptr::null(), 1),
             ring.register(io_uring_register_op::IORING_REGISTER_SYNC_CANCEL, 8 as *const _, 1),
         ]
+    });
+}
+
+/// A request that waits for a pipe that nobody writes to.
+fn waiting_read(user_data: u64, fd: i32, buffer: &mut [u8; 1]) -> Sqe {
+    Sqe { fd, addr: buffer.as_mut_ptr() as u64, len: 1, ..sqe(IORING_OP_READ, user_data) }
+}
+
+#[test]
+fn of_many_with_one_name_the_newest_that_waits_is_cancelled_first() {
+    both(|engine| {
+        let mut ends = [0; 2];
+        // SAFETY: two descriptors of ours.
+        assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+        let mut ring = Ring::new(engine, 512, 0);
+        let mut buffer = [0u8; 1];
+        let poll = |user_data: u64, events: u32| Sqe {
+            fd: ends[0],
+            op_flags: events,
+            ..sqe(IORING_OP_POLL_ADD, user_data)
+        };
+        let remove =
+            |user_data: u64, target: u64| Sqe { addr: target, ..sqe(IORING_OP_POLL_REMOVE, user_data) };
+        let rename = |user_data: u64, target: u64, name: u64| Sqe {
+            off: name,
+            len: IORING_POLL_UPDATE_USER_DATA,
+            ..remove(user_data, target)
+        };
+        // So many that names share chains, and the chains have to be made more.
+        for number in 0..200 {
+            ring.push(waiting_read(1000 + number % 100, ends[0], &mut buffer));
+        }
+        assert_eq!(ring.enter(200, 0), 200);
+        let mut seen = Vec::new();
+        // Two CQEs for a cancellation that finds something.
+        let steps: [(Sqe, usize); 9] = [
+            (remove(2, 6), 1),
+            (cancel(3, 1042, 0), 2),
+            (cancel(4, 1042, 0), 2),
+            (cancel(5, 1042, 0), 1),
+            (cancel(6, 1043, IORING_ASYNC_CANCEL_ALL), 3),
+            (poll(7, POLLIN), 0),
+            (rename(8, 7, 9), 1),
+            (remove(10, 7), 1),
+            (remove(11, 9), 2),
+        ];
+        for (sqe, count) in steps {
+            let mut cqes = collect(&mut ring, &[sqe], count);
+            cqes.sort_by_key(|cqe| cqe.user_data);
+            seen.extend(cqes);
+        }
+        // Which one is left shows by what it polls for.
+        let polls = [poll(12, POLLIN), poll(12, POLLIN | POLLRDNORM), poll(12, POLLIN), remove(13, 12)];
+        seen.extend(collect(&mut ring, &polls, 2));
+        seen.extend(collect(&mut ring, &[cancel(14, 12, 0)], 2));
+        let mut rest = collect(&mut ring, &[cancel(15, IORING_OP_READ as u64, 0)], 1);
+        let reads = Sqe {
+            len: IORING_OP_READ as u32,
+            ..cancel(16, 0, IORING_ASYNC_CANCEL_OP | IORING_ASYNC_CANCEL_ALL)
+        };
+        rest.extend(collect(&mut ring, &[reads], 197));
+        rest.sort_by_key(|cqe| cqe.user_data);
+        seen.extend(rest);
+        // SAFETY: a byte of ours to our pipe.
+        assert_eq!(unsafe { libc::write(ends[1], b"a".as_ptr().cast(), 1) }, 1);
+        seen.extend(collect(&mut ring, &[], 1));
+        for end in ends {
+            // SAFETY: ours.
+            unsafe { libc::close(end) };
+        }
+        seen
     });
 }

@@ -410,11 +410,11 @@ impl Core {
     pub fn disarm(&mut self, id: RequestId) -> bool {
         let Some(index) = self.readiness.find(self.requests[id].file.fd()) else { return false };
         let waiters = &mut self.readiness.entries[index as usize].waiters;
-        let before = waiters.len();
-        waiters.retain(|waiter| waiter.id != id);
-        let removed = before - waiters.len();
-        self.readiness.waiting -= removed;
-        removed > 0
+        // From the end, for what is cancelled began to wait of late, as a rule.
+        let Some(position) = waiters.iter().rposition(|waiter| waiter.id == id) else { return false };
+        waiters.remove(position);
+        self.readiness.waiting -= 1;
+        true
     }
 
     /// epoll reported `bits` for the entry that `data` names.

@@ -199,7 +199,7 @@ fn issue_remove(core: &mut Core, id: RequestId) -> Outcome {
         target.op_flags = target.op_flags & !CONDITIONS | sqe.op_flags & CONDITIONS;
     }
     if sqe.len & IORING_POLL_UPDATE_USER_DATA != 0 {
-        target.user_data = sqe.off;
+        core.requests.rename(poll, sqe.off);
     }
     match begin(core, poll) {
         Outcome::Complete(events) if events > 0 => {
@@ -218,14 +218,14 @@ fn issue_remove(core: &mut Core, id: RequestId) -> Outcome {
 
 /// Takes the poll with this user data out of its wait.
 fn take(core: &mut Core, user_data: u64) -> Result<RequestId, Errno> {
+    let named = core.requests.named(user_data);
     let is_poll = |id: &RequestId| {
         let request = &core.requests[*id];
         request.op.code == Code::IORING_OP_POLL_ADD as u8
-            && request.sqe.user_data == user_data
             && (request.phase == Phase::Waiting
                 || request.phase == Phase::Ready && request.flags.has(Flags::WOKEN))
     };
-    let id = core.requests.ids().find(is_poll).ok_or(Errno::ENOENT)?;
+    let id = named.into_iter().find(is_poll).ok_or(Errno::ENOENT)?;
     if core.disarm(id) {
         core.requests[id].phase = Phase::Prepared;
         Ok(id)

@@ -5,6 +5,7 @@
 //! ([`Core::flush_timeouts`]), never in the middle of one, as the kernel does.
 
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 use linux_raw_sys::io_uring::{
     IORING_LINK_TIMEOUT_UPDATE, IORING_TIMEOUT_ABS, IORING_TIMEOUT_BOOTTIME, IORING_TIMEOUT_CLOCK_MASK,
@@ -82,11 +83,6 @@ impl Timeouts {
     /// How many have fired so far.
     pub fn fired(&self) -> u32 {
         self.fired
-    }
-
-    /// All that are armed, in the order in which a cancellation finds them.
-    pub fn ids(&self) -> impl Iterator<Item = RequestId> + '_ {
-        self.armed.values().copied()
     }
 
     fn insert(&mut self, id: RequestId, target: Option<i64>) -> Place {
@@ -174,6 +170,18 @@ impl Core {
             OpData::Timeout(timeout) => Some(timeout),
             _ => None,
         }
+    }
+
+    /// Those among `requests` that are armed TIMEOUTs, in the order in which a cancellation finds them.
+    pub fn listed_timeouts(&self, requests: &[RequestId]) -> Vec<RequestId> {
+        let place = |id: RequestId| match self.requests[id].data {
+            OpData::Timeout(Timeout { place, .. }) => Some((place, id)),
+            _ => None,
+        };
+        let armed = |&(place, id): &(Place, RequestId)| self.timeouts.armed.get(&place) == Some(&id);
+        let mut listed: Vec<_> = requests.iter().filter_map(|&id| place(id)).filter(armed).collect();
+        listed.sort_unstable_by_key(|&(place, _)| place);
+        listed.into_iter().map(|(_, id)| id).collect()
     }
 
     fn start_timer(&mut self, id: RequestId, absolute: bool) {
@@ -342,8 +350,9 @@ fn issue_remove(core: &mut Core, id: RequestId) -> Outcome {
     Outcome::from(result.map(|()| 0))
 }
 
-fn find(core: &Core, user_data: u64) -> Result<RequestId, Errno> {
-    core.timeouts.ids().find(|&id| core.requests[id].sqe.user_data == user_data).ok_or(Errno::ENOENT)
+fn find(core: &mut Core, user_data: u64) -> Result<RequestId, Errno> {
+    let named = core.requests.named(user_data);
+    core.listed_timeouts(&named).first().copied().ok_or(Errno::ENOENT)
 }
 
 fn remove(core: &mut Core, user_data: u64) -> Result<(), Errno> {
@@ -363,13 +372,11 @@ fn update(core: &mut Core, user_data: u64, new: Timeout) -> Result<(), Errno> {
 }
 
 fn update_link(core: &mut Core, user_data: u64, new: Timeout) -> Result<(), Errno> {
+    let mut named = core.requests.named(user_data).into_iter();
     let armed = |id: &RequestId| {
-        let sqe = &core.requests[*id].sqe;
-        sqe.opcode == Code::IORING_OP_LINK_TIMEOUT as u8
-            && sqe.user_data == user_data
-            && core.timers.is_armed(*id)
+        core.requests[*id].op.code == Code::IORING_OP_LINK_TIMEOUT as u8 && core.timers.is_armed(*id)
     };
-    let id = core.requests.ids().find(armed).ok_or(Errno::ENOENT)?;
+    let id = named.find(armed).ok_or(Errno::ENOENT)?;
     restart(core, id, new);
     Ok(())
 }

@@ -13,6 +13,7 @@
 
 mod complete;
 mod drain;
+mod index;
 mod link;
 mod slab;
 mod submit;

@@ -3,6 +3,7 @@
 
 use alloc::vec::Vec;
 
+use super::index::Index;
 use super::{FileHold, Flags, Phase, Request, RequestId};
 use crate::errno::Errno;
 use crate::memory::Sqe;
@@ -16,6 +17,7 @@ const MAX_REQUESTS: usize = 1 << 20;
 pub struct Slab {
     slots: Vec<Slot>,
     free: Vec<u32>,
+    index: Index,
 }
 
 struct Slot {
@@ -48,7 +50,11 @@ impl Slab {
         request.cqe_flags = 0;
         request.big_cqe = [0; 2];
         request.events = 0;
-        Ok(RequestId { index, generation: request.generation })
+        let id = RequestId { index, generation: request.generation };
+        if self.index.in_use() {
+            self.index.add(index, self.slots[index as usize].request.sqe.user_data);
+        }
+        Ok(id)
     }
 
     #[cold]
@@ -78,6 +84,31 @@ impl Slab {
             request.data = ops::OpData::None;
         }
         self.free.push(id.index);
+        if self.index.in_use() {
+            self.index.remove(id.index);
+        }
+    }
+
+    /// Gives a request another user data.
+    pub fn rename(&mut self, id: RequestId, user_data: u64) {
+        self[id].sqe.user_data = user_data;
+        if self.index.in_use() {
+            self.index.remove(id.index);
+            self.index.add(id.index, user_data);
+        }
+    }
+
+    /// All that live and have this user data, newest first.
+    pub fn named(&mut self, user_data: u64) -> Vec<RequestId> {
+        let Slab { slots, index, .. } = self;
+        let id = |at: u32| RequestId { index: at, generation: slots[at as usize].request.generation };
+        let live = slots.iter().enumerate().filter(|(_, slot)| slot.live);
+        let live = live.map(|(at, slot)| (at as u32, slot.request.sqe.user_data));
+        if index.in_use() || index.build(live.clone()) {
+            index.find(user_data).map(id).collect()
+        } else {
+            live.filter(|&(_, of)| of == user_data).map(|(at, _)| id(at)).collect()
+        }
     }
 
     /// The request, if it still lives.
