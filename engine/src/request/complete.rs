@@ -1,5 +1,7 @@
 //! The end of a request: its CQE, its links, its holds.
 
+use linux_raw_sys::io_uring::IORING_CQE_F_MORE;
+
 use super::{FileHold, Flags, RequestId};
 use crate::memory::Cqe;
 use crate::ring::Core;
@@ -34,6 +36,10 @@ impl Core {
             request.file = FileHold::None;
         }
         let linked = request.link.is_some() || request.partner.is_some();
+        let notifies = request.flags.has(Flags::NOTIFIES);
+        if notifies && !request.fell_with_its_chain() {
+            request.cqe_flags |= IORING_CQE_F_MORE;
+        }
         if !request.flags.has(Flags::CQE_SKIP) {
             let cqe = Cqe {
                 user_data: request.sqe.user_data,
@@ -48,6 +54,9 @@ impl Core {
         }
         if linked {
             self.end_link(id);
+        }
+        if notifies {
+            self.announce(id);
         }
         self.requests.remove(id);
         if !self.deferred.is_empty() {
@@ -71,7 +80,7 @@ impl Core {
         let cqe = Cqe {
             user_data: request.sqe.user_data,
             res: result,
-            flags: cqe_flags | linux_raw_sys::io_uring::IORING_CQE_F_MORE,
+            flags: cqe_flags | IORING_CQE_F_MORE,
             big: request.big_cqe,
         };
         if !self.overflow.is_empty() || self.cq_ready() >= self.memory.layout().cq_entries {

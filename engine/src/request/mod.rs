@@ -15,6 +15,7 @@ mod complete;
 mod drain;
 mod index;
 mod link;
+pub mod notification;
 mod slab;
 mod submit;
 
@@ -95,6 +96,8 @@ impl Flags {
     pub const DIRECT: Flags = Flags(1 << 20);
     /// A thread of its own has waited for it, or does.
     pub const PATIENT: Flags = Flags(1 << 19);
+    /// It owes a notification that its memory is free, behind its own CQE.
+    pub const NOTIFIES: Flags = Flags(1 << 21);
 
     /// Those of an SQE.
     pub const fn of_sqe(flags: u8) -> Flags {
@@ -179,6 +182,8 @@ pub struct Request {
     pub registered_buffer: Option<NodeIndex>,
     /// The provided buffer it holds.
     pub buffer: Option<Selected>,
+    /// Its notification, where that has been made.
+    pub notification: Option<RequestId>,
     /// What its operation keeps.
     pub data: OpData,
     pub(crate) generation: u32,

@@ -80,6 +80,7 @@ impl Slab {
         request.generation = request.generation.wrapping_add(1);
         request.link = None;
         request.partner = None;
+        request.notification = None;
         if !matches!(request.data, ops::OpData::None) {
             request.data = ops::OpData::None;
         }
@@ -163,6 +164,7 @@ impl Request {
             events: 0,
             registered_buffer: None,
             buffer: None,
+            notification: None,
             data: ops::OpData::None,
             generation: 0,
         }

@@ -28,6 +28,8 @@ impl Kind {
     pub const STREAM: Kind = Kind(1 << 4);
     /// Writes to it know no non-blocking attempt.
     pub const WRITES_BLOCK: Kind = Kind(1 << 5);
+    /// A socket that takes zero-copy sends.
+    pub const ZERO_COPY: Kind = Kind(1 << 6);
 
     /// Any of `other`?
     pub const fn has(self, other: Kind) -> bool {
@@ -113,6 +115,16 @@ pub fn forget(fd: Fd) {
 /// A non-blocking write to storage was refused for good.
 pub fn writes_block(fd: Fd) {
     registry::set_note(fd, registry::note(fd) | Kind::WRITES_BLOCK.0);
+}
+
+/// What was noted of a descriptor, if anything.
+pub fn noted(fd: Fd) -> Kind {
+    Kind(registry::note(fd))
+}
+
+/// A socket was found to take zero-copy sends.
+pub fn takes_zero_copy(fd: Fd) {
+    registry::set_note(fd, registry::note(fd) | Kind::ZERO_COPY.0);
 }
 
 /// Is `O_NONBLOCK` set on a descriptor now?

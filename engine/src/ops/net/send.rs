@@ -11,7 +11,7 @@ use super::message::{Message, import_vectors};
 use super::{Data, Transfer, bundles, calls, ended, failed, is_retried, polls_first, start};
 use crate::errno::Errno;
 use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
-use crate::request::{Flags, RequestId};
+use crate::request::{Flags, Request, RequestId};
 use crate::resources::kbuf::Span;
 use crate::ring::Core;
 use crate::sys::Fd;
@@ -37,7 +37,7 @@ pub const SEND: Op = Op::new(
 .failed(failed);
 
 /// `IORING_SEND_VECTORIZED`: the address is that of a vector.
-const SEND_VECTORIZED: u16 = 1 << 5;
+pub const SEND_VECTORIZED: u16 = 1 << 5;
 
 /// `IORING_OP_SENDMSG`.
 pub const SENDMSG: Op =
@@ -101,7 +101,7 @@ fn issue_send(core: &mut Core, id: RequestId) -> Outcome {
         return Outcome::Wait(EPOLLOUT);
     }
     if matches!(core.requests[id].data, OpData::Net(Data::Message(_))) && !bundles(&core.requests[id]) {
-        return send_message(core, id, fd);
+        return transmit(core, id, fd);
     }
     if bundles(&core.requests[id]) {
         return issue_bundles(core, id, fd);
@@ -109,21 +109,7 @@ fn issue_send(core: &mut Core, id: RequestId) -> Outcome {
     if let Err(errno) = take_memory(core, id) {
         return ended(core, id, errno);
     }
-    loop {
-        let transfer = core.requests[id].transfer();
-        let asked = transfer.length as usize;
-        let span = Span { address: transfer.address, length: asked };
-        let result = calls::send(fd, span, transfer.progress.flags, transfer.to.as_deref());
-        match conclude(core, id, fd, result, asked) {
-            None => {
-                let count = result.unwrap_or(0);
-                let transfer = core.requests[id].transfer();
-                transfer.address += count as u64;
-                transfer.length -= count as u32;
-            }
-            Some(outcome) => return outcome,
-        }
-    }
+    transmit(core, id, fd)
 }
 
 /// Takes the provided buffer to send from, once; it stays with the request through all attempts.
@@ -148,23 +134,47 @@ fn issue_message(core: &mut Core, id: RequestId) -> Outcome {
     if polls_first(core, &core.requests[id], fd, EPOLLOUT) {
         return Outcome::Wait(EPOLLOUT);
     }
-    send_message(core, id, fd)
+    transmit(core, id, fd)
 }
 
-fn send_message(core: &mut Core, id: RequestId, fd: Fd) -> Outcome {
+/// Sends what is left of a request's data, as far as the socket takes it.
+pub fn transmit(core: &mut Core, id: RequestId, fd: Fd) -> Outcome {
     loop {
-        let message = core.requests[id].message();
-        let asked = message.length();
-        let mut header = message.raw();
-        if let Some(to) = &message.to {
-            header.msg_name = to.pointer() as *mut _;
-            header.msg_namelen = to.length() as i32;
-        }
-        let result = calls::send_message(fd, &header, message.progress.flags);
+        let (result, asked) = attempt(&mut core.requests[id], fd);
         match conclude(core, id, fd, result, asked) {
-            None => core.requests[id].message().advance(result.unwrap_or(0)),
+            None => advance(&mut core.requests[id], result.unwrap_or(0)),
             Some(outcome) => return outcome,
         }
+    }
+}
+
+/// One system call; returns how much was asked for, too.
+fn attempt(request: &mut Request, fd: Fd) -> (Result<usize, Errno>, usize) {
+    match &mut request.data {
+        OpData::Net(Data::Transfer(transfer)) => {
+            let span = Span { address: transfer.address, length: transfer.length as usize };
+            (calls::send(fd, span, transfer.progress.flags, transfer.to.as_deref()), span.length)
+        }
+        _ => {
+            let message = request.message();
+            let mut header = message.raw();
+            if let Some(to) = &message.to {
+                header.msg_name = to.pointer() as *mut _;
+                header.msg_namelen = to.length() as i32;
+            }
+            (calls::send_message(fd, &header, message.progress.flags), message.length())
+        }
+    }
+}
+
+/// `count` bytes are sent.
+fn advance(request: &mut Request, count: usize) {
+    match &mut request.data {
+        OpData::Net(Data::Transfer(transfer)) => {
+            transfer.address += count as u64;
+            transfer.length -= count as u32;
+        }
+        _ => request.message().advance(count),
     }
 }
 
@@ -176,7 +186,7 @@ fn issue_bundles(core: &mut Core, id: RequestId, fd: Fd) -> Outcome {
         {
             return ended(core, id, errno);
         }
-        let outcome = send_message(core, id, fd);
+        let outcome = transmit(core, id, fd);
         let Outcome::Complete(result) = outcome else { return outcome };
         let request = &core.requests[id];
         let ends = result <= 0 || request.flags.has(Flags::FAILED.with(Flags::WOKEN));

@@ -1,0 +1,181 @@
+//! SEND_ZC and SENDMSG_ZC: a send whose memory is the program's again only when a second CQE says so
+//! ([`crate::request::notification`]).
+
+use alloc::boxed::Box;
+
+use linux_raw_sys::general::EPOLLOUT;
+use linux_raw_sys::io_uring::{
+    IORING_CQE_F_MORE, IORING_RECVSEND_FIXED_BUF, IORING_RECVSEND_POLL_FIRST, IORING_SEND_ZC_REPORT_USAGE,
+};
+use linux_raw_sys::net::{
+    AF_INET, AF_INET6, IPPROTO_TCP, IPPROTO_UDP, IPPROTO_UDPLITE, MSG_NOSIGNAL, SO_DOMAIN, SO_PROTOCOL,
+    SO_TYPE, SOCK_DGRAM, SOCK_STREAM,
+};
+
+use super::address::Address;
+use super::message::{Message, import_vectors};
+use super::send::{SEND_VECTORIZED, transmit};
+use super::{Data, Transfer, failed, polls_first, start};
+use crate::errno::Errno;
+use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
+use crate::request::{FileHold, Flags, RequestId};
+use crate::resources::kinds::{self, Kind};
+use crate::ring::Core;
+use crate::sys::{self, Fd};
+
+const CAPS: Caps = Caps::FILE.with(Caps::IOPRIO);
+
+/// `IORING_OP_SEND_ZC`.
+pub const SEND_ZC: Op = Op::new(Code::IORING_OP_SEND_ZC, "SEND_ZC", CAPS, prep_send, issue)
+    .fields(&[
+        Field::Fd,
+        Field::Address,
+        Field::Length,
+        Field::OpFlags,
+        Field::Ioprio,
+        Field::Address2,
+        Field::FileIndex,
+        Field::BufferIndex,
+    ])
+    .failed(failed);
+
+/// `IORING_OP_SENDMSG_ZC`.
+pub const SENDMSG_ZC: Op = Op::new(Code::IORING_OP_SENDMSG_ZC, "SENDMSG_ZC", CAPS, prep_message, issue)
+    .fields(&[Field::Fd, Field::Address, Field::OpFlags, Field::Ioprio, Field::BufferIndex])
+    .failed(failed);
+
+const KNOWN: u32 = IORING_RECVSEND_POLL_FIRST
+    | IORING_RECVSEND_FIXED_BUF
+    | IORING_SEND_ZC_REPORT_USAGE
+    | SEND_VECTORIZED as u32;
+
+const MSG_ZEROCOPY: u32 = 0x400_0000;
+
+/// The checks before which no notification is owed, and the first after them.
+fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let request = &mut core.requests[id];
+    let sqe = &mut request.sqe;
+    if sqe.addr3 != 0 || sqe.pad != 0 || request.flags.has(Flags::CQE_SKIP) {
+        return Err(Errno::EINVAL);
+    }
+    request.flags.set(Flags::NOTIFIES);
+    if u32::from(sqe.ioprio) & !KNOWN != 0 {
+        sqe.ioprio = 0;
+        return Err(Errno::EINVAL);
+    }
+    // Asked for by the operation; on a socket it would mean notifications for the program to fetch.
+    sqe.op_flags &= !MSG_ZEROCOPY;
+    if u32::from(sqe.ioprio) & IORING_RECVSEND_FIXED_BUF != 0 {
+        request.flags.set(Flags::REGISTERED_BUFFER);
+    }
+    Ok(())
+}
+
+fn prep_send(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    prep(core, id)?;
+    let request = &mut core.requests[id];
+    let sqe = request.sqe;
+    if sqe.file_index >> 16 != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let progress = start(request, MSG_NOSIGNAL);
+    let to = if sqe.off == 0 { None } else { Some(Address::read(sqe.off, i64::from(sqe.addr_len()))?) };
+    let fixed = request.flags.has(Flags::REGISTERED_BUFFER);
+    let vectorized = sqe.ioprio & SEND_VECTORIZED != 0;
+    if fixed && vectorized {
+        return Err(Errno::EINVAL);
+    }
+    if !fixed && (sqe.addr as i64) < 0 {
+        return Err(Errno::EFAULT);
+    }
+    request.data = OpData::Net(if vectorized {
+        let vectors = import_vectors(sqe.addr, sqe.len as usize)?;
+        Data::Message(Box::new(Message { vectors, ..Message::of_bundle(progress, to) }))
+    } else {
+        Data::Transfer(Transfer { progress, length: sqe.len, address: sqe.addr, to })
+    });
+    Ok(())
+}
+
+fn prep_message(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    prep(core, id)?;
+    let request = &mut core.requests[id];
+    let sqe = request.sqe;
+    if sqe.off != 0 || sqe.file_index != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let progress = start(request, MSG_NOSIGNAL);
+    let mut message = Message::read(sqe.addr, false, progress)?;
+    message.read_address()?;
+    request.data = OpData::Net(Data::Message(Box::new(message)));
+    Ok(())
+}
+
+fn issue(core: &mut Core, id: RequestId) -> Outcome {
+    let file = core.requests[id].file;
+    let fd = file.fd();
+    if let Err(errno) = check_socket(file) {
+        return errno.into();
+    }
+    if polls_first(core, &core.requests[id], fd, EPOLLOUT) {
+        return Outcome::Wait(EPOLLOUT);
+    }
+    if core.requests[id].flags.has(Flags::REGISTERED_BUFFER)
+        && let Err(errno) = take_registered(core, id)
+    {
+        return errno.into();
+    }
+    let outcome = transmit(core, id, fd);
+    if let Outcome::Complete(_) = outcome {
+        core.requests[id].cqe_flags |= IORING_CQE_F_MORE;
+        core.announce(id);
+    }
+    outcome
+}
+
+/// Only TCP and UDP take zero-copy sends. The protocol of a plain descriptor is asked for each time:
+/// its number may stand for another socket by now.
+fn check_socket(file: FileHold) -> Result<(), Errno> {
+    let fd = file.fd();
+    let known = kinds::noted(fd).has(Kind::ZERO_COPY);
+    if known && matches!(file, FileHold::Fixed(..)) {
+        return Ok(());
+    }
+    let protocol = sys::socket_option(fd, SO_PROTOCOL)?;
+    let supported = [IPPROTO_TCP, IPPROTO_UDP, IPPROTO_UDPLITE].iter().any(|&known| known as i32 == protocol);
+    if !supported || !known && !is_internet(fd)? {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    kinds::takes_zero_copy(fd);
+    Ok(())
+}
+
+/// Raw sockets have a protocol, too.
+fn is_internet(fd: Fd) -> Result<bool, Errno> {
+    let kind = sys::socket_option(fd, SO_TYPE)? as u32;
+    let domain = sys::socket_option(fd, SO_DOMAIN)? as u32;
+    Ok(matches!(domain, AF_INET | AF_INET6) && matches!(kind, SOCK_STREAM | SOCK_DGRAM))
+}
+
+/// Checks that the memory lies in its registered buffer. The notification keeps that, whatever happens
+/// to the table.
+fn take_registered(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let request = &core.requests[id];
+    let index = request.sqe.buf_index;
+    let mut node = core.buffers.node(index)?;
+    match &request.data {
+        OpData::Net(Data::Message(message)) => {
+            for vector in &message.vectors {
+                if vector.length == 0 {
+                    return Err(Errno::EFAULT);
+                }
+                node = core.buffers.check(index, vector.base, vector.length)?;
+            }
+        }
+        _ => node = core.buffers.check(index, request.sqe.addr, u64::from(request.sqe.len))?,
+    }
+    let notification = core.notification(id)?;
+    core.hold_buffer(notification, node);
+    core.requests[id].flags.clear(Flags::REGISTERED_BUFFER);
+    Ok(())
+}

@@ -1,0 +1,71 @@
+//! The notification of a zero-copy send: its second CQE, which gives the memory back to the program.
+//!
+//! As in the kernel it is a request of its own, so that a drain waits for it; no cancellation finds it.
+
+use linux_raw_sys::io_uring::{
+    IORING_CQE_F_NOTIF, IORING_NOTIF_USAGE_ZC_COPIED, IORING_SEND_ZC_REPORT_USAGE,
+};
+
+use super::{Flags, Request, RequestId};
+use crate::errno::Errno;
+use crate::memory::{Cqe, Sqe};
+use crate::ops::{Caps, Code, Op, Outcome};
+use crate::ring::Core;
+
+/// Stands in no table: the program cannot ask for it.
+static NOTIFICATION: Op = Op::new(
+    Code::IORING_OP_NOP,
+    "NOTIFICATION",
+    Caps::NONE,
+    |_, _| Ok(()),
+    |core, id| Outcome::Complete(core.requests[id].result),
+);
+
+impl Request {
+    /// Is it ended because another of its chain failed?
+    pub(super) fn fell_with_its_chain(&self) -> bool {
+        self.flags.has(Flags::FAILED_EARLY) && self.flags.has(Flags::NEVER_FAILS)
+    }
+}
+
+impl Core {
+    /// The notification of a send, made if there is none yet. It says that memory was copied, where the
+    /// program asked to be told, until somebody knows better.
+    ///
+    /// # Errors
+    /// `EAGAIN` where there cannot be another request.
+    pub fn notification(&mut self, id: RequestId) -> Result<RequestId, Errno> {
+        let request = &self.requests[id];
+        if let Some(notification) = request.notification {
+            return Ok(notification);
+        }
+        let (user_data, usage) = (request.sqe.user_data, usage(request));
+        let notification = self.requests.insert(|| Sqe { user_data, ..Sqe::default() })?;
+        let request = &mut self.requests[notification];
+        request.op = &NOTIFICATION;
+        request.flags = Flags::NEVER_FAILS;
+        request.cqe_flags = IORING_CQE_F_NOTIF;
+        request.result = usage;
+        self.requests[id].notification = Some(notification);
+        Ok(notification)
+    }
+
+    /// A send does not need its memory any longer: the notification follows.
+    pub fn announce(&mut self, id: RequestId) {
+        self.requests[id].flags.clear(Flags::NOTIFIES);
+        match self.notification(id) {
+            Ok(notification) => self.make_ready(notification),
+            Err(_) => {
+                let request = &self.requests[id];
+                let (user_data, res) = (request.sqe.user_data, usage(request));
+                self.post(Cqe { user_data, res, flags: IORING_CQE_F_NOTIF, big: [0; 2] });
+            }
+        }
+    }
+}
+
+/// What the notification of a send says that was copied.
+fn usage(request: &Request) -> i32 {
+    let reports = u32::from(request.sqe.ioprio) & IORING_SEND_ZC_REPORT_USAGE != 0;
+    if reports { IORING_NOTIF_USAGE_ZC_COPIED as i32 } else { 0 }
+}
