@@ -19,6 +19,9 @@ pub enum Command {
     /// Make one call that a trap would see (for `doctor`)
     #[command(hide = true)]
     Probe,
+    /// Print what the user engine has of io_uring, as docs/support.md has it
+    #[command(hide = true)]
+    Support,
     /// Write manual pages into a directory
     #[command(hide = true)]
     Man {

@@ -29,6 +29,10 @@ fn main() -> ExitCode {
             machine::trapped_call();
             ExitCode::SUCCESS
         }
+        cli::Command::Support => {
+            print!("{}", anyring_engine::support::page());
+            ExitCode::SUCCESS
+        }
         cli::Command::Man { directory } => match cli::write_manuals(&directory) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {

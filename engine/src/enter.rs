@@ -2,7 +2,6 @@
 
 use linux_raw_sys::io_uring::*;
 
-use crate::driver::timers::Clock;
 use crate::driver::wait::{self, Limits};
 use crate::driver::work;
 use crate::errno::Errno;
@@ -11,16 +10,29 @@ use crate::ops::futex;
 use crate::registry;
 use crate::resources::ring_fds;
 use crate::ring::{Core, CoreGuard, live};
+use crate::support::{self, Flag};
 use crate::sys::{self, Fd, Timespec};
 use crate::{lifetime, user};
 
+/// The flags of `enter`, and whether the engine has them.
+pub static FLAG_TABLE: [Flag; 8] = FLAG_ROWS;
+const FLAG_ROWS: [Flag; 8] = [
+    Flag::yes(IORING_ENTER_GETEVENTS, "GETEVENTS"),
+    Flag::yes(IORING_ENTER_SQ_WAKEUP, "SQ_WAKEUP"),
+    Flag::yes(IORING_ENTER_SQ_WAIT, "SQ_WAIT"),
+    Flag::yes(IORING_ENTER_EXT_ARG, "EXT_ARG"),
+    Flag::yes(IORING_ENTER_REGISTERED_RING, "REGISTERED_RING"),
+    Flag::yes(IORING_ENTER_ABS_TIMER, "ABS_TIMER"),
+    Flag::yes(IORING_ENTER_EXT_ARG_REG, "EXT_ARG_REG"),
+    Flag::partly(
+        IORING_ENTER_NO_IOWAIT,
+        "NO_IOWAIT",
+        "taken, and true without it: no wait here counts as waiting for I/O",
+    ),
+];
+
 /// `IORING_ENTER_*` that the engine has.
-pub const FLAGS: u32 = IORING_ENTER_GETEVENTS
-    | IORING_ENTER_SQ_WAKEUP
-    | IORING_ENTER_SQ_WAIT
-    | IORING_ENTER_EXT_ARG
-    | IORING_ENTER_REGISTERED_RING
-    | IORING_ENTER_ABS_TIMER;
+pub const FLAGS: u32 = support::mask(&FLAG_ROWS);
 
 /// The signal that the door's trap lives by must never be blocked.
 const SIGSYS_BIT: u64 = 1 << 30;
@@ -160,7 +172,7 @@ fn check_submitter(core: &mut Core) -> Result<(), Errno> {
 
 fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Caller) -> Result<(), Errno> {
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
-    let limits = limits(call, caller, core.wait_clock);
+    let limits = limits(call, caller, core);
     if limits.is_err() && call.to_submit > 0 {
         // There will be no wait; what was submitted goes on all the same.
         core.advance();
@@ -186,31 +198,76 @@ fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Cal
     }
 }
 
+/// What a call says about its wait.
+#[derive(Default)]
+struct WaitArgument {
+    mask_address: u64,
+    mask_size: usize,
+    min_wait_usec: u32,
+    time: Option<Timespec>,
+}
+
 /// Until when to wait and with which mask, from the call's argument.
-fn limits(call: &Enter, caller: &Caller, clock: Clock) -> Result<Limits, Errno> {
-    let mut limits = Limits { signal_mask: caller.signal_mask, ..Limits::default() };
-    if call.flags & IORING_ENTER_EXT_ARG == 0 {
-        limits.signal_mask = mask(call.argument, call.argument_size)?.or(limits.signal_mask);
+fn limits(call: &Enter, caller: &Caller, core: &Core) -> Result<Limits, Errno> {
+    let argument = wait_argument(call, core)?;
+    let mask = mask(argument.mask_address, argument.mask_size)?;
+    let mut limits = Limits { signal_mask: mask.or(caller.signal_mask), ..Limits::default() };
+    if argument.min_wait_usec == 0 && argument.time.is_none() {
         return Ok(limits);
+    }
+    let now = sys::monotonic_ns();
+    if argument.min_wait_usec != 0 {
+        limits.enough_ns = Some(now + u64::from(argument.min_wait_usec) * 1000);
+    }
+    if let Some(time) = argument.time {
+        let time_ns = time.to_ns_unchecked();
+        let absolute = call.flags & IORING_ENTER_ABS_TIMER != 0;
+        // The sleep is on the monotonic clock whatever clock the program reads.
+        let left = if absolute { time_ns.saturating_sub(core.wait_clock.now_ns()) } else { time_ns };
+        limits.deadline_ns = Some(now.saturating_add(left));
+    }
+    Ok(limits)
+}
+
+fn wait_argument(call: &Enter, core: &Core) -> Result<WaitArgument, Errno> {
+    if call.flags & IORING_ENTER_EXT_ARG == 0 {
+        let (mask_address, mask_size) = (call.argument, call.argument_size);
+        return Ok(WaitArgument { mask_address, mask_size, ..WaitArgument::default() });
+    }
+    if call.flags & IORING_ENTER_EXT_ARG_REG != 0 {
+        return registered_wait(call, core);
     }
     if call.argument_size != size_of::<io_uring_getevents_arg>() {
         return Err(Errno::EINVAL);
     }
     let argument: io_uring_getevents_arg = user::read(call.argument)?;
-    limits.signal_mask = mask(argument.sigmask, argument.sigmask_sz as usize)?.or(limits.signal_mask);
-    let now = if argument.ts != 0 || argument.min_wait_usec != 0 { sys::monotonic_ns() } else { 0 };
-    if argument.min_wait_usec != 0 {
-        limits.enough_ns = Some(now + u64::from(argument.min_wait_usec) * 1000);
+    Ok(WaitArgument {
+        mask_address: argument.sigmask,
+        mask_size: argument.sigmask_sz as usize,
+        min_wait_usec: argument.min_wait_usec,
+        time: if argument.ts != 0 { Some(user::read(argument.ts)?) } else { None },
+    })
+}
+
+/// The argument is an offset into registered memory.
+fn registered_wait(call: &Enter, core: &Core) -> Result<WaitArgument, Errno> {
+    if call.argument_size != size_of::<io_uring_reg_wait>() {
+        return Err(Errno::EINVAL);
     }
-    if argument.ts != 0 {
-        let time: Timespec = user::read(argument.ts)?;
-        let time_ns = time.to_ns_unchecked();
-        let absolute = call.flags & IORING_ENTER_ABS_TIMER != 0;
-        // The sleep is on the monotonic clock whatever clock the program reads.
-        let left = if absolute { time_ns.saturating_sub(clock.now_ns()) } else { time_ns };
-        limits.deadline_ns = Some(now.saturating_add(left));
+    let words = core.region.as_ref().ok_or(Errno::EFAULT)?.wait(call.argument)?;
+    // SAFETY: of that size, and a structure of integers.
+    let wait: io_uring_reg_wait = unsafe { core::mem::transmute(words) };
+    let has_time = IORING_REG_WAIT_TS as u32;
+    if wait.flags & !has_time != 0 {
+        return Err(Errno::EINVAL);
     }
-    Ok(limits)
+    let time = Timespec { seconds: wait.ts.tv_sec, nanoseconds: wait.ts.tv_nsec };
+    Ok(WaitArgument {
+        mask_address: wait.sigmask,
+        mask_size: wait.sigmask_sz as usize,
+        min_wait_usec: wait.min_wait_usec,
+        time: (wait.flags & has_time != 0).then_some(time),
+    })
 }
 
 fn mask(address: u64, size: usize) -> Result<Option<u64>, Errno> {

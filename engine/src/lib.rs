@@ -10,6 +10,7 @@
 
 extern crate alloc;
 
+pub mod abi;
 mod cancel;
 pub mod door;
 pub mod driver;
@@ -25,6 +26,7 @@ pub mod request;
 pub mod resources;
 pub mod ring;
 mod setup;
+pub mod support;
 pub mod sync;
 pub mod sys;
 pub mod user;

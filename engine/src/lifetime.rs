@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::driver::{Driver, Token, reactor};
+use crate::memory::Word;
 use crate::ops::futex;
 use crate::ops::timeout::Timeouts;
 use crate::registry;
@@ -216,9 +217,8 @@ impl Core {
 
     /// Takes the counts that both sides share from ring memory: another process may have moved them.
     fn resync(&mut self) {
-        let header = self.memory.header();
-        self.sq_head = header.sq_head.load(Ordering::Acquire);
-        self.cq_tail = header.cq_tail.load(Ordering::Acquire);
+        self.sq_head = self.memory.load(Word::SqHead, self.sq_head);
+        self.cq_tail = self.memory.load(Word::CqTail, self.cq_tail);
     }
 
     fn shut_down(&mut self) {

@@ -9,18 +9,22 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use linux_raw_sys::io_uring::{IORING_SETUP_CQE32, IORING_SQ_CQ_OVERFLOW};
+
+use crate::abi::{IORING_CQE_F_32, IORING_CQE_F_SKIP, IORING_SETUP_CQE_MIXED};
 use crate::driver::aio::Aio;
 use crate::driver::readiness::Readiness;
 use crate::driver::timers::{Clock, Timers};
 use crate::driver::work::Work;
 use crate::driver::{External, Token};
 use crate::errno::Errno;
-use crate::memory::{Cqe, RingMemory};
+use crate::memory::{Cqe, RingMemory, Word};
 use crate::ops::timeout::Timeouts;
 use crate::request::{FileHold, Flags, RequestId, Slab};
 use crate::resources::buffers::BufferTable;
 use crate::resources::files::FileTable;
 use crate::resources::kbuf::BufferGroups;
+use crate::resources::region::ParamRegion;
 use crate::resources::restrictions::Restrictions;
 use crate::sync::{Guard, Mutex};
 use crate::sys::Fd;
@@ -121,6 +125,8 @@ pub struct Core {
     pub buffers: BufferTable,
     /// Provided buffers.
     pub groups: BufferGroups,
+    /// Memory from which waits take their arguments.
+    pub region: Option<ParamRegion>,
     /// The thread that may submit, once known (`IORING_SETUP_SINGLE_ISSUER`).
     pub submitter: Option<usize>,
     /// How long the SQ thread spins before it sleeps, in nanoseconds.
@@ -191,47 +197,65 @@ impl Core {
     /// SQEs that the program has published and the engine has not taken, as far as they can be.
     pub fn sq_pending(&self) -> u32 {
         // Acquire pairs with the program's release store of its tail after it wrote SQEs.
-        let tail = self.memory.header().sq_tail.load(Ordering::Acquire);
+        let tail = self.memory.load(Word::SqTail, self.sq_head);
         tail.wrapping_sub(self.sq_head).min(self.memory.layout().sq_entries)
     }
 
-    /// CQEs that wait to be reaped.
+    /// CQEs that wait to be reaped, in units of the ring's entries.
     pub fn cq_ready(&self) -> u32 {
         // Acquire pairs with the program's release store of its head after it read CQEs.
-        let head = self.memory.header().cq_head.load(Ordering::Acquire);
+        let head = self.memory.load(Word::CqHead, self.cq_tail);
         self.cq_tail.wrapping_sub(head)
     }
 
     /// Posts a CQE, or keeps it where the ring is full or others are kept already.
     pub fn post(&mut self, cqe: Cqe) {
         self.external.uncounted += 1;
-        if self.overflow.is_empty() && self.store(&cqe) {
+        if self.post_into_ring(&cqe) {
             return;
         }
         if self.overflow.is_empty() {
-            let flags = &self.memory.header().sq_flags;
-            // Relaxed: a hint that the program acts on by entering.
-            flags.fetch_or(linux_raw_sys::io_uring::IORING_SQ_CQ_OVERFLOW, Ordering::Relaxed);
+            // A hint that the program acts on by entering.
+            self.memory.change_sq_flags(IORING_SQ_CQ_OVERFLOW, 0);
         }
         if self.overflow.len() < MAX_OVERFLOW && self.overflow.try_reserve(1).is_ok() {
             self.overflow.push_back(cqe);
         } else {
             self.cqe_dropped = true;
-            self.memory.header().cq_overflow.fetch_add(1, Ordering::Relaxed);
+            self.memory.count(Word::CqOverflow);
         }
         self.external.posted += 1;
     }
 
+    /// Posts a CQE if it can be seen in the ring at once, behind all before it.
+    pub fn post_into_ring(&mut self, cqe: &Cqe) -> bool {
+        self.overflow.is_empty() && self.store(cqe)
+    }
+
     fn store(&mut self, cqe: &Cqe) -> bool {
-        if self.cq_ready() >= self.memory.layout().cq_entries {
+        // Of two entries where both sizes are mixed, of one where all are big.
+        let spans = cqe.flags & IORING_CQE_F_32 != 0 && self.is(IORING_SETUP_CQE_MIXED);
+        let entries = self.memory.layout().cq_entries;
+        if spans && self.cq_tail & (entries - 1) == entries - 1 && self.cq_ready() < entries {
+            // It does not go around the end: the program skips what is left there.
+            let filler = Cqe { flags: IORING_CQE_F_SKIP, ..Cqe::default() };
+            self.publish(&filler, 1);
+        }
+        let needed = if spans { 2 } else { 1 };
+        if self.cq_ready() > entries - needed {
             return false;
         }
-        self.memory.store_cqe(self.cq_tail, cqe);
-        self.cq_tail = self.cq_tail.wrapping_add(1);
-        // Release pairs with the program's acquire load of the tail before it reads CQEs.
-        self.memory.header().cq_tail.store(self.cq_tail, Ordering::Release);
+        self.publish(cqe, needed);
         self.external.posted += 1;
         true
+    }
+
+    fn publish(&mut self, cqe: &Cqe, entries: u32) {
+        let big = entries > 1 || self.is(IORING_SETUP_CQE32);
+        self.memory.store_cqe(self.cq_tail, cqe, big);
+        self.cq_tail = self.cq_tail.wrapping_add(entries);
+        // Release pairs with the program's acquire load of the tail before it reads CQEs.
+        self.memory.store(Word::CqTail, self.cq_tail);
     }
 
     /// Moves kept CQEs into the ring, as far as there is room.
@@ -245,7 +269,6 @@ impl Core {
             }
             self.overflow.pop_front();
         }
-        let flags = &self.memory.header().sq_flags;
-        flags.fetch_and(!linux_raw_sys::io_uring::IORING_SQ_CQ_OVERFLOW, Ordering::Relaxed);
+        self.memory.change_sq_flags(0, IORING_SQ_CQ_OVERFLOW);
     }
 }

@@ -6,12 +6,13 @@ use core::sync::atomic::Ordering;
 
 use linux_raw_sys::io_uring::*;
 
+use crate::abi::{IORING_SETUP_CQE_MIXED, IORING_SETUP_SQE_MIXED};
 use crate::driver::aio::Aio;
 use crate::driver::readiness::Readiness;
 use crate::driver::timers::{Clock, Timers};
 use crate::driver::{External, Token, sq_thread};
 use crate::errno::Errno;
-use crate::memory::{Layout, RingMemory};
+use crate::memory::{Layout, RingMemory, Source};
 use crate::ops::timeout::Timeouts;
 use crate::request::Slab;
 use crate::resources::buffers::BufferTable;
@@ -19,43 +20,75 @@ use crate::resources::files::FileTable;
 use crate::resources::kbuf::BufferGroups;
 use crate::resources::ring_fds;
 use crate::ring::{Core, Ring};
+use crate::support::{self, Flag};
 use crate::sys::{self, Fd};
 use crate::{door, lifetime, registry, user};
 
+/// The setup flags, and whether the engine has them.
+pub static FLAG_TABLE: [Flag; 20] = FLAG_ROWS;
+const FLAG_ROWS: [Flag; 20] = [
+    Flag::partly(
+        IORING_SETUP_IOPOLL,
+        "IOPOLL",
+        "no file can be polled for its completions: where the kernel's answer depends on the file, it is `EOPNOTSUPP`",
+    ),
+    Flag::yes(IORING_SETUP_SQPOLL, "SQPOLL"),
+    Flag::yes(IORING_SETUP_SQ_AFF, "SQ_AFF"),
+    Flag::yes(IORING_SETUP_CQSIZE, "CQSIZE"),
+    Flag::yes(IORING_SETUP_CLAMP, "CLAMP"),
+    Flag::partly(IORING_SETUP_ATTACH_WQ, "ATTACH_WQ", "checked; all rings of a process share workers anyway"),
+    Flag::yes(IORING_SETUP_R_DISABLED, "R_DISABLED"),
+    Flag::yes(IORING_SETUP_SUBMIT_ALL, "SUBMIT_ALL"),
+    Flag::yes(IORING_SETUP_COOP_TASKRUN, "COOP_TASKRUN"),
+    Flag::yes(IORING_SETUP_TASKRUN_FLAG, "TASKRUN_FLAG"),
+    Flag::yes(IORING_SETUP_SQE128, "SQE128"),
+    Flag::yes(IORING_SETUP_CQE32, "CQE32"),
+    Flag::yes(IORING_SETUP_SINGLE_ISSUER, "SINGLE_ISSUER"),
+    Flag::yes(IORING_SETUP_DEFER_TASKRUN, "DEFER_TASKRUN"),
+    Flag::partly(
+        IORING_SETUP_NO_MMAP,
+        "NO_MMAP",
+        "the pages are not pinned: a program that unmaps them under a live ring loses what would be posted there",
+    ),
+    Flag::yes(IORING_SETUP_REGISTERED_FD_ONLY, "REGISTERED_FD_ONLY"),
+    Flag::yes(IORING_SETUP_NO_SQARRAY, "NO_SQARRAY"),
+    Flag::partly(IORING_SETUP_HYBRID_IOPOLL, "HYBRID_IOPOLL", "as IOPOLL"),
+    Flag::yes(IORING_SETUP_CQE_MIXED, "CQE_MIXED"),
+    Flag::no(IORING_SETUP_SQE_MIXED, "SQE_MIXED", "newer than Linux 6.18"),
+];
+
 /// Setup flags that the engine has.
-pub const FLAGS: u32 = IORING_SETUP_IOPOLL
-    | IORING_SETUP_HYBRID_IOPOLL
-    | IORING_SETUP_CQSIZE
-    | IORING_SETUP_CLAMP
-    | IORING_SETUP_SUBMIT_ALL
-    | IORING_SETUP_COOP_TASKRUN
-    | IORING_SETUP_TASKRUN_FLAG
-    | IORING_SETUP_SINGLE_ISSUER
-    | IORING_SETUP_DEFER_TASKRUN
-    | IORING_SETUP_NO_SQARRAY
-    | IORING_SETUP_R_DISABLED
-    | IORING_SETUP_SQPOLL
-    | IORING_SETUP_SQ_AFF
-    | IORING_SETUP_ATTACH_WQ
-    | IORING_SETUP_SQE128
-    | IORING_SETUP_CQE32;
+pub const FLAGS: u32 = support::mask(&FLAG_ROWS);
+
+/// The features, and whether the engine has them.
+pub static FEATURE_TABLE: [Flag; 18] = FEATURE_ROWS;
+const FEATURE_ROWS: [Flag; 18] = [
+    Flag::yes(IORING_FEAT_SINGLE_MMAP, "SINGLE_MMAP"),
+    Flag::yes(IORING_FEAT_NODROP, "NODROP"),
+    Flag::yes(IORING_FEAT_SUBMIT_STABLE, "SUBMIT_STABLE"),
+    Flag::yes(IORING_FEAT_RW_CUR_POS, "RW_CUR_POS"),
+    Flag::no(
+        IORING_FEAT_CUR_PERSONALITY,
+        "CUR_PERSONALITY",
+        "workers keep the credentials with which they were started",
+    ),
+    Flag::yes(IORING_FEAT_FAST_POLL, "FAST_POLL"),
+    Flag::yes(IORING_FEAT_POLL_32BITS, "POLL_32BITS"),
+    Flag::yes(IORING_FEAT_SQPOLL_NONFIXED, "SQPOLL_NONFIXED"),
+    Flag::yes(IORING_FEAT_EXT_ARG, "EXT_ARG"),
+    Flag::yes(IORING_FEAT_NATIVE_WORKERS, "NATIVE_WORKERS"),
+    Flag::yes(IORING_FEAT_RSRC_TAGS, "RSRC_TAGS"),
+    Flag::yes(IORING_FEAT_CQE_SKIP, "CQE_SKIP"),
+    Flag::yes(IORING_FEAT_LINKED_FILE, "LINKED_FILE"),
+    Flag::yes(IORING_FEAT_REG_REG_RING, "REG_REG_RING"),
+    Flag::yes(IORING_FEAT_RECVSEND_BUNDLE, "RECVSEND_BUNDLE"),
+    Flag::yes(IORING_FEAT_MIN_TIMEOUT, "MIN_TIMEOUT"),
+    Flag::no(IORING_FEAT_RW_ATTR, "RW_ATTR", "no system call carries protection information"),
+    Flag::yes(IORING_FEAT_NO_IOWAIT, "NO_IOWAIT"),
+];
 
 /// Features that the engine has.
-pub const FEATURES: u32 = IORING_FEAT_SINGLE_MMAP
-    | IORING_FEAT_NODROP
-    | IORING_FEAT_SUBMIT_STABLE
-    | IORING_FEAT_RW_CUR_POS
-    | IORING_FEAT_FAST_POLL
-    | IORING_FEAT_POLL_32BITS
-    | IORING_FEAT_SQPOLL_NONFIXED
-    | IORING_FEAT_EXT_ARG
-    | IORING_FEAT_NATIVE_WORKERS
-    | IORING_FEAT_RSRC_TAGS
-    | IORING_FEAT_CQE_SKIP
-    | IORING_FEAT_LINKED_FILE
-    | IORING_FEAT_RECVSEND_BUNDLE
-    | IORING_FEAT_REG_REG_RING
-    | IORING_FEAT_MIN_TIMEOUT;
+pub const FEATURES: u32 = support::mask(&FEATURE_ROWS);
 
 /// Creates a ring; `params` is an address of the program.
 pub fn setup(entries: u32, params_address: u64) -> Result<Fd, Errno> {
@@ -66,27 +99,45 @@ pub fn setup(entries: u32, params_address: u64) -> Result<Fd, Errno> {
     ring_fds::sweep();
     let layout = Layout::new(entries, &params)?;
     let (memfd, fd) = create_descriptors()?;
-    let result = RingMemory::create(memfd, layout).and_then(|memory| {
+    let source = if params.flags & IORING_SETUP_NO_MMAP != 0 {
+        Source::Program { rings: params.cq_off.user_addr, sqes: params.sq_off.user_addr }
+    } else {
+        Source::File(memfd)
+    };
+    let result = RingMemory::create(source, layout).and_then(|memory| {
+        check_thread(&params)?;
         layout.describe(&mut params);
         params.features = FEATURES;
         user::write(params_address, &params)?;
         install(memory, &params, memfd, fd)
     });
     sys::close(memfd);
-    result.map(|()| fd).inspect_err(|_| sys::close(fd))
+    result.inspect_err(|_| sys::close(fd))?;
+    if params.flags & IORING_SETUP_REGISTERED_FD_ONLY != 0 { ring_fds::register_own(fd) } else { Ok(fd) }
 }
 
 fn check(params: &io_uring_params) -> Result<(), Errno> {
     let flags = params.flags;
     let is = |flag: u32| flags & flag != 0;
+    let all = |flag: u32| flags & flag == flag;
     let bad = flags & !FLAGS != 0
+        || is(IORING_SETUP_REGISTERED_FD_ONLY) && !is(IORING_SETUP_NO_MMAP)
+        || all(IORING_SETUP_CQE32 | IORING_SETUP_CQE_MIXED)
         || params.resv.iter().any(|&word| word != 0)
         || is(IORING_SETUP_SQPOLL) && is(IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG)
         || is(IORING_SETUP_TASKRUN_FLAG) && !is(IORING_SETUP_COOP_TASKRUN | IORING_SETUP_DEFER_TASKRUN)
-        || is(IORING_SETUP_SQ_AFF) && !is(IORING_SETUP_SQPOLL)
         || is(IORING_SETUP_HYBRID_IOPOLL) && !is(IORING_SETUP_IOPOLL)
         || is(IORING_SETUP_DEFER_TASKRUN) && (!is(IORING_SETUP_SINGLE_ISSUER) || is(IORING_SETUP_SQPOLL));
     if bad {
+        return Err(Errno::EINVAL);
+    }
+    Ok(())
+}
+
+/// What the kernel looks at only once there is memory for the rings.
+fn check_thread(params: &io_uring_params) -> Result<(), Errno> {
+    let is = |flag: u32| params.flags & flag != 0;
+    if is(IORING_SETUP_SQ_AFF) && !is(IORING_SETUP_SQPOLL) {
         return Err(Errno::EINVAL);
     }
     if is(IORING_SETUP_ATTACH_WQ) && registry::get(params.wq_fd as Fd).is_none() {
@@ -98,19 +149,19 @@ fn check(params: &io_uring_params) -> Result<(), Errno> {
 
 /// The engine's memfd, and the program's descriptor: a description of its own where `/proc` allows
 /// it, so that its end can be told from that of ours.
+///
+/// `read(2)` and `write(2)` fail on a ring (`EINVAL`). They do here too, for the descriptor's position is
+/// the last there is: no transfer can begin there.
 fn create_descriptors() -> Result<(Fd, Fd), Errno> {
     let memfd = sys::move_high(sys::memfd_create(c"[io_uring]", sys::nr::MFD_CLOEXEC)?)?;
-    match sys::reopen(memfd) {
-        Ok(fd) => Ok((memfd, fd)),
-        Err(Errno::EMFILE | Errno::ENFILE) => {
-            sys::close(memfd);
-            Err(Errno::EMFILE)
-        }
-        Err(_) => {
-            let fd = sys::fcntl(memfd, sys::nr::F_DUPFD_CLOEXEC, 0).inspect_err(|_| sys::close(memfd))?;
-            Ok((memfd, fd as Fd))
-        }
+    let fd = match sys::reopen(memfd) {
+        Err(Errno::EMFILE | Errno::ENFILE) => Err(Errno::EMFILE),
+        Err(_) => sys::fcntl(memfd, sys::nr::F_DUPFD_CLOEXEC, 0).map(|fd| fd as Fd),
+        reopened => reopened,
     }
+    .inspect_err(|_| sys::close(memfd))?;
+    sys::seek(fd, i64::MAX as u64);
+    Ok((memfd, fd))
 }
 
 fn install(memory: RingMemory, params: &io_uring_params, memfd: Fd, fd: Fd) -> Result<(), Errno> {
@@ -183,6 +234,7 @@ fn new_core(ring: &'static Ring, serial: u64, memory: RingMemory, setup_flags: u
         files: FileTable::default(),
         buffers: BufferTable::default(),
         groups: BufferGroups::default(),
+        region: None,
         submitter: None,
         sq_idle_ns: 0,
         sq_cpu: None,

@@ -32,6 +32,8 @@ plain!(
 plain!(
     linux_raw_sys::io_uring::io_uring_getevents_arg,
     linux_raw_sys::io_uring::io_uring_params,
+    linux_raw_sys::io_uring::io_uring_mem_region_reg,
+    linux_raw_sys::io_uring::io_uring_region_desc,
     linux_raw_sys::io_uring::io_uring_rsrc_update,
     linux_raw_sys::io_uring::io_uring_rsrc_update2,
     linux_raw_sys::io_uring::io_uring_rsrc_register,

@@ -28,8 +28,6 @@ pub mod token;
 pub mod wait;
 pub mod work;
 
-use core::sync::atomic::Ordering;
-
 use linux_raw_sys::io_uring::{
     IORING_CQ_EVENTFD_DISABLED, IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_TASKRUN_FLAG, IORING_SQ_TASKRUN,
 };
@@ -37,6 +35,7 @@ use linux_raw_sys::io_uring::{
 pub use token::{Driver, Token};
 
 use crate::errno::Errno;
+use crate::memory::Word;
 use crate::ring::Core;
 use crate::sys::{self, EpollEvent, Fd};
 use token::Wake;
@@ -173,8 +172,7 @@ impl Core {
     }
 
     fn signal_eventfd(&self, fd: Fd) {
-        // Relaxed: the program switches it off and on around its own reads of the CQ.
-        if self.memory.header().cq_flags.load(Ordering::Relaxed) & IORING_CQ_EVENTFD_DISABLED == 0 {
+        if self.memory.load(Word::CqFlags, 0) & IORING_CQ_EVENTFD_DISABLED == 0 {
             sys::eventfd_signal(fd);
         }
     }
@@ -217,18 +215,17 @@ impl Core {
         if !self.is(IORING_SETUP_TASKRUN_FLAG) {
             return;
         }
-        let flags = &self.memory.header().sq_flags;
         if self.needs_driver() || self.working > 0 || !self.finished.is_empty() || !self.ready.is_empty() {
-            flags.fetch_or(IORING_SQ_TASKRUN, Ordering::Relaxed);
+            self.memory.change_sq_flags(IORING_SQ_TASKRUN, 0);
         } else {
-            flags.fetch_and(!IORING_SQ_TASKRUN, Ordering::Relaxed);
+            self.memory.change_sq_flags(0, IORING_SQ_TASKRUN);
         }
     }
 
     /// On a DEFER_TASKRUN ring: something waits to be fetched by `enter`.
     pub fn notify_deferred(&mut self) {
         if self.is(IORING_SETUP_TASKRUN_FLAG) {
-            self.memory.header().sq_flags.fetch_or(IORING_SQ_TASKRUN, Ordering::Relaxed);
+            self.memory.change_sq_flags(IORING_SQ_TASKRUN, 0);
         }
         if let Some(eventfd) = self.external.eventfd {
             self.signal_eventfd(eventfd.fd);

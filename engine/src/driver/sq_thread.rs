@@ -99,8 +99,7 @@ fn harvest(core: &mut Core, timeout_ns: u64) -> bool {
 fn sleep(guard: &mut CoreGuard<'_>, serial: u64) {
     let Some(core) = live(guard, serial) else { return };
     let Some(epoll) = core.readiness.epoll else { return };
-    let flags = &core.memory.header().sq_flags;
-    flags.fetch_or(IORING_SQ_NEED_WAKEUP, Ordering::Relaxed);
+    core.memory.change_sq_flags(IORING_SQ_NEED_WAKEUP, 0);
     // Pairs with the program's full barrier between its store of the SQ tail and its look at the
     // flag: either it sees the flag, or the tail is seen here.
     fence(Ordering::SeqCst);
@@ -114,6 +113,6 @@ fn sleep(guard: &mut CoreGuard<'_>, serial: u64) {
     }
     if let Some(core) = live(guard, serial) {
         // In flight work goes on while asleep: only SQEs end the need for a wake-up.
-        core.memory.header().sq_flags.fetch_and(!IORING_SQ_NEED_WAKEUP, Ordering::Relaxed);
+        core.memory.change_sq_flags(0, IORING_SQ_NEED_WAKEUP);
     }
 }

@@ -1,11 +1,8 @@
 //! Sizes and offsets of ring memory.
 
-use core::mem::offset_of;
-use core::sync::atomic::AtomicU32;
-
 use linux_raw_sys::io_uring::{
     IORING_OFF_PBUF_RING, IORING_OFF_SQES, IORING_SETUP_CLAMP, IORING_SETUP_CQE32, IORING_SETUP_CQSIZE,
-    IORING_SETUP_NO_SQARRAY, IORING_SETUP_SQE128,
+    IORING_SETUP_NO_MMAP, IORING_SETUP_NO_SQARRAY, IORING_SETUP_SQE128,
 };
 use linux_raw_sys::io_uring::{io_cqring_offsets, io_sqring_offsets, io_uring_params};
 
@@ -13,6 +10,8 @@ use crate::errno::Errno;
 
 /// Where the SQEs lie in the memfd.
 pub const SQES_OFFSET: u64 = IORING_OFF_SQES as u64;
+/// Where the parameter region lies in the memfd (`IORING_MAP_OFF_PARAM_REGION`).
+pub const PARAM_REGION_OFFSET: u64 = 0x2000_0000;
 /// Where provided buffer rings begin in the memfd.
 pub const PBUF_OFFSET: u64 = IORING_OFF_PBUF_RING as u64;
 /// Where the CQEs lie behind the header.
@@ -21,30 +20,27 @@ pub const CQES_OFFSET: usize = 320;
 const MAX_SQ_ENTRIES: u32 = 32768;
 const MAX_CQ_ENTRIES: u32 = 2 * MAX_SQ_ENTRIES;
 
-/// The words at the beginning of ring memory. Indices of the two sides lie on cache lines of their
-/// own; programs take every offset from `io_uring_params`.
-#[repr(C)]
+/// The words at the beginning of ring memory, each by its offset. Indices of the two sides lie on cache
+/// lines of their own; programs take every offset from `io_uring_params`.
+#[repr(usize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are those of io_sqring_offsets and io_cqring_offsets")]
-pub struct Header {
-    pub sq_head: AtomicU32,
-    _line0: [u32; 15],
-    pub sq_tail: AtomicU32,
-    _line1: [u32; 15],
-    pub cq_head: AtomicU32,
-    _line2: [u32; 15],
-    pub cq_tail: AtomicU32,
-    _line3: [u32; 15],
-    pub sq_mask: AtomicU32,
-    pub cq_mask: AtomicU32,
-    pub sq_entries: AtomicU32,
-    pub cq_entries: AtomicU32,
-    pub sq_dropped: AtomicU32,
-    pub sq_flags: AtomicU32,
-    pub cq_flags: AtomicU32,
-    pub cq_overflow: AtomicU32,
+pub enum Word {
+    SqHead = 0,
+    SqTail = 64,
+    CqHead = 128,
+    CqTail = 192,
+    SqMask = 256,
+    CqMask = 260,
+    SqEntries = 264,
+    CqEntries = 268,
+    SqDropped = 272,
+    SqFlags = 276,
+    CqFlags = 280,
+    CqOverflow = 284,
 }
 
-const _: () = assert!(size_of::<Header>() <= CQES_OFFSET);
+const _: () = assert!(Word::CqOverflow as usize + 4 <= CQES_OFFSET);
 
 /// Sizes of one ring's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,31 +98,33 @@ impl Layout {
         ((self.sq_entries as usize) << self.sqe_shift).next_multiple_of(4096)
     }
 
-    /// Tells the program where everything is.
+    /// Tells the program where everything is; the addresses that it gave itself stay.
     pub fn describe(&self, params: &mut io_uring_params) {
         params.sq_entries = self.sq_entries;
         params.cq_entries = self.cq_entries;
+        let given = params.flags & IORING_SETUP_NO_MMAP != 0;
+        let (sqes, rings) = if given { (params.sq_off.user_addr, params.cq_off.user_addr) } else { (0, 0) };
         params.sq_off = io_sqring_offsets {
-            head: offset_of!(Header, sq_head) as u32,
-            tail: offset_of!(Header, sq_tail) as u32,
-            ring_mask: offset_of!(Header, sq_mask) as u32,
-            ring_entries: offset_of!(Header, sq_entries) as u32,
-            flags: offset_of!(Header, sq_flags) as u32,
-            dropped: offset_of!(Header, sq_dropped) as u32,
+            head: Word::SqHead as u32,
+            tail: Word::SqTail as u32,
+            ring_mask: Word::SqMask as u32,
+            ring_entries: Word::SqEntries as u32,
+            flags: Word::SqFlags as u32,
+            dropped: Word::SqDropped as u32,
             array: self.array_offset.unwrap_or(0) as u32,
             resv1: 0,
-            user_addr: 0,
+            user_addr: sqes,
         };
         params.cq_off = io_cqring_offsets {
-            head: offset_of!(Header, cq_head) as u32,
-            tail: offset_of!(Header, cq_tail) as u32,
-            ring_mask: offset_of!(Header, cq_mask) as u32,
-            ring_entries: offset_of!(Header, cq_entries) as u32,
-            overflow: offset_of!(Header, cq_overflow) as u32,
+            head: Word::CqHead as u32,
+            tail: Word::CqTail as u32,
+            ring_mask: Word::CqMask as u32,
+            ring_entries: Word::CqEntries as u32,
+            overflow: Word::CqOverflow as u32,
             cqes: CQES_OFFSET as u32,
-            flags: offset_of!(Header, cq_flags) as u32,
+            flags: Word::CqFlags as u32,
             resv1: 0,
-            user_addr: 0,
+            user_addr: rings,
         };
     }
 }

@@ -5,26 +5,30 @@
 //!   0           header (heads, tails, masks, flags), CQEs, SQ array     IORING_OFF_SQ_RING
 //!   0x8000000   nothing: the CQ lies at 0 too (IORING_FEAT_SINGLE_MMAP)  IORING_OFF_CQ_RING
 //!   0x10000000  SQEs                                                     IORING_OFF_SQES
+//!   0x20000000  the parameter region, if one is registered               IORING_MAP_OFF_PARAM_REGION
 //!   0x80000000  provided buffer rings, one every 64 KiB                  IORING_OFF_PBUF_RING
 //! ```
+//!
+//! With `IORING_SETUP_NO_MMAP` rings and SQEs lie in pages that the program gives, and the file holds
+//! only the rest.
 //!
 //! The program can write all of it at any time. So nothing read from here is trusted: indices are
 //! masked with sizes that the engine keeps for itself, counts are bounded, an SQE is copied once and
 //! only the copy is looked at.
 
 mod layout;
+mod region;
+mod resize;
 mod sqe;
 
-use core::ptr;
-use core::sync::atomic::{AtomicU32, Ordering};
-
-pub use layout::{CQES_OFFSET, Header, Layout, PBUF_OFFSET, SQES_OFFSET};
+pub use layout::{CQES_OFFSET, Layout, PARAM_REGION_OFFSET, PBUF_OFFSET, SQES_OFFSET, Word};
+pub use region::Region;
 pub use sqe::{KNOWN_SQE_FLAGS, Sqe};
 
 use crate::errno::Errno;
 use crate::sys;
 
-/// A completion, with the second half that only rings with big CQEs carry.
+/// A completion, with the second half that only big CQEs carry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cqe {
     /// The SQE's.
@@ -37,38 +41,59 @@ pub struct Cqe {
     pub big: [u64; 2],
 }
 
-/// The engine's own mapping of a ring's memory.
-pub struct RingMemory {
-    layout: Layout,
-    rings: *mut u8,
-    sqes: *mut u8,
+/// Where ring memory comes from.
+#[derive(Clone, Copy, Debug)]
+pub enum Source {
+    /// A memfd, which stays the caller's.
+    File(sys::Fd),
+    /// Pages of the program's (`IORING_SETUP_NO_MMAP`).
+    Program {
+        /// Of the rings.
+        rings: u64,
+        /// Of the SQEs.
+        sqes: u64,
+    },
 }
 
-// SAFETY: the mappings belong to the process, and every access through them is atomic or a copy.
-unsafe impl Send for RingMemory {}
-// SAFETY: as above.
-unsafe impl Sync for RingMemory {}
+impl Source {
+    /// The memory for rings and SQEs of these sizes.
+    fn regions(self, layout: &Layout) -> Result<(Region, Region), Errno> {
+        match self {
+            Source::File(memfd) => {
+                sys::grow_memfd(memfd, SQES_OFFSET + layout.sqes_length() as u64)?;
+                let rings = Region::map(memfd, 0, layout.rings_length())?;
+                Ok((rings, Region::map(memfd, SQES_OFFSET, layout.sqes_length())?))
+            }
+            Source::Program { rings, sqes } => {
+                let rings = Region::of_program(rings, layout.rings_length() as u64)?;
+                Ok((rings, Region::of_program(sqes, layout.sqes_length() as u64)?))
+            }
+        }
+    }
+}
+
+/// The engine's view of a ring's memory.
+pub struct RingMemory {
+    layout: Layout,
+    rings: Region,
+    sqes: Region,
+}
 
 impl RingMemory {
-    /// Creates the memory behind a new ring; `memfd` stays the caller's.
-    pub fn create(memfd: sys::Fd, layout: Layout) -> Result<RingMemory, Errno> {
-        sys::set_memfd_size(memfd, SQES_OFFSET + layout.sqes_length() as u64)?;
-        let rings = sys::map_shared(memfd, 0, layout.rings_length())?;
-        let sqes = sys::map_shared(memfd, SQES_OFFSET, layout.sqes_length()).inspect_err(|_| {
-            // SAFETY: just mapped, not used yet.
-            unsafe { sys::unmap(rings, layout.rings_length()) }
-        })?;
+    /// The memory behind a new ring.
+    pub fn create(source: Source, layout: Layout) -> Result<RingMemory, Errno> {
+        let (rings, sqes) = source.regions(&layout)?;
         let memory = RingMemory { layout, rings, sqes };
+        memory.rings.clear(CQES_OFFSET);
         memory.initialise();
         Ok(memory)
     }
 
     fn initialise(&self) {
-        let header = self.header();
-        header.sq_mask.store(self.layout.sq_entries - 1, Ordering::Relaxed);
-        header.sq_entries.store(self.layout.sq_entries, Ordering::Relaxed);
-        header.cq_mask.store(self.layout.cq_entries - 1, Ordering::Relaxed);
-        header.cq_entries.store(self.layout.cq_entries, Ordering::Relaxed);
+        self.store(Word::SqMask, self.layout.sq_entries - 1);
+        self.store(Word::SqEntries, self.layout.sq_entries);
+        self.store(Word::CqMask, self.layout.cq_entries - 1);
+        self.store(Word::CqEntries, self.layout.cq_entries);
     }
 
     /// Sizes and offsets.
@@ -76,65 +101,61 @@ impl RingMemory {
         &self.layout
     }
 
-    /// The words that both sides read and write.
-    pub fn header(&self) -> &Header {
-        // SAFETY: the mapping begins with the header, is page-aligned and lives as long as `self`.
-        unsafe { &*self.rings.cast::<Header>() }
+    /// One of the words that both sides read and write, with acquire ordering. Where the program has
+    /// taken its memory away it is `otherwise`.
+    #[inline]
+    pub fn load(&self, word: Word, otherwise: u32) -> u32 {
+        self.rings.load(word as usize).unwrap_or(otherwise)
+    }
+
+    /// Stores such a word, with release ordering.
+    #[inline]
+    pub fn store(&self, word: Word, value: u32) {
+        self.rings.store(word as usize, value);
+    }
+
+    /// Sets and clears bits of `sq_flags`, which only the engine writes, under the ring's lock.
+    pub fn change_sq_flags(&self, set: u32, clear: u32) {
+        let flags = self.load(Word::SqFlags, 0);
+        let changed = flags & !clear | set;
+        if changed != flags {
+            self.store(Word::SqFlags, changed);
+        }
+    }
+
+    /// Adds one to a word that only the engine writes, under the ring's lock.
+    pub fn count(&self, word: Word) {
+        self.store(word, self.load(word, 0).wrapping_add(1));
     }
 
     /// Which SQE is at ring position `position`, or `None` where the program's index array names none.
     #[inline]
     pub fn sqe_index(&self, position: u32) -> Option<u32> {
-        let mut index = position & (self.layout.sq_entries - 1);
-        if let Some(array) = self.layout.array_offset {
-            // SAFETY: the array has `sq_entries` words and the index is masked.
-            let entry =
-                unsafe { AtomicU32::from_ptr(self.rings.add(array).cast::<u32>().add(index as usize)) };
-            // Relaxed: ordered by the acquire load of the tail that precedes it.
-            index = entry.load(Ordering::Relaxed);
-            if index >= self.layout.sq_entries {
-                return None;
-            }
-        }
-        Some(index)
+        let index = position & (self.layout.sq_entries - 1);
+        let Some(array) = self.layout.array_offset else { return Some(index) };
+        self.rings.load(array + 4 * index as usize).filter(|&index| index < self.layout.sq_entries)
     }
 
     /// A copy of an SQE.
     #[inline]
     pub fn sqe(&self, index: u32) -> Sqe {
         let index = (index & (self.layout.sq_entries - 1)) as usize;
-        // SAFETY: within the SQE array; a volatile copy of memory that the program may be changing, by
-        // words, into a type of that size for which every bit pattern is valid.
-        unsafe {
-            let place = self.sqes.add(index << self.layout.sqe_shift).cast::<u64>();
-            let words: [u64; 8] = core::array::from_fn(|word| ptr::read_volatile(place.add(word)));
-            core::mem::transmute::<[u64; 8], Sqe>(words)
+        match self.sqes.words::<8>(index << self.layout.sqe_shift) {
+            // SAFETY: of that size, and every bit pattern is a valid value.
+            Some(words) => unsafe { core::mem::transmute::<[u64; 8], Sqe>(words) },
+            // Its memory is gone; no operation has this number.
+            None => Sqe { opcode: u8::MAX, ..Sqe::default() },
         }
     }
 
-    /// Stores `cqe` at ring position `position`. The caller publishes it by the tail.
-    pub fn store_cqe(&self, position: u32, cqe: &Cqe) {
+    /// Stores `cqe` at ring position `position`, with its second half if it is `big`. The caller
+    /// publishes it by the tail.
+    #[inline]
+    pub fn store_cqe(&self, position: u32, cqe: &Cqe, big: bool) {
         let index = (position & (self.layout.cq_entries - 1)) as usize;
-        // SAFETY: within the CQE array. The program must not read it before the tail says so; if it
-        // does, it reads halves of plain integers.
-        unsafe {
-            let slot = self.rings.add(CQES_OFFSET + (index << self.layout.cqe_shift)).cast::<u64>();
-            slot.write_volatile(cqe.user_data);
-            slot.add(1).write_volatile(u64::from(cqe.res as u32) | (u64::from(cqe.flags) << 32));
-            if self.layout.cqe_shift > 4 {
-                slot.add(2).write_volatile(cqe.big[0]);
-                slot.add(3).write_volatile(cqe.big[1]);
-            }
-        }
-    }
-}
-
-impl Drop for RingMemory {
-    fn drop(&mut self) {
-        // SAFETY: mapped in `create` with these lengths; nothing else of the engine points into it.
-        unsafe {
-            sys::unmap(self.rings, self.layout.rings_length());
-            sys::unmap(self.sqes, self.layout.sqes_length());
-        }
+        let offset = CQES_OFFSET + (index << self.layout.cqe_shift);
+        let words =
+            [cqe.user_data, u64::from(cqe.res as u32) | (u64::from(cqe.flags) << 32), cqe.big[0], cqe.big[1]];
+        self.rings.store_words(offset, if big { &words } else { &words[..2] });
     }
 }

@@ -44,6 +44,8 @@ pub struct Op {
     pub name: &'static str,
     /// The SQE fields it reads, in the order in which they are printed.
     pub fields: &'static [Field],
+    /// What of it is missing; of an absent one, why. For the support page.
+    pub limits: &'static str,
     /// What it may be combined with and what it needs.
     pub caps: Caps,
     /// Checks the SQE and copies what the program may overwrite after submission.
@@ -207,6 +209,7 @@ impl Op {
             code: code as u8,
             name,
             fields: &[],
+            limits: "",
             caps,
             prep,
             issue,
@@ -228,6 +231,12 @@ impl Op {
     /// With the SQE fields it reads.
     pub const fn fields(mut self, fields: &'static [Field]) -> Op {
         self.fields = fields;
+        self
+    }
+
+    /// With what of it is missing.
+    pub const fn limits(mut self, limits: &'static str) -> Op {
+        self.limits = limits;
         self
     }
 
@@ -289,11 +298,12 @@ fn finish_as_is(_core: &mut Core, _id: RequestId, result: Result<usize, Errno>) 
 pub const COUNT: usize = Code::IORING_OP_LAST as usize;
 
 /// An opcode that the engine does not have: it answers what a kernel without it answers.
-const fn absent(code: Code, name: &'static str) -> Op {
+const fn absent(code: Code, name: &'static str, reason: &'static str) -> Op {
     Op {
         code: code as u8,
         name,
         fields: &[],
+        limits: reason,
         caps: Caps::IOPRIO,
         prep: |_, _| Err(Errno::EINVAL),
         issue: |_, _| Errno::EINVAL.into(),
@@ -306,7 +316,7 @@ const fn absent(code: Code, name: &'static str) -> Op {
     }
 }
 
-static UNKNOWN: Op = absent(Code::IORING_OP_LAST, "UNKNOWN");
+static UNKNOWN: Op = absent(Code::IORING_OP_LAST, "UNKNOWN", "");
 
 /// The table, by opcode.
 pub static TABLE: [Op; COUNT] = ROWS;
@@ -370,7 +380,7 @@ const ROWS: [Op; COUNT] = [
     file::FTRUNCATE,
     net::socket::BIND,
     net::socket::LISTEN,
-    absent(Code::IORING_OP_RECV_ZC, "RECV_ZC"),
+    absent(Code::IORING_OP_RECV_ZC, "RECV_ZC", "needs the network card's driver"),
     epoll::EPOLL_WAIT,
     rw::READV_FIXED,
     rw::WRITEV_FIXED,

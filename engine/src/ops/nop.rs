@@ -2,9 +2,11 @@
 
 use linux_raw_sys::io_uring::{
     IORING_NOP_FILE, IORING_NOP_FIXED_BUFFER, IORING_NOP_FIXED_FILE, IORING_NOP_INJECT_RESULT, IORING_NOP_TW,
+    IORING_SETUP_CQE32,
 };
 
 use super::{Caps, Code, Field, Op, Outcome};
+use crate::abi::{IORING_CQE_F_32, IORING_NOP_CQE32, IORING_SETUP_CQE_MIXED};
 use crate::errno::Errno;
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
@@ -22,12 +24,22 @@ const FLAGS: u32 = IORING_NOP_INJECT_RESULT
     | IORING_NOP_FILE
     | IORING_NOP_FIXED_FILE
     | IORING_NOP_FIXED_BUFFER
-    | IORING_NOP_TW;
+    | IORING_NOP_TW
+    | IORING_NOP_CQE32;
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let mixed = core.is(IORING_SETUP_CQE_MIXED);
+    let big = mixed || core.is(IORING_SETUP_CQE32);
     let request = &mut core.requests[id];
     if request.sqe.op_flags & !FLAGS != 0 {
         return Err(Errno::EINVAL);
+    }
+    if request.sqe.op_flags & IORING_NOP_CQE32 != 0 {
+        if !big {
+            return Err(Errno::EINVAL);
+        }
+        request.cqe_flags = if mixed { IORING_CQE_F_32 } else { 0 };
+        request.big_cqe = [request.sqe.off, request.sqe.addr];
     }
     if request.sqe.op_flags & IORING_NOP_FIXED_FILE != 0 {
         request.flags.set(Flags::FIXED_FILE);

@@ -83,11 +83,9 @@ impl Core {
             flags: cqe_flags | IORING_CQE_F_MORE,
             big: request.big_cqe,
         };
-        if !self.overflow.is_empty() || self.cq_ready() >= self.memory.layout().cq_entries {
-            return false;
-        }
-        self.post(cqe);
-        true
+        let posted = self.post_into_ring(&cqe);
+        self.external.uncounted += u64::from(posted);
+        posted
     }
 
     /// Lets go of a request's file and registered buffer.

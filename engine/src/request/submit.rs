@@ -1,7 +1,5 @@
 //! From SQE to the first attempt.
 
-use core::sync::atomic::Ordering;
-
 use linux_raw_sys::general::{F_GETFL, O_PATH};
 use linux_raw_sys::io_uring::{IORING_SETUP_IOPOLL, IORING_SETUP_SUBMIT_ALL};
 
@@ -9,7 +7,7 @@ use super::{FileHold, Flags, Phase, Request, RequestId};
 use crate::door;
 use crate::driver::work::Work;
 use crate::errno::Errno;
-use crate::memory::{KNOWN_SQE_FLAGS, Sqe};
+use crate::memory::{KNOWN_SQE_FLAGS, Sqe, Word};
 use crate::ops::{Caps, Outcome};
 use crate::ring::{Chain, Core};
 use crate::sys;
@@ -27,7 +25,7 @@ impl Core {
             let position = self.sq_head;
             let Some(index) = self.memory.sqe_index(position) else {
                 self.sq_head = position.wrapping_add(1);
-                self.memory.header().sq_dropped.fetch_add(1, Ordering::Relaxed);
+                self.memory.count(Word::SqDropped);
                 break;
             };
             let memory = &self.memory;
@@ -57,7 +55,7 @@ impl Core {
         }
         self.timeouts.batch = None;
         // Release pairs with the program's acquire load of the head: it may overwrite these SQEs now.
-        self.memory.header().sq_head.store(self.sq_head, Ordering::Release);
+        self.memory.store(Word::SqHead, self.sq_head);
     }
 
     /// Takes one SQE. The error is that of a bad one, unless its chain goes on: then the batch does too,

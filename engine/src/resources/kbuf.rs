@@ -554,9 +554,7 @@ impl Core {
             }
         }
         let offset = PBUF_OFFSET + start(number);
-        if sys::size(fd)? < offset + length as u64 {
-            sys::ftruncate(fd, offset + length as u64)?;
-        }
+        sys::grow_memfd(fd, offset + length as u64)?;
         let mapping = Mapping { start: sys::map_shared(fd, offset, length)?, length };
         // SAFETY: just mapped, writable; what an earlier ring left here must not be seen.
         unsafe { mapping.start.write_bytes(0, length) };

@@ -1,15 +1,12 @@
 //! `IORING_REGISTER_QUERY`: what the engine has, asked by a chain of headers in the program's memory.
 
-use linux_raw_sys::io_uring::io_uring_register_op as Code;
-
+use crate::abi::IORING_REGISTER_LAST;
 use crate::errno::Errno;
 use crate::memory::KNOWN_SQE_FLAGS;
 use crate::ops;
 use crate::register::Register;
 use crate::{enter, setup, user};
 
-/// `IORING_REGISTER_QUERY`.
-pub const REGISTER_QUERY: u32 = 35;
 /// The only question so far.
 const OPCODES: u32 = 0;
 /// The length of its answer.
@@ -90,7 +87,7 @@ fn clear(address: u64, length: usize) -> Result<(), Errno> {
 /// `struct io_uring_query_opcode`.
 fn opcodes() -> [u8; REPLY] {
     let words = [
-        ops::COUNT as u64 | (REGISTER_LAST << 32),
+        ops::COUNT as u64 | (u64::from(IORING_REGISTER_LAST) << 32),
         u64::from(setup::FEATURES),
         u64::from(setup::FLAGS),
         u64::from(enter::FLAGS),
@@ -104,9 +101,3 @@ fn opcodes() -> [u8; REPLY] {
     }
     bytes
 }
-
-/// One more than the last registration there is.
-const REGISTER_LAST: u64 = {
-    let known = Code::IORING_REGISTER_LAST as u64;
-    if known > REGISTER_QUERY as u64 { known } else { REGISTER_QUERY as u64 + 1 }
-};

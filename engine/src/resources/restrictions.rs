@@ -3,10 +3,9 @@
 
 use alloc::boxed::Box;
 
-use linux_raw_sys::io_uring::{
-    IORING_SETUP_R_DISABLED, io_uring_register_op as Code, io_uring_register_restriction_op as Kind,
-};
+use linux_raw_sys::io_uring::{IORING_SETUP_R_DISABLED, io_uring_register_restriction_op as Kind};
 
+use crate::abi::IORING_REGISTER_LAST;
 use crate::errno::Errno;
 use crate::memory::Sqe;
 use crate::ops;
@@ -24,7 +23,7 @@ pub struct Restrictions {
     flags_required: u8,
 }
 
-const REGISTER_LAST: usize = Code::IORING_REGISTER_LAST as usize;
+const REGISTER_LAST: usize = IORING_REGISTER_LAST as usize;
 const MOST: usize = Kind::IORING_RESTRICTION_LAST as usize + REGISTER_LAST + ops::COUNT;
 
 const _: () = assert!(REGISTER_LAST <= 64 && ops::COUNT <= 128, "one bit each");

@@ -73,6 +73,18 @@ pub fn register(address: u64, count: u32) -> Result<usize, Errno> {
     })
 }
 
+/// Gives the first empty place to a ring that is to have no descriptor of the program's
+/// (`IORING_SETUP_REGISTERED_FD_ONLY`); `fd` becomes the place's.
+///
+/// # Errors
+/// `EBUSY` where all are taken.
+pub fn register_own(fd: Fd) -> Result<Fd, Errno> {
+    let own = sys::duplicate(fd)?;
+    door::duplicated(fd, own);
+    release([fd]);
+    put(own, 0..PLACES).map(|place| place as Fd).inspect_err(|_| release([own]))
+}
+
 /// `IORING_UNREGISTER_RING_FDS`: the count of places cleared.
 ///
 /// # Errors

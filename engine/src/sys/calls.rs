@@ -68,9 +68,12 @@ pub fn limit(resource: u32, new: Option<&nr::rlimit64>) -> Result<nr::rlimit64, 
     Ok(old)
 }
 
-/// Gives a memfd its size. The program's limit on the size of its files is not meant for it (and
+/// Lets a memfd have at least `length` bytes. The program's limit on the size of its files is not meant for it (and
 /// going beyond would send a signal): it is lifted meanwhile, where that may be done.
-pub fn set_memfd_size(memfd: Fd, length: u64) -> Result<(), Errno> {
+pub fn grow_memfd(memfd: Fd, length: u64) -> Result<(), Errno> {
+    if size(memfd)? >= length {
+        return Ok(());
+    }
     let old = limit(nr::RLIMIT_FSIZE, None)?;
     if old.rlim_cur >= length {
         return ftruncate(memfd, length);
@@ -452,6 +455,14 @@ pub unsafe fn transfer(
         Err(Errno::ENOSYS) => unsafe { call(if offset == u64::MAX { old } else { positioned }, arguments) },
         result => result,
     }
+}
+
+/// Sets the position of a file that has one (`lseek(2)`).
+pub fn seek(fd: Fd, position: u64) {
+    // SAFETY: touches no memory.
+    let result =
+        unsafe { call(nr::__NR_lseek, [fd as usize, position as usize, nr::SEEK_SET as usize, 0, 0, 0]) };
+    debug_assert!(result.is_ok(), "only files that have positions");
 }
 
 /// `openat(2)` with an absolute path, for the engine's own needs.

@@ -7,6 +7,7 @@ use std::num::NonZeroUsize;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+pub use anyring_engine::abi::*;
 pub use anyring_engine::io_uring_params;
 use anyring_engine::memory::Sqe;
 use anyring_engine::{Caller, Host};
@@ -151,22 +152,31 @@ impl Ring {
         if fd < 0 {
             return Err(fd);
         }
+        Ok(Ring::of(engine, fd, params))
+    }
+
+    /// A ring that was set up, mapped.
+    pub fn of(engine: Engine, fd: i32, params: io_uring_params) -> Ring {
         let cqe_size = if params.flags & IORING_SETUP_CQE32 != 0 { 32 } else { 16 };
         let sqe_size = if params.flags & IORING_SETUP_SQE128 != 0 { 128 } else { 64 };
         let cq_end = params.cq_off.cqes as usize + params.cq_entries as usize * cqe_size;
         let sq_end = params.sq_off.array as usize + params.sq_entries as usize * 4;
         let (rings_length, sqes_length) = (cq_end.max(sq_end), params.sq_entries as usize * sqe_size);
-        Ok(Ring {
+        let given = params.flags & IORING_SETUP_NO_MMAP != 0;
+        let at = |address: u64, length, offset| {
+            if given { address as *mut u8 } else { map(fd, length, offset) }
+        };
+        Ring {
             engine,
             fd,
             params,
-            rings: map(fd, rings_length, 0),
+            rings: at(params.cq_off.user_addr, rings_length, 0),
             rings_length,
-            sqes: map(fd, sqes_length, i64::from(IORING_OFF_SQES)).cast(),
+            sqes: at(params.sq_off.user_addr, sqes_length, i64::from(IORING_OFF_SQES)).cast(),
             sqes_length,
             sq_tail: 0,
             close_on_drop: true,
-        })
+        }
     }
 
     pub fn word(&self, offset: u32) -> &AtomicU32 {
@@ -178,6 +188,16 @@ impl Ring {
         let size = if self.params.flags & IORING_SETUP_SQE128 != 0 { 2 } else { 1 };
         // SAFETY: within the mapping for indices below sq_entries.
         unsafe { self.sqes.add(index as usize * size) }
+    }
+
+    /// Goes on where the ring stands, after it was resized.
+    pub fn continue_at_tail(&mut self) {
+        if self.params.flags & IORING_SETUP_NO_SQARRAY == 0 {
+            for index in 0..self.params.sq_entries {
+                self.word(self.params.sq_off.array + 4 * index).store(index, Ordering::Relaxed);
+            }
+        }
+        self.sq_tail = self.word(self.params.sq_off.tail).load(Ordering::Relaxed);
     }
 
     /// Queues an SQE without submitting it.
@@ -207,6 +227,11 @@ impl Ring {
     }
 
     pub fn reap(&mut self) -> Option<Cqe> {
+        self.reap_big().map(|(cqe, _)| cqe)
+    }
+
+    /// A completion and the 16 bytes behind it.
+    pub fn reap_big(&mut self) -> Option<(Cqe, [u64; 2])> {
         let off = self.params.cq_off;
         let head = self.word(off.head).load(Ordering::Relaxed);
         let tail = self.word(off.tail).load(Ordering::Acquire);
@@ -216,9 +241,18 @@ impl Ring {
         let size = if self.params.flags & IORING_SETUP_CQE32 != 0 { 32 } else { 16 };
         let index = (head & (self.params.cq_entries - 1)) as usize;
         // SAFETY: a published CQE of the mapping.
-        let cqe = unsafe { self.rings.add(off.cqes as usize + index * size).cast::<Cqe>().read() };
-        self.word(off.head).store(head.wrapping_add(1), Ordering::Release);
-        Some(cqe)
+        let place = unsafe { self.rings.add(off.cqes as usize + index * size) };
+        // SAFETY: as above.
+        let cqe = unsafe { place.cast::<Cqe>().read() };
+        let wide = cqe.flags & IORING_CQE_F_32 != 0;
+        let big = if size > 16 || wide {
+            // SAFETY: big ones have a second half, and do not go around the end.
+            unsafe { place.add(16).cast::<[u64; 2]>().read() }
+        } else {
+            [0; 2]
+        };
+        self.word(off.head).store(head.wrapping_add(if wide { 2 } else { 1 }), Ordering::Release);
+        Some((cqe, big))
     }
 
     /// Gives the ring up without telling the engine; its number stays open.
@@ -273,7 +307,7 @@ impl Drop for Ring {
     }
 }
 
-fn map(fd: i32, length: usize, offset: i64) -> *mut u8 {
+pub fn map(fd: i32, length: usize, offset: i64) -> *mut u8 {
     // SAFETY: a new mapping.
     let address = unsafe {
         libc::mmap(

@@ -1,0 +1,16 @@
+//! What Linux 6.18 has in `<linux/io_uring.h>` and the bindings do not have yet.
+
+/// Big CQEs among small ones.
+pub const IORING_SETUP_CQE_MIXED: u32 = 1 << 18;
+/// Big SQEs among small ones.
+pub const IORING_SETUP_SQE_MIXED: u32 = 1 << 19;
+/// To be skipped: it only fills the last entry before the end of the ring.
+pub const IORING_CQE_F_SKIP: u32 = 1 << 5;
+/// A big CQE on a ring that mixes sizes.
+pub const IORING_CQE_F_32: u32 = 1 << 15;
+/// A NOP's CQE is big, its second half `off` and `addr`.
+pub const IORING_NOP_CQE32: u32 = 1 << 5;
+/// Asks what there is.
+pub const IORING_REGISTER_QUERY: u32 = 35;
+/// One more than the last registration.
+pub const IORING_REGISTER_LAST: u32 = 36;
