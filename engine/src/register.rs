@@ -4,13 +4,12 @@ use linux_raw_sys::io_uring::io_uring_register_op as Code;
 
 use crate::abi::{IORING_REGISTER_LAST, IORING_REGISTER_QUERY};
 use crate::cancel;
-use crate::driver::pool;
 use crate::driver::timers::Clock;
 use crate::enter::no_ring;
 use crate::errno::Errno;
 use crate::host;
 use crate::ops::msg_ring;
-use crate::resources::{clone, probe, query, ring_fds, rsrc};
+use crate::resources::{clone, probe, query, ring_fds, rsrc, workers};
 use crate::ring::{Core, CoreGuard, live};
 use crate::sys::Fd;
 use crate::{lifetime, registry, user};
@@ -90,17 +89,28 @@ pub struct Row {
     pub takes: Takes,
     /// How it is done.
     pub carry: Carry,
+    /// In what it falls short of the kernel's, if in anything.
+    pub limits: &'static str,
 }
 
 impl Row {
     const fn new(code: Code, name: &'static str, takes: Takes, carry: Carry) -> Row {
-        Row { code: code as u32, name, names: Names::Ring, takes, carry }
+        Row { code: code as u32, name, names: Names::Ring, takes, carry, limits: "" }
+    }
+
+    /// With what it falls short in.
+    const fn limits(mut self, limits: &'static str) -> Row {
+        self.limits = limits;
+        self
     }
 }
 
 const fn absent(code: Code, name: &'static str, reason: &'static str) -> Row {
     Row::new(code, name, Takes::Any, Carry::Absent(reason))
 }
+
+const UNPINNED: &str =
+    "nothing is pinned: nothing counts against RLIMIT_MEMLOCK, and a transfer into what was unmapped fails";
 
 /// The table of registrations, by opcode.
 pub static TABLE: [Row; IORING_REGISTER_LAST as usize] = ROWS;
@@ -109,7 +119,8 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
     use Carry::{Descriptor, Guard, Ring, Unlocked};
     use Takes::{Address, Any, Nothing, One};
     [
-        Row::new(Code::IORING_REGISTER_BUFFERS, "REGISTER_BUFFERS", Any, Ring(rsrc::register_buffers)),
+        Row::new(Code::IORING_REGISTER_BUFFERS, "REGISTER_BUFFERS", Any, Ring(rsrc::register_buffers))
+            .limits(UNPINNED),
         Row::new(
             Code::IORING_UNREGISTER_BUFFERS,
             "UNREGISTER_BUFFERS",
@@ -168,25 +179,30 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
             Any,
             Ring(rsrc::update_files2),
         ),
-        Row::new(Code::IORING_REGISTER_BUFFERS2, "REGISTER_BUFFERS2", Any, Ring(rsrc::register_buffers2)),
+        Row::new(Code::IORING_REGISTER_BUFFERS2, "REGISTER_BUFFERS2", Any, Ring(rsrc::register_buffers2))
+            .limits(UNPINNED),
         Row::new(
             Code::IORING_REGISTER_BUFFERS_UPDATE,
             "REGISTER_BUFFERS_UPDATE",
             Any,
             Ring(rsrc::update_buffers),
+        )
+        .limits(UNPINNED),
+        Row::new(Code::IORING_REGISTER_IOWQ_AFF, "REGISTER_IOWQ_AFF", Any, Unlocked(workers::bind))
+            .limits("for the workers of all rings of the process"),
+        Row::new(
+            Code::IORING_UNREGISTER_IOWQ_AFF,
+            "UNREGISTER_IOWQ_AFF",
+            Nothing,
+            Unlocked(workers::release),
         ),
-        absent(
-            Code::IORING_REGISTER_IOWQ_AFF,
-            "REGISTER_IOWQ_AFF",
-            "workers are threads of the process, shared by its rings",
-        ),
-        absent(Code::IORING_UNREGISTER_IOWQ_AFF, "UNREGISTER_IOWQ_AFF", "as REGISTER_IOWQ_AFF"),
         Row::new(
             Code::IORING_REGISTER_IOWQ_MAX_WORKERS,
             "REGISTER_IOWQ_MAX_WORKERS",
             Any,
-            Ring(|_, call| limit_workers(call)),
-        ),
+            Unlocked(workers::limit),
+        )
+        .limits("for all rings of the process; not for work that may take for ever, most of which the kernel does without threads"),
         // These two take other rings' locks.
         Row::new(
             Code::IORING_REGISTER_RING_FDS,
@@ -230,8 +246,14 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
             One,
             Ring(|core, call| core.buffer_ring_status(call.argument)),
         ),
-        absent(Code::IORING_REGISTER_NAPI, "REGISTER_NAPI", "busy polling is the kernel's"),
-        absent(Code::IORING_UNREGISTER_NAPI, "UNREGISTER_NAPI", "as REGISTER_NAPI"),
+        Row::new(
+            Code::IORING_REGISTER_NAPI,
+            "REGISTER_NAPI",
+            One,
+            Ring(|core, call| core.register_napi(call.argument)),
+        )
+        .limits("by epoll, from Linux 6.9 on; it keeps no list of devices that the program names"),
+        Row::new(Code::IORING_UNREGISTER_NAPI, "UNREGISTER_NAPI", Any, Ring(Core::unregister_napi)),
         Row::new(
             Code::IORING_REGISTER_CLOCK,
             "REGISTER_CLOCK",
@@ -276,6 +298,7 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
             names: Names::Either,
             takes: Any,
             carry: Unlocked(query::query),
+            limits: "",
         },
     ]
 };
@@ -346,18 +369,6 @@ fn probe(call: &Register) -> Result<usize, Errno> {
         return Err(Errno::EINVAL);
     }
     probe::probe(call.argument, call.count)
-}
-
-/// Writes the limits so far over those that are set.
-fn limit_workers(call: &Register) -> Result<usize, Errno> {
-    if call.argument == 0 || call.count != 2 {
-        return Err(Errno::EINVAL);
-    }
-    let limits: [u32; 2] = user::read(call.argument)?;
-    if limits.iter().any(|&limit| limit > i32::MAX as u32) {
-        return Err(Errno::EINVAL);
-    }
-    user::write(call.argument, &pool::limit_workers(limits)).map(|()| 0)
 }
 
 impl Core {

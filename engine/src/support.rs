@@ -106,9 +106,10 @@ fn operations(page: &mut String) {
 fn registrations(page: &mut String) {
     heading(page, "Registrations", "IORING_");
     for call in &register::TABLE {
-        let support = match call.carry {
-            Carry::Absent(reason) => Support::No(reason),
-            _ => Support::Yes,
+        let support = match (call.carry, call.limits) {
+            (Carry::Absent(reason), _) => Support::No(reason),
+            (_, "") => Support::Yes,
+            (_, limits) => Support::Partly(limits),
         };
         row(page, call.code as usize, call.name, support);
     }

@@ -39,6 +39,7 @@ plain!(
     linux_raw_sys::io_uring::io_uring_rsrc_register,
     linux_raw_sys::io_uring::io_uring_buf_reg,
     linux_raw_sys::io_uring::io_uring_clone_buffers,
+    linux_raw_sys::io_uring::io_uring_napi,
     linux_raw_sys::io_uring::io_uring_sync_cancel_reg,
     linux_raw_sys::io_uring::io_uring_file_index_range,
     linux_raw_sys::io_uring::io_uring_buf_status

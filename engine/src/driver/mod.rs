@@ -100,6 +100,7 @@ impl Core {
         let epoll = sys::epoll_create()?;
         let kick = sys::eventfd().inspect_err(|_| sys::close(epoll))?;
         sys::epoll_ctl(epoll, sys::nr::EPOLL_CTL_ADD, kick, sys::nr::EPOLLIN | sys::nr::EPOLLET, KICK)?;
+        self.readiness.busy_poll.carry_over(epoll);
         self.external.kick = Some(kick);
         self.readiness.epoll = Some(epoll);
         Ok(epoll)

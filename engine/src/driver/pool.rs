@@ -15,6 +15,7 @@ use super::work::{Work, take};
 use crate::request::RequestId;
 use crate::ring::{Ring, live};
 use crate::sync::Mutex;
+use crate::sys::CpuSet;
 use crate::{host, lifetime, sys};
 
 /// Threads for work that ends soon, unless the program says how many.
@@ -36,6 +37,8 @@ struct Pool {
     idle: [u32; 2],
     /// How many threads the program wants at most, by class.
     limits: [u32; 2],
+    /// The processors that the program wants them to run on.
+    cpus: CpuSet,
 }
 
 static POOL: Mutex<Pool> = Mutex::new(Pool {
@@ -44,7 +47,11 @@ static POOL: Mutex<Pool> = Mutex::new(Pool {
     threads: [0; 2],
     idle: [0; 2],
     limits: [BOUNDED, UNBOUNDED],
+    cpus: [u64::MAX; 16],
 });
+
+/// How often the program said where workers run; none of them is bound before the first time.
+static BINDINGS: AtomicU32 = AtomicU32::new(0);
 
 /// Changes whenever work is queued; idle workers of a class sleep on theirs.
 static WORK: [AtomicU32; 2] = [AtomicU32::new(0), AtomicU32::new(0)];
@@ -88,6 +95,13 @@ pub fn limit_workers(limits: [u32; 2]) -> [u32; 2] {
     before
 }
 
+/// Says on which processors workers run from their next piece of work on (`IORING_REGISTER_IOWQ_AFF`).
+pub fn bind_workers(cpus: CpuSet) {
+    POOL.lock().cpus = cpus;
+    // Release pairs with the acquire load of a worker that looks for the set.
+    BINDINGS.fetch_add(1, Ordering::Release);
+}
+
 fn start(pool: &mut Pool, class: usize) -> bool {
     let Some(host) = host::get() else { return false };
     let started = host.spawn(c"iou-wrk", worker, class as *mut c_void).is_ok();
@@ -128,12 +142,27 @@ fn next(pool: &mut Pool, class: usize) -> Option<Work> {
 
 extern "C" fn worker(class: *mut c_void) {
     let class = class as usize;
+    let mut bound = 0;
     loop {
         // Acquire pairs with the release in `push`: work queued before is seen below.
         let seen = WORK[class].load(Ordering::Acquire);
         let mut pool = POOL.lock();
-        if let Some(work) = next(&mut pool, class) {
+        if class == 0 && pool.threads[0] > pool.limits[0] {
+            // The program has set a lower limit: another one does what this one was woken for.
+            pool.threads[0] -= 1;
             drop(pool);
+            sys::futex_wake(&WORK[0], 1);
+            return;
+        }
+        if let Some(work) = next(&mut pool, class) {
+            let cpus = pool.cpus;
+            drop(pool);
+            let bindings = BINDINGS.load(Ordering::Acquire);
+            if bindings != bound {
+                // A set of processors that are not the program's binds nothing.
+                let _ = sys::run_on(&cpus);
+                bound = bindings;
+            }
             perform(work);
             continue;
         }
@@ -194,4 +223,6 @@ pub unsafe fn forked() {
     pool.threads = [0; 2];
     pool.idle = [0; 2];
     pool.limits = [BOUNDED, UNBOUNDED];
+    // Nobody reads it meanwhile.
+    BINDINGS.store(0, Ordering::Relaxed);
 }

@@ -23,6 +23,7 @@ use linux_raw_sys::net;
 use crate::errno::Errno;
 use crate::registry;
 use crate::request::{FileHold, Flags, Phase, RequestId};
+use crate::resources::napi::BusyPoll;
 use crate::ring::Core;
 use crate::sys::{self, Fd};
 
@@ -87,6 +88,8 @@ pub struct Readiness {
     reports: bool,
     /// Entries on which something waits by a registration that was there before.
     recheck: Vec<Recheck>,
+    /// How the epoll instance polls network devices.
+    pub busy_poll: BusyPoll,
     /// The submission under way is not followed by a wait: whoever has to look again later may be
     /// long in coming, so attempts are made whatever the ready bits say.
     pub eager: bool,
@@ -156,7 +159,7 @@ impl Readiness {
             sys::close(epoll);
         }
         self.forget_all();
-        *self = Readiness::default();
+        *self = Readiness { busy_poll: self.busy_poll, ..Readiness::default() };
     }
 
     /// What the ring keeps about descriptors is gone with it.

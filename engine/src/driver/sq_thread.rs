@@ -46,7 +46,9 @@ extern "C" fn run(ring: *mut c_void) {
     let (serial, idle_ns) = (core.serial, core.sq_idle_ns);
     if let Some(cpu) = core.sq_cpu {
         // Checked in `start`; the set may have shrunk since, and then any processor will do.
-        let _ = sys::run_on(cpu);
+        let mut set = sys::CpuSet::default();
+        set[cpu as usize / 64] = 1 << (cpu % 64);
+        let _ = sys::run_on(&set);
     }
     let mut last_active_ns = sys::monotonic_ns();
     loop {

@@ -553,12 +553,10 @@ pub fn allowed_cpus() -> Result<CpuSet, Errno> {
     Ok(set)
 }
 
-/// Binds the calling thread to one processor.
-pub fn run_on(cpu: u32) -> Result<(), Errno> {
-    let mut set: CpuSet = [0; 16];
-    *set.get_mut(cpu as usize / 64).ok_or(Errno::EINVAL)? |= 1 << (cpu % 64);
+/// Binds the calling thread to these processors.
+pub fn run_on(set: &CpuSet) -> Result<(), Errno> {
     // SAFETY: reads a set of ours.
-    unsafe { call(nr::__NR_sched_setaffinity, [0, size_of_val(&set), set.as_ptr() as usize, 0, 0, 0]) }
+    unsafe { call(nr::__NR_sched_setaffinity, [0, size_of_val(set), set.as_ptr() as usize, 0, 0, 0]) }
         .map(drop)
 }
 
