@@ -87,32 +87,36 @@ pub fn grow_memfd(memfd: Fd, length: u64) -> Result<(), Errno> {
 /// Maps `length` bytes of `fd` at `offset`, shared, readable and writable.
 pub fn map_shared(fd: Fd, offset: u64, length: usize) -> Result<*mut u8, Errno> {
     let flags = nr::MAP_SHARED | nr::MAP_POPULATE;
-    // SAFETY: a new mapping wherever the kernel finds room.
-    unsafe {
-        call(
-            nr::__NR_mmap,
-            [
-                0,
-                length,
-                (nr::PROT_READ | nr::PROT_WRITE) as usize,
-                flags as usize,
-                fd as usize,
-                offset as usize,
-            ],
-        )
+    map_anywhere(length, flags, fd, offset)
+}
+
+/// `mmap(2)` of readable and writable memory wherever the kernel finds room.
+#[cfg(not(anyring_tsan))]
+fn map_anywhere(length: usize, flags: u32, fd: Fd, offset: u64) -> Result<*mut u8, Errno> {
+    let protection = nr::PROT_READ | nr::PROT_WRITE;
+    let arguments = [0, length, protection as usize, flags as usize, fd as usize, offset as usize];
+    // SAFETY: a new mapping takes nothing from anybody.
+    unsafe { call(nr::__NR_mmap, arguments) }.map(|address| address as *mut u8)
+}
+
+/// The same through libc, where ThreadSanitizer sees it: it must not take what happens in a new mapping for a
+/// race with what happened at that address before (`scripts/check-sanitizers`).
+#[cfg(anyring_tsan)]
+fn map_anywhere(length: usize, flags: u32, fd: Fd, offset: u64) -> Result<*mut u8, Errno> {
+    unsafe extern "C" {
+        fn mmap(address: *mut u8, length: usize, protection: u32, flags: u32, fd: Fd, offset: u64) -> *mut u8;
     }
-    .map(|address| address as *mut u8)
+    // SAFETY: the C function's own signature; a new mapping takes nothing from anybody.
+    let address = unsafe { mmap(core::ptr::null_mut(), length, nr::PROT_READ | nr::PROT_WRITE, flags, fd, offset) };
+    if address as isize == -1 { Err(Errno::ENOMEM) } else { Ok(address) }
 }
 
 /// Maps anonymous memory that a child after `fork` finds zeroed.
 pub fn map_wiped_on_fork(length: usize) -> Result<*mut u8, Errno> {
-    let (protection, flags) = (nr::PROT_READ | nr::PROT_WRITE, nr::MAP_PRIVATE | nr::MAP_ANONYMOUS);
-    let none = -1isize as usize;
-    // SAFETY: a new mapping wherever the kernel finds room.
-    let address = unsafe { call(nr::__NR_mmap, [0, length, protection as usize, flags as usize, none, 0]) }?;
+    let address = map_anywhere(length, nr::MAP_PRIVATE | nr::MAP_ANONYMOUS, -1, 0)?;
     // SAFETY: advice about our own fresh mapping.
-    unsafe { call(nr::__NR_madvise, [address, length, nr::MADV_WIPEONFORK as usize, 0, 0, 0]) }?;
-    Ok(address as *mut u8)
+    unsafe { call(nr::__NR_madvise, [address as usize, length, nr::MADV_WIPEONFORK as usize, 0, 0, 0]) }?;
+    Ok(address)
 }
 
 /// `munmap(2)`.
