@@ -104,10 +104,12 @@ fn map_anywhere(length: usize, flags: u32, fd: Fd, offset: u64) -> Result<*mut u
 #[cfg(anyring_tsan)]
 fn map_anywhere(length: usize, flags: u32, fd: Fd, offset: u64) -> Result<*mut u8, Errno> {
     unsafe extern "C" {
-        fn mmap(address: *mut u8, length: usize, protection: u32, flags: u32, fd: Fd, offset: u64) -> *mut u8;
+        fn mmap(address: *mut u8, length: usize, protection: u32, flags: u32, fd: Fd, offset: u64)
+        -> *mut u8;
     }
     // SAFETY: the C function's own signature; a new mapping takes nothing from anybody.
-    let address = unsafe { mmap(core::ptr::null_mut(), length, nr::PROT_READ | nr::PROT_WRITE, flags, fd, offset) };
+    let address =
+        unsafe { mmap(core::ptr::null_mut(), length, nr::PROT_READ | nr::PROT_WRITE, flags, fd, offset) };
     if address as isize == -1 { Err(Errno::ENOMEM) } else { Ok(address) }
 }
 
