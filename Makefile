@@ -10,7 +10,7 @@ export CARGO_TARGET_DIR := $(TARGET)
 export ANYRING_BIN := $(TARGET)/release
 
 .PHONY: help toolchain build demo lint test test-unit test-programs test-quick conformance differential bench
-.PHONY: check-aarch64
+.PHONY: check-aarch64 sanitize
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -50,6 +50,10 @@ differential: build ## random programs on both engines: make differential N=1000
 
 bench: build ## the benchmarks, each side by side with what it is compared to
 	bench/run
+
+sanitize: toolchain ## the engine's tests under the address and the thread sanitizer
+	scripts/check-sanitizers address
+	scripts/check-sanitizers thread
 
 check-aarch64: ## build the engine for aarch64 and run its tests in qemu-user (installs cross packages)
 	scripts/check-aarch64
