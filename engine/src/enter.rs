@@ -172,21 +172,33 @@ fn check_submitter(core: &mut Core) -> Result<(), Errno> {
 
 fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Caller) -> Result<(), Errno> {
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
-    let limits = limits(call, caller, core);
-    if limits.is_err() && call.to_submit > 0 {
+    let argument = wait_argument(call, core);
+    if argument.is_err() && call.to_submit > 0 {
         // There will be no wait; what was submitted goes on all the same.
         core.advance();
         wait::leave(core);
     }
-    let limits = limits?;
+    let argument = argument?;
     if core.defers() {
         check_submitter(core)?;
         core.external.told = false;
     }
-    let wanted = call.min_complete.min(core.memory.layout().cq_entries);
+    // A polled ring asks devices, and does not wait where nothing is in flight.
+    let polls_nothing = is_polled_by_caller(core) && core.requests.live() == 0;
+    let wanted = if polls_nothing { 0 } else { call.min_complete.min(core.memory.layout().cq_entries) };
     if wanted == 0 {
         core.harvest_now();
     }
+    let limits = match limits(&argument, caller, core) {
+        Ok(limits) => limits,
+        Err(errno) => {
+            // Only who has to wait looks at the mask.
+            core.advance();
+            core.flush_overflow();
+            wait::leave(core);
+            return if core.cq_ready() >= wanted { Ok(()) } else { Err(errno) };
+        }
+    };
     let waited = wait::wait(guard, serial, wanted, limits);
     match waited {
         Err(Errno::EINTR) if wanted == 0 => Ok(()),
@@ -205,11 +217,12 @@ struct WaitArgument {
     mask_size: usize,
     min_wait_usec: u32,
     time: Option<Timespec>,
+    /// The time is one of the ring's clock, not a span.
+    absolute: bool,
 }
 
 /// Until when to wait and with which mask, from the call's argument.
-fn limits(call: &Enter, caller: &Caller, core: &Core) -> Result<Limits, Errno> {
-    let argument = wait_argument(call, core)?;
+fn limits(argument: &WaitArgument, caller: &Caller, core: &Core) -> Result<Limits, Errno> {
     let mask = mask(argument.mask_address, argument.mask_size)?;
     let mut limits = Limits { signal_mask: mask.or(caller.signal_mask), ..Limits::default() };
     if argument.min_wait_usec == 0 && argument.time.is_none() {
@@ -221,15 +234,17 @@ fn limits(call: &Enter, caller: &Caller, core: &Core) -> Result<Limits, Errno> {
     }
     if let Some(time) = argument.time {
         let time_ns = time.to_ns_unchecked();
-        let absolute = call.flags & IORING_ENTER_ABS_TIMER != 0;
         // The sleep is on the monotonic clock whatever clock the program reads.
-        let left = if absolute { time_ns.saturating_sub(core.wait_clock.now_ns()) } else { time_ns };
+        let left = if argument.absolute { time_ns.saturating_sub(core.wait_clock.now_ns()) } else { time_ns };
         limits.deadline_ns = Some(now.saturating_add(left));
     }
     Ok(limits)
 }
 
 fn wait_argument(call: &Enter, core: &Core) -> Result<WaitArgument, Errno> {
+    if is_polled_by_caller(core) {
+        return check_argument(call).map(|()| WaitArgument::default());
+    }
     if call.flags & IORING_ENTER_EXT_ARG == 0 {
         let (mask_address, mask_size) = (call.argument, call.argument_size);
         return Ok(WaitArgument { mask_address, mask_size, ..WaitArgument::default() });
@@ -245,8 +260,25 @@ fn wait_argument(call: &Enter, core: &Core) -> Result<WaitArgument, Errno> {
         mask_address: argument.sigmask,
         mask_size: argument.sigmask_sz as usize,
         min_wait_usec: argument.min_wait_usec,
+        absolute: call.flags & IORING_ENTER_ABS_TIMER != 0,
         time: if argument.ts != 0 { Some(user::read(argument.ts)?) } else { None },
     })
+}
+
+fn is_polled_by_caller(core: &Core) -> bool {
+    core.is(IORING_SETUP_IOPOLL) && !core.is(IORING_SETUP_SQPOLL)
+}
+
+/// Who polls takes neither time nor mask, but looks at what is given for them.
+fn check_argument(call: &Enter) -> Result<(), Errno> {
+    if call.flags & IORING_ENTER_EXT_ARG == 0 {
+        return Ok(());
+    }
+    if call.flags & IORING_ENTER_EXT_ARG_REG != 0 || call.argument_size != size_of::<io_uring_getevents_arg>()
+    {
+        return Err(Errno::EINVAL);
+    }
+    user::read::<io_uring_getevents_arg>(call.argument).map(drop)
 }
 
 /// The argument is an offset into registered memory.
@@ -266,6 +298,7 @@ fn registered_wait(call: &Enter, core: &Core) -> Result<WaitArgument, Errno> {
         mask_address: wait.sigmask,
         mask_size: wait.sigmask_sz as usize,
         min_wait_usec: wait.min_wait_usec,
+        absolute: call.flags & IORING_ENTER_ABS_TIMER != 0,
         time: (wait.flags & has_time != 0).then_some(time),
     })
 }

@@ -137,14 +137,21 @@ fn check(params: &io_uring_params) -> Result<(), Errno> {
 /// What the kernel looks at only once there is memory for the rings.
 fn check_thread(params: &io_uring_params) -> Result<(), Errno> {
     let is = |flag: u32| params.flags & flag != 0;
-    if is(IORING_SETUP_SQ_AFF) && !is(IORING_SETUP_SQPOLL) {
-        return Err(Errno::EINVAL);
+    if is(IORING_SETUP_ATTACH_WQ) {
+        let fd = params.wq_fd as Fd;
+        let Some(other) = registry::get(fd) else {
+            return Err(if sys::is_open(fd) { Errno::EINVAL } else { Errno::ENXIO });
+        };
+        let has_thread = other.lock().as_ref().is_some_and(|other| other.is(IORING_SETUP_SQPOLL));
+        if is(IORING_SETUP_SQPOLL) && !has_thread {
+            return Err(Errno::EINVAL);
+        }
     }
-    if is(IORING_SETUP_ATTACH_WQ) && registry::get(params.wq_fd as Fd).is_none() {
-        let known = sys::fcntl(params.wq_fd as Fd, sys::nr::F_GETFD, 0).is_ok();
-        return Err(if known { Errno::EINVAL } else { Errno::ENXIO });
+    match (is(IORING_SETUP_SQ_AFF), is(IORING_SETUP_SQPOLL)) {
+        (true, true) => sq_thread::check_cpu(params.sq_thread_cpu),
+        (true, false) => Err(Errno::EINVAL),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// The engine's memfd, and the program's descriptor: a description of its own where `/proc` allows

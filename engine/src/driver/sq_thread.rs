@@ -17,18 +17,21 @@ use crate::{host, lifetime};
 /// Idle time where the program names none, in milliseconds.
 const DEFAULT_IDLE_MS: u32 = 1000;
 
+/// May the program run on that processor?
+///
+/// # Errors
+/// `EINVAL` where not.
+pub fn check_cpu(cpu: u32) -> Result<(), Errno> {
+    let allowed = sys::allowed_cpus()?;
+    let word = *allowed.get(cpu as usize / 64).ok_or(Errno::EINVAL)?;
+    if word & (1 << (cpu % 64)) == 0 { Err(Errno::EINVAL) } else { Ok(()) }
+}
+
 /// Starts the thread of a new ring, on one processor if `cpu` names it (`IORING_SETUP_SQ_AFF`).
 ///
 /// # Errors
-/// `EINVAL` where the program may not run on that processor, `EAGAIN` where no thread can be had.
+/// `EAGAIN` where no thread can be had.
 pub fn start(core: &mut Core, idle_ms: u32, cpu: Option<u32>) -> Result<(), Errno> {
-    if let Some(cpu) = cpu {
-        let allowed = sys::allowed_cpus()?;
-        let word = *allowed.get(cpu as usize / 64).ok_or(Errno::EINVAL)?;
-        if word & (1 << (cpu % 64)) == 0 {
-            return Err(Errno::EINVAL);
-        }
-    }
     core.sq_cpu = cpu;
     let host = host::get().ok_or(Errno::ENOMEM)?;
     core.token.give(Driver::SqThread);
@@ -45,7 +48,7 @@ extern "C" fn run(ring: *mut c_void) {
     let Some(core) = guard.as_mut() else { return };
     let (serial, idle_ns) = (core.serial, core.sq_idle_ns);
     if let Some(cpu) = core.sq_cpu {
-        // Checked in `start`; the set may have shrunk since, and then any processor will do.
+        // Checked at setup; the set may have shrunk since, and then any processor will do.
         let mut set = sys::CpuSet::default();
         set[cpu as usize / 64] = 1 << (cpu % 64);
         let _ = sys::run_on(&set);

@@ -505,15 +505,6 @@ impl Core {
         if request.resv != [0; 3] || flags & !(mmap | incremental) != 0 {
             return Err(Errno::EINVAL);
         }
-        if flags & mmap != 0 {
-            if request.ring_addr != 0 {
-                return Err(Errno::EINVAL);
-            }
-        } else if request.ring_addr == 0 {
-            return Err(Errno::EFAULT);
-        } else if request.ring_addr % PAGE != 0 {
-            return Err(Errno::EINVAL);
-        }
         if !request.ring_entries.is_power_of_two() || request.ring_entries >= MAX_RING {
             return Err(Errno::EINVAL);
         }
@@ -521,6 +512,14 @@ impl Core {
             Some(Group::List(list)) if list.is_empty() => {}
             Some(_) => return Err(Errno::EEXIST),
             None => {}
+        }
+        if flags & mmap == 0 {
+            if request.ring_addr == 0 {
+                return Err(Errno::EFAULT);
+            }
+            if request.ring_addr % PAGE != 0 {
+                return Err(Errno::EINVAL);
+            }
         }
         let length = request.ring_entries as usize * ENTRY as usize;
         let memory = if flags & mmap != 0 {
