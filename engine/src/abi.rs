@@ -6,6 +6,8 @@ pub const IORING_SETUP_CQE_MIXED: u32 = 1 << 18;
 pub const IORING_SETUP_SQE_MIXED: u32 = 1 << 19;
 /// To be skipped: it only fills the last entry before the end of the ring.
 pub const IORING_CQE_F_SKIP: u32 = 1 << 5;
+/// A time stamp by the clock of the network card.
+pub const IORING_CQE_F_TSTAMP_HW: u32 = 1 << 16;
 /// A big CQE on a ring that mixes sizes.
 pub const IORING_CQE_F_32: u32 = 1 << 15;
 /// A NOP's CQE is big, its second half `off` and `addr`.

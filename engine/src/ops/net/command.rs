@@ -5,6 +5,7 @@ use linux_raw_sys::io_uring::io_uring_socket_op as SocketOp;
 use linux_raw_sys::ioctl::{FIONREAD, TIOCOUTQ};
 use linux_raw_sys::net::{AF_INET, AF_INET6, SO_DOMAIN, SOL_SOCKET};
 
+use super::timestamp;
 use crate::errno::Errno;
 use crate::memory::Sqe;
 use crate::ops::{Caps, Code, Field, Op, Outcome};
@@ -19,7 +20,7 @@ pub const URING_CMD: Op = Op::new(Code::IORING_OP_URING_CMD, "URING_CMD", Caps::
     Field::Address,
     Field::FileIndex,
     Field::Address3,
-]);
+]).limits("of sockets; other files' are their drivers'. TX_TIMESTAMP of sockets that queue no errors, and no packets with their time stamps");
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let sqe = &core.requests[id].sqe;
@@ -29,16 +30,27 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
     let request = &core.requests[id];
+    if request.sqe.off == SocketOp::SOCKET_URING_OP_TX_TIMESTAMP as u64 {
+        return match domain(request.file.fd()) {
+            Ok(domain) => timestamp::report(core, id, domain),
+            Err(errno) => errno.into(),
+        };
+    }
     command(request.file.fd(), &request.sqe).into()
 }
 
-fn command(fd: Fd, sqe: &Sqe) -> Result<usize, Errno> {
-    let domain = match sys::socket_option(fd, SO_DOMAIN) {
-        Ok(domain) => domain as u32,
-        Err(Errno::EBADF) => return Err(Errno::EBADF),
+/// The family of a socket.
+fn domain(fd: Fd) -> Result<u32, Errno> {
+    match sys::socket_option(fd, SO_DOMAIN) {
+        Ok(domain) => Ok(domain as u32),
+        Err(Errno::EBADF) => Err(Errno::EBADF),
         // Other files' commands are their drivers'.
-        Err(_) => return Err(Errno::EOPNOTSUPP),
-    };
+        Err(_) => Err(Errno::EOPNOTSUPP),
+    }
+}
+
+fn command(fd: Fd, sqe: &Sqe) -> Result<usize, Errno> {
+    let domain = domain(fd)?;
     let is = |operation: SocketOp| sqe.off == operation as u64;
     if is(SocketOp::SOCKET_URING_OP_SIOCINQ) {
         queued(fd, domain, FIONREAD)

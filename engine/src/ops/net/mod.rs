@@ -17,6 +17,7 @@ pub mod recv;
 pub mod recvmsg;
 pub mod send;
 pub mod socket;
+mod timestamp;
 pub mod zero_copy;
 
 use alloc::boxed::Box;

@@ -1,0 +1,166 @@
+//! The command that reports when a socket's packets were sent (`SOCKET_URING_OP_TX_TIMESTAMP`): one big
+//! CQE for each time stamp in the socket's error queue, until it is cancelled.
+//!
+//! The kernel picks time stamps out of the queue and leaves what else is there. From outside the queue
+//! can only be read from its head, so sockets to whose queues anything else may come are refused.
+
+use core::mem::offset_of;
+
+use linux_raw_sys::general::{__NR_getsockopt, EPOLLERR};
+use linux_raw_sys::io_uring::{IORING_SETUP_CQE32, IORING_TIMESTAMP_TYPE_SHIFT};
+use linux_raw_sys::net::{
+    AF_INET, AF_INET6, IP_RECVERR, IPPROTO_IP, IPPROTO_IPV6, IPV6_RECVERR, MSG_ERRQUEUE, SO_TIMESTAMPING,
+    SO_ZEROCOPY, SOL_SOCKET, cmsghdr, msghdr,
+};
+
+use super::calls;
+use crate::abi::{IORING_CQE_F_32, IORING_CQE_F_TSTAMP_HW, IORING_SETUP_CQE_MIXED};
+use crate::errno::Errno;
+use crate::ops::Outcome;
+use crate::request::RequestId;
+use crate::ring::Core;
+use crate::sys::{self, Fd, Timespec, call};
+
+/// `SOF_TIMESTAMPING_SOFTWARE` and `SOF_TIMESTAMPING_RAW_HARDWARE`: whether any are reported.
+const REPORTED: u32 = 1 << 4 | 1 << 6;
+/// `SOF_TIMESTAMPING_OPT_TSONLY`: without the packet itself, which the kernel would leave in the queue.
+const ALONE: u32 = 1 << 11;
+/// `SO_EE_ORIGIN_TIMESTAMPING`.
+const ORIGIN: u8 = 4;
+
+/// One time stamp.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Stamp {
+    /// Which packet.
+    key: u32,
+    /// What happened to it: `SCM_TSTAMP_*`.
+    event: u32,
+    /// By the network card's clock.
+    hardware: bool,
+    time: Timespec,
+}
+
+/// `struct sock_extended_err`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct ExtendedError {
+    errno: u32,
+    origin: u8,
+    kind: u8,
+    code: u8,
+    pad: u8,
+    info: u32,
+    data: u32,
+}
+
+/// Room for the control messages of one packet: times, the error with an address, options.
+#[repr(C, align(8))]
+struct Control([u8; 512]);
+
+/// Posts what is there, and waits for more.
+pub fn report(core: &mut Core, id: RequestId, domain: u32) -> Outcome {
+    if !core.is(IORING_SETUP_CQE32 | IORING_SETUP_CQE_MIXED) {
+        return Errno::EINVAL.into();
+    }
+    let fd = core.requests[id].file.fd();
+    if has_other_errors(fd) {
+        return Errno::EOPNOTSUPP.into();
+    }
+    let flags = option(fd, SOL_SOCKET, SO_TIMESTAMPING);
+    if flags & REPORTED == 0 {
+        return Outcome::Wait(EPOLLERR);
+    }
+    // Other families tell of packets in other words.
+    if flags & ALONE == 0 || !matches!(domain, AF_INET | AF_INET6) {
+        return Errno::EOPNOTSUPP.into();
+    }
+    loop {
+        let stamp = match take(fd) {
+            Ok(Some(stamp)) => stamp,
+            Ok(None) => continue,
+            Err(Errno::EAGAIN) => return Outcome::Wait(EPOLLERR),
+            Err(errno) => return errno.into(),
+        };
+        let mut flags = stamp.event << IORING_TIMESTAMP_TYPE_SHIFT;
+        if stamp.hardware {
+            flags |= IORING_CQE_F_TSTAMP_HW;
+        }
+        if core.is(IORING_SETUP_CQE_MIXED) {
+            flags |= IORING_CQE_F_32;
+        }
+        core.requests[id].big_cqe = [stamp.time.seconds as u64, stamp.time.nanoseconds as u64];
+        if !core.post_more(id, stamp.key as i32, flags) {
+            // It is out of the queue, so it must be told: as the last.
+            core.requests[id].cqe_flags = flags;
+            return Outcome::Complete(stamp.key as i32);
+        }
+    }
+}
+
+fn option(fd: Fd, level: u32, name: u32) -> u32 {
+    let (mut value, mut length) = ([0u32; 2], size_of::<[u32; 2]>() as u32);
+    let (value_at, length_at) = (&raw mut value as usize, &raw mut length as usize);
+    // SAFETY: writes two integers and a length of ours.
+    let got = unsafe {
+        call(__NR_getsockopt, [fd as usize, level as usize, name as usize, value_at, length_at, 0])
+    };
+    got.map_or(0, |_| value[0])
+}
+
+/// May anything but time stamps come to the error queue?
+fn has_other_errors(fd: Fd) -> bool {
+    option(fd, IPPROTO_IP as u32, IP_RECVERR) != 0
+        || option(fd, IPPROTO_IPV6 as u32, IPV6_RECVERR) != 0
+        || sys::socket_option(fd, SO_ZEROCOPY).is_ok_and(|on| on != 0)
+}
+
+/// Takes the head of the error queue; `None` where it is no time stamp.
+fn take(fd: Fd) -> Result<Option<Stamp>, Errno> {
+    let mut control = Control([0; 512]);
+    let mut header = msghdr {
+        msg_name: core::ptr::null_mut(),
+        msg_namelen: 0,
+        msg_iov: core::ptr::null_mut(),
+        msg_iovlen: 0,
+        msg_control: control.0.as_mut_ptr().cast(),
+        msg_controllen: control.0.len(),
+        msg_flags: 0,
+    };
+    calls::receive_message(fd, &mut header, MSG_ERRQUEUE)?;
+    let length = header.msg_controllen.min(control.0.len());
+    Ok(parse(&control.0[..length]))
+}
+
+/// Puts a time stamp together from its control messages.
+fn parse(mut control: &[u8]) -> Option<Stamp> {
+    let mut stamp = Stamp::default();
+    let (mut timed, mut identified) = (false, false);
+    while let Some(length) = value_at::<usize>(control, offset_of!(cmsghdr, cmsg_len)) {
+        let level = value_at::<u32>(control, offset_of!(cmsghdr, cmsg_level))?;
+        let kind = value_at::<u32>(control, offset_of!(cmsghdr, cmsg_type))?;
+        let data = control.get(size_of::<cmsghdr>()..length)?;
+        let is_error = level == IPPROTO_IP as u32 && kind == IP_RECVERR
+            || level == IPPROTO_IPV6 as u32 && kind == IPV6_RECVERR;
+        if is_error && let Some(error) = value_at::<ExtendedError>(data, 0) {
+            identified = error.origin == ORIGIN;
+            (stamp.key, stamp.event) = (error.data, error.info);
+        }
+        if level == SOL_SOCKET
+            && kind == SO_TIMESTAMPING
+            && let Some([software, _, hardware]) = value_at::<[Timespec; 3]>(data, 0)
+        {
+            timed = true;
+            stamp.hardware = hardware != Timespec::default();
+            stamp.time = if stamp.hardware { hardware } else { software };
+        }
+        control = control.get(length.next_multiple_of(size_of::<usize>())..).unwrap_or(&[]);
+    }
+    (timed && identified).then_some(stamp)
+}
+
+/// The value at a place among bytes, if they reach so far.
+fn value_at<T: Copy>(bytes: &[u8], place: usize) -> Option<T> {
+    let bytes = bytes.get(place..place + size_of::<T>())?;
+    // SAFETY: as many bytes as the value has; the types here are integers and arrays of them.
+    Some(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
+}
