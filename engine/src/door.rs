@@ -4,6 +4,8 @@
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use crate::driver::{Driver, pool, reactor};
+use crate::ops::net::error_queue;
+use crate::resources::kinds;
 use crate::resources::ring_fds;
 use crate::ring::Core;
 use crate::sys::{self, Fd};
@@ -98,6 +100,31 @@ pub fn closed(fd: Fd) {
             core.notify();
         }
     });
+}
+
+/// The program is about to poll `fd`, a socket perhaps, by other means than its rings, or to set an option
+/// of it that has to do with its error queue: zero-copy sends must not be seen there.
+pub fn watches_errors(fd: Fd) {
+    kinds::watches_errors(fd);
+    if !registry::has_interest(fd) || !is_this_process() {
+        return;
+    }
+    registry::for_each_live(|ring| {
+        let mut guard = ring.lock();
+        let Some(core) = guard.as_mut() else { return };
+        core.leave_error_queue(fd);
+        if !core.defers() {
+            core.advance();
+            core.notify();
+        } else if !core.ready.is_empty() {
+            core.notify_deferred();
+        }
+    });
+}
+
+/// Is a socket option one that [`watches_errors`] should be told of?
+pub fn concerns_errors(level: i32, name: i32) -> bool {
+    error_queue::is_option(level as u32, name as u32)
 }
 
 /// The program duplicated `old` to `new` (`dup`, `dup2`, `dup3`, `F_DUPFD`). Harmless where `old` is no ring.

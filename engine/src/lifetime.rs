@@ -206,6 +206,7 @@ impl Core {
         self.overflow.clear();
         self.messages.clear();
         self.readiness.forked();
+        self.zero_copy.forked();
         self.inside = 0;
         self.token = Token::default();
         for fd in self.external.kick.take().into_iter().chain(self.external.sleepers.drain(..)) {
@@ -222,6 +223,8 @@ impl Core {
     }
 
     fn shut_down(&mut self) {
+        self.look_for_all_pages();
+        self.zero_copy.close();
         self.working -= self.aio.shut_down();
         if self.token.driver() == Driver::Reactor {
             reactor::release(self);
@@ -265,6 +268,7 @@ impl Drop for Core {
         }
         self.files.close_all();
         self.readiness.forget_all();
+        self.zero_copy.close();
         if let Some(eventfd) = self.external.eventfd.take() {
             eventfd::release(eventfd);
         }

@@ -16,6 +16,7 @@ use crate::driver::aio::Aio;
 use crate::driver::readiness::Readiness;
 use crate::driver::timers::{Clock, Timers};
 use crate::driver::work::Work;
+use crate::driver::zero_copy::ZeroCopy;
 use crate::driver::{External, Token};
 use crate::errno::Errno;
 use crate::memory::{Cqe, RingMemory, Word};
@@ -113,6 +114,8 @@ pub struct Core {
     pub external: External,
     /// Descriptors that requests wait for.
     pub readiness: Readiness,
+    /// Sockets that send without copying.
+    pub zero_copy: ZeroCopy,
     /// Deadlines.
     pub timers: Timers,
     /// The clock by which a wait's own deadline is given.

@@ -10,6 +10,7 @@ use crate::abi::{IORING_SETUP_CQE_MIXED, IORING_SETUP_SQE_MIXED};
 use crate::driver::aio::Aio;
 use crate::driver::readiness::Readiness;
 use crate::driver::timers::{Clock, Timers};
+use crate::driver::zero_copy::ZeroCopy;
 use crate::driver::{External, Token, sq_thread};
 use crate::errno::Errno;
 use crate::memory::{Layout, RingMemory, Source};
@@ -235,6 +236,7 @@ fn new_core(ring: &'static Ring, serial: u64, memory: RingMemory, setup_flags: u
         token: Token::default(),
         external: External::default(),
         readiness: Readiness::default(),
+        zero_copy: ZeroCopy::default(),
         timers: Timers::default(),
         wait_clock: Clock::Monotonic,
         timeouts: Timeouts::default(),

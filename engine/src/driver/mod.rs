@@ -27,6 +27,7 @@ pub mod timers;
 pub mod token;
 pub mod wait;
 pub mod work;
+pub mod zero_copy;
 
 use linux_raw_sys::io_uring::{
     IORING_CQ_EVENTFD_DISABLED, IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_TASKRUN_FLAG, IORING_SQ_TASKRUN,
@@ -66,6 +67,8 @@ pub struct External {
     pub sleepers: alloc::vec::Vec<Fd>,
     /// The reactor knows of this ring.
     pub attended: bool,
+    /// The reactor drove it, and may sleep as if it still did.
+    pub was_driven: bool,
     /// Observers of a ring that defers have been told that something waits.
     pub told: bool,
     /// Whether the current posts happen inside a submission.
@@ -81,6 +84,14 @@ const KICK: u64 = u64::MAX;
 /// Names the eventfd of finished O_DIRECT transfers.
 const AIO: u64 = u64::MAX - 1;
 
+/// The upper half of what names the channels of [`zero_copy`].
+const CHANNEL: u32 = u32::MAX - 1;
+
+/// Names a channel among epoll events.
+fn channel_data(index: usize) -> u64 {
+    (u64::from(CHANNEL) << 32) | index as u64
+}
+
 impl Core {
     /// Completions wait for the program's thread to come and fetch them.
     pub fn defers(&self) -> bool {
@@ -89,7 +100,15 @@ impl Core {
 
     /// Does anything here need somebody to sleep for it?
     pub fn needs_driver(&self) -> bool {
-        self.readiness.waiting() > 0 || !self.timers.is_empty() || self.aio.in_flight() > 0
+        self.readiness.waiting() > 0
+            || !self.timers.is_empty()
+            || self.aio.in_flight() > 0
+            || self.zero_copy.is_waiting()
+    }
+
+    /// Is there anything that is to be looked at by and by, whoever drives?
+    pub fn needs_ticks(&self) -> bool {
+        self.readiness.needs_recheck() || self.zero_copy.needs_ticks()
     }
 
     /// The ring's epoll instance, with the driver's eventfd in it.
@@ -109,7 +128,7 @@ impl Core {
     /// Takes what is ready now, without sleeping.
     pub fn harvest_now(&mut self) {
         let Some(epoll) = self.readiness.epoll else { return };
-        if self.readiness.waiting() == 0 {
+        if self.readiness.waiting() == 0 && !self.zero_copy.is_waiting() {
             return;
         }
         let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
@@ -129,7 +148,9 @@ impl Core {
         for event in events {
             let (data, bits) = (event.data, event.events);
             // Finished transfers are seen by whoever looks at the ring next.
-            if data != KICK && data != AIO {
+            if (data >> 32) as u32 == CHANNEL {
+                self.look_for_pages(data as u32 as usize);
+            } else if data != KICK && data != AIO {
                 self.readiness_event(data, bits);
             }
         }
@@ -140,6 +161,9 @@ impl Core {
         self.post_messages();
         self.fire_timers();
         self.reap_direct();
+        if self.zero_copy.is_waiting() {
+            self.look_for_prompt_pages();
+        }
         loop {
             self.run_finished();
             self.flush_timeouts();

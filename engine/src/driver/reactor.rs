@@ -72,14 +72,16 @@ pub fn attend(core: &mut Core) {
     }
 }
 
-/// Before a caller sleeps: requests that trust an old registration need the reactor's next ticks.
+/// Before a caller sleeps: what has to be looked at by and by needs the reactor's next ticks.
 pub fn attend_stale(core: &mut Core) {
-    if !core.readiness.needs_recheck() {
+    if !core.needs_ticks() {
         return;
     }
     if core.external.attended {
-        // While the reactor drove the ring, nothing of it needed a tick.
-        wake_for_a_tick(REACTOR.lock().kick);
+        // While the reactor drove the ring, nothing of it needed a tick; otherwise it ticks.
+        if core::mem::take(&mut core.external.was_driven) {
+            wake_for_a_tick(REACTOR.lock().kick);
+        }
     } else if start(core) {
         core.external.attended = true;
     }
@@ -140,6 +142,7 @@ fn take_over(core: &mut Core) {
         return;
     }
     core.token.give(Driver::Reactor);
+    core.external.was_driven = true;
     // A ring's deadlines bound the reactor's sleep.
     let due = core.timers.next_ns().map_or(u64::MAX, |left| sys::monotonic_ns().saturating_add(left));
     if due < WAKES_AT_NS.load(Ordering::Relaxed) {
@@ -214,7 +217,7 @@ fn sleep_time(rings: &[Attended], next_tick_ns: u64) -> Option<u64> {
             until = until.min(next_tick_ns);
             continue;
         };
-        if core.token.driver() != Driver::Reactor || core.readiness.needs_recheck() {
+        if core.token.driver() != Driver::Reactor || core.needs_ticks() {
             until = until.min(next_tick_ns.max(now));
         }
         if core.token.driver() == Driver::Reactor
@@ -297,9 +300,10 @@ fn tick() {
 
 /// One ring at a tick; `None` where it is to leave the list.
 fn look_at(core: &mut Core, last_activity: u64) -> Option<u64> {
-    if core.readiness.needs_recheck() {
+    if core.needs_ticks() {
         core.external.inline = false;
         core.recheck();
+        core.tick_channels();
         if !core.defers() && core.token.driver() != Driver::SqThread {
             core.advance();
             core.hand_over();
@@ -310,9 +314,9 @@ fn look_at(core: &mut Core, last_activity: u64) -> Option<u64> {
     }
     let quiet = core.activity == last_activity;
     let stays = match core.token.driver() {
-        Driver::SqThread => core.readiness.needs_recheck(),
-        Driver::Caller => !quiet || core.readiness.needs_recheck(),
-        Driver::Nobody | Driver::Reactor => core.needs_driver(),
+        Driver::SqThread => core.needs_ticks(),
+        Driver::Caller => !quiet || core.needs_ticks(),
+        Driver::Nobody | Driver::Reactor => core.needs_driver() || core.needs_ticks(),
     };
     if !stays {
         if core.token.driver() == Driver::Reactor {

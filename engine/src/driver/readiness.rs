@@ -427,6 +427,9 @@ impl Core {
         if entry.generation != (data >> 32) as u32 || !entry.registered {
             return;
         }
+        let fd = entry.fd;
+        let bits = if bits & EPOLLERR != 0 { self.without_notices(fd, bits) } else { bits };
+        let entry = &mut self.readiness.entries[index as usize];
         entry.ready |= bits;
         if entry.waiters.is_empty() {
             self.unwanted_event(index);
@@ -434,6 +437,16 @@ impl Core {
         }
         entry.idle_events = 0;
         self.wake_waiters(index, bits);
+    }
+
+    /// Events of `fd` without an error that is nothing but notices of pages in an error queue.
+    pub fn without_notices(&mut self, fd: Fd, events: u32) -> u32 {
+        if !self.zero_copy.needs_ticks() {
+            return events;
+        }
+        self.look_for_all_pages();
+        let errors = sys::poll_now(fd, 0).unwrap_or(EPOLLERR) & EPOLLERR;
+        events & !EPOLLERR | errors
     }
 
     fn wake_waiters(&mut self, index: u32, bits: u32) {
@@ -475,6 +488,7 @@ impl Core {
     /// that wait on it keep the file, by a duplicate.
     pub fn forget_fd(&mut self, fd: Fd) {
         self.keep_files_of_work(fd);
+        self.zero_copy.forget(fd);
         let Some(index) = self.readiness.find(fd) else { return };
         if let Some(epoll) = self.readiness.epoll
             && self.readiness.entries[index as usize].registered
@@ -498,6 +512,7 @@ impl Core {
     /// Closes a descriptor of the engine's own.
     pub fn close_own(&mut self, fd: Fd) {
         registry::forget_note(fd);
+        self.zero_copy.forget(fd);
         if let Some(index) = self.readiness.find(fd) {
             let waiters = self.readiness.remove(index);
             debug_assert!(waiters.is_empty(), "a file is closed when nothing holds it any more");

@@ -1,6 +1,6 @@
 //! EPOLL_CTL and EPOLL_WAIT.
 
-use linux_raw_sys::general::{__NR_epoll_pwait, EPOLL_CTL_DEL, EPOLLIN};
+use linux_raw_sys::general::{__NR_epoll_pwait, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLIN};
 
 use super::{Caps, Code, Field, Op, OpData, Outcome};
 use crate::errno::Errno;
@@ -36,7 +36,10 @@ fn control(core: &mut Core, id: RequestId) -> Outcome {
         OpData::EpollEvent(event) => event,
         _ => EpollEvent { events: 0, data: 0 },
     };
-    let sqe = &request.sqe;
+    let sqe = request.sqe;
+    if sqe.len == EPOLL_CTL_ADD {
+        core.leave_error_queue(sqe.off as Fd);
+    }
     sys::epoll_ctl(sqe.fd, sqe.len, sqe.off as Fd, event.events, event.data).map(|()| 0).into()
 }
 

@@ -101,6 +101,7 @@ fn begin(core: &mut Core, id: RequestId) -> Outcome {
     let fd = core.requests[id].file.fd();
     let now = match sys::poll_now(fd, core.polled(id)) {
         Ok(now) if now & POLLNVAL != 0 => return Errno::EBADF.into(),
+        Ok(now) if now & EPOLLERR != 0 => core.without_notices(fd, now) & core.polled(id),
         Ok(now) => now & core.polled(id),
         Err(errno) => return errno.into(),
     };

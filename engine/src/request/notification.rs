@@ -9,7 +9,8 @@ use linux_raw_sys::io_uring::{
 use super::{Flags, Request, RequestId};
 use crate::errno::Errno;
 use crate::memory::{Cqe, Sqe};
-use crate::ops::{Caps, Code, Op, Outcome};
+use crate::ops::net::{Data, Pages};
+use crate::ops::{Caps, Code, Op, OpData, Outcome};
 use crate::ring::Core;
 
 /// Stands in no table: the program cannot ask for it.
@@ -50,11 +51,51 @@ impl Core {
         Ok(notification)
     }
 
+    /// Counts a system call whose pages are out.
+    pub fn expect_pages(&mut self, notification: RequestId) {
+        let data = &mut self.requests[notification].data;
+        match data {
+            OpData::Net(Data::Pages(pages)) => pages.out += 1,
+            _ => *data = OpData::Net(Data::Pages(Pages { out: 1, ..Pages::default() })),
+        }
+    }
+
+    /// The pages of one such call are free.
+    pub fn piece_is_free(&mut self, notification: RequestId, copied: bool) {
+        let Some(request) = self.requests.get_mut(notification) else { return };
+        let OpData::Net(Data::Pages(pages)) = &mut request.data else { return };
+        pages.out -= 1;
+        pages.copied |= copied;
+        if pages.out == 0 && pages.ended {
+            self.finish_notification(notification);
+        }
+    }
+
+    /// A part of a send was copied.
+    pub fn piece_is_copied(&mut self, id: RequestId) {
+        if let Some(notification) = self.requests[id].notification
+            && let OpData::Net(Data::Pages(pages)) = &mut self.requests[notification].data
+        {
+            pages.copied = true;
+        }
+    }
+
+    fn finish_notification(&mut self, notification: RequestId) {
+        let request = &mut self.requests[notification];
+        if let OpData::Net(Data::Pages(Pages { copied: false, .. })) = request.data {
+            request.result = 0;
+        }
+        self.make_ready(notification);
+    }
+
     /// A send does not need its memory any longer: the notification follows.
     pub fn announce(&mut self, id: RequestId) {
         self.requests[id].flags.clear(Flags::NOTIFIES);
         match self.notification(id) {
-            Ok(notification) => self.make_ready(notification),
+            Ok(notification) => match &mut self.requests[notification].data {
+                OpData::Net(Data::Pages(pages)) if pages.out > 0 => pages.ended = true,
+                _ => self.finish_notification(notification),
+            },
             Err(_) => {
                 let request = &self.requests[id];
                 let (user_data, res) = (request.sqe.user_data, usage(request));

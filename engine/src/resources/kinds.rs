@@ -30,6 +30,8 @@ impl Kind {
     pub const WRITES_BLOCK: Kind = Kind(1 << 5);
     /// A socket that takes zero-copy sends.
     pub const ZERO_COPY: Kind = Kind(1 << 6);
+    /// The program looks for errors of the socket by other means than its rings.
+    pub const ERRORS_WATCHED: Kind = Kind(1 << 7);
 
     /// Any of `other`?
     pub const fn has(self, other: Kind) -> bool {
@@ -65,7 +67,7 @@ fn first_look(fd: Fd) -> Result<Kind, Errno> {
             kind = kind.with(Kind::DIRECT);
         }
     }
-    registry::set_note(fd, kind.0);
+    remember(fd, kind);
     Ok(kind)
 }
 
@@ -94,7 +96,7 @@ pub fn look_at_type(fd: Fd) -> Result<Kind, Errno> {
         _ => Kind::default(),
     };
     let kind = Kind::KNOWN.with(Kind::TYPED).with(more);
-    registry::set_note(fd, kind.0);
+    remember(fd, kind);
     Ok(kind)
 }
 
@@ -117,6 +119,12 @@ pub fn writes_block(fd: Fd) {
     registry::set_note(fd, registry::note(fd) | Kind::WRITES_BLOCK.0);
 }
 
+/// Replaces what was noted of a descriptor as a file; what concerns it as a socket stays.
+fn remember(fd: Fd, kind: Kind) {
+    let kept = Kind::ZERO_COPY.with(Kind::ERRORS_WATCHED);
+    registry::set_note(fd, kind.0 | registry::note(fd) & kept.0);
+}
+
 /// What was noted of a descriptor, if anything.
 pub fn noted(fd: Fd) -> Kind {
     Kind(registry::note(fd))
@@ -125,6 +133,11 @@ pub fn noted(fd: Fd) -> Kind {
 /// A socket was found to take zero-copy sends.
 pub fn takes_zero_copy(fd: Fd) {
     registry::set_note(fd, registry::note(fd) | Kind::ZERO_COPY.0);
+}
+
+/// The program looks for errors of a socket itself.
+pub fn watches_errors(fd: Fd) {
+    registry::set_note(fd, registry::note(fd) | Kind::ERRORS_WATCHED.0);
 }
 
 /// Is `O_NONBLOCK` set on a descriptor now?

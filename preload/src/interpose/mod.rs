@@ -5,4 +5,5 @@ pub mod descriptors;
 pub mod exec;
 pub mod process;
 pub mod signal;
+pub mod sockets;
 pub mod wait;

@@ -96,6 +96,9 @@ pub unsafe extern "C" fn epoll_ctl(
             Err(error) => return next::fail(error as isize) as c_int,
         }
     }
+    if !ring && operation as u32 == raw::EPOLL_CTL_ADD {
+        super::sockets::watches_errors(fd);
+    }
     let result = next!(
         c"epoll_ctl",
         fn(c_int, c_int, c_int, *mut c_void) -> c_int,

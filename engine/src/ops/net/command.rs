@@ -5,7 +5,7 @@ use linux_raw_sys::io_uring::io_uring_socket_op as SocketOp;
 use linux_raw_sys::ioctl::{FIONREAD, TIOCOUTQ};
 use linux_raw_sys::net::{AF_INET, AF_INET6, SO_DOMAIN, SOL_SOCKET};
 
-use super::timestamp;
+use super::{error_queue, timestamp};
 use crate::errno::Errno;
 use crate::memory::Sqe;
 use crate::ops::{Caps, Code, Field, Op, Outcome};
@@ -30,13 +30,21 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
     let request = &core.requests[id];
-    if request.sqe.off == SocketOp::SOCKET_URING_OP_TX_TIMESTAMP as u64 {
-        return match domain(request.file.fd()) {
+    let (fd, sqe) = (request.file.fd(), request.sqe);
+    if sqe.off == SocketOp::SOCKET_URING_OP_TX_TIMESTAMP as u64 {
+        core.leave_error_queue(fd);
+        return match domain(fd) {
             Ok(domain) => timestamp::report(core, id, domain),
             Err(errno) => errno.into(),
         };
     }
-    command(request.file.fd(), &request.sqe).into()
+    if sqe.off == SocketOp::SOCKET_URING_OP_SETSOCKOPT as u64 {
+        let (level, name, ..) = option(&sqe);
+        if error_queue::is_option(level as u32, name as u32) {
+            core.leave_error_queue(fd);
+        }
+    }
+    command(fd, &sqe).into()
 }
 
 /// The family of a socket.

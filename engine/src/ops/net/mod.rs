@@ -12,6 +12,7 @@ mod address;
 mod calls;
 pub mod command;
 pub mod connect;
+pub mod error_queue;
 mod message;
 pub mod recv;
 pub mod recvmsg;
@@ -46,6 +47,19 @@ pub enum Data {
     Connect(Box<Connect>),
     /// BIND.
     Bind(Box<Address>),
+    /// Of the notification of a send without copying.
+    Pages(Pages),
+}
+
+/// Pages of the program that the network reads.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pages {
+    /// System calls whose pages are out.
+    pub out: u32,
+    /// No more will follow.
+    pub ended: bool,
+    /// Some were copied after all.
+    pub copied: bool,
 }
 
 /// How far a transfer is.

@@ -140,6 +140,9 @@ fn receive_bundle(core: &mut Core, id: RequestId, fd: Fd) -> Result<Attempt, Err
 /// What to do instead of an attempt, where one would be in vain.
 #[inline]
 pub fn before(core: &mut Core, id: RequestId, fd: Fd) -> Option<Outcome> {
+    if core.requests[id].sqe.op_flags & MSG_ERRQUEUE != 0 {
+        core.leave_error_queue(fd);
+    }
     let request = &core.requests[id];
     if polls_first(core, request, fd, EPOLLIN) {
         return Some(Outcome::Wait(events(request)));

@@ -140,7 +140,7 @@ fn issue_message(core: &mut Core, id: RequestId) -> Outcome {
 /// Sends what is left of a request's data, as far as the socket takes it.
 pub fn transmit(core: &mut Core, id: RequestId, fd: Fd) -> Outcome {
     loop {
-        let (result, asked) = attempt(&mut core.requests[id], fd);
+        let (result, asked) = attempt(&mut core.requests[id], fd, 0);
         match conclude(core, id, fd, result, asked) {
             None => advance(&mut core.requests[id], result.unwrap_or(0)),
             Some(outcome) => return outcome,
@@ -149,11 +149,12 @@ pub fn transmit(core: &mut Core, id: RequestId, fd: Fd) -> Outcome {
 }
 
 /// One system call; returns how much was asked for, too.
-fn attempt(request: &mut Request, fd: Fd) -> (Result<usize, Errno>, usize) {
+pub fn attempt(request: &mut Request, fd: Fd, flags: u32) -> (Result<usize, Errno>, usize) {
     match &mut request.data {
         OpData::Net(Data::Transfer(transfer)) => {
             let span = Span { address: transfer.address, length: transfer.length as usize };
-            (calls::send(fd, span, transfer.progress.flags, transfer.to.as_deref()), span.length)
+            let flags = flags | transfer.progress.flags;
+            (calls::send(fd, span, flags, transfer.to.as_deref()), span.length)
         }
         _ => {
             let message = request.message();
@@ -162,13 +163,13 @@ fn attempt(request: &mut Request, fd: Fd) -> (Result<usize, Errno>, usize) {
                 header.msg_name = to.pointer() as *mut _;
                 header.msg_namelen = to.length() as i32;
             }
-            (calls::send_message(fd, &header, message.progress.flags), message.length())
+            (calls::send_message(fd, &header, flags | message.progress.flags), message.length())
         }
     }
 }
 
 /// `count` bytes are sent.
-fn advance(request: &mut Request, count: usize) {
+pub fn advance(request: &mut Request, count: usize) {
     match &mut request.data {
         OpData::Net(Data::Transfer(transfer)) => {
             transfer.address += count as u64;
@@ -213,7 +214,7 @@ fn take_bundle(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 }
 
 /// The end of one attempt to send; `None` where another follows for the rest.
-fn conclude(
+pub fn conclude(
     core: &mut Core,
     id: RequestId,
     fd: Fd,

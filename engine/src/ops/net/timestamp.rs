@@ -4,16 +4,14 @@
 //! The kernel picks time stamps out of the queue and leaves what else is there. From outside the queue
 //! can only be read from its head, so sockets to whose queues anything else may come are refused.
 
-use core::mem::offset_of;
-
 use linux_raw_sys::general::{__NR_getsockopt, EPOLLERR};
 use linux_raw_sys::io_uring::{IORING_SETUP_CQE32, IORING_TIMESTAMP_TYPE_SHIFT};
 use linux_raw_sys::net::{
-    AF_INET, AF_INET6, IP_RECVERR, IPPROTO_IP, IPPROTO_IPV6, IPV6_RECVERR, MSG_ERRQUEUE, SO_TIMESTAMPING,
-    SO_ZEROCOPY, SOL_SOCKET, cmsghdr, msghdr,
+    AF_INET, AF_INET6, IP_RECVERR, IPPROTO_IP, IPPROTO_IPV6, IPV6_RECVERR, SO_TIMESTAMPING, SO_ZEROCOPY,
+    SOL_SOCKET,
 };
 
-use super::calls;
+use super::error_queue::{self, Control, ControlMessage, value_at};
 use crate::abi::{IORING_CQE_F_32, IORING_CQE_F_TSTAMP_HW, IORING_SETUP_CQE_MIXED};
 use crate::errno::Errno;
 use crate::ops::Outcome;
@@ -39,23 +37,6 @@ struct Stamp {
     hardware: bool,
     time: Timespec,
 }
-
-/// `struct sock_extended_err`.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct ExtendedError {
-    errno: u32,
-    origin: u8,
-    kind: u8,
-    code: u8,
-    pad: u8,
-    info: u32,
-    data: u32,
-}
-
-/// Room for the control messages of one packet: times, the error with an address, options.
-#[repr(C, align(8))]
-struct Control([u8; 512]);
 
 /// Posts what is there, and waits for more.
 pub fn report(core: &mut Core, id: RequestId, domain: u32) -> Outcome {
@@ -116,51 +97,27 @@ fn has_other_errors(fd: Fd) -> bool {
 
 /// Takes the head of the error queue; `None` where it is no time stamp.
 fn take(fd: Fd) -> Result<Option<Stamp>, Errno> {
-    let mut control = Control([0; 512]);
-    let mut header = msghdr {
-        msg_name: core::ptr::null_mut(),
-        msg_namelen: 0,
-        msg_iov: core::ptr::null_mut(),
-        msg_iovlen: 0,
-        msg_control: control.0.as_mut_ptr().cast(),
-        msg_controllen: control.0.len(),
-        msg_flags: 0,
-    };
-    calls::receive_message(fd, &mut header, MSG_ERRQUEUE)?;
-    let length = header.msg_controllen.min(control.0.len());
-    Ok(parse(&control.0[..length]))
+    let mut control = Control::default();
+    Ok(parse(error_queue::receive(fd, &mut control)?))
 }
 
 /// Puts a time stamp together from its control messages.
-fn parse(mut control: &[u8]) -> Option<Stamp> {
+fn parse<'a>(messages: impl Iterator<Item = ControlMessage<'a>>) -> Option<Stamp> {
     let mut stamp = Stamp::default();
     let (mut timed, mut identified) = (false, false);
-    while let Some(length) = value_at::<usize>(control, offset_of!(cmsghdr, cmsg_len)) {
-        let level = value_at::<u32>(control, offset_of!(cmsghdr, cmsg_level))?;
-        let kind = value_at::<u32>(control, offset_of!(cmsghdr, cmsg_type))?;
-        let data = control.get(size_of::<cmsghdr>()..length)?;
-        let is_error = level == IPPROTO_IP as u32 && kind == IP_RECVERR
-            || level == IPPROTO_IPV6 as u32 && kind == IPV6_RECVERR;
-        if is_error && let Some(error) = value_at::<ExtendedError>(data, 0) {
+    for message in messages {
+        if let Some(error) = message.error() {
             identified = error.origin == ORIGIN;
             (stamp.key, stamp.event) = (error.data, error.info);
         }
-        if level == SOL_SOCKET
-            && kind == SO_TIMESTAMPING
-            && let Some([software, _, hardware]) = value_at::<[Timespec; 3]>(data, 0)
+        if message.level == SOL_SOCKET
+            && message.kind == SO_TIMESTAMPING
+            && let Some([software, _, hardware]) = value_at::<[Timespec; 3]>(message.data, 0)
         {
             timed = true;
             stamp.hardware = hardware != Timespec::default();
             stamp.time = if stamp.hardware { hardware } else { software };
         }
-        control = control.get(length.next_multiple_of(size_of::<usize>())..).unwrap_or(&[]);
     }
     (timed && identified).then_some(stamp)
-}
-
-/// The value at a place among bytes, if they reach so far.
-fn value_at<T: Copy>(bytes: &[u8], place: usize) -> Option<T> {
-    let bytes = bytes.get(place..place + size_of::<T>())?;
-    // SAFETY: as many bytes as the value has; the types here are integers and arrays of them.
-    Some(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
 }

@@ -14,11 +14,11 @@ use linux_raw_sys::net::{
 
 use super::address::Address;
 use super::message::{Message, import_vectors};
-use super::send::{SEND_VECTORIZED, transmit};
+use super::send::{SEND_VECTORIZED, advance, attempt, conclude};
 use super::{Data, Transfer, failed, polls_first, start};
 use crate::errno::Errno;
 use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
-use crate::request::{FileHold, Flags, RequestId};
+use crate::request::{FileHold, Flags, Request, RequestId};
 use crate::resources::kinds::{self, Kind};
 use crate::ring::Core;
 use crate::sys::{self, Fd};
@@ -48,6 +48,11 @@ const KNOWN: u32 = IORING_RECVSEND_POLL_FIRST
     | IORING_RECVSEND_FIXED_BUF
     | IORING_SEND_ZC_REPORT_USAGE
     | SEND_VECTORIZED as u32;
+
+/// Bytes from which on a system call without copying was faster, notice and all.
+const WORTH_IT: usize = 32 << 10;
+/// Smaller pieces are not worth their pages.
+const PAGE: usize = 4096;
 
 const MSG_ZEROCOPY: u32 = 0x400_0000;
 
@@ -131,6 +136,56 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
         core.announce(id);
     }
     outcome
+}
+
+/// Sends what is left, without copying where that pays.
+fn transmit(core: &mut Core, id: RequestId, fd: Fd) -> Outcome {
+    loop {
+        let (result, asked) = match in_place(core, id, fd) {
+            Some(attempt) => attempt,
+            None => {
+                core.piece_is_copied(id);
+                attempt(&mut core.requests[id], fd, 0)
+            }
+        };
+        match conclude(core, id, fd, result, asked) {
+            None => advance(&mut core.requests[id], result.unwrap_or(0)),
+            Some(outcome) => return outcome,
+        }
+    }
+}
+
+/// An attempt from the program's own pages; `None` where the data are to be copied.
+fn in_place(core: &mut Core, id: RequestId, fd: Fd) -> Option<(Result<usize, Errno>, usize)> {
+    if !is_large(&core.requests[id]) {
+        return None;
+    }
+    let channel = core.channel_for(fd)?;
+    let notification = core.notification(id).ok()?;
+    let (result, asked) = attempt(&mut core.requests[id], fd, MSG_ZEROCOPY);
+    match result {
+        Ok(1..) => {
+            core.expect_pages(notification);
+            core.pages_out(channel, notification);
+        }
+        Err(errno @ (Errno::ENOBUFS | Errno::EOPNOTSUPP)) => {
+            core.pages_refused(channel, errno);
+            return None;
+        }
+        _ => {}
+    }
+    Some((result, asked))
+}
+
+/// Is it more work to copy what is left than to hear of its pages?
+fn is_large(request: &Request) -> bool {
+    match &request.data {
+        OpData::Net(Data::Transfer(transfer)) => transfer.length as usize >= WORTH_IT,
+        OpData::Net(Data::Message(message)) => {
+            message.length() >= WORTH_IT.max(message.vectors.len().saturating_mul(PAGE))
+        }
+        _ => false,
+    }
 }
 
 /// Only TCP and UDP take zero-copy sends. The protocol of a plain descriptor is asked for each time:

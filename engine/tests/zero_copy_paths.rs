@@ -1,0 +1,297 @@
+//! SEND_ZC where nothing is copied: in network namespaces of their own, over links that drop or hold what
+//! is sent.
+
+mod common;
+
+use std::io::Read;
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::process::{Command, Stdio};
+
+use anyring_engine::memory::Sqe;
+use common::*;
+use io_uring_op::*;
+
+const REPORT: u16 = 1 << 3;
+const LARGE: usize = 60_000;
+
+fn run(command: &str) -> bool {
+    let mut words = command.split_whitespace();
+    let status = Command::new(words.next().unwrap()).args(words).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
+}
+
+/// Runs `body` in a network namespace with a link to 10.66.0.2 whose packets are held (`tbf`) or dropped
+/// (`pfifo limit 0`), on both engines. Says why where that cannot be had.
+fn with_link<T: PartialEq + std::fmt::Debug + Send>(queue: &str, body: impl Fn(Engine) -> T + Sync) {
+    std::thread::scope(|scope| {
+        let body = &body;
+        scope.spawn(move || {
+            // SAFETY: concerns this thread only, which ends with this test.
+            if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+                return eprintln!("skipped: a network namespace needs privileges");
+            }
+            let queue = format!("tc qdisc add dev near root {queue}");
+            let made = [
+                "ip link add near mtu 65535 type veth peer name far mtu 65535",
+                "ip addr add 10.66.0.1/24 dev near",
+                "ip link set near up",
+                "ip link set far up",
+                "ip neigh add 10.66.0.2 lladdr 02:00:00:00:00:02 dev near",
+                &queue,
+            ];
+            if let Some(failed) = made.iter().find(|command| !run(command)) {
+                return eprintln!("skipped: '{failed}' fails here");
+            }
+            both(body);
+        });
+    });
+}
+
+fn connected() -> UdpSocket {
+    let socket = UdpSocket::bind("10.66.0.1:0").unwrap();
+    socket.connect("10.66.0.2:9").unwrap();
+    socket
+}
+
+fn send_zc(user_data: u64, socket: &UdpSocket, buffer: &[u8]) -> Sqe {
+    Sqe {
+        fd: socket.as_raw_fd(),
+        addr: buffer.as_ptr() as u64,
+        len: buffer.len() as u32,
+        ioprio: REPORT,
+        ..sqe(IORING_OP_SEND_ZC, user_data)
+    }
+}
+
+fn submit(ring: &mut Ring, sqe: Sqe) {
+    ring.push(sqe);
+    assert_eq!(ring.enter(1, 0), 1);
+}
+
+fn collect(ring: &mut Ring, count: usize) -> Vec<Cqe> {
+    let mut cqes = ring.reap_all();
+    while cqes.len() < count {
+        assert_eq!(ring.enter_with(0, 1, IORING_ENTER_GETEVENTS), 0);
+        cqes.extend(ring.reap_all());
+    }
+    cqes
+}
+
+#[test]
+fn nothing_is_copied_where_nobody_receives() {
+    with_link("pfifo limit 0", |engine| {
+        let mut ring = Ring::new(engine, 64, 0);
+        let socket = connected();
+        let memory = vec![1; LARGE];
+        let mut all = Vec::new();
+        for batch in [1, 1, 2, 20, 40] {
+            (0..batch).for_each(|i| ring.push(send_zc(i, &socket, &memory)));
+            assert_eq!(ring.enter(batch as u32, 0), batch as i32);
+            let mut cqes = collect(&mut ring, 2 * batch as usize);
+            cqes.sort_by_key(|cqe| (cqe.user_data, cqe.flags));
+            all.extend(cqes);
+        }
+        all
+    });
+}
+
+/// Packets stay in the queue of this link, once its first bytes are used up, until it is taken away.
+const HOLDING: &str = "tbf rate 1kbit burst 70000 limit 10000000";
+
+fn use_up_the_burst() {
+    assert_eq!(connected().send(&[0; LARGE]).unwrap(), LARGE);
+}
+
+fn let_go() {
+    assert!(run("tc qdisc del dev near root"));
+    assert!(run(&format!("tc qdisc add dev near root {HOLDING}")));
+}
+
+/// What is there after everything that can be done without waiting has been done.
+fn settled(ring: &mut Ring) -> Vec<Cqe> {
+    for _ in 0..3 {
+        assert_eq!(ring.enter_with(0, 0, IORING_ENTER_GETEVENTS), 0);
+    }
+    ring.reap_all()
+}
+
+#[test]
+fn memory_is_not_free_before_the_network_is_done_with_it() {
+    with_link(HOLDING, |engine| {
+        use_up_the_burst();
+        let mut ring = Ring::new(engine, 16, 0);
+        let socket = connected();
+        let memory = vec![1; LARGE];
+        submit(&mut ring, send_zc(1, &socket, &memory));
+        let sent = settled(&mut ring);
+        // Neither a poll nor a cancellation has to do with it; a drain has.
+        submit(&mut ring, Sqe { fd: socket.as_raw_fd(), op_flags: 1, ..sqe(IORING_OP_POLL_ADD, 2) });
+        submit(&mut ring, Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 3) });
+        let not_found = settled(&mut ring);
+        let_go();
+        let free = collect(&mut ring, 1);
+        let silent = settled(&mut ring);
+        (sent, not_found, free, silent)
+    });
+}
+
+#[test]
+fn a_socket_may_be_closed_while_its_pages_are_out() {
+    with_link(HOLDING, |engine| {
+        use_up_the_burst();
+        let mut ring = Ring::new(engine, 16, 0);
+        let socket = connected();
+        let memory = vec![1; LARGE];
+        submit(&mut ring, send_zc(1, &socket, &memory));
+        drop(socket);
+        submit(&mut ring, Sqe { flags: 1 << 1, ..sqe(IORING_OP_NOP, 2) });
+        let sent = settled(&mut ring);
+        let_go();
+        (sent, collect(&mut ring, 2))
+    });
+}
+
+#[test]
+fn a_ring_may_be_closed_while_pages_are_out() {
+    with_link(HOLDING, |engine| {
+        use_up_the_burst();
+        let mut ring = Ring::new(engine, 16, 0);
+        let socket = connected();
+        let memory = vec![1; LARGE];
+        submit(&mut ring, send_zc(1, &socket, &memory));
+        drop(ring);
+        let_go();
+        socket.send(b"x").unwrap()
+    });
+}
+
+#[test]
+fn an_error_queue_that_the_program_uses_is_left_to_it() {
+    with_link("pfifo limit 0", |engine| {
+        let mut ring = Ring::new(engine, 16, 0);
+        let socket = connected();
+        let one = 1i32;
+        // SAFETY: an option of ours on a socket of ours.
+        let set = unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::IPPROTO_IP,
+                libc::IP_RECVERR,
+                (&raw const one).cast(),
+                size_of_val(&one) as u32,
+            )
+        };
+        assert_eq!(set, 0);
+        let memory = vec![1; LARGE];
+        submit(&mut ring, send_zc(1, &socket, &memory));
+        let mut cqes = collect(&mut ring, 2);
+        // Dropped packets are errors now. The kernel's zero-copy sends leave nothing in the queue, either.
+        cqes.iter_mut().for_each(|cqe| cqe.res &= 0x7fff_ffff);
+        (cqes, error_queue_is_empty(&socket))
+    });
+}
+
+#[test]
+fn one_that_the_program_begins_to_use_is_left_to_it_from_then_on() {
+    with_link(HOLDING, |engine| {
+        use_up_the_burst();
+        let mut ring = Ring::new(engine, 16, 0);
+        let socket = connected();
+        let memory = vec![1; LARGE];
+        submit(&mut ring, send_zc(1, &socket, &memory));
+        let sent = settled(&mut ring);
+        if engine == Engine::User {
+            anyring_engine::door::watches_errors(socket.as_raw_fd());
+        }
+        let_go();
+        (sent, collect(&mut ring, 1))
+    });
+}
+
+#[test]
+fn nothing_is_left_in_the_error_queue() {
+    with_link("pfifo limit 0", |engine| {
+        let mut ring = Ring::new(engine, 16, 0);
+        let socket = connected();
+        let memory = vec![1; LARGE];
+        for user_data in 0..5 {
+            submit(&mut ring, send_zc(user_data, &socket, &memory));
+            collect(&mut ring, 2);
+        }
+        error_queue_is_empty(&socket)
+    });
+}
+
+fn error_queue_is_empty(socket: &UdpSocket) -> bool {
+    let mut byte = 0u8;
+    let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
+    // SAFETY: receives into a byte of ours.
+    unsafe { libc::recv(socket.as_raw_fd(), (&raw mut byte).cast(), 1, flags) < 0 }
+}
+
+/// A peer in a namespace of its own, behind a link to this thread's, that takes what comes and says
+/// whether each block of it is filled with its own number.
+fn peer(blocks: usize, length: usize) -> Option<std::thread::JoinHandle<bool>> {
+    let (ready, started) = std::sync::mpsc::channel();
+    let (go, linked) = std::sync::mpsc::channel::<()>();
+    let peer = std::thread::spawn(move || {
+        // SAFETY: concerns this thread only, and asks for its number.
+        let tid = unsafe {
+            assert_eq!(libc::unshare(libc::CLONE_NEWNET), 0);
+            libc::gettid()
+        };
+        ready.send(tid).unwrap();
+        if linked.recv().is_err() {
+            return false;
+        }
+        let made = run("ip addr add 10.66.0.2/24 dev far") && run("ip link set far up");
+        let listener = TcpListener::bind("10.66.0.2:9").unwrap();
+        ready.send(i32::from(made)).unwrap();
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut block = vec![0; length];
+        (0..blocks).all(|number| {
+            stream.read_exact(&mut block).unwrap();
+            block.iter().all(|&byte| byte == number as u8)
+        })
+    });
+    let tid = started.recv().unwrap();
+    // What links this namespace with another test's peer goes with the link.
+    run("ip link del near");
+    let made = run("ip link add near type veth peer name far")
+        && run(&format!("ip link set far netns {tid}"))
+        && run("ip addr add 10.66.0.1/24 dev near")
+        && run("ip link set near up");
+    if !made {
+        return None;
+    }
+    go.send(()).unwrap();
+    (started.recv().unwrap() == 1).then_some(peer)
+}
+
+#[test]
+fn memory_may_be_used_again_after_the_notification() {
+    with_link("pfifo", |engine| {
+        const BLOCKS: usize = 64;
+        const LENGTH: usize = 256 << 10;
+        let peer = peer(BLOCKS, LENGTH).expect("a link into another namespace");
+        let mut ring = Ring::new(engine, 16, 0);
+        let stream = TcpStream::connect("10.66.0.2:9").unwrap();
+        let mut memory = vec![0u8; LENGTH];
+        for number in 0..BLOCKS {
+            memory.fill(number as u8);
+            let sqe = Sqe {
+                fd: stream.as_raw_fd(),
+                addr: memory.as_ptr() as u64,
+                len: LENGTH as u32,
+                op_flags: libc::MSG_WAITALL as u32,
+                ..sqe(IORING_OP_SEND_ZC, number as u64)
+            };
+            submit(&mut ring, sqe);
+            let cqes = collect(&mut ring, 2);
+            assert_eq!((cqes[0].res, cqes[0].flags), (LENGTH as i32, IORING_CQE_F_MORE));
+            assert_eq!((cqes[1].res, cqes[1].flags), (0, IORING_CQE_F_NOTIF));
+        }
+        peer.join().unwrap()
+    });
+}

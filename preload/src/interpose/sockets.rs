@@ -1,0 +1,33 @@
+//! Calls by which a program starts to use the error queue of a socket, which zero-copy sends would use, too.
+
+use crate::inside;
+use crate::next::next;
+use anyring_engine::door;
+use anyring_trap::{active, calls};
+use core::ffi::{c_int, c_void};
+
+/// Says that the program looks for errors of `fd` itself.
+pub fn watches_errors(fd: c_int) {
+    if active() && calls::rings_exist() {
+        let _inside = inside::enter();
+        door::watches_errors(fd);
+    }
+}
+
+/// `setsockopt(2)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    length: u32,
+) -> c_int {
+    if door::concerns_errors(level, name) {
+        watches_errors(fd);
+    }
+    next!(c"setsockopt", fn(c_int, c_int, c_int, *const c_void, u32) -> c_int, fd, level, name, value, length,)
+}
