@@ -15,6 +15,7 @@ use linux_raw_sys::io_uring::{
 use crate::driver::{wait, work};
 use crate::errno::Errno;
 use crate::ops::{Caps, Code, Field, Op, Outcome};
+use crate::processes::{Question, look_for_answers};
 use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::ring::{Core, CoreGuard, live};
 use crate::sys::{self, Fd};
@@ -22,6 +23,7 @@ use crate::user;
 
 /// `IORING_OP_ASYNC_CANCEL`.
 pub const ASYNC_CANCEL: Op = Op::new(Code::IORING_OP_ASYNC_CANCEL, "ASYNC_CANCEL", Caps::NONE, prep, issue)
+    .expire(look_for_answers)
     .fields(&[Field::Fd, Field::Address, Field::Length, Field::OpFlags]);
 
 const FLAGS: u32 = IORING_ASYNC_CANCEL_ALL
@@ -86,6 +88,7 @@ fn rank(core: &Core, id: RequestId) -> Option<u8> {
         Phase::Ready => request.flags.has(Flags::WOKEN).then_some(1),
         Phase::Armed if request.op.code == Code::IORING_OP_LINK_TIMEOUT as u8 => None,
         Phase::Armed if request.op.code == Code::IORING_OP_TIMEOUT as u8 => None,
+        Phase::Armed if request.op.code == ASYNC_CANCEL.code => None,
         Phase::Armed => Some(2),
     }
 }
@@ -199,7 +202,25 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
             _ => return Errno::EBADF.into(),
         };
     }
-    core.cancel(&wanted).into()
+    let found = core.cancel(&wanted);
+    // Which file a number stands for, other processes cannot tell.
+    let may_ask = (found.is_err() || wanted.all()) && !wanted.has(IORING_ASYNC_CANCEL_FD);
+    let question = Question { flags: wanted.flags, user_data: wanted.user_data, opcode: wanted.opcode };
+    if may_ask && core.ask_others(id, question, found) {
+        return Outcome::Armed;
+    }
+    found.into()
+}
+
+/// What another process of the ring asks to have cancelled.
+pub fn answer(core: &mut Core, question: Question) -> Result<usize, Errno> {
+    let Question { flags, user_data, opcode } = question;
+    core.cancel(&Wanted { flags, user_data, opcode, file: -1 })
+}
+
+/// Do these flags mean everything that matches?
+pub fn is_plural(flags: u32) -> bool {
+    flags & (IORING_ASYNC_CANCEL_ALL | IORING_ASYNC_CANCEL_ANY) != 0
 }
 
 /// `IORING_REGISTER_SYNC_CANCEL`: cancels, and waits for what was being worked on to end.

@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use crate::driver::{Driver, pool, reactor};
 use crate::ops::net::error_queue;
+use crate::processes::{self, fork};
 use crate::resources::kinds;
 use crate::resources::ring_fds;
 use crate::ring::Core;
@@ -201,6 +202,32 @@ pub fn syscall_stub() -> core::ops::Range<usize> {
     sys::stub()
 }
 
+/// The process is about to fork: from here to [`after_fork`] no other thread is inside the engine, and
+/// the calling one must not enter it either (in a signal handler, say). A child of a `fork` that was
+/// not announced can make rings of its own, but must not use one at the same time as its parent.
+pub fn before_fork() {
+    fork::before();
+}
+
+/// The process has forked, or could not, and this is the parent.
+pub fn after_fork() {
+    fork::after();
+}
+
+/// The process ends. Where others use its rings, its requests are cancelled, as the kernel does.
+pub fn exits() {
+    if is_this_process() {
+        processes::exits();
+    }
+}
+
+/// The process is about to execute another program; as for [`exits`].
+pub fn executes() {
+    if is_this_process() {
+        processes::executes();
+    }
+}
+
 /// The process has forked and this is the child: every ring of the parent becomes one without
 /// threads and without the parent's requests. A door that sees `fork` calls it first thing in the
 /// child, where no other thread exists.
@@ -209,6 +236,7 @@ pub fn forked() {
     PROCESS.store(sys::getpid(), Ordering::Relaxed);
     // SAFETY: the caller says that this thread is the only one of the process.
     unsafe {
+        fork::forked();
         pool::forked();
         reactor::forked();
         registry::forked();

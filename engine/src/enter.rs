@@ -67,6 +67,7 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
         return Err(Errno::EBADFD);
     }
     core.activity += 1;
+    core.join();
     core.external.inline = true;
     core.readiness.eager = call.flags & IORING_ENTER_GETEVENTS == 0;
     core.inside += 1;
@@ -109,11 +110,9 @@ pub fn no_ring(fd: Fd) -> Errno {
 /// With an SQ thread there is nothing to submit here, only somebody to wake.
 fn enter_sq_thread(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter) -> Result<u32, Errno> {
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
-    if core.token.driver() != crate::driver::Driver::SqThread {
-        return Err(Errno::EOWNERDEAD);
-    }
+    core.sq_thread_lives()?;
     if call.flags & IORING_ENTER_SQ_WAKEUP != 0 {
-        core.kick_driver();
+        core.wake_sq_thread()?;
     }
     if call.flags & IORING_ENTER_SQ_WAIT != 0 {
         wait::wait_for_sq_space(guard, serial)?;
@@ -167,7 +166,11 @@ fn check_submitter(core: &mut Core) -> Result<(), Errno> {
         return Ok(());
     }
     let caller = host::thread_identity();
-    if *core.submitter.get_or_insert(caller) == caller { Ok(()) } else { Err(Errno::EEXIST) }
+    if core.submitter.is_none() {
+        core.submitter = Some(caller);
+        core.publish_submitter();
+    }
+    if core.submitter == Some(caller) { Ok(()) } else { Err(Errno::EEXIST) }
 }
 
 fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Caller) -> Result<(), Errno> {

@@ -20,6 +20,7 @@ pub mod host;
 mod lifetime;
 pub mod memory;
 pub mod ops;
+pub(crate) mod processes;
 mod register;
 mod registry;
 pub mod request;

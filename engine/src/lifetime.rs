@@ -4,14 +4,13 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::driver::{Driver, Token, reactor};
-use crate::memory::Word;
 use crate::ops::futex;
 use crate::ops::timeout::Timeouts;
 use crate::registry;
 use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::resources::eventfd;
 use crate::ring::{Core, CoreGuard, Ring, live};
-use crate::sync::Mutex;
+use crate::sync::{AcrossFork, Mutex};
 use crate::sys::{self, Fd};
 
 struct Watches {
@@ -21,6 +20,11 @@ struct Watches {
 }
 
 static WATCHES: Mutex<Watches> = Mutex::new(Watches { inotify: None, unavailable: false, rings: Vec::new() });
+
+/// The lock of what is watched, for a `fork`.
+pub fn lock() -> &'static dyn AcrossFork {
+    &WATCHES
+}
 
 /// Lets the kernel tell when the program's last reference to a ring is gone.
 pub fn watch(memfd: Fd, ring: &'static Ring, serial: u64) {
@@ -103,6 +107,7 @@ pub fn end(mut guard: CoreGuard<'_>, serial: u64) {
     if core.inside > 0 {
         return;
     }
+    core.cancel_for_others();
     core.shut_down();
     dispose_if_done(guard, serial);
 }
@@ -115,6 +120,7 @@ pub fn dispose_if_done(mut guard: CoreGuard<'_>, serial: u64) {
         return;
     }
     let ring = core.ring;
+    core.leave_ring();
     let core = guard.take();
     drop(guard);
     drop(core);
@@ -175,17 +181,14 @@ pub unsafe fn forked() {
     drop(watches);
     registry::for_each_live(|ring| {
         // SAFETY: passed on to the caller.
-        unsafe { ring.reset_lock() };
-        if let Some(core) = ring.lock().as_mut() {
-            core.forked();
-        }
+        unsafe { ring.forked() };
     });
 }
 
 impl Core {
     /// This ring in a child: the parent's requests are the parent's, and so are its epoll instance
     /// and its eventfds.
-    fn forked(&mut self) {
+    pub fn forked(&mut self) {
         let ids: Vec<RequestId> = self.requests.ids().collect();
         for id in ids {
             self.timers.cancel(id);
@@ -213,13 +216,8 @@ impl Core {
             sys::close(fd);
         }
         self.external.attended = false;
+        self.processes_forked();
         self.resync();
-    }
-
-    /// Takes the counts that both sides share from ring memory: another process may have moved them.
-    fn resync(&mut self) {
-        self.sq_head = self.memory.load(Word::SqHead, self.sq_head);
-        self.cq_tail = self.memory.load(Word::CqTail, self.cq_tail);
     }
 
     fn shut_down(&mut self) {

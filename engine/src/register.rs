@@ -403,6 +403,7 @@ impl Core {
         if self.is(IORING_SETUP_SINGLE_ISSUER) {
             self.submitter = Some(host::thread_identity());
         }
+        self.publish_submitter();
         self.kick_driver();
         Ok(0)
     }

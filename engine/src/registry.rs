@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::errno::Errno;
 use crate::ring::Ring;
-use crate::sync::Mutex;
+use crate::sync::{AcrossFork, Mutex};
 use crate::sys::{self, Fd};
 
 const CHUNK: usize = 1024;
@@ -223,9 +223,39 @@ static LIVE: Mutex<Vec<&'static Ring>> = Mutex::new(Vec::new());
 
 /// All places that hold or held a ring. The list is copied: `body` may take any lock.
 pub fn for_each_live(mut body: impl FnMut(&'static Ring)) {
-    let places = LIVE.lock().clone();
-    for ring in places {
+    for ring in live() {
         body(ring);
+    }
+}
+
+/// All places that hold or held a ring.
+pub fn live() -> Vec<&'static Ring> {
+    LIVE.lock().clone()
+}
+
+/// For a `fork`: takes the locks here, if there are no other rings than these.
+pub fn hold_if_live_are(rings: &[&'static Ring]) -> bool {
+    VACANT.hold();
+    let live = LIVE.lock();
+    let same = live.len() == rings.len() && live.iter().zip(rings).all(|(a, b)| core::ptr::eq(*a, *b));
+    if same {
+        core::mem::forget(live);
+    } else {
+        // SAFETY: just held.
+        unsafe { VACANT.release() };
+    }
+    same
+}
+
+/// Lets go of them.
+///
+/// # Safety
+/// The calling thread must hold them.
+pub unsafe fn release() {
+    // SAFETY: passed on to the caller.
+    unsafe {
+        LIVE.release();
+        VACANT.release();
     }
 }
 

@@ -7,7 +7,8 @@
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use linux_raw_sys::io_uring::{IORING_SETUP_CQE32, IORING_SQ_CQ_OVERFLOW};
 
@@ -21,13 +22,14 @@ use crate::driver::{External, Token};
 use crate::errno::Errno;
 use crate::memory::{Cqe, RingMemory, Word};
 use crate::ops::timeout::Timeouts;
+use crate::processes::{Page, Shared};
 use crate::request::{FileHold, Flags, RequestId, Slab};
 use crate::resources::buffers::BufferTable;
 use crate::resources::files::FileTable;
 use crate::resources::kbuf::BufferGroups;
 use crate::resources::region::ParamRegion;
 use crate::resources::restrictions::Restrictions;
-use crate::sync::{Guard, Mutex};
+use crate::sync::{AcrossFork, Guard, Mutex};
 use crate::sys::Fd;
 
 /// CQEs kept for a program that does not reap; the kernel's bound is memory.
@@ -36,14 +38,87 @@ const MAX_OVERFLOW: usize = 1 << 20;
 /// A place for one ring after another.
 pub struct Ring {
     core: Mutex<Option<Core>>,
+    /// What the ring's processes share, if there may be others than this; changes under the lock.
+    page: AtomicPtr<Page>,
     /// Calls that are using the ring right now.
     pub(crate) users: AtomicU32,
     /// Device and inode of its memory file, which tell whether a descriptor still is this ring.
     pub(crate) file: [AtomicU64; 2],
 }
 
-/// The locked state of a live ring.
-pub type CoreGuard<'a> = Guard<'a, Option<Core>>;
+/// The locked state of a live ring: the lock of this process, and inside it that of the ring's page,
+/// if it has one.
+pub struct CoreGuard<'a> {
+    ring: &'a Ring,
+    core: Guard<'a, Option<Core>>,
+    page: Option<&'static Page>,
+}
+
+impl CoreGuard<'_> {
+    #[inline]
+    fn enter_page(&mut self) {
+        // Relaxed: changes only under the lock that we hold.
+        // SAFETY: mapped until a guard finds its core gone.
+        if let Some(page) = unsafe { self.ring.page.load(Ordering::Relaxed).as_ref() } {
+            page.lock();
+            self.entered(page);
+        }
+    }
+
+    #[cold]
+    fn entered(&mut self, page: &'static Page) {
+        self.page = Some(page);
+        if let Some(core) = self.core.as_mut() {
+            core.enter_page();
+        }
+    }
+
+    #[inline]
+    fn leave_page(&mut self) {
+        if let Some(page) = self.page.take() {
+            self.left(page);
+        }
+    }
+
+    #[cold]
+    fn left(&mut self, page: &'static Page) {
+        match self.core.as_mut() {
+            Some(core) => core.leave_page(),
+            // It was taken out to be dropped, and the page goes with it.
+            None => self.ring.page.store(core::ptr::null_mut(), Ordering::Relaxed),
+        }
+        page.unlock();
+    }
+
+    /// Lets go of the lock for the duration of `body`.
+    #[inline]
+    pub fn unlocked<R>(&mut self, body: impl FnOnce() -> R) -> R {
+        self.leave_page();
+        let result = self.core.unlocked(body);
+        self.enter_page();
+        result
+    }
+}
+
+impl Deref for CoreGuard<'_> {
+    type Target = Option<Core>;
+    fn deref(&self) -> &Option<Core> {
+        &self.core
+    }
+}
+
+impl DerefMut for CoreGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Option<Core> {
+        &mut self.core
+    }
+}
+
+impl Drop for CoreGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.leave_page();
+    }
+}
 
 /// What a link chain under assembly consists of.
 #[derive(Clone, Copy, Debug)]
@@ -136,6 +211,8 @@ pub struct Core {
     pub sq_idle_ns: u64,
     /// The processor that the SQ thread is bound to, if any.
     pub sq_cpu: Option<u32>,
+    /// What this process has of the ring's page.
+    pub shared: Option<Box<Shared>>,
     /// Threads were given futexes to wait for, and may not be asleep yet.
     pub unsettled: bool,
     /// Calls of `enter` so far; tells an observer whether anybody comes by.
@@ -144,27 +221,65 @@ pub struct Core {
 
 impl Ring {
     pub(crate) const fn vacant() -> Ring {
-        Ring { core: Mutex::new(None), users: AtomicU32::new(0), file: [const { AtomicU64::new(0) }; 2] }
+        Ring {
+            core: Mutex::new(None),
+            page: AtomicPtr::new(core::ptr::null_mut()),
+            users: AtomicU32::new(0),
+            file: [const { AtomicU64::new(0) }; 2],
+        }
     }
 
     /// Locks the ring. The guard holds `None` where the ring was closed meanwhile.
+    #[inline]
     pub fn lock(&self) -> CoreGuard<'_> {
-        self.core.lock()
+        let mut guard = CoreGuard { ring: self, core: self.core.lock(), page: None };
+        guard.enter_page();
+        guard
     }
 
-    /// Frees the lock in a child after `fork`.
+    /// Before a `fork`: gives the ring a page, and keeps this process's lock of it.
+    pub fn hold_for_fork(&self) {
+        let mut guard = self.core.lock();
+        if let Some(page) = guard.as_mut().and_then(Core::share) {
+            self.page.store(core::ptr::from_ref(page).cast_mut(), Ordering::Relaxed);
+        }
+        core::mem::forget(guard);
+    }
+
+    /// After the `fork`, in the parent: lets go of that lock.
+    ///
+    /// # Safety
+    /// The calling thread must have held it.
+    pub unsafe fn release_after_fork(&self) {
+        // SAFETY: passed on to the caller.
+        unsafe { self.core.release() };
+    }
+
+    /// Frees the lock in a child after `fork`, and makes the ring one of the child's.
     ///
     /// # Safety
     /// No other thread of this process may use the ring.
-    pub unsafe fn reset_lock(&self) {
+    pub unsafe fn forked(&self) {
         // SAFETY: passed on to the caller.
         unsafe { self.core.reset() };
         self.users.store(0, Ordering::Relaxed);
+        // Not the page's lock: what the core knows of the page is still the parent's.
+        if let Some(core) = self.core.lock().as_mut() {
+            core.forked();
+        }
     }
 
     /// Locks the ring if nobody holds it.
     pub fn try_lock(&self) -> Option<CoreGuard<'_>> {
-        self.core.try_lock()
+        let mut guard = CoreGuard { ring: self, core: self.core.try_lock()?, page: None };
+        // SAFETY: as in `CoreGuard::enter_page`.
+        if let Some(page) = unsafe { self.page.load(Ordering::Relaxed).as_ref() } {
+            if !page.try_lock() {
+                return None;
+            }
+            guard.entered(page);
+        }
+        Some(guard)
     }
 }
 
@@ -272,6 +387,8 @@ impl Core {
             }
             self.overflow.pop_front();
         }
-        self.memory.change_sq_flags(0, IORING_SQ_CQ_OVERFLOW);
+        if !self.overflows_elsewhere() {
+            self.memory.change_sq_flags(0, IORING_SQ_CQ_OVERFLOW);
+        }
     }
 }

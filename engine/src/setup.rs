@@ -247,6 +247,7 @@ fn new_core(ring: &'static Ring, serial: u64, memory: RingMemory, setup_flags: u
         submitter: None,
         sq_idle_ns: 0,
         sq_cpu: None,
+        shared: None,
         unsettled: false,
         activity: 0,
     }

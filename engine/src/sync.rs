@@ -79,6 +79,28 @@ impl<T> Mutex<T> {
     }
 }
 
+/// A lock that is kept across a `fork`, for nobody may be in the middle of something then.
+pub trait AcrossFork: Sync {
+    /// Takes it. [`AcrossFork::release`] follows in the parent, [`Mutex::reset`] in the child.
+    fn hold(&self);
+
+    /// Lets go of it.
+    ///
+    /// # Safety
+    /// The calling thread must hold it.
+    unsafe fn release(&self);
+}
+
+impl<T: Send> AcrossFork for Mutex<T> {
+    fn hold(&self) {
+        core::mem::forget(self.lock());
+    }
+
+    unsafe fn release(&self) {
+        self.unlock();
+    }
+}
+
 /// The right to use the value of a [`Mutex`].
 pub struct Guard<'a, T> {
     mutex: &'a Mutex<T>,

@@ -91,6 +91,8 @@ const CHANNEL: u32 = u32::MAX - 1;
 fn channel_data(index: usize) -> u64 {
     (u64::from(CHANNEL) << 32) | index as u64
 }
+/// Names what other processes of the ring ring.
+pub const BELL: u64 = u64::MAX - 2;
 
 impl Core {
     /// Completions wait for the program's thread to come and fetch them.
@@ -104,6 +106,7 @@ impl Core {
             || !self.timers.is_empty()
             || self.aio.in_flight() > 0
             || self.zero_copy.is_waiting()
+            || self.is_owed()
     }
 
     /// Is there anything that is to be looked at by and by, whoever drives?
@@ -122,6 +125,7 @@ impl Core {
         self.readiness.busy_poll.carry_over(epoll);
         self.external.kick = Some(kick);
         self.readiness.epoll = Some(epoll);
+        self.hear(epoll);
         Ok(epoll)
     }
 
@@ -147,10 +151,10 @@ impl Core {
     pub fn take_events(&mut self, events: &[EpollEvent]) {
         for event in events {
             let (data, bits) = (event.data, event.events);
-            // Finished transfers are seen by whoever looks at the ring next.
+            // Finished transfers, and what other processes did, are seen by whoever looks at the ring next.
             if (data >> 32) as u32 == CHANNEL {
                 self.look_for_pages(data as u32 as usize);
-            } else if data != KICK && data != AIO {
+            } else if data < BELL {
                 self.readiness_event(data, bits);
             }
         }
@@ -159,6 +163,7 @@ impl Core {
     /// Fires what is due, issues what is ready, takes back what workers finished.
     pub fn advance(&mut self) {
         self.post_messages();
+        self.serve_others();
         self.fire_timers();
         self.reap_direct();
         if self.zero_copy.is_waiting() {
@@ -194,15 +199,18 @@ impl Core {
             sys::eventfd_signal(fd);
         }
         self.wake_sleepers();
+        self.tell_others();
     }
 
-    fn signal_eventfd(&self, fd: Fd) {
+    /// Tells the program by its eventfd.
+    pub fn signal_eventfd(&self, fd: Fd) {
         if self.memory.load(Word::CqFlags, 0) & IORING_CQ_EVENTFD_DISABLED == 0 {
             sys::eventfd_signal(fd);
         }
     }
 
-    fn wake_sleepers(&mut self) {
+    /// Wakes the callers for whom enough completions are there.
+    pub fn wake_sleepers(&mut self) {
         let ready = self.cq_ready();
         let External { kick, sleepers, .. } = &self.external;
         self.token.posted(ready, |wake| wake_one(*kick, sleepers, wake));

@@ -14,7 +14,7 @@ use linux_raw_sys::general::RLIMIT_NPROC;
 use super::work::{Work, take};
 use crate::request::RequestId;
 use crate::ring::{Ring, live};
-use crate::sync::Mutex;
+use crate::sync::{AcrossFork, Mutex};
 use crate::sys::CpuSet;
 use crate::{host, lifetime, sys};
 
@@ -55,6 +55,11 @@ static BINDINGS: AtomicU32 = AtomicU32::new(0);
 
 /// Changes whenever work is queued; idle workers of a class sleep on theirs.
 static WORK: [AtomicU32; 2] = [AtomicU32::new(0), AtomicU32::new(0)];
+
+/// The lock of the pool, for a `fork`.
+pub fn lock() -> &'static dyn AcrossFork {
+    &POOL
+}
 
 /// Queues a piece of work and sees to it that somebody does it. Gives it back where nobody can.
 #[expect(clippy::result_large_err, reason = "the work itself is what comes back")]

@@ -18,7 +18,7 @@ use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLE
 
 use super::{BATCH, Driver};
 use crate::ring::{Core, Ring, live};
-use crate::sync::Mutex;
+use crate::sync::{AcrossFork, Mutex};
 use crate::sys::{self, EpollEvent, Fd};
 use crate::{host, lifetime, ring};
 
@@ -47,13 +47,19 @@ struct Reactor {
 static REACTOR: Mutex<Reactor> =
     Mutex::new(Reactor { epoll: None, kick: -1, running: false, rings: Vec::new() });
 
+/// The lock of the list of rings, for a `fork`.
+pub fn lock() -> &'static dyn AcrossFork {
+    &REACTOR
+}
+
 /// When the reactor wakes by itself, on the monotonic clock; `u64::MAX` for never.
 static WAKES_AT_NS: AtomicU64 = AtomicU64::new(u64::MAX);
 
 /// Asks the reactor to look after a ring. Called under the ring's lock; does nothing where the
 /// reactor knows of it already.
 pub fn attend(core: &mut Core) {
-    let observed = core.external.eventfd.is_some() || core.external.readiness_fd.is_some();
+    // Other processes cannot come and drive this one's requests.
+    let observed = core.observed() || core.is_crowded();
     if core.external.attended {
         if core.token.driver() == Driver::Nobody && observed {
             take_over(core);

@@ -80,6 +80,7 @@ fn serve(core: &mut Core) -> bool {
         let _ = core.submit(u32::MAX);
         // Threads that wait for room (`IORING_ENTER_SQ_WAIT`) look again.
         core.wake_all();
+        core.tell_others();
         active = true;
     }
     if core.readiness.waiting() > 0 {

@@ -77,6 +77,12 @@ impl Timers {
         self.queues[clock as usize].remove(&(deadline_ns, sequence)).is_some()
     }
 
+    /// When `id` expires, if it is armed.
+    pub fn deadline(&self, id: RequestId) -> Option<(Clock, u64)> {
+        let &(armed, clock, deadline_ns, _) = self.keys.get(id.index as usize)?.as_ref()?;
+        (armed == id).then_some((clock, deadline_ns))
+    }
+
     /// Is `id` armed?
     pub fn is_armed(&self, id: RequestId) -> bool {
         self.keys.get(id.index as usize).is_some_and(|key| key.is_some_and(|(armed, ..)| armed == id))

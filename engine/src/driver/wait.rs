@@ -136,8 +136,10 @@ fn drive(
     };
     core.token.drive(wanted);
     let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
+    core.sleeps(1);
     let woken = guard.unlocked(|| sys::epoll_wait(epoll, &mut events, timeout_ns, signal_mask));
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
+    core.sleeps(-1);
     core.token.give_up();
     match woken {
         Ok(count) => {
@@ -168,8 +170,10 @@ pub fn sleep(
         }
     }
     let event = core.external.sleepers[place];
+    core.sleeps(1);
     let woken = guard.unlocked(|| sys::poll_readable(event, timeout_ns, signal_mask));
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
+    core.sleeps(-1);
     // Under the lock: whoever signals does so under it too, so none of the next sleeper is lost.
     sys::eventfd_drain(event);
     core.token.awake(place);
@@ -201,7 +205,11 @@ pub fn wait_for_sq_space(guard: &mut CoreGuard<'_>, serial: u64) -> Result<(), E
         if core.sq_pending() < core.memory.layout().sq_entries {
             return Ok(());
         }
-        core.kick_driver();
-        sleep(guard, serial, u32::MAX, None, None)?;
+        core.wake_sq_thread()?;
+        if core.token.is_free() {
+            drive(guard, serial, u32::MAX, None, None)?;
+        } else {
+            sleep(guard, serial, u32::MAX, None, None)?;
+        }
     }
 }

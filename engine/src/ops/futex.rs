@@ -22,7 +22,7 @@ use crate::errno::Errno;
 use crate::memory::Sqe;
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
-use crate::sync::Mutex;
+use crate::sync::{AcrossFork, Mutex};
 use crate::sys::{self, Timespec};
 use crate::user;
 
@@ -119,6 +119,11 @@ pub struct Waiter {
 
 /// All waits of the process, oldest first.
 static WAITERS: Mutex<Vec<Weak<Waiter>>> = Mutex::new(Vec::new());
+
+/// The lock of the list of waits, for a `fork`.
+pub fn lock() -> &'static dyn AcrossFork {
+    &WAITERS
+}
 
 /// In a child after `fork`: the parent's threads are not here.
 ///

@@ -16,7 +16,7 @@ use linux_raw_sys::io_uring::{
 use super::{Caps, Code, Field, Op, OpData, Outcome};
 use crate::driver::timers::Clock;
 use crate::errno::Errno;
-use crate::memory::Sqe;
+use crate::memory::{Cqe, Sqe};
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 use crate::sys::Timespec;
@@ -379,6 +379,56 @@ fn update_link(core: &mut Core, user_data: u64, new: Timeout) -> Result<(), Errn
     let id = named.find(armed).ok_or(Errno::ENOENT)?;
     restart(core, id, new);
     Ok(())
+}
+
+/// A timeout that goes on in another process than the one that armed it.
+#[derive(Clone, Copy, Debug)]
+pub struct Inherited {
+    /// Of its SQE.
+    pub user_data: u64,
+    /// When it fires, by the clock that its flags name.
+    pub deadline_ns: u64,
+    /// `IORING_TIMEOUT_*`.
+    pub flags: u32,
+    /// `IOSQE_*`.
+    pub sqe_flags: u8,
+}
+
+/// What another process needs to take an armed timeout over: one without counts, rounds or links.
+pub fn to_inherit(core: &mut Core, id: RequestId) -> Option<Inherited> {
+    let request = &core.requests[id];
+    if request.op.code != TIMEOUT.code || request.link.is_some() {
+        return None;
+    }
+    let (user_data, sqe_flags) = (request.sqe.user_data, request.sqe.flags);
+    let (_, deadline_ns) = core.timers.deadline(id)?;
+    let &mut Timeout { flags, place, .. } = core.timeout(id)?;
+    let plain = matches!(place, Place::Timed(_)) && flags & IORING_TIMEOUT_MULTISHOT == 0;
+    plain.then_some(Inherited { user_data, deadline_ns, flags: flags | IORING_TIMEOUT_ABS, sqe_flags })
+}
+
+/// Ends a timeout here that goes on elsewhere.
+pub fn forget(core: &mut Core, id: RequestId) {
+    disarm(core, id);
+    core.requests.remove(id);
+}
+
+/// Takes a timeout over. Where there is no room for it, it is over.
+pub fn inherit(core: &mut Core, inherited: Inherited) {
+    let Inherited { user_data, deadline_ns: time_ns, flags, sqe_flags } = inherited;
+    let sqe_flags = sqe_flags & Flags::CQE_SKIP.sqe();
+    let sqe = Sqe { opcode: TIMEOUT.code, flags: sqe_flags, user_data, ..Sqe::default() };
+    match core.requests.insert(|| sqe) {
+        Ok(id) => {
+            let timeout = Timeout { time_ns, flags, count: 0, place: Place::Timed(0) };
+            core.requests[id].data = OpData::Timeout(timeout);
+            let outcome = issue(core, id);
+            core.settle(id, outcome);
+        }
+        Err(_) => {
+            core.post(Cqe { user_data, res: Errno::ECANCELED.negated(), ..Cqe::default() });
+        }
+    }
 }
 
 /// Starts a timer again with another time, on the clock it had.

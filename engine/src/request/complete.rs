@@ -40,7 +40,7 @@ impl Core {
         if notifies && !request.fell_with_its_chain() {
             request.cqe_flags |= IORING_CQE_F_MORE;
         }
-        if !request.flags.has(Flags::CQE_SKIP) {
+        if !request.flags.has(Flags::CQE_SKIP.with(Flags::SILENCED)) {
             let cqe = Cqe {
                 user_data: request.sqe.user_data,
                 res: result,

@@ -98,10 +98,19 @@ impl Flags {
     pub const PATIENT: Flags = Flags(1 << 19);
     /// It owes a notification that its memory is free, behind its own CQE.
     pub const NOTIFIES: Flags = Flags(1 << 21);
+    /// What is being done for it may take for ever.
+    pub const LONG: Flags = Flags(1 << 22);
+    /// Its end was told before it came: there is no other CQE.
+    pub const SILENCED: Flags = Flags(1 << 23);
 
     /// Those of an SQE.
     pub const fn of_sqe(flags: u8) -> Flags {
         Flags(flags as u32)
+    }
+
+    /// Those of an SQE among them.
+    pub const fn sqe(self) -> u8 {
+        self.0 as u8
     }
 
     /// Any of `other`?

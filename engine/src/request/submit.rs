@@ -261,6 +261,9 @@ impl Core {
         let request = &mut self.requests[id];
         debug_assert!(request.op.block.is_some(), "only operations that can block do");
         request.phase = Phase::Working;
+        if long {
+            request.flags.set(Flags::LONG);
+        }
         let work = Work::new(self, id, long);
         self.work.push_back(work);
     }

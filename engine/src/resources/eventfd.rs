@@ -5,12 +5,17 @@ use alloc::vec::Vec;
 use crate::driver::{RegisteredEventfd, reactor};
 use crate::errno::Errno;
 use crate::ring::Core;
-use crate::sync::Mutex;
+use crate::sync::{AcrossFork, Mutex};
 use crate::sys::{self, Fd};
 use crate::user;
 
 /// The engine's descriptors of all eventfds that rings of this process signal.
 static REGISTERED: Mutex<Vec<Fd>> = Mutex::new(Vec::new());
+
+/// The lock of the list, for a `fork`.
+pub fn lock() -> &'static dyn AcrossFork {
+    &REGISTERED
+}
 
 /// Does a ring signal this eventfd? Then a multishot poll of it would feed itself.
 pub fn is_registered(fd: Fd) -> bool {
@@ -56,6 +61,7 @@ impl Core {
         registered.push(fd);
         drop(registered);
         self.external.eventfd = Some(RegisteredEventfd { fd, async_only });
+        self.eventfd_is_own();
         if self.needs_driver() {
             reactor::attend(self);
         }

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use linux_raw_sys::io_uring::io_uring_rsrc_update;
 
 use crate::errno::Errno;
-use crate::sync::Mutex;
+use crate::sync::{AcrossFork, Mutex};
 use crate::sys::{self, Fd};
 use crate::{door, enter, host, registry, user};
 
@@ -26,6 +26,11 @@ struct Thread {
 }
 
 static THREADS: Mutex<Vec<Thread>> = Mutex::new(Vec::new());
+
+/// The lock of the places, for a `fork`.
+pub fn lock() -> &'static dyn AcrossFork {
+    &THREADS
+}
 
 /// The descriptor behind the calling thread's place `index`.
 ///

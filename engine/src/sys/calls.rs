@@ -1,6 +1,7 @@
 //! The system calls that the engine itself lives by; operations make theirs through [`call`].
 
 use core::ffi::{CStr, c_void};
+use core::sync::atomic::AtomicU32;
 
 use linux_raw_sys::general as nr;
 
@@ -119,6 +120,15 @@ pub fn map_wiped_on_fork(length: usize) -> Result<*mut u8, Errno> {
     // SAFETY: advice about our own fresh mapping.
     unsafe { call(nr::__NR_madvise, [address as usize, length, nr::MADV_WIPEONFORK as usize, 0, 0, 0]) }?;
     Ok(address)
+}
+
+/// Maps anonymous memory that this process and its children share.
+pub fn map_for_children(length: usize) -> Result<*mut u8, Errno> {
+    let (protection, flags) = (nr::PROT_READ | nr::PROT_WRITE, nr::MAP_SHARED | nr::MAP_ANONYMOUS);
+    let none = -1isize as usize;
+    // SAFETY: a new mapping wherever the kernel finds room.
+    unsafe { call(nr::__NR_mmap, [0, length, protection as usize, flags as usize, none, 0]) }
+        .map(|address| address as *mut u8)
 }
 
 /// `munmap(2)`.
@@ -321,14 +331,23 @@ pub fn poll_readable(fd: Fd, timeout_ns: Option<u64>, signal_mask: Option<u64>) 
 }
 
 /// Sleeps while `*word == expected`, at most `timeout_ns`.
-pub fn futex_wait(
-    word: &core::sync::atomic::AtomicU32,
+pub fn futex_wait(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) -> Result<(), Errno> {
+    futex_wait_as(nr::FUTEX_WAIT | nr::FUTEX_PRIVATE_FLAG, word, expected, timeout_ns)
+}
+
+/// [`futex_wait`] on a word that several processes share.
+pub fn futex_wait_shared(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) -> Result<(), Errno> {
+    futex_wait_as(nr::FUTEX_WAIT, word, expected, timeout_ns)
+}
+
+fn futex_wait_as(
+    operation: u32,
+    word: &AtomicU32,
     expected: u32,
     timeout_ns: Option<u64>,
 ) -> Result<(), Errno> {
     let timeout = timeout_ns.map(Timespec::from_ns);
     let timeout = timeout.as_ref().map_or(0, |time| core::ptr::from_ref(time) as usize);
-    let operation = nr::FUTEX_WAIT | nr::FUTEX_PRIVATE_FLAG;
     // SAFETY: a word and a time of ours.
     unsafe {
         call(nr::__NR_futex, [word.as_ptr() as usize, operation as usize, expected as usize, timeout, 0, 0])
@@ -337,8 +356,16 @@ pub fn futex_wait(
 }
 
 /// Wakes up to `count` threads that sleep on `word`.
-pub fn futex_wake(word: &core::sync::atomic::AtomicU32, count: u32) {
-    let operation = nr::FUTEX_WAKE | nr::FUTEX_PRIVATE_FLAG;
+pub fn futex_wake(word: &AtomicU32, count: u32) {
+    futex_wake_as(nr::FUTEX_WAKE | nr::FUTEX_PRIVATE_FLAG, word, count);
+}
+
+/// [`futex_wake`] on a word that several processes share.
+pub fn futex_wake_shared(word: &AtomicU32, count: u32) {
+    futex_wake_as(nr::FUTEX_WAKE, word, count);
+}
+
+fn futex_wake_as(operation: u32, word: &AtomicU32, count: u32) {
     // SAFETY: names a word of ours, touches nothing.
     let _ = unsafe {
         call(nr::__NR_futex, [word.as_ptr() as usize, operation as usize, count as usize, 0, 0, 0])

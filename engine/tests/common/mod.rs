@@ -65,6 +65,51 @@ fn install() {
     ONCE.call_once(|| anyring_engine::install(&HOST));
 }
 
+/// Tells the engine of every `fork` from now on.
+fn announce_forks() {
+    static ONCE: Once = Once::new();
+    // SAFETY: hooks that stay.
+    ONCE.call_once(|| unsafe {
+        libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(forked));
+    });
+}
+
+unsafe extern "C" fn before_fork() {
+    anyring_engine::door::before_fork();
+}
+
+unsafe extern "C" fn after_fork() {
+    anyring_engine::door::after_fork();
+}
+
+unsafe extern "C" fn forked() {
+    anyring_engine::door::forked();
+}
+
+/// A child, announced to the engine, that runs `body`; it ends with 0 where that is true, with 1 where it is false, and with 101
+/// where it panics.
+pub fn child(body: impl FnOnce() -> bool) -> libc::pid_t {
+    announce_forks();
+    // SAFETY: the child runs `body` and leaves by `_exit`.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0, "a child");
+    if pid > 0 {
+        return pid;
+    }
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+    anyring_engine::door::exits();
+    // SAFETY: ends the child.
+    unsafe { libc::_exit(result.map_or(101, |good| i32::from(!good))) }
+}
+
+/// How a child ended: its exit status, or minus the signal.
+pub fn ended(pid: libc::pid_t) -> i32 {
+    let mut status = 0;
+    // SAFETY: waits for a child of ours.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -libc::WTERMSIG(status) }
+}
+
 /// A completion as the ring shows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cqe {
@@ -198,6 +243,11 @@ impl Ring {
             }
         }
         self.sq_tail = self.word(self.params.sq_off.tail).load(Ordering::Relaxed);
+    }
+
+    /// Takes the tail of the submission queue from memory that another process has written.
+    pub fn follow(&mut self) {
+        self.sq_tail = self.word(self.params.sq_off.tail).load(Ordering::Acquire);
     }
 
     /// Queues an SQE without submitting it.

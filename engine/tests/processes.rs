@@ -1,0 +1,392 @@
+//! Rings made before `fork` and used after it, by parent and child.
+
+mod common;
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::sync::atomic::Ordering;
+
+use anyring_engine::memory::Sqe;
+use common::*;
+use io_uring_op::*;
+
+const LINK: u8 = 1 << 2;
+const FIXED_FILE: u8 = 1 << 0;
+const ASYNC: u8 = 1 << 4;
+
+fn nop(user_data: u64) -> Sqe {
+    sqe(IORING_OP_NOP, user_data)
+}
+
+fn pipe() -> (File, File) {
+    let mut ends = [0; 2];
+    // SAFETY: two descriptors of ours.
+    unsafe {
+        assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0);
+        (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1]))
+    }
+}
+
+fn read(file: &File, buffer: &mut [u8], user_data: u64) -> Sqe {
+    Sqe {
+        fd: file.as_raw_fd(),
+        addr: buffer.as_mut_ptr() as u64,
+        len: buffer.len() as u32,
+        ..sqe(IORING_OP_READ, user_data)
+    }
+}
+
+fn timeout(time: &[i64; 2], user_data: u64) -> Sqe {
+    Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, user_data) }
+}
+
+fn cancel(user_data: u64, target: u64, flags: u32) -> Sqe {
+    Sqe { addr: target, op_flags: flags, ..sqe(IORING_OP_ASYNC_CANCEL, user_data) }
+}
+
+fn submit(ring: &mut Ring, sqes: &[Sqe]) -> i32 {
+    ring.follow();
+    sqes.iter().for_each(|&sqe| ring.push(sqe));
+    ring.enter(sqes.len() as u32, 0)
+}
+
+/// Waits until `count` completions are there, by their user data.
+fn wait_for(ring: &mut Ring, count: usize) -> Vec<(u64, i32)> {
+    let mut all = Vec::new();
+    while all.len() < count {
+        let entered = ring.enter(0, 1);
+        assert!(entered >= 0, "{entered}");
+        all.extend(ring.reap_all().iter().map(|cqe| (cqe.user_data, cqe.res)));
+    }
+    all.sort_unstable();
+    all
+}
+
+/// Lets the other side of a pipe go on.
+fn signal(file: &mut File) {
+    file.write_all(&[1]).unwrap();
+}
+
+fn await_signal(file: &mut File) {
+    file.read_exact(&mut [0]).unwrap();
+}
+
+/// Waits until the process sleeps.
+fn asleep(pid: libc::pid_t) {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    loop {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        if stat.rsplit(')').next().unwrap().trim_start().starts_with('S') {
+            return;
+        }
+        assert!(std::time::Instant::now() < deadline, "process {pid} does not sleep");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn each_side_reaps_what_the_other_submitted() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        assert_eq!(submit(&mut ring, &[nop(1)]), 1);
+        let [mut to_parent, mut to_child] = [pipe(), pipe()];
+        let pid = child(|| {
+            await_signal(&mut to_child.0);
+            let first = wait_for(&mut ring, 3) == [(1, 0), (2, 0), (3, 0)];
+            let second = submit(&mut ring, &[nop(4), nop(5)]) == 2;
+            signal(&mut to_parent.1);
+            first && second
+        });
+        assert_eq!(submit(&mut ring, &[nop(2), nop(3)]), 2);
+        signal(&mut to_child.1);
+        await_signal(&mut to_parent.0);
+        let cqes = wait_for(&mut ring, 2);
+        let status = ended(pid);
+        let after = submit(&mut ring, &[nop(6)]);
+        (cqes, status, after, wait_for(&mut ring, 1))
+    });
+}
+
+#[test]
+fn a_sleeping_process_is_woken_by_what_another_posts() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let pid = child(|| wait_for(&mut ring, 3) == [(1, 0), (2, 0), (3, 0)]);
+        let mut own = [0; 3];
+        for user_data in 1..=3u64 {
+            asleep(pid);
+            own[user_data as usize - 1] = submit(&mut ring, &[nop(user_data)]);
+        }
+        (own, ended(pid))
+    });
+}
+
+#[test]
+fn what_is_in_flight_completes_while_only_others_wait() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (source, mut sink) = pipe();
+        let mut before = [0; 1];
+        assert_eq!(submit(&mut ring, &[read(&source, &mut before, 1)]), 1);
+        let pid = child(|| wait_for(&mut ring, 1) == [(1, 1)] && wait_for(&mut ring, 1) == [(2, 2)]);
+        asleep(pid);
+        sink.write_all(b"x").unwrap();
+        // The child has reaped it: the memory is ours alone.
+        while ring.word(ring.params.cq_off.head).load(Ordering::Acquire) < 1 {
+            std::thread::yield_now();
+        }
+        let mut after = [0; 2];
+        assert_eq!(submit(&mut ring, &[read(&source, &mut after, 2)]), 1);
+        asleep(pid);
+        sink.write_all(b"yz").unwrap();
+        (ended(pid), before, after)
+    });
+}
+
+#[test]
+fn a_childs_requests_use_its_own_memory_and_files() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (source, mut sink) = pipe();
+        let fds = [source.as_raw_fd()];
+        assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_FILES, fds.as_ptr().cast(), 1), 0);
+        let mut buffer = [0u8; 4];
+        let pid = child(|| {
+            let (own_source, mut own_sink) = pipe();
+            own_sink.write_all(b"own").unwrap();
+            let fixed = Sqe { fd: 0, flags: FIXED_FILE, ..read(&source, &mut buffer, 1) };
+            let taken = submit(&mut ring, &[fixed]) == 1 && wait_for(&mut ring, 1) == [(1, 4)];
+            let first = buffer == *b"past";
+            let taken = taken && submit(&mut ring, &[read(&own_source, &mut buffer, 2)]) == 1;
+            taken && first && wait_for(&mut ring, 1) == [(2, 3)] && buffer == *b"ownt"
+        });
+        sink.write_all(b"past").unwrap();
+        (ended(pid), buffer)
+    });
+}
+
+#[test]
+fn a_child_cancels_what_its_parent_submitted() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 16, 0);
+        let (source, _sink) = pipe();
+        let mut buffers = [[0u8; 1]; 5];
+        for (index, buffer) in buffers.iter_mut().enumerate() {
+            let flags = if index == 0 { ASYNC } else { 0 };
+            let user_data = if index < 3 { index as u64 } else { 3 };
+            assert_eq!(submit(&mut ring, &[Sqe { flags, ..read(&source, buffer, user_data) }]), 1);
+        }
+        let all = IORING_ASYNC_CANCEL_ALL;
+        let pid = child(|| {
+            let canceled = -libc::ECANCELED;
+            submit(&mut ring, &[cancel(10, 1, 0)]) == 1
+                && wait_for(&mut ring, 2) == [(1, canceled), (10, 0)]
+                && submit(&mut ring, &[cancel(11, 3, all)]) == 1
+                && wait_for(&mut ring, 3) == [(3, canceled), (3, canceled), (11, 2)]
+                && submit(&mut ring, &[cancel(12, 3, 0)]) == 1
+                && wait_for(&mut ring, 1) == [(12, -libc::ENOENT)]
+                && submit(&mut ring, &[cancel(13, 0, IORING_ASYNC_CANCEL_ANY)]) == 1
+                && wait_for(&mut ring, 3) == [(0, canceled), (2, canceled), (13, 2)]
+        });
+        ended(pid)
+    });
+}
+
+#[test]
+fn a_child_that_ends_leaves_its_timeouts_and_links_behind() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let soon = [0, 20_000_000];
+        let long = [1000, 0];
+        let pid = child(|| {
+            let poll = Sqe { fd: ring.fd, op_flags: 1, flags: LINK, ..sqe(IORING_OP_POLL_ADD, 1) };
+            submit(&mut ring, &[poll, timeout(&long, 2), timeout(&soon, 3)]) == 3
+        });
+        (ended(pid), wait_for(&mut ring, 3))
+    });
+}
+
+#[test]
+fn a_child_that_executes_another_program_leaves_nothing_in_flight() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let long = [1000, 0];
+        let (source, sink) = pipe();
+        let mut buffer = [0; 1];
+        let own = read(&source, &mut [0; 1], 9);
+        assert_eq!(submit(&mut ring, &[own]), 1);
+        let pid = child(|| {
+            let first = Sqe { flags: LINK, ..timeout(&long, 1) };
+            assert_eq!(submit(&mut ring, &[first, nop(2), read(&source, &mut buffer, 3)]), 3);
+            if engine == Engine::User {
+                anyring_engine::door::executes();
+            }
+            let arguments = [c"true".as_ptr(), std::ptr::null()];
+            // SAFETY: replaces the child.
+            unsafe { libc::execv(c"/bin/true".as_ptr(), arguments.as_ptr()) };
+            false
+        });
+        let status = ended(pid);
+        let ended = wait_for(&mut ring, 3);
+        // The parent's own goes on.
+        drop(sink);
+        (status, ended, wait_for(&mut ring, 1))
+    });
+}
+
+#[test]
+fn a_single_issuer_is_a_thread_of_one_process() {
+    both(|engine| {
+        let status = |ring: &mut Ring, enables: bool| {
+            let pid = child(|| {
+                if enables {
+                    let opcode = io_uring_register_op::IORING_REGISTER_ENABLE_RINGS;
+                    return ring.register(opcode, std::ptr::null(), 0) == 0
+                        && submit(ring, &[nop(1)]) == 1
+                        && wait_for(ring, 1) == [(1, 0)];
+                }
+                submit(ring, &[nop(1)]) == -libc::EEXIST
+            });
+            ended(pid)
+        };
+        let mut plain = Ring::new(engine, 8, IORING_SETUP_SINGLE_ISSUER);
+        assert_eq!(submit(&mut plain, &[nop(1)]), 1);
+        let mut defers = Ring::new(engine, 8, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+        let disabled = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_R_DISABLED;
+        let mut by_child = Ring::new(engine, 8, disabled);
+        let mut by_parent = Ring::new(engine, 8, disabled);
+        let enabled =
+            by_parent.register(io_uring_register_op::IORING_REGISTER_ENABLE_RINGS, std::ptr::null(), 0);
+        let statuses = [
+            status(&mut plain, false),
+            status(&mut defers, false),
+            status(&mut by_child, true),
+            status(&mut by_parent, false),
+        ];
+        (statuses, enabled, submit(&mut by_child, &[nop(2)]))
+    });
+}
+
+#[test]
+fn a_child_uses_its_parents_sq_thread() {
+    both(|engine| {
+        // Asleep at once, so that it has to be woken.
+        // SAFETY: integers only.
+        let mut params: io_uring_params = unsafe { std::mem::zeroed() };
+        params.flags = IORING_SETUP_SQPOLL;
+        params.sq_thread_idle = 1;
+        let mut ring = Ring::with_params(engine, 8, params).expect("a ring");
+        let pid = child(|| {
+            (1..4).all(|user_data| {
+                while ring.word(ring.params.sq_off.flags).load(Ordering::SeqCst) & IORING_SQ_NEED_WAKEUP == 0
+                {
+                    std::thread::yield_now();
+                }
+                ring.follow();
+                ring.push(nop(user_data));
+                ring.enter_with(1, 1, IORING_ENTER_SQ_WAKEUP | IORING_ENTER_GETEVENTS) == 1
+                    && wait_for(&mut ring, 1) == [(user_data, 0)]
+            })
+        });
+        ended(pid)
+    });
+}
+
+#[test]
+fn what_finds_the_ring_full_comes_when_the_other_side_makes_room() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        for batch in 0..4u64 {
+            let sqes: Vec<Sqe> = (0..8).map(|index| nop(batch * 8 + index)).collect();
+            assert_eq!(submit(&mut ring, &sqes), 8);
+        }
+        assert!(ring.overflowed());
+        let pid = child(|| wait_for(&mut ring, 32).iter().map(|cqe| cqe.0).eq(0..32) && !ring.overflowed());
+        (ended(pid), ring.overflowed())
+    });
+}
+
+/// Two processes, one lock that the program keeps: everything arrives once.
+#[test]
+fn two_processes_take_turns() {
+    const ROUNDS: u64 = 2000;
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let [mut to_parent, mut to_child] = [pipe(), pipe()];
+        let pid = child(|| {
+            (0..ROUNDS).all(|round| {
+                await_signal(&mut to_child.0);
+                let got = wait_for(&mut ring, 1) == [(round, 0)];
+                let sent = submit(&mut ring, &[nop(ROUNDS + round)]) == 1;
+                signal(&mut to_parent.1);
+                got && sent
+            })
+        });
+        let good = (0..ROUNDS).all(|round| {
+            let sent = submit(&mut ring, &[nop(round)]) == 1;
+            signal(&mut to_child.1);
+            await_signal(&mut to_parent.0);
+            sent && wait_for(&mut ring, 1) == [(ROUNDS + round, 0)]
+        });
+        (good, ended(pid))
+    });
+}
+
+/// Whatever a process was at when it was killed, the others go on.
+#[test]
+fn a_killed_process_wedges_nobody() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let mut killed = 0;
+        for round in 0..30u32 {
+            let (mut started, mut start) = pipe();
+            let pid = child(|| {
+                signal(&mut start);
+                loop {
+                    submit(&mut ring, &[nop(1)]);
+                    ring.reap_all();
+                }
+            });
+            await_signal(&mut started);
+            for _ in 0..round * 1000 {
+                std::hint::spin_loop();
+            }
+            // SAFETY: a child of ours.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+            killed += i32::from(ended(pid) == -libc::SIGKILL);
+            ring.follow();
+            // What it left behind is whatever it was.
+            ring.enter(8, 0);
+            ring.reap_all();
+            assert_eq!(submit(&mut ring, &[nop(2)]), 1);
+            assert_eq!(wait_for(&mut ring, 1), [(2, 0)]);
+        }
+        killed
+    });
+}
+
+#[test]
+fn the_parents_end_does_not_harm_the_child() {
+    both(|engine| {
+        let (mut result, mut tell) = pipe();
+        let pid = child(|| {
+            let mut ring = Ring::new(engine, 8, 0);
+            let (mut wait, hold) = pipe();
+            child(|| {
+                drop(hold);
+                // Ends when the parent has.
+                let mut rest = Vec::new();
+                wait.read_to_end(&mut rest).unwrap();
+                let good = submit(&mut ring, &[nop(1)]) == 1 && wait_for(&mut ring, 1) == [(1, 0)];
+                tell.write_all(&[u8::from(good)]).unwrap();
+                good
+            });
+            std::mem::forget(ring);
+            true
+        });
+        let mut good = [0];
+        result.read_exact(&mut good).unwrap();
+        (ended(pid), good)
+    });
+}
