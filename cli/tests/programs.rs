@@ -77,6 +77,21 @@ fn children_have_rings_too() {
     }
 }
 
+/// As PostgreSQL 18 does: every process has a ring that was made before it, and any may wait for what
+/// another submitted.
+#[test]
+fn processes_finish_each_others_requests() {
+    for (name, options) in
+        [("backends-inline", ["-pthread"].as_slice()), ("backends-libc", &["-pthread", "-DBY_LIBC"])]
+    {
+        let program = compile(name, "backends.c", options);
+        for patch in [false, true] {
+            let (outcome, _) = compare(&program, &NONE, patch);
+            assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+        }
+    }
+}
+
 /// A program that asks for the kernel's engine below one that runs on ours: the filter is still there.
 #[test]
 fn the_kernels_engine_below_ours() {

@@ -43,6 +43,11 @@ pub fn enter() -> Inside {
     Inside(())
 }
 
+/// The calling thread leaves the engine, whose [`Inside`] was forgotten.
+pub fn leave() {
+    drop(Inside(()));
+}
+
 impl Drop for Inside {
     fn drop(&mut self) {
         let note = note();

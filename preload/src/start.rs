@@ -16,7 +16,7 @@ static START: extern "C" fn() = start;
 #[cfg(not(test))]
 #[used]
 #[unsafe(link_section = ".fini_array")]
-static END: extern "C" fn() = process::end;
+static END: extern "C" fn() = crate::interpose::process::end;
 
 /// Chooses the engine and puts the trap in place.
 pub extern "C" fn start() {

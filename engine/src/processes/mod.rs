@@ -75,6 +75,7 @@ impl Drop for Shared {
 
 impl Shared {
     /// What the page says. The page's lock is held, for this is part of what the ring's guards.
+    #[expect(clippy::mut_from_ref, reason = "the lock in the page guards it")]
     fn state(&self) -> &mut State {
         // SAFETY: a core is reached through its guard, which holds the page's lock; callers use one
         // reference at a time.

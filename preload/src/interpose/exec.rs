@@ -6,12 +6,15 @@
 //!
 //! What that does not reach: a program that loads no library (static, or gaining privileges). One at
 //! a fixed address is not trapped (see [`anyring_trap::filter`]); a position-independent one that enters a
-//! ring ends by SIGSYS. Nor does it reach `execle`, whose arguments have no fixed number; the
-//! variables are lost there if the program leaves them out.
+//! ring ends by SIGSYS.
 
+use crate::inside;
 use crate::next::next;
 use alloc::vec::Vec;
+use anyring_engine::door;
+use anyring_trap::calls;
 use anyring_trap::config::entries;
+use core::arch::naked_asm;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::{null, null_mut};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -102,6 +105,14 @@ fn merge(entry: &[u8]) -> Option<Vec<u8>> {
     Some(merged)
 }
 
+/// The process is about to become another program: rings that others have are left.
+fn leaving() {
+    if anyring_trap::active() && calls::rings_exist() {
+        let _inside = inside::enter();
+        door::executes();
+    }
+}
+
 /// The list to pass on: the completed one, or the program's.
 fn choose(completed: Option<&Completed>, environment: Strings) -> Strings {
     completed.map_or(environment, |completed| completed.list.as_ptr())
@@ -116,6 +127,7 @@ pub unsafe extern "C" fn execve(path: *const c_char, arguments: Strings, environ
     // SAFETY: the caller's promise.
     let list = unsafe { completed(environment) };
     let environment = choose(list.as_ref(), environment);
+    leaving();
     next!(c"execve", fn(*const c_char, Strings, Strings) -> c_int, path, arguments, environment)
 }
 
@@ -138,6 +150,7 @@ pub unsafe extern "C" fn execvpe(file: *const c_char, arguments: Strings, enviro
     // SAFETY: the caller's promise.
     let list = unsafe { completed(environment) };
     let environment = choose(list.as_ref(), environment);
+    leaving();
     next!(c"execvpe", fn(*const c_char, Strings, Strings) -> c_int, file, arguments, environment)
 }
 
@@ -160,6 +173,7 @@ pub unsafe extern "C" fn fexecve(fd: c_int, arguments: Strings, environment: Str
     // SAFETY: the caller's promise.
     let list = unsafe { completed(environment) };
     let environment = choose(list.as_ref(), environment);
+    leaving();
     next!(c"fexecve", fn(c_int, Strings, Strings) -> c_int, fd, arguments, environment)
 }
 
@@ -178,6 +192,7 @@ pub unsafe extern "C" fn execveat(
     // SAFETY: the caller's promise.
     let list = unsafe { completed(environment) };
     let environment = choose(list.as_ref(), environment);
+    leaving();
     next!(
         c"execveat",
         fn(c_int, *const c_char, Strings, Strings, c_int) -> c_int,
@@ -187,6 +202,98 @@ pub unsafe extern "C" fn execveat(
         environment,
         flags,
     )
+}
+
+/// A function whose arguments have no fixed number: makes a list of all behind the first, by putting
+/// those that came in registers before those on the stack, and calls `$body` with the first and it.
+macro_rules! variadic {
+    ($(#[$doc:meta])* $name:ident, $body:ident) => {
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As in C.
+        #[cfg(target_arch = "x86_64")]
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name() -> c_int {
+            // The return address makes room for the last that came in a register.
+            naked_asm!(
+                "mov rax, [rsp]",
+                "mov [rsp], r9",
+                "push r8",
+                "push rcx",
+                "push rdx",
+                "push rsi",
+                "mov rsi, rsp",
+                "push rax",
+                "call {body}",
+                "pop rcx",
+                "add rsp, 32",
+                "mov [rsp], rcx",
+                "ret",
+                body = sym $body,
+            )
+        }
+
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As in C.
+        #[cfg(target_arch = "aarch64")]
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name() -> c_int {
+            naked_asm!(
+                "sub sp, sp, #80",
+                "stp x29, x30, [sp]",
+                "mov x29, sp",
+                "stp x1, x2, [sp, #24]",
+                "stp x3, x4, [sp, #40]",
+                "stp x5, x6, [sp, #56]",
+                "str x7, [sp, #72]",
+                "add x1, sp, #24",
+                "bl {body}",
+                "ldp x29, x30, [sp]",
+                "add sp, sp, #80",
+                "ret",
+                body = sym $body,
+            )
+        }
+    };
+}
+variadic!(
+    /// `execl(3)`.
+    execl,
+    execute
+);
+variadic!(
+    /// `execlp(3)`.
+    execlp,
+    execute_from_path
+);
+variadic!(
+    /// `execle(3)`.
+    execle,
+    execute_with_environment
+);
+
+unsafe extern "C" fn execute(path: *const c_char, arguments: Strings) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { execve(path, arguments, environ) }
+}
+
+unsafe extern "C" fn execute_from_path(file: *const c_char, arguments: Strings) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { execvpe(file, arguments, environ) }
+}
+
+/// The environment comes behind the null that ends the arguments.
+unsafe extern "C" fn execute_with_environment(path: *const c_char, arguments: Strings) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let count = entries(arguments).count();
+        execve(path, arguments, *arguments.add(count + 1).cast::<Strings>())
+    }
 }
 
 /// The type of `posix_spawn` and `posix_spawnp`.

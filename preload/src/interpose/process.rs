@@ -1,7 +1,8 @@
 //! `fork`, `vfork` and the ends of the process.
 
-use crate::next;
 use crate::next::next;
+use crate::{inside, next};
+use anyring_engine::door;
 use anyring_trap::{calls, process, sys};
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_int, c_void};
@@ -81,7 +82,7 @@ pub fn register_fork() {
         let register: unsafe extern "C" fn(Hook, Hook, Hook, *const u8) -> c_int =
             unsafe { core::mem::transmute(register) };
         // SAFETY: the hook and the handle live as long as this library.
-        unsafe { register(None, None, Some(process::forked), &raw const __dso_handle) };
+        unsafe { register(Some(before_fork), Some(after_fork), Some(forked), &raw const __dso_handle) };
         return;
     }
     let register = find(c"pthread_atfork");
@@ -90,20 +91,47 @@ pub fn register_fork() {
         let register: unsafe extern "C" fn(Hook, Hook, Hook) -> c_int =
             unsafe { core::mem::transmute(register) };
         // SAFETY: the hook lives as long as this library.
-        unsafe { register(None, None, Some(process::forked)) };
+        unsafe { register(Some(before_fork), Some(after_fork), Some(forked)) };
     }
+}
+
+/// The process is about to fork: until it has, no handler of the program may enter a ring.
+extern "C" fn before_fork() {
+    core::mem::forget(inside::enter());
+    door::before_fork();
+}
+
+/// The process has forked, or could not.
+extern "C" fn after_fork() {
+    door::after_fork();
+    inside::leave();
+}
+
+/// The process has forked and this is the child.
+extern "C" fn forked() {
+    process::forked();
+    inside::leave();
+}
+
+/// The process ends.
+pub extern "C" fn end() {
+    if process::active() && calls::rings_exist() {
+        let _inside = inside::enter();
+        door::exits();
+    }
+    process::end();
 }
 
 /// `_exit(2)`: destructors do not run.
 #[unsafe(no_mangle)]
 pub extern "C" fn _exit(code: c_int) -> ! {
-    process::end();
+    end();
     sys::exit_group(code)
 }
 
 /// `_Exit(3)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn _Exit(code: c_int) -> ! {
-    process::end();
+    end();
     sys::exit_group(code)
 }
