@@ -88,12 +88,13 @@ fn read_how(address: u64, size: usize) -> Result<open_how, Errno> {
     if size < KNOWN {
         return Err(Errno::EINVAL);
     }
-    if size > 4096 {
-        return Err(Errno::E2BIG);
-    }
-    let more = user::read_many::<u8>(address.wrapping_add(KNOWN as u64), size - KNOWN)?;
-    if more.iter().any(|&byte| byte != 0) {
-        return Err(Errno::E2BIG);
+    let mut bytes = [0; 1024];
+    for at in (KNOWN..size).step_by(bytes.len()) {
+        let more = bytes.len().min(size - at);
+        user::read_bytes(address.wrapping_add(at as u64), &mut bytes[..more])?;
+        if bytes[..more].iter().any(|&byte| byte != 0) {
+            return Err(Errno::E2BIG);
+        }
     }
     user::read(address)
 }

@@ -1,7 +1,7 @@
 //! URING_CMD, of which sockets know some: questions and options without a system call of their own.
 
 use linux_raw_sys::general as nr;
-use linux_raw_sys::io_uring::io_uring_socket_op as SocketOp;
+use linux_raw_sys::io_uring::{IORING_URING_CMD_FIXED, io_uring_socket_op as SocketOp};
 use linux_raw_sys::ioctl::{FIONREAD, TIOCOUTQ};
 use linux_raw_sys::net::{AF_INET, AF_INET6, SO_DOMAIN, SOL_SOCKET};
 
@@ -9,12 +9,12 @@ use super::{error_queue, timestamp};
 use crate::errno::Errno;
 use crate::memory::Sqe;
 use crate::ops::{Caps, Code, Field, Op, Outcome};
-use crate::request::RequestId;
+use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 use crate::sys::{self, Fd, call};
 
 /// `IORING_OP_URING_CMD`.
-pub const URING_CMD: Op = Op::new(Code::IORING_OP_URING_CMD, "URING_CMD", Caps::FILE, prep, issue).fields(&[
+pub const URING_CMD: Op = Op::new(Code::IORING_OP_URING_CMD, "URING_CMD", Caps::FILE, prep, issue).select_buffer().fields(&[
     Field::Fd,
     Field::Offset,
     Field::Address,
@@ -24,8 +24,10 @@ pub const URING_CMD: Op = Op::new(Code::IORING_OP_URING_CMD, "URING_CMD", Caps::
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let sqe = &core.requests[id].sqe;
-    // No command of a socket takes a registered buffer.
-    if sqe.off >> 32 != 0 || sqe.op_flags != 0 { Err(Errno::EINVAL) } else { Ok(()) }
+    // A registered buffer may be named, which no command of a socket uses; provided ones are for drivers.
+    let selects = core.requests[id].flags.has(Flags::BUFFER_SELECT);
+    let bad = sqe.off >> 32 != 0 || sqe.op_flags & !IORING_URING_CMD_FIXED != 0 || selects;
+    if bad { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
