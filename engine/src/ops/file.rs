@@ -134,7 +134,11 @@ fn prep_ftruncate(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 
 fn ftruncate(work: &mut Work) -> Result<usize, Errno> {
     // SAFETY: touches no memory.
-    unsafe { sys::call(nr::__NR_ftruncate, [work.fd as usize, work.sqe.off as usize, 0, 0, 0, 0]) }
+    match unsafe { sys::call(nr::__NR_ftruncate, [work.fd as usize, work.sqe.off as usize, 0, 0, 0, 0]) } {
+        // The system call looks at the length first.
+        Err(Errno::EINVAL) if !sys::is_open(work.fd) => Err(Errno::EBADF),
+        result => result,
+    }
 }
 
 /// A length of 64 bits, or where that is zero, one of 32 bits elsewhere in the SQE.

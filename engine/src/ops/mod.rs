@@ -152,6 +152,8 @@ impl Caps {
     pub const SLOW: Caps = Caps(1 << 8);
     /// On a polled ring, it goes without polling its file.
     pub const UNPOLLED: Caps = Caps(1 << 9);
+    /// Its file must be a socket.
+    pub const SOCKET: Caps = Caps(1 << 11);
     /// An error that the attempt itself comes to does not break its chain: the kernel never marked it.
     pub const SPARES_LINKS: Caps = Caps(1 << 10);
 
@@ -292,13 +294,6 @@ pub fn issue_blocks(_core: &mut Core, _id: RequestId) -> Outcome {
 
 fn finish_as_is(_core: &mut Core, _id: RequestId, result: Result<usize, Errno>) -> Outcome {
     result.into()
-}
-
-impl Op {
-    /// Is it no operation of this version of the ABI at all?
-    pub fn is_unknown(&self) -> bool {
-        self.code == Code::IORING_OP_LAST as u8
-    }
 }
 
 /// The number of opcodes that the kernel's ABI has in this version.

@@ -88,13 +88,17 @@ fn read_how(address: u64, size: usize) -> Result<open_how, Errno> {
     if size < KNOWN {
         return Err(Errno::EINVAL);
     }
-    let mut bytes = [0; 1024];
-    for at in (KNOWN..size).step_by(bytes.len()) {
-        let more = bytes.len().min(size - at);
-        user::read_bytes(address.wrapping_add(at as u64), &mut bytes[..more])?;
-        if bytes[..more].iter().any(|&byte| byte != 0) {
+    let mut bytes = [0; 256];
+    let mut done = KNOWN;
+    while done < size {
+        let at = address.wrapping_add(done as u64);
+        // No piece crosses into a page that may not be there.
+        let piece = bytes.len().min(size - done).min(4096 - (at % 4096) as usize);
+        user::read_bytes(at, &mut bytes[..piece])?;
+        if bytes[..piece].iter().any(|&byte| byte != 0) {
             return Err(Errno::E2BIG);
         }
+        done += piece;
     }
     user::read(address)
 }

@@ -47,6 +47,11 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     if asked.is_ok() && info[0] == 0 && may_wait(&sqe) {
         return wait(core, id);
     }
+    match asked {
+        // What was asked is no question.
+        Err(errno) if errno != Errno::ECHILD => return errno.into(),
+        _ => {}
+    }
     match tell(sqe.off, &info) {
         Ok(()) => asked.map(|()| 0).into(),
         Err(errno) => errno.into(),

@@ -2,6 +2,7 @@
 
 use linux_raw_sys::general::{F_GETFL, O_PATH};
 use linux_raw_sys::io_uring::{IORING_SETUP_IOPOLL, IORING_SETUP_SUBMIT_ALL};
+use linux_raw_sys::net::SO_TYPE;
 
 use super::{FileHold, Flags, Phase, Request, RequestId};
 use crate::door;
@@ -99,7 +100,7 @@ impl Core {
     /// The checks that all operations share, then the operation's own.
     fn initialise(&mut self, id: RequestId) -> Result<(), Errno> {
         let Request { op, sqe: Sqe { flags, ioprio, personality, .. }, .. } = self.requests[id];
-        if op.is_unknown() {
+        if !op.caps.has(Caps::PRESENT) {
             return Err(Errno::EINVAL);
         }
         if flags != 0 {
@@ -214,6 +215,7 @@ impl Core {
     pub fn settle(&mut self, id: RequestId, outcome: Outcome) {
         match outcome {
             Outcome::Complete(result) => {
+                let result = self.file_comes_first(id, result);
                 let request = &mut self.requests[id];
                 if request.op.caps.has(Caps::SPARES_LINKS) && !had_no_file(request, result) {
                     request.flags.set(Flags::NEVER_FAILS);
@@ -244,6 +246,23 @@ impl Core {
             Outcome::Block => self.block(id, false),
             Outcome::BlockForLong => self.block(id, true),
         }
+    }
+
+    /// The kernel looks the file up before it looks for a provided buffer: where there is neither, that is
+    /// the error.
+    fn file_comes_first(&self, id: RequestId, result: i32) -> i32 {
+        let request = &self.requests[id];
+        let no_buffer = result == Errno::ENOBUFS.negated() || result == Errno::ENOENT.negated();
+        if !no_buffer || !request.flags.has(Flags::BUFFER_SELECT) || !request.op.caps.has(Caps::FILE) {
+            return result;
+        }
+        let fd = request.file.fd();
+        if !sys::is_open(fd) {
+            return Errno::EBADF.negated();
+        }
+        let is_no_socket =
+            request.op.caps.has(Caps::SOCKET) && sys::socket_option(fd, SO_TYPE) == Err(Errno::ENOTSOCK);
+        if is_no_socket { Errno::ENOTSOCK.negated() } else { result }
     }
 
     fn wait_for(&mut self, id: RequestId, events: u32) {

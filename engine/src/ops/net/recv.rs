@@ -23,7 +23,7 @@ use crate::user::IoVector;
 pub const RECV: Op = Op::new(
     Code::IORING_OP_RECV,
     "RECV",
-    Caps::FILE.with(Caps::BUFFER_SELECT).with(Caps::IOPRIO),
+    Caps::FILE.with(Caps::SOCKET).with(Caps::BUFFER_SELECT).with(Caps::IOPRIO),
     prep,
     issue,
 )

@@ -21,7 +21,7 @@ use crate::user;
 pub const RECVMSG: Op = Op::new(
     Code::IORING_OP_RECVMSG,
     "RECVMSG",
-    Caps::FILE.with(Caps::BUFFER_SELECT).with(Caps::IOPRIO),
+    Caps::FILE.with(Caps::SOCKET).with(Caps::BUFFER_SELECT).with(Caps::IOPRIO),
     prep,
     issue,
 )

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 
 use linux_raw_sys::general::EPOLLOUT;
 use linux_raw_sys::io_uring::{IORING_RECVSEND_BUNDLE, IORING_RECVSEND_POLL_FIRST};
-use linux_raw_sys::net::{MSG_NOSIGNAL, MSG_WAITALL};
+use linux_raw_sys::net::{MSG_NOSIGNAL, MSG_WAITALL, SO_TYPE};
 
 use super::address::Address;
 use super::message::{Message, import_vectors};
@@ -14,13 +14,13 @@ use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
 use crate::request::{Flags, Request, RequestId};
 use crate::resources::kbuf::Span;
 use crate::ring::Core;
-use crate::sys::Fd;
+use crate::sys::{self, Fd};
 
 /// `IORING_OP_SEND`.
 pub const SEND: Op = Op::new(
     Code::IORING_OP_SEND,
     "SEND",
-    Caps::FILE.with(Caps::BUFFER_SELECT).with(Caps::IOPRIO),
+    Caps::FILE.with(Caps::SOCKET).with(Caps::BUFFER_SELECT).with(Caps::IOPRIO),
     prep_send,
     issue_send,
 )
@@ -40,10 +40,15 @@ pub const SEND: Op = Op::new(
 pub const SEND_VECTORIZED: u16 = 1 << 5;
 
 /// `IORING_OP_SENDMSG`.
-pub const SENDMSG: Op =
-    Op::new(Code::IORING_OP_SENDMSG, "SENDMSG", Caps::FILE.with(Caps::IOPRIO), prep_message, issue_message)
-        .fields(&[Field::Fd, Field::Address, Field::Length, Field::OpFlags, Field::Ioprio])
-        .failed(failed);
+pub const SENDMSG: Op = Op::new(
+    Code::IORING_OP_SENDMSG,
+    "SENDMSG",
+    Caps::FILE.with(Caps::SOCKET).with(Caps::IOPRIO),
+    prep_message,
+    issue_message,
+)
+.fields(&[Field::Fd, Field::Address, Field::Length, Field::OpFlags, Field::Ioprio])
+.failed(failed);
 
 fn prep_send(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let request = &mut core.requests[id];
@@ -98,7 +103,7 @@ fn prep_message(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 fn issue_send(core: &mut Core, id: RequestId) -> Outcome {
     let fd = core.requests[id].file.fd();
     if polls_first(core, &core.requests[id], fd, EPOLLOUT) {
-        return Outcome::Wait(EPOLLOUT);
+        return wait_for_room(fd);
     }
     if matches!(core.requests[id].data, OpData::Net(Data::Message(_))) && !bundles(&core.requests[id]) {
         return transmit(core, id, fd);
@@ -110,6 +115,11 @@ fn issue_send(core: &mut Core, id: RequestId) -> Outcome {
         return ended(core, id, errno);
     }
     transmit(core, id, fd)
+}
+
+/// Waits before the first attempt; but for what is no socket there is nothing to wait for.
+fn wait_for_room(fd: Fd) -> Outcome {
+    sys::socket_option(fd, SO_TYPE).map_or_else(Outcome::from, |_| Outcome::Wait(EPOLLOUT))
 }
 
 /// Takes the provided buffer to send from, once; it stays with the request through all attempts.
@@ -132,7 +142,7 @@ fn take_memory(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 fn issue_message(core: &mut Core, id: RequestId) -> Outcome {
     let fd = core.requests[id].file.fd();
     if polls_first(core, &core.requests[id], fd, EPOLLOUT) {
-        return Outcome::Wait(EPOLLOUT);
+        return wait_for_room(fd);
     }
     transmit(core, id, fd)
 }

@@ -23,7 +23,7 @@ use crate::resources::kinds::{self, Kind};
 use crate::ring::Core;
 use crate::sys::{self, Fd};
 
-const CAPS: Caps = Caps::FILE.with(Caps::IOPRIO);
+const CAPS: Caps = Caps::FILE.with(Caps::SOCKET).with(Caps::IOPRIO);
 
 /// `IORING_OP_SEND_ZC`.
 pub const SEND_ZC: Op = Op::new(Code::IORING_OP_SEND_ZC, "SEND_ZC", CAPS, prep_send, issue)
