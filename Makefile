@@ -10,7 +10,7 @@ export CARGO_TARGET_DIR := $(TARGET)
 export ANYRING_BIN := $(TARGET)/release
 
 .PHONY: help toolchain build demo lint test test-unit test-programs test-quick conformance differential bench
-.PHONY: check-aarch64 sanitize
+.PHONY: check-aarch64 coverage sanitize
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -47,6 +47,11 @@ conformance: build ## liburing's own suite over the user engine, against the nat
 
 differential: build ## random programs on both engines: make differential N=1000000 SEED=2
 	$(ANYRING_BIN)/anyring-conformance differential --programs $(or $(N),20000) --seed $(or $(SEED),1)
+
+coverage: toolchain ## which operations, and which of their errors, the engine's tests see; fails where one is not seen
+	rm -f $(TARGET)/coverage
+	ANYRING_COVERAGE=$(TARGET)/coverage cargo test -p anyring-engine --features coverage --tests --locked
+	cargo run -q -p anyring-conformance --locked -- coverage $(TARGET)/coverage
 
 bench: build ## the benchmarks, each side by side with what it is compared to
 	bench/run

@@ -8,11 +8,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::differential;
 use crate::oracle::{Oracle, kernel_release};
 use crate::report::{Reasons, Row, Totals, Verdict, status_page};
 use crate::run::{Conditions, Outcome, Places, run_test};
 use crate::source::{Suite, prepare};
+use crate::{coverage, differential};
 
 /// How long a test may take that has nothing to wait for: one with io_uring denied.
 const DENIED_LIMIT: Duration = Duration::from_secs(20);
@@ -73,6 +73,11 @@ enum Task {
     },
     /// Fetch and build the tests, and do nothing else
     Prepare,
+    /// Print which operations and which of their errors the tests saw; fail where one was not seen
+    Coverage {
+        /// The file in which tests that were built with the feature `coverage` noted results
+        file: PathBuf,
+    },
     /// Run random programs on the kernel's io_uring and on the user engine, and compare
     Differential(differential::Options),
 }
@@ -117,6 +122,7 @@ pub fn main() -> ExitCode {
         Task::MustPass => must_pass(&cli.common),
         Task::Oracle { refresh } => oracle(&cli.common, *refresh),
         Task::Differential(options) => Ok(differential::command(options)),
+        Task::Coverage { file } => coverage::report(file).map(|complete| ExitCode::from(u8::from(!complete))),
         Task::Prepare => cli.common.bench().map(|bench| {
             println!("{} tests in {}", bench.suite.built.len(), bench.places.programs.display());
             ExitCode::SUCCESS

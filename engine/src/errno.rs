@@ -3,13 +3,22 @@
 use linux_raw_sys::errno as raw;
 
 /// A positive error number.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Errno(i32);
 
 macro_rules! errno {
     ($($name:ident)*) => {
         #[expect(missing_docs, reason = "errno(3) documents them")]
         impl Errno { $(pub const $name: Errno = Errno(raw::$name as i32);)* }
+
+        impl core::fmt::Debug for Errno {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                match *self {
+                    $(Errno::$name => f.write_str(stringify!($name)),)*
+                    Errno(number) => write!(f, "errno {number}"),
+                }
+            }
+        }
     };
 }
 

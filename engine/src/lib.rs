@@ -12,6 +12,7 @@ extern crate alloc;
 
 pub mod abi;
 mod cancel;
+pub mod coverage;
 pub mod door;
 pub mod driver;
 mod enter;

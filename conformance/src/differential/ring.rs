@@ -71,7 +71,13 @@ static HOST: &dyn Host = &StdHost;
 
 fn install() {
     static ONCE: Once = Once::new();
-    ONCE.call_once(|| anyring_engine::install(&HOST));
+    ONCE.call_once(|| {
+        anyring_engine::install(&HOST);
+        #[cfg(feature = "coverage")]
+        if let Some(file) = crate::coverage::file() {
+            anyring_engine::coverage::record_to(std::os::fd::AsRawFd::as_raw_fd(&file));
+        }
+    });
 }
 
 fn result(value: libc::c_long) -> i32 {

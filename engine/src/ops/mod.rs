@@ -6,6 +6,7 @@
 //! support matrix all read this table; nothing else in the crate tells operations apart by number.
 
 pub mod epoll;
+pub mod errors;
 pub mod file;
 pub mod futex;
 pub mod msg_ring;

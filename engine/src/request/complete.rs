@@ -3,6 +3,7 @@
 use linux_raw_sys::io_uring::IORING_CQE_F_MORE;
 
 use super::{FileHold, Flags, RequestId};
+use crate::coverage;
 use crate::memory::Cqe;
 use crate::ring::Core;
 
@@ -22,6 +23,9 @@ impl Core {
     pub fn complete(&mut self, id: RequestId, result: i32) {
         let result = if result < 0 { self.failed(id, result) } else { result };
         let mut request = &mut self.requests[id];
+        if !request.flags.has(Flags::FAILED_EARLY) {
+            coverage::seen(request.op, result);
+        }
         let holds = request.holds();
         if holds {
             // No duplicate outlives the completion; but what is announced when its last request has let
@@ -83,6 +87,7 @@ impl Core {
             flags: cqe_flags | IORING_CQE_F_MORE,
             big: request.big_cqe,
         };
+        coverage::seen(request.op, result);
         let posted = self.post_into_ring(&cqe);
         self.external.uncounted += u64::from(posted);
         posted

@@ -5,6 +5,7 @@ use linux_raw_sys::io_uring::{IORING_SETUP_IOPOLL, IORING_SETUP_SUBMIT_ALL};
 use linux_raw_sys::net::SO_TYPE;
 
 use super::{FileHold, Flags, Phase, Request, RequestId};
+use crate::coverage;
 use crate::door;
 use crate::driver::work::Work;
 use crate::errno::Errno;
@@ -126,7 +127,7 @@ impl Core {
             // No credentials are registered.
             return Err(Errno::EINVAL);
         }
-        (op.prep)(self, id)
+        (op.prep)(self, id).inspect_err(|errno| coverage::seen(op, errno.negated()))
     }
 
     fn check_flags(&mut self, id: RequestId, flags: u8, caps: Caps) -> Result<(), Errno> {

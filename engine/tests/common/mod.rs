@@ -60,9 +60,25 @@ impl Host for StdHost {
 
 static HOST: &dyn Host = &StdHost;
 
+/// Notes which operation comes to which result, in the file that the environment names.
+#[cfg(feature = "coverage")]
+fn note_results() {
+    use std::os::fd::AsRawFd;
+
+    let path = std::env::var_os("ANYRING_COVERAGE").expect("ANYRING_COVERAGE names a file");
+    let file = std::fs::File::options().read(true).write(true).create(true).truncate(false).open(path);
+    let file = file.expect("the file of ANYRING_COVERAGE");
+    file.set_len(anyring_engine::coverage::LENGTH as u64).unwrap();
+    anyring_engine::coverage::record_to(file.as_raw_fd());
+}
+
 fn install() {
     static ONCE: Once = Once::new();
-    ONCE.call_once(|| anyring_engine::install(&HOST));
+    ONCE.call_once(|| {
+        anyring_engine::install(&HOST);
+        #[cfg(feature = "coverage")]
+        note_results();
+    });
 }
 
 /// Tells the engine of every `fork` from now on.
@@ -211,14 +227,20 @@ impl Ring {
         let at = |address: u64, length, offset| {
             if given { address as *mut u8 } else { map(fd, length, offset) }
         };
+        let (rings, sqes) = (
+            at(params.cq_off.user_addr, rings_length, 0),
+            at(params.sq_off.user_addr, sqes_length, i64::from(IORING_OFF_SQES)),
+        );
+        // What was given is the giver's to unmap.
+        let own = |length| if given { 0 } else { length };
         Ring {
             engine,
             fd,
             params,
-            rings: at(params.cq_off.user_addr, rings_length, 0),
-            rings_length,
-            sqes: at(params.sq_off.user_addr, sqes_length, i64::from(IORING_OFF_SQES)).cast(),
-            sqes_length,
+            rings,
+            rings_length: own(rings_length),
+            sqes: sqes.cast(),
+            sqes_length: own(sqes_length),
             sq_tail: 0,
             close_on_drop: true,
         }
