@@ -59,7 +59,7 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
     }
     lifetime::notice_fork();
     let fd = if call.flags & IORING_ENTER_REGISTERED_RING != 0 { ring_fds::resolve(fd)? } else { fd };
-    let ring = registry::get(fd).ok_or_else(|| no_ring(fd))?;
+    let ring = registry::get(fd).or_else(|| registry::recognise(fd)).ok_or_else(|| no_ring(fd))?;
     let mut guard = ring.lock();
     let core = guard.as_mut().ok_or(Errno::EBADF)?;
     let serial = core.serial;
@@ -67,6 +67,7 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
         return Err(Errno::EBADFD);
     }
     core.activity += 1;
+    core.unshare_if_alone();
     core.join();
     core.external.inline = true;
     core.readiness.eager = call.flags & IORING_ENTER_GETEVENTS == 0;

@@ -327,7 +327,7 @@ pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
         };
     }
     let fd = if uses_registered { ring_fds::resolve(fd)? } else { fd };
-    let ring = registry::get(fd).ok_or_else(|| no_ring(fd))?;
+    let ring = registry::get(fd).or_else(|| registry::recognise(fd)).ok_or_else(|| no_ring(fd))?;
     let mut guard = ring.lock();
     let core = guard.as_mut().ok_or(Errno::EBADF)?;
     let serial = core.serial;

@@ -113,6 +113,21 @@ pub fn get(fd: Fd) -> Option<InUse> {
     }
 }
 
+/// The ring behind a descriptor that nobody told of: one duplicated by a system call of the program's
+/// own, or one that came back over a socket. It counts as one more of the ring's descriptors.
+#[cold]
+pub fn recognise(fd: Fd) -> Option<InUse> {
+    let identity = sys::identity(fd).ok()?;
+    let file = [identity.device, identity.inode];
+    let is_it = |ring: &&Ring| ring.file.each_ref().map(|word| word.load(Ordering::Relaxed)) == file;
+    let ring = live().into_iter().find(is_it)?;
+    ring.lock().as_mut().filter(|core| !core.closing)?.descriptors += 1;
+    if let Ok(Some(before)) = set(fd, ring) {
+        crate::lifetime::descriptor_gone(before);
+    }
+    get(fd)
+}
+
 /// Is the descriptor a ring? A number that was closed where nobody saw it, and now is another file's,
 /// is not.
 pub fn is_ring(fd: Fd) -> bool {

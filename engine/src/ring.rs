@@ -58,7 +58,7 @@ impl CoreGuard<'_> {
     #[inline]
     fn enter_page(&mut self) {
         // Relaxed: changes only under the lock that we hold.
-        // SAFETY: mapped until a guard finds its core gone.
+        // SAFETY: mapped until a guard takes it off the ring.
         if let Some(page) = unsafe { self.ring.page.load(Ordering::Relaxed).as_ref() } {
             page.lock();
             self.entered(page);
@@ -82,12 +82,17 @@ impl CoreGuard<'_> {
 
     #[cold]
     fn left(&mut self, page: &'static Page) {
-        match self.core.as_mut() {
-            Some(core) => core.leave_page(),
-            // It was taken out to be dropped, and the page goes with it.
-            None => self.ring.page.store(core::ptr::null_mut(), Ordering::Relaxed),
+        let in_use = self.core.as_mut().filter(|core| core.shared.is_some());
+        if let Some(core) = in_use {
+            core.leave_page();
+            page.unlock();
+        } else {
+            // The ring is gone from this process, or it is this process's alone.
+            self.ring.page.store(core::ptr::null_mut(), Ordering::Relaxed);
+            page.unlock();
+            // SAFETY: nobody looks it up any more, and whoever did held the lock that we hold.
+            unsafe { page.destroy() };
         }
-        page.unlock();
     }
 
     /// Lets go of the lock for the duration of `body`.

@@ -390,3 +390,168 @@ fn the_parents_end_does_not_harm_the_child() {
         (ended(pid), good)
     });
 }
+
+#[test]
+fn a_thread_that_sleeps_when_its_process_forks_is_woken_by_the_child() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let fd = ring.fd;
+        let told = std::sync::mpsc::channel();
+        let waiter = std::thread::spawn(move || {
+            // SAFETY: touches no memory.
+            told.0.send(unsafe { libc::gettid() }).unwrap();
+            enter(engine, fd, 0, 1, IORING_ENTER_GETEVENTS, std::ptr::null(), 0)
+        });
+        asleep(told.1.recv().unwrap());
+        let pid = child(|| submit(&mut ring, &[nop(1)]) == 1);
+        (ended(pid), waiter.join().unwrap(), ring.reap_all().len())
+    });
+}
+
+#[test]
+fn eventfds_tell_of_what_another_process_posts() {
+    both(|engine| {
+        let mut counts = Vec::new();
+        for before in [true, false] {
+            let mut ring = Ring::new(engine, 8, 0);
+            // SAFETY: touches no memory.
+            let eventfd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+            let fd = ring.fd;
+            let watch = || {
+                let opcode = io_uring_register_op::IORING_REGISTER_EVENTFD as u32;
+                assert_eq!(register(engine, fd, opcode, std::ptr::from_ref(&eventfd).cast(), 1), 0);
+            };
+            if before {
+                watch();
+            }
+            let [mut to_child, mut to_parent] = [pipe(), pipe()];
+            let pid = child(|| {
+                await_signal(&mut to_child.0);
+                let good = submit(&mut ring, &[nop(1)]) == 1;
+                signal(&mut to_parent.1);
+                good
+            });
+            if !before {
+                watch();
+            }
+            signal(&mut to_child.1);
+            // SAFETY: a descriptor of ours.
+            let mut file = unsafe { File::from_raw_fd(eventfd) };
+            let mut count = [0; 8];
+            file.read_exact(&mut count).unwrap();
+            counts.push(u64::from_ne_bytes(count));
+            await_signal(&mut to_parent.0);
+            assert_eq!(ended(pid), 0);
+        }
+        counts
+    });
+}
+
+#[test]
+fn a_message_reaches_a_ring_that_only_the_parent_may_drive() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+        let pid = child(|| {
+            let mut own = Ring::new(engine, 8, 0);
+            let message = Sqe { fd: ring.fd, len: 7, off: 42, ..sqe(IORING_OP_MSG_RING, 1) };
+            submit(&mut own, &[message]) == 1 && wait_for(&mut own, 1) == [(1, 0)]
+        });
+        let cqes = wait_for(&mut ring, 1);
+        (cqes, ended(pid))
+    });
+}
+
+#[test]
+fn a_duplicate_that_nobody_told_of_is_the_ring() {
+    both(|engine| {
+        let ring = Ring::new(engine, 8, 0);
+        // SAFETY: a new descriptor.
+        let own = unsafe { libc::syscall(libc::SYS_dup, ring.fd) } as i32;
+        let entered = enter(engine, own, 0, 0, IORING_ENTER_GETEVENTS, std::ptr::null(), 0);
+        if engine == Engine::User {
+            anyring_engine::door::closed(own);
+        }
+        // SAFETY: ours.
+        unsafe { libc::close(own) };
+        (entered, ring.enter(0, 0))
+    });
+}
+
+/// The kernel does not let a ring's descriptor be sent; here it arrives, and says that it is no ring.
+#[test]
+fn a_ring_from_a_stranger_is_none() {
+    let mut ends = [0; 2];
+    // SAFETY: two descriptors of ours.
+    unsafe {
+        assert_eq!(libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, ends.as_mut_ptr()), 0);
+    }
+    let pid = child(|| {
+        let ring = Ring::new(Engine::User, 8, 0);
+        send_descriptor(ends[0], ring.fd);
+        true
+    });
+    let received = receive_descriptor(ends[1]);
+    let answer = enter(Engine::User, received, 0, 0, 0, std::ptr::null(), 0);
+    let sized = register(Engine::User, received, 0, std::ptr::null(), 0);
+    // SAFETY: ours.
+    unsafe { libc::close(received) };
+    assert_eq!((answer, sized, ended(pid)), (-libc::EOPNOTSUPP, -libc::EOPNOTSUPP, 0));
+}
+
+fn send_descriptor(socket: i32, fd: i32) {
+    with_control_message(|header, control| {
+        // SAFETY: the buffer has room for one descriptor.
+        unsafe {
+            (*control).cmsg_level = libc::SOL_SOCKET;
+            (*control).cmsg_type = libc::SCM_RIGHTS;
+            (*control).cmsg_len = libc::CMSG_LEN(4) as _;
+            libc::CMSG_DATA(control).cast::<i32>().write_unaligned(fd);
+            assert_eq!(libc::sendmsg(socket, header, 0), 1);
+        }
+        0
+    });
+}
+
+fn receive_descriptor(socket: i32) -> i32 {
+    with_control_message(|header, _| {
+        // SAFETY: reads what the kernel wrote, which is there.
+        unsafe {
+            assert_eq!(libc::recvmsg(socket, header, libc::MSG_CMSG_CLOEXEC), 1);
+            let control = libc::CMSG_FIRSTHDR(header);
+            assert!(!control.is_null());
+            libc::CMSG_DATA(control).cast::<i32>().read_unaligned()
+        }
+    })
+}
+
+fn with_control_message(body: impl FnOnce(&mut libc::msghdr, *mut libc::cmsghdr) -> i32) -> i32 {
+    let (mut byte, mut buffer) = ([0u8], [0u64; 8]);
+    let mut vector = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+    // SAFETY: integers and pointers, null at first.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = &raw mut vector;
+    header.msg_iovlen = 1;
+    header.msg_control = buffer.as_mut_ptr().cast();
+    // SAFETY: arithmetic.
+    header.msg_controllen = unsafe { libc::CMSG_SPACE(4) } as _;
+    let control = buffer.as_mut_ptr().cast();
+    body(&mut header, control)
+}
+
+/// Children come and go; in between the ring is its maker's alone again.
+#[test]
+fn a_ring_is_shared_again_after_a_time_alone() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        (0..3u64)
+            .map(|round| {
+                let pid = child(|| wait_for(&mut ring, 1) == [(round, 0)]);
+                asleep(pid);
+                let submitted = submit(&mut ring, &[nop(round)]);
+                let status = ended(pid);
+                let alone = (0..300).filter(|_| ring.enter(0, 0) == 0).count();
+                (submitted, status, alone)
+            })
+            .collect::<Vec<_>>()
+    });
+}

@@ -55,6 +55,12 @@ impl Token {
         self.driver
     }
 
+    /// How many callers sleep, the one that drives among them.
+    pub fn asleep(&self) -> u32 {
+        let beside = self.sleepers.iter().filter(|sleeper| sleeper.is_some()).count();
+        beside as u32 + u32::from(self.driver == Driver::Caller)
+    }
+
     /// Gives the role to the reactor or the SQ thread. A caller is never pushed aside.
     pub fn give(&mut self, driver: Driver) {
         debug_assert!(matches!(driver, Driver::Reactor | Driver::SqThread), "callers use `drive`");

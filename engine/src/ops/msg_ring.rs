@@ -153,7 +153,9 @@ impl Core {
     /// A completion from outside. A ring that defers sees it when its thread comes for it.
     fn receive(&mut self, cqe: Cqe) {
         if self.defers() {
-            self.messages.push_back(cqe);
+            if !self.forward(&cqe) {
+                self.messages.push_back(cqe);
+            }
             self.notify_deferred();
         } else {
             self.post(cqe);

@@ -12,10 +12,25 @@ use crate::sys::{self, Fd, nr};
 
 /// The file of locks.
 static FILE: AtomicI32 = AtomicI32::new(-1);
-/// The last number given out, in memory that all share.
-static LAST: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+/// What all have in common.
+static REGISTER: AtomicPtr<Register> = AtomicPtr::new(core::ptr::null_mut());
 /// This process's number; 0 before it has a family.
 static OWN: AtomicU32 = AtomicU32::new(0);
+
+/// Counts, in memory that all share.
+struct Register {
+    /// The last number given out.
+    last: AtomicU32,
+    /// Forks that were announced, those that failed too.
+    announced: AtomicU32,
+    /// Children that have come of them: between its birth and this, a child holds no lock yet.
+    born: AtomicU32,
+}
+
+fn register() -> Option<&'static Register> {
+    // SAFETY: mapped for good; its zeros are counts.
+    unsafe { REGISTER.load(Ordering::Relaxed).as_ref() }
+}
 
 /// This process's number.
 #[inline]
@@ -29,18 +44,34 @@ pub fn found() -> Result<(), Errno> {
         return Ok(());
     }
     let file = sys::move_high(sys::memfd_create(c"[io_uring family]", nr::MFD_CLOEXEC)?)?;
-    let last = sys::map_for_children(4096).inspect_err(|_| sys::close(file))?.cast::<AtomicU32>();
+    let register = sys::map_for_children(4096).inspect_err(|_| sys::close(file))?;
     FILE.store(file, Ordering::Relaxed);
-    LAST.store(last, Ordering::Relaxed);
+    REGISTER.store(register.cast(), Ordering::Relaxed);
     join();
     Ok(())
 }
 
+/// Before a `fork`.
+pub fn announce() {
+    if let Some(register) = register() {
+        register.announced.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// In a child after `fork`: it becomes a member of its own.
-pub fn join() {
-    // SAFETY: mapped for good.
-    let Some(last) = (unsafe { LAST.load(Ordering::Relaxed).as_ref() }) else { return };
-    let own = last.fetch_add(1, Ordering::Relaxed) + 1;
+pub fn born(announced: bool) {
+    join();
+    if let Some(register) = register()
+        && announced
+    {
+        // Release pairs with the acquire in `is_alone`: the lock is held.
+        register.born.fetch_add(1, Ordering::Release);
+    }
+}
+
+fn join() {
+    let Some(register) = register() else { return };
+    let own = register.last.fetch_add(1, Ordering::Relaxed) + 1;
     OWN.store(own, Ordering::Relaxed);
     let mut lock = lock_of(own, 1);
     // Where it fails, the file was closed by the program, and nobody is taken for dead.
@@ -54,7 +85,11 @@ pub fn lives(number: u32) -> bool {
 
 /// Is this the only one of its family?
 pub fn is_alone() -> bool {
-    own() == 0 || !others_hold(1, 0)
+    register().is_none_or(|register| {
+        // Acquire pairs with the release in `born`.
+        let born = register.born.load(Ordering::Acquire);
+        register.announced.load(Ordering::Relaxed) == born && !others_hold(1, 0)
+    })
 }
 
 /// Does another process hold a lock on one of `length` bytes from `start` (0: all that follow)? In

@@ -3,6 +3,7 @@
 
 use alloc::vec::Vec;
 
+use super::family;
 use crate::driver::{pool, reactor};
 use crate::ops::futex;
 use crate::resources::{eventfd, ring_fds};
@@ -29,6 +30,7 @@ pub fn before() {
         LOCKS.iter().for_each(|lock| lock().hold());
         if registry::hold_if_live_are(&rings) {
             *HELD.lock() = rings;
+            family::announce();
             return;
         }
         // A ring was made or went meanwhile.
@@ -68,6 +70,6 @@ unsafe fn release(rings: &[&'static Ring]) {
 pub unsafe fn forked() {
     // SAFETY: passed on to the caller.
     unsafe { HELD.reset() };
-    HELD.lock().clear();
-    super::family::join();
+    let rings = core::mem::take(&mut *HELD.lock());
+    family::born(!rings.is_empty());
 }

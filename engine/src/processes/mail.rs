@@ -5,12 +5,14 @@
 //!   nobody is left to answer. Meanwhile its own request is armed, with a timer by which it notices
 //!   that somebody died without an answer.
 //! - `TIMEOUT`: the writer ends, its timeout does not. Whoever reads it first has it.
+//! - `COMPLETION`: a message (`MSG_RING`) for a ring that only a thread of another process may drive.
 
 use super::page::{Letter, MAIL, OWNERS, State};
-use super::{Shared, family};
+use super::{ELSEWHERE, Shared, family};
 use crate::cancel;
 use crate::driver::timers::Clock;
 use crate::errno::Errno;
+use crate::memory::Cqe;
 use crate::ops::timeout::{self, Inherited};
 use crate::request::{Phase, RequestId};
 use crate::ring::Core;
@@ -18,6 +20,7 @@ use crate::sys;
 
 const CANCEL: u32 = 1;
 const TIMEOUT: u32 = 2;
+const COMPLETION: u32 = 3;
 
 /// How often a writer looks whether those it asked live.
 const PATIENCE_NS: u64 = 50_000_000;
@@ -101,6 +104,7 @@ impl Core {
                 (CANCEL, true) => self.read_answers(place, letter),
                 (CANCEL, false) => self.answer(place, letter),
                 (TIMEOUT, false) => self.inherit(place, letter),
+                (COMPLETION, false) => self.take_completion(place, letter),
                 _ => {}
             }
         }
@@ -167,6 +171,32 @@ impl Core {
                 sqe_flags: letter.opcode as u8,
             },
         );
+    }
+
+    /// Posts what was sent to this ring in another process.
+    fn take_completion(&mut self, place: usize, letter: Letter) {
+        let Some(shared) = &self.shared else { return };
+        if self.submitter == Some(ELSEWHERE) {
+            return;
+        }
+        shared.state().take_letter(place);
+        let (res, flags) = (letter.count as i32, letter.flags);
+        self.post(Cqe { user_data: letter.user_data, res, flags, big: [0; 2] });
+    }
+
+    /// Sends a completion to the process whose thread drives this ring. False where that is this one,
+    /// or where there is no room.
+    pub fn forward(&mut self, cqe: &Cqe) -> bool {
+        let Some(shared) = &self.shared else { return false };
+        self.submitter == Some(ELSEWHERE)
+            && shared.write(Letter {
+                kind: COMPLETION,
+                from: family::own(),
+                user_data: cqe.user_data,
+                count: cqe.res as u32,
+                flags: cqe.flags,
+                ..Letter::default()
+            })
     }
 
     /// Leaves a timeout to whoever reads of it. False where there is no room.

@@ -34,6 +34,9 @@ use crate::ring::{Core, Ring};
 use crate::sys::{self, Fd};
 use page::{OWNERS, Owner, State};
 
+/// Between two looks whether a ring still has several processes, in calls of `enter`.
+const LOOKS: u64 = 128;
+
 /// The submitter of a ring that only a thread of another process may submit to.
 const ELSEWHERE: usize = usize::MAX;
 
@@ -67,9 +70,8 @@ struct Published {
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        // The page goes when its lock has been given up.
         sys::close(self.bell);
-        // SAFETY: the core that used it is going, and with it the only way to the page.
-        unsafe { self.page.destroy() };
     }
 }
 
@@ -124,7 +126,7 @@ impl Core {
             heard: false,
             joined: false,
             crowded: false,
-            asleep: 0,
+            asleep: self.token.asleep(),
             asked_at: None,
             own_eventfd: false,
             published: Published::default(),
@@ -199,6 +201,13 @@ impl Core {
     pub fn eventfd_is_own(&mut self) {
         if let Some(shared) = &mut self.shared {
             shared.own_eventfd = true;
+        }
+    }
+
+    /// Gives the page up where no other process is left that could use it. Looked at now and then.
+    pub fn unshare_if_alone(&mut self) {
+        if self.shared.is_some() && self.activity % LOOKS == 0 && family::is_alone() {
+            self.shared = None;
         }
     }
 
