@@ -20,7 +20,22 @@ macro_rules! plain {
     )* };
 }
 
-plain!(u8, u16, u32, u64, i32, i64, usize, sys::Timespec, [u64; 2], [u64; 8], [u32; 2], [u32; 3], [u32; 4]);
+plain!(
+    u8,
+    u16,
+    u32,
+    u64,
+    i32,
+    i64,
+    usize,
+    sys::Timespec,
+    [u64; 2],
+    [u64; 4],
+    [u64; 8],
+    [u32; 2],
+    [u32; 3],
+    [u32; 4]
+);
 plain!(
     IoVector,
     crate::ops::futex::Element,

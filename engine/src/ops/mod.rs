@@ -297,6 +297,13 @@ fn finish_as_is(_core: &mut Core, _id: RequestId, result: Result<usize, Errno>) 
     result.into()
 }
 
+impl Op {
+    /// Is it no operation of this version of the ABI at all?
+    pub fn is_unknown(&self) -> bool {
+        self.code == Code::IORING_OP_LAST as u8
+    }
+}
+
 /// The number of opcodes that the kernel's ABI has in this version.
 pub const COUNT: usize = Code::IORING_OP_LAST as usize;
 

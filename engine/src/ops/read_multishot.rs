@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 
 use linux_raw_sys::general::{EPOLLIN, RWF_NOWAIT};
 
-use super::{Caps, Code, Field, Op, OpData, Outcome};
+use super::{Caps, Code, Field, Op, OpData, Outcome, rw};
 use crate::driver::work::Work;
 use crate::errno::Errno;
 use crate::request::{Flags, RequestId};
@@ -38,9 +38,10 @@ enum Next {
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let request = &mut core.requests[id];
     let sqe = &request.sqe;
-    if !request.flags.has(Flags::BUFFER_SELECT) || sqe.addr != 0 || sqe.len != 0 || sqe.pad != 0 {
+    if !request.flags.has(Flags::BUFFER_SELECT) || sqe.addr != 0 || sqe.len != 0 {
         return Err(Errno::EINVAL);
     }
+    rw::check_attributes(sqe)?;
     if sqe.op_flags & RWF_NOWAIT != 0 {
         request.flags.set(Flags::NOWAIT);
     }

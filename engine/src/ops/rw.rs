@@ -9,10 +9,12 @@ use alloc::boxed::Box;
 use linux_raw_sys::general::{
     EPOLLIN, EPOLLOUT, F_GETFD, RWF_APPEND, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_SYNC, S_IFMT, S_IFSOCK,
 };
+use linux_raw_sys::io_uring::IORING_RW_ATTR_FLAG_PI;
 
 use super::{Caps, Code, Field, Op, OpData, Outcome};
 use crate::driver::work::Work;
 use crate::errno::Errno;
+use crate::memory::Sqe;
 use crate::request::{FileHold, Flags, RequestId};
 use crate::resources::kinds::{self, Kind};
 use crate::resources::table::NodeIndex;
@@ -121,8 +123,18 @@ fn prep_any(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     if sqe.ioprio != 0 {
         check_priority(sqe.ioprio)?;
     }
-    // Attributes, none of which can be had here.
-    if sqe.pad != 0 { Err(Errno::EINVAL) } else { Ok(()) }
+    check_attributes(sqe)
+}
+
+/// Attributes, of which there is one, for devices that check what they store; no file is one here.
+pub fn check_attributes(sqe: &Sqe) -> Result<(), Errno> {
+    if sqe.pad == 0 {
+        return Ok(());
+    }
+    if sqe.pad == u64::from(IORING_RW_ATTR_FLAG_PI) {
+        user::read::<[u64; 4]>(sqe.addr3)?;
+    }
+    Err(Errno::EINVAL)
 }
 
 fn prep_vectored(core: &mut Core, id: RequestId) -> Result<(), Errno> {
@@ -206,7 +218,7 @@ enum Memory<'a> {
 }
 
 impl Memory<'_> {
-    fn of<'a>(sqe: &crate::memory::Sqe, data: &'a OpData) -> Memory<'a> {
+    fn of<'a>(sqe: &Sqe, data: &'a OpData) -> Memory<'a> {
         match data {
             OpData::Vectors(vectors) => Memory::Many(vectors),
             _ => Memory::One(IoVector { base: sqe.addr, length: u64::from(sqe.len) }),

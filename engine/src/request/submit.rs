@@ -101,7 +101,7 @@ impl Core {
     /// The checks that all operations share, then the operation's own.
     fn initialise(&mut self, id: RequestId) -> Result<(), Errno> {
         let Request { op, sqe: Sqe { flags, ioprio, personality, .. }, .. } = self.requests[id];
-        if !op.caps.has(Caps::PRESENT) {
+        if op.is_unknown() {
             return Err(Errno::EINVAL);
         }
         if flags != 0 {

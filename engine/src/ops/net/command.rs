@@ -1,7 +1,7 @@
 //! URING_CMD, of which sockets know some: questions and options without a system call of their own.
 
 use linux_raw_sys::general as nr;
-use linux_raw_sys::io_uring::io_uring_socket_op as SocketOp;
+use linux_raw_sys::io_uring::{IORING_URING_CMD_FIXED, io_uring_socket_op as SocketOp};
 use linux_raw_sys::ioctl::{FIONREAD, TIOCOUTQ};
 use linux_raw_sys::net::{AF_INET, AF_INET6, SO_DOMAIN, SOL_SOCKET};
 
@@ -14,7 +14,7 @@ use crate::ring::Core;
 use crate::sys::{self, Fd, call};
 
 /// `IORING_OP_URING_CMD`.
-pub const URING_CMD: Op = Op::new(Code::IORING_OP_URING_CMD, "URING_CMD", Caps::FILE.with(Caps::BUFFER_SELECT), prep, issue).fields(&[
+pub const URING_CMD: Op = Op::new(Code::IORING_OP_URING_CMD, "URING_CMD", Caps::FILE, prep, issue).select_buffer().fields(&[
     Field::Fd,
     Field::Offset,
     Field::Address,
@@ -23,11 +23,11 @@ pub const URING_CMD: Op = Op::new(Code::IORING_OP_URING_CMD, "URING_CMD", Caps::
 ]).limits("of sockets; other files' are their drivers'. TX_TIMESTAMP of sockets that queue no errors, and no packets with their time stamps");
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let request = &core.requests[id];
-    let sqe = &request.sqe;
-    // No command of a socket takes a registered buffer, or a provided one.
-    let buffers = sqe.op_flags != 0 || request.flags.has(Flags::BUFFER_SELECT);
-    if sqe.off >> 32 != 0 || buffers { Err(Errno::EINVAL) } else { Ok(()) }
+    let sqe = &core.requests[id].sqe;
+    // A registered buffer may be named, which no command of a socket uses; provided ones are for drivers.
+    let selects = core.requests[id].flags.has(Flags::BUFFER_SELECT);
+    let bad = sqe.off >> 32 != 0 || sqe.op_flags & !IORING_URING_CMD_FIXED != 0 || selects;
+    if bad { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
 fn issue(core: &mut Core, id: RequestId) -> Outcome {

@@ -129,7 +129,9 @@ fn ended(core: &mut Core, id: RequestId, errno: Errno) -> Outcome {
 
 /// Marks a request by its `MSG_*` flags and returns what its progress begins with.
 fn start(request: &mut Request, extra: u32) -> Progress {
-    let flags = request.sqe.op_flags | extra;
+    // For programs of 32 bits; the system calls refuse it.
+    const MSG_CMSG_COMPAT: u32 = 1 << 31;
+    let flags = request.sqe.op_flags & !MSG_CMSG_COMPAT | extra;
     if flags & MSG_DONTWAIT != 0 {
         request.flags.set(Flags::NOWAIT);
     }
