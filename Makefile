@@ -10,7 +10,7 @@ export CARGO_TARGET_DIR := $(TARGET)
 export ANYRING_BIN := $(TARGET)/release
 
 .PHONY: help toolchain build demo lint test test-unit test-programs test-quick conformance differential bench
-.PHONY: check-aarch64 coverage sanitize
+.PHONY: check-aarch64 coverage sanitize soak
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -38,6 +38,7 @@ test-quick: build
 test: test-unit build ## everything CI runs: crates, conformance that must pass, real programs (quick)
 	$(ANYRING_BIN)/anyring-conformance must-pass
 	tests/programs/run --quick
+	cd $(TARGET) && $(ANYRING_BIN)/anyring-soak --seconds 20
 
 test-programs: build ## every real program, the heavy ones too (some minutes)
 	tests/programs/run --all
@@ -55,6 +56,12 @@ coverage: toolchain ## which operations, and which of their errors, the engine's
 
 bench: build ## the benchmarks, each side by side with what it is compared to
 	bench/run
+
+SOAK_SECONDS ?= 1800
+
+soak: build ## random real work for SOAK_SECONDS=1800: nothing lost, nothing growing (needs fio)
+	scripts/need fio
+	cd $(TARGET) && $(ANYRING_BIN)/anyring-soak --seconds $(SOAK_SECONDS)
 
 sanitize: toolchain ## the engine's tests under the address and the thread sanitizer
 	scripts/check-sanitizers address

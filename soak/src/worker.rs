@@ -1,0 +1,80 @@
+//! A worker process: epochs of random episodes on several threads, with a count when all is quiet.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+
+use crate::scenario;
+use crate::usage::{Usage, check_growth, settle};
+
+/// What the soak tells a worker.
+#[derive(clap::Args)]
+pub struct Options {
+    #[arg(long)]
+    seed: u64,
+    #[arg(long)]
+    seconds: u64,
+    #[arg(long)]
+    directory: PathBuf,
+    #[arg(long, default_value_t = 3)]
+    threads: u64,
+    /// Seconds of an epoch
+    #[arg(long)]
+    epoch: u64,
+}
+
+/// Runs until the time is over or something is wrong.
+pub fn run(options: &Options) -> Result<()> {
+    let end = Instant::now() + Duration::from_secs(options.seconds);
+    let episodes = AtomicU64::new(0);
+    // The first epoch makes what stays: the engine's threads, heaps, the resolver's files.
+    epoch(options, 0, &episodes)?;
+    let baseline = Usage::now()?.descriptors;
+    let mut counts = Vec::new();
+    for number in 1.. {
+        if Instant::now() >= end {
+            break;
+        }
+        epoch(options, number, &episodes)?;
+        settle(baseline).with_context(|| format!("after epoch {number} of seed {}", options.seed))?;
+        counts.push(Usage::now()?);
+    }
+    check_growth(&counts)?;
+    let last = counts.last().context("no epoch: the time is too short")?;
+    println!(
+        "worker seed={} epochs={} episodes={} descriptors={} threads={} memory_kib={}",
+        options.seed,
+        counts.len() + 1,
+        episodes.load(Ordering::Relaxed),
+        last.descriptors,
+        last.threads,
+        last.memory_kib
+    );
+    Ok(())
+}
+
+/// Some seconds of episodes on threads that end with it.
+fn epoch(options: &Options, number: u64, episodes: &AtomicU64) -> Result<()> {
+    let end = Instant::now() + Duration::from_secs(options.epoch);
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..options.threads)
+            .map(|thread| {
+                scope.spawn(move || {
+                    let seed = options.seed ^ (number << 32) ^ (thread << 24);
+                    let mut rng = fastrand::Rng::with_seed(seed);
+                    while Instant::now() < end {
+                        scenario::episode(&mut rng, &options.directory).with_context(|| {
+                            format!("seed {}, epoch {number}, thread {thread}", options.seed)
+                        })?;
+                        episodes.fetch_add(1, Ordering::Relaxed);
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| anyhow!("a thread panicked"))?)
+    })
+}
