@@ -103,6 +103,13 @@ impl CoreGuard<'_> {
         self.enter_page();
         result
     }
+
+    /// As [`Guard::yield_to_waiters`].
+    pub fn yield_to_waiters(&mut self) {
+        self.leave_page();
+        self.core.yield_to_waiters();
+        self.enter_page();
+    }
 }
 
 impl Deref for CoreGuard<'_> {

@@ -62,11 +62,14 @@ impl<T> Mutex<T> {
         }
     }
 
-    fn unlock(&self) {
+    /// Returns whether somebody sleeps for it.
+    fn unlock(&self) -> bool {
         // Release pairs with the acquires above.
-        if self.state.swap(FREE, Ordering::Release) == CONTENDED {
+        let contended = self.state.swap(FREE, Ordering::Release) == CONTENDED;
+        if contended {
             sys::futex_wake(&self.state, 1);
         }
+        contended
     }
 
     /// The value, in a process where no other thread can hold the lock: a child after `fork`, whose
@@ -113,6 +116,25 @@ impl<'a, T> Guard<'a, T> {
         let result = body();
         core::mem::forget(self.mutex.lock());
         result
+    }
+
+    /// Lets go of the lock for a moment, long enough for whoever sleeps for it: a thread that takes it
+    /// again at once would have it for ever.
+    pub fn yield_to_waiters(&mut self) {
+        /// As many looks at the lock, some dozen microseconds, find it free; then the waiter is not
+        /// running yet, and will find it free or sleep for it again.
+        const LOOKS: u32 = 64;
+        if self.mutex.unlock() {
+            for _ in 0..LOOKS {
+                if self.mutex.state.load(Ordering::Relaxed) != FREE {
+                    break;
+                }
+                sys::sched_yield();
+            }
+        } else {
+            core::hint::spin_loop();
+        }
+        core::mem::forget(self.mutex.lock());
     }
 }
 

@@ -191,6 +191,57 @@ fn a_wait_ends_in_time() {
     });
 }
 
+/// Waits for one completion with times in microseconds; returns the result, and whether the wait took
+/// `at_least_us`.
+fn timed_wait(ring: &Ring, min_wait_us: u32, timeout_us: Option<i64>, at_least_us: u64) -> (i32, bool) {
+    let time = [0i64, timeout_us.unwrap_or(0) * 1000];
+    // SAFETY: integers only.
+    let mut arg: io_uring_getevents_arg = unsafe { std::mem::zeroed() };
+    arg.min_wait_usec = min_wait_us;
+    arg.ts = timeout_us.map_or(0, |_| time.as_ptr() as u64);
+    let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
+    let start = std::time::Instant::now();
+    let result = enter(ring.engine, ring.fd, 0, 2, flags, (&raw const arg).cast(), size_of_val(&arg));
+    (result, start.elapsed().as_micros() as u64 >= at_least_us)
+}
+
+#[test]
+fn the_first_part_of_a_wait_is_not_cut_short() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 4, 0);
+        let longer_than_the_rest = timed_wait(&ring, 20_000, Some(1000), 20_000);
+        let without_a_rest = timed_wait(&ring, 20_000, None, 20_000);
+        let shorter = timed_wait(&ring, 1000, Some(20_000), 20_000);
+        assert_eq!(ring.run(&[nop(1, 0)]).len(), 1);
+        ring.push(nop(2, 0));
+        assert_eq!(ring.enter(1, 0), 1);
+        let one_is_there = timed_wait(&ring, 1000, Some(900_000_000), 1000);
+        [longer_than_the_rest, without_a_rest, shorter, one_is_there]
+    });
+}
+
+#[test]
+fn an_sq_thread_begins_asleep() {
+    both(|engine| {
+        // SAFETY: integers only.
+        let mut params: io_uring_params = unsafe { std::mem::zeroed() };
+        params.flags = IORING_SETUP_SQPOLL;
+        params.sq_thread_idle = 60_000;
+        let mut ring = Ring::with_params(engine, 4, params).unwrap();
+        let give_up = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while ring.word(ring.params.sq_off.flags).load(std::sync::atomic::Ordering::Acquire)
+            & IORING_SQ_NEED_WAKEUP
+            == 0
+        {
+            assert!(std::time::Instant::now() < give_up, "{engine:?}: it spins");
+            std::thread::yield_now();
+        }
+        ring.push(nop(1, 0));
+        assert_eq!(ring.enter_with(1, 1, IORING_ENTER_GETEVENTS | IORING_ENTER_SQ_WAKEUP), 1);
+        ring.reap()
+    });
+}
+
 #[test]
 fn a_wait_that_ends_early_tells_of_what_is_there() {
     both(|engine| {

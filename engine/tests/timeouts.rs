@@ -311,7 +311,8 @@ fn wait_that_a_timeout_ends(engine: Engine, ring_flags: u32) -> Option<(i32, Vec
     // SAFETY: integers only.
     let mut arg: io_uring_getevents_arg = unsafe { std::mem::zeroed() };
     arg.ts = limit.as_ptr() as u64;
-    let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
+    // An SQ thread begins asleep.
+    let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG | IORING_ENTER_SQ_WAKEUP;
     let start = std::time::Instant::now();
     let result = enter(engine, ring.fd, 1, 4, flags, (&raw const arg).cast(), size_of_val(&arg));
     let in_time = start.elapsed() < std::time::Duration::from_secs(3);

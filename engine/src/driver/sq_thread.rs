@@ -1,7 +1,8 @@
 //! The SQ thread (`IORING_SETUP_SQPOLL`): takes SQEs without being asked, and drives its ring.
 //!
 //! It spins for the ring's idle time after the last sign of life, then sets `IORING_SQ_NEED_WAKEUP`,
-//! looks once more and sleeps in the ring's `epoll_wait`, which also serves whatever is in flight.
+//! looks once more and sleeps in the ring's `epoll_wait`, which also serves whatever is in flight. As
+//! the kernel's it begins asleep: a new ring's first SQEs need a wake-up.
 
 use core::ffi::c_void;
 use core::sync::atomic::{Ordering, fence};
@@ -37,6 +38,8 @@ pub fn start(core: &mut Core, idle_ms: u32, cpu: Option<u32>) -> Result<(), Errn
     core.token.give(Driver::SqThread);
     core.sq_idle_ns = u64::from(if idle_ms == 0 { DEFAULT_IDLE_MS } else { idle_ms }) * 1_000_000;
     core.epoll()?;
+    // The program cannot have published anything that it did not see this flag after.
+    core.memory.change_sq_flags(IORING_SQ_NEED_WAKEUP, 0);
     let ring = core::ptr::from_ref(core.ring).cast_mut().cast::<c_void>();
     host.spawn(c"iou-sqp", run, ring).map_err(|_| Errno::EAGAIN)
 }
@@ -53,6 +56,7 @@ extern "C" fn run(ring: *mut c_void) {
         set[cpu as usize / 64] = 1 << (cpu % 64);
         let _ = sys::run_on(&set);
     }
+    wait(&mut guard, serial);
     let mut last_active_ns = sys::monotonic_ns();
     loop {
         let Some(core) = live(&mut guard, serial) else { return };
@@ -66,8 +70,7 @@ extern "C" fn run(ring: *mut c_void) {
             sleep(&mut guard, serial);
             last_active_ns = sys::monotonic_ns();
         }
-        // Others get their turn at the lock.
-        guard.unlocked(core::hint::spin_loop);
+        guard.yield_to_waiters();
     }
 }
 
@@ -104,21 +107,27 @@ fn harvest(core: &mut Core, timeout_ns: u64) -> bool {
 /// Nothing happened for the idle time.
 fn sleep(guard: &mut CoreGuard<'_>, serial: u64) {
     let Some(core) = live(guard, serial) else { return };
-    let Some(epoll) = core.readiness.epoll else { return };
     core.memory.change_sq_flags(IORING_SQ_NEED_WAKEUP, 0);
     // Pairs with the program's full barrier between its store of the SQ tail and its look at the
     // flag: either it sees the flag, or the tail is seen here.
     fence(Ordering::SeqCst);
-    let disabled = core.is(IORING_SETUP_R_DISABLED);
-    if core.sq_pending() == 0 || disabled {
-        let timeout_ns = core.timers.next_ns();
-        let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
-        let woken = guard.unlocked(|| sys::epoll_wait(epoll, &mut events, timeout_ns, None));
-        let Some(core) = live(guard, serial) else { return };
-        core.take_events(&events[..woken.unwrap_or(0)]);
-    }
-    if let Some(core) = live(guard, serial) {
-        // In flight work goes on while asleep: only SQEs end the need for a wake-up.
+    if core.sq_pending() == 0 || core.is(IORING_SETUP_R_DISABLED) {
+        wait(guard, serial);
+    } else {
         core.memory.change_sq_flags(0, IORING_SQ_NEED_WAKEUP);
     }
+}
+
+/// Until somebody wakes the thread, or something in flight has to be looked at; it has said that it
+/// needs to be woken.
+fn wait(guard: &mut CoreGuard<'_>, serial: u64) {
+    let Some(core) = live(guard, serial) else { return };
+    let Some(epoll) = core.readiness.epoll else { return };
+    let timeout_ns = core.timers.next_ns();
+    let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
+    let woken = guard.unlocked(|| sys::epoll_wait(epoll, &mut events, timeout_ns, None));
+    let Some(core) = live(guard, serial) else { return };
+    core.take_events(&events[..woken.unwrap_or(0)]);
+    // In flight work goes on while asleep: only SQEs end the need for a wake-up.
+    core.memory.change_sq_flags(0, IORING_SQ_NEED_WAKEUP);
 }

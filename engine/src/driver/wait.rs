@@ -10,7 +10,8 @@ use crate::sys::{self, EpollEvent};
 pub struct Limits {
     /// The end of the wait, if it has one.
     pub deadline_ns: Option<u64>,
-    /// After this time a single completion is enough (`min_wait_usec`).
+    /// Until then only all that is wanted ends the wait, from then on a single completion does
+    /// (`min_wait_usec`).
     pub enough_ns: Option<u64>,
     /// The signal mask to sleep with.
     pub signal_mask: Option<u64>,
@@ -28,8 +29,12 @@ pub fn wait(guard: &mut CoreGuard<'_>, serial: u64, wanted: u32, limits: Limits)
     result
 }
 
-fn wait_in_turns(guard: &mut CoreGuard<'_>, serial: u64, wanted: u32, limits: Limits) -> Result<(), Errno> {
-    let mut wanted = wanted;
+fn wait_in_turns(
+    guard: &mut CoreGuard<'_>,
+    serial: u64,
+    mut wanted: u32,
+    mut limits: Limits,
+) -> Result<(), Errno> {
     let mut fired_before = None;
     loop {
         let core = live(guard, serial).ok_or(Errno::EBADF)?;
@@ -51,7 +56,7 @@ fn wait_in_turns(guard: &mut CoreGuard<'_>, serial: u64, wanted: u32, limits: Li
         if core.cq_ready() >= wanted {
             return Ok(());
         }
-        let timeout_ns = match time_left(core, &mut wanted, limits)? {
+        let timeout_ns = match time_left(&mut wanted, &mut limits)? {
             Time::Again => continue,
             Time::Left(ns) => ns,
         };
@@ -70,33 +75,26 @@ enum Time {
     Left(Option<u64>),
 }
 
-fn time_left(core: &Core, wanted: &mut u32, limits: Limits) -> Result<Time, Errno> {
+/// The part in which only all that is wanted ends the wait comes first, even where the deadline lies
+/// before its end; where there is no deadline, it is one.
+fn time_left(wanted: &mut u32, limits: &mut Limits) -> Result<Time, Errno> {
     if limits.deadline_ns.is_none() && limits.enough_ns.is_none() {
         return Ok(Time::Left(None));
     }
     let now = sys::monotonic_ns();
-    if limits.deadline_ns.is_some_and(|deadline| deadline <= now) {
-        return Err(Errno::ETIME);
-    }
-    if let Some(enough) = limits.enough_ns
-        && *wanted > 1
-    {
-        if enough <= now {
-            *wanted = 1;
-            return Ok(if core.cq_ready() >= 1 {
-                Time::Again
-            } else {
-                Time::Left(rest(limits.deadline_ns, now))
-            });
+    if let Some(enough) = limits.enough_ns {
+        if now < enough {
+            return Ok(Time::Left(Some(enough - now)));
         }
-        let until = limits.deadline_ns.map_or(enough, |deadline| deadline.min(enough));
-        return Ok(Time::Left(Some(until - now)));
+        limits.enough_ns = None;
+        limits.deadline_ns.get_or_insert(enough);
+        *wanted = 1;
+        return Ok(Time::Again);
     }
-    Ok(Time::Left(rest(limits.deadline_ns, now)))
-}
-
-fn rest(deadline_ns: Option<u64>, now: u64) -> Option<u64> {
-    deadline_ns.map(|deadline| deadline - now)
+    match limits.deadline_ns {
+        Some(deadline) if deadline <= now => Err(Errno::ETIME),
+        deadline => Ok(Time::Left(deadline.map(|deadline| deadline - now))),
+    }
 }
 
 /// Does a piece of this ring's queued work, if there is one.

@@ -11,9 +11,8 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use linux_raw_sys::general::{
-    __NR_futex, __NR_futex_waitv, __NR_sched_yield, FUTEX_BITSET_MATCH_ANY, FUTEX_PRIVATE_FLAG,
-    FUTEX_REQUEUE, FUTEX_WAIT_BITSET, FUTEX_WAITV_MAX, FUTEX_WAKE_BITSET, FUTEX2_PRIVATE, FUTEX2_SIZE_MASK,
-    FUTEX2_SIZE_U32,
+    __NR_futex, __NR_futex_waitv, FUTEX_BITSET_MATCH_ANY, FUTEX_PRIVATE_FLAG, FUTEX_REQUEUE,
+    FUTEX_WAIT_BITSET, FUTEX_WAITV_MAX, FUTEX_WAKE_BITSET, FUTEX2_PRIVATE, FUTEX2_SIZE_MASK, FUTEX2_SIZE_U32,
 };
 
 use super::{Caps, Code, Field, Op, OpData, Outcome};
@@ -347,8 +346,7 @@ impl Waiter {
             if self.kick.load(Ordering::Acquire) != 0 || sys::monotonic_ns() > give_up_ns {
                 return;
             }
-            // SAFETY: touches no memory.
-            let _ = unsafe { sys::call(__NR_sched_yield, [0; 6]) };
+            sys::sched_yield();
         }
     }
 

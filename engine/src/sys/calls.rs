@@ -188,6 +188,12 @@ pub fn same_file(a: Fd, b: Fd) -> bool {
     }
 }
 
+/// Lets other threads run.
+pub fn sched_yield() {
+    // SAFETY: touches no memory.
+    let _ = unsafe { call(nr::__NR_sched_yield, [0; 6]) };
+}
+
 /// A duplicate for the engine's own use, close-on-exec, out of the way of the program's low numbers
 /// where the limit allows it.
 pub fn duplicate(fd: Fd) -> Result<Fd, Errno> {
