@@ -2,6 +2,7 @@
 
 use linux_raw_sys::io_uring::*;
 
+use crate::driver::look_in;
 use crate::driver::wait::{self, Limits};
 use crate::driver::work;
 use crate::errno::Errno;
@@ -76,9 +77,13 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
     // A ring that is closed meanwhile lives until the last call is out of it, as the kernel's does.
     if let Some(core) = live(&mut guard, serial) {
         core.inside -= 1;
+        let pollers = core.external.pollers_to_tell();
         if core.closing {
             lifetime::end(guard, serial);
+        } else {
+            drop(guard);
         }
+        pollers.into_iter().for_each(|(ring, serial)| look_in(ring, serial));
     }
     result
 }

@@ -361,3 +361,38 @@ fn a_ring_that_asked_for_it_says_when_to_come_in() {
         (before, after)
     });
 }
+
+#[test]
+fn what_a_call_completes_is_seen_in_a_ring_that_polls_that_one() {
+    both(|engine| {
+        let defer = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
+        let polled_rings = [0, defer, defer | IORING_SETUP_R_DISABLED];
+        polled_rings.map(|flags| {
+            let mut polled = Ring::new(engine, 4, flags);
+            let mut polling = Ring::new(engine, 4, 0);
+            polling.push(poll(1, &polled.fd, IN, 0));
+            assert_eq!(polling.enter(1, 0), 1);
+            assert_eq!(polling.reap(), None, "nothing has happened");
+            if flags & IORING_SETUP_R_DISABLED != 0 {
+                let enable = io_uring_register_op::IORING_REGISTER_ENABLE_RINGS;
+                assert_eq!(polled.register(enable, std::ptr::null(), 0), 0);
+            }
+            polled.push(sqe(IORING_OP_NOP, 2));
+            assert_eq!(polled.enter(1, 0), 1);
+            polling.reap_all()
+        })
+    });
+}
+
+#[test]
+fn what_happened_before_a_ring_is_closed_can_be_read() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 4, 0);
+        let (read, mut write) = pipe();
+        ring.push(poll(1, &read, IN, 0));
+        assert_eq!(ring.enter(1, 0), 1);
+        write.write_all(b"x").unwrap();
+        ring.close();
+        ring.reap()
+    });
+}

@@ -29,6 +29,8 @@ pub mod wait;
 pub mod work;
 pub mod zero_copy;
 
+use alloc::vec::Vec;
+
 use linux_raw_sys::io_uring::{
     IORING_CQ_EVENTFD_DISABLED, IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_TASKRUN_FLAG, IORING_SQ_TASKRUN,
 };
@@ -37,7 +39,7 @@ pub use token::{Driver, Token};
 
 use crate::errno::Errno;
 use crate::memory::Word;
-use crate::ring::Core;
+use crate::ring::{Core, Ring, live};
 use crate::sys::{self, EpollEvent, Fd};
 use token::Wake;
 
@@ -61,10 +63,14 @@ pub struct External {
     pub eventfd: Option<RegisteredEventfd>,
     /// Stands in where the program polls the ring's descriptor.
     pub readiness_fd: Option<Fd>,
+    /// Rings in which a request polls this one.
+    pub pollers: Vec<(&'static Ring, u64)>,
+    /// Something was posted that they have not been told of.
+    pub pollers_wait: bool,
     /// The driver's own eventfd, in its epoll set.
     pub kick: Option<Fd>,
     /// What sleepers beside the driver sleep on, by their place in the token.
-    pub sleepers: alloc::vec::Vec<Fd>,
+    pub sleepers: Vec<Fd>,
     /// The reactor knows of this ring.
     pub attended: bool,
     /// The reactor drove it, and may sleep as if it still did.
@@ -73,6 +79,39 @@ pub struct External {
     pub told: bool,
     /// Whether the current posts happen inside a submission.
     pub inline: bool,
+}
+
+/// Rings that a ring tells of its completions; the reactor finds out for others.
+const POLLERS: usize = 16;
+
+impl External {
+    /// A request of `ring` is about to poll this one.
+    pub fn polled_by(&mut self, ring: &'static Ring, serial: u64) {
+        let known = self.pollers.iter().any(|&(other, of)| core::ptr::eq(other, ring) && of == serial);
+        if !known && self.pollers.len() < POLLERS && self.pollers.try_reserve(1).is_ok() {
+            self.pollers.push((ring, serial));
+        }
+    }
+
+    /// Whom to [`look_in`] on once the lock is given up: their polls are told once.
+    pub fn pollers_to_tell(&mut self) -> Vec<(&'static Ring, u64)> {
+        if core::mem::take(&mut self.pollers_wait) { core::mem::take(&mut self.pollers) } else { Vec::new() }
+    }
+}
+
+/// Takes what is ready in a ring for which nobody sleeps at the moment, so that its completions are
+/// there when the call returns that made them.
+pub fn look_in(ring: &'static Ring, serial: u64) {
+    let mut guard = ring.lock();
+    let Some(core) = live(&mut guard, serial) else { return };
+    if core.closing || core.defers() || !core.token.is_free() {
+        return;
+    }
+    core.external.inline = false;
+    core.harvest_now();
+    core.advance();
+    core.hand_over();
+    core.notify();
 }
 
 /// Events that a driver takes at once.
@@ -197,6 +236,7 @@ impl Core {
         }
         if let Some(fd) = self.external.readiness_fd {
             sys::eventfd_signal(fd);
+            self.external.pollers_wait = !self.external.pollers.is_empty();
         }
         self.wake_sleepers();
         self.tell_others();
@@ -260,13 +300,30 @@ impl Core {
         if self.is(IORING_SETUP_TASKRUN_FLAG) {
             self.memory.change_sq_flags(IORING_SQ_TASKRUN, 0);
         }
-        if let Some(eventfd) = self.external.eventfd {
+        if let Some(eventfd) = self.external.eventfd
+            && !self.only_waits_for(eventfd.fd)
+        {
             self.signal_eventfd(eventfd.fd);
         }
         if let Some(fd) = self.external.readiness_fd {
             sys::eventfd_signal(fd);
         }
         self.disturb_driver();
+    }
+}
+
+impl Core {
+    /// Is the registered eventfd itself all that became ready? Whoever watches it knows already, and a
+    /// request that reads it shall find the count that woke it.
+    fn only_waits_for(&self, eventfd: Fd) -> bool {
+        !self.ready.is_empty()
+            && self.finished.is_empty()
+            && self.timers.next_ns() != Some(0)
+            && self
+                .ready
+                .iter()
+                .filter_map(|&id| self.requests.get(id))
+                .all(|r| sys::same_file(r.file.fd(), eventfd))
     }
 }
 

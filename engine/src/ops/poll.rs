@@ -147,6 +147,12 @@ fn report(core: &mut Core, id: RequestId, events: u32) -> Outcome {
 fn find_stand_in(work: &mut Work) -> Result<usize, Errno> {
     let stand_in = door::readiness_fd(work.sqe.fd).map_err(|errno| Errno::from_raw(errno as isize))?;
     door::sync_readiness(work.sqe.fd);
+    if let Some(polled) = registry::get(work.sqe.fd)
+        && !core::ptr::eq(polled.ring(), work.ring)
+        && let Some(core) = polled.lock().as_mut()
+    {
+        core.external.polled_by(work.ring, work.serial);
+    }
     Ok(stand_in as usize)
 }
 
