@@ -142,3 +142,11 @@ fn sites_are_patched_under_running_threads() {
         }
     }
 }
+
+#[test]
+fn rings_in_pages_that_go_away() {
+    for (name, options) in [("pages-inline", vec![]), ("pages-libc", vec!["-DBY_LIBC"])] {
+        let (outcome, _) = compare(&compile(name, "pages.c", &options), &NONE, true);
+        assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+    }
+}

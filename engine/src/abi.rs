@@ -2,8 +2,6 @@
 
 /// Big CQEs among small ones.
 pub const IORING_SETUP_CQE_MIXED: u32 = 1 << 18;
-/// Big SQEs among small ones.
-pub const IORING_SETUP_SQE_MIXED: u32 = 1 << 19;
 /// To be skipped: it only fills the last entry before the end of the ring.
 pub const IORING_CQE_F_SKIP: u32 = 1 << 5;
 /// A time stamp by the clock of the network card.

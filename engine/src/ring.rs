@@ -334,7 +334,9 @@ impl Core {
     /// CQEs that wait to be reaped, in units of the ring's entries.
     pub fn cq_ready(&self) -> u32 {
         // Acquire pairs with the program's release store of its head after it read CQEs.
-        let head = self.memory.load(Word::CqHead, self.cq_tail);
+        // Where the ring is gone, it counts as full: nobody waits for more.
+        let full = self.cq_tail.wrapping_sub(self.memory.layout().cq_entries);
+        let head = self.memory.load(Word::CqHead, full);
         self.cq_tail.wrapping_sub(head)
     }
 

@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 
 use linux_raw_sys::io_uring::*;
 
-use crate::abi::{IORING_SETUP_CQE_MIXED, IORING_SETUP_SQE_MIXED};
+use crate::abi::IORING_SETUP_CQE_MIXED;
 use crate::driver::aio::Aio;
 use crate::driver::readiness::Readiness;
 use crate::driver::timers::{Clock, Timers};
@@ -26,8 +26,8 @@ use crate::sys::{self, Fd};
 use crate::{door, lifetime, registry, user};
 
 /// The setup flags, and whether the engine has them.
-pub static FLAG_TABLE: [Flag; 20] = FLAG_ROWS;
-const FLAG_ROWS: [Flag; 20] = [
+pub static FLAG_TABLE: [Flag; 19] = FLAG_ROWS;
+const FLAG_ROWS: [Flag; 19] = [
     Flag::partly(
         IORING_SETUP_IOPOLL,
         "IOPOLL",
@@ -55,7 +55,6 @@ const FLAG_ROWS: [Flag; 20] = [
     Flag::yes(IORING_SETUP_NO_SQARRAY, "NO_SQARRAY"),
     Flag::partly(IORING_SETUP_HYBRID_IOPOLL, "HYBRID_IOPOLL", "as IOPOLL"),
     Flag::yes(IORING_SETUP_CQE_MIXED, "CQE_MIXED"),
-    Flag::no(IORING_SETUP_SQE_MIXED, "SQE_MIXED", "newer than Linux 6.18"),
 ];
 
 /// Setup flags that the engine has.

@@ -62,9 +62,9 @@ pub const fn mask(table: &[Flag]) -> u32 {
 const HEAD: &str = "\
 # What is supported
 
-The tables of the user engine, by which it answers, printed: `anyring support` writes this page. What it lists
-is that of Linux 6.18, which the kernel engine hands through. *partly* and *no* have their reason beside them;
-what is not there is answered as by a kernel without it.
+The tables of the user engine, by which it answers, printed: `anyring support` writes this page. The kernel
+engine hands everything through; what it has is what the kernel has, here Linux 6.18. *partly* and *no* have their
+reason beside them; what is not there is answered as by a kernel without it.
 ";
 
 /// The page.
@@ -79,7 +79,10 @@ pub fn page() -> String {
 }
 
 fn heading(page: &mut String, title: &str, first: &str) {
-    let _ = write!(page, "\n## {title}\n\n| | {first} | user engine | |\n|--:|---|---|---|\n");
+    let _ = write!(
+        page,
+        "\n## {title}\n\n| | {first} | kernel engine | user engine | |\n|--:|---|---|---|---|\n"
+    );
 }
 
 fn row(page: &mut String, number: usize, name: &str, support: Support) {
@@ -88,7 +91,7 @@ fn row(page: &mut String, number: usize, name: &str, support: Support) {
         Support::Partly(limits) => ("partly", limits),
         Support::No(reason) => ("no", reason),
     };
-    let _ = writeln!(page, "| {number} | {name} | {short} | {long} |");
+    let _ = writeln!(page, "| {number} | {name} | yes | {short} | {long} |");
 }
 
 fn operations(page: &mut String) {
