@@ -40,6 +40,8 @@ struct World {
 }
 
 const MEMORY: usize = 1 << 16;
+/// What lies behind it and may not be touched: no length reaches into somebody else's memory.
+const BEHIND: usize = 5 << 30;
 
 fn owned(fd: i32) -> OwnedFd {
     assert!(fd >= 0);
@@ -65,8 +67,11 @@ impl World {
         // SAFETY: plain calls that make descriptors and memory of ours.
         let (memory, fresh, epoll, event, spare) = unsafe {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
-            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            let memory = libc::mmap(std::ptr::null_mut(), MEMORY, protection, flags, -1, 0);
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            let (null, whole) = (std::ptr::null_mut(), MEMORY + BEHIND);
+            let memory = libc::mmap(null, whole, libc::PROT_NONE, flags, -1, 0);
+            assert_ne!(memory, libc::MAP_FAILED);
+            assert_eq!(libc::mprotect(memory, MEMORY, protection), 0);
             let event = libc::eventfd(1, libc::EFD_NONBLOCK);
             let epoll = libc::epoll_create1(0);
             let mut interest = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 5 };
@@ -319,7 +324,7 @@ impl Drop for World {
         // SAFETY: ours; the spare one may have been closed by a request.
         unsafe {
             libc::close(self.spare);
-            libc::munmap(self.memory.cast(), MEMORY);
+            libc::munmap(self.memory.cast(), MEMORY + BEHIND);
         }
         let _ = &self.event;
     }
