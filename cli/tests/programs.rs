@@ -56,6 +56,25 @@ fn ring_descriptors_can_be_polled() {
 }
 
 #[test]
+fn credentials_are_the_submitters() {
+    let program = compile("credentials", "credentials.c", &["-pthread"]);
+    for way in ["setuid", "personality", "capset", "fsuid"] {
+        let (outcome, _) = compare(&program, &[way], true);
+        assert_eq!(outcome.code, Some(0), "{way}: {}", outcome.stdout);
+    }
+}
+
+#[test]
+fn sq_threads_give_up_what_the_process_does() {
+    let program = compile("credentials", "credentials.c", &["-pthread"]);
+    let output = support::denied(1).arg(program).arg("sqpoll").output().unwrap();
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    // The kernel's keeps what the ring's creator had.
+    let expected = ["before: 0\nafter: -13\n", "not root: nothing to give up\n"];
+    assert!(expected.contains(&stdout.as_str()), "{stdout}");
+}
+
+#[test]
 fn signals_are_the_programs() {
     for (name, options) in [("signals-inline", vec![]), ("signals-libc", vec!["-DBY_LIBC"])] {
         let program = compile(name, "signals.c", &options);

@@ -3,14 +3,14 @@
 
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-use crate::driver::{Driver, pool, reactor};
+use crate::driver::{Driver, pool, reactor, threads};
 use crate::ops::net::error_queue;
 use crate::processes::{self, fork};
 use crate::resources::kinds;
 use crate::resources::ring_fds;
 use crate::ring::Core;
 use crate::sys::{self, Fd};
-use crate::{lifetime, registry};
+use crate::{credentials, lifetime, registry};
 
 /// Counters of this process since the engine was first used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,9 +54,16 @@ fn is_this_process() -> bool {
     PROCESS.load(Ordering::Relaxed) == sys::getpid()
 }
 
+/// Has this process had a ring?
+pub(crate) fn is_used() -> bool {
+    RINGS.load(Ordering::Relaxed) > 0 && is_this_process()
+}
+
 pub(crate) fn count_ring() {
     PROCESS.store(sys::getpid(), Ordering::Relaxed);
-    RINGS.fetch_add(1, Ordering::Relaxed);
+    if RINGS.fetch_add(1, Ordering::Relaxed) == 0 {
+        credentials::begin_to_watch();
+    }
 }
 
 pub(crate) fn count_submitted(count: u64) {
@@ -237,6 +244,8 @@ pub fn forked() {
     // SAFETY: the caller says that this thread is the only one of the process.
     unsafe {
         fork::forked();
+        credentials::forked();
+        threads::forked();
         pool::forked();
         reactor::forked();
         registry::forked();

@@ -150,10 +150,12 @@ fn submit(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter) -> Result<u32, E
         }
     }
     if fetches {
+        live(guard, serial).ok_or(Errno::EBADF)?.keep_submitter();
         return Ok(submitted);
     }
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
     core.notify();
+    core.keep_submitter();
     if !core.ready.is_empty() {
         // Only where completions are deferred does anything stay behind.
         core.notify_deferred();

@@ -13,6 +13,7 @@ extern crate alloc;
 pub mod abi;
 mod cancel;
 pub mod coverage;
+pub mod credentials;
 pub mod door;
 pub mod driver;
 mod enter;

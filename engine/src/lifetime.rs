@@ -217,6 +217,7 @@ impl Core {
         self.readiness.forked();
         self.zero_copy.forked();
         self.inside = 0;
+        self.personalities.forked();
         self.token = Token::default();
         for fd in self.external.kick.take().into_iter().chain(self.external.sleepers.drain(..)) {
             sys::close(fd);
@@ -271,6 +272,7 @@ impl Drop for Core {
             }
         }
         self.files.close_all();
+        self.personalities.forget_all();
         self.readiness.forget_all();
         self.zero_copy.close();
         if let Some(eventfd) = self.external.eventfd.take() {

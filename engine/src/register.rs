@@ -154,12 +154,18 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
             Ring(|core, call| register_eventfd(core, call, true)),
         ),
         Row::new(Code::IORING_REGISTER_PROBE, "REGISTER_PROBE", Any, Unlocked(probe)),
-        absent(
+        Row::new(
             Code::IORING_REGISTER_PERSONALITY,
             "REGISTER_PERSONALITY",
-            "a thread can take other credentials only while the process still has the right to",
+            Nothing,
+            Ring(|core, _| core.register_personality()),
         ),
-        absent(Code::IORING_UNREGISTER_PERSONALITY, "UNREGISTER_PERSONALITY", "as REGISTER_PERSONALITY"),
+        Row::new(
+            Code::IORING_UNREGISTER_PERSONALITY,
+            "UNREGISTER_PERSONALITY",
+            Any,
+            Ring(Core::unregister_personality),
+        ),
         Row::new(
             Code::IORING_REGISTER_RESTRICTIONS,
             "REGISTER_RESTRICTIONS",

@@ -13,6 +13,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::io_uring::{IORING_SETUP_CQE32, IORING_SQ_CQ_OVERFLOW};
 
 use crate::abi::{IORING_CQE_F_32, IORING_CQE_F_SKIP, IORING_SETUP_CQE_MIXED};
+use crate::credentials::Credentials;
 use crate::driver::aio::Aio;
 use crate::driver::readiness::Readiness;
 use crate::driver::timers::{Clock, Timers};
@@ -27,6 +28,7 @@ use crate::request::{FileHold, Flags, RequestId, Slab};
 use crate::resources::buffers::BufferTable;
 use crate::resources::files::FileTable;
 use crate::resources::kbuf::BufferGroups;
+use crate::resources::personalities::Personalities;
 use crate::resources::region::ParamRegion;
 use crate::resources::restrictions::Restrictions;
 use crate::sync::{AcrossFork, Guard, Mutex};
@@ -217,10 +219,18 @@ pub struct Core {
     pub groups: BufferGroups,
     /// Memory from which waits take their arguments.
     pub region: Option<ParamRegion>,
+    /// Registered credentials.
+    pub personalities: Personalities,
     /// The thread that may submit, once known (`IORING_SETUP_SINGLE_ISSUER`).
     pub submitter: Option<usize>,
     /// How long the SQ thread spins before it sleeps, in nanoseconds.
     pub sq_idle_ns: u64,
+    /// What the SQ thread was cloned with.
+    pub sq_credentials: Credentials,
+    /// How many SQ threads the ring has had; one that is not the last ends.
+    pub sq_term: u32,
+    /// The one before has ended.
+    pub sq_gone: bool,
     /// The processor that the SQ thread is bound to, if any.
     pub sq_cpu: Option<u32>,
     /// What this process has of the ring's page.

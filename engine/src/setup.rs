@@ -19,11 +19,12 @@ use crate::request::Slab;
 use crate::resources::buffers::BufferTable;
 use crate::resources::files::FileTable;
 use crate::resources::kbuf::BufferGroups;
+use crate::resources::personalities::Personalities;
 use crate::resources::ring_fds;
 use crate::ring::{Core, Ring};
 use crate::support::{self, Flag};
 use crate::sys::{self, Fd};
-use crate::{door, lifetime, registry, user};
+use crate::{credentials, door, lifetime, registry, user};
 
 /// The setup flags, and whether the engine has them.
 pub static FLAG_TABLE: [Flag; 19] = FLAG_ROWS;
@@ -67,11 +68,7 @@ const FEATURE_ROWS: [Flag; 18] = [
     Flag::yes(IORING_FEAT_NODROP, "NODROP"),
     Flag::yes(IORING_FEAT_SUBMIT_STABLE, "SUBMIT_STABLE"),
     Flag::yes(IORING_FEAT_RW_CUR_POS, "RW_CUR_POS"),
-    Flag::no(
-        IORING_FEAT_CUR_PERSONALITY,
-        "CUR_PERSONALITY",
-        "workers keep the credentials with which they were started",
-    ),
+    Flag::yes(IORING_FEAT_CUR_PERSONALITY, "CUR_PERSONALITY"),
     Flag::yes(IORING_FEAT_FAST_POLL, "FAST_POLL"),
     Flag::yes(IORING_FEAT_POLL_32BITS, "POLL_32BITS"),
     Flag::yes(IORING_FEAT_SQPOLL_NONFIXED, "SQPOLL_NONFIXED"),
@@ -243,8 +240,12 @@ fn new_core(ring: &'static Ring, serial: u64, memory: RingMemory, setup_flags: u
         buffers: BufferTable::default(),
         groups: BufferGroups::default(),
         region: None,
+        personalities: Personalities::default(),
         submitter: None,
         sq_idle_ns: 0,
+        sq_credentials: credentials::common(),
+        sq_term: 0,
+        sq_gone: false,
         sq_cpu: None,
         shared: None,
         unsettled: false,

@@ -62,8 +62,9 @@ struct ring {
 #define CQ(ring, field) ((unsigned *)((ring)->completions + (ring)->params.cq_off.field))
 
 /* `split`: maps the completion ring by itself, as programs did before IORING_FEAT_SINGLE_MMAP. */
-static inline int ring_open(struct ring *ring, unsigned entries, int split) {
+static inline int ring_open_with(struct ring *ring, unsigned entries, int split, unsigned setup_flags) {
     memset(ring, 0, sizeof *ring);
+    ring->params.flags = setup_flags;
     ring->fd = ring_setup(entries, &ring->params);
     if (ring->fd < 0)
         return ring->fd;
@@ -78,6 +79,10 @@ static inline int ring_open(struct ring *ring, unsigned entries, int split) {
     ring->entries = mmap(0, p->sq_entries * 64, access, flags, ring->fd, IORING_OFF_SQES);
     CHECK(ring->entries != MAP_FAILED);
     return 0;
+}
+
+static inline int ring_open(struct ring *ring, unsigned entries, int split) {
+    return ring_open_with(ring, entries, split, 0);
 }
 
 /* A cleared entry, put at the ring's tail. */

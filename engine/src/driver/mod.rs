@@ -23,6 +23,7 @@ pub mod pool;
 pub mod reactor;
 pub mod readiness;
 pub mod sq_thread;
+pub mod threads;
 pub mod timers;
 pub mod token;
 pub mod wait;

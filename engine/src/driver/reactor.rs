@@ -12,15 +12,16 @@
 
 use alloc::vec::Vec;
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLONESHOT};
 
-use super::{BATCH, Driver};
+use super::{BATCH, Driver, pool, threads};
+use crate::credentials::{self, Credentials};
 use crate::ring::{Core, Ring, live};
 use crate::sync::{AcrossFork, Mutex};
 use crate::sys::{self, EpollEvent, Fd};
-use crate::{host, lifetime, ring};
+use crate::{lifetime, ring};
 
 /// Between two looks at the rings on the list.
 const TICK_NS: u64 = 4_000_000;
@@ -41,11 +42,24 @@ struct Reactor {
     epoll: Option<Fd>,
     kick: Fd,
     running: bool,
+    /// What the thread was cloned with.
+    credentials: Credentials,
+    /// How many there have been; one that is not the last ends.
+    term: usize,
     rings: Vec<Attended>,
 }
 
-static REACTOR: Mutex<Reactor> =
-    Mutex::new(Reactor { epoll: None, kick: -1, running: false, rings: Vec::new() });
+static REACTOR: Mutex<Reactor> = Mutex::new(Reactor {
+    epoll: None,
+    kick: -1,
+    running: false,
+    credentials: Credentials::FIRST,
+    term: 0,
+    rings: Vec::new(),
+});
+
+/// Work waits for workers that only the reactor can clone.
+static RECRUITS: AtomicBool = AtomicBool::new(false);
 
 /// The lock of the list of rings, for a `fork`.
 pub fn lock() -> &'static dyn AcrossFork {
@@ -116,7 +130,6 @@ fn start(core: &Core) -> bool {
 
 impl Reactor {
     fn launch(&mut self) -> bool {
-        let Some(host) = host::get() else { return false };
         if self.epoll.is_none() {
             let Ok(epoll) = sys::epoll_create() else { return false };
             let Ok(kick) = sys::eventfd() else {
@@ -130,9 +143,55 @@ impl Reactor {
             self.epoll = Some(epoll);
             self.kick = kick;
         }
-        self.running = host.spawn(c"anyring-reactor", run, core::ptr::null_mut()).is_ok();
+        self.term += 1;
+        self.credentials = credentials::acting();
+        self.running = threads::spawn(c"anyring-reactor", run, self.term as *mut c_void).is_ok();
         self.running
     }
+}
+
+/// Has the reactor these credentials?
+pub fn has(credentials: Credentials) -> bool {
+    let reactor = REACTOR.lock();
+    reactor.running && reactor.credentials == credentials
+}
+
+/// Has it start the workers that queued work waits for.
+pub fn recruit() {
+    // Release pairs with the acquire where the reactor looks: the work was queued before.
+    RECRUITS.store(true, Ordering::Release);
+    sys::eventfd_signal(REACTOR.lock().kick);
+}
+
+/// The process has other credentials: another thread takes the reactor's place, as soon as the one so
+/// far has ended. It starts workers for what others leave behind, too.
+pub fn renew(until_ns: u64) {
+    let mut reactor = REACTOR.lock();
+    if reactor.running {
+        reactor.term += 1;
+        let (term, kick) = (reactor.term, reactor.kick);
+        drop(reactor);
+        sys::eventfd_signal(kick);
+        threads::wait(until_ns, || {
+            let reactor = REACTOR.lock();
+            !reactor.running || reactor.term != term
+        });
+        reactor = REACTOR.lock();
+    }
+    if !reactor.running {
+        reactor.launch();
+    }
+}
+
+/// The reactor of this term ends if its time is over.
+fn is_over(term: usize) -> bool {
+    let mut reactor = REACTOR.lock();
+    let over = reactor.term != term;
+    if over {
+        threads::end();
+        reactor.running = false;
+    }
+    over
 }
 
 /// Puts a ring's epoll instance into the reactor's: from now on the reactor drives it.
@@ -177,9 +236,18 @@ pub fn deadline_changed(core: &mut Core) {
     }
 }
 
-extern "C" fn run(_: *mut c_void) {
-    let (epoll, mut next_tick_ns) = (REACTOR.lock().epoll.unwrap_or(-1), 0);
-    loop {
+extern "C" fn run(term: *mut c_void) {
+    let (epoll, own) = {
+        let reactor = REACTOR.lock();
+        (reactor.epoll.unwrap_or(-1), reactor.credentials)
+    };
+    threads::begin(own);
+    let mut next_tick_ns = 0;
+    while !is_over(term as usize) {
+        // Acquire pairs with the release in `recruit`.
+        if RECRUITS.swap(false, Ordering::Acquire) {
+            pool::recruit(own);
+        }
         let rings = REACTOR.lock().rings.clone();
         let timeout_ns = sleep_time(&rings, next_tick_ns);
         let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
@@ -351,6 +419,7 @@ pub unsafe fn forked() {
         sys::close(reactor.kick);
     }
     reactor.running = false;
+    RECRUITS.store(false, Ordering::Relaxed);
     reactor.rings.clear();
     WAKES_AT_NS.store(u64::MAX, Ordering::SeqCst);
 }

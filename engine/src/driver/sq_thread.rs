@@ -9,11 +9,12 @@ use core::sync::atomic::{Ordering, fence};
 
 use linux_raw_sys::io_uring::{IORING_SETUP_R_DISABLED, IORING_SQ_NEED_WAKEUP};
 
-use super::{BATCH, Driver};
+use super::{BATCH, Driver, threads};
+use crate::credentials;
 use crate::errno::Errno;
 use crate::ring::{Core, CoreGuard, Ring, live};
 use crate::sys::{self, EpollEvent};
-use crate::{host, lifetime};
+use crate::{host, lifetime, registry};
 
 /// Idle time where the program names none, in milliseconds.
 const DEFAULT_IDLE_MS: u32 = 1000;
@@ -34,33 +35,77 @@ pub fn check_cpu(cpu: u32) -> Result<(), Errno> {
 /// `EAGAIN` where no thread can be had.
 pub fn start(core: &mut Core, idle_ms: u32, cpu: Option<u32>) -> Result<(), Errno> {
     core.sq_cpu = cpu;
-    let host = host::get().ok_or(Errno::ENOMEM)?;
+    host::get().ok_or(Errno::ENOMEM)?;
     core.token.give(Driver::SqThread);
     core.sq_idle_ns = u64::from(if idle_ms == 0 { DEFAULT_IDLE_MS } else { idle_ms }) * 1_000_000;
     core.epoll()?;
     // The program cannot have published anything that it did not see this flag after.
     core.memory.change_sq_flags(IORING_SQ_NEED_WAKEUP, 0);
+    launch(core)
+}
+
+/// Clones the thread: it has the credentials of the calling one.
+fn launch(core: &mut Core) -> Result<(), Errno> {
+    core.sq_credentials = credentials::acting();
     let ring = core::ptr::from_ref(core.ring).cast_mut().cast::<c_void>();
-    host.spawn(c"iou-sqp", run, ring).map_err(|_| Errno::EAGAIN)
+    threads::spawn(c"iou-sqp", run, ring)
+}
+
+/// The process has other credentials: the SQ threads of all rings end, and others take their place.
+/// The kernel's keep those of the ring's creator; but they run no code that the program could reach.
+pub fn renew(until_ns: u64) {
+    registry::for_each_live(|ring| {
+        let mut guard = ring.lock();
+        let Some(core) = guard.as_mut() else { return };
+        if core.token.driver() != Driver::SqThread || core.closing {
+            return;
+        }
+        let serial = core.serial;
+        core.sq_term += 1;
+        core.sq_gone = false;
+        core.kick_driver();
+        drop(guard);
+        threads::wait(until_ns, || live(&mut ring.lock(), serial).is_none_or(|core| core.sq_gone));
+        let mut guard = ring.lock();
+        let Some(core) = live(&mut guard, serial) else { return };
+        if !core.sq_gone || launch(core).is_err() {
+            core.token.give_up();
+        }
+    });
 }
 
 extern "C" fn run(ring: *mut c_void) {
     // SAFETY: `start` passed a `&'static Ring`.
     let ring = unsafe { &*ring.cast::<Ring>() };
-    let mut guard = ring.lock();
-    let Some(core) = guard.as_mut() else { return };
-    let (serial, idle_ns) = (core.serial, core.sq_idle_ns);
+    let guard = ring.lock();
+    threads::begin(guard.as_ref().map_or_else(credentials::common, |core| core.sq_credentials));
+    serve_ring(guard);
+}
+
+/// Until the ring is closed, or another thread is to take this one's place.
+fn serve_ring(mut guard: CoreGuard<'_>) {
+    let Some(core) = guard.as_mut() else { return threads::end() };
+    let (serial, idle_ns, term) = (core.serial, core.sq_idle_ns, core.sq_term);
     if let Some(cpu) = core.sq_cpu {
         // Checked at setup; the set may have shrunk since, and then any processor will do.
         let mut set = sys::CpuSet::default();
         set[cpu as usize / 64] = 1 << (cpu % 64);
         let _ = sys::run_on(&set);
     }
-    wait(&mut guard, serial);
+    if term == 0 {
+        // Nobody has said for a later one that it is asleep.
+        wait(&mut guard, serial);
+    }
     let mut last_active_ns = sys::monotonic_ns();
     loop {
-        let Some(core) = live(&mut guard, serial) else { return };
+        let Some(core) = live(&mut guard, serial) else { return threads::end() };
+        if core.sq_term != term {
+            threads::end();
+            core.sq_gone = true;
+            return;
+        }
         if core.closing && core.inside == 0 {
+            threads::end();
             core.token.give_up();
             return lifetime::dispose_if_done(guard, serial);
         }

@@ -9,6 +9,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use crate::credentials::{self, Credentials, Whose};
 use crate::door;
 use crate::errno::Errno;
 use crate::memory::Sqe;
@@ -30,6 +31,9 @@ const VERY_SLOW_US: u64 = 200;
 /// Pieces that the caller does between two looks at the ring.
 const PIECES: usize = 16;
 
+/// A step in the life of a request.
+pub type Step = fn(&mut Core, RequestId);
+
 /// One blocking attempt.
 pub struct Work {
     /// Whose.
@@ -46,6 +50,12 @@ pub struct Work {
     pub data: OpData,
     /// It may take for ever.
     pub long: bool,
+    /// With whose credentials it is done.
+    whose: Whose,
+    /// What a worker must have to do it, once it was handed over.
+    pub credentials: Credentials,
+    /// Not a blocking attempt: a step of the request that a thread with the right credentials takes.
+    pub step: Option<Step>,
     /// It was given a descriptor of the program, which must not be closed under it.
     exposed: bool,
     /// Nothing but its own attempt has to be minded: it needs no file of the program, no order, no
@@ -64,7 +74,9 @@ impl Work {
     pub fn new(core: &mut Core, id: RequestId, long: bool) -> Work {
         let request = &mut core.requests[id];
         request.flags.clear(Flags::HANDED_OVER);
-        let direct = request.flags.has(Flags::DIRECT).then_some(if request.op.caps.has(Caps::HASHED) {
+        // The kernel would do a transfer with the credentials of whoever submits it.
+        let transfers = request.flags.has(Flags::DIRECT) && request.whose == Whose::Common;
+        let direct = transfers.then_some(if request.op.caps.has(Caps::HASHED) {
             Command::Write
         } else {
             Command::Read
@@ -84,6 +96,9 @@ impl Work {
             fd: request.file.fd(),
             data: core::mem::take(&mut request.data),
             long,
+            whose: request.whose,
+            credentials: credentials::common(),
+            step: None,
             exposed,
             light: !exposed && !long && direct.is_none() && !request.op.caps.has(minded),
             direct,
@@ -91,6 +106,18 @@ impl Work {
             run: request.op.block.unwrap_or(|_| Err(Errno::EOPNOTSUPP)),
             result: Ok(0),
         }
+    }
+
+    /// A step of a request that a thread with other credentials has to take.
+    pub fn step(core: &mut Core, id: RequestId, step: Step) -> Work {
+        let mut work = Work::new(core, id, false);
+        work.step = Some(step);
+        work
+    }
+
+    /// Must another thread do it than the one that acts with `own` credentials?
+    fn is_foreign(&self, own: Credentials) -> bool {
+        self.whose.credentials() != own
     }
 
     /// Its file is held by somebody else now.
@@ -161,7 +188,7 @@ impl Core {
 
     /// Gives work to a worker, or back where none can be had.
     #[expect(clippy::result_large_err, reason = "the work itself is what comes back")]
-    fn hand_over_one(&mut self, mut work: Work) -> Result<(), Work> {
+    pub fn hand_over_one(&mut self, mut work: Work) -> Result<(), Work> {
         self.working += 1;
         if let Err(errno) = self.own_file(&mut work) {
             work.result = Err(errno);
@@ -170,13 +197,41 @@ impl Core {
         }
         let request = &mut self.requests[work.id];
         request.flags.set(Flags::HANDED_OVER);
-        if keeps_order(request.op.caps, &work)
+        work.credentials = work.whose.credentials();
+        if work.step.is_none()
+            && keeps_order(request.op.caps, &work)
             && let Ok(identity) = sys::identity(work.fd)
             && identity.is_regular()
         {
             work.hash = (identity.inode ^ identity.device.rotate_left(32)) | 1;
         }
-        pool::push(work).inspect_err(|_| self.working -= 1)
+        match pool::push(work) {
+            Ok(()) => Ok(()),
+            Err(mut work) if work.is_foreign(credentials::acting()) => {
+                // Nobody who could do it is to be had.
+                work.step = None;
+                work.result = Err(Errno::EAGAIN);
+                self.finish(work);
+                Ok(())
+            }
+            Err(work) => {
+                self.working -= 1;
+                Err(work)
+            }
+        }
+    }
+
+    /// The request of a piece of work that is a step can take it now: this thread is the right one.
+    pub fn take_step(&mut self, mut work: Work, step: Step) {
+        self.working -= 1;
+        let Some(request) = self.requests.get_mut(work.id) else { return };
+        request.data = core::mem::take(&mut work.data);
+        request.phase = Phase::Prepared;
+        if self.closing || request.flags.has(Flags::CANCELED) {
+            self.complete(work.id, Errno::ECANCELED.negated());
+        } else {
+            step(self, work.id);
+        }
     }
 
     /// Must a worker do this, though it ends soon? Where it takes longer than waking one, and where
@@ -320,14 +375,17 @@ impl Core {
                 self.batch = batch;
                 return None;
             };
-            if first.light {
-                let count = self.work.iter().take(PIECES).take_while(|work| work.light).count();
+            let own = credentials::acting();
+            let foreign = first.is_foreign(own);
+            if first.light && !foreign {
+                let fits = |work: &&Work| work.light && !work.is_foreign(own);
+                let count = self.work.iter().take(PIECES).take_while(fits).count();
                 batch.extend(self.work.drain(..count));
                 break;
             }
             let direct = first.direct.is_some();
             let mut work = self.next_work()?;
-            if work.long || direct && !waits || self.must_hand_over(&work) {
+            if foreign || work.long || direct && !waits || self.must_hand_over(&work) {
                 match self.hand_over_one(work) {
                     Ok(()) => continue,
                     Err(back) => work = back,

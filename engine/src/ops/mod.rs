@@ -157,6 +157,8 @@ impl Caps {
     pub const SOCKET: Caps = Caps(1 << 11);
     /// An error that the attempt itself comes to does not break its chain: the kernel never marked it.
     pub const SPARES_LINKS: Caps = Caps(1 << 10);
+    /// It has neither a file nor a blocking attempt, and yet the kernel looks at whose it is.
+    pub const CREDENTIALS: Caps = Caps(1 << 11);
 
     /// Both.
     pub const fn with(self, other: Caps) -> Caps {

@@ -300,7 +300,11 @@ fn prep_install(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     if !request.flags.has(Flags::FIXED_FILE) {
         return Err(Errno::EBADF);
     }
-    if request.sqe.op_flags & !IORING_FIXED_FD_NO_CLOEXEC != 0 { Err(Errno::EINVAL) } else { Ok(()) }
+    if request.sqe.op_flags & !IORING_FIXED_FD_NO_CLOEXEC != 0 {
+        return Err(Errno::EINVAL);
+    }
+    // Descriptors are installed with the task's own credentials or not at all.
+    if request.sqe.personality != 0 { Err(Errno::EPERM) } else { Ok(()) }
 }
 
 fn issue_install(core: &mut Core, id: RequestId) -> Outcome {

@@ -19,7 +19,7 @@ use crate::sys::{self, Fd};
 use crate::user;
 
 /// `IORING_OP_WAITID`.
-pub const WAITID: Op = Op::new(Code::IORING_OP_WAITID, "WAITID", Caps::NONE, prep, issue)
+pub const WAITID: Op = Op::new(Code::IORING_OP_WAITID, "WAITID", Caps::CREDENTIALS, prep, issue)
     .fields(&[Field::Fd, Field::Length, Field::FileIndex, Field::Address2])
     .expire(Core::issue);
 

@@ -4,16 +4,24 @@
 use alloc::vec::Vec;
 
 use super::family;
-use crate::driver::{pool, reactor};
+use crate::driver::{pool, reactor, threads};
 use crate::ops::futex;
 use crate::resources::{eventfd, ring_fds};
 use crate::ring::Ring;
 use crate::sync::{AcrossFork, Mutex};
-use crate::{lifetime, registry};
+use crate::{credentials, lifetime, registry};
 
 /// The locks below a ring's, in the order in which they are taken.
-const LOCKS: [fn() -> &'static dyn AcrossFork; 6] =
-    [reactor::lock, pool::lock, lifetime::lock, ring_fds::lock, eventfd::lock, futex::lock];
+const LOCKS: [fn() -> &'static dyn AcrossFork; 8] = [
+    reactor::lock,
+    pool::lock,
+    lifetime::lock,
+    ring_fds::lock,
+    eventfd::lock,
+    futex::lock,
+    credentials::lock,
+    threads::lock,
+];
 
 /// The rings that are held.
 static HELD: Mutex<Vec<&'static Ring>> = Mutex::new(Vec::new());

@@ -13,6 +13,7 @@
 
 mod complete;
 mod drain;
+mod foreign;
 mod index;
 mod link;
 pub mod notification;
@@ -21,6 +22,7 @@ mod submit;
 
 pub use slab::Slab;
 
+use crate::credentials::Whose;
 use crate::memory::Sqe;
 use crate::ops::{Op, OpData};
 use crate::resources::kbuf::Selected;
@@ -173,6 +175,8 @@ pub struct Request {
     pub flags: Flags,
     /// Where it is.
     pub phase: Phase,
+    /// With whose credentials it is done.
+    pub whose: Whose,
     /// Its file, once looked up.
     pub file: FileHold,
     /// The next of its chain.

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use super::index::Index;
 use super::{FileHold, Flags, Phase, Request, RequestId};
+use crate::credentials::Whose;
 use crate::errno::Errno;
 use crate::memory::Sqe;
 use crate::ops;
@@ -46,6 +47,7 @@ impl Slab {
         request.op = ops::lookup(request.sqe.opcode);
         request.flags = Flags::of_sqe(request.sqe.flags);
         request.phase = Phase::Prepared;
+        request.whose = Whose::Common;
         request.result = 0;
         request.cqe_flags = 0;
         request.big_cqe = [0; 2];
@@ -155,6 +157,7 @@ impl Request {
             op: ops::lookup(0),
             flags: Flags::default(),
             phase: Phase::Prepared,
+            whose: Whose::Common,
             file: FileHold::None,
             link: None,
             partner: None,

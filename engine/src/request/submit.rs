@@ -6,6 +6,7 @@ use linux_raw_sys::net::SO_TYPE;
 
 use super::{FileHold, Flags, Phase, Request, RequestId};
 use crate::coverage;
+use crate::credentials::{self, Whose};
 use crate::door;
 use crate::driver::work::Work;
 use crate::errno::Errno;
@@ -22,6 +23,7 @@ impl Core {
     pub fn submit(&mut self, wanted: u32) -> Result<u32, Errno> {
         let available = wanted.min(self.sq_pending());
         let mut taken = 0;
+        let whose = credentials::of_submitter();
         self.timeouts.batch = Some(self.cq_tail);
         while taken < available {
             let position = self.sq_head;
@@ -41,6 +43,9 @@ impl Core {
             };
             self.sq_head = position.wrapping_add(1);
             taken += 1;
+            if whose != Whose::Common {
+                self.requests[id].whose = whose;
+            }
             if self.submit_one(id).is_err() && !self.is(IORING_SETUP_SUBMIT_ALL) {
                 break;
             }
@@ -124,8 +129,7 @@ impl Core {
             return Err(Errno::EINVAL);
         }
         if personality != 0 {
-            // No credentials are registered.
-            return Err(Errno::EINVAL);
+            self.requests[id].whose = self.personalities.find(personality).ok_or(Errno::EINVAL)?;
         }
         (op.prep)(self, id).inspect_err(|errno| coverage::seen(op, errno.negated()))
     }
@@ -173,7 +177,9 @@ impl Core {
     pub(super) fn start(&mut self, id: RequestId) {
         let request = &self.requests[id];
         let has_timeout = request.flags.has(Flags::ARM_LINK_TIMEOUT);
-        if request.flags.has(Flags::ASYNC) && request.op.caps.has(Caps::ASYNC_BLOCKS) {
+        if self.is_foreign(id) {
+            self.send_home(id, Core::start);
+        } else if request.flags.has(Flags::ASYNC) && request.op.caps.has(Caps::ASYNC_BLOCKS) {
             let outcome = match self.file_if_needed(id) {
                 Ok(()) => Outcome::Block,
                 Err(errno) => errno.into(),
@@ -190,13 +196,16 @@ impl Core {
         }
     }
 
-    fn file_if_needed(&mut self, id: RequestId) -> Result<(), Errno> {
+    pub(super) fn file_if_needed(&mut self, id: RequestId) -> Result<(), Errno> {
         if self.requests[id].op.caps.has(Caps::FILE) { self.file(id).map(drop) } else { Ok(()) }
     }
 
     /// One attempt that does not block, and what follows from it.
     #[inline]
     pub fn issue(&mut self, id: RequestId) {
+        if self.is_foreign(id) {
+            return self.send_home(id, Core::issue);
+        }
         let op = self.requests[id].op;
         if op.caps.has(Caps::FILE) {
             if let Err(errno) = self.file(id) {

@@ -8,6 +8,7 @@ pub mod kbuf;
 pub mod kinds;
 pub mod napi;
 pub(crate) mod pages;
+pub mod personalities;
 pub mod probe;
 pub mod query;
 pub mod region;

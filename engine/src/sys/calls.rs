@@ -6,6 +6,7 @@ use core::sync::atomic::AtomicU32;
 use linux_raw_sys::general as nr;
 
 use super::call;
+use super::proc::fd_path;
 use crate::errno::Errno;
 use crate::user::IoVector;
 
@@ -161,7 +162,7 @@ pub fn is_open(fd: Fd) -> bool {
 /// Is `fd` an eventfd? Where `/proc` does not tell, it counts as one.
 pub fn is_eventfd(fd: Fd) -> bool {
     let mut target = [0u8; 32];
-    let path = proc_path(fd);
+    let path = fd_path(fd);
     let directory = nr::AT_FDCWD as isize as usize;
     let (path, buffer) = (path.as_ptr() as usize, target.as_mut_ptr() as usize);
     // SAFETY: reads a C string, writes into a buffer of ours.
@@ -614,36 +615,7 @@ pub fn address_of<T>(value: *const T) -> usize {
 
 /// Opens what `fd` refers to once more, as a description of its own, close-on-exec.
 pub fn reopen(fd: Fd) -> Result<Fd, Errno> {
-    open(&proc_path(fd), nr::O_RDWR | nr::O_CLOEXEC)
-}
-
-/// `/proc/self/fd/N`.
-fn proc_path(fd: Fd) -> PathBuffer {
-    let mut path = PathBuffer { bytes: [0; 32] };
-    let prefix = b"/proc/self/fd/";
-    path.bytes[..prefix.len()].copy_from_slice(prefix);
-    let mut digits = [0u8; 10];
-    let (mut rest, mut count) = (fd.max(0) as u32, 0);
-    while rest > 0 || count == 0 {
-        digits[count] = b'0' + (rest % 10) as u8;
-        rest /= 10;
-        count += 1;
-    }
-    for place in 0..count {
-        path.bytes[prefix.len() + place] = digits[count - 1 - place];
-    }
-    path
-}
-
-struct PathBuffer {
-    bytes: [u8; 32],
-}
-
-impl core::ops::Deref for PathBuffer {
-    type Target = CStr;
-    fn deref(&self) -> &CStr {
-        CStr::from_bytes_until_nul(&self.bytes).unwrap_or(c"")
-    }
+    open(&fd_path(fd), nr::O_RDWR | nr::O_CLOEXEC)
 }
 
 /// `inotify_init1(2)`, non-blocking and close-on-exec.
@@ -655,7 +627,7 @@ pub fn inotify() -> Result<Fd, Errno> {
 
 /// Watches for the end of descriptions of the file behind `fd`; returns the watch.
 pub fn inotify_watch_close(inotify: Fd, fd: Fd) -> Result<i32, Errno> {
-    let path = proc_path(fd);
+    let path = fd_path(fd);
     let mask = nr::IN_CLOSE_WRITE | nr::IN_CLOSE_NOWRITE;
     // SAFETY: reads a C string.
     unsafe {

@@ -8,11 +8,13 @@ mod arch;
 #[path = "x86_64.rs"]
 mod arch;
 mod calls;
+mod proc;
 
 pub(crate) use arch::guarded_copy;
 pub use arch::{resume_address, stub, thread_pointer, ticks, ticks_per_us};
 pub use calls::*;
 pub use linux_raw_sys::general as nr;
+pub use proc::{own_threads, thread_status};
 
 use crate::errno::Errno;
 

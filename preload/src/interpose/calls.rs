@@ -1,5 +1,6 @@
 //! `syscall`.
 
+use super::credentials;
 use crate::{dispatch, next};
 use anyring_trap::{active, arch, calls};
 use core::ffi::c_long;
@@ -29,8 +30,11 @@ pub unsafe extern "C" fn syscall(
         // SAFETY: the program's own call.
         unsafe { dispatch::called(number, arguments) }
     } else {
+        let change = credentials::by_call(number, arguments);
         // SAFETY: the program's own call.
-        unsafe { arch::syscall(number, arguments) }
+        let result = unsafe { arch::syscall(number, arguments) };
+        credentials::end(change);
+        result
     };
     next::fail(result) as c_long
 }

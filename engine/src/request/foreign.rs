@@ -1,0 +1,36 @@
+//! Requests that the acting thread may not go on with, because it has other credentials than whoever
+//! submitted them, or than the personality that they name.
+
+use super::{Phase, RequestId};
+use crate::credentials::{self, Whose};
+use crate::driver::work::{Step, Work};
+use crate::ops::Caps;
+use crate::ring::Core;
+
+impl Core {
+    /// Has the calling thread other credentials than this request is to be done with?
+    #[inline]
+    pub(super) fn is_foreign(&self, id: RequestId) -> bool {
+        let whose = self.requests[id].whose;
+        (whose != Whose::Common || credentials::matter()) && self.is_foreign_now(id, whose)
+    }
+
+    #[cold]
+    fn is_foreign_now(&self, id: RequestId, whose: Whose) -> bool {
+        let op = self.requests[id].op;
+        let minds = op.block.is_some() || op.caps.has(Caps::FILE.with(Caps::CREDENTIALS));
+        minds && whose.credentials() != credentials::acting()
+    }
+
+    /// Lets a thread with the right credentials take the request's next step.
+    #[cold]
+    pub(super) fn send_home(&mut self, id: RequestId, step: Step) {
+        if let Err(errno) = self.file_if_needed(id) {
+            return self.complete(id, errno.negated());
+        }
+        self.requests[id].phase = Phase::Working;
+        let work = Work::step(self, id, step);
+        let handed_over = self.hand_over_one(work);
+        debug_assert!(handed_over.is_ok(), "what nobody can do has failed");
+    }
+}

@@ -1,0 +1,122 @@
+//! Functions that change credentials: the engine's threads must not keep what the program gives up.
+//!
+//! They are interposed, not trapped, though a trap would see more. A filter outlives `exec`: a
+//! set-user-id program, for which the loader ignores preloads, would be killed where it drops its
+//! privileges; and so would the child of a `posix_spawn` that resets its ids, with SIGSYS blocked.
+//!
+//! What the C library changes in all threads is one change here, once all have made it.
+
+use crate::inside;
+use crate::next::next;
+use anyring_engine::credentials::{Change, Reach};
+use anyring_trap::{active, calls};
+use core::ffi::{c_char, c_int, c_void};
+use linux_raw_sys::general as raw;
+
+// From <linux/prctl.h>.
+const PR_CAPBSET_DROP: usize = 24;
+const PR_SET_SECUREBITS: usize = 28;
+const PR_SET_NO_NEW_PRIVS: usize = 38;
+const PR_CAP_AMBIENT: usize = 47;
+
+/// Before a call that changes credentials.
+fn begin(reach: Reach) -> Option<Change> {
+    if !active() || !calls::rings_exist() && reach != Reach::Thread {
+        return None;
+    }
+    let _inside = inside::enter();
+    Change::begin(reach)
+}
+
+/// After it.
+#[inline]
+pub fn end(change: Option<Change>) {
+    if let Some(change) = change {
+        let _inside = inside::enter();
+        change.end();
+    }
+}
+
+/// Before a call that the program makes by its number: the C library's broadcast is not in it.
+#[inline]
+pub fn by_call(number: usize, arguments: [usize; 6]) -> Option<Change> {
+    let reach = match number as u32 {
+        raw::__NR_setuid
+        | raw::__NR_setgid
+        | raw::__NR_setreuid
+        | raw::__NR_setregid
+        | raw::__NR_setresuid
+        | raw::__NR_setresgid
+        | raw::__NR_setgroups
+        | raw::__NR_setfsuid
+        | raw::__NR_setfsgid
+        | raw::__NR_capset => Reach::Thread,
+        raw::__NR_prctl if is_change(arguments[0]) => Reach::Unseen,
+        raw::__NR_landlock_restrict_self => Reach::Unseen,
+        _ => return None,
+    };
+    begin(reach)
+}
+
+/// Does this `prctl` take something away? That a thread has its way with later, and cannot be asked for
+/// cheaply, counts for all.
+fn is_change(option: usize) -> bool {
+    matches!(option, PR_CAPBSET_DROP | PR_SET_SECUREBITS | PR_SET_NO_NEW_PRIVS | PR_CAP_AMBIENT)
+}
+
+macro_rules! changing {
+    ($($(#[$doc:meta])* $reach:ident $name:ident $string:literal ($($argument:ident: $kind:ty),*);)*) => {$(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As in C.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
+            let change = begin(Reach::$reach);
+            let result = next!($string, fn($($kind),*) -> c_int, $($argument),*);
+            end(change);
+            result
+        }
+    )*};
+}
+
+changing! {
+    /// `setuid(2)`.
+    Process setuid c"setuid" (user: u32);
+    /// `setgid(2)`.
+    Process setgid c"setgid" (group: u32);
+    /// `seteuid(3)`.
+    Process seteuid c"seteuid" (user: u32);
+    /// `setegid(3)`.
+    Process setegid c"setegid" (group: u32);
+    /// `setreuid(2)`.
+    Process setreuid c"setreuid" (real: u32, effective: u32);
+    /// `setregid(2)`.
+    Process setregid c"setregid" (real: u32, effective: u32);
+    /// `setresuid(2)`.
+    Process setresuid c"setresuid" (real: u32, effective: u32, saved: u32);
+    /// `setresgid(2)`.
+    Process setresgid c"setresgid" (real: u32, effective: u32, saved: u32);
+    /// `setgroups(2)`.
+    Process setgroups c"setgroups" (count: usize, groups: *const u32);
+    /// `initgroups(3)`.
+    Process initgroups c"initgroups" (user: *const c_char, group: u32);
+    /// `setfsuid(2)`.
+    Thread setfsuid c"setfsuid" (user: u32);
+    /// `setfsgid(2)`.
+    Thread setfsgid c"setfsgid" (group: u32);
+    /// `capset(2)`.
+    Thread capset c"capset" (header: *mut c_void, sets: *const c_void);
+}
+
+/// `prctl(2)`. Variadic in C; integers are passed alike.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+    let change = if is_change(option as usize) { begin(Reach::Unseen) } else { None };
+    let result = next!(c"prctl", fn(c_int, usize, usize, usize, usize) -> c_int, option, a, b, c, d);
+    end(change);
+    result
+}
