@@ -196,17 +196,8 @@ impl Core {
     /// and its eventfds.
     pub fn forked(&mut self) {
         let ids: Vec<RequestId> = self.requests.ids().collect();
-        for id in ids {
-            self.timers.cancel(id);
-            self.release_file(id);
-            self.requests[id].buffer = None;
-            self.requests.remove(id);
-        }
-        self.timeouts = Timeouts::default();
-        self.chain = None;
-        self.deferred.clear();
-        self.deferred_requests = 0;
-        self.ready.clear();
+        ids.into_iter().for_each(|id| self.drop_request(id));
+        self.drop_queues();
         self.work.clear();
         self.aio.queued = 0;
         self.finished.clear();
@@ -227,8 +218,26 @@ impl Core {
         self.resync();
     }
 
+    /// Ends a request of which nobody is to hear.
+    fn drop_request(&mut self, id: RequestId) {
+        self.timers.cancel(id);
+        self.release_file(id);
+        self.requests[id].buffer = None;
+        self.requests.remove(id);
+    }
+
+    /// Nothing is left to be issued.
+    fn drop_queues(&mut self) {
+        self.timeouts = Timeouts::default();
+        self.chain = None;
+        self.deferred.clear();
+        self.deferred_requests = 0;
+        self.ready.clear();
+    }
+
     fn shut_down(&mut self) {
         self.look_for_all_pages();
+        self.run_finished();
         self.zero_copy.close();
         self.working -= self.aio.shut_down();
         if self.token.driver() == Driver::Reactor {
@@ -248,16 +257,9 @@ impl Core {
                 continue;
             }
             self.disarm(id);
-            self.timers.cancel(id);
-            self.release_file(id);
-            self.requests[id].buffer = None;
-            self.requests.remove(id);
+            self.drop_request(id);
         }
-        self.timeouts = Timeouts::default();
-        self.chain = None;
-        self.deferred.clear();
-        self.deferred_requests = 0;
-        self.ready.clear();
+        self.drop_queues();
         self.kick_driver();
         self.wake_all();
     }

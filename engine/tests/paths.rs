@@ -520,3 +520,34 @@ fn installs_registered_files() {
         (seen, errors)
     });
 }
+
+/// On a ring that defers, the file lies in wait for its thread, which closes the ring instead.
+#[test]
+fn a_file_for_a_slot_of_a_ring_that_is_closed_is_closed() {
+    both(|engine| {
+        let directory = std::env::temp_dir().join(format!("anyring-slot-{}-{engine:?}", std::process::id()));
+        std::fs::write(&directory, b"x").unwrap();
+        let path = CString::new(directory.to_str().unwrap()).unwrap();
+        let mut ring = Ring::new(engine, 4, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER);
+        let slots = [-1i32];
+        assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_FILES, slots.as_ptr().cast(), 1), 0);
+        ring.push(Sqe {
+            fd: libc::AT_FDCWD,
+            addr: path.as_ptr() as u64,
+            file_index: 1,
+            ..sqe(IORING_OP_OPENAT, 1)
+        });
+        assert_eq!(ring.enter(1, 0), 1);
+        ring.close();
+        let open = || {
+            let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+            links.flat_map(|link| std::fs::read_link(link.path())).any(|target| target == directory)
+        };
+        let begun = std::time::Instant::now();
+        while open() {
+            assert!(begun.elapsed().as_secs() < 10, "the file is closed with the ring");
+            std::thread::yield_now();
+        }
+        std::fs::remove_file(&directory).unwrap();
+    });
+}

@@ -13,7 +13,7 @@ use crate::credentials::{self, Credentials, Whose};
 use crate::door;
 use crate::errno::Errno;
 use crate::memory::Sqe;
-use crate::ops::{Caps, OpData};
+use crate::ops::{Caps, OpData, Outcome};
 use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::ring::{Core, CoreGuard, Ring, live};
 use crate::sys::{self, Fd};
@@ -139,11 +139,12 @@ impl Work {
 }
 
 impl Core {
-    /// Takes back a finished piece of work. On a ring that defers, the program has to come for it.
+    /// Takes back a finished piece of work. On a ring that defers, the program has to come for it; to a
+    /// closed one nobody comes.
     pub fn finish(&mut self, work: Work) {
         self.working -= 1;
         self.finished.push_back(work);
-        if self.defers() {
+        if self.defers() && !self.closing {
             self.notify_deferred();
         } else {
             self.run_finished();
@@ -164,7 +165,10 @@ impl Core {
         request.data = core::mem::take(&mut work.data);
         request.phase = Phase::Prepared;
         let finish = request.op.finish;
-        let outcome = finish(self, work.id, work.result);
+        let mut outcome = finish(self, work.id, work.result);
+        if self.closing && !matches!(outcome, Outcome::Complete(_)) {
+            outcome = Errno::ECANCELED.into();
+        }
         self.settle(work.id, outcome);
     }
 
