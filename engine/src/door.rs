@@ -6,8 +6,7 @@ use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use crate::driver::{Driver, pool, reactor, threads};
 use crate::ops::net::error_queue;
 use crate::processes::{self, fork};
-use crate::resources::kinds;
-use crate::resources::ring_fds;
+use crate::resources::{epoll_sets, kinds, ring_fds};
 use crate::ring::Core;
 use crate::sys::{self, Fd};
 use crate::{credentials, lifetime, registry};
@@ -91,6 +90,7 @@ pub fn is_ring(fd: Fd) -> bool {
 /// The program closes `fd` (or replaces it by `dup2`); call it *before* the number can be reused.
 /// Any descriptor may be named: kept readiness registrations end, a ring loses one reference.
 pub fn closed(fd: Fd) {
+    epoll_sets::closed(fd);
     registry::forget_note(fd);
     if !registry::is_ring(fd) && !registry::has_interest(fd) && !has_work() {
         return;
@@ -159,6 +159,22 @@ pub fn readiness_fd(fd: Fd) -> Result<Fd, i32> {
     let mut guard = ring.lock();
     let core = guard.as_mut().ok_or(crate::errno::Errno::EBADF.negated())?;
     core.readiness_fd().map_err(crate::errno::Errno::negated)
+}
+
+/// The program did `operation` to its epoll instance with a ring's [`readiness_fd`] in the ring's place.
+pub fn changed_epoll(instance: Fd, operation: u32, ring: Fd) {
+    epoll_sets::changed(instance, operation, ring);
+}
+
+/// Need [`before_epoll_wait`] be called at all?
+#[inline]
+pub fn has_rings_in_epoll() -> bool {
+    epoll_sets::any()
+}
+
+/// The program is about to wait for one of its epoll instances, in which there may be rings.
+pub fn before_epoll_wait(instance: Fd) {
+    epoll_sets::synchronize(instance);
 }
 
 /// Brings the descriptor of [`readiness_fd`] in line with the CQ: readable if it holds

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use anyring_engine::memory::Sqe;
 use common::*;
-use io_uring_op::{IORING_OP_EPOLL_CTL, IORING_OP_EPOLL_WAIT};
+use io_uring_op::{IORING_OP_EPOLL_CTL, IORING_OP_EPOLL_WAIT, IORING_OP_NOP};
 
 const IN: u32 = libc::EPOLLIN as u32;
 
@@ -132,5 +132,35 @@ fn waits_for_events() {
         assert_eq!(ring.run(&[Sqe { fd: source.as_raw_fd(), ..request }])[0].res, -libc::EINVAL);
         signal(&source);
         assert_eq!(ring.run(&[Sqe { addr: 8, ..request }])[0].res, -libc::EFAULT);
+    });
+}
+
+/// A ring is ready while there are completions, and told to be so only then.
+#[test]
+fn a_ring_is_put_into_an_epoll_instance() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let mut other = Ring::new(engine, 8, 0);
+        let set = epoll();
+        let look = || {
+            if engine == Engine::User {
+                anyring_engine::door::before_epoll_wait(set.as_raw_fd());
+            }
+            ready(&set)
+        };
+        let mut seen = Vec::new();
+        let event = libc::epoll_event { events: IN, u64: 7 };
+        let own = libc::epoll_event { events: IN, u64: 8 };
+        let (set_fd, fd, own_fd) = (set.as_raw_fd(), other.fd, ring.fd);
+        seen.push((ring.run(&[ctl(set_fd, libc::EPOLL_CTL_ADD, fd, Some(&event))])[0].res, look()));
+        seen.push((ring.run(&[ctl(set_fd, libc::EPOLL_CTL_ADD, fd, Some(&event))])[0].res, look()));
+        other.push(sqe(IORING_OP_NOP, 1));
+        seen.push((other.enter(1, 0), look()));
+        seen.push((other.reap_all()[0].res, look()));
+        other.push(sqe(IORING_OP_NOP, 1));
+        assert_eq!(other.enter(1, 0), 1);
+        seen.push((ring.run(&[ctl(set_fd, libc::EPOLL_CTL_DEL, fd, None)])[0].res, look()));
+        seen.push((ring.run(&[ctl(set_fd, libc::EPOLL_CTL_ADD, own_fd, Some(&own))])[0].res, look()));
+        seen
     });
 }

@@ -3,7 +3,10 @@
 use linux_raw_sys::general::{__NR_epoll_pwait, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLIN};
 
 use super::{Caps, Code, Field, Op, OpData, Outcome};
+use crate::door;
+use crate::driver::work::Work;
 use crate::errno::Errno;
+use crate::memory::Sqe;
 use crate::request::RequestId;
 use crate::ring::Core;
 use crate::sys::{self, EpollEvent, Fd};
@@ -11,7 +14,8 @@ use crate::user;
 
 /// `IORING_OP_EPOLL_CTL`.
 pub const EPOLL_CTL: Op = Op::new(Code::IORING_OP_EPOLL_CTL, "EPOLL_CTL", Caps::NONE, prep_control, control)
-    .fields(&[Field::Fd, Field::Length, Field::Offset, Field::Address]);
+    .fields(&[Field::Fd, Field::Length, Field::Offset, Field::Address])
+    .block(control_ring);
 
 /// `IORING_OP_EPOLL_WAIT`.
 pub const EPOLL_WAIT: Op = Op::new(Code::IORING_OP_EPOLL_WAIT, "EPOLL_WAIT", Caps::FILE, prep_wait, wait)
@@ -29,18 +33,34 @@ fn prep_control(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Takes locks, but sleeps for nothing.
+/// Takes locks, but sleeps for nothing. The stand-in of a ring is found without ours.
 fn control(core: &mut Core, id: RequestId) -> Outcome {
-    let request = &core.requests[id];
-    let event = match request.data {
-        OpData::EpollEvent(event) => event,
+    let sqe = core.requests[id].sqe;
+    let fd = sqe.off as Fd;
+    if door::is_ring(fd) {
+        return Outcome::Block;
+    }
+    if sqe.len == EPOLL_CTL_ADD {
+        core.leave_error_queue(fd);
+    }
+    change(&sqe, &core.requests[id].data, fd).into()
+}
+
+fn change(sqe: &Sqe, data: &OpData, fd: Fd) -> Result<usize, Errno> {
+    let event = match data {
+        OpData::EpollEvent(event) => *event,
         _ => EpollEvent { events: 0, data: 0 },
     };
-    let sqe = request.sqe;
-    if sqe.len == EPOLL_CTL_ADD {
-        core.leave_error_queue(sqe.off as Fd);
-    }
-    sys::epoll_ctl(sqe.fd, sqe.len, sqe.off as Fd, event.events, event.data).map(|()| 0).into()
+    sys::epoll_ctl(sqe.fd, sqe.len, fd, event.events, event.data).map(|()| 0)
+}
+
+fn control_ring(work: &mut Work) -> Result<usize, Errno> {
+    let ring = work.sqe.off as Fd;
+    let stand_in = door::readiness_fd(ring).map_err(|errno| Errno::from_raw(errno as isize))?;
+    door::sync_readiness(ring);
+    change(&work.sqe, &work.data, stand_in)?;
+    door::changed_epoll(work.sqe.fd, work.sqe.len, ring);
+    Ok(0)
 }
 
 fn prep_wait(core: &mut Core, id: RequestId) -> Result<(), Errno> {

@@ -2,6 +2,7 @@
 
 pub mod buffers;
 pub mod clone;
+pub mod epoll_sets;
 pub mod eventfd;
 pub mod files;
 pub mod kbuf;

@@ -1,72 +1,25 @@
 //! Calls that wait for descriptors. A ring of ours is a memfd and cannot be polled; the engine has a
 //! stand-in for each that is polled ([`door::readiness_fd`]), which takes the ring's place here.
-//!
-//! An epoll instance outlives the call, so which rings were put into it is kept in a table; before a
-//! wait their stand-ins are brought in line with the rings, or a level-triggered wait would answer
-//! for completions that the program has taken meanwhile.
 
 use crate::next::next;
 use crate::{inside, next};
 use anyring_engine::door;
 use anyring_trap::calls;
 use core::ffi::{c_int, c_long, c_void};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general as raw;
-
-/// Rings in epoll instances: the instance in the upper half, the ring in the lower; 0 is free (that
-/// instance would be standard input).
-static WATCHED: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
-/// How many of them are taken.
-static WATCHED_COUNT: AtomicU32 = AtomicU32::new(0);
-
-fn pair(instance: c_int, ring: c_int) -> u64 {
-    u64::from(instance as u32) << 32 | u64::from(ring as u32)
-}
-
-fn watch(instance: c_int, ring: c_int) {
-    for entry in &WATCHED {
-        if entry.compare_exchange(0, pair(instance, ring), Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            WATCHED_COUNT.fetch_add(1, Ordering::Release);
-            return;
-        }
-    }
-}
-
-fn unwatch(matches: impl Fn(c_int, c_int) -> bool) {
-    if WATCHED_COUNT.load(Ordering::Acquire) == 0 {
-        return;
-    }
-    for entry in &WATCHED {
-        let seen = entry.load(Ordering::Acquire);
-        let gone = seen != 0 && matches((seen >> 32) as c_int, seen as c_int);
-        if gone && entry.compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            WATCHED_COUNT.fetch_sub(1, Ordering::Release);
-        }
-    }
-}
-
-/// A descriptor is about to be closed: it may be an instance or a ring of the table.
-pub fn closed(fd: c_int) {
-    unwatch(|instance, ring| instance == fd || ring == fd);
-}
 
 /// Brings the stand-ins of an instance's rings in line.
 #[inline]
 fn before_wait(instance: c_int) {
-    if WATCHED_COUNT.load(Ordering::Acquire) != 0 {
+    if door::has_rings_in_epoll() {
         synchronize(instance);
     }
 }
 
 #[cold]
 fn synchronize(instance: c_int) {
-    for entry in &WATCHED {
-        let seen = entry.load(Ordering::Acquire);
-        if seen != 0 && (seen >> 32) as c_int == instance {
-            let _inside = inside::enter();
-            door::sync_readiness(seen as c_int);
-        }
-    }
+    let _inside = inside::enter();
+    door::before_epoll_wait(instance);
 }
 
 /// The stand-in of a ring, in line with it.
@@ -108,11 +61,7 @@ pub unsafe extern "C" fn epoll_ctl(
         event,
     );
     if ring && result == 0 {
-        match operation as u32 {
-            raw::EPOLL_CTL_ADD => watch(instance, fd),
-            raw::EPOLL_CTL_DEL => unwatch(|i, r| i == instance && r == fd),
-            _ => {}
-        }
+        door::changed_epoll(instance, operation as u32, fd);
     }
     result
 }
