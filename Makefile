@@ -46,8 +46,9 @@ test-programs: build ## every real program, the heavy ones too (some minutes)
 conformance: build ## liburing's own suite over the user engine, against the native run
 	$(ANYRING_BIN)/anyring-conformance suite
 
-differential: build ## random programs on both engines: make differential N=1000000 SEED=2
-	$(ANYRING_BIN)/anyring-conformance differential --programs $(or $(N),20000) --seed $(or $(SEED),1)
+differential: build ## random programs on both engines: make differential N=1000000 [SEED=2] [FIRST=5000]
+	$(ANYRING_BIN)/anyring-conformance differential --progress --programs $(or $(N),20000) \
+		--seed $(or $(SEED),1) --first $(or $(FIRST),0)
 
 coverage: toolchain ## which operations, and which of their errors, the engine's tests see; fails where one is not seen
 	rm -f $(TARGET)/coverage

@@ -6,12 +6,14 @@ fn options(programs: u64, time: u64) -> Options {
     Options {
         programs,
         seed: 1,
+        first: 0,
         program_seed: None,
         time: Some(time),
         hostile: false,
         jobs: None,
         all: false,
         unsteady: false,
+        progress: false,
         no_shrink: true,
     }
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::generate;
 use super::program::Program;
 use super::progress::{self, Page};
+use super::ring::Engine;
 use super::rng::program_seed;
 use super::run::{Arenas, Difference, Times, run};
 
@@ -23,6 +24,8 @@ pub enum Finding {
     Differs(Difference),
     /// They differed once, and then not again.
     Unsteady(Difference),
+    /// They differ, but so does the kernel from itself.
+    Racy(Difference),
     /// The child died or was stuck: how, and where.
     Lost(String),
 }
@@ -31,7 +34,9 @@ impl Finding {
     /// The same for findings that are probably one.
     pub fn signature(&self) -> &str {
         match self {
-            Finding::Differs(difference) | Finding::Unsteady(difference) => &difference.signature,
+            Finding::Differs(difference) | Finding::Unsteady(difference) | Finding::Racy(difference) => {
+                &difference.signature
+            }
             Finding::Lost(how) => how.split(" (").next().unwrap_or(how),
         }
     }
@@ -164,14 +169,19 @@ pub fn run_range(page: &'static Page, seed: u64, range: Range, scratch: &Path) -
         for index in range.0..range.0 + range.1 {
             page.program.store(index, Ordering::Relaxed);
             let program = generate::program(program_seed(seed, index));
-            if let Some(finding) = examine(&program, &arenas, scratch) {
-                if matches!(finding, Finding::Unsteady(_)) {
-                    page.unsteady.fetch_add(1, Ordering::Relaxed);
+            let counter = match examine(&program, &arenas, scratch) {
+                Ok(None) => &page.clean,
+                Ok(Some(why)) => &page.explained[why],
+                Err(finding) => {
+                    let _ = writeln!(reports, "{index}\t{}", encode(&finding));
+                    match finding {
+                        Finding::Unsteady(_) => &page.unsteady,
+                        Finding::Racy(_) => &page.racy,
+                        _ => continue,
+                    }
                 }
-                let _ = writeln!(reports, "{index}\t{}", encode(&finding));
-            } else {
-                page.clean.fetch_add(1, Ordering::Relaxed);
-            }
+            };
+            counter.fetch_add(1, Ordering::Relaxed);
         }
         let _ = std::fs::remove_dir_all(scratch);
         i32::from(leaks() > 64)
@@ -184,9 +194,9 @@ pub fn run_alone(page: &'static Page, program: &Program, scratch: &Path, sure: b
         let arenas = Arenas::default();
         enter_scratch(scratch);
         let found = if sure {
-            examine(program, &arenas, scratch)
+            examine(program, &arenas, scratch).err()
         } else {
-            run_and_clean(program, &arenas, scratch, Times::HASTY).err().map(Finding::Differs)
+            run_and_clean(program, BOTH, &arenas, scratch, Times::HASTY).err().map(Finding::Differs)
         };
         if let Some(finding) = found {
             let _ = writeln!(reports, "0\t{}", encode(&finding));
@@ -214,21 +224,47 @@ fn leaks() -> usize {
     std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
 }
 
-/// Runs a program; where it differs, again and with more patience.
-pub fn examine(program: &Program, arenas: &Arenas, scratch: &Path) -> Option<Finding> {
-    let first = run_and_clean(program, arenas, scratch, Times::FIRST).err()?;
+const BOTH: [Engine; 2] = [Engine::User, Engine::Kernel];
+
+/// How often the kernel is compared with itself before it is held against the user engine.
+const KERNEL_RUNS: usize = 4;
+
+/// Runs a program; where it differs, again and with more patience, and on the kernel alone: what is
+/// not always the same there is no difference here. Returns the explanation of one that is meant to be.
+///
+/// # Errors
+/// What differs.
+pub fn examine(program: &Program, arenas: &Arenas, scratch: &Path) -> Result<Option<usize>, Finding> {
+    let again = |engines| run_and_clean(program, engines, arenas, scratch, Times::PATIENT);
+    let first = match run_and_clean(program, BOTH, arenas, scratch, Times::FIRST) {
+        Ok(explanation) => return Ok(explanation),
+        Err(difference) => difference,
+    };
     let mut last = first.clone();
     for _ in 0..3 {
-        match run_and_clean(program, arenas, scratch, Times::PATIENT) {
-            Ok(()) => return Some(Finding::Unsteady(first)),
+        match again(BOTH) {
+            Ok(None) => return Err(Finding::Unsteady(first)),
+            Ok(explanation) => return Ok(explanation),
             Err(difference) => last = difference,
         }
     }
-    Some(Finding::Differs(last))
+    let place = |difference: &Difference| difference.step.unwrap_or(usize::MAX);
+    for _ in 0..KERNEL_RUNS {
+        if again([Engine::Kernel; 2]).is_err_and(|racy| place(&racy) <= place(&last)) {
+            return Err(Finding::Racy(last));
+        }
+    }
+    Err(Finding::Differs(last))
 }
 
-fn run_and_clean(program: &Program, arenas: &Arenas, scratch: &Path, times: Times) -> Result<(), Difference> {
-    let result = run(program, arenas, scratch, times);
+fn run_and_clean(
+    program: &Program,
+    engines: [Engine; 2],
+    arenas: &Arenas,
+    scratch: &Path,
+    times: Times,
+) -> Result<Option<usize>, Difference> {
+    let result = run(program, engines, arenas, scratch, times);
     // What a program opened and nobody remembers.
     // SAFETY: nothing of this process lies there between programs.
     unsafe { libc::syscall(libc::SYS_close_range, 3, 199, 0) };
@@ -245,6 +281,7 @@ fn encode(finding: &Finding) -> String {
     match finding {
         Finding::Differs(difference) => parts("differs", difference),
         Finding::Unsteady(difference) => parts("unsteady", difference),
+        Finding::Racy(difference) => parts("racy", difference),
         Finding::Lost(how) => ["lost", how].join(&SEPARATOR.to_string()),
     }
 }
@@ -258,6 +295,7 @@ pub fn decode(text: &str) -> Finding {
     match parts[0] {
         "differs" => Finding::Differs(difference),
         "unsteady" => Finding::Unsteady(difference),
+        "racy" => Finding::Racy(difference),
         _ => Finding::Lost(part(1)),
     }
 }

@@ -17,14 +17,15 @@
 //!   inode numbers, times, ports and returned descriptors in memory are masked by the generator.
 //! - *World*: file times and inode numbers are left out.
 //!
-//! Differences that are meant to be are in [`excused`], each with its reason; `docs/differences.md`
-//! describes them to users.
+//! Differences that are meant to be are in [`super::explain`], each with its reason;
+//! `docs/differences.md` describes them to users.
 
 use std::collections::BTreeMap;
 
 use anyring_engine::ops;
 use linux_raw_sys::io_uring::{IORING_CQE_F_MORE, io_uring_op as Code};
 
+use super::explain::{Case, explanation};
 use super::program::{Program, Sqe, Value};
 use super::ring::Cqe;
 
@@ -79,53 +80,46 @@ fn by_request(program: &Program, cqes: &[Cqe]) -> ByRequest {
     map
 }
 
-/// Where two sets of CQEs differ: what to print, and a signature that is the same for differences
-/// that are probably one.
-pub fn cqes_differ(program: &Program, user: &[Cqe], kernel: &[Cqe]) -> Option<(String, String, String)> {
-    let (user, kernel) = (by_request(program, user), by_request(program, kernel));
-    let mut lines = (Vec::new(), Vec::new());
-    let mut signature = String::new();
-    for id in user.keys().chain(kernel.keys().filter(|id| !user.contains_key(id))) {
-        let none = Vec::new();
-        let (ours, theirs) = (user.get(id).unwrap_or(&none), kernel.get(id).unwrap_or(&none));
-        if ours == theirs || excused(program, *id, ours, theirs) {
-            continue;
-        }
-        if signature.is_empty() {
-            let name = program.sqe(*id).map_or("?", |sqe| ops::lookup(sqe.opcode).name);
-            signature = format!("{name} {} / {}", brief(ours), brief(theirs));
-        }
-        lines.0.push(format!("#{id}: {}", show(ours)));
-        lines.1.push(format!("#{id}: {}", show(theirs)));
-    }
-    (!signature.is_empty()).then(|| (signature, lines.0.join("; "), lines.1.join("; ")))
+/// What comparing two sets of CQEs came to.
+pub enum Verdict {
+    /// They are the same.
+    Same,
+    /// They differ as is meant to be: the index of the explanation.
+    Explained(usize),
+    /// They differ: a signature that is the same for differences that are probably one, and what each
+    /// engine did.
+    Differ(String, String, String),
 }
 
-/// Differences that are meant to be.
-fn excused(program: &Program, id: u64, user: &[Cqe], kernel: &[Cqe]) -> bool {
-    let results = |cqes: &[Cqe]| cqes.iter().map(|cqe| cqe.res).collect::<Vec<i32>>();
-    let results = (results(user), results(kernel));
-    let name = program.sqe(id).map_or("", |sqe| ops::lookup(sqe.opcode).name);
-    let canceled_later = (
-        results.0 == [-libc::ECANCELED] && results.1.is_empty(),
-        results.0.is_empty() && results.1 == [-libc::ECANCELED],
-    );
-    match name {
-        // In a chain behind a request that was done by a thread the kernel does not wait for events.
-        "EPOLL_WAIT" => results.1 == [-libc::EAGAIN] || canceled_later.0,
-        "SEND" | "RECV" | "SENDMSG" | "RECVMSG" if program.sqe(id).is_some_and(|sqe| sqe.ioprio & 1 != 0) => {
-            results.1 == [-libc::EAGAIN] || canceled_later.0
-        }
-        // A cancellation that a thread carries out finds itself among what runs.
-        "ASYNC_CANCEL" if program.sqe(id).is_some_and(|sqe| sqe.flags & ASYNC != 0) => {
-            results == (vec![-libc::ENOENT], vec![0])
-        }
-        // There it waits before it looks for a buffer.
-        "READ_MULTISHOT" => results.0 == [-libc::ENOBUFS] && results.1.is_empty() || canceled_later.1,
-        // Transfers of nothing do not reach the file.
-        "READV" | "WRITEV" => results == (vec![0], vec![-libc::EINVAL]),
-        _ => false,
+/// Compares what was posted so far.
+pub fn compare(program: &Program, user: &[Cqe], kernel: &[Cqe]) -> Verdict {
+    let (user, kernel) = (by_request(program, user), by_request(program, kernel));
+    let none = Vec::new();
+    let of = |map: &ByRequest, id: &u64| map.get(id).cloned().unwrap_or_default();
+    let ids = user.keys().chain(kernel.keys().filter(|id| !user.contains_key(id)));
+    let different: Vec<u64> =
+        ids.copied().filter(|id| user.get(id).unwrap_or(&none) != kernel.get(id).unwrap_or(&none)).collect();
+    let Some(&first) = different.first() else { return Verdict::Same };
+    let explained: Vec<(u64, usize)> = different
+        .iter()
+        .filter_map(|&id| {
+            let (user, kernel) = (of(&user, &id), of(&kernel, &id));
+            let case = Case { program, sqe: program.sqe(id)?, user: &user, kernel: &kernel };
+            explanation(&case).map(|why| (id, why))
+        })
+        .collect();
+    let chain = |id| program.chain_of(id);
+    if let Some(&(_, why)) = explained.first()
+        && different.iter().all(|&id| explained.iter().any(|&(other, _)| chain(id) == chain(other)))
+    {
+        return Verdict::Explained(why);
     }
+    let name = program.sqe(first).map_or("?", |sqe| ops::lookup(sqe.opcode).name);
+    let signature = format!("{name} {} / {}", brief(&of(&user, &first)), brief(&of(&kernel, &first)));
+    let list = |map: &ByRequest| {
+        different.iter().map(|id| format!("#{id}: {}", show(&of(map, id)))).collect::<Vec<_>>().join("; ")
+    };
+    Verdict::Differ(signature, list(&user), list(&kernel))
 }
 
 fn brief(cqes: &[Cqe]) -> String {

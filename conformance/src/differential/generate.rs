@@ -251,8 +251,11 @@ impl Generator {
             Step::Push(sqe) => Some(sqe),
             _ => None,
         });
-        if let Some(sqe) = last {
-            sqe.flags &= !(LINK | HARDLINK);
+        if let Some(sqe) = last
+            && sqe.flags & LINKS != 0
+        {
+            // Nothing would tell when it is done, either.
+            sqe.flags &= !(LINK | HARDLINK | SKIP);
         }
     }
 
@@ -281,12 +284,13 @@ impl Generator {
         }
         self.program.steps.push(Step::Enter(call));
         self.pending = self.pending.saturating_sub(call.to_submit);
+        let races = self.batch != Effect::None;
         if self.pending == 0 {
             self.batch = Effect::None;
             self.linked = false;
         }
         // What was only now submitted must not be left behind unseen for long.
-        if !self.rng.percent(10) || self.batch != Effect::None {
+        if !self.rng.percent(10) || races {
             self.program.steps.push(Step::Settle);
         }
     }

@@ -16,6 +16,7 @@ use super::progress;
 use super::ring::{self, Engine, Ring};
 use super::rng::{Rng, program_seed};
 use super::side::{Arena, Side};
+use super::world::Place;
 use super::{BATCH, Options};
 
 /// The command `differential --hostile`.
@@ -82,7 +83,7 @@ fn harm(seed: u64, arena: &Arena, scratch: &std::path::Path) {
         noisy_setup(&mut rng, arena);
     }
     progress::mark(0, Engine::User);
-    let mut side = Side::new(Engine::User, arena, scratch, &program);
+    let mut side = Side::new(Engine::User, Place::First, arena, scratch, &program);
     if side.ring.is_ok() {
         for (number, step) in program.steps.iter().enumerate() {
             progress::mark(number, Engine::User);

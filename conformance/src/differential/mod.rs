@@ -10,6 +10,7 @@
 
 pub mod child;
 pub mod compare;
+pub mod explain;
 pub mod generate;
 pub mod hostile;
 pub mod operations;
@@ -24,12 +25,14 @@ pub mod world;
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 
 use child::{Finding, decode, run_alone, run_range, scratch_directory};
+use explain::EXPLANATIONS;
 use program::Program;
 use progress::Page;
 use rng::program_seed;
@@ -49,6 +52,9 @@ pub struct Options {
     /// Where random numbers begin
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    /// Begin with this program: resumes a run that was stopped
+    #[arg(long, default_value_t = 0)]
+    pub first: u64,
     /// Run the one program of this seed, as a report printed it
     #[arg(long, value_parser = seed)]
     pub program_seed: Option<u64>,
@@ -58,15 +64,18 @@ pub struct Options {
     /// User engine only, with ring memory and arguments that try to harm it
     #[arg(long)]
     pub hostile: bool,
-    /// Children at once [default: the number of processors]
+    /// Children at once; they mostly wait [default: sixteen for each processor]
     #[arg(long)]
     pub jobs: Option<usize>,
     /// Count differences of the list of open ones, too
     #[arg(long)]
     pub all: bool,
-    /// Print programs that differed once only, too
+    /// Print programs that differed once only, too, and those for which the kernel differs from itself
     #[arg(long)]
     pub unsteady: bool,
+    /// Say now and then how far it is
+    #[arg(long)]
+    pub progress: bool,
     /// Print programs as they are generated, without making them smaller
     #[arg(long)]
     pub no_shrink: bool,
@@ -92,12 +101,53 @@ fn is_open(signature: &str) -> bool {
 pub struct Summary {
     /// The same on both engines.
     pub clean: u64,
+    /// Differ as is meant to be, by explanation.
+    pub explained: BTreeMap<&'static str, u64>,
     /// Differed once and not again.
     pub unsteady: u64,
+    /// The kernel differs from itself.
+    pub racy: u64,
     /// Differ in ways that are known and open.
     pub open: u64,
     /// Differ, by signature: how many.
     pub differences: BTreeMap<String, u64>,
+}
+
+impl Summary {
+    fn different(&self) -> u64 {
+        self.differences.values().sum()
+    }
+
+    fn total(&self) -> u64 {
+        let explained: u64 = self.explained.values().sum();
+        self.clean + explained + self.unsteady + self.racy + self.open + self.different()
+    }
+
+    fn add(&mut self, other: Summary) {
+        self.clean += other.clean;
+        self.unsteady += other.unsteady;
+        self.racy += other.racy;
+        self.open += other.open;
+        for (name, count) in other.explained {
+            *self.explained.entry(name).or_default() += count;
+        }
+        for (signature, count) in other.differences {
+            *self.differences.entry(signature).or_default() += count;
+        }
+    }
+
+    /// Adds what a child has counted.
+    fn take_counts(&mut self, page: &Page) {
+        self.clean = page.clean.load(Ordering::Relaxed);
+        self.unsteady = page.unsteady.load(Ordering::Relaxed);
+        self.racy = page.racy.load(Ordering::Relaxed);
+        for (explanation, count) in EXPLANATIONS.iter().zip(&page.explained) {
+            match count.load(Ordering::Relaxed) {
+                0 => {}
+                count => *self.explained.entry(explanation.name).or_default() += count,
+            }
+        }
+    }
 }
 
 /// The command `differential`.
@@ -118,13 +168,19 @@ pub fn command(options: &Options) -> ExitCode {
     for (signature, count) in &summary.differences {
         println!("{count:>7}  {signature}");
     }
-    let different: u64 = summary.differences.values().sum();
-    let total = summary.clean + summary.unsteady + summary.open + different;
+    for (name, count) in &summary.explained {
+        println!("{count:>7}  explained: {name}");
+    }
+    let (total, different) = (summary.total(), summary.different());
     println!(
-        "{total} programs in {seconds:.1} s ({:.0} a second): {} clean, {} unsteady, {} differ as known, {different} in {} other ways",
+        "{total} programs from {} on in {seconds:.1} s ({:.0} a second): {} the same, {} explained, {} unsteady, \
+         {} racy on the kernel itself, {} differ as known, {different} differ in {} other ways",
+        options.first,
         total as f64 / seconds,
         summary.clean,
+        summary.explained.values().sum::<u64>(),
         summary.unsteady,
+        summary.racy,
         summary.open,
         summary.differences.len()
     );
@@ -147,35 +203,69 @@ fn one(seed: u64, options: &Options) -> ExitCode {
     }
 }
 
+/// Between two lines that say how far a run is.
+const PROGRESS: Duration = Duration::from_secs(10);
+
 /// Runs programs in several children at a time.
 pub fn run_many(options: &Options) -> Summary {
-    let jobs = options.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let jobs = options.jobs.unwrap_or(16 * processors);
     let pages: Vec<&'static Page> = (0..jobs.max(1)).map(|_| progress::new_page()).collect();
     let deadline = options.time.map(|seconds| Instant::now() + Duration::from_secs(seconds));
-    let summaries = lanes(&pages, |lane, page| {
-        let mut summary = Summary::default();
-        let batches = options.programs.div_ceil(BATCH);
-        for batch in (lane as u64..batches).step_by(pages.len()) {
-            if deadline.is_some_and(|deadline| Instant::now() > deadline) {
-                break;
-            }
-            let first = batch * BATCH;
-            let range = (first, BATCH.min(options.programs - first));
-            run_batch(page, options, range, lane, &mut summary);
+    let end = options.first + options.programs;
+    let next = AtomicU64::new(options.first);
+    let summaries = std::thread::scope(|scope| {
+        let (stop, stopped) = mpsc::channel::<()>();
+        if options.progress {
+            scope.spawn(|| report_progress(stopped, &pages, options, &next));
         }
-        summary.clean = page.clean.load(Ordering::Relaxed);
-        summary.unsteady = page.unsteady.load(Ordering::Relaxed);
-        summary
+        let summaries = lanes(&pages, |lane, page| {
+            let mut summary = Summary::default();
+            loop {
+                let first = next.fetch_add(BATCH, Ordering::Relaxed);
+                if first >= end || deadline.is_some_and(|deadline| Instant::now() > deadline) {
+                    break;
+                }
+                run_batch(page, options, (first, BATCH.min(end - first)), lane, &mut summary);
+            }
+            summary.take_counts(page);
+            summary
+        });
+        drop(stop);
+        summaries
     });
     summaries.into_iter().fold(Summary::default(), |mut all, one| {
-        all.clean += one.clean;
-        all.unsteady += one.unsteady;
-        all.open += one.open;
-        for (signature, count) in one.differences {
-            *all.differences.entry(signature).or_default() += count;
-        }
+        all.add(one);
         all
     })
+}
+
+/// Says how far the children are, until the other end of `stopped` is gone.
+fn report_progress(
+    stopped: mpsc::Receiver<()>,
+    pages: &[&'static Page],
+    options: &Options,
+    next: &AtomicU64,
+) {
+    let begun = Instant::now();
+    while stopped.recv_timeout(PROGRESS) == Err(mpsc::RecvTimeoutError::Timeout) {
+        let mut summary = Summary::default();
+        for page in pages {
+            let mut one = Summary::default();
+            one.take_counts(page);
+            summary.add(one);
+        }
+        let done = summary.total();
+        // What is being worked on, and as much before it as one batch may lag behind the others.
+        let behind = pages.iter().map(|page| page.program.load(Ordering::Relaxed)).min().unwrap_or(0);
+        let resume = behind.min(next.load(Ordering::Relaxed)).max(options.first);
+        eprintln!(
+            "{done} of {} programs, {:.0} a second; to resume: --seed {} --first {resume}",
+            options.programs,
+            done as f64 / begun.elapsed().as_secs_f64(),
+            options.seed,
+        );
+    }
 }
 
 /// Runs `body` for each page in a thread.
@@ -214,10 +304,11 @@ fn run_batch(page: &'static Page, options: &Options, range: (u64, u64), lane: us
 
 fn note(options: &Options, index: u64, finding: &Finding, summary: &mut Summary) {
     let program = generate::program(program_seed(options.seed, index));
-    if let Finding::Unsteady(difference) = finding {
+    if let Finding::Unsteady(difference) | Finding::Racy(difference) = finding {
         if options.unsteady {
+            let kind = if matches!(finding, Finding::Racy(_)) { "racy" } else { "unsteady" };
             println!(
-                "{program}\nunsteady: {}\n  user    {}\n  kernel  {}\n",
+                "{program}\n{kind}: {}\n  user    {}\n  kernel  {}\n",
                 difference.signature, difference.user, difference.kernel
             );
         }
@@ -251,7 +342,7 @@ fn describe(page: &'static Page, program: &Program, finding: &Finding, smaller: 
     };
     let found = run_alone(page, &small, &scratch, true).unwrap_or_else(|| finding.clone());
     match found {
-        Finding::Differs(difference) | Finding::Unsteady(difference) => {
+        Finding::Differs(difference) | Finding::Unsteady(difference) | Finding::Racy(difference) => {
             let place = difference.step.map_or("the end".into(), |step| format!("step {step}"));
             format!(
                 "{small}\nat {place}: {}\n  user    {}\n  kernel  {}",

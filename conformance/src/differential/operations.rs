@@ -579,7 +579,7 @@ fn timeout(g: &mut Generator, name: &str, sqe: &mut Sqe) -> Effect {
             sqe.op_flags = clock | absolute;
             if name == "LINK_TIMEOUT" && g.rng.percent(90) {
                 // One that fires at once races with what it watches.
-                sqe.addr = g.structure("timespec", vec![long(1000), long(0)]);
+                sqe.addr = g.structure("timespec", vec![long(1 << 40), long(0)]);
             }
             if name == "TIMEOUT" {
                 sqe.off = Value::Raw(g.rng.pick(&[0, 0, 1, 2, 3, 100]));

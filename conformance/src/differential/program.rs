@@ -252,6 +252,21 @@ impl Program {
         self.sqes().any(|sqe| sqe.flags & (DRAIN_OR_ASYNC | LINKS) != 0)
     }
 
+    /// The first request of the chain that this one is in.
+    pub fn chain_of(&self, user_data: u64) -> u64 {
+        let mut head = None;
+        for sqe in self.sqes() {
+            let first = *head.get_or_insert(sqe.user_data);
+            if sqe.user_data == user_data {
+                return first;
+            }
+            if sqe.flags & LINKS == 0 {
+                head = None;
+            }
+        }
+        user_data
+    }
+
     /// The SQE with this user data.
     pub fn sqe(&self, user_data: u64) -> Option<&Sqe> {
         self.sqes().find(|sqe| sqe.user_data == user_data)

@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
+use super::explain::EXPLANATIONS;
 use super::ring::Engine;
 
 /// One child's page.
@@ -16,6 +17,10 @@ pub struct Page {
     pub clean: AtomicU64,
     /// Programs that differed once and not again.
     pub unsteady: AtomicU64,
+    /// Programs for which the kernel differs from itself.
+    pub racy: AtomicU64,
+    /// Programs that differ as is meant to be, by explanation.
+    pub explained: [AtomicU64; EXPLANATIONS.len()],
 }
 
 static PAGE: AtomicPtr<Page> = AtomicPtr::new(std::ptr::null_mut());

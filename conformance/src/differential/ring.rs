@@ -18,16 +18,6 @@ pub enum Engine {
     Kernel,
 }
 
-impl Engine {
-    /// Its name in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Engine::User => "user",
-            Engine::Kernel => "kernel",
-        }
-    }
-}
-
 /// A door made of std threads.
 struct StdHost;
 

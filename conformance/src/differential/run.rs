@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use anyring_engine::ops;
 use linux_raw_sys::io_uring::*;
 
-use super::compare::{self, returns_fd};
+use super::compare::{self, Verdict, returns_fd};
 use super::program::*;
 use super::progress;
 use super::ring::{self, Engine};
 use super::side::{Arena, Side};
+use super::world::Place;
 
 /// `IOSQE_CQE_SKIP_SUCCESS`.
 const SKIP: u8 = 1 << 6;
@@ -32,7 +33,15 @@ pub struct Difference {
     pub kernel: String,
 }
 
-type Outcome = Result<(), Difference>;
+/// Why a run stops early.
+enum Stop {
+    /// The engines differ.
+    Differs(Difference),
+    /// They differ as is meant to be: the index of the explanation.
+    Explained(usize),
+}
+
+type Outcome = Result<(), Stop>;
 
 /// How long things may take.
 #[derive(Clone, Copy, Debug)]
@@ -60,8 +69,8 @@ impl Times {
 /// Memory for both engines, kept from program to program.
 #[derive(Default)]
 pub struct Arenas {
-    user: Arena,
-    kernel: Arena,
+    first: Arena,
+    second: Arena,
 }
 
 struct Run<'a> {
@@ -84,15 +93,22 @@ struct Run<'a> {
     fresh: bool,
 }
 
-/// Runs a program.
+/// Runs a program on two engines. Returns the index of the explanation where they differ as is meant
+/// to be.
 ///
 /// # Errors
 /// The first difference.
-pub fn run(program: &Program, arenas: &Arenas, scratch: &Path, times: Times) -> Outcome {
+pub fn run(
+    program: &Program,
+    engines: [Engine; 2],
+    arenas: &Arenas,
+    scratch: &Path,
+    times: Times,
+) -> Result<Option<usize>, Difference> {
     progress::mark(0, Engine::User);
-    let user = Side::new(Engine::User, &arenas.user, scratch, program);
+    let user = Side::new(engines[0], Place::First, &arenas.first, scratch, program);
     progress::mark(0, Engine::Kernel);
-    let kernel = Side::new(Engine::Kernel, &arenas.kernel, scratch, program);
+    let kernel = Side::new(engines[1], Place::Second, &arenas.second, scratch, program);
     let mut run = Run {
         program,
         user,
@@ -106,25 +122,33 @@ pub fn run(program: &Program, arenas: &Arenas, scratch: &Path, times: Times) -> 
         cut: false,
         fresh: false,
     };
-    if !run.compare_setup()? {
-        return Ok(());
+    match run.go() {
+        Ok(()) => Ok(None),
+        Err(Stop::Explained(why)) => Ok(Some(why)),
+        Err(Stop::Differs(difference)) => Err(difference),
     }
-    for (number, step) in program.steps.iter().enumerate() {
-        run.step = Some(number);
-        run.take_step(step)?;
-        if program.strict && run.cut {
-            // From here on it is not what it was made to be.
-            return Ok(());
-        }
-        if program.strict {
-            run.compare_words()?;
-        }
-    }
-    run.step = None;
-    run.end()
 }
 
 impl Run<'_> {
+    fn go(&mut self) -> Outcome {
+        if !self.compare_setup()? {
+            return Ok(());
+        }
+        for (number, step) in self.program.steps.iter().enumerate() {
+            self.step = Some(number);
+            self.take_step(step)?;
+            if self.program.strict && self.cut {
+                // From here on it is not what it was made to be.
+                return Ok(());
+            }
+            if self.program.strict {
+                self.compare_words()?;
+            }
+        }
+        self.step = None;
+        self.end()
+    }
+
     fn both<T>(&mut self, mut body: impl FnMut(&mut Side<'_>) -> T) -> (T, T) {
         let step = self.step.map_or(usize::MAX, |step| step);
         progress::mark(step, Engine::User);
@@ -141,12 +165,12 @@ impl Run<'_> {
         }
     }
 
-    fn difference(&self, what: &str, user: String, kernel: String) -> Difference {
-        Difference { step: self.step, signature: what.to_owned(), user, kernel }
+    fn difference(&self, what: &str, user: String, kernel: String) -> Stop {
+        Stop::Differs(Difference { step: self.step, signature: what.to_owned(), user, kernel })
     }
 
     /// True where both engines made a ring.
-    fn compare_setup(&mut self) -> Result<bool, Difference> {
+    fn compare_setup(&mut self) -> Result<bool, Stop> {
         let seen = self.both(|side| match &side.ring {
             Ok(ring) => {
                 let params = &ring.params;
@@ -229,8 +253,11 @@ impl Run<'_> {
             (cqes, words.map(|offset| ring.word(offset).load(Ordering::Acquire)))
         });
         if seen.0.0 != seen.1.0 {
-            let difference = compare::cqes_differ(self.program, &seen.0.0, &seen.1.0);
-            let what = difference.map_or("order of CQEs".into(), |(signature, _, _)| signature);
+            let what = match compare::compare(self.program, &seen.0.0, &seen.1.0) {
+                Verdict::Differ(signature, _, _) => signature,
+                Verdict::Explained(why) => return Err(Stop::Explained(why)),
+                Verdict::Same => "order of CQEs".into(),
+            };
             return self.same(&format!("strict {what}"), (seen.0.0, seen.1.0));
         }
         let (user, mut kernel) = (seen.0.1, seen.1.1);
@@ -247,11 +274,14 @@ impl Run<'_> {
             return Ok(());
         }
         self.linger();
-        let deadline = Instant::now() + self.times.settle;
+        let begun = Instant::now();
         loop {
             self.both(|side| side.reap(u32::MAX));
-            if self.agree() || Instant::now() > deadline {
-                break;
+            match compare::compare(self.program, &self.user.taken, &self.kernel.taken) {
+                Verdict::Same => break,
+                Verdict::Explained(_) if begun.elapsed() > self.times.settle / 5 => break,
+                _ if begun.elapsed() > self.times.settle => break,
+                _ => {}
             }
             let (user, kernel) = (self.user.taken.len(), self.kernel.taken.len());
             let lacks = |mine: usize, other: usize| other.saturating_sub(mine).max(1) as u32;
@@ -282,11 +312,6 @@ impl Run<'_> {
         }
     }
 
-    fn agree(&self) -> bool {
-        self.user.taken.len() == self.kernel.taken.len()
-            && compare::cqes_differ(self.program, &self.user.taken, &self.kernel.taken).is_none()
-    }
-
     /// Compares the CQEs taken so far, and forgets them.
     fn compare_taken(&mut self) -> Outcome {
         let (user, kernel) = (std::mem::take(&mut self.user.taken), std::mem::take(&mut self.kernel.taken));
@@ -301,8 +326,10 @@ impl Run<'_> {
         }
         let last = user.iter().filter(|cqe| cqe.flags & IORING_CQE_F_MORE == 0).count();
         self.outstanding = self.outstanding.saturating_sub(last);
-        if let Some((signature, user, kernel)) = compare::cqes_differ(self.program, &user, &kernel) {
-            return Err(self.difference(&signature, user, kernel));
+        match compare::compare(self.program, &user, &kernel) {
+            Verdict::Same => {}
+            Verdict::Explained(why) => return Err(Stop::Explained(why)),
+            Verdict::Differ(signature, user, kernel) => return Err(self.difference(&signature, user, kernel)),
         }
         for chain in &self.chains {
             let order = (compare::order_in(chain, &user), compare::order_in(chain, &kernel));

@@ -8,7 +8,7 @@ use linux_raw_sys::io_uring::*;
 
 use super::program::*;
 use super::ring::{self, Cqe, Engine, Ring};
-use super::world::{LISTENER_PORT, NEVER_OPEN, World};
+use super::world::{LISTENER_PORT, NEVER_OPEN, Place, World};
 
 /// The memory that requests read and write, between two pages that nobody may touch.
 pub struct Arena {
@@ -91,9 +91,15 @@ pub struct Side<'a> {
 }
 
 impl<'a> Side<'a> {
-    /// Makes everything that the program needs.
-    pub fn new(engine: Engine, arena: &'a Arena, scratch: &Path, program: &Program) -> Side<'a> {
-        let world = World::new(engine, scratch, program);
+    /// Makes everything that the program needs. The two sides of a run differ in `place`.
+    pub fn new(
+        engine: Engine,
+        place: Place,
+        arena: &'a Arena,
+        scratch: &Path,
+        program: &Program,
+    ) -> Side<'a> {
+        let world = World::new(place, scratch, program);
         arena.store(0, pattern());
         // SAFETY: integers only.
         let mut params: io_uring_params = unsafe { std::mem::zeroed() };
@@ -190,7 +196,7 @@ impl<'a> Side<'a> {
             &match call.patience {
                 Patience::Some | Patience::Fault => time(ns / 1_000_000_000, ns % 1_000_000_000),
                 Patience::None => time(0, 0),
-                Patience::Bad => time(0, 2_000_000_000),
+                Patience::Bad => time(-1, 1_001_000_000),
             },
         );
         let timespec = match call.patience {

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::program::{Act, Cell, Fd, Program, Step, Value};
-use super::ring::{Engine, close};
+use super::ring::close;
 
 /// A descriptor of the world.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -118,6 +118,15 @@ pub const THINGS: &[Thing] = {
     ]
 };
 
+/// Which of the two worlds of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// That of the engine under test.
+    First,
+    /// That of the engine to compare with.
+    Second,
+}
+
 /// A number that is never open.
 pub const NEVER_OPEN: i32 = 399;
 
@@ -191,9 +200,12 @@ fn named(program: &Program) -> Vec<bool> {
 
 impl World {
     /// The world of a program.
-    pub fn new(engine: Engine, scratch: &Path, program: &Program) -> World {
-        let base = if engine == Engine::User { 200 } else { 300 };
-        let directory = scratch.join(engine.name());
+    pub fn new(place: Place, scratch: &Path, program: &Program) -> World {
+        let (base, name) = match place {
+            Place::First => (200, "first"),
+            Place::Second => (300, "second"),
+        };
+        let directory = scratch.join(name);
         let mut world =
             World { directory, base, open: vec![false; THINGS.len()], clients: Vec::new(), port: [0; 2] };
         let named = named(program);
