@@ -189,6 +189,8 @@ pub struct Core {
     pub ready: VecDeque<RequestId>,
     /// Blocking work that the caller is to do, or to hand to workers.
     pub work: VecDeque<Work>,
+    /// Descriptors of the program whose CLOSE is among that, or being done.
+    pub closing_fds: Vec<(RequestId, Fd)>,
     /// What the caller takes of it at once; empty but for its room.
     pub batch: Vec<Work>,
     /// O_DIRECT transfers that the kernel does.
@@ -328,6 +330,9 @@ impl Core {
         }
         request.file = if request.flags.has(Flags::FIXED_FILE) {
             self.files.hold(request.sqe.fd as u32)?
+        } else if !self.closing_fds.is_empty() && self.closing_fds.iter().any(|&(_, fd)| fd == request.sqe.fd)
+        {
+            return Err(Errno::EBADF);
         } else {
             FileHold::Plain(request.sqe.fd)
         };

@@ -226,6 +226,7 @@ fn new_core(ring: &'static Ring, serial: u64, memory: RingMemory, setup_flags: u
         ready: VecDeque::new(),
         work: VecDeque::new(),
         batch: Vec::new(),
+        closing_fds: Vec::new(),
         aio: Aio::default(),
         working: 0,
         finished: VecDeque::new(),

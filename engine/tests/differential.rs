@@ -255,3 +255,154 @@ fn a_peek_leaves_more_to_come() {
         ring.run(&[Sqe { fd: a.as_raw_fd(), addr, len: 64, op_flags, ..sqe(IORING_OP_RECV, 1) }])
     });
 }
+
+const ASYNC: u8 = 1 << 4;
+const BUFFER_SELECT: u8 = 1 << 5;
+/// A number that is never open.
+const NOTHING: i32 = 9999;
+
+fn results(cqes: &[Cqe]) -> Vec<(u64, i32)> {
+    let mut results: Vec<_> = cqes.iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
+    results.sort_unstable();
+    results
+}
+
+#[test]
+fn the_descriptor_is_looked_at_before_anything_else() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (pipe, _other) = std::io::pipe().unwrap();
+        let fd = pipe.as_raw_fd();
+        let flags = BUFFER_SELECT;
+        let mut seen = Vec::new();
+        for request in [
+            Sqe { fd: NOTHING, off: u64::MAX, ..sqe(IORING_OP_FTRUNCATE, 1) },
+            Sqe { fd: NOTHING, len: 8, flags, ..sqe(IORING_OP_READ, 2) },
+            Sqe { fd, len: 8, flags, ..sqe(IORING_OP_RECV, 3) },
+        ] {
+            seen.extend(ring.run(&[request]).iter().map(|cqe| (cqe.res, cqe.flags)));
+        }
+        seen
+    });
+}
+
+#[test]
+fn a_listener_is_not_waited_for_to_receive_from() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let fd = listener.as_raw_fd();
+        ring.push(Sqe { fd, ..sqe(IORING_OP_ACCEPT, 1) });
+        assert_eq!(ring.enter(1, 0), 1);
+        let mut data = [0u8; 8];
+        let addr = data.as_mut_ptr() as u64;
+        ring.push(Sqe { fd, addr, len: 8, ..sqe(IORING_OP_RECV, 2) });
+        (ring.enter(1, 1), ring.reap_all())
+    });
+}
+
+#[test]
+fn transfers_of_nothing_reach_the_file() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        // SAFETY: plain numbers.
+        let event = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+        let (pipe, _other) = std::io::pipe().unwrap();
+        let (socket, peer) = UnixStream::pair().unwrap();
+        drop(peer);
+        let (pipe, socket) = (pipe.as_raw_fd(), socket.as_raw_fd());
+        let one = [0u8; 8];
+        let addr = one.as_ptr() as u64;
+        let seen: Vec<_> = [
+            Sqe { fd: event, addr, ..sqe(IORING_OP_READ, 1) },
+            Sqe { fd: pipe, addr, ..sqe(IORING_OP_READ, 2) },
+            Sqe { fd: socket, addr, ..sqe(IORING_OP_READ, 3) },
+            Sqe { fd: event, addr, len: 1, op_flags: 16, ..sqe(IORING_OP_WRITE, 4) },
+            Sqe { fd: event, addr, len: 8, op_flags: 8, ..sqe(IORING_OP_WRITE, 5) },
+            Sqe { fd: pipe, addr, len: 8, off: i64::MAX as u64, ..sqe(IORING_OP_READ, 6) },
+        ]
+        .into_iter()
+        .flat_map(|request| ring.run(&[request]))
+        .collect();
+        // SAFETY: opened above.
+        unsafe { libc::close(event) };
+        seen
+    });
+}
+
+#[test]
+fn a_descriptor_being_closed_is_none_to_what_follows() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        // SAFETY: plain numbers; the ring closes it.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+        let one = 1u64;
+        let addr = &raw const one as u64;
+        ring.push(Sqe { fd, ..sqe(IORING_OP_CLOSE, 1) });
+        ring.push(Sqe { fd, addr, len: 8, ..sqe(IORING_OP_WRITE, 2) });
+        ring.push(Sqe { fd, ..sqe(IORING_OP_CLOSE, 3) });
+        (ring.enter(3, 3), results(&ring.reap_all()))
+    });
+}
+
+#[test]
+fn a_multishot_request_by_a_thread_waits_before_it_takes_a_buffer() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (a, mut b) = UnixStream::pair().unwrap();
+        ring.push(Sqe { flags: LINK | ASYNC, ..sqe(IORING_OP_NOP, 1) });
+        ring.push(Sqe { fd: a.as_raw_fd(), flags: BUFFER_SELECT, ..sqe(IORING_OP_READ_MULTISHOT, 2) });
+        let entered = ring.enter(2, 1);
+        let first = results(&ring.reap_all());
+        b.write_all(b"x").unwrap();
+        ring.enter(0, 1);
+        (entered, first, results(&ring.reap_all()))
+    });
+}
+
+#[test]
+fn a_message_is_seen_before_a_timeout_that_counts() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let time = [1000i64, 0];
+        ring.push(Sqe { fd: ring.fd, len: 7, off: 77, ..sqe(IORING_OP_MSG_RING, 1) });
+        let addr = time.as_ptr() as u64;
+        ring.push(Sqe { addr, len: 1, off: 2, ..sqe(IORING_OP_TIMEOUT, 2) });
+        (ring.enter(2, 2), results(&ring.reap_all()))
+    });
+}
+
+#[test]
+fn a_socket_without_a_slot_does_not_count_as_failed() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let socket = Sqe { fd: libc::AF_UNIX, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 1) };
+        ring.push(Sqe { file_index: 1, flags: SKIP | LINK, ..socket });
+        ring.push(sqe(IORING_OP_NOP, 2));
+        (ring.enter(2, 1), results(&ring.reap_all()))
+    });
+}
+
+#[test]
+fn a_shutdown_comes_after_the_chains_before_it() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        // SAFETY: plain numbers.
+        let tcp = unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+        ring.push(Sqe { flags: LINK, ..sqe(IORING_OP_NOP, 1) });
+        ring.push(Sqe { fd: tcp, len: 5, ..sqe(IORING_OP_LISTEN, 2) });
+        ring.push(Sqe { fd: tcp, len: 1, ..sqe(IORING_OP_SHUTDOWN, 3) });
+        let seen = (ring.enter(3, 3), results(&ring.reap_all()));
+        // SAFETY: opened above.
+        unsafe { libc::close(tcp) };
+        seen
+    });
+}
+
+#[test]
+fn what_waitid_refuses_is_not_told_of() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        ring.run(&[Sqe { off: i64::MAX as u64, ..sqe(IORING_OP_WAITID, 1) }])
+    });
+}

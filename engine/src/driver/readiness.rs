@@ -50,24 +50,44 @@ pub enum SocketKind {
     Tcp,
     /// A Unix stream: it can be asked how much is left, but stops short at other borders too.
     UnixStream,
-    /// Any other file.
+    /// A TCP socket that listens.
+    TcpListener,
+    /// Any other socket that listens.
+    Listener,
+    /// Any other socket.
     Other,
+    /// No socket at all.
+    NoSocket,
 }
 
 impl SocketKind {
     /// Asks the file.
     pub fn of(fd: Fd) -> SocketKind {
         let option = |name: u32| sys::socket_option(fd, name).unwrap_or(0) as u32;
-        if option(net::SO_TYPE) != net::SOCK_STREAM {
-            return SocketKind::Other;
+        let Ok(kind) = sys::socket_option(fd, net::SO_TYPE) else { return SocketKind::NoSocket };
+        let is_tcp = || option(net::SO_PROTOCOL) == net::IPPROTO_TCP as u32;
+        if option(net::SO_ACCEPTCONN) != 0 {
+            return if is_tcp() { SocketKind::TcpListener } else { SocketKind::Listener };
         }
-        if option(net::SO_PROTOCOL) == net::IPPROTO_TCP as u32 {
+        if kind as u32 != net::SOCK_STREAM {
+            SocketKind::Other
+        } else if is_tcp() {
             SocketKind::Tcp
         } else if option(net::SO_DOMAIN) == net::AF_UNIX {
             SocketKind::UnixStream
         } else {
             SocketKind::Other
         }
+    }
+
+    /// Does it accept connections, rather than data?
+    pub fn listens(self) -> bool {
+        matches!(self, SocketKind::TcpListener | SocketKind::Listener)
+    }
+
+    /// Does a receive with nothing to be received wait, rather than fail?
+    pub fn receives(self) -> bool {
+        !self.listens() && self != SocketKind::NoSocket
     }
 }
 
@@ -292,6 +312,13 @@ impl Readiness {
     /// Is `fd` registered, so that an attempt that drains it may say so?
     pub fn is_registered(&self, fd: Fd) -> bool {
         self.current(fd).is_some()
+    }
+
+    /// `fd` has become a socket of another kind.
+    pub fn forget_socket_kind(&mut self, fd: Fd) {
+        if let Some(index) = self.find(fd) {
+            self.entries[index as usize].kind = None;
+        }
     }
 
     /// What kind of socket `fd` is; asked once per registration.

@@ -164,6 +164,9 @@ impl Core {
         debug_assert!(request.phase == Phase::Working, "work is done once");
         request.data = core::mem::take(&mut work.data);
         request.phase = Phase::Prepared;
+        if !request.op.caps.has(Caps::AT_ONCE) {
+            request.flags.set(Flags::THREADED);
+        }
         let finish = request.op.finish;
         let mut outcome = finish(self, work.id, work.result);
         if self.closing && !matches!(outcome, Outcome::Complete(_)) {
@@ -307,6 +310,7 @@ impl Core {
             None => pool::withdraw(ring, serial, id).inspect(|_| self.working -= 1),
         };
         let Some(mut work) = withdrawn else { return false };
+        self.forget_closing(id);
         let request = &mut self.requests[id];
         request.data = core::mem::take(&mut work.data);
         request.phase = Phase::Prepared;

@@ -65,7 +65,7 @@ pub const FTRUNCATE: Op = op(
 pub const FADVISE: Op = op(
     Code::IORING_OP_FADVISE,
     "FADVISE",
-    Caps::FILE,
+    Caps::FILE.with(Caps::AT_ONCE),
     |core, id| refuse(core, id, |sqe| sqe.buf_index != 0 || sqe.file_index != 0),
     fadvise,
     &[Field::Fd, Field::Offset, Field::Length, Field::OpFlags],

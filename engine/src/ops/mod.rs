@@ -153,12 +153,14 @@ impl Caps {
     pub const SLOW: Caps = Caps(1 << 8);
     /// On a polled ring, it goes without polling its file.
     pub const UNPOLLED: Caps = Caps(1 << 9);
-    /// Its file must be a socket.
-    pub const SOCKET: Caps = Caps(1 << 11);
     /// An error that the attempt itself comes to does not break its chain: the kernel never marked it.
     pub const SPARES_LINKS: Caps = Caps(1 << 10);
     /// It has neither a file nor a blocking attempt, and yet the kernel looks at whose it is.
-    pub const CREDENTIALS: Caps = Caps(1 << 11);
+    pub const CREDENTIALS: Caps = Caps(1 << 13);
+    /// Its file must be a socket.
+    pub const SOCKET: Caps = Caps(1 << 11);
+    /// The kernel does it during the submission where we give it to our queue.
+    pub const AT_ONCE: Caps = Caps(1 << 12);
 
     /// Both.
     pub const fn with(self, other: Caps) -> Caps {

@@ -158,7 +158,7 @@ impl Core {
             }
             self.notify_deferred();
         } else {
-            self.post(cqe);
+            self.beside_batch(|core| core.post(cqe));
         }
     }
 

@@ -32,20 +32,22 @@ pub struct Open {
 }
 
 /// `IORING_OP_OPENAT`.
-pub const OPENAT: Op = Op::new(Code::IORING_OP_OPENAT, "OPENAT", Caps::NONE, prep_openat, issue_blocks)
+pub const OPENAT: Op = Op::new(Code::IORING_OP_OPENAT, "OPENAT", Caps::AT_ONCE, prep_openat, issue_blocks)
     .block(open)
     .finish(opened)
     .fields(&[Field::Fd, Field::Path, Field::OpFlags, Field::Length, Field::FileIndex]);
 
 /// `IORING_OP_OPENAT2`.
-pub const OPENAT2: Op = Op::new(Code::IORING_OP_OPENAT2, "OPENAT2", Caps::NONE, prep_openat2, issue_blocks)
-    .block(open)
-    .finish(opened)
-    .fields(&[Field::Fd, Field::Path, Field::Address2, Field::Length, Field::FileIndex]);
+pub const OPENAT2: Op =
+    Op::new(Code::IORING_OP_OPENAT2, "OPENAT2", Caps::AT_ONCE, prep_openat2, issue_blocks)
+        .block(open)
+        .finish(opened)
+        .fields(&[Field::Fd, Field::Path, Field::Address2, Field::Length, Field::FileIndex]);
 
 /// `IORING_OP_CLOSE`.
-pub const CLOSE: Op = Op::new(Code::IORING_OP_CLOSE, "CLOSE", Caps::NONE, prep_close, issue_close)
+pub const CLOSE: Op = Op::new(Code::IORING_OP_CLOSE, "CLOSE", Caps::AT_ONCE, prep_close, issue_close)
     .block(close)
+    .finish(closed)
     .fields(&[Field::Fd, Field::FileIndex]);
 
 /// `IORING_OP_PIPE`.
@@ -220,8 +222,29 @@ fn issue_close(core: &mut Core, id: RequestId) -> Outcome {
     if registry::is_ring(sqe.fd) {
         return Errno::EBADF.into();
     }
+    if core.is_being_closed(sqe.fd) {
+        return Errno::EBADF.into();
+    }
     core.forget_fd(sqe.fd);
+    core.closing_fds.push((id, sqe.fd));
     Outcome::Block
+}
+
+fn closed(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
+    core.forget_closing(id);
+    result.into()
+}
+
+impl Core {
+    /// Is a CLOSE of `fd` under way? To what is submitted behind it the descriptor is none any more.
+    pub fn is_being_closed(&self, fd: Fd) -> bool {
+        self.closing_fds.iter().any(|&(_, closing)| closing == fd)
+    }
+
+    /// A CLOSE is done, or will not be.
+    pub fn forget_closing(&mut self, id: RequestId) {
+        self.closing_fds.retain(|&(closing, _)| closing != id);
+    }
 }
 
 fn close(work: &mut Work) -> Result<usize, Errno> {

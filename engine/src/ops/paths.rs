@@ -131,7 +131,6 @@ fn prep_statx(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let sqe = core.requests[id].sqe;
     let may_be_empty = sqe.op_flags & AT_EMPTY_PATH != 0;
     let path = match sqe.addr {
-        0 if may_be_empty => Path::empty(),
         address if may_be_empty => Path::read_or_empty(address)?,
         address => Path::read(address)?,
     };

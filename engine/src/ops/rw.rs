@@ -7,7 +7,8 @@
 use alloc::boxed::Box;
 
 use linux_raw_sys::general::{
-    EPOLLIN, EPOLLOUT, F_GETFD, RWF_APPEND, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_SYNC, S_IFMT, S_IFSOCK,
+    EPOLLIN, EPOLLOUT, F_GETFD, F_GETFL, O_ACCMODE, O_RDONLY, O_WRONLY, RWF_APPEND, RWF_DSYNC, RWF_HIPRI,
+    RWF_NOWAIT, RWF_SYNC, S_IFMT, S_IFSOCK,
 };
 use linux_raw_sys::io_uring::IORING_RW_ATTR_FLAG_PI;
 
@@ -27,6 +28,8 @@ const MAX_COUNT: usize = 0x7fff_f000;
 const MAX_VECTORS: u32 = 1024;
 /// As much as the kernel allocates in one piece.
 const MAX_ALLOCATION: usize = 4 << 20;
+/// Files on it know no non-blocking attempts; those of other file systems do, or the file tells.
+const TMPFS_MAGIC: i64 = 0x0102_1994;
 const RWF_NOAPPEND: u32 = 0x20;
 const RWF_NOSIGNAL: u32 = 0x100;
 const RWF_ATOMIC: u32 = 0x40;
@@ -34,6 +37,8 @@ const RWF_DONTCACHE: u32 = 0x80;
 /// Flags that change nothing in how an attempt is made.
 const PLAIN_FLAGS: u32 = RWF_DSYNC | RWF_SYNC | RWF_APPEND | RWF_NOAPPEND | RWF_NOSIGNAL;
 const KNOWN_FLAGS: u32 = PLAIN_FLAGS | RWF_HIPRI | RWF_NOWAIT | RWF_ATOMIC | RWF_DONTCACHE;
+/// Beyond it, a transfer may end behind the last offset there can be.
+const LAST_SAFE_OFFSET: u64 = i64::MAX as u64 - MAX_COUNT as u64;
 /// The offset that means the file's own position.
 const POSITION: u64 = u64::MAX;
 
@@ -245,6 +250,21 @@ fn call(direction: Direction, fd: Fd, memory: &Memory<'_>, offset: u64, flags: u
     unsafe { sys::transfer(direction == Direction::Write, fd, vectors, offset, flags) }
 }
 
+/// One that may block. A file that knows its flags in no form is written to and read without them.
+fn plain_call(
+    direction: Direction,
+    fd: Fd,
+    memory: &Memory<'_>,
+    sqe: &crate::memory::Sqe,
+) -> Result<usize, Errno> {
+    match call(direction, fd, memory, sqe.off, sqe.op_flags) {
+        Err(Errno::EOPNOTSUPP) if sqe.op_flags != 0 && sys::identity(fd)?.mode & S_IFMT == 0 => {
+            call(direction, fd, memory, sqe.off, 0)
+        }
+        other => other,
+    }
+}
+
 #[inline]
 fn issue(core: &mut Core, id: RequestId, direction: Direction) -> Outcome {
     let request = &core.requests[id];
@@ -306,11 +326,17 @@ fn attempt(core: &mut Core, id: RequestId, direction: Direction) -> Result<Outco
         return Ok(Outcome::Block);
     }
     let request = &core.requests[id];
+    let memory = Memory::of(&request.sqe, &request.data);
+    let wanted = memory.length();
+    if request.sqe.off > LAST_SAFE_OFFSET && request.sqe.off != POSITION {
+        check_end(fd, request.sqe.off, wanted, direction)?;
+    }
+    if wanted == 0 && !kind.has(Kind::STORAGE) {
+        return nothing(core, id, fd, direction);
+    }
     if !core.readiness.worth_trying(fd, direction.events()) {
         return Ok(Outcome::Wait(direction.events()));
     }
-    let memory = Memory::of(&request.sqe, &request.data);
-    let wanted = memory.length();
     let flags = request.sqe.op_flags | RWF_NOWAIT;
     match call(direction, fd, &memory, request.sqe.off, flags) {
         Ok(done) if done == wanted => Ok(whole(core, id, done)),
@@ -322,6 +348,46 @@ fn attempt(core: &mut Core, id: RequestId, direction: Direction) -> Result<Outco
         }
         Err(errno) => Err(errno),
     }
+}
+
+/// A transfer that would go beyond the last offset there can be is refused, even where the file
+/// ignores offsets.
+#[cold]
+fn check_end(fd: Fd, offset: u64, length: usize, direction: Direction) -> Result<(), Errno> {
+    let other = match direction {
+        Direction::Read => O_WRONLY,
+        Direction::Write => O_RDONLY,
+    };
+    if sys::fcntl(fd, F_GETFL, 0)? as u32 & O_ACCMODE == other {
+        return Err(Errno::EBADF);
+    }
+    match offset.checked_add(length as u64) {
+        Some(end) if offset.max(end) <= i64::MAX as u64 => Ok(()),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// A transfer of no bytes, which the vectored system calls do not let through to the file.
+#[cold]
+fn nothing(core: &mut Core, id: RequestId, fd: Fd, direction: Direction) -> Result<Outcome, Errno> {
+    let request = &core.requests[id];
+    let memory = Memory::of(&request.sqe, &request.data);
+    // What is refused for other reasons still is.
+    let mut result = call(direction, fd, &memory, request.sqe.off, request.sqe.op_flags | RWF_NOWAIT);
+    if result == Err(Errno::ESPIPE) && ignores_offset(fd, request.sqe.off) {
+        result = Ok(0);
+    }
+    let mode = sys::identity(fd)?.mode & S_IFMT;
+    if result == Ok(0) && mode == S_IFSOCK && direction == Direction::Write {
+        result = sys::send_nothing(fd);
+        if result == Err(Errno::EAGAIN) && !request.flags.has(Flags::NOWAIT) {
+            return Ok(Outcome::Wait(EPOLLOUT));
+        }
+    } else if result == Ok(0) && mode == 0 && direction == Direction::Read {
+        // A file without a type: eventfd, signalfd, timerfd. They refuse what their data do not fit into.
+        result = sys::read_nothing(fd);
+    }
+    result.map(|_| whole(core, id, 0))
 }
 
 /// Checks the memory of a request against its registered buffer, and keeps the buffer if it goes on.
@@ -372,6 +438,9 @@ fn special_flags(core: &mut Core, id: RequestId, direction: Direction) -> Result
     }
     if flags & RWF_NOWAIT != 0 {
         request.flags.set(Flags::NOWAIT);
+        if sys::file_system(request.file.fd())? == TMPFS_MAGIC {
+            return Err(Errno::EOPNOTSUPP);
+        }
     }
     Ok(())
 }
@@ -496,11 +565,18 @@ fn not_now(core: &mut Core, id: RequestId, errno: Errno, direction: Direction) -
         if errno == Errno::EOPNOTSUPP && direction == Direction::Write {
             kinds::writes_block(fd);
         }
-        // Only a whole file system without such attempts answers otherwise, and to reads too.
         let told = if direction == Direction::Write { Errno::EAGAIN } else { errno };
         return if nowait { Err(told) } else { Ok(Outcome::Block) };
     }
-    if nowait {
+    if nowait
+        && errno == Errno::EOPNOTSUPP
+        && !kinds::is_nonblocking(fd)
+        && sys::identity(fd)?.mode & S_IFMT == 0
+    {
+        // An eventfd: the kernel's own loop over its plain calls cannot promise not to wait.
+        return Err(Errno::EAGAIN);
+    }
+    if nowait && !kinds::is_nonblocking(fd) {
         return Err(errno);
     }
     if errno == Errno::EAGAIN { Ok(Outcome::Wait(events)) } else { without_nowait(core, id, direction) }
@@ -513,7 +589,7 @@ fn without_nowait(core: &mut Core, id: RequestId, direction: Direction) -> Resul
     if kinds::is_nonblocking(fd) {
         let memory = Memory::of(&request.sqe, &request.data);
         let wanted = memory.length();
-        let done = call(direction, fd, &memory, request.sqe.off, request.sqe.op_flags)?;
+        let done = plain_call(direction, fd, &memory, &request.sqe)?;
         return Ok(if done == wanted { whole(core, id, done) } else { end(core, id, Ok(done)) });
     }
     // Waiting first also finds out whether it can be polled at all; if not, a thread blocks on it. Once
@@ -527,7 +603,7 @@ fn without_nowait(core: &mut Core, id: RequestId, direction: Direction) -> Resul
 
 fn block(work: &mut Work, direction: Direction) -> Result<usize, Errno> {
     let memory = Memory::of(&work.sqe, &work.data);
-    call(direction, work.fd, &memory, work.sqe.off, work.sqe.op_flags)
+    plain_call(direction, work.fd, &memory, &work.sqe)
 }
 
 fn finish(core: &mut Core, id: RequestId, result: Result<usize, Errno>, direction: Direction) -> Outcome {

@@ -77,6 +77,17 @@ impl Core {
         (request.op.failed)(request, result)
     }
 
+    /// Posts beside the completions of a submission, which come when it ends: a TIMEOUT of the same
+    /// submission has seen this one already.
+    pub fn beside_batch<T>(&mut self, post: impl FnOnce(&mut Core) -> T) -> T {
+        let before = self.cq_tail;
+        let result = post(self);
+        if let Some(tail) = &mut self.timeouts.batch {
+            *tail = tail.wrapping_add(self.cq_tail.wrapping_sub(before));
+        }
+        result
+    }
+
     /// Posts a CQE of a request that goes on (multishot). False where it could not be delivered in
     /// order into the ring itself, so that the request should end.
     pub fn post_more(&mut self, id: RequestId, result: i32, cqe_flags: u32) -> bool {
@@ -88,7 +99,7 @@ impl Core {
             big: request.big_cqe,
         };
         coverage::seen(request.op, result);
-        let posted = self.post_into_ring(&cqe);
+        let posted = self.beside_batch(|core| core.post_into_ring(&cqe));
         self.external.uncounted += u64::from(posted);
         posted
     }

@@ -13,6 +13,9 @@ impl Core {
             self.fail_links(id);
         }
         if let Some(next) = self.requests[id].link.take() {
+            if flags.has(Flags::THREADED) {
+                self.requests[next].flags.set(Flags::THREADED);
+            }
             self.make_ready(next);
         }
     }

@@ -96,6 +96,9 @@ impl Flags {
     pub const HANDED_OVER: Flags = Flags(1 << 18);
     /// It transfers past the page cache.
     pub const DIRECT: Flags = Flags(1 << 20);
+    /// The kernel would have a thread of its own issue it: told so, behind a drain, or in a chain that such
+    /// a thread goes on with.
+    pub const THREADED: Flags = Flags(1 << 22);
     /// A thread of its own has waited for it, or does.
     pub const PATIENT: Flags = Flags(1 << 19);
     /// It owes a notification that its memory is free, behind its own CQE.

@@ -1,6 +1,6 @@
 //! From SQE to the first attempt.
 
-use linux_raw_sys::general::{F_GETFL, O_PATH};
+use linux_raw_sys::general::{EPOLLIN, F_GETFL, O_PATH};
 use linux_raw_sys::io_uring::{IORING_SETUP_IOPOLL, IORING_SETUP_SUBMIT_ALL};
 use linux_raw_sys::net::SO_TYPE;
 
@@ -58,6 +58,7 @@ impl Core {
     /// The end of a submission: a chain whose last SQE still had LINK set ends here.
     fn end_batch(&mut self) {
         if let Some(chain) = self.chain.take() {
+            self.requests[chain.head].flags.set(Flags::THREADED);
             self.queue(chain.head);
         }
         self.timeouts.batch = None;
@@ -122,6 +123,9 @@ impl Core {
             self.drain_active = true;
             self.requests[id].flags.set(Flags::DRAIN);
         }
+        if self.drain_active {
+            self.requests[id].flags.set(Flags::THREADED);
+        }
         if ioprio != 0 && !op.caps.has(Caps::IOPRIO) {
             return Err(Errno::EINVAL);
         }
@@ -139,6 +143,9 @@ impl Core {
             return Err(Errno::EINVAL);
         }
         let flags = Flags::of_sqe(flags);
+        if flags.has(Flags::ASYNC) {
+            self.requests[id].flags.set(Flags::THREADED);
+        }
         if flags.has(Flags::BUFFER_SELECT) && !caps.has(Caps::BUFFER_SELECT) {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -185,6 +192,12 @@ impl Core {
                 Err(errno) => errno.into(),
             };
             self.settle(id, outcome);
+        } else if request.flags.has(Flags::THREADED)
+            && request.flags.has(Flags::MULTISHOT)
+            && request.op.caps.has(Caps::FILE)
+        {
+            let outcome = self.wait_first(id).unwrap_or_else(Outcome::from);
+            self.settle(id, outcome);
         } else {
             self.issue(id);
         }
@@ -194,6 +207,18 @@ impl Core {
         {
             self.arm_link_timeout(id);
         }
+    }
+
+    /// A thread of the kernel's has a multishot request wait for events before it tries.
+    fn wait_first(&mut self, id: RequestId) -> Result<Outcome, Errno> {
+        let fd = self.file(id)?;
+        match self.watch(fd) {
+            Ok(_) => {}
+            Err(Errno::EPERM) => return Err(Errno::EBADFD),
+            Err(errno) => return Err(errno),
+        }
+        let ready = sys::poll_now(fd, EPOLLIN)? != 0;
+        Ok(if ready { Outcome::Again } else { Outcome::Wait(EPOLLIN) })
     }
 
     pub(super) fn file_if_needed(&mut self, id: RequestId) -> Result<(), Errno> {
@@ -225,7 +250,7 @@ impl Core {
     pub fn settle(&mut self, id: RequestId, outcome: Outcome) {
         match outcome {
             Outcome::Complete(result) => {
-                let result = self.file_comes_first(id, result);
+                let result = if result < 0 { self.file_comes_first(id, result) } else { result };
                 let request = &mut self.requests[id];
                 if request.op.caps.has(Caps::SPARES_LINKS) && !had_no_file(request, result) {
                     request.flags.set(Flags::NEVER_FAILS);
@@ -237,6 +262,7 @@ impl Core {
                     && matches!(request.phase, Phase::Prepared | Phase::Ready)
                 {
                     request.phase = Phase::Armed;
+                    request.flags.clear(Flags::THREADED);
                 }
             }
             Outcome::Wait(events) => {
@@ -258,24 +284,9 @@ impl Core {
         }
     }
 
-    /// The kernel looks the file up before it looks for a provided buffer: where there is neither, that is
-    /// the error.
-    fn file_comes_first(&self, id: RequestId, result: i32) -> i32 {
-        let request = &self.requests[id];
-        let no_buffer = result == Errno::ENOBUFS.negated() || result == Errno::ENOENT.negated();
-        if !no_buffer || !request.flags.has(Flags::BUFFER_SELECT) || !request.op.caps.has(Caps::FILE) {
-            return result;
-        }
-        let fd = request.file.fd();
-        if !sys::is_open(fd) {
-            return Errno::EBADF.negated();
-        }
-        let is_no_socket =
-            request.op.caps.has(Caps::SOCKET) && sys::socket_option(fd, SO_TYPE) == Err(Errno::ENOTSOCK);
-        if is_no_socket { Errno::ENOTSOCK.negated() } else { result }
-    }
-
     fn wait_for(&mut self, id: RequestId, events: u32) {
+        // Whoever wakes it goes on with its chain.
+        self.requests[id].flags.clear(Flags::THREADED);
         match self.arm(id, events) {
             Ok(()) => {}
             // Not a file that can be polled: a thread has to block on it.
@@ -326,6 +337,27 @@ impl Core {
     pub fn make_ready(&mut self, id: RequestId) {
         self.requests[id].phase = Phase::Ready;
         self.ready.push_back(id);
+    }
+}
+
+impl Core {
+    /// The kernel looks at the descriptor before anything else: what an attempt failed with does not
+    /// count where that is none, or no socket though one is needed.
+    #[cold]
+    fn file_comes_first(&self, id: RequestId, result: i32) -> i32 {
+        let request = &self.requests[id];
+        if !request.op.caps.has(Caps::FILE) || result == Errno::EBADF.negated() {
+            return result;
+        }
+        let fd = request.file.fd();
+        let open = sys::fcntl(fd, F_GETFL, 0).is_ok_and(|flags| flags as u32 & O_PATH == 0);
+        if !open {
+            return Errno::EBADF.negated();
+        }
+        match request.op.caps.has(Caps::SOCKET).then(|| sys::socket_option(fd, SO_TYPE)) {
+            Some(Err(errno)) => errno.negated(),
+            _ => result,
+        }
     }
 }
 

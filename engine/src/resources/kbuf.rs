@@ -355,6 +355,12 @@ impl Core {
         self.groups.groups.contains_key(&self.requests[id].sqe.buf_index)
     }
 
+    /// Is the request's group a list?
+    pub fn has_buffer_list(&self, id: RequestId) -> bool {
+        let group = self.groups.groups.get(&self.requests[id].sqe.buf_index);
+        matches!(group, Some(Group::List(_)))
+    }
+
     /// Are the buffers of the request's group used up bit by bit?
     pub fn uses_buffers_up(&self, id: RequestId) -> bool {
         let group = self.groups.groups.get(&self.requests[id].sqe.buf_index);

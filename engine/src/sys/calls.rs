@@ -528,6 +528,30 @@ pub fn identity(fd: Fd) -> Result<FileIdentity, Errno> {
     Ok(FileIdentity { device: stat.st_dev, inode: stat.st_ino, mode: stat.st_mode })
 }
 
+/// The magic number of the file system that a file is on.
+pub fn file_system(fd: Fd) -> Result<i64, Errno> {
+    let mut stat = core::mem::MaybeUninit::<nr::statfs>::zeroed();
+    // SAFETY: writes one `statfs` of ours.
+    let stat = unsafe {
+        call(nr::__NR_fstatfs, [fd as usize, stat.as_mut_ptr() as usize, 0, 0, 0, 0])?;
+        stat.assume_init()
+    };
+    Ok(stat.f_type)
+}
+
+/// `read(2)` of no bytes.
+pub fn read_nothing(fd: Fd) -> Result<usize, Errno> {
+    // SAFETY: touches no memory.
+    unsafe { call(nr::__NR_read, [fd as usize, 0, 0, 0, 0, 0]) }
+}
+
+/// `send(2)` of no bytes, as a write would do it, without waiting.
+pub fn send_nothing(fd: Fd) -> Result<usize, Errno> {
+    let flags = linux_raw_sys::net::MSG_DONTWAIT as usize;
+    // SAFETY: touches no memory.
+    unsafe { call(nr::__NR_sendto, [fd as usize, 0, 0, flags, 0, 0]) }
+}
+
 /// May the calling thread use real-time I/O priorities (`CAP_SYS_ADMIN` or `CAP_SYS_NICE`)?
 pub fn may_raise_priority() -> bool {
     const VERSION: u32 = 0x2008_0522;

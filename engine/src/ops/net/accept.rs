@@ -23,8 +23,16 @@ use crate::ring::Core;
 use crate::sys::{self, Fd};
 
 /// `IORING_OP_ACCEPT`.
-pub const ACCEPT: Op = Op::new(Code::IORING_OP_ACCEPT, "ACCEPT", Caps::FILE.with(Caps::IOPRIO), prep, issue)
-    .fields(&[Field::Fd, Field::Address, Field::Address2, Field::OpFlags, Field::Ioprio, Field::FileIndex]);
+pub const ACCEPT: Op =
+    Op::new(Code::IORING_OP_ACCEPT, "ACCEPT", Caps::FILE.with(Caps::SOCKET).with(Caps::IOPRIO), prep, issue)
+        .fields(&[
+            Field::Fd,
+            Field::Address,
+            Field::Address2,
+            Field::OpFlags,
+            Field::Ioprio,
+            Field::FileIndex,
+        ]);
 
 const FLAGS: u32 = IORING_ACCEPT_MULTISHOT | IORING_ACCEPT_DONTWAIT | IORING_ACCEPT_POLL_FIRST;
 
@@ -56,8 +64,11 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     let request = &core.requests[id];
     let (fd, sqe, flags) = (request.file.fd(), request.sqe, request.flags);
     let polls_first = u32::from(sqe.ioprio) & IORING_ACCEPT_POLL_FIRST != 0 && !flags.has(Flags::WOKEN);
-    if polls_first && (flags.has(Flags::NOWAIT) || !core.readiness.is_registered(fd))
-        || !flags.has(Flags::NOWAIT) && !core.readiness.worth_trying(fd, EPOLLIN)
+    let unknown = polls_first && (flags.has(Flags::NOWAIT) || !core.readiness.is_registered(fd));
+    if unknown
+        || !flags.has(Flags::NOWAIT)
+            && !core.readiness.worth_trying(fd, EPOLLIN)
+            && core.readiness.socket_kind(fd).listens()
     {
         return Outcome::Wait(EPOLLIN);
     }
@@ -94,7 +105,7 @@ fn tell_of_others(core: &mut Core, id: RequestId, fd: Fd) {
 
 /// Accepts until nobody waits: one CQE each, by which the program knows whether another follows.
 fn accept_all(core: &mut Core, id: RequestId, fd: Fd) -> Outcome {
-    let tells = core.readiness.socket_kind(fd) == SocketKind::Tcp;
+    let tells = core.readiness.socket_kind(fd) == SocketKind::TcpListener;
     let mut next = accept(core, id, fd);
     loop {
         let accepted = match next {
@@ -136,6 +147,6 @@ fn never_block(fd: Fd) -> Result<(), Errno> {
 }
 
 fn more_waits(core: &mut Core, fd: Fd) -> bool {
-    core.readiness.socket_kind(fd) == SocketKind::Tcp
+    core.readiness.socket_kind(fd) == SocketKind::TcpListener
         && sys::poll_now(fd, EPOLLIN).is_ok_and(|events| events & EPOLLIN != 0)
 }

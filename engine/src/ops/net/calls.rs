@@ -3,7 +3,7 @@
 use linux_raw_sys::general as nr;
 use linux_raw_sys::general::{F_GETFL, F_SETFL};
 use linux_raw_sys::ioctl::FIONREAD;
-use linux_raw_sys::net::{MSG_DONTWAIT, msghdr};
+use linux_raw_sys::net::{IPPROTO_TCP, MSG_DONTWAIT, TCP_INFO, msghdr};
 
 use super::address::Address;
 use crate::errno::Errno;
@@ -94,3 +94,19 @@ pub fn file_flags(fd: Fd) -> Result<u32, Errno> {
 pub fn set_file_flags(fd: Fd, flags: u32) -> Result<(), Errno> {
     sys::fcntl(fd, F_SETFL, flags as usize).map(drop)
 }
+
+/// Has the peer of a TCP socket that was shut down not said yet that it sends no more?
+pub fn waits_for_fin(fd: Fd) -> bool {
+    const STATE: usize = 0;
+    let (mut info, mut length) = ([0u8; 8], 8u32);
+    let (info_at, length_at) = (info.as_mut_ptr() as usize, &raw mut length as usize);
+    let (level, name) = (IPPROTO_TCP as usize, TCP_INFO as usize);
+    // SAFETY: writes eight bytes and a length of ours.
+    let asked = unsafe { call(nr::__NR_getsockopt, [fd as usize, level, name, info_at, length_at, 0]) };
+    asked.is_ok() && [TCP_ESTABLISHED, TCP_FIN_WAIT1, TCP_FIN_WAIT2].contains(&info[STATE])
+}
+
+/// `TCP_ESTABLISHED` and those behind it that a socket is in before it has heard of its peer's end.
+const TCP_ESTABLISHED: u8 = 1;
+const TCP_FIN_WAIT1: u8 = 4;
+const TCP_FIN_WAIT2: u8 = 5;

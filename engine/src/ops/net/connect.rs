@@ -15,9 +15,10 @@ use crate::ring::Core;
 use crate::sys::{self, Fd};
 
 /// `IORING_OP_CONNECT`.
-pub const CONNECT: Op = Op::new(Code::IORING_OP_CONNECT, "CONNECT", Caps::FILE, prep, issue)
-    .fields(&[Field::Fd, Field::Address, Field::Address2])
-    .block(block);
+pub const CONNECT: Op =
+    Op::new(Code::IORING_OP_CONNECT, "CONNECT", Caps::FILE.with(Caps::SOCKET), prep, issue)
+        .fields(&[Field::Fd, Field::Address, Field::Address2])
+        .block(block);
 
 /// What CONNECT keeps.
 pub struct Connect {

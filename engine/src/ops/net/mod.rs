@@ -149,8 +149,10 @@ fn polls_first(core: &Core, request: &Request, fd: Fd, events: u32) -> bool {
 }
 
 /// Is there nothing to receive, as far as is known?
-fn is_idle(core: &Core, request: &Request, fd: Fd) -> bool {
-    !request.flags.has(Flags::NOWAIT) && !core.readiness.worth_trying(fd, EPOLLIN)
+fn is_idle(core: &mut Core, id: RequestId, fd: Fd) -> bool {
+    !core.requests[id].flags.has(Flags::NOWAIT)
+        && !core.readiness.worth_trying(fd, EPOLLIN)
+        && core.readiness.socket_kind(fd).receives()
 }
 
 /// A socket whose partial transfers are gone on with when all was asked for (`MSG_WAITALL`).

@@ -147,9 +147,10 @@ pub fn before(core: &mut Core, id: RequestId, fd: Fd) -> Option<Outcome> {
     if polls_first(core, request, fd, EPOLLIN) {
         return Some(Outcome::Wait(events(request)));
     }
-    if !is_idle(core, request, fd) {
+    if !is_idle(core, id, fd) {
         return None;
     }
+    let request = &core.requests[id];
     let wait = Outcome::Wait(events(request));
     // The kernel takes a buffer before it looks at the socket: without one the request fails.
     if request.flags.has(Flags::BUFFER_SELECT)
@@ -312,10 +313,14 @@ fn emptied(core: &mut Core, fd: Fd, count: usize, attempt: &Attempt, flags: u32)
 
 /// Has the peer of a TCP socket said that it sends no more?
 fn shows_end(core: &mut Core, fd: Fd) -> bool {
-    if core.readiness.is_registered(fd) || core.readiness.socket_kind(fd) != SocketKind::Tcp {
-        return core.readiness.shows(fd, EPOLLRDHUP);
-    }
-    sys::poll_now(fd, EPOLLRDHUP).is_ok_and(|events| events & EPOLLRDHUP != 0)
+    let tcp = core.readiness.socket_kind(fd) == SocketKind::Tcp;
+    let shows = if core.readiness.is_registered(fd) || !tcp {
+        core.readiness.shows(fd, EPOLLRDHUP)
+    } else {
+        sys::poll_now(fd, EPOLLRDHUP).is_ok_and(|events| events & EPOLLRDHUP != 0)
+    };
+    // That shows where this side does not want to receive any more, too.
+    shows && !(tcp && calls::waits_for_fin(fd))
 }
 
 /// `IORING_CQE_F_SOCK_NONEMPTY` where a stream holds more, or has come to its end.
@@ -327,7 +332,7 @@ fn more_waits(core: &mut Core, fd: Fd, count: usize, asked: usize) -> u32 {
     let more = match core.readiness.socket_kind(fd) {
         SocketKind::Tcp => at_end || calls::unread(fd).is_ok_and(|unread| unread > 0),
         SocketKind::UnixStream => calls::unread(fd).is_ok_and(|unread| unread > 0),
-        SocketKind::Other => false,
+        _ => false,
     };
     if more { IORING_CQE_F_SOCK_NONEMPTY } else { 0 }
 }

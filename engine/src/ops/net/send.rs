@@ -108,6 +108,14 @@ fn issue_send(core: &mut Core, id: RequestId) -> Outcome {
     if matches!(core.requests[id].data, OpData::Net(Data::Message(_))) && !bundles(&core.requests[id]) {
         return transmit(core, id, fd);
     }
+    let request = &core.requests[id];
+    if request.flags.has(Flags::BUFFER_SELECT)
+        && request.buffer.is_none()
+        && let Err(errno) = sys::socket_option(fd, SO_TYPE)
+    {
+        // No buffer is taken for what is no socket.
+        return errno.into();
+    }
     if bundles(&core.requests[id]) {
         return issue_bundles(core, id, fd);
     }
@@ -122,6 +130,11 @@ fn wait_for_room(fd: Fd) -> Outcome {
     sys::socket_option(fd, SO_TYPE).map_or_else(Outcome::from, |_| Outcome::Wait(EPOLLOUT))
 }
 
+/// How much to send of provided buffers: one of a list goes as a whole, whatever was asked for.
+fn wanted(core: &Core, id: RequestId) -> usize {
+    if core.has_buffer_list(id) { 0 } else { core.requests[id].sqe.len as usize }
+}
+
 /// Takes the provided buffer to send from, once; it stays with the request through all attempts.
 fn take_memory(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let request = &core.requests[id];
@@ -131,8 +144,7 @@ fn take_memory(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     if !core.has_buffer_group(id) {
         return Err(Errno::ENOENT);
     }
-    let wanted = request.sqe.len as usize;
-    let span = core.take_buffer(id, wanted)?;
+    let span = core.take_buffer(id, wanted(core, id))?;
     let transfer = core.requests[id].transfer();
     transfer.address = span.address;
     transfer.length = span.length as u32;
@@ -215,8 +227,7 @@ fn take_bundle(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     if !core.has_buffer_group(id) {
         return Err(Errno::ENOENT);
     }
-    let wanted = core.requests[id].sqe.len as usize;
-    let vectors = core.select_buffers(id, wanted)?;
+    let vectors = core.select_buffers(id, wanted(core, id))?;
     let length = vectors.iter().map(|vector| vector.length as usize).sum();
     core.keep_buffers(id, length, vectors.len() as u16);
     core.requests[id].message().vectors = vectors;

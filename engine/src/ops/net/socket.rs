@@ -6,10 +6,10 @@ use linux_raw_sys::net::AF_UNIX;
 use super::address::Address;
 use super::{Data, calls};
 use crate::driver::work::Work;
-use crate::errno::{self, Errno};
-use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
+use crate::errno::Errno;
+use crate::ops::{Caps, Code, Field, Op, OpData, Outcome, issue_blocks};
 use crate::registry;
-use crate::request::RequestId;
+use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 use crate::sys::{self, Fd};
 
@@ -29,20 +29,22 @@ pub const SOCKET: Op =
     ]);
 
 /// `IORING_OP_BIND`.
-pub const BIND: Op = Op::new(Code::IORING_OP_BIND, "BIND", Caps::FILE, prep_bind, issue_bind)
-    .fields(&[Field::Fd, Field::Address, Field::Address2])
-    .block(block_bind);
+pub const BIND: Op =
+    Op::new(Code::IORING_OP_BIND, "BIND", Caps::FILE.with(Caps::SOCKET), prep_bind, issue_bind)
+        .fields(&[Field::Fd, Field::Address, Field::Address2])
+        .block(block_bind);
 
 /// `IORING_OP_LISTEN`.
-pub const LISTEN: Op = Op::new(Code::IORING_OP_LISTEN, "LISTEN", Caps::FILE, prep_listen, issue_listen)
-    .fields(&[Field::Fd, Field::Length]);
+pub const LISTEN: Op =
+    Op::new(Code::IORING_OP_LISTEN, "LISTEN", Caps::FILE.with(Caps::SOCKET), prep_listen, issue_listen)
+        .fields(&[Field::Fd, Field::Length]);
 
-const SPARING: Caps = Caps::FILE.with(Caps::SPARES_LINKS);
+const SPARING: Caps = Caps::FILE.with(Caps::SOCKET).with(Caps::SPARES_LINKS);
 
 /// `IORING_OP_SHUTDOWN`.
-pub const SHUTDOWN: Op =
-    Op::new(Code::IORING_OP_SHUTDOWN, "SHUTDOWN", SPARING, prep_shutdown, issue_shutdown)
-        .fields(&[Field::Fd, Field::Length]);
+pub const SHUTDOWN: Op = Op::new(Code::IORING_OP_SHUTDOWN, "SHUTDOWN", SPARING, prep_shutdown, issue_blocks)
+    .block(block_shutdown)
+    .fields(&[Field::Fd, Field::Length]);
 
 fn prep_socket(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let sqe = &core.requests[id].sqe;
@@ -63,7 +65,12 @@ fn issue_socket(core: &mut Core, id: RequestId) -> Outcome {
     let sqe = core.requests[id].sqe;
     let (domain, kind, protocol) = (sqe.fd as u32, sqe.off as u32, sqe.len);
     match calls::socket(domain, kind, protocol) {
-        Ok(fd) => core.give_descriptor(fd, sqe.file_index).into(),
+        Ok(fd) => {
+            let given = core.give_descriptor(fd, sqe.file_index);
+            // Where there is no slot for it the kernel does not count that as a failure.
+            core.requests[id].flags.set(Flags::NEVER_FAILS);
+            given.into()
+        }
         Err(errno) => errno.into(),
     }
 }
@@ -123,7 +130,9 @@ fn prep_listen(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 
 fn issue_listen(core: &mut Core, id: RequestId) -> Outcome {
     let request = &core.requests[id];
-    calls::listen(request.file.fd(), request.sqe.len).into()
+    let (fd, backlog) = (request.file.fd(), request.sqe.len);
+    core.readiness.forget_socket_kind(fd);
+    calls::listen(fd, backlog).into()
 }
 
 fn prep_shutdown(core: &mut Core, id: RequestId) -> Result<(), Errno> {
@@ -133,8 +142,7 @@ fn prep_shutdown(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     if unused { Ok(()) } else { Err(Errno::EINVAL) }
 }
 
-fn issue_shutdown(core: &mut Core, id: RequestId) -> Outcome {
-    let request = &core.requests[id];
-    let result = calls::shutdown(request.file.fd(), request.sqe.len);
-    Outcome::Complete(errno::to_res(result))
+/// It ends at once, but after what goes before it: the kernel leaves it to a thread.
+fn block_shutdown(work: &mut Work) -> Result<usize, Errno> {
+    calls::shutdown(work.fd, work.sqe.len)
 }
