@@ -1,13 +1,15 @@
 //! What can be done to an open file other than reading and writing it.
 
+use linux_raw_sys::general::{POSIX_FADV_NORMAL, POSIX_FADV_RANDOM, POSIX_FADV_SEQUENTIAL};
 use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 
-use super::{Caps, Code, Field, Op, issue_blocks};
+use super::{Caps, Code, Field, Op, Outcome, issue_blocks};
 use crate::driver::work::Work;
 use crate::errno::Errno;
+use crate::memory::Sqe;
 use crate::request::RequestId;
 use crate::ring::Core;
-use crate::sys::{self, nr};
+use crate::sys::{self, Fd, nr};
 
 const fn op(
     code: Code,
@@ -62,14 +64,15 @@ pub const FTRUNCATE: Op = op(
 );
 
 /// `IORING_OP_FADVISE`.
-pub const FADVISE: Op = op(
+pub const FADVISE: Op = Op::new(
     Code::IORING_OP_FADVISE,
     "FADVISE",
-    Caps::FILE.with(Caps::AT_ONCE),
+    Caps::FILE,
     |core, id| refuse(core, id, |sqe| sqe.buf_index != 0 || sqe.file_index != 0),
-    fadvise,
-    &[Field::Fd, Field::Offset, Field::Length, Field::OpFlags],
-);
+    issue_fadvise,
+)
+.block(|work| fadvise(work.fd, &work.sqe))
+.fields(&[Field::Fd, Field::Offset, Field::Length, Field::OpFlags]);
 
 /// `IORING_OP_MADVISE`.
 pub const MADVISE: Op = op(
@@ -82,11 +85,7 @@ pub const MADVISE: Op = op(
 );
 
 /// Refuses an SQE in which something is set that the operation does not read.
-pub(super) fn refuse(
-    core: &mut Core,
-    id: RequestId,
-    bad: fn(&crate::memory::Sqe) -> bool,
-) -> Result<(), Errno> {
+pub(super) fn refuse(core: &mut Core, id: RequestId, bad: fn(&Sqe) -> bool) -> Result<(), Errno> {
     if bad(&core.requests[id].sqe) { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
@@ -146,15 +145,21 @@ fn long_length(long: u64, short: u32) -> usize {
     if long == 0 { short as usize } else { long as usize }
 }
 
-fn fadvise(work: &mut Work) -> Result<usize, Errno> {
-    let sqe = &work.sqe;
+/// Advice on what is to come only sets a mark on the file.
+fn issue_fadvise(core: &mut Core, id: RequestId) -> Outcome {
+    let request = &core.requests[id];
+    if matches!(request.sqe.op_flags, POSIX_FADV_NORMAL | POSIX_FADV_RANDOM | POSIX_FADV_SEQUENTIAL) {
+        fadvise(request.file.fd(), &request.sqe).into()
+    } else {
+        Outcome::Block
+    }
+}
+
+fn fadvise(fd: Fd, sqe: &Sqe) -> Result<usize, Errno> {
     let length = long_length(sqe.addr, sqe.len);
     // SAFETY: touches no memory.
     unsafe {
-        sys::call(
-            nr::__NR_fadvise64,
-            [work.fd as usize, sqe.off as usize, length, sqe.op_flags as usize, 0, 0],
-        )
+        sys::call(nr::__NR_fadvise64, [fd as usize, sqe.off as usize, length, sqe.op_flags as usize, 0, 0])
     }
 }
 

@@ -180,6 +180,11 @@ fn open(work: &mut Work) -> Result<usize, Errno> {
 }
 
 fn opened(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
+    let request = &mut core.requests[id];
+    if matches!(&request.data, OpData::Open(open) if open.patient) {
+        // What may create a file the kernel leaves to a thread.
+        request.flags.set(Flags::THREADED);
+    }
     let request = &core.requests[id];
     let slot = request.sqe.file_index;
     match result {
