@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use child::{Finding, decode, run_alone, run_range, scratch_directory};
+use child::{Finding, Range, decode, run_alone, run_range, scratch_directory};
 use explain::EXPLANATIONS;
 use program::Program;
 use progress::Page;
@@ -226,7 +226,7 @@ pub fn run_many(options: &Options) -> Summary {
                 if first >= end || deadline.is_some_and(|deadline| Instant::now() > deadline) {
                     break;
                 }
-                run_batch(page, options, (first, BATCH.min(end - first)), lane, &mut summary);
+                run_batch(page, options, (first, BATCH.min(end - first)), deadline, lane, &mut summary);
             }
             summary.take_counts(page);
             summary
@@ -278,11 +278,18 @@ fn lanes<T: Send>(pages: &[&'static Page], body: impl Fn(usize, &'static Page) -
     })
 }
 
-fn run_batch(page: &'static Page, options: &Options, range: (u64, u64), lane: usize, summary: &mut Summary) {
+fn run_batch(
+    page: &'static Page,
+    options: &Options,
+    range: Range,
+    deadline: Option<Instant>,
+    lane: usize,
+    summary: &mut Summary,
+) {
     let (mut first, end) = (range.0, range.0 + range.1);
     while first < end {
         let scratch = scratch_directory(lane, first / BATCH);
-        let mut child = run_range(page, options.seed, (first, end - first), &scratch);
+        let mut child = run_range(page, options.seed, (first, end - first), deadline, &scratch);
         loop {
             match child.report() {
                 Ok(Some(line)) => {
