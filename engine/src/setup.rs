@@ -32,7 +32,7 @@ const FLAG_ROWS: [Flag; 19] = [
     Flag::partly(
         IORING_SETUP_IOPOLL,
         "IOPOLL",
-        "no file can be polled for its completions: where the kernel's answer depends on the file, it is `EOPNOTSUPP`",
+        "no device is polled: transfers with O_DIRECT on storage are done as ever, other files answer `EOPNOTSUPP`",
     ),
     Flag::yes(IORING_SETUP_SQPOLL, "SQPOLL"),
     Flag::yes(IORING_SETUP_SQ_AFF, "SQ_AFF"),

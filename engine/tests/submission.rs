@@ -386,6 +386,44 @@ fn a_polled_ring_takes_nops_and_refuses_what_cannot_be_polled() {
 }
 
 #[test]
+fn a_polled_ring_takes_direct_transfers_of_files_on_storage() {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::OpenOptionsExt;
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("polled");
+    let open = |path: &std::path::Path, flags| {
+        std::fs::File::options().read(true).write(true).create(true).custom_flags(flags).open(path)
+    };
+    let Ok(direct) = open(&path, libc::O_DIRECT) else { return };
+    let (buffered, (pipe, _end)) = (open(&path, 0).unwrap(), std::io::pipe().unwrap());
+    #[repr(align(4096))]
+    struct Page([u8; 4096]);
+    both(|engine| {
+        let mut page = Page([b'x'; 4096]);
+        let addr = (&raw mut page) as u64;
+        let mut ring = Ring::new(engine, 8, IORING_SETUP_IOPOLL | IORING_SETUP_SUBMIT_ALL);
+        let mut transfer = |opcode, fd: &dyn AsRawFd| {
+            ring.push(Sqe { fd: fd.as_raw_fd(), addr, len: 4096, ..sqe(opcode, 1) });
+            assert_eq!(ring.enter(1, 1), 1);
+            // Where a worker does it there is nothing to poll, and the wait ends.
+            loop {
+                if let Some(cqe) = ring.reap() {
+                    return cqe.res;
+                }
+                assert_eq!(ring.enter(0, 1), 0);
+            }
+        };
+        let write = io_uring_op::IORING_OP_WRITE;
+        let read = io_uring_op::IORING_OP_READ;
+        let refused = (transfer(write, &buffered), transfer(read, &pipe));
+        let appended = transfer(write, &direct);
+        let read_back = transfer(read, &direct);
+        // The kernel asks the device too, and those of virtual machines have nothing to poll.
+        assert!(read_back == 4096 || engine == Engine::Kernel && read_back == -libc::EOPNOTSUPP);
+        (refused, appended, page.0 == [b'x'; 4096])
+    });
+}
+
+#[test]
 fn a_cq_that_is_never_read_stays_bounded() {
     use std::sync::atomic::Ordering;
     const BADR: i32 = -53;

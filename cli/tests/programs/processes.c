@@ -37,6 +37,11 @@ int main(int count, char **arguments) {
         _exit(98);
     }
     finish("execve without an environment", child);
+    if ((child = fork()) == 0) {
+        execle(self, arguments[0], "36", (char *)0, nothing);
+        _exit(98);
+    }
+    finish("execle without an environment", child);
     if ((child = vfork()) == 0) {
         execv(self, call);
         _exit(98);

@@ -12,6 +12,7 @@ use crate::driver::work::Work;
 use crate::errno::Errno;
 use crate::memory::{KNOWN_SQE_FLAGS, Sqe, Word};
 use crate::ops::{Caps, Outcome};
+use crate::resources::kinds;
 use crate::ring::{Chain, Core};
 use crate::sys;
 
@@ -236,8 +237,10 @@ impl Core {
             if let Err(errno) = self.file(id) {
                 return self.complete(id, errno.negated());
             }
-            if self.is(IORING_SETUP_IOPOLL) && !op.caps.has(Caps::UNPOLLED) {
-                // What the kernel answers for a file whose driver cannot be polled: here none can.
+            if self.is(IORING_SETUP_IOPOLL)
+                && !op.caps.has(Caps::UNPOLLED)
+                && !kinds::can_be_polled(self.requests[id].file.fd())
+            {
                 return self.complete(id, Errno::EOPNOTSUPP.negated());
             }
         }

@@ -109,6 +109,21 @@ pub fn is_direct(fd: Fd) -> Result<bool, Errno> {
     Ok(flags & O_DIRECT != 0 && look_at_type(fd)?.has(Kind::STORAGE))
 }
 
+/// `f_type` of file systems whose transfers the kernel lets a polled ring poll for: ext2 to ext4, XFS,
+/// Btrfs, F2FS, GFS2 and zonefs.
+const POLLED_FILE_SYSTEMS: [i64; 6] =
+    [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x0116_1970, 0x5a4f_4653];
+
+/// Does the kernel take a transfer of this file on a polled ring (`IORING_SETUP_IOPOLL`)? The device is
+/// not polled here, as the kernel's own ring does not poll one that has no queues for that.
+pub fn can_be_polled(fd: Fd) -> bool {
+    if !is_direct(fd).unwrap_or(false) {
+        return false;
+    }
+    sys::identity(fd).is_ok_and(|identity| identity.mode & S_IFMT == S_IFBLK)
+        || sys::file_system(fd).is_ok_and(|kind| POLLED_FILE_SYSTEMS.contains(&kind))
+}
+
 /// What was remembered is wrong.
 pub fn forget(fd: Fd) {
     registry::forget_note(fd);
