@@ -79,8 +79,13 @@ fn result(ring: &mut Ring, sqes: &[Sqe]) -> i32 {
     // The SQ thread, where there is one, may have fallen asleep.
     let (count, flags) = (sqes.len() as u32, IORING_ENTER_GETEVENTS | IORING_ENTER_SQ_WAKEUP);
     assert_eq!(ring.enter_with(count, count, flags), count as i32);
-    let Some(last) = ring.reap_all().pop() else { panic!("{:?} {:x}", ring.engine, ring.params.flags) };
-    let result = last.res;
+    let mut completions = ring.reap_all();
+    // With an SQ thread, the call does not say that its wait was cut short.
+    while completions.len() < sqes.len() {
+        ring.enter(0, 1);
+        completions.extend(ring.reap_all());
+    }
+    let result = completions[sqes.len() - 1].res;
     if result >= 0 {
         // SAFETY: just opened, or none.
         unsafe { libc::close(result) };
