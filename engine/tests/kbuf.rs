@@ -717,3 +717,74 @@ fn multishot_reads_of_a_terminal() {
         (all, memory)
     });
 }
+
+#[test]
+fn multishot_receives_have_limits() {
+    both(|engine| {
+        let mut all = Vec::new();
+        for (bundle, once, in_all) in [
+            (0, 0, 0),
+            (0, 40, 0),
+            (0, 0, 250),
+            (0, 40, 250),
+            (0, 100, 100),
+            (16, 0, 250),
+            (16, 150, 0),
+            (16, 150, 250),
+        ] {
+            let mut ring = Ring::new(engine, 16, 0);
+            let (a, b) = tcp_pair();
+            let mut memory = vec![0; 64 * 64];
+            let mut buffers = Buffers::map(64, -1, 0);
+            assert_eq!(buffers.register(&ring, 1, 0), 0);
+            memory.chunks_mut(64).enumerate().for_each(|(id, buffer)| buffers.add(id as u16, buffer));
+            (&a).write_all(&[7; 400]).unwrap();
+            let receive = Sqe {
+                fd: b.as_raw_fd(),
+                flags: SELECT,
+                buf_index: 1,
+                len: once,
+                file_index: in_all,
+                ioprio: IORING_RECV_MULTISHOT as u16 | bundle,
+                ..sqe(IORING_OP_RECV, 1)
+            };
+            submit(&mut ring, receive);
+            let mut received = 0;
+            let mut cqes = Vec::new();
+            let expected = if in_all == 0 { 400 } else { in_all as i32 };
+            while received < expected {
+                let cqe = wait(&mut ring);
+                received += cqe.res;
+                cqes.push((cqe.res, cqe.flags & IORING_CQE_F_MORE));
+                if cqe.flags & IORING_CQE_F_MORE == 0 {
+                    break;
+                }
+            }
+            all.push((once, in_all, cqes));
+            drop(ring);
+            buffers.unmap();
+        }
+        all
+    });
+}
+
+#[test]
+fn limits_that_are_none() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
+        let (a, _b) = UnixStream::pair().unwrap();
+        let mut byte = [0u8];
+        // SAFETY: null pointers and zeros.
+        let header: libc::msghdr = unsafe { std::mem::zeroed() };
+        let message = Sqe { addr: std::ptr::from_ref(&header) as u64, len: 1, ..recv(3, &a, 1) };
+        let message = Sqe { opcode: IORING_OP_RECVMSG as u8, ..message };
+        ring.run(&[
+            Sqe { file_index: 10, ..recv(1, &a, 1) },
+            Sqe { file_index: 10, flags: 0, addr: byte.as_mut_ptr() as u64, len: 1, ..recv(2, &a, 0) },
+            Sqe { file_index: 10, ..message },
+            Sqe { file_index: 10, ioprio: IORING_RECV_MULTISHOT as u16, ..message },
+            Sqe { file_index: 10, flags: 0, ..multishot(4, &a, 1) },
+            Sqe { len: 1 << 31, ..multishot(5, &a, 1) },
+        ])
+    });
+}

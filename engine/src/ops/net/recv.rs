@@ -36,12 +36,14 @@ const FLAGS: u32 = IORING_RECVSEND_POLL_FIRST | IORING_RECV_MULTISHOT | IORING_R
 /// As many CQEs a multishot request posts before others have their turn.
 const MOST_ROUNDS: u8 = 32;
 
-/// Checks that RECV and RECVMSG share.
-pub fn check(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+/// Checks that RECV and RECVMSG share. A multishot receive `is_limited` by a total, in `optlen`, if the
+/// operation knows that.
+pub fn check(core: &mut Core, id: RequestId, is_limited: bool) -> Result<(), Errno> {
     let request = &mut core.requests[id];
     let sqe = &request.sqe;
     let flags = u32::from(sqe.ioprio);
-    if sqe.file_index != 0 || sqe.off != 0 || (sqe.len as i32) < 0 || flags & !FLAGS != 0 {
+    let has_total = is_limited && flags & IORING_RECV_MULTISHOT != 0;
+    if sqe.file_index != 0 && !has_total || sqe.off != 0 || (sqe.len as i32) < 0 || flags & !FLAGS != 0 {
         return Err(Errno::EINVAL);
     }
     if flags & IORING_RECV_MULTISHOT != 0 {
@@ -54,12 +56,9 @@ pub fn check(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 }
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    check(core, id)?;
+    check(core, id, true)?;
     let request = &mut core.requests[id];
     let sqe = request.sqe;
-    if request.flags.has(Flags::MULTISHOT) && sqe.len != 0 {
-        return Err(Errno::EINVAL);
-    }
     if !request.flags.has(Flags::BUFFER_SELECT) && (sqe.addr as i64) < 0 {
         return Err(Errno::EFAULT);
     }
@@ -114,7 +113,7 @@ fn receive(core: &mut Core, id: RequestId, fd: Fd) -> Result<Attempt, Errno> {
 
 /// One receive into as many provided buffers as there are.
 fn receive_bundle(core: &mut Core, id: RequestId, fd: Fd) -> Result<Attempt, Errno> {
-    let wanted = core.requests[id].sqe.len as usize;
+    let wanted = share(&core.requests[id]);
     let mut vectors = core.select_buffers(id, wanted)?;
     let flags = core.requests[id].progress().flags;
     let mut truncated = false;
@@ -183,6 +182,13 @@ fn memory(core: &mut Core, id: RequestId) -> Result<Span, Errno> {
     transfer.address = span.address;
     transfer.length = span.length as u32;
     Ok(span)
+}
+
+/// How much one receive into a bundle may take; 0 for what there is.
+fn share(request: &Request) -> usize {
+    let (once, in_all) = (request.sqe.len, request.sqe.file_index);
+    let least = if once == 0 || in_all != 0 && in_all < once { in_all } else { once };
+    least as usize
 }
 
 /// A receive that tells, too, whether something was cut off.
@@ -265,10 +271,9 @@ pub fn conclude(core: &mut Core, id: RequestId, fd: Fd, attempt: Attempt) -> Nex
         request.cqe_flags |= flags;
         return Next::Outcome(Outcome::Complete(result));
     }
-    let request = &core.requests[id];
-    let ends = count == 0 || bundles(request) && core.is_group_empty(id);
+    let ends = count == 0 || uses_total_up(request, count) || bundles(request) && core.is_group_empty(id);
     if !ends && core.post_more(id, result, flags) {
-        return next_of_multishot(core, id, emptied);
+        return next_of_multishot(core, id, emptied, result as u32);
     }
     core.requests[id].cqe_flags |= flags;
     Next::Outcome(Outcome::Complete(result))
@@ -289,14 +294,24 @@ fn advance(core: &mut Core, id: RequestId, count: usize) {
     }
 }
 
-fn next_of_multishot(core: &mut Core, id: RequestId, emptied: bool) -> Next {
-    let progress = core.requests[id].progress();
+/// Counts what a limited multishot receive took; was it all?
+fn uses_total_up(request: &mut Request, count: usize) -> bool {
+    let in_all = &mut request.sqe.file_index;
+    let is_limited = *in_all != 0;
+    *in_all = in_all.saturating_sub(count as u32);
+    is_limited && *in_all == 0
+}
+
+fn next_of_multishot(core: &mut Core, id: RequestId, emptied: bool, received: u32) -> Next {
+    let request = &mut core.requests[id];
+    let has_share = bundles(request) && request.sqe.len != 0 && received >= request.sqe.len;
+    let progress = request.progress();
     if emptied {
         progress.rounds = 0;
         return Next::Outcome(Outcome::Wait(EPOLLIN));
     }
     progress.rounds += 1;
-    if progress.rounds <= MOST_ROUNDS {
+    if progress.rounds <= MOST_ROUNDS && !has_share {
         return Next::Attempt;
     }
     progress.rounds = 0;

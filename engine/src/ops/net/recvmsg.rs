@@ -32,7 +32,7 @@ pub const RECVMSG: Op = Op::new(
 const OUT: usize = size_of::<io_uring_recvmsg_out>();
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    check(core, id)?;
+    check(core, id, false)?;
     let request = &mut core.requests[id];
     if u32::from(request.sqe.ioprio) & IORING_RECVSEND_BUNDLE != 0 {
         return Err(Errno::EINVAL);
