@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use crate::driver::{Driver, pool, reactor, threads};
 use crate::ops::net::error_queue;
 use crate::processes::{self, fork};
+use crate::resources::kinds::Kind;
 use crate::resources::{epoll_sets, kinds, ring_fds};
 use crate::ring::Core;
 use crate::sys::{self, Fd};
@@ -113,7 +114,7 @@ pub fn closed(fd: Fd) {
 /// The program is about to poll `fd`, a socket perhaps, by other means than its rings, or to set an option
 /// of it that has to do with its error queue: zero-copy sends must not be seen there.
 pub fn watches_errors(fd: Fd) {
-    kinds::watches_errors(fd);
+    kinds::add(fd, Kind::ERRORS_WATCHED);
     if !registry::has_interest(fd) || !is_this_process() {
         return;
     }

@@ -11,7 +11,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use crate::errno::Errno;
 use crate::ring::Ring;
@@ -30,7 +30,7 @@ struct Slot {
     /// How often the engine itself was given the number for a new file while a ring knew it.
     renewals: AtomicU32,
     /// What [`crate::resources::kinds`] remembers of it; zero for nothing.
-    note: AtomicU8,
+    note: AtomicU16,
 }
 
 impl Slot {
@@ -39,7 +39,7 @@ impl Slot {
             ring: AtomicPtr::new(core::ptr::null_mut()),
             interest: AtomicU32::new(0),
             renewals: AtomicU32::new(0),
-            note: AtomicU8::new(0),
+            note: AtomicU16::new(0),
         }
     }
 }
@@ -184,13 +184,13 @@ pub fn has_interest(fd: Fd) -> bool {
 }
 
 /// What is remembered of `fd`.
-pub fn note(fd: Fd) -> u8 {
+pub fn note(fd: Fd) -> u16 {
     // Relaxed, as everywhere: a note is a hint.
     slot(fd).map_or(0, |slot| slot.note.load(Ordering::Relaxed))
 }
 
 /// Remembers something of a descriptor that exists.
-pub fn set_note(fd: Fd, note: u8) {
+pub fn set_note(fd: Fd, note: u16) {
     if let Ok(slot) = slot_or_new(fd) {
         slot.note.store(note, Ordering::Relaxed);
     }

@@ -22,6 +22,7 @@ use crate::driver::zero_copy::ZeroCopy;
 use crate::driver::{External, Token};
 use crate::errno::Errno;
 use crate::memory::{Cqe, RingMemory, Word};
+use crate::ops::net::train::Train;
 use crate::ops::timeout::Timeouts;
 use crate::processes::{Page, Shared};
 use crate::request::{FileHold, Flags, RequestId, Slab};
@@ -207,6 +208,10 @@ pub struct Core {
     pub readiness: Readiness,
     /// Sockets that send without copying.
     pub zero_copy: ZeroCopy,
+    /// Datagrams that are to leave together.
+    pub train: Train,
+    /// SQEs that the current submission still has to take.
+    pub submission_left: u32,
     /// Deadlines.
     pub timers: Timers,
     /// The clock by which a wait's own deadline is given.

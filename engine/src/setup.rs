@@ -14,6 +14,7 @@ use crate::driver::zero_copy::ZeroCopy;
 use crate::driver::{External, Token, sq_thread};
 use crate::errno::Errno;
 use crate::memory::{Layout, RingMemory, Source};
+use crate::ops::net::train::Train;
 use crate::ops::timeout::Timeouts;
 use crate::request::Slab;
 use crate::resources::buffers::BufferTable;
@@ -234,6 +235,8 @@ fn new_core(ring: &'static Ring, serial: u64, memory: RingMemory, setup_flags: u
         external: External::default(),
         readiness: Readiness::default(),
         zero_copy: ZeroCopy::default(),
+        train: Train::default(),
+        submission_left: 0,
         timers: Timers::default(),
         wait_clock: Clock::Monotonic,
         timeouts: Timeouts::default(),

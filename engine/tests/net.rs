@@ -918,3 +918,61 @@ fn a_short_read_of_a_unix_stream_may_leave_some() {
         all
     });
 }
+
+/// Sends all of these in one submission; returns what came of them, and what arrived.
+fn run_datagrams(ring: &mut Ring, to: &UdpSocket, sqes: &[Sqe]) -> (Vec<Cqe>, Vec<Vec<u8>>) {
+    let cqes = ring.run(sqes);
+    let mut arrived = Vec::new();
+    let mut datagram = [0; 65536];
+    to.set_nonblocking(true).unwrap();
+    while let Ok(length) = to.recv(&mut datagram) {
+        arrived.push(datagram[..length].to_vec());
+    }
+    (cqes, arrived)
+}
+
+#[test]
+fn datagrams_of_one_submission_stay_what_they_are() {
+    both(|engine| {
+        let mut all = Vec::new();
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let mut ring = Ring::new(engine, 128, IORING_SETUP_SUBMIT_ALL);
+            let to = UdpSocket::bind(address).unwrap();
+            let from = UdpSocket::bind(address).unwrap();
+            from.connect(to.local_addr().unwrap()).unwrap();
+            let (tcp, _peer) = tcp_pair();
+            let memory: Vec<u8> = (0..70_000u32).map(|i| (i % 251) as u8).collect();
+            let datagram = |i: usize, length: usize| send(i as u64, from.as_raw_fd(), &memory[i..i + length]);
+            let of_lengths = |lengths: &[usize]| -> Vec<Sqe> {
+                lengths.iter().enumerate().map(|(i, &length)| datagram(i, length)).collect()
+            };
+            all.push(run_datagrams(&mut ring, &to, &of_lengths(&[200; 8])));
+            all.push(run_datagrams(&mut ring, &to, &of_lengths(&[200; 100])));
+            all.push(run_datagrams(&mut ring, &to, &of_lengths(&[200, 200, 100, 200, 300, 300, 0, 5, 5, 5])));
+            all.push(run_datagrams(&mut ring, &to, &of_lengths(&[100, 100, 66_000, 100, 100])));
+            let mut mixed = of_lengths(&[50; 12]);
+            mixed[2] = sqe(IORING_OP_NOP, 2);
+            mixed[4].flags = LINK;
+            mixed[6].fd = tcp.as_raw_fd();
+            mixed[8].addr = 8;
+            mixed[10].ioprio = 1 << 9;
+            all.push(run_datagrams(&mut ring, &to, &mixed));
+        }
+        all
+    });
+}
+
+#[test]
+fn an_error_of_earlier_datagrams_is_told_once() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 16, 0);
+        let closed = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let from = UdpSocket::bind("127.0.0.1:0").unwrap();
+        from.connect(closed.local_addr().unwrap()).unwrap();
+        drop(closed);
+        let first = ring.run(&[send(1, from.as_raw_fd(), b"x")])[0].res;
+        // What is refused meanwhile depends on whether they leave together.
+        let next = ring.run(&[2, 3, 4].map(|user_data| send(user_data, from.as_raw_fd(), b"x")));
+        (first, next[0])
+    });
+}

@@ -44,6 +44,7 @@ impl Core {
             };
             self.sq_head = position.wrapping_add(1);
             taken += 1;
+            self.submission_left = available - taken;
             if whose != Whose::Common {
                 self.requests[id].whose = whose;
             }
@@ -62,9 +63,21 @@ impl Core {
             self.requests[chain.head].flags.set(Flags::THREADED);
             self.queue(chain.head);
         }
+        self.submission_left = 0;
+        if !self.train.is_empty() {
+            self.let_train_go();
+        }
         self.timeouts.batch = None;
         // Release pairs with the program's acquire load of the head: it may overwrite these SQEs now.
         self.memory.store(Word::SqHead, self.sq_head);
+    }
+
+    /// The SQE that the current submission takes next, as it is now.
+    pub fn next_sqe(&self) -> Option<Sqe> {
+        if self.submission_left == 0 {
+            return None;
+        }
+        self.memory.sqe_index(self.sq_head).map(|index| self.memory.sqe(index))
     }
 
     /// Takes one SQE. The error is that of a bad one, unless its chain goes on: then the batch does too,
@@ -165,6 +178,7 @@ impl Core {
     /// Sends a request, or the chain it heads, on its way.
     #[inline]
     pub fn queue(&mut self, id: RequestId) {
+        self.let_train_go_before(id);
         let request = &mut self.requests[id];
         if request.flags.has(Flags::FAILED_EARLY) {
             request.flags.clear(Flags::HARDLINK);

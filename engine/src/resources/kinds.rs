@@ -12,7 +12,7 @@ use crate::sys::{self, Fd};
 
 /// Facts about a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Kind(u8);
+pub struct Kind(u16);
 
 impl Kind {
     /// It has been looked at.
@@ -32,13 +32,18 @@ impl Kind {
     pub const ZERO_COPY: Kind = Kind(1 << 6);
     /// The program looks for errors of the socket by other means than its rings.
     pub const ERRORS_WATCHED: Kind = Kind(1 << 7);
+    /// Whether it takes many datagrams at once has been asked.
+    pub const TRAINS_ASKED: Kind = Kind(1 << 8);
+    /// A socket that takes many datagrams at once.
+    pub const TRAINS: Kind = Kind(1 << 9);
 
     /// Any of `other`?
     pub const fn has(self, other: Kind) -> bool {
         self.0 & other.0 != 0
     }
 
-    const fn with(self, other: Kind) -> Kind {
+    /// Both.
+    pub const fn with(self, other: Kind) -> Kind {
         Kind(self.0 | other.0)
     }
 }
@@ -136,7 +141,7 @@ pub fn writes_block(fd: Fd) {
 
 /// Replaces what was noted of a descriptor as a file; what concerns it as a socket stays.
 fn remember(fd: Fd, kind: Kind) {
-    let kept = Kind::ZERO_COPY.with(Kind::ERRORS_WATCHED);
+    let kept = Kind::ZERO_COPY.with(Kind::ERRORS_WATCHED).with(Kind::TRAINS_ASKED).with(Kind::TRAINS);
     registry::set_note(fd, kind.0 | registry::note(fd) & kept.0);
 }
 
@@ -145,14 +150,9 @@ pub fn noted(fd: Fd) -> Kind {
     Kind(registry::note(fd))
 }
 
-/// A socket was found to take zero-copy sends.
-pub fn takes_zero_copy(fd: Fd) {
-    registry::set_note(fd, registry::note(fd) | Kind::ZERO_COPY.0);
-}
-
-/// The program looks for errors of a socket itself.
-pub fn watches_errors(fd: Fd) {
-    registry::set_note(fd, registry::note(fd) | Kind::ERRORS_WATCHED.0);
+/// Notes what was found of a socket.
+pub fn add(fd: Fd, found: Kind) {
+    registry::set_note(fd, registry::note(fd) | found.0);
 }
 
 /// Is `O_NONBLOCK` set on a descriptor now?

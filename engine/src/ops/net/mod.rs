@@ -19,6 +19,7 @@ pub mod recvmsg;
 pub mod send;
 pub mod socket;
 mod timestamp;
+pub mod train;
 pub mod zero_copy;
 
 use alloc::boxed::Box;

@@ -119,6 +119,9 @@ fn issue_send(core: &mut Core, id: RequestId) -> Outcome {
     if bundles(&core.requests[id]) {
         return issue_bundles(core, id, fd);
     }
+    if core.is_held(id, fd) {
+        return Outcome::Armed;
+    }
     if let Err(errno) = take_memory(core, id) {
         return ended(core, id, errno);
     }

@@ -201,7 +201,7 @@ fn check_socket(file: FileHold) -> Result<(), Errno> {
     if !supported || !known && !is_internet(fd)? {
         return Err(Errno::EOPNOTSUPP);
     }
-    kinds::takes_zero_copy(fd);
+    kinds::add(fd, Kind::ZERO_COPY);
     Ok(())
 }
 
