@@ -406,3 +406,67 @@ fn what_waitid_refuses_is_not_told_of() {
         ring.run(&[Sqe { off: i64::MAX as u64, ..sqe(IORING_OP_WAITID, 1) }])
     });
 }
+
+/// Provides `count` buffers of 32 bytes in group 1.
+fn provide(ring: &mut Ring, memory: &mut [u8], count: i32) {
+    let addr = memory.as_mut_ptr() as u64;
+    let cqes =
+        ring.run(&[Sqe { fd: count, addr, len: 32, buf_index: 1, ..sqe(IORING_OP_PROVIDE_BUFFERS, 99) }]);
+    assert_eq!(cqes[0].res, 0);
+}
+
+#[test]
+fn a_read_names_the_buffer_of_a_list_whatever_comes_of_it() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let mut memory = [0u8; 64];
+        provide(&mut ring, &mut memory, 2);
+        let (a, _b) = UnixStream::pair().unwrap();
+        let fd = a.as_raw_fd();
+        let read = Sqe { fd, off: 5, len: 8, flags: BUFFER_SELECT, buf_index: 1, ..sqe(IORING_OP_READ, 1) };
+        ring.run(&[read])
+    });
+}
+
+#[test]
+fn a_multishot_read_looks_for_a_buffer_when_there_is_something_to_read() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let mut memory = [0u8; 32];
+        provide(&mut ring, &mut memory, 1);
+        let (read, mut write) = std::io::pipe().unwrap();
+        let fd = read.as_raw_fd();
+        let flags = BUFFER_SELECT;
+        ring.push(Sqe { fd, flags, buf_index: 1, ..sqe(IORING_OP_READ_MULTISHOT, 1) });
+        assert_eq!(ring.enter(1, 0), 1);
+        write.write_all(b"abc").unwrap();
+        ring.enter(0, 1);
+        let first = ring.reap_all();
+        write.write_all(b"abc").unwrap();
+        ring.enter(0, 1);
+        (first, ring.reap_all())
+    });
+}
+
+#[test]
+fn a_multishot_receive_takes_at_most_as_much_as_it_says() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let mut memory = [0u8; 64];
+        provide(&mut ring, &mut memory, 2);
+        let (a, mut b) = UnixStream::pair().unwrap();
+        b.write_all(&[1; 10]).unwrap();
+        let fd = a.as_raw_fd();
+        let multishot = 2;
+        ring.push(Sqe {
+            fd,
+            len: 5,
+            ioprio: multishot,
+            flags: BUFFER_SELECT,
+            buf_index: 1,
+            ..sqe(IORING_OP_RECV, 1)
+        });
+        assert_eq!(ring.enter(1, 2), 1);
+        ring.reap_all().iter().map(|cqe| cqe.res).take(2).collect::<Vec<_>>()
+    });
+}

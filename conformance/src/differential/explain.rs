@@ -6,8 +6,10 @@
 use anyring_engine::ops;
 use linux_raw_sys::io_uring::*;
 
-use super::program::{LINKS, Program, Sqe};
+use super::generate::sqe_flags::FIXED_FILE;
+use super::program::{Fd, LINKS, Program, Sqe};
 use super::ring::Cqe;
+use super::world::Thing;
 
 /// The CQEs of one request that differ.
 pub struct Case<'a> {
@@ -32,6 +34,9 @@ pub struct Explanation {
 pub const EXPLANATIONS: &[Explanation] = &[
     Explanation { name: "waits-in-threads", fits: waits_in_threads },
     Explanation { name: "cancel-finds-itself", fits: cancel_finds_itself },
+    Explanation { name: "nonblocking-in-threads", fits: nonblocking_in_threads },
+    Explanation { name: "accept-waits-in-threads", fits: accept_waits_in_threads },
+    Explanation { name: "nothing-with-flags", fits: nothing_with_flags },
 ];
 
 /// Why the CQEs of a request may differ as they do: the index of the explanation.
@@ -76,6 +81,31 @@ fn waits_in_threads(case: &Case<'_>) -> bool {
 /// A cancellation that a thread carries out is at work itself, and may match itself.
 fn cancel_finds_itself(case: &Case<'_>) -> bool {
     case.is(&["ASYNC_CANCEL"]) && case.by_thread() && case.results() == (vec![-libc::ENOENT], vec![0])
+}
+
+/// Such a thread hands out what a file with `O_NONBLOCK` answers.
+fn nonblocking_in_threads(case: &Case<'_>) -> bool {
+    let nonblocking = matches!(case.sqe.fd, Fd::Of(Thing::NonblockR | Thing::NonblockW) | Fd::From(_))
+        || case.sqe.flags & FIXED_FILE != 0;
+    case.is(&["READ", "WRITE", "READV", "WRITEV", "READ_FIXED", "WRITE_FIXED", "READV_FIXED", "WRITEV_FIXED"])
+        && nonblocking
+        && case.by_thread()
+        && case.results() == (vec![], vec![-libc::EAGAIN])
+}
+
+/// In such a thread the kernel forgets that an ACCEPT is not to wait.
+fn accept_waits_in_threads(case: &Case<'_>) -> bool {
+    case.is(&["ACCEPT"])
+        && u32::from(case.sqe.ioprio) & IORING_ACCEPT_DONTWAIT != 0
+        && case.by_thread()
+        && case.results() == (vec![-libc::EAGAIN], vec![])
+}
+
+/// The system calls do not look at the flags of a transfer of nothing.
+fn nothing_with_flags(case: &Case<'_>) -> bool {
+    case.is(&["READ", "WRITE", "READV", "WRITEV", "READ_FIXED", "WRITE_FIXED"])
+        && case.sqe.op_flags != 0
+        && case.results() == (vec![0], vec![-libc::EOPNOTSUPP])
 }
 
 #[cfg(test)]

@@ -57,7 +57,11 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
         Err(Errno::EPERM) => return Errno::EBADFD.into(),
         Err(errno) => return errno.into(),
     }
-    for _ in 0..MOST_ROUNDS {
+    for round in 0..MOST_ROUNDS {
+        // Whether there is a buffer for it matters only once there is more to read.
+        if round > 0 && core.expect_buffer(id).is_err() && sys::poll_now(fd, EPOLLIN) == Ok(0) {
+            return Outcome::Wait(EPOLLIN);
+        }
         if let Next::Outcome(outcome) = read_once(core, id, fd) {
             return outcome;
         }

@@ -13,6 +13,7 @@ use linux_raw_sys::general::{
 use linux_raw_sys::io_uring::IORING_RW_ATTR_FLAG_PI;
 
 use super::{Caps, Code, Field, Op, OpData, Outcome};
+use crate::driver::readiness::SocketKind;
 use crate::driver::work::Work;
 use crate::errno::Errno;
 use crate::memory::Sqe;
@@ -278,10 +279,17 @@ fn issue(core: &mut Core, id: RequestId, direction: Direction) -> Outcome {
 #[inline(never)]
 fn issue_selected(core: &mut Core, id: RequestId) -> Outcome {
     let wanted = core.requests[id].sqe.len;
+    if let Err(errno) = kinds::kind(core.requests[id].file.fd()) {
+        return errno.into();
+    }
     let span = match core.select_buffer(id, wanted as usize) {
         Ok(span) => span,
         Err(errno) => return errno.into(),
     };
+    if core.has_buffer_list(id) {
+        // It stays with the request from here on, whatever comes of it.
+        core.keep_buffer(id, span.length);
+    }
     let sqe = &mut core.requests[id].sqe;
     sqe.addr = span.address;
     sqe.len = span.length as u32;
@@ -296,7 +304,10 @@ fn issue_selected(core: &mut Core, id: RequestId) -> Outcome {
         Outcome::Complete(_) => {}
         _ => {
             core.return_buffer(id);
-            core.requests[id].sqe.len = wanted;
+            let request = &mut core.requests[id];
+            if request.buffer.is_none() {
+                request.sqe.len = wanted;
+            }
         }
     }
     outcome
@@ -334,10 +345,12 @@ fn attempt(core: &mut Core, id: RequestId, direction: Direction) -> Result<Outco
     if wanted == 0 && !kind.has(Kind::STORAGE) {
         return nothing(core, id, fd, direction);
     }
-    if !core.readiness.worth_trying(fd, direction.events()) {
+    let flags = request.sqe.op_flags | RWF_NOWAIT;
+    if !core.readiness.worth_trying(fd, direction.events()) && waits_if_idle(core, id, wanted)? {
         return Ok(Outcome::Wait(direction.events()));
     }
-    let flags = request.sqe.op_flags | RWF_NOWAIT;
+    let request = &core.requests[id];
+    let memory = Memory::of(&request.sqe, &request.data);
     match call(direction, fd, &memory, request.sqe.off, flags) {
         Ok(done) if done == wanted => Ok(whole(core, id, done)),
         Ok(done) => short(core, id, done, direction),
@@ -354,17 +367,36 @@ fn attempt(core: &mut Core, id: RequestId, direction: Direction) -> Result<Outco
 /// ignores offsets.
 #[cold]
 fn check_end(fd: Fd, offset: u64, length: usize, direction: Direction) -> Result<(), Errno> {
-    let other = match direction {
-        Direction::Read => O_WRONLY,
-        Direction::Write => O_RDONLY,
-    };
-    if sys::fcntl(fd, F_GETFL, 0)? as u32 & O_ACCMODE == other {
-        return Err(Errno::EBADF);
-    }
+    check_mode(fd, direction)?;
     match offset.checked_add(length as u64) {
         Some(end) if offset.max(end) <= i64::MAX as u64 => Ok(()),
         _ => Err(Errno::EINVAL),
     }
+}
+
+/// Does an attempt on a file that is not ready wait, rather than fail at once?
+fn waits_if_idle(core: &mut Core, id: RequestId, wanted: usize) -> Result<bool, Errno> {
+    let request = &core.requests[id];
+    let (fd, offset) = (request.file.fd(), request.sqe.off);
+    if kinds::typed_kind(fd)?.has(Kind::STREAM) {
+        return Ok(true);
+    }
+    let kind = core.readiness.socket_kind(fd);
+    // Sockets refuse offsets; eventfd and its like what their data do not fit into.
+    Ok(if kind == SocketKind::NoSocket {
+        wanted >= size_of::<u64>()
+    } else {
+        !kind.listens() && (offset == 0 || offset == POSITION)
+    })
+}
+
+/// Is the file open for this?
+fn check_mode(fd: Fd, direction: Direction) -> Result<(), Errno> {
+    let other = match direction {
+        Direction::Read => O_WRONLY,
+        Direction::Write => O_RDONLY,
+    };
+    if sys::fcntl(fd, F_GETFL, 0)? as u32 & O_ACCMODE == other { Err(Errno::EBADF) } else { Ok(()) }
 }
 
 /// A transfer of no bytes, which the vectored system calls do not let through to the file.
@@ -372,6 +404,7 @@ fn check_end(fd: Fd, offset: u64, length: usize, direction: Direction) -> Result
 fn nothing(core: &mut Core, id: RequestId, fd: Fd, direction: Direction) -> Result<Outcome, Errno> {
     let request = &core.requests[id];
     let memory = Memory::of(&request.sqe, &request.data);
+    check_mode(fd, direction)?;
     // What is refused for other reasons still is.
     let mut result = call(direction, fd, &memory, request.sqe.off, request.sqe.op_flags | RWF_NOWAIT);
     if result == Err(Errno::ESPIPE) && ignores_offset(fd, request.sqe.off) {
@@ -438,7 +471,8 @@ fn special_flags(core: &mut Core, id: RequestId, direction: Direction) -> Result
     }
     if flags & RWF_NOWAIT != 0 {
         request.flags.set(Flags::NOWAIT);
-        if sys::file_system(request.file.fd())? == TMPFS_MAGIC {
+        let fd = request.file.fd();
+        if kinds::look_at_type(fd)?.has(Kind::STORAGE) && sys::file_system(fd)? == TMPFS_MAGIC {
             return Err(Errno::EOPNOTSUPP);
         }
     }

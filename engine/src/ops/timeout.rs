@@ -246,6 +246,10 @@ impl Core {
 }
 
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
+    if core.timeouts.batch.is_some() && core.requests[id].flags.has(Flags::THREADED) {
+        // A thread arms it when the submission is over, and counts from there.
+        return Outcome::Again;
+    }
     let Some(&mut Timeout { flags, count, .. }) = core.timeout(id) else { return Errno::EINVAL.into() };
     let counts = count != 0 && flags & IORING_TIMEOUT_MULTISHOT == 0;
     let sequence = core.sequence() - core.posted_in_batch();

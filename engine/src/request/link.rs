@@ -13,7 +13,8 @@ impl Core {
             self.fail_links(id);
         }
         if let Some(next) = self.requests[id].link.take() {
-            if flags.has(Flags::THREADED) {
+            // Where completions are deferred, the program's own thread goes on with the chain.
+            if flags.has(Flags::THREADED) && !self.defers() {
                 self.requests[next].flags.set(Flags::THREADED);
             }
             self.make_ready(next);
