@@ -30,6 +30,7 @@ lint: toolchain ## formatting and clippy, as CI wants them
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 
 test-unit: toolchain
+	scripts/need musl-gcc:musl-tools
 	cargo test --workspace --locked
 
 test-quick: build

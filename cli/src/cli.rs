@@ -16,6 +16,8 @@ pub struct Arguments {
 pub enum Command {
     Run(Run),
     Doctor(Doctor),
+    #[command(hide = true)]
+    Exec(Exec),
     /// Make one call that a trap would see (for `doctor`)
     #[command(hide = true)]
     Probe,
@@ -32,7 +34,8 @@ pub enum Command {
 /// Run a program with io_uring that works, whatever the machine allows
 ///
 /// The program is executed in place of anyring, so its exit status, its signals and its process id are its own. It
-/// needs no change; it must be dynamically linked, and must not be set-user-ID.
+/// needs no change and may be linked dynamically or statically; it must not be set-user-ID. So do the programs that it
+/// starts. Into a static one the engine is brought by ptrace, which the sandbox must allow.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -44,7 +47,8 @@ Environment (what the options set, and what programs started by the program inhe
   ANYRING_ENGINE   auto, kernel or user
   ANYRING_LOG      off, info, debug; followed by a comma and a path, or fd=N, for where to
   ANYRING_PATCH    0: leave every call site to the trap
-  ANYRING_PRELOAD  the preload library, if it is not beside anyring or in ../lib/anyring
+  ANYRING_PRELOAD  the preload library, if it is not beside anyring or in ../lib/anyring;
+                   libanyring_inject.so, for static programs, lies in the same directory
 
 Exit status: the program's own; 125 where anyring itself fails, 126 where the program cannot be
 executed, 127 where it is not found.")]
@@ -63,6 +67,17 @@ pub struct Run {
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
+}
+
+/// Execute a static program with the engine in it (for programs that run under anyring)
+#[derive(Debug, Args)]
+pub struct Exec {
+    /// The file
+    pub program: OsString,
+
+    /// Its arguments, beginning with its name
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub arguments: Vec<OsString>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

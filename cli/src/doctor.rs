@@ -1,7 +1,7 @@
 //! `anyring doctor`: what the machine allows, why not if not, and what anyring will do about it.
 
 use crate::cli::Doctor;
-use crate::machine::{self, Kernel, Seccomp, Trap};
+use crate::machine::{self, Injection, Kernel, Seccomp, Trap};
 use serde::Serialize;
 use std::process::ExitCode;
 
@@ -11,6 +11,7 @@ struct Report {
     kernel: Kernel,
     seccomp: Seccomp,
     trap: Trap,
+    static_programs: Injection,
     verdict: Verdict,
     /// The verdict in words.
     summary: String,
@@ -43,6 +44,7 @@ fn examine() -> Report {
     let seccomp = machine::seccomp();
     let kernel = machine::kernel(&seccomp);
     let trap = machine::trap();
+    let static_programs = machine::injection();
     let (verdict, summary) = match (kernel.io_uring, trap.works) {
         (true, true) => (Verdict::Kernel, "programs will use the kernel's io_uring; --engine user works too"),
         (true, false) => {
@@ -51,11 +53,11 @@ fn examine() -> Report {
         (false, true) => (Verdict::User, "programs will use anyring's own engine"),
         (false, false) => (Verdict::None, "anyring cannot run programs with io_uring here"),
     };
-    Report { kernel, seccomp, trap, verdict, summary: summary.to_owned() }
+    Report { kernel, seccomp, trap, static_programs, verdict, summary: summary.to_owned() }
 }
 
 fn print(report: &Report) {
-    let Report { kernel, seccomp, trap, .. } = report;
+    let Report { kernel, seccomp, trap, static_programs, .. } = report;
     line("kernel", &kernel.version);
     match (&kernel.error, kernel.operations) {
         (Some(error), _) => line("io_uring", &format!("denied ({error})")),
@@ -83,6 +85,10 @@ fn print(report: &Report) {
     }
     line("trap", if trap.works { "works" } else { "does not work" });
     if let Some(why_not) = &trap.why_not {
+        line("  why", why_not);
+    }
+    line("static programs", if static_programs.works { "work" } else { "do not work" });
+    if let Some(why_not) = &static_programs.why_not {
         line("  why", why_not);
     }
     println!("\n{}", report.summary);

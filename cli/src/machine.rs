@@ -1,6 +1,6 @@
 //! What this machine, and the sandbox around this process, say about `io_uring`.
 
-use crate::library;
+use crate::{inject, library};
 use serde::Serialize;
 use std::fs;
 use std::io;
@@ -47,6 +47,23 @@ pub struct Trap {
     pub works: bool,
     /// What went wrong.
     pub why_not: Option<String>,
+}
+
+/// Whether the engine can be brought into static programs.
+#[derive(Debug, Serialize)]
+pub struct Injection {
+    /// Whether a process of ours could be traced, and the image is there.
+    pub works: bool,
+    /// What went wrong.
+    pub why_not: Option<String>,
+}
+
+/// Tries how far the way into a static program goes before it is executed.
+pub fn injection() -> Injection {
+    let image = library::find().and_then(|library| inject::check(&library::image(&library)));
+    let traced = || inject::possible().map_err(|error| why_not_traced(&error).0);
+    let why_not = image.and_then(|()| traced()).err();
+    Injection { works: why_not.is_none(), why_not }
 }
 
 /// Asks the kernel.
@@ -203,6 +220,38 @@ fn why_not(output: &std::process::Output) -> Option<String> {
         Some(line) => line.split_once(": ").map_or(line, |(_, message)| message).to_owned(),
         None => format!("the library does not load into programs here ({})", output.status),
     })
+}
+
+/// Why a process cannot be traced, as the kernel says by `error`, and what to do.
+pub fn why_not_traced(error: &io::Error) -> (String, &'static str) {
+    let scope = number("/proc/sys/kernel/yama/ptrace_scope");
+    let (why, remedy) = match (error.raw_os_error(), scope) {
+        (Some(libc::ENOSYS), _) if cfg!(not(target_arch = "x86_64")) => {
+            ("on this architecture that is not possible yet", "use a dynamically linked build")
+        }
+        (_, Some(3)) => {
+            ("the sysctl kernel.yama.ptrace_scope is 3: nobody may trace", "use a dynamically linked build")
+        }
+        (_, Some(2)) => (
+            "the sysctl kernel.yama.ptrace_scope is 2: only CAP_SYS_PTRACE may trace",
+            "give that capability, or use a dynamically linked build",
+        ),
+        (Some(libc::EPERM), _) if traced() => (
+            "a debugger or strace traces this process already, and there can be one only",
+            "let it attach to the running program",
+        ),
+        _ => (
+            "the sandbox does not allow it, as container engines do not on kernels before 4.8",
+            "allow ptrace (docker run --cap-add SYS_PTRACE), or use a dynamically linked build",
+        ),
+    };
+    (format!("it takes ptrace ({error}): {why}"), remedy)
+}
+
+/// Whether somebody traces this process.
+fn traced() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status.lines().any(|line| line.strip_prefix("TracerPid:").is_some_and(|pid| pid.trim() != "0"))
 }
 
 fn number(path: &str) -> Option<i64> {

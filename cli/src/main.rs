@@ -2,9 +2,10 @@
 
 mod cli;
 mod doctor;
-mod elf;
+mod inject;
 mod library;
 mod machine;
+mod pipes;
 mod run;
 
 use clap::Parser;
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
     };
     match arguments.command {
         cli::Command::Run(arguments) => run::run(&arguments),
+        cli::Command::Exec(arguments) => run::exec(&arguments),
         cli::Command::Doctor(arguments) => doctor::doctor(&arguments),
         cli::Command::Probe => {
             machine::trapped_call();

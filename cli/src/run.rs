@@ -1,15 +1,16 @@
-//! `anyring run`: executes the program with the preload library.
+//! `anyring run`: executes the program with the engine in it.
 
-use crate::cli::{Engine, Run};
-use crate::elf::{self, Obstacle};
+use crate::cli::{Engine, Exec, Run};
+use crate::inject::{self, Failure};
 use crate::{OWN_FAILURE, library, machine};
+use anyring_trap::program::{self, Kind};
+use anyring_trap::{config, log};
 use std::env;
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
@@ -39,20 +40,90 @@ pub fn run(arguments: &Run) -> ExitCode {
             "move anyring to another directory",
         );
     }
-    if needs_library(arguments)
-        && let Some(code) = refuse(&program)
-    {
+    let kind = if needs_library(arguments) { kind_of(&program) } else { Kind::Unknown };
+    if let Some(code) = refuse(&program, kind) {
         return code;
     }
-    let mut command = Command::new(&program);
-    command.arg0(name).args(rest).env("LD_PRELOAD", preload_list(&library));
+    set_environment(arguments, &library);
+    let list: Vec<CString> = std::iter::once(name).chain(rest).map(|argument| string(argument)).collect();
+    let path = string(program.as_os_str());
+    if kind != Kind::Static {
+        return cannot_execute(&program, &inject::replace(&path, &list));
+    }
+    let Err(failure) = inject::execute(&library::image(&library), &path, &list);
+    match failure {
+        Failure::Execute(error) => cannot_execute(&program, &error),
+        Failure::Image(why) => fail(
+            OWN_FAILURE,
+            &format!(
+                "{} is statically linked, and the image for such programs cannot be used",
+                program.display()
+            ),
+            &why,
+            "keep anyring and the two files that were built with it in one directory",
+        ),
+        Failure::Trace(error) => {
+            let (why, remedy) = machine::why_not_traced(&error);
+            let shown = program.display();
+            fail(
+                OWN_FAILURE,
+                &format!("cannot bring the engine into {shown}, which is statically linked"),
+                &why,
+                remedy,
+            )
+        }
+    }
+}
+
+/// Executes a static program for one that runs under anyring; returns only on failure. Where the engine
+/// cannot be brought into it, it goes without, as it would if nobody had stood in for it.
+pub fn exec(arguments: &Exec) -> ExitCode {
+    let path = string(&arguments.program);
+    let list: Vec<CString> = arguments.arguments.iter().map(|argument| string(argument)).collect();
+    let why = match library::find() {
+        Err(why) => why,
+        Ok(library) => match inject::execute(&library::image(&library), &path, &list) {
+            Ok(never) => match never {},
+            Err(Failure::Execute(error)) => return cannot_execute(Path::new(&arguments.program), &error),
+            Err(Failure::Image(why)) => why,
+            Err(Failure::Trace(error)) => machine::why_not_traced(&error).0,
+        },
+    };
+    say(&format!("{} runs without the engine: {why}", Path::new(&arguments.program).display()));
+    cannot_execute(Path::new(&arguments.program), &inject::replace(&path, &list))
+}
+
+/// Says something where `ANYRING_LOG` says that it should be.
+fn say(what: &str) {
+    unsafe extern "C" {
+        static environ: *const *const libc::c_char;
+    }
+    // SAFETY: this process's own environment, which nobody changes any more.
+    unsafe { config::read(environ) };
+    log::line(config::Level::Info, format_args!("{what}"));
+}
+
+/// A string of the command line or the environment, which holds no zero.
+fn string(text: &OsStr) -> CString {
+    CString::new(text.as_bytes()).unwrap_or_default()
+}
+
+/// What is set for the program, and for those that it starts.
+fn set_environment(arguments: &Run, library: &Path) {
+    let set = |name: &str, value: &OsStr| {
+        // SAFETY: this process has one thread.
+        unsafe { env::set_var(name, value) };
+    };
+    set("LD_PRELOAD", &preload_list(library));
+    if let Ok(command) = library::command() {
+        set("ANYRING_COMMAND", command.as_os_str());
+    }
     if let Some(engine) = arguments.engine {
-        command.env("ANYRING_ENGINE", engine.word());
+        set("ANYRING_ENGINE", OsStr::new(engine.word()));
     }
     if let Some(log) = &arguments.log {
-        command.env("ANYRING_LOG", log);
+        set("ANYRING_LOG", log);
     }
-    cannot_execute(&program, &command.exec())
 }
 
 /// The library in front of what is preloaded already.
@@ -101,32 +172,29 @@ fn needs_library(arguments: &Run) -> bool {
     }
 }
 
-/// Refuses a program that the library would not be loaded into.
-fn refuse(program: &Path) -> Option<ExitCode> {
+/// What the program is. What cannot be looked at may still be executed, and execution says best why not.
+fn kind_of(program: &Path) -> Kind {
+    program::kind(&string(program.as_os_str())).unwrap_or(Kind::Unknown)
+}
+
+/// Refuses a program that the engine cannot be brought into.
+fn refuse(program: &Path, kind: Kind) -> Option<ExitCode> {
     let shown = program.display();
-    // What cannot be looked at may still be executed, and execution says best why not.
-    let obstacle = elf::obstacle(program).ok()??;
-    let code = match obstacle {
-        Obstacle::Static => fail(
-            OWN_FAILURE,
-            &format!("{shown} is statically linked"),
-            "no dynamic linker runs in it, so nothing can be preloaded",
-            "use a dynamically linked build of the program",
-        ),
-        Obstacle::Privileged(privilege) => fail(
+    let code = match kind {
+        Kind::Privileged(privilege) => fail(
             OWN_FAILURE,
             &format!("{shown} is {privilege}"),
-            "the dynamic linker ignores LD_PRELOAD for programs that gain privileges",
+            "a program that gains privileges takes nothing in from the one that starts it",
             "run it as the user it changes to, so that it gains none",
         ),
-        Obstacle::Machine(machine) => fail(
+        Kind::Foreign(machine) => fail(
             NOT_EXECUTABLE,
             &format!("{shown} is for another machine (ELF machine {machine}, or 32-bit)"),
-            "the preload library can only be loaded into programs of its own kind",
+            "the engine can only be brought into programs of its own kind",
             "use a build for this machine",
         ),
-        // Shells run such files as scripts; the kernel refuses them. Leave the answer to it.
-        Obstacle::Unknown => return None,
+        // Shells run files of an unknown kind as scripts; the kernel refuses them. Leave the answer to it.
+        Kind::Dynamic | Kind::Static | Kind::Unknown => return None,
     };
     Some(code)
 }

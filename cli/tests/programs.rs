@@ -137,17 +137,6 @@ fn filters_do_not_pile_up() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), format!("Seccomp_filters:\t{one}\n"));
 }
 
-/// A static program at a fixed address loads no library, and must not be killed for that: it gets
-/// the answer that it would get without anyring.
-#[test]
-fn static_children_are_left_alone() {
-    let program = compile("nop-static", "nop.c", &["-static", "-no-pie"]);
-    let script = format!("'{}'; echo $?", program.display());
-    let output = support::denied(libc::ENOSYS).args(["sh", "-c"]).arg(script).output().unwrap();
-    let stdout = String::from_utf8_lossy(&output.stdout);
-    assert!(stdout.contains("errno") && stdout.ends_with("99\n"), "{output:?}");
-}
-
 #[test]
 fn sites_are_patched_under_running_threads() {
     let library = compile("libsites.so", "sites.c", &["-shared", "-fPIC"]);

@@ -1,7 +1,8 @@
 //! What happens before `main`, and at the end.
 
 use crate::{door, next, patch};
-use anyring_trap::{config, low, process};
+use anyring_trap::filter::Reach;
+use anyring_trap::{config, exec, low, process, trap};
 use core::ffi::{CStr, c_char, c_ulong};
 
 unsafe extern "C" {
@@ -23,18 +24,21 @@ pub extern "C" fn start() {
     // SAFETY: the C library's, set before constructors run.
     let config = unsafe { config::read(environ) };
     let entry = program_entry();
-    if !process::begin(&config, low::reach(entry), &door::DOOR, &door::HOST) {
+    // Code of a fixed-address program lies low; it needs a filter that reaches there.
+    let reach = Reach { low: entry.is_none_or(low::is_low), text: None };
+    let ours = process::begin(&config, &reach, &door::DOOR, &door::HOST);
+    if trap::installed() {
+        // SAFETY: the C library's, as before.
+        unsafe { exec::remember(environ) };
+    }
+    if !ours {
         return;
     }
     if config.patch {
         patch::before_main(entry.unwrap_or(0));
     }
     #[cfg(not(test))]
-    {
-        crate::interpose::process::register_fork();
-        // SAFETY: the C library's, as at the beginning.
-        unsafe { crate::interpose::exec::remember(environ) };
-    }
+    crate::interpose::process::register_fork();
 }
 
 /// Where the program itself begins.

@@ -124,7 +124,7 @@ fn number(digits: &[u8]) -> Option<i32> {
 ///
 /// # Safety
 /// As for [`read`].
-unsafe fn variable<'a>(environment: *const *const c_char, name: &str) -> Option<&'a CStr> {
+pub unsafe fn variable<'a>(environment: *const *const c_char, name: &str) -> Option<&'a CStr> {
     // SAFETY: the caller's promise.
     unsafe { entries(environment) }.find_map(|entry| {
         let value = entry.to_bytes().strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;

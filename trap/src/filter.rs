@@ -1,7 +1,7 @@
 //! The seccomp filter that makes `io_uring` calls trap.
 //!
 //! Decided by call number first, so that the kernel's cache of always-allowed calls keeps all but
-//! five calls at no cost:
+//! a few calls at no cost:
 //!
 //! - `io_uring_setup`, `_enter`, `_register`: trapped, unless made from our stub page. In a process
 //!   whose program is position-independent, calls from the lowest 4 GiB pass: only a fixed-address
@@ -12,10 +12,15 @@
 //!   trapped: `posix_spawn` resets every action in its child with all signals blocked, and a trap
 //!   with SIGSYS blocked kills.
 //!
+//! A static program has no C library whose functions could be interposed. For one, these trap too
+//! where its own text makes them, and only there: [`crate::trap`] says why each. The text's addresses
+//! tell it from its children, whose libraries may set up signals before ours is there to answer.
+//!
 //! A filter is for life and outlives `exec`; so that chains of programs do not pile them up,
 //! [`crate::trap`] installs one only where calls do not trap already.
 
 use crate::{arch, stub, sys};
+use core::ops::Range;
 use linux_raw_sys::general as raw;
 
 /// One instruction of classic BPF (`struct sock_filter`).
@@ -39,10 +44,11 @@ struct Program {
 const LOAD_WORD: u16 = 0x20;
 const JUMP_IF_EQUAL: u16 = 0x15;
 const JUMP_IF_GREATER_EQUAL: u16 = 0x35;
+const JUMP_IF_SET: u16 = 0x45;
 const RETURN: u16 = 0x06;
 const ALLOW: u32 = 0x7fff_0000;
 const TRAP: u32 = 0x0003_0000;
-/// `SECCOMP_RET_ERRNO` with errno 0: the call is not made and returns 0.
+/// `SECCOMP_RET_ERRNO`: the call is not made and returns an errno, or 0.
 const PRETEND: u32 = 0x0005_0000;
 const SET_MODE_FILTER: usize = 1;
 const FLAG_TSYNC: usize = 1;
@@ -64,20 +70,23 @@ const fn argument_high(index: u32) -> u32 {
 }
 
 /// Whose calls a filter traps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
-    /// All but those from the lowest 4 GiB.
-    High,
-    /// All.
-    Everything,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reach {
+    /// Ring calls from the lowest 4 GiB too.
+    pub low: bool,
+    /// The text of a static program.
+    pub text: Option<Range<usize>>,
 }
+
+/// Most instructions of a filter.
+const MOST: usize = 160;
 
 /// A program under construction. Jumps go forward to labels that are placed later.
 struct Assembler {
-    code: [Instruction; 48],
+    code: [Instruction; MOST],
     length: usize,
     /// (instruction, taken branch or not, label)
-    open: [(usize, bool, usize); 48],
+    open: [(usize, bool, usize); MOST],
     open_count: usize,
 }
 
@@ -88,18 +97,25 @@ enum Label {
     Allow,
     Trap,
     Pretend,
+    Hide,
     Ring,
     Map,
     Action,
+    Text,
+    Clone,
+    Clone3,
+    Forking,
+    Inside,
+    Same,
     Outside,
 }
 
 impl Assembler {
     fn new() -> Self {
         Self {
-            code: [Instruction { code: 0, jump_true: 0, jump_false: 0, value: 0 }; 48],
+            code: [Instruction { code: 0, jump_true: 0, jump_false: 0, value: 0 }; MOST],
             length: 0,
-            open: [(0, false, 0); 48],
+            open: [(0, false, 0); MOST],
             open_count: 0,
         }
     }
@@ -144,15 +160,31 @@ impl Assembler {
         self.open_count = kept;
     }
 
-    /// Allows what comes from the stub page; the rest goes on behind this.
-    fn let_the_stub_pass(&mut self) {
-        let (low, high) = halves(stub::RANGE.start);
+    /// Gives what comes from `range` the answer `inside`; the rest goes on behind this.
+    fn if_within(&mut self, range: &Range<usize>, inside: Label) {
+        let ((low, high), (end_low, end_high)) = (halves(range.start), halves(range.end));
         self.load(POINTER_HIGH);
-        self.if_equal(high, Label::Next, Label::Outside);
+        self.jump(JUMP_IF_GREATER_EQUAL, high, Label::Next, Label::Outside);
+        self.if_equal(high, Label::Next, Label::Same);
         self.load(POINTER_LOW);
         self.jump(JUMP_IF_GREATER_EQUAL, low, Label::Next, Label::Outside);
-        self.jump(JUMP_IF_GREATER_EQUAL, low + 4096, Label::Next, Label::Allow);
+        self.load(POINTER_HIGH);
+        self.place(Label::Same);
+        self.if_equal(end_high, Label::Next, Label::Inside);
+        self.load(POINTER_LOW);
+        self.jump(JUMP_IF_GREATER_EQUAL, end_low, Label::Outside, inside);
+        self.place(Label::Inside);
+        self.jump(JUMP_IF_GREATER_EQUAL, end_high, Label::Next, inside);
         self.place(Label::Outside);
+    }
+
+    /// Allows what comes from the stub page; the rest goes on behind this.
+    fn let_the_stub_pass(&mut self) {
+        self.if_within(&stub::RANGE, Label::Allow);
+    }
+
+    fn always(&mut self, label: Label) {
+        self.if_equal(0, label, label);
     }
 }
 
@@ -160,13 +192,20 @@ fn halves(value: usize) -> (u32, u32) {
     (value as u32, (value as u64 >> 32) as u32)
 }
 
-fn assemble(reach: Reach) -> Assembler {
+fn assemble(reach: &Reach) -> Assembler {
     let mut code = Assembler::new();
     code.load(ARCHITECTURE);
     code.if_equal(arch::AUDIT_ARCH, Label::Next, Label::Allow);
     code.load(NUMBER);
     code.if_equal(raw::__NR_mmap, Label::Map, Label::Next);
     code.if_equal(raw::__NR_rt_sigaction, Label::Action, Label::Next);
+    if reach.text.is_some() {
+        for &number in TEXT_CALLS {
+            code.if_equal(number, Label::Text, Label::Next);
+        }
+        code.if_equal(raw::__NR_clone, Label::Clone, Label::Next);
+        code.if_equal(raw::__NR_clone3, Label::Clone3, Label::Next);
+    }
     code.jump(JUMP_IF_GREATER_EQUAL, raw::__NR_io_uring_setup, Label::Next, Label::Allow);
     code.jump(JUMP_IF_GREATER_EQUAL, raw::__NR_io_uring_register + 1, Label::Allow, Label::Ring);
 
@@ -178,14 +217,35 @@ fn assemble(reach: Reach) -> Assembler {
 
     code.place(Label::Ring);
     code.let_the_stub_pass();
-    if reach == Reach::High {
+    if reach.low {
+        code.always(Label::Trap);
+    } else {
         code.load(POINTER_HIGH);
         code.if_equal(0, Label::Allow, Label::Trap);
-    } else {
-        code.if_equal(0, Label::Trap, Label::Trap);
+    }
+
+    if let Some(text) = &reach.text {
+        code.place(Label::Text);
+        code.if_within(text, Label::Trap);
+        code.always(Label::Allow);
+        code.place(Label::Clone);
+        code.if_within(text, Label::Forking);
+        code.always(Label::Allow);
+        code.place(Label::Forking);
+        code.load(argument_high(0));
+        code.if_equal(CLONE_MARK, Label::Allow, Label::Next);
+        code.load(argument_low(0));
+        code.jump(JUMP_IF_SET, raw::CLONE_VM, Label::Next, Label::Trap);
+        code.jump(JUMP_IF_SET, raw::CLONE_VFORK, Label::Trap, Label::Allow);
+        code.place(Label::Clone3);
+        code.if_within(text, Label::Hide);
+        code.always(Label::Allow);
     }
 
     code.place(Label::Action);
+    if let Some(text) = &reach.text {
+        code.if_within(text, Label::Trap);
+    }
     code.load(argument_low(0));
     code.if_equal(raw::SIGSYS, Label::Next, Label::Allow);
     code.let_the_stub_pass();
@@ -201,8 +261,24 @@ fn assemble(reach: Reach) -> Assembler {
     code.push(RETURN, TRAP);
     code.place(Label::Pretend);
     code.push(RETURN, PRETEND);
+    code.place(Label::Hide);
+    code.push(RETURN, PRETEND | linux_raw_sys::errno::ENOSYS);
     code
 }
+
+/// Calls besides `rt_sigaction` that trap in the text of a static program. `clone3` is hidden there:
+/// what it may ask of signal actions the filter cannot see, and every program knows `clone`.
+const TEXT_CALLS: &[u32] = &[
+    #[cfg(target_arch = "x86_64")]
+    raw::__NR_fork,
+    raw::__NR_rt_sigprocmask,
+    raw::__NR_execve,
+    raw::__NR_execveat,
+    raw::__NR_exit_group,
+];
+
+/// In the upper half of `clone`'s flags, which the kernel does not look at: the trap has seen the call.
+pub const CLONE_MARK: u32 = 1;
 
 /// `IORING_OFF_CQ_RING`, where the kernel has the completion ring.
 pub const CQ_OFFSET: u32 = 0x0800_0000;
@@ -214,7 +290,7 @@ pub const CQ_OFFSET: u32 = 0x0800_0000;
 ///
 /// # Errors
 /// The negative errno.
-pub fn install(reach: Reach) -> Result<(), isize> {
+pub fn install(reach: &Reach) -> Result<(), isize> {
     let code = assemble(reach);
     let program = Program { length: code.length as u16, instructions: code.code.as_ptr() };
     match load(&program) {
@@ -256,8 +332,11 @@ fn load(program: &Program) -> Result<(), isize> {
 mod tests {
     use super::*;
 
+    const HIGH: Reach = Reach { low: false, text: None };
+    const EVERYTHING: Reach = Reach { low: true, text: None };
+
     /// What the filter answers, by interpreting it as the kernel does.
-    fn run(reach: Reach, number: u32, pointer: usize, arguments: [u64; 6]) -> u32 {
+    fn run(reach: &Reach, number: u32, pointer: usize, arguments: [u64; 6]) -> u32 {
         let code = assemble(reach);
         let data = |offset: u32| match offset {
             NUMBER => number,
@@ -281,6 +360,7 @@ mod tests {
                 }
                 RETURN => return step.value,
                 JUMP_IF_EQUAL => accumulator == step.value,
+                JUMP_IF_SET => accumulator & step.value != 0,
                 JUMP_IF_GREATER_EQUAL => accumulator >= step.value,
                 other => panic!("{other:#x}"),
             };
@@ -292,14 +372,14 @@ mod tests {
     fn calls_are_judged() {
         let (high, low) = (0x7f12_3456_7890, 0x40_1000);
         let inside = stub::RANGE.start + 20;
-        for reach in [Reach::High, Reach::Everything] {
+        for reach in &[HIGH, EVERYTHING] {
             assert_eq!(assemble(reach).open_count, 0);
             for number in 0..600 {
                 let ring = (425..=427).contains(&number);
                 let expected = if ring { TRAP } else { ALLOW };
                 assert_eq!(run(reach, number, high, [1; 6]), expected, "{number}");
                 assert_eq!(run(reach, number, inside, [1; 6]), ALLOW, "{number}");
-                let everything = ring && reach == Reach::Everything;
+                let everything = ring && reach.low;
                 let expected = if everything { TRAP } else { ALLOW };
                 assert_eq!(run(reach, number, low, [1; 6]), expected, "{number}");
             }
@@ -311,7 +391,7 @@ mod tests {
 
     #[test]
     fn mappings_of_the_completion_ring_trap() {
-        let run = |offset| run(Reach::High, raw::__NR_mmap, 0x7f00_0000_0000, [0, 0, 0, 0, 3, offset]);
+        let run = |offset| run(&HIGH, raw::__NR_mmap, 0x7f00_0000_0000, [0, 0, 0, 0, 3, offset]);
         assert_eq!(run(u64::from(CQ_OFFSET)), TRAP);
         assert_eq!(run(0), ALLOW);
         assert_eq!(run(0x1000_0000), ALLOW);
@@ -321,7 +401,7 @@ mod tests {
     #[test]
     fn our_sigsys_action_stays() {
         let run = |signal, action, pointer| {
-            run(Reach::High, raw::__NR_rt_sigaction, pointer, [signal, action, 0, 8, 0, 0])
+            run(&HIGH, raw::__NR_rt_sigaction, pointer, [signal, action, 0, 8, 0, 0])
         };
         let high = 0x7f00_0000_0000;
         assert_eq!(run(31, 0x7ffc_0000_1000, high), PRETEND);
@@ -329,5 +409,39 @@ mod tests {
         assert_eq!(run(31, 0, high), ALLOW);
         assert_eq!(run(30, 1, high), ALLOW);
         assert_eq!(run(31, 1, stub::RANGE.start), ALLOW);
+    }
+
+    #[test]
+    fn static_text_is_told_apart() {
+        let texts = [0..1 << 32, 0x7ffe_f7f0_1000..0x7ffe_f800_2000, 0x7ff0_ffff_f000..0x7ff1_0000_1000];
+        for text in texts {
+            let reach = Reach { low: text.start == 0, text: Some(text.clone()) };
+            assert_eq!(assemble(&reach).open_count, 0);
+            let inside = [text.start, text.end - 1, text.start / 2 + text.end / 2];
+            let outside = [text.end, text.end + (1 << 33), text.start.wrapping_sub(1)];
+            for (places, within) in [(inside, true), (outside, false)] {
+                for place in places {
+                    let run = |number| run(&reach, number, place, [17, 1, 0, 8, 0, 0]);
+                    for number in TEXT_CALLS.iter().copied().chain([raw::__NR_rt_sigaction]) {
+                        assert_eq!(run(number), if within { TRAP } else { ALLOW }, "{number} {place:#x}");
+                    }
+                    let hidden = PRETEND | linux_raw_sys::errno::ENOSYS;
+                    assert_eq!(run(raw::__NR_clone3), if within { hidden } else { ALLOW });
+                    assert_eq!(run(raw::__NR_read), ALLOW);
+                    let clone =
+                        |flags| super::tests::run(&reach, raw::__NR_clone, place, [flags, 0, 0, 0, 0, 0]);
+                    let vfork = u64::from(raw::CLONE_VM | raw::CLONE_VFORK | raw::SIGCHLD);
+                    assert_eq!(clone(vfork), if within { TRAP } else { ALLOW });
+                    assert_eq!(clone(vfork | 1 << 32), ALLOW);
+                    assert_eq!(clone(u64::from(raw::SIGCHLD) | 1 << 32), ALLOW);
+                    assert_eq!(clone(u64::from(raw::CLONE_VM | raw::CLONE_THREAD)), ALLOW);
+                    assert_eq!(clone(u64::from(raw::SIGCHLD)), if within { TRAP } else { ALLOW });
+                }
+            }
+            let stub = stub::RANGE.start;
+            assert_eq!(run(&reach, raw::__NR_rt_sigaction, stub, [31, 1, 0, 8, 0, 0]), ALLOW);
+            let elsewhere = 0x5555_0000_0000;
+            assert_eq!(run(&reach, raw::__NR_rt_sigaction, elsewhere, [31, 1, 0, 8, 0, 0]), PRETEND);
+        }
     }
 }

@@ -11,13 +11,16 @@
 extern crate alloc;
 
 pub mod allocator;
+pub mod altstack;
 pub mod arch;
 pub mod calls;
 pub mod config;
+pub mod exec;
 pub mod filter;
 pub mod log;
 pub mod low;
 pub mod process;
+pub mod program;
 pub mod signals;
 pub mod stub;
 pub mod sys;

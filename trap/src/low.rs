@@ -1,27 +1,30 @@
 //! Programs linked to a fixed address lie in the lowest 4 GiB, where [`crate::filter`] may not reach.
 
-use crate::filter::Reach;
 use crate::{arch, sys};
+use core::ops::Range;
 use linux_raw_sys::general as raw;
 
 /// The first address that is not low.
 const END: usize = 1 << 32;
 
-/// Which calls a filter must trap for a program that begins at `entry`, as far as that is known.
-pub fn reach(entry: Option<usize>) -> Reach {
-    if entry.is_none_or(|entry| entry < END) { Reach::Everything } else { Reach::High }
+/// Whether code at `address` lies low.
+pub fn is_low(address: usize) -> bool {
+    address < END
 }
 
-/// Makes an `io_uring_setup` that can only fail, from a page that lies low; its result, or 0 where
-/// no such page can be had.
-pub fn ring_call() -> isize {
+/// The low addresses.
+pub const RANGE: Range<usize> = 0..END;
+
+/// Makes a call without arguments, which can only fail, from a page that lies low; its result, or 0
+/// where no such page can be had.
+pub fn call(number: u32) -> isize {
     const PAGE: usize = 4096;
     let flags = raw::MAP_FIXED_NOREPLACE;
     for address in (0x1000_0000..0xf000_0000_usize).step_by(0x0101_0000) {
         // SAFETY: replaces nothing.
         let page = unsafe { sys::map(address, PAGE, raw::PROT_READ | raw::PROT_WRITE, flags) };
         let Ok(page) = usize::try_from(page) else { continue };
-        let result = if page < END { call_from(page) } else { 0 };
+        let result = if page < END { call_from(page, number) } else { 0 };
         // SAFETY: the page was just mapped and nobody else knows it.
         unsafe { sys::unmap(page, PAGE) };
         if page < END {
@@ -32,7 +35,7 @@ pub fn ring_call() -> isize {
 }
 
 /// Makes the call from `page`, which is empty and ours.
-fn call_from(page: usize) -> isize {
+fn call_from(page: usize, number: u32) -> isize {
     type Call = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize) -> isize;
     let code = page as *mut u8;
     // SAFETY: the page is ours, writable, and longer than the code.
@@ -48,5 +51,5 @@ fn call_from(page: usize) -> isize {
     // SAFETY: the page holds a function of this type.
     let call: Call = unsafe { core::mem::transmute(page) };
     // SAFETY: creates nothing, reads nothing.
-    unsafe { call(raw::__NR_io_uring_setup as usize, 0, 0, 0, 0, 0, 0) }
+    unsafe { call(number as usize, 0, 0, 0, 0, 0, 0) }
 }

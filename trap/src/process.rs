@@ -2,9 +2,10 @@
 
 use crate::config::{Choice, Config, Level};
 use crate::filter::Reach;
-use crate::{Door, config, log, signals, stub, sys, threads, trap};
+use crate::{Door, calls, config, log, signals, stub, sys, threads, trap};
 use anyring_engine::{Host, door};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use linux_raw_sys::general as raw;
 
 /// Whether the engine of this process is ours.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
@@ -23,7 +24,7 @@ pub fn active() -> bool {
 /// the engine is ours.
 pub fn begin(
     config: &Config,
-    reach: Reach,
+    reach: &Reach,
     door: &'static &'static dyn Door,
     host: &'static &'static dyn Host,
 ) -> bool {
@@ -62,6 +63,35 @@ fn under_a_filter() -> bool {
     unsafe { sys::prctl(PR_GET_SECCOMP, 0) != 0 }
 }
 
+/// A word that is zero in a child of `fork`, where nobody tells of forks.
+static FORK_MARK: AtomicPtr<AtomicBool> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Lets [`notice_fork`] notice.
+pub fn watch_forks() {
+    const PAGE: usize = 4096;
+    // SAFETY: new memory, wherever the kernel likes.
+    let page = unsafe { sys::map(0, PAGE, raw::PROT_READ | raw::PROT_WRITE, 0) };
+    if let Ok(page) = usize::try_from(page)
+        && sys::wipe_on_fork(page, PAGE)
+    {
+        FORK_MARK.store(page as *mut AtomicBool, Ordering::Relaxed);
+        renew_fork_mark();
+    }
+}
+
+fn renew_fork_mark() -> bool {
+    // SAFETY: null, or a page that stays mapped.
+    let mark = unsafe { FORK_MARK.load(Ordering::Relaxed).as_ref() };
+    mark.is_none_or(|mark| mark.swap(true, Ordering::Relaxed))
+}
+
+/// Called when a call traps: the first in a child of `fork` says so.
+pub fn notice_fork() {
+    if !renew_fork_mark() {
+        forked();
+    }
+}
+
 /// The process has forked and this is the child.
 pub extern "C" fn forked() {
     FORKED.store(true, Ordering::Relaxed);
@@ -69,6 +99,41 @@ pub extern "C" fn forked() {
     signals::forked();
     threads::forked();
     door::forked();
+}
+
+/// `fork`, or `clone` with memory of its own, as the trap saw it.
+///
+/// # Safety
+/// Called in the trap's handler, from which both processes return to the program.
+pub unsafe fn fork(number: usize, a: [usize; 6]) -> isize {
+    let shared = active() && calls::rings_exist();
+    if shared {
+        door::before_fork();
+    }
+    // SAFETY: the program's own call.
+    let result = unsafe { stub::syscall(number, a) };
+    if result == 0 {
+        renew_fork_mark();
+        forked();
+    } else if shared {
+        door::after_fork();
+    }
+    result
+}
+
+/// The process is about to execute another program: rings that others have are left.
+pub fn executes() {
+    if active() && calls::rings_exist() {
+        door::executes();
+    }
+}
+
+/// The process ends, and says what was done, if asked.
+pub fn exits() {
+    if active() && calls::rings_exist() {
+        door::exits();
+    }
+    end();
 }
 
 /// The process ends: says what was done, if asked.

@@ -13,7 +13,7 @@
 use crate::Door;
 use crate::arch::{self, Context};
 use crate::{stub, sys};
-use anyring_engine::door;
+use anyring_engine::{door, user};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use linux_raw_sys::errno::EINVAL;
@@ -55,6 +55,9 @@ pub struct Action {
     /// What is blocked while the handler runs.
     pub mask: u64,
 }
+
+// SAFETY: integers only, without padding.
+unsafe impl user::Plain for Action {}
 
 /// A handler, as `SA_SIGINFO` calls it; the others ignore the last two arguments.
 type Handler = unsafe extern "C" fn(c_int, *mut c_void, *mut Context);
@@ -184,6 +187,56 @@ pub unsafe fn set_action(signal: usize, new: Option<&Action>, old: Option<&mut A
     LOCK.store(false, Ordering::Release);
     sys::set_signal_mask(mask);
     result
+}
+
+/// `rt_sigaction(2)` as the trap saw it.
+///
+/// # Safety
+/// The program made the call.
+pub unsafe fn trapped_action(a: [usize; 6]) -> isize {
+    let [signal, new, old, set_bytes, ..] = a;
+    if set_bytes != size_of::<u64>() {
+        return -(EINVAL as isize);
+    }
+    let given = if new == 0 { None } else { Some(user::read::<Action>(new as u64)) };
+    let given = match given.transpose() {
+        Ok(given) => given,
+        Err(errno) => return errno.negated() as isize,
+    };
+    let mut before = Action::default();
+    // SAFETY: the program's handler.
+    let result = unsafe { set_action(signal as u32 as usize, given.as_ref(), Some(&mut before)) };
+    if result < 0 || old == 0 {
+        return result;
+    }
+    user::write(old as u64, &before).map_or_else(|errno| errno.negated() as isize, |()| 0)
+}
+
+/// `rt_sigprocmask(2)` as the trap saw it: the mask is in the context that the handler returns to.
+pub fn trapped_mask(a: [usize; 6], interrupted: &mut Context) -> isize {
+    let [how, new, old, set_bytes, ..] = a;
+    if set_bytes != size_of::<u64>() {
+        return -(EINVAL as isize);
+    }
+    let before = interrupted.signal_mask();
+    if new != 0 {
+        let set = match user::read::<u64>(new as u64) {
+            Ok(set) => set,
+            Err(errno) => return errno.negated() as isize,
+        };
+        let after = match how as u32 {
+            raw::SIG_BLOCK => before | set,
+            raw::SIG_UNBLOCK => before & !set,
+            raw::SIG_SETMASK => set,
+            _ => return -(EINVAL as isize),
+        };
+        // A trap under a blocked SIGSYS kills.
+        interrupted.set_signal_mask(after & !bit(raw::SIGSYS));
+    }
+    if old == 0 {
+        return 0;
+    }
+    user::write(old as u64, &before).map_or_else(|errno| errno.negated() as isize, |()| 0)
 }
 
 /// [`set_action`], under the lock.

@@ -40,6 +40,13 @@ pub unsafe fn protect(address: usize, length: usize, protection: u32) -> isize {
     unsafe { arch::syscall(raw::__NR_mprotect as usize, arguments) }
 }
 
+/// Lets a child of `fork` find the memory zeroed; whether the kernel can.
+pub fn wipe_on_fork(address: usize, length: usize) -> bool {
+    let arguments = [address, length, raw::MADV_WIPEONFORK as usize, 0, 0, 0];
+    // SAFETY: advice on memory of our own.
+    unsafe { arch::syscall(raw::__NR_madvise as usize, arguments) == 0 }
+}
+
 /// `mremap(2)` with leave to move.
 ///
 /// # Safety
@@ -90,6 +97,16 @@ pub fn thread_id() -> u32 {
     unsafe { arch::syscall(raw::__NR_gettid as usize, [0; 6]) as u32 }
 }
 
+/// Waits for the end of a child, whatever signal it ends with.
+pub fn wait_for(child: u32) {
+    const ANY_KIND: usize = 0x4000_0000;
+    let arguments = [child as usize, 0, ANY_KIND, 0, 0, 0];
+    // SAFETY: writes nothing.
+    while unsafe { arch::syscall(raw::__NR_wait4 as usize, arguments) }
+        == -(linux_raw_sys::errno::EINTR as isize)
+    {}
+}
+
 /// Writes all of `bytes`, or gives up.
 pub fn write(fd: i32, mut bytes: &[u8]) {
     while !bytes.is_empty() {
@@ -124,6 +141,51 @@ pub fn read(fd: i32, buffer: &mut [u8]) -> isize {
     unsafe { arch::syscall(raw::__NR_read as usize, arguments) }
 }
 
+/// Reads into `buffer` from `offset` on; a negative errno on failure.
+pub fn read_at(fd: i32, buffer: &mut [u8], offset: u64) -> isize {
+    let arguments = [fd as usize, buffer.as_mut_ptr() as usize, buffer.len(), offset as usize, 0, 0];
+    // SAFETY: the kernel writes into a live slice.
+    unsafe { arch::syscall(raw::__NR_pread64 as usize, arguments) }
+}
+
+/// `fstat(2)`.
+pub fn fstat(fd: i32, status: &mut core::mem::MaybeUninit<raw::stat>) -> isize {
+    let arguments = [fd as usize, status.as_mut_ptr() as usize, 0, 0, 0, 0];
+    // SAFETY: writes the structure.
+    unsafe { arch::syscall(raw::__NR_fstat as usize, arguments) }
+}
+
+/// The effective user and group.
+pub fn effective_ids() -> (u32, u32) {
+    // SAFETY: takes no arguments.
+    let ask = |number: u32| unsafe { arch::syscall(number as usize, [0; 6]) as u32 };
+    (ask(raw::__NR_geteuid), ask(raw::__NR_getegid))
+}
+
+/// Whether a file has the extended attribute.
+pub fn has_attribute(fd: i32, name: &core::ffi::CStr) -> bool {
+    // SAFETY: asks for a length only.
+    unsafe {
+        arch::syscall(raw::__NR_fgetxattr as usize, [fd as usize, name.as_ptr().addr(), 0, 0, 0, 0]) > 0
+    }
+}
+
+/// `readlink(2)`; a negative errno on failure.
+pub fn read_link(path: &core::ffi::CStr, buffer: &mut [u8]) -> isize {
+    let at_cwd = raw::AT_FDCWD as isize as usize;
+    let arguments = [at_cwd, path.as_ptr().addr(), buffer.as_mut_ptr().addr(), buffer.len(), 0, 0];
+    // SAFETY: the kernel writes into a live slice.
+    unsafe { arch::syscall(raw::__NR_readlinkat as usize, arguments) }
+}
+
+/// Whether the string `path` names a file that may be executed.
+pub fn is_executable(path: *const u8) -> bool {
+    const X_OK: usize = 1;
+    let at_cwd = raw::AT_FDCWD as isize as usize;
+    // SAFETY: reads a string; what is none is `EFAULT`.
+    unsafe { arch::syscall(raw::__NR_faccessat as usize, [at_cwd, path.addr(), X_OK, 0, 0, 0]) == 0 }
+}
+
 /// Closes a descriptor of our own.
 pub fn close(fd: i32) {
     // SAFETY: the descriptor is the caller's own.
@@ -134,6 +196,14 @@ pub fn close(fd: i32) {
 pub fn is_open(fd: i32) -> bool {
     // SAFETY: asks for flags only.
     unsafe { arch::syscall(raw::__NR_fcntl as usize, [fd as usize, raw::F_GETFD as usize, 0, 0, 0, 0]) >= 0 }
+}
+
+/// Whether `fd` is a descriptor that a program executed by this process will have too.
+pub fn survives_exec(fd: i32) -> bool {
+    // SAFETY: asks for flags only.
+    let flags =
+        unsafe { arch::syscall(raw::__NR_fcntl as usize, [fd as usize, raw::F_GETFD as usize, 0, 0, 0, 0]) };
+    flags >= 0 && flags & raw::FD_CLOEXEC as isize == 0
 }
 
 /// Ends the process at once.
@@ -149,6 +219,12 @@ pub fn raise(signal: i32) {
     let arguments = [process_id() as usize, thread_id() as usize, signal as usize, 0, 0, 0];
     // SAFETY: a signal to ourselves.
     unsafe { arch::syscall(raw::__NR_tgkill as usize, arguments) };
+}
+
+/// Whether `thread` is one of `process`.
+pub fn is_thread(process: u32, thread: u32) -> bool {
+    // SAFETY: sends nothing.
+    unsafe { arch::syscall(raw::__NR_tgkill as usize, [process as usize, thread as usize, 0, 0, 0, 0]) == 0 }
 }
 
 /// `prctl(2)`.

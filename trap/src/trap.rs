@@ -7,7 +7,7 @@
 use crate::arch::Context;
 use crate::config::Choice;
 use crate::filter::{self, Reach};
-use crate::{arch, calls, low, signals, stub};
+use crate::{altstack, arch, calls, exec, low, process, signals, stub, sys};
 use anyring_engine::{Caller, door};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,11 +18,28 @@ use linux_raw_sys::general as raw;
 pub static TRAPS: AtomicU64 = AtomicU64::new(0);
 /// The next trap is a question of [`calls_trap`].
 static ASKING: AtomicBool = AtomicBool::new(false);
+/// Whether the handler is in place.
+static INSTALLED: AtomicBool = AtomicBool::new(false);
 /// Whether trapped calls go on to the kernel.
 static PASS_ON: AtomicBool = AtomicBool::new(false);
 
 /// What a question is answered with; no errno.
 const ANSWER: isize = -4095;
+/// Calls that trap beside those of `io_uring`: the mapping of a completion ring; and in the text of a
+/// static program what would put another action in the place of SIGSYS's, or block it, what starts
+/// another process or program, and the end, of which the log tells.
+const OTHER_CALLS: &[u32] = &[
+    raw::__NR_clone,
+    #[cfg(target_arch = "x86_64")]
+    raw::__NR_fork,
+    raw::__NR_mmap,
+    raw::__NR_rt_sigaction,
+    raw::__NR_rt_sigprocmask,
+    raw::__NR_execve,
+    raw::__NR_execveat,
+    raw::__NR_exit_group,
+];
+
 /// `si_code` of a trap.
 const SYS_SECCOMP: c_int = 1;
 
@@ -47,13 +64,19 @@ pub fn kernel_allows() -> bool {
     unsafe { stub::syscall(number, [1, 0, 0, 0, 0, 0]) == -(EFAULT as isize) }
 }
 
+/// Whether calls trap here, or may because an ancestor's did.
+pub fn installed() -> bool {
+    INSTALLED.load(Ordering::Relaxed)
+}
+
 /// Takes the three signals and makes the three calls trap.
 ///
 /// # Errors
 /// What failed, and the negative errno.
-pub fn install(choice: Choice, reach: Reach) -> Result<(), (&'static str, isize)> {
+pub fn install(choice: Choice, reach: &Reach) -> Result<(), (&'static str, isize)> {
     PASS_ON.store(choice == Choice::Kernel, Ordering::Relaxed);
     signals::install(handler).map_err(|error| ("sigaction", error))?;
+    INSTALLED.store(true, Ordering::Relaxed);
     if choice == Choice::Kernel {
         return Ok(());
     }
@@ -61,23 +84,30 @@ pub fn install(choice: Choice, reach: Reach) -> Result<(), (&'static str, isize)
         return Ok(());
     }
     filter::install(reach).map_err(|error| ("seccomp", error))?;
-    if calls_trap(reach) { Ok(()) } else { Err(("seccomp: calls do not trap", 0)) }
+    let asked = Reach { low: reach.low, text: None };
+    if calls_trap(&asked) { Ok(()) } else { Err(("seccomp: calls do not trap", 0)) }
 }
 
 /// Whether calls trap already, because an ancestor installed the filter before `exec`.
-fn calls_trap(reach: Reach) -> bool {
-    let call = |from: fn() -> isize| {
+fn calls_trap(reach: &Reach) -> bool {
+    let call = |from: &dyn Fn() -> isize| {
         ASKING.store(true, Ordering::Relaxed);
         let trapped = from() == ANSWER;
         ASKING.store(false, Ordering::Relaxed);
         trapped
     };
-    let high = call(|| {
+    let high = call(&|| {
         let number = raw::__NR_io_uring_setup as usize;
         // SAFETY: creates nothing, reads nothing.
         unsafe { arch::syscall(number, [0; 6]) }
     });
-    high && (reach == Reach::High || call(low::ring_call))
+    let low = || call(&|| low::call(raw::__NR_io_uring_setup));
+    // Nobody can make a call from a text other than its program.
+    let text = || match &reach.text {
+        None => true,
+        Some(text) => *text == low::RANGE && call(&|| low::call(raw::__NR_rt_sigprocmask)),
+    };
+    high && (!reach.low || low()) && text()
 }
 
 /// The handler.
@@ -88,7 +118,8 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut c_void, context: *mut Con
     // SAFETY: the kernel's.
     let (trap, interrupted) = unsafe { (&*info.cast::<TrapInfo>(), &mut *context) };
     let number = trap.number as usize;
-    let ours = calls::is_ring_call(number) || number == raw::__NR_mmap as usize;
+    let is_ring_call = calls::is_ring_call(number);
+    let ours = is_ring_call || OTHER_CALLS.contains(&(number as u32));
     if trap.code != SYS_SECCOMP || trap.architecture != arch::AUDIT_ARCH || !ours {
         // SAFETY: arguments as the kernel gave them.
         unsafe { signals::obey(signal, info, interrupted) };
@@ -98,15 +129,24 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut c_void, context: *mut Con
         interrupted.set_result(ANSWER);
         return;
     }
-    TRAPS.fetch_add(1, Ordering::Relaxed);
+    process::notice_fork();
     let arguments = interrupted.arguments();
+    let moves = arguments[0] as u32 & raw::CLONE_VM != 0 || arguments[1] != 0;
+    if number == raw::__NR_clone as usize && moves {
+        altstack::lend(interrupted);
+        // What runs on another stack cannot return from here: the program itself makes the call.
+        let mark = (filter::CLONE_MARK as usize) << 32;
+        interrupted.repeat_call(number, arguments[0] & 0xffff_ffff | mark);
+        return;
+    }
     // SAFETY: the program made the call.
-    let result = unsafe { perform(number, arguments, interrupted.signal_mask()) };
+    let result = unsafe { perform(number, arguments, interrupted) };
     interrupted.set_result(result);
+    if !is_ring_call {
+        return;
+    }
     signals::let_in(interrupted.signal_mask());
-    if number != raw::__NR_mmap as usize
-        && let Some(door) = crate::door()
-    {
+    if let Some(door) = crate::door() {
         door.trapped_at(interrupted.instruction_pointer());
     }
 }
@@ -115,15 +155,34 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut c_void, context: *mut Con
 ///
 /// # Safety
 /// As for the call.
-unsafe fn perform(number: usize, mut arguments: [usize; 6], mask: u64) -> isize {
-    if number == raw::__NR_mmap as usize {
-        // A ring of ours has both rings at offset 0.
-        if calls::is_ring(arguments[4] as i32) {
-            arguments[5] = 0;
+unsafe fn perform(number: usize, mut arguments: [usize; 6], interrupted: &mut Context) -> isize {
+    let mask = interrupted.signal_mask();
+    match number as u32 {
+        raw::__NR_mmap => {
+            TRAPS.fetch_add(1, Ordering::Relaxed);
+            // A ring of ours has both rings at offset 0.
+            if calls::is_ring(arguments[4] as i32) {
+                arguments[5] = 0;
+            }
+            // SAFETY: the program's own call.
+            return unsafe { stub::syscall(number, arguments) };
         }
         // SAFETY: the program's own call.
-        return unsafe { stub::syscall(number, arguments) };
-    }
+        raw::__NR_rt_sigaction => return unsafe { signals::trapped_action(arguments) },
+        raw::__NR_rt_sigprocmask => return signals::trapped_mask(arguments, interrupted),
+        // SAFETY: the program's own call.
+        raw::__NR_execve | raw::__NR_execveat => return unsafe { exec::trapped(number, arguments, mask) },
+        // SAFETY: the program's own call.
+        raw::__NR_clone => return unsafe { process::fork(number, arguments) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the program's own call.
+        raw::__NR_fork => return unsafe { process::fork(number, arguments) },
+        raw::__NR_exit_group => {
+            process::exits();
+            sys::exit_group(arguments[0] as i32)
+        }
+        _ => TRAPS.fetch_add(1, Ordering::Relaxed),
+    };
     if PASS_ON.load(Ordering::Relaxed) {
         // SAFETY: the program's own call.
         return unsafe { stub::syscall(number, arguments) };

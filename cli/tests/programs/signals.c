@@ -104,6 +104,10 @@ static void small_stack(void) {
     stack_t small = {.ss_sp = stack + 4096, .ss_size = size}, none = {.ss_flags = SS_DISABLE};
     CHECK(sigaltstack(&small, 0) == 0);
     printf("a NOP with a small signal stack: %d\n", ring_nop(&ring, 13));
+    struct ring another;
+    CHECK(ring_open(&another, 64, 0) == 0);
+    printf("a ring with a small signal stack: a NOP %d\n", ring_nop(&another, 14));
+    close(another.fd);
     CHECK(sigaltstack(&none, 0) == 0);
 }
 

@@ -7,6 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Where the programs are built.
 fn directory() -> PathBuf {
@@ -17,21 +18,28 @@ fn directory() -> PathBuf {
 
 /// Compiles `source` into `name` unless that is newer than all sources; its path.
 pub fn compile(name: &str, source: &str, options: &[&str]) -> PathBuf {
+    compile_by("cc", name, source, options)
+}
+
+/// [`compile`] by a compiler other than `cc`.
+pub fn compile_by(compiler: &str, name: &str, source: &str, options: &[&str]) -> PathBuf {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
     let target = directory().join(name);
     let newest = fs::read_dir(&sources).unwrap().map(|entry| modified(&entry.unwrap().path())).max();
     if target.exists() && newest < Some(modified(&target)) {
         return target;
     }
-    // Test binaries run at the same time: each writes a file of its own and renames it.
-    let own = directory().join(format!("{name}.{}", std::process::id()));
-    let status = Command::new("cc")
+    // Tests run at the same time, in one process and in several: each writes a file of its own and renames it.
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let own = directory().join(format!("{name}.{}.{count}", std::process::id()));
+    let status = Command::new(compiler)
         .args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"])
         .arg(&own)
         .arg(sources.join(source))
         .args(options)
         .status()
-        .expect("a C compiler, cc, is needed to test");
+        .unwrap_or_else(|error| panic!("a C compiler, {compiler}, is needed to test: {error}"));
     assert!(status.success(), "cannot compile {source}");
     fs::rename(&own, &target).unwrap();
     target
@@ -41,19 +49,19 @@ fn modified(path: &Path) -> std::time::SystemTime {
     path.metadata().unwrap().modified().unwrap()
 }
 
-/// The `anyring` command, with the preload library built beside it.
+/// The `anyring` command, with the library and the image built beside it.
 pub fn anyring() -> &'static Path {
     static ANYRING: OnceLock<()> = OnceLock::new();
     let anyring = Path::new(env!("CARGO_BIN_EXE_anyring"));
     ANYRING.get_or_init(|| {
         let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--package", "anyring-preload", "--manifest-path"]);
-        build.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml"));
+        build.args(["build", "--quiet", "--package", "anyring-preload", "--package", "anyring-inject"]);
+        build.arg("--manifest-path").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml"));
         build.arg("--target-dir").arg(anyring.parent().unwrap().parent().unwrap());
         if anyring.parent().unwrap().ends_with("release") {
             build.arg("--release");
         }
-        assert!(build.status().unwrap().success(), "cannot build the preload library");
+        assert!(build.status().unwrap().success(), "cannot build the library and the image");
     });
     anyring
 }
@@ -98,8 +106,13 @@ pub fn counters(log: &str) -> Counters {
 
 /// A command that starts `program` under anyring's engine, with `io_uring` denied by `errno`.
 pub fn denied(errno: i32) -> Command {
+    denied_by(&errno.to_string())
+}
+
+/// [`denied`], with what `deny.c` takes.
+pub fn denied_by(what: &str) -> Command {
     let mut command = Command::new(compile("deny", "deny.c", &[]));
-    command.arg(errno.to_string()).arg(anyring());
+    command.arg(what).arg(anyring());
     command.args(["run", "--engine", "user", "--log", "info", "--"]);
     command
 }

@@ -1,12 +1,4 @@
-//! `execve` and its kin: the filter outlives `exec`, so the library should too.
-//!
-//! A program that starts another with an environment of its own making would start it under the
-//! filter but without the library, and its first `io_uring` call would end it. So the variables that
-//! matter are put back into every environment. The program may still set them to what it likes.
-//!
-//! What that does not reach: a program that loads no library (static, or gaining privileges). One at
-//! a fixed address is not trapped (see [`anyring_trap::filter`]); a position-independent one that enters a
-//! ring ends by SIGSYS.
+//! `execve` and its kin, with what [`anyring_trap::exec`] makes of them.
 
 use crate::inside;
 use crate::next::next;
@@ -14,95 +6,13 @@ use alloc::vec::Vec;
 use anyring_engine::door;
 use anyring_trap::calls;
 use anyring_trap::config::entries;
+use anyring_trap::exec::{self, Plan, Strings};
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_char, c_int, c_void};
-use core::ptr::{null, null_mut};
-use core::sync::atomic::{AtomicPtr, Ordering};
-
-type Strings = *const *const c_char;
+use linux_raw_sys::general::AT_EMPTY_PATH;
 
 unsafe extern "C" {
     static environ: Strings;
-}
-
-/// What is kept: the assignments as this process found them at its start.
-static KEPT: [AtomicPtr<c_char>; 4] = [const { AtomicPtr::new(null_mut()) }; 4];
-const NAMES: [&[u8]; 4] = [b"LD_PRELOAD=", b"ANYRING_ENGINE=", b"ANYRING_LOG=", b"ANYRING_PATCH="];
-
-/// Notes what is to be kept.
-///
-/// # Safety
-/// `environment` must be a list of strings that stay, as `environ` is at the start.
-pub unsafe fn remember(environment: Strings) {
-    for (kept, name) in KEPT.iter().zip(NAMES) {
-        // SAFETY: the caller's promise.
-        let entry = unsafe { entries(environment) }.find(|entry| entry.to_bytes().starts_with(name));
-        if let Some(entry) = entry {
-            kept.store(copy(entry), Ordering::Release);
-        }
-    }
-}
-
-/// A copy that stays: the program may overwrite its environment's strings (`setproctitle` does).
-fn copy(entry: &CStr) -> *mut c_char {
-    let bytes: Vec<u8> = entry.to_bytes_with_nul().to_vec();
-    bytes.leak().as_mut_ptr().cast()
-}
-
-/// An environment that was completed: the list, and an entry that was made for it.
-struct Completed {
-    list: Vec<*const c_char>,
-    /// Kept alive as long as the list names it.
-    _merged: Option<Vec<u8>>,
-}
-
-/// `environment` with what it lacks, if it lacks anything.
-///
-/// # Safety
-/// `environment` must be null or a list of strings.
-unsafe fn completed(environment: Strings) -> Option<Completed> {
-    if !anyring_trap::active() {
-        return None;
-    }
-    // SAFETY: the caller's promise.
-    let given = unsafe { entries(environment) };
-    let mut list = Vec::new();
-    for (kept, name) in KEPT.iter().zip(NAMES) {
-        let kept = kept.load(Ordering::Acquire).cast_const();
-        if !kept.is_null() && !given.clone().any(|entry| entry.to_bytes().starts_with(name)) {
-            list.push(kept);
-        }
-    }
-    let other = given.clone().find(|entry| is_other_list(entry.to_bytes()));
-    let merged = other.and_then(|entry| merge(entry.to_bytes()));
-    if list.is_empty() && merged.is_none() {
-        return None;
-    }
-    list.extend(merged.as_ref().map(|entry| entry.as_ptr().cast()));
-    let kept = given.filter(|entry| merged.is_none() || !is_other_list(entry.to_bytes()));
-    list.extend(kept.map(CStr::as_ptr));
-    list.push(null());
-    Some(Completed { list, _merged: merged })
-}
-
-/// Whether an entry preloads libraries, ours not among them.
-fn is_other_list(entry: &[u8]) -> bool {
-    const OURS: &[u8] = b"libanyring_preload.so";
-    entry.starts_with(NAMES[0]) && !entry.windows(OURS.len()).any(|window| window == OURS)
-}
-
-/// An entry that preloads what we were preloaded with, and what `entry` says.
-fn merge(entry: &[u8]) -> Option<Vec<u8>> {
-    let kept = KEPT[0].load(Ordering::Acquire);
-    if kept.is_null() {
-        return None;
-    }
-    // SAFETY: `copy` made it.
-    let mut merged = unsafe { CStr::from_ptr(kept) }.to_bytes().to_vec();
-    merged.push(b':');
-    merged.extend_from_slice(&entry[NAMES[0].len()..]);
-    merged.push(0);
-    Some(merged)
 }
 
 /// The process is about to become another program: rings that others have are left.
@@ -113,9 +23,36 @@ fn leaving() {
     }
 }
 
-/// The list to pass on: the completed one, or the program's.
-fn choose(completed: Option<&Completed>, environment: Strings) -> Strings {
-    completed.map_or(environment, |completed| completed.list.as_ptr())
+/// What to execute for a path.
+///
+/// # Safety
+/// As for [`Plan::new`].
+unsafe fn named(path: *const c_char, arguments: Strings, environment: Strings) -> (Option<Vec<u8>>, Plan) {
+    // SAFETY: the caller's promise.
+    (None, unsafe { Plan::new(path, arguments, environment) })
+}
+
+/// What to execute for a name that the C library looks up in `PATH`, and the path that the plan names
+/// if another program stands in for what the C library would find.
+///
+/// # Safety
+/// As for [`Plan::new`].
+unsafe fn found(file: *const c_char, arguments: Strings, environment: Strings) -> (Option<Vec<u8>>, Plan) {
+    // SAFETY: the caller's promise.
+    let name = unsafe { CStr::from_ptr(file) };
+    let path = if name.to_bytes().contains(&b'/') {
+        None
+    } else {
+        // SAFETY: the C library looks there too.
+        unsafe { exec::search(name, environ) }
+    };
+    let path_or_name = path.as_ref().map_or(file, |path| path.as_ptr().cast());
+    // SAFETY: the caller's promise; the path goes along with the plan.
+    let mut plan = unsafe { Plan::new(path_or_name, arguments, environment) };
+    if !plan.replaced {
+        plan.path = file;
+    }
+    (path, plan)
 }
 
 /// `execve(2)`.
@@ -125,8 +62,8 @@ fn choose(completed: Option<&Completed>, environment: Strings) -> Strings {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execve(path: *const c_char, arguments: Strings, environment: Strings) -> c_int {
     // SAFETY: the caller's promise.
-    let list = unsafe { completed(environment) };
-    let environment = choose(list.as_ref(), environment);
+    let plan = unsafe { Plan::new(path, arguments, environment) };
+    let (path, arguments, environment) = (plan.path, plan.arguments, plan.environment);
     leaving();
     next!(c"execve", fn(*const c_char, Strings, Strings) -> c_int, path, arguments, environment)
 }
@@ -148,8 +85,8 @@ pub unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execvpe(file: *const c_char, arguments: Strings, environment: Strings) -> c_int {
     // SAFETY: the caller's promise.
-    let list = unsafe { completed(environment) };
-    let environment = choose(list.as_ref(), environment);
+    let (_path, plan) = unsafe { found(file, arguments, environment) };
+    let (file, arguments, environment) = (plan.path, plan.arguments, plan.environment);
     leaving();
     next!(c"execvpe", fn(*const c_char, Strings, Strings) -> c_int, file, arguments, environment)
 }
@@ -170,10 +107,20 @@ pub unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_in
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fexecve(fd: c_int, arguments: Strings, environment: Strings) -> c_int {
+    let flags = AT_EMPTY_PATH;
     // SAFETY: the caller's promise.
-    let list = unsafe { completed(environment) };
-    let environment = choose(list.as_ref(), environment);
+    let plan = unsafe { Plan::at(fd, c"".as_ptr(), arguments, environment, flags) };
+    let (arguments, environment) = (plan.arguments, plan.environment);
     leaving();
+    if plan.replaced {
+        return next!(
+            c"execve",
+            fn(*const c_char, Strings, Strings) -> c_int,
+            plan.path,
+            arguments,
+            environment
+        );
+    }
     next!(c"fexecve", fn(c_int, Strings, Strings) -> c_int, fd, arguments, environment)
 }
 
@@ -190,9 +137,12 @@ pub unsafe extern "C" fn execveat(
     flags: c_int,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    let list = unsafe { completed(environment) };
-    let environment = choose(list.as_ref(), environment);
+    let plan = unsafe { Plan::at(directory, path, arguments, environment, flags as u32) };
+    let (path, arguments, environment) = (plan.path, plan.arguments, plan.environment);
     leaving();
+    if plan.replaced {
+        return next!(c"execve", fn(*const c_char, Strings, Strings) -> c_int, path, arguments, environment);
+    }
     next!(
         c"execveat",
         fn(c_int, *const c_char, Strings, Strings, c_int) -> c_int,
@@ -298,7 +248,7 @@ unsafe extern "C" fn execute_with_environment(path: *const c_char, arguments: St
 
 /// The type of `posix_spawn` and `posix_spawnp`.
 macro_rules! spawn {
-    ($name:ident, $text:literal) => {
+    ($name:ident, $text:literal, $find:path) => {
         /// A process with a program of its own.
         ///
         /// # Safety
@@ -313,8 +263,8 @@ macro_rules! spawn {
             environment: Strings,
         ) -> c_int {
             // SAFETY: the caller's promise.
-            let list = unsafe { completed(environment) };
-            let environment = choose(list.as_ref(), environment);
+            let (_path, plan) = unsafe { $find(path, arguments, environment) };
+            let (path, arguments, environment) = (plan.path, plan.arguments, plan.environment);
             next!(
                 $text,
                 fn(*mut c_int, *const c_char, *const c_void, *const c_void, Strings, Strings) -> c_int,
@@ -328,5 +278,5 @@ macro_rules! spawn {
         }
     };
 }
-spawn!(posix_spawn, c"posix_spawn");
-spawn!(posix_spawnp, c"posix_spawnp");
+spawn!(posix_spawn, c"posix_spawn", named);
+spawn!(posix_spawnp, c"posix_spawnp", found);

@@ -97,12 +97,23 @@ global_asm!(
     ".popsection",
 );
 
+/// `stack_t`.
+#[repr(C)]
+pub struct AlternateStack {
+    /// Its lowest address.
+    pub address: usize,
+    /// `SS_*`.
+    pub flags: u32,
+    /// Its length.
+    pub bytes: usize,
+}
+
 /// The registers that a signal interrupted, as they lie in `ucontext_t`.
 #[repr(C)]
 pub struct Context {
     flags: usize,
     link: usize,
-    stack: [usize; 3],
+    stack: AlternateStack,
     signal_mask: u64,
     unused: [u8; 120],
     // `sigcontext` is aligned to 16 bytes.
@@ -138,6 +149,18 @@ impl Context {
     /// Lets the thread go on at `address`.
     pub fn set_instruction_pointer(&mut self, address: usize) {
         self.program_counter = address;
+    }
+
+    /// Lets the thread make its call `number` again, with another first argument.
+    pub fn repeat_call(&mut self, number: usize, first: usize) {
+        self.registers[8] = number;
+        self.registers[0] = first;
+        self.program_counter -= 4;
+    }
+
+    /// The stack that the thread's handlers run on.
+    pub fn alternate_stack(&mut self) -> &mut AlternateStack {
+        &mut self.stack
     }
 
     /// The signals that the thread had blocked.

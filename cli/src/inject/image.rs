@@ -1,0 +1,147 @@
+//! The image file, as it shall lie in memory.
+
+use std::path::Path;
+
+const PT_LOAD: u32 = 1;
+const PT_DYNAMIC: u32 = 2;
+const PT_TLS: u32 = 7;
+const DT_RELA: u64 = 7;
+const DT_RELASZ: u64 = 8;
+const DT_JMPREL: u64 = 23;
+const DT_RELR: u64 = 36;
+/// `R_X86_64_RELATIVE`, `R_AARCH64_RELATIVE`.
+const RELATIVE: u32 = if cfg!(target_arch = "x86_64") { 8 } else { 1027 };
+const PAGE: usize = 4096;
+
+/// A part of the image that is mapped alike.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Its first page, from the image's start.
+    pub start: usize,
+    pub length: usize,
+    pub protection: i32,
+}
+
+/// The image at address 0.
+#[derive(Debug, Default)]
+pub struct Image {
+    bytes: Vec<u8>,
+    pub entry: usize,
+    pub segments: Vec<Segment>,
+    /// Words that hold an address within the image.
+    addresses: Vec<(usize, u64)>,
+}
+
+impl Image {
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn read(path: &Path) -> Result<Self, String> {
+        let file = std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        Self::parse(&file).ok_or_else(|| format!("{} is not what was built with anyring", path.display()))
+    }
+
+    fn parse(file: &[u8]) -> Option<Self> {
+        if !file.starts_with(b"\x7fELF\x02\x01") {
+            return None;
+        }
+        let (table, size, count) = (long(file, 32)? as usize, half(file, 54)?, half(file, 56)?);
+        let mut image = Self { entry: long(file, 24)? as usize, ..Self::default() };
+        let mut dynamic = None;
+        for header in (0..count).map(|index| file.get(table + index * size..)) {
+            let header = header?;
+            let (offset, address) = (long(header, 8)? as usize, long(header, 16)? as usize);
+            let (length, memory) = (long(header, 32)? as usize, long(header, 40)? as usize);
+            match word(header, 0)? {
+                PT_LOAD => {
+                    image.load(file.get(offset..offset + length)?, address, memory, word(header, 4)?)?
+                }
+                PT_DYNAMIC => dynamic = Some((address, memory)),
+                PT_TLS => return None,
+                _ => {}
+            }
+        }
+        let (address, length) = dynamic?;
+        image.relocations(address, length)?;
+        Some(image)
+    }
+
+    fn load(&mut self, content: &[u8], address: usize, memory: usize, flags: u32) -> Option<()> {
+        let end = address.checked_add(memory)?.next_multiple_of(PAGE);
+        if end > 1 << 30 || memory < content.len() {
+            return None;
+        }
+        self.bytes.resize(end.max(self.bytes.len()), 0);
+        self.bytes[address..address + content.len()].copy_from_slice(content);
+        let access = [(4, libc::PROT_READ), (2, libc::PROT_WRITE), (1, libc::PROT_EXEC)];
+        let protection =
+            access.iter().filter(|(flag, _)| flags & flag != 0).fold(0, |all, (_, one)| all | one);
+        let start = address / PAGE * PAGE;
+        self.segments.push(Segment { start, length: end - start, protection });
+        Some(())
+    }
+
+    /// Finds the words to adapt; none but addresses within the image may be among them.
+    fn relocations(&mut self, dynamic: usize, length: usize) -> Option<()> {
+        let (mut table, mut bytes) = (0, 0);
+        for entry in self.bytes.get(dynamic..dynamic + length)?.chunks_exact(16) {
+            match long(entry, 0)? {
+                DT_RELA => table = long(entry, 8)? as usize,
+                DT_RELASZ => bytes = long(entry, 8)? as usize,
+                DT_JMPREL | DT_RELR => return None,
+                _ => {}
+            }
+        }
+        for entry in self.bytes.get(table..table + bytes)?.chunks_exact(24) {
+            let place = long(entry, 0)? as usize;
+            if word(entry, 8)? != RELATIVE || place + 8 > self.bytes.len() {
+                return None;
+            }
+            self.addresses.push((place, long(entry, 16)?));
+        }
+        Some(())
+    }
+
+    /// How much memory it takes.
+    pub fn length(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Its content for a place in memory.
+    pub fn at(&self, base: usize) -> Vec<u8> {
+        let mut bytes = self.bytes.clone();
+        for &(place, address) in &self.addresses {
+            bytes[place..place + 8].copy_from_slice(&address.wrapping_add(base as u64).to_le_bytes());
+        }
+        bytes
+    }
+}
+
+fn half(bytes: &[u8], at: usize) -> Option<usize> {
+    Some(usize::from(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?)))
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn long(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_files_are_refused() {
+        assert!(Image::parse(b"").is_none());
+        assert!(Image::parse(b"\x7fELF\x02\x01").is_none());
+        let program = std::fs::read("/proc/self/exe").unwrap();
+        assert!(Image::parse(&program).is_none());
+        for length in [64, 100, 4096] {
+            assert!(Image::parse(&program[..length]).is_none());
+        }
+    }
+}

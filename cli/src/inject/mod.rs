@@ -1,0 +1,132 @@
+//! Static programs: executes one in this process, with the engine in it from its first instruction.
+//!
+//! A child process, started for that only, traces this one across its `exec`, maps the image
+//! ([`image`]) into it and lets it begin there ([`tracer`]). Then it steps aside; the image waits for
+//! its end, so the program finds no child that it did not start, and keeps this process's id.
+
+mod image;
+#[cfg(target_arch = "x86_64")]
+mod tracer;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "tracer_none.rs"]
+mod tracer;
+
+use image::Image;
+use std::convert::Infallible;
+use std::ffi::{CStr, CString};
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+/// Why the program was not executed.
+#[derive(Debug)]
+pub enum Failure {
+    /// The image cannot be used.
+    Image(String),
+    /// This process may not be traced.
+    Trace(io::Error),
+    /// The kernel does not execute the program.
+    Execute(io::Error),
+}
+
+/// Executes `program` in place of this process, with the environment that this process has.
+///
+/// # Errors
+/// What failed; nothing has changed then.
+pub fn execute(image: &Path, program: &CStr, arguments: &[CString]) -> Result<Infallible, Failure> {
+    let image = Image::read(image).map_err(Failure::Image)?;
+    let tracer = Tracer::start(&image, program).map_err(Failure::Trace)?;
+    let error = replace(program, arguments);
+    tracer.dismiss();
+    Err(Failure::Execute(error))
+}
+
+/// Whether the image can be used.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check(image: &Path) -> Result<(), String> {
+    Image::read(image).map(drop)
+}
+
+/// Whether this process may be traced, as injection needs it.
+///
+/// # Errors
+/// Why not.
+pub fn possible() -> io::Result<()> {
+    let tracer = Tracer::start(&Image::default(), c"")?;
+    tracer.dismiss();
+    Ok(())
+}
+
+/// Executes a program without more ado; the error.
+pub fn replace(program: &CStr, arguments: &[CString]) -> io::Error {
+    unsafe extern "C" {
+        static environ: *const *const libc::c_char;
+    }
+    let list: Vec<_> = arguments.iter().map(|argument| argument.as_ptr()).chain([std::ptr::null()]).collect();
+    crate::pipes::restore();
+    // By the bare call: the preload library, if it is in this process too, would start us again.
+    // SAFETY: the lists end with null, and their strings with zero.
+    unsafe { libc::syscall(libc::SYS_execve, program.as_ptr(), list.as_ptr(), environ) };
+    let error = io::Error::last_os_error();
+    crate::pipes::ignore();
+    error
+}
+
+/// The process that traces this one.
+struct Tracer {
+    process: libc::pid_t,
+    channel: UnixStream,
+}
+
+impl Tracer {
+    /// Starts it; when this returns, this process is traced.
+    fn start(image: &Image, program: &CStr) -> io::Result<Self> {
+        const FORK_WITHOUT_SIGNAL: libc::c_ulong = 0;
+        let (mut channel, other) = UnixStream::pair()?;
+        // SAFETY: asks only.
+        let own = unsafe { libc::getpid() };
+        // Without a signal at its end, the program's handler for SIGCHLD sees nothing of it.
+        // SAFETY: a fork of a process with one thread.
+        let process =
+            unsafe { libc::syscall(libc::SYS_clone, FORK_WITHOUT_SIGNAL, 0, 0, 0, 0) } as libc::pid_t;
+        if process < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        if process == 0 {
+            drop(channel);
+            tracer::run(own, image, program, other);
+        }
+        drop(other);
+        // Under Yama only ancestors may trace a process, unless it names another. Elsewhere it fails,
+        // and is not needed.
+        // SAFETY: touches no memory.
+        unsafe { libc::prctl(libc::PR_SET_PTRACER, process) };
+        let mut answer = [0; 4];
+        let answer = channel.write_all(&[0]).and_then(|()| channel.read_exact(&mut answer)).map(|()| answer);
+        let tracer = Self { process, channel };
+        match answer.map(i32::from_ne_bytes) {
+            Ok(0) => Ok(tracer),
+            Ok(error) => {
+                tracer.dismiss();
+                Err(io::Error::from_raw_os_error(error))
+            }
+            Err(error) => {
+                tracer.dismiss();
+                Err(error)
+            }
+        }
+    }
+
+    /// Lets it end.
+    fn dismiss(self) {
+        // It waits for this process otherwise.
+        // SAFETY: a child that was not waited for yet.
+        unsafe {
+            libc::kill(self.process, libc::SIGKILL);
+            libc::waitpid(self.process, std::ptr::null_mut(), libc::__WALL);
+        }
+        drop(self.channel);
+    }
+}

@@ -1,0 +1,223 @@
+//! The process that maps the image into another, at its first instruction.
+//!
+//! It makes system calls in the other process, by an instruction written over the program's first and
+//! taken back again. All signals of that process are blocked meanwhile: none that was meant for the
+//! program is lost or comes early.
+
+use super::image::Image;
+use std::ffi::CStr;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+
+/// What the process returns whose program could not be given the engine.
+const OWN_FAILURE: u64 = crate::OWN_FAILURE as u64;
+/// The instruction `syscall`.
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
+/// A system call's entry or exit, told apart from signals by `PTRACE_O_TRACESYSGOOD`.
+const SYSCALL_STOP: i32 = libc::SIGTRAP | 0x80;
+const SIGNAL_SET_BYTES: usize = 8;
+
+/// Traces `process` until it executes a program, which gets the image. Does not return.
+pub fn run(process: libc::pid_t, image: &Image, program: &CStr, mut channel: UnixStream) -> ! {
+    // A signal for the whole process group is the program's affair.
+    // SAFETY: sets a mask of this process, which has one thread.
+    unsafe {
+        let mut all = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::sigprocmask(libc::SIG_BLOCK, &all, std::ptr::null_mut());
+    }
+    let tracee = Tracee(process);
+    let seized = channel.read_exact(&mut [0]).and_then(|()| tracee.seize());
+    let answer = seized.as_ref().map_or_else(|error| error.raw_os_error().unwrap_or(libc::EIO), |()| 0);
+    if channel.write_all(&answer.to_ne_bytes()).is_ok() && seized.is_ok() {
+        // Where the program is not executed, this process's own failure says why.
+        if let Ok(true) = tracee.wait_for_program() {
+            bring(&tracee, image, program);
+        }
+    }
+    // SAFETY: ends this process; its parent's buffers are the parent's to flush.
+    unsafe { libc::_exit(0) }
+}
+
+/// Maps the image and lets it begin; where that fails, the process ends.
+fn bring(tracee: &Tracee, image: &Image, program: &CStr) {
+    if let Err(error) = map(tracee, image) {
+        eprintln!("anyring: cannot bring the engine into {}: {error}", program.to_string_lossy());
+        // SAFETY: touches no memory.
+        unsafe { libc::kill(tracee.0, libc::SIGKILL) };
+    }
+}
+
+fn map(tracee: &Tracee, image: &Image) -> io::Result<()> {
+    let mask = tracee.signal_mask()?;
+    tracee.set_signal_mask(u64::MAX)?;
+    // Out of `execve`, where registers can be set for good.
+    tracee.resume_to_syscall()?;
+    let start = tracee.registers()?;
+    let first = tracee.peek(start.rip)?;
+    let mut patched = first.to_le_bytes();
+    patched[..SYSCALL.len()].copy_from_slice(&SYSCALL);
+    tracee.poke(start.rip, u64::from_le_bytes(patched))?;
+    let mut registers = start;
+    registers.orig_rax = u64::MAX;
+    match place(tracee, image, &start) {
+        Ok(base) => {
+            tracee.poke(start.rip, first)?;
+            registers.rip = base + image.entry as u64;
+            // SAFETY: asks only.
+            registers.rdi = unsafe { libc::getpid() } as u64;
+            registers.rsi = start.rip;
+        }
+        Err(error) => {
+            eprintln!("anyring: cannot map the engine: {error}");
+            registers.rax = libc::SYS_exit_group as u64;
+            registers.rdi = OWN_FAILURE;
+        }
+    }
+    tracee.set_registers(registers)?;
+    tracee.set_signal_mask(mask)?;
+    tracee.detach()
+}
+
+/// Maps the image by calls that the process itself makes; its address.
+fn place(tracee: &Tracee, image: &Image, start: &libc::user_regs_struct) -> io::Result<u64> {
+    let writable = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let length = image.length() as u64;
+    let base = tracee.call(start, libc::SYS_mmap, [0, length, writable as u64, flags as u64, u64::MAX, 0])?;
+    tracee.write(base, &image.at(base as usize))?;
+    for segment in image.segments.iter().filter(|segment| segment.protection != writable) {
+        let address = base + segment.start as u64;
+        let arguments = [address, segment.length as u64, segment.protection as u64, 0, 0, 0];
+        tracee.call(start, libc::SYS_mprotect, arguments)?;
+    }
+    Ok(base)
+}
+
+/// A process that is traced.
+struct Tracee(libc::pid_t);
+
+impl Tracee {
+    fn request(&self, request: libc::c_uint, address: usize, data: usize) -> io::Result<()> {
+        // SAFETY: callers name memory that fits the request.
+        let result = unsafe { libc::ptrace(request, self.0, address, data) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    fn seize(&self) -> io::Result<()> {
+        let options = libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_TRACESYSGOOD;
+        self.request(libc::PTRACE_SEIZE, 0, options as usize)
+    }
+
+    fn detach(&self) -> io::Result<()> {
+        self.request(libc::PTRACE_DETACH, 0, 0)
+    }
+
+    /// The next stop's status; `None` if the process ended instead.
+    fn wait(&self) -> io::Result<Option<i32>> {
+        let mut status = 0;
+        loop {
+            // SAFETY: writes the status.
+            let result = unsafe { libc::waitpid(self.0, &mut status, libc::__WALL) };
+            if result == self.0 {
+                return Ok(libc::WIFSTOPPED(status).then_some(status));
+            }
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+    }
+
+    /// Waits until the process has executed a program; false if it ends instead.
+    fn wait_for_program(&self) -> io::Result<bool> {
+        while let Some(status) = self.wait()? {
+            match status >> 16 {
+                libc::PTRACE_EVENT_EXEC => return Ok(true),
+                // A signal of its own.
+                0 => self.request(libc::PTRACE_CONT, 0, libc::WSTOPSIG(status) as usize)?,
+                _ => self.request(libc::PTRACE_CONT, 0, 0)?,
+            }
+        }
+        Ok(false)
+    }
+
+    /// Lets the process run to the next entry to or exit from a system call.
+    fn resume_to_syscall(&self) -> io::Result<()> {
+        loop {
+            self.request(libc::PTRACE_SYSCALL, 0, 0)?;
+            match self.wait()? {
+                Some(status) if libc::WSTOPSIG(status) == SYSCALL_STOP => return Ok(()),
+                Some(_) => {}
+                None => return Err(io::Error::other("it ended")),
+            }
+        }
+    }
+
+    /// Makes a system call in the process, whose first instruction has been replaced by one for that.
+    fn call(&self, start: &libc::user_regs_struct, number: i64, a: [u64; 6]) -> io::Result<u64> {
+        let mut registers = *start;
+        [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8, registers.r9] = a;
+        registers.rax = number as u64;
+        registers.orig_rax = u64::MAX;
+        self.set_registers(registers)?;
+        self.resume_to_syscall()?;
+        self.resume_to_syscall()?;
+        let result = self.registers()?.rax as i64;
+        if (-4095..0).contains(&result) {
+            return Err(io::Error::from_raw_os_error(-result as i32));
+        }
+        Ok(result as u64)
+    }
+
+    fn registers(&self) -> io::Result<libc::user_regs_struct> {
+        // SAFETY: integers only.
+        let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
+        self.request(libc::PTRACE_GETREGS, 0, (&raw mut registers).addr())?;
+        Ok(registers)
+    }
+
+    fn set_registers(&self, registers: libc::user_regs_struct) -> io::Result<()> {
+        self.request(libc::PTRACE_SETREGS, 0, (&raw const registers).addr())
+    }
+
+    fn signal_mask(&self) -> io::Result<u64> {
+        let mut mask = 0_u64;
+        self.request(libc::PTRACE_GETSIGMASK, SIGNAL_SET_BYTES, (&raw mut mask).addr())?;
+        Ok(mask)
+    }
+
+    fn set_signal_mask(&self, mask: u64) -> io::Result<()> {
+        self.request(libc::PTRACE_SETSIGMASK, SIGNAL_SET_BYTES, (&raw const mask).addr())
+    }
+
+    fn peek(&self, address: u64) -> io::Result<u64> {
+        // Any word may be the answer: the error is told by `errno` alone.
+        // SAFETY: reads a word of the other process, and `errno` of this one.
+        unsafe {
+            *libc::__errno_location() = 0;
+            let word = libc::ptrace(libc::PTRACE_PEEKDATA, self.0, address, 0);
+            match *libc::__errno_location() {
+                0 => Ok(word as u64),
+                error => Err(io::Error::from_raw_os_error(error)),
+            }
+        }
+    }
+
+    fn poke(&self, address: u64, word: u64) -> io::Result<()> {
+        self.request(libc::PTRACE_POKEDATA, address as usize, word as usize)
+    }
+
+    /// Writes `bytes` to memory that the process may write to.
+    fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
+        let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        let remote = libc::iovec { iov_base: address as *mut _, iov_len: bytes.len() };
+        // SAFETY: reads `bytes` only.
+        let written = unsafe { libc::process_vm_writev(self.0, &local, 1, &remote, 1, 0) };
+        match usize::try_from(written) {
+            Ok(written) if written == bytes.len() => Ok(()),
+            Ok(_) => Err(io::Error::other("not all of it could be written")),
+            Err(_) => Err(io::Error::last_os_error()),
+        }
+    }
+}

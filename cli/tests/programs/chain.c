@@ -1,0 +1,20 @@
+/* Executes itself as often as it is told; then says how many filters there are. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int main(int count, char **arguments) {
+    int left = count > 1 ? atoi(arguments[1]) : 0;
+    char line[256], number[16];
+    if (left > 0) {
+        snprintf(number, sizeof number, "%d", left - 1);
+        execv("/proc/self/exe", (char *[]){arguments[0], number, 0});
+        return 1;
+    }
+    FILE *status = fopen("/proc/self/status", "r");
+    while (fgets(line, sizeof line, status))
+        if (!strncmp(line, "Seccomp_filters:", 16))
+            printf("%d\n", atoi(line + 16));
+    return 0;
+}

@@ -1,0 +1,161 @@
+//! Static programs: the engine is brought into them by ptrace, whoever starts them.
+#![cfg(target_arch = "x86_64")]
+
+mod support;
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use support::{Outcome, anyring, compare, compile, compile_by, denied, denied_by};
+
+const NONE: [&str; 0] = [];
+
+/// The source's static builds, by their kinds.
+fn builds(source: &str) -> Vec<PathBuf> {
+    let name = source.strip_suffix(".c").unwrap();
+    let mut builds = vec![
+        compile(&format!("{name}-static"), source, &["-static", "-no-pie", "-pthread"]),
+        compile(&format!("{name}-static-pie"), source, &["-static-pie", "-fPIE", "-pthread"]),
+    ];
+    if Command::new("musl-gcc").arg("--version").output().is_ok() {
+        // musl brings no kernel headers along.
+        let headers = ["-idirafter", "/usr/include", "-idirafter", "/usr/include/x86_64-linux-gnu"];
+        let options = [["-static", "-pthread"].as_slice(), &headers].concat();
+        builds.push(compile_by("musl-gcc", &format!("{name}-musl"), source, &options));
+    } else {
+        eprintln!("without musl: there is no musl-gcc (Debian: musl-tools)");
+    }
+    builds
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn calls_trap() {
+    for program in builds("nop.c") {
+        let (outcome, counters) = compare(&program, &NONE, true);
+        assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+        // 16 batches, two setups, five bad calls, a mapping of the completion ring.
+        assert_eq!((counters.rings, counters.traps), (2, 24));
+    }
+}
+
+#[test]
+fn signals_are_the_programs() {
+    for program in builds("signals.c") {
+        let (outcome, _) = compare(&program, &NONE, false);
+        assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+        let (outcome, _) = compare(&program, &["fault"], false);
+        assert_eq!(outcome.signal, Some(libc::SIGSEGV));
+    }
+}
+
+/// Forks and every way to execute a program; what it executes is itself.
+#[test]
+fn children_have_rings_too() {
+    for program in builds("processes.c") {
+        let (outcome, _) = compare(&program, &NONE, false);
+        assert_eq!(outcome.code, Some(34), "{}", outcome.stdout);
+    }
+}
+
+#[test]
+fn processes_finish_each_others_requests() {
+    for program in builds("backends.c") {
+        let (outcome, _) = compare(&program, &NONE, false);
+        assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+    }
+}
+
+/// A shell that is dynamic starts static programs, by `fork`, by `exec` and in a pipe, and a static
+/// program starts a shell that starts another.
+#[test]
+fn below_other_programs() {
+    for program in builds("nop.c") {
+        let program = program.display();
+        let script = format!("'{program}' && '{program}' | cat; exec '{program}'");
+        let output = denied(libc::EPERM).args(["sh", "-c", &script]).output().unwrap();
+        assert_eq!(stdout(&output).matches("all there").count(), 6, "{output:?}");
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(log.matches("rings=2").count(), 3, "{log}");
+    }
+    for program in builds("processes.c") {
+        let script = format!("'{0}'; echo $?", program.display());
+        let output = denied(libc::EPERM).args(["sh", "-c", &script]).output().unwrap();
+        let native = Command::new("sh").args(["-c", &script]).output().unwrap();
+        assert_eq!(stdout(&output), stdout(&native), "{output:?}");
+    }
+}
+
+/// What a program finds at its beginning is what it finds without anyring.
+#[test]
+fn programs_begin_alone() {
+    let dynamic = compile("alone", "alone.c", &[]);
+    for program in [vec![dynamic], builds("alone.c")].concat() {
+        let (outcome, _) = compare(&program, &["a b", "", "--x"], false);
+        assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+        for before in ["trap '' PIPE INT", "true"] {
+            let script = format!("{before}; export THE_SHELLS=$$; '{}' 1 2; true", program.display());
+            let output = denied(libc::EPERM).args(["sh", "-c", &script]).output().unwrap();
+            let native = Command::new("sh").args(["-c", &script]).output().unwrap();
+            assert_eq!(Outcome::from(&output), Outcome::from(&native), "{output:?}");
+        }
+    }
+}
+
+#[test]
+fn the_process_stays_the_same() {
+    let program = compile("alone-static", "alone.c", &["-static", "-no-pie", "-pthread"]);
+    let mut command = Command::new(anyring());
+    command.args(["run", "--engine", "user", "--log", "info"]).arg(&program);
+    let child =
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let mark = format!("anyring[{}]: engine=user", child.id());
+    let output = child.wait_with_output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains(&mark), "{output:?}");
+}
+
+#[test]
+fn where_ptrace_is_denied() {
+    for program in builds("nop.c") {
+        let output = denied_by("1,ptrace").arg(&program).output().unwrap();
+        assert_eq!(output.status.code(), Some(125));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains("statically linked") && said.contains("ptrace"), "{said}");
+        // The kernel's engine needs nothing of the program.
+        let mut command = Command::new(anyring());
+        let output = command.args(["run", "--engine", "kernel"]).arg(&program).output().unwrap();
+        assert_ne!(output.status.code(), Some(125), "{output:?}");
+    }
+    // A child goes without; at a fixed address it gets the answer that it would get without anyring.
+    let program = compile("nop-static", "nop.c", &["-static", "-no-pie", "-pthread"]);
+    let script = format!("'{}'; echo $?", program.display());
+    let output = denied_by("38,ptrace").args(["sh", "-c", &script]).output().unwrap();
+    assert!(stdout(&output).contains("errno") && stdout(&output).ends_with("99\n"), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("without the engine"), "{output:?}");
+}
+
+#[test]
+fn what_cannot_be_executed() {
+    let program = compile("nop-static", "nop.c", &["-static", "-no-pie", "-pthread"]);
+    let copy = program.with_file_name("not-executable");
+    std::fs::copy(&program, &copy).unwrap();
+    std::fs::set_permissions(&copy, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+    let output = Command::new(anyring()).args(["run", "--engine", "user"]).arg(&copy).output().unwrap();
+    assert_eq!(output.status.code(), Some(126), "{output:?}");
+    let script = format!("'{}'; echo $?", copy.display());
+    let output = denied(1).args(["sh", "-c", &script]).output().unwrap();
+    assert_eq!(stdout(&output), "126\n");
+}
+
+/// However long the chain of programs, one filter serves those at fixed addresses.
+#[test]
+fn filters_do_not_pile_up() {
+    let program = compile("chain-static", "chain.c", &["-static", "-no-pie"]);
+    let count = |length: &str| {
+        let output = denied(libc::EPERM).arg(&program).arg(length).output().unwrap();
+        stdout(&output).trim().parse::<u32>().unwrap_or_else(|_| panic!("{output:?}"))
+    };
+    assert_eq!(count("1"), count("4"));
+}

@@ -1,0 +1,92 @@
+//! What the image does in its own way, for the engine and for the trap: there is no C library, and
+//! no thread-local storage that could be counted on, the thread pointer included.
+
+use anyring_engine::Host;
+use anyring_trap::arch::Context;
+use anyring_trap::{Door, signals, sys, threads};
+use core::ffi::{CStr, c_void};
+use core::num::NonZeroUsize;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// A process without a C library.
+pub struct Injected;
+
+static INJECTED: Injected = Injected;
+/// What the trap asks.
+pub static DOOR: &dyn Door = &INJECTED;
+/// What the engine asks.
+pub static HOST: &dyn Host = &INJECTED;
+
+/// The signals that were kept out of one thread, from when they came until it leaves the trap.
+struct Note {
+    /// 0: free.
+    thread_id: AtomicU32,
+    signals: AtomicU64,
+}
+
+static NOTES: [Note; 64] = [const { Note { thread_id: AtomicU32::new(0), signals: AtomicU64::new(0) } }; 64];
+/// How many are taken.
+static NOTED: AtomicU32 = AtomicU32::new(0);
+
+/// The calling thread's note.
+fn note(thread_id: u32) -> Option<&'static Note> {
+    NOTES.iter().find(|note| note.thread_id.load(Ordering::Relaxed) == thread_id)
+}
+
+impl Door for Injected {
+    fn is_inside(&self) -> bool {
+        // The trap is the only way in, and it blocks signals.
+        false
+    }
+
+    fn kept_out(&self, signal: u64, _interrupted: &mut Context) {
+        let thread_id = sys::thread_id();
+        let free = |note: &&Note| {
+            note.thread_id.compare_exchange(0, thread_id, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        };
+        if let Some(note) = note(thread_id) {
+            note.signals.fetch_or(signal, Ordering::Relaxed);
+        } else if let Some(note) = NOTES.iter().find(free) {
+            note.signals.store(signal, Ordering::Relaxed);
+            NOTED.fetch_add(1, Ordering::Relaxed);
+        }
+        // Where there is no room, the signal comes when the program unblocks it.
+    }
+
+    fn take_kept_out(&self) -> u64 {
+        if NOTED.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        let Some(note) = note(sys::thread_id()) else { return 0 };
+        let signals = note.signals.load(Ordering::Relaxed);
+        note.thread_id.store(0, Ordering::Relaxed);
+        NOTED.fetch_sub(1, Ordering::Relaxed);
+        signals
+    }
+
+    fn trapped_at(&self, _next: usize) {}
+
+    fn patched_sites(&self) -> u64 {
+        0
+    }
+}
+
+impl Host for Injected {
+    fn spawn(
+        &self,
+        name: &'static CStr,
+        entry: extern "C" fn(*mut c_void),
+        argument: *mut c_void,
+    ) -> Result<(), i32> {
+        threads::spawn(name, entry, argument, 0..0)
+    }
+
+    fn thread_identity(&self) -> NonZeroUsize {
+        // What the thread pointer points to is the program's affair: it may be nothing.
+        NonZeroUsize::new(sys::thread_id() as usize).unwrap_or(NonZeroUsize::MIN)
+    }
+
+    fn faults_resume(&self) -> bool {
+        signals::active()
+    }
+}

@@ -1,0 +1,29 @@
+//! What happens before the program's first instruction.
+
+use crate::door;
+use crate::stack::Stack;
+use anyring_trap::filter::Reach;
+use anyring_trap::{config, exec, low, process, sys, trap};
+
+/// Puts the trap in place. `tracer` is a child of this process that has mapped the image and is about
+/// to end; `top` is the stack as the kernel prepared it.
+///
+/// # Safety
+/// Called by the entry only.
+pub unsafe extern "C" fn start(tracer: usize, _first: usize, top: *const usize) {
+    // The program must not find a child that it did not start.
+    sys::wait_for(tracer as u32);
+    // SAFETY: the kernel's stack.
+    let stack = unsafe { Stack::read(top) };
+    // SAFETY: the kernel's list, which stays.
+    let config = unsafe { config::read(stack.environment) };
+    let entry = stack.entry();
+    let is_low = low::is_low(entry);
+    let text = if is_low { Some(low::RANGE) } else { stack.text() };
+    process::begin(&config, &Reach { low: is_low, text }, &door::DOOR, &door::HOST);
+    if trap::installed() {
+        process::watch_forks();
+        // SAFETY: as above.
+        unsafe { exec::remember(stack.environment) };
+    }
+}

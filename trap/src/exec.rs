@@ -1,0 +1,360 @@
+//! Programs that this one starts: the filter outlives `exec`, so the engine should too.
+//!
+//! A program that starts another with an environment of its own making would start it under the
+//! filter but without the library, and its first `io_uring` call would end it. So the variables that
+//! matter are put back into every environment. The program may still set them to what it likes.
+//!
+//! A static program loads no library: in its place the `anyring` command is started, which executes
+//! it in its own process and brings the engine into it before its first instruction.
+//!
+//! What that does not reach: programs that gain privileges.
+
+use crate::config::{self, entries};
+use crate::program::{self, Kind};
+use crate::{process, stub, sys, trap};
+use alloc::vec::Vec;
+use anyring_engine::user;
+use core::ffi::{CStr, c_char};
+use core::ptr::{null, null_mut};
+use core::sync::atomic::{AtomicPtr, Ordering};
+use linux_raw_sys::general as raw;
+
+/// A list of strings that ends with null.
+pub type Strings = *const *const c_char;
+
+/// What is kept: the assignments as this process found them at its start.
+static KEPT: [AtomicPtr<c_char>; 5] = [const { AtomicPtr::new(null_mut()) }; 5];
+const NAMES: [&[u8]; 5] =
+    [b"LD_PRELOAD=", b"ANYRING_ENGINE=", b"ANYRING_LOG=", b"ANYRING_PATCH=", b"ANYRING_COMMAND="];
+const PRELOAD: usize = 0;
+const COMMAND: usize = 4;
+
+/// Notes what is to be kept.
+///
+/// # Safety
+/// `environment` must be a list of strings that stay, as `environ` is at the start.
+pub unsafe fn remember(environment: Strings) {
+    for (kept, name) in KEPT.iter().zip(NAMES) {
+        // SAFETY: the caller's promise.
+        let entry = unsafe { entries(environment) }.find(|entry| entry.to_bytes().starts_with(name));
+        if let Some(entry) = entry {
+            kept.store(copy(entry), Ordering::Release);
+        }
+    }
+}
+
+/// A copy that stays: the program may overwrite its environment's strings (`setproctitle` does).
+fn copy(entry: &CStr) -> *mut c_char {
+    let bytes: Vec<u8> = entry.to_bytes_with_nul().to_vec();
+    bytes.leak().as_mut_ptr().cast()
+}
+
+/// One of the kept assignments.
+fn kept(index: usize) -> Option<&'static CStr> {
+    let kept = KEPT[index].load(Ordering::Acquire);
+    // SAFETY: `copy` made it, for good.
+    (!kept.is_null()).then(|| unsafe { CStr::from_ptr(kept) })
+}
+
+/// What to execute: what the program named, or something in its place.
+pub struct Plan {
+    /// The file.
+    pub path: *const c_char,
+    /// Its arguments.
+    pub arguments: Strings,
+    /// Its environment.
+    pub environment: Strings,
+    /// Whether another file stands in for the one that was named.
+    pub replaced: bool,
+    // What the pointers above name, where it was made here.
+    _path: Vec<u8>,
+    _arguments: Vec<*const c_char>,
+    _environment: Vec<*const c_char>,
+    _merged: Vec<u8>,
+}
+
+impl Plan {
+    /// What to execute where the program asks for `path`.
+    ///
+    /// # Safety
+    /// `path` must be a string and live as long as the plan; so must `arguments` and `environment`,
+    /// which must be null or lists of strings.
+    pub unsafe fn new(path: *const c_char, arguments: Strings, environment: Strings) -> Self {
+        let mut plan = Self {
+            path,
+            arguments,
+            environment,
+            replaced: false,
+            _path: Vec::new(),
+            _arguments: Vec::new(),
+            _environment: Vec::new(),
+            _merged: Vec::new(),
+        };
+        if !trap::installed() {
+            return plan;
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            plan.complete_environment();
+            plan.replace_static();
+        }
+        plan
+    }
+
+    /// The same for a path below `directory`, or the file behind that descriptor itself, as `execveat`
+    /// takes them.
+    ///
+    /// # Safety
+    /// As for [`Plan::new`].
+    pub unsafe fn at(
+        directory: i32,
+        path: *const c_char,
+        arguments: Strings,
+        environment: Strings,
+        flags: u32,
+    ) -> Self {
+        // SAFETY: the caller's promise.
+        let name = unsafe { CStr::from_ptr(path) }.to_bytes();
+        let itself = name.is_empty() && flags & raw::AT_EMPTY_PATH != 0;
+        if directory == raw::AT_FDCWD || name.starts_with(b"/") || (name.is_empty() && !itself) {
+            // SAFETY: the caller's promise.
+            return unsafe { Self::new(path, arguments, environment) };
+        }
+        // The command finds it by its number, if that is still there.
+        let mut found = Vec::new();
+        if sys::survives_exec(directory) {
+            found = descriptor_path(directory);
+            if !itself {
+                found.push(b'/');
+                found.extend_from_slice(name);
+            }
+            found.push(0);
+        }
+        let substitute = if found.is_empty() { c"".as_ptr() } else { found.as_ptr().cast() };
+        // SAFETY: the caller's promise; the path goes along with the plan.
+        let mut plan = unsafe { Self::new(substitute, arguments, environment) };
+        plan._path = found;
+        if !plan.replaced {
+            plan.path = path;
+        }
+        plan
+    }
+
+    /// Lets the `anyring` command stand in for a static program.
+    ///
+    /// # Safety
+    /// As for [`Plan::new`].
+    unsafe fn replace_static(&mut self) {
+        let Some(command) = kept(COMMAND) else { return };
+        let command = &command.to_bytes_with_nul()[NAMES[COMMAND].len()..];
+        // SAFETY: the caller's promise.
+        let path = unsafe { CStr::from_ptr(self.path) };
+        if program::kind(path) != Ok(Kind::Static) || !sys::is_executable(path.as_ptr().cast()) {
+            return;
+        }
+        // Below `/proc/self`, the command would find itself.
+        if path.to_bytes().starts_with(b"/proc/") && !descriptor_survives(path) {
+            let Some(target) = target(path) else { return };
+            self._path = target;
+            self.path = self._path.as_ptr().cast();
+        }
+        if !sys::is_executable(command.as_ptr()) {
+            return;
+        }
+        // SAFETY: the caller's promise.
+        let mut given = unsafe { entries(self.arguments) }.map(CStr::as_ptr);
+        let name = given.next().unwrap_or(self.path);
+        let list = &mut self._arguments;
+        list.extend([command.as_ptr().cast(), c"exec".as_ptr(), self.path, name]);
+        list.extend(given);
+        list.push(null());
+        self.path = command.as_ptr().cast();
+        self.arguments = list.as_ptr();
+        self.replaced = true;
+    }
+
+    /// Puts back what the environment lacks.
+    ///
+    /// # Safety
+    /// As for [`Plan::new`].
+    unsafe fn complete_environment(&mut self) {
+        // SAFETY: the caller's promise.
+        let given = unsafe { entries(self.environment) };
+        let list = &mut self._environment;
+        for (index, name) in NAMES.iter().enumerate() {
+            let there = || given.clone().any(|entry| entry.to_bytes().starts_with(name));
+            if let Some(kept) = kept(index).filter(|_| !there()) {
+                list.push(kept.as_ptr());
+            }
+        }
+        if let Some(other) = given.clone().find(|entry| is_other_list(entry.to_bytes())) {
+            self._merged = merge(other.to_bytes());
+        }
+        if list.is_empty() && self._merged.is_empty() {
+            return;
+        }
+        if !self._merged.is_empty() {
+            list.push(self._merged.as_ptr().cast());
+        }
+        let taken = given.filter(|entry| self._merged.is_empty() || !is_other_list(entry.to_bytes()));
+        list.extend(taken.map(CStr::as_ptr));
+        list.push(null());
+        self.environment = list.as_ptr();
+    }
+}
+
+/// Where a symbolic link leads, if that is a path to a program.
+fn target(link: &CStr) -> Option<Vec<u8>> {
+    let mut path = alloc::vec![0; 4096];
+    let length = usize::try_from(sys::read_link(link, &mut path)).ok()?;
+    // It must end with a zero.
+    if length >= path.len() || !sys::is_executable(path.as_ptr()) {
+        return None;
+    }
+    path.truncate(length + 1);
+    Some(path)
+}
+
+/// Whether a path names a descriptor that the command will have too.
+fn descriptor_survives(path: &CStr) -> bool {
+    let rest = path.to_bytes().strip_prefix(DESCRIPTORS);
+    let number = rest.and_then(|rest| rest.split(|&byte| byte == b'/').next());
+    let number = number.and_then(|number| core::str::from_utf8(number).ok()?.parse().ok());
+    number.is_some_and(sys::survives_exec)
+}
+
+/// Where descriptors have paths.
+const DESCRIPTORS: &[u8] = b"/proc/self/fd/";
+
+/// The path that a descriptor has.
+fn descriptor_path(fd: i32) -> Vec<u8> {
+    let mut path = DESCRIPTORS.to_vec();
+    let start = path.len();
+    let mut rest = fd;
+    loop {
+        path.insert(start, b'0' + (rest % 10) as u8);
+        rest /= 10;
+        if rest == 0 {
+            return path;
+        }
+    }
+}
+
+/// Whether an entry preloads libraries, ours not among them.
+fn is_other_list(entry: &[u8]) -> bool {
+    const OURS: &[u8] = b"libanyring_preload.so";
+    entry.starts_with(NAMES[PRELOAD]) && !entry.windows(OURS.len()).any(|window| window == OURS)
+}
+
+/// An entry that preloads what we were preloaded with, and what `entry` says; empty if we were not.
+fn merge(entry: &[u8]) -> Vec<u8> {
+    let Some(kept) = kept(PRELOAD) else { return Vec::new() };
+    let mut merged = kept.to_bytes().to_vec();
+    merged.push(b':');
+    merged.extend_from_slice(&entry[NAMES[PRELOAD].len()..]);
+    merged.push(0);
+    merged
+}
+
+/// The file that `execvp` would execute for a name without a slash, as a string.
+///
+/// # Safety
+/// `environment` must be null or a list of strings.
+pub unsafe fn search(name: &CStr, environment: Strings) -> Option<Vec<u8>> {
+    // SAFETY: the caller's promise.
+    let path = unsafe { config::variable(environment, "PATH") };
+    let path = path.map_or(b"/bin:/usr/bin".as_slice(), CStr::to_bytes);
+    path.split(|&byte| byte == b':').find_map(|directory| {
+        let mut file = directory.to_vec();
+        if !directory.is_empty() {
+            file.push(b'/');
+        }
+        file.extend_from_slice(name.to_bytes_with_nul());
+        sys::is_executable(file.as_ptr()).then_some(file)
+    })
+}
+
+/// `execve` or `execveat`, as the trap saw it; returns only on failure. `mask` is the mask of signals
+/// that the program goes on with.
+///
+/// # Safety
+/// Called in the trap's handler for a call that the program made.
+pub unsafe fn trapped(number: usize, a: [usize; 6], mask: u64) -> isize {
+    let at = number == raw::__NR_execveat as usize;
+    let (path, lists) = if at { (a[1], [a[2], a[3]]) } else { (a[0], [a[1], a[2]]) };
+    // What cannot be read, the kernel answers best.
+    if !is_string(path) || !lists.iter().all(|&list| is_list(list)) {
+        // SAFETY: the program's own call.
+        return unsafe { stub::syscall(number, a) };
+    }
+    let (path, [arguments, environment]) = (path as *const c_char, lists.map(|list| list as Strings));
+    let directory = if at { a[0] as i32 } else { raw::AT_FDCWD };
+    let flags = if at { a[4] as u32 } else { 0 };
+    // SAFETY: all strings were just read; the program promised that they are.
+    let plan = unsafe { Plan::at(directory, path, arguments, environment, flags) };
+    let (path, arguments, environment) = (plan.path.addr(), plan.arguments.addr(), plan.environment.addr());
+    let (number, a) = if at && !plan.replaced {
+        (number, [a[0], path, arguments, environment, a[4], 0])
+    } else {
+        (raw::__NR_execve as usize, [path, arguments, environment, 0, 0, 0])
+    };
+    process::executes();
+    let before = sys::set_signal_mask(mask);
+    // SAFETY: the program's own call, or the one that stands in for it.
+    let result = unsafe { stub::syscall(number, a) };
+    sys::set_signal_mask(before);
+    result
+}
+
+/// Whether a list, and each string of it, can be read.
+fn is_list(list: usize) -> bool {
+    if list == 0 {
+        return true;
+    }
+    for index in 0.. {
+        match user::read::<u64>((list + index * 8) as u64) {
+            Ok(0) => return true,
+            Ok(string) if is_string(string as usize) => {}
+            _ => return false,
+        }
+    }
+    false
+}
+
+/// Whether a string can be read.
+fn is_string(mut address: usize) -> bool {
+    const PIECE: usize = 64;
+    loop {
+        // Never beyond the piece, and so never into another page, than the string itself goes.
+        let mut bytes = [0; PIECE];
+        let length = PIECE - address % PIECE;
+        if user::read_bytes(address as u64, &mut bytes[..length]).is_err() {
+            return false;
+        }
+        if bytes[..length].contains(&0) {
+            return true;
+        }
+        address += length;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_descriptors() {
+        assert_eq!(descriptor_path(0), b"/proc/self/fd/0");
+        assert_eq!(descriptor_path(1024), b"/proc/self/fd/1024");
+    }
+
+    #[test]
+    fn strings_are_probed() {
+        let text = c"a string that is longer than a piece of sixty-four bytes, to cross one border at least";
+        assert!(is_string(text.as_ptr().addr()));
+        assert!(!is_string(8));
+        let list = [text.as_ptr().addr(), 0];
+        assert!(is_list(list.as_ptr().addr()) && is_list(0));
+        assert!(!is_list([text.as_ptr().addr(), 8, 0].as_ptr().addr()) && !is_list(8));
+    }
+}

@@ -1,0 +1,165 @@
+//! What can be told of a program before it runs: whether a library can be preloaded into it.
+
+use crate::sys;
+use core::ffi::CStr;
+use core::mem::MaybeUninit;
+use linux_raw_sys::general as raw;
+
+/// What a program is to us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A dynamic linker runs in it, and loads the library.
+    Dynamic,
+    /// No dynamic linker runs in it.
+    Static,
+    /// It gains privileges, and a dynamic linker ignores `LD_PRELOAD` then.
+    Privileged(&'static str),
+    /// It is for another kind of machine.
+    Foreign(u16),
+    /// Neither an executable nor a script.
+    Unknown,
+}
+
+/// Most interpreters that the kernel follows.
+const DEPTH: usize = 5;
+/// Bytes of a file that are looked at first, as many as the kernel looks at.
+const HEAD: usize = 256;
+const PT_INTERP: u32 = 3;
+const PT_DYNAMIC: u32 = 2;
+const ET_DYN: u16 = 3;
+const OWN_MACHINE: u16 = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
+
+/// A descriptor that is closed in the end.
+struct File(i32);
+
+impl Drop for File {
+    fn drop(&mut self) {
+        sys::close(self.0);
+    }
+}
+
+/// Looks at `program`, or at the interpreter that will run it.
+///
+/// # Errors
+/// The negative errno of reading it.
+pub fn kind(program: &CStr) -> Result<Kind, isize> {
+    let mut head = [0; HEAD + 1];
+    let mut is_linker = is_linker(program.to_bytes());
+    let mut file = open(program)?;
+    for _ in 0..DEPTH {
+        let length = usize::try_from(sys::read_at(file.0, &mut head[..HEAD], 0)).unwrap_or(0);
+        head[length..].fill(0);
+        if let Some(interpreter) = interpreter(&mut head) {
+            is_linker = self::is_linker(interpreter.to_bytes());
+            file = open(interpreter)?;
+            continue;
+        }
+        if !head.starts_with(b"\x7fELF") {
+            return Ok(Kind::Unknown);
+        }
+        return Ok(match privilege(&file) {
+            Some(privilege) => Kind::Privileged(privilege),
+            None => executable(&file, &head, is_linker),
+        });
+    }
+    Ok(Kind::Unknown)
+}
+
+/// Opens a file to look at; what is no file is not waited for.
+fn open(path: &CStr) -> Result<File, isize> {
+    // SAFETY: the path ends with zero.
+    let fd = unsafe { sys::open(path.as_ptr().cast(), raw::O_RDONLY | raw::O_NONBLOCK, 0) };
+    if fd < 0 { Err(fd as isize) } else { Ok(File(fd)) }
+}
+
+/// The interpreter that a script names. Its name is ended where it stands.
+fn interpreter(head: &mut [u8; HEAD + 1]) -> Option<&CStr> {
+    if !head.starts_with(b"#!") {
+        return None;
+    }
+    let end_of = |byte: &u8| matches!(byte, 0 | b'\n' | b' ' | b'\t' | b'\r');
+    let start = 2 + head[2..].iter().position(|byte| !matches!(byte, b' ' | b'\t'))?;
+    let end = start + head[start..].iter().position(end_of)?;
+    head[end] = 0;
+    (end > start).then(|| CStr::from_bytes_until_nul(&head[start..]).ok()).flatten()
+}
+
+/// The privilege that executing the file gives, if any.
+fn privilege(file: &File) -> Option<&'static str> {
+    let mut status = MaybeUninit::<raw::stat>::uninit();
+    if sys::fstat(file.0, &mut status) < 0 {
+        return None;
+    }
+    // SAFETY: filled in by the call.
+    let status = unsafe { status.assume_init_ref() };
+    let (user, group) = sys::effective_ids();
+    if status.st_mode & 0o4000 != 0 && status.st_uid != user {
+        return Some("set-user-ID");
+    }
+    if status.st_mode & 0o2010 == 0o2010 && status.st_gid != group {
+        return Some("set-group-ID");
+    }
+    // root has the capabilities anyway, and gains nothing that the linker would mind.
+    (user != 0 && sys::has_attribute(file.0, c"security.capability")).then_some("given file capabilities")
+}
+
+/// Looks at the ELF header and the program headers.
+fn executable(file: &File, head: &[u8], is_linker: bool) -> Kind {
+    let half = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
+    let machine = half(18);
+    let is_64_bit = head[4] == 2;
+    if machine != OWN_MACHINE || !is_64_bit {
+        return Kind::Foreign(machine);
+    }
+    let mut start = [0; 8];
+    start.copy_from_slice(&head[32..40]);
+    let (start, size, count) = (u64::from_le_bytes(start), u64::from(half(54)), u64::from(half(56)));
+    let mut dynamic = false;
+    for index in 0..count {
+        let mut kind = [0; 4];
+        if sys::read_at(file.0, &mut kind, start.wrapping_add(index * size)) != 4 {
+            return Kind::Unknown;
+        }
+        match u32::from_le_bytes(kind) {
+            PT_INTERP => return Kind::Dynamic,
+            PT_DYNAMIC => dynamic = true,
+            _ => {}
+        }
+    }
+    // The dynamic linker itself, given a program to run, has no interpreter but loads the library.
+    if dynamic && half(16) == ET_DYN && is_linker { Kind::Dynamic } else { Kind::Static }
+}
+
+/// Whether the program is a dynamic linker, by the name that all of them have.
+fn is_linker(program: &[u8]) -> bool {
+    let name = program.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+    name.starts_with(b"ld-") || name.starts_with(b"ld.so")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &[u8]) -> Option<String> {
+        let mut head = [0; HEAD + 1];
+        head[..text.len()].copy_from_slice(text);
+        interpreter(&mut head).map(|name| name.to_str().unwrap().to_owned())
+    }
+
+    #[test]
+    fn interpreters() {
+        assert_eq!(read(b"#!/bin/sh\n"), Some(String::from("/bin/sh")));
+        assert_eq!(read(b"#! /usr/bin/env -S x\n"), Some(String::from("/usr/bin/env")));
+        assert_eq!(read(b"#!/bin/sh"), Some(String::from("/bin/sh")));
+        assert_eq!(read(b"#!\n"), None);
+        assert_eq!(read(b"echo\n"), None);
+    }
+
+    #[test]
+    fn kinds() {
+        assert_eq!(kind(c"/bin/sh"), Ok(Kind::Dynamic));
+        assert_eq!(kind(c"/proc/self/status"), Ok(Kind::Unknown));
+        assert_eq!(kind(c"/proc"), Ok(Kind::Unknown));
+        assert_eq!(kind(c"/nowhere"), Err(-2));
+    }
+}
