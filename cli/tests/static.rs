@@ -153,9 +153,13 @@ fn what_cannot_be_executed() {
 #[test]
 fn filters_do_not_pile_up() {
     let program = compile("chain-static", "chain.c", &["-static", "-no-pie"]);
-    let count = |length: &str| {
-        let output = denied(libc::EPERM).arg(&program).arg(length).output().unwrap();
+    let count = |arguments: &[&str]| {
+        let output = denied(libc::EPERM).args(arguments).output().unwrap();
         stdout(&output).trim().parse::<u32>().unwrap_or_else(|_| panic!("{output:?}"))
     };
-    assert_eq!(count("1"), count("4"));
+    let path = program.to_str().unwrap();
+    assert_eq!(count(&[path, "1"]), count(&[path, "4"]));
+    let copy = format!("{path}.copy");
+    std::fs::copy(path, &copy).unwrap();
+    assert_eq!(count(&[path, "1"]), count(&[&copy, "3", "without a file"]));
 }

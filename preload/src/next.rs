@@ -8,10 +8,6 @@ use core::arch::{asm, global_asm};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-unsafe extern "C" {
-    fn __errno_location() -> *mut c_int;
-}
-
 /// Where to look for a name.
 #[derive(Clone, Copy, Debug)]
 pub enum Place {
@@ -21,7 +17,13 @@ pub enum Place {
     Next,
 }
 
-global_asm!(".weak dlsym", ".weak __libc_dlopen_mode", ".weak __libc_dlsym");
+global_asm!(
+    ".weak dlsym",
+    ".weak __libc_dlopen_mode",
+    ".weak __libc_dlsym",
+    ".weak environ",
+    ".weak __errno_location",
+);
 
 /// The address of a weak symbol, null where nobody defines it.
 macro_rules! weak {
@@ -48,6 +50,13 @@ macro_rules! weak {
         }
         address
     }};
+}
+
+/// The C library's list of the environment; `None` in a program that has no C library.
+pub fn environment() -> Option<*const *const c_char> {
+    let list = weak!("environ").cast::<*const *const c_char>();
+    // SAFETY: a variable of the C library, of this type.
+    (!list.is_null()).then(|| unsafe { *list })
 }
 
 /// The address of `dlsym`.
@@ -143,8 +152,13 @@ pub(crate) use next;
 #[inline]
 pub fn fail(result: isize) -> isize {
     if (-4095..0).contains(&result) {
-        // SAFETY: the C library's `errno` of this thread.
-        unsafe { *__errno_location() = -result as c_int };
+        let location = weak!("__errno_location");
+        if !location.is_null() {
+            // SAFETY: the C library's function of this name has this type.
+            let location: unsafe extern "C" fn() -> *mut c_int = unsafe { core::mem::transmute(location) };
+            // SAFETY: `errno` of this thread.
+            unsafe { *location() = -result as c_int };
+        }
         return -1;
     }
     result

@@ -3,11 +3,7 @@
 use crate::{door, next, patch};
 use anyring_trap::filter::Reach;
 use anyring_trap::{config, exec, low, process, trap};
-use core::ffi::{CStr, c_char, c_ulong};
-
-unsafe extern "C" {
-    static environ: *const *const c_char;
-}
+use core::ffi::{CStr, c_ulong};
 
 #[cfg(not(test))]
 #[used]
@@ -21,15 +17,17 @@ static END: extern "C" fn() = crate::interpose::process::end;
 
 /// Chooses the engine and puts the trap in place.
 pub extern "C" fn start() {
+    // A program without a C library has the engine by injection; only a dynamic linker loaded this.
+    let Some(environment) = next::environment() else { return };
     // SAFETY: the C library's, set before constructors run.
-    let config = unsafe { config::read(environ) };
+    let config = unsafe { config::read(environment) };
     let entry = program_entry();
     // Code of a fixed-address program lies low; it needs a filter that reaches there.
     let reach = Reach { low: entry.is_none_or(low::is_low), text: None };
     let ours = process::begin(&config, &reach, &door::DOOR, &door::HOST);
     if trap::installed() {
         // SAFETY: the C library's, as before.
-        unsafe { exec::remember(environ) };
+        unsafe { exec::remember(environment) };
     }
     if !ours {
         return;

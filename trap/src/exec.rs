@@ -123,7 +123,7 @@ impl Plan {
         // The command finds it by its number, if that is still there.
         let mut found = Vec::new();
         if sys::survives_exec(directory) {
-            found = descriptor_path(directory);
+            found = descriptor_path(directory as u32);
             if !itself {
                 found.push(b'/');
                 found.extend_from_slice(name);
@@ -154,7 +154,7 @@ impl Plan {
         }
         // Below `/proc/self`, the command would find itself.
         if path.to_bytes().starts_with(b"/proc/") && !descriptor_survives(path) {
-            let Some(target) = target(path) else { return };
+            let Some(target) = target(path).or_else(|| descriptor_of(path)) else { return };
             self._path = target;
             self.path = self._path.as_ptr().cast();
         }
@@ -215,6 +215,20 @@ fn target(link: &CStr) -> Option<Vec<u8>> {
     Some(path)
 }
 
+/// The path of a descriptor that the command will have, for a file that has none of its own any more.
+fn descriptor_of(path: &CStr) -> Option<Vec<u8>> {
+    // SAFETY: the path ends with zero.
+    let fd = unsafe { sys::open(path.as_ptr().cast(), raw::O_RDONLY | raw::O_NONBLOCK, 0) };
+    if fd < 0 {
+        return None;
+    }
+    let inherited = sys::duplicate(fd);
+    sys::close(fd);
+    let mut path = descriptor_path(u32::try_from(inherited).ok()?);
+    path.push(0);
+    Some(path)
+}
+
 /// Whether a path names a descriptor that the command will have too.
 fn descriptor_survives(path: &CStr) -> bool {
     let rest = path.to_bytes().strip_prefix(DESCRIPTORS);
@@ -227,7 +241,7 @@ fn descriptor_survives(path: &CStr) -> bool {
 const DESCRIPTORS: &[u8] = b"/proc/self/fd/";
 
 /// The path that a descriptor has.
-fn descriptor_path(fd: i32) -> Vec<u8> {
+fn descriptor_path(fd: u32) -> Vec<u8> {
     let mut path = DESCRIPTORS.to_vec();
     let start = path.len();
     let mut rest = fd;

@@ -1,4 +1,4 @@
-//! What can be told of a program before it runs: whether a library can be preloaded into it.
+//! What can be told of a program before it runs: how the engine gets into it.
 
 use crate::sys;
 use core::ffi::CStr;
@@ -8,9 +8,9 @@ use linux_raw_sys::general as raw;
 /// What a program is to us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A dynamic linker runs in it, and loads the library.
+    /// A dynamic linker runs in it, and loads the library beside others.
     Dynamic,
-    /// No dynamic linker runs in it.
+    /// It has no libraries: there is no C library in it that ours could go along with.
     Static,
     /// It gains privileges, and a dynamic linker ignores `LD_PRELOAD` then.
     Privileged(&'static str),
@@ -111,23 +111,52 @@ fn executable(file: &File, head: &[u8], is_linker: bool) -> Kind {
     if machine != OWN_MACHINE || !is_64_bit {
         return Kind::Foreign(machine);
     }
-    let mut start = [0; 8];
-    start.copy_from_slice(&head[32..40]);
-    let (start, size, count) = (u64::from_le_bytes(start), u64::from(half(54)), u64::from(half(56)));
-    let mut dynamic = false;
+    let (start, size, count) = (long(head, 32), u64::from(half(54)), u64::from(half(56)));
+    let (mut interpreted, mut dynamic) = (false, None);
     for index in 0..count {
-        let mut kind = [0; 4];
-        if sys::read_at(file.0, &mut kind, start.wrapping_add(index * size)) != 4 {
+        let mut header = [0; 56];
+        if sys::read_at(file.0, &mut header, start.wrapping_add(index * size)) != header.len() as isize {
             return Kind::Unknown;
         }
-        match u32::from_le_bytes(kind) {
-            PT_INTERP => return Kind::Dynamic,
-            PT_DYNAMIC => dynamic = true,
+        match u32::from_le_bytes([header[0], header[1], header[2], header[3]]) {
+            PT_INTERP => interpreted = true,
+            PT_DYNAMIC => dynamic = Some((long(&header, 8), long(&header, 32))),
             _ => {}
         }
     }
+    let has_libraries = || dynamic.is_some_and(|(start, length)| needs_libraries(file, start, length));
     // The dynamic linker itself, given a program to run, has no interpreter but loads the library.
-    if dynamic && half(16) == ET_DYN && is_linker { Kind::Dynamic } else { Kind::Static }
+    let runs_another = || dynamic.is_some() && half(16) == ET_DYN && is_linker;
+    if interpreted && has_libraries() || !interpreted && runs_another() {
+        Kind::Dynamic
+    } else {
+        Kind::Static
+    }
+}
+
+/// Whether a program's dynamic section names a library. Go can make programs with a dynamic linker
+/// but without any library.
+fn needs_libraries(file: &File, start: u64, length: u64) -> bool {
+    const DT_NULL: u64 = 0;
+    const DT_NEEDED: u64 = 1;
+    let mut entry = [0; 16];
+    for offset in (0..length.min(1 << 16)).step_by(entry.len()) {
+        if sys::read_at(file.0, &mut entry, start.wrapping_add(offset)) != entry.len() as isize {
+            return false;
+        }
+        match long(&entry, 0) {
+            DT_NULL => return false,
+            DT_NEEDED => return true,
+            _ => {}
+        }
+    }
+    false
+}
+
+fn long(bytes: &[u8], at: usize) -> u64 {
+    let mut long = [0; 8];
+    long.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(long)
 }
 
 /// Whether the program is a dynamic linker, by the name that all of them have.

@@ -1,4 +1,5 @@
-/* Executes itself as often as it is told; then says how many filters there are. */
+/* Executes itself as often as it is told; then says how many filters there are. With a second argument
+ * its file is gone from the first time on. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +10,9 @@ int main(int count, char **arguments) {
     char line[256], number[16];
     if (left > 0) {
         snprintf(number, sizeof number, "%d", left - 1);
-        execv("/proc/self/exe", (char *[]){arguments[0], number, 0});
+        if (count > 2)
+            unlink(arguments[0]);
+        execv("/proc/self/exe", (char *[]){arguments[0], number, arguments[2], 0});
         return 1;
     }
     FILE *status = fopen("/proc/self/status", "r");

@@ -6,8 +6,7 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Where the programs are built.
 fn directory() -> PathBuf {
@@ -24,15 +23,16 @@ pub fn compile(name: &str, source: &str, options: &[&str]) -> PathBuf {
 /// [`compile`] by a compiler other than `cc`.
 pub fn compile_by(compiler: &str, name: &str, source: &str, options: &[&str]) -> PathBuf {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
+    // Tests of one process run at the same time, and must not replace what another has started.
+    static LOCK: Mutex<()> = Mutex::new(());
+    let _lock = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let target = directory().join(name);
     let newest = fs::read_dir(&sources).unwrap().map(|entry| modified(&entry.unwrap().path())).max();
     if target.exists() && newest < Some(modified(&target)) {
         return target;
     }
-    // Tests run at the same time, in one process and in several: each writes a file of its own and renames it.
-    static COUNT: AtomicUsize = AtomicUsize::new(0);
-    let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let own = directory().join(format!("{name}.{}.{count}", std::process::id()));
+    // Test binaries may run at the same time: each writes a file of its own and renames it.
+    let own = directory().join(format!("{name}.{}", std::process::id()));
     let status = Command::new(compiler)
         .args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"])
         .arg(&own)

@@ -1,7 +1,7 @@
 //! `execve` and its kin, with what [`anyring_trap::exec`] makes of them.
 
-use crate::inside;
 use crate::next::next;
+use crate::{inside, next};
 use alloc::vec::Vec;
 use anyring_engine::door;
 use anyring_trap::calls;
@@ -9,10 +9,11 @@ use anyring_trap::config::entries;
 use anyring_trap::exec::{self, Plan, Strings};
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ptr::null;
 use linux_raw_sys::general::AT_EMPTY_PATH;
 
-unsafe extern "C" {
-    static environ: Strings;
+fn environ() -> Strings {
+    next::environment().unwrap_or(null())
 }
 
 /// The process is about to become another program: rings that others have are left.
@@ -44,7 +45,7 @@ unsafe fn found(file: *const c_char, arguments: Strings, environment: Strings) -
         None
     } else {
         // SAFETY: the C library looks there too.
-        unsafe { exec::search(name, environ) }
+        unsafe { exec::search(name, environ()) }
     };
     let path_or_name = path.as_ref().map_or(file, |path| path.as_ptr().cast());
     // SAFETY: the caller's promise; the path goes along with the plan.
@@ -75,7 +76,7 @@ pub unsafe extern "C" fn execve(path: *const c_char, arguments: Strings, environ
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { execve(path, arguments, environ) }
+    unsafe { execve(path, arguments, environ()) }
 }
 
 /// `execvpe(3)`.
@@ -98,7 +99,7 @@ pub unsafe extern "C" fn execvpe(file: *const c_char, arguments: Strings, enviro
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { execvpe(file, arguments, environ) }
+    unsafe { execvpe(file, arguments, environ()) }
 }
 
 /// `fexecve(3)`.
@@ -229,12 +230,12 @@ variadic!(
 
 unsafe extern "C" fn execute(path: *const c_char, arguments: Strings) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { execve(path, arguments, environ) }
+    unsafe { execve(path, arguments, environ()) }
 }
 
 unsafe extern "C" fn execute_from_path(file: *const c_char, arguments: Strings) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { execvpe(file, arguments, environ) }
+    unsafe { execvpe(file, arguments, environ()) }
 }
 
 /// The environment comes behind the null that ends the arguments.

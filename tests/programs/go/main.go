@@ -51,7 +51,7 @@ func number(text string) int {
 //go:noinline
 func heap(length int) []byte { return make([]byte, length) }
 
-func address(buffer []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(buffer))) }
+func address(buffer []byte) uintptr { return uintptr(unsafe.Pointer(&buffer[0])) }
 
 // fresh is the next entry, without what giouring leaves in it from an earlier use.
 func fresh(ring *giouring.Ring) *giouring.SubmissionQueueEntry {
