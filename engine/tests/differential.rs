@@ -470,3 +470,29 @@ fn a_multishot_receive_takes_at_most_as_much_as_it_says() {
         ring.reap_all().iter().map(|cqe| cqe.res).take(2).collect::<Vec<_>>()
     });
 }
+
+#[test]
+fn a_drain_in_a_chain_makes_its_head_wait_first() {
+    const DRAIN: u8 = 1 << 1;
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (a, mut b) = UnixStream::pair().unwrap();
+        let fd = a.as_raw_fd();
+        ring.push(Sqe { fd, flags: LINK | BUFFER_SELECT, ..sqe(IORING_OP_READ_MULTISHOT, 1) });
+        ring.push(Sqe { flags: DRAIN, ..sqe(IORING_OP_NOP, 2) });
+        let entered = ring.enter(2, 0);
+        let first = results(&ring.reap_all());
+        b.write_all(b"x").unwrap();
+        ring.enter(0, 2);
+        (entered, first, results(&ring.reap_all()))
+    });
+}
+
+#[test]
+fn a_registered_directory_is_refused_before_unknown_flags() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let addr = c"none".as_ptr() as u64;
+        ring.run(&[Sqe { addr, op_flags: 1, flags: 1, ..sqe(IORING_OP_UNLINKAT, 1) }])
+    });
+}

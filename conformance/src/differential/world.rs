@@ -368,10 +368,7 @@ impl World {
             self.put(Udp, socket(libc::SOCK_DGRAM));
             let fd = self.fd(Udp);
             let port = bind(fd);
-            to_port(port, |address, length| {
-                // SAFETY: an address of that length.
-                unsafe { libc::connect(fd, address, length) }
-            });
+            check(connect_to(fd, port));
         }
     }
 
@@ -421,9 +418,11 @@ impl World {
                 format!("{}", close(self.fd(thing)))
             }
             Act::Connect => {
-                let client = connect(self.port);
+                let client = socket(libc::SOCK_STREAM);
+                no_linger(client);
                 self.clients.push(client);
-                String::new()
+                // Nobody listens any more where a request has closed the listener.
+                format!("{}", connect_to(client, self.port))
             }
             Act::Provide { .. } => String::new(),
         }
@@ -487,21 +486,21 @@ fn no_linger(fd: i32) {
 }
 
 /// Calls `body` with the address of a port of this host.
-fn to_port(port: [u8; 2], body: impl FnOnce(*const libc::sockaddr, u32) -> i32) {
+fn to_port(port: [u8; 2], body: impl FnOnce(*const libc::sockaddr, u32) -> i32) -> i32 {
     let address = libc::sockaddr_in {
         sin_family: libc::AF_INET as u16,
         sin_port: u16::from_ne_bytes(port),
         sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes([127, 0, 0, 1]) },
         sin_zero: [0; 8],
     };
-    check(body((&raw const address).cast(), size_of_val(&address) as u32));
+    body((&raw const address).cast(), size_of_val(&address) as u32)
 }
 
 /// Binds to a port of the kernel's choice, and says to which.
 fn bind(fd: i32) -> [u8; 2] {
     // SAFETY: an address of that length, and room for one.
     unsafe {
-        to_port([0; 2], |address, length| libc::bind(fd, address, length));
+        check(to_port([0; 2], |address, length| libc::bind(fd, address, length)));
         let mut address: libc::sockaddr_in = std::mem::zeroed();
         let mut length = size_of_val(&address) as u32;
         check(libc::getsockname(fd, (&raw mut address).cast(), &mut length));
@@ -521,11 +520,13 @@ fn listen(world: &mut World) -> [u8; 2] {
 fn connect(port: [u8; 2]) -> i32 {
     let fd = socket(libc::SOCK_STREAM);
     no_linger(fd);
-    to_port(port, |address, length| {
-        // SAFETY: an address of that length.
-        unsafe { libc::connect(fd, address, length) }
-    });
+    check(connect_to(fd, port));
     fd
+}
+
+fn connect_to(fd: i32, port: [u8; 2]) -> i32 {
+    // SAFETY: an address of that length.
+    to_port(port, |address, length| result(unsafe { libc::connect(fd, address, length) } as isize))
 }
 
 /// A short name for bytes.

@@ -117,13 +117,8 @@ fn prep_two(core: &mut Core, id: RequestId, bad: fn(&Sqe) -> bool, may_be_empty:
 }
 
 fn prep_unlinkat(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    prep_one(core, id, |sqe| {
-        sqe.off != 0
-            || sqe.len != 0
-            || sqe.buf_index != 0
-            || sqe.file_index != 0
-            || sqe.op_flags & !AT_REMOVEDIR != 0
-    })
+    check(core, id, |sqe| sqe.off != 0 || sqe.len != 0 || sqe.buf_index != 0 || sqe.file_index != 0)?;
+    prep_one(core, id, |sqe| sqe.op_flags & !AT_REMOVEDIR != 0)
 }
 
 fn prep_statx(core: &mut Core, id: RequestId) -> Result<(), Errno> {

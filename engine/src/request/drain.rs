@@ -14,7 +14,7 @@ impl Core {
         self.requests[id].flags.set(Flags::DRAIN);
         if let Some(chain) = self.chain {
             self.drain_next = true;
-            self.requests[chain.head].flags.set(Flags::DRAIN);
+            self.requests[chain.head].flags.set(Flags::DRAIN.with(Flags::THREADED));
         }
     }
 
