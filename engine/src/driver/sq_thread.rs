@@ -114,6 +114,9 @@ fn serve_ring(mut guard: CoreGuard<'_>) {
         } else if sys::monotonic_ns() - last_active_ns >= idle_ns {
             sleep(&mut guard, serial);
             last_active_ns = sys::monotonic_ns();
+        } else {
+            // Whoever else has work for this processor goes first; nobody has on an idle machine.
+            guard.unlocked(sys::sched_yield);
         }
         guard.yield_to_waiters();
     }
