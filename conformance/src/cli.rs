@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::oracle::{Oracle, kernel_release};
-use crate::report::{Reasons, Row, Totals, Verdict, status_page};
+use crate::report::{Reasons, Row, Totals, Verdict, status_page, transparency_page};
 use crate::run::{Conditions, Outcome, Places, run_test};
 use crate::source::{Suite, prepare};
 use crate::{coverage, differential};
@@ -90,7 +90,7 @@ struct SuiteArgs {
     /// Print the names of the tests
     #[arg(long)]
     list: bool,
-    /// Write STATUS.md
+    /// Write STATUS.md; with the kernel's engine, STATUS-KERNEL.md
     #[arg(long, conflicts_with = "only")]
     write_status: bool,
     /// Forget the remembered outcomes of these tests' runs without anyring first
@@ -266,8 +266,11 @@ fn suite(common: &Common, args: &SuiteArgs) -> Result<ExitCode> {
     }
     finish(&bench, &rows);
     if args.write_status {
-        let page = status_page(&rows, &bench.suite.not_built, &reasons, &kernel);
-        let path = common.home.join("STATUS.md");
+        let (page, file) = match args.engine {
+            Engine::User => (status_page(&rows, &bench.suite.not_built, &reasons, &kernel), "STATUS.md"),
+            Engine::Kernel => (transparency_page(&rows, &reasons, &kernel), "STATUS-KERNEL.md"),
+        };
+        let path = common.home.join(file);
         fs::write(&path, page).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(ExitCode::SUCCESS)

@@ -144,6 +144,30 @@ pub fn status_page(rows: &[Row], not_built: &[String], reasons: &Reasons, kernel
     page
 }
 
+/// The text of `conformance/STATUS-KERNEL.md`: what differs where anyring leaves the work to the kernel.
+pub fn transparency_page(rows: &[Row], reasons: &Reasons, kernel: &str) -> String {
+    let version = kernel.split('-').next().unwrap_or(kernel);
+    let native = rows.iter().filter(|row| row.native == Outcome::Pass);
+    let (same, other): (Vec<&Row>, Vec<&Row>) = native.partition(|row| row.anyring == Some(Outcome::Pass));
+    let mut page = format!(
+        "# liburing's test suite on the kernel's io_uring, run by anyring\n\n\
+         liburing {VERSION}, unmodified, on Linux {version}, by `anyring run --engine kernel`. Written by\n\
+         `anyring-conformance suite --engine kernel --write-status`.\n\n\
+         Of the {} tests that pass natively, {} pass under anyring too.\n",
+        same.len() + other.len(),
+        same.len(),
+    );
+    if !other.is_empty() {
+        page.push_str("\n| test | anyring | reason |\n|---|---|---|\n");
+    }
+    for row in other {
+        let outcome = row.anyring.map_or("-".to_owned(), |outcome| outcome.to_string());
+        let reason = reasons.0.get(&row.name).map_or("not yet examined", String::as_str).replace('|', "\\|");
+        let _ = writeln!(page, "| {} | {outcome} | {reason} |", row.name);
+    }
+    page
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,6 +189,20 @@ mod tests {
         assert_eq!(verdict(Pass, Pass, Unproven), Verdict::Skipped);
         assert_eq!(verdict(Pass, Pass, Signal(11)), Verdict::Failed);
         assert_eq!(verdict(Skip, Skip, Exit(1)), Verdict::Skipped);
+    }
+
+    #[test]
+    fn what_the_kernels_engine_changes_is_told() {
+        let reasons = Reasons([("nop".to_owned(), "slow".to_owned())].into());
+        let differs = [row(Outcome::Pass, Outcome::Pass, Outcome::TimedOut)];
+        let page = transparency_page(&differs, &reasons, "6.18.1-x");
+        assert!(page.contains("the 1 tests that pass natively, 0 pass"), "{page}");
+        assert!(page.contains("| nop | timeout | slow |"), "{page}");
+        let same = [
+            row(Outcome::Pass, Outcome::Pass, Outcome::Pass),
+            row(Outcome::Skip, Outcome::Skip, Outcome::Skip),
+        ];
+        assert!(!transparency_page(&same, &reasons, "6.18").contains("| nop |"));
     }
 
     #[test]
