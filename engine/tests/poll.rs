@@ -396,3 +396,25 @@ fn what_happened_before_a_ring_is_closed_can_be_read() {
         ring.reap()
     });
 }
+
+#[test]
+fn a_multishot_poll_of_an_epoll_set_that_holds_the_ring_ends() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        // SAFETY: a new descriptor, owned from here.
+        let set = unsafe { OwnedFd::from_raw_fd(libc::epoll_create1(libc::EPOLL_CLOEXEC)) };
+        let member = match engine {
+            Engine::Kernel => ring.fd,
+            Engine::User => anyring_engine::door::readiness_fd(ring.fd).unwrap(),
+        };
+        let mut event = libc::epoll_event { events: IN, u64: 0 };
+        // SAFETY: reads an event of ours.
+        let added = unsafe { libc::epoll_ctl(set.as_raw_fd(), libc::EPOLL_CTL_ADD, member, &mut event) };
+        assert_eq!(added, 0);
+        collect(&mut ring, &[poll(1, &set, IN, IORING_POLL_ADD_MULTI)], 0);
+        let mut all = collect(&mut ring, &[sqe(IORING_OP_NOP, 2)], 2);
+        all.extend(peek(&mut ring));
+        all.sort_by_key(|cqe| cqe.user_data);
+        all
+    });
+}

@@ -8,7 +8,8 @@
 //! instead. Finding that takes the other ring's lock, so it is done as blocking work, without ours.
 
 use linux_raw_sys::general::{
-    EPOLLERR, EPOLLET, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLONESHOT, EPOLLRDHUP, POLLNVAL,
+    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLERR, EPOLLET, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLONESHOT, EPOLLRDHUP,
+    POLLNVAL,
 };
 use linux_raw_sys::io_uring::{
     IORING_POLL_ADD_LEVEL, IORING_POLL_ADD_MULTI, IORING_POLL_UPDATE_EVENTS, IORING_POLL_UPDATE_USER_DATA,
@@ -135,11 +136,25 @@ fn wait(core: &mut Core, id: RequestId, renew: bool) -> Outcome {
 }
 
 fn report(core: &mut Core, id: RequestId, events: u32) -> Outcome {
-    let last = core.polls_once(id) || eventfd::is_registered(core.requests[id].file.fd());
+    let fd = core.requests[id].file.fd();
+    let last = core.polls_once(id) || eventfd::is_registered(fd) || core.stands_in(fd);
     if !last && core.post_more(id, events as i32, 0) {
         wait(core, id, false)
     } else {
         Outcome::Complete(events as i32)
+    }
+}
+
+impl Core {
+    /// Is `fd` an epoll set that holds this ring? Then each CQE would make it ready anew. The kernel ends
+    /// a multishot poll there if it was a ring that woke it; who did is not known here.
+    fn stands_in(&self, fd: Fd) -> bool {
+        let Some(stand_in) = self.external.readiness_fd else { return false };
+        let added = sys::epoll_ctl(fd, EPOLL_CTL_ADD, stand_in, 0, 0);
+        if added.is_ok() {
+            let _ = sys::epoll_ctl(fd, EPOLL_CTL_DEL, stand_in, 0, 0);
+        }
+        added == Err(Errno::EEXIST)
     }
 }
 
