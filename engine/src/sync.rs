@@ -56,13 +56,22 @@ impl<T> Mutex<T> {
             }
             core::hint::spin_loop();
         }
-        // Acquire pairs with the release in `unlock`; CONTENDED makes that one wake us.
+        // Acquire pairs with the release in `unlock`; CONTENDED makes that one wake us, or leave it to us.
         while self.state.swap(CONTENDED, Ordering::Acquire) != FREE {
-            let _ = sys::futex_wait(&self.state, CONTENDED, None);
+            if !self.is_soon_free() {
+                let _ = sys::futex_wait(&self.state, CONTENDED, None);
+            }
         }
     }
 
-    /// Returns whether somebody sleeps for it.
+    fn is_soon_free(&self) -> bool {
+        (0..100).any(|_| {
+            core::hint::spin_loop();
+            self.state.load(Ordering::Relaxed) == FREE
+        })
+    }
+
+    /// Returns whether somebody waits for it.
     fn unlock(&self) -> bool {
         // Release pairs with the acquires above.
         let contended = self.state.swap(FREE, Ordering::Release) == CONTENDED;
@@ -118,21 +127,17 @@ impl<'a, T> Guard<'a, T> {
         result
     }
 
-    /// Lets go of the lock for a moment, long enough for whoever sleeps for it: a thread that takes it
+    /// Lets go of the lock for a moment, long enough for whoever waits for it: a thread that takes it
     /// again at once would have it for ever.
     pub fn yield_to_waiters(&mut self) {
-        /// As many looks at the lock, some dozen microseconds, find it free; then the waiter is not
-        /// running yet, and will find it free or sleep for it again.
-        const LOOKS: u32 = 64;
-        if self.mutex.unlock() {
-            for _ in 0..LOOKS {
-                if self.mutex.state.load(Ordering::Relaxed) != FREE {
-                    break;
-                }
-                sys::sched_yield();
-            }
-        } else {
+        /// Some ten microseconds. Nothing is gained by sleeping: a waiter that is not running now will
+        /// announce itself again.
+        const LOOKS: u32 = 256;
+        let contended = self.mutex.unlock();
+        let mut looks = if contended { LOOKS } else { 1 };
+        while looks > 0 && self.mutex.state.load(Ordering::Relaxed) == FREE {
             core::hint::spin_loop();
+            looks -= 1;
         }
         core::mem::forget(self.mutex.lock());
     }
