@@ -111,6 +111,19 @@ fn processes_finish_each_others_requests() {
     }
 }
 
+#[test]
+fn threads_take_what_they_wait_for_with_them() {
+    for (name, options) in
+        [("threads-inline", ["-pthread"].as_slice()), ("threads-libc", &["-pthread", "-DBY_LIBC"])]
+    {
+        let program = compile(name, "threads.c", options);
+        for patch in [false, true] {
+            let (outcome, _) = compare(&program, &NONE, patch);
+            assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+        }
+    }
+}
+
 /// A program that asks for the kernel's engine below one that runs on ours: the filter is still there.
 #[test]
 fn the_kernels_engine_below_ours() {

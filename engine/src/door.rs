@@ -245,6 +245,13 @@ pub fn exits() {
     }
 }
 
+/// The calling thread ends: what waits on its behalf is cancelled, as the kernel does.
+pub fn thread_ends() {
+    if is_this_process() {
+        processes::thread_ends();
+    }
+}
+
 /// The process is about to execute another program; as for [`exits`].
 pub fn executes() {
     if is_this_process() {

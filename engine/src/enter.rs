@@ -132,7 +132,10 @@ fn submit(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter) -> Result<u32, E
         return Ok(0);
     }
     check_submitter(core)?;
-    let submitted = core.submit(call.to_submit)?;
+    core.requests.thread = host::thread_identity();
+    let submitted = core.submit(call.to_submit);
+    core.requests.thread = 0;
+    let submitted = submitted?;
     let fetches = call.flags & IORING_ENTER_GETEVENTS != 0 && submitted == call.to_submit;
     let advances = fetches || !core.defers();
     // The wait that follows begins with it anyway.

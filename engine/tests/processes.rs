@@ -197,10 +197,11 @@ fn a_child_cancels_what_its_parent_submitted() {
 fn a_child_that_ends_leaves_its_timeouts_and_links_behind() {
     both(|engine| {
         let mut ring = Ring::new(engine, 8, 0);
+        let idle = Ring::new(engine, 8, 0);
         let soon = [0, 20_000_000];
         let long = [1000, 0];
         let pid = child(|| {
-            let poll = Sqe { fd: ring.fd, op_flags: 1, flags: LINK, ..sqe(IORING_OP_POLL_ADD, 1) };
+            let poll = Sqe { fd: idle.fd, op_flags: 1, flags: LINK, ..sqe(IORING_OP_POLL_ADD, 1) };
             submit(&mut ring, &[poll, timeout(&long, 2), timeout(&soon, 3)]) == 3
         });
         (ended(pid), wait_for(&mut ring, 3))
@@ -553,5 +554,56 @@ fn a_ring_is_shared_again_after_a_time_alone() {
                 (submitted, status, alone)
             })
             .collect::<Vec<_>>()
+    });
+}
+
+/// A thread that submits and ends.
+fn by_thread(ring: &mut Ring, body: impl FnOnce(&mut Ring) + Send) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            body(ring);
+            anyring_engine::door::thread_ends();
+        });
+    });
+}
+
+#[test]
+fn a_thread_that_ends_leaves_only_timeouts_behind() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 16, 0);
+        let ((source, mut sink), mut buffers) = (pipe(), [[0u8; 1]; 2]);
+        let idle = Ring::new(engine, 8, 0);
+        let soon = [0, 20_000_000];
+        let [first, second] = &mut buffers;
+        let sqes = [
+            read(&source, first, 1),
+            Sqe { fd: source.as_raw_fd(), op_flags: 1, ..sqe(IORING_OP_POLL_ADD, 2) },
+            Sqe { fd: idle.fd, op_flags: 1, ..sqe(IORING_OP_POLL_ADD, 3) },
+            timeout(&soon, 4),
+            Sqe { flags: LINK, ..timeout(&soon, 5) },
+            nop(6),
+        ];
+        by_thread(&mut ring, |ring| assert_eq!(submit(ring, &sqes), 6));
+        let own = submit(&mut ring, &[read(&source, second, 7)]);
+        let ended = wait_for(&mut ring, 4);
+        sink.write_all(b"x").unwrap();
+        // What the ended thread wanted is not taken.
+        (own, ended, wait_for(&mut ring, 3), buffers)
+    });
+}
+
+#[test]
+fn the_place_of_a_single_issuer_that_ended_is_not_taken() {
+    both(|engine| {
+        let flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_R_DISABLED;
+        let mut ring = Ring::new(engine, 8, flags);
+        by_thread(&mut ring, |ring| {
+            let opcode = io_uring_register_op::IORING_REGISTER_ENABLE_RINGS;
+            assert_eq!(ring.register(opcode, std::ptr::null(), 0), 0);
+        });
+        let mut again = 0;
+        // A thread that may well have the memory, and so the identity, of the other.
+        by_thread(&mut ring, |ring| again = submit(ring, &[nop(1)]));
+        (again, submit(&mut ring, &[nop(2)]))
     });
 }

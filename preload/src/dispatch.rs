@@ -1,6 +1,6 @@
 //! The way from functions and patched call sites into the engine.
 
-use crate::inside;
+use crate::{inside, threads};
 use anyring_engine::Caller;
 use anyring_trap::calls;
 
@@ -10,6 +10,7 @@ use anyring_trap::calls;
 /// As for the call that `number` names.
 pub unsafe fn called(number: usize, a: [usize; 6]) -> isize {
     let _inside = inside::enter();
+    threads::seen();
     // SAFETY: the caller's promise.
     unsafe { calls::call(number, a, &Caller::default()) }
 }

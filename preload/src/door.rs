@@ -34,6 +34,7 @@ impl Door for Preload {
     }
 
     fn trapped_at(&self, next: usize) {
+        crate::threads::seen();
         patch::trapped_at(next);
     }
 

@@ -17,6 +17,8 @@ struct Note {
     depth: Cell<u32>,
     /// Whether the thread's signals were blocked since it entered.
     blocked: Cell<bool>,
+    /// Whether its end will be told ([`crate::threads`]).
+    known: Cell<bool>,
     /// The mask to put back when it leaves, if so.
     mask: Cell<u64>,
     /// The signals that were kept out.
@@ -41,6 +43,11 @@ pub fn enter() -> Inside {
     // A handler on this very thread must see the note before anything of the engine changes.
     compiler_fence(Ordering::SeqCst);
     Inside(())
+}
+
+/// Whether the calling thread was known before; it is from now on, or not.
+pub fn set_known(known: bool) -> bool {
+    note().known.replace(known)
 }
 
 /// The calling thread leaves the engine, whose [`Inside`] was forgotten.

@@ -24,5 +24,6 @@ pub mod patch;
 #[path = "patch_none.rs"]
 pub mod patch;
 pub mod start;
+pub mod threads;
 
 anyring_trap::runtime!();

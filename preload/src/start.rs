@@ -36,7 +36,10 @@ pub extern "C" fn start() {
         patch::before_main(entry.unwrap_or(0));
     }
     #[cfg(not(test))]
-    crate::interpose::process::register_fork();
+    {
+        crate::interpose::process::register_fork();
+        crate::threads::prepare();
+    }
 }
 
 /// Where the program itself begins.

@@ -121,15 +121,15 @@ static int end_of(pid_t child) {
 
 /* A child submits and goes; what it leaves behind arrives here. */
 static void leave(const char *how, void (*end)(void)) {
-    struct ring ring;
+    struct ring ring, idle;
     int results[3];
-    CHECK(ring_open(&ring, 8, 0) == 0);
+    CHECK(ring_open(&ring, 8, 0) == 0 && ring_open(&idle, 8, 0) == 0);
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
         struct __kernel_timespec long_time = {.tv_sec = 1000}, short_time = {.tv_nsec = 30000000};
         struct io_uring_sqe *entry = ring_entry(&ring, IORING_OP_POLL_ADD, 0);
-        entry->fd = ring.fd;
+        entry->fd = idle.fd;
         entry->poll32_events = 1;
         entry->flags = IOSQE_IO_LINK;
         entry = ring_entry(&ring, IORING_OP_TIMEOUT, 1);

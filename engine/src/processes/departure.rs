@@ -6,15 +6,15 @@
 
 use alloc::vec::Vec;
 
-use super::family;
+use super::{ELSEWHERE, family};
 use crate::driver::wait;
 use crate::errno::Errno;
 use crate::memory::Cqe;
 use crate::ops::timeout;
-use crate::registry;
 use crate::request::{Flags, Phase, RequestId};
 use crate::ring::{Core, Ring, live};
 use crate::sys;
+use crate::{host, registry};
 
 /// How long transfers of files, which cannot be stopped, may take to end.
 const PATIENCE_NS: u64 = 1_000_000_000;
@@ -27,6 +27,16 @@ pub fn exits() {
 /// This process is about to execute another program.
 pub fn executes() {
     depart(true);
+}
+
+/// The calling thread ends.
+pub fn thread_ends() {
+    let thread = host::thread_identity();
+    registry::for_each_live(|ring| {
+        if let Some(core) = ring.lock().as_mut() {
+            core.thread_ended(thread);
+        }
+    });
 }
 
 fn depart(all: bool) {
@@ -56,6 +66,33 @@ fn depart_from(ring: &'static Ring, all: bool) {
 }
 
 impl Core {
+    /// What a thread left in flight: work is cancelled, and so are waits on rings, which could keep
+    /// each other alive; what waits for another file is when that becomes ready. Timeouts go on.
+    fn thread_ended(&mut self, thread: usize) {
+        if self.submitter == Some(thread) {
+            // Its identity may be another's soon.
+            self.submitter = Some(ELSEWHERE);
+        }
+        let left = |core: &Core, id: &RequestId| core.requests[*id].thread == thread;
+        let ids: Vec<RequestId> = self.requests.ids().filter(|id| left(self, id)).collect();
+        if ids.is_empty() {
+            return;
+        }
+        for id in ids {
+            let Some(request) = self.requests.get_mut(id) else { continue };
+            request.thread = 0;
+            match request.phase {
+                Phase::Waiting if !registry::is_ring(request.file.fd()) => request.flags.set(Flags::CANCELED),
+                Phase::Waiting | Phase::Working => _ = self.try_cancel(id),
+                _ => {}
+            }
+        }
+        if !self.defers() {
+            self.advance();
+            self.notify();
+        }
+    }
+
     /// Before this process lets go of a ring that others have.
     pub fn cancel_for_others(&mut self) {
         if self.shared.is_some() && self.requests.live() > 0 && !family::is_alone() {

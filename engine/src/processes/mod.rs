@@ -18,7 +18,7 @@ pub mod fork;
 mod mail;
 mod page;
 
-pub use departure::{executes, exits};
+pub use departure::{executes, exits, thread_ends};
 pub use mail::{Question, expire as look_for_answers};
 pub use page::Page;
 
@@ -37,7 +37,7 @@ use page::{OWNERS, Owner, State};
 /// Between two looks whether a ring still has several processes, in calls of `enter`.
 const LOOKS: u64 = 128;
 
-/// The submitter of a ring that only a thread of another process may submit to.
+/// The submitter of a ring that no thread of this process may submit to, or none at all.
 const ELSEWHERE: usize = usize::MAX;
 
 /// This process's side of a ring's page.
@@ -206,7 +206,8 @@ impl Core {
 
     /// Gives the page up where no other process is left that could use it. Looked at now and then.
     pub fn unshare_if_alone(&mut self) {
-        if self.shared.is_some() && self.activity % LOOKS == 0 && family::is_alone() {
+        let Some(shared) = &self.shared else { return };
+        if self.activity % LOOKS == 0 && shared.state().messages == 0 && family::is_alone() {
             self.shared = None;
         }
     }

@@ -200,6 +200,8 @@ pub struct Request {
     pub buffer: Option<Selected>,
     /// Its notification, where that has been made.
     pub notification: Option<RequestId>,
+    /// The thread that submitted it, by its identity; 0 for one that does not end.
+    pub thread: usize,
     /// What its operation keeps.
     pub data: OpData,
     pub(crate) generation: u32,

@@ -18,6 +18,8 @@ const MAX_REQUESTS: usize = 1 << 20;
 pub struct Slab {
     slots: Vec<Slot>,
     free: Vec<u32>,
+    /// The thread that submits, or 0: [`Request::thread`] of what comes.
+    pub thread: usize,
     index: Index,
 }
 
@@ -48,6 +50,7 @@ impl Slab {
         request.flags = Flags::of_sqe(request.sqe.flags);
         request.phase = Phase::Prepared;
         request.whose = Whose::Common;
+        request.thread = self.thread;
         request.result = 0;
         request.cqe_flags = 0;
         request.big_cqe = [0; 2];
@@ -168,6 +171,7 @@ impl Request {
             registered_buffer: None,
             buffer: None,
             notification: None,
+            thread: 0,
             data: ops::OpData::None,
             generation: 0,
         }

@@ -1,0 +1,69 @@
+//! The ends of threads: what they leave in flight is cancelled, as the kernel does.
+//!
+//! A thread that enters a ring gets a value for a key of the C library's, whose destructor runs when
+//! it ends. Setting it is one store for keys as low as that of a library which is loaded first, so the
+//! trap's handler may do it too.
+
+use crate::{inside, next};
+use anyring_engine::door;
+use anyring_trap::calls;
+use core::ffi::{CStr, c_int, c_uint, c_void};
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+/// Keys whose values lie in the thread's own block, in glibc; musl has them all there.
+const LOW_KEYS: u32 = 32;
+
+static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
+static SET: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+
+fn find(name: &CStr) -> *mut c_void {
+    next::find(next::Place::Anywhere, name)
+}
+
+/// Makes the key, before any thread enters a ring.
+pub fn prepare() {
+    let (create, set) = (find(c"pthread_key_create"), find(c"pthread_setspecific"));
+    if create.is_null() || set.is_null() {
+        return;
+    }
+    // SAFETY: POSIX gives it this type.
+    let create: unsafe extern "C" fn(*mut c_uint, extern "C" fn(*mut c_void)) -> c_int =
+        unsafe { core::mem::transmute(create) };
+    let mut key = u32::MAX;
+    // SAFETY: writes a key of ours; the destructor stays.
+    if unsafe { create(&mut key, ended) } == 0 && key < LOW_KEYS {
+        SET.store(set, Ordering::Relaxed);
+        KEY.store(key, Ordering::Release);
+    }
+}
+
+/// The calling thread enters a ring.
+#[inline]
+pub fn seen() {
+    if !inside::set_known(true) {
+        note_thread();
+    }
+}
+
+#[cold]
+fn note_thread() {
+    let key = KEY.load(Ordering::Acquire);
+    if key == u32::MAX {
+        return;
+    }
+    // SAFETY: POSIX gives it this type.
+    let set: unsafe extern "C" fn(c_uint, *const c_void) -> c_int =
+        unsafe { core::mem::transmute(SET.load(Ordering::Relaxed)) };
+    // SAFETY: a key of ours; any value but null.
+    unsafe { set(key, (&raw const KEY).cast()) };
+}
+
+/// The calling thread ends.
+extern "C" fn ended(_: *mut c_void) {
+    // It may still come back, in another destructor.
+    inside::set_known(false);
+    if calls::rings_exist() {
+        let _inside = inside::enter();
+        door::thread_ends();
+    }
+}
