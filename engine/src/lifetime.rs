@@ -195,6 +195,9 @@ impl Core {
     /// This ring in a child: the parent's requests are the parent's, and so are its epoll instance
     /// and its eventfds.
     pub fn forked(&mut self) {
+        // First: requests let go of files that something may still be noted about.
+        self.readiness.forked();
+        self.zero_copy.forked();
         let ids: Vec<RequestId> = self.requests.ids().collect();
         ids.into_iter().for_each(|id| self.drop_request(id));
         self.drop_queues();
@@ -205,8 +208,6 @@ impl Core {
         self.aio.forked();
         self.overflow.clear();
         self.messages.clear();
-        self.readiness.forked();
-        self.zero_copy.forked();
         self.inside = 0;
         self.personalities.forked();
         self.token = Token::default();

@@ -144,6 +144,23 @@ fn what_is_in_flight_completes_while_only_others_wait() {
     });
 }
 
+/// Where the program has closed the file, the request waits on a duplicate, which is the child's to close.
+#[test]
+fn a_child_lets_go_of_files_that_its_parent_waits_for() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let ((source, mut sink), mut buffer) = (pipe(), [0; 1]);
+        assert_eq!(submit(&mut ring, &[read(&source, &mut buffer, 1)]), 1);
+        if engine == Engine::User {
+            anyring_engine::door::closed(source.as_raw_fd());
+        }
+        drop(source);
+        let status = ended(child(|| true));
+        sink.write_all(b"x").unwrap();
+        (status, wait_for(&mut ring, 1), buffer)
+    });
+}
+
 #[test]
 fn a_childs_requests_use_its_own_memory_and_files() {
     both(|engine| {

@@ -82,7 +82,8 @@ impl Core {
             let Some(request) = self.requests.get_mut(id) else { continue };
             request.thread = 0;
             match request.phase {
-                Phase::Waiting if !registry::is_ring(request.file.fd()) => request.flags.set(Flags::CANCELED),
+                // Of a ring, it is the stand-in that is waited for.
+                Phase::Waiting if !registry::is_ring(request.sqe.fd) => request.flags.set(Flags::CANCELED),
                 Phase::Waiting | Phase::Working => _ = self.try_cancel(id),
                 _ => {}
             }
