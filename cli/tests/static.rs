@@ -68,6 +68,16 @@ fn processes_finish_each_others_requests() {
     }
 }
 
+#[test]
+fn credentials_are_the_submitters() {
+    for program in builds("credentials.c") {
+        for way in ["setuid", "personality", "capset", "fsuid"] {
+            let (outcome, _) = compare(&program, &[way], false);
+            assert_eq!(outcome.code, Some(0), "{way}: {}", outcome.stdout);
+        }
+    }
+}
+
 /// A shell that is dynamic starts static programs, by `fork`, by `exec` and in a pipe, and a static
 /// program starts a shell that starts another.
 #[test]

@@ -19,7 +19,7 @@
 //! A filter is for life and outlives `exec`; so that chains of programs do not pile them up,
 //! [`crate::trap`] installs one only where calls do not trap already.
 
-use crate::{arch, stub, sys};
+use crate::{arch, credentials, stub, sys};
 use core::ops::Range;
 use linux_raw_sys::general as raw;
 
@@ -101,6 +101,7 @@ enum Label {
     Ring,
     Map,
     Action,
+    Control,
     Text,
     Clone,
     Clone3,
@@ -203,6 +204,10 @@ fn assemble(reach: &Reach) -> Assembler {
         for &number in TEXT_CALLS {
             code.if_equal(number, Label::Text, Label::Next);
         }
+        for number in credentials::CALLS {
+            code.if_equal(number, Label::Text, Label::Next);
+        }
+        code.if_equal(raw::__NR_prctl, Label::Control, Label::Next);
         code.if_equal(raw::__NR_clone, Label::Clone, Label::Next);
         code.if_equal(raw::__NR_clone3, Label::Clone3, Label::Next);
     }
@@ -225,6 +230,9 @@ fn assemble(reach: &Reach) -> Assembler {
     }
 
     if let Some(text) = &reach.text {
+        code.place(Label::Control);
+        code.load(argument_low(0));
+        code.jump(JUMP_IF_GREATER_EQUAL, credentials::PRCTL_END, Label::Allow, Label::Text);
         code.place(Label::Text);
         code.if_within(text, Label::Trap);
         code.always(Label::Allow);
@@ -266,7 +274,8 @@ fn assemble(reach: &Reach) -> Assembler {
     code
 }
 
-/// Calls besides `rt_sigaction` that trap in the text of a static program. `clone3` is hidden there:
+/// Calls besides `rt_sigaction` that trap in the text of a static program, as those do that change
+/// credentials. `clone3` is hidden there:
 /// what it may ask of signal actions the filter cannot see, and every program knows `clone`.
 const TEXT_CALLS: &[u32] = &[
     #[cfg(target_arch = "x86_64")]
@@ -422,12 +431,20 @@ mod tests {
             for (places, within) in [(inside, true), (outside, false)] {
                 for place in places {
                     let run = |number| run(&reach, number, place, [17, 1, 0, 8, 0, 0]);
-                    for number in TEXT_CALLS.iter().copied().chain([raw::__NR_rt_sigaction]) {
+                    for number in TEXT_CALLS
+                        .iter()
+                        .copied()
+                        .chain(credentials::CALLS)
+                        .chain([raw::__NR_rt_sigaction, raw::__NR_prctl])
+                    {
                         assert_eq!(run(number), if within { TRAP } else { ALLOW }, "{number} {place:#x}");
                     }
                     let hidden = PRETEND | linux_raw_sys::errno::ENOSYS;
                     assert_eq!(run(raw::__NR_clone3), if within { hidden } else { ALLOW });
                     assert_eq!(run(raw::__NR_read), ALLOW);
+                    let name =
+                        super::tests::run(&reach, raw::__NR_prctl, place, [0x5356_4d41, 0, 0, 0, 0, 0]);
+                    assert_eq!(name, ALLOW);
                     let clone =
                         |flags| super::tests::run(&reach, raw::__NR_clone, place, [flags, 0, 0, 0, 0, 0]);
                     let vfork = u64::from(raw::CLONE_VM | raw::CLONE_VFORK | raw::SIGCHLD);

@@ -15,6 +15,7 @@ pub mod altstack;
 pub mod arch;
 pub mod calls;
 pub mod config;
+pub mod credentials;
 pub mod exec;
 pub mod filter;
 pub mod log;

@@ -156,6 +156,11 @@ pub fn active() -> bool {
     ACTIVE.load(Ordering::Acquire)
 }
 
+/// Whether this is the process whose actions are kept here, not a child of `vfork` in its memory.
+pub fn is_owner() -> bool {
+    OWNER.load(Ordering::Relaxed) == sys::process_id()
+}
+
 /// The process has forked and this is the child.
 pub fn forked() {
     OWNER.store(sys::process_id(), Ordering::Relaxed);
@@ -170,7 +175,7 @@ pub unsafe fn set_action(signal: usize, new: Option<&Action>, old: Option<&mut A
     if signal == 0 || signal >= SIGNALS {
         return -(EINVAL as isize);
     }
-    if OWNER.load(Ordering::Relaxed) != sys::process_id() {
+    if !is_owner() {
         // A child of `vfork`, or of a fork that we did not see: the table is not its own.
         if signal == raw::SIGSYS as usize && new.is_some() {
             return 0;

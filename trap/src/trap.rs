@@ -7,7 +7,7 @@
 use crate::arch::Context;
 use crate::config::Choice;
 use crate::filter::{self, Reach};
-use crate::{altstack, arch, calls, exec, low, process, signals, stub, sys};
+use crate::{altstack, arch, calls, credentials, exec, low, process, signals, stub, sys};
 use anyring_engine::{Caller, door};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,9 +27,10 @@ static PASS_ON: AtomicBool = AtomicBool::new(false);
 const ANSWER: isize = -4095;
 /// Calls that trap beside those of `io_uring`: the mapping of a completion ring; and in the text of a
 /// static program what would put another action in the place of SIGSYS's, or block it, what starts
-/// another process or program, and the end, of which the log tells.
+/// another process or program, takes privileges away, and the end, of which the log tells.
 const OTHER_CALLS: &[u32] = &[
     raw::__NR_clone,
+    raw::__NR_prctl,
     #[cfg(target_arch = "x86_64")]
     raw::__NR_fork,
     raw::__NR_mmap,
@@ -119,7 +120,8 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut c_void, context: *mut Con
     let (trap, interrupted) = unsafe { (&*info.cast::<TrapInfo>(), &mut *context) };
     let number = trap.number as usize;
     let is_ring_call = calls::is_ring_call(number);
-    let ours = is_ring_call || OTHER_CALLS.contains(&(number as u32));
+    let listed = |list: &[u32]| list.contains(&(number as u32));
+    let ours = is_ring_call || listed(OTHER_CALLS) || listed(&credentials::CALLS);
     if trap.code != SYS_SECCOMP || trap.architecture != arch::AUDIT_ARCH || !ours {
         // SAFETY: arguments as the kernel gave them.
         unsafe { signals::obey(signal, info, interrupted) };
@@ -181,7 +183,9 @@ unsafe fn perform(number: usize, mut arguments: [usize; 6], interrupted: &mut Co
             process::exits();
             sys::exit_group(arguments[0] as i32)
         }
-        _ => TRAPS.fetch_add(1, Ordering::Relaxed),
+        _ if calls::is_ring_call(number) => TRAPS.fetch_add(1, Ordering::Relaxed),
+        // SAFETY: the program's own call.
+        _ => return unsafe { credentials::trapped(number, arguments) },
     };
     if PASS_ON.load(Ordering::Relaxed) {
         // SAFETY: the program's own call.

@@ -9,23 +9,13 @@
 use crate::inside;
 use crate::next::next;
 use anyring_engine::credentials::{Change, Reach};
-use anyring_trap::{active, calls};
+use anyring_trap::{active, credentials};
 use core::ffi::{c_char, c_int, c_void};
-use linux_raw_sys::general as raw;
-
-// From <linux/prctl.h>.
-const PR_CAPBSET_DROP: usize = 24;
-const PR_SET_SECUREBITS: usize = 28;
-const PR_SET_NO_NEW_PRIVS: usize = 38;
-const PR_CAP_AMBIENT: usize = 47;
 
 /// Before a call that changes credentials.
 fn begin(reach: Reach) -> Option<Change> {
-    if !active() || !calls::rings_exist() && reach != Reach::Thread {
-        return None;
-    }
-    let _inside = inside::enter();
-    Change::begin(reach)
+    let _inside = active().then(inside::enter);
+    credentials::begin(reach)
 }
 
 /// After it.
@@ -40,28 +30,7 @@ pub fn end(change: Option<Change>) {
 /// Before a call that the program makes by its number: the C library's broadcast is not in it.
 #[inline]
 pub fn by_call(number: usize, arguments: [usize; 6]) -> Option<Change> {
-    let reach = match number as u32 {
-        raw::__NR_setuid
-        | raw::__NR_setgid
-        | raw::__NR_setreuid
-        | raw::__NR_setregid
-        | raw::__NR_setresuid
-        | raw::__NR_setresgid
-        | raw::__NR_setgroups
-        | raw::__NR_setfsuid
-        | raw::__NR_setfsgid
-        | raw::__NR_capset => Reach::Thread,
-        raw::__NR_prctl if is_change(arguments[0]) => Reach::Unseen,
-        raw::__NR_landlock_restrict_self => Reach::Unseen,
-        _ => return None,
-    };
-    begin(reach)
-}
-
-/// Does this `prctl` take something away? That a thread has its way with later, and cannot be asked for
-/// cheaply, counts for all.
-fn is_change(option: usize) -> bool {
-    matches!(option, PR_CAPBSET_DROP | PR_SET_SECUREBITS | PR_SET_NO_NEW_PRIVS | PR_CAP_AMBIENT)
+    credentials::reach(number, arguments).and_then(begin)
 }
 
 macro_rules! changing {
@@ -115,7 +84,7 @@ changing! {
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
-    let change = if is_change(option as usize) { begin(Reach::Unseen) } else { None };
+    let change = if credentials::is_change(option as usize) { begin(Reach::Unseen) } else { None };
     let result = next!(c"prctl", fn(c_int, usize, usize, usize, usize) -> c_int, option, a, b, c, d);
     end(change);
     result
