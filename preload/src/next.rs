@@ -4,7 +4,7 @@
 //! else binds this library to a particular C library, so that one build serves all. Before glibc 2.34
 //! `dlsym` lives in a library that a program need not have; glibc's own names for it lead there.
 
-use core::arch::{asm, global_asm};
+use core::arch::asm;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
@@ -17,15 +17,8 @@ pub enum Place {
     Next,
 }
 
-global_asm!(
-    ".weak dlsym",
-    ".weak __libc_dlopen_mode",
-    ".weak __libc_dlsym",
-    ".weak environ",
-    ".weak __errno_location",
-);
-
-/// The address of a weak symbol, null where nobody defines it.
+/// The address of a weak symbol, null where nobody defines it. Each object that refers to it must say
+/// that it is weak.
 macro_rules! weak {
     ($name:literal) => {{
         let address: *mut c_void;
@@ -33,6 +26,7 @@ macro_rules! weak {
         #[cfg(target_arch = "x86_64")]
         unsafe {
             asm!(
+                concat!(".weak ", $name),
                 concat!("mov {}, qword ptr [rip + ", $name, "@GOTPCREL]"),
                 out(reg) address,
                 options(nostack, readonly, pure, preserves_flags),
@@ -42,6 +36,7 @@ macro_rules! weak {
         #[cfg(target_arch = "aarch64")]
         unsafe {
             asm!(
+                concat!(".weak ", $name),
                 concat!("adrp {0}, :got:", $name),
                 concat!("ldr {0}, [{0}, #:got_lo12:", $name, "]"),
                 out(reg) address,
