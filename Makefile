@@ -10,7 +10,7 @@ export CARGO_TARGET_DIR := $(TARGET)
 export ANYRING_BIN := $(TARGET)/release
 
 .PHONY: help toolchain build demo lint test test-unit test-programs test-quick conformance differential bench
-.PHONY: check-aarch64 coverage sanitize soak
+.PHONY: check-aarch64 coverage sanitize sanitize-suite soak
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -65,9 +65,13 @@ soak: build ## random real work for SOAK_SECONDS=1800: nothing lost, nothing gro
 	scripts/need fio
 	cd $(TARGET) && $(ANYRING_BIN)/anyring-soak --seconds $(SOAK_SECONDS)
 
-sanitize: toolchain ## the engine's tests under the address and the thread sanitizer
+sanitize: toolchain ## the engine's tests and the fuzzer under the address and the thread sanitizer
 	scripts/check-sanitizers address
 	scripts/check-sanitizers thread
+
+sanitize-suite: toolchain ## liburing's suite over the preload library, under both sanitizers (half an hour)
+	scripts/check-sanitizers address suite
+	scripts/check-sanitizers thread suite
 
 check-aarch64: ## build the engine for aarch64 and run its tests in qemu-user (installs cross packages)
 	scripts/check-aarch64

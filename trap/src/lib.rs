@@ -10,6 +10,7 @@
 
 extern crate alloc;
 
+#[cfg_attr(anyring_sanitizer, path = "sanitizer/allocator.rs")]
 pub mod allocator;
 pub mod altstack;
 pub mod arch;
@@ -25,6 +26,7 @@ pub mod program;
 pub mod signals;
 pub mod stub;
 pub mod sys;
+#[cfg_attr(anyring_sanitizer, path = "sanitizer/threads.rs")]
 pub mod threads;
 pub mod trap;
 

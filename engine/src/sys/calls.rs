@@ -93,7 +93,7 @@ pub fn map_shared(fd: Fd, offset: u64, length: usize) -> Result<*mut u8, Errno> 
 }
 
 /// `mmap(2)` of readable and writable memory wherever the kernel finds room.
-#[cfg(not(anyring_tsan))]
+#[cfg(not(anyring_sanitizer))]
 fn map_anywhere(length: usize, flags: u32, fd: Fd, offset: u64) -> Result<*mut u8, Errno> {
     let protection = nr::PROT_READ | nr::PROT_WRITE;
     let arguments = [0, length, protection as usize, flags as usize, fd as usize, offset as usize];
@@ -103,7 +103,7 @@ fn map_anywhere(length: usize, flags: u32, fd: Fd, offset: u64) -> Result<*mut u
 
 /// The same through libc, where ThreadSanitizer sees it: it must not take what happens in a new mapping for a
 /// race with what happened at that address before (`scripts/check-sanitizers`).
-#[cfg(anyring_tsan)]
+#[cfg(anyring_sanitizer)]
 fn map_anywhere(length: usize, flags: u32, fd: Fd, offset: u64) -> Result<*mut u8, Errno> {
     unsafe extern "C" {
         fn mmap(address: *mut u8, length: usize, protection: u32, flags: u32, fd: Fd, offset: u64)

@@ -4,6 +4,7 @@ use super::decode::{MOVE, Site};
 use super::entry;
 use super::maps::Mapping;
 use anyring_trap::sys;
+use core::arch::asm;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use linux_raw_sys::general::{MAP_FIXED_NOREPLACE, PROT_EXEC, PROT_READ, PROT_WRITE};
 
@@ -151,10 +152,21 @@ pub unsafe fn write_jump(site: usize, stub: usize, mapping: &Mapping) -> bool {
         let word = unsafe { &*word };
         let mut bytes = word.load(Ordering::Relaxed).to_le_bytes();
         bytes[site % 8..][..MOVE].copy_from_slice(&jump);
-        word.store(u64::from_le_bytes(bytes), Ordering::SeqCst);
+        // Said in assembly, as the other: ThreadSanitizer has no shadow for stores to a program's code.
+        // SAFETY: within the page that was made writable.
+        unsafe { asm!("mov qword ptr [{}], {}", in(reg) word, in(reg) u64::from_le_bytes(bytes)) };
     } else {
+        let [opcode, distance @ ..] = jump;
         // SAFETY: within the pages that were made writable, and nobody else runs.
-        unsafe { (site as *mut u8).copy_from_nonoverlapping(jump.as_ptr(), MOVE) };
+        unsafe {
+            asm!(
+                "mov byte ptr [{site}], {opcode}",
+                "mov dword ptr [{site} + 1], {distance:e}",
+                site = in(reg) site,
+                opcode = in(reg_byte) opcode,
+                distance = in(reg) u32::from_le_bytes(distance),
+            );
+        }
     }
     // SAFETY: as it was.
     unsafe { sys::protect(first, length, CODE) };

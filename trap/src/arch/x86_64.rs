@@ -7,8 +7,8 @@ use core::num::NonZeroUsize;
 pub const AUDIT_ARCH: u32 = 0xc000_003e;
 
 /// Where [`crate::stub`] puts its page: far from where the kernel lays out programs, libraries and
-/// stacks, and in the part that each of the sanitizers leaves to the program.
-pub const STUB_ADDRESS: usize = 0x7e95_0000_0000;
+/// stacks. The run-times of the sanitizers leave another part to the program.
+pub const STUB_ADDRESS: usize = if cfg!(anyring_sanitizer) { 0x5900_0000_0000 } else { 0x7e95_0000_0000 };
 
 /// `extern "C" fn(number, a, b, c, d, e, f) -> isize`, position-independent.
 pub const STUB_CODE: &[u8] = &[

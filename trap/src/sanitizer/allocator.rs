@@ -1,0 +1,39 @@
+//! The program's own allocator, which under a sanitizer is its run-time's: that is how it knows what is live.
+//!
+//! Used in place of [`crate::allocator`] as it else is, by `scripts/check-sanitizers`. It has locks, so that
+//! a program which enters a ring from a signal handler that interrupted `malloc` hangs with it.
+
+use core::alloc::{GlobalAlloc, Layout};
+use core::ffi::{c_int, c_void};
+use core::ptr;
+
+unsafe extern "C" {
+    fn posix_memalign(memory: *mut *mut c_void, alignment: usize, size: usize) -> c_int;
+    fn free(memory: *mut c_void);
+}
+
+/// The allocator.
+#[derive(Default)]
+pub struct Allocator;
+
+impl Allocator {
+    /// The same for everybody.
+    pub const fn new() -> Self {
+        Self
+    }
+}
+
+// SAFETY: the C library's promises are those that are asked for here.
+unsafe impl GlobalAlloc for Allocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let mut memory = ptr::null_mut();
+        // SAFETY: an alignment of at least a pointer's, and a power of two.
+        unsafe { posix_memalign(&mut memory, layout.align().max(size_of::<usize>()), layout.size()) };
+        memory.cast()
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, _layout: Layout) {
+        // SAFETY: `alloc` made it.
+        unsafe { free(pointer.cast()) };
+    }
+}
