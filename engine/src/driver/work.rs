@@ -170,6 +170,8 @@ impl Core {
         let finish = request.op.finish;
         let mut outcome = finish(self, work.id, work.result);
         if self.closing && !matches!(outcome, Outcome::Complete(_)) {
+            // It may have begun to wait for its file, which is let go of now.
+            self.disarm(work.id);
             outcome = Errno::ECANCELED.into();
         }
         self.settle(work.id, outcome);
