@@ -50,10 +50,11 @@ pub const FUTEX_WAKE: Op =
 
 /// Where the kernel has no `futex_waitv`, or it cannot be used, a waiter looks up so often.
 const SLICE_NS: u64 = 20_000_000;
-/// A thread that has not fallen asleep by then is not waited for.
-const SETTLE_NS: u64 = 50_000_000;
+/// A thread that has not fallen asleep by then is not waited for. On a busy machine it may take long until it runs;
+/// one that comes too late takes a change of its word for its wake-up.
+const SETTLE_NS: u64 = 500_000_000;
 /// The same for those that were just submitted, all together.
-const SETTLE_SUBMITTED_NS: u64 = 10_000_000;
+const SETTLE_SUBMITTED_NS: u64 = 200_000_000;
 /// The same for one of which it cannot be told.
 const SETTLE_BLINDLY_NS: u64 = 1_000_000;
 
