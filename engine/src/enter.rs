@@ -16,8 +16,7 @@ use crate::sys::{self, Fd, Timespec};
 use crate::{lifetime, user};
 
 /// The flags of `enter`, and whether the engine has them.
-pub static FLAG_TABLE: [Flag; 8] = FLAG_ROWS;
-const FLAG_ROWS: [Flag; 8] = [
+pub static FLAG_TABLE: [Flag; 8] = [
     Flag::yes(IORING_ENTER_GETEVENTS, "GETEVENTS"),
     Flag::yes(IORING_ENTER_SQ_WAKEUP, "SQ_WAKEUP"),
     Flag::yes(IORING_ENTER_SQ_WAIT, "SQ_WAIT"),
@@ -33,7 +32,7 @@ const FLAG_ROWS: [Flag; 8] = [
 ];
 
 /// `IORING_ENTER_*` that the engine has.
-pub const FLAGS: u32 = support::mask(&FLAG_ROWS);
+pub const FLAGS: u32 = support::mask(&FLAG_TABLE);
 
 /// The signal that the door's trap lives by must never be blocked.
 const SIGSYS_BIT: u64 = 1 << 30;

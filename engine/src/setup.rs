@@ -28,8 +28,7 @@ use crate::sys::{self, Fd};
 use crate::{credentials, door, lifetime, registry, user};
 
 /// The setup flags, and whether the engine has them.
-pub static FLAG_TABLE: [Flag; 19] = FLAG_ROWS;
-const FLAG_ROWS: [Flag; 19] = [
+pub static FLAG_TABLE: [Flag; 19] = [
     Flag::partly(
         IORING_SETUP_IOPOLL,
         "IOPOLL",
@@ -60,11 +59,10 @@ const FLAG_ROWS: [Flag; 19] = [
 ];
 
 /// Setup flags that the engine has.
-pub const FLAGS: u32 = support::mask(&FLAG_ROWS);
+pub const FLAGS: u32 = support::mask(&FLAG_TABLE);
 
 /// The features, and whether the engine has them.
-pub static FEATURE_TABLE: [Flag; 18] = FEATURE_ROWS;
-const FEATURE_ROWS: [Flag; 18] = [
+pub static FEATURE_TABLE: [Flag; 18] = [
     Flag::yes(IORING_FEAT_SINGLE_MMAP, "SINGLE_MMAP"),
     Flag::yes(IORING_FEAT_NODROP, "NODROP"),
     Flag::yes(IORING_FEAT_SUBMIT_STABLE, "SUBMIT_STABLE"),
@@ -86,7 +84,7 @@ const FEATURE_ROWS: [Flag; 18] = [
 ];
 
 /// Features that the engine has.
-pub const FEATURES: u32 = support::mask(&FEATURE_ROWS);
+pub const FEATURES: u32 = support::mask(&FEATURE_TABLE);
 
 /// Creates a ring; `params` is an address of the program.
 pub fn setup(entries: u32, params_address: u64) -> Result<Fd, Errno> {

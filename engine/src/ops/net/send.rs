@@ -16,15 +16,8 @@ use crate::resources::kbuf::Span;
 use crate::ring::Core;
 use crate::sys::{self, Fd};
 
-/// `IORING_OP_SEND`.
-pub const SEND: Op = Op::new(
-    Code::IORING_OP_SEND,
-    "SEND",
-    Caps::FILE.with(Caps::SOCKET).with(Caps::BUFFER_SELECT).with(Caps::IOPRIO),
-    prep_send,
-    issue_send,
-)
-.fields(&[
+/// What SEND looks at, with or without copies.
+pub const SEND_FIELDS: [Field; 8] = [
     Field::Fd,
     Field::Address,
     Field::Length,
@@ -33,7 +26,17 @@ pub const SEND: Op = Op::new(
     Field::Address2,
     Field::FileIndex,
     Field::BufferIndex,
-])
+];
+
+/// `IORING_OP_SEND`.
+pub const SEND: Op = Op::new(
+    Code::IORING_OP_SEND,
+    "SEND",
+    Caps::FILE.with(Caps::SOCKET).with(Caps::BUFFER_SELECT).with(Caps::IOPRIO),
+    prep_send,
+    issue_send,
+)
+.fields(&SEND_FIELDS)
 .failed(failed);
 
 /// `IORING_SEND_VECTORIZED`: the address is that of a vector.

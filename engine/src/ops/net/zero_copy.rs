@@ -14,7 +14,7 @@ use linux_raw_sys::net::{
 
 use super::address::Address;
 use super::message::{Message, import_vectors};
-use super::send::{SEND_VECTORIZED, advance, attempt, conclude};
+use super::send::{SEND_FIELDS, SEND_VECTORIZED, advance, attempt, conclude};
 use super::{Data, Transfer, failed, polls_first, start};
 use crate::errno::Errno;
 use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
@@ -26,18 +26,8 @@ use crate::sys::{self, Fd};
 const CAPS: Caps = Caps::FILE.with(Caps::SOCKET).with(Caps::IOPRIO);
 
 /// `IORING_OP_SEND_ZC`.
-pub const SEND_ZC: Op = Op::new(Code::IORING_OP_SEND_ZC, "SEND_ZC", CAPS, prep_send, issue)
-    .fields(&[
-        Field::Fd,
-        Field::Address,
-        Field::Length,
-        Field::OpFlags,
-        Field::Ioprio,
-        Field::Address2,
-        Field::FileIndex,
-        Field::BufferIndex,
-    ])
-    .failed(failed);
+pub const SEND_ZC: Op =
+    Op::new(Code::IORING_OP_SEND_ZC, "SEND_ZC", CAPS, prep_send, issue).fields(&SEND_FIELDS).failed(failed);
 
 /// `IORING_OP_SENDMSG_ZC`.
 pub const SENDMSG_ZC: Op = Op::new(Code::IORING_OP_SENDMSG_ZC, "SENDMSG_ZC", CAPS, prep_message, issue)
