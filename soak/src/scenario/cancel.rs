@@ -10,7 +10,6 @@ use anyhow::{Result, ensure};
 use io_uring::types::{CancelBuilder, Fd, Timespec};
 use io_uring::{opcode, squeue};
 
-use super::ring;
 use crate::ring::Ring;
 
 /// What is waited for in vain. Lives as long as the ring that does.
@@ -68,7 +67,7 @@ impl Idle {
 /// Each of many waiting requests is cancelled, or completes, once; some race with what wakes them.
 pub fn cancelled_once(rng: &mut fastrand::Rng, _: &Path) -> Result<()> {
     let mut idle = Idle::new()?;
-    let mut ring = ring(rng)?;
+    let mut ring = Ring::random(rng)?;
     let mut accepted = Vec::new();
     let mut waiting = Vec::new();
     for _ in 0..rng.usize(1..40) {
@@ -122,7 +121,7 @@ fn reap(ring: &mut Ring, accepted: &[u64]) -> Result<u64> {
 /// A ring that ends with requests in flight takes them along.
 pub fn abandoned(rng: &mut fastrand::Rng, _: &Path) -> Result<()> {
     let mut idle = Idle::new()?;
-    let mut ring = ring(rng)?;
+    let mut ring = Ring::random(rng)?;
     for _ in 0..rng.usize(1..20) {
         let (what, entry) = idle.request(rng);
         // What is accepted after the end would be nobody's to close: nobody connects here.

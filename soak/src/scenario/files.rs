@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use io_uring::squeue::Flags;
 use io_uring::{opcode, types};
 
-use super::{bytes, ring};
+use super::bytes;
 use crate::ring::Ring;
 
 /// Writes random pieces, plain, fixed or with IOSQE_ASYNC, reads them in another way, and compares.
@@ -18,7 +18,7 @@ pub fn written_is_read(rng: &mut fastrand::Rng, directory: &Path) -> Result<()> 
     let path = unique(rng, directory);
     let file = File::options().create_new(true).read(true).write(true).open(&path)?;
     fs::remove_file(&path)?;
-    let mut ring = ring(rng)?;
+    let mut ring = Ring::random(rng)?;
     let size = rng.usize(1..64) * rng.usize(1..8192);
     let expected = bytes(rng, size);
     let mut pieces = split(rng, size);
@@ -53,7 +53,7 @@ fn read_back(rng: &mut fastrand::Rng, ring: &mut Ring, file: &File, expected: &[
 
 /// Open, write, fsync, read, close, unlink as one chain on a direct descriptor.
 pub fn chains(rng: &mut fastrand::Rng, directory: &Path) -> Result<()> {
-    let mut ring = ring(rng)?;
+    let mut ring = Ring::random(rng)?;
     if ring.entries() < 8 {
         return Ok(());
     }

@@ -10,8 +10,6 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::ring::Ring;
-
 /// One kind of episode.
 struct Scenario {
     name: &'static str,
@@ -43,11 +41,6 @@ pub fn episode(rng: &mut fastrand::Rng, directory: &Path) -> Result<()> {
         choice -= scenario.weight;
     }
     unreachable!("the weights add up")
-}
-
-/// A ring of a random kind.
-fn ring(rng: &mut fastrand::Rng) -> Result<Ring> {
-    Ring::random(rng)
 }
 
 /// Random bytes.

@@ -10,7 +10,7 @@ use std::thread;
 use anyhow::{Context, Result, bail, ensure};
 use io_uring::{cqueue, opcode, types};
 
-use super::{bytes, ring};
+use super::bytes;
 use crate::ring::{Completion, Ring, errno};
 
 /// A client writes and shuts down its side; the ring's side sends back what it receives.
@@ -23,7 +23,7 @@ pub fn echo(rng: &mut fastrand::Rng, _: &Path) -> Result<()> {
             bytes(rng, length)
         })
         .collect();
-    let mut ring = ring(rng)?;
+    let mut ring = Ring::random(rng)?;
     thread::scope(|scope| {
         let threads: Vec<_> = clients
             .iter()
@@ -96,7 +96,7 @@ pub fn multishot(rng: &mut fastrand::Rng, _: &Path) -> Result<()> {
             bytes(rng, length)
         })
         .collect();
-    let mut server = Server::new(ring(rng)?, &listener)?;
+    let mut server = Server::new(Ring::random(rng)?, &listener)?;
     let mut received = Vec::new();
     thread::scope(|scope| {
         let clients: Vec<_> = sent

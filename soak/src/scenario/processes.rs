@@ -6,12 +6,11 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use io_uring::{opcode, types};
 
-use super::ring;
 use crate::ring::Ring;
 
 /// A forked child makes a ring and works; the parent's ring goes on.
 pub fn child_works(rng: &mut fastrand::Rng, _: &Path) -> Result<()> {
-    let mut parent = ring(rng)?;
+    let mut parent = Ring::random(rng)?;
     let (mut here, there) = (0u64, 1u64);
     let event = event_fd()?;
     // SAFETY: `here` lives until the request has completed.
@@ -57,7 +56,7 @@ fn event_fd() -> Result<i32> {
 
 /// A program is started while a ring is in use.
 pub fn child_execs(rng: &mut fastrand::Rng, _: &Path) -> Result<()> {
-    let mut ring = ring(rng)?;
+    let mut ring = Ring::random(rng)?;
     let spec = types::Timespec::new().nsec(1_000_000);
     // SAFETY: the time outlives the request, which is waited for.
     unsafe { ring.push("timeout", opcode::Timeout::new(&spec).build())? };

@@ -3,15 +3,14 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::ring::Ring;
 use anyhow::{Result, ensure};
 use io_uring::opcode;
 use io_uring::types::Timespec;
 
-use super::ring;
-
 /// Many timeouts of random length.
 pub fn all_expire(rng: &mut fastrand::Rng, _: &Path) -> Result<()> {
-    let mut ring = ring(rng)?;
+    let mut ring = Ring::random(rng)?;
     let times_ms: Vec<u32> = (0..rng.usize(1..60)).map(|_| rng.u32(0..40)).collect();
     let specs: Vec<_> = times_ms.iter().map(|&ms| Timespec::new().nsec(ms * 1_000_000)).collect();
     let start = Instant::now();
