@@ -16,6 +16,7 @@ pub struct Arguments {
 pub enum Command {
     Run(Run),
     Doctor(Doctor),
+    Bench(Box<anyring_bench::Arguments>),
     #[command(hide = true)]
     Exec(Exec),
     /// Make one call that a trap would see (for `doctor`)

@@ -27,6 +27,10 @@ fn main() -> ExitCode {
         cli::Command::Run(arguments) => run::run(&arguments),
         cli::Command::Exec(arguments) => run::exec(&arguments),
         cli::Command::Doctor(arguments) => doctor::doctor(&arguments),
+        cli::Command::Bench(arguments) => {
+            let invocation = anyring_bench::Invocation { name: "anyring bench", words: &["bench"] };
+            anyring_bench::run(&arguments, &invocation)
+        }
         cli::Command::Probe => {
             machine::trapped_call();
             ExitCode::SUCCESS

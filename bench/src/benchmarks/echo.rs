@@ -1,16 +1,10 @@
 //! The echo server.
 
-use std::io::Write;
-use std::process::Stdio;
-
-use super::{About, Benchmark, Run, Side};
-use crate::failure::{Doing, Failure, Result};
+use super::{About, Benchmark, Run, Side, run_served};
+use crate::failure::Result;
 use crate::harness::launch::{Context, On};
-use crate::harness::process::Process;
-use crate::harness::syscalls::Counter;
-use crate::workload::clock::allowed_cpus;
 
-const CONNECTIONS: [usize; 4] = [1, 50, 200, 1000];
+const CONNECTIONS: [usize; 4] = [1, 100, 1000, 10_000];
 const MESSAGE: usize = 128;
 
 const fn side(name: &'static str, on: On) -> Side {
@@ -74,40 +68,13 @@ impl Benchmark for Echo {
 
     fn run(&self, context: &Context, group: usize, side: usize, count: bool) -> Result<Run> {
         let connections = CONNECTIONS[group].to_string();
-        let cpus = allowed_cpus();
-        let pinned = |cpu: usize| match cpus.len() {
-            0 | 1 => Vec::new(),
-            _ => vec!["--cpu".to_owned(), cpus[cpu].to_string()],
-        };
-        let mut command = context.workload(On::Plain, "echo-client");
-        command
+        let mut client = context.workload(On::Plain, "echo-client");
+        client
             .args(["--connections", &connections])
             .args(["--message", &MESSAGE.to_string()])
-            .args(["--window-ms", &context.window.as_millis().to_string()])
-            .args(pinned(cpus.len() - 1))
-            .stdin(Stdio::piped());
-        let mut client = Process::start(command, &context.scratch, context.limit())?;
-        // The client is there already and waits for the address: what is counted from here is the server's.
-        let mut counter = count.then(Counter::start).flatten();
-        let mut command = context.workload(SIDES[side].on, "echo-server");
-        command.args(FLAGS[side]).args(["--connections", &connections]).args(pinned(0));
-        let mut server = Process::start(command, &context.scratch, context.limit())?;
-        let address = server.first_line()?;
-        tell(&mut client, &address)?;
-        let client = client.finish();
-        // A server that failed explains why its clients did.
-        let client = match client {
-            Ok(client) => client,
-            Err(failure) => return Err(server.finish().err().unwrap_or(failure)),
-        };
-        server.finish()?;
-        let report =
-            serde_json::from_str(&client.output).doing(|| "understanding the clients' report".into())?;
-        Ok(Run { report, syscalls: counter.as_mut().map(Counter::count) })
+            .args(["--window-ms", &context.window.as_millis().to_string()]);
+        let mut server = context.workload(SIDES[side].on, "echo-server");
+        server.args(FLAGS[side]).args(["--connections", &connections]);
+        run_served(context, server, client, count)
     }
-}
-
-fn tell(client: &mut Process, address: &str) -> Result<()> {
-    let mut input = client.input().ok_or_else(|| Failure::new("the clients' standard input is no pipe"))?;
-    input.write_all(address.as_bytes()).doing(|| "telling the clients where the server is".into())
 }

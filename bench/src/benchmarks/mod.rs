@@ -1,19 +1,23 @@
 //! The benchmarks: each says what is compared to what, and runs one side once.
 
+mod accept;
 mod echo;
 mod fio;
 mod meta;
 mod nop;
 
-use std::process::Command;
+use std::io::Write;
+use std::process::{Command, Stdio};
 
 use serde::Serialize;
 
-use crate::failure::{Doing, Result};
+use crate::failure::{Doing, Failure, Result};
 use crate::harness::launch::{Context, On};
 use crate::harness::process::Process;
 use crate::harness::syscalls::Counter;
+use crate::report::Outcome;
 use crate::workload::Report;
+use crate::workload::clock::allowed_cpus;
 
 /// What a reader has to know about a benchmark.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -74,6 +78,11 @@ pub trait Benchmark {
         Ok(())
     }
 
+    /// What the figures say, in words.
+    fn findings(&self, _outcome: &Outcome) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Runs one side once, counting its system calls if asked to.
     ///
     /// # Errors
@@ -84,6 +93,7 @@ pub trait Benchmark {
 /// All benchmarks, in the order in which they run.
 pub fn all() -> Vec<Box<dyn Benchmark>> {
     vec![
+        Box::new(accept::Accept),
         Box::new(nop::Nop),
         Box::new(fio::Fio::cached_reads()),
         Box::new(fio::Fio::direct_reads()),
@@ -99,4 +109,33 @@ fn run_workload(context: &Context, command: Command, count: bool) -> Result<Run>
     let report =
         serde_json::from_str(&finished.output).doing(|| "understanding the report of a workload".into())?;
     Ok(Run { report, syscalls: counter.as_mut().map(Counter::count) })
+}
+
+/// Runs a server, bound to one CPU, and the clients that measure it, bound to another.
+fn run_served(context: &Context, mut server: Command, mut client: Command, count: bool) -> Result<Run> {
+    let cpus = allowed_cpus();
+    if let [first, .., last] = cpus[..] {
+        server.args(["--cpu", &first.to_string()]);
+        client.args(["--cpu", &last.to_string()]);
+    }
+    client.stdin(Stdio::piped());
+    let mut client = Process::start(client, &context.scratch, context.limit())?;
+    // The client is there already and waits for the address: what is counted from here is the server's.
+    let mut counter = count.then(Counter::start).flatten();
+    let mut server = Process::start(server, &context.scratch, context.limit())?;
+    let address = server.first_line()?;
+    tell(&mut client, &address)?;
+    // A server that failed explains why its clients did.
+    let client = match client.finish() {
+        Ok(client) => client,
+        Err(failure) => return Err(server.finish().err().unwrap_or(failure)),
+    };
+    server.finish()?;
+    let report = serde_json::from_str(&client.output).doing(|| "understanding the clients' report".into())?;
+    Ok(Run { report, syscalls: counter.as_mut().map(Counter::count) })
+}
+
+fn tell(client: &mut Process, address: &str) -> Result<()> {
+    let mut input = client.input().ok_or_else(|| Failure::new("the clients' standard input is no pipe"))?;
+    input.write_all(address.as_bytes()).doing(|| "telling the clients where the server is".into())
 }

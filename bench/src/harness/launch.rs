@@ -15,7 +15,8 @@ pub enum On {
     Plain,
     /// The program as it is, on the kernel's io_uring.
     Kernel,
-    /// The program as it is, under `anyring run --engine user`, with the kernel's io_uring denied.
+    /// The program as it is, under `anyring run --engine user`, with the kernel's io_uring denied where
+    /// `anyring-deny` is beside it.
     Anyring,
     /// A workload of this program, with the engine linked into it and called as a function.
     Linked,
@@ -27,20 +28,31 @@ pub enum On {
 pub struct Context {
     /// This program, which is also the workloads.
     pub program: PathBuf,
-    /// Where `anyring` and `anyring-deny` are.
+    /// What leads from this program to the workloads.
+    words: &'static [&'static str],
+    /// Where `anyring` is, and perhaps `anyring-deny`.
     tools: PathBuf,
     /// A directory of our own on the file system to be measured.
     pub scratch: PathBuf,
     /// How long one window is.
     pub window: Duration,
+    /// For a look, not for a figure.
+    pub quick: bool,
     native_only: bool,
     kernel_ring: std::result::Result<(), String>,
 }
 
 impl Context {
-    /// Looks around. `tools` is where the commands of the workspace are, by default beside this program; `scratch` the
+    /// Looks around. `words` stand before the arguments when this program is run again; `tools` is where the commands of the workspace are, by default beside this program; `scratch` the
     /// directory to work under.
-    pub fn new(tools: Option<PathBuf>, scratch: &Path, window: Duration, native_only: bool) -> Result<Self> {
+    pub fn new(
+        words: &'static [&'static str],
+        tools: Option<PathBuf>,
+        scratch: &Path,
+        window: Duration,
+        quick: bool,
+        native_only: bool,
+    ) -> Result<Self> {
         let program = std::env::current_exe().doing(|| "finding this program".into())?;
         let beside = program.parent().unwrap_or(Path::new(".")).to_owned();
         let scratch = scratch.join(format!("anyring-bench-{}", std::process::id()));
@@ -50,7 +62,16 @@ impl Context {
         let kernel_ring = Ring::new(1, 2, 0)
             .map(drop)
             .map_err(|_| "the kernel's io_uring is denied here; see `anyring doctor`".to_owned());
-        Ok(Self { program, tools: tools.unwrap_or(beside), scratch, window, native_only, kernel_ring })
+        Ok(Self {
+            program,
+            words,
+            tools: tools.unwrap_or(beside),
+            scratch,
+            window,
+            quick,
+            native_only,
+            kernel_ring,
+        })
     }
 
     /// Why this cannot run here, if it cannot.
@@ -60,7 +81,7 @@ impl Context {
             On::Kernel => Ok(self.kernel_ring.clone().err()),
             On::Anyring | On::AnyringTrap if self.native_only => Ok(Some("--native-only".into())),
             On::Anyring | On::AnyringTrap => {
-                let missing = ["anyring", "anyring-deny", "libanyring_preload.so"]
+                let missing = ["anyring", "libanyring_preload.so"]
                     .into_iter()
                     .find(|name| !self.tools.join(name).exists());
                 match missing {
@@ -77,8 +98,16 @@ impl Context {
         let mut command = match on {
             On::Plain | On::Kernel | On::Linked => command(program),
             On::Anyring | On::AnyringTrap => {
-                let mut command = command(&self.tools.join("anyring-deny"));
-                command.arg(self.tools.join("anyring")).args(["run", "--engine", "user", "--"]).arg(program);
+                let (anyring, deny) = (self.tools.join("anyring"), self.tools.join("anyring-deny"));
+                // The user engine is asked for either way; a denied kernel makes sure of it.
+                let mut command = if deny.exists() {
+                    let mut command = command(&deny);
+                    command.arg(anyring);
+                    command
+                } else {
+                    command(&anyring)
+                };
+                command.args(["run", "--engine", "user", "--"]).arg(program);
                 command
             }
         };
@@ -97,7 +126,7 @@ impl Context {
     /// A workload of this program, to be run on `on`.
     pub fn workload(&self, on: On, name: &str) -> Command {
         let mut command = self.command(on, &self.program);
-        command.arg("workload");
+        command.args(self.words).arg("workload");
         if on == On::Linked {
             command.arg("--linked");
         }

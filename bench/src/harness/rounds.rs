@@ -62,7 +62,10 @@ pub fn measure(benchmark: &mut dyn Benchmark, context: &Context, plan: &Plan) ->
         }));
     }
     let window_ms = context.window.as_millis() as u64;
-    Ok(Outcome { about, rounds: plan.rounds, window_ms, skipped, failed, cases })
+    let mut outcome =
+        Outcome { about, rounds: plan.rounds, window_ms, skipped, failed, cases, findings: Vec::new() };
+    outcome.findings = benchmark.findings(&outcome);
+    Ok(outcome)
 }
 
 fn usable_sides(

@@ -1,5 +1,7 @@
 //! Medians. Nothing else survives a noisy machine.
 
+use crate::report::Ratio;
+
 /// The median, 0 of nothing.
 pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().collect();
@@ -11,10 +13,16 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     }
 }
 
-/// The median of the ratios of values that were measured in the same round: drift of the machine from round to
-/// round does not reach it.
-pub fn paired_ratio(over: impl IntoIterator<Item = f64>, under: impl IntoIterator<Item = f64>) -> f64 {
-    median(over.into_iter().zip(under).filter(|&(_, under)| under > 0.0).map(|(over, under)| over / under))
+/// The ratios of values that were measured in the same round: drift of the machine from round to round does not
+/// reach them.
+pub fn paired_ratio(over: impl IntoIterator<Item = f64>, under: impl IntoIterator<Item = f64>) -> Ratio {
+    let pairs = over.into_iter().zip(under).filter(|&(_, under)| under > 0.0);
+    let ratios: Vec<f64> = pairs.map(|(over, under)| over / under).collect();
+    Ratio {
+        median: median(ratios.iter().copied()),
+        lowest: ratios.iter().copied().reduce(f64::min).unwrap_or(0.0),
+        highest: ratios.iter().copied().reduce(f64::max).unwrap_or(0.0),
+    }
 }
 
 #[cfg(test)]
@@ -30,6 +38,7 @@ mod tests {
 
     #[test]
     fn a_paired_ratio_ignores_drift_between_rounds() {
-        assert_eq!(paired_ratio([2.0, 20.0, 200.0], [1.0, 10.0, 100.0]), 2.0);
+        let ratio = paired_ratio([2.0, 20.0, 300.0], [1.0, 10.0, 100.0]);
+        assert_eq!((ratio.lowest, ratio.median, ratio.highest), (2.0, 2.0, 3.0));
     }
 }

@@ -1,5 +1,6 @@
 //! What came out: as data, as a table for the terminal, as a page.
 
+pub mod chart;
 pub mod page;
 pub mod table;
 
@@ -36,6 +37,16 @@ pub struct Outcome {
     pub failed: Vec<Failed>,
     /// One per thing measured.
     pub cases: Vec<Case>,
+    /// What the figures say, in words.
+    pub findings: Vec<String>,
+}
+
+impl Outcome {
+    /// What one side gave in one case.
+    pub fn side(&self, case: &str, side: &str) -> Option<&SideResult> {
+        let case = self.cases.iter().find(|one| one.name == case)?;
+        case.sides.iter().find(|one| one.side == side)
+    }
 }
 
 /// A side that could not be measured.
@@ -80,12 +91,23 @@ pub struct SideResult {
     pub slowest_ns_per_op: f64,
     /// Median of the CPU time per operation.
     pub cpu_ns_per_op: f64,
-    /// Median over the rounds of this side's speed over the baseline's: above 1 is faster.
-    pub speed: Option<f64>,
-    /// Median over the rounds of this side's CPU time per operation over the baseline's: below 1 is cheaper.
-    pub cpu: Option<f64>,
+    /// This side's speed over the baseline's: above 1 is faster.
+    pub speed: Option<Ratio>,
+    /// This side's CPU time per operation over the baseline's: below 1 is cheaper.
+    pub cpu: Option<Ratio>,
     /// System calls per operation, from a run of its own.
     pub syscalls_per_op: Option<f64>,
     /// Every round.
     pub windows: Vec<Window>,
+}
+
+/// Ratios within each round to the baseline.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Ratio {
+    /// Over all rounds.
+    pub median: f64,
+    /// The lowest of a round.
+    pub lowest: f64,
+    /// The highest of a round.
+    pub highest: f64,
 }

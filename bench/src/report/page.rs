@@ -2,7 +2,7 @@
 //! the command that gave it; writing replaces the sections that were measured and keeps the others.
 
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::table::{TITLES, lines};
 use super::{Outcome, Results};
@@ -10,22 +10,25 @@ use crate::failure::{Doing, Result};
 
 const HEAD: &str = "# Benchmarks
 
-Written by `anyring-bench --write`. In every benchmark all sides ran in the same run, in interleaved
-rounds; a line shows medians over the rounds, and `speed` and `CPU` are the medians of the ratios within each round
-to the baseline that the section names: a speed above 1 is faster, CPU below 1 is cheaper.
-CPU time is that of the measured process with all its threads.
+Written by `bench/run --write docs/benchmarks.md --svg docs/benchmarks`. In every benchmark all sides ran in the same run, in interleaved
+rounds; a line shows medians over the rounds, and `speed` and `CPU` are the medians (with the lowest and the highest) of
+the ratios within each round to the baseline that the section names: a speed above 1 is faster, CPU below 1 is cheaper.
+CPU time is that of the measured process (of the server, where there are clients) with all its threads.
 System calls are counted in a run of their own; calls that a filter traps are not among them.
 ";
 
-/// Writes the results to the page at `path`.
-pub fn write(path: &Path, results: &Results) -> Result<()> {
+/// Writes the results to the page at `path`, which shows the charts in `charts`.
+pub fn write(path: &Path, charts: Option<&Path>, results: &Results) -> Result<()> {
     let mut page = match std::fs::read_to_string(path) {
         Ok(page) => page,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => HEAD.to_owned(),
         Err(error) => return Err(error).doing(|| format!("reading {}", path.display())),
     };
     for outcome in &results.benchmarks {
-        page = with_section(&page, outcome.about.name, &section(results, outcome));
+        let chart = charts.map(|directory| super::chart::file(directory, outcome));
+        let chart = chart.map(|file| relative(&file, path));
+        let text = section(results, outcome, chart.as_deref());
+        page = with_section(&page, outcome.about.name, &text);
     }
     if let Some(directory) = path.parent().filter(|name| !name.as_os_str().is_empty()) {
         std::fs::create_dir_all(directory).doing(|| format!("creating {}", directory.display()))?;
@@ -51,7 +54,13 @@ fn with_section(page: &str, name: &str, section: &str) -> String {
     }
 }
 
-fn section(results: &Results, outcome: &Outcome) -> String {
+/// The way from the page to a file: as it is, or less the page's directory.
+fn relative(file: &Path, page: &Path) -> PathBuf {
+    let beside = page.parent().and_then(|directory| file.strip_prefix(directory).ok());
+    beside.unwrap_or(file).to_owned()
+}
+
+fn section(results: &Results, outcome: &Outcome, chart: Option<&Path>) -> String {
     let (about, machine) = (&outcome.about, &results.machine);
     let mut text = format!("## {}: {}\n\n{}\n\n", about.name, about.title, about.text);
     let _ = writeln!(text, "- Goal: {}", about.goal);
@@ -80,6 +89,12 @@ fn section(results: &Results, outcome: &Outcome) -> String {
     let _ = writeln!(text, "|---|---|{}", "---:|".repeat(TITLES.len() - 2));
     for line in lines(outcome) {
         let _ = writeln!(text, "| {} |", line.join(" | "));
+    }
+    for finding in &outcome.findings {
+        let _ = writeln!(text, "\n{finding}");
+    }
+    if let Some(chart) = chart {
+        let _ = writeln!(text, "\n![{}]({})", about.title, chart.display());
     }
     text
 }

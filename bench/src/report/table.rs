@@ -1,6 +1,6 @@
 //! Tables, for the terminal and for the page.
 
-use super::{Case, Outcome, SideResult};
+use super::{Case, Outcome, Ratio, SideResult};
 
 /// The columns' titles.
 pub const TITLES: [&str; 9] =
@@ -15,10 +15,10 @@ pub fn cells(case: &str, side: &SideResult) -> [String; 9] {
         format!("{rate:.0}"),
         time(side.ns_per_op),
         format!("{}..{}", time(side.fastest_ns_per_op), time(side.slowest_ns_per_op)),
-        ratio(side.syscalls_per_op),
+        side.syscalls_per_op.map_or_else(|| "-".into(), |count| format!("{count:.2}")),
         time(side.cpu_ns_per_op),
-        ratio(side.cpu),
-        ratio(side.speed),
+        spread(side.cpu),
+        spread(side.speed),
     ]
 }
 
@@ -36,7 +36,10 @@ pub fn lines(outcome: &Outcome) -> Vec<[String; 9]> {
 pub fn print(outcome: &Outcome) {
     let about = &outcome.about;
     println!("\n{}: {}", about.name, about.title);
-    println!("over `{}`: speed above 1 is faster, CPU below 1 is cheaper", about.baseline);
+    println!(
+        "over `{}`: speed above 1 is faster, CPU below 1 is cheaper; median (lowest..highest) of the rounds",
+        about.baseline
+    );
     for skipped in &outcome.skipped {
         println!("not measured: {}: {}", skipped.side, skipped.reason);
     }
@@ -63,10 +66,16 @@ pub fn print(outcome: &Outcome) {
             .collect();
         println!("  {}", text.join("  ").trim_end());
     }
+    for finding in &outcome.findings {
+        println!("  {finding}");
+    }
 }
 
-fn ratio(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".into(), |value| format!("{value:.2}"))
+fn spread(ratio: Option<Ratio>) -> String {
+    ratio.map_or_else(
+        || "-".into(),
+        |ratio| format!("{:.2} ({:.2}..{:.2})", ratio.median, ratio.lowest, ratio.highest),
+    )
 }
 
 /// A time with three digits that mean something.

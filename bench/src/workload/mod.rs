@@ -2,12 +2,14 @@
 //! `anyring-bench workload ...`, so that the same unmodified binary meets every engine; each prints
 //! one line of JSON, a [`Report`].
 
+pub mod accept;
 pub mod clock;
 pub mod echo;
 pub mod linked;
 pub mod meta;
 pub mod nop;
 pub mod ring;
+mod sockets;
 
 use std::time::Duration;
 
@@ -49,6 +51,10 @@ pub enum Workload {
     Nop(nop::Args),
     /// Open, statx and close of cached files.
     Meta(meta::Args),
+    /// The server of many short connections.
+    AcceptServer(accept::ServerArgs),
+    /// Its clients.
+    AcceptClient(accept::ClientArgs),
     /// The echo server.
     EchoServer(echo::ServerArgs),
     /// The echo server's clients.
@@ -61,6 +67,8 @@ impl Workload {
         let report = match self {
             Self::Nop(args) => nop::run(args)?,
             Self::Meta(args) => meta::run(args)?,
+            Self::AcceptServer(args) => return accept::serve(args),
+            Self::AcceptClient(args) => accept::drive(args)?,
             Self::EchoServer(args) => return echo::serve(args),
             Self::EchoClient(args) => echo::drive(args)?,
         };

@@ -24,6 +24,12 @@ pub struct Args {
     /// What does the work.
     #[arg(long, value_enum, default_value_t = Means::Ring)]
     means: Means,
+    /// Register the ring's descriptor and enter by that.
+    #[arg(long)]
+    registered: bool,
+    /// Have a second thread, so that the table of descriptors is shared.
+    #[arg(long)]
+    threaded: bool,
 }
 
 /// What does the work.
@@ -38,16 +44,27 @@ enum Means {
 /// Runs the workload.
 pub fn run(args: &Args) -> Result<Report> {
     let window = Duration::from_millis(args.window_ms);
+    if args.threaded {
+        std::thread::spawn(|| {
+            loop {
+                std::thread::park();
+            }
+        });
+    }
     match args.means {
-        Means::Ring => on_ring(args.per_enter, window),
+        Means::Ring => on_ring(args, window),
         Means::Syscall => plain(args.per_enter, window),
     }
 }
 
-fn on_ring(per_enter: u32, window: Duration) -> Result<Report> {
+fn on_ring(args: &Args, window: Duration) -> Result<Report> {
+    let per_enter = args.per_enter;
     let entries = per_enter.next_power_of_two();
     let mut ring = Ring::new(entries, entries * 2, 0)?;
     let engine = Some(ring.engine());
+    if args.registered {
+        ring.register_descriptor()?;
+    }
     let (measured, total_ops) = repeat_for(window, || {
         for _ in 0..BATCHES {
             batch(&mut ring, per_enter)?;

@@ -9,9 +9,9 @@ use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use linux_raw_sys::io_uring::{
-    IORING_ENTER_GETEVENTS, IORING_OFF_SQ_RING, IORING_OFF_SQES, IORING_RSRC_REGISTER_SPARSE,
-    IORING_SETUP_CQSIZE, io_uring_cqe, io_uring_params, io_uring_register_op, io_uring_rsrc_register,
-    io_uring_sqe,
+    IORING_ENTER_GETEVENTS, IORING_ENTER_REGISTERED_RING, IORING_OFF_SQ_RING, IORING_OFF_SQES,
+    IORING_RSRC_REGISTER_SPARSE, IORING_SETUP_CQSIZE, io_uring_cqe, io_uring_params, io_uring_register_op,
+    io_uring_rsrc_register, io_uring_rsrc_update, io_uring_sqe,
 };
 use serde::{Deserialize, Serialize};
 
@@ -35,11 +35,15 @@ pub struct Completion {
     pub user_data: u64,
     /// Its result or negative errno.
     pub result: i32,
+    /// `IORING_CQE_F_*`, and the buffer taken where one was.
+    pub flags: u32,
 }
 
 /// One ring, used by one thread.
 pub struct Ring {
     descriptor: i32,
+    /// What names the ring in `enter`: the descriptor, or where the thread has it registered, and the flag that says so.
+    name: (i32, u32),
     submission: Submission,
     completion: CompletionQueue,
 }
@@ -89,6 +93,7 @@ impl Ring {
             }
             Ok(Self {
                 descriptor,
+                name: (descriptor, 0),
                 submission: Submission {
                     head: shared(base, params.sq_off.head),
                     tail: shared(base, params.sq_off.tail),
@@ -133,10 +138,15 @@ impl Ring {
         }
     }
 
+    /// How many requests fit before a submission.
+    pub fn room(&self) -> u32 {
+        let queue = &self.submission;
+        queue.entries - queue.local_tail.wrapping_sub(queue.head.load(Ordering::Acquire))
+    }
+
     /// As [`Ring::request`], submitting what is there when the ring is full.
     pub fn request_or_submit(&mut self) -> Result<&mut io_uring_sqe> {
-        let head = self.submission.head.load(Ordering::Acquire);
-        if self.submission.local_tail.wrapping_sub(head) >= self.submission.entries {
+        if self.room() == 0 {
             self.submit_and_wait(0)?;
         }
         self.request().ok_or_else(|| Failure::new("the submission ring stays full after a submission"))
@@ -150,7 +160,7 @@ impl Ring {
         let pending = queue.local_tail.wrapping_sub(queue.head.load(Ordering::Acquire));
         let flags = if want > 0 { IORING_ENTER_GETEVENTS } else { 0 };
         // SAFETY: the requests name memory that outlives them; their makers see to it.
-        let result = unsafe { enter(self.descriptor, pending, want, flags) };
+        let result = unsafe { enter(self.name.0, pending, want, flags | self.name.1) };
         if result < 0 && result != -i64::from(libc::EINTR) {
             return Err(Failure::negative_errno("io_uring_enter", result));
         }
@@ -168,11 +178,24 @@ impl Ring {
         // SAFETY: the index is within the ring, and the engine does not reuse the entry before the head has passed it.
         let completion = unsafe {
             let entry = queue.entries.add((head & queue.mask) as usize);
-            Completion { user_data: (*entry).user_data, result: (*entry).res }
+            Completion { user_data: (*entry).user_data, result: (*entry).res, flags: (*entry).flags }
         };
         // Pairs with the engine's acquire load of the head.
         queue.head.store(head.wrapping_add(1), Ordering::Release);
         Some(completion)
+    }
+
+    /// Registers the ring's descriptor with this thread, which enters by that from now on.
+    pub fn register_descriptor(&mut self) -> Result<()> {
+        let mut update = io_uring_rsrc_update { offset: u32::MAX, resv: 0, data: self.descriptor as u64 };
+        let opcode = io_uring_register_op::IORING_REGISTER_RING_FDS as u32;
+        // SAFETY: one entry, which lives through the call.
+        let result = unsafe { register(self.descriptor, opcode, ptr::from_mut(&mut update).cast(), 1) };
+        if result != 1 {
+            return Err(Failure::negative_errno("registering the ring's descriptor", result));
+        }
+        self.name = (update.offset as i32, IORING_ENTER_REGISTERED_RING);
+        Ok(())
     }
 
     /// Registers a table of `slots` direct descriptors, all empty.

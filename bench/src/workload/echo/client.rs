@@ -1,15 +1,16 @@
 //! The clients: many keep-alive connections in one process, each with one message under way.
 
-use std::io::Read;
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::time::Duration;
 
 use clap::Args as ClapArgs;
 
-use super::{Address, Epoll, Transfer, close, raise_file_limit, receive, send, set_nodelay};
 use crate::failure::{Doing, Failure, Result};
 use crate::workload::clock::{cpu_of, pin, wall};
+use crate::workload::sockets::{
+    Epoll, Transfer, close, raise_file_limit, receive, send, server_address, set_nodelay,
+};
 use crate::workload::{Report, Window};
 
 /// Arguments of the clients. The server's address, one line of JSON, comes on the standard input.
@@ -45,8 +46,8 @@ pub fn run(args: &Args) -> Result<Report> {
     if let Some(cpu) = args.cpu {
         pin(cpu)?;
     }
-    raise_file_limit();
-    let server = address()?;
+    raise_file_limit(args.connections)?;
+    let server = server_address()?;
     let mut epoll = Epoll::new()?;
     let mut connections = connect(&epoll, server.port, args)?;
     for connection in &mut connections {
@@ -71,14 +72,6 @@ pub fn run(args: &Args) -> Result<Report> {
             cpu_ns: cpu.as_nanos() as u64,
         }],
     })
-}
-
-fn address() -> Result<Address> {
-    let mut line = String::new();
-    std::io::stdin()
-        .read_to_string(&mut line)
-        .doing(|| "reading the server's address from the standard input".into())?;
-    serde_json::from_str(&line).doing(|| "understanding the server's address".into())
 }
 
 fn connect(epoll: &Epoll, port: u16, args: &Args) -> Result<Vec<Connection>> {

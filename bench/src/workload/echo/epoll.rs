@@ -5,8 +5,9 @@
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 
-use super::{BUFFER, Epoll, Transfer, announce, close, last_errno, receive, send};
-use crate::failure::{Doing, Failure, Result};
+use super::BUFFER;
+use crate::failure::{Doing, Result};
+use crate::workload::sockets::{Epoll, Transfer, accept, announce, close, receive, send};
 
 const LISTENER: u64 = u64::MAX;
 
@@ -55,20 +56,8 @@ pub fn serve(listener: &TcpListener, expected: usize) -> Result<()> {
 
 impl Server {
     fn accept(&mut self) -> Result<()> {
-        loop {
-            let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-            let none = std::ptr::null_mut();
-            // SAFETY: no address is asked for.
-            let socket = unsafe { libc::accept4(self.listener, none, std::ptr::null_mut(), flags) };
-            let Ok(index) = usize::try_from(socket) else {
-                return match last_errno() {
-                    libc::EAGAIN => Ok(()),
-                    _ => {
-                        Err(Failure::errno("accept4")
-                            .advice("raise the limit of open files with `ulimit -n`"))
-                    }
-                };
-            };
+        while let Some(socket) = accept(self.listener)? {
+            let index = socket as usize;
             if self.connections.len() <= index {
                 self.connections.resize_with(index + 1, || None);
             }
@@ -79,6 +68,7 @@ impl Server {
             self.epoll.add(socket, interest, index as u64)?;
             self.echo(socket, false);
         }
+        Ok(())
     }
 
     fn ready(&mut self, socket: i32, happened: i32) {

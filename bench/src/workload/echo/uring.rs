@@ -9,9 +9,10 @@ use linux_raw_sys::io_uring::{
     IORING_SETUP_SINGLE_ISSUER, io_uring_op, io_uring_sqe, io_uring_sqe_flags_bit,
 };
 
-use super::{BUFFER, ServerArgs, announce};
+use super::{BUFFER, ServerArgs};
 use crate::failure::{Failure, Result};
 use crate::workload::ring::{Completion, Ring};
+use crate::workload::sockets::announce;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Operation {

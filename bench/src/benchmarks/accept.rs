@@ -1,0 +1,104 @@
+//! Many short connections.
+
+use super::{About, Benchmark, Run, Side, run_served};
+use crate::failure::Result;
+use crate::harness::launch::{Context, On};
+use crate::report::Outcome;
+
+/// Clients in all.
+const CLIENTS: usize = 10_000;
+const QUICK_CLIENTS: usize = 1000;
+/// Clients at the same time: alone, some, and enough to keep the server from ever waiting.
+const AT_ONCE: [usize; 3] = [1, 64, 1024];
+const QUICK: usize = 2;
+
+const fn side(name: &'static str, on: On) -> Side {
+    Side { name, on }
+}
+
+const SIDES: [Side; 8] = [
+    side("epoll", On::Plain),
+    side("bare loop", On::Plain),
+    side("kernel, single-shot", On::Kernel),
+    side("kernel, multishot", On::Kernel),
+    side("kernel, multishot, direct", On::Kernel),
+    side("anyring, single-shot", On::Anyring),
+    side("anyring, multishot", On::Anyring),
+    side("anyring, multishot, direct", On::Anyring),
+];
+
+/// What the server is told on each side.
+const FLAGS: [&[&str]; 8] = [
+    &["--means", "epoll"],
+    &["--means", "bare"],
+    &["--means", "ring"],
+    &["--means", "ring", "--multishot"],
+    &["--means", "ring", "--multishot", "--fixed"],
+    &["--means", "ring"],
+    &["--means", "ring", "--multishot"],
+    &["--means", "ring", "--multishot", "--fixed"],
+];
+
+/// Servers of many short connections.
+pub struct Accept;
+
+impl Benchmark for Accept {
+    fn about(&self) -> About {
+        About {
+            name: "accept",
+            title: "10,000 clients, a message of 128 bytes each",
+            text: "Each client connects, sends 128 bytes, takes them back, sees the server close and closes. \
+                   A server on one CPU and its clients on another, over the loopback interface, so many clients at once as the case says. \
+                   The epoll server is edge-triggered, accepts until nobody is there and tries a receive right at accept. \
+                   The ring's server has an accept, single-shot or multishot, a receive per connection, and a send with the close linked to it \
+                   (SINGLE_ISSUER, DEFER_TASKRUN; `direct` accepts into direct descriptors); the same binary on both engines. \
+                   The bare loop accepts, receives, sends and closes one after the other, each time waiting. \
+                   An operation is a connection; CPU time and system calls are the server's.",
+            goal: "at least epoll's speed and at most 1.05 of its CPU; multishot costs no more CPU than single-shot",
+            baseline: "epoll",
+        }
+    }
+
+    fn sides(&self) -> &[Side] {
+        &SIDES
+    }
+
+    fn groups(&self, quick: bool) -> Vec<String> {
+        let count = if quick { QUICK } else { AT_ONCE.len() };
+        AT_ONCE[..count].iter().map(|at_once| format!("{at_once} at once")).collect()
+    }
+
+    fn run(&self, context: &Context, group: usize, side: usize, count: bool) -> Result<Run> {
+        let clients = if context.quick { QUICK_CLIENTS } else { CLIENTS };
+        let (warm_up, at_once) = (clients / 10, AT_ONCE[group].to_string());
+        let mut client = context.workload(On::Plain, "accept-client");
+        client
+            .args(["--connections", &clients.to_string()])
+            .args(["--warm-up", &warm_up.to_string()])
+            .args(["--at-once", &at_once]);
+        let mut server = context.workload(SIDES[side].on, "accept-server");
+        server
+            .args(FLAGS[side])
+            .args(["--connections", &(clients + warm_up + 1).to_string()])
+            .args(["--at-once", &at_once]);
+        run_served(context, server, client, count)
+    }
+
+    fn findings(&self, outcome: &Outcome) -> Vec<String> {
+        let saved = |case: &str, engine: &str| {
+            let single = outcome.side(case, &format!("{engine}, single-shot"))?;
+            let multi = outcome.side(case, &format!("{engine}, multishot"))?;
+            let percent = (1.0 - multi.cpu_ns_per_op / single.cpu_ns_per_op) * 100.0;
+            Some(format!("{case}, {engine} {percent:+.1}%"))
+        };
+        let saved: Vec<String> = outcome
+            .cases
+            .iter()
+            .flat_map(|case| ["kernel", "anyring"].into_iter().filter_map(|engine| saved(&case.name, engine)))
+            .collect();
+        if saved.is_empty() {
+            return Vec::new();
+        }
+        vec![format!("CPU that multishot saves per connection, over single-shot: {}.", saved.join("; "))]
+    }
+}

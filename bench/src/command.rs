@@ -1,0 +1,222 @@
+//! The command line, and the way from it to the results.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use crate::benchmarks::Benchmark;
+use crate::failure::{Doing, Failure, Result};
+use crate::harness::launch::Context;
+use crate::harness::machine::Machine;
+use crate::harness::rounds::{Plan, measure};
+use crate::report::Results;
+use crate::workload::Workload;
+use crate::{benchmarks, report, workload};
+
+/// Measure anyring beside the kernel's io_uring, epoll and plain calls, in the same run
+///
+/// Every side of a benchmark runs as a process of its own, in interleaved rounds; the figures are medians, the ratios
+/// those within each round, with the lowest and the highest beside them.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, after_long_help = EXAMPLES)]
+pub struct Arguments {
+    #[command(subcommand)]
+    internal: Option<Internal>,
+    /// Benchmarks to run, all by default; --list names them.
+    benchmarks: Vec<String>,
+    /// Name the benchmarks and what they compare.
+    #[arg(long)]
+    list: bool,
+    /// Few and short rounds: for a look, not for a figure.
+    #[arg(long)]
+    quick: bool,
+    /// Run this side only; may be repeated. --list names them.
+    #[arg(long = "side", value_name = "NAME")]
+    sides: Vec<String>,
+    /// Run only the cases with this text in their names; may be repeated.
+    #[arg(long = "case", value_name = "TEXT")]
+    cases: Vec<String>,
+    /// Rounds of each case.
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// Milliseconds to measure per side, case and round.
+    #[arg(long)]
+    window_ms: Option<u64>,
+    /// Print everything as JSON, each round included.
+    #[arg(long)]
+    json: bool,
+    /// Write the results into this page, for instance docs/benchmarks.md; sections of benchmarks that were not run stay.
+    #[arg(long, value_name = "PAGE")]
+    write: Option<PathBuf>,
+    /// Leave out the sides that run on anyring.
+    #[arg(long)]
+    native_only: bool,
+    /// Do not count system calls.
+    #[arg(long)]
+    no_syscalls: bool,
+    /// Draw a chart per benchmark, an SVG file each, into this directory; with --write the page shows them.
+    #[arg(long, value_name = "DIRECTORY")]
+    svg: Option<PathBuf>,
+    /// Where to put files, on the file system to be measured.
+    #[arg(long, value_name = "DIRECTORY")]
+    dir: Option<PathBuf>,
+    /// Where `anyring`, `anyring-deny` and the preload library are, by default beside this program.
+    #[arg(long, value_name = "DIRECTORY")]
+    tools: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Internal {
+    /// One of the measured programs, by itself.
+    #[command(hide = true)]
+    Workload {
+        /// Call the engine of this very program instead of the system.
+        #[arg(long)]
+        linked: bool,
+        #[command(subcommand)]
+        workload: Workload,
+    },
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  anyring bench --list                     what there is, and what it compares
+  anyring bench --quick                    everything once over, for a look
+  anyring bench accept                     10,000 clients: epoll, single-shot and multishot accept
+  anyring bench nop --side kernel --side 'kernel, registered'
+  anyring bench send --case 'veth'         only these cases (veth takes root)
+  anyring bench echo --rounds 15 --window-ms 1000 --json > echo.json
+  anyring bench --write docs/benchmarks.md --svg docs/benchmarks
+                                           all of it, as a page with charts
+
+How it measures:
+  speed  time per operation of the baseline over that of the side: above 1 is faster. The median over
+         the rounds of the ratios within each round, with the lowest and the highest.
+  CPU    CPU time per operation of the side over that of the baseline: below 1 is cheaper. It is the
+         time of the measured process (of the server, where there are clients) with all its threads,
+         those that the kernel runs for it included.
+  syscalls/op
+         all system calls of the measured process from its start to its end, counted by the tracepoint
+         raw_syscalls:sys_enter in a run of its own that no time is taken from, over all its operations.
+         Needs root and tracefs (mount -t tracefs none /sys/kernel/tracing); without them it is empty.
+         A call that a seccomp filter traps is not seen there, the rt_sigreturn that ends the trap is.
+  A side on anyring is the same binary under `anyring run --engine user`, where anyring-deny lies beside
+  it also with io_uring denied; a side that turns out to run on another engine than its own fails.
+
+Exit status: 0 where everything asked for was measured or could not be measured here (the table says
+why), 1 where something failed.";
+
+/// How this program was called, and calls itself again for what it measures.
+#[derive(Clone, Copy, Debug)]
+pub struct Invocation {
+    /// The command in messages and on the page.
+    pub name: &'static str,
+    /// What stands before the arguments when this very executable is run again.
+    pub words: &'static [&'static str],
+}
+
+/// Does what the command line says.
+pub fn run(arguments: &Arguments, invocation: &Invocation) -> ExitCode {
+    let result = match &arguments.internal {
+        Some(Internal::Workload { linked, workload }) => {
+            if *linked {
+                workload::linked::activate();
+            }
+            workload.run()
+        }
+        None => compare(arguments, invocation),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("{}: {failure}", invocation.name);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn compare(arguments: &Arguments, invocation: &Invocation) -> Result<()> {
+    let mut chosen = choose(&arguments.benchmarks)?;
+    if arguments.list {
+        for benchmark in &chosen {
+            list(benchmark.as_ref());
+        }
+        return Ok(());
+    }
+    let (rounds, window_ms) = if arguments.quick { (3, 50) } else { (5, 200) };
+    let plan = Plan {
+        rounds: arguments.rounds.unwrap_or(rounds).max(1),
+        quick: arguments.quick,
+        syscalls: !arguments.no_syscalls,
+        sides: arguments.sides.clone(),
+        cases: arguments.cases.clone(),
+    };
+    let context = Context::new(
+        invocation.words,
+        arguments.tools.clone(),
+        &arguments.dir.clone().unwrap_or_else(std::env::temp_dir),
+        Duration::from_millis(arguments.window_ms.unwrap_or(window_ms).max(1)),
+        arguments.quick,
+        arguments.native_only,
+    )?;
+    let machine = Machine::read(&context.scratch);
+    if let Some(warning) = machine.warning() {
+        eprintln!("warning: {warning}");
+    }
+    let mut results = Results { machine, command: command_line(invocation), benchmarks: Vec::new() };
+    for benchmark in &mut chosen {
+        let outcome = measure(benchmark.as_mut(), &context, &plan)?;
+        if !arguments.json {
+            report::table::print(&outcome);
+        }
+        results.benchmarks.push(outcome);
+    }
+    publish(arguments, &results)?;
+    match results.benchmarks.iter().map(|outcome| outcome.failed.len()).sum() {
+        0 => Ok(()),
+        failed => Err(Failure::new(format!("{failed} measurements failed; they are named above"))),
+    }
+}
+
+fn publish(arguments: &Arguments, results: &Results) -> Result<()> {
+    if arguments.json {
+        let text = serde_json::to_string_pretty(results).doing(|| "writing the results as JSON".into())?;
+        println!("{text}");
+    }
+    if let Some(directory) = &arguments.svg {
+        report::chart::write(directory, results)?;
+        eprintln!("charts in {}", directory.display());
+    }
+    if let Some(page) = &arguments.write {
+        report::page::write(page, arguments.svg.as_deref(), results)?;
+        eprintln!("written to {}", page.display());
+    }
+    Ok(())
+}
+
+fn choose(names: &[String]) -> Result<Vec<Box<dyn Benchmark>>> {
+    let all = benchmarks::all();
+    let known: Vec<&str> = all.iter().map(|one| one.about().name).collect();
+    if let Some(unknown) = names.iter().find(|name| !known.contains(&name.as_str())) {
+        return Err(Failure::new(format!("there is no benchmark `{unknown}`"))
+            .advice(format!("there are: {}", known.join(", "))));
+    }
+    let wanted = |name: &str| names.is_empty() || names.iter().any(|other| other == name);
+    Ok(all.into_iter().filter(|one| wanted(one.about().name)).collect())
+}
+
+fn list(benchmark: &dyn Benchmark) {
+    let about = benchmark.about();
+    let sides: Vec<&str> = benchmark.sides().iter().map(|side| side.name).collect();
+    println!("{:12} {}", about.name, about.title);
+    println!("{:12}   sides: {}", "", sides.join("; "));
+    println!("{:12}   goal: {}", "", about.goal);
+}
+
+/// The command as a reader would repeat it, without the program's directory.
+fn command_line(invocation: &Invocation) -> String {
+    let arguments = std::env::args().skip(1 + invocation.words.len());
+    std::iter::once(invocation.name.to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
+}

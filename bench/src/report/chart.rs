@@ -1,0 +1,167 @@
+//! One chart per benchmark, as SVG: a panel per case, a bar per side, with the spread of its rounds.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use super::{Case, Outcome, Results, SideResult};
+use crate::failure::{Doing, Result};
+
+const PANEL_WIDTH: usize = 300;
+const BAR_HEIGHT: usize = 14;
+const GAP: usize = 18;
+const TITLE_HEIGHT: usize = 22;
+const COLUMNS: usize = 3;
+/// Where the longest bar ends, so that its figure finds room.
+const LONGEST_BAR: f64 = 210.0;
+
+/// Sides keep their colour from panel to panel.
+const COLOURS: [&str; 10] = [
+    "#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#9d755d", "#eeca3b", "#ff9da6",
+    "#7f7f7f",
+];
+
+/// The file that shows `outcome`.
+pub fn file(directory: &Path, outcome: &Outcome) -> PathBuf {
+    directory.join(format!("{}.svg", outcome.about.name))
+}
+
+/// Draws what was measured into `directory`.
+pub fn write(directory: &Path, results: &Results) -> Result<()> {
+    std::fs::create_dir_all(directory).doing(|| format!("creating {}", directory.display()))?;
+    for outcome in &results.benchmarks {
+        let path = file(directory, outcome);
+        let caption = format!(
+            "{}, {} CPUs, {}, {}; {}",
+            results.machine.processor,
+            results.machine.cpus,
+            results.machine.kernel,
+            results.machine.date,
+            results.command
+        );
+        std::fs::write(&path, draw(outcome, &caption)).doing(|| format!("writing {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// How long a side's bar is: median, lowest and highest of what it stands for.
+struct Bar {
+    median: f64,
+    lowest: f64,
+    highest: f64,
+}
+
+fn draw(outcome: &Outcome, caption: &str) -> String {
+    let sides = side_names(outcome);
+    let bars = sides.len().max(1);
+    let panel_height = TITLE_HEIGHT + bars * BAR_HEIGHT + GAP;
+    let columns = outcome.cases.len().clamp(1, COLUMNS);
+    let rows = outcome.cases.len().div_ceil(columns);
+    let width = (columns * (PANEL_WIDTH + GAP) + GAP).max(640);
+    let legend_rows = sides.len().div_ceil(3);
+    let head = 64 + legend_rows * 18;
+    let height = head + rows * panel_height + 28;
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
+         viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"11\">\n\
+         <rect width=\"{width}\" height=\"{height}\" fill=\"white\"/>\n"
+    );
+    text(
+        &mut svg,
+        GAP,
+        24,
+        "font-size=\"15\" font-weight=\"bold\"",
+        &format!("{}: {}", outcome.about.name, outcome.about.title),
+    );
+    text(&mut svg, GAP, 42, "fill=\"#555\"", &unit(outcome));
+    for (number, name) in sides.iter().enumerate() {
+        let (x, y) = (GAP + number % 3 * 200, 54 + number / 3 * 18);
+        rectangle(&mut svg, x as f64, y as f64, 11.0, colour(number));
+        text(&mut svg, x + 16, y + 10, "", name);
+    }
+    for (number, case) in outcome.cases.iter().enumerate() {
+        let x = GAP + number % columns * (PANEL_WIDTH + GAP);
+        panel(&mut svg, (x, head + number / columns * panel_height), case, &sides, outcome);
+    }
+    text(&mut svg, GAP, height - 10, "fill=\"#555\" font-size=\"10\"", caption);
+    svg.push_str("</svg>\n");
+    svg
+}
+
+/// All sides that any case has, in the order of the first that has them.
+fn side_names(outcome: &Outcome) -> Vec<&str> {
+    let mut names = Vec::new();
+    for side in outcome.cases.iter().flat_map(|case| &case.sides) {
+        if !names.contains(&side.side.as_str()) {
+            names.push(side.side.as_str());
+        }
+    }
+    names
+}
+
+fn unit(outcome: &Outcome) -> String {
+    if compared(outcome) {
+        format!(
+            "speed over `{}`, longer is faster; thin lines from the lowest to the highest round",
+            outcome.about.baseline
+        )
+    } else {
+        "operations per second, longer is faster".to_owned()
+    }
+}
+
+/// Whether every side has a ratio to the baseline.
+fn compared(outcome: &Outcome) -> bool {
+    outcome.cases.iter().flat_map(|case| &case.sides).all(|side| side.speed.is_some())
+}
+
+fn bar(side: &SideResult, compared: bool) -> Bar {
+    let rate = |ns: f64| if ns > 0.0 { 1e9 / ns } else { 0.0 };
+    match side.speed.filter(|_| compared) {
+        Some(speed) => Bar { median: speed.median, lowest: speed.lowest, highest: speed.highest },
+        None => Bar {
+            median: rate(side.ns_per_op),
+            lowest: rate(side.slowest_ns_per_op),
+            highest: rate(side.fastest_ns_per_op),
+        },
+    }
+}
+
+fn panel(svg: &mut String, (x, y): (usize, usize), case: &Case, sides: &[&str], outcome: &Outcome) {
+    let compared = compared(outcome);
+    text(svg, x, y + 14, "font-weight=\"bold\"", &case.name);
+    let bars: Vec<_> = case.sides.iter().map(|side| (side, bar(side, compared))).collect();
+    let longest = bars.iter().map(|(_, bar)| bar.highest).fold(f64::MIN_POSITIVE, f64::max);
+    let scale = LONGEST_BAR / longest;
+    let (left, top) = (x as f64, (y + TITLE_HEIGHT) as f64);
+    for (number, (side, bar)) in bars.iter().enumerate() {
+        let line = top + (number * BAR_HEIGHT) as f64;
+        let place = sides.iter().position(|name| *name == side.side).unwrap_or(0);
+        rectangle(svg, left, line, bar.median * scale, colour(place));
+        let middle = line + 5.5;
+        let (from, to) = (left + bar.lowest * scale, left + bar.highest * scale);
+        let _ = writeln!(svg, "<path d=\"M{from:.1} {middle:.1}H{to:.1}\" stroke=\"#222\"/>");
+        let figure = if compared { format!("{:.2}", bar.median) } else { format!("{:.0}", bar.median) };
+        text(svg, (to + 5.0) as usize, (line + 10.0) as usize, "", &figure);
+    }
+    if compared {
+        let (at, end) = (left + scale, top + (bars.len() * BAR_HEIGHT) as f64);
+        let _ = writeln!(
+            svg,
+            "<path d=\"M{at:.1} {top:.1}V{end:.1}\" stroke=\"#222\" stroke-dasharray=\"2 2\"/>"
+        );
+    }
+}
+
+fn colour(side: usize) -> &'static str {
+    COLOURS[side % COLOURS.len()]
+}
+
+fn rectangle(svg: &mut String, x: f64, y: f64, width: f64, fill: &str) {
+    let _ =
+        writeln!(svg, "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"11\" fill=\"{fill}\"/>");
+}
+
+fn text(svg: &mut String, x: usize, y: usize, attributes: &str, words: &str) {
+    let words = words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let _ = writeln!(svg, "<text x=\"{x}\" y=\"{y}\" {attributes}>{words}</text>");
+}

@@ -1,0 +1,138 @@
+//! The clients: each connects, sends one message, takes it back, sees the server close, and closes.
+
+use std::time::Duration;
+
+use clap::Args as ClapArgs;
+
+use super::MESSAGE;
+use crate::failure::{Failure, Result};
+use crate::workload::clock::{cpu_of, pin, wall};
+use crate::workload::sockets::{
+    Epoll, Transfer, close, connect_later, raise_file_limit, receive, send, server_address,
+};
+use crate::workload::{Report, Window};
+
+/// Arguments of the clients. The server's address, one line of JSON, comes on the standard input.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct Args {
+    /// Clients that are counted.
+    #[arg(long)]
+    connections: usize,
+    /// Clients before those, not counted.
+    #[arg(long)]
+    warm_up: usize,
+    /// Clients that are there at the same time.
+    #[arg(long)]
+    at_once: usize,
+    /// Bind to this CPU.
+    #[arg(long)]
+    cpu: Option<usize>,
+}
+
+/// A client between its connect and its close. Its number is its socket's.
+#[derive(Clone, Copy, Default)]
+struct Client {
+    sent: bool,
+    back: usize,
+}
+
+struct Clients {
+    epoll: Epoll,
+    port: u16,
+    clients: Vec<Client>,
+}
+
+/// Lets the clients come and go.
+pub fn run(args: &Args) -> Result<Report> {
+    if let Some(cpu) = args.cpu {
+        pin(cpu)?;
+    }
+    raise_file_limit(args.at_once)?;
+    let server = server_address()?;
+    let mut clients = Clients { epoll: Epoll::new()?, port: server.port, clients: Vec::new() };
+    clients.serve(args.warm_up, args.at_once)?;
+    let (start, cpu_start) = (wall(), cpu_of(server.process)?);
+    clients.serve(args.connections, args.at_once)?;
+    let (elapsed, cpu) = (wall() - start, cpu_of(server.process)? - cpu_start);
+    // The server may end now, and could not have before its CPU clock was read.
+    clients.serve(1, 1)?;
+    Ok(Report {
+        engine: server.engine,
+        total_ops: (args.warm_up + args.connections + 1) as u64,
+        windows: vec![Window {
+            label: String::new(),
+            ops: args.connections as u64,
+            wall_ns: elapsed.as_nanos() as u64,
+            cpu_ns: cpu.as_nanos() as u64,
+        }],
+    })
+}
+
+impl Clients {
+    /// So many clients, `at_once` at the same time.
+    fn serve(&mut self, connections: usize, at_once: usize) -> Result<()> {
+        let (mut started, mut done) = (0, 0);
+        while started < connections.min(at_once) {
+            self.connect()?;
+            started += 1;
+        }
+        let mut last = wall();
+        while done < connections {
+            let ready = self.epoll.wait(2000)?;
+            if ready == 0 && wall() - last > Duration::from_secs(5) {
+                return Err(Failure::new("no answer from the server for five seconds"));
+            }
+            last = wall();
+            for index in 0..ready {
+                let event = self.epoll.events[index];
+                if !self.ready(event.u64 as i32, event.events as i32)? {
+                    continue;
+                }
+                done += 1;
+                if started < connections {
+                    self.connect()?;
+                    started += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn connect(&mut self) -> Result<()> {
+        let socket = connect_later(self.port)?;
+        let index = socket as usize;
+        if self.clients.len() <= index {
+            self.clients.resize(index + 1, Client::default());
+        }
+        self.clients[index] = Client::default();
+        self.epoll.add(
+            socket,
+            libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET,
+            index as u64,
+        )
+    }
+
+    /// Goes on with a client; returns whether it is through.
+    fn ready(&mut self, socket: i32, happened: i32) -> Result<bool> {
+        let client = &mut self.clients[socket as usize];
+        if !client.sent && happened & libc::EPOLLOUT != 0 {
+            let Transfer::Bytes(MESSAGE) = send(socket, &[b'm'; MESSAGE]) else {
+                return Err(Failure::errno("a client's connection does not take its message"));
+            };
+            client.sent = true;
+        }
+        let mut buffer = [0; MESSAGE];
+        loop {
+            match receive(socket, &mut buffer) {
+                Transfer::Bytes(bytes) => client.back += bytes,
+                Transfer::Later => return Ok(false),
+                Transfer::Over if client.back == MESSAGE => break,
+                Transfer::Over => {
+                    return Err(Failure::new(format!("a client got {} bytes, not {MESSAGE}", client.back)));
+                }
+            }
+        }
+        close(socket);
+        Ok(true)
+    }
+}

@@ -1,0 +1,165 @@
+//! The server on a ring: a receive per accepted connection, then the answer with the close linked to it.
+
+use std::net::TcpListener;
+use std::os::fd::AsRawFd;
+
+use linux_raw_sys::io_uring::{
+    IORING_ACCEPT_MULTISHOT, IORING_CQE_F_MORE, IORING_FILE_INDEX_ALLOC, IORING_SETUP_DEFER_TASKRUN,
+    IORING_SETUP_SINGLE_ISSUER, io_uring_op, io_uring_sqe, io_uring_sqe_flags_bit,
+};
+
+use super::{MESSAGE, ServerArgs};
+use crate::failure::{Failure, Result};
+use crate::workload::ring::{Completion, Ring};
+use crate::workload::sockets::announce;
+
+/// Files that are open beside the connections.
+const OTHER_FILES: usize = 256;
+
+/// What a completion's user data begins with; the file is below it.
+#[derive(Clone, Copy)]
+enum Operation {
+    Accept,
+    Receive,
+    Send,
+    Close,
+}
+
+struct Server {
+    ring: Ring,
+    listener: i32,
+    multishot: bool,
+    fixed: bool,
+    /// By file; never moved, for requests name them.
+    buffers: Vec<[u8; MESSAGE]>,
+    /// Connections still to be accepted, and those that are open.
+    left: usize,
+    open: usize,
+}
+
+/// Serves so many connections.
+pub fn serve(listener: &TcpListener, args: &ServerArgs) -> Result<()> {
+    let entries = (args.at_once as u32 * 2).next_power_of_two().clamp(64, 4096);
+    let ring = Ring::new(entries, entries * 2, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN)?;
+    if args.fixed {
+        ring.register_slots(args.at_once as u32 * 2)?;
+    }
+    let mut server = Server {
+        ring,
+        listener: listener.as_raw_fd(),
+        multishot: args.multishot,
+        fixed: args.fixed,
+        buffers: vec![[0; MESSAGE]; args.at_once * 2 + OTHER_FILES],
+        left: args.connections,
+        open: 0,
+    };
+    server.accept()?;
+    announce(listener, Some(server.ring.engine()))?;
+    while server.left > 0 || server.open > 0 {
+        server.ring.submit_and_wait(1)?;
+        while let Some(completion) = server.ring.completion() {
+            server.completed(completion)?;
+        }
+    }
+    Ok(())
+}
+
+impl Server {
+    fn completed(&mut self, completion: Completion) -> Result<()> {
+        let file = completion.user_data as u32;
+        match completion.user_data >> 32 {
+            tag if tag == Operation::Accept as u64 => self.accepted(completion),
+            tag if tag == Operation::Receive as u64 => self.received(file, completion.result),
+            tag if tag == Operation::Send as u64 => whole(completion.result, "the answer on the ring"),
+            _ => {
+                self.open -= 1;
+                Ok(())
+            }
+        }
+    }
+
+    fn accept(&mut self) -> Result<()> {
+        let (listener, multishot, fixed) = (self.listener, self.multishot, self.fixed);
+        let request = self.ring.request_or_submit()?;
+        request.opcode = io_uring_op::IORING_OP_ACCEPT as u8;
+        request.fd = listener;
+        if multishot {
+            request.ioprio = IORING_ACCEPT_MULTISHOT as u16;
+        }
+        if fixed {
+            request.__bindgen_anon_5.file_index = IORING_FILE_INDEX_ALLOC as u32;
+        } else {
+            request.__bindgen_anon_3.accept_flags = libc::SOCK_CLOEXEC as u32;
+        }
+        request.user_data = tag(Operation::Accept, 0);
+        Ok(())
+    }
+
+    fn accepted(&mut self, completion: Completion) -> Result<()> {
+        let Ok(file) = u32::try_from(completion.result) else {
+            return Err(Failure::negative_errno("accept on the ring", completion.result.into()));
+        };
+        self.open += 1;
+        self.left -= 1;
+        self.request(io_uring_op::IORING_OP_RECV, Operation::Receive, file)?;
+        if completion.flags & IORING_CQE_F_MORE == 0 && self.left > 0 {
+            self.accept()?;
+        }
+        Ok(())
+    }
+
+    fn received(&mut self, file: u32, result: i32) -> Result<()> {
+        whole(result, "a client's message on the ring")?;
+        // Both go in one submission, else the link would end at its edge.
+        if self.ring.room() < 2 {
+            self.ring.submit_and_wait(0)?;
+        }
+        let send = self.request(io_uring_op::IORING_OP_SEND, Operation::Send, file)?;
+        send.flags |= 1 << io_uring_sqe_flags_bit::IOSQE_IO_LINK_BIT as u8;
+        self.close(file)
+    }
+
+    /// A request that moves the file's message.
+    fn request(&mut self, opcode: io_uring_op, operation: Operation, file: u32) -> Result<&mut io_uring_sqe> {
+        let Some(buffer) = self.buffers.get_mut(file as usize).map(|buffer| buffer.as_mut_ptr()) else {
+            return Err(Failure::new(format!("file {file} is one too many")));
+        };
+        let fixed = self.fixed;
+        let request = self.ring.request_or_submit()?;
+        request.opcode = opcode as u8;
+        request.fd = file as i32;
+        if fixed {
+            request.flags |= 1 << io_uring_sqe_flags_bit::IOSQE_FIXED_FILE_BIT as u8;
+        }
+        request.__bindgen_anon_2.addr = buffer as u64;
+        request.len = MESSAGE as u32;
+        request.__bindgen_anon_3.msg_flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
+        request.user_data = tag(operation, file);
+        Ok(request)
+    }
+
+    fn close(&mut self, file: u32) -> Result<()> {
+        let fixed = self.fixed;
+        let request = self.ring.request_or_submit()?;
+        request.opcode = io_uring_op::IORING_OP_CLOSE as u8;
+        if fixed {
+            request.__bindgen_anon_5.file_index = file + 1;
+        } else {
+            request.fd = file as i32;
+        }
+        request.user_data = tag(Operation::Close, file);
+        Ok(())
+    }
+}
+
+fn whole(result: i32, what: &str) -> Result<()> {
+    match usize::try_from(result) {
+        Ok(MESSAGE) => Ok(()),
+        Ok(bytes) => Err(Failure::new(format!("{what} was {bytes} bytes long, not {MESSAGE}"))),
+        Err(_) => Err(Failure::negative_errno(what, result.into())),
+    }
+}
+
+fn tag(operation: Operation, file: u32) -> u64 {
+    (operation as u64) << 32 | u64::from(file)
+}
