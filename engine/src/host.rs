@@ -28,6 +28,12 @@ pub trait Host: Sync {
     /// there. Where not, the engine asks the kernel to copy from memory that may not be mapped.
     fn faults_resume(&self) -> bool;
 
+    /// Whether the door tells of every descriptor that the program closes or replaces
+    /// ([`crate::door::closed`]), as far as programs do that by functions of a C library.
+    fn sees_closes(&self) -> bool {
+        false
+    }
+
     /// Makes a system call that may sleep, with the thread's own signal mask. A door that keeps the
     /// program's signal handlers out of the engine answers `-EINTR` without the call if one is due;
     /// `None` leaves the call to the engine, as a door does that keeps nothing out.
@@ -62,6 +68,12 @@ pub fn get() -> Option<&'static dyn Host> {
     let host = HOST.load(Ordering::Acquire);
     // SAFETY: the pointer is null or came from a `&'static` in `install`.
     unsafe { host.as_ref().copied() }
+}
+
+/// [`Host::sees_closes`] of the installed door.
+#[inline]
+pub fn sees_closes() -> bool {
+    get().is_some_and(Host::sees_closes)
 }
 
 /// The calling thread's identity, by the door's word or else by its thread pointer.

@@ -352,6 +352,7 @@ impl Core {
     }
 
     /// CQEs that wait to be reaped, in units of the ring's entries.
+    #[inline]
     pub fn cq_ready(&self) -> u32 {
         // Acquire pairs with the program's release store of its head after it read CQEs.
         // Where the ring is gone, it counts as full: nobody waits for more.
@@ -361,11 +362,16 @@ impl Core {
     }
 
     /// Posts a CQE, or keeps it where the ring is full or others are kept already.
+    #[inline]
     pub fn post(&mut self, cqe: Cqe) {
         self.external.uncounted += 1;
-        if self.post_into_ring(&cqe) {
-            return;
+        if !self.post_into_ring(&cqe) {
+            self.keep(cqe);
         }
+    }
+
+    #[cold]
+    fn keep(&mut self, cqe: Cqe) {
         if self.overflow.is_empty() {
             // A hint that the program acts on by entering.
             self.memory.change_sq_flags(IORING_SQ_CQ_OVERFLOW, 0);
@@ -380,30 +386,44 @@ impl Core {
     }
 
     /// Posts a CQE if it can be seen in the ring at once, behind all before it.
+    #[inline]
     pub fn post_into_ring(&mut self, cqe: &Cqe) -> bool {
         self.overflow.is_empty() && self.store(cqe)
     }
 
+    #[inline]
     fn store(&mut self, cqe: &Cqe) -> bool {
+        if self.is(IORING_SETUP_CQE32 | IORING_SETUP_CQE_MIXED) {
+            return self.store_of_either_size(cqe);
+        }
+        if self.cq_ready() >= self.memory.layout().cq_entries {
+            return false;
+        }
+        self.publish(cqe, 1, false);
+        self.external.posted += 1;
+        true
+    }
+
+    fn store_of_either_size(&mut self, cqe: &Cqe) -> bool {
         // Of two entries where both sizes are mixed, of one where all are big.
         let spans = cqe.flags & IORING_CQE_F_32 != 0 && self.is(IORING_SETUP_CQE_MIXED);
         let entries = self.memory.layout().cq_entries;
         if spans && self.cq_tail & (entries - 1) == entries - 1 && self.cq_ready() < entries {
             // It does not go around the end: the program skips what is left there.
             let filler = Cqe { flags: IORING_CQE_F_SKIP, ..Cqe::default() };
-            self.publish(&filler, 1);
+            self.publish(&filler, 1, false);
         }
         let needed = if spans { 2 } else { 1 };
         if self.cq_ready() > entries - needed {
             return false;
         }
-        self.publish(cqe, needed);
+        self.publish(cqe, needed, needed > 1 || self.is(IORING_SETUP_CQE32));
         self.external.posted += 1;
         true
     }
 
-    fn publish(&mut self, cqe: &Cqe, entries: u32) {
-        let big = entries > 1 || self.is(IORING_SETUP_CQE32);
+    #[inline]
+    fn publish(&mut self, cqe: &Cqe, entries: u32, big: bool) {
         self.memory.store_cqe(self.cq_tail, cqe, big);
         self.cq_tail = self.cq_tail.wrapping_add(entries);
         // Release pairs with the program's acquire load of the tail before it reads CQEs.

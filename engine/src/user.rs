@@ -29,6 +29,7 @@ plain!(
     i64,
     usize,
     sys::Timespec,
+    [u64; 1],
     [u64; 2],
     [u64; 4],
     [u64; 8],

@@ -702,6 +702,31 @@ fn a_number_reused_behind_the_engines_back() {
     assert_eq!((&old, &new), (&[0; 8], b"for the "));
 }
 
+/// More of them than are looked at in one tick.
+#[test]
+fn many_numbers_reused_behind_the_engines_back() {
+    use std::io::Write;
+    const COUNT: usize = 150;
+    let mut ring = Ring::new(Engine::User, 512, 0);
+    let before: Vec<_> = (0..COUNT).map(|_| UnixStream::pair().unwrap()).collect();
+    let mut after: Vec<_> = (0..COUNT).map(|_| UnixStream::pair().unwrap()).collect();
+    let mut buffers = [[0u8; 8]; 2 * COUNT];
+    for ((_, number), buffer) in before.iter().zip(&mut buffers) {
+        submit(&mut ring, recv(1, number.as_raw_fd(), buffer));
+    }
+    for (((_, number), (peer, new)), buffer) in before.iter().zip(&mut after).zip(&mut buffers[COUNT..]) {
+        // SAFETY: descriptors of the test's; `number` closes the copy.
+        unsafe { libc::dup2(new.as_raw_fd(), number.as_raw_fd()) };
+        ring.push(recv(2, number.as_raw_fd(), buffer));
+        peer.write_all(b"for the new").unwrap();
+    }
+    assert_eq!(ring.enter(COUNT as u32, 2 * COUNT as u32), COUNT as i32);
+    let cqes = ring.reap_all();
+    let count =
+        |user_data, res| cqes.iter().filter(|cqe| (cqe.user_data, cqe.res) == (user_data, res)).count();
+    assert_eq!([count(1, -libc::EBADF), count(2, 8)], [COUNT; 2]);
+}
+
 #[test]
 fn a_number_reused_while_the_reactor_drives() {
     use std::io::Write;

@@ -63,6 +63,10 @@ impl Host for Preload {
         signals::active()
     }
 
+    fn sees_closes(&self) -> bool {
+        true
+    }
+
     unsafe fn sleep(&self, number: usize, arguments: [usize; 6]) -> Option<isize> {
         // SAFETY: the caller's promise.
         unsafe { inside::sleep(number, arguments) }

@@ -10,6 +10,7 @@
 //! door are forgotten ([`Core::forget_fd`]); for the rest, requests that waited on the word of the
 //! ready bits alone are looked at once more by the reactor's next ticks ([`Core::recheck`]).
 
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -91,6 +92,11 @@ impl SocketKind {
     }
 }
 
+/// Entries that one tick looks at again, at least; of many it takes this share, so that busy connections are seen
+/// to have moved, which costs nothing, before their turn comes.
+const RECHECKS: usize = 64;
+const SHARE_OF_RECHECKS: usize = 16;
+
 /// Events for which nobody waited, in a row, before a registration is given up.
 const IDLE_EVENTS: u8 = 32;
 
@@ -107,7 +113,7 @@ pub struct Readiness {
     /// epoll has something to report that is to be seen before `enter` returns.
     reports: bool,
     /// Entries on which something waits by a registration that was there before.
-    recheck: Vec<Recheck>,
+    recheck: VecDeque<Recheck>,
     /// How the epoll instance polls network devices.
     pub busy_poll: BusyPoll,
     /// The submission under way is not followed by a wait: whoever has to look again later may be
@@ -151,11 +157,26 @@ struct Waiter {
 
 impl Entry {
     /// Is it registered, for the file that has the number now, as far as the engine was told?
+    #[inline]
     fn is_current(&self) -> bool {
         let now = self.renewals_now.map_or(0, |counter| counter.load(Ordering::Relaxed));
         self.registered && self.renewals == now
     }
+
+    #[inline]
+    fn came_short(&mut self) -> bool {
+        let kind = *self.kind.get_or_insert_with(|| SocketKind::of(self.fd));
+        let emptied = kind == SocketKind::Tcp && self.ready & (STICKY | EPOLLPRI) == 0;
+        if emptied {
+            self.ready &= !EPOLLIN;
+        }
+        emptied
+    }
 }
+
+/// Names what is known of a descriptor, for the moment.
+#[derive(Clone, Copy)]
+pub struct Known(u32);
 
 impl Readiness {
     /// How many requests wait.
@@ -192,6 +213,7 @@ impl Readiness {
         self.entries.clear();
     }
 
+    #[inline]
     fn find(&self, fd: Fd) -> Option<u32> {
         let index = *self.by_fd.get(usize::try_from(fd).ok()?)?;
         index.checked_sub(1)
@@ -283,6 +305,27 @@ impl Readiness {
         self.eager || self.current(fd).is_none_or(|entry| entry.ready & (events | STICKY) != 0)
     }
 
+    /// Where what is known of `fd` stands, if that is anything.
+    #[inline]
+    pub fn known(&self, fd: Fd) -> Option<Known> {
+        let index = self.find(fd)?;
+        self.entries[index as usize].is_current().then_some(Known(index))
+    }
+
+    /// What socket it is, as far as that was asked, where there is nothing to be received.
+    #[inline]
+    pub fn is_idle(&self, Known(index): Known) -> Option<SocketKind> {
+        let entry = &self.entries[index as usize];
+        let idle = !self.eager && entry.ready & (EPOLLIN | STICKY) == 0;
+        idle.then(|| entry.kind.unwrap_or(SocketKind::NoSocket))
+    }
+
+    /// As [`Readiness::came_short`].
+    #[inline]
+    pub fn is_emptied(&mut self, Known(index): Known) -> bool {
+        self.entries[index as usize].came_short()
+    }
+
     /// An attempt on `fd` showed that it is not ready for `events` any more.
     pub fn drained(&mut self, fd: Fd, events: u32) {
         if let Some(index) = self.find(fd) {
@@ -294,13 +337,7 @@ impl Readiness {
     /// vain: a TCP stream, unless something stands behind the data (urgent data stop a read, and an
     /// end or an error makes no event of its own any more).
     pub fn came_short(&mut self, fd: Fd) -> bool {
-        let Some(entry) = self.current_mut(fd) else { return false };
-        let kind = *entry.kind.get_or_insert_with(|| SocketKind::of(fd));
-        let emptied = kind == SocketKind::Tcp && entry.ready & (STICKY | EPOLLPRI) == 0;
-        if emptied {
-            entry.ready &= !EPOLLIN;
-        }
-        emptied
+        self.current_mut(fd).is_some_and(Entry::came_short)
     }
 
     /// Has `fd` shown one of `events`, and not been drained since? For conditions that pass along
@@ -350,7 +387,7 @@ impl Core {
         if kept && !entry.rechecked && matches!(self.requests[id].file, FileHold::Plain(_)) {
             entry.rechecked = true;
             let seen = Recheck { index, generation: entry.generation, armed: entry.armed.wrapping_sub(1) };
-            self.readiness.recheck.push(seen);
+            self.readiness.recheck.push_back(seen);
         }
         Ok(())
     }
@@ -548,11 +585,12 @@ impl Core {
         sys::close(fd);
     }
 
-    /// Looks again at descriptors on which requests have been waiting since the last tick on the
-    /// word of a registration that was there before: is it still for this file?
+    /// Looks again at descriptors on which requests have been waiting since the last look on the word of a
+    /// registration that was there before, some of them at each tick: is it still for this file?
     pub fn recheck(&mut self) {
-        let list = core::mem::take(&mut self.readiness.recheck);
-        for mut seen in list {
+        let listed = self.readiness.recheck.len();
+        for _ in 0..listed.min(RECHECKS.max(listed / SHARE_OF_RECHECKS)) {
+            let Some(mut seen) = self.readiness.recheck.pop_front() else { return };
             let entry = &mut self.readiness.entries[seen.index as usize];
             if entry.generation != seen.generation {
                 continue;
@@ -564,7 +602,7 @@ impl Core {
                 self.recheck_one(seen.index);
             } else {
                 seen.armed = entry.armed;
-                self.readiness.recheck.push(seen);
+                self.readiness.recheck.push_back(seen);
             }
         }
     }

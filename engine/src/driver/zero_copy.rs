@@ -45,6 +45,8 @@ pub struct ZeroCopy {
     fresh: Vec<usize>,
     /// Sends whose pages are out.
     out: usize,
+    /// The socket that the current submission found to take zero-copy sends.
+    pub checked: Option<Fd>,
 }
 
 /// What becomes of large sends on a descriptor.

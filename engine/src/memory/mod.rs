@@ -148,14 +148,23 @@ impl RingMemory {
         }
     }
 
+    /// As [`Sqe::first_word`], of an SQE that has not been copied.
+    #[inline]
+    pub fn first_word(&self, index: u32) -> u64 {
+        let index = (index & (self.layout.sq_entries - 1)) as usize;
+        self.sqes.words::<1>(index << self.layout.sqe_shift).map_or(u64::MAX, |[word]| word)
+    }
+
     /// Stores `cqe` at ring position `position`, with its second half if it is `big`. The caller
     /// publishes it by the tail.
     #[inline]
     pub fn store_cqe(&self, position: u32, cqe: &Cqe, big: bool) {
         let index = (position & (self.layout.cq_entries - 1)) as usize;
         let offset = CQES_OFFSET + (index << self.layout.cqe_shift);
-        let words =
-            [cqe.user_data, u64::from(cqe.res as u32) | (u64::from(cqe.flags) << 32), cqe.big[0], cqe.big[1]];
-        self.rings.store_words(offset, if big { &words } else { &words[..2] });
+        let words = [cqe.user_data, u64::from(cqe.res as u32) | (u64::from(cqe.flags) << 32)];
+        self.rings.store_words(offset, &words);
+        if big {
+            self.rings.store_words(offset + size_of_val(&words), &cqe.big);
+        }
     }
 }

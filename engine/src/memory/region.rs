@@ -56,6 +56,7 @@ impl Region {
         self.length
     }
 
+    #[inline]
     fn word(&self, offset: usize) -> &AtomicU32 {
         debug_assert!(offset + 4 <= self.length && offset % 4 == 0);
         // SAFETY: within the mapping and aligned, as the callers see to; the engine's lives as long as
@@ -86,7 +87,7 @@ impl Region {
     }
 
     /// A copy of `N` words at `offset`; `None` where the program took its memory away.
-    #[inline]
+    #[inline(always)]
     pub fn words<const N: usize>(&self, offset: usize) -> Option<[u64; N]>
     where
         [u64; N]: user::Plain,
@@ -103,7 +104,7 @@ impl Region {
     }
 
     /// Stores words at `offset`. A program that reads them meanwhile reads halves of plain integers.
-    #[inline]
+    #[inline(always)]
     pub fn store_words(&self, offset: usize, words: &[u64]) {
         debug_assert!(offset + 8 * words.len() <= self.length && offset % 8 == 0);
         if self.owner == Owner::Program {

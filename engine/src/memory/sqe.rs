@@ -43,6 +43,14 @@ pub struct Sqe {
 }
 
 impl Sqe {
+    /// Operation, flags, priority and file, as they stand in memory.
+    #[inline]
+    pub fn first_word(&self) -> u64 {
+        let [a, b] = self.ioprio.to_ne_bytes();
+        let [c, d, e, f] = self.fd.to_ne_bytes();
+        u64::from_ne_bytes([self.opcode, self.flags, a, b, c, d, e, f])
+    }
+
     /// `addr_len`, the lower half of `file_index`.
     pub fn addr_len(&self) -> u16 {
         self.file_index as u16

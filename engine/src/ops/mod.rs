@@ -28,8 +28,10 @@ pub use linux_raw_sys::io_uring::io_uring_op as Code;
 use crate::cancel;
 use crate::driver::work::Work;
 use crate::errno::Errno;
+use crate::memory::Sqe;
 use crate::request::{Request, RequestId};
 use crate::ring::Core;
+use crate::sys::Fd;
 
 /// The check of an SQE.
 pub type Prep = fn(&mut Core, RequestId) -> Result<(), Errno>;
@@ -53,6 +55,8 @@ pub struct Op {
     pub prep: fn(&mut Core, RequestId) -> Result<(), Errno>,
     /// Tries without blocking, under the ring's lock.
     pub issue: fn(&mut Core, RequestId) -> Outcome,
+    /// A shorter way, for what is ordinary.
+    pub quick: Option<Quick>,
     /// Does it where it may block, without any lock.
     pub block: Option<Block>,
     /// After the blocking attempt, under the ring's lock again: what its CQE says, or another round.
@@ -66,6 +70,30 @@ pub struct Op {
     pub failed: fn(&Request, i32) -> i32,
     /// Whether this kernel has the system calls that it needs; asked by the probe.
     pub available: fn() -> bool,
+}
+
+/// The short way of an operation: see `request/quick.rs`.
+pub struct Quick {
+    /// Tries without blocking what an SQE says, if that is nothing out of the ordinary: every check of
+    /// [`Op::prep`] passed, no buffer to be selected, no flag that asks for more than one attempt.
+    pub attempt: fn(&mut Core, &Sqe, Fd) -> Tried,
+    /// Goes on behind an attempt that a request took over.
+    pub go_on: fn(&mut Core, RequestId, Fd, Result<usize, Errno>) -> Outcome,
+    /// A request that was woken may be tried like this, too: nothing of it is done by then.
+    pub again: bool,
+}
+
+/// What a quick attempt came to.
+#[derive(Clone, Copy, Debug)]
+pub enum Tried {
+    /// None was made.
+    Nothing,
+    /// The request is done, with this result and flags of its CQE.
+    Done(i32, u32),
+    /// There is nothing to be tried before one of these events.
+    Wait(u32),
+    /// One was made, with this result, and more is to be done than to report it.
+    Attempt(Result<usize, Errno>),
 }
 
 /// What an attempt came to.
@@ -220,6 +248,7 @@ impl Op {
             caps,
             prep,
             issue,
+            quick: None,
             block: None,
             finish: finish_as_is,
             expire: expire_cancels,
@@ -244,6 +273,12 @@ impl Op {
     /// With what of it is missing.
     pub const fn limits(mut self, limits: &'static str) -> Op {
         self.limits = limits;
+        self
+    }
+
+    /// With a shorter way.
+    pub const fn quick(mut self, quick: Quick) -> Op {
+        self.quick = Some(quick);
         self
     }
 
@@ -321,6 +356,7 @@ const fn absent(code: Code, name: &'static str, reason: &'static str) -> Op {
         caps: Caps::IOPRIO,
         prep: |_, _| Err(Errno::EINVAL),
         issue: |_, _| Errno::EINVAL.into(),
+        quick: None,
         block: None,
         finish: finish_as_is,
         expire: expire_cancels,

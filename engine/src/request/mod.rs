@@ -17,6 +17,7 @@ mod foreign;
 mod index;
 mod link;
 pub mod notification;
+mod quick;
 mod slab;
 mod submit;
 
@@ -116,6 +117,11 @@ impl Flags {
     /// Those of an SQE among them.
     pub const fn sqe(self) -> u8 {
         self.0 as u8
+    }
+
+    /// Any that is not in `other`?
+    pub const fn has_other_than(self, other: Flags) -> bool {
+        self.0 & !other.0 != 0
     }
 
     /// Any of `other`?

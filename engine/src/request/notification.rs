@@ -40,15 +40,33 @@ impl Core {
         if let Some(notification) = request.notification {
             return Ok(notification);
         }
-        let (user_data, usage) = (request.sqe.user_data, usage(request));
+        let (user_data, usage) = (request.sqe.user_data, usage(request.sqe.ioprio));
+        let notification = self.new_notification(user_data, usage)?;
+        self.requests[id].notification = Some(notification);
+        Ok(notification)
+    }
+
+    fn new_notification(&mut self, user_data: u64, usage: i32) -> Result<RequestId, Errno> {
         let notification = self.requests.insert(|| Sqe { user_data, ..Sqe::default() })?;
         let request = &mut self.requests[notification];
         request.op = &NOTIFICATION;
         request.flags = Flags::NEVER_FAILS;
         request.cqe_flags = IORING_CQE_F_NOTIF;
         request.result = usage;
-        self.requests[id].notification = Some(notification);
         Ok(notification)
+    }
+
+    /// Announces the end of a send that was copied, and that there was never a request for.
+    pub fn announce_copied(&mut self, user_data: u64, ioprio: u16) {
+        match self.new_notification(user_data, usage(ioprio)) {
+            Ok(notification) => self.make_ready(notification),
+            Err(_) => self.post_notification(user_data, usage(ioprio)),
+        }
+    }
+
+    #[cold]
+    fn post_notification(&mut self, user_data: u64, res: i32) {
+        self.post(Cqe { user_data, res, flags: IORING_CQE_F_NOTIF, big: [0; 2] });
     }
 
     /// Counts a system call whose pages are out.
@@ -98,15 +116,14 @@ impl Core {
             },
             Err(_) => {
                 let request = &self.requests[id];
-                let (user_data, res) = (request.sqe.user_data, usage(request));
-                self.post(Cqe { user_data, res, flags: IORING_CQE_F_NOTIF, big: [0; 2] });
+                self.post_notification(request.sqe.user_data, usage(request.sqe.ioprio));
             }
         }
     }
 }
 
 /// What the notification of a send says that was copied.
-fn usage(request: &Request) -> i32 {
-    let reports = u32::from(request.sqe.ioprio) & IORING_SEND_ZC_REPORT_USAGE != 0;
+fn usage(ioprio: u16) -> i32 {
+    let reports = u32::from(ioprio) & IORING_SEND_ZC_REPORT_USAGE != 0;
     if reports { IORING_NOTIF_USAGE_ZC_COPIED as i32 } else { 0 }
 }

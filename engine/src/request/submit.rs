@@ -33,18 +33,25 @@ impl Core {
                 self.memory.count(Word::SqDropped);
                 break;
             };
-            let memory = &self.memory;
-            let id = match self.requests.insert(|| memory.sqe(index)) {
-                Ok(id) => id,
-                Err(errno) if taken == 0 => {
-                    self.timeouts.batch = None;
-                    return Err(errno);
-                }
-                Err(_) => break,
-            };
             self.sq_head = position.wrapping_add(1);
             taken += 1;
             self.submission_left = available - taken;
+            if whose == Whose::Common && self.submit_quickly(index) {
+                continue;
+            }
+            let memory = &self.memory;
+            let id = match self.requests.insert(|| memory.sqe(index)) {
+                Ok(id) => id,
+                Err(errno) => {
+                    self.sq_head = position;
+                    taken -= 1;
+                    if taken == 0 {
+                        self.timeouts.batch = None;
+                        return Err(errno);
+                    }
+                    break;
+                }
+            };
             if whose != Whose::Common {
                 self.requests[id].whose = whose;
             }
@@ -64,6 +71,7 @@ impl Core {
             self.queue(chain.head);
         }
         self.submission_left = 0;
+        self.zero_copy.checked = None;
         if !self.train.is_empty() {
             self.let_train_go();
         }
@@ -72,12 +80,15 @@ impl Core {
         self.memory.store(Word::SqHead, self.sq_head);
     }
 
-    /// The SQE that the current submission takes next, as it is now.
-    pub fn next_sqe(&self) -> Option<Sqe> {
-        if self.submission_left == 0 {
-            return None;
-        }
-        self.memory.sqe_index(self.sq_head).map(|index| self.memory.sqe(index))
+    /// Is the SQE that the current submission takes next one of the same operation, flags and file as `sqe`,
+    /// as it is now?
+    #[inline]
+    pub fn next_sqe_is_like(&self, sqe: &Sqe) -> bool {
+        self.submission_left > 0
+            && self
+                .memory
+                .sqe_index(self.sq_head)
+                .is_some_and(|next| self.memory.first_word(next) == sqe.first_word())
     }
 
     /// Takes one SQE. The error is that of a bad one, unless its chain goes on: then the batch does too,
@@ -344,7 +355,7 @@ impl Core {
             if request.file == FileHold::None && !request.flags.has(Flags::WOKEN) {
                 request.phase = Phase::Prepared;
                 self.start(id);
-            } else {
+            } else if !self.issue_quickly(id) {
                 self.issue(id);
             }
         }

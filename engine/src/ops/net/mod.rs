@@ -128,11 +128,16 @@ fn ended(core: &mut Core, id: RequestId, errno: Errno) -> Outcome {
     Outcome::Complete(failed(&core.requests[id], errno.negated()))
 }
 
-/// Marks a request by its `MSG_*` flags and returns what its progress begins with.
-fn start(request: &mut Request, extra: u32) -> Progress {
+/// `MSG_*` as system calls take them.
+fn known_flags(flags: u32) -> u32 {
     // For programs of 32 bits; the system calls refuse it.
     const MSG_CMSG_COMPAT: u32 = 1 << 31;
-    let flags = request.sqe.op_flags & !MSG_CMSG_COMPAT | extra;
+    flags & !MSG_CMSG_COMPAT
+}
+
+/// Marks a request by its `MSG_*` flags and returns what its progress begins with.
+fn start(request: &mut Request, extra: u32) -> Progress {
+    let flags = known_flags(request.sqe.op_flags) | extra;
     if flags & MSG_DONTWAIT != 0 {
         request.flags.set(Flags::NOWAIT);
     }

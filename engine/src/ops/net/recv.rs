@@ -12,7 +12,8 @@ use super::{
 };
 use crate::driver::readiness::SocketKind;
 use crate::errno::Errno;
-use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
+use crate::memory::Sqe;
+use crate::ops::{Caps, Code, Field, Op, OpData, Outcome, Quick, Tried};
 use crate::request::{Flags, Request, RequestId};
 use crate::resources::kbuf::{MAX_TRANSFER, Span};
 use crate::ring::Core;
@@ -28,6 +29,7 @@ pub const RECV: Op = Op::new(
     issue,
 )
 .fields(&[Field::Fd, Field::Address, Field::Length, Field::OpFlags, Field::Ioprio, Field::BufferIndex])
+.quick(Quick { attempt: receive_quickly, go_on, again: true })
 .failed(failed);
 
 /// Flags in `ioprio`.
@@ -100,15 +102,40 @@ fn receive(core: &mut Core, id: RequestId, fd: Fd) -> Result<Attempt, Errno> {
         let mut vector = IoVector { base: span.address, length: span.length as u64 };
         receive_vectors(fd, core::slice::from_mut(&mut vector), flags, &mut truncated)
     };
-    Ok(Attempt {
-        result,
-        asked: span.length,
-        used: result.map_or(0, |count| count.min(span.length)),
-        buffers: 1,
-        reported: result.unwrap_or(0),
-        truncated,
-        may_retry: true,
-    })
+    Ok(Attempt { truncated, ..Attempt::of_single(result, span.length) })
+}
+
+/// A receive into one piece of memory, of what there is.
+fn receive_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
+    let plain = sqe.ioprio == 0 && sqe.off == 0 && sqe.file_index == 0 && sqe.op_flags == 0;
+    if !plain || (sqe.len as i32) < 0 || (sqe.addr as i64) < 0 {
+        return Tried::Nothing;
+    }
+    let socket = core.readiness.known(fd);
+    if let Some(idle) = socket.and_then(|socket| core.readiness.is_idle(socket)) {
+        return if idle.receives() { Tried::Wait(EPOLLIN) } else { Tried::Nothing };
+    }
+    let span = Span { address: sqe.addr, length: (sqe.len as usize).min(MAX_TRANSFER) };
+    match calls::receive(fd, span, 0) {
+        // It came short, and there is nothing else to be told of the socket.
+        Ok(count)
+            if 0 < count
+                && count < span.length
+                && socket.is_some_and(|socket| core.readiness.is_emptied(socket)) =>
+        {
+            Tried::Done(count as i32, 0)
+        }
+        result => Tried::Attempt(result),
+    }
+}
+
+/// What follows such an attempt.
+fn go_on(core: &mut Core, id: RequestId, fd: Fd, result: Result<usize, Errno>) -> Outcome {
+    let asked = core.requests[id].sqe.len as usize;
+    match conclude(core, id, fd, Attempt::of_single(result, asked.min(MAX_TRANSFER))) {
+        Next::Outcome(outcome) => outcome,
+        Next::Attempt => issue(core, id),
+    }
 }
 
 /// One receive into as many provided buffers as there are.
@@ -222,6 +249,21 @@ pub struct Attempt {
     pub truncated: bool,
     /// The rest of what was asked for may be received by another attempt.
     pub may_retry: bool,
+}
+
+impl Attempt {
+    /// One into one piece of memory.
+    fn of_single(result: Result<usize, Errno>, asked: usize) -> Attempt {
+        Attempt {
+            result,
+            asked,
+            used: result.map_or(0, |count| count.min(asked)),
+            buffers: 1,
+            reported: result.unwrap_or(0),
+            truncated: false,
+            may_retry: true,
+        }
+    }
 }
 
 /// What follows an attempt.

@@ -8,9 +8,10 @@ use linux_raw_sys::net::{MSG_NOSIGNAL, MSG_WAITALL, SO_TYPE};
 
 use super::address::Address;
 use super::message::{Message, import_vectors};
-use super::{Data, Transfer, bundles, calls, ended, failed, is_retried, polls_first, start};
+use super::{Data, Transfer, bundles, calls, ended, failed, is_retried, known_flags, polls_first, start};
 use crate::errno::Errno;
-use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
+use crate::memory::Sqe;
+use crate::ops::{Caps, Code, Field, Op, OpData, Outcome, Quick, Tried};
 use crate::request::{Flags, Request, RequestId};
 use crate::resources::kbuf::Span;
 use crate::ring::Core;
@@ -37,6 +38,7 @@ pub const SEND: Op = Op::new(
     issue_send,
 )
 .fields(&SEND_FIELDS)
+.quick(Quick { attempt: send_quickly, go_on, again: false })
 .failed(failed);
 
 /// `IORING_SEND_VECTORIZED`: the address is that of a vector.
@@ -127,6 +129,30 @@ fn issue_send(core: &mut Core, id: RequestId) -> Outcome {
     }
     if let Err(errno) = take_memory(core, id) {
         return ended(core, id, errno);
+    }
+    transmit(core, id, fd)
+}
+
+/// A send from one piece of memory to where the socket is connected, which no other of its kind follows.
+fn send_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
+    let plain = sqe.ioprio == 0 && sqe.off == 0 && sqe.file_index >> 16 == 0;
+    if !plain || (sqe.len as i32) < 0 || (sqe.addr as i64) < 0 || core.next_sqe_is_like(sqe) {
+        return Tried::Nothing;
+    }
+    let flags = known_flags(sqe.op_flags) | MSG_NOSIGNAL;
+    let span = Span { address: sqe.addr, length: sqe.len as usize };
+    match calls::send(fd, span, flags, None) {
+        Ok(count) if count == span.length || flags & MSG_WAITALL == 0 => Tried::Done(count as i32, 0),
+        result => Tried::Attempt(result),
+    }
+}
+
+/// Sends what an attempt left over.
+fn go_on(core: &mut Core, id: RequestId, fd: Fd, result: Result<usize, Errno>) -> Outcome {
+    let asked = core.requests[id].sqe.len as usize;
+    match conclude(core, id, fd, result, asked) {
+        None => advance(&mut core.requests[id], result.unwrap_or(0)),
+        Some(outcome) => return outcome,
     }
     transmit(core, id, fd)
 }

@@ -96,9 +96,7 @@ impl Core {
     }
 
     fn begins_train(&mut self, id: RequestId, fd: Fd) -> bool {
-        let Some(next) = self.next_sqe() else { return false };
-        let sqe = &self.requests[id].sqe;
-        if (next.opcode, next.fd, next.flags) != (sqe.opcode, sqe.fd, sqe.flags) {
+        if !self.next_sqe_is_like(&self.requests[id].sqe) {
             return false;
         }
         let Some(length) = ordinary_length(&self.requests[id]) else { return false };

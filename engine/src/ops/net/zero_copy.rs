@@ -8,17 +8,20 @@ use linux_raw_sys::io_uring::{
     IORING_CQE_F_MORE, IORING_RECVSEND_FIXED_BUF, IORING_RECVSEND_POLL_FIRST, IORING_SEND_ZC_REPORT_USAGE,
 };
 use linux_raw_sys::net::{
-    AF_INET, AF_INET6, IPPROTO_TCP, IPPROTO_UDP, IPPROTO_UDPLITE, MSG_NOSIGNAL, SO_DOMAIN, SO_PROTOCOL,
-    SO_TYPE, SOCK_DGRAM, SOCK_STREAM,
+    AF_INET, AF_INET6, IPPROTO_TCP, IPPROTO_UDP, IPPROTO_UDPLITE, MSG_NOSIGNAL, MSG_WAITALL, SO_DOMAIN,
+    SO_PROTOCOL, SO_TYPE, SOCK_DGRAM, SOCK_STREAM,
 };
 
 use super::address::Address;
 use super::message::{Message, import_vectors};
 use super::send::{SEND_FIELDS, SEND_VECTORIZED, advance, attempt, conclude};
-use super::{Data, Transfer, failed, polls_first, start};
+use super::{Data, Transfer, calls, failed, known_flags, polls_first, start};
 use crate::errno::Errno;
-use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
+use crate::host;
+use crate::memory::Sqe;
+use crate::ops::{Caps, Code, Field, Op, OpData, Outcome, Quick, Tried};
 use crate::request::{FileHold, Flags, Request, RequestId};
+use crate::resources::kbuf::Span;
 use crate::resources::kinds::{self, Kind};
 use crate::ring::Core;
 use crate::sys::{self, Fd};
@@ -26,8 +29,10 @@ use crate::sys::{self, Fd};
 const CAPS: Caps = Caps::FILE.with(Caps::SOCKET).with(Caps::IOPRIO);
 
 /// `IORING_OP_SEND_ZC`.
-pub const SEND_ZC: Op =
-    Op::new(Code::IORING_OP_SEND_ZC, "SEND_ZC", CAPS, prep_send, issue).fields(&SEND_FIELDS).failed(failed);
+pub const SEND_ZC: Op = Op::new(Code::IORING_OP_SEND_ZC, "SEND_ZC", CAPS, prep_send, issue)
+    .fields(&SEND_FIELDS)
+    .quick(Quick { attempt: send_quickly, go_on, again: false })
+    .failed(failed);
 
 /// `IORING_OP_SENDMSG_ZC`.
 pub const SENDMSG_ZC: Op = Op::new(Code::IORING_OP_SENDMSG_ZC, "SENDMSG_ZC", CAPS, prep_message, issue)
@@ -109,7 +114,7 @@ fn prep_message(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
     let file = core.requests[id].file;
     let fd = file.fd();
-    if let Err(errno) = check_socket(file) {
+    if let Err(errno) = check_socket(fd, matches!(file, FileHold::Fixed(..))) {
         return errno.into();
     }
     if polls_first(core, &core.requests[id], fd, EPOLLOUT) {
@@ -121,11 +126,49 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
         return errno.into();
     }
     let outcome = transmit(core, id, fd);
+    announce_end(core, id, outcome)
+}
+
+/// What a request came to; if that is its end, its notification follows.
+fn announce_end(core: &mut Core, id: RequestId, outcome: Outcome) -> Outcome {
     if let Outcome::Complete(_) = outcome {
         core.requests[id].cqe_flags |= IORING_CQE_F_MORE;
         core.announce(id);
     }
     outcome
+}
+
+/// A send that is copied anyway, from one piece of memory to where the socket is connected.
+fn send_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
+    let plain = u32::from(sqe.ioprio) & !IORING_SEND_ZC_REPORT_USAGE == 0
+        && (sqe.off, sqe.file_index >> 16, sqe.addr3, sqe.pad) == (0, 0, 0, 0);
+    if !plain || sqe.len as usize >= WORTH_IT || (sqe.addr as i64) < 0 {
+        return Tried::Nothing;
+    }
+    let fixed = Flags::of_sqe(sqe.flags).has(Flags::FIXED_FILE);
+    if core.zero_copy.checked != Some(fd) && check_socket(fd, fixed).is_err() {
+        return Tried::Nothing;
+    }
+    core.zero_copy.checked = Some(fd);
+    let flags = known_flags(sqe.op_flags & !MSG_ZEROCOPY) | MSG_NOSIGNAL;
+    let span = Span { address: sqe.addr, length: sqe.len as usize };
+    match calls::send(fd, span, flags, None) {
+        Ok(count) if count == span.length || flags & MSG_WAITALL == 0 => {
+            core.announce_copied(sqe.user_data, sqe.ioprio);
+            Tried::Done(count as i32, IORING_CQE_F_MORE)
+        }
+        result => Tried::Attempt(result),
+    }
+}
+
+/// Sends what an attempt left over.
+fn go_on(core: &mut Core, id: RequestId, fd: Fd, result: Result<usize, Errno>) -> Outcome {
+    let asked = core.requests[id].sqe.len as usize;
+    let outcome = conclude(core, id, fd, result, asked).unwrap_or_else(|| {
+        advance(&mut core.requests[id], result.unwrap_or(0));
+        transmit(core, id, fd)
+    });
+    announce_end(core, id, outcome)
 }
 
 /// Sends what is left, without copying where that pays.
@@ -178,12 +221,11 @@ fn is_large(request: &Request) -> bool {
     }
 }
 
-/// Only TCP and UDP take zero-copy sends. The protocol of a plain descriptor is asked for each time:
-/// its number may stand for another socket by now.
-fn check_socket(file: FileHold) -> Result<(), Errno> {
-    let fd = file.fd();
+/// Only TCP and UDP take zero-copy sends. Where the door does not see the program close descriptors, the
+/// protocol of one that is not registered is asked for each time: its number may stand for another socket by now.
+fn check_socket(fd: Fd, registered: bool) -> Result<(), Errno> {
     let known = kinds::noted(fd).has(Kind::ZERO_COPY);
-    if known && matches!(file, FileHold::Fixed(..)) {
+    if known && (registered || host::sees_closes()) {
         return Ok(());
     }
     let protocol = sys::socket_option(fd, SO_PROTOCOL)?;
