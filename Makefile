@@ -10,7 +10,7 @@ export CARGO_TARGET_DIR := $(TARGET)
 export ANYRING_BIN := $(TARGET)/release
 
 .PHONY: help toolchain build demo lint test test-unit test-programs test-quick conformance differential bench
-.PHONY: check-aarch64 coverage sanitize sanitize-suite soak
+.PHONY: install deb check-install check-aarch64 coverage sanitize sanitize-suite soak
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -21,6 +21,17 @@ toolchain:
 
 build: toolchain ## the release binaries, in target/release
 	cargo build --release --workspace --locked
+	scripts/link-liburing $(ANYRING_BIN)
+
+install: ## what `make build` made, to PREFIX (/usr/local), under DESTDIR: the command, liburing.so.2, liburing-ffi.so.2
+	@test -e $(ANYRING_BIN)/liburing.so.2 || { echo "make: nothing is built in $(ANYRING_BIN): run make build first" >&2; exit 1; }
+	PREFIX="$(PREFIX)" LIBDIR="$(LIBDIR)" DESTDIR="$(DESTDIR)" scripts/install $(ANYRING_BIN)
+
+deb: build ## the same as a Debian package, in target
+	scripts/make-deb $(ANYRING_BIN) $(TARGET)
+
+check-install: build
+	scripts/check-install $(ANYRING_BIN)
 
 demo: build ## an unmodified fio where io_uring is forbidden, without and with anyring
 	demo/run
@@ -30,7 +41,7 @@ lint: toolchain ## formatting and clippy, as CI wants them
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 
 test-unit: toolchain
-	scripts/need musl-gcc:musl-tools
+	scripts/need musl-gcc:musl-tools /usr/include/liburing.h:liburing-dev
 	cargo test --workspace --locked
 
 test-quick: build
@@ -38,6 +49,7 @@ test-quick: build
 
 test: test-unit build ## everything CI runs: crates, conformance that must pass, real programs (quick)
 	$(ANYRING_BIN)/anyring-conformance must-pass
+	scripts/check-install $(ANYRING_BIN)
 	tests/programs/run --quick
 	cd $(TARGET) && $(ANYRING_BIN)/anyring-soak --seconds 20
 

@@ -33,20 +33,16 @@ pub fn begin(
         log::write(format_args!("cannot place the stub page (errno {}): io_uring is left as it is", -error));
         return false;
     }
-    let choice = match config.choice {
-        Choice::Auto if trap::kernel_allows() => Choice::Kernel,
-        Choice::Auto => Choice::User,
-        choice => choice,
-    };
-    if choice == Choice::Kernel {
+    // SAFETY: creates nothing, reads nothing; the stub is in place.
+    let kernel = |number, arguments| unsafe { stub::syscall(number, arguments) };
+    if choose(config.choice, kernel) == Choice::Kernel {
         // A filter that an ancestor installed still traps; then, and only then, calls are passed on.
         if under_a_filter() {
             let _ = trap::install(Choice::Kernel, reach);
         }
         return false;
     }
-    anyring_engine::install(host);
-    ACTIVE.store(true, Ordering::Relaxed);
+    adopt(host);
     if let Err((what, error)) = trap::install(Choice::User, reach) {
         log::write(format_args!(
             "cannot install the trap ({what}, errno {}): only calls through the C library are answered",
@@ -54,6 +50,21 @@ pub fn begin(
         ));
     }
     true
+}
+
+/// Which engine it is to be: ours or the kernel's, which `kernel` makes a system call of.
+pub fn choose(asked: Choice, kernel: impl Fn(usize, [usize; 6]) -> isize) -> Choice {
+    match asked {
+        Choice::Auto if trap::kernel_allows(kernel) => Choice::Kernel,
+        Choice::Auto => Choice::User,
+        choice => choice,
+    }
+}
+
+/// From here on the engine of this process is ours, lent what it needs by `host`.
+pub fn adopt(host: &'static &'static dyn Host) {
+    anyring_engine::install(host);
+    ACTIVE.store(true, Ordering::Relaxed);
 }
 
 /// Whether the process has a seccomp filter.

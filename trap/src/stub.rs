@@ -45,6 +45,11 @@ pub fn install() -> Result<(), isize> {
     }
 }
 
+/// Whether a door of this process has put the page there.
+pub fn is_in_place() -> bool {
+    sys::is_mapped(STUB_ADDRESS, BYTES)
+}
+
 /// Performs a system call that no filter of ours traps.
 ///
 /// # Safety

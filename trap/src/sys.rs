@@ -40,6 +40,14 @@ pub unsafe fn protect(address: usize, length: usize, protection: u32) -> isize {
     unsafe { arch::syscall(raw::__NR_mprotect as usize, arguments) }
 }
 
+/// Whether there is memory in all of a page.
+pub fn is_mapped(address: usize, length: usize) -> bool {
+    let mut resident = 0_u8;
+    let arguments = [address, length, (&raw mut resident).addr(), 0, 0, 0];
+    // SAFETY: writes a byte for one page.
+    unsafe { arch::syscall(raw::__NR_mincore as usize, arguments) == 0 }
+}
+
 /// Lets a child of `fork` find the memory zeroed; whether the kernel can.
 pub fn wipe_on_fork(address: usize, length: usize) -> bool {
     let arguments = [address, length, raw::MADV_WIPEONFORK as usize, 0, 0, 0];

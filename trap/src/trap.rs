@@ -59,10 +59,8 @@ struct TrapInfo {
 
 /// Whether the kernel's `io_uring` may be used: with parameters that cannot be read, the kernel
 /// says `EFAULT` only when it would have gone on.
-pub fn kernel_allows() -> bool {
-    let number = raw::__NR_io_uring_setup as usize;
-    // SAFETY: creates nothing, reads nothing.
-    unsafe { stub::syscall(number, [1, 0, 0, 0, 0, 0]) == -(EFAULT as isize) }
+pub fn kernel_allows(kernel: impl Fn(usize, [usize; 6]) -> isize) -> bool {
+    kernel(raw::__NR_io_uring_setup as usize, [1, 0, 0, 0, 0, 0]) == -(EFAULT as isize)
 }
 
 /// Whether calls trap here, or may because an ancestor's did.

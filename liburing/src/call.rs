@@ -1,0 +1,179 @@
+//! The three calls, by the engine of this process, and the other system calls that the library makes.
+//! None touches `errno`.
+
+use crate::user;
+use anyring_trap::arch;
+use core::ffi::{c_int, c_uint, c_void};
+use core::sync::atomic::{AtomicU8, Ordering};
+use linux_raw_sys::general as raw;
+use linux_raw_sys::io_uring::io_uring_params;
+
+/// No ring was made yet.
+const UNDECIDED: u8 = 0;
+/// The kernel's `io_uring` serves this process.
+const KERNEL: u8 = 1;
+/// Anyring's does.
+const USER: u8 = 2;
+
+/// Which engine serves this process. Until a ring is made the kernel answers, who knows of none.
+static ENGINE: AtomicU8 = AtomicU8::new(UNDECIDED);
+
+/// Whether anyring's engine serves this process.
+#[inline(always)]
+pub fn is_user() -> bool {
+    ENGINE.load(Ordering::Relaxed) == USER
+}
+
+/// Whether the program has made a ring, or tried to.
+pub fn is_decided() -> bool {
+    ENGINE.load(Ordering::Relaxed) != UNDECIDED
+}
+
+#[cold]
+fn choose() {
+    let engine = if user::is_wanted() { USER } else { KERNEL };
+    ENGINE.store(engine, Ordering::Relaxed);
+}
+
+/// `io_uring_setup(2)`: a descriptor, or a negative errno.
+///
+/// # Safety
+/// As for the call.
+pub unsafe fn setup(entries: c_uint, params: *mut io_uring_params) -> c_int {
+    if ENGINE.load(Ordering::Relaxed) == UNDECIDED {
+        choose();
+    }
+    let arguments = [entries as usize, params.addr(), 0, 0, 0, 0];
+    // SAFETY: the caller's promise.
+    unsafe {
+        if is_user() {
+            user::call(raw::__NR_io_uring_setup as usize, arguments)
+        } else {
+            arch::syscall(raw::__NR_io_uring_setup as usize, arguments) as c_int
+        }
+    }
+}
+
+/// `io_uring_enter2(2)`.
+///
+/// # Safety
+/// As for the call.
+#[inline(always)]
+pub unsafe fn enter(
+    fd: c_int,
+    submit: c_uint,
+    least: c_uint,
+    flags: c_uint,
+    argument: *const c_void,
+    argument_bytes: usize,
+) -> c_int {
+    let arguments =
+        [fd as usize, submit as usize, least as usize, flags as usize, argument.addr(), argument_bytes];
+    // SAFETY: the caller's promise.
+    unsafe {
+        if is_user() {
+            user::call(raw::__NR_io_uring_enter as usize, arguments)
+        } else {
+            arch::syscall(raw::__NR_io_uring_enter as usize, arguments) as c_int
+        }
+    }
+}
+
+/// `io_uring_register(2)`.
+///
+/// # Safety
+/// As for the call.
+pub unsafe fn register(fd: c_int, opcode: c_uint, argument: *const c_void, count: c_uint) -> c_int {
+    let arguments = [fd as usize, opcode as usize, argument.addr(), count as usize, 0, 0];
+    // SAFETY: the caller's promise.
+    unsafe {
+        // Some calls need no ring, and may be the first ones.
+        if fd == -1 && ENGINE.load(Ordering::Relaxed) == UNDECIDED {
+            choose();
+        }
+        if is_user() {
+            user::call(raw::__NR_io_uring_register as usize, arguments)
+        } else {
+            arch::syscall(raw::__NR_io_uring_register as usize, arguments) as c_int
+        }
+    }
+}
+
+/// `mmap(2)`: the address or a negative errno.
+///
+/// # Errors
+/// The negative errno.
+pub fn map(bytes: usize, flags: c_uint, fd: c_int, offset: u64) -> Result<*mut c_void, c_int> {
+    let protection = (raw::PROT_READ | raw::PROT_WRITE) as usize;
+    let arguments = [0, bytes, protection, flags as usize, fd as isize as usize, offset as usize];
+    // SAFETY: new memory, wherever the kernel likes.
+    let result = unsafe { arch::syscall(raw::__NR_mmap as usize, arguments) };
+    if (-4095..0).contains(&result) {
+        return Err(result as c_int);
+    }
+    Ok(core::ptr::with_exposed_provenance_mut(result as usize))
+}
+
+/// `munmap(2)`.
+///
+/// # Safety
+/// Nobody may use the memory any more.
+pub unsafe fn unmap(address: *mut c_void, bytes: usize) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { arch::syscall(raw::__NR_munmap as usize, [address.addr(), bytes, 0, 0, 0, 0]) as c_int }
+}
+
+/// Keeps memory from children.
+///
+/// # Safety
+/// The program asked for it.
+pub unsafe fn dont_fork(address: *mut c_void, bytes: usize) -> c_int {
+    let arguments = [address.addr(), bytes, raw::MADV_DONTFORK as usize, 0, 0, 0];
+    // SAFETY: the caller's promise.
+    unsafe { arch::syscall(raw::__NR_madvise as usize, arguments) as c_int }
+}
+
+/// `close(2)` of a ring's descriptor.
+pub fn close(fd: c_int) {
+    if is_user() {
+        user::closing(fd);
+    }
+    // SAFETY: the ring's owner gives it up.
+    unsafe { arch::syscall(raw::__NR_close as usize, [fd as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// Raises the soft limit of descriptors by `more` if it is below that.
+///
+/// # Errors
+/// The negative errno with which it could not be asked for.
+pub fn raise_descriptor_limit(more: u64) -> Result<(), c_int> {
+    const NOFILE: usize = raw::RLIMIT_NOFILE as usize;
+    let mut limit = [0_u64; 2];
+    let limits = |new: *const u64, old: *mut u64| {
+        let arguments = [0, NOFILE, new.addr(), old.addr(), 0, 0];
+        // SAFETY: null or two words each.
+        unsafe { arch::syscall(raw::__NR_prlimit64 as usize, arguments) as c_int }
+    };
+    let result = limits(core::ptr::null(), limit.as_mut_ptr());
+    if result < 0 {
+        return Err(result);
+    }
+    if limit[0] < more {
+        limit[0] += more;
+        limits(limit.as_ptr(), core::ptr::null_mut());
+    }
+    Ok(())
+}
+
+/// The size of a page.
+pub fn page_bytes() -> usize {
+    unsafe extern "C" {
+        fn getauxval(name: usize) -> usize;
+    }
+    const PAGE_SIZE: usize = 6;
+    // SAFETY: asks only.
+    match unsafe { getauxval(PAGE_SIZE) } {
+        0 => 4096,
+        bytes => bytes,
+    }
+}

@@ -1,0 +1,489 @@
+//! The registrations: one `io_uring_register` call each.
+
+use crate::call;
+use crate::ring::{NO_IOWAIT, REGISTERED, REGISTERS_BY_INDEX};
+use crate::types::{Ring, Sqe};
+use core::ffi::{c_int, c_uint, c_void};
+use core::ptr;
+use linux_raw_sys::errno::{EBADF, EEXIST, EINVAL, EMFILE, EOPNOTSUPP};
+use linux_raw_sys::io_uring::io_uring_register_op as Code;
+use linux_raw_sys::io_uring::{
+    IORING_FEAT_NO_IOWAIT, IORING_FEAT_REG_REG_RING, IORING_REGISTER_SRC_REGISTERED,
+    IORING_RSRC_REGISTER_SPARSE, io_uring_buf_reg, io_uring_buf_status, io_uring_clone_buffers,
+    io_uring_file_index_range, io_uring_params, io_uring_rsrc_register, io_uring_rsrc_update,
+    io_uring_rsrc_update2,
+};
+
+/// Newer ones than the headers have that the numbers come from.
+const REGISTER_QUERY: c_uint = anyring_engine::abi::IORING_REGISTER_QUERY;
+const REGISTER_ZCRX_CTRL: c_uint = 36;
+const REGISTER_BPF_FILTER: c_uint = 37;
+
+/// A registration, by the ring's index where it can go by that.
+///
+/// # Safety
+/// As for the call.
+unsafe fn register(ring: &Ring, opcode: c_uint, argument: *const c_void, count: c_uint) -> c_int {
+    let (fd, opcode) = if ring.has(REGISTERS_BY_INDEX) {
+        (ring.enter_ring_fd, opcode | Code::IORING_REGISTER_USE_REGISTERED_RING as c_uint)
+    } else {
+        (ring.ring_fd, opcode)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { call::register(fd, opcode, argument, count) }
+}
+
+/// A registration whose argument the library makes.
+///
+/// # Safety
+/// As for the call.
+unsafe fn with<T>(ring: &Ring, code: Code, argument: &T, count: usize) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { register(ring, code as c_uint, ptr::from_ref(argument).cast(), count as c_uint) }
+}
+
+/// Registrations that hand on what the program gives.
+macro_rules! handed_on {
+    ($($name:ident $code:expr, ($($argument:ident: $type:ty),*) => $pointer:expr, $count:expr;)*) => {$(
+        #[doc = concat!("`", stringify!($name), "(3)`.")]
+        ///
+        /// # Safety
+        /// As in C.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(ring: &Ring, $($argument: $type),*) -> c_int {
+            // SAFETY: the caller's promise.
+            unsafe { register(ring, $code as c_uint, $pointer, $count) }
+        }
+    )*};
+}
+
+type Any = *const c_void;
+
+handed_on! {
+    io_uring_register_buffers Code::IORING_REGISTER_BUFFERS, (list: Any, count: c_uint) => list, count;
+    io_uring_unregister_buffers Code::IORING_UNREGISTER_BUFFERS, () => ptr::null(), 0;
+    io_uring_unregister_files Code::IORING_UNREGISTER_FILES, () => ptr::null(), 0;
+    io_uring_register_eventfd Code::IORING_REGISTER_EVENTFD, (fd: c_int) => (&raw const fd).cast(), 1;
+    io_uring_register_eventfd_async Code::IORING_REGISTER_EVENTFD_ASYNC,
+        (fd: c_int) => (&raw const fd).cast(), 1;
+    io_uring_unregister_eventfd Code::IORING_UNREGISTER_EVENTFD, () => ptr::null(), 0;
+    io_uring_register_probe Code::IORING_REGISTER_PROBE, (probe: Any, count: c_uint) => probe, count;
+    io_uring_register_personality Code::IORING_REGISTER_PERSONALITY, () => ptr::null(), 0;
+    io_uring_unregister_personality Code::IORING_UNREGISTER_PERSONALITY,
+        (id: c_int) => ptr::null(), id as c_uint;
+    io_uring_register_restrictions Code::IORING_REGISTER_RESTRICTIONS,
+        (list: Any, count: c_uint) => list, count;
+    io_uring_enable_rings Code::IORING_REGISTER_ENABLE_RINGS, () => ptr::null(), 0;
+    io_uring_unregister_iowq_aff Code::IORING_UNREGISTER_IOWQ_AFF, () => ptr::null(), 0;
+    io_uring_register_iowq_max_workers Code::IORING_REGISTER_IOWQ_MAX_WORKERS, (values: Any) => values, 2;
+    io_uring_register_sync_cancel Code::IORING_REGISTER_SYNC_CANCEL, (what: Any) => what, 1;
+    io_uring_register_napi Code::IORING_REGISTER_NAPI, (napi: Any) => napi, 1;
+    io_uring_unregister_napi Code::IORING_UNREGISTER_NAPI, (napi: Any) => napi, 1;
+    io_uring_register_clock Code::IORING_REGISTER_CLOCK, (clock: Any) => clock, 0;
+    io_uring_register_ifq Code::IORING_REGISTER_ZCRX_IFQ, (queue: Any) => queue, 1;
+    io_uring_register_zcrx_ctrl REGISTER_ZCRX_CTRL, (control: Any) => control, 0;
+    io_uring_register_region Code::IORING_REGISTER_MEM_REGION, (region: Any) => region, 1;
+    io_uring_register_bpf_filter REGISTER_BPF_FILTER, (filter: Any) => filter, 1;
+}
+
+/// Registrations of no ring.
+macro_rules! of_no_ring {
+    ($($name:ident $code:expr, $count:expr;)*) => {$(
+        #[doc = concat!("`", stringify!($name), "(3)`.")]
+        ///
+        /// # Safety
+        /// As in C.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(argument: Any) -> c_int {
+            // SAFETY: the caller's promise.
+            unsafe { call::register(-1, $code as c_uint, argument, $count) }
+        }
+    )*};
+}
+
+of_no_ring! {
+    io_uring_register_bpf_filter_task REGISTER_BPF_FILTER, 1;
+    io_uring_register_query REGISTER_QUERY, 0;
+}
+
+/// `io_uring_register_sync_msg(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn io_uring_register_sync_msg(sqe: *const Sqe) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { call::register(-1, Code::IORING_REGISTER_SEND_MSG_RING as c_uint, sqe.cast(), 1) }
+}
+
+fn resources(flags: c_uint, count: c_uint, data: Any, tags: Any) -> io_uring_rsrc_register {
+    io_uring_rsrc_register { nr: count, flags, resv2: 0, data: data.addr() as u64, tags: tags.addr() as u64 }
+}
+
+fn update(offset: c_uint, count: c_uint, data: Any, tags: Any) -> io_uring_rsrc_update2 {
+    io_uring_rsrc_update2 {
+        offset,
+        resv: 0,
+        data: data.addr() as u64,
+        tags: tags.addr() as u64,
+        nr: count,
+        resv2: 0,
+    }
+}
+
+/// `io_uring_register_buffers_tags(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn io_uring_register_buffers_tags(
+    ring: &Ring,
+    list: Any,
+    tags: Any,
+    count: c_uint,
+) -> c_int {
+    let argument = resources(0, count, list, tags);
+    // SAFETY: the caller's promise.
+    unsafe { with(ring, Code::IORING_REGISTER_BUFFERS2, &argument, size_of_val(&argument)) }
+}
+
+/// `io_uring_register_buffers_sparse(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn io_uring_register_buffers_sparse(ring: &Ring, count: c_uint) -> c_int {
+    let argument = resources(IORING_RSRC_REGISTER_SPARSE, count, ptr::null(), ptr::null());
+    // SAFETY: the caller's promise.
+    unsafe { with(ring, Code::IORING_REGISTER_BUFFERS2, &argument, size_of_val(&argument)) }
+}
+
+/// `io_uring_register_buffers_update_tag(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn io_uring_register_buffers_update_tag(
+    ring: &Ring,
+    offset: c_uint,
+    list: Any,
+    tags: Any,
+    count: c_uint,
+) -> c_int {
+    let argument = update(offset, count, list, tags);
+    // SAFETY: the caller's promise.
+    unsafe { with(ring, Code::IORING_REGISTER_BUFFERS_UPDATE, &argument, size_of_val(&argument)) }
+}
+
+/// Registers files; where their number is beyond the limit of descriptors, raises that first.
+fn files(count: c_uint, register: impl Fn() -> c_int) -> c_int {
+    let result = register();
+    if result != -(EMFILE as c_int) {
+        return result;
+    }
+    // Where the limit cannot be raised, the second try says so.
+    let _ = call::raise_descriptor_limit(count.into());
+    register()
+}
+
+/// `io_uring_register_files(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn io_uring_register_files(ring: &Ring, list: *const c_int, count: c_uint) -> c_int {
+    // SAFETY: the caller's promise.
+    files(count, || unsafe { register(ring, Code::IORING_REGISTER_FILES as c_uint, list.cast(), count) })
+}
+
+/// `io_uring_register_files_sparse(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn io_uring_register_files_sparse(ring: &Ring, count: c_uint) -> c_int {
+    let argument = resources(IORING_RSRC_REGISTER_SPARSE, count, ptr::null(), ptr::null());
+    // SAFETY: the caller's promise.
+    files(count, || unsafe { with(ring, Code::IORING_REGISTER_FILES2, &argument, size_of_val(&argument)) })
+}
+
+/// `io_uring_register_files_tags(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn io_uring_register_files_tags(
+    ring: &Ring,
+    list: *const c_int,
+    tags: Any,
+    count: c_uint,
+) -> c_int {
+    let argument = resources(0, count, list.cast(), tags);
+    // SAFETY: the caller's promise.
+    files(count, || unsafe { with(ring, Code::IORING_REGISTER_FILES2, &argument, size_of_val(&argument)) })
+}
+
+/// `io_uring_register_files_update_tag(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn io_uring_register_files_update_tag(
+    ring: &Ring,
+    offset: c_uint,
+    list: *const c_int,
+    tags: Any,
+    count: c_uint,
+) -> c_int {
+    let argument = update(offset, count, list.cast(), tags);
+    // SAFETY: the caller's promise.
+    unsafe { with(ring, Code::IORING_REGISTER_FILES_UPDATE2, &argument, size_of_val(&argument)) }
+}
+
+/// `io_uring_register_files_update(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn io_uring_register_files_update(
+    ring: &Ring,
+    offset: c_uint,
+    list: *const c_int,
+    count: c_uint,
+) -> c_int {
+    let argument = io_uring_rsrc_update { offset, resv: 0, data: list.addr() as u64 };
+    // SAFETY: the caller's promise.
+    unsafe { with(ring, Code::IORING_REGISTER_FILES_UPDATE, &argument, count as usize) }
+}
+
+/// `io_uring_register_iowq_aff(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn io_uring_register_iowq_aff(ring: &Ring, bytes: usize, mask: Any) -> c_int {
+    if bytes > c_int::MAX as usize {
+        return -(EINVAL as c_int);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { register(ring, Code::IORING_REGISTER_IOWQ_AFF as c_uint, mask, bytes as c_uint) }
+}
+
+/// `io_uring_register_ring_fd(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn io_uring_register_ring_fd(ring: &mut Ring) -> c_int {
+    if ring.has(REGISTERED) {
+        return -(EEXIST as c_int);
+    }
+    let mut argument = io_uring_rsrc_update { offset: u32::MAX, resv: 0, data: ring.ring_fd as i64 as u64 };
+    let pointer = (&raw mut argument).cast_const().cast();
+    // SAFETY: the caller's promise; the index is written to the argument.
+    let result = unsafe { register(ring, Code::IORING_REGISTER_RING_FDS as c_uint, pointer, 1) };
+    if result == 1 {
+        ring.enter_ring_fd = argument.offset as c_int;
+        ring.int_flags |= REGISTERED;
+        if ring.features & IORING_FEAT_REG_REG_RING != 0 {
+            ring.int_flags |= REGISTERS_BY_INDEX;
+        }
+    }
+    result
+}
+
+/// `io_uring_unregister_ring_fd(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn io_uring_unregister_ring_fd(ring: &mut Ring) -> c_int {
+    if !ring.has(REGISTERED) {
+        return -(EINVAL as c_int);
+    }
+    let argument = io_uring_rsrc_update { offset: ring.enter_ring_fd as u32, resv: 0, data: 0 };
+    // SAFETY: the caller's promise.
+    let result = unsafe { with(ring, Code::IORING_UNREGISTER_RING_FDS, &argument, 1) };
+    if result == 1 {
+        ring.enter_ring_fd = ring.ring_fd;
+        ring.int_flags &= !(REGISTERED | REGISTERS_BY_INDEX);
+    }
+    result
+}
+
+/// `io_uring_close_ring_fd(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn io_uring_close_ring_fd(ring: &mut Ring) -> c_int {
+    if ring.features & IORING_FEAT_REG_REG_RING == 0 {
+        return -(EOPNOTSUPP as c_int);
+    }
+    if !ring.has(REGISTERED) {
+        return -(EINVAL as c_int);
+    }
+    if ring.ring_fd == -1 {
+        return -(EBADF as c_int);
+    }
+    call::close(ring.ring_fd);
+    ring.ring_fd = -1;
+    1
+}
+
+/// `io_uring_register_buf_ring(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn io_uring_register_buf_ring(
+    ring: &Ring,
+    argument: &mut io_uring_buf_reg,
+    flags: c_uint,
+) -> c_int {
+    argument.flags |= flags as u16;
+    let pointer = ptr::from_mut(argument).cast_const().cast();
+    // SAFETY: the caller's promise.
+    unsafe { register(ring, Code::IORING_REGISTER_PBUF_RING as c_uint, pointer, 1) }
+}
+
+/// `io_uring_unregister_buf_ring(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn io_uring_unregister_buf_ring(ring: &Ring, group: c_int) -> c_int {
+    let argument =
+        io_uring_buf_reg { ring_addr: 0, ring_entries: 0, bgid: group as u16, flags: 0, resv: [0; 3] };
+    // SAFETY: the caller's promise.
+    unsafe { with(ring, Code::IORING_UNREGISTER_PBUF_RING, &argument, 1) }
+}
+
+/// `io_uring_buf_ring_head(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn io_uring_buf_ring_head(ring: &Ring, group: c_int, head: &mut u16) -> c_int {
+    let mut status = io_uring_buf_status { buf_group: group as u32, head: 0, resv: [0; 8] };
+    let pointer = (&raw mut status).cast_const().cast();
+    // SAFETY: the caller's promise; the head is written to the status.
+    let result = unsafe { register(ring, Code::IORING_REGISTER_PBUF_STATUS as c_uint, pointer, 1) };
+    if result == 0 {
+        *head = status.head as u16;
+    }
+    result
+}
+
+/// `io_uring_register_file_alloc_range(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn io_uring_register_file_alloc_range(
+    ring: &Ring,
+    offset: c_uint,
+    length: c_uint,
+) -> c_int {
+    let range = io_uring_file_index_range { off: offset, len: length, resv: 0 };
+    // SAFETY: the caller's promise.
+    unsafe { with(ring, Code::IORING_REGISTER_FILE_ALLOC_RANGE, &range, 0) }
+}
+
+/// `__io_uring_clone_buffers_offset(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __io_uring_clone_buffers_offset(
+    to: &Ring,
+    from: &Ring,
+    to_offset: c_uint,
+    from_offset: c_uint,
+    count: c_uint,
+    flags: c_uint,
+) -> c_int {
+    const BY_INDEX: c_uint = IORING_REGISTER_SRC_REGISTERED as c_uint;
+    let by_index = flags & BY_INDEX != 0 && from.has(REGISTERS_BY_INDEX);
+    let argument = io_uring_clone_buffers {
+        src_fd: if by_index { from.enter_ring_fd } else { from.ring_fd } as u32,
+        flags: if by_index { flags } else { flags & !BY_INDEX },
+        src_off: from_offset,
+        dst_off: to_offset,
+        nr: count,
+        pad: [0; 3],
+    };
+    // SAFETY: the caller's promise.
+    unsafe { with(to, Code::IORING_REGISTER_CLONE_BUFFERS, &argument, 1) }
+}
+
+/// `io_uring_clone_buffers_offset(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn io_uring_clone_buffers_offset(
+    to: &Ring,
+    from: &Ring,
+    to_offset: c_uint,
+    from_offset: c_uint,
+    count: c_uint,
+    flags: c_uint,
+) -> c_int {
+    let flags = flags | IORING_REGISTER_SRC_REGISTERED as c_uint;
+    // SAFETY: the caller's promise.
+    unsafe { __io_uring_clone_buffers_offset(to, from, to_offset, from_offset, count, flags) }
+}
+
+/// `io_uring_clone_buffers(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn io_uring_clone_buffers(to: &Ring, from: &Ring) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { io_uring_clone_buffers_offset(to, from, 0, 0, 0, 0) }
+}
+
+/// `__io_uring_clone_buffers(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __io_uring_clone_buffers(to: &Ring, from: &Ring, flags: c_uint) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { __io_uring_clone_buffers_offset(to, from, 0, 0, 0, flags) }
+}
+
+/// The registration behind `io_uring_resize_rings(3)`.
+///
+/// # Safety
+/// As for it.
+pub unsafe fn resize(ring: &Ring, p: &mut io_uring_params) -> c_int {
+    let pointer = ptr::from_mut(p).cast_const().cast();
+    // SAFETY: the caller's promise.
+    unsafe { register(ring, Code::IORING_REGISTER_RESIZE_RINGS as c_uint, pointer, 1) }
+}
+
+/// `io_uring_register_wait_reg(3)`: kernels have it by `io_uring_register_region` only.
+#[unsafe(no_mangle)]
+pub extern "C" fn io_uring_register_wait_reg(_ring: &Ring, _reg: Any, _count: c_int) -> c_int {
+    -(EINVAL as c_int)
+}
+
+/// `io_uring_set_iowait(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn io_uring_set_iowait(ring: &mut Ring, counts: bool) -> c_int {
+    if ring.features & IORING_FEAT_NO_IOWAIT == 0 {
+        return -(EOPNOTSUPP as c_int);
+    }
+    if counts {
+        ring.int_flags &= !NO_IOWAIT;
+    } else {
+        ring.int_flags |= NO_IOWAIT;
+    }
+    0
+}

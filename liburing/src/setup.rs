@@ -1,0 +1,465 @@
+//! Setting rings up, and giving them up.
+
+use crate::call;
+use crate::register;
+use crate::ring::{ENTERS_FOR_COMPLETIONS, PROGRAM_MEMORY, REGISTERED, REGISTERS_BY_INDEX};
+use crate::size;
+use crate::types::{CompletionQueue, Cqe, Ring, Sqe, SubmissionQueue};
+use core::ffi::{c_int, c_uint, c_void};
+use core::ptr;
+use linux_raw_sys::errno::{EINVAL, ENOMEM};
+use linux_raw_sys::general::{MAP_ANONYMOUS, MAP_HUGETLB, MAP_POPULATE, MAP_SHARED};
+use linux_raw_sys::io_uring::{
+    IORING_FEAT_SINGLE_MMAP, IORING_OFF_CQ_RING, IORING_OFF_SQ_RING, IORING_OFF_SQES, IORING_SETUP_IOPOLL,
+    IORING_SETUP_NO_MMAP, IORING_SETUP_NO_SQARRAY, IORING_SETUP_REGISTERED_FD_ONLY, IORING_SETUP_SQPOLL,
+    io_uring_params,
+};
+
+/// What a ring in memory of the library's own is put on where it does not fit a page.
+const HUGE_PAGE: usize = 2 << 20;
+/// From `<linux/mman.h>`: the size of huge pages, by its logarithm.
+const HUGE_2MB: c_uint = 21 << 26;
+
+/// An empty ring: every pointer null, every number 0, as C's `memset` leaves it.
+const EMPTY: Ring = Ring {
+    sq: EMPTY_SQ,
+    cq: EMPTY_CQ,
+    flags: 0,
+    ring_fd: 0,
+    features: 0,
+    enter_ring_fd: 0,
+    int_flags: 0,
+    pad: [0; 3],
+    pad2: 0,
+};
+const EMPTY_SQ: SubmissionQueue = SubmissionQueue {
+    khead: ptr::null_mut(),
+    ktail: ptr::null_mut(),
+    kring_mask: ptr::null_mut(),
+    kring_entries: ptr::null_mut(),
+    kflags: ptr::null_mut(),
+    kdropped: ptr::null_mut(),
+    array: ptr::null_mut(),
+    sqes: ptr::null_mut(),
+    sqe_head: 0,
+    sqe_tail: 0,
+    ring_sz: 0,
+    ring_ptr: ptr::null_mut(),
+    ring_mask: 0,
+    ring_entries: 0,
+    sqes_sz: 0,
+    pad: 0,
+};
+const EMPTY_CQ: CompletionQueue = CompletionQueue {
+    khead: ptr::null_mut(),
+    ktail: ptr::null_mut(),
+    kring_mask: ptr::null_mut(),
+    kring_entries: ptr::null_mut(),
+    kflags: ptr::null_mut(),
+    koverflow: ptr::null_mut(),
+    cqes: ptr::null_mut(),
+    ring_sz: 0,
+    ring_ptr: ptr::null_mut(),
+    ring_mask: 0,
+    ring_entries: 0,
+    pad: [0; 2],
+};
+
+/// The two queues of a ring.
+struct Queues {
+    sq: SubmissionQueue,
+    cq: CompletionQueue,
+}
+
+impl Queues {
+    /// Maps the memory of a ring that was just made or resized.
+    fn map(fd: c_int, p: &io_uring_params) -> Result<Queues, c_int> {
+        let mut queues = Queues { sq: EMPTY_SQ, cq: EMPTY_CQ };
+        let (sq, cq) = (&mut queues.sq, &mut queues.cq);
+        let (cq_bytes, sqe_bytes) =
+            (size::of_cqes(p.flags, p.cq_entries), size::of_sqes(p.flags, p.sq_entries));
+        sq.ring_sz = p.sq_off.array as usize + p.sq_entries as usize * size_of::<c_uint>();
+        cq.ring_sz = p.cq_off.cqes as usize + cq_bytes;
+        let one = p.features & IORING_FEAT_SINGLE_MMAP != 0;
+        if one {
+            sq.ring_sz = sq.ring_sz.max(cq.ring_sz);
+            cq.ring_sz = sq.ring_sz;
+        }
+        let map = |bytes, offset: u32| call::map(bytes, MAP_SHARED | MAP_POPULATE, fd, offset.into());
+        sq.ring_ptr = map(sq.ring_sz, IORING_OFF_SQ_RING)?;
+        cq.ring_ptr = if one {
+            sq.ring_ptr
+        } else {
+            // SAFETY: of what was mapped nobody knows yet.
+            map(cq.ring_sz, IORING_OFF_CQ_RING).inspect_err(|_| unsafe { unmap_rings(sq, &EMPTY_CQ) })?
+        };
+        sq.sqes_sz = sqe_bytes as c_uint;
+        let sqes = if sq.sqes_sz as usize == sqe_bytes {
+            map(sqe_bytes, IORING_OFF_SQES)
+        } else {
+            Err(-(EINVAL as c_int))
+        };
+        // SAFETY: as above.
+        sq.sqes = sqes.inspect_err(|_| unsafe { unmap_rings(sq, cq) })?.cast::<Sqe>();
+        // SAFETY: just mapped as the parameters say.
+        unsafe { queues.point(p) };
+        Ok(queues)
+    }
+
+    /// Sets the pointers into the two rings.
+    ///
+    /// # Safety
+    /// `ring_ptr` of both must be memory as the parameters say.
+    unsafe fn point(&mut self, p: &io_uring_params) {
+        let Queues { sq, cq } = self;
+        let (sq_ring, cq_ring) = (sq.ring_ptr, cq.ring_ptr);
+        // SAFETY: the caller's promise.
+        let in_sq = |offset: u32| unsafe { sq_ring.byte_add(offset as usize).cast::<c_uint>() };
+        // SAFETY: the caller's promise.
+        let in_cq = |offset: u32| unsafe { cq_ring.byte_add(offset as usize).cast::<c_uint>() };
+        sq.khead = in_sq(p.sq_off.head);
+        sq.ktail = in_sq(p.sq_off.tail);
+        sq.kring_mask = in_sq(p.sq_off.ring_mask);
+        sq.kring_entries = in_sq(p.sq_off.ring_entries);
+        sq.kflags = in_sq(p.sq_off.flags);
+        sq.kdropped = in_sq(p.sq_off.dropped);
+        if p.flags & IORING_SETUP_NO_SQARRAY == 0 {
+            sq.array = in_sq(p.sq_off.array);
+        }
+        cq.khead = in_cq(p.cq_off.head);
+        cq.ktail = in_cq(p.cq_off.tail);
+        cq.kring_mask = in_cq(p.cq_off.ring_mask);
+        cq.kring_entries = in_cq(p.cq_off.ring_entries);
+        cq.koverflow = in_cq(p.cq_off.overflow);
+        cq.cqes = in_cq(p.cq_off.cqes).cast::<Cqe>();
+        if p.cq_off.flags != 0 {
+            cq.kflags = in_cq(p.cq_off.flags);
+        }
+        // SAFETY: just pointed at.
+        unsafe {
+            (sq.ring_mask, sq.ring_entries) = (*sq.kring_mask, *sq.kring_entries);
+            (cq.ring_mask, cq.ring_entries) = (*cq.kring_mask, *cq.kring_entries);
+        }
+    }
+
+    /// Queues in memory of the program's own, `buffer`, or in new memory; and how much of it they take.
+    fn place(
+        entries: c_uint,
+        p: &mut io_uring_params,
+        buffer: *mut c_void,
+        bytes: usize,
+    ) -> Result<(Queues, usize), c_int> {
+        let page = call::page_bytes();
+        let (sq_entries, cq_entries) = size::entries(entries, p)?;
+        let sqe_bytes = size::of_sqes(p.flags, sq_entries).next_multiple_of(page);
+        let ring_bytes = size::of_rings(p.flags, sq_entries, cq_entries);
+        let used = (sqe_bytes + ring_bytes).next_multiple_of(page);
+        let mut queues = Queues { sq: EMPTY_SQ, cq: EMPTY_CQ };
+        let sq = &mut queues.sq;
+        let room = if buffer.is_null() {
+            if sqe_bytes > HUGE_PAGE || ring_bytes > HUGE_PAGE {
+                return Err(-(ENOMEM as c_int));
+            }
+            let room = memory_for(sqe_bytes, page);
+            sq.sqes = map_own(room, page)?.cast::<Sqe>();
+            sq.sqes_sz = room as c_uint;
+            room
+        } else if used > bytes {
+            return Err(-(ENOMEM as c_int));
+        } else {
+            sq.sqes = buffer.cast::<Sqe>();
+            bytes
+        };
+        if used <= room {
+            // All in one mapping, which the SQEs' size stands for.
+            // SAFETY: within it.
+            sq.ring_ptr = unsafe { sq.sqes.byte_add(sqe_bytes) }.cast();
+        } else {
+            let room = memory_for(ring_bytes, page);
+            // SAFETY: nobody knows of it yet.
+            let ring = map_own(room, page).inspect_err(|_| unsafe {
+                call::unmap(sq.sqes.cast(), sq.sqes_sz as usize);
+            })?;
+            (sq.ring_ptr, sq.ring_sz) = (ring, room);
+        }
+        queues.cq.ring_ptr = sq.ring_ptr;
+        p.sq_off.user_addr = sq.sqes.expose_provenance() as u64;
+        p.cq_off.user_addr = sq.ring_ptr.expose_provenance() as u64;
+        Ok((queues, used))
+    }
+}
+
+/// A page, or a huge one where more is needed: the kernel wants it in one piece.
+fn memory_for(bytes: usize, page: usize) -> usize {
+    if bytes <= page { page } else { HUGE_PAGE }
+}
+
+fn map_own(bytes: usize, page: usize) -> Result<*mut c_void, c_int> {
+    let huge = if bytes > page { MAP_HUGETLB | HUGE_2MB } else { 0 };
+    call::map(bytes, MAP_SHARED | MAP_ANONYMOUS | huge, -1, 0)
+}
+
+/// Unmaps both rings, which may be one.
+///
+/// # Safety
+/// Nobody may use them any more.
+unsafe fn unmap_rings(sq: &SubmissionQueue, cq: &CompletionQueue) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if sq.ring_sz > 0 {
+            call::unmap(sq.ring_ptr, sq.ring_sz);
+        }
+        if cq.ring_sz > 0 && !cq.ring_ptr.is_null() && cq.ring_ptr != sq.ring_ptr {
+            call::unmap(cq.ring_ptr, cq.ring_sz);
+        }
+    }
+}
+
+/// Unmaps all that the library mapped for a ring.
+///
+/// # Safety
+/// Nobody may use it any more.
+unsafe fn unmap_all(sq: &SubmissionQueue, cq: &CompletionQueue) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        call::unmap(sq.sqes.cast(), sq.sqes_sz as usize);
+        unmap_rings(sq, cq);
+    }
+}
+
+/// Lets each place of the queue stand for the SQE of the same number, for good.
+///
+/// # Safety
+/// The queue must have an array.
+unsafe fn fill_array(sq: &SubmissionQueue, entries: c_uint) {
+    for index in 0..entries {
+        // SAFETY: the caller's promise.
+        unsafe { *sq.array.add(index as usize) = index };
+    }
+}
+
+/// Makes a ring; the bytes of `buffer` that it takes.
+///
+/// # Safety
+/// As for `io_uring_queue_init_mem`.
+unsafe fn init(
+    entries: c_uint,
+    ring: &mut Ring,
+    p: &mut io_uring_params,
+    buffer: *mut c_void,
+    bytes: usize,
+) -> Result<usize, c_int> {
+    *ring = EMPTY;
+    let placed = p.flags & IORING_SETUP_NO_MMAP != 0;
+    let index_only = p.flags & IORING_SETUP_REGISTERED_FD_ONLY != 0;
+    if index_only && !placed {
+        return Err(-(EINVAL as c_int));
+    }
+    let own = placed && buffer.is_null();
+    let (mut queues, used) = if placed {
+        Queues::place(entries, p, buffer, bytes)?
+    } else {
+        (Queues { sq: EMPTY_SQ, cq: EMPTY_CQ }, 0)
+    };
+    // SAFETY: the memory is the program's or the library's.
+    let fd = unsafe { call::setup(entries, p) };
+    if fd < 0 {
+        if own {
+            // SAFETY: nobody knows of it.
+            unsafe { unmap_all(&queues.sq, &queues.cq) };
+        }
+        return Err(fd);
+    }
+    if placed {
+        // SAFETY: the ring is in that memory now.
+        unsafe { queues.point(p) };
+    } else {
+        queues = Queues::map(fd, p).inspect_err(|_| call::close(fd))?;
+    }
+    (ring.sq, ring.cq) = (queues.sq, queues.cq);
+    if p.flags & IORING_SETUP_NO_SQARRAY == 0 {
+        // SAFETY: then it has one.
+        unsafe { fill_array(&ring.sq, ring.sq.ring_entries) };
+    }
+    (ring.flags, ring.features) = (p.flags, p.features);
+    (ring.ring_fd, ring.enter_ring_fd) = (fd, fd);
+    if index_only {
+        ring.ring_fd = -1;
+        ring.int_flags |= REGISTERED | REGISTERS_BY_INDEX;
+    }
+    if placed && !own {
+        ring.int_flags |= PROGRAM_MEMORY;
+    }
+    // Without an SQ thread, nobody looks for completions but who enters.
+    if p.flags & (IORING_SETUP_IOPOLL | IORING_SETUP_SQPOLL) == IORING_SETUP_IOPOLL {
+        ring.int_flags |= ENTERS_FOR_COMPLETIONS;
+    }
+    Ok(used)
+}
+
+/// [`init`] without an SQ array, which nobody needs; with one where the kernel knows no other rings.
+///
+/// # Safety
+/// As for [`init`].
+unsafe fn init_best(
+    entries: c_uint,
+    ring: &mut Ring,
+    p: &mut io_uring_params,
+    buffer: *mut c_void,
+    bytes: usize,
+) -> c_int {
+    let flags = p.flags;
+    p.flags |= IORING_SETUP_NO_SQARRAY;
+    // SAFETY: the caller's promise.
+    let mut result = unsafe { init(entries, ring, p, buffer, bytes) };
+    if result == Err(-(EINVAL as c_int)) && flags & IORING_SETUP_NO_SQARRAY == 0 {
+        p.flags = flags;
+        // SAFETY: the caller's promise.
+        result = unsafe { init(entries, ring, p, buffer, bytes) };
+    }
+    result.map_or_else(|error| error, |used| used as c_int)
+}
+
+/// `io_uring_queue_init_mem(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn io_uring_queue_init_mem(
+    entries: c_uint,
+    ring: &mut Ring,
+    p: &mut io_uring_params,
+    buffer: *mut c_void,
+    bytes: usize,
+) -> c_int {
+    p.flags |= IORING_SETUP_NO_MMAP;
+    // SAFETY: the caller's promise.
+    unsafe { init_best(entries, ring, p, buffer, bytes) }
+}
+
+/// `io_uring_queue_init_params(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn io_uring_queue_init_params(
+    entries: c_uint,
+    ring: &mut Ring,
+    p: &mut io_uring_params,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { init_best(entries, ring, p, ptr::null_mut(), 0) }.min(0)
+}
+
+/// `io_uring_queue_init(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn io_uring_queue_init(entries: c_uint, ring: &mut Ring, flags: c_uint) -> c_int {
+    let mut p = size::parameters(flags);
+    // SAFETY: the caller's promise.
+    unsafe { io_uring_queue_init_params(entries, ring, &mut p) }
+}
+
+/// `io_uring_queue_mmap(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn io_uring_queue_mmap(fd: c_int, p: &io_uring_params, ring: &mut Ring) -> c_int {
+    *ring = EMPTY;
+    match Queues::map(fd, p) {
+        Ok(queues) => {
+            (ring.sq, ring.cq) = (queues.sq, queues.cq);
+            (ring.flags, ring.features) = (p.flags, p.features);
+            (ring.ring_fd, ring.enter_ring_fd) = (fd, fd);
+            0
+        }
+        Err(error) => error,
+    }
+}
+
+/// `io_uring_ring_dontfork(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn io_uring_ring_dontfork(ring: &Ring) -> c_int {
+    let (sq, cq) = (&ring.sq, &ring.cq);
+    if sq.ring_ptr.is_null() || sq.sqes.is_null() || cq.ring_ptr.is_null() {
+        return -(EINVAL as c_int);
+    }
+    let sqe_bytes = size::of_sqes(ring.flags, sq.ring_entries);
+    // SAFETY: the ring's own memory.
+    unsafe {
+        let mut result = call::dont_fork(sq.sqes.cast(), sqe_bytes);
+        if result >= 0 {
+            result = call::dont_fork(sq.ring_ptr, sq.ring_sz);
+        }
+        if result >= 0 && cq.ring_ptr != sq.ring_ptr {
+            result = call::dont_fork(cq.ring_ptr, cq.ring_sz);
+        }
+        result.min(0)
+    }
+}
+
+/// `io_uring_queue_exit(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn io_uring_queue_exit(ring: &mut Ring) {
+    if !ring.has(PROGRAM_MEMORY) {
+        // SAFETY: the program gives the ring up.
+        unsafe { unmap_all(&ring.sq, &ring.cq) };
+    }
+    // The place in the thread's table is free at once, rather than when the thread ends.
+    if ring.has(REGISTERED) {
+        // SAFETY: the ring's own index.
+        unsafe { register::io_uring_unregister_ring_fd(ring) };
+    }
+    if ring.ring_fd != -1 {
+        call::close(ring.ring_fd);
+    }
+}
+
+/// `io_uring_resize_rings(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn io_uring_resize_rings(ring: &mut Ring, p: &mut io_uring_params) -> c_int {
+    if ring.flags & IORING_SETUP_NO_MMAP != 0 {
+        return -(EINVAL as c_int);
+    }
+    // SAFETY: the caller's promise.
+    let result = unsafe { resize(ring, p) };
+    p.flags = 0;
+    result
+}
+
+/// # Safety
+/// As for `io_uring_resize_rings`.
+unsafe fn resize(ring: &mut Ring, p: &mut io_uring_params) -> c_int {
+    let fresh = size::parameters(0);
+    (p.sq_off, p.cq_off) = (fresh.sq_off, fresh.cq_off);
+    // SAFETY: the caller's promise.
+    let result = unsafe { register::resize(ring, p) };
+    if result < 0 {
+        return result;
+    }
+    let mut queues = match Queues::map(ring.ring_fd, p) {
+        Ok(queues) => queues,
+        Err(error) => return error,
+    };
+    (queues.sq.sqe_head, queues.sq.sqe_tail) = (ring.sq.sqe_head, ring.sq.sqe_tail);
+    // SAFETY: the old ones are no longer used.
+    unsafe { unmap_all(&ring.sq, &ring.cq) };
+    (ring.sq, ring.cq) = (queues.sq, queues.cq);
+    if p.flags & IORING_SETUP_NO_SQARRAY == 0 {
+        // SAFETY: then it has one.
+        unsafe { fill_array(&ring.sq, p.sq_entries) };
+    }
+    0
+}

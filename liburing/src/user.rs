@@ -1,0 +1,123 @@
+//! Anyring's engine in this process: when it is wanted, what it is lent, the way into it.
+//!
+//! The library stands in front of nothing but `io_uring`: of the program's signal actions it knows nothing. A
+//! handler that ran while its thread is inside the engine could enter the ring whose lock that thread holds;
+//! so signals are blocked inside, but for waits, which have the program's mask.
+
+use anyring_engine::{Caller, Host, door};
+use anyring_trap::config::{self, Choice};
+use anyring_trap::{calls, process, signals, stub, sys, threads};
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::num::NonZeroUsize;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+/// What the engine is lent.
+struct Library;
+
+static HOST: &dyn Host = &Library;
+
+impl Host for Library {
+    fn spawn(
+        &self,
+        name: &'static CStr,
+        entry: extern "C" fn(*mut c_void),
+        argument: *mut c_void,
+    ) -> Result<(), i32> {
+        threads::spawn(name, entry, argument, 0..0)
+    }
+
+    fn thread_identity(&self) -> NonZeroUsize {
+        anyring_trap::arch::thread_pointer()
+    }
+
+    fn faults_resume(&self) -> bool {
+        // Signal actions are the program's.
+        false
+    }
+}
+
+type Hook = Option<extern "C" fn()>;
+
+unsafe extern "C" {
+    static environ: *const *const c_char;
+    fn getauxval(name: usize) -> usize;
+    fn pthread_atfork(prepare: Hook, parent: Hook, child: Hook) -> c_int;
+}
+
+/// Whether this process's rings are to be anyring's; if so, they can be made from here on.
+#[cold]
+pub fn is_wanted() -> bool {
+    const SECURE: usize = 23;
+    // Where somebody else answers the calls, `anyring run` for one, they are as good as the kernel's.
+    if stub::is_in_place() {
+        return false;
+    }
+    // SAFETY: asks only.
+    let privileged = unsafe { getauxval(SECURE) } != 0;
+    // The variables of who starts a program are not obeyed with privileges that he has not.
+    // SAFETY: the C library's list.
+    let variables = if privileged { core::ptr::null() } else { unsafe { environ } };
+    // SAFETY: the C library's list, or null; its strings stay, or the program has a bug of its own.
+    let config = unsafe { config::read(variables) };
+    // SAFETY: creates nothing, reads nothing.
+    let kernel = |number, arguments| unsafe { anyring_trap::arch::syscall(number, arguments) };
+    if process::choose(config.choice, kernel) != Choice::User {
+        return false;
+    }
+    begin();
+    true
+}
+
+/// Puts the engine in place, once.
+fn begin() {
+    static BEGUN: AtomicBool = AtomicBool::new(false);
+    // Of threads that make their first ring at the same time each goes on with a whole engine: the host is the
+    // same, and hooks that run twice do no harm.
+    process::adopt(&HOST);
+    if !BEGUN.swap(true, Ordering::Relaxed) {
+        // SAFETY: the hooks stay, for this library is never unloaded.
+        unsafe { pthread_atfork(Some(before_fork), Some(after_fork), Some(forked)) };
+    }
+}
+
+/// One of the three calls; a negative errno on failure.
+///
+/// # Safety
+/// As for the call that `number` names.
+pub unsafe fn call(number: usize, arguments: [usize; 6]) -> c_int {
+    let mask = sys::set_signal_mask(signals::ASYNCHRONOUS);
+    // SAFETY: the caller's promise.
+    let result = unsafe { calls::call(number, arguments, &Caller { signal_mask: Some(mask) }) };
+    sys::set_signal_mask(mask);
+    result as c_int
+}
+
+/// A ring's descriptor is about to be closed.
+pub fn closing(fd: c_int) {
+    let mask = sys::set_signal_mask(signals::ASYNCHRONOUS);
+    door::closed(fd);
+    sys::set_signal_mask(mask);
+}
+
+extern "C" fn before_fork() {
+    door::before_fork();
+}
+
+extern "C" fn after_fork() {
+    door::after_fork();
+}
+
+extern "C" fn forked() {
+    process::forked();
+}
+
+/// Says what was done, if asked, and lets go of rings that other processes have.
+extern "C" fn end() {
+    if crate::call::is_decided() {
+        process::exits();
+    }
+}
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;

@@ -1,0 +1,58 @@
+//! Programs that were built against liburing, run over our library by changing `LD_LIBRARY_PATH` only: what they
+//! say must be what they say over liburing 2.14, with the kernel's `io_uring` and where it is denied.
+
+mod support;
+
+use support::{By, Header, command, compile, kernel_has_io_uring, run, said};
+
+/// Runs the program with its own library and with ours, on both engines.
+fn same(source: &str, header: Header, arguments: &[&str]) {
+    let program = compile(source, header, "uring");
+    let denied = said(&program, arguments, By::Denied);
+    if !kernel_has_io_uring() {
+        eprintln!("no io_uring on this machine to compare with");
+        return;
+    }
+    let expected = said(&program, arguments, By::Liburing);
+    for (by, said) in [(By::Kernel, said(&program, arguments, By::Kernel)), (By::Denied, denied)] {
+        assert!(
+            said == expected,
+            "{source} {arguments:?} {header:?}, by {by:?}:\n{said}\nover liburing:\n{expected}"
+        );
+    }
+}
+
+#[test]
+fn a_program_of_debians_header() {
+    same("files.c", Header::System, &[]);
+}
+
+#[test]
+fn a_program_of_the_newest_header() {
+    same("files.c", Header::Newest, &[]);
+}
+
+#[test]
+fn rings_of_every_kind() {
+    same("files.c", Header::System, &["kinds"]);
+    same("files.c", Header::Newest, &["kinds"]);
+}
+
+/// It is our engine that answers, and only where it must.
+#[test]
+fn the_engine_is_chosen() {
+    let program = compile("files.c", Header::Newest, "uring");
+    let log = |by, engine: Option<&str>| {
+        let mut command = command(&program, &["kinds"], by);
+        command.env("ANYRING_LOG", "info");
+        if let Some(engine) = engine {
+            command.env("ANYRING_ENGINE", engine);
+        }
+        run(&mut command)
+    };
+    assert!(log(By::Denied, None).contains("engine=user rings=6"));
+    if kernel_has_io_uring() {
+        assert!(log(By::Kernel, None).contains("engine=kernel"));
+        assert!(log(By::Kernel, Some("user")).contains("engine=user rings=6"));
+    }
+}
