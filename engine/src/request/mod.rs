@@ -105,9 +105,9 @@ impl Flags {
     /// It owes a notification that its memory is free, behind its own CQE.
     pub const NOTIFIES: Flags = Flags(1 << 21);
     /// What is being done for it may take for ever.
-    pub const LONG: Flags = Flags(1 << 22);
+    pub const LONG: Flags = Flags(1 << 23);
     /// Its end was told before it came: there is no other CQE.
-    pub const SILENCED: Flags = Flags(1 << 23);
+    pub const SILENCED: Flags = Flags(1 << 24);
 
     /// Those of an SQE.
     pub const fn of_sqe(flags: u8) -> Flags {
