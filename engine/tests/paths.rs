@@ -3,7 +3,7 @@
 mod common;
 
 use std::ffi::CString;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -549,5 +549,31 @@ fn a_file_for_a_slot_of_a_ring_that_is_closed_is_closed() {
             std::thread::yield_now();
         }
         std::fs::remove_file(&directory).unwrap();
+    });
+}
+
+/// On a ring that defers, that the file is closed is told later than the number can be used again.
+#[test]
+fn the_number_of_a_closed_file_can_be_used_before_its_completion_is_seen() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 4, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER);
+        let null = std::fs::File::options().write(true).open("/dev/null").unwrap();
+        // SAFETY: a descriptor of the test's own, as below.
+        let number = unsafe { libc::fcntl(null.as_raw_fd(), libc::F_DUPFD, 700) };
+        ring.push(close(number, 1));
+        assert_eq!(ring.enter(1, 0), 1);
+        // SAFETY: asks, and makes a descriptor.
+        unsafe {
+            assert_eq!(libc::fcntl(number, libc::F_GETFD), -1, "it is closed");
+            assert_eq!(libc::dup2(null.as_raw_fd(), number), number);
+        }
+        let write = Sqe { fd: number, addr: c"x".as_ptr() as u64, len: 1, ..sqe(IORING_OP_WRITE, 2) };
+        let mut cqes = ring.run(&[write]);
+        assert_eq!(ring.enter_with(0, 0, IORING_ENTER_GETEVENTS), 0);
+        cqes.extend(ring.reap_all());
+        // SAFETY: as above.
+        unsafe { libc::close(number) };
+        cqes.sort_by_key(|cqe| cqe.user_data);
+        cqes
     });
 }

@@ -16,7 +16,7 @@ use crate::driver::work::Work;
 use crate::errno::Errno;
 use crate::request::{Flags, RequestId};
 use crate::resources::files::ALLOCATE;
-use crate::ring::Core;
+use crate::ring::{Core, live};
 use crate::sys::{self, Fd, nr};
 use crate::user::{self, Path};
 use crate::{door, registry};
@@ -246,7 +246,7 @@ impl Core {
         self.closing_fds.iter().any(|&(_, closing)| closing == fd)
     }
 
-    /// A CLOSE is done, or will not be.
+    /// A CLOSE is about to be done, or will not be.
     pub fn forget_closing(&mut self, id: RequestId) {
         self.closing_fds.retain(|&(closing, _)| closing != id);
     }
@@ -255,6 +255,10 @@ impl Core {
 fn close(work: &mut Work) -> Result<usize, Errno> {
     // Other rings may know the descriptor, too.
     door::closed(work.sqe.fd);
+    // From the system call on, and before its result is known here, the number may be another file's.
+    if let Some(core) = live(&mut work.ring.lock(), work.serial) {
+        core.forget_closing(work.id);
+    }
     // SAFETY: touches no memory; the descriptor is the program's to close.
     unsafe { sys::call(nr::__NR_close, [work.sqe.fd as usize, 0, 0, 0, 0, 0]) }
 }
