@@ -34,6 +34,9 @@ pub static FLAG_TABLE: [Flag; 8] = [
 /// `IORING_ENTER_*` that the engine has.
 pub const FLAGS: u32 = support::mask(&FLAG_TABLE);
 
+/// How many calls in a row may find enough completions without epoll being asked.
+const UNASKED: u8 = 8;
+
 /// The signal that the door's trap lives by must never be blocked.
 const SIGSYS_BIT: u64 = 1 << 30;
 
@@ -199,7 +202,9 @@ fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Cal
     // A polled ring asks devices, and does not wait where nothing is in flight.
     let polls_nothing = is_polled_by_caller(core) && core.requests.live() == 0;
     let wanted = if polls_nothing { 0 } else { call.min_complete.min(core.memory.layout().cq_entries) };
-    if wanted == 0 {
+    // Where each call finds enough without waiting, what waits for readiness must not starve.
+    core.readiness.unasked = core.readiness.unasked.saturating_add(1);
+    if wanted == 0 || core.readiness.unasked > UNASKED {
         core.harvest_now();
     }
     let limits = match limits(&argument, caller, core) {

@@ -418,3 +418,23 @@ fn a_multishot_poll_of_an_epoll_set_that_holds_the_ring_ends() {
         all
     });
 }
+
+#[test]
+fn readiness_is_seen_where_every_call_finds_something_else() {
+    both(|engine| {
+        let deferring = IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER;
+        // Who never waits is told by somebody else, some time.
+        [(0, 1, 100), (deferring, 1, 100), (0, 0, usize::MAX)].map(|(setup, wanted, calls)| {
+            let mut ring = Ring::new(engine, 8, setup);
+            let (out, mut into) = pipe();
+            collect(&mut ring, &[poll(1, &out, IN, 0), sqe(IORING_OP_NOP, 2)], 1);
+            into.write_all(b"x").unwrap();
+            let mut one_more = || {
+                ring.push(sqe(IORING_OP_NOP, 2));
+                assert_eq!(ring.enter(1, wanted), 1);
+                ring.reap_all().into_iter().find(|cqe| cqe.user_data == 1)
+            };
+            (0..calls).find_map(|_| one_more()).map(|cqe| cqe.res)
+        })
+    });
+}

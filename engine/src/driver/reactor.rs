@@ -399,10 +399,22 @@ fn look_at(core: &mut Core, last_activity: u64) -> Option<u64> {
         core.external.attended = false;
         return None;
     }
-    if core.token.driver() == Driver::Nobody && quiet {
-        take_over(core);
+    if core.token.driver() == Driver::Nobody {
+        if quiet { take_over(core) } else { look_for_events(core) }
     }
     Some(core.activity)
+}
+
+/// Callers come and go, and perhaps none of them waits.
+fn look_for_events(core: &mut Core) {
+    core.harvest_now();
+    if !core.defers() {
+        core.advance();
+        core.hand_over();
+        core.notify();
+    } else if !core.ready.is_empty() {
+        core.notify_deferred();
+    }
 }
 
 /// In a child after `fork`: the parent's reactor is not here.

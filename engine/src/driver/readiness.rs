@@ -116,6 +116,8 @@ pub struct Readiness {
     recheck: VecDeque<Recheck>,
     /// How the epoll instance polls network devices.
     pub busy_poll: BusyPoll,
+    /// Calls that found all that they wanted, and so did not ask epoll, since it was asked last.
+    pub unasked: u8,
     /// The submission under way is not followed by a wait: whoever has to look again later may be
     /// long in coming, so attempts are made whatever the ready bits say.
     pub eager: bool,
