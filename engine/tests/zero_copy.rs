@@ -404,3 +404,27 @@ fn a_peer_that_is_gone() {
         run_one(&mut ring, Sqe { ioprio: REPORT, ..send_zc(1, a.as_raw_fd(), b"x") })
     });
 }
+
+/// Datagrams of one submission, which may leave together: each has its result and its notification.
+#[test]
+fn datagrams_of_one_submission() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let to = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let from = UdpSocket::bind("127.0.0.1:0").unwrap();
+        from.connect(to.local_addr().unwrap()).unwrap();
+        let datagrams: [&[u8]; 4] = [b"the first", b"of same length", b"or longer, or not", b"short"];
+        for (user_data, data) in (0..).zip(datagrams) {
+            ring.push(send_zc(user_data, from.as_raw_fd(), data));
+        }
+        assert_eq!(ring.enter(4, 4), 4);
+        let mut buffer = [0; 64];
+        for data in datagrams {
+            assert_eq!(to.recv(&mut buffer).unwrap(), data.len());
+            assert_eq!(&buffer[..data.len()], data);
+        }
+        let mut cqes = collect(&mut ring, 8);
+        cqes.sort_by_key(|cqe| (cqe.user_data, cqe.flags & IORING_CQE_F_NOTIF != 0));
+        cqes
+    });
+}

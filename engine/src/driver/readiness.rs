@@ -24,6 +24,7 @@ use linux_raw_sys::net;
 use crate::errno::Errno;
 use crate::registry;
 use crate::request::{FileHold, Flags, Phase, RequestId};
+use crate::resources::kinds::{self, Kind};
 use crate::resources::napi::BusyPoll;
 use crate::ring::Core;
 use crate::sys::{self, Fd};
@@ -229,8 +230,9 @@ impl Readiness {
         if number >= self.by_fd.len() {
             // A number that is no descriptor must not cost memory.
             sys::fcntl(fd, sys::nr::F_GETFD, 0)?;
-            self.by_fd.try_reserve(number + 1 - self.by_fd.len()).map_err(|_| Errno::ENOMEM)?;
-            self.by_fd.resize(number + 1, 0);
+            let room = (number + 1).next_power_of_two();
+            self.by_fd.try_reserve(room - self.by_fd.len()).map_err(|_| Errno::ENOMEM)?;
+            self.by_fd.resize(room, 0);
         }
         registry::add_interest(fd)?;
         let index = self.free.pop().unwrap_or_else(|| {
@@ -285,7 +287,7 @@ impl Readiness {
             other => other?,
         }
         entry.registered = true;
-        entry.kind = None;
+        entry.kind = kinds::take(entry.fd, Kind::TCP).then_some(SocketKind::Tcp);
         Ok(())
     }
 
@@ -360,6 +362,11 @@ impl Readiness {
         }
     }
 
+    /// Is `fd` known to be a TCP socket that listens? So every connection that it gives is one over TCP.
+    pub fn is_tcp_listener(&self, fd: Fd) -> bool {
+        self.current(fd).is_some_and(|entry| entry.kind == Some(SocketKind::TcpListener))
+    }
+
     /// What kind of socket `fd` is; asked once per registration.
     pub fn socket_kind(&mut self, fd: Fd) -> SocketKind {
         if let Some(entry) = self.current(fd)
@@ -367,7 +374,8 @@ impl Readiness {
         {
             return kind;
         }
-        let kind = SocketKind::of(fd);
+        let accepted = kinds::noted(fd).has(Kind::TCP);
+        let kind = if accepted { SocketKind::Tcp } else { SocketKind::of(fd) };
         if let Some(index) = self.find(fd) {
             self.entries[index as usize].kind = Some(kind);
         }

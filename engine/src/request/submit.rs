@@ -46,6 +46,7 @@ impl Core {
                     self.sq_head = position;
                     taken -= 1;
                     if taken == 0 {
+                        self.submission_left = 0;
                         self.timeouts.batch = None;
                         return Err(errno);
                     }

@@ -36,6 +36,8 @@ impl Kind {
     pub const TRAINS_ASKED: Kind = Kind(1 << 8);
     /// A socket that takes many datagrams at once.
     pub const TRAINS: Kind = Kind(1 << 9);
+    /// A connection that the engine accepted over TCP.
+    pub const TCP: Kind = Kind(1 << 10);
 
     /// Any of `other`?
     pub const fn has(self, other: Kind) -> bool {
@@ -141,13 +143,26 @@ pub fn writes_block(fd: Fd) {
 
 /// Replaces what was noted of a descriptor as a file; what concerns it as a socket stays.
 fn remember(fd: Fd, kind: Kind) {
-    let kept = Kind::ZERO_COPY.with(Kind::ERRORS_WATCHED).with(Kind::TRAINS_ASKED).with(Kind::TRAINS);
+    let kept = Kind::ZERO_COPY
+        .with(Kind::ERRORS_WATCHED)
+        .with(Kind::TRAINS_ASKED)
+        .with(Kind::TRAINS)
+        .with(Kind::TCP);
     registry::set_note(fd, kind.0 | registry::note(fd) & kept.0);
 }
 
 /// What was noted of a descriptor, if anything.
 pub fn noted(fd: Fd) -> Kind {
     Kind(registry::note(fd))
+}
+
+/// Was this noted of a descriptor? It is not from then on.
+pub fn take(fd: Fd, noted: Kind) -> bool {
+    let note = registry::note(fd);
+    if note & noted.0 != 0 {
+        registry::set_note(fd, note & !noted.0);
+    }
+    note & noted.0 != 0
 }
 
 /// Notes what was found of a socket.

@@ -17,6 +17,7 @@ use super::calls;
 use super::socket::{SOCK_CLOEXEC, SOCK_NONBLOCK};
 use crate::driver::readiness::SocketKind;
 use crate::errno::Errno;
+use crate::host;
 use crate::ops::{Caps, Code, Field, Op, Outcome};
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
@@ -133,7 +134,14 @@ fn accept(core: &mut Core, id: RequestId, fd: Fd) -> Result<i32, Errno> {
     let sqe = core.requests[id].sqe;
     let in_slot = if sqe.file_index != 0 { SOCK_CLOEXEC } else { 0 };
     let accepted = calls::accept(fd, sqe.addr, sqe.off, sqe.op_flags | in_slot)?;
-    core.give_descriptor(accepted, sqe.file_index).map(|result| result as i32)
+    // What is noted of it must not be taken for another socket's.
+    let lasts = sqe.file_index != 0 || host::sees_closes();
+    let given = if lasts && core.readiness.is_tcp_listener(fd) {
+        core.give_connection(accepted, sqe.file_index)
+    } else {
+        core.give_descriptor(accepted, sqe.file_index)
+    };
+    given.map(|result| result as i32)
 }
 
 /// See to it that no attempt on the listener blocks.

@@ -136,7 +136,7 @@ fn issue_send(core: &mut Core, id: RequestId) -> Outcome {
 /// A send from one piece of memory to where the socket is connected, which no other of its kind follows.
 fn send_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
     let plain = sqe.ioprio == 0 && sqe.off == 0 && sqe.file_index >> 16 == 0;
-    if !plain || (sqe.len as i32) < 0 || (sqe.addr as i64) < 0 || core.next_sqe_is_like(sqe) {
+    if !plain || (sqe.len as i32) < 0 || (sqe.addr as i64) < 0 || core.may_begin_train(sqe, fd) {
         return Tried::Nothing;
     }
     let flags = known_flags(sqe.op_flags) | MSG_NOSIGNAL;

@@ -10,6 +10,7 @@ use crate::errno::Errno;
 use crate::ops::{Caps, Code, Field, Op, OpData, Outcome, issue_blocks};
 use crate::registry;
 use crate::request::{Flags, RequestId};
+use crate::resources::kinds::{self, Kind};
 use crate::ring::Core;
 use crate::sys::{self, Fd};
 
@@ -87,6 +88,17 @@ impl Core {
             return Ok(fd as usize);
         }
         self.install_file(sys::move_high(fd)?, file_index)
+    }
+
+    /// As [`Core::give_descriptor`], of a connection over TCP.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn give_connection(&mut self, fd: Fd, file_index: u32) -> Result<usize, Errno> {
+        registry::renew(fd);
+        let own = if file_index == 0 { fd } else { sys::move_high(fd)? };
+        kinds::add(own, Kind::TCP);
+        if file_index == 0 { Ok(own as usize) } else { self.install_file(own, file_index) }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Datagrams that leave together: SENDs of one submission, one behind the other on one connected UDP
+//! Datagrams that leave together: SENDs, or SEND_ZCs, of one submission, one behind the other on one connected UDP
 //! socket, go by one system call (`UDP_SEGMENT`), which the network takes apart again.
 //!
 //! The first is held back where the next SQE is another one for its socket, and the rest with it. Whatever
@@ -11,8 +11,9 @@ use linux_raw_sys::net::{MSG_NOSIGNAL, cmsghdr};
 
 use super::message::empty_header;
 use super::send::transmit;
-use super::{Data, calls, ended};
+use super::{Data, calls, ended, zero_copy};
 use crate::errno::Errno;
+use crate::memory::Sqe;
 use crate::ops::{Code, OpData, Outcome};
 use crate::request::{Flags, Request, RequestId};
 use crate::resources::kinds::{self, Kind};
@@ -24,6 +25,8 @@ const SOL_UDP: u32 = 17;
 const UDP_SEGMENT: u32 = 103;
 /// As many the oldest kernels take.
 const MOST: usize = 64;
+/// Where SEND_ZC would copy anyway, it is a SEND with a notification behind it.
+const OPERATIONS: [u8; 2] = [Code::IORING_OP_SEND as u8, Code::IORING_OP_SEND_ZC as u8];
 /// Longer ones might be longer than the path takes in one piece, and gain little.
 const LONGEST: u32 = 1200;
 
@@ -48,7 +51,7 @@ impl Train {
 /// The length of a SEND that may go together with others: nothing about it is out of the ordinary.
 fn ordinary_length(request: &Request) -> Option<u32> {
     let OpData::Net(Data::Transfer(transfer)) = &request.data else { return None };
-    let plain = request.op.code == Code::IORING_OP_SEND as u8
+    let plain = OPERATIONS.contains(&request.op.code)
         && Flags::of_sqe(request.sqe.flags & !1) == Flags::default()
         && !request.flags.has(Flags::FAILED_EARLY)
         && request.sqe.ioprio == 0
@@ -64,6 +67,15 @@ fn takes_trains(fd: Fd) -> bool {
 }
 
 impl Core {
+    /// May a request of this SQE begin a train, as far as is known?
+    #[inline]
+    pub fn may_begin_train(&self, sqe: &Sqe, fd: Fd) -> bool {
+        let known = || kinds::noted(fd);
+        sqe.len <= LONGEST
+            && self.next_sqe_is_like(sqe)
+            && (known().has(Kind::TRAINS) || !known().has(Kind::TRAINS_ASKED))
+    }
+
     /// Before a request starts that does not join those held back, they go.
     #[inline]
     pub fn let_train_go_before(&mut self, id: RequestId) {
@@ -77,7 +89,7 @@ impl Core {
         let head = &self.requests[train.held[0]].sqe;
         !train.complete
             && train.held.len() < MOST
-            && (request.sqe.fd, request.sqe.flags) == (head.fd, head.flags)
+            && request.sqe.first_word() == head.first_word()
             && ordinary_length(request).is_some_and(|length| length <= train.length)
     }
 
@@ -122,6 +134,8 @@ impl Core {
                     transmit(self, id, fd)
                 }
             };
+            let notifies = self.requests[id].flags.has(Flags::NOTIFIES);
+            let outcome = if notifies { zero_copy::announce_end(self, id, outcome) } else { outcome };
             self.settle(id, outcome);
         }
         self.train.held = held;

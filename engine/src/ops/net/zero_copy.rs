@@ -125,12 +125,15 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     {
         return errno.into();
     }
+    if core.is_held(id, fd) {
+        return Outcome::Armed;
+    }
     let outcome = transmit(core, id, fd);
     announce_end(core, id, outcome)
 }
 
 /// What a request came to; if that is its end, its notification follows.
-fn announce_end(core: &mut Core, id: RequestId, outcome: Outcome) -> Outcome {
+pub fn announce_end(core: &mut Core, id: RequestId, outcome: Outcome) -> Outcome {
     if let Outcome::Complete(_) = outcome {
         core.requests[id].cqe_flags |= IORING_CQE_F_MORE;
         core.announce(id);
@@ -142,7 +145,8 @@ fn announce_end(core: &mut Core, id: RequestId, outcome: Outcome) -> Outcome {
 fn send_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
     let plain = u32::from(sqe.ioprio) & !IORING_SEND_ZC_REPORT_USAGE == 0
         && (sqe.off, sqe.file_index >> 16, sqe.addr3, sqe.pad) == (0, 0, 0, 0);
-    if !plain || sqe.len as usize >= WORTH_IT || (sqe.addr as i64) < 0 {
+    let small = (sqe.len as usize) < WORTH_IT;
+    if !plain || !small || (sqe.addr as i64) < 0 || core.may_begin_train(sqe, fd) {
         return Tried::Nothing;
     }
     let fixed = Flags::of_sqe(sqe.flags).has(Flags::FIXED_FILE);
