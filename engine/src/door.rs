@@ -191,10 +191,36 @@ pub fn sync_readiness(fd: Fd) -> bool {
     sys::eventfd_drain(stand_in);
     if ready {
         sys::eventfd_signal(stand_in);
-    } else if core.needs_driver() && core.token.driver() == Driver::Nobody {
+        return true;
+    }
+    core.unmark_shown();
+    if core.needs_driver() && core.token.driver() == Driver::Nobody {
         reactor::attend(core);
     }
-    ready
+    false
+}
+
+/// Lets `fd`, a ring's descriptor, be what [`readiness_fd`] answers: it can be polled as a ring of the kernel's
+/// can, where nobody sees that it is, but no longer be mapped. To be called before there are requests, by a door
+/// that calls [`sync_readiness`] when the program has looked for completions and found none.
+///
+/// # Errors
+/// Negative errno where `fd` is no ring or a descriptor cannot be had.
+pub fn show_readiness(fd: Fd) -> Result<(), i32> {
+    let ring = registry::get(fd).ok_or_else(|| crate::enter::no_ring(fd).negated())?;
+    let mut guard = ring.lock();
+    let core = guard.as_mut().ok_or(crate::errno::Errno::EBADF.negated())?;
+    let show = |core: &mut Core| {
+        let stand_in = core.readiness_fd()?;
+        let identity = sys::identity(stand_in)?;
+        sys::replace(stand_in, fd)?;
+        for (word, value) in ring.shown.iter().zip([identity.device, identity.inode]) {
+            word.store(value, Ordering::Relaxed);
+        }
+        core.external.shown = true;
+        Ok(())
+    };
+    show(core).map_err(crate::errno::Errno::negated)
 }
 
 impl Core {

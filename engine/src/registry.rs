@@ -135,8 +135,9 @@ pub fn is_ring(fd: Fd) -> bool {
     let known = slot.ring.load(Ordering::Acquire);
     // SAFETY: rings are leaked and never freed.
     let Some(ring) = (unsafe { known.as_ref() }) else { return false };
-    let file = ring.file.each_ref().map(|word| word.load(Ordering::Relaxed));
-    if sys::identity(fd).is_ok_and(|identity| [identity.device, identity.inode] == file) {
+    let is = |words: &[AtomicU64; 2], file| words.each_ref().map(|word| word.load(Ordering::Relaxed)) == file;
+    let file = sys::identity(fd).map(|identity| [identity.device, identity.inode]);
+    if file.is_ok_and(|file| is(&ring.file, file) || is(&ring.shown, file)) {
         return true;
     }
     // What is left of that ring ends when inotify tells of it.

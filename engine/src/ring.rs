@@ -47,6 +47,8 @@ pub struct Ring {
     pub(crate) users: AtomicU32,
     /// Device and inode of its memory file, which tell whether a descriptor still is this ring.
     pub(crate) file: [AtomicU64; 2],
+    /// The same of what shows its readiness in the file's place, if anything does.
+    pub(crate) shown: [AtomicU64; 2],
 }
 
 /// The locked state of a live ring: the lock of this process, and inside it that of the ring's page,
@@ -255,6 +257,7 @@ impl Ring {
             page: AtomicPtr::new(core::ptr::null_mut()),
             users: AtomicU32::new(0),
             file: [const { AtomicU64::new(0) }; 2],
+            shown: [const { AtomicU64::new(0) }; 2],
         }
     }
 

@@ -173,6 +173,7 @@ fn install(memory: RingMemory, params: &io_uring_params, memfd: Fd, fd: Fd) -> R
     for (word, value) in ring.file.iter().zip([identity.device, identity.inode]) {
         word.store(value, Ordering::Relaxed);
     }
+    ring.shown.iter().for_each(|word| word.store(0, Ordering::Relaxed));
     let mut core = new_core(ring, serial, memory, params.flags);
     if params.flags & IORING_SETUP_SINGLE_ISSUER != 0 && params.flags & IORING_SETUP_R_DISABLED == 0 {
         core.submitter = Some(crate::host::thread_identity());

@@ -142,6 +142,32 @@ pub fn close(fd: c_int) {
     unsafe { arch::syscall(raw::__NR_close as usize, [fd as usize, 0, 0, 0, 0, 0]) };
 }
 
+/// Closes a descriptor that only the library knows.
+pub fn close_own(fd: c_int) {
+    // SAFETY: the library's own.
+    unsafe { arch::syscall(raw::__NR_close as usize, [fd as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// A duplicate for the library itself, out of the way of low numbers where there is room; a negative errno on
+/// failure.
+pub fn duplicate(fd: c_int) -> c_int {
+    const HIGH: usize = 512;
+    let command = raw::F_DUPFD_CLOEXEC as usize;
+    // SAFETY: touches no memory.
+    let from = |least| unsafe {
+        arch::syscall(raw::__NR_fcntl as usize, [fd as usize, command, least, 0, 0, 0]) as c_int
+    };
+    let high = from(HIGH);
+    if high < 0 { from(3) } else { high }
+}
+
+/// Lets `target` be what `fd` is.
+pub fn replace(fd: c_int, target: c_int) {
+    let arguments = [fd as usize, target as usize, raw::O_CLOEXEC as usize, 0, 0, 0];
+    // SAFETY: touches no memory; both are the ring's own.
+    unsafe { arch::syscall(raw::__NR_dup3 as usize, arguments) };
+}
+
 /// Raises the soft limit of descriptors by `more` if it is below that.
 ///
 /// # Errors

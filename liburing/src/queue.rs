@@ -81,6 +81,7 @@ unsafe fn visit(ring: &Ring, out: *mut *mut Cqe, mut visit: Visit) -> c_int {
         let mut flags = ring.enter_flags();
         let looks = cqe.is_null() && visit.least == 0 && visit.submit == 0;
         if looks && (entered || !ring.completes_by_entering()) {
+            ring.found_nothing();
             break (cqe, or(result, -(EAGAIN as c_int)));
         }
         let fetches = looks || visit.least > ready;
@@ -261,7 +262,11 @@ pub unsafe extern "C" fn io_uring_peek_batch_cqe(ring: &Ring, list: *mut *mut Cq
             return taken;
         }
         io_uring_get_events(ring);
-        take_ready(ring, list, count)
+        let taken = take_ready(ring, list, count);
+        if taken == 0 {
+            ring.found_nothing();
+        }
+        taken
     }
 }
 

@@ -18,6 +18,8 @@ use linux_raw_sys::io_uring::{
 const REGISTER_QUERY: c_uint = anyring_engine::abi::IORING_REGISTER_QUERY;
 const REGISTER_ZCRX_CTRL: c_uint = 36;
 const REGISTER_BPF_FILTER: c_uint = 37;
+/// `IOU_PBUF_RING_MMAP`.
+const PBUF_RING_MMAP: u16 = 1;
 
 /// A registration, by the ring's index where it can go by that.
 ///
@@ -82,8 +84,19 @@ handed_on! {
     io_uring_register_clock Code::IORING_REGISTER_CLOCK, (clock: Any) => clock, 0;
     io_uring_register_ifq Code::IORING_REGISTER_ZCRX_IFQ, (queue: Any) => queue, 1;
     io_uring_register_zcrx_ctrl REGISTER_ZCRX_CTRL, (control: Any) => control, 0;
-    io_uring_register_region Code::IORING_REGISTER_MEM_REGION, (region: Any) => region, 1;
     io_uring_register_bpf_filter REGISTER_BPF_FILTER, (filter: Any) => filter, 1;
+}
+
+/// `io_uring_register_region(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn io_uring_register_region(ring: &Ring, region: Any) -> c_int {
+    // Where the program does not give the memory, it maps it.
+    ring.let_map();
+    // SAFETY: the caller's promise.
+    unsafe { register(ring, Code::IORING_REGISTER_MEM_REGION as c_uint, region, 1) }
 }
 
 /// Registrations of no ring.
@@ -342,6 +355,9 @@ pub unsafe extern "C" fn io_uring_register_buf_ring(
     flags: c_uint,
 ) -> c_int {
     argument.flags |= flags as u16;
+    if argument.flags & PBUF_RING_MMAP != 0 {
+        ring.let_map();
+    }
     let pointer = ptr::from_mut(argument).cast_const().cast();
     // SAFETY: the caller's promise.
     unsafe { register(ring, Code::IORING_REGISTER_PBUF_RING as c_uint, pointer, 1) }

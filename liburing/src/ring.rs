@@ -1,7 +1,8 @@
 //! What the library remembers of a ring, and its ways to look at the queues.
 
 use crate::types::{Cqe, Ring};
-use core::ffi::c_uint;
+use crate::{call, user};
+use core::ffi::{c_int, c_uint};
 use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 use linux_raw_sys::io_uring::{
@@ -58,6 +59,26 @@ impl Ring {
     #[inline(always)]
     pub fn enter_flags(&self) -> c_uint {
         c_uint::from(self.int_flags & (REGISTERED | NO_IOWAIT))
+    }
+
+    /// What its memory can be mapped by: over anyring's engine not the descriptor, which shows readiness.
+    pub fn memory_fd(&self) -> c_int {
+        if self.pad2 == 0 { self.ring_fd } else { self.pad2 as c_int - 1 }
+    }
+
+    /// The program is going to map something of the ring itself, by its descriptor.
+    pub fn let_map(&self) {
+        if self.pad2 != 0 {
+            call::replace(self.memory_fd(), self.ring_fd);
+        }
+    }
+
+    /// The program has looked for completions, and found none.
+    #[inline(always)]
+    pub fn found_nothing(&self) {
+        if self.pad2 != 0 {
+            user::found_nothing(self.ring_fd);
+        }
     }
 
     /// Is this one of the things it remembers?

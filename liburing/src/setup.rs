@@ -5,6 +5,7 @@ use crate::register;
 use crate::ring::{ENTERS_FOR_COMPLETIONS, PROGRAM_MEMORY, REGISTERED, REGISTERS_BY_INDEX};
 use crate::size;
 use crate::types::{CompletionQueue, Cqe, Ring, Sqe, SubmissionQueue};
+use crate::user;
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr;
 use linux_raw_sys::errno::{EINVAL, ENOMEM};
@@ -287,6 +288,9 @@ unsafe fn init(
         ring.ring_fd = -1;
         ring.int_flags |= REGISTERED | REGISTERS_BY_INDEX;
     }
+    if call::is_user() && !index_only {
+        ring.pad2 = (user::show_readiness(fd) + 1).max(0) as c_uint;
+    }
     if placed && !own {
         ring.int_flags |= PROGRAM_MEMORY;
     }
@@ -422,6 +426,9 @@ pub unsafe extern "C" fn io_uring_queue_exit(ring: &mut Ring) {
     if ring.ring_fd != -1 {
         call::close(ring.ring_fd);
     }
+    if ring.pad2 != 0 {
+        call::close_own(ring.memory_fd());
+    }
 }
 
 /// `io_uring_resize_rings(3)`.
@@ -449,7 +456,7 @@ unsafe fn resize(ring: &mut Ring, p: &mut io_uring_params) -> c_int {
     if result < 0 {
         return result;
     }
-    let mut queues = match Queues::map(ring.ring_fd, p) {
+    let mut queues = match Queues::map(ring.memory_fd(), p) {
         Ok(queues) => queues,
         Err(error) => return error,
     };

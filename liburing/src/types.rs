@@ -105,7 +105,7 @@ pub struct Ring {
     pub int_flags: u8,
     /// Unused.
     pub pad: [u8; 3],
-    /// Unused.
+    /// One more than the descriptor that the ring's memory is mapped by, if that is another than `ring_fd`.
     pub pad2: c_uint,
 }
 

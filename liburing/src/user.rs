@@ -94,9 +94,31 @@ pub unsafe fn call(number: usize, arguments: [usize; 6]) -> c_int {
 
 /// A ring's descriptor is about to be closed.
 pub fn closing(fd: c_int) {
+    quietly(|| door::closed(fd));
+}
+
+/// Lets a ring's descriptor be one that can be polled, as the kernel's can: what the library keeps of it to map
+/// its memory by, or a negative errno where it stays as it is.
+pub fn show_readiness(fd: c_int) -> c_int {
+    let memory = crate::call::duplicate(fd);
+    if memory >= 0 && quietly(|| door::show_readiness(fd)).is_err() {
+        crate::call::close_own(memory);
+        return -1;
+    }
+    memory
+}
+
+/// The program has looked for completions, and found none: who polls the ring's descriptor may sleep.
+pub fn found_nothing(fd: c_int) {
+    quietly(|| door::sync_readiness(fd));
+}
+
+/// Does something in the engine without a handler of the program in between.
+fn quietly<T>(body: impl FnOnce() -> T) -> T {
     let mask = sys::set_signal_mask(signals::ASYNCHRONOUS);
-    door::closed(fd);
+    let result = body();
     sys::set_signal_mask(mask);
+    result
 }
 
 extern "C" fn before_fork() {

@@ -38,6 +38,12 @@ fn rings_of_every_kind() {
     same("files.c", Header::Newest, &["kinds"]);
 }
 
+#[test]
+fn a_ring_is_polled() {
+    same("files.c", Header::System, &["polled"]);
+    same("files.c", Header::Newest, &["polled"]);
+}
+
 /// It is our engine that answers, and only where it must.
 #[test]
 fn the_engine_is_chosen() {

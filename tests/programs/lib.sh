@@ -55,7 +55,12 @@ case_run() {
 
 # The command line that gives a program its io_uring: the kernel's, or ours with the kernel's denied.
 ring_prefix() {
-    native || echo "$ANYRING_BIN/anyring-deny" "$ANYRING_BIN/anyring" run --engine user --
+    native && return
+    if [ "$PROGRAM_DOOR" = library ]; then
+        echo "$ANYRING_BIN/anyring-deny" env "LD_LIBRARY_PATH=$ANYRING_BIN"
+    else
+        echo "$ANYRING_BIN/anyring-deny" "$ANYRING_BIN/anyring" run --engine user --
+    fi
 }
 
 # ring SECONDS COMMAND...: runs COMMAND over the engine under test, killed after SECONDS.

@@ -64,6 +64,8 @@ pub struct External {
     pub eventfd: Option<RegisteredEventfd>,
     /// Stands in where the program polls the ring's descriptor.
     pub readiness_fd: Option<Fd>,
+    /// It has the place of the program's descriptor: nobody sees when that is polled.
+    pub shown: bool,
     /// Rings in which a request polls this one.
     pub pollers: Vec<(&'static Ring, u64)>,
     /// Something was posted that they have not been told of.
@@ -238,6 +240,7 @@ impl Core {
         }
         if let Some(fd) = self.external.readiness_fd {
             sys::eventfd_signal(fd);
+            self.mark_shown();
             self.external.pollers_wait = !self.external.pollers.is_empty();
         }
         self.wake_sleepers();
@@ -294,6 +297,22 @@ impl Core {
             self.memory.change_sq_flags(IORING_SQ_TASKRUN, 0);
         } else {
             self.memory.change_sq_flags(0, IORING_SQ_TASKRUN);
+        }
+    }
+
+    /// Where readiness is shown at the descriptor, a program that finds the CQ empty must come in, or what it
+    /// polls would stay readable: `IORING_SQ_TASKRUN` tells it to.
+    fn mark_shown(&self) {
+        if self.external.shown {
+            self.memory.change_sq_flags(IORING_SQ_TASKRUN, 0);
+        }
+    }
+
+    /// It came in, and there is nothing.
+    pub fn unmark_shown(&self) {
+        if self.external.shown {
+            self.memory.change_sq_flags(0, IORING_SQ_TASKRUN);
+            self.mark_task_work();
         }
     }
 

@@ -206,6 +206,12 @@ pub fn duplicate(fd: Fd) -> Result<Fd, Errno> {
     }
 }
 
+/// `dup3(2)`, close-on-exec: lets `target` be what `fd` is.
+pub fn replace(fd: Fd, target: Fd) -> Result<(), Errno> {
+    // SAFETY: touches no memory.
+    unsafe { call(nr::__NR_dup3, [fd as usize, target as usize, nr::O_CLOEXEC as usize, 0, 0, 0]) }.map(drop)
+}
+
 /// `eventfd2(2)`, non-blocking and close-on-exec, moved out of the way.
 pub fn eventfd() -> Result<Fd, Errno> {
     let flags = nr::EFD_NONBLOCK | nr::EFD_CLOEXEC;

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The repository.
 pub fn root() -> PathBuf {
@@ -109,7 +110,10 @@ fn text(output: &Output) -> String {
 pub fn compile(source: &str, header: Header, library: &str) -> PathBuf {
     let name = format!("{}-{header:?}-{library}", source.trim_end_matches(".c"));
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(&name);
-    let own = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.{}", std::process::id()));
+    // Tests run at the same time: each writes a file of its own and renames it.
+    static BUILDS: AtomicU32 = AtomicU32::new(0);
+    let build = BUILDS.fetch_add(1, Ordering::Relaxed);
+    let own = program.with_file_name(format!("{name}.{}.{build}", std::process::id()));
     let mut command = Command::new("cc");
     command.args(["-O2", "-Wall", "-Werror", "-o"]).arg(&own).args(header.options());
     command.arg(root().join("liburing/tests/c").join(source));

@@ -1,0 +1,76 @@
+//! A ring's descriptor that shows readiness, for a door that does not see what the program polls: it must be
+//! readable when the kernel's would be.
+
+mod common;
+
+use anyring_engine::door;
+use anyring_engine::memory::Sqe;
+use common::*;
+use io_uring_op::{IORING_OP_MSG_RING, IORING_OP_NOP, IORING_OP_TIMEOUT};
+
+/// Whether the descriptor is readable, now or within the time.
+fn readable(fd: i32, timeout_ms: i32) -> bool {
+    let mut list = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+    // SAFETY: a list of one.
+    unsafe { libc::poll(list.as_mut_ptr(), 1, timeout_ms) == 1 }
+}
+
+/// The program has looked for completions, and found none.
+fn look(ring: &Ring) {
+    if ring.engine == Engine::User {
+        assert!(!door::sync_readiness(ring.fd));
+    }
+}
+
+fn shown(engine: Engine) -> Ring {
+    let ring = Ring::new(engine, 8, 0);
+    if engine == Engine::User {
+        door::show_readiness(ring.fd).unwrap();
+    }
+    ring
+}
+
+#[test]
+fn it_is_readable_while_there_are_completions() {
+    both(|engine| {
+        let mut ring = shown(engine);
+        let mut seen = vec![readable(ring.fd, 0)];
+        for round in 0..3 {
+            ring.push(sqe(IORING_OP_NOP, round));
+            assert_eq!(ring.enter(1, 0), 1);
+            seen.push(readable(ring.fd, 0));
+            assert_eq!(ring.reap().unwrap().user_data, round);
+            look(&ring);
+            seen.push(readable(ring.fd, 0));
+        }
+        seen
+    });
+}
+
+/// Nobody is inside when it happens, and nobody comes.
+#[test]
+fn it_becomes_readable_by_itself() {
+    both(|engine| {
+        let mut ring = shown(engine);
+        let time = [0_i64, 3_000_000];
+        let addr = time.as_ptr() as u64;
+        ring.push(Sqe { fd: -1, addr, len: 1, ..sqe(IORING_OP_TIMEOUT, 1) });
+        assert_eq!(ring.enter(1, 0), 1);
+        let became = readable(ring.fd, 5000);
+        (became, ring.reap().unwrap().res)
+    });
+}
+
+/// The number still stands for the ring, for other rings too.
+#[test]
+fn it_is_still_the_ring() {
+    both(|engine| {
+        let (mut one, mut other) = (shown(engine), shown(engine));
+        one.push(Sqe { fd: other.fd, len: 7, off: 8, ..sqe(IORING_OP_MSG_RING, 1) });
+        assert_eq!(one.enter(1, 1), 1);
+        let sent = one.reap().unwrap().res;
+        let became = readable(other.fd, 5000);
+        let got = other.reap().unwrap();
+        (sent, became, got.user_data, got.res)
+    });
+}
