@@ -486,10 +486,12 @@ impl Core {
     /// Ends a request's wait without readiness; false where it was not waiting.
     pub fn disarm(&mut self, id: RequestId) -> bool {
         let Some(index) = self.readiness.find(self.requests[id].file.fd()) else { return false };
-        let waiters = &mut self.readiness.entries[index as usize].waiters;
+        let entry = &mut self.readiness.entries[index as usize];
         // From the end, for what is cancelled began to wait of late, as a rule.
-        let Some(position) = waiters.iter().rposition(|waiter| waiter.id == id) else { return false };
-        waiters.remove(position);
+        let Some(position) = entry.waiters.iter().rposition(|waiter| waiter.id == id) else { return false };
+        let waiter = entry.waiters.remove(position);
+        // Where nobody waits, nobody asks epoll: the next one has to try.
+        entry.ready |= waiter.events & !STICKY;
         self.readiness.waiting -= 1;
         true
     }
