@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
@@ -999,5 +1000,55 @@ fn an_error_of_earlier_datagrams_is_told_once() {
         // What is refused meanwhile depends on whether they leave together.
         let next = ring.run(&[2, 3, 4].map(|user_data| send(user_data, from.as_raw_fd(), b"x")));
         (first, next[0])
+    });
+}
+
+/// On a ring that defers, what readiness has woken goes on when the program comes: with its own file.
+#[test]
+fn a_descriptor_may_be_closed_between_its_event_and_its_receive() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 4, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER);
+        // SAFETY: a new descriptor, owned from here.
+        let event = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
+        let named = event.as_raw_fd();
+        let registration = io_uring_register_op::IORING_REGISTER_EVENTFD;
+        assert_eq!(ring.register(registration, (&raw const named).cast(), 1), 0);
+        let (mut peer, here) = UnixStream::pair().unwrap();
+        let (mut other_peer, other) = UnixStream::pair().unwrap();
+        // A number that no other test gets meanwhile.
+        // SAFETY: makes a descriptor.
+        let number = unsafe { libc::fcntl(here.as_raw_fd(), libc::F_DUPFD, 710) };
+        let mut buffer = [0; 8];
+        ring.push(recv(1, number, &mut buffer));
+        assert_eq!(ring.enter(1, 0), 1);
+        peer.write_all(b"mine").unwrap();
+        other_peer.write_all(b"another's").unwrap();
+        let mut count = 0u64;
+        // SAFETY: reads into an integer of ours, once the event is told.
+        assert_eq!(unsafe { libc::read(named, (&raw mut count).cast(), 8) }, 8);
+        if engine == Engine::User {
+            anyring_engine::door::closed(number);
+        }
+        // SAFETY: descriptors of the test's own.
+        assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), number) }, number);
+        assert_eq!(ring.enter(0, 1), 0);
+        let cqes = ring.reap_all();
+        // SAFETY: as above.
+        unsafe { libc::close(number) };
+        (cqes, buffer)
+    });
+}
+
+#[test]
+fn a_receive_finds_what_came_while_others_were_cancelled() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 4, 0);
+        let (mut peer, here) = UnixStream::pair().unwrap();
+        let mut buffer = [0; 8];
+        let pair =
+            [recv(1, here.as_raw_fd(), &mut buffer), Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 2) }];
+        let cancelled = ring.run(&pair);
+        peer.write_all(b"come").unwrap();
+        (cancelled, ring.run(&pair), buffer)
     });
 }

@@ -564,6 +564,7 @@ impl Core {
     /// that wait on it keep the file, by a duplicate.
     pub fn forget_fd(&mut self, fd: Fd) {
         self.keep_files_of_work(fd);
+        self.keep_files_of_ready(fd);
         self.zero_copy.forget(fd);
         let Some(index) = self.readiness.find(fd) else { return };
         if let Some(epoll) = self.readiness.epoll
@@ -581,6 +582,23 @@ impl Core {
                     }
                 }
                 Err(errno) => self.complete(waiter.id, errno.negated()),
+            }
+        }
+    }
+
+    /// On a ring that defers, requests that readiness woke wait for the program to come.
+    fn keep_files_of_ready(&mut self, fd: Fd) {
+        for &id in &self.ready {
+            let Some(request) = self.requests.get_mut(id) else { continue };
+            if request.file != FileHold::Plain(fd) {
+                continue;
+            }
+            match sys::duplicate(fd) {
+                Ok(own) => request.file = FileHold::Owned(own),
+                Err(errno) => {
+                    request.flags.set(Flags::FAILED_EARLY);
+                    request.result = errno.negated();
+                }
             }
         }
     }
