@@ -53,6 +53,7 @@ test: test-unit build ## everything CI runs: crates, conformance that must pass,
 	tests/programs/run --quick
 	PROGRAM_DOOR=library tests/programs/run --quick plocate
 	cd $(TARGET) && $(ANYRING_BIN)/anyring-soak --seconds 20
+	cd $(TARGET) && $(ANYRING_BIN)/anyring-soak --seconds 5 --only connections
 
 test-programs: build ## every real program, the heavy ones too (some minutes)
 	tests/programs/run --all

@@ -14,6 +14,7 @@ mod fio;
 mod ring;
 mod scenario;
 mod supervise;
+mod tasks;
 mod usage;
 mod worker;
 
@@ -46,6 +47,15 @@ struct Run {
     /// Worker processes beside fio
     #[arg(long, default_value_t = 2)]
     workers: usize,
+    /// Threads that do random work in each of them
+    #[arg(long, default_value_t = 3)]
+    threads: u64,
+    /// Only one kind of work, without fio
+    #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(scenario::names()))]
+    only: Option<String>,
+    /// Connections open at a time, where there is nothing but connections
+    #[arg(long, default_value_t = 500)]
+    connections: usize,
     /// Where files are made [default: a new directory here]
     #[arg(long)]
     directory: Option<PathBuf>,

@@ -56,15 +56,25 @@ impl fmt::Debug for Ring {
 impl Ring {
     /// A ring of a random kind that programs use.
     pub fn random(rng: &mut fastrand::Rng) -> Result<Ring> {
+        let entries = 1 << rng.u32(3..8);
+        Ring::of_random_kind(rng, entries)
+    }
+
+    /// The same, for many requests at a time.
+    pub fn large(rng: &mut fastrand::Rng) -> Result<Ring> {
+        let entries = 1 << rng.u32(6..12);
+        Ring::of_random_kind(rng, entries)
+    }
+
+    fn of_random_kind(rng: &mut fastrand::Rng, entries: u32) -> Result<Ring> {
         let mut builder = IoUring::builder();
         match rng.u32(0..6) {
             0 => drop(builder.setup_coop_taskrun()),
             1 => drop(builder.setup_single_issuer().setup_defer_taskrun()),
             2 => drop(builder.setup_sqpoll(20)),
-            3 => drop(builder.setup_cqsize(256).setup_submit_all()),
+            3 => drop(builder.setup_cqsize(entries.max(256)).setup_submit_all()),
             _ => {}
         }
-        let entries = 1 << rng.u32(3..8);
         Ring::build(&builder, entries)
     }
 
@@ -81,6 +91,11 @@ impl Ring {
     /// The ring itself, for registrations.
     pub fn submitter(&self) -> io_uring::Submitter<'_> {
         self.ring.submitter()
+    }
+
+    /// Does a thread of its own take its submissions?
+    pub fn is_polled(&self) -> bool {
+        self.ring.params().is_setup_sqpoll()
     }
 
     /// How many requests may be prepared before they are submitted.
@@ -135,6 +150,14 @@ impl Ring {
             }
             Err(error) => Err(error).context("io_uring_enter"),
         }
+    }
+
+    /// Submits until nothing is prepared any more.
+    pub fn submit_all(&mut self) -> Result<()> {
+        while !self.ring.submission().is_empty() {
+            self.submit()?;
+        }
+        Ok(())
     }
 
     /// Submits, and waits for a completion.

@@ -20,7 +20,8 @@ pub fn run(options: &Run) -> Result<()> {
     });
     let directory = Directory::new(options.directory.as_deref())?;
     let here = std::env::current_exe()?;
-    println!("soak: {} s, {} workers and fio, --seed {seed}", options.seconds, options.workers);
+    let work = options.only.as_deref().unwrap_or("all kinds of work, and fio");
+    println!("soak: {} s, {} workers, {work}, --seed {seed}", options.seconds, options.workers);
     let time = Duration::from_secs(options.seconds);
     let end = Instant::now() + time;
     let launch = |program: &Path| command(options.native, &here, program);
@@ -30,11 +31,16 @@ pub fn run(options: &Run) -> Result<()> {
         command.arg("worker").args(["--seed", &(seed + number).to_string()]);
         command.args(["--seconds", &options.seconds.to_string()]);
         command.args(["--epoch", &(options.seconds / 8).clamp(1, 15).to_string()]);
+        command.args(["--threads", &options.threads.to_string()]);
+        command.args(["--connections", &(options.connections / options.workers.max(1)).to_string()]);
+        command.args(options.only.iter().flat_map(|only| ["--only", only]));
         command.arg("--directory").arg(&directory.path);
         workers.push(command.stdin(Stdio::null()).spawn().context("a worker")?);
     }
-    let runs = fio::run(&|| launch(Path::new("fio")), &directory.path, seed, end)?;
-    println!("fio runs={runs}, every block verified");
+    if options.only.is_none() {
+        let runs = fio::run(&|| launch(Path::new("fio")), &directory.path, seed, end)?;
+        println!("fio runs={runs}, every block verified");
+    }
     for worker in workers {
         wait(worker, end + GRACE)?;
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 
-use crate::scenario;
+use crate::scenario::{self, Setting};
 use crate::usage::{Usage, check_growth, settle};
 
 /// What the soak tells a worker.
@@ -19,8 +19,14 @@ pub struct Options {
     seconds: u64,
     #[arg(long)]
     directory: PathBuf,
-    #[arg(long, default_value_t = 3)]
+    #[arg(long)]
     threads: u64,
+    /// Connections at a time, over all threads
+    #[arg(long)]
+    connections: usize,
+    /// The only scenario
+    #[arg(long)]
+    only: Option<String>,
     /// Seconds of an epoch
     #[arg(long)]
     epoch: u64,
@@ -30,6 +36,7 @@ pub struct Options {
 pub fn run(options: &Options) -> Result<()> {
     let end = Instant::now() + Duration::from_secs(options.seconds);
     let episodes = AtomicU64::new(0);
+    raise_descriptor_limit();
     // The first epoch makes what stays: the engine's threads, heaps, the resolver's files.
     epoch(options, 0, &episodes)?;
     let baseline = Usage::now()?.descriptors;
@@ -56,9 +63,25 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// Both ends of every connection are here.
+fn raise_descriptor_limit() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: reads and writes a structure of ours.
+    unsafe {
+        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
+        limit.rlim_cur = limit.rlim_max;
+        libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+    }
+}
+
 /// Some seconds of episodes on threads that end with it.
 fn epoch(options: &Options, number: u64, episodes: &AtomicU64) -> Result<()> {
     let end = Instant::now() + Duration::from_secs(options.epoch);
+    let setting = &Setting {
+        directory: options.directory.clone(),
+        connections: options.connections / options.threads as usize,
+        only: options.only.clone(),
+    };
     thread::scope(|scope| {
         let threads: Vec<_> = (0..options.threads)
             .map(|thread| {
@@ -66,7 +89,7 @@ fn epoch(options: &Options, number: u64, episodes: &AtomicU64) -> Result<()> {
                     let seed = options.seed ^ (number << 32) ^ (thread << 24);
                     let mut rng = fastrand::Rng::with_seed(seed);
                     while Instant::now() < end {
-                        scenario::episode(&mut rng, &options.directory).with_context(|| {
+                        scenario::episode(&mut rng, setting).with_context(|| {
                             format!("seed {}, epoch {number}, thread {thread}", options.seed)
                         })?;
                         episodes.fetch_add(1, Ordering::Relaxed);

@@ -3,13 +3,13 @@
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use io_uring::types::{CancelBuilder, Fd, Timespec};
 use io_uring::{opcode, squeue};
 
+use super::Setting;
 use crate::ring::Ring;
 
 /// What is waited for in vain. Lives as long as the ring that does.
@@ -65,7 +65,7 @@ impl Idle {
 }
 
 /// Each of many waiting requests is cancelled, or completes, once; some race with what wakes them.
-pub fn cancelled_once(rng: &mut fastrand::Rng, _: &Path) -> Result<()> {
+pub fn cancelled_once(rng: &mut fastrand::Rng, _: &Setting) -> Result<()> {
     let mut idle = Idle::new()?;
     let mut ring = Ring::random(rng)?;
     let mut accepted = Vec::new();
@@ -119,7 +119,7 @@ fn reap(ring: &mut Ring, accepted: &[u64]) -> Result<u64> {
 }
 
 /// A ring that ends with requests in flight takes them along.
-pub fn abandoned(rng: &mut fastrand::Rng, _: &Path) -> Result<()> {
+pub fn abandoned(rng: &mut fastrand::Rng, _: &Setting) -> Result<()> {
     let mut idle = Idle::new()?;
     let mut ring = Ring::random(rng)?;
     for _ in 0..rng.usize(1..20) {

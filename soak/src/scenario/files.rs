@@ -10,12 +10,12 @@ use anyhow::{Context, Result, ensure};
 use io_uring::squeue::Flags;
 use io_uring::{opcode, types};
 
-use super::bytes;
+use super::{Setting, bytes};
 use crate::ring::Ring;
 
 /// Writes random pieces, plain, fixed or with IOSQE_ASYNC, reads them in another way, and compares.
-pub fn written_is_read(rng: &mut fastrand::Rng, directory: &Path) -> Result<()> {
-    let path = unique(rng, directory);
+pub fn written_is_read(rng: &mut fastrand::Rng, setting: &Setting) -> Result<()> {
+    let path = unique(rng, &setting.directory);
     let file = File::options().create_new(true).read(true).write(true).open(&path)?;
     fs::remove_file(&path)?;
     let mut ring = Ring::random(rng)?;
@@ -52,14 +52,14 @@ fn read_back(rng: &mut fastrand::Rng, ring: &mut Ring, file: &File, expected: &[
 }
 
 /// Open, write, fsync, read, close, unlink as one chain on a direct descriptor.
-pub fn chains(rng: &mut fastrand::Rng, directory: &Path) -> Result<()> {
+pub fn chains(rng: &mut fastrand::Rng, setting: &Setting) -> Result<()> {
     let mut ring = Ring::random(rng)?;
     if ring.entries() < 8 {
         return Ok(());
     }
     ring.submitter().register_files(&[-1; 4]).context("register_files")?;
     for _ in 0..rng.u32(1..8) {
-        let path = CString::new(unique(rng, directory).as_os_str().as_bytes())?;
+        let path = CString::new(unique(rng, &setting.directory).as_os_str().as_bytes())?;
         let length = rng.usize(1..20_000);
         let written = bytes(rng, length);
         let mut read = vec![0u8; written.len()];

@@ -1,12 +1,13 @@
 //! Episodes: bounded pieces of work on a fresh ring, each with its own check.
 
 mod cancel;
+mod connections;
 mod files;
 mod network;
 mod processes;
 mod timers;
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
@@ -15,7 +16,17 @@ struct Scenario {
     name: &'static str,
     /// How often it comes, against the others.
     weight: u32,
-    run: fn(&mut fastrand::Rng, &Path) -> Result<()>,
+    run: fn(&mut fastrand::Rng, &Setting) -> Result<()>,
+}
+
+/// What episodes are given.
+pub struct Setting {
+    /// For files.
+    pub directory: PathBuf,
+    /// How many connections an episode may have open at a time.
+    pub connections: usize,
+    /// The only scenario to run.
+    pub only: Option<String>,
 }
 
 const SCENARIOS: &[Scenario] = &[
@@ -23,6 +34,7 @@ const SCENARIOS: &[Scenario] = &[
     Scenario { name: "chains", weight: 4, run: files::chains },
     Scenario { name: "echo", weight: 8, run: network::echo },
     Scenario { name: "multishot", weight: 4, run: network::multishot },
+    Scenario { name: "connections", weight: 1, run: connections::churn },
     Scenario { name: "cancel", weight: 6, run: cancel::cancelled_once },
     Scenario { name: "abandon", weight: 3, run: cancel::abandoned },
     Scenario { name: "timers", weight: 3, run: timers::all_expire },
@@ -30,13 +42,19 @@ const SCENARIOS: &[Scenario] = &[
     Scenario { name: "exec", weight: 1, run: processes::child_execs },
 ];
 
+/// The names of all scenarios.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    SCENARIOS.iter().map(|scenario| scenario.name)
+}
+
 /// Runs a random episode.
-pub fn episode(rng: &mut fastrand::Rng, directory: &Path) -> Result<()> {
-    let total: u32 = SCENARIOS.iter().map(|scenario| scenario.weight).sum();
+pub fn episode(rng: &mut fastrand::Rng, setting: &Setting) -> Result<()> {
+    let wanted = |scenario: &&Scenario| setting.only.as_deref().is_none_or(|only| only == scenario.name);
+    let total: u32 = SCENARIOS.iter().filter(wanted).map(|scenario| scenario.weight).sum();
     let mut choice = rng.u32(0..total);
-    for scenario in SCENARIOS {
+    for scenario in SCENARIOS.iter().filter(wanted) {
         if choice < scenario.weight {
-            return (scenario.run)(rng, directory).context(scenario.name);
+            return (scenario.run)(rng, setting).context(scenario.name);
         }
         choice -= scenario.weight;
     }

@@ -4,17 +4,16 @@ use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::path::Path;
 use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
 use io_uring::{cqueue, opcode, types};
 
-use super::bytes;
+use super::{Setting, bytes};
 use crate::ring::{Completion, Ring, errno};
 
 /// A client writes and shuts down its side; the ring's side sends back what it receives.
-pub fn echo(rng: &mut fastrand::Rng, _: &Path) -> Result<()> {
+pub fn echo(rng: &mut fastrand::Rng, _: &Setting) -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     let clients: Vec<_> = (0..rng.usize(1..8))
@@ -87,7 +86,7 @@ const BUFFER_SIZE: usize = 512;
 const BUFFERS: u16 = 8;
 
 /// Multishot accept, and multishot receive into provided buffers that run out and are given back.
-pub fn multishot(rng: &mut fastrand::Rng, _: &Path) -> Result<()> {
+pub fn multishot(rng: &mut fastrand::Rng, _: &Setting) -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     let mut sent: Vec<_> = (0..rng.usize(1..5))

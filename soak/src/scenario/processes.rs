@@ -1,15 +1,15 @@
 //! Children: one that uses a ring of its own beside its parent's, one that execs.
 
-use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use io_uring::{opcode, types};
 
+use super::Setting;
 use crate::ring::Ring;
 
 /// A forked child makes a ring and works; the parent's ring goes on.
-pub fn child_works(rng: &mut fastrand::Rng, _: &Path) -> Result<()> {
+pub fn child_works(rng: &mut fastrand::Rng, _: &Setting) -> Result<()> {
     let mut parent = Ring::random(rng)?;
     let (mut here, there) = (0u64, 1u64);
     let event = event_fd()?;
@@ -55,7 +55,7 @@ fn event_fd() -> Result<i32> {
 }
 
 /// A program is started while a ring is in use.
-pub fn child_execs(rng: &mut fastrand::Rng, _: &Path) -> Result<()> {
+pub fn child_execs(rng: &mut fastrand::Rng, _: &Setting) -> Result<()> {
     let mut ring = Ring::random(rng)?;
     let spec = types::Timespec::new().nsec(1_000_000);
     // SAFETY: the time outlives the request, which is waited for.

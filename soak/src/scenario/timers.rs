@@ -1,15 +1,15 @@
 //! Timeouts expire, all of them, and not early.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
+use super::Setting;
 use crate::ring::Ring;
 use anyhow::{Result, ensure};
 use io_uring::opcode;
 use io_uring::types::Timespec;
 
 /// Many timeouts of random length.
-pub fn all_expire(rng: &mut fastrand::Rng, _: &Path) -> Result<()> {
+pub fn all_expire(rng: &mut fastrand::Rng, _: &Setting) -> Result<()> {
     let mut ring = Ring::random(rng)?;
     let times_ms: Vec<u32> = (0..rng.usize(1..60)).map(|_| rng.u32(0..40)).collect();
     let specs: Vec<_> = times_ms.iter().map(|&ms| Timespec::new().nsec(ms * 1_000_000)).collect();
