@@ -141,7 +141,10 @@ fn submit(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter) -> Result<u32, E
     let fetches = call.flags & IORING_ENTER_GETEVENTS != 0 && submitted == call.to_submit;
     let advances = fetches || !core.defers();
     // The wait that follows begins with it anyway.
-    if advances && !(fetches && core.work.is_empty()) {
+    if advances && !core.work.is_empty() {
+        // What has run out by now is not to stop work that the kernel's threads would have begun.
+        core.advance_before_work();
+    } else if advances && !fetches {
         core.advance();
     }
     if !core.work.is_empty() {

@@ -61,6 +61,37 @@ plain!(
     linux_raw_sys::io_uring::io_uring_buf_status
 );
 
+/// Where a program's memory ends at the latest on machines with four levels of page tables, the last
+/// page left out as the kernel does.
+#[cfg(target_arch = "x86_64")]
+const END: u64 = (1 << 47) - 4096;
+/// Where it ends with five levels.
+#[cfg(target_arch = "x86_64")]
+const FAR_END: u64 = (1 << 56) - 4096;
+/// Where it ends with the largest addresses; with smaller ones what lies between is found out later.
+#[cfg(not(target_arch = "x86_64"))]
+const END: u64 = 1 << 52;
+#[cfg(not(target_arch = "x86_64"))]
+const FAR_END: u64 = END;
+
+/// What cannot be memory of a program is refused before anything is tried: the kernel's `access_ok`.
+///
+/// # Errors
+/// `EFAULT`.
+#[inline]
+pub fn check_range(address: u64, length: u64) -> Result<(), Errno> {
+    match address.checked_add(length) {
+        Some(end) if end <= END || end <= FAR_END && has_far_memory() => Ok(()),
+        _ => Err(Errno::EFAULT),
+    }
+}
+
+/// Are there five levels of page tables? Nobody asks but for addresses that only these have.
+#[cold]
+fn has_far_memory() -> bool {
+    sys::reaches(END as usize + 4096)
+}
+
 /// `struct iovec`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

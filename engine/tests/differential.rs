@@ -496,3 +496,214 @@ fn a_registered_directory_is_refused_before_unknown_flags() {
         ring.run(&[Sqe { addr, op_flags: 1, flags: 1, ..sqe(IORING_OP_UNLINKAT, 1) }])
     });
 }
+
+/// The page behind the last that a program can have.
+const BEYOND: u64 = (1 << 47) - 4096;
+
+#[test]
+fn memory_that_cannot_be_is_refused_before_anything_else() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (read, write) = std::io::pipe().unwrap();
+        let (sends, receives) = (write.as_raw_fd(), read.as_raw_fd());
+        let at = |opcode, fd| Sqe { fd, addr: BEYOND, len: 7, off: 5, ..sqe(opcode, 1) };
+        let mut seen = Vec::new();
+        for (opcode, fd) in
+            [(IORING_OP_WRITE, sends), (IORING_OP_READ, receives), (IORING_OP_PROVIDE_BUFFERS, 4)]
+        {
+            seen.push(results(&ring.run(&[at(opcode, fd)])));
+        }
+        for (opcode, fd) in [(IORING_OP_SEND, sends), (IORING_OP_RECV, receives)] {
+            seen.push(results(&ring.run(&[Sqe { off: 0, ..at(opcode, fd) }])));
+            seen.push(results(&ring.run(&[Sqe { off: 0, addr: BEYOND - 7, ..at(opcode, fd) }])));
+        }
+        seen
+    });
+}
+
+#[test]
+fn a_splice_looks_at_how_its_files_are_open_first() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (from, _to) = std::io::pipe().unwrap();
+        let (wrong, _other) = std::io::pipe().unwrap();
+        let splice = Sqe {
+            fd: wrong.as_raw_fd(),
+            file_index: from.as_raw_fd() as u32,
+            len: 10,
+            off: 0,
+            addr: u64::MAX,
+            ..sqe(IORING_OP_SPLICE, 1)
+        };
+        results(&ring.run(&[splice]))
+    });
+}
+
+#[test]
+fn flags_of_a_transfer_come_after_how_the_file_is_open() {
+    const RWF_HIPRI: u32 = 1;
+    const RWF_SYNC: u32 = 4;
+    const RWF_ATOMIC: u32 = 0x40;
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (read, write) = std::io::pipe().unwrap();
+        let directory = std::fs::File::open("/").unwrap();
+        let mut memory = [0u8; 16];
+        let base = Sqe { addr: memory.as_mut_ptr() as u64, len: 16, ..sqe(IORING_OP_READ, 1) };
+        [
+            Sqe { fd: write.as_raw_fd(), op_flags: RWF_ATOMIC, ..base },
+            Sqe { fd: read.as_raw_fd(), op_flags: RWF_HIPRI, opcode: IORING_OP_WRITE as u8, ..base },
+            Sqe { fd: directory.as_raw_fd(), op_flags: RWF_SYNC, ..base },
+        ]
+        .map(|sqe| results(&ring.run(&[sqe])))
+    });
+}
+
+#[test]
+fn multishot_reads_refuse_offsets_as_reads_do() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let mut memory = [0u8; 64];
+        provide(&mut ring, &mut memory, 2);
+        let (a, mut b) = UnixStream::pair().unwrap();
+        b.write_all(b"abc").unwrap();
+        let (read, _write) = std::io::pipe().unwrap();
+        [(a.as_raw_fd(), 5), (read.as_raw_fd(), i64::MAX as u64)].map(|(fd, off)| {
+            let flags = BUFFER_SELECT;
+            results(&ring.run(&[Sqe { fd, off, flags, buf_index: 1, ..sqe(IORING_OP_READ_MULTISHOT, 1) }]))
+        })
+    });
+}
+
+#[test]
+fn a_buffer_at_address_0_is_none() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        ring.run(&[Sqe { fd: 1, len: 32, buf_index: 1, ..sqe(IORING_OP_PROVIDE_BUFFERS, 99) }]);
+        let (a, mut b) = UnixStream::pair().unwrap();
+        b.write_all(b"abc").unwrap();
+        let base = Sqe { fd: a.as_raw_fd(), flags: BUFFER_SELECT, buf_index: 1, ..sqe(IORING_OP_RECV, 1) };
+        results(&ring.run(&[Sqe { opcode: IORING_OP_READ_MULTISHOT as u8, ..base }]))
+    });
+}
+
+#[test]
+fn options_of_waitid_are_looked_at_when_it_is_issued() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        ring.push(Sqe { flags: LINK, ..sqe(IORING_OP_NOP, 1) });
+        ring.push(Sqe { fd: 1, len: 1, file_index: u32::MAX - 1, ..sqe(IORING_OP_WAITID, 2) });
+        (ring.enter(2, 2), results(&ring.reap_all()))
+    });
+}
+
+#[test]
+fn a_cancelled_futex_wait_has_not_failed() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let word = 5u32;
+        let (fd, addr) = (130, (&raw const word) as u64);
+        let wait = Sqe { fd, addr, off: 5, addr3: u64::from(u32::MAX), ..sqe(IORING_OP_FUTEX_WAIT, 1) };
+        ring.push(Sqe { flags: SKIP | LINK, ..wait });
+        ring.push(sqe(IORING_OP_NOP, 2));
+        ring.push(Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 3) });
+        (ring.enter(3, 2), results(&ring.reap_all()))
+    });
+}
+
+#[test]
+fn a_link_timeout_that_expires_at_once_does_not_stop_queued_work() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let time = [0u64, 0];
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        ring.push(Sqe { fd: file.as_raw_fd(), flags: LINK, ..sqe(IORING_OP_FTRUNCATE, 1) });
+        ring.push(Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_LINK_TIMEOUT, 2) });
+        assert_eq!(ring.enter(2, 2), 2);
+        // What the timeout itself says depends on when it was looked at.
+        results(&ring.reap_all()).into_iter().find(|&(user_data, _)| user_data == 1)
+    });
+}
+
+#[test]
+fn recvmsg_looks_for_a_socket_before_it_polls() {
+    const POLL_FIRST: u16 = 1;
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (read, _write) = std::io::pipe().unwrap();
+        // SAFETY: a structure that may be zero.
+        let message: libc::msghdr = unsafe { std::mem::zeroed() };
+        let addr = (&raw const message) as u64;
+        let fd = read.as_raw_fd();
+        results(&ring.run(&[Sqe { fd, addr, len: 1, ioprio: POLL_FIRST, ..sqe(IORING_OP_RECVMSG, 1) }]))
+    });
+}
+
+#[test]
+fn a_bundle_from_no_group_says_so() {
+    const BUNDLE: u16 = 16;
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (a, mut b) = UnixStream::pair().unwrap();
+        let base = Sqe { fd: a.as_raw_fd(), ioprio: BUNDLE, flags: BUFFER_SELECT, ..sqe(IORING_OP_RECV, 1) };
+        let empty = results(&ring.run(&[base]));
+        b.write_all(b"abc").unwrap();
+        (empty, results(&ring.run(&[base])))
+    });
+}
+
+#[test]
+fn a_multishot_accept_by_a_thread_needs_a_file_that_can_be_polled() {
+    const MULTISHOT: u16 = 1;
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let accept =
+            Sqe { fd: file.as_raw_fd(), ioprio: MULTISHOT, flags: ASYNC, ..sqe(IORING_OP_ACCEPT, 1) };
+        results(&ring.run(&[accept]))
+    });
+}
+
+#[test]
+fn a_connection_that_was_reset_has_no_more_to_read() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut a = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut b, _) = listener.accept().unwrap();
+        b.write_all(&[1; 200]).unwrap();
+        a.write_all(&[1; 200]).unwrap();
+        // With data that nobody read: a reset.
+        drop(b);
+        let mut memory = [0u8; 1000];
+        let addr = memory.as_mut_ptr() as u64;
+        ring.run(&[Sqe { fd: a.as_raw_fd(), addr, len: 1000, ..sqe(IORING_OP_RECV, 1) }])
+    });
+}
+
+#[test]
+fn an_accept_without_room_for_the_address_tells_of_the_next() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let connect = || std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let _clients = [connect(), connect()];
+        let (address, length) = ([0u64; 16], -1i32);
+        let (addr, off) = (address.as_ptr() as u64, (&raw const length) as u64);
+        ring.run(&[Sqe { fd: listener.as_raw_fd(), addr, off, ..sqe(IORING_OP_ACCEPT, 1) }])
+    });
+}
+
+#[test]
+fn what_polls_first_on_a_socket_that_is_known_waits() {
+    const POLL_FIRST: u16 = 4;
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (a, _b) = UnixStream::pair().unwrap();
+        let mut memory = [0u8; 8];
+        let (fd, addr) = (a.as_raw_fd(), memory.as_mut_ptr() as u64);
+        ring.push(Sqe { fd, addr, len: 8, ..sqe(IORING_OP_RECV, 1) });
+        ring.push(Sqe { fd, ioprio: POLL_FIRST, ..sqe(IORING_OP_ACCEPT, 2) });
+        (ring.enter(2, 0), results(&ring.reap_all()))
+    });
+}

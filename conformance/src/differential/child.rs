@@ -13,6 +13,7 @@ use super::progress::{self, Page};
 use super::ring::Engine;
 use super::rng::program_seed;
 use super::run::{Arenas, Difference, Times, run};
+use super::timing;
 
 /// A program that makes no progress for so long hangs.
 const HANGS: Duration = Duration::from_secs(8);
@@ -24,7 +25,7 @@ pub enum Finding {
     Differs(Difference),
     /// They differed once, and then not again.
     Unsteady(Difference),
-    /// They differ, but so does the kernel from itself.
+    /// They differ, but so does the kernel from itself, or not under another timing.
     Racy(Difference),
     /// The child died or was stuck: how, and where.
     Lost(String),
@@ -247,27 +248,36 @@ const KERNEL_RUNS: usize = 4;
 pub fn examine(program: &Program, arenas: &Arenas, scratch: &Path) -> Result<Option<usize>, Finding> {
     let again = |engines| run_and_clean(program, engines, arenas, scratch, Times::PATIENT);
     let first = match run_and_clean(program, BOTH, arenas, scratch, Times::FIRST) {
-        Ok(explanation) => return Ok(explanation),
-        Err(difference) => difference,
+        Ok(None) => return Ok(None),
+        other => other,
     };
-    let mut last = first.clone();
+    let mut last = None;
     for _ in 0..3 {
-        match again(BOTH) {
-            Ok(None) => return Err(Finding::Unsteady(first)),
-            Ok(explanation) => return Ok(explanation),
-            Err(difference) => last = difference,
+        match (again(BOTH), &first) {
+            (Ok(None), Ok(_)) => return Ok(None),
+            (Ok(None), Err(difference)) => return Err(Finding::Unsteady(difference.clone())),
+            (Ok(explanation), _) => return Ok(explanation),
+            (Err(difference), _) => last = Some(difference),
         }
     }
+    let Some(last) = last else { return Ok(None) };
     let place = |difference: &Difference| difference.step.unwrap_or(usize::MAX);
     for _ in 0..KERNEL_RUNS {
         if again([Engine::Kernel; 2]).is_err_and(|racy| place(&racy) <= place(&last)) {
             return Err(Finding::Racy(last));
         }
     }
+    if timing::agree_otherwise(program, arenas, scratch) {
+        return Err(Finding::Racy(last));
+    }
     Err(Finding::Differs(last))
 }
 
-fn run_and_clean(
+/// Runs a program once, and closes what it left open.
+///
+/// # Errors
+/// The first difference.
+pub fn run_and_clean(
     program: &Program,
     engines: [Engine; 2],
     arenas: &Arenas,

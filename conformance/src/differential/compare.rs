@@ -45,8 +45,8 @@ pub fn returns_fd(sqe: &Sqe) -> bool {
 pub fn normal(program: &Program, cqe: &Cqe) -> Cqe {
     let mut cqe = *cqe;
     let Some(sqe) = program.sqe(cqe.user_data) else {
-        // The request that cancels everything at the end.
-        cqe.res = cqe.res.min(0);
+        // The request that cancels everything at the end; behind a drain it may find itself.
+        cqe.res = if cqe.res == -libc::ECANCELED && program.drains() { 0 } else { cqe.res.min(0) };
         return cqe;
     };
     if cqe.res >= 0 && returns_fd(sqe) {
@@ -109,8 +109,12 @@ pub fn compare(program: &Program, user: &[Cqe], kernel: &[Cqe]) -> Verdict {
         })
         .collect();
     let chain = |id| program.chain_of(id);
+    // The last word may be waiting behind what differs.
+    let last_word = |id: u64| program.sqe(id).is_none() && program.drains();
     if let Some(&(_, why)) = explained.first()
-        && different.iter().all(|&id| explained.iter().any(|&(other, _)| chain(id) == chain(other)))
+        && different
+            .iter()
+            .all(|&id| last_word(id) || explained.iter().any(|&(other, _)| chain(id) == chain(other)))
     {
         return Verdict::Explained(why);
     }

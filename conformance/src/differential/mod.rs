@@ -21,6 +21,7 @@ pub mod rng;
 pub mod run;
 pub mod shrink;
 pub mod side;
+pub mod timing;
 pub mod world;
 
 use std::collections::BTreeMap;
@@ -105,7 +106,7 @@ pub struct Summary {
     pub explained: BTreeMap<&'static str, u64>,
     /// Differed once and not again.
     pub unsteady: u64,
-    /// The kernel differs from itself.
+    /// The kernel differs from itself, or the difference is one of the moment.
     pub racy: u64,
     /// Differ in ways that are known and open.
     pub open: u64,

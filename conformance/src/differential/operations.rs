@@ -370,6 +370,10 @@ fn close(g: &mut Generator, sqe: &mut Sqe) -> Effect {
 fn splice(g: &mut Generator, name: &str, sqe: &mut Sqe) -> Effect {
     sqe.fd = Fd::Of(g.rng.pick(&[EmptyW, FullW, EmptyW, File, WriteOnly, StreamA, NonblockW]));
     sqe.file_index = Value::Fd(Fd::Of(g.rng.pick(&[FullR, FullR, File, EofR, StreamA, NonblockR])));
+    if sqe.file_index == Value::Fd(Fd::Of(StreamA)) && sqe.fd != Fd::Of(File) {
+        // From a socket into a pipe: the wait for data holds the pipe's lock, and whoever looks into it waits too.
+        sqe.fd = Fd::Of(WriteOnly);
+    }
     if name == "SPLICE" {
         let place = |g: &mut Generator, fd: Fd| {
             Value::Raw(if is_file(fd) {

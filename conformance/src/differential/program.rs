@@ -219,6 +219,12 @@ pub struct Program {
 }
 
 impl Program {
+    /// Does it use `IOSQE_IO_DRAIN`?
+    pub fn drains(&self) -> bool {
+        const DRAIN: u8 = 1 << 1;
+        self.sqes().any(|sqe| sqe.flags & DRAIN != 0)
+    }
+
     /// The SQEs that it pushes.
     pub fn sqes(&self) -> impl Iterator<Item = &Sqe> {
         self.steps.iter().filter_map(|step| match step {

@@ -8,6 +8,7 @@ use anyring_engine::ops;
 use linux_raw_sys::io_uring::*;
 
 use super::compare::{self, Verdict, returns_fd};
+use super::explain;
 use super::program::*;
 use super::progress;
 use super::ring::{self, Engine};
@@ -52,18 +53,34 @@ pub struct Times {
     pub settle: Duration,
     /// To see whether a thread at work is about to be done.
     pub linger_ns: u64,
+    /// Between what the program does.
+    pub pause: Duration,
 }
 
 impl Times {
     /// For the first run of a program.
-    pub const FIRST: Times =
-        Times { wait_ns: 4_000_000, settle: Duration::from_millis(100), linger_ns: 400_000 };
+    pub const FIRST: Times = Times {
+        wait_ns: 4_000_000,
+        settle: Duration::from_millis(100),
+        linger_ns: 400_000,
+        pause: Duration::ZERO,
+    };
     /// For trying many programs that differ.
-    pub const HASTY: Times =
-        Times { wait_ns: 2_000_000, settle: Duration::from_millis(15), linger_ns: 1_000_000 };
+    pub const HASTY: Times = Times {
+        wait_ns: 2_000_000,
+        settle: Duration::from_millis(15),
+        linger_ns: 1_000_000,
+        pause: Duration::ZERO,
+    };
     /// For making sure.
-    pub const PATIENT: Times =
-        Times { wait_ns: 30_000_000, settle: Duration::from_millis(400), linger_ns: 20_000_000 };
+    pub const PATIENT: Times = Times {
+        wait_ns: 30_000_000,
+        settle: Duration::from_millis(400),
+        linger_ns: 20_000_000,
+        pause: Duration::ZERO,
+    };
+    /// With time for threads to do their work before the program goes on.
+    pub const UNHURRIED: Times = Times { pause: Duration::from_millis(4), ..Times::PATIENT };
 }
 
 /// Memory for both engines, kept from program to program.
@@ -137,6 +154,7 @@ impl Run<'_> {
         for (number, step) in self.program.steps.iter().enumerate() {
             self.step = Some(number);
             self.take_step(step)?;
+            self.pause();
             if self.program.strict && self.cut {
                 // From here on it is not what it was made to be.
                 return Ok(());
@@ -147,6 +165,12 @@ impl Run<'_> {
         }
         self.step = None;
         self.end()
+    }
+
+    fn pause(&self) {
+        if !self.times.pause.is_zero() {
+            std::thread::sleep(self.times.pause);
+        }
     }
 
     fn both<T>(&mut self, mut body: impl FnMut(&mut Side<'_>) -> T) -> (T, T) {
@@ -274,12 +298,15 @@ impl Run<'_> {
             return Ok(());
         }
         self.linger();
+        for _ in 0..if self.times.pause.is_zero() { 0 } else { 4 } {
+            self.pause();
+            self.both(|side| side.look(0, 0));
+        }
         let begun = Instant::now();
         loop {
             self.both(|side| side.reap(u32::MAX));
             match compare::compare(self.program, &self.user.taken, &self.kernel.taken) {
                 Verdict::Same => break,
-                Verdict::Explained(_) if begun.elapsed() > self.times.settle / 5 => break,
                 _ if begun.elapsed() > self.times.settle => break,
                 _ => {}
             }
@@ -371,6 +398,11 @@ impl Run<'_> {
         let (user, kernel) = self.both(|side| side.world.state());
         let pairs = user.iter().zip(&kernel);
         if let Some((ours, theirs)) = pairs.into_iter().find(|(ours, theirs)| ours != theirs) {
+            if ours.contains(" is at ")
+                && let Some(why) = explain::position_explained(self.program)
+            {
+                return Err(Stop::Explained(why));
+            }
             let what = format!("world: {}", ours.split(' ').next().unwrap_or(""));
             return Err(self.difference(&what, ours.clone(), theirs.clone()));
         }
@@ -398,6 +430,7 @@ impl Run<'_> {
             for _ in 0..left_over {
                 if !self.queued.is_empty() {
                     self.enter(&call)?;
+                    self.pause();
                 }
             }
             self.settle()?;

@@ -205,9 +205,14 @@ impl Core {
 
     /// Fires what is due, issues what is ready, takes back what workers finished.
     pub fn advance(&mut self) {
+        self.fire_timers();
+        self.advance_before_work();
+    }
+
+    /// The same without what is due: the caller is about to do its queued work.
+    pub fn advance_before_work(&mut self) {
         self.post_messages();
         self.serve_others();
-        self.fire_timers();
         self.reap_direct();
         if self.zero_copy.is_waiting() {
             self.look_for_prompt_pages();

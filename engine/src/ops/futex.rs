@@ -225,6 +225,8 @@ fn issue_wait(core: &mut Core, id: RequestId) -> Outcome {
     waiters.push(Arc::downgrade(waiter));
     drop(waiters);
     core.unsettled = true;
+    // The kernel goes on with the chain of a wait that was cancelled.
+    core.requests[id].flags.set(Flags::NEVER_FAILS);
     Outcome::BlockForLong
 }
 
@@ -390,12 +392,11 @@ fn interrupt(core: &mut Core, id: RequestId) -> bool {
 
 fn finish_wait(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
     let flags = &mut core.requests[id].flags;
-    if !flags.has(Flags::CANCELED) {
-        return result.into();
+    if flags.has(Flags::CANCELED) {
+        return Errno::ECANCELED.into();
     }
-    // The kernel goes on with the chain of a wait that was cancelled.
-    flags.set(Flags::NEVER_FAILS);
-    Errno::ECANCELED.into()
+    flags.clear(Flags::NEVER_FAILS);
+    result.into()
 }
 
 fn issue_wake(core: &mut Core, id: RequestId) -> Outcome {
@@ -430,7 +431,11 @@ fn wake_futex(element: &Element, count: u32, mask: u32) -> Result<usize, Errno> 
     if count == 0 {
         // A private futex is known by its address alone.
         let known = element.flags & FUTEX2_PRIVATE != 0 && element.is_aligned();
-        return if known { Ok(0) } else { element.holds().map(|_| 0) };
+        return if known {
+            user::check_range(element.address, 4).map(|()| 0)
+        } else {
+            element.holds().map(|_| 0)
+        };
     }
     let operation = FUTEX_WAKE_BITSET | element.private();
     let arguments = [element.address as usize, operation as usize, count as usize, 0, 0, mask as usize];

@@ -6,6 +6,7 @@ use crate::memory::Sqe;
 use crate::request::RequestId;
 use crate::resources::kbuf::Provision;
 use crate::ring::Core;
+use crate::user;
 
 /// Buffers are numbered with 16 bits.
 const MOST: u32 = 1 << 16;
@@ -33,10 +34,8 @@ fn prep_provide(core: &mut Core, id: RequestId) -> Result<(), Errno> {
         return Err(Errno::EINVAL);
     }
     let length = u64::from(count) * u64::from(sqe.len);
-    let end = sqe.addr.checked_add(length).ok_or(Errno::EOVERFLOW)?;
-    if end as i64 <= 0 {
-        return Err(Errno::EFAULT);
-    }
+    sqe.addr.checked_add(length).ok_or(Errno::EOVERFLOW)?;
+    user::check_range(sqe.addr, length)?;
     if sqe.off > u64::from(u16::MAX) {
         return Err(Errno::E2BIG);
     }

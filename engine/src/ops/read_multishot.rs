@@ -75,6 +75,12 @@ fn read_once(core: &mut Core, id: RequestId, fd: Fd) -> Next {
         Err(errno) => return Next::Outcome(errno.into()),
     };
     let (offset, flags) = (core.requests[id].sqe.off, core.requests[id].sqe.op_flags);
+    if offset > rw::LAST_SAFE_OFFSET
+        && offset != rw::POSITION
+        && let Err(errno) = rw::check_end(fd, offset, span.length, rw::Direction::Read)
+    {
+        return conclude(core, id, Err(errno));
+    }
     let mut result = read(fd, span, offset, flags | RWF_NOWAIT);
     if result == Err(Errno::EOPNOTSUPP) {
         if kinds::is_nonblocking(fd) {
@@ -92,11 +98,11 @@ fn read_once(core: &mut Core, id: RequestId, fd: Fd) -> Next {
     conclude(core, id, result)
 }
 
-/// The offset of a file that has no positions is ignored.
+/// The offset of a file that has no positions is ignored, where the kernel ignores it.
 fn read(fd: Fd, span: Span, offset: u64, flags: u32) -> Result<usize, Errno> {
     let vector = IoVector { base: span.address, length: span.length as u64 };
     match read_vector(fd, &vector, offset, flags) {
-        Err(Errno::ESPIPE) => read_vector(fd, &vector, u64::MAX, flags),
+        Err(Errno::ESPIPE) if rw::ignores_offset(fd, offset) => read_vector(fd, &vector, u64::MAX, flags),
         other => other,
     }
 }

@@ -8,7 +8,7 @@ use alloc::boxed::Box;
 
 use linux_raw_sys::general::{
     EPOLLIN, EPOLLOUT, F_GETFD, F_GETFL, O_ACCMODE, O_RDONLY, O_WRONLY, RWF_APPEND, RWF_DSYNC, RWF_HIPRI,
-    RWF_NOWAIT, RWF_SYNC, S_IFMT, S_IFSOCK,
+    RWF_NOWAIT, RWF_SYNC, S_IFDIR, S_IFMT, S_IFSOCK,
 };
 use linux_raw_sys::io_uring::IORING_RW_ATTR_FLAG_PI;
 
@@ -39,9 +39,9 @@ const RWF_DONTCACHE: u32 = 0x80;
 const PLAIN_FLAGS: u32 = RWF_DSYNC | RWF_SYNC | RWF_APPEND | RWF_NOAPPEND | RWF_NOSIGNAL;
 const KNOWN_FLAGS: u32 = PLAIN_FLAGS | RWF_HIPRI | RWF_NOWAIT | RWF_ATOMIC | RWF_DONTCACHE;
 /// Beyond it, a transfer may end behind the last offset there can be.
-const LAST_SAFE_OFFSET: u64 = i64::MAX as u64 - MAX_COUNT as u64;
+pub const LAST_SAFE_OFFSET: u64 = i64::MAX as u64 - MAX_COUNT as u64;
 /// The offset that means the file's own position.
-const POSITION: u64 = u64::MAX;
+pub const POSITION: u64 = u64::MAX;
 
 const FIELDS: &[Field] =
     &[Field::Fd, Field::Address, Field::Length, Field::Offset, Field::OpFlags, Field::Ioprio];
@@ -90,9 +90,12 @@ pub const READV_FIXED: Op =
 pub const WRITEV_FIXED: Op =
     writes(Code::IORING_OP_WRITEV_FIXED, "WRITEV_FIXED", prep_vectored_fixed).fields(FIXED_FIELDS);
 
+/// Which way the bytes go.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Direction {
+pub enum Direction {
+    /// Into memory.
     Read,
+    /// From memory.
     Write,
 }
 
@@ -112,7 +115,7 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     if request.flags.has(Flags::BUFFER_SELECT) {
         return Ok(());
     }
-    check_range(sqe.addr, u64::from(sqe.len))?;
+    user::check_range(sqe.addr, u64::from(sqe.len))?;
     sqe.len = sqe.len.min(MAX_COUNT as u32);
     Ok(())
 }
@@ -144,6 +147,11 @@ pub fn check_attributes(sqe: &Sqe) -> Result<(), Errno> {
 }
 
 fn prep_vectored(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    import_vectors(core, id, false)
+}
+
+/// Copies the vector of a request.
+fn import_vectors(core: &mut Core, id: RequestId, fixed: bool) -> Result<(), Errno> {
     prep_any(core, id)?;
     let request = &mut core.requests[id];
     let sqe = &mut request.sqe;
@@ -157,7 +165,7 @@ fn prep_vectored(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     if sqe.len == 1 {
         // A vector of one is a plain transfer.
         let vector: IoVector = user::read(sqe.addr)?;
-        let length = check_vector(vector, MAX_COUNT as u64)?;
+        let length = check_vector(vector, MAX_COUNT as u64, fixed)?;
         sqe.addr = vector.base;
         sqe.len = length as u32;
         return Ok(());
@@ -168,7 +176,7 @@ fn prep_vectored(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let mut vectors = user::read_many::<IoVector>(sqe.addr, sqe.len as usize)?;
     let mut room = MAX_COUNT as u64;
     for vector in &mut vectors {
-        vector.length = check_vector(*vector, room)?;
+        vector.length = check_vector(*vector, room, fixed)?;
         room -= vector.length;
     }
     core.requests[id].data = OpData::Vectors(vectors.into_boxed_slice());
@@ -180,7 +188,7 @@ fn prep_vectored_fixed(core: &mut Core, id: RequestId) -> Result<(), Errno> {
         // The kernel makes room for the vector before it looks at its length.
         return Err(Errno::ENOMEM);
     }
-    prep_vectored(core, id)?;
+    import_vectors(core, id, true)?;
     let request = &mut core.requests[id];
     request.flags.set(Flags::REGISTERED_BUFFER);
     if request.sqe.len == 0 && matches!(request.data, OpData::None) {
@@ -190,21 +198,16 @@ fn prep_vectored_fixed(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Checks a segment; returns how much of it has a place in `room`.
-fn check_vector(vector: IoVector, room: u64) -> Result<u64, Errno> {
+/// Checks a segment; returns how much of it has a place in `room`. Where it lies is compared with a
+/// registered buffer later, `fixed`, or has to be memory.
+fn check_vector(vector: IoVector, room: u64, fixed: bool) -> Result<u64, Errno> {
     if vector.length > i64::MAX as u64 {
         return Err(Errno::EINVAL);
     }
-    check_range(vector.base, vector.length)?;
-    Ok(vector.length.min(room))
-}
-
-/// What cannot be memory of a program is refused before anything is tried.
-fn check_range(address: u64, length: u64) -> Result<(), Errno> {
-    match address.checked_add(length) {
-        Some(end) if end <= i64::MAX as u64 => Ok(()),
-        _ => Err(Errno::EFAULT),
+    if !fixed {
+        user::check_range(vector.base, vector.length)?;
     }
+    Ok(vector.length.min(room))
 }
 
 /// The kernel's `ioprio_check_cap`. The priority itself has no effect here.
@@ -259,7 +262,9 @@ fn plain_call(
     sqe: &crate::memory::Sqe,
 ) -> Result<usize, Errno> {
     match call(direction, fd, memory, sqe.off, sqe.op_flags) {
-        Err(Errno::EOPNOTSUPP) if sqe.op_flags != 0 && sys::identity(fd)?.mode & S_IFMT == 0 => {
+        Err(Errno::EOPNOTSUPP)
+            if sqe.op_flags != 0 && matches!(sys::identity(fd)?.mode & S_IFMT, 0 | S_IFDIR) =>
+        {
             call(direction, fd, memory, sqe.off, 0)
         }
         other => other,
@@ -366,7 +371,7 @@ fn attempt(core: &mut Core, id: RequestId, direction: Direction) -> Result<Outco
 /// A transfer that would go beyond the last offset there can be is refused, even where the file
 /// ignores offsets.
 #[cold]
-fn check_end(fd: Fd, offset: u64, length: usize, direction: Direction) -> Result<(), Errno> {
+pub fn check_end(fd: Fd, offset: u64, length: usize, direction: Direction) -> Result<(), Errno> {
     check_mode(fd, direction)?;
     match offset.checked_add(length as u64) {
         Some(end) if offset.max(end) <= i64::MAX as u64 => Ok(()),
@@ -463,10 +468,12 @@ fn special_flags(core: &mut Core, id: RequestId, direction: Direction) -> Result
         || flags & RWF_ATOMIC != 0 && direction == Direction::Read
         || for_storage && !kinds::look_at_type(request.file.fd())?.has(Kind::STORAGE)
     {
+        check_mode(request.file.fd(), direction)?;
         return Err(Errno::EOPNOTSUPP);
     }
     if flags & RWF_HIPRI != 0 {
         // Only polled rings take it.
+        check_mode(request.file.fd(), direction)?;
         return Err(Errno::EINVAL);
     }
     if flags & RWF_NOWAIT != 0 {
@@ -481,7 +488,7 @@ fn special_flags(core: &mut Core, id: RequestId, direction: Direction) -> Result
 
 /// Files without positions ignore an offset; sockets do so only where it is zero.
 #[cold]
-fn ignores_offset(fd: Fd, offset: u64) -> bool {
+pub fn ignores_offset(fd: Fd, offset: u64) -> bool {
     offset == 0 || (offset as i64) > 0 && sys::identity(fd).is_ok_and(|file| file.mode & S_IFMT != S_IFSOCK)
 }
 
@@ -626,9 +633,8 @@ fn without_nowait(core: &mut Core, id: RequestId, direction: Direction) -> Resul
         let done = plain_call(direction, fd, &memory, &request.sqe)?;
         return Ok(if done == wanted { whole(core, id, done) } else { end(core, id, Ok(done)) });
     }
-    // Waiting first also finds out whether it can be polled at all; if not, a thread blocks on it. Once
-    // that is known, what is there already makes no edge to wait for.
-    let polled = request.flags.has(Flags::WOKEN) || core.readiness.is_registered(fd);
+    // Where it cannot be polled, the wait finds that out too, and a thread blocks on it.
+    let polled = request.flags.has(Flags::WOKEN) || core.watch(fd).is_ok();
     if polled && sys::poll_now(fd, direction.events())? != 0 {
         return Ok(Outcome::Block);
     }

@@ -1,6 +1,8 @@
 //! SPLICE and TEE. Either end may be waited for, so a thread of their own does them, as in the kernel.
 
-use linux_raw_sys::general::{SPLICE_F_GIFT, SPLICE_F_MORE, SPLICE_F_MOVE, SPLICE_F_NONBLOCK};
+use linux_raw_sys::general::{
+    F_GETFL, O_ACCMODE, O_RDONLY, O_WRONLY, SPLICE_F_GIFT, SPLICE_F_MORE, SPLICE_F_MOVE, SPLICE_F_NONBLOCK,
+};
 use linux_raw_sys::io_uring::SPLICE_F_FD_IN_FIXED;
 
 use super::{Caps, Code, Field, Op, OpData, Outcome};
@@ -8,7 +10,7 @@ use crate::driver::work::Work;
 use crate::errno::Errno;
 use crate::request::RequestId;
 use crate::ring::Core;
-use crate::sys::{self, OwnedFd, nr};
+use crate::sys::{self, Fd, OwnedFd, nr};
 
 const FLAGS: u32 = SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT | SPLICE_F_FD_IN_FIXED;
 /// The offset that stands for none.
@@ -70,7 +72,15 @@ fn splice(work: &mut Work) -> Result<usize, Errno> {
     let flags = sqe.op_flags & !SPLICE_F_FD_IN_FIXED;
     let arguments = [input.fd() as usize, from, work.fd as usize, to, sqe.len as usize, flags as usize];
     // SAFETY: reads and writes two offsets of ours.
-    unsafe { sys::call(nr::__NR_splice, arguments) }
+    let result = unsafe { sys::call(nr::__NR_splice, arguments) };
+    if result == Err(Errno::ESPIPE) { check_modes(input.fd(), work.fd) } else { result }
+}
+
+/// The kernel's rings look at how the files are open before they look at what these are.
+fn check_modes(input: Fd, output: Fd) -> Result<usize, Errno> {
+    let mode = |fd| sys::fcntl(fd, F_GETFL, 0).map(|flags| flags as u32 & O_ACCMODE);
+    let open = mode(input)? != O_WRONLY && mode(output)? != O_RDONLY;
+    Err(if open { Errno::ESPIPE } else { Errno::EBADF })
 }
 
 fn tee(work: &mut Work) -> Result<usize, Errno> {

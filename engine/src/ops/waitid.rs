@@ -31,17 +31,16 @@ type Info = [u32; 32];
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let sqe = &core.requests[id].sqe;
-    let bad = sqe.addr != 0
-        || sqe.buf_index != 0
-        || sqe.addr3 != 0
-        || sqe.op_flags != 0
-        // Who asks may be another thread than the submitter.
-        || sqe.file_index & __WNOTHREAD != 0;
+    let bad = sqe.addr != 0 || sqe.buf_index != 0 || sqe.addr3 != 0 || sqe.op_flags != 0;
     if bad { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
     let sqe = core.requests[id].sqe;
+    if sqe.file_index & __WNOTHREAD != 0 {
+        // Who asks may be another thread than the submitter.
+        return Errno::EINVAL.into();
+    }
     let mut info = [0; 32];
     let asked = ask(&sqe, &mut info);
     if asked.is_ok() && info[0] == 0 && may_wait(&sqe) {

@@ -383,6 +383,9 @@ impl Core {
         if !open {
             return Errno::EBADF.negated();
         }
+        if result == Errno::EBADFD.negated() {
+            return result;
+        }
         match request.op.caps.has(Caps::SOCKET).then(|| sys::socket_option(fd, SO_TYPE)) {
             Some(Err(errno)) => errno.negated(),
             _ => result,

@@ -266,6 +266,8 @@ impl Core {
         let number = self.requests[id].sqe.buf_index;
         let (buffer, state) = match self.groups.groups.get_mut(&number) {
             Some(Group::List(list)) => {
+                // One at address 0 is none to the kernel.
+                list.front().filter(|buffer| buffer.address != 0).ok_or(Errno::ENOBUFS)?;
                 let buffer = list.pop_front().ok_or(Errno::ENOBUFS)?;
                 (buffer, State::Listed(buffer))
             }
@@ -343,7 +345,7 @@ impl Core {
     /// `ENOBUFS` where there is none, `EFAULT` where the program's ring is gone.
     pub fn expect_buffer(&mut self, id: RequestId) -> Result<(), Errno> {
         let there = match self.groups.groups.get_mut(&self.requests[id].sqe.buf_index) {
-            Some(Group::List(list)) => !list.is_empty(),
+            Some(Group::List(list)) => list.front().is_some_and(|buffer| buffer.address != 0),
             Some(Group::Ring(ring)) => ring.available()? > 0,
             None => false,
         };

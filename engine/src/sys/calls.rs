@@ -132,6 +132,17 @@ pub fn map_for_children(length: usize) -> Result<*mut u8, Errno> {
         .map(|address| address as *mut u8)
 }
 
+/// Can memory be mapped near `address`, and not only below?
+pub fn reaches(address: usize) -> bool {
+    let (length, flags) = (4096, nr::MAP_PRIVATE | nr::MAP_ANONYMOUS | nr::MAP_NORESERVE);
+    let none = -1isize as usize;
+    // SAFETY: a new mapping takes nothing from anybody, and nobody else knows of it.
+    unsafe {
+        let mapped = call(nr::__NR_mmap, [address, length, nr::PROT_NONE as usize, flags as usize, none, 0]);
+        mapped.is_ok_and(|at| call(nr::__NR_munmap, [at, length, 0, 0, 0, 0]).is_ok() && at >= address)
+    }
+}
+
 /// `munmap(2)`.
 ///
 /// # Safety

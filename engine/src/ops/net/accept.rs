@@ -65,7 +65,10 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     let request = &core.requests[id];
     let (fd, sqe, flags) = (request.file.fd(), request.sqe, request.flags);
     let polls_first = u32::from(sqe.ioprio) & IORING_ACCEPT_POLL_FIRST != 0 && !flags.has(Flags::WOKEN);
-    let unknown = polls_first && (flags.has(Flags::NOWAIT) || !core.readiness.is_registered(fd));
+    let unknown = polls_first
+        && (flags.has(Flags::NOWAIT)
+            || !core.readiness.is_registered(fd)
+            || !core.readiness.socket_kind(fd).listens());
     if unknown
         || !flags.has(Flags::NOWAIT)
             && !core.readiness.worth_trying(fd, EPOLLIN)
@@ -89,10 +92,11 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     }
 }
 
-/// No connection, or one for which there was no slot.
+/// No connection, or one for which there was no slot, or no room for its address.
 fn lost(core: &mut Core, id: RequestId, fd: Fd, errno: Errno) -> Outcome {
     let listens = sys::socket_option(fd, SO_ACCEPTCONN).is_ok_and(|listens| listens != 0);
-    if core.requests[id].sqe.file_index != 0 && listens {
+    let sqe = &core.requests[id].sqe;
+    if (sqe.file_index != 0 || sqe.off != 0) && listens {
         tell_of_others(core, id, fd);
     }
     errno.into()

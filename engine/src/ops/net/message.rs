@@ -167,7 +167,6 @@ pub fn import_vectors(address: u64, count: usize) -> Result<Vec<IoVector>, Errno
     if vectors.iter().any(|vector| (vector.length as i64) < 0) {
         return Err(Errno::EINVAL);
     }
-    let impossible =
-        |vector: &IoVector| vector.base.checked_add(vector.length).is_none_or(|end| end > i64::MAX as u64);
-    if vectors.iter().any(impossible) { Err(Errno::EFAULT) } else { Ok(vectors) }
+    vectors.iter().try_for_each(|vector| user::check_range(vector.base, vector.length))?;
+    Ok(vectors)
 }

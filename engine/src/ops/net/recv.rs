@@ -18,7 +18,7 @@ use crate::request::{Flags, Request, RequestId};
 use crate::resources::kbuf::{MAX_TRANSFER, Span};
 use crate::ring::Core;
 use crate::sys::{self, Fd};
-use crate::user::IoVector;
+use crate::user::{self, IoVector};
 
 /// `IORING_OP_RECV`.
 pub const RECV: Op = Op::new(
@@ -61,8 +61,8 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     check(core, id, true)?;
     let request = &mut core.requests[id];
     let sqe = request.sqe;
-    if !request.flags.has(Flags::BUFFER_SELECT) && (sqe.addr as i64) < 0 {
-        return Err(Errno::EFAULT);
+    if !request.flags.has(Flags::BUFFER_SELECT) {
+        user::check_range(sqe.addr, u64::from(sqe.len))?;
     }
     let progress = start(request, 0);
     request.data =
@@ -108,7 +108,7 @@ fn receive(core: &mut Core, id: RequestId, fd: Fd) -> Result<Attempt, Errno> {
 /// A receive into one piece of memory, of what there is.
 fn receive_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
     let plain = sqe.ioprio == 0 && sqe.off == 0 && sqe.file_index == 0 && sqe.op_flags == 0;
-    if !plain || (sqe.len as i32) < 0 || (sqe.addr as i64) < 0 {
+    if !plain || (sqe.len as i32) < 0 || user::check_range(sqe.addr, u64::from(sqe.len)).is_err() {
         return Tried::Nothing;
     }
     let socket = core.readiness.known(fd);
@@ -138,10 +138,16 @@ fn go_on(core: &mut Core, id: RequestId, fd: Fd, result: Result<usize, Errno>) -
     }
 }
 
+/// What a bundle misses may be the whole group.
+#[cold]
+fn without_buffer(core: &Core, id: RequestId, errno: Errno) -> Errno {
+    if bundles(&core.requests[id]) && !core.has_buffer_group(id) { Errno::ENOENT } else { errno }
+}
+
 /// One receive into as many provided buffers as there are.
 fn receive_bundle(core: &mut Core, id: RequestId, fd: Fd) -> Result<Attempt, Errno> {
     let wanted = share(&core.requests[id]);
-    let mut vectors = core.select_buffers(id, wanted)?;
+    let mut vectors = core.select_buffers(id, wanted).map_err(|errno| without_buffer(core, id, errno))?;
     let flags = core.requests[id].progress().flags;
     let mut truncated = false;
     let result = receive_vectors(fd, &mut vectors, flags, &mut truncated);
@@ -171,7 +177,11 @@ pub fn before(core: &mut Core, id: RequestId, fd: Fd) -> Option<Outcome> {
     }
     let request = &core.requests[id];
     if polls_first(core, request, fd, EPOLLIN) {
-        return Some(Outcome::Wait(events(request)));
+        let wait = Outcome::Wait(events(request));
+        // The kernel's RECV waits on any file, its RECVMSG looks first.
+        let looks = matches!(request.data, OpData::Net(Data::Message(_)));
+        let refused = looks && core.readiness.socket_kind(fd) == SocketKind::NoSocket;
+        return Some(if refused { Errno::ENOTSOCK.into() } else { wait });
     }
     if !is_idle(core, id, fd) {
         return None;
@@ -183,7 +193,7 @@ pub fn before(core: &mut Core, id: RequestId, fd: Fd) -> Option<Outcome> {
         && request.buffer.is_none()
         && let Err(errno) = core.expect_buffer(id)
     {
-        return Some(ended(core, id, errno));
+        return Some(ended(core, id, without_buffer(core, id, errno)));
     }
     Some(wait)
 }
@@ -372,9 +382,11 @@ fn emptied(core: &mut Core, fd: Fd, count: usize, attempt: &Attempt, flags: u32)
 fn shows_end(core: &mut Core, fd: Fd) -> bool {
     let tcp = core.readiness.socket_kind(fd) == SocketKind::Tcp;
     let shows = if core.readiness.is_registered(fd) || !tcp {
-        core.readiness.shows(fd, EPOLLRDHUP)
+        core.readiness.shows(fd, EPOLLRDHUP) && !core.readiness.shows(fd, EPOLLERR)
     } else {
-        sys::poll_now(fd, EPOLLRDHUP).is_ok_and(|events| events & EPOLLRDHUP != 0)
+        // A connection that was reset has not come to its end.
+        let ends = |events: u32| events & (EPOLLRDHUP | EPOLLERR) == EPOLLRDHUP;
+        sys::poll_now(fd, EPOLLRDHUP).is_ok_and(ends)
     };
     // That shows where this side does not want to receive any more, too.
     shows && !(tcp && calls::waits_for_fin(fd))

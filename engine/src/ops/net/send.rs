@@ -16,6 +16,7 @@ use crate::request::{Flags, Request, RequestId};
 use crate::resources::kbuf::Span;
 use crate::ring::Core;
 use crate::sys::{self, Fd};
+use crate::user;
 
 /// What SEND looks at, with or without copies.
 pub const SEND_FIELDS: [Field; 8] = [
@@ -70,8 +71,8 @@ fn prep_send(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let progress = start(request, if bundle != 0 { MSG_NOSIGNAL | MSG_WAITALL } else { MSG_NOSIGNAL });
     let to = if sqe.off == 0 { None } else { Some(Address::read(sqe.off, i64::from(sqe.addr_len()))?) };
     let selects = request.flags.has(Flags::BUFFER_SELECT);
-    if !selects && (sqe.addr as i64) < 0 {
-        return Err(Errno::EFAULT);
+    if !selects && !vectorized {
+        user::check_range(sqe.addr, u64::from(sqe.len))?;
     }
     request.data = OpData::Net(if vectorized && !selects {
         let vectors = import_vectors(sqe.addr, sqe.len as usize)?;
@@ -136,7 +137,8 @@ fn issue_send(core: &mut Core, id: RequestId) -> Outcome {
 /// A send from one piece of memory to where the socket is connected, which no other of its kind follows.
 fn send_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
     let plain = sqe.ioprio == 0 && sqe.off == 0 && sqe.file_index >> 16 == 0;
-    if !plain || (sqe.len as i32) < 0 || (sqe.addr as i64) < 0 || core.may_begin_train(sqe, fd) {
+    let impossible = (sqe.len as i32) < 0 || user::check_range(sqe.addr, u64::from(sqe.len)).is_err();
+    if !plain || impossible || core.may_begin_train(sqe, fd) {
         return Tried::Nothing;
     }
     let flags = known_flags(sqe.op_flags) | MSG_NOSIGNAL;

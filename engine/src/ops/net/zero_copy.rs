@@ -25,6 +25,7 @@ use crate::resources::kbuf::Span;
 use crate::resources::kinds::{self, Kind};
 use crate::ring::Core;
 use crate::sys::{self, Fd};
+use crate::user;
 
 const CAPS: Caps = Caps::FILE.with(Caps::SOCKET).with(Caps::IOPRIO);
 
@@ -85,8 +86,8 @@ fn prep_send(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     if fixed && vectorized {
         return Err(Errno::EINVAL);
     }
-    if !fixed && (sqe.addr as i64) < 0 {
-        return Err(Errno::EFAULT);
+    if !fixed && !vectorized {
+        user::check_range(sqe.addr, u64::from(sqe.len))?;
     }
     request.data = OpData::Net(if vectorized {
         let vectors = import_vectors(sqe.addr, sqe.len as usize)?;
@@ -146,7 +147,8 @@ fn send_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
     let plain = u32::from(sqe.ioprio) & !IORING_SEND_ZC_REPORT_USAGE == 0
         && (sqe.off, sqe.file_index >> 16, sqe.addr3, sqe.pad) == (0, 0, 0, 0);
     let small = (sqe.len as usize) < WORTH_IT;
-    if !plain || !small || (sqe.addr as i64) < 0 || core.may_begin_train(sqe, fd) {
+    let impossible = user::check_range(sqe.addr, u64::from(sqe.len)).is_err();
+    if !plain || !small || impossible || core.may_begin_train(sqe, fd) {
         return Tried::Nothing;
     }
     let fixed = Flags::of_sqe(sqe.flags).has(Flags::FIXED_FILE);

@@ -1,0 +1,60 @@
+//! Other timings: a difference that one of them takes away is one of the moment, which the ABI leaves
+//! open. When a thread of the kernel's begins with a request, before a cancellation finds it or after,
+//! is up to the scheduler; these make it late or early.
+
+use std::path::Path;
+
+use super::child::run_and_clean;
+use super::program::Program;
+use super::ring::Engine;
+use super::run::{Arenas, Times};
+
+/// Do the engines agree under another timing?
+pub fn agree_otherwise(program: &Program, arenas: &Arenas, scratch: &Path) -> bool {
+    let engines = [Engine::User, Engine::Kernel];
+    run_and_clean(program, engines, arenas, scratch, Times::UNHURRIED).is_ok()
+        || on_one_processor(|| {
+            run_and_clean(program, engines, &Arenas::default(), scratch, Times::PATIENT).is_ok()
+        })
+}
+
+/// Runs `body` in a thread whose threads of the kernel's have to wait until it sleeps.
+fn on_one_processor(body: impl FnOnce() -> bool + Send) -> bool {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            stay_here();
+            body()
+        });
+        thread.join().unwrap_or(false)
+    })
+}
+
+/// Binds the calling thread, which has no ring yet, to one processor, where it goes before those that
+/// it makes. Without the privilege for the latter they still have no other processor.
+fn stay_here() {
+    // SAFETY: plain calls for this thread, with structures of ours.
+    unsafe {
+        let mut here: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(libc::sched_getcpu().max(0) as usize, &mut here);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &here);
+        let first = libc::sched_param { sched_priority: 1 };
+        libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &first);
+    }
+    keep_workers_here();
+}
+
+/// The kernel's workers of this thread stay on its processor.
+fn keep_workers_here() {
+    const REGISTER_IOWQ_AFF: u32 = 17;
+    // SAFETY: a structure of integers.
+    let mut params: anyring_engine::io_uring_params = unsafe { std::mem::zeroed() };
+    let ring = super::ring::setup(Engine::Kernel, 1, (&raw mut params) as usize);
+    if ring >= 0 {
+        let mut here = [0u64; 16];
+        // SAFETY: asks for a number.
+        let processor = unsafe { libc::sched_getcpu() }.max(0) as usize;
+        here[processor / 64 % 16] |= 1 << (processor % 64);
+        super::ring::register(Engine::Kernel, ring, REGISTER_IOWQ_AFF, here.as_ptr() as usize, 128);
+        super::ring::close(ring);
+    }
+}
