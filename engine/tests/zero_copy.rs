@@ -53,23 +53,13 @@ fn tcp_pair() -> (TcpStream, TcpStream) {
     tcp_pair_at("127.0.0.1:0")
 }
 
-/// Waits until there are as many completions.
-fn collect(ring: &mut Ring, count: usize) -> Vec<Cqe> {
-    let mut cqes = ring.reap_all();
-    while cqes.len() < count {
-        assert_eq!(ring.enter_with(0, 1, IORING_ENTER_GETEVENTS), 0);
-        cqes.extend(ring.reap_all());
-    }
-    cqes
-}
-
 /// Submits one request and returns its result, and its notification if it announced one.
 fn run_one(ring: &mut Ring, sqe: Sqe) -> Vec<Cqe> {
     ring.push(sqe);
     assert_eq!(ring.enter(1, 0), 1);
-    let mut cqes = collect(ring, 1);
+    let mut cqes = ring.collect(1);
     if cqes[0].flags & IORING_CQE_F_MORE != 0 {
-        cqes.extend(collect(ring, 2 - cqes.len()));
+        cqes.extend(ring.collect(2 - cqes.len()));
     }
     cqes
 }
@@ -287,7 +277,7 @@ fn registered_buffers() {
 fn run_chain(ring: &mut Ring, sqes: &[Sqe], count: usize) -> Vec<Cqe> {
     sqes.iter().for_each(|&sqe| ring.push(sqe));
     assert_eq!(ring.enter(sqes.len() as u32, 0), sqes.len() as i32);
-    collect(ring, count)
+    ring.collect(count)
 }
 
 #[test]
@@ -423,7 +413,7 @@ fn datagrams_of_one_submission() {
             assert_eq!(to.recv(&mut buffer).unwrap(), data.len());
             assert_eq!(&buffer[..data.len()], data);
         }
-        let mut cqes = collect(&mut ring, 8);
+        let mut cqes = ring.collect(8);
         cqes.sort_by_key(|cqe| (cqe.user_data, cqe.flags & IORING_CQE_F_NOTIF != 0));
         cqes
     });

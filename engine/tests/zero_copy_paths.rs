@@ -69,15 +69,6 @@ fn submit(ring: &mut Ring, sqe: Sqe) {
     assert_eq!(ring.enter(1, 0), 1);
 }
 
-fn collect(ring: &mut Ring, count: usize) -> Vec<Cqe> {
-    let mut cqes = ring.reap_all();
-    while cqes.len() < count {
-        assert_eq!(ring.enter_with(0, 1, IORING_ENTER_GETEVENTS), 0);
-        cqes.extend(ring.reap_all());
-    }
-    cqes
-}
-
 #[test]
 fn nothing_is_copied_where_nobody_receives() {
     with_link("pfifo limit 0", |engine| {
@@ -88,7 +79,7 @@ fn nothing_is_copied_where_nobody_receives() {
         for batch in [1, 1, 2, 20, 40] {
             (0..batch).for_each(|i| ring.push(send_zc(i, &socket, &memory)));
             assert_eq!(ring.enter(batch as u32, 0), batch as i32);
-            let mut cqes = collect(&mut ring, 2 * batch as usize);
+            let mut cqes = ring.collect(2 * batch as usize);
             cqes.sort_by_key(|cqe| (cqe.user_data, cqe.flags));
             all.extend(cqes);
         }
@@ -130,7 +121,7 @@ fn memory_is_not_free_before_the_network_is_done_with_it() {
         submit(&mut ring, Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 3) });
         let not_found = settled(&mut ring);
         let_go();
-        let free = collect(&mut ring, 1);
+        let free = ring.collect(1);
         let silent = settled(&mut ring);
         (sent, not_found, free, silent)
     });
@@ -148,7 +139,7 @@ fn a_socket_may_be_closed_while_its_pages_are_out() {
         submit(&mut ring, Sqe { flags: 1 << 1, ..sqe(IORING_OP_NOP, 2) });
         let sent = settled(&mut ring);
         let_go();
-        (sent, collect(&mut ring, 2))
+        (sent, ring.collect(2))
     });
 }
 
@@ -185,7 +176,7 @@ fn an_error_queue_that_the_program_uses_is_left_to_it() {
         assert_eq!(set, 0);
         let memory = vec![1; LARGE];
         submit(&mut ring, send_zc(1, &socket, &memory));
-        let mut cqes = collect(&mut ring, 2);
+        let mut cqes = ring.collect(2);
         // Dropped packets are errors now. The kernel's zero-copy sends leave nothing in the queue, either.
         cqes.iter_mut().for_each(|cqe| cqe.res &= 0x7fff_ffff);
         (cqes, error_queue_is_empty(&socket))
@@ -205,7 +196,7 @@ fn one_that_the_program_begins_to_use_is_left_to_it_from_then_on() {
             anyring_engine::door::watches_errors(socket.as_raw_fd());
         }
         let_go();
-        (sent, collect(&mut ring, 1))
+        (sent, ring.collect(1))
     });
 }
 
@@ -217,7 +208,7 @@ fn nothing_is_left_in_the_error_queue() {
         let memory = vec![1; LARGE];
         for user_data in 0..5 {
             submit(&mut ring, send_zc(user_data, &socket, &memory));
-            collect(&mut ring, 2);
+            ring.collect(2);
         }
         error_queue_is_empty(&socket)
     });
@@ -288,7 +279,7 @@ fn memory_may_be_used_again_after_the_notification() {
                 ..sqe(IORING_OP_SEND_ZC, number as u64)
             };
             submit(&mut ring, sqe);
-            let cqes = collect(&mut ring, 2);
+            let cqes = ring.collect(2);
             assert_eq!((cqes[0].res, cqes[0].flags), (LENGTH as i32, IORING_CQE_F_MORE));
             assert_eq!((cqes[1].res, cqes[1].flags), (0, IORING_CQE_F_NOTIF));
         }

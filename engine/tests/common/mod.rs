@@ -348,6 +348,16 @@ impl Ring {
         self.reap_all()
     }
 
+    /// Waits until there are as many completions; returns all that are there then.
+    pub fn collect(&mut self, count: usize) -> Vec<Cqe> {
+        let mut cqes = self.reap_all();
+        while cqes.len() < count {
+            assert_eq!(self.enter_with(0, 1, IORING_ENTER_GETEVENTS), 0);
+            cqes.extend(self.reap_all());
+        }
+        cqes
+    }
+
     /// Closes the descriptor; the memory stays mapped.
     pub fn close(&mut self) {
         if self.engine == Engine::User {
