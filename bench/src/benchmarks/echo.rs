@@ -11,25 +11,29 @@ const fn side(name: &'static str, on: On) -> Side {
     Side { name, on }
 }
 
-const SIDES: [Side; 7] = [
+const SIDES: [Side; 9] = [
     side("epoll", On::Plain),
     side("kernel", On::Kernel),
     side("kernel, deferred", On::Kernel),
     side("kernel, tuned", On::Kernel),
+    side("kernel, multishot", On::Kernel),
     side("anyring", On::Anyring),
     side("anyring, deferred", On::Anyring),
     side("anyring, tuned", On::Anyring),
+    side("anyring, multishot", On::Anyring),
 ];
 
 /// What the server is told on each side.
-const FLAGS: [&[&str]; 7] = [
+const FLAGS: [&[&str]; 9] = [
     &["--means", "epoll"],
     &["--means", "ring"],
     &["--means", "ring", "--defer"],
     &["--means", "ring", "--defer", "--fixed", "--poll-first"],
+    &["--means", "multishot"],
     &["--means", "ring"],
     &["--means", "ring", "--defer"],
     &["--means", "ring", "--defer", "--fixed", "--poll-first"],
+    &["--means", "multishot"],
 ];
 
 /// An echo server on epoll and on rings.
@@ -44,7 +48,7 @@ impl Benchmark for Echo {
                    The epoll server is edge-triggered, tries a receive right at accept and none after a short one. \
                    The ring's server has single-shot accepts, receives and sends, the next receive in flight while it sends; \
                    the same binary on both engines, plain, with DEFER_TASKRUN (`deferred`), and with DEFER_TASKRUN, direct descriptors and POLL_FIRST, \
-                   which is the kernel at its best (`tuned`). \
+                   which is the kernel at its best with these (`tuned`). `multishot` has one accept, and one receive per connection into provided buffers (DEFER_TASKRUN). \
                    CPU time and system calls are the server's.",
             goal: "at least as fast as epoll, at every number of connections",
             baseline: "epoll",

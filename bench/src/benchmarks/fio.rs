@@ -191,9 +191,10 @@ impl Benchmark for Fio {
             ops: read.total_ios,
             wall_ns: read.runtime * 1_000_000,
             cpu_ns: cpu.as_nanos() as u64,
+            memory: None,
         };
         Ok(Run {
-            report: Report { engine: None, total_ops: read.total_ios, windows: vec![window] },
+            report: Report { engine: None, total_ops: read.total_ios, copied: None, windows: vec![window] },
             syscalls,
         })
     }

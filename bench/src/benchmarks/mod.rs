@@ -3,8 +3,10 @@
 mod accept;
 mod echo;
 mod fio;
+mod idle;
 mod meta;
 mod nop;
+mod send;
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -70,6 +72,11 @@ pub trait Benchmark {
         context.obstacle(self.sides()[side].on)
     }
 
+    /// Why a group cannot run here, if it cannot.
+    fn missing(&self, _context: &Context, _group: usize) -> Option<String> {
+        None
+    }
+
     /// Makes what all rounds need; `usable` are the sides that will run.
     ///
     /// # Errors
@@ -98,7 +105,9 @@ pub fn all() -> Vec<Box<dyn Benchmark>> {
         Box::new(fio::Fio::cached_reads()),
         Box::new(fio::Fio::direct_reads()),
         Box::new(meta::Meta::default()),
+        Box::new(send::Send::default()),
         Box::new(echo::Echo),
+        Box::new(idle::Idle),
     ]
 }
 

@@ -1,5 +1,6 @@
 //! What runs the workloads: processes with a time limit, interleaved rounds, medians, the machine.
 
+pub mod hole;
 pub mod launch;
 pub mod machine;
 pub mod process;

@@ -7,9 +7,9 @@ use super::launch::{Context, On};
 use super::stats::{median, paired_ratio};
 use crate::benchmarks::{Benchmark, Run};
 use crate::failure::{Failure, Result};
-use crate::report::{Case, Failed, Outcome, SideResult, Skipped};
-use crate::workload::Window;
+use crate::report::{Case, Failed, MemoryPerOp, Outcome, SideResult, Skipped};
 use crate::workload::ring::Engine;
+use crate::workload::{Memory, Window};
 
 /// How often and what else.
 #[derive(Clone, Debug)]
@@ -39,17 +39,22 @@ struct Gathered {
 struct GatheredSide {
     /// By place of the window in the report, one per round.
     windows: BTreeMap<usize, Vec<Window>>,
+    copied: Option<f64>,
     syscalls_per_op: Option<f64>,
 }
 
 /// Runs a benchmark. A side that fails is left out of the case where it failed.
 pub fn measure(benchmark: &mut dyn Benchmark, context: &Context, plan: &Plan) -> Result<Outcome> {
     let about = benchmark.about();
-    let (usable, skipped) = usable_sides(benchmark, context, plan)?;
+    let (usable, mut skipped) = usable_sides(benchmark, context, plan)?;
     benchmark.prepare(context, &usable)?;
     let (mut cases, mut failed) = (Vec::new(), Vec::new());
     for (group, label) in benchmark.groups(plan.quick).iter().enumerate() {
         if !plan.cases.is_empty() && !plan.cases.iter().any(|text| label.contains(text)) {
+            continue;
+        }
+        if let Some(reason) = benchmark.missing(context, group) {
+            skipped.push(Skipped { side: label.clone(), reason });
             continue;
         }
         eprintln!("{}: {label}, {} rounds", about.name, plan.rounds);
@@ -123,6 +128,7 @@ fn run_group(
 impl Gathered {
     fn add(&mut self, side: usize, run: Run) {
         let entry = self.sides.entry(side).or_default();
+        entry.copied = run.report.copied;
         for (number, window) in run.report.windows.into_iter().enumerate() {
             entry.windows.entry(number).or_default().push(window);
         }
@@ -171,7 +177,7 @@ fn to_cases(benchmark: &dyn Benchmark, group: &str, usable: &[usize], gathered: 
         let label = windows.first().map_or("", |window| window.label.as_str());
         let of_side = |(&index, side): (&usize, &GatheredSide)| {
             let windows = side.windows.get(number)?;
-            Some(to_side(sides[index].name, windows, against, side.syscalls_per_op))
+            Some(to_side(sides[index].name, windows, against, side))
         };
         Case {
             name: if label.is_empty() { group.to_owned() } else { format!("{label}, {group}") },
@@ -185,7 +191,7 @@ fn to_side(
     name: &str,
     windows: &[Window],
     against: Option<&Vec<Window>>,
-    syscalls_per_op: Option<f64>,
+    gathered: &GatheredSide,
 ) -> SideResult {
     let wall = || windows.iter().map(wall_per_op);
     let cpu = || windows.iter().map(cpu_per_op);
@@ -197,7 +203,9 @@ fn to_side(
         cpu_ns_per_op: median(cpu()),
         speed: against.map(|other| paired_ratio(other.iter().map(wall_per_op), wall())),
         cpu: against.map(|other| paired_ratio(cpu(), other.iter().map(cpu_per_op))),
-        syscalls_per_op,
+        syscalls_per_op: gathered.syscalls_per_op,
+        copied: gathered.copied,
+        memory_per_op: memory_per_op(windows),
         windows: windows.to_vec(),
     }
 }
@@ -208,4 +216,16 @@ fn wall_per_op(window: &Window) -> f64 {
 
 fn cpu_per_op(window: &Window) -> f64 {
     window.cpu_ns as f64 / window.ops.max(1) as f64
+}
+
+fn memory_per_op(windows: &[Window]) -> Option<MemoryPerOp> {
+    let per_op = |of: fn(&Memory) -> u64| {
+        let values: Option<Vec<f64>> = windows
+            .iter()
+            .map(|window| Some(of(window.memory.as_ref()?) as f64 / window.ops.max(1) as f64))
+            .collect();
+        values.map(median)
+    };
+    let (resident, kernel) = (per_op(|memory| memory.resident)?, per_op(|memory| memory.kernel)?);
+    Some(MemoryPerOp { resident, kernel })
 }

@@ -51,7 +51,7 @@ struct Bar {
 }
 
 fn draw(outcome: &Outcome, caption: &str) -> String {
-    let sides = side_names(outcome);
+    let (sides, unit) = (side_names(outcome), Unit::of(outcome));
     let bars = sides.len().max(1);
     let panel_height = TITLE_HEIGHT + bars * BAR_HEIGHT + GAP;
     let columns = outcome.cases.len().clamp(1, COLUMNS);
@@ -72,7 +72,7 @@ fn draw(outcome: &Outcome, caption: &str) -> String {
         "font-size=\"15\" font-weight=\"bold\"",
         &format!("{}: {}", outcome.about.name, outcome.about.title),
     );
-    text(&mut svg, GAP, 42, "fill=\"#555\"", &unit(outcome));
+    text(&mut svg, GAP, 42, "fill=\"#555\"", &unit.said(outcome));
     for (number, name) in sides.iter().enumerate() {
         let (x, y) = (GAP + number % 3 * 200, 54 + number / 3 * 18);
         rectangle(&mut svg, x as f64, y as f64, 11.0, colour(number));
@@ -80,7 +80,7 @@ fn draw(outcome: &Outcome, caption: &str) -> String {
     }
     for (number, case) in outcome.cases.iter().enumerate() {
         let x = GAP + number % columns * (PANEL_WIDTH + GAP);
-        panel(&mut svg, (x, head + number / columns * panel_height), case, &sides, outcome);
+        panel(&mut svg, (x, head + number / columns * panel_height), case, &sides, unit);
     }
     text(&mut svg, GAP, height - 10, "fill=\"#555\" font-size=\"10\"", caption);
     svg.push_str("</svg>\n");
@@ -98,38 +98,58 @@ fn side_names(outcome: &Outcome) -> Vec<&str> {
     names
 }
 
-fn unit(outcome: &Outcome) -> String {
-    if compared(outcome) {
-        format!(
-            "speed over `{}`, longer is faster; thin lines from the lowest to the highest round",
-            outcome.about.baseline
-        )
-    } else {
-        "operations per second, longer is faster".to_owned()
+/// What the bars stand for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unit {
+    /// Ratios to the baseline.
+    Speed,
+    /// Operations per second, where a side has no baseline.
+    Rate,
+    /// Memory of an operation, in the process and in the kernel.
+    Bytes,
+}
+
+impl Unit {
+    fn of(outcome: &Outcome) -> Self {
+        let all = |has: fn(&SideResult) -> bool| outcome.cases.iter().flat_map(|case| &case.sides).all(has);
+        match () {
+            () if all(|side| side.memory_per_op.is_some()) => Self::Bytes,
+            () if all(|side| side.speed.is_some()) => Self::Speed,
+            () => Self::Rate,
+        }
+    }
+
+    fn said(self, outcome: &Outcome) -> String {
+        let spread = "thin lines from the lowest to the highest round";
+        match self {
+            Self::Speed => format!("speed over `{}`, longer is faster; {spread}", outcome.about.baseline),
+            Self::Rate => format!("operations per second, longer is faster; {spread}"),
+            Self::Bytes => "bytes, in the process and in the kernel; shorter is better".to_owned(),
+        }
+    }
+
+    fn bar(self, side: &SideResult) -> Bar {
+        let rate = |ns: f64| if ns > 0.0 { 1e9 / ns } else { 0.0 };
+        match (self, side.speed, side.memory_per_op) {
+            (Self::Speed, Some(speed), _) => {
+                Bar { median: speed.median, lowest: speed.lowest, highest: speed.highest }
+            }
+            (Self::Bytes, _, Some(memory)) => {
+                let bytes = memory.resident + memory.kernel;
+                Bar { median: bytes, lowest: bytes, highest: bytes }
+            }
+            _ => Bar {
+                median: rate(side.ns_per_op),
+                lowest: rate(side.slowest_ns_per_op),
+                highest: rate(side.fastest_ns_per_op),
+            },
+        }
     }
 }
 
-/// Whether every side has a ratio to the baseline.
-fn compared(outcome: &Outcome) -> bool {
-    outcome.cases.iter().flat_map(|case| &case.sides).all(|side| side.speed.is_some())
-}
-
-fn bar(side: &SideResult, compared: bool) -> Bar {
-    let rate = |ns: f64| if ns > 0.0 { 1e9 / ns } else { 0.0 };
-    match side.speed.filter(|_| compared) {
-        Some(speed) => Bar { median: speed.median, lowest: speed.lowest, highest: speed.highest },
-        None => Bar {
-            median: rate(side.ns_per_op),
-            lowest: rate(side.slowest_ns_per_op),
-            highest: rate(side.fastest_ns_per_op),
-        },
-    }
-}
-
-fn panel(svg: &mut String, (x, y): (usize, usize), case: &Case, sides: &[&str], outcome: &Outcome) {
-    let compared = compared(outcome);
+fn panel(svg: &mut String, (x, y): (usize, usize), case: &Case, sides: &[&str], unit: Unit) {
     text(svg, x, y + 14, "font-weight=\"bold\"", &case.name);
-    let bars: Vec<_> = case.sides.iter().map(|side| (side, bar(side, compared))).collect();
+    let bars: Vec<_> = case.sides.iter().map(|side| (side, unit.bar(side))).collect();
     let longest = bars.iter().map(|(_, bar)| bar.highest).fold(f64::MIN_POSITIVE, f64::max);
     let scale = LONGEST_BAR / longest;
     let (left, top) = (x as f64, (y + TITLE_HEIGHT) as f64);
@@ -140,10 +160,11 @@ fn panel(svg: &mut String, (x, y): (usize, usize), case: &Case, sides: &[&str], 
         let middle = line + 5.5;
         let (from, to) = (left + bar.lowest * scale, left + bar.highest * scale);
         let _ = writeln!(svg, "<path d=\"M{from:.1} {middle:.1}H{to:.1}\" stroke=\"#222\"/>");
-        let figure = if compared { format!("{:.2}", bar.median) } else { format!("{:.0}", bar.median) };
+        let figure =
+            if unit == Unit::Speed { format!("{:.2}", bar.median) } else { format!("{:.0}", bar.median) };
         text(svg, (to + 5.0) as usize, (line + 10.0) as usize, "", &figure);
     }
-    if compared {
+    if unit == Unit::Speed {
         let (at, end) = (left + scale, top + (bars.len() * BAR_HEIGHT) as f64);
         let _ = writeln!(
             svg,

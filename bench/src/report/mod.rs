@@ -97,8 +97,23 @@ pub struct SideResult {
     pub cpu: Option<Ratio>,
     /// System calls per operation, from a run of its own.
     pub syscalls_per_op: Option<f64>,
+    /// How much of what was sent without copying was copied after all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub copied: Option<f64>,
+    /// Medians of the memory that an operation took, where that is measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_per_op: Option<MemoryPerOp>,
     /// Every round.
     pub windows: Vec<Window>,
+}
+
+/// Bytes of memory per operation.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct MemoryPerOp {
+    /// Of the process.
+    pub resident: f64,
+    /// Of the machine's kernel, in slabs.
+    pub kernel: f64,
 }
 
 /// Ratios within each round to the baseline.

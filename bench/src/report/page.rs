@@ -4,7 +4,7 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use super::table::{TITLES, lines};
+use super::table::{lines, titles};
 use super::{Outcome, Results};
 use crate::failure::{Doing, Result};
 
@@ -85,8 +85,9 @@ fn section(results: &Results, outcome: &Outcome, chart: Option<&Path>) -> String
     if let Some(warning) = machine.warning() {
         let _ = writeln!(text, "- Warning: {warning}");
     }
-    let _ = writeln!(text, "\n| {} |", TITLES.join(" | "));
-    let _ = writeln!(text, "|---|---|{}", "---:|".repeat(TITLES.len() - 2));
+    let titles = titles(outcome);
+    let _ = writeln!(text, "\n| {} |", titles.join(" | "));
+    let _ = writeln!(text, "|---|---|{}", "---:|".repeat(titles.len() - 2));
     for line in lines(outcome) {
         let _ = writeln!(text, "| {} |", line.join(" | "));
     }

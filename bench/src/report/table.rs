@@ -3,13 +3,22 @@
 use super::{Case, Outcome, Ratio, SideResult};
 
 /// The columns' titles.
-pub const TITLES: [&str; 9] =
+const TITLES: [&str; 9] =
     ["case", "side", "op/s", "time/op", "best..worst", "syscalls/op", "CPU/op", "CPU", "speed"];
+/// Those of a benchmark that measures memory, behind the others.
+const MEMORY_TITLES: [&str; 2] = ["memory/op", "kernel memory/op"];
 
-/// The cells of one line, in the order of [`TITLES`].
-pub fn cells(case: &str, side: &SideResult) -> [String; 9] {
+/// The titles of a benchmark's columns.
+pub fn titles(outcome: &Outcome) -> Vec<&'static str> {
+    let memory = outcome.cases.iter().flat_map(|case| &case.sides).any(|side| side.memory_per_op.is_some());
+    let more: &[&str] = if memory { &MEMORY_TITLES } else { &[] };
+    TITLES.iter().chain(more).copied().collect()
+}
+
+/// The cells of one line, in the order of the titles.
+fn cells(case: &str, side: &SideResult) -> Vec<String> {
     let rate = if side.ns_per_op > 0.0 { 1e9 / side.ns_per_op } else { 0.0 };
-    [
+    let mut cells = vec![
         case.to_owned(),
         side.side.clone(),
         format!("{rate:.0}"),
@@ -19,11 +28,15 @@ pub fn cells(case: &str, side: &SideResult) -> [String; 9] {
         time(side.cpu_ns_per_op),
         spread(side.cpu),
         spread(side.speed),
-    ]
+    ];
+    if let Some(memory) = side.memory_per_op {
+        cells.extend([memory.resident, memory.kernel].map(|bytes| format!("{bytes:.0} B")));
+    }
+    cells
 }
 
 /// The lines of a benchmark.
-pub fn lines(outcome: &Outcome) -> Vec<[String; 9]> {
+pub fn lines(outcome: &Outcome) -> Vec<Vec<String>> {
     let of_case = |case: &Case| {
         let name = case.name.clone();
         let lines: Vec<_> = case.sides.iter().map(|side| cells(&name, side)).collect();
@@ -47,9 +60,10 @@ pub fn print(outcome: &Outcome) {
         println!("FAILED: {}, {}: {}", failed.side, failed.case, failed.how);
     }
     let mut lines = lines(outcome);
-    lines.insert(0, TITLES.map(String::from));
+    let titles = titles(outcome);
+    lines.insert(0, titles.iter().map(ToString::to_string).collect());
     let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max();
-    let widths: Vec<usize> = (0..TITLES.len()).filter_map(width).collect();
+    let widths: Vec<usize> = (0..titles.len()).filter_map(width).collect();
     let mut last = String::new();
     for mut line in lines {
         if line[0] == last {

@@ -146,8 +146,9 @@ fn separate(worker: &mut dyn Phases, paths: &[CString], window: Duration) -> Res
         ops,
         wall_ns: spent.wall.as_nanos() as u64,
         cpu_ns: spent.cpu.as_nanos() as u64,
+        memory: None,
     });
-    Ok(Report { engine: None, total_ops: 3 * (warm_up + ops), windows: windows.collect() })
+    Ok(Report { engine: None, total_ops: 3 * (warm_up + ops), copied: None, windows: windows.collect() })
 }
 
 struct Plain;
@@ -207,7 +208,7 @@ fn plain_chain(paths: &[CString], window: Duration) -> Result<Report> {
         }
         Ok(BLOCK as u64)
     })?;
-    Ok(Report { engine: None, total_ops, windows: vec![measured] })
+    Ok(Report { engine: None, total_ops, copied: None, windows: vec![measured] })
 }
 
 struct OnRing {
@@ -310,7 +311,7 @@ fn chained(depth: usize, paths: &[CString], window: Duration) -> Result<Report> 
         }
         Ok(BLOCK as u64)
     })?;
-    Ok(Report { engine: Some(worker.ring.engine()), total_ops, windows: vec![measured] })
+    Ok(Report { engine: Some(worker.ring.engine()), total_ops, copied: None, windows: vec![measured] })
 }
 
 /// Opens each path into a slot of its own, looks at it, closes the slot: one chain each, all submitted together.

@@ -5,10 +5,13 @@
 pub mod accept;
 pub mod clock;
 pub mod echo;
+pub mod idle;
 pub mod linked;
 pub mod meta;
 pub mod nop;
+mod provided;
 pub mod ring;
+pub mod send;
 mod sockets;
 
 use std::time::Duration;
@@ -16,7 +19,7 @@ use std::time::Duration;
 use clap::Subcommand;
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{Doing, Result};
+use crate::failure::{Doing, Failure, Result};
 use clock::{process_cpu, wall};
 use ring::Engine;
 
@@ -27,6 +30,9 @@ pub struct Report {
     pub engine: Option<Engine>,
     /// Operations of the whole life of the process, warm-up included: what its system calls are divided by.
     pub total_ops: u64,
+    /// How much of what was sent without copying was copied after all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copied: Option<f64>,
     /// One or more measured windows.
     pub windows: Vec<Window>,
 }
@@ -42,6 +48,18 @@ pub struct Window {
     pub wall_ns: u64,
     /// CPU time of the measured process, all its threads.
     pub cpu_ns: u64,
+    /// By how much memory grew, where that is measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Memory>,
+}
+
+/// Bytes of memory.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Memory {
+    /// Of the process.
+    pub resident: u64,
+    /// Of the machine's kernel, in slabs.
+    pub kernel: u64,
 }
 
 /// The workloads.
@@ -59,6 +77,12 @@ pub enum Workload {
     EchoServer(echo::ServerArgs),
     /// The echo server's clients.
     EchoClient(echo::ClientArgs),
+    /// A sender of equal messages.
+    Send(send::Args),
+    /// What takes them.
+    Sink(send::SinkArgs),
+    /// Connections on which nothing happens.
+    Idle(idle::Args),
 }
 
 impl Workload {
@@ -71,11 +95,25 @@ impl Workload {
             Self::AcceptClient(args) => accept::drive(args)?,
             Self::EchoServer(args) => return echo::serve(args),
             Self::EchoClient(args) => echo::drive(args)?,
+            Self::Send(args) => send::run(args)?,
+            Self::Sink(args) => return send::drain(args),
+            Self::Idle(args) => idle::run(args)?,
         };
         let line = serde_json::to_string(&report).doing(|| "writing the report".into())?;
         println!("{line}");
         Ok(())
     }
+}
+
+/// Fresh zeroed memory of whole pages that stays until the process ends.
+fn memory(bytes: usize) -> Result<*mut u8> {
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a fresh mapping at an address of the kernel's choice.
+    let memory = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
+    if memory == libc::MAP_FAILED {
+        return Err(Failure::errno(format!("mapping {bytes} bytes")));
+    }
+    Ok(memory.cast())
 }
 
 /// Repeats `batch`, which returns how many operations it did, first for a tenth of `window` unmeasured,
@@ -101,6 +139,7 @@ pub fn repeat_for(window: Duration, mut batch: impl FnMut() -> Result<u64>) -> R
         ops,
         wall_ns: elapsed.as_nanos() as u64,
         cpu_ns: cpu.as_nanos() as u64,
+        memory: None,
     };
     Ok((measured, warm_up + ops))
 }

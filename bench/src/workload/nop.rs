@@ -71,7 +71,7 @@ fn on_ring(args: &Args, window: Duration) -> Result<Report> {
         }
         Ok(u64::from(BATCHES * per_enter))
     })?;
-    Ok(Report { engine, total_ops, windows: vec![measured] })
+    Ok(Report { engine, total_ops, copied: None, windows: vec![measured] })
 }
 
 fn batch(ring: &mut Ring, count: u32) -> Result<()> {
@@ -103,5 +103,5 @@ fn plain(per_batch: u32, window: Duration) -> Result<Report> {
         }
         Ok(u64::from(BATCHES * per_batch))
     })?;
-    Ok(Report { engine: None, total_ops, windows: vec![measured] })
+    Ok(Report { engine: None, total_ops, copied: None, windows: vec![measured] })
 }

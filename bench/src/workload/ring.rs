@@ -10,8 +10,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use linux_raw_sys::io_uring::{
     IORING_ENTER_GETEVENTS, IORING_ENTER_REGISTERED_RING, IORING_OFF_SQ_RING, IORING_OFF_SQES,
-    IORING_RSRC_REGISTER_SPARSE, IORING_SETUP_CQSIZE, io_uring_cqe, io_uring_params, io_uring_register_op,
-    io_uring_rsrc_register, io_uring_rsrc_update, io_uring_sqe,
+    IORING_RSRC_REGISTER_SPARSE, IORING_SETUP_CQSIZE, io_uring_buf_reg, io_uring_cqe, io_uring_params,
+    io_uring_register_op, io_uring_rsrc_register, io_uring_rsrc_update, io_uring_sqe,
 };
 use serde::{Deserialize, Serialize};
 
@@ -195,6 +195,30 @@ impl Ring {
             return Err(Failure::negative_errno("registering the ring's descriptor", result));
         }
         self.name = (update.offset as i32, IORING_ENTER_REGISTERED_RING);
+        Ok(())
+    }
+
+    /// Registers memory as the one fixed buffer.
+    pub fn register_buffer(&self, memory: *mut u8, bytes: usize) -> Result<()> {
+        let buffer = libc::iovec { iov_base: memory.cast(), iov_len: bytes };
+        let opcode = io_uring_register_op::IORING_REGISTER_BUFFERS as u32;
+        // SAFETY: one entry, which lives through the call.
+        let result = unsafe { register(self.descriptor, opcode, ptr::from_ref(&buffer).cast(), 1) };
+        if result < 0 {
+            return Err(Failure::negative_errno(format!("registering a buffer of {bytes} bytes"), result)
+                .advice("raise the limit of locked memory with `ulimit -l`"));
+        }
+        Ok(())
+    }
+
+    /// Registers a ring of provided buffers.
+    pub fn register_provided(&self, buffers: &io_uring_buf_reg) -> Result<()> {
+        let opcode = io_uring_register_op::IORING_REGISTER_PBUF_RING as u32;
+        // SAFETY: one entry, which lives through the call.
+        let result = unsafe { register(self.descriptor, opcode, ptr::from_ref(buffers).cast(), 1) };
+        if result < 0 {
+            return Err(Failure::negative_errno("registering provided buffers", result));
+        }
         Ok(())
     }
 

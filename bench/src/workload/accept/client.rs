@@ -59,11 +59,13 @@ pub fn run(args: &Args) -> Result<Report> {
     Ok(Report {
         engine: server.engine,
         total_ops: (args.warm_up + args.connections + 1) as u64,
+        copied: None,
         windows: vec![Window {
             label: String::new(),
             ops: args.connections as u64,
             wall_ns: elapsed.as_nanos() as u64,
             cpu_ns: cpu.as_nanos() as u64,
+            memory: None,
         }],
     })
 }

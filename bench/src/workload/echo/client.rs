@@ -65,11 +65,13 @@ pub fn run(args: &Args) -> Result<Report> {
     Ok(Report {
         engine: server.engine,
         total_ops: warm_up + ops,
+        copied: None,
         windows: vec![Window {
             label: String::new(),
             ops,
             wall_ns: elapsed.as_nanos() as u64,
             cpu_ns: cpu.as_nanos() as u64,
+            memory: None,
         }],
     })
 }

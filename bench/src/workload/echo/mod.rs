@@ -5,6 +5,7 @@
 
 mod client;
 mod epoll;
+mod multishot;
 mod uring;
 
 pub use client::{Args as ClientArgs, run as drive};
@@ -48,6 +49,8 @@ enum Means {
     Epoll,
     /// A ring.
     Ring,
+    /// A ring with multishot accept and receives.
+    Multishot,
 }
 
 /// Runs a server until its clients are gone.
@@ -60,5 +63,6 @@ pub fn serve(args: &ServerArgs) -> Result<()> {
     match args.means {
         Means::Epoll => epoll::serve(&listener, args.connections),
         Means::Ring => uring::serve(&listener, args),
+        Means::Multishot => multishot::serve(&listener, args),
     }
 }

@@ -1,0 +1,74 @@
+//! Memory of connections on which nothing happens.
+
+use super::{About, Benchmark, Run, Side, run_workload};
+use crate::failure::Result;
+use crate::harness::launch::{Context, On};
+use crate::report::Outcome;
+
+const CONNECTIONS: usize = 10_000;
+const QUICK_CONNECTIONS: usize = 200;
+
+const SIDES: [Side; 5] = [
+    Side { name: "epoll", on: On::Plain },
+    Side { name: "kernel, single-shot", on: On::Kernel },
+    Side { name: "kernel, multishot", on: On::Kernel },
+    Side { name: "anyring, single-shot", on: On::Anyring },
+    Side { name: "anyring, multishot", on: On::Anyring },
+];
+
+const MEANS: [&str; 5] = ["epoll", "ring", "multishot", "ring", "multishot"];
+
+/// Memory of connections on which nothing happens.
+pub struct Idle;
+
+impl Benchmark for Idle {
+    fn about(&self) -> About {
+        About {
+            name: "idle",
+            title: "memory of an idle connection that is waited for",
+            text: "10,000 open connections on which nothing happens; what is measured is waiting for each of them, \
+                   by an edge-triggered registration or by a receive. `memory` is by how much the process grew, per connection; \
+                   `kernel memory` by how much the machine's slabs did, which other processes change too. \
+                   The sockets themselves are in neither, nor are the buffers that a program keeps ready for single-shot receives. \
+                   Time and CPU are those of beginning to wait.",
+            goal: "under 1 KiB for a connection",
+            baseline: "epoll",
+        }
+    }
+
+    fn sides(&self) -> &[Side] {
+        &SIDES
+    }
+
+    fn groups(&self, quick: bool) -> Vec<String> {
+        vec![format!("{} connections", connections(quick))]
+    }
+
+    fn run(&self, context: &Context, _group: usize, side: usize, count: bool) -> Result<Run> {
+        let mut command = context.workload(SIDES[side].on, "idle");
+        command
+            .args(["--means", MEANS[side]])
+            .args(["--connections", &connections(context.quick).to_string()]);
+        run_workload(context, command, count)
+    }
+
+    fn findings(&self, outcome: &Outcome) -> Vec<String> {
+        let of = |side: &crate::report::SideResult| {
+            let memory = side.memory_per_op?;
+            Some(format!("{} {:.0} + {:.0}", side.side, memory.resident, memory.kernel))
+        };
+        let all: Vec<String> =
+            outcome.cases.iter().flat_map(|case| case.sides.iter().filter_map(of)).collect();
+        match all.is_empty() {
+            true => Vec::new(),
+            false => vec![format!(
+                "Bytes per idle connection, in the process and in the kernel: {}.",
+                all.join("; ")
+            )],
+        }
+    }
+}
+
+fn connections(quick: bool) -> usize {
+    if quick { QUICK_CONNECTIONS } else { CONNECTIONS }
+}

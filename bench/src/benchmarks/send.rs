@@ -1,0 +1,189 @@
+//! Equal messages, by every way to send them.
+
+use super::{About, Benchmark, Run, Side, run_workload};
+use crate::failure::Result;
+use crate::harness::hole::{ADDRESS, BlackHole};
+use crate::harness::launch::{Context, On};
+use crate::harness::process::Process;
+use crate::report::Outcome;
+use crate::workload::clock::allowed_cpus;
+
+/// Over what messages go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Path {
+    LoopbackUdp,
+    LoopbackTcp,
+    /// Over a veth pair into another namespace, where they are dropped on arrival.
+    Veth,
+}
+
+/// Path, bytes of a message, messages per enter.
+type Group = (Path, usize, usize);
+
+const GROUPS: [Group; 17] = [
+    (Path::LoopbackUdp, 200, 1),
+    (Path::LoopbackUdp, 200, 8),
+    (Path::LoopbackUdp, 1500, 1),
+    (Path::LoopbackUdp, 4096, 1),
+    (Path::LoopbackUdp, 16_384, 1),
+    (Path::LoopbackUdp, 61_440, 1),
+    (Path::LoopbackTcp, 200, 1),
+    (Path::LoopbackTcp, 1500, 1),
+    (Path::LoopbackTcp, 4096, 1),
+    (Path::LoopbackTcp, 16_384, 1),
+    (Path::LoopbackTcp, 65_536, 1),
+    (Path::Veth, 200, 1),
+    (Path::Veth, 200, 8),
+    (Path::Veth, 1500, 1),
+    (Path::Veth, 4096, 1),
+    (Path::Veth, 16_384, 1),
+    (Path::Veth, 61_440, 1),
+];
+const QUICK: [Group; 3] =
+    [(Path::LoopbackUdp, 200, 8), (Path::LoopbackTcp, 65_536, 1), (Path::Veth, 61_440, 1)];
+
+fn groups(quick: bool) -> &'static [Group] {
+    if quick { &QUICK } else { &GROUPS }
+}
+
+const fn side(name: &'static str, on: On) -> Side {
+    Side { name, on }
+}
+
+const SIDES: [Side; 8] = [
+    side("send", On::Plain),
+    side("MSG_ZEROCOPY", On::Plain),
+    side("kernel, SEND", On::Kernel),
+    side("kernel, SEND_ZC", On::Kernel),
+    side("kernel, SEND_ZC fixed", On::Kernel),
+    side("anyring, SEND", On::Anyring),
+    side("anyring, SEND_ZC", On::Anyring),
+    side("anyring, SEND_ZC fixed", On::Anyring),
+];
+
+/// What the sender is told on each side.
+const MEANS: [&str; 8] =
+    ["send", "zerocopy", "ring-send", "ring-zc", "ring-zc-fixed", "ring-send", "ring-zc", "ring-zc-fixed"];
+
+/// A sender of equal messages.
+#[derive(Default)]
+pub struct Send {
+    hole: Option<std::result::Result<BlackHole, String>>,
+}
+
+impl Benchmark for Send {
+    fn about(&self) -> About {
+        About {
+            name: "send",
+            title: "messages of 200 bytes to 64 KiB",
+            text: "One sender, which takes 32 buffers of its own in turn and takes a buffer again when its notification has come. \
+                   Over the loopback interface, where a process on another CPU drops what comes, and where a zero-copy send ends in a copy on arrival; \
+                   and over a veth pair into a network namespace, MTU 65535, where a program drops every packet on arrival: there no byte is copied, \
+                   as on the way to a network card. The ring's sends wait for their results, one or eight per enter \
+                   (SINGLE_ISSUER, DEFER_TASKRUN); `fixed` sends from registered buffers. MSG_ZEROCOPY reads its notifications when half the buffers are out. \
+                   An operation is a message; CPU time and system calls are the sender's.",
+            goal: "SEND_ZC at least 0.95 of the better of send and MSG_ZEROCOPY; 1.5 times send at 60 KiB over veth; eight datagrams of 200 bytes per enter at least 1.2 of send",
+            baseline: "send",
+        }
+    }
+
+    fn sides(&self) -> &[Side] {
+        &SIDES
+    }
+
+    fn groups(&self, quick: bool) -> Vec<String> {
+        groups(quick).iter().copied().map(label).collect()
+    }
+
+    fn prepare(&mut self, _context: &Context, _usable: &[usize]) -> Result<()> {
+        self.hole = Some(BlackHole::make());
+        Ok(())
+    }
+
+    fn missing(&self, context: &Context, group: usize) -> Option<String> {
+        match &self.hole {
+            Some(Err(why)) if groups(context.quick)[group].0 == Path::Veth => Some(why.clone()),
+            _ => None,
+        }
+    }
+
+    fn run(&self, context: &Context, group: usize, side: usize, count: bool) -> Result<Run> {
+        let (path, payload, per_enter) = groups(context.quick)[group];
+        let protocol = if path == Path::LoopbackTcp { "tcp" } else { "udp" };
+        let cpus = allowed_cpus();
+        let mut sink =
+            (path != Path::Veth).then(|| start_sink(context, protocol, cpus.last())).transpose()?;
+        let to = match &mut sink {
+            Some(sink) => sink.first_line()?,
+            None => ADDRESS.to_owned(),
+        };
+        let mut command = context.workload(SIDES[side].on, "send");
+        command
+            .args(["--means", MEANS[side], "--protocol", protocol, "--to", &to])
+            .args(["--payload", &payload.to_string()])
+            .args(["--per-enter", &per_enter.to_string()])
+            // Half a window: there are many cases.
+            .args(["--window-ms", &(context.window.as_millis() / 2).max(1).to_string()]);
+        if let [first, _, ..] = cpus[..] {
+            command.args(["--cpu", &first.to_string()]);
+        }
+        if let (Path::Veth, Some(Ok(hole))) = (path, &self.hole) {
+            hole.hold(&mut command);
+        }
+        run_workload(context, command, count)
+    }
+
+    fn findings(&self, outcome: &Outcome) -> Vec<String> {
+        let better = |case: &str| {
+            let time = |side: &str| Some(outcome.side(case, side)?.ns_per_op);
+            let best_plain = time("send")?.min(time("MSG_ZEROCOPY")?);
+            let best_ring = time("anyring, SEND_ZC")?.min(time("anyring, SEND_ZC fixed")?);
+            Some(format!("{case} {:.2}", best_plain / best_ring))
+        };
+        let copied = |case: &str, side: &str| {
+            let share = outcome.side(case, side)?.copied?;
+            Some(format!("{case}, {side} {:.0}%", share * 100.0))
+        };
+        let names = || outcome.cases.iter().map(|case| case.name.as_str());
+        let better: Vec<String> = names().filter_map(better).collect();
+        let zero_copy = ["MSG_ZEROCOPY", "kernel, SEND_ZC", "anyring, SEND_ZC"];
+        let copied: Vec<String> =
+            names().flat_map(|case| zero_copy.iter().filter_map(move |side| copied(case, side))).collect();
+        let mut text = Vec::new();
+        if !better.is_empty() {
+            text.push(format!(
+                "The better of anyring's SEND_ZC (from the program's buffers and from registered ones) over the better of send and MSG_ZEROCOPY: {}.",
+                better.join("; ")
+            ));
+        }
+        if !copied.is_empty() {
+            text.push(format!("Copied after all, as the notifications say: {}.", copied.join("; ")));
+        }
+        text
+    }
+}
+
+fn label((path, payload, per_enter): Group) -> String {
+    let path = match path {
+        Path::LoopbackUdp => "loopback UDP",
+        Path::LoopbackTcp => "loopback TCP",
+        Path::Veth => "veth UDP",
+    };
+    let size = match payload {
+        bytes if bytes % 1024 == 0 => format!("{} KiB", bytes / 1024),
+        bytes => format!("{bytes} B"),
+    };
+    match per_enter {
+        1 => format!("{path}, {size}"),
+        many => format!("{path}, {size}, {many} per enter"),
+    }
+}
+
+fn start_sink(context: &Context, protocol: &str, cpu: Option<&usize>) -> Result<Process> {
+    let mut command = context.workload(On::Plain, "sink");
+    command.args(["--protocol", protocol]);
+    if let Some(cpu) = cpu {
+        command.args(["--cpu", &cpu.to_string()]);
+    }
+    Process::start(command, &context.scratch, context.limit())
+}

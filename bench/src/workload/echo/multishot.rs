@@ -1,0 +1,196 @@
+//! The echo server on a ring with multishot requests: one accept for all connections, one receive for all messages of
+//! a connection, into provided buffers that are sent from and then given back.
+
+use std::collections::VecDeque;
+use std::net::TcpListener;
+use std::os::fd::AsRawFd;
+
+use linux_raw_sys::io_uring::{
+    IORING_ACCEPT_MULTISHOT, IORING_CQE_F_MORE, IORING_RECV_MULTISHOT, IORING_SETUP_DEFER_TASKRUN,
+    IORING_SETUP_SINGLE_ISSUER, io_uring_op, io_uring_sqe_flags_bit,
+};
+
+use super::ServerArgs;
+use crate::failure::{Failure, Result};
+use crate::workload::provided::{Provided, enough_for};
+use crate::workload::ring::{Completion, Ring};
+use crate::workload::sockets::announce;
+
+/// Bytes of a provided buffer.
+const BUFFER: usize = 1024;
+
+#[derive(Clone, Copy)]
+enum Operation {
+    Accept,
+    Receive,
+    Send,
+    Close,
+}
+
+struct Connection {
+    socket: i32,
+    /// Received and not sent yet: buffers and how many bytes are in them. The first is being sent.
+    messages: VecDeque<(u16, u32)>,
+    receiving: bool,
+    ending: bool,
+}
+
+struct Server {
+    ring: Ring,
+    buffers: Provided,
+    listener: i32,
+    connections: Vec<Connection>,
+    /// Connections whose receive ended for want of a buffer.
+    starved: Vec<usize>,
+    expected: usize,
+    open: usize,
+}
+
+/// Serves until the expected connections have come and gone.
+pub fn serve(listener: &TcpListener, args: &ServerArgs) -> Result<()> {
+    let entries = (args.connections * 2).next_power_of_two().clamp(64, 4096) as u32;
+    let ring = Ring::new(entries, entries * 2, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN)?;
+    let buffers = Provided::new(&ring, enough_for(args.connections)?, BUFFER)?;
+    let mut server = Server {
+        ring,
+        buffers,
+        listener: listener.as_raw_fd(),
+        connections: Vec::with_capacity(args.connections),
+        starved: Vec::new(),
+        expected: args.connections,
+        open: 0,
+    };
+    server.accept()?;
+    announce(listener, Some(server.ring.engine()))?;
+    while server.expected > 0 || server.open > 0 {
+        server.ring.submit_and_wait(1)?;
+        while let Some(completion) = server.ring.completion() {
+            server.completed(completion)?;
+        }
+    }
+    Ok(())
+}
+
+impl Server {
+    fn completed(&mut self, completion: Completion) -> Result<()> {
+        let index = (completion.user_data >> 8) as usize;
+        match completion.user_data as u8 {
+            tag if tag == Operation::Accept as u8 => self.accepted(completion),
+            tag if tag == Operation::Receive as u8 => self.received(index, completion),
+            tag if tag == Operation::Send as u8 => self.sent(index, completion.result),
+            _ => {
+                self.open -= 1;
+                Ok(())
+            }
+        }
+    }
+
+    fn accept(&mut self) -> Result<()> {
+        let listener = self.listener;
+        let request = self.ring.request_or_submit()?;
+        request.opcode = io_uring_op::IORING_OP_ACCEPT as u8;
+        request.fd = listener;
+        request.ioprio = IORING_ACCEPT_MULTISHOT as u16;
+        request.__bindgen_anon_3.accept_flags = libc::SOCK_CLOEXEC as u32;
+        request.user_data = tag(0, Operation::Accept);
+        Ok(())
+    }
+
+    fn accepted(&mut self, completion: Completion) -> Result<()> {
+        if completion.result < 0 {
+            return Err(Failure::negative_errno("accept on the ring", completion.result.into()));
+        }
+        self.connections.push(Connection {
+            socket: completion.result,
+            messages: VecDeque::new(),
+            receiving: false,
+            ending: false,
+        });
+        self.open += 1;
+        self.expected -= 1;
+        self.receive(self.connections.len() - 1)?;
+        if completion.flags & IORING_CQE_F_MORE == 0 && self.expected > 0 {
+            self.accept()?;
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, index: usize) -> Result<()> {
+        let connection = &mut self.connections[index];
+        connection.receiving = true;
+        let socket = connection.socket;
+        let request = self.ring.request_or_submit()?;
+        request.opcode = io_uring_op::IORING_OP_RECV as u8;
+        request.fd = socket;
+        request.ioprio = IORING_RECV_MULTISHOT as u16;
+        request.flags = 1 << io_uring_sqe_flags_bit::IOSQE_BUFFER_SELECT_BIT as u8;
+        request.user_data = tag(index, Operation::Receive);
+        Ok(())
+    }
+
+    fn received(&mut self, index: usize, completion: Completion) -> Result<()> {
+        let connection = &mut self.connections[index];
+        connection.receiving = completion.flags & IORING_CQE_F_MORE != 0;
+        if completion.result == -libc::ENOBUFS {
+            self.starved.push(index);
+            return Ok(());
+        }
+        if completion.result <= 0 {
+            connection.ending = true;
+            return self.close_if_idle(index);
+        }
+        let number = Provided::number(&completion)
+            .ok_or_else(|| Failure::new("a receive brought data and no buffer"))?;
+        connection.messages.push_back((number, completion.result as u32));
+        let (first, receiving) = (connection.messages.len() == 1, connection.receiving);
+        if !receiving {
+            self.receive(index)?;
+        }
+        if first { self.send(index) } else { Ok(()) }
+    }
+
+    fn send(&mut self, index: usize) -> Result<()> {
+        let connection = &self.connections[index];
+        let Some(&(number, bytes)) = connection.messages.front() else { return Ok(()) };
+        let (socket, address) = (connection.socket, self.buffers.address(number));
+        let request = self.ring.request_or_submit()?;
+        request.opcode = io_uring_op::IORING_OP_SEND as u8;
+        request.fd = socket;
+        request.__bindgen_anon_2.addr = address as u64;
+        request.len = bytes;
+        // With MSG_WAITALL the engine goes on after a short send.
+        request.__bindgen_anon_3.msg_flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
+        request.user_data = tag(index, Operation::Send);
+        Ok(())
+    }
+
+    fn sent(&mut self, index: usize, result: i32) -> Result<()> {
+        let connection = &mut self.connections[index];
+        connection.ending |= result < 0;
+        if let Some((number, _)) = connection.messages.pop_front() {
+            self.buffers.give_back(number);
+        }
+        if let Some(starved) = self.starved.pop() {
+            self.receive(starved)?;
+        }
+        self.send(index)?;
+        self.close_if_idle(index)
+    }
+
+    fn close_if_idle(&mut self, index: usize) -> Result<()> {
+        let connection = &self.connections[index];
+        if !connection.ending || connection.receiving || !connection.messages.is_empty() {
+            return Ok(());
+        }
+        let socket = connection.socket;
+        let request = self.ring.request_or_submit()?;
+        request.opcode = io_uring_op::IORING_OP_CLOSE as u8;
+        request.fd = socket;
+        request.user_data = tag(index, Operation::Close);
+        Ok(())
+    }
+}
+
+fn tag(index: usize, operation: Operation) -> u64 {
+    (index as u64) << 8 | operation as u64
+}

@@ -1,0 +1,64 @@
+//! Takes messages and drops them, without copying them out of the kernel: the sender is what is measured.
+
+use std::io::Write;
+use std::net::{TcpListener, UdpSocket};
+use std::os::fd::AsRawFd;
+
+use clap::Args as ClapArgs;
+
+use super::Protocol;
+use crate::failure::{Doing, Failure, Result};
+use crate::workload::clock::pin;
+
+/// Dropped by one call at most.
+const PLENTY: usize = 1 << 20;
+
+/// Arguments of the sink.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct Args {
+    /// Over what.
+    #[arg(long, value_enum)]
+    protocol: Protocol,
+    /// Bind to this CPU.
+    #[arg(long)]
+    cpu: Option<usize>,
+}
+
+/// Says where it listens, and drops what comes until it is killed; over TCP until the sender closes.
+pub fn run(args: &Args) -> Result<()> {
+    if let Some(cpu) = args.cpu {
+        pin(cpu)?;
+    }
+    match args.protocol {
+        Protocol::Udp => {
+            let socket = UdpSocket::bind("127.0.0.1:0").doing(|| "binding the sink".into())?;
+            say(socket.local_addr())?;
+            drop_all(socket.as_raw_fd(), 0)
+        }
+        Protocol::Tcp => {
+            let listener = TcpListener::bind("127.0.0.1:0").doing(|| "binding the sink".into())?;
+            say(listener.local_addr())?;
+            let (stream, _) = listener.accept().doing(|| "accepting the sender".into())?;
+            drop_all(stream.as_raw_fd(), PLENTY)
+        }
+    }
+}
+
+fn say(address: std::io::Result<std::net::SocketAddr>) -> Result<()> {
+    let address = address.doing(|| "reading the sink's address".into())?;
+    let mut output = std::io::stdout();
+    writeln!(output, "{address}").and_then(|()| output.flush()).doing(|| "saying the sink's address".into())
+}
+
+fn drop_all(socket: i32, length: usize) -> Result<()> {
+    loop {
+        // SAFETY: with MSG_TRUNC, TCP drops up to `length` bytes and writes none, and UDP writes none of a length of 0.
+        let result = unsafe { libc::recv(socket, std::ptr::null_mut(), length, libc::MSG_TRUNC) };
+        match result {
+            0 => return Ok(()),
+            bytes if bytes > 0 => {}
+            _ if std::io::Error::last_os_error().raw_os_error() == Some(libc::EINTR) => {}
+            _ => return Err(Failure::errno("receiving")),
+        }
+    }
+}
