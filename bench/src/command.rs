@@ -98,8 +98,10 @@ How it measures:
          time of the measured process (of the server, where there are clients) with all its threads,
          those that the kernel runs for it included.
   syscalls/op
-         all system calls of the measured process from its start to its end, counted by the tracepoint
-         raw_syscalls:sys_enter in a run of its own that no time is taken from, over all its operations.
+         system calls of the measured process, counted by the tracepoint raw_syscalls:sys_enter in two
+         runs of their own that no time is taken from: what the longer one makes more than the shorter
+         one, over the operations that it does more, so that start and end do not count. Where the
+         number of operations is fixed (accept, idle), all calls from start to end over all operations.
          Needs root and tracefs (mount -t tracefs none /sys/kernel/tracing); without them it is empty.
          A call that a seccomp filter traps is not seen there, the rt_sigreturn that ends the trap is.
   A side on anyring is the same binary under `anyring run --engine user`, where anyring-deny lies beside

@@ -68,6 +68,10 @@ impl Benchmark for Accept {
         AT_ONCE[..count].iter().map(|at_once| format!("{at_once} at once")).collect()
     }
 
+    fn work_is_fixed(&self) -> bool {
+        true
+    }
+
     fn run(&self, context: &Context, group: usize, side: usize, count: bool) -> Result<Run> {
         let clients = if context.quick { QUICK_CLIENTS } else { CLIENTS };
         let (warm_up, at_once) = (clients / 10, AT_ONCE[group].to_string());

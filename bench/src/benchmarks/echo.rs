@@ -1,5 +1,7 @@
 //! The echo server.
 
+use std::time::Duration;
+
 use super::{About, Benchmark, Run, Side, run_served};
 use crate::failure::Result;
 use crate::harness::launch::{Context, On};
@@ -76,9 +78,14 @@ impl Benchmark for Echo {
         client
             .args(["--connections", &connections])
             .args(["--message", &MESSAGE.to_string()])
-            .args(["--window-ms", &context.window.as_millis().to_string()]);
+            .args(["--window-ms", &window(context, CONNECTIONS[group]).as_millis().to_string()]);
         let mut server = context.workload(SIDES[side].on, "echo-server");
         server.args(FLAGS[side]).args(["--connections", &connections]);
         run_served(context, server, client, count)
     }
+}
+
+/// Long enough that every connection gets some messages through.
+fn window(context: &Context, connections: usize) -> Duration {
+    context.window() * if connections < 10_000 { 1 } else { 4 }
 }

@@ -179,7 +179,7 @@ impl Benchmark for Fio {
 
     fn run(&self, context: &Context, group: usize, side: usize, count: bool) -> Result<Run> {
         let mut command = self.command(context, side, self.depths[group]);
-        command.arg("--time_based=1").arg(format!("--runtime={}ms", context.window.as_millis()));
+        command.arg("--time_based=1").arg(format!("--runtime={}ms", context.window().as_millis()));
         let mut counter = count.then(Counter::start).flatten();
         let finished = self.finish(context, command)?;
         let syscalls = counter.as_mut().map(Counter::count);

@@ -1,8 +1,12 @@
 //! Memory of connections on which nothing happens.
 
-use super::{About, Benchmark, Run, Side, run_workload};
-use crate::failure::Result;
+use std::process::Stdio;
+
+use super::{About, Benchmark, Run, Side, tell};
+use crate::failure::{Doing, Result};
 use crate::harness::launch::{Context, On};
+use crate::harness::process::Process;
+use crate::harness::syscalls::Counter;
 use crate::report::Outcome;
 
 const CONNECTIONS: usize = 10_000;
@@ -44,12 +48,25 @@ impl Benchmark for Idle {
         vec![format!("{} connections", connections(quick))]
     }
 
+    fn work_is_fixed(&self) -> bool {
+        true
+    }
+
     fn run(&self, context: &Context, _group: usize, side: usize, count: bool) -> Result<Run> {
-        let mut command = context.workload(SIDES[side].on, "idle");
-        command
-            .args(["--means", MEANS[side]])
-            .args(["--connections", &connections(context.quick).to_string()]);
-        run_workload(context, command, count)
+        let connections = connections(context.quick).to_string();
+        let mut client = context.workload(On::Plain, "idle-client");
+        client.args(["--connections", &connections]).stdin(Stdio::piped());
+        let mut client = Process::start(client, &context.scratch, context.limit())?;
+        // The other ends are there already: what is counted from here is the server's.
+        let mut counter = count.then(Counter::start).flatten();
+        let mut server = context.workload(SIDES[side].on, "idle");
+        server.args(["--means", MEANS[side], "--connections", &connections]);
+        let mut server = Process::start(server, &context.scratch, context.limit())?;
+        tell(&mut client, &server.first_line()?)?;
+        let output = server.finish()?.output;
+        let report = serde_json::from_str(output.lines().last().unwrap_or_default())
+            .doing(|| "understanding the report of a workload".into())?;
+        Ok(Run { report, syscalls: counter.as_mut().map(Counter::count) })
     }
 
     fn findings(&self, outcome: &Outcome) -> Vec<String> {

@@ -63,7 +63,7 @@ impl Benchmark for Meta {
             .arg(&self.tree)
             .args(["--means", means])
             .args(["--depth", &depth.to_string()])
-            .args(["--window-ms", &context.window.as_millis().to_string()]);
+            .args(["--window-ms", &context.window().as_millis().to_string()]);
         if chain {
             command.arg("--chain");
         }

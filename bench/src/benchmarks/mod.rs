@@ -72,6 +72,11 @@ pub trait Benchmark {
         context.obstacle(self.sides()[side].on)
     }
 
+    /// Does a run do the same number of operations however long the window is?
+    fn work_is_fixed(&self) -> bool {
+        false
+    }
+
     /// Why a group cannot run here, if it cannot.
     fn missing(&self, _context: &Context, _group: usize) -> Option<String> {
         None

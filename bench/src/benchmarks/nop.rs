@@ -55,7 +55,7 @@ impl Benchmark for Nop {
         command
             .args(["--means", means])
             .args(["--per-enter", &per_enter.to_string()])
-            .args(["--window-ms", &context.window.as_millis().to_string()]);
+            .args(["--window-ms", &context.window().as_millis().to_string()]);
         if name.ends_with("registered") {
             command.arg("--registered");
         }

@@ -123,7 +123,7 @@ impl Benchmark for Send {
             .args(["--payload", &payload.to_string()])
             .args(["--per-enter", &per_enter.to_string()])
             // Half a window: there are many cases.
-            .args(["--window-ms", &(context.window.as_millis() / 2).max(1).to_string()]);
+            .args(["--window-ms", &(context.window().as_millis() / 2).max(1).to_string()]);
         if let [first, _, ..] = cpus[..] {
             command.args(["--cpu", &first.to_string()]);
         }

@@ -1,5 +1,6 @@
 //! On which engine a program runs, and what has to be there for it.
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -34,8 +35,8 @@ pub struct Context {
     tools: PathBuf,
     /// A directory of our own on the file system to be measured.
     pub scratch: PathBuf,
-    /// How long one window is.
-    pub window: Duration,
+    /// How long one window is at this time.
+    window: Cell<Duration>,
     /// For a look, not for a figure.
     pub quick: bool,
     native_only: bool,
@@ -67,7 +68,7 @@ impl Context {
             words,
             tools: tools.unwrap_or(beside),
             scratch,
-            window,
+            window: Cell::new(window),
             quick,
             native_only,
             kernel_ring,
@@ -134,9 +135,22 @@ impl Context {
         command
     }
 
+    /// How long one window is.
+    pub fn window(&self) -> Duration {
+        self.window.get()
+    }
+
+    /// Does something with windows of another length.
+    pub fn with_window<T>(&self, window: Duration, what: impl FnOnce() -> T) -> T {
+        let usual = self.window.replace(window);
+        let result = what();
+        self.window.set(usual);
+        result
+    }
+
     /// The time after which something that measures for one window must have ended.
     pub fn limit(&self) -> Duration {
-        self.window * 4 + Duration::from_secs(20)
+        self.window() * 8 + Duration::from_secs(20)
     }
 }
 

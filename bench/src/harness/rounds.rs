@@ -66,7 +66,7 @@ pub fn measure(benchmark: &mut dyn Benchmark, context: &Context, plan: &Plan) ->
             how: failure.to_string(),
         }));
     }
-    let window_ms = context.window.as_millis() as u64;
+    let window_ms = context.window().as_millis() as u64;
     let mut outcome =
         Outcome { about, rounds: plan.rounds, window_ms, skipped, failed, cases, findings: Vec::new() };
     outcome.findings = benchmark.findings(&outcome);
@@ -114,15 +114,35 @@ fn run_group(
     }
     for &side in usable.iter().filter(|_| plan.syscalls) {
         let Some(entry) = gathered.sides.get_mut(&side) else { continue };
-        match run_checked(benchmark, context, group, side, true) {
-            Ok(run) => {
-                let ops = run.report.total_ops.max(1) as f64;
-                entry.syscalls_per_op = run.syscalls.map(|count| count as f64 / ops);
-            }
+        match syscalls_per_op(benchmark, context, group, side) {
+            Ok(count) => entry.syscalls_per_op = count,
             Err(failure) => gathered.fail(side, failure),
         }
     }
     gathered
+}
+
+/// System calls of one operation: what a longer run makes more than a shorter one, over what it does more, so that
+/// beginning and end of the process and of its connections do not count. Where the work is fixed, all over all.
+fn syscalls_per_op(
+    benchmark: &dyn Benchmark,
+    context: &Context,
+    group: usize,
+    side: usize,
+) -> Result<Option<f64>> {
+    let counted = |window| {
+        let run = context.with_window(window, || run_checked(benchmark, context, group, side, true))?;
+        Ok::<_, Failure>(run.syscalls.map(|count| (count as f64, run.report.total_ops as f64)))
+    };
+    let Some((all_calls, all_ops)) = counted(context.window())? else { return Ok(None) };
+    if benchmark.work_is_fixed() {
+        return Ok(Some(all_calls / all_ops.max(1.0)));
+    }
+    let Some((calls, ops)) = counted(context.window() / 4)? else { return Ok(None) };
+    Ok(Some(match all_ops - ops {
+        more if more > 0.0 => ((all_calls - calls) / more).max(0.0),
+        _ => all_calls / all_ops.max(1.0),
+    }))
 }
 
 impl Gathered {

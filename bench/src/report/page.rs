@@ -14,7 +14,7 @@ Written by `bench/run --write docs/benchmarks.md --svg docs/benchmarks`. In ever
 rounds; a line shows medians over the rounds, and `speed` and `CPU` are the medians (with the lowest and the highest) of
 the ratios within each round to the baseline that the section names: a speed above 1 is faster, CPU below 1 is cheaper.
 CPU time is that of the measured process (of the server, where there are clients) with all its threads.
-System calls are counted in a run of their own; calls that a filter traps are not among them.
+System calls are counted in runs of their own (`anyring bench --help` says how); calls that a filter traps are not among them.
 ";
 
 /// Writes the results to the page at `path`, which shows the charts in `charts`.

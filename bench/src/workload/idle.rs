@@ -12,7 +12,7 @@ use linux_raw_sys::io_uring::{
 use super::clock::{process_cpu, wall};
 use super::provided::Provided;
 use super::ring::Ring;
-use super::sockets::{Epoll, listen, raise_file_limit};
+use super::sockets::{Epoll, announce, listen, raise_file_limit, server_address};
 use super::{Memory, Report, Window};
 use crate::failure::{Doing, Failure, Result};
 
@@ -38,11 +38,38 @@ enum Means {
     Multishot,
 }
 
-/// Opens the connections, then waits for all of them, and reports what that took.
+/// Arguments of the other end.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct ClientArgs {
+    /// Connections.
+    #[arg(long)]
+    connections: usize,
+}
+
+/// Opens connections to the server that the standard input names, and keeps them until it is killed.
+pub fn keep(args: &ClientArgs) -> Result<()> {
+    raise_file_limit(args.connections)?;
+    let server = server_address()?;
+    let open = |number| {
+        TcpStream::connect(("127.0.0.1", server.port)).doing(|| format!("connection {number} to the server"))
+    };
+    let _connections = (0..args.connections).map(open).collect::<Result<Vec<_>>>()?;
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Accepts the connections, then waits for all of them, and reports what that took.
 pub fn run(args: &Args) -> Result<Report> {
-    raise_file_limit(args.connections * 2)?;
-    let connections = open(args.connections)?;
-    let sockets: Vec<i32> = connections.iter().map(|(server, _)| server.as_raw_fd()).collect();
+    raise_file_limit(args.connections)?;
+    let listener = listen()?;
+    announce(&listener, None)?;
+    let accept = |number| match listener.accept() {
+        Ok((stream, _)) => Ok(stream),
+        Err(error) => Err(error).doing(|| format!("accepting connection {number}")),
+    };
+    let connections = (0..args.connections).map(accept).collect::<Result<Vec<_>>>()?;
+    let sockets: Vec<i32> = connections.iter().map(AsRawFd::as_raw_fd).collect();
     let (engine, window) = match args.means {
         Means::Epoll => {
             let epoll = Epoll::new()?;
@@ -67,18 +94,6 @@ pub fn run(args: &Args) -> Result<Report> {
         }
     };
     Ok(Report { engine, total_ops: window.ops, copied: None, windows: vec![window] })
-}
-
-/// Pairs of connected sockets.
-fn open(count: usize) -> Result<Vec<(TcpStream, TcpStream)>> {
-    let listener = listen()?;
-    let address = listener.local_addr().doing(|| "reading the listener's port".into())?;
-    let pair = |number| {
-        let client = TcpStream::connect(address).doing(|| format!("connection {number}"))?;
-        let (server, _) = listener.accept().doing(|| format!("accepting connection {number}"))?;
-        Ok((server, client))
-    };
-    (0..count).map(pair).collect()
 }
 
 /// A receive per socket. None ever ends, so that all may name one buffer: what a program keeps ready for its

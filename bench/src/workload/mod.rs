@@ -83,6 +83,8 @@ pub enum Workload {
     Sink(send::SinkArgs),
     /// Connections on which nothing happens.
     Idle(idle::Args),
+    /// Their other ends.
+    IdleClient(idle::ClientArgs),
 }
 
 impl Workload {
@@ -98,6 +100,7 @@ impl Workload {
             Self::Send(args) => send::run(args)?,
             Self::Sink(args) => return send::drain(args),
             Self::Idle(args) => idle::run(args)?,
+            Self::IdleClient(args) => return idle::keep(args),
         };
         let line = serde_json::to_string(&report).doing(|| "writing the report".into())?;
         println!("{line}");

@@ -58,7 +58,7 @@ pub fn raise_file_limit(sockets: usize) -> Result<()> {
     };
     if result != 0 {
         return Err(Failure::errno(format!("raising the limit of open files to {wanted}")).advice(format!(
-            "run as root, or raise the hard limit with `ulimit -Hn {wanted}` (in a container: --ulimit nofile={wanted})"
+            "run with CAP_SYS_RESOURCE, or raise the hard limit with `ulimit -Hn {wanted}` (in a container: --ulimit nofile={wanted})"
         )));
     }
     Ok(())

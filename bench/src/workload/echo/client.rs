@@ -55,9 +55,10 @@ pub fn run(args: &Args) -> Result<Report> {
     }
     let mut clients = Clients { epoll: &mut epoll, connections: &mut connections };
     let window = Duration::from_millis(args.window_ms);
-    let warm_up = clients.run_for((window / 10).max(Duration::from_millis(50)))?;
+    // Until the server has met every connection.
+    let warm_up = clients.run_for((window / 10).max(Duration::from_millis(50)), args.connections as u64)?;
     let (start, cpu_start) = (wall(), cpu_of(server.process)?);
-    let ops = clients.run_for(window)?;
+    let ops = clients.run_for(window, 0)?;
     let (elapsed, cpu) = (wall() - start, cpu_of(server.process)? - cpu_start);
     for connection in &connections {
         close(connection.socket);
@@ -128,11 +129,11 @@ struct Clients<'a> {
 }
 
 impl Clients<'_> {
-    /// Keeps every connection busy for `window`; returns how many messages came back.
-    fn run_for(&mut self, window: Duration) -> Result<u64> {
+    /// Keeps every connection busy for `window`, and longer until `at_least` messages came back; returns how many did.
+    fn run_for(&mut self, window: Duration, at_least: u64) -> Result<u64> {
         let mut buffer = [0; super::BUFFER];
         let (start, mut last, mut count) = (wall(), wall(), 0);
-        while last - start < window {
+        while last - start < window || count < at_least {
             let ready = self.epoll.wait(2000)?;
             if ready == 0 && wall() - last > Duration::from_secs(1) {
                 return Err(Failure::new("no answer from the server for two seconds"));
