@@ -147,7 +147,7 @@ fn compare(arguments: &Arguments, invocation: &Invocation) -> Result<()> {
         }
         return Ok(());
     }
-    let (rounds, window_ms) = if arguments.quick { (3, 50) } else { (5, 200) };
+    let (rounds, window_ms) = if arguments.quick { (3, 50) } else { (5, 150) };
     let plan = Plan {
         rounds: arguments.rounds.unwrap_or(rounds).max(1),
         quick: arguments.quick,

@@ -30,15 +30,8 @@ pub fn write(directory: &Path, results: &Results) -> Result<()> {
     std::fs::create_dir_all(directory).doing(|| format!("creating {}", directory.display()))?;
     for outcome in &results.benchmarks {
         let path = file(directory, outcome);
-        let caption = format!(
-            "{}, {} CPUs, {}, {}; {}",
-            results.machine.processor,
-            results.machine.cpus,
-            results.machine.kernel,
-            results.machine.date,
-            results.command
-        );
-        std::fs::write(&path, draw(outcome, &caption)).doing(|| format!("writing {}", path.display()))?;
+        std::fs::write(&path, draw(outcome, &captions(results)))
+            .doing(|| format!("writing {}", path.display()))?;
     }
     Ok(())
 }
@@ -50,7 +43,14 @@ struct Bar {
     highest: f64,
 }
 
-fn draw(outcome: &Outcome, caption: &str) -> String {
+/// Where the numbers come from, in two lines.
+fn captions(results: &Results) -> [String; 2] {
+    let machine = &results.machine;
+    let on = format!("{}, {} CPUs, {}, {}", machine.processor, machine.cpus, machine.kernel, machine.date);
+    [on, results.command.clone()]
+}
+
+fn draw(outcome: &Outcome, captions: &[String; 2]) -> String {
     let (sides, unit) = (side_names(outcome), Unit::of(outcome));
     let bars = sides.len().max(1);
     let panel_height = TITLE_HEIGHT + bars * BAR_HEIGHT + GAP;
@@ -59,7 +59,7 @@ fn draw(outcome: &Outcome, caption: &str) -> String {
     let width = (columns * (PANEL_WIDTH + GAP) + GAP).max(640);
     let legend_rows = sides.len().div_ceil(3);
     let head = 64 + legend_rows * 18;
-    let height = head + rows * panel_height + 28;
+    let height = head + rows * panel_height + 40;
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
          viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"11\">\n\
@@ -82,7 +82,9 @@ fn draw(outcome: &Outcome, caption: &str) -> String {
         let x = GAP + number % columns * (PANEL_WIDTH + GAP);
         panel(&mut svg, (x, head + number / columns * panel_height), case, &sides, unit);
     }
-    text(&mut svg, GAP, height - 10, "fill=\"#555\" font-size=\"10\"", caption);
+    for (number, caption) in captions.iter().enumerate() {
+        text(&mut svg, GAP, height - 24 + number * 14, "fill=\"#555\" font-size=\"10\"", caption);
+    }
     svg.push_str("</svg>\n");
     svg
 }
