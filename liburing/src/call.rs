@@ -67,16 +67,35 @@ pub unsafe fn enter(
     argument: *const c_void,
     argument_bytes: usize,
 ) -> c_int {
-    let arguments =
-        [fd as usize, submit as usize, least as usize, flags as usize, argument.addr(), argument_bytes];
     // SAFETY: the caller's promise.
     unsafe {
         if is_user() {
-            user::call(raw::__NR_io_uring_enter as usize, arguments)
-        } else {
-            arch::syscall(raw::__NR_io_uring_enter as usize, arguments) as c_int
+            return user_enter(fd, submit, least, flags, argument, argument_bytes);
         }
+        let arguments =
+            [fd as usize, submit as usize, least as usize, flags as usize, argument.addr(), argument_bytes];
+        arch::syscall(raw::__NR_io_uring_enter as usize, arguments) as c_int
     }
+}
+
+/// Apart, so that the way to the kernel keeps its few registers.
+///
+/// # Safety
+/// As for [`enter`].
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn user_enter(
+    fd: c_int,
+    submit: c_uint,
+    least: c_uint,
+    flags: c_uint,
+    argument: *const c_void,
+    argument_bytes: usize,
+) -> c_int {
+    let arguments =
+        [fd as usize, submit as usize, least as usize, flags as usize, argument.addr(), argument_bytes];
+    // SAFETY: the caller's promise.
+    unsafe { user::call(raw::__NR_io_uring_enter as usize, arguments) }
 }
 
 /// `io_uring_register(2)`.

@@ -199,6 +199,31 @@ pub unsafe extern "C" fn __io_uring_get_cqe(
     least: c_uint,
     mask: *const c_void,
 ) -> c_int {
+    if submit == 0
+        && let (Ok(cqe), ready) = ring.peek()
+        && !cqe.is_null()
+        && ready >= least
+    {
+        // SAFETY: the program's.
+        unsafe { *out = cqe };
+        return 0;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { visit_plain(ring, out, submit, least, mask) }
+}
+
+/// Apart, so that what is there already costs little.
+///
+/// # Safety
+/// As for [`__io_uring_get_cqe`].
+#[inline(never)]
+unsafe extern "C" fn visit_plain(
+    ring: &Ring,
+    out: *mut *mut Cqe,
+    submit: c_uint,
+    least: c_uint,
+    mask: *const c_void,
+) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { visit(ring, out, Visit::plain(submit, least, mask)) }
 }
@@ -218,8 +243,30 @@ pub unsafe extern "C" fn io_uring_get_events(ring: &Ring) -> c_int {
 ///
 /// # Safety
 /// There must be room for them.
+#[inline(always)]
 unsafe fn take_ready(ring: &Ring, list: *mut *mut Cqe, count: c_uint) -> c_uint {
     let ready = ring.ready();
+    // SAFETY: the ring is mapped; only the program writes the head.
+    let head = unsafe { *ring.cq.khead };
+    if ring.flags & anyring_engine::abi::IORING_SETUP_CQE_MIXED == 0 {
+        let count = ready.min(count);
+        for index in 0..count {
+            // SAFETY: the caller's promise.
+            unsafe { *list.add(index as usize) = ring.cqe(head.wrapping_add(index)) };
+        }
+        return count;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { take_mixed(ring, list, count, ready) }
+}
+
+/// The same where CQEs of both sizes are in the queue.
+///
+/// # Safety
+/// As for [`take_ready`].
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn take_mixed(ring: &Ring, list: *mut *mut Cqe, count: c_uint, ready: c_uint) -> c_uint {
     // SAFETY: the ring is mapped; only the program writes the head.
     let head = unsafe { *ring.cq.khead };
     let (mut at, mut taken) = (0, 0);
@@ -227,7 +274,6 @@ unsafe fn take_ready(ring: &Ring, list: *mut *mut Cqe, count: c_uint) -> c_uint 
         let cqe = ring.cqe(head.wrapping_add(at));
         // SAFETY: it was posted.
         let posted = unsafe { &*cqe };
-        // Only rings with CQEs of both sizes have these two.
         if posted.flags & anyring_engine::abi::IORING_CQE_F_SKIP != 0 {
             // It can be stepped over at the head only; the program advances by what it was given.
             if taken > 0 {
@@ -240,8 +286,7 @@ unsafe fn take_ready(ring: &Ring, list: *mut *mut Cqe, count: c_uint) -> c_uint 
                 count => unsafe { take_ready(ring, list, count) },
             };
         }
-        let mixed = ring.flags & anyring_engine::abi::IORING_SETUP_CQE_MIXED != 0;
-        at += if mixed { ring::cqe_places(posted) } else { 1 };
+        at += ring::cqe_places(posted);
         // SAFETY: the caller's promise.
         unsafe { *list.add(taken as usize) = cqe };
         taken += 1;
@@ -256,11 +301,23 @@ unsafe fn take_ready(ring: &Ring, list: *mut *mut Cqe, count: c_uint) -> c_uint 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn io_uring_peek_batch_cqe(ring: &Ring, list: *mut *mut Cqe, count: c_uint) -> c_uint {
     // SAFETY: the caller's promise.
+    let taken = unsafe { take_ready(ring, list, count) };
+    if taken > 0 || !ring.must_flush() {
+        return taken;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { flush_and_take(ring, list, count) }
+}
+
+/// What waits for somebody to come in, first.
+///
+/// # Safety
+/// As for [`take_ready`].
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn flush_and_take(ring: &Ring, list: *mut *mut Cqe, count: c_uint) -> c_uint {
+    // SAFETY: the caller's promise.
     unsafe {
-        let taken = take_ready(ring, list, count);
-        if taken > 0 || !ring.must_flush() {
-            return taken;
-        }
         io_uring_get_events(ring);
         let taken = take_ready(ring, list, count);
         if taken == 0 {
