@@ -11,6 +11,7 @@ extern crate alloc;
 pub mod call;
 pub mod ffi;
 pub mod memory;
+pub mod notice;
 pub mod plain;
 pub mod queue;
 pub mod register;

@@ -440,8 +440,13 @@ pub unsafe extern "C" fn io_uring_resize_rings(ring: &mut Ring, p: &mut io_uring
     if ring.flags & IORING_SETUP_NO_MMAP != 0 {
         return -(EINVAL as c_int);
     }
+    // The engine maps the new rings by the descriptor, too.
+    ring.let_map();
     // SAFETY: the caller's promise.
     let result = unsafe { resize(ring, p) };
+    if ring.pad2 != 0 {
+        user::show_again(ring.ring_fd);
+    }
     p.flags = 0;
     result
 }
@@ -456,7 +461,10 @@ unsafe fn resize(ring: &mut Ring, p: &mut io_uring_params) -> c_int {
     if result < 0 {
         return result;
     }
-    let mut queues = match Queues::map(ring.memory_fd(), p) {
+    // The call says nothing of features.
+    let mut described = *p;
+    described.features |= ring.features;
+    let mut queues = match Queues::map(ring.memory_fd(), &described) {
         Ok(queues) => queues,
         Err(error) => return error,
     };

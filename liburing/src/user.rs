@@ -4,6 +4,7 @@
 //! handler that ran while its thread is inside the engine could enter the ring whose lock that thread holds;
 //! so signals are blocked inside, but for waits, which have the program's mask.
 
+use crate::notice;
 use anyring_engine::{Caller, Host, door};
 use anyring_trap::config::{self, Choice};
 use anyring_trap::{calls, process, signals, stub, sys, threads};
@@ -36,12 +37,9 @@ impl Host for Library {
     }
 }
 
-type Hook = Option<extern "C" fn()>;
-
 unsafe extern "C" {
     static environ: *const *const c_char;
     fn getauxval(name: usize) -> usize;
-    fn pthread_atfork(prepare: Hook, parent: Hook, child: Hook) -> c_int;
 }
 
 /// Whether this process's rings are to be anyring's; if so, they can be made from here on.
@@ -75,8 +73,7 @@ fn begin() {
     // same, and hooks that run twice do no harm.
     process::adopt(&HOST);
     if !BEGUN.swap(true, Ordering::Relaxed) {
-        // SAFETY: the hooks stay, for this library is never unloaded.
-        unsafe { pthread_atfork(Some(before_fork), Some(after_fork), Some(forked)) };
+        notice::begin();
     }
 }
 
@@ -85,7 +82,9 @@ fn begin() {
 /// # Safety
 /// As for the call that `number` names.
 pub unsafe fn call(number: usize, arguments: [usize; 6]) -> c_int {
+    notice::thread();
     let mask = sys::set_signal_mask(signals::ASYNCHRONOUS);
+    notice::credentials();
     // SAFETY: the caller's promise.
     let result = unsafe { calls::call(number, arguments, &Caller { signal_mask: Some(mask) }) };
     sys::set_signal_mask(mask);
@@ -101,11 +100,16 @@ pub fn closing(fd: c_int) {
 /// its memory by, or a negative errno where it stays as it is.
 pub fn show_readiness(fd: c_int) -> c_int {
     let memory = crate::call::duplicate(fd);
-    if memory >= 0 && quietly(|| door::show_readiness(fd)).is_err() {
+    if memory >= 0 && !show_again(fd) {
         crate::call::close_own(memory);
         return -1;
     }
     memory
+}
+
+/// The same after its memory was mapped by the descriptor once more; whether that could be done.
+pub fn show_again(fd: c_int) -> bool {
+    quietly(|| door::show_readiness(fd)).is_ok()
 }
 
 /// The program has looked for completions, and found none: who polls the ring's descriptor may sleep.
@@ -114,23 +118,11 @@ pub fn found_nothing(fd: c_int) {
 }
 
 /// Does something in the engine without a handler of the program in between.
-fn quietly<T>(body: impl FnOnce() -> T) -> T {
+pub fn quietly<T>(body: impl FnOnce() -> T) -> T {
     let mask = sys::set_signal_mask(signals::ASYNCHRONOUS);
     let result = body();
     sys::set_signal_mask(mask);
     result
-}
-
-extern "C" fn before_fork() {
-    door::before_fork();
-}
-
-extern "C" fn after_fork() {
-    door::after_fork();
-}
-
-extern "C" fn forked() {
-    process::forked();
 }
 
 /// Says what was done, if asked, and lets go of rings that other processes have.

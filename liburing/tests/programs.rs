@@ -44,6 +44,11 @@ fn a_ring_is_polled() {
     same("files.c", Header::Newest, &["polled"]);
 }
 
+#[test]
+fn the_rest_of_the_interface() {
+    same("rest.c", Header::Newest, &[]);
+}
+
 /// It is our engine that answers, and only where it must.
 #[test]
 fn the_engine_is_chosen() {

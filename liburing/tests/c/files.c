@@ -210,17 +210,26 @@ static void registrations(struct io_uring *ring)
 	SAY("no buffer ring", io_uring_unregister_buf_ring(ring, 5));
 }
 
+// Over the kernel, completions interrupt what a thread waits in.
+static int poll_once(struct pollfd *list, int timeout_ms)
+{
+	int ready;
+	while ((ready = poll(list, 1, timeout_ms)) < 0 && errno == EINTR)
+		;
+	return ready;
+}
+
 static void polled(struct io_uring *ring)
 {
 	struct pollfd poll_ring = { ring->ring_fd, POLLIN, 0 };
 	struct io_uring_cqe *cqe;
 	for (int round = 0; round < 3; round++) {
-		SAY("idle", poll(&poll_ring, 1, 0));
+		SAY("idle", poll_once(&poll_ring, 0));
 		nops(ring, 0);
 		struct io_uring_sqe *sqe = io_uring_get_sqe(ring);
 		io_uring_prep_nop(sqe);
 		SAY("one", io_uring_submit(ring));
-		SAY("ready", poll(&poll_ring, 1, 5000));
+		SAY("ready", poll_once(&poll_ring, 5000));
 		SAY("events", poll_ring.revents);
 		SAY("peek", io_uring_peek_cqe(ring, &cqe));
 		io_uring_cqe_seen(ring, cqe);
@@ -229,7 +238,7 @@ static void polled(struct io_uring *ring)
 		sqe = io_uring_get_sqe(ring);
 		io_uring_prep_timeout(sqe, &time, 0, 0);
 		SAY("timer", io_uring_submit(ring));
-		SAY("ready", poll(&poll_ring, 1, 5000));
+		SAY("ready", poll_once(&poll_ring, 5000));
 		SAY("reaped", reap(ring, NULL));
 		SAY("peek", io_uring_peek_cqe(ring, &cqe));
 	}
