@@ -747,6 +747,28 @@ fn a_number_reused_while_the_reactor_drives() {
     assert_eq!((&old, &new), (&[0; 8], b"for the "));
 }
 
+#[test]
+fn a_number_reused_while_an_sq_thread_drives() {
+    use std::io::Write;
+    let mut ring = Ring::new(Engine::User, 8, IORING_SETUP_SQPOLL);
+    let (_a, b) = UnixStream::pair().unwrap();
+    let (mut c, d) = UnixStream::pair().unwrap();
+    let (mut old, mut new) = ([0; 8], [0; 8]);
+    let wake = IORING_ENTER_SQ_WAKEUP | IORING_ENTER_GETEVENTS;
+    ring.push(recv(1, b.as_raw_fd(), &mut old));
+    ring.push(sqe(IORING_OP_NOP, 3));
+    // The NOP behind it is done: it waits.
+    assert!(ring.enter_with(2, 1, wake) >= 0);
+    assert_eq!(results(ring.reap_all()), [(3, 0)]);
+    // SAFETY: descriptors of the test's; `b` closes the copy.
+    unsafe { libc::dup2(d.as_raw_fd(), b.as_raw_fd()) };
+    ring.push(recv(2, b.as_raw_fd(), &mut new));
+    c.write_all(b"for the new").unwrap();
+    assert!(ring.enter_with(1, 2, wake) >= 0);
+    assert_eq!(results(ring.reap_all()), [(1, -libc::EBADF), (2, 8)]);
+    assert_eq!((&old, &new), (&[0; 8], b"for the "));
+}
+
 /// The engine itself is given the number of a file that was closed unseen.
 #[test]
 fn a_number_reused_by_accept() {

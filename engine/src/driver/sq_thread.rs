@@ -9,7 +9,7 @@ use core::sync::atomic::{Ordering, fence};
 
 use linux_raw_sys::io_uring::{IORING_SETUP_R_DISABLED, IORING_SQ_NEED_WAKEUP};
 
-use super::{BATCH, Driver, threads};
+use super::{BATCH, Driver, reactor, threads};
 use crate::credentials;
 use crate::errno::Errno;
 use crate::ring::{Core, CoreGuard, Ring, live};
@@ -135,6 +135,8 @@ fn serve(core: &mut Core) -> bool {
         active = true;
     }
     if core.readiness.waiting() > 0 {
+        // What may be registered for a file that is gone is looked at by the reactor's ticks.
+        reactor::attend_stale(core);
         active |= harvest(core, 0);
     }
     core.advance();
