@@ -113,13 +113,25 @@ pub fn get(fd: Fd) -> Option<InUse> {
     }
 }
 
+/// Is this a file's device and inode?
+fn is(words: &[AtomicU64; 2], file: [u64; 2]) -> bool {
+    words.each_ref().map(|word| word.load(Ordering::Relaxed)) == file
+}
+
 /// The ring behind a descriptor that nobody told of: one duplicated by a system call of the program's
 /// own, or one that came back over a socket. It counts as one more of the ring's descriptors.
 #[cold]
 pub fn recognise(fd: Fd) -> Option<InUse> {
     let identity = sys::identity(fd).ok()?;
     let file = [identity.device, identity.inode];
-    let is_it = |ring: &&Ring| ring.file.each_ref().map(|word| word.load(Ordering::Relaxed)) == file;
+    let is_it = |ring: &&Ring| {
+        is(&ring.file, file)
+            // Many files have this one's identity.
+            || is(&ring.shown, file)
+                && ring.lock().as_ref().and_then(|core| core.external.readiness_fd).is_some_and(|shown| {
+                    sys::compare(shown, fd) == Ok(true)
+                })
+    };
     let ring = live().into_iter().find(is_it)?;
     ring.lock().as_mut().filter(|core| !core.closing)?.descriptors += 1;
     if let Ok(Some(before)) = set(fd, ring) {
@@ -135,7 +147,6 @@ pub fn is_ring(fd: Fd) -> bool {
     let known = slot.ring.load(Ordering::Acquire);
     // SAFETY: rings are leaked and never freed.
     let Some(ring) = (unsafe { known.as_ref() }) else { return false };
-    let is = |words: &[AtomicU64; 2], file| words.each_ref().map(|word| word.load(Ordering::Relaxed)) == file;
     let file = sys::identity(fd).map(|identity| [identity.device, identity.inode]);
     if file.is_ok_and(|file| is(&ring.file, file) || is(&ring.shown, file)) {
         return true;

@@ -61,6 +61,20 @@ fn it_becomes_readable_by_itself() {
     });
 }
 
+#[test]
+fn a_duplicate_is_the_ring_too() {
+    both(|engine| {
+        let mut ring = shown(engine);
+        ring.push(sqe(IORING_OP_NOP, 1));
+        // SAFETY: a new descriptor, closed below.
+        let other = unsafe { libc::dup(ring.fd) };
+        let entered = enter(engine, other, 1, 1, IORING_ENTER_GETEVENTS, std::ptr::null(), 0);
+        // SAFETY: the duplicate.
+        unsafe { libc::close(other) };
+        (entered, ring.reap().unwrap().user_data)
+    });
+}
+
 /// The number still stands for the ring, for other rings too.
 #[test]
 fn it_is_still_the_ring() {

@@ -181,17 +181,26 @@ pub fn is_eventfd(fd: Fd) -> bool {
     length.is_ok_and(|length| target[..length].starts_with(b"anon_inode:[eventfd]")) || length.is_err()
 }
 
+/// Whether two descriptors stand for one open file, as the kernel says (`kcmp(2)`).
+///
+/// # Errors
+/// `EBADF`; `EPERM`, `ENOSYS` where it does not compare them.
+pub fn compare(a: Fd, b: Fd) -> Result<bool, Errno> {
+    const KCMP_FILE: usize = 0;
+    let pid = getpid() as usize;
+    // SAFETY: touches no memory.
+    unsafe { call(nr::__NR_kcmp, [pid, pid, KCMP_FILE, a as usize, b as usize, 0]) }
+        .map(|difference| difference == 0)
+}
+
 /// Do two descriptors stand for one open file? Where the kernel does not compare them (`kcmp` is
 /// often forbidden), files of the same identity and mode of access count as one.
 pub fn same_file(a: Fd, b: Fd) -> bool {
     if a == b {
         return true;
     }
-    const KCMP_FILE: usize = 0;
-    let pid = getpid() as usize;
-    // SAFETY: touches no memory.
-    match unsafe { call(nr::__NR_kcmp, [pid, pid, KCMP_FILE, a as usize, b as usize, 0]) } {
-        Ok(difference) => difference == 0,
+    match compare(a, b) {
+        Ok(same) => same,
         Err(Errno::EBADF) => false,
         Err(_) => {
             identity(a).is_ok_and(|of_a| identity(b) == Ok(of_a))
