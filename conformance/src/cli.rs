@@ -11,7 +11,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::oracle::{Oracle, kernel_release};
 use crate::report::{Reasons, Row, Totals, Verdict, status_page, transparency_page};
 use crate::run::{Conditions, Outcome, Places, run_test};
-use crate::source::{Suite, prepare};
+use crate::source::{Suite, prepare, prepare_linked};
 use crate::{coverage, differential};
 
 /// How long a test may take that has nothing to wait for: one with io_uring denied.
@@ -64,7 +64,14 @@ enum Task {
     /// Run the tests natively, denied, and over anyring, and compare (what is done without a command)
     Suite(SuiteArgs),
     /// Run the tests of must-pass.txt over the user engine with io_uring denied; fail if one fails
-    MustPass,
+    MustPass {
+        /// Not under `anyring run`, but linked with our liburing.so.2, the one beside this program
+        #[arg(long)]
+        library: bool,
+        /// Which engine. With the kernel's, io_uring is not denied; it needs --library
+        #[arg(long, value_enum, default_value_t = Engine::User, requires_if("kernel", "library"))]
+        engine: Engine,
+    },
     /// Run the tests natively and denied only, without anyring
     Oracle {
         /// Forget the remembered outcomes of these tests first
@@ -119,7 +126,7 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match &cli.command.unwrap_or_else(|| Task::Suite(SuiteArgs::default())) {
         Task::Suite(args) => suite(&cli.common, args),
-        Task::MustPass => must_pass(&cli.common),
+        Task::MustPass { library, engine } => must_pass(&cli.common, *library, *engine),
         Task::Oracle { refresh } => oracle(&cli.common, *refresh),
         Task::Differential(options) => Ok(differential::command(options)),
         Task::Coverage { file } => coverage::report(file).map(|complete| ExitCode::from(u8::from(!complete))),
@@ -141,19 +148,49 @@ struct Bench {
     work: PathBuf,
 }
 
-impl Common {
-    fn bench(&self) -> Result<Bench> {
-        let work = self.work.clone().unwrap_or_else(|| self.home.join("work"));
-        fs::create_dir_all(&work).with_context(|| format!("cannot create {}", work.display()))?;
-        let work = work.canonicalize().context("cannot resolve the work directory")?;
-        let suite = prepare(&work)?;
+impl Bench {
+    fn new(suite: Suite, work: PathBuf) -> Bench {
         let places = Places {
             programs: suite.programs.clone(),
             scratch: work.join("scratch"),
             logs: work.join("logs"),
             lock: std::env::temp_dir().join("anyring-conformance.lock"),
         };
-        Ok(Bench { suite, places, work })
+        Bench { suite, places, work }
+    }
+}
+
+impl Common {
+    fn bench(&self) -> Result<Bench> {
+        let work = self.work_directory()?;
+        let suite = prepare(&work)?;
+        Ok(Bench::new(suite, work))
+    }
+
+    /// The suite linked with the library beside this program, and under what conditions it runs.
+    fn linked(&self, engine: Engine) -> Result<(Bench, Conditions)> {
+        let work = self.work_directory()?;
+        let library =
+            std::env::current_exe().context("cannot find this program")?.with_file_name("liburing.so.2");
+        let library = library.canonicalize().with_context(|| {
+            format!("no library at {}: run `make build`, or scripts/link-liburing", library.display())
+        })?;
+        let suite = prepare_linked(&work, &library)?;
+        let conditions = Conditions {
+            label: format!("library-{}", engine.name()),
+            deny: (engine == Engine::User).then(|| self.errno()),
+            anyring: None,
+            library: library.parent().map(PathBuf::from),
+            limit: Duration::from_secs(self.limit),
+            keep: self.keep,
+        };
+        Ok((Bench::new(suite, work), conditions))
+    }
+
+    fn work_directory(&self) -> Result<PathBuf> {
+        let work = self.work.clone().unwrap_or_else(|| self.home.join("work"));
+        fs::create_dir_all(&work).with_context(|| format!("cannot create {}", work.display()))?;
+        work.canonicalize().context("cannot resolve the work directory")
     }
 
     /// The tests to run: all, or those that were named.
@@ -171,7 +208,7 @@ impl Common {
 
     fn without_anyring(&self, label: &str, deny: Option<i32>) -> Conditions {
         let limit = if deny.is_some() { DENIED_LIMIT } else { NATIVE_LIMIT };
-        Conditions { label: label.to_owned(), deny, anyring: None, limit, keep: self.keep }
+        Conditions { label: label.to_owned(), deny, anyring: None, library: None, limit, keep: self.keep }
     }
 
     fn with_anyring(&self, engine: Engine) -> Result<Conditions> {
@@ -189,6 +226,7 @@ impl Common {
             label: engine.name().to_owned(),
             deny: (engine == Engine::User).then(|| self.errno()),
             anyring: Some((anyring, engine.name().to_owned())),
+            library: None,
             limit: Duration::from_secs(self.limit),
             keep: self.keep,
         })
@@ -309,12 +347,15 @@ fn oracle(common: &Common, refresh: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn must_pass(common: &Common) -> Result<ExitCode> {
-    let bench = common.bench()?;
-    let conditions = common.with_anyring(Engine::User)?;
+fn must_pass(common: &Common, library: bool, engine: Engine) -> Result<ExitCode> {
+    let (bench, conditions) =
+        if library { common.linked(engine)? } else { (common.bench()?, common.with_anyring(engine)?) };
     let path = common.home.join("must-pass.txt");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let mut names = listed(&text);
+    if library {
+        names.retain(|name| !bench.suite.not_built.contains(name));
+    }
     known_only(&names, &bench.suite).with_context(|| format!("in {}", path.display()))?;
     if !common.only.is_empty() {
         names.retain(|name| common.only.contains(name));

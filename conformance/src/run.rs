@@ -84,6 +84,8 @@ pub struct Conditions {
     pub deny: Option<i32>,
     /// The `anyring` command, and which engine it shall use.
     pub anyring: Option<(PathBuf, String)>,
+    /// The directory of the `liburing.so.2` that the program is to load.
+    pub library: Option<PathBuf>,
     pub limit: Duration,
     /// Leave the test's directory behind.
     pub keep: bool,
@@ -125,7 +127,8 @@ pub fn run_test(places: &Places, conditions: &Conditions, name: &str) -> Result<
     let (mut outcome, took) = run_to_end(&mut command, conditions.limit, &mut log)?;
     drop(exclusive);
 
-    if outcome == Outcome::Pass && conditions.anyring.as_ref().is_some_and(|(_, e)| e == "user") {
+    let ours = conditions.anyring.as_ref().is_some_and(|(_, e)| e == "user");
+    if outcome == Outcome::Pass && (ours || conditions.library.is_some() && conditions.deny.is_some()) {
         let said = fs::read_to_string(&engine_log).unwrap_or_default();
         if !engine_made_rings(&said) {
             outcome = Outcome::Unproven;
@@ -158,6 +161,9 @@ fn command_for(conditions: &Conditions, program: &Path, engine_log: &Path) -> Co
     words.push(program.into());
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).env("ANYRING_LOG", engine_log);
+    if let Some(directory) = &conditions.library {
+        command.env("LD_LIBRARY_PATH", directory);
+    }
     let deny = conditions.deny;
     // SAFETY: between fork and exec this makes system calls only.
     unsafe {
@@ -331,7 +337,14 @@ mod tests {
     fn run_script(script: &str, limit: Duration) -> (Outcome, String) {
         let dir = tempfile::tempdir().unwrap();
         let places = places(dir.path(), script);
-        let conditions = Conditions { label: "native".into(), deny: None, anyring: None, limit, keep: false };
+        let conditions = Conditions {
+            label: "native".into(),
+            deny: None,
+            anyring: None,
+            library: None,
+            limit,
+            keep: false,
+        };
         let ran = run_test(&places, &conditions, "it").unwrap();
         (ran.outcome, fs::read_to_string(places.logs.join("native/it.log")).unwrap())
     }

@@ -41,6 +41,50 @@ pub fn prepare(work: &Path) -> Result<Suite> {
     Ok(Suite { programs, built, not_built })
 }
 
+/// The same tests linked with the shared library `library`, as far as they call nothing but its interface: some
+/// make system calls by instructions of their own, some name what only the static library has.
+pub fn prepare_linked(work: &Path, library: &Path) -> Result<Suite> {
+    let suite = prepare(work)?;
+    let sources = work.join(format!("liburing-{VERSION}"));
+    let tree = work.join(format!("liburing-{VERSION}-linked"));
+    let directory = work.join("library");
+    let link = directory.join("liburing.so");
+    fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
+    if fs::read_link(&link).ok().as_deref() != Some(library) {
+        let _ = fs::remove_file(&link);
+        std::os::unix::fs::symlink(library, &link)
+            .with_context(|| format!("cannot create {}", link.display()))?;
+    }
+    let stamp = tree.join(".built-by-anyring");
+    if !stamp.exists() {
+        remove(&tree)?;
+        run(Command::new("cp").args(["-a"]).arg(&sources).arg(&tree), "is there room?")?;
+        let _ = fs::remove_file(&stamp);
+        for name in &suite.built {
+            let _ = fs::remove_file(tree.join(format!("test/{name}.t")));
+        }
+        eprintln!("linking liburing's tests with {}", library.display());
+        let log = File::create(work.join("build-linked.log")).context("cannot create build-linked.log")?;
+        let mut make = Command::new("make");
+        make.args(["-C", "test", "-j2", "-k"]).arg(format!("LDFLAGS=-L{}", directory.display()));
+        make.env_remove("MAKEFLAGS").env_remove("MFLAGS").env_remove("MAKELEVEL");
+        make.current_dir(&tree).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        make.status().context("cannot run make")?;
+        File::create(&stamp).with_context(|| format!("cannot create {}", stamp.display()))?;
+    }
+    let programs = tree.join("test");
+    let (built, not_built) = suite.built.into_iter().partition(|name| {
+        let read = |suffix: &str| fs::read(programs.join(format!("{name}.{suffix}"))).unwrap_or_default();
+        let source = [read("c"), read("cc")].concat();
+        has(&read("t"), b"liburing.so.2") && !has(&source, b"syscall.h") && !has(&source, b"syscall(")
+    });
+    Ok(Suite { programs, built, not_built })
+}
+
+fn has(bytes: &[u8], what: &[u8]) -> bool {
+    bytes.windows(what.len()).any(|window| window == what)
+}
+
 fn need_tools() -> Result<()> {
     let missing = |tool: &&str| {
         let found = Command::new(tool).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
