@@ -75,6 +75,7 @@ coverage: toolchain ## which operations, and which of their errors, the engine's
 
 bench: build ## the benchmarks, each side by side with what it is compared to
 	bench/run
+	scripts/count-liburing $(ANYRING_BIN)
 
 SOAK_SECONDS ?= 1800
 

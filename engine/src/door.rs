@@ -189,8 +189,9 @@ pub fn sync_readiness(fd: Fd) -> bool {
     core.flush_overflow();
     let ready = core.cq_ready() > 0;
     sys::eventfd_drain(stand_in);
+    core.external.readable = false;
     if ready {
-        sys::eventfd_signal(stand_in);
+        core.signal_readiness();
         return true;
     }
     core.unmark_shown();

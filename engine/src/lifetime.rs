@@ -215,6 +215,7 @@ impl Core {
             sys::close(fd);
         }
         self.external.attended = false;
+        self.external.readable = false;
         self.processes_forked();
         self.resync();
     }

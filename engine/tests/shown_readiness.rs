@@ -54,10 +54,15 @@ fn it_becomes_readable_by_itself() {
         let mut ring = shown(engine);
         let time = [0_i64, 3_000_000];
         let addr = time.as_ptr() as u64;
-        ring.push(Sqe { fd: -1, addr, len: 1, ..sqe(IORING_OP_TIMEOUT, 1) });
-        assert_eq!(ring.enter(1, 0), 1);
-        let became = readable(ring.fd, 5000);
-        (became, ring.reap().unwrap().res)
+        let mut seen = vec![];
+        for _ in 0..3 {
+            ring.push(Sqe { fd: -1, addr, len: 1, ..sqe(IORING_OP_TIMEOUT, 1) });
+            assert_eq!(ring.enter(1, 0), 1);
+            let became = readable(ring.fd, 5000);
+            seen.push((became, ring.reap().unwrap().res));
+            look(&ring);
+        }
+        seen
     });
 }
 

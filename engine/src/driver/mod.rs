@@ -66,6 +66,10 @@ pub struct External {
     pub readiness_fd: Option<Fd>,
     /// It has the place of the program's descriptor: nobody sees when that is polled.
     pub shown: bool,
+    /// It is readable, as far as this process has a say in it.
+    pub readable: bool,
+    /// Since a caller last slept here the program has looked for completions and found none: it may be polling.
+    pub looked: bool,
     /// Rings in which a request polls this one.
     pub pollers: Vec<(&'static Ring, u64)>,
     /// Something was posted that they have not been told of.
@@ -243,9 +247,8 @@ impl Core {
         {
             self.signal_eventfd(eventfd.fd);
         }
-        if let Some(fd) = self.external.readiness_fd {
-            sys::eventfd_signal(fd);
-            self.mark_shown();
+        if self.external.readiness_fd.is_some() {
+            self.signal_readiness();
             self.external.pollers_wait = !self.external.pollers.is_empty();
         }
         self.wake_sleepers();
@@ -298,11 +301,32 @@ impl Core {
         if !self.is(IORING_SETUP_TASKRUN_FLAG) {
             return;
         }
-        if self.needs_driver() || self.working > 0 || !self.finished.is_empty() || !self.ready.is_empty() {
+        let shown = self.external.shown && self.external.readable;
+        let waits = self.needs_driver() || self.working > 0 || !self.finished.is_empty();
+        if shown || waits || !self.ready.is_empty() {
             self.memory.change_sq_flags(IORING_SQ_TASKRUN, 0);
         } else {
             self.memory.change_sq_flags(0, IORING_SQ_TASKRUN);
         }
+    }
+
+    /// Lets who polls the ring's descriptor wake up. One that is shown stays readable until it is drained here, so
+    /// most of the time there is nothing to be done.
+    pub fn signal_readiness(&mut self) {
+        let Some(fd) = self.external.readiness_fd else { return };
+        let alone = self.shared.is_none();
+        if self.external.shown && self.external.readable && alone {
+            return;
+        }
+        sys::eventfd_signal(fd);
+        self.external.readable = true;
+        self.mark_shown();
+    }
+
+    /// Is there somebody who would wait for completions without coming in, as far as can be told?
+    pub fn is_watched(&self) -> bool {
+        let External { eventfd, readiness_fd, shown, looked, .. } = &self.external;
+        eventfd.is_some() || readiness_fd.is_some() && (!shown || *looked)
     }
 
     /// Where readiness is shown at the descriptor, a program that finds the CQ empty must come in, or what it
@@ -314,7 +338,8 @@ impl Core {
     }
 
     /// It came in, and there is nothing.
-    pub fn unmark_shown(&self) {
+    pub fn unmark_shown(&mut self) {
+        self.external.looked = true;
         if self.external.shown {
             self.memory.change_sq_flags(0, IORING_SQ_TASKRUN);
             self.mark_task_work();
@@ -331,9 +356,7 @@ impl Core {
         {
             self.signal_eventfd(eventfd.fd);
         }
-        if let Some(fd) = self.external.readiness_fd {
-            sys::eventfd_signal(fd);
-        }
+        self.signal_readiness();
         self.disturb_driver();
     }
 }

@@ -74,8 +74,9 @@ static WAKES_AT_NS: AtomicU64 = AtomicU64::new(u64::MAX);
 pub fn attend(core: &mut Core) {
     // Other processes cannot come and drive this one's requests.
     let observed = core.observed() || core.is_crowded();
+    let at_once = core.is_watched() || core.is_crowded();
     if core.external.attended {
-        if core.token.driver() == Driver::Nobody && observed {
+        if core.token.driver() == Driver::Nobody && at_once {
             take_over(core);
         }
         return;
@@ -87,7 +88,7 @@ pub fn attend(core: &mut Core) {
         return;
     }
     core.external.attended = true;
-    if core.token.driver() == Driver::Nobody && observed {
+    if core.token.driver() == Driver::Nobody && at_once {
         take_over(core);
     }
 }

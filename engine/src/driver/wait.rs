@@ -133,6 +133,7 @@ fn drive(
         (a, b) => a.or(b),
     };
     core.token.drive(wanted);
+    core.external.looked = false;
     let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
     core.sleeps(1);
     let woken = guard.unlocked(|| sys::epoll_wait(epoll, &mut events, timeout_ns, signal_mask));

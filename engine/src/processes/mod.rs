@@ -209,6 +209,8 @@ impl Core {
         let Some(shared) = &self.shared else { return };
         if self.activity % LOOKS == 0 && shared.state().messages == 0 && family::is_alone() {
             self.shared = None;
+            // Others may have drained it.
+            self.external.readable = false;
         }
     }
 

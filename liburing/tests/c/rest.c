@@ -374,13 +374,45 @@ static void threads_and_children(void)
 	io_uring_queue_exit(&ring);
 }
 
+static int read_secret(struct io_uring *ring)
+{
+	struct io_uring_sqe *sqe = io_uring_get_sqe(ring);
+	io_uring_prep_openat(sqe, AT_FDCWD, "/etc/shadow", O_RDONLY | O_CLOEXEC, 0);
+	sqe->flags |= IOSQE_ASYNC;
+	io_uring_submit(ring);
+	int result = reap(ring, NULL);
+	return result < 0 ? result : close(result);
+}
+
+// What is given up after threads of the ring have had it.
+static void users(void)
+{
+	fflush(stdout);
+	if (!fork()) {
+		struct io_uring ring;
+		open_ring(&ring, 0);
+		SAY("before", read_secret(&ring));
+		SAY("before", read_secret(&ring));
+		if (!geteuid())
+			SAY("given up", setgid(65534) | setuid(65534));
+		SAY("after", read_secret(&ring));
+		SAY("after", read_secret(&ring));
+		io_uring_queue_exit(&ring);
+		exit(0);
+	}
+	int status;
+	wait(&status);
+	SAY("child", status);
+}
+
 int main(int count, char **arguments)
 {
 	static const struct {
 		const char *name;
 		void (*run)(void);
 	} parts[] = { { "memory", memory }, { "resizing", resizing }, { "buffers", buffers }, { "between", between },
-		      { "settings", settings }, { "signals", signals }, { "threads", threads_and_children } };
+		      { "settings", settings }, { "signals", signals }, { "threads", threads_and_children },
+		      { "users", users } };
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	for (unsigned i = 0; i < sizeof(parts) / sizeof(*parts); i++)
 		if (count < 2 || !strcmp(arguments[1], parts[i].name)) {
