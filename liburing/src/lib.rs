@@ -8,6 +8,7 @@
 
 extern crate alloc;
 
+pub mod buffers;
 pub mod call;
 pub mod ffi;
 pub mod memory;
@@ -20,5 +21,6 @@ pub mod setup;
 pub mod size;
 pub mod types;
 pub mod user;
+pub mod wait;
 
 anyring_trap::runtime!();

@@ -1,7 +1,7 @@
 //! What the library allocates for the program: probes and buffer rings.
 
 use crate::types::Ring;
-use crate::{call, register, setup};
+use crate::{buffers, call, register, setup};
 use core::ffi::{c_int, c_uint, c_void};
 use core::mem::MaybeUninit;
 use core::ptr;
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn io_uring_setup_buf_ring(
         resv: [0; 3],
     };
     // SAFETY: the memory is the ring's from here on; it is zero, and so is the tail in it.
-    *error = unsafe { register::io_uring_register_buf_ring(ring, &mut argument, flags) };
+    *error = unsafe { buffers::io_uring_register_buf_ring(ring, &mut argument, flags) };
     if *error == 0 {
         return memory;
     }
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn io_uring_free_buf_ring(
 ) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        let result = register::io_uring_unregister_buf_ring(ring, group);
+        let result = buffers::io_uring_unregister_buf_ring(ring, group);
         if result == 0 {
             call::unmap(memory, entries as usize * size_of::<io_uring_buf>());
         }

@@ -1,13 +1,12 @@
 //! The three calls under liburing's names, and its version.
 
 use crate::call;
+use crate::queue::SIGNAL_SET_BYTES;
 use core::ffi::{c_int, c_uint, c_void};
 use linux_raw_sys::io_uring::io_uring_params;
 
 /// The version of liburing whose interface this is.
 const VERSION: (c_int, c_int) = (2, 15);
-/// Length of the kernel's signal set in bytes.
-const SIGNAL_SET_BYTES: usize = 8;
 
 /// `io_uring_enter(2)`; a negative errno on failure.
 ///

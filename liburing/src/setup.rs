@@ -7,6 +7,7 @@ use crate::size;
 use crate::types::{CompletionQueue, Cqe, Ring, Sqe, SubmissionQueue};
 use crate::user;
 use core::ffi::{c_int, c_uint, c_void};
+use core::mem::MaybeUninit;
 use core::ptr;
 use linux_raw_sys::errno::{EINVAL, ENOMEM};
 use linux_raw_sys::general::{MAP_ANONYMOUS, MAP_HUGETLB, MAP_POPULATE, MAP_SHARED};
@@ -21,50 +22,13 @@ const HUGE_PAGE: usize = 2 << 20;
 /// From `<linux/mman.h>`: the size of huge pages, by its logarithm.
 const HUGE_2MB: c_uint = 21 << 26;
 
-/// An empty ring: every pointer null, every number 0, as C's `memset` leaves it.
-const EMPTY: Ring = Ring {
-    sq: EMPTY_SQ,
-    cq: EMPTY_CQ,
-    flags: 0,
-    ring_fd: 0,
-    features: 0,
-    enter_ring_fd: 0,
-    int_flags: 0,
-    pad: [0; 3],
-    pad2: 0,
-};
-const EMPTY_SQ: SubmissionQueue = SubmissionQueue {
-    khead: ptr::null_mut(),
-    ktail: ptr::null_mut(),
-    kring_mask: ptr::null_mut(),
-    kring_entries: ptr::null_mut(),
-    kflags: ptr::null_mut(),
-    kdropped: ptr::null_mut(),
-    array: ptr::null_mut(),
-    sqes: ptr::null_mut(),
-    sqe_head: 0,
-    sqe_tail: 0,
-    ring_sz: 0,
-    ring_ptr: ptr::null_mut(),
-    ring_mask: 0,
-    ring_entries: 0,
-    sqes_sz: 0,
-    pad: 0,
-};
-const EMPTY_CQ: CompletionQueue = CompletionQueue {
-    khead: ptr::null_mut(),
-    ktail: ptr::null_mut(),
-    kring_mask: ptr::null_mut(),
-    kring_entries: ptr::null_mut(),
-    kflags: ptr::null_mut(),
-    koverflow: ptr::null_mut(),
-    cqes: ptr::null_mut(),
-    ring_sz: 0,
-    ring_ptr: ptr::null_mut(),
-    ring_mask: 0,
-    ring_entries: 0,
-    pad: [0; 2],
-};
+// Every pointer null, every number 0, as C's `memset` leaves them.
+// SAFETY: zeros are values of pointers and integers.
+const EMPTY: Ring = unsafe { MaybeUninit::zeroed().assume_init() };
+// SAFETY: as above.
+const EMPTY_SQ: SubmissionQueue = unsafe { MaybeUninit::zeroed().assume_init() };
+// SAFETY: as above.
+const EMPTY_CQ: CompletionQueue = unsafe { MaybeUninit::zeroed().assume_init() };
 
 /// The two queues of a ring.
 struct Queues {

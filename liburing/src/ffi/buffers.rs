@@ -1,6 +1,6 @@
 //! Rings of provided buffers.
 
-use crate::register;
+use crate::buffers;
 use crate::types::Ring;
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicU16, Ordering};
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn io_uring_buf_ring_cq_advance(ring: &Ring, buffers: &Buf
 pub unsafe extern "C" fn io_uring_buf_ring_available(ring: &Ring, buffers: &BufRing, group: u16) -> c_int {
     let mut head = 0;
     // SAFETY: the caller's promise.
-    match unsafe { register::io_uring_buf_ring_head(ring, group.into(), &mut head) } {
+    match unsafe { buffers::io_uring_buf_ring_head(ring, group.into(), &mut head) } {
         0 => buffers.tail().load(Ordering::Relaxed).wrapping_sub(head).into(),
         error => error,
     }

@@ -1,8 +1,8 @@
 //! Completions: looking at them, and giving their places back.
 
-use crate::queue;
 use crate::ring;
 use crate::types::{Cqe, CqeIter, Ring};
+use crate::wait;
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -203,5 +203,5 @@ pub unsafe extern "C" fn io_uring_wait_cqe(ring: &Ring, out: *mut *mut Cqe) -> c
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn io_uring_wait_cqe_nr(ring: &Ring, out: *mut *mut Cqe, least: c_uint) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { queue::__io_uring_get_cqe(ring, out, 0, least, ptr::null()) }
+    unsafe { wait::__io_uring_get_cqe(ring, out, 0, least, ptr::null()) }
 }
