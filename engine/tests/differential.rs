@@ -707,3 +707,158 @@ fn what_polls_first_on_a_socket_that_is_known_waits() {
         (ring.enter(2, 0), results(&ring.reap_all()))
     });
 }
+
+#[test]
+fn statx_knows_its_flags_with_an_empty_path_too() {
+    const EMPTY_PATH: u32 = 0x1000;
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let directory = std::fs::File::open("/").unwrap();
+        let mut room = [0u8; 256];
+        let (addr, off) = (c"".as_ptr() as u64, room.as_mut_ptr() as u64);
+        let statx = Sqe { fd: directory.as_raw_fd(), addr, off, ..sqe(IORING_OP_STATX, 1) };
+        [0, 2, 0x200].map(|more| results(&ring.run(&[Sqe { op_flags: EMPTY_PATH | more, ..statx }])))
+    });
+}
+
+#[test]
+fn a_descriptor_that_is_none_is_not_waited_for() {
+    const POLL_FIRST: u16 = 1;
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let op_flags = libc::MSG_DONTWAIT as u32;
+        results(&ring.run(&[Sqe { fd: 900_000, op_flags, ioprio: POLL_FIRST, ..sqe(IORING_OP_RECV, 1) }]))
+    });
+}
+
+#[test]
+fn a_message_with_control_data_is_whole_as_it_comes() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (a, mut b) = UnixStream::pair().unwrap();
+        b.write_all(&[1; 300]).unwrap();
+        let (mut data, mut control) = ([0u8; 1000], [0u64; 8]);
+        let mut vector = libc::iovec { iov_base: data.as_mut_ptr().cast(), iov_len: 1000 };
+        // SAFETY: a structure that may be zero.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        (message.msg_iov, message.msg_iovlen) = (&raw mut vector, 1);
+        (message.msg_control, message.msg_controllen) = (control.as_mut_ptr().cast(), 64);
+        let addr = (&raw const message) as u64;
+        let op_flags = libc::MSG_WAITALL as u32;
+        ring.push(Sqe {
+            fd: a.as_raw_fd(),
+            addr,
+            len: 1,
+            op_flags,
+            flags: LINK,
+            ..sqe(IORING_OP_RECVMSG, 1)
+        });
+        ring.push(sqe(IORING_OP_NOP, 2));
+        (ring.enter(2, 2), results(&ring.reap_all()))
+    });
+}
+
+#[test]
+fn what_this_side_has_shut_down_has_no_more_to_read() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let a = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let _b = listener.accept().unwrap();
+        a.shutdown(std::net::Shutdown::Read).unwrap();
+        let mut memory = [0u8; 100];
+        let addr = memory.as_mut_ptr() as u64;
+        ring.run(&[Sqe { fd: a.as_raw_fd(), addr, len: 100, ..sqe(IORING_OP_RECV, 1) }])
+    });
+}
+
+#[test]
+fn a_path_is_no_file_to_name() {
+    const CANCEL_FD: u32 = 2;
+    const NOP_FILE: u32 = 2;
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let path = std::fs::File::options().read(true).custom_flags(libc::O_PATH).open("/").unwrap();
+        let fd = path.as_raw_fd();
+        [
+            Sqe { fd, op_flags: CANCEL_FD, ..sqe(IORING_OP_ASYNC_CANCEL, 1) },
+            Sqe { fd, op_flags: NOP_FILE, ..sqe(IORING_OP_NOP, 1) },
+            Sqe { fd, ..sqe(IORING_OP_MSG_RING, 1) },
+            Sqe { fd, file_index: 0, ..sqe(IORING_OP_SPLICE, 1) },
+        ]
+        .map(|sqe| results(&ring.run(&[sqe])))
+    });
+}
+
+#[test]
+fn a_priority_comes_before_the_length_of_a_vector() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        results(&ring.run(&[Sqe { len: u32::MAX, ioprio: 7 << 13, ..sqe(IORING_OP_WRITEV_FIXED, 1) }]))
+    });
+}
+
+#[test]
+fn waiting_first_for_what_may_not_wait_fails() {
+    const POLL_FIRST: u16 = 1;
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (read, _write) = std::io::pipe().unwrap();
+        let op_flags = libc::MSG_DONTWAIT as u32;
+        let fd = read.as_raw_fd();
+        results(&ring.run(&[Sqe { fd, op_flags, ioprio: POLL_FIRST, ..sqe(IORING_OP_RECV, 1) }]))
+    });
+}
+
+#[test]
+fn what_follows_is_done_though_nobody_enters() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        ring.push(Sqe { flags: LINK, ..sqe(IORING_OP_NOP, 1) });
+        ring.push(Sqe { fd: file.as_raw_fd(), ..sqe(IORING_OP_FSYNC, 2) });
+        assert_eq!(ring.enter(2, 1), 2);
+        let mut seen = Vec::new();
+        let begun = std::time::Instant::now();
+        while seen.len() < 2 && begun.elapsed().as_secs() < 20 {
+            seen.extend(ring.reap_all());
+            std::thread::yield_now();
+        }
+        results(&seen)
+    });
+}
+
+#[test]
+fn the_wrong_end_of_a_pipe_is_not_waited_for() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (read, _write) = std::io::pipe().unwrap();
+        let fd = read.as_raw_fd();
+        ring.push(Sqe { fd, op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, 1) });
+        assert_eq!(ring.enter(1, 0), 1);
+        let bytes = [0u8; 8];
+        let addr = bytes.as_ptr() as u64;
+        results(&ring.run(&[Sqe { fd, addr, len: 8, ..sqe(IORING_OP_WRITE, 2) }]))
+    });
+}
+
+#[test]
+fn what_follows_a_futex_wait_is_not_a_threads() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (read, _write) = std::io::pipe().unwrap();
+        let word = 5u32;
+        let (fd, addr) = (130, (&raw const word) as u64);
+        let wait = Sqe { fd, addr, off: 5, addr3: u64::from(u32::MAX), ..sqe(IORING_OP_FUTEX_WAIT, 1) };
+        ring.push(Sqe { flags: LINK, ..wait });
+        // A thread would wait before it looks for a buffer.
+        let fd = read.as_raw_fd();
+        ring.push(Sqe { fd, flags: BUFFER_SELECT, ..sqe(IORING_OP_READ_MULTISHOT, 2) });
+        ring.push(Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 3) });
+        (ring.enter(3, 3), {
+            let mut seen = results(&ring.reap_all());
+            seen.sort_unstable();
+            seen
+        })
+    });
+}

@@ -104,6 +104,15 @@ impl Buffers {
         unsafe { AtomicU16::from_ptr(self.ring.add(14).cast()) }.store(self.tail, Ordering::Release);
     }
 
+    /// Where a buffer begins by now, from `start` on, and its length.
+    fn left(&self, index: usize, start: u64) -> (u64, u32) {
+        // SAFETY: an entry of the mapping.
+        unsafe {
+            let entry = self.ring.add(index * 16);
+            (entry.cast::<u64>().read() - start, entry.add(8).cast::<u32>().read())
+        }
+    }
+
     fn unmap(&self) {
         // SAFETY: mapped by `map`, used by the test no more.
         unsafe { libc::munmap(self.ring.cast(), self.length) };
@@ -318,8 +327,10 @@ fn buffers_are_used_up_bit_by_bit() {
             all.push((run(&mut ring, recv(1, &b, 1)), head(&ring, 1)));
         }
         all.push((run(&mut ring, recv(1, &b, 1)), head(&ring, 1)));
+        let start = memory.as_ptr() as u64;
+        let left = [0, 1].map(|index| buffers.left(index, start));
         buffers.unmap();
-        (all, memory)
+        (all, memory, left)
     });
 }
 

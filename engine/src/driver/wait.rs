@@ -47,6 +47,10 @@ fn wait_in_turns(
         // A TIMEOUT that fires ends the wait, however little there is.
         let fired = core.timeouts.fired();
         if core.cq_ready() >= wanted || *fired_before.get_or_insert(fired) != fired {
+            // What became ready here and blocks, nobody would do before the program comes again.
+            if !core.work.is_empty() && work::run_by_caller(guard, serial, false) {
+                continue;
+            }
             return Ok(());
         }
         if help(guard, serial) {
@@ -187,6 +191,9 @@ fn interrupted(core: &mut Core, wanted: u32, errno: Errno) -> Result<(), Errno> 
 
 /// The caller goes away: somebody else may have to drive.
 pub fn leave(core: &mut Core) {
+    if !core.work.is_empty() {
+        core.hand_over();
+    }
     core.notify();
     core.mark_task_work();
     if core.token.driver() == Driver::Nobody && !core.pass_on() && core.needs_driver() {

@@ -27,7 +27,7 @@ use crate::user;
 
 /// `IORING_OP_FUTEX_WAIT`.
 pub const FUTEX_WAIT: Op =
-    Op::new(Code::IORING_OP_FUTEX_WAIT, "FUTEX_WAIT", Caps::NONE, prep_wait, issue_wait)
+    Op::new(Code::IORING_OP_FUTEX_WAIT, "FUTEX_WAIT", Caps::AT_ONCE, prep_wait, issue_wait)
         .fields(&[Field::Address, Field::Offset, Field::Address3, Field::Fd])
         .block(wait)
         .finish(finish_wait)
@@ -35,7 +35,7 @@ pub const FUTEX_WAIT: Op =
 
 /// `IORING_OP_FUTEX_WAITV`.
 pub const FUTEX_WAITV: Op =
-    Op::new(Code::IORING_OP_FUTEX_WAITV, "FUTEX_WAITV", Caps::NONE, prep_waitv, issue_wait)
+    Op::new(Code::IORING_OP_FUTEX_WAITV, "FUTEX_WAITV", Caps::AT_ONCE, prep_waitv, issue_wait)
         .fields(&[Field::Address, Field::Length])
         .block(wait)
         .finish(finish_wait)
@@ -432,7 +432,7 @@ fn wake_futex(element: &Element, count: u32, mask: u32) -> Result<usize, Errno> 
         // A private futex is known by its address alone.
         let known = element.flags & FUTEX2_PRIVATE != 0 && element.is_aligned();
         return if known {
-            user::check_range(element.address, 4).map(|()| 0)
+            user::check_range(element.address, 0).map(|()| 0)
         } else {
             element.holds().map(|_| 0)
         };

@@ -187,7 +187,7 @@ impl Caps {
     pub const CREDENTIALS: Caps = Caps(1 << 13);
     /// Its file must be a socket.
     pub const SOCKET: Caps = Caps(1 << 11);
-    /// The kernel does it during the submission where we give it to our queue.
+    /// The kernel does it during the submission, or waits for it without a thread, where we give it to our queue.
     pub const AT_ONCE: Caps = Caps(1 << 12);
 
     /// Both.

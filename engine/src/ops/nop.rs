@@ -58,7 +58,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
             Ok(fd) => fd,
             Err(errno) => return errno.into(),
         };
-        if sys::fcntl(fd, sys::nr::F_GETFD, 0).is_err() {
+        if !sys::is_open(fd) {
             return Errno::EBADF.into();
         }
     }

@@ -1,7 +1,10 @@
 //! Operations on paths. The kernel copies a path when the SQE is submitted, and so do we: the
 //! program may overwrite it at once, and the attempt may come later.
 
-use linux_raw_sys::general::{AT_EMPTY_PATH, AT_REMOVEDIR};
+use linux_raw_sys::general::{
+    AT_EMPTY_PATH, AT_NO_AUTOMOUNT, AT_REMOVEDIR, AT_STATX_DONT_SYNC, AT_STATX_FORCE_SYNC,
+    AT_SYMLINK_NOFOLLOW,
+};
 
 use super::{Caps, Code, Field, Op, OpData, issue_blocks};
 use crate::driver::work::Work;
@@ -148,8 +151,14 @@ fn two_paths(work: &Work) -> Result<[usize; 2], Errno> {
 }
 
 fn statx(work: &mut Work) -> Result<usize, Errno> {
+    const KNOWN: u32 =
+        AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_EMPTY_PATH | AT_STATX_FORCE_SYNC | AT_STATX_DONT_SYNC;
     let path = path(work)?;
     let sqe = &work.sqe;
+    if sqe.op_flags & !KNOWN != 0 {
+        // With an empty path, the system call does not look.
+        return Err(Errno::EINVAL);
+    }
     let arguments = [sqe.fd as usize, path, sqe.op_flags as usize, sqe.len as usize, sqe.off as usize, 0];
     // SAFETY: reads a path of ours, writes where the program wants it.
     unsafe { sys::call(nr::__NR_statx, arguments) }

@@ -184,6 +184,7 @@ fn import_vectors(core: &mut Core, id: RequestId, fixed: bool) -> Result<(), Err
 }
 
 fn prep_vectored_fixed(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    prep_any(core, id)?;
     if core.requests[id].sqe.len as usize > MAX_ALLOCATION / size_of::<IoVector>() {
         // The kernel makes room for the vector before it looks at its length.
         return Err(Errno::ENOMEM);
@@ -263,7 +264,11 @@ fn plain_call(
 ) -> Result<usize, Errno> {
     match call(direction, fd, memory, sqe.off, sqe.op_flags) {
         Err(Errno::EOPNOTSUPP)
-            if sqe.op_flags != 0 && matches!(sys::identity(fd)?.mode & S_IFMT, 0 | S_IFDIR) =>
+            if match sys::identity(fd)?.mode & S_IFMT {
+                0 => sqe.op_flags != 0,
+                S_IFDIR => sqe.op_flags & PLAIN_FLAGS != 0,
+                _ => false,
+            } =>
         {
             call(direction, fd, memory, sqe.off, 0)
         }
@@ -347,11 +352,12 @@ fn attempt(core: &mut Core, id: RequestId, direction: Direction) -> Result<Outco
     if request.sqe.off > LAST_SAFE_OFFSET && request.sqe.off != POSITION {
         check_end(fd, request.sqe.off, wanted, direction)?;
     }
-    if wanted == 0 && !kind.has(Kind::STORAGE) {
+    // A file that the number stood for before must not decide here: nothing would find that out.
+    if wanted == 0 && !kinds::look_at_type(fd)?.has(Kind::STORAGE) {
         return nothing(core, id, fd, direction);
     }
     let flags = request.sqe.op_flags | RWF_NOWAIT;
-    if !core.readiness.worth_trying(fd, direction.events()) && waits_if_idle(core, id, wanted)? {
+    if !core.readiness.worth_trying(fd, direction.events()) && waits_if_idle(core, id, wanted, direction)? {
         return Ok(Outcome::Wait(direction.events()));
     }
     let request = &core.requests[id];
@@ -380,19 +386,22 @@ pub fn check_end(fd: Fd, offset: u64, length: usize, direction: Direction) -> Re
 }
 
 /// Does an attempt on a file that is not ready wait, rather than fail at once?
-fn waits_if_idle(core: &mut Core, id: RequestId, wanted: usize) -> Result<bool, Errno> {
+fn waits_if_idle(core: &mut Core, id: RequestId, wanted: usize, direction: Direction) -> Result<bool, Errno> {
     let request = &core.requests[id];
     let (fd, offset) = (request.file.fd(), request.sqe.off);
-    if kinds::typed_kind(fd)?.has(Kind::STREAM) {
-        return Ok(true);
-    }
+    let stream = kinds::typed_kind(fd)?.has(Kind::STREAM);
     let kind = core.readiness.socket_kind(fd);
+    if stream || kind == SocketKind::NoSocket {
+        // The wrong end of a pipe never becomes ready.
+        check_mode(fd, direction)?;
+    }
     // Sockets refuse offsets; eventfd and its like what their data do not fit into.
-    Ok(if kind == SocketKind::NoSocket {
-        wanted >= size_of::<u64>()
-    } else {
-        !kind.listens() && (offset == 0 || offset == POSITION)
-    })
+    Ok(stream
+        || if kind == SocketKind::NoSocket {
+            wanted >= size_of::<u64>()
+        } else {
+            !kind.listens() && (offset == 0 || offset == POSITION)
+        })
 }
 
 /// Is the file open for this?
@@ -480,6 +489,7 @@ fn special_flags(core: &mut Core, id: RequestId, direction: Direction) -> Result
         request.flags.set(Flags::NOWAIT);
         let fd = request.file.fd();
         if kinds::look_at_type(fd)?.has(Kind::STORAGE) && sys::file_system(fd)? == TMPFS_MAGIC {
+            check_mode(fd, direction)?;
             return Err(Errno::EOPNOTSUPP);
         }
     }

@@ -57,6 +57,9 @@ fn input(core: &mut Core, id: RequestId) -> Result<OwnedFd, Errno> {
     } else {
         named as i32
     };
+    if !sys::is_open(fd) {
+        return Err(Errno::EBADF);
+    }
     sys::duplicate(fd).map(OwnedFd::new)
 }
 
@@ -64,7 +67,7 @@ fn splice(work: &mut Work) -> Result<usize, Errno> {
     let OpData::Input(input) = &work.data else { return Err(Errno::EINVAL) };
     let sqe = &work.sqe;
     if sqe.len == 0 {
-        return Ok(0);
+        return if sys::is_open(work.fd) { Ok(0) } else { Err(Errno::EBADF) };
     }
     let (mut from, mut to) = (sqe.addr, sqe.off);
     let from = if from == NONE { 0 } else { &raw mut from as usize };
@@ -87,7 +90,7 @@ fn tee(work: &mut Work) -> Result<usize, Errno> {
     let OpData::Input(input) = &work.data else { return Err(Errno::EINVAL) };
     let sqe = &work.sqe;
     if sqe.len == 0 {
-        return Ok(0);
+        return if sys::is_open(work.fd) { Ok(0) } else { Err(Errno::EBADF) };
     }
     let flags = sqe.op_flags & !SPLICE_F_FD_IN_FIXED;
     let arguments = [input.fd() as usize, work.fd as usize, sqe.len as usize, flags as usize, 0, 0];

@@ -297,7 +297,9 @@ impl Core {
             Outcome::Wait(events) => {
                 let flags = self.requests[id].flags;
                 if flags.has(Flags::NOWAIT) {
-                    self.complete(id, Errno::EAGAIN.negated());
+                    let needs = self.requests[id].op.caps.has(Caps::FILE);
+                    let open = !needs || sys::is_open(self.requests[id].file.fd());
+                    self.complete(id, if open { Errno::EAGAIN } else { Errno::EBADF }.negated());
                 } else if flags.has(Flags::CANCELED) {
                     self.complete(id, Errno::ECANCELED.negated());
                 } else {

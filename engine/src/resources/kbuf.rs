@@ -238,7 +238,9 @@ impl BufferRing {
             let Ok(entry) = self.entry(self.head) else { return false };
             let part = left.min(u64::from(entry.length)) as u32;
             let rest = entry.length - part;
-            let written = self.set_entry(self.head, entry.address.wrapping_add(u64::from(part)), rest);
+            // One that is used up keeps its address.
+            let step = if rest > 0 { u64::from(part) } else { 0 };
+            let written = self.set_entry(self.head, entry.address.wrapping_add(step), rest);
             if rest > 0 || part == 0 || written.is_err() {
                 return true;
             }

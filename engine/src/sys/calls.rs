@@ -167,7 +167,7 @@ pub fn fcntl(fd: Fd, command: u32, argument: usize) -> Result<usize, Errno> {
 
 /// Is there a file behind `fd`?
 pub fn is_open(fd: Fd) -> bool {
-    fcntl(fd, nr::F_GETFD, 0).is_ok()
+    fcntl(fd, nr::F_GETFL, 0).is_ok_and(|flags| flags as u32 & nr::O_PATH == 0)
 }
 
 /// Is `fd` an eventfd? Where `/proc` does not tell, it counts as one.

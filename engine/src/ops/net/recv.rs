@@ -284,6 +284,11 @@ pub enum Next {
     Outcome(Outcome),
 }
 
+/// A message with room for control data is whole as it comes.
+fn may_be_short(request: &Request) -> bool {
+    matches!(&request.data, OpData::Net(Data::Message(message)) if message.control_length > 0)
+}
+
 /// The end of one attempt: waits, goes on for the rest, posts a CQE of a multishot request, or ends.
 pub fn conclude(core: &mut Core, id: RequestId, fd: Fd, attempt: Attempt) -> Next {
     let count = match attempt.result {
@@ -300,7 +305,7 @@ pub fn conclude(core: &mut Core, id: RequestId, fd: Fd, attempt: Attempt) -> Nex
     let progress = *core.requests[id].progress();
     let emptied = emptied(core, fd, count, &attempt, progress.flags);
     if progress.waits_for_all() {
-        if count < attempt.asked {
+        if count < attempt.asked && !may_be_short(&core.requests[id]) {
             if count > 0 && attempt.may_retry && !core.uses_buffers_up(id) && is_retried(fd) {
                 advance(core, id, count);
                 return if emptied { Next::Outcome(Outcome::Wait(EPOLLIN)) } else { Next::Attempt };
@@ -394,7 +399,9 @@ fn shows_end(core: &mut Core, fd: Fd) -> bool {
 
 /// `IORING_CQE_F_SOCK_NONEMPTY` where a stream holds more, or has come to its end.
 fn more_waits(core: &mut Core, fd: Fd, count: usize, asked: usize) -> u32 {
-    let at_end = count == 0 && asked > 0 || shows_end(core, fd);
+    let nothing = count == 0 && asked > 0;
+    let mut cut_off = || core.readiness.socket_kind(fd) == SocketKind::Tcp && calls::waits_for_fin(fd);
+    let at_end = if nothing { !cut_off() } else { shows_end(core, fd) };
     if count < asked && !at_end {
         return 0;
     }
