@@ -25,8 +25,8 @@ use std::collections::BTreeMap;
 use anyring_engine::ops;
 use linux_raw_sys::io_uring::{IORING_CQE_F_MORE, io_uring_op as Code};
 
-use super::explain::{Case, explanation};
-use super::program::{Program, Sqe, Value};
+use super::explain::{self, Case, explanation};
+use super::program::{Fd, Program, Sqe, Value};
 use super::ring::Cqe;
 
 /// Marks a result as "a descriptor".
@@ -77,6 +77,14 @@ fn by_request(program: &Program, cqes: &[Cqe]) -> ByRequest {
     for cqe in cqes {
         map.entry(cqe.user_data).or_default().push(normal(program, cqe));
     }
+    for sqe in program.sqes().filter(|sqe| u32::from(sqe.opcode) == Code::IORING_OP_MSG_RING as u32) {
+        // A message under the name of another request comes before or after its CQE.
+        if let Value::Raw(target) = sqe.off
+            && let Some(cqes) = map.get_mut(&target)
+        {
+            cqes.sort_by_key(|cqe| (cqe.res, cqe.flags));
+        }
+    }
     map
 }
 
@@ -109,12 +117,21 @@ pub fn compare(program: &Program, user: &[Cqe], kernel: &[Cqe]) -> Verdict {
         })
         .collect();
     let chain = |id| program.chain_of(id);
-    // The last word may be waiting behind what differs.
-    let last_word = |id: u64| program.sqe(id).is_none() && program.drains();
+    // Messages, polls that were renamed and the last word follow from what differs, and so does what
+    // waits for it, or names its descriptor.
+    const DRAIN: u8 = 1 << 1;
+    let names = |sqe: &Sqe| matches!(sqe.fd, Fd::From(id) if different.contains(&id));
+    let in_chain = |id: u64| program.sqes().filter(move |sqe| chain(sqe.user_data) == chain(id));
+    let follows =
+        |id: u64| program.sqe(id).is_none() || in_chain(id).any(|sqe| sqe.flags & DRAIN != 0 || names(sqe));
+    if program.drains() && different.iter().all(|&id| program.sqe(id).is_none()) {
+        // Their senders have no CQEs, and stand behind the drain.
+        return Verdict::Explained(explain::drain_lingers_at());
+    }
     if let Some(&(_, why)) = explained.first()
         && different
             .iter()
-            .all(|&id| last_word(id) || explained.iter().any(|&(other, _)| chain(id) == chain(other)))
+            .all(|&id| follows(id) || explained.iter().any(|&(other, _)| chain(id) == chain(other)))
     {
         return Verdict::Explained(why);
     }

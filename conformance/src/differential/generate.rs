@@ -389,6 +389,15 @@ impl Generator {
             12 => sqe.flags ^= 1 << rng.below(8),
             _ => sqe.opcode = rng.pick(&[ops::COUNT as u8, 100, 200, 255]),
         }
+        let op = ops::lookup(sqe.opcode);
+        if op.caps.has(Caps::FILE) && sqe.flags & FIXED_FILE == 0 && matches!(sqe.fd, Fd::Raw(3..200)) {
+            // Numbers that would be the rings' own.
+            sqe.fd = Fd::Raw(399);
+        }
+        if op.caps.has(Caps::SOCKET) {
+            const MSG_CMSG_COMPAT: u32 = 1 << 31;
+            sqe.op_flags &= !MSG_CMSG_COMPAT;
+        }
         Effect::Alone
     }
 

@@ -18,6 +18,9 @@ use super::world::Place;
 /// `IOSQE_CQE_SKIP_SUCCESS`.
 const SKIP: u8 = 1 << 6;
 
+/// `IORING_REGISTER_SYNC_CANCEL`.
+const SYNC_CANCEL: u32 = 24;
+
 /// The request that ends a program, and the first of several if it takes more.
 pub const LAST_WORD: u64 = 1 << 40;
 
@@ -43,6 +46,11 @@ enum Stop {
 }
 
 type Outcome = Result<(), Stop>;
+
+/// What a cancellation found, as far as threads leave it the same.
+fn found(result: i32) -> i32 {
+    if result == -libc::ETIME { 0 } else { result.min(0) }
+}
 
 /// How long things may take.
 #[derive(Clone, Copy, Debug)]
@@ -221,7 +229,11 @@ impl Run<'_> {
                 if self.program.strict { self.compare_taken() } else { Ok(()) }
             }
             Step::Register(call) => {
-                let results = self.both(|side| side.register(call));
+                let mut results = self.both(|side| side.register(call));
+                if call.opcode == SYNC_CANCEL && self.program.uses_threads() {
+                    // Whether it was found at work is the moment's.
+                    results = (found(results.0), found(results.1));
+                }
                 let kind = |result: i32| if result > 0 { 1 } else { result };
                 let what = format!("register {} {} / {}", call.opcode, kind(results.0), kind(results.1));
                 self.same(&what, results)
@@ -393,6 +405,11 @@ impl Run<'_> {
                 format!("{}: {:02x?}", Value::At(at as u32), &bytes[at..(at + 16).min(bytes.len())])
             };
             let region = if at < BUFFERS as usize { "structures" } else { "buffers" };
+            if region == "buffers"
+                && let Some(why) = explain::contents_explained(self.program)
+            {
+                return Err(Stop::Explained(why));
+            }
             return Err(self.difference(&format!("memory: {region}"), shown(&user), shown(&kernel)));
         }
         let (user, kernel) = self.both(|side| side.world.state());
@@ -400,6 +417,11 @@ impl Run<'_> {
         if let Some((ours, theirs)) = pairs.into_iter().find(|(ours, theirs)| ours != theirs) {
             if ours.contains(" is at ")
                 && let Some(why) = explain::position_explained(self.program)
+            {
+                return Err(Stop::Explained(why));
+            }
+            if ours.contains(" holds ")
+                && let Some(why) = explain::contents_explained(self.program)
             {
                 return Err(Stop::Explained(why));
             }

@@ -12,21 +12,19 @@ use super::run::{Arenas, Times};
 /// Do the engines agree under another timing?
 pub fn agree_otherwise(program: &Program, arenas: &Arenas, scratch: &Path) -> bool {
     let engines = [Engine::User, Engine::Kernel];
+    let again = || run_and_clean(program, engines, &Arenas::default(), scratch, Times::PATIENT).is_ok();
     run_and_clean(program, engines, arenas, scratch, Times::UNHURRIED).is_ok()
-        || on_one_processor(|| {
-            run_and_clean(program, engines, &Arenas::default(), scratch, Times::PATIENT).is_ok()
+        // Workers of the kernel's may hang in what earlier programs of this thread left behind.
+        || in_a_thread(again)
+        || in_a_thread(|| {
+            stay_here();
+            again()
         })
 }
 
-/// Runs `body` in a thread whose threads of the kernel's have to wait until it sleeps.
-fn on_one_processor(body: impl FnOnce() -> bool + Send) -> bool {
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(|| {
-            stay_here();
-            body()
-        });
-        thread.join().unwrap_or(false)
-    })
+/// Runs `body` in a thread, which has workers of the kernel's of its own.
+fn in_a_thread(body: impl FnOnce() -> bool + Send) -> bool {
+    std::thread::scope(|scope| scope.spawn(body).join().unwrap_or(false))
 }
 
 /// Binds the calling thread, which has no ring yet, to one processor, where it goes before those that

@@ -392,8 +392,15 @@ impl World {
             return (-libc::EAGAIN, Vec::new());
         }
         let mut bytes = vec![0; count.max(8) as usize];
+        // Urgent data make a socket ready that has nothing to read.
+        let vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         // SAFETY: reads into a buffer of that length.
-        let got = result(unsafe { libc::read(self.fd(thing), bytes.as_mut_ptr().cast(), bytes.len()) });
+        let mut got =
+            result(unsafe { libc::preadv2(self.fd(thing), &raw const vector, 1, -1, libc::RWF_NOWAIT) });
+        if got == -libc::EOPNOTSUPP {
+            // SAFETY: as above.
+            got = result(unsafe { libc::read(self.fd(thing), bytes.as_mut_ptr().cast(), bytes.len()) });
+        }
         bytes.truncate(got.max(0) as usize);
         (got, bytes)
     }
