@@ -334,8 +334,14 @@ fn transfers_of_nothing_reach_the_file() {
 fn a_descriptor_being_closed_is_none_to_what_follows() {
     both(|engine| {
         let mut ring = Ring::new(engine, 8, 0);
-        // SAFETY: plain numbers; the ring closes it.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+        // A number that no other test is given between the two closings.
+        // SAFETY: plain numbers; the ring closes the second.
+        let fd = unsafe {
+            let low = libc::eventfd(0, libc::EFD_CLOEXEC);
+            let fd = libc::fcntl(low, libc::F_DUPFD_CLOEXEC, 900);
+            libc::close(low);
+            fd
+        };
         let one = 1u64;
         let addr = &raw const one as u64;
         ring.push(Sqe { fd, ..sqe(IORING_OP_CLOSE, 1) });
