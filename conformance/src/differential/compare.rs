@@ -26,6 +26,7 @@ use anyring_engine::ops;
 use linux_raw_sys::io_uring::{IORING_CQE_F_MORE, io_uring_op as Code};
 
 use super::explain::{self, Case, explanation};
+use super::generate::sqe_flags::DRAIN;
 use super::program::{Fd, Program, Sqe, Value};
 use super::ring::Cqe;
 
@@ -65,9 +66,6 @@ pub fn normal(program: &Program, cqe: &Cqe) -> Cqe {
     }
     cqe
 }
-
-/// `IOSQE_ASYNC`.
-pub const ASYNC: u8 = 1 << 4;
 
 /// CQEs by the request that posted them, each request's in order.
 type ByRequest = BTreeMap<u64, Vec<Cqe>>;
@@ -119,7 +117,6 @@ pub fn compare(program: &Program, user: &[Cqe], kernel: &[Cqe]) -> Verdict {
     let chain = |id| program.chain_of(id);
     // Messages, polls that were renamed and the last word follow from what differs, and so does what
     // waits for it, or names its descriptor.
-    const DRAIN: u8 = 1 << 1;
     let names = |sqe: &Sqe| matches!(sqe.fd, Fd::From(id) if different.contains(&id));
     let in_chain = |id: u64| program.sqes().filter(move |sqe| chain(sqe.user_data) == chain(id));
     let follows =

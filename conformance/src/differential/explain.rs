@@ -6,7 +6,7 @@
 use anyring_engine::ops;
 use linux_raw_sys::io_uring::*;
 
-use super::generate::sqe_flags::FIXED_FILE;
+use super::generate::sqe_flags::{ASYNC, BUFFER_SELECT, DRAIN, FIXED_FILE};
 use super::program::{Fd, LINKS, Program, Sqe, Step, Value};
 use super::ring::Cqe;
 use super::world::Thing;
@@ -49,7 +49,7 @@ pub const EXPLANATIONS: &[Explanation] = &[
     Explanation { name: "polled-later", fits: polled_later },
     Explanation { name: "unreadable-waits", fits: unreadable_waits },
     Explanation { name: "cancelled-or-done", fits: cancelled_or_done },
-    Explanation { name: "drain-lingers", fits: drain_lingers },
+    Explanation { name: DRAIN_LINGERS, fits: drain_lingers },
     Explanation { name: "timeouts-count", fits: timeouts_count },
     Explanation { name: "buffers-in-threads", fits: buffers_in_threads },
     Explanation { name: "bundle-in-threads", fits: bundle_in_threads },
@@ -61,18 +61,23 @@ pub const EXPLANATIONS: &[Explanation] = &[
 
 const ORDER_OF_REQUESTS: &str = "order-of-requests";
 const POSITION_AFTER_FAULT: &str = "position-after-fault";
+const DRAIN_LINGERS: &str = "drain-lingers";
+
+/// The index of an explanation.
+fn named(name: &str) -> Option<usize> {
+    EXPLANATIONS.iter().position(|explanation| explanation.name == name)
+}
 
 /// Why files' positions may differ at the end of a program: one of its transfers at the position runs
 /// into memory that is not there.
 pub fn position_explained(program: &Program) -> Option<usize> {
     let runs_out = |sqe: &Sqe| {
-        let transfers = READS.iter().chain(WRITES).any(|&name| name == ops::lookup(sqe.opcode).name);
+        let transfers = READS.iter().chain(WRITES).any(|&other| other == name(sqe));
         transfers
             && sqe.off == Value::Raw(u64::MAX)
             && matches!(sqe.len, Value::Raw(length) if length > 1 << 30)
     };
-    let known = |explanation: &Explanation| explanation.name == POSITION_AFTER_FAULT;
-    program.sqes().any(runs_out).then(|| EXPLANATIONS.iter().position(known)).flatten()
+    program.sqes().any(runs_out).then(|| named(POSITION_AFTER_FAULT)).flatten()
 }
 
 /// Why the CQEs of a request may differ as they do: the index of the explanation.
@@ -82,7 +87,7 @@ pub fn explanation(case: &Case<'_>) -> Option<usize> {
 
 impl Case<'_> {
     fn is(&self, names: &[&str]) -> bool {
-        names.contains(&ops::lookup(self.sqe.opcode).name)
+        names.contains(&name(self.sqe))
     }
 
     fn results(&self) -> (Vec<i32>, Vec<i32>) {
@@ -93,8 +98,6 @@ impl Case<'_> {
     /// May a thread of the kernel's have issued it: because it was told to, because of a drain, or
     /// because it is in a chain, which such a thread goes on with?
     fn by_thread(&self) -> bool {
-        const ASYNC: u8 = 1 << 4;
-        const DRAIN: u8 = 1 << 1;
         self.sqe.flags & (ASYNC | LINKS) != 0
             || self.program.chain_of(self.sqe.user_data) != self.sqe.user_data
             || self.program.sqes().take_while(|sqe| *sqe != self.sqe).any(|sqe| sqe.flags & DRAIN != 0)
@@ -103,7 +106,7 @@ impl Case<'_> {
 
     fn polls_first(&self) -> bool {
         let ioprio = u32::from(self.sqe.ioprio);
-        match ops::lookup(self.sqe.opcode).name {
+        match name(self.sqe) {
             "SEND" | "RECV" | "SENDMSG" | "RECVMSG" => ioprio & IORING_RECVSEND_POLL_FIRST != 0,
             "ACCEPT" => ioprio & IORING_ACCEPT_POLL_FIRST != 0,
             name => name == "EPOLL_WAIT",
@@ -113,10 +116,7 @@ impl Case<'_> {
     /// Does the program itself cancel anything?
     fn program_cancels(&self) -> bool {
         const SYNC_CANCEL: u32 = 24;
-        let cancels = |sqe: &Sqe| {
-            let name = ops::lookup(sqe.opcode).name;
-            CANCELS.contains(&name) || name == "LINK_TIMEOUT"
-        };
+        let cancels = |sqe: &Sqe| CANCELS.contains(&name(sqe)) || name(sqe) == "LINK_TIMEOUT";
         let register = |step: &Step| matches!(step, Step::Register(call) if call.opcode == SYNC_CANCEL);
         self.program.sqes().any(cancels) || self.program.steps.iter().any(register)
     }
@@ -199,7 +199,7 @@ fn order_of_requests(case: &Case<'_>) -> bool {
     let changes = |sqe: &Sqe| ["CONNECT", "LISTEN", "BIND", "SHUTDOWN", "ACCEPT"].contains(&name(sqe));
     let of_file = |sqe: &Sqe| sqe.fd == case.sqe.fd && RECEIVES.contains(&name(sqe));
     let of_group = |sqe: &Sqe| sqe.buf_index == case.sqe.buf_index && PROVIDES.contains(&name(sqe));
-    let selects = case.is(PROVIDES) || case.sqe.flags & SELECT != 0;
+    let selects = case.is(PROVIDES) || case.sqe.flags & BUFFER_SELECT != 0;
     let taken = |results: &[i32]| {
         results.iter().all(|&result| result >= 0 || result == -libc::EAGAIN) && results.len() < 2
     };
@@ -222,15 +222,15 @@ pub fn contents_explained(program: &Program) -> Option<usize> {
         (1..files.len()).any(|at| files[..at].contains(&files[at]))
     };
     let sends = program.uses_threads() && twice(SENDS);
-    let known = |explanation: &Explanation| explanation.name == ORDER_OF_REQUESTS;
-    (sends || twice(RECEIVES)).then(|| EXPLANATIONS.iter().position(known)).flatten()
+    (sends || twice(RECEIVES)).then(|| named(ORDER_OF_REQUESTS)).flatten()
 }
 
 /// How many buffers a multishot request takes before others of its submission have their turn.
 fn multishot_takes_turns(case: &Case<'_>) -> bool {
     let of_group = |sqe: &Sqe| sqe.buf_index == case.sqe.buf_index;
-    let multishot = |sqe: &Sqe| of_group(sqe) && sqe.flags & SELECT != 0 && is_multishot(sqe);
-    let others = |sqe: &Sqe| of_group(sqe) && (sqe.flags & SELECT != 0 || PROVIDES.contains(&name(sqe)));
+    let multishot = |sqe: &Sqe| of_group(sqe) && sqe.flags & BUFFER_SELECT != 0 && is_multishot(sqe);
+    let others =
+        |sqe: &Sqe| of_group(sqe) && (sqe.flags & BUFFER_SELECT != 0 || PROVIDES.contains(&name(sqe)));
     multishot(case.sqe) && case.others().any(others) || others(case.sqe) && case.others().any(multishot)
 }
 
@@ -255,7 +255,6 @@ fn path_in_slot(case: &Case<'_>) -> bool {
     case.sqe.flags & FIXED_FILE != 0 && case.results().0 == [-libc::EBADF]
 }
 
-const SELECT: u8 = 1 << 5;
 const PROVIDES: &[&str] = &["PROVIDE_BUFFERS", "REMOVE_BUFFERS"];
 
 fn name(sqe: &Sqe) -> &'static str {
@@ -338,13 +337,12 @@ fn cancelled_or_done(case: &Case<'_>) -> bool {
 
 /// The index of [`drain_lingers`], for CQEs that no request of the program owns.
 pub fn drain_lingers_at() -> usize {
-    EXPLANATIONS.iter().position(|explanation| explanation.name == "drain-lingers").unwrap_or(0)
+    named(DRAIN_LINGERS).unwrap_or(0)
 }
 
 /// The kernel goes on draining until something is submitted while nothing waits for that, and counts
 /// requests that it has not freed yet: what stands behind a drain may wait for what is in flight.
 fn drain_lingers(case: &Case<'_>) -> bool {
-    const DRAIN: u8 = 1 << 1;
     let behind = case.program.sqes().take_while(|sqe| *sqe != case.sqe).any(|sqe| sqe.flags & DRAIN != 0);
     let (user, kernel) = case.results();
     if case.sqe.flags & DRAIN != 0 && kernel.is_empty() {
@@ -365,7 +363,7 @@ fn timeouts_count(case: &Case<'_>) -> bool {
 
 /// A thread of the kernel's takes a buffer before it waits.
 fn buffers_in_threads(case: &Case<'_>) -> bool {
-    let selects = |sqe: &Sqe| sqe.flags & SELECT != 0 && sqe.buf_index == case.sqe.buf_index;
+    let selects = |sqe: &Sqe| sqe.flags & BUFFER_SELECT != 0 && sqe.buf_index == case.sqe.buf_index;
     let given = |cqes: &[Cqe]| cqes.iter().filter(|cqe| cqe.res > 0).count();
     let shared = case.others().any(selects) && given(case.user) != given(case.kernel);
     // What it holds stands in the CQE even of a failure.

@@ -7,6 +7,7 @@ use std::fmt::{self, Display, Formatter, Write as _};
 
 use anyring_engine::ops;
 
+use super::generate::sqe_flags::{ASYNC, DRAIN};
 use super::world::Thing;
 
 /// Bytes of the memory that requests read and write. The lower half holds structures (iovecs,
@@ -221,7 +222,6 @@ pub struct Program {
 impl Program {
     /// Does it use `IOSQE_IO_DRAIN`?
     pub fn drains(&self) -> bool {
-        const DRAIN: u8 = 1 << 1;
         self.sqes().any(|sqe| sqe.flags & DRAIN != 0)
     }
 
@@ -254,8 +254,7 @@ impl Program {
 
     /// May the kernel give any of its requests to a thread?
     pub fn uses_threads(&self) -> bool {
-        const DRAIN_OR_ASYNC: u8 = 1 << 1 | 1 << 4;
-        self.sqes().any(|sqe| sqe.flags & (DRAIN_OR_ASYNC | LINKS) != 0)
+        self.sqes().any(|sqe| sqe.flags & (DRAIN | ASYNC | LINKS) != 0)
     }
 
     /// The first request of the chain that this one is in.

@@ -9,14 +9,12 @@ use linux_raw_sys::io_uring::*;
 
 use super::compare::{self, Verdict, returns_fd};
 use super::explain;
+use super::generate::sqe_flags::{ASYNC, SKIP};
 use super::program::*;
 use super::progress;
 use super::ring::{self, Engine};
 use super::side::{Arena, Side};
 use super::world::Place;
-
-/// `IOSQE_CQE_SKIP_SUCCESS`.
-const SKIP: u8 = 1 << 6;
 
 /// `IORING_REGISTER_SYNC_CANCEL`.
 const SYNC_CANCEL: u32 = 24;
@@ -266,8 +264,7 @@ impl Run<'_> {
             let code = u32::from(sqe.opcode);
             timed |= code == io_uring_op::IORING_OP_LINK_TIMEOUT as u32
                 || code == io_uring_op::IORING_OP_EPOLL_WAIT as u32;
-            self.threads |=
-                sqe.flags & compare::ASYNC != 0 || code == io_uring_op::IORING_OP_TIMEOUT as u32 || timed;
+            self.threads |= sqe.flags & ASYNC != 0 || code == io_uring_op::IORING_OP_TIMEOUT as u32 || timed;
             chain.push(sqe.user_data);
             if sqe.flags & LINKS == 0 {
                 if chain.len() > 1 && !timed {

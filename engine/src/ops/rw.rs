@@ -147,12 +147,12 @@ pub fn check_attributes(sqe: &Sqe) -> Result<(), Errno> {
 }
 
 fn prep_vectored(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    prep_any(core, id)?;
     import_vectors(core, id, false)
 }
 
 /// Copies the vector of a request.
 fn import_vectors(core: &mut Core, id: RequestId, fixed: bool) -> Result<(), Errno> {
-    prep_any(core, id)?;
     let request = &mut core.requests[id];
     let sqe = &mut request.sqe;
     if request.flags.has(Flags::BUFFER_SELECT) {

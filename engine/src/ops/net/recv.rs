@@ -383,25 +383,23 @@ fn emptied(core: &mut Core, fd: Fd, count: usize, attempt: &Attempt, flags: u32)
     core.readiness.came_short(fd)
 }
 
-/// Has the peer of a TCP socket said that it sends no more?
-fn shows_end(core: &mut Core, fd: Fd) -> bool {
-    let tcp = core.readiness.socket_kind(fd) == SocketKind::Tcp;
-    let shows = if core.readiness.is_registered(fd) || !tcp {
+/// Does a socket show that its peer sends no more?
+fn shows_end(core: &mut Core, fd: Fd, tcp: bool) -> bool {
+    if core.readiness.is_registered(fd) || !tcp {
         core.readiness.shows(fd, EPOLLRDHUP) && !core.readiness.shows(fd, EPOLLERR)
     } else {
         // A connection that was reset has not come to its end.
         let ends = |events: u32| events & (EPOLLRDHUP | EPOLLERR) == EPOLLRDHUP;
         sys::poll_now(fd, EPOLLRDHUP).is_ok_and(ends)
-    };
-    // That shows where this side does not want to receive any more, too.
-    shows && !(tcp && calls::waits_for_fin(fd))
+    }
 }
 
 /// `IORING_CQE_F_SOCK_NONEMPTY` where a stream holds more, or has come to its end.
 fn more_waits(core: &mut Core, fd: Fd, count: usize, asked: usize) -> u32 {
-    let nothing = count == 0 && asked > 0;
-    let mut cut_off = || core.readiness.socket_kind(fd) == SocketKind::Tcp && calls::waits_for_fin(fd);
-    let at_end = if nothing { !cut_off() } else { shows_end(core, fd) };
+    let tcp = core.readiness.socket_kind(fd) == SocketKind::Tcp;
+    let ends = count == 0 && asked > 0 || shows_end(core, fd, tcp);
+    // That shows where this side does not want to receive any more, too.
+    let at_end = ends && !(tcp && calls::waits_for_fin(fd));
     if count < asked && !at_end {
         return 0;
     }
