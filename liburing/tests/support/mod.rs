@@ -16,17 +16,18 @@ fn target() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().to_path_buf()
 }
 
-fn cargo(arguments: &[&str]) {
+/// Runs cargo's `subcommand`. The directory comes first: what follows a `--` is the program's.
+fn cargo(subcommand: &str, arguments: &[&str]) {
     let mut command = Command::new(env!("CARGO"));
-    command.args(arguments).arg("--target-dir").arg(target()).current_dir(root());
-    assert!(command.status().unwrap().success(), "cargo {arguments:?}");
+    command.arg(subcommand).arg("--target-dir").arg(target()).args(arguments).current_dir(root());
+    assert!(command.status().unwrap().success(), "cargo {subcommand} {arguments:?}");
 }
 
 /// What `scripts/link-liburing` makes, newly built.
 pub fn libraries() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     MADE.get_or_init(|| {
-        cargo(&["build", "--quiet", "--package", "anyring-liburing"]);
+        cargo("build", &["--quiet", "--package", "anyring-liburing"]);
         let directory = target().join("debug");
         run(Command::new(root().join("scripts/link-liburing")).arg(&directory));
         directory
@@ -39,7 +40,7 @@ pub fn liburing() -> &'static Path {
     THERE.get_or_init(|| {
         let directory = root().join("conformance/work/liburing-2.14");
         if !directory.join("src/liburing.so.2.14").exists() {
-            cargo(&["run", "--quiet", "--package", "anyring-conformance", "--", "prepare"]);
+            cargo("run", &["--quiet", "--package", "anyring-conformance", "--", "prepare"]);
         }
         directory
     })
