@@ -12,7 +12,6 @@ pub mod buffers;
 pub mod call;
 pub mod ffi;
 pub mod memory;
-pub mod notice;
 pub mod plain;
 pub mod queue;
 pub mod register;

@@ -72,7 +72,7 @@ fn open(door: &'static &'static dyn Door) {
 
 /// What the libraries that are loaded into programs are built on.
 ///
-/// Their allocator, their answer to a panic, and a name that code of `core` refers to.
+/// Their allocator, their answer to a panic, their memory routines, and a name that code of `core` refers to.
 #[macro_export]
 macro_rules! runtime {
     () => {
@@ -86,6 +86,8 @@ macro_rules! runtime {
             fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
                 $crate::process::bug(info)
             }
+
+            $crate::memory_routines!();
 
             // Code of `core` that was compiled for unwinding names this; nothing here unwinds.
             core::arch::global_asm!(

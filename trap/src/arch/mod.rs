@@ -8,6 +8,13 @@ mod memory;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
+/// The C library's do.
+#[cfg(target_arch = "aarch64")]
+#[macro_export]
+macro_rules! memory_routines {
+    () => {};
+}
+
 #[cfg(target_arch = "aarch64")]
 pub use aarch64::*;
 #[cfg(target_arch = "x86_64")]

@@ -1,7 +1,7 @@
-//! What the engine is to hear of the program, as far as a library sees it: its forks, the ends of its threads,
+//! What the engine is to hear of the program, as far as such a door sees it: its forks, the ends of its threads,
 //! and, when it next enters a ring, that it has other credentials.
 
-use crate::user::quietly;
+use crate::quietly;
 use anyring_engine::credentials::{Change, Reach};
 use anyring_engine::door;
 use anyring_trap::{arch, process, signals, sys};

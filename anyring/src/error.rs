@@ -1,0 +1,257 @@
+//! What went wrong: on which engine, in which operation, why presumably, and what to do about it.
+
+use crate::Engine;
+use std::{fmt, fs, io};
+
+/// An error of a ring, of one of its registrations or of one of its operations.
+///
+/// Its text says which engine and which operation it was, the errno with its name, and, where this machine
+/// gives a hint, the likely cause and a remedy:
+///
+/// ```
+/// # use anyring::{Engine, Ring};
+/// let error = Ring::builder(0).engine(Engine::User).build().err().unwrap();
+/// assert_eq!(error.errno(), libc::EINVAL);
+/// assert!(error.to_string().starts_with("io_uring_setup on the user engine: "), "{error}");
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Error {
+    engine: Engine,
+    what: What,
+    errno: i32,
+}
+
+/// What failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum What {
+    /// `io_uring_setup(2)`.
+    Setup,
+    /// The mapping of a ring's memory.
+    Map,
+    /// `io_uring_enter(2)`.
+    Enter,
+    /// `io_uring_register(2)` with this opcode, which is called so.
+    Register(&'static str),
+    /// An operation of this name, as its completion says.
+    Operation(&'static str),
+    /// A use of a ring that this crate itself refuses.
+    Use(&'static str),
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            What::Setup => f.write_str("io_uring_setup"),
+            What::Map => f.write_str("mmap of a ring"),
+            What::Enter => f.write_str("io_uring_enter"),
+            What::Register(name) => write!(f, "io_uring_register({name})"),
+            What::Operation(name) => write!(f, "operation {name}"),
+            What::Use(name) => f.write_str(name),
+        }
+    }
+}
+
+impl Error {
+    pub(crate) fn new(engine: Engine, what: What, errno: i32) -> Error {
+        Error { engine, what, errno }
+    }
+
+    /// The number of what a call returned, or the error that it is.
+    #[inline]
+    pub(crate) fn check(engine: Engine, what: What, result: i32) -> Result<u32, Error> {
+        if result < 0 { Err(Error { engine, what, errno: -result }) } else { Ok(result as u32) }
+    }
+
+    /// The engine that said so.
+    pub fn engine(&self) -> Engine {
+        self.engine
+    }
+
+    /// What failed.
+    pub fn what(&self) -> What {
+        self.what
+    }
+
+    /// The errno.
+    pub fn errno(&self) -> i32 {
+        self.errno
+    }
+
+    /// The errno, as the standard library sorts it.
+    pub fn kind(&self) -> io::ErrorKind {
+        io::Error::from_raw_os_error(self.errno).kind()
+    }
+
+    /// The likely cause and what to do, where there is more to say than the errno does.
+    pub fn advice(&self) -> Option<String> {
+        match self.what {
+            What::Setup => self.setup_advice(),
+            What::Map => Some(advice_on_memory()),
+            What::Enter => self.enter_advice().map(str::to_owned),
+            What::Register(_) => self.register_advice(),
+            What::Operation(_) => self.operation_advice().map(str::to_owned),
+            What::Use(_) => None,
+        }
+    }
+
+    fn setup_advice(&self) -> Option<String> {
+        const ELSE: &str = "build the ring with Engine::Auto or Engine::User to run without it";
+        let cause = match self.errno {
+            libc::EPERM | libc::EACCES => denied(),
+            libc::ENOSYS => hidden(),
+            libc::ENOMEM => return Some(advice_on_memory()),
+            libc::EMFILE | libc::ENFILE => return Some(advice_on_descriptors()),
+            libc::EINVAL => {
+                return Some(String::from(
+                    "no entries, more than 32768, or a flag that this engine does not have or not in this \
+                     combination; older kernels know fewer flags",
+                ));
+            }
+            _ => return None,
+        };
+        Some(if self.engine == Engine::Kernel { format!("{cause}; {ELSE}") } else { cause })
+    }
+
+    fn enter_advice(&self) -> Option<&'static str> {
+        Some(match self.errno {
+            libc::EEXIST => {
+                "a ring with SINGLE_ISSUER is entered by the thread that built it (or enabled it) only"
+            }
+            libc::EBADFD => "the ring was built disabled: call enable()",
+            libc::EBUSY => "the completion queue has overflown: take completions before you submit more",
+            libc::EINTR => "a signal handler ran while the ring waited: wait again",
+            libc::EOWNERDEAD => "the thread that polls the submission queue has ended",
+            _ => return None,
+        })
+    }
+
+    fn register_advice(&self) -> Option<String> {
+        Some(match self.errno {
+            libc::ENOMEM => advice_on_memory(),
+            libc::EMFILE | libc::ENFILE => advice_on_descriptors(),
+            libc::EINVAL => String::from("wrong arguments, or this engine does not have this registration"),
+            libc::EBUSY => String::from("there are such resources already: unregister them first"),
+            libc::ENXIO => String::from("nothing of the kind is registered, or not that many"),
+            libc::EACCES => String::from("the ring's restrictions do not allow it"),
+            _ => return None,
+        })
+    }
+
+    fn operation_advice(&self) -> Option<&'static str> {
+        Some(match self.errno {
+            libc::EINVAL => "wrong arguments, or this engine does not have the operation: see Ring::probe",
+            libc::ENOBUFS => "the buffer group is empty: let go of buffers, or provide more",
+            libc::ECANCELED => "it was cancelled, or a request failed that it was linked to",
+            libc::ETIME => "the time is over",
+            libc::EMFILE | libc::ENFILE => "no more descriptors may be opened: raise RLIMIT_NOFILE",
+            libc::EFAULT => "memory that it names is not the program's",
+            libc::EOPNOTSUPP => "this file does not have this operation",
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} on the {} engine: ", self.what, self.engine)?;
+        match name(self.errno) {
+            Some(name) => write!(f, "{} ({name})", description(self.errno))?,
+            None => write!(f, "{}", io::Error::from_raw_os_error(self.errno))?,
+        }
+        match self.advice() {
+            Some(advice) => write!(f, ": {advice}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Error({self})")
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<Error> for io::Error {
+    /// Keeps the text: `raw_os_error` of the result says nothing, [`Error::errno`] does.
+    fn from(error: Error) -> io::Error {
+        io::Error::new(error.kind(), error)
+    }
+}
+
+/// The C library's words for an errno.
+fn description(errno: i32) -> String {
+    let text = io::Error::from_raw_os_error(errno).to_string();
+    text.split(" (os error").next().unwrap_or_default().to_owned()
+}
+
+fn name(errno: i32) -> Option<&'static str> {
+    macro_rules! names {
+        ($($name:ident)*) => { match errno { $(libc::$name => stringify!($name),)* _ => return None } };
+    }
+    Some(names! {
+        E2BIG EACCES EADDRINUSE EADDRNOTAVAIL EAFNOSUPPORT EAGAIN EALREADY EBADF EBADFD EBADMSG EBUSY ECANCELED
+        ECHILD ECONNABORTED ECONNREFUSED ECONNRESET EDEADLK EDESTADDRREQ EDOM EDQUOT EEXIST EFAULT EFBIG
+        EHOSTUNREACH EIDRM EINPROGRESS EINTR EINVAL EIO EISCONN EISDIR ELOOP EMFILE EMLINK EMSGSIZE EMULTIHOP
+        ENAMETOOLONG ENETDOWN ENETRESET ENETUNREACH ENFILE ENOBUFS ENODATA ENODEV ENOENT ENOEXEC ENOLCK ENOLINK
+        ENOMEM ENOMSG ENOPROTOOPT ENOSPC ENOSYS ENOTBLK ENOTCONN ENOTDIR ENOTEMPTY ENOTRECOVERABLE ENOTSOCK
+        ENOTTY ENXIO EOPNOTSUPP EOVERFLOW EOWNERDEAD EPERM EPIPE EPROTO EPROTONOSUPPORT EPROTOTYPE ERANGE EROFS
+        ESHUTDOWN ESPIPE ESRCH ESTALE ETIME ETIMEDOUT ETXTBSY EXDEV
+    })
+}
+
+/// A number in a file of the kernel.
+fn setting(path: &str) -> Option<i64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// Whether a seccomp filter judges this process's calls.
+fn is_filtered() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() == "2"))
+}
+
+/// Why `io_uring_setup` says that it is not permitted.
+fn denied() -> String {
+    let text = match setting("/proc/sys/kernel/io_uring_disabled") {
+        Some(2) => "the sysctl kernel.io_uring_disabled is 2, nobody may use it",
+        Some(1) => {
+            "the sysctl kernel.io_uring_disabled is 1, only CAP_SYS_ADMIN and the group kernel.io_uring_group \
+             may use it"
+        }
+        _ if is_filtered() => "a seccomp filter denies it, as the default profiles of container engines do",
+        _ => "a security module denies it, or a setup flag takes a privilege that the process has not",
+    };
+    text.to_owned()
+}
+
+/// Why there is no `io_uring_setup`.
+fn hidden() -> String {
+    let text = if is_filtered() {
+        "a seccomp filter hides it"
+    } else {
+        "the kernel is older than 5.1, was built without it, or a sandbox stands in the kernel's place"
+    };
+    text.to_owned()
+}
+
+fn limit(resource: libc::__rlimit_resource_t) -> String {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: writes the structure.
+    unsafe { libc::getrlimit(resource, &mut limit) };
+    if limit.rlim_cur == libc::RLIM_INFINITY { String::from("unlimited") } else { limit.rlim_cur.to_string() }
+}
+
+fn advice_on_memory() -> String {
+    let limit = limit(libc::RLIMIT_MEMLOCK);
+    format!(
+        "there is too little memory, or RLIMIT_MEMLOCK (now {limit} bytes) is too low: raise it, or ask for less"
+    )
+}
+
+fn advice_on_descriptors() -> String {
+    let limit = limit(libc::RLIMIT_NOFILE);
+    format!("no more descriptors may be opened: close some, or raise RLIMIT_NOFILE (now {limit})")
+}

@@ -1,0 +1,241 @@
+//! The entries of the two queues.
+
+use anyring_engine::memory::Sqe as Raw;
+use linux_raw_sys::io_uring as abi;
+use std::fmt;
+
+/// A submission queue entry: an operation with all that it is told.
+///
+/// They are made by the types in [`op`](super::op).
+#[repr(transparent)]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Sqe(pub(crate) Raw);
+
+/// A submission queue entry of 128 bytes.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sqe128 {
+    /// The first 64 bytes; the last 16 of them begin the command of a `URING_CMD`.
+    pub entry: Sqe,
+    /// The other 64 bytes, of a `URING_CMD` the rest of its command.
+    pub command: [u8; 64],
+}
+
+/// A completion queue entry.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Cqe {
+    user_data: u64,
+    result: i32,
+    flags: u32,
+}
+
+/// A completion queue entry of 32 bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Cqe32 {
+    /// The first half.
+    pub entry: Cqe,
+    /// What some operations say beyond that.
+    pub extra: [u64; 2],
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::Sqe {}
+    impl Sealed for super::Sqe128 {}
+    impl Sealed for super::Cqe {}
+    impl Sealed for super::Cqe32 {}
+}
+
+/// What the submission queue of a ring holds: [`Sqe`] or [`Sqe128`].
+pub trait Submission: sealed::Sealed + Copy + From<Sqe> + 'static {
+    /// The setup flag that such rings have.
+    const SETUP_FLAGS: u32;
+}
+
+impl Submission for Sqe {
+    const SETUP_FLAGS: u32 = 0;
+}
+
+impl Submission for Sqe128 {
+    const SETUP_FLAGS: u32 = abi::IORING_SETUP_SQE128;
+}
+
+impl From<Sqe> for Sqe128 {
+    fn from(entry: Sqe) -> Sqe128 {
+        Sqe128 { entry, command: [0; 64] }
+    }
+}
+
+/// What the completion queue of a ring holds: [`Cqe`] or [`Cqe32`].
+pub trait Completion: sealed::Sealed + Copy + 'static {
+    /// The setup flag that such rings have.
+    const SETUP_FLAGS: u32;
+}
+
+impl Completion for Cqe {
+    const SETUP_FLAGS: u32 = 0;
+}
+
+impl Completion for Cqe32 {
+    const SETUP_FLAGS: u32 = abi::IORING_SETUP_CQE32;
+}
+
+/// What every operation can be told beside its own fields.
+impl Sqe {
+    /// Comes back in every completion of it.
+    #[inline]
+    #[must_use]
+    pub fn user_data(mut self, data: u64) -> Sqe {
+        self.0.user_data = data;
+        self
+    }
+
+    /// What was given by [`user_data`](Sqe::user_data).
+    #[inline]
+    pub fn get_user_data(&self) -> u64 {
+        self.0.user_data
+    }
+
+    /// The number of the operation.
+    #[inline]
+    pub fn opcode(&self) -> u8 {
+        self.0.opcode
+    }
+
+    #[inline]
+    fn flag(mut self, flag: abi::io_uring_sqe_flags_bit) -> Sqe {
+        self.0.flags |= 1 << flag as u8;
+        self
+    }
+
+    /// The next entry begins when this one has ended well; if it fails, the next ones are cancelled.
+    #[inline]
+    #[must_use]
+    pub fn link(self) -> Sqe {
+        self.flag(abi::io_uring_sqe_flags_bit::IOSQE_IO_LINK_BIT)
+    }
+
+    /// The next entry begins when this one has ended, well or not.
+    #[inline]
+    #[must_use]
+    pub fn hard_link(self) -> Sqe {
+        self.flag(abi::io_uring_sqe_flags_bit::IOSQE_IO_HARDLINK_BIT)
+    }
+
+    /// It begins when all that was submitted before has ended, and what comes later waits for it.
+    #[inline]
+    #[must_use]
+    pub fn drain(self) -> Sqe {
+        self.flag(abi::io_uring_sqe_flags_bit::IOSQE_IO_DRAIN_BIT)
+    }
+
+    /// It goes to a worker, without a first attempt that does not block.
+    #[inline]
+    #[must_use]
+    pub fn force_async(self) -> Sqe {
+        self.flag(abi::io_uring_sqe_flags_bit::IOSQE_ASYNC_BIT)
+    }
+
+    /// There is a completion only where it fails.
+    #[inline]
+    #[must_use]
+    pub fn skip_success(self) -> Sqe {
+        self.flag(abi::io_uring_sqe_flags_bit::IOSQE_CQE_SKIP_SUCCESS_BIT)
+    }
+
+    /// It takes a buffer of this group, when there is something for it.
+    #[inline]
+    #[must_use]
+    pub fn buffer_group(mut self, group: u16) -> Sqe {
+        self.0.buf_index = group;
+        self.flag(abi::io_uring_sqe_flags_bit::IOSQE_BUFFER_SELECT_BIT)
+    }
+
+    /// It is done with these registered credentials.
+    #[inline]
+    #[must_use]
+    pub fn personality(mut self, personality: u16) -> Sqe {
+        self.0.personality = personality;
+        self
+    }
+
+    /// All 64 bytes, for an operation that this crate does not have.
+    pub fn from_bytes(bytes: [u8; 64]) -> Sqe {
+        // SAFETY: integers of the same size.
+        Sqe(unsafe { std::mem::transmute::<[u8; 64], Raw>(bytes) })
+    }
+
+    /// All 64 bytes, as the engine reads them.
+    pub fn to_bytes(self) -> [u8; 64] {
+        // SAFETY: integers of the same size, without padding.
+        unsafe { std::mem::transmute::<Raw, [u8; 64]>(self.0) }
+    }
+}
+
+impl fmt::Debug for Sqe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = super::op::name(self.0.opcode);
+        let mut out = f.debug_struct(name);
+        out.field("flags", &self.0.flags).field("fd", &self.0.fd).field("user_data", &self.0.user_data);
+        out.finish_non_exhaustive()
+    }
+}
+
+impl Cqe {
+    /// What the entry was given.
+    #[inline]
+    pub fn user_data(&self) -> u64 {
+        self.user_data
+    }
+
+    /// What came of it: a number that depends on the operation, or a negative errno.
+    #[inline]
+    pub fn result(&self) -> i32 {
+        self.result
+    }
+
+    /// `IORING_CQE_F_*`.
+    #[inline]
+    pub fn flags(&self) -> u32 {
+        self.flags
+    }
+
+    /// Are more completions of the same entry to come?
+    #[inline]
+    pub fn more(&self) -> bool {
+        self.flags & abi::IORING_CQE_F_MORE != 0
+    }
+
+    /// The provided buffer that it took.
+    #[inline]
+    pub fn buffer_id(&self) -> Option<u16> {
+        let has = self.flags & abi::IORING_CQE_F_BUFFER != 0;
+        has.then_some((self.flags >> abi::IORING_CQE_BUFFER_SHIFT) as u16)
+    }
+
+    /// Does the buffer that it took stay the engine's, with room for more (incremental buffer rings)?
+    #[inline]
+    pub fn buffer_has_more(&self) -> bool {
+        self.flags & abi::IORING_CQE_F_BUF_MORE != 0
+    }
+
+    /// Had the socket more to read?
+    #[inline]
+    pub fn socket_nonempty(&self) -> bool {
+        self.flags & abi::IORING_CQE_F_SOCK_NONEMPTY != 0
+    }
+
+    /// Is it the notification of a zero-copy send: its buffer is the program's again?
+    #[inline]
+    pub fn is_notification(&self) -> bool {
+        self.flags & abi::IORING_CQE_F_NOTIF != 0
+    }
+}
+
+impl From<Cqe32> for Cqe {
+    fn from(cqe: Cqe32) -> Cqe {
+        cqe.entry
+    }
+}

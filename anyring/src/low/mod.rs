@@ -1,0 +1,30 @@
+//! The layer below: rings that take whatever they are told.
+//!
+//! Nothing here allocates, copies or keeps anything for a request, and over the kernel nothing stands between
+//! the program and the ring: it takes as many instructions as with the `io-uring` crate, or fewer. In turn
+//! whoever pushes a request promises that what it names stays as long as it takes:
+//! [`SubmissionQueue::push`] is `unsafe`, all the rest is not.
+//!
+//! ```
+//! use anyring::Builder;
+//! use anyring::low::{Ring, op};
+//!
+//! let mut ring: Ring = Builder::new(8).build_low()?;
+//! let nop = op::Nop::new().build().user_data(7);
+//! // SAFETY: names no memory.
+//! unsafe { ring.push(nop) }.expect("room for 8");
+//! ring.submit_and_wait(1)?;
+//! let cqe = ring.completion().next().expect("one was waited for");
+//! assert_eq!((cqe.user_data(), cqe.result()), (7, 0));
+//! # Ok::<(), anyring::Error>(())
+//! ```
+
+mod entry;
+mod memory;
+pub mod op;
+mod queue;
+mod ring;
+
+pub use entry::{Completion, Cqe, Cqe32, Sqe, Sqe128, Submission};
+pub use queue::{CompletionQueue, Full, SubmissionQueue};
+pub use ring::{Ring, Submitter, Wait};

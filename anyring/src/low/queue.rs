@@ -1,0 +1,353 @@
+//! The two queues in a ring's memory.
+
+use super::entry::{Completion, Submission};
+use super::memory::Mapping;
+use linux_raw_sys::io_uring::{
+    IORING_SQ_CQ_OVERFLOW, IORING_SQ_NEED_WAKEUP, IORING_SQ_TASKRUN, io_uring_params,
+};
+use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+/// The submission queue has no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
+impl fmt::Display for Full {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the submission queue is full: submit what is there")
+    }
+}
+
+impl std::error::Error for Full {}
+
+/// A word in ring memory, which lives as long as the ring.
+#[derive(Clone, Copy)]
+pub(super) struct Word(*const AtomicU32);
+
+// SAFETY: atomic.
+unsafe impl Send for Word {}
+// SAFETY: atomic.
+unsafe impl Sync for Word {}
+
+impl Word {
+    /// # Safety
+    /// The memory must be mapped whenever the word is used.
+    pub(super) unsafe fn new(address: *const AtomicU32) -> Word {
+        Word(address)
+    }
+
+    #[inline(always)]
+    pub(super) fn load(self, order: Ordering) -> u32 {
+        // SAFETY: the promise of `new`.
+        unsafe { (*self.0).load(order) }
+    }
+
+    #[inline(always)]
+    fn store(self, value: u32, order: Ordering) {
+        // SAFETY: the promise of `new`.
+        unsafe { (*self.0).store(value, order) }
+    }
+}
+
+/// Where requests are put: the program's side of the submission queue.
+pub(super) struct Sq<S> {
+    pub(super) head: Word,
+    pub(super) tail: Word,
+    pub(super) flags: Word,
+    dropped: Word,
+    /// The tail that this side has written; nobody else does.
+    next: u32,
+    /// The head as of the last look: at least so much is taken.
+    seen: u32,
+    entries: u32,
+    sqes: *mut S,
+}
+
+// SAFETY: used by whoever has the ring, or this half of it.
+unsafe impl<S> Send for Sq<S> {}
+// SAFETY: shared access reads atomics only.
+unsafe impl<S> Sync for Sq<S> {}
+
+impl<S: Submission> Sq<S> {
+    /// # Safety
+    /// Both mappings must be those of a ring with these parameters, and stay.
+    pub(super) unsafe fn new(rings: &Mapping, sqes: &Mapping, p: &io_uring_params) -> Sq<S> {
+        let off = &p.sq_off;
+        // SAFETY: the engine says where they are.
+        let word = |offset| unsafe { Word::new(rings.at::<AtomicU32>(offset)) };
+        let tail = word(off.tail);
+        if p.flags & linux_raw_sys::io_uring::IORING_SETUP_NO_SQARRAY == 0 {
+            // Each place stands for the entry of the same number, for good.
+            for index in 0..p.sq_entries {
+                word(off.array + 4 * index).store(index, Ordering::Relaxed);
+            }
+        }
+        let next = tail.load(Ordering::Relaxed);
+        let head = word(off.head);
+        Sq {
+            head,
+            tail,
+            flags: word(off.flags),
+            dropped: word(off.dropped),
+            next,
+            seen: head.load(Ordering::Relaxed),
+            entries: p.sq_entries,
+            // SAFETY: the SQEs begin there.
+            sqes: unsafe { sqes.at(0) },
+        }
+    }
+
+    /// How many entries have room.
+    #[inline(always)]
+    fn room(&mut self) -> u32 {
+        if self.next.wrapping_sub(self.seen) == self.entries {
+            // Acquire pairs with the engine's release: it has read the entries.
+            self.seen = self.head.load(Ordering::Acquire);
+        }
+        self.entries.wrapping_sub(self.next.wrapping_sub(self.seen))
+    }
+
+    /// # Safety
+    /// As for [`SubmissionQueue::push`].
+    #[inline(always)]
+    pub(super) unsafe fn push(&mut self, entry: S) -> Result<(), Full> {
+        if self.room() == 0 {
+            return Err(Full);
+        }
+        // SAFETY: a free place of the queue, which the engine does not read before the tail says so.
+        unsafe { self.sqes.add((self.next & (self.entries - 1)) as usize).write(entry) };
+        self.next = self.next.wrapping_add(1);
+        // Release pairs with the engine's acquire: the entry is written.
+        self.tail.store(self.next, Ordering::Release);
+        Ok(())
+    }
+}
+
+/// The submission queue of a [`Ring`](super::Ring).
+pub struct SubmissionQueue<'a, S> {
+    pub(super) sq: &'a mut Sq<S>,
+}
+
+impl<S: Submission> SubmissionQueue<'_, S> {
+    /// Puts a request into the queue. The engine does not look at it before the next
+    /// [`submit`](super::Submitter::submit) (unless a thread of its own polls the queue).
+    ///
+    /// # Errors
+    /// [`Full`].
+    ///
+    /// # Safety
+    /// Whatever the entry names, memory above all, must be as the operation wants it, and must stay so until
+    /// the request's last completion (until the submission for what the engine copies then: times, paths,
+    /// addresses, arrays of buffers), and descriptors until it is submitted. A ring that is dropped does not
+    /// wait for its requests.
+    #[inline]
+    pub unsafe fn push(&mut self, entry: impl Into<S>) -> Result<(), Full> {
+        // SAFETY: the caller's promise.
+        unsafe { self.sq.push(entry.into()) }
+    }
+
+    /// Puts several requests into the queue, all of them or none.
+    ///
+    /// # Errors
+    /// [`Full`].
+    ///
+    /// # Safety
+    /// As for [`push`](SubmissionQueue::push), of each.
+    #[inline]
+    pub unsafe fn push_all(&mut self, entries: &[S]) -> Result<(), Full> {
+        if self.free() < entries.len() {
+            return Err(Full);
+        }
+        for &entry in entries {
+            // SAFETY: the caller's promise.
+            unsafe { self.sq.push(entry)? };
+        }
+        Ok(())
+    }
+
+    /// How many entries there is room for.
+    pub fn free(&mut self) -> usize {
+        // Acquire as in `room`.
+        self.sq.seen = self.sq.head.load(Ordering::Acquire);
+        self.sq.room() as usize
+    }
+
+    /// How many entries the engine has not taken yet.
+    pub fn len(&self) -> usize {
+        // Acquire as in `room`.
+        self.sq.next.wrapping_sub(self.sq.head.load(Ordering::Acquire)) as usize
+    }
+
+    /// Has the engine taken all entries?
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Is there no room?
+    pub fn is_full(&self) -> bool {
+        self.len() == self.capacity()
+    }
+
+    /// The room that an empty queue has.
+    pub fn capacity(&self) -> usize {
+        self.sq.entries as usize
+    }
+
+    /// How many invalid entries the engine has passed over.
+    pub fn dropped(&self) -> u32 {
+        self.sq.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Have completions not found room in their queue, and wait for it?
+    pub fn cq_overflow(&self) -> bool {
+        self.sq.flags.load(Ordering::Relaxed) & IORING_SQ_CQ_OVERFLOW != 0
+    }
+
+    /// Do completions wait for somebody to enter the ring?
+    pub fn taskrun(&self) -> bool {
+        self.sq.flags.load(Ordering::Relaxed) & IORING_SQ_TASKRUN != 0
+    }
+
+    /// Does the polling thread sleep?
+    pub fn needs_wakeup(&self) -> bool {
+        // The new tail first, or thread and program could miss each other.
+        fence(Ordering::SeqCst);
+        self.sq.flags.load(Ordering::Relaxed) & IORING_SQ_NEED_WAKEUP != 0
+    }
+}
+
+/// Where results are found: the program's side of the completion queue.
+pub(super) struct Cq<C> {
+    head: Word,
+    tail: Word,
+    overflow: Word,
+    flags: Option<Word>,
+    entries: u32,
+    cqes: *const C,
+    /// The descriptor to be told of, when nothing was found.
+    pub(super) shown: Option<i32>,
+}
+
+// SAFETY: used by whoever has the ring, or this half of it.
+unsafe impl<C> Send for Cq<C> {}
+// SAFETY: shared access reads atomics only.
+unsafe impl<C> Sync for Cq<C> {}
+
+impl<C: Completion> Cq<C> {
+    /// # Safety
+    /// The mapping must be that of a ring with these parameters, and stay.
+    pub(super) unsafe fn new(rings: &Mapping, p: &io_uring_params) -> Cq<C> {
+        let off = &p.cq_off;
+        // SAFETY: the engine says where they are.
+        let word = |offset| unsafe { Word::new(rings.at::<AtomicU32>(offset)) };
+        Cq {
+            head: word(off.head),
+            tail: word(off.tail),
+            overflow: word(off.overflow),
+            flags: (off.flags != 0).then(|| word(off.flags)),
+            entries: p.cq_entries,
+            // SAFETY: the CQEs begin there.
+            cqes: unsafe { rings.at(off.cqes) },
+            shown: None,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn borrow(&mut self) -> CompletionQueue<'_, C> {
+        // Only the program writes the head. Acquire pairs with the release of whoever posts: the CQEs are there.
+        let (head, tail) = (self.head.load(Ordering::Relaxed), self.tail.load(Ordering::Acquire));
+        if head == tail
+            && let Some(fd) = self.shown
+        {
+            crate::engine::found_nothing(fd);
+        }
+        CompletionQueue { head, tail, cq: self }
+    }
+}
+
+/// The completion queue of a [`Ring`](super::Ring), an iterator over what is there.
+///
+/// The places of completions that were taken are the engine's again when this is dropped, or by
+/// [`sync`](CompletionQueue::sync).
+pub struct CompletionQueue<'a, C: Completion> {
+    head: u32,
+    tail: u32,
+    cq: &'a mut Cq<C>,
+}
+
+impl<C: Completion> CompletionQueue<'_, C> {
+    /// Gives back what was taken, and sees what has come meanwhile.
+    #[inline]
+    pub fn sync(&mut self) {
+        // Release pairs with the engine's acquire: the CQEs are read.
+        self.cq.head.store(self.head, Ordering::Release);
+        // Acquire as in `Cq::borrow`.
+        self.tail = self.cq.tail.load(Ordering::Acquire);
+    }
+
+    /// How many are there.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.tail.wrapping_sub(self.head) as usize
+    }
+
+    /// Are none there?
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+
+    /// Does the queue have no more room?
+    pub fn is_full(&self) -> bool {
+        self.len() == self.capacity()
+    }
+
+    /// The room that an empty queue has.
+    pub fn capacity(&self) -> usize {
+        self.cq.entries as usize
+    }
+
+    /// How many completions were lost for want of room or memory.
+    pub fn overflow(&self) -> u32 {
+        self.cq.overflow.load(Ordering::Relaxed)
+    }
+
+    /// Switches the registered eventfd off or on; `false` where this kernel has no such flag.
+    pub fn set_eventfd_enabled(&mut self, enabled: bool) -> bool {
+        const DISABLED: u32 = linux_raw_sys::io_uring::IORING_CQ_EVENTFD_DISABLED;
+        let Some(flags) = self.cq.flags else { return false };
+        flags.store(if enabled { 0 } else { DISABLED }, Ordering::Relaxed);
+        true
+    }
+}
+
+impl<C: Completion> Iterator for CompletionQueue<'_, C> {
+    type Item = C;
+
+    #[inline]
+    fn next(&mut self) -> Option<C> {
+        if self.head == self.tail {
+            return None;
+        }
+        let index = self.head & (self.cq.entries - 1);
+        // SAFETY: a completion that was posted, and whose place is not given back.
+        let cqe = unsafe { self.cq.cqes.add(index as usize).read() };
+        self.head = self.head.wrapping_add(1);
+        Some(cqe)
+    }
+
+    #[inline]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.len(), Some(self.len()))
+    }
+}
+
+impl<C: Completion> ExactSizeIterator for CompletionQueue<'_, C> {}
+
+impl<C: Completion> Drop for CompletionQueue<'_, C> {
+    #[inline]
+    fn drop(&mut self) {
+        // Release as in `sync`.
+        self.cq.head.store(self.head, Ordering::Release);
+    }
+}

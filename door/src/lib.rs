@@ -1,0 +1,83 @@
+//! What the doors that are linked into programs share: when anyring's engine is wanted, the way into it, and
+//! what it hears of the program.
+//!
+//! Such a door stands in front of nothing but `io_uring`: of the program's signal actions it knows nothing. A
+//! handler that ran while its thread is inside the engine could enter the ring whose lock that thread holds;
+//! so signals are blocked inside, but for waits, which have the program's mask.
+#![no_std]
+
+mod notice;
+
+pub use anyring_trap::arch::{syscall, thread_pointer};
+pub use anyring_trap::config::Choice;
+pub use anyring_trap::process::exits;
+
+use anyring_engine::{Caller, Host, door};
+use anyring_trap::{calls, config, process, signals, stub, sys};
+use core::ffi::{c_char, c_int};
+use core::sync::atomic::{AtomicBool, Ordering};
+
+unsafe extern "C" {
+    static environ: *const *const c_char;
+    fn getauxval(name: usize) -> usize;
+}
+
+/// Which engine the rings of this process are to have: what `ANYRING_ENGINE` says, else the kernel's where it
+/// works.
+#[cold]
+pub fn choose() -> Choice {
+    const SECURE: usize = 23;
+    // Where somebody else answers the calls, `anyring run` for one, they are as good as the kernel's.
+    if stub::is_in_place() {
+        return Choice::Kernel;
+    }
+    // SAFETY: asks only.
+    let privileged = unsafe { getauxval(SECURE) } != 0;
+    // The variables of who starts a program are not obeyed with privileges that he has not.
+    // SAFETY: the C library's list.
+    let variables = if privileged { core::ptr::null() } else { unsafe { environ } };
+    // SAFETY: the C library's list, or null; its strings stay, or the program has a bug of its own.
+    let config = unsafe { config::read(variables) };
+    // SAFETY: creates nothing, reads nothing.
+    let kernel = |number, arguments| unsafe { syscall(number, arguments) };
+    process::choose(config.choice, kernel)
+}
+
+/// Puts anyring's engine in place, once; rings can be made from here on. What is lent by `host` must not touch
+/// memory that a child of `fork` finds locked.
+pub fn begin(host: &'static &'static dyn Host) {
+    static BEGUN: AtomicBool = AtomicBool::new(false);
+    // Of threads that make their first ring at the same time each goes on with a whole engine: the host is the
+    // same, and hooks that run twice do no harm.
+    process::adopt(host);
+    if !BEGUN.swap(true, Ordering::Relaxed) {
+        notice::begin();
+    }
+}
+
+/// One of the three calls, by anyring's engine; a negative errno on failure.
+///
+/// # Safety
+/// As for the call that `number` names.
+pub unsafe fn call(number: usize, arguments: [usize; 6]) -> c_int {
+    notice::thread();
+    let mask = sys::set_signal_mask(signals::ASYNCHRONOUS);
+    notice::credentials();
+    // SAFETY: the caller's promise.
+    let result = unsafe { calls::call(number, arguments, &Caller { signal_mask: Some(mask) }) };
+    sys::set_signal_mask(mask);
+    result as c_int
+}
+
+/// Does something in the engine without a handler of the program in between.
+pub fn quietly<T>(body: impl FnOnce() -> T) -> T {
+    let mask = sys::set_signal_mask(signals::ASYNCHRONOUS);
+    let result = body();
+    sys::set_signal_mask(mask);
+    result
+}
+
+/// A descriptor, a ring's or one that a ring works on, is about to be closed.
+pub fn closing(fd: c_int) {
+    quietly(|| door::closed(fd));
+}
