@@ -17,7 +17,6 @@ pub mod door;
 pub mod inside;
 #[cfg(not(test))]
 pub mod interpose;
-pub mod next;
 #[cfg(target_arch = "x86_64")]
 pub mod patch;
 #[cfg(not(target_arch = "x86_64"))]

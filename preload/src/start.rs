@@ -1,6 +1,7 @@
 //! What happens before `main`, and at the end.
 
-use crate::{door, next, patch};
+use crate::{door, patch};
+use anyring_interpose::next;
 use anyring_trap::filter::Reach;
 use anyring_trap::{config, exec, low, process, trap};
 use core::ffi::{CStr, c_ulong};

@@ -4,8 +4,9 @@
 //! it ends. Setting it is one store for keys as low as that of a library which is loaded first, so the
 //! trap's handler may do it too.
 
-use crate::{inside, next};
+use crate::inside;
 use anyring_engine::door;
+use anyring_interpose::next;
 use anyring_trap::calls;
 use core::ffi::{CStr, c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};

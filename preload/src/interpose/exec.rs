@@ -1,9 +1,9 @@
 //! `execve` and its kin, with what [`anyring_trap::exec`] makes of them.
 
-use crate::next::next;
-use crate::{inside, next};
+use crate::inside;
 use alloc::vec::Vec;
 use anyring_engine::door;
+use anyring_interpose::next;
 use anyring_trap::calls;
 use anyring_trap::config::entries;
 use anyring_trap::exec::{self, Plan, Strings};

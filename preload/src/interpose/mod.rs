@@ -1,10 +1,28 @@
-//! Functions of the C library that ours stand in front of.
+//! Functions of the C library that ours stand in front of, beside those of [`anyring_interpose`].
 
-pub mod calls;
-pub mod credentials;
-pub mod descriptors;
+use crate::{dispatch, inside};
+use anyring_trap::active;
+
 pub mod exec;
 pub mod process;
 pub mod signal;
-pub mod sockets;
-pub mod wait;
+
+/// The functions that every door has.
+pub struct Interposed;
+
+impl anyring_interpose::Door for Interposed {
+    type Stay = inside::Inside;
+
+    #[inline]
+    fn enter() -> inside::Inside {
+        inside::enter()
+    }
+
+    #[inline]
+    unsafe fn call(number: usize, arguments: [usize; 6]) -> Option<isize> {
+        // SAFETY: the caller's promise.
+        active().then(|| unsafe { dispatch::called(number, arguments) })
+    }
+}
+
+anyring_interpose::export!(Interposed);

@@ -1,8 +1,8 @@
 //! `fork`, `vfork` and the ends of the process.
 
-use crate::next::next;
-use crate::{inside, next};
+use crate::inside;
 use anyring_engine::door;
+use anyring_interpose::next;
 use anyring_trap::{calls, process, sys};
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_int, c_void};

@@ -1,7 +1,6 @@
 //! Signal actions and masks: see [`anyring_trap::signals`].
 
-use crate::next;
-use crate::next::next;
+use anyring_interpose::next;
 use anyring_trap::arch;
 use anyring_trap::signals::{self, Action, bit};
 use core::ffi::c_int;

@@ -1,15 +1,14 @@
 //! Calls by which a program starts to use the error queue of a socket, which zero-copy sends would use, too.
 
-use crate::inside;
-use crate::next::next;
+use crate::{Door, next};
 use anyring_engine::door;
 use anyring_trap::{active, calls};
 use core::ffi::{c_int, c_void};
 
 /// Says that the program looks for errors of `fd` itself.
-pub fn watches_errors(fd: c_int) {
+pub fn watches_errors<D: Door>(fd: c_int) {
     if active() && calls::rings_exist() {
-        let _inside = inside::enter();
+        let _stay = D::enter();
         door::watches_errors(fd);
     }
 }
@@ -18,8 +17,7 @@ pub fn watches_errors(fd: c_int) {
 ///
 /// # Safety
 /// As in C.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn setsockopt(
+pub unsafe fn setsockopt<D: Door>(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -27,7 +25,7 @@ pub unsafe extern "C" fn setsockopt(
     length: u32,
 ) -> c_int {
     if door::concerns_errors(level, name) {
-        watches_errors(fd);
+        watches_errors::<D>(fd);
     }
     next!(c"setsockopt", fn(c_int, c_int, c_int, *const c_void, u32) -> c_int, fd, level, name, value, length,)
 }

@@ -124,13 +124,14 @@ impl Next {
 }
 
 /// Calls the function that ours of the same name stands in front of.
-#[cfg(not(test))]
+#[doc(hidden)]
+#[macro_export]
 macro_rules! next {
     ($name:literal, fn($($kind:ty),*) -> $result:ty, $($argument:expr),* $(,)?) => {{
         static NEXT: $crate::next::Next = $crate::next::Next::new($name);
         let address = NEXT.get();
         if address.is_null() {
-            $crate::next::fail(-(linux_raw_sys::errno::ENOSYS as isize)) as $result
+            $crate::next::fail($crate::next::MISSING) as $result
         } else {
             type Function = unsafe extern "C" fn($($kind),*) -> $result;
             // SAFETY: the C library's function of this name has this type.
@@ -140,8 +141,9 @@ macro_rules! next {
         }
     }};
 }
-#[cfg(not(test))]
-pub(crate) use next;
+
+/// What a function answers that the C library has not: `-ENOSYS`.
+pub const MISSING: isize = -(linux_raw_sys::errno::ENOSYS as isize);
 
 /// Reports a raw result as the C library does: -1 and `errno`, or the value.
 #[inline]

@@ -3,8 +3,7 @@
 //!
 //! `closed` is said before the real call, as the number can be reused at once after it.
 
-use crate::inside;
-use crate::next::next;
+use crate::{Door, next};
 use anyring_engine::door;
 use anyring_trap::{active, calls, sys};
 use core::ffi::c_int;
@@ -15,26 +14,26 @@ const CLOSE_RANGE_CLOEXEC: u32 = 4;
 
 /// Says that `fd` is about to be closed.
 #[inline]
-pub fn closing(fd: c_int) {
+pub fn closing<D: Door>(fd: c_int) {
     if active() && calls::rings_exist() {
-        let _inside = inside::enter();
+        let _stay = D::enter();
         door::closed(fd);
     }
 }
 
 /// Says that `new` is about to become a duplicate of `old`, if `old` is a descriptor.
 #[inline]
-fn replacing(old: c_int, new: c_int) {
+fn replacing<D: Door>(old: c_int, new: c_int) {
     if old != new && (!calls::is_ring(new) || sys::is_open(old)) {
-        closing(new);
+        closing::<D>(new);
     }
 }
 
 /// Says that `new` is a duplicate of `old`.
 #[inline]
-fn duplicated(old: c_int, new: c_int) {
+fn duplicated<D: Door>(old: c_int, new: c_int) {
     if new >= 0 && calls::is_ring(old) {
-        let _inside = inside::enter();
+        let _stay = D::enter();
         door::duplicated(old, new);
     }
 }
@@ -43,9 +42,8 @@ fn duplicated(old: c_int, new: c_int) {
 ///
 /// # Safety
 /// As in C.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn close(fd: c_int) -> c_int {
-    closing(fd);
+pub unsafe fn close<D: Door>(fd: c_int) -> c_int {
+    closing::<D>(fd);
     next!(c"close", fn(c_int) -> c_int, fd)
 }
 
@@ -53,10 +51,9 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 ///
 /// # Safety
 /// As in C.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
+pub unsafe fn close_range<D: Door>(first: u32, last: u32, flags: c_int) -> c_int {
     if flags as u32 & CLOSE_RANGE_CLOEXEC == 0 {
-        closing_from(first, last);
+        closing_from::<D>(first, last);
     }
     next!(c"close_range", fn(u32, u32, c_int) -> c_int, first, last, flags)
 }
@@ -65,19 +62,18 @@ pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_i
 ///
 /// # Safety
 /// As in C.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn closefrom(first: c_int) {
-    closing_from(first.max(0) as u32, u32::MAX);
+pub unsafe fn closefrom<D: Door>(first: c_int) {
+    closing_from::<D>(first.max(0) as u32, u32::MAX);
     next!(c"closefrom", fn(c_int) -> isize, first);
 }
 
 /// Says so for each number that can be open.
-fn closing_from(first: u32, last: u32) {
+fn closing_from<D: Door>(first: u32, last: u32) {
     if !calls::rings_exist() {
         return;
     }
     for fd in first..=last.min(sys::descriptor_limit()) {
-        closing(fd as c_int);
+        closing::<D>(fd as c_int);
     }
 }
 
@@ -85,10 +81,9 @@ fn closing_from(first: u32, last: u32) {
 ///
 /// # Safety
 /// As in C.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dup(old: c_int) -> c_int {
+pub unsafe fn dup<D: Door>(old: c_int) -> c_int {
     let new = next!(c"dup", fn(c_int) -> c_int, old);
-    duplicated(old, new);
+    duplicated::<D>(old, new);
     new
 }
 
@@ -96,12 +91,11 @@ pub unsafe extern "C" fn dup(old: c_int) -> c_int {
 ///
 /// # Safety
 /// As in C.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
-    replacing(old, new);
+pub unsafe fn dup2<D: Door>(old: c_int, new: c_int) -> c_int {
+    replacing::<D>(old, new);
     let result = next!(c"dup2", fn(c_int, c_int) -> c_int, old, new);
     if old != new {
-        duplicated(old, result);
+        duplicated::<D>(old, result);
     }
     result
 }
@@ -110,11 +104,10 @@ pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
 ///
 /// # Safety
 /// As in C.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
-    replacing(old, new);
+pub unsafe fn dup3<D: Door>(old: c_int, new: c_int, flags: c_int) -> c_int {
+    replacing::<D>(old, new);
     let result = next!(c"dup3", fn(c_int, c_int, c_int) -> c_int, old, new, flags);
-    duplicated(old, result);
+    duplicated::<D>(old, result);
     result
 }
 
@@ -122,25 +115,23 @@ pub unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
 ///
 /// # Safety
 /// As in C.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+pub unsafe fn fcntl<D: Door>(fd: c_int, command: c_int, argument: usize) -> c_int {
     let result = next!(c"fcntl", fn(c_int, c_int, usize) -> c_int, fd, command, argument);
-    after_fcntl(fd, command, result)
+    after_fcntl::<D>(fd, command, result)
 }
 
 /// `fcntl64`, what glibc's `fcntl` is called with large files.
 ///
 /// # Safety
 /// As in C.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+pub unsafe fn fcntl64<D: Door>(fd: c_int, command: c_int, argument: usize) -> c_int {
     let result = next!(c"fcntl64", fn(c_int, c_int, usize) -> c_int, fd, command, argument);
-    after_fcntl(fd, command, result)
+    after_fcntl::<D>(fd, command, result)
 }
 
-fn after_fcntl(fd: c_int, command: c_int, result: c_int) -> c_int {
+fn after_fcntl<D: Door>(fd: c_int, command: c_int, result: c_int) -> c_int {
     if matches!(command as u32, raw::F_DUPFD | raw::F_DUPFD_CLOEXEC) {
-        duplicated(fd, result);
+        duplicated::<D>(fd, result);
     }
     result
 }

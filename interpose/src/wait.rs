@@ -1,8 +1,7 @@
 //! Calls that wait for descriptors. A ring of ours is a memfd and cannot be polled; the engine has a
 //! stand-in for each that is polled ([`door::readiness_fd`]), which takes the ring's place here.
 
-use crate::next::next;
-use crate::{inside, next};
+use crate::{Door, next};
 use anyring_engine::door;
 use anyring_trap::calls;
 use core::ffi::{c_int, c_long, c_void};
@@ -10,21 +9,21 @@ use linux_raw_sys::general as raw;
 
 /// Brings the stand-ins of an instance's rings in line.
 #[inline]
-fn before_wait(instance: c_int) {
+fn before_wait<D: Door>(instance: c_int) {
     if door::has_rings_in_epoll() {
-        synchronize(instance);
+        synchronize::<D>(instance);
     }
 }
 
 #[cold]
-fn synchronize(instance: c_int) {
-    let _inside = inside::enter();
+fn synchronize<D: Door>(instance: c_int) {
+    let _stay = D::enter();
     door::before_epoll_wait(instance);
 }
 
 /// The stand-in of a ring, in line with it.
-fn stand_in(ring: c_int) -> Result<c_int, c_int> {
-    let _inside = inside::enter();
+fn stand_in<D: Door>(ring: c_int) -> Result<c_int, c_int> {
+    let _stay = D::enter();
     let stand_in = door::readiness_fd(ring)?;
     door::sync_readiness(ring);
     Ok(stand_in)
@@ -34,23 +33,17 @@ fn stand_in(ring: c_int) -> Result<c_int, c_int> {
 ///
 /// # Safety
 /// As in C.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_ctl(
-    instance: c_int,
-    operation: c_int,
-    fd: c_int,
-    event: *mut c_void,
-) -> c_int {
+pub unsafe fn epoll_ctl<D: Door>(instance: c_int, operation: c_int, fd: c_int, event: *mut c_void) -> c_int {
     let mut target = fd;
     let ring = calls::is_ring(fd);
     if ring {
-        match stand_in(fd) {
+        match stand_in::<D>(fd) {
             Ok(stand_in) => target = stand_in,
             Err(error) => return next::fail(error as isize) as c_int,
         }
     }
     if !ring && operation as u32 == raw::EPOLL_CTL_ADD {
-        super::sockets::watches_errors(fd);
+        crate::sockets::watches_errors::<D>(fd);
     }
     let result = next!(
         c"epoll_ctl",
@@ -70,14 +63,13 @@ pub unsafe extern "C" fn epoll_ctl(
 ///
 /// # Safety
 /// As in C.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_wait(
+pub unsafe fn epoll_wait<D: Door>(
     instance: c_int,
     events: *mut c_void,
     count: c_int,
     timeout: c_int,
 ) -> c_int {
-    before_wait(instance);
+    before_wait::<D>(instance);
     next!(c"epoll_wait", fn(c_int, *mut c_void, c_int, c_int) -> c_int, instance, events, count, timeout,)
 }
 
@@ -85,15 +77,14 @@ pub unsafe extern "C" fn epoll_wait(
 ///
 /// # Safety
 /// As in C.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_pwait(
+pub unsafe fn epoll_pwait<D: Door>(
     instance: c_int,
     events: *mut c_void,
     count: c_int,
     timeout: c_int,
     mask: *const c_void,
 ) -> c_int {
-    before_wait(instance);
+    before_wait::<D>(instance);
     next!(
         c"epoll_pwait",
         fn(c_int, *mut c_void, c_int, c_int, *const c_void) -> c_int,
@@ -109,15 +100,14 @@ pub unsafe extern "C" fn epoll_pwait(
 ///
 /// # Safety
 /// As in C.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_pwait2(
+pub unsafe fn epoll_pwait2<D: Door>(
     instance: c_int,
     events: *mut c_void,
     count: c_int,
     timeout: *const c_void,
     mask: *const c_void,
 ) -> c_int {
-    before_wait(instance);
+    before_wait::<D>(instance);
     next!(
         c"epoll_pwait2",
         fn(c_int, *mut c_void, c_int, *const c_void, *const c_void) -> c_int,
@@ -142,7 +132,7 @@ pub struct PollFd {
 ///
 /// # Safety
 /// `list` must hold `count` entries, as in C.
-unsafe fn with_stand_ins(
+unsafe fn with_stand_ins<D: Door>(
     list: *mut PollFd,
     count: usize,
     mut wait: impl FnMut(*mut PollFd) -> c_int,
@@ -157,7 +147,7 @@ unsafe fn with_stand_ins(
     }
     let mut copy = program.to_vec();
     for entry in copy.iter_mut().filter(|entry| calls::is_ring(entry.fd)) {
-        match stand_in(entry.fd) {
+        match stand_in::<D>(entry.fd) {
             Ok(stand_in) => entry.fd = stand_in,
             Err(error) => return next::fail(error as isize) as c_int,
         }
@@ -175,32 +165,29 @@ unsafe fn with_stand_ins(
 ///
 /// # Safety
 /// As in C.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn poll(list: *mut PollFd, count: usize, timeout: c_int) -> c_int {
+pub unsafe fn poll<D: Door>(list: *mut PollFd, count: usize, timeout: c_int) -> c_int {
     let wait = |list| next!(c"poll", fn(*mut PollFd, usize, c_int) -> c_int, list, count, timeout);
     // SAFETY: the caller's promise.
-    unsafe { with_stand_ins(list, count, wait) }
+    unsafe { with_stand_ins::<D>(list, count, wait) }
 }
 
 /// What `poll` is compiled to under `_FORTIFY_SOURCE`.
 ///
 /// # Safety
 /// As in C.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __poll_chk(list: *mut PollFd, count: usize, timeout: c_int, bytes: usize) -> c_int {
+pub unsafe fn __poll_chk<D: Door>(list: *mut PollFd, count: usize, timeout: c_int, bytes: usize) -> c_int {
     let wait = |list| {
         next!(c"__poll_chk", fn(*mut PollFd, usize, c_int, usize) -> c_int, list, count, timeout, bytes,)
     };
     // SAFETY: the caller's promise, which the real function checks.
-    unsafe { with_stand_ins(list, count.min(bytes / size_of::<PollFd>()), wait) }
+    unsafe { with_stand_ins::<D>(list, count.min(bytes / size_of::<PollFd>()), wait) }
 }
 
 /// `ppoll(2)`.
 ///
 /// # Safety
 /// As in C.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ppoll(
+pub unsafe fn ppoll<D: Door>(
     list: *mut PollFd,
     count: usize,
     timeout: *const c_void,
@@ -217,15 +204,14 @@ pub unsafe extern "C" fn ppoll(
         )
     };
     // SAFETY: the caller's promise.
-    unsafe { with_stand_ins(list, count, wait) }
+    unsafe { with_stand_ins::<D>(list, count, wait) }
 }
 
 /// What `ppoll` is compiled to under `_FORTIFY_SOURCE`.
 ///
 /// # Safety
 /// As in C.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __ppoll_chk(
+pub unsafe fn __ppoll_chk<D: Door>(
     list: *mut PollFd,
     count: usize,
     timeout: *const c_void,
@@ -244,7 +230,7 @@ pub unsafe extern "C" fn __ppoll_chk(
         )
     };
     // SAFETY: the caller's promise, which the real function checks.
-    unsafe { with_stand_ins(list, count.min(bytes / size_of::<PollFd>()), wait) }
+    unsafe { with_stand_ins::<D>(list, count.min(bytes / size_of::<PollFd>()), wait) }
 }
 
 /// `fd_set`.
@@ -277,7 +263,7 @@ struct Standing {
 ///
 /// # Safety
 /// The sets are null or as in C.
-unsafe fn select_with_stand_ins(
+unsafe fn select_with_stand_ins<D: Door>(
     count: c_int,
     sets: [*mut FdSet; 3],
     wait: impl FnOnce(c_int) -> c_int,
@@ -294,7 +280,7 @@ unsafe fn select_with_stand_ins(
     let mut new_count = count;
     for ring in (0..count).filter(|&fd| named(fd) && calls::is_ring(fd)) {
         let Some(entry) = standing.get_mut(standing_count) else { break };
-        match stand_in(ring) {
+        match stand_in::<D>(ring) {
             Ok(stand_in) if stand_in < 1024 => *entry = Standing { ring, stand_in },
             _ => continue,
         }
@@ -332,8 +318,7 @@ fn exchange(set: &mut FdSet, pairs: impl Iterator<Item = (c_int, c_int)>) {
 ///
 /// # Safety
 /// As in C.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn select(
+pub unsafe fn select<D: Door>(
     count: c_int,
     read: *mut FdSet,
     write: *mut FdSet,
@@ -352,15 +337,14 @@ pub unsafe extern "C" fn select(
         )
     };
     // SAFETY: the caller's promise.
-    unsafe { select_with_stand_ins(count, [read, write, except], wait) }
+    unsafe { select_with_stand_ins::<D>(count, [read, write, except], wait) }
 }
 
 /// `pselect(2)`.
 ///
 /// # Safety
 /// As in C.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pselect(
+pub unsafe fn pselect<D: Door>(
     count: c_int,
     read: *mut FdSet,
     write: *mut FdSet,
@@ -381,5 +365,5 @@ pub unsafe extern "C" fn pselect(
         )
     };
     // SAFETY: the caller's promise.
-    unsafe { select_with_stand_ins(count, [read, write, except], wait) }
+    unsafe { select_with_stand_ins::<D>(count, [read, write, except], wait) }
 }

@@ -1,0 +1,67 @@
+//! `syscall`, and `mmap`.
+
+use crate::{Door, credentials, descriptors, next};
+use anyring_trap::{arch, calls, filter};
+use core::ffi::{c_int, c_long, c_void};
+use linux_raw_sys::general as raw;
+
+/// `syscall(3)`. Variadic in C; integers are passed alike.
+///
+/// # Safety
+/// As for the call that `number` names. What the caller did not pass is read as whatever lies there
+/// and not used, as in the C library's.
+#[inline]
+pub unsafe fn syscall<D: Door>(
+    number: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> c_long {
+    let (number, arguments) = (number as usize, [a, b, c, d, e, f]);
+    if number == raw::__NR_close as usize {
+        // libuv closes its rings so.
+        descriptors::closing::<D>(arguments[0] as i32);
+    }
+    if calls::is_ring_call(number) {
+        // SAFETY: the program's own call.
+        if let Some(result) = unsafe { D::call(number, arguments) } {
+            return next::fail(result) as c_long;
+        }
+    }
+    let change = credentials::by_call::<D>(number, arguments);
+    // SAFETY: the program's own call.
+    let result = unsafe { arch::syscall(number, arguments) };
+    credentials::end::<D>(change);
+    next::fail(result) as c_long
+}
+
+/// `mmap(2)`, where no filter traps the mapping of a completion ring: ours have both rings at offset 0.
+///
+/// # Safety
+/// As in C.
+#[inline]
+pub unsafe fn mmap(
+    address: *mut c_void,
+    length: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    let of_completions = offset == i64::from(filter::CQ_OFFSET) && calls::is_ring(fd);
+    let offset = if of_completions { 0 } else { offset };
+    let arguments = [
+        address.addr(),
+        length,
+        protection as isize as usize,
+        flags as isize as usize,
+        fd as isize as usize,
+        offset as usize,
+    ];
+    // SAFETY: the program's own call.
+    let result = unsafe { arch::syscall(raw::__NR_mmap as usize, arguments) };
+    core::ptr::with_exposed_provenance_mut(next::fail(result) as usize)
+}

@@ -1,0 +1,84 @@
+//! The C library's names for the functions of this crate.
+
+/// Defines the functions of this crate under the C library's names, for the door `$door`.
+///
+/// A library that is loaded stands in front of the C library by them; in a program the linker takes them for its own
+/// and its libraries' calls.
+#[macro_export]
+macro_rules! export {
+    ($door:ty) => {
+        const _: () = {
+            use ::core::ffi::{c_char, c_int, c_long, c_void};
+            use $crate::wait::{FdSet, PollFd};
+
+            $crate::define! { $door;
+                credentials capset(header: *mut c_void, sets: *const c_void) -> c_int;
+                credentials initgroups(user: *const c_char, group: u32) -> c_int;
+                credentials prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int;
+                credentials setegid(group: u32) -> c_int;
+                credentials seteuid(user: u32) -> c_int;
+                credentials setfsgid(group: u32) -> c_int;
+                credentials setfsuid(user: u32) -> c_int;
+                credentials setgid(group: u32) -> c_int;
+                credentials setgroups(count: usize, groups: *const u32) -> c_int;
+                credentials setregid(real: u32, effective: u32) -> c_int;
+                credentials setresgid(real: u32, effective: u32, saved: u32) -> c_int;
+                credentials setresuid(real: u32, effective: u32, saved: u32) -> c_int;
+                credentials setreuid(real: u32, effective: u32) -> c_int;
+                credentials setuid(user: u32) -> c_int;
+                descriptors close(fd: c_int) -> c_int;
+                descriptors close_range(first: u32, last: u32, flags: c_int) -> c_int;
+                descriptors closefrom(first: c_int) -> ();
+                descriptors dup(old: c_int) -> c_int;
+                descriptors dup2(old: c_int, new: c_int) -> c_int;
+                descriptors dup3(old: c_int, new: c_int, flags: c_int) -> c_int;
+                descriptors fcntl(fd: c_int, command: c_int, argument: usize) -> c_int;
+                descriptors fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int;
+                sockets setsockopt(
+                    fd: c_int, level: c_int, name: c_int, value: *const c_void, length: u32
+                ) -> c_int;
+                wait __poll_chk(list: *mut PollFd, count: usize, timeout: c_int, bytes: usize) -> c_int;
+                wait __ppoll_chk(
+                    list: *mut PollFd, count: usize, timeout: *const c_void, mask: *const c_void, bytes: usize
+                ) -> c_int;
+                wait epoll_ctl(instance: c_int, operation: c_int, fd: c_int, event: *mut c_void) -> c_int;
+                wait epoll_pwait(
+                    instance: c_int, events: *mut c_void, count: c_int, timeout: c_int, mask: *const c_void
+                ) -> c_int;
+                wait epoll_pwait2(
+                    instance: c_int, events: *mut c_void, count: c_int, timeout: *const c_void,
+                    mask: *const c_void
+                ) -> c_int;
+                wait epoll_wait(instance: c_int, events: *mut c_void, count: c_int, timeout: c_int) -> c_int;
+                wait poll(list: *mut PollFd, count: usize, timeout: c_int) -> c_int;
+                wait ppoll(
+                    list: *mut PollFd, count: usize, timeout: *const c_void, mask: *const c_void
+                ) -> c_int;
+                wait pselect(
+                    count: c_int, read: *mut FdSet, write: *mut FdSet, except: *mut FdSet,
+                    timeout: *const c_void, mask: *const c_void
+                ) -> c_int;
+                wait select(
+                    count: c_int, read: *mut FdSet, write: *mut FdSet, except: *mut FdSet,
+                    timeout: *mut c_void
+                ) -> c_int;
+                calls syscall(
+                    number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize
+                ) -> c_long;
+            }
+        };
+    };
+}
+
+/// One function of the C library for each line: where ours lies, and its type in C.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! define {
+    ($door:ty; $($place:ident $name:ident($($argument:ident: $kind:ty),* $(,)?) -> $result:ty;)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($argument: $kind),*) -> $result {
+            // SAFETY: the program's promise.
+            unsafe { $crate::$place::$name::<$door>($($argument),*) }
+        }
+    )*};
+}

@@ -1,0 +1,33 @@
+//! Functions that stand in front of the C library's: those that make the three calls by number, that close and
+//! duplicate descriptors, that wait for them, and that change credentials.
+//!
+//! They are plain functions here. A door exports them under the C library's names with [`export!`]: the preloaded
+//! library, in front of everything in the process, and a program that says `anyring::everywhere!()`, in which the
+//! linker prefers them to those of the C library.
+#![no_std]
+
+extern crate alloc;
+
+pub mod calls;
+pub mod credentials;
+pub mod descriptors;
+mod export;
+pub mod next;
+pub mod sockets;
+pub mod wait;
+
+/// What differs between the doors that export these functions.
+pub trait Door {
+    /// A thread's stay in the engine, during which no signal handler of the program runs in it; it ends with the
+    /// value.
+    type Stay;
+
+    /// The calling thread enters the engine.
+    fn enter() -> Self::Stay;
+
+    /// One of the three calls; `None` leaves it to the kernel.
+    ///
+    /// # Safety
+    /// As for the call that `number` names.
+    unsafe fn call(number: usize, arguments: [usize; 6]) -> Option<isize>;
+}
