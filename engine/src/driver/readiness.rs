@@ -93,10 +93,11 @@ impl SocketKind {
     }
 }
 
-/// Entries that one tick looks at again, at least; of many it takes this share, so that busy connections are seen
-/// to have moved, which costs nothing, before their turn comes.
-const RECHECKS: usize = 64;
-const SHARE_OF_RECHECKS: usize = 16;
+/// How many of so many listed entries one tick looks at again: few enough that a connection in use is seen to have
+/// moved, which costs nothing, when its turn comes, and all of them within some 250 ticks.
+fn share_of_rechecks(listed: usize) -> usize {
+    listed.div_ceil(16).min(64).max(listed / 256)
+}
 
 /// Events for which nobody waited, in a row, before a registration is given up.
 const IDLE_EVENTS: u8 = 32;
@@ -618,8 +619,7 @@ impl Core {
     /// Looks again at descriptors on which requests have been waiting since the last look on the word of a
     /// registration that was there before, some of them at each tick: is it still for this file?
     pub fn recheck(&mut self) {
-        let listed = self.readiness.recheck.len();
-        for _ in 0..listed.min(RECHECKS.max(listed / SHARE_OF_RECHECKS)) {
+        for _ in 0..share_of_rechecks(self.readiness.recheck.len()) {
             let Some(mut seen) = self.readiness.recheck.pop_front() else { return };
             let entry = &mut self.readiness.entries[seen.index as usize];
             if entry.generation != seen.generation {
@@ -641,12 +641,14 @@ impl Core {
         let Some(epoll) = self.readiness.epoll else { return };
         let entry = &mut self.readiness.entries[index as usize];
         let data = (u64::from(entry.generation) << 32) | u64::from(index);
-        // A successful MOD reports current readiness anew.
-        if sys::epoll_ctl(epoll, EPOLL_CTL_MOD, entry.fd, ALL_EVENTS | EPOLLET, data).is_ok() {
-            entry.waiters.iter_mut().for_each(|waiter| waiter.verified = true);
-        } else {
-            entry.registered = false;
-            self.wake_after_replacement(index);
+        // Asked for what is there already, epoll looks no further; for another file it is what has to be done.
+        match sys::epoll_ctl(epoll, EPOLL_CTL_ADD, entry.fd, ALL_EVENTS | EPOLLET, data) {
+            Err(Errno::EEXIST) => entry.waiters.iter_mut().for_each(|waiter| waiter.verified = true),
+            added => {
+                entry.registered = added.is_ok();
+                entry.kind = None;
+                self.wake_after_replacement(index);
+            }
         }
     }
 
