@@ -368,6 +368,14 @@ impl Readiness {
         self.current(fd).is_some_and(|entry| entry.kind == Some(SocketKind::TcpListener))
     }
 
+    /// Is `fd` known to be a connection over TCP, without asking?
+    pub fn is_known_connection(&self, fd: Fd) -> bool {
+        match self.current(fd) {
+            Some(Entry { kind: Some(kind), .. }) => *kind == SocketKind::Tcp,
+            _ => kinds::noted(fd).has(Kind::TCP),
+        }
+    }
+
     /// What kind of socket `fd` is; asked once per registration.
     pub fn socket_kind(&mut self, fd: Fd) -> SocketKind {
         if let Some(entry) = self.current(fd)

@@ -9,6 +9,7 @@ use linux_raw_sys::general::{
     O_NOATIME, O_NONBLOCK, O_PATH, O_TMPFILE, O_TRUNC, open_how,
 };
 use linux_raw_sys::io_uring::{IORING_FIXED_FD_NO_CLOEXEC, io_uring_rsrc_update2};
+use linux_raw_sys::net::SO_LINGER;
 
 use super::file::refuse;
 use super::{Caps, Code, Field, Op, OpData, Outcome, issue_blocks};
@@ -230,9 +231,20 @@ fn issue_close(core: &mut Core, id: RequestId) -> Outcome {
     if core.is_being_closed(sqe.fd) {
         return Errno::EBADF.into();
     }
+    let connection = core.readiness.is_known_connection(sqe.fd);
     core.forget_fd(sqe.fd);
+    if connection && ends_at_once(sqe.fd) {
+        registry::forget_note(sqe.fd);
+        return close_call(sqe.fd).into();
+    }
     core.closing_fds.push((id, sqe.fd));
     Outcome::Block
+}
+
+/// Can a connection that this ring has forgotten be closed on the spot? One that does not linger waits for nobody,
+/// and nobody else has to be told.
+fn ends_at_once(fd: Fd) -> bool {
+    !registry::has_interest(fd) && !door::has_work() && sys::socket_option(fd, SO_LINGER) == Ok(0)
 }
 
 fn closed(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
@@ -259,8 +271,12 @@ fn close(work: &mut Work) -> Result<usize, Errno> {
     if let Some(core) = live(&mut work.ring.lock(), work.serial) {
         core.forget_closing(work.id);
     }
+    close_call(work.sqe.fd)
+}
+
+fn close_call(fd: Fd) -> Result<usize, Errno> {
     // SAFETY: touches no memory; the descriptor is the program's to close.
-    unsafe { sys::call(nr::__NR_close, [work.sqe.fd as usize, 0, 0, 0, 0, 0]) }
+    unsafe { sys::call(nr::__NR_close, [fd as usize, 0, 0, 0, 0, 0]) }
 }
 
 fn prep_pipe(core: &mut Core, id: RequestId) -> Result<(), Errno> {

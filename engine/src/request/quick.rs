@@ -101,10 +101,13 @@ impl Core {
         let (sqe, fd) = (request.sqe, request.file.fd());
         let tried = (quick.attempt)(self, &sqe, fd);
         if let Tried::Done(result, flags) = tried
-            && matches!(self.requests[id].file, FileHold::Plain(_))
+            && !matches!(self.requests[id].file, FileHold::Owned(_))
         {
-            self.requests[id].file = FileHold::None;
+            let file = core::mem::take(&mut self.requests[id].file);
             self.tell(op, sqe.user_data, result, flags);
+            if let FileHold::Fixed(node, _) = file {
+                self.release_node(node);
+            }
             self.requests.remove(id);
             return true;
         }

@@ -4,7 +4,7 @@ use linux_raw_sys::general::{EPOLLERR, EPOLLIN, EPOLLPRI, EPOLLRDHUP};
 use linux_raw_sys::io_uring::{
     IORING_CQE_F_SOCK_NONEMPTY, IORING_RECV_MULTISHOT, IORING_RECVSEND_BUNDLE, IORING_RECVSEND_POLL_FIRST,
 };
-use linux_raw_sys::net::{MSG_CTRUNC, MSG_ERRQUEUE, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
+use linux_raw_sys::net::{MSG_CTRUNC, MSG_ERRQUEUE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
 
 use super::message::empty_header;
 use super::{
@@ -96,7 +96,8 @@ fn receive(core: &mut Core, id: RequestId, fd: Fd) -> Result<Attempt, Errno> {
     let span = memory(core, id)?;
     let flags = core.requests[id].progress().flags;
     let mut truncated = false;
-    let result = if flags & MSG_WAITALL == 0 {
+    // A stream cuts nothing off.
+    let result = if flags & MSG_WAITALL == 0 || core.readiness.is_known_connection(fd) {
         calls::receive(fd, span, flags)
     } else {
         let mut vector = IoVector { base: span.address, length: span.length as u64 };
@@ -105,25 +106,35 @@ fn receive(core: &mut Core, id: RequestId, fd: Fd) -> Result<Attempt, Errno> {
     Ok(Attempt { truncated, ..Attempt::of_single(result, span.length) })
 }
 
-/// A receive into one piece of memory, of what there is.
+/// A receive into one piece of memory.
 fn receive_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
-    let plain = sqe.ioprio == 0 && sqe.off == 0 && sqe.file_index == 0 && sqe.op_flags == 0;
-    if !plain || (sqe.len as i32) < 0 || user::check_range(sqe.addr, u64::from(sqe.len)).is_err() {
+    let (mode, flags) = (u32::from(sqe.ioprio), sqe.op_flags & !MSG_NOSIGNAL);
+    let plain = mode & !IORING_RECVSEND_POLL_FIRST == 0 && flags & !MSG_WAITALL == 0;
+    if !plain || sqe.off != 0 || sqe.file_index != 0 || (sqe.len as i32) < 0 {
         return Tried::Nothing;
     }
     let socket = core.readiness.known(fd);
+    // What is not known waits for readiness if it is to, and on other sockets than streams tells what it cut off.
+    let ordinary = mode != 0 && socket.is_none() || flags != 0 && !core.readiness.is_known_connection(fd);
+    if ordinary || user::check_range(sqe.addr, u64::from(sqe.len)).is_err() {
+        return Tried::Nothing;
+    }
     if let Some(idle) = socket.and_then(|socket| core.readiness.is_idle(socket)) {
         return if idle.receives() { Tried::Wait(EPOLLIN) } else { Tried::Nothing };
     }
     let span = Span { address: sqe.addr, length: (sqe.len as usize).min(MAX_TRANSFER) };
-    match calls::receive(fd, span, 0) {
+    match calls::receive(fd, span, flags) {
         // It came short, and there is nothing else to be told of the socket.
         Ok(count)
             if 0 < count
                 && count < span.length
+                && flags == 0
                 && socket.is_some_and(|socket| core.readiness.is_emptied(socket)) =>
         {
             Tried::Done(count as i32, 0)
+        }
+        Ok(count) if 0 < count && count == span.length => {
+            Tried::Done(count as i32, more_waits(core, fd, count, count))
         }
         result => Tried::Attempt(result),
     }
