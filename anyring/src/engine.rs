@@ -93,6 +93,10 @@ impl Host for Process {
         // Signal actions are the program's.
         false
     }
+
+    fn sees_closes(&self) -> bool {
+        crate::everywhere::sees_closes()
+    }
 }
 
 fn block_signals() -> libc::sigset_t {
@@ -111,14 +115,15 @@ extern "C" fn exits() {
 
 /// Lets rings of `engine` be made in this process.
 pub(crate) fn begin(engine: Engine) {
+    static BEGIN: OnceLock<()> = OnceLock::new();
+    static END: OnceLock<()> = OnceLock::new();
     if engine == Engine::User {
-        static BEGIN: OnceLock<()> = OnceLock::new();
-        BEGIN.get_or_init(|| {
-            door::begin(&HOST);
-            // SAFETY: a function that stays.
-            unsafe { libc::atexit(exits) };
-        });
+        BEGIN.get_or_init(|| door::begin(&HOST));
     }
+    // SAFETY: a function that stays.
+    END.get_or_init(|| unsafe {
+        libc::atexit(exits);
+    });
 }
 
 /// `io_uring_setup(2)`: a descriptor, or a negative errno.

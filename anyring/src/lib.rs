@@ -8,6 +8,7 @@
 mod builder;
 mod engine;
 mod error;
+pub mod everywhere;
 pub mod low;
 mod ring;
 

@@ -11,6 +11,7 @@ mod notice;
 pub use anyring_trap::arch::{syscall, thread_pointer};
 pub use anyring_trap::config::Choice;
 pub use anyring_trap::process::exits;
+pub use anyring_trap::stub::is_in_place as others_answer;
 
 use anyring_engine::{Caller, Host, door};
 use anyring_trap::{calls, config, process, signals, stub, sys};
@@ -69,12 +70,26 @@ pub unsafe fn call(number: usize, arguments: [usize; 6]) -> c_int {
     result as c_int
 }
 
+/// A time during which no handler of the program runs in the calling thread.
+pub struct Quiet(u64);
+
+impl Quiet {
+    /// It begins.
+    pub fn begin() -> Self {
+        Self(sys::set_signal_mask(signals::ASYNCHRONOUS))
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        sys::set_signal_mask(self.0);
+    }
+}
+
 /// Does something in the engine without a handler of the program in between.
 pub fn quietly<T>(body: impl FnOnce() -> T) -> T {
-    let mask = sys::set_signal_mask(signals::ASYNCHRONOUS);
-    let result = body();
-    sys::set_signal_mask(mask);
-    result
+    let _quiet = Quiet::begin();
+    body()
 }
 
 /// A descriptor, a ring's or one that a ring works on, is about to be closed.

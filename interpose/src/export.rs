@@ -70,6 +70,43 @@ macro_rules! export {
     };
 }
 
+/// Defines `mmap`, for doors without a filter that traps it.
+#[macro_export]
+macro_rules! export_mmap {
+    () => {
+        const _: () = {
+            use ::core::ffi::{c_int, c_void};
+
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn mmap(
+                address: *mut c_void,
+                length: usize,
+                protection: c_int,
+                flags: c_int,
+                fd: c_int,
+                offset: i64,
+            ) -> *mut c_void {
+                // SAFETY: the program's promise.
+                unsafe { $crate::calls::mmap(address, length, protection, flags, fd, offset) }
+            }
+
+            /// What glibc's `mmap` is called with large files.
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn mmap64(
+                address: *mut c_void,
+                length: usize,
+                protection: c_int,
+                flags: c_int,
+                fd: c_int,
+                offset: i64,
+            ) -> *mut c_void {
+                // SAFETY: the program's promise.
+                unsafe { $crate::calls::mmap(address, length, protection, flags, fd, offset) }
+            }
+        };
+    };
+}
+
 /// One function of the C library for each line: where ours lies, and its type in C.
 #[doc(hidden)]
 #[macro_export]

@@ -21,8 +21,11 @@ need() {
 # skip NAME REASON: a case that cannot run here.
 skip() { echo "skip $program $1: $2"; }
 
+# The engine that must have worked in a case: user, kernel or none.
+expected=user
+
 # case_run NAME FUNCTION [ARGUMENT...]: runs one case in a directory and a log of its own. It holds if FUNCTION,
-# run under `set -e`, ends well and the user engine took requests in it.
+# run under `set -e`, ends well and the expected engine took requests in it.
 case_run() {
     local name=$1 status before=$SECONDS
     shift
@@ -42,7 +45,7 @@ case_run() {
     ) >"$dir/output" 2>&1
     status=$?
     if [ $status = 0 ]; then
-        echo "ok $program $name ($((SECONDS - before)) s$(native || echo ", $(submitted) submitted"))"
+        echo "ok $program $name ($((SECONDS - before)) s$(native || [ $expected != user ] || echo ", $(submitted) submitted"))"
     else
         echo "fail $program $name: status $status; the end of its output:"
         tail -n 16 "$dir/output" | cut -c1-240 | sed 's/^/    | /'
@@ -125,10 +128,14 @@ submitted() {
          END { print n + 0 }' "$log" 2>/dev/null || echo 0
 }
 
-# engine_active [LEAST]: the user engine was there, and took at least LEAST requests.
+# engine_active [LEAST]: the expected engine was there, and the user engine took at least LEAST requests.
 engine_active() {
     local least=${1:-1} n
-    ! native || return 0
+    ! native && [ $expected != none ] || return 0
+    if [ $expected = kernel ]; then
+        grep -q 'engine=kernel' "$log" && ! grep 'engine=user' "$log"
+        return
+    fi
     n=$(submitted)
     [ "$n" -ge "$least" ] || {
         echo "the user engine took $n requests, at least $least were expected: the program did not use it (did it fall back?)"

@@ -1,0 +1,285 @@
+//! Files, TCP, timeouts, cancellation and a polled ring with the io-uring crate.
+
+mod echo;
+
+use common::{BLOCK, Directory, FILE_BYTES, random};
+use io_uring::squeue::{Entry, Flags};
+use io_uring::types::{CancelBuilder, Fd, Fixed, FsyncFlags, OpenHow, SubmitArgs, Timespec};
+use io_uring::{IoUring, opcode};
+use std::ffi::CString;
+use std::io::Write;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const SHORT: Duration = Duration::from_millis(30);
+
+/// Everything, in one thread and in several.
+pub fn run() {
+    let mut ring = IoUring::new(64).unwrap();
+    files(&mut ring, 1);
+    fixed(&mut ring);
+    timeouts(&mut ring);
+    cancellation(&mut ring);
+    polled(&mut ring, Polled::Poll);
+    polled(&mut ring, Polled::Epoll);
+    duplicated(&ring);
+    children(&mut ring);
+    echo::run();
+    let threads = (2..4).map(|seed| {
+        std::thread::spawn(move || {
+            let mut ring = IoUring::builder().setup_single_issuer().setup_coop_taskrun().build(32).unwrap();
+            files(&mut ring, seed);
+        })
+    });
+    threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
+    let mut ring = IoUring::builder().setup_sqpoll(50).build(32).unwrap();
+    files(&mut ring, 5);
+}
+
+fn push(ring: &mut IoUring, entry: Entry, data: u64) {
+    // SAFETY: who calls this waits for the completion before what the entry names is gone.
+    unsafe { ring.submission().push(&entry.user_data(data)).unwrap() };
+}
+
+/// The next completion: whose it is, and its result.
+fn next(ring: &mut IoUring) -> (u64, i32) {
+    loop {
+        if let Some(entry) = ring.completion().next() {
+            return (entry.user_data(), entry.result());
+        }
+        ring.submit_and_wait(1).unwrap();
+    }
+}
+
+/// Does one thing.
+fn one(ring: &mut IoUring, entry: Entry) -> i32 {
+    push(ring, entry, 77);
+    let (data, result) = next(ring);
+    assert_eq!(data, 77);
+    result
+}
+
+fn c_path(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).unwrap()
+}
+
+fn open(ring: &mut IoUring, path: &Path, flags: i32) -> i32 {
+    let (path, how) = (
+        c_path(path),
+        OpenHow::new().flags(flags as u64).mode(0o600 * u64::from(flags & libc::O_CREAT != 0)),
+    );
+    one(ring, opcode::OpenAt2::new(Fd(libc::AT_FDCWD), path.as_ptr(), &how).build())
+}
+
+fn files(ring: &mut IoUring, seed: u64) {
+    const DEPTH: usize = 16;
+    let directory = Directory::new();
+    let (path, renamed) = (directory.file("data"), directory.file("renamed"));
+    let content = random(seed, FILE_BYTES);
+    let file = open(ring, &path, libc::O_CREAT | libc::O_EXCL | libc::O_RDWR);
+    assert!(file >= 0, "open: {file}");
+    for (turn, blocks) in content.chunks(BLOCK * DEPTH).enumerate() {
+        for (index, block) in blocks.chunks(BLOCK).enumerate() {
+            let offset = (turn * DEPTH + index) * BLOCK;
+            let write = opcode::Write::new(Fd(file), block.as_ptr(), BLOCK as u32).offset(offset as u64);
+            push(ring, write.build(), offset as u64);
+        }
+        blocks.chunks(BLOCK).for_each(|_| assert_eq!(next(ring).1, BLOCK as i32));
+    }
+    assert_eq!(one(ring, opcode::Fsync::new(Fd(file)).flags(FsyncFlags::DATASYNC).build()), 0);
+    common::assert_holds(&path, &content);
+
+    // SAFETY: all zeros are one.
+    let mut status: libc::statx = unsafe { std::mem::zeroed() };
+    let (name, place) = (c_path(&path), (&raw mut status).cast());
+    let statx = opcode::Statx::new(Fd(libc::AT_FDCWD), name.as_ptr(), place).mask(libc::STATX_ALL);
+    assert_eq!(one(ring, statx.build()), 0);
+    assert_eq!(status.stx_size, FILE_BYTES as u64);
+
+    let mut read = vec![0; FILE_BYTES];
+    for blocks in (0..FILE_BYTES / BLOCK).rev().collect::<Vec<_>>().chunks(DEPTH) {
+        for &index in blocks {
+            let place = read[index * BLOCK..][..BLOCK].as_mut_ptr();
+            let entry = opcode::Read::new(Fd(file), place, BLOCK as u32).offset((index * BLOCK) as u64);
+            push(ring, entry.build(), index as u64);
+        }
+        blocks.iter().for_each(|_| assert_eq!(next(ring).1, BLOCK as i32));
+    }
+    assert!(read == content, "what was read is something else");
+
+    // One after the other, as a chain.
+    let other = c_path(&renamed);
+    let here = Fd(libc::AT_FDCWD);
+    let close = opcode::Close::new(Fd(file)).build().flags(Flags::IO_LINK);
+    let rename = opcode::RenameAt::new(here, name.as_ptr(), here, other.as_ptr()).build();
+    push(ring, close, 1);
+    push(ring, rename.flags(Flags::IO_LINK), 2);
+    push(ring, opcode::UnlinkAt::new(here, other.as_ptr()).build(), 3);
+    for expected in 1..4 {
+        assert_eq!(next(ring), (expected, 0));
+    }
+    assert_eq!(open(ring, &path, libc::O_RDONLY), -libc::ENOENT);
+    let below = c_path(&directory.file("below"));
+    assert_eq!(one(ring, opcode::MkDirAt::new(here, below.as_ptr()).mode(0o700).build()), 0);
+    assert_eq!(directory.names(), ["below"]);
+}
+
+/// Registered files and buffers.
+fn fixed(ring: &mut IoUring) {
+    let (reader, mut writer) = common::pipe();
+    let mut buffer = vec![0_u8; 4096];
+    let vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    // SAFETY: the buffer is alive until it is unregistered below.
+    unsafe { ring.submitter().register_buffers(&[vector]).unwrap() };
+    ring.submitter().register_files(&[reader.as_raw_fd()]).unwrap();
+    drop(reader);
+    push(ring, opcode::ReadFixed::new(Fixed(0), buffer.as_mut_ptr(), 4096, 0).build(), 1);
+    ring.submit().unwrap();
+    writer.write_all(b"fixed").unwrap();
+    assert_eq!(next(ring), (1, 5));
+    assert_eq!(&buffer[..5], b"fixed");
+    ring.submitter().unregister_files().unwrap();
+    ring.submitter().unregister_buffers().unwrap();
+    // The registered file was the last reader.
+    assert_eq!(writer.write(b"?").unwrap_err().kind(), std::io::ErrorKind::BrokenPipe);
+}
+
+fn timeouts(ring: &mut IoUring) {
+    let begin = Instant::now();
+    let time = Timespec::from(SHORT);
+    assert_eq!(one(ring, opcode::Timeout::new(&time).build()), -libc::ETIME);
+    assert!(begin.elapsed() >= SHORT);
+    let begin = Instant::now();
+    let result = ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&time));
+    assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::ETIME));
+    assert!(begin.elapsed() >= SHORT);
+
+    let (reader, _writer) = common::pipe();
+    let mut buffer = [0_u8; 16];
+    let read = opcode::Read::new(Fd(reader.as_raw_fd()), buffer.as_mut_ptr(), 16).build();
+    push(ring, read.flags(Flags::IO_LINK), 1);
+    push(ring, opcode::LinkTimeout::new(&time).build(), 2);
+    let mut results = [next(ring), next(ring)];
+    results.sort_unstable();
+    assert_eq!(results, [(1, -libc::ECANCELED), (2, -libc::ETIME)]);
+}
+
+fn cancellation(ring: &mut IoUring) {
+    let (reader, mut writer) = common::pipe();
+    let fd = Fd(reader.as_raw_fd());
+    let mut buffers = [[0_u8; 16]; 3];
+    for (data, buffer) in (1..).zip(&mut buffers) {
+        push(ring, opcode::Read::new(fd, buffer.as_mut_ptr(), 16).build(), data);
+    }
+    ring.submit().unwrap();
+    push(ring, opcode::AsyncCancel::new(2).build(), 20);
+    let mut results = [next(ring), next(ring)];
+    results.sort_unstable();
+    assert_eq!(results, [(2, -libc::ECANCELED), (20, 0)]);
+    // All that are left, by a call.
+    ring.submitter().register_sync_cancel(None, CancelBuilder::fd(fd).all()).unwrap();
+    let mut results = [next(ring), next(ring)];
+    results.sort_unstable();
+    assert_eq!(results, [(1, -libc::ECANCELED), (3, -libc::ECANCELED)]);
+
+    // A ring that is dropped takes nothing any more.
+    let mut dropped = IoUring::new(8).unwrap();
+    push(&mut dropped, opcode::Read::new(fd, buffers[0].as_mut_ptr(), 16).build(), 1);
+    dropped.submit().unwrap();
+    drop(dropped);
+    // The kernel ends what is left in flight some time after the ring.
+    let begin = Instant::now();
+    loop {
+        writer.write_all(b"left").unwrap();
+        let mut buffer = [0_u8; 16];
+        push(ring, opcode::Read::new(fd, buffer.as_mut_ptr(), 16).build(), 5);
+        let time = Timespec::from(SHORT);
+        let _ = ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&time));
+        if let Some(entry) = ring.completion().next() {
+            assert_eq!((entry.user_data(), entry.result(), &buffer[..4]), (5, 4, b"left".as_slice()));
+            return;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(20), "the ring that was dropped still reads");
+        push(ring, opcode::AsyncCancel::new(5).build(), 6);
+        next(ring);
+        next(ring);
+    }
+}
+
+enum Polled {
+    Poll,
+    Epoll,
+}
+
+/// The ring's descriptor, waited for as an event loop does.
+fn polled(ring: &mut IoUring, how: Polled) {
+    // SAFETY: makes a descriptor.
+    let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+    let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 3 };
+    // SAFETY: the event is read.
+    assert_eq!(unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, ring.as_raw_fd(), &mut event) }, 0);
+    let wait = |ring: RawFd, timeout: i32| {
+        let mut list = [libc::pollfd { fd: ring, events: libc::POLLIN, revents: 0 }];
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }];
+        // SAFETY: both lists have one entry.
+        unsafe {
+            match how {
+                Polled::Poll => libc::poll(list.as_mut_ptr(), 1, timeout),
+                Polled::Epoll => libc::epoll_wait(epoll, events.as_mut_ptr(), 1, timeout),
+            }
+        }
+    };
+    let (reader, mut writer) = common::pipe();
+    let mut buffer = [0_u8; 16];
+    for turn in 0..20_u8 {
+        assert_eq!(wait(ring.as_raw_fd(), 0), 0);
+        let read = opcode::Read::new(Fd(reader.as_raw_fd()), buffer.as_mut_ptr(), 16);
+        push(ring, read.build(), u64::from(turn));
+        ring.submit().unwrap();
+        writer.write_all(&[turn]).unwrap();
+        assert_eq!(wait(ring.as_raw_fd(), 20_000), 1);
+        let entry = ring.completion().next().unwrap();
+        assert_eq!((entry.user_data(), entry.result(), buffer[0]), (u64::from(turn), 1, turn));
+    }
+    // SAFETY: made above.
+    unsafe { libc::close(epoll) };
+}
+
+/// A descriptor that is closed while another one of the ring is left.
+fn duplicated(ring: &IoUring) {
+    // SAFETY: a descriptor of our own.
+    unsafe {
+        let duplicate = libc::fcntl(ring.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 50);
+        assert!(duplicate >= 50);
+        let nothing = libc::syscall(libc::SYS_io_uring_enter, duplicate, 0, 0, 0, 0, 0);
+        assert_eq!(nothing, 0);
+        assert_eq!(libc::close(duplicate), 0);
+        let closed = libc::syscall(libc::SYS_io_uring_enter, duplicate, 0, 0, 0, 0, 0);
+        assert_eq!((closed, *libc::__errno_location()), (-1, libc::EBADF));
+    }
+}
+
+/// Other programs, and a child that makes a ring of its own.
+fn children(ring: &mut IoUring) {
+    let output = std::process::Command::new("echo").arg("child").output().unwrap();
+    assert_eq!(output.stdout, b"child\n");
+    // SAFETY: the child makes a ring and ends.
+    match unsafe { libc::fork() } {
+        0 => {
+            let mut ring = IoUring::new(4).unwrap();
+            let result = one(&mut ring, opcode::Nop::new().build());
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(if result == 0 { 7 } else { 1 }) }
+        }
+        child => {
+            assert!(child > 0);
+            let mut status = 0;
+            // SAFETY: writes the status.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7, "status {status:#x}");
+        }
+    }
+    assert_eq!(one(ring, opcode::Nop::new().build()), 0);
+}

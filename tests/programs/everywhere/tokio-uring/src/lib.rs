@@ -1,0 +1,130 @@
+//! Files, TCP, timeouts and cancellation with tokio-uring.
+
+use common::{BLOCK, CONNECTIONS, Directory, ECHO_BYTES, FILE_BYTES, checksum, random};
+use std::io::Write;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
+use std::time::{Duration, Instant};
+use tokio_uring::fs::{self, File};
+use tokio_uring::net::{TcpListener, TcpStream};
+
+/// Everything, in one thread and in several.
+pub fn run() {
+    tokio_uring::start(async {
+        files(1).await;
+        echo().await;
+        timeouts_and_drops().await;
+    });
+    let threads = (2..4).map(|seed| std::thread::spawn(move || tokio_uring::start(files(seed))));
+    threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+async fn files(seed: u64) {
+    let directory = Directory::new();
+    let (path, renamed) = (directory.file("data"), directory.file("renamed"));
+    let content = random(seed, FILE_BYTES);
+    let file = File::create(&path).await.unwrap();
+    for (index, block) in content.chunks(BLOCK).enumerate() {
+        let (result, _) = file.write_all_at(block.to_vec(), (index * BLOCK) as u64).await;
+        result.unwrap();
+    }
+    file.sync_all().await.unwrap();
+    file.close().await.unwrap();
+    common::assert_holds(&path, &content);
+    assert_eq!(fs::statx(&path).await.unwrap().stx_size, FILE_BYTES as u64);
+
+    fs::rename(&path, &renamed).await.unwrap();
+    let file = std::rc::Rc::new(File::open(&renamed).await.unwrap());
+    let blocks = (0..FILE_BYTES / BLOCK).rev().map(|index| {
+        let file = file.clone();
+        tokio_uring::spawn(async move {
+            let (result, block) = file.read_exact_at(Vec::with_capacity(BLOCK), (index * BLOCK) as u64).await;
+            result.unwrap();
+            (index, block)
+        })
+    });
+    for block in blocks.collect::<Vec<_>>() {
+        let (index, block) = block.await.unwrap();
+        assert!(block == content[index * BLOCK..][..BLOCK], "block {index} differs");
+    }
+    assert_eq!(File::open(&path).await.err().unwrap().kind(), std::io::ErrorKind::NotFound);
+    fs::remove_file(&renamed).await.unwrap();
+    fs::create_dir(directory.file("below")).await.unwrap();
+    assert_eq!(directory.names(), ["below"]);
+}
+
+async fn echo() {
+    let listener = TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio_uring::spawn(async move {
+        loop {
+            let (connection, _) = listener.accept().await.unwrap();
+            tokio_uring::spawn(serve(connection));
+        }
+    });
+    let clients = (0..CONNECTIONS as u64).map(|seed| tokio_uring::spawn(client(address, seed)));
+    for client in clients.collect::<Vec<_>>() {
+        client.await.unwrap();
+    }
+}
+
+async fn serve(connection: TcpStream) {
+    let mut buffer = vec![0; BLOCK];
+    loop {
+        let (count, full) = connection.read(buffer).await;
+        let count = count.unwrap();
+        if count == 0 {
+            return;
+        }
+        let (result, sent) = connection.write_all(full[..count].to_vec()).await;
+        result.unwrap();
+        drop(sent);
+        buffer = full;
+        buffer.resize(BLOCK, 0);
+    }
+}
+
+async fn client(address: SocketAddr, seed: u64) {
+    let connection = std::rc::Rc::new(TcpStream::connect(address).await.unwrap());
+    let content = random(seed + 100, ECHO_BYTES);
+    let expected = checksum(0, &content);
+    let writer = connection.clone();
+    tokio_uring::spawn(async move { writer.write_all(content).await.0.unwrap() });
+    let (mut received, mut hash, mut buffer) = (0, 0, vec![0; BLOCK]);
+    while received < ECHO_BYTES {
+        let (count, full) = connection.read(buffer).await;
+        let count = count.unwrap();
+        assert!(count > 0, "the connection ended after {received} bytes");
+        hash = checksum(hash, &full[..count]);
+        received += count;
+        buffer = full;
+    }
+    assert_eq!((received, hash), (ECHO_BYTES, expected));
+}
+
+async fn timeouts_and_drops() {
+    const SHORT: Duration = Duration::from_millis(30);
+    let (reader, mut writer) = common::pipe();
+    // SAFETY: the descriptor is given up here.
+    let reader = File::from_std(unsafe { std::fs::File::from_raw_fd(reader.into_raw_fd()) });
+    let begin = Instant::now();
+    let expired = tokio::time::timeout(SHORT, reader.read_at(vec![0; 16], 0)).await;
+    assert!(expired.is_err() && begin.elapsed() >= SHORT);
+    // tokio-uring leaves a read that was dropped to itself: it takes what comes first.
+    writer.write_all(b"lost").unwrap();
+    while bytes_in(&writer) > 0 {
+        assert!(begin.elapsed() < Duration::from_secs(20), "nobody takes what was written");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    writer.write_all(b"kept").unwrap();
+    let (count, buffer) = reader.read_at(vec![0; 16], 0).await;
+    assert_eq!(&buffer[..count.unwrap()], b"kept");
+}
+
+/// What is in a pipe.
+fn bytes_in(pipe: &impl AsRawFd) -> i32 {
+    let mut count = 0;
+    // SAFETY: writes the count.
+    unsafe { libc::ioctl(pipe.as_raw_fd(), libc::FIONREAD, &mut count) };
+    count
+}
