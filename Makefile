@@ -16,7 +16,7 @@ help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
 
 toolchain:
-	@command -v cargo >/dev/null || { echo "make: no cargo in PATH: install a Rust toolchain, 1.85 or newer (see README.md)" >&2; exit 1; }
+	@command -v cargo >/dev/null || { echo "make: no cargo in PATH: install a Rust toolchain, 1.88 or newer (see README.md)" >&2; exit 1; }
 	scripts/need gcc g++ /usr/include/stdio.h:libc6-dev
 
 build: toolchain ## the release binaries, in target/release
