@@ -38,7 +38,7 @@ demo: build ## an unmodified fio where io_uring is forbidden, without and with a
 
 lint: toolchain ## formatting and clippy, as CI wants them
 	cargo fmt --all --check
-	cargo fmt --check --manifest-path tests/programs/everywhere/Cargo.toml
+	cargo fmt --all --check --manifest-path tests/programs/everywhere/Cargo.toml
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 
 test-unit: toolchain
