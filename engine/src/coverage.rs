@@ -2,13 +2,13 @@
 //! `coverage` and note it in a file; `anyring-conformance coverage` holds that against what
 //! [`crate::ops::errors`] declares.
 
-use crate::ops::COUNT;
+use crate::ops::TOTAL;
 
 /// Bits for one operation: bit 0 for success, the others by errno.
 pub type Results = [u64; 4];
 
 /// How long the file is.
-pub const LENGTH: usize = COUNT * size_of::<Results>();
+pub const LENGTH: usize = TOTAL * size_of::<Results>();
 
 /// Is a result, a negative errno or not, among those seen?
 pub fn contains(results: &Results, result: i32) -> bool {
@@ -26,7 +26,7 @@ mod record {
     use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
     use super::{LENGTH, Results, place};
-    use crate::ops::{COUNT, Op};
+    use crate::ops::{self, Op};
     use crate::sys::{self, Fd};
 
     static SEEN: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
@@ -42,11 +42,9 @@ mod record {
     /// An operation came to this result.
     pub fn seen(op: &Op, result: i32) {
         let memory = SEEN.load(Ordering::Acquire);
-        if memory.is_null() || usize::from(op.code) >= COUNT {
-            return;
-        }
+        let Some(row) = ops::place(op.code).filter(|_| !memory.is_null()) else { return };
         let (word, bit) = place(result);
-        let index = usize::from(op.code) * (size_of::<Results>() / 8) + word;
+        let index = row * (size_of::<Results>() / 8) + word;
         // SAFETY: mapped for good, and `index` lies within `LENGTH`.
         unsafe { &*memory.add(index) }.fetch_or(bit, Ordering::Relaxed);
     }

@@ -8,6 +8,7 @@ use crate::ops::futex;
 use crate::ops::timeout::Timeouts;
 use crate::registry;
 use crate::request::{FileHold, Flags, Phase, RequestId};
+use crate::resources::directories::{self, Directories};
 use crate::resources::eventfd;
 use crate::ring::{Core, CoreGuard, Ring, live};
 use crate::sync::{AcrossFork, Mutex};
@@ -177,6 +178,7 @@ pub unsafe fn forked() {
     unsafe {
         WATCHES.reset();
         eventfd::forked();
+        directories::forked();
         futex::forked();
     }
     let mut watches = WATCHES.lock();
@@ -198,6 +200,7 @@ impl Core {
         // First: requests let go of files that something may still be noted about.
         self.readiness.forked();
         self.zero_copy.forked();
+        self.directories = Directories::default();
         let ids: Vec<RequestId> = self.requests.ids().collect();
         ids.into_iter().for_each(|id| self.drop_request(id));
         self.drop_queues();
@@ -241,6 +244,7 @@ impl Core {
         self.look_for_all_pages();
         self.run_finished();
         self.zero_copy.close();
+        self.directories = Directories::default();
         self.working -= self.aio.shut_down();
         if self.token.driver() == Driver::Reactor {
             reactor::release(self);

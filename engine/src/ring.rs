@@ -27,6 +27,7 @@ use crate::ops::timeout::Timeouts;
 use crate::processes::{Page, Shared};
 use crate::request::{FileHold, Flags, RequestId, Slab};
 use crate::resources::buffers::BufferTable;
+use crate::resources::directories::Directories;
 use crate::resources::files::FileTable;
 use crate::resources::kbuf::BufferGroups;
 use crate::resources::personalities::Personalities;
@@ -222,6 +223,8 @@ pub struct Core {
     pub timeouts: Timeouts,
     /// Registered files.
     pub files: FileTable,
+    /// Descriptions of the engine's own through which directories are read.
+    pub directories: Directories,
     /// Registered buffers.
     pub buffers: BufferTable,
     /// Provided buffers.

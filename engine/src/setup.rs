@@ -18,6 +18,7 @@ use crate::ops::net::train::Train;
 use crate::ops::timeout::Timeouts;
 use crate::request::Slab;
 use crate::resources::buffers::BufferTable;
+use crate::resources::directories::Directories;
 use crate::resources::files::FileTable;
 use crate::resources::kbuf::BufferGroups;
 use crate::resources::personalities::Personalities;
@@ -240,6 +241,7 @@ fn new_core(ring: &'static Ring, serial: u64, memory: RingMemory, setup_flags: u
         wait_clock: Clock::Monotonic,
         timeouts: Timeouts::default(),
         files: FileTable::default(),
+        directories: Directories::default(),
         buffers: BufferTable::default(),
         groups: BufferGroups::default(),
         region: None,

@@ -4,7 +4,7 @@
 use alloc::string::String;
 use core::fmt::Write;
 
-use crate::ops::{self, Caps};
+use crate::ops::{self, Caps, Op};
 use crate::register::{self, Carry};
 use crate::{enter, setup};
 
@@ -86,23 +86,34 @@ fn heading(page: &mut String, title: &str, first: &str) {
 }
 
 fn row(page: &mut String, number: usize, name: &str, support: Support) {
+    line(page, number, name, "yes", support);
+}
+
+fn line(page: &mut String, number: usize, name: &str, kernel: &str, support: Support) {
     let (short, long) = match support {
         Support::Yes => ("yes", ""),
         Support::Partly(limits) => ("partly", limits),
         Support::No(reason) => ("no", reason),
     };
-    let _ = writeln!(page, "| {number} | {name} | yes | {short} | {long} |");
+    let _ = writeln!(page, "| {number} | {name} | {kernel} | {short} | {long} |");
 }
 
 fn operations(page: &mut String) {
+    let (known, private) = ops::TABLE.split_at(ops::COUNT);
     heading(page, "Operations", "IORING_OP_");
-    for op in &ops::TABLE {
+    list(page, known);
+    heading(page, "Operations that no kernel has", "ANYRING_OP_");
+    list(page, private);
+}
+
+fn list(page: &mut String, operations: &[Op]) {
+    for op in operations {
         let support = match (op.caps.has(Caps::PRESENT), op.limits) {
             (false, reason) => Support::No(reason),
             (true, "") => Support::Yes,
             (true, limits) => Support::Partly(limits),
         };
-        row(page, op.code.into(), op.name, support);
+        line(page, op.code.into(), op.name, if op.is_private() { "no" } else { "yes" }, support);
     }
 }
 

@@ -157,7 +157,7 @@ impl Core {
 
     /// Is there anything that is to be looked at by and by, whoever drives?
     pub fn needs_ticks(&self) -> bool {
-        self.readiness.needs_recheck() || self.zero_copy.needs_ticks()
+        self.readiness.needs_recheck() || self.zero_copy.needs_ticks() || !self.directories.is_empty()
     }
 
     /// The ring's epoll instance, with the driver's eventfd in it.

@@ -379,6 +379,7 @@ fn look_at(core: &mut Core, last_activity: u64) -> Option<u64> {
         core.external.inline = false;
         core.recheck();
         core.tick_channels();
+        core.directories.tick();
         if !core.defers() && core.token.driver() != Driver::SqThread {
             core.advance();
             core.hand_over();

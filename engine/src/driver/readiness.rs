@@ -575,6 +575,7 @@ impl Core {
         self.keep_files_of_work(fd);
         self.keep_files_of_ready(fd);
         self.zero_copy.forget(fd);
+        self.directories.forget(fd);
         let Some(index) = self.readiness.find(fd) else { return };
         if let Some(epoll) = self.readiness.epoll
             && self.readiness.entries[index as usize].registered
@@ -616,6 +617,7 @@ impl Core {
     pub fn close_own(&mut self, fd: Fd) {
         registry::forget_note(fd);
         self.zero_copy.forget(fd);
+        self.directories.forget(fd);
         if let Some(index) = self.readiness.find(fd) {
             let waiters = self.readiness.remove(index);
             debug_assert!(waiters.is_empty(), "a file is closed when nothing holds it any more");

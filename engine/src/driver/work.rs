@@ -210,7 +210,7 @@ impl Core {
         if work.step.is_none()
             && keeps_order(request.op.caps, &work)
             && let Ok(identity) = sys::identity(work.fd)
-            && identity.is_regular()
+            && (identity.is_regular() || identity.is_directory())
         {
             work.hash = (identity.inode ^ identity.device.rotate_left(32)) | 1;
         }

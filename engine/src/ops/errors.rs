@@ -5,23 +5,24 @@
 //! Left out is what tests cannot bring about: memory or descriptors that run out, rights that a
 //! process lacks, and what depends on how far another thread is (`EALREADY`).
 
-use super::{Code, Op};
+use super::Code::*;
+use super::{Op, getdents};
 use crate::errno::Errno;
 
 /// Those that the table declares for an operation.
 pub fn of(op: &Op) -> &'static [Errno] {
-    DECLARED.get(usize::from(op.code)).map_or(&[], |(_, errors)| errors)
+    super::place(op.code).map_or(&[], |place| DECLARED[place].1)
 }
 
 macro_rules! declared {
-    ($($code:ident: $($errno:ident)*;)*) => {
-        [$((Code::$code, &[$(Errno::$errno),*])),*]
+    ($($code:path: $($errno:ident)*;)*) => {
+        [$(($code as u8, &[$(Errno::$errno),*])),*]
     };
 }
 
-static DECLARED: [(Code, &[Errno]); super::COUNT] = ROWS;
+static DECLARED: [(u8, &[Errno]); super::TOTAL] = ROWS;
 
-const ROWS: [(Code, &[Errno]); super::COUNT] = declared! {
+const ROWS: [(u8, &[Errno]); super::TOTAL] = declared! {
     IORING_OP_NOP: EINVAL EBADF EFAULT;
     IORING_OP_READV: EINVAL EFAULT EBADF EOPNOTSUPP ENOBUFS;
     IORING_OP_WRITEV: EINVAL EFAULT EBADF EOPNOTSUPP;
@@ -85,12 +86,13 @@ const ROWS: [(Code, &[Errno]); super::COUNT] = declared! {
     IORING_OP_READV_FIXED: EINVAL EFAULT EBADF ENOMEM;
     IORING_OP_WRITEV_FIXED: EINVAL EFAULT EBADF ENOMEM;
     IORING_OP_PIPE: EINVAL EFAULT ENFILE;
+    getdents::CODE: EINVAL EBADF ENOTDIR;
 };
 
 const _: () = {
-    let mut code = 0;
-    while code < ROWS.len() {
-        assert!(ROWS[code].0 as usize == code, "each row stands at its number");
-        code += 1;
+    let mut row = 0;
+    while row < ROWS.len() {
+        assert!(ROWS[row].0 == super::ROWS[row].code, "the rows stand as in the table");
+        row += 1;
     }
 };

@@ -9,6 +9,7 @@ pub mod epoll;
 pub mod errors;
 pub mod file;
 pub mod futex;
+pub mod getdents;
 pub mod msg_ring;
 pub mod net;
 pub mod nop;
@@ -226,6 +227,8 @@ pub enum OpData {
     TwoPaths(crate::user::Path, crate::user::Path),
     /// An extended attribute.
     Xattr(alloc::boxed::Box<xattr::Xattr>),
+    /// GETDENTS: the description through which it reads.
+    Directory(crate::resources::directories::Description),
     /// The file that a splice takes from.
     Input(crate::sys::OwnedFd),
 }
@@ -239,9 +242,20 @@ impl Op {
         prep: fn(&mut Core, RequestId) -> Result<(), Errno>,
         issue: fn(&mut Core, RequestId) -> Outcome,
     ) -> Op {
+        Op::numbered(code as u8, name, caps, prep, issue)
+    }
+
+    /// The same for an operation whose number is not the kernel's.
+    const fn numbered(
+        code: u8,
+        name: &'static str,
+        caps: Caps,
+        prep: fn(&mut Core, RequestId) -> Result<(), Errno>,
+        issue: fn(&mut Core, RequestId) -> Outcome,
+    ) -> Op {
         let caps = caps.with(Caps::PRESENT);
         Op {
-            code: code as u8,
+            code,
             name,
             fields: &[],
             limits: "",
@@ -341,10 +355,21 @@ impl Op {
     pub fn is_unknown(&self) -> bool {
         self.code == Code::IORING_OP_LAST as u8
     }
+
+    /// Is it one that no kernel has?
+    pub fn is_private(&self) -> bool {
+        self.code >= FIRST_PRIVATE
+    }
 }
 
 /// The number of opcodes that the kernel's ABI has in this version.
 pub const COUNT: usize = Code::IORING_OP_LAST as usize;
+
+/// The first number of operations that no kernel has, far from the kernel's growing list.
+pub const FIRST_PRIVATE: u8 = 192;
+
+/// How many rows the table has: the kernel's operations, then the private ones.
+pub const TOTAL: usize = COUNT + 1;
 
 /// An opcode that the engine does not have: it answers what a kernel without it answers.
 const fn absent(code: Code, name: &'static str, reason: &'static str) -> Op {
@@ -368,10 +393,10 @@ const fn absent(code: Code, name: &'static str, reason: &'static str) -> Op {
 
 static UNKNOWN: Op = absent(Code::IORING_OP_LAST, "UNKNOWN", "");
 
-/// The table, by opcode.
-pub static TABLE: [Op; COUNT] = ROWS;
+/// The table: the row of an opcode stands at its [`place`].
+pub static TABLE: [Op; TOTAL] = ROWS;
 
-const ROWS: [Op; COUNT] = [
+const ROWS: [Op; TOTAL] = [
     nop::NOP,
     rw::READV,
     rw::WRITEV,
@@ -435,17 +460,35 @@ const ROWS: [Op; COUNT] = [
     rw::READV_FIXED,
     rw::WRITEV_FIXED,
     open::PIPE,
+    getdents::GETDENTS,
 ];
 
 const _: () = {
-    let mut code = 0;
-    while code < COUNT {
-        assert!(ROWS[code].code as usize == code, "each row stands at its number");
-        code += 1;
+    let mut row = 0;
+    while row < TOTAL {
+        assert!(
+            matches!(place(ROWS[row].code), Some(place) if place == row),
+            "each row stands at its number"
+        );
+        row += 1;
     }
 };
 
-/// The row of an opcode; an absent one for numbers beyond the table.
+/// Where the row of an opcode stands in the table.
+#[inline]
+pub const fn place(code: u8) -> Option<usize> {
+    let code = code as usize;
+    if code < COUNT {
+        Some(code)
+    } else if code >= FIRST_PRIVATE as usize && code - (FIRST_PRIVATE as usize) < TOTAL - COUNT {
+        Some(COUNT + code - FIRST_PRIVATE as usize)
+    } else {
+        None
+    }
+}
+
+/// The row of an opcode; an absent one for numbers that are not in the table.
+#[inline]
 pub fn lookup(code: u8) -> &'static Op {
-    TABLE.get(code as usize).unwrap_or(&UNKNOWN)
+    place(code).map_or(&UNKNOWN, |place| &TABLE[place])
 }

@@ -6,18 +6,19 @@ use alloc::vec::Vec;
 use super::family;
 use crate::driver::{pool, reactor, threads};
 use crate::ops::futex;
-use crate::resources::{eventfd, ring_fds};
+use crate::resources::{directories, eventfd, ring_fds};
 use crate::ring::Ring;
 use crate::sync::{AcrossFork, Mutex};
 use crate::{credentials, lifetime, registry};
 
 /// The locks below a ring's, in the order in which they are taken.
-const LOCKS: [fn() -> &'static dyn AcrossFork; 8] = [
+const LOCKS: [fn() -> &'static dyn AcrossFork; 9] = [
     reactor::lock,
     pool::lock,
     lifetime::lock,
     ring_fds::lock,
     eventfd::lock,
+    directories::lock,
     futex::lock,
     credentials::lock,
     threads::lock,

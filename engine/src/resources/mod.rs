@@ -2,6 +2,7 @@
 
 pub mod buffers;
 pub mod clone;
+pub mod directories;
 pub mod epoll_sets;
 pub mod eventfd;
 pub mod files;

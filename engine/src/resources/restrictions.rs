@@ -24,9 +24,9 @@ pub struct Restrictions {
 }
 
 const REGISTER_LAST: usize = IORING_REGISTER_LAST as usize;
-const MOST: usize = Kind::IORING_RESTRICTION_LAST as usize + REGISTER_LAST + ops::COUNT;
+const MOST: usize = Kind::IORING_RESTRICTION_LAST as usize + REGISTER_LAST + ops::TOTAL;
 
-const _: () = assert!(REGISTER_LAST <= 64 && ops::COUNT <= 128, "one bit each");
+const _: () = assert!(REGISTER_LAST <= 64 && ops::TOTAL <= 128, "one bit each");
 
 impl Restrictions {
     /// May this registration be made?
@@ -39,8 +39,7 @@ impl Restrictions {
         if !self.in_force {
             return true;
         }
-        sqe.opcode < 128
-            && self.sqe_ops & (1 << sqe.opcode) != 0
+        ops::place(sqe.opcode).is_some_and(|place| self.sqe_ops & (1 << place) != 0)
             && sqe.flags & self.flags_required == self.flags_required
             && sqe.flags & !(self.flags_allowed | self.flags_required) == 0
     }
@@ -51,8 +50,10 @@ impl Restrictions {
         let argument = (restriction[0] >> 16) as u8;
         if kind == Kind::IORING_RESTRICTION_REGISTER_OP as u32 && usize::from(argument) < REGISTER_LAST {
             self.register_ops |= 1 << argument;
-        } else if kind == Kind::IORING_RESTRICTION_SQE_OP as u32 && usize::from(argument) < ops::COUNT {
-            self.sqe_ops |= 1 << argument;
+        } else if kind == Kind::IORING_RESTRICTION_SQE_OP as u32
+            && let Some(place) = ops::place(argument)
+        {
+            self.sqe_ops |= 1 << place;
         } else if kind == Kind::IORING_RESTRICTION_SQE_FLAGS_ALLOWED as u32 {
             self.flags_allowed = argument;
         } else if kind == Kind::IORING_RESTRICTION_SQE_FLAGS_REQUIRED as u32 {

@@ -531,6 +531,34 @@ pub fn seek(fd: Fd, position: u64) {
     debug_assert!(result.is_ok(), "only files that have positions");
 }
 
+/// `lseek(2)` to a place that the program named.
+pub fn seek_to(fd: Fd, position: u64) -> Result<(), Errno> {
+    // SAFETY: touches no memory.
+    unsafe { call(nr::__NR_lseek, [fd as usize, position as usize, nr::SEEK_SET as usize, 0, 0, 0]) }
+        .map(drop)
+}
+
+/// Where a file's position is.
+pub fn position(fd: Fd) -> Result<u64, Errno> {
+    // SAFETY: touches no memory.
+    let result = unsafe { call(nr::__NR_lseek, [fd as usize, 0, nr::SEEK_CUR as usize, 0, 0, 0]) };
+    result.map(|position| position as u64)
+}
+
+/// `getdents64(2)`, into memory that the program named.
+pub fn getdents(fd: Fd, address: u64, length: u32) -> Result<usize, Errno> {
+    // SAFETY: the kernel checks that the memory is there; the program asked for it to be written.
+    unsafe { call(nr::__NR_getdents64, [fd as usize, address as usize, length as usize, 0, 0, 0]) }
+}
+
+/// `openat(2)` for reading, close-on-exec, at an open directory.
+pub fn open_at(directory: Fd, path: &CStr, flags: u32) -> Result<Fd, Errno> {
+    let flags = flags | nr::O_RDONLY | nr::O_CLOEXEC;
+    // SAFETY: reads a C string.
+    unsafe { call(nr::__NR_openat, [directory as usize, path.as_ptr() as usize, flags as usize, 0, 0, 0]) }
+        .map(|fd| fd as Fd)
+}
+
 /// `openat(2)` with an absolute path, for the engine's own needs.
 pub fn open(path: &CStr, flags: u32) -> Result<Fd, Errno> {
     // SAFETY: reads a C string.
@@ -629,6 +657,11 @@ impl FileIdentity {
     /// A regular file?
     pub fn is_regular(self) -> bool {
         self.mode & nr::S_IFMT == nr::S_IFREG
+    }
+
+    /// A directory?
+    pub fn is_directory(self) -> bool {
+        self.mode & nr::S_IFMT == nr::S_IFDIR
     }
 }
 

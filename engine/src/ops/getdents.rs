@@ -1,0 +1,63 @@
+//! GETDENTS, which no kernel has: `getdents64(2)` as a request, at an offset as a positioned read has.
+
+use super::{Caps, FIRST_PRIVATE, Field, Op, OpData, Outcome, rw};
+use crate::driver::reactor;
+use crate::driver::work::Work;
+use crate::errno::Errno;
+use crate::request::{FileHold, RequestId};
+use crate::ring::Core;
+use crate::sys::{self, Fd};
+
+/// `ANYRING_OP_GETDENTS`.
+pub const CODE: u8 = FIRST_PRIVATE;
+
+/// Its row. With offset -1 it uses and advances the descriptor's position, which it otherwise leaves alone.
+pub const GETDENTS: Op = Op::numbered(CODE, "GETDENTS", Caps::FILE.with(Caps::POSITION), prep, issue)
+    .block(block)
+    .finish(finish)
+    .fields(&[Field::Fd, Field::Address, Field::Length, Field::Offset]);
+
+fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let sqe = &core.requests[id].sqe;
+    let bad =
+        sqe.op_flags != 0 || sqe.buf_index != 0 || sqe.file_index != 0 || sqe.addr3 != 0 || sqe.pad != 0;
+    if bad { Err(Errno::EINVAL) } else { Ok(()) }
+}
+
+/// By what number the directory is known from one request to the next.
+fn named(core: &Core, id: RequestId) -> Fd {
+    match core.requests[id].file {
+        FileHold::Fixed(_, fd) => fd,
+        _ => core.requests[id].sqe.fd,
+    }
+}
+
+fn issue(core: &mut Core, id: RequestId) -> Outcome {
+    let offset = core.requests[id].sqe.off;
+    if offset != rw::POSITION {
+        let description = core.directories.take(named(core, id), offset);
+        core.requests[id].data = OpData::Directory(description);
+    }
+    Outcome::Block
+}
+
+fn block(work: &mut Work) -> Result<usize, Errno> {
+    let sqe = &work.sqe;
+    match &mut work.data {
+        OpData::Directory(description) => description.read(work.fd, sqe.off, sqe.addr, sqe.len),
+        _ => sys::getdents(work.fd, sqe.addr, sqe.len),
+    }
+}
+
+fn finish(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
+    let data = core::mem::take(&mut core.requests[id].data);
+    if let OpData::Directory(description) = data
+        && !core.closing
+    {
+        core.directories.keep(named(core, id), description);
+        if !core.directories.is_empty() {
+            reactor::attend_stale(core);
+        }
+    }
+    result.into()
+}
