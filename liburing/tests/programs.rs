@@ -49,6 +49,18 @@ fn the_rest_of_the_interface() {
     same("rest.c", Header::Newest, &[]);
 }
 
+/// GETDENTS, with any header beside ours; a kernel has it not.
+#[test]
+fn directories_are_read() {
+    for header in [Header::System, Header::Newest] {
+        let program = compile("getdents.c", header, "uring");
+        said(&program, &[], By::Denied);
+        if kernel_has_io_uring() {
+            said(&program, &["absent"], By::Liburing);
+        }
+    }
+}
+
 /// It is our engine that answers, and only where it must.
 #[test]
 fn the_engine_is_chosen() {

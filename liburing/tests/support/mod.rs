@@ -117,6 +117,7 @@ pub fn compile(source: &str, header: Header, library: &str) -> PathBuf {
     let own = program.with_file_name(format!("{name}.{}.{build}", std::process::id()));
     let mut command = Command::new("cc");
     command.args(["-O2", "-Wall", "-Werror", "-o"]).arg(&own).args(header.options());
+    command.arg("-I").arg(root().join("liburing/include"));
     command.arg(root().join("liburing/tests/c").join(source));
     match (library, header) {
         ("", _) => {}
