@@ -263,6 +263,8 @@ fn registered_buffers() {
             Sqe { ioprio: FIXED | VECTORIZED, ..message(&headers[0]) },
             message(&none),
             Sqe { buf_index: 7, ..message(&none) },
+            Sqe { buf_index: 7, fd: unix.as_raw_fd(), ..message(&headers[0]) },
+            Sqe { fd: unix.as_raw_fd(), ..message(&headers[0]) },
         ];
         sqes.map(|sqe| {
             let cqes = run_one(&mut ring, sqe);

@@ -13,6 +13,8 @@
 //!   `-EALREADY` are one, and the cancelled request ends with `-ECANCELED` or `-EINTR`. Where threads
 //!   may be at work, how many were cancelled is not compared. A link timeout whose request ends in
 //!   the same moment says `-ENOENT` or `-ECANCELED`.
+//! - *Notifications* of zero-copy sends come when the network lets go of the memory. That one will come
+//!   (`IORING_CQE_F_MORE`) is compared; what a wait for completions finds beside it is not.
 //! - *Memory*: addresses differ between the engines, so of structures only what changed is compared;
 //!   inode numbers, times, ports and returned descriptors in memory are masked by the generator.
 //! - *World*: file times and inode numbers are left out.
@@ -23,7 +25,7 @@
 use std::collections::BTreeMap;
 
 use anyring_engine::ops;
-use linux_raw_sys::io_uring::{IORING_CQE_F_MORE, io_uring_op as Code};
+use linux_raw_sys::io_uring::{IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, io_uring_op as Code};
 
 use super::explain::{self, Case, explanation};
 use super::generate::sqe_flags::DRAIN;
@@ -67,12 +69,17 @@ pub fn normal(program: &Program, cqe: &Cqe) -> Cqe {
     cqe
 }
 
+/// Says it that memory is the program's again? When, is left to the network.
+fn is_notification(cqe: &Cqe) -> bool {
+    cqe.flags & IORING_CQE_F_NOTIF != 0
+}
+
 /// CQEs by the request that posted them, each request's in order.
 type ByRequest = BTreeMap<u64, Vec<Cqe>>;
 
 fn by_request(program: &Program, cqes: &[Cqe]) -> ByRequest {
     let mut map = ByRequest::new();
-    for cqe in cqes {
+    for cqe in cqes.iter().filter(|cqe| !is_notification(cqe)) {
         map.entry(cqe.user_data).or_default().push(normal(program, cqe));
     }
     for sqe in program.sqes().filter(|sqe| u32::from(sqe.opcode) == Code::IORING_OP_MSG_RING as u32) {
@@ -162,5 +169,6 @@ pub fn show(cqes: &[Cqe]) -> String {
 
 /// The order of the CQEs of one chain.
 pub fn order_in(chain: &[u64], cqes: &[Cqe]) -> Vec<u64> {
-    cqes.iter().map(|cqe| cqe.user_data).filter(|id| chain.contains(id)).collect()
+    let told = cqes.iter().filter(|cqe| !is_notification(cqe));
+    told.map(|cqe| cqe.user_data).filter(|id| chain.contains(id)).collect()
 }

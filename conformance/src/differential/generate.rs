@@ -394,7 +394,7 @@ impl Generator {
             // Numbers that would be the rings' own.
             sqe.fd = Fd::Raw(399);
         }
-        if op.caps.has(Caps::SOCKET) {
+        if op.caps.has(Caps::SOCKET) || op.name == "SENDMSG_ZC" {
             const MSG_CMSG_COMPAT: u32 = 1 << 31;
             sqe.op_flags &= !MSG_CMSG_COMPAT;
         }

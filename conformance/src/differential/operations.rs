@@ -34,9 +34,9 @@ impl Effect {
     }
 }
 
-/// Is the operation compared? The others need what a random program has not.
+/// Is the operation compared? One needs a network card of its own, some the kernel does not have.
 pub fn is_generated(op: &Op) -> bool {
-    !op.is_private() && !matches!(op.name, "URING_CMD" | "RECV_ZC" | "SEND_ZC" | "SENDMSG_ZC")
+    !op.is_private() && op.name != "RECV_ZC"
 }
 
 use Thing::*;
@@ -86,6 +86,8 @@ pub fn fill(g: &mut Generator, op: &Op, sqe: &mut Sqe) -> Effect {
         "SPLICE" | "TEE" => splice(g, op.name, sqe),
         "FSETXATTR" | "SETXATTR" | "FGETXATTR" | "GETXATTR" => xattr(g, op.name, sqe),
         "SEND" | "RECV" | "SENDMSG" | "RECVMSG" => message(g, op.name, sqe),
+        "SEND_ZC" | "SENDMSG_ZC" => zero_copy(g, op.name, sqe),
+        "URING_CMD" => command(g, sqe),
         "ACCEPT" | "CONNECT" | "SHUTDOWN" | "SOCKET" | "BIND" | "LISTEN" => socket(g, op.name, sqe),
         "PROVIDE_BUFFERS" | "REMOVE_BUFFERS" => provide(g, op.name, sqe),
         "POLL_ADD" | "POLL_REMOVE" => poll(g, op.name, sqe),
@@ -415,7 +417,7 @@ fn message(g: &mut Generator, name: &str, sqe: &mut Sqe) -> Effect {
     let len = length(g);
     sqe.addr = g.buffer(len);
     sqe.len = Value::Raw(len.into());
-    if name.ends_with("MSG") {
+    if name.contains("MSG") {
         sqe.addr = message_header(g, receives);
         sqe.len = Value::Raw(g.rng.pick(&[1, 1, 0]));
     }
@@ -427,6 +429,36 @@ fn message(g: &mut Generator, name: &str, sqe: &mut Sqe) -> Effect {
     if g.rng.percent(20) {
         sqe.ioprio = g.rng.pick(&[1, 2, 3, 4, 16, 32]);
     }
+    Effect::None
+}
+
+fn zero_copy(g: &mut Generator, name: &str, sqe: &mut Sqe) -> Effect {
+    let effect = message(g, name, sqe);
+    sqe.fd = Fd::Of(g.rng.pick(&[TcpA, TcpB, TcpA, TcpB, Udp, Udp, StreamB, TcpNew, FullW, DgramB]));
+    sqe.ioprio = g.rng.pick(&[0, 0, 0, 1, 4, 8, 12, 16]);
+    if sqe.ioprio & 4 != 0 && name == "SEND_ZC" && !g.fixed_buffers.is_empty() {
+        let index = g.rng.below(g.fixed_buffers.len());
+        let (at, size) = g.fixed_buffers[index];
+        sqe.buf_index = index as u16;
+        sqe.addr = Value::At(at);
+        sqe.len = Value::Raw(g.rng.pick(&[10, size, size, size + 1]).into());
+    }
+    effect
+}
+
+/// A command to a socket.
+fn command(g: &mut Generator, sqe: &mut Sqe) -> Effect {
+    const COMMANDS: &[u64] = &[0, 1, 2, 2, 3, 3, 77];
+    const TCP_NODELAY: (i32, i32) = (libc::IPPROTO_TCP, libc::TCP_NODELAY);
+    let options =
+        [libc::SO_TYPE, libc::SO_KEEPALIVE, libc::SO_DOMAIN, libc::SO_ERROR, libc::SO_PEEK_OFF, 999];
+    let option = (libc::SOL_SOCKET, g.rng.pick(&options));
+    let (level, option) = g.rng.pick(&[option, option, option, TCP_NODELAY]);
+    sqe.fd = Fd::Of(g.rng.pick(&[TcpA, TcpNew, Udp, StreamA, DgramA, Listener, File, FullR]));
+    sqe.off = Value::Raw(g.rng.pick(COMMANDS));
+    sqe.addr = Value::Raw(level as u64 | (option as u64) << 32);
+    sqe.file_index = Value::Raw(g.rng.pick(&[4, 4, 4, 1, 0, 8]));
+    sqe.addr3 = g.structure("option", vec![Cell::Word(1), Cell::Word(0)]);
     Effect::None
 }
 

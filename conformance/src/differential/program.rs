@@ -252,6 +252,12 @@ impl Program {
         queued.last() == Some(&true)
     }
 
+    /// Are there sends whose memory the network may keep?
+    pub fn sends_zero_copy(&self) -> bool {
+        let names = ["SEND_ZC", "SENDMSG_ZC"];
+        self.sqes().any(|sqe| names.contains(&ops::lookup(sqe.opcode).name))
+    }
+
     /// May the kernel give any of its requests to a thread?
     pub fn uses_threads(&self) -> bool {
         self.sqes().any(|sqe| sqe.flags & (DRAIN | ASYNC | LINKS) != 0)

@@ -47,7 +47,12 @@ type Outcome = Result<(), Stop>;
 
 /// What a cancellation found, as far as threads leave it the same.
 fn found(result: i32) -> i32 {
-    if result == -libc::ETIME { 0 } else { result.min(0) }
+    in_time(result).min(0)
+}
+
+/// The result of a call, whether or not it took all of its time.
+fn in_time(result: i32) -> i32 {
+    if result == -libc::ETIME { 0 } else { result }
 }
 
 /// How long things may take.
@@ -246,7 +251,11 @@ impl Run<'_> {
 
     fn enter(&mut self, call: &Enter) -> Outcome {
         let wait_ns = self.times.wait_ns;
-        let results = self.both(|side| side.enter(call, wait_ns));
+        let mut results = self.both(|side| side.enter(call, wait_ns));
+        if self.program.sends_zero_copy() {
+            // A notification ends a wait, too.
+            results = (in_time(results.0), in_time(results.1));
+        }
         self.note_submitted(results.0.max(0) as usize);
         let kind = |result: i32| if result > 0 { 1 } else { result };
         self.same(&format!("enter {} / {}", kind(results.0), kind(results.1)), results)

@@ -186,7 +186,7 @@ impl Caps {
     pub const SPARES_LINKS: Caps = Caps(1 << 10);
     /// It has neither a file nor a blocking attempt, and yet the kernel looks at whose it is.
     pub const CREDENTIALS: Caps = Caps(1 << 13);
-    /// Its file must be a socket.
+    /// Its file must be a socket, and that comes before any other fault of the attempt.
     pub const SOCKET: Caps = Caps(1 << 11);
     /// The kernel does it during the submission, or waits for it without a thread, where we give it to our queue.
     pub const AT_ONCE: Caps = Caps(1 << 12);

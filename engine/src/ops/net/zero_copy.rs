@@ -27,15 +27,16 @@ use crate::ring::Core;
 use crate::sys::{self, Fd};
 use crate::user;
 
-const CAPS: Caps = Caps::FILE.with(Caps::SOCKET).with(Caps::IOPRIO);
+const CAPS: Caps = Caps::FILE.with(Caps::IOPRIO);
 
 /// `IORING_OP_SEND_ZC`.
-pub const SEND_ZC: Op = Op::new(Code::IORING_OP_SEND_ZC, "SEND_ZC", CAPS, prep_send, issue)
-    .fields(&SEND_FIELDS)
-    .quick(Quick { attempt: send_quickly, go_on, again: false })
-    .failed(failed);
+pub const SEND_ZC: Op =
+    Op::new(Code::IORING_OP_SEND_ZC, "SEND_ZC", CAPS.with(Caps::SOCKET), prep_send, issue)
+        .fields(&SEND_FIELDS)
+        .quick(Quick { attempt: send_quickly, go_on, again: false })
+        .failed(failed);
 
-/// `IORING_OP_SENDMSG_ZC`.
+/// `IORING_OP_SENDMSG_ZC`. Not `Caps::SOCKET`: its registered buffers are looked at before its file.
 pub const SENDMSG_ZC: Op = Op::new(Code::IORING_OP_SENDMSG_ZC, "SENDMSG_ZC", CAPS, prep_message, issue)
     .fields(&[Field::Fd, Field::Address, Field::OpFlags, Field::Ioprio, Field::BufferIndex])
     .failed(failed);
@@ -115,15 +116,18 @@ fn prep_message(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
     let file = core.requests[id].file;
     let fd = file.fd();
+    // The kernel asks for a message's registered buffers before it looks at the socket; for a send's after that.
+    let is_message = matches!(core.requests[id].data, OpData::Net(Data::Message(_)));
+    if is_message && let Err(errno) = take_registered(core, id) {
+        return errno.into();
+    }
     if let Err(errno) = check_socket(fd, matches!(file, FileHold::Fixed(..))) {
         return errno.into();
     }
     if polls_first(core, &core.requests[id], fd, EPOLLOUT) {
         return Outcome::Wait(EPOLLOUT);
     }
-    if core.requests[id].flags.has(Flags::REGISTERED_BUFFER)
-        && let Err(errno) = take_registered(core, id)
-    {
+    if let Err(errno) = take_registered(core, id) {
         return errno.into();
     }
     if core.is_held(id, fd) {
@@ -250,10 +254,13 @@ fn is_internet(fd: Fd) -> Result<bool, Errno> {
     Ok(matches!(domain, AF_INET | AF_INET6) && matches!(kind, SOCK_STREAM | SOCK_DGRAM))
 }
 
-/// Checks that the memory lies in its registered buffer. The notification keeps that, whatever happens
-/// to the table.
+/// Checks that the memory lies in its registered buffer, if it is to be one. The notification keeps that,
+/// whatever happens to the table.
 fn take_registered(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let request = &core.requests[id];
+    if !request.flags.has(Flags::REGISTERED_BUFFER) {
+        return Ok(());
+    }
     let index = request.sqe.buf_index;
     let mut node = core.buffers.node(index)?;
     match &request.data {
