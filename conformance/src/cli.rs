@@ -46,7 +46,7 @@ struct Common {
     #[arg(long, global = true, value_name = "PATH")]
     anyring: Option<PathBuf>,
     /// Seconds that one test may take over anyring
-    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 180)]
     limit: u64,
     /// Only these tests
     #[arg(long, global = true, value_name = "NAME", num_args = 1..)]

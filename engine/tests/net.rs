@@ -919,9 +919,12 @@ fn sockets_answer_commands() {
         value = [0, 0];
         all.extend(ring.run(&[option(fd, get, libc::SOL_SOCKET, libc::SO_KEEPALIVE, &mut value)]));
         all.extend(ring.run(&[option(fd, get, libc::SOL_SOCKET, 9999, &mut value)]));
-        let null = std::fs::File::open("/proc/self/exe").unwrap();
+        let executable = std::fs::File::open("/proc/self/exe").unwrap();
+        let null = std::fs::File::open("/dev/null").unwrap();
         all.extend(ring.run(&[
-            command(6, null.as_raw_fd(), get),
+            command(6, executable.as_raw_fd(), get),
+            command(10, null.as_raw_fd(), get),
+            Sqe { off: 77, ..command(11, null.as_raw_fd(), get) },
             command(7, 9999, get),
             Sqe { off: 77, ..command(8, fd, get) },
             Sqe { off: 1 << 32, ..command(9, fd, get) },

@@ -134,6 +134,7 @@ const READS: &[&str] = &["READ", "READV", "READ_FIXED", "READV_FIXED"];
 const WRITES: &[&str] = &["WRITE", "WRITEV", "WRITE_FIXED", "WRITEV_FIXED"];
 const SENDS: &[&str] =
     &["SEND", "SENDMSG", "SEND_ZC", "SENDMSG_ZC", "WRITE", "WRITEV", "WRITE_FIXED", "WRITEV_FIXED"];
+const ZERO_COPY: &[&str] = &["SEND_ZC", "SENDMSG_ZC"];
 const RECEIVES: &[&str] = &[
     "READ_MULTISHOT",
     "ACCEPT",
@@ -347,9 +348,11 @@ pub fn drain_lingers_at() -> usize {
 /// The notification of a zero-copy send counts among what a drain in front of the send waits for.
 fn drain_waits_for_itself(case: &Case<'_>) -> bool {
     let chain = |sqe: &Sqe| case.program.chain_of(sqe.user_data);
+    let of_chain = || case.program.sqes().filter(|other| chain(other) == chain(case.sqe));
     let (_, kernel) = case.results();
-    let drains = |other: &Sqe| other.flags & DRAIN != 0 && chain(other) == chain(case.sqe);
-    case.is(&["SEND_ZC", "SENDMSG_ZC"]) && kernel.is_empty() && case.program.sqes().any(drains)
+    kernel.is_empty()
+        && of_chain().any(|other| other.flags & DRAIN != 0)
+        && of_chain().any(|other| ZERO_COPY.contains(&name(other)))
 }
 
 /// The kernel goes on draining until something is submitted while nothing waits for that, and counts

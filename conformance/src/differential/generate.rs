@@ -46,8 +46,10 @@ pub struct Generator {
     pub fixed_buffers: Vec<(u32, u32)>,
     /// Groups of provided buffers: id and, where it is a ring, its place and mask.
     pub groups: Vec<(u16, Option<(u32, u16)>)>,
-    /// Skipped CQEs were seen, so drains are refused.
+    /// The ring has not been enabled yet.
     disabled: bool,
+    /// A personality is registered.
+    personality: bool,
 }
 
 /// The program of a seed.
@@ -95,6 +97,7 @@ impl Generator {
             fixed_buffers: Vec::new(),
             groups: Vec::new(),
             disabled: false,
+            personality: false,
         }
     }
 
@@ -215,6 +218,7 @@ impl Generator {
     }
 
     fn register(&mut self, call: Register) {
+        self.personality |= call.opcode == io_uring_register_op::IORING_REGISTER_PERSONALITY as u32;
         self.program.steps.push(Step::Register(call));
     }
 
@@ -337,6 +341,9 @@ impl Generator {
         }
         if sqe.flags & ASYNC != 0 {
             effect = effect.max(Effect::Alone);
+        }
+        if self.personality && self.rng.percent(15) {
+            sqe.personality = 1;
         }
         if self.rng.percent(10) {
             effect = effect.max(self.spoil(&mut sqe));

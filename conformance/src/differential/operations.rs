@@ -720,6 +720,11 @@ const REGISTRATIONS: &[io_uring_register_op] = {
         IORING_REGISTER_BUFFERS2,
         IORING_UNREGISTER_BUFFERS,
         IORING_REGISTER_BUFFERS_UPDATE,
+        IORING_REGISTER_PERSONALITY,
+        IORING_UNREGISTER_PERSONALITY,
+        IORING_REGISTER_RESTRICTIONS,
+        IORING_REGISTER_IOWQ_MAX_WORKERS,
+        IORING_REGISTER_CLOCK,
     ]
 };
 
@@ -741,7 +746,7 @@ fn any_register(g: &mut Generator) -> Register {
         argument,
         count,
     };
-    let choice = g.rng.below(22);
+    let choice = g.rng.below(26);
     match choice {
         0..3 => {
             let fds = fd_array(g);
@@ -817,8 +822,36 @@ fn any_register(g: &mut Generator) -> Register {
             g.mask(at, 0, 16 + 8 * 8);
             call(IORING_REGISTER_PROBE, at, 8)
         }
+        21 => call(IORING_REGISTER_PERSONALITY, Value::Raw(0), 0),
+        22 => call(IORING_UNREGISTER_PERSONALITY, Value::Raw(0), g.rng.pick(&[1, 1, 2, 99])),
+        23 => restrictions(g),
+        24 => {
+            // How many there are by default follows from the machine.
+            let bounded = g.rng.pick(&[0, 1, 4]);
+            let workers = g.structure("workers", vec![Cell::Word(bounded), Cell::Word(0)]);
+            g.mask(workers, 0, 8);
+            call(IORING_REGISTER_IOWQ_MAX_WORKERS, workers, 2)
+        }
+        25 if g.rng.percent(50) => {
+            let clocks = [libc::CLOCK_MONOTONIC, libc::CLOCK_BOOTTIME, libc::CLOCK_REALTIME, 99];
+            let clock = Cell::Word(g.rng.pick(&clocks) as u32);
+            call(IORING_REGISTER_CLOCK, g.structure("clock", vec![clock, Cell::Bytes(vec![0; 12])]), 0)
+        }
         _ => spoiled_register(g),
     }
+}
+
+/// Some operations, registrations and flags, on a ring that is perhaps not enabled yet.
+fn restrictions(g: &mut Generator) -> Register {
+    let count = 1 + g.rng.below(3) as u32;
+    let mut cells = Vec::new();
+    for _ in 0..count {
+        let kind = g.rng.pick(&[0u32, 1, 1, 2, 3, 4]);
+        let value = g.rng.pick(&[0, 1, 2, 6, 12, 22, 26, 27, 99]) as u32;
+        cells.extend([Cell::Word(kind | value << 16), Cell::Bytes(vec![0; 12])]);
+    }
+    let argument = g.structure("restrictions", cells);
+    Register { opcode: io_uring_register_op::IORING_REGISTER_RESTRICTIONS as u32, argument, count }
 }
 
 fn buffer_ring(g: &mut Generator) -> Register {

@@ -579,7 +579,7 @@ pub fn identity(fd: Fd) -> Result<FileIdentity, Errno> {
         call(nr::__NR_fstat, [fd as usize, stat.as_mut_ptr() as usize, 0, 0, 0, 0])?;
         stat.assume_init()
     };
-    Ok(FileIdentity { device: stat.st_dev, inode: stat.st_ino, mode: stat.st_mode })
+    Ok(FileIdentity { device: stat.st_dev, inode: stat.st_ino, mode: stat.st_mode, names: stat.st_rdev })
 }
 
 /// The magic number of the file system that a file is on.
@@ -651,6 +651,8 @@ pub struct FileIdentity {
     pub inode: u64,
     /// Type and permissions.
     pub mode: u32,
+    /// The device that it is, if it is one.
+    pub names: u64,
 }
 
 impl FileIdentity {
@@ -662,6 +664,12 @@ impl FileIdentity {
     /// A directory?
     pub fn is_directory(self) -> bool {
         self.mode & nr::S_IFMT == nr::S_IFDIR
+    }
+
+    /// `/dev/null`, under whatever name?
+    pub fn is_null_device(self) -> bool {
+        const MEMORY_DEVICES: u64 = 1;
+        self.mode & nr::S_IFMT == nr::S_IFCHR && self.names == MEMORY_DEVICES << 8 | 3
     }
 }
 

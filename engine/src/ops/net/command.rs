@@ -20,7 +20,7 @@ pub const URING_CMD: Op = Op::new(Code::IORING_OP_URING_CMD, "URING_CMD", Caps::
     Field::Address,
     Field::FileIndex,
     Field::Address3,
-]).limits("of sockets; other files' are their drivers'. TX_TIMESTAMP of sockets that queue no errors, and no packets with their time stamps");
+]).limits("of sockets and the null device; other files' are their drivers'. TX_TIMESTAMP of sockets that queue no errors, and no packets with their time stamps");
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let sqe = &core.requests[id].sqe;
@@ -60,7 +60,11 @@ fn domain(fd: Fd) -> Result<u32, Errno> {
 }
 
 fn command(fd: Fd, sqe: &Sqe) -> Result<usize, Errno> {
-    let domain = domain(fd)?;
+    let domain = match domain(fd) {
+        // The null device takes every command, and does nothing.
+        Err(Errno::EOPNOTSUPP) if sys::identity(fd)?.is_null_device() => return Ok(0),
+        domain => domain?,
+    };
     let is = |operation: SocketOp| sqe.off == operation as u64;
     if is(SocketOp::SOCKET_URING_OP_SIOCINQ) {
         queued(fd, domain, FIONREAD)
