@@ -123,8 +123,12 @@ pub fn compare(program: &Program, user: &[Cqe], kernel: &[Cqe]) -> Verdict {
         .collect();
     let chain = |id| program.chain_of(id);
     // Messages, polls that were renamed and the last word follow from what differs, and so does what
-    // waits for it, or names its descriptor.
-    let names = |sqe: &Sqe| matches!(sqe.fd, Fd::From(id) if different.contains(&id));
+    // waits for it, names its descriptor, or looked for it.
+    let looks = |sqe: &Sqe| explain::CANCELS.contains(&explain::name(sqe));
+    let names = |sqe: &Sqe| {
+        matches!(sqe.fd, Fd::From(id) if different.contains(&id))
+            || matches!(sqe.addr, Value::Raw(id) if looks(sqe) && different.contains(&id))
+    };
     let in_chain = |id: u64| program.sqes().filter(move |sqe| chain(sqe.user_data) == chain(id));
     let follows =
         |id: u64| program.sqe(id).is_none() || in_chain(id).any(|sqe| sqe.flags & DRAIN != 0 || names(sqe));

@@ -7,7 +7,7 @@ use anyring_engine::ops;
 use linux_raw_sys::io_uring::*;
 
 use super::generate::sqe_flags::{ASYNC, BUFFER_SELECT, DRAIN, FIXED_FILE};
-use super::program::{Fd, LINKS, Program, Sqe, Step, Value};
+use super::program::{Act, Cell, Fd, LINKS, Program, Sqe, Step, Value};
 use super::ring::Cqe;
 use super::world::Thing;
 
@@ -51,6 +51,8 @@ pub const EXPLANATIONS: &[Explanation] = &[
     Explanation { name: "cancelled-or-done", fits: cancelled_or_done },
     Explanation { name: DRAIN_LINGERS, fits: drain_lingers },
     Explanation { name: "drain-waits-for-itself", fits: drain_waits_for_itself },
+    Explanation { name: "chains-by-call", fits: chains_by_call },
+    Explanation { name: "cached-or-not", fits: cached_or_not },
     Explanation { name: "timeouts-count", fits: timeouts_count },
     Explanation { name: "buffers-in-threads", fits: buffers_in_threads },
     Explanation { name: "bundle-in-threads", fits: bundle_in_threads },
@@ -129,7 +131,8 @@ impl Case<'_> {
     }
 }
 
-const CANCELS: &[&str] = &["ASYNC_CANCEL", "POLL_REMOVE", "TIMEOUT_REMOVE"];
+/// They name another request.
+pub const CANCELS: &[&str] = &["ASYNC_CANCEL", "POLL_REMOVE", "TIMEOUT_REMOVE"];
 const READS: &[&str] = &["READ", "READV", "READ_FIXED", "READV_FIXED"];
 const WRITES: &[&str] = &["WRITE", "WRITEV", "WRITE_FIXED", "WRITEV_FIXED"];
 const SENDS: &[&str] =
@@ -201,7 +204,8 @@ fn parts_in_threads(case: &Case<'_>) -> bool {
 /// Which of several receives of one file has the data; which of several changes to one group of buffers,
 /// or to the state of one socket, comes first where such a thread makes one of them.
 fn order_of_requests(case: &Case<'_>) -> bool {
-    let changes = |sqe: &Sqe| ["CONNECT", "LISTEN", "BIND", "SHUTDOWN", "ACCEPT"].contains(&name(sqe));
+    let changes =
+        |sqe: &Sqe| ["CONNECT", "LISTEN", "BIND", "SHUTDOWN", "ACCEPT", "EPOLL_CTL"].contains(&name(sqe));
     let of_file = |sqe: &Sqe| sqe.fd == case.sqe.fd && RECEIVES.contains(&name(sqe));
     let of_group = |sqe: &Sqe| sqe.buf_index == case.sqe.buf_index && PROVIDES.contains(&name(sqe));
     let selects = case.is(PROVIDES) || case.sqe.flags & BUFFER_SELECT != 0;
@@ -211,7 +215,10 @@ fn order_of_requests(case: &Case<'_>) -> bool {
     let (user, kernel) = case.results();
     // The other end of a pipe has another number.
     let sent = |sqe: &Sqe| case.program.uses_threads() && SENDS.contains(&name(sqe));
+    let ends = |sqe: &Sqe| ["SHUTDOWN", "CLOSE"].contains(&name(sqe));
+    let broken = user == [-libc::EPIPE] || kernel == [-libc::EPIPE];
     case.is(RECEIVES) && taken(&user) && taken(&kernel) && case.others().any(|sqe| of_file(sqe) || sent(sqe))
+        || case.is(SENDS) && broken && case.by_thread() && case.others().any(ends)
         || selects && case.program.uses_threads() && case.others().any(of_group)
         || changes(case.sqe)
             && case.program.uses_threads()
@@ -262,7 +269,8 @@ fn path_in_slot(case: &Case<'_>) -> bool {
 
 const PROVIDES: &[&str] = &["PROVIDE_BUFFERS", "REMOVE_BUFFERS"];
 
-fn name(sqe: &Sqe) -> &'static str {
+/// The name of its operation.
+pub fn name(sqe: &Sqe) -> &'static str {
     ops::lookup(sqe.opcode).name
 }
 
@@ -345,6 +353,13 @@ pub fn drain_lingers_at() -> usize {
     named(DRAIN_LINGERS).unwrap_or(0)
 }
 
+/// Why what the program closed may still be open at the end: the file of a request behind a drain is looked
+/// up when its turn comes.
+pub fn open_explained(program: &Program) -> Option<usize> {
+    let closes = program.steps.iter().any(|step| matches!(step, Step::Act(Act::Close(_))));
+    (program.drains() && closes).then(drain_lingers_at)
+}
+
 /// The notification of a zero-copy send counts among what a drain in front of the send waits for.
 fn drain_waits_for_itself(case: &Case<'_>) -> bool {
     let chain = |sqe: &Sqe| case.program.chain_of(sqe.user_data);
@@ -366,6 +381,27 @@ fn drain_lingers(case: &Case<'_>) -> bool {
     }
     behind && (user.is_empty() || kernel.is_empty() || user == [CANCELED] || kernel == [CANCELED])
 }
+
+/// How far a chain comes in one call, on a ring that defers: the last cancellation finds the next link or not.
+fn chains_by_call(case: &Case<'_>) -> bool {
+    let (user, kernel) = case.results();
+    let outcomes = [(user.clone(), kernel.clone()), (kernel, user)];
+    case.program.setup_flags & IORING_SETUP_DEFER_TASKRUN != 0
+        && case.program.chain_of(case.sqe.user_data) != case.sqe.user_data
+        && outcomes.contains(&(vec![CANCELED], vec![]))
+}
+
+/// Whether a name is in the cache is the kernel's own affair, that there is none included.
+fn cached_or_not(case: &Case<'_>) -> bool {
+    let how = case.program.structures.iter().find(|structure| Value::At(structure.at) == case.sqe.off);
+    let asks = |resolve: &Cell| matches!(resolve, Cell::Long(Value::Raw(bits)) if bits & RESOLVE_CACHED != 0);
+    let (user, kernel) = case.results();
+    case.is(&["OPENAT2"])
+        && how.and_then(|how| how.cells.get(2)).is_some_and(asks)
+        && (user == [-libc::EAGAIN] || kernel == [-libc::EAGAIN])
+}
+
+const RESOLVE_CACHED: u64 = 0x20;
 
 /// A timeout that waits for completions counts from when it is armed; which have been posted by then,
 /// the batches in which they are posted decide.

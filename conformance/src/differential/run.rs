@@ -428,6 +428,7 @@ impl Run<'_> {
             }
             if ours.contains(" holds ")
                 && let Some(why) = explain::contents_explained(self.program)
+                    .or_else(|| explain::open_explained(self.program))
             {
                 return Err(Stop::Explained(why));
             }
