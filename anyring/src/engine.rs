@@ -9,6 +9,7 @@ use std::fmt;
 use std::num::NonZeroUsize;
 use std::ptr;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Who does the work of a ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -109,16 +110,46 @@ fn block_signals() -> libc::sigset_t {
     }
 }
 
+/// How often this process has come out of a `fork` as the child.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// A number that is another one in a child of this process.
+pub(crate) fn generation() -> u32 {
+    FORKS.load(Ordering::Relaxed)
+}
+
+extern "C" fn forked() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
 extern "C" fn exits() {
     door::exits();
 }
 
+/// Whether anyring's engine was put in place.
+static USED: AtomicBool = AtomicBool::new(false);
+
+/// A descriptor of the program's is about to be closed.
+pub(crate) fn closing(fd: i32) {
+    if USED.load(Ordering::Relaxed) {
+        door::closing(fd);
+    }
+}
+
 /// Lets rings of `engine` be made in this process.
 pub(crate) fn begin(engine: Engine) {
+    static WATCH: OnceLock<()> = OnceLock::new();
     static BEGIN: OnceLock<()> = OnceLock::new();
     static END: OnceLock<()> = OnceLock::new();
+    // SAFETY: a hook that stays.
+    WATCH.get_or_init(|| unsafe {
+        libc::pthread_atfork(None, None, Some(forked));
+    });
     if engine == Engine::User {
-        BEGIN.get_or_init(|| door::begin(&HOST));
+        BEGIN.get_or_init(|| {
+            door::begin(&HOST);
+            USED.store(true, Ordering::Relaxed);
+        });
     }
     // SAFETY: a function that stays.
     END.get_or_init(|| unsafe {
@@ -208,7 +239,7 @@ unsafe fn user_call(number: u32, arguments: [usize; 6]) -> i32 {
 /// Closes a ring's descriptor.
 pub(crate) fn close(engine: Engine, fd: i32) {
     if engine == Engine::User {
-        door::closing(fd);
+        closing(fd);
     }
     // SAFETY: the ring's owner gives it up.
     unsafe { libc::close(fd) };

@@ -1,15 +1,10 @@
 //! The layer below, on both engines.
 
-use anyring::low::{Cqe32, Ring, Sqe128, op};
-use anyring::{Builder, Engine};
+mod common;
 
-/// Runs `body` on anyring's engine, and on the kernel's where the machine has it.
-fn both(body: impl Fn(Engine)) {
-    body(Engine::User);
-    if Builder::new(1).engine(Engine::Kernel).build().is_ok() {
-        body(Engine::Kernel);
-    }
-}
+use anyring::Builder;
+use anyring::low::{Cqe32, Ring, Sqe128, op};
+use common::both;
 
 #[test]
 fn nops_come_back_in_order() {

@@ -62,6 +62,12 @@ impl Submission for Sqe128 {
     const SETUP_FLAGS: u32 = abi::IORING_SETUP_SQE128;
 }
 
+impl AsRef<Sqe> for Sqe {
+    fn as_ref(&self) -> &Sqe {
+        self
+    }
+}
+
 impl From<Sqe> for Sqe128 {
     fn from(entry: Sqe) -> Sqe128 {
         Sqe128 { entry, command: [0; 64] }

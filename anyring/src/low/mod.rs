@@ -20,11 +20,14 @@
 //! ```
 
 mod entry;
+pub mod flags;
 mod memory;
 pub mod op;
 mod queue;
+mod register;
 mod ring;
 
 pub use entry::{Completion, Cqe, Cqe32, Sqe, Sqe128, Submission};
 pub use queue::{CompletionQueue, Full, SubmissionQueue};
+pub use register::{Cancel, Probe, Restriction};
 pub use ring::{Ring, Submitter, Wait};

@@ -1,31 +1,817 @@
-//! The operations.
+//! The operations, one type each.
+//!
+//! `new` takes what an operation cannot do without, methods set the rest, [`build`](Read::build) makes an entry of
+//! it. What things mean and which kernel has them is in `io_uring_enter(2)`, under the same names in capitals;
+//! flags of `io_uring` are in [`flags`](super::flags), others in `libc`.
+//!
+//! Where a file is wanted ([`Target`]), a descriptor will do, or a place in the ring's table of files
+//! ([`Fixed`]); where a plain number is, only a descriptor.
 
 use super::entry::Sqe;
+use super::flags;
 use anyring_engine::memory::Sqe as Raw;
+use linux_raw_sys::io_uring::{IORING_FILE_INDEX_ALLOC, io_uring_op as Code, io_uring_sqe_flags_bit as Bit};
+use std::ffi::{c_char, c_void};
+use std::os::fd::{AsRawFd, RawFd};
 
-/// Does nothing.
-#[derive(Clone, Copy, Debug)]
-pub struct Nop(Sqe);
+/// A file that an operation works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A descriptor.
+    Fd(RawFd),
+    /// A place in the ring's table of files.
+    Fixed(u32),
+}
 
-impl Nop {
-    /// A no-op.
-    pub fn new() -> Nop {
-        Nop(Sqe(Raw { fd: -1, ..Raw::default() }))
-    }
+/// A place in the ring's table of files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fixed(pub u32);
 
-    /// The entry.
-    pub fn build(self) -> Sqe {
-        self.0
+impl From<Fixed> for Target {
+    #[inline]
+    fn from(place: Fixed) -> Target {
+        Target::Fixed(place.0)
     }
 }
 
-impl Default for Nop {
-    fn default() -> Nop {
-        Nop::new()
+impl From<RawFd> for Target {
+    #[inline]
+    fn from(fd: RawFd) -> Target {
+        Target::Fd(fd)
     }
 }
 
-/// The name of an operation.
+impl<T: AsRawFd> From<&T> for Target {
+    #[inline]
+    fn from(file: &T) -> Target {
+        Target::Fd(file.as_raw_fd())
+    }
+}
+
+/// Where in the table of files a new file goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slot {
+    /// Here; what was there before is closed.
+    At(u32),
+    /// Where there is room; the result says where.
+    Any,
+}
+
+/// A time or a span of time, as the engines want it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timespec {
+    /// Seconds.
+    pub seconds: i64,
+    /// Nanoseconds, less than a thousand million.
+    pub nanoseconds: i64,
+}
+
+impl From<std::time::Duration> for Timespec {
+    fn from(time: std::time::Duration) -> Timespec {
+        Timespec {
+            seconds: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+            nanoseconds: time.subsec_nanos().into(),
+        }
+    }
+}
+
+/// One of the futexes that [`FutexWaitv`] waits for.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waiter {
+    /// What the futex must hold.
+    pub value: u64,
+    /// Where it is.
+    pub address: u64,
+    /// `FUTEX2_*`.
+    pub flags: u32,
+    /// Nothing.
+    pub reserved: u32,
+}
+
+/// What fits into a field of an entry.
+trait Value {
+    fn value(self) -> u64;
+}
+
+macro_rules! values {
+    ($($type:ty)*) => { $(impl Value for $type {
+        #[inline(always)]
+        fn value(self) -> u64 {
+            self as u64
+        }
+    })* };
+}
+values! { u8 u16 u32 u64 i32 i64 }
+
+impl<T> Value for *const T {
+    #[inline(always)]
+    fn value(self) -> u64 {
+        self.expose_provenance() as u64
+    }
+}
+
+impl<T> Value for *mut T {
+    #[inline(always)]
+    fn value(self) -> u64 {
+        self.expose_provenance() as u64
+    }
+}
+
+impl Value for Slot {
+    #[inline(always)]
+    fn value(self) -> u64 {
+        match self {
+            Slot::At(place) => u64::from(place) + 1,
+            Slot::Any => u64::from(IORING_FILE_INDEX_ALLOC as u32),
+        }
+    }
+}
+
+const SELECT: u8 = 1 << Bit::IOSQE_BUFFER_SELECT_BIT as u8;
+const FIXED: u8 = 1 << Bit::IOSQE_FIXED_FILE_BIT as u8;
+/// Where the file stands, instead of an offset.
+const HERE: u64 = u64::MAX;
+
+/// Sets a field of an entry, or adds flags to it.
+macro_rules! set {
+    ($field:expr, =, $value:expr) => {
+        $field = $value as _
+    };
+    ($field:expr, |=, $value:expr) => {
+        $field = ($field as u64 | $value) as _
+    };
+}
+
+/// Makes the types of a table: the name, the opcode, what is the same for all in `[]`, what `new` takes in `()`
+/// (`file` for a [`Target`]), what may be set in `{}`; each with the entry's field.
+macro_rules! operations {
+    ($(
+        $(#[$about:meta])*
+        $name:ident: $code:ident [$($same:ident = $value:expr),*]
+        $(file $file:ident)? ($($need:ident: $need_type:ty = $need_field:ident),*)
+        { $($(#[$about_more:meta])* $more:ident: $more_type:ty, $set:tt $more_field:ident;)* }
+    )*) => {
+        $(
+            $(#[$about])*
+            #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+            #[must_use]
+            pub struct $name(Sqe);
+
+            impl $name {
+                /// The number of the operation.
+                pub const CODE: u8 = Code::$code as u8;
+
+                /// The operation with what it cannot do without.
+                #[inline]
+                #[allow(clippy::new_without_default, reason = "few take nothing")]
+                #[allow(clippy::too_many_arguments, reason = "that is how many there are")]
+                pub fn new($($file: impl Into<Target>,)? $($need: $need_type),*) -> $name {
+                    #[allow(unused_mut, reason = "few have nothing to say")]
+                    let mut sqe = Raw { opcode: Self::CODE, $($same: $value,)* ..Raw::default() };
+                    $(match $file.into() {
+                        Target::Fd(fd) => sqe.fd = fd,
+                        Target::Fixed(place) => {
+                            sqe.fd = place as i32;
+                            sqe.flags |= FIXED;
+                        }
+                    })?
+                    $(sqe.$need_field = $need.value() as _;)*
+                    $name(Sqe(sqe))
+                }
+
+                $(
+                    $(#[$about_more])*
+                    #[inline]
+                    pub fn $more(mut self, $more: $more_type) -> $name {
+                        set!(self.0.0.$more_field, $set, $more.value());
+                        self
+                    }
+                )*
+
+                /// The entry.
+                #[inline]
+                pub fn build(self) -> Sqe {
+                    self.0
+                }
+            }
+
+            impl From<$name> for Sqe {
+                #[inline]
+                fn from(operation: $name) -> Sqe {
+                    operation.0
+                }
+            }
+        )*
+
+        /// What there are types for: opcode, and what they are called.
+        #[cfg(test)]
+        const ALL: &[(u8, &str)] = &[$(($name::CODE, stringify!($name))),*];
+    };
+}
+
+operations! {
+    /// Does nothing.
+    Nop: IORING_OP_NOP [fd = -1] () {
+        /// `IORING_NOP_*`.
+        flags: u32, |= op_flags;
+        /// The result, with `IORING_NOP_INJECT_RESULT`.
+        result: i32, = len;
+    }
+
+    /// Reads, as `preadv2(2)`.
+    Readv: IORING_OP_READV [off = HERE] file file (vectors: *const libc::iovec = addr, count: u32 = len) {
+        /// Where in the file; where it stands, unless this is said.
+        offset: u64, = off;
+        /// `RWF_*`.
+        flags: i32, = op_flags;
+        /// The I/O priority.
+        ioprio: u16, = ioprio;
+    }
+
+    /// Writes, as `pwritev2(2)`.
+    Writev: IORING_OP_WRITEV [off = HERE] file file (vectors: *const libc::iovec = addr, count: u32 = len) {
+        /// Where in the file; where it stands, unless this is said.
+        offset: u64, = off;
+        /// `RWF_*`.
+        flags: i32, = op_flags;
+        /// The I/O priority.
+        ioprio: u16, = ioprio;
+        /// The write stream.
+        write_stream: u8, = file_index;
+    }
+
+    /// Writes a file's content to its disk, as `fsync(2)`.
+    Fsync: IORING_OP_FSYNC [] file file () {
+        /// [`FSYNC_DATASYNC`](flags::FSYNC_DATASYNC).
+        flags: u32, |= op_flags;
+        /// From here on.
+        offset: u64, = off;
+        /// So much, or up to the end.
+        length: u32, = len;
+    }
+
+    /// Reads into a part of a registered buffer.
+    ReadFixed: IORING_OP_READ_FIXED [off = HERE]
+    file file (buffer: *mut u8 = addr, length: u32 = len, index: u16 = buf_index) {
+        /// Where in the file; where it stands, unless this is said.
+        offset: u64, = off;
+        /// `RWF_*`.
+        flags: i32, = op_flags;
+        /// The I/O priority.
+        ioprio: u16, = ioprio;
+    }
+
+    /// Writes from a part of a registered buffer.
+    WriteFixed: IORING_OP_WRITE_FIXED [off = HERE]
+    file file (buffer: *const u8 = addr, length: u32 = len, index: u16 = buf_index) {
+        /// Where in the file; where it stands, unless this is said.
+        offset: u64, = off;
+        /// `RWF_*`.
+        flags: i32, = op_flags;
+        /// The I/O priority.
+        ioprio: u16, = ioprio;
+        /// The write stream.
+        write_stream: u8, = file_index;
+    }
+
+    /// Waits until a file is ready, once, as `poll(2)`.
+    PollAdd: IORING_OP_POLL_ADD [] file file (events: u32 = op_flags) {
+        /// `IORING_POLL_*`.
+        flags: u32, |= len;
+    }
+
+    /// Tells of each time that a file becomes ready.
+    PollAddMulti: IORING_OP_POLL_ADD [len = flags::POLL_ADD_MULTI] file file (events: u32 = op_flags) {
+        /// `IORING_POLL_*`.
+        flags: u32, |= len;
+    }
+
+    /// Ends the poll with this user data, or changes it.
+    PollRemove: IORING_OP_POLL_REMOVE [fd = -1] (target: u64 = addr) {
+        /// `IORING_POLL_*`.
+        flags: u32, |= len;
+        /// The new events, with [`POLL_UPDATE_EVENTS`](flags::POLL_UPDATE_EVENTS).
+        events: u32, = op_flags;
+        /// The new user data, with [`POLL_UPDATE_USER_DATA`](flags::POLL_UPDATE_USER_DATA).
+        new_user_data: u64, = off;
+    }
+
+    /// Writes a part of a file to its disk, as `sync_file_range(2)`.
+    SyncFileRange: IORING_OP_SYNC_FILE_RANGE [] file file (length: u32 = len) {
+        /// From here on.
+        offset: u64, = off;
+        /// `SYNC_FILE_RANGE_*`.
+        flags: u32, = op_flags;
+    }
+
+    /// Sends a message, as `sendmsg(2)`.
+    SendMsg: IORING_OP_SENDMSG [len = 1] file file (message: *const libc::msghdr = addr) {
+        /// `MSG_*`.
+        flags: u32, = op_flags;
+        /// `IORING_RECVSEND_*`.
+        ioprio: u16, |= ioprio;
+    }
+
+    /// Receives a message, as `recvmsg(2)`.
+    RecvMsg: IORING_OP_RECVMSG [len = 1] file file (message: *mut libc::msghdr = addr) {
+        /// `MSG_*`.
+        flags: u32, = op_flags;
+        /// `IORING_RECVSEND_*`.
+        ioprio: u16, |= ioprio;
+    }
+
+    /// Receives messages, each in a provided buffer behind an `io_uring_recvmsg_out`.
+    RecvMsgMulti: IORING_OP_RECVMSG [len = 1, flags = SELECT, ioprio = flags::RECV_MULTISHOT]
+    file file (message: *const libc::msghdr = addr, group: u16 = buf_index) {
+        /// `MSG_*`.
+        flags: u32, = op_flags;
+        /// `IORING_RECVSEND_*`.
+        ioprio: u16, |= ioprio;
+    }
+
+    /// Completes when the time is over: with `ETIME`, or with 0 after `count` other completions.
+    Timeout: IORING_OP_TIMEOUT [fd = -1, len = 1] (time: *const Timespec = addr) {
+        /// `IORING_TIMEOUT_*`.
+        flags: u32, |= op_flags;
+        /// So many other completions end it.
+        count: u64, = off;
+    }
+
+    /// Tells of each time that a span of time is over.
+    TimeoutMulti: IORING_OP_TIMEOUT [fd = -1, len = 1, op_flags = flags::TIMEOUT_MULTISHOT]
+    (time: *const Timespec = addr) {
+        /// `IORING_TIMEOUT_*`.
+        flags: u32, |= op_flags;
+        /// So many times; without end, unless this is said.
+        count: u64, = off;
+    }
+
+    /// Ends the timeout with this user data.
+    TimeoutRemove: IORING_OP_TIMEOUT_REMOVE [fd = -1] (target: u64 = addr) {}
+
+    /// Gives the timeout with this user data another time.
+    TimeoutUpdate: IORING_OP_TIMEOUT_REMOVE [fd = -1, op_flags = flags::TIMEOUT_UPDATE]
+    (target: u64 = addr, time: *const Timespec = off) {
+        /// `IORING_TIMEOUT_*`, and [`LINK_TIMEOUT_UPDATE`](flags::LINK_TIMEOUT_UPDATE) for a linked one.
+        flags: u32, |= op_flags;
+    }
+
+    /// Accepts a connection, as `accept4(2)`.
+    Accept: IORING_OP_ACCEPT [] file file (address: *mut libc::sockaddr = addr, length: *mut libc::socklen_t = off) {
+        /// `SOCK_*`.
+        flags: i32, = op_flags;
+        /// `IORING_ACCEPT_*`.
+        ioprio: u16, |= ioprio;
+        /// The connection goes into the table of files.
+        slot: Slot, = file_index;
+    }
+
+    /// Accepts connections, one completion each.
+    AcceptMulti: IORING_OP_ACCEPT [ioprio = flags::ACCEPT_MULTISHOT] file file () {
+        /// `SOCK_*`.
+        flags: i32, = op_flags;
+        /// `IORING_ACCEPT_*`.
+        ioprio: u16, |= ioprio;
+        /// Connections go into the table of files: [`Slot::Any`].
+        slot: Slot, = file_index;
+    }
+
+    /// Cancels the request with this user data, or all that the flags say.
+    AsyncCancel: IORING_OP_ASYNC_CANCEL [fd = -1] (target: u64 = addr) {
+        /// `IORING_ASYNC_CANCEL_*`.
+        flags: u32, |= op_flags;
+        /// The file, with [`ASYNC_CANCEL_FD`](flags::ASYNC_CANCEL_FD) and perhaps
+        /// [`ASYNC_CANCEL_FD_FIXED`](flags::ASYNC_CANCEL_FD_FIXED).
+        file: i32, = fd;
+        /// The opcode, with [`ASYNC_CANCEL_OP`](flags::ASYNC_CANCEL_OP).
+        opcode: u8, = len;
+    }
+
+    /// Cancels the request before it in the chain when the time is over.
+    LinkTimeout: IORING_OP_LINK_TIMEOUT [fd = -1, len = 1] (time: *const Timespec = addr) {
+        /// `IORING_TIMEOUT_*`.
+        flags: u32, |= op_flags;
+    }
+
+    /// Connects a socket, as `connect(2)`.
+    Connect: IORING_OP_CONNECT [] file file (address: *const libc::sockaddr = addr, length: libc::socklen_t = off) {}
+
+    /// Allocates a part of a file, as `fallocate(2)`.
+    Fallocate: IORING_OP_FALLOCATE [] file file (offset: u64 = off, length: u64 = addr) {
+        /// `FALLOC_FL_*`.
+        mode: i32, = len;
+    }
+
+    /// Opens a file, as `openat(2)`.
+    OpenAt: IORING_OP_OPENAT [] (directory: RawFd = fd, path: *const c_char = addr) {
+        /// `O_*`.
+        flags: i32, = op_flags;
+        /// The permissions of a new file.
+        mode: libc::mode_t, = len;
+        /// The file goes into the table of files.
+        slot: Slot, = file_index;
+    }
+
+    /// Closes a descriptor.
+    Close: IORING_OP_CLOSE [] (descriptor: RawFd = fd) {}
+
+    /// Closes a file in the table of files: [`Slot::At`].
+    CloseFixed: IORING_OP_CLOSE [] (slot: Slot = file_index) {}
+
+    /// Puts descriptors into the table of files.
+    FilesUpdate: IORING_OP_FILES_UPDATE [fd = -1] (descriptors: *mut RawFd = addr, count: u32 = len) {
+        /// From this place on; -1 for wherever there is room, the descriptors are overwritten with where then.
+        offset: i32, = off;
+    }
+
+    /// Says what there is about a file, as `statx(2)`.
+    Statx: IORING_OP_STATX [] (directory: RawFd = fd, path: *const c_char = addr, target: *mut libc::statx = off) {
+        /// `AT_*`.
+        flags: i32, = op_flags;
+        /// `STATX_*`.
+        mask: u32, = len;
+    }
+
+    /// Reads, as `pread(2)`.
+    Read: IORING_OP_READ [off = HERE] file file (buffer: *mut u8 = addr, length: u32 = len) {
+        /// Where in the file; where it stands, unless this is said.
+        offset: u64, = off;
+        /// `RWF_*`.
+        flags: i32, = op_flags;
+        /// The I/O priority.
+        ioprio: u16, = ioprio;
+    }
+
+    /// Writes, as `pwrite(2)`.
+    Write: IORING_OP_WRITE [off = HERE] file file (buffer: *const u8 = addr, length: u32 = len) {
+        /// Where in the file; where it stands, unless this is said.
+        offset: u64, = off;
+        /// `RWF_*`.
+        flags: i32, = op_flags;
+        /// The I/O priority.
+        ioprio: u16, = ioprio;
+        /// The write stream.
+        write_stream: u8, = file_index;
+    }
+
+    /// Says how a part of a file will be used, as `posix_fadvise(2)`.
+    Fadvise: IORING_OP_FADVISE [] file file (advice: i32 = op_flags) {
+        /// From here on.
+        offset: u64, = off;
+        /// So much, or up to the end.
+        length: u32, = len;
+    }
+
+    /// Says how memory will be used, as `madvise(2)`.
+    Madvise: IORING_OP_MADVISE [fd = -1] (address: *mut c_void = addr, length: u32 = len, advice: i32 = op_flags) {}
+
+    /// Sends, as `send(2)`.
+    Send: IORING_OP_SEND [] file file (buffer: *const u8 = addr, length: u32 = len) {
+        /// `MSG_*`.
+        flags: i32, = op_flags;
+        /// `IORING_RECVSEND_*`.
+        ioprio: u16, |= ioprio;
+        /// To whom.
+        address: *const libc::sockaddr, = off;
+        /// How long that address is.
+        address_length: u16, = file_index;
+    }
+
+    /// Sends provided buffers, several in one completion.
+    SendBundle: IORING_OP_SEND [flags = SELECT, ioprio = flags::RECVSEND_BUNDLE] file file (group: u16 = buf_index) {
+        /// `MSG_*`.
+        flags: i32, = op_flags;
+        /// `IORING_RECVSEND_*`.
+        ioprio: u16, |= ioprio;
+        /// So much at most.
+        length: u32, = len;
+    }
+
+    /// Receives, as `recv(2)`.
+    Recv: IORING_OP_RECV [] file file (buffer: *mut u8 = addr, length: u32 = len) {
+        /// `MSG_*`.
+        flags: i32, = op_flags;
+        /// `IORING_RECVSEND_*`.
+        ioprio: u16, |= ioprio;
+    }
+
+    /// Receives into provided buffers, one completion each.
+    RecvMulti: IORING_OP_RECV [flags = SELECT, ioprio = flags::RECV_MULTISHOT] file file (group: u16 = buf_index) {
+        /// `MSG_*`.
+        flags: i32, = op_flags;
+        /// `IORING_RECVSEND_*`, [`RECVSEND_BUNDLE`](flags::RECVSEND_BUNDLE) for several buffers in one completion.
+        ioprio: u16, |= ioprio;
+        /// So much at most, in all.
+        length: u32, = len;
+    }
+
+    /// Receives into provided buffers, several in one completion.
+    RecvBundle: IORING_OP_RECV [flags = SELECT, ioprio = flags::RECVSEND_BUNDLE] file file (group: u16 = buf_index) {
+        /// `MSG_*`.
+        flags: i32, = op_flags;
+        /// `IORING_RECVSEND_*`.
+        ioprio: u16, |= ioprio;
+        /// So much at most.
+        length: u32, = len;
+    }
+
+    /// Opens a file, as `openat2(2)`.
+    OpenAt2: IORING_OP_OPENAT2 [len = size_of::<libc::open_how>() as u32]
+    (directory: RawFd = fd, path: *const c_char = addr, how: *const libc::open_how = off) {
+        /// The file goes into the table of files.
+        slot: Slot, = file_index;
+    }
+
+    /// Changes an epoll instance, as `epoll_ctl(2)`.
+    EpollCtl: IORING_OP_EPOLL_CTL []
+    (instance: RawFd = fd, operation: i32 = len, descriptor: RawFd = off, event: *const libc::epoll_event = addr) {}
+
+    /// Moves data by way of a pipe, as `splice(2)`, into `file`. An offset of -1 is where the file stands.
+    Splice: IORING_OP_SPLICE []
+    file file (offset: i64 = off, input: RawFd = file_index, input_offset: i64 = addr, length: u32 = len) {
+        /// `SPLICE_F_*`; with [`SPLICE_F_FD_IN_FIXED`](flags::SPLICE_F_FD_IN_FIXED) the input is a place in the
+        /// table of files.
+        flags: u32, |= op_flags;
+    }
+
+    /// Gives buffers to a group, `count` of them behind each other.
+    ProvideBuffers: IORING_OP_PROVIDE_BUFFERS []
+    (address: *mut u8 = addr, length: u32 = len, count: u16 = fd, group: u16 = buf_index, first: u16 = off) {}
+
+    /// Takes buffers from a group.
+    RemoveBuffers: IORING_OP_REMOVE_BUFFERS [] (count: u16 = fd, group: u16 = buf_index) {}
+
+    /// Doubles what is in a pipe, as `tee(2)`, into `file`.
+    Tee: IORING_OP_TEE [] file file (input: RawFd = file_index, length: u32 = len) {
+        /// As for [`Splice`].
+        flags: u32, |= op_flags;
+    }
+
+    /// Ends a connection, as `shutdown(2)`.
+    Shutdown: IORING_OP_SHUTDOWN [] file file (how: i32 = len) {}
+
+    /// Renames a file, as `renameat2(2)`.
+    RenameAt: IORING_OP_RENAMEAT []
+    (directory: RawFd = fd, path: *const c_char = addr, new_directory: RawFd = len, new_path: *const c_char = off) {
+        /// `RENAME_*`.
+        flags: u32, = op_flags;
+    }
+
+    /// Removes a name, as `unlinkat(2)`.
+    UnlinkAt: IORING_OP_UNLINKAT [] (directory: RawFd = fd, path: *const c_char = addr) {
+        /// `AT_REMOVEDIR`.
+        flags: i32, = op_flags;
+    }
+
+    /// Makes a directory, as `mkdirat(2)`.
+    MkDirAt: IORING_OP_MKDIRAT [] (directory: RawFd = fd, path: *const c_char = addr) {
+        /// Its permissions.
+        mode: libc::mode_t, = len;
+    }
+
+    /// Makes a symbolic link, as `symlinkat(2)`.
+    SymlinkAt: IORING_OP_SYMLINKAT []
+    (target: *const c_char = addr, directory: RawFd = fd, path: *const c_char = off) {}
+
+    /// Makes a hard link, as `linkat(2)`.
+    LinkAt: IORING_OP_LINKAT []
+    (directory: RawFd = fd, path: *const c_char = addr, new_directory: RawFd = len, new_path: *const c_char = off) {
+        /// `AT_*`.
+        flags: i32, = op_flags;
+    }
+
+    /// Posts a completion to another ring.
+    MsgRing: IORING_OP_MSG_RING [] (ring: RawFd = fd, result: i32 = len, user_data: u64 = off) {
+        /// `IORING_MSG_RING_*`.
+        flags: u32, |= op_flags;
+        /// The flags of that completion, with [`MSG_RING_FLAGS_PASS`](flags::MSG_RING_FLAGS_PASS).
+        cqe_flags: u32, = file_index;
+    }
+
+    /// Puts a file of this ring's table into another ring's, and posts a completion there.
+    MsgRingSendFd: IORING_OP_MSG_RING [addr = 1]
+    (ring: RawFd = fd, source: u32 = addr3, slot: Slot = file_index, user_data: u64 = off) {
+        /// `IORING_MSG_RING_*`.
+        flags: u32, |= op_flags;
+    }
+
+    /// Sets an extended attribute of an open file, as `fsetxattr(2)`.
+    FSetXattr: IORING_OP_FSETXATTR []
+    file file (name: *const c_char = addr, value: *const c_void = off, length: u32 = len) {
+        /// `XATTR_*`.
+        flags: i32, = op_flags;
+    }
+
+    /// Sets an extended attribute of a file, as `setxattr(2)`.
+    SetXattr: IORING_OP_SETXATTR [fd = -1]
+    (path: *const c_char = addr3, name: *const c_char = addr, value: *const c_void = off, length: u32 = len) {
+        /// `XATTR_*`.
+        flags: i32, = op_flags;
+    }
+
+    /// Gets an extended attribute of an open file, as `fgetxattr(2)`.
+    FGetXattr: IORING_OP_FGETXATTR []
+    file file (name: *const c_char = addr, value: *mut c_void = off, length: u32 = len) {}
+
+    /// Gets an extended attribute of a file, as `getxattr(2)`.
+    GetXattr: IORING_OP_GETXATTR [fd = -1]
+    (path: *const c_char = addr3, name: *const c_char = addr, value: *mut c_void = off, length: u32 = len) {}
+
+    /// Makes a socket, as `socket(2)`.
+    Socket: IORING_OP_SOCKET [] (domain: i32 = fd, kind: i32 = off, protocol: i32 = len) {
+        /// The socket goes into the table of files.
+        slot: Slot, = file_index;
+    }
+
+    /// A command of the file's own kind: of sockets, of drivers.
+    UringCmd: IORING_OP_URING_CMD [] file file (command: u32 = off) {
+        /// `IORING_URING_CMD_*`.
+        flags: u32, |= op_flags;
+        /// A registered buffer, with [`URING_CMD_FIXED`](flags::URING_CMD_FIXED).
+        buffer_index: u16, = buf_index;
+        /// Bytes 16 to 24 of the entry.
+        address: u64, = addr;
+        /// Bytes 24 to 28.
+        length: u32, = len;
+        /// Bytes 44 to 48.
+        value_length: u32, = file_index;
+        /// The first eight bytes of the command, 48 to 56 of the entry.
+        first: u64, = addr3;
+        /// The next eight.
+        second: u64, = pad;
+    }
+
+    /// Sends without copying: one completion says what came of it, another that the buffer is free.
+    SendZc: IORING_OP_SEND_ZC [] file file (buffer: *const u8 = addr, length: u32 = len) {
+        /// `MSG_*`.
+        flags: i32, = op_flags;
+        /// `IORING_RECVSEND_*`, [`SEND_ZC_REPORT_USAGE`](flags::SEND_ZC_REPORT_USAGE).
+        ioprio: u16, |= ioprio;
+        /// The registered buffer that it lies in, with [`RECVSEND_FIXED_BUF`](flags::RECVSEND_FIXED_BUF).
+        buffer_index: u16, = buf_index;
+        /// To whom.
+        address: *const libc::sockaddr, = off;
+        /// How long that address is.
+        address_length: u16, = file_index;
+    }
+
+    /// Sends a message without copying.
+    SendMsgZc: IORING_OP_SENDMSG_ZC [len = 1] file file (message: *const libc::msghdr = addr) {
+        /// `MSG_*`.
+        flags: u32, = op_flags;
+        /// As for [`SendZc`].
+        ioprio: u16, |= ioprio;
+        /// As for [`SendZc`].
+        buffer_index: u16, = buf_index;
+    }
+
+    /// Reads into provided buffers whenever there is something, one completion each.
+    ReadMulti: IORING_OP_READ_MULTISHOT [flags = SELECT, off = HERE] file file (group: u16 = buf_index) {
+        /// So much at most, in each buffer.
+        length: u32, = len;
+        /// Where in the file; where it stands, unless this is said.
+        offset: u64, = off;
+    }
+
+    /// Waits for a child, as `waitid(2)`.
+    WaitId: IORING_OP_WAITID [] (kind: libc::idtype_t = len, id: libc::id_t = fd, options: i32 = file_index) {
+        /// Where to say how it ended.
+        info: *mut libc::siginfo_t, = off;
+    }
+
+    /// Waits for a futex.
+    FutexWait: IORING_OP_FUTEX_WAIT []
+    (futex: *const u32 = addr, value: u64 = off, mask: u64 = addr3, futex_flags: u32 = fd) {}
+
+    /// Wakes who waits for a futex.
+    FutexWake: IORING_OP_FUTEX_WAKE []
+    (futex: *const u32 = addr, count: u64 = off, mask: u64 = addr3, futex_flags: u32 = fd) {}
+
+    /// Waits for one of several futexes.
+    FutexWaitv: IORING_OP_FUTEX_WAITV [] (futexes: *const Waiter = addr, count: u32 = len) {}
+
+    /// Makes a descriptor of a file in the table of files.
+    FixedFdInstall: IORING_OP_FIXED_FD_INSTALL [flags = FIXED] (place: u32 = fd) {
+        /// [`FIXED_FD_NO_CLOEXEC`](flags::FIXED_FD_NO_CLOEXEC).
+        flags: u32, |= op_flags;
+    }
+
+    /// Gives a file another length, as `ftruncate(2)`.
+    Ftruncate: IORING_OP_FTRUNCATE [] file file (length: u64 = off) {}
+
+    /// Gives a socket its address, as `bind(2)`.
+    Bind: IORING_OP_BIND [] file file (address: *const libc::sockaddr = addr, length: libc::socklen_t = off) {}
+
+    /// Lets a socket take connections, as `listen(2)`.
+    Listen: IORING_OP_LISTEN [] file file (backlog: i32 = len) {}
+
+    /// Receives without copying, from a network card that was registered for it.
+    RecvZc: IORING_OP_RECV_ZC [ioprio = flags::RECV_MULTISHOT] file file (interface_queue: u32 = file_index) {
+        /// So much at most.
+        length: u32, = len;
+    }
+
+    /// Waits for events of an epoll instance, as `epoll_wait(2)`.
+    EpollWait: IORING_OP_EPOLL_WAIT [] (instance: RawFd = fd, events: *mut libc::epoll_event = addr, most: i32 = len) {}
+
+    /// Reads into parts of a registered buffer.
+    ReadvFixed: IORING_OP_READV_FIXED [off = HERE]
+    file file (vectors: *const libc::iovec = addr, count: u32 = len, index: u16 = buf_index) {
+        /// Where in the file; where it stands, unless this is said.
+        offset: u64, = off;
+        /// `RWF_*`.
+        flags: i32, = op_flags;
+    }
+
+    /// Writes from parts of a registered buffer.
+    WritevFixed: IORING_OP_WRITEV_FIXED [off = HERE]
+    file file (vectors: *const libc::iovec = addr, count: u32 = len, index: u16 = buf_index) {
+        /// Where in the file; where it stands, unless this is said.
+        offset: u64, = off;
+        /// `RWF_*`.
+        flags: i32, = op_flags;
+    }
+
+    /// Makes a pipe, as `pipe2(2)`.
+    Pipe: IORING_OP_PIPE [] (descriptors: *mut RawFd = addr) {
+        /// `O_*`.
+        flags: i32, = op_flags;
+        /// Both ends go into the table of files.
+        slot: Slot, = file_index;
+    }
+}
+
+/// What sockets are commanded.
+impl UringCmd {
+    /// Sets an option of a socket, as `setsockopt(2)`.
+    pub fn set_socket_option(
+        socket: impl Into<Target>,
+        level: i32,
+        name: i32,
+        value: *const c_void,
+        length: u32,
+    ) -> UringCmd {
+        UringCmd::option(socket, flags::SOCKET_URING_OP_SETSOCKOPT, level, name, value.value(), length)
+    }
+
+    /// Gets an option of a socket, as `getsockopt(2)`; the result is its length.
+    pub fn get_socket_option(
+        socket: impl Into<Target>,
+        level: i32,
+        name: i32,
+        value: *mut c_void,
+        length: u32,
+    ) -> UringCmd {
+        UringCmd::option(socket, flags::SOCKET_URING_OP_GETSOCKOPT, level, name, value.value(), length)
+    }
+
+    fn option(
+        socket: impl Into<Target>,
+        command: u32,
+        level: i32,
+        name: i32,
+        value: u64,
+        length: u32,
+    ) -> UringCmd {
+        let option = u64::from(level as u32) | u64::from(name as u32) << 32;
+        UringCmd::new(socket, command).address(option).first(value).value_length(length)
+    }
+}
+
+/// The name of an operation, without its prefix.
 pub fn name(opcode: u8) -> &'static str {
     anyring_engine::ops::lookup(opcode).name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_operation_has_a_type() {
+        for row in &anyring_engine::ops::TABLE {
+            assert!(ALL.iter().any(|&(code, _)| code == row.code), "{} has none", row.name);
+        }
+    }
+
+    #[test]
+    fn fields_are_where_the_engine_looks_for_them() {
+        let entry = Read::new(Fixed(3), 0x1000 as *mut u8, 7).offset(9).flags(2).build();
+        let raw = entry.0;
+        assert_eq!((raw.opcode, raw.flags, raw.fd), (Code::IORING_OP_READ as u8, FIXED, 3));
+        assert_eq!((raw.addr, raw.len, raw.off, raw.op_flags), (0x1000, 7, 9, 2));
+        assert_eq!(Sqe::from_bytes(entry.to_bytes()), entry);
+        assert_eq!(OpenAt::new(-100, c"x".as_ptr()).slot(Slot::At(0)).build().0.file_index, 1);
+        assert_eq!(OpenAt::new(-100, c"x".as_ptr()).slot(Slot::Any).build().0.file_index, u32::MAX);
+        assert_eq!(Renames::OLD, RenameAt::new(-100, c"x".as_ptr(), -100, c"y".as_ptr()).build().0.len);
+    }
+
+    struct Renames;
+
+    impl Renames {
+        /// `AT_FDCWD` in the field of the new directory.
+        const OLD: u32 = -100_i32 as u32;
+    }
 }

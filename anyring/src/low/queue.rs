@@ -61,6 +61,8 @@ pub(super) struct Sq<S> {
     seen: u32,
     entries: u32,
     sqes: *mut S,
+    /// A thread of the engine takes entries whenever there are some.
+    polled: bool,
 }
 
 // SAFETY: used by whoever has the ring, or this half of it.
@@ -94,6 +96,7 @@ impl<S: Submission> Sq<S> {
             entries: p.sq_entries,
             // SAFETY: the SQEs begin there.
             sqes: unsafe { sqes.at(0) },
+            polled: p.flags & linux_raw_sys::io_uring::IORING_SETUP_SQPOLL != 0,
         }
     }
 
@@ -163,6 +166,24 @@ impl<S: Submission> SubmissionQueue<'_, S> {
             unsafe { self.sq.push(entry)? };
         }
         Ok(())
+    }
+
+    /// Makes no-ops of the entries that the engine has not taken, unless a thread of its own is taking them.
+    pub(crate) fn neutralize(&mut self)
+    where
+        S: From<super::Sqe> + AsRef<super::Sqe>,
+    {
+        if self.sq.polled {
+            return;
+        }
+        let head = self.sq.head.load(Ordering::Acquire);
+        for place in 0..self.sq.next.wrapping_sub(head) {
+            let index = (head.wrapping_add(place) & (self.sq.entries - 1)) as usize;
+            // SAFETY: an entry that this side has written, and that nobody reads now.
+            let entry = unsafe { &mut *self.sq.sqes.add(index) };
+            let data = entry.as_ref().get_user_data();
+            *entry = super::op::Nop::new().build().user_data(data).into();
+        }
     }
 
     /// How many entries there is room for.

@@ -27,6 +27,9 @@ pub struct Ring<S: Submission = Sqe, C: Completion = Cqe> {
 /// The way into a ring: submissions, waits, registrations.
 pub struct Submitter {
     engine: Engine,
+    /// What calls name: the descriptor, or where it is registered.
+    enter_fd: RawFd,
+    enter_flags: u32,
     fd: RawFd,
     setup_flags: u32,
     features: u32,
@@ -92,6 +95,8 @@ impl<S: Submission, C: Completion> Ring<S, C> {
         }
         let submitter = Submitter {
             engine,
+            enter_fd: fd,
+            enter_flags: 0,
             fd,
             setup_flags: p.flags,
             features: p.features,
@@ -123,6 +128,11 @@ impl<S: Submission, C: Completion> Ring<S, C> {
     #[inline]
     pub fn submitter(&self) -> &Submitter {
         &self.submitter
+    }
+
+    /// The way into it, to register its descriptor.
+    pub fn submitter_mut(&mut self) -> &mut Submitter {
+        &mut self.submitter
     }
 
     /// Its parts, for threads that do different things with it.
@@ -172,6 +182,8 @@ impl<S: Submission, C: Completion> Ring<S, C> {
 
 impl<S: Submission, C: Completion> Drop for Ring<S, C> {
     fn drop(&mut self) {
+        // The place in the thread's table is free at once, rather than when the thread ends.
+        let _ = self.submitter.unregister_ring_fd();
         engine::close(self.submitter.engine, self.submitter.fd);
     }
 }
@@ -254,6 +266,24 @@ impl Submitter {
         self.features
     }
 
+    /// The descriptor.
+    pub(super) fn fd(&self) -> RawFd {
+        self.fd
+    }
+
+    /// Where the descriptor is registered, if it is.
+    pub(super) fn index(&self) -> Option<u32> {
+        (self.enter_flags != 0).then_some(self.enter_fd as u32)
+    }
+
+    /// Calls name that place from now on, or the descriptor again.
+    pub(super) fn enter_by_index(&mut self, index: Option<u32>) {
+        (self.enter_fd, self.enter_flags) = match index {
+            Some(index) => (index as RawFd, abi::IORING_ENTER_REGISTERED_RING),
+            None => (self.fd, 0),
+        };
+    }
+
     #[inline(always)]
     fn has(&self, setup_flag: u32) -> bool {
         self.setup_flags & setup_flag != 0
@@ -308,6 +338,17 @@ impl Submitter {
         }
     }
 
+    /// Gives the engine what was pushed, and lets it post what is done, without waiting. Rings with
+    /// [`defer_taskrun`](Builder::defer_taskrun), for one, post nothing otherwise.
+    ///
+    /// # Errors
+    /// As `io_uring_enter(2)`.
+    pub fn submit_and_flush(&self) -> Result<usize, Error> {
+        let (submit, flags) = self.prepare(0).unwrap_or((self.pending() as u32, 0));
+        // SAFETY: no argument; the entries are the promise of who pushed them.
+        unsafe { self.enter(submit, 0, flags | abi::IORING_ENTER_GETEVENTS, ptr::null(), 0) }
+    }
+
     /// Waits until the polling thread has taken so much that there is room in the submission queue.
     ///
     /// # Errors
@@ -333,9 +374,9 @@ impl Submitter {
         argument: *const c_void,
         argument_bytes: usize,
     ) -> Result<usize, Error> {
+        let (fd, flags) = (self.enter_fd, flags | self.enter_flags);
         // SAFETY: the caller's promise.
-        let result =
-            unsafe { engine::enter(self.engine, self.fd, submit, want, flags, argument, argument_bytes) };
+        let result = unsafe { engine::enter(self.engine, fd, submit, want, flags, argument, argument_bytes) };
         Error::check(self.engine, What::Enter, result).map(|count| count as usize)
     }
 

@@ -1,0 +1,38 @@
+//! Timeouts and cancellation: a read that takes too long, and one that is given up.
+
+use anyring::{Ring, op};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut ring = Ring::new(8)?;
+    println!("with the {} engine", ring.engine());
+    let (reader, _writer) = UnixStream::pair()?;
+    let reader = anyring::Fd::from(reader);
+
+    // A time limit for one request.
+    let start = Instant::now();
+    let read = op::read(&reader, Vec::with_capacity(16));
+    let token = ring.push_with_timeout(read, Duration::from_millis(50))?;
+    let (result, buffer) = ring.finish(token)?;
+    let error = result.expect_err("nobody writes");
+    assert_eq!(error.errno(), libc::ECANCELED);
+    assert!(start.elapsed() >= Duration::from_millis(50));
+    println!("too late: {error}");
+
+    // Cancelled by hand. The buffer comes back both times.
+    let token = ring.push(op::read(&reader, buffer))?;
+    let cancel = ring.cancel(&token)?;
+    ring.finish(cancel)??;
+    let (result, buffer) = ring.finish(token)?;
+    assert_eq!(result.expect_err("nobody writes").errno(), libc::ECANCELED);
+    println!("given up: {} bytes of room came back", buffer.capacity());
+
+    // A tick, three times.
+    let mut ticks = ring.push_multi(op::timeout_multi(Duration::from_millis(10)).count(3))?;
+    while let Some(tick) = ring.next(&mut ticks)? {
+        tick?;
+        println!("tick");
+    }
+    Ok(())
+}

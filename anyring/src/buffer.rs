@@ -1,0 +1,279 @@
+//! Buffers that are handed over with an operation and come back with its completion.
+
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+
+/// Memory that an operation reads from.
+///
+/// # Safety
+/// While the value is not touched, moved perhaps but neither changed nor dropped, `pointer` and `length` must stay
+/// the same, and there must be so many initialised bytes, which nobody changes.
+pub unsafe trait Buffer: Send + 'static {
+    /// The first byte.
+    fn pointer(&self) -> *const u8;
+
+    /// How many bytes there are.
+    fn length(&self) -> usize;
+
+    /// Which registered buffer it lies in, of the ring that it is used with.
+    fn registered(&self) -> Option<u16> {
+        None
+    }
+}
+
+/// Memory that an operation writes to.
+///
+/// An operation fills it from the beginning, up to its capacity, whatever it held before.
+///
+/// # Safety
+/// While the value is not touched, `pointer_mut` and `capacity` must stay the same, and nobody else may access the
+/// memory.
+pub unsafe trait BufferMut: Buffer {
+    /// The first byte.
+    fn pointer_mut(&mut self) -> *mut u8;
+
+    /// How many bytes there is room for.
+    fn capacity(&self) -> usize;
+
+    /// So many bytes were written, from the beginning.
+    ///
+    /// # Safety
+    /// They must have been, and no more than the capacity.
+    unsafe fn set_length(&mut self, length: usize);
+}
+
+// SAFETY: a vector does not move its elements by itself.
+unsafe impl Buffer for Vec<u8> {
+    fn pointer(&self) -> *const u8 {
+        self.as_ptr()
+    }
+
+    fn length(&self) -> usize {
+        self.len()
+    }
+}
+
+/// Its whole capacity is filled; its length is then what was written.
+// SAFETY: as above; it is the memory's only owner.
+unsafe impl BufferMut for Vec<u8> {
+    fn pointer_mut(&mut self) -> *mut u8 {
+        self.as_mut_ptr()
+    }
+
+    fn capacity(&self) -> usize {
+        Vec::capacity(self)
+    }
+
+    unsafe fn set_length(&mut self, length: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { self.set_len(length) };
+    }
+}
+
+// SAFETY: a box does not move what is in it.
+unsafe impl Buffer for Box<[u8]> {
+    fn pointer(&self) -> *const u8 {
+        self.as_ptr()
+    }
+
+    fn length(&self) -> usize {
+        self.len()
+    }
+}
+
+/// Its length stays what it is: the completion says how much was written.
+// SAFETY: as above; it is the memory's only owner.
+unsafe impl BufferMut for Box<[u8]> {
+    fn pointer_mut(&mut self) -> *mut u8 {
+        self.as_mut_ptr()
+    }
+
+    fn capacity(&self) -> usize {
+        self.len()
+    }
+
+    unsafe fn set_length(&mut self, _length: usize) {}
+}
+
+// SAFETY: a box does not move what is in it.
+unsafe impl<const N: usize> Buffer for Box<[u8; N]> {
+    fn pointer(&self) -> *const u8 {
+        self.as_ptr()
+    }
+
+    fn length(&self) -> usize {
+        N
+    }
+}
+
+/// Its length stays what it is: the completion says how much was written.
+// SAFETY: as above; it is the memory's only owner.
+unsafe impl<const N: usize> BufferMut for Box<[u8; N]> {
+    fn pointer_mut(&mut self) -> *mut u8 {
+        self.as_mut_ptr()
+    }
+
+    fn capacity(&self) -> usize {
+        N
+    }
+
+    unsafe fn set_length(&mut self, _length: usize) {}
+}
+
+macro_rules! shared {
+    ($($type:ty)*) => { $(
+        // SAFETY: memory that lives for ever, or as long as the value does, and that nobody changes.
+        unsafe impl Buffer for $type {
+            fn pointer(&self) -> *const u8 {
+                self.as_ptr()
+            }
+
+            fn length(&self) -> usize {
+                self.len()
+            }
+        }
+    )* };
+}
+shared! { &'static [u8] &'static str String Arc<[u8]> Arc<str> Box<str> }
+
+// SAFETY: memory that lives for ever.
+unsafe impl<const N: usize> Buffer for &'static [u8; N] {
+    fn pointer(&self) -> *const u8 {
+        self.as_ptr()
+    }
+
+    fn length(&self) -> usize {
+        N
+    }
+}
+
+// SAFETY: what it points to does not move with it, and nobody changes it.
+unsafe impl Buffer for Arc<Vec<u8>> {
+    fn pointer(&self) -> *const u8 {
+        self.as_ptr()
+    }
+
+    fn length(&self) -> usize {
+        self.len()
+    }
+}
+
+/// A part of a buffer, made by [`slice`](BufferExt::slice).
+#[derive(Clone, Debug)]
+pub struct Slice<B> {
+    buffer: B,
+    start: usize,
+    end: usize,
+}
+
+impl<B> Slice<B> {
+    /// The whole buffer.
+    pub fn into_inner(self) -> B {
+        self.buffer
+    }
+
+    /// The whole buffer, as it is.
+    pub fn get(&self) -> &B {
+        &self.buffer
+    }
+}
+
+// SAFETY: a part of what its buffer has, checked when it was made.
+unsafe impl<B: Buffer> Buffer for Slice<B> {
+    fn pointer(&self) -> *const u8 {
+        self.buffer.pointer().wrapping_add(self.start)
+    }
+
+    fn length(&self) -> usize {
+        self.end.min(self.buffer.length()).saturating_sub(self.start)
+    }
+
+    fn registered(&self) -> Option<u16> {
+        self.buffer.registered()
+    }
+}
+
+/// As far as the buffer has a length of its own, it is where what was written ends.
+// SAFETY: a part of what its buffer has, checked when it was made.
+unsafe impl<B: BufferMut> BufferMut for Slice<B> {
+    fn pointer_mut(&mut self) -> *mut u8 {
+        self.buffer.pointer_mut().wrapping_add(self.start)
+    }
+
+    fn capacity(&self) -> usize {
+        self.end - self.start
+    }
+
+    unsafe fn set_length(&mut self, length: usize) {
+        let end = self.start + length;
+        if end > self.buffer.length() {
+            // SAFETY: what lies before the part was initialised when it was made.
+            unsafe { self.buffer.set_length(end) };
+        }
+    }
+}
+
+/// What every buffer can do.
+pub trait BufferExt: Buffer + Sized {
+    /// A part of it: of what it holds, or, for one that is written to, up to its capacity.
+    ///
+    /// # Panics
+    /// If the part begins behind what the buffer holds, or ends before it begins.
+    fn slice(self, range: impl RangeBounds<usize>) -> Slice<Self> {
+        let start = match range.start_bound() {
+            Bound::Included(&start) => start,
+            Bound::Excluded(&start) => start + 1,
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(&end) => end + 1,
+            Bound::Excluded(&end) => end,
+            Bound::Unbounded => self.length(),
+        };
+        assert!(
+            start <= self.length() && start <= end && end <= self.length(),
+            "the part lies within the buffer"
+        );
+        Slice { buffer: self, start, end }
+    }
+
+    /// What is behind what it holds, up to its capacity: reading into it appends.
+    fn spare(self) -> Slice<Self>
+    where
+        Self: BufferMut,
+    {
+        let (start, end) = (self.length(), self.capacity());
+        Slice { buffer: self, start, end }
+    }
+}
+
+impl<B: Buffer> BufferExt for B {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_lie_within() {
+        let mut vector = Vec::with_capacity(16);
+        vector.extend_from_slice(b"0123456789");
+        let part = vector.slice(2..5);
+        assert_eq!((part.length(), part.capacity()), (3, 3));
+        // SAFETY: three bytes of the vector.
+        assert_eq!(unsafe { std::slice::from_raw_parts(part.pointer(), 3) }, b"234");
+        let mut spare = part.into_inner().spare();
+        assert_eq!((spare.length(), spare.capacity()), (0, 6));
+        // SAFETY: room for six.
+        unsafe {
+            spare.pointer_mut().write_bytes(b'x', 2);
+            spare.set_length(2);
+        }
+        assert_eq!(spare.into_inner(), b"0123456789xx");
+    }
+
+    #[test]
+    #[should_panic(expected = "within the buffer")]
+    fn parts_do_not_reach_beyond() {
+        let _ = Vec::from(*b"abc").slice(1..4);
+    }
+}

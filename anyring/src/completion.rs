@@ -1,0 +1,89 @@
+//! Completions of a safe ring.
+
+use crate::Error;
+use crate::operation::{Id, Multishot, Named, Operation, Stream, Token, Yield};
+use linux_raw_sys::io_uring::IORING_CQE_F_MORE;
+use std::any::Any;
+use std::fmt;
+
+/// Something came of a request.
+///
+/// It holds what came, and, if it is the last one, the operation with its buffers: whoever holds the request's
+/// [`Token`] takes it out by [`take`](Completion::take), whoever has its [`Stream`] by [`item`](Completion::item).
+/// What is not taken is dropped: buffers are freed or given back, descriptors closed.
+#[must_use]
+pub struct Completion {
+    id: Id,
+    came: Yield,
+    /// The operation, unless more is to come.
+    operation: Option<Box<dyn Any + Send>>,
+}
+
+impl Completion {
+    pub(crate) fn new(id: Id, came: Yield, operation: Option<Box<dyn Any + Send>>) -> Completion {
+        Completion { id, came, operation }
+    }
+
+    /// The request's number.
+    pub fn id(&self) -> Id {
+        self.id
+    }
+
+    /// Is it one of this request?
+    pub fn is(&self, request: &impl Named) -> bool {
+        self.id == request.id()
+    }
+
+    /// Is more to come of this request?
+    pub fn more(&self) -> bool {
+        self.came.flags & IORING_CQE_F_MORE != 0
+    }
+
+    /// The number that the operation came to, or why it failed.
+    pub fn result(&self) -> Result<u32, Error> {
+        self.came.result
+    }
+
+    /// `IORING_CQE_F_*`.
+    pub fn flags(&self) -> u32 {
+        self.came.flags
+    }
+
+    /// What the operation of this token says.
+    ///
+    /// # Errors
+    /// The completion again, where it is another request's.
+    pub fn take<O: Operation>(mut self, token: Token<O>) -> Result<O::Output, Completion> {
+        if self.id != token.id() {
+            return Err(self);
+        }
+        match self.operation.take().map(Box::<dyn Any + Send>::downcast::<O>) {
+            Some(Ok(operation)) => Ok(operation.output(self.came)),
+            Some(Err(other)) => {
+                self.operation = Some(other);
+                Err(self)
+            }
+            None => Err(self),
+        }
+    }
+
+    /// What this completion of the stream says. If it is the last one, the stream has ended.
+    ///
+    /// # Errors
+    /// The completion again, where it is another request's.
+    pub fn item<M: Multishot>(self, stream: &mut Stream<M>) -> Result<M::Item, Completion> {
+        if self.id != stream.id() {
+            return Err(self);
+        }
+        stream.ended |= !self.more();
+        Ok(M::item(self.came))
+    }
+}
+
+impl fmt::Debug for Completion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("Completion");
+        out.field("id", &self.id.0).field("result", &self.came.result).field("flags", &self.came.flags);
+        out.finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,81 @@
+//! A ring's table of files, place by place.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Which places of a ring's table are free.
+#[derive(Debug)]
+pub(crate) struct Table {
+    places: Mutex<Places>,
+}
+
+#[derive(Debug)]
+struct Places {
+    free: Vec<u32>,
+    /// Nobody names them any more, but they still hold a file.
+    abandoned: Vec<u32>,
+}
+
+impl Table {
+    pub(crate) fn new(count: u32) -> Arc<Table> {
+        let places = Places { free: (0..count).rev().collect(), abandoned: Vec::new() };
+        Arc::new(Table { places: Mutex::new(places) })
+    }
+
+    fn places(&self) -> MutexGuard<'_, Places> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A free place.
+    pub(crate) fn take(self: &Arc<Table>) -> Option<FixedSlot> {
+        let index = self.places().free.pop()?;
+        Some(FixedSlot { index, table: self.clone(), holds_file: false })
+    }
+
+    /// Places to be emptied.
+    pub(crate) fn abandoned(&self) -> Vec<u32> {
+        std::mem::take(&mut self.places().abandoned)
+    }
+
+    /// A place was emptied.
+    pub(crate) fn give_back(&self, index: u32) {
+        self.places().free.push(index);
+    }
+}
+
+/// A place in a ring's table of files, kept for somebody: an operation that opens a file puts it there.
+///
+/// [`Ring::slot`](crate::Ring::slot) makes them. One that is dropped is free again.
+#[derive(Debug)]
+pub struct FixedSlot {
+    index: u32,
+    table: Arc<Table>,
+    holds_file: bool,
+}
+
+impl FixedSlot {
+    /// Its number.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// A file was put there.
+    pub(crate) fn fill(&mut self) {
+        self.holds_file = true;
+    }
+
+    /// Its file was closed.
+    pub(crate) fn emptied(mut self) {
+        self.holds_file = false;
+    }
+}
+
+impl Drop for FixedSlot {
+    fn drop(&mut self) {
+        let mut places = self.table.places();
+        if self.holds_file {
+            places.abandoned.push(self.index);
+        } else {
+            places.free.push(self.index);
+        }
+    }
+}

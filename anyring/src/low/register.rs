@@ -1,0 +1,503 @@
+//! `io_uring_register(2)`: what a ring is told once and for all.
+
+use super::ring::{Submitter, timespec};
+use crate::Error;
+use linux_raw_sys::io_uring::{self as abi, io_uring_register_op as Code};
+use std::ffi::c_void;
+use std::os::fd::RawFd;
+use std::ptr;
+use std::time::Duration;
+
+/// Integers only, all of them 0.
+///
+/// # Safety
+/// `T` must be a structure of integers.
+unsafe fn zeroed<T>() -> T {
+    // SAFETY: the caller's promise.
+    unsafe { std::mem::zeroed() }
+}
+
+fn address<T>(slice: &[T]) -> u64 {
+    slice.as_ptr().expose_provenance() as u64
+}
+
+/// Which operations an engine has.
+#[derive(Clone, Debug)]
+pub struct Probe {
+    supported: [bool; 256],
+}
+
+impl Probe {
+    /// Does the engine have the operation of this number, [`Read::CODE`](super::op::Read::CODE) for one?
+    pub fn has(&self, opcode: u8) -> bool {
+        self.supported[usize::from(opcode)]
+    }
+
+    /// The numbers of all that it has.
+    pub fn opcodes(&self) -> impl Iterator<Item = u8> + '_ {
+        (0..=u8::MAX).filter(|&opcode| self.has(opcode))
+    }
+}
+
+/// One thing that a ring is allowed, or that each of its requests must have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Restriction {
+    /// This registration is allowed (`IORING_REGISTER_*`).
+    Registration(u8),
+    /// This operation is allowed.
+    Operation(u8),
+    /// These flags of entries are allowed (`IOSQE_*`, as bits).
+    Flags(u8),
+    /// Each entry must have these flags.
+    FlagsRequired(u8),
+}
+
+impl Restriction {
+    fn words(self) -> abi::io_uring_restriction {
+        // SAFETY: integers only.
+        let mut words: abi::io_uring_restriction = unsafe { zeroed() };
+        let (kind, value) = match self {
+            Restriction::Registration(value) => (0, value),
+            Restriction::Operation(value) => (1, value),
+            Restriction::Flags(value) => (2, value),
+            Restriction::FlagsRequired(value) => (3, value),
+        };
+        words.opcode = kind;
+        words.__bindgen_anon_1.sqe_op = value;
+        words
+    }
+}
+
+/// What [`Submitter::cancel`] ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cancel {
+    /// One request with this user data.
+    UserData(u64),
+    /// All of them with this user data.
+    EachUserData(u64),
+    /// All that work on this descriptor.
+    Fd(RawFd),
+    /// All of this operation.
+    Operation(u8),
+    /// All.
+    All,
+}
+
+/// What is registered once and for all.
+impl Submitter {
+    /// A registration whose argument is a slice.
+    ///
+    /// # Safety
+    /// As for [`Submitter::register`].
+    unsafe fn list<T>(&self, name: &'static str, code: Code, list: &[T]) -> Result<u32, Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.register(name, code as u32, list.as_ptr().cast(), list.len() as u32) }
+    }
+
+    /// A registration whose argument is one structure.
+    ///
+    /// # Safety
+    /// As for [`Submitter::register`].
+    unsafe fn one<T>(&self, name: &'static str, code: Code, argument: *const T) -> Result<u32, Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.register(name, code as u32, argument.cast(), 1) }
+    }
+
+    fn nothing(&self, name: &'static str, code: Code) -> Result<u32, Error> {
+        // SAFETY: no argument.
+        unsafe { self.register(name, code as u32, ptr::null(), 0) }
+    }
+
+    /// Asks which operations the engine has.
+    ///
+    /// # Errors
+    /// As `IORING_REGISTER_PROBE`.
+    pub fn probe(&self) -> Result<Probe, Error> {
+        const OPERATIONS: usize = 256;
+        const SUPPORTED: u16 = 1;
+        // A header of 16 bytes and 8 for each operation, its number first, its flags in bytes 2 and 3.
+        let mut words = [[0_u16; 4]; 2 + OPERATIONS];
+        let argument = words.as_mut_ptr().cast_const().cast();
+        // SAFETY: as long as is said.
+        unsafe { self.register("PROBE", Code::IORING_REGISTER_PROBE as u32, argument, OPERATIONS as u32)? };
+        let mut probe = Probe { supported: [false; 256] };
+        for row in &words[2..] {
+            if row[1] & SUPPORTED != 0 {
+                probe.supported[usize::from(row[0] & 0xff)] = true;
+            }
+        }
+        Ok(probe)
+    }
+
+    /// Enables a ring that was built disabled.
+    ///
+    /// # Errors
+    /// As `IORING_REGISTER_ENABLE_RINGS`.
+    pub fn enable(&self) -> Result<(), Error> {
+        self.nothing("ENABLE_RINGS", Code::IORING_REGISTER_ENABLE_RINGS).map(drop)
+    }
+
+    /// From its enabling on, the ring does what is listed here, and nothing else.
+    ///
+    /// # Errors
+    /// As `IORING_REGISTER_RESTRICTIONS`.
+    pub fn restrict(&self, allowed: &[Restriction]) -> Result<(), Error> {
+        let words: Vec<_> = allowed.iter().map(|restriction| restriction.words()).collect();
+        // SAFETY: read by the call.
+        unsafe { self.list("RESTRICTIONS", Code::IORING_REGISTER_RESTRICTIONS, &words) }.map(drop)
+    }
+
+    /// Registers buffers; those with a null address are left out.
+    ///
+    /// # Errors
+    /// As `IORING_REGISTER_BUFFERS`.
+    ///
+    /// # Safety
+    /// The memory must stay until it is unregistered and nothing in flight uses it.
+    pub unsafe fn register_buffers(&self, buffers: &[libc::iovec]) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.list("BUFFERS", Code::IORING_REGISTER_BUFFERS, buffers) }.map(drop)
+    }
+
+    /// Makes a table of buffers with nothing in it.
+    ///
+    /// # Errors
+    /// As `IORING_REGISTER_BUFFERS2`.
+    pub fn register_buffers_sparse(&self, count: u32) -> Result<(), Error> {
+        self.sparse("BUFFERS2", Code::IORING_REGISTER_BUFFERS2, count)
+    }
+
+    fn sparse(&self, name: &'static str, code: Code, count: u32) -> Result<(), Error> {
+        // SAFETY: integers only.
+        let mut argument: abi::io_uring_rsrc_register = unsafe { zeroed() };
+        (argument.nr, argument.flags) = (count, abi::IORING_RSRC_REGISTER_SPARSE);
+        let bytes = size_of_val(&argument) as u32;
+        // SAFETY: whole, and names no memory.
+        unsafe { self.register(name, code as u32, (&raw const argument).cast(), bytes) }.map(drop)
+    }
+
+    /// Puts other buffers into the table, from `first` on. Each has a tag: a completion with it as user data says
+    /// when the buffer is no longer used, unless it is 0.
+    ///
+    /// # Errors
+    /// As `IORING_REGISTER_BUFFERS_UPDATE`.
+    ///
+    /// # Safety
+    /// As for [`register_buffers`](Submitter::register_buffers).
+    pub unsafe fn update_buffers(
+        &self,
+        first: u32,
+        buffers: &[libc::iovec],
+        tags: Option<&[u64]>,
+    ) -> Result<u32, Error> {
+        let code = Code::IORING_REGISTER_BUFFERS_UPDATE;
+        // SAFETY: the caller's promise.
+        unsafe { self.update("BUFFERS_UPDATE", code, first, buffers, tags) }
+    }
+
+    /// # Safety
+    /// What is in `list` is the caller's promise.
+    unsafe fn update<T>(
+        &self,
+        name: &'static str,
+        code: Code,
+        first: u32,
+        list: &[T],
+        tags: Option<&[u64]>,
+    ) -> Result<u32, Error> {
+        assert!(tags.is_none_or(|tags| tags.len() >= list.len()), "a tag for each");
+        // SAFETY: integers only.
+        let mut argument: abi::io_uring_rsrc_update2 = unsafe { zeroed() };
+        (argument.offset, argument.data, argument.nr) = (first, address(list), list.len() as u32);
+        argument.tags = tags.map_or(0, address);
+        let bytes = size_of_val(&argument) as u32;
+        // SAFETY: whole; the lists are as long as is said.
+        unsafe { self.register(name, code as u32, (&raw const argument).cast(), bytes) }
+    }
+
+    /// Gives the table of buffers up.
+    ///
+    /// # Errors
+    /// As `IORING_UNREGISTER_BUFFERS`.
+    pub fn unregister_buffers(&self) -> Result<(), Error> {
+        self.nothing("UNREGISTER_BUFFERS", Code::IORING_UNREGISTER_BUFFERS).map(drop)
+    }
+
+    /// Takes over the table of buffers of another ring.
+    ///
+    /// # Errors
+    /// As `IORING_REGISTER_CLONE_BUFFERS`.
+    ///
+    /// # Safety
+    /// The memory must stay as long as this ring has it, too.
+    pub unsafe fn clone_buffers(&self, source: &Submitter) -> Result<(), Error> {
+        // SAFETY: integers only.
+        let mut argument: abi::io_uring_clone_buffers = unsafe { zeroed() };
+        argument.src_fd = source.fd() as u32;
+        // SAFETY: whole.
+        unsafe { self.one("CLONE_BUFFERS", Code::IORING_REGISTER_CLONE_BUFFERS, &argument) }.map(drop)
+    }
+
+    /// Makes a table of files; -1 leaves a place empty. The ring has references of its own.
+    ///
+    /// # Errors
+    /// As `IORING_REGISTER_FILES`.
+    pub fn register_files(&self, files: &[RawFd]) -> Result<(), Error> {
+        // SAFETY: read by the call.
+        unsafe { self.list("FILES", Code::IORING_REGISTER_FILES, files) }.map(drop)
+    }
+
+    /// Makes a table of files with nothing in it.
+    ///
+    /// # Errors
+    /// As `IORING_REGISTER_FILES2`.
+    pub fn register_files_sparse(&self, count: u32) -> Result<(), Error> {
+        self.sparse("FILES2", Code::IORING_REGISTER_FILES2, count)
+    }
+
+    /// Puts other files into the table, from `first` on; -1 empties a place. Tags as for buffers.
+    ///
+    /// # Errors
+    /// As `IORING_REGISTER_FILES_UPDATE2`.
+    pub fn update_files(&self, first: u32, files: &[RawFd], tags: Option<&[u64]>) -> Result<u32, Error> {
+        let code = Code::IORING_REGISTER_FILES_UPDATE2;
+        // SAFETY: read by the call.
+        unsafe { self.update("FILES_UPDATE2", code, first, files, tags) }
+    }
+
+    /// Gives the table of files up.
+    ///
+    /// # Errors
+    /// As `IORING_UNREGISTER_FILES`.
+    pub fn unregister_files(&self) -> Result<(), Error> {
+        self.nothing("UNREGISTER_FILES", Code::IORING_UNREGISTER_FILES).map(drop)
+    }
+
+    /// [`Slot::Any`](super::op::Slot::Any) means places from `first` on, `count` of them.
+    ///
+    /// # Errors
+    /// As `IORING_REGISTER_FILE_ALLOC_RANGE`.
+    pub fn set_file_range(&self, first: u32, count: u32) -> Result<(), Error> {
+        let range = abi::io_uring_file_index_range { off: first, len: count, resv: 0 };
+        let code = Code::IORING_REGISTER_FILE_ALLOC_RANGE;
+        // SAFETY: whole; read by the call.
+        unsafe { self.register("FILE_ALLOC_RANGE", code as u32, (&raw const range).cast(), 0) }.map(drop)
+    }
+
+    /// Each completion raises this eventfd; with `only_async` those alone that do not come about in a submission.
+    ///
+    /// # Errors
+    /// As `IORING_REGISTER_EVENTFD`.
+    pub fn register_eventfd(&self, eventfd: RawFd, only_async: bool) -> Result<(), Error> {
+        let (name, code) = if only_async {
+            ("EVENTFD_ASYNC", Code::IORING_REGISTER_EVENTFD_ASYNC)
+        } else {
+            ("EVENTFD", Code::IORING_REGISTER_EVENTFD)
+        };
+        // SAFETY: read by the call.
+        unsafe { self.one(name, code, &eventfd) }.map(drop)
+    }
+
+    /// Lets go of it.
+    ///
+    /// # Errors
+    /// As `IORING_UNREGISTER_EVENTFD`.
+    pub fn unregister_eventfd(&self) -> Result<(), Error> {
+        self.nothing("UNREGISTER_EVENTFD", Code::IORING_UNREGISTER_EVENTFD).map(drop)
+    }
+
+    /// Keeps the credentials that the process has now; the number by which entries name them.
+    ///
+    /// # Errors
+    /// As `IORING_REGISTER_PERSONALITY`.
+    pub fn register_personality(&self) -> Result<u16, Error> {
+        self.nothing("PERSONALITY", Code::IORING_REGISTER_PERSONALITY).map(|id| id as u16)
+    }
+
+    /// Forgets them.
+    ///
+    /// # Errors
+    /// As `IORING_UNREGISTER_PERSONALITY`.
+    pub fn unregister_personality(&self, personality: u16) -> Result<(), Error> {
+        let code = Code::IORING_UNREGISTER_PERSONALITY as u32;
+        let count = u32::from(personality);
+        // SAFETY: no argument but the number.
+        unsafe { self.register("UNREGISTER_PERSONALITY", code, ptr::null(), count) }.map(drop)
+    }
+
+    /// Workers run on these processors.
+    ///
+    /// # Errors
+    /// As `IORING_REGISTER_IOWQ_AFF`.
+    pub fn set_worker_cpus(&self, cpus: &libc::cpu_set_t) -> Result<(), Error> {
+        let (code, bytes) = (Code::IORING_REGISTER_IOWQ_AFF as u32, size_of_val(cpus) as u32);
+        // SAFETY: as long as is said; read by the call.
+        unsafe { self.register("IOWQ_AFF", code, ptr::from_ref(cpus).cast(), bytes) }.map(drop)
+    }
+
+    /// Workers run wherever the thread may that submits.
+    ///
+    /// # Errors
+    /// As `IORING_UNREGISTER_IOWQ_AFF`.
+    pub fn reset_worker_cpus(&self) -> Result<(), Error> {
+        self.nothing("UNREGISTER_IOWQ_AFF", Code::IORING_UNREGISTER_IOWQ_AFF).map(drop)
+    }
+
+    /// How many workers there may be, for work that ends by itself (files) and for work that need not (sockets);
+    /// 0 changes nothing. What it was before.
+    ///
+    /// # Errors
+    /// As `IORING_REGISTER_IOWQ_MAX_WORKERS`.
+    pub fn set_most_workers(&self, bounded: u32, unbounded: u32) -> Result<(u32, u32), Error> {
+        let mut most = [bounded, unbounded];
+        let argument = most.as_mut_ptr().cast_const().cast();
+        let code = Code::IORING_REGISTER_IOWQ_MAX_WORKERS as u32;
+        // SAFETY: two numbers, read and written.
+        unsafe { self.register("IOWQ_MAX_WORKERS", code, argument, 2)? };
+        Ok((most[0], most[1]))
+    }
+
+    /// Registers a ring of buffers: `entries`, a power of two, of `io_uring_buf` at `memory`, which begins a page.
+    ///
+    /// # Errors
+    /// As `IORING_REGISTER_PBUF_RING`.
+    ///
+    /// # Safety
+    /// The memory, and the buffers put into it, must stay until it is unregistered and nothing in flight uses it.
+    pub unsafe fn register_buffer_ring(
+        &self,
+        memory: *mut c_void,
+        entries: u32,
+        group: u16,
+        flags: u16,
+    ) -> Result<(), Error> {
+        // SAFETY: integers only.
+        let mut argument: abi::io_uring_buf_reg = unsafe { zeroed() };
+        argument.ring_addr = memory.expose_provenance() as u64;
+        (argument.ring_entries, argument.bgid, argument.flags) = (entries, group, flags);
+        // SAFETY: whole; the memory is the caller's promise.
+        unsafe { self.one("PBUF_RING", Code::IORING_REGISTER_PBUF_RING, &argument) }.map(drop)
+    }
+
+    /// Gives a group of buffers up.
+    ///
+    /// # Errors
+    /// As `IORING_UNREGISTER_PBUF_RING`.
+    pub fn unregister_buffer_ring(&self, group: u16) -> Result<(), Error> {
+        // SAFETY: integers only.
+        let mut argument: abi::io_uring_buf_reg = unsafe { zeroed() };
+        argument.bgid = group;
+        // SAFETY: whole.
+        unsafe { self.one("UNREGISTER_PBUF_RING", Code::IORING_UNREGISTER_PBUF_RING, &argument) }.map(drop)
+    }
+
+    /// Which entry of a ring of buffers is the next to be used.
+    ///
+    /// # Errors
+    /// As `IORING_REGISTER_PBUF_STATUS`.
+    pub fn buffer_ring_head(&self, group: u16) -> Result<u32, Error> {
+        // SAFETY: integers only.
+        let mut argument: abi::io_uring_buf_status = unsafe { zeroed() };
+        argument.buf_group = group.into();
+        let address = &raw mut argument;
+        // SAFETY: whole; written by the call.
+        unsafe { self.one("PBUF_STATUS", Code::IORING_REGISTER_PBUF_STATUS, address.cast_const())? };
+        Ok(argument.head)
+    }
+
+    /// Cancels requests, and waits until they are, at most so long. How many.
+    ///
+    /// # Errors
+    /// As `IORING_REGISTER_SYNC_CANCEL`: `ENOENT` where there are none, `ETIME` where it took longer.
+    pub fn cancel(&self, what: Cancel, timeout: Option<Duration>) -> Result<u32, Error> {
+        // SAFETY: integers only.
+        let mut argument: abi::io_uring_sync_cancel_reg = unsafe { zeroed() };
+        argument.fd = -1;
+        argument.flags = match what {
+            Cancel::UserData(_) => 0,
+            Cancel::EachUserData(_) => abi::IORING_ASYNC_CANCEL_ALL,
+            Cancel::Fd(_) => abi::IORING_ASYNC_CANCEL_FD | abi::IORING_ASYNC_CANCEL_ALL,
+            Cancel::Operation(_) => abi::IORING_ASYNC_CANCEL_OP | abi::IORING_ASYNC_CANCEL_ALL,
+            Cancel::All => abi::IORING_ASYNC_CANCEL_ANY | abi::IORING_ASYNC_CANCEL_ALL,
+        };
+        match what {
+            Cancel::UserData(data) | Cancel::EachUserData(data) => argument.addr = data,
+            Cancel::Fd(fd) => argument.fd = fd,
+            Cancel::Operation(opcode) => argument.opcode = opcode,
+            Cancel::All => {}
+        }
+        let time = timeout.map(timespec);
+        (argument.timeout.tv_sec, argument.timeout.tv_nsec) =
+            time.map_or((-1, -1), |time| (time.tv_sec, time.tv_nsec));
+        // SAFETY: whole.
+        unsafe { self.one("SYNC_CANCEL", Code::IORING_REGISTER_SYNC_CANCEL, &argument) }
+    }
+
+    /// Waits poll network devices for so long, first; with `prefer` their interrupts stay off.
+    ///
+    /// # Errors
+    /// As `IORING_REGISTER_NAPI`.
+    pub fn register_napi(&self, busy_poll: Duration, prefer: bool) -> Result<(), Error> {
+        // SAFETY: integers only.
+        let mut argument: abi::io_uring_napi = unsafe { zeroed() };
+        argument.busy_poll_to = u32::try_from(busy_poll.as_micros()).unwrap_or(u32::MAX);
+        argument.prefer_busy_poll = prefer.into();
+        let address = &raw mut argument;
+        // SAFETY: whole; written by the call.
+        unsafe { self.one("NAPI", Code::IORING_REGISTER_NAPI, address.cast_const()) }.map(drop)
+    }
+
+    /// They no longer do.
+    ///
+    /// # Errors
+    /// As `IORING_UNREGISTER_NAPI`.
+    pub fn unregister_napi(&self) -> Result<(), Error> {
+        // SAFETY: integers only.
+        let mut argument: abi::io_uring_napi = unsafe { zeroed() };
+        let address = &raw mut argument;
+        // SAFETY: whole; written by the call.
+        unsafe { self.one("UNREGISTER_NAPI", Code::IORING_UNREGISTER_NAPI, address.cast_const()) }.map(drop)
+    }
+
+    /// Waits go by this clock: `CLOCK_MONOTONIC` or `CLOCK_BOOTTIME`.
+    ///
+    /// # Errors
+    /// As `IORING_REGISTER_CLOCK`.
+    pub fn register_clock(&self, clock: libc::clockid_t) -> Result<(), Error> {
+        let argument = abi::io_uring_clock_register { clockid: clock as u32, __resv: [0; 3] };
+        let code = Code::IORING_REGISTER_CLOCK as u32;
+        // SAFETY: whole; read by the call.
+        unsafe { self.register("CLOCK", code, (&raw const argument).cast(), 0) }.map(drop)
+    }
+
+    /// Registers the ring's own descriptor with the calling thread, so that its submissions look up no descriptor.
+    /// Where in the thread's table it stands. From then on, no other thread may enter the ring.
+    ///
+    /// # Errors
+    /// As `IORING_REGISTER_RING_FDS`.
+    pub fn register_ring_fd(&mut self) -> Result<u32, Error> {
+        let mut argument = abi::io_uring_rsrc_update {
+            offset: u32::MAX, // wherever there is room
+            resv: 0,
+            data: self.fd() as u64,
+        };
+        let address = &raw mut argument;
+        // SAFETY: whole; written by the call.
+        unsafe { self.one("RING_FDS", Code::IORING_REGISTER_RING_FDS, address.cast_const())? };
+        self.enter_by_index(Some(argument.offset));
+        Ok(argument.offset)
+    }
+
+    /// Takes it back.
+    ///
+    /// # Errors
+    /// As `IORING_UNREGISTER_RING_FDS`.
+    pub fn unregister_ring_fd(&mut self) -> Result<(), Error> {
+        let Some(offset) = self.index() else { return Ok(()) };
+        let argument = abi::io_uring_rsrc_update { offset, resv: 0, data: 0 };
+        // SAFETY: whole.
+        unsafe { self.one("UNREGISTER_RING_FDS", Code::IORING_UNREGISTER_RING_FDS, &argument)? };
+        self.enter_by_index(None);
+        Ok(())
+    }
+}

@@ -1,0 +1,102 @@
+//! Operations of a safe ring.
+//!
+//! A function makes an operation of what it cannot do without; methods of what it makes set the rest. Buffers are
+//! handed over, and come back with the result: the output of [`read`], for one, is `(Result<usize, Error>, B)`.
+
+mod file;
+mod net;
+mod path;
+mod time;
+
+pub use file::*;
+pub use net::*;
+pub use path::*;
+pub use time::*;
+
+use crate::low::{Sqe, op as low};
+use crate::operation::{Named, Operation, Yield};
+use crate::{Error, Id};
+
+/// Says that what an operation came to is its result alone, as a number or not at all.
+macro_rules! plain {
+    (unit $type:ty, $name:literal, |$self:ident| $entry:expr) => {
+        // SAFETY: what the entry names is the operation's own, or nothing.
+        unsafe impl crate::operation::Operation for $type {
+            type Output = Result<(), crate::Error>;
+
+            const NAME: &'static str = $name;
+
+            fn entry(&mut self) -> crate::low::Sqe {
+                let $self = self;
+                $entry
+            }
+
+            fn output(self, came: crate::operation::Yield) -> Self::Output {
+                came.result.map(drop)
+            }
+        }
+    };
+    (number $type:ty, $name:literal, |$self:ident| $entry:expr) => {
+        // SAFETY: what the entry names is the operation's own, or nothing.
+        unsafe impl crate::operation::Operation for $type {
+            type Output = Result<u32, crate::Error>;
+
+            const NAME: &'static str = $name;
+
+            fn entry(&mut self) -> crate::low::Sqe {
+                let $self = self;
+                $entry
+            }
+
+            fn output(self, came: crate::operation::Yield) -> Self::Output {
+                came.result
+            }
+        }
+    };
+}
+use plain;
+
+/// See [`nop`].
+#[derive(Debug)]
+pub struct Nop(());
+
+/// Does nothing.
+pub fn nop() -> Nop {
+    Nop(())
+}
+
+plain!(unit Nop, "NOP", |_nop| low::Nop::new().build());
+
+/// See [`Ring::cancel`](crate::Ring::cancel).
+#[derive(Debug)]
+pub struct Cancel(u64);
+
+impl Cancel {
+    pub(crate) fn of(user_data: u64) -> Cancel {
+        Cancel(user_data)
+    }
+}
+
+/// Cancels a request of the same ring: [`Ring::cancel`](crate::Ring::cancel), for chains and
+/// [`Ring::run`](crate::Ring::run).
+pub fn cancel(request: &impl Named) -> Cancel {
+    let Id(number) = request.id();
+    Cancel(number)
+}
+
+// SAFETY: names no memory.
+unsafe impl Operation for Cancel {
+    /// Whether there was such a request, which ends now: `ENOENT` says that there was none, `EALREADY` that it has
+    /// begun what cannot be interrupted.
+    type Output = Result<(), Error>;
+
+    const NAME: &'static str = "ASYNC_CANCEL";
+
+    fn entry(&mut self) -> Sqe {
+        low::AsyncCancel::new(self.0).build()
+    }
+
+    fn output(self, came: Yield) -> Self::Output {
+        came.result.map(drop)
+    }
+}

@@ -1,0 +1,551 @@
+//! Sockets.
+
+use super::file::{filled, length, written};
+use super::plain;
+use crate::address::Address;
+use crate::fixed::FixedSlot;
+use crate::low::{Sqe, flags, op as low};
+use crate::operation::{Multishot, Operation, Yield};
+use crate::provided::Provided;
+use crate::{Buffer, BufferMut, Buffers, Error, Fd};
+use std::net::Shutdown as How;
+
+/// A place in the table of files, after an operation that was to fill it.
+pub(super) fn settle(slot: &mut Option<FixedSlot>, result: i32) {
+    if let Some(slot) = slot.as_mut().filter(|_| result >= 0) {
+        slot.fill();
+    }
+}
+
+/// The file that is there now.
+pub(super) fn fixed(slot: Option<FixedSlot>, came: Yield) -> Result<Fd, Error> {
+    came.result.map(|_| Fd::fixed(slot.expect("an operation has its place")))
+}
+
+/// See [`socket`].
+#[derive(Debug)]
+pub struct Socket {
+    domain: i32,
+    kind: i32,
+    protocol: i32,
+}
+
+/// Makes a socket: `AF_*`, `SOCK_*`.
+pub fn socket(domain: i32, kind: i32) -> Socket {
+    Socket { domain, kind: kind | libc::SOCK_CLOEXEC, protocol: 0 }
+}
+
+impl Socket {
+    /// Of this protocol, rather than of the usual one.
+    pub fn protocol(mut self, protocol: i32) -> Socket {
+        self.protocol = protocol;
+        self
+    }
+
+    /// It goes into the ring's table of files, and has no descriptor.
+    pub fn fixed(self, slot: FixedSlot) -> SocketFixed {
+        SocketFixed { socket: self, slot: Some(slot) }
+    }
+}
+
+// SAFETY: names no memory.
+unsafe impl Operation for Socket {
+    type Output = Result<Fd, Error>;
+
+    const NAME: &'static str = "SOCKET";
+
+    fn opens_descriptor(&self) -> bool {
+        true
+    }
+
+    fn entry(&mut self) -> Sqe {
+        low::Socket::new(self.domain, self.kind, self.protocol).build()
+    }
+
+    fn output(self, came: Yield) -> Self::Output {
+        came.opened()
+    }
+}
+
+/// See [`Socket::fixed`].
+#[derive(Debug)]
+pub struct SocketFixed {
+    socket: Socket,
+    slot: Option<FixedSlot>,
+}
+
+// SAFETY: the place is its own.
+unsafe impl Operation for SocketFixed {
+    type Output = Result<Fd, Error>;
+
+    const NAME: &'static str = "SOCKET";
+
+    fn entry(&mut self) -> Sqe {
+        let place = self.slot.as_ref().map_or(u32::MAX - 1, FixedSlot::index);
+        let Socket { domain, kind, protocol } = self.socket;
+        low::Socket::new(domain, kind & !libc::SOCK_CLOEXEC, protocol).slot(low::Slot::At(place)).build()
+    }
+
+    fn settle(&mut self, result: i32) {
+        settle(&mut self.slot, result);
+    }
+
+    fn output(mut self, came: Yield) -> Self::Output {
+        fixed(self.slot.take(), came)
+    }
+}
+
+/// See [`bind`].
+#[derive(Debug)]
+pub struct Bind {
+    socket: Fd,
+    address: Address,
+}
+
+/// Gives a socket its address.
+pub fn bind(socket: &Fd, address: impl Into<Address>) -> Bind {
+    Bind { socket: socket.clone(), address: address.into() }
+}
+
+plain!(unit Bind, "BIND", |it| {
+    low::Bind::new(it.socket.target(), it.address.pointer(), it.address.length()).build()
+});
+
+/// See [`listen`].
+#[derive(Debug)]
+pub struct Listen {
+    socket: Fd,
+    backlog: i32,
+}
+
+/// Lets a socket take connections.
+pub fn listen(socket: &Fd, backlog: i32) -> Listen {
+    Listen { socket: socket.clone(), backlog }
+}
+
+plain!(unit Listen, "LISTEN", |it| low::Listen::new(it.socket.target(), it.backlog).build());
+
+/// See [`connect`].
+#[derive(Debug)]
+pub struct Connect {
+    socket: Fd,
+    address: Address,
+}
+
+/// Connects a socket.
+pub fn connect(socket: &Fd, address: impl Into<Address>) -> Connect {
+    Connect { socket: socket.clone(), address: address.into() }
+}
+
+plain!(unit Connect, "CONNECT", |it| {
+    low::Connect::new(it.socket.target(), it.address.pointer(), it.address.length()).build()
+});
+
+/// See [`accept`].
+#[derive(Debug)]
+pub struct Accept {
+    socket: Fd,
+    address: Address,
+}
+
+/// Accepts a connection; the output is its socket, and who it is from.
+pub fn accept(socket: &Fd) -> Accept {
+    Accept { socket: socket.clone(), address: Address::empty() }
+}
+
+impl Accept {
+    /// The connection goes into the ring's table of files, and has no descriptor.
+    pub fn fixed(self, slot: FixedSlot) -> AcceptFixed {
+        AcceptFixed { accept: self, slot: Some(slot) }
+    }
+
+    fn entry(&mut self) -> low::Accept {
+        low::Accept::new(self.socket.target(), self.address.pointer_mut(), self.address.length_mut())
+    }
+}
+
+// SAFETY: socket and address are its own.
+unsafe impl Operation for Accept {
+    type Output = Result<(Fd, Address), Error>;
+
+    const NAME: &'static str = "ACCEPT";
+
+    fn opens_descriptor(&self) -> bool {
+        true
+    }
+
+    fn entry(&mut self) -> Sqe {
+        Accept::entry(self).flags(libc::SOCK_CLOEXEC).build()
+    }
+
+    fn output(self, came: Yield) -> Self::Output {
+        Ok((came.opened()?, self.address))
+    }
+}
+
+/// See [`Accept::fixed`].
+#[derive(Debug)]
+pub struct AcceptFixed {
+    accept: Accept,
+    slot: Option<FixedSlot>,
+}
+
+// SAFETY: socket, address and place are its own.
+unsafe impl Operation for AcceptFixed {
+    type Output = Result<(Fd, Address), Error>;
+
+    const NAME: &'static str = "ACCEPT";
+
+    fn entry(&mut self) -> Sqe {
+        let place = self.slot.as_ref().map_or(u32::MAX - 1, FixedSlot::index);
+        Accept::entry(&mut self.accept).slot(low::Slot::At(place)).build()
+    }
+
+    fn settle(&mut self, result: i32) {
+        settle(&mut self.slot, result);
+    }
+
+    fn output(mut self, came: Yield) -> Self::Output {
+        Ok((fixed(self.slot.take(), came)?, self.accept.address))
+    }
+}
+
+/// See [`accept_multi`].
+#[derive(Debug)]
+pub struct AcceptMulti {
+    socket: Fd,
+}
+
+/// Accepts connections, each in a completion of its own.
+pub fn accept_multi(socket: &Fd) -> AcceptMulti {
+    AcceptMulti { socket: socket.clone() }
+}
+
+// SAFETY: the socket is its own.
+unsafe impl Multishot for AcceptMulti {
+    type Item = Result<Fd, Error>;
+
+    const NAME: &'static str = "ACCEPT";
+
+    fn opens_descriptors(&self) -> bool {
+        true
+    }
+
+    fn entry(&mut self) -> Sqe {
+        low::AcceptMulti::new(self.socket.target()).flags(libc::SOCK_CLOEXEC).build()
+    }
+
+    fn item(came: Yield) -> Self::Item {
+        came.opened()
+    }
+}
+
+/// See [`recv`].
+#[derive(Debug)]
+pub struct Recv<B> {
+    socket: Fd,
+    buffer: B,
+    flags: i32,
+}
+
+/// Receives into a buffer, from its beginning up to its capacity: a `Vec` must have some.
+pub fn recv<B: BufferMut>(socket: &Fd, buffer: B) -> Recv<B> {
+    Recv { socket: socket.clone(), buffer, flags: 0 }
+}
+
+impl<B> Recv<B> {
+    /// `MSG_*`.
+    pub fn flags(mut self, flags: i32) -> Recv<B> {
+        self.flags = flags;
+        self
+    }
+}
+
+// SAFETY: socket and buffer are its own.
+unsafe impl<B: BufferMut> Operation for Recv<B> {
+    type Output = (Result<usize, Error>, B);
+
+    const NAME: &'static str = "RECV";
+
+    fn entry(&mut self) -> Sqe {
+        let (pointer, length) = (self.buffer.pointer_mut(), length(self.buffer.capacity()));
+        // With `MSG_TRUNC` the result would be more than was written.
+        low::Recv::new(self.socket.target(), pointer, length).flags(self.flags & !libc::MSG_TRUNC).build()
+    }
+
+    fn output(self, came: Yield) -> Self::Output {
+        filled(self.buffer, &came)
+    }
+}
+
+/// See [`recv_multi`].
+#[derive(Debug)]
+pub struct RecvMulti {
+    socket: Fd,
+    buffers: Buffers,
+}
+
+/// Receives whenever there is something, each time into a buffer of the group, until the connection ends, an error
+/// comes, or no buffer is left (`ENOBUFS`): once some are, it can be handed over again.
+pub fn recv_multi(socket: &Fd, buffers: &Buffers) -> RecvMulti {
+    RecvMulti { socket: socket.clone(), buffers: buffers.clone() }
+}
+
+/// What was received into a provided buffer; empty where the connection has ended.
+#[derive(Debug)]
+pub struct Received(Option<Provided>);
+
+impl Received {
+    /// The buffer, if any was taken.
+    pub fn into_buffer(self) -> Option<Provided> {
+        self.0
+    }
+}
+
+impl std::ops::Deref for Received {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.0.as_deref().unwrap_or_default()
+    }
+}
+
+// SAFETY: a buffer of a group, or nothing.
+unsafe impl Buffer for Received {
+    fn pointer(&self) -> *const u8 {
+        self.as_ptr()
+    }
+
+    fn length(&self) -> usize {
+        self.len()
+    }
+}
+
+/// The item of a multishot receive.
+pub(super) fn received(came: Yield) -> Result<Received, Error> {
+    came.result.map(|_| Received(came.buffer))
+}
+
+// SAFETY: socket and buffers are its own.
+unsafe impl Multishot for RecvMulti {
+    type Item = Result<Received, Error>;
+
+    const NAME: &'static str = "RECV";
+
+    fn buffers(&self) -> Option<&Buffers> {
+        Some(&self.buffers)
+    }
+
+    fn entry(&mut self) -> Sqe {
+        low::RecvMulti::new(self.socket.target(), self.buffers.0.id()).build()
+    }
+
+    fn item(came: Yield) -> Self::Item {
+        received(came)
+    }
+}
+
+/// See [`send`].
+#[derive(Debug)]
+pub struct Send<B> {
+    socket: Fd,
+    buffer: B,
+    flags: i32,
+}
+
+/// Sends what a buffer holds, or a part of it.
+pub fn send<B: Buffer>(socket: &Fd, buffer: B) -> Send<B> {
+    Send { socket: socket.clone(), buffer, flags: libc::MSG_NOSIGNAL }
+}
+
+impl<B> Send<B> {
+    /// All of it, unless the connection ends before.
+    pub fn all(self) -> Send<B> {
+        self.flags(libc::MSG_WAITALL)
+    }
+
+    /// More of `MSG_*`; `MSG_NOSIGNAL` is set.
+    pub fn flags(mut self, flags: i32) -> Send<B> {
+        self.flags |= flags;
+        self
+    }
+}
+
+// SAFETY: socket and buffer are its own.
+unsafe impl<B: Buffer> Operation for Send<B> {
+    type Output = (Result<usize, Error>, B);
+
+    const NAME: &'static str = "SEND";
+
+    fn entry(&mut self) -> Sqe {
+        let (pointer, length) = (self.buffer.pointer(), length(self.buffer.length()));
+        low::Send::new(self.socket.target(), pointer, length).flags(self.flags).build()
+    }
+
+    fn output(self, came: Yield) -> Self::Output {
+        written(self.buffer, &came)
+    }
+}
+
+/// See [`send_zc`].
+#[derive(Debug)]
+pub struct SendZc<B> {
+    socket: Fd,
+    buffer: B,
+    flags: i32,
+}
+
+/// Sends what a buffer holds, or a part of it, without copying it. It ends when the buffer is free again.
+pub fn send_zc<B: Buffer>(socket: &Fd, buffer: B) -> SendZc<B> {
+    SendZc { socket: socket.clone(), buffer, flags: libc::MSG_NOSIGNAL }
+}
+
+impl<B> SendZc<B> {
+    /// All of it, unless the connection ends before.
+    pub fn all(mut self) -> SendZc<B> {
+        self.flags |= libc::MSG_WAITALL;
+        self
+    }
+}
+
+// SAFETY: socket and buffer are its own, until the notification.
+unsafe impl<B: Buffer> Operation for SendZc<B> {
+    type Output = (Result<usize, Error>, B);
+
+    const NAME: &'static str = "SEND_ZC";
+
+    fn notifies(&self) -> bool {
+        true
+    }
+
+    fn entry(&mut self) -> Sqe {
+        let (pointer, length) = (self.buffer.pointer(), length(self.buffer.length()));
+        let entry = low::SendZc::new(self.socket.target(), pointer, length).flags(self.flags);
+        match self.buffer.registered() {
+            Some(index) => entry.ioprio(flags::RECVSEND_FIXED_BUF).buffer_index(index).build(),
+            None => entry.build(),
+        }
+    }
+
+    fn output(self, came: Yield) -> Self::Output {
+        written(self.buffer, &came)
+    }
+}
+
+/// A message as the system has it: one segment, and perhaps an address.
+struct Message {
+    header: libc::msghdr,
+    segment: libc::iovec,
+    address: Address,
+}
+
+// SAFETY: its pointers are for the engine alone, into what the operation owns.
+unsafe impl std::marker::Send for Message {}
+
+impl Message {
+    fn new(address: Address) -> Message {
+        let segment = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        // SAFETY: null pointers and integers.
+        Message { header: unsafe { std::mem::zeroed() }, segment, address }
+    }
+
+    /// Points to its own parts, where it stays.
+    fn fix(&mut self, pointer: *mut u8, length: usize) -> *mut libc::msghdr {
+        self.segment = libc::iovec { iov_base: pointer.cast(), iov_len: length };
+        self.header.msg_name = self.address.pointer_mut().cast();
+        self.header.msg_namelen = self.address.length();
+        self.header.msg_iov = &raw mut self.segment;
+        self.header.msg_iovlen = 1;
+        &raw mut self.header
+    }
+}
+
+/// See [`send_to`].
+pub struct SendTo<B> {
+    socket: Fd,
+    buffer: B,
+    message: Message,
+}
+
+/// Sends what a buffer holds to an address.
+pub fn send_to<B: Buffer>(socket: &Fd, buffer: B, address: impl Into<Address>) -> SendTo<B> {
+    SendTo { socket: socket.clone(), buffer, message: Message::new(address.into()) }
+}
+
+// SAFETY: socket, buffer and message are its own.
+unsafe impl<B: Buffer> Operation for SendTo<B> {
+    type Output = (Result<usize, Error>, B);
+
+    const NAME: &'static str = "SENDMSG";
+
+    fn entry(&mut self) -> Sqe {
+        let message = self.message.fix(self.buffer.pointer().cast_mut(), self.buffer.length());
+        low::SendMsg::new(self.socket.target(), message).flags(libc::MSG_NOSIGNAL as u32).build()
+    }
+
+    fn output(self, came: Yield) -> Self::Output {
+        written(self.buffer, &came)
+    }
+}
+
+/// See [`recv_from`].
+pub struct RecvFrom<B> {
+    socket: Fd,
+    buffer: B,
+    message: Message,
+}
+
+/// Receives into a buffer, and says from whom.
+pub fn recv_from<B: BufferMut>(socket: &Fd, buffer: B) -> RecvFrom<B> {
+    RecvFrom { socket: socket.clone(), buffer, message: Message::new(Address::empty()) }
+}
+
+// SAFETY: socket, buffer and message are its own.
+unsafe impl<B: BufferMut> Operation for RecvFrom<B> {
+    type Output = (Result<(usize, Address), Error>, B);
+
+    const NAME: &'static str = "RECVMSG";
+
+    fn entry(&mut self) -> Sqe {
+        let message = self.message.fix(self.buffer.pointer_mut(), self.buffer.capacity());
+        low::RecvMsg::new(self.socket.target(), message).build()
+    }
+
+    fn output(self, came: Yield) -> Self::Output {
+        let (result, buffer) = filled(self.buffer, &came);
+        let mut address = self.message.address;
+        address.set_length(self.message.header.msg_namelen);
+        (result.map(|count| (count, address)), buffer)
+    }
+}
+
+impl<B> std::fmt::Debug for SendTo<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SendTo").field("address", &self.message.address).finish_non_exhaustive()
+    }
+}
+
+impl<B> std::fmt::Debug for RecvFrom<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RecvFrom").field("socket", &self.socket).finish_non_exhaustive()
+    }
+}
+
+/// See [`shutdown`].
+#[derive(Debug)]
+pub struct Shutdown {
+    socket: Fd,
+    how: i32,
+}
+
+/// Ends a connection, or one direction of it.
+pub fn shutdown(socket: &Fd, how: How) -> Shutdown {
+    let how = match how {
+        How::Read => libc::SHUT_RD,
+        How::Write => libc::SHUT_WR,
+        How::Both => libc::SHUT_RDWR,
+    };
+    Shutdown { socket: socket.clone(), how }
+}
+
+plain!(unit Shutdown, "SHUTDOWN", |it| low::Shutdown::new(it.socket.target(), it.how).build());

@@ -1,0 +1,491 @@
+//! What is done by path.
+
+use super::plain;
+use crate::fixed::FixedSlot;
+use crate::low::{Sqe, op as low};
+use crate::operation::{Operation, Yield};
+use crate::{Error, Fd};
+use std::ffi::{CString, OsStr};
+use std::os::fd::RawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+/// A path as entries have it. What is behind a zero byte would be another file's: such a path leads nowhere.
+fn to_c(path: &Path) -> CString {
+    let bytes: &OsStr = path.as_os_str();
+    CString::new(bytes.as_bytes()).unwrap_or_default()
+}
+
+/// A path, and the directory from which it goes.
+#[derive(Debug)]
+struct Location {
+    directory: Option<Fd>,
+    path: CString,
+}
+
+impl Location {
+    fn new(path: impl AsRef<Path>) -> Location {
+        Location { directory: None, path: to_c(path.as_ref()) }
+    }
+
+    fn directory(&self) -> RawFd {
+        self.directory.as_ref().map_or(libc::AT_FDCWD, Fd::raw)
+    }
+}
+
+/// Lets an operation start from a directory.
+macro_rules! from_directory {
+    ($type:ty, $field:ident) => {
+        impl $type {
+            /// The path goes from this directory, rather than from the working directory.
+            pub fn from_directory(mut self, directory: &Fd) -> $type {
+                self.$field.directory = Some(directory.clone());
+                self
+            }
+        }
+    };
+}
+
+/// See [`open`].
+#[derive(Debug)]
+pub struct Open {
+    location: Location,
+    flags: i32,
+    mode: u32,
+}
+
+/// Opens a file, for reading unless more is said.
+///
+/// ```
+/// use anyring::{Ring, op};
+///
+/// let mut ring = Ring::new(8)?;
+/// let file = ring.run(op::open("/dev/null").write())??;
+/// let (count, _) = ring.run(op::write(&file, "lost"))?;
+/// assert_eq!(count?, 4);
+/// # Ok::<(), anyring::Error>(())
+/// ```
+pub fn open(path: impl AsRef<Path>) -> Open {
+    Open { location: Location::new(path), flags: libc::O_RDONLY | libc::O_CLOEXEC, mode: 0o666 }
+}
+
+impl Open {
+    fn access(mut self, access: i32) -> Open {
+        self.flags = self.flags & !libc::O_ACCMODE | access;
+        self
+    }
+
+    /// For writing.
+    pub fn write(self) -> Open {
+        self.access(libc::O_WRONLY)
+    }
+
+    /// For reading and writing.
+    pub fn read_write(self) -> Open {
+        self.access(libc::O_RDWR)
+    }
+
+    /// If it is not there, it is made.
+    pub fn create(self) -> Open {
+        self.flags(libc::O_CREAT)
+    }
+
+    /// It is made; one that is there is an error.
+    pub fn create_new(self) -> Open {
+        self.flags(libc::O_CREAT | libc::O_EXCL)
+    }
+
+    /// What it holds is lost.
+    pub fn truncate(self) -> Open {
+        self.flags(libc::O_TRUNC)
+    }
+
+    /// Writes go to its end.
+    pub fn append(self) -> Open {
+        self.flags(libc::O_APPEND)
+    }
+
+    /// More of `O_*`.
+    pub fn flags(mut self, flags: i32) -> Open {
+        self.flags |= flags;
+        self
+    }
+
+    /// The permissions of a new file, 0o666 less the process's mask unless this is said.
+    pub fn mode(mut self, mode: u32) -> Open {
+        self.mode = mode;
+        self
+    }
+
+    /// It goes into the ring's table of files, and has no descriptor.
+    pub fn fixed(self, slot: FixedSlot) -> OpenFixed {
+        OpenFixed { open: self, slot: Some(slot) }
+    }
+
+    fn entry(&self) -> low::OpenAt {
+        low::OpenAt::new(self.location.directory(), self.location.path.as_ptr())
+            .flags(self.flags)
+            .mode(self.mode)
+    }
+}
+
+from_directory!(Open, location);
+
+// SAFETY: the path and the directory are its own.
+unsafe impl Operation for Open {
+    type Output = Result<Fd, Error>;
+
+    const NAME: &'static str = "OPENAT";
+
+    fn opens_descriptor(&self) -> bool {
+        true
+    }
+
+    fn entry(&mut self) -> Sqe {
+        Open::entry(self).build()
+    }
+
+    fn output(self, came: Yield) -> Self::Output {
+        came.opened()
+    }
+}
+
+/// See [`Open::fixed`].
+#[derive(Debug)]
+pub struct OpenFixed {
+    open: Open,
+    slot: Option<FixedSlot>,
+}
+
+// SAFETY: the path, the directory and the place are its own.
+unsafe impl Operation for OpenFixed {
+    type Output = Result<Fd, Error>;
+
+    const NAME: &'static str = "OPENAT";
+
+    fn entry(&mut self) -> Sqe {
+        let place = self.slot.as_ref().map_or(u32::MAX - 1, FixedSlot::index);
+        // `O_CLOEXEC` is for descriptors.
+        let entry = Open::entry(&self.open).slot(low::Slot::At(place));
+        entry.flags(self.open.flags & !libc::O_CLOEXEC).build()
+    }
+
+    fn settle(&mut self, result: i32) {
+        super::net::settle(&mut self.slot, result);
+    }
+
+    fn output(mut self, came: Yield) -> Self::Output {
+        super::net::fixed(self.slot.take(), came)
+    }
+}
+
+/// What there is about a file, as `statx(2)` says.
+#[derive(Clone)]
+pub struct Metadata(Box<libc::statx>);
+
+impl std::fmt::Debug for Metadata {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Metadata")
+            .field("mode", &self.mode())
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Metadata {
+    /// Its kind and permissions, as `st_mode`.
+    pub fn mode(&self) -> u32 {
+        self.0.stx_mode.into()
+    }
+
+    fn is(&self, kind: u32) -> bool {
+        self.mode() & libc::S_IFMT == kind
+    }
+
+    /// Is it a regular file?
+    pub fn is_file(&self) -> bool {
+        self.is(libc::S_IFREG)
+    }
+
+    /// Is it a directory?
+    pub fn is_dir(&self) -> bool {
+        self.is(libc::S_IFDIR)
+    }
+
+    /// Is it a symbolic link?
+    pub fn is_symlink(&self) -> bool {
+        self.is(libc::S_IFLNK)
+    }
+
+    /// How many bytes it holds.
+    #[allow(clippy::len_without_is_empty, reason = "as in the standard library")]
+    pub fn len(&self) -> u64 {
+        self.0.stx_size
+    }
+
+    /// When it was last changed.
+    pub fn modified(&self) -> SystemTime {
+        let time = self.0.stx_mtime;
+        let part = Duration::from_nanos(time.tv_nsec.into());
+        match u64::try_from(time.tv_sec) {
+            Ok(seconds) => SystemTime::UNIX_EPOCH + Duration::from_secs(seconds) + part,
+            Err(_) => SystemTime::UNIX_EPOCH - Duration::from_secs(time.tv_sec.unsigned_abs()) + part,
+        }
+    }
+
+    /// All that was asked for.
+    pub fn statx(&self) -> &libc::statx {
+        &self.0
+    }
+}
+
+/// See [`metadata`].
+pub struct Statx {
+    location: Location,
+    flags: i32,
+    mask: u32,
+    metadata: Metadata,
+}
+
+impl std::fmt::Debug for Statx {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Statx").field("location", &self.location).finish_non_exhaustive()
+    }
+}
+
+/// Says what there is about the file at a path.
+pub fn metadata(path: impl AsRef<Path>) -> Statx {
+    // SAFETY: integers only.
+    let empty: libc::statx = unsafe { std::mem::zeroed() };
+    let metadata = Metadata(Box::new(empty));
+    Statx { location: Location::new(path), flags: 0, mask: libc::STATX_BASIC_STATS, metadata }
+}
+
+/// Says what there is about an open file, which must have a descriptor.
+pub fn metadata_of(file: &Fd) -> Statx {
+    metadata("").flags(libc::AT_EMPTY_PATH).from_directory(file)
+}
+
+impl Statx {
+    /// `AT_*`: `AT_SYMLINK_NOFOLLOW`, for one.
+    pub fn flags(mut self, flags: i32) -> Statx {
+        self.flags |= flags;
+        self
+    }
+
+    /// `STATX_*`: what is asked for, unless `STATX_BASIC_STATS`.
+    pub fn mask(mut self, mask: u32) -> Statx {
+        self.mask = mask;
+        self
+    }
+}
+
+from_directory!(Statx, location);
+
+// SAFETY: the path, the directory and the answer are its own.
+unsafe impl Operation for Statx {
+    type Output = Result<Metadata, Error>;
+
+    const NAME: &'static str = "STATX";
+
+    fn entry(&mut self) -> Sqe {
+        let target = &raw mut *self.metadata.0;
+        low::Statx::new(self.location.directory(), self.location.path.as_ptr(), target)
+            .flags(self.flags)
+            .mask(self.mask)
+            .build()
+    }
+
+    fn output(self, came: Yield) -> Self::Output {
+        came.result.map(|_| self.metadata)
+    }
+}
+
+/// See [`unlink`] and [`remove_dir`].
+#[derive(Debug)]
+pub struct Unlink {
+    location: Location,
+    flags: i32,
+}
+
+/// Removes a file's name.
+pub fn unlink(path: impl AsRef<Path>) -> Unlink {
+    Unlink { location: Location::new(path), flags: 0 }
+}
+
+/// Removes an empty directory.
+pub fn remove_dir(path: impl AsRef<Path>) -> Unlink {
+    Unlink { location: Location::new(path), flags: libc::AT_REMOVEDIR }
+}
+
+from_directory!(Unlink, location);
+plain!(unit Unlink, "UNLINKAT", |it| {
+    low::UnlinkAt::new(it.location.directory(), it.location.path.as_ptr()).flags(it.flags).build()
+});
+
+/// See [`create_dir`].
+#[derive(Debug)]
+pub struct CreateDir {
+    location: Location,
+    mode: u32,
+}
+
+/// Makes a directory.
+pub fn create_dir(path: impl AsRef<Path>) -> CreateDir {
+    CreateDir { location: Location::new(path), mode: 0o777 }
+}
+
+impl CreateDir {
+    /// Its permissions, 0o777 less the process's mask unless this is said.
+    pub fn mode(mut self, mode: u32) -> CreateDir {
+        self.mode = mode;
+        self
+    }
+}
+
+from_directory!(CreateDir, location);
+plain!(unit CreateDir, "MKDIRAT", |it| {
+    low::MkDirAt::new(it.location.directory(), it.location.path.as_ptr()).mode(it.mode).build()
+});
+
+/// See [`symlink`].
+#[derive(Debug)]
+pub struct Symlink {
+    target: CString,
+    location: Location,
+}
+
+/// Makes a symbolic link at a path, to `target`.
+pub fn symlink(target: impl AsRef<Path>, path: impl AsRef<Path>) -> Symlink {
+    Symlink { target: to_c(target.as_ref()), location: Location::new(path) }
+}
+
+from_directory!(Symlink, location);
+plain!(unit Symlink, "SYMLINKAT", |it| {
+    low::SymlinkAt::new(it.target.as_ptr(), it.location.directory(), it.location.path.as_ptr()).build()
+});
+
+/// See [`rename`].
+#[derive(Debug)]
+pub struct Rename {
+    from: Location,
+    to: Location,
+    flags: u32,
+}
+
+/// Gives a file another name.
+pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Rename {
+    Rename { from: Location::new(from), to: Location::new(to), flags: 0 }
+}
+
+impl Rename {
+    /// `RENAME_*`.
+    pub fn flags(mut self, flags: u32) -> Rename {
+        self.flags = flags;
+        self
+    }
+
+    /// The new name goes from this directory.
+    pub fn to_directory(mut self, directory: &Fd) -> Rename {
+        self.to.directory = Some(directory.clone());
+        self
+    }
+}
+
+from_directory!(Rename, from);
+plain!(unit Rename, "RENAMEAT", |it| {
+    let (from, to) = (&it.from, &it.to);
+    low::RenameAt::new(from.directory(), from.path.as_ptr(), to.directory(), to.path.as_ptr())
+        .flags(it.flags)
+        .build()
+});
+
+/// See [`hard_link`].
+#[derive(Debug)]
+pub struct HardLink {
+    from: Location,
+    to: Location,
+}
+
+/// Gives a file a second name.
+pub fn hard_link(original: impl AsRef<Path>, path: impl AsRef<Path>) -> HardLink {
+    HardLink { from: Location::new(original), to: Location::new(path) }
+}
+
+impl HardLink {
+    /// The new name goes from this directory.
+    pub fn to_directory(mut self, directory: &Fd) -> HardLink {
+        self.to.directory = Some(directory.clone());
+        self
+    }
+}
+
+from_directory!(HardLink, from);
+plain!(unit HardLink, "LINKAT", |it| {
+    let (from, to) = (&it.from, &it.to);
+    low::LinkAt::new(from.directory(), from.path.as_ptr(), to.directory(), to.path.as_ptr()).build()
+});
+
+/// See [`set_xattr`].
+#[derive(Debug)]
+pub struct SetXattr<B> {
+    file: Fd,
+    name: CString,
+    value: B,
+}
+
+/// Sets an extended attribute of an open file.
+pub fn set_xattr<B: crate::Buffer>(file: &Fd, name: impl AsRef<OsStr>, value: B) -> SetXattr<B> {
+    SetXattr { file: file.clone(), name: to_c(Path::new(name.as_ref())), value }
+}
+
+// SAFETY: file, name and value are its own.
+unsafe impl<B: crate::Buffer> Operation for SetXattr<B> {
+    type Output = (Result<(), Error>, B);
+
+    const NAME: &'static str = "FSETXATTR";
+
+    fn entry(&mut self) -> Sqe {
+        let (value, length) = (self.value.pointer().cast(), super::file::length(self.value.length()));
+        low::FSetXattr::new(self.file.target(), self.name.as_ptr(), value, length).build()
+    }
+
+    fn output(self, came: Yield) -> Self::Output {
+        (came.result.map(drop), self.value)
+    }
+}
+
+/// See [`get_xattr`].
+#[derive(Debug)]
+pub struct GetXattr<B> {
+    file: Fd,
+    name: CString,
+    value: B,
+}
+
+/// Gets an extended attribute of an open file into a buffer.
+pub fn get_xattr<B: crate::BufferMut>(file: &Fd, name: impl AsRef<OsStr>, value: B) -> GetXattr<B> {
+    GetXattr { file: file.clone(), name: to_c(Path::new(name.as_ref())), value }
+}
+
+// SAFETY: file, name and value are its own.
+unsafe impl<B: crate::BufferMut> Operation for GetXattr<B> {
+    type Output = (Result<usize, Error>, B);
+
+    const NAME: &'static str = "FGETXATTR";
+
+    fn entry(&mut self) -> Sqe {
+        let length = super::file::length(self.value.capacity());
+        let value = self.value.pointer_mut().cast();
+        low::FGetXattr::new(self.file.target(), self.name.as_ptr(), value, length).build()
+    }
+
+    fn output(self, came: Yield) -> Self::Output {
+        // Without room, the result is how much it would take.
+        if self.value.capacity() == 0 {
+            return super::file::written(self.value, &came);
+        }
+        super::file::filled(self.value, &came)
+    }
+}

@@ -1,0 +1,113 @@
+//! Timeouts.
+
+use super::plain;
+use crate::Error;
+use crate::low::{Sqe, flags, op as low};
+use crate::operation::{Multishot, Operation, Yield};
+use std::time::Duration;
+
+/// See [`timeout`].
+#[derive(Debug)]
+pub struct Timeout {
+    time: low::Timespec,
+    flags: u32,
+    count: u64,
+}
+
+/// Ends after so long.
+pub fn timeout(time: Duration) -> Timeout {
+    Timeout { time: time.into(), flags: 0, count: 0 }
+}
+
+impl Timeout {
+    /// It ends, too, when so many other requests have.
+    pub fn count(mut self, requests: u64) -> Timeout {
+        self.count = requests;
+        self
+    }
+
+    /// The time is what `CLOCK_MONOTONIC` shows then.
+    pub fn absolute(mut self) -> Timeout {
+        self.flags |= flags::TIMEOUT_ABS;
+        self
+    }
+
+    /// What follows in a chain begins when the time is over, rather than being cancelled.
+    pub fn success(mut self) -> Timeout {
+        self.flags |= flags::TIMEOUT_ETIME_SUCCESS;
+        self
+    }
+}
+
+// SAFETY: the time is its own.
+unsafe impl Operation for Timeout {
+    /// Nothing went wrong when the time is over, or as many requests have ended.
+    type Output = Result<(), Error>;
+
+    const NAME: &'static str = "TIMEOUT";
+
+    fn entry(&mut self) -> Sqe {
+        low::Timeout::new(&raw const self.time).flags(self.flags).count(self.count).build()
+    }
+
+    fn output(self, came: Yield) -> Self::Output {
+        elapsed(came)
+    }
+}
+
+/// That the time is over is what was wanted.
+fn elapsed(came: Yield) -> Result<(), Error> {
+    match came.result {
+        Err(error) if error.errno() == libc::ETIME => Ok(()),
+        result => result.map(drop),
+    }
+}
+
+/// See [`timeout_multi`].
+#[derive(Debug)]
+pub struct TimeoutMulti {
+    time: low::Timespec,
+    count: u64,
+}
+
+/// Has a completion each time that so long is over.
+pub fn timeout_multi(interval: Duration) -> TimeoutMulti {
+    TimeoutMulti { time: interval.into(), count: 0 }
+}
+
+impl TimeoutMulti {
+    /// So many times; without end, unless this is said.
+    pub fn count(mut self, times: u64) -> TimeoutMulti {
+        self.count = times;
+        self
+    }
+}
+
+// SAFETY: the time is its own.
+unsafe impl Multishot for TimeoutMulti {
+    type Item = Result<(), Error>;
+
+    const NAME: &'static str = "TIMEOUT";
+
+    fn entry(&mut self) -> Sqe {
+        low::TimeoutMulti::new(&raw const self.time).count(self.count).build()
+    }
+
+    fn item(came: Yield) -> Self::Item {
+        elapsed(came)
+    }
+}
+
+/// The time that [`Ring::push_with_timeout`](crate::Ring::push_with_timeout) gives.
+#[derive(Debug)]
+pub struct LinkTimeout {
+    time: low::Timespec,
+}
+
+impl LinkTimeout {
+    pub(crate) fn new(time: Duration) -> LinkTimeout {
+        LinkTimeout { time: time.into() }
+    }
+}
+
+plain!(unit LinkTimeout, "LINK_TIMEOUT", |it| low::LinkTimeout::new(&raw const it.time).build());

@@ -1,0 +1,196 @@
+//! What operations of a safe ring are.
+
+use crate::low::Sqe;
+use crate::provided::{Group, Provided};
+use crate::{Error, Fd};
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::marker::PhantomData;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// What came of an operation: its result, and what came with it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Yield {
+    /// The number that it came to, or why it failed.
+    pub result: Result<u32, Error>,
+    /// `IORING_CQE_F_*`.
+    pub flags: u32,
+    /// The provided buffer that it took.
+    pub buffer: Option<Provided>,
+    /// The descriptor that it opened.
+    pub file: Option<OwnedFd>,
+}
+
+impl Yield {
+    /// The descriptor that it opened.
+    pub(crate) fn opened(self) -> Result<Fd, Error> {
+        let file = self.file;
+        self.result.map(|_| file.map(Fd::from).expect("a descriptor comes with the result"))
+    }
+}
+
+/// An operation with one completion. [`op`](crate::op) has them; a program may make its own.
+///
+/// # Safety
+/// What the entry names must belong to the operation, which the ring keeps, without moving it, from
+/// [`entry`](Operation::entry) on until it has ended. It must not name a place to which the value itself does not
+/// keep others from having access.
+pub unsafe trait Operation: Send + Sized + 'static {
+    /// What its completion says.
+    type Output;
+
+    /// What it is called in errors.
+    const NAME: &'static str;
+
+    /// Is its result a new descriptor?
+    fn opens_descriptor(&self) -> bool {
+        false
+    }
+
+    /// Does another completion follow the result, by which alone its memory is free?
+    fn notifies(&self) -> bool {
+        false
+    }
+
+    /// The entry; called once.
+    fn entry(&mut self) -> Sqe;
+
+    /// It has ended, with this result: called before [`output`](Operation::output), and where nobody asks for that,
+    /// too.
+    fn settle(&mut self, _result: i32) {}
+
+    /// What its completion says, made of itself and what came of it.
+    fn output(self, came: Yield) -> Self::Output;
+}
+
+/// An operation with many completions.
+///
+/// # Safety
+/// As for [`Operation`].
+pub unsafe trait Multishot: Send + Sized + 'static {
+    /// What each completion says.
+    type Item;
+
+    /// What it is called in errors.
+    const NAME: &'static str;
+
+    /// Is each result a new descriptor?
+    fn opens_descriptors(&self) -> bool {
+        false
+    }
+
+    /// The buffers that it takes.
+    fn buffers(&self) -> Option<&crate::Buffers> {
+        None
+    }
+
+    /// The entry; called once.
+    fn entry(&mut self) -> Sqe;
+
+    /// What a completion says.
+    fn item(came: Yield) -> Self::Item;
+}
+
+/// Names a request of one ring, by a number that no other request of it ever has.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Id(pub(crate) u64);
+
+/// Names a request of the operation `O`, to know its completion by and to take what it says.
+pub struct Token<O> {
+    id: Id,
+    operation: PhantomData<fn() -> O>,
+}
+
+/// Names a request of the multishot operation `M`.
+///
+/// Dropping it does not end the request: [`Ring::cancel`](crate::Ring::cancel) does.
+pub struct Stream<M> {
+    id: Id,
+    pub(crate) ended: bool,
+    operation: PhantomData<fn() -> M>,
+}
+
+impl<O> Token<O> {
+    pub(crate) fn new(id: Id) -> Token<O> {
+        Token { id, operation: PhantomData }
+    }
+
+    /// Its number.
+    pub fn id(&self) -> Id {
+        self.id
+    }
+}
+
+impl<M> Stream<M> {
+    pub(crate) fn new(id: Id) -> Stream<M> {
+        Stream { id, ended: false, operation: PhantomData }
+    }
+
+    /// Its number.
+    pub fn id(&self) -> Id {
+        self.id
+    }
+}
+
+impl<O> Clone for Token<O> {
+    fn clone(&self) -> Token<O> {
+        *self
+    }
+}
+
+impl<O> Copy for Token<O> {}
+
+impl<O> PartialEq for Token<O> {
+    fn eq(&self, other: &Token<O>) -> bool {
+        self.id == other.id
+    }
+}
+
+impl<O> Eq for Token<O> {}
+
+impl<O> Hash for Token<O> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.id.hash(state);
+    }
+}
+
+impl<O> fmt::Debug for Token<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Token").field(&self.id.0).finish()
+    }
+}
+
+impl<M> fmt::Debug for Stream<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream").field("id", &self.id.0).field("ended", &self.ended).finish()
+    }
+}
+
+/// What names a request: a [`Token`], a [`Stream`], an [`Id`].
+pub trait Named {
+    /// The request's number.
+    fn id(&self) -> Id;
+}
+
+impl Named for Id {
+    fn id(&self) -> Id {
+        *self
+    }
+}
+
+impl<O> Named for Token<O> {
+    fn id(&self) -> Id {
+        self.id
+    }
+}
+
+impl<M> Named for Stream<M> {
+    fn id(&self) -> Id {
+        self.id
+    }
+}
+
+/// The group that a request takes buffers from.
+pub(crate) type Source = Option<Arc<Group>>;

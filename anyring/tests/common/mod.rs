@@ -1,0 +1,47 @@
+//! What the tests share.
+#![allow(dead_code, reason = "each test program uses its own part")]
+
+use anyring::{Builder, Engine, Ring};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Does this machine's kernel give its io_uring?
+pub fn kernel_available() -> bool {
+    Builder::new(1).engine(Engine::Kernel).build().is_ok()
+}
+
+/// Runs `body` on anyring's engine, and on the kernel's where the machine has it.
+pub fn both(body: impl Fn(Engine)) {
+    body(Engine::User);
+    if kernel_available() {
+        body(Engine::Kernel);
+    }
+}
+
+/// A ring.
+pub fn ring(engine: Engine) -> Ring {
+    Builder::new(16).engine(engine).build().unwrap()
+}
+
+/// A directory of the test's own, removed with all that is in it.
+pub struct Directory(pub PathBuf);
+
+impl Directory {
+    pub fn new() -> Directory {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("anyring-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Directory(path)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
