@@ -36,10 +36,11 @@ check-install: build
 demo: build ## an unmodified fio where io_uring is forbidden, without and with anyring
 	demo/run
 
-lint: toolchain ## formatting and clippy, as CI wants them
+lint: toolchain ## formatting, clippy and documentation, as CI wants them
 	cargo fmt --all --check
 	cargo fmt --all --check --manifest-path tests/programs/everywhere/Cargo.toml
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 
 test-unit: toolchain
 	scripts/need musl-gcc:musl-tools /usr/include/liburing.h:liburing-dev

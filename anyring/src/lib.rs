@@ -27,6 +27,7 @@
 //!   ([`Ring::cancel`]), timeouts ([`op::timeout`], [`Ring::push_with_timeout`]).
 //! - **The layer below** ([`low`]): every operation and registration, nothing kept or copied, `unsafe`.
 //! - **Errors that say what to do** ([`Error`]).
+//! - **Other crates' rings, too** ([`everywhere`]): one line, and what they do runs over either engine.
 //!
 //! # An echo server
 //!
@@ -38,9 +39,9 @@
 //!
 //! # Versions
 //!
-//! Needs Rust 1.85 or newer; that rises only with a minor version of this crate. Versions follow
+//! Needs Rust 1.88 or newer; that rises only with a minor version of this crate. Versions follow
 //! [Semantic Versioning](https://semver.org/spec/v2.0.0.html): what is public here changes incompatibly only with
-//! the first number that is not 0. Linux on x86-64 and aarch64.
+//! the first number that is not 0. Linux on x86-64; aarch64 is untested.
 #![deny(missing_docs, rustdoc::broken_intra_doc_links)]
 
 mod address;

@@ -1,7 +1,7 @@
 //! The image that brings the anyring engine into static programs.
 //!
 //! A static program has no dynamic linker that would load a library. `anyring` maps this image into
-//! it, by `ptrace` and before its first instruction, and lets it begin at [`entry`]; that installs the
+//! it, by `ptrace` and before its first instruction, and lets it begin at `entry`; that installs the
 //! trap and goes on with the program. Every call that the program makes by itself is trapped; nothing
 //! is interposed and nothing patched.
 //!

@@ -4,7 +4,7 @@
 //! trap), SIGSEGV and SIGBUS (the engine's guarded copies may fault, and are resumed). What the
 //! program sets for them is kept here and obeyed for every such signal that is not ours.
 //!
-//! For the other signals the program's handler runs behind [`deliver`], which keeps it out of the
+//! For the other signals the program's handler runs behind `deliver`, which keeps it out of the
 //! engine: a handler that ran while its own thread holds one of the engine's locks could enter the
 //! same ring, or jump away for ever. A signal that arrives inside the engine is queued anew, with
 //! everything blocked, and comes when the thread has left the engine; a wait of the engine is

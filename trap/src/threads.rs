@@ -3,7 +3,7 @@
 //! A thread is a raw `clone` on a mapped stack with a guard page. It runs engine code only, which
 //! uses neither libc nor thread-local storage; it has a thread block of its own all the same, at the
 //! top of its stack, so that the thread pointer tells it apart. The kernel clears the thread's id in
-//! [`SLOTS`] when it is off its stack for good, and that is what makes the stack free for the next.
+//! `SLOTS` when it is off its stack for good, and that is what makes the stack free for the next.
 
 use crate::{arch, sys};
 use core::ffi::{CStr, c_void};

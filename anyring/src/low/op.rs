@@ -2,7 +2,7 @@
 //!
 //! `new` takes what an operation cannot do without, methods set the rest, [`build`](Read::build) makes an entry of
 //! it. What things mean and which kernel has them is in `io_uring_enter(2)`, under the same names in capitals;
-//! flags of `io_uring` are in [`flags`](super::flags), others in `libc`.
+//! flags of `io_uring` are in [`flags`], others in `libc`.
 //!
 //! Where a file is wanted ([`Target`]), a descriptor will do, or a place in the ring's table of files
 //! ([`Fixed`]); where a plain number is, only a descriptor.

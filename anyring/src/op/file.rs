@@ -85,7 +85,7 @@ pub(super) fn written<B>(buffer: B, came: &Yield) -> (Result<usize, Error>, B) {
     (came.result.map(|count| count as usize), buffer)
 }
 
-/// See [`write`].
+/// See [`write()`].
 #[derive(Debug)]
 pub struct Write<B> {
     file: Fd,

@@ -348,7 +348,7 @@ fn cancelled_or_done(case: &Case<'_>) -> bool {
     }
 }
 
-/// The index of [`drain_lingers`], for CQEs that no request of the program owns.
+/// The index of `drain_lingers`, for CQEs that no request of the program owns.
 pub fn drain_lingers_at() -> usize {
     named(DRAIN_LINGERS).unwrap_or(0)
 }

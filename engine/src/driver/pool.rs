@@ -4,7 +4,7 @@
 //! that found nothing to do for some seconds leaves. Work with the same hash (buffered writes to one
 //! file) is done one after the other, in order.
 //!
-//! Workers with the same credentials are a [`Squad`], and do work for those credentials only. Whoever
+//! Workers with the same credentials are a `Squad`, and do work for those credentials only. Whoever
 //! queues work may start a worker for it if it has the same credentials itself; else a thread that has
 //! them is asked to: the squad's keeper, or the reactor.
 

@@ -3,7 +3,7 @@
 //! A wait that finds its value unchanged gets a thread, which sleeps on the program's futex and, by
 //! `futex_waitv`, on a word of the engine's own that a cancellation changes. Since the thread falls
 //! asleep some time after the request was issued, `enter` waits for that before it returns, and later
-//! requests of this process wait for those before them ([`Waiter::settle`]): so waiters queue in order,
+//! requests of this process wait for those before them (`Waiter::settle`): so waiters queue in order,
 //! and a FUTEX_WAKE finds them.
 
 use alloc::sync::{Arc, Weak};

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! What lies between the two instructions is copied if it is straight and does not depend on where
-//! it lies ([`decode`]). The `syscall` stays where it is: code that jumps to it still traps.
+//! it lies (`decode`). The `syscall` stays where it is: code that jumps to it still traps.
 //!
 //! Other threads may run through the site while it changes. One aligned 8-byte store is seen whole,
 //! so where the five bytes lie within an aligned word they are written so; where they do not, the
