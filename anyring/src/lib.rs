@@ -27,7 +27,7 @@
 //!   ([`Ring::cancel`]), timeouts ([`op::timeout`], [`Ring::push_with_timeout`]).
 //! - **The layer below** ([`low`]): every operation and registration, nothing kept or copied, `unsafe`.
 //! - **Errors that say what to do** ([`Error`]).
-//! - **Other crates' rings, too** ([`everywhere`]): one line, and what they do runs over either engine.
+//! - **Other crates' rings, too** ([`mod@everywhere`]): one line, and what they do runs over either engine.
 //!
 //! # An echo server
 //!

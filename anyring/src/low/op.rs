@@ -10,6 +10,7 @@
 use super::entry::Sqe;
 use super::flags;
 use anyring_engine::memory::Sqe as Raw;
+use anyring_engine::ops::getdents;
 use linux_raw_sys::io_uring::{IORING_FILE_INDEX_ALLOC, io_uring_op as Code, io_uring_sqe_flags_bit as Bit};
 use std::ffi::{c_char, c_void};
 use std::os::fd::{AsRawFd, RawFd};
@@ -149,7 +150,7 @@ macro_rules! set {
 macro_rules! operations {
     ($(
         $(#[$about:meta])*
-        $name:ident: $code:ident [$($same:ident = $value:expr),*]
+        $name:ident: $code:path [$($same:ident = $value:expr),*]
         $(file $file:ident)? ($($need:ident: $need_type:ty = $need_field:ident),*)
         { $($(#[$about_more:meta])* $more:ident: $more_type:ty, $set:tt $more_field:ident;)* }
     )*) => {
@@ -161,7 +162,7 @@ macro_rules! operations {
 
             impl $name {
                 /// The number of the operation.
-                pub const CODE: u8 = Code::$code as u8;
+                pub const CODE: u8 = $code as u8;
 
                 /// The operation with what it cannot do without.
                 #[inline]
@@ -213,7 +214,7 @@ macro_rules! operations {
 
 operations! {
     /// Does nothing.
-    Nop: IORING_OP_NOP [fd = -1] () {
+    Nop: Code::IORING_OP_NOP [fd = -1] () {
         /// `IORING_NOP_*`.
         flags: u32, |= op_flags;
         /// The result, with `IORING_NOP_INJECT_RESULT`.
@@ -221,7 +222,7 @@ operations! {
     }
 
     /// Reads, as `preadv2(2)`.
-    Readv: IORING_OP_READV [off = HERE] file file (vectors: *const libc::iovec = addr, count: u32 = len) {
+    Readv: Code::IORING_OP_READV [off = HERE] file file (vectors: *const libc::iovec = addr, count: u32 = len) {
         /// Where in the file; where it stands, unless this is said.
         offset: u64, = off;
         /// `RWF_*`.
@@ -231,7 +232,7 @@ operations! {
     }
 
     /// Writes, as `pwritev2(2)`.
-    Writev: IORING_OP_WRITEV [off = HERE] file file (vectors: *const libc::iovec = addr, count: u32 = len) {
+    Writev: Code::IORING_OP_WRITEV [off = HERE] file file (vectors: *const libc::iovec = addr, count: u32 = len) {
         /// Where in the file; where it stands, unless this is said.
         offset: u64, = off;
         /// `RWF_*`.
@@ -243,7 +244,7 @@ operations! {
     }
 
     /// Writes a file's content to its disk, as `fsync(2)`.
-    Fsync: IORING_OP_FSYNC [] file file () {
+    Fsync: Code::IORING_OP_FSYNC [] file file () {
         /// [`FSYNC_DATASYNC`](flags::FSYNC_DATASYNC).
         flags: u32, |= op_flags;
         /// From here on.
@@ -253,7 +254,7 @@ operations! {
     }
 
     /// Reads into a part of a registered buffer.
-    ReadFixed: IORING_OP_READ_FIXED [off = HERE]
+    ReadFixed: Code::IORING_OP_READ_FIXED [off = HERE]
     file file (buffer: *mut u8 = addr, length: u32 = len, index: u16 = buf_index) {
         /// Where in the file; where it stands, unless this is said.
         offset: u64, = off;
@@ -264,7 +265,7 @@ operations! {
     }
 
     /// Writes from a part of a registered buffer.
-    WriteFixed: IORING_OP_WRITE_FIXED [off = HERE]
+    WriteFixed: Code::IORING_OP_WRITE_FIXED [off = HERE]
     file file (buffer: *const u8 = addr, length: u32 = len, index: u16 = buf_index) {
         /// Where in the file; where it stands, unless this is said.
         offset: u64, = off;
@@ -277,19 +278,19 @@ operations! {
     }
 
     /// Waits until a file is ready, once, as `poll(2)`.
-    PollAdd: IORING_OP_POLL_ADD [] file file (events: u32 = op_flags) {
+    PollAdd: Code::IORING_OP_POLL_ADD [] file file (events: u32 = op_flags) {
         /// `IORING_POLL_*`.
         flags: u32, |= len;
     }
 
     /// Tells of each time that a file becomes ready.
-    PollAddMulti: IORING_OP_POLL_ADD [len = flags::POLL_ADD_MULTI] file file (events: u32 = op_flags) {
+    PollAddMulti: Code::IORING_OP_POLL_ADD [len = flags::POLL_ADD_MULTI] file file (events: u32 = op_flags) {
         /// `IORING_POLL_*`.
         flags: u32, |= len;
     }
 
     /// Ends the poll with this user data, or changes it.
-    PollRemove: IORING_OP_POLL_REMOVE [fd = -1] (target: u64 = addr) {
+    PollRemove: Code::IORING_OP_POLL_REMOVE [fd = -1] (target: u64 = addr) {
         /// `IORING_POLL_*`.
         flags: u32, |= len;
         /// The new events, with [`POLL_UPDATE_EVENTS`](flags::POLL_UPDATE_EVENTS).
@@ -299,7 +300,7 @@ operations! {
     }
 
     /// Writes a part of a file to its disk, as `sync_file_range(2)`.
-    SyncFileRange: IORING_OP_SYNC_FILE_RANGE [] file file (length: u32 = len) {
+    SyncFileRange: Code::IORING_OP_SYNC_FILE_RANGE [] file file (length: u32 = len) {
         /// From here on.
         offset: u64, = off;
         /// `SYNC_FILE_RANGE_*`.
@@ -307,7 +308,7 @@ operations! {
     }
 
     /// Sends a message, as `sendmsg(2)`.
-    SendMsg: IORING_OP_SENDMSG [len = 1] file file (message: *const libc::msghdr = addr) {
+    SendMsg: Code::IORING_OP_SENDMSG [len = 1] file file (message: *const libc::msghdr = addr) {
         /// `MSG_*`.
         flags: u32, = op_flags;
         /// `IORING_RECVSEND_*`.
@@ -315,7 +316,7 @@ operations! {
     }
 
     /// Receives a message, as `recvmsg(2)`.
-    RecvMsg: IORING_OP_RECVMSG [len = 1] file file (message: *mut libc::msghdr = addr) {
+    RecvMsg: Code::IORING_OP_RECVMSG [len = 1] file file (message: *mut libc::msghdr = addr) {
         /// `MSG_*`.
         flags: u32, = op_flags;
         /// `IORING_RECVSEND_*`.
@@ -323,7 +324,7 @@ operations! {
     }
 
     /// Receives messages, each in a provided buffer behind an `io_uring_recvmsg_out`.
-    RecvMsgMulti: IORING_OP_RECVMSG [len = 1, flags = SELECT, ioprio = flags::RECV_MULTISHOT]
+    RecvMsgMulti: Code::IORING_OP_RECVMSG [len = 1, flags = SELECT, ioprio = flags::RECV_MULTISHOT]
     file file (message: *const libc::msghdr = addr, group: u16 = buf_index) {
         /// `MSG_*`.
         flags: u32, = op_flags;
@@ -332,7 +333,7 @@ operations! {
     }
 
     /// Completes when the time is over: with `ETIME`, or with 0 after `count` other completions.
-    Timeout: IORING_OP_TIMEOUT [fd = -1, len = 1] (time: *const Timespec = addr) {
+    Timeout: Code::IORING_OP_TIMEOUT [fd = -1, len = 1] (time: *const Timespec = addr) {
         /// `IORING_TIMEOUT_*`.
         flags: u32, |= op_flags;
         /// So many other completions end it.
@@ -340,7 +341,7 @@ operations! {
     }
 
     /// Tells of each time that a span of time is over.
-    TimeoutMulti: IORING_OP_TIMEOUT [fd = -1, len = 1, op_flags = flags::TIMEOUT_MULTISHOT]
+    TimeoutMulti: Code::IORING_OP_TIMEOUT [fd = -1, len = 1, op_flags = flags::TIMEOUT_MULTISHOT]
     (time: *const Timespec = addr) {
         /// `IORING_TIMEOUT_*`.
         flags: u32, |= op_flags;
@@ -349,17 +350,17 @@ operations! {
     }
 
     /// Ends the timeout with this user data.
-    TimeoutRemove: IORING_OP_TIMEOUT_REMOVE [fd = -1] (target: u64 = addr) {}
+    TimeoutRemove: Code::IORING_OP_TIMEOUT_REMOVE [fd = -1] (target: u64 = addr) {}
 
     /// Gives the timeout with this user data another time.
-    TimeoutUpdate: IORING_OP_TIMEOUT_REMOVE [fd = -1, op_flags = flags::TIMEOUT_UPDATE]
+    TimeoutUpdate: Code::IORING_OP_TIMEOUT_REMOVE [fd = -1, op_flags = flags::TIMEOUT_UPDATE]
     (target: u64 = addr, time: *const Timespec = off) {
         /// `IORING_TIMEOUT_*`, and [`LINK_TIMEOUT_UPDATE`](flags::LINK_TIMEOUT_UPDATE) for a linked one.
         flags: u32, |= op_flags;
     }
 
     /// Accepts a connection, as `accept4(2)`.
-    Accept: IORING_OP_ACCEPT [] file file (address: *mut libc::sockaddr = addr, length: *mut libc::socklen_t = off) {
+    Accept: Code::IORING_OP_ACCEPT [] file file (address: *mut libc::sockaddr = addr, length: *mut libc::socklen_t = off) {
         /// `SOCK_*`.
         flags: i32, = op_flags;
         /// `IORING_ACCEPT_*`.
@@ -369,7 +370,7 @@ operations! {
     }
 
     /// Accepts connections, one completion each.
-    AcceptMulti: IORING_OP_ACCEPT [ioprio = flags::ACCEPT_MULTISHOT] file file () {
+    AcceptMulti: Code::IORING_OP_ACCEPT [ioprio = flags::ACCEPT_MULTISHOT] file file () {
         /// `SOCK_*`.
         flags: i32, = op_flags;
         /// `IORING_ACCEPT_*`.
@@ -379,7 +380,7 @@ operations! {
     }
 
     /// Cancels the request with this user data, or all that the flags say.
-    AsyncCancel: IORING_OP_ASYNC_CANCEL [fd = -1] (target: u64 = addr) {
+    AsyncCancel: Code::IORING_OP_ASYNC_CANCEL [fd = -1] (target: u64 = addr) {
         /// `IORING_ASYNC_CANCEL_*`.
         flags: u32, |= op_flags;
         /// The file, with [`ASYNC_CANCEL_FD`](flags::ASYNC_CANCEL_FD) and perhaps
@@ -390,22 +391,22 @@ operations! {
     }
 
     /// Cancels the request before it in the chain when the time is over.
-    LinkTimeout: IORING_OP_LINK_TIMEOUT [fd = -1, len = 1] (time: *const Timespec = addr) {
+    LinkTimeout: Code::IORING_OP_LINK_TIMEOUT [fd = -1, len = 1] (time: *const Timespec = addr) {
         /// `IORING_TIMEOUT_*`.
         flags: u32, |= op_flags;
     }
 
     /// Connects a socket, as `connect(2)`.
-    Connect: IORING_OP_CONNECT [] file file (address: *const libc::sockaddr = addr, length: libc::socklen_t = off) {}
+    Connect: Code::IORING_OP_CONNECT [] file file (address: *const libc::sockaddr = addr, length: libc::socklen_t = off) {}
 
     /// Allocates a part of a file, as `fallocate(2)`.
-    Fallocate: IORING_OP_FALLOCATE [] file file (offset: u64 = off, length: u64 = addr) {
+    Fallocate: Code::IORING_OP_FALLOCATE [] file file (offset: u64 = off, length: u64 = addr) {
         /// `FALLOC_FL_*`.
         mode: i32, = len;
     }
 
     /// Opens a file, as `openat(2)`.
-    OpenAt: IORING_OP_OPENAT [] (directory: RawFd = fd, path: *const c_char = addr) {
+    OpenAt: Code::IORING_OP_OPENAT [] (directory: RawFd = fd, path: *const c_char = addr) {
         /// `O_*`.
         flags: i32, = op_flags;
         /// The permissions of a new file.
@@ -415,19 +416,19 @@ operations! {
     }
 
     /// Closes a descriptor.
-    Close: IORING_OP_CLOSE [] (descriptor: RawFd = fd) {}
+    Close: Code::IORING_OP_CLOSE [] (descriptor: RawFd = fd) {}
 
     /// Closes a file in the table of files: [`Slot::At`].
-    CloseFixed: IORING_OP_CLOSE [] (slot: Slot = file_index) {}
+    CloseFixed: Code::IORING_OP_CLOSE [] (slot: Slot = file_index) {}
 
     /// Puts descriptors into the table of files.
-    FilesUpdate: IORING_OP_FILES_UPDATE [fd = -1] (descriptors: *mut RawFd = addr, count: u32 = len) {
+    FilesUpdate: Code::IORING_OP_FILES_UPDATE [fd = -1] (descriptors: *mut RawFd = addr, count: u32 = len) {
         /// From this place on; -1 for wherever there is room, the descriptors are overwritten with where then.
         offset: i32, = off;
     }
 
     /// Says what there is about a file, as `statx(2)`.
-    Statx: IORING_OP_STATX [] (directory: RawFd = fd, path: *const c_char = addr, target: *mut libc::statx = off) {
+    Statx: Code::IORING_OP_STATX [] (directory: RawFd = fd, path: *const c_char = addr, target: *mut libc::statx = off) {
         /// `AT_*`.
         flags: i32, = op_flags;
         /// `STATX_*`.
@@ -435,7 +436,7 @@ operations! {
     }
 
     /// Reads, as `pread(2)`.
-    Read: IORING_OP_READ [off = HERE] file file (buffer: *mut u8 = addr, length: u32 = len) {
+    Read: Code::IORING_OP_READ [off = HERE] file file (buffer: *mut u8 = addr, length: u32 = len) {
         /// Where in the file; where it stands, unless this is said.
         offset: u64, = off;
         /// `RWF_*`.
@@ -445,7 +446,7 @@ operations! {
     }
 
     /// Writes, as `pwrite(2)`.
-    Write: IORING_OP_WRITE [off = HERE] file file (buffer: *const u8 = addr, length: u32 = len) {
+    Write: Code::IORING_OP_WRITE [off = HERE] file file (buffer: *const u8 = addr, length: u32 = len) {
         /// Where in the file; where it stands, unless this is said.
         offset: u64, = off;
         /// `RWF_*`.
@@ -457,7 +458,7 @@ operations! {
     }
 
     /// Says how a part of a file will be used, as `posix_fadvise(2)`.
-    Fadvise: IORING_OP_FADVISE [] file file (advice: i32 = op_flags) {
+    Fadvise: Code::IORING_OP_FADVISE [] file file (advice: i32 = op_flags) {
         /// From here on.
         offset: u64, = off;
         /// So much, or up to the end.
@@ -465,10 +466,10 @@ operations! {
     }
 
     /// Says how memory will be used, as `madvise(2)`.
-    Madvise: IORING_OP_MADVISE [fd = -1] (address: *mut c_void = addr, length: u32 = len, advice: i32 = op_flags) {}
+    Madvise: Code::IORING_OP_MADVISE [fd = -1] (address: *mut c_void = addr, length: u32 = len, advice: i32 = op_flags) {}
 
     /// Sends, as `send(2)`.
-    Send: IORING_OP_SEND [] file file (buffer: *const u8 = addr, length: u32 = len) {
+    Send: Code::IORING_OP_SEND [] file file (buffer: *const u8 = addr, length: u32 = len) {
         /// `MSG_*`.
         flags: i32, = op_flags;
         /// `IORING_RECVSEND_*`.
@@ -480,7 +481,7 @@ operations! {
     }
 
     /// Sends provided buffers, several in one completion.
-    SendBundle: IORING_OP_SEND [flags = SELECT, ioprio = flags::RECVSEND_BUNDLE] file file (group: u16 = buf_index) {
+    SendBundle: Code::IORING_OP_SEND [flags = SELECT, ioprio = flags::RECVSEND_BUNDLE] file file (group: u16 = buf_index) {
         /// `MSG_*`.
         flags: i32, = op_flags;
         /// `IORING_RECVSEND_*`.
@@ -490,7 +491,7 @@ operations! {
     }
 
     /// Receives, as `recv(2)`.
-    Recv: IORING_OP_RECV [] file file (buffer: *mut u8 = addr, length: u32 = len) {
+    Recv: Code::IORING_OP_RECV [] file file (buffer: *mut u8 = addr, length: u32 = len) {
         /// `MSG_*`.
         flags: i32, = op_flags;
         /// `IORING_RECVSEND_*`.
@@ -498,7 +499,7 @@ operations! {
     }
 
     /// Receives into provided buffers, one completion each.
-    RecvMulti: IORING_OP_RECV [flags = SELECT, ioprio = flags::RECV_MULTISHOT] file file (group: u16 = buf_index) {
+    RecvMulti: Code::IORING_OP_RECV [flags = SELECT, ioprio = flags::RECV_MULTISHOT] file file (group: u16 = buf_index) {
         /// `MSG_*`.
         flags: i32, = op_flags;
         /// `IORING_RECVSEND_*`, [`RECVSEND_BUNDLE`](flags::RECVSEND_BUNDLE) for several buffers in one completion.
@@ -508,7 +509,7 @@ operations! {
     }
 
     /// Receives into provided buffers, several in one completion.
-    RecvBundle: IORING_OP_RECV [flags = SELECT, ioprio = flags::RECVSEND_BUNDLE] file file (group: u16 = buf_index) {
+    RecvBundle: Code::IORING_OP_RECV [flags = SELECT, ioprio = flags::RECVSEND_BUNDLE] file file (group: u16 = buf_index) {
         /// `MSG_*`.
         flags: i32, = op_flags;
         /// `IORING_RECVSEND_*`.
@@ -518,18 +519,18 @@ operations! {
     }
 
     /// Opens a file, as `openat2(2)`.
-    OpenAt2: IORING_OP_OPENAT2 [len = size_of::<libc::open_how>() as u32]
+    OpenAt2: Code::IORING_OP_OPENAT2 [len = size_of::<libc::open_how>() as u32]
     (directory: RawFd = fd, path: *const c_char = addr, how: *const libc::open_how = off) {
         /// The file goes into the table of files.
         slot: Slot, = file_index;
     }
 
     /// Changes an epoll instance, as `epoll_ctl(2)`.
-    EpollCtl: IORING_OP_EPOLL_CTL []
+    EpollCtl: Code::IORING_OP_EPOLL_CTL []
     (instance: RawFd = fd, operation: i32 = len, descriptor: RawFd = off, event: *const libc::epoll_event = addr) {}
 
     /// Moves data by way of a pipe, as `splice(2)`, into `file`. An offset of -1 is where the file stands.
-    Splice: IORING_OP_SPLICE []
+    Splice: Code::IORING_OP_SPLICE []
     file file (offset: i64 = off, input: RawFd = file_index, input_offset: i64 = addr, length: u32 = len) {
         /// `SPLICE_F_*`; with [`SPLICE_F_FD_IN_FIXED`](flags::SPLICE_F_FD_IN_FIXED) the input is a place in the
         /// table of files.
@@ -537,53 +538,53 @@ operations! {
     }
 
     /// Gives buffers to a group, `count` of them behind each other.
-    ProvideBuffers: IORING_OP_PROVIDE_BUFFERS []
+    ProvideBuffers: Code::IORING_OP_PROVIDE_BUFFERS []
     (address: *mut u8 = addr, length: u32 = len, count: u16 = fd, group: u16 = buf_index, first: u16 = off) {}
 
     /// Takes buffers from a group.
-    RemoveBuffers: IORING_OP_REMOVE_BUFFERS [] (count: u16 = fd, group: u16 = buf_index) {}
+    RemoveBuffers: Code::IORING_OP_REMOVE_BUFFERS [] (count: u16 = fd, group: u16 = buf_index) {}
 
     /// Doubles what is in a pipe, as `tee(2)`, into `file`.
-    Tee: IORING_OP_TEE [] file file (input: RawFd = file_index, length: u32 = len) {
+    Tee: Code::IORING_OP_TEE [] file file (input: RawFd = file_index, length: u32 = len) {
         /// As for [`Splice`].
         flags: u32, |= op_flags;
     }
 
     /// Ends a connection, as `shutdown(2)`.
-    Shutdown: IORING_OP_SHUTDOWN [] file file (how: i32 = len) {}
+    Shutdown: Code::IORING_OP_SHUTDOWN [] file file (how: i32 = len) {}
 
     /// Renames a file, as `renameat2(2)`.
-    RenameAt: IORING_OP_RENAMEAT []
+    RenameAt: Code::IORING_OP_RENAMEAT []
     (directory: RawFd = fd, path: *const c_char = addr, new_directory: RawFd = len, new_path: *const c_char = off) {
         /// `RENAME_*`.
         flags: u32, = op_flags;
     }
 
     /// Removes a name, as `unlinkat(2)`.
-    UnlinkAt: IORING_OP_UNLINKAT [] (directory: RawFd = fd, path: *const c_char = addr) {
+    UnlinkAt: Code::IORING_OP_UNLINKAT [] (directory: RawFd = fd, path: *const c_char = addr) {
         /// `AT_REMOVEDIR`.
         flags: i32, = op_flags;
     }
 
     /// Makes a directory, as `mkdirat(2)`.
-    MkDirAt: IORING_OP_MKDIRAT [] (directory: RawFd = fd, path: *const c_char = addr) {
+    MkDirAt: Code::IORING_OP_MKDIRAT [] (directory: RawFd = fd, path: *const c_char = addr) {
         /// Its permissions.
         mode: libc::mode_t, = len;
     }
 
     /// Makes a symbolic link, as `symlinkat(2)`.
-    SymlinkAt: IORING_OP_SYMLINKAT []
+    SymlinkAt: Code::IORING_OP_SYMLINKAT []
     (target: *const c_char = addr, directory: RawFd = fd, path: *const c_char = off) {}
 
     /// Makes a hard link, as `linkat(2)`.
-    LinkAt: IORING_OP_LINKAT []
+    LinkAt: Code::IORING_OP_LINKAT []
     (directory: RawFd = fd, path: *const c_char = addr, new_directory: RawFd = len, new_path: *const c_char = off) {
         /// `AT_*`.
         flags: i32, = op_flags;
     }
 
     /// Posts a completion to another ring.
-    MsgRing: IORING_OP_MSG_RING [] (ring: RawFd = fd, result: i32 = len, user_data: u64 = off) {
+    MsgRing: Code::IORING_OP_MSG_RING [] (ring: RawFd = fd, result: i32 = len, user_data: u64 = off) {
         /// `IORING_MSG_RING_*`.
         flags: u32, |= op_flags;
         /// The flags of that completion, with [`MSG_RING_FLAGS_PASS`](flags::MSG_RING_FLAGS_PASS).
@@ -591,42 +592,42 @@ operations! {
     }
 
     /// Puts a file of this ring's table into another ring's, and posts a completion there.
-    MsgRingSendFd: IORING_OP_MSG_RING [addr = 1]
+    MsgRingSendFd: Code::IORING_OP_MSG_RING [addr = 1]
     (ring: RawFd = fd, source: u32 = addr3, slot: Slot = file_index, user_data: u64 = off) {
         /// `IORING_MSG_RING_*`.
         flags: u32, |= op_flags;
     }
 
     /// Sets an extended attribute of an open file, as `fsetxattr(2)`.
-    FSetXattr: IORING_OP_FSETXATTR []
+    FSetXattr: Code::IORING_OP_FSETXATTR []
     file file (name: *const c_char = addr, value: *const c_void = off, length: u32 = len) {
         /// `XATTR_*`.
         flags: i32, = op_flags;
     }
 
     /// Sets an extended attribute of a file, as `setxattr(2)`.
-    SetXattr: IORING_OP_SETXATTR [fd = -1]
+    SetXattr: Code::IORING_OP_SETXATTR [fd = -1]
     (path: *const c_char = addr3, name: *const c_char = addr, value: *const c_void = off, length: u32 = len) {
         /// `XATTR_*`.
         flags: i32, = op_flags;
     }
 
     /// Gets an extended attribute of an open file, as `fgetxattr(2)`.
-    FGetXattr: IORING_OP_FGETXATTR []
+    FGetXattr: Code::IORING_OP_FGETXATTR []
     file file (name: *const c_char = addr, value: *mut c_void = off, length: u32 = len) {}
 
     /// Gets an extended attribute of a file, as `getxattr(2)`.
-    GetXattr: IORING_OP_GETXATTR [fd = -1]
+    GetXattr: Code::IORING_OP_GETXATTR [fd = -1]
     (path: *const c_char = addr3, name: *const c_char = addr, value: *mut c_void = off, length: u32 = len) {}
 
     /// Makes a socket, as `socket(2)`.
-    Socket: IORING_OP_SOCKET [] (domain: i32 = fd, kind: i32 = off, protocol: i32 = len) {
+    Socket: Code::IORING_OP_SOCKET [] (domain: i32 = fd, kind: i32 = off, protocol: i32 = len) {
         /// The socket goes into the table of files.
         slot: Slot, = file_index;
     }
 
     /// A command of the file's own kind: of sockets, of drivers.
-    UringCmd: IORING_OP_URING_CMD [] file file (command: u32 = off) {
+    UringCmd: Code::IORING_OP_URING_CMD [] file file (command: u32 = off) {
         /// `IORING_URING_CMD_*`.
         flags: u32, |= op_flags;
         /// A registered buffer, with [`URING_CMD_FIXED`](flags::URING_CMD_FIXED).
@@ -644,7 +645,7 @@ operations! {
     }
 
     /// Sends without copying: one completion says what came of it, another that the buffer is free.
-    SendZc: IORING_OP_SEND_ZC [] file file (buffer: *const u8 = addr, length: u32 = len) {
+    SendZc: Code::IORING_OP_SEND_ZC [] file file (buffer: *const u8 = addr, length: u32 = len) {
         /// `MSG_*`.
         flags: i32, = op_flags;
         /// `IORING_RECVSEND_*`, [`SEND_ZC_REPORT_USAGE`](flags::SEND_ZC_REPORT_USAGE).
@@ -658,7 +659,7 @@ operations! {
     }
 
     /// Sends a message without copying.
-    SendMsgZc: IORING_OP_SENDMSG_ZC [len = 1] file file (message: *const libc::msghdr = addr) {
+    SendMsgZc: Code::IORING_OP_SENDMSG_ZC [len = 1] file file (message: *const libc::msghdr = addr) {
         /// `MSG_*`.
         flags: u32, = op_flags;
         /// As for [`SendZc`].
@@ -668,7 +669,7 @@ operations! {
     }
 
     /// Reads into provided buffers whenever there is something, one completion each.
-    ReadMulti: IORING_OP_READ_MULTISHOT [flags = SELECT, off = HERE] file file (group: u16 = buf_index) {
+    ReadMulti: Code::IORING_OP_READ_MULTISHOT [flags = SELECT, off = HERE] file file (group: u16 = buf_index) {
         /// So much at most, in each buffer.
         length: u32, = len;
         /// Where in the file; where it stands, unless this is said.
@@ -676,48 +677,48 @@ operations! {
     }
 
     /// Waits for a child, as `waitid(2)`.
-    WaitId: IORING_OP_WAITID [] (kind: libc::idtype_t = len, id: libc::id_t = fd, options: i32 = file_index) {
+    WaitId: Code::IORING_OP_WAITID [] (kind: libc::idtype_t = len, id: libc::id_t = fd, options: i32 = file_index) {
         /// Where to say how it ended.
         info: *mut libc::siginfo_t, = off;
     }
 
     /// Waits for a futex.
-    FutexWait: IORING_OP_FUTEX_WAIT []
+    FutexWait: Code::IORING_OP_FUTEX_WAIT []
     (futex: *const u32 = addr, value: u64 = off, mask: u64 = addr3, futex_flags: u32 = fd) {}
 
     /// Wakes who waits for a futex.
-    FutexWake: IORING_OP_FUTEX_WAKE []
+    FutexWake: Code::IORING_OP_FUTEX_WAKE []
     (futex: *const u32 = addr, count: u64 = off, mask: u64 = addr3, futex_flags: u32 = fd) {}
 
     /// Waits for one of several futexes.
-    FutexWaitv: IORING_OP_FUTEX_WAITV [] (futexes: *const Waiter = addr, count: u32 = len) {}
+    FutexWaitv: Code::IORING_OP_FUTEX_WAITV [] (futexes: *const Waiter = addr, count: u32 = len) {}
 
     /// Makes a descriptor of a file in the table of files.
-    FixedFdInstall: IORING_OP_FIXED_FD_INSTALL [flags = FIXED] (place: u32 = fd) {
+    FixedFdInstall: Code::IORING_OP_FIXED_FD_INSTALL [flags = FIXED] (place: u32 = fd) {
         /// [`FIXED_FD_NO_CLOEXEC`](flags::FIXED_FD_NO_CLOEXEC).
         flags: u32, |= op_flags;
     }
 
     /// Gives a file another length, as `ftruncate(2)`.
-    Ftruncate: IORING_OP_FTRUNCATE [] file file (length: u64 = off) {}
+    Ftruncate: Code::IORING_OP_FTRUNCATE [] file file (length: u64 = off) {}
 
     /// Gives a socket its address, as `bind(2)`.
-    Bind: IORING_OP_BIND [] file file (address: *const libc::sockaddr = addr, length: libc::socklen_t = off) {}
+    Bind: Code::IORING_OP_BIND [] file file (address: *const libc::sockaddr = addr, length: libc::socklen_t = off) {}
 
     /// Lets a socket take connections, as `listen(2)`.
-    Listen: IORING_OP_LISTEN [] file file (backlog: i32 = len) {}
+    Listen: Code::IORING_OP_LISTEN [] file file (backlog: i32 = len) {}
 
     /// Receives without copying, from a network card that was registered for it.
-    RecvZc: IORING_OP_RECV_ZC [ioprio = flags::RECV_MULTISHOT] file file (interface_queue: u32 = file_index) {
+    RecvZc: Code::IORING_OP_RECV_ZC [ioprio = flags::RECV_MULTISHOT] file file (interface_queue: u32 = file_index) {
         /// So much at most.
         length: u32, = len;
     }
 
     /// Waits for events of an epoll instance, as `epoll_wait(2)`.
-    EpollWait: IORING_OP_EPOLL_WAIT [] (instance: RawFd = fd, events: *mut libc::epoll_event = addr, most: i32 = len) {}
+    EpollWait: Code::IORING_OP_EPOLL_WAIT [] (instance: RawFd = fd, events: *mut libc::epoll_event = addr, most: i32 = len) {}
 
     /// Reads into parts of a registered buffer.
-    ReadvFixed: IORING_OP_READV_FIXED [off = HERE]
+    ReadvFixed: Code::IORING_OP_READV_FIXED [off = HERE]
     file file (vectors: *const libc::iovec = addr, count: u32 = len, index: u16 = buf_index) {
         /// Where in the file; where it stands, unless this is said.
         offset: u64, = off;
@@ -726,7 +727,7 @@ operations! {
     }
 
     /// Writes from parts of a registered buffer.
-    WritevFixed: IORING_OP_WRITEV_FIXED [off = HERE]
+    WritevFixed: Code::IORING_OP_WRITEV_FIXED [off = HERE]
     file file (vectors: *const libc::iovec = addr, count: u32 = len, index: u16 = buf_index) {
         /// Where in the file; where it stands, unless this is said.
         offset: u64, = off;
@@ -735,11 +736,17 @@ operations! {
     }
 
     /// Makes a pipe, as `pipe2(2)`.
-    Pipe: IORING_OP_PIPE [] (descriptors: *mut RawFd = addr) {
+    Pipe: Code::IORING_OP_PIPE [] (descriptors: *mut RawFd = addr) {
         /// `O_*`.
         flags: i32, = op_flags;
         /// Both ends go into the table of files.
         slot: Slot, = file_index;
+    }
+
+    /// Reads names of a directory, as `getdents64(2)`. No kernel has it: see [`Probe`](super::Probe).
+    Getdents: getdents::CODE [off = HERE] file file (buffer: *mut u8 = addr, length: u32 = len) {
+        /// Where in the directory: 0 first, then the last name's `d_off`; where it stands, unless this is said.
+        offset: u64, = off;
     }
 }
 
