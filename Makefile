@@ -54,12 +54,14 @@ test: test-unit build ## everything CI runs: crates, conformance that must pass,
 	scripts/check-install $(ANYRING_BIN)
 	tests/programs/run --quick
 	PROGRAM_DOOR=library tests/programs/run --quick plocate
+	PROGRAM_DOOR=library PROGRAM_ENGINE=kernel tests/programs/run --quick plocate
 	cd $(TARGET) && $(ANYRING_BIN)/anyring-soak --seconds 20
 	cd $(TARGET) && $(ANYRING_BIN)/anyring-soak --seconds 5 --only connections
 
 test-programs: build ## every real program, the heavy ones too (some minutes)
 	tests/programs/run --all
 	PROGRAM_DOOR=library tests/programs/run --all qemu mariadb plocate
+	PROGRAM_DOOR=library PROGRAM_ENGINE=kernel tests/programs/run --all qemu mariadb plocate
 
 conformance: build ## liburing's own suite over the user engine, against the native run
 	$(ANYRING_BIN)/anyring-conformance suite

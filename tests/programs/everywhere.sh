@@ -45,7 +45,7 @@ for name in "${programs[@]}"; do
     case_run "$name-user" forced "$name" user
     case_run "$name-launched" launched "$name"
     # What the kernel allows on this machine is not up to the test.
-    if direct 10 kernel "$bin/$name-without" >/dev/null 2>&1; then
+    if kernel_allows; then
         expected=kernel
         case_run "$name-allowed" allowed "$name"
         case_run "$name-kernel" forced "$name" kernel

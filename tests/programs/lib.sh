@@ -24,6 +24,17 @@ skip() { echo "skip $program $1: $2"; }
 # The engine that must have worked in a case: user, kernel or none.
 expected=user
 
+# Whether the kernel's own io_uring can be had here.
+kernel_allows() { "$ANYRING_BIN/anyring" doctor --json | grep '"io_uring": true' >/dev/null; }
+
+if [ "$PROGRAM_ENGINE" = kernel ]; then
+    expected=kernel
+    kernel_allows || {
+        skip all "this machine denies io_uring, and the kernel's is to be used"
+        exit 0
+    }
+fi
+
 # case_run NAME FUNCTION [ARGUMENT...]: runs one case in a directory and a log of its own. It holds if FUNCTION,
 # run under `set -e`, ends well and the expected engine took requests in it.
 case_run() {
@@ -56,10 +67,13 @@ case_run() {
     fi
 }
 
-# The command line that gives a program its io_uring: the kernel's, or ours with the kernel's denied.
+# The command line that gives a program its io_uring: the kernel's, itself or by our library, or ours with the kernel's
+# denied.
 ring_prefix() {
     native && return
-    if [ "$PROGRAM_DOOR" = library ]; then
+    if [ "$PROGRAM_ENGINE" = kernel ]; then
+        echo env "LD_LIBRARY_PATH=$ANYRING_BIN"
+    elif [ "$PROGRAM_DOOR" = library ]; then
         echo "$ANYRING_BIN/anyring-deny" env "LD_LIBRARY_PATH=$ANYRING_BIN"
     else
         echo "$ANYRING_BIN/anyring-deny" "$ANYRING_BIN/anyring" run --engine user --
