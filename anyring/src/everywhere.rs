@@ -92,36 +92,27 @@ impl interpose::Door for Everywhere {
     }
 
     #[inline]
-    unsafe fn call(number: usize, arguments: [usize; 6]) -> Option<isize> {
-        let answers = ANSWERS.load(Ordering::Relaxed);
-        if answers == KERNEL {
-            return None;
-        }
-        // SAFETY: the caller's promise.
-        unsafe { answer(answers, number, arguments) }
+    fn hands_through() -> bool {
+        ANSWERS.load(Ordering::Relaxed) == KERNEL
     }
-}
 
-/// Apart, so that the way to the kernel is short.
-///
-/// # Safety
-/// As for the call that `number` names.
-#[cold]
-unsafe fn answer(mut answers: u8, number: usize, arguments: [usize; 6]) -> Option<isize> {
-    if answers == UNDECIDED {
-        // Calls that need no ring may be the first ones; others have none of ours.
-        let needs_ring = number as c_long != libc::SYS_io_uring_setup && arguments[0] as c_int != -1;
-        if needs_ring {
-            return None;
+    unsafe fn call(number: usize, arguments: [usize; 6]) -> Option<isize> {
+        let mut answers = ANSWERS.load(Ordering::Relaxed);
+        if answers == UNDECIDED {
+            // Calls that need no ring may be the first ones; others have none of ours.
+            let needs_ring = number as c_long != libc::SYS_io_uring_setup && arguments[0] as c_int != -1;
+            if needs_ring {
+                return None;
+            }
+            answers = choose();
         }
-        answers = choose();
-    }
-    match answers {
-        // SAFETY: the caller's promise.
-        USER => Some(unsafe { door::call(number, arguments) } as isize),
-        // SAFETY: the caller's promise.
-        OTHERS => Some(unsafe { behind(number, arguments) }),
-        _ => None,
+        match answers {
+            // SAFETY: the caller's promise.
+            USER => Some(unsafe { door::call(number, arguments) } as isize),
+            // SAFETY: the caller's promise.
+            OTHERS => Some(unsafe { behind(number, arguments) }),
+            _ => None,
+        }
     }
 }
 

@@ -25,6 +25,12 @@ pub trait Door {
     /// The calling thread enters the engine.
     fn enter() -> Self::Stay;
 
+    /// Whether the three calls are the kernel's to answer, for good.
+    #[inline]
+    fn hands_through() -> bool {
+        false
+    }
+
     /// One of the three calls; `None` leaves it to the kernel.
     ///
     /// # Safety

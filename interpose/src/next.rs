@@ -146,7 +146,6 @@ macro_rules! next {
 pub const MISSING: isize = -(linux_raw_sys::errno::ENOSYS as isize);
 
 /// Reports a raw result as the C library does: -1 and `errno`, or the value.
-#[inline]
 pub fn fail(result: isize) -> isize {
     if (-4095..0).contains(&result) {
         let location = weak!("__errno_location");
