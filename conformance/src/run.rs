@@ -160,10 +160,15 @@ fn command_for(conditions: &Conditions, program: &Path, engine_log: &Path) -> Co
     }
     words.push(program.into());
     let mut command = Command::new(&words[0]);
-    command.args(&words[1..]).env("ANYRING_LOG", engine_log);
+    command.args(&words[1..]);
+    let mut log = OsString::new();
     if let Some(directory) = &conditions.library {
         command.env("LD_LIBRARY_PATH", directory);
+        // The library does not see the end of a process that leaves by `_exit`, but each ring.
+        log.push("debug,");
     }
+    log.push(engine_log);
+    command.env("ANYRING_LOG", log);
     let deny = conditions.deny;
     // SAFETY: between fork and exec this makes system calls only.
     unsafe {
@@ -177,14 +182,16 @@ fn command_for(conditions: &Conditions, program: &Path, engine_log: &Path) -> Co
     command
 }
 
-/// Does the log of the preload library say that the user engine set up a ring?
+/// Does the log say that the user engine set up a ring?
 ///
-/// Its lines look like `anyring[123]: engine=user rings=2 submitted=9 completed=9`.
+/// Its lines look like `anyring[123]: engine=user rings=2 submitted=9 completed=9` in the end of a process, and like
+/// `anyring[123]: io_uring_setup(8, flags 0x0) = 3` before, where it says more.
 fn engine_made_rings(log: &str) -> bool {
     log.lines().any(|line| {
         let field = |key: &str| line.split_whitespace().find_map(|word| word.strip_prefix(key));
-        field("engine=") == Some("user")
-            && field("rings=").and_then(|n| n.parse::<u64>().ok()).is_some_and(|n| n >= 1)
+        let made = field("rings=").and_then(|n| n.parse::<u64>().ok()).is_some_and(|n| n >= 1);
+        let set_up = line.contains("]: io_uring_setup(") && line.contains(", flags ");
+        set_up || field("engine=") == Some("user") && made
     })
 }
 
@@ -375,6 +382,8 @@ mod tests {
         ));
         assert!(!engine_made_rings("anyring[7]: engine=user rings=0 submitted=0\n"));
         assert!(!engine_made_rings("anyring[7]: engine=kernel rings=3\n"));
+        assert!(engine_made_rings("anyring[7]: io_uring_setup(8, flags 0x0) = 3\n"));
+        assert!(!engine_made_rings("anyring[7]: io_uring_setup(8) = -22\n"));
         assert!(!engine_made_rings(""));
     }
 

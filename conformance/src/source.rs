@@ -48,12 +48,15 @@ pub fn prepare_linked(work: &Path, library: &Path) -> Result<Suite> {
     let sources = work.join(format!("liburing-{VERSION}"));
     let tree = work.join(format!("liburing-{VERSION}-linked"));
     let directory = work.join("library");
-    let link = directory.join("liburing.so");
     fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
-    if fs::read_link(&link).ok().as_deref() != Some(library) {
-        let _ = fs::remove_file(&link);
-        std::os::unix::fs::symlink(library, &link)
-            .with_context(|| format!("cannot create {}", link.display()))?;
+    // By the first name the linker finds it, by the second a test that is started without an environment.
+    for name in ["liburing.so", "liburing.so.2"] {
+        let link = directory.join(name);
+        if fs::read_link(&link).ok().as_deref() != Some(library) {
+            let _ = fs::remove_file(&link);
+            std::os::unix::fs::symlink(library, &link)
+                .with_context(|| format!("cannot create {}", link.display()))?;
+        }
     }
     let stamp = tree.join(".built-by-anyring");
     if !stamp.exists() {
@@ -66,7 +69,8 @@ pub fn prepare_linked(work: &Path, library: &Path) -> Result<Suite> {
         eprintln!("linking liburing's tests with {}", library.display());
         let log = File::create(work.join("build-linked.log")).context("cannot create build-linked.log")?;
         let mut make = Command::new("make");
-        make.args(["-C", "test", "-j2", "-k"]).arg(format!("LDFLAGS=-L{}", directory.display()));
+        let place = directory.display();
+        make.args(["-C", "test", "-j2", "-k"]).arg(format!("LDFLAGS=-L{place} -Wl,-rpath,{place}"));
         make.env_remove("MAKEFLAGS").env_remove("MFLAGS").env_remove("MAKELEVEL");
         make.current_dir(&tree).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         make.status().context("cannot run make")?;
