@@ -24,7 +24,8 @@ use crate::user;
 /// `IORING_OP_ASYNC_CANCEL`.
 pub const ASYNC_CANCEL: Op = Op::new(Code::IORING_OP_ASYNC_CANCEL, "ASYNC_CANCEL", Caps::NONE, prep, issue)
     .expire(look_for_answers)
-    .fields(&[Field::Fd, Field::Address, Field::Length, Field::OpFlags]);
+    .fields(&[Field::Fd, Field::Address, Field::Length, Field::OpFlags])
+    .of_its_ring();
 
 const FLAGS: u32 = IORING_ASYNC_CANCEL_ALL
     | IORING_ASYNC_CANCEL_FD

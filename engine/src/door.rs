@@ -1,8 +1,10 @@
 //! What a door must tell the engine, and may ask it, beside the three calls: descriptors that were
 //! closed or duplicated, readiness of ring descriptors, faults, forks.
 
+use alloc::boxed::Box;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
+use crate::Outlet;
 use crate::driver::{Driver, pool, reactor, threads};
 use crate::ops::net::error_queue;
 use crate::processes::{self, fork};
@@ -86,6 +88,24 @@ pub fn counters() -> Counters {
 /// Whether `fd` is a ring of this engine.
 pub fn is_ring(fd: Fd) -> bool {
     registry::is_ring(fd)
+}
+
+/// From now on the completions of the ring `fd` go to `outlet`, as long as this process has the ring.
+///
+/// # Errors
+/// Negative errno where `fd` is no ring.
+pub fn set_outlet(fd: Fd, outlet: Box<dyn Outlet>) -> Result<(), i32> {
+    let ring = registry::get(fd).ok_or_else(|| crate::enter::no_ring(fd).negated())?;
+    let mut guard = ring.lock();
+    let core = guard.as_mut().ok_or(crate::errno::Errno::EBADF.negated())?;
+    core.external.outlet = Some(outlet);
+    Ok(())
+}
+
+/// How many requests of the ring `fd` are not done.
+pub fn in_flight(fd: Fd) -> usize {
+    let Some(ring) = registry::get(fd) else { return 0 };
+    ring.lock().as_ref().map_or(0, |core| core.requests.live())
 }
 
 /// The program closes `fd` (or replaces it by `dup2`); call it *before* the number can be reused.

@@ -53,6 +53,12 @@ pub struct Caller {
     pub signal_mask: Option<u64>,
 }
 
+/// Takes the completions of a ring for which nobody enters it, as soon as they are posted.
+pub trait Outlet: Send {
+    /// Some were posted. Called under the ring's lock: it may neither sleep nor enter the ring.
+    fn posted(&mut self);
+}
+
 static HOST: AtomicPtr<&'static dyn Host> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Names the door. Called once, before the first call of [`crate::setup`]; later calls replace it

@@ -34,7 +34,7 @@ pub mod sync;
 pub mod sys;
 pub mod user;
 
-pub use host::{Caller, Host, install};
+pub use host::{Caller, Host, Outlet, install};
 pub use linux_raw_sys::io_uring::io_uring_params;
 
 fn raw(result: Result<usize, errno::Errno>) -> isize {

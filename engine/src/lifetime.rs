@@ -219,6 +219,7 @@ impl Core {
         }
         self.external.attended = false;
         self.external.readable = false;
+        self.external.outlet = None;
         self.processes_forked();
         self.resync();
     }

@@ -33,6 +33,12 @@ struct anyring_dirent {
 #define ANYRING_POSITION ((uint64_t)-1)
 
 /*
+ * liburing.so.2 of anyring has it: from its first call on, it looks for these operations in what is submitted to
+ * rings of the kernel. Without that library it is null.
+ */
+extern void anyring_private_operations(void) __attribute__((weak));
+
+/*
  * Reads entries of the directory fd, as getdents64(2) does, from an offset: 0 first, then the d_off of the last entry
  * that was read. The position of fd stays as it is, so many requests may be under way at once. The result is the number
  * of bytes, 0 at the end of the directory, or a negative errno.
@@ -40,6 +46,8 @@ struct anyring_dirent {
 static inline void anyring_prep_getdents(struct io_uring_sqe *sqe, int fd, void *buffer, unsigned bytes,
 					 uint64_t offset)
 {
+	if (anyring_private_operations)
+		anyring_private_operations();
 	/* As liburing's own preparations do, except for user data; flags are set afterwards. */
 	memset(sqe, 0, offsetof(struct io_uring_sqe, user_data));
 	memset((char *)sqe + offsetof(struct io_uring_sqe, user_data) + 8, 0, 24);

@@ -4,7 +4,7 @@
 use crate::user;
 use anyring_trap::arch;
 use core::ffi::{c_int, c_uint, c_void};
-use core::sync::atomic::{AtomicU8, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use linux_raw_sys::general as raw;
 use linux_raw_sys::io_uring::io_uring_params;
 
@@ -14,6 +14,8 @@ const UNDECIDED: u8 = 0;
 const KERNEL: u8 = 1;
 /// Anyring's does.
 const USER: u8 = 2;
+/// The kernel's does, and anyring's what that lacks.
+const EXTENDED: u8 = 3;
 
 /// Which engine serves this process. Until a ring is made the kernel answers, who knows of none.
 static ENGINE: AtomicU8 = AtomicU8::new(UNDECIDED);
@@ -24,15 +26,41 @@ pub fn is_user() -> bool {
     ENGINE.load(Ordering::Relaxed) == USER
 }
 
+/// Whether nothing but the kernel's `io_uring` is there for the program.
+#[inline(always)]
+pub fn is_plain() -> bool {
+    ENGINE.load(Ordering::Relaxed) <= KERNEL
+}
+
+/// Whether anyring's engine does what the kernel lacks.
+#[inline(always)]
+pub fn is_extended() -> bool {
+    ENGINE.load(Ordering::Relaxed) == EXTENDED
+}
+
+/// The program is going to submit operations that the kernel lacks.
+pub fn extend() {
+    EXTENDS.store(true, Ordering::Relaxed);
+    if ENGINE.load(Ordering::Relaxed) == KERNEL && user::lend() {
+        ENGINE.store(EXTENDED, Ordering::Relaxed);
+    }
+}
+
 /// Whether the program has made a ring, or tried to.
 pub fn is_decided() -> bool {
     ENGINE.load(Ordering::Relaxed) != UNDECIDED
 }
 
+/// Whether the program has said that it uses operations that the kernel lacks.
+static EXTENDS: AtomicBool = AtomicBool::new(false);
+
 #[cold]
 fn choose() {
     let engine = if user::is_wanted() { USER } else { KERNEL };
     ENGINE.store(engine, Ordering::Relaxed);
+    if EXTENDS.load(Ordering::Relaxed) {
+        extend();
+    }
 }
 
 /// `io_uring_setup(2)`: a descriptor, or a negative errno.
@@ -49,7 +77,12 @@ pub unsafe fn setup(entries: c_uint, params: *mut io_uring_params) -> c_int {
         if is_user() {
             user::call(raw::__NR_io_uring_setup as usize, arguments)
         } else {
-            arch::syscall(raw::__NR_io_uring_setup as usize, arguments) as c_int
+            let fd = arch::syscall(raw::__NR_io_uring_setup as usize, arguments) as c_int;
+            if is_extended() {
+                // The number may have been another ring's, which was closed unseen.
+                anyring_kernel_ring::close(fd);
+            }
+            fd
         }
     }
 }
@@ -72,10 +105,27 @@ pub unsafe fn enter(
         if is_user() {
             return user_enter(fd, submit, least, flags, argument, argument_bytes);
         }
-        let arguments =
-            [fd as usize, submit as usize, least as usize, flags as usize, argument.addr(), argument_bytes];
-        arch::syscall(raw::__NR_io_uring_enter as usize, arguments) as c_int
+        kernel_enter(fd, submit, least, flags, argument, argument_bytes)
     }
+}
+
+/// The same where the kernel answers.
+///
+/// # Safety
+/// As for the call.
+#[inline(always)]
+pub unsafe fn kernel_enter(
+    fd: c_int,
+    submit: c_uint,
+    least: c_uint,
+    flags: c_uint,
+    argument: *const c_void,
+    argument_bytes: usize,
+) -> c_int {
+    let arguments =
+        [fd as usize, submit as usize, least as usize, flags as usize, argument.addr(), argument_bytes];
+    // SAFETY: the caller's promise.
+    unsafe { arch::syscall(raw::__NR_io_uring_enter as usize, arguments) as c_int }
 }
 
 /// Apart, so that the way to the kernel keeps its few registers.
@@ -156,6 +206,8 @@ pub unsafe fn dont_fork(address: *mut c_void, bytes: usize) -> c_int {
 pub fn close(fd: c_int) {
     if is_user() {
         user::closing(fd);
+    } else if is_extended() {
+        anyring_kernel_ring::close(fd);
     }
     // SAFETY: the ring's owner gives it up.
     unsafe { arch::syscall(raw::__NR_close as usize, [fd as usize, 0, 0, 0, 0, 0]) };

@@ -10,6 +10,7 @@ extern crate alloc;
 
 pub mod buffers;
 pub mod call;
+pub mod extended;
 pub mod ffi;
 pub mod memory;
 pub mod plain;

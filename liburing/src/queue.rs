@@ -1,9 +1,10 @@
 //! Submitting, and completions that are there.
 
 use crate::call;
+use crate::extended;
 use crate::ring;
 use crate::types::{Cqe, Ring, Sqe};
-use core::ffi::{c_int, c_uint};
+use core::ffi::{c_int, c_uint, c_void};
 use core::ptr;
 use linux_raw_sys::io_uring::{IORING_ENTER_GETEVENTS, IORING_ENTER_SQ_WAIT};
 
@@ -155,6 +156,36 @@ unsafe extern "C" fn flush_and_take(ring: &Ring, list: *mut *mut Cqe, count: c_u
 /// The ring must be set up.
 #[inline(always)]
 unsafe fn submit(ring: &mut Ring, least: c_uint, fetch: bool) -> c_int {
+    if !call::is_plain() {
+        // SAFETY: the caller's promise.
+        return unsafe { submit_elsewhere(ring, least, fetch) };
+    }
+    // SAFETY: the ring's own descriptor.
+    submit_by(ring, least, fetch, |a, b, c, d, e, f| unsafe { call::kernel_enter(a, b, c, d, e, f) })
+}
+
+/// Where more than the kernel answers. Apart, so that the way to the kernel keeps its few registers.
+///
+/// # Safety
+/// As for [`submit`].
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn submit_elsewhere(ring: &mut Ring, least: c_uint, fetch: bool) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        extended::with(ring, |ring| {
+            submit_by(ring, least, fetch, |a, b, c, d, e, f| call::enter(a, b, c, d, e, f))
+        })
+    }
+}
+
+#[inline(always)]
+fn submit_by(
+    ring: &mut Ring,
+    least: c_uint,
+    fetch: bool,
+    enter: impl Fn(c_int, c_uint, c_uint, c_uint, *const c_void, usize) -> c_int,
+) -> c_int {
     let filled = ring.flush();
     let fetch = fetch || least > 0 || ring.completes_by_entering();
     let mut flags = ring.enter_flags();
@@ -164,8 +195,7 @@ unsafe fn submit(ring: &mut Ring, least: c_uint, fetch: bool) -> c_int {
     if fetch {
         flags |= IORING_ENTER_GETEVENTS;
     }
-    // SAFETY: the caller's promise.
-    unsafe { call::enter(ring.enter_ring_fd, filled, least, flags, ptr::null(), SIGNAL_SET_BYTES) }
+    enter(ring.enter_ring_fd, filled, least, flags, ptr::null(), SIGNAL_SET_BYTES)
 }
 
 /// `io_uring_submit(3)`.

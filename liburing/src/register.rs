@@ -66,7 +66,6 @@ handed_on! {
     io_uring_register_eventfd_async Code::IORING_REGISTER_EVENTFD_ASYNC,
         (fd: c_int) => (&raw const fd).cast(), 1;
     io_uring_unregister_eventfd Code::IORING_UNREGISTER_EVENTFD, () => ptr::null(), 0;
-    io_uring_register_probe Code::IORING_REGISTER_PROBE, (probe: Any, count: c_uint) => probe, count;
     io_uring_register_personality Code::IORING_REGISTER_PERSONALITY, () => ptr::null(), 0;
     io_uring_unregister_personality Code::IORING_UNREGISTER_PERSONALITY,
         (id: c_int) => ptr::null(), id as c_uint;
@@ -75,13 +74,43 @@ handed_on! {
     io_uring_enable_rings Code::IORING_REGISTER_ENABLE_RINGS, () => ptr::null(), 0;
     io_uring_unregister_iowq_aff Code::IORING_UNREGISTER_IOWQ_AFF, () => ptr::null(), 0;
     io_uring_register_iowq_max_workers Code::IORING_REGISTER_IOWQ_MAX_WORKERS, (values: Any) => values, 2;
-    io_uring_register_sync_cancel Code::IORING_REGISTER_SYNC_CANCEL, (what: Any) => what, 1;
     io_uring_register_napi Code::IORING_REGISTER_NAPI, (napi: Any) => napi, 1;
     io_uring_unregister_napi Code::IORING_UNREGISTER_NAPI, (napi: Any) => napi, 1;
     io_uring_register_clock Code::IORING_REGISTER_CLOCK, (clock: Any) => clock, 0;
     io_uring_register_ifq Code::IORING_REGISTER_ZCRX_IFQ, (queue: Any) => queue, 1;
     io_uring_register_zcrx_ctrl REGISTER_ZCRX_CTRL, (control: Any) => control, 0;
     io_uring_register_bpf_filter REGISTER_BPF_FILTER, (filter: Any) => filter, 1;
+}
+
+/// `io_uring_register_probe(3)`: over the kernel, too, it shows what anyring's engine does beside it.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn io_uring_register_probe(ring: &Ring, probe: Any, count: c_uint) -> c_int {
+    // SAFETY: the caller's promise.
+    let result = unsafe { register(ring, Code::IORING_REGISTER_PROBE as c_uint, probe, count) };
+    if result >= 0 && !call::is_user() && anyring_kernel_ring::is_possible(ring.features, ring.flags) {
+        anyring_engine::resources::probe::add_private(probe.addr() as u64, count);
+    }
+    result
+}
+
+/// `io_uring_register_sync_cancel(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn io_uring_register_sync_cancel(ring: &Ring, what: Any) -> c_int {
+    if call::is_extended() {
+        // SAFETY: the caller's promise.
+        let result = unsafe { anyring_kernel_ring::cancel(ring.ring_fd, what.addr()) };
+        if let Some(result) = result {
+            return result;
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { register(ring, Code::IORING_REGISTER_SYNC_CANCEL as c_uint, what, 1) }
 }
 
 /// `io_uring_register_region(3)`.

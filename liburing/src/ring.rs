@@ -22,6 +22,9 @@ pub const PROGRAM_MEMORY: u8 = 2;
 /// Completions are found by entering only.
 pub const ENTERS_FOR_COMPLETIONS: u8 = 4;
 
+/// Submissions begin at the first entry each time: in [`Ring::flags`].
+pub const SQ_REWIND: c_uint = 1 << 20;
+
 /// The user data of a timeout that the library itself has submitted.
 pub const OWN_TIMEOUT: u64 = u64::MAX;
 
@@ -189,7 +192,6 @@ impl Ring {
     /// Tells of the new tail; how many entries are to be taken.
     #[inline(always)]
     pub fn flush(&mut self) -> c_uint {
-        const SQ_REWIND: c_uint = 1 << 20;
         let tail = self.sq.sqe_tail;
         if self.flags & SQ_REWIND != 0 {
             // Such rings have no indices: what was filled begins at 0 each time.

@@ -43,6 +43,18 @@ pub fn is_wanted() -> bool {
     wanted
 }
 
+/// Puts the engine in place beside the kernel's; false where somebody else answers the calls, who is as good as a
+/// kernel that has what ours has.
+#[cold]
+pub fn lend() -> bool {
+    if anyring_trap::stub::is_in_place() {
+        return false;
+    }
+    anyring_door::begin(&HOST);
+    anyring_kernel_ring::begin();
+    true
+}
+
 /// Lets a ring's descriptor be one that can be polled, as the kernel's can: what the library keeps of it to map
 /// its memory by, or a negative errno where it stays as it is.
 pub fn show_readiness(fd: c_int) -> c_int {

@@ -1,6 +1,7 @@
 //! Waiting for completions, with and without time limits.
 
 use crate::call;
+use crate::extended;
 use crate::queue::{SIGNAL_SET_BYTES, io_uring_submit};
 use crate::ring::OWN_TIMEOUT;
 use crate::types::{Cqe, Ring, Timespec};
@@ -265,6 +266,43 @@ unsafe fn submit_and_wait_limited(
     min_wait_us: c_uint,
     mask: *const c_void,
 ) -> c_int {
+    if call::is_extended() {
+        // SAFETY: the caller's promise.
+        return unsafe { submit_extended(ring, out, least, time, min_wait_us, mask) };
+    }
+    // SAFETY: as above.
+    unsafe { submit_plainly(ring, out, least, time, min_wait_us, mask) }
+}
+
+/// Where the kernel is not to have all of it.
+///
+/// # Safety
+/// As for the functions that call it.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn submit_extended(
+    ring: &mut Ring,
+    out: *mut *mut Cqe,
+    least: c_uint,
+    time: *const Timespec,
+    min_wait_us: c_uint,
+    mask: *const c_void,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { extended::with(ring, |ring| submit_plainly(ring, out, least, time, min_wait_us, mask)) }
+}
+
+/// # Safety
+/// As for the functions that call it.
+#[inline(always)]
+unsafe fn submit_plainly(
+    ring: &mut Ring,
+    out: *mut *mut Cqe,
+    least: c_uint,
+    time: *const Timespec,
+    min_wait_us: c_uint,
+    mask: *const c_void,
+) -> c_int {
     let submit = if time.is_null() {
         ring.flush()
     } else if ring.features & IORING_FEAT_EXT_ARG != 0 {
@@ -333,6 +371,13 @@ pub unsafe extern "C" fn io_uring_submit_and_wait_reg(
     if ring.features & IORING_FEAT_EXT_ARG == 0 {
         return -(EINVAL as c_int);
     }
+    // SAFETY: the caller's promise.
+    unsafe { extended::with(ring, |ring| submit_and_wait_by(ring, out, least, index)) }
+}
+
+/// # Safety
+/// As for `io_uring_submit_and_wait_reg`.
+unsafe fn submit_and_wait_by(ring: &mut Ring, out: *mut *mut Cqe, least: c_uint, index: c_int) -> c_int {
     let bytes = size_of::<io_uring_reg_wait>();
     let visited = Visit {
         flags: IORING_ENTER_EXT_ARG | IORING_ENTER_EXT_ARG_REG,

@@ -17,7 +17,12 @@ fn symbols(library: &Path) -> BTreeSet<String> {
     let listed =
         run(Command::new("nm").args(["-D", "--defined-only", "--with-symbol-versions"]).arg(library));
     let names = listed.lines().filter_map(|line| line.split_whitespace().nth(2));
-    names.filter(|name| !name.starts_with("LIBURING_")).map(String::from).collect()
+    let nodes = ["LIBURING_", "ANYRING_"];
+    let (own, names): (Vec<_>, Vec<_>) = names
+        .filter(|name| !nodes.iter().any(|node| name.starts_with(node)))
+        .partition(|name| name.starts_with("anyring_"));
+    assert_eq!(own, ["anyring_private_operations@@ANYRING_1"], "what anyring.h asks for");
+    names.into_iter().map(String::from).collect()
 }
 
 /// The number behind the dot of `LIBURING_2.14`.

@@ -57,6 +57,21 @@ fn directories_are_read() {
         said(&program, &[], By::Denied);
         if kernel_has_io_uring() {
             said(&program, &["absent"], By::Liburing);
+            said(&program, &[], By::Kernel);
+        }
+    }
+}
+
+/// Private operations among the kernel's, on rings of every kind.
+#[test]
+fn private_operations_on_rings_of_the_kernel() {
+    for header in [Header::System, Header::Newest] {
+        let program = compile("private.c", header, "uring");
+        for seed in ["1", "2", "3"] {
+            said(&program, &["user", seed], By::Denied);
+            if kernel_has_io_uring() {
+                said(&program, &["kernel", seed], By::Kernel);
+            }
         }
     }
 }

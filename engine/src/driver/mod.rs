@@ -30,6 +30,7 @@ pub mod wait;
 pub mod work;
 pub mod zero_copy;
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use linux_raw_sys::io_uring::{
@@ -38,6 +39,7 @@ use linux_raw_sys::io_uring::{
 
 pub use token::{Driver, Token};
 
+use crate::Outlet;
 use crate::errno::Errno;
 use crate::memory::Word;
 use crate::ring::{Core, Ring, live};
@@ -86,6 +88,8 @@ pub struct External {
     pub told: bool,
     /// Whether the current posts happen inside a submission.
     pub inline: bool,
+    /// Where completions go that nobody enters the ring for.
+    pub outlet: Option<Box<dyn Outlet>>,
 }
 
 /// Rings that a ring tells of its completions; the reactor finds out for others.
@@ -251,8 +255,23 @@ impl Core {
             self.signal_readiness();
             self.external.pollers_wait = !self.external.pollers.is_empty();
         }
+        if self.external.outlet.is_some() {
+            self.pour_out();
+        }
         self.wake_sleepers();
         self.tell_others();
+    }
+
+    /// Completions leave by the outlet, those that found no room in the ring, too.
+    #[cold]
+    fn pour_out(&mut self) {
+        let Some(mut outlet) = self.external.outlet.take() else { return };
+        outlet.posted();
+        while !self.overflow.is_empty() {
+            self.flush_overflow();
+            outlet.posted();
+        }
+        self.external.outlet = Some(outlet);
     }
 
     /// Tells the program by its eventfd.
@@ -325,8 +344,8 @@ impl Core {
 
     /// Is there somebody who would wait for completions without coming in, as far as can be told?
     pub fn is_watched(&self) -> bool {
-        let External { eventfd, readiness_fd, shown, looked, .. } = &self.external;
-        eventfd.is_some() || readiness_fd.is_some() && (!shown || *looked)
+        let External { eventfd, readiness_fd, shown, looked, outlet, .. } = &self.external;
+        eventfd.is_some() || outlet.is_some() || readiness_fd.is_some() && (!shown || *looked)
     }
 
     /// Where readiness is shown at the descriptor, a program that finds the CQ empty must come in, or what it

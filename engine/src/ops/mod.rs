@@ -191,6 +191,11 @@ impl Caps {
     /// The kernel does it during the submission, or waits for it without a thread, where we give it to our queue.
     pub const AT_ONCE: Caps = Caps(1 << 12);
 
+    /// Only its own ring can do it: it acts on other requests, on buffers or files there, or may.
+    pub const OF_ITS_RING: Caps = Caps(1 << 14);
+    /// With an offset it does: it counts completions.
+    pub const COUNTS: Caps = Caps(1 << 15);
+
     /// Both.
     pub const fn with(self, other: Caps) -> Caps {
         Caps(self.0 | other.0)
@@ -278,6 +283,12 @@ impl Op {
         self
     }
 
+    /// That acts on its ring's requests, buffers or files, or may.
+    pub const fn of_its_ring(mut self) -> Op {
+        self.caps = self.caps.with(Caps::OF_ITS_RING);
+        self
+    }
+
     /// With the SQE fields it reads.
     pub const fn fields(mut self, fields: &'static [Field]) -> Op {
         self.fields = fields;
@@ -354,6 +365,11 @@ impl Op {
     /// Is it no operation of this version of the ABI at all?
     pub fn is_unknown(&self) -> bool {
         self.code == Code::IORING_OP_LAST as u8
+    }
+
+    /// Can such a request be done only by the ring to which it is submitted?
+    pub fn needs_its_ring(&self, sqe: &Sqe) -> bool {
+        self.caps.has(Caps::OF_ITS_RING) || self.caps.has(Caps::COUNTS) && sqe.off != 0
     }
 
     /// Is it one that no kernel has?

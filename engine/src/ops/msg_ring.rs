@@ -35,7 +35,8 @@ pub const MSG_RING: Op = Op::new(
     Field::FileIndex,
     Field::OpFlags,
 ])
-.block(send);
+.block(send)
+.of_its_ring();
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     check(&core.requests[id].sqe)

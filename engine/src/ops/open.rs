@@ -61,7 +61,8 @@ pub const PIPE: Op = Op::new(Code::IORING_OP_PIPE, "PIPE", Caps::NONE, prep_pipe
 /// `IORING_OP_FIXED_FD_INSTALL`.
 pub const FIXED_FD_INSTALL: Op =
     Op::new(Code::IORING_OP_FIXED_FD_INSTALL, "FIXED_FD_INSTALL", Caps::FILE, prep_install, issue_install)
-        .fields(&[Field::Fd, Field::OpFlags]);
+        .fields(&[Field::Fd, Field::OpFlags])
+        .of_its_ring();
 
 /// `IORING_OP_FILES_UPDATE`.
 pub const FILES_UPDATE: Op = Op::new(
@@ -71,7 +72,8 @@ pub const FILES_UPDATE: Op = Op::new(
     prep_files_update,
     issue_files_update,
 )
-.fields(&[Field::Address, Field::Length, Field::Offset]);
+.fields(&[Field::Address, Field::Length, Field::Offset])
+.of_its_ring();
 
 fn prep_openat(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let sqe = core.requests[id].sqe;

@@ -14,12 +14,14 @@ const MOST: u32 = 1 << 16;
 /// `IORING_OP_PROVIDE_BUFFERS`.
 pub const PROVIDE_BUFFERS: Op =
     Op::new(Code::IORING_OP_PROVIDE_BUFFERS, "PROVIDE_BUFFERS", Caps::IOPOLL, prep_provide, issue_provide)
-        .fields(&[Field::Fd, Field::Address, Field::Length, Field::Offset, Field::BufferIndex]);
+        .fields(&[Field::Fd, Field::Address, Field::Length, Field::Offset, Field::BufferIndex])
+        .of_its_ring();
 
 /// `IORING_OP_REMOVE_BUFFERS`.
 pub const REMOVE_BUFFERS: Op =
     Op::new(Code::IORING_OP_REMOVE_BUFFERS, "REMOVE_BUFFERS", Caps::IOPOLL, prep_remove, issue_remove)
-        .fields(&[Field::Fd, Field::BufferIndex]);
+        .fields(&[Field::Fd, Field::BufferIndex])
+        .of_its_ring();
 
 fn prep_provide(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let sqe = core.requests[id].sqe;

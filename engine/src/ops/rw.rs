@@ -79,16 +79,18 @@ pub const READV: Op = reads(Code::IORING_OP_READV, "READV", prep_vectored).selec
 /// `IORING_OP_WRITEV`.
 pub const WRITEV: Op = writes(Code::IORING_OP_WRITEV, "WRITEV", prep_vectored).fields(FIELDS);
 /// `IORING_OP_READ_FIXED`.
-pub const READ_FIXED: Op = reads(Code::IORING_OP_READ_FIXED, "READ_FIXED", prep_fixed).fields(FIXED_FIELDS);
+pub const READ_FIXED: Op =
+    reads(Code::IORING_OP_READ_FIXED, "READ_FIXED", prep_fixed).fields(FIXED_FIELDS).of_its_ring();
 /// `IORING_OP_WRITE_FIXED`.
 pub const WRITE_FIXED: Op =
-    writes(Code::IORING_OP_WRITE_FIXED, "WRITE_FIXED", prep_fixed).fields(FIXED_FIELDS);
+    writes(Code::IORING_OP_WRITE_FIXED, "WRITE_FIXED", prep_fixed).fields(FIXED_FIELDS).of_its_ring();
 /// `IORING_OP_READV_FIXED`.
 pub const READV_FIXED: Op =
-    reads(Code::IORING_OP_READV_FIXED, "READV_FIXED", prep_vectored_fixed).fields(FIXED_FIELDS);
+    reads(Code::IORING_OP_READV_FIXED, "READV_FIXED", prep_vectored_fixed).fields(FIXED_FIELDS).of_its_ring();
 /// `IORING_OP_WRITEV_FIXED`.
-pub const WRITEV_FIXED: Op =
-    writes(Code::IORING_OP_WRITEV_FIXED, "WRITEV_FIXED", prep_vectored_fixed).fields(FIXED_FIELDS);
+pub const WRITEV_FIXED: Op = writes(Code::IORING_OP_WRITEV_FIXED, "WRITEV_FIXED", prep_vectored_fixed)
+    .fields(FIXED_FIELDS)
+    .of_its_ring();
 
 /// Which way the bytes go.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -23,11 +23,15 @@ const FIELDS: &[Field] =
 pub const SPLICE: Op = Op::new(Code::IORING_OP_SPLICE, "SPLICE", Caps::FILE, prep, issue)
     .block(splice)
     .finish(finish)
-    .fields(FIELDS);
+    .fields(FIELDS)
+    .of_its_ring();
 
 /// `IORING_OP_TEE`.
-pub const TEE: Op =
-    Op::new(Code::IORING_OP_TEE, "TEE", Caps::FILE, prep_tee, issue).block(tee).finish(finish).fields(FIELDS);
+pub const TEE: Op = Op::new(Code::IORING_OP_TEE, "TEE", Caps::FILE, prep_tee, issue)
+    .block(tee)
+    .finish(finish)
+    .fields(FIELDS)
+    .of_its_ring();
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     if core.requests[id].sqe.op_flags & !FLAGS != 0 { Err(Errno::EINVAL) } else { Ok(()) }

@@ -25,7 +25,7 @@ use crate::user;
 const FIELDS: &[Field] = &[Field::Address, Field::Offset, Field::OpFlags];
 
 /// `IORING_OP_TIMEOUT`.
-pub const TIMEOUT: Op = Op::new(Code::IORING_OP_TIMEOUT, "TIMEOUT", Caps::NONE, prep, issue)
+pub const TIMEOUT: Op = Op::new(Code::IORING_OP_TIMEOUT, "TIMEOUT", Caps::COUNTS, prep, issue)
     .fields(FIELDS)
     .expire(expire)
     .disarm(disarm);
@@ -39,7 +39,8 @@ pub const LINK_TIMEOUT: Op =
 /// `IORING_OP_TIMEOUT_REMOVE`.
 pub const TIMEOUT_REMOVE: Op =
     Op::new(Code::IORING_OP_TIMEOUT_REMOVE, "TIMEOUT_REMOVE", Caps::NONE, prep_remove, issue_remove)
-        .fields(&[Field::Address, Field::Address2, Field::OpFlags]);
+        .fields(&[Field::Address, Field::Address2, Field::OpFlags])
+        .of_its_ring();
 
 /// What a timeout keeps.
 #[derive(Clone, Copy, Debug)]

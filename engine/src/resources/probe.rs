@@ -23,28 +23,40 @@ pub fn probe(address: u64, rows: u32) -> Result<usize, Errno> {
     if reply.iter().any(|&byte| byte != 0) {
         return Err(Errno::EINVAL);
     }
-    let last = &ops::TABLE[ops::TOTAL - 1];
-    let all = usize::from(last.code) + 1;
-    let behind = address + reply.len() as u64;
-    let shown = if rows as usize >= all
-        && let Ok(more) = user::read_many::<u8>(behind, (all - known) * ROW)
-        && more.iter().all(|&byte| byte == 0)
-    {
-        reply.extend_from_slice(&more);
-        all
-    } else {
-        known
-    };
-    reply[0] = if shown > known { last.code } else { ops::COUNT as u8 - 1 };
-    reply[1] = shown as u8;
-    for code in 0..shown as u8 {
-        let row = &mut reply[HEADER + usize::from(code) * ROW..][..ROW];
+    reply[0] = ops::COUNT as u8 - 1;
+    reply[1] = known as u8;
+    fill(&mut reply[HEADER..], 0);
+    user::write_bytes(address, &reply)?;
+    add_private(address, rows);
+    Ok(0)
+}
+
+/// Adds the private operations to what a probe was answered with that asked for `rows` rows.
+pub fn add_private(address: u64, rows: u32) {
+    let Ok(head) = user::read_many::<u8>(address, HEADER) else { return };
+    let last = ops::TABLE[ops::TOTAL - 1].code;
+    let first = usize::from(head[1]);
+    let behind = address + (HEADER + first * ROW) as u64;
+    if rows <= last.into() || first > last.into() {
+        return;
+    }
+    let Ok(mut more) = user::read_many::<u8>(behind, (usize::from(last) + 1 - first) * ROW) else { return };
+    if more.iter().all(|&byte| byte == 0) {
+        fill(&mut more, first as u8);
+        // The rows first: what can be read can be written, as a rule.
+        if user::write_bytes(behind, &more).is_ok() {
+            let _ = user::write_bytes(address, &[last, last + 1]);
+        }
+    }
+}
+
+/// Fills rows from the one of the operation `code` on.
+fn fill(rows: &mut [u8], code: u8) {
+    for (row, code) in rows.chunks_exact_mut(ROW).zip(code..) {
         row[0] = code;
         let op = ops::lookup(code);
         let present = op.caps.has(Caps::PRESENT) && (op.available)();
         let supported = if present { IO_URING_OP_SUPPORTED } else { 0 };
         row[2..4].copy_from_slice(&(supported as u16).to_ne_bytes());
     }
-    user::write_bytes(address, &reply)?;
-    Ok(0)
 }

@@ -20,7 +20,7 @@ pub const URING_CMD: Op = Op::new(Code::IORING_OP_URING_CMD, "URING_CMD", Caps::
     Field::Address,
     Field::FileIndex,
     Field::Address3,
-]).limits("of sockets and the null device; other files' are their drivers'. TX_TIMESTAMP of sockets that queue no errors, and no packets with their time stamps");
+]).limits("of sockets and the null device; other files' are their drivers'. TX_TIMESTAMP of sockets that queue no errors, and no packets with their time stamps").of_its_ring();
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let sqe = &core.requests[id].sqe;

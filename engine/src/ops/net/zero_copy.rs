@@ -34,12 +34,14 @@ pub const SEND_ZC: Op =
     Op::new(Code::IORING_OP_SEND_ZC, "SEND_ZC", CAPS.with(Caps::SOCKET), prep_send, issue)
         .fields(&SEND_FIELDS)
         .quick(Quick { attempt: send_quickly, go_on, again: false })
-        .failed(failed);
+        .failed(failed)
+        .of_its_ring();
 
 /// `IORING_OP_SENDMSG_ZC`. Not `Caps::SOCKET`: its registered buffers are looked at before its file.
 pub const SENDMSG_ZC: Op = Op::new(Code::IORING_OP_SENDMSG_ZC, "SENDMSG_ZC", CAPS, prep_message, issue)
     .fields(&[Field::Fd, Field::Address, Field::OpFlags, Field::Ioprio, Field::BufferIndex])
-    .failed(failed);
+    .failed(failed)
+    .of_its_ring();
 
 const KNOWN: u32 = IORING_RECVSEND_POLL_FIRST
     | IORING_RECVSEND_FIXED_BUF

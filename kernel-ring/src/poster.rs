@@ -1,0 +1,153 @@
+//! Posts completions into the program's ring, by messages from a small ring of the kernel's.
+
+use crate::memory::{Cqe, RingMemory};
+use alloc::sync::Arc;
+use anyring_engine::Outlet;
+use anyring_engine::errno::Errno;
+use anyring_engine::memory::Sqe;
+use anyring_engine::sys::{self, Fd, OwnedFd};
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use linux_raw_sys::general::{__NR_io_uring_enter, __NR_io_uring_setup};
+use linux_raw_sys::io_uring::{
+    IORING_FEAT_REG_REG_RING, IORING_MSG_RING_FLAGS_PASS, io_uring_op, io_uring_params,
+    io_uring_sqe_flags_bit,
+};
+
+/// Messages that go out by one system call.
+const BATCH: u32 = 64;
+
+/// How often a submission that the kernel has no memory for is tried.
+const TRIES: u32 = 1000;
+
+/// The other end of what a companion completes.
+pub struct Poster {
+    fd: OwnedFd,
+    memory: RingMemory,
+    tail: u32,
+    /// The program's ring.
+    target: OwnedFd,
+    /// The companion's.
+    source: Arc<RingMemory>,
+    mark: Arc<Mark>,
+}
+
+/// A request of the companion of which the program does not hear: its result tells that what came before is done.
+pub struct Mark {
+    /// 0 until it was reached.
+    reached: AtomicU32,
+    result: AtomicI32,
+}
+
+impl Mark {
+    /// One that was not reached.
+    pub fn new() -> Arc<Mark> {
+        Arc::new(Mark { reached: AtomicU32::new(0), result: AtomicI32::new(0) })
+    }
+
+    /// What its request is known by: no program uses this number but by an accident that it would have to seek.
+    pub fn user_data(&self) -> u64 {
+        core::ptr::from_ref(self) as u64
+    }
+
+    /// Waits until it is reached, and forgets that.
+    pub fn wait(&self) -> i32 {
+        // Acquire pairs with the release in `reach`.
+        while self.reached.swap(0, Ordering::Acquire) == 0 {
+            let _ = sys::futex_wait(&self.reached, 0, None);
+        }
+        self.result.load(Ordering::Relaxed)
+    }
+
+    fn reach(&self, result: i32) {
+        self.result.store(result, Ordering::Relaxed);
+        // Release pairs with the acquire in `wait`.
+        self.reached.store(1, Ordering::Release);
+        sys::futex_wake(&self.reached, 1);
+    }
+}
+
+impl Poster {
+    /// From the completion queue of `source` to the ring `target`.
+    ///
+    /// # Errors
+    /// `EINVAL` where the kernel has no such messages, and what keeps a ring from being made.
+    pub fn new(target: Fd, source: Arc<RingMemory>, mark: Arc<Mark>) -> Result<Poster, Errno> {
+        let target = OwnedFd::new(sys::duplicate(target)?);
+        // SAFETY: integers only.
+        let mut params: io_uring_params = unsafe { MaybeUninit::zeroed().assume_init() };
+        let arguments = [BATCH as usize, &raw mut params as usize, 0, 0, 0, 0];
+        // SAFETY: reads and writes the parameters.
+        let low = unsafe { sys::call(__NR_io_uring_setup, arguments) }? as Fd;
+        let fd = OwnedFd::new(sys::move_high(low)?);
+        if params.features & IORING_FEAT_REG_REG_RING == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let memory = RingMemory::map(fd.fd(), params)?;
+        Ok(Poster { fd, memory, tail: 0, target, source, mark })
+    }
+
+    fn message(&self, cqe: Cqe) -> Sqe {
+        Sqe {
+            opcode: io_uring_op::IORING_OP_MSG_RING as u8,
+            flags: 1 << io_uring_sqe_flags_bit::IOSQE_CQE_SKIP_SUCCESS_BIT as u8,
+            fd: self.target.fd(),
+            off: cqe.user_data,
+            len: cqe.res as u32,
+            op_flags: if cqe.flags == 0 { 0 } else { IORING_MSG_RING_FLAGS_PASS },
+            file_index: cqe.flags,
+            ..Sqe::default()
+        }
+    }
+
+    /// Lets the kernel deliver what is in the queue.
+    fn send(&mut self) {
+        // Release: the entries are written.
+        self.memory.sq_tail().store(self.tail, Ordering::Release);
+        for _ in 0..TRIES {
+            let left = self.tail.wrapping_sub(self.memory.sq_head().load(Ordering::Acquire));
+            if left == 0 {
+                break;
+            }
+            let arguments = [self.fd.fd() as usize, left as usize, 0, 0, 0, 0];
+            // SAFETY: the entries name no memory.
+            if unsafe { sys::call(__NR_io_uring_enter, arguments) }.is_err() {
+                sys::sched_yield();
+            }
+        }
+        // Only what failed is told, a program that is ending or has no memory left: nobody is to hear of it.
+        let tail = self.memory.cq_tail().load(Ordering::Acquire);
+        self.memory.cq_head().store(tail, Ordering::Release);
+    }
+}
+
+impl Outlet for Poster {
+    fn posted(&mut self) {
+        let mut head = self.source.cq_head().load(Ordering::Relaxed);
+        // Acquire pairs with the release of the engine, which calls this under the ring's lock.
+        let tail = self.source.cq_tail().load(Ordering::Acquire);
+        let mut queued = 0;
+        while head != tail {
+            // SAFETY: posted, and reaped by nobody else.
+            let cqe = unsafe { self.source.cqe(head) };
+            head = head.wrapping_add(1);
+            if cqe.user_data == self.mark.user_data() {
+                self.mark.reach(cqe.res);
+                continue;
+            }
+            let message = self.message(cqe);
+            // SAFETY: at most as many as the queue holds are filled before they are sent.
+            unsafe { self.memory.fill(self.tail, message) };
+            self.tail = self.tail.wrapping_add(1);
+            queued += 1;
+            if queued == BATCH {
+                self.send();
+                queued = 0;
+            }
+        }
+        self.source.cq_head().store(head, Ordering::Release);
+        if queued > 0 {
+            self.send();
+        }
+    }
+}

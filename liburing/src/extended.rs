@@ -1,0 +1,46 @@
+//! Operations that the kernel lacks, on its rings.
+
+use crate::call;
+use crate::ring::SQ_REWIND;
+use crate::types::Ring;
+use anyring_kernel_ring::Queue;
+use core::ffi::{c_int, c_uint};
+
+/// What `anyring.h` has every preparation of such an operation call: from then on they are looked for.
+#[unsafe(no_mangle)]
+pub extern "C" fn anyring_private_operations() {
+    if call::is_plain() {
+        call::extend();
+    }
+}
+
+/// Submits by `submit` what the kernel is to do, after what it cannot do was taken out; the result counts both.
+///
+/// # Safety
+/// The ring must be set up.
+pub unsafe fn with(ring: &mut Ring, submit: impl FnOnce(&mut Ring) -> c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    let taken = if call::is_extended() { unsafe { take(ring) } } else { 0 };
+    let result = submit(ring);
+    // As the kernel does, which tells of an error only where nothing was submitted.
+    if taken == 0 { result } else { taken as c_int + result.max(0) }
+}
+
+/// # Safety
+/// As for [`with`].
+unsafe fn take(ring: &mut Ring) -> c_uint {
+    let sq = &mut ring.sq;
+    let queue = Queue {
+        fd: ring.ring_fd,
+        flags: ring.flags,
+        features: ring.features,
+        sqes: sq.sqes,
+        mask: sq.ring_mask,
+        head: if ring.flags & SQ_REWIND != 0 { 0 } else { sq.sqe_head },
+        tail: sq.sqe_tail,
+    };
+    // SAFETY: the caller's promise.
+    let taken = unsafe { anyring_kernel_ring::take(&queue) };
+    sq.sqe_tail = taken.tail;
+    taken.count
+}

@@ -1,0 +1,397 @@
+// GETDENTS among the kernel's operations, on rings of every kind: each request has one completion, chains keep
+// their order, counts and waits are right, whoever does it. Says nothing where all is well. Arguments: "kernel" where
+// it runs on rings of the kernel; a seed.
+#define _GNU_SOURCE
+#include <anyring.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CHECK(what)                                                                                          \
+	do {                                                                                                 \
+		if (!(what)) {                                                                               \
+			fprintf(stderr, "line %d: %s (ring flags %x)\n", __LINE__, #what, flags_now);       \
+			exit(1);                                                                             \
+		}                                                                                            \
+	} while (0)
+
+#define ENTRIES 32
+#define ROOM 400
+
+static unsigned flags_now, seed = 1;
+static int kernel, directory, ends[2];
+static char buffers[256][ROOM];
+
+static unsigned draw(unsigned below)
+{
+	seed = seed * 1103515245 + 12345;
+	return (seed >> 16) % below;
+}
+
+static void set_up(struct io_uring *ring, unsigned flags, unsigned entries)
+{
+	struct io_uring_params p = {.flags = flags};
+	int error;
+	flags_now = flags;
+	error = io_uring_queue_init_params(entries, ring, &p);
+	if (error)
+		fprintf(stderr, "no ring: %d\n", error);
+	CHECK(error == 0);
+}
+
+static struct io_uring_sqe *nop(struct io_uring *ring, unsigned long data, unsigned flags)
+{
+	struct io_uring_sqe *sqe = io_uring_get_sqe(ring);
+	CHECK(sqe);
+	io_uring_prep_nop(sqe);
+	sqe->user_data = data;
+	sqe->flags = flags;
+	return sqe;
+}
+
+static void get(struct io_uring *ring, unsigned long data, unsigned flags, int fd, uint64_t offset)
+{
+	struct io_uring_sqe *sqe = nop(ring, 0, 0);
+	anyring_prep_getdents(sqe, fd, buffers[data % 256], ROOM, offset);
+	sqe->user_data = data;
+	sqe->flags = flags;
+}
+
+static void read_pipe(struct io_uring *ring, unsigned long data, unsigned flags)
+{
+	static char byte;
+	struct io_uring_sqe *sqe = nop(ring, 0, 0);
+	io_uring_prep_read(sqe, ends[0], &byte, 1, 0);
+	sqe->user_data = data;
+	sqe->flags = flags;
+}
+
+static int reap(struct io_uring *ring, unsigned long *data)
+{
+	struct io_uring_cqe *cqe;
+	int error, result;
+	do
+		error = io_uring_wait_cqe(ring, &cqe);
+	while (error == -EINTR);
+	CHECK(error == 0);
+	*data = cqe->user_data;
+	result = cqe->res;
+	CHECK(cqe->flags == 0);
+	io_uring_cqe_seen(ring, cqe);
+	return result;
+}
+
+static void expect(struct io_uring *ring, unsigned long data, int result)
+{
+	unsigned long got_data;
+	int got = reap(ring, &got_data);
+	if (got_data != data || got != result)
+		fprintf(stderr, "%lu: %d instead of %lu: %d\n", got_data, got, data, result);
+	CHECK(got_data == data && got == result);
+}
+
+static void nothing_more(struct io_uring *ring)
+{
+	struct io_uring_cqe *cqe;
+	CHECK(io_uring_peek_cqe(ring, &cqe) == -EAGAIN);
+}
+
+// What a request of the chains is to come to: 1 for any success.
+struct wanted {
+	int chain, place, result, silent, done;
+};
+
+// One submission of random chains of private and other requests.
+static void chains(struct io_uring *ring, int skips)
+{
+	static struct wanted wanted[ENTRIES];
+	static unsigned long serial;
+	int count = 1 + draw(ENTRIES), chain = 0, place = 0, broken = 0, quiet = 0, waits = 0, submitted;
+	int last[ENTRIES + 1];
+	unsigned long first = serial;
+	// An SQ thread says what it has taken a little later than what came of it.
+	while (io_uring_sq_space_left(ring) < ENTRIES)
+		sched_yield();
+	for (int i = 0; i < count; i++) {
+		struct wanted *one = &wanted[i];
+		unsigned flags = i + 1 == count ? 0 : (unsigned[]){0, IOSQE_IO_LINK, IOSQE_IO_LINK, IOSQE_IO_HARDLINK}[draw(4)];
+		unsigned skip = skips && draw(4) == 0 ? IOSQE_CQE_SKIP_SUCCESS : 0, async = draw(8) == 0 ? IOSQE_ASYNC : 0;
+		unsigned long data = serial++;
+		int result;
+		struct io_uring_sqe *sqe;
+		switch (draw(6)) {
+		case 0:
+			nop(ring, data, flags | skip | async);
+			result = 0;
+			break;
+		case 1:
+			sqe = nop(ring, data, 0);
+			io_uring_prep_openat(sqe, AT_FDCWD, "/nowhere/at/all", O_RDONLY, 0);
+			sqe->user_data = data;
+			sqe->flags = flags | skip | async;
+			result = -ENOENT;
+			break;
+		case 2:
+			get(ring, data, flags | skip | async, -1, 0);
+			result = -EBADF;
+			break;
+		default:
+			get(ring, data, flags | skip | async, directory, 0);
+			result = 1;
+		}
+		*one = (struct wanted){.chain = chain, .place = place++, .result = broken ? -ECANCELED : result};
+		one->silent = broken ? quiet : result >= 0 && skip;
+		waits += !one->silent;
+		if (result < 0 && !broken && flags & IOSQE_IO_LINK) {
+			broken = 1;
+			quiet = skip != 0;
+		}
+		if (!flags)
+			chain++, place = 0, broken = 0;
+	}
+	for (int i = 0; i <= ENTRIES; i++)
+		last[i] = -1;
+	submitted = draw(2) ? io_uring_submit(ring) : io_uring_submit_and_wait(ring, waits);
+	// Where an SQ thread takes them, the count is of what it has not taken.
+	CHECK(submitted == count || (flags_now & IORING_SETUP_SQPOLL && submitted >= 0));
+	for (int i = 0; i < waits; i++) {
+		unsigned long data;
+		int result = reap(ring, &data);
+		CHECK(data >= first && data < serial);
+		struct wanted *one = &wanted[data - first];
+		if (one->result == 1 ? result <= 0 : result != one->result)
+			fprintf(stderr, "request %lu of %d: %d, not %d\n", data - first, count, result, one->result);
+		CHECK(one->result == 1 ? result > 0 : result == one->result);
+		CHECK(!one->silent && !one->done);
+		CHECK(one->place > last[one->chain]);
+		last[one->chain] = one->place;
+		one->done = 1;
+	}
+	nothing_more(ring);
+}
+
+static void random_chains(unsigned flags, int rounds)
+{
+	struct io_uring ring;
+	set_up(&ring, flags, ENTRIES);
+	for (int skips = 0; skips < 2; skips++)
+		for (int round = 0; round < rounds; round++)
+			chains(&ring, skips);
+	io_uring_queue_exit(&ring);
+}
+
+static void cancellations(unsigned flags)
+{
+	struct io_uring ring;
+	struct io_uring_sqe *sqe;
+	set_up(&ring, flags, 8);
+	// A chain with a private request, by what it waits for.
+	read_pipe(&ring, 1, IOSQE_IO_LINK);
+	get(&ring, 2, 0, directory, 0);
+	CHECK(io_uring_submit(&ring) == 2);
+	nothing_more(&ring);
+	for (int i = 0; i < 2; i++) {
+		unsigned seen = 0;
+		sqe = nop(&ring, 0, 0);
+		io_uring_prep_cancel64(sqe, 1, 0);
+		sqe->user_data = 3;
+		CHECK(io_uring_submit(&ring) == 1);
+		for (int left = i ? 1 : 3; left > 0; left--) {
+			unsigned long data;
+			int result = reap(&ring, &data);
+			CHECK(data >= 1 && data <= 3 && result == (data < 3 ? -ECANCELED : i ? -ENOENT : 0));
+			seen |= 1 << data;
+		}
+		CHECK(seen == (i ? 8 : 14));
+	}
+	// Of the kernel's, beside a chain of the same name: both are meant.
+	read_pipe(&ring, 1, IOSQE_IO_LINK);
+	get(&ring, 2, 0, directory, 0);
+	read_pipe(&ring, 1, 0);
+	CHECK(io_uring_submit(&ring) == 3);
+	sqe = nop(&ring, 0, 0);
+	io_uring_prep_cancel64(sqe, 1, IORING_ASYNC_CANCEL_ALL);
+	sqe->user_data = 3;
+	CHECK(io_uring_submit(&ring) == 1);
+	for (int left = 4; left > 0; left--) {
+		unsigned long data;
+		int result = reap(&ring, &data);
+		CHECK(result == (data == 3 ? 2 : -ECANCELED));
+	}
+	// One of the kernel's alone, and synchronously.
+	read_pipe(&ring, 4, 0);
+	CHECK(io_uring_submit(&ring) == 1);
+	sqe = nop(&ring, 0, 0);
+	io_uring_prep_cancel64(sqe, 4, 0);
+	sqe->user_data = 5;
+	CHECK(io_uring_submit_and_wait(&ring, 2) == 1);
+	for (int left = 2; left > 0; left--) {
+		unsigned long data;
+		int result = reap(&ring, &data);
+		CHECK(result == (data == 4 ? -ECANCELED : 0));
+	}
+	nothing_more(&ring);
+	io_uring_queue_exit(&ring);
+}
+
+static void sync_cancellation(void)
+{
+	struct io_uring ring;
+	struct io_uring_sync_cancel_reg what = {.addr = 1, .timeout = {-1, -1}};
+	set_up(&ring, 0, 8);
+	read_pipe(&ring, 1, IOSQE_IO_LINK);
+	get(&ring, 2, 0, directory, 0);
+	CHECK(io_uring_submit(&ring) == 2);
+	CHECK(io_uring_register_sync_cancel(&ring, &what) == 0);
+	expect(&ring, 1, -ECANCELED);
+	expect(&ring, 2, -ECANCELED);
+	CHECK(io_uring_register_sync_cancel(&ring, &what) == -ENOENT);
+	io_uring_queue_exit(&ring);
+}
+
+static void overflow(void)
+{
+	struct io_uring ring;
+	unsigned long seen = 0, data;
+	set_up(&ring, 0, 4);
+	for (int batch = 0; batch < 8; batch++) {
+		for (int i = 0; i < 4; i++)
+			get(&ring, 4 * batch + i, 0, directory, 0);
+		CHECK(io_uring_submit(&ring) == 4);
+	}
+	for (int i = 0; i < 32; i++) {
+		CHECK(reap(&ring, &data) > 0);
+		seen |= 1ul << data;
+	}
+	CHECK(seen == 0xffffffff);
+	nothing_more(&ring);
+	io_uring_queue_exit(&ring);
+}
+
+static void drains(void)
+{
+	struct io_uring ring;
+	unsigned long data;
+	set_up(&ring, 0, 16);
+	for (int i = 0; i < 8; i++)
+		get(&ring, i, i % 2 ? IOSQE_ASYNC : 0, directory, 0);
+	nop(&ring, 8, IOSQE_IO_DRAIN);
+	CHECK(io_uring_submit(&ring) == 9);
+	for (int i = 0; i < 8; i++)
+		CHECK(reap(&ring, &data) > 0 && data < 8);
+	expect(&ring, 8, 0);
+	// What comes behind a drain only the kernel could begin in time.
+	get(&ring, 9, 0, directory, 0);
+	CHECK(io_uring_submit(&ring) == 1);
+	int result = reap(&ring, &data);
+	CHECK(kernel ? result == -EINVAL : result > 0);
+	get(&ring, 10, IOSQE_IO_DRAIN, directory, 0);
+	CHECK(io_uring_submit(&ring) == 1);
+	result = reap(&ring, &data);
+	CHECK(kernel ? result == -EINVAL : result > 0);
+	io_uring_queue_exit(&ring);
+}
+
+// With requests under way: the next ring is not disturbed.
+static void left_in_flight(void)
+{
+	for (int i = 0; i < 20; i++) {
+		struct io_uring ring;
+		set_up(&ring, i % 2 ? IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN : 0, 8);
+		get(&ring, 7, IOSQE_ASYNC, directory, 0);
+		read_pipe(&ring, 8, IOSQE_IO_LINK);
+		get(&ring, 9, 0, directory, 0);
+		CHECK(io_uring_submit(&ring) == 3);
+		io_uring_queue_exit(&ring);
+	}
+}
+
+static void told(void)
+{
+	struct io_uring ring;
+	uint64_t events = 0;
+	unsigned long data;
+	set_up(&ring, 0, 8);
+	int event = eventfd(0, EFD_CLOEXEC);
+	CHECK(io_uring_register_eventfd(&ring, event) == 0);
+	get(&ring, 1, IOSQE_ASYNC, directory, 0);
+	CHECK(io_uring_submit(&ring) == 1);
+	CHECK(read(event, &events, 8) == 8 && events == 1);
+	struct pollfd poll_ring = {.fd = ring.ring_fd, .events = POLLIN};
+	CHECK(poll(&poll_ring, 1, -1) == 1);
+	CHECK(reap(&ring, &data) > 0 && data == 1);
+	io_uring_queue_exit(&ring);
+	close(event);
+}
+
+static void forks(void)
+{
+	struct io_uring ring;
+	unsigned long data;
+	int status;
+	set_up(&ring, 0, 8);
+	get(&ring, 1, 0, directory, 0);
+	CHECK(io_uring_submit(&ring) == 1);
+	CHECK(reap(&ring, &data) > 0 && data == 1);
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (child == 0) {
+		struct io_uring own;
+		set_up(&own, 0, 8);
+		get(&own, 2, 0, directory, 0);
+		CHECK(io_uring_submit(&own) == 1);
+		CHECK(reap(&own, &data) > 0 && data == 2);
+		// The parent's, too, while the parent waits for this child.
+		get(&ring, 3, 0, directory, 0);
+		CHECK(io_uring_submit(&ring) == 1);
+		CHECK(reap(&ring, &data) > 0 && data == 3);
+		io_uring_queue_exit(&own);
+		_exit(0);
+	}
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	io_uring_queue_exit(&ring);
+}
+
+int main(int argc, char **argv)
+{
+	char path[] = "/tmp/anyring-private-XXXXXX", name[100];
+	kernel = argc > 1 && strcmp(argv[1], "kernel") == 0;
+	if (argc > 2)
+		seed = atoi(argv[2]);
+	CHECK(mkdtemp(path) && pipe(ends) == 0);
+	for (int i = 0; i < 20; i++) {
+		snprintf(name, sizeof(name), "%s/entry-%d", path, i);
+		CHECK(mknod(name, S_IFREG | 0600, 0) == 0);
+	}
+	directory = open(path, O_RDONLY | O_DIRECTORY);
+	static const unsigned kinds[] = {
+		0,
+		IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN,
+		IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_SUBMIT_ALL,
+		IORING_SETUP_SQE128 | IORING_SETUP_CQE32,
+	};
+	for (unsigned i = 0; i < sizeof(kinds) / sizeof(*kinds); i++) {
+		random_chains(kinds[i], 100);
+		cancellations(kinds[i]);
+	}
+	random_chains(IORING_SETUP_SQPOLL, 20);
+	sync_cancellation();
+	overflow();
+	drains();
+	left_in_flight();
+	told();
+	forks();
+	for (int i = 0; i < 20; i++) {
+		snprintf(name, sizeof(name), "%s/entry-%d", path, i);
+		CHECK(unlink(name) == 0);
+	}
+	CHECK(rmdir(path) == 0);
+	return 0;
+}
