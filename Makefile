@@ -80,6 +80,7 @@ coverage: toolchain ## which operations, and which of their errors, the engine's
 bench: build ## the benchmarks, each side by side with what it is compared to
 	bench/run
 	scripts/count-liburing $(ANYRING_BIN)
+	scripts/count-crate
 
 SOAK_SECONDS ?= 1800
 

@@ -55,11 +55,9 @@ pub(super) struct Sq<S> {
     pub(super) tail: Word,
     pub(super) flags: Word,
     dropped: Word,
-    /// The tail that this side has written; nobody else does.
-    next: u32,
-    /// The head as of the last look: at least so much is taken.
-    seen: u32,
     entries: u32,
+    /// The number of entries, less one.
+    mask: u32,
     sqes: *mut S,
     /// A thread of the engine takes entries whenever there are some.
     polled: bool,
@@ -84,51 +82,35 @@ impl<S: Submission> Sq<S> {
                 word(off.array + 4 * index).store(index, Ordering::Relaxed);
             }
         }
-        let next = tail.load(Ordering::Relaxed);
-        let head = word(off.head);
         Sq {
-            head,
+            head: word(off.head),
             tail,
             flags: word(off.flags),
             dropped: word(off.dropped),
-            next,
-            seen: head.load(Ordering::Relaxed),
             entries: p.sq_entries,
+            mask: p.sq_entries - 1,
             // SAFETY: the SQEs begin there.
             sqes: unsafe { sqes.at(0) },
             polled: p.flags & linux_raw_sys::io_uring::IORING_SETUP_SQPOLL != 0,
         }
     }
 
-    /// How many entries have room.
     #[inline(always)]
-    fn room(&mut self) -> u32 {
-        if self.next.wrapping_sub(self.seen) == self.entries {
-            // Acquire pairs with the engine's release: it has read the entries.
-            self.seen = self.head.load(Ordering::Acquire);
-        }
-        self.entries.wrapping_sub(self.next.wrapping_sub(self.seen))
-    }
-
-    /// # Safety
-    /// As for [`SubmissionQueue::push`].
-    #[inline(always)]
-    pub(super) unsafe fn push(&mut self, entry: S) -> Result<(), Full> {
-        if self.room() == 0 {
-            return Err(Full);
-        }
-        // SAFETY: a free place of the queue, which the engine does not read before the tail says so.
-        unsafe { self.sqes.add((self.next & (self.entries - 1)) as usize).write(entry) };
-        self.next = self.next.wrapping_add(1);
-        // Release pairs with the engine's acquire: the entry is written.
-        self.tail.store(self.next, Ordering::Release);
-        Ok(())
+    pub(super) fn borrow(&mut self) -> SubmissionQueue<'_, S> {
+        // Only the program writes the tail. Acquire pairs with the engine's release: it has read the entries.
+        let (head, tail) = (self.head.load(Ordering::Acquire), self.tail.load(Ordering::Relaxed));
+        SubmissionQueue { head, tail, sq: self }
     }
 }
 
 /// The submission queue of a [`Ring`](super::Ring).
+///
+/// The engine sees what was pushed when this is dropped, or by [`sync`](SubmissionQueue::sync).
 pub struct SubmissionQueue<'a, S> {
-    pub(super) sq: &'a mut Sq<S>,
+    /// As of the last look: at least so much is taken.
+    head: u32,
+    tail: u32,
+    sq: &'a mut Sq<S>,
 }
 
 impl<S: Submission> SubmissionQueue<'_, S> {
@@ -136,7 +118,8 @@ impl<S: Submission> SubmissionQueue<'_, S> {
     /// [`submit`](super::Submitter::submit) (unless a thread of its own polls the queue).
     ///
     /// # Errors
-    /// [`Full`].
+    /// [`Full`], as of the last look at what the engine has taken: when the queue was borrowed, or by
+    /// [`sync`](SubmissionQueue::sync).
     ///
     /// # Safety
     /// Whatever the entry names, memory above all, must be as the operation wants it, and must stay so until
@@ -145,8 +128,24 @@ impl<S: Submission> SubmissionQueue<'_, S> {
     /// wait for its requests.
     #[inline]
     pub unsafe fn push(&mut self, entry: impl Into<S>) -> Result<(), Full> {
-        // SAFETY: the caller's promise.
-        unsafe { self.sq.push(entry.into()) }
+        if self.tail.wrapping_sub(self.head) == self.sq.entries {
+            return Err(Full);
+        }
+        let index = (self.tail & self.sq.mask) as usize;
+        // SAFETY: a free place of the queue, which the engine does not read before the tail says so.
+        unsafe { self.sq.sqes.add(index).write(entry.into()) };
+        self.tail = self.tail.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Shows the engine what was pushed, and sees what it has taken meanwhile. Dropping the queue does the first,
+    /// too; it takes this only where another thread submits.
+    #[inline]
+    pub fn sync(&mut self) {
+        // Release pairs with the engine's acquire: the entries are written.
+        self.sq.tail.store(self.tail, Ordering::Release);
+        // Acquire as in `Sq::borrow`.
+        self.head = self.sq.head.load(Ordering::Acquire);
     }
 
     /// Puts several requests into the queue, all of them or none.
@@ -163,7 +162,7 @@ impl<S: Submission> SubmissionQueue<'_, S> {
         }
         for &entry in entries {
             // SAFETY: the caller's promise.
-            unsafe { self.sq.push(entry)? };
+            unsafe { self.push(entry)? };
         }
         Ok(())
     }
@@ -176,9 +175,9 @@ impl<S: Submission> SubmissionQueue<'_, S> {
         if self.sq.polled {
             return;
         }
-        let head = self.sq.head.load(Ordering::Acquire);
-        for place in 0..self.sq.next.wrapping_sub(head) {
-            let index = (head.wrapping_add(place) & (self.sq.entries - 1)) as usize;
+        self.sync();
+        for place in 0..self.tail.wrapping_sub(self.head) {
+            let index = (self.head.wrapping_add(place) & self.sq.mask) as usize;
             // SAFETY: an entry that this side has written, and that nobody reads now.
             let entry = unsafe { &mut *self.sq.sqes.add(index) };
             let data = entry.as_ref().get_user_data();
@@ -188,15 +187,14 @@ impl<S: Submission> SubmissionQueue<'_, S> {
 
     /// How many entries there is room for.
     pub fn free(&mut self) -> usize {
-        // Acquire as in `room`.
-        self.sq.seen = self.sq.head.load(Ordering::Acquire);
-        self.sq.room() as usize
+        self.sync();
+        self.capacity() - self.tail.wrapping_sub(self.head) as usize
     }
 
     /// How many entries the engine has not taken yet.
     pub fn len(&self) -> usize {
-        // Acquire as in `room`.
-        self.sq.next.wrapping_sub(self.sq.head.load(Ordering::Acquire)) as usize
+        // Acquire as in `Sq::borrow`.
+        self.tail.wrapping_sub(self.sq.head.load(Ordering::Acquire)) as usize
     }
 
     /// Has the engine taken all entries?
@@ -237,13 +235,22 @@ impl<S: Submission> SubmissionQueue<'_, S> {
     }
 }
 
+impl<S> Drop for SubmissionQueue<'_, S> {
+    #[inline]
+    fn drop(&mut self) {
+        // Release as in `sync`.
+        self.sq.tail.store(self.tail, Ordering::Release);
+    }
+}
+
 /// Where results are found: the program's side of the completion queue.
 pub(super) struct Cq<C> {
     head: Word,
     tail: Word,
     overflow: Word,
     flags: Option<Word>,
-    entries: u32,
+    /// The number of entries, less one.
+    mask: u32,
     cqes: *const C,
     /// The descriptor to be told of, when nothing was found.
     pub(super) shown: Option<i32>,
@@ -266,7 +273,7 @@ impl<C: Completion> Cq<C> {
             tail: word(off.tail),
             overflow: word(off.overflow),
             flags: (off.flags != 0).then(|| word(off.flags)),
-            entries: p.cq_entries,
+            mask: p.cq_entries - 1,
             // SAFETY: the CQEs begin there.
             cqes: unsafe { rings.at(off.cqes) },
             shown: None,
@@ -325,7 +332,7 @@ impl<C: Completion> CompletionQueue<'_, C> {
 
     /// The room that an empty queue has.
     pub fn capacity(&self) -> usize {
-        self.cq.entries as usize
+        self.cq.mask as usize + 1
     }
 
     /// How many completions were lost for want of room or memory.
@@ -350,7 +357,7 @@ impl<C: Completion> Iterator for CompletionQueue<'_, C> {
         if self.head == self.tail {
             return None;
         }
-        let index = self.head & (self.cq.entries - 1);
+        let index = self.head & self.cq.mask;
         // SAFETY: a completion that was posted, and whose place is not given back.
         let cqe = unsafe { self.cq.cqes.add(index as usize).read() };
         self.head = self.head.wrapping_add(1);

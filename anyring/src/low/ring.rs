@@ -115,7 +115,7 @@ impl<S: Submission, C: Completion> Ring<S, C> {
     /// Where requests are put.
     #[inline]
     pub fn submission(&mut self) -> SubmissionQueue<'_, S> {
-        SubmissionQueue { sq: &mut self.sq }
+        self.sq.borrow()
     }
 
     /// Where results are found.
@@ -137,7 +137,7 @@ impl<S: Submission, C: Completion> Ring<S, C> {
 
     /// Its parts, for threads that do different things with it.
     pub fn split(&mut self) -> (&Submitter, SubmissionQueue<'_, S>, CompletionQueue<'_, C>) {
-        (&self.submitter, SubmissionQueue { sq: &mut self.sq }, self.cq.borrow())
+        (&self.submitter, self.sq.borrow(), self.cq.borrow())
     }
 
     /// [`SubmissionQueue::push`].
@@ -150,7 +150,7 @@ impl<S: Submission, C: Completion> Ring<S, C> {
     #[inline]
     pub unsafe fn push(&mut self, entry: impl Into<S>) -> Result<(), Full> {
         // SAFETY: the caller's promise.
-        unsafe { self.sq.push(entry.into()) }
+        unsafe { self.sq.borrow().push(entry) }
     }
 
     /// [`Submitter::submit`].
