@@ -102,6 +102,11 @@ pub fn set_outlet(fd: Fd, outlet: Box<dyn Outlet>) -> Result<(), i32> {
     Ok(())
 }
 
+/// The file in a slot of the ring `fd`: a descriptor of the engine's own, good as long as it is there.
+pub fn registered_file(fd: Fd, slot: u32) -> Option<Fd> {
+    registry::get(fd)?.lock().as_ref()?.files.get(slot)
+}
+
 /// How many requests of the ring `fd` are not done.
 pub fn in_flight(fd: Fd) -> usize {
     let Some(ring) = registry::get(fd) else { return 0 };

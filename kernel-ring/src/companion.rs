@@ -1,7 +1,9 @@
 //! A ring of anyring's engine beside one of the kernel's.
 
+use crate::files::Lent;
 use crate::memory::RingMemory;
 use crate::poster::{Mark, Poster};
+use crate::queue::{FIXED, LINKS, SKIP};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use anyring_door as door;
@@ -27,15 +29,20 @@ pub struct Companion {
     memory: Arc<RingMemory>,
     tail: u32,
     mark: Arc<Mark>,
+    /// It has slots for files.
+    pub has_slots: bool,
+    /// Which of them stand for slots of the program's ring.
+    pub lent: Lent,
 }
 
 impl Companion {
-    /// For the ring `target`, which submits up to `entries` at a time.
+    /// For the ring `target`, whose chains have up to `entries` requests.
     pub fn new(target: Fd, entries: u32) -> Result<Companion, Errno> {
         // SAFETY: integers only.
         let mut params: io_uring_params = unsafe { MaybeUninit::zeroed().assume_init() };
         params.flags = IORING_SETUP_CLAMP;
-        let arguments = [entries as usize, &raw mut params as usize, 0, 0, 0, 0];
+        // The end of a chain may have to be marked.
+        let arguments = [entries as usize + 1, &raw mut params as usize, 0, 0, 0, 0];
         // SAFETY: reads and writes the parameters.
         let low = unsafe { door::call(__NR_io_uring_setup as usize, arguments) };
         if low < 0 {
@@ -48,7 +55,7 @@ impl Companion {
             let outlet: Box<dyn anyring_engine::Outlet> = Box::new(poster);
             door::quietly(|| engine::set_outlet(fd, outlet))
                 .map_err(|errno| Errno::from_raw(errno as isize))?;
-            Ok(Companion { fd, memory, tail: 0, mark })
+            Ok(Companion { fd, memory, tail: 0, mark, has_slots: false, lent: Lent::default() })
         });
         made.inspect_err(|_| close(fd))
     }
@@ -56,6 +63,11 @@ impl Companion {
     /// Its descriptor.
     pub fn fd(&self) -> Fd {
         self.fd
+    }
+
+    /// What tells of requests that the program does not know of.
+    pub fn mark(&self) -> &Mark {
+        &self.mark
     }
 
     /// Requests that are not done.
@@ -111,6 +123,17 @@ impl Companion {
             user_data,
             ..Sqe::default()
         });
+    }
+
+    /// Queues a request on a file that is closed with it.
+    pub fn push_owning(&mut self, mut sqe: Sqe, fd: Fd) {
+        if self.room() < 2 {
+            self.submit();
+        }
+        sqe.flags = sqe.flags & !(FIXED | LINKS) | flag(io_uring_sqe_flags_bit::IOSQE_IO_HARDLINK_BIT);
+        sqe.fd = fd;
+        self.push(sqe);
+        self.push(Sqe { opcode: io_uring_op::IORING_OP_CLOSE as u8, flags: SKIP, fd, ..Sqe::default() });
     }
 
     /// Waits until all that was pushed is done. False where that cannot be known, since requests skipped their

@@ -15,6 +15,7 @@ extern crate alloc;
 
 mod cancel;
 mod companion;
+mod files;
 mod memory;
 mod poster;
 mod queue;
@@ -28,16 +29,21 @@ use anyring_engine::sync::{AcrossFork, Mutex};
 use anyring_engine::sys::Fd;
 use companion::Companion;
 use core::sync::atomic::{AtomicBool, Ordering};
+use files::Receiver;
 use linux_raw_sys::io_uring::{IORING_FEAT_REG_REG_RING, IORING_SETUP_IOPOLL, IORING_SETUP_R_DISABLED};
 
 /// What is known of a ring of the kernel's.
 #[derive(Default)]
 struct Extended {
     companion: Option<Companion>,
+    /// Where registered files come to.
+    receiver: Option<Receiver>,
     /// It uses `IOSQE_IO_DRAIN`: whether what drains is done, only the kernel knows.
     drains: bool,
     /// No companion is to be had.
     refused: bool,
+    /// No receiver is.
+    refused_files: bool,
 }
 
 struct Entry {
@@ -64,19 +70,32 @@ pub fn is_possible(features: u32, flags: u32) -> bool {
 pub unsafe fn take(queue: &Queue) -> Taken {
     // SAFETY: the caller's promise.
     let wants = unsafe { queue.look() };
-    if queue.fd < 0 || !is_possible(queue.features, queue.flags) || wants.is_nothing() {
-        return Taken { count: 0, tail: queue.tail };
+    let nothing = Taken { count: 0, tail: queue.tail, brings_files: false };
+    if queue.fd < 0 || !is_possible(queue.features, queue.flags) {
+        return nothing;
+    }
+    if wants.is_nothing() && !poster::any_stranded() {
+        return nothing;
     }
     let known = find(queue.fd);
     let ring = match known {
         Some(ring) => ring,
         // Cancellations concern only rings that have something to cancel.
-        None if !wants.private && !wants.drain => return Taken { count: 0, tail: queue.tail },
+        None if !wants.private && !wants.drain => return nothing,
         None => enter_into_list(queue.fd),
     };
     let mut ring = ring.lock();
     // SAFETY: the caller's promise.
     unsafe { queue.part(&mut ring) }
+}
+
+/// Begins with what waited for files that the entries left by [`take`] bring, once those were submitted.
+pub fn deliver(fd: Fd) {
+    let Some(ring) = find(fd) else { return };
+    let mut ring = ring.lock();
+    let Extended { companion: Some(companion), receiver: Some(receiver), .. } = &mut *ring else { return };
+    receiver.receive(companion);
+    companion.submit();
 }
 
 /// The program gives up the ring `fd`: what is under way for it is cancelled.
@@ -85,7 +104,7 @@ pub fn close(fd: Fd) {
     let Some(index) = rings.iter().position(|entry| entry.fd == fd) else { return };
     let entry = rings.swap_remove(index);
     drop(rings);
-    entry.ring.lock().companion = None;
+    *entry.ring.lock() = Extended::default();
 }
 
 /// `IORING_REGISTER_SYNC_CANCEL` as far as it means requests that the kernel does not know of: its result, or
@@ -134,7 +153,7 @@ extern "C" fn forked() {
             core::mem::forget(entry.ring.clone());
             continue;
         };
-        ring.companion = None;
+        *ring = Extended::default();
     }
 }
 
@@ -158,5 +177,15 @@ impl Extended {
             self.companion = made.ok();
         }
         self.companion.as_mut()
+    }
+
+    /// The same of the receiver.
+    fn receiver(&mut self, queue: &Queue) -> Option<&mut Receiver> {
+        if self.receiver.is_none() && !self.refused_files {
+            let made = Receiver::new(queue.mask + 1);
+            self.refused_files = made.is_err();
+            self.receiver = made.ok();
+        }
+        self.receiver.as_mut()
     }
 }

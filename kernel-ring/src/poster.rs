@@ -1,5 +1,6 @@
 //! Posts completions into the program's ring, by messages from a small ring of the kernel's.
 
+use crate::files::SLOTS;
 use crate::memory::{Cqe, RingMemory};
 use alloc::sync::Arc;
 use anyring_engine::Outlet;
@@ -7,10 +8,10 @@ use anyring_engine::errno::Errno;
 use anyring_engine::memory::Sqe;
 use anyring_engine::sys::{self, Fd, OwnedFd};
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use linux_raw_sys::general::{__NR_io_uring_enter, __NR_io_uring_setup};
 use linux_raw_sys::io_uring::{
-    IORING_FEAT_REG_REG_RING, IORING_MSG_RING_FLAGS_PASS, io_uring_op, io_uring_params,
+    IORING_FEAT_REG_REG_RING, IORING_MSG_RING_FLAGS_PASS, IORING_SETUP_CLAMP, io_uring_op, io_uring_params,
     io_uring_sqe_flags_bit,
 };
 
@@ -37,12 +38,29 @@ pub struct Mark {
     /// 0 until it was reached.
     reached: AtomicU32,
     result: AtomicI32,
+    /// Chains that are over, by the slot of the file that each had.
+    ended: AtomicU64,
+    /// Every number within this structure is its own.
+    _room: [u8; SLOTS as usize],
+}
+
+/// Files of chains that are over, which their program's rings have not been given.
+static STRANDED: AtomicUsize = AtomicUsize::new(0);
+
+/// Are there any?
+pub fn any_stranded() -> bool {
+    STRANDED.load(Ordering::Relaxed) > 0
 }
 
 impl Mark {
     /// One that was not reached.
     pub fn new() -> Arc<Mark> {
-        Arc::new(Mark { reached: AtomicU32::new(0), result: AtomicI32::new(0) })
+        Arc::new(Mark {
+            reached: AtomicU32::new(0),
+            result: AtomicI32::new(0),
+            ended: AtomicU64::new(0),
+            _room: [0; SLOTS as usize],
+        })
     }
 
     /// What its request is known by: no program uses this number but by an accident that it would have to seek.
@@ -59,6 +77,33 @@ impl Mark {
         self.result.load(Ordering::Relaxed)
     }
 
+    /// What the end of the chain is known by that has a file in `slot`.
+    pub fn end_of(&self, slot: u32) -> u64 {
+        self.user_data() + 1 + u64::from(slot)
+    }
+
+    /// The slots of the chains that are over since this was last asked.
+    pub fn take_ended(&self) -> u64 {
+        // Acquire pairs with the release in `hears`: the file is there.
+        let ended = self.ended.swap(0, Ordering::Acquire);
+        STRANDED.fetch_sub(ended.count_ones() as usize, Ordering::Relaxed);
+        ended
+    }
+
+    /// Is a completion the mark's own? Then it is noted.
+    fn hears(&self, cqe: Cqe) -> bool {
+        let number = cqe.user_data.wrapping_sub(self.user_data());
+        match u32::try_from(number) {
+            Ok(0) => self.reach(cqe.res),
+            Ok(number @ 1..=SLOTS) => {
+                self.ended.fetch_or(1 << (number - 1), Ordering::Release);
+                STRANDED.fetch_add(1, Ordering::Relaxed);
+            }
+            _ => return false,
+        }
+        true
+    }
+
     fn reach(&self, result: i32) {
         self.result.store(result, Ordering::Relaxed);
         // Release pairs with the acquire in `wait`.
@@ -67,23 +112,33 @@ impl Mark {
     }
 }
 
+/// A ring of the kernel's for the use of this crate.
+///
+/// # Errors
+/// `EINVAL` where the kernel's messages bear no flags, and what keeps a ring from being made.
+pub fn new_ring(entries: u32) -> Result<(OwnedFd, RingMemory), Errno> {
+    // SAFETY: integers only.
+    let mut params: io_uring_params = unsafe { MaybeUninit::zeroed().assume_init() };
+    params.flags = IORING_SETUP_CLAMP;
+    let arguments = [entries as usize, &raw mut params as usize, 0, 0, 0, 0];
+    // SAFETY: reads and writes the parameters.
+    let low = unsafe { sys::call(__NR_io_uring_setup, arguments) }? as Fd;
+    let fd = OwnedFd::new(sys::move_high(low)?);
+    if params.features & IORING_FEAT_REG_REG_RING == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let memory = RingMemory::map(fd.fd(), params)?;
+    Ok((fd, memory))
+}
+
 impl Poster {
     /// From the completion queue of `source` to the ring `target`.
     ///
     /// # Errors
-    /// `EINVAL` where the kernel has no such messages, and what keeps a ring from being made.
+    /// Those of [`new_ring`].
     pub fn new(target: Fd, source: Arc<RingMemory>, mark: Arc<Mark>) -> Result<Poster, Errno> {
         let target = OwnedFd::new(sys::duplicate(target)?);
-        // SAFETY: integers only.
-        let mut params: io_uring_params = unsafe { MaybeUninit::zeroed().assume_init() };
-        let arguments = [BATCH as usize, &raw mut params as usize, 0, 0, 0, 0];
-        // SAFETY: reads and writes the parameters.
-        let low = unsafe { sys::call(__NR_io_uring_setup, arguments) }? as Fd;
-        let fd = OwnedFd::new(sys::move_high(low)?);
-        if params.features & IORING_FEAT_REG_REG_RING == 0 {
-            return Err(Errno::EINVAL);
-        }
-        let memory = RingMemory::map(fd.fd(), params)?;
+        let (fd, memory) = new_ring(BATCH)?;
         Ok(Poster { fd, memory, tail: 0, target, source, mark })
     }
 
@@ -131,8 +186,7 @@ impl Outlet for Poster {
             // SAFETY: posted, and reaped by nobody else.
             let cqe = unsafe { self.source.cqe(head) };
             head = head.wrapping_add(1);
-            if cqe.user_data == self.mark.user_data() {
-                self.mark.reach(cqe.res);
+            if self.mark.hears(cqe) {
                 continue;
             }
             let message = self.message(cqe);

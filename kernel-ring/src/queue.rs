@@ -3,16 +3,22 @@
 use crate::Extended;
 use crate::cancel::Canceled;
 use crate::companion::flag;
+use crate::files::{self, Use};
 use anyring_engine::memory::Sqe;
 use anyring_engine::ops;
 use anyring_engine::sys::Fd;
-use linux_raw_sys::io_uring::{IORING_SETUP_SQE128, io_uring_op, io_uring_sqe_flags_bit as Bit};
+use linux_raw_sys::io_uring::{
+    IORING_SETUP_SQE128, IORING_SETUP_SQPOLL, io_uring_op, io_uring_sqe_flags_bit as Bit,
+};
 
-const LINKS: u8 = flag(Bit::IOSQE_IO_LINK_BIT) | flag(Bit::IOSQE_IO_HARDLINK_BIT);
+/// What chains are made of.
+pub const LINKS: u8 = flag(Bit::IOSQE_IO_LINK_BIT) | flag(Bit::IOSQE_IO_HARDLINK_BIT);
 const DRAIN: u8 = flag(Bit::IOSQE_IO_DRAIN_BIT);
-const SKIP: u8 = flag(Bit::IOSQE_CQE_SKIP_SUCCESS_BIT);
-/// What needs the ring's own buffers and files.
-const RESOURCES: u8 = flag(Bit::IOSQE_FIXED_FILE_BIT) | flag(Bit::IOSQE_BUFFER_SELECT_BIT);
+/// No completion on success.
+pub const SKIP: u8 = flag(Bit::IOSQE_CQE_SKIP_SUCCESS_BIT);
+/// The file is registered.
+pub const FIXED: u8 = flag(Bit::IOSQE_FIXED_FILE_BIT);
+const SELECT: u8 = flag(Bit::IOSQE_BUFFER_SELECT_BIT);
 
 /// The entries of a ring of the kernel's that are about to be submitted, not shown to the kernel yet.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +46,19 @@ pub struct Taken {
     pub count: u32,
     /// The position behind the last that is left. They stand side by side from the head on.
     pub tail: u32,
+    /// Some of what is left bring files for what is to be done: once it is submitted, and before anybody waits,
+    /// [`crate::deliver`] is to be called.
+    pub brings_files: bool,
+}
+
+/// What was done about a chain.
+enum Given {
+    /// It is the companion's.
+    All,
+    /// Something in its place brings it a file.
+    BringsFile,
+    /// It is the kernel's.
+    Nothing,
 }
 
 /// What the entries hold, at a glance.
@@ -112,13 +131,21 @@ impl Queue {
     /// As for [`crate::take`].
     pub(crate) unsafe fn part(&self, ring: &mut Extended) -> Taken {
         let (mut at, mut kept, mut count) = (self.head, self.head, 0);
+        let mut brings_files = false;
+        if let Some(companion) = &mut ring.companion {
+            companion.return_files(self.fd);
+        }
         while at != self.tail {
             // SAFETY: the caller's promise.
             let end = unsafe { self.end_of_chain(at) };
             // SAFETY: as above.
-            if unsafe { self.give(ring, at, end) } {
-                count += end.wrapping_sub(at);
-                at = end;
+            match unsafe { self.give(ring, at, end) } {
+                Given::All => {
+                    count += end.wrapping_sub(at);
+                    at = end;
+                }
+                Given::BringsFile => brings_files = true,
+                Given::Nothing => {}
             }
             while at != end {
                 // SAFETY: as above; `kept` is never ahead of `at`.
@@ -130,7 +157,7 @@ impl Queue {
         if let Some(companion) = &mut ring.companion {
             companion.submit();
         }
-        Taken { count, tail: kept }
+        Taken { count, tail: kept, brings_files }
     }
 
     /// The position behind the chain that begins at `at`.
@@ -152,34 +179,62 @@ impl Queue {
     ///
     /// # Safety
     /// As for [`crate::take`].
-    unsafe fn give(&self, ring: &mut Extended, at: u32, end: u32) -> bool {
+    unsafe fn give(&self, ring: &mut Extended, at: u32, end: u32) -> Given {
         let length = end.wrapping_sub(at);
         // SAFETY: the caller's promise.
         let chain = || (0..length).map(|index| unsafe { self.sqe(at.wrapping_add(index)) });
-        if chain().any(|sqe| sqe.opcode >= ops::FIRST_PRIVATE) {
-            if ring.drains || !chain().all(|sqe| is_free(&sqe)) {
-                return false;
-            }
-            let Some(companion) = ring.companion(self) else { return false };
-            if companion.room() < length {
-                companion.submit();
-            }
-            chain().for_each(|sqe| companion.push(sqe));
-            return true;
+        if !chain().any(|sqe| sqe.opcode >= ops::FIRST_PRIVATE) {
+            let drains = chain().any(|sqe| sqe.flags & DRAIN != 0);
+            // SAFETY: the caller's promise.
+            return unsafe { self.mind(ring, at, drains, length == 1) };
         }
-        // SAFETY: the caller's promise.
-        unsafe { self.mind(ring, at, chain().any(|sqe| sqe.flags & DRAIN != 0), length == 1) }
+        if ring.drains || !chain().all(|sqe| is_free(&sqe)) {
+            return Given::Nothing;
+        }
+        let uses = files::uses(chain());
+        if length == 1 && matches!(uses, Use::Foreign) {
+            // SAFETY: the caller's promise.
+            return unsafe { self.send_for_file(ring, at) };
+        }
+        let Some(companion) = ring.companion(self) else { return Given::Nothing };
+        if companion.room() <= length {
+            companion.submit();
+        }
+        match uses {
+            Use::None => chain().for_each(|sqe| companion.push(sqe)),
+            Use::Own(slot) if companion.push_with_file(self.fd, slot, chain()) => {}
+            _ => return Given::Nothing,
+        }
+        Given::All
     }
 
-    /// What the kernel is to do, but not without the companion. Whether it is done already.
+    /// Lets the kernel bring the registered file of a private operation, in its place.
     ///
     /// # Safety
     /// As for [`crate::take`].
-    unsafe fn mind(&self, ring: &mut Extended, at: u32, drains: bool, alone: bool) -> bool {
+    unsafe fn send_for_file(&self, ring: &mut Extended, at: u32) -> Given {
+        // SAFETY: the caller's promise.
+        let sqe = unsafe { self.sqe(at) };
+        // An SQ thread would take it at a time of its own.
+        if sqe.file_index != 0 || self.flags & IORING_SETUP_SQPOLL != 0 || ring.companion(self).is_none() {
+            return Given::Nothing;
+        }
+        let Some(receiver) = ring.receiver(self) else { return Given::Nothing };
+        let stand_in = receiver.stand_in(sqe);
+        // SAFETY: the caller's promise.
+        unsafe { *self.slot(at) = stand_in };
+        Given::BringsFile
+    }
+
+    /// What the kernel is to do, but not without the companion.
+    ///
+    /// # Safety
+    /// As for [`crate::take`].
+    unsafe fn mind(&self, ring: &mut Extended, at: u32, drains: bool, alone: bool) -> Given {
         if drains {
             ring.drains = true;
         }
-        let Some(companion) = &mut ring.companion else { return false };
+        let Some(companion) = &mut ring.companion else { return Given::Nothing };
         if drains && !companion.settle() {
             // As after requests of the kernel's that skipped their completions: it refuses to drain.
             // SAFETY: the caller's promise.
@@ -188,22 +243,22 @@ impl Queue {
         // SAFETY: as above.
         let sqe = unsafe { self.sqe(at) };
         if sqe.opcode != io_uring_op::IORING_OP_ASYNC_CANCEL as u8 || drains || !alone {
-            return false;
+            return Given::Nothing;
         }
         companion.submit();
         match companion.cancel(self.fd, &sqe) {
-            Canceled::Nothing => false,
+            Canceled::Nothing => Given::Nothing,
             Canceled::Answer(result) => {
                 companion.say(sqe.user_data, result, sqe.flags & SKIP);
-                true
+                Given::All
             }
         }
     }
 }
 
-/// Needs a request nothing of its ring's?
+/// Needs a request nothing of its ring's, files aside?
 fn is_free(sqe: &Sqe) -> bool {
     let op = ops::lookup(sqe.opcode);
-    let of_ring = sqe.flags & (RESOURCES | DRAIN) != 0 || sqe.personality != 0 || sqe.buf_index != 0;
-    op.caps.has(ops::Caps::PRESENT) && !of_ring && sqe.file_index == 0 && !op.needs_its_ring(sqe)
+    let of_ring = sqe.flags & (SELECT | DRAIN) != 0 || sqe.personality != 0 || sqe.buf_index != 0;
+    op.caps.has(ops::Caps::PRESENT) && !of_ring && !op.needs_its_ring(sqe)
 }

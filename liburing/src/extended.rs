@@ -1,10 +1,11 @@
 //! Operations that the kernel lacks, on its rings.
 
 use crate::call;
+use crate::queue;
 use crate::ring::SQ_REWIND;
 use crate::types::Ring;
-use anyring_kernel_ring::Queue;
-use core::ffi::{c_int, c_uint};
+use anyring_kernel_ring::{Queue, Taken};
+use core::ffi::c_int;
 
 /// What `anyring.h` has every preparation of such an operation call: from then on they are looked for.
 #[unsafe(no_mangle)]
@@ -19,16 +20,31 @@ pub extern "C" fn anyring_private_operations() {
 /// # Safety
 /// The ring must be set up.
 pub unsafe fn with(ring: &mut Ring, submit: impl FnOnce(&mut Ring) -> c_int) -> c_int {
+    if !call::is_extended() {
+        return submit(ring);
+    }
     // SAFETY: the caller's promise.
-    let taken = if call::is_extended() { unsafe { take(ring) } } else { 0 };
+    let taken = unsafe { take(ring) };
+    let mut before = taken.count as c_int;
+    if taken.brings_files {
+        // Nobody may wait before what they are for has begun. A bad entry ends a submission.
+        while ring.sq.sqe_tail != ring.taken() {
+            let submitted = queue::submit_only(ring);
+            if submitted <= 0 {
+                break;
+            }
+            before += submitted;
+        }
+        anyring_kernel_ring::deliver(ring.ring_fd);
+    }
     let result = submit(ring);
     // As the kernel does, which tells of an error only where nothing was submitted.
-    if taken == 0 { result } else { taken as c_int + result.max(0) }
+    if before == 0 { result } else { before + result.max(0) }
 }
 
 /// # Safety
 /// As for [`with`].
-unsafe fn take(ring: &mut Ring) -> c_uint {
+unsafe fn take(ring: &mut Ring) -> Taken {
     let sq = &mut ring.sq;
     let queue = Queue {
         fd: ring.ring_fd,
@@ -42,5 +58,5 @@ unsafe fn take(ring: &mut Ring) -> c_uint {
     // SAFETY: the caller's promise.
     let taken = unsafe { anyring_kernel_ring::take(&queue) };
     sq.sqe_tail = taken.tail;
-    taken.count
+    taken
 }

@@ -196,6 +196,11 @@ impl Caps {
     /// With an offset it does: it counts completions.
     pub const COUNTS: Caps = Caps(1 << 15);
 
+    /// With a file index it puts a file into that slot.
+    pub const INSTALLS: Caps = Caps(1 << 16);
+    /// With a file index it empties that slot.
+    pub const EMPTIES: Caps = Caps(1 << 17);
+
     /// Both.
     pub const fn with(self, other: Caps) -> Caps {
         Caps(self.0 | other.0)

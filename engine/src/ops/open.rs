@@ -33,23 +33,30 @@ pub struct Open {
 }
 
 /// `IORING_OP_OPENAT`.
-pub const OPENAT: Op = Op::new(Code::IORING_OP_OPENAT, "OPENAT", Caps::AT_ONCE, prep_openat, issue_blocks)
-    .block(open)
-    .finish(opened)
-    .fields(&[Field::Fd, Field::Path, Field::OpFlags, Field::Length, Field::FileIndex]);
-
-/// `IORING_OP_OPENAT2`.
-pub const OPENAT2: Op =
-    Op::new(Code::IORING_OP_OPENAT2, "OPENAT2", Caps::AT_ONCE, prep_openat2, issue_blocks)
+pub const OPENAT: Op =
+    Op::new(Code::IORING_OP_OPENAT, "OPENAT", Caps::AT_ONCE.with(Caps::INSTALLS), prep_openat, issue_blocks)
         .block(open)
         .finish(opened)
-        .fields(&[Field::Fd, Field::Path, Field::Address2, Field::Length, Field::FileIndex]);
+        .fields(&[Field::Fd, Field::Path, Field::OpFlags, Field::Length, Field::FileIndex]);
+
+/// `IORING_OP_OPENAT2`.
+pub const OPENAT2: Op = Op::new(
+    Code::IORING_OP_OPENAT2,
+    "OPENAT2",
+    Caps::AT_ONCE.with(Caps::INSTALLS),
+    prep_openat2,
+    issue_blocks,
+)
+.block(open)
+.finish(opened)
+.fields(&[Field::Fd, Field::Path, Field::Address2, Field::Length, Field::FileIndex]);
 
 /// `IORING_OP_CLOSE`.
-pub const CLOSE: Op = Op::new(Code::IORING_OP_CLOSE, "CLOSE", Caps::AT_ONCE, prep_close, issue_close)
-    .block(close)
-    .finish(closed)
-    .fields(&[Field::Fd, Field::FileIndex]);
+pub const CLOSE: Op =
+    Op::new(Code::IORING_OP_CLOSE, "CLOSE", Caps::AT_ONCE.with(Caps::EMPTIES), prep_close, issue_close)
+        .block(close)
+        .finish(closed)
+        .fields(&[Field::Fd, Field::FileIndex]);
 
 /// `IORING_OP_PIPE`.
 pub const PIPE: Op = Op::new(Code::IORING_OP_PIPE, "PIPE", Caps::NONE, prep_pipe, issue_pipe).fields(&[

@@ -21,13 +21,14 @@ pub const SOCK_NONBLOCK: u32 = O_NONBLOCK;
 const TYPE_MASK: u32 = 0xf;
 
 /// `IORING_OP_SOCKET`.
-pub const SOCKET: Op =
-    Op::new(Code::IORING_OP_SOCKET, "SOCKET", Caps::CREDENTIALS, prep_socket, issue_socket).fields(&[
-        Field::Fd,
-        Field::Offset,
-        Field::Length,
-        Field::FileIndex,
-    ]);
+pub const SOCKET: Op = Op::new(
+    Code::IORING_OP_SOCKET,
+    "SOCKET",
+    Caps::CREDENTIALS.with(Caps::INSTALLS),
+    prep_socket,
+    issue_socket,
+)
+.fields(&[Field::Fd, Field::Offset, Field::Length, Field::FileIndex]);
 
 /// `IORING_OP_BIND`.
 pub const BIND: Op =
