@@ -1,46 +1,96 @@
-//! `scan DIRECTORY`: what the files below a directory hold together, asked for by many requests at a time.
+//! `scan DIRECTORY`: what the files below a directory hold together. Names and sizes are asked for by many requests at
+//! a time.
 
-use anyring::{Id, Ring, Token, op};
+use anyring::{Error, Fd, Id, Ring, Token, op};
 use std::collections::HashMap;
 use std::path::PathBuf;
 
 /// Requests under way.
 const MOST: usize = 64;
 
+/// What a request does, and for which path.
+enum Doing {
+    Open(Token<op::Open>),
+    Read(Token<op::ReadNames<Vec<u8>>>, Fd),
+    Ask(Token<op::Statx>),
+}
+
+struct Scan {
+    ring: Ring,
+    doing: HashMap<Id, (Doing, PathBuf)>,
+    /// Paths to be asked about.
+    waiting: Vec<PathBuf>,
+    files: u64,
+    bytes: u64,
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let Some(root) = std::env::args().nth(1) else { return Err("usage: scan DIRECTORY".into()) };
-    let mut ring = Ring::new(MOST as u32)?;
-    let mut directories = vec![PathBuf::from(root)];
-    let mut names: Vec<PathBuf> = Vec::new();
-    let mut asked: HashMap<Id, (Token<op::Statx>, PathBuf)> = HashMap::new();
-    let (mut files, mut bytes) = (0, 0);
-
-    loop {
-        while asked.len() < MOST {
-            if let Some(path) = names.pop() {
-                let question = op::metadata(&path).flags(libc::AT_SYMLINK_NOFOLLOW);
-                let token = ring.push(question)?;
-                asked.insert(token.id(), (token, path));
-            } else if let Some(directory) = directories.pop() {
-                names.extend(std::fs::read_dir(directory)?.flatten().map(|entry| entry.path()));
-            } else {
-                break;
-            }
-        }
-        if asked.is_empty() {
-            break;
-        }
-        let completion = ring.wait()?;
-        let Some((token, path)) = asked.remove(&completion.id()) else { continue };
-        match completion.take(token).expect("it is that one") {
-            Ok(metadata) if metadata.is_dir() => directories.push(path),
-            Ok(metadata) => {
-                files += 1;
-                bytes += metadata.len();
-            }
-            Err(error) => eprintln!("{}: {error}", path.display()),
-        }
+    let ring = Ring::new(MOST as u32)?;
+    let mut scan = Scan { ring, doing: HashMap::new(), waiting: vec![root.into()], files: 0, bytes: 0 };
+    while !(scan.waiting.is_empty() && scan.doing.is_empty()) {
+        scan.ask()?;
+        scan.step()?;
     }
-    println!("{files} files, {bytes} bytes with the {} engine", ring.engine());
+    println!("{} files, {} bytes with the {} engine", scan.files, scan.bytes, scan.ring.engine());
     Ok(())
+}
+
+impl Scan {
+    /// Asks about paths, as many as may be under way.
+    fn ask(&mut self) -> Result<(), Error> {
+        while self.doing.len() < MOST {
+            let Some(path) = self.waiting.pop() else { break };
+            let token = self.ring.push(op::metadata(&path).flags(libc::AT_SYMLINK_NOFOLLOW))?;
+            self.doing.insert(token.id(), (Doing::Ask(token), path));
+        }
+        Ok(())
+    }
+
+    /// Waits for an answer, and goes on with its path.
+    fn step(&mut self) -> Result<(), Error> {
+        let completion = self.ring.wait()?;
+        let Some((doing, path)) = self.doing.remove(&completion.id()) else { return Ok(()) };
+        let result = match doing {
+            Doing::Ask(token) => match completion.take(token).expect("it is that one") {
+                Ok(metadata) if metadata.is_dir() => {
+                    let open = self.ring.push(op::open(&path).flags(libc::O_DIRECTORY))?;
+                    self.doing.insert(open.id(), (Doing::Open(open), path.clone()));
+                    Ok(())
+                }
+                Ok(metadata) => {
+                    self.files += 1;
+                    self.bytes += metadata.len();
+                    Ok(())
+                }
+                Err(error) => Err(error),
+            },
+            Doing::Open(token) => match completion.take(token).expect("it is that one") {
+                Ok(directory) => self.read(directory, Vec::with_capacity(32 << 10), &path),
+                Err(error) => Err(error),
+            },
+            Doing::Read(token, directory) => {
+                let (result, bytes) = completion.take(token).expect("it is that one");
+                for name in op::names(&bytes).filter(|it| it.name != "." && it.name != "..") {
+                    self.waiting.push(path.join(name.name));
+                }
+                match result {
+                    // Nothing more.
+                    Ok(0) => Ok(()),
+                    Ok(_) => self.read(directory, bytes, &path),
+                    Err(error) => Err(error),
+                }
+            }
+        };
+        if let Err(error) = result {
+            eprintln!("{}: {error}", path.display());
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, directory: Fd, buffer: Vec<u8>, path: &std::path::Path) -> Result<(), Error> {
+        let read = self.ring.push(op::read_names(&directory, buffer))?;
+        self.doing.insert(read.id(), (Doing::Read(read, directory), path.to_owned()));
+        Ok(())
+    }
 }

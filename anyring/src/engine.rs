@@ -157,6 +157,17 @@ pub(crate) fn begin(engine: Engine) {
     });
 }
 
+/// Lets rings of the kernel have what it lacks; false where somebody else answers the calls, who is as good as a
+/// kernel that has it.
+pub(crate) fn extend() -> bool {
+    if door::others_answer() {
+        return false;
+    }
+    begin(Engine::User);
+    anyring_kernel_ring::begin();
+    true
+}
+
 /// `io_uring_setup(2)`: a descriptor, or a negative errno.
 ///
 /// # Safety

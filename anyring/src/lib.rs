@@ -25,6 +25,7 @@
 //! - **Buffers that the engine picks** ([`Ring::buffers`]), buffers and files that it knows beforehand
 //!   ([`Ring::register_buffers`], [`Ring::register_files`]), chains ([`Ring::chain`]), cancellation
 //!   ([`Ring::cancel`]), timeouts ([`op::timeout`], [`Ring::push_with_timeout`]).
+//! - **What no kernel has**: reading a directory ([`op::read_names`]), over the kernel's `io_uring`, too.
 //! - **The layer below** ([`low`]): every operation and registration, nothing kept or copied, `unsafe`.
 //! - **Errors that say what to do** ([`Error`]).
 //! - **Other crates' rings, too** ([`mod@everywhere`]): one line, and what they do runs over either engine.

@@ -10,6 +10,7 @@ use crate::provided::{Buffers, Group};
 use crate::registered::{BufferPool, Memory};
 use crate::requests::{Kept, Request, Requests};
 use crate::{Builder, Engine, Error, Fd, engine};
+use anyring_engine::ops::FIRST_PRIVATE;
 use linux_raw_sys::io_uring as abi;
 use std::any::Any;
 use std::collections::VecDeque;
@@ -102,8 +103,9 @@ impl Ring {
     ///
     /// # Errors
     /// Where it cannot tell (Linux 5.5 and older).
-    pub fn probe(&self) -> Result<Probe, Error> {
-        self.low.submitter().probe()
+    pub fn probe(&mut self) -> Result<Probe, Error> {
+        self.low.serve_private_operations();
+        self.low.probe()
     }
 
     /// How many requests have completions to come.
@@ -233,6 +235,9 @@ impl Ring {
 
     /// Puts a request into the queue, which has room.
     fn place(&mut self, request: Request, sqe: Sqe) -> Result<Id, Error> {
+        if sqe.opcode() >= FIRST_PRIVATE {
+            self.low.serve_private_operations();
+        }
         let id = self.requests.insert(request);
         // SAFETY: what the entry names belongs to the operation, which stays where it is until it has ended; a ring
         // that is dropped waits for that.
@@ -350,7 +355,7 @@ impl Ring {
         self.clean();
         self.reap();
         if self.ready.is_empty() {
-            self.low.submitter().submit_and_flush()?;
+            self.low.submit_and_flush()?;
             self.reap();
         }
         Ok(self.ready.pop_front())

@@ -693,7 +693,7 @@ fn errors_say_what_and_why() {
 #[test]
 fn the_probe_tells_what_there_is() {
     both(|engine| {
-        let ring = ring(engine);
+        let mut ring = ring(engine);
         let probe = ring.probe().unwrap();
         assert!(probe.has(anyring::low::op::Read::CODE) && probe.has(anyring::low::op::SendZc::CODE));
         assert!(!probe.has(191));
@@ -713,4 +713,44 @@ fn each_ring_has_its_engine() {
         assert_eq!(ring.run(op::read(&file, vec![1; 4])).unwrap().1, [0; 4]);
     }
     assert_eq!((one.engine(), other.engine()), (Engine::User, Engine::Kernel));
+}
+
+#[test]
+fn names_of_a_directory() {
+    both(|engine| {
+        let (mut ring, directory) = (ring(engine), Directory::new());
+        assert!(ring.probe().unwrap().has(anyring::low::op::Getdents::CODE));
+        for number in 0..200 {
+            std::fs::write(directory.path(&format!("name-{number}")), b"").unwrap();
+        }
+        let fd = ring.run(op::open(&directory.0).flags(libc::O_DIRECTORY)).unwrap().unwrap();
+        let (mut found, mut buffer, mut offset) = (Vec::new(), Vec::with_capacity(1024), 0);
+        loop {
+            // Beside another request, and by offsets: the descriptor's position stays.
+            let nop = ring.push(op::nop()).unwrap();
+            let (count, bytes) = ring.run(op::read_names(&fd, buffer).at(offset)).unwrap();
+            ring.finish(nop).unwrap().unwrap();
+            if count.unwrap() == 0 {
+                break;
+            }
+            for name in op::names(&bytes) {
+                offset = name.next;
+                found.push(name.name.to_owned());
+            }
+            buffer = bytes;
+        }
+        found.sort();
+        found.dedup();
+        assert_eq!(found.len(), 202);
+        let (count, bytes) = ring.run(op::read_names(&fd, Vec::with_capacity(64 << 10))).unwrap();
+        assert!(count.unwrap() > 0);
+        assert_eq!(op::names(&bytes).count(), 202);
+        // A file has no names.
+        let file = ring.run(op::open(directory.path("name-0"))).unwrap().unwrap();
+        let (result, _) = ring.run(op::read_names(&file, Vec::with_capacity(64))).unwrap();
+        assert_eq!(result.unwrap_err().errno(), libc::ENOTDIR);
+        // One is left under way.
+        ring.push(op::read_names(&fd, Vec::with_capacity(64))).unwrap();
+        ring.submit().unwrap();
+    });
 }

@@ -103,6 +103,30 @@ impl<S: Submission> Sq<S> {
     }
 }
 
+impl<S: Submission> Sq<S> {
+    /// Takes out what the kernel lacks, and begins with it; how many entries.
+    ///
+    /// # Safety
+    /// The entries name memory as they were pushed to; `fd`, `flags` and `features` must be the ring's.
+    pub(super) unsafe fn take_private(&mut self, fd: i32, flags: u32, features: u32) -> u32 {
+        let queue = anyring_kernel_ring::Queue {
+            fd,
+            flags,
+            features,
+            sqes: self.sqes.cast(),
+            mask: self.mask,
+            // Acquire as in `borrow`.
+            head: self.head.load(Ordering::Acquire),
+            tail: self.tail.load(Ordering::Relaxed),
+        };
+        // SAFETY: the caller's promise; nobody else uses the queue.
+        let taken = unsafe { anyring_kernel_ring::take(&queue) };
+        // The kernel looks at it when it is entered.
+        self.tail.store(taken.tail, Ordering::Release);
+        taken.count
+    }
+}
+
 /// The submission queue of a [`Ring`](super::Ring).
 ///
 /// The engine sees what was pushed when this is dropped, or by [`sync`](SubmissionQueue::sync).

@@ -2,6 +2,7 @@
 
 use super::ring::{Submitter, timespec};
 use crate::Error;
+use anyring_engine::ops;
 use linux_raw_sys::io_uring::{self as abi, io_uring_register_op as Code};
 use std::ffi::c_void;
 use std::os::fd::RawFd;
@@ -31,6 +32,14 @@ impl Probe {
     /// Does the engine have the operation of this number, [`Read::CODE`](super::op::Read::CODE) for one?
     pub fn has(&self, opcode: u8) -> bool {
         self.supported[usize::from(opcode)]
+    }
+
+    /// Adds what is done beside the kernel.
+    pub(super) fn add_private(&mut self) {
+        let private = ops::TABLE.iter().filter(|row| row.code >= ops::FIRST_PRIVATE);
+        for row in private.filter(|row| row.caps.has(ops::Caps::PRESENT)) {
+            self.supported[usize::from(row.code)] = true;
+        }
     }
 
     /// The numbers of all that it has.

@@ -20,6 +20,8 @@ pub struct Ring<S: Submission = Sqe, C: Completion = Cqe> {
     sq: Sq<S>,
     cq: Cq<C>,
     submitter: Submitter,
+    /// What the kernel lacks is done beside it.
+    extended: bool,
     /// Unmapped after the descriptor is closed, last of all.
     _memory: [Option<Mapping>; 3],
 }
@@ -104,7 +106,7 @@ impl<S: Submission, C: Completion> Ring<S, C> {
             sq_tail: sq.tail,
             sq_flags: sq.flags,
         };
-        Ok(Ring { sq, cq, submitter, _memory: memory })
+        Ok(Ring { sq, cq, submitter, extended: false, _memory: memory })
     }
 
     /// The engine that it has.
@@ -153,30 +155,89 @@ impl<S: Submission, C: Completion> Ring<S, C> {
         unsafe { self.sq.borrow().push(entry) }
     }
 
-    /// [`Submitter::submit`].
+    /// [`Submitter::submit`], and what [`serve_private_operations`](Ring::serve_private_operations) promises.
     ///
     /// # Errors
     /// As there.
     #[inline]
-    pub fn submit(&self) -> Result<usize, Error> {
-        self.submitter.submit()
+    pub fn submit(&mut self) -> Result<usize, Error> {
+        self.submit_and_wait(0)
     }
 
-    /// [`Submitter::submit_and_wait`].
+    /// [`Submitter::submit_and_wait`], and what [`serve_private_operations`](Ring::serve_private_operations) promises.
     ///
     /// # Errors
     /// As there.
     #[inline]
-    pub fn submit_and_wait(&self, want: usize) -> Result<usize, Error> {
+    pub fn submit_and_wait(&mut self, want: usize) -> Result<usize, Error> {
+        if self.extended {
+            return self.submit_extended(|submitter| submitter.submit_and_wait(want));
+        }
         self.submitter.submit_and_wait(want)
     }
 
-    /// [`Submitter::submit_with`].
+    /// [`Submitter::submit_with`], and what [`serve_private_operations`](Ring::serve_private_operations) promises.
     ///
     /// # Errors
     /// As there.
-    pub fn submit_with(&self, want: usize, wait: &Wait<'_>) -> Result<usize, Error> {
-        self.submitter.submit_with(want, wait)
+    pub fn submit_with(&mut self, want: usize, wait: &Wait<'_>) -> Result<usize, Error> {
+        self.submit_extended(|submitter| submitter.submit_with(want, wait))
+    }
+
+    /// [`Submitter::submit_and_flush`], and what [`serve_private_operations`](Ring::serve_private_operations) promises.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn submit_and_flush(&mut self) -> Result<usize, Error> {
+        self.submit_extended(Submitter::submit_and_flush)
+    }
+
+    /// Where the kernel is not to have all of it.
+    #[cold]
+    fn submit_extended(
+        &mut self,
+        submit: impl FnOnce(&Submitter) -> Result<usize, Error>,
+    ) -> Result<usize, Error> {
+        let Submitter { fd, setup_flags, features, .. } = self.submitter;
+        let taken = if self.extended {
+            // SAFETY: the entries are the promise of who pushed them.
+            unsafe { self.sq.take_private(fd, setup_flags, features) as usize }
+        } else {
+            0
+        };
+        // As the kernel does, which tells of an error only where nothing was submitted.
+        submit(&self.submitter)
+            .map(|count| count + taken)
+            .or_else(|error| if taken == 0 { Err(error) } else { Ok(taken) })
+    }
+
+    /// Lets the ring have operations that no kernel has, [`Getdents`](super::op::Getdents) for one, over the kernel, too:
+    /// they are done beside it, and their completions come to the same queue. Whether that can be had: rings of
+    /// anyring's engine have them anyway; over the kernel it takes Linux 6.3, and neither
+    /// [`io_poll`](Builder::io_poll) nor [`sq_poll`](Builder::sq_poll) nor [`start_disabled`](Builder::start_disabled).
+    /// It goes for what is submitted by the ring itself, not by its [`Submitter`].
+    pub fn serve_private_operations(&mut self) -> bool {
+        if self.engine() == Engine::User || self.extended {
+            return true;
+        }
+        let Submitter { setup_flags, features, .. } = self.submitter;
+        self.extended = anyring_kernel_ring::is_possible(features, setup_flags)
+            && setup_flags & abi::IORING_SETUP_SQPOLL == 0
+            && engine::extend();
+        self.extended
+    }
+
+    /// Asks which operations there are, those included for which
+    /// [`serve_private_operations`](Ring::serve_private_operations) was called.
+    ///
+    /// # Errors
+    /// As [`Submitter::probe`].
+    pub fn probe(&self) -> Result<super::Probe, Error> {
+        let mut probe = self.submitter.probe()?;
+        if self.extended {
+            probe.add_private();
+        }
+        Ok(probe)
     }
 }
 
@@ -184,6 +245,9 @@ impl<S: Submission, C: Completion> Drop for Ring<S, C> {
     fn drop(&mut self) {
         // The place in the thread's table is free at once, rather than when the thread ends.
         let _ = self.submitter.unregister_ring_fd();
+        if self.extended {
+            anyring_kernel_ring::close(self.submitter.fd);
+        }
         engine::close(self.submitter.engine, self.submitter.fd);
     }
 }

@@ -3,11 +3,13 @@
 //! A function makes an operation of what it cannot do without; methods of what it makes set the rest. Buffers are
 //! handed over, and come back with the result: the output of [`read`], for one, is `(Result<usize, Error>, B)`.
 
+mod directory;
 mod file;
 mod net;
 mod path;
 mod time;
 
+pub use directory::*;
 pub use file::*;
 pub use net::*;
 pub use path::*;
