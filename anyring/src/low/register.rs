@@ -417,7 +417,7 @@ impl Submitter {
     /// Cancels requests, and waits until they are, at most so long. How many.
     ///
     /// # Errors
-    /// As `IORING_REGISTER_SYNC_CANCEL`: `ENOENT` where there are none, `ETIME` where it took longer.
+    /// As `IORING_REGISTER_SYNC_CANCEL`: `ENOENT` where the one is not there, `ETIME` where it took longer.
     pub fn cancel(&self, what: Cancel, timeout: Option<Duration>) -> Result<u32, Error> {
         // SAFETY: integers only.
         let mut argument: abi::io_uring_sync_cancel_reg = unsafe { zeroed() };

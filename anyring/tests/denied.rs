@@ -1,0 +1,111 @@
+//! Processes in which something is denied: what the errors say, and which engine rings have.
+
+mod common;
+
+use anyring::{Builder, Engine, Fd, Ring, op};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// The variable that says that this process is the one in which it is denied.
+const DENIED: &str = "ANYRING_TEST_DENIED";
+
+/// Runs the test `name` again in a process that begins with `deny`; whether this is that process.
+fn again(name: &str, deny: fn() -> std::io::Result<()>) -> bool {
+    if std::env::var_os(DENIED).is_some() {
+        return true;
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", name, "--nocapture"]).env(DENIED, "1").env_remove("ANYRING_ENGINE");
+    // SAFETY: system calls only.
+    let output = unsafe { command.pre_exec(deny) }.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}\n{text}", String::from_utf8_lossy(&output.stdout));
+    false
+}
+
+/// A filter that answers the three calls with this errno, as the profiles of containers do.
+fn filter(errno: i32) -> std::io::Result<()> {
+    const LOAD: u16 = 0x20;
+    const AT_LEAST: u16 = 0x35;
+    const ABOVE: u16 = 0x25;
+    const RETURN: u16 = 0x06;
+    const ALLOW: u32 = 0x7fff_0000;
+    const ERRNO: u32 = 0x0005_0000;
+    let line = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut program = [
+        line(LOAD, 0, 0, 0),
+        line(AT_LEAST, 0, 2, libc::SYS_io_uring_setup as u32),
+        line(ABOVE, 1, 0, libc::SYS_io_uring_register as u32),
+        line(RETURN, 0, 0, ERRNO | errno as u32),
+        line(RETURN, 0, 0, ALLOW),
+    ];
+    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: a program as long as is said.
+    let result = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program)
+    };
+    if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
+
+/// Where the kernel denies its io_uring, rings have anyring's engine and work.
+fn works_all_the_same() {
+    let mut ring = Ring::new(8).unwrap();
+    assert_eq!(ring.engine(), Engine::User);
+    let zero = Fd::from(std::fs::File::open("/dev/zero").unwrap());
+    assert_eq!(ring.run(op::read(&zero, vec![1; 8])).unwrap().1, [0; 8]);
+}
+
+#[test]
+fn by_a_filter() {
+    if !again("by_a_filter", || filter(libc::EPERM)) {
+        return;
+    }
+    let error = Builder::new(8).engine(Engine::Kernel).build().unwrap_err();
+    assert_eq!((error.errno(), error.engine()), (libc::EPERM, Engine::Kernel));
+    assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied);
+    let text = error.to_string();
+    let start = "io_uring_setup on the kernel engine: Operation not permitted (EPERM): ";
+    assert!(text.starts_with(start), "{text}");
+    let disabled = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
+    if disabled.trim().parse::<u32>().unwrap_or(0) == 0 {
+        assert!(text.contains("a seccomp filter denies it"), "{text}");
+    }
+    assert!(text.ends_with("build the ring with Engine::Auto or Engine::User to run without it"), "{text}");
+    works_all_the_same();
+}
+
+#[test]
+fn by_a_filter_that_hides_it() {
+    if !again("by_a_filter_that_hides_it", || filter(libc::ENOSYS)) {
+        return;
+    }
+    let text = Builder::new(8).engine(Engine::Kernel).build().unwrap_err().to_string();
+    assert!(text.contains("(ENOSYS): a seccomp filter hides it; "), "{text}");
+    works_all_the_same();
+}
+
+#[test]
+fn by_a_limit_of_descriptors() {
+    if !again("by_a_limit_of_descriptors", || Ok(())) {
+        return;
+    }
+    common::both(|engine| {
+        // The engine's own descriptors come first.
+        drop(Builder::new(8).engine(engine).build().unwrap());
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: writes the structure.
+        unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+        let before = limit;
+        limit.rlim_cur = 3;
+        // SAFETY: reads the structure.
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
+        let error = Builder::new(8).engine(engine).build().err();
+        // SAFETY: as above.
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &before) };
+        let error = error.expect("no descriptor is to be had");
+        assert_eq!(error.errno(), libc::EMFILE);
+        let advice = "(EMFILE): no more descriptors may be opened: close some, or raise RLIMIT_NOFILE (now ";
+        assert!(error.to_string().contains(advice), "{error}");
+    });
+}
