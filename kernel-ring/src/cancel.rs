@@ -38,7 +38,7 @@ impl Companion {
     /// Cancels what an `ASYNC_CANCEL` on the ring `kernel` means.
     pub fn cancel(&self, kernel: Fd, sqe: &Sqe) -> Canceled {
         let what = what(sqe);
-        let several = what.flags & (IORING_ASYNC_CANCEL_ALL | IORING_ASYNC_CANCEL_ANY) != 0;
+        let several = what.flags & SEVERAL != 0;
         if what.flags & IORING_ASYNC_CANCEL_FD_FIXED != 0 {
             return Canceled::Nothing;
         }
@@ -49,29 +49,46 @@ impl Companion {
             0 if several => Canceled::Nothing,
             own if own == Errno::ENOENT.negated() || own == Errno::EINVAL.negated() => Canceled::Nothing,
             own if own == Errno::ETIME.negated() => Canceled::Answer(Errno::EALREADY.negated()),
-            own if several && own > 0 => {
-                // SAFETY: as above.
-                let result = unsafe { sys::call(__NR_io_uring_register, arguments(kernel, address)) };
-                Canceled::Answer(own + result.map_or(0, |count| count as i32))
-            }
+            // SAFETY: as above.
+            own if several && own > 0 => Canceled::Answer(own + unsafe { by_kernel(kernel, address) }),
             own => Canceled::Answer(own),
         }
     }
 
-    /// Cancels what the `io_uring_sync_cancel_reg` at `argument` means, waiting as long as it says; none where
+    /// Cancels what the `io_uring_sync_cancel_reg` at `argument` means on the ring `kernel`, waiting as long as it says; none where
     /// that is nothing here.
     ///
     /// # Safety
     /// The address may be any.
-    pub unsafe fn cancel_at(&self, argument: usize) -> Option<i32> {
+    pub unsafe fn cancel_at(&self, kernel: Fd, argument: usize) -> Option<i32> {
         // Where it is not there, the kernel says so.
         let what = user::read::<[u64; 8]>(argument as u64).ok()?;
         // SAFETY: reads the copy.
         let own = unsafe {
             door::call(__NR_io_uring_register as usize, arguments(self.fd(), what.as_ptr() as usize))
         };
-        (own != Errno::ENOENT.negated() && own != Errno::EINVAL.negated()).then_some(own)
+        if own > 0 {
+            // SAFETY: as above.
+            return Some(own + unsafe { by_kernel(kernel, argument) });
+        }
+        // Which of several were meant, the second 32-bit word behind the address says.
+        let several = (what[1] >> 32) as u32 & SEVERAL != 0;
+        let found =
+            own != Errno::ENOENT.negated() && own != Errno::EINVAL.negated() && !(several && own == 0);
+        found.then_some(own)
     }
+}
+
+const SEVERAL: u32 = IORING_ASYNC_CANCEL_ALL | IORING_ASYNC_CANCEL_ANY;
+
+/// How many of the kernel's were cancelled by the structure at `address`.
+///
+/// # Safety
+/// There must be one, or nothing.
+unsafe fn by_kernel(kernel: Fd, address: usize) -> i32 {
+    // SAFETY: the caller's promise.
+    let result = unsafe { sys::call(__NR_io_uring_register, arguments(kernel, address)) };
+    result.map_or(0, |count| count as i32)
 }
 
 fn arguments(fd: Fd, address: usize) -> [usize; 6] {

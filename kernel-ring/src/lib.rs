@@ -24,6 +24,7 @@ pub use queue::{Queue, Taken};
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use anyring_door as door;
 use anyring_engine::errno::Errno;
 use anyring_engine::sync::{AcrossFork, Mutex};
 use anyring_engine::sys::Fd;
@@ -84,27 +85,33 @@ pub unsafe fn take(queue: &Queue) -> Taken {
         None if !wants.private && !wants.drain => return nothing,
         None => enter_into_list(queue.fd),
     };
-    let mut ring = ring.lock();
+    // A handler of the program that submits must not find a lock taken by its own thread.
     // SAFETY: the caller's promise.
-    unsafe { queue.part(&mut ring) }
+    door::quietly(|| unsafe { queue.part(&mut ring.lock()) })
 }
 
 /// Begins with what waited for files that the entries left by [`take`] bring, once those were submitted.
 pub fn deliver(fd: Fd) {
     let Some(ring) = find(fd) else { return };
-    let mut ring = ring.lock();
-    let Extended { companion: Some(companion), receiver: Some(receiver), .. } = &mut *ring else { return };
-    receiver.receive(companion);
-    companion.submit();
+    door::quietly(|| {
+        let mut ring = ring.lock();
+        let Extended { companion: Some(companion), receiver: Some(receiver), .. } = &mut *ring else {
+            return;
+        };
+        receiver.receive(companion);
+        companion.submit();
+    });
 }
 
 /// The program gives up the ring `fd`: what is under way for it is cancelled.
 pub fn close(fd: Fd) {
-    let mut rings = RINGS.lock();
-    let Some(index) = rings.iter().position(|entry| entry.fd == fd) else { return };
-    let entry = rings.swap_remove(index);
-    drop(rings);
-    *entry.ring.lock() = Extended::default();
+    door::quietly(|| {
+        let mut rings = RINGS.lock();
+        let Some(index) = rings.iter().position(|entry| entry.fd == fd) else { return };
+        let entry = rings.swap_remove(index);
+        drop(rings);
+        *entry.ring.lock() = Extended::default();
+    });
 }
 
 /// `IORING_REGISTER_SYNC_CANCEL` as far as it means requests that the kernel does not know of: its result, or
@@ -114,9 +121,8 @@ pub fn close(fd: Fd) {
 /// `argument` must be the address of an `io_uring_sync_cancel_reg`, or of nothing.
 pub unsafe fn cancel(fd: Fd, argument: usize) -> Option<i32> {
     let ring = find(fd)?;
-    let ring = ring.lock();
     // SAFETY: the caller's promise.
-    unsafe { ring.companion.as_ref()?.cancel_at(argument) }
+    door::quietly(|| unsafe { ring.lock().companion.as_ref()?.cancel_at(fd, argument) })
 }
 
 type Hook = Option<extern "C" fn()>;
@@ -158,13 +164,12 @@ extern "C" fn forked() {
 }
 
 fn find(fd: Fd) -> Option<Arc<Mutex<Extended>>> {
-    RINGS.lock().iter().find(|entry| entry.fd == fd).map(|entry| entry.ring.clone())
+    door::quietly(|| RINGS.lock().iter().find(|entry| entry.fd == fd).map(|entry| entry.ring.clone()))
 }
 
 fn enter_into_list(fd: Fd) -> Arc<Mutex<Extended>> {
-    let mut rings = RINGS.lock();
     let ring = Arc::new(Mutex::new(Extended::default()));
-    rings.push(Entry { fd, ring: ring.clone() });
+    door::quietly(|| RINGS.lock().push(Entry { fd, ring: ring.clone() }));
     ring
 }
 

@@ -104,11 +104,16 @@ impl<S: Submission> Sq<S> {
 }
 
 impl<S: Submission> Sq<S> {
-    /// Takes out what the kernel lacks, and begins with it; how many entries.
+    /// Takes out what the kernel lacks, and begins with it.
     ///
     /// # Safety
     /// The entries name memory as they were pushed to; `fd`, `flags` and `features` must be the ring's.
-    pub(super) unsafe fn take_private(&mut self, fd: i32, flags: u32, features: u32) -> u32 {
+    pub(super) unsafe fn take_private(
+        &mut self,
+        fd: i32,
+        flags: u32,
+        features: u32,
+    ) -> anyring_kernel_ring::Taken {
         let queue = anyring_kernel_ring::Queue {
             fd,
             flags,
@@ -123,7 +128,7 @@ impl<S: Submission> Sq<S> {
         let taken = unsafe { anyring_kernel_ring::take(&queue) };
         // The kernel looks at it when it is entered.
         self.tail.store(taken.tail, Ordering::Release);
-        taken.count
+        taken
     }
 }
 

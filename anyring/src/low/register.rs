@@ -1,7 +1,8 @@
 //! `io_uring_register(2)`: what a ring is told once and for all.
 
 use super::ring::{Submitter, timespec};
-use crate::Error;
+use crate::error::What;
+use crate::{Engine, Error};
 use anyring_engine::ops;
 use linux_raw_sys::io_uring::{self as abi, io_uring_register_op as Code};
 use std::ffi::c_void;
@@ -438,6 +439,13 @@ impl Submitter {
         let time = timeout.map(timespec);
         (argument.timeout.tv_sec, argument.timeout.tv_nsec) =
             time.map_or((-1, -1), |time| (time.tv_sec, time.tv_nsec));
+        if self.engine() == Engine::Kernel {
+            let address = ptr::from_ref(&argument).expose_provenance();
+            // SAFETY: whole.
+            if let Some(result) = unsafe { anyring_kernel_ring::cancel(self.fd(), address) } {
+                return Error::check(Engine::Kernel, What::Register("SYNC_CANCEL"), result);
+            }
+        }
         // SAFETY: whole.
         unsafe { self.one("SYNC_CANCEL", Code::IORING_REGISTER_SYNC_CANCEL, &argument) }
     }

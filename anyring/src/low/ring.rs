@@ -199,12 +199,22 @@ impl<S: Submission, C: Completion> Ring<S, C> {
         submit: impl FnOnce(&Submitter) -> Result<usize, Error>,
     ) -> Result<usize, Error> {
         let Submitter { fd, setup_flags, features, .. } = self.submitter;
-        let taken = if self.extended {
+        let mut taken = 0;
+        if self.extended {
             // SAFETY: the entries are the promise of who pushed them.
-            unsafe { self.sq.take_private(fd, setup_flags, features) as usize }
-        } else {
-            0
-        };
+            let private = unsafe { self.sq.take_private(fd, setup_flags, features) };
+            taken = private.count as usize;
+            if private.brings_files {
+                // Nobody may wait before what they are for has begun.
+                let submitted = self.submitter.submit();
+                anyring_kernel_ring::deliver(fd);
+                match submitted {
+                    Ok(count) => taken += count,
+                    Err(error) if taken == 0 => return Err(error),
+                    Err(_) => return Ok(taken),
+                }
+            }
+        }
         // As the kernel does, which tells of an error only where nothing was submitted.
         submit(&self.submitter)
             .map(|count| count + taken)

@@ -1,0 +1,143 @@
+//! Operations that no kernel has, on rings of both engines.
+
+mod common;
+
+use anyring::low::{Cancel, Ring, Sqe, op};
+use anyring::{Builder, Engine};
+use common::{Directory, both};
+use std::os::fd::AsRawFd;
+
+fn ring(engine: Engine, deferred: bool) -> Ring {
+    let builder = Builder::new(16).engine(engine);
+    let builder = if deferred { builder.single_issuer().defer_taskrun() } else { builder };
+    let mut ring: Ring = builder.build_low().unwrap();
+    assert!(ring.serve_private_operations());
+    ring
+}
+
+fn run(ring: &mut Ring, entries: &[Sqe]) -> Vec<(u64, i32)> {
+    for &entry in entries {
+        // SAFETY: what the tests name outlives the call.
+        unsafe { ring.push(entry) }.unwrap();
+    }
+    assert_eq!(ring.submit_and_wait(entries.len()).unwrap(), entries.len());
+    ring.completion().map(|cqe| (cqe.user_data(), cqe.result())).collect()
+}
+
+fn names(mut bytes: &[u8]) -> Vec<(Vec<u8>, u64)> {
+    let mut names = Vec::new();
+    while !bytes.is_empty() {
+        let next = u64::from_ne_bytes(bytes[8..16].try_into().unwrap());
+        let length = usize::from(u16::from_ne_bytes([bytes[16], bytes[17]]));
+        let name = bytes[19..length].split(|&byte| byte == 0).next().unwrap();
+        names.push((name.to_vec(), next));
+        bytes = &bytes[length..];
+    }
+    names
+}
+
+#[test]
+fn directories_are_read() {
+    both(|engine| {
+        for deferred in [false, true] {
+            let files = Directory::new();
+            for number in 0..50 {
+                std::fs::write(files.path(&format!("entry-{number}")), "").unwrap();
+            }
+            let directory = std::fs::File::open(&files.0).unwrap();
+            let mut ring = ring(engine, deferred);
+            assert!(ring.probe().unwrap().has(op::Getdents::CODE));
+            let (mut seen, mut offset, mut buffer) = (Vec::new(), 0, [0_u8; 500]);
+            loop {
+                let get =
+                    op::Getdents::new(directory.as_raw_fd(), buffer.as_mut_ptr(), 500).offset(offset).build();
+                let nop = op::Nop::new().build();
+                // In a chain of the two, and among others.
+                let results = run(&mut ring, &[nop, get.user_data(1).link(), nop.user_data(2), nop]);
+                let place = |data| results.iter().position(|&(of, _)| of == data).unwrap();
+                assert!(place(1) < place(2));
+                let (_, count) = results[place(1)];
+                if count == 0 {
+                    break;
+                }
+                assert!(count > 0, "{count}");
+                seen.extend(names(&buffer[..count as usize]));
+                offset = seen.last().unwrap().1;
+            }
+            assert_eq!(seen.len(), 52);
+            // One that fails takes the rest with it, and is counted.
+            let bad = op::Getdents::new(directory.as_raw_fd(), buffer.as_mut_ptr(), 1).offset(0).build();
+            let nop = op::Nop::new().build();
+            let results = run(&mut ring, &[bad.user_data(1).link(), nop.user_data(2)]);
+            assert_eq!(results, [(1, -libc::EINVAL), (2, -libc::ECANCELED)]);
+        }
+    });
+}
+
+#[test]
+fn a_chain_is_cancelled() {
+    both(|engine| {
+        let mut ring = ring(engine, false);
+        let (reader, _writer) = std::os::unix::net::UnixStream::pair().unwrap();
+        let (mut byte, mut buffer) = ([0_u8; 1], [0_u8; 500]);
+        let directory = std::fs::File::open("/").unwrap();
+        let wait = op::Read::new(reader.as_raw_fd(), byte.as_mut_ptr(), 1).build().user_data(1).link();
+        let get = op::Getdents::new(directory.as_raw_fd(), buffer.as_mut_ptr(), 500).build().user_data(2);
+        for entry in [wait, get] {
+            // SAFETY: outlives the ring.
+            unsafe { ring.push(entry) }.unwrap();
+        }
+        assert_eq!(ring.submit().unwrap(), 2);
+        assert_eq!(ring.completion().count(), 0);
+        ring.submitter().cancel(Cancel::UserData(1), None).unwrap();
+        ring.submit_and_wait(2).unwrap();
+        let results: Vec<_> = ring.completion().map(|cqe| (cqe.user_data(), cqe.result())).collect();
+        assert_eq!(results, [(1, -libc::ECANCELED), (2, -libc::ECANCELED)]);
+        assert_eq!(ring.submitter().cancel(Cancel::UserData(1), None).unwrap_err().errno(), libc::ENOENT);
+    });
+}
+
+/// A ring that did not ask for them has none over the kernel.
+#[test]
+fn others_have_none() {
+    if !common::kernel_available() {
+        return;
+    }
+    let mut ring: Ring = Builder::new(4).engine(Engine::Kernel).build_low().unwrap();
+    assert!(!ring.probe().unwrap().has(op::Getdents::CODE));
+    let directory = std::fs::File::open("/").unwrap();
+    let mut buffer = [0_u8; 500];
+    let get = op::Getdents::new(directory.as_raw_fd(), buffer.as_mut_ptr(), 500).build();
+    assert_eq!(run(&mut ring, &[get]), [(0, -libc::EINVAL)]);
+}
+
+#[test]
+fn a_registered_directory() {
+    both(|engine| {
+        let mut ring = ring(engine, false);
+        let directory = std::fs::File::open("/").unwrap();
+        let mut buffer = [0_u8; 500];
+        let mut get = |place| {
+            op::Getdents::new(op::Fixed(place), buffer.as_mut_ptr(), 500).build().user_data(place.into())
+        };
+        let (first, second) = (get(0), get(1));
+        ring.submitter().register_files(&[directory.as_raw_fd(), -1]).unwrap();
+        let mut results = run(&mut ring, &[first, second]);
+        results.sort_unstable();
+        assert!(results[0].1 > 0, "{results:?}");
+        assert_eq!(results[1], (1, -libc::EBADF));
+    });
+}
+
+/// A ring that is dropped with one under way waits for nothing that cannot come.
+#[test]
+fn a_safe_ring_is_dropped() {
+    both(|engine| {
+        let mut ring = Builder::new(8).engine(engine).build().unwrap();
+        let directory = ring.run(anyring::op::open("/").flags(libc::O_DIRECTORY)).unwrap().unwrap();
+        for _ in 0..4 {
+            ring.push(anyring::op::read_names(&directory, Vec::with_capacity(4096))).unwrap();
+        }
+        ring.submit().unwrap();
+    });
+}
