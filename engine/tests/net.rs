@@ -1077,3 +1077,66 @@ fn a_receive_finds_what_came_while_others_were_cancelled() {
         (cancelled, ring.run(&pair), buffer)
     });
 }
+
+/// What waits on a connection that is closed on the spot keeps it, in the same ring and in another, and nothing
+/// keeps it for longer.
+#[test]
+fn a_connection_is_closed_under_what_waits_on_it() {
+    use std::io::Read;
+    use std::os::fd::IntoRawFd;
+    both(|engine| {
+        [false, true].map(|elsewhere| {
+            let (mut ring, mut other) = (Ring::new(engine, 8, 0), Ring::new(engine, 8, 0));
+            let (mut client, server) = tcp_pair();
+            let fd = server.into_raw_fd();
+            let (mut first, mut second) = ([0; 64], [0; 64]);
+            // A short one shows that it is a connection.
+            submit(&mut ring, recv(1, fd, &mut first));
+            client.write_all(b"short").unwrap();
+            let mut all = vec![wait(&mut ring)];
+            submit(if elsewhere { &mut other } else { &mut ring }, recv(2, fd, &mut second));
+            all.extend(ring.run(&[Sqe { fd, ..sqe(IORING_OP_CLOSE, 3) }, recv(4, fd, &mut first)]));
+            client.write_all(b"late").unwrap();
+            all.push(wait(if elsewhere { &mut other } else { &mut ring }));
+            assert_eq!(&second[..5], b"late\0");
+            (results(all), client.read(&mut first).unwrap())
+        })
+    });
+}
+
+/// Receives that complete by their SQE alone say all that others do.
+#[test]
+fn receives_of_all_that_was_asked_for() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (mut client, server) = tcp_pair();
+        let fd = server.as_raw_fd();
+        let mut buffer = [0; 8];
+        let all_of = |user_data, flags: i32, ioprio: u32, buffer: &mut [u8]| Sqe {
+            op_flags: flags as u32,
+            ioprio: ioprio as u16,
+            ..recv(user_data, fd, buffer)
+        };
+        let (whole, quiet) = (libc::MSG_WAITALL, libc::MSG_NOSIGNAL);
+        let mut all = Vec::new();
+        client.write_all(&[1; 8]).unwrap();
+        all.extend(ring.run(&[all_of(1, whole, 0, &mut buffer)]));
+        client.write_all(&[2; 20]).unwrap();
+        all.extend(ring.run(&[all_of(2, whole | quiet, IORING_RECVSEND_POLL_FIRST, &mut buffer)]));
+        all.extend(ring.run(&[all_of(3, quiet, 0, &mut buffer)]));
+        all.extend(ring.run(&[all_of(4, 0, IORING_RECVSEND_POLL_FIRST, &mut buffer)]));
+        submit(&mut ring, all_of(5, whole, IORING_RECVSEND_POLL_FIRST, &mut buffer));
+        for part in [&[3; 5][..], &[4; 3]] {
+            client.write_all(part).unwrap();
+            ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+        }
+        all.push(wait(&mut ring));
+        assert_eq!(buffer, [3, 3, 3, 3, 3, 4, 4, 4]);
+        // An end behind what fills the buffer is told of, one before it is is told with what there is.
+        client.write_all(&[5; 8]).unwrap();
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        all.extend(ring.run(&[all_of(6, 0, 0, &mut buffer)]));
+        all.extend(ring.run(&[all_of(7, whole, 0, &mut buffer)]));
+        all
+    });
+}

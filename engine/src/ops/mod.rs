@@ -80,8 +80,8 @@ pub struct Quick {
     pub attempt: fn(&mut Core, &Sqe, Fd) -> Tried,
     /// Goes on behind an attempt that a request took over.
     pub go_on: fn(&mut Core, RequestId, Fd, Result<usize, Errno>) -> Outcome,
-    /// A request that was woken may be tried like this, too: nothing of it is done by then.
-    pub again: bool,
+    /// May a request that was woken be tried like this, too? Only where nothing of it is done yet.
+    pub again: fn(&Request) -> bool,
 }
 
 /// What a quick attempt came to.

@@ -94,7 +94,7 @@ impl Core {
         let request = &self.requests[id];
         let op = request.op;
         let Some(quick) = &op.quick else { return false };
-        let ordinary = quick.again && request.is_ordinary() && self.deferred.is_empty();
+        let ordinary = (quick.again)(request) && request.is_ordinary() && self.deferred.is_empty();
         if !ordinary || self.is(IORING_SETUP_IOPOLL) || credentials::matter() {
             return false;
         }

@@ -3,7 +3,7 @@
 use linux_raw_sys::general as nr;
 use linux_raw_sys::general::{F_GETFL, F_SETFL};
 use linux_raw_sys::ioctl::FIONREAD;
-use linux_raw_sys::net::{IPPROTO_TCP, MSG_DONTWAIT, TCP_INFO, msghdr};
+use linux_raw_sys::net::{IPPROTO_TCP, MSG_DONTWAIT, TCP_INFO, TCP_ZEROCOPY_RECEIVE, msghdr};
 
 use super::address::Address;
 use crate::errno::Errno;
@@ -83,6 +83,22 @@ pub fn unread(fd: Fd) -> Result<usize, Errno> {
     // SAFETY: writes an integer of ours.
     unsafe { call(nr::__NR_ioctl, [fd as usize, FIONREAD as usize, &raw mut count as usize, 0, 0, 0]) }?;
     Ok(count.max(0) as usize)
+}
+
+/// As [`unread`] of a connection over TCP, by what it tells with each receive: its end counts as one byte. It is
+/// asked to map nothing of what there is.
+///
+/// # Errors
+/// `EIO` at the end of the stream; `EINVAL` where there is a page or more, and others where the kernel does not tell.
+pub fn unread_hint(fd: Fd) -> Result<u32, Errno> {
+    const HINT: usize = 4;
+    let (mut words, mut length) = ([0u32; 6], 4 * (HINT as u32 + 1));
+    let (words_at, length_at) = (words.as_mut_ptr() as usize, &raw mut length as usize);
+    let (level, name) = (IPPROTO_TCP as usize, TCP_ZEROCOPY_RECEIVE as usize);
+    let asked = length;
+    // SAFETY: reads and writes as many bytes of ours, and a length.
+    unsafe { call(nr::__NR_getsockopt, [fd as usize, level, name, words_at, length_at, 0]) }?;
+    if length == asked { Ok(words[HINT]) } else { Err(Errno::EOPNOTSUPP) }
 }
 
 /// The flags of the open file.

@@ -29,7 +29,7 @@ pub const RECV: Op = Op::new(
     issue,
 )
 .fields(&[Field::Fd, Field::Address, Field::Length, Field::OpFlags, Field::Ioprio, Field::BufferIndex])
-.quick(Quick { attempt: receive_quickly, go_on, again: true })
+.quick(Quick { attempt: receive_quickly, go_on, again: has_nothing })
 .failed(failed);
 
 /// Flags in `ioprio`.
@@ -138,6 +138,11 @@ fn receive_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
         }
         result => Tried::Attempt(result),
     }
+}
+
+/// Has nothing been received, of all that is waited for?
+fn has_nothing(request: &Request) -> bool {
+    matches!(&request.data, OpData::Net(Data::Transfer(transfer)) if transfer.progress.done == 0)
 }
 
 /// What follows such an attempt.
@@ -394,30 +399,35 @@ fn emptied(core: &mut Core, fd: Fd, count: usize, attempt: &Attempt, flags: u32)
     core.readiness.came_short(fd)
 }
 
-/// Does a socket show that its peer sends no more?
-fn shows_end(core: &mut Core, fd: Fd, tcp: bool) -> bool {
-    if core.readiness.is_registered(fd) || !tcp {
-        core.readiness.shows(fd, EPOLLRDHUP) && !core.readiness.shows(fd, EPOLLERR)
-    } else {
-        // A connection that was reset has not come to its end.
-        let ends = |events: u32| events & (EPOLLRDHUP | EPOLLERR) == EPOLLRDHUP;
-        sys::poll_now(fd, EPOLLRDHUP).is_ok_and(ends)
-    }
-}
-
 /// `IORING_CQE_F_SOCK_NONEMPTY` where a stream holds more, or has come to its end.
 fn more_waits(core: &mut Core, fd: Fd, count: usize, asked: usize) -> u32 {
-    let tcp = core.readiness.socket_kind(fd) == SocketKind::Tcp;
-    let ends = count == 0 && asked > 0 || shows_end(core, fd, tcp);
-    // That shows where this side does not want to receive any more, too.
-    let at_end = ends && !(tcp && calls::waits_for_fin(fd));
-    if count < asked && !at_end {
-        return 0;
-    }
-    let more = match core.readiness.socket_kind(fd) {
-        SocketKind::Tcp => at_end || calls::unread(fd).is_ok_and(|unread| unread > 0),
-        SocketKind::UnixStream => calls::unread(fd).is_ok_and(|unread| unread > 0),
+    let kind = core.readiness.socket_kind(fd);
+    let short = 0 < count && count < asked;
+    let shows_end = || core.readiness.shows(fd, EPOLLRDHUP) && !core.readiness.shows(fd, EPOLLERR);
+    let more = match kind {
+        // It would have shown the end that is all there can be.
+        SocketKind::Tcp if short && core.readiness.is_registered(fd) && !shows_end() => false,
+        SocketKind::Tcp => more_in_connection(fd),
+        SocketKind::UnixStream if !short || shows_end() => calls::unread(fd).is_ok_and(|unread| unread > 0),
         _ => false,
     };
     if more { IORING_CQE_F_SOCK_NONEMPTY } else { 0 }
+}
+
+/// Does a connection over TCP hold more, or its end?
+fn more_in_connection(fd: Fd) -> bool {
+    match calls::unread_hint(fd) {
+        Ok(hint) => hint > 0,
+        // Nothing, and nothing that could come.
+        Err(Errno::EIO) => true,
+        // A page or more, or a kernel that does not tell.
+        Err(_) => calls::unread(fd).is_ok_and(|unread| unread > 0) || has_ended(fd),
+    }
+}
+
+/// Has the peer said that it sends no more? A connection that was reset has not come to its end, nor has one on which
+/// only this side does not want to receive any more.
+fn has_ended(fd: Fd) -> bool {
+    let ends = |events: u32| events & (EPOLLRDHUP | EPOLLERR) == EPOLLRDHUP;
+    sys::poll_now(fd, EPOLLRDHUP).is_ok_and(ends) && !calls::waits_for_fin(fd)
 }
