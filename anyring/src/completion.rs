@@ -1,10 +1,13 @@
 //! Completions of a safe ring.
 
-use crate::Error;
+use crate::error::What;
 use crate::operation::{Id, Multishot, Named, Operation, Stream, Token, Yield};
+use crate::provided::Provided;
+use crate::{Engine, Error};
 use linux_raw_sys::io_uring::IORING_CQE_F_MORE;
 use std::any::Any;
 use std::fmt;
+use std::os::fd::OwnedFd;
 
 /// Something came of a request.
 ///
@@ -13,15 +16,21 @@ use std::fmt;
 /// What is not taken is dropped: buffers are freed or given back, descriptors closed.
 #[must_use]
 pub struct Completion {
-    id: Id,
-    came: Yield,
+    pub(crate) id: Id,
+    pub(crate) result: i32,
+    pub(crate) flags: u32,
+    pub(crate) engine: Engine,
+    /// What the operation is called.
+    pub(crate) name: &'static str,
+    pub(crate) buffer: Option<Provided>,
+    pub(crate) file: Option<OwnedFd>,
     /// The operation, unless more is to come.
-    operation: Option<Box<dyn Any + Send>>,
+    pub(crate) operation: Option<Box<dyn Any + Send>>,
 }
 
 impl Completion {
-    pub(crate) fn new(id: Id, came: Yield, operation: Option<Box<dyn Any + Send>>) -> Completion {
-        Completion { id, came, operation }
+    fn came(self) -> Yield {
+        Yield { result: self.result(), flags: self.flags, buffer: self.buffer, file: self.file }
     }
 
     /// The request's number.
@@ -36,17 +45,17 @@ impl Completion {
 
     /// Is more to come of this request?
     pub fn more(&self) -> bool {
-        self.came.flags & IORING_CQE_F_MORE != 0
+        self.flags & IORING_CQE_F_MORE != 0
     }
 
     /// The number that the operation came to, or why it failed.
     pub fn result(&self) -> Result<u32, Error> {
-        self.came.result
+        Error::check(self.engine, What::Operation(self.name), self.result)
     }
 
     /// `IORING_CQE_F_*`.
     pub fn flags(&self) -> u32 {
-        self.came.flags
+        self.flags
     }
 
     /// What the operation of this token says.
@@ -58,7 +67,7 @@ impl Completion {
             return Err(self);
         }
         match self.operation.take().map(Box::<dyn Any + Send>::downcast::<O>) {
-            Some(Ok(operation)) => Ok(operation.output(self.came)),
+            Some(Ok(operation)) => Ok(operation.output(self.came())),
             Some(Err(other)) => {
                 self.operation = Some(other);
                 Err(self)
@@ -76,14 +85,14 @@ impl Completion {
             return Err(self);
         }
         stream.ended |= !self.more();
-        Ok(M::item(self.came))
+        Ok(M::item(self.came()))
     }
 }
 
 impl fmt::Debug for Completion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct("Completion");
-        out.field("id", &self.id.0).field("result", &self.came.result).field("flags", &self.came.flags);
+        out.field("id", &self.id.0).field("result", &self.result()).field("flags", &self.flags);
         out.finish_non_exhaustive()
     }
 }

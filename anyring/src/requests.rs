@@ -1,11 +1,10 @@
 //! The requests of a safe ring that have not ended.
 
+use crate::Engine;
 use crate::completion::Completion;
-use crate::error::What;
 use crate::low::{Cqe, Sqe};
-use crate::operation::{Id, Source, Yield};
+use crate::operation::{Id, Source};
 use crate::provided::Provided;
-use crate::{Engine, Error};
 use std::any::Any;
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -42,10 +41,18 @@ impl Drop for Kept {
     }
 }
 
+/// What is the same for all requests of an operation.
+pub(crate) struct Kind {
+    pub(crate) name: &'static str,
+    /// Tells the operation that it has ended.
+    pub(crate) settle: fn(&mut dyn Any, i32),
+}
+
 /// A request that has not ended.
 pub(crate) struct Request {
+    /// The operation, at rest: what its entry names belongs to it.
     pub(crate) operation: Kept,
-    pub(crate) name: &'static str,
+    pub(crate) kind: &'static Kind,
     pub(crate) source: Source,
     pub(crate) opens: bool,
     pub(crate) notifies: bool,
@@ -53,22 +60,11 @@ pub(crate) struct Request {
     pub(crate) silent: bool,
     /// The result of one that notifies, while the notification is to come.
     pub(crate) early: Option<i32>,
-    /// Tells the operation that it has ended.
-    pub(crate) settle: Option<fn(&mut dyn Any, i32)>,
 }
 
 impl Request {
-    pub(crate) fn new(operation: Kept, name: &'static str) -> Request {
-        Request {
-            operation,
-            name,
-            source: None,
-            opens: false,
-            notifies: false,
-            silent: false,
-            early: None,
-            settle: None,
-        }
+    pub(crate) fn new(operation: Kept, kind: &'static Kind) -> Request {
+        Request { operation, kind, source: None, opens: false, notifies: false, silent: false, early: None }
     }
 }
 
@@ -146,24 +142,27 @@ impl Requests {
             result = request.early.unwrap_or(result);
             flags = 0;
         }
-        let came = Yield {
-            result: Error::check(engine, What::Operation(request.name), result),
+        let mut completion = Completion {
+            id,
+            result,
             flags,
+            engine,
+            name: request.kind.name,
             buffer: request.source.as_ref().zip(cqe.buffer_id()).map(|(group, id)| {
                 // SAFETY: the engine says so, of a request that takes its buffers from this group.
                 unsafe { Provided::new(group.clone(), id, result.max(0) as usize) }
             }),
             // SAFETY: a new descriptor, which nobody else knows of.
             file: (request.opens && result >= 0).then(|| unsafe { OwnedFd::from_raw_fd(result) }),
+            operation: None,
         };
-        if flags & linux_raw_sys::io_uring::IORING_CQE_F_MORE != 0 {
-            return Some(Completion::new(id, came, None));
+        if completion.more() {
+            return Some(completion);
         }
         let mut request = self.remove(id)?;
-        if let Some(settle) = request.settle {
-            settle(request.operation.get_mut(), result);
-        }
-        (!request.silent).then(|| Completion::new(id, came, Some(request.operation.into_box())))
+        (request.kind.settle)(request.operation.get_mut(), result);
+        completion.operation = Some(request.operation.into_box());
+        (!request.silent).then_some(completion)
     }
 
     /// Gives up all of them without freeing what they hold.

@@ -8,11 +8,10 @@ use crate::op::{Cancel, LinkTimeout};
 use crate::operation::{Id, Multishot, Named, Operation, Stream, Token};
 use crate::provided::{Buffers, Group};
 use crate::registered::{BufferPool, Memory};
-use crate::requests::{Kept, Request, Requests};
+use crate::requests::{Kept, Kind, Request, Requests};
 use crate::{Builder, Engine, Error, Fd, engine};
 use anyring_engine::ops::FIRST_PRIVATE;
 use linux_raw_sys::io_uring as abi;
-use std::any::Any;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
@@ -149,7 +148,7 @@ impl Ring {
             return Err(self.error(What::Use("use of another ring's buffers"), libc::EXDEV));
         }
         let (operation, sqe) = Kept::new(operation, M::entry);
-        let request = Request { source, opens, ..Request::new(operation, M::NAME) };
+        let request = Request { source, opens, ..Request::new(operation, multishot::<M>()) };
         self.place(request, sqe).map(Stream::new)
     }
 
@@ -197,7 +196,7 @@ impl Ring {
     /// let file = std::fs::File::open("/dev/zero").unwrap();
     /// let entry = low::op::Read::new(&file, kept.as_mut_ptr(), 8).build();
     /// // SAFETY: the buffer is kept, the file is open until the request has ended.
-    /// let token = unsafe { ring.push_raw("READ", entry, kept) }?;
+    /// let token = unsafe { ring.push_raw(entry, kept) }?;
     /// let (result, kept) = ring.finish(token)?;
     /// assert_eq!((result?, *kept), (8, [0; 8]));
     /// # Ok::<(), anyring::Error>(())
@@ -211,13 +210,10 @@ impl Ring {
     /// data is replaced, links are not allowed.
     pub unsafe fn push_raw<T: Send + 'static>(
         &mut self,
-        name: &'static str,
         entry: Sqe,
         kept: T,
     ) -> Result<Token<Raw<T>>, Error> {
-        self.make_room(1)?;
-        let (operation, sqe) = Kept::new(Raw { kept }, |_| entry);
-        self.place(Request::new(operation, name), sqe).map(Token::new)
+        self.push(Raw { entry, kept })
     }
 
     fn enqueue<O: Operation>(
@@ -228,8 +224,7 @@ impl Ring {
     ) -> Result<Id, Error> {
         let (opens, notifies) = (operation.opens_descriptor(), operation.notifies());
         let (operation, sqe) = Kept::new(operation, O::entry);
-        let settle = Some(settle::<O> as fn(&mut dyn Any, i32));
-        let request = Request { opens, notifies, silent, settle, ..Request::new(operation, O::NAME) };
+        let request = Request { opens, notifies, silent, ..Request::new(operation, single::<O>()) };
         self.place(request, flags(sqe))
     }
 
@@ -277,11 +272,22 @@ impl Ring {
     }
 }
 
-/// Tells an operation that it has ended.
-fn settle<O: Operation>(operation: &mut dyn Any, result: i32) {
-    if let Some(operation) = operation.downcast_mut::<O>() {
-        operation.settle(result);
+/// What is the same for all requests of an operation.
+fn single<O: Operation>() -> &'static Kind {
+    const {
+        &Kind {
+            name: O::NAME,
+            settle: |operation, result| {
+                if let Some(operation) = operation.downcast_mut::<O>() {
+                    operation.settle(result);
+                }
+            },
+        }
     }
+}
+
+fn multishot<M: Multishot>() -> &'static Kind {
+    const { &Kind { name: M::NAME, settle: |_, _| {} } }
 }
 
 /// Completions.
@@ -317,18 +323,14 @@ impl Ring {
         self.check_process()?;
         self.clean();
         loop {
-            self.reap();
-            if let Some(completion) = self.ready.pop_front() {
+            if let Some(completion) = self.take() {
                 return Ok(Some(completion));
             }
             if self.requests.waited_for() == 0 {
                 return Err(self.error(What::Use("wait for nothing in flight"), libc::EDEADLK));
             }
             match self.enter(deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))) {
-                Err(error) if error.errno() == libc::ETIME => {
-                    self.reap();
-                    return Ok(self.ready.pop_front());
-                }
+                Err(error) if error.errno() == libc::ETIME => return Ok(self.take()),
                 // Completions found no room in their queue: they are taken now.
                 Err(error) if matches!(error.errno(), libc::EBUSY | libc::EAGAIN) => {}
                 Err(error) => return Err(error),
@@ -353,12 +355,11 @@ impl Ring {
     pub fn poll(&mut self) -> Result<Option<Completion>, Error> {
         self.check_process()?;
         self.clean();
-        self.reap();
-        if self.ready.is_empty() {
-            self.low.submit_and_flush()?;
-            self.reap();
+        if let Some(completion) = self.take() {
+            return Ok(Some(completion));
         }
-        Ok(self.ready.pop_front())
+        self.low.submit_and_flush()?;
+        Ok(self.take())
     }
 
     /// Hands an operation over and waits for its end; other completions that come meanwhile are kept.
@@ -402,14 +403,17 @@ impl Ring {
     fn wait_for(&mut self, id: Id) -> Result<Option<Completion>, Error> {
         self.check_process()?;
         self.clean();
-        let mut looked_at = 0;
+        let kept = self.ready.iter().position(|completion| completion.id() == id);
+        if let Some(completion) = kept.and_then(|position| self.ready.remove(position)) {
+            return Ok(Some(completion));
+        }
         loop {
-            self.reap();
-            let found = self.ready.iter().skip(looked_at).position(|completion| completion.id() == id);
-            if let Some(position) = found {
-                return Ok(self.ready.remove(looked_at + position));
+            while let Some(completion) = self.take_new() {
+                if completion.id() == id {
+                    return Ok(Some(completion));
+                }
+                self.ready.push_back(completion);
             }
-            looked_at = self.ready.len();
             if !self.requests.contains(id) {
                 return Ok(None);
             }
@@ -420,11 +424,21 @@ impl Ring {
         }
     }
 
-    /// Takes what is in the completion queue.
-    fn reap(&mut self) {
+    /// The next completion that is there.
+    fn take(&mut self) -> Option<Completion> {
+        if self.ready.is_empty() { self.take_new() } else { self.ready.pop_front() }
+    }
+
+    /// The next completion in the queue. The others stay there: what finds no room is kept by the engine.
+    fn take_new(&mut self) -> Option<Completion> {
         let engine = self.low.engine();
-        for cqe in self.low.completion() {
-            self.ready.extend(self.requests.complete(engine, cqe));
+        self.low.completion().find_map(|cqe| self.requests.complete(engine, cqe))
+    }
+
+    /// Takes all that is in the completion queue.
+    fn reap(&mut self) {
+        while let Some(completion) = self.take_new() {
+            self.ready.push_back(completion);
         }
     }
 }
@@ -645,6 +659,7 @@ impl Drop for Chain<'_> {
 
 /// An entry of the layer below, and what is kept for it: see [`Ring::push_raw`].
 pub struct Raw<T> {
+    entry: Sqe,
     kept: T,
 }
 
@@ -652,13 +667,14 @@ pub struct Raw<T> {
 unsafe impl<T: Send + 'static> Operation for Raw<T> {
     type Output = (Result<u32, Error>, T);
 
-    const NAME: &'static str = "raw";
+    const NAME: &'static str = "of the layer below";
 
     fn entry(&mut self) -> Sqe {
-        low_op::Nop::new().build()
+        self.entry
     }
 
     fn output(self, came: crate::operation::Yield) -> Self::Output {
-        (came.result, self.kept)
+        let what = What::Operation(low_op::name(self.entry.opcode()));
+        (came.result.map_err(|error| Error::new(error.engine(), what, error.errno())), self.kept)
     }
 }
