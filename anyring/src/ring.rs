@@ -60,6 +60,8 @@ pub struct Ring {
     table: Option<Arc<Table>>,
     groups: Vec<Arc<Group>>,
     pool: Option<Arc<Memory>>,
+    /// The entries of a chain that is being made.
+    chain: Vec<Sqe>,
 }
 
 impl Ring {
@@ -85,6 +87,7 @@ impl Ring {
             table: None,
             groups: Vec::new(),
             pool: None,
+            chain: Vec::new(),
         }
     }
 
@@ -133,7 +136,8 @@ impl Ring {
     /// Where the queue is full and the engine takes nothing from it; the operation is dropped then.
     pub fn push<O: Operation>(&mut self, operation: O) -> Result<Token<O>, Error> {
         self.make_room(1)?;
-        self.enqueue(operation, false, |sqe| sqe).map(Token::new)
+        let (request, sqe) = single(operation);
+        self.place(request, sqe).map(Token::new)
     }
 
     /// Hands an operation with many completions over.
@@ -142,14 +146,12 @@ impl Ring {
     /// As for [`push`](Ring::push).
     pub fn push_multi<M: Multishot>(&mut self, operation: M) -> Result<Stream<M>, Error> {
         self.make_room(1)?;
-        let (opens, source) =
-            (operation.opens_descriptors(), operation.buffers().map(|buffers| buffers.0.clone()));
+        let source = operation.buffers().map(|buffers| buffers.0.clone());
         if source.as_ref().is_some_and(|source| !self.groups.iter().any(|group| Arc::ptr_eq(group, source))) {
             return Err(self.error(What::Use("use of another ring's buffers"), libc::EXDEV));
         }
-        let (operation, sqe) = Kept::new(operation, M::entry);
-        let request = Request { source, opens, ..Request::new(operation, multishot::<M>()) };
-        self.place(request, sqe).map(Stream::new)
+        let (request, sqe) = multishot(operation);
+        self.place(Request { source, ..request }, sqe).map(Stream::new)
     }
 
     /// Hands an operation over that is cancelled if it has not ended in time.
@@ -162,8 +164,9 @@ impl Ring {
         timeout: Duration,
     ) -> Result<Token<O>, Error> {
         self.make_room(2)?;
-        let id = self.enqueue(operation, false, Sqe::link)?;
-        self.enqueue(LinkTimeout::new(timeout), true, |sqe| sqe)?;
+        let id = self.link(operation, false);
+        self.link(LinkTimeout::new(timeout), true);
+        self.close_chain();
         Ok(Token::new(id))
     }
 
@@ -174,7 +177,7 @@ impl Ring {
     /// Where it is longer than the queue, and as for [`push`](Ring::push).
     pub fn chain(&mut self, length: usize) -> Result<Chain<'_>, Error> {
         self.make_room(length)?;
-        Ok(Chain { ring: self, left: length, open: false })
+        Ok(Chain { ring: self, left: length })
     }
 
     /// Cancels a request, if it has not ended: the request's own completion says whether it was (`ECANCELED`); that
@@ -216,24 +219,9 @@ impl Ring {
         self.push(Raw { entry, kept })
     }
 
-    fn enqueue<O: Operation>(
-        &mut self,
-        operation: O,
-        silent: bool,
-        flags: impl FnOnce(Sqe) -> Sqe,
-    ) -> Result<Id, Error> {
-        let (opens, notifies) = (operation.opens_descriptor(), operation.notifies());
-        let (operation, sqe) = Kept::new(operation, O::entry);
-        let request = Request { opens, notifies, silent, ..Request::new(operation, single::<O>()) };
-        self.place(request, flags(sqe))
-    }
-
     /// Puts a request into the queue, which has room.
     fn place(&mut self, request: Request, sqe: Sqe) -> Result<Id, Error> {
-        if sqe.opcode() >= FIRST_PRIVATE {
-            self.low.serve_private_operations();
-        }
-        let id = self.requests.insert(request);
+        let id = self.enter_into_list(request, &sqe);
         // SAFETY: what the entry names belongs to the operation, which stays where it is until it has ended; a ring
         // that is dropped waits for that.
         if unsafe { self.low.push(sqe.user_data(id.0)) }.is_err() {
@@ -243,9 +231,37 @@ impl Ring {
         Ok(id)
     }
 
+    fn enter_into_list(&mut self, request: Request, sqe: &Sqe) -> Id {
+        if sqe.opcode() >= FIRST_PRIVATE {
+            self.low.serve_private_operations();
+        }
+        self.requests.insert(request)
+    }
+
+    /// Adds to the chain that is being made, for which the queue has room.
+    fn link<O: Operation>(&mut self, operation: O, silent: bool) -> Id {
+        let (request, sqe) = single(operation);
+        let id = self.enter_into_list(Request { silent, ..request }, &sqe);
+        self.chain.push(sqe.user_data(id.0).link());
+        id
+    }
+
+    /// Puts the chain into the queue. The engine sees it as a whole: a thread that polls the queue must not take it
+    /// for several.
+    fn close_chain(&mut self) {
+        if let Some(last) = self.chain.last_mut() {
+            *last = last.unlink();
+            // SAFETY: as for `place`.
+            let result = unsafe { self.low.submission().push_all(&self.chain) };
+            debug_assert!(result.is_ok(), "room was made for it");
+            self.chain.clear();
+        }
+    }
+
     /// Sees that so many entries have room.
     fn make_room(&mut self, count: usize) -> Result<(), Error> {
         self.check_process()?;
+        self.close_chain();
         if self.low.submission().free() >= count {
             return Ok(());
         }
@@ -272,9 +288,9 @@ impl Ring {
     }
 }
 
-/// What is the same for all requests of an operation.
-fn single<O: Operation>() -> &'static Kind {
-    const {
+/// The request for an operation, and its entry.
+fn single<O: Operation>(operation: O) -> (Request, Sqe) {
+    let kind = const {
         &Kind {
             name: O::NAME,
             settle: |operation, result| {
@@ -283,11 +299,17 @@ fn single<O: Operation>() -> &'static Kind {
                 }
             },
         }
-    }
+    };
+    let (opens, notifies) = (operation.opens_descriptor(), operation.notifies());
+    let (operation, sqe) = Kept::new(operation, O::entry);
+    (Request { opens, notifies, ..Request::new(operation, kind) }, sqe)
 }
 
-fn multishot<M: Multishot>() -> &'static Kind {
-    const { &Kind { name: M::NAME, settle: |_, _| {} } }
+fn multishot<M: Multishot>(operation: M) -> (Request, Sqe) {
+    let kind = const { &Kind { name: M::NAME, settle: |_, _| {} } };
+    let opens = operation.opens_descriptors();
+    let (operation, sqe) = Kept::new(operation, M::entry);
+    (Request { opens, ..Request::new(operation, kind) }, sqe)
 }
 
 /// Completions.
@@ -298,6 +320,7 @@ impl Ring {
     /// As `io_uring_enter(2)`.
     pub fn submit(&mut self) -> Result<usize, Error> {
         self.check_process()?;
+        self.close_chain();
         self.clean();
         self.low.submit()
     }
@@ -321,6 +344,7 @@ impl Ring {
 
     fn wait_until(&mut self, deadline: Option<Instant>) -> Result<Option<Completion>, Error> {
         self.check_process()?;
+        self.close_chain();
         self.clean();
         loop {
             if let Some(completion) = self.take() {
@@ -354,6 +378,7 @@ impl Ring {
     /// As `io_uring_enter(2)`.
     pub fn poll(&mut self) -> Result<Option<Completion>, Error> {
         self.check_process()?;
+        self.close_chain();
         self.clean();
         if let Some(completion) = self.take() {
             return Ok(Some(completion));
@@ -379,7 +404,13 @@ impl Ring {
     pub fn finish<O: Operation>(&mut self, token: Token<O>) -> Result<O::Output, Error> {
         let completion = self.wait_for(token.id())?;
         let gone = self.error(What::Use("a token of another ring"), libc::ENOENT);
-        completion.and_then(|completion| completion.take(token).ok()).ok_or(gone)
+        match completion.ok_or(gone)?.take(token) {
+            Ok(output) => Ok(output),
+            Err(other) => {
+                self.ready.push_back(other);
+                Err(gone)
+            }
+        }
     }
 
     /// The next item of a stream, waited for; nothing once it has ended. Other completions are kept.
@@ -402,6 +433,7 @@ impl Ring {
     /// The next completion of a request; nothing where none is to come.
     fn wait_for(&mut self, id: Id) -> Result<Option<Completion>, Error> {
         self.check_process()?;
+        self.close_chain();
         self.clean();
         let kept = self.ready.iter().position(|completion| completion.id() == id);
         if let Some(completion) = kept.and_then(|position| self.ready.remove(position)) {
@@ -462,6 +494,7 @@ impl Ring {
     /// `ENXIO` where the ring has no table, `ENFILE` where it is full.
     pub fn slot(&mut self) -> Result<FixedSlot, Error> {
         self.check_process()?;
+        self.close_chain();
         self.clean();
         let no_table =
             self.error(What::Use("a place in a table of files that was not registered"), libc::ENXIO);
@@ -561,6 +594,7 @@ impl Drop for Ring {
             // The requests are the parent's, and so is the memory that they work on.
             return;
         }
+        self.close_chain();
         if !self.requests.is_empty() && self.cancel_all().is_err() {
             self.requests.forget();
             std::mem::forget(std::mem::take(&mut self.groups));
@@ -626,12 +660,10 @@ impl Ring {
 pub struct Chain<'a> {
     ring: &'a mut Ring,
     left: usize,
-    /// The operation before is linked to what comes next.
-    open: bool,
 }
 
 impl Chain<'_> {
-    /// Hands the next operation over. Not before the last one is the chain complete.
+    /// Adds an operation. The chain is handed over as a whole when this is dropped.
     ///
     /// # Errors
     /// Where it has as many as were said.
@@ -642,18 +674,13 @@ impl Chain<'_> {
                 .error(What::Use("more operations than the chain was to have"), libc::E2BIG));
         }
         self.left -= 1;
-        self.open = self.left > 0;
-        let open = self.open;
-        self.ring.enqueue(operation, false, |sqe| if open { sqe.link() } else { sqe }).map(Token::new)
+        Ok(Token::new(self.ring.link(operation, false)))
     }
 }
 
 impl Drop for Chain<'_> {
     fn drop(&mut self) {
-        if self.open {
-            // It was to be longer. What comes next in the queue has nothing to do with it.
-            let _ = self.ring.enqueue(crate::op::nop(), true, |sqe| sqe);
-        }
+        self.ring.close_chain();
     }
 }
 

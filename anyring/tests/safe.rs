@@ -365,6 +365,40 @@ fn chains() {
         ring.run(op::nop()).unwrap().unwrap();
         ring.finish(bad).unwrap().unwrap_err();
         assert_eq!(ring.chain(17).err().unwrap().errno(), libc::E2BIG);
+        // One that is forgotten is handed over with what comes next.
+        let mut chain = ring.chain(2).unwrap();
+        let forgotten = chain.push(op::nop()).unwrap();
+        std::mem::forget(chain);
+        ring.run(op::nop()).unwrap().unwrap();
+        ring.finish(forgotten).unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_thread_that_polls_the_queue_sees_whole_chains() {
+    both(|engine| {
+        let mut ring = Builder::new(8).sq_poll(Duration::from_secs(1)).engine(engine).build().unwrap();
+        for _ in 0..200 {
+            let mut chain = ring.chain(2).unwrap();
+            let bad = chain.push(op::open("/none/such")).unwrap();
+            let cancelled = chain.push(op::nop()).unwrap();
+            drop(chain);
+            ring.finish(bad).unwrap().unwrap_err();
+            assert_eq!(ring.finish(cancelled).unwrap().unwrap_err().errno(), libc::ECANCELED);
+        }
+    });
+}
+
+#[test]
+fn tokens_of_another_ring() {
+    both(|engine| {
+        let (mut one, mut other) = (ring(engine), ring(engine));
+        let timeout = one.push(op::timeout(Duration::ZERO)).unwrap();
+        let nop = other.push(op::nop()).unwrap();
+        // The number may be that of a request here, which is not lost.
+        assert_eq!(other.finish(timeout).unwrap_err().errno(), libc::ENOENT);
+        other.finish(nop).unwrap().unwrap();
+        one.finish(timeout).unwrap().unwrap();
     });
 }
 

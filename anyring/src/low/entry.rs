@@ -123,6 +123,13 @@ impl Sqe {
         self.flag(abi::io_uring_sqe_flags_bit::IOSQE_IO_LINK_BIT)
     }
 
+    /// Without [`link`](Sqe::link).
+    #[inline]
+    pub(crate) fn unlink(mut self) -> Sqe {
+        self.0.flags &= !(1 << abi::io_uring_sqe_flags_bit::IOSQE_IO_LINK_BIT as u8);
+        self
+    }
+
     /// The next entry begins when this one has ended, well or not.
     #[inline]
     #[must_use]
