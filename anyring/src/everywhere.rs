@@ -1,5 +1,5 @@
 //! Other people's crates, where `io_uring` is denied: one line in a program lets every crate in it that calls
-//! the C library's `syscall` (io-uring, and so tokio-uring, monoio and compio) use anyring's engine.
+//! the C library's `syscall` (io-uring, and so tokio-uring, monoio and compio; glommio) use anyring's engine.
 //!
 //! ```standalone_crate
 //! anyring::everywhere!();
@@ -26,19 +26,37 @@
 //! The line belongs into the program, once, as two of them define the same functions; in a library it works for
 //! the programs that use it.
 //!
+//! # Calls by instructions
+//!
+//! Some crates make system calls past the C library: io-uring with its feature `direct-syscall`, rustix-uring unless
+//! rustix has its feature `use-libc`, newer C liburings that a crate builds into the program. For those there is
+//!
+//! ```standalone_crate
+//! anyring::everywhere!(trap);
+//! # fn main() {}
+//! ```
+//!
+//! which also lets the three calls trap where the program's own code makes them. It does so only where anyring's engine is
+//! to work, decided before `main`; each such call then costs more than a microsecond. The price is a seccomp
+//! filter, which stays with the process and the programs that it starts. They are not affected by it, but a process
+//! without `CAP_SYS_ADMIN` gets `no_new_privs` with it, and set-user-id programs that it starts gain nothing.
+//! SIGSYS is anyring's then: where it is blocked, or has another handler, such a call ends the process. A program that
+//! is linked to a fixed address is left without the trap, and says so.
+//!
 //! # What is not caught
 //!
-//! - System calls that are not made by the C library: the io-uring crate with its feature `direct-syscall`, crates
-//!   with a C liburing inside (glommio, rocksdb's `io-uring`), rustix-uring. They are refused as without the line.
-//!   `anyring run` catches them, and programs of liburing.so.2 can have anyring's.
-//! - A ring's descriptor polled by such calls (by the crate `polling`, say): it is not ready.
-//!   A descriptor closed by one: it is noticed some milliseconds later.
+//! - Without `trap`, calls by instructions; with it, those of libraries that the program loads. They are refused as
+//!   without the line. `anyring run` catches them, and who loads liburing.so.2 can have anyring's.
+//! - A ring's descriptor polled by instructions (by the crate `polling` over rustix, say): it is not ready. A
+//!   descriptor closed so: it is noticed some milliseconds later.
 //! - Children of `vfork` and `posix_spawn` that enter rings of their parent. Children of `fork` are taken care of.
 //! - Programs linked statically, with `+crt-static` or for musl: the C library's functions could not be reached behind
-//!   those of the program. The line is refused there.
+//!   those of the program. The line is refused there, when it is compiled.
 //!
 //! Requests are done with the credentials of the process as the C library changes them (`setuid`, `setgroups`),
 //! and a signal handler never runs while its thread is inside the engine, except while it waits there.
+//!
+//! Needs Rust 1.88, as all of this crate.
 
 use crate::engine::{self, Engine};
 use anyring_door::{self as door, Quiet};
@@ -48,10 +66,19 @@ use std::sync::atomic::{AtomicU8, Ordering};
 #[doc(hidden)]
 pub use anyring_interpose as interpose;
 
-/// Lets every crate in the program that calls the C library's `syscall` use `io_uring` where it is denied: see
-/// [`everywhere`](mod@crate::everywhere).
+/// Lets every crate in the program that calls the C library's `syscall` use `io_uring` where it is denied; with `trap`,
+/// also those that make system calls by instructions: see [`everywhere`](mod@crate::everywhere).
 #[macro_export]
 macro_rules! everywhere {
+    (trap) => {
+        $crate::everywhere!();
+
+        const _: () = {
+            #[used]
+            #[unsafe(link_section = ".init_array")]
+            static START: extern "C" fn() = $crate::everywhere::trap;
+        };
+    };
     () => {
         #[cfg(target_feature = "crt-static")]
         ::core::compile_error!("anyring::everywhere!() needs a program that loads the C library");
@@ -81,6 +108,20 @@ static ANSWERS: AtomicU8 = AtomicU8::new(UNDECIDED);
 /// Whether the functions are there, as far as anybody has made a ring by them.
 pub(crate) fn sees_closes() -> bool {
     ANSWERS.load(Ordering::Relaxed) != UNDECIDED
+}
+
+/// Before `main`: lets the calls trap that the program makes by instructions.
+#[doc(hidden)]
+pub extern "C" fn trap() {
+    unsafe extern "C" {
+        // The linker's: where the program begins, and where its code ends.
+        static __executable_start: u8;
+        static etext: u8;
+    }
+    if choose() == USER {
+        let text = (&raw const __executable_start).addr()..(&raw const etext).addr();
+        door::trap_within(&text);
+    }
 }
 
 impl interpose::Door for Everywhere {

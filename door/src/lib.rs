@@ -14,8 +14,10 @@ pub use anyring_trap::process::exits;
 pub use anyring_trap::stub::is_in_place as others_answer;
 
 use anyring_engine::{Caller, Host, door};
-use anyring_trap::{calls, config, process, signals, stub, sys};
+use anyring_trap::arch::Context;
+use anyring_trap::{Door, calls, config, log, low, process, signals, stub, sys, trap};
 use core::ffi::{c_char, c_int};
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 unsafe extern "C" {
@@ -68,6 +70,47 @@ pub unsafe fn call(number: usize, arguments: [usize; 6]) -> c_int {
     let result = unsafe { calls::call(number, arguments, &Caller { signal_mask: Some(mask) }) };
     sys::set_signal_mask(mask);
     result as c_int
+}
+
+/// What the trap asks of such a door: nothing is kept out of the engine here, signals are blocked.
+struct Linked;
+
+impl Door for Linked {
+    fn is_inside(&self) -> bool {
+        false
+    }
+
+    fn kept_out(&self, _signal: u64, _interrupted: &mut Context) {}
+
+    fn take_kept_out(&self) -> u64 {
+        0
+    }
+
+    fn trapped_at(&self, _next: usize) {
+        notice::thread();
+    }
+
+    fn patched_sites(&self) -> u64 {
+        0
+    }
+}
+
+/// Makes the three calls trap, too, that the program's own `text` makes by instructions. Anyring's engine must be in
+/// place.
+pub fn trap_within(text: &Range<usize>) {
+    static LINKED: &dyn Door = &Linked;
+    // Programs at a fixed address would have one another's text.
+    let result = if low::is_low(text.start) {
+        Err(("the program lies at a fixed address", 0))
+    } else {
+        trap::install_within(text, &LINKED)
+    };
+    if let Err((what, error)) = result {
+        log::write(format_args!(
+            "cannot install the trap ({what}, errno {}): only calls through the C library are answered",
+            -error
+        ));
+    }
 }
 
 /// A time during which no handler of the program runs in the calling thread.

@@ -5,10 +5,12 @@
 . "$(dirname "$0")/lib.sh"
 need cargo
 
-programs=(io-uring tokio-uring monoio compio)
+programs=(io-uring tokio-uring monoio compio glommio)
 quick && programs=(io-uring)
 bin=${CARGO_TARGET_DIR:-$here/../../target}/everywhere
-if ! output=$(cargo build --manifest-path "$here/everywhere/Cargo.toml" --target-dir "$bin" "${programs[@]/#/--package=everywhere-}" 2>&1); then
+build() { cargo build --manifest-path "$here/everywhere/Cargo.toml" --target-dir "$bin" "$@"; }
+# The last has features that the others must not have.
+if ! output=$({ build "${programs[@]/#/--package=everywhere-}" && build --package=everywhere-direct; } 2>&1); then
     if grep -q 'failed to download\|failed to get\|Could not resolve' <<<"$output"; then
         skip all "the crates cannot be had from crates.io: $(grep -m 1 'error\|Could not' <<<"$output")"
         exit 0
@@ -30,9 +32,15 @@ denied() { direct 60 auto "$ANYRING_BIN/anyring-deny" "$bin/everywhere-$1" && en
 allowed() { direct 60 auto "$bin/everywhere-$1"; }
 forced() { direct 60 "$2" "$bin/everywhere-$1" && { [ "$2" = kernel ] || engine_active 500; }; }
 launched() { ring 60 "$bin/everywhere-$1" && engine_active 500; }
+# Calls by instructions are caught only if the line says so.
+direct_calls() {
+    direct 60 auto "$ANYRING_BIN/anyring-deny" "$bin/everywhere-direct" && engine_active 500
+    lacks ' traps=0 ' "$log"
+}
 without() {
     ! direct 60 auto "$ANYRING_BIN/anyring-deny" "$bin/$1-without" 2>errors
-    grep -E 'Operation not permitted|PermissionDenied' errors
+    # glommio's words for it are its own.
+    grep -E 'Operation not permitted|PermissionDenied|Failed to register a probe' errors
 }
 
 for name in "${programs[@]}"; do
@@ -55,3 +63,8 @@ for name in "${programs[@]}"; do
     expected=none
     case_run "$name-without" without "$name"
 done
+
+if ! native; then
+    expected=user
+    case_run direct-denied direct_calls
+fi

@@ -292,6 +292,23 @@ pub const CLONE_MARK: u32 = 1;
 /// `IORING_OFF_CQ_RING`, where the kernel has the completion ring.
 pub const CQ_OFFSET: u32 = 0x0800_0000;
 
+/// The filter of a program that has a door inside: it traps the three calls where they are made in its own `text`. Where
+/// another program's lies after an `exec`, no call of that is likely to be.
+fn assemble_within(text: &Range<usize>) -> Assembler {
+    let mut code = Assembler::new();
+    code.load(ARCHITECTURE);
+    code.if_equal(arch::AUDIT_ARCH, Label::Next, Label::Allow);
+    code.load(NUMBER);
+    code.jump(JUMP_IF_GREATER_EQUAL, raw::__NR_io_uring_setup, Label::Next, Label::Allow);
+    code.jump(JUMP_IF_GREATER_EQUAL, raw::__NR_io_uring_register + 1, Label::Allow, Label::Next);
+    code.if_within(text, Label::Trap);
+    code.place(Label::Allow);
+    code.push(RETURN, ALLOW);
+    code.place(Label::Trap);
+    code.push(RETURN, TRAP);
+    code
+}
+
 /// Installs the filter for all threads of the process.
 ///
 /// Without `CAP_SYS_ADMIN` this takes `no_new_privs`, and set-user-id programs started from here
@@ -300,7 +317,18 @@ pub const CQ_OFFSET: u32 = 0x0800_0000;
 /// # Errors
 /// The negative errno.
 pub fn install(reach: &Reach) -> Result<(), isize> {
-    let code = assemble(reach);
+    put_in_place(&assemble(reach))
+}
+
+/// The same for a program that has a door inside.
+///
+/// # Errors
+/// The negative errno.
+pub fn install_within(text: &Range<usize>) -> Result<(), isize> {
+    put_in_place(&assemble_within(text))
+}
+
+fn put_in_place(code: &Assembler) -> Result<(), isize> {
     let program = Program { length: code.length as u16, instructions: code.code.as_ptr() };
     match load(&program) {
         Err(error) if error == -(linux_raw_sys::errno::EACCES as isize) => {
@@ -344,9 +372,12 @@ mod tests {
     const HIGH: Reach = Reach { low: false, text: None };
     const EVERYTHING: Reach = Reach { low: true, text: None };
 
-    /// What the filter answers, by interpreting it as the kernel does.
     fn run(reach: &Reach, number: u32, pointer: usize, arguments: [u64; 6]) -> u32 {
-        let code = assemble(reach);
+        interpret(&assemble(reach), number, pointer, arguments)
+    }
+
+    /// What the filter answers, by interpreting it as the kernel does.
+    fn interpret(code: &Assembler, number: u32, pointer: usize, arguments: [u64; 6]) -> u32 {
         let data = |offset: u32| match offset {
             NUMBER => number,
             ARCHITECTURE => arch::AUDIT_ARCH,
@@ -394,6 +425,22 @@ mod tests {
             }
             for edge in [stub::RANGE.start - 1, stub::RANGE.end] {
                 assert_eq!(run(reach, 426, edge, [0; 6]), TRAP);
+            }
+        }
+    }
+
+    #[test]
+    fn a_door_inside_a_program_sees_its_own_text_only() {
+        let text = 0x5555_5555_0000..0x5555_5560_0000;
+        let code = assemble_within(&text);
+        assert_eq!(code.open_count, 0);
+        for number in 0..600 {
+            let expected = if (425..=427).contains(&number) { TRAP } else { ALLOW };
+            for inside in [text.start, text.end - 1] {
+                assert_eq!(interpret(&code, number, inside, [1; 6]), expected, "{number}");
+            }
+            for outside in [text.start - 1, text.end, 0x40_1000, 0x7f12_3456_7890] {
+                assert_eq!(interpret(&code, number, outside, [1; 6]), ALLOW, "{number}");
             }
         }
     }

@@ -151,6 +151,26 @@ pub fn install(trap: Handler) -> Result<(), isize> {
     Ok(())
 }
 
+/// Takes SIGSYS alone, for a door that stands in front of no signal action. The trap runs on the thread's own stack:
+/// an alternate one may have room for a handler of the program only.
+///
+/// # Errors
+/// The negative errno.
+pub fn install_alone(trap: Handler) -> Result<(), isize> {
+    let trap = own_action(trap, raw::SA_NODEFER, ASYNCHRONOUS);
+    let mut old = Action::default();
+    let arguments =
+        [raw::SIGSYS as usize, (&raw const trap).addr(), (&raw mut old).addr(), size_of::<u64>(), 0, 0];
+    // SAFETY: both actions live in the kernel's layout; the handler is fit for any thread at any instruction.
+    let result = unsafe { arch::syscall(raw::__NR_rt_sigaction as usize, arguments) };
+    if result < 0 {
+        return Err(result);
+    }
+    ENTRIES[raw::SIGSYS as usize].store(&old);
+    sys::unblock_signals(bit(raw::SIGSYS));
+    Ok(())
+}
+
 /// Whether the program's actions are kept here.
 pub fn active() -> bool {
     ACTIVE.load(Ordering::Acquire)

@@ -1,0 +1,7 @@
+//! The program, and the line that lets it run everywhere.
+
+anyring::everywhere!(trap);
+
+fn main() {
+    everywhere_direct::run();
+}

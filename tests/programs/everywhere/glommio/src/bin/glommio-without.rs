@@ -1,0 +1,5 @@
+//! The same without the line.
+
+fn main() {
+    everywhere_glommio::run();
+}

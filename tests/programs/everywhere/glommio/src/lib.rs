@@ -1,0 +1,140 @@
+//! Files, direct ones too, TCP, timeouts and dropped reads with glommio, each of whose executors has three rings.
+
+use common::{BLOCK, CONNECTIONS, Directory, ECHO_BYTES, FILE_BYTES, checksum, random};
+use futures_lite::{AsyncReadExt, AsyncWriteExt};
+use glommio::io::{self, BufferedFile, DmaFile};
+use glommio::net::{TcpListener, TcpStream};
+use glommio::timer::{sleep, timeout};
+use glommio::{GlommioError, LocalExecutorBuilder, Placement};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+fn start<F: Future<Output = ()> + 'static>(body: impl FnOnce() -> F + Send + 'static) {
+    LocalExecutorBuilder::new(Placement::Unbound).spawn(body).unwrap().join().unwrap();
+}
+
+/// Everything, in one thread and in several.
+pub fn run() {
+    start(|| async {
+        files(1).await;
+        direct().await;
+        echo().await;
+        timeouts_and_drops().await;
+    });
+    let threads = (2..4).map(|seed| std::thread::spawn(move || start(move || files(seed))));
+    threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+async fn files(seed: u64) {
+    let directory = Directory::new();
+    let (path, renamed) = (directory.file("data"), directory.file("renamed"));
+    let content = random(seed, FILE_BYTES);
+    let file = BufferedFile::create(&path).await.unwrap();
+    for (index, block) in content.chunks(BLOCK).enumerate() {
+        assert_eq!(file.write_at(block.to_vec(), (index * BLOCK) as u64).await.unwrap(), BLOCK);
+    }
+    file.fdatasync().await.unwrap();
+    assert_eq!(file.file_size().await.unwrap(), FILE_BYTES as u64);
+    file.close().await.unwrap();
+    common::assert_holds(&path, &content);
+
+    io::rename(&path, &renamed).await.unwrap();
+    let file = std::rc::Rc::new(BufferedFile::open(&renamed).await.unwrap());
+    let blocks = (0..FILE_BYTES / BLOCK).rev().map(|index| {
+        let file = file.clone();
+        glommio::spawn_local(
+            async move { (index, file.read_at((index * BLOCK) as u64, BLOCK).await.unwrap()) },
+        )
+    });
+    for block in blocks.collect::<Vec<_>>() {
+        let (index, block) = block.await;
+        assert!(block[..] == content[index * BLOCK..][..BLOCK], "block {index} differs");
+    }
+    assert!(BufferedFile::open(&path).await.is_err());
+    io::remove(&renamed).await.unwrap();
+    assert!(directory.names().is_empty());
+}
+
+/// With O_DIRECT and registered buffers, where the file system has it.
+async fn direct() {
+    let directory = Directory::new();
+    let path = directory.file("direct");
+    let content = random(9, FILE_BYTES);
+    let file = DmaFile::create(&path).await.unwrap();
+    for (index, block) in content.chunks(BLOCK).enumerate() {
+        let mut buffer = file.alloc_dma_buffer(BLOCK);
+        buffer.as_bytes_mut().copy_from_slice(block);
+        assert_eq!(file.write_at(buffer, (index * BLOCK) as u64).await.unwrap(), BLOCK);
+    }
+    file.close().await.unwrap();
+    common::assert_holds(&path, &content);
+    let file = DmaFile::open(&path).await.unwrap();
+    for (index, block) in content.chunks(BLOCK).enumerate() {
+        let read = file.read_at_aligned((index * BLOCK) as u64, BLOCK).await.unwrap();
+        assert!(read[..] == *block, "block {index} differs");
+    }
+    file.close().await.unwrap();
+}
+
+async fn echo() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = glommio::spawn_local(async move {
+        for _ in 0..CONNECTIONS {
+            glommio::spawn_local(serve(listener.accept().await.unwrap())).detach();
+        }
+    });
+    let clients = (0..CONNECTIONS as u64).map(|seed| glommio::spawn_local(client(address, seed)));
+    for client in clients.collect::<Vec<_>>() {
+        client.await;
+    }
+    server.await;
+}
+
+async fn serve(mut connection: TcpStream) {
+    let mut buffer = vec![0; BLOCK];
+    loop {
+        match connection.read(&mut buffer).await.unwrap() {
+            0 => return,
+            count => connection.write_all(&buffer[..count]).await.unwrap(),
+        }
+    }
+}
+
+/// Sends and receives in turns: a stream of glommio's has one owner.
+async fn client(address: SocketAddr, seed: u64) {
+    let mut connection = TcpStream::connect(address).await.unwrap();
+    let content = random(seed + 100, ECHO_BYTES);
+    let mut hash = 0;
+    let mut buffer = vec![0; BLOCK];
+    for block in content.chunks(BLOCK) {
+        connection.write_all(block).await.unwrap();
+        connection.read_exact(&mut buffer).await.unwrap();
+        hash = checksum(hash, &buffer);
+    }
+    assert_eq!(hash, checksum(0, &content));
+}
+
+async fn timeouts_and_drops() {
+    const SHORT: Duration = Duration::from_millis(30);
+    let begin = Instant::now();
+    sleep(SHORT).await;
+    assert!(begin.elapsed() >= SHORT);
+
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let connecting = glommio::spawn_local(async move { TcpStream::connect(address).await.unwrap() });
+    let mut far = listener.accept().await.unwrap();
+    let mut near = connecting.await;
+    // The read is dropped while it waits.
+    let expired = timeout(SHORT, async {
+        let mut buffer = [0; 16];
+        near.read(&mut buffer).await.map_err(GlommioError::<()>::from)
+    });
+    assert!(matches!(expired.await, Err(GlommioError::TimedOut(_))));
+    // Nobody has taken what comes now but the read that comes then.
+    far.write_all(b"late").await.unwrap();
+    let mut buffer = [0; 4];
+    near.read_exact(&mut buffer).await.unwrap();
+    assert_eq!(&buffer, b"late");
+}

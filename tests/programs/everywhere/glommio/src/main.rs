@@ -1,0 +1,7 @@
+//! The program, and the line that lets it run everywhere.
+
+anyring::everywhere!();
+
+fn main() {
+    everywhere_glommio::run();
+}
