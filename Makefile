@@ -43,7 +43,7 @@ lint: toolchain ## formatting, clippy and documentation, as CI wants them
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 
 test-unit: toolchain
-	scripts/need musl-gcc:musl-tools /usr/include/liburing.h:liburing-dev
+	scripts/need musl-gcc:musl-tools /usr/include/liburing.h:liburing-dev valgrind
 	cargo test --workspace --locked
 
 test-quick: build

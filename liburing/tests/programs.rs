@@ -3,7 +3,9 @@
 
 mod support;
 
-use support::{By, Header, command, compile, kernel_has_io_uring, run, said};
+use std::process::Command;
+
+use support::{By, Header, command, compile, kernel_has_io_uring, libraries, run, said};
 
 /// Runs the program with its own library and with ours, on both engines.
 fn same(source: &str, header: Header, arguments: &[&str]) {
@@ -47,6 +49,18 @@ fn a_ring_is_polled() {
 #[test]
 fn the_rest_of_the_interface() {
     same("rest.c", Header::Newest, &[]);
+}
+
+/// What the sanitizers cannot look into: a program of C, and the library as it is installed. Valgrind knows no
+/// signals that interrupt system calls of ours, which `rest.c` sends.
+#[test]
+fn memory_is_used_rightly() {
+    let program = compile("files.c", Header::Newest, "uring");
+    for arguments in [&[][..], &["kinds"], &["polled"]] {
+        let mut checked = Command::new("valgrind");
+        checked.args(["-q", "--error-exitcode=99", "--leak-check=full"]).arg(&program).args(arguments);
+        run(checked.env("LD_LIBRARY_PATH", libraries()).env("ANYRING_ENGINE", "user"));
+    }
 }
 
 /// GETDENTS, with any header beside ours; a kernel has it not.
