@@ -213,6 +213,7 @@ impl Core {
 
     /// Fires what is due, issues what is ready, takes back what workers finished.
     pub fn advance(&mut self) {
+        self.look_for_prompt_pages();
         self.fire_timers();
         self.advance_before_work();
     }
@@ -222,9 +223,6 @@ impl Core {
         self.post_messages();
         self.serve_others();
         self.reap_direct();
-        if self.zero_copy.is_waiting() {
-            self.look_for_prompt_pages();
-        }
         loop {
             self.run_finished();
             self.flush_timeouts();

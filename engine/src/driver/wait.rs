@@ -38,7 +38,8 @@ fn wait_in_turns(
     let mut fired_before = None;
     loop {
         let core = live(guard, serial).ok_or(Errno::EBADF)?;
-        core.advance();
+        core.fire_timers();
+        core.advance_before_work();
         core.flush_overflow();
         core.notify();
         if core::mem::take(&mut core.cqe_dropped) {
@@ -53,7 +54,8 @@ fn wait_in_turns(
             }
             return Ok(());
         }
-        if help(guard, serial) {
+        // Only who needs a notification looks for it: the next look finds those of many sends at once.
+        if core.look_for_prompt_pages() || help(guard, serial) {
             continue;
         }
         let core = live(guard, serial).ok_or(Errno::EBADF)?;

@@ -12,7 +12,7 @@
 //! - a socket is held by a duplicate while pages are out, and some milliseconds longer. So the program may
 //!   close its own at any time.
 //!
-//! The queue is looked at when epoll reports it, for a batch of sends at once, and right after sends where
+//! The queue is looked at when epoll reports it, for a batch of sends at once, and before somebody waits where
 //! pages have come back at once before.
 
 use alloc::collections::{BTreeMap, VecDeque};
@@ -288,8 +288,9 @@ impl Core {
         }
     }
 
-    /// Right after sends: looks for their pages where they have come back at once before.
-    pub fn look_for_prompt_pages(&mut self) {
+    /// Some time after sends: looks for their pages where they have come back at once before. Returns whether any
+    /// notification can be posted.
+    pub fn look_for_prompt_pages(&mut self) -> bool {
         while let Some(index) = self.zero_copy.fresh.pop() {
             let Some(channel) = self.zero_copy.channel(index) else { continue };
             channel.fresh = false;
@@ -300,6 +301,7 @@ impl Core {
                 }
             }
         }
+        !self.ready.is_empty()
     }
 
     /// Looks through all error queues: an error that epoll reports may be no more than pages.

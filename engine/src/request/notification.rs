@@ -23,6 +23,11 @@ static NOTIFICATION: Op = Op::new(
 );
 
 impl Request {
+    /// Is it the notification of another?
+    pub(super) fn is_notification(&self) -> bool {
+        core::ptr::eq(self.op, &NOTIFICATION)
+    }
+
     /// Is it ended because another of its chain failed?
     pub(super) fn fell_with_its_chain(&self) -> bool {
         self.flags.has(Flags::FAILED_EARLY) && self.flags.has(Flags::NEVER_FAILS)
@@ -61,6 +66,23 @@ impl Core {
         match self.new_notification(user_data, usage(ioprio)) {
             Ok(notification) => self.make_ready(notification),
             Err(_) => self.post_notification(user_data, usage(ioprio)),
+        }
+    }
+
+    /// The end of a notification: nothing is linked to it, and it has no file.
+    pub(super) fn post_and_forget(&mut self, id: RequestId) {
+        let request = &self.requests[id];
+        let cqe = Cqe {
+            user_data: request.sqe.user_data,
+            res: request.result,
+            flags: request.cqe_flags,
+            big: request.big_cqe,
+        };
+        self.post(cqe);
+        self.release_file(id);
+        self.requests.remove(id);
+        if !self.deferred.is_empty() {
+            self.run_deferred();
         }
     }
 

@@ -355,7 +355,9 @@ impl Core {
                 self.complete(id, Errno::ECANCELED.negated());
                 continue;
             }
-            if request.file == FileHold::None && !request.flags.has(Flags::WOKEN) {
+            if request.is_notification() {
+                self.post_and_forget(id);
+            } else if request.file == FileHold::None && !request.flags.has(Flags::WOKEN) {
                 request.phase = Phase::Prepared;
                 self.start(id);
             } else if !self.issue_quickly(id) {
