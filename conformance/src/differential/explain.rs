@@ -11,6 +11,8 @@ use super::program::{Act, Cell, Fd, LINKS, Program, Sqe, Step, Value};
 use super::ring::Cqe;
 use super::world::Thing;
 
+mod threads;
+
 /// The CQEs of one request that differ.
 pub struct Case<'a> {
     /// The program.
@@ -32,14 +34,14 @@ pub struct Explanation {
 
 /// All of them.
 pub const EXPLANATIONS: &[Explanation] = &[
-    Explanation { name: "waits-in-threads", fits: waits_in_threads },
-    Explanation { name: "cancel-finds-itself", fits: cancel_finds_itself },
-    Explanation { name: "nonblocking-in-threads", fits: nonblocking_in_threads },
-    Explanation { name: "accept-waits-in-threads", fits: accept_waits_in_threads },
+    Explanation { name: "waits-in-threads", fits: threads::waits_in_threads },
+    Explanation { name: "cancel-finds-itself", fits: threads::cancel_finds_itself },
+    Explanation { name: "nonblocking-in-threads", fits: threads::nonblocking_in_threads },
+    Explanation { name: "accept-waits-in-threads", fits: threads::accept_waits_in_threads },
     Explanation { name: "nothing-with-flags", fits: nothing_with_flags },
-    Explanation { name: "multishot-in-threads", fits: multishot_in_threads },
-    Explanation { name: "nowait-in-threads", fits: nowait_in_threads },
-    Explanation { name: "parts-in-threads", fits: parts_in_threads },
+    Explanation { name: "multishot-in-threads", fits: threads::multishot_in_threads },
+    Explanation { name: "nowait-in-threads", fits: threads::nowait_in_threads },
+    Explanation { name: "parts-in-threads", fits: threads::parts_in_threads },
     Explanation { name: ORDER_OF_REQUESTS, fits: order_of_requests },
     Explanation { name: "refused-when-cancelled", fits: refused_when_cancelled },
     Explanation { name: "multishot-takes-turns", fits: multishot_takes_turns },
@@ -54,8 +56,8 @@ pub const EXPLANATIONS: &[Explanation] = &[
     Explanation { name: "chains-by-call", fits: chains_by_call },
     Explanation { name: "cached-or-not", fits: cached_or_not },
     Explanation { name: "timeouts-count", fits: timeouts_count },
-    Explanation { name: "buffers-in-threads", fits: buffers_in_threads },
-    Explanation { name: "bundle-in-threads", fits: bundle_in_threads },
+    Explanation { name: "buffers-in-threads", fits: threads::buffers_in_threads },
+    Explanation { name: "bundle-in-threads", fits: threads::bundle_in_threads },
     Explanation { name: POSITION_AFTER_FAULT, fits: |_| false },
     Explanation { name: "bundle-from-list", fits: bundle_from_list },
     Explanation { name: "closed-later", fits: closed_later },
@@ -149,57 +151,6 @@ const RECEIVES: &[&str] = &[
     "READ_FIXED",
     "READV_FIXED",
 ];
-
-/// A thread of the kernel's does not wait for events before the first attempt.
-fn waits_in_threads(case: &Case<'_>) -> bool {
-    // An epoll instance can be ready, and have no event to give.
-    let may_be = case.program.uses_threads() || case.is(&["EPOLL_WAIT"]);
-    // Nor for errors that nothing tells of.
-    let errors = case.is(&["RECV", "RECVMSG"]) && case.sqe.op_flags & MSG_ERRQUEUE != 0;
-    let (user, kernel) = case.results();
-    case.polls_first() && may_be && kernel == [-libc::EAGAIN] || errors && user.is_empty()
-}
-
-const MSG_ERRQUEUE: u32 = 0x2000;
-
-/// Such a thread lets a multishot request wait for events before the first attempt, so what would be
-/// refused at once may wait for ever; which thread goes on with a chain is the moment's.
-fn multishot_in_threads(case: &Case<'_>) -> bool {
-    let refused = |results: &[i32]| matches!(results, [result] if *result < 0);
-    let (user, kernel) = case.results();
-    is_multishot(case.sqe)
-        && case.by_thread()
-        && (user.is_empty() && refused(&kernel) || refused(&user) && kernel.is_empty())
-}
-
-/// Such a thread forgets `RWF_NOWAIT`.
-fn nowait_in_threads(case: &Case<'_>) -> bool {
-    let (user, kernel) = case.results();
-    (case.is(READS) || case.is(WRITES))
-        && case.sqe.op_flags & RWF_NOWAIT != 0
-        && case.by_thread()
-        && user == [-libc::EAGAIN]
-        && kernel != user
-}
-
-/// Such a thread writes until all is written, and receives until all is there.
-fn parts_in_threads(case: &Case<'_>) -> bool {
-    const MSG_WAITALL: u32 = 0x100;
-    let (user, kernel) = case.results();
-    let receives_all = case.is(&["RECV", "RECVMSG"]) && case.sqe.op_flags & MSG_WAITALL != 0;
-    // How much of a lot finds room is the moment's.
-    let much = matches!(case.sqe.len, Value::Raw(length) if length > 1 << 16);
-    if case.is(SENDS)
-        && much
-        && matches!((&user[..], &kernel[..]), ([ours], [theirs]) if *ours > 0 && *theirs > 0)
-    {
-        return true;
-    }
-    (case.is(WRITES) || receives_all)
-        && case.by_thread()
-        && matches!(user[..], [count] if count > 0)
-        && kernel.is_empty()
-}
 
 /// Which of several receives of one file has the data; which of several changes to one group of buffers,
 /// or to the state of one socket, comes first where such a thread makes one of them.
@@ -412,17 +363,6 @@ fn timeouts_count(case: &Case<'_>) -> bool {
     case.is(&["TIMEOUT"]) && !matches!(case.sqe.off, Value::Raw(0)) && outcome(&user) && outcome(&kernel)
 }
 
-/// A thread of the kernel's takes a buffer before it waits.
-fn buffers_in_threads(case: &Case<'_>) -> bool {
-    let selects = |sqe: &Sqe| sqe.flags & BUFFER_SELECT != 0 && sqe.buf_index == case.sqe.buf_index;
-    let given = |cqes: &[Cqe]| cqes.iter().filter(|cqe| cqe.res > 0).count();
-    let shared = case.others().any(selects) && given(case.user) != given(case.kernel);
-    // What it holds stands in the CQE even of a failure.
-    let (user, kernel) = case.results();
-    let failed = user == kernel && user.iter().all(|&result| result < 0);
-    selects(case.sqe) && (case.program.uses_threads() && shared || failed)
-}
-
 /// The caller closes files with the rest of its queued work, what it could do at once comes before that; but
 /// what is closed then is closed, while the kernel lets go of the file when its call ends.
 fn closed_later(case: &Case<'_>) -> bool {
@@ -456,17 +396,6 @@ fn refused_when_cancelled(case: &Case<'_>) -> bool {
     case.is(WRITES) && eventfd && case.results() == (vec![CANCELED], vec![INVALID])
 }
 
-/// A bundle that such a thread sends and that fails has no CQE.
-fn bundle_in_threads(case: &Case<'_>) -> bool {
-    let (user, kernel) = case.results();
-    let group_is_missing = case.by_thread() && user == [-libc::ENOENT] && kernel == [-libc::ENOBUFS];
-    case.is(&["SEND"])
-        && u32::from(case.sqe.ioprio) & IORING_RECVSEND_BUNDLE != 0
-        && case.by_thread()
-        && (matches!(user[..], [result] if result < 0) && kernel.is_empty() || kernel == [CANCELED])
-        || group_is_missing
-}
-
 /// A bundle from a list of single buffers takes one; the kernel goes on into another that no CQE names.
 fn bundle_from_list(case: &Case<'_>) -> bool {
     let provides = |sqe: &Sqe| name(sqe) == "PROVIDE_BUFFERS" && sqe.buf_index == case.sqe.buf_index;
@@ -474,30 +403,6 @@ fn bundle_from_list(case: &Case<'_>) -> bool {
         && u32::from(case.sqe.ioprio) & IORING_RECVSEND_BUNDLE != 0
         && matches!((case.user, case.kernel), ([user], [kernel]) if 0 < user.res && user.res < kernel.res)
         && case.others().any(provides)
-}
-
-/// A cancellation that a thread carries out is at work itself, and may match itself.
-fn cancel_finds_itself(case: &Case<'_>) -> bool {
-    case.is(&["ASYNC_CANCEL"]) && case.by_thread() && case.results() == (vec![-libc::ENOENT], vec![0])
-}
-
-/// Such a thread hands out what a file with `O_NONBLOCK` answers.
-fn nonblocking_in_threads(case: &Case<'_>) -> bool {
-    let nonblocking = matches!(case.sqe.fd, Fd::Of(Thing::NonblockR | Thing::NonblockW) | Fd::From(_))
-        || case.sqe.flags & FIXED_FILE != 0;
-    case.is(&["READ", "WRITE", "READV", "WRITEV", "READ_FIXED", "WRITE_FIXED", "READV_FIXED", "WRITEV_FIXED"])
-        && nonblocking
-        && case.by_thread()
-        && case.results() == (vec![], vec![-libc::EAGAIN])
-}
-
-/// In such a thread the kernel forgets that an ACCEPT is not to wait.
-fn accept_waits_in_threads(case: &Case<'_>) -> bool {
-    let (user, kernel) = case.results();
-    case.is(&["ACCEPT"])
-        && u32::from(case.sqe.ioprio) & IORING_ACCEPT_DONTWAIT != 0
-        && case.by_thread()
-        && user.split_last() == Some((&-libc::EAGAIN, &kernel[..]))
 }
 
 /// The system calls do not look at the flags of a transfer of nothing.

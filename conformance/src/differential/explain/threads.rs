@@ -1,0 +1,107 @@
+//! What the kernel's own threads do otherwise than its submission: they carry out what a chain, a drain or
+//! `IOSQE_ASYNC` brings to them. Who issues a request is no part of the ABI.
+
+use linux_raw_sys::io_uring::*;
+
+use super::{CANCELED, Case, READS, RWF_NOWAIT, SENDS, WRITES, is_multishot};
+use crate::differential::generate::sqe_flags::{BUFFER_SELECT, FIXED_FILE};
+use crate::differential::program::{Fd, Sqe, Value};
+use crate::differential::ring::Cqe;
+use crate::differential::world::Thing;
+
+const MSG_ERRQUEUE: u32 = 0x2000;
+
+/// A thread of the kernel's does not wait for events before the first attempt.
+pub fn waits_in_threads(case: &Case<'_>) -> bool {
+    // An epoll instance can be ready, and have no event to give.
+    let may_be = case.program.uses_threads() || case.is(&["EPOLL_WAIT"]);
+    // Nor for errors that nothing tells of.
+    let errors = case.is(&["RECV", "RECVMSG"]) && case.sqe.op_flags & MSG_ERRQUEUE != 0;
+    let (user, kernel) = case.results();
+    case.polls_first() && may_be && kernel == [-libc::EAGAIN] || errors && user.is_empty()
+}
+
+/// Such a thread lets a multishot request wait for events before the first attempt, so what would be
+/// refused at once may wait for ever; which thread goes on with a chain is the moment's.
+pub fn multishot_in_threads(case: &Case<'_>) -> bool {
+    let refused = |results: &[i32]| matches!(results, [result] if *result < 0);
+    let (user, kernel) = case.results();
+    is_multishot(case.sqe)
+        && case.by_thread()
+        && (user.is_empty() && refused(&kernel) || refused(&user) && kernel.is_empty())
+}
+
+/// Such a thread forgets `RWF_NOWAIT`.
+pub fn nowait_in_threads(case: &Case<'_>) -> bool {
+    let (user, kernel) = case.results();
+    (case.is(READS) || case.is(WRITES))
+        && case.sqe.op_flags & RWF_NOWAIT != 0
+        && case.by_thread()
+        && user == [-libc::EAGAIN]
+        && kernel != user
+}
+
+/// Such a thread writes until all is written, and receives until all is there.
+pub fn parts_in_threads(case: &Case<'_>) -> bool {
+    const MSG_WAITALL: u32 = 0x100;
+    let (user, kernel) = case.results();
+    let receives_all = case.is(&["RECV", "RECVMSG"]) && case.sqe.op_flags & MSG_WAITALL != 0;
+    // How much of a lot finds room is the moment's.
+    let much = matches!(case.sqe.len, Value::Raw(length) if length > 1 << 16);
+    if case.is(SENDS)
+        && much
+        && matches!((&user[..], &kernel[..]), ([ours], [theirs]) if *ours > 0 && *theirs > 0)
+    {
+        return true;
+    }
+    (case.is(WRITES) || receives_all)
+        && case.by_thread()
+        && matches!(user[..], [count] if count > 0)
+        && kernel.is_empty()
+}
+
+/// A thread of the kernel's takes a buffer before it waits.
+pub fn buffers_in_threads(case: &Case<'_>) -> bool {
+    let selects = |sqe: &Sqe| sqe.flags & BUFFER_SELECT != 0 && sqe.buf_index == case.sqe.buf_index;
+    let given = |cqes: &[Cqe]| cqes.iter().filter(|cqe| cqe.res > 0).count();
+    let shared = case.others().any(selects) && given(case.user) != given(case.kernel);
+    // What it holds stands in the CQE even of a failure.
+    let (user, kernel) = case.results();
+    let failed = user == kernel && user.iter().all(|&result| result < 0);
+    selects(case.sqe) && (case.program.uses_threads() && shared || failed)
+}
+
+/// A bundle that such a thread sends and that fails has no CQE.
+pub fn bundle_in_threads(case: &Case<'_>) -> bool {
+    let (user, kernel) = case.results();
+    let group_is_missing = case.by_thread() && user == [-libc::ENOENT] && kernel == [-libc::ENOBUFS];
+    case.is(&["SEND"])
+        && u32::from(case.sqe.ioprio) & IORING_RECVSEND_BUNDLE != 0
+        && case.by_thread()
+        && (matches!(user[..], [result] if result < 0) && kernel.is_empty() || kernel == [CANCELED])
+        || group_is_missing
+}
+
+/// Such a thread hands out what a file with `O_NONBLOCK` answers.
+pub fn nonblocking_in_threads(case: &Case<'_>) -> bool {
+    let nonblocking = matches!(case.sqe.fd, Fd::Of(Thing::NonblockR | Thing::NonblockW) | Fd::From(_))
+        || case.sqe.flags & FIXED_FILE != 0;
+    case.is(&["READ", "WRITE", "READV", "WRITEV", "READ_FIXED", "WRITE_FIXED", "READV_FIXED", "WRITEV_FIXED"])
+        && nonblocking
+        && case.by_thread()
+        && case.results() == (vec![], vec![-libc::EAGAIN])
+}
+
+/// In such a thread the kernel forgets that an ACCEPT is not to wait.
+pub fn accept_waits_in_threads(case: &Case<'_>) -> bool {
+    let (user, kernel) = case.results();
+    case.is(&["ACCEPT"])
+        && u32::from(case.sqe.ioprio) & IORING_ACCEPT_DONTWAIT != 0
+        && case.by_thread()
+        && user.split_last() == Some((&-libc::EAGAIN, &kernel[..]))
+}
+
+/// A cancellation that a thread carries out is at work itself, and may match itself.
+pub fn cancel_finds_itself(case: &Case<'_>) -> bool {
+    case.is(&["ASYNC_CANCEL"]) && case.by_thread() && case.results() == (vec![-libc::ENOENT], vec![0])
+}
