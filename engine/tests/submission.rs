@@ -519,3 +519,26 @@ fn wait_until_asleep(thread: i32) {
         std::thread::yield_now();
     }
 }
+
+/// What is linked to a request that ends when it is to be given to a worker goes on, without anybody entering.
+#[test]
+fn links_of_what_no_worker_can_take() {
+    use std::os::fd::AsRawFd;
+    both(|engine| {
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let mut ring = Ring::new(engine, 4, 0);
+        let sync = |user_data, fd, flags| Sqe { fd, flags, ..sqe(io_uring_op::IORING_OP_FSYNC, user_data) };
+        ring.push(sync(1, file.as_raw_fd(), HARDLINK));
+        ring.push(sync(2, -1, LINK));
+        ring.push(sqe(io_uring_op::IORING_OP_NOP, 3));
+        assert_eq!(ring.enter(3, 0), 3);
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        let mut results = Vec::new();
+        while results.len() < 3 {
+            results.extend(ring.reap_all().iter().map(|cqe| (cqe.user_data, cqe.res)));
+            assert!(std::time::Instant::now() < deadline, "{engine:?}: only {results:?}");
+            std::thread::yield_now();
+        }
+        results
+    });
+}

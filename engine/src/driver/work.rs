@@ -179,12 +179,19 @@ impl Core {
 
     /// Gives all queued work to workers, as far as there are any to be had.
     pub fn hand_over(&mut self) {
-        self.submit_direct(false);
-        while let Some(work) = self.next_work() {
-            if let Err(work) = self.hand_over_one(work) {
-                self.work.push_front(work);
+        loop {
+            self.submit_direct(false);
+            while let Some(work) = self.next_work() {
+                if let Err(work) = self.hand_over_one(work) {
+                    self.work.push_front(work);
+                    return;
+                }
+            }
+            // One that could not be handed over has ended, and what is linked to it may have its turn.
+            if self.ready.is_empty() || self.defers() {
                 return;
             }
+            self.advance();
         }
     }
 
