@@ -353,15 +353,24 @@ fn must_pass(common: &Common, library: bool, engine: Engine) -> Result<ExitCode>
     let path = common.home.join("must-pass.txt");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let mut names = listed(&text);
+    let mut known = Reasons::default();
     if library {
         names.retain(|name| !bench.suite.not_built.contains(name));
+        if engine == Engine::User {
+            known = Reasons::load(&common.home.join("library.toml"))?;
+        }
     }
     known_only(&names, &bench.suite).with_context(|| format!("in {}", path.display()))?;
     if !common.only.is_empty() {
         names.retain(|name| common.only.contains(name));
     }
-    let (mut passed, mut failed) = (0, 0);
+    let (mut passed, mut failed, mut skipped) = (0, 0, 0);
     for name in &names {
+        if let Some(reason) = known.0.get(name) {
+            println!("{name:<28} skipped: {reason}");
+            skipped += 1;
+            continue;
+        }
         let ran = run_test(&bench.places, &conditions, name)?;
         let good = ran.outcome == Outcome::Pass;
         println!(
@@ -377,7 +386,7 @@ fn must_pass(common: &Common, library: bool, engine: Engine) -> Result<ExitCode>
             print_log(&bench, &conditions, name);
         }
     }
-    println!("{passed} passed, {failed} failed, 0 skipped");
+    println!("{passed} passed, {failed} failed, {skipped} skipped");
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -419,10 +428,15 @@ mod tests {
     fn the_committed_lists_can_be_read() {
         let home = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
         Reasons::load(&home.join("reasons.toml")).unwrap();
+        let known = Reasons::load(&home.join("library.toml")).unwrap();
         let names = listed(&fs::read_to_string(home.join("must-pass.txt")).unwrap());
         let mut sorted = names.clone();
         sorted.sort();
         sorted.dedup();
         assert_eq!(names, sorted, "must-pass.txt is sorted and names nothing twice");
+        assert!(
+            known.0.keys().all(|name| names.contains(name)),
+            "library.toml names what must pass elsewhere"
+        );
     }
 }

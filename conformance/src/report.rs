@@ -62,8 +62,9 @@ impl Row {
     }
 }
 
-/// Why tests do not pass: `conformance/reasons.toml`.
-pub struct Reasons(BTreeMap<String, String>);
+/// Why tests do not pass: `conformance/reasons.toml`, and `library.toml` beside it.
+#[derive(Default)]
+pub struct Reasons(pub BTreeMap<String, String>);
 
 impl Reasons {
     pub fn load(path: &Path) -> Result<Reasons> {

@@ -35,6 +35,12 @@ pub fn checksum(hash: u64, bytes: &[u8]) -> u64 {
 /// A directory below the current one, removed with all that is in it.
 pub struct Directory(PathBuf);
 
+impl Default for Directory {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Directory {
     /// A new, empty one.
     pub fn new() -> Self {
