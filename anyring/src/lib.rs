@@ -24,7 +24,8 @@
 //!   [`op::poll_multi`], [`op::timeout_multi`]. A [`Stream`] names one.
 //! - **Buffers that the engine picks** ([`Ring::buffers`]), buffers and files that it knows beforehand
 //!   ([`Ring::register_buffers`], [`Ring::register_files`]), chains ([`Ring::chain`]), cancellation
-//!   ([`Ring::cancel`]), timeouts ([`op::timeout`], [`Ring::push_with_timeout`]).
+//!   ([`Ring::cancel`]), timeouts ([`op::timeout`], [`Ring::push_with_timeout`]), wake-ups by other threads
+//!   ([`op::wakes`]).
 //! - **What no kernel has**: reading a directory ([`op::read_names`]), over the kernel's `io_uring`, too.
 //! - **The layer below** ([`low`]): every operation and registration, nothing kept or copied, `unsafe`.
 //! - **Errors that say what to do** ([`Error`]).

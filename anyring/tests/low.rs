@@ -334,3 +334,30 @@ fn some_operations_of_the_layer_below() {
         );
     });
 }
+
+#[test]
+fn queues_are_resized() {
+    both(|engine| {
+        let builder = Builder::new(2).single_issuer().defer_taskrun().engine(engine);
+        let mut ring: Ring = builder.build_low().unwrap();
+        // SAFETY: names no memory.
+        unsafe { ring.push(op::Nop::new().build().user_data(1)) }.unwrap();
+        ring.submit_and_wait(1).unwrap();
+        // SAFETY: names no memory.
+        unsafe { ring.push(op::Nop::new().build().user_data(2)) }.unwrap();
+        if let Err(error) = ring.resize(16, 64) {
+            assert_eq!(error.errno(), libc::EINVAL, "before Linux 6.13: {error}");
+            return;
+        }
+        assert_eq!(ring.submission().capacity(), 16);
+        assert_eq!(ring.completion().capacity(), 64);
+        for number in 3..18 {
+            // SAFETY: names no memory.
+            unsafe { ring.push(op::Nop::new().build().user_data(number)) }.unwrap();
+        }
+        assert_eq!(ring.submit_and_wait(17).unwrap(), 16);
+        let seen: Vec<_> = ring.completion().map(|cqe| cqe.user_data()).collect();
+        assert_eq!(seen, (1..18).collect::<Vec<_>>());
+        assert_eq!(ring.resize(0, 0).unwrap_err().what(), What::Register("RESIZE_RINGS"));
+    });
+}

@@ -788,3 +788,18 @@ fn names_of_a_directory() {
         ring.submit().unwrap();
     });
 }
+
+#[test]
+fn other_threads_wake_a_ring() {
+    both(|engine| {
+        let mut ring = ring(engine);
+        let (wakes, waker) = op::wakes().unwrap();
+        let mut wakes = ring.push_multi(wakes).unwrap();
+        for _ in 0..100 {
+            let waker = waker.clone();
+            let thread = std::thread::spawn(move || waker.wake());
+            ring.next(&mut wakes).unwrap().unwrap().unwrap();
+            thread.join().unwrap();
+        }
+    });
+}

@@ -22,8 +22,10 @@ pub struct Ring<S: Submission = Sqe, C: Completion = Cqe> {
     submitter: Submitter,
     /// What the kernel lacks is done beside it.
     extended: bool,
+    /// Children do not have its memory.
+    dont_fork: bool,
     /// Unmapped after the descriptor is closed, last of all.
-    _memory: [Option<Mapping>; 3],
+    memory: [Option<Mapping>; 3],
 }
 
 /// The way into a ring: submissions, waits, registrations.
@@ -38,6 +40,31 @@ pub struct Submitter {
     sq_head: Word,
     sq_tail: Word,
     sq_flags: Word,
+}
+
+/// A ring's memory, and its queues there.
+struct Queues<S, C> {
+    sq: Sq<S>,
+    cq: Cq<C>,
+    memory: [Option<Mapping>; 3],
+}
+
+impl<S: Submission, C: Completion> Queues<S, C> {
+    /// Maps what a ring with these parameters has.
+    fn map(engine: Engine, fd: RawFd, p: &io_uring_params) -> Result<Queues<S, C>, Error> {
+        let array = if p.flags & abi::IORING_SETUP_NO_SQARRAY == 0 { p.sq_entries as usize * 4 } else { 0 };
+        let sq_bytes = p.sq_off.array as usize + array;
+        let cq_bytes = p.cq_off.cqes as usize + p.cq_entries as usize * size_of::<C>();
+        let one = p.features & abi::IORING_FEAT_SINGLE_MMAP != 0;
+        let first = if one { sq_bytes.max(cq_bytes) } else { sq_bytes };
+        let rings = Mapping::new(engine, fd, first, abi::IORING_OFF_SQ_RING)?;
+        let second =
+            if one { None } else { Some(Mapping::new(engine, fd, cq_bytes, abi::IORING_OFF_CQ_RING)?) };
+        let sqes = Mapping::new(engine, fd, p.sq_entries as usize * size_of::<S>(), abi::IORING_OFF_SQES)?;
+        // SAFETY: mapped as the parameters say, and kept beside.
+        let (sq, cq) = unsafe { (Sq::new(&rings, &sqes, p), Cq::new(second.as_ref().unwrap_or(&rings), p)) };
+        Ok(Queues { sq, cq, memory: [Some(rings), second, Some(sqes)] })
+    }
 }
 
 impl<S: Submission, C: Completion> Ring<S, C> {
@@ -74,24 +101,12 @@ impl<S: Submission, C: Completion> Ring<S, C> {
     }
 
     fn map(builder: &Builder, engine: Engine, fd: RawFd, p: &io_uring_params) -> Result<Ring<S, C>, Error> {
-        let array = if p.flags & abi::IORING_SETUP_NO_SQARRAY == 0 { p.sq_entries as usize * 4 } else { 0 };
-        let sq_bytes = p.sq_off.array as usize + array;
-        let cq_bytes = p.cq_off.cqes as usize + p.cq_entries as usize * size_of::<C>();
-        let one = p.features & abi::IORING_FEAT_SINGLE_MMAP != 0;
-        let first = if one { sq_bytes.max(cq_bytes) } else { sq_bytes };
-        let rings = Mapping::new(engine, fd, first, abi::IORING_OFF_SQ_RING)?;
-        let second =
-            if one { None } else { Some(Mapping::new(engine, fd, cq_bytes, abi::IORING_OFF_CQ_RING)?) };
-        let sqes = Mapping::new(engine, fd, p.sq_entries as usize * size_of::<S>(), abi::IORING_OFF_SQES)?;
-        // SAFETY: mapped as the parameters say, and kept beside.
-        let (sq, mut cq) =
-            unsafe { (Sq::new(&rings, &sqes, p), Cq::new(second.as_ref().unwrap_or(&rings), p)) };
+        let Queues { sq, mut cq, memory } = Queues::map(engine, fd, p)?;
         if builder.pollable {
             engine::show_readiness(engine, fd)
                 .map_err(|errno| Error::new(engine, What::Use("polling of a ring"), -errno))?;
             cq.shown = (engine == Engine::User).then_some(fd);
         }
-        let memory = [Some(rings), second, Some(sqes)];
         if builder.dont_fork {
             memory.iter().flatten().for_each(Mapping::dont_fork);
         }
@@ -106,7 +121,7 @@ impl<S: Submission, C: Completion> Ring<S, C> {
             sq_tail: sq.tail,
             sq_flags: sq.flags,
         };
-        Ok(Ring { sq, cq, submitter, extended: false, _memory: memory })
+        Ok(Ring { sq, cq, submitter, extended: false, dont_fork: builder.dont_fork, memory })
     }
 
     /// The engine that it has.
@@ -130,6 +145,37 @@ impl<S: Submission, C: Completion> Ring<S, C> {
     #[inline]
     pub fn submitter(&self) -> &Submitter {
         &self.submitter
+    }
+
+    /// Gives it other queues, in which entries stay that are not taken yet. Takes
+    /// [`defer_taskrun`](Builder::defer_taskrun), and Linux 6.13 on the kernel's engine.
+    ///
+    /// # Errors
+    /// As `IORING_REGISTER_RESIZE_RINGS`: `EOVERFLOW` where the entries do not fit; `EBUSY` for a ring that is
+    /// [`pollable`](Builder::pollable) over anyring's engine, which cannot be mapped again.
+    pub fn resize(&mut self, entries: u32, cq_entries: u32) -> Result<(), Error> {
+        const CALL: What = What::Register("RESIZE_RINGS");
+        let Submitter { engine, fd, .. } = self.submitter;
+        if self.cq.shown.is_some() {
+            return Err(Error::new(engine, CALL, libc::EBUSY));
+        }
+        // SAFETY: integers only.
+        let mut p: io_uring_params = unsafe { std::mem::zeroed() };
+        (p.sq_entries, p.cq_entries, p.flags) = (entries, cq_entries, abi::IORING_SETUP_CQSIZE);
+        let code = abi::io_uring_register_op::IORING_REGISTER_RESIZE_RINGS as u32;
+        // SAFETY: whole; written by the call.
+        unsafe { self.submitter.register("RESIZE_RINGS", code, (&raw mut p).cast_const().cast(), 1)? };
+        // The call says nothing of features and of what stays.
+        p.features = self.submitter.features;
+        p.flags = self.submitter.setup_flags;
+        let Queues { sq, cq, memory } = Queues::map(engine, fd, &p)?;
+        if self.dont_fork {
+            memory.iter().flatten().for_each(Mapping::dont_fork);
+        }
+        let words = (sq.head, sq.tail, sq.flags);
+        (self.submitter.sq_head, self.submitter.sq_tail, self.submitter.sq_flags) = words;
+        (self.sq, self.cq, self.memory) = (sq, cq, memory);
+        Ok(())
     }
 
     /// The way into it, to register its descriptor.

@@ -8,12 +8,14 @@ mod file;
 mod net;
 mod path;
 mod time;
+mod wake;
 
 pub use directory::*;
 pub use file::*;
 pub use net::*;
 pub use path::*;
 pub use time::*;
+pub use wake::*;
 
 use crate::low::{Sqe, op as low};
 use crate::operation::{Named, Operation, Yield};
