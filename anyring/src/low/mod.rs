@@ -26,8 +26,10 @@ pub mod op;
 mod queue;
 mod register;
 mod ring;
+mod submitter;
 
 pub use entry::{Completion, Cqe, Cqe32, Sqe, Sqe128, Submission};
 pub use queue::{CompletionQueue, Full, SubmissionQueue};
 pub use register::{Cancel, Probe, Restriction};
-pub use ring::{Ring, Submitter, Wait};
+pub use ring::Ring;
+pub use submitter::{Submitter, Wait};

@@ -1,6 +1,6 @@
 //! `io_uring_register(2)`: what a ring is told once and for all.
 
-use super::ring::{Submitter, timespec};
+use super::submitter::{Submitter, timespec};
 use crate::error::What;
 use crate::{Engine, Error};
 use anyring_engine::ops;

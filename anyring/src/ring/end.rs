@@ -1,0 +1,60 @@
+//! The end of a ring.
+
+use super::Ring;
+use crate::Error;
+use crate::low::op as low_op;
+use std::time::Duration;
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        if self.check_process().is_err() {
+            // The requests are the parent's, and so is the memory that they work on.
+            return;
+        }
+        self.close_chain();
+        if !self.requests.is_empty() && self.cancel_all().is_err() {
+            self.requests.forget();
+            std::mem::forget(std::mem::take(&mut self.groups));
+            std::mem::forget(self.pool.take());
+        }
+        for group in &self.groups {
+            let _ = self.low.submitter().unregister_buffer_ring(group.id());
+        }
+    }
+}
+
+impl Ring {
+    /// Cancels all requests, and waits until they have ended.
+    fn cancel_all(&mut self) -> Result<(), Error> {
+        const SECOND: Duration = Duration::from_secs(1);
+        // What the engine has not taken yet is not to begin.
+        self.low.submission().neutralize();
+        loop {
+            for id in self.requests.ids() {
+                while self.low.submission().free() == 0 {
+                    self.enter_and_reap(Duration::ZERO)?;
+                }
+                // SAFETY: names no memory. Its own completion is nobody's.
+                let _ = unsafe { self.low.push(low_op::AsyncCancel::new(id.0).build().user_data(u64::MAX)) };
+            }
+            // What cannot be cancelled ends by itself; what could not be in this moment is tried again.
+            while self.enter_and_reap(SECOND)? {
+                if self.requests.is_empty() {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Waits for something, and takes what is there; false where the time is over.
+    fn enter_and_reap(&mut self, time: Duration) -> Result<bool, Error> {
+        let result = self.enter(Some(time));
+        self.reap();
+        self.ready.clear();
+        match result {
+            Err(error) if error.errno() == libc::ETIME => Ok(false),
+            Err(error) if matches!(error.errno(), libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(true),
+            result => result.map(|()| true),
+        }
+    }
+}

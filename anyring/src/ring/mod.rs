@@ -1,0 +1,152 @@
+//! The safe ring.
+
+mod chain;
+mod end;
+mod push;
+mod resources;
+mod wait;
+
+pub use chain::Chain;
+pub use push::Raw;
+
+use crate::completion::Completion;
+use crate::error::What;
+use crate::fixed::Table;
+use crate::low::{self, Probe, Sqe, Submitter};
+use crate::provided::Group;
+use crate::registered::Memory;
+use crate::requests::Requests;
+use crate::{Builder, Engine, Error, engine};
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+
+/// A ring whose requests are safe.
+///
+/// [`push`](Ring::push) hands an operation over and answers with a token; [`wait`](Ring::wait) answers with the next
+/// completion, whose [`take`](Completion::take) gives back, for the token, what came of the operation and the
+/// buffers that it was given. [`run`](Ring::run) does both for one operation.
+///
+/// What is pushed goes to the engine with the next [`submit`](Ring::submit), [`wait`](Ring::wait) or
+/// [`poll`](Ring::poll), or when the queue is full.
+///
+/// A ring that is dropped cancels what is in flight and waits until it has ended: no memory is freed that the engine
+/// may still use. Where it cannot wait, because another thread than its own drops a ring with
+/// [`single_issuer`](Builder::single_issuer), that memory is never freed.
+///
+/// In a child of `fork` a ring of the parent is of no use: every call fails, and dropping it does nothing to the
+/// parent's.
+///
+/// ```
+/// use anyring::{Ring, op};
+/// use std::time::Duration;
+///
+/// let mut ring = Ring::new(8)?;
+/// let nop = ring.push(op::nop())?;
+/// let timeout = ring.push(op::timeout(Duration::from_millis(1)))?;
+/// while ring.in_flight() > 0 {
+///     let completion = ring.wait()?;
+///     if completion.is(&nop) {
+///         completion.take(nop).expect("it is that one")?;
+///     } else if completion.is(&timeout) {
+///         completion.take(timeout).expect("it is that one")?;
+///     }
+/// }
+/// # Ok::<(), anyring::Error>(())
+/// ```
+pub struct Ring {
+    low: low::Ring,
+    requests: Requests,
+    /// Completions that nobody has asked for yet.
+    ready: VecDeque<Completion>,
+    /// Of the process that it was made in.
+    generation: u32,
+    table: Option<Arc<Table>>,
+    groups: Vec<Arc<Group>>,
+    pool: Option<Arc<Memory>>,
+    /// The entries of a chain that is being made.
+    chain: Vec<Sqe>,
+}
+
+impl Ring {
+    /// A ring with room for `entries` submissions, and everything else as [`Builder`] has it.
+    ///
+    /// # Errors
+    /// As [`Builder::build`].
+    pub fn new(entries: u32) -> Result<Ring, Error> {
+        Ring::builder(entries).build()
+    }
+
+    /// How a ring with room for `entries` submissions is to be.
+    pub fn builder(entries: u32) -> Builder {
+        Builder::new(entries)
+    }
+
+    pub(crate) fn over(low: low::Ring) -> Ring {
+        Ring {
+            low,
+            requests: Requests::default(),
+            ready: VecDeque::new(),
+            generation: engine::generation(),
+            table: None,
+            groups: Vec::new(),
+            pool: None,
+            chain: Vec::new(),
+        }
+    }
+
+    /// The engine that it has.
+    pub fn engine(&self) -> Engine {
+        self.low.engine()
+    }
+
+    /// Registrations that concern no memory, and what the engine can do.
+    pub fn submitter(&self) -> &Submitter {
+        self.low.submitter()
+    }
+
+    /// Which operations the engine has.
+    ///
+    /// # Errors
+    /// Where it cannot tell (Linux 5.5 and older).
+    pub fn probe(&mut self) -> Result<Probe, Error> {
+        self.low.serve_private_operations();
+        self.low.probe()
+    }
+
+    /// How many requests have completions to come.
+    pub fn in_flight(&self) -> usize {
+        self.requests.waited_for() + self.ready.iter().filter(|completion| !completion.more()).count()
+    }
+
+    fn error(&self, what: What, errno: i32) -> Error {
+        Error::new(self.engine(), what, errno)
+    }
+
+    /// Refuses what a child of `fork` does with its parent's ring.
+    fn check_process(&self) -> Result<(), Error> {
+        if self.generation == engine::generation() {
+            return Ok(());
+        }
+        Err(self.error(What::Use("use of a ring of the parent process"), libc::EOWNERDEAD))
+    }
+}
+
+impl AsRawFd for Ring {
+    fn as_raw_fd(&self) -> RawFd {
+        self.low.as_raw_fd()
+    }
+}
+
+impl AsFd for Ring {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.low.as_fd()
+    }
+}
+
+impl std::fmt::Debug for Ring {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut out = f.debug_struct("Ring");
+        out.field("engine", &self.engine()).field("in_flight", &self.in_flight()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,218 @@
+//! Requests are handed over.
+
+use super::{Chain, Ring};
+use crate::Error;
+use crate::error::What;
+use crate::low::{Sqe, op as low_op};
+use crate::op::{Cancel, LinkTimeout};
+use crate::operation::{Id, Multishot, Named, Operation, Stream, Token, Yield};
+use crate::requests::{Kept, Kind, Request};
+use anyring_engine::ops::FIRST_PRIVATE;
+use linux_raw_sys::io_uring as abi;
+use std::sync::Arc;
+use std::time::Duration;
+
+impl Ring {
+    /// Hands an operation over.
+    ///
+    /// # Errors
+    /// Where the queue is full and the engine takes nothing from it; the operation is dropped then.
+    pub fn push<O: Operation>(&mut self, operation: O) -> Result<Token<O>, Error> {
+        self.make_room(1)?;
+        let (request, sqe) = single(operation);
+        self.place(request, sqe).map(Token::new)
+    }
+
+    /// Hands an operation with many completions over.
+    ///
+    /// # Errors
+    /// As for [`push`](Ring::push).
+    pub fn push_multi<M: Multishot>(&mut self, operation: M) -> Result<Stream<M>, Error> {
+        self.make_room(1)?;
+        let source = operation.buffers().map(|buffers| buffers.0.clone());
+        if source.as_ref().is_some_and(|source| !self.groups.iter().any(|group| Arc::ptr_eq(group, source))) {
+            return Err(self.error(What::Use("use of another ring's buffers"), libc::EXDEV));
+        }
+        let (request, sqe) = multishot(operation);
+        self.place(Request { source, ..request }, sqe).map(Stream::new)
+    }
+
+    /// Hands an operation over that is cancelled if it has not ended in time.
+    ///
+    /// # Errors
+    /// As for [`push`](Ring::push).
+    pub fn push_with_timeout<O: Operation>(
+        &mut self,
+        operation: O,
+        timeout: Duration,
+    ) -> Result<Token<O>, Error> {
+        self.make_room(2)?;
+        let id = self.link(operation, false);
+        self.link(LinkTimeout::new(timeout), true);
+        self.close_chain();
+        Ok(Token::new(id))
+    }
+
+    /// Begins a chain of `length` operations, each of which begins when the one before has ended well; if one fails,
+    /// those behind it are cancelled.
+    ///
+    /// # Errors
+    /// Where it is longer than the queue, and as for [`push`](Ring::push).
+    pub fn chain(&mut self, length: usize) -> Result<Chain<'_>, Error> {
+        self.make_room(length)?;
+        Ok(Chain::new(self, length))
+    }
+
+    /// Cancels a request, if it has not ended: the request's own completion says whether it was (`ECANCELED`); that
+    /// of the cancellation says whether there was such a request.
+    ///
+    /// # Errors
+    /// As for [`push`](Ring::push).
+    pub fn cancel(&mut self, request: &impl Named) -> Result<Token<Cancel>, Error> {
+        self.push(Cancel::of(request.id().0))
+    }
+
+    /// Submits an entry of the layer below, keeping `kept` until it has ended, which its completion gives back.
+    ///
+    /// ```
+    /// use anyring::{Ring, low};
+    ///
+    /// let mut ring = Ring::new(4)?;
+    /// let mut kept = Box::new([0_u8; 8]);
+    /// let file = std::fs::File::open("/dev/zero").unwrap();
+    /// let entry = low::op::Read::new(&file, kept.as_mut_ptr(), 8).build();
+    /// // SAFETY: the buffer is kept, the file is open until the request has ended.
+    /// let token = unsafe { ring.push_raw(entry, kept) }?;
+    /// let (result, kept) = ring.finish(token)?;
+    /// assert_eq!((result?, *kept), (8, [0; 8]));
+    /// # Ok::<(), anyring::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`push`](Ring::push).
+    ///
+    /// # Safety
+    /// As for [`SubmissionQueue::push`](low::SubmissionQueue::push); the entry must have one completion. Its user
+    /// data is replaced, links are not allowed.
+    pub unsafe fn push_raw<T: Send + 'static>(
+        &mut self,
+        entry: Sqe,
+        kept: T,
+    ) -> Result<Token<Raw<T>>, Error> {
+        self.push(Raw { entry, kept })
+    }
+
+    /// Puts a request into the queue, which has room.
+    fn place(&mut self, request: Request, sqe: Sqe) -> Result<Id, Error> {
+        let id = self.enter_into_list(request, &sqe);
+        // SAFETY: what the entry names belongs to the operation, which stays where it is until it has ended; a ring
+        // that is dropped waits for that.
+        if unsafe { self.low.push(sqe.user_data(id.0)) }.is_err() {
+            self.requests.remove(id);
+            return Err(self.error(What::Use("push to a full queue"), libc::EBUSY));
+        }
+        Ok(id)
+    }
+
+    fn enter_into_list(&mut self, request: Request, sqe: &Sqe) -> Id {
+        if sqe.opcode() >= FIRST_PRIVATE {
+            self.low.serve_private_operations();
+        }
+        self.requests.insert(request)
+    }
+
+    /// Adds to the chain that is being made, for which the queue has room.
+    pub(super) fn link<O: Operation>(&mut self, operation: O, silent: bool) -> Id {
+        let (request, sqe) = single(operation);
+        let id = self.enter_into_list(Request { silent, ..request }, &sqe);
+        self.chain.push(sqe.user_data(id.0).link());
+        id
+    }
+
+    /// Puts the chain into the queue. The engine sees it as a whole: a thread that polls the queue must not take it
+    /// for several.
+    pub(super) fn close_chain(&mut self) {
+        if let Some(last) = self.chain.last_mut() {
+            *last = last.unlink();
+            // SAFETY: as for `place`.
+            let result = unsafe { self.low.submission().push_all(&self.chain) };
+            debug_assert!(result.is_ok(), "room was made for it");
+            self.chain.clear();
+        }
+    }
+
+    /// Sees that so many entries have room.
+    fn make_room(&mut self, count: usize) -> Result<(), Error> {
+        self.check_process()?;
+        self.close_chain();
+        if self.low.submission().free() >= count {
+            return Ok(());
+        }
+        if count > self.low.submission().capacity() {
+            return Err(self.error(What::Use("a chain longer than the submission queue"), libc::E2BIG));
+        }
+        loop {
+            match self.low.submit() {
+                // The completion queue is full, too.
+                Err(error) if matches!(error.errno(), libc::EBUSY | libc::EINTR | libc::EAGAIN) => {}
+                result => drop(result?),
+            }
+            if self.low.submission().free() >= count {
+                return Ok(());
+            }
+            self.reap();
+            if self.low.submitter().setup_flags() & abi::IORING_SETUP_SQPOLL != 0 {
+                match self.low.submitter().wait_for_room() {
+                    Err(error) if error.errno() == libc::EINTR => {}
+                    result => drop(result?),
+                }
+            }
+        }
+    }
+}
+
+/// The request for an operation, and its entry.
+fn single<O: Operation>(operation: O) -> (Request, Sqe) {
+    let kind = const {
+        &Kind {
+            name: O::NAME,
+            settle: |operation, result| {
+                if let Some(operation) = operation.downcast_mut::<O>() {
+                    operation.settle(result);
+                }
+            },
+        }
+    };
+    let (opens, notifies) = (operation.opens_descriptor(), operation.notifies());
+    let (operation, sqe) = Kept::new(operation, O::entry);
+    (Request { opens, notifies, ..Request::new(operation, kind) }, sqe)
+}
+
+fn multishot<M: Multishot>(operation: M) -> (Request, Sqe) {
+    let kind = const { &Kind { name: M::NAME, settle: |_, _| {} } };
+    let opens = operation.opens_descriptors();
+    let (operation, sqe) = Kept::new(operation, M::entry);
+    (Request { opens, ..Request::new(operation, kind) }, sqe)
+}
+
+/// An entry of the layer below, and what is kept for it: see [`Ring::push_raw`].
+pub struct Raw<T> {
+    entry: Sqe,
+    kept: T,
+}
+
+// SAFETY: the promise of who pushed it.
+unsafe impl<T: Send + 'static> Operation for Raw<T> {
+    type Output = (Result<u32, Error>, T);
+
+    const NAME: &'static str = "of the layer below";
+
+    fn entry(&mut self) -> Sqe {
+        self.entry
+    }
+
+    fn output(self, came: Yield) -> Self::Output {
+        let what = What::Operation(low_op::name(self.entry.opcode()));
+        (came.result.map_err(|error| Error::new(error.engine(), what, error.errno())), self.kept)
+    }
+}

@@ -1,0 +1,171 @@
+//! Completions are waited for.
+
+use super::Ring;
+use crate::Error;
+use crate::completion::Completion;
+use crate::error::What;
+use crate::low::Wait;
+use crate::operation::{Id, Multishot, Operation, Stream, Token};
+use std::time::{Duration, Instant};
+
+impl Ring {
+    /// Gives the engine what was pushed. How many entries it took.
+    ///
+    /// # Errors
+    /// As `io_uring_enter(2)`.
+    pub fn submit(&mut self) -> Result<usize, Error> {
+        self.check_process()?;
+        self.close_chain();
+        self.clean();
+        self.low.submit()
+    }
+
+    /// Gives the engine what was pushed, and waits for a completion.
+    ///
+    /// # Errors
+    /// As `io_uring_enter(2)`: `EINTR` where a signal handler ran, for one. `EDEADLK` where nothing is in flight.
+    pub fn wait(&mut self) -> Result<Completion, Error> {
+        let completion = self.wait_until(None)?;
+        completion.ok_or_else(|| self.error(What::Use("wait without end"), libc::ETIME))
+    }
+
+    /// [`wait`](Ring::wait) for so long at most.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn wait_timeout(&mut self, time: Duration) -> Result<Option<Completion>, Error> {
+        self.wait_until(Instant::now().checked_add(time))
+    }
+
+    fn wait_until(&mut self, deadline: Option<Instant>) -> Result<Option<Completion>, Error> {
+        self.check_process()?;
+        self.close_chain();
+        self.clean();
+        loop {
+            if let Some(completion) = self.take() {
+                return Ok(Some(completion));
+            }
+            if self.requests.waited_for() == 0 {
+                return Err(self.error(What::Use("wait for nothing in flight"), libc::EDEADLK));
+            }
+            match self.enter(deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))) {
+                Err(error) if error.errno() == libc::ETIME => return Ok(self.take()),
+                // Completions found no room in their queue: they are taken now.
+                Err(error) if matches!(error.errno(), libc::EBUSY | libc::EAGAIN) => {}
+                Err(error) => return Err(error),
+                Ok(()) => {}
+            }
+        }
+    }
+
+    /// Submits and waits for one completion.
+    pub(super) fn enter(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
+        let result = match timeout {
+            Some(time) => self.low.submit_with(1, &Wait::new().timeout(time)),
+            None => self.low.submit_and_wait(1),
+        };
+        result.map(drop)
+    }
+
+    /// Gives the engine what was pushed, and answers with a completion if one is there.
+    ///
+    /// # Errors
+    /// As `io_uring_enter(2)`.
+    pub fn poll(&mut self) -> Result<Option<Completion>, Error> {
+        self.check_process()?;
+        self.close_chain();
+        self.clean();
+        if let Some(completion) = self.take() {
+            return Ok(Some(completion));
+        }
+        self.low.submit_and_flush()?;
+        Ok(self.take())
+    }
+
+    /// Hands an operation over and waits for its end; other completions that come meanwhile are kept.
+    ///
+    /// # Errors
+    /// As for [`push`](Ring::push) and [`wait`](Ring::wait); interrupted waits are taken up again.
+    pub fn run<O: Operation>(&mut self, operation: O) -> Result<O::Output, Error> {
+        let token = self.push(operation)?;
+        self.finish(token)
+    }
+
+    /// Waits for the end of a request; other completions that come meanwhile are kept.
+    ///
+    /// # Errors
+    /// As for [`wait`](Ring::wait); interrupted waits are taken up again. `ENOENT` where the request's completion was
+    /// taken already.
+    pub fn finish<O: Operation>(&mut self, token: Token<O>) -> Result<O::Output, Error> {
+        let completion = self.wait_for(token.id())?;
+        let gone = self.error(What::Use("a token of another ring"), libc::ENOENT);
+        match completion.ok_or(gone)?.take(token) {
+            Ok(output) => Ok(output),
+            Err(other) => {
+                self.ready.push_back(other);
+                Err(gone)
+            }
+        }
+    }
+
+    /// The next item of a stream, waited for; nothing once it has ended. Other completions are kept.
+    ///
+    /// # Errors
+    /// As for [`wait`](Ring::wait); interrupted waits are taken up again.
+    pub fn next<M: Multishot>(&mut self, stream: &mut Stream<M>) -> Result<Option<M::Item>, Error> {
+        if stream.ended {
+            return Ok(None);
+        }
+        match self.wait_for(stream.id())? {
+            Some(completion) => Ok(completion.item(stream).ok()),
+            None => {
+                stream.ended = true;
+                Ok(None)
+            }
+        }
+    }
+
+    /// The next completion of a request; nothing where none is to come.
+    fn wait_for(&mut self, id: Id) -> Result<Option<Completion>, Error> {
+        self.check_process()?;
+        self.close_chain();
+        self.clean();
+        let kept = self.ready.iter().position(|completion| completion.id() == id);
+        if let Some(completion) = kept.and_then(|position| self.ready.remove(position)) {
+            return Ok(Some(completion));
+        }
+        loop {
+            while let Some(completion) = self.take_new() {
+                if completion.id() == id {
+                    return Ok(Some(completion));
+                }
+                self.ready.push_back(completion);
+            }
+            if !self.requests.contains(id) {
+                return Ok(None);
+            }
+            match self.low.submit_and_wait(1) {
+                Err(error) if matches!(error.errno(), libc::EINTR | libc::EBUSY | libc::EAGAIN) => {}
+                result => drop(result?),
+            }
+        }
+    }
+
+    /// The next completion that is there.
+    fn take(&mut self) -> Option<Completion> {
+        if self.ready.is_empty() { self.take_new() } else { self.ready.pop_front() }
+    }
+
+    /// The next completion in the queue. The others stay there: what finds no room is kept by the engine.
+    fn take_new(&mut self) -> Option<Completion> {
+        let engine = self.low.engine();
+        self.low.completion().find_map(|cqe| self.requests.complete(engine, cqe))
+    }
+
+    /// Takes all that is in the completion queue.
+    pub(super) fn reap(&mut self) {
+        while let Some(completion) = self.take_new() {
+            self.ready.push_back(completion);
+        }
+    }
+}
