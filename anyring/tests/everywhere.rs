@@ -218,3 +218,21 @@ fn privileges_that_are_dropped_are_dropped_for_requests() {
         std::fs::remove_file(&path).unwrap();
     });
 }
+
+#[test]
+fn rings_of_this_crate_beside_those_of_others() {
+    both("rings_of_this_crate_beside_those_of_others", || {
+        use anyring::op;
+        let other = Ring::new();
+        let mut ring = anyring::Ring::builder(8).pollable().build().unwrap();
+        for _ in 0..3 {
+            let file = ring.run(op::open("/dev/zero")).unwrap().unwrap();
+            assert_eq!(ring.run(op::read(&file, vec![1; 4])).unwrap().1, [0; 4]);
+            // Closed by one of the functions that stand in front of the C library's.
+            drop(file);
+        }
+        drop(ring);
+        // The other one lives on.
+        assert_eq!(enter(other.fd, 0, 0), 0);
+    });
+}
