@@ -182,7 +182,7 @@ impl Submitter {
     }
 
     /// Gives the engine what was pushed, and lets it post what is done, without waiting. Rings with
-    /// [`defer_taskrun`](Builder::defer_taskrun), for one, post nothing otherwise.
+    /// [`defer_taskrun`](crate::Builder::defer_taskrun), for one, post nothing otherwise.
     ///
     /// # Errors
     /// As `io_uring_enter(2)`.

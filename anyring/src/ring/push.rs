@@ -92,7 +92,7 @@ impl Ring {
     /// As for [`push`](Ring::push).
     ///
     /// # Safety
-    /// As for [`SubmissionQueue::push`](low::SubmissionQueue::push); the entry must have one completion. Its user
+    /// As for [`SubmissionQueue::push`](crate::low::SubmissionQueue::push); the entry must have one completion. Its user
     /// data is replaced, links are not allowed.
     pub unsafe fn push_raw<T: Send + 'static>(
         &mut self,
