@@ -114,9 +114,11 @@ fn files(ring: &mut IoUring, seed: u64) {
     let here = Fd(libc::AT_FDCWD);
     let close = opcode::Close::new(Fd(file)).build().flags(Flags::IO_LINK);
     let rename = opcode::RenameAt::new(here, name.as_ptr(), here, other.as_ptr()).build();
-    push(ring, close, 1);
-    push(ring, rename.flags(Flags::IO_LINK), 2);
-    push(ring, opcode::UnlinkAt::new(here, other.as_ptr()).build(), 3);
+    let unlink = opcode::UnlinkAt::new(here, other.as_ptr()).build();
+    let chain = [close.user_data(1), rename.flags(Flags::IO_LINK).user_data(2), unlink.user_data(3)];
+    // At once: an SQ thread may look between two pushes, and there a chain ends.
+    // SAFETY: the paths live as long as the chain.
+    unsafe { ring.submission().push_multiple(&chain).unwrap() };
     for expected in 1..4 {
         assert_eq!(next(ring), (expected, 0));
     }
