@@ -212,7 +212,7 @@ pub fn sync_readiness(fd: Fd) -> bool {
     let Some(core) = guard.as_mut() else { return false };
     let Some(stand_in) = core.external.readiness_fd else { return false };
     core.flush_overflow();
-    let ready = core.cq_ready() > 0;
+    let ready = core.cq_ready() > 0 || core.defers() && !core.ready.is_empty();
     sys::eventfd_drain(stand_in);
     core.external.readable = false;
     if ready {

@@ -220,7 +220,12 @@ fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Cal
             return if core.cq_ready() >= wanted { Ok(()) } else { Err(errno) };
         }
     };
+    // The rest is for the next call: a multishot request that finds the CQ full would end.
+    core.fetched_at_once = wanted.max(core.memory.layout().cq_entries / 2).max(1);
     let waited = wait::wait(guard, serial, wanted, limits);
+    if let Some(core) = live(guard, serial) {
+        core.fetched_at_once = u32::MAX;
+    }
     match waited {
         Err(Errno::EINTR) if wanted == 0 => Ok(()),
         // Less than was wanted is there: that counts for more than why the wait ended.

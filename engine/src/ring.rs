@@ -249,6 +249,8 @@ pub struct Core {
     pub shared: Option<Box<Shared>>,
     /// Threads were given futexes to wait for, and may not be asleep yet.
     pub unsettled: bool,
+    /// On a ring that defers: so many completions that wait to be reaped end the call that fetches them.
+    pub fetched_at_once: u32,
     /// Calls of `enter` so far; tells an observer whether anybody comes by.
     pub activity: u64,
 }

@@ -254,6 +254,7 @@ fn new_core(ring: &'static Ring, serial: u64, memory: RingMemory, setup_flags: u
         sq_cpu: None,
         shared: None,
         unsettled: false,
+        fetched_at_once: u32::MAX,
         activity: 0,
     }
 }

@@ -150,6 +150,11 @@ impl Core {
         self.is(IORING_SETUP_DEFER_TASKRUN)
     }
 
+    /// Is what else is ready left to the next call?
+    pub fn has_fetched_enough(&self) -> bool {
+        self.defers() && self.cq_ready() >= self.fetched_at_once
+    }
+
     /// Does anything here need somebody to sleep for it?
     pub fn needs_driver(&self) -> bool {
         self.readiness.waiting() > 0
@@ -229,7 +234,7 @@ impl Core {
             if self.readiness.take_reports() {
                 self.harvest_now();
             }
-            if self.ready.is_empty() {
+            if self.ready.is_empty() || self.has_fetched_enough() {
                 break;
             }
             self.run_ready();

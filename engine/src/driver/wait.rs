@@ -197,6 +197,9 @@ pub fn leave(core: &mut Core) {
         core.hand_over();
     }
     core.notify();
+    if core.defers() && !core.ready.is_empty() && core.has_fetched_enough() {
+        core.notify_deferred();
+    }
     core.mark_task_work();
     if core.token.driver() == Driver::Nobody && !core.pass_on() && core.needs_driver() {
         reactor::attend(core);

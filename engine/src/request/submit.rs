@@ -341,7 +341,8 @@ impl Core {
 
     /// Issues what became ready, until nothing is.
     pub fn run_ready(&mut self) {
-        while let Some(id) = self.ready.pop_front() {
+        while !self.has_fetched_enough() {
+            let Some(id) = self.ready.pop_front() else { return };
             let Some(request) = self.requests.get_mut(id) else { continue };
             if request.phase != Phase::Ready {
                 continue;
