@@ -17,8 +17,8 @@
 extern "C" {
 #endif
 
-/* Private numbers begin at 192, far from the kernel's growing list. */
-enum { ANYRING_OP_GETDENTS = 192 };
+/* Private numbers begin at 112, far from the kernel's growing list. */
+enum { ANYRING_OP_GETDENTS = 112 };
 
 /* One entry of a directory, as getdents64(2) writes them, one behind the other. */
 struct anyring_dirent {
