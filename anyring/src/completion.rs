@@ -1,11 +1,11 @@
 //! Completions of a safe ring.
 
 use crate::error::What;
+use crate::kept::Kept;
 use crate::operation::{Id, Multishot, Named, Operation, Stream, Token, Yield};
 use crate::provided::Provided;
 use crate::{Engine, Error};
 use linux_raw_sys::io_uring::IORING_CQE_F_MORE;
-use std::any::Any;
 use std::fmt;
 use std::os::fd::OwnedFd;
 
@@ -25,7 +25,7 @@ pub struct Completion {
     pub(crate) buffer: Option<Provided>,
     pub(crate) file: Option<OwnedFd>,
     /// The operation, unless more is to come.
-    pub(crate) operation: Option<Box<dyn Any + Send>>,
+    pub(crate) operation: Option<Kept>,
 }
 
 impl Completion {
@@ -66,7 +66,7 @@ impl Completion {
         if self.id != token.id() {
             return Err(self);
         }
-        match self.operation.take().map(Box::<dyn Any + Send>::downcast::<O>) {
+        match self.operation.take().map(|kept| kept.take::<O>(drop)) {
             Some(Ok(operation)) => Ok(operation.output(self.came())),
             Some(Err(other)) => {
                 self.operation = Some(other);

@@ -114,6 +114,7 @@ fn block_signals() -> libc::sigset_t {
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// A number that is another one in a child of this process.
+#[inline]
 pub(crate) fn generation() -> u32 {
     FORKS.load(Ordering::Relaxed)
 }

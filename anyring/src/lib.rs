@@ -55,6 +55,7 @@ mod error;
 pub mod everywhere;
 mod fd;
 mod fixed;
+mod kept;
 pub mod low;
 pub mod op;
 mod operation;

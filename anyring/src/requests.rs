@@ -1,58 +1,18 @@
 //! The requests of a safe ring that have not ended.
 
-use crate::Engine;
 use crate::completion::Completion;
-use crate::low::{Cqe, Sqe};
-use crate::operation::{Id, Source};
+use crate::error::What;
+use crate::kept::{Kept, Rooms};
+use crate::low::Cqe;
+use crate::operation::{Id, Operation, Source, Yield};
 use crate::provided::Provided;
-use std::any::Any;
+use crate::{Engine, Error};
 use std::os::fd::{FromRawFd, OwnedFd};
-
-/// An operation at rest, which the engine may have pointers into: a box would claim to be its only user.
-pub(crate) struct Kept(*mut (dyn Any + Send));
-
-// SAFETY: as the box that it was.
-unsafe impl Send for Kept {}
-
-impl Kept {
-    /// An operation, and its entry.
-    pub(crate) fn new<O: Any + Send>(operation: O, entry: impl FnOnce(&mut O) -> Sqe) -> (Kept, Sqe) {
-        let operation = Box::into_raw(Box::new(operation));
-        // SAFETY: a box's content, which nobody else knows of.
-        (Kept(operation), entry(unsafe { &mut *operation }))
-    }
-
-    fn get_mut(&mut self) -> &mut (dyn Any + Send) {
-        // SAFETY: a box's content, which the engine has done with.
-        unsafe { &mut *self.0 }
-    }
-
-    fn into_box(self) -> Box<dyn Any + Send> {
-        let kept = std::mem::ManuallyDrop::new(self);
-        // SAFETY: made of a box, which is taken once.
-        unsafe { Box::from_raw(kept.0) }
-    }
-}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        // SAFETY: made of a box, and not taken.
-        drop(unsafe { Box::from_raw(self.0) });
-    }
-}
-
-/// What is the same for all requests of an operation.
-pub(crate) struct Kind {
-    pub(crate) name: &'static str,
-    /// Tells the operation that it has ended.
-    pub(crate) settle: fn(&mut dyn Any, i32),
-}
 
 /// A request that has not ended.
 pub(crate) struct Request {
     /// The operation, at rest: what its entry names belongs to it.
     pub(crate) operation: Kept,
-    pub(crate) kind: &'static Kind,
     pub(crate) source: Source,
     pub(crate) opens: bool,
     pub(crate) notifies: bool,
@@ -63,8 +23,24 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    pub(crate) fn new(operation: Kept, kind: &'static Kind) -> Request {
-        Request { operation, kind, source: None, opens: false, notifies: false, silent: false, early: None }
+    #[inline]
+    pub(crate) fn new(operation: Kept) -> Request {
+        Request { operation, source: None, opens: false, notifies: false, silent: false, early: None }
+    }
+
+    /// The buffer that it took.
+    #[inline]
+    fn buffer(&self, cqe: Cqe, result: i32) -> Option<Provided> {
+        let source = self.source.as_ref()?;
+        // SAFETY: the engine says so, of a request that takes its buffers from this group.
+        cqe.buffer_id().map(|id| unsafe { Provided::new(source.clone(), id, result.max(0) as usize) })
+    }
+
+    /// The descriptor that it opened.
+    #[inline]
+    fn file(&self, result: i32) -> Option<OwnedFd> {
+        // SAFETY: a new descriptor, which nobody else knows of.
+        (self.opens && result >= 0).then(|| unsafe { OwnedFd::from_raw_fd(result) })
     }
 }
 
@@ -81,9 +57,12 @@ pub(crate) struct Requests {
     free: Vec<u32>,
     /// How many are not silent.
     loud: usize,
+    /// For operations to come.
+    pub(crate) rooms: Rooms,
 }
 
 impl Requests {
+    #[inline]
     pub(crate) fn insert(&mut self, request: Request) -> Id {
         self.loud += usize::from(!request.silent);
         let index = self.free.pop().unwrap_or_else(|| {
@@ -95,12 +74,14 @@ impl Requests {
         Id(u64::from(place.generation) << 32 | u64::from(index))
     }
 
+    #[inline]
     fn place(&mut self, id: u64) -> Option<&mut Place> {
         let place = self.places.get_mut(id as u32 as usize)?;
         (place.generation == (id >> 32) as u32 && place.request.is_some()).then_some(place)
     }
 
     /// Takes a request back, which was not submitted or has ended.
+    #[inline]
     pub(crate) fn remove(&mut self, id: Id) -> Option<Request> {
         let place = self.place(id.0)?;
         place.generation = place.generation.wrapping_add(1);
@@ -110,6 +91,7 @@ impl Requests {
         request
     }
 
+    #[inline]
     pub(crate) fn contains(&self, id: Id) -> bool {
         let place = self.places.get(id.0 as u32 as usize);
         place.is_some_and(|place| place.generation == (id.0 >> 32) as u32 && place.request.is_some())
@@ -127,6 +109,28 @@ impl Requests {
     pub(crate) fn ids(&self) -> Vec<Id> {
         let live = self.places.iter().enumerate().filter(|(_, place)| place.request.is_some());
         live.map(|(index, place)| Id(u64::from(place.generation) << 32 | index as u64)).collect()
+    }
+
+    /// The operation that ends with this completion, and what came of it, where all is as it mostly is: it is one of
+    /// this type, and nothing else was to come.
+    #[inline]
+    pub(crate) fn finish<O: Operation>(&mut self, engine: Engine, cqe: Cqe) -> Option<(O, Yield)> {
+        let id = Id(cqe.user_data());
+        let request = self.place(id.0)?.request.as_ref()?;
+        if request.notifies || cqe.more() || !request.operation.is::<O>() {
+            return None;
+        }
+        let request = self.remove(id)?;
+        let result = cqe.result();
+        let came = Yield {
+            result: Error::check(engine, What::Operation(O::NAME), result),
+            flags: cqe.flags(),
+            buffer: request.buffer(cqe, result),
+            file: request.file(result),
+        };
+        let mut operation: O = request.operation.take(|room| self.rooms.give_back(room)).ok()?;
+        operation.settle(result);
+        Some((operation, came))
     }
 
     /// What the engine's completion is to the program, if anything.
@@ -147,21 +151,17 @@ impl Requests {
             result,
             flags,
             engine,
-            name: request.kind.name,
-            buffer: request.source.as_ref().zip(cqe.buffer_id()).map(|(group, id)| {
-                // SAFETY: the engine says so, of a request that takes its buffers from this group.
-                unsafe { Provided::new(group.clone(), id, result.max(0) as usize) }
-            }),
-            // SAFETY: a new descriptor, which nobody else knows of.
-            file: (request.opens && result >= 0).then(|| unsafe { OwnedFd::from_raw_fd(result) }),
+            name: request.operation.name(),
+            buffer: request.buffer(cqe, result),
+            file: request.file(result),
             operation: None,
         };
         if completion.more() {
             return Some(completion);
         }
         let mut request = self.remove(id)?;
-        (request.kind.settle)(request.operation.get_mut(), result);
-        completion.operation = Some(request.operation.into_box());
+        request.operation.settle(result);
+        completion.operation = Some(request.operation);
         (!request.silent).then_some(completion)
     }
 

@@ -214,6 +214,12 @@ impl<S: Submission> SubmissionQueue<'_, S> {
         }
     }
 
+    /// Is there room for so many, as of the last look?
+    #[inline]
+    pub(crate) fn has_room(&self, count: usize) -> bool {
+        self.capacity() - self.tail.wrapping_sub(self.head) as usize >= count
+    }
+
     /// How many entries there is room for.
     pub fn free(&mut self) -> usize {
         self.sync();
@@ -237,6 +243,7 @@ impl<S: Submission> SubmissionQueue<'_, S> {
     }
 
     /// The room that an empty queue has.
+    #[inline]
     pub fn capacity(&self) -> usize {
         self.sq.entries as usize
     }
@@ -346,6 +353,14 @@ impl<C: Completion> CompletionQueue<'_, C> {
     #[inline]
     pub fn len(&self) -> usize {
         self.tail.wrapping_sub(self.head) as usize
+    }
+
+    /// The next one, left there.
+    #[inline]
+    pub(crate) fn peek(&self) -> Option<C> {
+        let index = (self.head & self.cq.mask) as usize;
+        // SAFETY: as for `next`.
+        (!self.is_empty()).then(|| unsafe { self.cq.cqes.add(index).read() })
     }
 
     /// Are none there?

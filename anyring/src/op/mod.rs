@@ -30,11 +30,13 @@ macro_rules! plain {
 
             const NAME: &'static str = $name;
 
+            #[inline]
             fn entry(&mut self) -> crate::low::Sqe {
                 let $self = self;
                 $entry
             }
 
+            #[inline]
             fn output(self, came: crate::operation::Yield) -> Self::Output {
                 came.result.map(drop)
             }
@@ -47,11 +49,13 @@ macro_rules! plain {
 
             const NAME: &'static str = $name;
 
+            #[inline]
             fn entry(&mut self) -> crate::low::Sqe {
                 let $self = self;
                 $entry
             }
 
+            #[inline]
             fn output(self, came: crate::operation::Yield) -> Self::Output {
                 came.result
             }
@@ -65,6 +69,7 @@ use plain;
 pub struct Nop(());
 
 /// Does nothing.
+#[inline]
 pub fn nop() -> Nop {
     Nop(())
 }

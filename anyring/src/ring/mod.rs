@@ -124,11 +124,25 @@ impl Ring {
     }
 
     /// Refuses what a child of `fork` does with its parent's ring.
+    #[inline]
     fn check_process(&self) -> Result<(), Error> {
-        if self.generation == engine::generation() {
-            return Ok(());
+        if self.generation == engine::generation() { Ok(()) } else { Err(self.foreign()) }
+    }
+
+    #[cold]
+    fn foreign(&self) -> Error {
+        self.error(What::Use("use of a ring of the parent process"), libc::EOWNERDEAD)
+    }
+
+    /// What comes before every wait and submission.
+    #[inline]
+    fn begin(&mut self) -> Result<(), Error> {
+        self.check_process()?;
+        self.close_chain();
+        if self.table.is_some() {
+            self.clean();
         }
-        Err(self.error(What::Use("use of a ring of the parent process"), libc::EOWNERDEAD))
+        Ok(())
     }
 }
 

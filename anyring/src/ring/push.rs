@@ -3,10 +3,11 @@
 use super::{Chain, Ring};
 use crate::Error;
 use crate::error::What;
+use crate::kept::Kept;
 use crate::low::{Sqe, op as low_op};
 use crate::op::{Cancel, LinkTimeout};
 use crate::operation::{Id, Multishot, Named, Operation, Stream, Token, Yield};
-use crate::requests::{Kept, Kind, Request};
+use crate::requests::Request;
 use anyring_engine::ops::FIRST_PRIVATE;
 use linux_raw_sys::io_uring as abi;
 use std::sync::Arc;
@@ -17,9 +18,10 @@ impl Ring {
     ///
     /// # Errors
     /// Where the queue is full and the engine takes nothing from it; the operation is dropped then.
+    #[inline]
     pub fn push<O: Operation>(&mut self, operation: O) -> Result<Token<O>, Error> {
         self.make_room(1)?;
-        let (request, sqe) = single(operation);
+        let (request, sqe) = self.single(operation);
         self.place(request, sqe).map(Token::new)
     }
 
@@ -33,7 +35,7 @@ impl Ring {
         if source.as_ref().is_some_and(|source| !self.groups.iter().any(|group| Arc::ptr_eq(group, source))) {
             return Err(self.error(What::Use("use of another ring's buffers"), libc::EXDEV));
         }
-        let (request, sqe) = multishot(operation);
+        let (request, sqe) = self.multishot(operation);
         self.place(Request { source, ..request }, sqe).map(Stream::new)
     }
 
@@ -102,7 +104,26 @@ impl Ring {
         self.push(Raw { entry, kept })
     }
 
+    /// The request for an operation, and its entry.
+    #[inline]
+    fn single<O: Operation>(&mut self, operation: O) -> (Request, Sqe) {
+        let (opens, notifies) = (operation.opens_descriptor(), operation.notifies());
+        let mut kept = Kept::single(operation, &mut self.requests.rooms);
+        // SAFETY: it is one of this type, which nobody else knows of.
+        let sqe = unsafe { kept.get_mut::<O>() }.entry();
+        (Request { opens, notifies, ..Request::new(kept) }, sqe)
+    }
+
+    fn multishot<M: Multishot>(&mut self, operation: M) -> (Request, Sqe) {
+        let opens = operation.opens_descriptors();
+        let mut kept = Kept::multi(operation, &mut self.requests.rooms);
+        // SAFETY: as above.
+        let sqe = unsafe { kept.get_mut::<M>() }.entry();
+        (Request { opens, ..Request::new(kept) }, sqe)
+    }
+
     /// Puts a request into the queue, which has room.
+    #[inline]
     fn place(&mut self, request: Request, sqe: Sqe) -> Result<Id, Error> {
         let id = self.enter_into_list(request, &sqe);
         // SAFETY: what the entry names belongs to the operation, which stays where it is until it has ended; a ring
@@ -114,6 +135,7 @@ impl Ring {
         Ok(id)
     }
 
+    #[inline]
     fn enter_into_list(&mut self, request: Request, sqe: &Sqe) -> Id {
         if sqe.opcode() >= FIRST_PRIVATE {
             self.low.serve_private_operations();
@@ -123,7 +145,7 @@ impl Ring {
 
     /// Adds to the chain that is being made, for which the queue has room.
     pub(super) fn link<O: Operation>(&mut self, operation: O, silent: bool) -> Id {
-        let (request, sqe) = single(operation);
+        let (request, sqe) = self.single(operation);
         let id = self.enter_into_list(Request { silent, ..request }, &sqe);
         self.chain.push(sqe.user_data(id.0).link());
         id
@@ -131,7 +153,15 @@ impl Ring {
 
     /// Puts the chain into the queue. The engine sees it as a whole: a thread that polls the queue must not take it
     /// for several.
+    #[inline]
     pub(super) fn close_chain(&mut self) {
+        if !self.chain.is_empty() {
+            self.push_chain();
+        }
+    }
+
+    #[cold]
+    fn push_chain(&mut self) {
         if let Some(last) = self.chain.last_mut() {
             *last = last.unlink();
             // SAFETY: as for `place`.
@@ -142,12 +172,15 @@ impl Ring {
     }
 
     /// Sees that so many entries have room.
+    #[inline]
     fn make_room(&mut self, count: usize) -> Result<(), Error> {
         self.check_process()?;
         self.close_chain();
-        if self.low.submission().free() >= count {
-            return Ok(());
-        }
+        if self.low.submission().has_room(count) { Ok(()) } else { self.wait_for_room(count) }
+    }
+
+    #[cold]
+    fn wait_for_room(&mut self, count: usize) -> Result<(), Error> {
         if count > self.low.submission().capacity() {
             return Err(self.error(What::Use("a chain longer than the submission queue"), libc::E2BIG));
         }
@@ -169,30 +202,6 @@ impl Ring {
             }
         }
     }
-}
-
-/// The request for an operation, and its entry.
-fn single<O: Operation>(operation: O) -> (Request, Sqe) {
-    let kind = const {
-        &Kind {
-            name: O::NAME,
-            settle: |operation, result| {
-                if let Some(operation) = operation.downcast_mut::<O>() {
-                    operation.settle(result);
-                }
-            },
-        }
-    };
-    let (opens, notifies) = (operation.opens_descriptor(), operation.notifies());
-    let (operation, sqe) = Kept::new(operation, O::entry);
-    (Request { opens, notifies, ..Request::new(operation, kind) }, sqe)
-}
-
-fn multishot<M: Multishot>(operation: M) -> (Request, Sqe) {
-    let kind = const { &Kind { name: M::NAME, settle: |_, _| {} } };
-    let opens = operation.opens_descriptors();
-    let (operation, sqe) = Kept::new(operation, M::entry);
-    (Request { opens, ..Request::new(operation, kind) }, sqe)
 }
 
 /// An entry of the layer below, and what is kept for it: see [`Ring::push_raw`].

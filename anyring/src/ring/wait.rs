@@ -5,7 +5,7 @@ use crate::Error;
 use crate::completion::Completion;
 use crate::error::What;
 use crate::low::Wait;
-use crate::operation::{Id, Multishot, Operation, Stream, Token};
+use crate::operation::{Id, Multishot, Operation, Stream, Token, Yield};
 use std::time::{Duration, Instant};
 
 impl Ring {
@@ -14,9 +14,7 @@ impl Ring {
     /// # Errors
     /// As `io_uring_enter(2)`.
     pub fn submit(&mut self) -> Result<usize, Error> {
-        self.check_process()?;
-        self.close_chain();
-        self.clean();
+        self.begin()?;
         self.low.submit()
     }
 
@@ -38,9 +36,7 @@ impl Ring {
     }
 
     fn wait_until(&mut self, deadline: Option<Instant>) -> Result<Option<Completion>, Error> {
-        self.check_process()?;
-        self.close_chain();
-        self.clean();
+        self.begin()?;
         loop {
             if let Some(completion) = self.take() {
                 return Ok(Some(completion));
@@ -72,9 +68,7 @@ impl Ring {
     /// # Errors
     /// As `io_uring_enter(2)`.
     pub fn poll(&mut self) -> Result<Option<Completion>, Error> {
-        self.check_process()?;
-        self.close_chain();
-        self.clean();
+        self.begin()?;
         if let Some(completion) = self.take() {
             return Ok(Some(completion));
         }
@@ -86,6 +80,7 @@ impl Ring {
     ///
     /// # Errors
     /// As for [`push`](Ring::push) and [`wait`](Ring::wait); interrupted waits are taken up again.
+    #[inline]
     pub fn run<O: Operation>(&mut self, operation: O) -> Result<O::Output, Error> {
         let token = self.push(operation)?;
         self.finish(token)
@@ -96,7 +91,34 @@ impl Ring {
     /// # Errors
     /// As for [`wait`](Ring::wait); interrupted waits are taken up again. `ENOENT` where the request's completion was
     /// taken already.
+    #[inline]
     pub fn finish<O: Operation>(&mut self, token: Token<O>) -> Result<O::Output, Error> {
+        self.begin()?;
+        if self.ready.is_empty() {
+            if self.low.completion().is_empty() && self.requests.contains(token.id()) {
+                self.submit_and_wait_for_one()?;
+            }
+            if let Some((operation, came)) = self.finish_next(token) {
+                return Ok(operation.output(came));
+            }
+        }
+        self.finish_any(token)
+    }
+
+    /// The operation of the token, where its end is the next completion in the queue.
+    #[inline]
+    fn finish_next<O: Operation>(&mut self, token: Token<O>) -> Option<(O, Yield)> {
+        let engine = self.low.engine();
+        let mut queue = self.low.completion();
+        let cqe = queue.peek().filter(|cqe| cqe.user_data() == token.id().0)?;
+        let ended = self.requests.finish(engine, cqe)?;
+        queue.next();
+        Some(ended)
+    }
+
+    /// [`finish`](Ring::finish), whatever else comes.
+    #[cold]
+    fn finish_any<O: Operation>(&mut self, token: Token<O>) -> Result<O::Output, Error> {
         let completion = self.wait_for(token.id())?;
         let gone = self.error(What::Use("a token of another ring"), libc::ENOENT);
         match completion.ok_or(gone)?.take(token) {
@@ -127,9 +149,7 @@ impl Ring {
 
     /// The next completion of a request; nothing where none is to come.
     fn wait_for(&mut self, id: Id) -> Result<Option<Completion>, Error> {
-        self.check_process()?;
-        self.close_chain();
-        self.clean();
+        self.begin()?;
         let kept = self.ready.iter().position(|completion| completion.id() == id);
         if let Some(completion) = kept.and_then(|position| self.ready.remove(position)) {
             return Ok(Some(completion));
@@ -144,10 +164,16 @@ impl Ring {
             if !self.requests.contains(id) {
                 return Ok(None);
             }
-            match self.low.submit_and_wait(1) {
-                Err(error) if matches!(error.errno(), libc::EINTR | libc::EBUSY | libc::EAGAIN) => {}
-                result => drop(result?),
-            }
+            self.submit_and_wait_for_one()?;
+        }
+    }
+
+    /// Gives the engine what was pushed, and waits for a completion, unless something else is to be seen to first.
+    #[inline]
+    fn submit_and_wait_for_one(&mut self) -> Result<(), Error> {
+        match self.low.submit_and_wait(1) {
+            Err(error) if matches!(error.errno(), libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
+            result => result.map(drop),
         }
     }
 

@@ -1,0 +1,156 @@
+//! Operations at rest, while the engine may have pointers into them.
+
+use crate::operation::{Multishot, Operation};
+use std::any::TypeId;
+use std::mem::{ManuallyDrop, MaybeUninit};
+use std::ptr::NonNull;
+
+/// Memory in which most operations have room: the next one uses it again.
+#[repr(align(16))]
+pub(crate) struct Room(#[expect(dead_code, reason = "used by address")] MaybeUninit<[u8; 64]>);
+
+/// Rooms that nothing is in.
+#[derive(Default)]
+#[expect(clippy::vec_box, reason = "what is in a room does not move when the list grows")]
+pub(crate) struct Rooms(Vec<Box<Room>>);
+
+impl Rooms {
+    #[inline]
+    pub(crate) fn give_back(&mut self, room: Box<Room>) {
+        self.0.push(room);
+    }
+}
+
+const fn fits<O>() -> bool {
+    size_of::<O>() <= size_of::<Room>() && align_of::<O>() <= align_of::<Room>()
+}
+
+/// What is the same for all requests of an operation.
+struct Kind {
+    name: &'static str,
+    /// Tells the operation that it has ended.
+    settle: unsafe fn(NonNull<()>, i32),
+    /// Drops it, and frees its memory.
+    end: unsafe fn(NonNull<()>),
+}
+
+impl Kind {
+    const fn single<O: Operation>() -> &'static Kind {
+        const {
+            &Kind {
+                name: O::NAME,
+                // SAFETY: an operation of this type is there.
+                settle: |at, result| unsafe { at.cast::<O>().as_mut() }.settle(result),
+                end: end::<O>,
+            }
+        }
+    }
+
+    const fn multi<M: Multishot>() -> &'static Kind {
+        const { &Kind { name: M::NAME, settle: |_, _| {}, end: end::<M> } }
+    }
+}
+
+/// # Safety
+/// An operation of this type must be there, which nobody uses any more.
+unsafe fn end<O>(at: NonNull<()>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        at.cast::<O>().drop_in_place();
+        if fits::<O>() {
+            drop(Box::from_raw(at.cast::<Room>().as_ptr()));
+        } else {
+            drop(Box::from_raw(at.cast::<MaybeUninit<O>>().as_ptr()));
+        }
+    }
+}
+
+/// An operation at rest. A box would claim to be its only user.
+pub(crate) struct Kept {
+    /// In a [`Room`] where it fits there, else in a box of its own.
+    at: NonNull<()>,
+    kind: &'static Kind,
+    type_id: TypeId,
+}
+
+// SAFETY: as the operation is.
+unsafe impl Send for Kept {}
+
+impl Kept {
+    #[inline]
+    pub(crate) fn single<O: Operation>(operation: O, rooms: &mut Rooms) -> Kept {
+        Kept::new(operation, Kind::single::<O>(), rooms)
+    }
+
+    #[inline]
+    pub(crate) fn multi<M: Multishot>(operation: M, rooms: &mut Rooms) -> Kept {
+        Kept::new(operation, Kind::multi::<M>(), rooms)
+    }
+
+    #[inline(always)]
+    fn new<O: Send + 'static>(operation: O, kind: &'static Kind, rooms: &mut Rooms) -> Kept {
+        let at: NonNull<()> = if fits::<O>() {
+            let room = rooms.0.pop().unwrap_or_else(|| Box::new(Room(MaybeUninit::uninit())));
+            NonNull::from(Box::leak(room)).cast()
+        } else {
+            NonNull::from(Box::leak(Box::<O>::new_uninit())).cast()
+        };
+        // SAFETY: memory for it, which nobody else knows of.
+        unsafe { at.cast().write(operation) };
+        Kept { at, kind, type_id: TypeId::of::<O>() }
+    }
+
+    /// What it is called.
+    #[inline]
+    pub(crate) fn name(&self) -> &'static str {
+        self.kind.name
+    }
+
+    /// Is it one of this type?
+    #[inline]
+    pub(crate) fn is<O: 'static>(&self) -> bool {
+        self.type_id == TypeId::of::<O>()
+    }
+
+    /// The operation, which is one of this type.
+    ///
+    /// # Safety
+    /// It must be, and the engine must not use it.
+    #[inline]
+    pub(crate) unsafe fn get_mut<O>(&mut self) -> &mut O {
+        // SAFETY: the caller's promise.
+        unsafe { self.at.cast().as_mut() }
+    }
+
+    /// Tells the operation, which the engine has done with, that it has ended.
+    pub(crate) fn settle(&mut self, result: i32) {
+        // SAFETY: it is of this kind.
+        unsafe { (self.kind.settle)(self.at, result) };
+    }
+
+    /// The operation, which the engine has done with, if it is one of this type.
+    #[inline]
+    pub(crate) fn take<O: 'static>(self, give_back: impl FnOnce(Box<Room>)) -> Result<O, Kept> {
+        if !self.is::<O>() {
+            return Err(self);
+        }
+        let at = ManuallyDrop::new(self).at;
+        // SAFETY: it is there, and in memory of this kind; both are taken once.
+        unsafe {
+            let operation = at.cast::<O>().read();
+            if fits::<O>() {
+                give_back(Box::from_raw(at.cast::<Room>().as_ptr()));
+            } else {
+                drop(Box::from_raw(at.cast::<MaybeUninit<O>>().as_ptr()));
+            }
+            Ok(operation)
+        }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // SAFETY: it is there, and was not taken.
+        unsafe { (self.kind.end)(self.at) };
+    }
+}
