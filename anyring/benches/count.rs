@@ -1,7 +1,7 @@
 //! Does the same with the crate `io-uring`, with the layer below and with the safe ring, for `scripts/count-crate` to count
 //! the instructions of: `count SIDE WORK BATCH BATCHES`, always over the kernel's io_uring.
 
-use anyring::{Builder, Engine, Fd, Ring, low, op};
+use anyring::{Builder, Engine, Error, Fd, Operation, Ring, low, op};
 use io_uring::{IoUring, opcode, types};
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -106,34 +106,39 @@ fn safe<const WORK: u8>(batch: usize, batches: usize, file: File) -> usize {
     let file = Fd::from(file);
     let mut ring: Ring = Builder::new(64).engine(Engine::Kernel).build().expect("a ring of the kernel");
     let pool = ring.register_buffers(64, BYTES).expect("registered");
-    let mut plain: Vec<Vec<u8>> = (0..batch).map(|_| Vec::with_capacity(BYTES)).collect();
-    let mut fixed: Vec<_> = (0..batch).filter_map(|_| pool.get()).collect();
-    let (mut nops, mut reads, mut fixed_reads) = (Vec::new(), Vec::new(), Vec::new());
+    match WORK {
+        NOP => rounds(&mut ring, vec![(); batch], batches, |()| op::nop(), |done| (done.map(|()| 0), ())),
+        READ => {
+            let buffers = (0..batch).map(|_| Vec::with_capacity(BYTES)).collect();
+            rounds(&mut ring, buffers, batches, |buffer| op::read(&file, buffer), |read| read)
+        }
+        _ => {
+            let buffers = (0..batch).filter_map(|_| pool.get()).collect();
+            rounds(&mut ring, buffers, batches, |buffer| op::read(&file, buffer), |read| read)
+        }
+    }
+}
+
+/// Does so with each buffer, all at once, again and again; how much it came to.
+fn rounds<B, O: Operation>(
+    ring: &mut Ring,
+    mut buffers: Vec<B>,
+    batches: usize,
+    operation: impl Fn(B) -> O,
+    came: impl Fn(O::Output) -> (Result<usize, Error>, B),
+) -> usize {
+    let mut tokens = Vec::with_capacity(buffers.len());
     let mut sum = 0;
     for _ in 0..batches {
-        match WORK {
-            NOP => nops.extend((0..batch).map(|_| ring.push(op::nop()).expect("room"))),
-            READ => {
-                reads.extend(plain.drain(..).map(|buffer| ring.push(op::read(&file, buffer)).expect("room")));
-            }
-            _ => {
-                let push = |buffer| ring.push(op::read(&file, buffer)).expect("room");
-                fixed_reads.extend(fixed.drain(..).map(push));
-            }
+        while let Some(buffer) = buffers.pop() {
+            tokens.push(ring.push(operation(buffer)).expect("room"));
         }
-        for token in nops.drain(..) {
-            ring.finish(token).expect("waited").expect("done");
+        for &token in &tokens {
+            let (count, buffer) = came(ring.finish(token).expect("waited"));
+            sum += count.expect("done");
+            buffers.push(buffer);
         }
-        for token in reads.drain(..) {
-            let (count, buffer) = ring.finish(token).expect("waited");
-            sum += count.expect("read");
-            plain.push(buffer);
-        }
-        for token in fixed_reads.drain(..) {
-            let (count, buffer) = ring.finish(token).expect("waited");
-            sum += count.expect("read");
-            fixed.push(buffer);
-        }
+        tokens.clear();
     }
     sum
 }

@@ -66,7 +66,7 @@ impl Completion {
         if self.id != token.id() {
             return Err(self);
         }
-        match self.operation.take().map(|kept| kept.take::<O>(drop)) {
+        match self.operation.take().map(Kept::take::<O>) {
             Some(Ok(operation)) => Ok(operation.output(self.came())),
             Some(Err(other)) => {
                 self.operation = Some(other);

@@ -77,7 +77,7 @@ pub(crate) struct Kept {
 unsafe impl Send for Kept {}
 
 impl Kept {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn single<O: Operation>(operation: O, rooms: &mut Rooms) -> Kept {
         Kept::new(operation, Kind::single::<O>(), rooms)
     }
@@ -130,10 +130,17 @@ impl Kept {
 
     /// The operation, which the engine has done with, if it is one of this type.
     #[inline]
-    pub(crate) fn take<O: 'static>(self, give_back: impl FnOnce(Box<Room>)) -> Result<O, Kept> {
-        if !self.is::<O>() {
-            return Err(self);
-        }
+    pub(crate) fn take<O: 'static>(self) -> Result<O, Kept> {
+        // SAFETY: it is of this type.
+        if self.is::<O>() { Ok(unsafe { self.into_inner(drop) }) } else { Err(self) }
+    }
+
+    /// The operation, which is one of this type.
+    ///
+    /// # Safety
+    /// It must be, and the engine must not use it.
+    #[inline(always)]
+    pub(crate) unsafe fn into_inner<O>(self, give_back: impl FnOnce(Box<Room>)) -> O {
         let at = ManuallyDrop::new(self).at;
         // SAFETY: it is there, and in memory of this kind; both are taken once.
         unsafe {
@@ -143,7 +150,7 @@ impl Kept {
             } else {
                 drop(Box::from_raw(at.cast::<MaybeUninit<O>>().as_ptr()));
             }
-            Ok(operation)
+            operation
         }
     }
 }

@@ -1,21 +1,21 @@
 //! The requests of a safe ring that have not ended.
 
+use crate::Engine;
 use crate::completion::Completion;
-use crate::error::What;
 use crate::kept::{Kept, Rooms};
 use crate::low::Cqe;
-use crate::operation::{Id, Operation, Source, Yield};
+use crate::operation::{Id, Operation, Source};
 use crate::provided::Provided;
-use crate::{Engine, Error};
 use std::os::fd::{FromRawFd, OwnedFd};
 
 /// A request that has not ended.
 pub(crate) struct Request {
     /// The operation, at rest: what its entry names belongs to it.
     pub(crate) operation: Kept,
-    pub(crate) source: Source,
     pub(crate) opens: bool,
     pub(crate) notifies: bool,
+    /// It ends with one completion, which somebody waits for, and takes no buffer of a group.
+    pub(crate) plain: bool,
     /// Nobody waits for its completion.
     pub(crate) silent: bool,
     /// The result of one that notifies, while the notification is to come.
@@ -25,29 +25,32 @@ pub(crate) struct Request {
 impl Request {
     #[inline]
     pub(crate) fn new(operation: Kept) -> Request {
-        Request { operation, source: None, opens: false, notifies: false, silent: false, early: None }
+        Request { operation, opens: false, notifies: false, plain: false, silent: false, early: None }
     }
+}
 
-    /// The buffer that it took.
-    #[inline]
+/// The descriptor that a request with this result opened.
+#[inline]
+fn opened(opens: bool, result: i32) -> Option<OwnedFd> {
+    // SAFETY: a new descriptor, which nobody else knows of.
+    (opens && result >= 0).then(|| unsafe { OwnedFd::from_raw_fd(result) })
+}
+
+struct Place {
+    /// Of the request here, or of the next one.
+    generation: u32,
+    request: Option<Request>,
+    /// Of the request here.
+    source: Source,
+}
+
+impl Place {
+    /// The buffer that the request here took.
     fn buffer(&self, cqe: Cqe, result: i32) -> Option<Provided> {
         let source = self.source.as_ref()?;
         // SAFETY: the engine says so, of a request that takes its buffers from this group.
         cqe.buffer_id().map(|id| unsafe { Provided::new(source.clone(), id, result.max(0) as usize) })
     }
-
-    /// The descriptor that it opened.
-    #[inline]
-    fn file(&self, result: i32) -> Option<OwnedFd> {
-        // SAFETY: a new descriptor, which nobody else knows of.
-        (self.opens && result >= 0).then(|| unsafe { OwnedFd::from_raw_fd(result) })
-    }
-}
-
-struct Place {
-    /// Of the next request here.
-    generation: u32,
-    request: Option<Request>,
 }
 
 /// All of them, by number.
@@ -62,16 +65,22 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
-    #[inline]
-    pub(crate) fn insert(&mut self, request: Request) -> Id {
+    #[inline(always)]
+    pub(crate) fn insert(&mut self, request: Request, source: Source) -> Id {
         self.loud += usize::from(!request.silent);
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.places.push(Place { generation: 0, request: None });
-            (self.places.len() - 1) as u32
-        });
+        let index = self.free.pop().unwrap_or_else(|| self.add_place());
         let place = &mut self.places[index as usize];
         place.request = Some(request);
+        if source.is_some() {
+            place.source = source;
+        }
         Id(u64::from(place.generation) << 32 | u64::from(index))
+    }
+
+    #[cold]
+    fn add_place(&mut self) -> u32 {
+        self.places.push(Place { generation: 0, request: None, source: None });
+        (self.places.len() - 1) as u32
     }
 
     #[inline]
@@ -80,11 +89,11 @@ impl Requests {
         (place.generation == (id >> 32) as u32 && place.request.is_some()).then_some(place)
     }
 
-    /// Takes a request back, which was not submitted or has ended.
-    #[inline]
-    pub(crate) fn remove(&mut self, id: Id) -> Option<Request> {
+    /// Takes a request out that has ended.
+    fn remove(&mut self, id: Id) -> Option<Request> {
         let place = self.place(id.0)?;
         place.generation = place.generation.wrapping_add(1);
+        place.source = None;
         let request = place.request.take();
         self.free.push(id.0 as u32);
         self.loud -= usize::from(request.as_ref().is_some_and(|request| !request.silent));
@@ -111,32 +120,42 @@ impl Requests {
         live.map(|(index, place)| Id(u64::from(place.generation) << 32 | index as u64)).collect()
     }
 
-    /// The operation that ends with this completion, and what came of it, where all is as it mostly is: it is one of
-    /// this type, and nothing else was to come.
-    #[inline]
-    pub(crate) fn finish<O: Operation>(&mut self, engine: Engine, cqe: Cqe) -> Option<(O, Yield)> {
-        let id = Id(cqe.user_data());
-        let request = self.place(id.0)?.request.as_ref()?;
-        if request.notifies || cqe.more() || !request.operation.is::<O>() {
-            return None;
-        }
-        let request = self.remove(id)?;
-        let result = cqe.result();
-        let came = Yield {
-            result: Error::check(engine, What::Operation(O::NAME), result),
-            flags: cqe.flags(),
-            buffer: request.buffer(cqe, result),
-            file: request.file(result),
-        };
-        let mut operation: O = request.operation.take(|room| self.rooms.give_back(room)).ok()?;
-        operation.settle(result);
-        Some((operation, came))
+    /// Is it one of this type, which ends with one completion and takes no buffer of a group?
+    #[inline(always)]
+    pub(crate) fn is_plain<O: Operation>(&self, id: Id) -> bool {
+        let place = self.places.get(id.0 as u32 as usize);
+        place.is_some_and(|place| {
+            place.generation == (id.0 >> 32) as u32
+                && place.request.as_ref().is_some_and(|request| request.plain && request.operation.is::<O>())
+        })
+    }
+
+    /// Takes a request out that [`is_plain`](Requests::is_plain), and that has ended: the operation, and the
+    /// descriptor that it has opened.
+    ///
+    /// # Safety
+    /// It must be so.
+    #[inline(always)]
+    pub(crate) unsafe fn take_plain<O: Operation>(
+        &mut self,
+        id: Id,
+        result: i32,
+    ) -> Option<(O, Option<OwnedFd>)> {
+        let place = self.places.get_mut(id.0 as u32 as usize)?;
+        let Request { operation, opens, .. } = place.request.take()?;
+        place.generation = place.generation.wrapping_add(1);
+        self.free.push(id.0 as u32);
+        self.loud -= 1;
+        // SAFETY: the caller's promise.
+        let operation = unsafe { operation.into_inner(|room| self.rooms.give_back(room)) };
+        Some((operation, opened(opens, result)))
     }
 
     /// What the engine's completion is to the program, if anything.
     pub(crate) fn complete(&mut self, engine: Engine, cqe: Cqe) -> Option<Completion> {
         let id = Id(cqe.user_data());
-        let request = self.place(id.0)?.request.as_mut()?;
+        let place = self.place(id.0)?;
+        let request = place.request.as_mut()?;
         let (mut result, mut flags) = (cqe.result(), cqe.flags());
         if request.notifies {
             if cqe.more() {
@@ -146,14 +165,15 @@ impl Requests {
             result = request.early.unwrap_or(result);
             flags = 0;
         }
+        let (name, file) = (request.operation.name(), opened(request.opens, result));
         let mut completion = Completion {
             id,
             result,
             flags,
             engine,
-            name: request.operation.name(),
-            buffer: request.buffer(cqe, result),
-            file: request.file(result),
+            name,
+            buffer: place.buffer(cqe, result),
+            file,
             operation: None,
         };
         if completion.more() {

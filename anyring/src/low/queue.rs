@@ -101,6 +101,27 @@ impl<S: Submission> Sq<S> {
         let (head, tail) = (self.head.load(Ordering::Acquire), self.tail.load(Ordering::Relaxed));
         SubmissionQueue { head, tail, sq: self }
     }
+
+    /// Is there room for so many?
+    #[inline(always)]
+    pub(super) fn has_room(&self, count: usize) -> bool {
+        // Orders as in `borrow`.
+        let (head, tail) = (self.head.load(Ordering::Acquire), self.tail.load(Ordering::Relaxed));
+        (self.entries - tail.wrapping_sub(head)) as usize >= count
+    }
+
+    /// Puts a request into the queue, and shows it to the engine.
+    ///
+    /// # Safety
+    /// As for [`SubmissionQueue::push`], and there must be room.
+    #[inline(always)]
+    pub(super) unsafe fn push(&mut self, entry: S) {
+        let tail = self.tail.load(Ordering::Relaxed);
+        // SAFETY: a free place of the queue, which the engine does not read before the tail says so.
+        unsafe { self.sqes.add((tail & self.mask) as usize).write(entry) };
+        // Release as in `SubmissionQueue::sync`.
+        self.tail.store(tail.wrapping_add(1), Ordering::Release);
+    }
 }
 
 impl<S: Submission> Sq<S> {
@@ -214,12 +235,6 @@ impl<S: Submission> SubmissionQueue<'_, S> {
         }
     }
 
-    /// Is there room for so many, as of the last look?
-    #[inline]
-    pub(crate) fn has_room(&self, count: usize) -> bool {
-        self.capacity() - self.tail.wrapping_sub(self.head) as usize >= count
-    }
-
     /// How many entries there is room for.
     pub fn free(&mut self) -> usize {
         self.sync();
@@ -320,12 +335,37 @@ impl<C: Completion> Cq<C> {
     pub(super) fn borrow(&mut self) -> CompletionQueue<'_, C> {
         // Only the program writes the head. Acquire pairs with the release of whoever posts: the CQEs are there.
         let (head, tail) = (self.head.load(Ordering::Relaxed), self.tail.load(Ordering::Acquire));
-        if head == tail
-            && let Some(fd) = self.shown
-        {
-            crate::engine::found_nothing(fd);
+        if head == tail {
+            self.found_nothing();
         }
         CompletionQueue { head, tail, cq: self }
+    }
+
+    #[inline(always)]
+    fn found_nothing(&self) {
+        if let Some(fd) = self.shown {
+            crate::engine::found_nothing(fd);
+        }
+    }
+
+    /// The next completion, which stays there until [`pass`](Cq::pass).
+    #[inline(always)]
+    pub(super) fn peek(&self) -> Option<C> {
+        // Orders as in `borrow`.
+        let (head, tail) = (self.head.load(Ordering::Relaxed), self.tail.load(Ordering::Acquire));
+        if head == tail {
+            self.found_nothing();
+            return None;
+        }
+        // SAFETY: a completion that was posted, and whose place is not given back.
+        Some(unsafe { self.cqes.add((head & self.mask) as usize).read() })
+    }
+
+    /// Gives back the place of what [`peek`](Cq::peek) has found.
+    #[inline(always)]
+    pub(super) fn pass(&mut self) {
+        // Orders as in `borrow` and `CompletionQueue::sync`.
+        self.head.store(self.head.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 }
 
@@ -353,14 +393,6 @@ impl<C: Completion> CompletionQueue<'_, C> {
     #[inline]
     pub fn len(&self) -> usize {
         self.tail.wrapping_sub(self.head) as usize
-    }
-
-    /// The next one, left there.
-    #[inline]
-    pub(crate) fn peek(&self) -> Option<C> {
-        let index = (self.head & self.cq.mask) as usize;
-        // SAFETY: as for `next`.
-        (!self.is_empty()).then(|| unsafe { self.cq.cqes.add(index).read() })
     }
 
     /// Are none there?

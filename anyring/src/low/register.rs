@@ -123,8 +123,7 @@ impl Submitter {
     /// # Errors
     /// As `IORING_REGISTER_PROBE`.
     pub fn probe(&self) -> Result<Probe, Error> {
-        // One less than there can be: who asks for all is shown the kernel's only.
-        const OPERATIONS: usize = 255;
+        const OPERATIONS: usize = 256;
         const SUPPORTED: u16 = 1;
         // A header of 16 bytes and 8 for each operation, its number first, its flags in bytes 2 and 3.
         let mut words = [[0_u16; 4]; 2 + OPERATIONS];

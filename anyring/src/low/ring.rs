@@ -113,6 +113,34 @@ impl<S: Submission, C: Completion> Ring<S, C> {
         self.cq.borrow()
     }
 
+    /// Does the submission queue have room for so many?
+    #[inline(always)]
+    pub(crate) fn has_room(&self, count: usize) -> bool {
+        self.sq.has_room(count)
+    }
+
+    /// [`push`](Ring::push) where there is room.
+    ///
+    /// # Safety
+    /// As there, and there must be.
+    #[inline(always)]
+    pub(crate) unsafe fn push_into_room(&mut self, entry: S) {
+        // SAFETY: the caller's promise.
+        unsafe { self.sq.push(entry) };
+    }
+
+    /// The next completion, which stays where it is.
+    #[inline(always)]
+    pub(crate) fn peek(&self) -> Option<C> {
+        self.cq.peek()
+    }
+
+    /// Takes what [`peek`](Ring::peek) has found.
+    #[inline(always)]
+    pub(crate) fn pass(&mut self) {
+        self.cq.pass();
+    }
+
     /// The way into it.
     #[inline]
     pub fn submitter(&self) -> &Submitter {

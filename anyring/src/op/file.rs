@@ -65,13 +65,13 @@ unsafe impl<B: BufferMut> Operation for Read<B> {
     }
 
     fn output(self, came: Yield) -> Self::Output {
-        filled(self.buffer, &came)
+        filled(self.buffer, came.result)
     }
 }
 
 /// A buffer into which something was read.
-pub(super) fn filled<B: BufferMut>(mut buffer: B, came: &Yield) -> (Result<usize, Error>, B) {
-    let result = came.result.map(|count| count as usize);
+pub(super) fn filled<B: BufferMut>(mut buffer: B, result: Result<u32, Error>) -> (Result<usize, Error>, B) {
+    let result = result.map(|count| count as usize);
     if let Ok(count) = result {
         let count = count.min(buffer.capacity());
         // SAFETY: the engine has written so many.
@@ -81,8 +81,8 @@ pub(super) fn filled<B: BufferMut>(mut buffer: B, came: &Yield) -> (Result<usize
 }
 
 /// A buffer from which something was written.
-pub(super) fn written<B>(buffer: B, came: &Yield) -> (Result<usize, Error>, B) {
-    (came.result.map(|count| count as usize), buffer)
+pub(super) fn written<B>(buffer: B, result: Result<u32, Error>) -> (Result<usize, Error>, B) {
+    (result.map(|count| count as usize), buffer)
 }
 
 /// See [`write()`].
@@ -132,7 +132,7 @@ unsafe impl<B: Buffer> Operation for Write<B> {
     }
 
     fn output(self, came: Yield) -> Self::Output {
-        written(self.buffer, &came)
+        written(self.buffer, came.result)
     }
 }
 
@@ -238,7 +238,7 @@ unsafe impl<B: Buffer> Operation for Writev<B> {
     }
 
     fn output(self, came: Yield) -> Self::Output {
-        written(self.buffers, &came)
+        written(self.buffers, came.result)
     }
 }
 

@@ -6,7 +6,7 @@ use crate::error::What;
 use crate::kept::Kept;
 use crate::low::{Sqe, op as low_op};
 use crate::op::{Cancel, LinkTimeout};
-use crate::operation::{Id, Multishot, Named, Operation, Stream, Token, Yield};
+use crate::operation::{Id, Multishot, Named, Operation, Source, Stream, Token, Yield};
 use crate::requests::Request;
 use anyring_engine::ops::FIRST_PRIVATE;
 use linux_raw_sys::io_uring as abi;
@@ -18,11 +18,11 @@ impl Ring {
     ///
     /// # Errors
     /// Where the queue is full and the engine takes nothing from it; the operation is dropped then.
-    #[inline]
+    #[inline(always)]
     pub fn push<O: Operation>(&mut self, operation: O) -> Result<Token<O>, Error> {
         self.make_room(1)?;
         let (request, sqe) = self.single(operation);
-        self.place(request, sqe).map(Token::new)
+        Ok(Token::new(self.place(request, None, sqe)))
     }
 
     /// Hands an operation with many completions over.
@@ -36,7 +36,7 @@ impl Ring {
             return Err(self.error(What::Use("use of another ring's buffers"), libc::EXDEV));
         }
         let (request, sqe) = self.multishot(operation);
-        self.place(Request { source, ..request }, sqe).map(Stream::new)
+        Ok(Stream::new(self.place(request, source, sqe)))
     }
 
     /// Hands an operation over that is cancelled if it has not ended in time.
@@ -105,13 +105,13 @@ impl Ring {
     }
 
     /// The request for an operation, and its entry.
-    #[inline]
+    #[inline(always)]
     fn single<O: Operation>(&mut self, operation: O) -> (Request, Sqe) {
         let (opens, notifies) = (operation.opens_descriptor(), operation.notifies());
         let mut kept = Kept::single(operation, &mut self.requests.rooms);
         // SAFETY: it is one of this type, which nobody else knows of.
         let sqe = unsafe { kept.get_mut::<O>() }.entry();
-        (Request { opens, notifies, ..Request::new(kept) }, sqe)
+        (Request { opens, notifies, plain: !notifies, ..Request::new(kept) }, sqe)
     }
 
     fn multishot<M: Multishot>(&mut self, operation: M) -> (Request, Sqe) {
@@ -123,30 +123,28 @@ impl Ring {
     }
 
     /// Puts a request into the queue, which has room.
-    #[inline]
-    fn place(&mut self, request: Request, sqe: Sqe) -> Result<Id, Error> {
-        let id = self.enter_into_list(request, &sqe);
-        // SAFETY: what the entry names belongs to the operation, which stays where it is until it has ended; a ring
-        // that is dropped waits for that.
-        if unsafe { self.low.push(sqe.user_data(id.0)) }.is_err() {
-            self.requests.remove(id);
-            return Err(self.error(What::Use("push to a full queue"), libc::EBUSY));
-        }
-        Ok(id)
+    #[inline(always)]
+    fn place(&mut self, request: Request, source: Source, sqe: Sqe) -> Id {
+        let id = self.enter_into_list(request, source, &sqe);
+        // SAFETY: room was made. What the entry names belongs to the operation, which stays where it is until it has
+        // ended; a ring that is dropped waits for that.
+        unsafe { self.low.push_into_room(sqe.user_data(id.0)) };
+        id
     }
 
-    #[inline]
-    fn enter_into_list(&mut self, request: Request, sqe: &Sqe) -> Id {
+    #[inline(always)]
+    fn enter_into_list(&mut self, request: Request, source: Source, sqe: &Sqe) -> Id {
         if sqe.opcode() >= FIRST_PRIVATE {
             self.low.serve_private_operations();
         }
-        self.requests.insert(request)
+        self.requests.insert(request, source)
     }
 
     /// Adds to the chain that is being made, for which the queue has room.
     pub(super) fn link<O: Operation>(&mut self, operation: O, silent: bool) -> Id {
         let (request, sqe) = self.single(operation);
-        let id = self.enter_into_list(Request { silent, ..request }, &sqe);
+        let id =
+            self.enter_into_list(Request { silent, plain: request.plain && !silent, ..request }, None, &sqe);
         self.chain.push(sqe.user_data(id.0).link());
         id
     }
@@ -172,11 +170,11 @@ impl Ring {
     }
 
     /// Sees that so many entries have room.
-    #[inline]
+    #[inline(always)]
     fn make_room(&mut self, count: usize) -> Result<(), Error> {
         self.check_process()?;
         self.close_chain();
-        if self.low.submission().has_room(count) { Ok(()) } else { self.wait_for_room(count) }
+        if self.low.has_room(count) { Ok(()) } else { self.wait_for_room(count) }
     }
 
     #[cold]

@@ -4,8 +4,9 @@ use super::Ring;
 use crate::Error;
 use crate::completion::Completion;
 use crate::error::What;
-use crate::low::Wait;
+use crate::low::{Cqe, Wait};
 use crate::operation::{Id, Multishot, Operation, Stream, Token, Yield};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 impl Ring {
@@ -94,26 +95,34 @@ impl Ring {
     #[inline]
     pub fn finish<O: Operation>(&mut self, token: Token<O>) -> Result<O::Output, Error> {
         self.begin()?;
-        if self.ready.is_empty() {
-            if self.low.completion().is_empty() && self.requests.contains(token.id()) {
+        let id = token.id();
+        if self.ready.is_empty() && self.requests.is_plain::<O>(id) {
+            let mut next = self.low.peek();
+            if next.is_none() {
                 self.submit_and_wait_for_one()?;
+                next = self.low.peek();
             }
-            if let Some((operation, came)) = self.finish_next(token) {
-                return Ok(operation.output(came));
+            if let Some(cqe) = next
+                && cqe.user_data() == id.0
+                && !cqe.more()
+            {
+                self.low.pass();
+                let result = cqe.result();
+                // SAFETY: it is plain, and this is the completion that ends it.
+                if let Some((operation, file)) = unsafe { self.requests.take_plain::<O>(id, result) } {
+                    return Ok(self.output(operation, cqe, file));
+                }
             }
         }
         self.finish_any(token)
     }
 
-    /// The operation of the token, where its end is the next completion in the queue.
-    #[inline]
-    fn finish_next<O: Operation>(&mut self, token: Token<O>) -> Option<(O, Yield)> {
-        let engine = self.low.engine();
-        let mut queue = self.low.completion();
-        let cqe = queue.peek().filter(|cqe| cqe.user_data() == token.id().0)?;
-        let ended = self.requests.finish(engine, cqe)?;
-        queue.next();
-        Some(ended)
+    /// What an operation says that has ended with this completion.
+    #[inline(always)]
+    fn output<O: Operation>(&self, mut operation: O, cqe: Cqe, file: Option<OwnedFd>) -> O::Output {
+        operation.settle(cqe.result());
+        let result = Error::check(self.low.engine(), What::Operation(O::NAME), cqe.result());
+        operation.output(Yield { result, flags: cqe.flags(), buffer: None, file })
     }
 
     /// [`finish`](Ring::finish), whatever else comes.
