@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * Operations that no kernel has, for programs of liburing: prepared like liburing's own. Whether whoever answers
- * the program's io_uring has one is told by the probe: io_uring_opcode_supported(probe, ANYRING_OP_GETDENTS). The kernel
- * itself answers such an operation with -EINVAL. The page docs/private-operations.md of anyring describes them.
+ * the program's io_uring has one is told by the probe: io_uring_opcode_supported(probe, ANYRING_OP_GETDENTS), with a probe
+ * of anyring_get_probe_ring(). The kernel itself answers such an operation with -EINVAL. The page docs/private-operations.md of anyring describes them.
  */
 #ifndef ANYRING_H
 #define ANYRING_H
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <liburing.h>
@@ -17,8 +18,8 @@
 extern "C" {
 #endif
 
-/* Private numbers begin at 112, far from the kernel's growing list. */
-enum { ANYRING_OP_GETDENTS = 112 };
+/* Private numbers begin at 192, far from the kernel's growing list. */
+enum { ANYRING_OP_GETDENTS = 192 };
 
 /* One entry of a directory, as getdents64(2) writes them, one behind the other. */
 struct anyring_dirent {
@@ -37,6 +38,23 @@ struct anyring_dirent {
  * rings of the kernel. Without that library it is null.
  */
 extern void anyring_private_operations(void) __attribute__((weak));
+
+/*
+ * As io_uring_get_probe_ring(3), with these operations where there are any: they are shown to who asks for fewer than
+ * 256 rows. The caller gives it back by free(3).
+ */
+static inline struct io_uring_probe *anyring_get_probe_ring(struct io_uring *ring)
+{
+	const unsigned rows = 255;
+	struct io_uring_probe *probe =
+		(struct io_uring_probe *)calloc(1, sizeof(*probe) + rows * sizeof(struct io_uring_probe_op));
+
+	if (probe && io_uring_register_probe(ring, probe, rows) < 0) {
+		free(probe);
+		probe = NULL;
+	}
+	return probe;
+}
 
 /*
  * Reads entries of the directory fd, as getdents64(2) does, from an offset: 0 first, then the d_off of the last entry

@@ -29,8 +29,9 @@ pub unsafe extern "C" fn io_uring_get_probe_ring(ring: &Ring) -> *mut c_void {
     if probe.is_null() {
         return probe;
     }
-    // SAFETY: there is room for that many.
-    if unsafe { register::io_uring_register_probe(ring, probe, OPERATIONS as c_uint) } >= 0 {
+    // One less than there is room for: who asks for all is shown the kernel's only.
+    // SAFETY: there is room.
+    if unsafe { register::io_uring_register_probe(ring, probe, OPERATIONS as c_uint - 1) } >= 0 {
         return probe;
     }
     // SAFETY: just allocated.

@@ -386,9 +386,8 @@ impl Op {
 /// The number of opcodes that the kernel's ABI has in this version.
 pub const COUNT: usize = Code::IORING_OP_LAST as usize;
 
-/// The first number of operations that no kernel has, far from the kernel's growing list, and not negative where
-/// a program reads a probe's bytes as signed (the JVM does).
-pub const FIRST_PRIVATE: u8 = 112;
+/// The first number of operations that no kernel has, far from the kernel's growing list.
+pub const FIRST_PRIVATE: u8 = 192;
 
 /// How many rows the table has: the kernel's operations, then the private ones.
 pub const TOTAL: usize = COUNT + 1;

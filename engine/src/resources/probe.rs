@@ -9,11 +9,15 @@ use crate::user;
 const HEADER: usize = 16;
 const ROW: usize = 8;
 
+/// What programs ask for that know of the kernel's operations only. They see those: Netty reads `last_op` as a
+/// signed byte, to which 192 is less than nothing.
+const ALL: u32 = 256;
+
 /// Fills the program's `struct io_uring_probe` with up to `rows` rows.
 ///
 /// The private operations stand far behind the kernel's. They are shown, and `last_op` is the last of
-/// them, only to a program that has zeroed room for every row up to theirs: one that goes through the
-/// rows up to `last_op` never leaves its memory.
+/// them, only to a program that has zeroed room for every row up to theirs, so that one that goes through the
+/// rows up to `last_op` never leaves its memory, and that does not ask for [`ALL`] rows.
 ///
 /// # Errors
 /// `EINVAL` where it is not zeroed, as the kernel demands.
@@ -37,7 +41,7 @@ pub fn add_private(address: u64, rows: u32) {
     let last = ops::TABLE[ops::TOTAL - 1].code;
     let first = usize::from(head[1]);
     let behind = address + (HEADER + first * ROW) as u64;
-    if rows <= last.into() || first > last.into() {
+    if rows <= last.into() || rows == ALL || first > last.into() {
         return;
     }
     let Ok(mut more) = user::read_many::<u8>(behind, (usize::from(last) + 1 - first) * ROW) else { return };

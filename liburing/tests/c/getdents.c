@@ -115,6 +115,9 @@ static void shown(struct io_uring *ring, int expected)
 	probe = io_uring_get_probe_ring(ring);
 	CHECK(probe && !!io_uring_opcode_supported(probe, ANYRING_OP_GETDENTS) == expected);
 	io_uring_free_probe(probe);
+	probe = anyring_get_probe_ring(ring);
+	CHECK(probe && !!io_uring_opcode_supported(probe, ANYRING_OP_GETDENTS) == expected);
+	free(probe);
 }
 
 int main(int argc, char **argv)
