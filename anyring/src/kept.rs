@@ -9,18 +9,6 @@ use std::ptr::NonNull;
 #[repr(align(16))]
 pub(crate) struct Room(#[expect(dead_code, reason = "used by address")] MaybeUninit<[u8; 64]>);
 
-/// Rooms that nothing is in.
-#[derive(Default)]
-#[expect(clippy::vec_box, reason = "what is in a room does not move when the list grows")]
-pub(crate) struct Rooms(Vec<Box<Room>>);
-
-impl Rooms {
-    #[inline]
-    pub(crate) fn give_back(&mut self, room: Box<Room>) {
-        self.0.push(room);
-    }
-}
-
 const fn fits<O>() -> bool {
     size_of::<O>() <= size_of::<Room>() && align_of::<O>() <= align_of::<Room>()
 }
@@ -78,19 +66,19 @@ unsafe impl Send for Kept {}
 
 impl Kept {
     #[inline(always)]
-    pub(crate) fn single<O: Operation>(operation: O, rooms: &mut Rooms) -> Kept {
-        Kept::new(operation, Kind::single::<O>(), rooms)
+    pub(crate) fn single<O: Operation>(operation: O, room: Option<Box<Room>>) -> Kept {
+        Kept::new(operation, Kind::single::<O>(), room)
     }
 
     #[inline]
-    pub(crate) fn multi<M: Multishot>(operation: M, rooms: &mut Rooms) -> Kept {
-        Kept::new(operation, Kind::multi::<M>(), rooms)
+    pub(crate) fn multi<M: Multishot>(operation: M, room: Option<Box<Room>>) -> Kept {
+        Kept::new(operation, Kind::multi::<M>(), room)
     }
 
     #[inline(always)]
-    fn new<O: Send + 'static>(operation: O, kind: &'static Kind, rooms: &mut Rooms) -> Kept {
+    fn new<O: Send + 'static>(operation: O, kind: &'static Kind, room: Option<Box<Room>>) -> Kept {
         let at: NonNull<()> = if fits::<O>() {
-            let room = rooms.0.pop().unwrap_or_else(|| Box::new(Room(MaybeUninit::uninit())));
+            let room = room.unwrap_or_else(|| Box::new(Room(MaybeUninit::uninit())));
             NonNull::from(Box::leak(room)).cast()
         } else {
             NonNull::from(Box::leak(Box::<O>::new_uninit())).cast()
@@ -132,25 +120,25 @@ impl Kept {
     #[inline]
     pub(crate) fn take<O: 'static>(self) -> Result<O, Kept> {
         // SAFETY: it is of this type.
-        if self.is::<O>() { Ok(unsafe { self.into_inner(drop) }) } else { Err(self) }
+        if self.is::<O>() { Ok(unsafe { self.into_inner() }.0) } else { Err(self) }
     }
 
-    /// The operation, which is one of this type.
+    /// The operation, which is one of this type, and the room where it was.
     ///
     /// # Safety
     /// It must be, and the engine must not use it.
     #[inline(always)]
-    pub(crate) unsafe fn into_inner<O>(self, give_back: impl FnOnce(Box<Room>)) -> O {
+    pub(crate) unsafe fn into_inner<O>(self) -> (O, Option<Box<Room>>) {
         let at = ManuallyDrop::new(self).at;
         // SAFETY: it is there, and in memory of this kind; both are taken once.
         unsafe {
             let operation = at.cast::<O>().read();
             if fits::<O>() {
-                give_back(Box::from_raw(at.cast::<Room>().as_ptr()));
+                (operation, Some(Box::from_raw(at.cast::<Room>().as_ptr())))
             } else {
                 drop(Box::from_raw(at.cast::<MaybeUninit<O>>().as_ptr()));
+                (operation, None)
             }
-            operation
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::Engine;
 use crate::completion::Completion;
-use crate::kept::{Kept, Rooms};
+use crate::kept::{Kept, Room};
 use crate::low::Cqe;
 use crate::operation::{Id, Operation, Source};
 use crate::provided::Provided;
@@ -53,34 +53,49 @@ impl Place {
     }
 }
 
+/// A place where no request is, to be given back or used.
+pub(crate) struct Vacancy {
+    pub(crate) index: u32,
+    /// Of the operation that was here last.
+    pub(crate) room: Option<Box<Room>>,
+}
+
 /// All of them, by number.
 #[derive(Default)]
 pub(crate) struct Requests {
     places: Vec<Place>,
-    free: Vec<u32>,
-    /// How many are not silent.
+    free: Vec<Vacancy>,
+    /// How many are not silent, and how many are.
     loud: usize,
-    /// For operations to come.
-    pub(crate) rooms: Rooms,
+    silent: usize,
 }
 
 impl Requests {
+    /// Where the next request goes.
     #[inline(always)]
-    pub(crate) fn insert(&mut self, request: Request, source: Source) -> Id {
-        self.loud += usize::from(!request.silent);
-        let index = self.free.pop().unwrap_or_else(|| self.add_place());
+    pub(crate) fn vacancy(&mut self) -> Vacancy {
+        self.free.pop().unwrap_or_else(|| self.add_place())
+    }
+
+    #[cold]
+    fn add_place(&mut self) -> Vacancy {
+        self.places.push(Place { generation: 0, request: None, source: None });
+        Vacancy { index: (self.places.len() - 1) as u32, room: None }
+    }
+
+    #[inline(always)]
+    pub(crate) fn insert(&mut self, index: u32, request: Request, source: Source) -> Id {
+        if request.silent {
+            self.silent += 1;
+        } else {
+            self.loud += 1;
+        }
         let place = &mut self.places[index as usize];
         place.request = Some(request);
         if source.is_some() {
             place.source = source;
         }
         Id(u64::from(place.generation) << 32 | u64::from(index))
-    }
-
-    #[cold]
-    fn add_place(&mut self) -> u32 {
-        self.places.push(Place { generation: 0, request: None, source: None });
-        (self.places.len() - 1) as u32
     }
 
     #[inline]
@@ -94,10 +109,14 @@ impl Requests {
         let place = self.place(id.0)?;
         place.generation = place.generation.wrapping_add(1);
         place.source = None;
-        let request = place.request.take();
-        self.free.push(id.0 as u32);
-        self.loud -= usize::from(request.as_ref().is_some_and(|request| !request.silent));
-        request
+        let request = place.request.take()?;
+        self.free.push(Vacancy { index: id.0 as u32, room: None });
+        if request.silent {
+            self.silent -= 1;
+        } else {
+            self.loud -= 1;
+        }
+        Some(request)
     }
 
     #[inline]
@@ -112,7 +131,7 @@ impl Requests {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.free.len() == self.places.len()
+        self.loud + self.silent == 0
     }
 
     pub(crate) fn ids(&self) -> Vec<Id> {
@@ -136,19 +155,19 @@ impl Requests {
     /// # Safety
     /// It must be so.
     #[inline(always)]
-    pub(crate) unsafe fn take_plain<O: Operation>(
-        &mut self,
-        id: Id,
-        result: i32,
-    ) -> Option<(O, Option<OwnedFd>)> {
-        let place = self.places.get_mut(id.0 as u32 as usize)?;
-        let Request { operation, opens, .. } = place.request.take()?;
+    pub(crate) unsafe fn take_plain<O: Operation>(&mut self, id: Id, result: i32) -> (O, Option<OwnedFd>) {
+        let index = id.0 as u32;
+        let place = &mut self.places[index as usize];
+        let Request { mut operation, opens, .. } = place.request.take().expect("it is there");
         place.generation = place.generation.wrapping_add(1);
-        self.free.push(id.0 as u32);
         self.loud -= 1;
         // SAFETY: the caller's promise.
-        let operation = unsafe { operation.into_inner(|room| self.rooms.give_back(room)) };
-        Some((operation, opened(opens, result)))
+        let (operation, room) = unsafe {
+            operation.get_mut::<O>().settle(result);
+            operation.into_inner()
+        };
+        self.free.push(Vacancy { index, room });
+        (operation, opened(opens, result))
     }
 
     /// What the engine's completion is to the program, if anything.
@@ -189,5 +208,6 @@ impl Requests {
     pub(crate) fn forget(&mut self) {
         std::mem::forget(std::mem::take(&mut self.places));
         self.free = Vec::new();
+        (self.loud, self.silent) = (0, 0);
     }
 }

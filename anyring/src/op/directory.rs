@@ -54,7 +54,7 @@ unsafe impl<B: BufferMut> Operation for ReadNames<B> {
     }
 
     fn output(self, came: Yield) -> Self::Output {
-        filled(self.buffer, came.result)
+        filled(self.buffer, came.number())
     }
 }
 

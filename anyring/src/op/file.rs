@@ -65,7 +65,7 @@ unsafe impl<B: BufferMut> Operation for Read<B> {
     }
 
     fn output(self, came: Yield) -> Self::Output {
-        filled(self.buffer, came.result)
+        filled(self.buffer, came.number())
     }
 }
 
@@ -132,7 +132,7 @@ unsafe impl<B: Buffer> Operation for Write<B> {
     }
 
     fn output(self, came: Yield) -> Self::Output {
-        written(self.buffer, came.result)
+        written(self.buffer, came.number())
     }
 }
 
@@ -238,7 +238,7 @@ unsafe impl<B: Buffer> Operation for Writev<B> {
     }
 
     fn output(self, came: Yield) -> Self::Output {
-        written(self.buffers, came.result)
+        written(self.buffers, came.number())
     }
 }
 
@@ -479,6 +479,6 @@ unsafe impl Operation for Close {
     }
 
     fn output(self, came: Yield) -> Self::Output {
-        came.result.map(drop)
+        came.number().map(drop)
     }
 }

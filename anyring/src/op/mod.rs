@@ -38,7 +38,7 @@ macro_rules! plain {
 
             #[inline]
             fn output(self, came: crate::operation::Yield) -> Self::Output {
-                came.result.map(drop)
+                came.number().map(drop)
             }
         }
     };
@@ -57,7 +57,7 @@ macro_rules! plain {
 
             #[inline]
             fn output(self, came: crate::operation::Yield) -> Self::Output {
-                came.result
+                came.number()
             }
         }
     };
@@ -106,6 +106,6 @@ unsafe impl Operation for Cancel {
     }
 
     fn output(self, came: Yield) -> Self::Output {
-        came.result.map(drop)
+        came.number().map(drop)
     }
 }

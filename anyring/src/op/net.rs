@@ -274,7 +274,7 @@ unsafe impl<B: BufferMut> Operation for Recv<B> {
     }
 
     fn output(self, came: Yield) -> Self::Output {
-        filled(self.buffer, came.result)
+        filled(self.buffer, came.number())
     }
 }
 
@@ -383,7 +383,7 @@ unsafe impl<B: Buffer> Operation for Send<B> {
     }
 
     fn output(self, came: Yield) -> Self::Output {
-        written(self.buffer, came.result)
+        written(self.buffer, came.number())
     }
 }
 
@@ -428,7 +428,7 @@ unsafe impl<B: Buffer> Operation for SendZc<B> {
     }
 
     fn output(self, came: Yield) -> Self::Output {
-        written(self.buffer, came.result)
+        written(self.buffer, came.number())
     }
 }
 
@@ -484,7 +484,7 @@ unsafe impl<B: Buffer> Operation for SendTo<B> {
     }
 
     fn output(self, came: Yield) -> Self::Output {
-        written(self.buffer, came.result)
+        written(self.buffer, came.number())
     }
 }
 
@@ -512,7 +512,7 @@ unsafe impl<B: BufferMut> Operation for RecvFrom<B> {
     }
 
     fn output(self, came: Yield) -> Self::Output {
-        let (result, buffer) = filled(self.buffer, came.result);
+        let (result, buffer) = filled(self.buffer, came.number());
         let mut address = self.message.address;
         address.set_length(self.message.header.msg_namelen);
         (result.map(|count| (count, address)), buffer)

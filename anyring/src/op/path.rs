@@ -452,7 +452,7 @@ unsafe impl<B: crate::Buffer> Operation for SetXattr<B> {
     }
 
     fn output(self, came: Yield) -> Self::Output {
-        (came.result.map(drop), self.value)
+        (came.number().map(drop), self.value)
     }
 }
 
@@ -484,8 +484,8 @@ unsafe impl<B: crate::BufferMut> Operation for GetXattr<B> {
     fn output(self, came: Yield) -> Self::Output {
         // Without room, the result is how much it would take.
         if self.value.capacity() == 0 {
-            return super::file::written(self.value, came.result);
+            return super::file::written(self.value, came.number());
         }
-        super::file::filled(self.value, came.result)
+        super::file::filled(self.value, came.number())
     }
 }

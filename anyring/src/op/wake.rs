@@ -56,7 +56,7 @@ unsafe impl Multishot for Wakes {
     }
 
     fn item(came: Yield) -> Self::Item {
-        came.result.map(drop)
+        came.number().map(drop)
     }
 }
 

@@ -7,7 +7,7 @@ use crate::kept::Kept;
 use crate::low::{Sqe, op as low_op};
 use crate::op::{Cancel, LinkTimeout};
 use crate::operation::{Id, Multishot, Named, Operation, Source, Stream, Token, Yield};
-use crate::requests::Request;
+use crate::requests::{Request, Vacancy};
 use anyring_engine::ops::FIRST_PRIVATE;
 use linux_raw_sys::io_uring as abi;
 use std::sync::Arc;
@@ -21,8 +21,9 @@ impl Ring {
     #[inline(always)]
     pub fn push<O: Operation>(&mut self, operation: O) -> Result<Token<O>, Error> {
         self.make_room(1)?;
-        let (request, sqe) = self.single(operation);
-        Ok(Token::new(self.place(request, None, sqe)))
+        let (id, sqe) = self.enlist(operation, false);
+        self.place(sqe);
+        Ok(Token::new(id))
     }
 
     /// Hands an operation with many completions over.
@@ -35,8 +36,9 @@ impl Ring {
         if source.as_ref().is_some_and(|source| !self.groups.iter().any(|group| Arc::ptr_eq(group, source))) {
             return Err(self.error(What::Use("use of another ring's buffers"), libc::EXDEV));
         }
-        let (request, sqe) = self.multishot(operation);
-        Ok(Stream::new(self.place(request, source, sqe)))
+        let (id, sqe) = self.enlist_multi(operation, source);
+        self.place(sqe);
+        Ok(Stream::new(id))
     }
 
     /// Hands an operation over that is cancelled if it has not ended in time.
@@ -104,48 +106,52 @@ impl Ring {
         self.push(Raw { entry, kept })
     }
 
-    /// The request for an operation, and its entry.
+    /// Enters an operation into the list of requests: its number, and its entry with that.
     #[inline(always)]
-    fn single<O: Operation>(&mut self, operation: O) -> (Request, Sqe) {
+    fn enlist<O: Operation>(&mut self, operation: O, silent: bool) -> (Id, Sqe) {
         let (opens, notifies) = (operation.opens_descriptor(), operation.notifies());
-        let mut kept = Kept::single(operation, &mut self.requests.rooms);
+        let Vacancy { index, room } = self.requests.vacancy();
+        let mut kept = Kept::single(operation, room);
         // SAFETY: it is one of this type, which nobody else knows of.
         let sqe = unsafe { kept.get_mut::<O>() }.entry();
-        (Request { opens, notifies, plain: !notifies, ..Request::new(kept) }, sqe)
+        self.serve(&sqe);
+        let request = Request { opens, notifies, silent, plain: !notifies && !silent, ..Request::new(kept) };
+        let id = self.requests.insert(index, request, None);
+        (id, sqe.user_data(id.0))
     }
 
-    fn multishot<M: Multishot>(&mut self, operation: M) -> (Request, Sqe) {
+    /// [`enlist`](Ring::enlist) for one with many completions.
+    fn enlist_multi<M: Multishot>(&mut self, operation: M, source: Source) -> (Id, Sqe) {
         let opens = operation.opens_descriptors();
-        let mut kept = Kept::multi(operation, &mut self.requests.rooms);
+        let Vacancy { index, room } = self.requests.vacancy();
+        let mut kept = Kept::multi(operation, room);
         // SAFETY: as above.
         let sqe = unsafe { kept.get_mut::<M>() }.entry();
-        (Request { opens, ..Request::new(kept) }, sqe)
+        self.serve(&sqe);
+        let id = self.requests.insert(index, Request { opens, ..Request::new(kept) }, source);
+        (id, sqe.user_data(id.0))
+    }
+
+    /// Sees that the ring has what this entry asks for.
+    #[inline(always)]
+    fn serve(&mut self, sqe: &Sqe) {
+        if sqe.opcode() >= FIRST_PRIVATE {
+            self.low.serve_private_operations();
+        }
     }
 
     /// Puts a request into the queue, which has room.
     #[inline(always)]
-    fn place(&mut self, request: Request, source: Source, sqe: Sqe) -> Id {
-        let id = self.enter_into_list(request, source, &sqe);
+    fn place(&mut self, sqe: Sqe) {
         // SAFETY: room was made. What the entry names belongs to the operation, which stays where it is until it has
         // ended; a ring that is dropped waits for that.
-        unsafe { self.low.push_into_room(sqe.user_data(id.0)) };
-        id
-    }
-
-    #[inline(always)]
-    fn enter_into_list(&mut self, request: Request, source: Source, sqe: &Sqe) -> Id {
-        if sqe.opcode() >= FIRST_PRIVATE {
-            self.low.serve_private_operations();
-        }
-        self.requests.insert(request, source)
+        unsafe { self.low.push_into_room(sqe) };
     }
 
     /// Adds to the chain that is being made, for which the queue has room.
     pub(super) fn link<O: Operation>(&mut self, operation: O, silent: bool) -> Id {
-        let (request, sqe) = self.single(operation);
-        let id =
-            self.enter_into_list(Request { silent, plain: request.plain && !silent, ..request }, None, &sqe);
-        self.chain.push(sqe.user_data(id.0).link());
+        let (id, sqe) = self.enlist(operation, silent);
+        self.chain.push(sqe.link());
         id
     }
 

@@ -4,9 +4,8 @@ use super::Ring;
 use crate::Error;
 use crate::completion::Completion;
 use crate::error::What;
-use crate::low::{Cqe, Wait};
+use crate::low::Wait;
 use crate::operation::{Id, Multishot, Operation, Stream, Token, Yield};
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 impl Ring {
@@ -107,22 +106,13 @@ impl Ring {
                 && !cqe.more()
             {
                 self.low.pass();
-                let result = cqe.result();
                 // SAFETY: it is plain, and this is the completion that ends it.
-                if let Some((operation, file)) = unsafe { self.requests.take_plain::<O>(id, result) } {
-                    return Ok(self.output(operation, cqe, file));
-                }
+                let (operation, file) = unsafe { self.requests.take_plain::<O>(id, cqe.result()) };
+                let result = Error::check(self.low.engine(), What::Operation(O::NAME), cqe.result());
+                return Ok(operation.output(Yield { result, flags: cqe.flags(), buffer: None, file }));
             }
         }
         self.finish_any(token)
-    }
-
-    /// What an operation says that has ended with this completion.
-    #[inline(always)]
-    fn output<O: Operation>(&self, mut operation: O, cqe: Cqe, file: Option<OwnedFd>) -> O::Output {
-        operation.settle(cqe.result());
-        let result = Error::check(self.low.engine(), What::Operation(O::NAME), cqe.result());
-        operation.output(Yield { result, flags: cqe.flags(), buffer: None, file })
     }
 
     /// [`finish`](Ring::finish), whatever else comes.
