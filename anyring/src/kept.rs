@@ -13,6 +13,22 @@ const fn fits<O>() -> bool {
     size_of::<O>() <= size_of::<Room>() && align_of::<O>() <= align_of::<Room>()
 }
 
+/// Memory for an operation, made before that is moved: it is moved once then.
+pub(crate) struct Memory<O>(NonNull<O>);
+
+impl<O> Memory<O> {
+    /// This room, or new memory.
+    #[inline(always)]
+    pub(crate) fn new(room: Option<Box<Room>>) -> Memory<O> {
+        if fits::<O>() {
+            let room = room.unwrap_or_else(|| Box::new(Room(MaybeUninit::uninit())));
+            Memory(NonNull::from(Box::leak(room)).cast())
+        } else {
+            Memory(NonNull::from(Box::leak(Box::<O>::new_uninit())).cast())
+        }
+    }
+}
+
 /// What is the same for all requests of an operation.
 struct Kind {
     name: &'static str,
@@ -66,26 +82,20 @@ unsafe impl Send for Kept {}
 
 impl Kept {
     #[inline(always)]
-    pub(crate) fn single<O: Operation>(operation: O, room: Option<Box<Room>>) -> Kept {
-        Kept::new(operation, Kind::single::<O>(), room)
-    }
-
-    #[inline]
-    pub(crate) fn multi<M: Multishot>(operation: M, room: Option<Box<Room>>) -> Kept {
-        Kept::new(operation, Kind::multi::<M>(), room)
+    pub(crate) fn single<O: Operation>(memory: Memory<O>, operation: O) -> Kept {
+        Kept::new(memory, operation, Kind::single::<O>())
     }
 
     #[inline(always)]
-    fn new<O: Send + 'static>(operation: O, kind: &'static Kind, room: Option<Box<Room>>) -> Kept {
-        let at: NonNull<()> = if fits::<O>() {
-            let room = room.unwrap_or_else(|| Box::new(Room(MaybeUninit::uninit())));
-            NonNull::from(Box::leak(room)).cast()
-        } else {
-            NonNull::from(Box::leak(Box::<O>::new_uninit())).cast()
-        };
+    pub(crate) fn multi<M: Multishot>(memory: Memory<M>, operation: M) -> Kept {
+        Kept::new(memory, operation, Kind::multi::<M>())
+    }
+
+    #[inline(always)]
+    fn new<O: Send + 'static>(memory: Memory<O>, operation: O, kind: &'static Kind) -> Kept {
         // SAFETY: memory for it, which nobody else knows of.
-        unsafe { at.cast().write(operation) };
-        Kept { at, kind, type_id: TypeId::of::<O>() }
+        unsafe { memory.0.write(operation) };
+        Kept { at: memory.0.cast(), kind, type_id: TypeId::of::<O>() }
     }
 
     /// What it is called.

@@ -2,11 +2,13 @@
 
 mod common;
 
-use anyring::{BufferExt, Builder, Engine, Fd, Ring, op};
+use anyring::{BufferExt, Builder, Engine, Fd, Ring, low, op};
 use common::{Directory, both, ring};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 fn pair() -> (Fd, UnixStream) {
@@ -801,5 +803,83 @@ fn other_threads_wake_a_ring() {
             ring.next(&mut wakes).unwrap().unwrap().unwrap();
             thread.join().unwrap();
         }
+    });
+}
+
+/// What is kept for an operation, of any size and alignment; counts how often it is dropped.
+struct Counted<T>(T, Arc<AtomicU32>);
+
+impl<T> Drop for Counted<T> {
+    fn drop(&mut self) {
+        self.1.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[repr(align(64))]
+struct Aligned([u8; 64]);
+
+/// Every way in which an operation ends, one after the other in the same places.
+fn end<T: Copy + PartialEq + std::fmt::Debug + Send + 'static>(ring: &mut Ring, value: T) {
+    let drops = Arc::new(AtomicU32::new(0));
+    let push = |ring: &mut Ring| {
+        // SAFETY: names no memory.
+        unsafe { ring.push_raw(low::op::Nop::new().build(), Counted(value, drops.clone())) }.unwrap()
+    };
+    let first = push(ring);
+    let (result, kept) = ring.finish(first).unwrap();
+    assert_eq!((result.unwrap(), kept.0), (0, value));
+    assert_eq!(ring.finish(first).err().unwrap().errno(), libc::ENOENT, "it has ended");
+    let second = push(ring);
+    assert_eq!(ring.wait().unwrap().take(second).ok().unwrap().1.0, value);
+    let [third, fourth] = [push(ring), push(ring)];
+    assert_eq!(ring.finish(fourth).unwrap().1.0, value);
+    drop(kept);
+    assert_eq!(drops.load(Ordering::Relaxed), 3);
+    assert!(ring.wait().unwrap().is(&third), "dropped, not taken");
+    assert_eq!(drops.load(Ordering::Relaxed), 4);
+    let fifth = push(ring);
+    let nop = ring.push(op::nop()).unwrap();
+    ring.finish(nop).unwrap().unwrap();
+    assert_eq!(ring.finish(fifth).unwrap().1.0, value);
+    assert_eq!(drops.load(Ordering::Relaxed), 5);
+}
+
+#[test]
+fn operations_of_all_sizes_end_once() {
+    both(|engine| {
+        let mut ring = ring(engine);
+        end(&mut ring, ());
+        end(&mut ring, [1_u64; 3]);
+        end(&mut ring, [2_u8; 500]);
+        end(&mut ring, 3_u8);
+        let drops = Arc::new(AtomicU32::new(0));
+        for _ in 0..3 {
+            let kept = Counted(Aligned([4; 64]), drops.clone());
+            // SAFETY: names no memory.
+            let token = unsafe { ring.push_raw(low::op::Nop::new().build(), kept) }.unwrap();
+            let (_, kept) = ring.finish(token).unwrap();
+            assert_eq!(kept.0.0, [4; 64]);
+        }
+        // SAFETY: name no memory.
+        unsafe {
+            ring.push_raw(low::op::Nop::new().build(), Counted([5_u8; 200], drops.clone())).unwrap();
+            ring.push_raw(low::op::Nop::new().build(), Counted(6_u8, drops.clone())).unwrap();
+        }
+        drop(ring);
+        assert_eq!(drops.load(Ordering::Relaxed), 5);
+    });
+}
+
+#[test]
+fn tokens_of_other_rings_take_nothing() {
+    both(|engine| {
+        let (mut one, mut other) = (ring(engine), ring(engine));
+        let timeout = one.push(op::timeout(Duration::ZERO)).unwrap();
+        // The first request of the other ring has the same number.
+        let nop = other.push(op::nop()).unwrap();
+        assert_eq!(timeout.id(), nop.id());
+        assert_eq!(other.finish(timeout).unwrap_err().errno(), libc::ENOENT);
+        other.finish(nop).unwrap().unwrap();
+        one.finish(timeout).unwrap().unwrap();
     });
 }

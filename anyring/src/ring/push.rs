@@ -3,7 +3,7 @@
 use super::{Chain, Ring};
 use crate::Error;
 use crate::error::What;
-use crate::kept::Kept;
+use crate::kept::{Kept, Memory};
 use crate::low::{Sqe, op as low_op};
 use crate::op::{Cancel, LinkTimeout};
 use crate::operation::{Id, Multishot, Named, Operation, Source, Stream, Token, Yield};
@@ -111,7 +111,7 @@ impl Ring {
     fn enlist<O: Operation>(&mut self, operation: O, silent: bool) -> (Id, Sqe) {
         let (opens, notifies) = (operation.opens_descriptor(), operation.notifies());
         let Vacancy { index, room } = self.requests.vacancy();
-        let mut kept = Kept::single(operation, room);
+        let mut kept = Kept::single(Memory::new(room), operation);
         // SAFETY: it is one of this type, which nobody else knows of.
         let sqe = unsafe { kept.get_mut::<O>() }.entry();
         self.serve(&sqe);
@@ -124,7 +124,7 @@ impl Ring {
     fn enlist_multi<M: Multishot>(&mut self, operation: M, source: Source) -> (Id, Sqe) {
         let opens = operation.opens_descriptors();
         let Vacancy { index, room } = self.requests.vacancy();
-        let mut kept = Kept::multi(operation, room);
+        let mut kept = Kept::multi(Memory::new(room), operation);
         // SAFETY: as above.
         let sqe = unsafe { kept.get_mut::<M>() }.entry();
         self.serve(&sqe);
