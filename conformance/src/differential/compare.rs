@@ -70,7 +70,7 @@ pub fn normal(program: &Program, cqe: &Cqe) -> Cqe {
 }
 
 /// Says it that memory is the program's again? When, is left to the network.
-fn is_notification(cqe: &Cqe) -> bool {
+pub fn is_notification(cqe: &Cqe) -> bool {
     cqe.flags & IORING_CQE_F_NOTIF != 0
 }
 

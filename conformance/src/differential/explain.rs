@@ -54,6 +54,7 @@ pub const EXPLANATIONS: &[Explanation] = &[
     Explanation { name: DRAIN_LINGERS, fits: drain_lingers },
     Explanation { name: "drain-waits-for-itself", fits: drain_waits_for_itself },
     Explanation { name: "chains-by-call", fits: chains_by_call },
+    Explanation { name: "room-for-one", fits: room_for_one },
     Explanation { name: "cached-or-not", fits: cached_or_not },
     Explanation { name: "timeouts-count", fits: timeouts_count },
     Explanation { name: "buffers-in-threads", fits: threads::buffers_in_threads },
@@ -109,6 +110,12 @@ impl Case<'_> {
             || self.sqe.flags & DRAIN != 0
     }
 
+    /// May one of the program's requests be issued by such a thread, or with all that was queued before the
+    /// ring was enabled?
+    fn may_come_late(&self) -> bool {
+        self.program.uses_threads() || self.program.setup_flags & IORING_SETUP_R_DISABLED != 0
+    }
+
     fn polls_first(&self) -> bool {
         let ioprio = u32::from(self.sqe.ioprio);
         match name(self.sqe) {
@@ -140,6 +147,18 @@ const WRITES: &[&str] = &["WRITE", "WRITEV", "WRITE_FIXED", "WRITEV_FIXED"];
 const SENDS: &[&str] =
     &["SEND", "SENDMSG", "SEND_ZC", "SENDMSG_ZC", "WRITE", "WRITEV", "WRITE_FIXED", "WRITEV_FIXED"];
 const ZERO_COPY: &[&str] = &["SEND_ZC", "SENDMSG_ZC"];
+const PATHS: &[&str] = &[
+    "OPENAT",
+    "OPENAT2",
+    "STATX",
+    "UNLINKAT",
+    "MKDIRAT",
+    "RENAMEAT",
+    "LINKAT",
+    "SYMLINKAT",
+    "SETXATTR",
+    "GETXATTR",
+];
 const RECEIVES: &[&str] = &[
     "READ_MULTISHOT",
     "ACCEPT",
@@ -160,9 +179,8 @@ fn order_of_requests(case: &Case<'_>) -> bool {
     let of_file = |sqe: &Sqe| sqe.fd == case.sqe.fd && RECEIVES.contains(&name(sqe));
     let of_group = |sqe: &Sqe| sqe.buf_index == case.sqe.buf_index && PROVIDES.contains(&name(sqe));
     let selects = case.is(PROVIDES) || case.sqe.flags & BUFFER_SELECT != 0;
-    let taken = |results: &[i32]| {
-        results.iter().all(|&result| result >= 0 || result == -libc::EAGAIN) && results.len() < 2
-    };
+    let passes = |result: i32| result >= 0 || result == -libc::EAGAIN || result == -libc::ECONNRESET;
+    let taken = |results: &[i32]| results.iter().all(|&result| passes(result)) && results.len() < 2;
     let (user, kernel) = case.results();
     // The other end of a pipe has another number.
     let sent = |sqe: &Sqe| case.program.uses_threads() && SENDS.contains(&name(sqe));
@@ -170,6 +188,7 @@ fn order_of_requests(case: &Case<'_>) -> bool {
     let broken = user == [-libc::EPIPE] || kernel == [-libc::EPIPE];
     case.is(RECEIVES) && taken(&user) && taken(&kernel) && case.others().any(|sqe| of_file(sqe) || sent(sqe))
         || case.is(SENDS) && broken && case.by_thread() && case.others().any(ends)
+        || case.is(PATHS) && case.others().any(|sqe| PATHS.contains(&name(sqe))) && case.may_come_late()
         || selects && case.program.uses_threads() && case.others().any(of_group)
         || changes(case.sqe)
             && case.program.uses_threads()
@@ -180,9 +199,10 @@ fn order_of_requests(case: &Case<'_>) -> bool {
 /// sent to one, and which came first is not determined.
 pub fn contents_explained(program: &Program) -> Option<usize> {
     let twice = |names: &[&str]| {
-        let files: Vec<Fd> =
-            program.sqes().filter(|sqe| names.contains(&name(sqe))).map(|sqe| sqe.fd).collect();
-        (1..files.len()).any(|at| files[..at].contains(&files[at]))
+        let requests: Vec<&Sqe> = program.sqes().filter(|sqe| names.contains(&name(sqe))).collect();
+        // A slot may hold any file.
+        let same = |one: &Sqe, other: &Sqe| one.fd == other.fd || (one.flags | other.flags) & FIXED_FILE != 0;
+        (1..requests.len()).any(|at| requests[..at].iter().any(|other| same(other, requests[at])))
     };
     let sends = program.uses_threads() && twice(SENDS);
     (sends || twice(RECEIVES)).then(|| named(ORDER_OF_REQUESTS)).flatten()
@@ -295,6 +315,8 @@ fn cancelled_or_done(case: &Case<'_>) -> bool {
         ([CANCELED], [done]) => *done != CANCELED,
         ([done], [CANCELED]) => *done != CANCELED,
         ([], [CANCELED]) => true,
+        // Which of several that match alike is found first.
+        ([CANCELED], []) => case.others().any(|sqe| (sqe.opcode, sqe.fd) == (case.sqe.opcode, case.sqe.fd)),
         _ => false,
     }
 }
@@ -304,21 +326,22 @@ pub fn drain_lingers_at() -> usize {
     named(DRAIN_LINGERS).unwrap_or(0)
 }
 
-/// Why what the program closed may still be open at the end: the file of a request behind a drain is looked
-/// up when its turn comes.
-pub fn open_explained(program: &Program) -> Option<usize> {
+/// Why a socket may hold something else at the end: what stands behind a drain has not been sent, or keeps open
+/// what the program closed, whose file it looks up when its turn comes.
+pub fn held_back_explained(program: &Program) -> Option<usize> {
     let closes = program.steps.iter().any(|step| matches!(step, Step::Act(Act::Close(_))));
-    (program.drains() && closes).then(drain_lingers_at)
+    let sends = program.sqes().any(|sqe| SENDS.contains(&name(sqe)));
+    (program.drains() && (closes || sends)).then(drain_lingers_at)
 }
 
-/// The notification of a zero-copy send counts among what a drain in front of the send waits for.
+/// The notification of a zero-copy send, even of a later one, counts among what a drain waits for.
 fn drain_waits_for_itself(case: &Case<'_>) -> bool {
     let chain = |sqe: &Sqe| case.program.chain_of(sqe.user_data);
-    let of_chain = || case.program.sqes().filter(|other| chain(other) == chain(case.sqe));
+    let mut of_chain = case.program.sqes().filter(|other| chain(other) == chain(case.sqe));
     let (_, kernel) = case.results();
     kernel.is_empty()
-        && of_chain().any(|other| other.flags & DRAIN != 0)
-        && of_chain().any(|other| ZERO_COPY.contains(&name(other)))
+        && of_chain.any(|other| other.flags & DRAIN != 0)
+        && case.program.sqes().any(|other| ZERO_COPY.contains(&name(other)))
 }
 
 /// The kernel goes on draining until something is submitted while nothing waits for that, and counts
@@ -342,6 +365,15 @@ fn chains_by_call(case: &Case<'_>) -> bool {
         && outcomes.contains(&(vec![CANCELED], vec![]))
 }
 
+/// Which of several multishot requests goes on, where the CQ has room for one more of them.
+fn room_for_one(case: &Case<'_>) -> bool {
+    let goes_on = |sqe: &Sqe| is_multishot(sqe) || name(sqe) == "POLL_ADD" && sqe.len != Value::Raw(0);
+    case.program.cq_entries.wrapping_sub(1) < 4
+        && goes_on(case.sqe)
+        && case.others().any(goes_on)
+        && case.results().0 == case.results().1
+}
+
 /// Whether a name is in the cache is the kernel's own affair, that there is none included.
 fn cached_or_not(case: &Case<'_>) -> bool {
     let how = case.program.structures.iter().find(|structure| Value::At(structure.at) == case.sqe.off);
@@ -360,7 +392,12 @@ fn timeouts_count(case: &Case<'_>) -> bool {
     const EXPIRED: i32 = -libc::ETIME;
     let outcome = |results: &[i32]| matches!(results, [] | [0] | [EXPIRED] | [CANCELED]);
     let (user, kernel) = case.results();
-    case.is(&["TIMEOUT"]) && !matches!(case.sqe.off, Value::Raw(0)) && outcome(&user) && outcome(&kernel)
+    let repeats = case.sqe.op_flags & IORING_TIMEOUT_MULTISHOT != 0;
+    let expires = |results: &[i32]| results.iter().all(|&result| result == EXPIRED);
+    // How often one of a nanosecond does, before the CQ is full, is the moment's.
+    let often = repeats && expires(&user) && expires(&kernel);
+    let counts = !matches!(case.sqe.off, Value::Raw(0)) && outcome(&user) && outcome(&kernel);
+    case.is(&["TIMEOUT"]) && (often || counts)
 }
 
 /// The caller closes files with the rest of its queued work, what it could do at once comes before that; but

@@ -328,13 +328,17 @@ impl Run<'_> {
                 _ if begun.elapsed() > self.times.settle => break,
                 _ => {}
             }
-            let (user, kernel) = (self.user.taken.len(), self.kernel.taken.len());
+            let told =
+                |side: &Side<'_>| side.taken.iter().filter(|cqe| !compare::is_notification(cqe)).count();
+            let (user, kernel) = (told(&self.user), told(&self.kernel));
             let lacks = |mine: usize, other: usize| other.saturating_sub(mine).max(1) as u32;
-            if user <= kernel {
+            // Notifications may have filled the CQ, and what it lacks waits behind them.
+            let both = self.program.sends_zero_copy();
+            if user <= kernel || both {
                 progress::mark(self.step.unwrap_or(usize::MAX), Engine::User);
                 self.user.look(lacks(user, kernel), 5_000_000);
             }
-            if kernel <= user {
+            if kernel <= user || both {
                 progress::mark(self.step.unwrap_or(usize::MAX), Engine::Kernel);
                 self.kernel.look(lacks(kernel, user), 5_000_000);
             }
@@ -428,7 +432,7 @@ impl Run<'_> {
             }
             if ours.contains(" holds ")
                 && let Some(why) = explain::contents_explained(self.program)
-                    .or_else(|| explain::open_explained(self.program))
+                    .or_else(|| explain::held_back_explained(self.program))
             {
                 return Err(Stop::Explained(why));
             }
