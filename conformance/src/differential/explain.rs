@@ -7,7 +7,7 @@ use anyring_engine::ops;
 use linux_raw_sys::io_uring::*;
 
 use super::generate::sqe_flags::{ASYNC, BUFFER_SELECT, DRAIN, FIXED_FILE};
-use super::program::{Act, Cell, Fd, LINKS, Program, Sqe, Step, Value};
+use super::program::{Cell, Fd, LINKS, Program, Sqe, Step, Value};
 use super::ring::Cqe;
 use super::world::Thing;
 
@@ -146,7 +146,7 @@ const READS: &[&str] = &["READ", "READV", "READ_FIXED", "READV_FIXED"];
 const WRITES: &[&str] = &["WRITE", "WRITEV", "WRITE_FIXED", "WRITEV_FIXED"];
 const SENDS: &[&str] =
     &["SEND", "SENDMSG", "SEND_ZC", "SENDMSG_ZC", "WRITE", "WRITEV", "WRITE_FIXED", "WRITEV_FIXED"];
-const ZERO_COPY: &[&str] = &["SEND_ZC", "SENDMSG_ZC"];
+const SPLICES: &[&str] = &["SPLICE", "TEE"];
 const PATHS: &[&str] = &[
     "OPENAT",
     "OPENAT2",
@@ -174,8 +174,9 @@ const RECEIVES: &[&str] = &[
 /// Which of several receives of one file has the data; which of several changes to one group of buffers,
 /// or to the state of one socket, comes first where such a thread makes one of them.
 fn order_of_requests(case: &Case<'_>) -> bool {
-    let changes =
-        |sqe: &Sqe| ["CONNECT", "LISTEN", "BIND", "SHUTDOWN", "ACCEPT", "EPOLL_CTL"].contains(&name(sqe));
+    let changes = |sqe: &Sqe| {
+        ["CONNECT", "LISTEN", "BIND", "SHUTDOWN", "ACCEPT", "EPOLL_CTL", "URING_CMD"].contains(&name(sqe))
+    };
     let of_file = |sqe: &Sqe| sqe.fd == case.sqe.fd && RECEIVES.contains(&name(sqe));
     let of_group = |sqe: &Sqe| sqe.buf_index == case.sqe.buf_index && PROVIDES.contains(&name(sqe));
     let selects = case.is(PROVIDES) || case.sqe.flags & BUFFER_SELECT != 0;
@@ -184,10 +185,13 @@ fn order_of_requests(case: &Case<'_>) -> bool {
     let (user, kernel) = case.results();
     // The other end of a pipe has another number.
     let sent = |sqe: &Sqe| case.program.uses_threads() && SENDS.contains(&name(sqe));
+    // A thread of the kernel's splices.
+    let passes_data = |sqe: &Sqe| [SENDS, RECEIVES, SPLICES].iter().any(|names| names.contains(&name(sqe)));
     let ends = |sqe: &Sqe| ["SHUTDOWN", "CLOSE"].contains(&name(sqe));
     let broken = user == [-libc::EPIPE] || kernel == [-libc::EPIPE];
     case.is(RECEIVES) && taken(&user) && taken(&kernel) && case.others().any(|sqe| of_file(sqe) || sent(sqe))
         || case.is(SENDS) && broken && case.by_thread() && case.others().any(ends)
+        || case.is(SPLICES) && taken(&user) && taken(&kernel) && case.others().any(passes_data)
         || case.is(PATHS) && case.others().any(|sqe| PATHS.contains(&name(sqe))) && case.may_come_late()
         || selects && case.program.uses_threads() && case.others().any(of_group)
         || changes(case.sqe)
@@ -329,19 +333,14 @@ pub fn drain_lingers_at() -> usize {
 /// Why a socket may hold something else at the end: what stands behind a drain has not been sent, or keeps open
 /// what the program closed, whose file it looks up when its turn comes.
 pub fn held_back_explained(program: &Program) -> Option<usize> {
-    let closes = program.steps.iter().any(|step| matches!(step, Step::Act(Act::Close(_))));
-    let sends = program.sqes().any(|sqe| SENDS.contains(&name(sqe)));
-    (program.drains() && (closes || sends)).then(drain_lingers_at)
+    let sends = program.sqes().any(|sqe| SENDS.contains(&name(sqe)) || SPLICES.contains(&name(sqe)));
+    (program.drains() && (program.closes() || sends)).then(drain_lingers_at)
 }
 
 /// The notification of a zero-copy send, even of a later one, counts among what a drain waits for.
 fn drain_waits_for_itself(case: &Case<'_>) -> bool {
-    let chain = |sqe: &Sqe| case.program.chain_of(sqe.user_data);
-    let mut of_chain = case.program.sqes().filter(|other| chain(other) == chain(case.sqe));
-    let (_, kernel) = case.results();
-    kernel.is_empty()
-        && of_chain.any(|other| other.flags & DRAIN != 0)
-        && case.program.sqes().any(|other| ZERO_COPY.contains(&name(other)))
+    // Which chain a drain is in, a request that found no room in the queue may have changed.
+    case.program.drains() && case.program.sends_zero_copy() && case.kernel.is_empty()
 }
 
 /// The kernel goes on draining until something is submitted while nothing waits for that, and counts
@@ -353,7 +352,8 @@ fn drain_lingers(case: &Case<'_>) -> bool {
         // What it waits for differs.
         return true;
     }
-    behind && (user.is_empty() || kernel.is_empty() || user == [CANCELED] || kernel == [CANCELED])
+    let closed = kernel == [-libc::EBADF] && case.program.closes();
+    behind && (closed || user.is_empty() || kernel.is_empty() || user == [CANCELED] || kernel == [CANCELED])
 }
 
 /// How far a chain comes in one call, on a ring that defers: the last cancellation finds the next link or not.
@@ -413,12 +413,12 @@ fn closed_later(case: &Case<'_>) -> bool {
 /// A splice that waits keeps others from its pipe, and the kernel's ring waits for that.
 fn splice_keeps_pipe(case: &Case<'_>) -> bool {
     const INTERRUPTED: i32 = -512;
-    if case.is(&["SPLICE", "TEE"]) {
+    if case.is(SPLICES) {
         // Of a thread that a cancellation woke.
         return case.results() == (vec![], vec![INTERRUPTED]);
     }
     let of_pipe = |sqe: &Sqe| sqe.file_index == Value::Fd(case.sqe.fd) || sqe.fd == case.sqe.fd;
-    let splices = |sqe: &Sqe| ["SPLICE", "TEE"].contains(&name(sqe)) && of_pipe(sqe);
+    let splices = |sqe: &Sqe| SPLICES.contains(&name(sqe)) && of_pipe(sqe);
     let (user, kernel) = case.results();
     // Once spliced, a pipe knows no attempts without waiting any more.
     let knew = case.sqe.op_flags & RWF_NOWAIT != 0 && user == [NOT_SUPPORTED];

@@ -252,6 +252,11 @@ impl Program {
         queued.last() == Some(&true)
     }
 
+    /// Does it close a descriptor itself?
+    pub fn closes(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step, Step::Act(Act::Close(_))))
+    }
+
     /// Are there sends whose memory the network may keep?
     pub fn sends_zero_copy(&self) -> bool {
         let names = ["SEND_ZC", "SENDMSG_ZC"];
