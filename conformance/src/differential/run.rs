@@ -416,7 +416,7 @@ impl Run<'_> {
             };
             let region = if at < BUFFERS as usize { "structures" } else { "buffers" };
             if region == "buffers"
-                && let Some(why) = explain::contents_explained(self.program)
+                && let Some(why) = self.why_contents_differ()
             {
                 return Err(Stop::Explained(why));
             }
@@ -431,8 +431,7 @@ impl Run<'_> {
                 return Err(Stop::Explained(why));
             }
             if ours.contains(" holds ")
-                && let Some(why) = explain::contents_explained(self.program)
-                    .or_else(|| explain::held_back_explained(self.program))
+                && let Some(why) = self.why_contents_differ()
             {
                 return Err(Stop::Explained(why));
             }
@@ -440,6 +439,10 @@ impl Run<'_> {
             return Err(self.difference(&what, ours.clone(), theirs.clone()));
         }
         self.same("world", (user.len(), kernel.len()))
+    }
+
+    fn why_contents_differ(&self) -> Option<usize> {
+        explain::contents_explained(self.program).or_else(|| explain::held_back_explained(self.program))
     }
 
     fn can_cancel(&self) -> bool {

@@ -97,7 +97,7 @@ pub fn accept_waits_in_threads(case: &Case<'_>) -> bool {
     let (user, kernel) = case.results();
     case.is(&["ACCEPT"])
         && u32::from(case.sqe.ioprio) & IORING_ACCEPT_DONTWAIT != 0
-        && case.by_thread()
+        && case.program.uses_threads()
         && user.split_last() == Some((&-libc::EAGAIN, &kernel[..]))
 }
 
