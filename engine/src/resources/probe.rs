@@ -17,7 +17,7 @@ const ALL: u32 = 256;
 ///
 /// The private operations stand far behind the kernel's. They are shown, and `last_op` is the last of
 /// them, only to a program that has zeroed room for every row up to theirs, so that one that goes through the
-/// rows up to `last_op` never leaves its memory, and that does not ask for [`ALL`] rows.
+/// rows up to `last_op` never leaves its memory, and that does not ask for all 256.
 ///
 /// # Errors
 /// `EINVAL` where it is not zeroed, as the kernel demands.
