@@ -315,5 +315,37 @@ pub unsafe fn forked() {
     unsafe {
         VACANT.reset();
         LIVE.reset();
+        // Whoever looked into an empty place at that moment, a thread that was about to fork itself, is not here
+        // to let go of it.
+        VACANT.lock().iter().for_each(|ring| ring.forked());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{forked, give_back, vacant};
+
+    /// A child that took such a place for a new ring waited for its lock for ever.
+    #[test]
+    fn a_place_that_somebody_looks_into_is_free_in_a_child() {
+        let (ring, _) = vacant();
+        give_back(ring);
+        core::mem::forget(ring.lock());
+        // SAFETY: the child has one thread, and leaves by `_exit`.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: as above.
+            unsafe {
+                forked();
+                libc::_exit(i32::from(ring.try_lock().is_none()));
+            }
+        }
+        let mut status = 0;
+        // SAFETY: waits for our own child; the lock was left held above.
+        unsafe {
+            assert_eq!(libc::waitpid(child, &mut status, 0), child);
+            ring.release_after_fork();
+        }
+        assert_eq!(status, 0);
     }
 }
