@@ -8,7 +8,7 @@ use std::io::Write;
 use std::net::UdpSocket;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use anyring_engine::memory::Sqe;
 use anyring_engine::user::IoVector;
@@ -43,6 +43,14 @@ const MEMORY: usize = 1 << 16;
 /// What lies behind it and may not be touched: no length reaches into somebody else's memory.
 const BEHIND: usize = 5 << 30;
 
+/// From where on this test's spare descriptors have their numbers: a request may close one, and what then has its
+/// number must not be another test's.
+fn spare_numbers() -> i32 {
+    static TESTS: AtomicI32 = AtomicI32::new(0);
+    thread_local!(static FIRST: i32 = 300 + 20 * TESTS.fetch_add(1, Ordering::Relaxed));
+    FIRST.with(|first| *first)
+}
+
 fn owned(fd: i32) -> OwnedFd {
     assert!(fd >= 0);
     // SAFETY: new, and nobody else's.
@@ -76,7 +84,7 @@ impl World {
             let epoll = libc::epoll_create1(0);
             let mut interest = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 5 };
             assert_eq!(libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, event, &mut interest), 0);
-            let spare = libc::fcntl(event, libc::F_DUPFD, 300);
+            let spare = libc::fcntl(event, libc::F_DUPFD, spare_numbers());
             (memory.cast::<u8>(), libc::socket(libc::AF_UNIX, libc::SOCK_STREAM, 0), epoll, event, spare)
         };
         let pipe = pipe();
