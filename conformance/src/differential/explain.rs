@@ -11,7 +11,10 @@ use super::program::{Cell, Fd, LINKS, Program, Sqe, Step, Value};
 use super::ring::Cqe;
 use super::world::Thing;
 
+mod order;
 mod threads;
+
+pub use order::contents_explained;
 
 /// The CQEs of one request that differ.
 pub struct Case<'a> {
@@ -42,7 +45,7 @@ pub const EXPLANATIONS: &[Explanation] = &[
     Explanation { name: "multishot-in-threads", fits: threads::multishot_in_threads },
     Explanation { name: "nowait-in-threads", fits: threads::nowait_in_threads },
     Explanation { name: "parts-in-threads", fits: threads::parts_in_threads },
-    Explanation { name: ORDER_OF_REQUESTS, fits: order_of_requests },
+    Explanation { name: ORDER_OF_REQUESTS, fits: order::order_of_requests },
     Explanation { name: "refused-when-cancelled", fits: refused_when_cancelled },
     Explanation { name: "multishot-takes-turns", fits: multishot_takes_turns },
     Explanation { name: "accepts-from-none", fits: accepts_from_none },
@@ -176,50 +179,6 @@ const RECEIVES: &[&str] = &[
     "READV_FIXED",
 ];
 
-/// Which of several receives of one file has the data; which of several changes to one group of buffers,
-/// or to the state of one socket, comes first where such a thread makes one of them.
-fn order_of_requests(case: &Case<'_>) -> bool {
-    let changes = |sqe: &Sqe| {
-        ["CONNECT", "LISTEN", "BIND", "SHUTDOWN", "ACCEPT", "EPOLL_CTL", "URING_CMD"].contains(&name(sqe))
-    };
-    let of_file = |sqe: &Sqe| sqe.fd == case.sqe.fd && RECEIVES.contains(&name(sqe));
-    let of_group = |sqe: &Sqe| sqe.buf_index == case.sqe.buf_index && PROVIDES.contains(&name(sqe));
-    let selects = case.is(PROVIDES) || case.sqe.flags & BUFFER_SELECT != 0;
-    let passes = |result: i32| result >= 0 || result == -libc::EAGAIN || result == -libc::ECONNRESET;
-    let taken = |results: &[i32]| results.iter().all(|&result| passes(result)) && results.len() < 2;
-    let (user, kernel) = case.results();
-    // The other end of a pipe has another number.
-    let sent = |sqe: &Sqe| case.program.uses_threads() && SENDS.contains(&name(sqe));
-    // A thread of the kernel's splices.
-    let passes_data = |sqe: &Sqe| [SENDS, RECEIVES, SPLICES].iter().any(|names| names.contains(&name(sqe)));
-    let ends = |sqe: &Sqe| ["SHUTDOWN", "CLOSE"].contains(&name(sqe));
-    let broken = user == [-libc::EPIPE] || kernel == [-libc::EPIPE];
-    case.is(RECEIVES) && taken(&user) && taken(&kernel) && case.others().any(|sqe| of_file(sqe) || sent(sqe))
-        || case.is(SENDS) && broken && case.by_thread() && case.others().any(ends)
-        || case.is(&["URING_CMD"])
-            && case.program.uses_threads()
-            && case.others().any(|sqe| sqe.fd == case.sqe.fd && passes_data(sqe))
-        || case.is(SPLICES) && taken(&user) && taken(&kernel) && case.others().any(passes_data)
-        || case.is(PATHS) && case.others().any(|sqe| PATHS.contains(&name(sqe))) && case.may_come_late()
-        || selects && case.program.uses_threads() && case.others().any(of_group)
-        || changes(case.sqe)
-            && case.program.uses_threads()
-            && case.others().any(|sqe| sqe.fd == case.sqe.fd && changes(sqe))
-}
-
-/// Why what was transferred may differ at the end of a program: several requests took from one file, or
-/// sent to one, and which came first is not determined.
-pub fn contents_explained(program: &Program) -> Option<usize> {
-    let twice = |names: &[&str]| {
-        let requests: Vec<&Sqe> = program.sqes().filter(|sqe| names.contains(&name(sqe))).collect();
-        // A slot may hold any file.
-        let same = |one: &Sqe, other: &Sqe| one.fd == other.fd || (one.flags | other.flags) & FIXED_FILE != 0;
-        (1..requests.len()).any(|at| requests[..at].iter().any(|other| same(other, requests[at])))
-    };
-    let sends = program.uses_threads() && twice(SENDS);
-    (sends || twice(RECEIVES)).then(|| named(ORDER_OF_REQUESTS)).flatten()
-}
-
 /// How many buffers a multishot request takes before others of its submission have their turn.
 fn multishot_takes_turns(case: &Case<'_>) -> bool {
     let of_group = |sqe: &Sqe| sqe.buf_index == case.sqe.buf_index;
@@ -251,6 +210,11 @@ fn path_in_slot(case: &Case<'_>) -> bool {
 }
 
 const PROVIDES: &[&str] = &["PROVIDE_BUFFERS", "REMOVE_BUFFERS"];
+
+/// Does it move data between files, or memory and a file?
+fn passes_data(sqe: &Sqe) -> bool {
+    [SENDS, RECEIVES, SPLICES].iter().any(|names| names.contains(&name(sqe)))
+}
 
 /// The name of its operation.
 pub fn name(sqe: &Sqe) -> &'static str {
@@ -344,7 +308,6 @@ pub fn drain_lingers_at() -> usize {
 /// Why sockets and buffers may hold something else at the end: what stands behind a drain has not been done, or keeps open
 /// what the program closed, whose file it looks up when its turn comes.
 pub fn held_back_explained(program: &Program) -> Option<usize> {
-    let passes_data = |sqe: &Sqe| [SENDS, RECEIVES, SPLICES].iter().any(|names| names.contains(&name(sqe)));
     (program.drains() && (program.closes() || program.sqes().any(passes_data))).then(drain_lingers_at)
 }
 

@@ -1,0 +1,62 @@
+//! Requests that meet, at data or at the state of something, and whose order is not determined.
+
+use super::{Case, ORDER_OF_REQUESTS, PATHS, PROVIDES, RECEIVES, SENDS, SPLICES, name, named, passes_data};
+use crate::differential::generate::sqe_flags::{BUFFER_SELECT, FIXED_FILE};
+use crate::differential::program::{Program, Sqe};
+
+/// They change the state of a file, or tell of it.
+const CHANGES: &[&str] = &["CONNECT", "LISTEN", "BIND", "SHUTDOWN", "ACCEPT", "EPOLL_CTL", "URING_CMD"];
+
+/// Which of several that meet comes first.
+pub fn order_of_requests(case: &Case<'_>) -> bool {
+    order_at_data(case) || order_at_state(case) || order_at_buffers(case)
+}
+
+/// Which of several receives of one file has the data, or what a splice, which a thread of the kernel's makes, finds.
+fn order_at_data(case: &Case<'_>) -> bool {
+    let passes = |result: i32| result >= 0 || result == -libc::EAGAIN || result == -libc::ECONNRESET;
+    let taken = |results: &[i32]| results.iter().all(|&result| passes(result)) && results.len() < 2;
+    let (user, kernel) = case.results();
+    if !taken(&user) || !taken(&kernel) {
+        return false;
+    }
+    let of_file = |sqe: &Sqe| sqe.fd == case.sqe.fd && RECEIVES.contains(&name(sqe));
+    // The other end of a pipe has another number.
+    let sent = |sqe: &Sqe| case.program.uses_threads() && SENDS.contains(&name(sqe));
+    case.is(RECEIVES) && case.others().any(|sqe| of_file(sqe) || sent(sqe))
+        || case.is(SPLICES) && case.others().any(passes_data)
+}
+
+/// Which of several changes to one socket, epoll instance or directory comes first, where a thread of the kernel's
+/// makes one of them.
+fn order_at_state(case: &Case<'_>) -> bool {
+    let threads = case.program.uses_threads();
+    let (user, kernel) = case.results();
+    let broken = user == [-libc::EPIPE] || kernel == [-libc::EPIPE];
+    let ends = |sqe: &Sqe| ["SHUTDOWN", "CLOSE"].contains(&name(sqe));
+    let beside = |fits: &dyn Fn(&Sqe) -> bool| case.others().any(|sqe| sqe.fd == case.sqe.fd && fits(sqe));
+    case.is(SENDS) && broken && case.by_thread() && case.others().any(ends)
+        || case.is(&["URING_CMD"]) && threads && beside(&passes_data)
+        || case.is(CHANGES) && threads && beside(&|sqe| CHANGES.contains(&name(sqe)))
+        || case.is(PATHS) && case.may_come_late() && case.others().any(|sqe| PATHS.contains(&name(sqe)))
+}
+
+/// Which of several changes to one group of buffers comes first, where such a thread makes one of them.
+fn order_at_buffers(case: &Case<'_>) -> bool {
+    let selects = case.is(PROVIDES) || case.sqe.flags & BUFFER_SELECT != 0;
+    let of_group = |sqe: &Sqe| sqe.buf_index == case.sqe.buf_index && PROVIDES.contains(&name(sqe));
+    selects && case.program.uses_threads() && case.others().any(of_group)
+}
+
+/// Why what was transferred may differ at the end of a program: several requests took from one file, or
+/// sent to one, and which came first is not determined.
+pub fn contents_explained(program: &Program) -> Option<usize> {
+    let twice = |names: &[&str]| {
+        let requests: Vec<&Sqe> = program.sqes().filter(|sqe| names.contains(&name(sqe))).collect();
+        // A slot may hold any file.
+        let same = |one: &Sqe, other: &Sqe| one.fd == other.fd || (one.flags | other.flags) & FIXED_FILE != 0;
+        (1..requests.len()).any(|at| requests[..at].iter().any(|other| same(other, requests[at])))
+    };
+    let sends = program.uses_threads() && twice(SENDS);
+    (sends || twice(RECEIVES)).then(|| named(ORDER_OF_REQUESTS)).flatten()
+}
