@@ -1,0 +1,260 @@
+//! How events get into the ring: any thread, any number of them at a time, none waits for another.
+//!
+//! A position is taken, the item's number is written there, and only then may the tail pass it. But who was first
+//! may be slower than who came later, so nobody moves the tail on while others are under way: the last of them does
+//! it for all. One word counts what that takes, the *shadow counter*:
+//!
+//! | bits | part | |
+//! |---|---|---|
+//! | 0 to 15 | refs | how many are inserting |
+//! | 16 to 31 | advance | by how much the last one has to move the tail |
+//! | 32 to 63 | monotonic | the next position |
+//!
+//! An item that is marked ready already is in the ring, so it is not inserted again: no more than all items are ever
+//! in it, and parts of 16 bits cannot run over. What a program scribbles into the memory can make them do so all the
+//! same; then its ring is wrong, but whatever comes out of it is cut to what the memory holds.
+
+/// The memory of a ring, as it is needed here and as a model checker can stand in for it.
+pub trait Cells {
+    /// Adds to an item's ready events; returns those before. Acquire and release.
+    fn mark(&self, item: u32, events: u32) -> u32;
+    /// Takes an item's ready events away. Acquire and release.
+    fn clear(&self, item: u32) -> u32;
+    /// Adds to the shadow counter, with wrap-around; returns the sum. Acquire.
+    fn shadow_add(&self, amount: u64) -> u64;
+    /// Replaces the shadow counter if it is `old`; else returns what it is. Acquire and release.
+    ///
+    /// # Errors
+    /// It is this instead.
+    fn shadow_replace(&self, old: u64, new: u64) -> Result<(), u64>;
+    /// Writes a place of the index ring, the position being cut to its length.
+    fn point(&self, position: u32, item: u32);
+    /// Reads it.
+    fn pointed(&self, position: u32) -> u32;
+    /// Moves the tail on. Release.
+    fn tail_add(&self, amount: u32);
+    /// Reads the tail. Acquire.
+    fn tail(&self) -> u32;
+    /// Reads the head.
+    fn head(&self) -> u32;
+    /// Writes the head. Release.
+    fn set_head(&self, head: u32);
+}
+
+const REF: u64 = 1;
+const ADVANCE_SHIFT: u32 = 16;
+const MONOTONIC_SHIFT: u32 = 32;
+
+/// A value of the shadow counter.
+pub const fn counter(monotonic: u32, advance: u16, refs: u16) -> u64 {
+    (monotonic as u64) << MONOTONIC_SHIFT | (advance as u64) << ADVANCE_SHIFT | refs as u64
+}
+
+fn monotonic(counter: u64) -> u32 {
+    (counter >> MONOTONIC_SHIFT) as u32
+}
+
+fn advance(counter: u64) -> u16 {
+    (counter >> ADVANCE_SHIFT) as u16
+}
+
+fn refs(counter: u64) -> u16 {
+    counter as u16
+}
+
+/// Marks an item ready, and puts it into the ring if it is not there; whether it was put there.
+pub fn raise(cells: &impl Cells, item: u32, events: u32) -> bool {
+    let fresh = cells.mark(item, events) == 0;
+    if fresh {
+        insert(cells, &[item]);
+    }
+    fresh
+}
+
+/// Puts items into the ring whose ready events the caller has just made other than 0. They are at most as many as the
+/// ring has items.
+pub fn insert(cells: &impl Cells, items: &[u32]) {
+    let count = items.len() as u64;
+    let mut counter = cells.shadow_add(count << MONOTONIC_SHIFT | count << ADVANCE_SHIFT | REF);
+    let first = monotonic(counter).wrapping_sub(items.len() as u32);
+    for (position, &item) in items.iter().enumerate() {
+        cells.point(first.wrapping_add(position as u32), item);
+    }
+    loop {
+        let last = refs(counter) == 1;
+        let left =
+            if last { counter >> MONOTONIC_SHIFT << MONOTONIC_SHIFT } else { counter.wrapping_sub(REF) };
+        match cells.shadow_replace(counter, left) {
+            Ok(()) if last => return cells.tail_add(u32::from(advance(counter))),
+            Ok(()) => return,
+            Err(other) => counter = other,
+        }
+    }
+}
+
+/// What came out of the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// Which item; whoever reads it has to check it, for it comes from shared memory.
+    pub item: u32,
+    /// Its ready events; 0 where it was removed meanwhile.
+    pub events: u32,
+}
+
+/// Takes the next item out of the ring, if it is one of `items`; others are passed over. For one thread at a time.
+///
+/// `look` reads what belongs to the item, before it is given free to be inserted again.
+pub fn take<T>(cells: &impl Cells, items: u32, mut look: impl FnMut(u32) -> T) -> Option<(Taken, T)> {
+    let (mut head, tail) = (cells.head(), cells.tail());
+    // With every item in the ring, some may have come back before the head has moved on; more were never put there.
+    if tail.wrapping_sub(head) > items.saturating_mul(2) {
+        cells.set_head(tail);
+        return None;
+    }
+    while head != tail {
+        let item = cells.pointed(head);
+        head = head.wrapping_add(1);
+        if item < items {
+            let seen = look(item);
+            let events = cells.clear(item);
+            cells.set_head(head);
+            return Some((Taken { item, events }, seen));
+        }
+        cells.set_head(head);
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::cell::{Cell, RefCell};
+    extern crate std;
+    use std::vec::Vec;
+
+    /// Memory for one thread.
+    struct Plain {
+        ready: Vec<Cell<u32>>,
+        index: RefCell<Vec<u32>>,
+        shadow: Cell<u64>,
+        head: Cell<u32>,
+        tail: Cell<u32>,
+    }
+
+    impl Plain {
+        fn new(items: usize, shadow: u64, head: u32) -> Plain {
+            Plain {
+                ready: (0..items).map(|_| Cell::new(0)).collect(),
+                index: RefCell::new(std::vec![0; items.next_power_of_two()]),
+                shadow: Cell::new(shadow),
+                head: Cell::new(head),
+                tail: Cell::new(head),
+            }
+        }
+    }
+
+    impl Cells for Plain {
+        fn mark(&self, item: u32, events: u32) -> u32 {
+            self.ready[item as usize].replace(self.ready[item as usize].get() | events)
+        }
+        fn clear(&self, item: u32) -> u32 {
+            self.ready[item as usize].replace(0)
+        }
+        fn shadow_add(&self, amount: u64) -> u64 {
+            self.shadow.set(self.shadow.get().wrapping_add(amount));
+            self.shadow.get()
+        }
+        fn shadow_replace(&self, old: u64, new: u64) -> Result<(), u64> {
+            if self.shadow.get() != old {
+                return Err(self.shadow.get());
+            }
+            self.shadow.set(new);
+            Ok(())
+        }
+        fn point(&self, position: u32, item: u32) {
+            let mut index = self.index.borrow_mut();
+            let mask = index.len() - 1;
+            index[position as usize & mask] = item;
+        }
+        fn pointed(&self, position: u32) -> u32 {
+            let index = self.index.borrow();
+            index[position as usize & (index.len() - 1)]
+        }
+        fn tail_add(&self, amount: u32) {
+            self.tail.set(self.tail.get().wrapping_add(amount));
+        }
+        fn tail(&self) -> u32 {
+            self.tail.get()
+        }
+        fn head(&self) -> u32 {
+            self.head.get()
+        }
+        fn set_head(&self, head: u32) {
+            self.head.set(head);
+        }
+    }
+
+    /// Others are under way, as many as there can be: the tail waits for them, and no part runs into the next.
+    #[test]
+    fn the_parts_hold_as_many_as_there_are_items() {
+        let others = u16::MAX - 2;
+        let start = u32::MAX - 1;
+        let cells = Plain::new(65_535, counter(start.wrapping_add(u32::from(others)), others, others), start);
+        assert!(raise(&cells, 7, 1));
+        assert!(raise(&cells, 9, 1));
+        assert_eq!(cells.tail.get(), start, "others are under way");
+        assert_eq!(advance(cells.shadow.get()), u16::MAX);
+        assert_eq!(refs(cells.shadow.get()), others, "those that left are not counted");
+        cells.shadow.set(cells.shadow.get() - u64::from(others));
+        // One more, after all others have left without being last, is.
+        cells.shadow.set(cells.shadow.get() - (1 << ADVANCE_SHIFT));
+        assert!(raise(&cells, 11, 1));
+        assert_eq!(cells.tail.get(), start.wrapping_add(u32::from(u16::MAX)));
+        assert_eq!(cells.shadow.get() as u32, 0);
+    }
+
+    #[test]
+    fn positions_wrap_around() {
+        let start = u32::MAX - 1;
+        let cells = Plain::new(4, counter(start, 0, 0), start);
+        for round in 0..3 {
+            for item in 0..4 {
+                assert!(raise(&cells, item, 1 + round));
+                assert!(!raise(&cells, item, 8), "it is in the ring");
+            }
+            for item in 0..4 {
+                let (taken, ()) = take(&cells, 4, |_| ()).unwrap();
+                assert_eq!(taken, Taken { item, events: 9 + round });
+            }
+            assert!(take(&cells, 4, |_| ()).is_none());
+        }
+        assert_eq!(cells.head.get(), start.wrapping_add(12));
+    }
+
+    #[test]
+    fn a_batch_is_one_insertion() {
+        let cells = Plain::new(8, counter(u32::MAX, 0, 0), u32::MAX);
+        for item in 0..5 {
+            cells.mark(item, 1);
+        }
+        insert(&cells, &[3, 1, 4, 0, 2]);
+        let order: Vec<u32> =
+            core::iter::from_fn(|| take(&cells, 8, |_| ())).map(|(taken, ())| taken.item).collect();
+        assert_eq!(order, [3, 1, 4, 0, 2]);
+    }
+
+    /// Whatever stands in the memory, nothing outside of it is named, and it comes to an end.
+    #[test]
+    fn scribbled_memory_is_harmless() {
+        let cells = Plain::new(4, u64::MAX, 0);
+        raise(&cells, 0, 1);
+        raise(&cells, 1, 1);
+        cells.tail.set(3);
+        cells.index.borrow_mut().copy_from_slice(&[4, u32::MAX, 1 << 31, 2]);
+        assert!(take(&cells, 4, |_| ()).is_none());
+        assert_eq!(cells.head.get(), 3);
+        cells.head.set(0x8000_0000);
+        assert!(take(&cells, 4, |_| ()).is_none());
+        assert_eq!(cells.head.get(), cells.tail.get());
+    }
+}
