@@ -1,0 +1,210 @@
+//! What is to be done with an entry: the visitor's word, and what the walk itself has to know before.
+
+use crate::directory::{Directory, Found};
+use crate::entry::Paths;
+use crate::{Entry, Failure, Follow, Kind, Options, Statx, Step, Visitor, What, files};
+use std::cell::{Cell, OnceCell};
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What the walk itself asks for.
+const OWN: u32 = libc::STATX_BASIC_STATS;
+
+/// What all threads of a walk share.
+pub struct Walk<'a, V: Visitor> {
+    pub options: &'a Options,
+    pub visitor: &'a V,
+    pub files: files::Files,
+    pub quit: AtomicBool,
+}
+
+/// What a thread of a walk has for itself.
+pub struct Own<V: Visitor> {
+    pub local: V::Local,
+    pub paths: Cell<Option<Paths>>,
+}
+
+/// An entry, as far as it is known.
+#[derive(Clone, Copy)]
+pub struct Candidate<'a> {
+    pub name: &'a CStr,
+    pub kind: Kind,
+    pub inode: u64,
+    pub root: u32,
+    /// With what was asked for.
+    pub attributes: Option<(&'a Statx, u32)>,
+}
+
+/// What is to be done with an entry.
+pub enum Verdict {
+    /// These are to be asked for.
+    Attributes(u32),
+    /// This is to be read.
+    Read(Arc<Directory>),
+    /// It would be read, but lies too deep: it is only left.
+    Leave(Arc<Directory>),
+    Done,
+}
+
+impl<V: Visitor> Walk<'_, V> {
+    pub fn has_quit(&self) -> bool {
+        self.quit.load(Ordering::Relaxed)
+    }
+
+    pub fn own(&self) -> Own<V> {
+        Own { local: self.visitor.local(), paths: Cell::new(None) }
+    }
+
+    /// Are links followed in `directory`?
+    pub fn follows(&self, directory: &Directory) -> bool {
+        match self.options.follow {
+            Follow::Never => false,
+            Follow::Roots => directory.parent().is_none(),
+            Follow::Always => true,
+        }
+    }
+
+    /// Has the walk itself to know more of an entry before the visitor sees it?
+    fn needs(&self, directory: &Directory, kind: Kind) -> bool {
+        let follows = self.follows(directory);
+        kind == Kind::Unknown
+            || follows && (kind == Kind::Link || kind == Kind::Directory && self.minds_loops())
+    }
+
+    /// Can a directory be its own ancestor?
+    pub fn minds_loops(&self) -> bool {
+        self.options.follow == Follow::Always
+    }
+
+    /// Shows an entry of `directory`, whose descriptor is `fd`.
+    pub fn judge(
+        &self,
+        own: &mut Own<V>,
+        directory: &Arc<Directory>,
+        fd: RawFd,
+        candidate: Candidate<'_>,
+    ) -> Verdict {
+        let Candidate { name, mut kind, mut inode, root, attributes } = candidate;
+        let asked = attributes.map_or(0, |(_, asked)| asked);
+        match attributes {
+            None if self.needs(directory, kind) => return Verdict::Attributes(OWN),
+            None => (),
+            Some((attributes, _)) => {
+                kind = Kind::of_mode(attributes.stx_mode.into());
+                inode = attributes.stx_ino;
+                if self.minds_loops()
+                    && kind == Kind::Directory
+                    && let Some(ancestor) = directory.ancestor(files::identity_of(attributes))
+                {
+                    let mut path = Vec::new();
+                    ancestor.write_path(&mut path);
+                    let error = io::Error::from_raw_os_error(libc::ELOOP);
+                    self.failed(own, directory, name, root, What::Loop(path), error);
+                    return Verdict::Done;
+                }
+            }
+        }
+        let attributes = attributes.map(|(attributes, _)| attributes);
+        let entry = Entry {
+            directory,
+            itself: None,
+            fd,
+            name,
+            kind,
+            inode,
+            root,
+            attributes,
+            asked,
+            paths: &own.paths,
+            path: OnceCell::new(),
+        };
+        match self.visitor.visit(&mut own.local, &entry) {
+            Step::Attributes(mask) if attributes.is_none() || mask & !asked != 0 => {
+                Verdict::Attributes(mask | asked)
+            }
+            Step::Attributes(_) | Step::Skip => Verdict::Done,
+            Step::Quit => {
+                self.quit.store(true, Ordering::Relaxed);
+                Verdict::Done
+            }
+            Step::Descend if kind == Kind::Directory => {
+                let too_deep = self.options.max_depth.is_some_and(|most| directory.depth_inside() >= most);
+                if too_deep && !self.options.post_order {
+                    return Verdict::Done;
+                }
+                let kept = attributes.filter(|_| self.options.post_order);
+                let follow = self.follows(directory);
+                let found = Found { name, root, inode, follow, attributes: kept, asked };
+                let child = directory.child(&found);
+                if too_deep { Verdict::Leave(child) } else { Verdict::Read(child) }
+            }
+            Step::Descend => Verdict::Done,
+        }
+    }
+
+    /// Is what was opened to be read: is it on the root's device?
+    pub fn belongs(&self, directory: &Directory, fd: RawFd) -> bool {
+        if !self.options.same_device && !self.minds_loops() {
+            return true;
+        }
+        match directory.identify(fd) {
+            Ok((device, _)) => {
+                !self.options.same_device || directory.root_device().is_none_or(|root| root == device)
+            }
+            Err(_) => true,
+        }
+    }
+
+    /// Shows a directory that is left, and in which nothing is to be done any more. `below`: its own descriptor, if it
+    /// is open.
+    pub fn leave(&self, own: &mut Own<V>, directory: &Arc<Directory>, below: Option<RawFd>) {
+        let Some(parent) = directory.parent() else { return };
+        if self.has_quit() {
+            return;
+        }
+        let fd = match parent.pin_from(below, &self.files) {
+            Ok(fd) => fd,
+            Err(error) => {
+                // Nothing can be done in a directory that cannot be found any more, but its end can be told.
+                self.failed(own, parent, directory.name(), directory.root, What::Open, error);
+                -1
+            }
+        };
+        let entry = Entry {
+            directory: parent,
+            itself: Some(directory),
+            fd,
+            name: directory.name(),
+            kind: Kind::Directory,
+            inode: directory.inode,
+            root: directory.root,
+            attributes: directory.attributes.as_deref(),
+            asked: directory.asked,
+            paths: &own.paths,
+            path: OnceCell::new(),
+        };
+        if self.visitor.leave(&mut own.local, &entry) == Step::Quit {
+            self.quit.store(true, Ordering::Relaxed);
+        }
+        drop(entry);
+        if fd != -1 {
+            parent.unpin(&self.files);
+        }
+    }
+
+    pub fn failed(
+        &self,
+        own: &mut Own<V>,
+        directory: &Directory,
+        name: &CStr,
+        root: u32,
+        what: What,
+        error: io::Error,
+    ) {
+        let (path, depth) = (directory.path_of(name), directory.depth_inside());
+        self.visitor.failed(&mut own.local, &Failure { what, error, path, depth, root });
+    }
+}

@@ -1,0 +1,158 @@
+//! A walk through directory trees, on anyring's rings: `anyring find` and `anyring du` are built on it.
+//!
+//! [`walk`] goes through what is below its [`Root`]s and shows each [`Entry`] to a [`Visitor`], which says what to do
+//! with it by a [`Step`]. Several threads do so at once, each with a [`Visitor::Local`] of its own.
+//!
+//! What holds:
+//! - Every entry that is there all the time is visited exactly once, its directory before it; what appears, vanishes or
+//!   is renamed meanwhile may be visited or not.
+//! - Names are bytes. Paths may be as long as they like: everything is opened by its parent's descriptor.
+//! - No symbolic link is followed unless [`Follow`] says so: one that takes a directory's place in time is a failure.
+//! - Few descriptors are open at once, whatever the depth: [`Options::descriptors`].
+//! - A failure is told ([`Visitor::failed`]) and the walk goes on.
+//!
+//! ```
+//! use anyring_walk::{Entry, Failure, Options, Root, Step, Visitor, walk};
+//! use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+//!
+//! struct Count(AtomicUsize);
+//!
+//! impl Visitor for Count {
+//!     type Local = usize;
+//!     fn local(&self) -> usize {
+//!         0
+//!     }
+//!     fn visit(&self, count: &mut usize, _: &Entry<'_>) -> Step {
+//!         *count += 1;
+//!         Step::Descend
+//!     }
+//!     fn failed(&self, _: &mut usize, failure: &Failure) {
+//!         eprintln!("{failure}");
+//!     }
+//!     fn finish(&self, count: usize) {
+//!         self.0.fetch_add(count, Relaxed);
+//!     }
+//! }
+//!
+//! let count = Count(AtomicUsize::new(0));
+//! walk(&[Root::new("src")], &Options::default(), &count)?;
+//! assert!(count.0.into_inner() > 3);
+//! # Ok::<(), anyring::Error>(())
+//! ```
+
+mod directory;
+mod entry;
+mod files;
+mod judge;
+mod names;
+mod sorted;
+
+pub use anyring::Engine;
+pub use directory::Counters;
+pub use entry::{Entry, Failure, Kind, Parent, What};
+/// What is known of a file: the kernel's structure, with the fields of `statx(2)`.
+pub use libc::statx as Statx;
+
+/// Where a walk begins: a path, of a directory or of anything else, as it is to be shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Root {
+    pub(crate) path: std::ffi::CString,
+}
+
+impl Root {
+    /// A root of this path, relative to the working directory if it is not absolute. What follows a NUL byte is no
+    /// part of it. It is shorter than `PATH_MAX`, or cannot be opened.
+    pub fn new(path: impl Into<Vec<u8>>) -> Root {
+        let mut path = path.into();
+        path.truncate(path.iter().position(|&byte| byte == 0).unwrap_or(path.len()));
+        Root { path: std::ffi::CString::new(path).unwrap_or_default() }
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &[u8] {
+        self.path.to_bytes()
+    }
+}
+
+/// Which symbolic links stand for what they lead to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Follow {
+    /// None (`find -P`).
+    #[default]
+    Never,
+    /// Those among the roots (`find -H`).
+    Roots,
+    /// All that lead somewhere (`find -L`). A directory that is its own ancestor is a failure, [`What::Loop`].
+    Always,
+}
+
+/// How a walk is to be.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Which symbolic links stand for what they lead to.
+    pub follow: Follow,
+    /// Directories on other devices than their root's are visited, but not read.
+    pub same_device: bool,
+    /// The depth below which nothing is visited; a root has depth 0.
+    pub max_depth: Option<u32>,
+    /// [`Visitor::leave`] is wanted.
+    pub post_order: bool,
+    /// In a stable order: siblings by the bytes of their names, what is in a directory right behind it. Roots come in the
+    /// order given. All calls of the visitor come from one thread then.
+    pub sorted: bool,
+    /// How many threads visit; 0: as many as there are processors.
+    pub threads: usize,
+    /// How many descriptors of directories may be open; 0: a part of what the process may have (`RLIMIT_NOFILE`).
+    pub descriptors: usize,
+    /// The engine of the rings. `None`: anyring's own, unless the environment variable `ANYRING_ENGINE` says which.
+    pub engine: Option<Engine>,
+}
+
+/// What to do with an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Ask for attributes (`STATX_*` of `statx(2)`), then visit the entry again. If they cannot be had, that is told as a
+    /// failure and the entry is not visited again. Whoever asks again for what was asked already skips the entry.
+    Attributes(u32),
+    /// Go into it, if it is a directory.
+    Descend,
+    /// Done with it; a directory is not read.
+    Skip,
+    /// End the walk: threads that are visiting now come to an end with that, nothing is visited any more.
+    Quit,
+}
+
+/// Who is shown what a walk finds. Its methods are called by several threads at once.
+pub trait Visitor: Sync {
+    /// What each thread has for itself: an output buffer, totals.
+    type Local: Send;
+
+    /// One of those, for a thread that begins.
+    fn local(&self) -> Self::Local;
+
+    /// An entry, first with only what reading its directory told (mostly, see [`Entry::attributes`]), then again with
+    /// the attributes that were asked for.
+    fn visit(&self, local: &mut Self::Local, entry: &Entry<'_>) -> Step;
+
+    /// All that is below a directory was visited and left ([`Options::post_order`]). Called once for each directory
+    /// for which [`Step::Descend`] was said, even if it could not be read or lies too deep. Attributes are there if they
+    /// were when that was said. Steps other than [`Step::Quit`] say nothing here.
+    fn leave(&self, _local: &mut Self::Local, _entry: &Entry<'_>) -> Step {
+        Step::Skip
+    }
+
+    /// Something went wrong; the walk goes on.
+    fn failed(&self, local: &mut Self::Local, failure: &Failure);
+
+    /// The thread has ended.
+    fn finish(&self, local: Self::Local);
+}
+
+/// Walks through what is below `roots`.
+///
+/// # Errors
+/// Where no ring can be had. What goes wrong in the walk is told to the visitor.
+pub fn walk<V: Visitor>(roots: &[Root], options: &Options, visitor: &V) -> Result<(), anyring::Error> {
+    sorted::walk(roots, options, visitor);
+    Ok(())
+}

@@ -1,0 +1,32 @@
+//! What `getdents64(2)` writes.
+
+use crate::Kind;
+use std::ffi::CStr;
+
+/// Offsets in one record: inode, length, type, name.
+const LENGTH: usize = 16;
+const TYPE: usize = 18;
+const NAME: usize = 19;
+
+/// One name of a directory.
+#[derive(Clone, Copy)]
+pub struct Name<'a> {
+    pub inode: u64,
+    pub kind: Kind,
+    pub name: &'a CStr,
+}
+
+/// The name at `offset` of what was read, and the offset of the next.
+pub fn name_at(bytes: &[u8], offset: usize) -> Option<(Name<'_>, usize)> {
+    let record = bytes.get(offset..)?;
+    let length = usize::from(u16::from_ne_bytes(record.get(LENGTH..TYPE)?.try_into().ok()?));
+    let record = record.get(..length)?;
+    let inode = u64::from_ne_bytes(record.get(..8)?.try_into().ok()?);
+    let name = CStr::from_bytes_until_nul(record.get(NAME..)?).ok()?;
+    Some((Name { inode, kind: Kind::of_number(record[TYPE]), name }, offset + length))
+}
+
+/// Is it one of the two names that every directory has?
+pub fn is_dots(name: &CStr) -> bool {
+    matches!(name.to_bytes(), b"." | b"..")
+}
