@@ -31,9 +31,9 @@ pub trait Cells {
     fn point(&self, position: u32, item: u32);
     /// Reads it.
     fn pointed(&self, position: u32) -> u32;
-    /// Moves the tail on. Release.
+    /// Moves the tail on. Release, and in one order with whether somebody sleeps.
     fn tail_add(&self, amount: u32);
-    /// Reads the tail. Acquire.
+    /// Reads the tail. Acquire, and in one order with whether somebody sleeps.
     fn tail(&self) -> u32;
     /// Reads the head.
     fn head(&self) -> u32;
@@ -62,18 +62,28 @@ fn refs(counter: u64) -> u16 {
     counter as u16
 }
 
-/// Marks an item ready, and puts it into the ring if it is not there; whether it was put there.
-pub fn raise(cells: &impl Cells, item: u32, events: u32) -> bool {
-    let fresh = cells.mark(item, events) == 0;
-    if fresh {
-        insert(cells, &[item]);
+/// Marks an item ready, and puts it into the ring if it is not there.
+pub fn raise(cells: &impl Cells, item: u32, events: u32) -> Raised {
+    if cells.mark(item, events) != 0 {
+        return Raised::Already;
     }
-    fresh
+    if insert(cells, &[item]) { Raised::Visible } else { Raised::Inserted }
+}
+
+/// What came of raising an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Raised {
+    /// It was in the ring.
+    Already,
+    /// It is in the ring now; another thread, still inserting, moves the tail.
+    Inserted,
+    /// It is in the ring, and the tail was moved: who sleeps for it has to be woken by the caller.
+    Visible,
 }
 
 /// Puts items into the ring whose ready events the caller has just made other than 0. They are at most as many as the
-/// ring has items.
-pub fn insert(cells: &impl Cells, items: &[u32]) {
+/// ring has items. Returns whether the tail was moved, and not left to another.
+pub fn insert(cells: &impl Cells, items: &[u32]) -> bool {
     let count = items.len() as u64;
     let mut counter = cells.shadow_add(count << MONOTONIC_SHIFT | count << ADVANCE_SHIFT | REF);
     let first = monotonic(counter).wrapping_sub(items.len() as u32);
@@ -85,8 +95,11 @@ pub fn insert(cells: &impl Cells, items: &[u32]) {
         let left =
             if last { counter >> MONOTONIC_SHIFT << MONOTONIC_SHIFT } else { counter.wrapping_sub(REF) };
         match cells.shadow_replace(counter, left) {
-            Ok(()) if last => return cells.tail_add(u32::from(advance(counter))),
-            Ok(()) => return,
+            Ok(()) if last => {
+                cells.tail_add(u32::from(advance(counter)));
+                return true;
+            }
+            Ok(()) => return false,
             Err(other) => counter = other,
         }
     }
@@ -200,15 +213,15 @@ mod tests {
         let others = u16::MAX - 2;
         let start = u32::MAX - 1;
         let cells = Plain::new(65_535, counter(start.wrapping_add(u32::from(others)), others, others), start);
-        assert!(raise(&cells, 7, 1));
-        assert!(raise(&cells, 9, 1));
+        assert_eq!(raise(&cells, 7, 1), Raised::Inserted);
+        assert_eq!(raise(&cells, 9, 1), Raised::Inserted);
         assert_eq!(cells.tail.get(), start, "others are under way");
         assert_eq!(advance(cells.shadow.get()), u16::MAX);
         assert_eq!(refs(cells.shadow.get()), others, "those that left are not counted");
         cells.shadow.set(cells.shadow.get() - u64::from(others));
         // One more, after all others have left without being last, is.
         cells.shadow.set(cells.shadow.get() - (1 << ADVANCE_SHIFT));
-        assert!(raise(&cells, 11, 1));
+        assert_eq!(raise(&cells, 11, 1), Raised::Visible);
         assert_eq!(cells.tail.get(), start.wrapping_add(u32::from(u16::MAX)));
         assert_eq!(cells.shadow.get() as u32, 0);
     }
@@ -219,8 +232,8 @@ mod tests {
         let cells = Plain::new(4, counter(start, 0, 0), start);
         for round in 0..3 {
             for item in 0..4 {
-                assert!(raise(&cells, item, 1 + round));
-                assert!(!raise(&cells, item, 8), "it is in the ring");
+                assert_eq!(raise(&cells, item, 1 + round), Raised::Visible);
+                assert_eq!(raise(&cells, item, 8), Raised::Already);
             }
             for item in 0..4 {
                 let (taken, ()) = take(&cells, 4, |_| ()).unwrap();

@@ -6,11 +6,11 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use anyring_engine::errno::Errno;
 use anyring_engine::sys::{self, Fd, nr};
 
-use crate::insert::{self, Cells, counter};
+use crate::insert::{self, Cells, Raised, counter};
 use crate::layout::{Geometry, HEADER_BYTES, Header, Item, MAGIC};
 
-/// An event that was taken from the ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a file is registered for, or what came of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Event {
     /// The `EPOLL*` bits.
     pub events: u32,
@@ -90,9 +90,14 @@ impl Ring {
         unsafe { self.memory.add(self.geometry.header_length).cast::<AtomicU32>().add(place).as_ref() }
     }
 
-    /// Marks an item ready, and puts it into the ring if it is not there; whether it was put there.
-    pub fn raise(&self, item: u32, events: u32) -> bool {
+    /// Marks an item ready, and puts it into the ring if it is not there.
+    pub fn raise(&self, item: u32, events: u32) -> Raised {
         insert::raise(self, item, events)
+    }
+
+    /// The position that the next event gets.
+    pub fn next_position(&self) -> u32 {
+        (self.header().shadow.load(Ordering::Acquire) >> 32) as u32
     }
 
     /// Whether there is nothing in it.
@@ -148,11 +153,11 @@ impl Cells for Ring {
     }
 
     fn tail_add(&self, amount: u32) {
-        self.header().tail.fetch_add(amount, Ordering::Release);
+        self.header().tail.fetch_add(amount, Ordering::SeqCst);
     }
 
     fn tail(&self) -> u32 {
-        self.header().tail.load(Ordering::Acquire)
+        self.header().tail.load(Ordering::SeqCst)
     }
 
     fn head(&self) -> u32 {

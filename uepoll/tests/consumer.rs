@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
 
 use anyring_uepoll::Ring;
+use anyring_uepoll::insert::Raised;
 
 #[test]
 fn a_program_takes_events_by_the_structures_alone() {
@@ -18,9 +19,9 @@ fn a_program_takes_events_by_the_structures_alone() {
         ring.item(item).data.store(u64::from(item) << 32, Ordering::Relaxed);
     }
     for item in [3, 999, 0, 500, 7] {
-        assert!(ring.raise(item, 1 + item));
+        assert_eq!(ring.raise(item, 1 + item), Raised::Visible);
     }
-    assert!(!ring.raise(999, 0x2000));
+    assert_eq!(ring.raise(999, 0x2000), Raised::Already);
     // A removed one.
     ring.item(0).ready_events.store(0, Ordering::Relaxed);
     // SAFETY: touches no memory.
@@ -35,7 +36,7 @@ fn a_program_takes_events_by_the_structures_alone() {
         while ring.item(11).ready_events.load(Ordering::Acquire) != 0 {
             std::thread::yield_now();
         }
-        assert!(ring.raise(11, 1 << (round % 16)));
+        assert_eq!(ring.raise(11, 1 << (round % 16)), Raised::Visible);
     }
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success());

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use anyring_uepoll::Ring;
+use anyring_uepoll::insert::Raised;
 
 /// Every thread raises its items in turn. An item that is not taken yet swallows what comes on top, and says so: what
 /// was put into the ring comes out of it, and nothing else.
@@ -46,7 +47,7 @@ fn many_threads_and_one_consumer() {
                     let (owner, item) =
                         if raise % 4 == 0 { (0, raise / 4) } else { (number, raise / 4 + raise) };
                     let item = owner * ITEMS + item % ITEMS;
-                    if ring.raise(item, 1) {
+                    if ring.raise(item, 1) != Raised::Already {
                         inserted[item as usize].fetch_add(1, Ordering::Relaxed);
                     }
                 }

@@ -1,0 +1,306 @@
+//! Registering files, and events that threads raise.
+
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+use anyring_engine::errno::Errno;
+use anyring_engine::sys::{self, Fd};
+use linux_raw_sys::general::{
+    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN,
+    EPOLLOUT, EPOLLWAKEUP,
+};
+
+use crate::feeder::{Place, Slot, token};
+use crate::insert::Cells;
+use crate::raise::Raiser;
+use crate::ring::Event;
+use crate::set::{Set, Source, State};
+
+/// `EPOLL_CTL_ADD`.
+pub const ADD: u32 = EPOLL_CTL_ADD;
+/// `EPOLL_CTL_DEL`.
+pub const DELETE: u32 = EPOLL_CTL_DEL;
+/// `EPOLL_CTL_MOD`.
+pub const MODIFY: u32 = EPOLL_CTL_MOD;
+
+/// What may stand beside `EPOLLEXCLUSIVE`.
+const EXCLUSIVE_BITS: u32 = EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLET | EPOLLEXCLUSIVE;
+
+impl Set {
+    /// `epoll_ctl(2)`: registers a file, changes what it is registered for, or ends that.
+    ///
+    /// # Errors
+    /// As epoll's: `EBADF`, `EEXIST`, `ENOENT`, `EPERM` for a file that cannot be polled; `ENOSPC` where as many items
+    /// are there as there can be. `EINVAL` without `EPOLLET` and with `EPOLLEXCLUSIVE`, unless the set is an extended
+    /// one, and with `EPOLLWAKEUP`.
+    pub fn control(&self, operation: u32, fd: Fd, event: Event) -> Result<(), Errno> {
+        self.check_owner()?;
+        if operation != DELETE {
+            self.check_events(operation, event.events)?;
+        }
+        if fd == self.fd() || fd == self.inside {
+            return Err(Errno::EINVAL);
+        }
+        let mut state = self.state.lock();
+        match operation {
+            ADD => self.add(&mut state, fd, event)?,
+            MODIFY => self.modify(&mut state, fd, event)?,
+            DELETE => self.delete(&mut state, fd)?,
+            _ => return Err(Errno::EINVAL),
+        }
+        drop(state);
+        // Who sleeps has something new to watch, unless it hears of that by itself.
+        if operation != DELETE && !matches!(self.source, Source::Epoll | Source::Reactor(_)) {
+            self.shared.wake();
+        }
+        Ok(())
+    }
+
+    fn check_events(&self, operation: u32, events: u32) -> Result<(), Errno> {
+        let exclusive = events & EPOLLEXCLUSIVE != 0;
+        let reactor = matches!(self.source, Source::Reactor(_));
+        let wrong = events & EPOLLWAKEUP != 0
+            || events & EPOLLET == 0 && (!self.options.extended || reactor)
+            || exclusive && !self.options.extended
+            || exclusive && (operation == MODIFY || events & !EXCLUSIVE_BITS != 0);
+        if wrong { Err(Errno::EINVAL) } else { Ok(()) }
+    }
+
+    fn add(&self, state: &mut State, fd: Fd, event: Event) -> Result<(), Errno> {
+        let place = self.place(event.events);
+        if place == Place::Feeder {
+            let identity = sys::identity(fd)?;
+            if identity.is_regular() || identity.is_directory() {
+                return Err(Errno::EPERM);
+            }
+        }
+        if matches!(self.source, Source::Uring(_) | Source::Aio(_)) {
+            self.bell(state)?;
+        }
+        if let Some(&item) = state.numbers.get(&fd) {
+            // epoll alone notices that a file was closed.
+            let inside = state.slots[item as usize].place == Place::Inside;
+            if !inside || place != Place::Inside || !self.is_gone(state, item) {
+                return Err(Errno::EEXIST);
+            }
+            self.release(state, item);
+        }
+        let item = self.take_item(state)?;
+        let slot = &mut state.slots[item as usize];
+        *slot = Slot { fd, events: event.events, data: event.data, place, enabled: true, ..*slot };
+        let name = token(item, slot.generation, 0);
+        self.show(item, event);
+        state.numbers.insert(fd, item);
+        self.count_level(event.events, true);
+        self.files.fetch_add(1, Ordering::Relaxed);
+        if place == Place::Inside
+            && let Err(error) = sys::epoll_ctl(self.inside, ADD, fd, event.events, name)
+        {
+            self.release(state, item);
+            return Err(error);
+        }
+        self.watch(state, item);
+        Ok(())
+    }
+
+    fn modify(&self, state: &mut State, fd: Fd, event: Event) -> Result<(), Errno> {
+        let item = *state.numbers.get(&fd).ok_or(Errno::ENOENT)?;
+        let slot = &mut state.slots[item as usize];
+        if slot.events & EPOLLEXCLUSIVE != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let (before, name) = (*slot, token(item, slot.generation, 0));
+        let place = self.place(event.events);
+        // Before anybody watches anew: what comes from the watch that still is counts for the new events, too.
+        *slot = Slot { events: event.events, data: event.data, place, enabled: true, ..before };
+        self.show(item, event);
+        let result = match (before.place, place) {
+            (Place::Inside, Place::Inside) => sys::epoll_ctl(self.inside, MODIFY, fd, event.events, name),
+            (Place::Inside, _) => sys::epoll_ctl(self.inside, DELETE, fd, 0, 0),
+            (_, Place::Inside) => sys::epoll_ctl(self.inside, ADD, fd, event.events, name),
+            _ => Ok(()),
+        };
+        if let Err(error) = result {
+            state.slots[item as usize] = before;
+            return Err(error);
+        }
+        if before.place == Place::Feeder && matches!(self.source, Source::Aio(_)) {
+            self.forget(state, item, before.arm);
+        }
+        self.watch(state, item);
+        if before.place == Place::Feeder
+            && let Source::Uring(uring) = &self.source
+        {
+            uring.forget(item, before.generation, before.arm, false);
+        }
+        self.count_level(event.events, true);
+        self.count_level(before.events, false);
+        Ok(())
+    }
+
+    fn delete(&self, state: &mut State, fd: Fd) -> Result<(), Errno> {
+        let item = *state.numbers.get(&fd).ok_or(Errno::ENOENT)?;
+        let slot = state.slots[item as usize];
+        let result = match slot.place {
+            Place::Inside => sys::epoll_ctl(self.inside, DELETE, fd, 0, 0),
+            Place::Feeder => {
+                self.forget(state, item, slot.arm);
+                Ok(())
+            }
+            Place::Nowhere => Ok(()),
+        };
+        self.release(state, item);
+        // The file was closed meanwhile, or another has its number.
+        result
+    }
+
+    /// Who is to watch for such events.
+    fn place(&self, events: u32) -> Place {
+        let odd = events & EPOLLET == 0 || events & EPOLLEXCLUSIVE != 0;
+        match &self.source {
+            Source::Uring(_) if !odd => Place::Feeder,
+            // A poll cannot wait until a file becomes writable again that is writable now.
+            Source::Aio(_) if !odd && events & EPOLLOUT == 0 => Place::Feeder,
+            _ => Place::Inside,
+        }
+    }
+
+    /// Has the feeder watch an item that is its.
+    fn watch(&self, state: &mut State, item: u32) {
+        let slot = &mut state.slots[item as usize];
+        if slot.place != Place::Feeder {
+            return;
+        }
+        match &self.source {
+            Source::Uring(uring) => uring.watch(item, slot),
+            Source::Aio(_) => {
+                if let Some(aio) = &mut state.aio {
+                    aio.watch(item, slot);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn forget(&self, state: &mut State, item: u32, arm: u16) {
+        match &self.source {
+            Source::Uring(uring) => uring.forget(item, state.slots[item as usize].generation, arm, true),
+            Source::Aio(_) => {
+                if let Some(aio) = &mut state.aio {
+                    aio.forget(item);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether a file that is registered inside was closed: then its number is free there.
+    fn is_gone(&self, state: &State, item: u32) -> bool {
+        let slot = &state.slots[item as usize];
+        let there = sys::epoll_ctl(self.inside, ADD, slot.fd, EPOLLET, token(item, slot.generation, 0));
+        if there.is_ok() {
+            let _ = sys::epoll_ctl(self.inside, DELETE, slot.fd, 0, 0);
+        }
+        there.is_ok()
+    }
+
+    /// An item that is free.
+    fn take_item(&self, state: &mut State) -> Result<u32, Errno> {
+        let ring = &self.shared.ring;
+        // Those whose last events the program has passed by now.
+        while let Some(&(item, position)) = state.resting.front() {
+            if (ring.head().wrapping_sub(position) as i32) < 0 {
+                break;
+            }
+            state.resting.pop_front();
+            state.free.push(item);
+        }
+        if let Some(item) = state.free.pop() {
+            return Ok(item);
+        }
+        let next = state.slots.len() as u32;
+        if next == ring.geometry().items {
+            return self.reclaim(state);
+        }
+        state.slots.push(Slot::FREE);
+        Ok(next)
+    }
+
+    /// Gives up the items of files that were closed, and takes one of them.
+    #[cold]
+    fn reclaim(&self, state: &mut State) -> Result<u32, Errno> {
+        let closed =
+            |&item: &u32| state.slots[item as usize].place == Place::Inside && self.is_gone(state, item);
+        let closed: Vec<u32> = state.numbers.values().copied().filter(closed).collect();
+        for item in closed {
+            self.release(state, item);
+        }
+        state.free.pop().ok_or(Errno::ENOSPC)
+    }
+
+    fn count_level(&self, events: u32, more: bool) {
+        if events & EPOLLET == 0 {
+            let count = |count: usize| if more { count + 1 } else { count.saturating_sub(1) };
+            self.levels.store(count(self.levels.load(Ordering::Relaxed)), Ordering::Relaxed);
+        }
+    }
+
+    /// Shows the program what an item is registered for.
+    fn show(&self, item: u32, event: Event) {
+        let shown = self.shared.ring.item(item);
+        shown.data.store(event.data, Ordering::Relaxed);
+        shown.events.store(event.events, Ordering::Release);
+    }
+
+    /// Gives an item up. Its events are taken back; the place that it may have in the ring is passed over by the
+    /// program, and until then the item rests.
+    fn release(&self, state: &mut State, item: u32) {
+        let slot = &mut state.slots[item as usize];
+        if slot.fd >= 0 {
+            state.numbers.remove(&slot.fd);
+            self.count_level(slot.events, false);
+            self.files.fetch_sub(1, Ordering::Relaxed);
+        }
+        *slot = Slot { generation: slot.generation.wrapping_add(1), ..Slot::FREE };
+        let ring = &self.shared.ring;
+        ring.item(item).events.store(0, Ordering::Relaxed);
+        if ring.clear(item) != 0 {
+            state.resting.push_back((item, ring.next_position()));
+        } else {
+            state.free.push(item);
+        }
+    }
+
+    /// An event that any thread raises, with the program's word.
+    ///
+    /// # Errors
+    /// `ENOSPC` where as many items are there as there can be.
+    pub fn add_event(&self, data: u64) -> Result<Raiser, Errno> {
+        self.check_owner()?;
+        let mut state = self.state.lock();
+        if !matches!(self.source, Source::Reactor(_)) {
+            self.bell(&mut state)?;
+        }
+        let item = self.take_item(&mut state)?;
+        let slot = &mut state.slots[item as usize];
+        *slot = Slot { data, enabled: true, ..*slot };
+        self.show(item, Event { events: EPOLLIN, data });
+        drop(state);
+        self.shared.wake();
+        Ok(Raiser::new(self.shared.clone(), item))
+    }
+
+    /// Ends an event. What a thread raises at this very moment may still come.
+    ///
+    /// # Errors
+    /// `ENOENT` where it was removed already, or is another set's.
+    pub fn delete_event(&self, raiser: &Raiser) -> Result<(), Errno> {
+        self.check_owner()?;
+        let mut state = self.state.lock();
+        if !raiser.end(&self.shared) {
+            return Err(Errno::ENOENT);
+        }
+        self.release(&mut state, raiser.item());
+        Ok(())
+    }
+}

@@ -1,0 +1,97 @@
+//! A thread that waits for the files, while the consumer does something else.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use anyring_engine::errno::Errno;
+use anyring_engine::sync::Mutex;
+use anyring_engine::sys::{self, EpollEvent, Fd};
+use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLLIN};
+
+use crate::feeder::{BELL, Sink};
+use crate::raise::Shared;
+use crate::set::{Spawn, State};
+
+/// The thread, as its set knows it.
+pub struct Reactor {
+    stops: AtomicBool,
+    /// 1 once it is gone.
+    ended: AtomicU32,
+    wake: Fd,
+    epoll: Fd,
+    spin_ns: u64,
+    shared: Arc<Shared>,
+    state: Arc<Mutex<State>>,
+}
+
+impl Reactor {
+    /// Starts it. Having found something, it looks again and again for `spin_ns` before it sleeps.
+    pub(crate) fn start(
+        shared: Arc<Shared>,
+        state: Arc<Mutex<State>>,
+        epoll: Fd,
+        spin_ns: u64,
+        spawn: Spawn,
+    ) -> Result<Arc<Reactor>, Errno> {
+        let wake = sys::eventfd()?;
+        let (stops, ended) = (AtomicBool::new(false), AtomicU32::new(0));
+        let reactor = Arc::new(Reactor { stops, ended, wake, epoll, spin_ns, shared, state });
+        sys::epoll_ctl(epoll, EPOLL_CTL_ADD, wake, EPOLLIN, BELL)?;
+        let argument = Box::into_raw(Box::new(reactor.clone()));
+        spawn(c"anyring-uepoll", run, argument.cast()).map_err(|error| {
+            // SAFETY: no thread has it.
+            drop(unsafe { Box::from_raw(argument) });
+            Errno::from_raw(-(error as isize))
+        })?;
+        Ok(reactor)
+    }
+
+    /// Ends the thread, and waits until it is gone.
+    pub fn stop(&self) {
+        self.stops.store(true, Ordering::Release);
+        sys::eventfd_signal(self.wake);
+        while self.ended.load(Ordering::Acquire) == 0 {
+            let _ = sys::futex_wait(&self.ended, 0, None);
+        }
+    }
+
+    fn serve(&self) {
+        let mut events = [EpollEvent { events: 0, data: 0 }; 256];
+        let mut last = 0;
+        while !self.stops.load(Ordering::Acquire) {
+            let spins = self.spin_ns != 0 && sys::monotonic_ns().saturating_sub(last) < self.spin_ns;
+            let timeout = if spins { Some(0) } else { None };
+            let count = sys::epoll_wait(self.epoll, &mut events, timeout, None).unwrap_or(0);
+            if count == 0 {
+                continue;
+            }
+            if self.spin_ns != 0 {
+                last = sys::monotonic_ns();
+            }
+            let mut state = self.state.lock();
+            let mut sink = Sink::new(&self.shared.ring, &mut state.slots, None);
+            for event in &events[..count] {
+                sink.event(event.data, event.events);
+            }
+            sink.flush();
+            drop(state);
+            self.shared.wake();
+        }
+    }
+}
+
+extern "C" fn run(argument: *mut c_void) {
+    // SAFETY: what `start` gave, once.
+    let reactor = *unsafe { Box::from_raw(argument.cast::<Arc<Reactor>>()) };
+    reactor.serve();
+    reactor.ended.store(1, Ordering::Release);
+    sys::futex_wake(&reactor.ended, 1);
+}
+
+impl Drop for Reactor {
+    fn drop(&mut self) {
+        sys::close(self.wake);
+    }
+}

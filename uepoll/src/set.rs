@@ -1,0 +1,234 @@
+//! A set of files and events.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ffi::{CStr, c_void};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+
+use anyring_engine::errno::Errno;
+use anyring_engine::sync::Mutex;
+use anyring_engine::sys::{self, EpollEvent, Fd};
+use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLLET, EPOLLIN};
+
+use crate::feeder::aio::{Aio, Context};
+use crate::feeder::uring::Uring;
+use crate::feeder::{BELL, Feeder, INSIDE, Slot};
+use crate::raise::Shared;
+use crate::reactor::Reactor;
+use crate::ring::Ring;
+
+/// Starts a thread that runs the function with the argument; an errno where it could not.
+pub type Spawn = fn(&'static CStr, extern "C" fn(*mut c_void), *mut c_void) -> Result<(), i32>;
+
+/// What a set is to be.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How many files and events it can have.
+    pub max_items: u32,
+    /// Who feeds it.
+    pub feeder: Feeder,
+    /// Files may be level-triggered, and exclusive.
+    pub extended: bool,
+    /// For how long one looks for events before one sleeps.
+    pub spin_ns: u64,
+    /// Where its positions begin.
+    pub first_position: u32,
+    /// How the reactor gets its thread; there is no reactor without.
+    pub spawn: Option<Spawn>,
+}
+
+impl Options {
+    /// As the proposal for the kernel has it.
+    pub fn new(max_items: u32) -> Options {
+        Options {
+            max_items,
+            feeder: Feeder::Auto,
+            extended: false,
+            spin_ns: 0,
+            first_position: 0,
+            spawn: None,
+        }
+    }
+}
+
+/// What feeds a set.
+pub(crate) enum Source {
+    Epoll,
+    Uring(Uring),
+    /// What sleeps needs no lock.
+    Aio(Context),
+    Reactor(Arc<Reactor>),
+}
+
+/// What is behind the lock.
+pub(crate) struct State {
+    pub slots: Vec<Slot>,
+    pub free: Vec<u32>,
+    /// Items whose removed registration may still be in the ring, up to the position.
+    pub resting: VecDeque<(u32, u32)>,
+    pub numbers: BTreeMap<Fd, u32>,
+    pub aio: Option<Aio>,
+}
+
+/// What only the consumer uses.
+pub(crate) struct Consumer {
+    pub events: Vec<EpollEvent>,
+    /// The epoll instance inside may have something.
+    pub inside: bool,
+    /// Whose turn it is.
+    pub inside_first: bool,
+}
+
+/// A set of files and events, whose ring a program maps by [`Set::fd`].
+pub struct Set {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) options: Options,
+    pub(crate) source: Source,
+    pub(crate) inside: Fd,
+    pub(crate) state: Arc<Mutex<State>>,
+    pub(crate) consumer: Mutex<Consumer>,
+    /// Files that are watched; without any, the consumer sleeps on a word of the ring.
+    pub(crate) files: AtomicUsize,
+    /// How many of them are level-triggered.
+    pub(crate) levels: AtomicUsize,
+    owner: AtomicPtr<AtomicU32>,
+}
+
+const PAGE_BYTES: usize = 4096;
+
+impl Set {
+    /// A set without files.
+    ///
+    /// # Errors
+    /// `EINVAL` for a number of items that cannot be, `EOPNOTSUPP` for a reactor without threads; what the kernel
+    /// says where the feeder that was asked for cannot be had.
+    pub fn create(mut options: Options) -> Result<Set, Errno> {
+        let ring = Ring::create(options.max_items, options.first_position)?;
+        let shared = Arc::new(Shared { ring, bell: AtomicI32::new(-1) });
+        let state = State {
+            slots: Vec::new(),
+            free: Vec::new(),
+            resting: VecDeque::new(),
+            numbers: BTreeMap::new(),
+            aio: None,
+        };
+        let state = Arc::new(Mutex::new(state));
+        let fd = shared.ring.fd();
+        let inside = sys::epoll_create().inspect_err(|_| sys::close(fd))?;
+        let end = || {
+            sys::close(inside);
+            sys::close(fd);
+        };
+        let source = source(&mut options, &shared, &state, inside).inspect_err(|_| end())?;
+        // A child reads 0 there.
+        let owner = sys::map_wiped_on_fork(PAGE_BYTES).inspect_err(|_| end())?.cast::<AtomicU32>();
+        // SAFETY: mapped just now.
+        unsafe { (*owner).store(1, Ordering::Relaxed) };
+        Ok(Set {
+            shared,
+            options,
+            source,
+            inside,
+            state,
+            consumer: Mutex::new(Consumer { events: Vec::new(), inside: false, inside_first: false }),
+            files: AtomicUsize::new(0),
+            levels: AtomicUsize::new(0),
+            owner: AtomicPtr::new(owner),
+        })
+    }
+
+    /// The descriptor by which a program maps the ring.
+    pub fn fd(&self) -> Fd {
+        self.shared.ring.fd()
+    }
+
+    /// Who feeds it; never [`Feeder::Auto`].
+    pub fn feeder(&self) -> Feeder {
+        self.options.feeder
+    }
+
+    /// The ring.
+    pub fn ring(&self) -> &Ring {
+        &self.shared.ring
+    }
+
+    /// Refuses what a child of the set's process asks for: its polls, its thread and its sleep are the parent's.
+    pub(crate) fn check_owner(&self) -> Result<(), Errno> {
+        if self.is_ours() { Ok(()) } else { Err(Errno::EPERM) }
+    }
+
+    fn is_ours(&self) -> bool {
+        // SAFETY: mapped from the creation to the end.
+        unsafe { (*self.owner.load(Ordering::Relaxed)).load(Ordering::Relaxed) == 1 }
+    }
+
+    /// The eventfd that wakes the consumer, which the feeder hears.
+    pub(crate) fn bell(&self, state: &mut State) -> Result<Fd, Errno> {
+        let there = self.shared.bell.load(Ordering::Relaxed);
+        if there >= 0 {
+            return Ok(there);
+        }
+        let bell = sys::eventfd()?;
+        let heard = match &self.source {
+            Source::Epoll => sys::epoll_ctl(self.inside, EPOLL_CTL_ADD, bell, EPOLLIN | EPOLLET, BELL),
+            Source::Uring(uring) => {
+                uring.watch_own(bell, BELL);
+                uring.watch_own(self.inside, INSIDE);
+                Ok(())
+            }
+            Source::Aio(_) => {
+                if let Some(aio) = &mut state.aio {
+                    aio.watch_own(bell, BELL);
+                    aio.watch_own(self.inside, INSIDE);
+                }
+                Ok(())
+            }
+            Source::Reactor(_) => Ok(()),
+        };
+        heard.inspect_err(|_| sys::close(bell))?;
+        self.shared.bell.store(bell, Ordering::Release);
+        Ok(bell)
+    }
+}
+
+/// Makes what feeds the set, and says what it is.
+fn source(
+    options: &mut Options,
+    shared: &Arc<Shared>,
+    state: &Arc<Mutex<State>>,
+    inside: Fd,
+) -> Result<Source, Errno> {
+    match options.feeder {
+        Feeder::Auto | Feeder::Epoll => {
+            options.feeder = Feeder::Epoll;
+            Ok(Source::Epoll)
+        }
+        Feeder::Uring => Uring::create(options.max_items).map(Source::Uring),
+        Feeder::Aio => {
+            let aio = Aio::create(options.max_items)?;
+            let context = aio.context();
+            state.lock().aio = Some(aio);
+            Ok(Source::Aio(context))
+        }
+        Feeder::Reactor => {
+            let spawn = options.spawn.ok_or(Errno::EOPNOTSUPP)?;
+            let reactor = Reactor::start(shared.clone(), state.clone(), inside, options.spin_ns, spawn)?;
+            Ok(Source::Reactor(reactor))
+        }
+    }
+}
+
+impl Drop for Set {
+    fn drop(&mut self) {
+        if let Source::Reactor(reactor) = &self.source
+            && self.is_ours()
+        {
+            reactor.stop();
+        }
+        sys::close(self.inside);
+        sys::close(self.shared.ring.fd());
+        // SAFETY: nobody looks there any more.
+        unsafe { sys::unmap(self.owner.get_mut().cast(), PAGE_BYTES) };
+    }
+}

@@ -1,0 +1,230 @@
+//! The consumer's side: waiting, and taking events.
+
+use anyring_engine::errno::Errno;
+use anyring_engine::sys::{self, EpollEvent};
+use core::sync::atomic::Ordering;
+
+use crate::feeder::{Place, Sink, Slot, token};
+use crate::raise::{AT_THE_BELL, ON_THE_WORD};
+use crate::ring::Event;
+use crate::set::{Consumer, Set, Source, State};
+
+/// Events that one look at the epoll instance inside takes.
+const MOST: usize = 512;
+
+/// Batches armed at a time. With the last one, everything is, unless the kernel has no room.
+const ARMINGS: usize = 4;
+
+impl Set {
+    /// `epoll_wait(2)` of the proposal: sleeps until the ring has events, for `timeout_ns` at most, and returns where
+    /// none came. For one thread at a time.
+    ///
+    /// # Errors
+    /// `ESTALE`: the ring has events, which the program has to take first. `EINTR`: a signal came (with AIO also where
+    /// the thread has another `io_uring` that has something for it). `EBUSY`: another
+    /// thread waits. `EPERM`: the set is the parent process's.
+    pub fn wait(&self, timeout_ns: Option<u64>) -> Result<(), Errno> {
+        if !self.shared.ring.is_empty() {
+            return Err(Errno::ESTALE);
+        }
+        match self.gather(timeout_ns, None)? {
+            0 if self.shared.ring.is_empty() => Ok(()),
+            _ => Err(Errno::ESTALE),
+        }
+    }
+
+    /// Takes events: out of the ring, or where that is empty from the feeder itself, waiting as [`Set::wait`]
+    /// does. Returns how many there are. For one thread at a time.
+    ///
+    /// # Errors
+    /// `EINVAL` where there is room for none; else as [`Set::wait`], without `ESTALE`.
+    pub fn take(&self, out: &mut [Event], timeout_ns: Option<u64>) -> Result<usize, Errno> {
+        if out.is_empty() {
+            return Err(Errno::EINVAL);
+        }
+        match self.take_from_ring(out) {
+            0 => {}
+            count => return Ok(count),
+        }
+        match self.gather(timeout_ns, Some(&mut *out))? {
+            0 => Ok(self.take_from_ring(out)),
+            count => Ok(count),
+        }
+    }
+
+    fn take_from_ring(&self, out: &mut [Event]) -> usize {
+        let mut count = 0;
+        while count < out.len()
+            && let Some(event) = self.shared.ring.take()
+        {
+            out[count] = event;
+            count += 1;
+        }
+        count
+    }
+
+    /// Has events put into the ring, or `out`, waiting for the first; how many came that way. Where the ring has some
+    /// that came another way, that is the end of it, too.
+    fn gather(&self, timeout_ns: Option<u64>, mut out: Option<&mut [Event]>) -> Result<usize, Errno> {
+        let mut consumer = self.consumer.try_lock().ok_or(Errno::EBUSY)?;
+        self.check_owner()?;
+        let start = match timeout_ns {
+            Some(0) => 0,
+            None if self.options.spin_ns == 0 => 0,
+            _ => sys::monotonic_ns(),
+        };
+        let mut spins = self.options.spin_ns != 0;
+        loop {
+            // A sleep asks the kernel itself.
+            let asks = spins || timeout_ns == Some(0);
+            let count = self.look(&mut consumer, out.as_deref_mut(), asks);
+            if count != 0 || !self.shared.ring.is_empty() || timeout_ns == Some(0) {
+                return Ok(count);
+            }
+            let passed = if start == 0 { 0 } else { sys::monotonic_ns() - start };
+            let left = timeout_ns.map(|timeout| timeout.saturating_sub(passed));
+            if left == Some(0) {
+                return Ok(0);
+            }
+            if spins {
+                spins = passed < self.options.spin_ns;
+                core::hint::spin_loop();
+                continue;
+            }
+            self.sleep(&mut consumer, left)?;
+        }
+    }
+
+    /// Sleeps until something comes, or for no reason.
+    fn sleep(&self, consumer: &mut Consumer, left: Option<u64>) -> Result<(), Errno> {
+        let on_word = self.files.load(Ordering::Relaxed) == 0 || matches!(self.source, Source::Reactor(_));
+        if !self.shared.announce_sleep(if on_word { ON_THE_WORD } else { AT_THE_BELL }) {
+            return Ok(());
+        }
+        let result = match &self.source {
+            _ if on_word => self.shared.sleep_on_word(left),
+            Source::Uring(uring) => uring.sleep(left),
+            Source::Aio(context) => context.sleep(left),
+            Source::Epoll | Source::Reactor(_) => self.look_inside(consumer, left),
+        };
+        self.shared.woke();
+        result
+    }
+
+    /// Takes what came, without waiting. `asks`: the kernel, too, where that takes a call.
+    fn look(&self, consumer: &mut Consumer, out: Option<&mut [Event]>, asks: bool) -> usize {
+        match &self.source {
+            Source::Epoll => {
+                if asks && consumer.events.is_empty() {
+                    let _ = self.look_inside(consumer, Some(0));
+                }
+                self.deliver(consumer, out)
+            }
+            Source::Uring(uring) => {
+                if !uring.has_completions() && uring.wants_call(asks) {
+                    uring.call();
+                }
+                self.harvest(consumer, out)
+            }
+            Source::Aio(_) => self.harvest(consumer, out),
+            Source::Reactor(_) => 0,
+        }
+    }
+
+    /// Asks the epoll instance inside.
+    fn look_inside(&self, consumer: &mut Consumer, timeout_ns: Option<u64>) -> Result<(), Errno> {
+        consumer.events.resize(MOST, EpollEvent { events: 0, data: 0 });
+        let result = sys::epoll_wait(self.inside, &mut consumer.events, timeout_ns, None);
+        consumer.events.truncate(*result.as_ref().unwrap_or(&0));
+        result.map(drop)
+    }
+
+    /// Passes on what the epoll instance inside had.
+    fn deliver(&self, consumer: &mut Consumer, out: Option<&mut [Event]>) -> usize {
+        if consumer.events.is_empty() {
+            return 0;
+        }
+        let mut state = self.state.lock();
+        let mut sink = Sink::new(&self.shared.ring, &mut state.slots, out);
+        let mut done = 0;
+        for event in &consumer.events {
+            if sink.is_full() {
+                break;
+            }
+            // The bell names no item.
+            sink.event(event.data, event.events);
+            done += 1;
+        }
+        sink.flush();
+        let count = sink.count;
+        consumer.events.drain(..done);
+        count
+    }
+
+    /// Takes what the feeder has, and what the epoll instance inside has beside it: each first in its turn, for there
+    /// may be room for one only.
+    fn harvest(&self, consumer: &mut Consumer, mut out: Option<&mut [Event]>) -> usize {
+        consumer.inside_first = !consumer.inside_first;
+        let mut count = 0;
+        for inside in [consumer.inside_first, !consumer.inside_first] {
+            let out = out.as_deref_mut().map(|out| &mut out[count..]);
+            if out.as_ref().is_some_and(|out| out.is_empty()) {
+                break;
+            }
+            count +=
+                if inside { self.harvest_inside(consumer, out) } else { self.harvest_feeder(consumer, out) };
+        }
+        count
+    }
+
+    fn harvest_inside(&self, consumer: &mut Consumer, out: Option<&mut [Event]>) -> usize {
+        if consumer.events.is_empty() {
+            if !consumer.inside && self.levels.load(Ordering::Relaxed) == 0 {
+                return 0;
+            }
+            let _ = self.look_inside(consumer, Some(0));
+            // Once a look finds nothing, the feeder tells when there is something again.
+            consumer.inside = !consumer.events.is_empty();
+        }
+        self.deliver(consumer, out)
+    }
+
+    fn harvest_feeder(&self, consumer: &mut Consumer, out: Option<&mut [Event]>) -> usize {
+        let bell = self.shared.bell.load(Ordering::Relaxed);
+        match &self.source {
+            Source::Uring(uring) if uring.has_completions() => {
+                let mut state = self.state.lock();
+                let mut sink = Sink::new(&self.shared.ring, &mut state.slots, out);
+                consumer.inside |= uring.harvest(&mut sink, bell, self.inside);
+                sink.flush();
+                sink.count
+            }
+            Source::Aio(_) => {
+                let mut state = self.state.lock();
+                let State { slots, aio, .. } = &mut *state;
+                let Some(aio) = aio else { return 0 };
+                let mut sink = Sink::new(&self.shared.ring, slots, out);
+                // What was armed may be ready at once; what is not armed wakes nobody.
+                for _ in 0..ARMINGS {
+                    consumer.inside |=
+                        aio.harvest(&mut sink, bell, self.inside, |slot, item| self.move_inside(slot, item));
+                    if sink.count > 0 || !aio.has_pending() {
+                        break;
+                    }
+                    aio.submit();
+                }
+                sink.flush();
+                sink.count
+            }
+            _ => 0,
+        }
+    }
+
+    /// From now on the epoll instance inside watches the file.
+    fn move_inside(&self, slot: &mut Slot, item: u32) {
+        slot.place = Place::Inside;
+        let name = token(item, slot.generation, 0);
+        // Where the file was closed, nothing is said.
+        let _ = sys::epoll_ctl(self.inside, crate::control::ADD, slot.fd, slot.events, name);
+    }
+}

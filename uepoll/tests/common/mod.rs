@@ -1,0 +1,93 @@
+//! Sets with every feeder, and what is asked of them.
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use std::ffi::{CStr, c_void};
+use std::os::unix::net::UnixStream;
+
+use anyring_engine::errno::Errno;
+use anyring_uepoll::{Event, Feeder, Options, Set};
+
+/// A thread for the reactor.
+fn spawn(_name: &'static CStr, entry: extern "C" fn(*mut c_void), argument: *mut c_void) -> Result<(), i32> {
+    let argument = argument as usize;
+    std::thread::spawn(move || entry(argument as *mut c_void));
+    Ok(())
+}
+
+/// A set, unless the kernel refuses what its feeder needs.
+pub fn set(feeder: Feeder, items: u32, extended: bool) -> Option<Set> {
+    let first_position = u32::MAX - 5;
+    let options = Options { feeder, extended, first_position, spawn: Some(spawn), ..Options::new(items) };
+    match Set::create(options) {
+        Ok(set) => Some(set),
+        Err(error @ (Errno::EPERM | Errno::ENOSYS)) if feeder == Feeder::Uring => {
+            eprintln!("no set fed by io_uring here: {error:?}");
+            None
+        }
+        Err(error) => panic!("{feeder:?}: {error:?}"),
+    }
+}
+
+/// Does something with a set of each feeder.
+pub fn each(items: u32, body: impl Fn(&Set)) {
+    for feeder in [Feeder::Epoll, Feeder::Uring, Feeder::Aio, Feeder::Reactor] {
+        eprintln!("{feeder:?}");
+        set(feeder, items, false).iter().for_each(&body);
+    }
+}
+
+/// The same with sets that have what goes beyond the proposal.
+pub fn each_extended(items: u32, body: impl Fn(&Set)) {
+    for feeder in [Feeder::Epoll, Feeder::Uring, Feeder::Aio, Feeder::Reactor] {
+        eprintln!("{feeder:?}");
+        set(feeder, items, true).iter().for_each(&body);
+    }
+}
+
+/// What is registered, and what comes.
+pub fn event(events: u32, data: u64) -> Event {
+    Event { events, data }
+}
+
+/// Two ends, neither of which blocks.
+pub fn pair() -> (UnixStream, UnixStream) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    theirs.set_nonblocking(true).unwrap();
+    (ours, theirs)
+}
+
+/// The next event, which must come.
+pub fn next(set: &Set) -> Event {
+    let mut out = [Event::default()];
+    assert_eq!(take(set, &mut out, 5_000_000_000), 1, "no event came");
+    out[0]
+}
+
+/// No event comes.
+pub fn none(set: &Set) {
+    let mut out = [Event::default()];
+    // The reactor may need a moment.
+    let timeout = if set.feeder() == Feeder::Reactor { 2_000_000 } else { 0 };
+    assert_eq!(take(set, &mut out, timeout), 0, "{out:?}");
+}
+
+/// Events, interruptions aside.
+pub fn take(set: &Set, out: &mut [Event], timeout_ns: u64) -> usize {
+    loop {
+        match set.take(out, Some(timeout_ns)) {
+            Err(Errno::EINTR) => {}
+            result => return result.unwrap(),
+        }
+    }
+}
+
+/// Waits until the ring has events.
+pub fn wait(set: &Set) {
+    loop {
+        match set.wait(None) {
+            Err(Errno::EINTR) => {}
+            result => return assert_eq!(result, Err(Errno::ESTALE)),
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! What must not harm the process: a scribbled ring, a child, denied calls, many threads with many files.
+
+mod common;
+
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::thread;
+
+use anyring_engine::errno::Errno;
+use anyring_uepoll::{ADD, DELETE, Event, Feeder, MODIFY, Options, Set};
+use common::{each, event, next, none, pair, set, take};
+
+const IN_EDGE: u32 = (libc::EPOLLIN | libc::EPOLLET) as u32;
+
+/// Words of the ring's memory, as a program has them that mapped it.
+fn mapped(set: &Set) -> &[AtomicU32] {
+    let length = set.ring().geometry().length();
+    // SAFETY: a new mapping, which stays.
+    unsafe {
+        let (protection, none) = (libc::PROT_READ | libc::PROT_WRITE, std::ptr::null_mut());
+        let memory = libc::mmap(none, length, protection, libc::MAP_SHARED, set.fd(), 0);
+        assert_ne!(memory, libc::MAP_FAILED);
+        std::slice::from_raw_parts(memory.cast(), length / 4)
+    }
+}
+
+/// Somebody scribbles while files are registered, written to and removed: calls may fail, nothing else.
+#[test]
+fn scribbling() {
+    each(8, |set| {
+        let words = mapped(set);
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut random = 0x9e37_79b9_7f4a_7c15u64;
+                while !done.load(Ordering::Relaxed) {
+                    random ^= random << 13;
+                    random ^= random >> 7;
+                    random ^= random << 17;
+                    let among = if random & 1 == 0 { 64 } else { words.len() };
+                    words[(random >> 8) as usize % among].store((random >> 32) as u32, Ordering::Relaxed);
+                }
+            });
+            let raiser = set.add_event(1);
+            for round in 0..300 {
+                let (ours, theirs) = pair();
+                let _ = set.control(ADD, ours.as_raw_fd(), event(IN_EDGE, round));
+                (&theirs).write_all(b"x").unwrap();
+                if let Ok(raiser) = &raiser {
+                    raiser.raise(1);
+                }
+                let _ = set.take(&mut [Event::default(); 4], Some(10_000));
+                let _ = set.wait(Some(10_000));
+                let _ = set.control(MODIFY, ours.as_raw_fd(), event(IN_EDGE, round));
+                let _ = set.control(DELETE, ours.as_raw_fd(), event(0, 0));
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+    });
+}
+
+/// A child that uses and drops what it has of the set: the parent notices nothing.
+#[test]
+fn a_child_does_not_break_the_parents_set() {
+    each(4, |parents| {
+        let (ours, theirs) = pair();
+        parents.control(ADD, ours.as_raw_fd(), event(IN_EDGE, 1)).unwrap();
+        none(parents);
+        // SAFETY: the child makes system calls and touches memory of its own; nobody else holds the set's locks.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let fd = ours.as_raw_fd();
+            let refused = [
+                parents.control(MODIFY, fd, event(IN_EDGE, 2)),
+                parents.control(DELETE, fd, event(0, 0)),
+                parents.add_event(1).map(drop),
+                parents.wait(Some(0)),
+                parents.take(&mut [Event::default()], Some(0)).map(drop),
+            ];
+            let good = refused.iter().all(|result| *result == Err(Errno::EPERM));
+            // SAFETY: the child's copy of what the parent owns, dropped once there.
+            unsafe { std::ptr::drop_in_place(std::ptr::from_ref(parents).cast_mut()) };
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(i32::from(!good)) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0);
+        for _ in 0..3 {
+            (&theirs).write_all(b"x").unwrap();
+            assert_eq!(next(parents), event(libc::EPOLLIN as u32, 1));
+            while matches!(std::io::Read::read(&mut &ours, &mut [0; 8]), Ok(1..)) {}
+        }
+        parents.control(DELETE, ours.as_raw_fd(), event(0, 0)).unwrap();
+    });
+}
+
+/// Refuses `io_uring_setup` to the calling thread, as containers do.
+fn deny_io_uring() {
+    const SETUP: u32 = 425;
+    let step = |code: u32, k, jt, jf| libc::sock_filter { code: code as u16, jt, jf, k };
+    let mut steps = [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, SETUP, 0, 1),
+        step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, 0, 0),
+        step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
+    ];
+    let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+    // SAFETY: a filter that lives through the call.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program), 0);
+    }
+}
+
+#[test]
+fn io_uring_is_denied() {
+    thread::spawn(|| {
+        deny_io_uring();
+        let options = |feeder| Options { feeder, ..Options::new(4) };
+        assert_eq!(Set::create(options(Feeder::Uring)).err(), Some(Errno::EPERM));
+        for feeder in [Feeder::Auto, Feeder::Epoll, Feeder::Aio] {
+            let set = Set::create(options(feeder)).unwrap();
+            assert!(!matches!(set.feeder(), Feeder::Auto | Feeder::Uring));
+            let (ours, theirs) = pair();
+            set.control(ADD, ours.as_raw_fd(), event(IN_EDGE, 1)).unwrap();
+            (&theirs).write_all(b"x").unwrap();
+            assert_eq!(next(&set), event(libc::EPOLLIN as u32, 1));
+        }
+    })
+    .join()
+    .unwrap();
+}
+
+/// An eventfd that does not block.
+struct EventFd(i32);
+
+impl EventFd {
+    fn new() -> EventFd {
+        // SAFETY: touches no memory.
+        EventFd(unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) })
+    }
+
+    fn write(&self) {
+        // SAFETY: reads eight bytes of ours.
+        assert_eq!(unsafe { libc::write(self.0, (&raw const ONE).cast(), 8) }, 8);
+    }
+
+    fn read(&self) -> u64 {
+        let mut count = 0u64;
+        // SAFETY: writes eight bytes of ours.
+        unsafe { libc::read(self.0, (&raw mut count).cast(), 8) };
+        count
+    }
+}
+
+static ONE: u64 = 1;
+
+impl Drop for EventFd {
+    fn drop(&mut self) {
+        // SAFETY: it is ours.
+        unsafe { libc::close(self.0) };
+    }
+}
+
+/// The proposal's own stress: many threads write to many eventfds, one consumer reads the counts, which must be exact.
+#[test]
+fn many_threads_many_eventfds_one_consumer() {
+    const THREADS: usize = 8;
+    const FILES: usize = 8;
+    const WRITES: u64 = 2_000;
+    each((THREADS * FILES) as u32, |set| {
+        let files: Vec<EventFd> = (0..THREADS * FILES).map(|_| EventFd::new()).collect();
+        for (number, file) in files.iter().enumerate() {
+            set.control(ADD, file.0, event(IN_EDGE, number as u64)).unwrap();
+        }
+        let total = AtomicU64::new(0);
+        thread::scope(|scope| {
+            for files in files.chunks(FILES) {
+                scope.spawn(|| {
+                    for write in 0..WRITES {
+                        files[write as usize % FILES].write();
+                        total.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            let (mut seen, wanted) = (0, THREADS as u64 * WRITES);
+            while seen < wanted {
+                let mut out = [Event::default(); 16];
+                let count = take(set, &mut out, 10_000_000_000);
+                assert_ne!(
+                    count,
+                    0,
+                    "asleep with {seen} of {wanted} seen, {} written",
+                    total.load(Ordering::Relaxed)
+                );
+                for event in &out[..count] {
+                    seen += files[event.data as usize].read();
+                }
+            }
+            assert_eq!(seen, wanted);
+        });
+        for file in &files {
+            set.control(DELETE, file.0, event(0, 0)).unwrap();
+        }
+    });
+}
+
+/// Threads register and remove files while the consumer waits and takes.
+#[test]
+fn registered_and_removed_by_many_threads() {
+    each(64, |set| {
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let threads: Vec<_> = (0..4)
+                .map(|_| {
+                    scope.spawn(|| {
+                        for round in 0..300 {
+                            let (ours, theirs): (UnixStream, UnixStream) = pair();
+                            set.control(ADD, ours.as_raw_fd(), event(IN_EDGE, 1)).unwrap();
+                            (&theirs).write_all(b"x").unwrap();
+                            if round % 2 == 0 {
+                                set.control(MODIFY, ours.as_raw_fd(), event(IN_EDGE, 2)).unwrap();
+                            }
+                            // One whose place is still in the ring may rest meanwhile.
+                            set.control(DELETE, ours.as_raw_fd(), event(0, 0)).unwrap();
+                        }
+                    })
+                })
+                .collect();
+            let consumer = scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    let mut out = [Event::default(); 4];
+                    take(set, &mut out, 1_000_000);
+                }
+            });
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+            done.store(true, Ordering::Relaxed);
+            consumer.join().unwrap();
+        });
+        none(set);
+    });
+}
+
+#[test]
+fn a_set_is_dropped_with_everything_in_it() {
+    for feeder in [Feeder::Epoll, Feeder::Uring, Feeder::Aio, Feeder::Reactor] {
+        let (ours, theirs) = pair();
+        let Some(set) = set(feeder, 4, false) else { continue };
+        let raiser = set.add_event(1).unwrap();
+        set.control(ADD, ours.as_raw_fd(), event(IN_EDGE, 1)).unwrap();
+        (&theirs).write_all(b"x").unwrap();
+        raiser.raise(1);
+        drop(set);
+        raiser.raise(1);
+    }
+}
