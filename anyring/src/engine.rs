@@ -73,17 +73,7 @@ impl Host for Process {
         entry: extern "C" fn(*mut c_void),
         argument: *mut c_void,
     ) -> Result<(), i32> {
-        const STACK_BYTES: usize = 256 << 10;
-        let start = Start(entry, argument);
-        let name = name.to_string_lossy().into_owned();
-        // The new thread inherits the mask. The C library keeps the signals unblocked by which it makes all
-        // threads change their credentials.
-        let mask = block_signals();
-        let builder = std::thread::Builder::new().name(name).stack_size(STACK_BYTES);
-        let result = builder.spawn(move || start.run());
-        // SAFETY: a mask that the call before has written.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &mask, ptr::null_mut()) };
-        result.map(drop).map_err(|error| error.raw_os_error().unwrap_or(libc::EAGAIN))
+        spawn(name, entry, argument)
     }
 
     fn thread_identity(&self) -> NonZeroUsize {
@@ -98,6 +88,25 @@ impl Host for Process {
     fn sees_closes(&self) -> bool {
         crate::everywhere::sees_closes()
     }
+}
+
+/// Starts a thread that no signal of the program's interrupts.
+pub(crate) fn spawn(
+    name: &'static CStr,
+    entry: extern "C" fn(*mut c_void),
+    argument: *mut c_void,
+) -> Result<(), i32> {
+    const STACK_BYTES: usize = 256 << 10;
+    let start = Start(entry, argument);
+    let name = name.to_string_lossy().into_owned();
+    // The new thread inherits the mask. The C library keeps the signals unblocked by which it makes all
+    // threads change their credentials.
+    let mask = block_signals();
+    let builder = std::thread::Builder::new().name(name).stack_size(STACK_BYTES);
+    let result = builder.spawn(move || start.run());
+    // SAFETY: a mask that the call before has written.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &mask, ptr::null_mut()) };
+    result.map(drop).map_err(|error| error.raw_os_error().unwrap_or(libc::EAGAIN))
 }
 
 fn block_signals() -> libc::sigset_t {

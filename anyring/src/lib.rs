@@ -27,6 +27,8 @@
 //!   ([`Ring::cancel`]), timeouts ([`op::timeout`], [`Ring::push_with_timeout`]), wake-ups by other threads
 //!   ([`op::wakes`]).
 //! - **What no kernel has**: reading a directory ([`op::read_names`]), over the kernel's `io_uring`, too.
+//! - **Readiness without system calls** ([`mod@uepoll`]): epoll whose events are taken from shared memory, and events that
+//!   threads raise.
 //! - **The layer below** ([`low`]): every operation and registration, nothing kept or copied, `unsafe`.
 //! - **Errors that say what to do** ([`Error`]).
 //! - **Other crates' rings, too** ([`mod@everywhere`]): one line, and what they do runs over either engine.
@@ -63,6 +65,7 @@ mod provided;
 mod registered;
 mod requests;
 mod ring;
+pub mod uepoll;
 
 pub use address::Address;
 pub use buffer::{Buffer, BufferExt, BufferMut, Slice};

@@ -76,6 +76,69 @@ static inline void anyring_prep_getdents(struct io_uring_sqe *sqe, int fd, void 
 	sqe->len = bytes;
 }
 
+/*
+ * epoll whose events are read from memory: docs/uepoll.md describes it. Results are 0 or a count, or a negative errno.
+ * The functions are null without liburing.so.2 of anyring. A program that uses nothing else of the library is linked with
+ * -Wl,--no-as-needed -luring.
+ */
+
+/* A set whose ring the program maps by the descriptor; without it, create2 gives an instance of the kernel's. */
+#ifndef EPOLL_USERPOLL
+#define EPOLL_USERPOLL 1
+#endif
+#define EPOLL_USERPOLL_HEADER_MAGIC 0xeb01eb01u
+#define EPOLL_USERPOLL_HEADER_SIZE 128
+
+/* Beyond the proposal: files may be level-triggered (no EPOLLET) and EPOLLEXCLUSIVE. */
+#define ANYRING_EPOLL_EXTENDED 2
+/* Who finds out what files are ready for; without one of these, what was found to be best. */
+#define ANYRING_EPOLL_BY_EPOLL (1 << 8)
+#define ANYRING_EPOLL_BY_URING (2 << 8)
+#define ANYRING_EPOLL_BY_AIO (3 << 8)
+#define ANYRING_EPOLL_BY_REACTOR (4 << 8)
+/* For so many microseconds, up to 127, one looks for events before one sleeps. */
+#define ANYRING_EPOLL_SPIN_US(us) ((us) << 12)
+
+struct epoll_uitem {
+	uint32_t ready_events;
+	uint32_t events;
+	uint64_t data;
+};
+
+struct epoll_uheader {
+	uint32_t magic;         /* EPOLL_USERPOLL_HEADER_MAGIC */
+	uint32_t header_length; /* bytes of header and items: where the index ring is mapped */
+	uint32_t index_length;  /* bytes of the index ring, a power of two */
+	uint32_t max_items_nr;
+	uint32_t head; /* the program's */
+	uint32_t tail;
+	struct epoll_uitem items[] __attribute__((__aligned__(128)));
+};
+
+struct epoll_event;
+/* An event that threads raise. */
+struct anyring_event;
+
+extern int anyring_epoll_create2(int flags, size_t max_items) __attribute__((weak));
+/* As epoll_ctl(2); with an instance of the kernel's it is that. */
+extern int anyring_epoll_ctl(int epfd, int op, int fd, struct epoll_event *event) __attribute__((weak));
+/* Sleeps until the ring has events: -ESTALE. 0 if none came in time. */
+extern int anyring_epoll_wait(int epfd, int timeout_ms) __attribute__((weak));
+/* As epoll_wait(2): takes events from the ring, and sleeps only if there are none. */
+extern int anyring_epoll_take(int epfd, struct epoll_event *events, int maxevents, int timeout_ms)
+	__attribute__((weak));
+/* Ends the set. A close(2) alone leaves what feeds it. */
+extern int anyring_epoll_close(int epfd) __attribute__((weak));
+/* Who feeds it: 1 to 4, as above without the shift. */
+extern int anyring_epoll_feeder(int epfd) __attribute__((weak));
+
+/* An event that any thread raises, with the program's word; null if there is no room, or epfd is no set. */
+extern struct anyring_event *anyring_event_add(int epfd, uint64_t data) __attribute__((weak));
+/* Adds bits to those that the consumer takes next, without a system call unless it sleeps. */
+extern void anyring_event_raise(const struct anyring_event *event, uint32_t bits) __attribute__((weak));
+/* Nobody may raise it from now on. */
+extern void anyring_event_delete(struct anyring_event *event) __attribute__((weak));
+
 /* Goes through the entries that a request with the result count has read. */
 #define anyring_for_each_dirent(entry, buffer, count)                                                        \
 	for (struct anyring_dirent *entry = (struct anyring_dirent *)(buffer);                               \

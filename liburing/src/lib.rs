@@ -20,6 +20,7 @@ pub mod ring;
 pub mod setup;
 pub mod size;
 pub mod types;
+pub mod uepoll;
 pub mod user;
 pub mod wait;
 

@@ -76,6 +76,17 @@ fn directories_are_read() {
     }
 }
 
+/// epoll whose events are read from memory, with every feeder, by a program that maps the ring itself.
+#[test]
+fn events_are_read_from_memory() {
+    let program = compile("uepoll.c", Header::Newest, "uring");
+    said(&program, &["absent"], By::Liburing);
+    said(&program, &[], By::Denied);
+    if kernel_has_io_uring() {
+        said(&program, &[], By::Kernel);
+    }
+}
+
 /// Private operations among the kernel's, on rings of every kind.
 #[test]
 fn private_operations_on_rings_of_the_kernel() {

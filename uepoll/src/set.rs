@@ -4,7 +4,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_void};
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use anyring_engine::errno::Errno;
 use anyring_engine::sync::Mutex;
@@ -93,6 +93,7 @@ pub struct Set {
     /// How many of them are level-triggered.
     pub(crate) levels: AtomicUsize,
     owner: AtomicPtr<AtomicU32>,
+    descriptor_is_lost: AtomicBool,
 }
 
 const PAGE_BYTES: usize = 4096;
@@ -135,6 +136,7 @@ impl Set {
             files: AtomicUsize::new(0),
             levels: AtomicUsize::new(0),
             owner: AtomicPtr::new(owner),
+            descriptor_is_lost: AtomicBool::new(false),
         })
     }
 
@@ -146,6 +148,11 @@ impl Set {
     /// Who feeds it; never [`Feeder::Auto`].
     pub fn feeder(&self) -> Feeder {
         self.options.feeder
+    }
+
+    /// The program has closed the descriptor by itself: its number is another's.
+    pub fn lost_descriptor(&self) {
+        self.descriptor_is_lost.store(true, Ordering::Relaxed);
     }
 
     /// The ring.
@@ -227,7 +234,9 @@ impl Drop for Set {
             reactor.stop();
         }
         sys::close(self.inside);
-        sys::close(self.shared.ring.fd());
+        if !*self.descriptor_is_lost.get_mut() {
+            sys::close(self.shared.ring.fd());
+        }
         // SAFETY: nobody looks there any more.
         unsafe { sys::unmap(self.owner.get_mut().cast(), PAGE_BYTES) };
     }

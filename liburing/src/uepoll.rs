@@ -1,0 +1,212 @@
+//! epoll whose events are read from shared memory: `anyring_epoll_*` of `anyring.h`.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use anyring_engine::errno::Errno;
+use anyring_engine::sync::Mutex;
+use anyring_engine::sys::{self, EpollEvent, Fd};
+use anyring_trap::threads;
+use anyring_uepoll::{Event, Feeder, Options, Raiser, Set};
+use core::ffi::{CStr, c_int, c_void};
+use linux_raw_sys::general as raw;
+
+const USERPOLL: c_int = 1;
+const EXTENDED: c_int = 2;
+const FEEDER_SHIFT: u32 = 8;
+const FEEDER_MASK: c_int = 0xf << FEEDER_SHIFT;
+const SPIN_SHIFT: u32 = 12;
+const SPIN_MASK: c_int = 0x7f << SPIN_SHIFT;
+const CLOEXEC: c_int = raw::EPOLL_CLOEXEC as c_int;
+
+static SETS: Mutex<BTreeMap<Fd, Arc<Set>>> = Mutex::new(BTreeMap::new());
+
+/// An event that threads raise, as C names it.
+pub struct Raised {
+    raiser: Raiser,
+    set: Arc<Set>,
+}
+
+fn set_of(fd: c_int) -> Option<Arc<Set>> {
+    SETS.lock().get(&fd).cloned()
+}
+
+fn spawn(name: &'static CStr, entry: extern "C" fn(*mut c_void), argument: *mut c_void) -> Result<(), i32> {
+    threads::spawn(name, entry, argument, 0..0)
+}
+
+fn options(flags: c_int, max_items: usize) -> Result<Options, Errno> {
+    if flags & !(USERPOLL | EXTENDED | FEEDER_MASK | SPIN_MASK | CLOEXEC) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let feeder = match (flags & FEEDER_MASK) >> FEEDER_SHIFT {
+        0 => Feeder::Auto,
+        1 => Feeder::Epoll,
+        2 => Feeder::Uring,
+        3 => Feeder::Aio,
+        4 => Feeder::Reactor,
+        _ => return Err(Errno::EINVAL),
+    };
+    let max_items = u32::try_from(max_items).map_err(|_| Errno::EINVAL)?;
+    Ok(Options {
+        feeder,
+        extended: flags & EXTENDED != 0,
+        spin_ns: u64::from((flags & SPIN_MASK) as u32 >> SPIN_SHIFT) * 1000,
+        spawn: Some(spawn),
+        ..Options::new(max_items)
+    })
+}
+
+fn create(flags: c_int, max_items: usize) -> Result<c_int, Errno> {
+    let set = Set::create(options(flags, max_items)?)?;
+    let fd = set.fd();
+    if flags & CLOEXEC == 0 {
+        sys::fcntl(fd, raw::F_SETFD, 0)?;
+    }
+    // A set whose descriptor was closed behind our back had that number, perhaps.
+    let stale = SETS.lock().insert(fd, Arc::new(set));
+    if let Some(stale) = stale {
+        stale.lost_descriptor();
+    }
+    Ok(fd)
+}
+
+fn result(result: Result<c_int, Errno>) -> c_int {
+    result.unwrap_or_else(Errno::negated)
+}
+
+/// Makes a set with `EPOLL_USERPOLL`, else an instance of the kernel's.
+#[unsafe(no_mangle)]
+pub extern "C" fn anyring_epoll_create2(flags: c_int, max_items: usize) -> c_int {
+    if flags & USERPOLL != 0 {
+        return result(create(flags, max_items));
+    }
+    // SAFETY: touches no memory.
+    result(
+        unsafe { sys::call(raw::__NR_epoll_create1, [flags as usize, 0, 0, 0, 0, 0]) }.map(|fd| fd as c_int),
+    )
+}
+
+/// As `epoll_ctl(2)`, whose place it takes for descriptors that are no set's.
+///
+/// # Safety
+/// `event` must be null or an event.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn anyring_epoll_ctl(
+    epfd: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *const EpollEvent,
+) -> c_int {
+    let Some(set) = set_of(epfd) else {
+        let arguments = [epfd as usize, operation as usize, fd as usize, event as usize, 0, 0];
+        // SAFETY: as the kernel reads it.
+        return result(unsafe { sys::call(raw::__NR_epoll_ctl, arguments) }.map(|_| 0));
+    };
+    // SAFETY: the caller's promise.
+    let given = unsafe { event.as_ref() };
+    let event = match given {
+        Some(event) => Event { events: event.events, data: event.data },
+        None if operation as u32 == anyring_uepoll::DELETE => Event::default(),
+        None => return Errno::EFAULT.negated(),
+    };
+    result(set.control(operation as u32, fd, event).map(|()| 0))
+}
+
+fn timeout(timeout_ms: c_int) -> Option<u64> {
+    u64::try_from(timeout_ms).ok().map(|ms| ms * 1_000_000)
+}
+
+/// Sleeps until the ring has events: `-ESTALE`; 0 where none came in time.
+#[unsafe(no_mangle)]
+pub extern "C" fn anyring_epoll_wait(epfd: c_int, timeout_ms: c_int) -> c_int {
+    let Some(set) = set_of(epfd) else { return Errno::EBADF.negated() };
+    result(set.wait(timeout(timeout_ms)).map(|()| 0))
+}
+
+/// As `epoll_wait(2)`, whose place it takes for descriptors that are no set's: takes events, and sleeps where there are
+/// none.
+///
+/// # Safety
+/// `events` must have room for `count`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn anyring_epoll_take(
+    epfd: c_int,
+    events: *mut EpollEvent,
+    count: c_int,
+    timeout_ms: c_int,
+) -> c_int {
+    const MOST: usize = 128;
+    let Some(set) = set_of(epfd) else {
+        let arguments = [epfd as usize, events as usize, count as usize, timeout_ms as isize as usize, 0, 8];
+        // SAFETY: the caller's promise; no signal mask.
+        return result(unsafe { sys::call(raw::__NR_epoll_pwait, arguments) }.map(|count| count as c_int));
+    };
+    let mut taken = [Event::default(); MOST];
+    let room = usize::try_from(count).unwrap_or(0).min(MOST);
+    match set.take(&mut taken[..room], timeout(timeout_ms)) {
+        Ok(count) => {
+            for (place, event) in taken[..count].iter().enumerate() {
+                // SAFETY: the caller's promise.
+                unsafe { events.add(place).write(EpollEvent { events: event.events, data: event.data }) };
+            }
+            count as c_int
+        }
+        Err(error) => error.negated(),
+    }
+}
+
+/// Ends a set, and closes its descriptor; closes any other.
+#[unsafe(no_mangle)]
+pub extern "C" fn anyring_epoll_close(epfd: c_int) -> c_int {
+    let set = SETS.lock().remove(&epfd);
+    if set.is_none() {
+        // SAFETY: touches no memory.
+        return result(unsafe { sys::call(raw::__NR_close, [epfd as usize, 0, 0, 0, 0, 0]) }.map(|_| 0));
+    }
+    0
+}
+
+/// Which feeder a set has: 1 to 4, in the order of `anyring.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn anyring_epoll_feeder(epfd: c_int) -> c_int {
+    let Some(set) = set_of(epfd) else { return Errno::EBADF.negated() };
+    match set.feeder() {
+        Feeder::Auto => 0,
+        Feeder::Epoll => 1,
+        Feeder::Uring => 2,
+        Feeder::Aio => 3,
+        Feeder::Reactor => 4,
+    }
+}
+
+/// An event that any thread raises; null where as many items are there as there can be.
+#[unsafe(no_mangle)]
+pub extern "C" fn anyring_event_add(epfd: c_int, data: u64) -> *mut Raised {
+    let Some(set) = set_of(epfd) else { return core::ptr::null_mut() };
+    match set.add_event(data) {
+        Ok(raiser) => Box::into_raw(Box::new(Raised { raiser, set })),
+        Err(_) => core::ptr::null_mut(),
+    }
+}
+
+/// Raises it.
+///
+/// # Safety
+/// It must come from [`anyring_event_add`], and not have been removed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn anyring_event_raise(event: *const Raised, events: u32) {
+    // SAFETY: the caller's promise.
+    unsafe { &*event }.raiser.raise(events);
+}
+
+/// Removes it.
+///
+/// # Safety
+/// As for [`anyring_event_raise`]; nobody may raise it from now on.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn anyring_event_delete(event: *mut Raised) {
+    // SAFETY: the caller's promise.
+    let event = unsafe { Box::from_raw(event) };
+    let _ = event.set.delete_event(&event.raiser);
+}
