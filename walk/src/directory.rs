@@ -181,6 +181,16 @@ impl Directory {
         lock(&self.state).fd = fd;
     }
 
+    /// It is needed for `count` more things.
+    pub fn need(&self, count: u32) {
+        lock(&self.state).needs += count;
+    }
+
+    /// Its descriptor, for who has a pin.
+    pub fn fd(&self) -> RawFd {
+        lock(&self.state).fd
+    }
+
     /// Its descriptor, which stays open until the pin is given up.
     pub fn pin(self: &Arc<Directory>, files: &Files) -> io::Result<RawFd> {
         match self.pin_open() {

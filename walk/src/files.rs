@@ -51,6 +51,11 @@ impl Files {
         Files { open: AtomicUsize::new(0), most, held: Mutex::default() }
     }
 
+    /// How many may be open.
+    pub fn most(&self) -> usize {
+        self.most
+    }
+
     /// One more is about to be opened: where there are enough, one that is not needed right now is closed.
     pub fn reserve(&self) {
         if self.open.fetch_add(1, Ordering::Relaxed) >= self.most {

@@ -18,6 +18,8 @@ pub struct Walk<'a, V: Visitor> {
     pub options: &'a Options,
     pub visitor: &'a V,
     pub files: files::Files,
+    /// Directories that a thread has under way at once.
+    pub slots: usize,
     pub quit: AtomicBool,
 }
 

@@ -44,7 +44,10 @@ mod directory;
 mod entry;
 mod files;
 mod judge;
+mod lane;
 mod names;
+mod parallel;
+mod share;
 mod sorted;
 
 pub use anyring::Engine;
@@ -153,6 +156,9 @@ pub trait Visitor: Sync {
 /// # Errors
 /// Where no ring can be had. What goes wrong in the walk is told to the visitor.
 pub fn walk<V: Visitor>(roots: &[Root], options: &Options, visitor: &V) -> Result<(), anyring::Error> {
-    sorted::walk(roots, options, visitor);
-    Ok(())
+    if options.sorted {
+        sorted::walk(roots, options, visitor);
+        return Ok(());
+    }
+    parallel::walk(roots, options, visitor)
 }

@@ -30,3 +30,20 @@ pub fn name_at(bytes: &[u8], offset: usize) -> Option<(Name<'_>, usize)> {
 pub fn is_dots(name: &CStr) -> bool {
     matches!(name.to_bytes(), b"." | b"..")
 }
+
+/// Appends a name as the kernel would, of a kind that is not known, if there is room up to `most` bytes.
+pub fn put_name(bytes: &mut Vec<u8>, name: &CStr, inode: u64, most: usize) -> bool {
+    let name = name.to_bytes_with_nul();
+    let length = (NAME + name.len()).next_multiple_of(8);
+    if bytes.len() + length > most {
+        return false;
+    }
+    let begin = bytes.len();
+    bytes.extend_from_slice(&inode.to_ne_bytes());
+    bytes.extend_from_slice(&[0; 8]);
+    bytes.extend_from_slice(&(length as u16).to_ne_bytes());
+    bytes.push(libc::DT_UNKNOWN);
+    bytes.extend_from_slice(name);
+    bytes.resize(begin + length, 0);
+    true
+}

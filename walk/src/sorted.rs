@@ -38,7 +38,7 @@ struct Sorted<'a, V: Visitor> {
 /// Walks through what is below `roots`.
 pub fn walk<V: Visitor>(roots: &[Root], options: &Options, visitor: &V) {
     let files = Files::new(options.descriptors);
-    let walk = Walk { options, visitor, files, quit: AtomicBool::new(false) };
+    let walk = Walk { options, visitor, files, slots: 1, quit: AtomicBool::new(false) };
     let own = walk.own();
     let mut sorted = Sorted { walk, roots, own, buffer: vec![0; BUFFER_BYTES] };
     sorted.run();
