@@ -28,9 +28,13 @@ pub struct Directory(pub PathBuf);
 
 impl Directory {
     pub fn new() -> Directory {
+        Directory::below(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")))
+    }
+
+    pub fn below(home: &std::path::Path) -> Directory {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("anyring-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let path = home.join(name);
         std::fs::create_dir_all(&path).unwrap();
         Directory(path)
     }

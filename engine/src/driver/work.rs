@@ -9,6 +9,8 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use linux_raw_sys::general::{S_IFDIR, S_IFMT, S_IFREG, STATX_INO, STATX_TYPE};
+
 use crate::credentials::{self, Credentials, Whose};
 use crate::door;
 use crate::errno::Errno;
@@ -216,10 +218,9 @@ impl Core {
         work.credentials = work.whose.credentials();
         if work.step.is_none()
             && keeps_order(request.op.caps, &work)
-            && let Ok(identity) = sys::identity(work.fd)
-            && (identity.is_regular() || identity.is_directory())
+            && let Some(hash) = order_of(work.fd)
         {
-            work.hash = (identity.inode ^ identity.device.rotate_left(32)) | 1;
+            work.hash = hash;
         }
         match pool::push(work) {
             Ok(()) => Ok(()),
@@ -336,6 +337,18 @@ impl Drop for Work {
 /// Are blocking attempts of this kind on one file done in order?
 fn keeps_order(caps: Caps, work: &Work) -> bool {
     caps.has(Caps::HASHED) || caps.has(Caps::POSITION) && work.sqe.off == u64::MAX
+}
+
+/// What stands for a file whose work is done in order; asked of no file system that may be slow to answer.
+fn order_of(fd: Fd) -> Option<u64> {
+    let (mode, inode, device) = match sys::known_status(fd, STATX_TYPE | STATX_INO) {
+        Ok(known) => {
+            let device = u64::from(known.stx_dev_major) << 32 ^ u64::from(known.stx_dev_minor) << 44;
+            (u32::from(known.stx_mode), known.stx_ino, device)
+        }
+        Err(_) => sys::identity(fd).ok().map(|file| (file.mode, file.inode, file.device.rotate_left(32)))?,
+    };
+    matches!(mode & S_IFMT, S_IFREG | S_IFDIR).then_some((inode ^ device) | 1)
 }
 
 /// Takes the first element that fits.

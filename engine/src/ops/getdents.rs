@@ -5,6 +5,7 @@ use crate::driver::reactor;
 use crate::driver::work::Work;
 use crate::errno::Errno;
 use crate::request::{FileHold, RequestId};
+use crate::resources::mounts;
 use crate::ring::Core;
 use crate::sys::{self, Fd};
 
@@ -38,7 +39,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
         let description = core.directories.take(named(core, id), offset);
         core.requests[id].data = OpData::Directory(description);
     }
-    Outcome::Block
+    if mounts::is_far(core.requests[id].file.fd()) { Outcome::BlockForLong } else { Outcome::Block }
 }
 
 fn block(work: &mut Work) -> Result<usize, Errno> {

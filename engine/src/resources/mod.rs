@@ -8,6 +8,7 @@ pub mod eventfd;
 pub mod files;
 pub mod kbuf;
 pub mod kinds;
+pub mod mounts;
 pub mod napi;
 pub(crate) mod pages;
 pub mod personalities;

@@ -582,6 +582,18 @@ pub fn identity(fd: Fd) -> Result<FileIdentity, Errno> {
     Ok(FileIdentity { device: stat.st_dev, inode: stat.st_ino, mode: stat.st_mode, names: stat.st_rdev })
 }
 
+/// What the kernel knows of a file without asking its file system, which may take long to answer.
+pub fn known_status(fd: Fd, wanted: u32) -> Result<nr::statx, Errno> {
+    let mut status = core::mem::MaybeUninit::<nr::statx>::zeroed();
+    let flags = nr::AT_EMPTY_PATH | nr::AT_STATX_DONT_SYNC;
+    let (path, target) = (c"".as_ptr() as usize, status.as_mut_ptr() as usize);
+    // SAFETY: reads a C string, writes one `statx` of ours.
+    unsafe {
+        call(nr::__NR_statx, [fd as usize, path, flags as usize, wanted as usize, target, 0])?;
+        Ok(status.assume_init())
+    }
+}
+
 /// The magic number of the file system that a file is on.
 pub fn file_system(fd: Fd) -> Result<i64, Errno> {
     let mut stat = core::mem::MaybeUninit::<nr::statfs>::zeroed();

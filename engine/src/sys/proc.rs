@@ -77,6 +77,17 @@ pub fn thread_status(thread: i32) -> Result<Vec<u8>, Errno> {
     text
 }
 
+/// What is mounted where, as text.
+///
+/// # Errors
+/// Where `/proc` cannot be read.
+pub fn mounts() -> Result<Vec<u8>, Errno> {
+    let mounts = open(c"/proc/self/mountinfo", nr::O_RDONLY | nr::O_CLOEXEC)?;
+    let text = read_all(nr::__NR_read, mounts);
+    close(mounts);
+    text
+}
+
 /// All that `read(2)` or `getdents64(2)` has to give.
 fn read_all(number: u32, fd: Fd) -> Result<Vec<u8>, Errno> {
     const STEP: usize = 8192;
