@@ -16,6 +16,7 @@ pub struct Arguments {
 pub enum Command {
     Run(Run),
     Doctor(Doctor),
+    Find(Find),
     Bench(Box<anyring_bench::Arguments>),
     #[command(hide = true)]
     Exec(Exec),
@@ -68,6 +69,17 @@ pub struct Run {
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
+}
+
+/// Find what is in directory trees, as GNU find
+///
+/// Its words are find's: paths, and an expression of tests and actions.
+#[derive(Debug, Args)]
+#[command(disable_help_flag = true, after_long_help = anyring_find::HELP)]
+pub struct Find {
+    /// Paths and an expression
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "WORD")]
+    pub words: Vec<OsString>,
 }
 
 /// Execute a static program with the engine in it (for programs that run under anyring)

@@ -15,6 +15,11 @@ use std::process::ExitCode;
 const OWN_FAILURE: u8 = 125;
 
 fn main() -> ExitCode {
+    // Its words are find's own, `--` and `--help` too.
+    let words: Vec<_> = std::env::args_os().skip(1).collect();
+    if let Some((_, words)) = words.split_first().filter(|(command, _)| *command == "find") {
+        return anyring_find::run(words);
+    }
     let arguments = match cli::Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
@@ -27,6 +32,7 @@ fn main() -> ExitCode {
         cli::Command::Run(arguments) => run::run(&arguments),
         cli::Command::Exec(arguments) => run::exec(&arguments),
         cli::Command::Doctor(arguments) => doctor::doctor(&arguments),
+        cli::Command::Find(arguments) => anyring_find::run(&arguments.words),
         cli::Command::Bench(arguments) => {
             let invocation = anyring_bench::Invocation { name: "anyring bench", words: &["bench"] };
             anyring_bench::run(&arguments, &invocation)

@@ -1,0 +1,82 @@
+//! `anyring find`: what is in directory trees, asked and answered as with GNU find, walked over anyring's rings.
+//!
+//! The command line becomes a [`parse::Command`]: roots, [`settings`], and an [`expression`]. A [`search`] is the visitor
+//! of the walk, and asks the expression of each entry. docs/find.md says what differs from GNU find.
+
+mod colour;
+mod execute;
+mod expression;
+mod files;
+mod format;
+mod glob;
+mod ignored;
+mod listing;
+mod locale;
+mod look;
+mod message;
+mod names;
+mod output;
+mod parse;
+mod pattern;
+mod progress;
+mod search;
+mod settings;
+mod test;
+mod when;
+
+use anyring_walk::{Options, Root};
+use parse::{Command, Stop};
+use progress::Progress;
+use search::Search;
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// What `anyring find --help` prints.
+pub const HELP: &str = include_str!("help.txt");
+
+/// Does what a command line says, without the command's own name: 0 where all went well, 1 where not.
+pub fn run(words: &[OsString]) -> ExitCode {
+    // A reader that has gone ends the search, as it does with find.
+    // SAFETY: no handler of ours is involved.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    when::speak_the_users_language();
+    let now = when::now();
+    match parse::parse(words, now) {
+        Ok(command) => ExitCode::from(u8::from(!search(&command, now))),
+        Err(Stop::Help) => {
+            print!("{HELP}");
+            ExitCode::SUCCESS
+        }
+        Err(Stop::Version) => {
+            println!("anyring find {}", env!("CARGO_PKG_VERSION"));
+            ExitCode::SUCCESS
+        }
+        Err(Stop::Wrong(problem)) => {
+            message::say(&problem);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Walks; whether all went well.
+fn search(command: &Command, now: when::Stamp) -> bool {
+    let settings = &command.settings;
+    let roots: Vec<Root> = command.roots.iter().map(|root| Root::new(root.as_slice())).collect();
+    let options = Options {
+        follow: settings.follow,
+        same_device: settings.same_device,
+        max_depth: settings.max_depth,
+        post_order: settings.depth,
+        sorted: settings.sorted,
+        threads: settings.threads,
+        engine: settings.engine,
+        ..Options::default()
+    };
+    let progress = Progress::wanted(command);
+    let search = Search::new(command, &roots, progress.as_ref(), now);
+    let walked = anyring_walk::walk(&roots, &options, &search);
+    if let Err(error) = &walked {
+        message::say(&format!("{error} (--engine chooses another engine)"));
+    }
+    search.end() && walked.is_ok()
+}

@@ -1,0 +1,129 @@
+//! An entry as tests and actions look at it.
+
+use anyring_walk::{Entry, Follow, Kind, Parent, Root, Statx};
+
+/// An entry of a walk, with what the expression knows of its root.
+pub struct Look<'a> {
+    entry: &'a Entry<'a>,
+    roots: &'a [Root],
+    follow: Follow,
+}
+
+impl<'a> Look<'a> {
+    pub fn new(entry: &'a Entry<'a>, roots: &'a [Root], follow: Follow) -> Look<'a> {
+        Look { entry, roots, follow }
+    }
+
+    /// Whether the entry stands for what it leads to, if it is a link.
+    pub fn is_followed(&self) -> bool {
+        match self.follow {
+            Follow::Always => true,
+            Follow::Roots => self.depth() == 0,
+            Follow::Never => false,
+        }
+    }
+
+    pub fn path(&self) -> &[u8] {
+        self.entry.path()
+    }
+
+    pub fn depth(&self) -> u32 {
+        self.entry.depth()
+    }
+
+    pub fn kind(&self) -> Kind {
+        self.entry.kind()
+    }
+
+    pub fn parent(&self) -> Parent<'_> {
+        self.entry.parent()
+    }
+
+    /// The attributes, if all in `mask` were asked for.
+    pub fn attributes(&self, mask: u32) -> Option<&Statx> {
+        self.entry.attributes_with(mask)
+    }
+
+    /// The root as it was given.
+    pub fn root(&self) -> &[u8] {
+        self.roots[self.entry.root()].path()
+    }
+
+    /// Which of the roots it lies below.
+    pub fn root_number(&self) -> usize {
+        self.entry.root()
+    }
+
+    /// The path without the root and the slash behind it.
+    pub fn below_root(&self) -> &[u8] {
+        let below = &self.path()[self.root().len()..];
+        below.strip_prefix(b"/").unwrap_or(below)
+    }
+
+    /// The last part of the path, of a root with the slashes behind it.
+    pub fn base(&self) -> &[u8] {
+        if self.depth() > 0 { self.entry.name() } else { split(self.entry.name()).1 }
+    }
+
+    /// The last part of the path, which is compared with patterns.
+    pub fn name(&self) -> &[u8] {
+        match trimmed(self.base()) {
+            b"" => b"/",
+            name => name,
+        }
+    }
+
+    /// What stands before the last slash.
+    pub fn directory(&self) -> &[u8] {
+        if self.depth() == 0 {
+            return split(self.path()).0;
+        }
+        &self.path()[..self.path().len() - self.entry.name().len() - 1]
+    }
+
+    /// Where a root lies.
+    pub fn directory_of_root(&self) -> &[u8] {
+        match split(trimmed(self.path())).0 {
+            b"" => b"/",
+            directory => directory,
+        }
+    }
+}
+
+fn trimmed(path: &[u8]) -> &[u8] {
+    &path[..path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1)]
+}
+
+/// A root's path in two: before the last slash that has something behind it, and what that is, with slashes behind.
+fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    let name = trimmed(path);
+    if name.is_empty() {
+        return (&path[..path.len().saturating_sub(1)], b"/");
+    }
+    match name.iter().rposition(|&byte| byte == b'/') {
+        Some(slash) => (&path[..slash], &path[slash + 1..]),
+        // As GNU find has it.
+        None => (path.strip_suffix(b"/").unwrap_or(b"."), path),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roots_in_two() {
+        for (path, directory, base) in [
+            ("a", ".", "a"),
+            ("a/", "a", "a/"),
+            ("a/b//", "a", "b//"),
+            ("./a", ".", "a"),
+            ("/a", "", "a"),
+            ("/", "", "/"),
+            (".", ".", "."),
+            ("a/..", "a", ".."),
+        ] {
+            assert_eq!(split(path.as_bytes()), (directory.as_bytes(), base.as_bytes()), "{path}");
+        }
+    }
+}

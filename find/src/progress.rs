@@ -1,0 +1,81 @@
+//! A line at the terminal that shows that a long search goes on.
+
+use crate::expression::Action;
+use crate::parse::Command;
+use indicatif::{HumanCount, ProgressBar};
+use std::io::{self, IsTerminal};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// The line, once it is shown: messages go above it.
+static LINE: OnceLock<ProgressBar> = OnceLock::new();
+
+/// The count of a search, shown while it goes on.
+pub struct Progress {
+    seen: Arc<AtomicU64>,
+    /// Dropped to end it.
+    going: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Progress {
+    /// Where somebody looks at the standard error, and nobody at the output: it goes into a file. Behind a pipe there may
+    /// be a pager, whose terminal this is.
+    pub fn wanted(command: &Command) -> Option<Progress> {
+        let asks = command.tree.any(&|action| matches!(action, Action::Run(_)));
+        (!asks && io::stderr().is_terminal() && is_file(io::stdout().as_raw_fd())).then(Progress::begin)
+    }
+
+    fn begin() -> Progress {
+        let seen = Arc::new(AtomicU64::new(0));
+        let (going, ended) = mpsc::channel::<()>();
+        let count = seen.clone();
+        let thread = std::thread::spawn(move || {
+            // Most searches end before anybody would wonder.
+            let mut wait = Duration::from_secs(1);
+            while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(wait) {
+                wait = Duration::from_millis(100);
+                let line = LINE.get_or_init(ProgressBar::new_spinner);
+                line.set_message(format!("{} looked at", HumanCount(count.load(Relaxed))));
+                line.tick();
+            }
+        });
+        Progress { seen, going: Some(going), thread: Some(thread) }
+    }
+
+    /// One more was looked at.
+    pub fn saw_one(&self) {
+        self.seen.fetch_add(1, Relaxed);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.going = None;
+        let _ = self.thread.take().map(JoinHandle::join);
+        if let Some(line) = LINE.get() {
+            line.finish_and_clear();
+        }
+    }
+}
+
+/// Writes to the terminal with the line out of the way.
+pub fn aside(write: impl FnOnce()) {
+    match LINE.get() {
+        Some(line) => line.suspend(write),
+        None => write(),
+    }
+}
+
+fn is_file(fd: i32) -> bool {
+    let mut status = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: a place of the right kind; read only if it was filled.
+    unsafe {
+        libc::fstat(fd, status.as_mut_ptr()) == 0
+            && status.assume_init().st_mode & libc::S_IFMT == libc::S_IFREG
+    }
+}
