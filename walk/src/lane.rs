@@ -358,7 +358,7 @@ impl<'a, V: Visitor> Lane<'a, V> {
                 return self.stalled.push(index);
             }
             let at = slot.offset;
-            if !is_dots(name.name) {
+            if !has_parent || !is_dots(name.name) {
                 // The place of the roots has their numbers for inodes.
                 let (root, inode) =
                     if has_parent { (directory.root, name.inode) } else { (name.inode as u32, 0) };

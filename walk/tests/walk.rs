@@ -142,6 +142,18 @@ fn roots_may_be_anything() {
     }
 }
 
+/// The working directory is the package's: nothing is written there.
+#[test]
+fn dots_are_roots() {
+    for (root, depth) in [(".", 1), ("..", 0)] {
+        let expected = find(&[], &[Path::new(root)], &["-maxdepth", &depth.to_string()]);
+        for options in ways() {
+            let options = Options { max_depth: Some(depth), ..options };
+            assert_eq!(visited(&events(&[Root::new(root)], &options, 0)), expected, "{options:?}");
+        }
+    }
+}
+
 #[test]
 fn devices_are_not_left() {
     for options in ways() {
