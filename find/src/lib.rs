@@ -58,10 +58,23 @@ pub fn run(words: &[OsString]) -> ExitCode {
     }
 }
 
+/// The roots that a path can name; the others are said.
+fn roots(command: &Command) -> (Vec<Root>, bool) {
+    let too_long = |root: &&Vec<u8>| root.len() >= libc::PATH_MAX as usize;
+    for root in command.roots.iter().filter(too_long) {
+        let error = std::io::Error::from_raw_os_error(libc::ENAMETOOLONG);
+        message::say(&format!("{}: {}", message::quoted(root), message::of(&error)));
+    }
+    let fitting = command.roots.iter().filter(|root| !too_long(root));
+    let roots: Vec<Root> = fitting.map(|root| Root::new(root.as_slice())).collect();
+    let all = roots.len() == command.roots.len();
+    (roots, all)
+}
+
 /// Walks; whether all went well.
 fn search(command: &Command, now: when::Stamp) -> bool {
     let settings = &command.settings;
-    let roots: Vec<Root> = command.roots.iter().map(|root| Root::new(root.as_slice())).collect();
+    let (roots, all) = roots(command);
     let options = Options {
         follow: settings.follow,
         same_device: settings.same_device,
@@ -78,5 +91,5 @@ fn search(command: &Command, now: when::Stamp) -> bool {
     if let Err(error) = &walked {
         message::say(&format!("{error} (--engine chooses another engine)"));
     }
-    search.end() && walked.is_ok()
+    search.end() && walked.is_ok() && all
 }

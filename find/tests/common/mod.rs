@@ -224,6 +224,8 @@ impl Tree {
             let age = ages[number % ages.len()];
             set_times(&tree.at(OsStr::from_bytes(name)), now, age, age / 2);
         }
+        // Reading changes times of access once.
+        assert!(gnu(tree.path()).args(["t", "-lname", "x"]).status().unwrap().success());
         tree
     }
 
