@@ -7,6 +7,7 @@ mod idle;
 mod meta;
 mod nop;
 mod send;
+mod uepoll;
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -113,6 +114,8 @@ pub fn all() -> Vec<Box<dyn Benchmark>> {
         Box::new(send::Send::default()),
         Box::new(echo::Echo),
         Box::new(idle::Idle),
+        Box::new(uepoll::Http),
+        Box::new(uepoll::Events),
     ]
 }
 

@@ -9,7 +9,7 @@ use crate::benchmarks::{Benchmark, Run};
 use crate::failure::{Failure, Result};
 use crate::report::{Case, Failed, MemoryPerOp, Outcome, SideResult, Skipped};
 use crate::workload::ring::Engine;
-use crate::workload::{Memory, Window};
+use crate::workload::{Latency, Memory, Window};
 
 /// How often and what else.
 #[derive(Clone, Debug)]
@@ -226,6 +226,7 @@ fn to_side(
         syscalls_per_op: gathered.syscalls_per_op,
         copied: gathered.copied,
         memory_per_op: memory_per_op(windows),
+        latency: latency(windows),
         windows: windows.to_vec(),
     }
 }
@@ -236,6 +237,19 @@ fn wall_per_op(window: &Window) -> f64 {
 
 fn cpu_per_op(window: &Window) -> f64 {
     window.cpu_ns as f64 / window.ops.max(1) as f64
+}
+
+fn latency(windows: &[Window]) -> Option<Latency> {
+    let middle = |of: fn(&Latency) -> u64| {
+        let values: Option<Vec<f64>> =
+            windows.iter().map(|window| Some(of(window.latency.as_ref()?) as f64)).collect();
+        values.map(|values| median(values) as u64)
+    };
+    Some(Latency {
+        median: middle(|latency| latency.median)?,
+        p99: middle(|latency| latency.p99)?,
+        p999: middle(|latency| latency.p999)?,
+    })
 }
 
 fn memory_per_op(windows: &[Window]) -> Option<MemoryPerOp> {

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::benchmarks::About;
 use crate::harness::machine::Machine;
-use crate::workload::Window;
+use crate::workload::{Latency, Window};
 
 /// Everything that one call of the program measured.
 #[derive(Debug, Serialize)]
@@ -103,6 +103,9 @@ pub struct SideResult {
     /// Medians of the memory that an operation took, where that is measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_per_op: Option<MemoryPerOp>,
+    /// Medians of the latencies, where those are measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency: Option<Latency>,
     /// Every round.
     pub windows: Vec<Window>,
 }

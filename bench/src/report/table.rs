@@ -8,11 +8,15 @@ const TITLES: [&str; 9] =
 /// Those of a benchmark that measures memory, behind the others.
 const MEMORY_TITLES: [&str; 2] = ["memory/op", "kernel memory/op"];
 
+/// Those of one that measures latencies.
+const LATENCY_TITLES: [&str; 3] = ["p50", "p99", "p99.9"];
+
 /// The titles of a benchmark's columns.
 pub fn titles(outcome: &Outcome) -> Vec<&'static str> {
-    let memory = outcome.cases.iter().flat_map(|case| &case.sides).any(|side| side.memory_per_op.is_some());
-    let more: &[&str] = if memory { &MEMORY_TITLES } else { &[] };
-    TITLES.iter().chain(more).copied().collect()
+    let any = |has: fn(&SideResult) -> bool| outcome.cases.iter().flat_map(|case| &case.sides).any(has);
+    let memory: &[&str] = if any(|side| side.memory_per_op.is_some()) { &MEMORY_TITLES } else { &[] };
+    let latency: &[&str] = if any(|side| side.latency.is_some()) { &LATENCY_TITLES } else { &[] };
+    TITLES.iter().chain(memory).chain(latency).copied().collect()
 }
 
 /// The cells of one line, in the order of the titles.
@@ -31,6 +35,9 @@ fn cells(case: &str, side: &SideResult) -> Vec<String> {
     ];
     if let Some(memory) = side.memory_per_op {
         cells.extend([memory.resident, memory.kernel].map(|bytes| format!("{bytes:.0} B")));
+    }
+    if let Some(latency) = side.latency {
+        cells.extend([latency.median, latency.p99, latency.p999].map(|ns| time(ns as f64)));
     }
     cells
 }

@@ -123,6 +123,7 @@ fn measured(count: usize, arm: impl FnOnce() -> Result<()>) -> Result<Window> {
     let (elapsed, cpu) = (wall() - start, process_cpu() - cpu_start);
     let after = memory()?;
     Ok(Window {
+        latency: None,
         label: String::new(),
         ops: count as u64,
         wall_ns: elapsed.as_nanos() as u64,

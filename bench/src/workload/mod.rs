@@ -13,6 +13,7 @@ mod provided;
 pub mod ring;
 pub mod send;
 mod sockets;
+pub mod uepoll;
 
 use std::time::Duration;
 
@@ -48,6 +49,9 @@ pub struct Window {
     pub wall_ns: u64,
     /// CPU time of the measured process, all its threads.
     pub cpu_ns: u64,
+    /// How long operations took, where each is measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency: Option<Latency>,
     /// By how much memory grew, where that is measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Memory>,
@@ -60,6 +64,26 @@ pub struct Memory {
     pub resident: u64,
     /// Of the machine's kernel, in slabs.
     pub kernel: u64,
+}
+
+/// How long operations took, in nanoseconds.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Latency {
+    /// Half of them took no longer.
+    pub median: u64,
+    /// 99 of 100.
+    pub p99: u64,
+    /// 999 of 1000.
+    pub p999: u64,
+}
+
+impl Latency {
+    /// Of these times, which are put in order. There must be some.
+    pub fn of(times: &mut [u64]) -> Self {
+        times.sort_unstable();
+        let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
+        Self { median: at(0.5), p99: at(0.99), p999: at(0.999) }
+    }
 }
 
 /// The workloads.
@@ -81,6 +105,12 @@ pub enum Workload {
     Send(send::Args),
     /// What takes them.
     Sink(send::SinkArgs),
+    /// A small HTTP server.
+    UepollServer(uepoll::ServerArgs),
+    /// Its clients.
+    UepollClient(uepoll::ClientArgs),
+    /// Ready files, and events that threads raise.
+    UepollReady(uepoll::ReadyArgs),
     /// Connections on which nothing happens.
     Idle(idle::Args),
     /// Their other ends.
@@ -99,6 +129,9 @@ impl Workload {
             Self::EchoClient(args) => echo::drive(args)?,
             Self::Send(args) => send::run(args)?,
             Self::Sink(args) => return send::drain(args),
+            Self::UepollServer(args) => return uepoll::serve(args),
+            Self::UepollClient(args) => uepoll::drive(args)?,
+            Self::UepollReady(args) => uepoll::ready(args)?,
             Self::Idle(args) => idle::run(args)?,
             Self::IdleClient(args) => return idle::keep(args),
         };
@@ -142,6 +175,7 @@ pub fn repeat_for(window: Duration, mut batch: impl FnMut() -> Result<u64>) -> R
         ops,
         wall_ns: elapsed.as_nanos() as u64,
         cpu_ns: cpu.as_nanos() as u64,
+        latency: None,
         memory: None,
     };
     Ok((measured, warm_up + ops))

@@ -1,0 +1,146 @@
+//! epoll beside the ring of uepoll.
+
+use super::{About, Benchmark, Run, Side, run_served, run_workload};
+use crate::failure::Result;
+use crate::harness::launch::{Context, On};
+
+const CONNECTIONS: [usize; 4] = [1, 8, 200, 2000];
+
+/// Requests of the proposal's own measurement, which a window of the usual length stands for.
+const REQUESTS: u128 = 20_000;
+const USUAL_WINDOW_MS: u128 = 150;
+
+const fn side(name: &'static str, on: On) -> Side {
+    Side { name, on }
+}
+
+const HTTP_SIDES: [Side; 9] = [
+    side("epoll", On::Plain),
+    side("epoll, level", On::Plain),
+    side("ring", On::Plain),
+    side("ring, spinning", On::Plain),
+    side("ring, epoll", On::Plain),
+    side("ring, io_uring", On::Plain),
+    side("ring, io_uring, spinning", On::Plain),
+    side("ring, AIO", On::Plain),
+    side("ring, thread", On::Plain),
+];
+
+const HTTP_FLAGS: [&[&str]; 9] = [
+    &["--means", "epoll"],
+    &["--means", "level"],
+    &["--means", "ring"],
+    &["--means", "ring", "--spin-us", "100"],
+    &["--means", "ring-epoll"],
+    &["--means", "ring-uring"],
+    &["--means", "ring-uring", "--spin-us", "100"],
+    &["--means", "ring-aio"],
+    &["--means", "ring-reactor"],
+];
+
+/// An HTTP server on epoll and on the ring.
+pub struct Http;
+
+impl Benchmark for Http {
+    fn about(&self) -> About {
+        About {
+            name: "uepoll",
+            title: "HTTP server with keep-alive connections, 80 bytes per answer",
+            text: "A server on one CPU and its clients on another, over the loopback interface; each connection has one request under way, 20,000 in all. \
+                   The server is the same but for what it waits by: epoll, edge- and level-triggered, and the ring of uepoll, by default and with each of its feeders; \
+                   `spinning` looks for events for 100 µs before it sleeps. With `thread`, that is on the server's CPU. \
+                   Times are those of the clients; CPU time and system calls are the server's.",
+            goal: "2.5 times epoll at 1 connection (spinning), more than epoll at 200, and nowhere less than 0.97 by default",
+            baseline: "epoll",
+        }
+    }
+
+    fn sides(&self) -> &[Side] {
+        &HTTP_SIDES
+    }
+
+    fn groups(&self, quick: bool) -> Vec<String> {
+        let count = if quick { 3 } else { CONNECTIONS.len() };
+        CONNECTIONS[..count]
+            .iter()
+            .map(|connections| match connections {
+                1 => "1 connection".to_owned(),
+                many => format!("{many} connections"),
+            })
+            .collect()
+    }
+
+    fn obstacle(&self, context: &Context, side: usize) -> Result<Option<String>> {
+        obstacle(context, HTTP_FLAGS[side])
+    }
+
+    fn run(&self, context: &Context, group: usize, side: usize, count: bool) -> Result<Run> {
+        let connections = CONNECTIONS[group].to_string();
+        let requests = (REQUESTS * context.window().as_millis() / USUAL_WINDOW_MS).max(1000);
+        let mut client = context.workload(On::Plain, "uepoll-client");
+        client.args(["--connections", &connections, "--requests", &requests.to_string()]);
+        let mut server = context.workload(HTTP_SIDES[side].on, "uepoll-server");
+        server.args(HTTP_FLAGS[side]).args(["--connections", &connections]);
+        run_served(context, server, client, count)
+    }
+}
+
+/// What takes the kernel's io_uring does without it not run.
+fn obstacle(context: &Context, flags: &[&str]) -> Result<Option<String>> {
+    context.obstacle(if flags.contains(&"ring-uring") { On::Kernel } else { On::Plain })
+}
+
+const EVENT_SIDES: [Side; 5] = [
+    side("epoll", On::Plain),
+    side("ring, epoll", On::Plain),
+    side("ring, io_uring", On::Plain),
+    side("ring, AIO", On::Plain),
+    side("ring, thread", On::Plain),
+];
+
+const EVENT_FLAGS: [&[&str]; 5] = [
+    &["--means", "epoll"],
+    &["--means", "ring-epoll"],
+    &["--means", "ring-uring"],
+    &["--means", "ring-aio"],
+    &["--means", "ring-reactor"],
+];
+
+const GROUPS: [(&str, &str); 3] =
+    [("64 ready files", "files"), ("notified by a thread", "raised"), ("64 raised and taken", "alone")];
+
+/// Events alone.
+pub struct Events;
+
+impl Benchmark for Events {
+    fn about(&self) -> About {
+        About {
+            name: "uepoll-events",
+            title: "events alone: taking those of ready files, and raising them",
+            text: "`64 ready files`: a thread on another CPU writes to 64 eventfds; measured is how long it takes to have their events, from when all are written. \
+                   `notified by a thread`: a thread on another CPU posts work and notifies, again and again; the consumer sleeps where there is none. By an eventfd in epoll, edge-triggered and never read; or by a raised event of a set. \
+                   `64 raised and taken`: one thread raises 64 events and takes them, or writes 64 eventfds and takes their events by epoll.",
+            goal: "1.5 times epoll for files, 10 times for raised events",
+            baseline: "epoll",
+        }
+    }
+
+    fn sides(&self) -> &[Side] {
+        &EVENT_SIDES
+    }
+
+    fn groups(&self, _quick: bool) -> Vec<String> {
+        GROUPS.iter().map(|(name, _)| (*name).to_owned()).collect()
+    }
+
+    fn obstacle(&self, context: &Context, side: usize) -> Result<Option<String>> {
+        obstacle(context, EVENT_FLAGS[side])
+    }
+
+    fn run(&self, context: &Context, group: usize, side: usize, count: bool) -> Result<Run> {
+        let mut command = context.workload(EVENT_SIDES[side].on, "uepoll-ready");
+        command.args(EVENT_FLAGS[side]).args(["--what", GROUPS[group].1]);
+        command.args(["--window-ms", &context.window().as_millis().to_string()]);
+        run_workload(context, command, count)
+    }
+}
