@@ -71,7 +71,7 @@ impl Reactor {
                 last = sys::monotonic_ns();
             }
             let mut state = self.state.lock();
-            let mut sink = Sink::new(&self.shared.ring, &mut state.slots, None);
+            let mut sink = Sink::new(&self.shared.ring, &mut state.slots);
             for event in &events[..count] {
                 sink.event(event.data, event.events);
             }

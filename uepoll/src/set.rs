@@ -78,6 +78,8 @@ pub(crate) struct Consumer {
     pub inside: bool,
     /// Whose turn it is.
     pub inside_first: bool,
+    /// How often was looked.
+    pub looks: u32,
 }
 
 /// A set of files and events, whose ring a program maps by [`Set::fd`].
@@ -132,7 +134,12 @@ impl Set {
             source,
             inside,
             state,
-            consumer: Mutex::new(Consumer { events: Vec::new(), inside: false, inside_first: false }),
+            consumer: Mutex::new(Consumer {
+                events: Vec::new(),
+                inside: false,
+                inside_first: false,
+                looks: 0,
+            }),
             files: AtomicUsize::new(0),
             levels: AtomicUsize::new(0),
             owner: AtomicPtr::new(owner),

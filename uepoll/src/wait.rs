@@ -4,7 +4,7 @@ use anyring_engine::errno::Errno;
 use anyring_engine::sys::{self, EpollEvent};
 use core::sync::atomic::Ordering;
 
-use crate::feeder::{Place, Sink, Slot, token};
+use crate::feeder::{Place, Sink, Slot, Target, token};
 use crate::raise::{AT_THE_BELL, ON_THE_WORD};
 use crate::ring::Event;
 use crate::set::{Consumer, Set, Source, State};
@@ -113,20 +113,22 @@ impl Set {
 
     /// Takes what came, without waiting. `asks`: the kernel, too, where that takes a call.
     fn look(&self, consumer: &mut Consumer, out: Option<&mut [Event]>, asks: bool) -> usize {
+        consumer.looks = consumer.looks.wrapping_add(1).max(1);
+        let target = Target { out, count: 0, look: consumer.looks };
         match &self.source {
             Source::Epoll => {
                 if asks && consumer.events.is_empty() {
                     let _ = self.look_inside(consumer, Some(0));
                 }
-                self.deliver(consumer, out)
+                self.deliver(consumer, target)
             }
             Source::Uring(uring) => {
                 if !uring.has_completions() && uring.wants_call(asks) {
                     uring.call();
                 }
-                self.harvest(consumer, out)
+                self.harvest(consumer, target)
             }
-            Source::Aio(_) => self.harvest(consumer, out),
+            Source::Aio(_) => self.harvest(consumer, target),
             Source::Reactor(_) => 0,
         }
     }
@@ -140,12 +142,12 @@ impl Set {
     }
 
     /// Passes on what the epoll instance inside had.
-    fn deliver(&self, consumer: &mut Consumer, out: Option<&mut [Event]>) -> usize {
+    fn deliver(&self, consumer: &mut Consumer, target: Target<'_>) -> usize {
         if consumer.events.is_empty() {
-            return 0;
+            return target.count;
         }
         let mut state = self.state.lock();
-        let mut sink = Sink::new(&self.shared.ring, &mut state.slots, out);
+        let mut sink = Sink::to(&self.shared.ring, &mut state.slots, target);
         let mut done = 0;
         for event in &consumer.events {
             if sink.is_full() {
@@ -163,38 +165,40 @@ impl Set {
 
     /// Takes what the feeder has, and what the epoll instance inside has beside it: each first in its turn, for there
     /// may be room for one only.
-    fn harvest(&self, consumer: &mut Consumer, mut out: Option<&mut [Event]>) -> usize {
+    fn harvest(&self, consumer: &mut Consumer, mut target: Target<'_>) -> usize {
         consumer.inside_first = !consumer.inside_first;
-        let mut count = 0;
         for inside in [consumer.inside_first, !consumer.inside_first] {
-            let out = out.as_deref_mut().map(|out| &mut out[count..]);
-            if out.as_ref().is_some_and(|out| out.is_empty()) {
+            if target.is_full() {
                 break;
             }
-            count +=
-                if inside { self.harvest_inside(consumer, out) } else { self.harvest_feeder(consumer, out) };
+            let again = target.again();
+            target.count = if inside {
+                self.harvest_inside(consumer, again)
+            } else {
+                self.harvest_feeder(consumer, again)
+            };
         }
-        count
+        target.count
     }
 
-    fn harvest_inside(&self, consumer: &mut Consumer, out: Option<&mut [Event]>) -> usize {
+    fn harvest_inside(&self, consumer: &mut Consumer, target: Target<'_>) -> usize {
         if consumer.events.is_empty() {
             if !consumer.inside && self.levels.load(Ordering::Relaxed) == 0 {
-                return 0;
+                return target.count;
             }
             let _ = self.look_inside(consumer, Some(0));
             // Once a look finds nothing, the feeder tells when there is something again.
             consumer.inside = !consumer.events.is_empty();
         }
-        self.deliver(consumer, out)
+        self.deliver(consumer, target)
     }
 
-    fn harvest_feeder(&self, consumer: &mut Consumer, out: Option<&mut [Event]>) -> usize {
+    fn harvest_feeder(&self, consumer: &mut Consumer, target: Target<'_>) -> usize {
         let bell = self.shared.bell.load(Ordering::Relaxed);
         match &self.source {
             Source::Uring(uring) if uring.has_completions() => {
                 let mut state = self.state.lock();
-                let mut sink = Sink::new(&self.shared.ring, &mut state.slots, out);
+                let mut sink = Sink::to(&self.shared.ring, &mut state.slots, target);
                 consumer.inside |= uring.harvest(&mut sink, bell, self.inside);
                 sink.flush();
                 sink.count
@@ -202,13 +206,14 @@ impl Set {
             Source::Aio(_) => {
                 let mut state = self.state.lock();
                 let State { slots, aio, .. } = &mut *state;
-                let Some(aio) = aio else { return 0 };
-                let mut sink = Sink::new(&self.shared.ring, slots, out);
+                let Some(aio) = aio else { return target.count };
+                let mut sink = Sink::to(&self.shared.ring, slots, target);
+                let before = sink.count;
                 // What was armed may be ready at once; what is not armed wakes nobody.
                 for _ in 0..ARMINGS {
                     consumer.inside |=
                         aio.harvest(&mut sink, bell, self.inside, |slot, item| self.move_inside(slot, item));
-                    if sink.count > 0 || !aio.has_pending() {
+                    if sink.count > before || !aio.has_pending() {
                         break;
                     }
                     aio.submit();
@@ -216,7 +221,7 @@ impl Set {
                 sink.flush();
                 sink.count
             }
-            _ => 0,
+            _ => target.count,
         }
     }
 

@@ -359,6 +359,26 @@ fn a_closed_file_makes_room() {
     }
 }
 
+/// Two things that happened to a file are one event: whoever closes it must not meet another behind that.
+#[test]
+fn a_file_is_told_once_in_a_look() {
+    each(8, |set| {
+        let (ours, theirs) = pair();
+        set.control(ADD, ours.as_raw_fd(), event(IN | RDHUP | ET, 1)).unwrap();
+        none(set);
+        (&theirs).write_all(b"x").unwrap();
+        // A system call in between, at whose end what came is posted.
+        thread::yield_now();
+        (&theirs).write_all(b"x").unwrap();
+        theirs.shutdown(std::net::Shutdown::Write).unwrap();
+        thread::yield_now();
+        drop(theirs);
+        let mut out = [Event::default(); 8];
+        assert_eq!(take(set, &mut out, 5_000_000_000), 1, "{out:?}");
+        assert_eq!(out[0].events & IN, IN);
+    });
+}
+
 #[test]
 fn many_files_and_little_room() {
     each(200, |set| {

@@ -89,17 +89,49 @@ pub struct Slot {
     pub enabled: bool,
     /// Which attempt of the feeder counts.
     pub arm: u16,
+    /// Where its event is among those that one look takes, and which look that was.
+    pub told: (u32, usize),
 }
 
 impl Slot {
     /// Nothing.
-    pub const FREE: Slot =
-        Slot { generation: 0, fd: -1, events: 0, data: 0, place: Place::Nowhere, enabled: false, arm: 0 };
+    pub const FREE: Slot = Slot {
+        generation: 0,
+        fd: -1,
+        events: 0,
+        data: 0,
+        place: Place::Nowhere,
+        enabled: false,
+        arm: 0,
+        told: (0, 0),
+    };
 
     /// What a poll is asked for.
     pub fn interest(&self) -> u32 {
         // The bits above 27 say how to watch, not what for.
         self.events & 0x0fff_ffff | EPOLLERR | EPOLLHUP
+    }
+}
+
+/// Where the consumer wants events, and how many there are already.
+pub struct Target<'a> {
+    /// Without it, they go into the ring.
+    pub out: Option<&'a mut [Event]>,
+    /// How many there are.
+    pub count: usize,
+    /// The number of this look; 0 is none's.
+    pub look: u32,
+}
+
+impl Target<'_> {
+    /// The same for somebody who works on it for a while.
+    pub fn again(&mut self) -> Target<'_> {
+        Target { out: self.out.as_deref_mut(), count: self.count, look: self.look }
+    }
+
+    /// No more can come.
+    pub fn is_full(&self) -> bool {
+        self.out.as_ref().is_some_and(|out| self.count == out.len())
     }
 }
 
@@ -111,14 +143,20 @@ pub struct Sink<'a> {
     out: Option<&'a mut [Event]>,
     /// How many events have come.
     pub count: usize,
+    look: u32,
     fresh: [u32; 64],
     waiting: usize,
 }
 
 impl<'a> Sink<'a> {
-    /// One that is empty.
-    pub fn new(ring: &'a Ring, slots: &'a mut [Slot], out: Option<&'a mut [Event]>) -> Sink<'a> {
-        Sink { ring, slots, out, count: 0, fresh: [0; 64], waiting: 0 }
+    /// One for the ring alone.
+    pub fn new(ring: &'a Ring, slots: &'a mut [Slot]) -> Sink<'a> {
+        Sink { ring, slots, out: None, count: 0, look: 0, fresh: [0; 64], waiting: 0 }
+    }
+
+    /// One that `target` continues.
+    pub fn to(ring: &'a Ring, slots: &'a mut [Slot], target: Target<'a>) -> Sink<'a> {
+        Sink { out: target.out, count: target.count, look: target.look, ..Sink::new(ring, slots) }
     }
 
     /// Nothing more can be taken.
@@ -141,8 +179,14 @@ impl<'a> Sink<'a> {
         let goes_on = slot.events & EPOLLONESHOT == 0;
         slot.enabled = goes_on;
         if let Some(out) = &mut self.out {
-            out[self.count] = Event { events, data: slot.data };
-            self.count += 1;
+            // Each file once: whoever closes it upon an event must not meet another of it behind that.
+            if slot.told.0 == self.look && slot.told.1 < self.count {
+                out[slot.told.1].events |= events;
+            } else {
+                out[self.count] = Event { events, data: slot.data };
+                slot.told = (self.look, self.count);
+                self.count += 1;
+            }
             return goes_on;
         }
         self.count += 1;

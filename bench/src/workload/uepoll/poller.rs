@@ -43,7 +43,7 @@ pub enum Poller {
     /// By epoll.
     Epoll(Epoll, i32),
     /// By a ring.
-    Ring(Set, Vec<Event>),
+    Ring(Box<Set>, Vec<Event>),
 }
 
 /// Events that one look takes.
@@ -63,16 +63,20 @@ impl Poller {
         };
         let builder = Set::builder(files as u32).feeder(feeder).spin(Duration::from_micros(how.spin_us));
         let set = builder.build().doing(|| format!("making a set fed by {feeder:?}"))?;
-        Ok(Self::Ring(set, vec![Event::default(); MOST]))
+        Ok(Self::Ring(Box::new(set), vec![Event::default(); MOST]))
     }
 
     /// Waits for a file to become readable.
     pub fn add(&self, file: i32, token: u64) -> Result<()> {
         match self {
-            Self::Epoll(epoll, edge) => epoll.add(file, libc::EPOLLIN | edge, token),
+            Self::Epoll(epoll, edge) => epoll.add(file, libc::EPOLLIN | libc::EPOLLRDHUP | edge, token),
             // SAFETY: an open file of the caller's.
             Self::Ring(set, _) => set
-                .add(unsafe { std::os::fd::BorrowedFd::borrow_raw(file) }, Interest::READABLE, token)
+                .add(
+                    unsafe { std::os::fd::BorrowedFd::borrow_raw(file) },
+                    Interest::READABLE | Interest::READ_CLOSED,
+                    token,
+                )
                 .doing(|| "adding a file to the set".into()),
         }
     }

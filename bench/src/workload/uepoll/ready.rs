@@ -200,7 +200,7 @@ fn notified(length: Duration, other: usize) -> Result<Window> {
 
 fn set_of(args: &Args, items: usize) -> Result<Set> {
     match Poller::new(args.how, items)? {
-        Poller::Ring(set, _) => Ok(set),
+        Poller::Ring(set, _) => Ok(*set),
         Poller::Epoll(..) => Err(Failure::new("epoll raises no events")),
     }
 }

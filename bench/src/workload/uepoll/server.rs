@@ -62,7 +62,7 @@ pub fn serve(args: &Args) -> Result<()> {
             if token == LISTENER {
                 server.accept()?;
             } else {
-                let ending = events as i32 & (libc::EPOLLHUP | libc::EPOLLERR) != 0;
+                let ending = events as i32 & (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) != 0;
                 server.answer(token as i32, ending && !level)?;
             }
         }
