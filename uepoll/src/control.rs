@@ -49,9 +49,9 @@ impl Set {
             _ => return Err(Errno::EINVAL),
         }
         drop(state);
-        // Who sleeps has something new to watch, unless it hears of that by itself.
-        if operation != DELETE && !matches!(self.source, Source::Epoll | Source::Reactor(_)) {
-            self.shared.wake();
+        // Who sleeps has something new to watch.
+        if operation != DELETE {
+            self.shared.changed();
         }
         Ok(())
     }
@@ -286,7 +286,7 @@ impl Set {
         *slot = Slot { data, enabled: true, ..*slot };
         self.show(item, Event { events: EPOLLIN, data });
         drop(state);
-        self.shared.wake();
+        self.shared.changed();
         Ok(Raiser::new(self.shared.clone(), item))
     }
 

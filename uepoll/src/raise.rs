@@ -1,7 +1,7 @@
 //! Events that threads raise, and how a sleeping consumer is woken.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering, fence};
 
 use anyring_engine::errno::Errno;
 use anyring_engine::sys;
@@ -29,6 +29,8 @@ impl Shared {
     pub fn announce_sleep(&self, how: u32) -> bool {
         // In one order with the tail: either the caller sees what came, or who put it there sees the sleeper.
         self.ring.header().sleeper.store(how, Ordering::SeqCst);
+        // As much for what the caller looks at next: `changed` is the other side.
+        fence(Ordering::SeqCst);
         let sleeps = self.ring.is_empty();
         if !sleeps {
             self.woke();
@@ -49,17 +51,23 @@ impl Shared {
         }
     }
 
+    /// Something else than the ring was changed that a sleeper has to look at.
+    pub fn changed(&self) {
+        fence(Ordering::SeqCst);
+        self.wake();
+    }
+
     #[cold]
     fn wake_sleeper(&self) {
         let sleeper = &self.ring.header().sleeper;
+        let bell = self.bell.load(Ordering::Acquire);
+        if bell < 0 && sleeper.load(Ordering::Relaxed) == AT_THE_BELL {
+            // It sleeps where there is no bell yet, and hears of everything else by itself.
+            return;
+        }
         // One of those who find it asleep.
         match sleeper.swap(AWAKE, Ordering::SeqCst) {
-            AT_THE_BELL => {
-                let bell = self.bell.load(Ordering::Acquire);
-                if bell >= 0 {
-                    sys::eventfd_signal(bell);
-                }
-            }
+            AT_THE_BELL if bell >= 0 => sys::eventfd_signal(bell),
             ON_THE_WORD => sys::futex_wake_shared(sleeper, 1),
             _ => {}
         }

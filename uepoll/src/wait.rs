@@ -4,6 +4,7 @@ use anyring_engine::errno::Errno;
 use anyring_engine::sys::{self, EpollEvent};
 use core::sync::atomic::Ordering;
 
+use crate::feeder::aio::Aio;
 use crate::feeder::{Place, Sink, Slot, Target, token};
 use crate::raise::{AT_THE_BELL, ON_THE_WORD};
 use crate::ring::Event;
@@ -99,6 +100,18 @@ impl Set {
     fn sleep(&self, consumer: &mut Consumer, left: Option<u64>) -> Result<(), Errno> {
         let on_word = self.files.load(Ordering::Relaxed) == 0 || matches!(self.source, Source::Reactor(_));
         if !self.shared.announce_sleep(if on_word { ON_THE_WORD } else { AT_THE_BELL }) {
+            return Ok(());
+        }
+        // What another thread registered while the caller did not say yet that it sleeps.
+        let news = match &self.source {
+            _ if on_word && self.files.load(Ordering::Relaxed) != 0 => {
+                !matches!(self.source, Source::Reactor(_))
+            }
+            Source::Aio(_) => self.state.lock().aio.as_ref().is_some_and(Aio::has_pending),
+            _ => false,
+        };
+        if news {
+            self.shared.woke();
             return Ok(());
         }
         let result = match &self.source {

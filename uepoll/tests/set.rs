@@ -5,6 +5,7 @@ mod common;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
@@ -301,6 +302,44 @@ fn a_sleeper_hears_of_what_others_do() {
             set.control(DELETE, ours.as_raw_fd(), event(0, 0)).unwrap();
         }
     });
+}
+
+/// So it does where it sleeps for nothing but raised events, or for nothing at all.
+#[test]
+fn a_sleeper_hears_of_the_first_file() {
+    for events in [false, true] {
+        for _ in 0..20 {
+            each(8, |set| {
+                let raiser = events.then(|| set.add_event(1).unwrap());
+                let (ours, theirs) = pair();
+                thread::scope(|scope| {
+                    scope.spawn(|| {
+                        while set.ring().header().sleeper.load(Ordering::Relaxed) == 0 {
+                            thread::yield_now();
+                        }
+                        set.control(ADD, ours.as_raw_fd(), event(IN | ET, 2)).unwrap();
+                        (&theirs).write_all(b"x").unwrap();
+                    });
+                    assert_eq!(next(set), event(IN, 2));
+                });
+                drain(&ours);
+                // And the first event of a set that sleeps for files.
+                thread::scope(|scope| {
+                    scope.spawn(|| {
+                        while set.ring().header().sleeper.load(Ordering::Relaxed) == 0 {
+                            thread::yield_now();
+                        }
+                        let (other, _theirs) = pair();
+                        set.control(ADD, other.as_raw_fd(), event(IN | ET, 3)).unwrap();
+                        set.control(DELETE, other.as_raw_fd(), event(0, 0)).unwrap();
+                        set.add_event(4).unwrap().raise(1);
+                    });
+                    assert_eq!(next(set), event(1, 4));
+                });
+                drop(raiser);
+            });
+        }
+    }
 }
 
 /// The threads that registered files are gone; the files are watched all the same.
