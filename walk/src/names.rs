@@ -16,13 +16,21 @@ pub struct Name<'a> {
     pub name: &'a CStr,
 }
 
+/// Records end at multiples of this, so the end of the name is among the last bytes.
+const ALIGNMENT: usize = 8;
+
 /// The name at `offset` of what was read, and the offset of the next.
+#[inline]
 pub fn name_at(bytes: &[u8], offset: usize) -> Option<(Name<'_>, usize)> {
     let record = bytes.get(offset..)?;
     let length = usize::from(u16::from_ne_bytes(record.get(LENGTH..TYPE)?.try_into().ok()?));
     let record = record.get(..length)?;
     let inode = u64::from_ne_bytes(record.get(..8)?.try_into().ok()?);
-    let name = CStr::from_bytes_until_nul(record.get(NAME..)?).ok()?;
+    let tail = NAME.max(length.checked_sub(ALIGNMENT)?);
+    let end = tail + record.get(tail..)?.iter().position(|&byte| byte == 0)?;
+    let name = record.get(NAME..=end)?;
+    // SAFETY: it ends with the first NUL of its tail, and file systems have none in names.
+    let name = unsafe { CStr::from_bytes_with_nul_unchecked(name) };
     Some((Name { inode, kind: Kind::of_number(record[TYPE]), name }, offset + length))
 }
 

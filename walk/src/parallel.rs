@@ -22,7 +22,8 @@ pub fn walk<V: Visitor>(roots: &[Root], options: &Options, visitor: &V) -> Resul
         0 => thread::available_parallelism().map_or(1, usize::from),
         some => some,
     };
-    let engine = options.engine.unwrap_or_else(default_engine);
+    let chosen = options.engine.is_some() || std::env::var_os("ANYRING_ENGINE").is_some();
+    let engine = options.engine.unwrap_or(if chosen { Engine::Auto } else { Engine::User });
     let mut rings = vec![ring(engine)?];
     while rings.len() < wanted
         && let Ok(ring) = ring(engine)
@@ -35,7 +36,7 @@ pub fn walk<V: Visitor>(roots: &[Root], options: &Options, visitor: &V) -> Resul
     let share = Share::new(rings.len());
     let result = thread::scope(|scope| {
         let lane = |(number, ring)| {
-            let lane = Lane::new(&walk, &share, roots, number, ring);
+            let lane = Lane::new(&walk, &share, roots, number, ring, !chosen);
             move || {
                 let (local, result) = lane.run();
                 visitor.finish(local);
@@ -60,12 +61,6 @@ pub fn walk<V: Visitor>(roots: &[Root], options: &Options, visitor: &V) -> Resul
     });
     walk.files.clear();
     result
-}
-
-/// What is cached, the own engine's callers do without any call but those that do it; the kernel gives much of it to
-/// threads of its own, and reads no directories.
-fn default_engine() -> Engine {
-    if std::env::var_os("ANYRING_ENGINE").is_some() { Engine::Auto } else { Engine::User }
 }
 
 fn ring(engine: Engine) -> Result<Ring, Error> {
