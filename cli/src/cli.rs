@@ -17,6 +17,7 @@ pub enum Command {
     Run(Run),
     Doctor(Doctor),
     Find(Find),
+    Du(Box<anyring_du::arguments::Arguments>),
     Bench(Box<anyring_bench::Arguments>),
     #[command(hide = true)]
     Exec(Exec),

@@ -15,10 +15,12 @@ use std::process::ExitCode;
 const OWN_FAILURE: u8 = 125;
 
 fn main() -> ExitCode {
-    // Its words are find's own, `--` and `--help` too.
+    // Their words are their own, `--` and `--help` too.
     let words: Vec<_> = std::env::args_os().skip(1).collect();
-    if let Some((_, words)) = words.split_first().filter(|(command, _)| *command == "find") {
-        return anyring_find::run(words);
+    match words.split_first() {
+        Some((command, words)) if command == "find" => return anyring_find::run(words),
+        Some((command, words)) if command == "du" => return anyring_du::run(words),
+        _ => {}
     }
     let arguments = match cli::Arguments::try_parse() {
         Ok(arguments) => arguments,
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
         cli::Command::Exec(arguments) => run::exec(&arguments),
         cli::Command::Doctor(arguments) => doctor::doctor(&arguments),
         cli::Command::Find(arguments) => anyring_find::run(&arguments.words),
+        cli::Command::Du(_) => anyring_du::run(&words[1..]),
         cli::Command::Bench(arguments) => {
             let invocation = anyring_bench::Invocation { name: "anyring bench", words: &["bench"] };
             anyring_bench::run(&arguments, &invocation)

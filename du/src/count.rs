@@ -1,0 +1,238 @@
+//! The visitor that counts.
+
+use crate::arguments::Time;
+use crate::exclude::Exclude;
+use crate::output::{Amount, Output, complain};
+use crate::seen::{Identity, Seen};
+use crate::time;
+use anyring_walk::{Counters, Entry, Failure, Follow, Kind, Statx, Step, Visitor, What};
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// In what `stx_blocks` counts.
+const BLOCK: u64 = 512;
+
+/// What is counted, and how.
+#[derive(Debug)]
+pub struct Settings {
+    pub all: bool,
+    pub apparent: bool,
+    pub count_links: bool,
+    pub exclude: Exclude,
+    pub follow: Follow,
+    pub inodes: bool,
+    pub max_depth: u64,
+    pub one_file_system: bool,
+    pub separate: bool,
+    pub time: Option<Time>,
+}
+
+impl Settings {
+    /// What has to be asked of each file.
+    pub fn mask(&self) -> u32 {
+        let mut mask = self.time.map_or(0, time::mask);
+        if !self.count_links {
+            mask |= libc::STATX_TYPE | libc::STATX_NLINK | libc::STATX_INO;
+        }
+        if self.one_file_system {
+            // The device comes with anything.
+            mask |= libc::STATX_INO;
+        }
+        match (self.inodes, self.apparent) {
+            (true, _) => mask,
+            (false, true) => mask | libc::STATX_SIZE,
+            (false, false) => mask | libc::STATX_BLOCKS,
+        }
+    }
+}
+
+/// Which files can be met twice, and so must be remembered.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Remember {
+    /// Only those that have several names: each directory is read once.
+    Linked,
+    /// Directories, for one path may lead into another, and files that are arguments themselves.
+    Directories(HashSet<Identity>),
+    /// All, for links are followed.
+    All,
+}
+
+/// Counts what is below one argument after the other.
+pub struct Count<'a> {
+    pub settings: &'a Settings,
+    pub remember: Remember,
+    pub seen: Seen,
+    pub output: &'a Output,
+    failed: AtomicBool,
+    /// Which one the present argument is on.
+    device: AtomicU64,
+    total: Mutex<Amount>,
+    mask: u32,
+}
+
+/// The device and the number of a file.
+pub fn identity(status: &Statx) -> Identity {
+    (u64::from(status.stx_dev_major) << 32 | u64::from(status.stx_dev_minor), status.stx_ino)
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<'a> Count<'a> {
+    pub fn new(settings: &'a Settings, remember: Remember, output: &'a Output) -> Count<'a> {
+        Count {
+            settings,
+            remember,
+            seen: Seen::new(),
+            output,
+            failed: AtomicBool::new(false),
+            device: AtomicU64::new(0),
+            total: Mutex::default(),
+            mask: settings.mask(),
+        }
+    }
+
+    /// Something went wrong.
+    pub fn fails(&self, what: &str, path: &[u8], why: &std::io::Error) {
+        self.failed.store(true, Ordering::Relaxed);
+        complain(what, Some(path), why);
+    }
+
+    /// Did all go well?
+    pub fn all_well(&self) -> bool {
+        !self.failed.load(Ordering::Relaxed)
+    }
+
+    /// All that was counted, since 1970.
+    pub fn total(&self) -> Amount {
+        let total = *locked(&self.total);
+        Amount { time: total.time.max(time::EPOCH), ..total }
+    }
+
+    /// Is this argument counted, or was it already?
+    pub fn begins(&self, status: &Statx, kind: Kind) -> bool {
+        // Relaxed: the walk that reads it begins later.
+        self.device.store(identity(status).0, Ordering::Relaxed);
+        self.is_new(status, kind)
+    }
+
+    /// An argument that is no directory.
+    pub fn file(&self, path: &[u8], status: &Statx) {
+        let amount = self.amount(Some(status));
+        locked(&self.total).add(amount);
+        self.output.say(&amount, path);
+    }
+
+    fn amount(&self, status: Option<&Statx>) -> Amount {
+        let bytes = match status {
+            Some(status) if self.settings.apparent => status.stx_size,
+            Some(status) => status.stx_blocks.saturating_mul(BLOCK),
+            None => 0,
+        };
+        let time = status.zip(self.settings.time).map_or(0, |(status, which)| time::of(status, which));
+        Amount { bytes, inodes: 1, time }
+    }
+
+    /// Was the file not counted before?
+    fn is_new(&self, status: &Statx, kind: Kind) -> bool {
+        if self.settings.count_links {
+            return true;
+        }
+        let linked = kind != Kind::Directory && status.stx_nlink > 1;
+        let remembered = linked
+            || match &self.remember {
+                Remember::Linked => false,
+                Remember::Directories(arguments) => {
+                    kind == Kind::Directory || arguments.contains(&identity(status))
+                }
+                Remember::All => true,
+            };
+        !remembered || self.seen.insert(identity(status))
+    }
+
+    /// Adds to what is counted for a directory.
+    fn charge(&self, counters: &Counters, amount: &Amount) {
+        let [bytes, inodes, time, _] = counters;
+        // Relaxed: the walk leaves a directory behind all that is in it.
+        bytes.fetch_add(amount.bytes, Ordering::Relaxed);
+        inodes.fetch_add(amount.inodes, Ordering::Relaxed);
+        if self.settings.time.is_some() {
+            time.fetch_max(amount.time, Ordering::Relaxed);
+        }
+    }
+}
+
+fn charged(counters: &Counters) -> Amount {
+    let [bytes, inodes, time, _] = counters.each_ref().map(|counter| counter.load(Ordering::Relaxed));
+    Amount { bytes, inodes, time }
+}
+
+impl Visitor for Count<'_> {
+    type Local = Amount;
+
+    fn local(&self) -> Amount {
+        Amount::default()
+    }
+
+    fn visit(&self, total: &mut Amount, entry: &Entry<'_>) -> Step {
+        // The argument itself was looked at before.
+        let below = entry.depth() > 0;
+        if below && self.settings.exclude.fits(entry.path()) {
+            return Step::Skip;
+        }
+        let status = match self.mask {
+            0 => None,
+            mask => match entry.attributes_with(mask) {
+                None => return Step::Attributes(mask),
+                status => status,
+            },
+        };
+        if self.settings.follow == Follow::Always && entry.kind() == Kind::Link {
+            let gone = std::io::Error::from_raw_os_error(libc::ENOENT);
+            self.fails("cannot access", entry.path(), &gone);
+            return Step::Skip;
+        }
+        if below && let Some(status) = status {
+            let device = self.device.load(Ordering::Relaxed);
+            let left = self.settings.one_file_system && identity(status).0 != device;
+            if left || !self.is_new(status, entry.kind()) {
+                return Step::Skip;
+            }
+        }
+        if entry.kind() == Kind::Directory {
+            return Step::Descend;
+        }
+        let amount = self.amount(status);
+        total.add(amount);
+        self.charge(entry.directory_counters(), &amount);
+        let shown = self.settings.all && u64::from(entry.depth()) <= self.settings.max_depth;
+        if shown && !self.output.say(&amount, entry.path()) { Step::Quit } else { Step::Skip }
+    }
+
+    fn leave(&self, total: &mut Amount, entry: &Entry<'_>) -> Step {
+        let own = self.amount(entry.attributes());
+        total.add(own);
+        let mut whole = entry.counters().map(charged).unwrap_or_default();
+        whole.add(own);
+        if entry.depth() > 0 && !self.settings.separate {
+            self.charge(entry.directory_counters(), &whole);
+        }
+        let shown = u64::from(entry.depth()) <= self.settings.max_depth;
+        if shown && !self.output.say(&whole, entry.path()) { Step::Quit } else { Step::Skip }
+    }
+
+    fn failed(&self, _: &mut Amount, failure: &Failure) {
+        match failure.what() {
+            // A link to a directory above: that is counted already.
+            What::Loop(_) => {}
+            What::Attributes => self.fails("cannot access", failure.path(), failure.error()),
+            What::Open | What::Read => self.fails("cannot read directory", failure.path(), failure.error()),
+        }
+    }
+
+    fn finish(&self, total: Amount) {
+        locked(&self.total).add(total);
+    }
+}

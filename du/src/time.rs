@@ -1,0 +1,75 @@
+//! Times, as they are counted and printed.
+
+use crate::arguments::Time;
+use anyring_walk::Statx;
+use std::ffi::{CString, c_char};
+
+/// The beginning of 1970.
+pub const EPOCH: u64 = 1 << 63;
+
+/// A time of a file, as a number that grows with it; 0 is before all times.
+pub fn of(status: &Statx, which: Time) -> u64 {
+    let time = match which {
+        Time::Modified => status.stx_mtime,
+        Time::Accessed => status.stx_atime,
+        Time::Changed => status.stx_ctime,
+    };
+    let nanoseconds = time.tv_sec.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec.into());
+    nanoseconds.cast_unsigned() ^ EPOCH
+}
+
+/// What of the status has to be asked for.
+pub fn mask(which: Time) -> u32 {
+    match which {
+        Time::Modified => libc::STATX_MTIME,
+        Time::Accessed => libc::STATX_ATIME,
+        Time::Changed => libc::STATX_CTIME,
+    }
+}
+
+/// How times are printed.
+#[derive(Debug)]
+pub struct Style {
+    format: CString,
+    full: bool,
+}
+
+impl Style {
+    /// By its name, or a format behind `+`; `None` where there is no such.
+    pub fn parse(text: &str) -> Option<Style> {
+        let format = match text {
+            "long-iso" => "%Y-%m-%d %H:%M",
+            "iso" => "%Y-%m-%d",
+            "full-iso" => "%Y-%m-%d %H:%M:%S",
+            _ => text.strip_prefix('+')?,
+        };
+        Some(Style { format: CString::new(format).ok()?, full: text == "full-iso" })
+    }
+
+    /// A time, where this machine is.
+    pub fn show(&self, time: u64) -> Vec<u8> {
+        let nanoseconds = (time ^ EPOCH).cast_signed();
+        let (seconds, rest) = (nanoseconds.div_euclid(1_000_000_000), nanoseconds.rem_euclid(1_000_000_000));
+        // SAFETY: integers and a pointer that the C library sets.
+        let mut parts: libc::tm = unsafe { std::mem::zeroed() };
+        // SAFETY: both are ours.
+        if unsafe { libc::localtime_r(&seconds, &mut parts) }.is_null() {
+            return seconds.to_string().into_bytes();
+        }
+        let mut text = formatted(&self.format, &parts);
+        if self.full {
+            text.extend(format!(".{rest:09} ").into_bytes());
+            text.extend(formatted(c"%z", &parts));
+        }
+        text
+    }
+}
+
+fn formatted(format: &std::ffi::CStr, parts: &libc::tm) -> Vec<u8> {
+    let mut text = vec![0_u8; 256 + 16 * format.count_bytes()];
+    // SAFETY: as many bytes as are said.
+    let length =
+        unsafe { libc::strftime(text.as_mut_ptr().cast::<c_char>(), text.len(), format.as_ptr(), parts) };
+    text.truncate(length);
+    text
+}
