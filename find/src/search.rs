@@ -46,11 +46,8 @@ struct Outcome {
     quit: bool,
 }
 
-/// Why the value of an expression cannot be told yet.
-enum Unknown {
-    /// Attributes are needed, or something would be done that is not to be done twice.
-    Attributes,
-}
+/// The value of an expression cannot be told without attributes.
+struct Unknown;
 
 impl<'a> Search<'a> {
     pub fn new(
@@ -170,7 +167,7 @@ impl<'a> Search<'a> {
                 value
             }
             Tree::Not(tree) => !self.foresee(tree, look, seen)?,
-            Tree::Test(test) => test::foresee(test, look).ok_or(Unknown::Attributes)?,
+            Tree::Test(test) => test::foresee(test, look).ok_or(Unknown)?,
             Tree::Action(Action::Prune) => {
                 seen.prunes = true;
                 true
@@ -183,7 +180,7 @@ impl<'a> Search<'a> {
                 seen.acts = true;
                 true
             }
-            Tree::Action(_) => return Err(Unknown::Attributes),
+            Tree::Action(_) => return Err(Unknown),
         })
     }
 
@@ -359,7 +356,7 @@ impl<'a> Visitor for Search<'a> {
         }
         match self.judge(local, &look) {
             Ok(outcome) => self.step(&outcome, &look),
-            Err(Unknown::Attributes) => Step::Attributes(self.mask),
+            Err(Unknown) => Step::Attributes(self.mask),
         }
     }
 

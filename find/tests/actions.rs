@@ -272,8 +272,8 @@ fn order_of_output() {
         for pair in lines.chunks(2) {
             assert_eq!(pair[1], format!("did {}", pair[0]), "{way:?}");
         }
-        let output = run(&tree, way, &["t", "-type", "f", "-print", "-quit"]);
-        assert_eq!(parts(&output.stdout, b'\n').len(), 1, "{way:?}");
+        let output = run(&tree, way, &["t", "-type", "f", "-print0", "-quit"]);
+        assert_eq!(parts(&output.stdout, 0).len(), 1, "{way:?}");
     }
 }
 

@@ -1,0 +1,275 @@
+//! Random expressions on random trees: the same paths, in any order, and the same exit status as GNU find.
+
+mod common;
+
+use common::{Tree, Way, difference, fifo, gnu, ours, set_times};
+use proptest::prelude::*;
+use proptest::sample::select;
+use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+
+/// A file to be made.
+#[derive(Clone, Debug)]
+struct File {
+    /// Which of the directories made before it lies in, of so many.
+    parent: usize,
+    name: Vec<u8>,
+    kind: Kind,
+    mode: u32,
+    age: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Directory,
+    Regular(usize),
+    Fifo,
+    Socket,
+    /// Leads to the so-manieth file before, or nowhere.
+    Link(usize),
+    HardLink(usize),
+}
+
+fn name() -> impl Strategy<Value = Vec<u8>> {
+    let odd = select(&b"aab.*?[]\\-!\n \t\xff\xc3\xa9'\"~"[..]);
+    let any = proptest::collection::vec(odd, 1..6).prop_filter("dots", |name| name != b"." && name != b"..");
+    prop_oneof![
+        4 => select(vec![&b"a"[..], b"b", b"ab", b"a.rs", b".a", b"A", b"b.b"]).prop_map(<[u8]>::to_vec),
+        3 => any,
+    ]
+}
+
+fn file() -> impl Strategy<Value = File> {
+    let kind = prop_oneof![
+        4 => Just(Kind::Directory),
+        5 => select(vec![0, 1, 512, 513, 1024, 5000]).prop_map(Kind::Regular),
+        1 => Just(Kind::Fifo),
+        1 => Just(Kind::Socket),
+        3 => (0..40_usize).prop_map(Kind::Link),
+        1 => (0..40_usize).prop_map(Kind::HardLink),
+    ];
+    let mode = select(vec![0o755, 0o644, 0o600, 0o4755, 0o1777, 0o2750, 0o111, 0o000]);
+    let age = select(vec![20, 100, 4000, 50_000, 100_000, 250_000, 40_000_000]);
+    (0..40_usize, name(), kind, mode, age).prop_map(|(parent, name, kind, mode, age)| File {
+        parent,
+        name,
+        kind,
+        mode,
+        age,
+    })
+}
+
+/// Makes the files below `t`, as far as they can be made.
+fn grow(files: &[File]) -> Tree {
+    let tree = Tree::empty();
+    let now = std::time::SystemTime::now();
+    fs::create_dir(tree.at("t")).unwrap();
+    let (mut directories, mut all) = (vec![PathBuf::from("t")], vec![PathBuf::from("t")]);
+    for file in files {
+        let path = directories[file.parent % directories.len()].join(OsStr::from_bytes(&file.name));
+        let place = tree.at(&path);
+        if fs::symlink_metadata(&place).is_ok() {
+            continue;
+        }
+        let other = |number: usize| tree.at(&all[number % all.len()]);
+        let made = match file.kind {
+            Kind::Directory => fs::create_dir(&place),
+            Kind::Regular(size) => fs::write(&place, vec![b'x'; size]),
+            Kind::Fifo => {
+                fifo(&place);
+                Ok(())
+            }
+            // A path of a socket is short.
+            Kind::Socket => UnixListener::bind(&place).map(drop),
+            Kind::Link(number) if number % 5 == 0 => symlink("nowhere", &place),
+            Kind::Link(number) => symlink(other(number), &place),
+            Kind::HardLink(number) => fs::hard_link(other(number), &place),
+        };
+        if made.is_err() {
+            continue;
+        }
+        if matches!(file.kind, Kind::Directory) {
+            directories.push(path.clone());
+        }
+        all.push(path);
+        if !matches!(file.kind, Kind::Link(_) | Kind::HardLink(_)) {
+            fs::set_permissions(&place, fs::Permissions::from_mode(file.mode)).unwrap();
+        }
+        set_times(&place, now, file.age, file.age * 2);
+    }
+    // Reading changes times of access once.
+    gnu(tree.path()).args(["t", "-lname", "x"]).output().unwrap();
+    tree
+}
+
+fn test() -> impl Strategy<Value = Vec<String>> {
+    let one = |words: &'static [&'static str]| select(words).prop_map(|word| vec![word.to_string()]);
+    let two = |name: &'static [&'static str], value: &'static [&'static str]| {
+        (select(name), select(value)).prop_map(|(name, value)| vec![name.to_string(), value.to_string()])
+    };
+    prop_oneof![
+        one(&["-true", "-false", "-empty", "-readable", "-executable", "-nouser", "-prune"]),
+        two(
+            &["-name", "-iname"],
+            &["a*", "*.rs", "[ab]", "[!a]*", "*", "?", "\\**", "*[[:space:]]*", ".*", "*\\\\*"]
+        ),
+        two(&["-path", "-ipath"], &["t/a*", "*/b/*", "*.*", "t/?/?", "*[\n]*"]),
+        two(&["-lname"], &["*", "nowhere", "*/a"]),
+        two(&["-regex", "-iregex"], &["t/[ab]*", ".*a", ".*/\\(a\\|b\\)", "t.*b+", ".*[^a-z]"]),
+        two(&["-type", "-xtype"], &["f", "d", "l", "p,s", "f,l"]),
+        two(&["-size"], &["0", "1", "+0", "-2", "+512c", "1k", "-3k", "2"]),
+        two(&["-mtime", "-atime"], &["0", "1", "+0", "-1", "+1", "-3", "2"]),
+        two(&["-mmin", "-amin"], &["1", "-2", "+2", "+60", "-1000"]),
+        two(&["-perm"], &["755", "-100", "/222", "-u+r", "/g+x,o+w", "-4000", "0"]),
+        two(&["-links"], &["1", "2", "+1", "-3"]),
+        two(&["-user", "-uid", "-gid"], &["0"]),
+        two(&["-newer", "-anewer", "-samefile"], &["t"]),
+    ]
+}
+
+fn words(line: &str) -> Vec<String> {
+    line.split_whitespace().map(String::from).collect()
+}
+
+/// Words of an expression, in brackets wherever they would be taken apart.
+fn expression() -> impl Strategy<Value = Vec<String>> {
+    let brackets = |inner: Vec<String>| [vec!["(".into()], inner, vec![")".into()]].concat();
+    test().prop_recursive(4, 12, 2, move |inner| {
+        let join = |word: &'static [&'static str]| {
+            (inner.clone(), select(word), inner.clone())
+                .prop_map(|(left, word, right)| [left, words(word), right].concat())
+        };
+        prop_oneof![
+            join(&["-a", "", "-and"]),
+            join(&["-o", "-or"]),
+            join(&["-a !", "-o !"]),
+            // GNU find 4.9 moves tests of names to the left of a comma, which changes its value: they stand there.
+            (select(vec!["a*", "*b*"]), select(vec!["-uid 0", "-size +0", "-true", "-links 1"]))
+                .prop_map(move |(name, test)| brackets(words(&format!("-name {name} , {test}")))),
+            inner.clone().prop_map(brackets),
+            inner.clone().prop_map(move |inner| [vec!["!".into()], brackets(inner)].concat()),
+        ]
+    })
+}
+
+fn options() -> impl Strategy<Value = (Vec<String>, Vec<String>)> {
+    let before = select(&["", "", "", "-H", "-L", "-P"][..]);
+    let behind = select(
+        &["", "", "", "-depth", "-mindepth 1", "-maxdepth 2", "-xdev", "-mindepth 2 -maxdepth 3 -depth"][..],
+    );
+    (before, behind).prop_map(|(before, behind)| (words(before), words(behind)))
+}
+
+fn way() -> impl Strategy<Value = Way> {
+    select(common::ways())
+}
+
+/// A runner of so many cases, the same ones each time; or of as many random ones as ANYRING_FIND_CASES says.
+fn runner(few: u32) -> TestRunner {
+    let config = Config { cases: few, failure_persistence: None, max_shrink_iters: 60, ..Config::default() };
+    match std::env::var("ANYRING_FIND_CASES").ok().and_then(|cases| cases.parse().ok()) {
+        Some(cases) => TestRunner::new(Config { cases, ..config }),
+        None => TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha)),
+    }
+}
+
+/// What differs, and on what tree.
+fn explain<T: std::fmt::Debug>(failure: TestError<T>) {
+    match failure {
+        TestError::Fail(reason, input) => panic!("{reason}\nwith {input:?}"),
+        TestError::Abort(reason) => panic!("{reason}"),
+    }
+}
+
+/// Several expressions on each tree: trees are what takes time.
+#[test]
+fn random_expressions_on_random_trees() {
+    let files = proptest::collection::vec(file(), 0..40);
+    let lines = proptest::collection::vec((way(), options(), expression()), 12);
+    runner(20)
+        .run(&(files, lines), |(files, lines)| {
+            let tree = grow(&files);
+            for (way, (before, behind), expression) in lines {
+                let root = vec![String::from("t")];
+                let expression = [vec!["(".into()], expression, vec![")".into(), "-print0".into()]].concat();
+                let line = [before, root, behind, expression].concat();
+                let expected = gnu(tree.path()).args(&line).output().unwrap();
+                let got = ours(tree.path(), way).args(&line).output().unwrap();
+                let difference = difference(&got, &expected, 0);
+                prop_assert!(
+                    difference.is_none(),
+                    "find {:?} ({:?})\n{}",
+                    line,
+                    way,
+                    difference.unwrap_or_default()
+                );
+            }
+            Ok(())
+        })
+        .unwrap_or_else(explain);
+}
+
+/// What is deleted, and what is left.
+#[test]
+fn random_deletions() {
+    let files = proptest::collection::vec(file(), 0..30);
+    runner(20)
+        .run(&(files, way(), expression()), |(files, way, expression)| {
+            // What deleting others changes depends on the order.
+            let changed = ["-xtype", "-links", "-readable", "-executable"];
+            prop_assume!(!expression.iter().any(|word| changed.contains(&word.as_str())));
+            let (theirs, own) = (grow(&files), grow(&files));
+            let expression = [vec!["(".into()], expression, vec![")".into()]].concat();
+            let line =
+                [vec!["t".into(), "-depth".into()], expression, vec!["-delete".into(), "-print0".into()]]
+                    .concat();
+            let expected = gnu(theirs.path()).args(&line).output().unwrap();
+            let got = ours(own.path(), way).args(&line).output().unwrap();
+            let said = difference(&got, &expected, 0);
+            prop_assert!(said.is_none(), "find {:?} ({:?})\n{}", line, way, said.unwrap_or_default());
+            let left = |tree: &Tree| gnu(tree.path()).args([".", "-printf", "%P %y\\0"]).output().unwrap();
+            let left = difference(&left(&own), &left(&theirs), 0);
+            prop_assert!(left.is_none(), "find {:?} ({:?}) leaves\n{}", line, way, left.unwrap_or_default());
+            Ok(())
+        })
+        .unwrap_or_else(explain);
+}
+
+/// Fields and listings, byte for byte.
+#[test]
+fn random_formats() {
+    let files = proptest::collection::vec(file(), 0..30);
+    let field = select(
+        &[
+            "%p", "%P", "%f", "%h", "%d", "%s", "%k", "%b", "%m", "%M", "%n", "%i", "%l", "%y", "%Y", "%T@",
+            "%A+", "%Ta", "%-7m", "%07d", "%.3p", "%20f", "%u", "%G", "%S", "%H", "%D", "%t",
+        ][..],
+    );
+    let format =
+        proptest::collection::vec(field, 1..6).prop_map(|fields| format!("%p:{}\\0", fields.join("|")));
+    runner(15)
+        .run(&(files, way(), proptest::collection::vec(format, 6)), |(files, way, formats)| {
+            let tree = grow(&files);
+            for format in formats.iter().map(String::as_str).chain([""]) {
+                let (action, end) =
+                    if format.is_empty() { (vec!["-ls"], b'\n') } else { (vec!["-printf", format], 0) };
+                let expected = gnu(tree.path()).arg("t").args(&action).output().unwrap();
+                let got = ours(tree.path(), way).arg("t").args(&action).output().unwrap();
+                let difference = difference(&got, &expected, end);
+                prop_assert!(
+                    difference.is_none(),
+                    "{:?} ({:?})\n{}",
+                    action,
+                    way,
+                    difference.unwrap_or_default()
+                );
+            }
+            Ok(())
+        })
+        .unwrap_or_else(explain);
+}
