@@ -179,7 +179,7 @@ impl Entry {
 }
 
 /// Names what is known of a descriptor, for the moment.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Known(u32);
 
 impl Readiness {
@@ -399,16 +399,28 @@ impl Core {
     /// # Errors
     /// `EPERM` where the file cannot be polled, `EBADF` where there is none.
     pub fn arm(&mut self, id: RequestId, events: u32) -> Result<(), Errno> {
-        let (index, kept) = self.listen(id, events)?;
-        let entry = &mut self.readiness.entries[index as usize];
-        entry.ready &= !(events & !STICKY);
-        entry.armed = entry.armed.wrapping_add(1);
-        if kept && !entry.rechecked && matches!(self.requests[id].file, FileHold::Plain(_)) {
-            entry.rechecked = true;
-            let seen = Recheck { index, generation: entry.generation, armed: entry.armed.wrapping_sub(1) };
-            self.readiness.recheck.push_back(seen);
+        let (known, kept) = self.find_or_watch(id)?;
+        self.readiness.entries[known.0 as usize].ready &= !(events & !STICKY);
+        if kept {
+            self.arm_known(id, known, events);
+        } else {
+            self.listen(id, known, events, false);
         }
         Ok(())
+    }
+
+    /// The same for a descriptor that is registered, and of which it is known that it is not ready.
+    #[inline]
+    pub fn arm_known(&mut self, id: RequestId, known: Known, events: u32) {
+        let is_plain = self.listen(id, known, events, true);
+        let Readiness { entries, recheck, .. } = &mut self.readiness;
+        let Known(index) = known;
+        let entry = &mut entries[index as usize];
+        if is_plain && !entry.rechecked {
+            entry.rechecked = true;
+            let seen = Recheck { index, generation: entry.generation, armed: entry.armed.wrapping_sub(1) };
+            recheck.push_back(seen);
+        }
     }
 
     /// Registers a file, whether anybody waits for it or not; returns its entry.
@@ -433,7 +445,9 @@ impl Core {
     /// # Errors
     /// As for [`Core::arm`].
     pub fn arm_poll(&mut self, id: RequestId, events: u32, renew: bool) -> Result<bool, Errno> {
-        let (index, kept) = self.listen(id, events)?;
+        let (known, kept) = self.find_or_watch(id)?;
+        self.listen(id, known, events, kept);
+        let Known(index) = known;
         let alone = self.readiness.entries[index as usize].waiters.len() == 1;
         if !kept {
             self.readiness.reports = true;
@@ -462,21 +476,27 @@ impl Core {
         }
     }
 
-    /// Puts a request among those that wait for its file, and registers that. Returns the entry, and
-    /// whether its registration was there before.
-    fn listen(&mut self, id: RequestId, events: u32) -> Result<(u32, bool), Errno> {
+    /// The entry of a request's file, registered; and whether it was before.
+    fn find_or_watch(&mut self, id: RequestId) -> Result<(Known, bool), Errno> {
         let fd = self.requests[id].file.fd();
-        let (index, kept) = match self.readiness.find(fd) {
-            Some(index) if self.readiness.entries[index as usize].is_current() => (index, true),
-            _ => (self.watch(fd)?, false),
-        };
+        match self.readiness.known(fd) {
+            Some(known) => Ok((known, true)),
+            None => Ok((Known(self.watch(fd)?), false)),
+        }
+    }
+
+    /// Puts a request among those that wait for its file, whose registration is an old one or not. Is the file the
+    /// program's descriptor?
+    #[inline]
+    fn listen(&mut self, id: RequestId, Known(index): Known, events: u32, kept: bool) -> bool {
         let entry = &mut self.readiness.entries[index as usize];
         entry.waiters.push(Waiter { id, events: events | EPOLLERR | EPOLLHUP, verified: !kept });
+        entry.armed = entry.armed.wrapping_add(1);
         self.readiness.waiting += 1;
         let request = &mut self.requests[id];
         request.phase = Phase::Waiting;
         request.events = 0;
-        Ok((index, kept))
+        matches!(request.file, FileHold::Plain(_))
     }
 
     /// If the engine was given the number for a new file: requests that wait on the file that had it
@@ -539,9 +559,10 @@ impl Core {
         let effective = if bits & (EPOLLRDHUP | EPOLLERR | EPOLLHUP) != 0 { bits | EPOLLIN } else { bits };
         let Core { readiness, requests, ready, .. } = self;
         let Readiness { entries, waiting, .. } = readiness;
-        entries[index as usize].waiters.retain(|waiter| {
+        let waiters = &mut entries[index as usize].waiters;
+        let mut wake = |waiter: &Waiter| {
             if waiter.events & effective == 0 {
-                return true;
+                return false;
             }
             *waiting -= 1;
             let request = &mut requests[waiter.id];
@@ -550,8 +571,16 @@ impl Core {
             request.flags.set(Flags::WOKEN);
             request.phase = Phase::Ready;
             ready.push_back(waiter.id);
-            false
-        });
+            true
+        };
+        match &waiters[..] {
+            [only] => {
+                if wake(only) {
+                    waiters.clear();
+                }
+            }
+            _ => waiters.retain(|waiter| !wake(waiter)),
+        }
     }
 
     /// Nobody waited. A program may have left io_uring alone for this descriptor: do not let it wake

@@ -27,6 +27,7 @@ pub mod xattr;
 pub use linux_raw_sys::io_uring::io_uring_op as Code;
 
 use crate::cancel;
+use crate::driver::readiness::Known;
 use crate::driver::work::Work;
 use crate::errno::Errno;
 use crate::memory::Sqe;
@@ -80,8 +81,8 @@ pub struct Quick {
     pub attempt: fn(&mut Core, &Sqe, Fd) -> Tried,
     /// Goes on behind an attempt that a request took over.
     pub go_on: fn(&mut Core, RequestId, Fd, Result<usize, Errno>) -> Outcome,
-    /// May a request that was woken be tried like this, too? Only where nothing of it is done yet.
-    pub again: fn(&Request) -> bool,
+    /// The next attempt of a request that waits as its first one said ([`Tried::Wait`]).
+    pub again: fn(&mut Core, &Sqe, Fd) -> Tried,
 }
 
 /// What a quick attempt came to.
@@ -91,8 +92,9 @@ pub enum Tried {
     Nothing,
     /// The request is done, with this result and flags of its CQE.
     Done(i32, u32),
-    /// There is nothing to be tried before one of these events.
-    Wait(u32),
+    /// There is nothing to be tried before one of these events. Where the descriptor stands is said if it is
+    /// registered and none of them has come since it was last seen to show none.
+    Wait(u32, Option<Known>),
     /// One was made, with this result, and more is to be done than to report it.
     Attempt(Result<usize, Errno>),
 }

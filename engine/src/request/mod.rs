@@ -108,6 +108,8 @@ impl Flags {
     pub const LONG: Flags = Flags(1 << 23);
     /// Its end was told before it came: there is no other CQE.
     pub const SILENCED: Flags = Flags(1 << 24);
+    /// It waits by its SQE alone, and is prepared only if it comes to more than one attempt.
+    pub const UNPREPARED: Flags = Flags(1 << 25);
 
     /// Those of an SQE.
     pub const fn of_sqe(flags: u8) -> Flags {
@@ -175,43 +177,51 @@ impl FileHold {
 }
 
 /// A request.
+///
+/// The order of the fields is that of memory: receives that wait by their SQE alone, of which a server has one
+/// for each connection, touch the first two cache lines only.
+#[repr(C, align(64))]
 pub struct Request {
     /// The engine's copy of the SQE.
     pub sqe: Sqe,
     /// Its row of the op table.
     pub op: &'static Op,
-    /// Marks.
-    pub flags: Flags,
-    /// Where it is.
-    pub phase: Phase,
     /// With whose credentials it is done.
     pub whose: Whose,
+    /// The thread that submitted it, by its identity; 0 for one that does not end.
+    pub thread: usize,
     /// Its file, once looked up.
     pub file: FileHold,
+    /// Marks.
+    pub flags: Flags,
+    /// Events that woke it (`EPOLL*`).
+    pub events: u32,
+    /// The result, where it is known before the request completes.
+    pub result: i32,
+    pub(crate) generation: u32,
+    /// Where it is.
+    pub phase: Phase,
+    live: bool,
+    /// `IORING_CQE_F_*` for its CQE.
+    pub cqe_flags: u32,
+    /// What its operation keeps.
+    pub data: OpData,
     /// The next of its chain.
     pub link: Option<RequestId>,
     /// For one that a LINK_TIMEOUT watches, that one; for a LINK_TIMEOUT, the one it watches.
     pub partner: Option<RequestId>,
-    /// The result, where it is known before the request completes.
-    pub result: i32,
-    /// `IORING_CQE_F_*` for its CQE.
-    pub cqe_flags: u32,
-    /// The second half of its CQE, on rings that have one.
-    pub big_cqe: [u64; 2],
-    /// Events that woke it (`EPOLL*`).
-    pub events: u32,
+    /// Its notification, where that has been made.
+    pub notification: Option<RequestId>,
     /// The registered buffer it holds.
     pub registered_buffer: Option<NodeIndex>,
     /// The provided buffer it holds.
     pub buffer: Option<Selected>,
-    /// Its notification, where that has been made.
-    pub notification: Option<RequestId>,
-    /// The thread that submitted it, by its identity; 0 for one that does not end.
-    pub thread: usize,
-    /// What its operation keeps.
-    pub data: OpData,
-    pub(crate) generation: u32,
+    /// The second half of its CQE, on rings that have one.
+    pub big_cqe: [u64; 2],
 }
+
+// What `Flags::UNPREPARED` is for.
+const _: () = assert!(core::mem::offset_of!(Request, cqe_flags) <= 128);
 
 impl Request {
     /// Has it anything to give back when it ends: a file of the engine's, a buffer?

@@ -7,7 +7,7 @@ use linux_raw_sys::io_uring::IORING_SETUP_IOPOLL;
 use super::{FileHold, Flags, Request, RequestId};
 use crate::coverage;
 use crate::credentials::{self, Whose};
-use crate::errno::to_res;
+use crate::errno::{Errno, to_res};
 use crate::memory::{Cqe, Sqe};
 use crate::ops::{self, Op, Outcome, Quick, Tried};
 use crate::ring::Core;
@@ -66,26 +66,40 @@ impl Core {
             self.tell(ops::lookup(sqe.opcode), sqe.user_data, to_res(result), 0);
             return true;
         };
-        let op = self.requests[id].op;
-        let outcome = match (op.prep)(self, id).and_then(|()| self.file(id)) {
-            Ok(fd) => self.outcome_of(id, fd, quick, tried),
-            Err(errno) => errno.into(),
-        };
-        self.settle(id, outcome);
+        self.requests[id].flags.set(Flags::UNPREPARED);
+        match self.file(id) {
+            Ok(fd) => self.go_on(id, fd, quick, tried),
+            Err(errno) => self.complete(id, errno.negated()),
+        }
         true
     }
 
+    /// Acts on what an attempt by the SQE came to.
     #[inline]
-    fn outcome_of(&mut self, id: RequestId, fd: Fd, quick: &Quick, tried: Tried) -> Outcome {
-        match tried {
-            Tried::Nothing => (self.requests[id].op.issue)(self, id),
+    fn go_on(&mut self, id: RequestId, fd: Fd, quick: &Quick, tried: Tried) {
+        let outcome = match tried {
+            Tried::Wait(events, Some(known)) => return self.arm_known(id, known, events),
+            Tried::Wait(events, None) => Outcome::Wait(events),
             Tried::Done(result, flags) => {
+                self.requests[id].flags.clear(Flags::UNPREPARED);
                 self.requests[id].cqe_flags |= flags;
                 Outcome::Complete(result)
             }
-            Tried::Wait(events) => Outcome::Wait(events),
-            Tried::Attempt(result) => (quick.go_on)(self, id, fd, result),
-        }
+            Tried::Nothing => return self.issue(id),
+            Tried::Attempt(result) => match self.prepare(id) {
+                Ok(()) => (quick.go_on)(self, id, fd, result),
+                Err(errno) => errno.into(),
+            },
+        };
+        self.settle(id, outcome);
+    }
+
+    /// Prepares a request that went the short way up to here.
+    #[cold]
+    pub(super) fn prepare(&mut self, id: RequestId) -> Result<(), Errno> {
+        let request = &mut self.requests[id];
+        request.flags.clear(Flags::UNPREPARED);
+        (request.op.prep)(self, id)
     }
 
     /// The next attempt of a request that was woken, if it can go the short way.
@@ -93,13 +107,12 @@ impl Core {
     pub(super) fn issue_quickly(&mut self, id: RequestId) -> bool {
         let request = &self.requests[id];
         let op = request.op;
-        let Some(quick) = &op.quick else { return false };
-        let ordinary = (quick.again)(request) && request.is_ordinary() && self.deferred.is_empty();
-        if !ordinary || self.is(IORING_SETUP_IOPOLL) || credentials::matter() {
+        if !request.is_ordinary() || !self.deferred.is_empty() || credentials::matter() {
             return false;
         }
+        let Some(quick) = &op.quick else { return false };
         let (sqe, fd) = (request.sqe, request.file.fd());
-        let tried = (quick.attempt)(self, &sqe, fd);
+        let tried = (quick.again)(self, &sqe, fd);
         if let Tried::Done(result, flags) = tried
             && !matches!(self.requests[id].file, FileHold::Owned(_))
         {
@@ -109,21 +122,21 @@ impl Core {
                 self.release_node(node);
             }
             self.requests.remove(id);
-            return true;
+        } else {
+            self.go_on(id, fd, quick, tried);
         }
-        let outcome = self.outcome_of(id, fd, quick, tried);
-        self.settle(id, outcome);
         true
     }
 }
 
 impl Request {
-    /// Is it only to be tried again, as its SQE says?
+    /// Does it wait by its SQE alone, and is only to be tried again?
+    #[inline]
     fn is_ordinary(&self) -> bool {
-        !self.flags.has_other_than(Flags::FIXED_FILE.with(Flags::WOKEN))
+        let others = Flags::FIXED_FILE.with(Flags::WOKEN).with(Flags::UNPREPARED);
+        self.flags.has(Flags::UNPREPARED)
+            && !self.flags.has_other_than(others)
             && self.whose == Whose::Common
             && self.file != FileHold::None
-            && self.link.is_none()
-            && self.partner.is_none()
     }
 }

@@ -16,16 +16,11 @@ const MAX_REQUESTS: usize = 1 << 20;
 /// A ring's requests.
 #[derive(Default)]
 pub struct Slab {
-    slots: Vec<Slot>,
+    slots: Vec<Request>,
     free: Vec<u32>,
     /// The thread that submits, or 0: [`Request::thread`] of what comes.
     pub thread: usize,
     index: Index,
-}
-
-struct Slot {
-    live: bool,
-    request: Request,
 }
 
 impl Slab {
@@ -41,10 +36,9 @@ impl Slab {
             Some(index) => index,
             None => self.grow()?,
         };
-        let slot = &mut self.slots[index as usize];
-        debug_assert!(!slot.live, "free slots hold no request");
-        slot.live = true;
-        let request = &mut slot.request;
+        let request = &mut self.slots[index as usize];
+        debug_assert!(!request.live, "free slots hold no request");
+        request.live = true;
         request.sqe = sqe();
         request.op = ops::lookup(request.sqe.opcode);
         request.flags = Flags::of_sqe(request.sqe.flags);
@@ -52,12 +46,10 @@ impl Slab {
         request.whose = Whose::Common;
         request.thread = self.thread;
         request.result = 0;
-        request.cqe_flags = 0;
-        request.big_cqe = [0; 2];
         request.events = 0;
         let id = RequestId { index, generation: request.generation };
         if self.index.in_use() {
-            self.index.add(index, self.slots[index as usize].request.sqe.user_data);
+            self.index.add(index, self.slots[index as usize].sqe.user_data);
         }
         Ok(id)
     }
@@ -71,23 +63,21 @@ impl Slab {
             return Err(Errno::EAGAIN);
         }
         let index = self.slots.len() as u32;
-        self.slots.push(Slot { live: false, request: Request::vacant() });
+        self.slots.push(Request::vacant());
         Ok(index)
     }
 
     /// Ends a request. Its file and its buffer must have been let go of.
     pub fn remove(&mut self, id: RequestId) {
-        let slot = &mut self.slots[id.index as usize];
-        debug_assert!(slot.live && slot.request.generation == id.generation, "removed once");
-        let request = &mut slot.request;
-        debug_assert!(request.file == FileHold::None && request.buffer.is_none(), "holds were given back");
-        slot.live = false;
+        let request = &mut self.slots[id.index as usize];
+        debug_assert!(request.live && request.generation == id.generation, "removed once");
+        debug_assert!(request.file == FileHold::None, "its file was let go of");
+        request.live = false;
         request.generation = request.generation.wrapping_add(1);
-        request.link = None;
-        request.partner = None;
-        request.notification = None;
-        if !matches!(request.data, ops::OpData::None) {
-            request.data = ops::OpData::None;
+        if request.flags.has(Flags::UNPREPARED) {
+            debug_assert!(request.is_clean(), "there was nothing to be kept of it");
+        } else {
+            request.clean();
         }
         self.free.push(id.index);
         if self.index.in_use() {
@@ -107,9 +97,9 @@ impl Slab {
     /// All that live and have this user data, newest first.
     pub fn named(&mut self, user_data: u64) -> Vec<RequestId> {
         let Slab { slots, index, .. } = self;
-        let id = |at: u32| RequestId { index: at, generation: slots[at as usize].request.generation };
-        let live = slots.iter().enumerate().filter(|(_, slot)| slot.live);
-        let live = live.map(|(at, slot)| (at as u32, slot.request.sqe.user_data));
+        let id = |at: u32| RequestId { index: at, generation: slots[at as usize].generation };
+        let live = slots.iter().enumerate().filter(|(_, request)| request.live);
+        let live = live.map(|(at, request)| (at as u32, request.sqe.user_data));
         if index.in_use() || index.build(live.clone()) {
             index.find(user_data).map(id).collect()
         } else {
@@ -120,13 +110,13 @@ impl Slab {
     /// The request, if it still lives.
     pub fn get(&self, id: RequestId) -> Option<&Request> {
         // A free slot has a generation that no id was given yet.
-        let request = &self.slots.get(id.index as usize)?.request;
+        let request = self.slots.get(id.index as usize)?;
         (request.generation == id.generation).then_some(request)
     }
 
     /// The request, if it still lives.
     pub fn get_mut(&mut self, id: RequestId) -> Option<&mut Request> {
-        let request = &mut self.slots.get_mut(id.index as usize)?.request;
+        let request = self.slots.get_mut(id.index as usize)?;
         (request.generation == id.generation).then_some(request)
     }
 
@@ -135,8 +125,8 @@ impl Slab {
         self.slots
             .iter()
             .enumerate()
-            .filter(|(_, slot)| slot.live)
-            .map(|(index, slot)| RequestId { index: index as u32, generation: slot.request.generation })
+            .filter(|(_, request)| request.live)
+            .map(|(index, request)| RequestId { index: index as u32, generation: request.generation })
     }
 }
 
@@ -154,26 +144,48 @@ impl core::ops::IndexMut<RequestId> for Slab {
 }
 
 impl Request {
+    /// Makes an ended request's place as [`Request::vacant`] has it, where insertion does not.
+    fn clean(&mut self) {
+        debug_assert!(self.buffer.is_none(), "its buffer was let go of");
+        self.cqe_flags = 0;
+        self.link = None;
+        self.partner = None;
+        self.notification = None;
+        self.big_cqe = [0; 2];
+        if !matches!(self.data, ops::OpData::None) {
+            self.data = ops::OpData::None;
+        }
+    }
+
+    fn is_clean(&self) -> bool {
+        matches!(self.data, ops::OpData::None)
+            && (self.cqe_flags, self.link, self.partner) == (0, None, None)
+            && (self.notification, self.big_cqe) == (None, [0; 2])
+            && self.registered_buffer.is_none()
+            && self.buffer.is_none()
+    }
+
     fn vacant() -> Request {
         Request {
             sqe: Sqe::default(),
             op: ops::lookup(0),
-            flags: Flags::default(),
-            phase: Phase::Prepared,
             whose: Whose::Common,
+            thread: 0,
             file: FileHold::None,
+            flags: Flags::default(),
+            events: 0,
+            result: 0,
+            generation: 0,
+            phase: Phase::Prepared,
+            live: false,
+            cqe_flags: 0,
+            data: ops::OpData::None,
             link: None,
             partner: None,
-            result: 0,
-            cqe_flags: 0,
-            big_cqe: [0; 2],
-            events: 0,
+            notification: None,
             registered_buffer: None,
             buffer: None,
-            notification: None,
-            thread: 0,
-            data: ops::OpData::None,
-            generation: 0,
+            big_cqe: [0; 2],
         }
     }
 }

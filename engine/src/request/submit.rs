@@ -270,7 +270,11 @@ impl Core {
                 return self.complete(id, Errno::EOPNOTSUPP.negated());
             }
         }
-        let outcome = (op.issue)(self, id);
+        let prepared = if self.requests[id].flags.has(Flags::UNPREPARED) { self.prepare(id) } else { Ok(()) };
+        let outcome = match prepared {
+            Ok(()) => (op.issue)(self, id),
+            Err(errno) => errno.into(),
+        };
         self.settle(id, outcome);
     }
 
@@ -343,27 +347,30 @@ impl Core {
     pub fn run_ready(&mut self) {
         while !self.has_fetched_enough() {
             let Some(id) = self.ready.pop_front() else { return };
-            let Some(request) = self.requests.get_mut(id) else { continue };
+            let Some(request) = self.requests.get(id) else { continue };
             if request.phase != Phase::Ready {
                 continue;
             }
-            if request.flags.has(Flags::FAILED_EARLY) {
-                let result = request.result;
-                self.complete(id, result);
-                continue;
+            if !self.issue_quickly(id) {
+                self.issue_ready(id);
             }
-            if request.flags.has(Flags::CANCELED) {
-                self.complete(id, Errno::ECANCELED.negated());
-                continue;
-            }
-            if request.is_notification() {
-                self.post_and_forget(id);
-            } else if request.file == FileHold::None && !request.flags.has(Flags::WOKEN) {
-                request.phase = Phase::Prepared;
-                self.start(id);
-            } else if !self.issue_quickly(id) {
-                self.issue(id);
-            }
+        }
+    }
+
+    fn issue_ready(&mut self, id: RequestId) {
+        let request = &mut self.requests[id];
+        if request.flags.has(Flags::FAILED_EARLY) {
+            let result = request.result;
+            self.complete(id, result);
+        } else if request.flags.has(Flags::CANCELED) {
+            self.complete(id, Errno::ECANCELED.negated());
+        } else if request.is_notification() {
+            self.post_and_forget(id);
+        } else if request.file == FileHold::None && !request.flags.has(Flags::WOKEN) {
+            request.phase = Phase::Prepared;
+            self.start(id);
+        } else {
+            self.issue(id);
         }
     }
 

@@ -10,7 +10,7 @@ use super::message::empty_header;
 use super::{
     Data, Transfer, bundles, calls, covering, ended, failed, is_idle, is_retried, polls_first, start,
 };
-use crate::driver::readiness::SocketKind;
+use crate::driver::readiness::{Known, SocketKind};
 use crate::errno::Errno;
 use crate::memory::Sqe;
 use crate::ops::{Caps, Code, Field, Op, OpData, Outcome, Quick, Tried};
@@ -29,7 +29,7 @@ pub const RECV: Op = Op::new(
     issue,
 )
 .fields(&[Field::Fd, Field::Address, Field::Length, Field::OpFlags, Field::Ioprio, Field::BufferIndex])
-.quick(Quick { attempt: receive_quickly, go_on, again: has_nothing })
+.quick(Quick { attempt: receive_quickly, go_on, again: receive_now })
 .failed(failed);
 
 /// Flags in `ioprio`.
@@ -119,10 +119,22 @@ fn receive_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
     if ordinary || user::check_range(sqe.addr, u64::from(sqe.len)).is_err() {
         return Tried::Nothing;
     }
+    receive_at(core, sqe, fd, socket)
+}
+
+/// The same for one that has waited: there is nothing left to be checked.
+fn receive_now(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
+    let socket = core.readiness.known(fd);
+    receive_at(core, sqe, fd, socket)
+}
+
+#[inline]
+fn receive_at(core: &mut Core, sqe: &Sqe, fd: Fd, socket: Option<Known>) -> Tried {
     if let Some(idle) = socket.and_then(|socket| core.readiness.is_idle(socket)) {
-        return if idle.receives() { Tried::Wait(EPOLLIN) } else { Tried::Nothing };
+        return if idle.receives() { Tried::Wait(EPOLLIN, socket) } else { Tried::Nothing };
     }
     let span = Span { address: sqe.addr, length: (sqe.len as usize).min(MAX_TRANSFER) };
+    let flags = sqe.op_flags & !MSG_NOSIGNAL;
     match calls::receive(fd, span, flags) {
         // It came short, and there is nothing else to be told of the socket.
         Ok(count)
@@ -136,13 +148,9 @@ fn receive_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
         Ok(count) if 0 < count && count == span.length => {
             Tried::Done(count as i32, more_waits(core, fd, count, count))
         }
+        Err(Errno::EAGAIN) => Tried::Wait(EPOLLIN, None),
         result => Tried::Attempt(result),
     }
-}
-
-/// Has nothing been received, of all that is waited for?
-fn has_nothing(request: &Request) -> bool {
-    matches!(&request.data, OpData::Net(Data::Transfer(transfer)) if transfer.progress.done == 0)
 }
 
 /// What follows such an attempt.
