@@ -438,6 +438,14 @@ impl Core {
         self.memory.store(Word::CqTail, self.cq_tail);
     }
 
+    /// Would a CQE of the ordinary size be seen at once?
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        !self.is(IORING_SETUP_CQE32 | IORING_SETUP_CQE_MIXED)
+            && self.overflow.is_empty()
+            && self.cq_ready() < self.memory.layout().cq_entries
+    }
+
     /// Moves kept CQEs into the ring, as far as there is room.
     pub fn flush_overflow(&mut self) {
         if self.overflow.is_empty() {

@@ -83,6 +83,14 @@ pub struct Quick {
     pub go_on: fn(&mut Core, RequestId, Fd, Result<usize, Errno>) -> Outcome,
     /// The next attempt of a request that waits as its first one said ([`Tried::Wait`]).
     pub again: fn(&mut Core, &Sqe, Fd) -> Tried,
+    /// The next attempt of a multishot request that was woken, which waits already or whose outcome is told; `None`
+    /// where it has to be made in the ordinary way.
+    pub more: fn(&mut Core, RequestId) -> Option<Outcome>,
+}
+
+impl Quick {
+    /// For operations that are never multishot.
+    pub const NO_MORE: fn(&mut Core, RequestId) -> Option<Outcome> = |_, _| None;
 }
 
 /// What a quick attempt came to.

@@ -126,6 +126,11 @@ impl Flags {
         self.0 & !other.0 != 0
     }
 
+    /// All of `these`, and of the rest none that is not in `others`?
+    pub const fn are_only(self, these: Flags, others: Flags) -> bool {
+        self.0 & !others.0 == these.0
+    }
+
     /// Any of `other`?
     pub const fn has(self, other: Flags) -> bool {
         self.0 & other.0 != 0

@@ -4,7 +4,7 @@
 
 use linux_raw_sys::io_uring::IORING_SETUP_IOPOLL;
 
-use super::{FileHold, Flags, Request, RequestId};
+use super::{FileHold, Flags, RequestId};
 use crate::coverage;
 use crate::credentials::{self, Whose};
 use crate::errno::{Errno, to_res};
@@ -107,10 +107,30 @@ impl Core {
     pub(super) fn issue_quickly(&mut self, id: RequestId) -> bool {
         let request = &self.requests[id];
         let op = request.op;
-        if !request.is_ordinary() || !self.deferred.is_empty() || credentials::matter() {
+        let Some(quick) = &op.quick else { return false };
+        let is_ordinary = request.whose == Whose::Common && request.file != FileHold::None;
+        if !is_ordinary || !self.deferred.is_empty() || credentials::matter() {
             return false;
         }
-        let Some(quick) = &op.quick else { return false };
+        if request.flags.are_only(Flags::UNPREPARED, Flags::FIXED_FILE.with(Flags::WOKEN)) {
+            self.try_again(id, op, quick);
+            return true;
+        }
+        let others = Flags::FIXED_FILE.with(Flags::WOKEN).with(Flags::BUFFER_SELECT);
+        if !request.flags.are_only(Flags::MULTISHOT, others) {
+            return false;
+        }
+        match (quick.more)(self, id) {
+            None => return false,
+            Some(Outcome::Armed) => {}
+            Some(outcome) => self.settle(id, outcome),
+        }
+        true
+    }
+
+    #[inline]
+    fn try_again(&mut self, id: RequestId, op: &Op, quick: &Quick) {
+        let request = &self.requests[id];
         let (sqe, fd) = (request.sqe, request.file.fd());
         let tried = (quick.again)(self, &sqe, fd);
         if let Tried::Done(result, flags) = tried
@@ -125,18 +145,5 @@ impl Core {
         } else {
             self.go_on(id, fd, quick, tried);
         }
-        true
-    }
-}
-
-impl Request {
-    /// Does it wait by its SQE alone, and is only to be tried again?
-    #[inline]
-    fn is_ordinary(&self) -> bool {
-        let others = Flags::FIXED_FILE.with(Flags::WOKEN).with(Flags::UNPREPARED);
-        self.flags.has(Flags::UNPREPARED)
-            && !self.flags.has_other_than(others)
-            && self.whose == Whose::Common
-            && self.file != FileHold::None
     }
 }

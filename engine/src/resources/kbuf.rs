@@ -287,6 +287,27 @@ impl Core {
         Ok(Span { address: buffer.address, length: length.min(MAX_TRANSFER) })
     }
 
+    /// The next buffer of a group, where that is a ring whose buffers are used as a whole. [`Core::use_next`] or
+    /// [`Core::hold_next`] follows, or nothing was done.
+    #[inline]
+    pub fn next_of_ring(&mut self, group: u16) -> Option<Buffer> {
+        let Some(Group::Ring(ring)) = self.groups.groups.get_mut(&group) else { return None };
+        let there = !ring.incremental && ring.available().is_ok_and(|available| available > 0);
+        if there { ring.entry(ring.head).ok() } else { None }
+    }
+
+    /// Such a buffer was used, by an attempt of a request that holds none: how its CQE says so.
+    #[inline]
+    pub fn use_next(&mut self, group: u16, buffer: &Buffer) -> u32 {
+        report(buffer.id, self.commit_ring(group, 0, 1))
+    }
+
+    /// A request holds such a buffer, as if [`Core::select_buffer`] had named it.
+    pub fn hold_next(&mut self, id: RequestId, buffer: &Buffer) {
+        let group = self.requests[id].sqe.buf_index;
+        self.requests[id].buffer = Some(Selected { group, id: buffer.id, state: State::AtHead });
+    }
+
     /// Takes the next buffer of the request's group for good, for an attempt without the lock.
     ///
     /// # Errors

@@ -29,7 +29,7 @@ pub const RECV: Op = Op::new(
     issue,
 )
 .fields(&[Field::Fd, Field::Address, Field::Length, Field::OpFlags, Field::Ioprio, Field::BufferIndex])
-.quick(Quick { attempt: receive_quickly, go_on, again: receive_now })
+.quick(Quick { attempt: receive_quickly, go_on, again: receive_now, more: receive_more })
 .failed(failed);
 
 /// Flags in `ioprio`.
@@ -150,6 +150,40 @@ fn receive_at(core: &mut Core, sqe: &Sqe, fd: Fd, socket: Option<Known>) -> Trie
         }
         Err(Errno::EAGAIN) => Tried::Wait(EPOLLIN, None),
         result => Tried::Attempt(result),
+    }
+}
+
+/// A multishot receive about which nothing is out of the ordinary: from a connection over TCP, into the next buffer
+/// of a ring. One that empties the connection waits again at once.
+fn receive_more(core: &mut Core, id: RequestId) -> Option<Outcome> {
+    let request = &core.requests[id];
+    let (sqe, fd) = (&request.sqe, request.file.fd());
+    let plain = u32::from(sqe.ioprio) == IORING_RECV_MULTISHOT && sqe.op_flags & !MSG_NOSIGNAL == 0;
+    let (group, wanted) = (sqe.buf_index, sqe.len as usize);
+    let socket = core.readiness.known(fd)?;
+    if !plain || sqe.file_index != 0 || core.readiness.is_idle(socket).is_some() || !core.has_room() {
+        return None;
+    }
+    let buffer = core.next_of_ring(group)?;
+    let whole = (buffer.length as usize).min(MAX_TRANSFER);
+    let length = if wanted == 0 { whole } else { whole.min(wanted) };
+    match calls::receive(fd, Span { address: buffer.address, length }, 0) {
+        Ok(count) if 0 < count && count < length && core.readiness.is_emptied(socket) => {
+            let flags = core.use_next(group, &buffer);
+            if core.post_more(id, count as i32, flags) {
+                core.arm_known(id, socket, EPOLLIN);
+                return Some(Outcome::Armed);
+            }
+            core.requests[id].cqe_flags |= flags;
+            Some(Outcome::Complete(count as i32))
+        }
+        result => {
+            core.hold_next(id, &buffer);
+            match conclude(core, id, fd, Attempt::of_single(result, length)) {
+                Next::Outcome(outcome) => Some(outcome),
+                Next::Attempt => Some(issue(core, id)),
+            }
+        }
     }
 }
 

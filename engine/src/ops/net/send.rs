@@ -39,7 +39,7 @@ pub const SEND: Op = Op::new(
     issue_send,
 )
 .fields(&SEND_FIELDS)
-.quick(Quick { attempt: send_quickly, go_on, again: send_quickly })
+.quick(Quick { attempt: send_quickly, go_on, again: send_quickly, more: Quick::NO_MORE })
 .failed(failed);
 
 /// `IORING_SEND_VECTORIZED`: the address is that of a vector.

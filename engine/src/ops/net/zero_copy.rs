@@ -33,7 +33,7 @@ const CAPS: Caps = Caps::FILE.with(Caps::IOPRIO);
 pub const SEND_ZC: Op =
     Op::new(Code::IORING_OP_SEND_ZC, "SEND_ZC", CAPS.with(Caps::SOCKET), prep_send, issue)
         .fields(&SEND_FIELDS)
-        .quick(Quick { attempt: send_quickly, go_on, again: send_quickly })
+        .quick(Quick { attempt: send_quickly, go_on, again: send_quickly, more: Quick::NO_MORE })
         .failed(failed)
         .of_its_ring();
 
