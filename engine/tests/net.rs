@@ -999,6 +999,9 @@ fn datagrams_of_one_submission_stay_what_they_are() {
             };
             all.push(run_datagrams(&mut ring, &to, &of_lengths(&[200; 8])));
             all.push(run_datagrams(&mut ring, &to, &of_lengths(&[200; 100])));
+            let mut whole = of_lengths(&[200; 9]);
+            whole.iter_mut().step_by(2).for_each(|sqe| sqe.op_flags = libc::MSG_WAITALL as u32);
+            all.push(run_datagrams(&mut ring, &to, &whole));
             all.push(run_datagrams(&mut ring, &to, &of_lengths(&[200, 200, 100, 200, 300, 300, 0, 5, 5, 5])));
             all.push(run_datagrams(&mut ring, &to, &of_lengths(&[100, 100, 66_000, 100, 100])));
             let mut mixed = of_lengths(&[50; 12]);

@@ -405,18 +405,24 @@ fn datagrams_of_one_submission() {
         let to = UdpSocket::bind("127.0.0.1:0").unwrap();
         let from = UdpSocket::bind("127.0.0.1:0").unwrap();
         from.connect(to.local_addr().unwrap()).unwrap();
-        let datagrams: [&[u8]; 4] = [b"the first", b"of same length", b"or longer, or not", b"short"];
-        for (user_data, data) in (0..).zip(datagrams) {
-            ring.push(send_zc(user_data, from.as_raw_fd(), data));
+        let memory = b"the first, of same length, or longer, or not, and then a short one".to_vec();
+        register_buffers(&ring, &[vector(&memory)]);
+        let datagrams: [&[u8]; 4] = [&memory[..9], &memory[11..25], &memory[27..44], &memory[61..63]];
+        let mut all = Vec::new();
+        for ioprio in [0, REPORT, FIXED, FIXED | REPORT] {
+            for (user_data, data) in (0..).zip(datagrams) {
+                ring.push(Sqe { ioprio, ..send_zc(user_data, from.as_raw_fd(), data) });
+            }
+            assert_eq!(ring.enter(4, 4), 4);
+            let mut buffer = [0; 64];
+            for data in datagrams {
+                assert_eq!(to.recv(&mut buffer).unwrap(), data.len());
+                assert_eq!(&buffer[..data.len()], data);
+            }
+            let mut cqes = ring.collect(8);
+            cqes.sort_by_key(|cqe| (cqe.user_data, cqe.flags & IORING_CQE_F_NOTIF != 0));
+            all.push(cqes);
         }
-        assert_eq!(ring.enter(4, 4), 4);
-        let mut buffer = [0; 64];
-        for data in datagrams {
-            assert_eq!(to.recv(&mut buffer).unwrap(), data.len());
-            assert_eq!(&buffer[..data.len()], data);
-        }
-        let mut cqes = ring.collect(8);
-        cqes.sort_by_key(|cqe| (cqe.user_data, cqe.flags & IORING_CQE_F_NOTIF != 0));
-        cqes
+        all
     });
 }

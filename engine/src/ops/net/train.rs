@@ -7,7 +7,8 @@
 use alloc::vec::Vec;
 use core::mem;
 
-use linux_raw_sys::net::{MSG_NOSIGNAL, cmsghdr};
+use linux_raw_sys::io_uring::{IORING_RECVSEND_FIXED_BUF, IORING_SEND_ZC_REPORT_USAGE};
+use linux_raw_sys::net::{MSG_NOSIGNAL, MSG_WAITALL, cmsghdr};
 
 use super::message::empty_header;
 use super::send::transmit;
@@ -27,6 +28,8 @@ const UDP_SEGMENT: u32 = 103;
 const MOST: usize = 64;
 /// Where SEND_ZC would copy anyway, it is a SEND with a notification behind it.
 const OPERATIONS: [u8; 2] = [Code::IORING_OP_SEND as u8, Code::IORING_OP_SEND_ZC as u8];
+/// What a SEND_ZC may ask for beside, in `ioprio`; no SEND gets here with it.
+const NO_MATTER: u16 = (IORING_SEND_ZC_REPORT_USAGE | IORING_RECVSEND_FIXED_BUF) as u16;
 /// Longer ones might be longer than the path takes in one piece, and gain little.
 const LONGEST: u32 = 1200;
 
@@ -51,12 +54,13 @@ impl Train {
 /// The length of a SEND that may go together with others: nothing about it is out of the ordinary.
 fn ordinary_length(request: &Request) -> Option<u32> {
     let OpData::Net(Data::Transfer(transfer)) = &request.data else { return None };
+    // A datagram leaves as a whole or not at all, whatever `MSG_WAITALL` says.
     let plain = OPERATIONS.contains(&request.op.code)
         && Flags::of_sqe(request.sqe.flags & !1) == Flags::default()
         && !request.flags.has(Flags::FAILED_EARLY)
-        && request.sqe.ioprio == 0
+        && request.sqe.ioprio & !NO_MATTER == 0
         && request.sqe.personality == 0
-        && transfer.progress.flags == MSG_NOSIGNAL
+        && transfer.progress.flags & !MSG_WAITALL == MSG_NOSIGNAL
         && transfer.to.is_none();
     (plain && (1..=LONGEST).contains(&transfer.length)).then_some(transfer.length)
 }
