@@ -4,6 +4,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_void};
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use anyring_engine::errno::Errno;
@@ -73,7 +74,10 @@ pub(crate) struct State {
 
 /// What only the consumer uses.
 pub(crate) struct Consumer {
+    /// Room for what a look at the epoll instance inside finds, made with the first.
     pub events: Vec<EpollEvent>,
+    /// Which of them were found and are not passed on yet.
+    pub found: Range<usize>,
     /// The epoll instance inside may have something.
     pub inside: bool,
     /// Whose turn it is.
@@ -136,6 +140,7 @@ impl Set {
             state,
             consumer: Mutex::new(Consumer {
                 events: Vec::new(),
+                found: 0..0,
                 inside: false,
                 inside_first: false,
                 looks: 0,

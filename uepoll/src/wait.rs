@@ -71,9 +71,11 @@ impl Set {
         self.check_owner()?;
         let start = match timeout_ns {
             Some(0) => 0,
-            None if self.options.spin_ns == 0 => 0,
-            _ => sys::monotonic_ns(),
+            None => 0,
+            Some(_) => sys::monotonic_ns(),
         };
+        // A clock without a call, and not an exact one.
+        let (spin_start, spin_ticks) = (sys::ticks(), self.options.spin_ns * sys::ticks_per_us() / 1000);
         let mut spins = self.options.spin_ns != 0;
         loop {
             // A sleep asks the kernel itself.
@@ -82,15 +84,15 @@ impl Set {
             if count != 0 || !self.shared.ring.is_empty() || timeout_ns == Some(0) {
                 return Ok(count);
             }
-            let passed = if start == 0 { 0 } else { sys::monotonic_ns() - start };
-            let left = timeout_ns.map(|timeout| timeout.saturating_sub(passed));
-            if left == Some(0) {
-                return Ok(0);
-            }
             if spins {
-                spins = passed < self.options.spin_ns;
+                spins = sys::ticks().wrapping_sub(spin_start) < spin_ticks;
                 core::hint::spin_loop();
                 continue;
+            }
+            let left =
+                timeout_ns.map(|timeout| start.saturating_add(timeout).saturating_sub(sys::monotonic_ns()));
+            if left == Some(0) {
+                return Ok(0);
             }
             self.sleep(&mut consumer, left)?;
         }
@@ -130,7 +132,7 @@ impl Set {
         let target = Target { out, count: 0, look: consumer.looks };
         match &self.source {
             Source::Epoll => {
-                if asks && consumer.events.is_empty() {
+                if asks && consumer.found.is_empty() {
                     let _ = self.look_inside(consumer, Some(0));
                 }
                 self.deliver(consumer, target)
@@ -148,32 +150,30 @@ impl Set {
 
     /// Asks the epoll instance inside.
     fn look_inside(&self, consumer: &mut Consumer, timeout_ns: Option<u64>) -> Result<(), Errno> {
-        consumer.events.resize(MOST, EpollEvent { events: 0, data: 0 });
-        let result = sys::epoll_wait(self.inside, &mut consumer.events, timeout_ns, None);
-        consumer.events.truncate(*result.as_ref().unwrap_or(&0));
-        result.map(drop)
+        if consumer.events.is_empty() {
+            consumer.events.resize(MOST, EpollEvent { events: 0, data: 0 });
+        }
+        consumer.found = 0..0;
+        consumer.found.end = sys::epoll_wait(self.inside, &mut consumer.events, timeout_ns, None)?;
+        Ok(())
     }
 
     /// Passes on what the epoll instance inside had.
     fn deliver(&self, consumer: &mut Consumer, target: Target<'_>) -> usize {
-        if consumer.events.is_empty() {
+        if consumer.found.is_empty() {
             return target.count;
         }
         let mut state = self.state.lock();
         let mut sink = Sink::to(&self.shared.ring, &mut state.slots, target);
-        let mut done = 0;
-        for event in &consumer.events {
-            if sink.is_full() {
-                break;
-            }
+        while !sink.is_full()
+            && let Some(place) = consumer.found.next()
+        {
+            let event = &consumer.events[place];
             // The bell names no item.
             sink.event(event.data, event.events);
-            done += 1;
         }
         sink.flush();
-        let count = sink.count;
-        consumer.events.drain(..done);
-        count
+        sink.count
     }
 
     /// Takes what the feeder has, and what the epoll instance inside has beside it: each first in its turn, for there
@@ -195,13 +195,13 @@ impl Set {
     }
 
     fn harvest_inside(&self, consumer: &mut Consumer, target: Target<'_>) -> usize {
-        if consumer.events.is_empty() {
+        if consumer.found.is_empty() {
             if !consumer.inside && self.levels.load(Ordering::Relaxed) == 0 {
                 return target.count;
             }
             let _ = self.look_inside(consumer, Some(0));
             // Once a look finds nothing, the feeder tells when there is something again.
-            consumer.inside = !consumer.events.is_empty();
+            consumer.inside = !consumer.found.is_empty();
         }
         self.deliver(consumer, target)
     }
