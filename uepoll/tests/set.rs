@@ -387,7 +387,11 @@ fn files_are_closed_with_events_pending() {
             }
             drop(ours);
             let removed = set.control(DELETE, fd, event(0, 0));
-            assert!(matches!(removed, Ok(()) | Err(Errno::EBADF | Errno::ENOENT)), "{removed:?}");
+            // By now, its number may be that of a file of another test.
+            assert!(
+                matches!(removed, Ok(()) | Err(Errno::EBADF | Errno::ENOENT | Errno::EPERM)),
+                "{removed:?}"
+            );
             assert_eq!(set.ring().take(), None);
             none(set);
             // Nobody holds the file any more, once who looked at it this very moment is done.
