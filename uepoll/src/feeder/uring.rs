@@ -54,7 +54,11 @@ impl Uring {
         params.cq_entries = (items * 2).next_power_of_two().clamp(2 * ENTRIES, 32_768);
         let arguments = [ENTRIES as usize, &raw mut params as usize, 0, 0, 0, 0];
         // SAFETY: reads and writes the parameters.
-        let fd = unsafe { sys::call(nr::__NR_io_uring_setup, arguments)? } as Fd;
+        let fd = match unsafe { sys::call(nr::__NR_io_uring_setup, arguments) } {
+            // A kernel that knows not all of these flags lacks what they are for.
+            Err(Errno::EINVAL) => return Err(Errno::ENOSYS),
+            result => result? as Fd,
+        };
         Uring::map(fd, &params).inspect_err(|_| sys::close(fd))
     }
 
