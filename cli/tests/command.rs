@@ -106,3 +106,15 @@ fn manuals_are_written() {
     assert!(Command::new(anyring()).arg("man").arg(&directory).status().unwrap().success());
     assert!(std::fs::read_to_string(directory.join("anyring-run.1")).unwrap().contains("ANYRING_ENGINE"));
 }
+
+/// Its words are its own, those that the command would take for itself, too.
+#[test]
+fn find_is_found() {
+    let find = |words: &[&str]| Command::new(anyring()).arg("find").args(words).output().unwrap();
+    let output = find(&["src", "--sorted", "-name", "cli.rs", "-printf", "%p %d"]);
+    assert_eq!((output.stdout.as_slice(), output.status.code()), (b"src/cli.rs 1".as_slice(), Some(0)));
+    assert_eq!(find(&["--", "src", "-maxdepth", "0"]).stdout, b"src\n");
+    assert!(String::from_utf8_lossy(&find(&["--help"]).stdout).contains("anyring find . -name"));
+    let output = find(&["src", "-nonsense"]);
+    assert!(output.status.code() == Some(1) && says(&output, "-nonsense"), "{output:?}");
+}

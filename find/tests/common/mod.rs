@@ -219,7 +219,7 @@ impl Tree {
             fs::set_permissions(tree.at(name), fs::Permissions::from_mode(mode)).unwrap();
         }
         let now = std::time::SystemTime::now();
-        let ages = [30, 90, 5000, 90_000, 130_000, 200_000, 8_000_000, 30_000_000];
+        let ages = [30, 70, 4900, 90_000, 130_000, 200_000, 8_000_000, 30_000_000];
         for (number, name) in names.iter().enumerate() {
             let age = ages[number % ages.len()];
             set_times(&tree.at(OsStr::from_bytes(name)), now, age, age / 2);
