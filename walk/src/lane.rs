@@ -1,9 +1,7 @@
-//! One thread of a walk, with a ring of its own.
+//! One thread of a walk.
 //!
-//! Where nothing is cached it has some directories under way at once, by the ring. Where all is, no call waits, and there is
-//! nothing to be had from a ring: the thread makes the calls itself, one directory after the other, which is a tenth
-//! quicker. Which of the two it is, it sees by whether calls put it to sleep. Who says which engine it is to be gets
-//! everything by the ring.
+//! With a ring it has some directories under way at once. Without one it makes the calls itself, one directory after the
+//! other, and calls for help where they put it to sleep, as they do where nothing is cached.
 
 use crate::directory::Directory;
 use crate::files;
@@ -17,6 +15,8 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
 
 /// Directories under way at once.
 pub const SLOTS: usize = 32;
@@ -32,8 +32,8 @@ const MANY: usize = 1024;
 const FOUND: usize = 64;
 /// Calls that the thread makes itself between two looks at whether they put it to sleep.
 const CALLS: u32 = 8;
-/// Rounds by the ring without sleep after which it makes calls itself.
-const CALM: u32 = 8;
+/// So often a directory is put off for want of descriptors.
+const PATIENCE: u32 = 1000;
 /// Room in the submission queue.
 pub const ENTRIES: u32 = 256;
 
@@ -75,8 +75,12 @@ pub struct Lane<'a, V: Visitor> {
     roots: &'a [Root],
     next_root: usize,
     number: usize,
+    /// It came when it was called for, and goes when it has nothing to do.
+    is_helper: bool,
     own: Own<V>,
-    ring: Ring,
+    ring: Option<Ring>,
+    /// Has another thread help.
+    call_for_help: &'a (dyn Fn() + 'a),
     slots: Vec<Slot>,
     free: Vec<usize>,
     places: Vec<Place>,
@@ -85,12 +89,10 @@ pub struct Lane<'a, V: Visitor> {
     stalled: Vec<usize>,
     /// Slots whose directories have been read.
     read: Vec<usize>,
-    /// May the thread make calls itself?
-    may_call: bool,
-    /// Does it, for now?
-    calls: bool,
-    /// How many it has made since it looked, or rounds by the ring without sleep.
+    /// Calls that it has made since it looked whether it had slept.
     count: u32,
+    /// Directories in a row for which there was no descriptor.
+    refused: u32,
     /// How often it had slept when it looked.
     slept: i64,
     tasks: Vec<Task>,
@@ -176,30 +178,33 @@ impl<'a, V: Visitor> Lane<'a, V> {
         share: &'a Share,
         roots: &'a [Root],
         number: usize,
-        ring: Ring,
-        may_call: bool,
+        is_helper: bool,
+        ring: Option<Ring>,
+        call_for_help: &'a (dyn Fn() + 'a),
     ) -> Lane<'a, V> {
         // SAFETY: integers only.
         let status = || Box::new(UnsafeCell::new(unsafe { std::mem::zeroed::<Statx>() }));
         let place = |_| Place { status: status(), slot: 0, at: 0, mask: 0, follow: false };
-        let slots = walk.slots;
+        let slots = if ring.is_some() { walk.slots } else { 1 };
+        let places = if ring.is_some() { PLACES } else { 1 };
         Lane {
             walk,
             share,
             roots,
             next_root: 0,
             number,
+            is_helper,
             own: walk.own(),
             ring,
+            call_for_help,
             slots: (0..slots).map(|_| Slot::new()).collect(),
             free: (0..slots).rev().collect(),
-            places: (0..PLACES).map(place).collect(),
-            free_places: (0..PLACES).rev().collect(),
+            places: (0..places).map(place).collect(),
+            free_places: (0..places).rev().collect(),
             stalled: Vec::new(),
             read: Vec::new(),
-            may_call,
-            calls: may_call,
             count: 0,
+            refused: 0,
             slept: 0,
             tasks: Vec::new(),
             completed: Vec::new(),
@@ -212,9 +217,10 @@ impl<'a, V: Visitor> Lane<'a, V> {
     /// Where the ring fails.
     pub fn run(mut self) -> (V::Local, Result<(), anyring::Error>) {
         let result = self.work();
-        // Others must not wait for what this one would have found.
-        self.share.end();
         if result.is_err() {
+            // Others must not wait for what this one would have found.
+            self.walk.quit.store(true, Ordering::Relaxed);
+            self.share.end();
             // The engine may still write where these are.
             std::mem::forget(std::mem::take(&mut self.slots));
             std::mem::forget(std::mem::take(&mut self.places));
@@ -239,14 +245,19 @@ impl<'a, V: Visitor> Lane<'a, V> {
                     self.show(slot);
                 }
                 self.take_completions();
-            } else if self.free.len() < self.slots.len() {
-                match self.ring.submit_and_wait(1) {
+            } else if self.free.len() < self.slots.len()
+                && let Some(ring) = &mut self.ring
+            {
+                match ring.submit_and_wait(1) {
                     Err(error) if error.errno() != libc::EINTR => return Err(error),
-                    _ => self.look_after_round(),
+                    _ => self.take_completions(),
                 }
-                self.take_completions();
             } else {
-                if self.walk.has_quit() || !self.share.wait() {
+                if self.walk.has_quit() {
+                    self.share.end();
+                    return Ok(());
+                }
+                if !self.share.wait(self.is_helper) {
                     return Ok(());
                 }
                 self.slept = sleeps();
@@ -262,31 +273,19 @@ impl<'a, V: Visitor> Lane<'a, V> {
         }
         self.count = 0;
         let slept = sleeps();
-        self.calls = slept == self.slept;
+        if slept != self.slept {
+            (self.call_for_help)();
+        }
         self.slept = slept;
     }
 
-    /// Something was done by the ring: was nothing to be waited for?
-    fn look_after_round(&mut self) {
-        if !self.may_call || self.calls {
-            return;
-        }
-        let slept = sleeps();
-        self.count = if slept == self.slept { self.count + 1 } else { 0 };
-        self.slept = slept;
-        if self.count == CALM {
-            (self.calls, self.count) = (true, 0);
-        }
-    }
-
-    /// Fills free slots: one only, where calls do not wait.
+    /// Fills free slots.
     fn begin_tasks(&mut self) {
         let mut tasks = std::mem::take(&mut self.tasks);
-        let most = if self.calls { self.free.len().min(1) } else { self.free.len() };
-        self.share.take(self.number, most, &mut tasks);
-        if tasks.is_empty() && most > 0 {
-            self.share.steal(self.number, self.free.len(), &mut tasks);
-            let more = tasks.drain(most.min(tasks.len())..);
+        self.share.take(self.number, self.free.len(), &mut tasks);
+        if tasks.is_empty() && !self.free.is_empty() {
+            self.share.steal(self.number, SLOTS, &mut tasks);
+            let more = tasks.drain(self.free.len().min(tasks.len())..);
             if more.len() > 0 {
                 self.share.push(self.number, more);
             }
@@ -312,11 +311,12 @@ impl<'a, V: Visitor> Lane<'a, V> {
     /// Puts an entry into the ring.
     fn push(&mut self, entry: Sqe, kind: u64, which: usize) {
         let entry = entry.user_data(kind << 32 | which as u64);
+        let Some(ring) = &mut self.ring else { return };
         // SAFETY: slots and places stay where they are until what names them has completed, as does what it
         // opens by: a pinned parent.
-        while unsafe { self.ring.push(entry) }.is_err() {
+        while unsafe { ring.push(entry) }.is_err() {
             // It cannot fail for good; where it does, so will the wait.
-            if self.ring.submit().is_err_and(|error| error.errno() != libc::EINTR) {
+            if ring.submit().is_err_and(|error| error.errno() != libc::EINTR) {
                 return;
             }
         }
@@ -328,7 +328,7 @@ impl<'a, V: Visitor> Lane<'a, V> {
         match parent.pin(&self.walk.files) {
             Ok(fd) => {
                 self.walk.files.reserve();
-                if self.calls {
+                if self.ring.is_none() {
                     let result = files::open(fd, directory.name(), directory.follow);
                     self.called();
                     return self.opened(
@@ -355,6 +355,7 @@ impl<'a, V: Visitor> Lane<'a, V> {
         let Some(directory) = self.slots[slot].directory.clone() else { return };
         let Some(parent) = directory.parent() else { return };
         if result >= 0 {
+            self.refused = 0;
             directory.opened(result);
             self.after_open(parent, 1);
             if self.walk.has_quit() {
@@ -372,7 +373,9 @@ impl<'a, V: Visitor> Lane<'a, V> {
         }
         self.walk.files.give_back();
         let full = matches!(-result, libc::EMFILE | libc::ENFILE);
-        if full && (self.walk.files.close_one() || self.free.len() + 1 < self.slots.len()) {
+        if full && (self.walk.files.close_one() || self.refused < PATIENCE) {
+            self.refused += 1;
+            thread::yield_now();
             // It has its turn when others have been closed.
             let released = parent.release(1, 0, &self.walk.files);
             close(released.close);
@@ -404,7 +407,7 @@ impl<'a, V: Visitor> Lane<'a, V> {
         }
         let into = &mut self.slots[slot];
         let fd = into.fd;
-        if self.calls {
+        if self.ring.is_none() {
             into.read_now();
             self.called();
             return self.read.push(slot);
@@ -443,6 +446,10 @@ impl<'a, V: Visitor> Lane<'a, V> {
         let Some(directory) = self.slots[index].directory.clone() else { return };
         let has_parent = directory.parent().is_some();
         while self.slots[index].part < PARTS.len() {
+            if self.walk.has_quit() {
+                self.slots[index].part = PARTS.len();
+                break;
+            }
             let slot = &self.slots[index];
             let end = slot.end(slot.part);
             let Some((name, next)) = name_at(&slot.bytes()[..end], slot.offset) else {
@@ -462,10 +469,6 @@ impl<'a, V: Visitor> Lane<'a, V> {
                 let candidate = Candidate { name: name.name, kind: name.kind, inode, root, attributes: None };
                 let verdict = self.walk.judge(&mut self.own, &directory, slot.fd, candidate);
                 self.follow_verdict(index, at, verdict, None);
-                if self.walk.has_quit() {
-                    self.slots[index].part = PARTS.len();
-                    break;
-                }
             }
             self.slots[index].offset = next;
         }
@@ -475,7 +478,7 @@ impl<'a, V: Visitor> Lane<'a, V> {
     /// Does what is to be done with the name at `at`. `place`: where its attributes are, if it has some.
     fn follow_verdict(&mut self, slot: usize, at: usize, verdict: Verdict, place: Option<usize>) {
         match verdict {
-            Verdict::Attributes(mask) if self.calls && place.is_none() => {
+            Verdict::Attributes(mask) if self.ring.is_none() => {
                 return self.ask_now(slot, at, mask);
             }
             Verdict::Attributes(mask) => {
@@ -649,7 +652,7 @@ impl<'a, V: Visitor> Lane<'a, V> {
 
     fn take_completions(&mut self) {
         let mut completed = std::mem::take(&mut self.completed);
-        completed.extend(self.ring.completion());
+        completed.extend(self.ring.as_mut().into_iter().flat_map(|ring| ring.completion()));
         for cqe in completed.drain(..) {
             let (kind, which) = (cqe.user_data() >> 32, cqe.user_data() as u32 as usize);
             match kind {

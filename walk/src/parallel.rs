@@ -1,66 +1,114 @@
 //! A walk by several threads, in the order in which things are found.
 
-use crate::files::Files;
+use crate::files::{Files, lock};
 use crate::judge::Walk;
 use crate::lane::{ENTRIES, Lane, SLOTS};
 use crate::share::Share;
 use crate::{Engine, Options, Root, Visitor};
 use anyring::low::Ring;
 use anyring::{Builder, Error};
+use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
-use std::thread;
+use std::thread::{self, Scope};
 
 /// So many of the engine's threads may read at once where nothing is cached.
 const WORKERS: u32 = 64;
+/// So many threads of the walk may, where it has no rings.
+const HELPERS: usize = 64;
+
+/// What all threads have.
+struct Common<'a, V: Visitor> {
+    walk: Walk<'a, V>,
+    share: Share,
+    roots: &'a [Root],
+    error: Mutex<Option<Error>>,
+}
 
 /// Walks through what is below `roots`.
 ///
 /// # Errors
 /// Where no ring can be had.
 pub fn walk<V: Visitor>(roots: &[Root], options: &Options, visitor: &V) -> Result<(), Error> {
-    let wanted = match options.threads {
+    let threads = match options.threads {
         0 => thread::available_parallelism().map_or(1, usize::from),
         some => some,
     };
-    let chosen = options.engine.is_some() || std::env::var_os("ANYRING_ENGINE").is_some();
-    let engine = options.engine.unwrap_or(if chosen { Engine::Auto } else { Engine::User });
+    let rings = match chosen(options) {
+        Some(engine) => rings(engine, threads)?.into_iter().map(Some).collect(),
+        None => (0..threads).map(|_| None).collect::<Vec<_>>(),
+    };
+    let has_rings = rings.first().is_some_and(Option::is_some);
+    let helpers = if has_rings || options.threads != 0 { 0 } else { HELPERS.saturating_sub(threads) };
+    let files = Files::new(options.descriptors);
+    let slots = (files.most() / 2 / rings.len()).clamp(1, SLOTS);
+    let walk = Walk { options, visitor, files, slots, quit: AtomicBool::new(false) };
+    let share = Share::new(rings.len(), helpers);
+    let common = Common { walk, share, roots, error: Mutex::new(None) };
+    thread::scope(|scope| {
+        let mut rings = rings.into_iter().enumerate();
+        let first = rings.next().and_then(|(_, ring)| ring);
+        for (number, ring) in rings {
+            start(scope, &common, number, false, ring);
+        }
+        run(scope, &common, 0, false, first);
+    });
+    common.walk.files.clear();
+    match lock(&common.error).take() {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}
+
+/// Starts a thread of the walk.
+fn start<'scope, V: Visitor>(
+    scope: &'scope Scope<'scope, '_>,
+    common: &'scope Common<'_, V>,
+    number: usize,
+    is_helper: bool,
+    ring: Option<Ring>,
+) {
+    let builder = thread::Builder::new().name("walk".into());
+    if builder.spawn_scoped(scope, move || run(scope, common, number, is_helper, ring)).is_err() {
+        common.share.dismiss(number);
+    }
+}
+
+/// What each thread does.
+fn run<'scope, V: Visitor>(
+    scope: &'scope Scope<'scope, '_>,
+    common: &'scope Common<'_, V>,
+    number: usize,
+    is_helper: bool,
+    ring: Option<Ring>,
+) {
+    let call_for_help = || {
+        if let Some(number) = common.share.enlist() {
+            start(scope, common, number, true, None);
+        }
+    };
+    let lane = Lane::new(&common.walk, &common.share, common.roots, number, is_helper, ring, &call_for_help);
+    let (local, result) = lane.run();
+    common.walk.visitor.finish(local);
+    common.share.dismiss(number);
+    if let Err(error) = result {
+        lock(&common.error).get_or_insert(error);
+    }
+}
+
+/// The engine that somebody has chosen.
+fn chosen(options: &Options) -> Option<Engine> {
+    options.engine.or_else(|| std::env::var_os("ANYRING_ENGINE").map(|_| Engine::Auto))
+}
+
+/// A ring for each thread, or for as many as can be had.
+fn rings(engine: Engine, threads: usize) -> Result<Vec<Ring>, Error> {
     let mut rings = vec![ring(engine)?];
-    while rings.len() < wanted
+    while rings.len() < threads
         && let Ok(ring) = ring(engine)
     {
         rings.push(ring);
     }
-    let files = Files::new(options.descriptors);
-    let slots = (files.most() / 2 / rings.len()).clamp(1, SLOTS);
-    let walk = Walk { options, visitor, files, slots, quit: AtomicBool::new(false) };
-    let share = Share::new(rings.len());
-    let result = thread::scope(|scope| {
-        let lane = |(number, ring)| {
-            let lane = Lane::new(&walk, &share, roots, number, ring, !chosen);
-            move || {
-                let (local, result) = lane.run();
-                visitor.finish(local);
-                result
-            }
-        };
-        let mut lanes = rings.into_iter().enumerate().map(lane);
-        let first = lanes.next();
-        let mut others = Vec::new();
-        for lane in lanes {
-            match thread::Builder::new().name("walk".into()).spawn_scoped(scope, lane) {
-                Ok(other) => others.push(other),
-                Err(_) => share.do_without_one(),
-            }
-        }
-        let result = first.map_or(Ok(()), |lane| lane());
-        let join = |other: thread::ScopedJoinHandle<'_, _>| match other.join() {
-            Ok(result) => result,
-            Err(panic) => std::panic::resume_unwind(panic),
-        };
-        others.into_iter().map(join).fold(result, Result::and)
-    });
-    walk.files.clear();
-    result
+    Ok(rings)
 }
 
 fn ring(engine: Engine) -> Result<Ring, Error> {

@@ -11,6 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+/// A thread that came to help leaves when it has had nothing to do for so long.
+const STAY: Duration = Duration::from_millis(2);
+
 /// How long a thread without work looks for some before it sleeps: waking another takes as long.
 const PATIENCE: Duration = Duration::from_micros(50);
 
@@ -31,6 +34,8 @@ struct Stack {
 /// What the threads of a walk share.
 pub struct Share {
     stacks: Vec<Stack>,
+    /// Stacks of nobody.
+    free: Mutex<Vec<usize>>,
     /// Threads that there are.
     threads: AtomicUsize,
     /// Those of them that have nothing to do.
@@ -44,10 +49,12 @@ pub struct Share {
 }
 
 impl Share {
-    /// For so many threads.
-    pub fn new(threads: usize) -> Share {
+    /// For so many threads, and so many that come to help.
+    pub fn new(threads: usize, helpers: usize) -> Share {
+        let all = threads + helpers;
         Share {
-            stacks: (0..threads).map(|_| Stack::default()).collect(),
+            stacks: (0..all).map(|_| Stack::default()).collect(),
+            free: Mutex::new((threads..all).rev().collect()),
             threads: AtomicUsize::new(threads),
             idle: AtomicUsize::new(0),
             sleeping: AtomicUsize::new(0),
@@ -57,9 +64,21 @@ impl Share {
         }
     }
 
-    /// One of the threads could not be had.
-    pub fn do_without_one(&self) {
+    /// One more thread is to help: its number, if there may be one.
+    pub fn enlist(&self) -> Option<usize> {
+        if self.idle.load(Ordering::Relaxed) > 0 || !self.has_work() {
+            return None;
+        }
         let _bed = lock(&self.bed);
+        let number = lock(&self.free).pop()?;
+        self.threads.fetch_add(1, Ordering::SeqCst);
+        Some(number)
+    }
+
+    /// A thread has gone, or could not be had.
+    pub fn dismiss(&self, number: usize) {
+        let _bed = lock(&self.bed);
+        lock(&self.free).push(number);
         self.threads.fetch_sub(1, Ordering::SeqCst);
         self.bell.notify_all();
     }
@@ -124,10 +143,10 @@ impl Share {
         self.stacks.iter().any(|stack| stack.count.load(Ordering::SeqCst) > 0)
     }
 
-    /// A thread has nothing to do: waits until there may be something. False at the end of the walk.
-    pub fn wait(&self) -> bool {
+    /// A thread has nothing to do: waits until there may be something. False at the end of the walk, or of the `helper`.
+    pub fn wait(&self, helper: bool) -> bool {
         self.idle.fetch_add(1, Ordering::SeqCst);
-        let more = self.look() || self.sleep();
+        let more = self.look() || self.sleep(helper);
         self.idle.fetch_sub(1, Ordering::SeqCst);
         more
     }
@@ -150,7 +169,7 @@ impl Share {
     }
 
     /// Sleeps until there is work. The last one to fall asleep ends the walk: nobody is left to find more.
-    fn sleep(&self) -> bool {
+    fn sleep(&self, helper: bool) -> bool {
         let mut bed = lock(&self.bed);
         self.sleeping.fetch_add(1, Ordering::SeqCst);
         let more = loop {
@@ -165,7 +184,16 @@ impl Share {
                 self.bell.notify_all();
                 break false;
             }
-            bed = self.bell.wait(bed).unwrap_or_else(PoisonError::into_inner);
+            if helper {
+                let (guard, waited) =
+                    self.bell.wait_timeout(bed, STAY).unwrap_or_else(PoisonError::into_inner);
+                bed = guard;
+                if waited.timed_out() && !self.has_work() {
+                    break false;
+                }
+            } else {
+                bed = self.bell.wait(bed).unwrap_or_else(PoisonError::into_inner);
+            }
         };
         self.sleeping.fetch_sub(1, Ordering::SeqCst);
         more
