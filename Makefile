@@ -44,7 +44,7 @@ lint: toolchain ## formatting, clippy and documentation, as CI wants them
 
 test-unit: toolchain
 	scripts/need musl-gcc:musl-tools /usr/include/liburing.h:liburing-dev valgrind
-	scripts/need mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs mount
+	scripts/need mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs mount find:findutils
 	cargo test --workspace --locked
 
 test-quick: build
