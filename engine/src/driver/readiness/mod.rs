@@ -1,0 +1,314 @@
+//! Readiness of descriptors: one epoll instance per ring, registrations that are kept.
+//!
+//! A descriptor is registered once, edge-triggered, for everything, and stays so. What epoll
+//! reported last is kept as *ready bits*: an operation that finds its bit clear need not try, it can
+//! wait at once; a receive that came back short clears the bit without a second try. This is what
+//! brings the cost of a message down to one `recv`, one `send` and a share of one `epoll_wait`.
+//!
+//! The price: a plain descriptor number can be closed and reused behind our back, and then a kept
+//! registration is silent for ever. Descriptors that the engine closed, opened or saw closed by the
+//! door are forgotten ([`Core::forget_fd`]); for the rest, requests that waited on the word of the
+//! ready bits alone are looked at once more by the reactor's next ticks ([`Core::recheck`]).
+
+use linux_raw_sys::general::{
+    EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLMSG, EPOLLOUT, EPOLLPRI,
+    EPOLLRDBAND, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRBAND, EPOLLWRNORM,
+};
+
+mod entries;
+mod recheck;
+mod socket_kind;
+
+use entries::Waiter;
+pub use entries::{Known, Readiness};
+use recheck::Recheck;
+pub use socket_kind::SocketKind;
+
+use crate::errno::Errno;
+use crate::registry;
+use crate::request::{FileHold, Flags, Phase, RequestId};
+use crate::ring::Core;
+use crate::sys::{self, Fd};
+
+/// Everything that can be waited for.
+pub const ALL_EVENTS: u32 = EPOLLIN
+    | EPOLLOUT
+    | EPOLLPRI
+    | EPOLLERR
+    | EPOLLHUP
+    | EPOLLRDHUP
+    | EPOLLRDNORM
+    | EPOLLRDBAND
+    | EPOLLWRNORM
+    | EPOLLWRBAND
+    | EPOLLMSG;
+
+/// Conditions that do not pass: a descriptor that shows one is always worth a try.
+const STICKY: u32 = EPOLLERR | EPOLLHUP | EPOLLRDHUP;
+
+/// Events for which nobody waited, in a row, before a registration is given up.
+const IDLE_EVENTS: u8 = 32;
+
+impl Core {
+    /// Lets a request wait until its file is ready for one of `events`, after an attempt showed that
+    /// it is not.
+    ///
+    /// # Errors
+    /// `EPERM` where the file cannot be polled, `EBADF` where there is none.
+    pub fn arm(&mut self, id: RequestId, events: u32) -> Result<(), Errno> {
+        let (known, kept) = self.find_or_watch(id)?;
+        self.readiness.entries[known.0 as usize].ready &= !(events & !STICKY);
+        if kept {
+            self.arm_known(id, known, events);
+        } else {
+            self.listen(id, known, events, false);
+        }
+        Ok(())
+    }
+
+    /// The same for a descriptor that is registered, and of which it is known that it is not ready.
+    #[inline]
+    pub fn arm_known(&mut self, id: RequestId, known: Known, events: u32) {
+        let is_plain = self.listen(id, known, events, true);
+        let Readiness { entries, recheck, .. } = &mut self.readiness;
+        let Known(index) = known;
+        let entry = &mut entries[index as usize];
+        if is_plain && !entry.rechecked {
+            entry.rechecked = true;
+            let seen = Recheck { index, generation: entry.generation, armed: entry.armed.wrapping_sub(1) };
+            recheck.push_back(seen);
+        }
+    }
+
+    /// Registers a file, whether anybody waits for it or not; returns its entry.
+    ///
+    /// # Errors
+    /// `EPERM` where the file cannot be polled, `EBADF` where there is none.
+    pub fn watch(&mut self, fd: Fd) -> Result<u32, Errno> {
+        let epoll = self.epoll()?;
+        self.forget_replaced(fd);
+        let index = self.readiness.find_or_insert(fd)?;
+        self.readiness.register(epoll, index).map(|()| index).inspect_err(|_| {
+            if self.readiness.entries[index as usize].waiters.is_empty() {
+                self.readiness.remove(index);
+            }
+        })
+    }
+
+    /// Lets a poll wait for the next edge. With `renew`, an old registration is made anew, so that it
+    /// is known to be for this file; where others wait by it, it is not, and they see no edge twice.
+    /// True where epoll is going to report what the file is ready for now.
+    ///
+    /// # Errors
+    /// As for [`Core::arm`].
+    pub fn arm_poll(&mut self, id: RequestId, events: u32, renew: bool) -> Result<bool, Errno> {
+        let (known, kept) = self.find_or_watch(id)?;
+        self.listen(id, known, events, kept);
+        let Known(index) = known;
+        let alone = self.readiness.entries[index as usize].waiters.len() == 1;
+        if !kept {
+            self.readiness.reports = true;
+        } else if renew && alone {
+            self.readiness.reports = true;
+            if let Err(errno) = self.renew(index) {
+                self.disarm(id);
+                self.requests[id].phase = Phase::Prepared;
+                return Err(errno);
+            }
+        }
+        Ok(!kept || renew && alone)
+    }
+
+    /// Has current readiness reported once more.
+    fn renew(&mut self, index: u32) -> Result<(), Errno> {
+        let epoll = self.epoll()?;
+        let entry = &mut self.readiness.entries[index as usize];
+        let data = (u64::from(entry.generation) << 32) | u64::from(index);
+        match sys::epoll_ctl(epoll, EPOLL_CTL_MOD, entry.fd, ALL_EVENTS | EPOLLET, data) {
+            Err(Errno::ENOENT) => {
+                entry.registered = false;
+                self.readiness.register(epoll, index)
+            }
+            other => other,
+        }
+    }
+
+    /// The entry of a request's file, registered; and whether it was before.
+    fn find_or_watch(&mut self, id: RequestId) -> Result<(Known, bool), Errno> {
+        let fd = self.requests[id].file.fd();
+        match self.readiness.known(fd) {
+            Some(known) => Ok((known, true)),
+            None => Ok((Known(self.watch(fd)?), false)),
+        }
+    }
+
+    /// Puts a request among those that wait for its file, whose registration is an old one or not. Is the file the
+    /// program's descriptor?
+    #[inline]
+    fn listen(&mut self, id: RequestId, Known(index): Known, events: u32, kept: bool) -> bool {
+        let entry = &mut self.readiness.entries[index as usize];
+        entry.waiters.push(Waiter { id, events: events | EPOLLERR | EPOLLHUP, verified: !kept });
+        entry.armed = entry.armed.wrapping_add(1);
+        self.readiness.waiting += 1;
+        let request = &mut self.requests[id];
+        request.phase = Phase::Waiting;
+        request.events = 0;
+        matches!(request.file, FileHold::Plain(_))
+    }
+
+    /// If the engine was given the number for a new file: requests that wait on the file that had it
+    /// wait for one that is gone.
+    fn forget_replaced(&mut self, fd: Fd) {
+        let Some(index) = self.readiness.find(fd) else { return };
+        if self.readiness.entries[index as usize].renewals == registry::renewals(fd) {
+            return;
+        }
+        for waiter in self.readiness.remove(index) {
+            self.readiness.waiting -= 1;
+            self.complete(waiter.id, Errno::EBADF.negated());
+        }
+    }
+
+    /// Ends a request's wait without readiness; false where it was not waiting.
+    pub fn disarm(&mut self, id: RequestId) -> bool {
+        let Some(index) = self.readiness.find(self.requests[id].file.fd()) else { return false };
+        let entry = &mut self.readiness.entries[index as usize];
+        // From the end, for what is cancelled began to wait of late, as a rule.
+        let Some(position) = entry.waiters.iter().rposition(|waiter| waiter.id == id) else { return false };
+        let waiter = entry.waiters.remove(position);
+        // Where nobody waits, nobody asks epoll: the next one has to try.
+        entry.ready |= waiter.events & !STICKY;
+        self.readiness.waiting -= 1;
+        true
+    }
+
+    /// epoll reported `bits` for the entry that `data` names.
+    pub(super) fn readiness_event(&mut self, data: u64, bits: u32) {
+        let index = data as u32;
+        let Some(entry) = self.readiness.entries.get_mut(index as usize) else { return };
+        if entry.generation != (data >> 32) as u32 || !entry.registered {
+            return;
+        }
+        let fd = entry.fd;
+        let bits = if bits & EPOLLERR != 0 { self.without_notices(fd, bits) } else { bits };
+        let entry = &mut self.readiness.entries[index as usize];
+        entry.ready |= bits;
+        if entry.waiters.is_empty() {
+            self.unwanted_event(index);
+            return;
+        }
+        entry.idle_events = 0;
+        self.wake_waiters(index, bits);
+    }
+
+    /// Events of `fd` without an error that is nothing but notices of pages in an error queue.
+    pub fn without_notices(&mut self, fd: Fd, events: u32) -> u32 {
+        if !self.zero_copy.needs_ticks() {
+            return events;
+        }
+        self.look_for_all_pages();
+        let errors = sys::poll_now(fd, 0).unwrap_or(EPOLLERR) & EPOLLERR;
+        events & !EPOLLERR | errors
+    }
+
+    fn wake_waiters(&mut self, index: u32, bits: u32) {
+        // A peer that hung up is worth a read attempt.
+        let effective = if bits & (EPOLLRDHUP | EPOLLERR | EPOLLHUP) != 0 { bits | EPOLLIN } else { bits };
+        let Core { readiness, requests, ready, .. } = self;
+        let Readiness { entries, waiting, .. } = readiness;
+        let waiters = &mut entries[index as usize].waiters;
+        let mut wake = |waiter: &Waiter| {
+            if waiter.events & effective == 0 {
+                return false;
+            }
+            *waiting -= 1;
+            let request = &mut requests[waiter.id];
+            debug_assert!(request.phase == Phase::Waiting, "only waiting requests have waiters");
+            request.events |= bits;
+            request.flags.set(Flags::WOKEN);
+            request.phase = Phase::Ready;
+            ready.push_back(waiter.id);
+            true
+        };
+        match &waiters[..] {
+            [only] => {
+                if wake(only) {
+                    waiters.clear();
+                }
+            }
+            _ => waiters.retain(|waiter| !wake(waiter)),
+        }
+    }
+
+    /// Nobody waited. A program may have left io_uring alone for this descriptor: do not let it wake
+    /// us for ever.
+    fn unwanted_event(&mut self, index: u32) {
+        let entry = &mut self.readiness.entries[index as usize];
+        entry.idle_events += 1;
+        if entry.idle_events < IDLE_EVENTS {
+            return;
+        }
+        let fd = entry.fd;
+        if let Some(epoll) = self.readiness.epoll {
+            let _ = sys::epoll_ctl(epoll, EPOLL_CTL_DEL, fd, 0, 0);
+        }
+        self.readiness.remove(index);
+    }
+
+    /// `fd` is about to be closed, or was replaced: what is known of it no longer holds. Requests
+    /// that wait on it keep the file, by a duplicate.
+    pub fn forget_fd(&mut self, fd: Fd) {
+        self.keep_files_of_work(fd);
+        self.keep_files_of_ready(fd);
+        self.zero_copy.forget(fd);
+        self.directories.forget(fd);
+        let Some(index) = self.readiness.find(fd) else { return };
+        if let Some(epoll) = self.readiness.epoll
+            && self.readiness.entries[index as usize].registered
+        {
+            let _ = sys::epoll_ctl(epoll, EPOLL_CTL_DEL, fd, 0, 0);
+        }
+        for waiter in self.readiness.remove(index) {
+            self.readiness.waiting -= 1;
+            match sys::duplicate(fd) {
+                Ok(own) => {
+                    self.requests[waiter.id].file = FileHold::Owned(own);
+                    if self.arm(waiter.id, waiter.events).is_err() {
+                        self.make_ready(waiter.id);
+                    }
+                }
+                Err(errno) => self.complete(waiter.id, errno.negated()),
+            }
+        }
+    }
+
+    /// On a ring that defers, requests that readiness woke wait for the program to come.
+    fn keep_files_of_ready(&mut self, fd: Fd) {
+        for &id in &self.ready {
+            let Some(request) = self.requests.get_mut(id) else { continue };
+            if request.file != FileHold::Plain(fd) {
+                continue;
+            }
+            match sys::duplicate(fd) {
+                Ok(own) => request.file = FileHold::Owned(own),
+                Err(errno) => {
+                    request.flags.set(Flags::FAILED_EARLY);
+                    request.result = errno.negated();
+                }
+            }
+        }
+    }
+
+    /// Closes a descriptor of the engine's own.
+    pub fn close_own(&mut self, fd: Fd) {
+        registry::forget_note(fd);
+        self.zero_copy.forget(fd);
+        self.directories.forget(fd);
+        if let Some(index) = self.readiness.find(fd) {
+            let waiters = self.readiness.remove(index);
+            debug_assert!(waiters.is_empty(), "a file is closed when nothing holds it any more");
+            self.readiness.waiting -= waiters.len();
+        }
+        sys::close(fd);
+    }
+}

@@ -1,0 +1,78 @@
+//! Looking again at descriptors that may have been closed and reused behind our back.
+
+use alloc::vec::Vec;
+
+use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLLET};
+
+use super::ALL_EVENTS;
+use crate::errno::Errno;
+use crate::request::RequestId;
+use crate::ring::Core;
+use crate::sys;
+
+/// How many of so many listed entries one tick looks at again: few enough that a connection in use is seen to have
+/// moved, which costs nothing, when its turn comes, and all of them within some 250 ticks.
+fn share_of_rechecks(listed: usize) -> usize {
+    listed.div_ceil(16).min(64).max(listed / 256)
+}
+
+/// An entry to be looked at again.
+#[derive(Clone, Copy)]
+pub(super) struct Recheck {
+    pub(super) index: u32,
+    pub(super) generation: u32,
+    /// [`Entry::armed`] when it was seen last: if it moved since, the registration is alive.
+    pub(super) armed: u32,
+}
+
+impl Core {
+    /// Looks again at descriptors on which requests have been waiting since the last look on the word of a
+    /// registration that was there before, some of them at each tick: is it still for this file?
+    pub fn recheck(&mut self) {
+        for _ in 0..share_of_rechecks(self.readiness.recheck.len()) {
+            let Some(mut seen) = self.readiness.recheck.pop_front() else { return };
+            let entry = &mut self.readiness.entries[seen.index as usize];
+            if entry.generation != seen.generation {
+                continue;
+            }
+            if !entry.registered || entry.waiters.is_empty() {
+                entry.rechecked = false;
+            } else if entry.armed == seen.armed {
+                entry.rechecked = false;
+                self.recheck_one(seen.index);
+            } else {
+                seen.armed = entry.armed;
+                self.readiness.recheck.push_back(seen);
+            }
+        }
+    }
+
+    fn recheck_one(&mut self, index: u32) {
+        let Some(epoll) = self.readiness.epoll else { return };
+        let entry = &mut self.readiness.entries[index as usize];
+        let data = (u64::from(entry.generation) << 32) | u64::from(index);
+        // Asked for what is there already, epoll looks no further; for another file it is what has to be done.
+        match sys::epoll_ctl(epoll, EPOLL_CTL_ADD, entry.fd, ALL_EVENTS | EPOLLET, data) {
+            Err(Errno::EEXIST) => entry.waiters.iter_mut().for_each(|waiter| waiter.verified = true),
+            added => {
+                entry.registered = added.is_ok();
+                entry.kind = None;
+                self.wake_after_replacement(index);
+            }
+        }
+    }
+
+    /// The file behind a number is gone. What waited for it must not take another file's data; what
+    /// began to wait when nobody knew tries the file that is there now.
+    fn wake_after_replacement(&mut self, index: u32) {
+        let entry = &mut self.readiness.entries[index as usize];
+        let gone: Vec<RequestId> =
+            entry.waiters.iter().filter(|waiter| waiter.verified).map(|waiter| waiter.id).collect();
+        entry.waiters.retain(|waiter| !waiter.verified);
+        self.readiness.waiting -= gone.len();
+        self.wake_waiters(index, ALL_EVENTS);
+        for id in gone {
+            self.complete(id, Errno::EBADF.negated());
+        }
+    }
+}
