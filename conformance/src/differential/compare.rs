@@ -28,7 +28,7 @@ use anyring_engine::ops;
 use linux_raw_sys::io_uring::{IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, io_uring_op as Code};
 
 use super::explain::{self, Case, explanation};
-use super::generate::sqe_flags::DRAIN;
+use super::generate::sqe_flags::{DRAIN, SKIP};
 use super::program::{Fd, Program, Sqe, Value};
 use super::ring::Cqe;
 
@@ -136,10 +136,20 @@ pub fn compare(program: &Program, user: &[Cqe], kernel: &[Cqe]) -> Verdict {
         // Their senders have no CQEs, and stand behind the drain.
         return Verdict::Explained(explain::drain_lingers_at());
     }
+    if let [only] = different[..]
+        && program.sqe(only).is_none()
+        && let Some(why) = explain::renamed_polls_explained(program, &of(&user, &only), &of(&kernel, &only))
+    {
+        return Verdict::Explained(why);
+    }
+    // What has no CQE for its success may have met what differs.
+    let met = |id: u64, other: u64| {
+        let file = program.sqe(other).map(|sqe| sqe.fd);
+        in_chain(id).any(|sqe| sqe.flags & SKIP != 0 && Some(sqe.fd) == file)
+    };
+    let explains = |id: u64, other: u64| chain(id) == chain(other) || met(id, other);
     if let Some(&(_, why)) = explained.first()
-        && different
-            .iter()
-            .all(|&id| follows(id) || explained.iter().any(|&(other, _)| chain(id) == chain(other)))
+        && different.iter().all(|&id| follows(id) || explained.iter().any(|&(other, _)| explains(id, other)))
     {
         return Verdict::Explained(why);
     }

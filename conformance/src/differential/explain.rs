@@ -51,12 +51,12 @@ pub const EXPLANATIONS: &[Explanation] = &[
     Explanation { name: "accepts-from-none", fits: accepts_from_none },
     Explanation { name: "path-in-slot", fits: path_in_slot },
     Explanation { name: "polls-repeat", fits: polls_repeat },
-    Explanation { name: "polled-later", fits: polled_later },
+    Explanation { name: POLLED_LATER, fits: polled_later },
     Explanation { name: "unreadable-waits", fits: unreadable_waits },
     Explanation { name: "cancelled-or-done", fits: cancelled_or_done },
     Explanation { name: DRAIN_LINGERS, fits: drain_lingers },
     Explanation { name: "drain-waits-for-itself", fits: drain_waits_for_itself },
-    Explanation { name: "chains-by-call", fits: chains_by_call },
+    Explanation { name: CHAINS_BY_CALL, fits: chains_by_call },
     Explanation { name: "room-for-one", fits: room_for_one },
     Explanation { name: "cached-or-not", fits: cached_or_not },
     Explanation { name: "timeouts-count", fits: timeouts_count },
@@ -66,10 +66,13 @@ pub const EXPLANATIONS: &[Explanation] = &[
     Explanation { name: "bundle-from-list", fits: bundle_from_list },
     Explanation { name: "closed-later", fits: closed_later },
     Explanation { name: "splice-keeps-pipe", fits: splice_keeps_pipe },
+    Explanation { name: "link-timeout-in-threads", fits: threads::link_timeout_in_threads },
 ];
 
 const ORDER_OF_REQUESTS: &str = "order-of-requests";
 const POSITION_AFTER_FAULT: &str = "position-after-fault";
+const POLLED_LATER: &str = "polled-later";
+const CHAINS_BY_CALL: &str = "chains-by-call";
 const DRAIN_LINGERS: &str = "drain-lingers";
 
 /// The index of an explanation.
@@ -328,6 +331,30 @@ fn drain_lingers(case: &Case<'_>) -> bool {
     }
     let closed = kernel == [-libc::EBADF] && case.program.closes();
     behind && (closed || user.is_empty() || kernel.is_empty() || user == [CANCELED] || kernel == [CANCELED])
+}
+
+/// Why files may hold something else at the end: the last cancellation found the next request of a chain that passes data,
+/// or did not.
+pub fn chains_explained(program: &Program) -> Option<usize> {
+    let linked = |sqe: &Sqe| program.chain_of(sqe.user_data) != sqe.user_data;
+    let defers = program.setup_flags & IORING_SETUP_DEFER_TASKRUN != 0;
+    (defers && program.sqes().any(|sqe| linked(sqe) && passes_data(sqe)))
+        .then(|| named(CHAINS_BY_CALL))
+        .flatten()
+}
+
+/// May the CQEs of no request of the program, which polls have that were given another user data, differ so: the CQ of a few
+/// entries was full, or not yet.
+pub fn renamed_polls_explained(program: &Program, user: &[Cqe], kernel: &[Cqe]) -> Option<usize> {
+    let renames = |sqe: &Sqe| {
+        let how = if let Value::Raw(how) = sqe.len { how as u32 } else { 0 };
+        name(sqe) == "POLL_REMOVE" && how & IORING_POLL_UPDATE_USER_DATA != 0
+    };
+    let ends = |cqes: &[Cqe]| cqes.iter().any(|cqe| cqe.flags & IORING_CQE_F_MORE == 0);
+    let full = program.cq_entries.wrapping_sub(1) < 4 && ends(user) != ends(kernel);
+    let same = |(ours, theirs): (&Cqe, &Cqe)| ours.res == theirs.res;
+    let alike = user.len() == kernel.len() && user.iter().zip(kernel).all(same);
+    (full && alike && program.sqes().any(renames)).then(|| named(POLLED_LATER)).flatten()
 }
 
 /// How far a chain comes in one call, on a ring that defers: the last cancellation finds the next link or not.

@@ -442,7 +442,9 @@ impl Run<'_> {
     }
 
     fn why_contents_differ(&self) -> Option<usize> {
-        explain::contents_explained(self.program).or_else(|| explain::held_back_explained(self.program))
+        explain::contents_explained(self.program)
+            .or_else(|| explain::held_back_explained(self.program))
+            .or_else(|| explain::chains_explained(self.program))
     }
 
     fn can_cancel(&self) -> bool {

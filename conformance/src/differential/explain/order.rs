@@ -7,6 +7,8 @@ use crate::differential::program::{Program, Sqe};
 /// They change the state of a file, or tell of it.
 const CHANGES: &[&str] = &["CONNECT", "LISTEN", "BIND", "SHUTDOWN", "ACCEPT", "EPOLL_CTL", "URING_CMD"];
 
+const FUTEXES: &[&str] = &["FUTEX_WAIT", "FUTEX_WAITV", "FUTEX_WAKE"];
+
 /// Which of several that meet comes first.
 pub fn order_of_requests(case: &Case<'_>) -> bool {
     order_at_data(case) || order_at_state(case) || order_at_buffers(case)
@@ -27,7 +29,7 @@ fn order_at_data(case: &Case<'_>) -> bool {
         || case.is(SPLICES) && case.others().any(passes_data)
 }
 
-/// Which of several changes to one socket, epoll instance or directory comes first, where a thread of the kernel's
+/// Which of several changes to one socket, epoll instance, futex or directory comes first, where a thread of the kernel's
 /// makes one of them.
 fn order_at_state(case: &Case<'_>) -> bool {
     let threads = case.program.uses_threads();
@@ -36,6 +38,8 @@ fn order_at_state(case: &Case<'_>) -> bool {
     let ends = |sqe: &Sqe| ["SHUTDOWN", "CLOSE"].contains(&name(sqe));
     let beside = |fits: &dyn Fn(&Sqe) -> bool| case.others().any(|sqe| sqe.fd == case.sqe.fd && fits(sqe));
     case.is(SENDS) && broken && case.by_thread() && case.others().any(ends)
+        || case.is(&["POLL_ADD"]) && case.by_thread() && beside(&|sqe| CHANGES.contains(&name(sqe)))
+        || case.is(FUTEXES) && threads && case.others().any(|sqe| FUTEXES.contains(&name(sqe)))
         || case.is(&["URING_CMD"]) && threads && beside(&passes_data)
         || case.is(CHANGES) && threads && beside(&|sqe| CHANGES.contains(&name(sqe)))
         || case.is(PATHS) && case.may_come_late() && case.others().any(|sqe| PATHS.contains(&name(sqe)))
@@ -58,5 +62,9 @@ pub fn contents_explained(program: &Program) -> Option<usize> {
         (1..requests.len()).any(|at| requests[..at].iter().any(|other| same(other, requests[at])))
     };
     let sends = program.uses_threads() && twice(SENDS);
-    (sends || twice(RECEIVES)).then(|| named(ORDER_OF_REQUESTS)).flatten()
+    // A thread of the kernel's splices, and finds what the others have left.
+    let is_splice = |sqe: &Sqe| SPLICES.contains(&name(sqe));
+    let splices =
+        program.sqes().any(is_splice) && program.sqes().any(|sqe| passes_data(sqe) && !is_splice(sqe));
+    (sends || splices || twice(RECEIVES)).then(|| named(ORDER_OF_REQUESTS)).flatten()
 }

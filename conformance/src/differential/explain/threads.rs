@@ -3,8 +3,8 @@
 
 use linux_raw_sys::io_uring::*;
 
-use super::{CANCELED, Case, READS, RWF_NOWAIT, SENDS, WRITES, is_multishot};
-use crate::differential::generate::sqe_flags::{BUFFER_SELECT, FIXED_FILE};
+use super::{CANCELED, Case, READS, RWF_NOWAIT, SENDS, WRITES, is_multishot, name};
+use crate::differential::generate::sqe_flags::{ASYNC, BUFFER_SELECT, FIXED_FILE};
 use crate::differential::program::{Fd, Sqe, Value};
 use crate::differential::ring::Cqe;
 use crate::differential::world::Thing;
@@ -65,9 +65,9 @@ pub fn buffers_in_threads(case: &Case<'_>) -> bool {
     let selects = |sqe: &Sqe| sqe.flags & BUFFER_SELECT != 0 && sqe.buf_index == case.sqe.buf_index;
     let given = |cqes: &[Cqe]| cqes.iter().filter(|cqe| cqe.res > 0).count();
     let shared = case.others().any(selects) && given(case.user) != given(case.kernel);
-    // What it holds stands in the CQE even of a failure.
+    // What it holds stands in the CQE even of a failure, or of an end.
     let (user, kernel) = case.results();
-    let failed = user == kernel && user.iter().all(|&result| result < 0);
+    let failed = user == kernel && user.iter().all(|&result| result <= 0);
     selects(case.sqe) && (case.program.uses_threads() && shared || failed)
 }
 
@@ -104,4 +104,16 @@ pub fn accept_waits_in_threads(case: &Case<'_>) -> bool {
 /// A cancellation that a thread carries out is at work itself, and may match itself.
 pub fn cancel_finds_itself(case: &Case<'_>) -> bool {
     case.is(&["ASYNC_CANCEL"]) && case.by_thread() && case.results() == (vec![-libc::ENOENT], vec![0])
+}
+
+/// What such a thread leaves to a LINK_TIMEOUT may not be over when the ring ends.
+pub fn link_timeout_in_threads(case: &Case<'_>) -> bool {
+    const EXPIRED: i32 = -libc::ETIME;
+    let (user, kernel) = case.results();
+    let chain = |sqe: &Sqe| case.program.chain_of(sqe.user_data);
+    let of_chain = || case.program.sqes().filter(|sqe| chain(sqe) == chain(case.sqe));
+    kernel.is_empty()
+        && (user == [CANCELED] || user == [EXPIRED])
+        && of_chain().any(|sqe| sqe.flags & ASYNC != 0)
+        && of_chain().any(|sqe| name(sqe) == "LINK_TIMEOUT")
 }
