@@ -44,6 +44,9 @@ pub struct Arguments {
     /// Milliseconds to measure per side, case and round.
     #[arg(long)]
     window_ms: Option<u64>,
+    /// Files in each of the directory trees [default: 100000, 10000 with --quick].
+    #[arg(long, value_name = "FILES")]
+    entries: Option<usize>,
     /// Print everything as JSON, each round included.
     #[arg(long)]
     json: bool,
@@ -87,6 +90,8 @@ Examples:
   anyring bench accept                     10,000 clients: epoll, single-shot and multishot accept
   anyring bench nop --side kernel --side 'kernel, registered'
   anyring bench send --case 'veth'         only these cases (veth takes root)
+  anyring bench du --entries 1000000 --case hot
+                                           a million files: du, anyring du, plain loops of 1 to 64 threads
   anyring bench echo --rounds 15 --window-ms 1000 --json > echo.json
   anyring bench --write docs/benchmarks.md --svg docs/benchmarks
                                            all of it, as a page with charts
@@ -155,7 +160,7 @@ fn compare(arguments: &Arguments, invocation: &Invocation) -> Result<()> {
         sides: arguments.sides.clone(),
         cases: arguments.cases.clone(),
     };
-    let context = Context::new(
+    let mut context = Context::new(
         invocation.words,
         arguments.tools.clone(),
         &arguments.dir.clone().unwrap_or_else(std::env::temp_dir),
@@ -163,6 +168,9 @@ fn compare(arguments: &Arguments, invocation: &Invocation) -> Result<()> {
         arguments.quick,
         arguments.native_only,
     )?;
+    if let Some(entries) = arguments.entries {
+        context.entries = entries;
+    }
     let machine = Machine::read(&context.scratch);
     if let Some(warning) = machine.warning() {
         eprintln!("warning: {warning}");

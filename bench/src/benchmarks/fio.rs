@@ -191,8 +191,7 @@ impl Benchmark for Fio {
             ops: read.total_ios,
             wall_ns: read.runtime * 1_000_000,
             cpu_ns: cpu.as_nanos() as u64,
-            latency: None,
-            memory: None,
+            ..Window::default()
         };
         Ok(Run {
             report: Report { engine: None, total_ops: read.total_ios, copied: None, windows: vec![window] },

@@ -7,6 +7,7 @@ mod idle;
 mod meta;
 mod nop;
 mod send;
+mod trees;
 mod uepoll;
 
 use std::io::Write;
@@ -114,6 +115,7 @@ pub fn all() -> Vec<Box<dyn Benchmark>> {
         Box::new(send::Send::default()),
         Box::new(echo::Echo),
         Box::new(idle::Idle),
+        Box::new(trees::Trees::du()),
         Box::new(uepoll::Http),
         Box::new(uepoll::Events),
     ]

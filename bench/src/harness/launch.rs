@@ -39,6 +39,8 @@ pub struct Context {
     window: Cell<Duration>,
     /// For a look, not for a figure.
     pub quick: bool,
+    /// Files in a directory tree.
+    pub entries: usize,
     native_only: bool,
     kernel_ring: std::result::Result<(), String>,
 }
@@ -70,6 +72,7 @@ impl Context {
             scratch,
             window: Cell::new(window),
             quick,
+            entries: if quick { 10_000 } else { 100_000 },
             native_only,
             kernel_ring,
         })
@@ -124,6 +127,11 @@ impl Context {
         command
     }
 
+    /// A command of the workspace.
+    pub fn tool(&self, name: &str) -> PathBuf {
+        self.tools.join(name)
+    }
+
     /// A workload of this program, to be run on `on`.
     pub fn workload(&self, on: On, name: &str) -> Command {
         let mut command = self.command(on, &self.program);
@@ -150,7 +158,7 @@ impl Context {
 
     /// The time after which something that measures for one window must have ended.
     pub fn limit(&self) -> Duration {
-        self.window() * 8 + Duration::from_secs(20)
+        self.window() * 8 + Duration::from_secs(20) + Duration::from_micros(200) * self.entries as u32
     }
 }
 

@@ -124,6 +124,7 @@ fn measured(count: usize, arm: impl FnOnce() -> Result<()>) -> Result<Window> {
     let after = memory()?;
     Ok(Window {
         latency: None,
+        peak_bytes: None,
         label: String::new(),
         ops: count as u64,
         wall_ns: elapsed.as_nanos() as u64,

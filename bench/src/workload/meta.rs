@@ -146,8 +146,7 @@ fn separate(worker: &mut dyn Phases, paths: &[CString], window: Duration) -> Res
         ops,
         wall_ns: spent.wall.as_nanos() as u64,
         cpu_ns: spent.cpu.as_nanos() as u64,
-        latency: None,
-        memory: None,
+        ..Window::default()
     });
     Ok(Report { engine: None, total_ops: 3 * (warm_up + ops), copied: None, windows: windows.collect() })
 }

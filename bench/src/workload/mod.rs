@@ -13,6 +13,7 @@ mod provided;
 pub mod ring;
 pub mod send;
 mod sockets;
+pub mod trees;
 pub mod uepoll;
 
 use std::time::Duration;
@@ -39,7 +40,7 @@ pub struct Report {
 }
 
 /// One measured window.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Window {
     /// What was done in it; empty where a process measures one thing only.
     pub label: String,
@@ -55,6 +56,9 @@ pub struct Window {
     /// By how much memory grew, where that is measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Memory>,
+    /// How much memory the process had at most, where that is measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak_bytes: Option<u64>,
 }
 
 /// Bytes of memory.
@@ -115,6 +119,10 @@ pub enum Workload {
     Idle(idle::Args),
     /// Their other ends.
     IdleClient(idle::ClientArgs),
+    /// A program that goes through a directory tree.
+    Tree(trees::CommandArgs),
+    /// The loop of plain calls that does so.
+    TreeLoop(trees::LoopArgs),
 }
 
 impl Workload {
@@ -134,6 +142,8 @@ impl Workload {
             Self::UepollReady(args) => uepoll::ready(args)?,
             Self::Idle(args) => idle::run(args)?,
             Self::IdleClient(args) => return idle::keep(args),
+            Self::Tree(args) => trees::run(args)?,
+            Self::TreeLoop(args) => return trees::walk(args),
         };
         let line = serde_json::to_string(&report).doing(|| "writing the report".into())?;
         println!("{line}");
@@ -175,8 +185,7 @@ pub fn repeat_for(window: Duration, mut batch: impl FnMut() -> Result<u64>) -> R
         ops,
         wall_ns: elapsed.as_nanos() as u64,
         cpu_ns: cpu.as_nanos() as u64,
-        latency: None,
-        memory: None,
+        ..Window::default()
     };
     Ok((measured, warm_up + ops))
 }

@@ -65,8 +65,7 @@ pub fn run(args: &Args) -> Result<Report> {
             ops: args.connections as u64,
             wall_ns: elapsed.as_nanos() as u64,
             cpu_ns: cpu.as_nanos() as u64,
-            latency: None,
-            memory: None,
+            ..Window::default()
         }],
     })
 }

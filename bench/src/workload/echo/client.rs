@@ -72,8 +72,7 @@ pub fn run(args: &Args) -> Result<Report> {
             ops,
             wall_ns: elapsed.as_nanos() as u64,
             cpu_ns: cpu.as_nanos() as u64,
-            latency: None,
-            memory: None,
+            ..Window::default()
         }],
     })
 }

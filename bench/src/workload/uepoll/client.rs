@@ -76,8 +76,8 @@ pub fn run(args: &Args) -> Result<Report> {
             ops: args.requests,
             wall_ns: elapsed.as_nanos() as u64,
             cpu_ns: cpu.as_nanos() as u64,
-            memory: None,
             latency: Some(Latency::of(&mut latencies)),
+            ..Window::default()
         }],
     })
 }

@@ -85,8 +85,7 @@ fn window(ops: u64, time: Duration, cpu: Duration) -> Window {
         ops,
         wall_ns: time.as_nanos() as u64,
         cpu_ns: cpu.as_nanos() as u64,
-        memory: None,
-        latency: None,
+        ..Window::default()
     }
 }
 

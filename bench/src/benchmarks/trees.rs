@@ -1,0 +1,183 @@
+//! Walks through directory trees: a tool of anyring's, what people use today, and the plain loop.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use super::{About, Benchmark, Run, Side, run_workload};
+use crate::failure::Result;
+use crate::harness::launch::{Context, On};
+use crate::report::Outcome;
+use crate::workload::trees::Shape;
+
+/// What a side runs.
+#[derive(Clone, Copy, Debug)]
+enum What {
+    /// A program of this machine's.
+    Program(&'static [&'static str]),
+    /// A command of anyring's.
+    Anyring(&'static [&'static str]),
+    /// The plain loop, with so many threads.
+    Loop(&'static str),
+}
+
+const fn side(name: &'static str, on: On, what: What) -> (Side, What) {
+    (Side { name, on }, what)
+}
+
+const DU: [(Side, What); 10] = [
+    side("du", On::Plain, What::Program(&["du", "-s"])),
+    side("anyring du", On::Plain, What::Anyring(&["du", "-s", "--engine", "user"])),
+    side("anyring du, kernel", On::Kernel, What::Anyring(&["du", "-s", "--engine", "kernel"])),
+    side("loop, 1 thread", On::Plain, What::Loop("1")),
+    side("loop, 2 threads", On::Plain, What::Loop("2")),
+    side("loop, 4 threads", On::Plain, What::Loop("4")),
+    side("loop, 8 threads", On::Plain, What::Loop("8")),
+    side("loop, 16 threads", On::Plain, What::Loop("16")),
+    side("loop, 32 threads", On::Plain, What::Loop("32")),
+    side("loop, 64 threads", On::Plain, What::Loop("64")),
+];
+
+/// The trees, each read with everything cached and with nothing.
+const SHAPES: [Shape; 3] = [Shape::Wide, Shape::Huge, Shape::Deep];
+
+/// A tool that walks through trees, and what it is compared to.
+pub struct Trees {
+    about: About,
+    contents: &'static [(Side, What)],
+    sides: Vec<Side>,
+    attributes: bool,
+    /// Where the trees are, and how many entries they have; 0 before they are made.
+    trees: [(PathBuf, u64); SHAPES.len()],
+}
+
+impl Trees {
+    /// `anyring du`.
+    pub fn du() -> Self {
+        let about = About {
+            name: "du",
+            title: "sizes of directory trees",
+            text: "`du -s` of a wide tree (20 files per directory), of one directory with all files, and of 1000 directories \
+                   in each other; --entries says how many files. Hot: after a run that is not measured. Cold: the caches of the whole \
+                   machine are emptied before each run, which takes root. An operation is an entry of the tree. The loop does openat, getdents64 with 64 KiB, fstatat of each entry and close \
+                   by plain calls, directories handed out to its threads.",
+            goal: "at most 1.15 of the loop's best number of threads hot, 1.2 cold; under 64 MiB for a million files",
+            baseline: "du",
+        };
+        Self {
+            about,
+            contents: &DU,
+            sides: DU.iter().map(|(side, _)| *side).collect(),
+            attributes: true,
+            trees: Default::default(),
+        }
+    }
+
+    fn is_cold(group: usize) -> bool {
+        group >= SHAPES.len()
+    }
+
+    fn command(&self, context: &Context, group: usize, side: usize) -> Command {
+        let (root, entries) = &self.trees[group % SHAPES.len()];
+        let mut command = context.workload(On::Plain, "tree");
+        command.args(["--entries", &entries.to_string()]);
+        if Self::is_cold(group) {
+            command.arg("--cold");
+        }
+        command.arg("--");
+        match self.contents[side].1 {
+            What::Program(words) => command.args(words),
+            What::Anyring(words) => command.arg(context.tool("anyring")).args(words),
+            What::Loop(threads) => {
+                let looped = context.workload(On::Plain, "tree-loop");
+                command.arg(looped.get_program()).args(looped.get_args()).args(["--threads", threads]);
+                if self.attributes { command.arg("--attributes") } else { &mut command }
+            }
+        };
+        command.arg(root);
+        command
+    }
+}
+
+impl Benchmark for Trees {
+    fn about(&self) -> About {
+        self.about
+    }
+
+    fn sides(&self) -> &[Side] {
+        &self.sides
+    }
+
+    fn groups(&self, quick: bool) -> Vec<String> {
+        let named = |state| move |shape: &Shape| format!("{}, {state}", shape.text());
+        let hot = SHAPES.iter().map(named("hot"));
+        // Emptied caches disturb the whole machine: not for a look.
+        let cold = SHAPES.iter().filter(|_| !quick).map(named("cold"));
+        hot.chain(cold).collect()
+    }
+
+    fn obstacle(&self, context: &Context, side: usize) -> Result<Option<String>> {
+        match self.contents[side].1 {
+            What::Anyring(_) if !context.tool("anyring").exists() => {
+                Ok(Some("anyring is not beside this program; name its directory with --tools".into()))
+            }
+            _ => context.obstacle(self.sides[side].on),
+        }
+    }
+
+    fn work_is_fixed(&self) -> bool {
+        true
+    }
+
+    fn missing(&self, _context: &Context, group: usize) -> Option<String> {
+        // SAFETY: no argument.
+        let root = unsafe { libc::geteuid() } == 0;
+        (Self::is_cold(group) && !root).then(|| "emptying the caches takes root".into())
+    }
+
+    fn prepare(&mut self, context: &Context, _usable: &[usize]) -> Result<()> {
+        for (shape, (root, entries)) in SHAPES.iter().zip(&mut self.trees) {
+            *root = context.scratch.join(format!("{}-{shape:?}", self.about.name));
+            *entries = shape.make(root, context.entries)?;
+        }
+        Ok(())
+    }
+
+    fn run(&self, context: &Context, group: usize, side: usize, count: bool) -> Result<Run> {
+        if !Self::is_cold(group) {
+            // Whoever goes first should not be the one who fills the caches.
+            run_workload(context, self.command(context, group, 0), false)?;
+        }
+        run_workload(context, self.command(context, group, side), count)
+    }
+
+    fn findings(&self, outcome: &Outcome) -> Vec<String> {
+        let peak = |name: &str| {
+            let sides = outcome.cases.iter().flat_map(|case| &case.sides).filter(|side| side.side == name);
+            let windows = sides.flat_map(|side| &side.windows);
+            windows.filter_map(|window| window.peak_bytes).max()
+        };
+        let mut findings = Vec::new();
+        for case in &outcome.cases {
+            let time = |of: &dyn Fn(&str) -> bool| {
+                let sides = case.sides.iter().filter(|side| of(&side.side));
+                sides.map(|side| (side.ns_per_op, &side.side)).min_by(|a, b| a.0.total_cmp(&b.0))
+            };
+            let (ours, best) = (time(&|name| name == "anyring du"), time(&|name| name.starts_with("loop")));
+            if let (Some((ours, _)), Some((best, name))) = (ours, best) {
+                findings.push(format!(
+                    "{}: {:.2} of the time of the best loop ({name}).",
+                    case.name,
+                    ours / best
+                ));
+            }
+        }
+        let peaks: Vec<_> = ["du", "anyring du", "loop, 1 thread", "loop, 64 threads"]
+            .into_iter()
+            .filter_map(|name| Some(format!("{name} {} MiB", peak(name)?.div_ceil(1 << 20))))
+            .collect();
+        if !peaks.is_empty() {
+            findings.push(format!("Memory at its highest: {}.", peaks.join(", ")));
+        }
+        findings
+    }
+}
