@@ -40,7 +40,7 @@ fn well_formed(svg: &str) -> bool {
 fn every_side_is_measured_or_says_why_not() {
     let own = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-{}", std::process::id()));
     let (charts, page) = (own.join("charts"), own.join("page.md"));
-    let names = ["accept", "nop", "send", "echo", "idle", "du"];
+    let names = ["accept", "nop", "send", "echo", "idle", "find", "du"];
     let mut arguments = vec!["--quick", "--rounds", "1", "--window-ms", "5", "--entries", "500", "--json"];
     arguments.extend(["--svg", charts.to_str().unwrap(), "--write", page.to_str().unwrap()]);
     arguments.extend(names);

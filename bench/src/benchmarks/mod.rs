@@ -115,6 +115,7 @@ pub fn all() -> Vec<Box<dyn Benchmark>> {
         Box::new(send::Send::default()),
         Box::new(echo::Echo),
         Box::new(idle::Idle),
+        Box::new(trees::Trees::find()),
         Box::new(trees::Trees::du()),
         Box::new(uepoll::Http),
         Box::new(uepoll::Events),
