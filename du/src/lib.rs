@@ -1,7 +1,7 @@
-//! `anyring du`: how much space directory trees take, asked and answered as with GNU du, walked over anyring's rings.
+//! `anyring du`: how much space directory trees take, asked and answered as with GNU du, walked in parallel.
 //!
-//! The command line ([`arguments`]) becomes what is to be counted ([`count::Settings`]) and how amounts are printed
-//! ([`output::Lines`]). One argument after the other is walked through; [`count::Count`] is the visitor of the walk.
+//! The command line (`arguments`) becomes what is to be counted (`count::Settings`) and how amounts are printed
+//! (`output::Lines`). One argument after the other is walked through; `count::Count` is the visitor of the walk.
 //! docs/du.md says what differs from GNU du.
 
 pub mod arguments;

@@ -1,4 +1,4 @@
-//! `anyring find`: what is in directory trees, asked and answered as with GNU find, walked over anyring's rings.
+//! `anyring find`: what is in directory trees, asked and answered as with GNU find, walked in parallel.
 //!
 //! The command line becomes a `parse::Command`: roots, `settings`, and an `expression`. A `search` is the visitor
 //! of the walk, and asks the expression of each entry. docs/find.md says what differs from GNU find.
