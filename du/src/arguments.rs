@@ -4,7 +4,7 @@ use clap::{ArgAction, Args, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Say how much space directories and files take, as du does, over io_uring
+/// Say how much space directories and files take, as GNU du
 #[derive(Debug, Args)]
 #[command(
     disable_help_flag = true,
