@@ -24,9 +24,10 @@ const fn side(name: &'static str, on: On, what: What) -> (Side, What) {
     (Side { name, on }, what)
 }
 
-const DU: [(Side, What); 10] = [
+const DU: [(Side, What); 11] = [
     side("du", On::Plain, What::Program(&["du", "-s"])),
-    side("anyring du", On::Plain, What::Anyring(&["du", "-s", "--engine", "user"])),
+    side("anyring du", On::Plain, What::Anyring(&["du", "-s"])),
+    side("anyring du, user", On::Plain, What::Anyring(&["du", "-s", "--engine", "user"])),
     side("anyring du, kernel", On::Kernel, What::Anyring(&["du", "-s", "--engine", "kernel"])),
     side("loop, 1 thread", On::Plain, What::Loop("1")),
     side("loop, 2 threads", On::Plain, What::Loop("2")),
