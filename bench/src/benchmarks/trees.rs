@@ -24,26 +24,23 @@ const fn side(name: &'static str, on: On, what: What) -> (Side, What) {
     (Side { name, on }, what)
 }
 
-const DU: [(Side, What); 11] = [
+const DU: [(Side, What); 4] = [
     side("du", On::Plain, What::Program(&["du", "-s"])),
     side("anyring du", On::Plain, What::Anyring(&["du", "-s"])),
     side("anyring du, user", On::Plain, What::Anyring(&["du", "-s", "--engine", "user"])),
     side("anyring du, kernel", On::Kernel, What::Anyring(&["du", "-s", "--engine", "kernel"])),
-    side("loop, 1 thread", On::Plain, What::Loop("1")),
-    side("loop, 2 threads", On::Plain, What::Loop("2")),
-    side("loop, 4 threads", On::Plain, What::Loop("4")),
-    side("loop, 8 threads", On::Plain, What::Loop("8")),
-    side("loop, 16 threads", On::Plain, What::Loop("16")),
-    side("loop, 32 threads", On::Plain, What::Loop("32")),
-    side("loop, 64 threads", On::Plain, What::Loop("64")),
 ];
 
-const FIND: [(Side, What); 12] = [
+const FIND: [(Side, What); 5] = [
     side("find", On::Plain, What::Program(&["find"])),
     side("fd", On::Plain, What::Program(&["fdfind", "--unrestricted", "."])),
     side("bfs", On::Plain, What::Program(&["bfs"])),
     side("anyring find", On::Plain, What::Anyring(&["find"])),
     side("anyring find, user", On::Plain, What::Anyring(&["find", "--engine", "user"])),
+];
+
+/// The loop, for every tool.
+const LOOPS: [(Side, What); 7] = [
     side("loop, 1 thread", On::Plain, What::Loop("1")),
     side("loop, 2 threads", On::Plain, What::Loop("2")),
     side("loop, 4 threads", On::Plain, What::Loop("4")),
@@ -59,7 +56,7 @@ const SHAPES: [Shape; 3] = [Shape::Wide, Shape::Huge, Shape::Deep];
 /// A tool that walks through trees, and what it is compared to.
 pub struct Trees {
     about: About,
-    contents: &'static [(Side, What)],
+    contents: Vec<(Side, What)>,
     sides: Vec<Side>,
     attributes: bool,
     /// Where the trees are, and how many entries they have; 0 before they are made.
@@ -95,7 +92,8 @@ impl Trees {
         Self::of(about, &FIND, false)
     }
 
-    fn of(about: About, contents: &'static [(Side, What)], attributes: bool) -> Self {
+    fn of(about: About, tools: &[(Side, What)], attributes: bool) -> Self {
+        let contents = [tools, &LOOPS].concat();
         let sides = contents.iter().map(|(side, _)| *side).collect();
         Self { about, contents, sides, attributes, trees: Default::default() }
     }
