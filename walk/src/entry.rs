@@ -2,7 +2,7 @@
 
 use crate::Statx;
 use crate::directory::{Counters, Directory};
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, UnsafeCell};
 use std::ffi::CStr;
 use std::fmt;
 use std::io;
@@ -66,14 +66,13 @@ pub struct Entry<'a> {
     pub(crate) root: u32,
     pub(crate) attributes: Option<&'a Statx>,
     pub(crate) asked: u32,
-    pub(crate) paths: &'a Cell<Option<Paths>>,
-    pub(crate) path: OnceCell<Paths>,
+    pub(crate) path: Path<'a>,
 }
 
 impl Entry<'_> {
     /// Its path as `find` prints it: the root's as it was given, then the names down to it.
     pub fn path(&self) -> &[u8] {
-        self.path.get_or_init(|| self.paths.take().unwrap_or_default().to(self.directory, self.name)).bytes()
+        self.path.get(self.directory, self.name)
     }
 
     /// Its name; that of a root is its whole path.
@@ -130,14 +129,6 @@ impl Entry<'_> {
     }
 }
 
-impl Drop for Entry<'_> {
-    fn drop(&mut self) {
-        if let Some(path) = self.path.take() {
-            self.paths.set(Some(path));
-        }
-    }
-}
-
 /// By what a call reaches an entry: whatever happens to the tree, it acts in this directory.
 #[derive(Clone, Copy, Debug)]
 pub struct Parent<'a> {
@@ -153,28 +144,72 @@ pub struct Paths {
     bytes: Vec<u8>,
     /// What the beginning is the path of.
     of: Option<Arc<Directory>>,
-    /// How long it is.
+    /// How long it is, with the slash behind it.
     length: usize,
 }
 
 impl Paths {
-    fn to(mut self, directory: &Arc<Directory>, name: &CStr) -> Paths {
+    /// Makes it the path of `name` in `directory`.
+    fn put(&mut self, directory: &Arc<Directory>, name: &CStr) {
         if !self.of.as_ref().is_some_and(|of| Arc::ptr_eq(of, directory)) {
-            self.bytes.clear();
-            directory.write_path(&mut self.bytes);
-            if !self.bytes.is_empty() && self.bytes.last() != Some(&b'/') {
-                self.bytes.push(b'/');
-            }
-            self.length = self.bytes.len();
-            self.of = Some(directory.clone());
+            self.go_to(directory);
         }
         self.bytes.truncate(self.length);
         self.bytes.extend_from_slice(name.to_bytes());
-        self
     }
 
-    fn bytes(&self) -> &[u8] {
-        &self.bytes
+    /// Goes to another directory, from the nearest one that both are in: paths may be long.
+    fn go_to(&mut self, directory: &Arc<Directory>) {
+        let (mut from, mut to) = (self.of.as_deref(), &**directory);
+        let mut down = Vec::new();
+        loop {
+            while let Some(here) = from.filter(|from| from.depth_inside() > to.depth_inside()) {
+                let is_root = here.depth_inside() == 1;
+                self.length = if is_root { 0 } else { self.length - here.name().count_bytes() - 1 };
+                from = here.parent().map(|parent| &**parent);
+            }
+            if from.is_some_and(|from| std::ptr::eq(from, to)) {
+                break;
+            }
+            let Some(parent) = to.parent() else {
+                self.length = 0;
+                break;
+            };
+            down.push(to.name().to_bytes());
+            to = parent;
+        }
+        self.bytes.truncate(self.length);
+        for name in down.into_iter().rev() {
+            self.bytes.extend_from_slice(name);
+            // A root may end with one.
+            if !self.bytes.ends_with(b"/") {
+                self.bytes.push(b'/');
+            }
+        }
+        self.length = self.bytes.len();
+        self.of = Some(directory.clone());
+    }
+}
+
+/// The path of an entry, put together when somebody asks for it.
+pub struct Path<'a> {
+    paths: &'a UnsafeCell<Paths>,
+    is_put: Cell<bool>,
+}
+
+impl<'a> Path<'a> {
+    pub fn new(paths: &'a mut Paths) -> Path<'a> {
+        Path { paths: UnsafeCell::from_mut(paths), is_put: Cell::new(false) }
+    }
+
+    /// That of `name` in `directory`.
+    fn get(&self, directory: &Arc<Directory>, name: &CStr) -> &[u8] {
+        if !self.is_put.replace(true) {
+            // SAFETY: it was borrowed exclusively for this, which is for one thread, and nothing was given out yet.
+            unsafe { &mut *self.paths.get() }.put(directory, name);
+        }
+        // SAFETY: it does not change any more.
+        unsafe { &(*self.paths.get()).bytes }
     }
 }
 

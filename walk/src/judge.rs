@@ -1,9 +1,8 @@
 //! What is to be done with an entry: the visitor's word, and what the walk itself has to know before.
 
 use crate::directory::{Directory, Found};
-use crate::entry::Paths;
+use crate::entry::{Path, Paths};
 use crate::{Entry, Failure, Follow, Kind, Options, Statx, Step, Visitor, What, files};
-use std::cell::{Cell, OnceCell};
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::RawFd;
@@ -26,7 +25,7 @@ pub struct Walk<'a, V: Visitor> {
 /// What a thread of a walk has for itself.
 pub struct Own<V: Visitor> {
     pub local: V::Local,
-    pub paths: Cell<Option<Paths>>,
+    pub paths: Paths,
 }
 
 /// An entry, as far as it is known.
@@ -57,7 +56,7 @@ impl<V: Visitor> Walk<'_, V> {
     }
 
     pub fn own(&self) -> Own<V> {
-        Own { local: self.visitor.local(), paths: Cell::new(None) }
+        Own { local: self.visitor.local(), paths: Paths::default() }
     }
 
     /// Are links followed in `directory`?
@@ -71,9 +70,9 @@ impl<V: Visitor> Walk<'_, V> {
 
     /// Has the walk itself to know more of an entry before the visitor sees it?
     fn needs(&self, directory: &Directory, kind: Kind) -> bool {
-        let follows = self.follows(directory);
         kind == Kind::Unknown
-            || follows && (kind == Kind::Link || kind == Kind::Directory && self.minds_loops())
+            || self.follows(directory)
+                && (kind == Kind::Link || kind == Kind::Directory && self.minds_loops())
     }
 
     /// Can a directory be its own ancestor?
@@ -120,8 +119,7 @@ impl<V: Visitor> Walk<'_, V> {
             root,
             attributes,
             asked,
-            paths: &own.paths,
-            path: OnceCell::new(),
+            path: Path::new(&mut own.paths),
         };
         match self.visitor.visit(&mut own.local, &entry) {
             Step::Attributes(mask) if attributes.is_none() || mask & !asked != 0 => {
@@ -185,13 +183,11 @@ impl<V: Visitor> Walk<'_, V> {
             root: directory.root,
             attributes: directory.attributes.as_deref(),
             asked: directory.asked,
-            paths: &own.paths,
-            path: OnceCell::new(),
+            path: Path::new(&mut own.paths),
         };
         if self.visitor.leave(&mut own.local, &entry) == Step::Quit {
             self.quit.store(true, Ordering::Relaxed);
         }
-        drop(entry);
         if fd != -1 {
             parent.unpin(&self.files);
         }

@@ -17,6 +17,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// Directories under way at once.
 pub const SLOTS: usize = 32;
@@ -32,6 +33,10 @@ const MANY: usize = 1024;
 const FOUND: usize = 64;
 /// Calls that the thread makes itself between two looks at whether they put it to sleep.
 const CALLS: u32 = 8;
+/// Where so many take less they do not.
+const QUICK: Duration = Duration::from_micros(50);
+/// Directories that a thread reads before it has others begin: what is small is done by then.
+const ALONE: u32 = 8;
 /// So often a directory is put off for want of descriptors.
 const PATIENCE: u32 = 1000;
 /// Room in the submission queue.
@@ -42,6 +47,15 @@ const OPEN: u64 = 0;
 const FIRST: u64 = 1;
 const SECOND: u64 = 2;
 const ATTRIBUTES: u64 = 3;
+
+/// Why another thread is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// There is more to do than one does at once.
+    Work,
+    /// Calls put threads to sleep.
+    Sleep,
+}
 
 /// A directory under way.
 struct Slot {
@@ -75,12 +89,12 @@ pub struct Lane<'a, V: Visitor> {
     roots: &'a [Root],
     next_root: usize,
     number: usize,
-    /// It came when it was called for, and goes when it has nothing to do.
-    is_helper: bool,
+    /// It came when it was called, and goes when it has nothing to do.
+    called: bool,
     own: Own<V>,
     ring: Option<Ring>,
-    /// Has another thread help.
-    call_for_help: &'a (dyn Fn() + 'a),
+    /// Calls another thread.
+    call: &'a (dyn Fn(Call) + 'a),
     slots: Vec<Slot>,
     free: Vec<usize>,
     places: Vec<Place>,
@@ -89,8 +103,15 @@ pub struct Lane<'a, V: Visitor> {
     stalled: Vec<usize>,
     /// Slots whose directories have been read.
     read: Vec<usize>,
+    /// What it found last in the directory that it read last: this it goes on with itself. That directory is still
+    /// pinned.
+    kept: Option<Arc<Directory>>,
+    /// Directories that it has read to their ends.
+    done: u32,
     /// Calls that it has made since it looked whether it had slept.
     count: u32,
+    /// When it looked.
+    looked: Instant,
     /// Directories in a row for which there was no descriptor.
     refused: u32,
     /// How often it had slept when it looked.
@@ -178,9 +199,9 @@ impl<'a, V: Visitor> Lane<'a, V> {
         share: &'a Share,
         roots: &'a [Root],
         number: usize,
-        is_helper: bool,
+        called: bool,
         ring: Option<Ring>,
-        call_for_help: &'a (dyn Fn() + 'a),
+        call: &'a (dyn Fn(Call) + 'a),
     ) -> Lane<'a, V> {
         // SAFETY: integers only.
         let status = || Box::new(UnsafeCell::new(unsafe { std::mem::zeroed::<Statx>() }));
@@ -193,17 +214,20 @@ impl<'a, V: Visitor> Lane<'a, V> {
             roots,
             next_root: 0,
             number,
-            is_helper,
+            called,
             own: walk.own(),
             ring,
-            call_for_help,
+            call,
             slots: (0..slots).map(|_| Slot::new()).collect(),
             free: (0..slots).rev().collect(),
             places: (0..places).map(place).collect(),
             free_places: (0..places).rev().collect(),
             stalled: Vec::new(),
             read: Vec::new(),
+            kept: None,
+            done: 0,
             count: 0,
+            looked: Instant::now(),
             refused: 0,
             slept: 0,
             tasks: Vec::new(),
@@ -235,7 +259,7 @@ impl<'a, V: Visitor> Lane<'a, V> {
             self.slots[slot].directory = Some(Directory::place_of_roots());
             self.read(slot);
         }
-        self.slept = sleeps();
+        self.look_again();
         loop {
             if !self.walk.has_quit() {
                 self.begin_tasks();
@@ -257,10 +281,10 @@ impl<'a, V: Visitor> Lane<'a, V> {
                     self.share.end();
                     return Ok(());
                 }
-                if !self.share.wait(self.is_helper) {
+                if !self.share.wait(self.called) {
                     return Ok(());
                 }
-                self.slept = sleeps();
+                self.look_again();
             }
         }
     }
@@ -271,19 +295,34 @@ impl<'a, V: Visitor> Lane<'a, V> {
         if self.count < CALLS {
             return;
         }
-        self.count = 0;
-        let slept = sleeps();
-        if slept != self.slept {
-            (self.call_for_help)();
+        let now = Instant::now();
+        if now - self.looked > QUICK {
+            let slept = sleeps();
+            if slept != self.slept {
+                (self.call)(Call::Sleep);
+            }
+            self.slept = slept;
         }
-        self.slept = slept;
+        (self.count, self.looked) = (0, now);
+    }
+
+    /// What put the thread to sleep until now was no call on files.
+    fn look_again(&mut self) {
+        (self.count, self.looked, self.slept) = (0, Instant::now(), sleeps());
     }
 
     /// Fills free slots.
     fn begin_tasks(&mut self) {
+        if let Some(slot) = self.free.pop_if(|_| self.kept.is_some()) {
+            self.slots[slot].directory = self.kept.take();
+            self.open(slot, true);
+        }
+        if self.free.is_empty() {
+            return;
+        }
         let mut tasks = std::mem::take(&mut self.tasks);
         self.share.take(self.number, self.free.len(), &mut tasks);
-        if tasks.is_empty() && !self.free.is_empty() {
+        if tasks.is_empty() {
             self.share.steal(self.number, SLOTS, &mut tasks);
             let more = tasks.drain(self.free.len().min(tasks.len())..);
             if more.len() > 0 {
@@ -305,7 +344,7 @@ impl<'a, V: Visitor> Lane<'a, V> {
             return self.read(slot);
         }
         self.slots[slot].directory = Some(directory);
-        self.open(slot);
+        self.open(slot, false);
     }
 
     /// Puts an entry into the ring.
@@ -322,10 +361,12 @@ impl<'a, V: Visitor> Lane<'a, V> {
         }
     }
 
-    fn open(&mut self, slot: usize) {
+    /// Opens a slot's directory. `pinned`: its parent still is.
+    fn open(&mut self, slot: usize, pinned: bool) {
         let Some(directory) = self.slots[slot].directory.clone() else { return };
         let Some(parent) = directory.parent() else { return };
-        match parent.pin(&self.walk.files) {
+        let from = if pinned { Ok(parent.fd()) } else { parent.pin(&self.walk.files) };
+        match from {
             Ok(fd) => {
                 self.walk.files.reserve();
                 if self.ring.is_none() {
@@ -367,7 +408,7 @@ impl<'a, V: Visitor> Lane<'a, V> {
             if self.walk.belongs(&directory, result) {
                 self.read(slot);
             } else {
-                self.end(slot);
+                self.end(slot, 1);
             }
             return;
         }
@@ -444,35 +485,44 @@ impl<'a, V: Visitor> Lane<'a, V> {
     /// Shows the names that were read, as far as there are places for those that need attributes.
     fn show(&mut self, index: usize) {
         let Some(directory) = self.slots[index].directory.clone() else { return };
-        let has_parent = directory.parent().is_some();
         while self.slots[index].part < PARTS.len() {
-            if self.walk.has_quit() {
-                self.slots[index].part = PARTS.len();
-                break;
-            }
-            let slot = &self.slots[index];
-            let end = slot.end(slot.part);
-            let Some((name, next)) = name_at(&slot.bytes()[..end], slot.offset) else {
-                let slot = &mut self.slots[index];
-                slot.part += 1;
-                slot.offset = PARTS.get(slot.part).map_or(0, |part| part.0);
-                continue;
-            };
             if self.free_places.is_empty() {
                 return self.stalled.push(index);
             }
-            let at = slot.offset;
-            if !has_parent || !is_dots(name.name) {
-                // The place of the roots has their numbers for inodes.
-                let (root, inode) =
-                    if has_parent { (directory.root, name.inode) } else { (name.inode as u32, 0) };
-                let candidate = Candidate { name: name.name, kind: name.kind, inode, root, attributes: None };
-                let verdict = self.walk.judge(&mut self.own, &directory, slot.fd, candidate);
+            if let Some((at, verdict)) = self.show_part(index, &directory) {
                 self.follow_verdict(index, at, verdict, None);
+                continue;
             }
-            self.slots[index].offset = next;
+            let slot = &mut self.slots[index];
+            slot.part = if self.walk.has_quit() { PARTS.len() } else { slot.part + 1 };
+            slot.offset = PARTS.get(slot.part).map_or(0, |part| part.0);
         }
         self.after_names(index);
+    }
+
+    /// Shows names of a part up to one with which something is to be done: where that is, and what.
+    fn show_part(&mut self, index: usize, directory: &Arc<Directory>) -> Option<(usize, Verdict)> {
+        let has_parent = directory.parent().is_some();
+        let slot = &self.slots[index];
+        let (bytes, fd, mut at) = (&slot.bytes()[..slot.end(slot.part)], slot.fd, slot.offset);
+        while let Some((Name { name, kind, inode }, next)) = name_at(bytes, at)
+            && !self.walk.has_quit()
+        {
+            if !has_parent || !is_dots(name) {
+                // The place of the roots has their numbers for inodes.
+                let (root, inode) = if has_parent { (directory.root, inode) } else { (inode as u32, 0) };
+                let candidate = Candidate { name, kind, inode, root, attributes: None };
+                match self.walk.judge(&mut self.own, directory, fd, candidate) {
+                    Verdict::Done => {}
+                    verdict => {
+                        self.slots[index].offset = next;
+                        return Some((at, verdict));
+                    }
+                }
+            }
+            at = next;
+        }
+        None
     }
 
     /// Does what is to be done with the name at `at`. `place`: where its attributes are, if it has some.
@@ -603,6 +653,11 @@ impl<'a, V: Visitor> Lane<'a, V> {
             self.fail(&directory, What::Read, io::Error::from_raw_os_error(-errno));
         }
         let ended = if self.is_place_of_roots(index) { self.next_root == self.roots.len() } else { ended };
+        let keeps = ended && self.kept.is_none() && !self.slots[index].found.is_empty();
+        if keeps {
+            directory.need(1);
+            self.kept = self.slots[index].found.pop();
+        }
         if !ended && self.share.count(self.number) > MANY && !self.is_place_of_roots(index) {
             // It waits, open, below what was found in it.
             let task = Task { directory, opened: true };
@@ -612,14 +667,21 @@ impl<'a, V: Visitor> Lane<'a, V> {
             return self.free.push(index);
         }
         self.give_found(index);
-        if ended { self.end(index) } else { self.read(index) }
+        if !ended {
+            return self.read(index);
+        }
+        self.done = self.done.saturating_add(1);
+        if self.done > ALONE && self.ring.is_none() && self.share.count(self.number) > 0 {
+            (self.call)(Call::Work);
+        }
+        self.end(index, u32::from(!keeps));
     }
 
-    /// A directory was read to its end.
-    fn end(&mut self, index: usize) {
+    /// A directory was read to its end, and so many pins are given up.
+    fn end(&mut self, index: usize, pins: u32) {
         let Some(directory) = self.slots[index].directory.take() else { return };
         self.free.push(index);
-        let released = directory.release(1, 1, &self.walk.files);
+        let released = directory.release(pins, 1, &self.walk.files);
         if released.finished {
             self.finished(directory, released.close);
         }

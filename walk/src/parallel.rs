@@ -2,7 +2,7 @@
 
 use crate::files::{Files, lock};
 use crate::judge::Walk;
-use crate::lane::{ENTRIES, Lane, SLOTS};
+use crate::lane::{Call, ENTRIES, Lane, SLOTS};
 use crate::share::Share;
 use crate::{Engine, Options, Root, Visitor};
 use anyring::low::Ring;
@@ -14,13 +14,16 @@ use std::thread::{self, Scope};
 /// So many of the engine's threads may read at once where nothing is cached.
 const WORKERS: u32 = 64;
 /// So many threads of the walk may, where it has no rings.
-const HELPERS: usize = 64;
+const MOST: usize = 64;
 
 /// What all threads have.
 struct Common<'a, V: Visitor> {
     walk: Walk<'a, V>,
     share: Share,
     roots: &'a [Root],
+    /// As many threads as there are to be where calls do not put them to sleep, and where they do.
+    threads: usize,
+    most: usize,
     error: Mutex<Option<Error>>,
 }
 
@@ -35,15 +38,18 @@ pub fn walk<V: Visitor>(roots: &[Root], options: &Options, visitor: &V) -> Resul
     };
     let rings = match chosen(options) {
         Some(engine) => rings(engine, threads)?.into_iter().map(Some).collect(),
-        None => (0..threads).map(|_| None).collect::<Vec<_>>(),
+        None => vec![None],
     };
-    let has_rings = rings.first().is_some_and(Option::is_some);
-    let helpers = if has_rings || options.threads != 0 { 0 } else { HELPERS.saturating_sub(threads) };
+    let most = match () {
+        () if rings[0].is_some() => rings.len(),
+        () if options.threads == 0 => threads.max(MOST),
+        () => threads,
+    };
     let files = Files::new(options.descriptors);
     let slots = (files.most() / 2 / rings.len()).clamp(1, SLOTS);
     let walk = Walk { options, visitor, files, slots, quit: AtomicBool::new(false) };
-    let share = Share::new(rings.len(), helpers);
-    let common = Common { walk, share, roots, error: Mutex::new(None) };
+    let share = Share::new(rings.len(), most - rings.len());
+    let common = Common { walk, share, roots, threads, most, error: Mutex::new(None) };
     thread::scope(|scope| {
         let mut rings = rings.into_iter().enumerate();
         let first = rings.next().and_then(|(_, ring)| ring);
@@ -64,11 +70,11 @@ fn start<'scope, V: Visitor>(
     scope: &'scope Scope<'scope, '_>,
     common: &'scope Common<'_, V>,
     number: usize,
-    is_helper: bool,
+    called: bool,
     ring: Option<Ring>,
 ) {
     let builder = thread::Builder::new().name("walk".into());
-    if builder.spawn_scoped(scope, move || run(scope, common, number, is_helper, ring)).is_err() {
+    if builder.spawn_scoped(scope, move || run(scope, common, number, called, ring)).is_err() {
         common.share.dismiss(number);
     }
 }
@@ -78,15 +84,19 @@ fn run<'scope, V: Visitor>(
     scope: &'scope Scope<'scope, '_>,
     common: &'scope Common<'_, V>,
     number: usize,
-    is_helper: bool,
+    called: bool,
     ring: Option<Ring>,
 ) {
-    let call_for_help = || {
-        if let Some(number) = common.share.enlist() {
+    let call = |why| {
+        let most = match why {
+            Call::Work => common.threads,
+            Call::Sleep => common.most,
+        };
+        if let Some(number) = common.share.enlist(most) {
             start(scope, common, number, true, None);
         }
     };
-    let lane = Lane::new(&common.walk, &common.share, common.roots, number, is_helper, ring, &call_for_help);
+    let lane = Lane::new(&common.walk, &common.share, common.roots, number, called, ring, &call);
     let (local, result) = lane.run();
     common.walk.visitor.finish(local);
     common.share.dismiss(number);

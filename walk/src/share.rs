@@ -1,7 +1,8 @@
 //! How the threads of a walk share its directories.
 //!
 //! Each has a stack of its own, so that few wait: it goes down before it goes on. Who has nothing left takes from
-//! another's bottom, where the largest parts of the tree are.
+//! another's bottom, where the largest parts of the tree are. Threads are started when there is work for them, rather
+//! than woken: a new one gets a processor that is free, where one that wakes may be put beside the one that woke it.
 
 use crate::directory::Directory;
 use crate::files::lock;
@@ -11,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A thread that came to help leaves when it has had nothing to do for so long.
+/// A thread that was called leaves when it has had nothing to do for so long.
 const STAY: Duration = Duration::from_millis(2);
 
 /// How long a thread without work looks for some before it sleeps: waking another takes as long.
@@ -24,7 +25,9 @@ pub struct Task {
     pub opened: bool,
 }
 
+/// Not in one cache line with another thread's.
 #[derive(Default)]
+#[repr(align(128))]
 struct Stack {
     tasks: Mutex<VecDeque<Task>>,
     /// How many there are, to be looked at without the lock.
@@ -49,9 +52,9 @@ pub struct Share {
 }
 
 impl Share {
-    /// For so many threads, and so many that come to help.
-    pub fn new(threads: usize, helpers: usize) -> Share {
-        let all = threads + helpers;
+    /// For so many threads, and so many that may be called.
+    pub fn new(threads: usize, called: usize) -> Share {
+        let all = threads + called;
         Share {
             stacks: (0..all).map(|_| Stack::default()).collect(),
             free: Mutex::new((threads..all).rev().collect()),
@@ -64,9 +67,10 @@ impl Share {
         }
     }
 
-    /// One more thread is to help: its number, if there may be one.
-    pub fn enlist(&self) -> Option<usize> {
-        if self.idle.load(Ordering::Relaxed) > 0 || !self.has_work() {
+    /// One more thread is called: its number, if there is work for it and there are not `most` yet.
+    pub fn enlist(&self, most: usize) -> Option<usize> {
+        let enough = || self.threads.load(Ordering::Relaxed) >= most;
+        if enough() || self.idle.load(Ordering::Relaxed) > 0 || !self.has_work() {
             return None;
         }
         let _bed = lock(&self.bed);
@@ -143,10 +147,11 @@ impl Share {
         self.stacks.iter().any(|stack| stack.count.load(Ordering::SeqCst) > 0)
     }
 
-    /// A thread has nothing to do: waits until there may be something. False at the end of the walk, or of the `helper`.
-    pub fn wait(&self, helper: bool) -> bool {
+    /// A thread has nothing to do: waits until there may be something. False at the end of the walk, or of one that was
+    /// `called`.
+    pub fn wait(&self, called: bool) -> bool {
         self.idle.fetch_add(1, Ordering::SeqCst);
-        let more = self.look() || self.sleep(helper);
+        let more = self.look() || self.sleep(called);
         self.idle.fetch_sub(1, Ordering::SeqCst);
         more
     }
@@ -158,7 +163,9 @@ impl Share {
             if self.has_work() {
                 return true;
             }
-            if self.over.load(Ordering::Relaxed) {
+            let nobody_finds_any =
+                || self.idle.load(Ordering::Relaxed) == self.threads.load(Ordering::Relaxed);
+            if self.over.load(Ordering::Relaxed) || nobody_finds_any() {
                 return false;
             }
             for _ in 0..20 {
@@ -169,7 +176,7 @@ impl Share {
     }
 
     /// Sleeps until there is work. The last one to fall asleep ends the walk: nobody is left to find more.
-    fn sleep(&self, helper: bool) -> bool {
+    fn sleep(&self, called: bool) -> bool {
         let mut bed = lock(&self.bed);
         self.sleeping.fetch_add(1, Ordering::SeqCst);
         let more = loop {
@@ -184,7 +191,7 @@ impl Share {
                 self.bell.notify_all();
                 break false;
             }
-            if helper {
+            if called {
                 let (guard, waited) =
                     self.bell.wait_timeout(bed, STAY).unwrap_or_else(PoisonError::into_inner);
                 bed = guard;
