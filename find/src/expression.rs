@@ -246,6 +246,14 @@ impl Tree {
         if self.any(&Action::speaks) {
             return self;
         }
-        Tree::And(vec![self, Tree::Action(Action::Print { to: 0, end: b'\n' })])
+        let print = Tree::Action(Action::Print { to: 0, end: b'\n' });
+        match self {
+            Tree::And(all) if all.is_empty() => print,
+            Tree::And(mut all) => {
+                all.push(print);
+                Tree::And(all)
+            }
+            other => Tree::And(vec![other, print]),
+        }
     }
 }

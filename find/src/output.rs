@@ -93,46 +93,58 @@ impl Outputs {
 #[derive(Debug)]
 pub struct Buffers<'a> {
     outputs: &'a Outputs,
-    pending: Vec<Vec<u8>>,
+    pending: Vec<Pending>,
+}
+
+#[derive(Debug)]
+struct Pending {
+    bytes: Vec<u8>,
+    /// So much is written as soon as an entry ends.
+    enough: usize,
 }
 
 impl<'a> Buffers<'a> {
     pub fn new(outputs: &'a Outputs) -> Buffers<'a> {
-        Buffers { outputs, pending: vec![Vec::new(); outputs.all.len()] }
+        let pending = |output: &Output| Pending {
+            bytes: Vec::new(),
+            // Where somebody looks at it as it comes, anything.
+            enough: if output.terminal { 1 } else { FULL },
+        };
+        Buffers { outputs, pending: outputs.all.iter().map(pending).collect() }
     }
 
     /// What an output is to get.
     pub fn to(&mut self, number: usize) -> &mut Vec<u8> {
-        &mut self.pending[number]
+        &mut self.pending[number].bytes
     }
 
     /// Writes a name. A terminal gets nothing that it would act on.
     pub fn name(&mut self, number: usize, name: &[u8]) {
+        let Pending { bytes, enough } = &mut self.pending[number];
         let harmless = |byte: &u8| (b' '..=b'~').contains(byte);
-        if self.outputs.is_terminal(number) && !name.iter().all(harmless) {
-            tame(&mut self.pending[number], name, self.outputs.charset);
+        if *enough > 1 || name.iter().all(harmless) {
+            bytes.extend_from_slice(name);
         } else {
-            self.pending[number].extend_from_slice(name);
+            tame(bytes, name, self.outputs.charset);
         }
     }
 
-    /// An entry is done: writes what is full, or looked at as it comes.
+    /// An entry is done: writes what is enough.
     pub fn entry_ends(&mut self) {
-        for (number, pending) in self.pending.iter_mut().enumerate() {
-            if pending.len() >= FULL || !pending.is_empty() && self.outputs.is_terminal(number) {
-                self.outputs.write(number, pending);
-                pending.clear();
-            }
-        }
+        self.write(|pending| pending.enough);
     }
 
     /// Writes everything.
     pub fn flush(&mut self) {
-        for (number, pending) in
-            self.pending.iter_mut().enumerate().filter(|(_, pending)| !pending.is_empty())
-        {
-            self.outputs.write(number, pending);
-            pending.clear();
+        self.write(|_| 1);
+    }
+
+    fn write(&mut self, enough: impl Fn(&Pending) -> usize) {
+        for (number, pending) in self.pending.iter_mut().enumerate() {
+            if pending.bytes.len() >= enough(pending) {
+                self.outputs.write(number, &pending.bytes);
+                pending.bytes.clear();
+            }
         }
     }
 }
