@@ -35,11 +35,13 @@ impl Exclude {
         Ok(())
     }
 
+    /// Are there none?
+    pub fn is_empty(&self) -> bool {
+        self.patterns.is_empty()
+    }
+
     /// Does one fit the path, or what of it begins behind a slash?
     pub fn fits(&self, path: &[u8]) -> bool {
-        if self.patterns.is_empty() {
-            return false;
-        }
         let Ok(path) = CString::new(path) else { return false };
         let bytes = path.as_bytes_with_nul();
         let begins = |at: usize| at == 0 || bytes[at - 1] == b'/' && bytes[at] != b'/' && bytes[at] != 0;

@@ -80,6 +80,7 @@ fn search(command: &Command, now: when::Stamp) -> bool {
         same_device: settings.same_device,
         max_depth: settings.max_depth,
         post_order: settings.depth,
+        open_until_left: settings.depth,
         sorted: settings.sorted,
         threads: settings.threads,
         engine: settings.engine,

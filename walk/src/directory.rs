@@ -40,19 +40,29 @@ struct State {
     fd: RawFd,
     /// Who uses the descriptor right now.
     pins: u32,
-    /// For how many things it is yet needed: its own reading, what is below it.
+    /// For how many things it is yet needed: its own reading, what is in it and is to be opened.
     needs: u32,
+    /// How much is yet to be done: its own reading, directories in it.
+    undone: u32,
     /// By what number it may be closed for a while.
     held: Option<u64>,
 }
 
-/// What came of giving up pins and needs.
+/// What came of giving something up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Released {
     /// This descriptor is to be closed.
     pub close: Option<RawFd>,
-    /// It is needed for nothing any more.
+    /// Nothing is to be done below it any more.
     pub finished: bool,
+}
+
+/// What is given up of a directory.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Give {
+    pub pins: u32,
+    pub needs: u32,
+    pub undone: u32,
 }
 
 /// What is told of a directory that is to be read.
@@ -79,7 +89,7 @@ impl Directory {
             attributes: None,
             asked: 0,
             identity: OnceLock::new(),
-            state: Mutex::new(State { fd: libc::AT_FDCWD, pins: 1, needs: 1, held: None }),
+            state: Mutex::new(State { fd: libc::AT_FDCWD, pins: 1, needs: 1, undone: 1, held: None }),
         })
     }
 
@@ -96,7 +106,7 @@ impl Directory {
             attributes: found.attributes.map(|attributes| Box::new(*attributes)),
             asked: found.asked,
             identity: OnceLock::new(),
-            state: Mutex::new(State { fd: CLOSED, pins: 1, needs: 1, held: None }),
+            state: Mutex::new(State { fd: CLOSED, pins: 1, needs: 1, undone: 1, held: None }),
         })
     }
 
@@ -181,9 +191,11 @@ impl Directory {
         lock(&self.state).fd = fd;
     }
 
-    /// It is needed for `count` more things.
+    /// So many more directories in it are to be read.
     pub fn need(&self, count: u32) {
-        lock(&self.state).needs += count;
+        let mut state = lock(&self.state);
+        state.needs += count;
+        state.undone += count;
     }
 
     /// Its descriptor, for who has a pin.
@@ -222,12 +234,13 @@ impl Directory {
         self.open_again(files)
     }
 
-    /// Gives up pins and needs.
-    pub fn release(self: &Arc<Directory>, pins: u32, needs: u32, files: &Files) -> Released {
+    /// Gives up what is not needed any more.
+    pub fn release(self: &Arc<Directory>, give: Give, files: &Files) -> Released {
         let mut state = lock(&self.state);
-        state.pins -= pins;
-        state.needs -= needs;
-        let finished = needs > 0 && state.needs == 0;
+        state.pins -= give.pins;
+        state.needs -= give.needs;
+        state.undone -= give.undone;
+        let finished = give.undone > 0 && state.undone == 0;
         if state.pins > 0 || state.fd < 0 {
             return Released { close: None, finished };
         }
@@ -249,7 +262,7 @@ impl Directory {
 
     /// Gives up a pin, and closes what is to be closed.
     pub fn unpin(self: &Arc<Directory>, files: &Files) {
-        if let Some(fd) = self.release(1, 0, files).close {
+        if let Some(fd) = self.release(Give { pins: 1, ..Give::default() }, files).close {
             files::close(fd);
         }
     }

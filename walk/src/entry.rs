@@ -132,7 +132,8 @@ impl Entry<'_> {
 /// By what a call reaches an entry: whatever happens to the tree, it acts in this directory.
 #[derive(Clone, Copy, Debug)]
 pub struct Parent<'a> {
-    /// The directory's descriptor; `AT_FDCWD` for a root. It is the walk's, and valid during the call that shows it.
+    /// The directory's descriptor; `AT_FDCWD` for a root. It is the walk's, and valid during the call that shows it. -1 where
+    /// a directory is left and [`Options::open_until_left`](crate::Options::open_until_left) does not ask for more.
     pub fd: RawFd,
     /// The name there; the path of a root.
     pub name: &'a CStr,

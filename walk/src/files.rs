@@ -158,21 +158,24 @@ pub fn is_dangling(errno: i32) -> bool {
 }
 
 /// Attributes of `name` in the directory `at`.
-pub fn attributes(at: RawFd, name: &CStr, mask: u32, follow: bool) -> io::Result<libc::statx> {
-    let mut status = MaybeUninit::<libc::statx>::zeroed();
+pub fn attributes(
+    at: RawFd,
+    name: &CStr,
+    mask: u32,
+    follow: bool,
+    status: &mut libc::statx,
+) -> io::Result<()> {
     let mut ask = |flags| {
         // SAFETY: a string that ends, and a structure to be written.
-        match unsafe { libc::statx(at, name.as_ptr(), flags, mask, status.as_mut_ptr()) } {
+        match unsafe { libc::statx(at, name.as_ptr(), flags, mask, status) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
     };
     match ask(attribute_flags(follow)) {
-        Err(error) if follow && error.raw_os_error().is_some_and(is_dangling) => ask(attribute_flags(false))?,
-        other => other?,
+        Err(error) if follow && error.raw_os_error().is_some_and(is_dangling) => ask(attribute_flags(false)),
+        other => other,
     }
-    // SAFETY: integers only, and written.
-    Ok(unsafe { status.assume_init() })
 }
 
 /// Reads names of a directory from where it stands.

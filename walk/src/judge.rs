@@ -80,6 +80,11 @@ impl<V: Visitor> Walk<'_, V> {
         self.options.follow == Follow::Always
     }
 
+    /// Are directories to be reached by descriptors until they have been left?
+    pub fn keeps_open(&self) -> bool {
+        self.options.post_order && self.options.open_until_left
+    }
+
     /// Shows an entry of `directory`, whose descriptor is `fd`.
     pub fn judge(
         &self,
@@ -165,9 +170,10 @@ impl<V: Visitor> Walk<'_, V> {
         if self.has_quit() {
             return;
         }
-        let fd = match parent.pin_from(below, &self.files) {
-            Ok(fd) => fd,
-            Err(error) => {
+        let fd = match self.keeps_open().then(|| parent.pin_from(below, &self.files)) {
+            None => -1,
+            Some(Ok(fd)) => fd,
+            Some(Err(error)) => {
                 // Nothing can be done in a directory that cannot be found any more, but its end can be told.
                 self.failed(own, parent, directory.name(), directory.root, What::Open, error);
                 -1

@@ -3,7 +3,7 @@
 //! With a ring it has some directories under way at once. Without one it makes the calls itself, one directory after the
 //! other, and calls for help where they put it to sleep, as they do where nothing is cached.
 
-use crate::directory::Directory;
+use crate::directory::{Directory, Give};
 use crate::files;
 use crate::judge::{Candidate, Own, Verdict, Walk};
 use crate::names::{Name, is_dots, name_at, put_name};
@@ -418,8 +418,7 @@ impl<'a, V: Visitor> Lane<'a, V> {
             self.refused += 1;
             thread::yield_now();
             // It has its turn when others have been closed.
-            let released = parent.release(1, 0, &self.walk.files);
-            close(released.close);
+            parent.unpin(&self.walk.files);
             self.slots[slot].directory = None;
             self.free.push(slot);
             return self.share.push(self.number, std::iter::once(Task { directory, opened: false }));
@@ -433,8 +432,8 @@ impl<'a, V: Visitor> Lane<'a, V> {
 
     /// A directory was opened, or cannot be: its parent is not needed for that any more.
     fn after_open(&mut self, parent: &Arc<Directory>, pins: u32) {
-        let needs = u32::from(!self.walk.options.post_order);
-        let released = parent.release(pins, needs, &self.walk.files);
+        let give = Give { pins, needs: u32::from(!self.walk.keeps_open()), undone: 0 };
+        let released = parent.release(give, &self.walk.files);
         close(released.close);
     }
 
@@ -563,9 +562,11 @@ impl<'a, V: Visitor> Lane<'a, V> {
         };
         let Name { inode, kind, name } = name;
         let root = if directory.parent().is_some() { directory.root } else { inode as u32 };
+        // SAFETY: integers only.
+        let mut status = unsafe { std::mem::zeroed::<Statx>() };
         let verdict = loop {
-            match files::attributes(slot.fd, name, mask, self.walk.follows(&directory)) {
-                Ok(status) => {
+            match files::attributes(slot.fd, name, mask, self.walk.follows(&directory), &mut status) {
+                Ok(()) => {
                     let candidate = Candidate { name, kind, inode, root, attributes: Some((&status, mask)) };
                     match self.walk.judge(&mut self.own, &directory, slot.fd, candidate) {
                         Verdict::Attributes(more) => mask = more,
@@ -681,7 +682,7 @@ impl<'a, V: Visitor> Lane<'a, V> {
     fn end(&mut self, index: usize, pins: u32) {
         let Some(directory) = self.slots[index].directory.take() else { return };
         self.free.push(index);
-        let released = directory.release(pins, 1, &self.walk.files);
+        let released = directory.release(Give { pins, needs: 1, undone: 1 }, &self.walk.files);
         if released.finished {
             self.finished(directory, released.close);
         }
@@ -698,7 +699,8 @@ impl<'a, V: Visitor> Lane<'a, V> {
             self.walk.leave(&mut self.own, &directory, below);
             close(to_close);
             let Some(parent) = directory.parent().cloned() else { return };
-            let released = parent.release(0, 1, &self.walk.files);
+            let give = Give { pins: 0, needs: u32::from(self.walk.keeps_open()), undone: 1 };
+            let released = parent.release(give, &self.walk.files);
             if !released.finished {
                 return close(released.close);
             }

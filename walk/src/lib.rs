@@ -100,6 +100,8 @@ pub struct Options {
     pub max_depth: Option<u32>,
     /// [`Visitor::leave`] is wanted.
     pub post_order: bool,
+    /// [`Entry::parent`] has a descriptor in [`Visitor::leave`], too: directories stay open for that, or are opened again.
+    pub open_until_left: bool,
     /// In a stable order: siblings by the bytes of their names, what is in a directory right behind it. Roots come in the
     /// order given. All calls of the visitor come from one thread then.
     pub sorted: bool,

@@ -1,6 +1,6 @@
 //! A walk in a stable order, by one thread.
 
-use crate::directory::Directory;
+use crate::directory::{Directory, Give};
 use crate::files::{self, Files};
 use crate::judge::{Candidate, Own, Verdict, Walk};
 use crate::names::{is_dots, name_at};
@@ -113,8 +113,11 @@ impl<V: Visitor> Sorted<'_, V> {
             let attributes = known.as_ref().map(|(attributes, asked)| (attributes, *asked));
             match self.walk.judge(&mut self.own, directory, fd, Candidate { attributes, ..candidate }) {
                 Verdict::Attributes(mask) => {
-                    match files::attributes(fd, candidate.name, mask, self.walk.follows(directory)) {
-                        Ok(attributes) => known = Some((attributes, mask)),
+                    // SAFETY: integers only.
+                    let mut status = unsafe { std::mem::zeroed::<Statx>() };
+                    let follow = self.walk.follows(directory);
+                    match files::attributes(fd, candidate.name, mask, follow, &mut status) {
+                        Ok(()) => known = Some((status, mask)),
                         Err(error) => {
                             let Candidate { name, root, .. } = candidate;
                             self.walk.failed(&mut self.own, directory, name, root, What::Attributes, error);
@@ -166,7 +169,8 @@ impl<V: Visitor> Sorted<'_, V> {
         if self.walk.options.post_order {
             self.walk.leave(&mut self.own, directory, below);
         }
-        if let Some(fd) = directory.release(u32::from(below.is_some()), 1, &self.walk.files).close {
+        let give = Give { pins: u32::from(below.is_some()), needs: 1, undone: 1 };
+        if let Some(fd) = directory.release(give, &self.walk.files).close {
             files::close(fd);
         }
     }

@@ -119,7 +119,7 @@ fn paths_may_be_longer_than_any_call_takes() {
         }
         // Few descriptors, or as many as there may be.
         let descriptors = [1, 0][index % 2];
-        let options = Options { descriptors, post_order: true, ..options };
+        let options = Options { descriptors, post_order: true, open_until_left: true, ..options };
         let seen = events(&[tree.root()], &options, 0);
         let expected = find(&[], &[&tree.0], &[]);
         assert_eq!(expected.len(), 1 + depth + 40 + 50);

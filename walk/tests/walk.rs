@@ -15,8 +15,9 @@ fn ways() -> Vec<Options> {
     for sorted in [false, true] {
         for threads in [1, 3] {
             for descriptors in [0, 1] {
-                for post_order in [false, true] {
-                    ways.push(Options { sorted, threads, descriptors, post_order, ..Options::default() });
+                for (post_order, open_until_left) in [(false, false), (true, false), (true, true)] {
+                    let options = Options { sorted, threads, descriptors, ..Options::default() };
+                    ways.push(Options { post_order, open_until_left, ..options });
                 }
             }
         }
