@@ -275,6 +275,32 @@ fn registered_buffers() {
     });
 }
 
+/// Whatever becomes of the table. The first attempt found no room.
+#[test]
+fn one_that_waits_holds_its_registered_buffer() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (a, mut b) = tcp_pair();
+        fill(&a);
+        let memory = [7; 4096];
+        register_buffers(&ring, &[vector(&memory)]);
+        ring.push(Sqe { ioprio: FIXED, ..send_zc(1, a.as_raw_fd(), &memory[..100]) });
+        assert_eq!(ring.enter(1, 0), 1);
+        let unregister = io_uring_register_op::IORING_UNREGISTER_BUFFERS;
+        let unregistered = ring.register(unregister, std::ptr::null(), 0);
+        ring.push(Sqe { ioprio: FIXED, ..send_zc(2, a.as_raw_fd(), &memory[..100]) });
+        assert_eq!(ring.enter(1, 0), 1);
+        let refused = ring.collect(2);
+        let (mut received, mut sevens) = (vec![0; 1 << 16], 0);
+        while sevens < 100 {
+            let count = b.read(&mut received).unwrap();
+            sevens += received[..count].iter().filter(|&&byte| byte == 7).count();
+            ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+        }
+        (unregistered, refused, ring.collect(2))
+    });
+}
+
 /// As many completions as all of these make, in order.
 fn run_chain(ring: &mut Ring, sqes: &[Sqe], count: usize) -> Vec<Cqe> {
     sqes.iter().for_each(|&sqe| ring.push(sqe));

@@ -47,6 +47,8 @@ pub struct ZeroCopy {
     out: usize,
     /// The socket that the current submission found to take zero-copy sends.
     pub checked: Option<Fd>,
+    /// Notifications of sends that were copied, by user data and result, not posted yet.
+    pub announced: Vec<(u64, i32)>,
 }
 
 /// What becomes of large sends on a descriptor.
@@ -88,6 +90,11 @@ impl ZeroCopy {
     /// Are any pages out?
     pub fn is_waiting(&self) -> bool {
         self.out > 0
+    }
+
+    /// Was nothing sent since all were looked at?
+    pub fn is_seen(&self) -> bool {
+        self.fresh.is_empty()
     }
 
     /// Is there anything to look at by and by?

@@ -5,20 +5,23 @@ use linux_raw_sys::io_uring::{
     IORING_SETUP_CQE32,
 };
 
-use super::{Caps, Code, Field, Op, Outcome};
+use super::{Caps, Code, Field, Op, Outcome, Quick, Tried};
 use crate::abi::{IORING_CQE_F_32, IORING_NOP_CQE32, IORING_SETUP_CQE_MIXED};
 use crate::errno::Errno;
+use crate::memory::Sqe;
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
-use crate::sys;
+use crate::sys::{self, Fd};
 
 /// `IORING_OP_NOP`.
-pub const NOP: Op = Op::new(Code::IORING_OP_NOP, "NOP", Caps::IOPOLL, prep, issue).fields(&[
-    Field::Fd,
-    Field::Length,
-    Field::OpFlags,
-    Field::BufferIndex,
-]);
+pub const NOP: Op = Op::new(Code::IORING_OP_NOP, "NOP", Caps::IOPOLL, prep, issue)
+    .fields(&[Field::Fd, Field::Length, Field::OpFlags, Field::BufferIndex])
+    .quick(Quick {
+        attempt: done,
+        go_on: |core, id, _, _| issue(core, id),
+        again: done,
+        more: Quick::NO_MORE,
+    });
 
 const FLAGS: u32 = IORING_NOP_INJECT_RESULT
     | IORING_NOP_FILE
@@ -45,6 +48,11 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
         request.flags.set(Flags::FIXED_FILE);
     }
     Ok(())
+}
+
+/// One that asks for nothing is done.
+fn done(_core: &mut Core, sqe: &Sqe, _fd: Fd) -> Tried {
+    if (sqe.ioprio, sqe.op_flags) == (0, 0) { Tried::Done(0, 0) } else { Tried::Nothing }
 }
 
 fn issue(core: &mut Core, id: RequestId) -> Outcome {

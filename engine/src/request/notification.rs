@@ -62,11 +62,48 @@ impl Core {
     }
 
     /// Announces the end of a send that was copied, and that there was never a request for.
+    #[inline]
     pub fn announce_copied(&mut self, user_data: u64, ioprio: u16) {
-        match self.new_notification(user_data, usage(ioprio)) {
-            Ok(notification) => self.make_ready(notification),
-            Err(_) => self.post_notification(user_data, usage(ioprio)),
+        let announced = &mut self.zero_copy.announced;
+        if announced.len() < announced.capacity() || announced.try_reserve(1).is_ok() {
+            announced.push((user_data, usage(ioprio)));
+        } else {
+            self.post_notification(user_data, usage(ioprio));
         }
+    }
+
+    /// Posts what was announced, behind the completions of the sends that were made together.
+    #[inline]
+    pub fn post_announced(&mut self) {
+        if !self.zero_copy.announced.is_empty() {
+            self.take_announced(true);
+        }
+    }
+
+    /// Something else comes behind the sends, a drain perhaps, which waits for their notifications: they become
+    /// requests, to be posted in their turn.
+    #[inline]
+    pub(super) fn list_announced(&mut self) {
+        if !self.zero_copy.announced.is_empty() {
+            self.take_announced(false);
+        }
+    }
+
+    fn take_announced(&mut self, at_once: bool) {
+        // Where completions are deferred, they are for the next call that fetches.
+        let at_once = at_once && !(self.defers() && self.readiness.eager);
+        let mut announced = core::mem::take(&mut self.zero_copy.announced);
+        for (user_data, usage) in announced.drain(..) {
+            // Where the CQ is full, they come when the program has made room.
+            if !(at_once && self.ready.is_empty() && self.has_room())
+                && let Ok(notification) = self.new_notification(user_data, usage)
+            {
+                self.make_ready(notification);
+            } else {
+                self.post_notification(user_data, usage);
+            }
+        }
+        self.zero_copy.announced = announced;
     }
 
     /// The end of a notification: nothing is linked to it, and it has no file.
@@ -86,7 +123,6 @@ impl Core {
         }
     }
 
-    #[cold]
     fn post_notification(&mut self, user_data: u64, res: i32) {
         self.post(Cqe { user_data, res, flags: IORING_CQE_F_NOTIF, big: [0; 2] });
     }

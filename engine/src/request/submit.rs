@@ -39,6 +39,7 @@ impl Core {
             if whose == Whose::Common && self.submit_quickly(index) {
                 continue;
             }
+            self.list_announced();
             let memory = &self.memory;
             let id = match self.requests.insert(|| memory.sqe(index)) {
                 Ok(id) => id,
@@ -73,6 +74,7 @@ impl Core {
         }
         self.submission_left = 0;
         self.zero_copy.checked = None;
+        self.post_announced();
         if !self.train.is_empty() {
             self.let_train_go();
         }
@@ -345,8 +347,9 @@ impl Core {
 
     /// Issues what became ready, until nothing is.
     pub fn run_ready(&mut self) {
-        while !self.has_fetched_enough() {
-            let Some(id) = self.ready.pop_front() else { return };
+        while !self.has_fetched_enough()
+            && let Some(id) = self.ready.pop_front()
+        {
             let Some(request) = self.requests.get(id) else { continue };
             if request.phase != Phase::Ready {
                 continue;
@@ -355,6 +358,7 @@ impl Core {
                 self.issue_ready(id);
             }
         }
+        self.post_announced();
     }
 
     fn issue_ready(&mut self, id: RequestId) {

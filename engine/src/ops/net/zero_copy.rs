@@ -148,13 +148,13 @@ pub fn announce_end(core: &mut Core, id: RequestId, outcome: Outcome) -> Outcome
     outcome
 }
 
-/// A send that is copied anyway, from one piece of memory to where the socket is connected.
+/// A send that is copied anyway, from one piece of memory to where the socket is connected. So nobody needs to hold
+/// the registered buffer that it may lie in.
 fn send_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
-    let plain = u32::from(sqe.ioprio) & !IORING_SEND_ZC_REPORT_USAGE == 0
+    let plain = u32::from(sqe.ioprio) & !(IORING_SEND_ZC_REPORT_USAGE | IORING_RECVSEND_FIXED_BUF) == 0
         && (sqe.off, sqe.file_index >> 16, sqe.addr3, sqe.pad) == (0, 0, 0, 0);
     let small = (sqe.len as usize) < WORTH_IT;
-    let impossible = user::check_range(sqe.addr, u64::from(sqe.len)).is_err();
-    if !plain || !small || impossible || core.may_begin_train(sqe, fd) {
+    if !plain || !small || !lies_right(core, sqe) || core.may_begin_train(sqe, fd) {
         return Tried::Nothing;
     }
     let fixed = Flags::of_sqe(sqe.flags).has(Flags::FIXED_FILE);
@@ -173,8 +173,21 @@ fn send_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
     }
 }
 
+/// Does the memory lie in its registered buffer, or where memory of a program can be?
+#[inline]
+fn lies_right(core: &Core, sqe: &Sqe) -> bool {
+    let length = u64::from(sqe.len);
+    if u32::from(sqe.ioprio) & IORING_RECVSEND_FIXED_BUF != 0 {
+        core.buffers.check(sqe.buf_index, sqe.addr, length).is_ok()
+    } else {
+        user::check_range(sqe.addr, length).is_ok()
+    }
+}
+
 /// Sends what an attempt left over.
 fn go_on(core: &mut Core, id: RequestId, fd: Fd, result: Result<usize, Errno>) -> Outcome {
+    // Checked before the attempt. Where it cannot be held for want of memory, no page of it leaves uncopied.
+    let _ = take_registered(core, id);
     let asked = core.requests[id].sqe.len as usize;
     let outcome = conclude(core, id, fd, result, asked).unwrap_or_else(|| {
         advance(&mut core.requests[id], result.unwrap_or(0));
