@@ -10,7 +10,7 @@ use crate::ops::net::error_queue;
 use crate::processes::{self, fork};
 use crate::resources::kinds::Kind;
 use crate::resources::{epoll_sets, kinds, ring_fds};
-use crate::ring::Core;
+use crate::ring::{Core, Counted};
 use crate::sys::{self, Fd};
 use crate::{credentials, lifetime, registry};
 
@@ -26,8 +26,6 @@ pub struct Counters {
 }
 
 static RINGS: AtomicU64 = AtomicU64::new(0);
-static SUBMITTED: AtomicU64 = AtomicU64::new(0);
-static COMPLETED: AtomicU64 = AtomicU64::new(0);
 
 /// Pieces of work queued or being done on descriptors of the program, whose files must outlive a
 /// `close`.
@@ -68,20 +66,13 @@ pub(crate) fn count_ring() {
     }
 }
 
-pub(crate) fn count_submitted(count: u64) {
-    SUBMITTED.fetch_add(count, Ordering::Relaxed);
-}
-
-pub(crate) fn count_completed(count: u64) {
-    COMPLETED.fetch_add(count, Ordering::Relaxed);
-}
-
 /// The process's counters.
 pub fn counters() -> Counters {
+    let sum = |what| registry::places().map(|place| place.counted(what)).sum();
     Counters {
         rings: RINGS.load(Ordering::Relaxed),
-        submitted: SUBMITTED.load(Ordering::Relaxed),
-        completed: COMPLETED.load(Ordering::Relaxed),
+        submitted: sum(Counted::Submitted),
+        completed: sum(Counted::Completed),
     }
 }
 

@@ -62,20 +62,28 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
     }
     lifetime::notice_fork();
     let fd = if call.flags & IORING_ENTER_REGISTERED_RING != 0 { ring_fds::resolve(fd)? } else { fd };
-    let ring = registry::get(fd).or_else(|| registry::recognise(fd)).ok_or_else(|| no_ring(fd))?;
-    let mut guard = ring.lock();
+    let mut guard = registry::lock(fd).ok_or_else(|| no_ring(fd))?;
     let core = guard.as_mut().ok_or(Errno::EBADF)?;
     let serial = core.serial;
     if core.is(IORING_SETUP_R_DISABLED) {
         return Err(Errno::EBADFD);
     }
     core.activity += 1;
-    core.unshare_if_alone();
-    core.join();
+    if core.shared.is_some() {
+        core.unshare_if_alone();
+        core.join();
+    }
     core.external.inline = true;
     core.readiness.eager = call.flags & IORING_ENTER_GETEVENTS == 0;
+    let polled = core.is(IORING_SETUP_SQPOLL);
+    let taken = if polled { 0 } else { take(core, call)? };
+    if core.is_done_with(call, taken) {
+        core.keep_submitter();
+        wait::leave(core);
+        return Ok(taken as usize);
+    }
     core.inside += 1;
-    let result = enter_locked(&mut guard, serial, call, caller);
+    let result = go_on(&mut guard, serial, call, caller, (!polled).then_some(taken));
     // A ring that is closed meanwhile lives until the last call is out of it, as the kernel's does.
     if let Some(core) = live(&mut guard, serial) {
         core.inside -= 1;
@@ -90,15 +98,64 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
     result
 }
 
-fn enter_locked(
+/// Takes what is to be submitted, and tries it.
+fn take(core: &mut Core, call: &Enter) -> Result<u32, Errno> {
+    if call.to_submit == 0 {
+        return Ok(0);
+    }
+    let thread = host::thread_identity();
+    check_submitter(core, thread)?;
+    core.requests.thread = thread;
+    let taken = core.submit(call.to_submit);
+    core.requests.thread = 0;
+    taken
+}
+
+impl Core {
+    /// Is a call over with its submission? The completions that it wants are there, and whatever else it would look
+    /// for, it would not find.
+    #[inline]
+    fn is_done_with(&mut self, call: &Enter, taken: u32) -> bool {
+        const PLAIN: u32 = IORING_ENTER_GETEVENTS | IORING_ENTER_REGISTERED_RING;
+        let ordinary = call.flags & !PLAIN == 0
+            && call.argument == 0
+            && taken == call.to_submit
+            && taken > 0
+            && !self.is(IORING_SETUP_SQPOLL | IORING_SETUP_IOPOLL);
+        ordinary && self.is_at_rest() && (call.flags & IORING_ENTER_GETEVENTS == 0 || self.has_for(call))
+    }
+
+    /// Are the completions there that a call wants to fetch, and may it go without asking epoll?
+    #[inline]
+    fn has_for(&mut self, call: &Enter) -> bool {
+        if self.cq_ready() < call.min_complete {
+            return false;
+        }
+        if self.readiness.waiting() == 0 && !self.zero_copy.is_waiting() {
+            return true;
+        }
+        let goes_unasked = call.min_complete > 0 && self.readiness.unasked < UNASKED;
+        self.readiness.unasked += u8::from(goes_unasked);
+        goes_unasked
+    }
+}
+
+/// The long way of a call, behind its submission.
+fn go_on(
     guard: &mut CoreGuard<'_>,
     serial: u64,
     call: &Enter,
     caller: &Caller,
+    taken: Option<u32>,
 ) -> Result<usize, Errno> {
-    let polled = live(guard, serial).is_some_and(|core| core.is(IORING_SETUP_SQPOLL));
-    let submitted = if polled { enter_sq_thread(guard, serial, call)? } else { submit(guard, serial, call)? };
-    let complete = submitted == call.to_submit || polled;
+    let submitted = match taken {
+        Some(taken) => taken,
+        None => enter_sq_thread(guard, serial, call)?,
+    };
+    if taken.is_some() && call.to_submit > 0 {
+        follow_up(guard, serial, call, submitted)?;
+    }
+    let complete = submitted == call.to_submit;
     let waited = if call.flags & IORING_ENTER_GETEVENTS != 0 && (complete || call.to_submit == 0) {
         get_events(guard, serial, call, caller)
     } else {
@@ -128,16 +185,9 @@ fn enter_sq_thread(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter) -> Resu
     Ok(call.to_submit)
 }
 
-fn submit(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter) -> Result<u32, Errno> {
+/// What follows a submission: queued work, and what became ready.
+fn follow_up(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, submitted: u32) -> Result<(), Errno> {
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
-    if call.to_submit == 0 {
-        return Ok(0);
-    }
-    check_submitter(core)?;
-    core.requests.thread = host::thread_identity();
-    let submitted = core.submit(call.to_submit);
-    core.requests.thread = 0;
-    let submitted = submitted?;
     let fetches = call.flags & IORING_ENTER_GETEVENTS != 0 && submitted == call.to_submit;
     let advances = fetches || !core.defers();
     // The wait that follows begins with it anyway.
@@ -157,13 +207,14 @@ fn submit(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter) -> Result<u32, E
             core.hand_over();
         }
     }
-    if fetches {
-        live(guard, serial).ok_or(Errno::EBADF)?.keep_submitter();
-        return Ok(submitted);
-    }
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
-    core.notify();
+    if !fetches {
+        core.notify();
+    }
     core.keep_submitter();
+    if fetches {
+        return Ok(());
+    }
     if !core.ready.is_empty() {
         // Only where completions are deferred does anything stay behind.
         core.notify_deferred();
@@ -173,20 +224,19 @@ fn submit(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter) -> Result<u32, E
         core.unsettled = false;
         guard.unlocked(|| futex::settle(serial));
     }
-    Ok(submitted)
+    Ok(())
 }
 
 /// On a SINGLE_ISSUER ring only one thread may submit; on one that defers, only it may fetch.
-fn check_submitter(core: &mut Core) -> Result<(), Errno> {
+fn check_submitter(core: &mut Core, thread: usize) -> Result<(), Errno> {
     if !core.is(IORING_SETUP_SINGLE_ISSUER) {
         return Ok(());
     }
-    let caller = host::thread_identity();
     if core.submitter.is_none() {
-        core.submitter = Some(caller);
+        core.submitter = Some(thread);
         core.publish_submitter();
     }
-    if core.submitter == Some(caller) { Ok(()) } else { Err(Errno::EEXIST) }
+    if core.submitter == Some(thread) { Ok(()) } else { Err(Errno::EEXIST) }
 }
 
 fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Caller) -> Result<(), Errno> {
@@ -199,7 +249,7 @@ fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Cal
     }
     let argument = argument?;
     if core.defers() {
-        check_submitter(core)?;
+        check_submitter(core, host::thread_identity())?;
         core.external.told = false;
     }
     // A polled ring asks devices, and does not wait where nothing is in flight.

@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use crate::errno::Errno;
-use crate::ring::Ring;
+use crate::ring::{CoreGuard, Ring};
 use crate::sync::{AcrossFork, Mutex};
 use crate::sys::{self, Fd};
 
@@ -49,6 +49,8 @@ type Chunk = [Slot; CHUNK];
 static TABLE: [AtomicPtr<Chunk>; CHUNKS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; CHUNKS];
 static VACANT: Mutex<Vec<&'static Ring>> = Mutex::new(Vec::new());
 static SERIAL: AtomicU64 = AtomicU64::new(1);
+/// The place made last, from which a list leads to all.
+static PLACES: AtomicPtr<Ring> = AtomicPtr::new(core::ptr::null_mut());
 
 /// A ring in use by the calling thread.
 pub struct InUse(&'static Ring);
@@ -111,6 +113,24 @@ pub fn get(fd: Fd) -> Option<InUse> {
             return Some(in_use);
         }
     }
+}
+
+/// The ring behind a descriptor, locked. Whoever lets the number stand for another ring, or lets a place go that
+/// this one could be mistaken for, held that lock before or after.
+#[inline]
+pub fn lock(fd: Fd) -> Option<CoreGuard<'static>> {
+    let known = slot(fd);
+    while let Some(slot) = known {
+        // Acquire pairs with the release store in `set`.
+        let place = slot.ring.load(Ordering::Acquire);
+        // SAFETY: rings are leaked and never freed.
+        let Some(ring) = (unsafe { place.as_ref() }) else { break };
+        let guard = ring.lock();
+        if core::ptr::eq(slot.ring.load(Ordering::Acquire), place) {
+            return Some(guard);
+        }
+    }
+    recognise(fd).map(|in_use| in_use.ring().lock())
 }
 
 /// Is this a file's device and inode?
@@ -294,10 +314,28 @@ pub fn vacant() -> (&'static Ring, u64) {
     let unused = vacant.iter().position(|ring| ring.users.load(Ordering::Acquire) == 0);
     let ring = match unused {
         Some(index) => vacant.swap_remove(index),
-        None => Box::leak(Box::new(Ring::vacant())),
+        None => new_place(),
     };
     LIVE.lock().push(ring);
     (ring, serial)
+}
+
+/// Called with the list of vacant places locked.
+fn new_place() -> &'static Ring {
+    let before = PLACES.load(Ordering::Relaxed);
+    // SAFETY: places are leaked and never freed.
+    let place: &'static Ring = Box::leak(Box::new(Ring::vacant(unsafe { before.as_ref() })));
+    // Release pairs with the acquire load in `places`.
+    PLACES.store(core::ptr::from_ref(place).cast_mut(), Ordering::Release);
+    place
+}
+
+/// All places that there ever were. Takes no lock.
+pub fn places() -> impl Iterator<Item = &'static Ring> {
+    // Acquire pairs with the release store in `new_place`.
+    // SAFETY: places are leaked and never freed.
+    let last = unsafe { PLACES.load(Ordering::Acquire).as_ref() };
+    core::iter::successors(last, |place| place.before)
 }
 
 /// Gives a place back whose core is gone.

@@ -46,10 +46,23 @@ pub struct Ring {
     page: AtomicPtr<Page>,
     /// Calls that are using the ring right now.
     pub(crate) users: AtomicU32,
+    /// SQEs taken and CQEs posted in this place so far, by this process; changes under the lock.
+    counted: [AtomicU64; 2],
+    /// The place that was made before this one.
+    pub(crate) before: Option<&'static Ring>,
     /// Device and inode of its memory file, which tell whether a descriptor still is this ring.
     pub(crate) file: [AtomicU64; 2],
     /// The same of what shows its readiness in the file's place, if anything does.
     pub(crate) shown: [AtomicU64; 2],
+}
+
+/// What a place counts.
+#[derive(Clone, Copy, Debug)]
+pub enum Counted {
+    /// SQEs taken from the submission ring.
+    Submitted,
+    /// CQEs posted to the completion ring, or kept for it.
+    Completed,
 }
 
 /// The locked state of a live ring: the lock of this process, and inside it that of the ring's page,
@@ -256,11 +269,13 @@ pub struct Core {
 }
 
 impl Ring {
-    pub(crate) const fn vacant() -> Ring {
+    pub(crate) const fn vacant(before: Option<&'static Ring>) -> Ring {
         Ring {
             core: Mutex::new(None),
             page: AtomicPtr::new(core::ptr::null_mut()),
             users: AtomicU32::new(0),
+            counted: [const { AtomicU64::new(0) }; 2],
+            before,
             file: [const { AtomicU64::new(0) }; 2],
             shown: [const { AtomicU64::new(0) }; 2],
         }
@@ -272,6 +287,19 @@ impl Ring {
         let mut guard = CoreGuard { ring: self, core: self.core.lock(), page: None };
         guard.enter_page();
         guard
+    }
+
+    /// Counts what the process's counters show. Called with the lock held.
+    #[inline]
+    pub fn count(&self, what: Counted, more: u64) {
+        let count = &self.counted[what as usize];
+        // Only the lock's holder stores.
+        count.store(count.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+    }
+
+    /// So many there have been.
+    pub fn counted(&self, what: Counted) -> u64 {
+        self.counted[what as usize].load(Ordering::Relaxed)
     }
 
     /// Before a `fork`: gives the ring a page, and keeps this process's lock of it.

@@ -42,7 +42,7 @@ pub use token::{Driver, Token};
 use crate::Outlet;
 use crate::errno::Errno;
 use crate::memory::Word;
-use crate::ring::{Core, Ring, live};
+use crate::ring::{Core, Counted, Ring, live};
 use crate::sys::{self, EpollEvent, Fd};
 use token::Wake;
 
@@ -241,13 +241,34 @@ impl Core {
         }
     }
 
+    /// Is there nothing that [`Core::advance_before_work`], a timer or queued work could come to, and nothing to be
+    /// told but to those whom [`Core::notify`] tells? Then a call whose completions are there need not look.
+    #[inline]
+    pub fn is_at_rest(&self) -> bool {
+        self.ready.is_empty()
+            && self.work.is_empty()
+            && self.finished.is_empty()
+            && self.messages.is_empty()
+            && self.overflow.is_empty()
+            && !self.cqe_dropped
+            && !self.unsettled
+            && self.timers.is_empty()
+            && self.timeouts.counting() == 0
+            && self.aio.in_flight() == 0
+            && !self.readiness.has_reports()
+            && self.zero_copy.is_seen()
+            && self.external.pollers.is_empty()
+            && !self.external.told
+            && self.shared.is_none()
+    }
+
     /// Tells sleepers and observers of what was posted since the last time. To be called before the
     /// lock is given up wherever something may have been posted.
     pub fn notify(&mut self) {
         if self.external.posted == 0 {
             return;
         }
-        crate::door::count_completed(core::mem::take(&mut self.external.uncounted));
+        self.ring.count(Counted::Completed, core::mem::take(&mut self.external.uncounted));
         self.external.posted = 0;
         if let Some(eventfd) = self.external.eventfd
             && !(eventfd.async_only && self.external.inline)

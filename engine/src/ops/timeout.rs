@@ -86,6 +86,11 @@ impl Timeouts {
         self.fired
     }
 
+    /// How many wait for a number of completions.
+    pub fn counting(&self) -> usize {
+        self.counting
+    }
+
     fn insert(&mut self, id: RequestId, target: Option<i64>) -> Place {
         self.added += 1;
         let place = match target {

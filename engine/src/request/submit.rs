@@ -7,13 +7,12 @@ use linux_raw_sys::net::SO_TYPE;
 use super::{FileHold, Flags, Phase, Request, RequestId};
 use crate::coverage;
 use crate::credentials::{self, Whose};
-use crate::door;
 use crate::driver::work::Work;
 use crate::errno::Errno;
 use crate::memory::{KNOWN_SQE_FLAGS, Sqe, Word};
 use crate::ops::{Caps, Outcome};
 use crate::resources::kinds;
-use crate::ring::{Chain, Core};
+use crate::ring::{Chain, Core, Counted};
 use crate::sys;
 
 impl Core {
@@ -62,7 +61,7 @@ impl Core {
             }
         }
         self.end_batch();
-        door::count_submitted(u64::from(taken));
+        self.ring.count(Counted::Submitted, u64::from(taken));
         Ok(taken)
     }
 

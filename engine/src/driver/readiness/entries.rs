@@ -92,6 +92,11 @@ impl Readiness {
         self.waiting
     }
 
+    /// Was a poll armed on something that may be ready?
+    pub fn has_reports(&self) -> bool {
+        self.reports
+    }
+
     /// Whether a poll was armed on something that may be ready, since the last time.
     pub fn take_reports(&mut self) -> bool {
         core::mem::take(&mut self.reports)
