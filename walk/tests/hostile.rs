@@ -133,6 +133,26 @@ fn paths_may_be_longer_than_any_call_takes() {
 }
 
 #[test]
+fn few_descriptors_lead_back_by_directories_that_are_done() {
+    let tree = Tree::new();
+    let mut level = "done/here".to_owned();
+    for number in 0..40 {
+        // Which of the two is read first differs.
+        tree.directory(format!("{level}/side{number}/below"));
+        level.push_str(&format!("/deeper{number}"));
+    }
+    tree.directory(level);
+    let expected = find(&[], &[&tree.0], &[]);
+    for options in ways() {
+        for post_order in [false, true] {
+            let seen = events(&[tree.root()], &Options { descriptors: 1, post_order, ..options.clone() }, 0);
+            assert_eq!(visited(&seen), expected);
+            assert!(failures(&seen).is_empty());
+        }
+    }
+}
+
+#[test]
 fn what_stays_is_seen_once_whatever_else_happens() {
     let tree = Tree::new();
     for directory in 0..10 {
