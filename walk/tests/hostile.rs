@@ -153,6 +153,19 @@ fn few_descriptors_lead_back_by_directories_that_are_done() {
 }
 
 #[test]
+fn roots_that_no_call_takes_are_told() {
+    let tree = Tree::new();
+    for options in ways() {
+        let long = Root::new(b"x/".repeat(20_000));
+        let seen = events(&[tree.root(), long.clone(), tree.root()], &options, 0);
+        assert_eq!(visited(&seen).len(), 2);
+        let failed = failures(&seen);
+        assert_eq!(failed.len(), 1);
+        assert_eq!(failed[&common::shown(long.path())], "Attributes 36");
+    }
+}
+
+#[test]
 fn what_stays_is_seen_once_whatever_else_happens() {
     let tree = Tree::new();
     for directory in 0..10 {

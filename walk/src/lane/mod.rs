@@ -298,13 +298,25 @@ impl<'a, V: Visitor> Lane<'a, V> {
     /// As if the roots were in a directory of theirs.
     fn read_roots(&mut self, slot: usize) {
         let mut bytes = Vec::new();
-        while let Some(root) = self.roots.get(self.next_root)
-            && put_name(&mut bytes, &root.path, self.next_root as u64, PARTS[0].1)
-        {
+        while let Some(root) = self.roots.get(self.next_root) {
+            if root.path.count_bytes() >= libc::PATH_MAX as usize {
+                // No call takes it, and the buffer may have no room for it.
+                self.fail_long_root(slot);
+            } else if !put_name(&mut bytes, &root.path, self.next_root as u64, PARTS[0].1) {
+                break;
+            }
             self.next_root += 1;
         }
         self.slots[slot].fd = libc::AT_FDCWD;
         self.slots[slot].put(&bytes);
+    }
+
+    /// The next root has too long a path.
+    fn fail_long_root(&mut self, slot: usize) {
+        let (Some(place), number) = (&self.slots[slot].directory, self.next_root) else { return };
+        let error = io::Error::from_raw_os_error(libc::ENAMETOOLONG);
+        let path = &self.roots[number].path;
+        self.walk.failed(&mut self.own, place, path, number as u32, What::Attributes, error);
     }
 
     /// Lets everybody have the directories that were found.
