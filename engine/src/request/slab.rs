@@ -9,6 +9,7 @@ use crate::credentials::Whose;
 use crate::errno::Errno;
 use crate::memory::Sqe;
 use crate::ops;
+use crate::sys;
 
 /// As many requests may be alive in one ring; the kernel's bound is memory.
 const MAX_REQUESTS: usize = 1 << 20;
@@ -105,6 +106,14 @@ impl Slab {
         } else {
             live.filter(|&(_, of)| of == user_data).map(|(at, _)| id(at)).collect()
         }
+    }
+
+    /// The request is about to be looked at: has the processor fetch what every request has.
+    #[inline]
+    pub fn expect(&self, id: RequestId) {
+        let Some(request) = self.slots.get(id.index as usize) else { return };
+        sys::prefetch(&raw const *request);
+        sys::prefetch(&raw const request.file);
     }
 
     /// The request, if it still lives.

@@ -11,7 +11,7 @@ mod calls;
 mod proc;
 
 pub(crate) use arch::guarded_copy;
-pub use arch::{resume_address, stub, thread_pointer, ticks, ticks_per_us};
+pub use arch::{prefetch, resume_address, stub, thread_pointer, ticks, ticks_per_us};
 pub use calls::*;
 pub use linux_raw_sys::general as nr;
 pub use proc::{mounts, own_threads, thread_status};

@@ -7,10 +7,10 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLPRI};
 
 use super::recheck::Recheck;
+use super::waiters::Waiters;
 use super::{ALL_EVENTS, STICKY, SocketKind};
 use crate::errno::Errno;
 use crate::registry;
-use crate::request::RequestId;
 use crate::resources::kinds::{self, Kind};
 use crate::resources::napi::BusyPoll;
 use crate::sys::{self, Fd};
@@ -38,6 +38,8 @@ pub struct Readiness {
     pub eager: bool,
 }
 
+/// Of one cache line, for with thousands of connections every line is one that the processor waits for.
+#[repr(align(64))]
 pub(super) struct Entry {
     pub(super) fd: Fd,
     pub(super) generation: u32,
@@ -53,15 +55,10 @@ pub(super) struct Entry {
     pub(super) registered: bool,
     pub(super) ready: u32,
     pub(super) idle_events: u8,
-    pub(super) waiters: Vec<Waiter>,
+    pub(super) waiters: Waiters,
 }
 
-pub(super) struct Waiter {
-    pub(super) id: RequestId,
-    pub(super) events: u32,
-    /// The registration was for its file after it began to wait, if not later.
-    pub(super) verified: bool,
-}
+const _: () = assert!(size_of::<Entry>() == 64);
 
 impl Entry {
     /// Is it registered, for the file that has the number now, as far as the engine was told?
@@ -157,7 +154,7 @@ impl Readiness {
                 registered: false,
                 ready: 0,
                 idle_events: 0,
-                waiters: Vec::new(),
+                waiters: Waiters::Nobody,
             });
             self.entries.len() as u32 - 1
         });
@@ -173,7 +170,7 @@ impl Readiness {
         Ok(index)
     }
 
-    pub(super) fn remove(&mut self, index: u32) -> Vec<Waiter> {
+    pub(super) fn remove(&mut self, index: u32) -> Waiters {
         let entry = &mut self.entries[index as usize];
         registry::drop_interest(entry.fd);
         entry.generation = entry.generation.wrapping_add(1);

@@ -18,17 +18,18 @@ use linux_raw_sys::general::{
 mod entries;
 mod recheck;
 mod socket_kind;
+mod waiters;
 
-use entries::Waiter;
 pub use entries::{Known, Readiness};
 use recheck::Recheck;
 pub use socket_kind::SocketKind;
+use waiters::Waiter;
 
 use crate::errno::Errno;
 use crate::registry;
 use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::ring::Core;
-use crate::sys::{self, Fd};
+use crate::sys::{self, EpollEvent, Fd};
 
 /// Everything that can be waited for.
 pub const ALL_EVENTS: u32 = EPOLLIN
@@ -105,7 +106,7 @@ impl Core {
         let (known, kept) = self.find_or_watch(id)?;
         self.listen(id, known, events, kept);
         let Known(index) = known;
-        let alone = self.readiness.entries[index as usize].waiters.len() == 1;
+        let alone = self.readiness.entries[index as usize].waiters.as_slice().len() == 1;
         if !kept {
             self.readiness.reports = true;
         } else if renew && alone {
@@ -163,7 +164,7 @@ impl Core {
         if self.readiness.entries[index as usize].renewals == registry::renewals(fd) {
             return;
         }
-        for waiter in self.readiness.remove(index) {
+        for waiter in self.readiness.remove(index).as_slice() {
             self.readiness.waiting -= 1;
             self.complete(waiter.id, Errno::EBADF.negated());
         }
@@ -173,13 +174,22 @@ impl Core {
     pub fn disarm(&mut self, id: RequestId) -> bool {
         let Some(index) = self.readiness.find(self.requests[id].file.fd()) else { return false };
         let entry = &mut self.readiness.entries[index as usize];
-        // From the end, for what is cancelled began to wait of late, as a rule.
-        let Some(position) = entry.waiters.iter().rposition(|waiter| waiter.id == id) else { return false };
-        let waiter = entry.waiters.remove(position);
+        let Some(waiter) = entry.waiters.remove(id) else { return false };
         // Where nobody waits, nobody asks epoll: the next one has to try.
         entry.ready |= waiter.events & !STICKY;
         self.readiness.waiting -= 1;
         true
+    }
+
+    /// Has the processor fetch what [`Core::readiness_event`] is going to touch, for a batch of events at once: with
+    /// thousands of connections none of it is in the nearer caches, and one after the other each would be waited for.
+    pub(super) fn expect_events(&self, events: &[EpollEvent]) {
+        let Readiness { entries, .. } = &self.readiness;
+        let entry = |event: &EpollEvent| entries.get({ event.data } as u32 as usize);
+        events.iter().filter_map(entry).for_each(|entry| sys::prefetch(entry));
+        for entry in events.iter().filter_map(entry) {
+            entry.waiters.as_slice().iter().for_each(|waiter| self.requests.expect(waiter.id));
+        }
     }
 
     /// epoll reported `bits` for the entry that `data` names.
@@ -230,14 +240,7 @@ impl Core {
             ready.push_back(waiter.id);
             true
         };
-        match &waiters[..] {
-            [only] => {
-                if wake(only) {
-                    waiters.clear();
-                }
-            }
-            _ => waiters.retain(|waiter| !wake(waiter)),
-        }
+        waiters.retain(|waiter| !wake(waiter));
     }
 
     /// Nobody waited. A program may have left io_uring alone for this descriptor: do not let it wake
@@ -268,7 +271,7 @@ impl Core {
         {
             let _ = sys::epoll_ctl(epoll, EPOLL_CTL_DEL, fd, 0, 0);
         }
-        for waiter in self.readiness.remove(index) {
+        for waiter in self.readiness.remove(index).as_slice() {
             self.readiness.waiting -= 1;
             match sys::duplicate(fd) {
                 Ok(own) => {
@@ -307,7 +310,7 @@ impl Core {
         if let Some(index) = self.readiness.find(fd) {
             let waiters = self.readiness.remove(index);
             debug_assert!(waiters.is_empty(), "a file is closed when nothing holds it any more");
-            self.readiness.waiting -= waiters.len();
+            self.readiness.waiting -= waiters.as_slice().len();
         }
         sys::close(fd);
     }

@@ -53,7 +53,9 @@ impl Core {
         let data = (u64::from(entry.generation) << 32) | u64::from(index);
         // Asked for what is there already, epoll looks no further; for another file it is what has to be done.
         match sys::epoll_ctl(epoll, EPOLL_CTL_ADD, entry.fd, ALL_EVENTS | EPOLLET, data) {
-            Err(Errno::EEXIST) => entry.waiters.iter_mut().for_each(|waiter| waiter.verified = true),
+            Err(Errno::EEXIST) => {
+                entry.waiters.as_mut_slice().iter_mut().for_each(|waiter| waiter.verified = true)
+            }
             added => {
                 entry.registered = added.is_ok();
                 entry.kind = None;
@@ -66,8 +68,8 @@ impl Core {
     /// began to wait when nobody knew tries the file that is there now.
     fn wake_after_replacement(&mut self, index: u32) {
         let entry = &mut self.readiness.entries[index as usize];
-        let gone: Vec<RequestId> =
-            entry.waiters.iter().filter(|waiter| waiter.verified).map(|waiter| waiter.id).collect();
+        let verified = entry.waiters.as_slice().iter().filter(|waiter| waiter.verified);
+        let gone: Vec<RequestId> = verified.map(|waiter| waiter.id).collect();
         entry.waiters.retain(|waiter| !waiter.verified);
         self.readiness.waiting -= gone.len();
         self.wake_waiters(index, ALL_EVENTS);
