@@ -2,9 +2,9 @@
 
 use linux_raw_sys::io_uring::*;
 
-use crate::driver::look_in;
 use crate::driver::wait::{self, Limits};
 use crate::driver::work;
+use crate::driver::{Driver, look_in, reactor};
 use crate::errno::Errno;
 use crate::host::{self, Caller};
 use crate::ops::futex;
@@ -270,6 +270,10 @@ fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Cal
             return if core.cq_ready() >= wanted { Ok(()) } else { Err(errno) };
         }
     };
+    // Somebody is here, sleeping or not; every event would wake the reactor beside it.
+    if core.token.driver() == Driver::Reactor && !core.is_watched() {
+        reactor::release(core);
+    }
     // The rest is for the next call: a multishot request that finds the CQ full would end.
     core.fetched_at_once = wanted.max(core.memory.layout().cq_entries / 2).max(1);
     let waited = wait::wait(guard, serial, wanted, limits);

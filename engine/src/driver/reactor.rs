@@ -78,6 +78,9 @@ pub fn attend(core: &mut Core) {
     if core.external.attended {
         if core.token.driver() == Driver::Nobody && at_once {
             take_over(core);
+        } else if core.token.driver() == Driver::Nobody && core::mem::take(&mut core.external.was_driven) {
+            // It was taken back from a reactor that had gone to sleep for good.
+            wake_for_a_tick(REACTOR.lock().kick);
         }
         return;
     }

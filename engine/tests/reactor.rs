@@ -1,0 +1,121 @@
+//! When the reactor drives a ring, and when it leaves that to the callers. A program of its own: the tests look
+//! at every epoll instance of the process.
+
+mod common;
+
+use std::fs;
+use std::io::Write;
+use std::sync::Mutex;
+
+use anyring_engine::memory::Sqe;
+use common::*;
+use linux_raw_sys::io_uring::io_uring_op::*;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+
+/// One ring at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Is any ring's epoll instance in another one, which is the reactor's?
+fn reactor_drives() -> bool {
+    let epolls: Vec<String> = fs::read_dir("/proc/self/fd")
+        .unwrap()
+        .filter_map(|entry| {
+            let entry = entry.ok()?;
+            let is_epoll = fs::read_link(entry.path()).ok()?.as_os_str() == "anon_inode:[eventpoll]";
+            is_epoll.then(|| entry.file_name().into_string().unwrap())
+        })
+        .collect();
+    epolls.iter().any(|number| {
+        let watched = fs::read_to_string(format!("/proc/self/fdinfo/{number}")).unwrap_or_default();
+        let mut targets =
+            watched.lines().filter_map(|line| line.strip_prefix("tfd:")?.split_whitespace().next());
+        targets.any(|target| epolls.iter().any(|epoll| epoll == target))
+    })
+}
+
+fn receive(user_data: u64, fd: i32, buffer: &mut [u8; 8]) -> Sqe {
+    let mut sqe = sqe(IORING_OP_RECV, user_data);
+    sqe.fd = fd;
+    sqe.addr = buffer.as_mut_ptr() as u64;
+    sqe.len = buffer.len() as u32;
+    sqe
+}
+
+/// Waits for a completion without coming in for it.
+fn watch(ring: &mut Ring) -> Cqe {
+    loop {
+        if let Some(cqe) = ring.reap() {
+            return cqe;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// Waits until the reactor drives and sleeps for good.
+fn wait_for_the_reactor() {
+    while !(reactor_drives() && reactor_sleeps()) {
+        std::thread::yield_now();
+    }
+}
+
+fn reactor_sleeps() -> bool {
+    let states = fs::read_dir("/proc/self/task").unwrap().filter_map(|task| {
+        let stat = fs::read_to_string(task.ok()?.path().join("stat")).ok()?;
+        Some(stat.split_once("(anyring-reactor) ")?.1.starts_with('S'))
+    });
+    states.last().unwrap_or(false)
+}
+
+/// The reactor had gone to sleep for good, for it drove the ring.
+#[test]
+fn what_still_waits_when_a_caller_leaves_is_driven_again() {
+    let _alone = ALONE.lock().unwrap();
+    let mut ring = Ring::new(Engine::User, 8, 0);
+    let (mut peer, socket) = UnixStream::pair().unwrap();
+    let (mut other_peer, other) = UnixStream::pair().unwrap();
+    let (mut buffer, mut other_buffer) = ([0; 8], [0; 8]);
+    ring.push(receive(1, socket.as_raw_fd(), &mut buffer));
+    assert_eq!(ring.enter(1, 0), 1);
+    wait_for_the_reactor();
+    ring.push(receive(2, other.as_raw_fd(), &mut other_buffer));
+    let writer = std::thread::spawn(move || {
+        // The caller sleeps in its place.
+        while reactor_drives() {
+            std::thread::yield_now();
+        }
+        peer.write_all(b"for the caller")
+    });
+    assert_eq!(ring.enter(1, 1), 1);
+    writer.join().unwrap().unwrap();
+    assert_eq!(ring.reap().map(|cqe| (cqe.user_data, cqe.res)), Some((1, 8)));
+    other_peer.write_all(b"for the reactor").unwrap();
+    let cqe = watch(&mut ring);
+    assert_eq!((cqe.user_data, cqe.res), (2, 8));
+}
+
+/// Every event would wake the reactor as well, only to find that somebody was there before.
+#[test]
+fn who_comes_for_completions_takes_the_ring_back_even_without_sleeping() {
+    let _alone = ALONE.lock().unwrap();
+    let mut ring = Ring::new(Engine::User, 8, 0);
+    let (mut peer, socket) = UnixStream::pair().unwrap();
+    let mut buffer = [0; 8];
+    ring.push(receive(1, socket.as_raw_fd(), &mut buffer));
+    assert_eq!(ring.enter(1, 0), 1);
+    peer.write_all(b"for the reactor").unwrap();
+    // Nobody comes in, so the reactor does it.
+    watch(&mut ring);
+    ring.push(receive(2, socket.as_raw_fd(), &mut buffer));
+    ring.push(receive(3, socket.as_raw_fd(), &mut buffer));
+    assert_eq!(ring.enter(2, 1), 2);
+    wait_for_the_reactor();
+    // It may take the ring over again where this thread does not run for two ticks.
+    let taken_back = (0..100).any(|_| {
+        ring.push(sqe(IORING_OP_NOP, 4));
+        assert_eq!(ring.enter(1, 1), 1);
+        ring.reap_all();
+        !reactor_drives()
+    });
+    assert!(taken_back, "the reactor went on driving a ring that its program comes to");
+}
