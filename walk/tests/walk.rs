@@ -164,6 +164,38 @@ fn devices_are_not_left() {
     }
 }
 
+/// Counts the threads of a walk.
+struct Threads(AtomicU64);
+
+impl Visitor for Threads {
+    type Local = ();
+    fn local(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn visit(&self, (): &mut (), _: &Entry<'_>) -> Step {
+        Step::Descend
+    }
+
+    fn failed(&self, (): &mut (), failure: &Failure) {
+        panic!("{failure}");
+    }
+
+    fn finish(&self, (): ()) {}
+}
+
+#[test]
+fn others_begin_where_there_is_more_to_do() {
+    let (chain, wide) = (Tree::new(), Tree::new());
+    chain.directory("d/".repeat(300));
+    (0..100).for_each(|number| wide.directory(format!("d{number}")));
+    for (tree, expected) in [(chain, 1), (wide, 2)] {
+        let threads = Threads(AtomicU64::new(0));
+        walk(&[tree.root()], &Options { threads: 2, ..Options::default() }, &threads).unwrap();
+        assert_eq!(threads.0.into_inner(), expected);
+    }
+}
+
 /// Adds one to a counter of each directory on the way up.
 struct Sum(AtomicU64);
 
