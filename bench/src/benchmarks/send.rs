@@ -112,7 +112,7 @@ impl Benchmark for Send {
         let protocol = if path == Path::LoopbackTcp { "tcp" } else { "udp" };
         let cpus = allowed_cpus();
         let mut sink =
-            (path != Path::Veth).then(|| start_sink(context, protocol, cpus.last())).transpose()?;
+            (path != Path::Veth).then(|| start_sink(context, protocol, &cpus)).transpose()?;
         let to = match &mut sink {
             Some(sink) => sink.first_line()?,
             None => ADDRESS.to_owned(),
@@ -179,11 +179,12 @@ fn label((path, payload, per_enter): Group) -> String {
     }
 }
 
-fn start_sink(context: &Context, protocol: &str, cpu: Option<&usize>) -> Result<Process> {
+/// On a CPU of its own it never sleeps.
+fn start_sink(context: &Context, protocol: &str, cpus: &[usize]) -> Result<Process> {
     let mut command = context.workload(On::Plain, "sink");
     command.args(["--protocol", protocol]);
-    if let Some(cpu) = cpu {
-        command.args(["--cpu", &cpu.to_string()]);
+    if let [_, .., last] = cpus {
+        command.args(["--cpu", &last.to_string(), "--awake"]);
     }
     Process::start(command, &context.scratch, context.limit())
 }

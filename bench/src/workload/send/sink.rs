@@ -22,6 +22,9 @@ pub struct Args {
     /// Bind to this CPU.
     #[arg(long)]
     cpu: Option<usize>,
+    /// Look for messages without ever sleeping: whoever sends need not wake anybody.
+    #[arg(long)]
+    awake: bool,
 }
 
 /// Says where it listens, and drops what comes until it is killed; over TCP until the sender closes.
@@ -33,13 +36,13 @@ pub fn run(args: &Args) -> Result<()> {
         Protocol::Udp => {
             let socket = UdpSocket::bind("127.0.0.1:0").doing(|| "binding the sink".into())?;
             say(socket.local_addr())?;
-            drop_all(socket.as_raw_fd(), 0)
+            drop_all(socket.as_raw_fd(), 0, args.awake)
         }
         Protocol::Tcp => {
             let listener = TcpListener::bind("127.0.0.1:0").doing(|| "binding the sink".into())?;
             say(listener.local_addr())?;
             let (stream, _) = listener.accept().doing(|| "accepting the sender".into())?;
-            drop_all(stream.as_raw_fd(), PLENTY)
+            drop_all(stream.as_raw_fd(), PLENTY, args.awake)
         }
     }
 }
@@ -50,15 +53,26 @@ fn say(address: std::io::Result<std::net::SocketAddr>) -> Result<()> {
     writeln!(output, "{address}").and_then(|()| output.flush()).doing(|| "saying the sink's address".into())
 }
 
-fn drop_all(socket: i32, length: usize) -> Result<()> {
+fn drop_all(socket: i32, length: usize, awake: bool) -> Result<()> {
+    let flags = if awake { libc::MSG_TRUNC | libc::MSG_DONTWAIT } else { libc::MSG_TRUNC };
     loop {
         // SAFETY: with MSG_TRUNC, TCP drops up to `length` bytes and writes none, and UDP writes none of a length of 0.
-        let result = unsafe { libc::recv(socket, std::ptr::null_mut(), length, libc::MSG_TRUNC) };
+        let result = unsafe { libc::recv(socket, std::ptr::null_mut(), length, flags) };
         match result {
             0 => return Ok(()),
             bytes if bytes > 0 => {}
-            _ if std::io::Error::last_os_error().raw_os_error() == Some(libc::EINTR) => {}
-            _ => return Err(Failure::errno("receiving")),
+            _ => match std::io::Error::last_os_error().raw_os_error() {
+                Some(libc::EINTR) => {}
+                Some(libc::EAGAIN) => while !is_readable(socket) {},
+                _ => return Err(Failure::errno("receiving")),
+            },
         }
     }
+}
+
+/// Asks without a lock of the socket's, which the sender needs.
+fn is_readable(socket: i32) -> bool {
+    let mut poll = libc::pollfd { fd: socket, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one entry, which lives through the call.
+    unsafe { libc::poll(&mut poll, 1, 0) != 0 }
 }
