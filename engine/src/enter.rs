@@ -61,9 +61,15 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
         return Err(Errno::EINVAL);
     }
     lifetime::notice_fork();
-    let fd = if call.flags & IORING_ENTER_REGISTERED_RING != 0 { ring_fds::resolve(fd)? } else { fd };
-    let mut guard = registry::lock(fd).ok_or_else(|| no_ring(fd))?;
-    let core = guard.as_mut().ok_or(Errno::EBADF)?;
+    let number = if call.flags & IORING_ENTER_REGISTERED_RING != 0 { ring_fds::resolve(fd)? } else { fd };
+    let Some(ring) = registry::find(number) else { return Err(no_ring(number)) };
+    let mut guard = ring.lock();
+    if !registry::stands_for(number, ring) {
+        // It was closed meanwhile, and the number is perhaps another's.
+        drop(guard);
+        return enter(fd, call, caller);
+    }
+    let Some(core) = guard.as_mut() else { return Err(Errno::EBADF) };
     let serial = core.serial;
     if core.is(IORING_SETUP_R_DISABLED) {
         return Err(Errno::EBADFD);
@@ -114,7 +120,7 @@ fn take(core: &mut Core, call: &Enter) -> Result<u32, Errno> {
 impl Core {
     /// Is a call over with its submission? The completions that it wants are there, and whatever else it would look
     /// for, it would not find.
-    #[inline]
+    #[inline(always)]
     fn is_done_with(&mut self, call: &Enter, taken: u32) -> bool {
         const PLAIN: u32 = IORING_ENTER_GETEVENTS | IORING_ENTER_REGISTERED_RING;
         let ordinary = call.flags & !PLAIN == 0
@@ -126,7 +132,7 @@ impl Core {
     }
 
     /// Are the completions there that a call wants to fetch, and may it go without asking epoll?
-    #[inline]
+    #[inline(always)]
     fn has_for(&mut self, call: &Enter) -> bool {
         if self.cq_ready() < call.min_complete {
             return false;

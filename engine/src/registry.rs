@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use crate::errno::Errno;
-use crate::ring::{CoreGuard, Ring};
+use crate::ring::Ring;
 use crate::sync::{AcrossFork, Mutex};
 use crate::sys::{self, Fd};
 
@@ -102,35 +102,35 @@ fn slot_or_new(fd: Fd) -> Result<&'static Slot, Errno> {
 
 /// The ring behind a descriptor.
 pub fn get(fd: Fd) -> Option<InUse> {
-    let slot = slot(fd)?;
     loop {
-        // Acquire pairs with the release store in `set`: the ring's core is there.
-        // SAFETY: rings are leaked and never freed.
-        let ring = unsafe { slot.ring.load(Ordering::Acquire).as_ref() }?;
+        let ring = known(fd)?;
         ring.users.fetch_add(1, Ordering::Acquire);
         let in_use = InUse(ring);
-        if core::ptr::eq(slot.ring.load(Ordering::Acquire), ring) {
+        if stands_for(fd, ring) {
             return Some(in_use);
         }
     }
 }
 
-/// The ring behind a descriptor, locked. Whoever lets the number stand for another ring, or lets a place go that
-/// this one could be mistaken for, held that lock before or after.
+/// The ring that a descriptor stands for, if it does so still when the ring is locked ([`stands_for`]): whoever changes
+/// that holds the lock before or after.
 #[inline]
-pub fn lock(fd: Fd) -> Option<CoreGuard<'static>> {
-    let known = slot(fd);
-    while let Some(slot) = known {
-        // Acquire pairs with the release store in `set`.
-        let place = slot.ring.load(Ordering::Acquire);
-        // SAFETY: rings are leaked and never freed.
-        let Some(ring) = (unsafe { place.as_ref() }) else { break };
-        let guard = ring.lock();
-        if core::ptr::eq(slot.ring.load(Ordering::Acquire), place) {
-            return Some(guard);
-        }
-    }
-    recognise(fd).map(|in_use| in_use.ring().lock())
+pub fn find(fd: Fd) -> Option<&'static Ring> {
+    known(fd).or_else(|| recognise(fd).map(|in_use| in_use.ring()))
+}
+
+/// Does a descriptor stand for `ring`?
+#[inline]
+pub fn stands_for(fd: Fd, ring: &'static Ring) -> bool {
+    known(fd).is_some_and(|known| core::ptr::eq(known, ring))
+}
+
+/// The ring that a descriptor stands for at the moment.
+#[inline]
+fn known(fd: Fd) -> Option<&'static Ring> {
+    // Acquire pairs with the release store in `set`: the ring's core is there.
+    // SAFETY: rings are leaked and never freed.
+    unsafe { slot(fd)?.ring.load(Ordering::Acquire).as_ref() }
 }
 
 /// Is this a file's device and inode?

@@ -80,15 +80,8 @@ impl CoreGuard<'_> {
         // SAFETY: mapped until a guard takes it off the ring.
         if let Some(page) = unsafe { self.ring.page.load(Ordering::Relaxed).as_ref() } {
             page.lock();
-            self.entered(page);
-        }
-    }
-
-    #[cold]
-    fn entered(&mut self, page: &'static Page) {
-        self.page = Some(page);
-        if let Some(core) = self.core.as_mut() {
-            core.enter_page();
+            self.page = Some(page);
+            entered(&mut self.core);
         }
     }
 
@@ -128,6 +121,14 @@ impl CoreGuard<'_> {
         self.leave_page();
         self.core.yield_to_waiters();
         self.enter_page();
+    }
+}
+
+/// The lock of a ring's page was taken.
+#[cold]
+fn entered(core: &mut Option<Core>) {
+    if let Some(core) = core {
+        core.enter_page();
     }
 }
 
@@ -342,7 +343,8 @@ impl Ring {
             if !page.try_lock() {
                 return None;
             }
-            guard.entered(page);
+            guard.page = Some(page);
+            entered(&mut guard.core);
         }
         Some(guard)
     }
@@ -427,7 +429,7 @@ impl Core {
         self.overflow.is_empty() && self.store(cqe)
     }
 
-    #[inline]
+    #[inline(always)]
     fn store(&mut self, cqe: &Cqe) -> bool {
         if self.is(IORING_SETUP_CQE32 | IORING_SETUP_CQE_MIXED) {
             return self.store_of_either_size(cqe);
@@ -440,6 +442,7 @@ impl Core {
         true
     }
 
+    #[inline(never)]
     fn store_of_either_size(&mut self, cqe: &Cqe) -> bool {
         // Of two entries where both sizes are mixed, of one where all are big.
         let spans = cqe.flags & IORING_CQE_F_32 != 0 && self.is(IORING_SETUP_CQE_MIXED);

@@ -39,6 +39,7 @@ plain!(
 );
 plain!(
     IoVector,
+    crate::memory::Sqe,
     crate::ops::futex::Element,
     crate::resources::query::Header,
     linux_raw_sys::general::open_how,

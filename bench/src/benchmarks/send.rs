@@ -111,8 +111,7 @@ impl Benchmark for Send {
         let (path, payload, per_enter) = groups(context.quick)[group];
         let protocol = if path == Path::LoopbackTcp { "tcp" } else { "udp" };
         let cpus = allowed_cpus();
-        let mut sink =
-            (path != Path::Veth).then(|| start_sink(context, protocol, &cpus)).transpose()?;
+        let mut sink = (path != Path::Veth).then(|| start_sink(context, protocol, &cpus)).transpose()?;
         let to = match &mut sink {
             Some(sink) => sink.first_line()?,
             None => ADDRESS.to_owned(),

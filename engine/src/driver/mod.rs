@@ -104,6 +104,12 @@ impl External {
         }
     }
 
+    /// Is there anybody beside callers who is to be told of completions?
+    #[inline]
+    fn is_observed(&self) -> bool {
+        self.eventfd.is_some() || self.readiness_fd.is_some() || self.outlet.is_some()
+    }
+
     /// Whom to [`look_in`] on once the lock is given up: their polls are told once.
     pub fn pollers_to_tell(&mut self) -> Vec<(&'static Ring, u64)> {
         if core::mem::take(&mut self.pollers_wait) { core::mem::take(&mut self.pollers) } else { Vec::new() }
@@ -244,7 +250,7 @@ impl Core {
 
     /// Is there nothing that [`Core::advance_before_work`], a timer or queued work could come to, and nothing to be
     /// told but to those whom [`Core::notify`] tells? Then a call whose completions are there need not look.
-    #[inline]
+    #[inline(always)]
     pub fn is_at_rest(&self) -> bool {
         self.ready.is_empty()
             && self.work.is_empty()
@@ -265,12 +271,27 @@ impl Core {
 
     /// Tells sleepers and observers of what was posted since the last time. To be called before the
     /// lock is given up wherever something may have been posted.
+    #[inline]
     pub fn notify(&mut self) {
         if self.external.posted == 0 {
             return;
         }
         self.ring.count(Counted::Completed, core::mem::take(&mut self.external.uncounted));
         self.external.posted = 0;
+        if self.external.is_observed() {
+            self.notify_observers();
+        }
+        if self.token.is_awaited() {
+            self.wake_sleepers();
+        }
+        if self.shared.is_some() {
+            self.tell_others();
+        }
+    }
+
+    /// Tells those beside the callers who sleep.
+    #[inline(never)]
+    fn notify_observers(&mut self) {
         if let Some(eventfd) = self.external.eventfd
             && !(eventfd.async_only && self.external.inline)
         {
@@ -283,8 +304,6 @@ impl Core {
         if self.external.outlet.is_some() {
             self.pour_out();
         }
-        self.wake_sleepers();
-        self.tell_others();
     }
 
     /// Completions leave by the outlet, those that found no room in the ring, too.
@@ -327,7 +346,11 @@ impl Core {
     }
 
     /// The role is free: lets a sleeper take it. False where there is none.
+    #[inline]
     pub fn pass_on(&mut self) -> bool {
+        if !self.token.is_awaited() {
+            return false;
+        }
         let External { kick, sleepers, .. } = &self.external;
         self.token.pass_on(|wake| wake_one(*kick, sleepers, wake))
     }
@@ -341,10 +364,14 @@ impl Core {
     /// On a ring that asked for it, `IORING_SQ_TASKRUN` says "come in, there may be something". The
     /// kernel sets it when a wake-up queued work; here nobody hears of one before somebody asks
     /// epoll, so it stands for as long as anything is waited for.
+    #[inline]
     pub fn mark_task_work(&self) {
-        if !self.is(IORING_SETUP_TASKRUN_FLAG) {
-            return;
+        if self.is(IORING_SETUP_TASKRUN_FLAG) {
+            self.show_task_work();
         }
+    }
+
+    fn show_task_work(&self) {
         let shown = self.external.shown && self.external.readable;
         let waits = self.needs_driver() || self.working > 0 || !self.finished.is_empty();
         if shown || waits || !self.ready.is_empty() {

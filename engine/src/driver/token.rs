@@ -61,6 +61,12 @@ impl Token {
         beside as u32 + u32::from(self.driver == Driver::Caller)
     }
 
+    /// Does anybody sleep until completions are there?
+    #[inline]
+    pub fn is_awaited(&self) -> bool {
+        self.driver_wants.is_some() || !self.sleepers.is_empty()
+    }
+
     /// Gives the role to the reactor or the SQ thread. A caller is never pushed aside.
     pub fn give(&mut self, driver: Driver) {
         debug_assert!(matches!(driver, Driver::Reactor | Driver::SqThread), "callers use `drive`");

@@ -192,12 +192,13 @@ fn interrupted(core: &mut Core, wanted: u32, errno: Errno) -> Result<(), Errno> 
 }
 
 /// The caller goes away: somebody else may have to drive.
+#[inline]
 pub fn leave(core: &mut Core) {
     if !core.work.is_empty() {
         core.hand_over();
     }
     core.notify();
-    if core.defers() && !core.ready.is_empty() && core.has_fetched_enough() {
+    if !core.ready.is_empty() && core.defers() && core.has_fetched_enough() {
         core.notify_deferred();
     }
     core.mark_task_work();

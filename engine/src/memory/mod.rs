@@ -137,22 +137,18 @@ impl RingMemory {
     }
 
     /// A copy of an SQE.
-    #[inline]
+    #[inline(always)]
     pub fn sqe(&self, index: u32) -> Sqe {
         let index = (index & (self.layout.sq_entries - 1)) as usize;
-        match self.sqes.words::<8>(index << self.layout.sqe_shift) {
-            // SAFETY: of that size, and every bit pattern is a valid value.
-            Some(words) => unsafe { core::mem::transmute::<[u64; 8], Sqe>(words) },
-            // Its memory is gone; no operation has this number.
-            None => Sqe { opcode: u8::MAX, ..Sqe::default() },
-        }
+        // Where its memory is gone, no operation has this number.
+        self.sqes.value(index << self.layout.sqe_shift, || Sqe { opcode: u8::MAX, ..Sqe::default() })
     }
 
     /// As [`Sqe::first_word`], of an SQE that has not been copied.
     #[inline]
     pub fn first_word(&self, index: u32) -> u64 {
         let index = (index & (self.layout.sq_entries - 1)) as usize;
-        self.sqes.words::<1>(index << self.layout.sqe_shift).map_or(u64::MAX, |[word]| word)
+        self.sqes.value(index << self.layout.sqe_shift, || u64::MAX)
     }
 
     /// Stores `cqe` at ring position `position`, with its second half if it is `big`. The caller

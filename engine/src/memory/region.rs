@@ -70,9 +70,23 @@ impl Region {
         if self.owner == Owner::Engine {
             return Some(self.word(offset).load(Ordering::Acquire));
         }
-        let value = user::read(self.start as u64 + offset as u64).ok();
+        let value = self.copy(offset);
         fence(Ordering::Acquire);
         value
+    }
+
+    /// A copy of what lies at `offset` of the program's memory.
+    #[cold]
+    #[inline(never)]
+    fn copy<T: user::Plain>(&self, offset: usize) -> Option<T> {
+        user::read(self.start as u64 + offset as u64).ok()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn copy_back(&self, offset: usize, bytes: &[u8]) {
+        // Memory that is gone needs no word.
+        let _ = user::write_bytes(self.start as u64 + offset as u64, bytes);
     }
 
     /// Stores the word at `offset`, with release ordering.
@@ -82,25 +96,31 @@ impl Region {
             return self.word(offset).store(value, Ordering::Release);
         }
         fence(Ordering::Release);
-        // Memory that is gone needs no word.
-        let _ = user::write(self.start as u64 + offset as u64, &value);
+        self.copy_back(offset, &value.to_ne_bytes());
     }
 
-    /// A copy of `N` words at `offset`; `None` where the program took its memory away.
+    /// A copy of what lies at `offset`, of whole words; `otherwise` where the program took its memory away.
     #[inline(always)]
-    pub fn words<const N: usize>(&self, offset: usize) -> Option<[u64; N]>
-    where
-        [u64; N]: user::Plain,
-    {
-        debug_assert!(offset + 8 * N <= self.length && offset % 8 == 0);
+    pub fn value<T: user::Plain>(&self, offset: usize, otherwise: fn() -> T) -> T {
+        debug_assert!(offset + size_of::<T>() <= self.length && offset % 8 == 0);
         if self.owner == Owner::Program {
-            return user::read(self.start as u64 + offset as u64).ok();
+            self.copy(offset).unwrap_or_else(otherwise)
+        } else {
+            self.own(offset)
         }
+    }
+
+    /// As [`Region::value`]; `None` where the program took its memory away.
+    pub fn try_value<T: user::Plain>(&self, offset: usize) -> Option<T> {
+        debug_assert!(offset + size_of::<T>() <= self.length && offset % 8 == 0);
+        if self.owner == Owner::Program { self.copy(offset) } else { Some(self.own(offset)) }
+    }
+
+    #[inline(always)]
+    fn own<T: user::Plain>(&self, offset: usize) -> T {
         // SAFETY: within the mapping, as the callers see to; a volatile copy of memory that the program
-        // may be changing.
-        let place = unsafe { self.start.add(offset) }.cast::<u64>();
-        // SAFETY: as above.
-        Some(core::array::from_fn(|word| unsafe { place.add(word).read_volatile() }))
+        // may be changing, of a type that any bytes make a value of.
+        unsafe { self.start.add(offset).cast::<T>().read_volatile() }
     }
 
     /// Stores words at `offset`. A program that reads them meanwhile reads halves of plain integers.
@@ -111,8 +131,7 @@ impl Region {
             let bytes = words.as_ptr().cast();
             // SAFETY: the words' own bytes.
             let bytes = unsafe { core::slice::from_raw_parts(bytes, size_of_val(words)) };
-            let _ = user::write_bytes(self.start as u64 + offset as u64, bytes);
-            return;
+            return self.copy_back(offset, bytes);
         }
         // SAFETY: within the mapping, as the callers see to.
         let place = unsafe { self.start.add(offset) }.cast::<u64>();

@@ -102,10 +102,10 @@ impl RingMemory {
         content.sqes.try_reserve_exact(counts[0] * sqe_words).map_err(|_| Errno::ENOMEM)?;
         content.cqes.try_reserve_exact(counts[1] * cqe_words).map_err(|_| Errno::ENOMEM)?;
         for offset in (0..counts[0]).flat_map(|index| self.sqe_offsets(pending.start, index)) {
-            content.sqes.push(self.sqes.words(offset).unwrap_or_default());
+            content.sqes.push(self.sqes.value(offset, Default::default));
         }
         for offset in (0..counts[1]).flat_map(|index| self.cqe_offsets(ready.start, index)) {
-            content.cqes.push(self.rings.words(offset).unwrap_or_default());
+            content.cqes.push(self.rings.value(offset, Default::default));
         }
         Ok(content)
     }

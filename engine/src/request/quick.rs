@@ -41,7 +41,7 @@ impl Core {
     }
 
     /// Is nothing going on in the ring that a request would have to take notice of?
-    #[inline]
+    #[inline(always)]
     fn is_at_ease(&self) -> bool {
         self.chain.is_none()
             && !(self.drain_active || self.drain_next)
@@ -53,13 +53,14 @@ impl Core {
             && !credentials::matter()
     }
 
-    #[inline]
+    #[inline(never)]
     fn tell(&mut self, op: &Op, user_data: u64, result: i32, flags: u32) {
         coverage::seen(op, result);
         self.post(Cqe { user_data, res: result, flags, ..Cqe::default() });
     }
 
     /// An attempt did not complete it: from here on it is a request.
+    #[inline(never)]
     fn go_on_as_request(&mut self, sqe: &Sqe, quick: &Quick, tried: Tried) -> bool {
         let Ok(id) = self.requests.insert(|| *sqe) else {
             let Tried::Attempt(result) = tried else { return false };

@@ -27,21 +27,19 @@ impl Core {
         self.timeouts.batch = Some(self.cq_tail);
         while taken < available {
             let position = self.sq_head;
+            self.sq_head = position.wrapping_add(1);
             let Some(index) = self.memory.sqe_index(position) else {
-                self.sq_head = position.wrapping_add(1);
                 self.memory.count(Word::SqDropped);
                 break;
             };
-            self.sq_head = position.wrapping_add(1);
             taken += 1;
             self.submission_left = available - taken;
             if whose == Whose::Common && self.submit_quickly(index) {
                 continue;
             }
-            self.list_announced();
-            let memory = &self.memory;
-            let id = match self.requests.insert(|| memory.sqe(index)) {
-                Ok(id) => id,
+            match self.submit_request(index, whose) {
+                Ok(true) => {}
+                Ok(false) => break,
                 Err(errno) => {
                     self.sq_head = position;
                     taken -= 1;
@@ -52,12 +50,6 @@ impl Core {
                     }
                     break;
                 }
-            };
-            if whose != Whose::Common {
-                self.requests[id].whose = whose;
-            }
-            if self.submit_one(id).is_err() && !self.is(IORING_SETUP_SUBMIT_ALL) {
-                break;
             }
         }
         self.end_batch();
@@ -65,11 +57,25 @@ impl Core {
         Ok(taken)
     }
 
+    /// Takes the SQE at `index` the ordinary way. False where it ends the batch.
+    ///
+    /// # Errors
+    /// `EAGAIN` where there cannot be another request: it is not taken.
+    #[inline(never)]
+    fn submit_request(&mut self, index: u32, whose: Whose) -> Result<bool, Errno> {
+        self.list_announced();
+        let memory = &self.memory;
+        let id = self.requests.insert(|| memory.sqe(index))?;
+        if whose != Whose::Common {
+            self.requests[id].whose = whose;
+        }
+        Ok(self.submit_one(id).is_ok() || self.is(IORING_SETUP_SUBMIT_ALL))
+    }
+
     /// The end of a submission: a chain whose last SQE still had LINK set ends here.
     fn end_batch(&mut self) {
         if let Some(chain) = self.chain.take() {
-            self.requests[chain.head].flags.set(Flags::THREADED);
-            self.queue(chain.head);
+            self.end_chain(chain);
         }
         self.submission_left = 0;
         self.zero_copy.checked = None;
@@ -80,6 +86,12 @@ impl Core {
         self.timeouts.batch = None;
         // Release pairs with the program's acquire load of the head: it may overwrite these SQEs now.
         self.memory.store(Word::SqHead, self.sq_head);
+    }
+
+    #[cold]
+    fn end_chain(&mut self, chain: Chain) {
+        self.requests[chain.head].flags.set(Flags::THREADED);
+        self.queue(chain.head);
     }
 
     /// Is the SQE that the current submission takes next one of the same operation, flags and file as `sqe`,

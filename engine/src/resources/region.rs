@@ -30,7 +30,7 @@ impl ParamRegion {
         if !self.holds_waits || offset % 8 != 0 || end > self.memory.length() as u64 {
             return Err(Errno::EFAULT);
         }
-        self.memory.words(offset as usize).ok_or(Errno::EFAULT)
+        self.memory.try_value(offset as usize).ok_or(Errno::EFAULT)
     }
 }
 
