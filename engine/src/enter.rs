@@ -134,7 +134,9 @@ impl Core {
     /// Are the completions there that a call wants to fetch, and may it go without asking epoll?
     #[inline(always)]
     fn has_for(&mut self, call: &Enter) -> bool {
-        if self.cq_ready() < call.min_complete {
+        // Who comes for completions takes the reactor's role back.
+        let releases = self.token.driver() == Driver::Reactor && !self.is_watched();
+        if releases || self.cq_ready() < call.min_complete {
             return false;
         }
         if self.readiness.waiting() == 0 && !self.zero_copy.is_waiting() {
