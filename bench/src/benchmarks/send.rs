@@ -77,7 +77,8 @@ impl Benchmark for Send {
             name: "send",
             title: "messages of 200 bytes to 64 KiB",
             text: "One sender, which takes 32 buffers of its own in turn and takes a buffer again when its notification has come. \
-                   Over the loopback interface, where a process on another CPU drops what comes, and where a zero-copy send ends in a copy on arrival; \
+                   Over the loopback interface, where a process on another CPU drops what comes, without ever sleeping, so that no send pays \
+                   for waking it; there a zero-copy send ends in a copy on arrival; \
                    and over a veth pair into a network namespace, MTU 65535, where a program drops every packet on arrival: there no byte is copied, \
                    as on the way to a network card. The ring's sends wait for their results, one or eight per enter \
                    (SINGLE_ISSUER, DEFER_TASKRUN); `fixed` sends from registered buffers. MSG_ZEROCOPY reads its notifications when half the buffers are out. \
