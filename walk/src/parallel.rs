@@ -7,8 +7,8 @@ use crate::share::Share;
 use crate::{Engine, Options, Root, Visitor};
 use anyring::low::Ring;
 use anyring::{Builder, Error};
-use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, OnceLock};
 use std::thread::{self, Scope};
 
 /// So many of the engine's threads may read at once where nothing is cached.
@@ -21,8 +21,8 @@ struct Common<'a, V: Visitor> {
     walk: Walk<'a, V>,
     share: Share,
     roots: &'a [Root],
-    /// As many threads as there are to be where calls do not put them to sleep, and where they do.
-    threads: usize,
+    /// As many threads as there are to be where calls do not put them to sleep, once that was asked, and where they do.
+    threads: OnceLock<usize>,
     most: usize,
     error: Mutex<Option<Error>>,
 }
@@ -32,24 +32,20 @@ struct Common<'a, V: Visitor> {
 /// # Errors
 /// Where no ring can be had.
 pub fn walk<V: Visitor>(roots: &[Root], options: &Options, visitor: &V) -> Result<(), Error> {
-    let threads = match options.threads {
-        0 => thread::available_parallelism().map_or(1, usize::from),
-        some => some,
-    };
     let rings = match chosen(options) {
-        Some(engine) => rings(engine, threads)?.into_iter().map(Some).collect(),
+        Some(engine) => rings(engine, threads(options))?.into_iter().map(Some).collect(),
         None => vec![None],
     };
     let most = match () {
         () if rings[0].is_some() => rings.len(),
-        () if options.threads == 0 => threads.max(MOST),
-        () => threads,
+        () if options.threads == 0 => MOST,
+        () => options.threads,
     };
     let files = Files::new(options.descriptors);
     let slots = (files.most() / 2 / rings.len()).clamp(1, SLOTS);
     let walk = Walk { options, visitor, files, slots, quit: AtomicBool::new(false) };
     let share = Share::new(rings.len(), most - rings.len());
-    let common = Common { walk, share, roots, threads, most, error: Mutex::new(None) };
+    let common = Common { walk, share, roots, threads: OnceLock::new(), most, error: Mutex::new(None) };
     thread::scope(|scope| {
         let mut rings = rings.into_iter().enumerate();
         let first = rings.next().and_then(|(_, ring)| ring);
@@ -89,7 +85,7 @@ fn run<'scope, V: Visitor>(
 ) {
     let call = |why| {
         let most = match why {
-            Call::Work => common.threads,
+            Call::Work => common.most.min(*common.threads.get_or_init(|| threads(common.walk.options))),
             Call::Sleep => common.most,
         };
         if let Some(number) = common.share.enlist(most) {
@@ -102,6 +98,14 @@ fn run<'scope, V: Visitor>(
     common.share.dismiss(number);
     if let Err(error) = result {
         lock(&common.error).get_or_insert(error);
+    }
+}
+
+/// How many threads there are to be. To find out how many processors there are takes longer than a small tree.
+fn threads(options: &Options) -> usize {
+    match options.threads {
+        0 => thread::available_parallelism().map_or(1, usize::from),
+        some => some,
     }
 }
 
