@@ -267,6 +267,7 @@ fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Cal
     core.readiness.unasked = core.readiness.unasked.saturating_add(1);
     if wanted == 0 || core.readiness.unasked > UNASKED {
         core.harvest_now();
+        core.recheck_if_due();
     }
     let limits = match limits(&argument, caller, core) {
         Ok(limits) => limits,

@@ -119,3 +119,60 @@ fn who_comes_for_completions_takes_the_ring_back_even_without_sleeping() {
     });
     assert!(taken_back, "the reactor went on driving a ring that its program comes to");
 }
+
+fn has_reactor() -> bool {
+    let mut names = fs::read_dir("/proc/self/task")
+        .unwrap()
+        .filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.any(|name| name == "anyring-reactor\n")
+}
+
+/// Where the callers do everything, a program that has one thread keeps that one: in a child, for this process
+/// has a reactor.
+#[test]
+fn a_ring_that_defers_needs_no_reactor() {
+    let child = child(|| {
+        let mut ring = Ring::new(Engine::User, 8, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+        let (mut peer, socket) = UnixStream::pair().unwrap();
+        let mut buffer = [0; 8];
+        for round in 0..5 {
+            ring.push(receive(round, socket.as_raw_fd(), &mut buffer));
+            assert_eq!(ring.enter(1, 0), 1);
+            peer.write_all(b"message!").unwrap();
+            assert_eq!(ring.enter(0, 1), 0);
+            assert_eq!(ring.reap().map(|cqe| (cqe.user_data, cqe.res)), Some((round, 8)));
+        }
+        !has_reactor()
+    });
+    assert_eq!(ended(child), 0);
+}
+
+/// The number was given to another file where nobody saw it, and that one makes no event by itself.
+#[test]
+fn a_caller_of_a_ring_that_defers_looks_again_itself() {
+    let child = child(|| {
+        let mut ring = Ring::new(Engine::User, 8, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+        let (mut peer, socket) = UnixStream::pair().unwrap();
+        let (mut new_peer, new) = UnixStream::pair().unwrap();
+        let mut buffer = [0; 8];
+        ring.push(receive(1, socket.as_raw_fd(), &mut buffer));
+        assert_eq!(ring.enter(1, 0), 1);
+        peer.write_all(b"message!").unwrap();
+        assert_eq!(ring.enter(0, 1), 0);
+        // The next one waits by the registration that was made for this one.
+        ring.push(receive(2, socket.as_raw_fd(), &mut buffer));
+        ring.push(sqe(IORING_OP_NOP, 3));
+        assert_eq!(ring.enter(2, 1), 2);
+        peer.write_all(b"message!").unwrap();
+        assert_eq!(ring.enter(0, 3), 0);
+        assert_eq!(ring.reap_all().len(), 3);
+        // SAFETY: descriptors of the test's; `socket` closes the copy.
+        unsafe { libc::dup2(new.as_raw_fd(), socket.as_raw_fd()) };
+        new_peer.write_all(b"for the new one").unwrap();
+        ring.push(receive(4, socket.as_raw_fd(), &mut buffer));
+        assert_eq!(ring.enter(1, 1), 1);
+        assert_eq!(ring.reap().map(|cqe| (cqe.user_data, cqe.res)), Some((4, 8)));
+        &buffer == b"for the " && !has_reactor()
+    });
+    assert_eq!(ended(child), 0);
+}

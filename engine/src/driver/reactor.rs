@@ -98,7 +98,7 @@ pub fn attend(core: &mut Core) {
 
 /// Before a caller sleeps: what has to be looked at by and by needs the reactor's next ticks.
 pub fn attend_stale(core: &mut Core) {
-    if !core.needs_ticks() {
+    if !core.needs_ticks() || core.rechecks_itself() {
         return;
     }
     if core.external.attended {

@@ -66,10 +66,10 @@ fn wait_in_turns(
             Time::Again => continue,
             Time::Left(ns) => ns,
         };
-        if core.token.is_free() {
-            drive(guard, serial, wanted, timeout_ns, limits.signal_mask)?;
-        } else {
+        if !core.token.is_free() {
             sleep(guard, serial, wanted, timeout_ns, limits.signal_mask)?;
+        } else if !core.recheck_if_due() {
+            drive(guard, serial, wanted, timeout_ns, limits.signal_mask)?;
         }
     }
 }
@@ -134,10 +134,8 @@ fn drive(
     }
     reactor::attend_stale(core);
     let epoll = core.epoll()?;
-    let timeout_ns = match (timeout_ns, core.timers.next_ns()) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
-    };
+    let bounds = [timeout_ns, core.timers.next_ns(), core.next_recheck_ns()];
+    let timeout_ns = bounds.into_iter().flatten().min();
     core.token.drive(wanted);
     core.external.looked = false;
     let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];

@@ -29,6 +29,8 @@ pub struct Readiness {
     pub(super) reports: bool,
     /// Entries on which something waits by a registration that was there before.
     pub(super) recheck: VecDeque<Recheck>,
+    /// When a caller last looked at them, by [`sys::ticks`].
+    pub(super) rechecked_at: u64,
     /// How the epoll instance polls network devices.
     pub busy_poll: BusyPoll,
     /// Calls that found all that they wanted, and so did not ask epoll, since it was asked last.
