@@ -36,6 +36,8 @@ pub const FLAGS: u32 = support::mask(&FLAG_TABLE);
 
 /// How many calls in a row may find enough completions without epoll being asked.
 const UNASKED: u8 = 8;
+/// The same where nothing waits but the notifications of zero-copy sends.
+const UNASKED_FOR_PAGES: u8 = 64;
 
 /// The signal that the door's trap lives by must never be blocked.
 const SIGSYS_BIT: u64 = 1 << 30;
@@ -128,7 +130,8 @@ impl Core {
             && taken == call.to_submit
             && taken > 0
             && !self.is(IORING_SETUP_SQPOLL | IORING_SETUP_IOPOLL);
-        ordinary && self.is_at_rest() && (call.flags & IORING_ENTER_GETEVENTS == 0 || self.has_for(call))
+        let fetches = call.flags & IORING_ENTER_GETEVENTS != 0;
+        ordinary && self.is_at_rest() && if fetches { self.has_for(call) } else { self.zero_copy.is_seen() }
     }
 
     /// Are the completions there that a call wants to fetch, and may it go without asking epoll?
@@ -142,9 +145,18 @@ impl Core {
         if self.readiness.waiting() == 0 && !self.zero_copy.is_waiting() {
             return true;
         }
-        let goes_unasked = call.min_complete > 0 && self.readiness.unasked < UNASKED;
+        let goes_unasked = call.min_complete > 0 && self.readiness.unasked < self.patience();
         self.readiness.unasked += u8::from(goes_unasked);
         goes_unasked
+    }
+}
+
+impl Core {
+    /// How many calls in a row may find enough completions without epoll being asked. Of pages that are out, those
+    /// hear first who send more.
+    #[inline]
+    fn patience(&self) -> u8 {
+        if self.readiness.waiting() > 0 { UNASKED } else { UNASKED_FOR_PAGES }
     }
 }
 
@@ -265,7 +277,7 @@ fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Cal
     let wanted = if polls_nothing { 0 } else { call.min_complete.min(core.memory.layout().cq_entries) };
     // Where each call finds enough without waiting, what waits for readiness must not starve.
     core.readiness.unasked = core.readiness.unasked.saturating_add(1);
-    if wanted == 0 || core.readiness.unasked > UNASKED {
+    if wanted == 0 || core.readiness.unasked > core.patience() {
         core.harvest_now();
         core.recheck_if_due();
     }

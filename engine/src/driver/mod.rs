@@ -263,7 +263,6 @@ impl Core {
             && self.timeouts.counting() == 0
             && self.aio.in_flight() == 0
             && !self.readiness.has_reports()
-            && self.zero_copy.is_seen()
             && self.external.pollers.is_empty()
             && !self.external.told
             && self.shared.is_none()

@@ -19,6 +19,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLET};
+use linux_raw_sys::net::{SO_TYPE, SOCK_DGRAM};
 
 use crate::errno::Errno;
 use crate::ops::net::error_queue::{self, Notice};
@@ -68,6 +69,8 @@ struct Channel {
     /// The ring's epoll instance, in which that is.
     epoll: Fd,
     cookie: u64,
+    /// A send may take a part of what it is given.
+    stream: bool,
     /// Its probe came back without a copy, so the numbers of its sends are known.
     proven: bool,
     /// The number of the first of `sends`.
@@ -92,7 +95,7 @@ impl ZeroCopy {
         self.out > 0
     }
 
-    /// Was nothing sent since all were looked at?
+    /// Was nothing sent since pages were looked for?
     pub fn is_seen(&self) -> bool {
         self.fresh.is_empty()
     }
@@ -100,6 +103,11 @@ impl ZeroCopy {
     /// Is there anything to look at by and by?
     pub fn needs_ticks(&self) -> bool {
         self.channels.iter().any(Option::is_some)
+    }
+
+    /// Are sends through a channel such that they may take a part?
+    pub fn is_stream(&self, index: usize) -> bool {
+        self.channels[index].as_ref().is_none_or(|channel| channel.stream)
     }
 
     /// Nothing is kept any longer; pages that are out stay so.
@@ -253,6 +261,7 @@ impl Core {
             own,
             epoll,
             cookie,
+            stream: sys::socket_option(own, SO_TYPE) != Ok(SOCK_DGRAM as i32),
             proven: false,
             first: 0,
             sends: VecDeque::new(),

@@ -3,7 +3,7 @@
 //! As in the kernel it is a request of its own, so that a drain waits for it; no cancellation finds it.
 
 use linux_raw_sys::io_uring::{
-    IORING_CQE_F_NOTIF, IORING_NOTIF_USAGE_ZC_COPIED, IORING_SEND_ZC_REPORT_USAGE,
+    IORING_CQE_F_NOTIF, IORING_NOTIF_USAGE_ZC_COPIED, IORING_RECVSEND_FIXED_BUF, IORING_SEND_ZC_REPORT_USAGE,
 };
 
 use super::{Flags, Request, RequestId};
@@ -59,6 +59,26 @@ impl Core {
         request.cqe_flags = IORING_CQE_F_NOTIF;
         request.result = usage;
         Ok(notification)
+    }
+
+    /// The notification of a send that there is no request for; it holds the registered buffer.
+    pub fn notification_of(&mut self, sqe: &Sqe) -> Option<RequestId> {
+        let registered = u32::from(sqe.ioprio) & IORING_RECVSEND_FIXED_BUF != 0;
+        let length = u64::from(sqe.len);
+        let node =
+            if registered { Some(self.buffers.check(sqe.buf_index, sqe.addr, length).ok()?) } else { None };
+        let notification = self.new_notification(sqe.user_data, usage(sqe.ioprio)).ok()?;
+        if let Some(node) = node {
+            self.hold_buffer(notification, node);
+        }
+        Some(notification)
+    }
+
+    /// There was no such send.
+    #[cold]
+    pub fn forget_notification(&mut self, notification: RequestId) {
+        self.release_file(notification);
+        self.requests.remove(notification);
     }
 
     /// Announces the end of a send that was copied, and that there was never a request for.
@@ -134,6 +154,12 @@ impl Core {
             OpData::Net(Data::Pages(pages)) => pages.out += 1,
             _ => *data = OpData::Net(Data::Pages(Pages { out: 1, ..Pages::default() })),
         }
+    }
+
+    /// The same of the only one of a send.
+    pub fn expect_last_pages(&mut self, notification: RequestId) {
+        let pages = Pages { out: 1, ended: true, ..Pages::default() };
+        self.requests[notification].data = OpData::Net(Data::Pages(pages));
     }
 
     /// The pages of one such call are free.

@@ -148,13 +148,11 @@ pub fn announce_end(core: &mut Core, id: RequestId, outcome: Outcome) -> Outcome
     outcome
 }
 
-/// A send that is copied anyway, from one piece of memory to where the socket is connected. So nobody needs to hold
-/// the registered buffer that it may lie in.
+/// A send from one piece of memory to where the socket is connected.
 fn send_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
     let plain = u32::from(sqe.ioprio) & !(IORING_SEND_ZC_REPORT_USAGE | IORING_RECVSEND_FIXED_BUF) == 0
         && (sqe.off, sqe.file_index >> 16, sqe.addr3, sqe.pad) == (0, 0, 0, 0);
-    let small = (sqe.len as usize) < WORTH_IT;
-    if !plain || !small || !lies_right(core, sqe) || core.may_begin_train(sqe, fd) {
+    if !plain || !lies_right(core, sqe) || core.may_begin_train(sqe, fd) {
         return Tried::Nothing;
     }
     let fixed = Flags::of_sqe(sqe.flags).has(Flags::FIXED_FILE);
@@ -163,6 +161,12 @@ fn send_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
     }
     core.zero_copy.checked = Some(fd);
     let flags = known_flags(sqe.op_flags & !MSG_ZEROCOPY) | MSG_NOSIGNAL;
+    if sqe.len as usize >= WORTH_IT
+        && let Some(channel) = core.channel_for(fd)
+    {
+        return send_in_place(core, sqe, fd, flags, channel);
+    }
+    // It is copied, so nobody needs to hold the registered buffer that it may lie in.
     let span = Span { address: sqe.addr, length: sqe.len as usize };
     match calls::send(fd, span, flags, None) {
         Ok(count) if count == span.length || flags & MSG_WAITALL == 0 => {
@@ -170,6 +174,30 @@ fn send_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
             Tried::Done(count as i32, IORING_CQE_F_MORE)
         }
         result => Tried::Attempt(result),
+    }
+}
+
+/// The same from the program's own pages.
+fn send_in_place(core: &mut Core, sqe: &Sqe, fd: Fd, flags: u32, channel: usize) -> Tried {
+    let may_go_on = flags & MSG_WAITALL != 0 && core.zero_copy.is_stream(channel);
+    let Some(notification) = (if may_go_on { None } else { core.notification_of(sqe) }) else {
+        return Tried::Nothing;
+    };
+    let span = Span { address: sqe.addr, length: sqe.len as usize };
+    match calls::send(fd, span, flags | MSG_ZEROCOPY, None) {
+        Ok(count) => {
+            core.expect_last_pages(notification);
+            core.pages_out(channel, notification);
+            Tried::Done(count as i32, IORING_CQE_F_MORE)
+        }
+        Err(errno) => {
+            core.forget_notification(notification);
+            if !matches!(errno, Errno::ENOBUFS | Errno::EOPNOTSUPP) {
+                return Tried::Attempt(Err(errno));
+            }
+            core.pages_refused(channel, errno);
+            Tried::Nothing
+        }
     }
 }
 
