@@ -5,7 +5,9 @@
 //! descriptor. A thread is known by its identity, which another may have after it: places of threads
 //! that are gone are cleared before any is given out.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 
 use linux_raw_sys::io_uring::io_uring_rsrc_update;
 
@@ -18,30 +20,77 @@ use crate::{door, enter, host, registry, user};
 const PLACES: usize = 16;
 /// An empty one.
 const NONE: Fd = -1;
+/// The identity of no thread.
+const NOBODY: usize = 0;
 
+/// The places of one thread, or of nobody. Only their thread changes them while it lives, so it reads them without
+/// a lock. Never freed, for others look through the list meanwhile.
 struct Thread {
-    identity: usize,
-    number: i32,
-    places: [Fd; PLACES],
+    identity: AtomicUsize,
+    number: AtomicI32,
+    places: [AtomicI32; PLACES],
+    before: Option<&'static Thread>,
 }
 
-static THREADS: Mutex<Vec<Thread>> = Mutex::new(Vec::new());
+impl Thread {
+    /// Empties all places.
+    fn clear(&self) -> [Fd; PLACES] {
+        self.identity.store(NOBODY, Ordering::Relaxed);
+        self.places.each_ref().map(|place| place.swap(NONE, Ordering::Relaxed))
+    }
+}
+
+/// The one made last.
+static LAST: AtomicPtr<Thread> = AtomicPtr::new(core::ptr::null_mut());
+/// Who gives places to a thread, or takes them from one that has ended, holds this.
+static CHANGES: Mutex<()> = Mutex::new(());
 
 /// The lock of the places, for a `fork`.
 pub fn lock() -> &'static dyn AcrossFork {
-    &THREADS
+    &CHANGES
+}
+
+fn threads() -> impl Iterator<Item = &'static Thread> {
+    // Acquire pairs with the release store in `add`.
+    // SAFETY: they are leaked and never freed.
+    core::iter::successors(unsafe { LAST.load(Ordering::Acquire).as_ref() }, |thread| thread.before)
+}
+
+/// The calling thread's places, once it has any.
+#[inline]
+fn own() -> Option<&'static Thread> {
+    let identity = host::thread_identity();
+    // Relaxed: the thread itself has stored it.
+    threads().find(|thread| thread.identity.load(Ordering::Relaxed) == identity)
+}
+
+/// Gives places to a thread, with the lock held.
+fn add(identity: usize, number: i32) -> &'static Thread {
+    let unused = threads().find(|thread| thread.identity.load(Ordering::Relaxed) == NOBODY);
+    let thread = unused.unwrap_or_else(|| {
+        // SAFETY: as in `threads`.
+        let before = unsafe { LAST.load(Ordering::Relaxed).as_ref() };
+        let places = [const { AtomicI32::new(NONE) }; PLACES];
+        let (identity, number) = (AtomicUsize::new(NOBODY), AtomicI32::new(0));
+        let thread = Box::leak(Box::new(Thread { identity, number, places, before }));
+        // Release publishes it to the acquire load in `threads`.
+        LAST.store(thread, Ordering::Release);
+        thread
+    });
+    thread.number.store(number, Ordering::Relaxed);
+    thread.identity.store(identity, Ordering::Relaxed);
+    thread
 }
 
 /// The descriptor behind the calling thread's place `index`.
 ///
 /// # Errors
 /// `EINVAL` where there is no such place, `EBADF` where it is empty.
+#[inline]
 pub fn resolve(index: Fd) -> Result<Fd, Errno> {
     let index = usize::try_from(index).ok().filter(|&index| index < PLACES).ok_or(Errno::EINVAL)?;
-    let identity = host::thread_identity();
-    let threads = THREADS.lock();
-    let thread = threads.iter().find(|thread| thread.identity == identity);
-    thread.map(|thread| thread.places[index]).filter(|&fd| fd != NONE).ok_or(Errno::EBADF)
+    let fd = own().map_or(NONE, |thread| thread.places[index].load(Ordering::Relaxed));
+    if fd == NONE { Err(Errno::EBADF) } else { Ok(fd) }
 }
 
 /// Lets go of descriptors, without a lock held.
@@ -55,13 +104,15 @@ fn release(fds: impl IntoIterator<Item = Fd>) {
 /// Clears the places of threads that have ended.
 pub fn sweep() {
     let mut gone = Vec::new();
-    THREADS.lock().retain(|thread| {
-        let lives = sys::thread_lives(thread.number);
-        if !lives {
-            gone.extend(thread.places);
+    {
+        let _changes = CHANGES.lock();
+        for thread in threads() {
+            let given = thread.identity.load(Ordering::Relaxed) != NOBODY;
+            if given && !sys::thread_lives(thread.number.load(Ordering::Relaxed)) {
+                gone.extend(thread.clear());
+            }
         }
-        lives
-    });
+    }
     release(gone);
 }
 
@@ -124,10 +175,7 @@ fn for_each_update(
 
 /// Empties a place of the calling thread.
 fn take(index: usize) -> Option<Fd> {
-    let identity = host::thread_identity();
-    let mut threads = THREADS.lock();
-    let thread = threads.iter_mut().find(|thread| thread.identity == identity)?;
-    Some(core::mem::replace(&mut thread.places[index], NONE))
+    own().map(|thread| thread.places[index].swap(NONE, Ordering::Relaxed))
 }
 
 fn register_one(update: &io_uring_rsrc_update) -> Result<u32, Errno> {
@@ -155,19 +203,14 @@ fn register_one(update: &io_uring_rsrc_update) -> Result<u32, Errno> {
 /// Puts a descriptor into the first empty one of these places.
 fn put(own: Fd, places: core::ops::Range<usize>) -> Result<u32, Errno> {
     let (identity, number) = (host::thread_identity(), sys::gettid());
-    let mut threads = THREADS.lock();
-    let known = threads.iter().position(|thread| thread.identity == identity && thread.number == number);
-    let index = match known {
-        Some(index) => index,
-        None => {
-            threads.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-            threads.push(Thread { identity, number, places: [NONE; PLACES] });
-            threads.len() - 1
-        }
+    let _changes = CHANGES.lock();
+    let is_it = |thread: &&Thread| {
+        thread.identity.load(Ordering::Relaxed) == identity && thread.number.load(Ordering::Relaxed) == number
     };
-    let thread = &mut threads[index];
-    let place = places.into_iter().find(|&place| thread.places[place] == NONE).ok_or(Errno::EBUSY)?;
-    thread.places[place] = own;
+    let thread = threads().find(is_it).unwrap_or_else(|| add(identity, number));
+    let is_empty = |&place: &usize| thread.places[place].load(Ordering::Relaxed) == NONE;
+    let place = places.into_iter().find(is_empty).ok_or(Errno::EBUSY)?;
+    thread.places[place].store(own, Ordering::Relaxed);
     Ok(place as u32)
 }
 
@@ -177,7 +220,6 @@ fn put(own: Fd, places: core::ops::Range<usize>) -> Result<u32, Errno> {
 /// No other thread of this process may use the list, and the rings must have been seen to.
 pub unsafe fn forked() {
     // SAFETY: passed on to the caller.
-    unsafe { THREADS.reset() };
-    let threads = core::mem::take(&mut *THREADS.lock());
-    release(threads.into_iter().flat_map(|thread| thread.places));
+    unsafe { CHANGES.reset() };
+    release(threads().flat_map(Thread::clear));
 }
