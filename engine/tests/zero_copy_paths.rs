@@ -12,6 +12,7 @@ use anyring_engine::memory::Sqe;
 use common::*;
 use io_uring_op::*;
 
+const FIXED: u16 = 1 << 2;
 const REPORT: u16 = 1 << 3;
 const LARGE: usize = 60_000;
 
@@ -124,6 +125,31 @@ fn memory_is_not_free_before_the_network_is_done_with_it() {
         let free = ring.collect(1);
         let silent = settled(&mut ring);
         (sent, not_found, free, silent)
+    });
+}
+
+/// The table lets go of it at once; what it was tagged with is told when its last send does.
+#[test]
+fn a_registered_buffer_is_held_until_the_network_is_done_with_it() {
+    with_link(HOLDING, |engine| {
+        use_up_the_burst();
+        let mut ring = Ring::new(engine, 16, 0);
+        let socket = connected();
+        let memory = vec![1; LARGE];
+        let buffer = libc::iovec { iov_base: memory.as_ptr() as *mut _, iov_len: memory.len() };
+        let (data, tag) = (&raw const buffer as u64, 7u64);
+        let table = io_uring_rsrc_register { nr: 1, flags: 0, resv2: 0, data, tags: &raw const tag as u64 };
+        let register = io_uring_register_op::IORING_REGISTER_BUFFERS2;
+        assert_eq!(ring.register(register, (&raw const table).cast(), size_of_val(&table) as u32), 0);
+        submit(&mut ring, Sqe { ioprio: REPORT | FIXED, ..send_zc(1, &socket, &memory) });
+        let sent = settled(&mut ring);
+        let unregister = io_uring_register_op::IORING_UNREGISTER_BUFFERS;
+        let unregistered = ring.register(unregister, std::ptr::null(), 0);
+        let held = settled(&mut ring);
+        let_go();
+        let mut free = ring.collect(2);
+        free.sort_by_key(|cqe| cqe.user_data);
+        (sent, unregistered, held, free)
     });
 }
 
