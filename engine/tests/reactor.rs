@@ -1,16 +1,17 @@
-//! When the reactor drives a ring, and when it leaves that to the callers. A program of its own: the tests look
-//! at every epoll instance of the process.
+//! When the reactor drives a ring, when it leaves that to the callers, and what is registered in a ring's epoll
+//! instance. A program of its own: the tests look at every epoll instance of the process.
 
 mod common;
 
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::sync::Mutex;
 
 use anyring_engine::memory::Sqe;
 use common::*;
 use linux_raw_sys::io_uring::io_uring_op::*;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::net::UnixStream;
 
 /// One ring at a time.
@@ -18,20 +19,26 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 /// Is any ring's epoll instance in another one, which is the reactor's?
 fn reactor_drives() -> bool {
-    let epolls: Vec<String> = fs::read_dir("/proc/self/fd")
-        .unwrap()
-        .filter_map(|entry| {
-            let entry = entry.ok()?;
-            let is_epoll = fs::read_link(entry.path()).ok()?.as_os_str() == "anon_inode:[eventpoll]";
-            is_epoll.then(|| entry.file_name().into_string().unwrap())
-        })
-        .collect();
-    epolls.iter().any(|number| {
-        let watched = fs::read_to_string(format!("/proc/self/fdinfo/{number}")).unwrap_or_default();
-        let mut targets =
-            watched.lines().filter_map(|line| line.strip_prefix("tfd:")?.split_whitespace().next());
-        targets.any(|target| epolls.iter().any(|epoll| epoll == target))
-    })
+    let epolls = epolls();
+    epolls.iter().any(|number| registered_in(number).iter().any(|target| epolls.contains(target)))
+}
+
+/// The epoll instances of this process, by their descriptors.
+fn epolls() -> Vec<String> {
+    let descriptors = fs::read_dir("/proc/self/fd").unwrap();
+    let epoll = |entry: std::io::Result<fs::DirEntry>| {
+        let entry = entry.ok()?;
+        let is_epoll = fs::read_link(entry.path()).ok()?.as_os_str() == "anon_inode:[eventpoll]";
+        is_epoll.then(|| entry.file_name().into_string().unwrap())
+    };
+    descriptors.filter_map(epoll).collect()
+}
+
+/// The descriptors that are registered in an epoll instance.
+fn registered_in(epoll: &str) -> Vec<String> {
+    let watched = fs::read_to_string(format!("/proc/self/fdinfo/{epoll}")).unwrap_or_default();
+    let target = |line: &str| Some(line.strip_prefix("tfd:")?.split_whitespace().next()?.to_owned());
+    watched.lines().filter_map(target).collect()
 }
 
 fn receive(user_data: u64, fd: i32, buffer: &mut [u8; 8]) -> Sqe {
@@ -173,6 +180,48 @@ fn a_caller_of_a_ring_that_defers_looks_again_itself() {
         assert_eq!(ring.enter(1, 1), 1);
         assert_eq!(ring.reap().map(|cqe| (cqe.user_data, cqe.res)), Some((4, 8)));
         &buffer == b"for the " && !has_reactor()
+    });
+    assert_eq!(ended(child), 0);
+}
+
+/// A connection is closed without taking it out of the ring's epoll instance, for as a rule it is gone with that. One
+/// that is not shows it by its events, which are nobody's; and then none is left there any more.
+#[test]
+fn connections_that_others_have_are_taken_out() {
+    let child = child(|| {
+        let mut ring = Ring::new(Engine::User, 8, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut buffer = [0; 8];
+        let mut left_behind = Vec::new();
+        for _ in 0..2 {
+            let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let mut accept = sqe(IORING_OP_ACCEPT, 1);
+            accept.fd = listener.as_raw_fd();
+            let connection = ring.run(&[accept])[0].res;
+            ring.push(receive(2, connection, &mut buffer));
+            assert_eq!(ring.enter(1, 0), 1);
+            client.write_all(b"short").unwrap();
+            assert_eq!(ring.enter(0, 1), 0);
+            assert_eq!(ring.reap().map(|cqe| (cqe.user_data, cqe.res)), Some((2, 5)));
+            // SAFETY: a descriptor that is open; the copy is closed with the stream.
+            let mut copy = unsafe { TcpStream::from_raw_fd(libc::dup(connection)) };
+            let mut close = sqe(IORING_OP_CLOSE, 3);
+            close.fd = connection;
+            assert_eq!(ring.run(&[close])[0].res, 0);
+            left_behind
+                .push(epolls().iter().any(|epoll| registered_in(epoll).contains(&connection.to_string())));
+            // Its event is nobody's, and the ring goes on.
+            client.write_all(b"for the copy").unwrap();
+            let timeout = [0u64, 1_000_000];
+            let mut wait = sqe(IORING_OP_TIMEOUT, 4);
+            wait.addr = timeout.as_ptr() as u64;
+            wait.len = 1;
+            assert_eq!(ring.run(&[wait])[0].res, -libc::ETIME);
+            let mut received = [0; 12];
+            copy.read_exact(&mut received).unwrap();
+            assert_eq!(&received, b"for the copy");
+        }
+        left_behind == [true, false]
     });
     assert_eq!(ended(child), 0);
 }

@@ -49,7 +49,7 @@ impl Benchmark for Accept {
             title: "10,000 clients, a message of 128 bytes each",
             text: "Each client connects, sends 128 bytes, takes them back, sees the server close and closes. \
                    A server on one CPU and its clients on another, over the loopback interface, so many clients at once as the case says. \
-                   The epoll server is edge-triggered, accepts until nobody is there and tries a receive right at accept. \
+                   The servers have room for 1 KiB. The epoll server is edge-triggered, accepts until nobody is there and tries a receive right at accept. \
                    The ring's server has an accept, single-shot or multishot, a receive per connection, and a send with the close linked to it \
                    (SINGLE_ISSUER, DEFER_TASKRUN; `direct` accepts into direct descriptors); the same binary on both engines. \
                    The bare loop accepts, receives, sends and closes one after the other, each time waiting. \

@@ -241,7 +241,11 @@ fn issue_close(core: &mut Core, id: RequestId) -> Outcome {
         return Errno::EBADF.into();
     }
     let connection = core.readiness.is_known_connection(sqe.fd);
-    core.forget_fd(sqe.fd);
+    if connection {
+        core.forget_connection(sqe.fd);
+    } else {
+        core.forget_fd(sqe.fd);
+    }
     if connection && ends_at_once(sqe.fd) {
         registry::forget_note(sqe.fd);
         return close_call(sqe.fd).into();

@@ -4,7 +4,7 @@
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 
-use super::MESSAGE;
+use super::{MESSAGE, ROOM};
 use crate::failure::{Doing, Failure, Result};
 use crate::workload::sockets::{Epoll, Transfer, accept, announce, close, receive, send};
 
@@ -46,13 +46,13 @@ impl Server {
 
     /// Answers and closes, or returns false where the message is not there yet.
     fn serve(&mut self, socket: i32) -> Result<bool> {
-        let mut buffer = [0; MESSAGE];
+        let mut buffer = [0; ROOM];
         match receive(socket, &mut buffer) {
             Transfer::Bytes(MESSAGE) => {}
             Transfer::Later => return Ok(false),
             _ => return Err(Failure::new("a client sent something else than one message")),
         }
-        let Transfer::Bytes(MESSAGE) = send(socket, &buffer) else {
+        let Transfer::Bytes(MESSAGE) = send(socket, &buffer[..MESSAGE]) else {
             return Err(Failure::errno("a fresh connection does not take an answer"));
         };
         close(socket);

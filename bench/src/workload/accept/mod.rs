@@ -17,6 +17,9 @@ use crate::failure::Result;
 /// Bytes of a client's message.
 const MESSAGE: usize = 128;
 
+/// Bytes that a server has room for: it does not know before how long a message is.
+const ROOM: usize = 1024;
+
 /// Arguments of the server.
 #[derive(Clone, Debug, Args)]
 pub struct ServerArgs {

@@ -8,7 +8,7 @@ use linux_raw_sys::io_uring::{
     IORING_SETUP_SINGLE_ISSUER, io_uring_op, io_uring_sqe, io_uring_sqe_flags_bit,
 };
 
-use super::{MESSAGE, ServerArgs};
+use super::{MESSAGE, ROOM, ServerArgs};
 use crate::failure::{Failure, Result};
 use crate::workload::ring::{Completion, Ring};
 use crate::workload::sockets::announce;
@@ -31,7 +31,7 @@ struct Server {
     multishot: bool,
     fixed: bool,
     /// By file; never moved, for requests name them.
-    buffers: Vec<[u8; MESSAGE]>,
+    buffers: Vec<[u8; ROOM]>,
     /// Connections still to be accepted, and those that are open.
     left: usize,
     open: usize,
@@ -49,7 +49,7 @@ pub fn serve(listener: &TcpListener, args: &ServerArgs) -> Result<()> {
         listener: listener.as_raw_fd(),
         multishot: args.multishot,
         fixed: args.fixed,
-        buffers: vec![[0; MESSAGE]; args.at_once * 2 + OTHER_FILES],
+        buffers: vec![[0; ROOM]; args.at_once * 2 + OTHER_FILES],
         left: args.connections,
         open: 0,
     };
@@ -101,7 +101,8 @@ impl Server {
         };
         self.open += 1;
         self.left -= 1;
-        self.request(io_uring_op::IORING_OP_RECV, Operation::Receive, file)?;
+        let receive = self.request(io_uring_op::IORING_OP_RECV, Operation::Receive, file)?;
+        receive.len = ROOM as u32;
         if completion.flags & IORING_CQE_F_MORE == 0 && self.left > 0 {
             self.accept()?;
         }
@@ -115,6 +116,8 @@ impl Server {
             self.ring.submit_and_wait(0)?;
         }
         let send = self.request(io_uring_op::IORING_OP_SEND, Operation::Send, file)?;
+        send.len = MESSAGE as u32;
+        send.__bindgen_anon_3.msg_flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
         send.flags |= 1 << io_uring_sqe_flags_bit::IOSQE_IO_LINK_BIT as u8;
         self.close(file)
     }
@@ -132,8 +135,6 @@ impl Server {
             request.flags |= 1 << io_uring_sqe_flags_bit::IOSQE_FIXED_FILE_BIT as u8;
         }
         request.__bindgen_anon_2.addr = buffer as u64;
-        request.len = MESSAGE as u32;
-        request.__bindgen_anon_3.msg_flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
         request.user_data = tag(operation, file);
         Ok(request)
     }

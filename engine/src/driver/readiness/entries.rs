@@ -35,6 +35,8 @@ pub struct Readiness {
     pub busy_poll: BusyPoll,
     /// Calls that found all that they wanted, and so did not ask epoll, since it was asked last.
     pub unasked: u8,
+    /// A registration was seen to have outlived its descriptor: there are files here that have others, too.
+    pub(super) outlived: bool,
     /// The submission under way is not followed by a wait: whoever has to look again later may be
     /// long in coming, so attempts are made whatever the ready bits say.
     pub eager: bool,

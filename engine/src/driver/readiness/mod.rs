@@ -197,6 +197,7 @@ impl Core {
         let index = data as u32;
         let Some(entry) = self.readiness.entries.get_mut(index as usize) else { return };
         if entry.generation != (data >> 32) as u32 || !entry.registered {
+            self.readiness.outlived = true;
             return;
         }
         let fd = entry.fd;
@@ -261,13 +262,26 @@ impl Core {
     /// `fd` is about to be closed, or was replaced: what is known of it no longer holds. Requests
     /// that wait on it keep the file, by a duplicate.
     pub fn forget_fd(&mut self, fd: Fd) {
+        self.forget(fd, true);
+    }
+
+    /// The same for a connection that is closed at once, and that takes its registration along, unless another
+    /// descriptor or process has it, too. Nobody can tell before; but a connection of which that is true makes
+    /// events that nothing stands for any more, and after the first of these no registration is left behind.
+    pub fn forget_connection(&mut self, fd: Fd) {
+        self.forget(fd, self.readiness.outlived);
+    }
+
+    fn forget(&mut self, fd: Fd, unregister: bool) {
         self.keep_files_of_work(fd);
         self.keep_files_of_ready(fd);
         self.zero_copy.forget(fd);
         self.directories.forget(fd);
         let Some(index) = self.readiness.find(fd) else { return };
+        let entry = &self.readiness.entries[index as usize];
         if let Some(epoll) = self.readiness.epoll
-            && self.readiness.entries[index as usize].registered
+            && entry.registered
+            && (unregister || !entry.waiters.is_empty())
         {
             let _ = sys::epoll_ctl(epoll, EPOLL_CTL_DEL, fd, 0, 0);
         }
