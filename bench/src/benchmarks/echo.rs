@@ -13,8 +13,9 @@ const fn side(name: &'static str, on: On) -> Side {
     Side { name, on }
 }
 
-const SIDES: [Side; 9] = [
-    side("epoll", On::Plain),
+const SIDES: [Side; 10] = [
+    side("epoll", On::Denied),
+    side("epoll, no filter", On::Plain),
     side("kernel", On::Kernel),
     side("kernel, deferred", On::Kernel),
     side("kernel, tuned", On::Kernel),
@@ -26,7 +27,8 @@ const SIDES: [Side; 9] = [
 ];
 
 /// What the server is told on each side.
-const FLAGS: [&[&str]; 9] = [
+const FLAGS: [&[&str]; 10] = [
+    &["--means", "epoll"],
     &["--means", "epoll"],
     &["--means", "ring"],
     &["--means", "ring", "--defer"],
@@ -51,6 +53,7 @@ impl Benchmark for Echo {
                    The ring's server has single-shot accepts, receives and sends, the next receive in flight while it sends; \
                    the same binary on both engines, plain, with DEFER_TASKRUN (`deferred`), and with DEFER_TASKRUN, direct descriptors and POLL_FIRST, \
                    which is the kernel at its best with these (`tuned`). `multishot` has one accept, and one receive per connection into provided buffers (DEFER_TASKRUN). \
+                   `epoll` runs under the filter that denies io_uring to anyring, as it would beside it in a container; `epoll, no filter` does without. \
                    CPU time and system calls are the server's.",
             goal: "at least as fast as epoll, at every number of connections",
             baseline: "epoll",

@@ -14,6 +14,9 @@ use crate::workload::ring::Ring;
 pub enum On {
     /// The program as it is, with no ring in it.
     Plain,
+    /// The same under the filter that denies the kernel's io_uring to [`On::Anyring`]: a filter makes every system
+    /// call dearer, and where a container has one, both have it. Without `anyring-deny`, as [`On::Plain`].
+    Denied,
     /// The program as it is, on the kernel's io_uring.
     Kernel,
     /// The program as it is, under `anyring run --engine user`, with the kernel's io_uring denied where
@@ -81,7 +84,7 @@ impl Context {
     /// Why this cannot run here, if it cannot.
     pub fn obstacle(&self, on: On) -> Result<Option<String>> {
         match on {
-            On::Plain | On::Linked => Ok(None),
+            On::Plain | On::Denied | On::Linked => Ok(None),
             On::Kernel => Ok(self.kernel_ring.clone().err()),
             On::Anyring | On::AnyringTrap if self.native_only => Ok(Some("--native-only".into())),
             On::Anyring | On::AnyringTrap => {
@@ -101,16 +104,10 @@ impl Context {
     pub fn command(&self, on: On, program: &Path) -> Command {
         let mut command = match on {
             On::Plain | On::Kernel | On::Linked => command(program),
+            On::Denied => self.denied(program),
             On::Anyring | On::AnyringTrap => {
-                let (anyring, deny) = (self.tools.join("anyring"), self.tools.join("anyring-deny"));
                 // The user engine is asked for either way; a denied kernel makes sure of it.
-                let mut command = if deny.exists() {
-                    let mut command = command(&deny);
-                    command.arg(anyring);
-                    command
-                } else {
-                    command(&anyring)
-                };
+                let mut command = self.denied(&self.tools.join("anyring"));
                 command.args(["run", "--engine", "user", "--"]).arg(program);
                 command
             }
@@ -124,6 +121,17 @@ impl Context {
         if on == On::AnyringTrap {
             command.env("ANYRING_PATCH", "0");
         }
+        command
+    }
+
+    /// `program` with the kernel's io_uring denied, if that can be had.
+    fn denied(&self, program: &Path) -> Command {
+        let deny = self.tools.join("anyring-deny");
+        if self.native_only || !deny.exists() {
+            return command(program);
+        }
+        let mut command = command(&deny);
+        command.arg(program);
         command
     }
 

@@ -175,7 +175,7 @@ fn run_checked(
         (_, None) => true,
         (On::Kernel, Some(engine)) => engine == Engine::Kernel,
         (On::Anyring | On::AnyringTrap | On::Linked, Some(engine)) => engine == Engine::User,
-        (On::Plain, Some(_)) => false,
+        (On::Plain | On::Denied, Some(_)) => false,
     };
     if !fits {
         return Err(Failure::new(format!(
