@@ -138,7 +138,7 @@ impl Core {
     #[inline(always)]
     fn has_for(&mut self, call: &Enter) -> bool {
         // Who comes for completions takes the reactor's role back.
-        let releases = self.token.driver() == Driver::Reactor && !self.is_watched();
+        let releases = call.min_complete > 0 && self.token.driver() == Driver::Reactor && !self.is_watched();
         if releases || self.cq_ready() < call.min_complete {
             return false;
         }
@@ -291,8 +291,8 @@ fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Cal
             return if core.cq_ready() >= wanted { Ok(()) } else { Err(errno) };
         }
     };
-    // Somebody is here, sleeping or not; every event would wake the reactor beside it.
-    if core.token.driver() == Driver::Reactor && !core.is_watched() {
+    // Who waits here drives, sleeping or not: every event would wake the reactor beside it. Who only looks, does not.
+    if wanted > 0 && core.token.driver() == Driver::Reactor && !core.is_watched() {
         reactor::release(core);
     }
     // The rest is for the next call: a multishot request that finds the CQ full would end.

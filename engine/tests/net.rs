@@ -1143,3 +1143,19 @@ fn receives_of_all_that_was_asked_for() {
         all
     });
 }
+
+/// There is nothing to wait for, even where the socket is known to have no data.
+#[test]
+fn urgent_data_that_are_not_there_are_refused_at_once() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (tcp, _peer) = tcp_pair();
+        let (unix, _other) = UnixStream::pair().unwrap();
+        let (mut one, mut two) = ([0; 8], [0; 8]);
+        [tcp.as_raw_fd(), unix.as_raw_fd()].map(|fd| {
+            submit(&mut ring, recv(1, fd, &mut one));
+            let urgent = Sqe { op_flags: libc::MSG_OOB as u32, ..recv(2, fd, &mut two) };
+            results(ring.run(&[urgent]))
+        })
+    });
+}

@@ -363,3 +363,16 @@ fn a_deferring_ring_shows_expiry_only_on_entering() {
         seen
     });
 }
+
+/// Its timer has gone off, whoever tells of it and when.
+#[test]
+fn a_timeout_whose_time_has_come_is_neither_removed_nor_renewed() {
+    const NOW: Time = [0, 0];
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let sqes = [timeout(1, &NOW, 0, 0), update(2, 1, &LONG, 0), timeout(3, &NOW, 0, 0), remove(4, 3)];
+        let mut cqes = collect(&mut ring, &sqes, 4);
+        cqes.sort_by_key(|cqe| cqe.user_data);
+        cqes
+    });
+}

@@ -257,6 +257,12 @@ impl Program {
         self.steps.iter().any(|step| matches!(step, Step::Act(Act::Close(_))))
     }
 
+    /// Is a counter written to more than once, from outside?
+    pub fn counts_twice(&self) -> bool {
+        let counts = |step: &&Step| matches!(step, Step::Act(Act::Write(Thing::Event0 | Thing::Event5, _)));
+        self.steps.iter().filter(counts).count() > 1
+    }
+
     /// Are there sends whose memory the network may keep?
     pub fn sends_zero_copy(&self) -> bool {
         let names = ["SEND_ZC", "SENDMSG_ZC"];

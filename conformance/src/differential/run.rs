@@ -243,6 +243,12 @@ impl Run<'_> {
             }
             Step::Act(act) => {
                 let seen = self.both(|side| side.act(*act));
+                if seen.0 != seen.1
+                    && matches!(act, Act::Read(..))
+                    && let Some(why) = explain::held_back_explained(self.program)
+                {
+                    return Err(Stop::Explained(why));
+                }
                 self.same(&format!("act {act:?}"), seen)
             }
             Step::Settle => self.settle(),

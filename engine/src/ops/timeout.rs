@@ -362,7 +362,12 @@ fn issue_remove(core: &mut Core, id: RequestId) -> Outcome {
 
 fn find(core: &mut Core, user_data: u64) -> Result<RequestId, Errno> {
     let named = core.requests.named(user_data);
-    core.listed_timeouts(&named).first().copied().ok_or(Errno::ENOENT)
+    core.listed_timeouts(&named).into_iter().find(|&id| !is_due(core, id)).ok_or(Errno::ENOENT)
+}
+
+/// Has its time come? It is told later, but the kernel's timer has gone off already.
+fn is_due(core: &Core, id: RequestId) -> bool {
+    core.timers.deadline(id).is_some_and(|(clock, deadline_ns)| deadline_ns <= clock.now_ns())
 }
 
 fn remove(core: &mut Core, user_data: u64) -> Result<(), Errno> {
@@ -384,7 +389,8 @@ fn update(core: &mut Core, user_data: u64, new: Timeout) -> Result<(), Errno> {
 fn update_link(core: &mut Core, user_data: u64, new: Timeout) -> Result<(), Errno> {
     let mut named = core.requests.named(user_data).into_iter();
     let armed = |id: &RequestId| {
-        core.requests[*id].op.code == Code::IORING_OP_LINK_TIMEOUT as u8 && core.timers.is_armed(*id)
+        let is_one = core.requests[*id].op.code == Code::IORING_OP_LINK_TIMEOUT as u8;
+        is_one && core.timers.is_armed(*id) && !is_due(core, *id)
     };
     let id = named.find(armed).ok_or(Errno::ENOENT)?;
     restart(core, id, new);

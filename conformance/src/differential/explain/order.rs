@@ -1,11 +1,17 @@
 //! Requests that meet, at data or at the state of something, and whose order is not determined.
 
-use super::{Case, ORDER_OF_REQUESTS, PATHS, PROVIDES, RECEIVES, SENDS, SPLICES, name, named, passes_data};
+use super::{
+    Case, ORDER_OF_REQUESTS, PATHS, PROVIDES, READS, RECEIVES, SENDS, SPLICES, WRITES, name, named,
+    passes_data,
+};
 use crate::differential::generate::sqe_flags::{BUFFER_SELECT, FIXED_FILE};
 use crate::differential::program::{Program, Sqe};
 
 /// They change the state of a file, or tell of it.
 const CHANGES: &[&str] = &["CONNECT", "LISTEN", "BIND", "SHUTDOWN", "ACCEPT", "EPOLL_CTL", "URING_CMD"];
+
+/// They change what is told of a file.
+const FILES: &[&str] = &["FTRUNCATE", "FALLOCATE", "UNLINKAT", "RENAMEAT", "LINKAT", "FSETXATTR", "SETXATTR"];
 
 const FUTEXES: &[&str] = &["FUTEX_WAIT", "FUTEX_WAITV", "FUTEX_WAKE"];
 
@@ -66,5 +72,10 @@ pub fn contents_explained(program: &Program) -> Option<usize> {
     let is_splice = |sqe: &Sqe| SPLICES.contains(&name(sqe));
     let splices =
         program.sqes().any(is_splice) && program.sqes().any(|sqe| passes_data(sqe) && !is_splice(sqe));
-    (sends || splices || twice(RECEIVES)).then(|| named(ORDER_OF_REQUESTS)).flatten()
+    // Threads of the kernel's change files, and look at them.
+    let changes = |sqe: &Sqe| WRITES.contains(&name(sqe)) || FILES.contains(&name(sqe));
+    let looks = program.sqes().any(|sqe| name(sqe) == "STATX") && program.sqes().any(changes);
+    // A read that waits for a counter takes what is there when its turn comes.
+    let counts = program.counts_twice() && program.sqes().any(|sqe| READS.contains(&name(sqe)));
+    (sends || splices || looks || counts || twice(RECEIVES)).then(|| named(ORDER_OF_REQUESTS)).flatten()
 }

@@ -241,7 +241,8 @@ pub fn before(core: &mut Core, id: RequestId, fd: Fd) -> Option<Outcome> {
         let refused = looks && core.readiness.socket_kind(fd) == SocketKind::NoSocket;
         return Some(if refused { Errno::ENOTSOCK.into() } else { wait });
     }
-    if !is_idle(core, id, fd) {
+    // Urgent data are not waited for.
+    if core.requests[id].sqe.op_flags & MSG_OOB != 0 || !is_idle(core, id, fd) {
         return None;
     }
     let request = &core.requests[id];
