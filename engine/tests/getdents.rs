@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyring_engine::memory::Sqe;
@@ -168,8 +169,12 @@ fn reads_what_the_system_call_reads() {
     }
 }
 
+/// A child has every descriptor of its parent, and so keeps the mounts busy that other tests are about to end.
+static CHILDREN: Mutex<()> = Mutex::new(());
+
 #[test]
 fn reads_an_overlay() {
+    let _no_children = CHILDREN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let base = Directory::below(Path::new("/dev/shm"));
     let at = |name: &str| base.0.join(name);
     for name in ["lower", "upper", "work", "merged"] {
@@ -456,6 +461,7 @@ fn a_number_that_another_directory_got() {
 /// position is what it was.
 #[test]
 fn without_the_right_to_open_it() {
+    let _alone = CHILDREN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let files = Directory::with(300);
     let fd = directory(&files.0);
     let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o000);
@@ -478,6 +484,7 @@ fn without_the_right_to_open_it() {
 
 #[test]
 fn parent_and_child_read_on() {
+    let _alone = CHILDREN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let files = Directory::with(300);
     let fd = directory(&files.0);
     let (mut ring, mut buffer) = (Ring::new(Engine::User, 4, 0), [0; 512]);
