@@ -4,7 +4,7 @@ use linux_raw_sys::io_uring::*;
 
 use crate::driver::wait::{self, Limits};
 use crate::driver::work;
-use crate::driver::{Driver, look_in, reactor};
+use crate::driver::{look_in, reactor};
 use crate::errno::Errno;
 use crate::host::{self, Caller};
 use crate::ops::futex;
@@ -137,9 +137,7 @@ impl Core {
     /// Are the completions there that a call wants to fetch, and may it go without asking epoll?
     #[inline(always)]
     fn has_for(&mut self, call: &Enter) -> bool {
-        // Who comes for completions takes the reactor's role back.
-        let releases = call.min_complete > 0 && self.token.driver() == Driver::Reactor && !self.is_watched();
-        if releases || self.cq_ready() < call.min_complete {
+        if self.reactor_gives_way(call.min_complete) || self.cq_ready() < call.min_complete {
             return false;
         }
         if self.readiness.waiting() == 0 && !self.zero_copy.is_waiting() {
@@ -149,9 +147,7 @@ impl Core {
         self.readiness.unasked += u8::from(goes_unasked);
         goes_unasked
     }
-}
 
-impl Core {
     /// How many calls in a row may find enough completions without epoll being asked. Of pages that are out, those
     /// hear first who send more.
     #[inline]
@@ -228,13 +224,11 @@ fn follow_up(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, submitted: u3
         }
     }
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
-    if !fetches {
-        core.notify();
-    }
     core.keep_submitter();
     if fetches {
         return Ok(());
     }
+    core.notify();
     if !core.ready.is_empty() {
         // Only where completions are deferred does anything stay behind.
         core.notify_deferred();
@@ -291,8 +285,7 @@ fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Cal
             return if core.cq_ready() >= wanted { Ok(()) } else { Err(errno) };
         }
     };
-    // Who waits here drives, sleeping or not: every event would wake the reactor beside it. Who only looks, does not.
-    if wanted > 0 && core.token.driver() == Driver::Reactor && !core.is_watched() {
+    if core.reactor_gives_way(wanted) {
         reactor::release(core);
     }
     // The rest is for the next call: a multishot request that finds the CQ full would end.

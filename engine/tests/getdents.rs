@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyring_engine::memory::Sqe;
 use anyring_engine::ops::getdents;
@@ -170,11 +170,14 @@ fn reads_what_the_system_call_reads() {
 }
 
 /// A child has every descriptor of its parent, and so keeps the mounts busy that other tests are about to end.
-static CHILDREN: Mutex<()> = Mutex::new(());
+fn without_other_children() -> MutexGuard<'static, ()> {
+    static CHILDREN: Mutex<()> = Mutex::new(());
+    CHILDREN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 #[test]
 fn reads_an_overlay() {
-    let _no_children = CHILDREN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let _no_children = without_other_children();
     let base = Directory::below(Path::new("/dev/shm"));
     let at = |name: &str| base.0.join(name);
     for name in ["lower", "upper", "work", "merged"] {
@@ -461,7 +464,7 @@ fn a_number_that_another_directory_got() {
 /// position is what it was.
 #[test]
 fn without_the_right_to_open_it() {
-    let _alone = CHILDREN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let _alone = without_other_children();
     let files = Directory::with(300);
     let fd = directory(&files.0);
     let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o000);
@@ -484,7 +487,7 @@ fn without_the_right_to_open_it() {
 
 #[test]
 fn parent_and_child_read_on() {
-    let _alone = CHILDREN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let _alone = without_other_children();
     let files = Directory::with(300);
     let fd = directory(&files.0);
     let (mut ring, mut buffer) = (Ring::new(Engine::User, 4, 0), [0; 512]);

@@ -14,6 +14,8 @@ use linux_raw_sys::io_uring::io_uring_op::*;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::net::UnixStream;
 
+const DEFERRING: u32 = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
+
 /// One ring at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
@@ -61,17 +63,17 @@ fn watch(ring: &mut Ring) -> Cqe {
 
 /// Waits until the reactor drives and sleeps for good.
 fn wait_for_the_reactor() {
-    while !(reactor_drives() && reactor_sleeps()) {
+    while !(reactor_drives() && reactor_state() == Some('S')) {
         std::thread::yield_now();
     }
 }
 
-fn reactor_sleeps() -> bool {
-    let states = fs::read_dir("/proc/self/task").unwrap().filter_map(|task| {
+/// The state of the reactor's thread, if there is one, as in proc(5).
+fn reactor_state() -> Option<char> {
+    fs::read_dir("/proc/self/task").unwrap().find_map(|task| {
         let stat = fs::read_to_string(task.ok()?.path().join("stat")).ok()?;
-        Some(stat.split_once("(anyring-reactor) ")?.1.starts_with('S'))
-    });
-    states.last().unwrap_or(false)
+        stat.split_once("(anyring-reactor) ")?.1.chars().next()
+    })
 }
 
 /// The reactor had gone to sleep for good, for it drove the ring.
@@ -127,19 +129,12 @@ fn who_comes_for_completions_takes_the_ring_back_even_without_sleeping() {
     assert!(taken_back, "the reactor went on driving a ring that its program comes to");
 }
 
-fn has_reactor() -> bool {
-    let mut names = fs::read_dir("/proc/self/task")
-        .unwrap()
-        .filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
-    names.any(|name| name == "anyring-reactor\n")
-}
-
 /// Where the callers do everything, a program that has one thread keeps that one: in a child, for this process
 /// has a reactor.
 #[test]
 fn a_ring_that_defers_needs_no_reactor() {
     let child = child(|| {
-        let mut ring = Ring::new(Engine::User, 8, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+        let mut ring = Ring::new(Engine::User, 8, DEFERRING);
         let (mut peer, socket) = UnixStream::pair().unwrap();
         let mut buffer = [0; 8];
         for round in 0..5 {
@@ -149,7 +144,7 @@ fn a_ring_that_defers_needs_no_reactor() {
             assert_eq!(ring.enter(0, 1), 0);
             assert_eq!(ring.reap().map(|cqe| (cqe.user_data, cqe.res)), Some((round, 8)));
         }
-        !has_reactor()
+        reactor_state().is_none()
     });
     assert_eq!(ended(child), 0);
 }
@@ -158,7 +153,7 @@ fn a_ring_that_defers_needs_no_reactor() {
 #[test]
 fn a_caller_of_a_ring_that_defers_looks_again_itself() {
     let child = child(|| {
-        let mut ring = Ring::new(Engine::User, 8, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+        let mut ring = Ring::new(Engine::User, 8, DEFERRING);
         let (mut peer, socket) = UnixStream::pair().unwrap();
         let (mut new_peer, new) = UnixStream::pair().unwrap();
         let mut buffer = [0; 8];
@@ -179,7 +174,7 @@ fn a_caller_of_a_ring_that_defers_looks_again_itself() {
         ring.push(receive(4, socket.as_raw_fd(), &mut buffer));
         assert_eq!(ring.enter(1, 1), 1);
         assert_eq!(ring.reap().map(|cqe| (cqe.user_data, cqe.res)), Some((4, 8)));
-        &buffer == b"for the " && !has_reactor()
+        &buffer == b"for the " && reactor_state().is_none()
     });
     assert_eq!(ended(child), 0);
 }
@@ -189,7 +184,7 @@ fn a_caller_of_a_ring_that_defers_looks_again_itself() {
 #[test]
 fn connections_that_others_have_are_taken_out() {
     let child = child(|| {
-        let mut ring = Ring::new(Engine::User, 8, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+        let mut ring = Ring::new(Engine::User, 8, DEFERRING);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut buffer = [0; 8];
         let mut left_behind = Vec::new();

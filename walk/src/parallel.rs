@@ -36,10 +36,12 @@ pub fn walk<V: Visitor>(roots: &[Root], options: &Options, visitor: &V) -> Resul
         Some(engine) => rings(engine, threads(options))?.into_iter().map(Some).collect(),
         None => vec![None],
     };
-    let most = match () {
-        () if rings[0].is_some() => rings.len(),
-        () if options.threads == 0 => MOST,
-        () => options.threads,
+    let most = if rings[0].is_some() {
+        rings.len()
+    } else if options.threads == 0 {
+        MOST
+    } else {
+        options.threads
     };
     let files = Files::new(options.descriptors);
     let slots = (files.most() / 2 / rings.len()).clamp(1, SLOTS);

@@ -352,7 +352,7 @@ pub fn renamed_polls_explained(program: &Program, user: &[Cqe], kernel: &[Cqe]) 
         name(sqe) == "POLL_REMOVE" && how & IORING_POLL_UPDATE_USER_DATA != 0
     };
     let ends = |cqes: &[Cqe]| cqes.iter().any(|cqe| cqe.flags & IORING_CQE_F_MORE == 0);
-    let full = program.cq_entries.wrapping_sub(1) < 4 && ends(user) != ends(kernel);
+    let full = program.has_small_cq() && ends(user) != ends(kernel);
     let same = |(ours, theirs): (&Cqe, &Cqe)| ours.res == theirs.res;
     let alike = user.len() == kernel.len() && user.iter().zip(kernel).all(same);
     (full && alike && program.sqes().any(renames)).then(|| named(POLLED_LATER)).flatten()
@@ -363,7 +363,7 @@ fn chains_by_call(case: &Case<'_>) -> bool {
     let (user, kernel) = case.results();
     let outcomes = [(user.clone(), kernel.clone()), (kernel, user)];
     // A call fetches no more than the CQ has room for.
-    let small = case.program.cq_entries.wrapping_sub(1) < 4;
+    let small = case.program.has_small_cq();
     case.program.setup_flags & IORING_SETUP_DEFER_TASKRUN != 0
         && case.program.chain_of(case.sqe.user_data) != case.sqe.user_data
         && (small || outcomes.contains(&(vec![CANCELED], vec![])))
@@ -372,7 +372,7 @@ fn chains_by_call(case: &Case<'_>) -> bool {
 /// Which of several multishot requests goes on, where the CQ has room for one more of them.
 fn room_for_one(case: &Case<'_>) -> bool {
     let goes_on = |sqe: &Sqe| is_multishot(sqe) || name(sqe) == "POLL_ADD" && sqe.len != Value::Raw(0);
-    case.program.cq_entries.wrapping_sub(1) < 4
+    case.program.has_small_cq()
         && goes_on(case.sqe)
         && case.others().any(goes_on)
         && case.results().0 == case.results().1

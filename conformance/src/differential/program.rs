@@ -257,6 +257,11 @@ impl Program {
         self.steps.iter().any(|step| matches!(step, Step::Act(Act::Close(_))))
     }
 
+    /// Has its CQ room for a few completions only?
+    pub fn has_small_cq(&self) -> bool {
+        (1..=4).contains(&self.cq_entries)
+    }
+
     /// Is a counter written to more than once, from outside?
     pub fn counts_twice(&self) -> bool {
         let counts = |step: &&Step| matches!(step, Step::Act(Act::Write(Thing::Event0 | Thing::Event5, _)));

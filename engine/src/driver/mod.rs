@@ -104,12 +104,6 @@ impl External {
         }
     }
 
-    /// Is there anybody beside callers who is to be told of completions?
-    #[inline]
-    fn is_observed(&self) -> bool {
-        self.eventfd.is_some() || self.readiness_fd.is_some() || self.outlet.is_some()
-    }
-
     /// Whom to [`look_in`] on once the lock is given up: their polls are told once.
     pub fn pollers_to_tell(&mut self) -> Vec<(&'static Ring, u64)> {
         if core::mem::take(&mut self.pollers_wait) { core::mem::take(&mut self.pollers) } else { Vec::new() }
@@ -154,6 +148,19 @@ impl Core {
     /// Completions wait for the program's thread to come and fetch them.
     pub fn defers(&self) -> bool {
         self.is(IORING_SETUP_DEFER_TASKRUN)
+    }
+
+    /// Are completions deferred, and nobody is told of any? Then nothing is missed while no caller is here.
+    pub fn is_left_to_callers(&self) -> bool {
+        let told = self.observed() || self.is_crowded() || self.is(IORING_SETUP_TASKRUN_FLAG);
+        self.defers() && !told
+    }
+
+    /// Does the reactor leave the ring to a caller who waits for so many completions, sleeping or not? Every event would
+    /// wake it beside the caller. Who only looks does not take its place.
+    #[inline]
+    pub fn reactor_gives_way(&self, wanted: u32) -> bool {
+        wanted > 0 && self.token.driver() == Driver::Reactor && !self.is_watched()
     }
 
     /// Is what else is ready left to the next call?
@@ -277,7 +284,7 @@ impl Core {
         }
         self.ring.count(Counted::Completed, core::mem::take(&mut self.external.uncounted));
         self.external.posted = 0;
-        if self.external.is_observed() {
+        if self.observed() || self.external.outlet.is_some() {
             self.notify_observers();
         }
         if self.token.is_awaited() {

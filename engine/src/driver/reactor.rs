@@ -24,7 +24,7 @@ use crate::sys::{self, EpollEvent, Fd};
 use crate::{lifetime, ring};
 
 /// Between two looks at the rings on the list.
-const TICK_NS: u64 = 4_000_000;
+pub const TICK_NS: u64 = 4_000_000;
 
 /// Names the reactor's own eventfd among its events.
 const KICK: u64 = u64::MAX;
@@ -73,7 +73,6 @@ static WAKES_AT_NS: AtomicU64 = AtomicU64::new(u64::MAX);
 /// reactor knows of it already.
 pub fn attend(core: &mut Core) {
     // Other processes cannot come and drive this one's requests.
-    let observed = core.observed() || core.is_crowded();
     let at_once = core.is_watched() || core.is_crowded();
     if core.external.attended {
         if core.token.driver() == Driver::Nobody && at_once {
@@ -84,7 +83,7 @@ pub fn attend(core: &mut Core) {
         }
         return;
     }
-    if core.defers() && !observed && !core.is(linux_raw_sys::io_uring::IORING_SETUP_TASKRUN_FLAG) {
+    if core.is_left_to_callers() {
         return;
     }
     if !start(core) {

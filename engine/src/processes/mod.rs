@@ -193,6 +193,7 @@ impl Core {
     }
 
     /// Is there something beside callers that completions are to be told to?
+    #[inline]
     pub fn observed(&self) -> bool {
         self.external.eventfd.is_some() || self.external.readiness_fd.is_some()
     }

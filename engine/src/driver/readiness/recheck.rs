@@ -3,9 +3,9 @@
 use alloc::vec::Vec;
 
 use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLLET};
-use linux_raw_sys::io_uring::IORING_SETUP_TASKRUN_FLAG;
 
 use super::ALL_EVENTS;
+use crate::driver::reactor::TICK_NS;
 use crate::errno::Errno;
 use crate::request::RequestId;
 use crate::ring::Core;
@@ -17,9 +17,6 @@ fn share_of_rechecks(listed: usize) -> usize {
     listed.div_ceil(16).min(64).max(listed / 256)
 }
 
-/// Between two looks, in microseconds.
-const LOOK_US: u64 = 4_000;
-
 /// An entry to be looked at again.
 #[derive(Clone, Copy)]
 pub(super) struct Recheck {
@@ -30,27 +27,23 @@ pub(super) struct Recheck {
 }
 
 impl Core {
-    /// Do its callers look again, rather than the reactor? Where completions are deferred and nobody is told of any,
-    /// nothing is missed while no caller is here; and every system call of a program with one thread is cheaper than
-    /// those of one with two.
+    /// Do its callers look again, rather than the reactor? Every system call of a program with one thread is cheaper
+    /// than those of one with two.
     pub fn rechecks_itself(&self) -> bool {
-        let watched = self.observed() || self.is_crowded() || self.is(IORING_SETUP_TASKRUN_FLAG);
         let ticks = self.external.attended || self.zero_copy.needs_ticks() || !self.directories.is_empty();
-        self.defers() && !(watched || ticks)
+        self.is_left_to_callers() && !ticks
     }
 
     /// How long a caller may sleep before it has to look again.
     pub fn next_recheck_ns(&self) -> Option<u64> {
-        (self.readiness.needs_recheck() && self.rechecks_itself()).then_some(LOOK_US * 1000)
+        (self.readiness.needs_recheck() && self.rechecks_itself()).then_some(TICK_NS)
     }
 
     /// A caller looks again, if it is the one to do so and the time has come. True where anything came of it.
     pub fn recheck_if_due(&mut self) -> bool {
-        if !self.readiness.needs_recheck() || !self.rechecks_itself() {
-            return false;
-        }
+        let Some(interval_ns) = self.next_recheck_ns() else { return false };
         let now = sys::ticks();
-        if now.wrapping_sub(self.readiness.rechecked_at) < LOOK_US * sys::ticks_per_us() {
+        if now.wrapping_sub(self.readiness.rechecked_at) < interval_ns / 1000 * sys::ticks_per_us() {
             return false;
         }
         self.readiness.rechecked_at = now;
