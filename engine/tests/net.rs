@@ -1004,6 +1004,9 @@ fn datagrams_of_one_submission_stay_what_they_are() {
             all.push(run_datagrams(&mut ring, &to, &whole));
             all.push(run_datagrams(&mut ring, &to, &of_lengths(&[200, 200, 100, 200, 300, 300, 0, 5, 5, 5])));
             all.push(run_datagrams(&mut ring, &to, &of_lengths(&[100, 100, 66_000, 100, 100])));
+            all.push(run_datagrams(&mut ring, &to, &of_lengths(&[4000; 20])));
+            all.push(run_datagrams(&mut ring, &to, &of_lengths(&[16_000, 16_000, 16_000, 16_000, 15_000])));
+            all.push(run_datagrams(&mut ring, &to, &of_lengths(&[32_500, 32_500, 32_501])));
             let mut mixed = of_lengths(&[50; 12]);
             mixed[2] = sqe(IORING_OP_NOP, 2);
             mixed[4].flags = LINK;

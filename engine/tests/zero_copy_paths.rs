@@ -240,6 +240,33 @@ fn nothing_is_left_in_the_error_queue() {
     });
 }
 
+/// Datagrams of one submission leave together where they can; where the path is narrower, each goes in fragments.
+#[test]
+fn datagrams_longer_than_the_path_takes_in_one_piece() {
+    with_link("pfifo", |engine| {
+        assert!(run("ip link set lo mtu 1500 up"));
+        let mut ring = Ring::new(engine, 16, 0);
+        let to = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let from = UdpSocket::bind("127.0.0.1:0").unwrap();
+        from.connect(to.local_addr().unwrap()).unwrap();
+        let memory: Vec<u8> = (0..20_000u32).map(|byte| (byte % 251) as u8).collect();
+        let mut datagram = [0; 8192];
+        for length in [4000, 200, 4000, 1472, 1473, 200] {
+            for user_data in 0..6 {
+                ring.push(send_zc(user_data, &from, &memory[user_data as usize * 7..][..length]));
+            }
+            assert_eq!(ring.enter(6, 6), 6);
+            for (cqe, user_data) in
+                ring.collect(12).iter().filter(|cqe| cqe.flags & IORING_CQE_F_NOTIF == 0).zip(0..)
+            {
+                assert_eq!((cqe.user_data, cqe.res), (user_data, length as i32));
+                assert_eq!(to.recv(&mut datagram).unwrap(), length);
+                assert_eq!(datagram[..length], memory[user_data as usize * 7..][..length]);
+            }
+        }
+    });
+}
+
 fn error_queue_is_empty(socket: &UdpSocket) -> bool {
     let mut byte = 0u8;
     let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;

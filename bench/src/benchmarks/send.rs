@@ -20,24 +20,35 @@ enum Path {
 /// Path, bytes of a message, messages per enter.
 type Group = (Path, usize, usize);
 
-const GROUPS: [Group; 17] = [
+const GROUPS: [Group; 28] = [
     (Path::LoopbackUdp, 200, 1),
-    (Path::LoopbackUdp, 200, 8),
     (Path::LoopbackUdp, 1500, 1),
     (Path::LoopbackUdp, 4096, 1),
     (Path::LoopbackUdp, 16_384, 1),
     (Path::LoopbackUdp, 61_440, 1),
+    (Path::LoopbackUdp, 200, 8),
+    (Path::LoopbackUdp, 1500, 8),
+    (Path::LoopbackUdp, 4096, 8),
+    (Path::LoopbackUdp, 16_384, 8),
+    (Path::LoopbackUdp, 61_440, 8),
     (Path::LoopbackTcp, 200, 1),
     (Path::LoopbackTcp, 1500, 1),
     (Path::LoopbackTcp, 4096, 1),
     (Path::LoopbackTcp, 16_384, 1),
     (Path::LoopbackTcp, 65_536, 1),
+    (Path::LoopbackTcp, 200, 8),
+    (Path::LoopbackTcp, 4096, 8),
+    (Path::LoopbackTcp, 65_536, 8),
     (Path::Veth, 200, 1),
-    (Path::Veth, 200, 8),
     (Path::Veth, 1500, 1),
     (Path::Veth, 4096, 1),
     (Path::Veth, 16_384, 1),
     (Path::Veth, 61_440, 1),
+    (Path::Veth, 200, 8),
+    (Path::Veth, 1500, 8),
+    (Path::Veth, 4096, 8),
+    (Path::Veth, 16_384, 8),
+    (Path::Veth, 61_440, 8),
 ];
 const QUICK: [Group; 3] =
     [(Path::LoopbackUdp, 200, 8), (Path::LoopbackTcp, 65_536, 1), (Path::Veth, 61_440, 1)];

@@ -36,6 +36,8 @@ impl Kind {
     pub const TRAINS_ASKED: Kind = Kind(1 << 8);
     /// A socket that takes many datagrams at once.
     pub const TRAINS: Kind = Kind(1 << 9);
+    /// It has refused long ones.
+    pub const SHORT_TRAINS: Kind = Kind(1 << 11);
     /// A connection that the engine accepted over TCP.
     pub const TCP: Kind = Kind(1 << 10);
 
@@ -147,6 +149,7 @@ fn remember(fd: Fd, kind: Kind) {
         .with(Kind::ERRORS_WATCHED)
         .with(Kind::TRAINS_ASKED)
         .with(Kind::TRAINS)
+        .with(Kind::SHORT_TRAINS)
         .with(Kind::TCP);
     registry::set_note(fd, kind.0 | registry::note(fd) & kept.0);
 }

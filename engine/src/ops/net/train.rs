@@ -30,8 +30,13 @@ const MOST: usize = 64;
 const OPERATIONS: [u8; 2] = [Code::IORING_OP_SEND as u8, Code::IORING_OP_SEND_ZC as u8];
 /// What a SEND_ZC may ask for beside, in `ioprio`; no SEND gets here with it.
 const NO_MATTER: u16 = (IORING_SEND_ZC_REPORT_USAGE | IORING_RECVSEND_FIXED_BUF) as u16;
-/// Longer ones might be longer than the path takes in one piece, and gain little.
-const LONGEST: u32 = 1200;
+/// What a datagram may hold, headers of IP and its options left out: together they leave as one.
+const ROOM: u32 = 65_000;
+/// Two of them fit.
+const LONGEST: u32 = ROOM / 2;
+/// Fits the path nearly everywhere. Where the path is too narrow for a longer one, it goes in fragments, and
+/// those of one that is many are not to be had.
+const SHORT: u32 = 1200;
 
 /// Held SENDs, all of one length but the last, which may be shorter.
 #[derive(Default)]
@@ -39,6 +44,8 @@ pub struct Train {
     held: Vec<RequestId>,
     fd: Fd,
     length: u32,
+    /// Bytes of all of them.
+    total: u32,
     /// The last one was shorter.
     complete: bool,
     vectors: Vec<IoVector>,
@@ -48,6 +55,16 @@ impl Train {
     /// Is anything held back?
     pub fn is_empty(&self) -> bool {
         self.held.is_empty()
+    }
+
+    /// The socket does not take datagrams of this length together, or none at all: it is not asked again.
+    #[cold]
+    fn remember_refusal(&self) {
+        if self.length > SHORT {
+            kinds::add(self.fd, Kind::SHORT_TRAINS);
+        } else {
+            kinds::take(self.fd, Kind::TRAINS);
+        }
     }
 }
 
@@ -65,6 +82,14 @@ fn ordinary_length(request: &Request) -> Option<u32> {
     (plain && (1..=LONGEST).contains(&transfer.length)).then_some(transfer.length)
 }
 
+/// May datagrams of this length go together, as far as is known?
+fn may_go_together(known: Kind, length: u32) -> bool {
+    if !known.has(Kind::TRAINS_ASKED) {
+        return true;
+    }
+    known.has(Kind::TRAINS) && (length <= SHORT || !known.has(Kind::SHORT_TRAINS))
+}
+
 /// Does a socket take datagrams together, and leave it to each send how?
 fn takes_trains(fd: Fd) -> bool {
     sys::socket_option_at(fd, SOL_UDP, UDP_SEGMENT) == Ok(0)
@@ -74,10 +99,7 @@ impl Core {
     /// May a request of this SQE begin a train, as far as is known?
     #[inline]
     pub fn may_begin_train(&self, sqe: &Sqe, fd: Fd) -> bool {
-        let known = || kinds::noted(fd);
-        sqe.len <= LONGEST
-            && self.next_sqe_is_like(sqe)
-            && (known().has(Kind::TRAINS) || !known().has(Kind::TRAINS_ASKED))
+        sqe.len <= LONGEST && self.next_sqe_is_like(sqe) && may_go_together(kinds::noted(fd), sqe.len)
     }
 
     /// Before a request starts that does not join those held back, they go.
@@ -94,7 +116,8 @@ impl Core {
         !train.complete
             && train.held.len() < MOST
             && request.sqe.first_word() == head.first_word()
-            && ordinary_length(request).is_some_and(|length| length <= train.length)
+            && ordinary_length(request)
+                .is_some_and(|length| length <= train.length && length <= ROOM - train.total)
     }
 
     /// Holds a SEND back, if it joins others or the next SQE looks as if it would.
@@ -107,6 +130,7 @@ impl Core {
             return false;
         }
         self.train.complete = length < self.train.length;
+        self.train.total += length;
         self.train.held.push(id);
         true
     }
@@ -121,8 +145,8 @@ impl Core {
             let found = if takes_trains(fd) { Kind::TRAINS } else { Kind::default() };
             kinds::add(fd, Kind::TRAINS_ASKED.with(found));
         }
-        (self.train.fd, self.train.length) = (fd, length);
-        kinds::noted(fd).has(Kind::TRAINS)
+        (self.train.fd, self.train.length, self.train.total) = (fd, length, 0);
+        may_go_together(kinds::noted(fd), length)
     }
 
     /// Sends what is held back.
@@ -156,7 +180,6 @@ impl Core {
             let transfer = self.requests[id].transfer();
             IoVector { base: transfer.address, length: u64::from(transfer.length) }
         }));
-        let total = vectors.iter().map(|vector| vector.length as usize).sum();
         let control = Control {
             header: cmsghdr {
                 cmsg_len: size_of::<cmsghdr>() + size_of::<u16>(),
@@ -173,8 +196,12 @@ impl Core {
         let sent = calls::send_message(self.train.fd, &header, MSG_NOSIGNAL);
         self.train.vectors = vectors;
         match sent {
-            Ok(count) if count == total => Sent::All,
+            Ok(count) if count == self.train.total as usize => Sent::All,
             Err(errno) if is_pending(errno) => Sent::Failed(errno),
+            Err(Errno::EMSGSIZE | Errno::EINVAL | Errno::EIO) => {
+                self.train.remember_refusal();
+                Sent::Nothing
+            }
             _ => Sent::Nothing,
         }
     }
