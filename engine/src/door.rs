@@ -8,7 +8,6 @@ use crate::Outlet;
 use crate::driver::{Driver, pool, reactor, threads};
 use crate::ops::net::error_queue;
 use crate::processes::{self, fork};
-use crate::resources::kinds::Kind;
 use crate::resources::{epoll_sets, kinds, ring_fds};
 use crate::ring::{Core, Counted};
 use crate::sys::{self, Fd};
@@ -130,7 +129,7 @@ pub fn closed(fd: Fd) {
 /// The program is about to poll `fd`, a socket perhaps, by other means than its rings, or to set an option
 /// of it that has to do with its error queue: zero-copy sends must not be seen there.
 pub fn watches_errors(fd: Fd) {
-    kinds::add(fd, Kind::ERRORS_WATCHED);
+    kinds::watch_errors(fd);
     if !registry::has_interest(fd) || !is_this_process() {
         return;
     }

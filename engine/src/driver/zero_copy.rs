@@ -25,7 +25,7 @@ use crate::errno::Errno;
 use crate::ops::net::error_queue::{self, Notice};
 use crate::registry;
 use crate::request::RequestId;
-use crate::resources::kinds::{self, Kind};
+use crate::resources::kinds;
 use crate::ring::Core;
 use crate::sys::{self, Fd};
 
@@ -372,7 +372,7 @@ impl Core {
     /// The program is about to use the error queue of `fd` itself, or to look for errors there: no more is
     /// sent over it without copying, and what is going to be in the queue is left to the program.
     pub fn leave_error_queue(&mut self, fd: Fd) {
-        kinds::add(fd, Kind::ERRORS_WATCHED);
+        kinds::watch_errors(fd);
         if let Some(&Standing::Channel(index)) = self.zero_copy.sockets.get(&fd) {
             self.look_for_pages(index);
             if let Some(channel) = self.zero_copy.channel(index) {

@@ -25,6 +25,8 @@ pub use layout::{CQES_OFFSET, Layout, PARAM_REGION_OFFSET, PBUF_OFFSET, SQES_OFF
 pub use region::Region;
 pub use sqe::{KNOWN_SQE_FLAGS, Sqe};
 
+use core::mem::offset_of;
+
 use crate::errno::Errno;
 use crate::sys;
 
@@ -149,6 +151,13 @@ impl RingMemory {
     pub fn first_word(&self, index: u32) -> u64 {
         let index = (index & (self.layout.sq_entries - 1)) as usize;
         self.sqes.value(index << self.layout.sqe_shift, || u64::MAX)
+    }
+
+    /// The length in an SQE that has not been copied.
+    #[inline]
+    pub fn length(&self, index: u32) -> u32 {
+        let index = (index & (self.layout.sq_entries - 1)) as usize;
+        self.sqes.value((index << self.layout.sqe_shift) + offset_of!(Sqe, len), || 0)
     }
 
     /// Stores `cqe` at ring position `position`, with its second half if it is `big`. The caller

@@ -94,15 +94,15 @@ impl Core {
         self.queue(chain.head);
     }
 
-    /// Is the SQE that the current submission takes next one of the same operation, flags and file as `sqe`,
-    /// as it is now?
+    /// The length of the SQE that the current submission takes next, as it is now, if its operation, flags and file
+    /// are those of `sqe`.
     #[inline]
-    pub fn next_sqe_is_like(&self, sqe: &Sqe) -> bool {
-        self.submission_left > 0
-            && self
-                .memory
-                .sqe_index(self.sq_head)
-                .is_some_and(|next| self.memory.first_word(next) == sqe.first_word())
+    pub fn length_of_next_like(&self, sqe: &Sqe) -> Option<u32> {
+        if self.submission_left == 0 {
+            return None;
+        }
+        let next = self.memory.sqe_index(self.sq_head)?;
+        (self.memory.first_word(next) == sqe.first_word()).then(|| self.memory.length(next))
     }
 
     /// Takes one SQE. The error is that of a bad one, unless its chain goes on: then the batch does too,

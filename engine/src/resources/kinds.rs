@@ -32,7 +32,7 @@ impl Kind {
     pub const ZERO_COPY: Kind = Kind(1 << 6);
     /// The program looks for errors of the socket by other means than its rings.
     pub const ERRORS_WATCHED: Kind = Kind(1 << 7);
-    /// Whether it takes many datagrams at once has been asked.
+    /// Whether it takes many sends at once has been asked.
     pub const TRAINS_ASKED: Kind = Kind(1 << 8);
     /// A socket that takes many datagrams at once.
     pub const TRAINS: Kind = Kind(1 << 9);
@@ -40,6 +40,11 @@ impl Kind {
     pub const SHORT_TRAINS: Kind = Kind(1 << 11);
     /// A connection that the engine accepted over TCP.
     pub const TCP: Kind = Kind(1 << 10);
+    /// A connection, which takes the bytes of many sends at once.
+    pub const STREAM_TRAINS: Kind = Kind(1 << 12);
+    /// All about sends that leave together.
+    pub const ALL_OF_TRAINS: Kind =
+        Kind::TRAINS_ASKED.with(Kind::TRAINS).with(Kind::SHORT_TRAINS).with(Kind::STREAM_TRAINS);
 
     /// Any of `other`?
     pub const fn has(self, other: Kind) -> bool {
@@ -145,12 +150,7 @@ pub fn writes_block(fd: Fd) {
 
 /// Replaces what was noted of a descriptor as a file; what concerns it as a socket stays.
 fn remember(fd: Fd, kind: Kind) {
-    let kept = Kind::ZERO_COPY
-        .with(Kind::ERRORS_WATCHED)
-        .with(Kind::TRAINS_ASKED)
-        .with(Kind::TRAINS)
-        .with(Kind::SHORT_TRAINS)
-        .with(Kind::TCP);
+    let kept = Kind::ZERO_COPY.with(Kind::ERRORS_WATCHED).with(Kind::ALL_OF_TRAINS).with(Kind::TCP);
     registry::set_note(fd, kind.0 | registry::note(fd) & kept.0);
 }
 
@@ -171,6 +171,12 @@ pub fn take(fd: Fd, noted: Kind) -> bool {
 /// Notes what was found of a socket.
 pub fn add(fd: Fd, found: Kind) {
     registry::set_note(fd, registry::note(fd) | found.0);
+}
+
+/// The program looks for errors of a socket by itself; it may be about to ask for a time stamp of each send.
+pub fn watch_errors(fd: Fd) {
+    take(fd, Kind::ALL_OF_TRAINS);
+    add(fd, Kind::ERRORS_WATCHED);
 }
 
 /// Is `O_NONBLOCK` set on a descriptor now?

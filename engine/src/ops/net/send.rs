@@ -150,7 +150,7 @@ fn send_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
 }
 
 /// Sends what an attempt left over.
-fn go_on(core: &mut Core, id: RequestId, fd: Fd, result: Result<usize, Errno>) -> Outcome {
+pub fn go_on(core: &mut Core, id: RequestId, fd: Fd, result: Result<usize, Errno>) -> Outcome {
     let asked = core.requests[id].sqe.len as usize;
     match conclude(core, id, fd, result, asked) {
         None => advance(&mut core.requests[id], result.unwrap_or(0)),

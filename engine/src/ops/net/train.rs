@@ -1,22 +1,27 @@
-//! Datagrams that leave together: SENDs, or SEND_ZCs, of one submission, one behind the other on one connected UDP
-//! socket, go by one system call (`UDP_SEGMENT`), which the network takes apart again.
+//! Sends that leave together: SENDs, or SEND_ZCs that copy, of one submission, one behind the other on one connected
+//! socket, go by one system call. Datagrams over UDP are taken apart again by the network (`UDP_SEGMENT`); over TCP
+//! they are bytes of one stream, whatever call they came by.
 //!
 //! The first is held back where the next SQE is another one for its socket, and the rest with it. Whatever
 //! else is to happen in the ring happens after them. Where they cannot go together, each goes alone.
+//!
+//! Of a stream, the call may take a part. Those that it took are done; the one in which it stopped goes on as if it had
+//! been sent alone. Where that waits for room, the ones behind it do, too: none gets between its bytes.
 
 use alloc::vec::Vec;
 use core::mem;
 
+use linux_raw_sys::general::EPOLLOUT;
 use linux_raw_sys::io_uring::{IORING_RECVSEND_FIXED_BUF, IORING_SEND_ZC_REPORT_USAGE};
-use linux_raw_sys::net::{MSG_NOSIGNAL, MSG_WAITALL, cmsghdr};
+use linux_raw_sys::net::{IPPROTO_TCP, MSG_NOSIGNAL, MSG_WAITALL, SO_TIMESTAMPING, TCP_MAXSEG, cmsghdr};
 
 use super::message::empty_header;
-use super::send::transmit;
-use super::{Data, calls, ended, zero_copy};
+use super::send::{go_on, transmit};
+use super::{Data, calls, zero_copy};
 use crate::errno::Errno;
 use crate::memory::Sqe;
 use crate::ops::{Code, OpData, Outcome};
-use crate::request::{Flags, Request, RequestId};
+use crate::request::{FileHold, Flags, Request, RequestId};
 use crate::resources::kinds::{self, Kind};
 use crate::ring::Core;
 use crate::sys::{self, Fd};
@@ -26,27 +31,29 @@ const SOL_UDP: u32 = 17;
 const UDP_SEGMENT: u32 = 103;
 /// As many the oldest kernels take.
 const MOST: usize = 64;
-/// Where SEND_ZC would copy anyway, it is a SEND with a notification behind it.
-const OPERATIONS: [u8; 2] = [Code::IORING_OP_SEND as u8, Code::IORING_OP_SEND_ZC as u8];
 /// What a SEND_ZC may ask for beside, in `ioprio`; no SEND gets here with it.
 const NO_MATTER: u16 = (IORING_SEND_ZC_REPORT_USAGE | IORING_RECVSEND_FIXED_BUF) as u16;
-/// What a datagram may hold, headers of IP and its options left out: together they leave as one.
+/// What one packet may hold at most, headers of IP and its options left out. A stream that was given more at once came
+/// to be slower than alone, where that just did not fit into one packet.
 const ROOM: u32 = 65_000;
-/// Two of them fit.
+/// Two datagrams of it fit.
 const LONGEST: u32 = ROOM / 2;
 /// Fits the path nearly everywhere. Where the path is too narrow for a longer one, it goes in fragments, and
 /// those of one that is many are not to be had.
 const SHORT: u32 = 1200;
 
-/// Held SENDs, all of one length but the last, which may be shorter.
+/// Held SENDs.
 #[derive(Default)]
 pub struct Train {
     held: Vec<RequestId>,
     fd: Fd,
+    /// They are bytes of a stream, of any lengths. Otherwise they are datagrams, all of one length but the last, which
+    /// may be shorter.
+    stream: bool,
     length: u32,
     /// Bytes of all of them.
     total: u32,
-    /// The last one was shorter.
+    /// The last datagram was shorter.
     complete: bool,
     vectors: Vec<IoVector>,
 }
@@ -55,6 +62,12 @@ impl Train {
     /// Is anything held back?
     pub fn is_empty(&self) -> bool {
         self.held.is_empty()
+    }
+
+    fn takes(&self, length: u32) -> bool {
+        self.held.len() < MOST
+            && length <= ROOM - self.total
+            && (self.stream || !self.complete && length <= self.length)
     }
 
     /// The socket does not take datagrams of this length together, or none at all: it is not asked again.
@@ -71,27 +84,63 @@ impl Train {
 /// The length of a SEND that may go together with others: nothing about it is out of the ordinary.
 fn ordinary_length(request: &Request) -> Option<u32> {
     let OpData::Net(Data::Transfer(transfer)) = &request.data else { return None };
-    // A datagram leaves as a whole or not at all, whatever `MSG_WAITALL` says.
-    let plain = OPERATIONS.contains(&request.op.code)
-        && Flags::of_sqe(request.sqe.flags & !1) == Flags::default()
+    // What is left over of a stream is each one's own affair, and a datagram leaves as a whole or not at all: they may
+    // differ in `MSG_WAITALL`.
+    let plain = Flags::of_sqe(request.sqe.flags & !1) == Flags::default()
         && !request.flags.has(Flags::FAILED_EARLY)
         && request.sqe.ioprio & !NO_MATTER == 0
         && request.sqe.personality == 0
         && transfer.progress.flags & !MSG_WAITALL == MSG_NOSIGNAL
         && transfer.to.is_none();
-    (plain && (1..=LONGEST).contains(&transfer.length)).then_some(transfer.length)
+    (plain && (1..=longest(request.op.code)).contains(&transfer.length)).then_some(transfer.length)
 }
 
-/// May datagrams of this length go together, as far as is known?
-fn may_go_together(known: Kind, length: u32) -> bool {
-    if !known.has(Kind::TRAINS_ASKED) {
+/// What may go together with anything. Where SEND_ZC would copy anyway, it is a SEND with a notification behind it.
+fn longest(code: u8) -> u32 {
+    const SEND: u8 = Code::IORING_OP_SEND as u8;
+    const SEND_ZC: u8 = Code::IORING_OP_SEND_ZC as u8;
+    match code {
+        SEND => ROOM,
+        SEND_ZC => zero_copy::WORTH_IT as u32 - 1,
+        _ => 0,
+    }
+}
+
+/// May a send of this length go together with a next one of that, as far as is known?
+fn may_go_together(known: Kind, length: u32, next: u32) -> bool {
+    if length.saturating_add(next) > ROOM {
+        return false;
+    }
+    if !known.has(Kind::TRAINS_ASKED) || known.has(Kind::STREAM_TRAINS) {
         return true;
     }
-    known.has(Kind::TRAINS) && (length <= SHORT || !known.has(Kind::SHORT_TRAINS))
+    let short = length <= SHORT || !known.has(Kind::SHORT_TRAINS);
+    known.has(Kind::TRAINS) && next <= length && length <= LONGEST && short
+}
+
+/// Asks what sends a socket takes together.
+#[cold]
+fn ask(fd: Fd) -> Kind {
+    // Of as many sends there are as many time stamps.
+    if sys::socket_option(fd, SO_TIMESTAMPING) != Ok(0) {
+        return Kind::default();
+    }
+    if kinds::noted(fd).has(Kind::TCP) || is_stream(fd) {
+        Kind::STREAM_TRAINS
+    } else if takes_datagrams(fd) {
+        Kind::TRAINS
+    } else {
+        Kind::default()
+    }
+}
+
+/// Is a socket a connection over TCP? A raw one has that protocol, too, but nothing that a segment is limited to.
+fn is_stream(fd: Fd) -> bool {
+    sys::socket_option_at(fd, IPPROTO_TCP as u32, TCP_MAXSEG).is_ok()
 }
 
 /// Does a socket take datagrams together, and leave it to each send how?
-fn takes_trains(fd: Fd) -> bool {
+fn takes_datagrams(fd: Fd) -> bool {
     sys::socket_option_at(fd, SOL_UDP, UDP_SEGMENT) == Ok(0)
 }
 
@@ -99,7 +148,10 @@ impl Core {
     /// May a request of this SQE begin a train, as far as is known?
     #[inline]
     pub fn may_begin_train(&self, sqe: &Sqe, fd: Fd) -> bool {
-        sqe.len <= LONGEST && self.next_sqe_is_like(sqe) && may_go_together(kinds::noted(fd), sqe.len)
+        sqe.len < ROOM
+            && self
+                .length_of_next_like(sqe)
+                .is_some_and(|next| may_go_together(kinds::noted(fd), sqe.len, next))
     }
 
     /// Before a request starts that does not join those held back, they go.
@@ -113,11 +165,8 @@ impl Core {
     fn joins_train(&self, id: RequestId) -> bool {
         let (request, train) = (&self.requests[id], &self.train);
         let head = &self.requests[train.held[0]].sqe;
-        !train.complete
-            && train.held.len() < MOST
-            && request.sqe.first_word() == head.first_word()
-            && ordinary_length(request)
-                .is_some_and(|length| length <= train.length && length <= ROOM - train.total)
+        request.sqe.first_word() == head.first_word()
+            && ordinary_length(request).is_some_and(|length| train.takes(length))
     }
 
     /// Holds a SEND back, if it joins others or the next SQE looks as if it would.
@@ -136,91 +185,125 @@ impl Core {
     }
 
     fn begins_train(&mut self, id: RequestId, fd: Fd) -> bool {
-        if !self.next_sqe_is_like(&self.requests[id].sqe) {
-            return false;
+        let request = &self.requests[id];
+        let Some(next) = self.length_of_next_like(&request.sqe) else { return false };
+        let Some(length) = ordinary_length(request) else { return false };
+        if !kinds::noted(fd).has(Kind::TRAINS_ASKED) {
+            kinds::add(fd, Kind::TRAINS_ASKED.with(ask(fd)));
         }
-        let Some(length) = ordinary_length(&self.requests[id]) else { return false };
         let known = kinds::noted(fd);
-        if !known.has(Kind::TRAINS_ASKED) {
-            let found = if takes_trains(fd) { Kind::TRAINS } else { Kind::default() };
-            kinds::add(fd, Kind::TRAINS_ASKED.with(found));
-        }
-        (self.train.fd, self.train.length, self.train.total) = (fd, length, 0);
-        may_go_together(kinds::noted(fd), length)
+        let train = &mut self.train;
+        (train.fd, train.length, train.total) = (fd, length, 0);
+        train.stream = known.has(Kind::STREAM_TRAINS);
+        may_go_together(known, length, next)
     }
 
     /// Sends what is held back.
     pub fn let_train_go(&mut self) {
         let mut held = mem::take(&mut self.train.held);
-        let sent = if held.len() > 1 { self.send_together(&held) } else { Sent::Nothing };
-        for (place, id) in held.drain(..).enumerate() {
-            let outcome = match sent {
-                Sent::All => Outcome::Complete(self.requests[id].transfer().length as i32),
-                Sent::Failed(errno) if place == 0 => ended(self, id, errno),
-                _ => {
-                    let fd = self.requests[id].file.fd();
-                    transmit(self, id, fd)
-                }
-            };
+        let mut sent = if held.len() > 1 { self.send_together(&held) } else { Ok(0) };
+        let mut waits = false;
+        for id in held.drain(..) {
+            let outcome = self.end_of_held(id, &mut sent, waits);
+            waits = matches!(outcome, Outcome::Wait(_));
             let notifies = self.requests[id].flags.has(Flags::NOTIFIES);
             let outcome = if notifies { zero_copy::announce_end(self, id, outcome) } else { outcome };
             self.settle(id, outcome);
         }
-        self.train.held = held;
+        // What waited for these may have begun another.
+        if self.train.is_empty() {
+            self.train.held = held;
+        }
     }
 
-    fn send_together(&mut self, held: &[RequestId]) -> Sent {
-        // The number may stand for another file than the one that was asked.
-        if !takes_trains(self.train.fd) {
-            return Sent::Nothing;
+    /// What came of one of those held back. `sent` is what the call for all of them has left for it and those behind
+    /// it; the one before it may wait for room.
+    fn end_of_held(&mut self, id: RequestId, sent: &mut Result<usize, Errno>, waits: bool) -> Outcome {
+        let length = self.requests[id].transfer().length;
+        let fd = self.requests[id].file.fd();
+        match mem::replace(sent, Ok(0)) {
+            Ok(count) if count >= length as usize => {
+                *sent = Ok(count - length as usize);
+                Outcome::Complete(length as i32)
+            }
+            Ok(0) if waits => Outcome::Wait(EPOLLOUT),
+            Ok(0) => transmit(self, id, fd),
+            result => go_on(self, id, fd, result),
+        }
+    }
+
+    /// How many bytes left; none where each is to go alone. An error is the first one's.
+    fn send_together(&mut self, held: &[RequestId]) -> Result<usize, Errno> {
+        if !self.is_still_asked_one(held[0]) {
+            kinds::take(self.train.fd, Kind::ALL_OF_TRAINS);
+            return Ok(0);
         }
         let mut vectors = mem::take(&mut self.train.vectors);
         vectors.clear();
+        let mut flags = 0;
         vectors.extend(held.iter().map(|&id| {
             let transfer = self.requests[id].transfer();
+            flags |= transfer.progress.flags;
             IoVector { base: transfer.address, length: u64::from(transfer.length) }
         }));
+        let sent = self.train.send(&mut vectors, flags);
+        self.train.vectors = vectors;
+        match sent {
+            Err(errno) if is_of_first(errno) => Err(errno),
+            Err(Errno::EMSGSIZE | Errno::EINVAL | Errno::EIO) if !self.train.stream => {
+                self.train.remember_refusal();
+                Ok(0)
+            }
+            sent => Ok(sent.unwrap_or(0)),
+        }
+    }
+
+    /// Is the socket the one that was asked? The number of the program's may stand for another file by now.
+    fn is_still_asked_one(&self, id: RequestId) -> bool {
+        let Train { stream, fd, .. } = self.train;
+        if !stream {
+            return takes_datagrams(fd);
+        }
+        matches!(self.requests[id].file, FileHold::Fixed(..)) || is_stream(fd)
+    }
+}
+
+impl Train {
+    /// The one system call.
+    fn send(&self, vectors: &mut [IoVector], flags: u32) -> Result<usize, Errno> {
         let control = Control {
             header: cmsghdr {
                 cmsg_len: size_of::<cmsghdr>() + size_of::<u16>(),
                 cmsg_level: SOL_UDP as _,
                 cmsg_type: UDP_SEGMENT as _,
             },
-            segment: self.train.length as u16,
+            segment: self.length as u16,
         };
         let mut header = empty_header();
         header.msg_iov = vectors.as_mut_ptr().cast();
         header.msg_iovlen = vectors.len();
-        header.msg_control = (&raw const control).cast_mut().cast();
-        header.msg_controllen = size_of::<Control>();
-        let sent = calls::send_message(self.train.fd, &header, MSG_NOSIGNAL);
-        self.train.vectors = vectors;
-        match sent {
-            Ok(count) if count == self.train.total as usize => Sent::All,
-            Err(errno) if is_pending(errno) => Sent::Failed(errno),
-            Err(Errno::EMSGSIZE | Errno::EINVAL | Errno::EIO) => {
-                self.train.remember_refusal();
-                Sent::Nothing
-            }
-            _ => Sent::Nothing,
+        if !self.stream {
+            header.msg_control = (&raw const control).cast_mut().cast();
+            header.msg_controllen = size_of::<Control>();
         }
+        calls::send_message(self.fd, &header, flags)
     }
 }
 
-/// What came of sending together.
-#[derive(Clone, Copy)]
-enum Sent {
-    /// All of them left.
-    All,
-    /// None left: each has to go alone.
-    Nothing,
-    /// None left, and the socket gave away an error that the first alone would have met.
-    Failed(Errno),
-}
-
-/// Errors that an earlier datagram brought about, and that are told once.
-fn is_pending(errno: Errno) -> bool {
-    matches!(errno, Errno::ECONNREFUSED | Errno::EHOSTUNREACH | Errno::ENETUNREACH)
+/// Errors that the first alone would have met: those of a socket without room, or of its connection, which may be told
+/// only once. Others may be another's, as that of memory that is none.
+fn is_of_first(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::EAGAIN
+            | Errno::EPIPE
+            | Errno::ECONNRESET
+            | Errno::ECONNABORTED
+            | Errno::ETIMEDOUT
+            | Errno::ECONNREFUSED
+            | Errno::EHOSTUNREACH
+            | Errno::ENETUNREACH
+    )
 }
 
 /// The control message that gives the length of each datagram.

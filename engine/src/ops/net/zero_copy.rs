@@ -49,7 +49,7 @@ const KNOWN: u32 = IORING_RECVSEND_POLL_FIRST
     | SEND_VECTORIZED as u32;
 
 /// Bytes from which on a system call without copying was faster, notice and all.
-const WORTH_IT: usize = 32 << 10;
+pub const WORTH_IT: usize = 32 << 10;
 /// Smaller pieces are not worth their pages.
 const PAGE: usize = 4096;
 
