@@ -251,6 +251,8 @@ pub struct Core {
     pub submitter: Option<usize>,
     /// How long the SQ thread spins before it sleeps, in nanoseconds.
     pub sq_idle_ns: u64,
+    /// The SQ thread sleeps in epoll, or is about to.
+    pub sq_asleep: bool,
     /// What the SQ thread was cloned with.
     pub sq_credentials: Credentials,
     /// How many SQ threads the ring has had; one that is not the last ends.

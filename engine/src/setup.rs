@@ -248,6 +248,7 @@ fn new_core(ring: &'static Ring, serial: u64, memory: RingMemory, setup_flags: u
         personalities: Personalities::default(),
         submitter: None,
         sq_idle_ns: 0,
+        sq_asleep: false,
         sq_credentials: credentials::common(),
         sq_term: 0,
         sq_gone: false,

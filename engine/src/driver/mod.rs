@@ -200,7 +200,9 @@ impl Core {
     /// Takes what is ready now, without sleeping.
     pub fn harvest_now(&mut self) {
         let Some(epoll) = self.readiness.epoll else { return };
-        if self.readiness.waiting() == 0 && !self.zero_copy.is_waiting() {
+        self.readiness.unasked = 0;
+        self.look_beside_epoll();
+        if self.readiness.waiting() == 0 && !self.zero_copy.is_watched() {
             return;
         }
         let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];

@@ -210,6 +210,7 @@ fn take_over(core: &mut Core) {
         return;
     }
     core.token.give(Driver::Reactor);
+    core.watch_pages();
     core.external.was_driven = true;
     // A ring's deadlines bound the reactor's sleep.
     let due = core.timers.next_ns().map_or(u64::MAX, |left| sys::monotonic_ns().saturating_add(left));
@@ -316,6 +317,7 @@ fn drive(outer: Fd, attended: Attended) {
         return;
     }
     let Some(epoll) = core.readiness.epoll else { return };
+    debug_assert!(core.zero_copy.is_all_watched(), "nothing came back unheard");
     let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
     let count = sys::epoll_wait(epoll, &mut events, Some(0), None).unwrap_or(0);
     core.take_events(&events[..count]);

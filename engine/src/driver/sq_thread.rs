@@ -148,6 +148,7 @@ fn serve(core: &mut Core) -> bool {
 
 fn harvest(core: &mut Core, timeout_ns: u64) -> bool {
     let Some(epoll) = core.readiness.epoll else { return false };
+    core.look_beside_epoll();
     let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
     let count = sys::epoll_wait(epoll, &mut events, Some(timeout_ns), None).unwrap_or(0);
     core.take_events(&events[..count]);
@@ -174,9 +175,13 @@ fn wait(guard: &mut CoreGuard<'_>, serial: u64) {
     let Some(core) = live(guard, serial) else { return };
     let Some(epoll) = core.readiness.epoll else { return };
     let timeout_ns = core.timers.next_ns();
+    core.sq_asleep = true;
+    core.watch_pages();
     let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
     let woken = guard.unlocked(|| sys::epoll_wait(epoll, &mut events, timeout_ns, None));
     let Some(core) = live(guard, serial) else { return };
+    debug_assert!(core.zero_copy.is_all_watched(), "nothing came back unheard");
+    core.sq_asleep = false;
     core.take_events(&events[..woken.unwrap_or(0)]);
     // In flight work goes on while asleep: only SQEs end the need for a wake-up.
     core.memory.change_sq_flags(0, IORING_SQ_NEED_WAKEUP);

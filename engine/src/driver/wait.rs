@@ -138,11 +138,13 @@ fn drive(
     let timeout_ns = bounds.into_iter().flatten().min();
     core.token.drive(wanted);
     core.external.looked = false;
+    core.watch_pages();
     let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
     core.sleeps(1);
     let woken = guard.unlocked(|| sys::epoll_wait(epoll, &mut events, timeout_ns, signal_mask));
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
     core.sleeps(-1);
+    debug_assert!(core.zero_copy.is_all_watched(), "nothing came back unheard");
     core.token.give_up();
     match woken {
         Ok(count) => {

@@ -14,6 +14,17 @@
 //!
 //! The queue is looked at when epoll reports it, for a batch of sends at once, and before somebody waits where
 //! pages have come back at once before.
+//!
+//! Every notice for a socket that epoll watches costs the kernel a call to epoll, whether anybody sleeps or not. So a
+//! channel is in the ring's epoll instance only where somebody may need it, and this must stay true:
+//!
+//! - whenever the ring's driver sleeps in epoll, or the reactor has it in its own ([`Core::is_listened_to`]), every
+//!   channel with pages out is watched. Whoever begins to sees to that ([`Core::watch_pages`]), and pages that go out
+//!   meanwhile are watched at once. Nothing is lost by being late: epoll reports what is there already;
+//! - whoever only looks into epoll looks at the queues of those that are not watched, too ([`Core::look_beside_epoll`]);
+//! - a channel is taken out of epoll again when a batch of sends went by without anybody sleeping.
+//!
+//! What epoll refuses to watch is left to the reactor's ticks.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -21,6 +32,7 @@ use alloc::vec::Vec;
 use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLET};
 use linux_raw_sys::net::{SO_TYPE, SOCK_DGRAM};
 
+use super::Driver;
 use crate::errno::Errno;
 use crate::ops::net::error_queue::{self, Notice};
 use crate::registry;
@@ -31,6 +43,8 @@ use crate::sys::{self, Fd};
 
 /// Sends on one socket between two looks at its error queue, where nothing else leads to one.
 const BATCH: u8 = 16;
+/// As many channels are looked at one by one where nobody sleeps; more are left to epoll, which knows where to look.
+const FEW: usize = 4;
 /// Large sends that are copied before a socket is tried again.
 const PATIENCE: u32 = 4096;
 /// Ticks without anything left to send after which pages are taken for free, though nobody said so: their
@@ -44,6 +58,14 @@ pub struct ZeroCopy {
     channels: Vec<Option<Channel>>,
     /// Channels on which something was sent since they were looked at last.
     fresh: Vec<usize>,
+    /// Channels that are not watched; among them those with pages out.
+    unwatched: Vec<usize>,
+    /// How many are.
+    watched: usize,
+    /// Epoll refused to watch one.
+    refused: bool,
+    /// How often somebody has begun to listen to epoll.
+    sleeps: u32,
     /// Sends whose pages are out.
     out: usize,
     /// The socket that the current submission found to take zero-copy sends.
@@ -60,14 +82,30 @@ enum Standing {
     Channel(usize),
 }
 
+/// Does epoll tell of a channel's error queue?
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Watch {
+    /// No, and no pages have gone out since somebody looked.
+    No,
+    /// No; it is listed.
+    Listed,
+    /// Yes.
+    Epoll,
+}
+
 /// A socket that sends without copying.
 struct Channel {
     /// The descriptor that it is known by, or -1.
     fd: Fd,
     /// The engine's duplicate.
     own: Fd,
-    /// The ring's epoll instance, in which that is.
+    /// The ring's epoll instance.
     epoll: Fd,
+    watch: Watch,
+    /// Sends since it is watched, or since somebody slept.
+    calm: u8,
+    /// [`ZeroCopy::sleeps`] then.
+    sleeps: u32,
     cookie: u64,
     /// A send may take a part of what it is given.
     stream: bool,
@@ -98,6 +136,17 @@ impl ZeroCopy {
     /// Was nothing sent since pages were looked for?
     pub fn is_seen(&self) -> bool {
         self.fresh.is_empty()
+    }
+
+    /// Are pages out of which epoll tells?
+    pub fn is_watched(&self) -> bool {
+        self.out > 0 && self.watched > 0
+    }
+
+    /// Does epoll tell of all pages that are out, or refuse to?
+    pub fn is_all_watched(&self) -> bool {
+        let is_seen = |channel: &Channel| channel.sends.is_empty() || channel.watch == Watch::Epoll;
+        self.refused || self.channels.iter().flatten().all(is_seen)
     }
 
     /// Is there anything to look at by and by?
@@ -168,7 +217,51 @@ impl ZeroCopy {
             self.sockets.remove(&channel.fd);
             registry::drop_interest(channel.fd);
         }
+        match channel.watch {
+            Watch::No => {}
+            Watch::Listed => self.unwatched.retain(|&listed| listed != index),
+            Watch::Epoll => self.watched -= 1,
+        }
         channel.end();
+    }
+
+    /// Epoll is to tell of all pages that are out.
+    #[cold]
+    fn watch_all(&mut self) {
+        for index in core::mem::take(&mut self.unwatched) {
+            let Some(channel) = self.channels[index].as_mut() else { continue };
+            if channel.sends.is_empty() {
+                channel.watch = Watch::No;
+            } else if channel.listen(index).is_ok() {
+                self.watched += 1;
+            } else {
+                self.refused = true;
+                self.unwatched.push(index);
+            }
+        }
+    }
+
+    /// Those of which nothing is out any more need not be listed.
+    fn unlist_idle(&mut self) {
+        let ZeroCopy { channels, unwatched, .. } = self;
+        unwatched.retain(|&index| {
+            let Some(channel) = channels[index].as_mut() else { return false };
+            if channel.sends.is_empty() {
+                channel.watch = Watch::No;
+            }
+            channel.watch == Watch::Listed
+        });
+    }
+
+    /// Nobody is told of a channel's pages any longer but who looks.
+    #[cold]
+    fn unwatch(&mut self, index: usize) {
+        if let Some(channel) = self.channels[index].as_mut() {
+            channel.deafen();
+            channel.watch = Watch::Listed;
+            self.watched -= 1;
+            self.unwatched.push(index);
+        }
     }
 
     /// Large sends on a descriptor are copied from now on.
@@ -199,9 +292,34 @@ impl ZeroCopy {
 impl Channel {
     fn end(self) {
         let _ = error_queue::allow(self.own, false);
-        // The file stays open by the program's descriptor, and with it the registration would.
-        let _ = sys::epoll_ctl(self.epoll, EPOLL_CTL_DEL, self.own, 0, 0);
+        if self.watch == Watch::Epoll {
+            // The file stays open by the program's descriptor, and with it the registration would.
+            self.deafen();
+        }
         sys::close(self.own);
+    }
+
+    /// Puts it into epoll, which reports what is in the queue already.
+    fn listen(&mut self, index: usize) -> Result<(), Errno> {
+        // No event is asked for: errors come unasked.
+        sys::epoll_ctl(self.epoll, EPOLL_CTL_ADD, self.own, EPOLLET, super::channel_data(index))?;
+        self.watch = Watch::Epoll;
+        self.calm = 0;
+        Ok(())
+    }
+
+    fn deafen(&self) {
+        let _ = sys::epoll_ctl(self.epoll, EPOLL_CTL_DEL, self.own, 0, 0);
+    }
+
+    /// After a send: has a whole batch of them gone by without anybody sleeping?
+    fn is_calm(&mut self, sleeps: u32) -> bool {
+        if self.sleeps != sleeps {
+            self.sleeps = sleeps;
+            self.calm = 0;
+        }
+        self.calm += 1;
+        self.calm >= BATCH
     }
 
     /// Takes the notifications of sends with these numbers.
@@ -250,16 +368,15 @@ impl Core {
         let epoll = self.epoll()?;
         let cookie = error_queue::cookie(fd).ok_or(Errno::EOPNOTSUPP)?;
         let own = sys::duplicate(fd)?;
+        error_queue::allow(own, true).inspect_err(|_| sys::close(own))?;
         let index = self.zero_copy.place();
-        let data = super::channel_data(index);
-        // No event is asked for: errors come unasked.
-        sys::epoll_ctl(epoll, EPOLL_CTL_ADD, own, EPOLLET, data)
-            .and_then(|()| error_queue::allow(own, true))
-            .inspect_err(|_| sys::close(own))?;
         self.zero_copy.channels[index] = Some(Channel {
             fd,
             own,
             epoll,
+            watch: Watch::No,
+            calm: 0,
+            sleeps: 0,
             cookie,
             stream: sys::socket_option(own, SO_TYPE) != Ok(SOCK_DGRAM as i32),
             proven: false,
@@ -289,9 +406,67 @@ impl Core {
         if !listed {
             self.zero_copy.fresh.push(index);
         }
+        self.see_to_watch(index);
         if due {
             self.look_for_pages(index);
         }
+    }
+
+    /// Pages of a channel went out: those who listen to epoll are to hear of them, and nobody else.
+    #[inline]
+    fn see_to_watch(&mut self, index: usize) {
+        let listened_to = self.is_listened_to();
+        let ZeroCopy { channels, unwatched, watched, sleeps, .. } = &mut self.zero_copy;
+        let Some(channel) = channels[index].as_mut() else { return };
+        if channel.watch == Watch::No {
+            channel.watch = Watch::Listed;
+            unwatched.push(index);
+        }
+        match (channel.watch, listened_to) {
+            (Watch::Epoll, false) if *watched <= FEW && channel.is_calm(*sleeps) => {
+                self.zero_copy.unwatch(index);
+            }
+            (Watch::Listed, true) => self.zero_copy.watch_all(),
+            _ => {}
+        }
+    }
+
+    /// Does anybody sleep in the ring's epoll instance, or has the reactor that in its own?
+    #[inline]
+    fn is_listened_to(&self) -> bool {
+        match self.token.driver() {
+            Driver::Nobody => false,
+            Driver::SqThread => self.sq_asleep,
+            Driver::Caller | Driver::Reactor => true,
+        }
+    }
+
+    /// Somebody begins to listen to epoll.
+    #[inline]
+    pub fn watch_pages(&mut self) {
+        debug_assert!(self.is_listened_to(), "pages that go out from now on are watched at once");
+        self.zero_copy.sleeps = self.zero_copy.sleeps.wrapping_add(1);
+        if !self.zero_copy.unwatched.is_empty() {
+            self.zero_copy.watch_all();
+        }
+        debug_assert!(self.zero_copy.is_all_watched(), "a sleeper hears of all pages");
+    }
+
+    /// Somebody looks into epoll without sleeping: looks for pages of which epoll does not tell.
+    #[inline]
+    pub fn look_beside_epoll(&mut self) {
+        match self.zero_copy.unwatched.len() {
+            0 => {}
+            1..=FEW => self.look_for_unwatched_pages(),
+            _ => self.zero_copy.watch_all(),
+        }
+    }
+
+    fn look_for_unwatched_pages(&mut self) {
+        let list = core::mem::take(&mut self.zero_copy.unwatched);
+        list.iter().for_each(|&index| self.look_for_pages(index));
+        self.zero_copy.unwatched = list;
+        self.zero_copy.unlist_idle();
     }
 
     /// A send was refused for want of room for more notices, or for good.
