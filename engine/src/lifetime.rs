@@ -199,6 +199,9 @@ impl Core {
     pub fn forked(&mut self) {
         // First: requests let go of files that something may still be noted about.
         self.readiness.forked();
+        self.files.forked();
+        self.buffers.forked();
+        self.forget_pages();
         self.zero_copy.forked();
         self.directories = Directories::default();
         let ids: Vec<RequestId> = self.requests.ids().collect();
@@ -244,6 +247,7 @@ impl Core {
     fn shut_down(&mut self) {
         self.look_for_all_pages();
         self.run_finished();
+        self.forget_pages();
         self.zero_copy.close();
         self.directories = Directories::default();
         self.working -= self.aio.shut_down();

@@ -28,6 +28,7 @@
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLET};
 use linux_raw_sys::net::{SO_TYPE, SOCK_DGRAM};
@@ -37,6 +38,7 @@ use crate::errno::Errno;
 use crate::ops::net::error_queue::{self, Notice};
 use crate::registry;
 use crate::request::RequestId;
+use crate::request::notification::Announced;
 use crate::resources::kinds;
 use crate::ring::Core;
 use crate::sys::{self, Fd};
@@ -70,8 +72,8 @@ pub struct ZeroCopy {
     out: usize,
     /// The socket that the current submission found to take zero-copy sends.
     pub checked: Option<Fd>,
-    /// Notifications of sends that were copied, by user data and result, not posted yet.
-    pub announced: Vec<(u64, i32)>,
+    /// Notifications that nothing stands in the way of, not posted yet.
+    pub announced: Vec<Announced>,
 }
 
 /// What becomes of large sends on a descriptor.
@@ -91,6 +93,15 @@ enum Watch {
     Listed,
     /// Yes.
     Epoll,
+}
+
+/// Who waits for the pages of a send.
+#[derive(Clone, Copy)]
+enum Sent {
+    /// A notification, perhaps for others of the same operation, too.
+    Notification(RequestId),
+    /// One of which there is no more than this.
+    Beside(Announced),
 }
 
 /// A socket that sends without copying.
@@ -113,8 +124,8 @@ struct Channel {
     proven: bool,
     /// The number of the first of `sends`.
     first: u32,
-    /// The notifications that wait for each.
-    sends: VecDeque<Option<RequestId>>,
+    /// Who waits for each; nobody where its pages are back.
+    sends: VecDeque<Option<Sent>>,
     /// How many since the error queue was looked at.
     unseen: u8,
     /// It is listed as one on which something was sent.
@@ -157,6 +168,16 @@ impl ZeroCopy {
     /// Are sends through a channel such that they may take a part?
     pub fn is_stream(&self, index: usize) -> bool {
         self.channels[index].as_ref().is_none_or(|channel| channel.stream)
+    }
+
+    /// The user data of notifications of which there is no more than [`Announced`].
+    pub fn owed(&self) -> Vec<u64> {
+        let sends = self.channels.iter().flatten().flat_map(|channel| &channel.sends);
+        let beside = |sent: &Sent| match sent {
+            Sent::Beside(announced) => Some(announced.user_data),
+            Sent::Notification(_) => None,
+        };
+        sends.flatten().filter_map(beside).collect()
     }
 
     /// Nothing is kept any longer; pages that are out stay so.
@@ -322,17 +343,24 @@ impl Channel {
         self.calm >= BATCH
     }
 
-    /// Takes the notifications of sends with these numbers.
-    fn take(&mut self, first: u32, last: u32, taken: &mut Vec<RequestId>) {
+    /// May it be used? While the probe is out nobody knows.
+    fn is_open(&self) -> bool {
+        self.proven || self.sends.is_empty()
+    }
+
+    /// Where those stand among `sends` that have these numbers.
+    fn places(&mut self, first: u32, last: u32) -> Range<usize> {
         if !self.proven {
-            // The probe's, which was sent alone.
-            taken.extend(self.sends.drain(..).flatten());
-            self.first = last.wrapping_add(1);
-            return;
+            // It is the probe, which was sent alone.
+            self.first = last.wrapping_add(1).wrapping_sub(self.sends.len() as u32);
+            return 0..self.sends.len();
         }
         let start = first.wrapping_sub(self.first) as usize;
-        let count = last.wrapping_sub(first) as usize + 1;
-        taken.extend(self.sends.iter_mut().skip(start).take(count).filter_map(Option::take));
+        let end = start.saturating_add(last.wrapping_sub(first) as usize + 1);
+        start..end.min(self.sends.len())
+    }
+
+    fn drop_settled(&mut self) {
         while let Some(None) = self.sends.front() {
             self.sends.pop_front();
             self.first = self.first.wrapping_add(1);
@@ -346,9 +374,7 @@ impl Core {
         match self.zero_copy.sockets.get_mut(&fd) {
             Some(Standing::Channel(index)) => {
                 let index = *index;
-                let channel = self.zero_copy.channel(index)?;
-                // While the probe is out nobody knows.
-                return (channel.proven || channel.sends.is_empty()).then_some(index);
+                return self.zero_copy.channel(index)?.is_open().then_some(index);
             }
             Some(Standing::Copied(left)) if *left > 0 => {
                 *left -= 1;
@@ -396,26 +422,43 @@ impl Core {
 
     /// Pages of a send are out.
     pub fn pages_out(&mut self, index: usize, notification: RequestId) {
-        let Some(channel) = self.zero_copy.channel(index) else { return };
-        channel.sends.push_back(Some(notification));
-        channel.used = true;
-        channel.unseen += 1;
-        let due = channel.unseen >= BATCH;
-        let listed = core::mem::replace(&mut channel.fresh, true);
-        self.zero_copy.out += 1;
-        if !listed {
-            self.zero_copy.fresh.push(index);
-        }
-        self.see_to_watch(index);
-        if due {
+        if self.count_pages(index, Sent::Notification(notification)) {
             self.look_for_pages(index);
         }
     }
 
-    /// Pages of a channel went out: those who listen to epoll are to hear of them, and nobody else.
-    #[inline]
-    fn see_to_watch(&mut self, index: usize) {
+    /// The same where there is no request for the send. The caller posts what was announced.
+    #[inline(always)]
+    pub fn pages_out_beside(&mut self, index: usize, announced: Announced) {
+        self.expect_announced(announced);
+        if self.count_pages(index, Sent::Beside(announced)) {
+            self.gather_pages(index);
+        }
+    }
+
+    /// True where it is time to look for those that are back.
+    #[inline(always)]
+    fn count_pages(&mut self, index: usize, sent: Sent) -> bool {
         let listened_to = self.is_listened_to();
+        let ZeroCopy { channels, fresh, out, .. } = &mut self.zero_copy;
+        let Some(Some(channel)) = channels.get_mut(index) else { return false };
+        channel.sends.push_back(Some(sent));
+        channel.used = true;
+        channel.unseen += 1;
+        *out += 1;
+        if !core::mem::replace(&mut channel.fresh, true) {
+            fresh.push(index);
+        }
+        let due = channel.unseen >= BATCH;
+        if listened_to || channel.watch != Watch::Listed {
+            self.see_to_watch(index, listened_to);
+        }
+        due
+    }
+
+    /// Pages of a channel went out: those who listen to epoll are to hear of them, and nobody else.
+    #[inline(never)]
+    fn see_to_watch(&mut self, index: usize, listened_to: bool) {
         let ZeroCopy { channels, unwatched, watched, sleeps, .. } = &mut self.zero_copy;
         let Some(channel) = channels[index].as_mut() else { return };
         if channel.watch == Watch::No {
@@ -502,9 +545,14 @@ impl Core {
         }
     }
 
-    /// Takes what a channel's error queue says.
+    /// Takes what a channel's error queue says; notifications are posted in their turn.
     pub fn look_for_pages(&mut self, index: usize) {
-        let mut taken = Vec::new();
+        self.gather_pages(index);
+        self.list_announced();
+    }
+
+    /// The same; what is announced is left to the caller.
+    fn gather_pages(&mut self, index: usize) {
         loop {
             let Some(channel) = self.zero_copy.channel(index) else { return };
             channel.unseen = 0;
@@ -519,9 +567,9 @@ impl Core {
                     self.zero_copy.refuse(fd);
                 }
                 Some(Notice::PagesBack { first, last, copied }) => {
-                    channel.take(first, last, &mut taken);
+                    let places = channel.places(first, last);
                     channel.proven |= !copied;
-                    self.pages_back(&mut taken, copied);
+                    self.pages_back(index, places, copied);
                     if copied {
                         self.zero_copy.refuse(fd);
                     }
@@ -537,10 +585,35 @@ impl Core {
         }
     }
 
-    fn pages_back(&mut self, taken: &mut Vec<RequestId>, copied: bool) {
-        for notification in taken.drain(..) {
+    fn pages_back(&mut self, index: usize, places: Range<usize>, copied: bool) {
+        for place in places {
+            let Some(channel) = self.zero_copy.channel(index) else { return };
+            let Some(sent) = channel.sends[place].take() else { continue };
             self.zero_copy.out -= 1;
-            self.piece_is_free(notification, copied);
+            match sent {
+                Sent::Notification(notification) => self.piece_is_free(notification, copied),
+                Sent::Beside(announced) => {
+                    let result = if copied { announced.result } else { 0 };
+                    self.announce_expected(Announced { result, ..announced });
+                }
+            }
+        }
+        if let Some(channel) = self.zero_copy.channel(index) {
+            channel.drop_settled();
+        }
+    }
+
+    /// The ring ends, or it is a child's: nobody is told any more of pages that are out.
+    pub fn forget_pages(&mut self) {
+        let sends = |channel: &mut Channel| core::mem::take(&mut channel.sends);
+        let sends: Vec<Option<Sent>> = self.zero_copy.channels.iter_mut().flatten().flat_map(sends).collect();
+        for sent in sends.into_iter().flatten() {
+            if let Sent::Beside(announced) = sent {
+                self.requests.beside -= 1;
+                if let Some(node) = announced.buffer {
+                    self.release_buffer(node);
+                }
+            }
         }
     }
 
@@ -587,9 +660,9 @@ impl Core {
     #[cold]
     fn give_pages_up(&mut self, index: usize) {
         let Some(channel) = self.zero_copy.channel(index) else { return };
-        let mut taken: Vec<RequestId> = channel.sends.drain(..).flatten().collect();
-        let fd = channel.fd;
-        self.pages_back(&mut taken, false);
+        let (fd, places) = (channel.fd, 0..channel.sends.len());
+        self.pages_back(index, places, false);
+        self.list_announced();
         self.zero_copy.refuse(fd);
         self.retire_if_parted(index);
     }

@@ -1,9 +1,10 @@
 //! The notification of a zero-copy send: its second CQE, which gives the memory back to the program.
 //!
-//! As in the kernel it is a request of its own, so that a drain waits for it; no cancellation finds it.
+//! As in the kernel it is a request of its own, so that a drain waits for it; no cancellation finds it. That of a
+//! send that there was no request for is only counted as one ([`Announced`]), until it has to wait for its turn.
 
 use linux_raw_sys::io_uring::{
-    IORING_CQE_F_NOTIF, IORING_NOTIF_USAGE_ZC_COPIED, IORING_RECVSEND_FIXED_BUF, IORING_SEND_ZC_REPORT_USAGE,
+    IORING_CQE_F_NOTIF, IORING_NOTIF_USAGE_ZC_COPIED, IORING_SEND_ZC_REPORT_USAGE,
 };
 
 use super::{Flags, Request, RequestId};
@@ -11,6 +12,7 @@ use crate::errno::Errno;
 use crate::memory::{Cqe, Sqe};
 use crate::ops::net::{Data, Pages};
 use crate::ops::{Caps, Code, Op, OpData, Outcome};
+use crate::resources::table::NodeIndex;
 use crate::ring::Core;
 
 /// Stands in no table: the program cannot ask for it.
@@ -21,6 +23,25 @@ static NOTIFICATION: Op = Op::new(
     |_, _| Ok(()),
     |core, id| Outcome::Complete(core.requests[id].result),
 );
+
+/// The notification of a send that there is no request for.
+#[derive(Clone, Copy, Debug)]
+pub struct Announced {
+    /// That of the send.
+    pub user_data: u64,
+    /// Its result.
+    pub result: i32,
+    /// The registered buffer that is held until then.
+    pub buffer: Option<NodeIndex>,
+}
+
+impl Announced {
+    /// Of this send, for whose memory nobody knows better than that it was copied.
+    #[inline(always)]
+    pub fn of(sqe: &Sqe, buffer: Option<NodeIndex>) -> Announced {
+        Announced { user_data: sqe.user_data, result: usage(sqe.ioprio), buffer }
+    }
+}
 
 impl Request {
     /// Is it the notification of another?
@@ -61,35 +82,33 @@ impl Core {
         Ok(notification)
     }
 
-    /// The notification of a send that there is no request for; it holds the registered buffer.
-    pub fn notification_of(&mut self, sqe: &Sqe) -> Option<RequestId> {
-        let registered = u32::from(sqe.ioprio) & IORING_RECVSEND_FIXED_BUF != 0;
-        let length = u64::from(sqe.len);
-        let node =
-            if registered { Some(self.buffers.check(sqe.buf_index, sqe.addr, length).ok()?) } else { None };
-        let notification = self.new_notification(sqe.user_data, usage(sqe.ioprio)).ok()?;
-        if let Some(node) = node {
-            self.hold_buffer(notification, node);
-        }
-        Some(notification)
-    }
-
-    /// There was no such send.
-    #[cold]
-    pub fn forget_notification(&mut self, notification: RequestId) {
-        self.release_file(notification);
-        self.requests.remove(notification);
-    }
-
-    /// Announces the end of a send that was copied, and that there was never a request for.
+    /// Counts the notification of a send from its own pages that there is no request for; the registered buffer is
+    /// held.
     #[inline]
-    pub fn announce_copied(&mut self, user_data: u64, ioprio: u16) {
+    pub fn expect_announced(&mut self, announced: Announced) {
+        self.requests.beside += 1;
+        if let Some(node) = announced.buffer {
+            self.buffers.hold(node);
+        }
+    }
+
+    /// Announces the end of a send that there was never a request for; its notification has been counted.
+    #[inline]
+    pub fn announce_expected(&mut self, notification: Announced) {
         let announced = &mut self.zero_copy.announced;
         if announced.len() < announced.capacity() || announced.try_reserve(1).is_ok() {
-            announced.push((user_data, usage(ioprio)));
+            announced.push(notification);
         } else {
-            self.post_notification(user_data, usage(ioprio));
+            self.requests.beside -= 1;
+            self.post_announced_one(notification);
         }
+    }
+
+    /// The same of one that was copied.
+    #[inline]
+    pub fn announce_copied(&mut self, sqe: &Sqe) {
+        self.requests.beside += 1;
+        self.announce_expected(Announced::of(sqe, None));
     }
 
     /// Posts what was announced, behind the completions of the sends that were made together.
@@ -103,7 +122,7 @@ impl Core {
     /// Something else comes behind the sends, a drain perhaps, which waits for their notifications: they become
     /// requests, to be posted in their turn.
     #[inline]
-    pub(super) fn list_announced(&mut self) {
+    pub fn list_announced(&mut self) {
         if !self.zero_copy.announced.is_empty() {
             self.take_announced(false);
         }
@@ -113,17 +132,30 @@ impl Core {
         // Where completions are deferred, they are for the next call that fetches.
         let at_once = at_once && !(self.defers() && self.readiness.eager);
         let mut announced = core::mem::take(&mut self.zero_copy.announced);
-        for (user_data, usage) in announced.drain(..) {
+        self.requests.beside -= announced.len();
+        for one in announced.drain(..) {
             // Where the CQ is full, they come when the program has made room.
             if !(at_once && self.ready.is_empty() && self.has_room())
-                && let Ok(notification) = self.new_notification(user_data, usage)
+                && let Ok(notification) = self.new_notification(one.user_data, one.result)
             {
+                self.requests[notification].registered_buffer = one.buffer;
                 self.make_ready(notification);
             } else {
-                self.post_notification(user_data, usage);
+                self.post_announced_one(one);
             }
         }
         self.zero_copy.announced = announced;
+        if !self.deferred.is_empty() {
+            self.run_deferred();
+        }
+    }
+
+    #[inline]
+    fn post_announced_one(&mut self, one: Announced) {
+        self.post_notification(one.user_data, one.result);
+        if let Some(node) = one.buffer {
+            self.release_buffer(node);
+        }
     }
 
     /// The end of a notification: nothing is linked to it, and it has no file.
@@ -154,12 +186,6 @@ impl Core {
             OpData::Net(Data::Pages(pages)) => pages.out += 1,
             _ => *data = OpData::Net(Data::Pages(Pages { out: 1, ..Pages::default() })),
         }
-    }
-
-    /// The same of the only one of a send.
-    pub fn expect_last_pages(&mut self, notification: RequestId) {
-        let pages = Pages { out: 1, ended: true, ..Pages::default() };
-        self.requests[notification].data = OpData::Net(Data::Pages(pages));
     }
 
     /// The pages of one such call are free.

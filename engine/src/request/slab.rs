@@ -21,13 +21,15 @@ pub struct Slab {
     free: Vec<u32>,
     /// The thread that submits, or 0: [`Request::thread`] of what comes.
     pub thread: usize,
+    /// Notifications that stand nowhere here, but are requests all the same.
+    pub beside: usize,
     index: Index,
 }
 
 impl Slab {
     /// How many live.
     pub fn live(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.slots.len() - self.free.len() + self.beside
     }
 
     /// A new request, not prepared yet. `sqe` is its SQE, so far in memory of the program: copied once, to

@@ -64,6 +64,16 @@ impl BufferTable {
         let inside = address >= buffer.base && end <= buffer.base + buffer.length;
         if inside { Ok(node) } else { Err(Errno::EFAULT) }
     }
+
+    /// In a child after `fork`.
+    pub fn forked(&mut self) {
+        self.table.forked();
+    }
+
+    /// It stays until [`Core::release_buffer`], whatever happens to the table.
+    pub fn hold(&mut self, node: NodeIndex) {
+        self.table.hold(node);
+    }
 }
 
 /// Checks a buffer as the kernel does; `None` for an empty place.
@@ -177,7 +187,7 @@ impl Core {
     /// A request goes on that uses a registered buffer: it keeps it, whatever happens to the table.
     pub fn hold_buffer(&mut self, id: RequestId, node: NodeIndex) {
         debug_assert!(self.requests[id].registered_buffer.is_none(), "one buffer for a request");
-        self.buffers.table.hold(node);
+        self.buffers.hold(node);
         self.requests[id].registered_buffer = Some(node);
     }
 

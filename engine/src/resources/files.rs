@@ -32,6 +32,11 @@ pub struct FileTable {
 }
 
 impl FileTable {
+    /// In a child after `fork`.
+    pub fn forked(&mut self) {
+        self.table.forked();
+    }
+
     /// A hold on the file in a slot.
     ///
     /// # Errors

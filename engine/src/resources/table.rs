@@ -139,6 +139,14 @@ impl<T: Copy> Table<T> {
         }
     }
 
+    /// In a child after `fork`: requests are the parent's, which tells the end of what only they hold.
+    pub fn forked(&mut self) {
+        let mut kept = alloc::vec![false; self.nodes.len()];
+        self.slots.iter().flatten().for_each(|node| kept[node.0 as usize] = true);
+        let gone = self.nodes.iter_mut().zip(kept).filter(|(_, kept)| !kept);
+        gone.for_each(|(node, _)| node.tag = 0);
+    }
+
     /// All things that something still holds; the ring is going.
     pub fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
         self.slots.clear();

@@ -20,9 +20,11 @@ use crate::errno::Errno;
 use crate::host;
 use crate::memory::Sqe;
 use crate::ops::{Caps, Code, Field, Op, OpData, Outcome, Quick, Tried};
+use crate::request::notification::Announced;
 use crate::request::{FileHold, Flags, Request, RequestId};
 use crate::resources::kbuf::Span;
 use crate::resources::kinds::{self, Kind};
+use crate::resources::table::NodeIndex;
 use crate::ring::Core;
 use crate::sys::{self, Fd};
 use crate::user;
@@ -152,9 +154,10 @@ pub fn announce_end(core: &mut Core, id: RequestId, outcome: Outcome) -> Outcome
 fn send_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
     let plain = u32::from(sqe.ioprio) & !(IORING_SEND_ZC_REPORT_USAGE | IORING_RECVSEND_FIXED_BUF) == 0
         && (sqe.off, sqe.file_index >> 16, sqe.addr3, sqe.pad) == (0, 0, 0, 0);
-    if !plain || !lies_right(core, sqe) || core.may_begin_train(sqe, fd) {
+    if !plain || core.may_begin_train(sqe, fd) {
         return Tried::Nothing;
     }
+    let Ok(buffer) = lies_right(core, sqe) else { return Tried::Nothing };
     let fixed = Flags::of_sqe(sqe.flags).has(Flags::FIXED_FILE);
     if core.zero_copy.checked != Some(fd) && check_socket(fd, fixed).is_err() {
         return Tried::Nothing;
@@ -164,51 +167,55 @@ fn send_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
     if sqe.len as usize >= WORTH_IT
         && let Some(channel) = core.channel_for(fd)
     {
-        return send_in_place(core, sqe, fd, flags, channel);
+        return send_in_place(core, sqe, fd, flags, channel, buffer);
     }
     // It is copied, so nobody needs to hold the registered buffer that it may lie in.
     let span = Span { address: sqe.addr, length: sqe.len as usize };
     match calls::send(fd, span, flags, None) {
         Ok(count) if count == span.length || flags & MSG_WAITALL == 0 => {
-            core.announce_copied(sqe.user_data, sqe.ioprio);
+            core.announce_copied(sqe);
             Tried::Done(count as i32, IORING_CQE_F_MORE)
         }
         result => Tried::Attempt(result),
     }
 }
 
-/// The same from the program's own pages.
-fn send_in_place(core: &mut Core, sqe: &Sqe, fd: Fd, flags: u32, channel: usize) -> Tried {
-    let may_go_on = flags & MSG_WAITALL != 0 && core.zero_copy.is_stream(channel);
-    let Some(notification) = (if may_go_on { None } else { core.notification_of(sqe) }) else {
+/// The same from the program's own pages, in this registered buffer if in any.
+#[inline(always)]
+fn send_in_place(
+    core: &mut Core,
+    sqe: &Sqe,
+    fd: Fd,
+    flags: u32,
+    channel: usize,
+    buffer: Option<NodeIndex>,
+) -> Tried {
+    if flags & MSG_WAITALL != 0 && core.zero_copy.is_stream(channel) {
         return Tried::Nothing;
-    };
+    }
     let span = Span { address: sqe.addr, length: sqe.len as usize };
     match calls::send(fd, span, flags | MSG_ZEROCOPY, None) {
         Ok(count) => {
-            core.expect_last_pages(notification);
-            core.pages_out(channel, notification);
+            core.pages_out_beside(channel, Announced::of(sqe, buffer));
             Tried::Done(count as i32, IORING_CQE_F_MORE)
         }
-        Err(errno) => {
-            core.forget_notification(notification);
-            if !matches!(errno, Errno::ENOBUFS | Errno::EOPNOTSUPP) {
-                return Tried::Attempt(Err(errno));
-            }
+        Err(errno @ (Errno::ENOBUFS | Errno::EOPNOTSUPP)) => {
             core.pages_refused(channel, errno);
             Tried::Nothing
         }
+        Err(errno) => Tried::Attempt(Err(errno)),
     }
 }
 
-/// Does the memory lie in its registered buffer, or where memory of a program can be?
+/// The registered buffer that the memory lies in, if it is to lie in one; an error where it does not, or where
+/// memory of a program cannot be.
 #[inline]
-fn lies_right(core: &Core, sqe: &Sqe) -> bool {
+fn lies_right(core: &Core, sqe: &Sqe) -> Result<Option<NodeIndex>, Errno> {
     let length = u64::from(sqe.len);
     if u32::from(sqe.ioprio) & IORING_RECVSEND_FIXED_BUF != 0 {
-        core.buffers.check(sqe.buf_index, sqe.addr, length).is_ok()
+        core.buffers.check(sqe.buf_index, sqe.addr, length).map(Some)
     } else {
-        user::check_range(sqe.addr, length).is_ok()
+        user::check_range(sqe.addr, length).map(|()| None)
     }
 }
 
