@@ -3,10 +3,13 @@
 
 mod common;
 
+use std::fs::File;
 use std::io::Read;
 use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::process::{Command, Stdio};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use anyring_engine::memory::Sqe;
 use common::*;
@@ -96,8 +99,13 @@ fn use_up_the_burst() {
 }
 
 fn let_go() {
+    queue(HOLDING);
+}
+
+/// The link has another queue from now on; what the one before held is dropped.
+fn queue(queue: &str) {
     assert!(run("tc qdisc del dev near root"));
-    assert!(run(&format!("tc qdisc add dev near root {HOLDING}")));
+    assert!(run(&format!("tc qdisc add dev near root {queue}")));
 }
 
 /// What is there after everything that can be done without waiting has been done.
@@ -137,10 +145,7 @@ fn a_registered_buffer_is_held_until_the_network_is_done_with_it() {
         let socket = connected();
         let memory = vec![1; LARGE];
         let buffer = libc::iovec { iov_base: memory.as_ptr() as *mut _, iov_len: memory.len() };
-        let (data, tag) = (&raw const buffer as u64, 7u64);
-        let table = io_uring_rsrc_register { nr: 1, flags: 0, resv2: 0, data, tags: &raw const tag as u64 };
-        let register = io_uring_register_op::IORING_REGISTER_BUFFERS2;
-        assert_eq!(ring.register(register, (&raw const table).cast(), size_of_val(&table) as u32), 0);
+        register_tagged(&ring, &buffer);
         submit(&mut ring, Sqe { ioprio: REPORT | FIXED, ..send_zc(1, &socket, &memory) });
         let sent = settled(&mut ring);
         let unregister = io_uring_register_op::IORING_UNREGISTER_BUFFERS;
@@ -151,6 +156,317 @@ fn a_registered_buffer_is_held_until_the_network_is_done_with_it() {
         free.sort_by_key(|cqe| cqe.user_data);
         (sent, unregistered, held, free)
     });
+}
+
+const GENEROUS: Duration = Duration::from_secs(60);
+
+/// Looks until something is there.
+fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(begin.elapsed() < GENEROUS, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Runs `sleep` in this thread, and `wake` in another as soon as this one is asleep.
+fn awakened<T>(wake: impl FnOnce() + Send, sleep: impl FnOnce() -> T) -> T {
+    // SAFETY: asks for a number.
+    let tid = unsafe { libc::gettid() };
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            until("the caller sleeps", || is_asleep(tid).then_some(()));
+            wake();
+        });
+        sleep()
+    })
+}
+
+fn is_asleep(tid: i32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).unwrap();
+    status.rsplit(") ").next().unwrap().starts_with('S')
+}
+
+fn wait_readable(fd: i32) {
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one entry, of ours.
+    assert_eq!(unsafe { libc::poll(&mut poll, 1, GENEROUS.as_millis() as i32) }, 1, "something is told");
+}
+
+fn is_readable(fd: i32) -> bool {
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one entry, of ours.
+    unsafe { libc::poll(&mut poll, 1, 0) == 1 }
+}
+
+/// A ring that does everything by itself, and one that leaves it to its caller.
+const KINDS: [u32; 2] = [0, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN];
+
+/// A ring of these flags on which a send is over whose pages are held, what it came to, and what must live on.
+fn held(engine: Engine, flags: u32) -> (Ring, Vec<Cqe>, (UdpSocket, Vec<u8>)) {
+    use_up_the_burst();
+    let mut ring = Ring::new(engine, 16, flags);
+    let (socket, memory) = (connected(), vec![1; LARGE]);
+    submit(&mut ring, send_zc(1, &socket, &memory));
+    let sent = settled(&mut ring);
+    (ring, sent, (socket, memory))
+}
+
+#[test]
+fn who_sleeps_hears_of_pages() {
+    with_link(HOLDING, |engine| {
+        KINDS.map(|flags| {
+            let (mut ring, sent, _kept) = held(engine, flags);
+            (sent, awakened(let_go, || ring.collect(1)))
+        })
+    });
+}
+
+#[test]
+fn who_looks_at_the_cq_hears_of_pages() {
+    with_link(HOLDING, |engine| {
+        let (mut ring, sent, _kept) = held(engine, 0);
+        let_go();
+        (sent, until("the pages come back", || ring.reap()))
+    });
+}
+
+#[test]
+fn who_comes_when_the_ring_says_so_hears_of_pages() {
+    with_link(HOLDING, |engine| {
+        let (mut ring, sent, _kept) = held(engine, KINDS[1] | IORING_SETUP_TASKRUN_FLAG);
+        let_go();
+        let free = until("the pages come back", || {
+            if ring.word(ring.params.sq_off.flags).load(Ordering::Relaxed) & IORING_SQ_TASKRUN != 0 {
+                assert_eq!(ring.enter_with(0, 0, IORING_ENTER_GETEVENTS), 0);
+            }
+            ring.reap()
+        });
+        (sent, free)
+    });
+}
+
+#[test]
+fn an_eventfd_tells_of_pages() {
+    with_link(HOLDING, |engine| {
+        KINDS.map(|flags| {
+            use_up_the_burst();
+            let mut ring = Ring::new(engine, 16, flags);
+            // SAFETY: makes a descriptor, which is this test's.
+            let mut told = unsafe { File::from_raw_fd(libc::eventfd(0, 0)) };
+            let fd = told.as_raw_fd();
+            let register = io_uring_register_op::IORING_REGISTER_EVENTFD;
+            assert_eq!(ring.register(register, (&raw const fd).cast(), 1), 0);
+            let (socket, memory) = (connected(), vec![1; LARGE]);
+            submit(&mut ring, send_zc(1, &socket, &memory));
+            let sent = settled(&mut ring);
+            told.read_exact(&mut [0; 8]).unwrap();
+            let_go();
+            wait_readable(fd);
+            (sent, settled(&mut ring))
+        })
+    });
+}
+
+#[test]
+fn a_ring_that_is_polled_tells_of_pages() {
+    with_link(HOLDING, |engine| {
+        KINDS.map(|flags| {
+            let (mut ring, sent, _kept) = held(engine, flags);
+            let polled = match engine {
+                Engine::Kernel => ring.fd,
+                Engine::User => {
+                    let stand_in = anyring_engine::door::readiness_fd(ring.fd).unwrap();
+                    assert!(!anyring_engine::door::sync_readiness(ring.fd));
+                    stand_in
+                }
+            };
+            match engine {
+                Engine::User => awakened(let_go, || wait_readable(polled)),
+                // Its ring does not always wake who sleeps there; who looks finds it readable.
+                Engine::Kernel => {
+                    let_go();
+                    until("something is told", || is_readable(polled).then_some(()));
+                }
+            }
+            (sent, settled(&mut ring))
+        })
+    });
+}
+
+#[test]
+fn a_ring_that_another_ring_polls_tells_of_pages() {
+    with_link(HOLDING, |engine| {
+        let (mut ring, sent, _kept) = held(engine, 0);
+        let mut other = Ring::new(engine, 16, 0);
+        submit(&mut other, Sqe { fd: ring.fd, op_flags: 1, ..sqe(IORING_OP_POLL_ADD, 2) });
+        let polled = awakened(let_go, || other.collect(1));
+        (sent, polled, settled(&mut ring))
+    });
+}
+
+#[test]
+fn who_sleeps_hears_of_pages_that_another_thread_sends() {
+    with_link(HOLDING, |engine| {
+        const SENDS: u64 = 3;
+        let mut ring = Ring::new(engine, 64, 0);
+        let socket = connected();
+        let memory = vec![1; LARGE];
+        // The burst is for the probe.
+        submit(&mut ring, send_zc(0, &socket, &memory));
+        let probe = ring.collect(2);
+        let fd = ring.fd;
+        std::thread::scope(|scope| {
+            let (say, tid) = std::sync::mpsc::channel();
+            let sleeper = scope.spawn(move || {
+                // SAFETY: asks for a number.
+                say.send(unsafe { libc::gettid() }).unwrap();
+                enter(engine, fd, 0, 2 * SENDS as u32, IORING_ENTER_GETEVENTS, std::ptr::null(), 0)
+            });
+            let tid = tid.recv().unwrap();
+            until("the other thread sleeps", || is_asleep(tid).then_some(()));
+            (0..SENDS).for_each(|i| ring.push(send_zc(i, &socket, &memory)));
+            assert_eq!(ring.enter(SENDS as u32, 0), SENDS as i32);
+            let_go();
+            assert_eq!(sleeper.join().unwrap(), 0);
+        });
+        let mut cqes = ring.reap_all();
+        cqes.sort_by_key(|cqe| (cqe.user_data, cqe.flags));
+        // Where it took long there was another probe, and the others were copied.
+        cqes.iter_mut().for_each(|cqe| cqe.res &= 0x7fff_ffff);
+        (probe, cqes)
+    });
+}
+
+/// Between one sleep and the next, many sends whose pages nobody sleeps for.
+#[test]
+fn who_has_been_busy_and_sleeps_hears_of_pages() {
+    with_link("pfifo limit 0", |engine| {
+        KINDS.map(|flags| {
+            let mut ring = Ring::new(engine, 64, flags);
+            let socket = connected();
+            let memory = vec![1; LARGE];
+            let round = || {
+                queue("pfifo limit 0");
+                for _ in 0..20 {
+                    (0..8).for_each(|i| ring.push(send_zc(i, &socket, &memory)));
+                    assert_eq!(ring.enter(8, 8), 8);
+                    ring.collect(16);
+                }
+                queue(HOLDING);
+                use_up_the_burst();
+                submit(&mut ring, send_zc(9, &socket, &memory));
+                let sent = settled(&mut ring);
+                (sent, awakened(let_go, || ring.collect(1)))
+            };
+            std::iter::repeat_with(round).take(3).collect::<Vec<_>>()
+        })
+    });
+}
+
+#[test]
+fn an_sq_thread_hears_of_pages_asleep_and_awake() {
+    with_link(HOLDING, |engine| {
+        [1, 100_000].map(|idle| {
+            use_up_the_burst();
+            // SAFETY: integers only.
+            let mut params: io_uring_params = unsafe { std::mem::zeroed() };
+            (params.flags, params.sq_thread_idle) = (IORING_SETUP_SQPOLL, idle);
+            let mut ring = Ring::with_params(engine, 16, params).unwrap();
+            let needs_wakeup = |ring: &Ring| {
+                ring.word(ring.params.sq_off.flags).load(Ordering::SeqCst) & IORING_SQ_NEED_WAKEUP != 0
+            };
+            let (socket, memory) = (connected(), vec![1; LARGE]);
+            ring.push(send_zc(1, &socket, &memory));
+            if needs_wakeup(&ring) {
+                assert_eq!(ring.enter_with(1, 0, IORING_ENTER_SQ_WAKEUP), 1);
+            }
+            let sent = until("the send is over", || ring.reap());
+            if idle == 1 {
+                until("the thread sleeps", || needs_wakeup(&ring).then_some(()));
+            }
+            let_go();
+            (sent, until("the pages come back", || ring.reap()))
+        })
+    });
+}
+
+/// More of them than are looked at one by one.
+#[test]
+fn pages_of_many_sockets_come_back() {
+    with_link(HOLDING, |engine| {
+        const SOCKETS: usize = 12;
+        [true, false].map(|sleeps| {
+            use_up_the_burst();
+            let mut ring = Ring::new(engine, 16, KINDS[1]);
+            let sockets: Vec<UdpSocket> = (0..SOCKETS).map(|_| connected()).collect();
+            let memory = vec![1; LARGE];
+            sockets.iter().zip(0..).for_each(|(socket, i)| ring.push(send_zc(i, socket, &memory)));
+            assert_eq!(ring.enter(SOCKETS as u32, 0), SOCKETS as i32);
+            let sent = settled(&mut ring);
+            let mut free = Vec::new();
+            if sleeps {
+                awakened(let_go, || free.extend(ring.collect(SOCKETS)));
+            } else {
+                let_go();
+                until("the pages come back", || {
+                    free.extend(settled(&mut ring));
+                    (free.len() == SOCKETS).then_some(())
+                });
+            }
+            free.sort_by_key(|cqe| cqe.user_data);
+            (sent, free)
+        })
+    });
+}
+
+#[test]
+fn a_drain_waits_for_pages() {
+    with_link(HOLDING, |engine| {
+        let (mut ring, sent, _kept) = held(engine, 0);
+        submit(&mut ring, Sqe { flags: 1 << 1, ..sqe(IORING_OP_NOP, 2) });
+        submit(&mut ring, sqe(IORING_OP_NOP, 3));
+        let silent = settled(&mut ring);
+        let_go();
+        (sent, silent, ring.collect(3))
+    });
+}
+
+/// What a child has of a ring, it gives up silently; its parent's completions are the parent's.
+#[test]
+fn a_child_has_nothing_of_pages_that_are_out() {
+    with_link(HOLDING, |engine| {
+        use_up_the_burst();
+        let mut ring = Ring::new(engine, 16, 0);
+        let (socket, memory) = (connected(), vec![1; LARGE]);
+        let buffer = libc::iovec { iov_base: memory.as_ptr() as *mut _, iov_len: memory.len() };
+        register_tagged(&ring, &buffer);
+        submit(&mut ring, Sqe { ioprio: REPORT | FIXED, ..send_zc(1, &socket, &memory) });
+        let sent = settled(&mut ring);
+        let unregister = io_uring_register_op::IORING_UNREGISTER_BUFFERS;
+        assert_eq!(ring.register(unregister, std::ptr::null(), 0), 0);
+        let child = child(|| {
+            let mut own = Ring::new(engine, 16, 0);
+            own.run(&[sqe(IORING_OP_NOP, 2)]).len() == 1
+        });
+        assert_eq!(ended(child), 0);
+        let silent = settled(&mut ring);
+        let_go();
+        let mut free = ring.collect(2);
+        free.sort_by_key(|cqe| cqe.user_data);
+        (sent, silent, free)
+    });
+}
+
+/// One buffer whose end is told as 7.
+fn register_tagged(ring: &Ring, buffer: &libc::iovec) {
+    let (data, tag) = (std::ptr::from_ref(buffer) as u64, 7u64);
+    let table = io_uring_rsrc_register { nr: 1, flags: 0, resv2: 0, data, tags: &raw const tag as u64 };
+    let register = io_uring_register_op::IORING_REGISTER_BUFFERS2;
+    assert_eq!(ring.register(register, (&raw const table).cast(), size_of_val(&table) as u32), 0);
 }
 
 #[test]
@@ -222,7 +538,12 @@ fn one_that_the_program_begins_to_use_is_left_to_it_from_then_on() {
             anyring_engine::door::watches_errors(socket.as_raw_fd());
         }
         let_go();
-        (sent, ring.collect(1))
+        let free = ring.collect(1);
+        if engine == Engine::User {
+            // The number may be another test's next.
+            anyring_engine::door::closed(socket.as_raw_fd());
+        }
+        (sent, free)
     });
 }
 
