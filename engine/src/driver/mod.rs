@@ -220,7 +220,8 @@ impl Core {
     /// Takes what epoll reported: marks descriptors ready and requests to be issued again.
     pub fn take_events(&mut self, events: &[EpollEvent]) {
         self.readiness.unasked = 0;
-        self.expect_events(events);
+        self.readiness.reported(events.len());
+        self.expect_entries(events.iter().map(|event| { event.data } as u32));
         for event in events {
             let (data, bits) = (event.data, event.events);
             // Finished transfers, and what other processes did, are seen by whoever looks at the ring next.

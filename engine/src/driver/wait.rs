@@ -68,7 +68,7 @@ fn wait_in_turns(
         };
         if !core.token.is_free() {
             sleep(guard, serial, wanted, timeout_ns, limits.signal_mask)?;
-        } else if !core.recheck_if_due() {
+        } else if !core.recheck_if_due() && !core.guess() {
             drive(guard, serial, wanted, timeout_ns, limits.signal_mask)?;
         }
     }

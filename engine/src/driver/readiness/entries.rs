@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLPRI};
 
+use super::guesses::Guesses;
 use super::recheck::Recheck;
 use super::waiters::Waiters;
 use super::{ALL_EVENTS, STICKY, SocketKind};
@@ -29,6 +30,7 @@ pub struct Readiness {
     pub(super) reports: bool,
     /// Entries on which something waits by a registration that was there before.
     pub(super) recheck: VecDeque<Recheck>,
+    pub(super) guesses: Guesses,
     /// When a caller last looked at them, by [`sys::ticks`].
     pub(super) rechecked_at: u64,
     /// How the epoll instance polls network devices.
@@ -88,6 +90,12 @@ impl Entry {
 pub struct Known(pub(super) u32);
 
 impl Readiness {
+    /// epoll has reported so many events at once.
+    #[inline]
+    pub fn reported(&mut self, count: usize) {
+        self.guesses.reported(count, self.waiting);
+    }
+
     /// How many requests wait.
     pub fn waiting(&self) -> usize {
         self.waiting

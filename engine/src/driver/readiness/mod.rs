@@ -16,10 +16,12 @@ use linux_raw_sys::general::{
 };
 
 mod entries;
+mod guesses;
 mod recheck;
 mod socket_kind;
 mod waiters;
 
+use entries::Entry;
 pub use entries::{Known, Readiness};
 use recheck::Recheck;
 pub use socket_kind::SocketKind;
@@ -29,7 +31,7 @@ use crate::errno::Errno;
 use crate::registry;
 use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::ring::Core;
-use crate::sys::{self, EpollEvent, Fd};
+use crate::sys::{self, Fd};
 
 /// Everything that can be waited for.
 pub const ALL_EVENTS: u32 = EPOLLIN
@@ -58,6 +60,7 @@ impl Core {
     /// `EPERM` where the file cannot be polled, `EBADF` where there is none.
     pub fn arm(&mut self, id: RequestId, events: u32) -> Result<(), Errno> {
         let (known, kept) = self.find_or_watch(id)?;
+        self.readiness.guesses.missed();
         self.readiness.entries[known.0 as usize].ready &= !(events & !STICKY);
         if kept {
             self.arm_known(id, known, events);
@@ -71,9 +74,10 @@ impl Core {
     #[inline]
     pub fn arm_known(&mut self, id: RequestId, known: Known, events: u32) {
         let is_plain = self.listen(id, known, events, true);
-        let Readiness { entries, recheck, .. } = &mut self.readiness;
+        let Readiness { entries, recheck, guesses, .. } = &mut self.readiness;
         let Known(index) = known;
         let entry = &mut entries[index as usize];
+        guesses.expect(index, entry, events);
         if is_plain && !entry.rechecked {
             entry.rechecked = true;
             let seen = Recheck { index, generation: entry.generation, armed: entry.armed.wrapping_sub(1) };
@@ -181,13 +185,12 @@ impl Core {
         true
     }
 
-    /// Has the processor fetch what [`Core::readiness_event`] is going to touch, for a batch of events at once: with
+    /// Has the processor fetch what is going to be touched of these entries, for a batch of them at once: with
     /// thousands of connections none of it is in the nearer caches, and one after the other each would be waited for.
-    pub(super) fn expect_events(&self, events: &[EpollEvent]) {
-        let Readiness { entries, .. } = &self.readiness;
-        let entry = |event: &EpollEvent| entries.get({ event.data } as u32 as usize);
-        events.iter().filter_map(entry).for_each(|entry| sys::prefetch(entry));
-        for entry in events.iter().filter_map(entry) {
+    pub(super) fn expect_entries(&self, indices: impl Iterator<Item = u32> + Clone) {
+        let entries = indices.filter_map(|index| self.readiness.entries.get(index as usize));
+        entries.clone().for_each(|entry| sys::prefetch(entry));
+        for entry in entries {
             entry.waiters.as_slice().iter().for_each(|waiter| self.requests.expect(waiter.id));
         }
     }
