@@ -52,7 +52,7 @@ impl Benchmark for Echo {
                    The epoll server is edge-triggered, tries a receive right at accept and none after a short one. \
                    The ring's server has single-shot accepts, receives and sends, the next receive in flight while it sends; \
                    the same binary on both engines, plain, with DEFER_TASKRUN (`deferred`), and with DEFER_TASKRUN, direct descriptors and POLL_FIRST, \
-                   which is the kernel at its best with these (`tuned`). `multishot` has one accept, and one receive per connection into provided buffers (DEFER_TASKRUN). \
+                   which is the kernel at its best with these (`tuned`). `multishot` has one accept, and one receive per connection into at most 256 provided buffers (DEFER_TASKRUN). \
                    `epoll` runs under the filter that denies io_uring to anyring, as it would beside it in a container; `epoll, no filter` does without. \
                    CPU time and system calls are the server's.",
             goal: "at least as fast as epoll, at every number of connections",

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU16, Ordering};
 use linux_raw_sys::io_uring::{IORING_CQE_BUFFER_SHIFT, IORING_CQE_F_BUFFER, io_uring_buf, io_uring_buf_reg};
 
 use super::ring::{Completion, Ring};
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 
 /// Buffers of one size in group 0 of a ring.
 pub struct Provided {
@@ -74,8 +74,8 @@ impl Provided {
     }
 }
 
-/// How many buffers so many connections need where each has one message under way.
-pub fn enough_for(connections: usize) -> Result<u16> {
-    u16::try_from(connections.next_power_of_two().clamp(64, 32_768))
-        .map_err(|_| Failure::new("too many connections for one ring of provided buffers"))
+/// How many buffers so many connections need where each has one message under way: no more than are filled and sent
+/// from in one turn, for a buffer that comes round again soon is still in the caches.
+pub fn enough_for(connections: usize) -> u16 {
+    connections.next_power_of_two().clamp(64, 256) as u16
 }

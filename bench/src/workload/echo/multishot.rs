@@ -50,7 +50,7 @@ struct Server {
 pub fn serve(listener: &TcpListener, args: &ServerArgs) -> Result<()> {
     let entries = (args.connections * 2).next_power_of_two().clamp(64, 4096) as u32;
     let ring = Ring::new(entries, entries * 2, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN)?;
-    let buffers = Provided::new(&ring, enough_for(args.connections)?, BUFFER)?;
+    let buffers = Provided::new(&ring, enough_for(args.connections), BUFFER)?;
     let mut server = Server {
         ring,
         buffers,
