@@ -18,7 +18,7 @@
 //! Every notice for a socket that epoll watches costs the kernel a call to epoll, whether anybody sleeps or not. So a
 //! channel is in the ring's epoll instance only where somebody may need it, and this must stay true:
 //!
-//! - whenever the ring's driver sleeps in epoll, or the reactor has it in its own ([`Core::is_listened_to`]), every
+//! - whenever the ring's driver sleeps in epoll, or the reactor has it in its own (`Core::is_listened_to`), every
 //!   channel with pages out is watched. Whoever begins to sees to that ([`Core::watch_pages`]), and pages that go out
 //!   meanwhile are watched at once. Nothing is lost by being late: epoll reports what is there already;
 //! - whoever only looks into epoll looks at the queues of those that are not watched, too ([`Core::look_beside_epoll`]);
