@@ -970,6 +970,21 @@ fn a_short_read_of_a_unix_stream_may_leave_some() {
     });
 }
 
+/// What is to be polled first, and is ready, is done when the call returns, whether that waits or not.
+#[test]
+fn polling_first_takes_no_second_call() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 4, 0);
+        let (a, mut b) = UnixStream::pair().unwrap();
+        ring.push(Sqe { ioprio: IORING_RECVSEND_POLL_FIRST as u16, ..send(1, a.as_raw_fd(), b"now") });
+        assert_eq!(ring.enter(1, 0), 1);
+        a.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut arrived = Vec::new();
+        std::io::Read::read_to_end(&mut b, &mut arrived).unwrap();
+        (arrived, wait(&mut ring))
+    });
+}
+
 /// Sends all of these in one submission; returns what came of them, and what arrived.
 fn run_datagrams(ring: &mut Ring, to: &UdpSocket, sqes: &[Sqe]) -> (Vec<Cqe>, Vec<Vec<u8>>) {
     let cqes = ring.run(sqes);

@@ -106,6 +106,11 @@ impl Readiness {
         self.reports
     }
 
+    /// A request is about to wait for something that may be ready.
+    pub fn expect_report(&mut self) {
+        self.reports = true;
+    }
+
     /// Whether a poll was armed on something that may be ready, since the last time.
     pub fn take_reports(&mut self) -> bool {
         core::mem::take(&mut self.reports)

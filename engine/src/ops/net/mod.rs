@@ -145,13 +145,19 @@ fn start(request: &mut Request, extra: u32) -> Progress {
 }
 
 /// Is it the request's wish, and still ahead of it, to wait for readiness before the first attempt?
-/// A descriptor that is known to be ready need not be waited for.
-fn polls_first(core: &Core, request: &Request, fd: Fd, events: u32) -> bool {
-    u32::from(request.sqe.ioprio) & IORING_RECVSEND_POLL_FIRST != 0
-        && !request.flags.has(Flags::WOKEN)
-        && (request.flags.has(Flags::NOWAIT)
-            || !core.readiness.is_registered(fd)
-            || !core.readiness.worth_trying(fd, events))
+/// A descriptor that is known to be ready need not be waited for, and one that turns out to be goes on before the call
+/// returns.
+fn polls_first(core: &mut Core, id: RequestId, fd: Fd, events: u32) -> bool {
+    let request = &core.requests[id];
+    if u32::from(request.sqe.ioprio) & IORING_RECVSEND_POLL_FIRST == 0 || request.flags.has(Flags::WOKEN) {
+        return false;
+    }
+    let registered = core.readiness.is_registered(fd);
+    let polls = request.flags.has(Flags::NOWAIT) || !registered || !core.readiness.worth_trying(fd, events);
+    if !registered {
+        core.readiness.expect_report();
+    }
+    polls
 }
 
 /// Is there nothing to receive, as far as is known?

@@ -233,8 +233,8 @@ pub fn before(core: &mut Core, id: RequestId, fd: Fd) -> Option<Outcome> {
     if core.requests[id].sqe.op_flags & MSG_ERRQUEUE != 0 {
         core.leave_error_queue(fd);
     }
-    let request = &core.requests[id];
-    if polls_first(core, request, fd, EPOLLIN) {
+    if polls_first(core, id, fd, EPOLLIN) {
+        let request = &core.requests[id];
         let wait = Outcome::Wait(events(request));
         // The kernel's RECV waits on any file, its RECVMSG looks first.
         let looks = matches!(request.data, OpData::Net(Data::Message(_)));

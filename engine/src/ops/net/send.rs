@@ -108,7 +108,7 @@ fn prep_message(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 
 fn issue_send(core: &mut Core, id: RequestId) -> Outcome {
     let fd = core.requests[id].file.fd();
-    if polls_first(core, &core.requests[id], fd, EPOLLOUT) {
+    if polls_first(core, id, fd, EPOLLOUT) {
         return wait_for_room(fd);
     }
     if matches!(core.requests[id].data, OpData::Net(Data::Message(_))) && !bundles(&core.requests[id]) {
@@ -187,7 +187,7 @@ fn take_memory(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 
 fn issue_message(core: &mut Core, id: RequestId) -> Outcome {
     let fd = core.requests[id].file.fd();
-    if polls_first(core, &core.requests[id], fd, EPOLLOUT) {
+    if polls_first(core, id, fd, EPOLLOUT) {
         return wait_for_room(fd);
     }
     transmit(core, id, fd)

@@ -128,7 +128,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     if let Err(errno) = check_socket(fd, matches!(file, FileHold::Fixed(..))) {
         return errno.into();
     }
-    if polls_first(core, &core.requests[id], fd, EPOLLOUT) {
+    if polls_first(core, id, fd, EPOLLOUT) {
         return Outcome::Wait(EPOLLOUT);
     }
     if let Err(errno) = take_registered(core, id) {
