@@ -101,7 +101,7 @@ impl Benchmark for Send {
                    Over the loopback interface, where a process on another CPU drops what comes, without ever sleeping, so that no send pays \
                    for waking it; there a zero-copy send ends in a copy on arrival; \
                    and over a veth pair into a network namespace, MTU 65535, where a program drops every packet on arrival: there no byte is copied, \
-                   as on the way to a network card. The ring's sends wait for their results, one or eight per enter \
+                   as on the way to a network card. The ring's sends wait for their results, one per enter, or eight, as in the measurements of the series that brought SEND_ZC \
                    (SINGLE_ISSUER, DEFER_TASKRUN); `fixed` sends from registered buffers. MSG_ZEROCOPY reads its notifications when half the buffers are out. \
                    `send` and MSG_ZEROCOPY run under the filter that denies io_uring to anyring, as they would beside it in a container; `send, no filter` does without. \
                    An operation is a message; CPU time and system calls are the sender's.",
