@@ -985,6 +985,45 @@ fn polling_first_takes_no_second_call() {
     });
 }
 
+/// A fresh connection on which a receive waits is not watched for room until somebody waits for that, too.
+#[test]
+fn room_is_waited_for_beside_a_receive() {
+    const LENGTH: usize = 16 << 20;
+    const FIXED_FILE: u8 = 1;
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        register_files(&ring, &[-1; 2]);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let ioprio = IORING_ACCEPT_MULTISHOT as u16;
+        let file_index = IORING_FILE_INDEX_ALLOC as u32;
+        submit(&mut ring, Sqe { file_index, ioprio, ..accept(1, listener.as_raw_fd()) });
+        let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let slot = wait(&mut ring).res;
+        let mut all = vec![slot];
+        let (memory, mut buffer) = (vec![7; LENGTH], [0; 8]);
+        for polls in [false, true] {
+            submit(&mut ring, Sqe { flags: FIXED_FILE, ..recv(2, slot, &mut buffer) });
+            let op_flags = libc::MSG_WAITALL as u32;
+            submit(&mut ring, Sqe { flags: FIXED_FILE, op_flags, ..send(3, slot, &memory) });
+            if polls {
+                let op_flags = libc::POLLOUT as u32;
+                submit(
+                    &mut ring,
+                    Sqe { fd: slot, flags: FIXED_FILE, op_flags, ..sqe(IORING_OP_POLL_ADD, 4) },
+                );
+            }
+            assert!(ring.reap().is_none());
+            std::io::Read::read_exact(&mut peer, &mut vec![0; LENGTH]).unwrap();
+            let mut cqes = ring.collect(if polls { 2 } else { 1 });
+            cqes.sort_by_key(|cqe| cqe.user_data);
+            all.extend(cqes.iter().map(|cqe| cqe.res & !(libc::POLLIN as i32)));
+            peer.write_all(b"back").unwrap();
+            all.push(wait(&mut ring).res);
+        }
+        all
+    });
+}
+
 /// Sends all of these in one submission; returns what came of them, and what arrived.
 fn run_datagrams(ring: &mut Ring, to: &UdpSocket, sqes: &[Sqe]) -> (Vec<Cqe>, Vec<Vec<u8>>) {
     let cqes = ring.run(sqes);

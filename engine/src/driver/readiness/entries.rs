@@ -9,7 +9,7 @@ use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPO
 use super::guesses::Guesses;
 use super::recheck::Recheck;
 use super::waiters::Waiters;
-use super::{ALL_EVENTS, STICKY, SocketKind};
+use super::{ALL_EVENTS, INCOMING, OUTGOING, STICKY, SocketKind};
 use crate::errno::Errno;
 use crate::registry;
 use crate::resources::kinds::{self, Kind};
@@ -59,6 +59,8 @@ pub(super) struct Entry {
     pub(super) renewals_now: Option<&'static AtomicU32>,
     pub(super) kind: Option<SocketKind>,
     pub(super) registered: bool,
+    /// Only for [`INCOMING`] events.
+    pub(super) narrow: bool,
     pub(super) ready: u32,
     pub(super) idle_events: u8,
     pub(super) waiters: Waiters,
@@ -72,6 +74,16 @@ impl Entry {
     pub(super) fn is_current(&self) -> bool {
         let now = self.renewals_now.map_or(0, |counter| counter.load(Ordering::Relaxed));
         self.registered && self.renewals == now
+    }
+
+    /// What its registration asks for.
+    pub(super) fn interest(&self) -> u32 {
+        (if self.narrow { INCOMING } else { ALL_EVENTS }) | EPOLLET
+    }
+
+    /// What epoll calls it.
+    pub(super) fn data(&self, index: u32) -> u64 {
+        (u64::from(self.generation) << 32) | u64::from(index)
     }
 
     #[inline]
@@ -169,6 +181,7 @@ impl Readiness {
                 renewals_now: None,
                 kind: None,
                 registered: false,
+                narrow: false,
                 ready: 0,
                 idle_events: 0,
                 waiters: Waiters::Nobody,
@@ -198,20 +211,26 @@ impl Readiness {
         core::mem::take(&mut entry.waiters)
     }
 
-    pub(super) fn register(&mut self, epoll: Fd, index: u32) -> Result<(), Errno> {
+    /// Registers the file of an entry for the events that a request waits for, and as a rule for all others, too.
+    pub(super) fn register(&mut self, epoll: Fd, index: u32, awaited: u32) -> Result<(), Errno> {
         let entry = &mut self.entries[index as usize];
         if entry.registered {
             return Ok(());
         }
-        let data = (u64::from(entry.generation) << 32) | u64::from(index);
-        let events = ALL_EVENTS | EPOLLET;
-        match sys::epoll_ctl(epoll, EPOLL_CTL_ADD, entry.fd, events, data) {
+        let fresh = kinds::noted(entry.fd).has(Kind::TCP);
+        entry.narrow = fresh && awaited & !INCOMING == 0;
+        let (interest, data) = (entry.interest(), entry.data(index));
+        match sys::epoll_ctl(epoll, EPOLL_CTL_ADD, entry.fd, interest, data) {
             // Registered by an entry that was given up: the file is the same, take it over.
-            Err(Errno::EEXIST) => sys::epoll_ctl(epoll, EPOLL_CTL_MOD, entry.fd, events, data)?,
+            Err(Errno::EEXIST) => sys::epoll_ctl(epoll, EPOLL_CTL_MOD, entry.fd, interest, data)?,
             other => other?,
         }
         entry.registered = true;
         entry.kind = kinds::take(entry.fd, Kind::TCP).then_some(SocketKind::Tcp);
+        if entry.narrow {
+            // Until a send finds that it is not.
+            entry.ready |= OUTGOING;
+        }
         Ok(())
     }
 

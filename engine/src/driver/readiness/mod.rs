@@ -11,8 +11,8 @@
 //! ready bits alone are looked at once more by the reactor's next ticks ([`Core::recheck`]).
 
 use linux_raw_sys::general::{
-    EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLMSG, EPOLLOUT, EPOLLPRI,
-    EPOLLRDBAND, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRBAND, EPOLLWRNORM,
+    EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLMSG, EPOLLOUT, EPOLLPRI, EPOLLRDBAND,
+    EPOLLRDHUP, EPOLLRDNORM, EPOLLWRBAND, EPOLLWRNORM,
 };
 
 mod entries;
@@ -46,6 +46,12 @@ pub const ALL_EVENTS: u32 = EPOLLIN
     | EPOLLWRBAND
     | EPOLLMSG;
 
+/// That there is room to send.
+const OUTGOING: u32 = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
+
+/// All others. A fresh connection has room, and epoll would report that at once to whoever waits for its first message.
+const INCOMING: u32 = ALL_EVENTS & !OUTGOING;
+
 /// Conditions that do not pass: a descriptor that shows one is always worth a try.
 const STICKY: u32 = EPOLLERR | EPOLLHUP | EPOLLRDHUP;
 
@@ -59,7 +65,7 @@ impl Core {
     /// # Errors
     /// `EPERM` where the file cannot be polled, `EBADF` where there is none.
     pub fn arm(&mut self, id: RequestId, events: u32) -> Result<(), Errno> {
-        let (known, kept) = self.find_or_watch(id)?;
+        let (known, kept) = self.find_or_watch(id, events)?;
         self.readiness.guesses.missed();
         self.readiness.entries[known.0 as usize].ready &= !(events & !STICKY);
         if kept {
@@ -90,10 +96,15 @@ impl Core {
     /// # Errors
     /// `EPERM` where the file cannot be polled, `EBADF` where there is none.
     pub fn watch(&mut self, fd: Fd) -> Result<u32, Errno> {
+        self.watch_for(fd, ALL_EVENTS)
+    }
+
+    /// The same where somebody waits for some events only.
+    fn watch_for(&mut self, fd: Fd, events: u32) -> Result<u32, Errno> {
         let epoll = self.epoll()?;
         self.forget_replaced(fd);
         let index = self.readiness.find_or_insert(fd)?;
-        self.readiness.register(epoll, index).map(|()| index).inspect_err(|_| {
+        self.readiness.register(epoll, index, events).map(|()| index).inspect_err(|_| {
             if self.readiness.entries[index as usize].waiters.is_empty() {
                 self.readiness.remove(index);
             }
@@ -107,7 +118,7 @@ impl Core {
     /// # Errors
     /// As for [`Core::arm`].
     pub fn arm_poll(&mut self, id: RequestId, events: u32, renew: bool) -> Result<bool, Errno> {
-        let (known, kept) = self.find_or_watch(id)?;
+        let (known, kept) = self.find_or_watch(id, ALL_EVENTS)?;
         self.listen(id, known, events, kept);
         let Known(index) = known;
         let alone = self.readiness.entries[index as usize].waiters.as_slice().len() == 1;
@@ -124,27 +135,31 @@ impl Core {
         Ok(!kept || renew && alone)
     }
 
-    /// Has current readiness reported once more.
+    /// Has current readiness of every kind reported once more.
     fn renew(&mut self, index: u32) -> Result<(), Errno> {
         let epoll = self.epoll()?;
         let entry = &mut self.readiness.entries[index as usize];
-        let data = (u64::from(entry.generation) << 32) | u64::from(index);
-        match sys::epoll_ctl(epoll, EPOLL_CTL_MOD, entry.fd, ALL_EVENTS | EPOLLET, data) {
+        entry.narrow = false;
+        match sys::epoll_ctl(epoll, EPOLL_CTL_MOD, entry.fd, entry.interest(), entry.data(index)) {
             Err(Errno::ENOENT) => {
                 entry.registered = false;
-                self.readiness.register(epoll, index)
+                self.readiness.register(epoll, index, ALL_EVENTS)
             }
             other => other,
         }
     }
 
-    /// The entry of a request's file, registered; and whether it was before.
-    fn find_or_watch(&mut self, id: RequestId) -> Result<(Known, bool), Errno> {
+    /// The entry of a request's file, registered for some events; and whether it was before.
+    fn find_or_watch(&mut self, id: RequestId, events: u32) -> Result<(Known, bool), Errno> {
         let fd = self.requests[id].file.fd();
-        match self.readiness.known(fd) {
-            Some(known) => Ok((known, true)),
-            None => Ok((Known(self.watch(fd)?), false)),
+        let Some(known) = self.readiness.known(fd) else {
+            return Ok((Known(self.watch_for(fd, events)?), false));
+        };
+        let widens = self.readiness.entries[known.0 as usize].narrow && events & !INCOMING != 0;
+        if widens {
+            self.renew(known.0)?;
         }
+        Ok((known, !widens))
     }
 
     /// Puts a request among those that wait for its file, whose registration is an old one or not. Is the file the

@@ -75,14 +75,14 @@ impl Core {
     fn recheck_one(&mut self, index: u32) {
         let Some(epoll) = self.readiness.epoll else { return };
         let entry = &mut self.readiness.entries[index as usize];
-        let data = (u64::from(entry.generation) << 32) | u64::from(index);
         // Asked for what is there already, epoll looks no further; for another file it is what has to be done.
-        match sys::epoll_ctl(epoll, EPOLL_CTL_ADD, entry.fd, ALL_EVENTS | EPOLLET, data) {
+        match sys::epoll_ctl(epoll, EPOLL_CTL_ADD, entry.fd, ALL_EVENTS | EPOLLET, entry.data(index)) {
             Err(Errno::EEXIST) => {
                 entry.waiters.as_mut_slice().iter_mut().for_each(|waiter| waiter.verified = true)
             }
             added => {
                 entry.registered = added.is_ok();
+                entry.narrow = false;
                 entry.kind = None;
                 self.wake_after_replacement(index);
             }
