@@ -1,9 +1,10 @@
 //! Readiness of descriptors: one epoll instance per ring, registrations that are kept.
 //!
-//! A descriptor is registered once, edge-triggered, for everything, and stays so. What epoll
-//! reported last is kept as *ready bits*: an operation that finds its bit clear need not try, it can
-//! wait at once; a receive that came back short clears the bit without a second try. This is what
-//! brings the cost of a message down to one `recv`, one `send` and a share of one `epoll_wait`.
+//! A descriptor is registered once, edge-triggered, for everything, and stays so (a fresh connection only for
+//! what comes in, until somebody waits for room). What epoll reported last is kept as *ready bits*: an operation
+//! that finds its bit clear need not try, it can wait at once; a receive that came back short clears the bit
+//! without a second try. This is what brings the cost of a message down to one `recv`, one `send` and a share
+//! of one `epoll_wait`; where a server cannot keep up, to less (`guesses`).
 //!
 //! The price: a plain descriptor number can be closed and reused behind our back, and then a kept
 //! registration is silent for ever. Descriptors that the engine closed, opened or saw closed by the
