@@ -537,12 +537,6 @@ fn waitall_keeps_its_buffer() {
     });
 }
 
-fn tcp_pair() -> (std::net::TcpStream, std::net::TcpStream) {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    (client, listener.accept().unwrap().0)
-}
-
 const BUNDLE: u16 = IORING_RECVSEND_BUNDLE as u16;
 const SHOTS: u16 = IORING_RECV_MULTISHOT as u16;
 

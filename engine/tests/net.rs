@@ -26,12 +26,6 @@ fn accept(user_data: u64, fd: i32) -> Sqe {
     Sqe { fd, ..sqe(IORING_OP_ACCEPT, user_data) }
 }
 
-fn tcp_pair() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    (client, listener.accept().unwrap().0)
-}
-
 fn raw_address(address: SocketAddr) -> libc::sockaddr_in {
     let SocketAddr::V4(v4) = address else { panic!("an IPv4 address") };
     libc::sockaddr_in {

@@ -27,11 +27,11 @@ fn send_zc(user_data: u64, fd: RawFd, buffer: &[u8]) -> Sqe {
     Sqe { opcode: IORING_OP_SEND_ZC as u8, ..send(user_data, fd, buffer) }
 }
 
+/// A pair that holds nothing back.
 fn tcp_pair_at(address: &str) -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind(address).unwrap();
-    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (client, server) = common::tcp_pair_at(address);
     client.set_nodelay(true).unwrap();
-    (client, listener.accept().unwrap().0)
+    (client, server)
 }
 
 fn tcp_pair() -> (TcpStream, TcpStream) {

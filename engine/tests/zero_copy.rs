@@ -3,7 +3,7 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::{TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 
@@ -41,16 +41,6 @@ fn header(vectors: &mut [libc::iovec]) -> libc::msghdr {
     header.msg_iov = vectors.as_mut_ptr();
     header.msg_iovlen = vectors.len();
     header
-}
-
-fn tcp_pair_at(address: &str) -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind(address).unwrap();
-    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    (client, listener.accept().unwrap().0)
-}
-
-fn tcp_pair() -> (TcpStream, TcpStream) {
-    tcp_pair_at("127.0.0.1:0")
 }
 
 /// Submits one request and returns its result, and its notification if it announced one.

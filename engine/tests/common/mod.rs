@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 use std::ffi::{CStr, c_void};
+use std::net::{TcpListener, TcpStream};
 use std::num::NonZeroUsize;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -408,6 +409,18 @@ pub fn map(fd: i32, length: usize, offset: i64) -> *mut u8 {
 /// An SQE with an opcode and user data.
 pub fn sqe(opcode: io_uring_op, user_data: u64) -> Sqe {
     Sqe { opcode: opcode as u8, user_data, fd: -1, ..Sqe::default() }
+}
+
+/// A connection over TCP between two ports of an address, as `127.0.0.1:0`: its client and its other end.
+pub fn tcp_pair_at(address: &str) -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind(address).unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (client, listener.accept().unwrap().0)
+}
+
+/// The same over the loopback interface.
+pub fn tcp_pair() -> (TcpStream, TcpStream) {
+    tcp_pair_at("127.0.0.1:0")
 }
 
 /// Runs `body` on the kernel's io_uring and on ours: both must hold and give the same value.
