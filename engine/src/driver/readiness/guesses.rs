@@ -70,8 +70,8 @@ impl Guesses {
         if self.are_on() {
             return;
         }
-        let large = count == BATCH || count >= AT_ONCE / 2 && count * 2 >= waiting;
-        let large = large && waiting <= MOST;
+        let most = count >= AT_ONCE / 2 && count * 2 >= waiting;
+        let large = (count == BATCH || most) && waiting <= MOST;
         self.large_reports = if large { self.large_reports + 1 } else { 0 };
     }
 
@@ -94,7 +94,8 @@ impl Guesses {
     /// An attempt was in vain, of those made last or of another.
     #[inline]
     pub(super) fn missed(&mut self) {
-        self.missed += 1;
+        // Nobody judges where no caller waits.
+        self.missed = self.missed.saturating_add(1);
     }
 
     /// Looks at what came of the last guesses.
@@ -103,7 +104,7 @@ impl Guesses {
         if made == 0 {
             return;
         }
-        if missed * HITS > made {
+        if missed.saturating_mul(HITS) > made {
             self.patience = (self.patience * 2).min(LONGEST_PATIENCE);
             self.end();
         } else {
