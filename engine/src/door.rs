@@ -146,6 +146,12 @@ pub fn watches_errors(fd: Fd) {
     });
 }
 
+/// The program is about to set an option of `fd`, a socket perhaps: what was noted of it may no longer hold.
+#[inline]
+pub fn sets_option(fd: Fd, level: i32, name: i32) {
+    kinds::option_set(fd, level as u32, name as u32);
+}
+
 /// Is a socket option one that [`watches_errors`] should be told of?
 pub fn concerns_errors(level: i32, name: i32) -> bool {
     error_queue::is_option(level as u32, name as u32)

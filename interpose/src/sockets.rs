@@ -24,6 +24,7 @@ pub unsafe fn setsockopt<D: Door>(
     value: *const c_void,
     length: u32,
 ) -> c_int {
+    door::sets_option(fd, level, name);
     if door::concerns_errors(level, name) {
         watches_errors::<D>(fd);
     }

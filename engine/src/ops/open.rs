@@ -9,7 +9,6 @@ use linux_raw_sys::general::{
     O_NOATIME, O_NONBLOCK, O_PATH, O_TMPFILE, O_TRUNC, open_how,
 };
 use linux_raw_sys::io_uring::{IORING_FIXED_FD_NO_CLOEXEC, io_uring_rsrc_update2};
-use linux_raw_sys::net::SO_LINGER;
 
 use super::file::refuse;
 use super::{Caps, Code, Field, Op, OpData, Outcome, issue_blocks};
@@ -17,6 +16,7 @@ use crate::driver::work::Work;
 use crate::errno::Errno;
 use crate::request::{Flags, RequestId};
 use crate::resources::files::ALLOCATE;
+use crate::resources::kinds;
 use crate::ring::{Core, live};
 use crate::sys::{self, Fd, nr};
 use crate::user::{self, Path};
@@ -257,7 +257,7 @@ fn issue_close(core: &mut Core, id: RequestId) -> Outcome {
 /// Can a connection that this ring has forgotten be closed on the spot? One that does not linger waits for nobody,
 /// and nobody else has to be told.
 fn ends_at_once(fd: Fd) -> bool {
-    !registry::has_interest(fd) && !door::has_work() && sys::socket_option(fd, SO_LINGER) == Ok(0)
+    !registry::has_interest(fd) && !door::has_work() && kinds::closes_at_once(fd)
 }
 
 fn closed(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {

@@ -5,8 +5,10 @@
 //! that it was wrong or is right all the same.
 
 use linux_raw_sys::general::{F_GETFL, O_DIRECT, O_NONBLOCK, S_IFBLK, S_IFDIR, S_IFIFO, S_IFMT, S_IFREG};
+use linux_raw_sys::net::{SO_LINGER, SOL_SOCKET};
 
 use crate::errno::Errno;
+use crate::host;
 use crate::registry;
 use crate::sys::{self, Fd};
 
@@ -42,6 +44,9 @@ impl Kind {
     pub const TCP: Kind = Kind(1 << 10);
     /// A connection, which takes the bytes of many sends at once.
     pub const STREAM_TRAINS: Kind = Kind(1 << 12);
+    /// A socket whose close waits for nobody, or that hands this down to the connections that it accepts: `SO_LINGER`
+    /// is off. Where the program turns it on and nobody sees that, a close waits in its submission, as the kernel's does.
+    pub const NO_LINGER: Kind = Kind(1 << 13);
     /// All about sends that leave together.
     pub const ALL_OF_TRAINS: Kind =
         Kind::TRAINS_ASKED.with(Kind::TRAINS).with(Kind::SHORT_TRAINS).with(Kind::STREAM_TRAINS);
@@ -151,6 +156,7 @@ pub fn writes_block(fd: Fd) {
 /// Replaces what was noted of a descriptor as a file; what concerns it as a socket stays.
 fn remember(fd: Fd, kind: Kind) {
     let kept = Kind::ZERO_COPY.with(Kind::ERRORS_WATCHED).with(Kind::ALL_OF_TRAINS).with(Kind::TCP);
+    let kept = kept.with(Kind::NO_LINGER);
     registry::set_note(fd, kind.0 | registry::note(fd) & kept.0);
 }
 
@@ -171,6 +177,26 @@ pub fn take(fd: Fd, noted: Kind) -> bool {
 /// Notes what was found of a socket.
 pub fn add(fd: Fd, found: Kind) {
     registry::set_note(fd, registry::note(fd) | found.0);
+}
+
+/// Is `SO_LINGER` off on a socket? Asked once where closes are seen, as long as nobody sets it.
+pub fn closes_at_once(fd: Fd) -> bool {
+    if noted(fd).has(Kind::NO_LINGER) {
+        return true;
+    }
+    let closes_at_once = sys::socket_option(fd, SO_LINGER) == Ok(0);
+    if closes_at_once && host::sees_closes() {
+        add(fd, Kind::NO_LINGER);
+    }
+    closes_at_once
+}
+
+/// Option `name` of a socket is about to be set.
+#[inline]
+pub fn option_set(fd: Fd, level: u32, name: u32) {
+    if (level, name) == (SOL_SOCKET, SO_LINGER) {
+        take(fd, Kind::NO_LINGER);
+    }
 }
 
 /// The program looks for errors of a socket by itself; it may be about to ask for a time stamp of each send.

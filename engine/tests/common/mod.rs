@@ -59,7 +59,7 @@ impl Host for StdHost {
     }
 }
 
-static HOST: &dyn Host = &StdHost;
+pub static HOST: &dyn Host = &StdHost;
 
 /// Notes which operation comes to which result, in the file that the environment names.
 #[cfg(feature = "coverage")]

@@ -155,7 +155,7 @@ fn accept(core: &mut Core, id: RequestId, fd: Fd) -> Result<i32, Errno> {
     // What is noted of it must not be taken for another socket's.
     let lasts = sqe.file_index != 0 || host::sees_closes();
     let given = if lasts && core.readiness.is_tcp_listener(fd) {
-        core.give_connection(accepted, sqe.file_index)
+        core.give_connection(accepted, fd, sqe.file_index)
     } else {
         core.give_descriptor(accepted, sqe.file_index)
     };

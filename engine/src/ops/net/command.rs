@@ -10,6 +10,7 @@ use crate::errno::Errno;
 use crate::memory::Sqe;
 use crate::ops::{Caps, Code, Field, Op, Outcome};
 use crate::request::{Flags, RequestId};
+use crate::resources::kinds;
 use crate::ring::Core;
 use crate::sys::{self, Fd, call};
 
@@ -42,6 +43,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     }
     if sqe.off == SocketOp::SOCKET_URING_OP_SETSOCKOPT as u64 {
         let (level, name, ..) = option(&sqe);
+        kinds::option_set(fd, level as u32, name as u32);
         if error_queue::is_option(level as u32, name as u32) {
             core.leave_error_queue(fd);
         }

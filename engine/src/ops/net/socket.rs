@@ -91,14 +91,15 @@ impl Core {
         self.install_file(sys::move_high(fd)?, file_index)
     }
 
-    /// As [`Core::give_descriptor`], of a connection over TCP.
+    /// As [`Core::give_descriptor`], of a connection over TCP that `listener` accepted.
     ///
     /// # Errors
     /// As there.
-    pub fn give_connection(&mut self, fd: Fd, file_index: u32) -> Result<usize, Errno> {
+    pub fn give_connection(&mut self, fd: Fd, listener: Fd, file_index: u32) -> Result<usize, Errno> {
         registry::renew(fd);
         let own = if file_index == 0 { fd } else { sys::move_high(fd)? };
-        kinds::add(own, Kind::TCP);
+        let inherited = if kinds::closes_at_once(listener) { Kind::NO_LINGER } else { Kind::default() };
+        kinds::add(own, Kind::TCP.with(inherited));
         if file_index == 0 { Ok(own as usize) } else { self.install_file(own, file_index) }
     }
 }
