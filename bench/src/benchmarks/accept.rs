@@ -8,9 +8,9 @@ use crate::report::Outcome;
 /// Clients in all.
 const CLIENTS: usize = 10_000;
 const QUICK_CLIENTS: usize = 1000;
-/// Clients at the same time: some, and enough to keep the server from ever waiting.
-const AT_ONCE: [usize; 2] = [64, 1024];
-const QUICK: usize = 1;
+/// Clients at the same time.
+const AT_ONCE: [usize; 4] = [1, 100, 1000, 10_000];
+const QUICK: usize = 2;
 
 const fn side(name: &'static str, on: On) -> Side {
     Side { name, on }
