@@ -131,7 +131,29 @@ impl Core {
             && taken > 0
             && !self.is(IORING_SETUP_SQPOLL | IORING_SETUP_IOPOLL);
         let fetches = call.flags & IORING_ENTER_GETEVENTS != 0;
-        ordinary && self.is_at_rest() && if fetches { self.has_for(call) } else { self.zero_copy.is_seen() }
+        if !ordinary || !self.is_at_rest() {
+            return false;
+        }
+        if !self.ready.is_empty() && (!fetches || !self.issues_links(call)) {
+            return false;
+        }
+        if fetches { self.has_for(call) } else { self.zero_copy.is_seen() }
+    }
+
+    /// Issues what the submission made ready, links as a rule. Is there nothing else to be done then?
+    #[inline(never)]
+    fn issues_links(&mut self, call: &Enter) -> bool {
+        self.fetched_at_once = self.most_fetched(call.min_complete);
+        self.run_ready();
+        self.fetched_at_once = u32::MAX;
+        self.ready.is_empty() && self.is_at_rest()
+    }
+
+    /// How many completions a call that waits for `wanted` finds at most. The rest is for the next one: a multishot request
+    /// that finds the CQ full would end.
+    fn most_fetched(&self, wanted: u32) -> u32 {
+        let entries = self.memory.layout().cq_entries;
+        wanted.min(entries).max(entries / 2).max(1)
     }
 
     /// Are the completions there that a call wants to fetch, and may it go without asking epoll?
@@ -288,8 +310,7 @@ fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Cal
     if core.reactor_gives_way(wanted) {
         reactor::release(core);
     }
-    // The rest is for the next call: a multishot request that finds the CQ full would end.
-    core.fetched_at_once = wanted.max(core.memory.layout().cq_entries / 2).max(1);
+    core.fetched_at_once = core.most_fetched(wanted);
     let waited = wait::wait(guard, serial, wanted, limits);
     if let Some(core) = live(guard, serial) {
         core.fetched_at_once = u32::MAX;

@@ -25,7 +25,7 @@ use crate::memory::{Cqe, RingMemory, Word};
 use crate::ops::net::train::Train;
 use crate::ops::timeout::Timeouts;
 use crate::processes::{Page, Shared};
-use crate::request::{FileHold, Flags, RequestId, Slab};
+use crate::request::{FileHold, Flags, ReadyQueue, RequestId, Slab};
 use crate::resources::buffers::BufferTable;
 use crate::resources::directories::Directories;
 use crate::resources::files::FileTable;
@@ -204,7 +204,7 @@ pub struct Core {
     /// A request that skips its CQE was seen: drains are refused from then on, as the kernel does.
     pub drain_disabled: bool,
     /// To be issued, in order.
-    pub ready: VecDeque<RequestId>,
+    pub ready: ReadyQueue,
     /// Blocking work that the caller is to do, or to hand to workers.
     pub work: VecDeque<Work>,
     /// Descriptors of the program whose CLOSE is among that, or being done.

@@ -16,7 +16,7 @@ use crate::errno::Errno;
 use crate::memory::{Layout, RingMemory, Source};
 use crate::ops::net::train::Train;
 use crate::ops::timeout::Timeouts;
-use crate::request::Slab;
+use crate::request::{ReadyQueue, Slab};
 use crate::resources::buffers::BufferTable;
 use crate::resources::directories::Directories;
 use crate::resources::files::FileTable;
@@ -224,7 +224,7 @@ fn new_core(ring: &'static Ring, serial: u64, memory: RingMemory, setup_flags: u
         drain_active: false,
         drain_next: false,
         drain_disabled: false,
-        ready: VecDeque::new(),
+        ready: ReadyQueue::default(),
         work: VecDeque::new(),
         batch: Vec::new(),
         closing_fds: Vec::new(),

@@ -258,12 +258,12 @@ impl Core {
         }
     }
 
-    /// Is there nothing that [`Core::advance_before_work`], a timer or queued work could come to, and nothing to be
-    /// told but to those whom [`Core::notify`] tells? Then a call whose completions are there need not look.
+    /// Is there, beside what is ready, nothing that [`Core::advance_before_work`], a timer or queued work could come to,
+    /// and nothing to be told but to those whom [`Core::notify`] tells? Then a call whose completions are there need
+    /// not look.
     #[inline(always)]
     pub fn is_at_rest(&self) -> bool {
-        self.ready.is_empty()
-            && self.work.is_empty()
+        self.work.is_empty()
             && self.finished.is_empty()
             && self.messages.is_empty()
             && self.overflow.is_empty()
@@ -451,7 +451,7 @@ impl Core {
             && self
                 .ready
                 .iter()
-                .filter_map(|&id| self.requests.get(id))
+                .filter_map(|id| self.requests.get(id))
                 .all(|r| sys::same_file(r.file.fd(), eventfd))
     }
 }

@@ -18,9 +18,11 @@ mod index;
 mod link;
 pub mod notification;
 mod quick;
+mod ready;
 mod slab;
 mod submit;
 
+pub use ready::ReadyQueue;
 pub use slab::Slab;
 
 use crate::credentials::Whose;

@@ -9,35 +9,88 @@ use crate::coverage;
 use crate::credentials::{self, Whose};
 use crate::errno::{Errno, to_res};
 use crate::memory::{Cqe, Sqe};
-use crate::ops::{self, Op, Outcome, Quick, Tried};
+use crate::ops::{self, Caps, Op, Outcome, Quick, Tried};
 use crate::ring::Core;
 use crate::sys::Fd;
 
 impl Core {
-    /// Takes the SQE at `index` the short way. False where it has to go the ordinary one; then nothing was done.
+    /// Takes the SQE at `index` the short way, and the one linked behind it, if it is the only one. Returns how many
+    /// SQEs it took; none where they have to go the ordinary way: then nothing was done.
     #[inline]
-    pub(super) fn submit_quickly(&mut self, index: u32) -> bool {
+    pub(super) fn submit_quickly(&mut self, index: u32) -> u32 {
         let [opcode, flags, ..] = self.memory.first_word(index).to_ne_bytes();
         let op = ops::lookup(opcode);
-        let Some(quick) = &op.quick else { return false };
+        let Some(quick) = &op.quick else { return 0 };
         let flags = Flags::of_sqe(flags);
-        if flags.has_other_than(Flags::FIXED_FILE) || !self.is_at_ease() {
-            return false;
+        if flags.has_other_than(Flags::FIXED_FILE.with(Flags::LINK)) || !self.is_at_ease() {
+            return 0;
         }
         let sqe = self.memory.sqe(index);
         if (sqe.opcode, sqe.flags, sqe.personality) != (opcode, flags.sqe(), 0) {
-            return false;
+            return 0;
         }
-        let fd = if flags == Flags::default() { Some(sqe.fd) } else { self.files.get(sqe.fd as u32) };
-        let Some(fd) = fd else { return false };
+        let fd = if flags.has(Flags::FIXED_FILE) { self.files.get(sqe.fd as u32) } else { Some(sqe.fd) };
+        let Some(fd) = fd else { return 0 };
+        if flags.has(Flags::LINK) {
+            return self.submit_pair(op, quick, &sqe, fd);
+        }
         match (quick.attempt)(self, &sqe, fd) {
+            Tried::Nothing => 0,
+            Tried::Done(result, flags) => {
+                self.tell(op, sqe.user_data, result, flags);
+                1
+            }
+            tried => u32::from(self.go_on_as_request(&sqe, quick, tried, None)),
+        }
+    }
+
+    /// The same for the head of a chain. What is linked behind it is prepared first, as always.
+    #[inline(never)]
+    fn submit_pair(&mut self, op: &Op, quick: &Quick, sqe: &Sqe, fd: Fd) -> u32 {
+        // What has a notification has an order of its own.
+        if op.caps.has(Caps::OF_ITS_RING) {
+            return 0;
+        }
+        let Some(next) = self.prepare_last() else { return 0 };
+        let taken = match (quick.attempt)(self, sqe, fd) {
             Tried::Nothing => false,
             Tried::Done(result, flags) => {
                 self.tell(op, sqe.user_data, result, flags);
+                self.make_ready(next);
                 true
             }
-            tried => self.go_on_as_request(&sqe, quick, tried),
+            tried => self.go_on_as_request(sqe, quick, tried, Some(next)),
+        };
+        if !taken {
+            self.requests.remove(next);
+            return 0;
         }
+        self.sq_head = self.sq_head.wrapping_add(1);
+        2
+    }
+
+    /// A request for the SQE that this submission takes next, prepared, if that is the last of its chain and nothing out
+    /// of the ordinary.
+    fn prepare_last(&mut self) -> Option<RequestId> {
+        if self.submission_left == 0 {
+            return None;
+        }
+        let index = self.memory.sqe_index(self.sq_head)?;
+        let [opcode, flags, ..] = self.memory.first_word(index).to_ne_bytes();
+        // A link timeout looks for what it is linked to.
+        if flags != 0 || !ops::lookup(opcode).caps.has(Caps::FILE.with(Caps::AT_ONCE)) {
+            return None;
+        }
+        self.list_announced();
+        let memory = &self.memory;
+        let id = self.requests.insert(|| memory.sqe(index)).ok()?;
+        let sqe = &self.requests[id].sqe;
+        // The program may have changed it meanwhile.
+        if (sqe.opcode, sqe.flags) == (opcode, flags) && self.initialise(id).is_ok() {
+            return Some(id);
+        }
+        self.requests.remove(id);
+        None
     }
 
     /// Is nothing going on in the ring that a request would have to take notice of?
@@ -59,15 +112,29 @@ impl Core {
         self.post(Cqe { user_data, res: result, flags, ..Cqe::default() });
     }
 
-    /// An attempt did not complete it: from here on it is a request.
+    /// An attempt did not complete it: from here on it is a request. False where there cannot be another, and nothing
+    /// was done yet.
     #[inline(never)]
-    fn go_on_as_request(&mut self, sqe: &Sqe, quick: &Quick, tried: Tried) -> bool {
+    fn go_on_as_request(&mut self, sqe: &Sqe, quick: &Quick, tried: Tried, next: Option<RequestId>) -> bool {
         let Ok(id) = self.requests.insert(|| *sqe) else {
             let Tried::Attempt(result) = tried else { return false };
             self.tell(ops::lookup(sqe.opcode), sqe.user_data, to_res(result), 0);
+            if let Some(next) = next {
+                self.complete(next, Errno::ECANCELED.negated());
+            }
             return true;
         };
         self.requests[id].flags.set(Flags::UNPREPARED);
+        if next.is_some() {
+            self.requests[id].link = next;
+            // One that waits with something behind it is not one that waits by its SQE alone.
+            if matches!(tried, Tried::Wait(..))
+                && let Err(errno) = self.prepare(id)
+            {
+                self.complete(id, errno.negated());
+                return true;
+            }
+        }
         match self.file(id) {
             Ok(fd) => self.go_on(id, fd, quick, tried),
             Err(errno) => self.complete(id, errno.negated()),

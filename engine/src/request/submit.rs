@@ -34,8 +34,14 @@ impl Core {
             };
             taken += 1;
             self.submission_left = available - taken;
-            if whose == Whose::Common && self.submit_quickly(index) {
-                continue;
+            if whose == Whose::Common {
+                match self.submit_quickly(index) {
+                    0 => {}
+                    quickly => {
+                        taken += quickly - 1;
+                        continue;
+                    }
+                }
             }
             match self.submit_request(index, whose) {
                 Ok(true) => {}
@@ -144,7 +150,7 @@ impl Core {
     }
 
     /// The checks that all operations share, then the operation's own.
-    fn initialise(&mut self, id: RequestId) -> Result<(), Errno> {
+    pub(super) fn initialise(&mut self, id: RequestId) -> Result<(), Errno> {
         let Request { op, sqe: Sqe { flags, ioprio, personality, .. }, .. } = self.requests[id];
         if op.is_unknown() {
             return Err(Errno::EINVAL);
@@ -359,7 +365,7 @@ impl Core {
     /// Issues what became ready, until nothing is.
     pub fn run_ready(&mut self) {
         while !self.has_fetched_enough()
-            && let Some(id) = self.ready.pop_front()
+            && let Some(id) = self.ready.pop()
         {
             let Some(request) = self.requests.get(id) else { continue };
             if request.phase != Phase::Ready {
@@ -391,8 +397,9 @@ impl Core {
 
     /// Marks a request to be issued by [`Core::run_ready`].
     pub fn make_ready(&mut self, id: RequestId) {
-        self.requests[id].phase = Phase::Ready;
-        self.ready.push_back(id);
+        let request = &mut self.requests[id];
+        request.phase = Phase::Ready;
+        self.ready.push(id, request);
     }
 }
 

@@ -257,7 +257,7 @@ impl Core {
             request.events |= bits;
             request.flags.set(Flags::WOKEN);
             request.phase = Phase::Ready;
-            ready.push_back(waiter.id);
+            ready.push(waiter.id, request);
             true
         };
         waiters.retain(|waiter| !wake(waiter));
@@ -320,7 +320,7 @@ impl Core {
 
     /// On a ring that defers, requests that readiness woke wait for the program to come.
     fn keep_files_of_ready(&mut self, fd: Fd) {
-        for &id in &self.ready {
+        for id in self.ready.on_descriptors() {
             let Some(request) = self.requests.get_mut(id) else { continue };
             if request.file != FileHold::Plain(fd) {
                 continue;

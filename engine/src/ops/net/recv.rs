@@ -145,8 +145,11 @@ fn receive_at(core: &mut Core, sqe: &Sqe, fd: Fd, socket: Option<Known>) -> Trie
         {
             Tried::Done(count as i32, 0)
         }
-        Ok(count) if 0 < count && count == span.length => {
-            Tried::Done(count as i32, more_waits(core, fd, count, count))
+        Ok(count)
+            if 0 < count
+                && (count == span.length || flags == 0 && core.readiness.is_known_connection(fd)) =>
+        {
+            Tried::Done(count as i32, more_waits(core, fd, count, span.length))
         }
         Err(Errno::EAGAIN) => Tried::Wait(EPOLLIN, None),
         result => Tried::Attempt(result),

@@ -1,0 +1,60 @@
+//! The requests that are to be issued, or issued again.
+
+use alloc::collections::VecDeque;
+
+use super::{FileHold, Request, RequestId};
+
+/// Them, in their order.
+#[derive(Default)]
+pub struct ReadyQueue {
+    queue: VecDeque<Queued>,
+    /// How many of them have a descriptor of the program's, which it may be about to close.
+    on_descriptors: usize,
+}
+
+struct Queued {
+    id: RequestId,
+    on_descriptor: bool,
+}
+
+impl ReadyQueue {
+    /// Adds one.
+    #[inline]
+    pub fn push(&mut self, id: RequestId, request: &Request) {
+        let on_descriptor = matches!(request.file, FileHold::Plain(_));
+        self.on_descriptors += usize::from(on_descriptor);
+        self.queue.push_back(Queued { id, on_descriptor });
+    }
+
+    /// Takes the oldest.
+    #[inline]
+    pub fn pop(&mut self) -> Option<RequestId> {
+        let Queued { id, on_descriptor } = self.queue.pop_front()?;
+        self.on_descriptors -= usize::from(on_descriptor);
+        Some(id)
+    }
+
+    /// Are there none?
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Takes them all away.
+    pub fn clear(&mut self) {
+        self.queue.clear();
+        self.on_descriptors = 0;
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = RequestId> {
+        self.queue.iter().map(|queued| queued.id)
+    }
+
+    /// Those that had a descriptor of the program's when they were added. Where a whole batch is closed, each close asks.
+    #[inline]
+    pub fn on_descriptors(&self) -> impl Iterator<Item = RequestId> {
+        let some = if self.on_descriptors > 0 { self.queue.len() } else { 0 };
+        self.queue.iter().take(some).filter(|queued| queued.on_descriptor).map(|queued| queued.id)
+    }
+}
