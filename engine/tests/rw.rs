@@ -409,6 +409,27 @@ fn a_file_may_be_closed_under_a_waiting_read() {
 }
 
 #[test]
+fn nothing_is_written_to_an_eventfd_without_waiting() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let mut all = Vec::new();
+        for flags in [0, libc::EFD_NONBLOCK] {
+            // SAFETY: a new descriptor.
+            let event = unsafe { File::from_raw_fd(libc::eventfd(0, flags)) };
+            for rw_flags in [0, libc::RWF_NOWAIT as u32] {
+                let mut none = [];
+                let vectors = [vector(&mut none)];
+                let plain = Sqe { op_flags: rw_flags, ..write(&event, &[], 0, 1) };
+                let gathered = vectored(IORING_OP_WRITEV, &event, &vectors, 0);
+                all.extend(results(&ring.run(&[plain])));
+                all.extend(results(&ring.run(&[Sqe { op_flags: rw_flags, ..gathered }])));
+            }
+        }
+        all
+    });
+}
+
+#[test]
 fn an_eventfd_counts() {
     both(|engine| {
         // SAFETY: a descriptor of ours.

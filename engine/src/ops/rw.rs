@@ -435,6 +435,9 @@ fn nothing(core: &mut Core, id: RequestId, fd: Fd, direction: Direction) -> Resu
     } else if result == Ok(0) && mode == 0 && direction == Direction::Read {
         // A file without a type: eventfd, signalfd, timerfd. They refuse what their data do not fit into.
         result = sys::read_nothing(fd);
+    } else if result == Ok(0) && mode == 0 && request.flags.has(Flags::NOWAIT) && !kinds::is_nonblocking(fd) {
+        // As in `not_now`, of an eventfd: how much it was to write does not count.
+        result = Err(Errno::EAGAIN);
     }
     result.map(|_| whole(core, id, 0))
 }
