@@ -3,12 +3,16 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Barrier;
 
 use anyring_engine::memory::Sqe;
 use common::*;
-use io_uring_op::{IORING_OP_ASYNC_CANCEL, IORING_OP_NOP, IORING_OP_POLL_ADD, IORING_OP_POLL_REMOVE};
+use io_uring_op::{
+    IORING_OP_ACCEPT, IORING_OP_ASYNC_CANCEL, IORING_OP_CLOSE, IORING_OP_NOP, IORING_OP_POLL_ADD,
+    IORING_OP_POLL_REMOVE, IORING_OP_TIMEOUT,
+};
 
 const IN: u32 = libc::POLLIN as u32;
 const OUT: u32 = libc::POLLOUT as u32;
@@ -436,5 +440,120 @@ fn readiness_is_seen_where_every_call_finds_something_else() {
             };
             (0..calls).find_map(|_| one_more()).map(|cqe| cqe.res)
         })
+    });
+}
+
+fn close(user_data: u64, fd: impl IntoRawFd) -> Sqe {
+    Sqe { fd: fd.into_raw_fd(), ..sqe(IORING_OP_CLOSE, user_data) }
+}
+
+/// What some multishot polls of a socket with unread data tell of, which is closed while they wait.
+fn told_around_a_close(
+    ring: &mut Ring,
+    polls: &[u64],
+    near: OwnedFd,
+    far: &mut dyn Write,
+    by_ring: bool,
+) -> Vec<Cqe> {
+    far.write_all(b"x").unwrap();
+    let mut told = Vec::new();
+    for &id in polls {
+        told.extend(collect(ring, &[poll(id, &near, IN, IORING_POLL_ADD_MULTI)], 1));
+    }
+    if by_ring {
+        told.extend(collect(ring, &[close(9, near)], 1));
+    } else {
+        anyring_engine::door::closed(near.as_raw_fd());
+        drop(near);
+    }
+    let again: Vec<_> = (0..4).flat_map(|_| peek(ring)).collect();
+    assert_eq!(again, [], "{:?}: nothing new is to be read", ring.engine);
+    for _ in 0..2 {
+        far.write_all(b"x").unwrap();
+        told.extend(collect(ring, &[], polls.len()));
+        told.extend((0..4).flat_map(|_| peek(ring)));
+    }
+    told.sort_by_key(|cqe| cqe.user_data);
+    told
+}
+
+#[test]
+fn a_close_does_not_make_a_multishot_poll_tell_again() {
+    both(|engine| {
+        [(&[1][..], true), (&[1, 2], true), (&[1, 2], false)].map(|(polls, by_ring)| {
+            let mut ring = Ring::new(engine, 8, 0);
+            let (near, mut far) = UnixStream::pair().unwrap();
+            told_around_a_close(&mut ring, polls, near.into(), &mut far, by_ring)
+        })
+    });
+}
+
+/// A connection that the ring has accepted, of which it knows more.
+#[test]
+fn nor_does_that_of_a_connection() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut far = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let accepted = ring.run(&[Sqe { fd: listener.as_raw_fd(), ..sqe(IORING_OP_ACCEPT, 3) }])[0].res;
+        assert!(accepted >= 0, "{engine:?}: a connection");
+        // SAFETY: nobody else has it.
+        let near = unsafe { OwnedFd::from_raw_fd(accepted) };
+        told_around_a_close(&mut ring, &[1, 2], near, &mut far, true)
+    });
+}
+
+const ROUNDS: u64 = 300;
+const DEADLINE: u64 = 1 << 20;
+static LONG: [i64; 2] = [20, 0];
+
+/// Takes completions until what is there is enough.
+fn peek_until(ring: &mut Ring, enough: impl Fn(&[Cqe]) -> bool) {
+    let mut told = peek(ring);
+    while !enough(&told) {
+        assert!(told.iter().all(|cqe| cqe.user_data != DEADLINE), "{:?}: {told:?}", ring.engine);
+        std::thread::yield_now();
+        told.extend(peek(ring));
+    }
+}
+
+/// Writes to the other end of what a multishot poll waits for at the moment when its descriptor is closed, with a
+/// sleeper in the ring or without one.
+fn write_at_a_close(ring: &mut Ring, id: u64, sleeps: bool) {
+    let (near, mut far) = UnixStream::pair().unwrap();
+    far.write_all(b"x").unwrap();
+    let first = collect(ring, &[poll(id, &near, IN, IORING_POLL_ADD_MULTI)], 1);
+    assert_eq!(first.iter().map(|cqe| cqe.user_data).collect::<Vec<_>>(), [id]);
+    let (engine, fd, start) = (ring.engine, ring.fd, Barrier::new(2));
+    std::thread::scope(|scope| {
+        if sleeps {
+            scope.spawn(|| enter(engine, fd, 0, 2, IORING_ENTER_GETEVENTS, std::ptr::null(), 0));
+        }
+        scope.spawn(|| {
+            start.wait();
+            far.write_all(b"x").unwrap();
+        });
+        ring.push(close(0, near));
+        start.wait();
+        assert_eq!(ring.enter(1, 0), 1);
+    });
+    let has = |told: &[Cqe], id| told.iter().any(|cqe| cqe.user_data == id);
+    peek_until(ring, |told| has(told, 0) && has(told, id));
+    let removal = DEADLINE + id;
+    let ended = |cqe: &Cqe| cqe.user_data == id && cqe.flags & IORING_CQE_F_MORE == 0;
+    ring.push(remove(removal, id));
+    assert_eq!(ring.enter(1, 0), 1);
+    peek_until(ring, |told| has(told, removal) && told.iter().any(ended));
+}
+
+#[test]
+fn an_edge_at_a_close_is_not_lost() {
+    both(|engine| {
+        for sleeps in [false, true] {
+            let mut ring = Ring::new(engine, 8, 0);
+            let deadline = Sqe { addr: LONG.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, DEADLINE) };
+            collect(&mut ring, &[deadline], 0);
+            (1..=ROUNDS).for_each(|round| write_at_a_close(&mut ring, round, sleeps));
+        }
     });
 }

@@ -183,6 +183,7 @@ fn wait(guard: &mut CoreGuard<'_>, serial: u64) {
     debug_assert!(core.zero_copy.is_all_watched(), "nothing came back unheard");
     core.sq_asleep = false;
     core.take_events(&events[..woken.unwrap_or(0)]);
+    core.readiness.driver_is_back();
     // In flight work goes on while asleep: only SQEs end the need for a wake-up.
     core.memory.change_sq_flags(0, IORING_SQ_NEED_WAKEUP);
 }

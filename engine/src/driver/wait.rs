@@ -149,6 +149,7 @@ fn drive(
     match woken {
         Ok(count) => {
             core.take_events(&events[..count]);
+            core.readiness.driver_is_back();
             Ok(())
         }
         Err(errno) => interrupted(core, wanted, errno),

@@ -18,6 +18,7 @@ use linux_raw_sys::general::{
 
 mod entries;
 mod guesses;
+mod kept_polls;
 mod recheck;
 mod socket_kind;
 mod waiters;
@@ -216,7 +217,7 @@ impl Core {
         let index = data as u32;
         let Some(entry) = self.readiness.entries.get_mut(index as usize) else { return };
         if entry.generation != (data >> 32) as u32 || !entry.registered {
-            self.readiness.outlived = true;
+            self.readiness.outlived |= !self.pass_to_heirs(data, bits);
             return;
         }
         let fd = entry.fd;
@@ -292,6 +293,8 @@ impl Core {
     }
 
     fn forget(&mut self, fd: Fd, unregister: bool) {
+        // First, for this may wake others.
+        self.keep_polls(fd);
         self.keep_files_of_work(fd);
         self.keep_files_of_ready(fd);
         self.zero_copy.forget(fd);
