@@ -103,6 +103,40 @@ fn what_still_waits_when_a_caller_leaves_is_driven_again() {
     assert_eq!((cqe.user_data, cqe.res), (2, 8));
 }
 
+/// What wakes the caller who sleeps must not be taken away by one who only looks.
+#[test]
+fn a_look_takes_no_wake_up_away() {
+    const RESCUE: u64 = 9;
+    static RESCUE_AFTER: [i64; 2] = [20, 0];
+    let _alone = ALONE.lock().unwrap();
+    for _ in 0..50 {
+        let mut ring = Ring::new(Engine::User, 8, 0);
+        let (_peer, socket) = UnixStream::pair().unwrap();
+        let mut buffer = [0; 8];
+        ring.push(receive(1, socket.as_raw_fd(), &mut buffer));
+        ring.push(Sqe { addr: RESCUE_AFTER.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, RESCUE) });
+        assert_eq!(ring.enter(2, 0), 2);
+        let (fd, (tell, told)) = (ring.fd, std::sync::mpsc::channel());
+        let sleeper = std::thread::spawn(move || {
+            // SAFETY: takes nothing.
+            tell.send(unsafe { libc::gettid() }).unwrap();
+            enter(Engine::User, fd, 0, 1, IORING_ENTER_GETEVENTS, std::ptr::null(), 0)
+        });
+        let stat = format!("/proc/self/task/{}/stat", told.recv().unwrap());
+        while !fs::read_to_string(&stat).unwrap().contains(") S ") {
+            std::thread::yield_now();
+        }
+        ring.push(sqe(IORING_OP_NOP, 5));
+        assert_eq!(ring.enter(1, 0), 1);
+        for _ in 0..3 {
+            ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+        }
+        assert_eq!(sleeper.join().unwrap(), 0);
+        let told: Vec<_> = ring.reap_all().iter().map(|cqe| cqe.user_data).collect();
+        assert_eq!(told, [5], "the sleeper is woken by what it waits for");
+    }
+}
+
 /// Every event would wake the reactor as well, only to find that somebody was there before.
 #[test]
 fn who_comes_for_completions_takes_the_ring_back_even_without_sleeping() {

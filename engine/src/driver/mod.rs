@@ -189,7 +189,8 @@ impl Core {
         }
         let epoll = sys::epoll_create()?;
         let kick = sys::eventfd().inspect_err(|_| sys::close(epoll))?;
-        sys::epoll_ctl(epoll, sys::nr::EPOLL_CTL_ADD, kick, sys::nr::EPOLLIN | sys::nr::EPOLLET, KICK)?;
+        // Not edge-triggered: who only looks into epoll must not take it away from the driver, who drains it.
+        sys::epoll_ctl(epoll, sys::nr::EPOLL_CTL_ADD, kick, sys::nr::EPOLLIN, KICK)?;
         self.readiness.busy_poll.carry_over(epoll);
         self.external.kick = Some(kick);
         self.readiness.epoll = Some(epoll);
@@ -217,8 +218,19 @@ impl Core {
         }
     }
 
-    /// Takes what epoll reported: marks descriptors ready and requests to be issued again.
-    pub fn take_events(&mut self, events: &[EpollEvent]) {
+    /// Takes what epoll reported to the driver.
+    pub fn take_events_as_driver(&mut self, events: &[EpollEvent]) {
+        if self.take_events(events)
+            && let Some(kick) = self.external.kick
+        {
+            sys::eventfd_drain(kick);
+        }
+        self.readiness.driver_is_back();
+    }
+
+    /// Takes what epoll reported: marks descriptors ready and requests to be issued again. Was the driver kicked?
+    pub fn take_events(&mut self, events: &[EpollEvent]) -> bool {
+        let mut kicked = false;
         self.readiness.unasked = 0;
         self.readiness.reported(events.len());
         self.expect_entries(events.iter().map(|event| { event.data } as u32));
@@ -229,8 +241,11 @@ impl Core {
                 self.look_for_pages(data as u32 as usize);
             } else if data < BELL {
                 self.readiness_event(data, bits);
+            } else {
+                kicked |= data == KICK;
             }
         }
+        kicked
     }
 
     /// Fires what is due, issues what is ready, takes back what workers finished.
@@ -250,6 +265,10 @@ impl Core {
             self.flush_timeouts();
             if self.readiness.take_reports() {
                 self.harvest_now();
+                // What epoll told of these it does not tell again.
+                self.serve_others();
+                self.reap_direct();
+                continue;
             }
             if self.ready.is_empty() || self.has_fetched_enough() {
                 break;

@@ -320,7 +320,7 @@ fn drive(outer: Fd, attended: Attended) {
     debug_assert!(core.zero_copy.is_all_watched(), "nothing came back unheard");
     let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
     let count = sys::epoll_wait(epoll, &mut events, Some(0), None).unwrap_or(0);
-    core.take_events(&events[..count]);
+    core.take_events_as_driver(&events[..count]);
     proceed(core);
     let data = core::ptr::from_ref(core.ring) as u64;
     let _ = sys::epoll_ctl(outer, EPOLL_CTL_MOD, epoll, EPOLLIN | EPOLLONESHOT, data);

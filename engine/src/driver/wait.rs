@@ -148,11 +148,13 @@ fn drive(
     core.token.give_up();
     match woken {
         Ok(count) => {
-            core.take_events(&events[..count]);
-            core.readiness.driver_is_back();
+            core.take_events_as_driver(&events[..count]);
             Ok(())
         }
-        Err(errno) => interrupted(core, wanted, errno),
+        Err(errno) => {
+            core.readiness.driver_is_back();
+            interrupted(core, wanted, errno)
+        }
     }
 }
 
