@@ -557,3 +557,56 @@ fn an_edge_at_a_close_is_not_lost() {
         }
     });
 }
+
+#[test]
+fn two_polls_of_one_submission_are_told_once_each() {
+    for flags in [0, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER] {
+        both(|engine| {
+            let mut ring = Ring::new(engine, 8, flags);
+            let (near, mut far) = UnixStream::pair().unwrap();
+            far.write_all(b"x").unwrap();
+            let polls = [1, 2].map(|id| poll(id, &near, IN, IORING_POLL_ADD_MULTI));
+            let mut all = collect(&mut ring, &polls, 2);
+            ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+            all.extend(ring.reap_all());
+            far.write_all(b"x").unwrap();
+            let told = all.len();
+            all.extend(ring.collect(2));
+            all[..told].sort_by_key(|cqe| cqe.user_data);
+            all[told..].sort_by_key(|cqe| cqe.user_data);
+            (told, all)
+        });
+    }
+}
+
+/// A ring that defers leaves what does not fit for later: meanwhile a socket that was readable hangs up.
+#[test]
+fn what_comes_before_a_poll_tells_is_told() {
+    let flags = IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_CQSIZE;
+    // SAFETY: integers.
+    let params = io_uring_params { flags, cq_entries: 16, ..unsafe { std::mem::zeroed() } };
+    let mut ring = Ring::with_params(Engine::User, 16, params).unwrap();
+    let (idle, _peer) = UnixStream::pair().unwrap();
+    let (last, mut far) = UnixStream::pair().unwrap();
+    let mut pairs: Vec<_> = (0..11).map(|_| UnixStream::pair().unwrap()).collect();
+    for (id, (near, _)) in pairs.iter().enumerate() {
+        ring.push(poll(id as u64, near, IN, 0));
+    }
+    ring.push(poll(98, &idle, IN, 0));
+    ring.push(poll(99, &last, IN, IORING_POLL_ADD_MULTI));
+    assert_eq!(ring.enter(13, 0), 13);
+    for (_, far) in &mut pairs {
+        far.write_all(b"x").unwrap();
+    }
+    far.write_all(b"x").unwrap();
+    ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+    // Not all were told, for the program has to be able to take them.
+    drop(far);
+    ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+    let first = ring.reap_all();
+    assert!(first.iter().all(|cqe| cqe.user_data != 99), "the last one waits for its turn");
+    ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+    let told = ring.reap_all().iter().filter(|cqe| cqe.user_data == 99).fold(0, |told, cqe| told | cqe.res);
+    let all = i32::from(libc::POLLHUP | libc::POLLIN);
+    assert_eq!(told & all, all, "both are told");
+}

@@ -90,7 +90,12 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     let request = &mut core.requests[id];
     if request.flags.has(Flags::WOKEN) {
         request.flags.clear(Flags::WOKEN);
-        let events = request.events & core.polled(id);
+        let fd = request.file.fd();
+        if core.readiness.take_missed(fd) {
+            // What came since it was woken is told at once, too.
+            core.requests[id].events |= sys::poll_now(fd, core.polled(id)).unwrap_or(0);
+        }
+        let events = core.requests[id].events & core.polled(id);
         return if events == 0 { wait(core, id, false) } else { report(core, id, events) };
     }
     match request.file {

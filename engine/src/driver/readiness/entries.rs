@@ -64,6 +64,8 @@ pub(super) struct Entry {
     pub(super) registered: bool,
     /// Only for [`INCOMING`] events.
     pub(super) narrow: bool,
+    /// epoll has been made to report what it is ready for, and has not yet.
+    pub(super) reporting: bool,
     pub(super) ready: u32,
     pub(super) idle_events: u8,
     pub(super) waiters: Waiters,
@@ -191,6 +193,7 @@ impl Readiness {
                 kind: None,
                 registered: false,
                 narrow: false,
+                reporting: false,
                 ready: 0,
                 idle_events: 0,
                 waiters: Waiters::Nobody,
@@ -203,6 +206,7 @@ impl Readiness {
         entry.renewals = registry::renewals(fd);
         entry.renewals_now = registry::renewal_counter(fd);
         entry.registered = false;
+        entry.reporting = false;
         entry.ready = 0;
         entry.idle_events = 0;
         self.by_fd[number] = index + 1;
@@ -305,6 +309,11 @@ impl Readiness {
     /// Is `fd` registered, so that an attempt that drains it may say so?
     pub fn is_registered(&self, fd: Fd) -> bool {
         self.current(fd).is_some()
+    }
+
+    /// Were there events of `fd` while nobody waited, since the last time?
+    pub fn take_missed(&mut self, fd: Fd) -> bool {
+        self.find(fd).is_some_and(|index| core::mem::take(&mut self.entries[index as usize].idle_events) > 0)
     }
 
     /// `fd` has become a socket of another kind.

@@ -123,18 +123,21 @@ impl Core {
         let (known, kept) = self.find_or_watch(id, ALL_EVENTS)?;
         self.listen(id, known, events, kept);
         let Known(index) = known;
-        let alone = self.readiness.entries[index as usize].waiters.as_slice().len() == 1;
-        if !kept {
-            self.readiness.reports = true;
-        } else if renew && alone {
-            self.readiness.reports = true;
+        let entry = &self.readiness.entries[index as usize];
+        let alone = entry.waiters.as_slice().len() == 1;
+        if kept && renew && alone {
             if let Err(errno) = self.renew(index) {
                 self.disarm(id);
                 self.requests[id].phase = Phase::Prepared;
                 return Err(errno);
             }
+        } else if kept {
+            // One that another poll of this submission asked for tells this one, too.
+            return Ok(renew && self.readiness.reports && entry.reporting);
         }
-        Ok(!kept || renew && alone)
+        self.readiness.entries[index as usize].reporting = true;
+        self.readiness.reports = true;
+        Ok(true)
     }
 
     /// Has current readiness of every kind reported once more.
@@ -224,6 +227,7 @@ impl Core {
         let bits = if bits & EPOLLERR != 0 { self.without_notices(fd, bits) } else { bits };
         let entry = &mut self.readiness.entries[index as usize];
         entry.ready |= bits;
+        entry.reporting = false;
         if entry.waiters.is_empty() {
             self.unwanted_event(index);
             return;
