@@ -38,6 +38,10 @@ impl Door for Preload {
         patch::trapped_at(next);
     }
 
+    fn on_small_stack(&self, small: bool) {
+        inside::set_small_stack(small);
+    }
+
     fn patched_sites(&self) -> u64 {
         patch::SITES.load(Ordering::Relaxed)
     }
@@ -60,7 +64,7 @@ impl Host for Preload {
     }
 
     fn faults_resume(&self) -> bool {
-        signals::active()
+        signals::active() && !inside::on_small_stack()
     }
 
     fn sees_closes(&self) -> bool {

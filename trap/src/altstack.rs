@@ -1,6 +1,6 @@
-//! Room for the trap in children of `vfork`.
+//! Room for the trap: in children of `vfork`, and on small alternate stacks.
 //!
-//! Such a child may run on a stack of a few KiB (musl gives `posix_spawn`'s less than 6), which a
+//! A child of `vfork` may run on a stack of a few KiB (musl gives `posix_spawn`'s less than 6), which a
 //! signal frame with large vector registers fills alone. An alternate stack of its parent's thread is
 //! the child's too. So a thread that has none is lent one, for good, when it makes such a child.
 
@@ -11,6 +11,10 @@ use linux_raw_sys::general as raw;
 
 const BYTES: usize = 64 << 10;
 
+/// Two signal frames and the engine may need this much. Go's stacks for handlers have more, those of Rust's standard
+/// library 8 KiB.
+const ENOUGH: usize = 24 << 10;
+
 /// A stack, and the thread that has it.
 struct Lent {
     thread_id: AtomicU32,
@@ -19,6 +23,13 @@ struct Lent {
 
 static LENT: [Lent; 256] =
     [const { Lent { thread_id: AtomicU32::new(0), address: AtomicUsize::new(0) } }; 256];
+
+/// Does the handler run on an alternate stack on which there is no room for a second signal frame, that of a fault?
+pub fn is_small(interrupted: &mut Context) -> bool {
+    let here = 0u8;
+    let stack = interrupted.alternate_stack();
+    stack.bytes < ENOUGH && (core::ptr::from_ref(&here) as usize).wrapping_sub(stack.address) < stack.bytes
+}
 
 /// Gives the thread an alternate stack if it has none. It is set when the handler returns.
 pub fn lend(interrupted: &mut Context) {

@@ -50,6 +50,10 @@ pub trait Door: Sync {
     /// A call trapped; `next` is the address behind its instruction. Called in the handler.
     fn trapped_at(&self, next: usize);
 
+    /// From now on, or no longer, the engine runs on a stack that has no room for the signal frame of a fault. Called in
+    /// the handler.
+    fn on_small_stack(&self, _small: bool) {}
+
     /// How many call sites no longer trap.
     fn patched_sites(&self) -> u64;
 }

@@ -156,8 +156,11 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut c_void, context: *mut Con
         interrupted.repeat_call(number, arguments[0] & 0xffff_ffff | mark);
         return;
     }
+    let roomless = crate::door().filter(|_| is_ring_call && altstack::is_small(interrupted));
+    roomless.inspect(|door| door.on_small_stack(true));
     // SAFETY: the program made the call.
     let result = unsafe { perform(number, arguments, interrupted) };
+    roomless.inspect(|door| door.on_small_stack(false));
     interrupted.set_result(result);
     if !is_ring_call {
         return;

@@ -3,6 +3,7 @@
 #include "ring.h"
 #include <pthread.h>
 #include <setjmp.h>
+#include <sys/auxv.h>
 #include <sys/time.h>
 
 static struct ring ring;
@@ -108,6 +109,13 @@ static void small_stack(void) {
     CHECK(ring_open(&another, 64, 0) == 0);
     printf("a ring with a small signal stack: a NOP %d\n", ring_nop(&another, 14));
     close(another.fd);
+    CHECK(sigaltstack(&none, 0) == 0);
+
+    /* Room for one signal frame, not for two: the trap's, and that of a fault within. */
+    small.ss_size = getauxval(AT_MINSIGSTKSZ) + 5120;
+    small.ss_sp = stack + 4096;
+    CHECK(small.ss_size <= size && sigaltstack(&small, 0) == 0);
+    printf("no parameters with a tiny signal stack: %ld\n", ring_call(SYS_io_uring_setup, 4, 0, 0, 0, 0, 0));
     CHECK(sigaltstack(&none, 0) == 0);
 }
 
