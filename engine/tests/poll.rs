@@ -10,8 +10,8 @@ use std::sync::Barrier;
 use anyring_engine::memory::Sqe;
 use common::*;
 use io_uring_op::{
-    IORING_OP_ACCEPT, IORING_OP_ASYNC_CANCEL, IORING_OP_CLOSE, IORING_OP_NOP, IORING_OP_POLL_ADD,
-    IORING_OP_POLL_REMOVE, IORING_OP_TIMEOUT,
+    IORING_OP_ASYNC_CANCEL, IORING_OP_CLOSE, IORING_OP_NOP, IORING_OP_POLL_ADD, IORING_OP_POLL_REMOVE,
+    IORING_OP_TIMEOUT,
 };
 
 const IN: u32 = libc::POLLIN as u32;
@@ -445,62 +445,6 @@ fn readiness_is_seen_where_every_call_finds_something_else() {
 
 fn close(user_data: u64, fd: impl IntoRawFd) -> Sqe {
     Sqe { fd: fd.into_raw_fd(), ..sqe(IORING_OP_CLOSE, user_data) }
-}
-
-/// What some multishot polls of a socket with unread data tell of, which is closed while they wait.
-fn told_around_a_close(
-    ring: &mut Ring,
-    polls: &[u64],
-    near: OwnedFd,
-    far: &mut dyn Write,
-    by_ring: bool,
-) -> Vec<Cqe> {
-    far.write_all(b"x").unwrap();
-    let mut told = Vec::new();
-    for &id in polls {
-        told.extend(collect(ring, &[poll(id, &near, IN, IORING_POLL_ADD_MULTI)], 1));
-    }
-    if by_ring {
-        told.extend(collect(ring, &[close(9, near)], 1));
-    } else {
-        anyring_engine::door::closed(near.as_raw_fd());
-        drop(near);
-    }
-    let again: Vec<_> = (0..4).flat_map(|_| peek(ring)).collect();
-    assert_eq!(again, [], "{:?}: nothing new is to be read", ring.engine);
-    for _ in 0..2 {
-        far.write_all(b"x").unwrap();
-        told.extend(collect(ring, &[], polls.len()));
-        told.extend((0..4).flat_map(|_| peek(ring)));
-    }
-    told.sort_by_key(|cqe| cqe.user_data);
-    told
-}
-
-#[test]
-fn a_close_does_not_make_a_multishot_poll_tell_again() {
-    both(|engine| {
-        [(&[1][..], true), (&[1, 2], true), (&[1, 2], false)].map(|(polls, by_ring)| {
-            let mut ring = Ring::new(engine, 8, 0);
-            let (near, mut far) = UnixStream::pair().unwrap();
-            told_around_a_close(&mut ring, polls, near.into(), &mut far, by_ring)
-        })
-    });
-}
-
-/// A connection that the ring has accepted, of which it knows more.
-#[test]
-fn nor_does_that_of_a_connection() {
-    both(|engine| {
-        let mut ring = Ring::new(engine, 8, 0);
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut far = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let accepted = ring.run(&[Sqe { fd: listener.as_raw_fd(), ..sqe(IORING_OP_ACCEPT, 3) }])[0].res;
-        assert!(accepted >= 0, "{engine:?}: a connection");
-        // SAFETY: nobody else has it.
-        let near = unsafe { OwnedFd::from_raw_fd(accepted) };
-        told_around_a_close(&mut ring, &[1, 2], near, &mut far, true)
-    });
 }
 
 const ROUNDS: u64 = 300;

@@ -225,7 +225,6 @@ impl Core {
         {
             sys::eventfd_drain(kick);
         }
-        self.readiness.driver_is_back();
     }
 
     /// Takes what epoll reported: marks descriptors ready and requests to be issued again. Was the driver kicked?

@@ -151,10 +151,7 @@ fn drive(
             core.take_events_as_driver(&events[..count]);
             Ok(())
         }
-        Err(errno) => {
-            core.readiness.driver_is_back();
-            interrupted(core, wanted, errno)
-        }
+        Err(errno) => interrupted(core, wanted, errno),
     }
 }
 

@@ -79,11 +79,6 @@ impl Core {
     fn polls_once(&self, id: RequestId) -> bool {
         self.requests[id].sqe.op_flags & EPOLLONESHOT != 0
     }
-
-    /// Is it a poll that posts whenever its file becomes ready anew?
-    pub fn posts_per_edge(&self, id: RequestId) -> bool {
-        self.requests[id].op.code == Code::IORING_OP_POLL_ADD as u8 && !self.polls_once(id)
-    }
 }
 
 fn issue(core: &mut Core, id: RequestId) -> Outcome {

@@ -7,7 +7,6 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLPRI};
 
 use super::guesses::Guesses;
-use super::kept_polls::Moved;
 use super::recheck::Recheck;
 use super::waiters::Waiters;
 use super::{ALL_EVENTS, INCOMING, OUTGOING, STICKY, SocketKind};
@@ -40,8 +39,6 @@ pub struct Readiness {
     pub unasked: u8,
     /// A registration was seen to have outlived its descriptor: there are files here that have others, too.
     pub(super) outlived: bool,
-    /// Registrations that were moved since the driver that sleeps fell asleep.
-    pub(super) moved: Vec<Moved>,
     /// The submission under way is not followed by a wait: whoever has to look again later may be
     /// long in coming, so attempts are made whatever the ready bits say.
     pub eager: bool,
@@ -116,12 +113,6 @@ impl Readiness {
     /// How many requests wait.
     pub fn waiting(&self) -> usize {
         self.waiting
-    }
-
-    /// The driver that slept is back, and what it fetched is taken.
-    #[inline]
-    pub fn driver_is_back(&mut self) {
-        self.moved.clear();
     }
 
     /// Was a poll armed on something that may be ready?

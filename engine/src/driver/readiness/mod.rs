@@ -18,7 +18,6 @@ use linux_raw_sys::general::{
 
 mod entries;
 mod guesses;
-mod kept_polls;
 mod recheck;
 mod socket_kind;
 mod waiters;
@@ -220,7 +219,7 @@ impl Core {
         let index = data as u32;
         let Some(entry) = self.readiness.entries.get_mut(index as usize) else { return };
         if entry.generation != (data >> 32) as u32 || !entry.registered {
-            self.readiness.outlived |= !self.pass_to_heirs(data, bits);
+            self.readiness.outlived = true;
             return;
         }
         let fd = entry.fd;
@@ -297,8 +296,6 @@ impl Core {
     }
 
     fn forget(&mut self, fd: Fd, unregister: bool) {
-        // First, for this may wake others.
-        self.keep_polls(fd);
         self.keep_files_of_work(fd);
         self.keep_files_of_ready(fd);
         self.zero_copy.forget(fd);
