@@ -4,44 +4,14 @@
 
 mod common;
 
-use std::ffi::{CStr, c_void};
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
-use std::num::NonZeroUsize;
 use std::os::fd::AsRawFd;
 
+use anyring_engine::door;
 use anyring_engine::memory::Sqe;
-use anyring_engine::{Host, door};
 use common::*;
 use io_uring_op::*;
-
-/// As a door that is told of closes.
-struct Seeing;
-
-impl Host for Seeing {
-    fn spawn(
-        &self,
-        name: &'static CStr,
-        entry: extern "C" fn(*mut c_void),
-        argument: *mut c_void,
-    ) -> Result<(), i32> {
-        HOST.spawn(name, entry, argument)
-    }
-
-    fn thread_identity(&self) -> NonZeroUsize {
-        HOST.thread_identity()
-    }
-
-    fn faults_resume(&self) -> bool {
-        HOST.faults_resume()
-    }
-
-    fn sees_closes(&self) -> bool {
-        true
-    }
-}
-
-static SEEING: &dyn Host = &Seeing;
 
 /// Longer than the test may take.
 static LINGER: libc::linger = libc::linger { l_onoff: 1, l_linger: 60 };

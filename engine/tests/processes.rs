@@ -72,19 +72,6 @@ fn await_signal(file: &mut File) {
     file.read_exact(&mut [0]).unwrap();
 }
 
-/// Waits until the process sleeps.
-fn asleep(pid: libc::pid_t) {
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
-    loop {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-        if stat.rsplit(')').next().unwrap().trim_start().starts_with('S') {
-            return;
-        }
-        assert!(std::time::Instant::now() < deadline, "process {pid} does not sleep");
-        std::thread::yield_now();
-    }
-}
-
 #[test]
 fn each_side_reaps_what_the_other_submitted() {
     both(|engine| {

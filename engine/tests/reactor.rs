@@ -122,10 +122,7 @@ fn a_look_takes_no_wake_up_away() {
             tell.send(unsafe { libc::gettid() }).unwrap();
             enter(Engine::User, fd, 0, 1, IORING_ENTER_GETEVENTS, std::ptr::null(), 0)
         });
-        let stat = format!("/proc/self/task/{}/stat", told.recv().unwrap());
-        while !fs::read_to_string(&stat).unwrap().contains(") S ") {
-            std::thread::yield_now();
-        }
+        asleep(told.recv().unwrap());
         ring.push(sqe(IORING_OP_NOP, 5));
         assert_eq!(ring.enter(1, 0), 1);
         for _ in 0..3 {

@@ -34,14 +34,10 @@ impl Core {
             };
             taken += 1;
             self.submission_left = available - taken;
-            if whose == Whose::Common {
-                match self.submit_quickly(index) {
-                    0 => {}
-                    quickly => {
-                        taken += quickly - 1;
-                        continue;
-                    }
-                }
+            let quickly = if whose == Whose::Common { self.submit_quickly(index) } else { 0 };
+            if quickly > 0 {
+                taken += quickly - 1;
+                continue;
             }
             match self.submit_request(index, whose) {
                 Ok(true) => {}

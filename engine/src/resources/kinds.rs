@@ -155,8 +155,8 @@ pub fn writes_block(fd: Fd) {
 
 /// Replaces what was noted of a descriptor as a file; what concerns it as a socket stays.
 fn remember(fd: Fd, kind: Kind) {
-    let kept = Kind::ZERO_COPY.with(Kind::ERRORS_WATCHED).with(Kind::ALL_OF_TRAINS).with(Kind::TCP);
-    let kept = kept.with(Kind::NO_LINGER);
+    let of_connections = Kind::TCP.with(Kind::NO_LINGER);
+    let kept = Kind::ZERO_COPY.with(Kind::ERRORS_WATCHED).with(Kind::ALL_OF_TRAINS).with(of_connections);
     registry::set_note(fd, kind.0 | registry::note(fd) & kept.0);
 }
 

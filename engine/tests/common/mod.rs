@@ -21,7 +21,9 @@ pub enum Engine {
     User,
 }
 
-struct StdHost;
+struct StdHost {
+    sees_closes: bool,
+}
 
 struct Start(extern "C" fn(*mut c_void), *mut c_void);
 // SAFETY: handed to one thread.
@@ -57,9 +59,15 @@ impl Host for StdHost {
     fn faults_resume(&self) -> bool {
         false
     }
+
+    fn sees_closes(&self) -> bool {
+        self.sees_closes
+    }
 }
 
-pub static HOST: &dyn Host = &StdHost;
+static HOST: &dyn Host = &StdHost { sees_closes: false };
+/// As a door that is told of closes: for tests that tell of all.
+pub static SEEING: &dyn Host = &StdHost { sees_closes: true };
 
 /// Notes which operation comes to which result, in the file that the environment names.
 #[cfg(feature = "coverage")]
@@ -117,6 +125,19 @@ pub fn child(body: impl FnOnce() -> bool) -> libc::pid_t {
     anyring_engine::door::exits();
     // SAFETY: ends the child.
     unsafe { libc::_exit(result.map_or(101, |good| i32::from(!good))) }
+}
+
+/// Waits until a process, or the thread with this number, sleeps.
+pub fn asleep(pid: libc::pid_t) {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    loop {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        if stat.rsplit(')').next().unwrap().trim_start().starts_with('S') {
+            return;
+        }
+        assert!(std::time::Instant::now() < deadline, "process {pid} does not sleep");
+        std::thread::yield_now();
+    }
 }
 
 /// How a child ended: its exit status, or minus the signal.

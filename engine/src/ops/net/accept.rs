@@ -135,7 +135,7 @@ fn accept_all(core: &mut Core, id: RequestId, fd: Fd) -> Outcome {
         let asks = room && left_to_ask > 0;
         left_to_ask -= u8::from(asks);
         next = if !room || asks && nobody_waits(fd) { Err(Errno::EAGAIN) } else { accept(core, id, fd) };
-        let more = tells && if room { next != Err(Errno::EAGAIN) } else { more_waits(core, fd) };
+        let more = tells && if room { next != Err(Errno::EAGAIN) } else { more_waits(fd) };
         let flags = if more { IORING_CQE_F_SOCK_NONEMPTY } else { 0 };
         if !core.post_more(id, accepted, flags) {
             core.requests[id].cqe_flags |= flags;
@@ -172,9 +172,8 @@ fn never_block(fd: Fd) -> Result<(), Errno> {
     calls::set_file_flags(fd, flags | O_NONBLOCK)
 }
 
-fn more_waits(core: &mut Core, fd: Fd) -> bool {
-    core.readiness.socket_kind(fd) == SocketKind::TcpListener
-        && sys::poll_now(fd, EPOLLIN).is_ok_and(|events| events & EPOLLIN != 0)
+fn more_waits(fd: Fd) -> bool {
+    sys::poll_now(fd, EPOLLIN).is_ok_and(|events| events & EPOLLIN != 0)
 }
 
 /// Would an attempt find nothing, not even an error? To ask costs a tenth of an attempt in vain, for which the kernel
