@@ -38,7 +38,7 @@ demo: build ## an unmodified fio where io_uring is forbidden, without and with a
 
 lint: toolchain ## formatting, clippy and documentation, as CI wants them
 	cargo fmt --all --check
-	cargo fmt --all --check --manifest-path tests/programs/everywhere/Cargo.toml
+	cargo fmt --all --check --manifest-path quality/programs/everywhere/Cargo.toml
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 
@@ -48,21 +48,21 @@ test-unit: toolchain
 	cargo test --workspace --locked
 
 test-quick: build
-	tests/programs/run --quick
+	quality/programs/run --quick
 
 test: test-unit build ## everything CI runs: crates, conformance that must pass, real programs (quick)
 	$(ANYRING_BIN)/anyring-conformance must-pass
 	scripts/check-install $(ANYRING_BIN)
-	tests/programs/run --quick
-	PROGRAM_DOOR=library tests/programs/run --quick plocate
-	PROGRAM_DOOR=library PROGRAM_ENGINE=kernel tests/programs/run --quick plocate
+	quality/programs/run --quick
+	PROGRAM_DOOR=library quality/programs/run --quick plocate
+	PROGRAM_DOOR=library PROGRAM_ENGINE=kernel quality/programs/run --quick plocate
 	cd $(TARGET) && $(ANYRING_BIN)/anyring-soak --seconds 20
 	cd $(TARGET) && $(ANYRING_BIN)/anyring-soak --seconds 5 --only connections
 
 test-programs: build ## every real program, the heavy ones too (some minutes)
-	tests/programs/run --all
-	PROGRAM_DOOR=library tests/programs/run --all qemu mariadb plocate
-	PROGRAM_DOOR=library PROGRAM_ENGINE=kernel tests/programs/run --all qemu mariadb plocate
+	quality/programs/run --all
+	PROGRAM_DOOR=library quality/programs/run --all qemu mariadb plocate
+	PROGRAM_DOOR=library PROGRAM_ENGINE=kernel quality/programs/run --all qemu mariadb plocate
 
 conformance: build ## liburing's own suite over the user engine, against the native run
 	$(ANYRING_BIN)/anyring-conformance suite
@@ -79,7 +79,7 @@ coverage: toolchain ## which operations, and which of their errors, the engine's
 	cargo run -q -p anyring-conformance --locked -- coverage $(TARGET)/coverage
 
 bench: build ## the benchmarks, each side by side with what it is compared to
-	bench/run
+	tools/bench/run
 	scripts/count-liburing $(ANYRING_BIN)
 	scripts/count-crate
 

@@ -1,0 +1,173 @@
+//! The driver's role as a token: who sleeps for a ring, who sleeps beside, who has to be woken when.
+//!
+//! Plain state under the ring's lock, without descriptors or system calls, so that the very code
+//! that runs is what the model checker runs (`core/engine/tests/token_model.rs`).
+
+use alloc::vec::Vec;
+
+/// The holder of the driver's role.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Driver {
+    /// No one.
+    Nobody,
+    /// A thread that waits in `enter`.
+    Caller,
+    /// The process's reactor thread.
+    Reactor,
+    /// The ring's own SQ thread.
+    SqThread,
+}
+
+/// Somebody to wake.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wake {
+    /// The caller that drives.
+    Driver,
+    /// A sleeper.
+    Sleeper(usize),
+}
+
+/// A thread that waits while another drives.
+#[derive(Clone, Copy, Debug)]
+struct Sleeper {
+    wants: u32,
+    woken: bool,
+}
+
+/// Who drives and who waits.
+#[derive(Debug)]
+pub struct Token {
+    driver: Driver,
+    /// The caller that drives sleeps until so many completions are there.
+    driver_wants: Option<u32>,
+    sleepers: Vec<Option<Sleeper>>,
+}
+
+impl Default for Token {
+    fn default() -> Token {
+        Token { driver: Driver::Nobody, driver_wants: None, sleepers: Vec::new() }
+    }
+}
+
+impl Token {
+    /// Who drives.
+    pub fn driver(&self) -> Driver {
+        self.driver
+    }
+
+    /// How many callers sleep, the one that drives among them.
+    pub fn asleep(&self) -> u32 {
+        let beside = self.sleepers.iter().filter(|sleeper| sleeper.is_some()).count();
+        beside as u32 + u32::from(self.driver == Driver::Caller)
+    }
+
+    /// Does anybody sleep until completions are there?
+    #[inline]
+    pub fn is_awaited(&self) -> bool {
+        self.driver_wants.is_some() || !self.sleepers.is_empty()
+    }
+
+    /// Gives the role to the reactor or the SQ thread. A caller is never pushed aside.
+    pub fn give(&mut self, driver: Driver) {
+        debug_assert!(matches!(driver, Driver::Reactor | Driver::SqThread), "callers use `drive`");
+        debug_assert!(self.driver == Driver::Nobody, "one driver at a time");
+        self.driver = driver;
+    }
+
+    /// The holder gives the role up.
+    pub fn give_up(&mut self) {
+        self.driver = Driver::Nobody;
+        self.driver_wants = None;
+    }
+
+    /// May a caller that waits drive?
+    pub fn is_free(&self) -> bool {
+        matches!(self.driver, Driver::Nobody | Driver::Reactor)
+    }
+
+    /// A caller takes the role for one sleep, until `wants` completions are there.
+    pub fn drive(&mut self, wants: u32) {
+        debug_assert!(self.driver == Driver::Nobody, "one driver at a time");
+        self.driver = Driver::Caller;
+        self.driver_wants = Some(wants);
+    }
+
+    /// A caller that may not drive sleeps until `wants` completions are there, or until the role is
+    /// free. Returns its place.
+    pub fn sleep(&mut self, wants: u32) -> usize {
+        let sleeper = Some(Sleeper { wants, woken: false });
+        match self.sleepers.iter().position(Option::is_none) {
+            Some(place) => {
+                self.sleepers[place] = sleeper;
+                place
+            }
+            None => {
+                self.sleepers.push(sleeper);
+                self.sleepers.len() - 1
+            }
+        }
+    }
+
+    /// A sleeper is back.
+    pub fn awake(&mut self, place: usize) {
+        debug_assert!(self.sleepers[place].is_some(), "it slept");
+        self.sleepers[place] = None;
+    }
+
+    /// `ready` completions are there: wakes everybody who waits for no more than that, once.
+    pub fn posted(&mut self, ready: u32, mut wake: impl FnMut(Wake)) {
+        if self.driver_wants.is_some_and(|wants| wants <= ready) {
+            self.driver_wants = None;
+            wake(Wake::Driver);
+        }
+        for (place, sleeper) in self.sleepers.iter_mut().enumerate() {
+            if let Some(sleeper) = sleeper
+                && !sleeper.woken
+                && sleeper.wants <= ready
+            {
+                sleeper.woken = true;
+                wake(Wake::Sleeper(place));
+            }
+        }
+    }
+
+    /// Something changed that the driver must look at, whatever it waits for.
+    pub fn disturb(&mut self, mut wake: impl FnMut(Wake)) {
+        if self.driver_wants.take().is_some() {
+            wake(Wake::Driver);
+        }
+    }
+
+    /// The role is free: a sleeper has to take it. False where there is none.
+    pub fn pass_on(&mut self, mut wake: impl FnMut(Wake)) -> bool {
+        debug_assert!(self.driver == Driver::Nobody, "only a free role is passed on");
+        let Some((place, sleeper)) = self
+            .sleepers
+            .iter_mut()
+            .enumerate()
+            .find_map(|(place, sleeper)| sleeper.as_mut().map(|sleeper| (place, sleeper)))
+        else {
+            return false;
+        };
+        if !sleeper.woken {
+            sleeper.woken = true;
+            wake(Wake::Sleeper(place));
+        }
+        true
+    }
+
+    /// Wakes everybody: the ring is going, or room was made.
+    pub fn wake_all(&mut self, mut wake: impl FnMut(Wake)) {
+        if self.driver_wants.take().is_some() {
+            wake(Wake::Driver);
+        }
+        for (place, sleeper) in self.sleepers.iter_mut().enumerate() {
+            if let Some(sleeper) = sleeper
+                && !sleeper.woken
+            {
+                sleeper.woken = true;
+                wake(Wake::Sleeper(place));
+            }
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Cancellation of what a companion does.
+
+use crate::companion::Companion;
+use anyring_engine::errno::Errno;
+use anyring_engine::memory::Sqe;
+use anyring_engine::sys::{self, Fd};
+use anyring_engine::user;
+use anyring_linked as door;
+use core::mem::MaybeUninit;
+use linux_raw_sys::general::__NR_io_uring_register;
+use linux_raw_sys::io_uring::{
+    IORING_ASYNC_CANCEL_ALL, IORING_ASYNC_CANCEL_ANY, IORING_ASYNC_CANCEL_FD_FIXED, io_uring_register_op,
+    io_uring_sync_cancel_reg,
+};
+
+const SYNC_CANCEL: usize = io_uring_register_op::IORING_REGISTER_SYNC_CANCEL as usize;
+
+/// What a cancellation came to.
+pub enum Canceled {
+    /// There was nothing to cancel: the kernel is to be asked.
+    Nothing,
+    /// This is the answer.
+    Answer(i32),
+}
+
+/// The same as an `ASYNC_CANCEL`, without waiting.
+fn what(sqe: &Sqe) -> io_uring_sync_cancel_reg {
+    // SAFETY: integers only.
+    let mut what: io_uring_sync_cancel_reg = unsafe { MaybeUninit::zeroed().assume_init() };
+    what.addr = sqe.addr;
+    what.fd = sqe.fd;
+    what.flags = sqe.op_flags;
+    what.opcode = sqe.len as u8;
+    what
+}
+
+impl Companion {
+    /// Cancels what an `ASYNC_CANCEL` on the ring `kernel` means.
+    pub fn cancel(&self, kernel: Fd, sqe: &Sqe) -> Canceled {
+        let what = what(sqe);
+        let several = what.flags & SEVERAL != 0;
+        if what.flags & IORING_ASYNC_CANCEL_FD_FIXED != 0 {
+            return Canceled::Nothing;
+        }
+        let address = &raw const what as usize;
+        // SAFETY: reads the structure.
+        let own = unsafe { door::call(__NR_io_uring_register as usize, arguments(self.fd(), address)) };
+        match own {
+            0 if several => Canceled::Nothing,
+            own if own == Errno::ENOENT.negated() || own == Errno::EINVAL.negated() => Canceled::Nothing,
+            own if own == Errno::ETIME.negated() => Canceled::Answer(Errno::EALREADY.negated()),
+            // SAFETY: as above.
+            own if several && own > 0 => Canceled::Answer(own + unsafe { by_kernel(kernel, address) }),
+            own => Canceled::Answer(own),
+        }
+    }
+
+    /// Cancels what the `io_uring_sync_cancel_reg` at `argument` means on the ring `kernel`, waiting as long as it says; none where
+    /// that is nothing here.
+    ///
+    /// # Safety
+    /// The address may be any.
+    pub unsafe fn cancel_at(&self, kernel: Fd, argument: usize) -> Option<i32> {
+        // Where it is not there, the kernel says so.
+        let what = user::read::<[u64; 8]>(argument as u64).ok()?;
+        // SAFETY: reads the copy.
+        let own = unsafe {
+            door::call(__NR_io_uring_register as usize, arguments(self.fd(), what.as_ptr() as usize))
+        };
+        if own > 0 {
+            // SAFETY: as above.
+            return Some(own + unsafe { by_kernel(kernel, argument) });
+        }
+        // Which of several were meant, the second 32-bit word behind the address says.
+        let several = (what[1] >> 32) as u32 & SEVERAL != 0;
+        let found =
+            own != Errno::ENOENT.negated() && own != Errno::EINVAL.negated() && !(several && own == 0);
+        found.then_some(own)
+    }
+}
+
+const SEVERAL: u32 = IORING_ASYNC_CANCEL_ALL | IORING_ASYNC_CANCEL_ANY;
+
+/// How many of the kernel's were cancelled by the structure at `address`.
+///
+/// # Safety
+/// There must be one, or nothing.
+unsafe fn by_kernel(kernel: Fd, address: usize) -> i32 {
+    // SAFETY: the caller's promise.
+    let result = unsafe { sys::call(__NR_io_uring_register, arguments(kernel, address)) };
+    result.map_or(0, |count| count as i32)
+}
+
+fn arguments(fd: Fd, address: usize) -> [usize; 6] {
+    [fd as usize, SYNC_CANCEL, address, 1, 0, 0]
+}

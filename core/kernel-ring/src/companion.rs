@@ -1,0 +1,176 @@
+//! A ring of anyring's engine beside one of the kernel's.
+
+use crate::files::Lent;
+use crate::memory::RingMemory;
+use crate::poster::{Mark, Poster};
+use crate::queue::{FIXED, LINKS, SKIP};
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use anyring_engine::door as engine;
+use anyring_engine::errno::Errno;
+use anyring_engine::memory::Sqe;
+use anyring_engine::sys::{self, Fd};
+use anyring_linked as door;
+use core::mem::MaybeUninit;
+use core::sync::atomic::Ordering;
+use linux_raw_sys::general::{__NR_io_uring_enter, __NR_io_uring_setup};
+use linux_raw_sys::io_uring::{
+    IORING_NOP_INJECT_RESULT, IORING_SETUP_CLAMP, io_uring_op, io_uring_params, io_uring_sqe_flags_bit,
+};
+
+/// The flag of an SQE.
+pub const fn flag(bit: io_uring_sqe_flags_bit) -> u8 {
+    1 << bit as u8
+}
+
+/// What does a ring's private operations.
+pub struct Companion {
+    fd: Fd,
+    memory: Arc<RingMemory>,
+    tail: u32,
+    mark: Arc<Mark>,
+    /// It has slots for files.
+    pub has_slots: bool,
+    /// Which of them stand for slots of the program's ring.
+    pub lent: Lent,
+}
+
+impl Companion {
+    /// For the ring `target`, whose chains have up to `entries` requests.
+    pub fn new(target: Fd, entries: u32) -> Result<Companion, Errno> {
+        // SAFETY: integers only.
+        let mut params: io_uring_params = unsafe { MaybeUninit::zeroed().assume_init() };
+        params.flags = IORING_SETUP_CLAMP;
+        // The end of a chain may have to be marked.
+        let arguments = [entries as usize + 1, &raw mut params as usize, 0, 0, 0, 0];
+        // SAFETY: reads and writes the parameters.
+        let low = unsafe { door::call(__NR_io_uring_setup as usize, arguments) };
+        if low < 0 {
+            return Err(Errno::from_raw(low as isize));
+        }
+        let fd = move_away(low)?;
+        let made = RingMemory::map(fd, params).map(Arc::new).and_then(|memory| {
+            let mark = Mark::new();
+            let poster = Poster::new(target, memory.clone(), mark.clone())?;
+            let outlet: Box<dyn anyring_engine::Outlet> = Box::new(poster);
+            door::quietly(|| engine::set_outlet(fd, outlet))
+                .map_err(|errno| Errno::from_raw(errno as isize))?;
+            Ok(Companion { fd, memory, tail: 0, mark, has_slots: false, lent: Lent::default() })
+        });
+        made.inspect_err(|_| close(fd))
+    }
+
+    /// Its descriptor.
+    pub fn fd(&self) -> Fd {
+        self.fd
+    }
+
+    /// What tells of requests that the program does not know of.
+    pub fn mark(&self) -> &Mark {
+        &self.mark
+    }
+
+    /// Requests that are not done.
+    pub fn in_flight(&self) -> usize {
+        door::quietly(|| engine::in_flight(self.fd))
+    }
+
+    /// How many more entries there is room for.
+    pub fn room(&self) -> u32 {
+        let taken = self.memory.sq_head().load(Ordering::Acquire);
+        self.memory.sq_entries() - self.tail.wrapping_sub(taken)
+    }
+
+    /// Queues one.
+    pub fn push(&mut self, sqe: Sqe) {
+        debug_assert!(self.room() > 0, "whoever pushes looks for room");
+        // SAFETY: free, says the head; `self` is borrowed by nobody else.
+        unsafe { self.memory.fill(self.tail, sqe) };
+        self.tail = self.tail.wrapping_add(1);
+    }
+
+    /// Begins with what is queued.
+    pub fn submit(&mut self) {
+        // Release pairs with the engine's acquire: the entries are written.
+        self.memory.sq_tail().store(self.tail, Ordering::Release);
+        loop {
+            let left = self.tail.wrapping_sub(self.memory.sq_head().load(Ordering::Acquire));
+            if left == 0 {
+                return;
+            }
+            // A bad entry ends a submission; the rest follows.
+            // SAFETY: the program's entries name memory of the program.
+            let taken = unsafe {
+                door::call(__NR_io_uring_enter as usize, [self.fd as usize, left as usize, 0, 0, 0, 0])
+            };
+            if taken < 0 {
+                // No memory for even one request: there may be some when others are done.
+                sys::sched_yield();
+            }
+        }
+    }
+
+    /// Lets the program have a completion.
+    pub fn say(&mut self, user_data: u64, result: i32, flags: u8) {
+        if self.room() == 0 {
+            self.submit();
+        }
+        self.push(Sqe {
+            opcode: io_uring_op::IORING_OP_NOP as u8,
+            flags,
+            op_flags: IORING_NOP_INJECT_RESULT,
+            len: result as u32,
+            user_data,
+            ..Sqe::default()
+        });
+    }
+
+    /// Queues a request on a file that is closed with it.
+    pub fn push_owning(&mut self, mut sqe: Sqe, fd: Fd) {
+        if self.room() < 2 {
+            self.submit();
+        }
+        sqe.flags = sqe.flags & !(FIXED | LINKS) | flag(io_uring_sqe_flags_bit::IOSQE_IO_HARDLINK_BIT);
+        sqe.fd = fd;
+        self.push(sqe);
+        self.push(Sqe { opcode: io_uring_op::IORING_OP_CLOSE as u8, flags: SKIP, fd, ..Sqe::default() });
+    }
+
+    /// Waits until all that was pushed is done. False where that cannot be known, since requests skipped their
+    /// completions.
+    pub fn settle(&mut self) -> bool {
+        self.submit();
+        if self.in_flight() == 0 {
+            return true;
+        }
+        self.push(Sqe {
+            opcode: io_uring_op::IORING_OP_NOP as u8,
+            flags: flag(io_uring_sqe_flags_bit::IOSQE_IO_DRAIN_BIT),
+            user_data: self.mark.user_data(),
+            ..Sqe::default()
+        });
+        self.submit();
+        self.mark.wait() >= 0
+    }
+}
+
+impl Drop for Companion {
+    fn drop(&mut self) {
+        close(self.fd);
+    }
+}
+
+fn close(fd: Fd) {
+    door::closing(fd);
+    sys::close(fd);
+}
+
+/// Moves a new ring's descriptor out of the program's low numbers.
+fn move_away(low: Fd) -> Result<Fd, Errno> {
+    let high = sys::duplicate(low);
+    if let Ok(high) = high {
+        door::quietly(|| engine::duplicated(low, high));
+    }
+    close(low);
+    high
+}

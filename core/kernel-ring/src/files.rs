@@ -1,0 +1,280 @@
+//! Files of the program's ring in what a companion does.
+//!
+//! A chain may open into a slot, use it and close it again: then the companion has the file meanwhile, in a slot of
+//! its own. What it still has there when the chain is over goes into the program's ring before the program next
+//! submits, which is the first moment at which it can ask for it.
+//!
+//! The file in a slot that a private operation names on its own comes by a message from the program's ring, in the
+//! operation's place in the queue, which the kernel answers by itself where the slot is empty.
+
+use crate::companion::{Companion, flag};
+use crate::memory::RingMemory;
+use crate::poster::new_ring;
+use crate::queue::{FIXED, LINKS, SKIP};
+use alloc::collections::VecDeque;
+use anyring_engine::door as engine;
+use anyring_engine::errno::Errno;
+use anyring_engine::memory::Sqe;
+use anyring_engine::ops::{self, Caps};
+use anyring_engine::sys::{self, Fd, OwnedFd};
+use anyring_linked as door;
+use core::sync::atomic::Ordering;
+use linux_raw_sys::general::{__NR_io_uring_enter, __NR_io_uring_register};
+use linux_raw_sys::io_uring::{
+    IORING_ENTER_GETEVENTS, IORING_FILE_INDEX_ALLOC, IORING_RSRC_REGISTER_SPARSE, io_uring_msg_ring_flags,
+    io_uring_op, io_uring_register_op as Register, io_uring_rsrc_register, io_uring_rsrc_update2,
+    io_uring_sqe_flags_bit as Bit,
+};
+
+/// Slots that a companion has.
+pub const SLOTS: u32 = 64;
+
+/// Chains under way that have a file, by the companion's slot: whose slot in the program's ring it is.
+pub struct Lent {
+    of: [Option<u32>; SLOTS as usize],
+}
+
+impl Default for Lent {
+    fn default() -> Lent {
+        Lent { of: [None; SLOTS as usize] }
+    }
+}
+
+/// What a chain does with slots.
+pub enum Use {
+    /// Nothing.
+    None,
+    /// It opens into this one, perhaps uses it, perhaps closes it.
+    Own(u32),
+    /// It needs files that are there already.
+    Foreign,
+}
+
+/// Looks through a chain.
+pub fn uses(chain: impl Iterator<Item = Sqe>) -> Use {
+    let mut own = None;
+    for sqe in chain {
+        let caps = ops::lookup(sqe.opcode).caps;
+        let slot = if sqe.flags & FIXED != 0 {
+            sqe.fd as u32
+        } else if sqe.file_index == 0 {
+            continue;
+        } else if sqe.file_index == IORING_FILE_INDEX_ALLOC as u32
+            || !caps.has(Caps::INSTALLS.with(Caps::EMPTIES))
+        {
+            return Use::Foreign;
+        } else {
+            sqe.file_index - 1
+        };
+        let opens = sqe.flags & FIXED == 0 && caps.has(Caps::INSTALLS);
+        // A chain that skips completions might not say when it is over.
+        if sqe.flags & SKIP != 0 || own.map_or(!opens, |own| own != slot || opens) {
+            return Use::Foreign;
+        }
+        own = Some(slot);
+    }
+    own.map_or(Use::None, Use::Own)
+}
+
+/// The same request with another slot in place of the one it names.
+fn with_slot(mut sqe: Sqe, slot: u32) -> Sqe {
+    if sqe.flags & FIXED != 0 {
+        sqe.fd = slot as i32;
+    } else if sqe.file_index != 0 {
+        sqe.file_index = slot + 1;
+    }
+    sqe
+}
+
+/// `IORING_REGISTER_FILES_UPDATE` of one slot.
+fn update(fd: Fd, slot: u32, file: Fd, register: impl Fn([usize; 6]) -> i32) -> i32 {
+    let update = io_uring_rsrc_update2 {
+        offset: slot,
+        resv: 0,
+        data: &raw const file as u64,
+        tags: 0,
+        nr: 1,
+        resv2: 0,
+    };
+    let code = Register::IORING_REGISTER_FILES_UPDATE2 as usize;
+    register([fd as usize, code, &raw const update as usize, size_of_val(&update), 0, 0])
+}
+
+fn by_kernel(arguments: [usize; 6]) -> i32 {
+    // SAFETY: reads structures of ours.
+    anyring_engine::errno::to_res(unsafe { sys::call(__NR_io_uring_register, arguments) })
+}
+
+fn by_engine(arguments: [usize; 6]) -> i32 {
+    // SAFETY: reads structures of ours.
+    unsafe { door::call(__NR_io_uring_register as usize, arguments) }
+}
+
+fn register_sparse(fd: Fd, count: u32, register: impl Fn([usize; 6]) -> i32) -> bool {
+    let files =
+        io_uring_rsrc_register { nr: count, flags: IORING_RSRC_REGISTER_SPARSE, resv2: 0, data: 0, tags: 0 };
+    let code = Register::IORING_REGISTER_FILES2 as usize;
+    register([fd as usize, code, &raw const files as usize, size_of_val(&files), 0, 0]) >= 0
+}
+
+impl Companion {
+    /// Takes a chain that opens into the slot `own` of the program's ring `kernel`; false where it cannot be done.
+    pub fn push_with_file(&mut self, kernel: Fd, own: u32, chain: impl Iterator<Item = Sqe>) -> bool {
+        if !self.has_slots && !register_sparse(self.fd(), SLOTS, by_engine) {
+            return false;
+        }
+        self.has_slots = true;
+        let Some(slot) = self.lent.of.iter().position(Option::is_none) else { return false };
+        // What is there is replaced. That there is such a slot, the kernel says.
+        if update(kernel, own, -1, by_kernel) < 0 {
+            return false;
+        }
+        self.lent.of[slot] = Some(own);
+        let mut chain = chain.peekable();
+        while let Some(sqe) = chain.next() {
+            let mut sqe = with_slot(sqe, slot as u32);
+            if chain.peek().is_none() {
+                sqe.flags = sqe.flags & !LINKS | flag(Bit::IOSQE_IO_HARDLINK_BIT);
+            }
+            self.push(sqe);
+        }
+        self.push(Sqe {
+            opcode: io_uring_op::IORING_OP_NOP as u8,
+            user_data: self.mark().end_of(slot as u32),
+            ..Sqe::default()
+        });
+        true
+    }
+
+    /// Gives the program's ring the files that chains have left open.
+    pub fn return_files(&mut self, kernel: Fd) {
+        let mut ended = self.mark().take_ended();
+        while ended != 0 {
+            let slot = ended.trailing_zeros();
+            ended &= ended - 1;
+            let Some(own) = self.lent.of[slot as usize].take() else { continue };
+            if let Some(file) = door::quietly(|| engine::registered_file(self.fd(), slot)) {
+                update(kernel, own, file, by_kernel);
+                update(self.fd(), slot, -1, by_engine);
+            }
+        }
+    }
+}
+
+/// A small ring of the kernel's to which the program's ring sends files.
+pub struct Receiver {
+    fd: OwnedFd,
+    memory: RingMemory,
+    tail: u32,
+    /// Requests whose files are on their way, by what they are announced with.
+    expected: VecDeque<(u64, Sqe)>,
+    serial: u64,
+    most: usize,
+    /// Files that have come: what each is announced with, and its slot.
+    arrived: VecDeque<(u64, i32)>,
+    /// What came of the ring's own request.
+    result: i32,
+}
+
+/// What the ring's own requests are known by.
+const OWN: u64 = 0;
+
+impl Receiver {
+    /// For up to `count` files at a time.
+    ///
+    /// # Errors
+    /// What keeps it from being made.
+    pub fn new(count: u32) -> Result<Receiver, Errno> {
+        let (fd, memory) = new_ring(count)?;
+        if !register_sparse(fd.fd(), count, by_kernel) {
+            return Err(Errno::EINVAL);
+        }
+        Ok(Receiver {
+            fd,
+            memory,
+            tail: 0,
+            expected: VecDeque::new(),
+            serial: OWN,
+            most: 4 * count as usize,
+            arrived: VecDeque::new(),
+            result: 0,
+        })
+    }
+
+    /// What takes the place of a private operation on a slot: the file's way here, silent but where it fails.
+    pub fn stand_in(&mut self, sqe: Sqe) -> Sqe {
+        const SEND_FD: u64 = io_uring_msg_ring_flags::IORING_MSG_SEND_FD as u64;
+        if self.expected.len() == self.most {
+            // Long since answered: the kernel found no file.
+            self.expected.pop_front();
+        }
+        self.serial += 1;
+        self.expected.push_back((self.serial, sqe));
+        Sqe {
+            opcode: io_uring_op::IORING_OP_MSG_RING as u8,
+            flags: SKIP,
+            fd: self.fd.fd(),
+            off: self.serial,
+            addr: SEND_FD,
+            addr3: sqe.fd as u64,
+            file_index: IORING_FILE_INDEX_ALLOC as u32,
+            user_data: sqe.user_data,
+            ..Sqe::default()
+        }
+    }
+
+    /// Begins with the requests whose files have come.
+    pub fn receive(&mut self, companion: &mut Companion) {
+        self.collect();
+        while let Some((serial, slot)) = self.arrived.pop_front() {
+            let file = self.take_out(slot);
+            let place = self.expected.iter().position(|&(expected, _)| expected == serial);
+            match (place.and_then(|place| self.expected.remove(place)), file) {
+                (Some((_, sqe)), Ok(fd)) => companion.push_owning(sqe, fd),
+                (Some((_, sqe)), Err(errno)) => {
+                    companion.say(sqe.user_data, errno.negated(), sqe.flags & SKIP)
+                }
+                (None, Ok(fd)) => sys::close(fd),
+                (None, Err(_)) => {}
+            }
+        }
+    }
+
+    /// Sorts what the kernel has announced.
+    fn collect(&mut self) {
+        let mut head = self.memory.cq_head().load(Ordering::Relaxed);
+        // Acquire pairs with the kernel's release.
+        while head != self.memory.cq_tail().load(Ordering::Acquire) {
+            // SAFETY: posted, and reaped by nobody else.
+            let cqe = unsafe { self.memory.cqe(head) };
+            head = head.wrapping_add(1);
+            match cqe.user_data {
+                OWN => self.result = cqe.res,
+                serial => self.arrived.push_back((serial, cqe.res)),
+            }
+        }
+        self.memory.cq_head().store(head, Ordering::Release);
+    }
+
+    /// A descriptor for the file in a slot, which becomes empty.
+    fn take_out(&mut self, slot: i32) -> Result<Fd, Errno> {
+        let install = Sqe {
+            opcode: io_uring_op::IORING_OP_FIXED_FD_INSTALL as u8,
+            flags: FIXED,
+            fd: slot,
+            user_data: OWN,
+            ..Sqe::default()
+        };
+        // SAFETY: the queue is empty.
+        unsafe { self.memory.fill(self.tail, install) };
+        self.tail = self.tail.wrapping_add(1);
+        self.memory.sq_tail().store(self.tail, Ordering::Release);
+        self.result = Errno::EAGAIN.negated();
+        let arguments = [self.fd.fd() as usize, 1, 0, IORING_ENTER_GETEVENTS as usize, 0, 0];
+        // SAFETY: the entry names no memory; it is done at once.
+        unsafe { sys::call(__NR_io_uring_enter, arguments) }?;
+        self.collect();
+        update(self.fd.fd(), slot as u32, -1, by_kernel);
+        if self.result < 0 { Err(Errno::from_raw(self.result as isize)) } else { sys::move_high(self.result) }
+    }
+}

@@ -1,0 +1,196 @@
+//! Operations that the kernel lacks, on rings of the kernel's `io_uring`.
+//!
+//! Before a door hands a program's submission queue to the kernel, [`take`] takes out of it what the kernel
+//! cannot do: private operations, and what is linked with them. A *companion*, a ring of anyring's engine, does
+//! that, and each of its completions goes into the program's own completion queue as a message from a small ring
+//! of the kernel's (`IORING_OP_MSG_RING`). So the program waits for them, reaps them and is told of them as of any.
+//!
+//! What cannot be done like this is left in the queue, and the kernel answers as it does: `-EINVAL`.
+//!
+//! Only rings on which a private operation was submitted have a companion; a door need not call [`take`] before
+//! the program says that it uses such operations.
+#![no_std]
+
+extern crate alloc;
+
+mod cancel;
+mod companion;
+mod files;
+mod memory;
+mod poster;
+mod queue;
+
+pub use queue::{Queue, Taken};
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use anyring_engine::errno::Errno;
+use anyring_engine::sync::{AcrossFork, Mutex};
+use anyring_engine::sys::Fd;
+use anyring_linked as door;
+use companion::Companion;
+use core::sync::atomic::{AtomicBool, Ordering};
+use files::Receiver;
+use linux_raw_sys::io_uring::{IORING_FEAT_REG_REG_RING, IORING_SETUP_IOPOLL, IORING_SETUP_R_DISABLED};
+
+/// What is known of a ring of the kernel's.
+#[derive(Default)]
+struct Extended {
+    companion: Option<Companion>,
+    /// Where registered files come to.
+    receiver: Option<Receiver>,
+    /// It uses `IOSQE_IO_DRAIN`: whether what drains is done, only the kernel knows.
+    drains: bool,
+    /// No companion is to be had.
+    refused: bool,
+    /// No receiver is.
+    refused_files: bool,
+}
+
+struct Entry {
+    fd: Fd,
+    ring: Arc<Mutex<Extended>>,
+}
+
+/// The rings of this process that have private operations, or have drained.
+static RINGS: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+
+/// Whether rings with these features and setup flags can have private operations.
+pub fn is_possible(features: u32, flags: u32) -> bool {
+    // Messages bear flags since the kernel that has this feature. What a polled ring takes is its drivers'
+    // business, and what a ring that starts disabled may be restricted to is not known here.
+    features & IORING_FEAT_REG_REG_RING != 0 && flags & (IORING_SETUP_IOPOLL | IORING_SETUP_R_DISABLED) == 0
+}
+
+/// Takes what the kernel cannot do out of the entries that are about to be submitted, and begins with it. The
+/// engine must have been put in place.
+///
+/// # Safety
+/// `queue` must describe the ring's memory, and nobody else may use its submission side meanwhile. The entries name
+/// memory that the requests will read and write.
+pub unsafe fn take(queue: &Queue) -> Taken {
+    // SAFETY: the caller's promise.
+    let wants = unsafe { queue.look() };
+    let nothing = Taken { count: 0, tail: queue.tail, brings_files: false };
+    if queue.fd < 0 || !is_possible(queue.features, queue.flags) {
+        return nothing;
+    }
+    if wants.is_nothing() && !poster::any_stranded() {
+        return nothing;
+    }
+    let known = find(queue.fd);
+    let ring = match known {
+        Some(ring) => ring,
+        // Cancellations concern only rings that have something to cancel.
+        None if !wants.private && !wants.drain => return nothing,
+        None => enter_into_list(queue.fd),
+    };
+    // A handler of the program that submits must not find a lock taken by its own thread.
+    // SAFETY: the caller's promise.
+    door::quietly(|| unsafe { queue.part(&mut ring.lock()) })
+}
+
+/// Begins with what waited for files that the entries left by [`take`] bring, once those were submitted.
+pub fn deliver(fd: Fd) {
+    let Some(ring) = find(fd) else { return };
+    door::quietly(|| {
+        let mut ring = ring.lock();
+        let Extended { companion: Some(companion), receiver: Some(receiver), .. } = &mut *ring else {
+            return;
+        };
+        receiver.receive(companion);
+        companion.submit();
+    });
+}
+
+/// The program gives up the ring `fd`: what is under way for it is cancelled.
+pub fn close(fd: Fd) {
+    door::quietly(|| {
+        let mut rings = RINGS.lock();
+        let Some(index) = rings.iter().position(|entry| entry.fd == fd) else { return };
+        let entry = rings.swap_remove(index);
+        drop(rings);
+        *entry.ring.lock() = Extended::default();
+    });
+}
+
+/// `IORING_REGISTER_SYNC_CANCEL` as far as it means requests that the kernel does not know of: its result, or
+/// none where the kernel is to be asked.
+///
+/// # Safety
+/// `argument` must be the address of an `io_uring_sync_cancel_reg`, or of nothing.
+pub unsafe fn cancel(fd: Fd, argument: usize) -> Option<i32> {
+    let ring = find(fd)?;
+    // SAFETY: the caller's promise.
+    door::quietly(|| unsafe { ring.lock().companion.as_ref()?.cancel_at(fd, argument) })
+}
+
+type Hook = Option<extern "C" fn()>;
+
+unsafe extern "C" {
+    fn pthread_atfork(prepare: Hook, parent: Hook, child: Hook) -> i32;
+}
+
+/// Lets a child of `fork` begin without the parent's requests. Called once the engine is in place, so that its
+/// own hooks come first in the child.
+pub fn begin() {
+    static BEGUN: AtomicBool = AtomicBool::new(false);
+    if !BEGUN.swap(true, Ordering::Relaxed) {
+        // SAFETY: the hooks stay.
+        unsafe { pthread_atfork(Some(before_fork), Some(after_fork), Some(forked)) };
+    }
+}
+
+extern "C" fn before_fork() {
+    RINGS.hold();
+}
+
+extern "C" fn after_fork() {
+    // SAFETY: held by `before_fork` in this thread.
+    unsafe { RINGS.release() };
+}
+
+extern "C" fn forked() {
+    // SAFETY: held by this thread, the only one, in what is now the parent.
+    unsafe { RINGS.release() };
+    for entry in core::mem::take(&mut *RINGS.lock()) {
+        // One that a thread of the parent was using is left alone.
+        let Some(mut ring) = entry.ring.try_lock() else {
+            core::mem::forget(entry.ring.clone());
+            continue;
+        };
+        *ring = Extended::default();
+    }
+}
+
+fn find(fd: Fd) -> Option<Arc<Mutex<Extended>>> {
+    door::quietly(|| RINGS.lock().iter().find(|entry| entry.fd == fd).map(|entry| entry.ring.clone()))
+}
+
+fn enter_into_list(fd: Fd) -> Arc<Mutex<Extended>> {
+    let ring = Arc::new(Mutex::new(Extended::default()));
+    door::quietly(|| RINGS.lock().push(Entry { fd, ring: ring.clone() }));
+    ring
+}
+
+impl Extended {
+    /// The companion, made now if there was none.
+    fn companion(&mut self, queue: &Queue) -> Option<&mut Companion> {
+        if self.companion.is_none() && !self.refused {
+            let made: Result<Companion, Errno> = Companion::new(queue.fd, queue.mask + 1);
+            self.refused = made.is_err();
+            self.companion = made.ok();
+        }
+        self.companion.as_mut()
+    }
+
+    /// The same of the receiver.
+    fn receiver(&mut self, queue: &Queue) -> Option<&mut Receiver> {
+        if self.receiver.is_none() && !self.refused_files {
+            let made = Receiver::new(queue.mask + 1);
+            self.refused_files = made.is_err();
+            self.receiver = made.ok();
+        }
+        self.receiver.as_mut()
+    }
+}

@@ -1,0 +1,88 @@
+//! Anyring's engine in this process: what it is lent, and what of it only this door uses.
+
+use anyring_engine::{Host, door};
+use anyring_linked::{Choice, quietly};
+use anyring_trap::threads;
+use core::ffi::{CStr, c_int, c_void};
+use core::num::NonZeroUsize;
+
+pub use anyring_linked::{call, closing};
+
+/// What the engine is lent.
+struct Library;
+
+static HOST: &dyn Host = &Library;
+
+impl Host for Library {
+    fn spawn(
+        &self,
+        name: &'static CStr,
+        entry: extern "C" fn(*mut c_void),
+        argument: *mut c_void,
+    ) -> Result<(), i32> {
+        threads::spawn(name, entry, argument, 0..0)
+    }
+
+    fn thread_identity(&self) -> NonZeroUsize {
+        anyring_trap::arch::thread_pointer()
+    }
+
+    fn faults_resume(&self) -> bool {
+        // Signal actions are the program's.
+        false
+    }
+}
+
+/// Whether this process's rings are to be anyring's; if so, they can be made from here on.
+#[cold]
+pub fn is_wanted() -> bool {
+    let wanted = anyring_linked::choose() == Choice::User;
+    if wanted {
+        anyring_linked::begin(&HOST);
+    }
+    wanted
+}
+
+/// Puts the engine in place beside the kernel's; false where somebody else answers the calls, who is as good as a
+/// kernel that has what ours has.
+#[cold]
+pub fn lend() -> bool {
+    if anyring_trap::stub::is_in_place() {
+        return false;
+    }
+    anyring_linked::begin(&HOST);
+    anyring_kernel_ring::begin();
+    true
+}
+
+/// Lets a ring's descriptor be one that can be polled, as the kernel's can: what the library keeps of it to map
+/// its memory by, or a negative errno where it stays as it is.
+pub fn show_readiness(fd: c_int) -> c_int {
+    let memory = crate::call::duplicate(fd);
+    if memory >= 0 && !show_again(fd) {
+        crate::call::close_own(memory);
+        return -1;
+    }
+    memory
+}
+
+/// The same after its memory was mapped by the descriptor once more; whether that could be done.
+pub fn show_again(fd: c_int) -> bool {
+    quietly(|| door::show_readiness(fd)).is_ok()
+}
+
+/// The program has looked for completions, and found none: who polls the ring's descriptor may sleep.
+pub fn found_nothing(fd: c_int) {
+    quietly(|| door::sync_readiness(fd));
+}
+
+/// Says what was done, if asked, and lets go of rings that other processes have.
+extern "C" fn end() {
+    if crate::call::is_decided() {
+        anyring_linked::exits();
+    }
+}
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;

@@ -1,0 +1,470 @@
+//! Differences that are meant to be, each by the conditions under which it shows, as narrow as they
+//! can be told. `docs/differences.md` has a row for each, with its reason.
+//!
+//! What comes after such a difference follows from it, so the run of a program ends there.
+
+use anyring_engine::ops;
+use linux_raw_sys::io_uring::*;
+
+use super::generate::sqe_flags::{ASYNC, BUFFER_SELECT, DRAIN, FIXED_FILE};
+use super::program::{Cell, Fd, LINKS, Program, Sqe, Step, Value};
+use super::ring::Cqe;
+use super::world::Thing;
+
+mod order;
+mod threads;
+
+pub use order::contents_explained;
+
+/// The CQEs of one request that differ.
+pub struct Case<'a> {
+    /// The program.
+    pub program: &'a Program,
+    /// The request.
+    pub sqe: &'a Sqe,
+    /// What the user engine posted.
+    pub user: &'a [Cqe],
+    /// What the kernel posted.
+    pub kernel: &'a [Cqe],
+}
+
+/// A difference that is meant to be.
+pub struct Explanation {
+    /// As `docs/differences.md` calls it.
+    pub name: &'static str,
+    fits: fn(&Case<'_>) -> bool,
+}
+
+/// All of them.
+pub const EXPLANATIONS: &[Explanation] = &[
+    Explanation { name: "waits-in-threads", fits: threads::waits_in_threads },
+    Explanation { name: "cancel-finds-itself", fits: threads::cancel_finds_itself },
+    Explanation { name: "nonblocking-in-threads", fits: threads::nonblocking_in_threads },
+    Explanation { name: "accept-waits-in-threads", fits: threads::accept_waits_in_threads },
+    Explanation { name: "nothing-with-flags", fits: nothing_with_flags },
+    Explanation { name: "multishot-in-threads", fits: threads::multishot_in_threads },
+    Explanation { name: "nowait-in-threads", fits: threads::nowait_in_threads },
+    Explanation { name: "parts-in-threads", fits: threads::parts_in_threads },
+    Explanation { name: ORDER_OF_REQUESTS, fits: order::order_of_requests },
+    Explanation { name: "refused-when-cancelled", fits: refused_when_cancelled },
+    Explanation { name: "multishot-takes-turns", fits: multishot_takes_turns },
+    Explanation { name: "accepts-from-none", fits: accepts_from_none },
+    Explanation { name: "path-in-slot", fits: path_in_slot },
+    Explanation { name: "polls-repeat", fits: polls_repeat },
+    Explanation { name: POLLED_LATER, fits: polled_later },
+    Explanation { name: "unreadable-waits", fits: unreadable_waits },
+    Explanation { name: "cancelled-or-done", fits: cancelled_or_done },
+    Explanation { name: DRAIN_LINGERS, fits: drain_lingers },
+    Explanation { name: "drain-waits-for-itself", fits: drain_waits_for_itself },
+    Explanation { name: CHAINS_BY_CALL, fits: chains_by_call },
+    Explanation { name: "room-for-one", fits: room_for_one },
+    Explanation { name: "cached-or-not", fits: cached_or_not },
+    Explanation { name: "timeouts-count", fits: timeouts_count },
+    Explanation { name: "buffers-in-threads", fits: threads::buffers_in_threads },
+    Explanation { name: "bundle-in-threads", fits: threads::bundle_in_threads },
+    Explanation { name: POSITION_AFTER_FAULT, fits: |_| false },
+    Explanation { name: "bundle-from-list", fits: bundle_from_list },
+    Explanation { name: "closed-later", fits: closed_later },
+    Explanation { name: "splice-keeps-pipe", fits: splice_keeps_pipe },
+    Explanation { name: "link-timeout-in-threads", fits: threads::link_timeout_in_threads },
+];
+
+const ORDER_OF_REQUESTS: &str = "order-of-requests";
+const POSITION_AFTER_FAULT: &str = "position-after-fault";
+const POLLED_LATER: &str = "polled-later";
+const CHAINS_BY_CALL: &str = "chains-by-call";
+const DRAIN_LINGERS: &str = "drain-lingers";
+
+/// The index of an explanation.
+fn named(name: &str) -> Option<usize> {
+    EXPLANATIONS.iter().position(|explanation| explanation.name == name)
+}
+
+/// Why files' positions may differ at the end of a program: one of its transfers at the position runs
+/// into memory that is not there.
+pub fn position_explained(program: &Program) -> Option<usize> {
+    let runs_out = |sqe: &Sqe| {
+        let transfers = READS.iter().chain(WRITES).any(|&other| other == name(sqe));
+        transfers
+            && sqe.off == Value::Raw(u64::MAX)
+            && matches!(sqe.len, Value::Raw(length) if length > 1 << 30)
+    };
+    program.sqes().any(runs_out).then(|| named(POSITION_AFTER_FAULT)).flatten()
+}
+
+/// Why the CQEs of a request may differ as they do: the index of the explanation.
+pub fn explanation(case: &Case<'_>) -> Option<usize> {
+    EXPLANATIONS.iter().position(|explanation| (explanation.fits)(case))
+}
+
+impl Case<'_> {
+    fn is(&self, names: &[&str]) -> bool {
+        names.contains(&name(self.sqe))
+    }
+
+    fn results(&self) -> (Vec<i32>, Vec<i32>) {
+        let results = |cqes: &[Cqe]| cqes.iter().map(|cqe| cqe.res).collect();
+        (results(self.user), results(self.kernel))
+    }
+
+    /// May a thread of the kernel's have issued it: because it was told to, because of a drain, or
+    /// because it is in a chain, which such a thread goes on with?
+    fn by_thread(&self) -> bool {
+        self.sqe.flags & (ASYNC | LINKS) != 0
+            || self.program.chain_of(self.sqe.user_data) != self.sqe.user_data
+            || self.program.sqes().take_while(|sqe| *sqe != self.sqe).any(|sqe| sqe.flags & DRAIN != 0)
+            || self.sqe.flags & DRAIN != 0
+    }
+
+    /// May one of the program's requests be issued by such a thread, or with all that was queued before the
+    /// ring was enabled?
+    fn may_come_late(&self) -> bool {
+        self.program.uses_threads() || self.program.setup_flags & IORING_SETUP_R_DISABLED != 0
+    }
+
+    /// Does it wait as the request does?
+    fn is_alike(&self, other: &Sqe) -> bool {
+        other.opcode == self.sqe.opcode || self.is(RECEIVES) && RECEIVES.contains(&name(other))
+    }
+
+    fn polls_first(&self) -> bool {
+        let ioprio = u32::from(self.sqe.ioprio);
+        match name(self.sqe) {
+            "SEND" | "RECV" | "SENDMSG" | "RECVMSG" | "SEND_ZC" | "SENDMSG_ZC" => {
+                ioprio & IORING_RECVSEND_POLL_FIRST != 0
+            }
+            "ACCEPT" => ioprio & IORING_ACCEPT_POLL_FIRST != 0,
+            name => name == "EPOLL_WAIT",
+        }
+    }
+
+    /// Does the program itself cancel anything?
+    fn program_cancels(&self) -> bool {
+        const SYNC_CANCEL: u32 = 24;
+        let cancels = |sqe: &Sqe| CANCELS.contains(&name(sqe)) || name(sqe) == "LINK_TIMEOUT";
+        let register = |step: &Step| matches!(step, Step::Register(call) if call.opcode == SYNC_CANCEL);
+        self.program.sqes().any(cancels) || self.program.steps.iter().any(register)
+    }
+
+    fn others(&self) -> impl Iterator<Item = &Sqe> {
+        self.program.sqes().filter(|sqe| *sqe != self.sqe)
+    }
+}
+
+/// They name another request.
+pub const CANCELS: &[&str] = &["ASYNC_CANCEL", "POLL_REMOVE", "TIMEOUT_REMOVE"];
+const READS: &[&str] = &["READ", "READV", "READ_FIXED", "READV_FIXED"];
+const WRITES: &[&str] = &["WRITE", "WRITEV", "WRITE_FIXED", "WRITEV_FIXED"];
+const SENDS: &[&str] =
+    &["SEND", "SENDMSG", "SEND_ZC", "SENDMSG_ZC", "WRITE", "WRITEV", "WRITE_FIXED", "WRITEV_FIXED"];
+const SPLICES: &[&str] = &["SPLICE", "TEE"];
+const PATHS: &[&str] = &[
+    "OPENAT",
+    "OPENAT2",
+    "STATX",
+    "UNLINKAT",
+    "MKDIRAT",
+    "RENAMEAT",
+    "LINKAT",
+    "SYMLINKAT",
+    "SETXATTR",
+    "GETXATTR",
+];
+const RECEIVES: &[&str] = &[
+    "READ_MULTISHOT",
+    "ACCEPT",
+    "EPOLL_WAIT",
+    "RECV",
+    "RECVMSG",
+    "READ",
+    "READV",
+    "READ_FIXED",
+    "READV_FIXED",
+];
+
+/// How many buffers a multishot request takes before others of its submission have their turn.
+fn multishot_takes_turns(case: &Case<'_>) -> bool {
+    let of_group = |sqe: &Sqe| sqe.buf_index == case.sqe.buf_index;
+    let multishot = |sqe: &Sqe| of_group(sqe) && sqe.flags & BUFFER_SELECT != 0 && is_multishot(sqe);
+    let others =
+        |sqe: &Sqe| of_group(sqe) && (sqe.flags & BUFFER_SELECT != 0 || PROVIDES.contains(&name(sqe)));
+    multishot(case.sqe) && case.others().any(others) || others(case.sqe) && case.others().any(multishot)
+}
+
+fn is_multishot(sqe: &Sqe) -> bool {
+    let ioprio = u32::from(sqe.ioprio);
+    match name(sqe) {
+        "RECV" | "RECVMSG" => ioprio & IORING_RECV_MULTISHOT != 0,
+        "ACCEPT" => ioprio & IORING_ACCEPT_MULTISHOT != 0,
+        name => name == "READ_MULTISHOT",
+    }
+}
+
+/// What is no listener is refused when it is first tried; that is when an event wakes it.
+fn accepts_from_none(case: &Case<'_>) -> bool {
+    let outcome = |results: &[i32]| matches!(results, [] | [INVALID]);
+    let (user, kernel) = case.results();
+    case.is(&["ACCEPT"]) && case.polls_first() && outcome(&user) && outcome(&kernel)
+}
+
+/// A file opened with `O_PATH`, in a slot: the kernel's ring does not look whether it is one.
+fn path_in_slot(case: &Case<'_>) -> bool {
+    case.sqe.flags & FIXED_FILE != 0 && case.results().0 == [-libc::EBADF]
+}
+
+const PROVIDES: &[&str] = &["PROVIDE_BUFFERS", "REMOVE_BUFFERS"];
+
+/// Does it move data between files, or memory and a file?
+fn passes_data(sqe: &Sqe) -> bool {
+    [SENDS, RECEIVES, SPLICES].iter().any(|names| names.contains(&name(sqe)))
+}
+
+/// The name of its operation.
+pub fn name(sqe: &Sqe) -> &'static str {
+    ops::lookup(sqe.opcode).name
+}
+
+/// What wakes a poll shows all that its file is ready for, not only what has changed.
+fn polls_repeat(case: &Case<'_>) -> bool {
+    let repeats = |cqe: &Cqe| cqe.res > 0 && cqe.flags & IORING_CQE_F_MORE != 0;
+    let shown = |cqe: &Cqe| case.user.iter().any(|ours| ours.res & cqe.res == cqe.res);
+    // What comes twice before the other engine looks is one event.
+    let merged = !case.user.is_empty() && case.kernel.iter().all(repeats);
+    case.is(&["POLL_ADD"])
+        && (case.user.len() >= case.kernel.len() || merged)
+        && case.user.iter().all(repeats)
+        && case.kernel.iter().all(shown)
+}
+
+/// A request that waits for events first is looked at when its submission ends: what comes before that
+/// finds it waiting.
+fn polled_later(case: &Case<'_>) -> bool {
+    let same_file =
+        |names: &[&str]| case.others().any(|sqe| sqe.fd == case.sqe.fd && names.contains(&name(sqe)));
+    let changes = &["LISTEN", "CONNECT", "BIND", "SHUTDOWN", "CLOSE"];
+    let (user, kernel) = case.results();
+    if case.is(&["POLL_ADD"]) {
+        // Its condition passes with what comes behind it, or the CQ fills up.
+        let renamed = |sqe: &Sqe| name(sqe) == "POLL_REMOVE" && sqe.addr == Value::Raw(case.sqe.user_data);
+        let told = kernel.iter().all(|&events| events > 0) && (user.is_empty() || user.len() == kernel.len());
+        let passes = same_file(changes) || same_file(RECEIVES) || same_file(SENDS);
+        let spurious = case.sqe.fd == Fd::Of(Thing::Epoll) && user.is_empty();
+        let cancelled = user == [CANCELED] && kernel.last() == Some(&CANCELED) && case.program_cancels();
+        return cancelled || spurious || told && (user == kernel || passes || case.others().any(renamed));
+    }
+    let cancelled = user == [CANCELED] && case.program_cancels();
+    let taken = user.is_empty() && kernel == [-libc::ENOBUFS] && same_file(RECEIVES);
+    // A descriptor that is waited for already is known to be ready, or not.
+    let known = matches!(user[..], [error] if error < 0) && kernel.is_empty() && same_file(RECEIVES);
+    let hints = |cqe: &Cqe| cqe.flags & !IORING_CQE_F_SOCK_NONEMPTY;
+    let some = |cqe: &Cqe| cqe.res > 0 && !case.is(&["ACCEPT"]);
+    let same = |(ours, theirs): (&Cqe, &Cqe)| {
+        (ours.res == theirs.res || some(ours) && some(theirs)) && hints(ours) == hints(theirs)
+    };
+    if case.is(RECEIVES) && user.len() == kernel.len() && case.user.iter().zip(case.kernel).all(same) {
+        // More has come by the time that it is looked at.
+        return case.program.steps.iter().any(|step| matches!(step, Step::Act(_)));
+    }
+    case.polls_first() && (cancelled || taken || known || same_file(changes))
+}
+
+/// What can be polled but neither read nor written is waited for by the kernel before it is refused.
+fn unreadable_waits(case: &Case<'_>) -> bool {
+    (case.is(READS) || case.is(WRITES) || case.is(&["READ_MULTISHOT"]))
+        && matches!(case.sqe.fd, Fd::Of(Thing::Epoll) | Fd::From(_) | Fd::Raw(_))
+        && matches!(case.results().0[..], [INVALID] | [0])
+        && matches!(case.results().1[..], [] | [NOT_SUPPORTED])
+}
+
+const RWF_NOWAIT: u32 = 8;
+const INVALID: i32 = -libc::EINVAL;
+const NOT_SUPPORTED: i32 = -libc::EOPNOTSUPP;
+const CANCELED: i32 = -libc::ECANCELED;
+
+/// What a cancellation of the program's finds at work is cancelled or done, as the moment has it. The
+/// user engine finds what its caller has not begun with; the kernel's threads begin at once.
+fn cancelled_or_done(case: &Case<'_>) -> bool {
+    if !case.program_cancels() {
+        return false;
+    }
+    let (user, kernel) = case.results();
+    if case.is(CANCELS) {
+        let is_outcome = |result: i32| result >= 0 || result == -libc::ENOENT || result == CANCELED;
+        let outcome = |results: &[i32]| matches!(results, [result] if is_outcome(*result));
+        return outcome(&user) && outcome(&kernel);
+    }
+    match (&user[..], &kernel[..]) {
+        ([CANCELED], [done]) => *done != CANCELED,
+        ([done], [CANCELED]) => *done != CANCELED,
+        ([], [CANCELED]) => true,
+        // Which of several that match alike is found first.
+        ([CANCELED], []) => case.others().any(|sqe| sqe.fd == case.sqe.fd && case.is_alike(sqe)),
+        _ => false,
+    }
+}
+
+/// The index of `drain_lingers`, for CQEs that no request of the program owns.
+pub fn drain_lingers_at() -> usize {
+    named(DRAIN_LINGERS).unwrap_or(0)
+}
+
+/// Why sockets and buffers may hold something else at the end: what stands behind a drain has not been done, or keeps open
+/// what the program closed, whose file it looks up when its turn comes.
+pub fn held_back_explained(program: &Program) -> Option<usize> {
+    (program.drains() && (program.closes() || program.sqes().any(passes_data))).then(drain_lingers_at)
+}
+
+/// The notification of a zero-copy send, even of a later one, counts among what a drain waits for.
+fn drain_waits_for_itself(case: &Case<'_>) -> bool {
+    // Which chain a drain is in, a request that found no room in the queue may have changed.
+    case.program.drains() && case.program.sends_zero_copy() && case.kernel.is_empty()
+}
+
+/// The kernel goes on draining until something is submitted while nothing waits for that, and counts
+/// requests that it has not freed yet: what stands behind a drain may wait for what is in flight.
+fn drain_lingers(case: &Case<'_>) -> bool {
+    let behind = case.program.sqes().take_while(|sqe| *sqe != case.sqe).any(|sqe| sqe.flags & DRAIN != 0);
+    let (user, kernel) = case.results();
+    if case.sqe.flags & DRAIN != 0 && kernel.is_empty() {
+        // What it waits for differs.
+        return true;
+    }
+    let closed = kernel == [-libc::EBADF] && case.program.closes();
+    behind && (closed || user.is_empty() || kernel.is_empty() || user == [CANCELED] || kernel == [CANCELED])
+}
+
+/// Why files may hold something else at the end: the last cancellation found the next request of a chain that passes data,
+/// or did not.
+pub fn chains_explained(program: &Program) -> Option<usize> {
+    let linked = |sqe: &Sqe| program.chain_of(sqe.user_data) != sqe.user_data;
+    // In a thread of the kernel's, or in pieces of a call.
+    let pieces = program.setup_flags & IORING_SETUP_DEFER_TASKRUN != 0 || program.uses_threads();
+    (pieces && program.sqes().any(|sqe| linked(sqe) && passes_data(sqe)))
+        .then(|| named(CHAINS_BY_CALL))
+        .flatten()
+}
+
+/// May the CQEs of no request of the program, which polls have that were given another user data, differ so: the CQ of a few
+/// entries was full, or not yet.
+pub fn renamed_polls_explained(program: &Program, user: &[Cqe], kernel: &[Cqe]) -> Option<usize> {
+    let renames = |sqe: &Sqe| {
+        let how = if let Value::Raw(how) = sqe.len { how as u32 } else { 0 };
+        name(sqe) == "POLL_REMOVE" && how & IORING_POLL_UPDATE_USER_DATA != 0
+    };
+    let ends = |cqes: &[Cqe]| cqes.iter().any(|cqe| cqe.flags & IORING_CQE_F_MORE == 0);
+    let full = program.has_small_cq() && ends(user) != ends(kernel);
+    let same = |(ours, theirs): (&Cqe, &Cqe)| ours.res == theirs.res;
+    let alike = user.len() == kernel.len() && user.iter().zip(kernel).all(same);
+    (full && alike && program.sqes().any(renames)).then(|| named(POLLED_LATER)).flatten()
+}
+
+/// How far a chain comes in one call, on a ring that defers: the last cancellation finds the next link or not.
+fn chains_by_call(case: &Case<'_>) -> bool {
+    let (user, kernel) = case.results();
+    let outcomes = [(user.clone(), kernel.clone()), (kernel, user)];
+    // A call fetches no more than the CQ has room for.
+    let small = case.program.has_small_cq();
+    case.program.setup_flags & IORING_SETUP_DEFER_TASKRUN != 0
+        && case.program.chain_of(case.sqe.user_data) != case.sqe.user_data
+        && (small || outcomes.contains(&(vec![CANCELED], vec![])))
+}
+
+/// Which of several multishot requests goes on, where the CQ has room for one more of them.
+fn room_for_one(case: &Case<'_>) -> bool {
+    let goes_on = |sqe: &Sqe| is_multishot(sqe) || name(sqe) == "POLL_ADD" && sqe.len != Value::Raw(0);
+    case.program.has_small_cq()
+        && goes_on(case.sqe)
+        && case.others().any(goes_on)
+        && case.results().0 == case.results().1
+}
+
+/// Whether a name is in the cache is the kernel's own affair, that there is none included.
+fn cached_or_not(case: &Case<'_>) -> bool {
+    let how = case.program.structures.iter().find(|structure| Value::At(structure.at) == case.sqe.off);
+    let asks = |resolve: &Cell| matches!(resolve, Cell::Long(Value::Raw(bits)) if bits & RESOLVE_CACHED != 0);
+    let (user, kernel) = case.results();
+    case.is(&["OPENAT2"])
+        && how.and_then(|how| how.cells.get(2)).is_some_and(asks)
+        && (user == [-libc::EAGAIN] || kernel == [-libc::EAGAIN])
+}
+
+const RESOLVE_CACHED: u64 = 0x20;
+
+/// A timeout that waits for completions counts from when it is armed; which have been posted by then,
+/// the batches in which they are posted decide.
+fn timeouts_count(case: &Case<'_>) -> bool {
+    const EXPIRED: i32 = -libc::ETIME;
+    let outcome = |results: &[i32]| matches!(results, [] | [0] | [EXPIRED] | [CANCELED]);
+    let (user, kernel) = case.results();
+    let repeats = case.sqe.op_flags & IORING_TIMEOUT_MULTISHOT != 0;
+    let expires = |results: &[i32]| results.iter().all(|&result| result == EXPIRED);
+    // How often one of a nanosecond does, before the CQ is full, is the moment's.
+    let often = repeats && expires(&user) && expires(&kernel);
+    let counts = !matches!(case.sqe.off, Value::Raw(0)) && outcome(&user) && outcome(&kernel);
+    case.is(&["TIMEOUT"]) && (often || counts)
+}
+
+/// The caller closes files with the rest of its queued work, what it could do at once comes before that; but
+/// what is closed then is closed, while the kernel lets go of the file when its call ends.
+fn closed_later(case: &Case<'_>) -> bool {
+    let (user, kernel) = case.results();
+    let pipe_was_open = user == [-libc::EPIPE] && matches!(kernel[..], [count] if count >= 0);
+    let changes = |sqe: &Sqe| ["CLOSE", "FILES_UPDATE"].contains(&name(sqe));
+    let in_slot = case.sqe.flags & FIXED_FILE != 0 && case.others().any(|sqe| name(sqe) == "FILES_UPDATE");
+    // A thread of the kernel's closes later than the user engine, which does what it queued in order.
+    let earlier = user == [-libc::EBADF] && case.program.uses_threads();
+    (kernel == [-libc::EBADF] || earlier || pipe_was_open || in_slot) && case.others().any(changes)
+}
+
+/// A splice that waits keeps others from its pipe, and the kernel's ring waits for that.
+fn splice_keeps_pipe(case: &Case<'_>) -> bool {
+    const INTERRUPTED: i32 = -512;
+    if case.is(SPLICES) {
+        // Of a thread that a cancellation woke.
+        return case.results() == (vec![], vec![INTERRUPTED]);
+    }
+    let of_pipe = |sqe: &Sqe| sqe.file_index == Value::Fd(case.sqe.fd) || sqe.fd == case.sqe.fd;
+    let splices = |sqe: &Sqe| SPLICES.contains(&name(sqe)) && of_pipe(sqe);
+    let (user, kernel) = case.results();
+    // Once spliced, a pipe knows no attempts without waiting any more.
+    let knew = case.sqe.op_flags & RWF_NOWAIT != 0 && user == [NOT_SUPPORTED];
+    let waits = user == [-libc::EAGAIN] && kernel.is_empty();
+    let lost_it = user.is_empty() && kernel == [-libc::EAGAIN];
+    (case.is(READS) || case.is(WRITES)) && (knew || waits || lost_it) && case.others().any(splices)
+}
+
+/// A write that does not fit an eventfd, in a chain: the kernel comes to refuse it when it is cancelled.
+fn refused_when_cancelled(case: &Case<'_>) -> bool {
+    let eventfd = matches!(case.sqe.fd, Fd::Of(Thing::Event0 | Thing::Event5));
+    case.is(WRITES) && eventfd && case.results() == (vec![CANCELED], vec![INVALID])
+}
+
+/// A bundle from a list of single buffers takes one; the kernel goes on into another that no CQE names.
+fn bundle_from_list(case: &Case<'_>) -> bool {
+    let provides = |sqe: &Sqe| name(sqe) == "PROVIDE_BUFFERS" && sqe.buf_index == case.sqe.buf_index;
+    case.is(&["RECV"])
+        && u32::from(case.sqe.ioprio) & IORING_RECVSEND_BUNDLE != 0
+        && matches!((case.user, case.kernel), ([user], [kernel]) if 0 < user.res && user.res < kernel.res)
+        && case.others().any(provides)
+}
+
+/// The system calls do not look at the flags of a transfer of nothing.
+fn nothing_with_flags(case: &Case<'_>) -> bool {
+    (case.is(READS) || case.is(WRITES))
+        && case.sqe.op_flags != 0
+        && matches!(case.results().0[..], [0] | [INVALID])
+        && matches!(case.results().1[..], [refusal] if [-libc::EOPNOTSUPP, -libc::EAGAIN].contains(&refusal))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::EXPLANATIONS;
+
+    #[test]
+    fn each_is_documented() {
+        let page = include_str!("../../../../docs/differences.md");
+        for explanation in EXPLANATIONS {
+            assert!(page.contains(&format!("`{}`", explanation.name)), "a row for {}", explanation.name);
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! What the runs of a test mean together, and how that is told.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::run::Outcome;
+use crate::source::VERSION;
+
+/// Everything known about one test.
+pub struct Row {
+    pub name: String,
+    pub native: Outcome,
+    pub denied: Outcome,
+    /// With anyring; absent where only the oracle was asked.
+    pub anyring: Option<Outcome>,
+}
+
+/// What a row says about anyring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Passed,
+    Failed,
+    /// It was skipped, or it proves nothing here.
+    Skipped,
+}
+
+impl Row {
+    /// Does the test prove anything: does it pass natively, and fail where io_uring is denied?
+    pub fn counts(&self) -> bool {
+        self.native == Outcome::Pass && self.denied != Outcome::Pass
+    }
+
+    pub fn verdict(&self) -> Verdict {
+        match self.anyring {
+            Some(Outcome::Pass) if self.counts() => Verdict::Passed,
+            // A test that needs no io_uring must still not break.
+            Some(Outcome::Pass) | Some(Outcome::Skip) | None => Verdict::Skipped,
+            Some(Outcome::Unproven) if !self.counts() => Verdict::Skipped,
+            Some(_) if self.native == Outcome::Pass => Verdict::Failed,
+            Some(_) => Verdict::Skipped,
+        }
+    }
+
+    /// Is there something to explain: a test that passes natively, but not over anyring?
+    fn is_miss(&self) -> bool {
+        self.native == Outcome::Pass
+            && (self.verdict() == Verdict::Failed || self.anyring == Some(Outcome::Skip))
+    }
+
+    fn reason<'a>(&self, reasons: &'a Reasons) -> &'a str {
+        match reasons.0.get(&self.name) {
+            Some(reason) if self.is_miss() || self.native != Outcome::Pass => reason,
+            _ if self.is_miss() => "not yet examined",
+            _ if self.native != Outcome::Pass => "does not pass natively here",
+            _ if !self.counts() => "passes without io_uring too",
+            _ => "",
+        }
+    }
+}
+
+/// Why tests do not pass: `quality/conformance/reasons.toml`, and `library.toml` beside it.
+#[derive(Default)]
+pub struct Reasons(pub BTreeMap<String, String>);
+
+impl Reasons {
+    pub fn load(path: &Path) -> Result<Reasons> {
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let map =
+            toml::from_str(&text).with_context(|| format!("{} is not a table of strings", path.display()))?;
+        Ok(Reasons(map))
+    }
+}
+
+/// The numbers over all rows.
+#[derive(Default)]
+pub struct Totals {
+    native: usize,
+    vacuous: usize,
+    counting: usize,
+    passed: usize,
+    failed: usize,
+    skipped: usize,
+    tests: usize,
+}
+
+impl Totals {
+    pub fn of(rows: &[Row]) -> Totals {
+        let mut totals = Totals { tests: rows.len(), ..Totals::default() };
+        for row in rows {
+            totals.native += usize::from(row.native == Outcome::Pass);
+            totals.vacuous += usize::from(row.native == Outcome::Pass && row.denied == Outcome::Pass);
+            totals.counting += usize::from(row.counts());
+            match row.verdict() {
+                Verdict::Passed => totals.passed += 1,
+                Verdict::Failed => totals.failed += 1,
+                Verdict::Skipped => totals.skipped += 1,
+            }
+        }
+        totals
+    }
+
+    /// One sentence for people.
+    pub fn summary(&self) -> String {
+        format!(
+            "{} of {} tests pass natively; {} of them pass with io_uring denied too and prove nothing; \
+             of the {} that count, {} pass over anyring",
+            self.native, self.tests, self.vacuous, self.counting, self.passed
+        )
+    }
+
+    /// The last line of a run.
+    pub fn line(&self) -> String {
+        format!("{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+    }
+}
+
+/// The text of `quality/conformance/STATUS.md`.
+pub fn status_page(rows: &[Row], not_built: &[String], reasons: &Reasons, kernel: &str) -> String {
+    let totals = Totals::of(rows);
+    let version = kernel.split('-').next().unwrap_or(kernel);
+    let mut page = format!(
+        "# liburing's test suite over anyring\n\n\
+         liburing {VERSION}, unmodified, on Linux {version}. Written by `anyring-conformance suite --write-status`.\n\n\
+         **Score: {} of {}.** A test counts if it passes natively and does not pass where io_uring is denied; it\n\
+         scores if it passes where io_uring is denied, over the user engine, and the engine's log shows its rings.\n\n\
+         {}: {}.\n\n",
+        totals.passed,
+        totals.counting,
+        totals.line(),
+        totals.summary(),
+    );
+    page.push_str("| test | native | denied | anyring | reason |\n|---|---|---|---|---|\n");
+    for row in rows {
+        let anyring = row.anyring.map_or("-".to_owned(), |outcome| outcome.to_string());
+        let reason = row.reason(reasons).replace('|', "\\|");
+        let _ = writeln!(page, "| {} | {} | {} | {anyring} | {reason} |", row.name, row.native, row.denied);
+    }
+    if !not_built.is_empty() {
+        let _ = writeln!(page, "\nNot built here: {}.", not_built.join(", "));
+    }
+    page
+}
+
+/// The text of `quality/conformance/STATUS-KERNEL.md`: what differs where anyring leaves the work to the kernel.
+pub fn transparency_page(rows: &[Row], reasons: &Reasons, kernel: &str) -> String {
+    let version = kernel.split('-').next().unwrap_or(kernel);
+    let native = rows.iter().filter(|row| row.native == Outcome::Pass);
+    let (same, other): (Vec<&Row>, Vec<&Row>) = native.partition(|row| row.anyring == Some(Outcome::Pass));
+    let mut page = format!(
+        "# liburing's test suite on the kernel's io_uring, run by anyring\n\n\
+         liburing {VERSION}, unmodified, on Linux {version}, by `anyring run --engine kernel`. Written by\n\
+         `anyring-conformance suite --engine kernel --write-status`.\n\n\
+         Of the {} tests that pass natively, {} pass under anyring too.\n",
+        same.len() + other.len(),
+        same.len(),
+    );
+    if !other.is_empty() {
+        page.push_str("\n| test | anyring | reason |\n|---|---|---|\n");
+    }
+    for row in other {
+        let outcome = row.anyring.map_or("-".to_owned(), |outcome| outcome.to_string());
+        let reason = reasons.0.get(&row.name).map_or("not yet examined", String::as_str).replace('|', "\\|");
+        let _ = writeln!(page, "| {} | {outcome} | {reason} |", row.name);
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(native: Outcome, denied: Outcome, anyring: Outcome) -> Row {
+        Row { name: "nop".into(), native, denied, anyring: Some(anyring) }
+    }
+
+    #[test]
+    fn only_tests_that_prove_something_score() {
+        use Outcome::*;
+        let verdict = |n, d, a| row(n, d, a).verdict();
+        assert_eq!(verdict(Pass, Exit(1), Pass), Verdict::Passed);
+        assert_eq!(verdict(Pass, Skip, Pass), Verdict::Passed);
+        assert_eq!(verdict(Pass, Exit(1), Unproven), Verdict::Failed);
+        assert_eq!(verdict(Pass, Exit(1), TimedOut), Verdict::Failed);
+        assert_eq!(verdict(Pass, Exit(1), Skip), Verdict::Skipped);
+        assert_eq!(verdict(Pass, Pass, Pass), Verdict::Skipped);
+        assert_eq!(verdict(Pass, Pass, Unproven), Verdict::Skipped);
+        assert_eq!(verdict(Pass, Pass, Signal(11)), Verdict::Failed);
+        assert_eq!(verdict(Skip, Skip, Exit(1)), Verdict::Skipped);
+    }
+
+    #[test]
+    fn what_the_kernels_engine_changes_is_told() {
+        let reasons = Reasons([("nop".to_owned(), "slow".to_owned())].into());
+        let differs = [row(Outcome::Pass, Outcome::Pass, Outcome::TimedOut)];
+        let page = transparency_page(&differs, &reasons, "6.18.1-x");
+        assert!(page.contains("the 1 tests that pass natively, 0 pass"), "{page}");
+        assert!(page.contains("| nop | timeout | slow |"), "{page}");
+        let same = [
+            row(Outcome::Pass, Outcome::Pass, Outcome::Pass),
+            row(Outcome::Skip, Outcome::Skip, Outcome::Skip),
+        ];
+        assert!(!transparency_page(&same, &reasons, "6.18").contains("| nop |"));
+    }
+
+    #[test]
+    fn misses_have_reasons() {
+        let reasons = Reasons([("nop".to_owned(), "no | such op".to_owned())].into());
+        let none = Reasons(BTreeMap::new());
+        let missed = [row(Outcome::Pass, Outcome::Exit(1), Outcome::Exit(2))];
+        let page = status_page(&missed, &["bpf_cp".into()], &reasons, "6.18.1-x");
+        assert!(page.contains("| nop | pass | exit 1 | exit 2 | no \\| such op |"), "{page}");
+        assert!(page.contains("0 passed, 1 failed, 0 skipped"), "{page}");
+        assert!(page.contains("on Linux 6.18.1.") && page.contains("Not built here: bpf_cp."), "{page}");
+        assert!(status_page(&missed, &[], &none, "6.18").contains("not yet examined"));
+        let passed = [row(Outcome::Pass, Outcome::Exit(1), Outcome::Pass)];
+        assert!(!status_page(&passed, &[], &reasons, "6.18").contains("such op"));
+    }
+}
