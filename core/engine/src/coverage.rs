@@ -27,13 +27,13 @@ mod record {
 
     use super::{LENGTH, Results, place};
     use crate::ops::{self, Op};
-    use crate::sys::{self, Fd};
+    use crate::os::{self, Fd};
 
     static SEEN: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
 
     /// From now on results are noted in the file behind `fd`, of [`LENGTH`] bytes.
     pub fn record_to(fd: Fd) {
-        if let Ok(memory) = sys::map_shared(fd, 0, LENGTH) {
+        if let Ok(memory) = os::map_shared(fd, 0, LENGTH) {
             // Release pairs with the acquire load below: the pages are there.
             SEEN.store(memory.cast(), Ordering::Release);
         }

@@ -11,33 +11,25 @@
 extern crate alloc;
 
 pub mod abi;
-mod cancel;
+pub mod assets;
+mod calls;
 pub mod coverage;
-pub mod credentials;
-pub mod door;
-pub mod driver;
-mod enter;
-pub mod errno;
-pub mod host;
-mod lifetime;
-pub mod memory;
+pub mod frontend;
 pub mod ops;
-pub(crate) mod processes;
-mod register;
-mod registry;
+pub mod os;
+pub(crate) mod process;
+pub mod queue;
 pub mod request;
-pub mod resources;
 pub mod ring;
-mod setup;
-pub mod support;
-pub mod sync;
-pub mod sys;
-pub mod user;
+pub mod wait;
+pub mod work;
 
-pub use host::{Caller, Host, Outlet, install};
+pub use calls::{probe, support};
 pub use linux_raw_sys::io_uring::io_uring_params;
+pub use os::host::{Caller, Host, Outlet, install};
+pub use process::credentials;
 
-fn raw(result: Result<usize, errno::Errno>) -> isize {
+fn raw(result: Result<usize, abi::Errno>) -> isize {
     match result {
         Ok(value) => value as isize,
         Err(errno) => errno.negated() as isize,
@@ -54,7 +46,7 @@ fn raw(result: Result<usize, errno::Errno>) -> isize {
 /// None of the kernel's contract is relaxed: memory that `params` designates (with
 /// `IORING_SETUP_NO_MMAP`) must be the caller's to give.
 pub unsafe fn setup(entries: u32, params: *mut io_uring_params) -> isize {
-    raw(setup::setup(entries, params as u64).map(|fd| fd as usize))
+    raw(calls::setup::setup(entries, params as u64).map(|fd| fd as usize))
 }
 
 /// `io_uring_enter2(2)`: submits up to `to_submit` SQEs and, with `IORING_ENTER_GETEVENTS`, waits
@@ -76,8 +68,9 @@ pub unsafe fn enter(
     arg_size: usize,
     caller: &Caller,
 ) -> isize {
-    let call = enter::Enter { to_submit, min_complete, flags, argument: arg as u64, argument_size: arg_size };
-    raw(enter::enter(fd, &call, caller))
+    let call =
+        calls::enter::Enter { to_submit, min_complete, flags, argument: arg as u64, argument_size: arg_size };
+    raw(calls::enter::enter(fd, &call, caller))
 }
 
 /// `io_uring_register(2)`.
@@ -88,6 +81,6 @@ pub unsafe fn enter(
 /// # Safety
 /// As for the system call: registered memory must stay the caller's to give.
 pub unsafe fn register(fd: i32, opcode: u32, arg: usize, nr_args: u32) -> isize {
-    let call = register::Register { opcode, argument: arg as u64, count: nr_args };
-    raw(register::register(fd, &call))
+    let call = calls::register::Register { opcode, argument: arg as u64, count: nr_args };
+    raw(calls::register::register(fd, &call))
 }

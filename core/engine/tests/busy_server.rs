@@ -1,5 +1,5 @@
 //! A server with data on nearly every connection receives without asking epoll first
-//! (`core/engine/src/driver/readiness/guesses.rs`): nothing may be lost by it, and nothing made up.
+//! (`core/engine/src/wait/readiness/guesses.rs`): nothing may be lost by it, and nothing made up.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::io::Write;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 
-use anyring_engine::memory::Sqe;
+use anyring_engine::abi::Sqe;
 use common::*;
 use io_uring_op::*;
 

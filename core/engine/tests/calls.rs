@@ -16,7 +16,7 @@ fn params(flags: u32) -> io_uring_params {
 
 fn close(engine: Engine, fd: i32) {
     if engine == Engine::User {
-        anyring_engine::door::closed(fd);
+        anyring_engine::frontend::closed(fd);
     }
     // SAFETY: ours.
     unsafe { libc::close(fd) };

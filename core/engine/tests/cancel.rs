@@ -2,7 +2,7 @@
 
 mod common;
 
-use anyring_engine::memory::Sqe;
+use anyring_engine::abi::Sqe;
 use common::*;
 use io_uring_op::*;
 

@@ -5,8 +5,8 @@ mod common;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
-use anyring_engine::memory::Sqe;
-use anyring_engine::user::IoVector;
+use anyring_engine::abi::Sqe;
+use anyring_engine::os::user::IoVector;
 use common::*;
 use io_uring_op::*;
 use io_uring_register_op as Code;

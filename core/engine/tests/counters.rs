@@ -2,7 +2,7 @@
 
 mod common;
 
-use anyring_engine::door;
+use anyring_engine::frontend;
 use common::*;
 
 #[test]
@@ -26,11 +26,11 @@ fn each_request_counts_once() {
     polled.enter_with(1, 1, IORING_ENTER_GETEVENTS | IORING_ENTER_SQ_WAKEUP);
     assert_eq!(polled.reap_all().len(), 1);
 
-    let expected = door::Counters { rings: 2, submitted: 2 * entries + 1, completed: 2 * entries + 1 };
+    let expected = frontend::Counters { rings: 2, submitted: 2 * entries + 1, completed: 2 * entries + 1 };
     // The SQ thread counts after it has posted.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
-    while door::counters() != expected && std::time::Instant::now() < deadline {
+    while frontend::counters() != expected && std::time::Instant::now() < deadline {
         std::thread::yield_now();
     }
-    assert_eq!(door::counters(), expected);
+    assert_eq!(frontend::counters(), expected);
 }

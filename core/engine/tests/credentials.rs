@@ -4,8 +4,8 @@ mod common;
 
 use std::ffi::CString;
 
+use anyring_engine::abi::Sqe;
 use anyring_engine::credentials::{Change, Reach};
-use anyring_engine::memory::Sqe;
 use common::*;
 use io_uring_op::{
     IORING_OP_FIXED_FD_INSTALL, IORING_OP_NOP, IORING_OP_OPENAT, IORING_OP_POLL_ADD, IORING_OP_TIMEOUT,

@@ -4,7 +4,7 @@ mod common;
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use anyring_engine::memory::Sqe;
+use anyring_engine::abi::Sqe;
 use common::*;
 use io_uring_op::{IORING_OP_EPOLL_CTL, IORING_OP_EPOLL_WAIT, IORING_OP_NOP};
 
@@ -144,7 +144,7 @@ fn a_ring_is_put_into_an_epoll_instance() {
         let set = epoll();
         let look = || {
             if engine == Engine::User {
-                anyring_engine::door::before_epoll_wait(set.as_raw_fd());
+                anyring_engine::frontend::before_epoll_wait(set.as_raw_fd());
             }
             ready(&set)
         };

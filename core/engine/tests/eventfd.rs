@@ -4,7 +4,7 @@ mod common;
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use anyring_engine::memory::Sqe;
+use anyring_engine::abi::Sqe;
 use common::*;
 use io_uring_op::{IORING_OP_NOP, IORING_OP_POLL_ADD, IORING_OP_READ, IORING_OP_TIMEOUT};
 use io_uring_register_op::{

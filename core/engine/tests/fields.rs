@@ -10,8 +10,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-use anyring_engine::memory::Sqe;
-use anyring_engine::user::IoVector;
+use anyring_engine::abi::Sqe;
+use anyring_engine::os::user::IoVector;
 use common::*;
 use io_uring_op::*;
 use io_uring_register_op as Code;

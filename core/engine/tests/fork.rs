@@ -41,7 +41,7 @@ fn in_child(body: impl FnOnce() -> bool) -> bool {
         assert!(pid >= 0, "a child");
         if pid == 0 {
             if !wiped {
-                anyring_engine::door::forked();
+                anyring_engine::frontend::forked();
             }
             libc::_exit(i32::from(!body()));
         }

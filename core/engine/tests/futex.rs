@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use anyring_engine::memory::Sqe;
+use anyring_engine::abi::Sqe;
 use common::*;
 use io_uring_op::{
     IORING_OP_ASYNC_CANCEL, IORING_OP_FUTEX_WAIT, IORING_OP_FUTEX_WAITV, IORING_OP_FUTEX_WAKE,

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use anyring_engine::memory::Sqe;
+use anyring_engine::abi::Sqe;
 use anyring_engine::ops::getdents;
 use common::*;
 use io_uring_op::*;
@@ -430,7 +430,7 @@ fn descriptions_are_few_and_given_up() {
     let kept = open_at(&files.0) - fds.len();
     assert!(kept <= 8, "{kept} are kept");
     for fd in fds {
-        anyring_engine::door::closed(fd.as_raw_fd());
+        anyring_engine::frontend::closed(fd.as_raw_fd());
     }
     assert_eq!(open_at(&files.0), 0, "the program's go, and ours with them");
     // One whose end nobody tells of goes by and by.

@@ -8,8 +8,8 @@ use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 
-use anyring_engine::door;
-use anyring_engine::memory::Sqe;
+use anyring_engine::abi::Sqe;
+use anyring_engine::frontend;
 use common::*;
 use io_uring_op::*;
 
@@ -28,7 +28,7 @@ enum Lingers {
 }
 
 fn set_linger(fd: i32) {
-    door::sets_option(fd, libc::SOL_SOCKET, libc::SO_LINGER);
+    frontend::sets_option(fd, libc::SOL_SOCKET, libc::SO_LINGER);
     let (value, length) = ((&raw const LINGER).cast(), size_of_val(&LINGER) as u32);
     // SAFETY: a structure of ours.
     let result = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, value, length) };

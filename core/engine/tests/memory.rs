@@ -1,7 +1,7 @@
 //! Copies from and to memory that may not be there.
 
-use anyring_engine::errno::Errno;
-use anyring_engine::sys::{pipe_copy, process_copy};
+use anyring_engine::abi::Errno;
+use anyring_engine::os::{pipe_copy, process_copy};
 
 type Copy = unsafe fn(*mut u8, *const u8, usize) -> Result<(), Errno>;
 

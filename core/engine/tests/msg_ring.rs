@@ -5,7 +5,7 @@ mod common;
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use anyring_engine::memory::Sqe;
+use anyring_engine::abi::Sqe;
 use common::*;
 use io_uring_op::{IORING_OP_EPOLL_CTL, IORING_OP_EPOLL_WAIT, IORING_OP_MSG_RING, IORING_OP_NOP};
 use io_uring_register_op::{

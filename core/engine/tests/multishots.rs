@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use anyring_engine::memory::Sqe;
+use anyring_engine::abi::Sqe;
 use common::*;
 use io_uring_op::*;
 use io_uring_register_op::*;
@@ -441,7 +441,7 @@ fn live(engine: Engine, shot: Shot, end: End) -> Vec<Cqe> {
                 let lent = lent;
                 let Lent(scene) = lent;
                 begin(scene, trace);
-                anyring_engine::door::thread_ends();
+                anyring_engine::frontend::thread_ends();
             });
             // Its closure alone would not have to be all of it.
             thread.join().unwrap();

@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 
-use anyring_engine::memory::Sqe;
+use anyring_engine::abi::Sqe;
 use common::*;
 use io_uring_op::*;
 
@@ -632,7 +632,7 @@ fn sockets_and_connections_go_into_slots() {
 /// Closes a descriptor where the engine sees it, as a door shows it.
 fn close(engine: Engine, fd: i32) {
     if engine == Engine::User {
-        anyring_engine::door::closed(fd);
+        anyring_engine::frontend::closed(fd);
     }
     // SAFETY: a descriptor of the test's.
     unsafe { libc::close(fd) };
@@ -1106,7 +1106,7 @@ fn a_descriptor_may_be_closed_between_its_event_and_its_receive() {
         // SAFETY: reads into an integer of ours, once the event is told.
         assert_eq!(unsafe { libc::read(named, (&raw mut count).cast(), 8) }, 8);
         if engine == Engine::User {
-            anyring_engine::door::closed(number);
+            anyring_engine::frontend::closed(number);
         }
         // SAFETY: descriptors of the test's own.
         assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), number) }, number);

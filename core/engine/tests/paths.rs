@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use anyring_engine::memory::Sqe;
+use anyring_engine::abi::Sqe;
 use common::*;
 use io_uring_op::*;
 

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Barrier;
 
-use anyring_engine::memory::Sqe;
+use anyring_engine::abi::Sqe;
 use common::*;
 use io_uring_op::{
     IORING_OP_ASYNC_CANCEL, IORING_OP_CLOSE, IORING_OP_NOP, IORING_OP_POLL_ADD, IORING_OP_POLL_REMOVE,
@@ -271,7 +271,7 @@ fn a_poll_keeps_its_file_when_the_program_closes_it() {
         let (near, mut far) = UnixStream::pair().unwrap();
         collect(&mut ring, &[poll(1, &near, IN, 0)], 0);
         let fd = near.as_raw_fd();
-        anyring_engine::door::closed(fd);
+        anyring_engine::frontend::closed(fd);
         drop(near);
         far.write_all(b"x").unwrap();
         collect(&mut ring, &[], 1)
@@ -409,7 +409,7 @@ fn a_multishot_poll_of_an_epoll_set_that_holds_the_ring_ends() {
         let set = unsafe { OwnedFd::from_raw_fd(libc::epoll_create1(libc::EPOLL_CLOEXEC)) };
         let member = match engine {
             Engine::Kernel => ring.fd,
-            Engine::User => anyring_engine::door::readiness_fd(ring.fd).unwrap(),
+            Engine::User => anyring_engine::frontend::readiness_fd(ring.fd).unwrap(),
         };
         let mut event = libc::epoll_event { events: IN, u64: 0 };
         // SAFETY: reads an event of ours.

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::atomic::Ordering;
 
-use anyring_engine::memory::Sqe;
+use anyring_engine::abi::Sqe;
 use common::*;
 use io_uring_op::*;
 
@@ -139,7 +139,7 @@ fn a_child_lets_go_of_files_that_its_parent_waits_for() {
         let ((source, mut sink), mut buffer) = (pipe(), [0; 1]);
         assert_eq!(submit(&mut ring, &[read(&source, &mut buffer, 1)]), 1);
         if engine == Engine::User {
-            anyring_engine::door::closed(source.as_raw_fd());
+            anyring_engine::frontend::closed(source.as_raw_fd());
         }
         drop(source);
         let status = ended(child(|| true));
@@ -225,7 +225,7 @@ fn a_child_that_executes_another_program_leaves_nothing_in_flight() {
             let first = Sqe { flags: LINK, ..timeout(&long, 1) };
             assert_eq!(submit(&mut ring, &[first, nop(2), read(&source, &mut buffer, 3)]), 3);
             if engine == Engine::User {
-                anyring_engine::door::executes();
+                anyring_engine::frontend::executes();
             }
             let arguments = [c"true".as_ptr(), std::ptr::null()];
             // SAFETY: replaces the child.
@@ -474,7 +474,7 @@ fn a_duplicate_that_nobody_told_of_is_the_ring() {
         let own = unsafe { libc::syscall(libc::SYS_dup, ring.fd) } as i32;
         let entered = enter(engine, own, 0, 0, IORING_ENTER_GETEVENTS, std::ptr::null(), 0);
         if engine == Engine::User {
-            anyring_engine::door::closed(own);
+            anyring_engine::frontend::closed(own);
         }
         // SAFETY: ours.
         unsafe { libc::close(own) };
@@ -566,7 +566,7 @@ fn by_thread(ring: &mut Ring, body: impl FnOnce(&mut Ring) + Send) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             body(ring);
-            anyring_engine::door::thread_ends();
+            anyring_engine::frontend::thread_ends();
         });
     });
 }

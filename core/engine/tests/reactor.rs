@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Mutex;
 
-use anyring_engine::memory::Sqe;
+use anyring_engine::abi::Sqe;
 use common::*;
 use linux_raw_sys::io_uring::io_uring_op::*;
 use std::os::fd::{AsRawFd, FromRawFd};

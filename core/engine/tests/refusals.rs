@@ -3,7 +3,7 @@
 
 mod common;
 
-use anyring_engine::memory::Sqe;
+use anyring_engine::abi::Sqe;
 use anyring_engine::ops;
 use common::*;
 use io_uring_op as Op;

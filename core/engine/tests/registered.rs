@@ -6,8 +6,8 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd};
 
-use anyring_engine::memory::Sqe;
-use anyring_engine::user::IoVector;
+use anyring_engine::abi::Sqe;
+use anyring_engine::os::user::IoVector;
 use common::*;
 use io_uring_op::*;
 use io_uring_register_op as Code;
@@ -360,7 +360,7 @@ fn requests_keep_a_registered_buffer() {
         ];
         let early = tags(&mut ring);
         if engine == Engine::User {
-            anyring_engine::door::closed(from.as_raw_fd());
+            anyring_engine::frontend::closed(from.as_raw_fd());
         }
         drop(from);
         (&into).write_all(b"abcd").unwrap();

@@ -6,7 +6,7 @@ mod common;
 use std::ffi::c_void;
 use std::time::{Duration, Instant};
 
-use anyring_engine::memory::Sqe;
+use anyring_engine::abi::Sqe;
 use common::*;
 use io_uring_op as Op;
 use io_uring_register_op as Code;
@@ -65,7 +65,7 @@ fn try_setup(engine: Engine, entries: u32, mut params: io_uring_params) -> i32 {
 
 fn close(engine: Engine, fd: i32) {
     if engine == Engine::User {
-        anyring_engine::door::closed(fd);
+        anyring_engine::frontend::closed(fd);
     }
     // SAFETY: ours.
     unsafe { libc::close(fd) };

@@ -8,8 +8,8 @@ use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::Mutex;
 
-use anyring_engine::memory::Sqe;
-use anyring_engine::user::IoVector;
+use anyring_engine::abi::Sqe;
+use anyring_engine::os::user::IoVector;
 use common::*;
 use io_uring_op::*;
 
@@ -394,7 +394,7 @@ fn a_file_may_be_closed_under_a_waiting_read() {
         ring.push(read(&from, &mut buffer, 0, 1));
         assert_eq!(ring.enter(1, 0), 1);
         if engine == Engine::User {
-            anyring_engine::door::closed(from.as_raw_fd());
+            anyring_engine::frontend::closed(from.as_raw_fd());
         }
         drop(from);
         (&into).write_all(b"abcd").unwrap();
@@ -561,7 +561,7 @@ fn many_direct_transfers_at_once() {
             assert_eq!(ring.enter(1, 0), 1);
         }
         if engine == Engine::User {
-            anyring_engine::door::closed(file.as_raw_fd());
+            anyring_engine::frontend::closed(file.as_raw_fd());
         }
         drop(file);
         let mut seen = Vec::new();

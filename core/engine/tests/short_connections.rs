@@ -5,7 +5,7 @@ mod common;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 
-use anyring_engine::memory::Sqe;
+use anyring_engine::abi::Sqe;
 use common::*;
 use io_uring_op::*;
 

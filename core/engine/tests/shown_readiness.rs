@@ -3,8 +3,8 @@
 
 mod common;
 
-use anyring_engine::door;
-use anyring_engine::memory::Sqe;
+use anyring_engine::abi::Sqe;
+use anyring_engine::frontend;
 use common::*;
 use io_uring_op::{IORING_OP_MSG_RING, IORING_OP_NOP, IORING_OP_TIMEOUT};
 
@@ -18,14 +18,14 @@ fn readable(fd: i32, timeout_ms: i32) -> bool {
 /// The program has looked for completions, and found none.
 fn look(ring: &Ring) {
     if ring.engine == Engine::User {
-        assert!(!door::sync_readiness(ring.fd));
+        assert!(!frontend::sync_readiness(ring.fd));
     }
 }
 
 fn shown(engine: Engine) -> Ring {
     let ring = Ring::new(engine, 8, 0);
     if engine == Engine::User {
-        door::show_readiness(ring.fd).unwrap();
+        frontend::show_readiness(ring.fd).unwrap();
     }
     ring
 }

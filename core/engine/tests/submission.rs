@@ -2,7 +2,7 @@
 
 mod common;
 
-use anyring_engine::memory::Sqe;
+use anyring_engine::abi::Sqe;
 use common::*;
 use io_uring_op::IORING_OP_NOP;
 use io_uring_register_op as Code;
@@ -493,7 +493,7 @@ fn a_ring_closed_during_a_wait_lives_until_the_wait_ends() {
         // SAFETY: the ring's only descriptor, and a pipe of the test's own.
         unsafe {
             if engine == Engine::User {
-                anyring_engine::door::closed(fd);
+                anyring_engine::frontend::closed(fd);
             }
             libc::close(fd);
             libc::write(pipe[1], c"x".as_ptr().cast(), 1);

@@ -4,7 +4,7 @@
 //! eventfds; what the kernel does in `epoll_wait` is a count of ready events that only a driver can
 //! turn into completions. A lost wake-up shows as a deadlock, which loom reports.
 
-use anyring_engine::driver::token::{Driver, Token, Wake};
+use anyring_engine::wait::token::{Driver, Token, Wake};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
@@ -72,7 +72,7 @@ impl Ring {
         self.epoll.signal();
     }
 
-    /// `enter(GETEVENTS)`, as `driver::wait` does it.
+    /// `enter(GETEVENTS)`, as `wait::caller` does it.
     fn wait(&self, wanted: u32) {
         let mut core = self.core.lock().unwrap();
         loop {

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
 
-use anyring_engine::memory::Sqe;
+use anyring_engine::abi::Sqe;
 use common::*;
 use io_uring_op::*;
 
@@ -41,7 +41,7 @@ fn tcp_pair() -> (TcpStream, TcpStream) {
 /// A pair of whose number nothing is remembered: other tests close descriptors without a word.
 fn fresh_pair() -> (TcpStream, TcpStream) {
     let (from, to) = tcp_pair();
-    anyring_engine::door::closed(from.as_raw_fd());
+    anyring_engine::frontend::closed(from.as_raw_fd());
     (from, to)
 }
 
@@ -387,7 +387,7 @@ fn each_send_has_its_time_stamp() {
             if together_before {
                 run(&mut ring, &mut to, &sqes);
                 if engine == Engine::User {
-                    anyring_engine::door::watches_errors(from.as_raw_fd());
+                    anyring_engine::frontend::watches_errors(from.as_raw_fd());
                 }
             }
             set(from.as_raw_fd(), libc::SO_TIMESTAMPING, EVENTS);

@@ -7,7 +7,7 @@ use std::fs;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use anyring_engine::memory::Sqe;
+use anyring_engine::abi::Sqe;
 use common::*;
 use io_uring_op::*;
 use io_uring_register_op as Code;

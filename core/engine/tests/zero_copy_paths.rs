@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use anyring_engine::memory::Sqe;
+use anyring_engine::abi::Sqe;
 use common::*;
 use io_uring_op::*;
 
@@ -279,8 +279,8 @@ fn a_ring_that_is_polled_tells_of_pages() {
             let polled = match engine {
                 Engine::Kernel => ring.fd,
                 Engine::User => {
-                    let stand_in = anyring_engine::door::readiness_fd(ring.fd).unwrap();
-                    assert!(!anyring_engine::door::sync_readiness(ring.fd));
+                    let stand_in = anyring_engine::frontend::readiness_fd(ring.fd).unwrap();
+                    assert!(!anyring_engine::frontend::sync_readiness(ring.fd));
                     stand_in
                 }
             };
@@ -535,13 +535,13 @@ fn one_that_the_program_begins_to_use_is_left_to_it_from_then_on() {
         submit(&mut ring, send_zc(1, &socket, &memory));
         let sent = settled(&mut ring);
         if engine == Engine::User {
-            anyring_engine::door::watches_errors(socket.as_raw_fd());
+            anyring_engine::frontend::watches_errors(socket.as_raw_fd());
         }
         let_go();
         let free = ring.collect(1);
         if engine == Engine::User {
             // The number may be another test's next.
-            anyring_engine::door::closed(socket.as_raw_fd());
+            anyring_engine::frontend::closed(socket.as_raw_fd());
         }
         (sent, free)
     });

@@ -1,10 +1,8 @@
 //! Cancellation of what a companion does.
 
 use crate::companion::Companion;
-use anyring_engine::errno::Errno;
-use anyring_engine::memory::Sqe;
-use anyring_engine::sys::{self, Fd};
-use anyring_engine::user;
+use anyring_engine::abi::{Errno, Sqe};
+use anyring_engine::os::{self, Fd, user};
 use anyring_linked as door;
 use core::mem::MaybeUninit;
 use linux_raw_sys::general::__NR_io_uring_register;
@@ -87,7 +85,7 @@ const SEVERAL: u32 = IORING_ASYNC_CANCEL_ALL | IORING_ASYNC_CANCEL_ANY;
 /// There must be one, or nothing.
 unsafe fn by_kernel(kernel: Fd, address: usize) -> i32 {
     // SAFETY: the caller's promise.
-    let result = unsafe { sys::call(__NR_io_uring_register, arguments(kernel, address)) };
+    let result = unsafe { os::call(__NR_io_uring_register, arguments(kernel, address)) };
     result.map_or(0, |count| count as i32)
 }
 

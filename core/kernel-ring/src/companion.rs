@@ -6,10 +6,9 @@ use crate::poster::{Mark, Poster};
 use crate::queue::{FIXED, LINKS, SKIP};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use anyring_engine::door as engine;
-use anyring_engine::errno::Errno;
-use anyring_engine::memory::Sqe;
-use anyring_engine::sys::{self, Fd};
+use anyring_engine::abi::{Errno, Sqe};
+use anyring_engine::frontend as engine;
+use anyring_engine::os::{self, Fd};
 use anyring_linked as door;
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
@@ -105,7 +104,7 @@ impl Companion {
             };
             if taken < 0 {
                 // No memory for even one request: there may be some when others are done.
-                sys::sched_yield();
+                os::sched_yield();
             }
         }
     }
@@ -162,12 +161,12 @@ impl Drop for Companion {
 
 fn close(fd: Fd) {
     door::closing(fd);
-    sys::close(fd);
+    os::close(fd);
 }
 
 /// Moves a new ring's descriptor out of the program's low numbers.
 fn move_away(low: Fd) -> Result<Fd, Errno> {
-    let high = sys::duplicate(low);
+    let high = os::duplicate(low);
     if let Ok(high) = high {
         door::quietly(|| engine::duplicated(low, high));
     }

@@ -12,11 +12,10 @@ use crate::memory::RingMemory;
 use crate::poster::new_ring;
 use crate::queue::{FIXED, LINKS, SKIP};
 use alloc::collections::VecDeque;
-use anyring_engine::door as engine;
-use anyring_engine::errno::Errno;
-use anyring_engine::memory::Sqe;
+use anyring_engine::abi::{Errno, Sqe};
+use anyring_engine::frontend as engine;
 use anyring_engine::ops::{self, Caps};
-use anyring_engine::sys::{self, Fd, OwnedFd};
+use anyring_engine::os::{self, Fd, OwnedFd};
 use anyring_linked as door;
 use core::sync::atomic::Ordering;
 use linux_raw_sys::general::{__NR_io_uring_enter, __NR_io_uring_register};
@@ -102,7 +101,7 @@ fn update(fd: Fd, slot: u32, file: Fd, register: impl Fn([usize; 6]) -> i32) -> 
 
 fn by_kernel(arguments: [usize; 6]) -> i32 {
     // SAFETY: reads structures of ours.
-    anyring_engine::errno::to_res(unsafe { sys::call(__NR_io_uring_register, arguments) })
+    anyring_engine::abi::errno::to_res(unsafe { os::call(__NR_io_uring_register, arguments) })
 }
 
 fn by_engine(arguments: [usize; 6]) -> i32 {
@@ -234,7 +233,7 @@ impl Receiver {
                 (Some((_, sqe)), Err(errno)) => {
                     companion.say(sqe.user_data, errno.negated(), sqe.flags & SKIP)
                 }
-                (None, Ok(fd)) => sys::close(fd),
+                (None, Ok(fd)) => os::close(fd),
                 (None, Err(_)) => {}
             }
         }
@@ -272,9 +271,9 @@ impl Receiver {
         self.result = Errno::EAGAIN.negated();
         let arguments = [self.fd.fd() as usize, 1, 0, IORING_ENTER_GETEVENTS as usize, 0, 0];
         // SAFETY: the entry names no memory; it is done at once.
-        unsafe { sys::call(__NR_io_uring_enter, arguments) }?;
+        unsafe { os::call(__NR_io_uring_enter, arguments) }?;
         self.collect();
         update(self.fd.fd(), slot as u32, -1, by_kernel);
-        if self.result < 0 { Err(Errno::from_raw(self.result as isize)) } else { sys::move_high(self.result) }
+        if self.result < 0 { Err(Errno::from_raw(self.result as isize)) } else { os::move_high(self.result) }
     }
 }

@@ -24,9 +24,9 @@ pub use queue::{Queue, Taken};
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use anyring_engine::errno::Errno;
-use anyring_engine::sync::{AcrossFork, Mutex};
-use anyring_engine::sys::Fd;
+use anyring_engine::abi::Errno;
+use anyring_engine::os::Fd;
+use anyring_engine::os::sync::{AcrossFork, Mutex};
 use anyring_linked as door;
 use companion::Companion;
 use core::sync::atomic::{AtomicBool, Ordering};

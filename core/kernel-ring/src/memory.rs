@@ -1,8 +1,7 @@
 //! Ring memory, mapped as a program maps it.
 
-use anyring_engine::errno::Errno;
-use anyring_engine::memory::Sqe;
-use anyring_engine::sys::{self, Fd};
+use anyring_engine::abi::{Errno, Sqe};
+use anyring_engine::os::{self, Fd};
 use core::sync::atomic::AtomicU32;
 use linux_raw_sys::io_uring::{IORING_OFF_SQ_RING, IORING_OFF_SQES, io_uring_params};
 
@@ -14,14 +13,14 @@ struct Mapping {
 
 impl Mapping {
     fn new(fd: Fd, offset: u32, length: usize) -> Result<Mapping, Errno> {
-        sys::map_shared(fd, offset.into(), length).map(|address| Mapping { address, length })
+        os::map_shared(fd, offset.into(), length).map(|address| Mapping { address, length })
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: mapped here, and its owner uses it no more.
-        unsafe { sys::unmap(self.address, self.length) };
+        unsafe { os::unmap(self.address, self.length) };
     }
 }
 

@@ -4,9 +4,8 @@ use crate::files::SLOTS;
 use crate::memory::{Cqe, RingMemory};
 use alloc::sync::Arc;
 use anyring_engine::Outlet;
-use anyring_engine::errno::Errno;
-use anyring_engine::memory::Sqe;
-use anyring_engine::sys::{self, Fd, OwnedFd};
+use anyring_engine::abi::{Errno, Sqe};
+use anyring_engine::os::{self, Fd, OwnedFd};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use linux_raw_sys::general::{__NR_io_uring_enter, __NR_io_uring_setup};
@@ -72,7 +71,7 @@ impl Mark {
     pub fn wait(&self) -> i32 {
         // Acquire pairs with the release in `reach`.
         while self.reached.swap(0, Ordering::Acquire) == 0 {
-            let _ = sys::futex_wait(&self.reached, 0, None);
+            let _ = os::futex_wait(&self.reached, 0, None);
         }
         self.result.load(Ordering::Relaxed)
     }
@@ -108,7 +107,7 @@ impl Mark {
         self.result.store(result, Ordering::Relaxed);
         // Release pairs with the acquire in `wait`.
         self.reached.store(1, Ordering::Release);
-        sys::futex_wake(&self.reached, 1);
+        os::futex_wake(&self.reached, 1);
     }
 }
 
@@ -122,8 +121,8 @@ pub fn new_ring(entries: u32) -> Result<(OwnedFd, RingMemory), Errno> {
     params.flags = IORING_SETUP_CLAMP;
     let arguments = [entries as usize, &raw mut params as usize, 0, 0, 0, 0];
     // SAFETY: reads and writes the parameters.
-    let low = unsafe { sys::call(__NR_io_uring_setup, arguments) }? as Fd;
-    let fd = OwnedFd::new(sys::move_high(low)?);
+    let low = unsafe { os::call(__NR_io_uring_setup, arguments) }? as Fd;
+    let fd = OwnedFd::new(os::move_high(low)?);
     if params.features & IORING_FEAT_REG_REG_RING == 0 {
         return Err(Errno::EINVAL);
     }
@@ -137,7 +136,7 @@ impl Poster {
     /// # Errors
     /// Those of [`new_ring`].
     pub fn new(target: Fd, source: Arc<RingMemory>, mark: Arc<Mark>) -> Result<Poster, Errno> {
-        let target = OwnedFd::new(sys::duplicate(target)?);
+        let target = OwnedFd::new(os::duplicate(target)?);
         let (fd, memory) = new_ring(BATCH)?;
         Ok(Poster { fd, memory, tail: 0, target, source, mark })
     }
@@ -166,8 +165,8 @@ impl Poster {
             }
             let arguments = [self.fd.fd() as usize, left as usize, 0, 0, 0, 0];
             // SAFETY: the entries name no memory.
-            if unsafe { sys::call(__NR_io_uring_enter, arguments) }.is_err() {
-                sys::sched_yield();
+            if unsafe { os::call(__NR_io_uring_enter, arguments) }.is_err() {
+                os::sched_yield();
             }
         }
         // Only what failed is told, a program that is ending or has no memory left: nobody is to hear of it.

@@ -4,9 +4,9 @@ use crate::Extended;
 use crate::cancel::Canceled;
 use crate::companion::flag;
 use crate::files::{self, Use};
-use anyring_engine::memory::Sqe;
+use anyring_engine::abi::Sqe;
 use anyring_engine::ops;
-use anyring_engine::sys::Fd;
+use anyring_engine::os::Fd;
 use linux_raw_sys::io_uring::{
     IORING_SETUP_SQE128, IORING_SETUP_SQPOLL, io_uring_op, io_uring_sqe_flags_bit as Bit,
 };

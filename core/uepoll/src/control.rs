@@ -3,8 +3,8 @@
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
-use anyring_engine::errno::Errno;
-use anyring_engine::sys::{self, Fd};
+use anyring_engine::abi::Errno;
+use anyring_engine::os::{self, Fd};
 use linux_raw_sys::general::{
     EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN,
     EPOLLOUT, EPOLLWAKEUP,
@@ -69,7 +69,7 @@ impl Set {
     fn add(&self, state: &mut State, fd: Fd, event: Event) -> Result<(), Errno> {
         let place = self.place(event.events);
         if place == Place::Feeder {
-            let identity = sys::identity(fd)?;
+            let identity = os::identity(fd)?;
             if identity.is_regular() || identity.is_directory() {
                 return Err(Errno::EPERM);
             }
@@ -94,7 +94,7 @@ impl Set {
         self.count_level(event.events, true);
         self.files.fetch_add(1, Ordering::Relaxed);
         if place == Place::Inside
-            && let Err(error) = sys::epoll_ctl(self.inside, ADD, fd, event.events, name)
+            && let Err(error) = os::epoll_ctl(self.inside, ADD, fd, event.events, name)
         {
             self.release(state, item);
             return Err(error);
@@ -115,9 +115,9 @@ impl Set {
         *slot = Slot { events: event.events, data: event.data, place, enabled: true, ..before };
         self.show(item, event);
         let result = match (before.place, place) {
-            (Place::Inside, Place::Inside) => sys::epoll_ctl(self.inside, MODIFY, fd, event.events, name),
-            (Place::Inside, _) => sys::epoll_ctl(self.inside, DELETE, fd, 0, 0),
-            (_, Place::Inside) => sys::epoll_ctl(self.inside, ADD, fd, event.events, name),
+            (Place::Inside, Place::Inside) => os::epoll_ctl(self.inside, MODIFY, fd, event.events, name),
+            (Place::Inside, _) => os::epoll_ctl(self.inside, DELETE, fd, 0, 0),
+            (_, Place::Inside) => os::epoll_ctl(self.inside, ADD, fd, event.events, name),
             _ => Ok(()),
         };
         if let Err(error) = result {
@@ -142,7 +142,7 @@ impl Set {
         let item = *state.numbers.get(&fd).ok_or(Errno::ENOENT)?;
         let slot = state.slots[item as usize];
         let result = match slot.place {
-            Place::Inside => sys::epoll_ctl(self.inside, DELETE, fd, 0, 0),
+            Place::Inside => os::epoll_ctl(self.inside, DELETE, fd, 0, 0),
             Place::Feeder => {
                 self.forget(state, item, slot.arm);
                 Ok(())
@@ -197,9 +197,9 @@ impl Set {
     /// Whether a file that is registered inside was closed: then its number is free there.
     fn is_gone(&self, state: &State, item: u32) -> bool {
         let slot = &state.slots[item as usize];
-        let there = sys::epoll_ctl(self.inside, ADD, slot.fd, EPOLLET, token(item, slot.generation, 0));
+        let there = os::epoll_ctl(self.inside, ADD, slot.fd, EPOLLET, token(item, slot.generation, 0));
         if there.is_ok() {
-            let _ = sys::epoll_ctl(self.inside, DELETE, slot.fd, 0, 0);
+            let _ = os::epoll_ctl(self.inside, DELETE, slot.fd, 0, 0);
         }
         // Nobody's number, or that of a file that cannot be polled.
         matches!(there, Ok(()) | Err(Errno::EBADF | Errno::EPERM))

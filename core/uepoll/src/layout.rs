@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
-use anyring_engine::errno::Errno;
+use anyring_engine::abi::Errno;
 
 /// What the header begins with.
 pub const MAGIC: u32 = 0xeb01_eb01;

@@ -3,8 +3,8 @@
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering, fence};
 
-use anyring_engine::errno::Errno;
-use anyring_engine::sys;
+use anyring_engine::abi::Errno;
+use anyring_engine::os;
 
 use crate::insert::Raised;
 use crate::ring::Ring;
@@ -67,15 +67,15 @@ impl Shared {
         }
         // One of those who find it asleep.
         match sleeper.swap(AWAKE, Ordering::SeqCst) {
-            AT_THE_BELL if bell >= 0 => sys::eventfd_signal(bell),
-            ON_THE_WORD => sys::futex_wake_shared(sleeper, 1),
+            AT_THE_BELL if bell >= 0 => os::eventfd_signal(bell),
+            ON_THE_WORD => os::futex_wake_shared(sleeper, 1),
             _ => {}
         }
     }
 
     /// Sleeps on the word.
     pub fn sleep_on_word(&self, timeout_ns: Option<u64>) -> Result<(), Errno> {
-        match sys::futex_wait_shared(&self.ring.header().sleeper, ON_THE_WORD, timeout_ns) {
+        match os::futex_wait_shared(&self.ring.header().sleeper, ON_THE_WORD, timeout_ns) {
             Err(Errno::EINTR) => Err(Errno::EINTR),
             _ => Ok(()),
         }
@@ -86,7 +86,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         let bell = *self.bell.get_mut();
         if bell >= 0 {
-            sys::close(bell);
+            os::close(bell);
         }
     }
 }

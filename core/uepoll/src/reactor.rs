@@ -5,9 +5,9 @@ use alloc::sync::Arc;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use anyring_engine::errno::Errno;
-use anyring_engine::sync::Mutex;
-use anyring_engine::sys::{self, EpollEvent, Fd};
+use anyring_engine::abi::Errno;
+use anyring_engine::os::sync::Mutex;
+use anyring_engine::os::{self, EpollEvent, Fd};
 use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLLIN};
 
 use crate::feeder::{BELL, Sink};
@@ -35,10 +35,10 @@ impl Reactor {
         spin_ns: u64,
         spawn: Spawn,
     ) -> Result<Arc<Reactor>, Errno> {
-        let wake = sys::eventfd()?;
+        let wake = os::eventfd()?;
         let (stops, ended) = (AtomicBool::new(false), AtomicU32::new(0));
         let reactor = Arc::new(Reactor { stops, ended, wake, epoll, spin_ns, shared, state });
-        sys::epoll_ctl(epoll, EPOLL_CTL_ADD, wake, EPOLLIN, BELL)?;
+        os::epoll_ctl(epoll, EPOLL_CTL_ADD, wake, EPOLLIN, BELL)?;
         let argument = Box::into_raw(Box::new(reactor.clone()));
         spawn(c"anyring-uepoll", run, argument.cast()).map_err(|error| {
             // SAFETY: no thread has it.
@@ -51,9 +51,9 @@ impl Reactor {
     /// Ends the thread, and waits until it is gone.
     pub fn stop(&self) {
         self.stops.store(true, Ordering::Release);
-        sys::eventfd_signal(self.wake);
+        os::eventfd_signal(self.wake);
         while self.ended.load(Ordering::Acquire) == 0 {
-            let _ = sys::futex_wait(&self.ended, 0, None);
+            let _ = os::futex_wait(&self.ended, 0, None);
         }
     }
 
@@ -61,14 +61,14 @@ impl Reactor {
         let mut events = [EpollEvent { events: 0, data: 0 }; 256];
         let mut last = 0;
         while !self.stops.load(Ordering::Acquire) {
-            let spins = self.spin_ns != 0 && sys::monotonic_ns().saturating_sub(last) < self.spin_ns;
+            let spins = self.spin_ns != 0 && os::monotonic_ns().saturating_sub(last) < self.spin_ns;
             let timeout = if spins { Some(0) } else { None };
-            let count = sys::epoll_wait(self.epoll, &mut events, timeout, None).unwrap_or(0);
+            let count = os::epoll_wait(self.epoll, &mut events, timeout, None).unwrap_or(0);
             if count == 0 {
                 continue;
             }
             if self.spin_ns != 0 {
-                last = sys::monotonic_ns();
+                last = os::monotonic_ns();
             }
             let mut state = self.state.lock();
             let mut sink = Sink::new(&self.shared.ring, &mut state.slots);
@@ -87,11 +87,11 @@ extern "C" fn run(argument: *mut c_void) {
     let reactor = *unsafe { Box::from_raw(argument.cast::<Arc<Reactor>>()) };
     reactor.serve();
     reactor.ended.store(1, Ordering::Release);
-    sys::futex_wake(&reactor.ended, 1);
+    os::futex_wake(&reactor.ended, 1);
 }
 
 impl Drop for Reactor {
     fn drop(&mut self) {
-        sys::close(self.wake);
+        os::close(self.wake);
     }
 }

@@ -3,8 +3,8 @@
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use anyring_engine::errno::Errno;
-use anyring_engine::sys::{self, Fd, nr};
+use anyring_engine::abi::Errno;
+use anyring_engine::os::{self, Fd, nr};
 
 use crate::insert::{self, Cells, Raised, counter};
 use crate::layout::{Geometry, HEADER_BYTES, Header, Item, MAGIC};
@@ -38,8 +38,8 @@ impl Ring {
     /// `EINVAL` for a number of items that cannot be; what creating and mapping the memory gives.
     pub fn create(items: u32, first: u32) -> Result<Ring, Errno> {
         let geometry = Geometry::of(items)?;
-        let fd = sys::memfd_create(c"anyring-uepoll", nr::MFD_CLOEXEC | nr::MFD_ALLOW_SEALING)?;
-        let ring = Ring::within(fd, geometry).inspect_err(|_| sys::close(fd))?;
+        let fd = os::memfd_create(c"anyring-uepoll", nr::MFD_CLOEXEC | nr::MFD_ALLOW_SEALING)?;
+        let ring = Ring::within(fd, geometry).inspect_err(|_| os::close(fd))?;
         let header = ring.header();
         header.header_length.store(geometry.header_length as u32, Ordering::Relaxed);
         header.index_length.store(geometry.index_length as u32, Ordering::Relaxed);
@@ -52,11 +52,11 @@ impl Ring {
     }
 
     fn within(fd: Fd, geometry: Geometry) -> Result<Ring, Errno> {
-        sys::grow_memfd(fd, geometry.length() as u64)?;
+        os::grow_memfd(fd, geometry.length() as u64)?;
         // A program that made it shorter would have every access to it end in a signal.
         let seals = nr::F_SEAL_SHRINK | nr::F_SEAL_GROW | nr::F_SEAL_SEAL;
-        sys::fcntl(fd, nr::F_ADD_SEALS, seals as usize)?;
-        let memory = sys::map_shared(fd, 0, geometry.length())?;
+        os::fcntl(fd, nr::F_ADD_SEALS, seals as usize)?;
+        let memory = os::map_shared(fd, 0, geometry.length())?;
         let memory = NonNull::new(memory).ok_or(Errno::ENOMEM)?;
         Ok(Ring { memory, geometry, fd })
     }
@@ -121,7 +121,7 @@ impl Ring {
 impl Drop for Ring {
     fn drop(&mut self) {
         // SAFETY: mapped at creation, and nobody has a reference any more.
-        unsafe { sys::unmap(self.memory.as_ptr(), self.geometry.length()) };
+        unsafe { os::unmap(self.memory.as_ptr(), self.geometry.length()) };
     }
 }
 

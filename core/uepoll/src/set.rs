@@ -7,9 +7,9 @@ use core::ffi::{CStr, c_void};
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
-use anyring_engine::errno::Errno;
-use anyring_engine::sync::Mutex;
-use anyring_engine::sys::{self, EpollEvent, Fd};
+use anyring_engine::abi::Errno;
+use anyring_engine::os::sync::Mutex;
+use anyring_engine::os::{self, EpollEvent, Fd};
 use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLLET, EPOLLIN};
 
 use crate::feeder::aio::{Aio, Context};
@@ -122,14 +122,14 @@ impl Set {
         };
         let state = Arc::new(Mutex::new(state));
         let fd = shared.ring.fd();
-        let inside = sys::epoll_create().inspect_err(|_| sys::close(fd))?;
+        let inside = os::epoll_create().inspect_err(|_| os::close(fd))?;
         let end = || {
-            sys::close(inside);
-            sys::close(fd);
+            os::close(inside);
+            os::close(fd);
         };
         let source = source(&mut options, &shared, &state, inside).inspect_err(|_| end())?;
         // A child reads 0 there.
-        let owner = sys::map_wiped_on_fork(PAGE_BYTES).inspect_err(|_| end())?.cast::<AtomicU32>();
+        let owner = os::map_wiped_on_fork(PAGE_BYTES).inspect_err(|_| end())?.cast::<AtomicU32>();
         // SAFETY: mapped just now.
         unsafe { (*owner).store(1, Ordering::Relaxed) };
         Ok(Set {
@@ -188,9 +188,9 @@ impl Set {
         if there >= 0 {
             return Ok(there);
         }
-        let bell = sys::eventfd()?;
+        let bell = os::eventfd()?;
         let heard = match &self.source {
-            Source::Epoll => sys::epoll_ctl(self.inside, EPOLL_CTL_ADD, bell, EPOLLIN | EPOLLET, BELL),
+            Source::Epoll => os::epoll_ctl(self.inside, EPOLL_CTL_ADD, bell, EPOLLIN | EPOLLET, BELL),
             Source::Uring(uring) => {
                 uring.watch_own(bell, BELL);
                 uring.watch_own(self.inside, INSIDE);
@@ -205,7 +205,7 @@ impl Set {
             }
             Source::Reactor(_) => Ok(()),
         };
-        heard.inspect_err(|_| sys::close(bell))?;
+        heard.inspect_err(|_| os::close(bell))?;
         self.shared.bell.store(bell, Ordering::Release);
         Ok(bell)
     }
@@ -245,11 +245,11 @@ impl Drop for Set {
         {
             reactor.stop();
         }
-        sys::close(self.inside);
+        os::close(self.inside);
         if !*self.descriptor_is_lost.get_mut() {
-            sys::close(self.shared.ring.fd());
+            os::close(self.shared.ring.fd());
         }
         // SAFETY: nobody looks there any more.
-        unsafe { sys::unmap(self.owner.get_mut().cast(), PAGE_BYTES) };
+        unsafe { os::unmap(self.owner.get_mut().cast(), PAGE_BYTES) };
     }
 }

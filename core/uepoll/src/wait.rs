@@ -1,7 +1,7 @@
 //! The consumer's side: waiting, and taking events.
 
-use anyring_engine::errno::Errno;
-use anyring_engine::sys::{self, EpollEvent};
+use anyring_engine::abi::Errno;
+use anyring_engine::os::{self, EpollEvent};
 use core::sync::atomic::Ordering;
 
 use crate::feeder::aio::Aio;
@@ -72,10 +72,10 @@ impl Set {
         let start = match timeout_ns {
             Some(0) => 0,
             None => 0,
-            Some(_) => sys::monotonic_ns(),
+            Some(_) => os::monotonic_ns(),
         };
         // A clock without a call, and not an exact one.
-        let (spin_start, spin_ticks) = (sys::ticks(), self.options.spin_ns * sys::ticks_per_us() / 1000);
+        let (spin_start, spin_ticks) = (os::ticks(), self.options.spin_ns * os::ticks_per_us() / 1000);
         let mut spins = self.options.spin_ns != 0;
         loop {
             // A sleep asks the kernel itself.
@@ -85,12 +85,12 @@ impl Set {
                 return Ok(count);
             }
             if spins {
-                spins = sys::ticks().wrapping_sub(spin_start) < spin_ticks;
+                spins = os::ticks().wrapping_sub(spin_start) < spin_ticks;
                 core::hint::spin_loop();
                 continue;
             }
             let left =
-                timeout_ns.map(|timeout| start.saturating_add(timeout).saturating_sub(sys::monotonic_ns()));
+                timeout_ns.map(|timeout| start.saturating_add(timeout).saturating_sub(os::monotonic_ns()));
             if left == Some(0) {
                 return Ok(0);
             }
@@ -154,7 +154,7 @@ impl Set {
             consumer.events.resize(MOST, EpollEvent { events: 0, data: 0 });
         }
         consumer.found = 0..0;
-        consumer.found.end = sys::epoll_wait(self.inside, &mut consumer.events, timeout_ns, None)?;
+        consumer.found.end = os::epoll_wait(self.inside, &mut consumer.events, timeout_ns, None)?;
         Ok(())
     }
 
@@ -243,6 +243,6 @@ impl Set {
         slot.place = Place::Inside;
         let name = token(item, slot.generation, 0);
         // Where the file was closed, nothing is said.
-        let _ = sys::epoll_ctl(self.inside, crate::control::ADD, slot.fd, slot.events, name);
+        let _ = os::epoll_ctl(self.inside, crate::control::ADD, slot.fd, slot.events, name);
     }
 }

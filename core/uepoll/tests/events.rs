@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use anyring_engine::errno::Errno;
+use anyring_engine::abi::Errno;
 use anyring_uepoll::{ADD, Event, Raiser, Set};
 use common::{each, event, next, none, pair, take, wait};
 

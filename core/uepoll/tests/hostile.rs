@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 
-use anyring_engine::errno::Errno;
+use anyring_engine::abi::Errno;
 use anyring_uepoll::{ADD, DELETE, Event, Feeder, MODIFY, Options, Set};
 use common::{each, event, next, none, pair, set, take};
 

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-use anyring_engine::errno::Errno;
+use anyring_engine::abi::Errno;
 use anyring_uepoll::{ADD, DELETE, Event, Feeder, MODIFY};
 use common::{each, each_extended, event, next, none, pair, set, take, wait};
 

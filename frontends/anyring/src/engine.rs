@@ -269,7 +269,7 @@ pub(crate) fn close(engine: Engine, fd: i32) {
 /// Lets a ring's descriptor be one that can be polled.
 pub(crate) fn show_readiness(engine: Engine, fd: i32) -> Result<(), i32> {
     if engine == Engine::User {
-        return door::quietly(|| anyring_engine::door::show_readiness(fd));
+        return door::quietly(|| anyring_engine::frontend::show_readiness(fd));
     }
     Ok(())
 }
@@ -277,5 +277,5 @@ pub(crate) fn show_readiness(engine: Engine, fd: i32) -> Result<(), i32> {
 /// The program has looked for completions, and found none: who polls the descriptor may sleep.
 #[cold]
 pub(crate) fn found_nothing(fd: i32) {
-    door::quietly(|| anyring_engine::door::sync_readiness(fd));
+    door::quietly(|| anyring_engine::frontend::sync_readiness(fd));
 }

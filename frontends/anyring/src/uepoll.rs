@@ -35,7 +35,7 @@ use std::ops::BitOr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
-use anyring_engine::errno::Errno;
+use anyring_engine::abi::Errno;
 use anyring_uepoll::{ADD, DELETE, MODIFY, Options, Raiser};
 pub use anyring_uepoll::{Event, Feeder, layout};
 

@@ -4,7 +4,7 @@
 //! `closed` is said before the real call, as the number can be reused at once after it.
 
 use crate::{Door, next};
-use anyring_engine::door;
+use anyring_engine::frontend;
 use anyring_trap::{active, calls, sys};
 use core::ffi::c_int;
 use linux_raw_sys::general as raw;
@@ -17,7 +17,7 @@ const CLOSE_RANGE_CLOEXEC: u32 = 4;
 pub fn closing<D: Door>(fd: c_int) {
     if active() && calls::rings_exist() {
         let _stay = D::enter();
-        door::closed(fd);
+        frontend::closed(fd);
     }
 }
 
@@ -34,7 +34,7 @@ fn replacing<D: Door>(old: c_int, new: c_int) {
 fn duplicated<D: Door>(old: c_int, new: c_int) {
     if new >= 0 && calls::is_ring(old) {
         let _stay = D::enter();
-        door::duplicated(old, new);
+        frontend::duplicated(old, new);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Calls by which a program starts to use the error queue of a socket, which zero-copy sends would use, too.
 
 use crate::{Door, next};
-use anyring_engine::door;
+use anyring_engine::frontend;
 use anyring_trap::{active, calls};
 use core::ffi::{c_int, c_void};
 
@@ -9,7 +9,7 @@ use core::ffi::{c_int, c_void};
 pub fn watches_errors<D: Door>(fd: c_int) {
     if active() && calls::rings_exist() {
         let _stay = D::enter();
-        door::watches_errors(fd);
+        frontend::watches_errors(fd);
     }
 }
 
@@ -24,8 +24,8 @@ pub unsafe fn setsockopt<D: Door>(
     value: *const c_void,
     length: u32,
 ) -> c_int {
-    door::sets_option(fd, level, name);
-    if door::concerns_errors(level, name) {
+    frontend::sets_option(fd, level, name);
+    if frontend::concerns_errors(level, name) {
         watches_errors::<D>(fd);
     }
     next!(c"setsockopt", fn(c_int, c_int, c_int, *const c_void, u32) -> c_int, fd, level, name, value, length,)

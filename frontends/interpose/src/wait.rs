@@ -1,8 +1,8 @@
 //! Calls that wait for descriptors. A ring of ours is a memfd and cannot be polled; the engine has a
-//! stand-in for each that is polled ([`door::readiness_fd`]), which takes the ring's place here.
+//! stand-in for each that is polled ([`frontend::readiness_fd`]), which takes the ring's place here.
 
 use crate::{Door, next};
-use anyring_engine::door;
+use anyring_engine::frontend;
 use anyring_trap::calls;
 use core::ffi::{c_int, c_long, c_void};
 use linux_raw_sys::general as raw;
@@ -10,7 +10,7 @@ use linux_raw_sys::general as raw;
 /// Brings the stand-ins of an instance's rings in line.
 #[inline]
 fn before_wait<D: Door>(instance: c_int) {
-    if door::has_rings_in_epoll() {
+    if frontend::has_rings_in_epoll() {
         synchronize::<D>(instance);
     }
 }
@@ -18,14 +18,14 @@ fn before_wait<D: Door>(instance: c_int) {
 #[cold]
 fn synchronize<D: Door>(instance: c_int) {
     let _stay = D::enter();
-    door::before_epoll_wait(instance);
+    frontend::before_epoll_wait(instance);
 }
 
 /// The stand-in of a ring, in line with it.
 fn stand_in<D: Door>(ring: c_int) -> Result<c_int, c_int> {
     let _stay = D::enter();
-    let stand_in = door::readiness_fd(ring)?;
-    door::sync_readiness(ring);
+    let stand_in = frontend::readiness_fd(ring)?;
+    frontend::sync_readiness(ring);
     Ok(stand_in)
 }
 
@@ -54,7 +54,7 @@ pub unsafe fn epoll_ctl<D: Door>(instance: c_int, operation: c_int, fd: c_int, e
         event,
     );
     if ring && result == 0 {
-        door::changed_epoll(instance, operation as u32, fd);
+        frontend::changed_epoll(instance, operation as u32, fd);
     }
     result
 }

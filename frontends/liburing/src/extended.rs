@@ -1,9 +1,8 @@
 //! Operations that the kernel lacks, on its rings.
 
-use crate::call;
-use crate::queue;
 use crate::ring::SQ_REWIND;
 use crate::types::Ring;
+use crate::{call, queue};
 use anyring_kernel_ring::{Queue, Taken};
 use core::ffi::c_int;
 

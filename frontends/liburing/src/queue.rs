@@ -1,9 +1,7 @@
 //! Submitting, and completions that are there.
 
-use crate::call;
-use crate::extended;
-use crate::ring;
 use crate::types::{Cqe, Ring, Sqe};
+use crate::{call, extended, ring};
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr;
 use linux_raw_sys::io_uring::{IORING_ENTER_GETEVENTS, IORING_ENTER_SQ_WAIT};

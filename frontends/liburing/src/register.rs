@@ -91,7 +91,7 @@ pub unsafe extern "C" fn io_uring_register_probe(ring: &Ring, probe: Any, count:
     // SAFETY: the caller's promise.
     let result = unsafe { register(ring, Code::IORING_REGISTER_PROBE as c_uint, probe, count) };
     if result >= 0 && !call::is_user() && anyring_kernel_ring::is_possible(ring.features, ring.flags) {
-        anyring_engine::resources::probe::add_private(probe.addr() as u64, count);
+        anyring_engine::probe::add_private(probe.addr() as u64, count);
     }
     result
 }

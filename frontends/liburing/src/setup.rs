@@ -1,11 +1,10 @@
 //! Setting rings up, and giving them up.
 
-use crate::call;
-use crate::register;
 use crate::ring::{ENTERS_FOR_COMPLETIONS, PROGRAM_MEMORY, REGISTERED, REGISTERS_BY_INDEX};
 use crate::size;
 use crate::types::{CompletionQueue, Cqe, Ring, Sqe, SubmissionQueue};
 use crate::user;
+use crate::{call, register};
 use core::ffi::{c_int, c_uint, c_void};
 use core::mem::MaybeUninit;
 use core::ptr;

@@ -3,7 +3,7 @@
 use core::ffi::{c_int, c_uint, c_void};
 
 /// What the library needs to know about one queue entry of 64 bytes: it never looks inside.
-pub use anyring_engine::memory::Sqe;
+pub use anyring_engine::abi::Sqe;
 
 /// `struct io_uring_cqe`, without the second half of large ones.
 #[repr(C)]

@@ -3,9 +3,9 @@
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
-use anyring_engine::errno::Errno;
-use anyring_engine::sync::Mutex;
-use anyring_engine::sys::{self, EpollEvent, Fd};
+use anyring_engine::abi::Errno;
+use anyring_engine::os::sync::Mutex;
+use anyring_engine::os::{self, EpollEvent, Fd};
 use anyring_trap::threads;
 use anyring_uepoll::{Event, Feeder, Options, Raiser, Set};
 use core::ffi::{CStr, c_int, c_void};
@@ -61,7 +61,7 @@ fn create(flags: c_int, max_items: usize) -> Result<c_int, Errno> {
     let set = Set::create(options(flags, max_items)?)?;
     let fd = set.fd();
     if flags & CLOEXEC == 0 {
-        sys::fcntl(fd, raw::F_SETFD, 0)?;
+        os::fcntl(fd, raw::F_SETFD, 0)?;
     }
     // A set whose descriptor was closed behind our back had that number, perhaps.
     let stale = SETS.lock().insert(fd, Arc::new(set));
@@ -83,7 +83,7 @@ pub extern "C" fn anyring_epoll_create2(flags: c_int, max_items: usize) -> c_int
     }
     // SAFETY: touches no memory.
     result(
-        unsafe { sys::call(raw::__NR_epoll_create1, [flags as usize, 0, 0, 0, 0, 0]) }.map(|fd| fd as c_int),
+        unsafe { os::call(raw::__NR_epoll_create1, [flags as usize, 0, 0, 0, 0, 0]) }.map(|fd| fd as c_int),
     )
 }
 
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn anyring_epoll_ctl(
     let Some(set) = set_of(epfd) else {
         let arguments = [epfd as usize, operation as usize, fd as usize, event as usize, 0, 0];
         // SAFETY: as the kernel reads it.
-        return result(unsafe { sys::call(raw::__NR_epoll_ctl, arguments) }.map(|_| 0));
+        return result(unsafe { os::call(raw::__NR_epoll_ctl, arguments) }.map(|_| 0));
     };
     // SAFETY: the caller's promise.
     let given = unsafe { event.as_ref() };
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn anyring_epoll_take(
     let Some(set) = set_of(epfd) else {
         let arguments = [epfd as usize, events as usize, count as usize, timeout_ms as isize as usize, 0, 8];
         // SAFETY: the caller's promise; no signal mask.
-        return result(unsafe { sys::call(raw::__NR_epoll_pwait, arguments) }.map(|count| count as c_int));
+        return result(unsafe { os::call(raw::__NR_epoll_pwait, arguments) }.map(|count| count as c_int));
     };
     let mut taken = [Event::default(); MOST];
     let room = usize::try_from(count).unwrap_or(0).min(MOST);
@@ -162,7 +162,7 @@ pub extern "C" fn anyring_epoll_close(epfd: c_int) -> c_int {
     let set = SETS.lock().remove(&epfd);
     if set.is_none() {
         // SAFETY: touches no memory.
-        return result(unsafe { sys::call(raw::__NR_close, [epfd as usize, 0, 0, 0, 0, 0]) }.map(|_| 0));
+        return result(unsafe { os::call(raw::__NR_close, [epfd as usize, 0, 0, 0, 0, 0]) }.map(|_| 0));
     }
     0
 }

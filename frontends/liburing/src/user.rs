@@ -1,6 +1,6 @@
 //! Anyring's engine in this process: what it is lent, and what of it only this door uses.
 
-use anyring_engine::{Host, door};
+use anyring_engine::{Host, frontend};
 use anyring_linked::{Choice, quietly};
 use anyring_trap::threads;
 use core::ffi::{CStr, c_int, c_void};
@@ -68,12 +68,12 @@ pub fn show_readiness(fd: c_int) -> c_int {
 
 /// The same after its memory was mapped by the descriptor once more; whether that could be done.
 pub fn show_again(fd: c_int) -> bool {
-    quietly(|| door::show_readiness(fd)).is_ok()
+    quietly(|| frontend::show_readiness(fd)).is_ok()
 }
 
 /// The program has looked for completions, and found none: who polls the ring's descriptor may sleep.
 pub fn found_nothing(fd: c_int) {
-    quietly(|| door::sync_readiness(fd));
+    quietly(|| frontend::sync_readiness(fd));
 }
 
 /// Says what was done, if asked, and lets go of rings that other processes have.

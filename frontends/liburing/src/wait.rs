@@ -1,10 +1,9 @@
 //! Waiting for completions, with and without time limits.
 
-use crate::call;
-use crate::extended;
 use crate::queue::{SIGNAL_SET_BYTES, io_uring_submit};
 use crate::ring::OWN_TIMEOUT;
 use crate::types::{Cqe, Ring, Timespec};
+use crate::{call, extended};
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr;
 use linux_raw_sys::errno::{EAGAIN, EINVAL, ETIME};

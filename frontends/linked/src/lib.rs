@@ -13,7 +13,7 @@ pub use anyring_trap::config::Choice;
 pub use anyring_trap::process::exits;
 pub use anyring_trap::stub::is_in_place as others_answer;
 
-use anyring_engine::{Caller, Host, door};
+use anyring_engine::{Caller, Host, frontend};
 use anyring_trap::arch::Context;
 use anyring_trap::{Door, calls, config, log, low, process, signals, stub, sys, trap};
 use core::ffi::{c_char, c_int};
@@ -137,5 +137,5 @@ pub fn quietly<T>(body: impl FnOnce() -> T) -> T {
 
 /// A descriptor, a ring's or one that a ring works on, is about to be closed.
 pub fn closing(fd: c_int) {
-    quietly(|| door::closed(fd));
+    quietly(|| frontend::closed(fd));
 }

@@ -3,7 +3,7 @@
 
 use crate::quietly;
 use anyring_engine::credentials::{Change, Reach};
-use anyring_engine::door;
+use anyring_engine::frontend;
 use anyring_trap::{arch, process, signals, sys};
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -52,7 +52,7 @@ pub fn thread() {
 
 /// The calling thread ends: what it leaves in flight is cancelled, as the kernel does.
 extern "C" fn thread_ends(_: *mut c_void) {
-    quietly(door::thread_ends);
+    quietly(frontend::thread_ends);
 }
 
 /// If the process acts for other users than when this was last looked at, the engine's threads do, too. Called
@@ -80,13 +80,13 @@ fn changed(was_known: bool, now: [u64; 2]) {
 
 extern "C" fn before_fork() {
     let mask = sys::set_signal_mask(signals::ASYNCHRONOUS);
-    door::before_fork();
+    frontend::before_fork();
     FORK_MASK.store(mask, Ordering::Relaxed);
 }
 
 extern "C" fn after_fork() {
     let mask = FORK_MASK.load(Ordering::Relaxed);
-    door::after_fork();
+    frontend::after_fork();
     sys::set_signal_mask(mask);
 }
 

@@ -5,7 +5,7 @@
 //! trap's handler may do it too.
 
 use crate::inside;
-use anyring_engine::door;
+use anyring_engine::frontend;
 use anyring_interpose::next;
 use anyring_trap::calls;
 use core::ffi::{CStr, c_int, c_uint, c_void};
@@ -65,6 +65,6 @@ extern "C" fn ended(_: *mut c_void) {
     inside::set_known(false);
     if calls::rings_exist() {
         let _inside = inside::enter();
-        door::thread_ends();
+        frontend::thread_ends();
     }
 }

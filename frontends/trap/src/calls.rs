@@ -1,7 +1,7 @@
 //! The way into the engine, from the trap, from functions and from patched call sites.
 
 use crate::log;
-use anyring_engine::{self as engine, Caller, door};
+use anyring_engine::{self as engine, Caller, frontend};
 use core::sync::atomic::{AtomicBool, Ordering};
 use linux_raw_sys::general as raw;
 
@@ -23,7 +23,7 @@ pub fn rings_exist() -> bool {
 /// Whether `fd` is a ring: two loads where there are none.
 #[inline]
 pub fn is_ring(fd: i32) -> bool {
-    rings_exist() && door::is_ring(fd)
+    rings_exist() && frontend::is_ring(fd)
 }
 
 /// One of the three calls.

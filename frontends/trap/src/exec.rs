@@ -13,7 +13,7 @@ use crate::config::{self, entries};
 use crate::program::{self, Kind};
 use crate::{process, stub, sys, trap};
 use alloc::vec::Vec;
-use anyring_engine::user;
+use anyring_engine::os::user;
 use core::ffi::{CStr, c_char};
 use core::ptr::{null, null_mut};
 use core::sync::atomic::{AtomicPtr, Ordering};

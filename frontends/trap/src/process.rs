@@ -3,7 +3,7 @@
 use crate::config::{Choice, Config, Level};
 use crate::filter::Reach;
 use crate::{Door, calls, config, log, signals, stub, sys, threads, trap};
-use anyring_engine::{Host, door};
+use anyring_engine::{Host, frontend};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use linux_raw_sys::general as raw;
 
@@ -109,7 +109,7 @@ pub extern "C" fn forked() {
     ENDED.store(false, Ordering::Relaxed);
     signals::forked();
     threads::forked();
-    door::forked();
+    frontend::forked();
 }
 
 /// `fork`, or `clone` with memory of its own, as the trap saw it.
@@ -119,7 +119,7 @@ pub extern "C" fn forked() {
 pub unsafe fn fork(number: usize, a: [usize; 6]) -> isize {
     let shared = active() && calls::rings_exist();
     if shared {
-        door::before_fork();
+        frontend::before_fork();
     }
     // SAFETY: the program's own call.
     let result = unsafe { stub::syscall(number, a) };
@@ -127,7 +127,7 @@ pub unsafe fn fork(number: usize, a: [usize; 6]) -> isize {
         renew_fork_mark();
         forked();
     } else if shared {
-        door::after_fork();
+        frontend::after_fork();
     }
     result
 }
@@ -135,14 +135,14 @@ pub unsafe fn fork(number: usize, a: [usize; 6]) -> isize {
 /// The process is about to execute another program: rings that others have are left.
 pub fn executes() {
     if active() && calls::rings_exist() {
-        door::executes();
+        frontend::executes();
     }
 }
 
 /// The process ends, and says what was done, if asked.
 pub fn exits() {
     if active() && calls::rings_exist() {
-        door::exits();
+        frontend::exits();
     }
     end();
 }
@@ -159,7 +159,7 @@ pub extern "C" fn end() {
     if FORKED.load(Ordering::Relaxed) && !trap::used() {
         return;
     }
-    let counters = door::counters();
+    let counters = frontend::counters();
     log::line(
         Level::Info,
         format_args!(

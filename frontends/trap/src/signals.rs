@@ -13,7 +13,8 @@
 use crate::Door;
 use crate::arch::{self, Context};
 use crate::{stub, sys};
-use anyring_engine::{door, user};
+use anyring_engine::frontend;
+use anyring_engine::os::user;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use linux_raw_sys::errno::EINVAL;
@@ -319,7 +320,7 @@ unsafe extern "C" fn deliver(signal: c_int, info: *mut c_void, context: *mut Con
     // SAFETY: the kernel's.
     let interrupted = unsafe { &mut *context };
     // In the trap nothing is noted; its signals come only while the engine's stub sleeps.
-    let in_stub = || door::syscall_stub().contains(&interrupted.instruction_pointer());
+    let in_stub = || frontend::syscall_stub().contains(&interrupted.instruction_pointer());
     if crate::door().is_some_and(Door::is_inside) || in_stub() {
         postpone(signal, info, interrupted);
         return;
@@ -377,7 +378,7 @@ unsafe fn run(handler: usize, signal: c_int, info: *mut c_void, context: *mut Co
 unsafe extern "C" fn fault(signal: c_int, info: *mut c_void, context: *mut Context) {
     // SAFETY: the kernel's.
     let interrupted = unsafe { &mut *context };
-    if let Some(address) = door::resume_address(interrupted.instruction_pointer()) {
+    if let Some(address) = frontend::resume_address(interrupted.instruction_pointer()) {
         interrupted.set_instruction_pointer(address);
         return;
     }

@@ -8,7 +8,7 @@ use crate::arch::Context;
 use crate::config::Choice;
 use crate::filter::{self, Reach};
 use crate::{Door, altstack, arch, calls, credentials, exec, low, process, signals, stub, sys};
-use anyring_engine::{Caller, door};
+use anyring_engine::{Caller, frontend};
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -218,5 +218,5 @@ unsafe fn perform(number: usize, mut arguments: [usize; 6], interrupted: &mut Co
 
 /// Whether anything that the engine does here could be seen: for the line at the end.
 pub fn used() -> bool {
-    TRAPS.load(Ordering::Relaxed) != 0 || door::counters().rings != 0
+    TRAPS.load(Ordering::Relaxed) != 0 || frontend::counters().rings != 0
 }

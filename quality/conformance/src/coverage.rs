@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use anyring_engine::abi::Errno;
 use anyring_engine::coverage::{self, Results};
-use anyring_engine::errno::Errno;
 use anyring_engine::ops::{self, Caps, Op, errors};
 
 /// The file in which results are noted, if the environment names one.

@@ -2,15 +2,13 @@
 
 use linux_raw_sys::general::{__NR_epoll_pwait, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLIN};
 
-use super::{Caps, Code, Field, Op, OpData, Outcome};
-use crate::door;
-use crate::driver::work::Work;
-use crate::errno::Errno;
-use crate::memory::Sqe;
+use crate::abi::{Errno, Sqe};
+use crate::frontend;
+use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
+use crate::os::{self, EpollEvent, Fd, user};
 use crate::request::RequestId;
 use crate::ring::Core;
-use crate::sys::{self, EpollEvent, Fd};
-use crate::user;
+use crate::work::Work;
 
 /// `IORING_OP_EPOLL_CTL`.
 pub const EPOLL_CTL: Op = Op::new(Code::IORING_OP_EPOLL_CTL, "EPOLL_CTL", Caps::NONE, prep_control, control)
@@ -37,7 +35,7 @@ fn prep_control(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 fn control(core: &mut Core, id: RequestId) -> Outcome {
     let sqe = core.requests[id].sqe;
     let fd = sqe.off as Fd;
-    if door::is_ring(fd) {
+    if frontend::is_ring(fd) {
         return Outcome::Block;
     }
     if sqe.len == EPOLL_CTL_ADD {
@@ -51,15 +49,15 @@ fn change(sqe: &Sqe, data: &OpData, fd: Fd) -> Result<usize, Errno> {
         OpData::EpollEvent(event) => *event,
         _ => EpollEvent { events: 0, data: 0 },
     };
-    sys::epoll_ctl(sqe.fd, sqe.len, fd, event.events, event.data).map(|()| 0)
+    os::epoll_ctl(sqe.fd, sqe.len, fd, event.events, event.data).map(|()| 0)
 }
 
 fn control_ring(work: &mut Work) -> Result<usize, Errno> {
     let ring = work.sqe.off as Fd;
-    let stand_in = door::readiness_fd(ring).map_err(|errno| Errno::from_raw(errno as isize))?;
-    door::sync_readiness(ring);
+    let stand_in = frontend::readiness_fd(ring).map_err(|errno| Errno::from_raw(errno as isize))?;
+    frontend::sync_readiness(ring);
     change(&work.sqe, &work.data, stand_in)?;
-    door::changed_epoll(work.sqe.fd, work.sqe.len, ring);
+    frontend::changed_epoll(work.sqe.fd, work.sqe.len, ring);
     Ok(0)
 }
 
@@ -73,7 +71,7 @@ fn wait(core: &mut Core, id: RequestId) -> Outcome {
     let (sqe, fd) = (core.requests[id].sqe, core.requests[id].file.fd());
     let arguments = [fd as usize, sqe.addr as usize, sqe.len as usize, 0, 0, 8];
     // SAFETY: writes where the program wants it, which the kernel checks.
-    match unsafe { sys::call(__NR_epoll_pwait, arguments) } {
+    match unsafe { os::call(__NR_epoll_pwait, arguments) } {
         Ok(0) => Outcome::Wait(EPOLLIN),
         result => result.into(),
     }

@@ -5,9 +5,9 @@
 //! Left out is what tests cannot bring about: memory or descriptors that run out, rights that a
 //! process lacks, and what depends on how far another thread is (`EALREADY`).
 
-use super::Code::*;
-use super::{Op, getdents};
-use crate::errno::Errno;
+use crate::abi::Errno;
+use crate::ops::Code::*;
+use crate::ops::{Op, getdents};
 
 /// Those that the table declares for an operation.
 pub fn of(op: &Op) -> &'static [Errno] {

@@ -3,13 +3,12 @@
 use linux_raw_sys::general::{POSIX_FADV_NORMAL, POSIX_FADV_RANDOM, POSIX_FADV_SEQUENTIAL};
 use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 
-use super::{Caps, Code, Field, Op, Outcome, issue_blocks};
-use crate::driver::work::Work;
-use crate::errno::Errno;
-use crate::memory::Sqe;
+use crate::abi::{Errno, Sqe};
+use crate::ops::{Caps, Code, Field, Op, Outcome, issue_blocks};
+use crate::os::{self, Fd, nr};
 use crate::request::RequestId;
 use crate::ring::Core;
-use crate::sys::{self, Fd, nr};
+use crate::work::Work;
 
 const fn op(
     code: Code,
@@ -103,21 +102,21 @@ fn fsync(work: &mut Work) -> Result<usize, Errno> {
     let data_only = work.sqe.op_flags & IORING_FSYNC_DATASYNC != 0;
     let number = if data_only { nr::__NR_fdatasync } else { nr::__NR_fsync };
     // SAFETY: touches no memory.
-    unsafe { sys::call(number, [work.fd as usize, 0, 0, 0, 0, 0]) }
+    unsafe { os::call(number, [work.fd as usize, 0, 0, 0, 0, 0]) }
 }
 
 fn sync_file_range(work: &mut Work) -> Result<usize, Errno> {
     let sqe = &work.sqe;
     let arguments = [work.fd as usize, sqe.off as usize, sqe.len as usize, sqe.op_flags as usize, 0, 0];
     // SAFETY: touches no memory.
-    unsafe { sys::call(nr::__NR_sync_file_range, arguments) }
+    unsafe { os::call(nr::__NR_sync_file_range, arguments) }
 }
 
 fn fallocate(work: &mut Work) -> Result<usize, Errno> {
     let sqe = &work.sqe;
     let arguments = [work.fd as usize, sqe.len as usize, sqe.off as usize, sqe.addr as usize, 0, 0];
     // SAFETY: touches no memory.
-    unsafe { sys::call(nr::__NR_fallocate, arguments) }
+    unsafe { os::call(nr::__NR_fallocate, arguments) }
 }
 
 fn prep_ftruncate(core: &mut Core, id: RequestId) -> Result<(), Errno> {
@@ -133,9 +132,9 @@ fn prep_ftruncate(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 
 fn ftruncate(work: &mut Work) -> Result<usize, Errno> {
     // SAFETY: touches no memory.
-    match unsafe { sys::call(nr::__NR_ftruncate, [work.fd as usize, work.sqe.off as usize, 0, 0, 0, 0]) } {
+    match unsafe { os::call(nr::__NR_ftruncate, [work.fd as usize, work.sqe.off as usize, 0, 0, 0, 0]) } {
         // The system call looks at the length first.
-        Err(Errno::EINVAL) if !sys::is_open(work.fd) => Err(Errno::EBADF),
+        Err(Errno::EINVAL) if !os::is_open(work.fd) => Err(Errno::EBADF),
         result => result,
     }
 }
@@ -159,7 +158,7 @@ fn fadvise(fd: Fd, sqe: &Sqe) -> Result<usize, Errno> {
     let length = long_length(sqe.addr, sqe.len);
     // SAFETY: touches no memory.
     unsafe {
-        sys::call(nr::__NR_fadvise64, [fd as usize, sqe.off as usize, length, sqe.op_flags as usize, 0, 0])
+        os::call(nr::__NR_fadvise64, [fd as usize, sqe.off as usize, length, sqe.op_flags as usize, 0, 0])
     }
 }
 
@@ -167,5 +166,5 @@ fn madvise(work: &mut Work) -> Result<usize, Errno> {
     let sqe = &work.sqe;
     let length = long_length(sqe.off, sqe.len);
     // SAFETY: the program asks for this of its own memory, as it could by the system call.
-    unsafe { sys::call(nr::__NR_madvise, [sqe.addr as usize, length, sqe.op_flags as usize, 0, 0, 0]) }
+    unsafe { os::call(nr::__NR_madvise, [sqe.addr as usize, length, sqe.op_flags as usize, 0, 0, 0]) }
 }

@@ -15,15 +15,13 @@ use linux_raw_sys::general::{
     FUTEX_WAIT_BITSET, FUTEX_WAITV_MAX, FUTEX_WAKE_BITSET, FUTEX2_PRIVATE, FUTEX2_SIZE_MASK, FUTEX2_SIZE_U32,
 };
 
-use super::{Caps, Code, Field, Op, OpData, Outcome};
-use crate::driver::work::Work;
-use crate::errno::Errno;
-use crate::memory::Sqe;
+use crate::abi::{Errno, Sqe};
+use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
+use crate::os::sync::{AcrossFork, Mutex};
+use crate::os::{self, Timespec, user};
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
-use crate::sync::{AcrossFork, Mutex};
-use crate::sys::{self, Timespec};
-use crate::user;
+use crate::work::Work;
 
 /// `IORING_OP_FUTEX_WAIT`.
 pub const FUTEX_WAIT: Op =
@@ -163,7 +161,7 @@ fn parse(core: &Core, id: RequestId) -> Result<Element, Errno> {
 /// missed.
 fn kernel_waits_on_several() -> bool {
     // SAFETY: names no futex at all.
-    let answer = unsafe { sys::call(__NR_futex_waitv, [0; 6]) };
+    let answer = unsafe { os::call(__NR_futex_waitv, [0; 6]) };
     answer == Err(Errno::EINVAL)
 }
 
@@ -298,7 +296,7 @@ impl Waiter {
         let arguments = [elements.as_ptr() as usize, elements.len(), 0, 0, 0, 0];
         // SAFETY: reads the elements, and the words that they name, of which the kernel checks the
         // program's and this waiter owns the last.
-        unsafe { sys::call(__NR_futex_waitv, arguments) }
+        unsafe { os::call(__NR_futex_waitv, arguments) }
     }
 
     /// Sleeps for a slice, on the first futex only where there are several.
@@ -309,13 +307,13 @@ impl Waiter {
         {
             return Ok(index + 1);
         }
-        let until = Timespec::from_ns(sys::monotonic_ns() + SLICE_NS);
+        let until = Timespec::from_ns(os::monotonic_ns() + SLICE_NS);
         let operation = FUTEX_WAIT_BITSET | element.private();
         let (value, mask) = (element.value as usize, self.mask as usize);
         let until_at = &raw const until as usize;
         // SAFETY: the kernel checks the program's word; a time of ours.
         unsafe {
-            sys::call(__NR_futex, [element.address as usize, operation as usize, value, until_at, 0, mask])
+            os::call(__NR_futex, [element.address as usize, operation as usize, value, until_at, 0, mask])
         }
         .map(|_| 0)
     }
@@ -329,7 +327,7 @@ impl Waiter {
 
     /// Waits until this waiter sleeps, or does not wait any more, or takes too long.
     fn settle(&self) {
-        self.settle_until(sys::monotonic_ns() + SETTLE_NS);
+        self.settle_until(os::monotonic_ns() + SETTLE_NS);
     }
 
     fn settle_until(&self, mut give_up_ns: u64) {
@@ -342,14 +340,14 @@ impl Waiter {
                     return;
                 }
                 ENTERING if !self.can_be_kicked() => {
-                    give_up_ns = give_up_ns.min(sys::monotonic_ns() + SETTLE_BLINDLY_NS);
+                    give_up_ns = give_up_ns.min(os::monotonic_ns() + SETTLE_BLINDLY_NS);
                 }
                 _ => {}
             }
-            if self.kick.load(Ordering::Acquire) != 0 || sys::monotonic_ns() > give_up_ns {
+            if self.kick.load(Ordering::Acquire) != 0 || os::monotonic_ns() > give_up_ns {
                 return;
             }
-            sys::sched_yield();
+            os::sched_yield();
         }
     }
 
@@ -359,7 +357,7 @@ impl Waiter {
         let word = self.kick.as_ptr() as usize;
         let operation = (FUTEX_REQUEUE | FUTEX_PRIVATE_FLAG) as usize;
         // SAFETY: names a word of this waiter's; wakes none, moves at most one.
-        let moved = unsafe { sys::call(__NR_futex, [word, operation, 0, 1, word, 0]) };
+        let moved = unsafe { os::call(__NR_futex, [word, operation, 0, 1, word, 0]) };
         moved == Ok(1)
     }
 }
@@ -367,7 +365,7 @@ impl Waiter {
 /// Waits, without a lock, until the waiters of a ring sleep of whom that can be told: what the program
 /// does after it has submitted them, they are not to miss.
 pub fn settle(serial: u64) {
-    let give_up_ns = sys::monotonic_ns() + SETTLE_SUBMITTED_NS;
+    let give_up_ns = os::monotonic_ns() + SETTLE_SUBMITTED_NS;
     for waiter in waiters() {
         if waiter.serial == serial && waiter.can_be_kicked() {
             waiter.settle_until(give_up_ns);
@@ -386,7 +384,7 @@ fn interrupt(core: &mut Core, id: RequestId) -> bool {
     }
     // Release pairs with the acquire load after the sleep.
     waiter.kick.store(1, Ordering::Release);
-    sys::futex_wake(&waiter.kick, 1);
+    os::futex_wake(&waiter.kick, 1);
     true
 }
 
@@ -440,5 +438,5 @@ fn wake_futex(element: &Element, count: u32, mask: u32) -> Result<usize, Errno> 
     let operation = FUTEX_WAKE_BITSET | element.private();
     let arguments = [element.address as usize, operation as usize, count as usize, 0, 0, mask as usize];
     // SAFETY: names a word of the program's, which the kernel checks.
-    unsafe { sys::call(__NR_futex, arguments) }
+    unsafe { os::call(__NR_futex, arguments) }
 }

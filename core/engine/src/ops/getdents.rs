@@ -1,13 +1,13 @@
 //! GETDENTS, which no kernel has: `getdents64(2)` as a request, at an offset as a positioned read has.
 
-use super::{Caps, FIRST_PRIVATE, Field, Op, OpData, Outcome, rw};
-use crate::driver::reactor;
-use crate::driver::work::Work;
-use crate::errno::Errno;
+use crate::abi::Errno;
+use crate::assets::mounts;
+use crate::ops::{Caps, FIRST_PRIVATE, Field, Op, OpData, Outcome, rw};
+use crate::os::{self, Fd};
 use crate::request::{FileHold, RequestId};
-use crate::resources::mounts;
 use crate::ring::Core;
-use crate::sys::{self, Fd};
+use crate::wait::reactor;
+use crate::work::Work;
 
 /// `ANYRING_OP_GETDENTS`.
 pub const CODE: u8 = FIRST_PRIVATE;
@@ -46,7 +46,7 @@ fn block(work: &mut Work) -> Result<usize, Errno> {
     let sqe = &work.sqe;
     match &mut work.data {
         OpData::Directory(description) => description.read(work.fd, sqe.off, sqe.addr, sqe.len),
-        _ => sys::getdents(work.fd, sqe.addr, sqe.len),
+        _ => os::getdents(work.fd, sqe.addr, sqe.len),
     }
 }
 

@@ -26,14 +26,12 @@ pub mod xattr;
 
 pub use linux_raw_sys::io_uring::io_uring_op as Code;
 
-use crate::cancel;
-use crate::driver::readiness::Known;
-use crate::driver::work::Work;
-use crate::errno::Errno;
-use crate::memory::Sqe;
-use crate::request::{Request, RequestId};
+use crate::abi::{Errno, Sqe};
+use crate::os::Fd;
+use crate::request::{Request, RequestId, cancel};
 use crate::ring::Core;
-use crate::sys::Fd;
+use crate::wait::readiness::Known;
+use crate::work::Work;
 
 /// The check of an SQE.
 pub type Prep = fn(&mut Core, RequestId) -> Result<(), Errno>;
@@ -126,7 +124,7 @@ pub enum Outcome {
 
 impl From<Result<usize, Errno>> for Outcome {
     fn from(result: Result<usize, Errno>) -> Outcome {
-        Outcome::Complete(crate::errno::to_res(result))
+        Outcome::Complete(crate::abi::errno::to_res(result))
     }
 }
 
@@ -230,7 +228,7 @@ pub enum OpData {
     #[default]
     None,
     /// EPOLL_CTL: the event.
-    EpollEvent(crate::sys::EpollEvent),
+    EpollEvent(crate::os::EpollEvent),
     /// FUTEX_WAIT, FUTEX_WAITV.
     Futex(alloc::sync::Arc<futex::Waiter>),
     /// TIMEOUT, LINK_TIMEOUT, TIMEOUT_REMOVE.
@@ -242,15 +240,15 @@ pub enum OpData {
     /// An open under way.
     Open(open::Open),
     /// A path.
-    Path(crate::user::Path),
+    Path(crate::os::user::Path),
     /// Two of them.
-    TwoPaths(crate::user::Path, crate::user::Path),
+    TwoPaths(crate::os::user::Path, crate::os::user::Path),
     /// An extended attribute.
     Xattr(alloc::boxed::Box<xattr::Xattr>),
     /// GETDENTS: the description through which it reads.
-    Directory(crate::resources::directories::Description),
+    Directory(crate::assets::directories::Description),
     /// The file that a splice takes from.
-    Input(crate::sys::OwnedFd),
+    Input(crate::os::OwnedFd),
 }
 
 impl Op {

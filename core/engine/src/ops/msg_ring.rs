@@ -8,15 +8,14 @@ use linux_raw_sys::io_uring::{
     io_uring_msg_ring_flags as Command,
 };
 
-use super::{Caps, Code, Field, Op, Outcome};
-use crate::driver::work::Work;
-use crate::errno::Errno;
-use crate::memory::{Cqe, Sqe};
-use crate::registry;
+use crate::abi::{Errno, Sqe};
+use crate::ops::{Caps, Code, Field, Op, Outcome};
+use crate::os::{self, Fd, user};
+use crate::process::registry;
+use crate::queue::Cqe;
 use crate::request::RequestId;
 use crate::ring::Core;
-use crate::sys::{self, Fd};
-use crate::user;
+use crate::work::Work;
 
 /// `IORING_OP_MSG_RING`.
 pub const MSG_RING: Op = Op::new(
@@ -55,7 +54,7 @@ fn is_command(sqe: &Sqe, command: Command) -> bool {
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
     let (sqe, fd) = (core.requests[id].sqe, core.requests[id].file.fd());
     let Some(target) = registry::get(fd) else {
-        let known = sys::is_open(fd);
+        let known = os::is_open(fd);
         return if known { Errno::EBADFD.into() } else { Errno::EBADF.into() };
     };
     if is_command(&sqe, Command::IORING_MSG_SEND_FD) {
@@ -77,7 +76,7 @@ fn send(work: &mut Work) -> Result<usize, Errno> {
 }
 
 fn send_to(fd: Fd, sqe: &Sqe) -> Result<usize, Errno> {
-    let target = registry::get(fd).ok_or(if sys::is_open(fd) { Errno::EBADFD } else { Errno::EBADF })?;
+    let target = registry::get(fd).ok_or(if os::is_open(fd) { Errno::EBADFD } else { Errno::EBADF })?;
     let mut guard = target.lock();
     let target = guard.as_mut().ok_or(Errno::EBADFD)?;
     deliver(target, |target| send_data(target, sqe))
@@ -121,7 +120,7 @@ fn send_file(core: &mut Core, sqe: &Sqe, target: &registry::InUse) -> Outcome {
         return Errno::EBADFD.into();
     }
     let Some(source) = core.files.get(sqe.addr3 as u32) else { return Errno::EBADF.into() };
-    let own = match sys::duplicate(source) {
+    let own = match os::duplicate(source) {
         Ok(own) => own,
         Err(errno) => return errno.into(),
     };

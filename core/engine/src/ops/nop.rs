@@ -5,13 +5,11 @@ use linux_raw_sys::io_uring::{
     IORING_SETUP_CQE32,
 };
 
-use super::{Caps, Code, Field, Op, Outcome, Quick, Tried};
-use crate::abi::{IORING_CQE_F_32, IORING_NOP_CQE32, IORING_SETUP_CQE_MIXED};
-use crate::errno::Errno;
-use crate::memory::Sqe;
+use crate::abi::{Errno, IORING_CQE_F_32, IORING_NOP_CQE32, IORING_SETUP_CQE_MIXED, Sqe};
+use crate::ops::{Caps, Code, Field, Op, Outcome, Quick, Tried};
+use crate::os::{self, Fd};
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
-use crate::sys::{self, Fd};
 
 /// `IORING_OP_NOP`.
 pub const NOP: Op = Op::new(Code::IORING_OP_NOP, "NOP", Caps::IOPOLL, prep, issue)
@@ -66,7 +64,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
             Ok(fd) => fd,
             Err(errno) => return errno.into(),
         };
-        if !sys::is_open(fd) {
+        if !os::is_open(fd) {
             return Errno::EBADF.into();
         }
     }

@@ -10,17 +10,18 @@ use linux_raw_sys::general::{
 };
 use linux_raw_sys::io_uring::{IORING_FIXED_FD_NO_CLOEXEC, io_uring_rsrc_update2};
 
-use super::file::refuse;
-use super::{Caps, Code, Field, Op, OpData, Outcome, issue_blocks};
-use crate::driver::work::Work;
-use crate::errno::Errno;
+use crate::abi::Errno;
+use crate::assets::files::ALLOCATE;
+use crate::assets::kinds;
+use crate::frontend;
+use crate::ops::file::refuse;
+use crate::ops::{Caps, Code, Field, Op, OpData, Outcome, issue_blocks};
+use crate::os::user::{self, Path};
+use crate::os::{self, Fd, nr};
+use crate::process::registry;
 use crate::request::{Flags, RequestId};
-use crate::resources::files::ALLOCATE;
-use crate::resources::kinds;
 use crate::ring::{Core, live};
-use crate::sys::{self, Fd, nr};
-use crate::user::{self, Path};
-use crate::{door, registry};
+use crate::work::Work;
 
 /// An open under way.
 pub struct Open {
@@ -141,9 +142,9 @@ impl Open {
         let fd = unsafe {
             if self.strict {
                 let (address, size) = (&raw const how as usize, size_of::<open_how>());
-                sys::call(nr::__NR_openat2, [directory, path, address, size, 0, 0])
+                os::call(nr::__NR_openat2, [directory, path, address, size, 0, 0])
             } else {
-                sys::call(nr::__NR_openat, [directory, path, how.flags as usize, how.mode as usize, 0, 0])
+                os::call(nr::__NR_openat, [directory, path, how.flags as usize, how.mode as usize, 0, 0])
             }
         };
         fd.map(|fd| fd as Fd)
@@ -165,17 +166,17 @@ impl Open {
             other => other?,
         };
         if self.patient && is_fifo(fd) {
-            sys::close(fd);
+            os::close(fd);
             return Err(Errno::EAGAIN);
         }
         let status = self.how.flags as u32 & (O_APPEND | O_DIRECT | O_NOATIME);
-        sys::fcntl(fd, F_SETFL, status as usize).inspect_err(|_| sys::close(fd))?;
+        os::fcntl(fd, F_SETFL, status as usize).inspect_err(|_| os::close(fd))?;
         Ok(fd)
     }
 }
 
 fn is_fifo(fd: Fd) -> bool {
-    sys::identity(fd).is_ok_and(|identity| identity.mode & nr::S_IFMT == nr::S_IFIFO)
+    os::identity(fd).is_ok_and(|identity| identity.mode & nr::S_IFMT == nr::S_IFIFO)
 }
 
 fn open(work: &mut Work) -> Result<usize, Errno> {
@@ -186,7 +187,7 @@ fn open(work: &mut Work) -> Result<usize, Errno> {
         return Ok(fd as usize);
     }
     // A registered file takes none of the program's low numbers.
-    sys::move_high(fd).map(|fd| fd as usize)
+    os::move_high(fd).map(|fd| fd as usize)
 }
 
 fn opened(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
@@ -257,7 +258,7 @@ fn issue_close(core: &mut Core, id: RequestId) -> Outcome {
 /// Can a connection that this ring has forgotten be closed on the spot? One that does not linger waits for nobody,
 /// and nobody else has to be told.
 fn ends_at_once(fd: Fd) -> bool {
-    !registry::has_interest(fd) && !door::has_work() && kinds::closes_at_once(fd)
+    !registry::has_interest(fd) && !frontend::has_work() && kinds::closes_at_once(fd)
 }
 
 fn closed(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
@@ -279,7 +280,7 @@ impl Core {
 
 fn close(work: &mut Work) -> Result<usize, Errno> {
     // Other rings may know the descriptor, too.
-    door::closed(work.sqe.fd);
+    frontend::closed(work.sqe.fd);
     // From the system call on, and before its result is known here, the number may be another file's.
     if let Some(core) = live(&mut work.ring.lock(), work.serial) {
         core.forget_closing(work.id);
@@ -289,7 +290,7 @@ fn close(work: &mut Work) -> Result<usize, Errno> {
 
 fn close_call(fd: Fd) -> Result<usize, Errno> {
     // SAFETY: touches no memory; the descriptor is the program's to close.
-    unsafe { sys::call(nr::__NR_close, [fd as usize, 0, 0, 0, 0, 0]) }
+    unsafe { os::call(nr::__NR_close, [fd as usize, 0, 0, 0, 0, 0]) }
 }
 
 fn prep_pipe(core: &mut Core, id: RequestId) -> Result<(), Errno> {
@@ -303,7 +304,7 @@ fn issue_pipe(core: &mut Core, id: RequestId) -> Outcome {
     let mut ends: [Fd; 2] = [-1; 2];
     // SAFETY: writes two descriptors of ours.
     let made =
-        unsafe { sys::call(nr::__NR_pipe2, [ends.as_mut_ptr() as usize, sqe.op_flags as usize, 0, 0, 0, 0]) };
+        unsafe { os::call(nr::__NR_pipe2, [ends.as_mut_ptr() as usize, sqe.op_flags as usize, 0, 0, 0, 0]) };
     if let Err(errno) = made {
         return errno.into();
     }
@@ -314,21 +315,21 @@ fn issue_pipe(core: &mut Core, id: RequestId) -> Outcome {
         registry::renew(end);
     }
     let told = user::write(sqe.addr, &[ends[0] as u32, ends[1] as u32]);
-    told.map(|()| 0).inspect_err(|_| ends.into_iter().for_each(sys::close)).into()
+    told.map(|()| 0).inspect_err(|_| ends.into_iter().for_each(os::close)).into()
 }
 
 /// Puts both ends of a new pipe into the file table.
-fn install_pipe(core: &mut Core, ends: [Fd; 2], sqe: &crate::memory::Sqe) -> Result<usize, Errno> {
-    let [out, into] = ends.map(sys::move_high);
+fn install_pipe(core: &mut Core, ends: [Fd; 2], sqe: &crate::abi::Sqe) -> Result<usize, Errno> {
+    let [out, into] = ends.map(os::move_high);
     let (out, into) = match (out, into) {
         (Ok(out), Ok(into)) => (out, into),
         (out, into) => {
-            [out, into].into_iter().flatten().for_each(sys::close);
+            [out, into].into_iter().flatten().for_each(os::close);
             return Err(Errno::EMFILE);
         }
     };
     if sqe.op_flags & O_CLOEXEC != 0 {
-        [out, into].into_iter().for_each(sys::close);
+        [out, into].into_iter().for_each(os::close);
         return Err(Errno::EINVAL);
     }
     // A named slot takes the reading end, the next one the writing end.
@@ -339,7 +340,7 @@ fn install_pipe(core: &mut Core, ends: [Fd; 2], sqe: &crate::memory::Sqe) -> Res
     let slot = |index: u32, allocated: usize| {
         if sqe.file_index == ALLOCATE { allocated as u32 } else { index }
     };
-    let first = core.install_file(out, place(named)).inspect_err(|_| sys::close(into))?;
+    let first = core.install_file(out, place(named)).inspect_err(|_| os::close(into))?;
     let first = slot(named, first);
     let told = core.install_file(into, place(named.wrapping_add(1))).and_then(|second| {
         let second = slot(named.wrapping_add(1), second);
@@ -372,7 +373,7 @@ fn issue_install(core: &mut Core, id: RequestId) -> Outcome {
     let request = &core.requests[id];
     let inherits = request.sqe.op_flags & IORING_FIXED_FD_NO_CLOEXEC != 0;
     let command = if inherits { F_DUPFD } else { F_DUPFD_CLOEXEC };
-    sys::fcntl(request.file.fd(), command, 0).inspect(|&fd| registry::renew(fd as Fd)).into()
+    os::fcntl(request.file.fd(), command, 0).inspect(|&fd| registry::renew(fd as Fd)).into()
 }
 
 fn prep_files_update(core: &mut Core, id: RequestId) -> Result<(), Errno> {

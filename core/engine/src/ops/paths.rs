@@ -6,14 +6,13 @@ use linux_raw_sys::general::{
     AT_SYMLINK_NOFOLLOW,
 };
 
-use super::{Caps, Code, Field, Op, OpData, issue_blocks};
-use crate::driver::work::Work;
-use crate::errno::Errno;
-use crate::memory::Sqe;
+use crate::abi::{Errno, Sqe};
+use crate::ops::{Caps, Code, Field, Op, OpData, issue_blocks};
+use crate::os::user::Path;
+use crate::os::{self, nr};
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
-use crate::sys::{self, nr};
-use crate::user::Path;
+use crate::work::Work;
 
 const fn op(
     code: Code,
@@ -161,14 +160,14 @@ fn statx(work: &mut Work) -> Result<usize, Errno> {
     }
     let arguments = [sqe.fd as usize, path, sqe.op_flags as usize, sqe.len as usize, sqe.off as usize, 0];
     // SAFETY: reads a path of ours, writes where the program wants it.
-    unsafe { sys::call(nr::__NR_statx, arguments) }
+    unsafe { os::call(nr::__NR_statx, arguments) }
 }
 
 /// `call(directory, path, argument)`.
 fn at_one(work: &Work, number: u32, argument: u32) -> Result<usize, Errno> {
     let arguments = [work.sqe.fd as usize, path(work)?, argument as usize, 0, 0, 0];
     // SAFETY: reads a path of ours.
-    unsafe { sys::call(number, arguments) }
+    unsafe { os::call(number, arguments) }
 }
 
 /// `call(old directory, old path, new directory, new path, flags)`.
@@ -177,11 +176,11 @@ fn at_two(work: &Work, number: u32) -> Result<usize, Errno> {
     let sqe = &work.sqe;
     let arguments = [sqe.fd as usize, old, sqe.len as i32 as usize, new, sqe.op_flags as usize, 0];
     // SAFETY: reads two paths of ours.
-    unsafe { sys::call(number, arguments) }
+    unsafe { os::call(number, arguments) }
 }
 
 fn symlinkat(work: &mut Work) -> Result<usize, Errno> {
     let [target, path] = two_paths(work)?;
     // SAFETY: reads two paths of ours.
-    unsafe { sys::call(nr::__NR_symlinkat, [target, work.sqe.fd as usize, path, 0, 0, 0]) }
+    unsafe { os::call(nr::__NR_symlinkat, [target, work.sqe.fd as usize, path, 0, 0, 0]) }
 }

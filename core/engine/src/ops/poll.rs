@@ -4,7 +4,7 @@
 //! edge: where its descriptor is ready already, the first edge is the one that registering it makes
 //! epoll report, so that none is posted twice.
 //!
-//! A ring's descriptor is a memfd, always ready: its stand-in ([`door::readiness_fd`]) is polled
+//! A ring's descriptor is a memfd, always ready: its stand-in ([`frontend::readiness_fd`]) is polled
 //! instead. Finding that takes the other ring's lock, so it is done as blocking work, without ours.
 
 use linux_raw_sys::general::{
@@ -15,15 +15,15 @@ use linux_raw_sys::io_uring::{
     IORING_POLL_ADD_LEVEL, IORING_POLL_ADD_MULTI, IORING_POLL_UPDATE_EVENTS, IORING_POLL_UPDATE_USER_DATA,
 };
 
-use super::{Caps, Code, Field, Op, Outcome};
-use crate::door;
-use crate::driver::work::Work;
-use crate::errno::Errno;
-use crate::registry;
+use crate::abi::Errno;
+use crate::assets::eventfd;
+use crate::frontend;
+use crate::ops::{Caps, Code, Field, Op, Outcome};
+use crate::os::{self, Fd};
+use crate::process::registry;
 use crate::request::{FileHold, Flags, Phase, RequestId};
-use crate::resources::eventfd;
 use crate::ring::Core;
-use crate::sys::{self, Fd};
+use crate::work::Work;
 
 /// `IORING_OP_POLL_ADD`.
 pub const POLL_ADD: Op = Op::new(Code::IORING_OP_POLL_ADD, "POLL_ADD", Caps::FILE, prep, issue)
@@ -88,13 +88,13 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
         let fd = request.file.fd();
         if core.readiness.take_missed(fd) {
             // What came since it was woken is told at once, too.
-            core.requests[id].events |= sys::poll_now(fd, core.polled(id)).unwrap_or(0);
+            core.requests[id].events |= os::poll_now(fd, core.polled(id)).unwrap_or(0);
         }
         let events = core.requests[id].events & core.polled(id);
         return if events == 0 { wait(core, id, false) } else { report(core, id, events) };
     }
     match request.file {
-        FileHold::Plain(fd) if door::is_ring(fd) => Outcome::Block,
+        FileHold::Plain(fd) if frontend::is_ring(fd) => Outcome::Block,
         _ => begin(core, id),
     }
 }
@@ -102,7 +102,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
 /// The first look at a descriptor.
 fn begin(core: &mut Core, id: RequestId) -> Outcome {
     let fd = core.requests[id].file.fd();
-    let now = match sys::poll_now(fd, core.polled(id)) {
+    let now = match os::poll_now(fd, core.polled(id)) {
         Ok(now) if now & POLLNVAL != 0 => return Errno::EBADF.into(),
         Ok(now) if now & EPOLLERR != 0 => core.without_notices(fd, now) & core.polled(id),
         Ok(now) => now & core.polled(id),
@@ -152,9 +152,9 @@ impl Core {
     /// a multishot poll there if it was a ring that woke it; who did is not known here.
     fn stands_in(&self, fd: Fd) -> bool {
         let Some(stand_in) = self.external.readiness_fd else { return false };
-        let added = sys::epoll_ctl(fd, EPOLL_CTL_ADD, stand_in, 0, 0);
+        let added = os::epoll_ctl(fd, EPOLL_CTL_ADD, stand_in, 0, 0);
         if added.is_ok() {
-            let _ = sys::epoll_ctl(fd, EPOLL_CTL_DEL, stand_in, 0, 0);
+            let _ = os::epoll_ctl(fd, EPOLL_CTL_DEL, stand_in, 0, 0);
         }
         added == Err(Errno::EEXIST)
     }
@@ -162,8 +162,8 @@ impl Core {
 
 /// Without a lock: the stand-in of the ring that is to be polled, in line with its CQ.
 fn find_stand_in(work: &mut Work) -> Result<usize, Errno> {
-    let stand_in = door::readiness_fd(work.sqe.fd).map_err(|errno| Errno::from_raw(errno as isize))?;
-    door::sync_readiness(work.sqe.fd);
+    let stand_in = frontend::readiness_fd(work.sqe.fd).map_err(|errno| Errno::from_raw(errno as isize))?;
+    frontend::sync_readiness(work.sqe.fd);
     if let Some(polled) = registry::get(work.sqe.fd)
         && !core::ptr::eq(polled.ring(), work.ring)
         && let Some(core) = polled.lock().as_mut()
@@ -179,7 +179,7 @@ fn poll_stand_in(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -
     let hold = match result {
         // Lives as long as the request's own ring.
         Ok(stand_in) if own_ring => Ok(FileHold::Plain(stand_in as Fd)),
-        Ok(stand_in) => sys::duplicate(stand_in as Fd).map(FileHold::Owned),
+        Ok(stand_in) => os::duplicate(stand_in as Fd).map(FileHold::Owned),
         Err(errno) => Err(errno),
     };
     match hold {

@@ -1,12 +1,11 @@
 //! PROVIDE_BUFFERS and REMOVE_BUFFERS: lists of buffers for operations to take from.
 
-use super::{Caps, Code, Field, Op, Outcome};
-use crate::errno::Errno;
-use crate::memory::Sqe;
+use crate::abi::{Errno, Sqe};
+use crate::assets::kbuf::Provision;
+use crate::ops::{Caps, Code, Field, Op, Outcome};
+use crate::os::user;
 use crate::request::RequestId;
-use crate::resources::kbuf::Provision;
 use crate::ring::Core;
-use crate::user;
 
 /// Buffers are numbered with 16 bits.
 const MOST: u32 = 1 << 16;

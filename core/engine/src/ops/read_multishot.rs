@@ -4,15 +4,15 @@ use alloc::boxed::Box;
 
 use linux_raw_sys::general::{EPOLLIN, RWF_NOWAIT};
 
-use super::{Caps, Code, Field, Op, OpData, Outcome, rw};
-use crate::driver::work::Work;
-use crate::errno::Errno;
+use crate::abi::Errno;
+use crate::assets::kbuf::Span;
+use crate::assets::kinds;
+use crate::ops::{Caps, Code, Field, Op, OpData, Outcome, rw};
+use crate::os::user::IoVector;
+use crate::os::{self, Fd};
 use crate::request::{Flags, RequestId};
-use crate::resources::kbuf::Span;
-use crate::resources::kinds;
 use crate::ring::Core;
-use crate::sys::{self, Fd};
-use crate::user::IoVector;
+use crate::work::Work;
 
 /// `IORING_OP_READ_MULTISHOT`.
 pub const READ_MULTISHOT: Op = Op::new(
@@ -59,7 +59,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     }
     for round in 0..MOST_ROUNDS {
         // Whether there is a buffer for it matters only once there is more to read.
-        if round > 0 && core.expect_buffer(id).is_err() && sys::poll_now(fd, EPOLLIN) == Ok(0) {
+        if round > 0 && core.expect_buffer(id).is_err() && os::poll_now(fd, EPOLLIN) == Ok(0) {
             return Outcome::Wait(EPOLLIN);
         }
         if let Next::Outcome(outcome) = read_once(core, id, fd) {
@@ -85,7 +85,7 @@ fn read_once(core: &mut Core, id: RequestId, fd: Fd) -> Next {
     if result == Err(Errno::EOPNOTSUPP) {
         if kinds::is_nonblocking(fd) {
             result = read(fd, span, offset, flags);
-        } else if sys::poll_now(fd, EPOLLIN).is_ok_and(|events| events == 0) {
+        } else if os::poll_now(fd, EPOLLIN).is_ok_and(|events| events == 0) {
             result = Err(Errno::EAGAIN);
         } else {
             // Ready, but if another reader is faster the read blocks: nobody may wait for us then.
@@ -109,7 +109,7 @@ fn read(fd: Fd, span: Span, offset: u64, flags: u32) -> Result<usize, Errno> {
 
 fn read_vector(fd: Fd, vector: &IoVector, offset: u64, flags: u32) -> Result<usize, Errno> {
     // SAFETY: the program provided this memory to be written.
-    unsafe { sys::transfer(false, fd, core::slice::from_ref(vector), offset, flags) }
+    unsafe { os::transfer(false, fd, core::slice::from_ref(vector), offset, flags) }
 }
 
 /// The end of one read: a CQE and another read, a wait, or the last CQE.

@@ -12,17 +12,16 @@ use linux_raw_sys::general::{
 };
 use linux_raw_sys::io_uring::IORING_RW_ATTR_FLAG_PI;
 
-use super::{Caps, Code, Field, Op, OpData, Outcome};
-use crate::driver::readiness::SocketKind;
-use crate::driver::work::Work;
-use crate::errno::Errno;
-use crate::memory::Sqe;
+use crate::abi::{Errno, Sqe};
+use crate::assets::kinds::{self, Kind};
+use crate::assets::table::NodeIndex;
+use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
+use crate::os::user::{self, IoVector};
+use crate::os::{self, Fd};
 use crate::request::{FileHold, Flags, RequestId};
-use crate::resources::kinds::{self, Kind};
-use crate::resources::table::NodeIndex;
 use crate::ring::Core;
-use crate::sys::{self, Fd};
-use crate::user::{self, IoVector};
+use crate::wait::readiness::SocketKind;
+use crate::work::Work;
 
 /// What one call transfers at most; the kernel's `MAX_RW_COUNT`.
 const MAX_COUNT: usize = 0x7fff_f000;
@@ -217,7 +216,7 @@ fn check_vector(vector: IoVector, room: u64, fixed: bool) -> Result<u64, Errno> 
 fn check_priority(priority: u16) -> Result<(), Errno> {
     const REALTIME: u16 = 1;
     match (priority >> 13, priority & 7) {
-        (REALTIME, _) if !sys::may_raise_priority() => Err(Errno::EPERM),
+        (REALTIME, _) if !os::may_raise_priority() => Err(Errno::EPERM),
         (0, 0) | (1..=3, _) => Ok(()),
         _ => Err(Errno::EINVAL),
     }
@@ -254,7 +253,7 @@ impl Memory<'_> {
 fn call(direction: Direction, fd: Fd, memory: &Memory<'_>, offset: u64, flags: u32) -> Result<usize, Errno> {
     let vectors = memory.vectors();
     // SAFETY: the program named this memory in its request; the kernel checks that it is there.
-    unsafe { sys::transfer(direction == Direction::Write, fd, vectors, offset, flags) }
+    unsafe { os::transfer(direction == Direction::Write, fd, vectors, offset, flags) }
 }
 
 /// One that may block. A file that knows its flags in no form is written to and read without them.
@@ -262,11 +261,11 @@ fn plain_call(
     direction: Direction,
     fd: Fd,
     memory: &Memory<'_>,
-    sqe: &crate::memory::Sqe,
+    sqe: &crate::abi::Sqe,
 ) -> Result<usize, Errno> {
     match call(direction, fd, memory, sqe.off, sqe.op_flags) {
         Err(Errno::EOPNOTSUPP)
-            if match sys::identity(fd)?.mode & S_IFMT {
+            if match os::identity(fd)?.mode & S_IFMT {
                 0 => sqe.op_flags != 0,
                 S_IFDIR => sqe.op_flags & PLAIN_FLAGS != 0,
                 _ => false,
@@ -412,7 +411,7 @@ fn check_mode(fd: Fd, direction: Direction) -> Result<(), Errno> {
         Direction::Read => O_WRONLY,
         Direction::Write => O_RDONLY,
     };
-    if sys::fcntl(fd, F_GETFL, 0)? as u32 & O_ACCMODE == other { Err(Errno::EBADF) } else { Ok(()) }
+    if os::fcntl(fd, F_GETFL, 0)? as u32 & O_ACCMODE == other { Err(Errno::EBADF) } else { Ok(()) }
 }
 
 /// A transfer of no bytes, which the vectored system calls do not let through to the file.
@@ -426,15 +425,15 @@ fn nothing(core: &mut Core, id: RequestId, fd: Fd, direction: Direction) -> Resu
     if result == Err(Errno::ESPIPE) && ignores_offset(fd, request.sqe.off) {
         result = Ok(0);
     }
-    let mode = sys::identity(fd)?.mode & S_IFMT;
+    let mode = os::identity(fd)?.mode & S_IFMT;
     if result == Ok(0) && mode == S_IFSOCK && direction == Direction::Write {
-        result = sys::send_nothing(fd);
+        result = os::send_nothing(fd);
         if result == Err(Errno::EAGAIN) && !request.flags.has(Flags::NOWAIT) {
             return Ok(Outcome::Wait(EPOLLOUT));
         }
     } else if result == Ok(0) && mode == 0 && direction == Direction::Read {
         // A file without a type: eventfd, signalfd, timerfd. They refuse what their data do not fit into.
-        result = sys::read_nothing(fd);
+        result = os::read_nothing(fd);
     } else if result == Ok(0) && mode == 0 && request.flags.has(Flags::NOWAIT) && !kinds::is_nonblocking(fd) {
         // As in `not_now`, of an eventfd: how much it was to write does not count.
         result = Err(Errno::EAGAIN);
@@ -447,7 +446,7 @@ fn nothing(core: &mut Core, id: RequestId, fd: Fd, direction: Direction) -> Resu
 fn with_registered_buffer(core: &mut Core, id: RequestId, direction: Direction) -> Result<Outcome, Errno> {
     let node = check_registered(core, id).map_err(|errno| {
         // A descriptor that is none comes first.
-        sys::fcntl(core.requests[id].file.fd(), F_GETFD, 0).err().unwrap_or(errno)
+        os::fcntl(core.requests[id].file.fd(), F_GETFD, 0).err().unwrap_or(errno)
     })?;
     core.requests[id].flags.clear(Flags::REGISTERED_BUFFER);
     let outcome = attempt(core, id, direction)?;
@@ -493,7 +492,7 @@ fn special_flags(core: &mut Core, id: RequestId, direction: Direction) -> Result
     if flags & RWF_NOWAIT != 0 {
         request.flags.set(Flags::NOWAIT);
         let fd = request.file.fd();
-        if kinds::look_at_type(fd)?.has(Kind::STORAGE) && sys::file_system(fd)? == TMPFS_MAGIC {
+        if kinds::look_at_type(fd)?.has(Kind::STORAGE) && os::file_system(fd)? == TMPFS_MAGIC {
             check_mode(fd, direction)?;
             return Err(Errno::EOPNOTSUPP);
         }
@@ -504,7 +503,7 @@ fn special_flags(core: &mut Core, id: RequestId, direction: Direction) -> Result
 /// Files without positions ignore an offset; sockets do so only where it is zero.
 #[cold]
 pub fn ignores_offset(fd: Fd, offset: u64) -> bool {
-    offset == 0 || (offset as i64) > 0 && sys::identity(fd).is_ok_and(|file| file.mode & S_IFMT != S_IFSOCK)
+    offset == 0 || (offset as i64) > 0 && os::identity(fd).is_ok_and(|file| file.mode & S_IFMT != S_IFSOCK)
 }
 
 /// A pipe or the like: io_uring ignores the offset then.
@@ -627,7 +626,7 @@ fn not_now(core: &mut Core, id: RequestId, errno: Errno, direction: Direction) -
     if nowait
         && errno == Errno::EOPNOTSUPP
         && !kinds::is_nonblocking(fd)
-        && sys::identity(fd)?.mode & S_IFMT == 0
+        && os::identity(fd)?.mode & S_IFMT == 0
     {
         // An eventfd: the kernel's own loop over its plain calls cannot promise not to wait.
         return Err(Errno::EAGAIN);
@@ -650,7 +649,7 @@ fn without_nowait(core: &mut Core, id: RequestId, direction: Direction) -> Resul
     }
     // Where it cannot be polled, the wait finds that out too, and a thread blocks on it.
     let polled = request.flags.has(Flags::WOKEN) || core.watch(fd).is_ok();
-    if polled && sys::poll_now(fd, direction.events())? != 0 {
+    if polled && os::poll_now(fd, direction.events())? != 0 {
         return Ok(Outcome::Block);
     }
     Ok(Outcome::Wait(direction.events()))

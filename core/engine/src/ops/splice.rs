@@ -5,12 +5,12 @@ use linux_raw_sys::general::{
 };
 use linux_raw_sys::io_uring::SPLICE_F_FD_IN_FIXED;
 
-use super::{Caps, Code, Field, Op, OpData, Outcome};
-use crate::driver::work::Work;
-use crate::errno::Errno;
+use crate::abi::Errno;
+use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
+use crate::os::{self, Fd, OwnedFd, nr};
 use crate::request::RequestId;
 use crate::ring::Core;
-use crate::sys::{self, Fd, OwnedFd, nr};
+use crate::work::Work;
 
 const FLAGS: u32 = SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT | SPLICE_F_FD_IN_FIXED;
 /// The offset that stands for none.
@@ -61,17 +61,17 @@ fn input(core: &mut Core, id: RequestId) -> Result<OwnedFd, Errno> {
     } else {
         named as i32
     };
-    if !sys::is_open(fd) {
+    if !os::is_open(fd) {
         return Err(Errno::EBADF);
     }
-    sys::duplicate(fd).map(OwnedFd::new)
+    os::duplicate(fd).map(OwnedFd::new)
 }
 
 fn splice(work: &mut Work) -> Result<usize, Errno> {
     let OpData::Input(input) = &work.data else { return Err(Errno::EINVAL) };
     let sqe = &work.sqe;
     if sqe.len == 0 {
-        return if sys::is_open(work.fd) { Ok(0) } else { Err(Errno::EBADF) };
+        return if os::is_open(work.fd) { Ok(0) } else { Err(Errno::EBADF) };
     }
     let (mut from, mut to) = (sqe.addr, sqe.off);
     let from = if from == NONE { 0 } else { &raw mut from as usize };
@@ -79,13 +79,13 @@ fn splice(work: &mut Work) -> Result<usize, Errno> {
     let flags = sqe.op_flags & !SPLICE_F_FD_IN_FIXED;
     let arguments = [input.fd() as usize, from, work.fd as usize, to, sqe.len as usize, flags as usize];
     // SAFETY: reads and writes two offsets of ours.
-    let result = unsafe { sys::call(nr::__NR_splice, arguments) };
+    let result = unsafe { os::call(nr::__NR_splice, arguments) };
     if result == Err(Errno::ESPIPE) { check_modes(input.fd(), work.fd) } else { result }
 }
 
 /// The kernel's rings look at how the files are open before they look at what these are.
 fn check_modes(input: Fd, output: Fd) -> Result<usize, Errno> {
-    let mode = |fd| sys::fcntl(fd, F_GETFL, 0).map(|flags| flags as u32 & O_ACCMODE);
+    let mode = |fd| os::fcntl(fd, F_GETFL, 0).map(|flags| flags as u32 & O_ACCMODE);
     let open = mode(input)? != O_WRONLY && mode(output)? != O_RDONLY;
     Err(if open { Errno::ESPIPE } else { Errno::EBADF })
 }
@@ -94,12 +94,12 @@ fn tee(work: &mut Work) -> Result<usize, Errno> {
     let OpData::Input(input) = &work.data else { return Err(Errno::EINVAL) };
     let sqe = &work.sqe;
     if sqe.len == 0 {
-        return if sys::is_open(work.fd) { Ok(0) } else { Err(Errno::EBADF) };
+        return if os::is_open(work.fd) { Ok(0) } else { Err(Errno::EBADF) };
     }
     let flags = sqe.op_flags & !SPLICE_F_FD_IN_FIXED;
     let arguments = [input.fd() as usize, work.fd as usize, sqe.len as usize, flags as usize, 0, 0];
     // SAFETY: touches no memory.
-    unsafe { sys::call(nr::__NR_tee, arguments) }
+    unsafe { os::call(nr::__NR_tee, arguments) }
 }
 
 fn finish(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {

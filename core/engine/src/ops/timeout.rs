@@ -13,14 +13,13 @@ use linux_raw_sys::io_uring::{
     IORING_TIMEOUT_UPDATE_MASK,
 };
 
-use super::{Caps, Code, Field, Op, OpData, Outcome};
-use crate::driver::timers::Clock;
-use crate::errno::Errno;
-use crate::memory::{Cqe, Sqe};
+use crate::abi::{Errno, Sqe};
+use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
+use crate::os::{Timespec, user};
+use crate::queue::Cqe;
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
-use crate::sys::Timespec;
-use crate::user;
+use crate::wait::timers::Clock;
 
 const FIELDS: &[Field] = &[Field::Address, Field::Offset, Field::OpFlags];
 

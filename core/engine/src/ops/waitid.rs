@@ -8,15 +8,13 @@ use linux_raw_sys::general::{
     WSTOPPED,
 };
 
-use super::{Caps, Code, Field, Op, Outcome};
-use crate::driver::timers::Clock;
-use crate::errno::Errno;
-use crate::memory::Sqe;
+use crate::abi::{Errno, Sqe};
+use crate::assets::kinds;
+use crate::ops::{Caps, Code, Field, Op, Outcome};
+use crate::os::{self, Fd, user};
 use crate::request::{FileHold, RequestId};
-use crate::resources::kinds;
 use crate::ring::Core;
-use crate::sys::{self, Fd};
-use crate::user;
+use crate::wait::timers::Clock;
 
 /// `IORING_OP_WAITID`.
 pub const WAITID: Op = Op::new(Code::IORING_OP_WAITID, "WAITID", Caps::CREDENTIALS, prep, issue)
@@ -61,7 +59,7 @@ fn ask(sqe: &Sqe, info: &mut Info) -> Result<(), Errno> {
     let (which, whom) = (sqe.len as usize, sqe.fd as usize);
     let options = (sqe.file_index | WNOHANG) as usize;
     // SAFETY: writes a structure of ours.
-    unsafe { sys::call(__NR_waitid, [which, whom, info.as_mut_ptr() as usize, options, 0, 0]) }.map(drop)
+    unsafe { os::call(__NR_waitid, [which, whom, info.as_mut_ptr() as usize, options, 0, 0]) }.map(drop)
 }
 
 fn may_wait(sqe: &Sqe) -> bool {
@@ -89,10 +87,10 @@ fn wait(core: &mut Core, id: RequestId) -> Outcome {
 fn descriptor(sqe: &Sqe) -> Option<Fd> {
     match sqe.len {
         // SAFETY: touches no memory.
-        P_PID => unsafe { sys::call(__NR_pidfd_open, [sqe.fd as usize, 0, 0, 0, 0, 0]) }
-            .and_then(|fd| sys::move_high(fd as Fd))
+        P_PID => unsafe { os::call(__NR_pidfd_open, [sqe.fd as usize, 0, 0, 0, 0, 0]) }
+            .and_then(|fd| os::move_high(fd as Fd))
             .ok(),
-        P_PIDFD => sys::duplicate(sqe.fd).ok(),
+        P_PIDFD => os::duplicate(sqe.fd).ok(),
         _ => None,
     }
 }

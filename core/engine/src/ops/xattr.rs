@@ -3,13 +3,13 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::{Caps, Code, Field, Op, OpData, issue_blocks};
-use crate::driver::work::Work;
-use crate::errno::Errno;
+use crate::abi::Errno;
+use crate::ops::{Caps, Code, Field, Op, OpData, issue_blocks};
+use crate::os::user::{self, Path};
+use crate::os::{self, nr};
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
-use crate::sys::{self, nr};
-use crate::user::{self, Path};
+use crate::work::Work;
 
 const MAX_NAME: usize = 255;
 const MAX_VALUE: u32 = 65536;
@@ -113,7 +113,7 @@ fn set(work: &mut Work) -> Result<usize, Errno> {
     };
     let (value, size) = (xattr.value.as_ptr() as usize, xattr.value.len());
     // SAFETY: reads a path, a name and a value of ours.
-    unsafe { sys::call(number, [object, xattr.name.address(), value, size, work.sqe.op_flags as usize, 0]) }
+    unsafe { os::call(number, [object, xattr.name.address(), value, size, work.sqe.op_flags as usize, 0]) }
 }
 
 fn get(work: &mut Work) -> Result<usize, Errno> {
@@ -124,5 +124,5 @@ fn get(work: &mut Work) -> Result<usize, Errno> {
     };
     let (value, size) = (work.sqe.off as usize, work.sqe.len as usize);
     // SAFETY: reads a path and a name of ours, writes where the program wants it.
-    unsafe { sys::call(number, [object, xattr.name.address(), value, size, 0, 0]) }
+    unsafe { os::call(number, [object, xattr.name.address(), value, size, 0, 0]) }
 }

@@ -2,9 +2,9 @@
 
 use linux_raw_sys::io_uring::IORING_CQE_F_MORE;
 
-use super::{FileHold, Flags, RequestId};
 use crate::coverage;
-use crate::memory::Cqe;
+use crate::queue::Cqe;
+use crate::request::{FileHold, Flags, RequestId};
 use crate::ring::Core;
 
 impl Core {

@@ -4,7 +4,7 @@
 //! chains queue up; the first of them, and every draining one, starts when no request lives that is
 //! not queued here itself.
 
-use super::{Flags, Phase, RequestId};
+use crate::request::{Flags, Phase, RequestId};
 use crate::ring::Core;
 
 impl Core {

@@ -1,11 +1,11 @@
 //! Requests that the acting thread may not go on with, because it has other credentials than whoever
 //! submitted them, or than the personality that they name.
 
-use super::{Phase, RequestId};
-use crate::credentials::{self, Whose};
-use crate::driver::work::{Step, Work};
 use crate::ops::Caps;
+use crate::process::credentials::{self, Whose};
+use crate::request::{Phase, RequestId};
 use crate::ring::Core;
+use crate::work::{Step, Work};
 
 impl Core {
     /// Has the calling thread other credentials than this request is to be done with?

@@ -1,7 +1,7 @@
 //! Chains: what happens to a request's links and to the timeout that watches it.
 
-use super::{Flags, RequestId};
-use crate::errno::Errno;
+use crate::abi::Errno;
+use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 
 impl Core {

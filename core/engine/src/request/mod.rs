@@ -9,7 +9,9 @@
 //!                                             └─ Armed ─► Armed (timer, futex, ...) ────────► CQE
 //! ```
 //!
-//! All of it happens under the ring's lock, but for the blocking attempt itself ([`crate::driver::work`]).
+//! All of it happens under the ring's lock, but for the blocking attempt itself ([`crate::work`]).
+
+pub(crate) mod cancel;
 
 mod complete;
 mod drain;
@@ -25,12 +27,12 @@ mod submit;
 pub use ready::ReadyQueue;
 pub use slab::Slab;
 
-use crate::credentials::Whose;
-use crate::memory::Sqe;
+use crate::abi::Sqe;
+use crate::assets::kbuf::Selected;
+use crate::assets::table::NodeIndex;
 use crate::ops::{Op, OpData};
-use crate::resources::kbuf::Selected;
-use crate::resources::table::NodeIndex;
-use crate::sys::Fd;
+use crate::os::Fd;
+use crate::process::credentials::Whose;
 
 /// Names a request for as long as it lives; afterwards it names none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -7,12 +7,12 @@ use linux_raw_sys::io_uring::{
     IORING_CQE_F_NOTIF, IORING_NOTIF_USAGE_ZC_COPIED, IORING_SEND_ZC_REPORT_USAGE,
 };
 
-use super::{Flags, Request, RequestId};
-use crate::errno::Errno;
-use crate::memory::{Cqe, Sqe};
+use crate::abi::{Errno, Sqe};
+use crate::assets::table::NodeIndex;
 use crate::ops::net::{Data, Pages};
 use crate::ops::{Caps, Code, Op, OpData, Outcome};
-use crate::resources::table::NodeIndex;
+use crate::queue::Cqe;
+use crate::request::{Flags, Request, RequestId};
 use crate::ring::Core;
 
 /// Stands in no table: the program cannot ask for it.

@@ -4,14 +4,15 @@
 
 use linux_raw_sys::io_uring::IORING_SETUP_IOPOLL;
 
-use super::{FileHold, Flags, RequestId};
+use crate::abi::errno::to_res;
+use crate::abi::{Errno, Sqe};
 use crate::coverage;
-use crate::credentials::{self, Whose};
-use crate::errno::{Errno, to_res};
-use crate::memory::{Cqe, Sqe};
 use crate::ops::{self, Caps, Op, Outcome, Quick, Tried};
+use crate::os::Fd;
+use crate::process::credentials::{self, Whose};
+use crate::queue::Cqe;
+use crate::request::{FileHold, Flags, RequestId};
 use crate::ring::Core;
-use crate::sys::Fd;
 
 impl Core {
     /// Takes the SQE at `index` the short way, and the one linked behind it, if it is the only one. Returns how many

@@ -2,7 +2,7 @@
 
 use alloc::collections::VecDeque;
 
-use super::{FileHold, Request, RequestId};
+use crate::request::{FileHold, Request, RequestId};
 
 /// Them, in their order.
 #[derive(Default)]

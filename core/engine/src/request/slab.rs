@@ -3,13 +3,11 @@
 
 use alloc::vec::Vec;
 
-use super::index::Index;
-use super::{FileHold, Flags, Phase, Request, RequestId};
-use crate::credentials::Whose;
-use crate::errno::Errno;
-use crate::memory::Sqe;
-use crate::ops;
-use crate::sys;
+use crate::abi::{Errno, Sqe};
+use crate::process::credentials::Whose;
+use crate::request::index::Index;
+use crate::request::{FileHold, Flags, Phase, Request, RequestId};
+use crate::{ops, os};
 
 /// As many requests may be alive in one ring; the kernel's bound is memory.
 const MAX_REQUESTS: usize = 1 << 20;
@@ -114,8 +112,8 @@ impl Slab {
     #[inline]
     pub fn expect(&self, id: RequestId) {
         let Some(request) = self.slots.get(id.index as usize) else { return };
-        sys::prefetch(&raw const *request);
-        sys::prefetch(&raw const request.file);
+        os::prefetch(&raw const *request);
+        os::prefetch(&raw const request.file);
     }
 
     /// The request, if it still lives.

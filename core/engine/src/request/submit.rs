@@ -4,16 +4,17 @@ use linux_raw_sys::general::{EPOLLIN, F_GETFL, O_PATH};
 use linux_raw_sys::io_uring::{IORING_SETUP_IOPOLL, IORING_SETUP_SUBMIT_ALL};
 use linux_raw_sys::net::SO_TYPE;
 
-use super::{FileHold, Flags, Phase, Request, RequestId};
+use crate::abi::Errno;
+use crate::abi::layout::Word;
+use crate::abi::{KNOWN_SQE_FLAGS, Sqe};
+use crate::assets::kinds;
 use crate::coverage;
-use crate::credentials::{self, Whose};
-use crate::driver::work::Work;
-use crate::errno::Errno;
-use crate::memory::{KNOWN_SQE_FLAGS, Sqe, Word};
 use crate::ops::{Caps, Outcome};
-use crate::resources::kinds;
+use crate::os;
+use crate::process::credentials::{self, Whose};
+use crate::request::{FileHold, Flags, Phase, Request, RequestId};
 use crate::ring::{Chain, Core, Counted};
-use crate::sys;
+use crate::work::Work;
 
 impl Core {
     /// Takes up to `wanted` SQEs and issues them. Returns how many it took.
@@ -259,7 +260,7 @@ impl Core {
             Err(Errno::EPERM) => return Err(Errno::EBADFD),
             Err(errno) => return Err(errno),
         }
-        let ready = sys::poll_now(fd, EPOLLIN)? != 0;
+        let ready = os::poll_now(fd, EPOLLIN)? != 0;
         Ok(if ready { Outcome::Again } else { Outcome::Wait(EPOLLIN) })
     }
 
@@ -317,7 +318,7 @@ impl Core {
                 let flags = self.requests[id].flags;
                 if flags.has(Flags::NOWAIT) {
                     let needs = self.requests[id].op.caps.has(Caps::FILE);
-                    let open = !needs || sys::is_open(self.requests[id].file.fd());
+                    let open = !needs || os::is_open(self.requests[id].file.fd());
                     self.complete(id, if open { Errno::EAGAIN } else { Errno::EBADF }.negated());
                 } else if flags.has(Flags::CANCELED) {
                     self.complete(id, Errno::ECANCELED.negated());
@@ -409,14 +410,14 @@ impl Core {
             return result;
         }
         let fd = request.file.fd();
-        let open = sys::fcntl(fd, F_GETFL, 0).is_ok_and(|flags| flags as u32 & O_PATH == 0);
+        let open = os::fcntl(fd, F_GETFL, 0).is_ok_and(|flags| flags as u32 & O_PATH == 0);
         if !open {
             return Errno::EBADF.negated();
         }
         if result == Errno::EBADFD.negated() {
             return result;
         }
-        match request.op.caps.has(Caps::SOCKET).then(|| sys::socket_option(fd, SO_TYPE)) {
+        match request.op.caps.has(Caps::SOCKET).then(|| os::socket_option(fd, SO_TYPE)) {
             Some(Err(errno)) => errno.negated(),
             _ => result,
         }
@@ -430,5 +431,5 @@ fn had_no_file(request: &Request, result: i32) -> bool {
     }
     result == Errno::EBADF.negated()
         && request.op.caps.has(Caps::FILE)
-        && sys::fcntl(request.file.fd(), F_GETFL, 0).map_or(true, |flags| flags as u32 & O_PATH != 0)
+        && os::fcntl(request.file.fd(), F_GETFL, 0).map_or(true, |flags| flags as u32 & O_PATH != 0)
 }

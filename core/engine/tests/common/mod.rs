@@ -8,9 +8,9 @@ use std::num::NonZeroUsize;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use anyring_engine::abi::Sqe;
 pub use anyring_engine::abi::*;
 pub use anyring_engine::io_uring_params;
-use anyring_engine::memory::Sqe;
 use anyring_engine::{Caller, Host};
 pub use linux_raw_sys::io_uring::*;
 
@@ -53,7 +53,7 @@ impl Host for StdHost {
     }
 
     fn thread_identity(&self) -> NonZeroUsize {
-        NonZeroUsize::new(anyring_engine::sys::thread_pointer()).unwrap()
+        NonZeroUsize::new(anyring_engine::os::thread_pointer()).unwrap()
     }
 
     fn faults_resume(&self) -> bool {
@@ -100,15 +100,15 @@ fn announce_forks() {
 }
 
 unsafe extern "C" fn before_fork() {
-    anyring_engine::door::before_fork();
+    anyring_engine::frontend::before_fork();
 }
 
 unsafe extern "C" fn after_fork() {
-    anyring_engine::door::after_fork();
+    anyring_engine::frontend::after_fork();
 }
 
 unsafe extern "C" fn forked() {
-    anyring_engine::door::forked();
+    anyring_engine::frontend::forked();
 }
 
 /// A child, announced to the engine, that runs `body`; it ends with 0 where that is true, with 1 where it is false, and with 101
@@ -122,7 +122,7 @@ pub fn child(body: impl FnOnce() -> bool) -> libc::pid_t {
         return pid;
     }
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
-    anyring_engine::door::exits();
+    anyring_engine::frontend::exits();
     // SAFETY: ends the child.
     unsafe { libc::_exit(result.map_or(101, |good| i32::from(!good))) }
 }
@@ -383,7 +383,7 @@ impl Ring {
     /// Closes the descriptor; the memory stays mapped.
     pub fn close(&mut self) {
         if self.engine == Engine::User {
-            anyring_engine::door::closed(self.fd);
+            anyring_engine::frontend::closed(self.fd);
         }
         // SAFETY: ours, and not closed again.
         unsafe { libc::close(self.fd) };
@@ -403,7 +403,7 @@ impl Drop for Ring {
             libc::munmap(self.sqes.cast(), self.sqes_length);
             if self.close_on_drop {
                 if self.engine == Engine::User {
-                    anyring_engine::door::closed(self.fd);
+                    anyring_engine::frontend::closed(self.fd);
                 }
                 libc::close(self.fd);
             }

@@ -8,8 +8,8 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use anyring_engine::errno::Errno;
-use anyring_engine::sys::{self, Fd, Timespec, nr};
+use anyring_engine::abi::Errno;
+use anyring_engine::os::{self, Fd, Timespec, nr};
 use linux_raw_sys::general::EPOLLIN;
 
 use super::{BELL, INSIDE, Sink, Slot, Token, arm_of, item_of, token};
@@ -77,7 +77,7 @@ impl Context {
     fn create(polls: u32) -> Result<Context, Errno> {
         let mut address = 0usize;
         // SAFETY: writes one word of ours.
-        unsafe { sys::call(nr::__NR_io_setup, [polls as usize, &raw mut address as usize, 0, 0, 0, 0])? };
+        unsafe { os::call(nr::__NR_io_setup, [polls as usize, &raw mut address as usize, 0, 0, 0, 0])? };
         let header = address as *const Header;
         // SAFETY: the kernel has just mapped it there.
         let (magic, count, length) = unsafe { ((*header).magic, (*header).count, (*header).length) };
@@ -91,7 +91,7 @@ impl Context {
 
     fn destroy(self) {
         // SAFETY: nobody looks at its memory from here on.
-        let _ = unsafe { sys::call(nr::__NR_io_destroy, [self.header as usize, 0, 0, 0, 0, 0]) };
+        let _ = unsafe { os::call(nr::__NR_io_destroy, [self.header as usize, 0, 0, 0, 0, 0]) };
     }
 
     fn header(&self) -> &Header {
@@ -120,7 +120,7 @@ impl Context {
     fn submit(self, iocbs: &[*const Iocb]) -> Result<usize, Errno> {
         let arguments = [self.header as usize, iocbs.len(), iocbs.as_ptr() as usize, 0, 0, 0];
         // SAFETY: reads control blocks of ours, which name no memory.
-        unsafe { sys::call(nr::__NR_io_submit, arguments) }
+        unsafe { os::call(nr::__NR_io_submit, arguments) }
     }
 
     /// Sleeps until something comes, for `timeout_ns` at most; what came stays where it is.
@@ -132,7 +132,7 @@ impl Context {
         let (least, room, nowhere) = (1, 1, 4096usize.wrapping_neg());
         let arguments = [self.header as usize, least, room, nowhere, time, 0];
         // SAFETY: an address of the kernel's, which it refuses to write to.
-        match unsafe { sys::call(nr::__NR_io_getevents, arguments) } {
+        match unsafe { os::call(nr::__NR_io_getevents, arguments) } {
             Ok(_) | Err(Errno::EFAULT) => Ok(()),
             Err(error) => Err(error),
         }
@@ -196,7 +196,7 @@ impl Aio {
         let block = &raw const self.blocks[item as usize];
         let arguments = [self.context.header as usize, block as usize, &raw mut nothing as usize, 0, 0, 0];
         // SAFETY: names a block, and may write one event of ours.
-        let _ = unsafe { sys::call(nr::__NR_io_cancel, arguments) };
+        let _ = unsafe { os::call(nr::__NR_io_cancel, arguments) };
     }
 
     /// Whether a batch waits to be armed.
@@ -241,7 +241,7 @@ impl Aio {
         {
             match event.data {
                 BELL => {
-                    sys::eventfd_drain(bell);
+                    os::eventfd_drain(bell);
                     self.watch_own(bell, BELL);
                 }
                 INSIDE => {

@@ -15,7 +15,7 @@ pub mod uring;
 use crate::insert;
 use crate::layout::MOST_ITEMS;
 use crate::ring::{Event, Ring};
-use anyring_engine::sys::Fd;
+use anyring_engine::os::Fd;
 use linux_raw_sys::general::{EPOLLERR, EPOLLHUP, EPOLLONESHOT};
 
 /// Who finds out what files are ready for.

@@ -6,8 +6,8 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use anyring_engine::errno::Errno;
-use anyring_engine::sys::{self, Fd, Timespec, nr};
+use anyring_engine::abi::Errno;
+use anyring_engine::os::{self, Fd, Timespec, nr};
 use linux_raw_sys::general::{EPOLLIN, EPOLLONESHOT};
 use linux_raw_sys::io_uring::{
     IORING_CQE_F_MORE, IORING_ENTER_EXT_ARG, IORING_ENTER_GETEVENTS, IORING_FEAT_EXT_ARG, IORING_FEAT_NODROP,
@@ -54,12 +54,12 @@ impl Uring {
         params.cq_entries = (items * 2).next_power_of_two().clamp(2 * ENTRIES, 32_768);
         let arguments = [ENTRIES as usize, &raw mut params as usize, 0, 0, 0, 0];
         // SAFETY: reads and writes the parameters.
-        let fd = match unsafe { sys::call(nr::__NR_io_uring_setup, arguments) } {
+        let fd = match unsafe { os::call(nr::__NR_io_uring_setup, arguments) } {
             // A kernel that knows not all of these flags lacks what they are for.
             Err(Errno::EINVAL) => return Err(Errno::ENOSYS),
             result => result? as Fd,
         };
-        Uring::map(fd, &params).inspect_err(|_| sys::close(fd))
+        Uring::map(fd, &params).inspect_err(|_| os::close(fd))
     }
 
     fn map(fd: Fd, params: &io_uring_params) -> Result<Uring, Errno> {
@@ -70,11 +70,11 @@ impl Uring {
         let array_end = params.sq_off.array + params.sq_entries * 4;
         let cq_end = params.cq_off.cqes + params.cq_entries * size_of::<io_uring_cqe>() as u32;
         let rings_length = array_end.max(cq_end) as usize;
-        let rings = sys::map_shared(fd, 0, rings_length)?;
+        let rings = os::map_shared(fd, 0, rings_length)?;
         let sqes_length = params.sq_entries as usize * size_of::<io_uring_sqe>();
-        let sqes = sys::map_shared(fd, u64::from(IORING_OFF_SQES), sqes_length).inspect_err(|_| {
+        let sqes = os::map_shared(fd, u64::from(IORING_OFF_SQES), sqes_length).inspect_err(|_| {
             // SAFETY: mapped just now, used by nobody.
-            unsafe { sys::unmap(rings, rings_length) };
+            unsafe { os::unmap(rings, rings_length) };
         })?;
         // SAFETY: the kernel's offsets lie within the mapping, whose length was computed from them.
         let word = |offset: u32| unsafe { rings.add(offset as usize) }.cast_const().cast::<AtomicU32>();
@@ -126,7 +126,7 @@ impl Uring {
         let arguments =
             [self.fd as usize, self.queued() as usize, least as usize, flags as usize, argument, bytes];
         // SAFETY: what is queued are polls, which name no memory.
-        unsafe { sys::call(nr::__NR_io_uring_enter, arguments) }
+        unsafe { os::call(nr::__NR_io_uring_enter, arguments) }
     }
 
     /// Submits what is queued.
@@ -256,9 +256,9 @@ impl Drop for Uring {
     fn drop(&mut self) {
         // SAFETY: mapped at creation, and nobody has a reference any more.
         unsafe {
-            sys::unmap(self.sqes.cast(), self.sq_entries as usize * size_of::<io_uring_sqe>());
-            sys::unmap(self.rings, self.rings_length);
+            os::unmap(self.sqes.cast(), self.sq_entries as usize * size_of::<io_uring_sqe>());
+            os::unmap(self.rings, self.rings_length);
         }
-        sys::close(self.fd);
+        os::close(self.fd);
     }
 }

@@ -4,7 +4,7 @@
 use std::ffi::{CStr, c_void};
 use std::os::unix::net::UnixStream;
 
-use anyring_engine::errno::Errno;
+use anyring_engine::abi::Errno;
 use anyring_uepoll::{Event, Feeder, Options, Set};
 
 /// A thread for the reactor.

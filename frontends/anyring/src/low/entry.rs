@@ -1,6 +1,6 @@
 //! The entries of the two queues.
 
-use anyring_engine::memory::Sqe as Raw;
+use anyring_engine::abi::Sqe as Raw;
 use linux_raw_sys::io_uring as abi;
 use std::fmt;
 

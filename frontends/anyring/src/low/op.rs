@@ -9,7 +9,7 @@
 
 use super::entry::Sqe;
 use super::flags;
-use anyring_engine::memory::Sqe as Raw;
+use anyring_engine::abi::Sqe as Raw;
 use anyring_engine::ops::getdents;
 use linux_raw_sys::io_uring::{IORING_FILE_INDEX_ALLOC, io_uring_op as Code, io_uring_sqe_flags_bit as Bit};
 use std::ffi::{c_char, c_void};

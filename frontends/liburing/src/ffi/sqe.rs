@@ -1,8 +1,7 @@
 //! Submission queue entries: taking them, and what all have.
 
-use crate::queue;
-use crate::ring;
 use crate::types::{Ring, Sqe};
+use crate::{queue, ring};
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr;
 use linux_raw_sys::io_uring::{

@@ -2,7 +2,7 @@
 
 use crate::inside;
 use alloc::vec::Vec;
-use anyring_engine::door;
+use anyring_engine::frontend;
 use anyring_interpose::next;
 use anyring_trap::calls;
 use anyring_trap::config::entries;
@@ -20,7 +20,7 @@ fn environ() -> Strings {
 fn leaving() {
     if anyring_trap::active() && calls::rings_exist() {
         let _inside = inside::enter();
-        door::executes();
+        frontend::executes();
     }
 }
 

@@ -1,7 +1,7 @@
 //! `fork`, `vfork` and the ends of the process.
 
 use crate::inside;
-use anyring_engine::door;
+use anyring_engine::frontend;
 use anyring_interpose::next;
 use anyring_trap::{calls, process, sys};
 use core::arch::naked_asm;
@@ -98,12 +98,12 @@ pub fn register_fork() {
 /// The process is about to fork: until it has, no handler of the program may enter a ring.
 extern "C" fn before_fork() {
     core::mem::forget(inside::enter());
-    door::before_fork();
+    frontend::before_fork();
 }
 
 /// The process has forked, or could not.
 extern "C" fn after_fork() {
-    door::after_fork();
+    frontend::after_fork();
     inside::leave();
 }
 
@@ -117,7 +117,7 @@ extern "C" fn forked() {
 pub extern "C" fn end() {
     if process::active() && calls::rings_exist() {
         let _inside = inside::enter();
-        door::exits();
+        frontend::exits();
     }
     process::end();
 }

@@ -5,8 +5,8 @@ use std::num::NonZeroUsize;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use anyring_engine::memory::Sqe;
-use anyring_engine::{Caller, Host, door, io_uring_params};
+use anyring_engine::abi::Sqe;
+use anyring_engine::{Caller, Host, frontend, io_uring_params};
 use linux_raw_sys::io_uring::*;
 
 /// Which engine a ring runs on.
@@ -49,7 +49,7 @@ impl Host for StdHost {
     }
 
     fn thread_identity(&self) -> NonZeroUsize {
-        NonZeroUsize::new(anyring_engine::sys::thread_pointer()).expect("a thread pointer")
+        NonZeroUsize::new(anyring_engine::os::thread_pointer()).expect("a thread pointer")
     }
 
     fn faults_resume(&self) -> bool {
@@ -240,7 +240,7 @@ impl Drop for Ring {
 
 /// Closes a descriptor as a program under a door does.
 pub fn close(fd: i32) -> i32 {
-    door::closed(fd);
+    frontend::closed(fd);
     // SAFETY: the descriptor is the program's.
     result(unsafe { libc::close(fd) }.into())
 }

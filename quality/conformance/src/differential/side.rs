@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use anyring_engine::{io_uring_params, memory};
+use anyring_engine::{abi, io_uring_params};
 use linux_raw_sys::io_uring::*;
 
 use super::program::*;
@@ -164,7 +164,7 @@ impl<'a> Side<'a> {
 
     /// Queues an SQE; where the SQ is full it is left out, in both engines alike.
     pub fn push(&mut self, sqe: &Sqe) -> bool {
-        let raw = memory::Sqe {
+        let raw = abi::Sqe {
             opcode: sqe.opcode,
             flags: sqe.flags,
             ioprio: sqe.ioprio,

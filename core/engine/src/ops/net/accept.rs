@@ -13,15 +13,14 @@ use linux_raw_sys::io_uring::{
 
 use linux_raw_sys::net::SO_ACCEPTCONN;
 
-use super::calls;
-use super::socket::{SOCK_CLOEXEC, SOCK_NONBLOCK};
-use crate::driver::readiness::SocketKind;
-use crate::errno::Errno;
-use crate::host;
+use crate::abi::Errno;
+use crate::ops::net::calls;
+use crate::ops::net::socket::{SOCK_CLOEXEC, SOCK_NONBLOCK};
 use crate::ops::{Caps, Code, Field, Op, Outcome};
+use crate::os::{self, Fd, host};
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
-use crate::sys::{self, Fd};
+use crate::wait::readiness::SocketKind;
 
 /// `IORING_OP_ACCEPT`.
 pub const ACCEPT: Op =
@@ -98,7 +97,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
 
 /// No connection, or one for which there was no slot, or no room for its address.
 fn lost(core: &mut Core, id: RequestId, fd: Fd, errno: Errno) -> Outcome {
-    let listens = sys::socket_option(fd, SO_ACCEPTCONN).is_ok_and(|listens| listens != 0);
+    let listens = os::socket_option(fd, SO_ACCEPTCONN).is_ok_and(|listens| listens != 0);
     let sqe = &core.requests[id].sqe;
     if (sqe.file_index != 0 || sqe.off != 0) && listens {
         tell_of_others(core, id, fd);
@@ -110,7 +109,7 @@ fn tell_of_others(core: &mut Core, id: RequestId, fd: Fd) {
     if core.readiness.socket_kind(fd) != SocketKind::TcpListener {
         return;
     }
-    match sys::poll_now(fd, EPOLLIN) {
+    match os::poll_now(fd, EPOLLIN) {
         // The next request need not try.
         Ok(0) => core.readiness.drained(fd, EPOLLIN),
         Ok(events) if events & EPOLLIN != 0 => core.requests[id].cqe_flags |= IORING_CQE_F_SOCK_NONEMPTY,
@@ -166,18 +165,18 @@ fn accept(core: &mut Core, id: RequestId, fd: Fd) -> Result<i32, Errno> {
 fn never_block(fd: Fd) -> Result<(), Errno> {
     let flags = calls::file_flags(fd)?;
     // Other sockets refuse at once.
-    if flags & O_NONBLOCK != 0 || sys::socket_option(fd, SO_ACCEPTCONN)? == 0 {
+    if flags & O_NONBLOCK != 0 || os::socket_option(fd, SO_ACCEPTCONN)? == 0 {
         return Ok(());
     }
     calls::set_file_flags(fd, flags | O_NONBLOCK)
 }
 
 fn more_waits(fd: Fd) -> bool {
-    sys::poll_now(fd, EPOLLIN).is_ok_and(|events| events & EPOLLIN != 0)
+    os::poll_now(fd, EPOLLIN).is_ok_and(|events| events & EPOLLIN != 0)
 }
 
 /// Would an attempt find nothing, not even an error? To ask costs a tenth of an attempt in vain, for which the kernel
 /// makes a file that it throws away again.
 fn nobody_waits(fd: Fd) -> bool {
-    sys::poll_now(fd, EPOLLIN) == Ok(0)
+    os::poll_now(fd, EPOLLIN) == Ok(0)
 }

@@ -2,8 +2,8 @@
 
 use alloc::boxed::Box;
 
-use crate::errno::Errno;
-use crate::user;
+use crate::abi::Errno;
+use crate::os::user;
 
 /// Bytes of the longest address (`struct sockaddr_storage`).
 pub const LONGEST: usize = 128;

@@ -5,10 +5,10 @@ use linux_raw_sys::general::{F_GETFL, F_SETFL};
 use linux_raw_sys::ioctl::FIONREAD;
 use linux_raw_sys::net::{IPPROTO_TCP, MSG_DONTWAIT, TCP_INFO, TCP_ZEROCOPY_RECEIVE, msghdr};
 
-use super::address::Address;
-use crate::errno::Errno;
-use crate::resources::kbuf::Span;
-use crate::sys::{self, Fd, call};
+use crate::abi::Errno;
+use crate::assets::kbuf::Span;
+use crate::ops::net::address::Address;
+use crate::os::{self, Fd, call};
 
 /// `recv(2)` without waiting, into memory of the program.
 pub fn receive(fd: Fd, span: Span, flags: u32) -> Result<usize, Errno> {
@@ -103,12 +103,12 @@ pub fn unread_hint(fd: Fd) -> Result<u32, Errno> {
 
 /// The flags of the open file.
 pub fn file_flags(fd: Fd) -> Result<u32, Errno> {
-    sys::fcntl(fd, F_GETFL, 0).map(|flags| flags as u32)
+    os::fcntl(fd, F_GETFL, 0).map(|flags| flags as u32)
 }
 
 /// Sets the flags of the open file.
 pub fn set_file_flags(fd: Fd, flags: u32) -> Result<(), Errno> {
-    sys::fcntl(fd, F_SETFL, flags as usize).map(drop)
+    os::fcntl(fd, F_SETFL, flags as usize).map(drop)
 }
 
 /// Has the peer of a TCP socket that was shut down not said yet that it sends no more?

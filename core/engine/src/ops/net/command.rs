@@ -5,14 +5,13 @@ use linux_raw_sys::io_uring::{IORING_URING_CMD_FIXED, io_uring_socket_op as Sock
 use linux_raw_sys::ioctl::{FIONREAD, TIOCOUTQ};
 use linux_raw_sys::net::{AF_INET, AF_INET6, SO_DOMAIN, SOL_SOCKET};
 
-use super::{error_queue, timestamp};
-use crate::errno::Errno;
-use crate::memory::Sqe;
+use crate::abi::{Errno, Sqe};
+use crate::assets::kinds;
+use crate::ops::net::{error_queue, timestamp};
 use crate::ops::{Caps, Code, Field, Op, Outcome};
+use crate::os::{self, Fd, call};
 use crate::request::{Flags, RequestId};
-use crate::resources::kinds;
 use crate::ring::Core;
-use crate::sys::{self, Fd, call};
 
 /// `IORING_OP_URING_CMD`.
 pub const URING_CMD: Op = Op::new(Code::IORING_OP_URING_CMD, "URING_CMD", Caps::FILE, prep, issue).select_buffer().fields(&[
@@ -53,7 +52,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
 
 /// The family of a socket.
 fn domain(fd: Fd) -> Result<u32, Errno> {
-    match sys::socket_option(fd, SO_DOMAIN) {
+    match os::socket_option(fd, SO_DOMAIN) {
         Ok(domain) => Ok(domain as u32),
         Err(Errno::EBADF) => Err(Errno::EBADF),
         // Other files' commands are their drivers'.
@@ -64,7 +63,7 @@ fn domain(fd: Fd) -> Result<u32, Errno> {
 fn command(fd: Fd, sqe: &Sqe) -> Result<usize, Errno> {
     let domain = match domain(fd) {
         // The null device takes every command, and does nothing.
-        Err(Errno::EOPNOTSUPP) if sys::identity(fd)?.is_null_device() => return Ok(0),
+        Err(Errno::EOPNOTSUPP) if os::identity(fd)?.is_null_device() => return Ok(0),
         domain => domain?,
     };
     let is = |operation: SocketOp| sqe.off == operation as u64;

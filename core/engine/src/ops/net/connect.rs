@@ -5,14 +5,14 @@ use alloc::boxed::Box;
 use linux_raw_sys::general::{EPOLLERR, EPOLLOUT, O_NONBLOCK};
 use linux_raw_sys::net::{SO_ERROR, SO_TYPE};
 
-use super::address::Address;
-use super::{Data, calls};
-use crate::driver::work::Work;
-use crate::errno::Errno;
+use crate::abi::Errno;
+use crate::ops::net::address::Address;
+use crate::ops::net::{Data, calls};
 use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
+use crate::os::{self, Fd};
 use crate::request::{Request, RequestId};
 use crate::ring::Core;
-use crate::sys::{self, Fd};
+use crate::work::Work;
 
 /// `IORING_OP_CONNECT`.
 pub const CONNECT: Op =
@@ -52,7 +52,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     let request = &mut core.requests[id];
     let fd = request.file.fd();
     let connect = state(request);
-    if connect.in_progress && sys::poll_now(fd, EPOLLERR).is_ok_and(|events| events & EPOLLERR != 0) {
+    if connect.in_progress && os::poll_now(fd, EPOLLERR).is_ok_and(|events| events & EPOLLERR != 0) {
         return Outcome::Complete(socket_error(fd));
     }
     let (result, non_blocking) = match attempt(fd, &connect.address) {
@@ -82,7 +82,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
 /// One attempt that does not wait, and whether the program wanted it so.
 fn attempt(fd: Fd, address: &Address) -> Result<(Result<usize, Errno>, bool), Errno> {
     // No other file's flags are touched.
-    sys::socket_option(fd, SO_TYPE)?;
+    os::socket_option(fd, SO_TYPE)?;
     let flags = calls::file_flags(fd)?;
     if flags & O_NONBLOCK != 0 {
         return Ok((calls::connect(fd, address), true));
@@ -94,7 +94,7 @@ fn attempt(fd: Fd, address: &Address) -> Result<(Result<usize, Errno>, bool), Er
 }
 
 fn socket_error(fd: Fd) -> i32 {
-    sys::socket_option(fd, SO_ERROR).map_or_else(Errno::negated, |error| -error)
+    os::socket_option(fd, SO_ERROR).map_or_else(Errno::negated, |error| -error)
 }
 
 fn block(work: &mut Work) -> Result<usize, Errno> {

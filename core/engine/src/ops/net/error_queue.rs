@@ -10,11 +10,11 @@ use linux_raw_sys::net::{
     SO_TIMESTAMPING, SO_TIMESTAMPING_NEW, SO_ZEROCOPY, SOL_IP, SOL_IPV6, SOL_SOCKET, cmsghdr,
 };
 
-use super::calls;
-use super::message::empty_header;
-use crate::errno::Errno;
-use crate::resources::kinds::{self, Kind};
-use crate::sys::{self, Fd, call};
+use crate::abi::Errno;
+use crate::assets::kinds::{self, Kind};
+use crate::ops::net::calls;
+use crate::ops::net::message::empty_header;
+use crate::os::{self, Fd, call};
 
 /// `SO_EE_ORIGIN_ZEROCOPY`.
 const ORIGIN_ZEROCOPY: u8 = 5;
@@ -139,7 +139,7 @@ pub fn is_option(level: u32, name: u32) -> bool {
 /// send ends in a copy. A program that polls the socket by itself would be told of errors that are none.
 pub fn is_unused(fd: Fd) -> bool {
     let set =
-        |&(level, name): &(u32, u32)| sys::socket_option_at(fd, level, name).is_ok_and(|value| value != 0);
+        |&(level, name): &(u32, u32)| os::socket_option_at(fd, level, name).is_ok_and(|value| value != 0);
     !kinds::noted(fd).has(Kind::ERRORS_WATCHED) && !OPTIONS.iter().any(set) && !stays_here(fd)
 }
 
@@ -169,7 +169,7 @@ fn address(fd: Fd, call_number: u32) -> Option<[u8; 16]> {
 
 /// Lets `MSG_ZEROCOPY` mean something on a socket, or nothing.
 pub fn allow(fd: Fd, allowed: bool) -> Result<(), Errno> {
-    sys::set_socket_option(fd, SOL_SOCKET, SO_ZEROCOPY, i32::from(allowed))
+    os::set_socket_option(fd, SOL_SOCKET, SO_ZEROCOPY, i32::from(allowed))
 }
 
 /// A number that no other socket has.

@@ -5,11 +5,11 @@ use alloc::vec::Vec;
 
 use linux_raw_sys::net::msghdr;
 
-use super::Progress;
-use super::address::{Address, LONGEST};
-use crate::errno::Errno;
-use crate::resources::kbuf::{MAX_TRANSFER, Span};
-use crate::user::{self, IoVector};
+use crate::abi::Errno;
+use crate::assets::kbuf::{MAX_TRANSFER, Span};
+use crate::ops::net::Progress;
+use crate::ops::net::address::{Address, LONGEST};
+use crate::os::user::{self, IoVector};
 
 /// As many pieces a message may have (`UIO_MAXIOV`).
 const MOST_VECTORS: usize = 1024;

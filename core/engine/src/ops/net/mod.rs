@@ -28,12 +28,12 @@ use linux_raw_sys::general::EPOLLIN;
 use linux_raw_sys::io_uring::{IORING_RECVSEND_BUNDLE, IORING_RECVSEND_POLL_FIRST};
 use linux_raw_sys::net::{MSG_DONTWAIT, MSG_WAITALL, SO_TYPE, SOCK_SEQPACKET, SOCK_STREAM};
 
-use super::{OpData, Outcome};
-use crate::errno::Errno;
+use crate::abi::Errno;
+use crate::ops::{OpData, Outcome};
+use crate::os::user::IoVector;
+use crate::os::{self, Fd};
 use crate::request::{Flags, Request, RequestId};
 use crate::ring::Core;
-use crate::sys::{self, Fd};
-use crate::user::IoVector;
 use address::Address;
 use connect::Connect;
 use message::Message;
@@ -169,7 +169,7 @@ fn is_idle(core: &mut Core, id: RequestId, fd: Fd) -> bool {
 
 /// A socket whose partial transfers are gone on with when all was asked for (`MSG_WAITALL`).
 fn is_retried(fd: Fd) -> bool {
-    sys::socket_option(fd, SO_TYPE).is_ok_and(|kind| matches!(kind as u32, SOCK_STREAM | SOCK_SEQPACKET))
+    os::socket_option(fd, SO_TYPE).is_ok_and(|kind| matches!(kind as u32, SOCK_STREAM | SOCK_SEQPACKET))
 }
 
 /// Does the request take as many provided buffers at once as there are?

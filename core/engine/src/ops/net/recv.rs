@@ -6,19 +6,18 @@ use linux_raw_sys::io_uring::{
 };
 use linux_raw_sys::net::{MSG_CTRUNC, MSG_ERRQUEUE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
 
-use super::message::empty_header;
-use super::{
+use crate::abi::{Errno, Sqe};
+use crate::assets::kbuf::{MAX_TRANSFER, Span};
+use crate::ops::net::message::empty_header;
+use crate::ops::net::{
     Data, Transfer, bundles, calls, covering, ended, failed, is_idle, is_retried, polls_first, start,
 };
-use crate::driver::readiness::{Known, SocketKind};
-use crate::errno::Errno;
-use crate::memory::Sqe;
 use crate::ops::{Caps, Code, Field, Op, OpData, Outcome, Quick, Tried};
+use crate::os::user::{self, IoVector};
+use crate::os::{self, Fd};
 use crate::request::{Flags, Request, RequestId};
-use crate::resources::kbuf::{MAX_TRANSFER, Span};
 use crate::ring::Core;
-use crate::sys::{self, Fd};
-use crate::user::{self, IoVector};
+use crate::wait::readiness::{Known, SocketKind};
 
 /// `IORING_OP_RECV`.
 pub const RECV: Op = Op::new(
@@ -475,5 +474,5 @@ fn more_in_connection(fd: Fd) -> bool {
 /// only this side does not want to receive any more.
 fn has_ended(fd: Fd) -> bool {
     let ends = |events: u32| events & (EPOLLRDHUP | EPOLLERR) == EPOLLRDHUP;
-    sys::poll_now(fd, EPOLLRDHUP).is_ok_and(ends) && !calls::waits_for_fin(fd)
+    os::poll_now(fd, EPOLLRDHUP).is_ok_and(ends) && !calls::waits_for_fin(fd)
 }

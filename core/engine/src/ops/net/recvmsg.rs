@@ -5,17 +5,16 @@ use core::mem::offset_of;
 use linux_raw_sys::io_uring::{IORING_RECVSEND_BUNDLE, io_uring_recvmsg_out};
 use linux_raw_sys::net::{MSG_CTRUNC, MSG_TRUNC, msghdr};
 
-use super::address::LONGEST;
-use super::message::Message;
-use super::recv::{Attempt, Next, before, check, conclude};
-use super::{Data, calls, ended, failed, start};
-use crate::errno::Errno;
+use crate::abi::Errno;
+use crate::assets::kbuf::Span;
+use crate::ops::net::address::LONGEST;
+use crate::ops::net::message::Message;
+use crate::ops::net::recv::{Attempt, Next, before, check, conclude};
+use crate::ops::net::{Data, calls, ended, failed, start};
 use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
+use crate::os::{Fd, user};
 use crate::request::{Flags, RequestId};
-use crate::resources::kbuf::Span;
 use crate::ring::Core;
-use crate::sys::Fd;
-use crate::user;
 
 /// `IORING_OP_RECVMSG`.
 pub const RECVMSG: Op = Op::new(

@@ -6,17 +6,17 @@ use linux_raw_sys::general::EPOLLOUT;
 use linux_raw_sys::io_uring::{IORING_RECVSEND_BUNDLE, IORING_RECVSEND_POLL_FIRST};
 use linux_raw_sys::net::{MSG_NOSIGNAL, MSG_WAITALL, SO_TYPE};
 
-use super::address::Address;
-use super::message::{Message, import_vectors};
-use super::{Data, Transfer, bundles, calls, ended, failed, is_retried, known_flags, polls_first, start};
-use crate::errno::Errno;
-use crate::memory::Sqe;
+use crate::abi::{Errno, Sqe};
+use crate::assets::kbuf::Span;
+use crate::ops::net::address::Address;
+use crate::ops::net::message::{Message, import_vectors};
+use crate::ops::net::{
+    Data, Transfer, bundles, calls, ended, failed, is_retried, known_flags, polls_first, start,
+};
 use crate::ops::{Caps, Code, Field, Op, OpData, Outcome, Quick, Tried};
+use crate::os::{self, Fd, user};
 use crate::request::{Flags, Request, RequestId};
-use crate::resources::kbuf::Span;
 use crate::ring::Core;
-use crate::sys::{self, Fd};
-use crate::user;
 
 /// What SEND looks at, with or without copies.
 pub const SEND_FIELDS: [Field; 8] = [
@@ -117,7 +117,7 @@ fn issue_send(core: &mut Core, id: RequestId) -> Outcome {
     let request = &core.requests[id];
     if request.flags.has(Flags::BUFFER_SELECT)
         && request.buffer.is_none()
-        && let Err(errno) = sys::socket_option(fd, SO_TYPE)
+        && let Err(errno) = os::socket_option(fd, SO_TYPE)
     {
         // No buffer is taken for what is no socket.
         return errno.into();
@@ -161,7 +161,7 @@ pub fn go_on(core: &mut Core, id: RequestId, fd: Fd, result: Result<usize, Errno
 
 /// Waits before the first attempt; but for what is no socket there is nothing to wait for.
 fn wait_for_room(fd: Fd) -> Outcome {
-    sys::socket_option(fd, SO_TYPE).map_or_else(Outcome::from, |_| Outcome::Wait(EPOLLOUT))
+    os::socket_option(fd, SO_TYPE).map_or_else(Outcome::from, |_| Outcome::Wait(EPOLLOUT))
 }
 
 /// How much to send of provided buffers: one of a list goes as a whole, whatever was asked for.

@@ -3,16 +3,16 @@
 use linux_raw_sys::general::{O_CLOEXEC, O_NONBLOCK};
 use linux_raw_sys::net::AF_UNIX;
 
-use super::address::Address;
-use super::{Data, calls};
-use crate::driver::work::Work;
-use crate::errno::Errno;
+use crate::abi::Errno;
+use crate::assets::kinds::{self, Kind};
+use crate::ops::net::address::Address;
+use crate::ops::net::{Data, calls};
 use crate::ops::{Caps, Code, Field, Op, OpData, Outcome, issue_blocks};
-use crate::registry;
+use crate::os::{self, Fd};
+use crate::process::registry;
 use crate::request::{Flags, RequestId};
-use crate::resources::kinds::{self, Kind};
 use crate::ring::Core;
-use crate::sys::{self, Fd};
+use crate::work::Work;
 
 /// `SOCK_CLOEXEC`, with `SOCK_NONBLOCK` all that a socket's type may carry beside the type.
 pub const SOCK_CLOEXEC: u32 = O_CLOEXEC;
@@ -88,7 +88,7 @@ impl Core {
         if file_index == 0 {
             return Ok(fd as usize);
         }
-        self.install_file(sys::move_high(fd)?, file_index)
+        self.install_file(os::move_high(fd)?, file_index)
     }
 
     /// As [`Core::give_descriptor`], of a connection over TCP that `listener` accepted.
@@ -97,7 +97,7 @@ impl Core {
     /// As there.
     pub fn give_connection(&mut self, fd: Fd, listener: Fd, file_index: u32) -> Result<usize, Errno> {
         registry::renew(fd);
-        let own = if file_index == 0 { fd } else { sys::move_high(fd)? };
+        let own = if file_index == 0 { fd } else { os::move_high(fd)? };
         let inherited = if kinds::closes_at_once(listener) { Kind::NO_LINGER } else { Kind::default() };
         kinds::add(own, Kind::TCP.with(inherited));
         if file_index == 0 { Ok(own as usize) } else { self.install_file(own, file_index) }

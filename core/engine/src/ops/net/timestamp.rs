@@ -11,13 +11,12 @@ use linux_raw_sys::net::{
     SOL_SOCKET,
 };
 
-use super::error_queue::{self, Control, ControlMessage, value_at};
-use crate::abi::{IORING_CQE_F_32, IORING_CQE_F_TSTAMP_HW, IORING_SETUP_CQE_MIXED};
-use crate::errno::Errno;
+use crate::abi::{Errno, IORING_CQE_F_32, IORING_CQE_F_TSTAMP_HW, IORING_SETUP_CQE_MIXED};
 use crate::ops::Outcome;
+use crate::ops::net::error_queue::{self, Control, ControlMessage, value_at};
+use crate::os::{self, Fd, Timespec, call};
 use crate::request::RequestId;
 use crate::ring::Core;
-use crate::sys::{self, Fd, Timespec, call};
 
 /// `SOF_TIMESTAMPING_SOFTWARE` and `SOF_TIMESTAMPING_RAW_HARDWARE`: whether any are reported.
 const REPORTED: u32 = 1 << 4 | 1 << 6;
@@ -92,7 +91,7 @@ fn option(fd: Fd, level: u32, name: u32) -> u32 {
 fn has_other_errors(fd: Fd) -> bool {
     option(fd, IPPROTO_IP as u32, IP_RECVERR) != 0
         || option(fd, IPPROTO_IPV6 as u32, IPV6_RECVERR) != 0
-        || sys::socket_option(fd, SO_ZEROCOPY).is_ok_and(|on| on != 0)
+        || os::socket_option(fd, SO_ZEROCOPY).is_ok_and(|on| on != 0)
 }
 
 /// Takes the head of the error queue; `None` where it is no time stamp.

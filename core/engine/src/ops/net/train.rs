@@ -15,17 +15,16 @@ use linux_raw_sys::general::EPOLLOUT;
 use linux_raw_sys::io_uring::{IORING_RECVSEND_FIXED_BUF, IORING_SEND_ZC_REPORT_USAGE};
 use linux_raw_sys::net::{IPPROTO_TCP, MSG_NOSIGNAL, MSG_WAITALL, SO_TIMESTAMPING, TCP_MAXSEG, cmsghdr};
 
-use super::message::empty_header;
-use super::send::{go_on, transmit};
-use super::{Data, calls, zero_copy};
-use crate::errno::Errno;
-use crate::memory::Sqe;
+use crate::abi::{Errno, Sqe};
+use crate::assets::kinds::{self, Kind};
+use crate::ops::net::message::empty_header;
+use crate::ops::net::send::{go_on, transmit};
+use crate::ops::net::{Data, calls, zero_copy};
 use crate::ops::{Code, OpData, Outcome};
+use crate::os::user::IoVector;
+use crate::os::{self, Fd};
 use crate::request::{FileHold, Flags, Request, RequestId};
-use crate::resources::kinds::{self, Kind};
 use crate::ring::Core;
-use crate::sys::{self, Fd};
-use crate::user::IoVector;
 
 const SOL_UDP: u32 = 17;
 const UDP_SEGMENT: u32 = 103;
@@ -122,7 +121,7 @@ fn may_go_together(known: Kind, length: u32, next: u32) -> bool {
 #[cold]
 fn ask(fd: Fd) -> Kind {
     // Of as many sends there are as many time stamps.
-    if sys::socket_option(fd, SO_TIMESTAMPING) != Ok(0) {
+    if os::socket_option(fd, SO_TIMESTAMPING) != Ok(0) {
         return Kind::default();
     }
     if kinds::noted(fd).has(Kind::TCP) || is_stream(fd) {
@@ -136,12 +135,12 @@ fn ask(fd: Fd) -> Kind {
 
 /// Is a socket a connection over TCP? A raw one has that protocol, too, but nothing that a segment is limited to.
 fn is_stream(fd: Fd) -> bool {
-    sys::socket_option_at(fd, IPPROTO_TCP as u32, TCP_MAXSEG).is_ok()
+    os::socket_option_at(fd, IPPROTO_TCP as u32, TCP_MAXSEG).is_ok()
 }
 
 /// Does a socket take datagrams together, and leave it to each send how?
 fn takes_datagrams(fd: Fd) -> bool {
-    sys::socket_option_at(fd, SOL_UDP, UDP_SEGMENT) == Ok(0)
+    os::socket_option_at(fd, SOL_UDP, UDP_SEGMENT) == Ok(0)
 }
 
 impl Core {

@@ -12,22 +12,19 @@ use linux_raw_sys::net::{
     SO_PROTOCOL, SO_TYPE, SOCK_DGRAM, SOCK_STREAM,
 };
 
-use super::address::Address;
-use super::message::{Message, import_vectors};
-use super::send::{SEND_FIELDS, SEND_VECTORIZED, advance, attempt, conclude};
-use super::{Data, Transfer, calls, failed, known_flags, polls_first, start};
-use crate::errno::Errno;
-use crate::host;
-use crate::memory::Sqe;
+use crate::abi::{Errno, Sqe};
+use crate::assets::kbuf::Span;
+use crate::assets::kinds::{self, Kind};
+use crate::assets::table::NodeIndex;
+use crate::ops::net::address::Address;
+use crate::ops::net::message::{Message, import_vectors};
+use crate::ops::net::send::{SEND_FIELDS, SEND_VECTORIZED, advance, attempt, conclude};
+use crate::ops::net::{Data, Transfer, calls, failed, known_flags, polls_first, start};
 use crate::ops::{Caps, Code, Field, Op, OpData, Outcome, Quick, Tried};
+use crate::os::{self, Fd, host, user};
 use crate::request::notification::Announced;
 use crate::request::{FileHold, Flags, Request, RequestId};
-use crate::resources::kbuf::Span;
-use crate::resources::kinds::{self, Kind};
-use crate::resources::table::NodeIndex;
 use crate::ring::Core;
-use crate::sys::{self, Fd};
-use crate::user;
 
 const CAPS: Caps = Caps::FILE.with(Caps::IOPRIO);
 
@@ -288,7 +285,7 @@ fn check_socket(fd: Fd, registered: bool) -> Result<(), Errno> {
     if known && (registered || host::sees_closes()) {
         return Ok(());
     }
-    let protocol = sys::socket_option(fd, SO_PROTOCOL)?;
+    let protocol = os::socket_option(fd, SO_PROTOCOL)?;
     let supported = [IPPROTO_TCP, IPPROTO_UDP, IPPROTO_UDPLITE].iter().any(|&known| known as i32 == protocol);
     if !supported || !known && !is_internet(fd)? {
         return Err(Errno::EOPNOTSUPP);
@@ -299,8 +296,8 @@ fn check_socket(fd: Fd, registered: bool) -> Result<(), Errno> {
 
 /// Raw sockets have a protocol, too.
 fn is_internet(fd: Fd) -> Result<bool, Errno> {
-    let kind = sys::socket_option(fd, SO_TYPE)? as u32;
-    let domain = sys::socket_option(fd, SO_DOMAIN)? as u32;
+    let kind = os::socket_option(fd, SO_TYPE)? as u32;
+    let domain = os::socket_option(fd, SO_DOMAIN)? as u32;
     Ok(matches!(domain, AF_INET | AF_INET6) && matches!(kind, SOCK_STREAM | SOCK_DGRAM))
 }
 

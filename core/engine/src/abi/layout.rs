@@ -1,0 +1,130 @@
+//! Sizes and offsets of ring memory.
+
+use linux_raw_sys::io_uring::{
+    IORING_OFF_PBUF_RING, IORING_OFF_SQES, IORING_SETUP_CLAMP, IORING_SETUP_CQE32, IORING_SETUP_CQSIZE,
+    IORING_SETUP_NO_MMAP, IORING_SETUP_NO_SQARRAY, IORING_SETUP_SQE128,
+};
+use linux_raw_sys::io_uring::{io_cqring_offsets, io_sqring_offsets, io_uring_params};
+
+use crate::abi::Errno;
+
+/// Where the SQEs lie in the memfd.
+pub const SQES_OFFSET: u64 = IORING_OFF_SQES as u64;
+/// Where the parameter region lies in the memfd (`IORING_MAP_OFF_PARAM_REGION`).
+pub const PARAM_REGION_OFFSET: u64 = 0x2000_0000;
+/// Where provided buffer rings begin in the memfd.
+pub const PBUF_OFFSET: u64 = IORING_OFF_PBUF_RING as u64;
+/// Where the CQEs lie behind the header.
+pub const CQES_OFFSET: usize = 320;
+
+const MAX_SQ_ENTRIES: u32 = 32768;
+const MAX_CQ_ENTRIES: u32 = 2 * MAX_SQ_ENTRIES;
+
+/// The words at the beginning of ring memory, each by its offset. Indices of the two sides lie on cache
+/// lines of their own; programs take every offset from `io_uring_params`.
+#[repr(usize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names are those of io_sqring_offsets and io_cqring_offsets")]
+pub enum Word {
+    SqHead = 0,
+    SqTail = 64,
+    CqHead = 128,
+    CqTail = 192,
+    SqMask = 256,
+    CqMask = 260,
+    SqEntries = 264,
+    CqEntries = 268,
+    SqDropped = 272,
+    SqFlags = 276,
+    CqFlags = 280,
+    CqOverflow = 284,
+}
+
+const _: () = assert!(Word::CqOverflow as usize + 4 <= CQES_OFFSET);
+
+/// Sizes of one ring's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// SQ entries, a power of two.
+    pub sq_entries: u32,
+    /// CQ entries, a power of two.
+    pub cq_entries: u32,
+    /// log2 of an SQE's size.
+    pub sqe_shift: u32,
+    /// log2 of a CQE's size.
+    pub cqe_shift: u32,
+    /// Where the SQ index array lies, if the ring has one.
+    pub array_offset: Option<usize>,
+}
+
+impl Layout {
+    /// The layout that `entries` and the parameters ask for.
+    ///
+    /// # Errors
+    /// `EINVAL` as `io_uring_setup(2)`: no entries, too many without CLAMP, a CQ smaller than the SQ.
+    pub fn new(entries: u32, params: &io_uring_params) -> Result<Layout, Errno> {
+        let flags = params.flags;
+        let clamp = |wanted: u32, most: u32| match wanted {
+            0 => Err(Errno::EINVAL),
+            _ if wanted <= most => Ok(wanted.next_power_of_two()),
+            _ if flags & IORING_SETUP_CLAMP != 0 => Ok(most),
+            _ => Err(Errno::EINVAL),
+        };
+        let sq_entries = clamp(entries, MAX_SQ_ENTRIES)?;
+        let cq_entries = if flags & IORING_SETUP_CQSIZE != 0 {
+            clamp(params.cq_entries, MAX_CQ_ENTRIES)?
+        } else {
+            2 * sq_entries
+        };
+        if cq_entries < sq_entries {
+            return Err(Errno::EINVAL);
+        }
+        let cqe_shift = if flags & IORING_SETUP_CQE32 != 0 { 5 } else { 4 };
+        let sqe_shift = if flags & IORING_SETUP_SQE128 != 0 { 7 } else { 6 };
+        let cqes_end = CQES_OFFSET + ((cq_entries as usize) << cqe_shift);
+        let array_offset = (flags & IORING_SETUP_NO_SQARRAY == 0).then(|| cqes_end.next_multiple_of(64));
+        Ok(Layout { sq_entries, cq_entries, sqe_shift, cqe_shift, array_offset })
+    }
+
+    /// Bytes of header, CQEs and SQ array, in whole pages.
+    pub fn rings_length(&self) -> usize {
+        let cqes_end = CQES_OFFSET + ((self.cq_entries as usize) << self.cqe_shift);
+        let end = self.array_offset.map_or(cqes_end, |array| array + 4 * self.sq_entries as usize);
+        end.next_multiple_of(4096)
+    }
+
+    /// Bytes of the SQE array, in whole pages.
+    pub fn sqes_length(&self) -> usize {
+        ((self.sq_entries as usize) << self.sqe_shift).next_multiple_of(4096)
+    }
+
+    /// Tells the program where everything is; the addresses that it gave itself stay.
+    pub fn describe(&self, params: &mut io_uring_params) {
+        params.sq_entries = self.sq_entries;
+        params.cq_entries = self.cq_entries;
+        let given = params.flags & IORING_SETUP_NO_MMAP != 0;
+        let (sqes, rings) = if given { (params.sq_off.user_addr, params.cq_off.user_addr) } else { (0, 0) };
+        params.sq_off = io_sqring_offsets {
+            head: Word::SqHead as u32,
+            tail: Word::SqTail as u32,
+            ring_mask: Word::SqMask as u32,
+            ring_entries: Word::SqEntries as u32,
+            flags: Word::SqFlags as u32,
+            dropped: Word::SqDropped as u32,
+            array: self.array_offset.unwrap_or(0) as u32,
+            resv1: 0,
+            user_addr: sqes,
+        };
+        params.cq_off = io_cqring_offsets {
+            head: Word::CqHead as u32,
+            tail: Word::CqTail as u32,
+            ring_mask: Word::CqMask as u32,
+            ring_entries: Word::CqEntries as u32,
+            overflow: Word::CqOverflow as u32,
+            cqes: CQES_OFFSET as u32,
+            flags: Word::CqFlags as u32,
+            resv1: 0,
+            user_addr: rings,
+        };
+    }
+}

@@ -1,0 +1,210 @@
+//! What is remembered of descriptors, so that an attempt costs one system call.
+//!
+//! A plain descriptor number can be closed and reused behind our back ([`crate::wait::readiness`]),
+//! so nothing here may decide more than which way is tried first: every use of it either finds out
+//! that it was wrong or is right all the same.
+
+use linux_raw_sys::general::{F_GETFL, O_DIRECT, O_NONBLOCK, S_IFBLK, S_IFDIR, S_IFIFO, S_IFMT, S_IFREG};
+use linux_raw_sys::net::{SO_LINGER, SOL_SOCKET};
+
+use crate::abi::Errno;
+use crate::os::{self, Fd, host};
+use crate::process::registry;
+
+/// Facts about a descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Kind(u16);
+
+impl Kind {
+    /// It has been looked at.
+    pub const KNOWN: Kind = Kind(1 << 0);
+    /// Opened with `O_DIRECT`, on storage.
+    pub const DIRECT: Kind = Kind(1 << 1);
+    /// Its type has been looked at.
+    pub const TYPED: Kind = Kind(1 << 2);
+    /// A regular file, a directory or a block device: it never makes anybody wait for ever, and short
+    /// transfers are completed.
+    pub const STORAGE: Kind = Kind(1 << 3);
+    /// Bytes without boundaries, a pipe: a short read has drained it.
+    pub const STREAM: Kind = Kind(1 << 4);
+    /// Writes to it know no non-blocking attempt.
+    pub const WRITES_BLOCK: Kind = Kind(1 << 5);
+    /// A socket that takes zero-copy sends.
+    pub const ZERO_COPY: Kind = Kind(1 << 6);
+    /// The program looks for errors of the socket by other means than its rings.
+    pub const ERRORS_WATCHED: Kind = Kind(1 << 7);
+    /// Whether it takes many sends at once has been asked.
+    pub const TRAINS_ASKED: Kind = Kind(1 << 8);
+    /// A socket that takes many datagrams at once.
+    pub const TRAINS: Kind = Kind(1 << 9);
+    /// It has refused long ones.
+    pub const SHORT_TRAINS: Kind = Kind(1 << 11);
+    /// A connection that the engine accepted over TCP.
+    pub const TCP: Kind = Kind(1 << 10);
+    /// A connection, which takes the bytes of many sends at once.
+    pub const STREAM_TRAINS: Kind = Kind(1 << 12);
+    /// A socket whose close waits for nobody, or that hands this down to the connections that it accepts: `SO_LINGER`
+    /// is off. Where the program turns it on and nobody sees that, a close waits in its submission, as the kernel's does.
+    pub const NO_LINGER: Kind = Kind(1 << 13);
+    /// All about sends that leave together.
+    pub const ALL_OF_TRAINS: Kind =
+        Kind::TRAINS_ASKED.with(Kind::TRAINS).with(Kind::SHORT_TRAINS).with(Kind::STREAM_TRAINS);
+
+    /// Any of `other`?
+    pub const fn has(self, other: Kind) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// Both.
+    pub const fn with(self, other: Kind) -> Kind {
+        Kind(self.0 | other.0)
+    }
+}
+
+/// What is known of a descriptor, or can be had by one system call.
+///
+/// # Errors
+/// `EBADF` where it is none; `EINVAL` for a ring, which can be neither read nor written.
+#[inline]
+pub fn kind(fd: Fd) -> Result<Kind, Errno> {
+    let kind = Kind(registry::note(fd));
+    if kind.has(Kind::KNOWN) { Ok(kind) } else { first_look(fd) }
+}
+
+#[cold]
+fn first_look(fd: Fd) -> Result<Kind, Errno> {
+    let flags = os::fcntl(fd, F_GETFL, 0)? as u32;
+    if registry::is_ring(fd) {
+        return Err(Errno::EINVAL);
+    }
+    let mut kind = Kind::KNOWN;
+    // On a pipe the flag means packets.
+    if flags & O_DIRECT != 0 {
+        kind = look_at_type(fd)?;
+        if kind.has(Kind::STORAGE) {
+            kind = kind.with(Kind::DIRECT);
+        }
+    }
+    remember(fd, kind);
+    Ok(kind)
+}
+
+/// What a descriptor is, with its type looked at.
+///
+/// # Errors
+/// `EBADF` where it is none.
+pub fn typed_kind(fd: Fd) -> Result<Kind, Errno> {
+    let kind = Kind(registry::note(fd));
+    if kind.has(Kind::TYPED) { Ok(kind) } else { look_at_type(fd) }
+}
+
+/// As [`typed_kind`], but trusts nothing that was seen before: for attempts that would go wrong if
+/// the number stood for another file by now.
+///
+/// # Errors
+/// `EBADF` where it is none.
+pub fn look_at_type(fd: Fd) -> Result<Kind, Errno> {
+    let mode = os::identity(fd)?.mode & S_IFMT;
+    let more = match mode {
+        S_IFREG | S_IFDIR | S_IFBLK => {
+            let kept = Kind::DIRECT.with(Kind::WRITES_BLOCK);
+            Kind::STORAGE.with(Kind(registry::note(fd) & kept.0))
+        }
+        S_IFIFO if os::fcntl(fd, F_GETFL, 0)? as u32 & O_DIRECT == 0 => Kind::STREAM,
+        _ => Kind::default(),
+    };
+    let kind = Kind::KNOWN.with(Kind::TYPED).with(more);
+    remember(fd, kind);
+    Ok(kind)
+}
+
+/// Is a descriptor open with `O_DIRECT`, on storage, now?
+///
+/// # Errors
+/// `EBADF` where it is none.
+pub fn is_direct(fd: Fd) -> Result<bool, Errno> {
+    let flags = os::fcntl(fd, F_GETFL, 0)? as u32;
+    Ok(flags & O_DIRECT != 0 && look_at_type(fd)?.has(Kind::STORAGE))
+}
+
+/// `f_type` of file systems whose transfers the kernel lets a polled ring poll for: ext2 to ext4, XFS,
+/// Btrfs, F2FS, GFS2 and zonefs.
+const POLLED_FILE_SYSTEMS: [i64; 6] =
+    [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x0116_1970, 0x5a4f_4653];
+
+/// Does the kernel take a transfer of this file on a polled ring (`IORING_SETUP_IOPOLL`)? The device is
+/// not polled here, as the kernel's own ring does not poll one that has no queues for that.
+pub fn can_be_polled(fd: Fd) -> bool {
+    if !is_direct(fd).unwrap_or(false) {
+        return false;
+    }
+    os::identity(fd).is_ok_and(|identity| identity.mode & S_IFMT == S_IFBLK)
+        || os::file_system(fd).is_ok_and(|kind| POLLED_FILE_SYSTEMS.contains(&kind))
+}
+
+/// What was remembered is wrong.
+pub fn forget(fd: Fd) {
+    registry::forget_note(fd);
+}
+
+/// A non-blocking write to storage was refused for good.
+pub fn writes_block(fd: Fd) {
+    registry::set_note(fd, registry::note(fd) | Kind::WRITES_BLOCK.0);
+}
+
+/// Replaces what was noted of a descriptor as a file; what concerns it as a socket stays.
+fn remember(fd: Fd, kind: Kind) {
+    let of_connections = Kind::TCP.with(Kind::NO_LINGER);
+    let kept = Kind::ZERO_COPY.with(Kind::ERRORS_WATCHED).with(Kind::ALL_OF_TRAINS).with(of_connections);
+    registry::set_note(fd, kind.0 | registry::note(fd) & kept.0);
+}
+
+/// What was noted of a descriptor, if anything.
+pub fn noted(fd: Fd) -> Kind {
+    Kind(registry::note(fd))
+}
+
+/// Was this noted of a descriptor? It is not from then on.
+pub fn take(fd: Fd, noted: Kind) -> bool {
+    let note = registry::note(fd);
+    if note & noted.0 != 0 {
+        registry::set_note(fd, note & !noted.0);
+    }
+    note & noted.0 != 0
+}
+
+/// Notes what was found of a socket.
+pub fn add(fd: Fd, found: Kind) {
+    registry::set_note(fd, registry::note(fd) | found.0);
+}
+
+/// Is `SO_LINGER` off on a socket? Asked once where closes are seen, as long as nobody sets it.
+pub fn closes_at_once(fd: Fd) -> bool {
+    if noted(fd).has(Kind::NO_LINGER) {
+        return true;
+    }
+    let closes_at_once = os::socket_option(fd, SO_LINGER) == Ok(0);
+    if closes_at_once && host::sees_closes() {
+        add(fd, Kind::NO_LINGER);
+    }
+    closes_at_once
+}
+
+/// Option `name` of a socket is about to be set.
+#[inline]
+pub fn option_set(fd: Fd, level: u32, name: u32) {
+    if (level, name) == (SOL_SOCKET, SO_LINGER) {
+        take(fd, Kind::NO_LINGER);
+    }
+}
+
+/// The program looks for errors of a socket by itself; it may be about to ask for a time stamp of each send.
+pub fn watch_errors(fd: Fd) {
+    take(fd, Kind::ALL_OF_TRAINS);
+    add(fd, Kind::ERRORS_WATCHED);
+}
+
+/// Is `O_NONBLOCK` set on a descriptor now?
+pub fn is_nonblocking(fd: Fd) -> bool {
+    os::fcntl(fd, F_GETFL, 0).is_ok_and(|flags| flags as u32 & O_NONBLOCK != 0)
+}

@@ -1,0 +1,127 @@
+//! Personalities: credentials that a program registers while it has them, for requests to come.
+//!
+//! A thread that holds them is cloned at registration, the keeper. It does nothing but clone workers
+//! for requests that name the personality, and ends when the last such registration is gone.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use crate::abi::Errno;
+use crate::calls::register::Register;
+use crate::process::credentials::{self, Credentials, Whose};
+use crate::ring::Core;
+use crate::work::pool;
+
+/// Rings pin the credentials of at most so many threads that wait for requests.
+const PINNED: usize = 16;
+
+/// A ring's personalities.
+#[derive(Default)]
+pub struct Personalities {
+    registered: BTreeMap<u16, Credentials>,
+    /// The last number that was given out.
+    last: u16,
+    /// Unregistered while requests still needed them.
+    fading: Vec<Credentials>,
+    /// Credentials of submitters whose requests are under way.
+    submitters: Vec<Credentials>,
+}
+
+impl Personalities {
+    /// Whose credentials a request takes that names this personality.
+    pub fn find(&self, number: u16) -> Option<Whose> {
+        self.registered.get(&number).map(|&credentials| Whose::Personality(credentials))
+    }
+
+    /// The next number that is free; numbers are not used again before all had their turn.
+    fn next_number(&mut self) -> Option<u16> {
+        (0..u16::MAX).find_map(|_| {
+            self.last = self.last.checked_add(1).unwrap_or(1);
+            (!self.registered.contains_key(&self.last)).then_some(self.last)
+        })
+    }
+
+    /// The ring ends.
+    pub fn forget_all(&mut self) {
+        core::mem::take(&mut self.registered).into_values().for_each(pool::release_personality);
+        self.fading.drain(..).for_each(pool::release_personality);
+        self.submitters.drain(..).for_each(pool::release_submitter);
+    }
+
+    /// In a child after `fork`: the keepers are the parent's.
+    pub fn forked(&mut self) {
+        self.fading.clear();
+        self.submitters.clear();
+    }
+}
+
+impl Core {
+    /// `IORING_REGISTER_PERSONALITY`: the calling thread's credentials get a number.
+    pub fn register_personality(&mut self) -> Result<usize, Errno> {
+        self.let_fade();
+        let number = self.personalities.next_number().ok_or(Errno::EBUSY)?;
+        let own = credentials::acting();
+        if !pool::keep_personality(own) {
+            return Err(Errno::ENOMEM);
+        }
+        self.personalities.registered.insert(number, own);
+        Ok(usize::from(number))
+    }
+
+    /// `IORING_UNREGISTER_PERSONALITY`: requests that have been submitted keep it.
+    pub fn unregister_personality(&mut self, call: &Register) -> Result<usize, Errno> {
+        if call.argument != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let number = u16::try_from(call.count).map_err(|_| Errno::EINVAL)?;
+        let Personalities { registered, fading, .. } = &mut self.personalities;
+        let credentials = registered.remove(&number).ok_or(Errno::EINVAL)?;
+        if fading.contains(&credentials) {
+            pool::release_personality(credentials);
+        } else {
+            fading.push(credentials);
+        }
+        self.let_fade();
+        Ok(0)
+    }
+
+    /// Lets go of credentials that no request needs any more.
+    fn let_fade(&mut self) {
+        let Core { personalities, requests, .. } = self;
+        personalities.fading.retain(|&credentials| {
+            let needed = requests.ids().any(|id| requests[id].whose == Whose::Personality(credentials));
+            if !needed {
+                pool::release_personality(credentials);
+            }
+            needed
+        });
+    }
+
+    /// The end of a submission: what it leaves behind must find a thread with the submitter's
+    /// credentials later on, whatever those of the program's threads are then.
+    pub fn keep_submitter(&mut self) {
+        if self.requests.live() == 0 {
+            if !self.personalities.fading.is_empty() {
+                self.let_fade();
+            }
+        } else if let Whose::Thread(own) = credentials::of_submitter() {
+            self.pin(own);
+        }
+    }
+
+    #[cold]
+    fn pin(&mut self, own: Credentials) {
+        let Core { personalities: Personalities { submitters, .. }, requests, .. } = self;
+        if submitters.contains(&own) {
+            return;
+        }
+        if submitters.len() >= PINNED {
+            let needed = |of: Credentials| requests.ids().any(|id| requests[id].whose == Whose::Thread(of));
+            let Some(idle) = submitters.iter().position(|&of| !needed(of)) else { return };
+            pool::release_submitter(submitters.swap_remove(idle));
+        }
+        if pool::keep_submitter(own) {
+            submitters.push(own);
+        }
+    }
+}

@@ -1,0 +1,428 @@
+//! `io_uring_enter2(2)`.
+
+use linux_raw_sys::io_uring::*;
+
+use crate::abi::Errno;
+use crate::assets::ring_fds;
+use crate::calls::support::{self, Flag};
+use crate::ops::futex;
+use crate::os::host::{self, Caller};
+use crate::os::{self, Fd, Timespec, user};
+use crate::process::{lifetime, registry};
+use crate::ring::{Core, CoreGuard, live};
+use crate::wait::caller::{self, Limits};
+use crate::wait::{look_in, reactor};
+use crate::work;
+
+/// The flags of `enter`, and whether the engine has them.
+pub static FLAG_TABLE: [Flag; 8] = [
+    Flag::yes(IORING_ENTER_GETEVENTS, "GETEVENTS"),
+    Flag::yes(IORING_ENTER_SQ_WAKEUP, "SQ_WAKEUP"),
+    Flag::yes(IORING_ENTER_SQ_WAIT, "SQ_WAIT"),
+    Flag::yes(IORING_ENTER_EXT_ARG, "EXT_ARG"),
+    Flag::yes(IORING_ENTER_REGISTERED_RING, "REGISTERED_RING"),
+    Flag::yes(IORING_ENTER_ABS_TIMER, "ABS_TIMER"),
+    Flag::yes(IORING_ENTER_EXT_ARG_REG, "EXT_ARG_REG"),
+    Flag::partly(
+        IORING_ENTER_NO_IOWAIT,
+        "NO_IOWAIT",
+        "taken, and true without it: no wait here counts as waiting for I/O",
+    ),
+];
+
+/// `IORING_ENTER_*` that the engine has.
+pub const FLAGS: u32 = support::mask(&FLAG_TABLE);
+
+/// How many calls in a row may find enough completions without epoll being asked.
+const UNASKED: u8 = 8;
+/// The same where nothing waits but the notifications of zero-copy sends.
+const UNASKED_FOR_PAGES: u8 = 64;
+
+/// The signal that the door's trap lives by must never be blocked.
+const SIGSYS_BIT: u64 = 1 << 30;
+
+/// The arguments of one call.
+#[derive(Clone, Copy, Debug)]
+pub struct Enter {
+    /// SQEs to take at most.
+    pub to_submit: u32,
+    /// CQEs to wait for.
+    pub min_complete: u32,
+    /// `IORING_ENTER_*`.
+    pub flags: u32,
+    /// A signal mask or an `io_uring_getevents_arg`, by address.
+    pub argument: u64,
+    /// Its size in bytes.
+    pub argument_size: usize,
+}
+
+/// Submits, then waits.
+pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
+    if call.flags & !FLAGS != 0 {
+        return Err(Errno::EINVAL);
+    }
+    lifetime::notice_fork();
+    let number = if call.flags & IORING_ENTER_REGISTERED_RING != 0 { ring_fds::resolve(fd)? } else { fd };
+    let Some(ring) = registry::find(number) else { return Err(no_ring(number)) };
+    let mut guard = ring.lock();
+    if !registry::stands_for(number, ring) {
+        // It was closed meanwhile, and the number is perhaps another's.
+        drop(guard);
+        return enter(fd, call, caller);
+    }
+    let Some(core) = guard.as_mut() else { return Err(Errno::EBADF) };
+    let serial = core.serial;
+    if core.is(IORING_SETUP_R_DISABLED) {
+        return Err(Errno::EBADFD);
+    }
+    core.activity += 1;
+    if core.shared.is_some() {
+        core.unshare_if_alone();
+        core.join();
+    }
+    core.external.inline = true;
+    core.readiness.eager = call.flags & IORING_ENTER_GETEVENTS == 0;
+    let polled = core.is(IORING_SETUP_SQPOLL);
+    let taken = if polled { 0 } else { take(core, call)? };
+    if core.is_done_with(call, taken) {
+        core.keep_submitter();
+        caller::leave(core);
+        return Ok(taken as usize);
+    }
+    core.inside += 1;
+    let result = go_on(&mut guard, serial, call, caller, (!polled).then_some(taken));
+    // A ring that is closed meanwhile lives until the last call is out of it, as the kernel's does.
+    if let Some(core) = live(&mut guard, serial) {
+        core.inside -= 1;
+        let pollers = core.external.pollers_to_tell();
+        if core.closing {
+            lifetime::end(guard, serial);
+        } else {
+            drop(guard);
+        }
+        pollers.into_iter().for_each(|(ring, serial)| look_in(ring, serial));
+    }
+    result
+}
+
+/// Takes what is to be submitted, and tries it.
+fn take(core: &mut Core, call: &Enter) -> Result<u32, Errno> {
+    if call.to_submit == 0 {
+        return Ok(0);
+    }
+    let thread = host::thread_identity();
+    check_submitter(core, thread)?;
+    core.requests.thread = thread;
+    let taken = core.submit(call.to_submit);
+    core.requests.thread = 0;
+    taken
+}
+
+impl Core {
+    /// Is a call over with its submission? The completions that it wants are there, and whatever else it would look
+    /// for, it would not find.
+    #[inline(always)]
+    fn is_done_with(&mut self, call: &Enter, taken: u32) -> bool {
+        const PLAIN: u32 = IORING_ENTER_GETEVENTS | IORING_ENTER_REGISTERED_RING;
+        let ordinary = call.flags & !PLAIN == 0
+            && call.argument == 0
+            && taken == call.to_submit
+            && taken > 0
+            && !self.is(IORING_SETUP_SQPOLL | IORING_SETUP_IOPOLL);
+        let fetches = call.flags & IORING_ENTER_GETEVENTS != 0;
+        if !ordinary || !self.is_at_rest() {
+            return false;
+        }
+        if !self.ready.is_empty() && (!fetches || !self.issues_links(call)) {
+            return false;
+        }
+        if fetches { self.has_for(call) } else { self.zero_copy.is_seen() }
+    }
+
+    /// Issues what the submission made ready, links as a rule. Is there nothing else to be done then?
+    #[inline(never)]
+    fn issues_links(&mut self, call: &Enter) -> bool {
+        self.fetched_at_once = self.most_fetched(call.min_complete);
+        self.run_ready();
+        self.fetched_at_once = u32::MAX;
+        self.ready.is_empty() && self.is_at_rest()
+    }
+
+    /// How many completions a call that waits for `wanted` finds at most. The rest is for the next one: a multishot request
+    /// that finds the CQ full would end.
+    fn most_fetched(&self, wanted: u32) -> u32 {
+        let entries = self.memory.layout().cq_entries;
+        wanted.min(entries).max(entries / 2).max(1)
+    }
+
+    /// Are the completions there that a call wants to fetch, and may it go without asking epoll?
+    #[inline(always)]
+    fn has_for(&mut self, call: &Enter) -> bool {
+        if self.reactor_gives_way(call.min_complete) || self.cq_ready() < call.min_complete {
+            return false;
+        }
+        if self.readiness.waiting() == 0 && !self.zero_copy.is_waiting() {
+            return true;
+        }
+        let goes_unasked = call.min_complete > 0 && self.readiness.unasked < self.patience();
+        self.readiness.unasked += u8::from(goes_unasked);
+        goes_unasked
+    }
+
+    /// How many calls in a row may find enough completions without epoll being asked. Of pages that are out, those
+    /// hear first who send more.
+    #[inline]
+    fn patience(&self) -> u8 {
+        if self.readiness.waiting() > 0 { UNASKED } else { UNASKED_FOR_PAGES }
+    }
+}
+
+/// The long way of a call, behind its submission.
+fn go_on(
+    guard: &mut CoreGuard<'_>,
+    serial: u64,
+    call: &Enter,
+    caller: &Caller,
+    taken: Option<u32>,
+) -> Result<usize, Errno> {
+    let submitted = match taken {
+        Some(taken) => taken,
+        None => enter_sq_thread(guard, serial, call)?,
+    };
+    if taken.is_some() && call.to_submit > 0 {
+        follow_up(guard, serial, call, submitted)?;
+    }
+    let complete = submitted == call.to_submit;
+    let waited = if call.flags & IORING_ENTER_GETEVENTS != 0 && (complete || call.to_submit == 0) {
+        get_events(guard, serial, call, caller)
+    } else {
+        if let Some(core) = live(guard, serial) {
+            caller::leave(core);
+        }
+        Ok(())
+    };
+    if submitted > 0 { Ok(submitted as usize) } else { waited.map(|()| 0) }
+}
+
+/// Why a descriptor is no ring.
+pub fn no_ring(fd: Fd) -> Errno {
+    if os::fcntl(fd, os::nr::F_GETFD, 0).is_ok() { Errno::EOPNOTSUPP } else { Errno::EBADF }
+}
+
+/// With an SQ thread there is nothing to submit here, only somebody to wake.
+fn enter_sq_thread(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter) -> Result<u32, Errno> {
+    let core = live(guard, serial).ok_or(Errno::EBADF)?;
+    core.sq_thread_lives()?;
+    if call.flags & IORING_ENTER_SQ_WAKEUP != 0 {
+        core.wake_sq_thread()?;
+    }
+    if call.flags & IORING_ENTER_SQ_WAIT != 0 {
+        caller::wait_for_sq_space(guard, serial)?;
+    }
+    Ok(call.to_submit)
+}
+
+/// What follows a submission: queued work, and what became ready.
+fn follow_up(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, submitted: u32) -> Result<(), Errno> {
+    let core = live(guard, serial).ok_or(Errno::EBADF)?;
+    let fetches = call.flags & IORING_ENTER_GETEVENTS != 0 && submitted == call.to_submit;
+    let advances = fetches || !core.defers();
+    // The wait that follows begins with it anyway.
+    if advances && !core.work.is_empty() {
+        // What has run out by now is not to stop work that the kernel's threads would have begun.
+        core.advance_before_work();
+    } else if advances && !fetches {
+        core.advance();
+    }
+    if !core.work.is_empty() {
+        work::run_by_caller(guard, serial, fetches && call.min_complete > 0);
+        let core = live(guard, serial).ok_or(Errno::EBADF)?;
+        if advances && !fetches {
+            core.advance();
+        }
+        if !fetches {
+            core.hand_over();
+        }
+    }
+    let core = live(guard, serial).ok_or(Errno::EBADF)?;
+    core.keep_submitter();
+    if fetches {
+        return Ok(());
+    }
+    core.notify();
+    if !core.ready.is_empty() {
+        // Only where completions are deferred does anything stay behind.
+        core.notify_deferred();
+    }
+    // Only once all of them have threads.
+    if core.unsettled && core.work.is_empty() {
+        core.unsettled = false;
+        guard.unlocked(|| futex::settle(serial));
+    }
+    Ok(())
+}
+
+/// On a SINGLE_ISSUER ring only one thread may submit; on one that defers, only it may fetch.
+fn check_submitter(core: &mut Core, thread: usize) -> Result<(), Errno> {
+    if !core.is(IORING_SETUP_SINGLE_ISSUER) {
+        return Ok(());
+    }
+    if core.submitter.is_none() {
+        core.submitter = Some(thread);
+        core.publish_submitter();
+    }
+    if core.submitter == Some(thread) { Ok(()) } else { Err(Errno::EEXIST) }
+}
+
+fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Caller) -> Result<(), Errno> {
+    let core = live(guard, serial).ok_or(Errno::EBADF)?;
+    let argument = wait_argument(call, core);
+    if argument.is_err() && call.to_submit > 0 {
+        // There will be no wait; what was submitted goes on all the same.
+        core.advance();
+        caller::leave(core);
+    }
+    let argument = argument?;
+    if core.defers() {
+        check_submitter(core, host::thread_identity())?;
+        core.external.told = false;
+    }
+    // A polled ring asks devices, and does not wait where nothing is in flight.
+    let polls_nothing = is_polled_by_caller(core) && core.requests.live() == 0;
+    let wanted = if polls_nothing { 0 } else { call.min_complete.min(core.memory.layout().cq_entries) };
+    // Where each call finds enough without waiting, what waits for readiness must not starve.
+    core.readiness.unasked = core.readiness.unasked.saturating_add(1);
+    if wanted == 0 || core.readiness.unasked > core.patience() {
+        core.harvest_now();
+        core.recheck_if_due();
+    }
+    let limits = match limits(&argument, caller, core) {
+        Ok(limits) => limits,
+        Err(errno) => {
+            // Only who has to wait looks at the mask.
+            core.advance();
+            core.flush_overflow();
+            caller::leave(core);
+            return if core.cq_ready() >= wanted { Ok(()) } else { Err(errno) };
+        }
+    };
+    if core.reactor_gives_way(wanted) {
+        reactor::release(core);
+    }
+    core.fetched_at_once = core.most_fetched(wanted);
+    let waited = caller::wait(guard, serial, wanted, limits);
+    if let Some(core) = live(guard, serial) {
+        core.fetched_at_once = u32::MAX;
+    }
+    match waited {
+        Err(Errno::EINTR) if wanted == 0 => Ok(()),
+        // Less than was wanted is there: that counts for more than why the wait ended.
+        Err(Errno::EINTR | Errno::ETIME) if live(guard, serial).is_some_and(|core| core.cq_ready() > 0) => {
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+/// What a call says about its wait.
+#[derive(Default)]
+struct WaitArgument {
+    mask_address: u64,
+    mask_size: usize,
+    min_wait_usec: u32,
+    time: Option<Timespec>,
+    /// The time is one of the ring's clock, not a span.
+    absolute: bool,
+}
+
+/// Until when to wait and with which mask, from the call's argument.
+fn limits(argument: &WaitArgument, caller: &Caller, core: &Core) -> Result<Limits, Errno> {
+    let mask = mask(argument.mask_address, argument.mask_size)?;
+    let mut limits = Limits { signal_mask: mask.or(caller.signal_mask), ..Limits::default() };
+    if argument.min_wait_usec == 0 && argument.time.is_none() {
+        return Ok(limits);
+    }
+    let now = os::monotonic_ns();
+    if argument.min_wait_usec != 0 {
+        limits.enough_ns = Some(now + u64::from(argument.min_wait_usec) * 1000);
+    }
+    if let Some(time) = argument.time {
+        let time_ns = time.to_ns_unchecked();
+        // The sleep is on the monotonic clock whatever clock the program reads.
+        let left = if argument.absolute { time_ns.saturating_sub(core.wait_clock.now_ns()) } else { time_ns };
+        limits.deadline_ns = Some(now.saturating_add(left));
+    }
+    Ok(limits)
+}
+
+fn wait_argument(call: &Enter, core: &Core) -> Result<WaitArgument, Errno> {
+    if is_polled_by_caller(core) {
+        return check_argument(call).map(|()| WaitArgument::default());
+    }
+    if call.flags & IORING_ENTER_EXT_ARG == 0 {
+        let (mask_address, mask_size) = (call.argument, call.argument_size);
+        return Ok(WaitArgument { mask_address, mask_size, ..WaitArgument::default() });
+    }
+    if call.flags & IORING_ENTER_EXT_ARG_REG != 0 {
+        return registered_wait(call, core);
+    }
+    if call.argument_size != size_of::<io_uring_getevents_arg>() {
+        return Err(Errno::EINVAL);
+    }
+    let argument: io_uring_getevents_arg = user::read(call.argument)?;
+    Ok(WaitArgument {
+        mask_address: argument.sigmask,
+        mask_size: argument.sigmask_sz as usize,
+        min_wait_usec: argument.min_wait_usec,
+        absolute: call.flags & IORING_ENTER_ABS_TIMER != 0,
+        time: if argument.ts != 0 { Some(user::read(argument.ts)?) } else { None },
+    })
+}
+
+fn is_polled_by_caller(core: &Core) -> bool {
+    core.is(IORING_SETUP_IOPOLL) && !core.is(IORING_SETUP_SQPOLL)
+}
+
+/// Who polls takes neither time nor mask, but looks at what is given for them.
+fn check_argument(call: &Enter) -> Result<(), Errno> {
+    if call.flags & IORING_ENTER_EXT_ARG == 0 {
+        return Ok(());
+    }
+    if call.flags & IORING_ENTER_EXT_ARG_REG != 0 || call.argument_size != size_of::<io_uring_getevents_arg>()
+    {
+        return Err(Errno::EINVAL);
+    }
+    user::read::<io_uring_getevents_arg>(call.argument).map(drop)
+}
+
+/// The argument is an offset into registered memory.
+fn registered_wait(call: &Enter, core: &Core) -> Result<WaitArgument, Errno> {
+    if call.argument_size != size_of::<io_uring_reg_wait>() {
+        return Err(Errno::EINVAL);
+    }
+    let words = core.region.as_ref().ok_or(Errno::EFAULT)?.wait(call.argument)?;
+    // SAFETY: of that size, and a structure of integers.
+    let wait: io_uring_reg_wait = unsafe { core::mem::transmute(words) };
+    let has_time = IORING_REG_WAIT_TS as u32;
+    if wait.flags & !has_time != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let time = Timespec { seconds: wait.ts.tv_sec, nanoseconds: wait.ts.tv_nsec };
+    Ok(WaitArgument {
+        mask_address: wait.sigmask,
+        mask_size: wait.sigmask_sz as usize,
+        min_wait_usec: wait.min_wait_usec,
+        absolute: call.flags & IORING_ENTER_ABS_TIMER != 0,
+        time: (wait.flags & has_time != 0).then_some(time),
+    })
+}
+
+fn mask(address: u64, size: usize) -> Result<Option<u64>, Errno> {
+    if address == 0 {
+        return Ok(None);
+    }
+    if size != size_of::<u64>() {
+        return Err(Errno::EINVAL);
+    }
+    user::read::<u64>(address).map(|mask| Some(mask & !SIGSYS_BIT))
+}

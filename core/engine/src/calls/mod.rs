@@ -1,0 +1,8 @@
+//! The three calls: setup, enter and register; the tables by which they judge.
+
+pub mod enter;
+pub mod probe;
+pub mod query;
+pub mod register;
+pub mod setup;
+pub mod support;

@@ -1,0 +1,66 @@
+//! `IORING_REGISTER_PROBE`: which operations there are, read off the op table.
+
+use linux_raw_sys::io_uring::IO_URING_OP_SUPPORTED;
+
+use crate::abi::Errno;
+use crate::ops::{self, Caps};
+use crate::os::user;
+
+const HEADER: usize = 16;
+const ROW: usize = 8;
+
+/// What programs ask for that know of the kernel's operations only. They see those: Netty reads `last_op` as a
+/// signed byte, to which 192 is less than nothing.
+const ALL: u32 = 256;
+
+/// Fills the program's `struct io_uring_probe` with up to `rows` rows.
+///
+/// The private operations stand far behind the kernel's. They are shown, and `last_op` is the last of
+/// them, only to a program that has zeroed room for every row up to theirs, so that one that goes through the
+/// rows up to `last_op` never leaves its memory, and that does not ask for all 256.
+///
+/// # Errors
+/// `EINVAL` where it is not zeroed, as the kernel demands.
+pub fn probe(address: u64, rows: u32) -> Result<usize, Errno> {
+    let known = (rows as usize).min(ops::COUNT);
+    let mut reply = user::read_many::<u8>(address, HEADER + known * ROW)?;
+    if reply.iter().any(|&byte| byte != 0) {
+        return Err(Errno::EINVAL);
+    }
+    reply[0] = ops::COUNT as u8 - 1;
+    reply[1] = known as u8;
+    fill(&mut reply[HEADER..], 0);
+    user::write_bytes(address, &reply)?;
+    add_private(address, rows);
+    Ok(0)
+}
+
+/// Adds the private operations to what a probe was answered with that asked for `rows` rows.
+pub fn add_private(address: u64, rows: u32) {
+    let Ok(head) = user::read_many::<u8>(address, HEADER) else { return };
+    let last = ops::TABLE[ops::TOTAL - 1].code;
+    let first = usize::from(head[1]);
+    let behind = address + (HEADER + first * ROW) as u64;
+    if rows <= last.into() || rows == ALL || first > last.into() {
+        return;
+    }
+    let Ok(mut more) = user::read_many::<u8>(behind, (usize::from(last) + 1 - first) * ROW) else { return };
+    if more.iter().all(|&byte| byte == 0) {
+        fill(&mut more, first as u8);
+        // The rows first: what can be read can be written, as a rule.
+        if user::write_bytes(behind, &more).is_ok() {
+            let _ = user::write_bytes(address, &[last, last + 1]);
+        }
+    }
+}
+
+/// Fills rows from the one of the operation `code` on.
+fn fill(rows: &mut [u8], code: u8) {
+    for (row, code) in rows.chunks_exact_mut(ROW).zip(code..) {
+        row[0] = code;
+        let op = ops::lookup(code);
+        let present = op.caps.has(Caps::PRESENT) && (op.available)();
+        let supported = if present { IO_URING_OP_SUPPORTED } else { 0 };
+        row[2..4].copy_from_slice(&(supported as u16).to_ne_bytes());
+    }
+}

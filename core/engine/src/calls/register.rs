@@ -1,0 +1,415 @@
+//! `io_uring_register(2)`.
+
+use linux_raw_sys::io_uring::io_uring_register_op as Code;
+
+use crate::abi::{Errno, IORING_REGISTER_LAST, IORING_REGISTER_QUERY};
+use crate::assets::{clone, ring_fds, rsrc, workers};
+use crate::calls::enter::no_ring;
+use crate::calls::{probe, query};
+use crate::ops::msg_ring;
+use crate::os::{Fd, host, user};
+use crate::process::{lifetime, registry};
+use crate::request::cancel;
+use crate::ring::{Core, CoreGuard, live};
+use crate::wait::timers::Clock;
+use linux_raw_sys::io_uring::{IORING_SETUP_R_DISABLED, IORING_SETUP_SINGLE_ISSUER};
+
+/// The arguments of one call.
+#[derive(Clone, Copy, Debug)]
+pub struct Register {
+    /// `IORING_REGISTER_*`.
+    pub opcode: u32,
+    /// What it reads or writes, by address.
+    pub argument: u64,
+    /// How many of it.
+    pub count: u32,
+}
+
+/// How a registration is done.
+#[derive(Clone, Copy)]
+pub enum Carry {
+    /// Under the ring's lock.
+    Ring(fn(&mut Core, &Register) -> Result<usize, Errno>),
+    /// Under the ring's lock, with the program's descriptor of it.
+    Descriptor(fn(&mut Core, Fd, &Register) -> Result<usize, Errno>),
+    /// It gives the ring's lock up meanwhile.
+    Guard(fn(&mut CoreGuard<'_>, u64, &Register) -> Result<usize, Errno>),
+    /// Without any lock.
+    Unlocked(fn(&Register) -> Result<usize, Errno>),
+    /// Not at all: `EINVAL`, as a kernel without it; for this reason.
+    Absent(&'static str),
+}
+
+/// Whether a call may, or must, name no ring (descriptor -1).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Names {
+    /// A ring.
+    Ring,
+    /// A ring or none.
+    Either,
+    /// No ring.
+    None,
+}
+
+/// What the two arguments of a call must be before anything else is looked at; else it is `EINVAL`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Takes {
+    /// The call looks itself.
+    Any,
+    /// An address and the count 1.
+    One,
+    /// An address and the count 0.
+    Address,
+    /// Two zeros.
+    Nothing,
+}
+
+impl Takes {
+    fn check(self, call: &Register) -> Result<(), Errno> {
+        let taken = match self {
+            Takes::Any => true,
+            Takes::One => call.argument != 0 && call.count == 1,
+            Takes::Address => call.argument != 0 && call.count == 0,
+            Takes::Nothing => call.argument == 0 && call.count == 0,
+        };
+        if taken { Ok(()) } else { Err(Errno::EINVAL) }
+    }
+}
+
+/// One row of the table of registrations.
+pub struct Row {
+    /// `IORING_REGISTER_*`.
+    pub code: u32,
+    /// Its name, `IORING_` left out.
+    pub name: &'static str,
+    /// Which rings it is for.
+    pub names: Names,
+    /// What its arguments must be.
+    pub takes: Takes,
+    /// How it is done.
+    pub carry: Carry,
+    /// In what it falls short of the kernel's, if in anything.
+    pub limits: &'static str,
+}
+
+impl Row {
+    const fn new(code: Code, name: &'static str, takes: Takes, carry: Carry) -> Row {
+        Row { code: code as u32, name, names: Names::Ring, takes, carry, limits: "" }
+    }
+
+    /// With what it falls short in.
+    const fn limits(mut self, limits: &'static str) -> Row {
+        self.limits = limits;
+        self
+    }
+}
+
+const fn absent(code: Code, name: &'static str, reason: &'static str) -> Row {
+    Row::new(code, name, Takes::Any, Carry::Absent(reason))
+}
+
+const UNPINNED: &str =
+    "nothing is pinned: nothing counts against RLIMIT_MEMLOCK, and a transfer into what was unmapped fails";
+
+/// The table of registrations, by opcode.
+pub static TABLE: [Row; IORING_REGISTER_LAST as usize] = ROWS;
+
+const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
+    use Carry::{Descriptor, Guard, Ring, Unlocked};
+    use Takes::{Address, Any, Nothing, One};
+    [
+        Row::new(Code::IORING_REGISTER_BUFFERS, "REGISTER_BUFFERS", Any, Ring(rsrc::register_buffers))
+            .limits(UNPINNED),
+        Row::new(
+            Code::IORING_UNREGISTER_BUFFERS,
+            "UNREGISTER_BUFFERS",
+            Nothing,
+            Ring(|core, _| core.unregister_buffers()),
+        ),
+        Row::new(Code::IORING_REGISTER_FILES, "REGISTER_FILES", Any, Ring(rsrc::register_files)),
+        Row::new(
+            Code::IORING_UNREGISTER_FILES,
+            "UNREGISTER_FILES",
+            Nothing,
+            Ring(|core, _| core.unregister_files()),
+        ),
+        Row::new(
+            Code::IORING_REGISTER_EVENTFD,
+            "REGISTER_EVENTFD",
+            Any,
+            Ring(|core, call| register_eventfd(core, call, false)),
+        ),
+        Row::new(
+            Code::IORING_UNREGISTER_EVENTFD,
+            "UNREGISTER_EVENTFD",
+            Nothing,
+            Ring(|core, _| core.unregister_eventfd()),
+        ),
+        Row::new(Code::IORING_REGISTER_FILES_UPDATE, "REGISTER_FILES_UPDATE", Any, Ring(rsrc::update_files)),
+        Row::new(
+            Code::IORING_REGISTER_EVENTFD_ASYNC,
+            "REGISTER_EVENTFD_ASYNC",
+            Any,
+            Ring(|core, call| register_eventfd(core, call, true)),
+        ),
+        Row::new(Code::IORING_REGISTER_PROBE, "REGISTER_PROBE", Any, Unlocked(probe)),
+        Row::new(
+            Code::IORING_REGISTER_PERSONALITY,
+            "REGISTER_PERSONALITY",
+            Nothing,
+            Ring(|core, _| core.register_personality()),
+        ),
+        Row::new(
+            Code::IORING_UNREGISTER_PERSONALITY,
+            "UNREGISTER_PERSONALITY",
+            Any,
+            Ring(Core::unregister_personality),
+        ),
+        Row::new(
+            Code::IORING_REGISTER_RESTRICTIONS,
+            "REGISTER_RESTRICTIONS",
+            Any,
+            Ring(|core, call| core.restrict(call.argument, call.count)),
+        ),
+        Row::new(
+            Code::IORING_REGISTER_ENABLE_RINGS,
+            "REGISTER_ENABLE_RINGS",
+            Nothing,
+            Ring(|core, _| core.enable()),
+        ),
+        Row::new(Code::IORING_REGISTER_FILES2, "REGISTER_FILES2", Any, Ring(rsrc::register_files2)),
+        Row::new(
+            Code::IORING_REGISTER_FILES_UPDATE2,
+            "REGISTER_FILES_UPDATE2",
+            Any,
+            Ring(rsrc::update_files2),
+        ),
+        Row::new(Code::IORING_REGISTER_BUFFERS2, "REGISTER_BUFFERS2", Any, Ring(rsrc::register_buffers2))
+            .limits(UNPINNED),
+        Row::new(
+            Code::IORING_REGISTER_BUFFERS_UPDATE,
+            "REGISTER_BUFFERS_UPDATE",
+            Any,
+            Ring(rsrc::update_buffers),
+        )
+        .limits(UNPINNED),
+        Row::new(Code::IORING_REGISTER_IOWQ_AFF, "REGISTER_IOWQ_AFF", Any, Unlocked(workers::bind))
+            .limits("for the workers of all rings of the process"),
+        Row::new(
+            Code::IORING_UNREGISTER_IOWQ_AFF,
+            "UNREGISTER_IOWQ_AFF",
+            Nothing,
+            Unlocked(workers::release),
+        ),
+        Row::new(
+            Code::IORING_REGISTER_IOWQ_MAX_WORKERS,
+            "REGISTER_IOWQ_MAX_WORKERS",
+            Any,
+            Unlocked(workers::limit),
+        )
+        .limits("for all rings of the process; not for work that may take for ever, most of which the kernel does without threads"),
+        // These two take other rings' locks.
+        Row::new(
+            Code::IORING_REGISTER_RING_FDS,
+            "REGISTER_RING_FDS",
+            Any,
+            Unlocked(|call| ring_fds::register(call.argument, call.count)),
+        ),
+        Row::new(
+            Code::IORING_UNREGISTER_RING_FDS,
+            "UNREGISTER_RING_FDS",
+            Any,
+            Unlocked(|call| ring_fds::unregister(call.argument, call.count)),
+        ),
+        Row::new(
+            Code::IORING_REGISTER_PBUF_RING,
+            "REGISTER_PBUF_RING",
+            One,
+            Descriptor(|core, fd, call| core.register_buffer_ring(fd, call.argument)),
+        ),
+        Row::new(
+            Code::IORING_UNREGISTER_PBUF_RING,
+            "UNREGISTER_PBUF_RING",
+            One,
+            Ring(|core, call| core.unregister_buffer_ring(call.argument)),
+        ),
+        Row::new(
+            Code::IORING_REGISTER_SYNC_CANCEL,
+            "REGISTER_SYNC_CANCEL",
+            One,
+            Guard(|guard, serial, call| cancel::sync_cancel(guard, serial, call.argument)),
+        ),
+        Row::new(
+            Code::IORING_REGISTER_FILE_ALLOC_RANGE,
+            "REGISTER_FILE_ALLOC_RANGE",
+            Address,
+            Ring(|core, call| core.set_file_alloc_range(call.argument)),
+        ),
+        Row::new(
+            Code::IORING_REGISTER_PBUF_STATUS,
+            "REGISTER_PBUF_STATUS",
+            One,
+            Ring(|core, call| core.buffer_ring_status(call.argument)),
+        ),
+        Row::new(
+            Code::IORING_REGISTER_NAPI,
+            "REGISTER_NAPI",
+            One,
+            Ring(|core, call| core.register_napi(call.argument)),
+        )
+        .limits("by epoll, from Linux 6.9 on; it keeps no list of devices that the program names"),
+        Row::new(Code::IORING_UNREGISTER_NAPI, "UNREGISTER_NAPI", Any, Ring(Core::unregister_napi)),
+        Row::new(
+            Code::IORING_REGISTER_CLOCK,
+            "REGISTER_CLOCK",
+            Address,
+            Ring(|core, call| core.set_clock(call)),
+        ),
+        Row::new(
+            Code::IORING_REGISTER_CLONE_BUFFERS,
+            "REGISTER_CLONE_BUFFERS",
+            One,
+            Guard(|guard, serial, call| clone::clone_buffers(guard, serial, call.argument)),
+        ),
+        Row {
+            names: Names::None,
+            ..Row::new(
+                Code::IORING_REGISTER_SEND_MSG_RING,
+                "REGISTER_SEND_MSG_RING",
+                One,
+                Unlocked(|call| msg_ring::send_without_ring(call.argument)),
+            )
+        },
+        absent(
+            Code::IORING_REGISTER_ZCRX_IFQ,
+            "REGISTER_ZCRX_IFQ",
+            "zero-copy receive needs the network card's driver",
+        ),
+        Row::new(
+            Code::IORING_REGISTER_RESIZE_RINGS,
+            "REGISTER_RESIZE_RINGS",
+            One,
+            Descriptor(|core, fd, call| core.resize(fd, call.argument)),
+        ),
+        Row::new(
+            Code::IORING_REGISTER_MEM_REGION,
+            "REGISTER_MEM_REGION",
+            One,
+            Descriptor(|core, fd, call| core.register_region(fd, call.argument)),
+        ),
+        Row {
+            code: IORING_REGISTER_QUERY,
+            name: "REGISTER_QUERY",
+            names: Names::Either,
+            takes: Any,
+            carry: Unlocked(query::query),
+            limits: "",
+        },
+    ]
+};
+
+const _: () = {
+    let mut code = 0;
+    while code < ROWS.len() {
+        assert!(ROWS[code].code as usize == code, "each row stands at its number");
+        code += 1;
+    }
+};
+
+/// Carries out one registration.
+pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
+    lifetime::notice_fork();
+    let registered = Code::IORING_REGISTER_USE_REGISTERED_RING as u32;
+    let uses_registered = call.opcode & registered != 0;
+    let call = &Register { opcode: call.opcode & !registered, ..*call };
+    let row = TABLE.get(call.opcode as usize).ok_or(Errno::EINVAL)?;
+    if fd == -1 {
+        return match row.carry {
+            Carry::Unlocked(carry) if row.names != Names::Ring => {
+                row.takes.check(call).and_then(|()| carry(call))
+            }
+            _ => Err(Errno::EINVAL),
+        };
+    }
+    let fd = if uses_registered { ring_fds::resolve(fd)? } else { fd };
+    let ring = registry::get(fd).or_else(|| registry::recognise(fd)).ok_or_else(|| no_ring(fd))?;
+    let mut guard = ring.lock();
+    let core = guard.as_mut().ok_or(Errno::EBADF)?;
+    let serial = core.serial;
+    if core.is_anothers() {
+        return Err(Errno::EEXIST);
+    }
+    if core.restrictions.as_ref().is_some_and(|restrictions| !restrictions.allow_register(call.opcode)) {
+        return Err(Errno::EACCES);
+    }
+    if row.names == Names::None {
+        return Err(Errno::EINVAL);
+    }
+    row.takes.check(call)?;
+    let result = match row.carry {
+        Carry::Ring(carry) => carry(core, call),
+        Carry::Descriptor(carry) => carry(core, fd, call),
+        Carry::Guard(carry) => carry(&mut guard, serial, call),
+        Carry::Unlocked(carry) => {
+            drop(guard);
+            return carry(call);
+        }
+        Carry::Absent(_) => Err(Errno::EINVAL),
+    };
+    if let Some(core) = live(&mut guard, serial) {
+        core.notify();
+    }
+    result
+}
+
+fn register_eventfd(core: &mut Core, call: &Register, async_only: bool) -> Result<usize, Errno> {
+    if call.count != 1 {
+        return Err(Errno::EINVAL);
+    }
+    core.register_eventfd(call.argument, async_only)
+}
+
+fn probe(call: &Register) -> Result<usize, Errno> {
+    if call.argument == 0 || call.count > 256 {
+        return Err(Errno::EINVAL);
+    }
+    probe::probe(call.argument, call.count)
+}
+
+impl Core {
+    /// Is it another thread's to submit and to register (`IORING_SETUP_SINGLE_ISSUER`)?
+    pub fn is_anothers(&self) -> bool {
+        self.is(IORING_SETUP_SINGLE_ISSUER)
+            && !self.is(IORING_SETUP_R_DISABLED)
+            && self.submitter.is_some_and(|submitter| submitter != host::thread_identity())
+    }
+
+    /// Which clock the deadlines of waits are on.
+    fn set_clock(&mut self, call: &Register) -> Result<usize, Errno> {
+        let [clock, reserved @ ..]: [u32; 4] = user::read(call.argument)?;
+        if reserved != [0; 3] {
+            return Err(Errno::EINVAL);
+        }
+        self.wait_clock = [Clock::Monotonic, Clock::Boottime]
+            .into_iter()
+            .find(|known| known.number() == clock)
+            .ok_or(Errno::EINVAL)?;
+        Ok(0)
+    }
+
+    fn enable(&mut self) -> Result<usize, Errno> {
+        if !self.is(IORING_SETUP_R_DISABLED) {
+            return Err(Errno::EBADFD);
+        }
+        if let Some(restrictions) = &mut self.restrictions {
+            restrictions.in_force = true;
+        }
+        self.setup_flags &= !IORING_SETUP_R_DISABLED;
+        if self.is(IORING_SETUP_SINGLE_ISSUER) {
+            self.submitter = Some(host::thread_identity());
+        }
+        self.publish_submitter();
+        self.kick_driver();
+        Ok(0)
+    }
+}

@@ -1,0 +1,262 @@
+//! `io_uring_setup(2)`.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+use linux_raw_sys::io_uring::*;
+
+use crate::abi::layout::Layout;
+use crate::abi::{Errno, IORING_SETUP_CQE_MIXED};
+use crate::assets::buffers::BufferTable;
+use crate::assets::directories::Directories;
+use crate::assets::files::FileTable;
+use crate::assets::kbuf::BufferGroups;
+use crate::assets::personalities::Personalities;
+use crate::assets::ring_fds;
+use crate::calls::support::{self, Flag};
+use crate::frontend;
+use crate::ops::net::train::Train;
+use crate::ops::timeout::Timeouts;
+use crate::os::{self, Fd, user};
+use crate::process::{credentials, lifetime, registry};
+use crate::queue::{RingMemory, Source};
+use crate::request::{ReadyQueue, Slab};
+use crate::ring::{Core, Ring};
+use crate::wait::readiness::Readiness;
+use crate::wait::timers::{Clock, Timers};
+use crate::wait::zero_copy::ZeroCopy;
+use crate::wait::{External, Token, sq_thread};
+use crate::work::aio::Aio;
+
+/// The setup flags, and whether the engine has them.
+pub static FLAG_TABLE: [Flag; 19] = [
+    Flag::partly(
+        IORING_SETUP_IOPOLL,
+        "IOPOLL",
+        "no device is polled: transfers with O_DIRECT on storage are done as ever, other files answer `EOPNOTSUPP`",
+    ),
+    Flag::yes(IORING_SETUP_SQPOLL, "SQPOLL"),
+    Flag::yes(IORING_SETUP_SQ_AFF, "SQ_AFF"),
+    Flag::yes(IORING_SETUP_CQSIZE, "CQSIZE"),
+    Flag::yes(IORING_SETUP_CLAMP, "CLAMP"),
+    Flag::partly(IORING_SETUP_ATTACH_WQ, "ATTACH_WQ", "checked; all rings of a process share workers anyway"),
+    Flag::yes(IORING_SETUP_R_DISABLED, "R_DISABLED"),
+    Flag::yes(IORING_SETUP_SUBMIT_ALL, "SUBMIT_ALL"),
+    Flag::yes(IORING_SETUP_COOP_TASKRUN, "COOP_TASKRUN"),
+    Flag::yes(IORING_SETUP_TASKRUN_FLAG, "TASKRUN_FLAG"),
+    Flag::yes(IORING_SETUP_SQE128, "SQE128"),
+    Flag::yes(IORING_SETUP_CQE32, "CQE32"),
+    Flag::yes(IORING_SETUP_SINGLE_ISSUER, "SINGLE_ISSUER"),
+    Flag::yes(IORING_SETUP_DEFER_TASKRUN, "DEFER_TASKRUN"),
+    Flag::partly(
+        IORING_SETUP_NO_MMAP,
+        "NO_MMAP",
+        "the pages are not pinned: a program that unmaps them under a live ring loses what would be posted there",
+    ),
+    Flag::yes(IORING_SETUP_REGISTERED_FD_ONLY, "REGISTERED_FD_ONLY"),
+    Flag::yes(IORING_SETUP_NO_SQARRAY, "NO_SQARRAY"),
+    Flag::partly(IORING_SETUP_HYBRID_IOPOLL, "HYBRID_IOPOLL", "as IOPOLL"),
+    Flag::yes(IORING_SETUP_CQE_MIXED, "CQE_MIXED"),
+];
+
+/// Setup flags that the engine has.
+pub const FLAGS: u32 = support::mask(&FLAG_TABLE);
+
+/// The features, and whether the engine has them.
+pub static FEATURE_TABLE: [Flag; 18] = [
+    Flag::yes(IORING_FEAT_SINGLE_MMAP, "SINGLE_MMAP"),
+    Flag::yes(IORING_FEAT_NODROP, "NODROP"),
+    Flag::yes(IORING_FEAT_SUBMIT_STABLE, "SUBMIT_STABLE"),
+    Flag::yes(IORING_FEAT_RW_CUR_POS, "RW_CUR_POS"),
+    Flag::yes(IORING_FEAT_CUR_PERSONALITY, "CUR_PERSONALITY"),
+    Flag::yes(IORING_FEAT_FAST_POLL, "FAST_POLL"),
+    Flag::yes(IORING_FEAT_POLL_32BITS, "POLL_32BITS"),
+    Flag::yes(IORING_FEAT_SQPOLL_NONFIXED, "SQPOLL_NONFIXED"),
+    Flag::yes(IORING_FEAT_EXT_ARG, "EXT_ARG"),
+    Flag::yes(IORING_FEAT_NATIVE_WORKERS, "NATIVE_WORKERS"),
+    Flag::yes(IORING_FEAT_RSRC_TAGS, "RSRC_TAGS"),
+    Flag::yes(IORING_FEAT_CQE_SKIP, "CQE_SKIP"),
+    Flag::yes(IORING_FEAT_LINKED_FILE, "LINKED_FILE"),
+    Flag::yes(IORING_FEAT_REG_REG_RING, "REG_REG_RING"),
+    Flag::yes(IORING_FEAT_RECVSEND_BUNDLE, "RECVSEND_BUNDLE"),
+    Flag::yes(IORING_FEAT_MIN_TIMEOUT, "MIN_TIMEOUT"),
+    Flag::no(IORING_FEAT_RW_ATTR, "RW_ATTR", "no system call carries protection information"),
+    Flag::yes(IORING_FEAT_NO_IOWAIT, "NO_IOWAIT"),
+];
+
+/// Features that the engine has.
+pub const FEATURES: u32 = support::mask(&FEATURE_TABLE);
+
+/// Creates a ring; `params` is an address of the program.
+pub fn setup(entries: u32, params_address: u64) -> Result<Fd, Errno> {
+    lifetime::notice_fork();
+    let mut params: io_uring_params = user::read(params_address)?;
+    check(&params)?;
+    lifetime::collect();
+    ring_fds::sweep();
+    let layout = Layout::new(entries, &params)?;
+    let (memfd, fd) = create_descriptors()?;
+    let source = if params.flags & IORING_SETUP_NO_MMAP != 0 {
+        Source::Program { rings: params.cq_off.user_addr, sqes: params.sq_off.user_addr }
+    } else {
+        Source::File(memfd)
+    };
+    let result = RingMemory::create(source, layout).and_then(|memory| {
+        check_thread(&params)?;
+        layout.describe(&mut params);
+        params.features = FEATURES;
+        user::write(params_address, &params)?;
+        install(memory, &params, memfd, fd)
+    });
+    os::close(memfd);
+    result.inspect_err(|_| os::close(fd))?;
+    if params.flags & IORING_SETUP_REGISTERED_FD_ONLY != 0 { ring_fds::register_own(fd) } else { Ok(fd) }
+}
+
+fn check(params: &io_uring_params) -> Result<(), Errno> {
+    let flags = params.flags;
+    let is = |flag: u32| flags & flag != 0;
+    let all = |flag: u32| flags & flag == flag;
+    let bad = flags & !FLAGS != 0
+        || is(IORING_SETUP_REGISTERED_FD_ONLY) && !is(IORING_SETUP_NO_MMAP)
+        || all(IORING_SETUP_CQE32 | IORING_SETUP_CQE_MIXED)
+        || params.resv.iter().any(|&word| word != 0)
+        || is(IORING_SETUP_SQPOLL) && is(IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG)
+        || is(IORING_SETUP_TASKRUN_FLAG) && !is(IORING_SETUP_COOP_TASKRUN | IORING_SETUP_DEFER_TASKRUN)
+        || is(IORING_SETUP_HYBRID_IOPOLL) && !is(IORING_SETUP_IOPOLL)
+        || is(IORING_SETUP_DEFER_TASKRUN) && (!is(IORING_SETUP_SINGLE_ISSUER) || is(IORING_SETUP_SQPOLL));
+    if bad {
+        return Err(Errno::EINVAL);
+    }
+    Ok(())
+}
+
+/// What the kernel looks at only once there is memory for the rings.
+fn check_thread(params: &io_uring_params) -> Result<(), Errno> {
+    let is = |flag: u32| params.flags & flag != 0;
+    if is(IORING_SETUP_ATTACH_WQ) {
+        let fd = params.wq_fd as Fd;
+        let Some(other) = registry::get(fd) else {
+            return Err(if os::is_open(fd) { Errno::EINVAL } else { Errno::ENXIO });
+        };
+        let has_thread = other.lock().as_ref().is_some_and(|other| other.is(IORING_SETUP_SQPOLL));
+        if is(IORING_SETUP_SQPOLL) && !has_thread {
+            return Err(Errno::EINVAL);
+        }
+    }
+    match (is(IORING_SETUP_SQ_AFF), is(IORING_SETUP_SQPOLL)) {
+        (true, true) => sq_thread::check_cpu(params.sq_thread_cpu),
+        (true, false) => Err(Errno::EINVAL),
+        _ => Ok(()),
+    }
+}
+
+/// The engine's memfd, and the program's descriptor: a description of its own where `/proc` allows
+/// it, so that its end can be told from that of ours.
+///
+/// `read(2)` and `write(2)` fail on a ring (`EINVAL`). They do here too, for the descriptor's position is
+/// the last there is: no transfer can begin there.
+fn create_descriptors() -> Result<(Fd, Fd), Errno> {
+    let memfd = os::move_high(os::memfd_create(c"[io_uring]", os::nr::MFD_CLOEXEC)?)?;
+    let fd = match os::reopen(memfd) {
+        Err(Errno::EMFILE | Errno::ENFILE) => Err(Errno::EMFILE),
+        Err(_) => os::fcntl(memfd, os::nr::F_DUPFD_CLOEXEC, 0).map(|fd| fd as Fd),
+        reopened => reopened,
+    }
+    .inspect_err(|_| os::close(memfd))?;
+    os::seek(fd, i64::MAX as u64);
+    Ok((memfd, fd))
+}
+
+fn install(memory: RingMemory, params: &io_uring_params, memfd: Fd, fd: Fd) -> Result<(), Errno> {
+    let identity = os::identity(fd)?;
+    let (ring, serial) = registry::vacant();
+    for (word, value) in ring.file.iter().zip([identity.device, identity.inode]) {
+        word.store(value, Ordering::Relaxed);
+    }
+    ring.shown.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    let mut core = new_core(ring, serial, memory, params.flags);
+    if params.flags & IORING_SETUP_SINGLE_ISSUER != 0 && params.flags & IORING_SETUP_R_DISABLED == 0 {
+        core.submitter = Some(crate::os::host::thread_identity());
+    }
+    {
+        let mut guard = ring.lock();
+        debug_assert!(guard.is_none(), "a vacant place holds no ring");
+        let core = guard.insert(core);
+        let cpu = core.is(IORING_SETUP_SQ_AFF).then_some(params.sq_thread_cpu);
+        if core.is(IORING_SETUP_SQPOLL)
+            && let Err(errno) = sq_thread::start(core, params.sq_thread_idle, cpu)
+        {
+            *guard = None;
+            drop(guard);
+            registry::give_back(ring);
+            return Err(errno);
+        }
+    }
+    lifetime::watch(memfd, ring, serial);
+    if let Some(before) = registry::set(fd, ring)? {
+        // The number was free, so the ring that had it was closed where nobody saw it.
+        lifetime::descriptor_gone(before);
+    }
+    frontend::count_ring();
+    Ok(())
+}
+
+fn new_core(ring: &'static Ring, serial: u64, memory: RingMemory, setup_flags: u32) -> Core {
+    Core {
+        ring,
+        serial,
+        memory,
+        setup_flags,
+        descriptors: 1,
+        inside: 0,
+        closing: false,
+        sq_head: 0,
+        cq_tail: 0,
+        overflow: VecDeque::new(),
+        cqe_dropped: false,
+        messages: VecDeque::new(),
+        restrictions: None,
+        requests: Slab::default(),
+        chain: None,
+        deferred: VecDeque::new(),
+        deferred_requests: 0,
+        drain_active: false,
+        drain_next: false,
+        drain_disabled: false,
+        ready: ReadyQueue::default(),
+        work: VecDeque::new(),
+        batch: Vec::new(),
+        closing_fds: Vec::new(),
+        aio: Aio::default(),
+        working: 0,
+        finished: VecDeque::new(),
+        token: Token::default(),
+        external: External::default(),
+        readiness: Readiness::default(),
+        zero_copy: ZeroCopy::default(),
+        train: Train::default(),
+        submission_left: 0,
+        timers: Timers::default(),
+        wait_clock: Clock::Monotonic,
+        timeouts: Timeouts::default(),
+        files: FileTable::default(),
+        directories: Directories::default(),
+        buffers: BufferTable::default(),
+        groups: BufferGroups::default(),
+        region: None,
+        personalities: Personalities::default(),
+        submitter: None,
+        sq_idle_ns: 0,
+        sq_asleep: false,
+        sq_credentials: credentials::common(),
+        sq_term: 0,
+        sq_gone: false,
+        sq_cpu: None,
+        shared: None,
+        unsettled: false,
+        fetched_at_once: u32::MAX,
+        activity: 0,
+    }
+}

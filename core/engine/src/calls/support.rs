@@ -1,0 +1,138 @@
+//! What the engine has of the ABI: the page `docs/support.md`, written off the very tables by which
+//! calls are judged.
+
+use alloc::string::String;
+use core::fmt::Write;
+
+use crate::calls::register::{self, Carry};
+use crate::calls::{enter, setup};
+use crate::ops::{self, Caps, Op};
+
+/// How much of something the engine has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Support {
+    /// All of it.
+    Yes,
+    /// It, but for this.
+    Partly(&'static str),
+    /// Nothing, for this reason: the answer is that of a kernel without it.
+    No(&'static str),
+}
+
+/// One bit of a word of flags.
+#[derive(Clone, Copy, Debug)]
+pub struct Flag {
+    /// The bit.
+    pub bit: u32,
+    /// Its name, the word's prefix left out.
+    pub name: &'static str,
+    /// Whether the engine has it.
+    pub support: Support,
+}
+
+impl Flag {
+    /// One that the engine has.
+    pub const fn yes(bit: u32, name: &'static str) -> Flag {
+        Flag { bit, name, support: Support::Yes }
+    }
+
+    /// One that it has with limits.
+    pub const fn partly(bit: u32, name: &'static str, limits: &'static str) -> Flag {
+        Flag { bit, name, support: Support::Partly(limits) }
+    }
+
+    /// One that it has not.
+    pub const fn no(bit: u32, name: &'static str, reason: &'static str) -> Flag {
+        Flag { bit, name, support: Support::No(reason) }
+    }
+}
+
+/// The bits of a table that the engine has.
+pub const fn mask(table: &[Flag]) -> u32 {
+    let (mut mask, mut index) = (0, 0);
+    while index < table.len() {
+        if !matches!(table[index].support, Support::No(_)) {
+            mask |= table[index].bit;
+        }
+        index += 1;
+    }
+    mask
+}
+
+const HEAD: &str = "\
+# What is supported
+
+The tables of the user engine, by which it answers, printed: `anyring support` writes this page. The kernel
+engine hands everything through; what it has is what the kernel has, here Linux 6.18. *partly* and *no* have their
+reason beside them; what is not there is answered as by a kernel without it. *beside it*: the kernel has it not, but
+some doors do it on its rings, see [private-operations.md](private-operations.md).
+";
+
+/// The page.
+pub fn page() -> String {
+    let mut page = String::from(HEAD);
+    operations(&mut page);
+    registrations(&mut page);
+    flags(&mut page, "Setup flags", "IORING_SETUP_", &setup::FLAG_TABLE);
+    flags(&mut page, "Flags of enter", "IORING_ENTER_", &enter::FLAG_TABLE);
+    flags(&mut page, "Features", "IORING_FEAT_", &setup::FEATURE_TABLE);
+    page
+}
+
+fn heading(page: &mut String, title: &str, first: &str) {
+    let _ = write!(
+        page,
+        "\n## {title}\n\n| | {first} | kernel engine | user engine | |\n|--:|---|---|---|---|\n"
+    );
+}
+
+fn row(page: &mut String, number: usize, name: &str, support: Support) {
+    line(page, number, name, "yes", support);
+}
+
+fn line(page: &mut String, number: usize, name: &str, kernel: &str, support: Support) {
+    let (short, long) = match support {
+        Support::Yes => ("yes", ""),
+        Support::Partly(limits) => ("partly", limits),
+        Support::No(reason) => ("no", reason),
+    };
+    let _ = writeln!(page, "| {number} | {name} | {kernel} | {short} | {long} |");
+}
+
+fn operations(page: &mut String) {
+    let (known, private) = ops::TABLE.split_at(ops::COUNT);
+    heading(page, "Operations", "IORING_OP_");
+    list(page, known);
+    heading(page, "Operations that no kernel has", "ANYRING_OP_");
+    list(page, private);
+}
+
+fn list(page: &mut String, operations: &[Op]) {
+    for op in operations {
+        let support = match (op.caps.has(Caps::PRESENT), op.limits) {
+            (false, reason) => Support::No(reason),
+            (true, "") => Support::Yes,
+            (true, limits) => Support::Partly(limits),
+        };
+        line(page, op.code.into(), op.name, if op.is_private() { "beside it" } else { "yes" }, support);
+    }
+}
+
+fn registrations(page: &mut String) {
+    heading(page, "Registrations", "IORING_");
+    for call in &register::TABLE {
+        let support = match (call.carry, call.limits) {
+            (Carry::Absent(reason), _) => Support::No(reason),
+            (_, "") => Support::Yes,
+            (_, limits) => Support::Partly(limits),
+        };
+        row(page, call.code as usize, call.name, support);
+    }
+}
+
+fn flags(page: &mut String, title: &str, prefix: &str, table: &[Flag]) {
+    heading(page, title, prefix);
+    for flag in table {
+        row(page, flag.bit.trailing_zeros() as usize, flag.name, flag.support);
+    }
+}

@@ -1,0 +1,809 @@
+//! The system calls that the engine itself lives by; operations make theirs through [`call`].
+
+use core::ffi::{CStr, c_void};
+use core::sync::atomic::AtomicU32;
+
+use linux_raw_sys::general as nr;
+
+use crate::abi::Errno;
+use crate::os::call;
+use crate::os::proc::fd_path;
+use crate::os::user::IoVector;
+
+/// A file descriptor number.
+pub type Fd = i32;
+
+/// One readiness event, in the kernel's layout.
+pub type EpollEvent = linux_raw_sys::general::epoll_event;
+
+/// Time as the kernel takes it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timespec {
+    /// Seconds.
+    pub seconds: i64,
+    /// Nanoseconds.
+    pub nanoseconds: i64,
+}
+
+impl Timespec {
+    /// From nanoseconds.
+    pub const fn from_ns(ns: u64) -> Timespec {
+        Timespec { seconds: (ns / 1_000_000_000) as i64, nanoseconds: (ns % 1_000_000_000) as i64 }
+    }
+
+    /// In nanoseconds; `None` where the kernel would answer `-EINVAL`.
+    pub fn to_ns(self) -> Option<u64> {
+        if self.seconds < 0 || !(0..1_000_000_000).contains(&self.nanoseconds) {
+            return None;
+        }
+        Some(self.to_ns_unchecked())
+    }
+
+    /// In nanoseconds, of whatever numbers these are; a time before the beginning is the beginning.
+    pub fn to_ns_unchecked(self) -> u64 {
+        self.seconds.saturating_mul(1_000_000_000).saturating_add(self.nanoseconds).max(0) as u64
+    }
+}
+
+/// `memfd_create(2)`.
+pub fn memfd_create(name: &CStr, flags: u32) -> Result<Fd, Errno> {
+    // SAFETY: reads a C string.
+    unsafe { call(nr::__NR_memfd_create, [name.as_ptr() as usize, flags as usize, 0, 0, 0, 0]) }
+        .map(|fd| fd as Fd)
+}
+
+/// `ftruncate(2)`.
+pub fn ftruncate(fd: Fd, length: u64) -> Result<(), Errno> {
+    // SAFETY: touches no memory.
+    unsafe { call(nr::__NR_ftruncate, [fd as usize, length as usize, 0, 0, 0, 0]) }.map(drop)
+}
+
+/// A limit of this process, and its new value if one is given.
+pub fn limit(resource: u32, new: Option<&nr::rlimit64>) -> Result<nr::rlimit64, Errno> {
+    let mut old = nr::rlimit64 { rlim_cur: u64::MAX, rlim_max: u64::MAX };
+    let new = new.map_or(0, |new| address_of(new));
+    // SAFETY: reads and writes limits of ours.
+    unsafe {
+        call(nr::__NR_prlimit64, [0, resource as usize, new, &raw mut old as usize, 0, 0])?;
+    }
+    Ok(old)
+}
+
+/// Lets a memfd have at least `length` bytes. The program's limit on the size of its files is not meant for it (and
+/// going beyond would send a signal): it is lifted meanwhile, where that may be done.
+pub fn grow_memfd(memfd: Fd, length: u64) -> Result<(), Errno> {
+    if size(memfd)? >= length {
+        return Ok(());
+    }
+    let old = limit(nr::RLIMIT_FSIZE, None)?;
+    if old.rlim_cur >= length {
+        return ftruncate(memfd, length);
+    }
+    let high = nr::rlimit64 { rlim_cur: length, rlim_max: old.rlim_max.max(length) };
+    limit(nr::RLIMIT_FSIZE, Some(&high)).map_err(|_| Errno::EFBIG)?;
+    let result = ftruncate(memfd, length);
+    limit(nr::RLIMIT_FSIZE, Some(&old)).and(result)
+}
+
+/// Maps `length` bytes of `fd` at `offset`, shared, readable and writable.
+pub fn map_shared(fd: Fd, offset: u64, length: usize) -> Result<*mut u8, Errno> {
+    let flags = nr::MAP_SHARED | nr::MAP_POPULATE;
+    map_anywhere(length, flags, fd, offset)
+}
+
+/// `mmap(2)` of readable and writable memory wherever the kernel finds room.
+#[cfg(not(anyring_sanitizer))]
+fn map_anywhere(length: usize, flags: u32, fd: Fd, offset: u64) -> Result<*mut u8, Errno> {
+    let protection = nr::PROT_READ | nr::PROT_WRITE;
+    let arguments = [0, length, protection as usize, flags as usize, fd as usize, offset as usize];
+    // SAFETY: a new mapping takes nothing from anybody.
+    unsafe { call(nr::__NR_mmap, arguments) }.map(|address| address as *mut u8)
+}
+
+/// The same through libc, where ThreadSanitizer sees it: it must not take what happens in a new mapping for a
+/// race with what happened at that address before (`scripts/check-sanitizers`).
+#[cfg(anyring_sanitizer)]
+fn map_anywhere(length: usize, flags: u32, fd: Fd, offset: u64) -> Result<*mut u8, Errno> {
+    unsafe extern "C" {
+        fn mmap(address: *mut u8, length: usize, protection: u32, flags: u32, fd: Fd, offset: u64)
+        -> *mut u8;
+    }
+    // SAFETY: the C function's own signature; a new mapping takes nothing from anybody.
+    let address =
+        unsafe { mmap(core::ptr::null_mut(), length, nr::PROT_READ | nr::PROT_WRITE, flags, fd, offset) };
+    if address as isize == -1 { Err(Errno::ENOMEM) } else { Ok(address) }
+}
+
+/// Maps anonymous memory that a child after `fork` finds zeroed.
+pub fn map_wiped_on_fork(length: usize) -> Result<*mut u8, Errno> {
+    let address = map_anywhere(length, nr::MAP_PRIVATE | nr::MAP_ANONYMOUS, -1, 0)?;
+    // SAFETY: advice about our own fresh mapping.
+    unsafe { call(nr::__NR_madvise, [address as usize, length, nr::MADV_WIPEONFORK as usize, 0, 0, 0]) }?;
+    Ok(address)
+}
+
+/// Maps anonymous memory that this process and its children share.
+pub fn map_for_children(length: usize) -> Result<*mut u8, Errno> {
+    let (protection, flags) = (nr::PROT_READ | nr::PROT_WRITE, nr::MAP_SHARED | nr::MAP_ANONYMOUS);
+    let none = -1isize as usize;
+    // SAFETY: a new mapping wherever the kernel finds room.
+    unsafe { call(nr::__NR_mmap, [0, length, protection as usize, flags as usize, none, 0]) }
+        .map(|address| address as *mut u8)
+}
+
+/// Can memory be mapped near `address`, and not only below?
+pub fn reaches(address: usize) -> bool {
+    let (length, flags) = (4096, nr::MAP_PRIVATE | nr::MAP_ANONYMOUS | nr::MAP_NORESERVE);
+    let none = -1isize as usize;
+    // SAFETY: a new mapping takes nothing from anybody, and nobody else knows of it.
+    unsafe {
+        let mapped = call(nr::__NR_mmap, [address, length, nr::PROT_NONE as usize, flags as usize, none, 0]);
+        mapped.is_ok_and(|at| call(nr::__NR_munmap, [at, length, 0, 0, 0, 0]).is_ok() && at >= address)
+    }
+}
+
+/// `munmap(2)`.
+///
+/// # Safety
+/// Nothing may use the mapping any more.
+pub unsafe fn unmap(address: *mut u8, length: usize) {
+    // SAFETY: passed on to the caller.
+    let result = unsafe { call(nr::__NR_munmap, [address as usize, length, 0, 0, 0, 0]) };
+    debug_assert!(result.is_ok(), "unmapping what was mapped");
+}
+
+/// `close(2)` of a descriptor of the engine's own. Whatever it answers, the number is free.
+pub fn close(fd: Fd) {
+    // SAFETY: touches no memory.
+    let _ = unsafe { call(nr::__NR_close, [fd as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// `fcntl(2)` with an integer argument.
+pub fn fcntl(fd: Fd, command: u32, argument: usize) -> Result<usize, Errno> {
+    // SAFETY: the commands used here take integers.
+    unsafe { call(nr::__NR_fcntl, [fd as usize, command as usize, argument, 0, 0, 0]) }
+}
+
+/// Is there a file behind `fd`?
+pub fn is_open(fd: Fd) -> bool {
+    fcntl(fd, nr::F_GETFL, 0).is_ok_and(|flags| flags as u32 & nr::O_PATH == 0)
+}
+
+/// Is `fd` an eventfd? Where `/proc` does not tell, it counts as one.
+pub fn is_eventfd(fd: Fd) -> bool {
+    let mut target = [0u8; 32];
+    let path = fd_path(fd);
+    let directory = nr::AT_FDCWD as isize as usize;
+    let (path, buffer) = (path.as_ptr() as usize, target.as_mut_ptr() as usize);
+    // SAFETY: reads a C string, writes into a buffer of ours.
+    let length = unsafe { call(nr::__NR_readlinkat, [directory, path, buffer, target.len(), 0, 0]) };
+    length.is_ok_and(|length| target[..length].starts_with(b"anon_inode:[eventfd]")) || length.is_err()
+}
+
+/// Whether two descriptors stand for one open file, as the kernel says (`kcmp(2)`).
+///
+/// # Errors
+/// `EBADF`; `EPERM`, `ENOSYS` where it does not compare them.
+pub fn compare(a: Fd, b: Fd) -> Result<bool, Errno> {
+    const KCMP_FILE: usize = 0;
+    let pid = getpid() as usize;
+    // SAFETY: touches no memory.
+    unsafe { call(nr::__NR_kcmp, [pid, pid, KCMP_FILE, a as usize, b as usize, 0]) }
+        .map(|difference| difference == 0)
+}
+
+/// Do two descriptors stand for one open file? Where the kernel does not compare them (`kcmp` is
+/// often forbidden), files of the same identity and mode of access count as one.
+pub fn same_file(a: Fd, b: Fd) -> bool {
+    if a == b {
+        return true;
+    }
+    match compare(a, b) {
+        Ok(same) => same,
+        Err(Errno::EBADF) => false,
+        Err(_) => {
+            identity(a).is_ok_and(|of_a| identity(b) == Ok(of_a))
+                && fcntl(a, nr::F_GETFL, 0) == fcntl(b, nr::F_GETFL, 0)
+        }
+    }
+}
+
+/// Lets other threads run.
+pub fn sched_yield() {
+    // SAFETY: touches no memory.
+    let _ = unsafe { call(nr::__NR_sched_yield, [0; 6]) };
+}
+
+/// A duplicate for the engine's own use, close-on-exec, out of the way of the program's low numbers
+/// where the limit allows it.
+pub fn duplicate(fd: Fd) -> Result<Fd, Errno> {
+    const HIGH: usize = 512;
+    match fcntl(fd, nr::F_DUPFD_CLOEXEC, HIGH) {
+        // EINVAL: the limit lies below; EMFILE: all above are taken.
+        Err(Errno::EINVAL | Errno::EMFILE) => fcntl(fd, nr::F_DUPFD_CLOEXEC, 3).map(|fd| fd as Fd),
+        other => other.map(|fd| fd as Fd),
+    }
+}
+
+/// `dup3(2)`, close-on-exec: lets `target` be what `fd` is.
+pub fn replace(fd: Fd, target: Fd) -> Result<(), Errno> {
+    // SAFETY: touches no memory.
+    unsafe { call(nr::__NR_dup3, [fd as usize, target as usize, nr::O_CLOEXEC as usize, 0, 0, 0]) }.map(drop)
+}
+
+/// `eventfd2(2)`, non-blocking and close-on-exec, moved out of the way.
+pub fn eventfd() -> Result<Fd, Errno> {
+    let flags = nr::EFD_NONBLOCK | nr::EFD_CLOEXEC;
+    // SAFETY: touches no memory.
+    let low = unsafe { call(nr::__NR_eventfd2, [0, flags as usize, 0, 0, 0, 0]) }.map(|fd| fd as Fd)?;
+    move_high(low)
+}
+
+/// Moves a descriptor of the engine's own out of the program's low numbers.
+pub fn move_high(low: Fd) -> Result<Fd, Errno> {
+    let high = duplicate(low);
+    close(low);
+    high
+}
+
+/// Adds one to an eventfd. A full counter is as good as a signal.
+pub fn eventfd_signal(fd: Fd) {
+    let one = 1u64;
+    // SAFETY: reads eight bytes of ours.
+    let _ = unsafe { call(nr::__NR_write, [fd as usize, &raw const one as usize, 8, 0, 0, 0]) };
+}
+
+/// Takes the count of an eventfd, if it has one.
+pub fn eventfd_drain(fd: Fd) {
+    let mut count = 0u64;
+    // SAFETY: writes eight bytes of ours.
+    let _ = unsafe { call(nr::__NR_read, [fd as usize, &raw mut count as usize, 8, 0, 0, 0]) };
+}
+
+/// `epoll_create1(2)`, close-on-exec, moved out of the way.
+pub fn epoll_create() -> Result<Fd, Errno> {
+    // SAFETY: touches no memory.
+    let low = unsafe { call(nr::__NR_epoll_create1, [nr::EPOLL_CLOEXEC as usize, 0, 0, 0, 0, 0]) }
+        .map(|fd| fd as Fd)?;
+    move_high(low)
+}
+
+/// `epoll_ctl(2)`.
+pub fn epoll_ctl(epoll: Fd, operation: u32, fd: Fd, events: u32, data: u64) -> Result<(), Errno> {
+    let mut event = EpollEvent { events, data };
+    // SAFETY: reads an event of ours.
+    unsafe {
+        call(
+            nr::__NR_epoll_ctl,
+            [epoll as usize, operation as usize, fd as usize, &raw mut event as usize, 0, 0],
+        )
+    }
+    .map(drop)
+}
+
+/// Makes a call that may sleep, through the door where it wants to know of that.
+///
+/// # Safety
+/// As for the call that `number` names.
+unsafe fn sleep(number: u32, arguments: [usize; 6], has_mask: bool) -> Result<usize, Errno> {
+    if !has_mask
+        && let Some(host) = crate::os::host::get()
+        // SAFETY: passed on to the caller.
+        && let Some(result) = unsafe { host.sleep(number as usize, arguments) }
+    {
+        return crate::os::check(result);
+    }
+    // SAFETY: passed on to the caller.
+    unsafe { call(number, arguments) }
+}
+
+/// Waits for events until `timeout_ns` (forever where `None`), with `signal_mask` in force if given.
+/// Falls back to milliseconds, rounded up, where the kernel has no `epoll_pwait2`.
+pub fn epoll_wait(
+    epoll: Fd,
+    events: &mut [EpollEvent],
+    timeout_ns: Option<u64>,
+    signal_mask: Option<u64>,
+) -> Result<usize, Errno> {
+    let mask = signal_mask.as_ref().map_or(0, |mask| core::ptr::from_ref(mask) as usize);
+    let (address, count) = (events.as_mut_ptr() as usize, events.len());
+    let short = |timeout_ms: i32| {
+        // SAFETY: writes at most `count` events of ours, reads a mask of ours.
+        unsafe {
+            sleep(
+                nr::__NR_epoll_pwait,
+                [epoll as usize, address, count, timeout_ms as isize as usize, mask, 8],
+                signal_mask.is_some() || timeout_ms == 0,
+            )
+        }
+    };
+    match timeout_ns {
+        None => short(-1),
+        Some(0) => short(0),
+        Some(ns) => {
+            let timeout = Timespec::from_ns(ns);
+            // SAFETY: writes at most `count` events of ours, reads a time and a mask of ours.
+            let result = unsafe {
+                sleep(
+                    nr::__NR_epoll_pwait2,
+                    [epoll as usize, address, count, &raw const timeout as usize, mask, 8],
+                    signal_mask.is_some(),
+                )
+            };
+            match result {
+                Err(Errno::ENOSYS | Errno::EPERM) => {
+                    short(i32::try_from(ns.div_ceil(1_000_000)).unwrap_or(i32::MAX))
+                }
+                other => other,
+            }
+        }
+    }
+}
+
+/// What `fd` is ready for among `events`, now; 0 where it is ready for none.
+pub fn poll_now(fd: Fd, events: u32) -> Result<u32, Errno> {
+    let mut entry = nr::pollfd { fd, events: events as i16, revents: 0 };
+    // SAFETY: one entry of ours; a null timeout would wait, a zero one does not.
+    unsafe {
+        let zero = Timespec::default();
+        call(nr::__NR_ppoll, [&raw mut entry as usize, 1, &raw const zero as usize, 0, 8, 0])?;
+    }
+    Ok(u32::from(entry.revents as u16))
+}
+
+/// Waits until `fd` is readable, a signal comes, or the time is over. False on time-out.
+pub fn poll_readable(fd: Fd, timeout_ns: Option<u64>, signal_mask: Option<u64>) -> Result<bool, Errno> {
+    let mut entry = nr::pollfd { fd, events: nr::POLLIN as i16, revents: 0 };
+    let timeout = timeout_ns.map(Timespec::from_ns);
+    let timeout = timeout.as_ref().map_or(0, |time| core::ptr::from_ref(time) as usize);
+    let mask = signal_mask.as_ref().map_or(0, |mask| core::ptr::from_ref(mask) as usize);
+    // SAFETY: one entry, a time and a mask of ours.
+    unsafe { sleep(nr::__NR_ppoll, [&raw mut entry as usize, 1, timeout, mask, 8, 0], signal_mask.is_some()) }
+        .map(|ready| ready > 0)
+}
+
+/// Sleeps while `*word == expected`, at most `timeout_ns`.
+pub fn futex_wait(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) -> Result<(), Errno> {
+    futex_wait_as(nr::FUTEX_WAIT | nr::FUTEX_PRIVATE_FLAG, word, expected, timeout_ns)
+}
+
+/// [`futex_wait`] on a word that several processes share.
+pub fn futex_wait_shared(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) -> Result<(), Errno> {
+    futex_wait_as(nr::FUTEX_WAIT, word, expected, timeout_ns)
+}
+
+fn futex_wait_as(
+    operation: u32,
+    word: &AtomicU32,
+    expected: u32,
+    timeout_ns: Option<u64>,
+) -> Result<(), Errno> {
+    let timeout = timeout_ns.map(Timespec::from_ns);
+    let timeout = timeout.as_ref().map_or(0, |time| core::ptr::from_ref(time) as usize);
+    // SAFETY: a word and a time of ours.
+    unsafe {
+        call(nr::__NR_futex, [word.as_ptr() as usize, operation as usize, expected as usize, timeout, 0, 0])
+    }
+    .map(drop)
+}
+
+/// Wakes up to `count` threads that sleep on `word`.
+pub fn futex_wake(word: &AtomicU32, count: u32) {
+    futex_wake_as(nr::FUTEX_WAKE | nr::FUTEX_PRIVATE_FLAG, word, count);
+}
+
+/// [`futex_wake`] on a word that several processes share.
+pub fn futex_wake_shared(word: &AtomicU32, count: u32) {
+    futex_wake_as(nr::FUTEX_WAKE, word, count);
+}
+
+fn futex_wake_as(operation: u32, word: &AtomicU32, count: u32) {
+    // SAFETY: names a word of ours, touches nothing.
+    let _ = unsafe {
+        call(nr::__NR_futex, [word.as_ptr() as usize, operation as usize, count as usize, 0, 0, 0])
+    };
+}
+
+/// `clock_gettime(2)` in nanoseconds.
+pub fn clock_ns(clock: u32) -> u64 {
+    let mut time = Timespec::default();
+    // SAFETY: writes a time of ours.
+    let result =
+        unsafe { call(nr::__NR_clock_gettime, [clock as usize, &raw mut time as usize, 0, 0, 0, 0]) };
+    debug_assert!(result.is_ok(), "only clocks that every kernel has");
+    time.to_ns().unwrap_or(0)
+}
+
+/// The monotonic clock in nanoseconds.
+pub fn monotonic_ns() -> u64 {
+    clock_ns(nr::CLOCK_MONOTONIC)
+}
+
+/// `gettid(2)`.
+pub fn gettid() -> i32 {
+    // SAFETY: touches no memory.
+    unsafe { call(nr::__NR_gettid, [0; 6]) }.map_or(0, |thread| thread as i32)
+}
+
+/// Has this process a thread of that number?
+pub fn thread_lives(thread: i32) -> bool {
+    // SAFETY: signal 0 is never sent.
+    let sent = unsafe { call(nr::__NR_tgkill, [getpid() as usize, thread as usize, 0, 0, 0, 0]) };
+    sent != Err(Errno::ESRCH)
+}
+
+/// `getpid(2)`.
+pub fn getpid() -> i32 {
+    // SAFETY: touches no memory.
+    unsafe { call(nr::__NR_getpid, [0; 6]) }.map_or(0, |pid| pid as i32)
+}
+
+/// Copies within this process by system calls, which report memory that is not there.
+///
+/// # Safety
+/// Whichever of the two sides is the engine's own must be valid for the copy.
+pub unsafe fn process_copy(destination: *mut u8, source: *const u8, length: usize) -> Result<(), Errno> {
+    let local = [destination as usize, length];
+    let remote = [source as usize, length];
+    let pid = getpid() as usize;
+    // SAFETY: passed on to the caller; two descriptions of ours.
+    let copied = unsafe {
+        call(nr::__NR_process_vm_readv, [pid, local.as_ptr() as usize, 1, remote.as_ptr() as usize, 1, 0])
+    };
+    match copied {
+        Ok(count) if count == length => Ok(()),
+        // Sandboxes that forbid looking into processes forbid this one too; some (qemu-user) lack it.
+        // SAFETY: passed on to the caller.
+        Err(Errno::ENOSYS | Errno::EPERM | Errno::EACCES) => unsafe {
+            pipe_copy(destination, source, length)
+        },
+        _ => Err(Errno::EFAULT),
+    }
+}
+
+/// [`process_copy`] by calls that every sandbox allows: into a pipe and out of it again. Where memory
+/// is missing, what lies before it may have been copied.
+///
+/// # Safety
+/// As for [`process_copy`].
+pub unsafe fn pipe_copy(destination: *mut u8, source: *const u8, length: usize) -> Result<(), Errno> {
+    // What a pipe always holds, however small the user's limit has made it.
+    const CHUNK: usize = 4096;
+    let mut ends: [Fd; 2] = [0; 2];
+    // SAFETY: writes two descriptors of ours.
+    unsafe {
+        call(nr::__NR_pipe2, [ends.as_mut_ptr() as usize, nr::O_CLOEXEC as usize, 0, 0, 0, 0])?;
+    }
+    let [out, into] = ends.map(|fd| fd as usize);
+    let moved = |number, fd, address, count| {
+        // SAFETY: passed on to the caller; the kernel checks the other side.
+        match unsafe { call(number, [fd, address, count, 0, 0, 0]) } {
+            Ok(done) if done == count => Ok(()),
+            _ => Err(Errno::EFAULT),
+        }
+    };
+    let result = (0..length).step_by(CHUNK).try_for_each(|start| {
+        let count = CHUNK.min(length - start);
+        moved(nr::__NR_write, into, source as usize + start, count)?;
+        moved(nr::__NR_read, out, destination as usize + start, count)
+    });
+    for end in ends {
+        close(end);
+    }
+    result
+}
+
+/// `preadv2(2)`, or with `writes` `pwritev2(2)`; offset -1 is the file's position. Where the system has
+/// neither (qemu-user, say), flags are unknown and the older calls do without.
+///
+/// # Safety
+/// The vectors' memory must be the program's to be read or written.
+#[inline]
+pub unsafe fn transfer(
+    writes: bool,
+    fd: Fd,
+    vectors: &[IoVector],
+    offset: u64,
+    flags: u32,
+) -> Result<usize, Errno> {
+    let (address, count) = (vectors.as_ptr() as usize, vectors.len());
+    let arguments = [fd as usize, address, count, offset as usize, 0, flags as usize];
+    let (new, old, positioned) = if writes {
+        (nr::__NR_pwritev2, nr::__NR_writev, nr::__NR_pwritev)
+    } else {
+        (nr::__NR_preadv2, nr::__NR_readv, nr::__NR_preadv)
+    };
+    // SAFETY: passed on to the caller; the kernel checks the addresses.
+    match unsafe { call(new, arguments) } {
+        Err(Errno::ENOSYS) if flags != 0 => Err(Errno::EOPNOTSUPP),
+        // SAFETY: as above.
+        Err(Errno::ENOSYS) => unsafe { call(if offset == u64::MAX { old } else { positioned }, arguments) },
+        result => result,
+    }
+}
+
+/// Sets the position of a file that has one (`lseek(2)`).
+pub fn seek(fd: Fd, position: u64) {
+    // SAFETY: touches no memory.
+    let result =
+        unsafe { call(nr::__NR_lseek, [fd as usize, position as usize, nr::SEEK_SET as usize, 0, 0, 0]) };
+    debug_assert!(result.is_ok(), "only files that have positions");
+}
+
+/// `lseek(2)` to a place that the program named.
+pub fn seek_to(fd: Fd, position: u64) -> Result<(), Errno> {
+    // SAFETY: touches no memory.
+    unsafe { call(nr::__NR_lseek, [fd as usize, position as usize, nr::SEEK_SET as usize, 0, 0, 0]) }
+        .map(drop)
+}
+
+/// Where a file's position is.
+pub fn position(fd: Fd) -> Result<u64, Errno> {
+    // SAFETY: touches no memory.
+    let result = unsafe { call(nr::__NR_lseek, [fd as usize, 0, nr::SEEK_CUR as usize, 0, 0, 0]) };
+    result.map(|position| position as u64)
+}
+
+/// `getdents64(2)`, into memory that the program named.
+pub fn getdents(fd: Fd, address: u64, length: u32) -> Result<usize, Errno> {
+    // SAFETY: the kernel checks that the memory is there; the program asked for it to be written.
+    unsafe { call(nr::__NR_getdents64, [fd as usize, address as usize, length as usize, 0, 0, 0]) }
+}
+
+/// `openat(2)` for reading, close-on-exec, at an open directory.
+pub fn open_at(directory: Fd, path: &CStr, flags: u32) -> Result<Fd, Errno> {
+    let flags = flags | nr::O_RDONLY | nr::O_CLOEXEC;
+    // SAFETY: reads a C string.
+    unsafe { call(nr::__NR_openat, [directory as usize, path.as_ptr() as usize, flags as usize, 0, 0, 0]) }
+        .map(|fd| fd as Fd)
+}
+
+/// `openat(2)` with an absolute path, for the engine's own needs.
+pub fn open(path: &CStr, flags: u32) -> Result<Fd, Errno> {
+    // SAFETY: reads a C string.
+    unsafe {
+        call(
+            nr::__NR_openat,
+            [nr::AT_FDCWD as isize as usize, path.as_ptr() as usize, flags as usize, 0, 0, 0],
+        )
+    }
+    .map(|fd| fd as Fd)
+}
+
+/// `fstat(2)`: the device, the inode and the mode.
+pub fn identity(fd: Fd) -> Result<FileIdentity, Errno> {
+    let mut stat = core::mem::MaybeUninit::<nr::stat>::zeroed();
+    // SAFETY: writes one `stat` of ours.
+    let stat = unsafe {
+        call(nr::__NR_fstat, [fd as usize, stat.as_mut_ptr() as usize, 0, 0, 0, 0])?;
+        stat.assume_init()
+    };
+    Ok(FileIdentity { device: stat.st_dev, inode: stat.st_ino, mode: stat.st_mode, names: stat.st_rdev })
+}
+
+/// What the kernel knows of a file without asking its file system, which may take long to answer.
+pub fn known_status(fd: Fd, wanted: u32) -> Result<nr::statx, Errno> {
+    let mut status = core::mem::MaybeUninit::<nr::statx>::zeroed();
+    let flags = nr::AT_EMPTY_PATH | nr::AT_STATX_DONT_SYNC;
+    let (path, target) = (c"".as_ptr() as usize, status.as_mut_ptr() as usize);
+    // SAFETY: reads a C string, writes one `statx` of ours.
+    unsafe {
+        call(nr::__NR_statx, [fd as usize, path, flags as usize, wanted as usize, target, 0])?;
+        Ok(status.assume_init())
+    }
+}
+
+/// The magic number of the file system that a file is on.
+pub fn file_system(fd: Fd) -> Result<i64, Errno> {
+    let mut stat = core::mem::MaybeUninit::<nr::statfs>::zeroed();
+    // SAFETY: writes one `statfs` of ours.
+    let stat = unsafe {
+        call(nr::__NR_fstatfs, [fd as usize, stat.as_mut_ptr() as usize, 0, 0, 0, 0])?;
+        stat.assume_init()
+    };
+    Ok(stat.f_type)
+}
+
+/// `read(2)` of no bytes.
+pub fn read_nothing(fd: Fd) -> Result<usize, Errno> {
+    // SAFETY: touches no memory.
+    unsafe { call(nr::__NR_read, [fd as usize, 0, 0, 0, 0, 0]) }
+}
+
+/// `send(2)` of no bytes, as a write would do it, without waiting.
+pub fn send_nothing(fd: Fd) -> Result<usize, Errno> {
+    let flags = linux_raw_sys::net::MSG_DONTWAIT as usize;
+    // SAFETY: touches no memory.
+    unsafe { call(nr::__NR_sendto, [fd as usize, 0, 0, flags, 0, 0]) }
+}
+
+/// May the calling thread use real-time I/O priorities (`CAP_SYS_ADMIN` or `CAP_SYS_NICE`)?
+pub fn may_raise_priority() -> bool {
+    const VERSION: u32 = 0x2008_0522;
+    const SYS_ADMIN: u32 = 21;
+    const SYS_NICE: u32 = 23;
+    let header = [VERSION, 0];
+    // Effective, permitted and inheritable sets, the lower halves first.
+    let mut sets = [0u32; 6];
+    // SAFETY: reads a header and writes two sets of ours.
+    let result =
+        unsafe { call(nr::__NR_capget, [header.as_ptr() as usize, sets.as_mut_ptr() as usize, 0, 0, 0, 0]) };
+    result.is_ok() && sets[0] & (1 << SYS_ADMIN | 1 << SYS_NICE) != 0
+}
+
+/// A descriptor that is closed when it is dropped.
+#[derive(Debug)]
+pub struct OwnedFd(Fd);
+
+impl OwnedFd {
+    /// Takes a descriptor of the engine's own.
+    pub fn new(fd: Fd) -> OwnedFd {
+        OwnedFd(fd)
+    }
+
+    /// Its number.
+    pub fn fd(&self) -> Fd {
+        self.0
+    }
+}
+
+impl Drop for OwnedFd {
+    fn drop(&mut self) {
+        close(self.0);
+    }
+}
+
+/// What tells one file from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileIdentity {
+    /// The device it is on.
+    pub device: u64,
+    /// Its number there.
+    pub inode: u64,
+    /// Type and permissions.
+    pub mode: u32,
+    /// The device that it is, if it is one.
+    pub names: u64,
+}
+
+impl FileIdentity {
+    /// A regular file?
+    pub fn is_regular(self) -> bool {
+        self.mode & nr::S_IFMT == nr::S_IFREG
+    }
+
+    /// A directory?
+    pub fn is_directory(self) -> bool {
+        self.mode & nr::S_IFMT == nr::S_IFDIR
+    }
+
+    /// `/dev/null`, under whatever name?
+    pub fn is_null_device(self) -> bool {
+        const MEMORY_DEVICES: u64 = 1;
+        self.mode & nr::S_IFMT == nr::S_IFCHR && self.names == MEMORY_DEVICES << 8 | 3
+    }
+}
+
+/// Up to 1024 processors, as bits.
+pub type CpuSet = [u64; 16];
+
+/// The processors that the calling thread may run on.
+pub fn allowed_cpus() -> Result<CpuSet, Errno> {
+    let mut set: CpuSet = [0; 16];
+    // SAFETY: writes a set of ours.
+    unsafe { call(nr::__NR_sched_getaffinity, [0, size_of_val(&set), set.as_mut_ptr() as usize, 0, 0, 0]) }?;
+    Ok(set)
+}
+
+/// Binds the calling thread to these processors.
+pub fn run_on(set: &CpuSet) -> Result<(), Errno> {
+    // SAFETY: reads a set of ours.
+    unsafe { call(nr::__NR_sched_setaffinity, [0, size_of_val(set), set.as_ptr() as usize, 0, 0, 0]) }
+        .map(drop)
+}
+
+/// Ends the calling process at once; for the impossible only.
+pub fn abort() -> ! {
+    loop {
+        // SAFETY: does not return.
+        let _ = unsafe { call(nr::__NR_exit_group, [134, 0, 0, 0, 0, 0]) };
+    }
+}
+
+/// The address of a value, as system calls take it.
+pub fn address_of<T>(value: *const T) -> usize {
+    value.cast::<c_void>() as usize
+}
+
+/// Opens what `fd` refers to once more, as a description of its own, close-on-exec.
+pub fn reopen(fd: Fd) -> Result<Fd, Errno> {
+    open(&fd_path(fd), nr::O_RDWR | nr::O_CLOEXEC)
+}
+
+/// `inotify_init1(2)`, non-blocking and close-on-exec.
+pub fn inotify() -> Result<Fd, Errno> {
+    let flags = nr::IN_NONBLOCK | nr::IN_CLOEXEC;
+    // SAFETY: touches no memory.
+    unsafe { call(nr::__NR_inotify_init1, [flags as usize, 0, 0, 0, 0, 0]) }.map(|fd| fd as Fd)
+}
+
+/// Watches for the end of descriptions of the file behind `fd`; returns the watch.
+pub fn inotify_watch_close(inotify: Fd, fd: Fd) -> Result<i32, Errno> {
+    let path = fd_path(fd);
+    let mask = nr::IN_CLOSE_WRITE | nr::IN_CLOSE_NOWRITE;
+    // SAFETY: reads a C string.
+    unsafe {
+        call(nr::__NR_inotify_add_watch, [inotify as usize, path.as_ptr() as usize, mask as usize, 0, 0, 0])
+    }
+    .map(|watch| watch as i32)
+}
+
+/// Takes pending notifications: the watches they are for.
+pub fn inotify_take(inotify: Fd) -> alloc::vec::Vec<i32> {
+    let mut buffer = [0u32; 256];
+    // SAFETY: writes into a buffer of ours.
+    let taken = unsafe {
+        call(nr::__NR_read, [inotify as usize, buffer.as_mut_ptr() as usize, size_of_val(&buffer), 0, 0, 0])
+    };
+    let words = taken.unwrap_or(0) / 4;
+    let mut watches = alloc::vec::Vec::new();
+    let mut at = 0;
+    // struct inotify_event: wd, mask, cookie, len, then len bytes of name.
+    while at + 4 <= words {
+        watches.push(buffer[at] as i32);
+        at += 4 + buffer[at + 3] as usize / 4;
+    }
+    watches
+}
+
+/// Makes sure that `length` bytes at `address` of the program are there to be written.
+///
+/// # Errors
+/// `EFAULT` where they are not.
+pub fn populate(address: u64, length: usize) -> Result<(), Errno> {
+    const PAGE: usize = 4096;
+    let advice = nr::MADV_POPULATE_WRITE as usize;
+    // SAFETY: changes no byte of memory.
+    match unsafe { call(nr::__NR_madvise, [address as usize, length, advice, 0, 0, 0]) } {
+        Ok(_) => Ok(()),
+        // A kernel without it (before 5.14): look whether they can be read at least.
+        Err(Errno::EINVAL) => (0..length)
+            .step_by(PAGE)
+            .try_for_each(|offset| crate::os::user::read::<u8>(address + offset as u64).map(drop)),
+        Err(_) => Err(Errno::EFAULT),
+    }
+}
+
+/// The size of the file behind `fd`.
+pub fn size(fd: Fd) -> Result<u64, Errno> {
+    let mut stat = core::mem::MaybeUninit::<nr::stat>::zeroed();
+    // SAFETY: writes one `stat` of ours.
+    unsafe {
+        call(nr::__NR_fstat, [fd as usize, stat.as_mut_ptr() as usize, 0, 0, 0, 0])?;
+        Ok(stat.assume_init().st_size as u64)
+    }
+}
+
+/// `getsockopt(2)` at `SOL_SOCKET`, of an option that is an `int`.
+pub fn socket_option(fd: Fd, name: u32) -> Result<i32, Errno> {
+    socket_option_at(fd, linux_raw_sys::net::SOL_SOCKET, name)
+}
+
+/// An integer option of a socket, of any level.
+pub fn socket_option_at(fd: Fd, level: u32, name: u32) -> Result<i32, Errno> {
+    let (mut value, mut length) = (0i32, size_of::<i32>() as u32);
+    let level = level as usize;
+    let (value_at, length_at) = (&raw mut value as usize, &raw mut length as usize);
+    // SAFETY: writes an integer and a length of ours.
+    unsafe { call(nr::__NR_getsockopt, [fd as usize, level, name as usize, value_at, length_at, 0]) }
+        .map(|_| value)
+}
+
+/// Sets an integer option of a socket.
+pub fn set_socket_option(fd: Fd, level: u32, name: u32, value: i32) -> Result<(), Errno> {
+    let (value_at, length) = (&raw const value as usize, size_of::<i32>());
+    // SAFETY: reads an integer of ours.
+    unsafe { call(nr::__NR_setsockopt, [fd as usize, level as usize, name as usize, value_at, length, 0]) }
+        .map(drop)
+}

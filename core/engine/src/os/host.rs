@@ -1,0 +1,88 @@
+//! What the door lends to the engine: threads, the calling thread's identity, resumed faults.
+
+use core::ffi::{CStr, c_void};
+use core::num::NonZeroUsize;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+/// What the engine needs from the process it lives in. Memory comes through the global allocator,
+/// which the door also chooses; neither may take a lock that a signal handler of the program could
+/// find taken.
+pub trait Host: Sync {
+    /// Starts a thread that runs `entry(argument)` and ends when it returns. All signals must be
+    /// blocked in it, and it must have at least 64 KiB of stack.
+    ///
+    /// # Errors
+    /// The errno (positive) that starting it gave, `EAGAIN` as a rule.
+    fn spawn(
+        &self,
+        name: &'static CStr,
+        entry: extern "C" fn(*mut c_void),
+        argument: *mut c_void,
+    ) -> Result<(), i32>;
+
+    /// A value that no other live thread of the process shares and that stays the same for the
+    /// calling thread, cheap to read (the thread pointer, as a rule).
+    fn thread_identity(&self) -> NonZeroUsize;
+
+    /// Whether a fault at an address for which [`crate::frontend::resume_address`] answers is resumed
+    /// there. Where not, the engine asks the kernel to copy from memory that may not be mapped.
+    fn faults_resume(&self) -> bool;
+
+    /// Whether the door tells of every descriptor that the program closes or replaces
+    /// ([`crate::frontend::closed`]), as far as programs do that by functions of a C library.
+    fn sees_closes(&self) -> bool {
+        false
+    }
+
+    /// Makes a system call that may sleep, with the thread's own signal mask. A door that keeps the
+    /// program's signal handlers out of the engine answers `-EINTR` without the call if one is due;
+    /// `None` leaves the call to the engine, as a door does that keeps nothing out.
+    ///
+    /// # Safety
+    /// As for the call that `number` names.
+    unsafe fn sleep(&self, _number: usize, _arguments: [usize; 6]) -> Option<isize> {
+        None
+    }
+}
+
+/// What one call of [`crate::calls::enter`] needs to know about its caller.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Caller {
+    /// The signal mask to wait with, if it is not the thread's current one: a trap handler runs
+    /// with every signal blocked and names here the mask of the program that it interrupted.
+    pub signal_mask: Option<u64>,
+}
+
+/// Takes the completions of a ring for which nobody enters it, as soon as they are posted.
+pub trait Outlet: Send {
+    /// Some were posted. Called under the ring's lock: it may neither sleep nor enter the ring.
+    fn posted(&mut self);
+}
+
+static HOST: AtomicPtr<&'static dyn Host> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Names the door. Called once, before the first call of [`crate::calls::setup`]; later calls replace it
+/// for rings created from then on.
+pub fn install(host: &'static &'static dyn Host) {
+    // Pairs with the acquire load in `get`.
+    HOST.store(core::ptr::from_ref(host).cast_mut(), Ordering::Release);
+}
+
+/// The installed door, if any.
+pub fn get() -> Option<&'static dyn Host> {
+    // Pairs with the release store in `install`.
+    let host = HOST.load(Ordering::Acquire);
+    // SAFETY: the pointer is null or came from a `&'static` in `install`.
+    unsafe { host.as_ref().copied() }
+}
+
+/// [`Host::sees_closes`] of the installed door.
+#[inline]
+pub fn sees_closes() -> bool {
+    get().is_some_and(Host::sees_closes)
+}
+
+/// The calling thread's identity, by the door's word or else by its thread pointer.
+pub fn thread_identity() -> usize {
+    get().map_or_else(crate::os::thread_pointer, |host| host.thread_identity().get())
+}

@@ -1,0 +1,37 @@
+//! Raw system calls. All of them leave through one stub, so that a filter can tell the engine's
+//! calls from the program's by their address.
+
+#[cfg(target_arch = "aarch64")]
+#[path = "aarch64.rs"]
+mod arch;
+#[cfg(target_arch = "x86_64")]
+#[path = "x86_64.rs"]
+mod arch;
+mod calls;
+pub mod host;
+pub(crate) mod pages;
+mod proc;
+pub mod sync;
+pub mod user;
+
+pub(crate) use arch::guarded_copy;
+pub use arch::{prefetch, resume_address, stub, thread_pointer, ticks, ticks_per_us};
+pub use calls::*;
+pub use linux_raw_sys::general as nr;
+pub use proc::{mounts, own_threads, thread_status};
+
+use crate::abi::Errno;
+
+fn check(result: isize) -> Result<usize, Errno> {
+    if (-4095..0).contains(&result) { Err(Errno::from_raw(result)) } else { Ok(result as usize) }
+}
+
+/// A system call of up to six arguments.
+///
+/// # Safety
+/// As for the system call itself: whatever memory it writes must be the caller's to give.
+pub unsafe fn call(number: u32, arguments: [usize; 6]) -> Result<usize, Errno> {
+    let [a, b, c, d, e, f] = arguments;
+    // SAFETY: passed on to the caller.
+    check(unsafe { arch::syscall6(number as usize, a, b, c, d, e, f) })
+}

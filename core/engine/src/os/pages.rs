@@ -1,0 +1,99 @@
+//! Pages of the program that are to be registered: the kernel would pin them, here they are faulted in
+//! and looked at. What it refuses to pin is refused here too, so that a program finds out in the same place.
+
+use linux_raw_sys::general::{MADV_POPULATE_WRITE, O_CLOEXEC, O_RDONLY};
+use linux_raw_sys::io_uring::{procmap_query, procmap_query_flags as Query};
+
+use crate::abi::Errno;
+use crate::os;
+
+/// The size of a page, and of what is registered at least.
+pub const PAGE: u64 = 4096;
+
+/// Faults pages in for writing, which finds out whether they are there and writable.
+///
+/// # Errors
+/// `EFAULT` where they are not, or where they are a file's that is not only in memory; `ENOMEM`.
+pub fn take(first: u64, length: u64) -> Result<(), Errno> {
+    fault_in(first, length)?;
+    if is_shared_with_storage(first, length) { Err(Errno::EFAULT) } else { Ok(()) }
+}
+
+fn fault_in(first: u64, length: u64) -> Result<(), Errno> {
+    // SAFETY: touches the pages without changing them.
+    let populate = |address: usize, length: usize| unsafe {
+        os::call(os::nr::__NR_madvise, [address, length, MADV_POPULATE_WRITE as usize, 0, 0, 0])
+    };
+    match populate(first as usize, length as usize) {
+        Ok(_) => Ok(()),
+        Err(Errno::EINVAL) if is_unknown_advice(populate) => mapped(first, length),
+        Err(Errno::ENOMEM) => mapped(first, length).and(Err(Errno::ENOMEM)),
+        Err(_) => Err(Errno::EFAULT),
+    }
+}
+
+/// Before Linux 5.14 there is no such advice; what is asked for no pages at all tells.
+fn is_unknown_advice(populate: impl Fn(usize, usize) -> Result<usize, Errno>) -> bool {
+    populate(0, 0).is_err()
+}
+
+/// Is there any mapping behind all of it? A page at a time, by bounded pieces.
+fn mapped(first: u64, length: u64) -> Result<(), Errno> {
+    const PIECE: usize = 1024;
+    let mut resident = [0u8; PIECE];
+    let step = PIECE as u64 * PAGE;
+    for at in (first..first + length).step_by(step as usize) {
+        let rest = step.min(first + length - at);
+        // SAFETY: writes one byte for each page into an array of ours.
+        unsafe {
+            os::call(
+                os::nr::__NR_mincore,
+                [at as usize, rest as usize, resident.as_mut_ptr() as usize, 0, 0, 0],
+            )
+        }
+        .map_err(|_| Errno::EFAULT)?;
+    }
+    Ok(())
+}
+
+/// Is any of it a shared mapping of a file on a block device? The kernel does not pin what it has to
+/// write back. Kernels before 6.11, or without `/proc`, do not tell: then nothing is.
+fn is_shared_with_storage(first: u64, length: u64) -> bool {
+    let Ok(maps) = os::open(c"/proc/self/maps", O_RDONLY | O_CLOEXEC) else { return false };
+    let end = first + length;
+    let mut at = first;
+    let mut found = false;
+    while !found && at < end {
+        match next_shared_file(maps, at) {
+            Some(mapping) if mapping.vma_start < end => {
+                found = mapping.dev_major != 0;
+                at = mapping.vma_end;
+            }
+            _ => break,
+        }
+    }
+    os::close(maps);
+    found
+}
+
+/// The first writable shared mapping of a file that ends behind `address`.
+fn next_shared_file(maps: os::Fd, address: u64) -> Option<procmap_query> {
+    const FLAGS: u32 = Query::PROCMAP_QUERY_VMA_WRITABLE as u32
+        | Query::PROCMAP_QUERY_VMA_SHARED as u32
+        | Query::PROCMAP_QUERY_COVERING_OR_NEXT_VMA as u32
+        | Query::PROCMAP_QUERY_FILE_BACKED_VMA as u32;
+    // _IOWR('f', 17, struct procmap_query)
+    const PROCMAP_QUERY: usize = 0xc000_6611 | size_of::<procmap_query>() << 16;
+    // SAFETY: integers only.
+    let mut query: procmap_query = unsafe { core::mem::zeroed() };
+    query.size = size_of::<procmap_query>() as u64;
+    query.query_flags = u64::from(FLAGS);
+    query.query_addr = address;
+    // SAFETY: reads and writes a structure of ours, which names no further memory.
+    unsafe {
+        let arguments = [maps as usize, PROCMAP_QUERY, &raw mut query as usize, 0, 0, 0];
+        os::call(os::nr::__NR_ioctl, arguments)
+    }
+    .ok()
+    .map(|_| query)
+}

@@ -1,0 +1,106 @@
+//! Paths in `/proc`, and what it says of this process's threads.
+
+use alloc::vec::Vec;
+use core::ffi::CStr;
+
+use crate::abi::Errno;
+use crate::os::{Fd, call, close, nr, open};
+
+/// More than any status is long: it names at most 65536 groups.
+const MOST: usize = 1 << 20;
+
+/// A path, and zeros.
+pub struct PathBuffer {
+    bytes: [u8; 40],
+}
+
+impl core::ops::Deref for PathBuffer {
+    type Target = CStr;
+    fn deref(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.bytes).unwrap_or(c"")
+    }
+}
+
+/// `/proc/self/fd/N`.
+pub fn fd_path(fd: Fd) -> PathBuffer {
+    numbered(b"/proc/self/fd/", fd, b"")
+}
+
+fn numbered(prefix: &[u8], number: i32, suffix: &[u8]) -> PathBuffer {
+    let mut digits = [0u8; 10];
+    let (mut rest, mut first) = (number.max(0) as u32, digits.len());
+    while rest > 0 || first == digits.len() {
+        first -= 1;
+        digits[first] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    let mut path = PathBuffer { bytes: [0; 40] };
+    for (place, &byte) in path.bytes.iter_mut().zip([prefix, &digits[first..], suffix].into_iter().flatten())
+    {
+        *place = byte;
+    }
+    path
+}
+
+/// The ids of all threads of this process.
+///
+/// # Errors
+/// Where `/proc` cannot be read.
+pub fn own_threads() -> Result<Vec<i32>, Errno> {
+    let directory = open(c"/proc/self/task", nr::O_RDONLY | nr::O_DIRECTORY | nr::O_CLOEXEC)?;
+    let entries = read_all(nr::__NR_getdents64, directory);
+    close(directory);
+    let entries = entries?;
+    let mut threads = Vec::new();
+    let mut rest = entries.as_slice();
+    // struct linux_dirent64: inode and offset in 16 bytes, the record's length, the type, the name.
+    while let Some(&[low, high]) = rest.get(16..18) {
+        let length = usize::from(u16::from_ne_bytes([low, high])).max(19);
+        let record = &rest[..length.min(rest.len())];
+        let name = record.get(19..).unwrap_or_default().split(|&byte| byte == 0).next().unwrap_or_default();
+        if let Some(thread) = core::str::from_utf8(name).ok().and_then(|name| name.parse().ok()) {
+            threads.push(thread);
+        }
+        rest = &rest[record.len()..];
+    }
+    Ok(threads)
+}
+
+/// A thread's status, as text.
+///
+/// # Errors
+/// `ENOENT` where there is no such thread; as for opening and reading.
+pub fn thread_status(thread: i32) -> Result<Vec<u8>, Errno> {
+    let status = open(&numbered(b"/proc/self/task/", thread, b"/status"), nr::O_RDONLY | nr::O_CLOEXEC)?;
+    let text = read_all(nr::__NR_read, status);
+    close(status);
+    text
+}
+
+/// What is mounted where, as text.
+///
+/// # Errors
+/// Where `/proc` cannot be read.
+pub fn mounts() -> Result<Vec<u8>, Errno> {
+    let mounts = open(c"/proc/self/mountinfo", nr::O_RDONLY | nr::O_CLOEXEC)?;
+    let text = read_all(nr::__NR_read, mounts);
+    close(mounts);
+    text
+}
+
+/// All that `read(2)` or `getdents64(2)` has to give.
+fn read_all(number: u32, fd: Fd) -> Result<Vec<u8>, Errno> {
+    const STEP: usize = 8192;
+    let mut all = Vec::new();
+    while all.len() < MOST {
+        let start = all.len();
+        all.resize(start + STEP, 0);
+        // SAFETY: writes into the end of a vector of ours.
+        let got = unsafe { call(number, [fd as usize, all[start..].as_mut_ptr() as usize, STEP, 0, 0, 0]) }?;
+        all.truncate(start + got);
+        if got == 0 {
+            break;
+        }
+    }
+    Ok(all)
+}

@@ -1,0 +1,247 @@
+//! Memory that the program names: it may not be there, and then the answer is `EFAULT`, never a fault.
+
+use alloc::vec::Vec;
+use core::ffi::CStr;
+use core::mem::MaybeUninit;
+
+use crate::abi::Errno;
+use crate::os::{self, host};
+
+/// Types that any bytes make a value of.
+///
+/// # Safety
+/// Every bit pattern must be a valid value, and there must be no padding that matters.
+pub unsafe trait Plain: Copy {}
+
+macro_rules! plain {
+    ($($type:ty),*) => { $(
+        // SAFETY: integers and structures of integers and raw pointers.
+        unsafe impl Plain for $type {}
+    )* };
+}
+
+plain!(
+    u8,
+    u16,
+    u32,
+    u64,
+    i32,
+    i64,
+    usize,
+    os::Timespec,
+    [u64; 1],
+    [u64; 2],
+    [u64; 4],
+    [u64; 8],
+    [u32; 2],
+    [u32; 3],
+    [u32; 4]
+);
+plain!(
+    IoVector,
+    crate::abi::Sqe,
+    crate::ops::futex::Element,
+    crate::calls::query::Header,
+    linux_raw_sys::general::open_how,
+    linux_raw_sys::net::msghdr,
+    linux_raw_sys::general::epoll_event
+);
+plain!(
+    linux_raw_sys::io_uring::io_uring_getevents_arg,
+    linux_raw_sys::io_uring::io_uring_params,
+    linux_raw_sys::io_uring::io_uring_mem_region_reg,
+    linux_raw_sys::io_uring::io_uring_region_desc,
+    linux_raw_sys::io_uring::io_uring_rsrc_update,
+    linux_raw_sys::io_uring::io_uring_rsrc_update2,
+    linux_raw_sys::io_uring::io_uring_rsrc_register,
+    linux_raw_sys::io_uring::io_uring_buf_reg,
+    linux_raw_sys::io_uring::io_uring_clone_buffers,
+    linux_raw_sys::io_uring::io_uring_napi,
+    linux_raw_sys::io_uring::io_uring_sync_cancel_reg,
+    linux_raw_sys::io_uring::io_uring_file_index_range,
+    linux_raw_sys::io_uring::io_uring_buf_status
+);
+
+/// Where a program's memory ends at the latest on machines with four levels of page tables, the last
+/// page left out as the kernel does.
+#[cfg(target_arch = "x86_64")]
+const END: u64 = (1 << 47) - 4096;
+/// Where it ends with five levels.
+#[cfg(target_arch = "x86_64")]
+const FAR_END: u64 = (1 << 56) - 4096;
+/// Where it ends with the largest addresses; with smaller ones what lies between is found out later.
+#[cfg(not(target_arch = "x86_64"))]
+const END: u64 = 1 << 52;
+#[cfg(not(target_arch = "x86_64"))]
+const FAR_END: u64 = END;
+
+/// What cannot be memory of a program is refused before anything is tried: the kernel's `access_ok`.
+///
+/// # Errors
+/// `EFAULT`.
+#[inline]
+pub fn check_range(address: u64, length: u64) -> Result<(), Errno> {
+    match address.checked_add(length) {
+        Some(end) if end <= END || end <= FAR_END && has_far_memory() => Ok(()),
+        _ => Err(Errno::EFAULT),
+    }
+}
+
+/// Are there five levels of page tables? Nobody asks but for addresses that only these have.
+#[cold]
+fn has_far_memory() -> bool {
+    os::reaches(END as usize + 4096)
+}
+
+/// `struct iovec`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IoVector {
+    /// Where it begins.
+    pub base: u64,
+    /// Its length in bytes.
+    pub length: u64,
+}
+
+/// Copies `length` bytes, of which one side is the program's, or answers `EFAULT`.
+///
+/// # Safety
+/// The engine's own side must be valid; the other may be anything.
+unsafe fn copy(destination: *mut u8, source: *const u8, length: usize) -> Result<(), Errno> {
+    if length == 0 {
+        return Ok(());
+    }
+    if host::get().is_some_and(|host| host.faults_resume()) {
+        // SAFETY: passed on to the caller; the door resumes faults.
+        return if unsafe { os::guarded_copy(destination, source, length) } {
+            Ok(())
+        } else {
+            Err(Errno::EFAULT)
+        };
+    }
+    // SAFETY: passed on to the caller.
+    unsafe { os::process_copy(destination, source, length) }
+}
+
+/// The value at `address` of the program.
+pub fn read<T: Plain>(address: u64) -> Result<T, Errno> {
+    let mut value = MaybeUninit::<T>::uninit();
+    // SAFETY: `value` is ours; once copied it is initialised, as any bytes are for a `Plain` type.
+    unsafe {
+        copy(value.as_mut_ptr().cast(), address as *const u8, size_of::<T>())?;
+        Ok(value.assume_init())
+    }
+}
+
+/// `count` values at `address` of the program. The caller bounds `count`.
+pub fn read_many<T: Plain>(address: u64, count: usize) -> Result<Vec<T>, Errno> {
+    let mut values = Vec::<T>::new();
+    append(&mut values, address, count)?;
+    Ok(values)
+}
+
+/// Appends `count` values at `address` of the program.
+fn append<T: Plain>(values: &mut Vec<T>, address: u64, count: usize) -> Result<(), Errno> {
+    values.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
+    let end = values.spare_capacity_mut().as_mut_ptr();
+    // SAFETY: there is room for `count` values more, initialised once copied.
+    unsafe {
+        copy(end.cast(), address as *const u8, count * size_of::<T>())?;
+        values.set_len(values.len() + count);
+    }
+    Ok(())
+}
+
+/// Fills `bytes` from `address` of the program.
+pub fn read_bytes(address: u64, bytes: &mut [u8]) -> Result<(), Errno> {
+    // SAFETY: `bytes` are ours; the program gave the source.
+    unsafe { copy(bytes.as_mut_ptr(), address as *const u8, bytes.len()) }
+}
+
+/// One value of an array of the program; `None` where there is no array.
+pub fn element<T: Plain>(array: u64, index: usize) -> Result<Option<T>, Errno> {
+    if array == 0 {
+        return Ok(None);
+    }
+    read(array.wrapping_add((index * size_of::<T>()) as u64)).map(Some)
+}
+
+/// Stores `value` at `address` of the program.
+pub fn write<T: Plain>(address: u64, value: &T) -> Result<(), Errno> {
+    // SAFETY: `value` is ours; the program gave the destination.
+    unsafe { copy(address as *mut u8, core::ptr::from_ref(value).cast(), size_of::<T>()) }
+}
+
+/// Stores `bytes` at `address` of the program.
+pub fn write_bytes(address: u64, bytes: &[u8]) -> Result<(), Errno> {
+    // SAFETY: `bytes` are ours; the program gave the destination.
+    unsafe { copy(address as *mut u8, bytes.as_ptr(), bytes.len()) }
+}
+
+/// A string of the program, copied.
+pub struct Path {
+    /// With its end.
+    bytes: Vec<u8>,
+}
+
+impl Path {
+    /// What a path has at most, its end included; the kernel's `PATH_MAX`.
+    const MOST: usize = 4096;
+
+    /// The path at `address`.
+    ///
+    /// # Errors
+    /// `ENOENT` where it is empty, `ENAMETOOLONG`, `EFAULT`.
+    pub fn read(address: u64) -> Result<Path, Errno> {
+        let path = Path::read_or_empty(address)?;
+        if path.is_empty() { Err(Errno::ENOENT) } else { Ok(path) }
+    }
+
+    /// The path at `address`, which may be empty.
+    ///
+    /// # Errors
+    /// `ENAMETOOLONG`, `EFAULT`.
+    pub fn read_or_empty(address: u64) -> Result<Path, Errno> {
+        Path::read_up_to(address, Path::MOST)
+    }
+
+    /// The string at `address`, of at most `most` bytes with its end.
+    ///
+    /// # Errors
+    /// `ENAMETOOLONG`, `EFAULT`.
+    pub fn read_up_to(address: u64, most: usize) -> Result<Path, Errno> {
+        // Short strings in one go; no piece crosses into a page that the string may not reach.
+        const PIECE: usize = 128;
+        let mut bytes = Vec::new();
+        loop {
+            let at = address.wrapping_add(bytes.len() as u64);
+            let page = 4096 - (at % 4096) as usize;
+            let length = PIECE.min(page).min(most - bytes.len());
+            if length == 0 {
+                return Err(Errno::ENAMETOOLONG);
+            }
+            let before = bytes.len();
+            append(&mut bytes, at, length)?;
+            if let Ok(end) = CStr::from_bytes_until_nul(&bytes[before..]) {
+                let length = before + end.to_bytes_with_nul().len();
+                bytes.truncate(length);
+                return Ok(Path { bytes });
+            }
+        }
+    }
+
+    /// The empty path.
+    pub fn empty() -> Path {
+        Path { bytes: alloc::vec![0] }
+    }
+
+    /// Is it empty?
+    pub fn is_empty(&self) -> bool {
+        self.bytes.len() <= 1
+    }
+
+    /// Where it is now, for a system call.
+    pub fn address(&self) -> usize {
+        self.bytes.as_ptr() as usize
+    }
+}

@@ -1,0 +1,156 @@
+//! A process that ends, or executes another program, while others use its rings.
+//!
+//! The kernel cancels the requests of a task that executes another program. Of one that ends it
+//! leaves timeouts alone, and whatever waits for readiness is cancelled when that comes; here that is
+//! done at once. A process that is killed cannot do it: its requests end without completions.
+
+use alloc::vec::Vec;
+
+use crate::abi::Errno;
+use crate::ops::timeout;
+use crate::os;
+use crate::os::host;
+use crate::process::{ELSEWHERE, family, registry};
+use crate::queue::Cqe;
+use crate::request::{Flags, Phase, RequestId};
+use crate::ring::{Core, Ring, live};
+use crate::wait::caller;
+
+/// How long transfers of files, which cannot be stopped, may take to end.
+const PATIENCE_NS: u64 = 1_000_000_000;
+
+/// This process ends.
+pub fn exits() {
+    depart(false);
+}
+
+/// This process is about to execute another program.
+pub fn executes() {
+    depart(true);
+}
+
+/// The calling thread ends.
+pub fn thread_ends() {
+    let thread = host::thread_identity();
+    registry::for_each_live(|ring| {
+        if let Some(core) = ring.lock().as_mut() {
+            core.thread_ended(thread);
+        }
+    });
+}
+
+fn depart(all: bool) {
+    if !family::is_alone() {
+        registry::for_each_live(|ring| depart_from(ring, all));
+    }
+}
+
+fn depart_from(ring: &'static Ring, all: bool) {
+    let mut guard = ring.lock();
+    let Some(core) = guard.as_mut() else { return };
+    if core.shared.is_none() || core.requests.live() == 0 {
+        return;
+    }
+    let serial = core.serial;
+    core.cancel_everything(all);
+    let deadline_ns = os::monotonic_ns().saturating_add(PATIENCE_NS);
+    while live(&mut guard, serial).is_some_and(|core| core.ends_soon()) {
+        let left = deadline_ns.saturating_sub(os::monotonic_ns());
+        if left == 0 || caller::sleep(&mut guard, serial, 0, Some(left), None).is_err() {
+            break;
+        }
+    }
+    if let Some(core) = live(&mut guard, serial) {
+        core.cancel_the_rest();
+    }
+}
+
+impl Core {
+    /// What a thread left in flight: work is cancelled, and so are waits on rings, which could keep
+    /// each other alive; what waits for another file is when that becomes ready. Timeouts go on.
+    fn thread_ended(&mut self, thread: usize) {
+        if self.submitter == Some(thread) {
+            // Its identity may be another's soon.
+            self.submitter = Some(ELSEWHERE);
+        }
+        let left = |core: &Core, id: &RequestId| core.requests[*id].thread == thread;
+        let ids: Vec<RequestId> = self.requests.ids().filter(|id| left(self, id)).collect();
+        if ids.is_empty() {
+            return;
+        }
+        for id in ids {
+            let Some(request) = self.requests.get_mut(id) else { continue };
+            request.thread = 0;
+            match request.phase {
+                // Of a ring, it is the stand-in that is waited for.
+                Phase::Waiting if !registry::is_ring(request.sqe.fd) => request.flags.set(Flags::CANCELED),
+                Phase::Waiting | Phase::Working => _ = self.try_cancel(id),
+                _ => {}
+            }
+        }
+        if !self.defers() {
+            self.advance();
+            self.notify();
+        }
+    }
+
+    /// Before this process lets go of a ring that others have.
+    pub fn cancel_for_others(&mut self) {
+        if self.shared.is_some() && self.requests.live() > 0 && !family::is_alone() {
+            self.cancel_everything(true);
+            self.cancel_the_rest();
+        }
+    }
+
+    /// Cancels this process's requests; `all`: those too that end by themselves, and that others can
+    /// take over.
+    fn cancel_everything(&mut self, all: bool) {
+        self.deferred_requests = 0;
+        for id in core::mem::take(&mut self.deferred) {
+            self.complete(id, Errno::ECANCELED.negated());
+        }
+        let ids: Vec<RequestId> = self.requests.ids().collect();
+        for id in ids {
+            if self.requests.get(id).is_none() {
+                continue;
+            }
+            if !all
+                && let Some(left) = timeout::to_inherit(self, id)
+                && self.bequeath(left)
+            {
+                timeout::forget(self, id);
+                continue;
+            }
+            // What cannot be cancelled ends with what it is linked to, or by itself.
+            let _ = self.try_cancel(id);
+        }
+        self.advance();
+        self.notify();
+    }
+
+    /// Is something being worked on that will end?
+    fn ends_soon(&self) -> bool {
+        self.requests.ids().any(|id| {
+            let request = &self.requests[id];
+            request.phase == Phase::Working && !request.flags.has(Flags::LONG)
+        })
+    }
+
+    /// Says of what is still being worked on that it was cancelled. It may go on for a while.
+    fn cancel_the_rest(&mut self) {
+        let ids: Vec<RequestId> = self.requests.ids().collect();
+        for id in ids {
+            let request = &mut self.requests[id];
+            if request.flags.has(Flags::SILENCED) {
+                continue;
+            }
+            request.flags.set(Flags::SILENCED);
+            let user_data = request.sqe.user_data;
+            self.post(Cqe { user_data, res: Errno::ECANCELED.negated(), ..Cqe::default() });
+        }
+        for user_data in self.zero_copy.owed() {
+            self.post(Cqe { user_data, res: Errno::ECANCELED.negated(), ..Cqe::default() });
+        }
+        self.notify();
+    }
+}

@@ -1,0 +1,84 @@
+//! Around a `fork`: a child must find whatever the parent's other threads were doing done, and every
+//! ring that it could use ready to be used by both.
+
+use alloc::vec::Vec;
+
+use crate::assets::{directories, eventfd, ring_fds};
+use crate::ops::futex;
+use crate::os::sync::{AcrossFork, Mutex};
+use crate::process::{credentials, family, lifetime, registry};
+use crate::ring::Ring;
+use crate::wait::reactor;
+use crate::work::{pool, threads};
+
+/// The locks below a ring's, in the order in which they are taken.
+const LOCKS: [fn() -> &'static dyn AcrossFork; 9] = [
+    reactor::lock,
+    pool::lock,
+    lifetime::lock,
+    ring_fds::lock,
+    eventfd::lock,
+    directories::lock,
+    futex::lock,
+    credentials::lock,
+    threads::lock,
+];
+
+/// The rings that are held.
+static HELD: Mutex<Vec<&'static Ring>> = Mutex::new(Vec::new());
+
+/// Before: takes every lock, the rings' first. Never two rings at once, says the order of locks; but
+/// whoever waits for a ring holds nothing that is taken here.
+pub fn before() {
+    loop {
+        let rings = registry::live();
+        if rings.is_empty() {
+            return;
+        }
+        rings.iter().for_each(|ring| ring.hold_for_fork());
+        LOCKS.iter().for_each(|lock| lock().hold());
+        if registry::hold_if_live_are(&rings) {
+            *HELD.lock() = rings;
+            family::announce();
+            return;
+        }
+        // A ring was made or went meanwhile.
+        // SAFETY: just held.
+        unsafe { release(&rings) };
+    }
+}
+
+/// After, in the parent, whether or not there is a child.
+pub fn after() {
+    let rings = core::mem::take(&mut *HELD.lock());
+    if rings.is_empty() {
+        return;
+    }
+    // SAFETY: `before` left them held.
+    unsafe {
+        registry::release();
+        release(&rings);
+    }
+    rings.iter().for_each(|ring| ring.forked_off());
+}
+
+/// # Safety
+/// They must be held.
+unsafe fn release(rings: &[&'static Ring]) {
+    // SAFETY: passed on to the caller.
+    unsafe {
+        LOCKS.iter().rev().for_each(|lock| lock().release());
+        rings.iter().for_each(|ring| ring.release_after_fork());
+    }
+}
+
+/// In a child.
+///
+/// # Safety
+/// No other thread of this process may use the engine.
+pub unsafe fn forked() {
+    // SAFETY: passed on to the caller.
+    unsafe { HELD.reset() };
+    let rings = core::mem::take(&mut *HELD.lock());
+    family::born(!rings.is_empty());
+}

@@ -1,0 +1,299 @@
+//! The end of rings: noticing it, cancelling what is in flight, giving everything back.
+
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+use crate::assets::directories::{self, Directories};
+use crate::assets::eventfd;
+use crate::ops::futex;
+use crate::ops::timeout::Timeouts;
+use crate::os::sync::{AcrossFork, Mutex};
+use crate::os::{self, Fd};
+use crate::process::registry;
+use crate::request::{FileHold, Flags, Phase, RequestId};
+use crate::ring::{Core, CoreGuard, Ring, live};
+use crate::wait::{Driver, Token, reactor};
+
+struct Watches {
+    inotify: Option<Fd>,
+    unavailable: bool,
+    rings: Vec<(i32, &'static Ring, u64)>,
+}
+
+static WATCHES: Mutex<Watches> = Mutex::new(Watches { inotify: None, unavailable: false, rings: Vec::new() });
+
+/// The lock of what is watched, for a `fork`.
+pub fn lock() -> &'static dyn AcrossFork {
+    &WATCHES
+}
+
+/// Lets the kernel tell when the program's last reference to a ring is gone.
+pub fn watch(memfd: Fd, ring: &'static Ring, serial: u64) {
+    let mut watches = WATCHES.lock();
+    if watches.unavailable {
+        return;
+    }
+    let inotify = match watches.inotify {
+        Some(fd) => fd,
+        None => match os::inotify().and_then(os::move_high) {
+            Ok(fd) => *watches.inotify.insert(fd),
+            Err(_) => {
+                watches.unavailable = true;
+                return;
+            }
+        },
+    };
+    if let Ok(watch) = os::inotify_watch_close(inotify, memfd) {
+        watches.rings.push((watch, ring, serial));
+    }
+}
+
+/// Ends rings whose last reference the kernel reported gone.
+pub fn collect() {
+    loop {
+        let mut gone = Vec::new();
+        {
+            let mut watches = WATCHES.lock();
+            let Some(inotify) = watches.inotify else { return };
+            let ended = os::inotify_take(inotify);
+            if ended.is_empty() {
+                return;
+            }
+            watches.rings.retain(|&(watch, ring, serial)| {
+                let ends = ended.contains(&watch);
+                if ends {
+                    gone.push((ring, serial));
+                }
+                !ends
+            });
+        }
+        for (ring, serial) in gone {
+            close(ring, serial);
+        }
+    }
+}
+
+/// What the reactor polls to call [`collect`] in time.
+pub fn watch_fd() -> Option<Fd> {
+    WATCHES.lock().inotify
+}
+
+/// One of a ring's descriptors is gone.
+pub fn descriptor_gone(ring: &'static Ring) {
+    let mut guard = ring.lock();
+    let Some(core) = guard.as_mut() else { return };
+    core.descriptors = core.descriptors.saturating_sub(1);
+    let (serial, last) = (core.serial, core.descriptors == 0);
+    drop(guard);
+    if last {
+        close(ring, serial);
+    }
+}
+
+/// Ends a ring: nobody finds it any more, and once the calls that are inside have left, nothing of it
+/// is issued, what waits is dropped, what is being worked on ends by itself.
+pub fn close(ring: &'static Ring, serial: u64) {
+    let mut guard = ring.lock();
+    let Some(core) = live(&mut guard, serial) else { return };
+    core.closing = true;
+    if core.inside == 0 && core.token.is_free() && !core.defers() {
+        // What happened before the end is told: the program may look at the CQ without a descriptor.
+        core.harvest_now();
+        core.advance();
+        core.notify();
+    }
+    registry::clear_all(ring);
+    WATCHES.lock().rings.retain(|&(_, other, of)| !(core::ptr::eq(ring, other) && of == serial));
+    end(guard, serial);
+}
+
+/// Ends a closed ring once no call is inside.
+pub fn end(mut guard: CoreGuard<'_>, serial: u64) {
+    let Some(core) = live(&mut guard, serial) else { return };
+    debug_assert!(core.closing, "only closed rings end");
+    if core.inside > 0 {
+        return;
+    }
+    core.cancel_for_others();
+    core.shut_down();
+    dispose_if_done(guard, serial);
+}
+
+/// Gives a closed ring back once nobody works for it any more. The last to let go of it does.
+pub fn dispose_if_done(mut guard: CoreGuard<'_>, serial: u64) {
+    let Some(core) = live(&mut guard, serial) else { return };
+    let busy = core.inside > 0 || core.working > 0 || core.token.driver() == Driver::SqThread;
+    if !core.closing || busy {
+        return;
+    }
+    let ring = core.ring;
+    core.leave_ring();
+    let core = guard.take();
+    drop(guard);
+    drop(core);
+    registry::give_back(ring);
+}
+
+/// A word that is zero in a child after `fork` and one in the process that set it up.
+static FORK_MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Notices that this process is a child that nobody announced. Called first thing in every call; no
+/// other thread of the child can be inside, for a child begins with one thread and this is its first
+/// call.
+pub fn notice_fork() {
+    // Acquire pairs with the release store below: the word is set up.
+    // SAFETY: the page is mapped for good.
+    let Some(mark) = (unsafe { FORK_MARK.load(Ordering::Acquire).as_ref() }) else {
+        return set_fork_mark();
+    };
+    if mark.load(Ordering::Relaxed) == 0 {
+        crate::frontend::forked();
+    }
+}
+
+/// Says that this process is known.
+pub fn renew_fork_mark() {
+    // SAFETY: the page is mapped for good.
+    if let Some(mark) = unsafe { FORK_MARK.load(Ordering::Acquire).as_ref() } {
+        mark.store(1, Ordering::Relaxed);
+    }
+}
+
+#[cold]
+fn set_fork_mark() {
+    let Ok(page) = os::map_wiped_on_fork(4096) else { return };
+    let mark = page.cast::<AtomicU32>();
+    // SAFETY: a fresh page of ours.
+    unsafe { &*mark }.store(1, Ordering::Relaxed);
+    // Release pairs with the acquire loads above. A second page of a race is merely unused.
+    let _ = FORK_MARK.compare_exchange(core::ptr::null_mut(), mark, Ordering::AcqRel, Ordering::Relaxed);
+}
+
+/// In a child after `fork`: rings stay, without the parent's threads and requests.
+///
+/// # Safety
+/// No other thread of this process may use the engine.
+pub unsafe fn forked() {
+    // SAFETY: passed on to the caller.
+    unsafe {
+        WATCHES.reset();
+        eventfd::forked();
+        directories::forked();
+        futex::forked();
+    }
+    let mut watches = WATCHES.lock();
+    if let Some(inotify) = watches.inotify.take() {
+        os::close(inotify);
+    }
+    watches.rings.clear();
+    drop(watches);
+    registry::for_each_live(|ring| {
+        // SAFETY: passed on to the caller.
+        unsafe { ring.forked() };
+    });
+}
+
+impl Core {
+    /// This ring in a child: the parent's requests are the parent's, and so are its epoll instance
+    /// and its eventfds.
+    pub fn forked(&mut self) {
+        // First: requests let go of files that something may still be noted about.
+        self.readiness.forked();
+        self.files.forked();
+        self.buffers.forked();
+        self.forget_pages();
+        self.zero_copy.forked();
+        self.directories = Directories::default();
+        let ids: Vec<RequestId> = self.requests.ids().collect();
+        ids.into_iter().for_each(|id| self.drop_request(id));
+        self.drop_queues();
+        self.work.clear();
+        self.aio.queued = 0;
+        self.finished.clear();
+        self.working = 0;
+        self.aio.forked();
+        self.overflow.clear();
+        self.messages.clear();
+        self.inside = 0;
+        self.personalities.forked();
+        self.token = Token::default();
+        for fd in self.external.kick.take().into_iter().chain(self.external.sleepers.drain(..)) {
+            os::close(fd);
+        }
+        self.external.attended = false;
+        self.external.readable = false;
+        self.external.outlet = None;
+        self.processes_forked();
+        self.resync();
+    }
+
+    /// Ends a request of which nobody is to hear.
+    fn drop_request(&mut self, id: RequestId) {
+        self.timers.cancel(id);
+        self.release_file(id);
+        self.requests[id].buffer = None;
+        self.requests.remove(id);
+    }
+
+    /// Nothing is left to be issued.
+    fn drop_queues(&mut self) {
+        self.timeouts = Timeouts::default();
+        self.chain = None;
+        self.deferred.clear();
+        self.deferred_requests = 0;
+        self.ready.clear();
+    }
+
+    fn shut_down(&mut self) {
+        self.look_for_all_pages();
+        self.run_finished();
+        self.forget_pages();
+        self.zero_copy.close();
+        self.directories = Directories::default();
+        self.working -= self.aio.shut_down();
+        if self.token.driver() == Driver::Reactor {
+            reactor::release(self);
+        }
+        let ids: Vec<RequestId> = self.requests.ids().collect();
+        for id in ids {
+            let working = self.requests[id].phase == Phase::Working;
+            if working && !self.withdraw(id) {
+                // What was linked to it goes before it does.
+                let request = &mut self.requests[id];
+                request.link = None;
+                request.partner = None;
+                request.flags.clear(Flags::ARM_LINK_TIMEOUT);
+                let interrupt = request.op.disarm;
+                interrupt(self, id);
+                continue;
+            }
+            self.disarm(id);
+            self.drop_request(id);
+        }
+        self.drop_queues();
+        self.kick_driver();
+        self.wake_all();
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        let ids: Vec<RequestId> = self.requests.ids().collect();
+        for id in ids {
+            if let FileHold::Owned(fd) = self.requests[id].file {
+                os::close(fd);
+            }
+        }
+        self.files.close_all();
+        self.personalities.forget_all();
+        self.readiness.forget_all();
+        self.zero_copy.close();
+        if let Some(eventfd) = self.external.eventfd.take() {
+            eventfd::release(eventfd);
+        }
+        let own = [self.readiness.epoll, self.external.kick, self.external.readiness_fd];
+        for fd in own.into_iter().flatten().chain(self.external.sleepers.drain(..)) {
+            os::close(fd);
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Letters between the processes of a ring.
+//!
+//! - `CANCEL`: the writer looked for requests in vain and asks every process that has some. Each
+//!   takes its bit out of `asked` and adds what it found; the writer takes the letter back when
+//!   nobody is left to answer. Meanwhile its own request is armed, with a timer by which it notices
+//!   that somebody died without an answer.
+//! - `TIMEOUT`: the writer ends, its timeout does not. Whoever reads it first has it.
+//! - `COMPLETION`: a message (`MSG_RING`) for a ring that only a thread of another process may drive.
+
+use crate::abi::Errno;
+use crate::ops::timeout::{self, Inherited};
+use crate::os;
+use crate::process::page::{Letter, MAIL, OWNERS, State};
+use crate::process::{ELSEWHERE, Shared, family};
+use crate::queue::Cqe;
+use crate::request::{Phase, RequestId, cancel};
+use crate::ring::Core;
+use crate::wait::timers::Clock;
+
+const CANCEL: u32 = 1;
+const TIMEOUT: u32 = 2;
+const COMPLETION: u32 = 3;
+
+/// How often a writer looks whether those it asked live.
+const PATIENCE_NS: u64 = 50_000_000;
+
+/// What to cancel, in words that mean the same in every process.
+#[derive(Clone, Copy, Debug)]
+pub struct Question {
+    /// `IORING_ASYNC_CANCEL_*`, without those that name a file.
+    pub flags: u32,
+    /// With `IORING_ASYNC_CANCEL_USERDATA`, or no other key.
+    pub user_data: u64,
+    /// With `IORING_ASYNC_CANCEL_OP`.
+    pub opcode: u8,
+}
+
+impl Shared {
+    /// The places of other owners, as bits.
+    fn others(&self) -> u32 {
+        let state = self.state();
+        (0..OWNERS)
+            .filter(|&place| self.published.owner != Some(place) && state.owners[place].requests > 0)
+            .fold(0, |bits, place| bits | 1 << place)
+    }
+
+    fn write(&self, letter: Letter) -> bool {
+        let state = self.state();
+        let Some(place) = state.mail.iter_mut().find(|place| place.kind == 0) else { return false };
+        *place = letter;
+        state.messages += 1;
+        self.ring_the_bell();
+        true
+    }
+}
+
+impl State {
+    fn take_letter(&mut self, place: usize) {
+        self.mail[place] = Letter::default();
+        self.messages = self.messages.saturating_sub(1);
+    }
+}
+
+impl Core {
+    /// Asks the other processes to cancel what `question` says, after this one found what `found`
+    /// tells. False where there is nobody to ask, else `id` will be completed.
+    pub fn ask_others(&mut self, id: RequestId, question: Question, found: Result<usize, Errno>) -> bool {
+        let Some(shared) = &self.shared else { return false };
+        let asked = shared.others();
+        let letter = Letter {
+            kind: CANCEL,
+            from: family::own(),
+            user_data: question.user_data,
+            flags: question.flags,
+            opcode: u32::from(question.opcode),
+            index: id.index,
+            generation: id.generation,
+            asked,
+            count: found.unwrap_or(0) as u32,
+            already: u32::from(found == Err(Errno::EALREADY)),
+            found: u32::from(found.is_ok()),
+            ..Letter::default()
+        };
+        if asked == 0 || !shared.write(letter) {
+            return false;
+        }
+        // As good as a user: the answer has to find somebody.
+        self.join();
+        self.arm_timer(id, Clock::Monotonic, os::monotonic_ns().saturating_add(PATIENCE_NS));
+        true
+    }
+
+    /// Reads what others have written, and the answers.
+    pub fn read_mail(&mut self) {
+        let Some(shared) = &self.shared else { return };
+        if shared.state().messages == 0 {
+            return;
+        }
+        for place in 0..MAIL {
+            let Some(shared) = &self.shared else { return };
+            let letter = shared.state().mail[place];
+            match (letter.kind, letter.from == family::own()) {
+                (CANCEL, true) => self.read_answers(place, letter),
+                (CANCEL, false) => self.answer(place, letter),
+                (TIMEOUT, false) => self.inherit(place, letter),
+                (COMPLETION, false) => self.take_completion(place, letter),
+                _ => {}
+            }
+        }
+    }
+
+    /// Cancels what another process asked for.
+    fn answer(&mut self, place: usize, letter: Letter) {
+        let Some(shared) = &self.shared else { return };
+        let Some(own) = shared.published.owner else { return };
+        if letter.asked & (1 << own) == 0 {
+            return;
+        }
+        let question =
+            Question { flags: letter.flags, user_data: letter.user_data, opcode: letter.opcode as u8 };
+        let result = cancel::answer(self, question);
+        let Some(shared) = &self.shared else { return };
+        let answered = &mut shared.state().mail[place];
+        answered.asked &= !(1 << own);
+        match result {
+            Ok(count) => answered.count = answered.count.saturating_add(count as u32),
+            Err(Errno::EALREADY) => answered.already = 1,
+            Err(_) => {}
+        }
+        answered.found |= u32::from(result.is_ok());
+        shared.ring_the_bell();
+    }
+
+    /// Ends the request that asked, once nobody is left who could answer.
+    fn read_answers(&mut self, place: usize, letter: Letter) {
+        let Some(shared) = &self.shared else { return };
+        let gone = |place: &usize| {
+            let process = shared.state().owners[*place].process;
+            letter.asked & (1 << place) != 0 && (process == 0 || !family::lives(process))
+        };
+        let gone = (0..OWNERS).filter(gone).fold(0u32, |bits, place| bits | 1 << place);
+        if letter.asked & !gone != 0 {
+            return;
+        }
+        shared.state().take_letter(place);
+        let id = RequestId { index: letter.index, generation: letter.generation };
+        if self.requests.get(id).is_none_or(|request| request.phase != Phase::Armed) {
+            return;
+        }
+        self.timers.cancel(id);
+        let found = letter.found != 0 || cancel::is_plural(letter.flags);
+        let result = match (found, letter.already != 0) {
+            (true, _) => letter.count as i32,
+            (false, true) => Errno::EALREADY.negated(),
+            (false, false) => Errno::ENOENT.negated(),
+        };
+        self.complete(id, result);
+    }
+
+    /// Takes over a timeout whose process ended.
+    fn inherit(&mut self, place: usize, letter: Letter) {
+        let Some(shared) = &self.shared else { return };
+        shared.state().take_letter(place);
+        timeout::inherit(
+            self,
+            Inherited {
+                user_data: letter.user_data,
+                deadline_ns: letter.time_ns,
+                flags: letter.flags,
+                sqe_flags: letter.opcode as u8,
+            },
+        );
+    }
+
+    /// Posts what was sent to this ring in another process.
+    fn take_completion(&mut self, place: usize, letter: Letter) {
+        let Some(shared) = &self.shared else { return };
+        if self.submitter == Some(ELSEWHERE) {
+            return;
+        }
+        shared.state().take_letter(place);
+        let (res, flags) = (letter.count as i32, letter.flags);
+        self.post(Cqe { user_data: letter.user_data, res, flags, big: [0; 2] });
+    }
+
+    /// Sends a completion to the process whose thread drives this ring. False where that is this one,
+    /// or where there is no room.
+    pub fn forward(&mut self, cqe: &Cqe) -> bool {
+        let Some(shared) = &self.shared else { return false };
+        self.submitter == Some(ELSEWHERE)
+            && shared.write(Letter {
+                kind: COMPLETION,
+                from: family::own(),
+                user_data: cqe.user_data,
+                count: cqe.res as u32,
+                flags: cqe.flags,
+                ..Letter::default()
+            })
+    }
+
+    /// Leaves a timeout to whoever reads of it. False where there is no room.
+    pub(crate) fn bequeath(&mut self, timeout: Inherited) -> bool {
+        self.shared.as_ref().is_some_and(|shared| {
+            shared.write(Letter {
+                kind: TIMEOUT,
+                from: family::own(),
+                user_data: timeout.user_data,
+                time_ns: timeout.deadline_ns,
+                flags: timeout.flags,
+                opcode: u32::from(timeout.sqe_flags),
+                ..Letter::default()
+            })
+        })
+    }
+
+    /// Takes back the questions that nobody will hear the answers of.
+    pub(crate) fn withdraw_letters(&mut self) {
+        let Some(shared) = &self.shared else { return };
+        let state = shared.state();
+        for place in 0..MAIL {
+            let letter = &state.mail[place];
+            if letter.kind == CANCEL && letter.from == family::own() {
+                state.take_letter(place);
+            }
+        }
+    }
+}
+
+/// The timer of a request that asked: looks who lives, and waits on.
+pub fn expire(core: &mut Core, id: RequestId) {
+    core.read_mail();
+    if core.requests.get(id).is_some() {
+        core.arm_timer(id, Clock::Monotonic, os::monotonic_ns().saturating_add(PATIENCE_NS));
+    }
+}

@@ -1,0 +1,173 @@
+//! The memory that program and engine share: both rings and the SQE array, in the kernel's layout.
+//!
+//! ```text
+//!   memfd offset
+//!   0           header (heads, tails, masks, flags), CQEs, SQ array     IORING_OFF_SQ_RING
+//!   0x8000000   nothing: the CQ lies at 0 too (IORING_FEAT_SINGLE_MMAP)  IORING_OFF_CQ_RING
+//!   0x10000000  SQEs                                                     IORING_OFF_SQES
+//!   0x20000000  the parameter region, if one is registered               IORING_MAP_OFF_PARAM_REGION
+//!   0x80000000  provided buffer rings, one every 64 KiB                  IORING_OFF_PBUF_RING
+//! ```
+//!
+//! With `IORING_SETUP_NO_MMAP` rings and SQEs lie in pages that the program gives, and the file holds
+//! only the rest.
+//!
+//! The program can write all of it at any time. So nothing read from here is trusted: indices are
+//! masked with sizes that the engine keeps for itself, counts are bounded, an SQE is copied once and
+//! only the copy is looked at.
+
+mod region;
+mod resize;
+
+use crate::abi::Sqe;
+use crate::abi::layout::{CQES_OFFSET, Layout, SQES_OFFSET, Word};
+pub use region::Region;
+
+use core::mem::offset_of;
+
+use crate::abi::Errno;
+use crate::os;
+
+/// A completion, with the second half that only big CQEs carry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cqe {
+    /// The SQE's.
+    pub user_data: u64,
+    /// A result or a negative errno.
+    pub res: i32,
+    /// `IORING_CQE_F_*`.
+    pub flags: u32,
+    /// The second half.
+    pub big: [u64; 2],
+}
+
+/// Where ring memory comes from.
+#[derive(Clone, Copy, Debug)]
+pub enum Source {
+    /// A memfd, which stays the caller's.
+    File(os::Fd),
+    /// Pages of the program's (`IORING_SETUP_NO_MMAP`).
+    Program {
+        /// Of the rings.
+        rings: u64,
+        /// Of the SQEs.
+        sqes: u64,
+    },
+}
+
+impl Source {
+    /// The memory for rings and SQEs of these sizes.
+    fn regions(self, layout: &Layout) -> Result<(Region, Region), Errno> {
+        match self {
+            Source::File(memfd) => {
+                os::grow_memfd(memfd, SQES_OFFSET + layout.sqes_length() as u64)?;
+                let rings = Region::map(memfd, 0, layout.rings_length())?;
+                Ok((rings, Region::map(memfd, SQES_OFFSET, layout.sqes_length())?))
+            }
+            Source::Program { rings, sqes } => {
+                let rings = Region::of_program(rings, layout.rings_length() as u64)?;
+                Ok((rings, Region::of_program(sqes, layout.sqes_length() as u64)?))
+            }
+        }
+    }
+}
+
+/// The engine's view of a ring's memory.
+pub struct RingMemory {
+    layout: Layout,
+    rings: Region,
+    sqes: Region,
+}
+
+impl RingMemory {
+    /// The memory behind a new ring.
+    pub fn create(source: Source, layout: Layout) -> Result<RingMemory, Errno> {
+        let (rings, sqes) = source.regions(&layout)?;
+        let memory = RingMemory { layout, rings, sqes };
+        memory.rings.clear(CQES_OFFSET);
+        memory.initialise();
+        Ok(memory)
+    }
+
+    fn initialise(&self) {
+        self.store(Word::SqMask, self.layout.sq_entries - 1);
+        self.store(Word::SqEntries, self.layout.sq_entries);
+        self.store(Word::CqMask, self.layout.cq_entries - 1);
+        self.store(Word::CqEntries, self.layout.cq_entries);
+    }
+
+    /// Sizes and offsets.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// One of the words that both sides read and write, with acquire ordering. Where the program has
+    /// taken its memory away it is `otherwise`.
+    #[inline]
+    pub fn load(&self, word: Word, otherwise: u32) -> u32 {
+        self.rings.load(word as usize).unwrap_or(otherwise)
+    }
+
+    /// Stores such a word, with release ordering.
+    #[inline]
+    pub fn store(&self, word: Word, value: u32) {
+        self.rings.store(word as usize, value);
+    }
+
+    /// Sets and clears bits of `sq_flags`, which only the engine writes, under the ring's lock.
+    pub fn change_sq_flags(&self, set: u32, clear: u32) {
+        let flags = self.load(Word::SqFlags, 0);
+        let changed = flags & !clear | set;
+        if changed != flags {
+            self.store(Word::SqFlags, changed);
+        }
+    }
+
+    /// Adds one to a word that only the engine writes, under the ring's lock.
+    pub fn count(&self, word: Word) {
+        self.store(word, self.load(word, 0).wrapping_add(1));
+    }
+
+    /// Which SQE is at ring position `position`, or `None` where the program's index array names none.
+    #[inline]
+    pub fn sqe_index(&self, position: u32) -> Option<u32> {
+        let index = position & (self.layout.sq_entries - 1);
+        let Some(array) = self.layout.array_offset else { return Some(index) };
+        self.rings.load(array + 4 * index as usize).filter(|&index| index < self.layout.sq_entries)
+    }
+
+    /// A copy of an SQE.
+    #[inline(always)]
+    pub fn sqe(&self, index: u32) -> Sqe {
+        let index = (index & (self.layout.sq_entries - 1)) as usize;
+        // Where its memory is gone, no operation has this number.
+        self.sqes.value(index << self.layout.sqe_shift, || Sqe { opcode: u8::MAX, ..Sqe::default() })
+    }
+
+    /// As [`Sqe::first_word`], of an SQE that has not been copied.
+    #[inline]
+    pub fn first_word(&self, index: u32) -> u64 {
+        let index = (index & (self.layout.sq_entries - 1)) as usize;
+        self.sqes.value(index << self.layout.sqe_shift, || u64::MAX)
+    }
+
+    /// The length in an SQE that has not been copied.
+    #[inline]
+    pub fn length(&self, index: u32) -> u32 {
+        let index = (index & (self.layout.sq_entries - 1)) as usize;
+        self.sqes.value((index << self.layout.sqe_shift) + offset_of!(Sqe, len), || 0)
+    }
+
+    /// Stores `cqe` at ring position `position`, with its second half if it is `big`. The caller
+    /// publishes it by the tail.
+    #[inline]
+    pub fn store_cqe(&self, position: u32, cqe: &Cqe, big: bool) {
+        let index = (position & (self.layout.cq_entries - 1)) as usize;
+        let offset = CQES_OFFSET + (index << self.layout.cqe_shift);
+        let words = [cqe.user_data, u64::from(cqe.res as u32) | (u64::from(cqe.flags) << 32)];
+        self.rings.store_words(offset, &words);
+        if big {
+            self.rings.store_words(offset + size_of_val(&words), &cqe.big);
+        }
+    }
+}

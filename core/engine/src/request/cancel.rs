@@ -1,0 +1,289 @@
+//! Cancellation: finding requests by user data, file or opcode, and ending them with `-ECANCELED`.
+//!
+//! What waits for readiness, is armed or queued is ended at once, by way of the ready queue, so that
+//! the canceller's own completion comes first. What somebody works on cannot be stopped
+//! (`-EALREADY`); it ends when that is done. Links whose turn has not come and drained requests
+//! cannot be found, as in the kernel.
+
+use alloc::vec::Vec;
+
+use linux_raw_sys::io_uring::{
+    IORING_ASYNC_CANCEL_ALL, IORING_ASYNC_CANCEL_ANY, IORING_ASYNC_CANCEL_FD, IORING_ASYNC_CANCEL_FD_FIXED,
+    IORING_ASYNC_CANCEL_OP, IORING_ASYNC_CANCEL_USERDATA, io_uring_sync_cancel_reg,
+};
+
+use crate::abi::Errno;
+use crate::ops::{Caps, Code, Field, Op, Outcome};
+use crate::os::{self, Fd, user};
+use crate::process::{Question, look_for_answers};
+use crate::request::{FileHold, Flags, Phase, RequestId};
+use crate::ring::{Core, CoreGuard, live};
+use crate::wait::caller;
+use crate::work;
+
+/// `IORING_OP_ASYNC_CANCEL`.
+pub const ASYNC_CANCEL: Op = Op::new(Code::IORING_OP_ASYNC_CANCEL, "ASYNC_CANCEL", Caps::NONE, prep, issue)
+    .expire(look_for_answers)
+    .fields(&[Field::Fd, Field::Address, Field::Length, Field::OpFlags])
+    .of_its_ring();
+
+const FLAGS: u32 = IORING_ASYNC_CANCEL_ALL
+    | IORING_ASYNC_CANCEL_FD
+    | IORING_ASYNC_CANCEL_ANY
+    | IORING_ASYNC_CANCEL_FD_FIXED
+    | IORING_ASYNC_CANCEL_USERDATA
+    | IORING_ASYNC_CANCEL_OP;
+
+/// Waits without a file: cancelling one reports how many were.
+const COUNTED: [u8; 3] =
+    [Code::IORING_OP_FUTEX_WAIT as u8, Code::IORING_OP_FUTEX_WAITV as u8, Code::IORING_OP_WAITID as u8];
+
+/// What to cancel.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    flags: u32,
+    user_data: u64,
+    opcode: u8,
+    /// With `IORING_ASYNC_CANCEL_FD`.
+    file: Fd,
+}
+
+impl Wanted {
+    fn has(&self, flag: u32) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// All that match, not the first only.
+    fn all(&self) -> bool {
+        self.has(IORING_ASYNC_CANCEL_ALL | IORING_ASYNC_CANCEL_ANY)
+    }
+
+    /// Must the user data match?
+    fn by_user_data(&self) -> bool {
+        !self.has(IORING_ASYNC_CANCEL_ANY)
+            && (self.has(IORING_ASYNC_CANCEL_USERDATA)
+                || !self.has(IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_OP))
+    }
+
+    fn matches(&self, core: &Core, id: RequestId) -> bool {
+        let request = &core.requests[id];
+        if self.has(IORING_ASYNC_CANCEL_ANY) {
+            return true;
+        }
+        (!self.by_user_data() || request.sqe.user_data == self.user_data)
+            && (!self.has(IORING_ASYNC_CANCEL_OP) || request.sqe.opcode == self.opcode)
+            && (!self.has(IORING_ASYNC_CANCEL_FD)
+                || request.op.caps.has(Caps::FILE)
+                    && request.file != FileHold::None
+                    && os::same_file(request.file.fd(), self.file))
+    }
+}
+
+/// The order in which the kernel looks: workers, polls, other waits, timeouts.
+fn rank(core: &Core, id: RequestId) -> Option<u8> {
+    let request = &core.requests[id];
+    match request.phase {
+        Phase::Prepared | Phase::Deferred => None,
+        Phase::Working => Some(0),
+        Phase::Waiting => Some(1),
+        Phase::Ready => request.flags.has(Flags::WOKEN).then_some(1),
+        Phase::Armed if request.op.code == Code::IORING_OP_LINK_TIMEOUT as u8 => None,
+        Phase::Armed if request.op.code == Code::IORING_OP_TIMEOUT as u8 => None,
+        Phase::Armed if request.op.code == ASYNC_CANCEL.code => None,
+        Phase::Armed => Some(2),
+    }
+}
+
+impl Core {
+    /// Requests that a cancellation can find, in order.
+    fn cancellable(&mut self, wanted: &Wanted) -> Vec<RequestId> {
+        let mut candidates = if wanted.by_user_data() {
+            self.requests.named(wanted.user_data)
+        } else {
+            self.requests.ids().collect()
+        };
+        candidates.retain(|&id| wanted.matches(self, id));
+        let mut found: Vec<(u8, RequestId)> =
+            candidates.iter().filter_map(|&id| rank(self, id).map(|rank| (rank, id))).collect();
+        found.sort_by_key(|&(rank, _)| rank);
+        if wanted.by_user_data() {
+            // Of those that wait the newest comes first, of those that are worked on the oldest.
+            let worked_on = found.partition_point(|&(rank, _)| rank == 0);
+            found[..worked_on].reverse();
+        }
+        let timeouts = self.listed_timeouts(&candidates);
+        found.into_iter().map(|(_, id)| id).chain(timeouts).collect()
+    }
+
+    /// Cancels what is wanted: the count with ALL or ANY, else what the kernel says.
+    fn cancel(&mut self, wanted: &Wanted) -> Result<usize, Errno> {
+        let mut result = Err(Errno::ENOENT);
+        let mut count = 0;
+        for id in self.cancellable(wanted) {
+            if self.requests.get(id).is_none() {
+                continue;
+            }
+            match self.try_cancel(id) {
+                Ok(found) if !wanted.all() => return Ok(found),
+                Ok(_) => count += 1,
+                Err(Errno::EALREADY) => result = Err(Errno::EALREADY),
+                Err(_) => {}
+            }
+        }
+        if wanted.all() { Ok(count) } else { result }
+    }
+
+    /// Cancels one request, so that it completes with `-ECANCELED` when the ready queue is run, or
+    /// when the thread that it stopped comes back. 1 for those operations that the kernel counts, else 0.
+    ///
+    /// # Errors
+    /// `ENOENT` where it is in no state that can be cancelled, `EALREADY` where somebody works on it.
+    pub fn try_cancel(&mut self, id: RequestId) -> Result<usize, Errno> {
+        let request = &mut self.requests[id];
+        let counts = usize::from(COUNTED.contains(&request.op.code));
+        match request.phase {
+            Phase::Prepared | Phase::Deferred => return Err(Errno::ENOENT),
+            Phase::Ready => {
+                if !request.flags.has(Flags::WOKEN) {
+                    return Err(Errno::ENOENT);
+                }
+                request.flags.set(Flags::CANCELED);
+                return Ok(0);
+            }
+            Phase::Waiting => {
+                request.flags.set(Flags::WOKEN);
+                self.disarm(id);
+            }
+            Phase::Armed => {
+                let disarm = request.op.disarm;
+                if !disarm(self, id) {
+                    return Err(Errno::EALREADY);
+                }
+            }
+            Phase::Working => {
+                if self.finished.iter().any(|work| work.id == id) {
+                    return Err(Errno::ENOENT);
+                }
+                if !self.withdraw(id) {
+                    work::cancel_when_done(self, id);
+                    let interrupt = self.requests[id].op.disarm;
+                    return if interrupt(self, id) { Ok(counts) } else { Err(Errno::EALREADY) };
+                }
+            }
+        }
+        self.requests[id].flags.set(Flags::CANCELED);
+        self.make_ready(id);
+        Ok(counts)
+    }
+}
+
+fn check_flags(flags: u32) -> Result<(), Errno> {
+    let contradicts = flags & IORING_ASYNC_CANCEL_ANY != 0
+        && flags & (IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_OP) != 0;
+    if flags & !FLAGS != 0 || contradicts { Err(Errno::EINVAL) } else { Ok(()) }
+}
+
+fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let sqe = &core.requests[id].sqe;
+    if sqe.off != 0 || sqe.file_index != 0 {
+        return Err(Errno::EINVAL);
+    }
+    check_flags(sqe.op_flags)
+}
+
+fn issue(core: &mut Core, id: RequestId) -> Outcome {
+    let sqe = core.requests[id].sqe;
+    let mut wanted = Wanted { flags: sqe.op_flags, user_data: sqe.addr, opcode: sqe.len as u8, file: -1 };
+    if wanted.has(IORING_ASYNC_CANCEL_FD) {
+        if wanted.has(IORING_ASYNC_CANCEL_FD_FIXED) {
+            core.requests[id].flags.set(Flags::FIXED_FILE);
+        }
+        wanted.file = match core.file(id) {
+            Ok(fd) if os::is_open(fd) => fd,
+            _ => return Errno::EBADF.into(),
+        };
+    }
+    let found = core.cancel(&wanted);
+    // Which file a number stands for, other processes cannot tell.
+    let may_ask = (found.is_err() || wanted.all()) && !wanted.has(IORING_ASYNC_CANCEL_FD);
+    let question = Question { flags: wanted.flags, user_data: wanted.user_data, opcode: wanted.opcode };
+    if may_ask && core.ask_others(id, question, found) {
+        return Outcome::Armed;
+    }
+    found.into()
+}
+
+/// What another process of the ring asks to have cancelled.
+pub fn answer(core: &mut Core, question: Question) -> Result<usize, Errno> {
+    let Question { flags, user_data, opcode } = question;
+    core.cancel(&Wanted { flags, user_data, opcode, file: -1 })
+}
+
+/// Do these flags mean everything that matches?
+pub fn is_plural(flags: u32) -> bool {
+    flags & (IORING_ASYNC_CANCEL_ALL | IORING_ASYNC_CANCEL_ANY) != 0
+}
+
+/// `IORING_REGISTER_SYNC_CANCEL`: cancels, and waits for what was being worked on to end.
+pub fn sync_cancel(guard: &mut CoreGuard<'_>, serial: u64, address: u64) -> Result<usize, Errno> {
+    let argument: io_uring_sync_cancel_reg = user::read(address)?;
+    if argument.flags & !FLAGS != 0
+        || argument.pad.iter().any(|&byte| byte != 0)
+        || argument.pad2.iter().any(|&word| word != 0)
+    {
+        return Err(Errno::EINVAL);
+    }
+    let first = sync_cancel_once(guard, serial, &argument);
+    if first != Err(Errno::EALREADY) {
+        return first;
+    }
+    let (seconds, nanoseconds) = (argument.timeout.tv_sec, argument.timeout.tv_nsec);
+    let deadline_ns = (seconds != -1 || nanoseconds != -1).then(|| {
+        let time = (seconds.max(0) as u64).saturating_mul(1_000_000_000);
+        os::monotonic_ns().saturating_add(time).saturating_add(nanoseconds.max(0) as u64)
+    });
+    loop {
+        let left = deadline_ns.map(|deadline| deadline.saturating_sub(os::monotonic_ns()));
+        if left == Some(0) {
+            return Err(Errno::ETIME);
+        }
+        caller::sleep(guard, serial, 0, left, None)?;
+        let core = live(guard, serial).ok_or(Errno::EBADF)?;
+        core.advance();
+        core.notify();
+        match sync_cancel_once(guard, serial, &argument) {
+            Err(Errno::EALREADY) => {}
+            Ok(_) | Err(Errno::ENOENT) => return Ok(0),
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+fn sync_cancel_once(
+    guard: &mut CoreGuard<'_>,
+    serial: u64,
+    argument: &io_uring_sync_cancel_reg,
+) -> Result<usize, Errno> {
+    let core = live(guard, serial).ok_or(Errno::EBADF)?;
+    let mut wanted =
+        Wanted { flags: argument.flags, user_data: argument.addr, opcode: argument.opcode, file: -1 };
+    let mut hold = FileHold::None;
+    if wanted.has(IORING_ASYNC_CANCEL_FD) {
+        if wanted.has(IORING_ASYNC_CANCEL_FD_FIXED) {
+            hold = core.files.hold(argument.fd as u32)?;
+        } else if os::is_open(argument.fd) {
+            hold = FileHold::Plain(argument.fd);
+        } else {
+            return Err(Errno::EBADF);
+        }
+        wanted.file = hold.fd();
+    }
+    let result = core.cancel(&wanted);
+    if let FileHold::Fixed(node, _) = hold {
+        core.release_node(node);
+    }
+    if !core.defers() {
+        core.advance();
+    }
+    result
+}

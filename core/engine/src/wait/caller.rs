@@ -1,0 +1,228 @@
+//! Waiting in `enter`: the caller does queued work, drives the ring, or sleeps while another drives.
+
+use crate::abi::Errno;
+use crate::os::{self, EpollEvent};
+use crate::ring::{Core, CoreGuard, live};
+use crate::wait::{BATCH, Driver, reactor};
+use crate::work::{self, pool};
+
+/// Until when to wait, on the monotonic clock in nanoseconds, and with which signal mask.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Limits {
+    /// The end of the wait, if it has one.
+    pub deadline_ns: Option<u64>,
+    /// Until then only all that is wanted ends the wait, from then on a single completion does
+    /// (`min_wait_usec`).
+    pub enough_ns: Option<u64>,
+    /// The signal mask to sleep with.
+    pub signal_mask: Option<u64>,
+}
+
+/// Waits until `wanted` completions are there. The guard is given up while sleeping.
+///
+/// # Errors
+/// `ETIME` when the time is over, `EINTR` when a signal came, `EBADF` where the ring was closed.
+pub fn wait(guard: &mut CoreGuard<'_>, serial: u64, wanted: u32, limits: Limits) -> Result<(), Errno> {
+    let result = wait_in_turns(guard, serial, wanted, limits);
+    if let Some(core) = live(guard, serial) {
+        leave(core);
+    }
+    result
+}
+
+fn wait_in_turns(
+    guard: &mut CoreGuard<'_>,
+    serial: u64,
+    mut wanted: u32,
+    mut limits: Limits,
+) -> Result<(), Errno> {
+    let mut fired_before = None;
+    loop {
+        let core = live(guard, serial).ok_or(Errno::EBADF)?;
+        core.fire_timers();
+        core.advance_before_work();
+        core.flush_overflow();
+        core.notify();
+        if core::mem::take(&mut core.cqe_dropped) {
+            return Err(Errno::EBADR);
+        }
+        // A TIMEOUT that fires ends the wait, however little there is.
+        let fired = core.timeouts.fired();
+        if core.cq_ready() >= wanted || *fired_before.get_or_insert(fired) != fired {
+            // What became ready here and blocks, nobody would do before the program comes again.
+            if !core.work.is_empty() && work::run_by_caller(guard, serial, false) {
+                continue;
+            }
+            return Ok(());
+        }
+        // Only who needs a notification looks for it: the next look finds those of many sends at once.
+        if core.look_for_prompt_pages() || help(guard, serial) {
+            continue;
+        }
+        let core = live(guard, serial).ok_or(Errno::EBADF)?;
+        if core.cq_ready() >= wanted {
+            return Ok(());
+        }
+        let timeout_ns = match time_left(&mut wanted, &mut limits)? {
+            Time::Again => continue,
+            Time::Left(ns) => ns,
+        };
+        if !core.token.is_free() {
+            sleep(guard, serial, wanted, timeout_ns, limits.signal_mask)?;
+        } else if !core.recheck_if_due() && !core.guess() {
+            drive(guard, serial, wanted, timeout_ns, limits.signal_mask)?;
+        }
+    }
+}
+
+enum Time {
+    /// What is wanted has changed.
+    Again,
+    /// Nanoseconds left, `None` for ever.
+    Left(Option<u64>),
+}
+
+/// The part in which only all that is wanted ends the wait comes first, even where the deadline lies
+/// before its end; where there is no deadline, it is one.
+fn time_left(wanted: &mut u32, limits: &mut Limits) -> Result<Time, Errno> {
+    if limits.deadline_ns.is_none() && limits.enough_ns.is_none() {
+        return Ok(Time::Left(None));
+    }
+    let now = os::monotonic_ns();
+    if let Some(enough) = limits.enough_ns {
+        if now < enough {
+            return Ok(Time::Left(Some(enough - now)));
+        }
+        limits.enough_ns = None;
+        limits.deadline_ns.get_or_insert(enough);
+        *wanted = 1;
+        return Ok(Time::Again);
+    }
+    match limits.deadline_ns {
+        Some(deadline) if deadline <= now => Err(Errno::ETIME),
+        deadline => Ok(Time::Left(deadline.map(|deadline| deadline - now))),
+    }
+}
+
+/// Does a piece of this ring's queued work, if there is one.
+fn help(guard: &mut CoreGuard<'_>, serial: u64) -> bool {
+    let Some(core) = live(guard, serial) else { return false };
+    if !core.work.is_empty() {
+        return work::run_by_caller(guard, serial, true);
+    }
+    if core.working == 0 {
+        return false;
+    }
+    let Some(mut stolen) = pool::steal(core.ring, serial) else { return false };
+    guard.unlocked(|| stolen.run());
+    if let Some(core) = live(guard, serial) {
+        core.finish(stolen);
+    }
+    true
+}
+
+/// Takes the driver's role for one sleep.
+fn drive(
+    guard: &mut CoreGuard<'_>,
+    serial: u64,
+    wanted: u32,
+    timeout_ns: Option<u64>,
+    signal_mask: Option<u64>,
+) -> Result<(), Errno> {
+    let core = live(guard, serial).ok_or(Errno::EBADF)?;
+    if core.token.driver() == Driver::Reactor {
+        reactor::release(core);
+    }
+    reactor::attend_stale(core);
+    let epoll = core.epoll()?;
+    let bounds = [timeout_ns, core.timers.next_ns(), core.next_recheck_ns()];
+    let timeout_ns = bounds.into_iter().flatten().min();
+    core.token.drive(wanted);
+    core.external.looked = false;
+    core.watch_pages();
+    let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
+    core.sleeps(1);
+    let woken = guard.unlocked(|| os::epoll_wait(epoll, &mut events, timeout_ns, signal_mask));
+    let core = live(guard, serial).ok_or(Errno::EBADF)?;
+    core.sleeps(-1);
+    debug_assert!(core.zero_copy.is_all_watched(), "nothing came back unheard");
+    core.token.give_up();
+    match woken {
+        Ok(count) => {
+            core.take_events_as_driver(&events[..count]);
+            Ok(())
+        }
+        Err(errno) => interrupted(core, wanted, errno),
+    }
+}
+
+/// Sleeps while somebody else drives.
+pub fn sleep(
+    guard: &mut CoreGuard<'_>,
+    serial: u64,
+    wanted: u32,
+    timeout_ns: Option<u64>,
+    signal_mask: Option<u64>,
+) -> Result<(), Errno> {
+    let core = live(guard, serial).ok_or(Errno::EBADF)?;
+    let place = core.token.sleep(wanted);
+    while core.external.sleepers.len() <= place {
+        match os::eventfd() {
+            Ok(event) => core.external.sleepers.push(event),
+            Err(errno) => {
+                core.token.awake(place);
+                return Err(errno);
+            }
+        }
+    }
+    let event = core.external.sleepers[place];
+    core.sleeps(1);
+    let woken = guard.unlocked(|| os::poll_readable(event, timeout_ns, signal_mask));
+    let core = live(guard, serial).ok_or(Errno::EBADF)?;
+    core.sleeps(-1);
+    // Under the lock: whoever signals does so under it too, so none of the next sleeper is lost.
+    os::eventfd_drain(event);
+    core.token.awake(place);
+    woken.map(drop).or_else(|errno| interrupted(core, wanted, errno))
+}
+
+fn interrupted(core: &mut Core, wanted: u32, errno: Errno) -> Result<(), Errno> {
+    core.advance();
+    core.flush_overflow();
+    if wanted > 0 && core.cq_ready() >= wanted { Ok(()) } else { Err(errno) }
+}
+
+/// The caller goes away: somebody else may have to drive.
+#[inline]
+pub fn leave(core: &mut Core) {
+    if !core.work.is_empty() {
+        core.hand_over();
+    }
+    core.notify();
+    if !core.ready.is_empty() && core.defers() && core.has_fetched_enough() {
+        core.notify_deferred();
+    }
+    core.mark_task_work();
+    if core.token.driver() == Driver::Nobody && !core.pass_on() && core.needs_driver() {
+        reactor::attend(core);
+    }
+}
+
+/// Waits until the SQ thread has made room (`IORING_ENTER_SQ_WAIT`).
+///
+/// # Errors
+/// `EBADF` where the ring was closed; `EINTR` when a signal came.
+pub fn wait_for_sq_space(guard: &mut CoreGuard<'_>, serial: u64) -> Result<(), Errno> {
+    loop {
+        let core = live(guard, serial).ok_or(Errno::EBADF)?;
+        if core.sq_pending() < core.memory.layout().sq_entries {
+            return Ok(());
+        }
+        core.wake_sq_thread()?;
+        if core.token.is_free() {
+            drive(guard, serial, u32::MAX, None, None)?;
+        } else {
+            sleep(guard, serial, u32::MAX, None, None)?;
+        }
+    }
+}

@@ -1,0 +1,445 @@
+//! The reactor: the process's one thread that drives rings while nobody waits in `enter`.
+//!
+//! It keeps a list of rings that want attention and looks at them every few milliseconds. A ring
+//! with requests outstanding into which nobody came since the last look is taken over: its epoll
+//! instance is put into the reactor's own, which then sleeps without a time-out. A caller that starts
+//! to wait takes it out again by `EPOLL_CTL_DEL`: no wake-up, no hand-shake. A ring that needs
+//! nothing any more, or whose caller has been waiting inside for a whole tick, leaves the list;
+//! without a list the thread sleeps for good.
+//!
+//! A DEFER_TASKRUN ring is only watched from here: when something of it becomes ready its observers
+//! are told (eventfd, `IORING_SQ_TASKRUN`), and the program comes and drives it itself.
+
+use alloc::vec::Vec;
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLONESHOT};
+
+use crate::os::sync::{AcrossFork, Mutex};
+use crate::os::{self, EpollEvent, Fd};
+use crate::process::credentials::{self, Credentials};
+use crate::process::lifetime;
+use crate::ring;
+use crate::ring::{Core, Ring, live};
+use crate::wait::{BATCH, Driver};
+use crate::work::{pool, threads};
+
+/// Between two looks at the rings on the list.
+pub const TICK_NS: u64 = 4_000_000;
+
+/// Names the reactor's own eventfd among its events.
+const KICK: u64 = u64::MAX;
+/// Names the notifications that rings were closed.
+const CLOSED: u64 = u64::MAX - 1;
+
+#[derive(Clone, Copy)]
+struct Attended {
+    ring: &'static Ring,
+    serial: u64,
+    activity: u64,
+}
+
+struct Reactor {
+    epoll: Option<Fd>,
+    kick: Fd,
+    running: bool,
+    /// What the thread was cloned with.
+    credentials: Credentials,
+    /// How many there have been; one that is not the last ends.
+    term: usize,
+    rings: Vec<Attended>,
+}
+
+static REACTOR: Mutex<Reactor> = Mutex::new(Reactor {
+    epoll: None,
+    kick: -1,
+    running: false,
+    credentials: Credentials::FIRST,
+    term: 0,
+    rings: Vec::new(),
+});
+
+/// Work waits for workers that only the reactor can clone.
+static RECRUITS: AtomicBool = AtomicBool::new(false);
+
+/// The lock of the list of rings, for a `fork`.
+pub fn lock() -> &'static dyn AcrossFork {
+    &REACTOR
+}
+
+/// When the reactor wakes by itself, on the monotonic clock; `u64::MAX` for never.
+static WAKES_AT_NS: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// Asks the reactor to look after a ring. Called under the ring's lock; does nothing where the
+/// reactor knows of it already.
+pub fn attend(core: &mut Core) {
+    // Other processes cannot come and drive this one's requests.
+    let at_once = core.is_watched() || core.is_crowded();
+    if core.external.attended {
+        if core.token.driver() == Driver::Nobody && at_once {
+            take_over(core);
+        } else if core.token.driver() == Driver::Nobody && core::mem::take(&mut core.external.was_driven) {
+            // It was taken back from a reactor that had gone to sleep for good.
+            wake_for_a_tick(REACTOR.lock().kick);
+        }
+        return;
+    }
+    if core.is_left_to_callers() {
+        return;
+    }
+    if !start(core) {
+        return;
+    }
+    core.external.attended = true;
+    if core.token.driver() == Driver::Nobody && at_once {
+        take_over(core);
+    }
+}
+
+/// Before a caller sleeps: what has to be looked at by and by needs the reactor's next ticks.
+pub fn attend_stale(core: &mut Core) {
+    if !core.needs_ticks() || core.rechecks_itself() {
+        return;
+    }
+    if core.external.attended {
+        // While the reactor drove the ring, nothing of it needed a tick; otherwise it ticks.
+        if core::mem::take(&mut core.external.was_driven) {
+            wake_for_a_tick(REACTOR.lock().kick);
+        }
+    } else if start(core) {
+        core.external.attended = true;
+    }
+}
+
+/// The reactor may be asleep for good, or until some other ring's deadline.
+fn wake_for_a_tick(kick: Fd) {
+    if WAKES_AT_NS.load(Ordering::SeqCst) > os::monotonic_ns().saturating_add(TICK_NS) {
+        os::eventfd_signal(kick);
+    }
+}
+
+fn start(core: &Core) -> bool {
+    let mut reactor = REACTOR.lock();
+    if !reactor.running && !reactor.launch() {
+        return false;
+    }
+    let attended = Attended { ring: core.ring, serial: core.serial, activity: core.activity };
+    if reactor.rings.try_reserve(1).is_err() {
+        return false;
+    }
+    reactor.rings.push(attended);
+    wake_for_a_tick(reactor.kick);
+    true
+}
+
+impl Reactor {
+    fn launch(&mut self) -> bool {
+        if self.epoll.is_none() {
+            let Ok(epoll) = os::epoll_create() else { return false };
+            let Ok(kick) = os::eventfd() else {
+                os::close(epoll);
+                return false;
+            };
+            let _ = os::epoll_ctl(epoll, EPOLL_CTL_ADD, kick, EPOLLIN | EPOLLET, KICK);
+            if let Some(closed) = lifetime::watch_fd() {
+                let _ = os::epoll_ctl(epoll, EPOLL_CTL_ADD, closed, EPOLLIN | EPOLLET, CLOSED);
+            }
+            self.epoll = Some(epoll);
+            self.kick = kick;
+        }
+        self.term += 1;
+        self.credentials = credentials::acting();
+        self.running = threads::spawn(c"anyring-reactor", run, self.term as *mut c_void).is_ok();
+        self.running
+    }
+}
+
+/// Has the reactor these credentials?
+pub fn has(credentials: Credentials) -> bool {
+    let reactor = REACTOR.lock();
+    reactor.running && reactor.credentials == credentials
+}
+
+/// Has it start the workers that queued work waits for.
+pub fn recruit() {
+    // Release pairs with the acquire where the reactor looks: the work was queued before.
+    RECRUITS.store(true, Ordering::Release);
+    os::eventfd_signal(REACTOR.lock().kick);
+}
+
+/// The process has other credentials: another thread takes the reactor's place, as soon as the one so
+/// far has ended. It starts workers for what others leave behind, too.
+pub fn renew(until_ns: u64) {
+    let mut reactor = REACTOR.lock();
+    if reactor.running {
+        reactor.term += 1;
+        let (term, kick) = (reactor.term, reactor.kick);
+        drop(reactor);
+        os::eventfd_signal(kick);
+        threads::wait(until_ns, || {
+            let reactor = REACTOR.lock();
+            !reactor.running || reactor.term != term
+        });
+        reactor = REACTOR.lock();
+    }
+    if !reactor.running {
+        reactor.launch();
+    }
+}
+
+/// The reactor of this term ends if its time is over.
+fn is_over(term: usize) -> bool {
+    let mut reactor = REACTOR.lock();
+    let over = reactor.term != term;
+    if over {
+        threads::end();
+        reactor.running = false;
+    }
+    over
+}
+
+/// Puts a ring's epoll instance into the reactor's: from now on the reactor drives it.
+fn take_over(core: &mut Core) {
+    let Ok(epoll) = core.epoll() else { return };
+    let reactor = REACTOR.lock();
+    let Some(outer) = reactor.epoll else { return };
+    let data = core::ptr::from_ref(core.ring) as u64;
+    let events = EPOLLIN | EPOLLONESHOT;
+    if os::epoll_ctl(outer, EPOLL_CTL_ADD, epoll, events, data).is_err()
+        && os::epoll_ctl(outer, EPOLL_CTL_MOD, epoll, events, data).is_err()
+    {
+        return;
+    }
+    core.token.give(Driver::Reactor);
+    core.watch_pages();
+    core.external.was_driven = true;
+    // A ring's deadlines bound the reactor's sleep.
+    let due = core.timers.next_ns().map_or(u64::MAX, |left| os::monotonic_ns().saturating_add(left));
+    if due < WAKES_AT_NS.load(Ordering::Relaxed) {
+        os::eventfd_signal(reactor.kick);
+    }
+}
+
+/// A caller takes the driver's role back from the reactor.
+pub fn release(core: &mut Core) {
+    debug_assert!(core.token.driver() == Driver::Reactor, "only what the reactor drives is released");
+    core.token.give_up();
+    let outer = REACTOR.lock().epoll;
+    if let (Some(outer), Some(epoll)) = (outer, core.readiness.epoll) {
+        let _ = os::epoll_ctl(outer, EPOLL_CTL_DEL, epoll, 0, 0);
+    }
+}
+
+/// A ring that the reactor drives got a timer: it may have to wake earlier.
+pub fn deadline_changed(core: &mut Core) {
+    if core.token.driver() != Driver::Reactor {
+        return;
+    }
+    let due = core.timers.next_ns().map_or(u64::MAX, |left| os::monotonic_ns().saturating_add(left));
+    if due < WAKES_AT_NS.load(Ordering::Relaxed) {
+        os::eventfd_signal(REACTOR.lock().kick);
+    }
+}
+
+extern "C" fn run(term: *mut c_void) {
+    let (epoll, own) = {
+        let reactor = REACTOR.lock();
+        (reactor.epoll.unwrap_or(-1), reactor.credentials)
+    };
+    threads::begin(own);
+    let mut next_tick_ns = 0;
+    while !is_over(term as usize) {
+        // Acquire pairs with the release in `recruit`.
+        if RECRUITS.swap(false, Ordering::Acquire) {
+            pool::recruit(own);
+        }
+        let rings = REACTOR.lock().rings.clone();
+        let timeout_ns = sleep_time(&rings, next_tick_ns);
+        let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
+        let count = os::epoll_wait(epoll, &mut events, timeout_ns, None).unwrap_or(0);
+        for event in &events[..count] {
+            let data = event.data;
+            if data == CLOSED {
+                lifetime::collect();
+            } else if data != KICK {
+                // A ring that is gone may have left an entry with the same place.
+                let here = |a: &&Attended| core::ptr::from_ref(a.ring) as u64 == data;
+                for attended in rings_now().iter().filter(here) {
+                    drive(epoll, *attended);
+                }
+            }
+        }
+        let now = os::monotonic_ns();
+        if now >= next_tick_ns {
+            next_tick_ns = now + TICK_NS;
+            tick();
+        }
+        expire();
+    }
+}
+
+fn rings_now() -> Vec<Attended> {
+    REACTOR.lock().rings.clone()
+}
+
+/// How long to sleep: until the next tick if a ring is on the list that is not driven from here,
+/// and until the earliest deadline of those that are.
+fn sleep_time(rings: &[Attended], next_tick_ns: u64) -> Option<u64> {
+    let now = os::monotonic_ns();
+    // Announce a time that cannot be missed first: a deadline added while the rings are looked at
+    // must find either its effect below or a reason to kick.
+    WAKES_AT_NS.store(u64::MAX, Ordering::SeqCst);
+    let mut until = u64::MAX;
+    for attended in rings {
+        let mut guard = attended.ring.lock();
+        let Some(core) = live(&mut guard, attended.serial) else {
+            until = until.min(next_tick_ns);
+            continue;
+        };
+        if core.token.driver() != Driver::Reactor || core.needs_ticks() {
+            until = until.min(next_tick_ns.max(now));
+        }
+        if core.token.driver() == Driver::Reactor
+            && !core.external.told
+            && let Some(left) = core.timers.next_ns()
+        {
+            until = until.min(now.saturating_add(left));
+        }
+    }
+    WAKES_AT_NS.store(until, Ordering::SeqCst);
+    (until != u64::MAX).then(|| until.saturating_sub(now))
+}
+
+/// A ring that the reactor drives is ready.
+fn drive(outer: Fd, attended: Attended) {
+    let mut guard = attended.ring.lock();
+    let Some(core) = live(&mut guard, attended.serial) else { return };
+    if core.token.driver() != Driver::Reactor {
+        return;
+    }
+    let Some(epoll) = core.readiness.epoll else { return };
+    debug_assert!(core.zero_copy.is_all_watched(), "nothing came back unheard");
+    let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
+    let count = os::epoll_wait(epoll, &mut events, Some(0), None).unwrap_or(0);
+    core.take_events_as_driver(&events[..count]);
+    proceed(core);
+    let data = core::ptr::from_ref(core.ring) as u64;
+    let _ = os::epoll_ctl(outer, EPOLL_CTL_MOD, epoll, EPOLLIN | EPOLLONESHOT, data);
+}
+
+/// Something is ready, or due: goes on with it, or tells the observers of a ring that only its own
+/// thread may drive.
+fn proceed(core: &mut Core) {
+    if core.defers() {
+        let due = core.timers.next_ns() == Some(0);
+        if (due || !core.ready.is_empty()) && !core.external.told {
+            core.external.told = true;
+            core.notify_deferred();
+        }
+        return;
+    }
+    core.external.inline = false;
+    core.advance();
+    core.hand_over();
+    core.notify();
+}
+
+/// Fires timers of the rings that are driven from here.
+fn expire() {
+    for attended in rings_now() {
+        let mut guard = attended.ring.lock();
+        if let Some(core) = live(&mut guard, attended.serial)
+            && core.token.driver() == Driver::Reactor
+            && core.timers.next_ns().is_some_and(|left| left == 0)
+        {
+            proceed(core);
+        }
+    }
+}
+
+/// Looks at every ring on the list: takes it over, keeps it, or drops it.
+fn tick() {
+    for attended in rings_now() {
+        let mut guard = attended.ring.lock();
+        let keep = match ring::live(&mut guard, attended.serial) {
+            Some(core) => look_at(core, attended.activity),
+            None => None,
+        };
+        let mut reactor = REACTOR.lock();
+        let same = |a: &Attended| core::ptr::eq(a.ring, attended.ring) && a.serial == attended.serial;
+        match keep {
+            Some(activity) => {
+                if let Some(entry) = reactor.rings.iter_mut().find(|a| same(a)) {
+                    entry.activity = activity;
+                }
+            }
+            None => reactor.rings.retain(|a| !same(a)),
+        }
+    }
+}
+
+/// One ring at a tick; `None` where it is to leave the list.
+fn look_at(core: &mut Core, last_activity: u64) -> Option<u64> {
+    if core.needs_ticks() {
+        core.external.inline = false;
+        core.recheck();
+        core.tick_channels();
+        core.directories.tick();
+        if !core.defers() && core.token.driver() != Driver::SqThread {
+            core.advance();
+            core.hand_over();
+            core.notify();
+        } else if !core.ready.is_empty() {
+            core.kick_driver();
+        }
+    }
+    let quiet = core.activity == last_activity;
+    let stays = match core.token.driver() {
+        Driver::SqThread => core.needs_ticks(),
+        Driver::Caller => !quiet || core.needs_ticks(),
+        Driver::Nobody | Driver::Reactor => core.needs_driver() || core.needs_ticks(),
+    };
+    if !stays {
+        if core.token.driver() == Driver::Reactor {
+            release(core);
+        }
+        core.external.attended = false;
+        return None;
+    }
+    if core.token.driver() == Driver::Nobody {
+        if quiet { take_over(core) } else { look_for_events(core) }
+    }
+    Some(core.activity)
+}
+
+/// Callers come and go, and perhaps none of them waits.
+fn look_for_events(core: &mut Core) {
+    core.harvest_now();
+    if !core.defers() {
+        core.advance();
+        core.hand_over();
+        core.notify();
+    } else if !core.ready.is_empty() {
+        core.notify_deferred();
+    }
+}
+
+/// In a child after `fork`: the parent's reactor is not here.
+///
+/// # Safety
+/// No other thread of this process may use the reactor.
+pub unsafe fn forked() {
+    // SAFETY: passed on to the caller.
+    unsafe { REACTOR.reset() };
+    let mut reactor = REACTOR.lock();
+    // The epoll instance is shared with the parent's reactor: leave it alone.
+    if let Some(epoll) = reactor.epoll.take() {
+        os::close(epoll);
+        os::close(reactor.kick);
+    }
+    reactor.running = false;
+    RECRUITS.store(false, Ordering::Relaxed);
+    reactor.rings.clear();
+    WAKES_AT_NS.store(u64::MAX, Ordering::SeqCst);
+}

@@ -1,0 +1,344 @@
+//! What a ring keeps of the descriptors that its requests wait for.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLPRI};
+
+use crate::abi::Errno;
+use crate::assets::kinds::{self, Kind};
+use crate::assets::napi::BusyPoll;
+use crate::os::{self, Fd};
+use crate::process::registry;
+use crate::wait::readiness::guesses::Guesses;
+use crate::wait::readiness::recheck::Recheck;
+use crate::wait::readiness::waiters::Waiters;
+use crate::wait::readiness::{ALL_EVENTS, INCOMING, OUTGOING, STICKY, SocketKind};
+
+/// The descriptors of one ring.
+#[derive(Default)]
+pub struct Readiness {
+    /// The epoll instance, once needed.
+    pub epoll: Option<Fd>,
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) free: Vec<u32>,
+    /// Descriptor number to entry, plus one.
+    pub(crate) by_fd: Vec<u32>,
+    pub(crate) waiting: usize,
+    /// epoll has something to report that is to be seen before `enter` returns.
+    pub(crate) reports: bool,
+    /// Entries on which something waits by a registration that was there before.
+    pub(crate) recheck: VecDeque<Recheck>,
+    pub(crate) guesses: Guesses,
+    /// When a caller last looked at them, by [`os::ticks`].
+    pub(crate) rechecked_at: u64,
+    /// How the epoll instance polls network devices.
+    pub busy_poll: BusyPoll,
+    /// Calls that found all that they wanted, and so did not ask epoll, since it was asked last.
+    pub unasked: u8,
+    /// A registration was seen to have outlived its descriptor: there are files here that have others, too.
+    pub(crate) outlived: bool,
+    /// The submission under way is not followed by a wait: whoever has to look again later may be
+    /// long in coming, so attempts are made whatever the ready bits say.
+    pub eager: bool,
+}
+
+/// Of one cache line, for with thousands of connections every line is one that the processor waits for.
+#[repr(align(64))]
+pub(crate) struct Entry {
+    pub(crate) fd: Fd,
+    pub(crate) generation: u32,
+    /// Counts the requests that began to wait here.
+    pub(crate) armed: u32,
+    /// It stands in the list of those to be looked at again.
+    pub(crate) rechecked: bool,
+    /// [`registry::renewals`] of the number when it was registered.
+    pub(crate) renewals: u32,
+    /// What they are now.
+    pub(crate) renewals_now: Option<&'static AtomicU32>,
+    pub(crate) kind: Option<SocketKind>,
+    pub(crate) registered: bool,
+    /// Only for [`INCOMING`] events.
+    pub(crate) narrow: bool,
+    /// epoll has been made to report what it is ready for, and has not yet.
+    pub(crate) reporting: bool,
+    pub(crate) ready: u32,
+    pub(crate) idle_events: u8,
+    pub(crate) waiters: Waiters,
+}
+
+const _: () = assert!(size_of::<Entry>() == 64);
+
+impl Entry {
+    /// Is it registered, for the file that has the number now, as far as the engine was told?
+    #[inline]
+    pub(crate) fn is_current(&self) -> bool {
+        let now = self.renewals_now.map_or(0, |counter| counter.load(Ordering::Relaxed));
+        self.registered && self.renewals == now
+    }
+
+    /// What its registration asks for.
+    pub(crate) fn interest(&self) -> u32 {
+        (if self.narrow { INCOMING } else { ALL_EVENTS }) | EPOLLET
+    }
+
+    /// What epoll calls it.
+    pub(crate) fn data(&self, index: u32) -> u64 {
+        (u64::from(self.generation) << 32) | u64::from(index)
+    }
+
+    #[inline]
+    fn came_short(&mut self) -> bool {
+        let kind = *self.kind.get_or_insert_with(|| SocketKind::of(self.fd));
+        let emptied = kind == SocketKind::Tcp && self.ready & (STICKY | EPOLLPRI) == 0;
+        if emptied {
+            self.ready &= !EPOLLIN;
+        }
+        emptied
+    }
+}
+
+/// Names what is known of a descriptor, for the moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Known(pub(crate) u32);
+
+impl Readiness {
+    /// epoll has reported so many events at once.
+    #[inline]
+    pub fn reported(&mut self, count: usize) {
+        self.guesses.reported(count, self.waiting);
+    }
+
+    /// How many requests wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// Was a poll armed on something that may be ready?
+    pub fn has_reports(&self) -> bool {
+        self.reports
+    }
+
+    /// A request is about to wait for something that may be ready.
+    pub fn expect_report(&mut self) {
+        self.reports = true;
+    }
+
+    /// Whether a poll was armed on something that may be ready, since the last time.
+    pub fn take_reports(&mut self) -> bool {
+        core::mem::take(&mut self.reports)
+    }
+
+    /// Requests wait whose registration may be stale.
+    pub fn needs_recheck(&self) -> bool {
+        !self.recheck.is_empty()
+    }
+
+    /// In a child after `fork`: the epoll instance is the parent's.
+    pub fn forked(&mut self) {
+        if let Some(epoll) = self.epoll {
+            os::close(epoll);
+        }
+        self.forget_all();
+        *self = Readiness { busy_poll: self.busy_poll, ..Readiness::default() };
+    }
+
+    /// What the ring keeps about descriptors is gone with it.
+    pub fn forget_all(&mut self) {
+        for entry in &self.entries {
+            if entry.fd >= 0 {
+                registry::drop_interest(entry.fd);
+            }
+        }
+        self.entries.clear();
+    }
+
+    #[inline]
+    pub(crate) fn find(&self, fd: Fd) -> Option<u32> {
+        let index = *self.by_fd.get(usize::try_from(fd).ok()?)?;
+        index.checked_sub(1)
+    }
+
+    pub(crate) fn find_or_insert(&mut self, fd: Fd) -> Result<u32, Errno> {
+        if let Some(index) = self.find(fd) {
+            return Ok(index);
+        }
+        let number = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
+        if number >= self.by_fd.len() {
+            // A number that is no descriptor must not cost memory.
+            os::fcntl(fd, os::nr::F_GETFD, 0)?;
+            let room = (number + 1).next_power_of_two();
+            self.by_fd.try_reserve(room - self.by_fd.len()).map_err(|_| Errno::ENOMEM)?;
+            self.by_fd.resize(room, 0);
+        }
+        registry::add_interest(fd)?;
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(Entry {
+                fd: -1,
+                generation: 0,
+                armed: 0,
+                rechecked: false,
+                renewals: 0,
+                renewals_now: None,
+                kind: None,
+                registered: false,
+                narrow: false,
+                reporting: false,
+                ready: 0,
+                idle_events: 0,
+                waiters: Waiters::Nobody,
+            });
+            self.entries.len() as u32 - 1
+        });
+        let entry = &mut self.entries[index as usize];
+        entry.fd = fd;
+        entry.rechecked = false;
+        entry.renewals = registry::renewals(fd);
+        entry.renewals_now = registry::renewal_counter(fd);
+        entry.registered = false;
+        entry.reporting = false;
+        entry.ready = 0;
+        entry.idle_events = 0;
+        self.by_fd[number] = index + 1;
+        Ok(index)
+    }
+
+    pub(crate) fn remove(&mut self, index: u32) -> Waiters {
+        let entry = &mut self.entries[index as usize];
+        registry::drop_interest(entry.fd);
+        entry.generation = entry.generation.wrapping_add(1);
+        self.by_fd[entry.fd as usize] = 0;
+        entry.fd = -1;
+        entry.registered = false;
+        self.free.push(index);
+        core::mem::take(&mut entry.waiters)
+    }
+
+    /// Registers the file of an entry for the events that a request waits for, and as a rule for all others, too.
+    pub(crate) fn register(&mut self, epoll: Fd, index: u32, awaited: u32) -> Result<(), Errno> {
+        let entry = &mut self.entries[index as usize];
+        if entry.registered {
+            return Ok(());
+        }
+        let fresh = kinds::noted(entry.fd).has(Kind::TCP);
+        entry.narrow = fresh && awaited & !INCOMING == 0;
+        let (interest, data) = (entry.interest(), entry.data(index));
+        match os::epoll_ctl(epoll, EPOLL_CTL_ADD, entry.fd, interest, data) {
+            // Registered by an entry that was given up: the file is the same, take it over.
+            Err(Errno::EEXIST) => os::epoll_ctl(epoll, EPOLL_CTL_MOD, entry.fd, interest, data)?,
+            other => other?,
+        }
+        entry.registered = true;
+        entry.kind = kinds::take(entry.fd, Kind::TCP).then_some(SocketKind::Tcp);
+        if entry.narrow {
+            // Until a send finds that it is not.
+            entry.ready |= OUTGOING;
+        }
+        Ok(())
+    }
+
+    /// The entry of a number that is still the same file's, as far as the engine was told.
+    pub(crate) fn current(&self, fd: Fd) -> Option<&Entry> {
+        let entry = &self.entries[self.find(fd)? as usize];
+        entry.is_current().then_some(entry)
+    }
+
+    fn current_mut(&mut self, fd: Fd) -> Option<&mut Entry> {
+        let index = self.find(fd)?;
+        let entry = &mut self.entries[index as usize];
+        entry.is_current().then_some(entry)
+    }
+
+    /// Is it worth trying an operation on `fd` that needs one of `events`? Not where epoll would
+    /// have said so.
+    pub fn worth_trying(&self, fd: Fd, events: u32) -> bool {
+        self.eager || self.current(fd).is_none_or(|entry| entry.ready & (events | STICKY) != 0)
+    }
+
+    /// Where what is known of `fd` stands, if that is anything.
+    #[inline]
+    pub fn known(&self, fd: Fd) -> Option<Known> {
+        let index = self.find(fd)?;
+        self.entries[index as usize].is_current().then_some(Known(index))
+    }
+
+    /// What socket it is, as far as that was asked, where there is nothing to be received.
+    #[inline]
+    pub fn is_idle(&self, Known(index): Known) -> Option<SocketKind> {
+        let entry = &self.entries[index as usize];
+        let idle = !self.eager && entry.ready & (EPOLLIN | STICKY) == 0;
+        idle.then(|| entry.kind.unwrap_or(SocketKind::NoSocket))
+    }
+
+    /// As [`Readiness::came_short`].
+    #[inline]
+    pub fn is_emptied(&mut self, Known(index): Known) -> bool {
+        self.entries[index as usize].came_short()
+    }
+
+    /// An attempt on `fd` showed that it is not ready for `events` any more.
+    pub fn drained(&mut self, fd: Fd, events: u32) {
+        if let Some(index) = self.find(fd) {
+            self.entries[index as usize].ready &= !events;
+        }
+    }
+
+    /// A read of `fd` came back short. Where that has emptied it, the next one need not be tried in
+    /// vain: a TCP stream, unless something stands behind the data (urgent data stop a read, and an
+    /// end or an error makes no event of its own any more).
+    pub fn came_short(&mut self, fd: Fd) -> bool {
+        self.current_mut(fd).is_some_and(Entry::came_short)
+    }
+
+    /// Has `fd` shown one of `events`, and not been drained since? For conditions that pass along
+    /// with data (`EPOLLRDHUP`, `EPOLLPRI`).
+    pub fn shows(&self, fd: Fd, events: u32) -> bool {
+        self.current(fd).is_some_and(|entry| entry.ready & events != 0)
+    }
+
+    /// Is `fd` registered, so that an attempt that drains it may say so?
+    pub fn is_registered(&self, fd: Fd) -> bool {
+        self.current(fd).is_some()
+    }
+
+    /// Were there events of `fd` while nobody waited, since the last time?
+    pub fn take_missed(&mut self, fd: Fd) -> bool {
+        self.find(fd).is_some_and(|index| core::mem::take(&mut self.entries[index as usize].idle_events) > 0)
+    }
+
+    /// `fd` has become a socket of another kind.
+    pub fn forget_socket_kind(&mut self, fd: Fd) {
+        if let Some(index) = self.find(fd) {
+            self.entries[index as usize].kind = None;
+        }
+    }
+
+    /// Is `fd` known to be a TCP socket that listens? So every connection that it gives is one over TCP.
+    pub fn is_tcp_listener(&self, fd: Fd) -> bool {
+        self.current(fd).is_some_and(|entry| entry.kind == Some(SocketKind::TcpListener))
+    }
+
+    /// Is `fd` known to be a connection over TCP, without asking?
+    pub fn is_known_connection(&self, fd: Fd) -> bool {
+        match self.current(fd) {
+            Some(Entry { kind: Some(kind), .. }) => *kind == SocketKind::Tcp,
+            _ => kinds::noted(fd).has(Kind::TCP),
+        }
+    }
+
+    /// What kind of socket `fd` is; asked once per registration.
+    pub fn socket_kind(&mut self, fd: Fd) -> SocketKind {
+        if let Some(entry) = self.current(fd)
+            && let Some(kind) = entry.kind
+        {
+            return kind;
+        }
+        let accepted = kinds::noted(fd).has(Kind::TCP);
+        let kind = if accepted { SocketKind::Tcp } else { SocketKind::of(fd) };
+        if let Some(index) = self.find(fd) {
+            self.entries[index as usize].kind = Some(kind);
+        }
+        kind
+    }
+}

@@ -1,0 +1,354 @@
+//! Readiness of descriptors: one epoll instance per ring, registrations that are kept.
+//!
+//! A descriptor is registered once, edge-triggered, for everything, and stays so (a fresh connection only for
+//! what comes in, until somebody waits for room). What epoll reported last is kept as *ready bits*: an operation
+//! that finds its bit clear need not try, it can wait at once; a receive that came back short clears the bit
+//! without a second try. This is what brings the cost of a message down to one `recv`, one `send` and a share
+//! of one `epoll_wait`; where a server cannot keep up, to less (`guesses`).
+//!
+//! The price: a plain descriptor number can be closed and reused behind our back, and then a kept
+//! registration is silent for ever. Descriptors that the engine closed, opened or saw closed by the
+//! door are forgotten ([`Core::forget_fd`]); for the rest, requests that waited on the word of the
+//! ready bits alone are looked at once more by the reactor's next ticks ([`Core::recheck`]).
+
+use linux_raw_sys::general::{
+    EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLMSG, EPOLLOUT, EPOLLPRI, EPOLLRDBAND,
+    EPOLLRDHUP, EPOLLRDNORM, EPOLLWRBAND, EPOLLWRNORM,
+};
+
+mod entries;
+mod guesses;
+mod recheck;
+mod socket_kind;
+mod waiters;
+
+use entries::Entry;
+pub use entries::{Known, Readiness};
+use recheck::Recheck;
+pub use socket_kind::SocketKind;
+use waiters::Waiter;
+
+use crate::abi::Errno;
+use crate::os::{self, Fd};
+use crate::process::registry;
+use crate::request::{FileHold, Flags, Phase, RequestId};
+use crate::ring::Core;
+
+/// Everything that can be waited for.
+pub const ALL_EVENTS: u32 = EPOLLIN
+    | EPOLLOUT
+    | EPOLLPRI
+    | EPOLLERR
+    | EPOLLHUP
+    | EPOLLRDHUP
+    | EPOLLRDNORM
+    | EPOLLRDBAND
+    | EPOLLWRNORM
+    | EPOLLWRBAND
+    | EPOLLMSG;
+
+/// That there is room to send.
+const OUTGOING: u32 = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
+
+/// All others. A fresh connection has room, and epoll would report that at once to whoever waits for its first message.
+const INCOMING: u32 = ALL_EVENTS & !OUTGOING;
+
+/// Conditions that do not pass: a descriptor that shows one is always worth a try.
+const STICKY: u32 = EPOLLERR | EPOLLHUP | EPOLLRDHUP;
+
+/// Events for which nobody waited, in a row, before a registration is given up.
+const IDLE_EVENTS: u8 = 32;
+
+impl Core {
+    /// Lets a request wait until its file is ready for one of `events`, after an attempt showed that
+    /// it is not.
+    ///
+    /// # Errors
+    /// `EPERM` where the file cannot be polled, `EBADF` where there is none.
+    pub fn arm(&mut self, id: RequestId, events: u32) -> Result<(), Errno> {
+        let (known, kept) = self.find_or_watch(id, events)?;
+        self.readiness.guesses.missed();
+        self.readiness.entries[known.0 as usize].ready &= !(events & !STICKY);
+        if kept {
+            self.arm_known(id, known, events);
+        } else {
+            self.listen(id, known, events, false);
+        }
+        Ok(())
+    }
+
+    /// The same for a descriptor that is registered, and of which it is known that it is not ready.
+    #[inline]
+    pub fn arm_known(&mut self, id: RequestId, known: Known, events: u32) {
+        let is_plain = self.listen(id, known, events, true);
+        let Readiness { entries, recheck, guesses, .. } = &mut self.readiness;
+        let Known(index) = known;
+        let entry = &mut entries[index as usize];
+        guesses.expect(index, entry, events);
+        if is_plain && !entry.rechecked {
+            entry.rechecked = true;
+            let seen = Recheck { index, generation: entry.generation, armed: entry.armed.wrapping_sub(1) };
+            recheck.push_back(seen);
+        }
+    }
+
+    /// Registers a file, whether anybody waits for it or not; returns its entry.
+    ///
+    /// # Errors
+    /// `EPERM` where the file cannot be polled, `EBADF` where there is none.
+    pub fn watch(&mut self, fd: Fd) -> Result<u32, Errno> {
+        self.watch_for(fd, ALL_EVENTS)
+    }
+
+    /// The same where somebody waits for some events only.
+    fn watch_for(&mut self, fd: Fd, events: u32) -> Result<u32, Errno> {
+        let epoll = self.epoll()?;
+        self.forget_replaced(fd);
+        let index = self.readiness.find_or_insert(fd)?;
+        self.readiness.register(epoll, index, events).map(|()| index).inspect_err(|_| {
+            if self.readiness.entries[index as usize].waiters.is_empty() {
+                self.readiness.remove(index);
+            }
+        })
+    }
+
+    /// Lets a poll wait for the next edge. With `renew`, an old registration is made anew, so that it
+    /// is known to be for this file; where others wait by it, it is not, and they see no edge twice.
+    /// True where epoll is going to report what the file is ready for now.
+    ///
+    /// # Errors
+    /// As for [`Core::arm`].
+    pub fn arm_poll(&mut self, id: RequestId, events: u32, renew: bool) -> Result<bool, Errno> {
+        let (known, kept) = self.find_or_watch(id, ALL_EVENTS)?;
+        self.listen(id, known, events, kept);
+        let Known(index) = known;
+        let entry = &self.readiness.entries[index as usize];
+        let alone = entry.waiters.as_slice().len() == 1;
+        if kept && renew && alone {
+            if let Err(errno) = self.renew(index) {
+                self.disarm(id);
+                self.requests[id].phase = Phase::Prepared;
+                return Err(errno);
+            }
+        } else if kept {
+            // One that another poll of this submission asked for tells this one, too.
+            return Ok(renew && self.readiness.reports && entry.reporting);
+        }
+        self.readiness.entries[index as usize].reporting = true;
+        self.readiness.reports = true;
+        Ok(true)
+    }
+
+    /// Has current readiness of every kind reported once more.
+    fn renew(&mut self, index: u32) -> Result<(), Errno> {
+        let epoll = self.epoll()?;
+        let entry = &mut self.readiness.entries[index as usize];
+        entry.narrow = false;
+        match os::epoll_ctl(epoll, EPOLL_CTL_MOD, entry.fd, entry.interest(), entry.data(index)) {
+            Err(Errno::ENOENT) => {
+                entry.registered = false;
+                self.readiness.register(epoll, index, ALL_EVENTS)
+            }
+            other => other,
+        }
+    }
+
+    /// The entry of a request's file, registered for some events; and whether it was before.
+    fn find_or_watch(&mut self, id: RequestId, events: u32) -> Result<(Known, bool), Errno> {
+        let fd = self.requests[id].file.fd();
+        let Some(known) = self.readiness.known(fd) else {
+            return Ok((Known(self.watch_for(fd, events)?), false));
+        };
+        let widens = self.readiness.entries[known.0 as usize].narrow && events & !INCOMING != 0;
+        if widens {
+            self.renew(known.0)?;
+        }
+        Ok((known, !widens))
+    }
+
+    /// Puts a request among those that wait for its file, whose registration is an old one or not. Is the file the
+    /// program's descriptor?
+    #[inline]
+    fn listen(&mut self, id: RequestId, Known(index): Known, events: u32, kept: bool) -> bool {
+        let entry = &mut self.readiness.entries[index as usize];
+        entry.waiters.push(Waiter { id, events: events | EPOLLERR | EPOLLHUP, verified: !kept });
+        entry.armed = entry.armed.wrapping_add(1);
+        self.readiness.waiting += 1;
+        let request = &mut self.requests[id];
+        request.phase = Phase::Waiting;
+        request.events = 0;
+        matches!(request.file, FileHold::Plain(_))
+    }
+
+    /// If the engine was given the number for a new file: requests that wait on the file that had it
+    /// wait for one that is gone.
+    fn forget_replaced(&mut self, fd: Fd) {
+        let Some(index) = self.readiness.find(fd) else { return };
+        if self.readiness.entries[index as usize].renewals == registry::renewals(fd) {
+            return;
+        }
+        for waiter in self.readiness.remove(index).as_slice() {
+            self.readiness.waiting -= 1;
+            self.complete(waiter.id, Errno::EBADF.negated());
+        }
+    }
+
+    /// Ends a request's wait without readiness; false where it was not waiting.
+    pub fn disarm(&mut self, id: RequestId) -> bool {
+        let Some(index) = self.readiness.find(self.requests[id].file.fd()) else { return false };
+        let entry = &mut self.readiness.entries[index as usize];
+        let Some(waiter) = entry.waiters.remove(id) else { return false };
+        // Where nobody waits, nobody asks epoll: the next one has to try.
+        entry.ready |= waiter.events & !STICKY;
+        self.readiness.waiting -= 1;
+        true
+    }
+
+    /// Has the processor fetch what is going to be touched of these entries, for a batch of them at once: with
+    /// thousands of connections none of it is in the nearer caches, and one after the other each would be waited for.
+    pub(crate) fn expect_entries(&self, indices: impl Iterator<Item = u32> + Clone) {
+        let entries = indices.filter_map(|index| self.readiness.entries.get(index as usize));
+        entries.clone().for_each(|entry| os::prefetch(entry));
+        for entry in entries {
+            entry.waiters.as_slice().iter().for_each(|waiter| self.requests.expect(waiter.id));
+        }
+    }
+
+    /// epoll reported `bits` for the entry that `data` names.
+    pub(crate) fn readiness_event(&mut self, data: u64, bits: u32) {
+        let index = data as u32;
+        let Some(entry) = self.readiness.entries.get_mut(index as usize) else { return };
+        if entry.generation != (data >> 32) as u32 || !entry.registered {
+            self.readiness.outlived = true;
+            return;
+        }
+        let fd = entry.fd;
+        let bits = if bits & EPOLLERR != 0 { self.without_notices(fd, bits) } else { bits };
+        let entry = &mut self.readiness.entries[index as usize];
+        entry.ready |= bits;
+        entry.reporting = false;
+        if entry.waiters.is_empty() {
+            self.unwanted_event(index);
+            return;
+        }
+        entry.idle_events = 0;
+        self.wake_waiters(index, bits);
+    }
+
+    /// Events of `fd` without an error that is nothing but notices of pages in an error queue.
+    pub fn without_notices(&mut self, fd: Fd, events: u32) -> u32 {
+        if !self.zero_copy.needs_ticks() {
+            return events;
+        }
+        self.look_for_all_pages();
+        let errors = os::poll_now(fd, 0).unwrap_or(EPOLLERR) & EPOLLERR;
+        events & !EPOLLERR | errors
+    }
+
+    fn wake_waiters(&mut self, index: u32, bits: u32) {
+        // A peer that hung up is worth a read attempt.
+        let effective = if bits & (EPOLLRDHUP | EPOLLERR | EPOLLHUP) != 0 { bits | EPOLLIN } else { bits };
+        let Core { readiness, requests, ready, .. } = self;
+        let Readiness { entries, waiting, .. } = readiness;
+        let waiters = &mut entries[index as usize].waiters;
+        let mut wake = |waiter: &Waiter| {
+            if waiter.events & effective == 0 {
+                return false;
+            }
+            *waiting -= 1;
+            let request = &mut requests[waiter.id];
+            debug_assert!(request.phase == Phase::Waiting, "only waiting requests have waiters");
+            request.events |= bits;
+            request.flags.set(Flags::WOKEN);
+            request.phase = Phase::Ready;
+            ready.push(waiter.id, request);
+            true
+        };
+        waiters.retain(|waiter| !wake(waiter));
+    }
+
+    /// Nobody waited. A program may have left io_uring alone for this descriptor: do not let it wake
+    /// us for ever.
+    fn unwanted_event(&mut self, index: u32) {
+        let entry = &mut self.readiness.entries[index as usize];
+        entry.idle_events += 1;
+        if entry.idle_events < IDLE_EVENTS {
+            return;
+        }
+        let fd = entry.fd;
+        if let Some(epoll) = self.readiness.epoll {
+            let _ = os::epoll_ctl(epoll, EPOLL_CTL_DEL, fd, 0, 0);
+        }
+        self.readiness.remove(index);
+    }
+
+    /// `fd` is about to be closed, or was replaced: what is known of it no longer holds. Requests
+    /// that wait on it keep the file, by a duplicate.
+    pub fn forget_fd(&mut self, fd: Fd) {
+        self.forget(fd, true);
+    }
+
+    /// The same for a connection that is closed at once, and that takes its registration along, unless another
+    /// descriptor or process has it, too. Nobody can tell before; but a connection of which that is true makes
+    /// events that nothing stands for any more, and after the first of these no registration is left behind.
+    pub fn forget_connection(&mut self, fd: Fd) {
+        self.forget(fd, self.readiness.outlived);
+    }
+
+    fn forget(&mut self, fd: Fd, unregister: bool) {
+        self.keep_files_of_work(fd);
+        self.keep_files_of_ready(fd);
+        self.zero_copy.forget(fd);
+        self.directories.forget(fd);
+        let Some(index) = self.readiness.find(fd) else { return };
+        let entry = &self.readiness.entries[index as usize];
+        if let Some(epoll) = self.readiness.epoll
+            && entry.registered
+            && (unregister || !entry.waiters.is_empty())
+        {
+            let _ = os::epoll_ctl(epoll, EPOLL_CTL_DEL, fd, 0, 0);
+        }
+        for waiter in self.readiness.remove(index).as_slice() {
+            self.readiness.waiting -= 1;
+            match os::duplicate(fd) {
+                Ok(own) => {
+                    self.requests[waiter.id].file = FileHold::Owned(own);
+                    if self.arm(waiter.id, waiter.events).is_err() {
+                        self.make_ready(waiter.id);
+                    }
+                }
+                Err(errno) => self.complete(waiter.id, errno.negated()),
+            }
+        }
+    }
+
+    /// On a ring that defers, requests that readiness woke wait for the program to come.
+    fn keep_files_of_ready(&mut self, fd: Fd) {
+        for id in self.ready.on_descriptors() {
+            let Some(request) = self.requests.get_mut(id) else { continue };
+            if request.file != FileHold::Plain(fd) {
+                continue;
+            }
+            match os::duplicate(fd) {
+                Ok(own) => request.file = FileHold::Owned(own),
+                Err(errno) => {
+                    request.flags.set(Flags::FAILED_EARLY);
+                    request.result = errno.negated();
+                }
+            }
+        }
+    }
+
+    /// Closes a descriptor of the engine's own.
+    pub fn close_own(&mut self, fd: Fd) {
+        registry::forget_note(fd);
+        self.zero_copy.forget(fd);
+        self.directories.forget(fd);
+        if let Some(index) = self.readiness.find(fd) {
+            let waiters = self.readiness.remove(index);
+            debug_assert!(waiters.is_empty(), "a file is closed when nothing holds it any more");
+            self.readiness.waiting -= waiters.as_slice().len();
+        }
+        os::close(fd);
+    }
+}

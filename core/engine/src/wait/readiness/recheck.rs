@@ -1,0 +1,105 @@
+//! Looking again at descriptors that may have been closed and reused behind our back.
+
+use alloc::vec::Vec;
+
+use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLLET};
+
+use crate::abi::Errno;
+use crate::os;
+use crate::request::RequestId;
+use crate::ring::Core;
+use crate::wait::reactor::TICK_NS;
+use crate::wait::readiness::ALL_EVENTS;
+
+/// How many of so many listed entries one tick looks at again: few enough that a connection in use is seen to have
+/// moved, which costs nothing, when its turn comes, and all of them within some 250 ticks.
+fn share_of_rechecks(listed: usize) -> usize {
+    listed.div_ceil(16).min(64).max(listed / 256)
+}
+
+/// An entry to be looked at again.
+#[derive(Clone, Copy)]
+pub(crate) struct Recheck {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+    /// [`Entry::armed`] when it was seen last: if it moved since, the registration is alive.
+    pub(crate) armed: u32,
+}
+
+impl Core {
+    /// Do its callers look again, rather than the reactor? Every system call of a program with one thread is cheaper
+    /// than those of one with two.
+    pub fn rechecks_itself(&self) -> bool {
+        let ticks = self.external.attended || self.zero_copy.needs_ticks() || !self.directories.is_empty();
+        self.is_left_to_callers() && !ticks
+    }
+
+    /// How long a caller may sleep before it has to look again.
+    pub fn next_recheck_ns(&self) -> Option<u64> {
+        (self.readiness.needs_recheck() && self.rechecks_itself()).then_some(TICK_NS)
+    }
+
+    /// A caller looks again, if it is the one to do so and the time has come. True where anything came of it.
+    pub fn recheck_if_due(&mut self) -> bool {
+        let Some(interval_ns) = self.next_recheck_ns() else { return false };
+        let now = os::ticks();
+        if now.wrapping_sub(self.readiness.rechecked_at) < interval_ns / 1000 * os::ticks_per_us() {
+            return false;
+        }
+        self.readiness.rechecked_at = now;
+        self.recheck();
+        !self.ready.is_empty() || self.external.posted > 0
+    }
+
+    /// Looks again at descriptors on which requests have been waiting since the last look on the word of a
+    /// registration that was there before, some of them at each tick: is it still for this file?
+    pub fn recheck(&mut self) {
+        for _ in 0..share_of_rechecks(self.readiness.recheck.len()) {
+            let Some(mut seen) = self.readiness.recheck.pop_front() else { return };
+            let entry = &mut self.readiness.entries[seen.index as usize];
+            if entry.generation != seen.generation {
+                continue;
+            }
+            if !entry.registered || entry.waiters.is_empty() {
+                entry.rechecked = false;
+            } else if entry.armed == seen.armed {
+                entry.rechecked = false;
+                self.recheck_one(seen.index);
+            } else {
+                seen.armed = entry.armed;
+                self.readiness.recheck.push_back(seen);
+            }
+        }
+    }
+
+    fn recheck_one(&mut self, index: u32) {
+        let Some(epoll) = self.readiness.epoll else { return };
+        let entry = &mut self.readiness.entries[index as usize];
+        // Asked for what is there already, epoll looks no further; for another file it is what has to be done.
+        match os::epoll_ctl(epoll, EPOLL_CTL_ADD, entry.fd, ALL_EVENTS | EPOLLET, entry.data(index)) {
+            Err(Errno::EEXIST) => {
+                entry.waiters.as_mut_slice().iter_mut().for_each(|waiter| waiter.verified = true)
+            }
+            added => {
+                entry.registered = added.is_ok();
+                entry.narrow = false;
+                entry.kind = None;
+                self.wake_after_replacement(index);
+            }
+        }
+    }
+
+    /// The file behind a number is gone. What waited for it must not take another file's data; what
+    /// began to wait when nobody knew tries the file that is there now.
+    fn wake_after_replacement(&mut self, index: u32) {
+        let entry = &mut self.readiness.entries[index as usize];
+        let verified = entry.waiters.as_slice().iter().filter(|waiter| waiter.verified);
+        let gone: Vec<RequestId> = verified.map(|waiter| waiter.id).collect();
+        entry.waiters.retain(|waiter| !waiter.verified);
+        self.readiness.waiting -= gone.len();
+        self.wake_waiters(index, ALL_EVENTS);
+        for id in gone {
+            self.complete(id, Errno::EBADF.negated());
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! The SQ thread (`IORING_SETUP_SQPOLL`): takes SQEs without being asked, and drives its ring.
+//!
+//! It spins for the ring's idle time after the last sign of life, then sets `IORING_SQ_NEED_WAKEUP`,
+//! looks once more and sleeps in the ring's `epoll_wait`, which also serves whatever is in flight. As
+//! the kernel's it begins asleep: a new ring's first SQEs need a wake-up.
+
+use core::ffi::c_void;
+use core::sync::atomic::{Ordering, fence};
+
+use linux_raw_sys::io_uring::{IORING_SETUP_R_DISABLED, IORING_SQ_NEED_WAKEUP};
+
+use crate::abi::Errno;
+use crate::os::{self, EpollEvent, host};
+use crate::process::{credentials, lifetime, registry};
+use crate::ring::{Core, CoreGuard, Ring, live};
+use crate::wait::{BATCH, Driver, reactor};
+use crate::work::threads;
+
+/// Idle time where the program names none, in milliseconds.
+const DEFAULT_IDLE_MS: u32 = 1000;
+
+/// May the program run on that processor?
+///
+/// # Errors
+/// `EINVAL` where not.
+pub fn check_cpu(cpu: u32) -> Result<(), Errno> {
+    let allowed = os::allowed_cpus()?;
+    let word = *allowed.get(cpu as usize / 64).ok_or(Errno::EINVAL)?;
+    if word & (1 << (cpu % 64)) == 0 { Err(Errno::EINVAL) } else { Ok(()) }
+}
+
+/// Starts the thread of a new ring, on one processor if `cpu` names it (`IORING_SETUP_SQ_AFF`).
+///
+/// # Errors
+/// `EAGAIN` where no thread can be had.
+pub fn start(core: &mut Core, idle_ms: u32, cpu: Option<u32>) -> Result<(), Errno> {
+    core.sq_cpu = cpu;
+    host::get().ok_or(Errno::ENOMEM)?;
+    core.token.give(Driver::SqThread);
+    core.sq_idle_ns = u64::from(if idle_ms == 0 { DEFAULT_IDLE_MS } else { idle_ms }) * 1_000_000;
+    core.epoll()?;
+    // The program cannot have published anything that it did not see this flag after.
+    core.memory.change_sq_flags(IORING_SQ_NEED_WAKEUP, 0);
+    launch(core)
+}
+
+/// Clones the thread: it has the credentials of the calling one.
+fn launch(core: &mut Core) -> Result<(), Errno> {
+    core.sq_credentials = credentials::acting();
+    let ring = core::ptr::from_ref(core.ring).cast_mut().cast::<c_void>();
+    threads::spawn(c"iou-sqp", run, ring)
+}
+
+/// The process has other credentials: the SQ threads of all rings end, and others take their place.
+/// The kernel's keep those of the ring's creator; but they run no code that the program could reach.
+pub fn renew(until_ns: u64) {
+    registry::for_each_live(|ring| {
+        let mut guard = ring.lock();
+        let Some(core) = guard.as_mut() else { return };
+        if core.token.driver() != Driver::SqThread || core.closing {
+            return;
+        }
+        let serial = core.serial;
+        core.sq_term += 1;
+        core.sq_gone = false;
+        core.kick_driver();
+        drop(guard);
+        threads::wait(until_ns, || live(&mut ring.lock(), serial).is_none_or(|core| core.sq_gone));
+        let mut guard = ring.lock();
+        let Some(core) = live(&mut guard, serial) else { return };
+        if !core.sq_gone || launch(core).is_err() {
+            core.token.give_up();
+        }
+    });
+}
+
+extern "C" fn run(ring: *mut c_void) {
+    // SAFETY: `start` passed a `&'static Ring`.
+    let ring = unsafe { &*ring.cast::<Ring>() };
+    let guard = ring.lock();
+    threads::begin(guard.as_ref().map_or_else(credentials::common, |core| core.sq_credentials));
+    serve_ring(guard);
+}
+
+/// Until the ring is closed, or another thread is to take this one's place.
+fn serve_ring(mut guard: CoreGuard<'_>) {
+    let Some(core) = guard.as_mut() else { return threads::end() };
+    let (serial, idle_ns, term) = (core.serial, core.sq_idle_ns, core.sq_term);
+    if let Some(cpu) = core.sq_cpu {
+        // Checked at setup; the set may have shrunk since, and then any processor will do.
+        let mut set = os::CpuSet::default();
+        set[cpu as usize / 64] = 1 << (cpu % 64);
+        let _ = os::run_on(&set);
+    }
+    if term == 0 {
+        // Nobody has said for a later one that it is asleep.
+        wait(&mut guard, serial);
+    }
+    let mut last_active_ns = os::monotonic_ns();
+    loop {
+        let Some(core) = live(&mut guard, serial) else { return threads::end() };
+        if core.sq_term != term {
+            threads::end();
+            core.sq_gone = true;
+            return;
+        }
+        if core.closing && core.inside == 0 {
+            threads::end();
+            core.token.give_up();
+            return lifetime::dispose_if_done(guard, serial);
+        }
+        if serve(core) {
+            last_active_ns = os::monotonic_ns();
+        } else if os::monotonic_ns() - last_active_ns >= idle_ns {
+            sleep(&mut guard, serial);
+            last_active_ns = os::monotonic_ns();
+        } else {
+            // Whoever else has work for this processor goes first; nobody has on an idle machine.
+            guard.unlocked(os::sched_yield);
+        }
+        guard.yield_to_waiters();
+    }
+}
+
+/// One round without sleeping; true where there was something to do.
+fn serve(core: &mut Core) -> bool {
+    let mut active = false;
+    core.external.inline = false;
+    core.flush_overflow();
+    if core.sq_pending() > 0 && !core.is(IORING_SETUP_R_DISABLED) {
+        let _ = core.submit(u32::MAX);
+        // Threads that wait for room (`IORING_ENTER_SQ_WAIT`) look again.
+        core.wake_all();
+        core.tell_others();
+        active = true;
+    }
+    if core.readiness.waiting() > 0 {
+        // What may be registered for a file that is gone is looked at by the reactor's ticks.
+        reactor::attend_stale(core);
+        active |= harvest(core, 0);
+    }
+    core.advance();
+    core.hand_over();
+    active |= core.external.posted > 0;
+    core.notify();
+    active
+}
+
+fn harvest(core: &mut Core, timeout_ns: u64) -> bool {
+    let Some(epoll) = core.readiness.epoll else { return false };
+    core.look_beside_epoll();
+    let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
+    let count = os::epoll_wait(epoll, &mut events, Some(timeout_ns), None).unwrap_or(0);
+    core.take_events_as_driver(&events[..count]);
+    count > 0
+}
+
+/// Nothing happened for the idle time.
+fn sleep(guard: &mut CoreGuard<'_>, serial: u64) {
+    let Some(core) = live(guard, serial) else { return };
+    core.memory.change_sq_flags(IORING_SQ_NEED_WAKEUP, 0);
+    // Pairs with the program's full barrier between its store of the SQ tail and its look at the
+    // flag: either it sees the flag, or the tail is seen here.
+    fence(Ordering::SeqCst);
+    if core.sq_pending() == 0 || core.is(IORING_SETUP_R_DISABLED) {
+        wait(guard, serial);
+    } else {
+        core.memory.change_sq_flags(0, IORING_SQ_NEED_WAKEUP);
+    }
+}
+
+/// Until somebody wakes the thread, or something in flight has to be looked at; it has said that it
+/// needs to be woken.
+fn wait(guard: &mut CoreGuard<'_>, serial: u64) {
+    let Some(core) = live(guard, serial) else { return };
+    let Some(epoll) = core.readiness.epoll else { return };
+    let timeout_ns = core.timers.next_ns();
+    core.sq_asleep = true;
+    core.watch_pages();
+    let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
+    let woken = guard.unlocked(|| os::epoll_wait(epoll, &mut events, timeout_ns, None));
+    let Some(core) = live(guard, serial) else { return };
+    debug_assert!(core.zero_copy.is_all_watched(), "nothing came back unheard");
+    core.sq_asleep = false;
+    core.take_events_as_driver(&events[..woken.unwrap_or(0)]);
+    // In flight work goes on while asleep: only SQEs end the need for a wake-up.
+    core.memory.change_sq_flags(0, IORING_SQ_NEED_WAKEUP);
+}

@@ -1,0 +1,669 @@
+//! Sends without copying: on which sockets, which pages are out, and that they come back.
+//!
+//! A large send with `MSG_ZEROCOPY` lets the network read the program's own pages; the socket's error
+//! queue tells when it is done with them. That costs more than it saves where the network copies after
+//! all, and the error queue is the program's. So:
+//!
+//! - the first large send on a socket is a probe: the next ones copy until its pages are back. Where they
+//!   come back as copied, that was the last for long;
+//! - a socket on whose error queue the program may wait for something is left alone, and one on which it
+//!   starts to ([`Core::leave_error_queue`]) from then on;
+//! - sends are numbered by the socket. The probe tells the number; nobody else sends like this;
+//! - a socket is held by a duplicate while pages are out, and some milliseconds longer. So the program may
+//!   close its own at any time.
+//!
+//! The queue is looked at when epoll reports it, for a batch of sends at once, and before somebody waits where
+//! pages have come back at once before.
+//!
+//! Every notice for a socket that epoll watches costs the kernel a call to epoll, whether anybody sleeps or not. So a
+//! channel is in the ring's epoll instance only where somebody may need it, and this must stay true:
+//!
+//! - whenever the ring's driver sleeps in epoll, or the reactor has it in its own (`Core::is_listened_to`), every
+//!   channel with pages out is watched. Whoever begins to sees to that ([`Core::watch_pages`]), and pages that go out
+//!   meanwhile are watched at once. Nothing is lost by being late: epoll reports what is there already;
+//! - whoever only looks into epoll looks at the queues of those that are not watched, too ([`Core::look_beside_epoll`]);
+//! - a channel is taken out of epoll again when a batch of sends went by without anybody sleeping.
+//!
+//! What epoll refuses to watch is left to the reactor's ticks.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLET};
+use linux_raw_sys::net::{SO_TYPE, SOCK_DGRAM};
+
+use crate::abi::Errno;
+use crate::assets::kinds;
+use crate::ops::net::error_queue::{self, Notice};
+use crate::os::{self, Fd};
+use crate::process::registry;
+use crate::request::RequestId;
+use crate::request::notification::Announced;
+use crate::ring::Core;
+use crate::wait::Driver;
+
+/// Sends on one socket between two looks at its error queue, where nothing else leads to one.
+const BATCH: u8 = 16;
+/// As many channels are looked at one by one where nobody sleeps; more are left to epoll, which knows where to look.
+const FEW: usize = 4;
+/// Large sends that are copied before a socket is tried again.
+const PATIENCE: u32 = 4096;
+/// Ticks without anything left to send after which pages are taken for free, though nobody said so: their
+/// notice went to somebody else.
+const SILENT_TICKS: u16 = 256;
+
+/// What is known of the sockets of one ring.
+#[derive(Default)]
+pub struct ZeroCopy {
+    sockets: BTreeMap<Fd, Standing>,
+    channels: Vec<Option<Channel>>,
+    /// Channels on which something was sent since they were looked at last.
+    fresh: Vec<usize>,
+    /// Channels that are not watched; among them those with pages out.
+    unwatched: Vec<usize>,
+    /// How many are.
+    watched: usize,
+    /// Epoll refused to watch one.
+    refused: bool,
+    /// How often somebody has begun to listen to epoll.
+    sleeps: u32,
+    /// Sends whose pages are out.
+    out: usize,
+    /// The socket that the current submission found to take zero-copy sends.
+    pub checked: Option<Fd>,
+    /// Notifications that nothing stands in the way of, not posted yet.
+    pub announced: Vec<Announced>,
+}
+
+/// What becomes of large sends on a descriptor.
+enum Standing {
+    /// They are copied, so many more.
+    Copied(u32),
+    /// They go through a channel.
+    Channel(usize),
+}
+
+/// Does epoll tell of a channel's error queue?
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Watch {
+    /// No, and no pages have gone out since somebody looked.
+    No,
+    /// No; it is listed.
+    Listed,
+    /// Yes.
+    Epoll,
+}
+
+/// Who waits for the pages of a send.
+#[derive(Clone, Copy)]
+enum Sent {
+    /// A notification, perhaps for others of the same operation, too.
+    Notification(RequestId),
+    /// One of which there is no more than this.
+    Beside(Announced),
+}
+
+/// A socket that sends without copying.
+struct Channel {
+    /// The descriptor that it is known by, or -1.
+    fd: Fd,
+    /// The engine's duplicate.
+    own: Fd,
+    /// The ring's epoll instance.
+    epoll: Fd,
+    watch: Watch,
+    /// Sends since it is watched, or since somebody slept.
+    calm: u8,
+    /// [`ZeroCopy::sleeps`] then.
+    sleeps: u32,
+    cookie: u64,
+    /// A send may take a part of what it is given.
+    stream: bool,
+    /// Its probe came back without a copy, so the numbers of its sends are known.
+    proven: bool,
+    /// The number of the first of `sends`.
+    first: u32,
+    /// Who waits for each; nobody where its pages are back.
+    sends: VecDeque<Option<Sent>>,
+    /// How many since the error queue was looked at.
+    unseen: u8,
+    /// It is listed as one on which something was sent.
+    fresh: bool,
+    /// Pages were back at once when they were looked for last.
+    prompt: bool,
+    used: bool,
+    /// Somebody else reads the error queue, too.
+    shared: bool,
+    silent_ticks: u16,
+}
+
+impl ZeroCopy {
+    /// Are any pages out?
+    pub fn is_waiting(&self) -> bool {
+        self.out > 0
+    }
+
+    /// Was nothing sent since pages were looked for?
+    pub fn is_seen(&self) -> bool {
+        self.fresh.is_empty()
+    }
+
+    /// Are pages out of which epoll tells?
+    pub fn is_watched(&self) -> bool {
+        self.out > 0 && self.watched > 0
+    }
+
+    /// Does epoll tell of all pages that are out, or refuse to?
+    pub fn is_all_watched(&self) -> bool {
+        let is_seen = |channel: &Channel| channel.sends.is_empty() || channel.watch == Watch::Epoll;
+        self.refused || self.channels.iter().flatten().all(is_seen)
+    }
+
+    /// Is there anything to look at by and by?
+    pub fn needs_ticks(&self) -> bool {
+        self.channels.iter().any(Option::is_some)
+    }
+
+    /// Are sends through a channel such that they may take a part?
+    pub fn is_stream(&self, index: usize) -> bool {
+        self.channels[index].as_ref().is_none_or(|channel| channel.stream)
+    }
+
+    /// The user data of notifications of which there is no more than [`Announced`].
+    pub fn owed(&self) -> Vec<u64> {
+        let sends = self.channels.iter().flatten().flat_map(|channel| &channel.sends);
+        let beside = |sent: &Sent| match sent {
+            Sent::Beside(announced) => Some(announced.user_data),
+            Sent::Notification(_) => None,
+        };
+        sends.flatten().filter_map(beside).collect()
+    }
+
+    /// Nothing is kept any longer; pages that are out stay so.
+    pub fn close(&mut self) {
+        for channel in core::mem::take(&mut self.channels).into_iter().flatten() {
+            channel.end();
+        }
+        self.drop_interests();
+    }
+
+    /// In a child after `fork`: sockets and epoll instance are the parent's, too.
+    pub fn forked(&mut self) {
+        for channel in core::mem::take(&mut self.channels).into_iter().flatten() {
+            os::close(channel.own);
+        }
+        self.drop_interests();
+    }
+
+    fn drop_interests(&mut self) {
+        for fd in core::mem::take(self).sockets.into_keys() {
+            registry::drop_interest(fd);
+        }
+    }
+
+    fn channel(&mut self, index: usize) -> Option<&mut Channel> {
+        self.channels.get_mut(index)?.as_mut()
+    }
+
+    fn note(&mut self, fd: Fd, standing: Standing) {
+        if self.sockets.insert(fd, standing).is_none() && registry::add_interest(fd).is_err() {
+            self.sockets.remove(&fd);
+        }
+    }
+
+    /// A descriptor stands for another socket from now on, or for none.
+    pub fn forget(&mut self, fd: Fd) {
+        let Some(standing) = self.sockets.remove(&fd) else { return };
+        registry::drop_interest(fd);
+        if let Standing::Channel(index) = standing {
+            self.part(index);
+        }
+    }
+
+    /// Nothing more is sent through a channel.
+    fn part(&mut self, index: usize) {
+        if let Some(channel) = self.channel(index) {
+            channel.fd = -1;
+            let _ = error_queue::allow(channel.own, false);
+            if channel.sends.is_empty() {
+                self.retire(index);
+            }
+        }
+    }
+
+    fn retire(&mut self, index: usize) {
+        let Some(channel) = self.channels[index].take() else { return };
+        if let Some(Standing::Channel(_)) = self.sockets.get(&channel.fd) {
+            self.sockets.remove(&channel.fd);
+            registry::drop_interest(channel.fd);
+        }
+        match channel.watch {
+            Watch::No => {}
+            Watch::Listed => self.unwatched.retain(|&listed| listed != index),
+            Watch::Epoll => self.watched -= 1,
+        }
+        channel.end();
+    }
+
+    /// Epoll is to tell of all pages that are out.
+    #[cold]
+    fn watch_all(&mut self) {
+        for index in core::mem::take(&mut self.unwatched) {
+            let Some(channel) = self.channels[index].as_mut() else { continue };
+            if channel.sends.is_empty() {
+                channel.watch = Watch::No;
+            } else if channel.listen(index).is_ok() {
+                self.watched += 1;
+            } else {
+                self.refused = true;
+                self.unwatched.push(index);
+            }
+        }
+    }
+
+    /// Those of which nothing is out any more need not be listed.
+    fn unlist_idle(&mut self) {
+        let ZeroCopy { channels, unwatched, .. } = self;
+        unwatched.retain(|&index| {
+            let Some(channel) = channels[index].as_mut() else { return false };
+            if channel.sends.is_empty() {
+                channel.watch = Watch::No;
+            }
+            channel.watch == Watch::Listed
+        });
+    }
+
+    /// Nobody is told of a channel's pages any longer but who looks.
+    #[cold]
+    fn unwatch(&mut self, index: usize) {
+        if let Some(channel) = self.channels[index].as_mut() {
+            channel.deafen();
+            channel.watch = Watch::Listed;
+            self.watched -= 1;
+            self.unwatched.push(index);
+        }
+    }
+
+    /// Large sends on a descriptor are copied from now on.
+    fn refuse(&mut self, fd: Fd) {
+        if fd < 0 {
+            return;
+        }
+        let channel = match self.sockets.get(&fd) {
+            Some(&Standing::Channel(index)) => Some(index),
+            _ => None,
+        };
+        self.note(fd, Standing::Copied(PATIENCE));
+        if let Some(index) = channel {
+            self.part(index);
+        }
+    }
+
+    /// A place for a channel.
+    fn place(&mut self) -> usize {
+        let free = self.channels.iter().position(Option::is_none);
+        free.unwrap_or_else(|| {
+            self.channels.push(None);
+            self.channels.len() - 1
+        })
+    }
+}
+
+impl Channel {
+    fn end(self) {
+        let _ = error_queue::allow(self.own, false);
+        if self.watch == Watch::Epoll {
+            // The file stays open by the program's descriptor, and with it the registration would.
+            self.deafen();
+        }
+        os::close(self.own);
+    }
+
+    /// Puts it into epoll, which reports what is in the queue already.
+    fn listen(&mut self, index: usize) -> Result<(), Errno> {
+        // No event is asked for: errors come unasked.
+        os::epoll_ctl(self.epoll, EPOLL_CTL_ADD, self.own, EPOLLET, crate::wait::channel_data(index))?;
+        self.watch = Watch::Epoll;
+        self.calm = 0;
+        Ok(())
+    }
+
+    fn deafen(&self) {
+        let _ = os::epoll_ctl(self.epoll, EPOLL_CTL_DEL, self.own, 0, 0);
+    }
+
+    /// After a send: has a whole batch of them gone by without anybody sleeping?
+    fn is_calm(&mut self, sleeps: u32) -> bool {
+        if self.sleeps != sleeps {
+            self.sleeps = sleeps;
+            self.calm = 0;
+        }
+        self.calm += 1;
+        self.calm >= BATCH
+    }
+
+    /// May it be used? While the probe is out nobody knows.
+    fn is_open(&self) -> bool {
+        self.proven || self.sends.is_empty()
+    }
+
+    /// Where those stand among `sends` that have these numbers.
+    fn places(&mut self, first: u32, last: u32) -> Range<usize> {
+        if !self.proven {
+            // It is the probe, which was sent alone.
+            self.first = last.wrapping_add(1).wrapping_sub(self.sends.len() as u32);
+            return 0..self.sends.len();
+        }
+        let start = first.wrapping_sub(self.first) as usize;
+        let end = start.saturating_add(last.wrapping_sub(first) as usize + 1);
+        start..end.min(self.sends.len())
+    }
+
+    fn drop_settled(&mut self) {
+        while let Some(None) = self.sends.front() {
+            self.sends.pop_front();
+            self.first = self.first.wrapping_add(1);
+        }
+    }
+}
+
+impl Core {
+    /// The channel by which a large send on `fd` goes, if it is not to be copied.
+    pub fn channel_for(&mut self, fd: Fd) -> Option<usize> {
+        match self.zero_copy.sockets.get_mut(&fd) {
+            Some(Standing::Channel(index)) => {
+                let index = *index;
+                return self.zero_copy.channel(index)?.is_open().then_some(index);
+            }
+            Some(Standing::Copied(left)) if *left > 0 => {
+                *left -= 1;
+                return None;
+            }
+            _ => {}
+        }
+        let opened = if error_queue::is_unused(fd) { self.open_channel(fd).ok() } else { None };
+        if opened.is_none() {
+            self.zero_copy.refuse(fd);
+        }
+        opened
+    }
+
+    #[cold]
+    fn open_channel(&mut self, fd: Fd) -> Result<usize, Errno> {
+        let epoll = self.epoll()?;
+        let cookie = error_queue::cookie(fd).ok_or(Errno::EOPNOTSUPP)?;
+        let own = os::duplicate(fd)?;
+        error_queue::allow(own, true).inspect_err(|_| os::close(own))?;
+        let index = self.zero_copy.place();
+        self.zero_copy.channels[index] = Some(Channel {
+            fd,
+            own,
+            epoll,
+            watch: Watch::No,
+            calm: 0,
+            sleeps: 0,
+            cookie,
+            stream: os::socket_option(own, SO_TYPE) != Ok(SOCK_DGRAM as i32),
+            proven: false,
+            first: 0,
+            sends: VecDeque::new(),
+            unseen: 0,
+            fresh: false,
+            prompt: true,
+            used: true,
+            shared: false,
+            silent_ticks: 0,
+        });
+        self.zero_copy.note(fd, Standing::Channel(index));
+        crate::wait::reactor::attend_stale(self);
+        Ok(index)
+    }
+
+    /// Pages of a send are out.
+    pub fn pages_out(&mut self, index: usize, notification: RequestId) {
+        if self.count_pages(index, Sent::Notification(notification)) {
+            self.look_for_pages(index);
+        }
+    }
+
+    /// The same where there is no request for the send. The caller posts what was announced.
+    #[inline(always)]
+    pub fn pages_out_beside(&mut self, index: usize, announced: Announced) {
+        self.expect_announced(announced);
+        if self.count_pages(index, Sent::Beside(announced)) {
+            self.gather_pages(index);
+        }
+    }
+
+    /// True where it is time to look for those that are back.
+    #[inline(always)]
+    fn count_pages(&mut self, index: usize, sent: Sent) -> bool {
+        let listened_to = self.is_listened_to();
+        let ZeroCopy { channels, fresh, out, .. } = &mut self.zero_copy;
+        let Some(Some(channel)) = channels.get_mut(index) else { return false };
+        channel.sends.push_back(Some(sent));
+        channel.used = true;
+        channel.unseen += 1;
+        *out += 1;
+        if !core::mem::replace(&mut channel.fresh, true) {
+            fresh.push(index);
+        }
+        let due = channel.unseen >= BATCH;
+        if listened_to || channel.watch != Watch::Listed {
+            self.see_to_watch(index, listened_to);
+        }
+        due
+    }
+
+    /// Pages of a channel went out: those who listen to epoll are to hear of them, and nobody else.
+    #[inline(never)]
+    fn see_to_watch(&mut self, index: usize, listened_to: bool) {
+        let ZeroCopy { channels, unwatched, watched, sleeps, .. } = &mut self.zero_copy;
+        let Some(channel) = channels[index].as_mut() else { return };
+        if channel.watch == Watch::No {
+            channel.watch = Watch::Listed;
+            unwatched.push(index);
+        }
+        match (channel.watch, listened_to) {
+            (Watch::Epoll, false) if *watched <= FEW && channel.is_calm(*sleeps) => {
+                self.zero_copy.unwatch(index);
+            }
+            (Watch::Listed, true) => self.zero_copy.watch_all(),
+            _ => {}
+        }
+    }
+
+    /// Does anybody sleep in the ring's epoll instance, or has the reactor that in its own?
+    #[inline]
+    fn is_listened_to(&self) -> bool {
+        match self.token.driver() {
+            Driver::Nobody => false,
+            Driver::SqThread => self.sq_asleep,
+            Driver::Caller | Driver::Reactor => true,
+        }
+    }
+
+    /// Somebody begins to listen to epoll.
+    #[inline]
+    pub fn watch_pages(&mut self) {
+        debug_assert!(self.is_listened_to(), "pages that go out from now on are watched at once");
+        self.zero_copy.sleeps = self.zero_copy.sleeps.wrapping_add(1);
+        if !self.zero_copy.unwatched.is_empty() {
+            self.zero_copy.watch_all();
+        }
+        debug_assert!(self.zero_copy.is_all_watched(), "a sleeper hears of all pages");
+    }
+
+    /// Somebody looks into epoll without sleeping: looks for pages of which epoll does not tell.
+    #[inline]
+    pub fn look_beside_epoll(&mut self) {
+        match self.zero_copy.unwatched.len() {
+            0 => {}
+            1..=FEW => self.look_for_unwatched_pages(),
+            _ => self.zero_copy.watch_all(),
+        }
+    }
+
+    fn look_for_unwatched_pages(&mut self) {
+        let list = core::mem::take(&mut self.zero_copy.unwatched);
+        list.iter().for_each(|&index| self.look_for_pages(index));
+        self.zero_copy.unwatched = list;
+        self.zero_copy.unlist_idle();
+    }
+
+    /// A send was refused for want of room for more notices, or for good.
+    pub fn pages_refused(&mut self, index: usize, errno: Errno) {
+        self.look_for_pages(index);
+        let Some(channel) = self.zero_copy.channel(index) else { return };
+        if errno != Errno::ENOBUFS || channel.sends.is_empty() {
+            let fd = channel.fd;
+            self.zero_copy.refuse(fd);
+        }
+    }
+
+    /// Some time after sends: looks for their pages where they have come back at once before. Returns whether any
+    /// notification can be posted.
+    pub fn look_for_prompt_pages(&mut self) -> bool {
+        while let Some(index) = self.zero_copy.fresh.pop() {
+            let Some(channel) = self.zero_copy.channel(index) else { continue };
+            channel.fresh = false;
+            if channel.prompt && channel.unseen > 0 {
+                self.look_for_pages(index);
+                if let Some(channel) = self.zero_copy.channel(index) {
+                    channel.prompt = channel.sends.is_empty();
+                }
+            }
+        }
+        !self.ready.is_empty()
+    }
+
+    /// Looks through all error queues: an error that epoll reports may be no more than pages.
+    pub fn look_for_all_pages(&mut self) {
+        for index in 0..self.zero_copy.channels.len() {
+            self.look_for_pages(index);
+        }
+    }
+
+    /// Takes what a channel's error queue says; notifications are posted in their turn.
+    pub fn look_for_pages(&mut self, index: usize) {
+        self.gather_pages(index);
+        self.list_announced();
+    }
+
+    /// The same; what is announced is left to the caller.
+    fn gather_pages(&mut self, index: usize) {
+        loop {
+            let Some(channel) = self.zero_copy.channel(index) else { return };
+            channel.unseen = 0;
+            if channel.sends.is_empty() || channel.shared {
+                break;
+            }
+            let fd = channel.fd;
+            match error_queue::take(channel.own) {
+                None => break,
+                Some(Notice::Foreign) => {
+                    channel.shared = true;
+                    self.zero_copy.refuse(fd);
+                }
+                Some(Notice::PagesBack { first, last, copied }) => {
+                    let places = channel.places(first, last);
+                    channel.proven |= !copied;
+                    self.pages_back(index, places, copied);
+                    if copied {
+                        self.zero_copy.refuse(fd);
+                    }
+                }
+            }
+        }
+        self.retire_if_parted(index);
+    }
+
+    fn retire_if_parted(&mut self, index: usize) {
+        if self.zero_copy.channel(index).is_some_and(|channel| channel.fd < 0 && channel.sends.is_empty()) {
+            self.zero_copy.retire(index);
+        }
+    }
+
+    fn pages_back(&mut self, index: usize, places: Range<usize>, copied: bool) {
+        for place in places {
+            let Some(channel) = self.zero_copy.channel(index) else { return };
+            let Some(sent) = channel.sends[place].take() else { continue };
+            self.zero_copy.out -= 1;
+            match sent {
+                Sent::Notification(notification) => self.piece_is_free(notification, copied),
+                Sent::Beside(announced) => {
+                    let result = if copied { announced.result } else { 0 };
+                    self.announce_expected(Announced { result, ..announced });
+                }
+            }
+        }
+        if let Some(channel) = self.zero_copy.channel(index) {
+            channel.drop_settled();
+        }
+    }
+
+    /// The ring ends, or it is a child's: nobody is told any more of pages that are out.
+    pub fn forget_pages(&mut self) {
+        let sends = |channel: &mut Channel| core::mem::take(&mut channel.sends);
+        let sends: Vec<Option<Sent>> = self.zero_copy.channels.iter_mut().flatten().flat_map(sends).collect();
+        for sent in sends.into_iter().flatten() {
+            if let Sent::Beside(announced) = sent {
+                self.requests.beside -= 1;
+                if let Some(node) = announced.buffer {
+                    self.release_buffer(node);
+                }
+            }
+        }
+    }
+
+    /// The program is about to use the error queue of `fd` itself, or to look for errors there: no more is
+    /// sent over it without copying, and what is going to be in the queue is left to the program.
+    pub fn leave_error_queue(&mut self, fd: Fd) {
+        kinds::watch_errors(fd);
+        if let Some(&Standing::Channel(index)) = self.zero_copy.sockets.get(&fd) {
+            self.look_for_pages(index);
+            if let Some(channel) = self.zero_copy.channel(index) {
+                channel.shared = true;
+            }
+        }
+        if self.zero_copy.sockets.contains_key(&fd) {
+            self.zero_copy.refuse(fd);
+        }
+    }
+
+    /// By and by: channels that are not used any more end; pages of which nobody hears anything, too.
+    pub fn tick_channels(&mut self) {
+        for index in 0..self.zero_copy.channels.len() {
+            self.look_for_pages(index);
+            let Some(channel) = self.zero_copy.channel(index) else { continue };
+            let used = core::mem::take(&mut channel.used);
+            if channel.fd >= 0 && error_queue::cookie(channel.fd) != Some(channel.cookie) {
+                // Closed, and perhaps used again, behind our back.
+                let fd = channel.fd;
+                self.zero_copy.forget(fd);
+            } else if channel.sends.is_empty() {
+                if !used {
+                    self.zero_copy.retire(index);
+                }
+            } else if error_queue::is_all_sent(channel.own) {
+                channel.silent_ticks += 1;
+                if channel.silent_ticks >= SILENT_TICKS {
+                    self.give_pages_up(index);
+                }
+            } else {
+                channel.silent_ticks = 0;
+            }
+        }
+    }
+
+    #[cold]
+    fn give_pages_up(&mut self, index: usize) {
+        let Some(channel) = self.zero_copy.channel(index) else { return };
+        let (fd, places) = (channel.fd, 0..channel.sends.len());
+        self.pages_back(index, places, false);
+        self.list_announced();
+        self.zero_copy.refuse(fd);
+        self.retire_if_parted(index);
+    }
+}
