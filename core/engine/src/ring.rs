@@ -26,11 +26,11 @@ use crate::ops::net::train::Train;
 use crate::ops::timeout::Timeouts;
 use crate::os::Fd;
 use crate::os::sync::{AcrossFork, Guard, Mutex};
-use crate::process::credentials::Credentials;
 use crate::process::{Page, Shared};
 use crate::queue::{Cqe, RingMemory};
-use crate::request::{FileHold, Flags, ReadyQueue, RequestId, Slab};
+use crate::request::{Assembly, Drain, FileHold, Flags, ReadyQueue, RequestId, Slab};
 use crate::wait::readiness::Readiness;
+use crate::wait::sq_thread::SqThread;
 use crate::wait::timers::{Clock, Timers};
 use crate::wait::zero_copy::ZeroCopy;
 use crate::wait::{External, Token};
@@ -153,15 +153,6 @@ impl Drop for CoreGuard<'_> {
     }
 }
 
-/// What a link chain under assembly consists of.
-#[derive(Clone, Copy, Debug)]
-pub struct Chain {
-    /// Its first request.
-    pub head: RequestId,
-    /// Its last so far.
-    pub last: RequestId,
-}
-
 /// A ring's state.
 pub struct Core {
     /// Where this core lives.
@@ -193,17 +184,9 @@ pub struct Core {
     /// All live requests.
     pub requests: Slab,
     /// The chain that the current submission is assembling.
-    pub chain: Option<Chain>,
-    /// Requests that a drain holds back.
-    pub deferred: VecDeque<RequestId>,
-    /// Requests in chains that a drain holds back.
-    pub deferred_requests: usize,
-    /// A drain is in force.
-    pub drain_active: bool,
-    /// The request after the current chain drains.
-    pub drain_next: bool,
-    /// A request that skips its CQE was seen: drains are refused from then on, as the kernel does.
-    pub drain_disabled: bool,
+    pub assembly: Assembly,
+    /// What drains hold back.
+    pub drain: Drain,
     /// To be issued, in order.
     pub ready: ReadyQueue,
     /// Blocking work that the caller is to do, or to hand to workers.
@@ -250,18 +233,8 @@ pub struct Core {
     pub personalities: Personalities,
     /// The thread that may submit, once known (`IORING_SETUP_SINGLE_ISSUER`).
     pub submitter: Option<usize>,
-    /// How long the SQ thread spins before it sleeps, in nanoseconds.
-    pub sq_idle_ns: u64,
-    /// The SQ thread sleeps in epoll, or is about to.
-    pub sq_asleep: bool,
-    /// What the SQ thread was cloned with.
-    pub sq_credentials: Credentials,
-    /// How many SQ threads the ring has had; one that is not the last ends.
-    pub sq_term: u32,
-    /// The one before has ended.
-    pub sq_gone: bool,
-    /// The processor that the SQ thread is bound to, if any.
-    pub sq_cpu: Option<u32>,
+    /// Its SQ thread, if it has one.
+    pub sq_thread: SqThread,
     /// What this process has of the ring's page.
     pub shared: Option<Box<Shared>>,
     /// Threads were given futexes to wait for, and may not be asleep yet.

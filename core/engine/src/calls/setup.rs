@@ -19,14 +19,15 @@ use crate::frontend;
 use crate::ops::net::train::Train;
 use crate::ops::timeout::Timeouts;
 use crate::os::{self, Fd, user};
-use crate::process::{credentials, lifetime, registry};
+use crate::process::{lifetime, registry};
 use crate::queue::{RingMemory, Source};
-use crate::request::{ReadyQueue, Slab};
+use crate::request::{Assembly, Drain, ReadyQueue, Slab};
 use crate::ring::{Core, Ring};
 use crate::wait::readiness::Readiness;
+use crate::wait::sq_thread::{self, SqThread};
 use crate::wait::timers::{Clock, Timers};
 use crate::wait::zero_copy::ZeroCopy;
-use crate::wait::{External, Token, sq_thread};
+use crate::wait::{External, Token};
 use crate::work::aio::Aio;
 
 /// The setup flags, and whether the engine has them.
@@ -219,12 +220,8 @@ fn new_core(ring: &'static Ring, serial: u64, memory: RingMemory, setup_flags: u
         messages: VecDeque::new(),
         restrictions: None,
         requests: Slab::default(),
-        chain: None,
-        deferred: VecDeque::new(),
-        deferred_requests: 0,
-        drain_active: false,
-        drain_next: false,
-        drain_disabled: false,
+        assembly: Assembly::default(),
+        drain: Drain::default(),
         ready: ReadyQueue::default(),
         work: VecDeque::new(),
         batch: Vec::new(),
@@ -248,12 +245,7 @@ fn new_core(ring: &'static Ring, serial: u64, memory: RingMemory, setup_flags: u
         region: None,
         personalities: Personalities::default(),
         submitter: None,
-        sq_idle_ns: 0,
-        sq_asleep: false,
-        sq_credentials: credentials::common(),
-        sq_term: 0,
-        sq_gone: false,
-        sq_cpu: None,
+        sq_thread: SqThread::default(),
         shared: None,
         unsettled: false,
         fetched_at_once: u32::MAX,

@@ -158,7 +158,7 @@ fn prep_link(core: &mut Core, id: RequestId) -> Result<(), Errno> {
         return Err(Errno::EINVAL);
     }
     let timeout = parse(&sqe)?;
-    let last = core.chain.ok_or(Errno::EINVAL)?.last;
+    let last = core.assembly.last().ok_or(Errno::EINVAL)?;
     if core.requests[last].sqe.opcode == Code::IORING_OP_LINK_TIMEOUT as u8 {
         return Err(Errno::EINVAL);
     }

@@ -105,8 +105,7 @@ impl Core {
     /// Cancels this process's requests; `all`: those too that end by themselves, and that others can
     /// take over.
     fn cancel_everything(&mut self, all: bool) {
-        self.deferred_requests = 0;
-        for id in core::mem::take(&mut self.deferred) {
+        for id in self.drain.clear() {
             self.complete(id, Errno::ECANCELED.negated());
         }
         let ids: Vec<RequestId> = self.requests.ids().collect();

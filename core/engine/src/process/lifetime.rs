@@ -238,9 +238,8 @@ impl Core {
     /// Nothing is left to be issued.
     fn drop_queues(&mut self) {
         self.timeouts = Timeouts::default();
-        self.chain = None;
-        self.deferred.clear();
-        self.deferred_requests = 0;
+        self.assembly.take();
+        self.drain.clear();
         self.ready.clear();
     }
 

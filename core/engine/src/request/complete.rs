@@ -63,7 +63,7 @@ impl Core {
             self.announce(id);
         }
         self.requests.remove(id);
-        if !self.deferred.is_empty() {
+        if !self.drain.holds_nothing() {
             self.run_deferred();
         }
     }

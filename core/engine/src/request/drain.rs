@@ -4,17 +4,95 @@
 //! chains queue up; the first of them, and every draining one, starts when no request lives that is
 //! not queued here itself.
 
+use alloc::collections::VecDeque;
+
 use crate::request::{Flags, Phase, RequestId};
 use crate::ring::Core;
+
+/// What the drains of a ring hold back.
+#[derive(Default)]
+pub struct Drain {
+    /// Heads of chains that are held back, in order.
+    held: VecDeque<RequestId>,
+    /// Requests in those chains.
+    held_requests: usize,
+    /// A drain is in force.
+    active: bool,
+    /// The request after the chain under assembly drains.
+    after_chain: bool,
+    /// A request that skips its CQE was seen: drains are refused from then on, as the kernel does.
+    refused: bool,
+}
+
+impl Drain {
+    /// Is no chain held back?
+    #[inline]
+    pub fn holds_nothing(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// Is no drain in force or about to be, and nothing held back?
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        !(self.active || self.after_chain) && self.held.is_empty()
+    }
+
+    /// Must what is submitted now wait for its turn?
+    #[inline]
+    pub fn is_active(&self) -> bool {
+        self.active
+    }
+
+    /// From now on the ring refuses drains.
+    pub fn refuse(&mut self) {
+        self.refused = true;
+    }
+
+    /// Does the ring refuse drains?
+    pub fn is_refused(&self) -> bool {
+        self.refused
+    }
+
+    /// A request that drains is submitted, as part of a chain or not. What follows a chain drains too.
+    fn begin(&mut self, in_chain: bool) {
+        self.active = true;
+        self.after_chain |= in_chain;
+    }
+
+    /// The first request after a chain that drained: does it drain, too? Asked once.
+    pub fn continues(&mut self) -> bool {
+        let continues = core::mem::take(&mut self.after_chain);
+        self.active |= continues;
+        continues
+    }
+
+    /// Holds back a chain of so many requests.
+    fn hold(&mut self, head: RequestId, length: usize) {
+        self.held_requests += length;
+        self.held.push_back(head);
+    }
+
+    /// The first chain is let go, which has so many requests.
+    fn let_go(&mut self, length: usize) {
+        self.held.pop_front();
+        self.held_requests -= length;
+    }
+
+    /// Forgets the chains that are held back, and says which they were.
+    pub fn clear(&mut self) -> VecDeque<RequestId> {
+        self.held_requests = 0;
+        core::mem::take(&mut self.held)
+    }
+}
 
 impl Core {
     /// An SQE with DRAIN was met. In a chain the drain applies to the head, and to what follows the chain.
     pub(super) fn start_drain(&mut self, id: RequestId) {
-        self.drain_active = true;
+        let head = self.assembly.head();
+        self.drain.begin(head.is_some());
         self.requests[id].flags.set(Flags::DRAIN);
-        if let Some(chain) = self.chain {
-            self.drain_next = true;
-            self.requests[chain.head].flags.set(Flags::DRAIN.with(Flags::THREADED));
+        if let Some(head) = head {
+            self.requests[head].flags.set(Flags::DRAIN.with(Flags::THREADED));
         }
     }
 
@@ -22,11 +100,11 @@ impl Core {
     pub(super) fn defer(&mut self, id: RequestId) {
         let drains = self.requests[id].flags.has(Flags::DRAIN);
         self.requests[id].phase = Phase::Deferred;
-        self.deferred_requests += self.chain_length(id);
-        self.deferred.push_back(id);
+        let length = self.chain_length(id);
+        self.drain.hold(id, length);
         self.run_deferred();
-        if !drains && self.deferred.is_empty() {
-            self.drain_active = false;
+        if !drains && self.drain.holds_nothing() {
+            self.drain.active = false;
         }
     }
 
@@ -34,14 +112,14 @@ impl Core {
     pub(super) fn run_deferred(&mut self) {
         let mut first = true;
         let mut drain_seen = false;
-        while let Some(&id) = self.deferred.front() {
+        while let Some(&id) = self.drain.held.front() {
             drain_seen |= self.requests[id].flags.has(Flags::DRAIN);
-            if (first || drain_seen) && self.requests.live() != self.deferred_requests {
+            if (first || drain_seen) && self.requests.live() != self.drain.held_requests {
                 return;
             }
             first = false;
-            self.deferred.pop_front();
-            self.deferred_requests -= self.chain_length(id);
+            let length = self.chain_length(id);
+            self.drain.let_go(length);
             self.make_ready(id);
         }
     }

@@ -24,6 +24,8 @@ mod ready;
 mod slab;
 mod submit;
 
+pub use drain::Drain;
+pub use link::Assembly;
 pub use ready::ReadyQueue;
 pub use slab::Slab;
 

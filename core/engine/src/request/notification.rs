@@ -145,7 +145,7 @@ impl Core {
             }
         }
         self.zero_copy.announced = announced;
-        if !self.deferred.is_empty() {
+        if !self.drain.holds_nothing() {
             self.run_deferred();
         }
     }
@@ -170,7 +170,7 @@ impl Core {
         self.post(cqe);
         self.release_file(id);
         self.requests.remove(id);
-        if !self.deferred.is_empty() {
+        if !self.drain.holds_nothing() {
             self.run_deferred();
         }
     }

@@ -97,9 +97,8 @@ impl Core {
     /// Is nothing going on in the ring that a request would have to take notice of?
     #[inline(always)]
     fn is_at_ease(&self) -> bool {
-        self.chain.is_none()
-            && !(self.drain_active || self.drain_next)
-            && self.deferred.is_empty()
+        self.assembly.head().is_none()
+            && self.drain.is_idle()
             && self.train.is_empty()
             && self.closing_fds.is_empty()
             && self.restrictions.is_none()
@@ -178,7 +177,7 @@ impl Core {
         let op = request.op;
         let Some(quick) = &op.quick else { return false };
         let is_ordinary = request.whose == Whose::Common && request.file != FileHold::None;
-        if !is_ordinary || !self.deferred.is_empty() || credentials::matter() {
+        if !is_ordinary || !self.drain.holds_nothing() || credentials::matter() {
             return false;
         }
         if request.flags.are_only(Flags::UNPREPARED, Flags::FIXED_FILE.with(Flags::WOKEN)) {

@@ -12,8 +12,9 @@ use crate::coverage;
 use crate::ops::{Caps, Outcome};
 use crate::os;
 use crate::process::credentials::{self, Whose};
+use crate::request::link::Place;
 use crate::request::{FileHold, Flags, Phase, Request, RequestId};
-use crate::ring::{Chain, Core, Counted};
+use crate::ring::{Core, Counted};
 use crate::work::Work;
 
 impl Core {
@@ -77,8 +78,8 @@ impl Core {
 
     /// The end of a submission: a chain whose last SQE still had LINK set ends here.
     fn end_batch(&mut self) {
-        if let Some(chain) = self.chain.take() {
-            self.end_chain(chain);
+        if let Some(head) = self.assembly.take() {
+            self.end_chain(head);
         }
         self.submission_left = 0;
         self.zero_copy.checked = None;
@@ -92,9 +93,9 @@ impl Core {
     }
 
     #[cold]
-    fn end_chain(&mut self, chain: Chain) {
-        self.requests[chain.head].flags.set(Flags::THREADED);
-        self.queue(chain.head);
+    fn end_chain(&mut self, head: RequestId) {
+        self.requests[head].flags.set(Flags::THREADED);
+        self.queue(head);
     }
 
     /// The length of the SQE that the current submission takes next, as it is now, if its operation, flags and file
@@ -115,25 +116,22 @@ impl Core {
         if let Err(errno) = checked {
             self.fail_early(id, errno);
             // A chain goes on assembling, but its head will find that it has failed.
-            if let Some(chain) = self.chain
-                && !self.requests[chain.head].flags.has(Flags::FAILED_EARLY)
+            if let Some(head) = self.assembly.head()
+                && !self.requests[head].flags.has(Flags::FAILED_EARLY)
             {
-                self.fail_early(chain.head, Errno::ECANCELED);
+                self.fail_early(head, Errno::ECANCELED);
             }
         }
         let links = self.requests[id].flags.links();
-        match (&mut self.chain, links) {
-            (Some(chain), _) => {
-                let (head, last) = (chain.head, chain.last);
-                chain.last = id;
-                self.requests[last].link = Some(id);
-                if !links {
-                    self.chain = None;
+        match self.assembly.add(id, links) {
+            Place::Alone => self.queue(id),
+            Place::Head => {}
+            Place::Behind { before, complete } => {
+                self.requests[before].link = Some(id);
+                if let Some(head) = complete {
                     self.queue(head);
                 }
             }
-            (chain @ None, true) => *chain = Some(Chain { head: id, last: id }),
-            (None, false) => self.queue(id),
         }
         if links { Ok(()) } else { checked }
     }
@@ -160,12 +158,10 @@ impl Core {
         {
             return Err(Errno::EACCES);
         }
-        if self.drain_next && self.chain.is_none() {
-            self.drain_next = false;
-            self.drain_active = true;
+        if self.assembly.head().is_none() && self.drain.continues() {
             self.requests[id].flags.set(Flags::DRAIN);
         }
-        if self.drain_active {
+        if self.drain.is_active() {
             self.requests[id].flags.set(Flags::THREADED);
         }
         if ioprio != 0 && !op.caps.has(Caps::IOPRIO) {
@@ -192,10 +188,10 @@ impl Core {
             return Err(Errno::EOPNOTSUPP);
         }
         if flags.has(Flags::CQE_SKIP) {
-            self.drain_disabled = true;
+            self.drain.refuse();
         }
         if flags.has(Flags::DRAIN) {
-            if self.drain_disabled {
+            if self.drain.is_refused() {
                 return Err(Errno::EOPNOTSUPP);
             }
             self.start_drain(id);
@@ -215,7 +211,7 @@ impl Core {
             }
             let result = request.result;
             self.complete(id, result);
-        } else if self.drain_active {
+        } else if self.drain.is_active() {
             self.defer(id);
         } else {
             self.start(id);

@@ -11,13 +11,38 @@ use linux_raw_sys::io_uring::{IORING_SETUP_R_DISABLED, IORING_SQ_NEED_WAKEUP};
 
 use crate::abi::Errno;
 use crate::os::{self, EpollEvent, host};
-use crate::process::{credentials, lifetime, registry};
+use crate::process::credentials::{self, Credentials};
+use crate::process::{lifetime, registry};
 use crate::ring::{Core, CoreGuard, Ring, live};
 use crate::wait::{BATCH, Driver, reactor};
 use crate::work::threads;
 
 /// Idle time where the program names none, in milliseconds.
 const DEFAULT_IDLE_MS: u32 = 1000;
+
+/// What a ring keeps about its SQ thread.
+#[derive(Default)]
+pub struct SqThread {
+    /// How long the thread spins before it sleeps.
+    idle_ns: u64,
+    /// The thread sleeps in epoll, or is about to.
+    asleep: bool,
+    /// What the thread was cloned with.
+    credentials: Option<Credentials>,
+    /// How many SQ threads the ring has had; one that is not the last ends.
+    term: u32,
+    /// The one before the last has ended.
+    gone: bool,
+    /// The processor that the thread is bound to, if any.
+    cpu: Option<u32>,
+}
+
+impl SqThread {
+    /// Does the thread sleep in epoll, or is about to?
+    pub fn is_asleep(&self) -> bool {
+        self.asleep
+    }
+}
 
 /// May the program run on that processor?
 ///
@@ -34,10 +59,10 @@ pub fn check_cpu(cpu: u32) -> Result<(), Errno> {
 /// # Errors
 /// `EAGAIN` where no thread can be had.
 pub fn start(core: &mut Core, idle_ms: u32, cpu: Option<u32>) -> Result<(), Errno> {
-    core.sq_cpu = cpu;
+    core.sq_thread.cpu = cpu;
     host::get().ok_or(Errno::ENOMEM)?;
     core.token.give(Driver::SqThread);
-    core.sq_idle_ns = u64::from(if idle_ms == 0 { DEFAULT_IDLE_MS } else { idle_ms }) * 1_000_000;
+    core.sq_thread.idle_ns = u64::from(if idle_ms == 0 { DEFAULT_IDLE_MS } else { idle_ms }) * 1_000_000;
     core.epoll()?;
     // The program cannot have published anything that it did not see this flag after.
     core.memory.change_sq_flags(IORING_SQ_NEED_WAKEUP, 0);
@@ -46,7 +71,7 @@ pub fn start(core: &mut Core, idle_ms: u32, cpu: Option<u32>) -> Result<(), Errn
 
 /// Clones the thread: it has the credentials of the calling one.
 fn launch(core: &mut Core) -> Result<(), Errno> {
-    core.sq_credentials = credentials::acting();
+    core.sq_thread.credentials = Some(credentials::acting());
     let ring = core::ptr::from_ref(core.ring).cast_mut().cast::<c_void>();
     threads::spawn(c"iou-sqp", run, ring)
 }
@@ -61,14 +86,14 @@ pub fn renew(until_ns: u64) {
             return;
         }
         let serial = core.serial;
-        core.sq_term += 1;
-        core.sq_gone = false;
+        core.sq_thread.term += 1;
+        core.sq_thread.gone = false;
         core.kick_driver();
         drop(guard);
-        threads::wait(until_ns, || live(&mut ring.lock(), serial).is_none_or(|core| core.sq_gone));
+        threads::wait(until_ns, || live(&mut ring.lock(), serial).is_none_or(|core| core.sq_thread.gone));
         let mut guard = ring.lock();
         let Some(core) = live(&mut guard, serial) else { return };
-        if !core.sq_gone || launch(core).is_err() {
+        if !core.sq_thread.gone || launch(core).is_err() {
             core.token.give_up();
         }
     });
@@ -78,15 +103,17 @@ extern "C" fn run(ring: *mut c_void) {
     // SAFETY: `start` passed a `&'static Ring`.
     let ring = unsafe { &*ring.cast::<Ring>() };
     let guard = ring.lock();
-    threads::begin(guard.as_ref().map_or_else(credentials::common, |core| core.sq_credentials));
+    threads::begin(
+        guard.as_ref().and_then(|core| core.sq_thread.credentials).unwrap_or_else(credentials::common),
+    );
     serve_ring(guard);
 }
 
 /// Until the ring is closed, or another thread is to take this one's place.
 fn serve_ring(mut guard: CoreGuard<'_>) {
     let Some(core) = guard.as_mut() else { return threads::end() };
-    let (serial, idle_ns, term) = (core.serial, core.sq_idle_ns, core.sq_term);
-    if let Some(cpu) = core.sq_cpu {
+    let (serial, idle_ns, term) = (core.serial, core.sq_thread.idle_ns, core.sq_thread.term);
+    if let Some(cpu) = core.sq_thread.cpu {
         // Checked at setup; the set may have shrunk since, and then any processor will do.
         let mut set = os::CpuSet::default();
         set[cpu as usize / 64] = 1 << (cpu % 64);
@@ -99,9 +126,9 @@ fn serve_ring(mut guard: CoreGuard<'_>) {
     let mut last_active_ns = os::monotonic_ns();
     loop {
         let Some(core) = live(&mut guard, serial) else { return threads::end() };
-        if core.sq_term != term {
+        if core.sq_thread.term != term {
             threads::end();
-            core.sq_gone = true;
+            core.sq_thread.gone = true;
             return;
         }
         if core.closing && core.inside == 0 {
@@ -175,13 +202,13 @@ fn wait(guard: &mut CoreGuard<'_>, serial: u64) {
     let Some(core) = live(guard, serial) else { return };
     let Some(epoll) = core.readiness.epoll else { return };
     let timeout_ns = core.timers.next_ns();
-    core.sq_asleep = true;
+    core.sq_thread.asleep = true;
     core.watch_pages();
     let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
     let woken = guard.unlocked(|| os::epoll_wait(epoll, &mut events, timeout_ns, None));
     let Some(core) = live(guard, serial) else { return };
     debug_assert!(core.zero_copy.is_all_watched(), "nothing came back unheard");
-    core.sq_asleep = false;
+    core.sq_thread.asleep = false;
     core.take_events_as_driver(&events[..woken.unwrap_or(0)]);
     // In flight work goes on while asleep: only SQEs end the need for a wake-up.
     core.memory.change_sq_flags(0, IORING_SQ_NEED_WAKEUP);

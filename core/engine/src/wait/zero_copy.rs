@@ -479,7 +479,7 @@ impl Core {
     fn is_listened_to(&self) -> bool {
         match self.token.driver() {
             Driver::Nobody => false,
-            Driver::SqThread => self.sq_asleep,
+            Driver::SqThread => self.sq_thread.is_asleep(),
             Driver::Caller | Driver::Reactor => true,
         }
     }
