@@ -1,0 +1,88 @@
+//! The engine's modules import downwards only: a module may use those below it, never one above. So what a part does
+//! can be understood, tested and changed without what is built on it.
+//!
+//! `layers.txt` lists the imports that still go upwards. None may be added; one that is gone has to leave the list.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// From the bottom to the top.
+const LAYERS: [&str; 13] = [
+    "abi", "os", "coverage", "assets", "queue", "request", "wait", "work", "process", "ring", "ops", "calls",
+    "frontend",
+];
+
+fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+fn layer(module: &str) -> Option<usize> {
+    LAYERS.iter().position(|&layer| layer == module)
+}
+
+/// The modules below the crate's root that a source file names, tests and comments left out.
+fn imports(text: &str) -> BTreeSet<String> {
+    let code = text.split("\n#[cfg(test)]\nmod ").next().unwrap_or_default();
+    let lines = code.lines().map(|line| line.split("//").next().unwrap_or_default());
+    let code = lines.collect::<Vec<_>>().join("\n");
+    let mut found = BTreeSet::new();
+    for (at, _) in code.match_indices("crate::") {
+        let behind = &code[at + "crate::".len()..];
+        let names = match behind.strip_prefix('{') {
+            Some(list) => list.split('}').next().unwrap_or_default().split(',').collect(),
+            None => vec![behind],
+        };
+        for name in names {
+            let name = name.trim_start();
+            let end = name.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(name.len());
+            found.insert(name[..end].to_owned());
+        }
+    }
+    found
+}
+
+#[test]
+fn imports_go_downwards() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let source = root.join("src");
+    let mut files = Vec::new();
+    sources(&source, &mut files);
+    let mut upwards = BTreeSet::new();
+    for file in files {
+        let name = file.strip_prefix(&source).unwrap();
+        let module = name.iter().next().unwrap().to_str().unwrap().trim_end_matches(".rs");
+        if module == "lib" {
+            continue;
+        }
+        let own = layer(module).unwrap_or_else(|| panic!("the module {module} has no layer"));
+        for import in imports(&fs::read_to_string(&file).unwrap()) {
+            if layer(&import).is_some_and(|other| other > own) {
+                upwards.insert(format!("{} {import}", name.display()));
+            }
+        }
+    }
+    let known = fs::read_to_string(root.join("tests/layers.txt")).unwrap();
+    let known: BTreeSet<String> = known.lines().map(str::to_owned).collect();
+    let added: Vec<_> = upwards.difference(&known).collect();
+    let gone: Vec<_> = known.difference(&upwards).collect();
+    assert!(added.is_empty(), "these files import from a layer above their own: {added:#?}");
+    assert!(gone.is_empty(), "these imports are gone: take them out of tests/layers.txt: {gone:#?}");
+}
+
+/// `Core` composes the parts of a ring: who wants to change one goes through what it offers.
+#[test]
+fn core_shows_no_more_of_its_fields_than_before() {
+    const PUBLIC_FIELDS: usize = 44;
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/ring/mod.rs")).unwrap();
+    let body = text.split("\npub struct Core {\n").nth(1).unwrap().split("\n}\n").next().unwrap();
+    let public = body.lines().filter(|line| line.trim_start().starts_with("pub")).count();
+    assert_eq!(public, PUBLIC_FIELDS, "where it is less, lower PUBLIC_FIELDS");
+}
