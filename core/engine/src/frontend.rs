@@ -6,11 +6,13 @@ use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use crate::Outlet;
 use crate::assets::{epoll_sets, kinds, ring_fds};
+use crate::calls::fork;
 use crate::ops::net::error_queue;
 use crate::os::{self, Fd};
-use crate::process::{self, credentials, fork, lifetime, registry};
-use crate::ring::{Core, Counted};
-use crate::wait::{Driver, reactor};
+use crate::process::credentials;
+use crate::ring::drive::reactor;
+use crate::ring::{Core, Counted, lifetime, registry, shared};
+use crate::wait::Driver;
 use crate::work::{pool, threads};
 
 /// Counters of this process since the engine was first used.
@@ -289,21 +291,21 @@ pub fn after_fork() {
 /// The process ends. Where others use its rings, its requests are cancelled, as the kernel does.
 pub fn exits() {
     if is_this_process() {
-        process::exits();
+        shared::exits();
     }
 }
 
 /// The calling thread ends: what waits on its behalf is cancelled, as the kernel does.
 pub fn thread_ends() {
     if is_this_process() {
-        process::thread_ends();
+        shared::thread_ends();
     }
 }
 
 /// The process is about to execute another program; as for [`exits`].
 pub fn executes() {
     if is_this_process() {
-        process::executes();
+        shared::executes();
     }
 }
 

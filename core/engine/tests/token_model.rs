@@ -72,7 +72,7 @@ impl Ring {
         self.epoll.signal();
     }
 
-    /// `enter(GETEVENTS)`, as `wait::caller` does it.
+    /// `enter(GETEVENTS)`, as `drive::caller` does it.
     fn wait(&self, wanted: u32) {
         let mut core = self.core.lock().unwrap();
         loop {

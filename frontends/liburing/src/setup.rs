@@ -3,8 +3,7 @@
 use crate::ring::{ENTERS_FOR_COMPLETIONS, PROGRAM_MEMORY, REGISTERED, REGISTERS_BY_INDEX};
 use crate::size;
 use crate::types::{CompletionQueue, Cqe, Ring, Sqe, SubmissionQueue};
-use crate::user;
-use crate::{call, register};
+use crate::{call, register, user};
 use core::ffi::{c_int, c_uint, c_void};
 use core::mem::MaybeUninit;
 use core::ptr;

@@ -12,8 +12,7 @@ use crate::assets::ring_fds;
 use crate::calls::enter;
 use crate::os::Fd;
 use crate::os::user::{self, IoVector};
-use crate::process::registry;
-use crate::ring::{Core, CoreGuard, live};
+use crate::ring::{Core, CoreGuard, live, registry};
 
 const REPLACE: u32 = IORING_REGISTER_DST_REPLACE as u32;
 const REGISTERED: u32 = IORING_REGISTER_SRC_REGISTERED as u32;

@@ -13,7 +13,7 @@ use linux_raw_sys::general::{F_GETFL, O_DIRECTORY, O_NOATIME, O_PATH};
 use crate::abi::Errno;
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Fd, FileIdentity, OwnedFd};
-use crate::process::registry;
+use crate::ring::registry;
 
 /// As many a ring keeps.
 const KEPT: usize = 8;

@@ -6,7 +6,7 @@ use crate::abi::Errno;
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Fd, user};
 use crate::ring::Core;
-use crate::wait::{RegisteredEventfd, reactor};
+use crate::ring::drive::{RegisteredEventfd, reactor};
 
 /// The engine's descriptors of all eventfds that rings of this process signal.
 static REGISTERED: Mutex<Vec<Fd>> = Mutex::new(Vec::new());

@@ -11,9 +11,8 @@ use linux_raw_sys::io_uring::{
 use crate::abi::Errno;
 use crate::assets::table::{NodeIndex, Table};
 use crate::os::{self, Fd, user};
-use crate::process::registry;
 use crate::request::FileHold;
-use crate::ring::Core;
+use crate::ring::{Core, registry};
 
 const MAX_FILES: u32 = 1 << 20;
 

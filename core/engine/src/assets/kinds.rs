@@ -1,6 +1,6 @@
 //! What is remembered of descriptors, so that an attempt costs one system call.
 //!
-//! A plain descriptor number can be closed and reused behind our back ([`crate::wait::readiness`]),
+//! A plain descriptor number can be closed and reused behind our back ([`crate::ring::drive::readiness`]),
 //! so nothing here may decide more than which way is tried first: every use of it either finds out
 //! that it was wrong or is right all the same.
 
@@ -9,7 +9,7 @@ use linux_raw_sys::net::{SO_LINGER, SOL_SOCKET};
 
 use crate::abi::Errno;
 use crate::os::{self, Fd, host};
-use crate::process::registry;
+use crate::ring::registry;
 
 /// Facts about a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -16,7 +16,7 @@ use crate::calls::enter;
 use crate::frontend;
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Fd, host, user};
-use crate::process::registry;
+use crate::ring::registry;
 
 /// Places per thread.
 const PLACES: usize = 16;

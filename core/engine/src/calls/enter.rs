@@ -8,10 +8,9 @@ use crate::calls::support::{self, Flag};
 use crate::ops::futex;
 use crate::os::host::{self, Caller};
 use crate::os::{self, Fd, Timespec, user};
-use crate::process::{lifetime, registry};
-use crate::ring::{Core, CoreGuard, live};
-use crate::wait::caller::{self, Limits};
-use crate::wait::{look_in, reactor};
+use crate::ring::drive::caller::{self, Limits};
+use crate::ring::drive::{look_in, reactor};
+use crate::ring::{Core, CoreGuard, lifetime, live, registry};
 use crate::work;
 
 /// The flags of `enter`, and whether the engine has them.

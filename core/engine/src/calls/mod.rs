@@ -1,6 +1,7 @@
 //! The three calls: setup, enter and register; the tables by which they judge.
 
 pub mod enter;
+pub mod fork;
 pub mod probe;
 pub mod query;
 pub mod register;

@@ -8,9 +8,8 @@ use crate::calls::enter::no_ring;
 use crate::calls::{probe, query};
 use crate::ops::msg_ring;
 use crate::os::{Fd, host, user};
-use crate::process::{lifetime, registry};
 use crate::request::cancel;
-use crate::ring::{Core, CoreGuard, live};
+use crate::ring::{Core, CoreGuard, lifetime, live, registry};
 use crate::wait::timers::Clock;
 use linux_raw_sys::io_uring::{IORING_SETUP_R_DISABLED, IORING_SETUP_SINGLE_ISSUER};
 

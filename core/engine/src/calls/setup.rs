@@ -19,15 +19,15 @@ use crate::frontend;
 use crate::ops::net::train::Train;
 use crate::ops::timeout::Timeouts;
 use crate::os::{self, Fd, user};
-use crate::process::{lifetime, registry};
 use crate::queue::{RingMemory, Source};
 use crate::request::{Assembly, Drain, ReadyQueue, Slab};
-use crate::ring::{Core, Ring};
-use crate::wait::readiness::Readiness;
-use crate::wait::sq_thread::{self, SqThread};
+use crate::ring::drive::External;
+use crate::ring::drive::readiness::Readiness;
+use crate::ring::drive::sq_thread::{self, SqThread};
+use crate::ring::drive::zero_copy::ZeroCopy;
+use crate::ring::{Core, Ring, lifetime, registry};
+use crate::wait::Token;
 use crate::wait::timers::{Clock, Timers};
-use crate::wait::zero_copy::ZeroCopy;
-use crate::wait::{External, Token};
 use crate::work::aio::Aio;
 
 /// The setup flags, and whether the engine has them.

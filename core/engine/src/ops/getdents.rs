@@ -6,7 +6,7 @@ use crate::ops::{Caps, FIRST_PRIVATE, Field, Op, OpData, Outcome, rw};
 use crate::os::{self, Fd};
 use crate::request::{FileHold, RequestId};
 use crate::ring::Core;
-use crate::wait::reactor;
+use crate::ring::drive::reactor;
 use crate::work::Work;
 
 /// `ANYRING_OP_GETDENTS`.

@@ -30,7 +30,7 @@ use crate::abi::{Errno, Sqe};
 use crate::os::Fd;
 use crate::request::{Request, RequestId, cancel};
 use crate::ring::Core;
-use crate::wait::readiness::Known;
+use crate::ring::drive::readiness::Known;
 use crate::work::Work;
 
 /// The check of an SQE.

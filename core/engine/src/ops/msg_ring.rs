@@ -11,10 +11,9 @@ use linux_raw_sys::io_uring::{
 use crate::abi::{Errno, Sqe};
 use crate::ops::{Caps, Code, Field, Op, Outcome};
 use crate::os::{self, Fd, user};
-use crate::process::registry;
 use crate::queue::Cqe;
 use crate::request::RequestId;
-use crate::ring::Core;
+use crate::ring::{Core, registry};
 use crate::work::Work;
 
 /// `IORING_OP_MSG_RING`.

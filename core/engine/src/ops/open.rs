@@ -18,9 +18,8 @@ use crate::ops::file::refuse;
 use crate::ops::{Caps, Code, Field, Op, OpData, Outcome, issue_blocks};
 use crate::os::user::{self, Path};
 use crate::os::{self, Fd, nr};
-use crate::process::registry;
 use crate::request::{Flags, RequestId};
-use crate::ring::{Core, live};
+use crate::ring::{Core, live, registry};
 use crate::work::Work;
 
 /// An open under way.

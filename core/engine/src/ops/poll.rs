@@ -20,9 +20,8 @@ use crate::assets::eventfd;
 use crate::frontend;
 use crate::ops::{Caps, Code, Field, Op, Outcome};
 use crate::os::{self, Fd};
-use crate::process::registry;
 use crate::request::{FileHold, Flags, Phase, RequestId};
-use crate::ring::Core;
+use crate::ring::{Core, registry};
 use crate::work::Work;
 
 /// `IORING_OP_POLL_ADD`.

@@ -20,7 +20,7 @@ use crate::os::user::{self, IoVector};
 use crate::os::{self, Fd};
 use crate::request::{FileHold, Flags, RequestId};
 use crate::ring::Core;
-use crate::wait::readiness::SocketKind;
+use crate::ring::drive::readiness::SocketKind;
 use crate::work::Work;
 
 /// What one call transfers at most; the kernel's `MAX_RW_COUNT`.

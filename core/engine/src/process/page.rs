@@ -70,7 +70,7 @@ pub struct Owner {
     pub requests: u32,
 }
 
-/// A message from one process to others. Its meaning is in [`crate::process::mail`].
+/// A message from one process to others. Its meaning is in [`crate::ring::shared::mail`].
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Letter {

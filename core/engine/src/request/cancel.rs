@@ -15,10 +15,10 @@ use linux_raw_sys::io_uring::{
 use crate::abi::Errno;
 use crate::ops::{Caps, Code, Field, Op, Outcome};
 use crate::os::{self, Fd, user};
-use crate::process::{Question, look_for_answers};
 use crate::request::{FileHold, Flags, Phase, RequestId};
+use crate::ring::drive::caller;
+use crate::ring::shared::{Question, look_for_answers};
 use crate::ring::{Core, CoreGuard, live};
-use crate::wait::caller;
 use crate::work;
 
 /// `IORING_OP_ASYNC_CANCEL`.

@@ -4,6 +4,11 @@
 //! descriptor while another closes it finds memory of the right type. [`Core`] is everything that
 //! changes; whoever holds the lock may drive requests on.
 
+pub mod drive;
+pub(crate) mod lifetime;
+pub(crate) mod registry;
+pub(crate) mod shared;
+
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -26,14 +31,16 @@ use crate::ops::net::train::Train;
 use crate::ops::timeout::Timeouts;
 use crate::os::Fd;
 use crate::os::sync::{AcrossFork, Guard, Mutex};
-use crate::process::{Page, Shared};
+use crate::process::page::Page;
 use crate::queue::{Cqe, RingMemory};
 use crate::request::{Assembly, Drain, FileHold, Flags, ReadyQueue, RequestId, Slab};
-use crate::wait::readiness::Readiness;
-use crate::wait::sq_thread::SqThread;
+use crate::ring::drive::External;
+use crate::ring::drive::readiness::Readiness;
+use crate::ring::drive::sq_thread::SqThread;
+use crate::ring::drive::zero_copy::ZeroCopy;
+use crate::ring::shared::Shared;
+use crate::wait::Token;
 use crate::wait::timers::{Clock, Timers};
-use crate::wait::zero_copy::ZeroCopy;
-use crate::wait::{External, Token};
 use crate::work::Work;
 use crate::work::aio::Aio;
 

@@ -15,7 +15,7 @@ use crate::abi::Errno;
 use crate::os::user::IoVector;
 use crate::os::{self, Fd, nr};
 use crate::ring::Core;
-use crate::wait::AIO;
+use crate::ring::drive::AIO;
 use crate::work::{Work, take};
 
 /// Transfers in flight in one ring; what is beyond goes to workers.

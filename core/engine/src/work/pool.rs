@@ -20,10 +20,9 @@ use crate::os;
 use crate::os::CpuSet;
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::process::credentials::{self, Credentials};
-use crate::process::lifetime;
 use crate::request::RequestId;
-use crate::ring::{Ring, live};
-use crate::wait::reactor;
+use crate::ring::drive::reactor;
+use crate::ring::{Ring, lifetime, live};
 use crate::work::{Work, take, threads};
 
 /// Threads of a squad for work that ends soon, unless the program says how many.

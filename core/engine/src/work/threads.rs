@@ -9,7 +9,7 @@ use crate::os;
 use crate::os::host;
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::process::credentials::{self, Credentials};
-use crate::wait::{reactor, sq_thread};
+use crate::ring::drive::{reactor, sq_thread};
 use crate::work::pool;
 
 /// How long a change of credentials waits for threads to end.

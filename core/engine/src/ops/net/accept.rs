@@ -20,7 +20,7 @@ use crate::ops::{Caps, Code, Field, Op, Outcome};
 use crate::os::{self, Fd, host};
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
-use crate::wait::readiness::SocketKind;
+use crate::ring::drive::readiness::SocketKind;
 
 /// `IORING_OP_ACCEPT`.
 pub const ACCEPT: Op =

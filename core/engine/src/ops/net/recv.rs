@@ -17,7 +17,7 @@ use crate::os::user::{self, IoVector};
 use crate::os::{self, Fd};
 use crate::request::{Flags, Request, RequestId};
 use crate::ring::Core;
-use crate::wait::readiness::{Known, SocketKind};
+use crate::ring::drive::readiness::{Known, SocketKind};
 
 /// `IORING_OP_RECV`.
 pub const RECV: Op = Op::new(

@@ -9,9 +9,8 @@ use crate::ops::net::address::Address;
 use crate::ops::net::{Data, calls};
 use crate::ops::{Caps, Code, Field, Op, OpData, Outcome, issue_blocks};
 use crate::os::{self, Fd};
-use crate::process::registry;
 use crate::request::{Flags, RequestId};
-use crate::ring::Core;
+use crate::ring::{Core, registry};
 use crate::work::Work;
 
 /// `SOCK_CLOEXEC`, with `SOCK_NONBLOCK` all that a socket's type may carry beside the type.

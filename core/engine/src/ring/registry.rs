@@ -155,7 +155,7 @@ pub fn recognise(fd: Fd) -> Option<InUse> {
     let ring = live().into_iter().find(is_it)?;
     ring.lock().as_mut().filter(|core| !core.closing)?.descriptors += 1;
     if let Ok(Some(before)) = set(fd, ring) {
-        crate::process::lifetime::descriptor_gone(before);
+        crate::ring::lifetime::descriptor_gone(before);
     }
     get(fd)
 }

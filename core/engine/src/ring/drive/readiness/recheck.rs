@@ -8,8 +8,8 @@ use crate::abi::Errno;
 use crate::os;
 use crate::request::RequestId;
 use crate::ring::Core;
-use crate::wait::reactor::TICK_NS;
-use crate::wait::readiness::ALL_EVENTS;
+use crate::ring::drive::reactor::TICK_NS;
+use crate::ring::drive::readiness::ALL_EVENTS;
 
 /// How many of so many listed entries one tick looks at again: few enough that a connection in use is seen to have
 /// moved, which costs nothing, when its turn comes, and all of them within some 250 ticks.

@@ -30,9 +30,8 @@ use waiters::Waiter;
 
 use crate::abi::Errno;
 use crate::os::{self, Fd};
-use crate::process::registry;
 use crate::request::{FileHold, Flags, Phase, RequestId};
-use crate::ring::Core;
+use crate::ring::{Core, registry};
 
 /// Everything that can be waited for.
 pub const ALL_EVENTS: u32 = EPOLLIN

@@ -37,10 +37,9 @@ use crate::abi::Errno;
 use crate::assets::kinds;
 use crate::ops::net::error_queue::{self, Notice};
 use crate::os::{self, Fd};
-use crate::process::registry;
 use crate::request::RequestId;
 use crate::request::notification::Announced;
-use crate::ring::Core;
+use crate::ring::{Core, registry};
 use crate::wait::Driver;
 
 /// Sends on one socket between two looks at its error queue, where nothing else leads to one.
@@ -323,7 +322,7 @@ impl Channel {
     /// Puts it into epoll, which reports what is in the queue already.
     fn listen(&mut self, index: usize) -> Result<(), Errno> {
         // No event is asked for: errors come unasked.
-        os::epoll_ctl(self.epoll, EPOLL_CTL_ADD, self.own, EPOLLET, crate::wait::channel_data(index))?;
+        os::epoll_ctl(self.epoll, EPOLL_CTL_ADD, self.own, EPOLLET, crate::ring::drive::channel_data(index))?;
         self.watch = Watch::Epoll;
         self.calm = 0;
         Ok(())
@@ -416,7 +415,7 @@ impl Core {
             silent_ticks: 0,
         });
         self.zero_copy.note(fd, Standing::Channel(index));
-        crate::wait::reactor::attend_stale(self);
+        crate::ring::drive::reactor::attend_stale(self);
         Ok(index)
     }
 

@@ -2,8 +2,9 @@
 
 use crate::abi::Errno;
 use crate::os::{self, EpollEvent};
+use crate::ring::drive::{BATCH, reactor};
 use crate::ring::{Core, CoreGuard, live};
-use crate::wait::{BATCH, Driver, reactor};
+use crate::wait::Driver;
 use crate::work::{self, pool};
 
 /// Until when to wait, on the monotonic clock in nanoseconds, and with which signal mask.

@@ -13,8 +13,8 @@ use alloc::collections::VecDeque;
 use linux_raw_sys::general::EPOLLIN;
 
 use crate::ring::Core;
-use crate::wait::BATCH;
-use crate::wait::readiness::{Entry, SocketKind};
+use crate::ring::drive::BATCH;
+use crate::ring::drive::readiness::{Entry, SocketKind};
 
 /// Connections tried at once.
 const AT_ONCE: usize = 32;

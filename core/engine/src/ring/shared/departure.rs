@@ -10,11 +10,13 @@ use crate::abi::Errno;
 use crate::ops::timeout;
 use crate::os;
 use crate::os::host;
-use crate::process::{ELSEWHERE, family, registry};
+use crate::process::family;
 use crate::queue::Cqe;
 use crate::request::{Flags, Phase, RequestId};
+use crate::ring::drive::caller;
+use crate::ring::registry;
+use crate::ring::shared::ELSEWHERE;
 use crate::ring::{Core, Ring, live};
-use crate::wait::caller;
 
 /// How long transfers of files, which cannot be stopped, may take to end.
 const PATIENCE_NS: u64 = 1_000_000_000;

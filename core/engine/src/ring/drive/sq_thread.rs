@@ -12,9 +12,9 @@ use linux_raw_sys::io_uring::{IORING_SETUP_R_DISABLED, IORING_SQ_NEED_WAKEUP};
 use crate::abi::Errno;
 use crate::os::{self, EpollEvent, host};
 use crate::process::credentials::{self, Credentials};
-use crate::process::{lifetime, registry};
-use crate::ring::{Core, CoreGuard, Ring, live};
-use crate::wait::{BATCH, Driver, reactor};
+use crate::ring::drive::{BATCH, reactor};
+use crate::ring::{Core, CoreGuard, Ring, lifetime, live, registry};
+use crate::wait::Driver;
 use crate::work::threads;
 
 /// Idle time where the program names none, in milliseconds.

@@ -9,10 +9,10 @@ use crate::ops::futex;
 use crate::ops::timeout::Timeouts;
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Fd};
-use crate::process::registry;
 use crate::request::{FileHold, Flags, Phase, RequestId};
-use crate::ring::{Core, CoreGuard, Ring, live};
-use crate::wait::{Driver, Token, reactor};
+use crate::ring::drive::reactor;
+use crate::ring::{Core, CoreGuard, Ring, live, registry};
+use crate::wait::{Driver, Token};
 
 struct Watches {
     inotify: Option<Fd>,

@@ -10,11 +10,11 @@ use crate::abi::Errno;
 use crate::assets::kinds::{self, Kind};
 use crate::assets::napi::BusyPoll;
 use crate::os::{self, Fd};
-use crate::process::registry;
-use crate::wait::readiness::guesses::Guesses;
-use crate::wait::readiness::recheck::Recheck;
-use crate::wait::readiness::waiters::Waiters;
-use crate::wait::readiness::{ALL_EVENTS, INCOMING, OUTGOING, STICKY, SocketKind};
+use crate::ring::drive::readiness::guesses::Guesses;
+use crate::ring::drive::readiness::recheck::Recheck;
+use crate::ring::drive::readiness::waiters::Waiters;
+use crate::ring::drive::readiness::{ALL_EVENTS, INCOMING, OUTGOING, STICKY, SocketKind};
+use crate::ring::registry;
 
 /// The descriptors of one ring.
 #[derive(Default)]

@@ -19,10 +19,10 @@ use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLE
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, EpollEvent, Fd};
 use crate::process::credentials::{self, Credentials};
-use crate::process::lifetime;
 use crate::ring;
-use crate::ring::{Core, Ring, live};
-use crate::wait::{BATCH, Driver};
+use crate::ring::drive::BATCH;
+use crate::ring::{Core, Ring, lifetime, live};
+use crate::wait::Driver;
 use crate::work::{pool, threads};
 
 /// Between two looks at the rings on the list.

@@ -6,9 +6,10 @@ use alloc::vec::Vec;
 use crate::assets::{directories, eventfd, ring_fds};
 use crate::ops::futex;
 use crate::os::sync::{AcrossFork, Mutex};
-use crate::process::{credentials, family, lifetime, registry};
+use crate::process::{credentials, family};
 use crate::ring::Ring;
-use crate::wait::reactor;
+use crate::ring::drive::reactor;
+use crate::ring::{lifetime, registry};
 use crate::work::{pool, threads};
 
 /// The locks below a ring's, in the order in which they are taken.

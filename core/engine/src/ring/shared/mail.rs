@@ -10,11 +10,12 @@
 use crate::abi::Errno;
 use crate::ops::timeout::{self, Inherited};
 use crate::os;
+use crate::process::family;
 use crate::process::page::{Letter, MAIL, OWNERS, State};
-use crate::process::{ELSEWHERE, Shared, family};
 use crate::queue::Cqe;
 use crate::request::{Phase, RequestId, cancel};
 use crate::ring::Core;
+use crate::ring::shared::{ELSEWHERE, Shared};
 use crate::wait::timers::Clock;
 
 const CANCEL: u32 = 1;

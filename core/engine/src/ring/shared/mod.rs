@@ -1,0 +1,395 @@
+//! Rings of several processes: made before `fork`, used after it by parent and child.
+//!
+//! Ring memory is shared anyway. Everything else of a ring ([`Core`]) is one process's own, and a
+//! child begins with a copy of it, without the requests: those stay its parent's. What the sides have
+//! to agree on lies in a [`Page`] that exists from the first `fork` on which the ring lives to see:
+//!
+//! - a lock, taken inside the ring's own by whoever holds that one ([`crate::ring::CoreGuard`]); who
+//!   finds that another process held it last takes the counts anew from ring memory;
+//! - who sleeps for completions, so that others ring the *bell*, an eventfd that all inherit and
+//!   nobody ever reads: the epoll instance of whoever drives reports every ring of it, by its edge;
+//! - letters ([`mail`]): a request can only be cancelled by the process that has it.
+//!
+//! A ring in which nobody ever forked has no page, and pays one look at a null pointer.
+
+mod departure;
+mod mail;
+
+pub use departure::{executes, exits, thread_ends};
+pub use mail::{Question, expire as look_for_answers};
+
+use alloc::boxed::Box;
+
+use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLLET, EPOLLIN};
+use linux_raw_sys::io_uring::IORING_SETUP_R_DISABLED;
+
+use crate::abi::Errno;
+use crate::abi::layout::Word;
+use crate::os::{self, Fd};
+use crate::process::family;
+use crate::process::page::{OWNERS, Owner, Page, State};
+use crate::ring::drive::{BELL, reactor};
+use crate::ring::{Core, Ring};
+use crate::wait::Driver;
+
+/// Between two looks whether a ring still has several processes, in calls of `enter`.
+const LOOKS: u64 = 128;
+
+/// The submitter of a ring that no thread of this process may submit to, or none at all.
+const ELSEWHERE: usize = usize::MAX;
+
+/// This process's side of a ring's page.
+pub struct Shared {
+    page: &'static Page,
+    bell: Fd,
+    /// The ring's epoll instance reports the bell.
+    heard: bool,
+    /// This process is one of [`State::users`].
+    joined: bool,
+    /// More than one process has used the ring.
+    crowded: bool,
+    /// Threads that sleep for completions.
+    asleep: u32,
+    /// Where the completion queue ended when whoever keeps CQEs was last asked for them.
+    asked_at: Option<u32>,
+    /// An eventfd was registered that other processes may not know of.
+    own_eventfd: bool,
+    /// What of this process the page shows.
+    published: Published,
+}
+
+#[derive(Default)]
+struct Published {
+    hearers: u32,
+    overflowing: u32,
+    /// The place among the owners.
+    owner: Option<usize>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // The page goes when its lock has been given up.
+        os::close(self.bell);
+    }
+}
+
+impl Shared {
+    /// What the page says. The page's lock is held, for this is part of what the ring's guards.
+    #[expect(clippy::mut_from_ref, reason = "the lock in the page guards it")]
+    fn state(&self) -> &mut State {
+        // SAFETY: a core is reached through its guard, which holds the page's lock; callers use one
+        // reference at a time.
+        unsafe { self.page.state() }
+    }
+
+    /// Tells every other process that sleeps or watches to look at the ring.
+    fn ring_the_bell(&self) {
+        os::eventfd_signal(self.bell);
+    }
+}
+
+impl Ring {
+    /// After a `fork`, in the parent: others may want something of this process's requests.
+    pub(crate) fn forked_off(&self) {
+        if let Some(core) = self.lock().as_mut()
+            && core.is_owed()
+        {
+            core.join();
+            reactor::attend(core);
+        }
+    }
+}
+
+impl Core {
+    /// Before a `fork`, with the ring's lock held: gives the ring a page. Where it cannot be had,
+    /// parent and child must not use the ring at the same time.
+    pub fn share(&mut self) -> Option<&'static Page> {
+        if self.shared.is_some() || family::found().is_err() {
+            return None;
+        }
+        let page = Page::create().ok()?;
+        let Ok(bell) = os::eventfd() else {
+            // SAFETY: nobody has seen it.
+            unsafe { page.destroy() };
+            return None;
+        };
+        // SAFETY: nobody else has it.
+        let state = unsafe { page.state() };
+        state.last = family::own();
+        state.submitter = if self.submitter.is_some() { family::own() } else { 0 };
+        state.sq_thread = if self.token.driver() == Driver::SqThread { family::own() } else { 0 };
+        self.shared = Some(Box::new(Shared {
+            page,
+            bell,
+            heard: false,
+            joined: false,
+            crowded: false,
+            asleep: self.token.asleep(),
+            asked_at: None,
+            own_eventfd: false,
+            published: Published::default(),
+        }));
+        if let Some(epoll) = self.readiness.epoll {
+            self.hear(epoll);
+        }
+        // The child may be faster than this process.
+        self.leave_page();
+        Some(page)
+    }
+
+    /// In a child after `fork`.
+    pub fn processes_forked(&mut self) {
+        if self.submitter.is_some() {
+            self.submitter = Some(ELSEWHERE);
+        }
+        if let Some(shared) = &mut self.shared {
+            shared.heard = false;
+            shared.joined = false;
+            shared.asleep = 0;
+            shared.own_eventfd = false;
+            shared.published = Published::default();
+        }
+    }
+
+    /// Lets an epoll instance of this ring report the bell.
+    pub fn hear(&mut self, epoll: Fd) {
+        if let Some(shared) = &mut self.shared
+            && !shared.heard
+        {
+            shared.heard = os::epoll_ctl(epoll, EPOLL_CTL_ADD, shared.bell, EPOLLIN | EPOLLET, BELL).is_ok();
+        }
+    }
+
+    /// This process begins to use the ring.
+    pub fn join(&mut self) {
+        if self.defers() {
+            // Nobody but its thread can.
+            return;
+        }
+        let Some(shared) = &mut self.shared else { return };
+        if shared.joined {
+            return;
+        }
+        shared.joined = true;
+        let state = shared.state();
+        state.users = state.users.saturating_add(1);
+        if state.users > 1 {
+            // Those who thought that they were alone see it.
+            shared.crowded = true;
+            shared.ring_the_bell();
+        }
+    }
+
+    /// Do others use the ring, or wait for what this process does on it?
+    pub fn is_crowded(&self) -> bool {
+        self.shared.as_ref().is_some_and(|shared| shared.crowded)
+    }
+
+    /// On a ring of several processes: has this one anything that others may ask for, or wait for?
+    pub fn is_owed(&self) -> bool {
+        self.shared.is_some() && (self.requests.live() > 0 || !self.overflow.is_empty() || self.observed())
+    }
+
+    /// Is there something beside callers that completions are to be told to?
+    #[inline]
+    pub fn observed(&self) -> bool {
+        self.external.eventfd.is_some() || self.external.readiness_fd.is_some()
+    }
+
+    /// An eventfd was registered, which only children yet to come will know of.
+    pub fn eventfd_is_own(&mut self) {
+        if let Some(shared) = &mut self.shared {
+            shared.own_eventfd = true;
+        }
+    }
+
+    /// Gives the page up where no other process is left that could use it. Looked at now and then.
+    pub fn unshare_if_alone(&mut self) {
+        let Some(shared) = &self.shared else { return };
+        if self.activity % LOOKS == 0 && shared.state().messages == 0 && family::is_alone() {
+            self.shared = None;
+            // Others may have drained it.
+            self.external.readable = false;
+        }
+    }
+
+    /// The page's lock was taken: what have others done meanwhile?
+    pub fn enter_page(&mut self) {
+        let Some(shared) = &mut self.shared else { return };
+        let state = shared.state();
+        if state.last == family::own() {
+            return;
+        }
+        state.last = family::own();
+        let (enabled, submitter, users) = (state.enabled, state.submitter, state.users);
+        shared.crowded = users > 1;
+        if submitter != 0 && submitter != family::own() {
+            self.submitter = Some(ELSEWHERE);
+        }
+        if enabled != 0 {
+            self.setup_flags &= !IORING_SETUP_R_DISABLED;
+            if let Some(restrictions) = &mut self.restrictions {
+                restrictions.in_force = true;
+            }
+        }
+        self.resync();
+    }
+
+    /// Takes the counts that all sides share from ring memory.
+    pub fn resync(&mut self) {
+        self.sq_head = self.memory.load(Word::SqHead, self.sq_head);
+        let tail = self.memory.load(Word::CqTail, self.cq_tail);
+        if core::mem::replace(&mut self.cq_tail, tail) != tail {
+            self.posted_elsewhere();
+        }
+    }
+
+    /// Another process posted: those of this one that wait for completions hear of it from here.
+    fn posted_elsewhere(&mut self) {
+        if let Some(fd) = self.external.readiness_fd {
+            os::eventfd_signal(fd);
+        }
+        if let Some(eventfd) = self.external.eventfd
+            && self.shared.as_ref().is_some_and(|shared| shared.own_eventfd)
+        {
+            self.signal_eventfd(eventfd.fd);
+        }
+        self.wake_sleepers();
+    }
+
+    /// The page's lock is about to be given up: shows the others what they have to know.
+    pub fn leave_page(&mut self) {
+        let observed = self.external.readiness_fd.is_some()
+            || self.shared.as_ref().is_some_and(|shared| shared.own_eventfd);
+        let requests = self.requests.live() as u32;
+        let overflowing = u32::from(!self.overflow.is_empty());
+        let Some(shared) = &mut self.shared else { return };
+        let hearers = shared.asleep + u32::from(observed);
+        let mut published = core::mem::take(&mut shared.published);
+        let state = shared.state();
+        exchange(&mut state.hearers, &mut published.hearers, hearers);
+        exchange(&mut state.overflowing, &mut published.overflowing, overflowing);
+        if requests > 0 || published.owner.is_some() {
+            published.owner = state.own(published.owner, requests);
+        }
+        shared.published = published;
+    }
+
+    /// A thread goes to sleep for completions, or (-1) is back.
+    pub fn sleeps(&mut self, change: i32) {
+        let (kept_elsewhere, tail) = (self.overflows_elsewhere(), self.cq_tail);
+        let Some(shared) = &mut self.shared else { return };
+        shared.asleep = shared.asleep.saturating_add_signed(change);
+        if change > 0 && kept_elsewhere && shared.asked_at.replace(tail) != Some(tail) {
+            // There may be room now. Once: the bell wakes us too.
+            shared.ring_the_bell();
+        }
+    }
+
+    /// What others of the ring cannot do without this process.
+    #[inline]
+    pub fn serve_others(&mut self) {
+        if self.is_crowded() {
+            self.flush_overflow();
+        }
+        self.read_mail();
+    }
+
+    /// Does another process keep CQEs?
+    pub fn overflows_elsewhere(&self) -> bool {
+        let Some(shared) = &self.shared else { return false };
+        shared.state().overflowing > shared.published.overflowing
+    }
+
+    /// Something was posted: do others wait for it?
+    pub fn tell_others(&self) {
+        if let Some(shared) = &self.shared
+            && shared.state().hearers > shared.published.hearers
+        {
+            shared.ring_the_bell();
+        }
+    }
+
+    /// The one thread that may submit is known, and the ring enabled.
+    pub fn publish_submitter(&self) {
+        if let Some(shared) = &self.shared {
+            let state = shared.state();
+            state.enabled = u32::from(!self.is(IORING_SETUP_R_DISABLED));
+            if self.submitter.is_some_and(|submitter| submitter != ELSEWHERE) {
+                state.submitter = family::own();
+            }
+        }
+    }
+
+    /// Has the ring an SQ thread, in whatever process?
+    ///
+    /// # Errors
+    /// `EOWNERDEAD` where it is no more.
+    pub fn sq_thread_lives(&self) -> Result<(), Errno> {
+        let elsewhere = self.shared.as_ref().map_or(0, |shared| shared.state().sq_thread);
+        let lives = self.token.driver() == Driver::SqThread
+            || elsewhere != 0 && elsewhere != family::own() && family::lives(elsewhere);
+        if lives { Ok(()) } else { Err(Errno::EOWNERDEAD) }
+    }
+
+    /// Wakes the SQ thread, wherever it is.
+    ///
+    /// # Errors
+    /// As for [`Core::sq_thread_lives`].
+    pub fn wake_sq_thread(&mut self) -> Result<(), Errno> {
+        self.sq_thread_lives()?;
+        match &self.shared {
+            Some(shared) if self.token.driver() != Driver::SqThread => shared.ring_the_bell(),
+            _ => self.kick_driver(),
+        }
+        Ok(())
+    }
+
+    /// This process lets go of the ring for good.
+    pub fn leave_ring(&mut self) {
+        let Some(shared) = &mut self.shared else { return };
+        shared.asleep = 0;
+        shared.own_eventfd = false;
+        let own = family::own();
+        let (state, published) = (shared.state(), &shared.published);
+        state.hearers = state.hearers.saturating_sub(published.hearers);
+        state.overflowing = state.overflowing.saturating_sub(published.overflowing);
+        if let Some(place) = published.owner {
+            state.owners[place] = Owner::default();
+        }
+        if state.sq_thread == own {
+            state.sq_thread = 0;
+        }
+        shared.published = Published::default();
+        self.withdraw_letters();
+    }
+}
+
+/// Brings this process's share of a count up to date.
+fn exchange(total: &mut u32, share: &mut u32, now: u32) {
+    if *share != now {
+        *total = total.saturating_sub(*share).saturating_add(now);
+        *share = now;
+    }
+}
+
+impl State {
+    /// Shows how many requests this process has; returns the place where.
+    fn own(&mut self, place: Option<usize>, requests: u32) -> Option<usize> {
+        let process = family::own();
+        let place = place.or_else(|| self.vacant_owner())?;
+        if requests == 0 {
+            self.owners[place] = Owner::default();
+            return None;
+        }
+        self.owners[place] = Owner { process, requests };
+        Some(place)
+    }
+
+    /// A place for another owner, that of a dead one if need be. The dead are only looked for where
+    /// there is no other.
+    fn vacant_owner(&self) -> Option<usize> {
+        let free = self.owners.iter().position(|owner| owner.process == 0);
+        free.or_else(|| (0..OWNERS).find(|&place| !family::lives(self.owners[place].process)))
+    }
+}
