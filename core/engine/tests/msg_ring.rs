@@ -7,7 +7,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use anyring_engine::abi::Sqe;
 use common::*;
-use io_uring_op::{IORING_OP_EPOLL_CTL, IORING_OP_EPOLL_WAIT, IORING_OP_MSG_RING, IORING_OP_NOP};
+use io_uring_op::{
+    IORING_OP_EPOLL_CTL, IORING_OP_EPOLL_WAIT, IORING_OP_MSG_RING, IORING_OP_NOP, IORING_OP_TIMEOUT,
+};
 use io_uring_register_op::{
     IORING_REGISTER_ENABLE_RINGS, IORING_REGISTER_EVENTFD, IORING_REGISTER_FILES, IORING_REGISTER_PROBE,
     IORING_REGISTER_RESTRICTIONS, IORING_REGISTER_RING_FDS, IORING_REGISTER_SEND_MSG_RING,
@@ -149,6 +151,147 @@ fn files_are_passed_on() {
         all.extend(target.run(&[nop(1, 0)]));
         all.extend(target.run(&[nop(2, 1)]));
         all.extend(target.run(&[nop(3, 2)]));
+        all
+    });
+}
+
+/// Each of so many rings sends to the next, all at the same time, as `body` says. Waits for them.
+fn in_a_circle(engine: Engine, rings: usize, body: fn(&mut Ring, i32)) {
+    let mut all: Vec<Ring> = (0..rings).map(|_| Ring::new(engine, 8, 0)).collect();
+    let event = eventfd();
+    for ring in &all {
+        let files = [event.as_raw_fd(), -1];
+        assert_eq!(ring.register(IORING_REGISTER_FILES, files.as_ptr().cast(), 2), 0);
+    }
+    let fds: Vec<i32> = all.iter().map(|ring| ring.fd).collect();
+    let (done, ends) = std::sync::mpsc::channel();
+    for (index, mut ring) in all.drain(..).enumerate() {
+        let (done, target) = (done.clone(), fds[(index + 1) % rings]);
+        std::thread::spawn(move || {
+            (0..10_000).for_each(|_| body(&mut ring, target));
+            // No ring ends before all have sent.
+            done.send(ring).unwrap();
+        });
+    }
+    let deadline = std::time::Duration::from_secs(60);
+    let ended: Vec<Ring> = (0..rings).map_while(|_| ends.recv_timeout(deadline).ok()).collect();
+    assert_eq!(ended.len(), rings, "{engine:?}: rings that send to each other come to an end");
+}
+
+/// Each waited for the other's lock with its own held, for ever.
+#[test]
+fn rings_that_pass_files_to_each_other_end() {
+    both(|engine| {
+        for rings in [2, 3] {
+            in_a_circle(engine, rings, |ring, target| {
+                let quiet = IORING_MSG_RING_CQE_SKIP;
+                let send = Sqe { addr: 1, file_index: 2, op_flags: quiet, ..message(1, target, 0, 0) };
+                assert_eq!(ring.run(&[send]).iter().map(|cqe| cqe.res).collect::<Vec<_>>(), [0]);
+            });
+        }
+    });
+}
+
+#[test]
+fn rings_that_send_messages_to_each_other_end() {
+    both(|engine| {
+        for rings in [1, 2, 3] {
+            in_a_circle(engine, rings, |ring, target| {
+                ring.push(message(1, target, 2, 0));
+                assert_eq!(ring.enter(1, 0), 1);
+                let mut cqes = ring.reap_all();
+                while !cqes.iter().any(|cqe| cqe.user_data == 1) {
+                    ring.enter(0, 1);
+                    cqes.extend(ring.reap_all());
+                }
+                assert!(cqes.iter().all(|cqe| cqe.res == 0));
+            });
+        }
+    });
+}
+
+/// A TIMEOUT of the target that waits for completions counts a message, even if somebody sleeps there who waits for more,
+/// or nobody does, and what is linked behind it begins.
+#[test]
+fn messages_count_for_timeouts() {
+    both(|engine| {
+        let time = [60u64, 0];
+        let count =
+            Sqe { addr: (&raw const time) as u64, len: 1, off: 2, flags: 4, ..sqe(IORING_OP_TIMEOUT, 10) };
+        let mut all = Vec::new();
+        for flags in [0, IORING_SETUP_SQPOLL, DEFER] {
+            let mut ring = Ring::new(engine, 8, 0);
+            let mut target = Ring::new(engine, 8, flags);
+            target.push(count);
+            target.push(sqe(IORING_OP_NOP, 11));
+            let wakes = if flags == IORING_SETUP_SQPOLL { IORING_ENTER_SQ_WAKEUP } else { 0 };
+            assert_eq!(target.enter_with(2, 0, wakes), 2);
+            if flags == IORING_SETUP_SQPOLL {
+                until("the SQ thread has taken all", || target.sq_taken() == 2);
+            }
+            all.extend(ring.run(&[message(1, target.fd, 20, 0), message(2, target.fd, 21, 0)]));
+            let mut seen = Vec::new();
+            until("two messages, the timeout and its link", || {
+                // A look at the ring alone does: the kernel does not need to be asked.
+                if flags == DEFER {
+                    target.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+                }
+                seen.extend(target.reap_all());
+                seen.len() == 4
+            });
+            all.extend(seen);
+        }
+        all
+    });
+}
+
+#[test]
+fn a_message_that_a_timeout_counts_ends_a_wait() {
+    both(|engine| {
+        let time = [60u64, 0];
+        let count = Sqe { addr: (&raw const time) as u64, len: 1, off: 1, ..sqe(IORING_OP_TIMEOUT, 10) };
+        let mut ring = Ring::new(engine, 8, 0);
+        let (sender, tell) = std::sync::mpsc::channel();
+        let (done, ends) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let mut target = Ring::new(engine, 8, 0);
+            target.push(count);
+            assert_eq!(target.enter(1, 0), 1);
+            // SAFETY: asks for a number.
+            sender.send((target.fd, unsafe { libc::gettid() })).unwrap();
+            // The timeout ends a wait for more than there will be.
+            let waited = target.enter(0, 4);
+            done.send((waited, target.reap_all())).unwrap();
+        });
+        let (target, thread) = tell.recv().unwrap();
+        asleep(thread);
+        assert_eq!(ring.run(&[message(1, target, 20, 0)])[0].res, 0);
+        let (waited, cqes) = ends
+            .recv_timeout(std::time::Duration::from_secs(20))
+            .unwrap_or_else(|_| panic!("{engine:?}: the wait ends"));
+        assert_eq!(waited, 0);
+        assert_eq!(cqes.iter().map(|cqe| cqe.user_data).collect::<Vec<_>>(), [20, 10]);
+    });
+}
+
+/// A message to the ring itself counts among those of its submission.
+#[test]
+fn a_message_to_itself_counts_for_timeouts() {
+    both(|engine| {
+        let time = [60u64, 0];
+        let count = |user_data, off| Sqe {
+            addr: (&raw const time) as u64,
+            len: 1,
+            off,
+            ..sqe(IORING_OP_TIMEOUT, user_data)
+        };
+        let mut ring = Ring::new(engine, 8, 0);
+        ring.push(count(1, 1));
+        ring.push(message(2, ring.fd, 3, 0));
+        ring.push(count(4, 1));
+        assert_eq!(ring.enter(3, 0), 3);
+        let mut all = ring.collect(4);
+        all.sort_by_key(|cqe| cqe.user_data);
         all
     });
 }

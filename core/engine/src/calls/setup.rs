@@ -173,6 +173,7 @@ fn create_descriptors() -> Result<(Fd, Fd), Errno> {
 fn install(memory: RingMemory, params: &io_uring_params, memfd: Fd, fd: Fd) -> Result<(), Errno> {
     let identity = os::identity(fd)?;
     let (ring, serial) = registry::vacant();
+    ring.begin_life(serial);
     for (word, value) in ring.file.iter().zip([identity.device, identity.inode]) {
         word.store(value, Ordering::Relaxed);
     }

@@ -249,6 +249,8 @@ pub enum OpData {
     Directory(crate::assets::directories::Description),
     /// The file that a splice takes from.
     Input(crate::os::OwnedFd),
+    /// MSG_RING, where it is sent without its ring's lock.
+    Message(msg_ring::Message),
 }
 
 impl Op {

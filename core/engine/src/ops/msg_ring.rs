@@ -1,7 +1,8 @@
 //! MSG_RING: a completion, or a registered file, for another ring of this process.
 //!
 //! Two rings' locks are never waited for together: the target's is tried while ours is held, and
-//! where it is taken the message is sent as blocking work, without ours.
+//! where it is taken the message is sent as blocking work, without ours. So two rings that send to each
+//! other cannot keep each other from it: whoever waits for a ring holds none.
 
 use linux_raw_sys::io_uring::{
     IORING_MSG_RING_CQE_SKIP, IORING_MSG_RING_FLAGS_PASS, IORING_SETUP_R_DISABLED,
@@ -9,11 +10,11 @@ use linux_raw_sys::io_uring::{
 };
 
 use crate::abi::{Errno, Sqe};
-use crate::ops::{Caps, Code, Field, Op, Outcome};
-use crate::os::{self, Fd, user};
+use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
+use crate::os::{self, Fd, OwnedFd, user};
 use crate::queue::Cqe;
 use crate::request::RequestId;
-use crate::ring::{Core, registry};
+use crate::ring::{Core, Ring, live, registry};
 use crate::work::Work;
 
 /// `IORING_OP_MSG_RING`.
@@ -50,41 +51,79 @@ fn is_command(sqe: &Sqe, command: Command) -> bool {
     sqe.addr as u32 == command as u32
 }
 
+/// What a message takes along where it is sent without the lock of its own ring.
+pub struct Message {
+    target: &'static Ring,
+    /// Which life of that ring.
+    life: u64,
+    file: Option<Passed>,
+}
+
+/// A duplicate of the registered file that a message passes on, or why there is none.
+type Passed = Result<OwnedFd, Errno>;
+
+fn no_ring(fd: Fd) -> Errno {
+    if os::is_open(fd) { Errno::EBADFD } else { Errno::EBADF }
+}
+
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
     let (sqe, fd) = (core.requests[id].sqe, core.requests[id].file.fd());
-    let Some(target) = registry::get(fd) else {
-        let known = os::is_open(fd);
-        return if known { Errno::EBADFD.into() } else { Errno::EBADF.into() };
-    };
-    if is_command(&sqe, Command::IORING_MSG_SEND_FD) {
-        return send_file(core, &sqe, &target);
+    let Some(target) = registry::get(fd) else { return no_ring(fd).into() };
+    let (target, life) = (target.ring(), target.life());
+    let passes_file = is_command(&sqe, Command::IORING_MSG_SEND_FD);
+    if passes_file && sqe.len != 0 {
+        return Errno::EINVAL.into();
     }
-    if core::ptr::eq(target.ring(), core.ring) {
-        return send_data(core, &sqe).into();
+    if core::ptr::eq(target, core.ring) {
+        return if passes_file { Errno::EINVAL.into() } else { send_data(core, &sqe).into() };
     }
-    let Some(mut guard) = target.try_lock() else { return Outcome::Block };
-    match guard.as_mut() {
-        Some(target) => deliver(target, |target| send_data(target, &sqe)).into(),
-        None => Errno::EBADFD.into(),
+    let mut file = passes_file.then(|| file_to_pass(core, &sqe));
+    if let Some(mut guard) = target.try_lock() {
+        match live(&mut guard, life) {
+            None => return Errno::EBADFD.into(),
+            Some(target) if !target.counts_completions() => return deliver(target, &sqe, file.take()).into(),
+            // What counts this message may end, and what is linked to it begin: not under two locks.
+            Some(_) => {}
+        }
     }
+    core.requests[id].data = OpData::Message(Message { target, life, file });
+    Outcome::Block
+}
+
+fn file_to_pass(core: &Core, sqe: &Sqe) -> Passed {
+    let source = core.files.get(sqe.addr3 as u32).ok_or(Errno::EBADF)?;
+    os::duplicate(source).map(OwnedFd::new)
 }
 
 /// Without a lock.
 fn send(work: &mut Work) -> Result<usize, Errno> {
-    send_to(work.sqe.fd, &work.sqe)
+    match core::mem::take(&mut work.data) {
+        OpData::Message(Message { target, life, file }) => send_to(target, life, &work.sqe, file),
+        _ => Err(Errno::EINVAL),
+    }
 }
 
-fn send_to(fd: Fd, sqe: &Sqe) -> Result<usize, Errno> {
-    let target = registry::get(fd).ok_or(if os::is_open(fd) { Errno::EBADFD } else { Errno::EBADF })?;
+/// Sends with no ring's lock held, and waits for that of the target.
+fn send_to(target: &'static Ring, life: u64, sqe: &Sqe, file: Option<Passed>) -> Result<usize, Errno> {
     let mut guard = target.lock();
-    let target = guard.as_mut().ok_or(Errno::EBADFD)?;
-    deliver(target, |target| send_data(target, sqe))
+    let target = live(&mut guard, life).ok_or(Errno::EBADFD)?;
+    let counts = target.counts_completions();
+    let result = deliver(target, sqe, file);
+    if counts {
+        target.advance();
+        target.hand_over();
+        target.notify();
+    }
+    result
 }
 
-/// Does something to the target and tells whoever waits there.
-fn deliver(target: &mut Core, body: impl FnOnce(&mut Core) -> Result<usize, Errno>) -> Result<usize, Errno> {
+/// Sends, and tells whoever waits there.
+fn deliver(target: &mut Core, sqe: &Sqe, file: Option<Passed>) -> Result<usize, Errno> {
     target.external.inline = false;
-    let result = body(target);
+    let result = match file {
+        Some(file) => send_file(target, sqe, file),
+        None => send_data(target, sqe),
+    };
     target.notify();
     result
 }
@@ -108,29 +147,15 @@ fn send_data(target: &mut Core, sqe: &Sqe) -> Result<usize, Errno> {
     Ok(0)
 }
 
-/// Passes a registered file on. Where the target is busy, the request takes another turn.
-fn send_file(core: &mut Core, sqe: &Sqe, target: &registry::InUse) -> Outcome {
-    if sqe.len != 0 || core::ptr::eq(target.ring(), core.ring) {
-        return Errno::EINVAL.into();
-    }
-    let Some(mut guard) = target.try_lock() else { return Outcome::Again };
-    let Some(target) = guard.as_mut() else { return Errno::EBADFD.into() };
+fn send_file(target: &mut Core, sqe: &Sqe, file: Passed) -> Result<usize, Errno> {
     if target.is(IORING_SETUP_R_DISABLED) {
-        return Errno::EBADFD.into();
+        return Err(Errno::EBADFD);
     }
-    let Some(source) = core.files.get(sqe.addr3 as u32) else { return Errno::EBADF.into() };
-    let own = match os::duplicate(source) {
-        Ok(own) => own,
-        Err(errno) => return errno.into(),
-    };
-    deliver(target, |target| {
-        let slot = target.install_file(own, sqe.file_index)?;
-        if sqe.op_flags & IORING_MSG_RING_CQE_SKIP == 0 {
-            target.receive(Cqe { user_data: sqe.off, res: slot as i32, flags: 0, big: [0; 2] });
-        }
-        Ok(slot)
-    })
-    .into()
+    let slot = target.install_file(file?.into_fd(), sqe.file_index)?;
+    if sqe.op_flags & IORING_MSG_RING_CQE_SKIP == 0 {
+        target.receive(Cqe { user_data: sqe.off, res: slot as i32, flags: 0, big: [0; 2] });
+    }
+    Ok(slot)
 }
 
 /// `IORING_REGISTER_SEND_MSG_RING`: the same without a ring of one's own.
@@ -145,10 +170,16 @@ pub fn send_without_ring(address: u64) -> Result<usize, Errno> {
     if !is_command(&sqe, Command::IORING_MSG_DATA) {
         return Err(Errno::EINVAL);
     }
-    send_to(sqe.fd, &sqe)
+    let target = registry::get(sqe.fd).ok_or_else(|| no_ring(sqe.fd))?;
+    send_to(target.ring(), target.life(), &sqe, None)
 }
 
 impl Core {
+    /// Does a completion that is posted here at once count for a TIMEOUT?
+    fn counts_completions(&self) -> bool {
+        self.timeouts.counting() > 0 && !self.defers()
+    }
+
     /// A completion from outside. A ring that defers sees it when its thread comes for it.
     fn receive(&mut self, cqe: Cqe) {
         if self.defers() {

@@ -646,6 +646,11 @@ impl OwnedFd {
     pub fn fd(&self) -> Fd {
         self.0
     }
+
+    /// Its number, which is the caller's to close.
+    pub fn into_fd(self) -> Fd {
+        core::mem::ManuallyDrop::new(self).0
+    }
 }
 
 impl Drop for OwnedFd {

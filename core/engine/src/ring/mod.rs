@@ -56,6 +56,8 @@ pub struct Ring {
     pub(crate) users: AtomicU32,
     /// SQEs taken and CQEs posted in this place so far, by this process; changes under the lock.
     counted: [AtomicU64; 2],
+    /// [`Core::serial`] of the ring that is here, or was last.
+    life: AtomicU64,
     /// The place that was made before this one.
     pub(crate) before: Option<&'static Ring>,
     /// Device and inode of its memory file, which tell whether a descriptor still is this ring.
@@ -259,6 +261,7 @@ impl Ring {
             page: AtomicPtr::new(core::ptr::null_mut()),
             users: AtomicU32::new(0),
             counted: [const { AtomicU64::new(0) }; 2],
+            life: AtomicU64::new(0),
             before,
             file: [const { AtomicU64::new(0) }; 2],
             shown: [const { AtomicU64::new(0) }; 2],
@@ -271,6 +274,17 @@ impl Ring {
         let mut guard = CoreGuard { ring: self, core: self.core.lock(), page: None };
         guard.enter_page();
         guard
+    }
+
+    /// Which ring this place holds, for who has come to it by a descriptor of that ring. See [`live`].
+    pub fn life(&self) -> u64 {
+        // Relaxed: the descriptor was entered into the registry behind it.
+        self.life.load(Ordering::Relaxed)
+    }
+
+    /// Another ring begins here.
+    pub(crate) fn begin_life(&self, serial: u64) {
+        self.life.store(serial, Ordering::Relaxed);
     }
 
     /// Counts what the process's counters show. Called with the lock held.

@@ -140,6 +140,15 @@ pub fn asleep(pid: libc::pid_t) {
     }
 }
 
+/// Looks until `condition` holds.
+pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while !condition() {
+        assert!(std::time::Instant::now() < deadline, "{what}");
+        std::thread::yield_now();
+    }
+}
+
 /// How a child ended: its exit status, or minus the signal.
 pub fn ended(pid: libc::pid_t) -> i32 {
     let mut status = 0;
@@ -287,6 +296,11 @@ impl Ring {
             }
         }
         self.sq_tail = self.word(self.params.sq_off.tail).load(Ordering::Relaxed);
+    }
+
+    /// How many SQEs the engine has taken.
+    pub fn sq_taken(&self) -> u32 {
+        self.word(self.params.sq_off.head).load(Ordering::Acquire)
     }
 
     /// Takes the tail of the submission queue from memory that another process has written.
