@@ -4,6 +4,7 @@
 mod common;
 
 use std::ffi::c_void;
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use anyring_engine::abi::Sqe;
@@ -140,6 +141,71 @@ fn a_ring_is_no_file_to_read_or_write() {
         };
         (results, std::io::Error::last_os_error().raw_os_error())
     });
+}
+
+/// Who shrank a ring's file took memory away that the engine writes to, and the process died of `SIGBUS`.
+#[test]
+fn a_ring_keeps_its_memory() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 4, 0);
+        let fd = ring.fd;
+        // SAFETY: calls on a descriptor of ours.
+        let refused = unsafe {
+            [
+                libc::ftruncate(fd, 0),
+                libc::ftruncate(fd, PAGE as i64),
+                libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_FUTURE_WRITE),
+            ]
+        };
+        (refused, ring.run(&[sqe(Op::IORING_OP_NOP, 1)]))
+    });
+}
+
+/// Here the program can write to a ring's memory by its descriptor, too: what comes of it is the ring's trouble alone.
+#[test]
+fn a_hole_in_ring_memory_harms_nobody() {
+    let mut ring = Ring::new(Engine::User, 4, 0);
+    assert_eq!(ring.run(&[sqe(Op::IORING_OP_NOP, 1)]).len(), 1);
+    let length = i64::from(IORING_OFF_SQES) + PAGE as i64;
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: takes pages of a ring away, which are zeros from then on.
+    assert_eq!(unsafe { libc::fallocate(ring.fd, mode, 0, length) }, 0);
+    ring.push(sqe(Op::IORING_OP_NOP, 2));
+    ring.enter_with(4, 0, IORING_ENTER_GETEVENTS);
+    let mut other = Ring::new(Engine::User, 4, 0);
+    assert_eq!(other.run(&[sqe(Op::IORING_OP_NOP, 3)])[0].user_data, 3);
+}
+
+/// Whoever opened the file behind a ring's descriptor, and closed it, ended the ring.
+#[test]
+fn a_ring_goes_on_as_long_as_it_has_a_descriptor() {
+    for flags in [0, IORING_SETUP_NO_MMAP] {
+        let (rings, sqes) = (Pages::writable(4), Pages::writable(4));
+        let mut params = params(flags);
+        if flags != 0 {
+            params.cq_off.user_addr = rings.address();
+            params.sq_off.user_addr = sqes.address();
+        }
+        let mut ring = Ring::with_params(Engine::User, 4, params).unwrap();
+        drop(std::fs::File::open(format!("/proc/self/fd/{}", ring.fd)).unwrap());
+        // A new ring looks for those that have ended.
+        drop(Ring::new(Engine::User, 4, 0));
+        assert_eq!(ring.run(&[sqe(Op::IORING_OP_NOP, 1)])[0].user_data, 1);
+        let time = [60u64, 0];
+        ring.push(Sqe { addr: (&raw const time) as u64, len: 1, ..sqe(Op::IORING_OP_TIMEOUT, 2) });
+        assert_eq!(ring.enter(1, 0), 1);
+        let fd = ring.forget();
+        assert_eq!(anyring_engine::frontend::in_flight(fd), 1);
+        let null = std::fs::File::open("/dev/null").unwrap();
+        // Nobody but the kernel tells of this end.
+        // SAFETY: puts another file in the place of a descriptor of ours.
+        assert_eq!(unsafe { libc::dup2(null.as_raw_fd(), fd) }, fd);
+        until("the ring has ended", || {
+            drop(Ring::new(Engine::User, 4, 0));
+            anyring_engine::frontend::in_flight(fd) == 0
+        });
+        close(Engine::User, fd);
+    }
 }
 
 #[test]

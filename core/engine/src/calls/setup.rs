@@ -103,15 +103,16 @@ pub fn setup(entries: u32, params_address: u64) -> Result<Fd, Errno> {
     } else {
         Source::File(memfd)
     };
-    let result = RingMemory::create(source, layout).and_then(|memory| {
+    let created = RingMemory::create(source, layout).and_then(|memory| {
         check_thread(&params)?;
         layout.describe(&mut params);
         params.features = FEATURES;
-        user::write(params_address, &params)?;
-        install(memory, &params, memfd, fd)
+        user::write(params_address, &params).map(|()| memory)
     });
+    // Before the ring is watched. Without a mapping this is the end of our description, which kernels before 6.14
+    // tell inotify of.
     os::close(memfd);
-    result.inspect_err(|_| os::close(fd))?;
+    created.and_then(|memory| install(memory, &params, fd)).inspect_err(|_| os::close(fd))?;
     if params.flags & IORING_SETUP_REGISTERED_FD_ONLY != 0 { ring_fds::register_own(fd) } else { Ok(fd) }
 }
 
@@ -156,10 +157,12 @@ fn check_thread(params: &io_uring_params) -> Result<(), Errno> {
 /// The engine's memfd, and the program's descriptor: a description of its own where `/proc` allows
 /// it, so that its end can be told from that of ours.
 ///
+/// The file is sealed: a program that shrinks it would take memory away that the engine writes to.
+///
 /// `read(2)` and `write(2)` fail on a ring (`EINVAL`). They do here too, for the descriptor's position is
 /// the last there is: no transfer can begin there.
 fn create_descriptors() -> Result<(Fd, Fd), Errno> {
-    let memfd = os::move_high(os::memfd_create(c"[io_uring]", os::nr::MFD_CLOEXEC)?)?;
+    let memfd = os::move_high(os::unshrinkable_memfd(c"[io_uring]")?)?;
     let fd = match os::reopen(memfd) {
         Err(Errno::EMFILE | Errno::ENFILE) => Err(Errno::EMFILE),
         Err(_) => os::fcntl(memfd, os::nr::F_DUPFD_CLOEXEC, 0).map(|fd| fd as Fd),
@@ -170,7 +173,7 @@ fn create_descriptors() -> Result<(Fd, Fd), Errno> {
     Ok((memfd, fd))
 }
 
-fn install(memory: RingMemory, params: &io_uring_params, memfd: Fd, fd: Fd) -> Result<(), Errno> {
+fn install(memory: RingMemory, params: &io_uring_params, fd: Fd) -> Result<(), Errno> {
     let identity = os::identity(fd)?;
     let (ring, serial) = registry::vacant();
     ring.begin_life(serial);
@@ -196,7 +199,7 @@ fn install(memory: RingMemory, params: &io_uring_params, memfd: Fd, fd: Fd) -> R
             return Err(errno);
         }
     }
-    lifetime::watch(memfd, ring, serial);
+    lifetime::watch(fd, ring, serial);
     if let Some(before) = registry::set(fd, ring)? {
         // The number was free, so the ring that had it was closed where nobody saw it.
         lifetime::descriptor_gone(before);

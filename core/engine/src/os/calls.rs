@@ -46,6 +46,19 @@ impl Timespec {
     }
 }
 
+/// A memory file that nobody can shrink, whoever holds its descriptor: memory mapped from it stays there.
+pub fn unshrinkable_memfd(name: &CStr) -> Result<Fd, Errno> {
+    let flags = nr::MFD_CLOEXEC | nr::MFD_ALLOW_SEALING;
+    let fd = match memfd_create(name, flags | nr::MFD_NOEXEC_SEAL) {
+        // A kernel before 6.3.
+        Err(Errno::EINVAL) => memfd_create(name, flags),
+        other => other,
+    }?;
+    let seals = nr::F_SEAL_SHRINK | nr::F_SEAL_SEAL;
+    fcntl(fd, nr::F_ADD_SEALS, seals as usize).inspect_err(|_| close(fd))?;
+    Ok(fd)
+}
+
 /// `memfd_create(2)`.
 pub fn memfd_create(name: &CStr, flags: u32) -> Result<Fd, Errno> {
     // SAFETY: reads a C string.
@@ -733,7 +746,7 @@ pub fn inotify() -> Result<Fd, Errno> {
     unsafe { call(nr::__NR_inotify_init1, [flags as usize, 0, 0, 0, 0, 0]) }.map(|fd| fd as Fd)
 }
 
-/// Watches for the end of descriptions of the file behind `fd`; returns the watch.
+/// Watches for the end of descriptions of the file behind `fd`, any of them; returns the watch.
 pub fn inotify_watch_close(inotify: Fd, fd: Fd) -> Result<i32, Errno> {
     let path = fd_path(fd);
     let mask = nr::IN_CLOSE_WRITE | nr::IN_CLOSE_NOWRITE;

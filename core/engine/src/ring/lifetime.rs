@@ -27,8 +27,8 @@ pub fn lock() -> &'static dyn AcrossFork {
     &WATCHES
 }
 
-/// Lets the kernel tell when the program's last reference to a ring is gone.
-pub fn watch(memfd: Fd, ring: &'static Ring, serial: u64) {
+/// Lets the kernel tell when the program's last reference to a ring is gone. `fd` is the program's descriptor.
+pub fn watch(fd: Fd, ring: &'static Ring, serial: u64) {
     let mut watches = WATCHES.lock();
     if watches.unavailable {
         return;
@@ -43,12 +43,17 @@ pub fn watch(memfd: Fd, ring: &'static Ring, serial: u64) {
             }
         },
     };
-    if let Ok(watch) = os::inotify_watch_close(inotify, memfd) {
+    if let Ok(watch) = os::inotify_watch_close(inotify, fd) {
         watches.rings.push((watch, ring, serial));
     }
 }
 
 /// Ends rings whose last reference the kernel reported gone.
+///
+/// What it reports is the end of any description of the ring's file. There may be others than the program's own: whoever
+/// opens `/proc/PID/fd/NUMBER` has one, and on kernels before 6.14 the engine's counts, from which memory was mapped
+/// before a ring was resized. So a ring goes on as long as a descriptor of the program still is its file; when that one
+/// goes, it is reported again.
 pub fn collect() {
     loop {
         let mut gone = Vec::new();
@@ -60,7 +65,7 @@ pub fn collect() {
                 return;
             }
             watches.rings.retain(|&(watch, ring, serial)| {
-                let ends = ended.contains(&watch);
+                let ends = ended.contains(&watch) && !registry::has_descriptor(ring);
                 if ends {
                     gone.push((ring, serial));
                 }

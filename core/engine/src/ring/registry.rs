@@ -254,16 +254,30 @@ pub fn clear(fd: Fd) -> Option<&'static Ring> {
 /// one's.
 pub fn clear_all(ring: &'static Ring) {
     let known = core::ptr::from_ref(ring).cast_mut();
-    for chunk in &TABLE {
-        // SAFETY: chunks are leaked boxes.
-        let Some(chunk) = (unsafe { chunk.load(Ordering::Acquire).as_ref() }) else { continue };
-        for slot in chunk {
-            if core::ptr::eq(slot.ring.load(Ordering::Relaxed), known) {
-                let none = core::ptr::null_mut();
-                let _ = slot.ring.compare_exchange(known, none, Ordering::AcqRel, Ordering::Relaxed);
-            }
-        }
+    for (_, slot) in slots_of(ring) {
+        let none = core::ptr::null_mut();
+        let _ = slot.ring.compare_exchange(known, none, Ordering::AcqRel, Ordering::Relaxed);
     }
+}
+
+/// Is one of the descriptors that are known to stand for `ring` its memory file still?
+pub fn has_descriptor(ring: &'static Ring) -> bool {
+    slots_of(ring).any(|(fd, _)| {
+        os::identity(fd).is_ok_and(|identity| is(&ring.file, [identity.device, identity.inode]))
+    })
+}
+
+/// The numbers that stand for `ring`, with their slots.
+fn slots_of(ring: &'static Ring) -> impl Iterator<Item = (Fd, &'static Slot)> {
+    TABLE
+        .iter()
+        .enumerate()
+        .filter_map(|(index, chunk)| {
+            // SAFETY: chunks are leaked boxes.
+            Some((index * CHUNK, unsafe { chunk.load(Ordering::Acquire).as_ref() }?))
+        })
+        .flat_map(|(first, chunk)| chunk.iter().enumerate().map(move |(at, slot)| ((first + at) as Fd, slot)))
+        .filter(move |(_, slot)| core::ptr::eq(slot.ring.load(Ordering::Relaxed), ring))
 }
 
 static LIVE: Mutex<Vec<&'static Ring>> = Mutex::new(Vec::new());
