@@ -1210,3 +1210,118 @@ fn urgent_data_that_are_not_there_are_refused_at_once() {
         })
     });
 }
+
+/// `O_NONBLOCK` of a descriptor, which it shares with whoever inherited it.
+fn is_nonblocking(fd: i32) -> bool {
+    // SAFETY: asks for flags.
+    unsafe { libc::fcntl(fd, libc::F_GETFL) & libc::O_NONBLOCK != 0 }
+}
+
+#[test]
+fn a_listener_keeps_its_flags() {
+    both(|engine| {
+        let mut seen = Vec::new();
+        for nonblocking in [false, true] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            listener.set_nonblocking(nonblocking).unwrap();
+            let (fd, address) = (listener.as_raw_fd(), listener.local_addr().unwrap());
+            let mut ring = Ring::new(engine, 8, 0);
+            let mut look = |ring: &mut Ring, sqe: Sqe| {
+                // Nobody waits yet, then somebody does, then nobody.
+                ring.push(sqe);
+                assert_eq!(ring.enter(1, 0), 1);
+                seen.push(is_nonblocking(fd));
+                let client = TcpStream::connect(address).unwrap();
+                for accepted in ring.collect(1) {
+                    drop(own(accepted.res));
+                }
+                seen.push(is_nonblocking(fd));
+                client
+            };
+            drop(look(&mut ring, accept(1, fd)));
+            let multishot = Sqe { ioprio: IORING_ACCEPT_MULTISHOT as u16, ..accept(2, fd) };
+            drop(look(&mut ring, multishot));
+            // Without anybody who waits, and at once.
+            let at_once = Sqe { ioprio: IORING_ACCEPT_DONTWAIT as u16, ..accept(3, fd) };
+            seen.push(ring.run(&[at_once])[0].res == -libc::EAGAIN);
+            seen.push(is_nonblocking(fd));
+        }
+        seen
+    });
+}
+
+/// Another thread's `accept` waited no longer once a ring had accepted.
+#[test]
+fn who_accepts_beside_a_ring_waits() {
+    both(|engine| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (fd, address) = (listener.as_raw_fd(), listener.local_addr().unwrap());
+        let mut ring = Ring::new(engine, 8, 0);
+        let first = TcpStream::connect(address).unwrap();
+        drop(own(ring.run(&[accept(1, fd)])[0].res));
+        let (tell, number) = std::sync::mpsc::channel();
+        let beside = std::thread::spawn(move || {
+            // SAFETY: asks for a number.
+            tell.send(unsafe { libc::gettid() }).unwrap();
+            listener.accept().map(drop).map_err(|error| error.kind())
+        });
+        asleep_or(number.recv().unwrap(), || beside.is_finished());
+        drop((first, TcpStream::connect(address).unwrap()));
+        beside.join().unwrap()
+    });
+}
+
+/// Threads and a child accept from one listener that blocks, each on a ring of its own: none of them is left in an `accept`
+/// that finds nobody, where its ring would do nothing else.
+#[test]
+fn many_rings_on_one_listener() {
+    const CONNECTIONS: usize = 300;
+    both(|engine| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (fd, address) = (listener.as_raw_fd(), listener.local_addr().unwrap());
+        let (mut told, tell) = std::io::pipe().unwrap();
+        let serve = |stop: i32, tell: &std::io::PipeWriter| {
+            let mut ring = Ring::new(engine, 8, 0);
+            // The ring still does something else: it hears of the end.
+            ring.push(Sqe { fd: stop, op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, 1) });
+            ring.push(accept(2, fd));
+            let mut to_submit = 2;
+            loop {
+                ring.enter(std::mem::take(&mut to_submit), 1);
+                for cqe in ring.reap_all() {
+                    if cqe.user_data == 1 {
+                        return true;
+                    }
+                    drop(own(cqe.res));
+                    (&mut &*tell).write_all(&[1]).unwrap();
+                    ring.push(accept(2, fd));
+                    to_submit += 1;
+                }
+            }
+        };
+        let (stop, stopper) = std::io::pipe().unwrap();
+        let stop = &stop;
+        let other = child(|| serve(stop.as_raw_fd(), &tell));
+        std::thread::scope(|scope| {
+            let serve = &serve;
+            let servers = [(); 2].map(|()| {
+                let tell = tell.try_clone().unwrap();
+                scope.spawn(move || serve(stop.as_raw_fd(), &tell))
+            });
+            for _ in 0..CONNECTIONS {
+                drop(TcpStream::connect(address).unwrap());
+            }
+            let mut each = vec![0; CONNECTIONS];
+            std::io::Read::read_exact(&mut told, &mut each).unwrap();
+            (&stopper).write_all(&[1]).unwrap();
+            until("the threads hear of the end", || servers.iter().all(|server| server.is_finished()));
+        });
+        let mut status = 0;
+        // SAFETY: asks for the end of a child of ours.
+        until("the child hears of the end", || unsafe {
+            libc::waitpid(other, &mut status, libc::WNOHANG) == other
+        });
+        assert_eq!(status, 0);
+        is_nonblocking(fd)
+    });
+}

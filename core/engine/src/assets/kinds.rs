@@ -4,10 +4,11 @@
 //! so nothing here may decide more than which way is tried first: every use of it either finds out
 //! that it was wrong or is right all the same.
 
-use linux_raw_sys::general::{F_GETFL, O_DIRECT, O_NONBLOCK, S_IFBLK, S_IFDIR, S_IFIFO, S_IFMT, S_IFREG};
+use linux_raw_sys::general::{F_GETFL, O_DIRECT, S_IFBLK, S_IFDIR, S_IFIFO, S_IFMT, S_IFREG};
 use linux_raw_sys::net::{SO_LINGER, SOL_SOCKET};
 
 use crate::abi::Errno;
+use crate::ops::net::nonblocking;
 use crate::os::{self, Fd, host};
 use crate::ring::registry;
 
@@ -204,7 +205,7 @@ pub fn watch_errors(fd: Fd) {
     add(fd, Kind::ERRORS_WATCHED);
 }
 
-/// Is `O_NONBLOCK` set on a descriptor now?
+/// Has the program set `O_NONBLOCK` on a descriptor?
 pub fn is_nonblocking(fd: Fd) -> bool {
-    os::fcntl(fd, F_GETFL, 0).is_ok_and(|flags| flags as u32 & O_NONBLOCK != 0)
+    nonblocking::is_wanted(fd)
 }

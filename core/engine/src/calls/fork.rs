@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use crate::assets::{directories, eventfd, ring_fds};
 use crate::ops::futex;
+use crate::ops::net::nonblocking;
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::process::{credentials, family};
 use crate::ring::Ring;
@@ -31,6 +32,7 @@ static HELD: Mutex<Vec<&'static Ring>> = Mutex::new(Vec::new());
 /// Before: takes every lock, the rings' first. Never two rings at once, says the order of locks; but
 /// whoever waits for a ring holds nothing that is taken here.
 pub fn before() {
+    nonblocking::share();
     loop {
         let rings = registry::live();
         if rings.is_empty() {

@@ -418,6 +418,23 @@ fn futex_wake_as(operation: u32, word: &AtomicU32, count: u32) {
     };
 }
 
+/// Takes a lock that is the number of the thread that holds it, or 0 (`FUTEX_LOCK_PI`). The word may be shared.
+///
+/// # Errors
+/// `ESRCH` where no such thread lives, `ENOSYS` where the kernel has no such locks, and others.
+pub fn futex_lock_owned(word: &AtomicU32) -> Result<(), Errno> {
+    // SAFETY: the kernel changes a word of ours.
+    unsafe { call(nr::__NR_futex, [word.as_ptr() as usize, nr::FUTEX_LOCK_PI as usize, 0, 0, 0, 0]) }
+        .map(drop)
+}
+
+/// Lets go of such a lock, for which others wait.
+pub fn futex_unlock_owned(word: &AtomicU32) {
+    // SAFETY: as above.
+    let _ =
+        unsafe { call(nr::__NR_futex, [word.as_ptr() as usize, nr::FUTEX_UNLOCK_PI as usize, 0, 0, 0, 0]) };
+}
+
 /// `clock_gettime(2)` in nanoseconds.
 pub fn clock_ns(clock: u32) -> u64 {
     let mut time = Timespec::default();

@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use crate::assets::directories::{self, Directories};
 use crate::assets::eventfd;
 use crate::ops::futex;
+use crate::ops::net::nonblocking;
 use crate::ops::timeout::Timeouts;
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Fd};
@@ -185,6 +186,7 @@ pub unsafe fn forked() {
         eventfd::forked();
         directories::forked();
         futex::forked();
+        nonblocking::forked();
     }
     let mut watches = WATCHES.lock();
     if let Some(inotify) = watches.inotify.take() {

@@ -129,9 +129,14 @@ pub fn child(body: impl FnOnce() -> bool) -> libc::pid_t {
 
 /// Waits until a process, or the thread with this number, sleeps.
 pub fn asleep(pid: libc::pid_t) {
+    asleep_or(pid, || false);
+}
+
+/// The same for one that may be at its end instead.
+pub fn asleep_or(pid: libc::pid_t, ended: impl Fn() -> bool) {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
-    loop {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    while !ended() {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         if stat.rsplit(')').next().unwrap().trim_start().starts_with('S') {
             return;
         }

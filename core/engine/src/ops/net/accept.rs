@@ -1,11 +1,9 @@
 //! ACCEPT.
 //!
-//! `accept` knows no `MSG_DONTWAIT`. A listener without `O_NONBLOCK` that another thread or process
-//! also accepts from could make an attempt block for ever, under the ring's lock, however ready the
-//! listener was a moment ago. So the first ACCEPT sets `O_NONBLOCK` on it, and leaves it: taking it
-//! away again would do to the other one what it was set to prevent.
+//! A listener without `O_NONBLOCK` has it while the engine accepts from it ([`nonblocking`]): once for all connections
+//! that a multishot request finds.
 
-use linux_raw_sys::general::{EPOLLIN, O_NONBLOCK};
+use linux_raw_sys::general::EPOLLIN;
 use linux_raw_sys::io_uring::{
     IORING_ACCEPT_DONTWAIT, IORING_ACCEPT_MULTISHOT, IORING_ACCEPT_POLL_FIRST, IORING_CQE_F_SOCK_NONEMPTY,
     IORING_FILE_INDEX_ALLOC,
@@ -15,6 +13,7 @@ use linux_raw_sys::net::SO_ACCEPTCONN;
 
 use crate::abi::Errno;
 use crate::ops::net::calls;
+use crate::ops::net::nonblocking::{self, Blocking};
 use crate::ops::net::socket::{SOCK_CLOEXEC, SOCK_NONBLOCK};
 use crate::ops::{Caps, Code, Field, Op, Outcome};
 use crate::os::{self, Fd, host};
@@ -79,13 +78,16 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     {
         return Outcome::Wait(EPOLLIN);
     }
-    if let Err(errno) = never_block(fd) {
-        return errno.into();
-    }
+    let blocking = match blocking(core, fd) {
+        Ok(blocking) => blocking,
+        Err(errno) => return errno.into(),
+    };
     if flags.has(Flags::MULTISHOT) {
-        return accept_all(core, id, fd);
+        let accepted = nonblocking::attempt(fd, blocking, || accept_all(core, id, fd));
+        return accepted.map_or_else(Outcome::from, |(outcome, _)| outcome);
     }
-    match accept(core, id, fd) {
+    let accepted = nonblocking::attempt(fd, blocking, || accept(core, id, fd));
+    match accepted.and_then(|(result, _)| result) {
         Ok(result) => {
             tell_of_others(core, id, fd);
             Outcome::Complete(result)
@@ -161,14 +163,13 @@ fn accept(core: &mut Core, id: RequestId, fd: Fd) -> Result<i32, Errno> {
     given.map(|result| result as i32)
 }
 
-/// See to it that no attempt on the listener blocks.
-fn never_block(fd: Fd) -> Result<(), Errno> {
-    let flags = calls::file_flags(fd)?;
-    // Other sockets refuse at once.
-    if flags & O_NONBLOCK != 0 || os::socket_option(fd, SO_ACCEPTCONN)? == 0 {
-        return Ok(());
-    }
-    calls::set_file_flags(fd, flags | O_NONBLOCK)
+/// Could an attempt block?
+fn blocking(core: &mut Core, fd: Fd) -> Result<Blocking, Errno> {
+    let known = nonblocking::blocking(fd)?;
+    let may = known != Blocking::Never
+        && (core.readiness.is_tcp_listener(fd) || os::socket_option(fd, SO_ACCEPTCONN)? != 0);
+    // What is no listener refuses at once.
+    Ok(if may { known } else { Blocking::Never })
 }
 
 fn more_waits(fd: Fd) -> bool {

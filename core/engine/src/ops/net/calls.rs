@@ -1,7 +1,8 @@
 //! The system calls of this family.
 
 use linux_raw_sys::general as nr;
-use linux_raw_sys::general::{F_GETFL, F_SETFL};
+use linux_raw_sys::general::F_GETFL;
+use linux_raw_sys::ioctl::FIONBIO;
 use linux_raw_sys::ioctl::FIONREAD;
 use linux_raw_sys::net::{IPPROTO_TCP, MSG_DONTWAIT, TCP_INFO, TCP_ZEROCOPY_RECEIVE, msghdr};
 
@@ -106,9 +107,12 @@ pub fn file_flags(fd: Fd) -> Result<u32, Errno> {
     os::fcntl(fd, F_GETFL, 0).map(|flags| flags as u32)
 }
 
-/// Sets the flags of the open file.
-pub fn set_file_flags(fd: Fd, flags: u32) -> Result<(), Errno> {
-    os::fcntl(fd, F_SETFL, flags as usize).map(drop)
+/// Sets `O_NONBLOCK` of the open file, or takes it away, and leaves other flags as they are by then.
+pub fn set_nonblocking(fd: Fd, wanted: bool) -> Result<(), Errno> {
+    let wanted = i32::from(wanted);
+    // SAFETY: reads an integer of ours.
+    unsafe { call(nr::__NR_ioctl, [fd as usize, FIONBIO as usize, &raw const wanted as usize, 0, 0, 0]) }
+        .map(drop)
 }
 
 /// Has the peer of a TCP socket that was shut down not said yet that it sends no more?

@@ -2,12 +2,12 @@
 
 use alloc::boxed::Box;
 
-use linux_raw_sys::general::{EPOLLERR, EPOLLOUT, O_NONBLOCK};
+use linux_raw_sys::general::{EPOLLERR, EPOLLOUT};
 use linux_raw_sys::net::{SO_ERROR, SO_TYPE};
 
 use crate::abi::Errno;
 use crate::ops::net::address::Address;
-use crate::ops::net::{Data, calls};
+use crate::ops::net::{Data, calls, nonblocking};
 use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
 use crate::os::{self, Fd};
 use crate::request::{Request, RequestId};
@@ -83,14 +83,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
 fn attempt(fd: Fd, address: &Address) -> Result<(Result<usize, Errno>, bool), Errno> {
     // No other file's flags are touched.
     os::socket_option(fd, SO_TYPE)?;
-    let flags = calls::file_flags(fd)?;
-    if flags & O_NONBLOCK != 0 {
-        return Ok((calls::connect(fd, address), true));
-    }
-    calls::set_file_flags(fd, flags | O_NONBLOCK)?;
-    let result = calls::connect(fd, address);
-    calls::set_file_flags(fd, flags)?;
-    Ok((result, false))
+    nonblocking::attempt(fd, nonblocking::blocking(fd)?, || calls::connect(fd, address))
 }
 
 fn socket_error(fd: Fd) -> i32 {

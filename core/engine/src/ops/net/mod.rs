@@ -4,8 +4,8 @@
 //! readiness and is tried again. What the kernel copies at submission (message headers, vectors,
 //! addresses to send to) is copied when the request is prepared.
 //!
-//! Two system calls know no `MSG_DONTWAIT`: `connect` is made with `O_NONBLOCK` set for its duration,
-//! `accept` sets it for good on a listener that does not have it ([`accept`] says why).
+//! Two system calls know no `MSG_DONTWAIT`: `connect` and `accept` are made with `O_NONBLOCK` set for their duration
+//! ([`nonblocking`]).
 
 pub mod accept;
 mod address;
@@ -14,6 +14,7 @@ pub mod command;
 pub mod connect;
 pub mod error_queue;
 mod message;
+pub mod nonblocking;
 pub mod recv;
 pub mod recvmsg;
 pub mod send;

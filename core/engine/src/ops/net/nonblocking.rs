@@ -1,0 +1,305 @@
+//! `O_NONBLOCK` for the duration of an attempt.
+//!
+//! `accept` and `connect` know no `MSG_DONTWAIT`. An attempt on a socket without `O_NONBLOCK` could block for ever, under
+//! the ring's lock: however ready a listener was a moment ago, another thread or process may have accepted meanwhile. But
+//! the flag belongs to the open file description, and so do those who inherited it. So the engine sets the flag, makes its
+//! attempts and takes the flag away again.
+//!
+//! Two threads that did so at the same time would take the flag away under each other's attempts. So they take turns:
+//! threads of one process by a lock of its own; processes, from the first `fork` on that a door announces, by a page that children
+//! inherit, whether or not there are rings yet (servers fork first, and each child makes its own). Who finds the flag set
+//! while nobody has his turn knows that the program has set it, and needs none.
+//!
+//! A turn is a lock within a ring's own, in which no ring's is taken.
+
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering, fence};
+
+use linux_raw_sys::general::O_NONBLOCK;
+
+use crate::abi::Errno;
+use crate::ops::net::calls;
+use crate::os::{self, Fd};
+
+/// How long to wait before the holder of a turn whom the kernel does not find is taken for dead: one in another PID
+/// namespace is not found either, but will be done by then.
+const PATIENCE_NS: u64 = 20_000_000;
+
+/// How often to look before sleeping: a turn lasts some microseconds.
+const SPINS: u32 = 200;
+
+/// Whose turn it is. Zeros are one that nobody has.
+#[repr(C)]
+struct Turn {
+    /// 0, or the thread that has it: a futex with an owner (`FUTEX_LOCK_PI`), since the kernel knows which of those live.
+    holder: AtomicU32,
+    /// Odd while the flag of some socket is set.
+    changes: AtomicU32,
+}
+
+static OWN: Turn = Turn { holder: AtomicU32::new(0), changes: AtomicU32::new(0) };
+/// The turn of all processes of the family, once there may be several.
+static SHARED: AtomicPtr<Turn> = AtomicPtr::new(core::ptr::null_mut());
+
+/// What is known of a socket's flag.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Blocking {
+    /// The program has set `O_NONBLOCK`.
+    Never,
+    /// It has not.
+    May,
+    /// Somebody's turn is on, perhaps on this socket.
+    Unknown,
+}
+
+/// Looks whether the program wants calls on a socket to block.
+pub fn blocking(fd: Fd) -> Result<Blocking, Errno> {
+    let turn = Turn::current();
+    // Acquire pairs with the release in `Turn::ends`: the flag has been taken away by then.
+    let before = turn.changes.load(Ordering::Acquire);
+    let set = calls::file_flags(fd)? & O_NONBLOCK != 0;
+    if !set {
+        return Ok(Blocking::May);
+    }
+    // Pairs with the fence in `Turn::begins`: who sees a flag that the engine has set, sees that it is changing.
+    fence(Ordering::Acquire);
+    let unchanged = before % 2 == 0 && turn.changes.load(Ordering::Relaxed) == before;
+    Ok(if unchanged && core::ptr::eq(turn, Turn::current()) { Blocking::Never } else { Blocking::Unknown })
+}
+
+/// Has the program set `O_NONBLOCK`?
+pub fn is_wanted(fd: Fd) -> bool {
+    match blocking(fd) {
+        Ok(Blocking::Unknown) => {
+            let _turn = Turn::take();
+            calls::file_flags(fd).is_ok_and(|flags| flags & O_NONBLOCK != 0)
+        }
+        known => known == Ok(Blocking::Never),
+    }
+}
+
+/// Does `body` while the socket has `O_NONBLOCK`, of which `known` is known. Second: whether it is the program that has
+/// set it.
+pub fn attempt<T>(fd: Fd, known: Blocking, body: impl FnOnce() -> T) -> Result<(T, bool), Errno> {
+    if known == Blocking::Never {
+        return Ok((body(), true));
+    }
+    let turn = Turn::take();
+    if known == Blocking::Unknown && calls::file_flags(fd)? & O_NONBLOCK != 0 {
+        drop(turn);
+        return Ok((body(), true));
+    }
+    turn.begins();
+    let result = calls::set_nonblocking(fd, true).map(|()| {
+        let result = body();
+        // It can fail only where the program has closed the descriptor meanwhile, and then means nothing.
+        let _ = calls::set_nonblocking(fd, false);
+        result
+    });
+    turn.ends();
+    result.map(|result| (result, false))
+}
+
+/// The right to change flags.
+struct Taken {
+    turn: &'static Turn,
+    /// The number of this thread.
+    own: u32,
+}
+
+impl core::ops::Deref for Taken {
+    type Target = Turn;
+    fn deref(&self) -> &Turn {
+        self.turn
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.turn.give_up(self.own);
+    }
+}
+
+impl Turn {
+    fn current() -> &'static Turn {
+        // Acquire pairs with the release in `share`: the page is there.
+        // SAFETY: mapped for good.
+        unsafe { SHARED.load(Ordering::Acquire).as_ref() }.unwrap_or(&OWN)
+    }
+
+    /// Waits for a turn.
+    fn take() -> Taken {
+        let own = os::gettid() as u32;
+        loop {
+            let turn = Turn::current();
+            turn.wait_for(own);
+            let taken = Taken { turn, own };
+            if core::ptr::eq(turn, Turn::current()) {
+                taken.ends_for_the_dead();
+                return taken;
+            }
+        }
+    }
+
+    fn wait_for(&self, own: u32) {
+        // Acquire pairs with the release in `give_up`.
+        let take =
+            |from| self.holder.compare_exchange(from, own, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        for _ in 0..SPINS {
+            if self.holder.load(Ordering::Relaxed) == 0 && take(0) {
+                return;
+            }
+            core::hint::spin_loop();
+        }
+        while !take(0) {
+            match os::futex_lock_owned(&self.holder) {
+                Ok(()) => return,
+                Err(Errno::EINTR | Errno::EAGAIN) => {}
+                Err(errno) => {
+                    let seen = self.holder.load(Ordering::Relaxed);
+                    // Without futexes of this kind (`ENOSYS`) nobody is taken for dead, nor told of the end of a turn.
+                    let waited = os::futex_wait_shared(&self.holder, seen, Some(PATIENCE_NS));
+                    let late = seen != 0 && waited == Err(Errno::ETIMEDOUT);
+                    if errno == Errno::ESRCH && late && take(seen) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    fn give_up(&self, own: u32) {
+        // Release pairs with the acquire in `wait_for`. Where somebody waits, the kernel passes it on.
+        if self.holder.compare_exchange(own, 0, Ordering::Release, Ordering::Relaxed).is_err() {
+            os::futex_unlock_owned(&self.holder);
+        }
+    }
+
+    /// The last holder may have been killed in the middle of his turn.
+    fn ends_for_the_dead(&self) {
+        if self.changes.load(Ordering::Relaxed) % 2 != 0 {
+            self.ends();
+        }
+    }
+
+    /// A flag is about to be set.
+    fn begins(&self) {
+        self.changes.store(self.changes.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        // Pairs with the fence in `blocking`.
+        fence(Ordering::Release);
+    }
+
+    /// It has been taken away.
+    fn ends(&self) {
+        // Release pairs with the acquire in `blocking`.
+        self.changes.store(self.changes.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+    }
+}
+
+/// Before a `fork`: turns are those of a family from here on. Where there is no memory for that, they stay each process's
+/// own.
+pub fn share() {
+    if !SHARED.load(Ordering::Relaxed).is_null() {
+        return;
+    }
+    let Ok(page) = os::map_for_children(4096) else { return };
+    // Whoever has his turn by `OWN` comes to its end first. Who waits for it sees the page then.
+    let _own = Turn::take();
+    // Release pairs with the acquire in `Turn::current`. Where another thread was faster, this page is merely unused.
+    let _ = SHARED.compare_exchange(
+        core::ptr::null_mut(),
+        page.cast::<Turn>(),
+        Ordering::Release,
+        Ordering::Relaxed,
+    );
+}
+
+/// In a child after `fork`.
+///
+/// # Safety
+/// No other thread of this process may use the engine.
+pub unsafe fn forked() {
+    // Who had it in the parent is not here. In the family's page whoever has it lives, or is found dead.
+    OWN.holder.store(0, Ordering::Relaxed);
+    OWN.changes.store(0, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::os::fd::AsRawFd;
+
+    use super::{Blocking, OWN, Turn, attempt, blocking, share};
+    use core::sync::atomic::Ordering;
+
+    fn child(body: impl FnOnce() -> bool) -> i32 {
+        // SAFETY: the child runs `body` and leaves by `_exit`.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let good = body();
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(i32::from(!good)) };
+        }
+        child
+    }
+
+    fn ended(child: i32) -> i32 {
+        let mut status = 0;
+        // SAFETY: waits for our own child.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        status
+    }
+
+    /// One test, for all that it is about is one for the whole process.
+    #[test]
+    fn turns() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let fd = listener.as_raw_fd();
+        assert_eq!(blocking(fd), Ok(Blocking::May));
+        let within = attempt(fd, Blocking::May, || blocking(fd));
+        assert_eq!(within, Ok((Ok(Blocking::Unknown), false)), "not taken for the program's own");
+        assert_eq!(blocking(fd), Ok(Blocking::May), "put back");
+        share();
+        assert!(!core::ptr::eq(Turn::current(), &OWN));
+        processes_take_turns(fd);
+        a_turn_of_the_dead_is_taken_over(fd);
+        listener.set_nonblocking(true).unwrap();
+        assert_eq!(blocking(fd), Ok(Blocking::Never));
+        assert_eq!(attempt(fd, Blocking::Unknown, || ()), Ok(((), true)));
+        assert_eq!(blocking(fd), Ok(Blocking::Never), "left alone");
+    }
+
+    /// Were the flag taken away under another's attempt, that one would see it.
+    fn processes_take_turns(fd: i32) {
+        let in_turns = move || {
+            (0..5_000).all(|_| {
+                let known = blocking(fd).unwrap();
+                let set = || super::calls::file_flags(fd).unwrap() & super::O_NONBLOCK != 0;
+                known != Blocking::Never && attempt(fd, known, || set() && set()) == Ok((true, false))
+            })
+        };
+        let other = child(in_turns);
+        let threads = [(); 2].map(|()| std::thread::spawn(in_turns));
+        assert!(threads.map(|thread| thread.join().unwrap()).iter().all(|&good| good));
+        assert_eq!(ended(other), 0);
+        assert_eq!(blocking(fd), Ok(Blocking::May));
+    }
+
+    fn a_turn_of_the_dead_is_taken_over(fd: i32) {
+        let killed = child(|| {
+            attempt(fd, Blocking::May, || {
+                // SAFETY: kills this process.
+                unsafe { libc::raise(libc::SIGKILL) };
+            })
+            .is_ok()
+        });
+        assert_eq!(ended(killed), libc::SIGKILL);
+        assert_ne!(Turn::current().holder.load(Ordering::Relaxed), 0);
+        assert_eq!(blocking(fd), Ok(Blocking::Unknown), "nobody is told that it is the program's own");
+        assert_eq!(attempt(fd, Blocking::Unknown, || ()), Ok(((), true)));
+        assert_eq!(blocking(fd), Ok(Blocking::Never), "nobody has a turn");
+        super::calls::set_nonblocking(fd, false).unwrap();
+        assert_eq!(attempt(fd, Blocking::May, || ()), Ok(((), false)));
+        assert_eq!(blocking(fd), Ok(Blocking::May));
+    }
+}
