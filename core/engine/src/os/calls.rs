@@ -46,7 +46,8 @@ impl Timespec {
     }
 }
 
-/// A memory file that nobody can shrink, whoever holds its descriptor: memory mapped from it stays there.
+/// A memory file that nobody can shrink, whoever holds its descriptor: memory mapped from it stays there. More seals
+/// can be added: the crate `anyring` keeps safe code from writing to a ring by its descriptor.
 pub fn unshrinkable_memfd(name: &CStr) -> Result<Fd, Errno> {
     let flags = nr::MFD_CLOEXEC | nr::MFD_ALLOW_SEALING;
     let fd = match memfd_create(name, flags | nr::MFD_NOEXEC_SEAL) {
@@ -54,8 +55,7 @@ pub fn unshrinkable_memfd(name: &CStr) -> Result<Fd, Errno> {
         Err(Errno::EINVAL) => memfd_create(name, flags),
         other => other,
     }?;
-    let seals = nr::F_SEAL_SHRINK | nr::F_SEAL_SEAL;
-    fcntl(fd, nr::F_ADD_SEALS, seals as usize).inspect_err(|_| close(fd))?;
+    fcntl(fd, nr::F_ADD_SEALS, nr::F_SEAL_SHRINK as usize).inspect_err(|_| close(fd))?;
     Ok(fd)
 }
 
