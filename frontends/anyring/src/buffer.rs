@@ -178,14 +178,22 @@ impl<B> Slice<B> {
     }
 }
 
-// SAFETY: a part of what its buffer has, checked when it was made.
+impl<B: Buffer> Slice<B> {
+    /// Where the part begins, within what the buffer holds now: a clone of the buffer may have less room than the
+    /// buffer that the part was made of.
+    fn start(&self) -> usize {
+        self.start.min(self.buffer.length())
+    }
+}
+
+// SAFETY: a part of what its buffer has now; that stays the same while the buffer is not touched.
 unsafe impl<B: Buffer> Buffer for Slice<B> {
     fn pointer(&self) -> *const u8 {
-        self.buffer.pointer().wrapping_add(self.start)
+        self.buffer.pointer().wrapping_add(self.start())
     }
 
     fn length(&self) -> usize {
-        self.end.min(self.buffer.length()).saturating_sub(self.start)
+        self.end.min(self.buffer.length()).saturating_sub(self.start())
     }
 
     fn registered(&self) -> Option<u16> {
@@ -194,20 +202,21 @@ unsafe impl<B: Buffer> Buffer for Slice<B> {
 }
 
 /// As far as the buffer has a length of its own, it is where what was written ends.
-// SAFETY: a part of what its buffer has, checked when it was made.
+// SAFETY: as above.
 unsafe impl<B: BufferMut> BufferMut for Slice<B> {
     fn pointer_mut(&mut self) -> *mut u8 {
-        self.buffer.pointer_mut().wrapping_add(self.start)
+        let start = self.start();
+        self.buffer.pointer_mut().wrapping_add(start)
     }
 
     fn capacity(&self) -> usize {
-        self.end - self.start
+        self.end.min(self.buffer.capacity()).saturating_sub(self.start())
     }
 
     unsafe fn set_length(&mut self, length: usize) {
-        let end = self.start + length;
+        let end = self.start() + length;
         if end > self.buffer.length() {
-            // SAFETY: what lies before the part was initialised when it was made.
+            // SAFETY: what lies before the part is initialised, for the buffer holds it.
             unsafe { self.buffer.set_length(end) };
         }
     }
@@ -222,11 +231,11 @@ pub trait BufferExt: Buffer + Sized {
     fn slice(self, range: impl RangeBounds<usize>) -> Slice<Self> {
         let start = match range.start_bound() {
             Bound::Included(&start) => start,
-            Bound::Excluded(&start) => start + 1,
+            Bound::Excluded(&start) => start.saturating_add(1),
             Bound::Unbounded => 0,
         };
         let end = match range.end_bound() {
-            Bound::Included(&end) => end + 1,
+            Bound::Included(&end) => end.saturating_add(1),
             Bound::Excluded(&end) => end,
             Bound::Unbounded => self.length(),
         };
@@ -269,6 +278,67 @@ mod tests {
             spare.set_length(2);
         }
         assert_eq!(spare.into_inner(), b"0123456789xx");
+    }
+
+    #[test]
+    fn a_cloned_part_lies_within_the_clone() {
+        let mut whole = Vec::with_capacity(4096);
+        whole.extend_from_slice(b"0123456789");
+        let mut clone = whole.spare().clone();
+        let room = clone.get().capacity() - clone.get().len();
+        assert_eq!(clone.capacity(), room);
+        // SAFETY: within what the clone has, and initialised.
+        unsafe {
+            clone.pointer_mut().write_bytes(b'x', room);
+            clone.set_length(room);
+        }
+        assert_eq!(clone.into_inner(), [&b"0123456789"[..], &vec![b'x'; room]].concat());
+    }
+
+    /// A buffer that is empty in its clones.
+    struct Emptied(Vec<u8>);
+
+    impl Clone for Emptied {
+        fn clone(&self) -> Emptied {
+            Emptied(Vec::new())
+        }
+    }
+
+    // SAFETY: as the vector.
+    unsafe impl Buffer for Emptied {
+        fn pointer(&self) -> *const u8 {
+            self.0.as_ptr()
+        }
+
+        fn length(&self) -> usize {
+            self.0.len()
+        }
+    }
+
+    // SAFETY: as the vector.
+    unsafe impl BufferMut for Emptied {
+        fn pointer_mut(&mut self) -> *mut u8 {
+            self.0.as_mut_ptr()
+        }
+
+        fn capacity(&self) -> usize {
+            self.0.capacity()
+        }
+
+        unsafe fn set_length(&mut self, length: usize) {
+            // SAFETY: the caller's promise.
+            unsafe { self.0.set_len(length) };
+        }
+    }
+
+    #[test]
+    fn a_part_of_what_a_clone_lacks_is_empty() {
+        let mut clone = Emptied(vec![b'x'; 8]).slice(2..5).clone();
+        assert_eq!((clone.length(), clone.capacity()), (0, 0));
+        assert_eq!(clone.pointer(), clone.get().0.as_ptr());
+        // SAFETY: nothing was written.
+        unsafe { clone.set_length(0) };
+        assert!(clone.into_inner().0.is_empty());
     }
 
     #[test]
