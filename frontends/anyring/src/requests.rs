@@ -204,6 +204,13 @@ impl Requests {
         (!request.silent).then_some(completion)
     }
 
+    /// Ends a request whose entry the engine has never taken.
+    pub(crate) fn withdraw(&mut self, id: Id) {
+        if let Some(mut request) = self.remove(id) {
+            request.operation.settle(-libc::ECANCELED);
+        }
+    }
+
     /// Gives up all of them without freeing what they hold.
     pub(crate) fn forget(&mut self) {
         std::mem::forget(std::mem::take(&mut self.places));

@@ -217,22 +217,26 @@ impl<S: Submission> SubmissionQueue<'_, S> {
         Ok(())
     }
 
-    /// Makes no-ops of the entries that the engine has not taken, unless a thread of its own is taking them.
-    pub(crate) fn neutralize(&mut self)
+    /// Takes back the entries that the engine has not taken, unless a thread of its own is taking them: their user
+    /// data.
+    pub(crate) fn take_back(&mut self) -> Vec<u64>
     where
-        S: From<super::Sqe> + AsRef<super::Sqe>,
+        S: AsRef<super::Sqe>,
     {
         if self.sq.polled {
-            return;
+            return Vec::new();
         }
         self.sync();
-        for place in 0..self.tail.wrapping_sub(self.head) {
+        let user_data = |place: u32| {
             let index = (self.head.wrapping_add(place) & self.sq.mask) as usize;
-            // SAFETY: an entry that this side has written, and that nobody reads now.
-            let entry = unsafe { &mut *self.sq.sqes.add(index) };
-            let data = entry.as_ref().get_user_data();
-            *entry = super::op::Nop::new().build().user_data(data).into();
-        }
+            // SAFETY: an entry that this side has written, and that nobody else accesses now.
+            unsafe { &*self.sq.sqes.add(index) }.as_ref().get_user_data()
+        };
+        let taken = (0..self.tail.wrapping_sub(self.head)).map(user_data).collect();
+        // The engine looks at the tail when it is entered, which nobody does meanwhile.
+        self.tail = self.head;
+        self.sync();
+        taken
     }
 
     /// How many entries there is room for.

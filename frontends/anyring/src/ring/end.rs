@@ -3,6 +3,7 @@
 use super::Ring;
 use crate::Error;
 use crate::low::op as low_op;
+use crate::operation::Id;
 use std::time::Duration;
 
 impl Drop for Ring {
@@ -28,7 +29,12 @@ impl Ring {
     fn cancel_all(&mut self) -> Result<(), Error> {
         const SECOND: Duration = Duration::from_secs(1);
         // What the engine has not taken yet is not to begin.
-        self.low.submission().neutralize();
+        for id in self.low.submission().take_back() {
+            self.requests.withdraw(Id(id));
+        }
+        if self.requests.is_empty() {
+            return Ok(());
+        }
         loop {
             for id in self.requests.ids() {
                 while self.low.submission().free() == 0 {
