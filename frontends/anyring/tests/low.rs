@@ -7,7 +7,7 @@ use anyring::low::{Cancel, Cqe32, Full, Restriction, Ring, Sqe, Sqe128, Wait};
 use anyring::{Builder, Engine, What};
 use common::both;
 use std::fs::File;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -157,7 +157,7 @@ fn registered_buffers_and_files() {
         submitter.set_file_range(2, 2).unwrap();
         // SAFETY: the memory outlives the ring.
         assert_eq!(unsafe { submitter.update_buffers(1, &[vector], None) }.unwrap(), 1);
-        assert_eq!(submitter.update_files(3, &[zero.as_raw_fd()], None).unwrap(), 1);
+        assert_eq!(submitter.update_files(3, &[Some(zero.as_fd())], None).unwrap(), 1);
         // SAFETY: part of a registered buffer.
         unsafe { ring.push(op::ReadFixed::new(Fixed(3), memory.as_mut_ptr(), 32, 1).build()) }.unwrap();
         ring.submit_and_wait(1).unwrap();
@@ -203,7 +203,7 @@ fn an_eventfd_tells_of_completions() {
             ring.submit_and_wait(1).unwrap();
             ring.completion().for_each(drop);
         };
-        ring.submitter().register_eventfd(eventfd.as_raw_fd(), false).unwrap();
+        ring.submitter().register_eventfd(&eventfd, false).unwrap();
         nop(&mut ring);
         assert_eq!(count(), 1);
         assert!(ring.completion().set_eventfd_enabled(false));
@@ -211,7 +211,7 @@ fn an_eventfd_tells_of_completions() {
         assert_eq!(count(), 0);
         ring.completion().set_eventfd_enabled(true);
         ring.submitter().unregister_eventfd().unwrap();
-        ring.submitter().register_eventfd(eventfd.as_raw_fd(), true).unwrap();
+        ring.submitter().register_eventfd(&eventfd, true).unwrap();
         nop(&mut ring);
         assert_eq!(count(), 0, "it came about in the submission");
     });
@@ -261,11 +261,11 @@ fn what_else_is_registered() {
         assert_eq!(submitter.cancel(Cancel::All, None).unwrap(), 0);
         assert_eq!(submitter.cancel(Cancel::UserData(1), None).unwrap_err().errno(), libc::ENOENT);
         assert_eq!(submitter.buffer_ring_head(9).unwrap_err().errno(), libc::ENOENT);
-        ring.submitter_mut().register_ring_fd().unwrap();
+        ring.register_ring_fd().unwrap();
         // SAFETY: names no memory.
         unsafe { ring.push(op::Nop::new().build()) }.unwrap();
         assert_eq!(ring.submit_and_wait(1).unwrap(), 1);
-        ring.submitter_mut().unregister_ring_fd().unwrap();
+        ring.unregister_ring_fd().unwrap();
         assert_eq!(ring.submit().unwrap(), 0);
     });
 }
@@ -282,7 +282,7 @@ fn cancellations_that_wait() {
         }
         ring.submit().unwrap();
         ring.submitter().cancel(Cancel::UserData(1), Some(Duration::from_secs(60))).unwrap();
-        ring.submitter().cancel(Cancel::Fd(one.as_raw_fd()), None).unwrap();
+        ring.submitter().cancel(Cancel::Fd(one.as_fd()), None).unwrap();
         ring.submit_and_wait(3).unwrap();
         let mut seen: Vec<_> = ring.completion().map(|cqe| (cqe.user_data(), cqe.result())).collect();
         seen.sort_unstable();

@@ -5,7 +5,7 @@ mod common;
 use anyring::low::{Cancel, Ring, Sqe, op};
 use anyring::{Builder, Engine};
 use common::{Directory, both};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 fn ring(engine: Engine, deferred: bool) -> Ring {
     let builder = Builder::new(16).engine(engine);
@@ -121,7 +121,7 @@ fn a_registered_directory() {
             op::Getdents::new(op::Fixed(place), buffer.as_mut_ptr(), 500).build().user_data(place.into())
         };
         let (first, second) = (get(0), get(1));
-        ring.submitter().register_files(&[directory.as_raw_fd(), -1]).unwrap();
+        ring.submitter().register_files(&[Some(directory.as_fd()), None]).unwrap();
         let mut results = run(&mut ring, &[first, second]);
         results.sort_unstable();
         assert!(results[0].1 > 0, "{results:?}");

@@ -155,7 +155,8 @@ fn check_thread(params: &io_uring_params) -> Result<(), Errno> {
 }
 
 /// The engine's memfd, and the program's descriptor: a description of its own where `/proc` allows
-/// it, so that its end can be told from that of ours.
+/// it, so that its end can be told from that of ours. Who maps the memory may seal it against being written by the
+/// descriptor from then on.
 ///
 /// The file is sealed: a program that shrinks it would take memory away that the engine writes to.
 ///

@@ -32,4 +32,4 @@ pub use entry::{Completion, Cqe, Cqe32, Sqe, Sqe128, Submission};
 pub use queue::{CompletionQueue, Full, SubmissionQueue};
 pub use register::{Cancel, Probe, Restriction};
 pub use ring::Ring;
-pub use submitter::{Submitter, Wait};
+pub use submitter::{Control, Submitter, Wait};

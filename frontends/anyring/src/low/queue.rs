@@ -176,6 +176,10 @@ impl<S: Submission> SubmissionQueue<'_, S> {
     /// the request's last completion (until the submission for what the engine copies then: times, paths,
     /// addresses, arrays of buffers), and descriptors until it is submitted. A ring that is dropped does not
     /// wait for its requests.
+    ///
+    /// An entry that posts a completion to another ring ([`MsgRing`](super::op::MsgRing)) needs the word of that ring's
+    /// owner, who may believe the completion: a safe [`Ring`](crate::Ring) takes only such whose user data is
+    /// `u64::MAX`. So does one that changes the user data of another's request ([`PollRemove`](super::op::PollRemove)).
     #[inline]
     pub unsafe fn push(&mut self, entry: impl Into<S>) -> Result<(), Full> {
         if self.tail.wrapping_sub(self.head) == self.sq.entries {

@@ -1,12 +1,12 @@
 //! `io_uring_register(2)`: what a ring is told once and for all.
 
-use super::submitter::{Submitter, timespec};
+use super::submitter::{Control, Submitter, timespec};
 use crate::error::What;
 use crate::{Engine, Error};
 use anyring_engine::ops;
 use linux_raw_sys::io_uring::{self as abi, io_uring_register_op as Code};
 use std::ffi::c_void;
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::ptr;
 use std::time::Duration;
 
@@ -21,6 +21,11 @@ unsafe fn zeroed<T>() -> T {
 
 fn address<T>(slice: &[T]) -> u64 {
     slice.as_ptr().expose_provenance() as u64
+}
+
+/// Descriptors as the calls want them.
+fn numbers(files: &[Option<BorrowedFd<'_>>]) -> Vec<RawFd> {
+    files.iter().map(|file| file.map_or(-1, |file| file.as_raw_fd())).collect()
 }
 
 /// Which operations an engine has.
@@ -78,23 +83,23 @@ impl Restriction {
     }
 }
 
-/// What [`Submitter::cancel`] ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cancel {
+/// What [`Control::cancel`] ends.
+#[derive(Clone, Copy, Debug)]
+pub enum Cancel<'a> {
     /// One request with this user data.
     UserData(u64),
     /// All of them with this user data.
     EachUserData(u64),
     /// All that work on this descriptor.
-    Fd(RawFd),
+    Fd(BorrowedFd<'a>),
     /// All of this operation.
     Operation(u8),
     /// All.
     All,
 }
 
-/// What is registered once and for all.
-impl Submitter {
+/// What is said once and for all, and does no harm.
+impl Control {
     /// A registration whose argument is a slice.
     ///
     /// # Safety
@@ -158,6 +163,155 @@ impl Submitter {
         unsafe { self.list("RESTRICTIONS", Code::IORING_REGISTER_RESTRICTIONS, &words) }.map(drop)
     }
 
+    /// Each completion raises this eventfd; with `only_async` those alone that do not come about in a submission.
+    ///
+    /// # Errors
+    /// As `IORING_REGISTER_EVENTFD`.
+    pub fn register_eventfd(&self, eventfd: impl AsFd, only_async: bool) -> Result<(), Error> {
+        let (name, code) = if only_async {
+            ("EVENTFD_ASYNC", Code::IORING_REGISTER_EVENTFD_ASYNC)
+        } else {
+            ("EVENTFD", Code::IORING_REGISTER_EVENTFD)
+        };
+        let eventfd = eventfd.as_fd().as_raw_fd();
+        // SAFETY: read by the call, which takes eventfds only, and a reference of its own.
+        unsafe { self.one(name, code, &eventfd) }.map(drop)
+    }
+
+    /// Lets go of it.
+    ///
+    /// # Errors
+    /// As `IORING_UNREGISTER_EVENTFD`.
+    pub fn unregister_eventfd(&self) -> Result<(), Error> {
+        self.nothing("UNREGISTER_EVENTFD", Code::IORING_UNREGISTER_EVENTFD).map(drop)
+    }
+
+    /// Keeps the credentials that the process has now; the number by which entries name them.
+    ///
+    /// # Errors
+    /// As `IORING_REGISTER_PERSONALITY`.
+    pub fn register_personality(&self) -> Result<u16, Error> {
+        self.nothing("PERSONALITY", Code::IORING_REGISTER_PERSONALITY).map(|id| id as u16)
+    }
+
+    /// Forgets them.
+    ///
+    /// # Errors
+    /// As `IORING_UNREGISTER_PERSONALITY`.
+    pub fn unregister_personality(&self, personality: u16) -> Result<(), Error> {
+        let code = Code::IORING_UNREGISTER_PERSONALITY as u32;
+        let count = u32::from(personality);
+        // SAFETY: no argument but the number.
+        unsafe { self.register("UNREGISTER_PERSONALITY", code, ptr::null(), count) }.map(drop)
+    }
+
+    /// Workers run on these processors.
+    ///
+    /// # Errors
+    /// As `IORING_REGISTER_IOWQ_AFF`.
+    pub fn set_worker_cpus(&self, cpus: &libc::cpu_set_t) -> Result<(), Error> {
+        let (code, bytes) = (Code::IORING_REGISTER_IOWQ_AFF as u32, size_of_val(cpus) as u32);
+        // SAFETY: as long as is said; read by the call.
+        unsafe { self.register("IOWQ_AFF", code, ptr::from_ref(cpus).cast(), bytes) }.map(drop)
+    }
+
+    /// Workers run wherever the thread may that submits.
+    ///
+    /// # Errors
+    /// As `IORING_UNREGISTER_IOWQ_AFF`.
+    pub fn reset_worker_cpus(&self) -> Result<(), Error> {
+        self.nothing("UNREGISTER_IOWQ_AFF", Code::IORING_UNREGISTER_IOWQ_AFF).map(drop)
+    }
+
+    /// How many workers there may be, for work that ends by itself (files) and for work that need not (sockets);
+    /// 0 changes nothing. What it was before.
+    ///
+    /// # Errors
+    /// As `IORING_REGISTER_IOWQ_MAX_WORKERS`.
+    pub fn set_most_workers(&self, bounded: u32, unbounded: u32) -> Result<(u32, u32), Error> {
+        let mut most = [bounded, unbounded];
+        let argument = most.as_mut_ptr().cast_const().cast();
+        let code = Code::IORING_REGISTER_IOWQ_MAX_WORKERS as u32;
+        // SAFETY: two numbers, read and written.
+        unsafe { self.register("IOWQ_MAX_WORKERS", code, argument, 2)? };
+        Ok((most[0], most[1]))
+    }
+
+    /// Cancels requests, and waits until they are, at most so long. How many.
+    ///
+    /// # Errors
+    /// As `IORING_REGISTER_SYNC_CANCEL`: `ENOENT` where the one is not there, `ETIME` where it took longer.
+    pub fn cancel(&self, what: Cancel<'_>, timeout: Option<Duration>) -> Result<u32, Error> {
+        // SAFETY: integers only.
+        let mut argument: abi::io_uring_sync_cancel_reg = unsafe { zeroed() };
+        argument.fd = -1;
+        argument.flags = match what {
+            Cancel::UserData(_) => 0,
+            Cancel::EachUserData(_) => abi::IORING_ASYNC_CANCEL_ALL,
+            Cancel::Fd(_) => abi::IORING_ASYNC_CANCEL_FD | abi::IORING_ASYNC_CANCEL_ALL,
+            Cancel::Operation(_) => abi::IORING_ASYNC_CANCEL_OP | abi::IORING_ASYNC_CANCEL_ALL,
+            Cancel::All => abi::IORING_ASYNC_CANCEL_ANY | abi::IORING_ASYNC_CANCEL_ALL,
+        };
+        match what {
+            Cancel::UserData(data) | Cancel::EachUserData(data) => argument.addr = data,
+            Cancel::Fd(fd) => argument.fd = fd.as_raw_fd(),
+            Cancel::Operation(opcode) => argument.opcode = opcode,
+            Cancel::All => {}
+        }
+        let time = timeout.map(timespec);
+        (argument.timeout.tv_sec, argument.timeout.tv_nsec) =
+            time.map_or((-1, -1), |time| (time.tv_sec, time.tv_nsec));
+        if self.engine() == Engine::Kernel {
+            let address = ptr::from_ref(&argument).expose_provenance();
+            // SAFETY: whole.
+            if let Some(result) = unsafe { anyring_kernel_ring::cancel(self.fd(), address) } {
+                return Error::check(Engine::Kernel, What::Register("SYNC_CANCEL"), result);
+            }
+        }
+        // SAFETY: whole.
+        unsafe { self.one("SYNC_CANCEL", Code::IORING_REGISTER_SYNC_CANCEL, &argument) }
+    }
+
+    /// Waits poll network devices for so long, first; with `prefer` their interrupts stay off.
+    ///
+    /// # Errors
+    /// As `IORING_REGISTER_NAPI`.
+    pub fn register_napi(&self, busy_poll: Duration, prefer: bool) -> Result<(), Error> {
+        // SAFETY: integers only.
+        let mut argument: abi::io_uring_napi = unsafe { zeroed() };
+        argument.busy_poll_to = u32::try_from(busy_poll.as_micros()).unwrap_or(u32::MAX);
+        argument.prefer_busy_poll = prefer.into();
+        let address = &raw mut argument;
+        // SAFETY: whole; written by the call.
+        unsafe { self.one("NAPI", Code::IORING_REGISTER_NAPI, address.cast_const()) }.map(drop)
+    }
+
+    /// They no longer do.
+    ///
+    /// # Errors
+    /// As `IORING_UNREGISTER_NAPI`.
+    pub fn unregister_napi(&self) -> Result<(), Error> {
+        // SAFETY: integers only.
+        let mut argument: abi::io_uring_napi = unsafe { zeroed() };
+        let address = &raw mut argument;
+        // SAFETY: whole; written by the call.
+        unsafe { self.one("UNREGISTER_NAPI", Code::IORING_UNREGISTER_NAPI, address.cast_const()) }.map(drop)
+    }
+
+    /// Waits go by this clock: `CLOCK_MONOTONIC` or `CLOCK_BOOTTIME`.
+    ///
+    /// # Errors
+    /// As `IORING_REGISTER_CLOCK`.
+    pub fn register_clock(&self, clock: libc::clockid_t) -> Result<(), Error> {
+        let argument = abi::io_uring_clock_register { clockid: clock as u32, __resv: [0; 3] };
+        let code = Code::IORING_REGISTER_CLOCK as u32;
+        // SAFETY: whole; read by the call.
+        unsafe { self.register("CLOCK", code, (&raw const argument).cast(), 0) }.map(drop)
+    }
+}
+
+/// What is registered: files, memory, and user data.
+impl Submitter {
     /// Registers buffers; those with a null address are left out.
     ///
     /// # Errors
@@ -249,13 +403,13 @@ impl Submitter {
         unsafe { self.one("CLONE_BUFFERS", Code::IORING_REGISTER_CLONE_BUFFERS, &argument) }.map(drop)
     }
 
-    /// Makes a table of files; -1 leaves a place empty. The ring has references of its own.
+    /// Makes a table of files; `None` leaves a place empty. The ring has references of its own.
     ///
     /// # Errors
     /// As `IORING_REGISTER_FILES`.
-    pub fn register_files(&self, files: &[RawFd]) -> Result<(), Error> {
+    pub fn register_files(&self, files: &[Option<BorrowedFd<'_>>]) -> Result<(), Error> {
         // SAFETY: read by the call.
-        unsafe { self.list("FILES", Code::IORING_REGISTER_FILES, files) }.map(drop)
+        unsafe { self.list("FILES", Code::IORING_REGISTER_FILES, &numbers(files)) }.map(drop)
     }
 
     /// Makes a table of files with nothing in it.
@@ -266,14 +420,19 @@ impl Submitter {
         self.sparse("FILES2", Code::IORING_REGISTER_FILES2, count)
     }
 
-    /// Puts other files into the table, from `first` on; -1 empties a place. Tags as for buffers.
+    /// Puts other files into the table, from `first` on; `None` empties a place. Tags as for buffers.
     ///
     /// # Errors
     /// As `IORING_REGISTER_FILES_UPDATE2`.
-    pub fn update_files(&self, first: u32, files: &[RawFd], tags: Option<&[u64]>) -> Result<u32, Error> {
+    pub fn update_files(
+        &self,
+        first: u32,
+        files: &[Option<BorrowedFd<'_>>],
+        tags: Option<&[u64]>,
+    ) -> Result<u32, Error> {
         let code = Code::IORING_REGISTER_FILES_UPDATE2;
         // SAFETY: read by the call.
-        unsafe { self.update("FILES_UPDATE2", code, first, files, tags) }
+        unsafe { self.update("FILES_UPDATE2", code, first, &numbers(files), tags) }
     }
 
     /// Gives the table of files up.
@@ -293,79 +452,6 @@ impl Submitter {
         let code = Code::IORING_REGISTER_FILE_ALLOC_RANGE;
         // SAFETY: whole; read by the call.
         unsafe { self.register("FILE_ALLOC_RANGE", code as u32, (&raw const range).cast(), 0) }.map(drop)
-    }
-
-    /// Each completion raises this eventfd; with `only_async` those alone that do not come about in a submission.
-    ///
-    /// # Errors
-    /// As `IORING_REGISTER_EVENTFD`.
-    pub fn register_eventfd(&self, eventfd: RawFd, only_async: bool) -> Result<(), Error> {
-        let (name, code) = if only_async {
-            ("EVENTFD_ASYNC", Code::IORING_REGISTER_EVENTFD_ASYNC)
-        } else {
-            ("EVENTFD", Code::IORING_REGISTER_EVENTFD)
-        };
-        // SAFETY: read by the call.
-        unsafe { self.one(name, code, &eventfd) }.map(drop)
-    }
-
-    /// Lets go of it.
-    ///
-    /// # Errors
-    /// As `IORING_UNREGISTER_EVENTFD`.
-    pub fn unregister_eventfd(&self) -> Result<(), Error> {
-        self.nothing("UNREGISTER_EVENTFD", Code::IORING_UNREGISTER_EVENTFD).map(drop)
-    }
-
-    /// Keeps the credentials that the process has now; the number by which entries name them.
-    ///
-    /// # Errors
-    /// As `IORING_REGISTER_PERSONALITY`.
-    pub fn register_personality(&self) -> Result<u16, Error> {
-        self.nothing("PERSONALITY", Code::IORING_REGISTER_PERSONALITY).map(|id| id as u16)
-    }
-
-    /// Forgets them.
-    ///
-    /// # Errors
-    /// As `IORING_UNREGISTER_PERSONALITY`.
-    pub fn unregister_personality(&self, personality: u16) -> Result<(), Error> {
-        let code = Code::IORING_UNREGISTER_PERSONALITY as u32;
-        let count = u32::from(personality);
-        // SAFETY: no argument but the number.
-        unsafe { self.register("UNREGISTER_PERSONALITY", code, ptr::null(), count) }.map(drop)
-    }
-
-    /// Workers run on these processors.
-    ///
-    /// # Errors
-    /// As `IORING_REGISTER_IOWQ_AFF`.
-    pub fn set_worker_cpus(&self, cpus: &libc::cpu_set_t) -> Result<(), Error> {
-        let (code, bytes) = (Code::IORING_REGISTER_IOWQ_AFF as u32, size_of_val(cpus) as u32);
-        // SAFETY: as long as is said; read by the call.
-        unsafe { self.register("IOWQ_AFF", code, ptr::from_ref(cpus).cast(), bytes) }.map(drop)
-    }
-
-    /// Workers run wherever the thread may that submits.
-    ///
-    /// # Errors
-    /// As `IORING_UNREGISTER_IOWQ_AFF`.
-    pub fn reset_worker_cpus(&self) -> Result<(), Error> {
-        self.nothing("UNREGISTER_IOWQ_AFF", Code::IORING_UNREGISTER_IOWQ_AFF).map(drop)
-    }
-
-    /// How many workers there may be, for work that ends by itself (files) and for work that need not (sockets);
-    /// 0 changes nothing. What it was before.
-    ///
-    /// # Errors
-    /// As `IORING_REGISTER_IOWQ_MAX_WORKERS`.
-    pub fn set_most_workers(&self, bounded: u32, unbounded: u32) -> Result<(u32, u32), Error> {
-        let mut most = [bounded, unbounded];
-        let argument = most.as_mut_ptr().cast_const().cast();
-        let code = Code::IORING_REGISTER_IOWQ_MAX_WORKERS as u32;
-        // SAFETY: two numbers, read and written.
-        unsafe { self.register("IOWQ_MAX_WORKERS", code, argument, 2)? };
-        Ok((most[0], most[1]))
     }
 
     /// Registers a ring of buffers: `entries`, a power of two, of `io_uring_buf` at `memory`, which begins a page.
@@ -416,84 +502,8 @@ impl Submitter {
         Ok(argument.head)
     }
 
-    /// Cancels requests, and waits until they are, at most so long. How many.
-    ///
-    /// # Errors
-    /// As `IORING_REGISTER_SYNC_CANCEL`: `ENOENT` where the one is not there, `ETIME` where it took longer.
-    pub fn cancel(&self, what: Cancel, timeout: Option<Duration>) -> Result<u32, Error> {
-        // SAFETY: integers only.
-        let mut argument: abi::io_uring_sync_cancel_reg = unsafe { zeroed() };
-        argument.fd = -1;
-        argument.flags = match what {
-            Cancel::UserData(_) => 0,
-            Cancel::EachUserData(_) => abi::IORING_ASYNC_CANCEL_ALL,
-            Cancel::Fd(_) => abi::IORING_ASYNC_CANCEL_FD | abi::IORING_ASYNC_CANCEL_ALL,
-            Cancel::Operation(_) => abi::IORING_ASYNC_CANCEL_OP | abi::IORING_ASYNC_CANCEL_ALL,
-            Cancel::All => abi::IORING_ASYNC_CANCEL_ANY | abi::IORING_ASYNC_CANCEL_ALL,
-        };
-        match what {
-            Cancel::UserData(data) | Cancel::EachUserData(data) => argument.addr = data,
-            Cancel::Fd(fd) => argument.fd = fd,
-            Cancel::Operation(opcode) => argument.opcode = opcode,
-            Cancel::All => {}
-        }
-        let time = timeout.map(timespec);
-        (argument.timeout.tv_sec, argument.timeout.tv_nsec) =
-            time.map_or((-1, -1), |time| (time.tv_sec, time.tv_nsec));
-        if self.engine() == Engine::Kernel {
-            let address = ptr::from_ref(&argument).expose_provenance();
-            // SAFETY: whole.
-            if let Some(result) = unsafe { anyring_kernel_ring::cancel(self.fd(), address) } {
-                return Error::check(Engine::Kernel, What::Register("SYNC_CANCEL"), result);
-            }
-        }
-        // SAFETY: whole.
-        unsafe { self.one("SYNC_CANCEL", Code::IORING_REGISTER_SYNC_CANCEL, &argument) }
-    }
-
-    /// Waits poll network devices for so long, first; with `prefer` their interrupts stay off.
-    ///
-    /// # Errors
-    /// As `IORING_REGISTER_NAPI`.
-    pub fn register_napi(&self, busy_poll: Duration, prefer: bool) -> Result<(), Error> {
-        // SAFETY: integers only.
-        let mut argument: abi::io_uring_napi = unsafe { zeroed() };
-        argument.busy_poll_to = u32::try_from(busy_poll.as_micros()).unwrap_or(u32::MAX);
-        argument.prefer_busy_poll = prefer.into();
-        let address = &raw mut argument;
-        // SAFETY: whole; written by the call.
-        unsafe { self.one("NAPI", Code::IORING_REGISTER_NAPI, address.cast_const()) }.map(drop)
-    }
-
-    /// They no longer do.
-    ///
-    /// # Errors
-    /// As `IORING_UNREGISTER_NAPI`.
-    pub fn unregister_napi(&self) -> Result<(), Error> {
-        // SAFETY: integers only.
-        let mut argument: abi::io_uring_napi = unsafe { zeroed() };
-        let address = &raw mut argument;
-        // SAFETY: whole; written by the call.
-        unsafe { self.one("UNREGISTER_NAPI", Code::IORING_UNREGISTER_NAPI, address.cast_const()) }.map(drop)
-    }
-
-    /// Waits go by this clock: `CLOCK_MONOTONIC` or `CLOCK_BOOTTIME`.
-    ///
-    /// # Errors
-    /// As `IORING_REGISTER_CLOCK`.
-    pub fn register_clock(&self, clock: libc::clockid_t) -> Result<(), Error> {
-        let argument = abi::io_uring_clock_register { clockid: clock as u32, __resv: [0; 3] };
-        let code = Code::IORING_REGISTER_CLOCK as u32;
-        // SAFETY: whole; read by the call.
-        unsafe { self.register("CLOCK", code, (&raw const argument).cast(), 0) }.map(drop)
-    }
-
-    /// Registers the ring's own descriptor with the calling thread, so that its submissions look up no descriptor.
-    /// Where in the thread's table it stands. From then on, no other thread may enter the ring.
-    ///
-    /// # Errors
-    /// As `IORING_REGISTER_RING_FDS`.
-    pub fn register_ring_fd(&mut self) -> Result<u32, Error> {
+    /// See [`Ring::register_ring_fd`](super::Ring::register_ring_fd).
+    pub(super) fn register_ring_fd(&mut self) -> Result<u32, Error> {
         let mut argument = abi::io_uring_rsrc_update {
             offset: u32::MAX, // wherever there is room
             resv: 0,
@@ -507,10 +517,7 @@ impl Submitter {
     }
 
     /// Takes it back.
-    ///
-    /// # Errors
-    /// As `IORING_UNREGISTER_RING_FDS`.
-    pub fn unregister_ring_fd(&mut self) -> Result<(), Error> {
+    pub(super) fn unregister_ring_fd(&mut self) -> Result<(), Error> {
         let Some(offset) = self.index() else { return Ok(()) };
         let argument = abi::io_uring_rsrc_update { offset, resv: 0, data: 0 };
         // SAFETY: whole.

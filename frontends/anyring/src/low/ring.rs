@@ -50,12 +50,24 @@ impl<S: Submission, C: Completion> Queues<S, C> {
 }
 
 impl<S: Submission, C: Completion> Ring<S, C> {
-    pub(crate) fn build(builder: &Builder, engine: Engine) -> Result<Ring<S, C>, Error> {
-        const SIZES: u32 = abi::IORING_SETUP_SQE128
-            | abi::IORING_SETUP_CQE32
-            | anyring_engine::abi::IORING_SETUP_CQE_MIXED
-            | abi::IORING_SETUP_NO_MMAP;
-        if builder.flags & SIZES != 0 {
+    pub(crate) fn build(builder: &Builder<'_>, engine: Engine) -> Result<Ring<S, C>, Error> {
+        // Others may change what the ring's memory holds, where it is, or what the call answers: the sizes of entries are
+        // the types', and what a newer kernel knows is not known here.
+        const KNOWN: u32 = abi::IORING_SETUP_IOPOLL
+            | abi::IORING_SETUP_HYBRID_IOPOLL
+            | abi::IORING_SETUP_SQPOLL
+            | abi::IORING_SETUP_SQ_AFF
+            | abi::IORING_SETUP_CQSIZE
+            | abi::IORING_SETUP_CLAMP
+            | abi::IORING_SETUP_ATTACH_WQ
+            | abi::IORING_SETUP_R_DISABLED
+            | abi::IORING_SETUP_SUBMIT_ALL
+            | abi::IORING_SETUP_COOP_TASKRUN
+            | abi::IORING_SETUP_TASKRUN_FLAG
+            | abi::IORING_SETUP_SINGLE_ISSUER
+            | abi::IORING_SETUP_DEFER_TASKRUN
+            | abi::IORING_SETUP_NO_SQARRAY;
+        if builder.flags & !KNOWN != 0 {
             return Err(Error::new(engine, What::Setup, libc::EINVAL));
         }
         // Nobody needs the array; the kernel can do without it since 6.6.
@@ -68,32 +80,54 @@ impl<S: Submission, C: Completion> Ring<S, C> {
         ring
     }
 
-    fn with_flags(builder: &Builder, engine: Engine, flags: u32) -> Result<Ring<S, C>, Error> {
+    fn with_flags(builder: &Builder<'_>, engine: Engine, flags: u32) -> Result<Ring<S, C>, Error> {
         // SAFETY: integers only.
         let mut p: io_uring_params = unsafe { std::mem::zeroed() };
         p.flags = flags;
         p.cq_entries = builder.cq_entries;
         p.sq_thread_cpu = builder.sq_thread_cpu;
         p.sq_thread_idle = builder.sq_thread_idle;
-        p.wq_fd = builder.wq_fd;
+        p.wq_fd = builder.attach_to.map_or(0, |ring| ring.as_raw_fd() as u32);
         // SAFETY: structures of ours.
         let result = unsafe { engine::setup(engine, builder.entries, &mut p) };
         let fd = Error::check(engine, What::Setup, result)? as RawFd;
         Ring::map(builder, engine, fd, &p).inspect_err(|_| engine::close(engine, fd))
     }
 
-    fn map(builder: &Builder, engine: Engine, fd: RawFd, p: &io_uring_params) -> Result<Ring<S, C>, Error> {
+    fn map(
+        builder: &Builder<'_>,
+        engine: Engine,
+        fd: RawFd,
+        p: &io_uring_params,
+    ) -> Result<Ring<S, C>, Error> {
         let Queues { sq, mut cq, memory } = Queues::map(engine, fd, p)?;
         if builder.pollable {
-            engine::show_readiness(engine, fd)
-                .map_err(|errno| Error::new(engine, What::Use("polling of a ring"), -errno))?;
-            cq.shown = (engine == Engine::User).then_some(fd);
+            Ring::<S, C>::show(engine, fd, &mut cq)?;
         }
         if builder.dont_fork {
             memory.iter().flatten().for_each(Mapping::dont_fork);
         }
         let submitter = Submitter::new(engine, fd, p, &sq);
         Ok(Ring { sq, cq, submitter, extended: false, dont_fork: builder.dont_fork, memory })
+    }
+
+    /// Lets the descriptor be polled.
+    fn show(engine: Engine, fd: RawFd, cq: &mut Cq<C>) -> Result<(), Error> {
+        engine::show_readiness(engine, fd)
+            .map_err(|errno| Error::new(engine, What::Use("polling of a ring"), -errno))?;
+        cq.shown = (engine == Engine::User).then_some(fd);
+        Ok(())
+    }
+
+    /// Lets nobody write into the ring's memory by its descriptor, which any code may duplicate and make a file of: for
+    /// who believes what is in that memory.
+    pub(crate) fn shut_memory(&mut self) -> Result<(), Error> {
+        let (engine, fd) = (self.engine(), self.submitter.fd());
+        // What shows its readiness is an eventfd to the program, and what cannot be sealed becomes one.
+        if self.cq.shown.is_some() || engine::seal(engine, fd) {
+            return Ok(());
+        }
+        Ring::<S, C>::show(engine, fd, &mut self.cq)
     }
 
     /// The engine that it has.
@@ -177,9 +211,21 @@ impl<S: Submission, C: Completion> Ring<S, C> {
         Ok(())
     }
 
-    /// The way into it, to register its descriptor.
-    pub fn submitter_mut(&mut self) -> &mut Submitter {
-        &mut self.submitter
+    /// Registers the ring's own descriptor with the calling thread, so that its submissions look up no descriptor.
+    /// Where in the thread's table it stands. From then on, no other thread may enter the ring.
+    ///
+    /// # Errors
+    /// As `IORING_REGISTER_RING_FDS`.
+    pub fn register_ring_fd(&mut self) -> Result<u32, Error> {
+        self.submitter.register_ring_fd()
+    }
+
+    /// Takes it back.
+    ///
+    /// # Errors
+    /// As `IORING_UNREGISTER_RING_FDS`.
+    pub fn unregister_ring_fd(&mut self) -> Result<(), Error> {
+        self.submitter.unregister_ring_fd()
     }
 
     /// Its parts, for threads that do different things with it.

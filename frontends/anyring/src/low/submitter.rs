@@ -6,20 +6,27 @@ use crate::{Engine, Error, engine};
 use linux_raw_sys::general::__kernel_timespec;
 use linux_raw_sys::io_uring::{self as abi, io_uring_getevents_arg, io_uring_params};
 use std::ffi::c_void;
+use std::ops::Deref;
 use std::os::fd::RawFd;
 use std::ptr;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-/// The way into a ring: submissions, waits, registrations.
-pub struct Submitter {
+/// What a ring can be told that concerns neither memory, nor its tables, nor the user data of requests, and what can be
+/// asked of it.
+pub struct Control {
     engine: Engine,
-    /// What calls name: the descriptor, or where it is registered.
-    enter_fd: RawFd,
-    enter_flags: u32,
     fd: RawFd,
     setup_flags: u32,
     features: u32,
+}
+
+/// The way into a ring: submissions, waits, registrations, and all that [`Control`] has.
+pub struct Submitter {
+    control: Control,
+    /// What calls name: the descriptor, or where it is registered.
+    enter_fd: RawFd,
+    enter_flags: u32,
     sq_head: Word,
     sq_tail: Word,
     sq_flags: Word,
@@ -74,26 +81,7 @@ pub(crate) fn timespec(time: Duration) -> __kernel_timespec {
     }
 }
 
-impl Submitter {
-    pub(super) fn new<S>(engine: Engine, fd: RawFd, p: &io_uring_params, sq: &Sq<S>) -> Submitter {
-        Submitter {
-            engine,
-            enter_fd: fd,
-            enter_flags: 0,
-            fd,
-            setup_flags: p.flags,
-            features: p.features,
-            sq_head: sq.head,
-            sq_tail: sq.tail,
-            sq_flags: sq.flags,
-        }
-    }
-
-    /// The submission queue lies elsewhere now.
-    pub(super) fn follow<S>(&mut self, sq: &Sq<S>) {
-        (self.sq_head, self.sq_tail, self.sq_flags) = (sq.head, sq.tail, sq.flags);
-    }
-
+impl Control {
     /// The engine of the ring.
     pub fn engine(&self) -> Engine {
         self.engine
@@ -114,6 +102,52 @@ impl Submitter {
         self.fd
     }
 
+    /// `io_uring_register(2)`.
+    ///
+    /// # Errors
+    /// As the call.
+    ///
+    /// # Safety
+    /// As for [`Submitter::register`].
+    pub(super) unsafe fn register(
+        &self,
+        name: &'static str,
+        opcode: u32,
+        argument: *const c_void,
+        count: u32,
+    ) -> Result<u32, Error> {
+        // SAFETY: the caller's promise.
+        let result = unsafe { engine::register(self.engine, self.fd, opcode, argument, count) };
+        Error::check(self.engine, What::Register(name), result)
+    }
+}
+
+impl Deref for Submitter {
+    type Target = Control;
+
+    #[inline]
+    fn deref(&self) -> &Control {
+        &self.control
+    }
+}
+
+impl Submitter {
+    pub(super) fn new<S>(engine: Engine, fd: RawFd, p: &io_uring_params, sq: &Sq<S>) -> Submitter {
+        Submitter {
+            control: Control { engine, fd, setup_flags: p.flags, features: p.features },
+            enter_fd: fd,
+            enter_flags: 0,
+            sq_head: sq.head,
+            sq_tail: sq.tail,
+            sq_flags: sq.flags,
+        }
+    }
+
+    /// The submission queue lies elsewhere now.
+    pub(super) fn follow<S>(&mut self, sq: &Sq<S>) {
+        (self.sq_head, self.sq_tail, self.sq_flags) = (sq.head, sq.tail, sq.flags);
+    }
+
     /// Where the descriptor is registered, if it is.
     pub(super) fn index(&self) -> Option<u32> {
         (self.enter_flags != 0).then_some(self.enter_fd as u32)
@@ -123,13 +157,13 @@ impl Submitter {
     pub(super) fn enter_by_index(&mut self, index: Option<u32>) {
         (self.enter_fd, self.enter_flags) = match index {
             Some(index) => (index as RawFd, abi::IORING_ENTER_REGISTERED_RING),
-            None => (self.fd, 0),
+            None => (self.fd(), 0),
         };
     }
 
     #[inline(always)]
     fn has(&self, setup_flag: u32) -> bool {
-        self.setup_flags & setup_flag != 0
+        self.control.setup_flags & setup_flag != 0
     }
 
     /// Gives the engine what was pushed; how many entries it took.
@@ -219,8 +253,9 @@ impl Submitter {
     ) -> Result<usize, Error> {
         let (fd, flags) = (self.enter_fd, flags | self.enter_flags);
         // SAFETY: the caller's promise.
-        let result = unsafe { engine::enter(self.engine, fd, submit, want, flags, argument, argument_bytes) };
-        Error::check(self.engine, What::Enter, result).map(|count| count as usize)
+        let result =
+            unsafe { engine::enter(self.control.engine, fd, submit, want, flags, argument, argument_bytes) };
+        Error::check(self.control.engine, What::Enter, result).map(|count| count as usize)
     }
 
     /// Entries that the engine has not taken.
@@ -259,7 +294,7 @@ impl Submitter {
     ///
     /// # Safety
     /// `argument` and `count` must be what `opcode` says, and memory that is registered must stay until it is no
-    /// longer.
+    /// longer. What is posted to another ring must be what that ring's owner expects.
     pub unsafe fn register(
         &self,
         name: &'static str,
@@ -268,7 +303,6 @@ impl Submitter {
         count: u32,
     ) -> Result<u32, Error> {
         // SAFETY: the caller's promise.
-        let result = unsafe { engine::register(self.engine, self.fd, opcode, argument, count) };
-        Error::check(self.engine, What::Register(name), result)
+        unsafe { self.control.register(name, opcode, argument, count) }
     }
 }

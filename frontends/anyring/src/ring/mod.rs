@@ -12,7 +12,7 @@ pub use push::Raw;
 use crate::completion::Completion;
 use crate::error::What;
 use crate::fixed::Table;
-use crate::low::{self, Probe, Sqe, Submitter};
+use crate::low::{self, Control, Probe, Sqe, Submitter};
 use crate::provided::Group;
 use crate::registered::Memory;
 use crate::requests::Requests;
@@ -78,7 +78,7 @@ impl Ring {
     }
 
     /// How a ring with room for `entries` submissions is to be.
-    pub fn builder(entries: u32) -> Builder {
+    pub fn builder<'a>(entries: u32) -> Builder<'a> {
         Builder::new(entries)
     }
 
@@ -100,8 +100,26 @@ impl Ring {
         self.low.engine()
     }
 
-    /// Registrations that concern no memory, and what the engine can do.
-    pub fn submitter(&self) -> &Submitter {
+    /// What the ring can be told that concerns no request's memory, file or number, and what can be asked of it.
+    pub fn control(&self) -> &Control {
+        self.low.submitter()
+    }
+
+    /// The way into the layer below, with all that is registered there.
+    ///
+    /// A tag that is registered there comes back as a completion, which could be taken for one of a request's:
+    ///
+    /// ```compile_fail,E0133
+    /// let mut ring = anyring::Ring::new(8)?;
+    /// ring.submitter().update_files(0, &[None], Some(&[7]))?;
+    /// # Ok::<(), anyring::Error>(())
+    /// ```
+    ///
+    /// # Safety
+    /// The ring believes its completions: nothing may post one to it whose user data is not `u64::MAX`, so each tag of a
+    /// file or a buffer must be that, or none. What the ring has registered itself must stay as it is: its table of
+    /// files, its buffers, its groups of buffers.
+    pub unsafe fn submitter(&self) -> &Submitter {
         self.low.submitter()
     }
 

@@ -49,10 +49,12 @@ impl Ring {
     /// ```
     ///
     /// # Errors
-    /// As for [`slot`](Ring::slot), and as `IORING_REGISTER_FILES_UPDATE2`.
+    /// As for [`slot`](Ring::slot), and as `IORING_REGISTER_FILES_UPDATE2`; `EBADF` for a file that has no descriptor.
     pub fn fix(&mut self, file: &Fd) -> Result<Fd, Error> {
+        let no_descriptor = self.error(What::Register("FILES_UPDATE2"), libc::EBADF);
+        let descriptor = file.descriptor().ok_or(no_descriptor)?;
         let mut slot = self.slot()?;
-        self.low.submitter().update_files(slot.index(), &[file.raw()], None)?;
+        self.low.submitter().update_files(slot.index(), &[Some(descriptor)], None)?;
         slot.fill();
         Ok(Fd::fixed(slot))
     }
@@ -61,7 +63,7 @@ impl Ring {
     pub(super) fn clean(&mut self) {
         let Some(table) = &self.table else { return };
         for index in table.abandoned() {
-            let _ = self.low.submitter().update_files(index, &[-1], None);
+            let _ = self.low.submitter().update_files(index, &[None], None);
             table.give_back(index);
         }
     }
