@@ -5,6 +5,17 @@ use std::sync::Arc;
 
 /// Memory that an operation reads from.
 ///
+/// A buffer is handed over, so that it stays as long as the operation, whatever becomes of the ring or the token. One
+/// that is borrowed could end before:
+///
+/// ```compile_fail,E0597
+/// # use anyring::{Fd, Ring, op};
+/// fn hand_over(ring: &mut Ring, file: &Fd) -> Result<(), anyring::Error> {
+///     let text = String::from("text");
+///     ring.push(op::write(file, text.as_bytes())).map(drop)
+/// }
+/// ```
+///
 /// # Safety
 /// While the value is not touched, moved perhaps but neither changed nor dropped, `pointer` and `length` must stay
 /// the same, and there must be so many initialised bytes, which nobody changes.
@@ -23,7 +34,15 @@ pub unsafe trait Buffer: Send + 'static {
 
 /// Memory that an operation writes to.
 ///
-/// An operation fills it from the beginning, up to its capacity, whatever it held before.
+/// An operation fills it from the beginning, up to its capacity, whatever it held before. It is the operation's alone:
+///
+/// ```compile_fail,E0277
+/// # use anyring::{Fd, Ring, op};
+/// fn hand_over(ring: &mut Ring, file: &Fd) -> Result<(), anyring::Error> {
+///     let shared: std::sync::Arc<[u8]> = std::sync::Arc::from([0; 8]);
+///     ring.push(op::read(file, shared.clone())).map(drop)
+/// }
+/// ```
 ///
 /// # Safety
 /// While the value is not touched, `pointer_mut` and `capacity` must stay the same, and nobody else may access the

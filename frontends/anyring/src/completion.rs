@@ -67,7 +67,8 @@ impl Completion {
             return Err(self);
         }
         match self.operation.take().map(Kept::take::<O>) {
-            Some(Ok(operation)) => Ok(operation.output(self.came())),
+            // SAFETY: this is the completion that ended it.
+            Some(Ok(operation)) => Ok(unsafe { operation.output(self.came()) }),
             Some(Err(other)) => {
                 self.operation = Some(other);
                 Err(self)

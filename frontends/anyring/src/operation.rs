@@ -71,7 +71,10 @@ pub unsafe trait Operation: Send + Sized + 'static {
     fn settle(&mut self, _result: i32) {}
 
     /// What its completion says, made of itself and what came of it.
-    fn output(self, came: Yield) -> Self::Output;
+    ///
+    /// # Safety
+    /// The operation must have ended, with what came: so much of a buffer, for one, is believed to be written.
+    unsafe fn output(self, came: Yield) -> Self::Output;
 }
 
 /// An operation with many completions.

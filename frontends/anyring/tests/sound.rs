@@ -3,12 +3,15 @@
 mod common;
 
 use anyring::low::{Cqe, Sqe};
-use anyring::{BufferExt, BufferMut, Builder, Fd, Ring, op};
+use anyring::{Buffer, BufferExt, BufferMut, Builder, Fd, Ring, op};
 use common::{both, ring};
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 fn pair() -> (Fd, UnixStream) {
@@ -75,10 +78,9 @@ fn the_memory_of_a_ring_is_not_written_by_its_descriptor() {
             let zeros = [0; 64];
             let reopened =
                 std::fs::File::options().write(true).open(format!("/proc/self/fd/{}", ring.as_raw_fd()));
-            for file in reopened.into_iter().chain([std::fs::File::from(own.try_clone().unwrap())]) {
-                for offset in [0, 128, 4096] {
-                    file.write_at(&zeros, offset).unwrap_err();
-                }
+            let files: Vec<_> = reopened.into_iter().chain([own.try_clone().unwrap().into()]).collect();
+            for (file, offset) in files.iter().flat_map(|file| [0, 128, 4096].map(|offset| (file, offset))) {
+                file.write_at(&zeros, offset).unwrap_err();
             }
             let file = Fd::from(own);
             for offset in [0, 128, 4096] {
@@ -86,6 +88,7 @@ fn the_memory_of_a_ring_is_not_written_by_its_descriptor() {
             }
             other.write_all(b"true").unwrap();
             assert_eq!(ring.finish(token).unwrap().0.unwrap(), 4);
+            drop((ring, files));
         }
     });
 }
@@ -112,4 +115,189 @@ fn a_place_in_the_table_is_not_put_into_it() {
         assert_eq!(ring.fix(&fixed).unwrap_err().errno(), libc::EBADF);
         ring.slot().expect("the other place is free");
     });
+}
+
+/// The kernel would read the buffer after the send has ended.
+#[test]
+fn a_plain_send_keeps_no_reference_to_its_buffer() {
+    both(|engine| {
+        let mut ring = ring(engine);
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let one = 1_i32;
+        let (value, length) = ((&raw const one).cast(), size_of_val(&one) as u32);
+        // SAFETY: an integer that outlives the call.
+        let result = unsafe {
+            libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ZEROCOPY, value, length)
+        };
+        assert_eq!(result, 0);
+        let socket = Fd::from(socket);
+        let send = || op::send(&socket, vec![b'x'; 1 << 16]);
+        let (result, _) = ring.run(send().flags(libc::MSG_ZEROCOPY)).unwrap();
+        assert_eq!(result.unwrap_err().errno(), libc::EINVAL);
+        assert!(ring.run(send()).unwrap().0.unwrap() > 0);
+    });
+}
+
+/// A buffer that tells when it is freed, and may panic then.
+struct Watched {
+    bytes: Box<[u8]>,
+    freed: Arc<AtomicBool>,
+    panics: bool,
+}
+
+impl Watched {
+    fn new(panics: bool) -> (Watched, Arc<AtomicBool>) {
+        let freed = Arc::new(AtomicBool::new(false));
+        (Watched { bytes: vec![0; 64].into(), freed: freed.clone(), panics }, freed)
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.freed.store(true, Ordering::Relaxed);
+        assert!(!self.panics, "panics where it is freed");
+    }
+}
+
+// SAFETY: as the box.
+unsafe impl Buffer for Watched {
+    fn pointer(&self) -> *const u8 {
+        self.bytes.pointer()
+    }
+
+    fn length(&self) -> usize {
+        self.bytes.length()
+    }
+}
+
+// SAFETY: as the box.
+unsafe impl BufferMut for Watched {
+    fn pointer_mut(&mut self) -> *mut u8 {
+        self.bytes.pointer_mut()
+    }
+
+    fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    unsafe fn set_length(&mut self, _length: usize) {}
+}
+
+#[test]
+fn a_panic_while_a_ring_is_dropped_frees_nothing_that_is_in_use() {
+    both(|engine| {
+        let mut ring = ring(engine);
+        let buffers = ring.buffers(2, 64).unwrap();
+        let (socket, mut other) = pair();
+        let (used, freed) = Watched::new(false);
+        ring.push(op::recv(&socket, used)).unwrap();
+        ring.push_multi(op::recv_multi(&socket, &buffers)).unwrap();
+        ring.submit().unwrap();
+        // It is freed first, for it was never submitted.
+        let (queued, queued_freed) = Watched::new(true);
+        ring.push(op::send(&socket, queued)).unwrap();
+        catch_unwind(AssertUnwindSafe(|| drop(ring))).unwrap_err();
+        assert!(queued_freed.load(Ordering::Relaxed));
+        assert!(!freed.load(Ordering::Relaxed), "the engine was not asked whether it has done with it");
+        other.write_all(b"for nobody").unwrap();
+    });
+}
+
+/// Whatever becomes of the ring, the token and the file, what a request works on stays.
+#[test]
+fn what_is_forgotten_stays() {
+    both(|engine| {
+        let mut ring = ring(engine);
+        let (socket, mut other) = pair();
+        let (used, freed) = Watched::new(false);
+        let token = ring.push(op::recv(&socket, used)).unwrap();
+        ring.submit().unwrap();
+        let _ = token;
+        std::mem::forget((socket, ring));
+        other.write_all(b"for nobody").unwrap();
+        assert!(!freed.load(Ordering::Relaxed));
+    });
+}
+
+/// Files that requests work on stay open, by whatever the program has of them.
+#[test]
+fn a_file_stays_open_for_its_request() {
+    both(|engine| {
+        let mut ring = ring(engine);
+        let (socket, mut other) = pair();
+        let number = socket.descriptor().unwrap().as_raw_fd();
+        let token = ring.push(op::recv(&socket, vec![0; 8])).unwrap();
+        let socket = op::close(socket).expect_err("the request has it");
+        let socket = socket.into_owned().expect_err("the request has it");
+        drop(socket);
+        // SAFETY: no memory is named.
+        assert_ne!(unsafe { libc::fcntl(number, libc::F_GETFD) }, -1);
+        other.write_all(b"x").unwrap();
+        assert_eq!(ring.finish(token).unwrap().0.unwrap(), 1);
+        assert_eq!(other.read(&mut [0]).unwrap(), 0, "the last reference was the request's");
+    });
+}
+
+/// A buffer of a group is one guard's, until that is dropped; what is forgotten is never given out again.
+#[test]
+fn a_buffer_of_a_group_has_one_guard() {
+    both(|engine| {
+        let mut ring = ring(engine);
+        let buffers = ring.buffers(2, 8).unwrap();
+        let (socket, mut other) = pair();
+        let mut next = |ring: &mut Ring, text: &[u8]| {
+            let mut stream = ring.push_multi(op::recv_multi(&socket, &buffers)).unwrap();
+            other.write_all(text).unwrap();
+            let received = ring.next(&mut stream).unwrap().unwrap();
+            ring.cancel(&stream).unwrap();
+            while ring.next(&mut stream).unwrap().is_some() {}
+            received.map(|received| received.into_buffer().unwrap())
+        };
+        let one = next(&mut ring, b"one").unwrap();
+        std::mem::forget(next(&mut ring, b"two").unwrap());
+        assert_eq!(next(&mut ring, b"three").unwrap_err().errno(), libc::ENOBUFS);
+        assert_eq!(&*one, b"one");
+        drop(one);
+        let again = next(&mut ring, b"").unwrap();
+        assert_eq!(&*again, b"three");
+        drop(buffers.clone());
+    });
+}
+
+/// Buffers that a ring knows outlive it, and one that was dropped is not given out while a request has it.
+#[test]
+fn a_registered_buffer_has_one_user() {
+    both(|engine| {
+        let mut ring = ring(engine);
+        let pool = ring.register_buffers(1, 64).unwrap();
+        let (socket, mut other) = pair();
+        let token = ring.push(op::read(&socket, pool.get().unwrap())).unwrap();
+        ring.submit().unwrap();
+        assert!(pool.get().is_none(), "the request has it");
+        other.write_all(b"x").unwrap();
+        let (count, buffer) = ring.finish(token).unwrap();
+        assert_eq!((count.unwrap(), &*buffer), (1, &b"x"[..]));
+        drop((ring, pool));
+        assert_eq!(&*buffer, b"x");
+    });
+}
+
+#[test]
+fn what_threads_may_do() {
+    fn send<T: Send>() {}
+    fn both<T: Send + Sync>() {}
+    send::<Ring>();
+    send::<anyring::Completion>();
+    both::<Fd>();
+    both::<anyring::Buffers>();
+    both::<anyring::Provided>();
+    both::<anyring::BufferPool>();
+    both::<anyring::FixedBuffer>();
+    both::<anyring::FixedSlot>();
+    both::<anyring::Token<op::Nop>>();
+    both::<anyring::op::Waker>();
+    both::<anyring::low::Submitter>();
+    both::<anyring::uepoll::Set>();
+    both::<anyring::uepoll::UserEvent>();
 }

@@ -53,8 +53,9 @@ unsafe impl<B: BufferMut> Operation for ReadNames<B> {
         low::Getdents::new(self.directory.target(), pointer, length).offset(self.offset).build()
     }
 
-    fn output(self, came: Yield) -> Self::Output {
-        filled(self.buffer, came.number())
+    unsafe fn output(self, came: Yield) -> Self::Output {
+        // SAFETY: the result says how much the engine has written.
+        unsafe { filled(self.buffer, came.number()) }
     }
 }
 

@@ -64,17 +64,24 @@ unsafe impl<B: BufferMut> Operation for Read<B> {
         }
     }
 
-    fn output(self, came: Yield) -> Self::Output {
-        filled(self.buffer, came.number())
+    unsafe fn output(self, came: Yield) -> Self::Output {
+        // SAFETY: the result says how much the engine has written.
+        unsafe { filled(self.buffer, came.number()) }
     }
 }
 
 /// A buffer into which something was read.
-pub(super) fn filled<B: BufferMut>(mut buffer: B, result: Result<u32, Error>) -> (Result<usize, Error>, B) {
+///
+/// # Safety
+/// The result must be how much was, or an error.
+pub(super) unsafe fn filled<B: BufferMut>(
+    mut buffer: B,
+    result: Result<u32, Error>,
+) -> (Result<usize, Error>, B) {
     let result = result.map(|count| count as usize);
     if let Ok(count) = result {
         let count = count.min(buffer.capacity());
-        // SAFETY: the engine has written so many.
+        // SAFETY: the caller's promise.
         unsafe { buffer.set_length(count) };
     }
     (result, buffer)
@@ -131,7 +138,7 @@ unsafe impl<B: Buffer> Operation for Write<B> {
         }
     }
 
-    fn output(self, came: Yield) -> Self::Output {
+    unsafe fn output(self, came: Yield) -> Self::Output {
         written(self.buffer, came.number())
     }
 }
@@ -186,7 +193,7 @@ unsafe impl<B: BufferMut> Operation for Readv<B> {
         low::Readv::new(self.file.target(), first, count).offset(self.offset).build()
     }
 
-    fn output(mut self, came: Yield) -> Self::Output {
+    unsafe fn output(mut self, came: Yield) -> Self::Output {
         let result = came.result.map(|count| count as usize);
         let mut left = result.unwrap_or(0);
         for buffer in self.buffers.iter_mut().filter(|_| result.is_ok()) {
@@ -237,7 +244,7 @@ unsafe impl<B: Buffer> Operation for Writev<B> {
         low::Writev::new(self.file.target(), first, count).offset(self.offset).build()
     }
 
-    fn output(self, came: Yield) -> Self::Output {
+    unsafe fn output(self, came: Yield) -> Self::Output {
         written(self.buffers, came.number())
     }
 }
@@ -478,7 +485,7 @@ unsafe impl Operation for Close {
         }
     }
 
-    fn output(self, came: Yield) -> Self::Output {
+    unsafe fn output(self, came: Yield) -> Self::Output {
         came.number().map(drop)
     }
 }

@@ -37,7 +37,7 @@ macro_rules! plain {
             }
 
             #[inline]
-            fn output(self, came: crate::operation::Yield) -> Self::Output {
+            unsafe fn output(self, came: crate::operation::Yield) -> Self::Output {
                 came.number().map(drop)
             }
         }
@@ -56,7 +56,7 @@ macro_rules! plain {
             }
 
             #[inline]
-            fn output(self, came: crate::operation::Yield) -> Self::Output {
+            unsafe fn output(self, came: crate::operation::Yield) -> Self::Output {
                 came.number()
             }
         }
@@ -105,7 +105,7 @@ unsafe impl Operation for Cancel {
         low::AsyncCancel::new(self.0).build()
     }
 
-    fn output(self, came: Yield) -> Self::Output {
+    unsafe fn output(self, came: Yield) -> Self::Output {
         came.number().map(drop)
     }
 }

@@ -62,7 +62,7 @@ unsafe impl Operation for Socket {
         low::Socket::new(self.domain, self.kind, self.protocol).build()
     }
 
-    fn output(self, came: Yield) -> Self::Output {
+    unsafe fn output(self, came: Yield) -> Self::Output {
         came.opened()
     }
 }
@@ -90,7 +90,7 @@ unsafe impl Operation for SocketFixed {
         settle(&mut self.slot, result);
     }
 
-    fn output(mut self, came: Yield) -> Self::Output {
+    unsafe fn output(mut self, came: Yield) -> Self::Output {
         fixed(self.slot.take(), came)
     }
 }
@@ -178,7 +178,7 @@ unsafe impl Operation for Accept {
         Accept::entry(self).flags(libc::SOCK_CLOEXEC).build()
     }
 
-    fn output(self, came: Yield) -> Self::Output {
+    unsafe fn output(self, came: Yield) -> Self::Output {
         Ok((came.opened()?, self.address))
     }
 }
@@ -205,7 +205,7 @@ unsafe impl Operation for AcceptFixed {
         settle(&mut self.slot, result);
     }
 
-    fn output(mut self, came: Yield) -> Self::Output {
+    unsafe fn output(mut self, came: Yield) -> Self::Output {
         Ok((fixed(self.slot.take(), came)?, self.accept.address))
     }
 }
@@ -273,8 +273,9 @@ unsafe impl<B: BufferMut> Operation for Recv<B> {
         low::Recv::new(self.socket.target(), pointer, length).flags(self.flags & !libc::MSG_TRUNC).build()
     }
 
-    fn output(self, came: Yield) -> Self::Output {
-        filled(self.buffer, came.number())
+    unsafe fn output(self, came: Yield) -> Self::Output {
+        // SAFETY: the result says how much the engine has written.
+        unsafe { filled(self.buffer, came.number()) }
     }
 }
 
@@ -364,7 +365,8 @@ impl<B> Send<B> {
         self.flags(libc::MSG_WAITALL)
     }
 
-    /// More of `MSG_*`; `MSG_NOSIGNAL` is set.
+    /// More of `MSG_*`; `MSG_NOSIGNAL` is set. With `MSG_ZEROCOPY` it ends with `EINVAL`, for the buffer would come back
+    /// while it is still read: [`send_zc`] ends later.
     pub fn flags(mut self, flags: i32) -> Send<B> {
         self.flags |= flags;
         self
@@ -379,10 +381,12 @@ unsafe impl<B: Buffer> Operation for Send<B> {
 
     fn entry(&mut self) -> Sqe {
         let (pointer, length) = (self.buffer.pointer(), length(self.buffer.length()));
-        low::Send::new(self.socket.target(), pointer, length).flags(self.flags).build()
+        // Bits that no engine knows.
+        let refused = if self.flags & libc::MSG_ZEROCOPY == 0 { 0 } else { u16::MAX };
+        low::Send::new(self.socket.target(), pointer, length).flags(self.flags).ioprio(refused).build()
     }
 
-    fn output(self, came: Yield) -> Self::Output {
+    unsafe fn output(self, came: Yield) -> Self::Output {
         written(self.buffer, came.number())
     }
 }
@@ -427,7 +431,7 @@ unsafe impl<B: Buffer> Operation for SendZc<B> {
         }
     }
 
-    fn output(self, came: Yield) -> Self::Output {
+    unsafe fn output(self, came: Yield) -> Self::Output {
         written(self.buffer, came.number())
     }
 }
@@ -483,7 +487,7 @@ unsafe impl<B: Buffer> Operation for SendTo<B> {
         low::SendMsg::new(self.socket.target(), message).flags(libc::MSG_NOSIGNAL as u32).build()
     }
 
-    fn output(self, came: Yield) -> Self::Output {
+    unsafe fn output(self, came: Yield) -> Self::Output {
         written(self.buffer, came.number())
     }
 }
@@ -511,8 +515,9 @@ unsafe impl<B: BufferMut> Operation for RecvFrom<B> {
         low::RecvMsg::new(self.socket.target(), message).build()
     }
 
-    fn output(self, came: Yield) -> Self::Output {
-        let (result, buffer) = filled(self.buffer, came.number());
+    unsafe fn output(self, came: Yield) -> Self::Output {
+        // SAFETY: the result says how much the engine has written.
+        let (result, buffer) = unsafe { filled(self.buffer, came.number()) };
         let mut address = self.message.address;
         address.set_length(self.message.header.msg_namelen);
         (result.map(|count| (count, address)), buffer)

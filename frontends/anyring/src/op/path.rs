@@ -146,7 +146,7 @@ unsafe impl Operation for Open {
         Open::entry(self).build()
     }
 
-    fn output(self, came: Yield) -> Self::Output {
+    unsafe fn output(self, came: Yield) -> Self::Output {
         came.opened()
     }
 }
@@ -175,7 +175,7 @@ unsafe impl Operation for OpenFixed {
         super::net::settle(&mut self.slot, result);
     }
 
-    fn output(mut self, came: Yield) -> Self::Output {
+    unsafe fn output(mut self, came: Yield) -> Self::Output {
         super::net::fixed(self.slot.take(), came)
     }
 }
@@ -297,7 +297,7 @@ unsafe impl Operation for Statx {
             .build()
     }
 
-    fn output(self, came: Yield) -> Self::Output {
+    unsafe fn output(self, came: Yield) -> Self::Output {
         came.result.map(|_| self.metadata)
     }
 }
@@ -451,7 +451,7 @@ unsafe impl<B: crate::Buffer> Operation for SetXattr<B> {
         low::FSetXattr::new(self.file.target(), self.name.as_ptr(), value, length).build()
     }
 
-    fn output(self, came: Yield) -> Self::Output {
+    unsafe fn output(self, came: Yield) -> Self::Output {
         (came.number().map(drop), self.value)
     }
 }
@@ -481,11 +481,12 @@ unsafe impl<B: crate::BufferMut> Operation for GetXattr<B> {
         low::FGetXattr::new(self.file.target(), self.name.as_ptr(), value, length).build()
     }
 
-    fn output(self, came: Yield) -> Self::Output {
+    unsafe fn output(self, came: Yield) -> Self::Output {
         // Without room, the result is how much it would take.
         if self.value.capacity() == 0 {
             return super::file::written(self.value, came.number());
         }
-        super::file::filled(self.value, came.number())
+        // SAFETY: the result says how much the engine has written.
+        unsafe { super::file::filled(self.value, came.number()) }
     }
 }

@@ -50,7 +50,7 @@ unsafe impl Operation for Timeout {
         low::Timeout::new(&raw const self.time).flags(self.flags).count(self.count).build()
     }
 
-    fn output(self, came: Yield) -> Self::Output {
+    unsafe fn output(self, came: Yield) -> Self::Output {
         elapsed(came)
     }
 }

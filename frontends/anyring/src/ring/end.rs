@@ -12,14 +12,28 @@ impl Drop for Ring {
             // The requests are the parent's, and so is the memory that they work on.
             return;
         }
-        self.close_chain();
-        if !self.requests.is_empty() && self.cancel_all().is_err() {
-            self.requests.forget();
-            std::mem::forget(std::mem::take(&mut self.groups));
-            std::mem::forget(self.pool.take());
+        let ring = Ending(self);
+        ring.0.close_chain();
+        if !ring.0.requests.is_empty() {
+            let _ = ring.0.cancel_all();
         }
-        for group in &self.groups {
-            let _ = self.low.submitter().unregister_buffer_ring(group.id());
+    }
+}
+
+/// A ring that ends. What its requests work on is never freed where they have not ended: the wait for them failed, or
+/// something that was freed meanwhile panicked.
+struct Ending<'a>(&'a mut Ring);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        let ring = &mut *self.0;
+        if !ring.requests.is_empty() {
+            ring.requests.forget();
+            std::mem::forget(std::mem::take(&mut ring.groups));
+            std::mem::forget(ring.pool.take());
+        }
+        for group in &ring.groups {
+            let _ = ring.low.submitter().unregister_buffer_ring(group.id());
         }
     }
 }

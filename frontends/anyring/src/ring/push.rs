@@ -224,7 +224,7 @@ unsafe impl<T: Send + 'static> Operation for Raw<T> {
         self.entry
     }
 
-    fn output(self, came: Yield) -> Self::Output {
+    unsafe fn output(self, came: Yield) -> Self::Output {
         let what = What::Operation(low_op::name(self.entry.opcode()));
         (came.result.map_err(|error| Error::new(error.engine(), what, error.errno())), self.kept)
     }

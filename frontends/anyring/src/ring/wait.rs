@@ -109,7 +109,9 @@ impl Ring {
                 // SAFETY: it is plain, and this is the completion that ends it.
                 let (operation, file) = unsafe { self.requests.take_plain::<O>(id, cqe.result()) };
                 let result = Error::check(self.low.engine(), What::Operation(O::NAME), cqe.result());
-                return Ok(operation.output(Yield { result, flags: cqe.flags(), buffer: None, file }));
+                let came = Yield { result, flags: cqe.flags(), buffer: None, file };
+                // SAFETY: it has ended, with this.
+                return Ok(unsafe { operation.output(came) });
             }
         }
         self.finish_any(token)
