@@ -6,6 +6,7 @@ use crate::operation::{Id, Multishot, Named, Operation, Stream, Token, Yield};
 use crate::provided::Provided;
 use crate::{Engine, Error};
 use linux_raw_sys::io_uring::IORING_CQE_F_MORE;
+use std::any::TypeId;
 use std::fmt;
 use std::os::fd::OwnedFd;
 
@@ -22,6 +23,8 @@ pub struct Completion {
     pub(crate) engine: Engine,
     /// What the operation is called.
     pub(crate) name: &'static str,
+    /// The type of the operation.
+    pub(crate) of: TypeId,
     pub(crate) buffer: Option<Provided>,
     pub(crate) file: Option<OwnedFd>,
     /// The operation, unless more is to come.
@@ -82,7 +85,7 @@ impl Completion {
     /// # Errors
     /// The completion again, where it is another request's.
     pub fn item<M: Multishot>(self, stream: &mut Stream<M>) -> Result<M::Item, Completion> {
-        if self.id != stream.id() {
+        if self.id != stream.id() || self.of != TypeId::of::<M>() {
             return Err(self);
         }
         stream.ended |= !self.more();

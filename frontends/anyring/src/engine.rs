@@ -274,14 +274,15 @@ pub(crate) fn show_readiness(engine: Engine, fd: i32) -> Result<(), i32> {
     Ok(())
 }
 
-/// Lets nobody write into a ring's memory by its descriptor any more; the mappings that are there stay as they are.
-/// Whether that could be said: it takes Linux 5.1. The kernel's rings cannot be written so.
+/// Lets nobody write into a ring's memory by its descriptor any more, nor cut it off; the mappings that are there stay as
+/// they are. Whether that could be said: it takes Linux 5.1. The kernel's rings cannot be written so.
 pub(crate) fn seal(engine: Engine, fd: i32) -> bool {
     if engine == Engine::Kernel && !door::others_answer() {
         return true;
     }
+    let seals = libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SHRINK;
     // SAFETY: no memory is named.
-    unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_FUTURE_WRITE) == 0 }
+    unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) == 0 }
 }
 
 /// The program has looked for completions, and found none: who polls the descriptor may sleep.

@@ -104,6 +104,12 @@ impl Kept {
         self.kind.name
     }
 
+    /// The operation's type.
+    #[inline]
+    pub(crate) fn type_id(&self) -> TypeId {
+        self.type_id
+    }
+
     /// Is it one of this type?
     #[inline]
     pub(crate) fn is<O: 'static>(&self) -> bool {

@@ -184,13 +184,15 @@ impl Requests {
             result = request.early.unwrap_or(result);
             flags = 0;
         }
-        let (name, file) = (request.operation.name(), opened(request.opens, result));
+        let (name, of) = (request.operation.name(), request.operation.type_id());
+        let file = opened(request.opens, result);
         let mut completion = Completion {
             id,
             result,
             flags,
             engine,
             name,
+            of,
             buffer: place.buffer(cqe, result),
             file,
             operation: None,

@@ -86,6 +86,10 @@ fn the_memory_of_a_ring_is_not_written_by_its_descriptor() {
             for offset in [0, 128, 4096] {
                 ring.run(op::write(&file, zeros.to_vec()).at(offset)).unwrap().0.unwrap_err();
             }
+            // Memory that is cut off, or out, and comes back reads as zeros.
+            ring.run(op::truncate(&file, 0)).unwrap().unwrap_err();
+            let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+            ring.run(op::allocate(&file, 0, 4096).mode(hole)).unwrap().unwrap_err();
             other.write_all(b"true").unwrap();
             assert_eq!(ring.finish(token).unwrap().0.unwrap(), 4);
             drop((ring, files));
@@ -300,4 +304,32 @@ fn what_threads_may_do() {
     both::<anyring::low::Submitter>();
     both::<anyring::uepoll::Set>();
     both::<anyring::uepoll::UserEvent>();
+}
+
+/// A number of one ring may be that of another's request, of another kind.
+#[test]
+fn streams_of_another_ring() {
+    both(|engine| {
+        let (mut one, mut other) = (ring(engine), ring(engine));
+        let listener = Fd::from(std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+        let mut accepts = one.push_multi(op::accept_multi(&listener)).unwrap();
+        let mut ticks = other.push_multi(op::timeout_multi(Duration::from_millis(1)).count(1)).unwrap();
+        assert_eq!(accepts.id(), ticks.id());
+        assert_eq!(other.next(&mut accepts).unwrap_err().errno(), libc::ENOENT);
+        // It is not lost.
+        other.next(&mut ticks).unwrap().expect("the one").unwrap();
+        assert!(other.next(&mut ticks).unwrap().is_none());
+    });
+}
+
+#[test]
+fn registered_buffers_of_another_ring_are_refused() {
+    both(|engine| {
+        let (mut one, mut other) = (ring(engine), ring(engine));
+        let pools = (one.register_buffers(1, 4096).unwrap(), other.register_buffers(1, 4096).unwrap());
+        let zeros = one.run(op::open("/dev/zero")).unwrap().unwrap();
+        let (result, buffer) = other.run(op::read(&zeros, pools.0.get().unwrap())).unwrap();
+        assert_eq!(result.unwrap_err().errno(), libc::EFAULT);
+        assert!(buffer.is_empty());
+    });
 }

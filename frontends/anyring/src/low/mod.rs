@@ -3,7 +3,7 @@
 //! Nothing here allocates, copies or keeps anything for a request, and over the kernel nothing stands between
 //! the program and the ring: it takes as many instructions as with the `io-uring` crate, or fewer. In turn
 //! whoever pushes a request promises that what it names stays as long as it takes:
-//! [`SubmissionQueue::push`] is `unsafe`, all the rest is not.
+//! [`SubmissionQueue::push`] is `unsafe`, as is what registers memory; all the rest is not.
 //!
 //! ```
 //! use anyring::Builder;

@@ -122,25 +122,29 @@ impl Ring {
     fn finish_any<O: Operation>(&mut self, token: Token<O>) -> Result<O::Output, Error> {
         let completion = self.wait_for(token.id())?;
         let gone = self.error(What::Use("a token of another ring"), libc::ENOENT);
-        match completion.ok_or(gone)?.take(token) {
-            Ok(output) => Ok(output),
-            Err(other) => {
-                self.ready.push_back(other);
-                Err(gone)
-            }
-        }
+        completion.ok_or(gone)?.take(token).map_err(|other| self.keep(other, gone))
+    }
+
+    /// Keeps a completion that is not of the request that was asked for.
+    #[cold]
+    fn keep(&mut self, other: Completion, gone: Error) -> Error {
+        self.ready.push_back(other);
+        gone
     }
 
     /// The next item of a stream, waited for; nothing once it has ended. Other completions are kept.
     ///
     /// # Errors
-    /// As for [`wait`](Ring::wait); interrupted waits are taken up again.
+    /// As for [`wait`](Ring::wait); interrupted waits are taken up again. `ENOENT` where the stream is another ring's.
     pub fn next<M: Multishot>(&mut self, stream: &mut Stream<M>) -> Result<Option<M::Item>, Error> {
         if stream.ended {
             return Ok(None);
         }
         match self.wait_for(stream.id())? {
-            Some(completion) => Ok(completion.item(stream).ok()),
+            Some(completion) => {
+                let gone = self.error(What::Use("a stream of another ring"), libc::ENOENT);
+                completion.item(stream).map(Some).map_err(|other| self.keep(other, gone))
+            }
             None => {
                 stream.ended = true;
                 Ok(None)
