@@ -3,6 +3,7 @@
 use crate::engine;
 use crate::fixed::FixedSlot;
 use crate::low::op::Target;
+use crate::operation::Files;
 use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -13,8 +14,8 @@ use std::sync::Arc;
 /// A file: a descriptor that is open as long as something refers to it, or a place in a ring's table of files.
 ///
 /// Clones are the same file. An operation keeps one until it has ended, so no descriptor is closed, and its number
-/// used again, under an operation's feet. A place in a table is one of the ring that it comes from: on another ring
-/// operations find there what that one has.
+/// used again, under an operation's feet. A place in a table is one of the ring that it comes from: operations of
+/// another ring do not find it (`EBADF`, or `EINVAL` where they close it).
 ///
 /// ```
 /// use anyring::{Fd, Ring, op};
@@ -52,11 +53,13 @@ impl Fd {
         Fd(Arc::new(Kind::Fixed(slot)))
     }
 
-    /// How entries name it.
-    pub(crate) fn target(&self) -> Target {
+    /// How entries for a ring with these files name it. A place in the table of another ring becomes one that no table
+    /// has.
+    #[inline]
+    pub fn target(&self, files: Files<'_>) -> Target {
         match &*self.0 {
             Kind::Descriptor(fd) => Target::Fd(fd.0.as_raw_fd()),
-            Kind::Fixed(slot) => Target::Fixed(slot.index()),
+            Kind::Fixed(slot) => Target::Fixed(slot.place(files)),
         }
     }
 

@@ -1,5 +1,6 @@
 //! A ring's table of files, place by place.
 
+use crate::operation::Files;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Which places of a ring's table are free.
@@ -42,9 +43,13 @@ impl Table {
     }
 }
 
+/// A place that no table has.
+const NOWHERE: u32 = i32::MAX as u32;
+
 /// A place in a ring's table of files, kept for somebody: an operation that opens a file puts it there.
 ///
-/// [`Ring::slot`](crate::Ring::slot) makes them. One that is dropped is free again.
+/// [`Ring::slot`](crate::Ring::slot) makes them. One that is dropped is free again. Operations of another ring do
+/// not find it (`EINVAL`).
 #[derive(Debug)]
 pub struct FixedSlot {
     index: u32,
@@ -56,6 +61,17 @@ impl FixedSlot {
     /// Its number.
     pub fn index(&self) -> u32 {
         self.index
+    }
+
+    /// Its number for an entry of the ring with these files; of another ring's table, one that no table has.
+    pub(crate) fn place(&self, files: Files<'_>) -> u32 {
+        let here = files.0.is_some_and(|table| Arc::ptr_eq(table, &self.table));
+        if here { self.index } else { NOWHERE }
+    }
+
+    /// [`place`](FixedSlot::place) of one that may have been taken.
+    pub(crate) fn place_of(slot: Option<&FixedSlot>, files: Files<'_>) -> u32 {
+        slot.map_or(NOWHERE, |slot| slot.place(files))
     }
 
     /// A file was put there.

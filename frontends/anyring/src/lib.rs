@@ -76,7 +76,7 @@ pub use error::{Error, What};
 pub use fd::Fd;
 pub use fixed::FixedSlot;
 pub use op::Received;
-pub use operation::{Id, Multishot, Named, Operation, Stream, Token, Yield};
+pub use operation::{Files, Id, Multishot, Named, Operation, Stream, Token, Yield};
 pub use provided::{Buffers, Provided};
 pub use registered::{BufferPool, FixedBuffer};
 pub use ring::{Chain, Raw, Ring};

@@ -1,5 +1,6 @@
 //! What operations of a safe ring are.
 
+use crate::fixed::Table;
 use crate::low::Sqe;
 use crate::provided::{Group, Provided};
 use crate::{Error, Fd};
@@ -40,6 +41,10 @@ impl Yield {
     }
 }
 
+/// The table of files of the ring that an entry is for: see [`Fd::target`].
+#[derive(Clone, Copy, Debug)]
+pub struct Files<'a>(pub(crate) Option<&'a Arc<Table>>);
+
 /// An operation with one completion. [`op`](crate::op) has them; a program may make its own.
 ///
 /// # Safety
@@ -63,8 +68,8 @@ pub unsafe trait Operation: Send + Sized + 'static {
         false
     }
 
-    /// The entry; called once.
-    fn entry(&mut self) -> Sqe;
+    /// The entry, for a ring with these files; called once.
+    fn entry(&mut self, files: Files<'_>) -> Sqe;
 
     /// It has ended, with this result: called before [`output`](Operation::output), and where nobody asks for that,
     /// too.
@@ -98,8 +103,8 @@ pub unsafe trait Multishot: Send + Sized + 'static {
         None
     }
 
-    /// The entry; called once.
-    fn entry(&mut self) -> Sqe;
+    /// The entry, for a ring with these files; called once.
+    fn entry(&mut self, files: Files<'_>) -> Sqe;
 
     /// What a completion says.
     fn item(came: Yield) -> Self::Item;

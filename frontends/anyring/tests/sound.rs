@@ -333,3 +333,26 @@ fn registered_buffers_of_another_ring_are_refused() {
         assert!(buffer.is_empty());
     });
 }
+
+/// A place in the table of one ring is not taken for the same place of another's.
+#[test]
+fn fixed_files_of_another_ring_are_not_found() {
+    both(|engine| {
+        let (mut one, mut other) = (ring(engine), ring(engine));
+        one.register_files(1).unwrap();
+        other.register_files(1).unwrap();
+        let (socket, mut peer) = pair();
+        let (file, victim) = (one.fix(&pair().0).unwrap(), other.fix(&socket).unwrap());
+        drop(socket);
+        let (result, _) = other.run(op::write(&file, "x")).unwrap();
+        assert_eq!(result.unwrap_err().errno(), libc::EBADF);
+        let close = other.run(op::close(file).unwrap()).unwrap();
+        assert_eq!(close.unwrap_err().errno(), libc::EINVAL);
+        // Its own ring empties it.
+        let slot = one.slot().expect("nobody names it any more");
+        let open = other.run(op::open("/dev/null").fixed(slot)).unwrap();
+        assert_eq!(open.unwrap_err().errno(), libc::EINVAL);
+        assert_eq!(other.run(op::write(&victim, "still there")).unwrap().0.unwrap(), 11);
+        assert_eq!(peer.read(&mut [0; 16]).unwrap(), 11);
+    });
+}

@@ -2,7 +2,7 @@
 
 use super::file::{filled, length};
 use crate::low::{Sqe, op as low};
-use crate::operation::{Operation, Yield};
+use crate::operation::{Files, Operation, Yield};
 use crate::{BufferMut, Error, Fd};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -48,9 +48,9 @@ unsafe impl<B: BufferMut> Operation for ReadNames<B> {
 
     const NAME: &'static str = "GETDENTS";
 
-    fn entry(&mut self) -> Sqe {
+    fn entry(&mut self, files: Files<'_>) -> Sqe {
         let (pointer, length) = (self.buffer.pointer_mut(), length(self.buffer.capacity()));
-        low::Getdents::new(self.directory.target(), pointer, length).offset(self.offset).build()
+        low::Getdents::new(self.directory.target(files), pointer, length).offset(self.offset).build()
     }
 
     unsafe fn output(self, came: Yield) -> Self::Output {

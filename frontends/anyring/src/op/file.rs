@@ -4,7 +4,7 @@ use super::plain;
 use crate::fd::Closing;
 use crate::low::op::{self as low, Target};
 use crate::low::{Sqe, flags};
-use crate::operation::{Operation, Yield};
+use crate::operation::{Files, Operation, Yield};
 use crate::{Buffer, BufferMut, Error, Fd};
 use std::os::fd::{AsRawFd, IntoRawFd};
 
@@ -52,9 +52,9 @@ unsafe impl<B: BufferMut> Operation for Read<B> {
 
     const NAME: &'static str = "READ";
 
-    fn entry(&mut self) -> Sqe {
+    fn entry(&mut self, files: Files<'_>) -> Sqe {
         let (pointer, length) = (self.buffer.pointer_mut(), length(self.buffer.capacity()));
-        let target = self.file.target();
+        let target = self.file.target(files);
         match self.buffer.registered() {
             Some(index) => low::ReadFixed::new(target, pointer, length, index)
                 .offset(self.offset)
@@ -126,9 +126,9 @@ unsafe impl<B: Buffer> Operation for Write<B> {
 
     const NAME: &'static str = "WRITE";
 
-    fn entry(&mut self) -> Sqe {
+    fn entry(&mut self, files: Files<'_>) -> Sqe {
         let (pointer, length) = (self.buffer.pointer(), length(self.buffer.length()));
-        let target = self.file.target();
+        let target = self.file.target(files);
         match self.buffer.registered() {
             Some(index) => low::WriteFixed::new(target, pointer, length, index)
                 .offset(self.offset)
@@ -183,14 +183,14 @@ unsafe impl<B: BufferMut> Operation for Readv<B> {
 
     const NAME: &'static str = "READV";
 
-    fn entry(&mut self) -> Sqe {
+    fn entry(&mut self, files: Files<'_>) -> Sqe {
         let vector = |buffer: &mut B| libc::iovec {
             iov_base: buffer.pointer_mut().cast(),
             iov_len: buffer.capacity(),
         };
         self.vectors.0 = self.buffers.iter_mut().map(vector).collect();
         let (first, count) = (self.vectors.0.as_ptr(), length(self.vectors.0.len()));
-        low::Readv::new(self.file.target(), first, count).offset(self.offset).build()
+        low::Readv::new(self.file.target(files), first, count).offset(self.offset).build()
     }
 
     unsafe fn output(mut self, came: Yield) -> Self::Output {
@@ -234,14 +234,14 @@ unsafe impl<B: Buffer> Operation for Writev<B> {
 
     const NAME: &'static str = "WRITEV";
 
-    fn entry(&mut self) -> Sqe {
+    fn entry(&mut self, files: Files<'_>) -> Sqe {
         let vector = |buffer: &B| libc::iovec {
             iov_base: buffer.pointer().cast_mut().cast(),
             iov_len: buffer.length(),
         };
         self.vectors.0 = self.buffers.iter().map(vector).collect();
         let (first, count) = (self.vectors.0.as_ptr(), length(self.vectors.0.len()));
-        low::Writev::new(self.file.target(), first, count).offset(self.offset).build()
+        low::Writev::new(self.file.target(files), first, count).offset(self.offset).build()
     }
 
     unsafe fn output(self, came: Yield) -> Self::Output {
@@ -269,7 +269,7 @@ impl Fsync {
     }
 }
 
-plain!(unit Fsync, "FSYNC", |it| low::Fsync::new(it.file.target()).flags(it.flags).build());
+plain!(unit Fsync, "FSYNC", |it, files| low::Fsync::new(it.file.target(files)).flags(it.flags).build());
 
 /// See [`truncate`].
 #[derive(Debug)]
@@ -283,7 +283,7 @@ pub fn truncate(file: &Fd, length: u64) -> Truncate {
     Truncate { file: file.clone(), length }
 }
 
-plain!(unit Truncate, "FTRUNCATE", |it| low::Ftruncate::new(it.file.target(), it.length).build());
+plain!(unit Truncate, "FTRUNCATE", |it, files| low::Ftruncate::new(it.file.target(files), it.length).build());
 
 /// See [`allocate`].
 #[derive(Debug)]
@@ -307,7 +307,7 @@ impl Allocate {
     }
 }
 
-plain!(unit Allocate, "FALLOCATE", |it| low::Fallocate::new(it.file.target(), it.offset, it.length)
+plain!(unit Allocate, "FALLOCATE", |it, files| low::Fallocate::new(it.file.target(files), it.offset, it.length)
     .mode(it.mode)
     .build());
 
@@ -323,7 +323,7 @@ pub fn advise(file: &Fd, advice: i32) -> Advise {
     Advise { file: file.clone(), advice }
 }
 
-plain!(unit Advise, "FADVISE", |it| low::Fadvise::new(it.file.target(), it.advice).build());
+plain!(unit Advise, "FADVISE", |it, files| low::Fadvise::new(it.file.target(files), it.advice).build());
 
 /// See [`splice`].
 #[derive(Debug)]
@@ -361,12 +361,12 @@ impl Splice {
     }
 }
 
-plain!(number Splice, "SPLICE", |it| {
-    let (input, fixed) = match it.from.target() {
+plain!(number Splice, "SPLICE", |it, files| {
+    let (input, fixed) = match it.from.target(files) {
         Target::Fd(fd) => (fd, 0),
         Target::Fixed(place) => (place as i32, flags::SPLICE_F_FD_IN_FIXED),
     };
-    low::Splice::new(it.to.target(), it.to_offset, input, it.from_offset, it.length)
+    low::Splice::new(it.to.target(files), it.to_offset, input, it.from_offset, it.length)
         .flags(it.flags | fixed)
         .build()
 });
@@ -383,7 +383,7 @@ pub fn poll(file: &Fd, events: u32) -> Poll {
     Poll { file: file.clone(), events }
 }
 
-plain!(number Poll, "POLL_ADD", |it| low::PollAdd::new(it.file.target(), it.events).build());
+plain!(number Poll, "POLL_ADD", |it, files| low::PollAdd::new(it.file.target(files), it.events).build());
 
 /// See [`poll_multi`].
 #[derive(Debug)]
@@ -403,8 +403,8 @@ unsafe impl crate::operation::Multishot for PollMulti {
 
     const NAME: &'static str = "POLL_ADD";
 
-    fn entry(&mut self) -> Sqe {
-        low::PollAddMulti::new(self.file.target(), self.events).build()
+    fn entry(&mut self, files: Files<'_>) -> Sqe {
+        low::PollAddMulti::new(self.file.target(files), self.events).build()
     }
 
     fn item(came: Yield) -> Self::Item {
@@ -435,8 +435,8 @@ unsafe impl crate::operation::Multishot for ReadMulti {
         Some(&self.buffers)
     }
 
-    fn entry(&mut self) -> Sqe {
-        low::ReadMulti::new(self.file.target(), self.buffers.0.id()).build()
+    fn entry(&mut self, files: Files<'_>) -> Sqe {
+        low::ReadMulti::new(self.file.target(files), self.buffers.0.id()).build()
     }
 
     fn item(came: Yield) -> Self::Item {
@@ -465,10 +465,10 @@ unsafe impl Operation for Close {
 
     const NAME: &'static str = "CLOSE";
 
-    fn entry(&mut self) -> Sqe {
+    fn entry(&mut self, files: Files<'_>) -> Sqe {
         match &self.file {
             Some(Closing::Descriptor(fd)) => low::Close::new(fd.as_raw_fd()).build(),
-            Some(Closing::Slot(slot)) => low::CloseFixed::new(low::Slot::At(slot.index())).build(),
+            Some(Closing::Slot(slot)) => low::CloseFixed::new(low::Slot::At(slot.place(files))).build(),
             None => low::Nop::new().build(),
         }
     }
@@ -480,7 +480,9 @@ unsafe impl Operation for Close {
         }
         match self.file.take() {
             Some(Closing::Descriptor(fd)) => drop(fd.into_raw_fd()),
-            Some(Closing::Slot(slot)) => slot.emptied(),
+            Some(Closing::Slot(slot)) if result >= 0 => slot.emptied(),
+            // The ring whose place it is empties it.
+            Some(Closing::Slot(slot)) => drop(slot),
             None => {}
         }
     }

@@ -18,12 +18,12 @@ pub use time::*;
 pub use wake::*;
 
 use crate::low::{Sqe, op as low};
-use crate::operation::{Named, Operation, Yield};
+use crate::operation::{Files, Named, Operation, Yield};
 use crate::{Error, Id};
 
 /// Says that what an operation came to is its result alone, as a number or not at all.
 macro_rules! plain {
-    (unit $type:ty, $name:literal, |$self:ident| $entry:expr) => {
+    (unit $type:ty, $name:literal, |$self:ident, $files:ident| $entry:expr) => {
         // SAFETY: what the entry names is the operation's own, or nothing.
         unsafe impl crate::operation::Operation for $type {
             type Output = Result<(), crate::Error>;
@@ -31,7 +31,7 @@ macro_rules! plain {
             const NAME: &'static str = $name;
 
             #[inline]
-            fn entry(&mut self) -> crate::low::Sqe {
+            fn entry(&mut self, $files: crate::operation::Files<'_>) -> crate::low::Sqe {
                 let $self = self;
                 $entry
             }
@@ -42,7 +42,7 @@ macro_rules! plain {
             }
         }
     };
-    (number $type:ty, $name:literal, |$self:ident| $entry:expr) => {
+    (number $type:ty, $name:literal, |$self:ident, $files:ident| $entry:expr) => {
         // SAFETY: what the entry names is the operation's own, or nothing.
         unsafe impl crate::operation::Operation for $type {
             type Output = Result<u32, crate::Error>;
@@ -50,7 +50,7 @@ macro_rules! plain {
             const NAME: &'static str = $name;
 
             #[inline]
-            fn entry(&mut self) -> crate::low::Sqe {
+            fn entry(&mut self, $files: crate::operation::Files<'_>) -> crate::low::Sqe {
                 let $self = self;
                 $entry
             }
@@ -74,7 +74,7 @@ pub fn nop() -> Nop {
     Nop(())
 }
 
-plain!(unit Nop, "NOP", |_nop| low::Nop::new().build());
+plain!(unit Nop, "NOP", |_nop, _files| low::Nop::new().build());
 
 /// See [`Ring::cancel`](crate::Ring::cancel).
 #[derive(Debug)]
@@ -101,7 +101,7 @@ unsafe impl Operation for Cancel {
 
     const NAME: &'static str = "ASYNC_CANCEL";
 
-    fn entry(&mut self) -> Sqe {
+    fn entry(&mut self, _files: Files<'_>) -> Sqe {
         low::AsyncCancel::new(self.0).build()
     }
 

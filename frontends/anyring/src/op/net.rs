@@ -5,7 +5,7 @@ use super::plain;
 use crate::address::Address;
 use crate::fixed::FixedSlot;
 use crate::low::{Sqe, flags, op as low};
-use crate::operation::{Multishot, Operation, Yield};
+use crate::operation::{Files, Multishot, Operation, Yield};
 use crate::provided::Provided;
 use crate::{Buffer, BufferMut, Buffers, Error, Fd};
 use std::net::Shutdown as How;
@@ -58,7 +58,7 @@ unsafe impl Operation for Socket {
         true
     }
 
-    fn entry(&mut self) -> Sqe {
+    fn entry(&mut self, _files: Files<'_>) -> Sqe {
         low::Socket::new(self.domain, self.kind, self.protocol).build()
     }
 
@@ -80,8 +80,8 @@ unsafe impl Operation for SocketFixed {
 
     const NAME: &'static str = "SOCKET";
 
-    fn entry(&mut self) -> Sqe {
-        let place = self.slot.as_ref().map_or(u32::MAX - 1, FixedSlot::index);
+    fn entry(&mut self, files: Files<'_>) -> Sqe {
+        let place = FixedSlot::place_of(self.slot.as_ref(), files);
         let Socket { domain, kind, protocol } = self.socket;
         low::Socket::new(domain, kind & !libc::SOCK_CLOEXEC, protocol).slot(low::Slot::At(place)).build()
     }
@@ -107,8 +107,8 @@ pub fn bind(socket: &Fd, address: impl Into<Address>) -> Bind {
     Bind { socket: socket.clone(), address: address.into() }
 }
 
-plain!(unit Bind, "BIND", |it| {
-    low::Bind::new(it.socket.target(), it.address.pointer(), it.address.length()).build()
+plain!(unit Bind, "BIND", |it, files| {
+    low::Bind::new(it.socket.target(files), it.address.pointer(), it.address.length()).build()
 });
 
 /// See [`listen`].
@@ -123,7 +123,7 @@ pub fn listen(socket: &Fd, backlog: i32) -> Listen {
     Listen { socket: socket.clone(), backlog }
 }
 
-plain!(unit Listen, "LISTEN", |it| low::Listen::new(it.socket.target(), it.backlog).build());
+plain!(unit Listen, "LISTEN", |it, files| low::Listen::new(it.socket.target(files), it.backlog).build());
 
 /// See [`connect`].
 #[derive(Debug)]
@@ -137,8 +137,8 @@ pub fn connect(socket: &Fd, address: impl Into<Address>) -> Connect {
     Connect { socket: socket.clone(), address: address.into() }
 }
 
-plain!(unit Connect, "CONNECT", |it| {
-    low::Connect::new(it.socket.target(), it.address.pointer(), it.address.length()).build()
+plain!(unit Connect, "CONNECT", |it, files| {
+    low::Connect::new(it.socket.target(files), it.address.pointer(), it.address.length()).build()
 });
 
 /// See [`accept`].
@@ -159,8 +159,8 @@ impl Accept {
         AcceptFixed { accept: self, slot: Some(slot) }
     }
 
-    fn entry(&mut self) -> low::Accept {
-        low::Accept::new(self.socket.target(), self.address.pointer_mut(), self.address.length_mut())
+    fn entry(&mut self, files: Files<'_>) -> low::Accept {
+        low::Accept::new(self.socket.target(files), self.address.pointer_mut(), self.address.length_mut())
     }
 }
 
@@ -174,8 +174,8 @@ unsafe impl Operation for Accept {
         true
     }
 
-    fn entry(&mut self) -> Sqe {
-        Accept::entry(self).flags(libc::SOCK_CLOEXEC).build()
+    fn entry(&mut self, files: Files<'_>) -> Sqe {
+        Accept::entry(self, files).flags(libc::SOCK_CLOEXEC).build()
     }
 
     unsafe fn output(self, came: Yield) -> Self::Output {
@@ -196,9 +196,9 @@ unsafe impl Operation for AcceptFixed {
 
     const NAME: &'static str = "ACCEPT";
 
-    fn entry(&mut self) -> Sqe {
-        let place = self.slot.as_ref().map_or(u32::MAX - 1, FixedSlot::index);
-        Accept::entry(&mut self.accept).slot(low::Slot::At(place)).build()
+    fn entry(&mut self, files: Files<'_>) -> Sqe {
+        let place = FixedSlot::place_of(self.slot.as_ref(), files);
+        Accept::entry(&mut self.accept, files).slot(low::Slot::At(place)).build()
     }
 
     fn settle(&mut self, result: i32) {
@@ -231,8 +231,8 @@ unsafe impl Multishot for AcceptMulti {
         true
     }
 
-    fn entry(&mut self) -> Sqe {
-        low::AcceptMulti::new(self.socket.target()).flags(libc::SOCK_CLOEXEC).build()
+    fn entry(&mut self, files: Files<'_>) -> Sqe {
+        low::AcceptMulti::new(self.socket.target(files)).flags(libc::SOCK_CLOEXEC).build()
     }
 
     fn item(came: Yield) -> Self::Item {
@@ -267,10 +267,12 @@ unsafe impl<B: BufferMut> Operation for Recv<B> {
 
     const NAME: &'static str = "RECV";
 
-    fn entry(&mut self) -> Sqe {
+    fn entry(&mut self, files: Files<'_>) -> Sqe {
         let (pointer, length) = (self.buffer.pointer_mut(), length(self.buffer.capacity()));
         // With `MSG_TRUNC` the result would be more than was written.
-        low::Recv::new(self.socket.target(), pointer, length).flags(self.flags & !libc::MSG_TRUNC).build()
+        low::Recv::new(self.socket.target(files), pointer, length)
+            .flags(self.flags & !libc::MSG_TRUNC)
+            .build()
     }
 
     unsafe fn output(self, came: Yield) -> Self::Output {
@@ -337,8 +339,8 @@ unsafe impl Multishot for RecvMulti {
         Some(&self.buffers)
     }
 
-    fn entry(&mut self) -> Sqe {
-        low::RecvMulti::new(self.socket.target(), self.buffers.0.id()).build()
+    fn entry(&mut self, files: Files<'_>) -> Sqe {
+        low::RecvMulti::new(self.socket.target(files), self.buffers.0.id()).build()
     }
 
     fn item(came: Yield) -> Self::Item {
@@ -379,11 +381,11 @@ unsafe impl<B: Buffer> Operation for Send<B> {
 
     const NAME: &'static str = "SEND";
 
-    fn entry(&mut self) -> Sqe {
+    fn entry(&mut self, files: Files<'_>) -> Sqe {
         let (pointer, length) = (self.buffer.pointer(), length(self.buffer.length()));
         // Bits that no engine knows.
         let refused = if self.flags & libc::MSG_ZEROCOPY == 0 { 0 } else { u16::MAX };
-        low::Send::new(self.socket.target(), pointer, length).flags(self.flags).ioprio(refused).build()
+        low::Send::new(self.socket.target(files), pointer, length).flags(self.flags).ioprio(refused).build()
     }
 
     unsafe fn output(self, came: Yield) -> Self::Output {
@@ -422,9 +424,9 @@ unsafe impl<B: Buffer> Operation for SendZc<B> {
         true
     }
 
-    fn entry(&mut self) -> Sqe {
+    fn entry(&mut self, files: Files<'_>) -> Sqe {
         let (pointer, length) = (self.buffer.pointer(), length(self.buffer.length()));
-        let entry = low::SendZc::new(self.socket.target(), pointer, length).flags(self.flags);
+        let entry = low::SendZc::new(self.socket.target(files), pointer, length).flags(self.flags);
         match self.buffer.registered() {
             Some(index) => entry.ioprio(flags::RECVSEND_FIXED_BUF).buffer_index(index).build(),
             None => entry.build(),
@@ -482,9 +484,9 @@ unsafe impl<B: Buffer> Operation for SendTo<B> {
 
     const NAME: &'static str = "SENDMSG";
 
-    fn entry(&mut self) -> Sqe {
+    fn entry(&mut self, files: Files<'_>) -> Sqe {
         let message = self.message.fix(self.buffer.pointer().cast_mut(), self.buffer.length());
-        low::SendMsg::new(self.socket.target(), message).flags(libc::MSG_NOSIGNAL as u32).build()
+        low::SendMsg::new(self.socket.target(files), message).flags(libc::MSG_NOSIGNAL as u32).build()
     }
 
     unsafe fn output(self, came: Yield) -> Self::Output {
@@ -510,9 +512,9 @@ unsafe impl<B: BufferMut> Operation for RecvFrom<B> {
 
     const NAME: &'static str = "RECVMSG";
 
-    fn entry(&mut self) -> Sqe {
+    fn entry(&mut self, files: Files<'_>) -> Sqe {
         let message = self.message.fix(self.buffer.pointer_mut(), self.buffer.capacity());
-        low::RecvMsg::new(self.socket.target(), message).build()
+        low::RecvMsg::new(self.socket.target(files), message).build()
     }
 
     unsafe fn output(self, came: Yield) -> Self::Output {
@@ -553,4 +555,4 @@ pub fn shutdown(socket: &Fd, how: How) -> Shutdown {
     Shutdown { socket: socket.clone(), how }
 }
 
-plain!(unit Shutdown, "SHUTDOWN", |it| low::Shutdown::new(it.socket.target(), it.how).build());
+plain!(unit Shutdown, "SHUTDOWN", |it, files| low::Shutdown::new(it.socket.target(files), it.how).build());

@@ -3,7 +3,7 @@
 use super::plain;
 use crate::fixed::FixedSlot;
 use crate::low::{Sqe, op as low};
-use crate::operation::{Operation, Yield};
+use crate::operation::{Files, Operation, Yield};
 use crate::{Error, Fd};
 use std::ffi::{CString, OsStr};
 use std::os::fd::RawFd;
@@ -142,7 +142,7 @@ unsafe impl Operation for Open {
         true
     }
 
-    fn entry(&mut self) -> Sqe {
+    fn entry(&mut self, _files: Files<'_>) -> Sqe {
         Open::entry(self).build()
     }
 
@@ -164,8 +164,8 @@ unsafe impl Operation for OpenFixed {
 
     const NAME: &'static str = "OPENAT";
 
-    fn entry(&mut self) -> Sqe {
-        let place = self.slot.as_ref().map_or(u32::MAX - 1, FixedSlot::index);
+    fn entry(&mut self, files: Files<'_>) -> Sqe {
+        let place = FixedSlot::place_of(self.slot.as_ref(), files);
         // `O_CLOEXEC` is for descriptors.
         let entry = Open::entry(&self.open).slot(low::Slot::At(place));
         entry.flags(self.open.flags & !libc::O_CLOEXEC).build()
@@ -289,7 +289,7 @@ unsafe impl Operation for Statx {
 
     const NAME: &'static str = "STATX";
 
-    fn entry(&mut self) -> Sqe {
+    fn entry(&mut self, _files: Files<'_>) -> Sqe {
         let target = &raw mut *self.metadata.0;
         low::Statx::new(self.location.directory(), self.location.path.as_ptr(), target)
             .flags(self.flags)
@@ -320,7 +320,7 @@ pub fn remove_dir(path: impl AsRef<Path>) -> Unlink {
 }
 
 from_directory!(Unlink, location);
-plain!(unit Unlink, "UNLINKAT", |it| {
+plain!(unit Unlink, "UNLINKAT", |it, _files| {
     low::UnlinkAt::new(it.location.directory(), it.location.path.as_ptr()).flags(it.flags).build()
 });
 
@@ -345,7 +345,7 @@ impl CreateDir {
 }
 
 from_directory!(CreateDir, location);
-plain!(unit CreateDir, "MKDIRAT", |it| {
+plain!(unit CreateDir, "MKDIRAT", |it, _files| {
     low::MkDirAt::new(it.location.directory(), it.location.path.as_ptr()).mode(it.mode).build()
 });
 
@@ -362,7 +362,7 @@ pub fn symlink(target: impl AsRef<Path>, path: impl AsRef<Path>) -> Symlink {
 }
 
 from_directory!(Symlink, location);
-plain!(unit Symlink, "SYMLINKAT", |it| {
+plain!(unit Symlink, "SYMLINKAT", |it, _files| {
     low::SymlinkAt::new(it.target.as_ptr(), it.location.directory(), it.location.path.as_ptr()).build()
 });
 
@@ -394,7 +394,7 @@ impl Rename {
 }
 
 from_directory!(Rename, from);
-plain!(unit Rename, "RENAMEAT", |it| {
+plain!(unit Rename, "RENAMEAT", |it, _files| {
     let (from, to) = (&it.from, &it.to);
     low::RenameAt::new(from.directory(), from.path.as_ptr(), to.directory(), to.path.as_ptr())
         .flags(it.flags)
@@ -422,7 +422,7 @@ impl HardLink {
 }
 
 from_directory!(HardLink, from);
-plain!(unit HardLink, "LINKAT", |it| {
+plain!(unit HardLink, "LINKAT", |it, _files| {
     let (from, to) = (&it.from, &it.to);
     low::LinkAt::new(from.directory(), from.path.as_ptr(), to.directory(), to.path.as_ptr()).build()
 });
@@ -446,9 +446,9 @@ unsafe impl<B: crate::Buffer> Operation for SetXattr<B> {
 
     const NAME: &'static str = "FSETXATTR";
 
-    fn entry(&mut self) -> Sqe {
+    fn entry(&mut self, files: Files<'_>) -> Sqe {
         let (value, length) = (self.value.pointer().cast(), super::file::length(self.value.length()));
-        low::FSetXattr::new(self.file.target(), self.name.as_ptr(), value, length).build()
+        low::FSetXattr::new(self.file.target(files), self.name.as_ptr(), value, length).build()
     }
 
     unsafe fn output(self, came: Yield) -> Self::Output {
@@ -475,10 +475,10 @@ unsafe impl<B: crate::BufferMut> Operation for GetXattr<B> {
 
     const NAME: &'static str = "FGETXATTR";
 
-    fn entry(&mut self) -> Sqe {
+    fn entry(&mut self, files: Files<'_>) -> Sqe {
         let length = super::file::length(self.value.capacity());
         let value = self.value.pointer_mut().cast();
-        low::FGetXattr::new(self.file.target(), self.name.as_ptr(), value, length).build()
+        low::FGetXattr::new(self.file.target(files), self.name.as_ptr(), value, length).build()
     }
 
     unsafe fn output(self, came: Yield) -> Self::Output {

@@ -3,7 +3,7 @@
 use super::plain;
 use crate::Error;
 use crate::low::{Sqe, flags, op as low};
-use crate::operation::{Multishot, Operation, Yield};
+use crate::operation::{Files, Multishot, Operation, Yield};
 use std::time::Duration;
 
 /// See [`timeout`].
@@ -46,7 +46,7 @@ unsafe impl Operation for Timeout {
 
     const NAME: &'static str = "TIMEOUT";
 
-    fn entry(&mut self) -> Sqe {
+    fn entry(&mut self, _files: Files<'_>) -> Sqe {
         low::Timeout::new(&raw const self.time).flags(self.flags).count(self.count).build()
     }
 
@@ -89,7 +89,7 @@ unsafe impl Multishot for TimeoutMulti {
 
     const NAME: &'static str = "TIMEOUT";
 
-    fn entry(&mut self) -> Sqe {
+    fn entry(&mut self, _files: Files<'_>) -> Sqe {
         low::TimeoutMulti::new(&raw const self.time).count(self.count).build()
     }
 
@@ -110,4 +110,4 @@ impl LinkTimeout {
     }
 }
 
-plain!(unit LinkTimeout, "LINK_TIMEOUT", |it| low::LinkTimeout::new(&raw const it.time).build());
+plain!(unit LinkTimeout, "LINK_TIMEOUT", |it, _files| low::LinkTimeout::new(&raw const it.time).build());

@@ -2,7 +2,7 @@
 
 use crate::Fd;
 use crate::low::{Sqe, op as low};
-use crate::operation::{Multishot, Yield};
+use crate::operation::{Files, Multishot, Yield};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -51,8 +51,8 @@ unsafe impl Multishot for Wakes {
 
     const NAME: &'static str = "POLL_ADD";
 
-    fn entry(&mut self) -> Sqe {
-        low::PollAddMulti::new(self.eventfd.target(), libc::POLLIN as u32).build()
+    fn entry(&mut self, files: Files<'_>) -> Sqe {
+        low::PollAddMulti::new(self.eventfd.target(files), libc::POLLIN as u32).build()
     }
 
     fn item(came: Yield) -> Self::Item {

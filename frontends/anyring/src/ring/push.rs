@@ -6,7 +6,7 @@ use crate::error::What;
 use crate::kept::{Kept, Memory};
 use crate::low::{Sqe, op as low_op};
 use crate::op::{Cancel, LinkTimeout};
-use crate::operation::{Id, Multishot, Named, Operation, Source, Stream, Token, Yield};
+use crate::operation::{Files, Id, Multishot, Named, Operation, Source, Stream, Token, Yield};
 use crate::requests::{Request, Vacancy};
 use anyring_engine::ops::FIRST_PRIVATE;
 use linux_raw_sys::io_uring as abi;
@@ -113,7 +113,7 @@ impl Ring {
         let Vacancy { index, room } = self.requests.vacancy();
         let mut kept = Kept::single(Memory::new(room), operation);
         // SAFETY: it is one of this type, which nobody else knows of.
-        let sqe = unsafe { kept.get_mut::<O>() }.entry();
+        let sqe = unsafe { kept.get_mut::<O>() }.entry(Files(self.table.as_ref()));
         self.serve(&sqe);
         let request = Request { opens, notifies, silent, plain: !notifies && !silent, ..Request::new(kept) };
         let id = self.requests.insert(index, request, None);
@@ -126,7 +126,7 @@ impl Ring {
         let Vacancy { index, room } = self.requests.vacancy();
         let mut kept = Kept::multi(Memory::new(room), operation);
         // SAFETY: as above.
-        let sqe = unsafe { kept.get_mut::<M>() }.entry();
+        let sqe = unsafe { kept.get_mut::<M>() }.entry(Files(self.table.as_ref()));
         self.serve(&sqe);
         let id = self.requests.insert(index, Request { opens, ..Request::new(kept) }, source);
         (id, sqe.user_data(id.0))
@@ -220,7 +220,7 @@ unsafe impl<T: Send + 'static> Operation for Raw<T> {
 
     const NAME: &'static str = "of the layer below";
 
-    fn entry(&mut self) -> Sqe {
+    fn entry(&mut self, _files: Files<'_>) -> Sqe {
         self.entry
     }
 
