@@ -333,7 +333,7 @@ impl<S: Submission, C: Completion> Ring<S, C> {
     /// [`serve_private_operations`](Ring::serve_private_operations) was called.
     ///
     /// # Errors
-    /// As [`Submitter::probe`].
+    /// As [`Control::probe`](super::Control::probe).
     pub fn probe(&self) -> Result<super::Probe, Error> {
         let mut probe = self.submitter.probe()?;
         if self.extended {
