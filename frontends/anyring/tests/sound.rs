@@ -97,6 +97,16 @@ fn the_memory_of_a_ring_is_not_written_by_its_descriptor() {
     });
 }
 
+/// Where it could not be sealed, an eventfd would take the descriptor's place, which costs something.
+#[test]
+fn the_memory_of_a_ring_is_sealed() {
+    let ring = ring(anyring::Engine::User);
+    // SAFETY: no memory is named.
+    let seals = unsafe { libc::fcntl(ring.as_raw_fd(), libc::F_GET_SEALS) };
+    let wanted = libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SHRINK;
+    assert_eq!(seals & wanted, wanted, "{}", std::io::Error::last_os_error());
+}
+
 /// What a flag that is not known here would do to a ring's memory is not known either.
 #[test]
 fn unknown_flags_of_rings_are_refused() {
