@@ -111,6 +111,8 @@ struct BufferRing {
     tail: u16,
     /// Buffers are used up bit by bit (`IOU_PBUF_RING_INC`).
     incremental: bool,
+    /// One of which less than this is left, in bytes, is used up; at least 1.
+    min_left: u32,
 }
 
 enum Memory {
@@ -238,16 +240,28 @@ impl BufferRing {
             let Ok(entry) = self.entry(self.head) else { return false };
             let part = left.min(u64::from(entry.length)) as u32;
             let rest = entry.length - part;
+            let stays = rest >= self.min_left || part == 0;
             // One that is used up keeps its address.
-            let step = if rest > 0 { u64::from(part) } else { 0 };
+            let (step, rest) = if stays { (u64::from(part), rest) } else { (0, 0) };
             let written = self.set_entry(self.head, entry.address.wrapping_add(step), rest);
-            if rest > 0 || part == 0 || written.is_err() {
+            if stays || written.is_err() {
                 return true;
             }
             self.head = self.head.wrapping_add(1);
             left -= u64::from(part);
         }
         false
+    }
+}
+
+/// The `min_left` of a registration, in the first four bytes of what was reserved before Linux 7.1.
+///
+/// # Errors
+/// `EINVAL` where anything of the rest is set.
+fn min_left(request: &io_uring_buf_reg) -> Result<u32, Errno> {
+    match request.resv {
+        [first, 0, 0] => u32::try_from(first).map_err(|_| Errno::EINVAL),
+        _ => Err(Errno::EINVAL),
     }
 }
 
@@ -533,7 +547,8 @@ impl Core {
         let request: io_uring_buf_reg = user::read(argument)?;
         let flags = u32::from(request.flags);
         let (mmap, incremental) = (RingFlags::IOU_PBUF_RING_MMAP as u32, RingFlags::IOU_PBUF_RING_INC as u32);
-        if request.resv != [0; 3] || flags & !(mmap | incremental) != 0 {
+        let min_left = min_left(&request)?;
+        if flags & !(mmap | incremental) != 0 || min_left != 0 && flags & incremental == 0 {
             return Err(Errno::EINVAL);
         }
         if !request.ring_entries.is_power_of_two() || request.ring_entries >= MAX_RING {
@@ -565,6 +580,7 @@ impl Core {
             head: 0,
             tail: 0,
             incremental: flags & incremental != 0,
+            min_left: min_left.max(1),
         };
         self.groups.groups.insert(request.bgid, Group::Ring(ring));
         Ok(0)
@@ -597,7 +613,8 @@ impl Core {
     /// `ENOENT` where there is no such group, `EINVAL` where it is no ring.
     pub fn unregister_buffer_ring(&mut self, argument: u64) -> Result<usize, Errno> {
         let request: io_uring_buf_reg = user::read(argument)?;
-        if request.resv != [0; 3] || request.flags != 0 {
+        min_left(&request)?;
+        if request.flags != 0 {
             return Err(Errno::EINVAL);
         }
         match self.groups.groups.get(&request.bgid) {
