@@ -636,3 +636,20 @@ fn a_descriptor_number_changes_hands_unseen() {
         assert_eq!(results(&ring.reap_all()), [(3, 2), (4, 2)]);
     }
 }
+
+/// A transfer that is not to wait is tried, whoever waits for its file.
+#[test]
+fn transfers_that_never_wait_are_tried() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (own, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
+        let mut buffer = [0u8; 8];
+        let (fd, addr) = (own.as_raw_fd(), buffer.as_mut_ptr() as u64);
+        let ioprio = IORING_RECVSEND_POLL_FIRST as u16;
+        ring.push(Sqe { fd, addr, len: 8, ioprio, ..sqe(IORING_OP_RECV, 1) });
+        let addr = b"data".as_ptr() as u64;
+        ring.push(Sqe { fd, addr, len: 4, op_flags: libc::RWF_NOWAIT as u32, ..sqe(IORING_OP_WRITE, 2) });
+        assert_eq!(ring.enter(2, 1), 2);
+        ring.collect(1)
+    });
+}

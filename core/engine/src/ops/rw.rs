@@ -358,7 +358,12 @@ fn attempt(core: &mut Core, id: RequestId, direction: Direction) -> Result<Outco
         return nothing(core, id, fd, direction);
     }
     let flags = request.sqe.op_flags | RWF_NOWAIT;
-    if !core.readiness.worth_trying(fd, direction.events()) && waits_if_idle(core, id, wanted, direction)? {
+    // One that never waits has no later attempt: the bits are no answer to it.
+    let waits = !request.flags.has(Flags::NOWAIT);
+    if waits
+        && !core.readiness.worth_trying(fd, direction.events())
+        && waits_if_idle(core, id, wanted, direction)?
+    {
         return Ok(Outcome::Wait(direction.events()));
     }
     let request = &core.requests[id];
