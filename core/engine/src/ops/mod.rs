@@ -208,6 +208,8 @@ impl Caps {
     pub const INSTALLS: Caps = Caps(1 << 16);
     /// With a file index it empties that slot.
     pub const EMPTIES: Caps = Caps(1 << 17);
+    /// It ends or changes other requests, which may be ready by then.
+    pub const CANCELS: Caps = Caps(1 << 18);
 
     /// Both.
     pub const fn with(self, other: Caps) -> Caps {

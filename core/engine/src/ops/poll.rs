@@ -32,7 +32,7 @@ pub const POLL_ADD: Op = Op::new(Code::IORING_OP_POLL_ADD, "POLL_ADD", Caps::FIL
 
 /// `IORING_OP_POLL_REMOVE`.
 pub const POLL_REMOVE: Op =
-    Op::new(Code::IORING_OP_POLL_REMOVE, "POLL_REMOVE", Caps::NONE, prep_remove, issue_remove)
+    Op::new(Code::IORING_OP_POLL_REMOVE, "POLL_REMOVE", Caps::CANCELS, prep_remove, issue_remove)
         .fields(&[Field::Address, Field::Offset, Field::OpFlags, Field::Length])
         .of_its_ring();
 

@@ -37,7 +37,7 @@ pub const LINK_TIMEOUT: Op =
 
 /// `IORING_OP_TIMEOUT_REMOVE`.
 pub const TIMEOUT_REMOVE: Op =
-    Op::new(Code::IORING_OP_TIMEOUT_REMOVE, "TIMEOUT_REMOVE", Caps::NONE, prep_remove, issue_remove)
+    Op::new(Code::IORING_OP_TIMEOUT_REMOVE, "TIMEOUT_REMOVE", Caps::CANCELS, prep_remove, issue_remove)
         .fields(&[Field::Address, Field::Address2, Field::OpFlags])
         .of_its_ring();
 
@@ -304,17 +304,31 @@ fn issue_link(core: &mut Core, id: RequestId) -> Outcome {
 }
 
 fn expire_link(core: &mut Core, id: RequestId) {
-    let watched = core.requests[id].partner.take();
-    let result = match watched {
-        Some(watched) if core.requests.get(watched).is_some() => {
-            core.requests[watched].partner = None;
-            match core.try_cancel(watched) {
-                Ok(0) => Errno::ETIME.negated(),
-                Ok(counted) => counted as i32,
-                Err(errno) => errno.negated(),
-            }
+    let Some(watched) = core.requests[id].partner else {
+        return core.complete(id, Errno::ETIME.negated());
+    };
+    if core.defers() {
+        // The kernel's timer has gone off while the request was still to be gone on with.
+        core.requests[id].partner = None;
+        core.requests[watched].partner = None;
+    }
+    core.issue_if_woken(watched);
+    let Some(timeout) = core.requests.get_mut(id) else {
+        // The request has completed, and disarmed its timeout.
+        return;
+    };
+    timeout.partner = None;
+    let result = match core.requests.get_mut(watched) {
+        Some(request) => {
+            request.partner = None;
+            core.try_cancel(watched)
         }
-        _ => Errno::ETIME.negated(),
+        None => Err(Errno::ENOENT),
+    };
+    let result = match result {
+        Ok(0) => Errno::ETIME.negated(),
+        Ok(counted) => counted as i32,
+        Err(errno) => errno.negated(),
     };
     core.complete(id, result);
 }

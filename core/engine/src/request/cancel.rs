@@ -22,10 +22,11 @@ use crate::ring::{Core, CoreGuard, live};
 use crate::work;
 
 /// `IORING_OP_ASYNC_CANCEL`.
-pub const ASYNC_CANCEL: Op = Op::new(Code::IORING_OP_ASYNC_CANCEL, "ASYNC_CANCEL", Caps::NONE, prep, issue)
-    .expire(look_for_answers)
-    .fields(&[Field::Fd, Field::Address, Field::Length, Field::OpFlags])
-    .of_its_ring();
+pub const ASYNC_CANCEL: Op =
+    Op::new(Code::IORING_OP_ASYNC_CANCEL, "ASYNC_CANCEL", Caps::CANCELS, prep, issue)
+        .expire(look_for_answers)
+        .fields(&[Field::Fd, Field::Address, Field::Length, Field::OpFlags])
+        .of_its_ring();
 
 const FLAGS: u32 = IORING_ASYNC_CANCEL_ALL
     | IORING_ASYNC_CANCEL_FD
@@ -265,6 +266,7 @@ fn sync_cancel_once(
     argument: &io_uring_sync_cancel_reg,
 ) -> Result<usize, Errno> {
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
+    core.catch_up();
     let mut wanted =
         Wanted { flags: argument.flags, user_data: argument.addr, opcode: argument.opcode, file: -1 };
     let mut hold = FileHold::None;
@@ -284,6 +286,7 @@ fn sync_cancel_once(
     }
     if !core.defers() {
         core.advance();
+        core.hand_over();
     }
     result
 }

@@ -9,7 +9,7 @@ use crate::abi::layout::Word;
 use crate::abi::{KNOWN_SQE_FLAGS, Sqe};
 use crate::assets::kinds;
 use crate::coverage;
-use crate::ops::{Caps, Outcome};
+use crate::ops::{self, Caps, Outcome};
 use crate::os;
 use crate::process::credentials::{self, Whose};
 use crate::request::link::Place;
@@ -24,6 +24,9 @@ impl Core {
     /// `EAGAIN` where not even one request could be had.
     pub fn submit(&mut self, wanted: u32) -> Result<u32, Errno> {
         let available = wanted.min(self.sq_pending());
+        if self.cancels_what_may_be_ready(available) {
+            self.catch_up();
+        }
         let mut taken = 0;
         let whose = credentials::of_submitter();
         self.timeouts.batch = Some(self.cq_tail);
@@ -59,6 +62,26 @@ impl Core {
         self.end_batch();
         self.ring.count(Counted::Submitted, u64::from(taken));
         Ok(taken)
+    }
+
+    /// Is anything waiting that one of the next SQEs may cancel or change? The kernel knows of what is ready when it
+    /// becomes so, and the cancellation comes too late.
+    #[inline]
+    fn cancels_what_may_be_ready(&self, available: u32) -> bool {
+        let waits = self.readiness.waiting() > 0 || !self.timers.is_empty();
+        waits && self.cancels_among(available)
+    }
+
+    /// Does one of the next SQEs cancel? They are looked at as they are now, and copied later.
+    #[inline(never)]
+    fn cancels_among(&self, available: u32) -> bool {
+        (0..available).any(|ahead| {
+            let index = self.memory.sqe_index(self.sq_head.wrapping_add(ahead));
+            index.is_some_and(|index| {
+                let [opcode, ..] = self.memory.first_word(index).to_ne_bytes();
+                ops::lookup(opcode).caps.has(Caps::CANCELS)
+            })
+        })
     }
 
     /// Takes the SQE at `index` the ordinary way. False where it ends the batch.
@@ -369,6 +392,15 @@ impl Core {
             }
         }
         self.post_announced();
+    }
+
+    /// Issues a request that readiness has woken before its turn. Its place in the queue is found to be void.
+    pub fn issue_if_woken(&mut self, id: RequestId) {
+        let Some(request) = self.requests.get(id) else { return };
+        let woken = request.phase == Phase::Ready && request.events != 0 && request.flags.has(Flags::WOKEN);
+        if woken && !request.flags.has(Flags::CANCELED) && !self.issue_quickly(id) {
+            self.issue_ready(id);
+        }
     }
 
     fn issue_ready(&mut self, id: RequestId) {

@@ -136,9 +136,13 @@ impl Core {
         }
     }
 
-    /// Fires all timers that are due.
+    /// Fires all timers that are due. What became ready before is told as well, and not cancelled.
     pub fn fire_timers(&mut self) {
+        let mut looked = false;
         while let Some(id) = self.timers.pop_due() {
+            if !core::mem::replace(&mut looked, true) {
+                self.harvest_now();
+            }
             let expire = self.requests[id].op.expire;
             expire(self, id);
         }

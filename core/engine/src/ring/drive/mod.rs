@@ -204,6 +204,15 @@ impl Core {
         self.take_events(&events[..count]);
     }
 
+    /// Completes what is ready and fires what is due by now: the kernel does that in the submitter's thread as soon as
+    /// it happens. On a ring that defers it is only known from then on, and done in the call that fetches.
+    pub fn catch_up(&mut self) {
+        self.harvest_now();
+        if !self.defers() {
+            self.advance();
+        }
+    }
+
     /// Wakes the sleeping driver, so that it looks at the ring again.
     pub fn kick_driver(&mut self) {
         if let Some(kick) = self.external.kick {
