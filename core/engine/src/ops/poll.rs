@@ -107,6 +107,9 @@ fn begin(core: &mut Core, id: RequestId) -> Outcome {
         Ok(now) => now & core.polled(id),
         Err(errno) => return errno.into(),
     };
+    if !core.polls_once(id) && core.is_own_eventfd(fd) {
+        core.external.rung = false;
+    }
     if now == 0 {
         return wait(core, id, true);
     }
@@ -138,12 +141,17 @@ fn wait(core: &mut Core, id: RequestId, renew: bool) -> Outcome {
 
 fn report(core: &mut Core, id: RequestId, events: u32) -> Outcome {
     let fd = core.requests[id].file.fd();
-    let last = core.polls_once(id) || eventfd::is_registered(fd) || core.stands_in(fd);
-    if !last && core.post_more(id, events as i32, 0) {
-        wait(core, id, false)
-    } else {
-        Outcome::Complete(events as i32)
+    if core.polls_once(id) || core.stands_in(fd) {
+        return Outcome::Complete(events as i32);
     }
+    // An eventfd that completions signal: each of them would be one more event to tell.
+    let registered = eventfd::is_registered(fd);
+    let own = registered && core.is_own_eventfd(fd);
+    let last = if own { core.external.rung } else { registered };
+    if last || !core.post_more(id, events as i32, 0) || own && core.is_about_to_signal() {
+        return Outcome::Complete(events as i32);
+    }
+    wait(core, id, false)
 }
 
 impl Core {

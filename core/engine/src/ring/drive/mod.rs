@@ -57,6 +57,8 @@ pub struct External {
     pub uncounted: u64,
     /// The program's eventfd.
     pub eventfd: Option<RegisteredEventfd>,
+    /// It was signalled since a poll of it began.
+    pub rung: bool,
     /// Stands in where the program polls the ring's descriptor.
     pub readiness_fd: Option<Fd>,
     /// It has the place of the program's descriptor: nobody sees when that is polled.
@@ -321,10 +323,8 @@ impl Core {
     /// Tells those beside the callers who sleep.
     #[inline(never)]
     fn notify_observers(&mut self) {
-        if let Some(eventfd) = self.external.eventfd
-            && !(eventfd.async_only && self.external.inline)
-        {
-            self.signal_eventfd(eventfd.fd);
+        if let Some(fd) = self.eventfd_to_signal() {
+            self.signal_eventfd(fd);
         }
         if self.external.readiness_fd.is_some() {
             self.signal_readiness();
@@ -347,11 +347,33 @@ impl Core {
         self.external.outlet = Some(outlet);
     }
 
+    /// The program's eventfd, if it is to hear of what was posted just now.
+    fn eventfd_to_signal(&self) -> Option<Fd> {
+        let eventfd = self.external.eventfd?;
+        let silent = eventfd.async_only && self.external.inline;
+        (!silent).then_some(eventfd.fd)
+    }
+
+    fn is_eventfd_disabled(&self) -> bool {
+        self.memory.load(Word::CqFlags, 0) & IORING_CQ_EVENTFD_DISABLED != 0
+    }
+
+    /// Is what was posted just now going to signal the program's eventfd?
+    pub fn is_about_to_signal(&self) -> bool {
+        self.eventfd_to_signal().is_some() && !self.is_eventfd_disabled()
+    }
+
     /// Tells the program by its eventfd.
-    pub fn signal_eventfd(&self, fd: Fd) {
-        if self.memory.load(Word::CqFlags, 0) & IORING_CQ_EVENTFD_DISABLED == 0 {
+    pub fn signal_eventfd(&mut self, fd: Fd) {
+        if !self.is_eventfd_disabled() {
+            self.external.rung = true;
             os::eventfd_signal(fd);
         }
+    }
+
+    /// Is `fd` the program's eventfd?
+    pub fn is_own_eventfd(&self, fd: Fd) -> bool {
+        self.external.eventfd.is_some_and(|eventfd| os::same_file(eventfd.fd, fd))
     }
 
     /// Wakes the callers for whom enough completions are there.
