@@ -4,11 +4,13 @@
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
+use linux_raw_sys::net::msghdr;
+
 use crate::Outlet;
 use crate::assets::{epoll_sets, kinds, ring_fds};
 use crate::calls::fork;
-use crate::ops::net::error_queue;
-use crate::os::{self, Fd};
+use crate::ops::net::{error_queue, rights};
+use crate::os::{self, Fd, user};
 use crate::process::credentials;
 use crate::ring::drive::reactor;
 use crate::ring::{Core, Counted, lifetime, registry, shared};
@@ -152,6 +154,12 @@ pub fn watches_errors(fd: Fd) {
 #[inline]
 pub fn sets_option(fd: Fd, level: i32, name: i32) {
     kinds::option_set(fd, level as u32, name as u32);
+}
+
+/// Would the message whose `struct msghdr` lies at `message`, sent to `fd`, hand a ring over? The kernel refuses that with
+/// `EINVAL`, and so has the door to.
+pub fn hands_over_ring(fd: Fd, message: u64) -> bool {
+    user::read::<msghdr>(message).is_ok_and(|message| rights::hands_over_ring(fd, &message))
 }
 
 /// Is a socket option one that [`watches_errors`] should be told of?

@@ -1325,3 +1325,36 @@ fn many_rings_on_one_listener() {
         is_nonblocking(fd)
     });
 }
+
+/// A ring is not handed over by a socket; to one that hands nothing over it is of no concern.
+#[test]
+fn messages_carry_no_rings() {
+    #[repr(C)]
+    struct Rights {
+        header: libc::cmsghdr,
+        descriptor: i32,
+        padding: i32,
+    }
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (a, _b) = UnixStream::pair().unwrap();
+        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+        udp.connect(udp.local_addr().unwrap()).unwrap();
+        let mut all = Vec::new();
+        for (socket, descriptor) in
+            [(a.as_raw_fd(), ring.fd), (a.as_raw_fd(), udp.as_raw_fd()), (udp.as_raw_fd(), ring.fd)]
+        {
+            let header =
+                libc::cmsghdr { cmsg_len: 20, cmsg_level: libc::SOL_SOCKET, cmsg_type: libc::SCM_RIGHTS };
+            let mut rights = Rights { header, descriptor, padding: 0 };
+            let mut vector = libc::iovec { iov_base: b"x".as_ptr().cast_mut().cast(), iov_len: 1 };
+            // SAFETY: integers and null pointers.
+            let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+            (message.msg_iov, message.msg_iovlen) = (&raw mut vector, 1);
+            (message.msg_control, message.msg_controllen) = ((&raw mut rights).cast(), size_of::<Rights>());
+            let addr = (&raw const message) as u64;
+            all.extend(ring.run(&[Sqe { fd: socket, addr, len: 1, ..sqe(IORING_OP_SENDMSG, 1) }]));
+        }
+        all
+    });
+}

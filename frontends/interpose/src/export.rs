@@ -34,6 +34,8 @@ macro_rules! export {
                 descriptors dup3(old: c_int, new: c_int, flags: c_int) -> c_int;
                 descriptors fcntl(fd: c_int, command: c_int, argument: usize) -> c_int;
                 descriptors fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int;
+                sockets sendmmsg(fd: c_int, messages: *mut c_void, count: u32, flags: c_int) -> c_int;
+                sockets sendmsg(fd: c_int, message: *const c_void, flags: c_int) -> isize;
                 sockets setsockopt(
                     fd: c_int, level: c_int, name: c_int, value: *const c_void, length: u32
                 ) -> c_int;

@@ -1,9 +1,13 @@
-//! Calls by which a program starts to use the error queue of a socket, which zero-copy sends would use, too.
+//! Calls on sockets that concern rings: those by which a program starts to use the error queue of a socket, which
+//! zero-copy sends would use, too, and those by which it would hand a ring over.
 
+use crate::next::fail;
 use crate::{Door, next};
 use anyring_engine::frontend;
 use anyring_trap::{active, calls};
 use core::ffi::{c_int, c_void};
+use linux_raw_sys::errno;
+use linux_raw_sys::net::mmsghdr;
 
 /// Says that the program looks for errors of `fd` itself.
 pub fn watches_errors<D: Door>(fd: c_int) {
@@ -29,4 +33,42 @@ pub unsafe fn setsockopt<D: Door>(
         watches_errors::<D>(fd);
     }
     next!(c"setsockopt", fn(c_int, c_int, c_int, *const c_void, u32) -> c_int, fd, level, name, value, length,)
+}
+
+/// Would this message hand over a ring?
+fn hands_over_ring<D: Door>(fd: c_int, message: *const c_void) -> bool {
+    if !active() || !calls::rings_exist() {
+        return false;
+    }
+    let _stay = D::enter();
+    frontend::hands_over_ring(fd, message as u64)
+}
+
+const REFUSED: isize = -(errno::EINVAL as isize);
+
+/// `sendmsg(2)`.
+///
+/// # Safety
+/// As in C.
+pub unsafe fn sendmsg<D: Door>(fd: c_int, message: *const c_void, flags: c_int) -> isize {
+    if hands_over_ring::<D>(fd, message) {
+        return fail(REFUSED);
+    }
+    next!(c"sendmsg", fn(c_int, *const c_void, c_int) -> isize, fd, message, flags)
+}
+
+/// `sendmmsg(2)`: what comes before a message that is refused is sent.
+///
+/// # Safety
+/// As in C.
+pub unsafe fn sendmmsg<D: Door>(fd: c_int, messages: *mut c_void, count: u32, flags: c_int) -> c_int {
+    // The kernel takes no more.
+    const MOST: u32 = 1024;
+    let message = |index: u32| messages.wrapping_byte_add(index as usize * size_of::<mmsghdr>());
+    let refused = (0..count.min(MOST)).find(|&index| hands_over_ring::<D>(fd, message(index)));
+    if refused == Some(0) {
+        return fail(REFUSED) as c_int;
+    }
+    let count = refused.unwrap_or(count);
+    next!(c"sendmmsg", fn(c_int, *mut c_void, u32, c_int) -> c_int, fd, messages, count, flags)
 }

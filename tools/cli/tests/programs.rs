@@ -56,6 +56,12 @@ fn ring_descriptors_can_be_polled() {
 }
 
 #[test]
+fn rings_are_not_handed_over() {
+    let (outcome, _) = compare(&compile("rights", "rights.c", &[]), &NONE, true);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+}
+
+#[test]
 fn credentials_are_the_submitters() {
     let program = compile("credentials", "credentials.c", &["-pthread"]);
     for way in ["setuid", "personality", "capset", "fsuid"] {

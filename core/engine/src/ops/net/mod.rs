@@ -17,6 +17,7 @@ mod message;
 pub mod nonblocking;
 pub mod recv;
 pub mod recvmsg;
+pub mod rights;
 pub mod send;
 pub mod socket;
 mod timestamp;

@@ -11,7 +11,7 @@ use crate::assets::kbuf::Span;
 use crate::ops::net::address::Address;
 use crate::ops::net::message::{Message, import_vectors};
 use crate::ops::net::{
-    Data, Transfer, bundles, calls, ended, failed, is_retried, known_flags, polls_first, start,
+    Data, Transfer, bundles, calls, ended, failed, is_retried, known_flags, polls_first, rights, start,
 };
 use crate::ops::{Caps, Code, Field, Op, OpData, Outcome, Quick, Tried};
 use crate::os::{self, Fd, user};
@@ -219,7 +219,12 @@ pub fn attempt(request: &mut Request, fd: Fd, flags: u32) -> (Result<usize, Errn
                 header.msg_name = to.pointer() as *mut _;
                 header.msg_namelen = to.length() as i32;
             }
-            (calls::send_message(fd, &header, flags | message.progress.flags), message.length())
+            let result = if !header.msg_control.is_null() && rights::hands_over_ring(fd, &header) {
+                Err(Errno::EINVAL)
+            } else {
+                calls::send_message(fd, &header, flags | message.progress.flags)
+            };
+            (result, message.length())
         }
     }
 }
