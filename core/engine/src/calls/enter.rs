@@ -82,16 +82,19 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
     core.external.inline = true;
     core.readiness.eager = call.flags & IORING_ENTER_GETEVENTS == 0;
     let polled = core.is(IORING_SETUP_SQPOLL);
+    core.readiness.looked = false;
     let waited = core.readiness.waiting();
     let taken = if polled { 0 } else { take(core, call)? };
-    let looks = core.looks_when_it_leaves(call, waited, taken);
-    if !looks && core.is_done_with(call, taken) {
+    if core.looks_when_it_leaves(call, waited, taken) {
+        core.harvest_now();
+    }
+    if core.is_done_with(call, taken) {
         core.keep_submitter();
         caller::leave(core);
         return Ok(taken as usize);
     }
     core.inside += 1;
-    let result = go_on(&mut guard, serial, call, caller, (!polled).then_some(taken), looks);
+    let result = go_on(&mut guard, serial, call, caller, (!polled).then_some(taken));
     // A ring that is closed meanwhile lives until the last call is out of it, as the kernel's does.
     if let Some(core) = live(&mut guard, serial) {
         core.inside -= 1;
@@ -141,12 +144,13 @@ impl Core {
     }
 
     /// Has a call that does not fetch to look for what became ready? The kernel's calls return with that completed, be it
-    /// from before or of their own doing. What only began to wait now, and alone, has just been tried.
+    /// from before or of their own doing. What only began to wait now, and alone, has just been tried; and a cancellation
+    /// alone, before which the call has looked, makes nothing ready.
     #[inline(always)]
     fn looks_when_it_leaves(&self, call: &Enter, waited_before: usize, taken: u32) -> bool {
         call.flags & IORING_ENTER_GETEVENTS == 0
             && self.readiness.waiting() > 0
-            && (waited_before > 0 || taken > 1)
+            && (waited_before > 0 && !self.readiness.looked || taken > 1)
             && !self.is(IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SQPOLL)
     }
 
@@ -195,7 +199,6 @@ fn go_on(
     call: &Enter,
     caller: &Caller,
     taken: Option<u32>,
-    looks: bool,
 ) -> Result<usize, Errno> {
     let submitted = match taken {
         Some(taken) => taken,
@@ -209,8 +212,8 @@ fn go_on(
         get_events(guard, serial, call, caller)
     } else {
         if let Some(core) = live(guard, serial) {
-            if looks {
-                core.catch_up();
+            if call.to_submit == 0 && !core.defers() && !core.ready.is_empty() {
+                core.advance();
             }
             caller::leave(core);
         }

@@ -209,6 +209,7 @@ impl Core {
     /// Completes what is ready and fires what is due by now: the kernel does that in the submitter's thread as soon as
     /// it happens. On a ring that defers it is only known from then on, and done in the call that fetches.
     pub fn catch_up(&mut self) {
+        self.readiness.looked = true;
         self.harvest_now();
         if !self.defers() {
             self.advance();

@@ -42,6 +42,8 @@ pub struct Readiness {
     /// The submission under way is not followed by a wait: whoever has to look again later may be
     /// long in coming, so attempts are made whatever the ready bits say.
     pub eager: bool,
+    /// The call under way has asked epoll before its submission.
+    pub looked: bool,
 }
 
 /// Of one cache line, for with thousands of connections every line is one that the processor waits for.
