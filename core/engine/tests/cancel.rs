@@ -206,3 +206,147 @@ fn of_many_with_one_name_the_newest_that_waits_is_cancelled_first() {
         seen
     });
 }
+
+/// Waits until a thread sleeps or has ended.
+fn at_rest<T>(thread: &std::thread::JoinHandle<T>, told: &std::sync::mpsc::Receiver<libc::pid_t>) {
+    let pid = told.recv().unwrap();
+    let sleeps = || {
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{pid}/stat")).unwrap_or_default();
+        stat.rsplit(')').next().unwrap().trim_start().starts_with('S')
+    };
+    while !thread.is_finished() && !sleeps() {
+        std::thread::yield_now();
+    }
+}
+
+/// Waits until the reactor, if there is one, has left the ring to its callers and sleeps for good.
+fn reactor_at_rest() {
+    let wakes = || {
+        std::fs::read_dir("/proc/self/task").unwrap().find_map(|task| {
+            let status = std::fs::read_to_string(task.ok()?.path().join("status")).ok()?;
+            let of_reactor = status.starts_with("Name:\tanyring-reactor");
+            of_reactor.then(|| status.lines().find(|line| line.starts_with("voluntary_")).map(str::to_owned))
+        })
+    };
+    let mut before = None;
+    while before.replace(wakes()) != Some(wakes()) {
+        // Longer than many ticks; a test that goes on too early proves less, but fails no more.
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+}
+
+/// The thread in SYNC_CANCEL neither drives nor gets the driver's role from one that leaves: the other waiter has to.
+#[test]
+fn who_waits_beside_a_synchronous_cancellation_is_served() {
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    fn thread<T: Send + 'static>(
+        body: impl FnOnce() -> T + Send + 'static,
+    ) -> (std::thread::JoinHandle<T>, mpsc::Receiver<libc::pid_t>) {
+        let (tell, told) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            // SAFETY: takes nothing.
+            tell.send(unsafe { libc::gettid() }).unwrap();
+            body()
+        });
+        at_rest(&thread, &told);
+        (thread, told)
+    }
+
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (empty, mut end) = std::io::pipe().unwrap();
+        let (_out, into) = std::io::pipe().unwrap();
+        let (first, mut first_end) = std::io::pipe().unwrap();
+        let (second, mut second_end) = std::io::pipe().unwrap();
+        let mut buffers = [[0u8; 8]; 2];
+        let read = |user_data, fd: i32, buffer: &mut [u8; 8]| Sqe {
+            fd,
+            addr: buffer.as_mut_ptr() as u64,
+            len: 8,
+            ..sqe(IORING_OP_READ, user_data)
+        };
+        ring.push(Sqe {
+            fd: into.as_raw_fd(),
+            off: u64::MAX,
+            addr: u64::MAX,
+            file_index: empty.as_raw_fd() as u32,
+            len: 8,
+            ..sqe(IORING_OP_SPLICE, 77)
+        });
+        let [first_buffer, second_buffer] = &mut buffers;
+        ring.push(read(1, first.as_raw_fd(), first_buffer));
+        ring.push(read(2, second.as_raw_fd(), second_buffer));
+        assert_eq!(ring.enter(3, 0), 3);
+        let fd = ring.fd;
+        let wait = move |count| enter(engine, fd, 0, count, IORING_ENTER_GETEVENTS, std::ptr::null(), 0);
+        let (driver, _) = thread(move || wait(1));
+        let (canceller, _) = thread(move || {
+            // SAFETY: a structure of integers.
+            let mut argument: io_uring_sync_cancel_reg = unsafe { std::mem::zeroed() };
+            (argument.addr, argument.fd) = (77, -1);
+            (argument.timeout.tv_sec, argument.timeout.tv_nsec) = (-1, -1);
+            let argument = (&raw const argument).cast();
+            register(engine, fd, io_uring_register_op::IORING_REGISTER_SYNC_CANCEL as u32, argument, 1)
+        });
+        let (served, heard) = mpsc::channel();
+        let (other, _) = thread(move || served.send(wait(2)).unwrap());
+        reactor_at_rest();
+        first_end.write_all(b"first").unwrap();
+        driver.join().unwrap();
+        second_end.write_all(b"second").unwrap();
+        let returned = heard.recv_timeout(Duration::from_secs(20)).expect("somebody drives");
+        other.join().unwrap();
+        end.write_all(b"an end").unwrap();
+        canceller.join().unwrap();
+        let mut ended: Vec<_> = ring.collect(3).iter().map(|cqe| cqe.user_data).collect();
+        ended.sort_unstable();
+        (returned, ended)
+    });
+}
+
+/// On a ring that defers, nothing is posted of work that ended before somebody comes for it: here that is the thread in
+/// SYNC_CANCEL itself.
+#[test]
+fn a_synchronous_cancellation_sees_work_end_on_a_ring_that_defers() {
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+
+    both(|engine| {
+        let (tell, told) = std::sync::mpsc::channel();
+        let (heard, hear) = std::sync::mpsc::channel();
+        let (empty, mut end) = std::io::pipe().unwrap();
+        let from = empty.as_raw_fd();
+        let canceller = std::thread::spawn(move || {
+            let mut ring = Ring::new(engine, 8, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+            let (_out, into) = std::io::pipe().unwrap();
+            ring.push(Sqe {
+                fd: into.as_raw_fd(),
+                off: u64::MAX,
+                addr: u64::MAX,
+                file_index: from as u32,
+                len: 8,
+                ..sqe(IORING_OP_SPLICE, 77)
+            });
+            assert_eq!(ring.enter(1, 0), 1);
+            // SAFETY: takes nothing.
+            tell.send(unsafe { libc::gettid() }).unwrap();
+            // SAFETY: a structure of integers.
+            let mut argument: io_uring_sync_cancel_reg = unsafe { std::mem::zeroed() };
+            (argument.addr, argument.fd) = (77, -1);
+            (argument.timeout.tv_sec, argument.timeout.tv_nsec) = (-1, -1);
+            let argument = (&raw const argument).cast();
+            heard
+                .send(ring.register(io_uring_register_op::IORING_REGISTER_SYNC_CANCEL, argument, 1))
+                .unwrap();
+            ring.collect(1).len()
+        });
+        at_rest(&canceller, &told);
+        end.write_all(b"an end").unwrap();
+        let returned = hear.recv_timeout(std::time::Duration::from_secs(20)).expect("the work has ended");
+        (returned, canceller.join().unwrap())
+    });
+}

@@ -4,7 +4,7 @@
 //! eventfds; what the kernel does in `epoll_wait` is a count of ready events that only a driver can
 //! turn into completions. A lost wake-up shows as a deadlock, which loom reports.
 
-use anyring_engine::wait::token::{Driver, Token, Wake};
+use anyring_engine::wait::token::{Driver, Sleep, Token, Wake};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
@@ -95,7 +95,7 @@ impl Ring {
                 self.epoll.drain();
                 core.token.give_up();
             } else {
-                let place = core.token.sleep(wanted);
+                let place = core.token.sleep(Sleep::Driver(wanted));
                 drop(core);
                 self.sleepers[place].wait();
                 core = self.core.lock().unwrap();
@@ -179,5 +179,26 @@ fn a_caller_takes_over_from_the_reactor() {
         ring.wait(1);
         reactor.join().unwrap();
         kernel.join().unwrap();
+    });
+}
+
+/// The driver leaves; of the two that sleep, the first only observes, as `IORING_REGISTER_SYNC_CANCEL` does. The other has
+/// to drive, or nobody sees the second event.
+#[test]
+fn the_role_is_not_passed_to_an_observer() {
+    model(|| {
+        let ring = Arc::new(Ring::default());
+        assert_eq!(ring.core.lock().unwrap().token.sleep(Sleep::Observer), 0);
+        let other = ring.clone();
+        let patient = thread::spawn(move || other.wait(2));
+        let other = ring.clone();
+        let kernel = thread::spawn(move || {
+            other.become_ready();
+            other.become_ready();
+        });
+        ring.wait(1);
+        patient.join().unwrap();
+        kernel.join().unwrap();
+        ring.core.lock().unwrap().token.awake(0);
     });
 }

@@ -95,15 +95,9 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
     }
     core.inside += 1;
     let result = go_on(&mut guard, serial, call, caller, (!polled).then_some(taken));
-    // A ring that is closed meanwhile lives until the last call is out of it, as the kernel's does.
     if let Some(core) = live(&mut guard, serial) {
-        core.inside -= 1;
         let pollers = core.external.pollers_to_tell();
-        if core.closing {
-            lifetime::end(guard, serial);
-        } else {
-            drop(guard);
-        }
+        lifetime::go_out(guard, serial);
         pollers.into_iter().for_each(|(ring, serial)| look_in(ring, serial));
     }
     result

@@ -9,6 +9,7 @@ use crate::calls::{probe, query};
 use crate::ops::msg_ring;
 use crate::os::{Fd, host, user};
 use crate::request::cancel;
+use crate::ring::drive::caller;
 use crate::ring::{Core, CoreGuard, lifetime, live, registry};
 use crate::wait::timers::Clock;
 use linux_raw_sys::io_uring::{IORING_SETUP_R_DISABLED, IORING_SETUP_SINGLE_ISSUER};
@@ -348,7 +349,15 @@ pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
     let result = match row.carry {
         Carry::Ring(carry) => carry(core, call),
         Carry::Descriptor(carry) => carry(core, fd, call),
-        Carry::Guard(carry) => carry(&mut guard, serial, call),
+        Carry::Guard(carry) => {
+            core.inside += 1;
+            let result = carry(&mut guard, serial, call);
+            if let Some(core) = live(&mut guard, serial) {
+                caller::leave(core);
+            }
+            lifetime::go_out(guard, serial);
+            return result;
+        }
         Carry::Unlocked(carry) => {
             drop(guard);
             return carry(call);

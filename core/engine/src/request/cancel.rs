@@ -248,7 +248,7 @@ pub fn sync_cancel(guard: &mut CoreGuard<'_>, serial: u64, address: u64) -> Resu
         if left == Some(0) {
             return Err(Errno::ETIME);
         }
-        caller::sleep(guard, serial, 0, left, None)?;
+        caller::observe(guard, serial, left)?;
         let core = live(guard, serial).ok_or(Errno::EBADF)?;
         core.advance();
         core.notify();

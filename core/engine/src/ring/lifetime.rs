@@ -113,6 +113,16 @@ pub fn close(ring: &'static Ring, serial: u64) {
     end(guard, serial);
 }
 
+/// A call that was counted as inside leaves. A ring that was closed meanwhile lives until the last call is out of it,
+/// as the kernel's does.
+pub fn go_out(mut guard: CoreGuard<'_>, serial: u64) {
+    let Some(core) = live(&mut guard, serial) else { return };
+    core.inside -= 1;
+    if core.closing {
+        end(guard, serial);
+    }
+}
+
 /// Ends a closed ring once no call is inside.
 pub fn end(mut guard: CoreGuard<'_>, serial: u64) {
     let Some(core) = live(&mut guard, serial) else { return };

@@ -1,5 +1,6 @@
 //! Who sleeps for a ring, and until when.
 
+pub mod listing;
 pub mod timers;
 pub mod token;
 

@@ -27,11 +27,35 @@ pub enum Wake {
     Sleeper(usize),
 }
 
+/// As what a thread sleeps while another drives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sleep {
+    /// Until so many completions are there, or until the role is free: then it is passed to this thread, which
+    /// drives or passes it on.
+    Driver(u32),
+    /// Until anything is posted, or work ends. The role is never passed to it.
+    Observer,
+}
+
 /// A thread that waits while another drives.
 #[derive(Clone, Copy, Debug)]
 struct Sleeper {
-    wants: u32,
+    sleep: Sleep,
     woken: bool,
+}
+
+impl Sleeper {
+    fn is_content_with(&self, ready: u32) -> bool {
+        match self.sleep {
+            Sleep::Driver(wants) => wants <= ready,
+            Sleep::Observer => true,
+        }
+    }
+
+    /// Is it to be woken now? Once for each sleep.
+    fn wakes(&mut self) -> bool {
+        !core::mem::replace(&mut self.woken, true)
+    }
 }
 
 /// Who drives and who waits.
@@ -92,10 +116,9 @@ impl Token {
         self.driver_wants = Some(wants);
     }
 
-    /// A caller that may not drive sleeps until `wants` completions are there, or until the role is
-    /// free. Returns its place.
-    pub fn sleep(&mut self, wants: u32) -> usize {
-        let sleeper = Some(Sleeper { wants, woken: false });
+    /// A thread that does not drive sleeps. Returns its place.
+    pub fn sleep(&mut self, sleep: Sleep) -> usize {
+        let sleeper = Some(Sleeper { sleep, woken: false });
         match self.sleepers.iter().position(Option::is_none) {
             Some(place) => {
                 self.sleepers[place] = sleeper;
@@ -114,7 +137,8 @@ impl Token {
         self.sleepers[place] = None;
     }
 
-    /// `ready` completions are there: wakes everybody who waits for no more than that, once.
+    /// `ready` completions are there: wakes everybody who waits for no more than that, once. Observers look at
+    /// whatever was posted.
     pub fn posted(&mut self, ready: u32, mut wake: impl FnMut(Wake)) {
         if self.driver_wants.is_some_and(|wants| wants <= ready) {
             self.driver_wants = None;
@@ -122,10 +146,21 @@ impl Token {
         }
         for (place, sleeper) in self.sleepers.iter_mut().enumerate() {
             if let Some(sleeper) = sleeper
-                && !sleeper.woken
-                && sleeper.wants <= ready
+                && sleeper.is_content_with(ready)
+                && sleeper.wakes()
             {
-                sleeper.woken = true;
+                wake(Wake::Sleeper(place));
+            }
+        }
+    }
+
+    /// Work has ended of which nothing is posted yet: wakes those who wait for just that.
+    pub fn work_ended(&mut self, mut wake: impl FnMut(Wake)) {
+        for (place, sleeper) in self.sleepers.iter_mut().enumerate() {
+            if let Some(sleeper) = sleeper
+                && sleeper.sleep == Sleep::Observer
+                && sleeper.wakes()
+            {
                 wake(Wake::Sleeper(place));
             }
         }
@@ -138,19 +173,14 @@ impl Token {
         }
     }
 
-    /// The role is free: a sleeper has to take it. False where there is none.
+    /// The role is free: a sleeper has to take it. False where there is none that can.
     pub fn pass_on(&mut self, mut wake: impl FnMut(Wake)) -> bool {
         debug_assert!(self.driver == Driver::Nobody, "only a free role is passed on");
-        let Some((place, sleeper)) = self
-            .sleepers
-            .iter_mut()
-            .enumerate()
-            .find_map(|(place, sleeper)| sleeper.as_mut().map(|sleeper| (place, sleeper)))
-        else {
-            return false;
-        };
-        if !sleeper.woken {
-            sleeper.woken = true;
+        let takes = |sleeper: &&mut Sleeper| matches!(sleeper.sleep, Sleep::Driver(_));
+        let mut sleepers = self.sleepers.iter_mut().enumerate();
+        let found = sleepers.find_map(|(place, sleeper)| Some((place, sleeper.as_mut().filter(takes)?)));
+        let Some((place, sleeper)) = found else { return false };
+        if sleeper.wakes() {
             wake(Wake::Sleeper(place));
         }
         true
@@ -163,9 +193,8 @@ impl Token {
         }
         for (place, sleeper) in self.sleepers.iter_mut().enumerate() {
             if let Some(sleeper) = sleeper
-                && !sleeper.woken
+                && sleeper.wakes()
             {
-                sleeper.woken = true;
                 wake(Wake::Sleeper(place));
             }
         }

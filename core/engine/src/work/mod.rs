@@ -150,6 +150,7 @@ impl Core {
         self.finished.push_back(work);
         if self.defers() && !self.closing {
             self.notify_deferred();
+            self.wake_observers();
         } else {
             self.run_finished();
         }

@@ -21,7 +21,7 @@ use crate::os::CpuSet;
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::process::credentials::{self, Credentials};
 use crate::request::RequestId;
-use crate::ring::drive::reactor;
+use crate::ring::drive::{caller, reactor};
 use crate::ring::{Ring, lifetime, live};
 use crate::work::{Work, take, threads};
 
@@ -351,8 +351,8 @@ fn perform(mut work: Work) {
         if !core.defers() {
             core.advance();
         }
-        core.hand_over();
-        core.notify();
+        // What is linked behind it may wait for readiness now, and nobody may be inside to drive.
+        caller::leave(core);
         if core.closing {
             lifetime::dispose_if_done(guard, serial);
         }

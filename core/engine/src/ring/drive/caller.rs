@@ -5,6 +5,7 @@ use crate::os::{self, EpollEvent};
 use crate::ring::drive::{BATCH, reactor};
 use crate::ring::{Core, CoreGuard, live};
 use crate::wait::Driver;
+use crate::wait::token::Sleep;
 use crate::work::{self, pool};
 
 /// Until when to wait, on the monotonic clock in nanoseconds, and with which signal mask.
@@ -24,7 +25,19 @@ pub struct Limits {
 /// # Errors
 /// `ETIME` when the time is over, `EINTR` when a signal came, `EBADF` where the ring was closed.
 pub fn wait(guard: &mut CoreGuard<'_>, serial: u64, wanted: u32, limits: Limits) -> Result<(), Errno> {
-    let result = wait_in_turns(guard, serial, wanted, limits);
+    in_turns(guard, serial, |guard, turn| wait_in_turns(guard, serial, turn, wanted, limits))
+}
+
+/// The right to drive, and to sleep as one to whom the driver's role can be passed. Only [`in_turns`] gives it,
+/// which passes the role on at the end: so nobody keeps the role who neither drives nor passes it on.
+struct Turn(());
+
+fn in_turns<R>(
+    guard: &mut CoreGuard<'_>,
+    serial: u64,
+    body: impl FnOnce(&mut CoreGuard<'_>, &Turn) -> R,
+) -> R {
+    let result = body(guard, &Turn(()));
     if let Some(core) = live(guard, serial) {
         leave(core);
     }
@@ -34,6 +47,7 @@ pub fn wait(guard: &mut CoreGuard<'_>, serial: u64, wanted: u32, limits: Limits)
 fn wait_in_turns(
     guard: &mut CoreGuard<'_>,
     serial: u64,
+    turn: &Turn,
     mut wanted: u32,
     mut limits: Limits,
 ) -> Result<(), Errno> {
@@ -69,9 +83,9 @@ fn wait_in_turns(
             Time::Left(ns) => ns,
         };
         if !core.token.is_free() {
-            sleep(guard, serial, wanted, timeout_ns, limits.signal_mask)?;
+            sleep(guard, serial, turn, wanted, timeout_ns, limits.signal_mask)?;
         } else if !core.recheck_if_due() && !core.guess() {
-            drive(guard, serial, wanted, timeout_ns, limits.signal_mask)?;
+            drive(guard, serial, turn, wanted, timeout_ns, limits.signal_mask)?;
         }
     }
 }
@@ -126,6 +140,7 @@ fn help(guard: &mut CoreGuard<'_>, serial: u64) -> bool {
 fn drive(
     guard: &mut CoreGuard<'_>,
     serial: u64,
+    _turn: &Turn,
     wanted: u32,
     timeout_ns: Option<u64>,
     signal_mask: Option<u64>,
@@ -157,16 +172,42 @@ fn drive(
     }
 }
 
-/// Sleeps while somebody else drives.
-pub fn sleep(
+/// Sleeps while somebody else drives, until that one passes the role to this thread.
+fn sleep(
     guard: &mut CoreGuard<'_>,
     serial: u64,
+    _turn: &Turn,
     wanted: u32,
     timeout_ns: Option<u64>,
     signal_mask: Option<u64>,
 ) -> Result<(), Errno> {
+    let woken = sleep_as(guard, serial, Sleep::Driver(wanted), timeout_ns, signal_mask);
+    match live(guard, serial) {
+        Some(core) => woken.or_else(|errno| interrupted(core, wanted, errno)),
+        None => woken,
+    }
+}
+
+/// Sleeps beside whoever drives, until something is posted or work ends. Nobody waits for this thread to drive.
+///
+/// # Errors
+/// `EBADF` where the ring was closed, `EINTR` when a signal came, `EMFILE` where there is nothing to sleep on.
+pub fn observe(guard: &mut CoreGuard<'_>, serial: u64, timeout_ns: Option<u64>) -> Result<(), Errno> {
+    if let Some(core) = live(guard, serial) {
+        leave(core);
+    }
+    sleep_as(guard, serial, Sleep::Observer, timeout_ns, None)
+}
+
+fn sleep_as(
+    guard: &mut CoreGuard<'_>,
+    serial: u64,
+    sleep: Sleep,
+    timeout_ns: Option<u64>,
+    signal_mask: Option<u64>,
+) -> Result<(), Errno> {
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
-    let place = core.token.sleep(wanted);
+    let place = core.token.sleep(sleep);
     while core.external.sleepers.len() <= place {
         match os::eventfd() {
             Ok(event) => core.external.sleepers.push(event),
@@ -184,7 +225,7 @@ pub fn sleep(
     // Under the lock: whoever signals does so under it too, so none of the next sleeper is lost.
     os::eventfd_drain(event);
     core.token.awake(place);
-    woken.map(drop).or_else(|errno| interrupted(core, wanted, errno))
+    woken.map(drop)
 }
 
 fn interrupted(core: &mut Core, wanted: u32, errno: Errno) -> Result<(), Errno> {
@@ -214,16 +255,18 @@ pub fn leave(core: &mut Core) {
 /// # Errors
 /// `EBADF` where the ring was closed; `EINTR` when a signal came.
 pub fn wait_for_sq_space(guard: &mut CoreGuard<'_>, serial: u64) -> Result<(), Errno> {
-    loop {
-        let core = live(guard, serial).ok_or(Errno::EBADF)?;
-        if core.sq_pending() < core.memory.layout().sq_entries {
-            return Ok(());
+    in_turns(guard, serial, |guard, turn| {
+        loop {
+            let core = live(guard, serial).ok_or(Errno::EBADF)?;
+            if core.sq_pending() < core.memory.layout().sq_entries {
+                return Ok(());
+            }
+            core.wake_sq_thread()?;
+            if core.token.is_free() {
+                drive(guard, serial, turn, u32::MAX, None, None)?;
+            } else {
+                sleep(guard, serial, turn, u32::MAX, None, None)?;
+            }
         }
-        core.wake_sq_thread()?;
-        if core.token.is_free() {
-            drive(guard, serial, u32::MAX, None, None)?;
-        } else {
-            sleep(guard, serial, u32::MAX, None, None)?;
-        }
-    }
+    })
 }

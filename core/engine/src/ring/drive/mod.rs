@@ -116,8 +116,7 @@ pub fn look_in(ring: &'static Ring, serial: u64) {
     core.external.inline = false;
     core.harvest_now();
     core.advance();
-    core.hand_over();
-    core.notify();
+    caller::leave(core);
 }
 
 /// Events that a driver takes at once.
@@ -405,6 +404,12 @@ impl Core {
         }
         let External { kick, sleepers, .. } = &self.external;
         self.token.pass_on(|wake| wake_one(*kick, sleepers, wake))
+    }
+
+    /// Wakes those who wait for work to end, where nothing is posted of it yet.
+    pub fn wake_observers(&mut self) {
+        let External { kick, sleepers, .. } = &self.external;
+        self.token.work_ended(|wake| wake_one(*kick, sleepers, wake));
     }
 
     /// Wakes every caller that sleeps for this ring.

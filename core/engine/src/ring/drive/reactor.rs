@@ -12,7 +12,7 @@
 
 use alloc::vec::Vec;
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLONESHOT};
 
@@ -23,10 +23,9 @@ use crate::ring;
 use crate::ring::drive::BATCH;
 use crate::ring::{Core, Ring, lifetime, live};
 use crate::wait::Driver;
+pub use crate::wait::listing::TICK_NS;
+use crate::wait::listing::{Kick, Listing};
 use crate::work::{pool, threads};
-
-/// Between two looks at the rings on the list.
-pub const TICK_NS: u64 = 4_000_000;
 
 /// Names the reactor's own eventfd among its events.
 const KICK: u64 = u64::MAX;
@@ -48,7 +47,7 @@ struct Reactor {
     credentials: Credentials,
     /// How many there have been; one that is not the last ends.
     term: usize,
-    rings: Vec<Attended>,
+    listing: Listing<Attended>,
 }
 
 static REACTOR: Mutex<Reactor> = Mutex::new(Reactor {
@@ -57,7 +56,7 @@ static REACTOR: Mutex<Reactor> = Mutex::new(Reactor {
     running: false,
     credentials: Credentials::FIRST,
     term: 0,
-    rings: Vec::new(),
+    listing: Listing::new(),
 });
 
 /// Work waits for workers that only the reactor can clone.
@@ -67,9 +66,6 @@ static RECRUITS: AtomicBool = AtomicBool::new(false);
 pub fn lock() -> &'static dyn AcrossFork {
     &REACTOR
 }
-
-/// When the reactor wakes by itself, on the monotonic clock; `u64::MAX` for never.
-static WAKES_AT_NS: AtomicU64 = AtomicU64::new(u64::MAX);
 
 /// Asks the reactor to look after a ring. Called under the ring's lock; does nothing where the
 /// reactor knows of it already.
@@ -81,7 +77,7 @@ pub fn attend(core: &mut Core) {
             take_over(core);
         } else if core.token.driver() == Driver::Nobody && core::mem::take(&mut core.external.was_driven) {
             // It was taken back from a reactor that had gone to sleep for good.
-            wake_for_a_tick(REACTOR.lock().kick);
+            wake_for_a_tick();
         }
         return;
     }
@@ -105,7 +101,7 @@ pub fn attend_stale(core: &mut Core) {
     if core.external.attended {
         // While the reactor drove the ring, nothing of it needed a tick; otherwise it ticks.
         if core::mem::take(&mut core.external.was_driven) {
-            wake_for_a_tick(REACTOR.lock().kick);
+            wake_for_a_tick();
         }
     } else if start(core) {
         core.external.attended = true;
@@ -113,10 +109,9 @@ pub fn attend_stale(core: &mut Core) {
 }
 
 /// The reactor may be asleep for good, or until some other ring's deadline.
-fn wake_for_a_tick(kick: Fd) {
-    if WAKES_AT_NS.load(Ordering::SeqCst) > os::monotonic_ns().saturating_add(TICK_NS) {
-        os::eventfd_signal(kick);
-    }
+fn wake_for_a_tick() {
+    let reactor = REACTOR.lock();
+    reactor.kicked_if(reactor.listing.needs_tick(os::monotonic_ns()));
 }
 
 fn start(core: &Core) -> bool {
@@ -125,15 +120,19 @@ fn start(core: &Core) -> bool {
         return false;
     }
     let attended = Attended { ring: core.ring, serial: core.serial, activity: core.activity };
-    if reactor.rings.try_reserve(1).is_err() {
-        return false;
-    }
-    reactor.rings.push(attended);
-    wake_for_a_tick(reactor.kick);
+    let Some(kick) = reactor.listing.add(attended, os::monotonic_ns()) else { return false };
+    reactor.kicked_if(kick);
     true
 }
 
 impl Reactor {
+    /// Wakes the thread where it has to look again.
+    fn kicked_if(&self, Kick(needed): Kick) {
+        if needed {
+            os::eventfd_signal(self.kick);
+        }
+    }
+
     fn launch(&mut self) -> bool {
         if self.epoll.is_none() {
             let Ok(epoll) = os::epoll_create() else { return false };
@@ -215,10 +214,12 @@ fn take_over(core: &mut Core) {
     core.watch_pages();
     core.external.was_driven = true;
     // A ring's deadlines bound the reactor's sleep.
-    let due = core.timers.next_ns().map_or(u64::MAX, |left| os::monotonic_ns().saturating_add(left));
-    if due < WAKES_AT_NS.load(Ordering::Relaxed) {
-        os::eventfd_signal(reactor.kick);
-    }
+    reactor.kicked_if(reactor.listing.is_due(due_ns(core)));
+}
+
+/// When a ring's next timer is due, on the monotonic clock; `u64::MAX` where it has none.
+fn due_ns(core: &Core) -> u64 {
+    core.timers.next_ns().map_or(u64::MAX, |left| os::monotonic_ns().saturating_add(left))
 }
 
 /// A caller takes the driver's role back from the reactor.
@@ -236,10 +237,9 @@ pub fn deadline_changed(core: &mut Core) {
     if core.token.driver() != Driver::Reactor {
         return;
     }
-    let due = core.timers.next_ns().map_or(u64::MAX, |left| os::monotonic_ns().saturating_add(left));
-    if due < WAKES_AT_NS.load(Ordering::Relaxed) {
-        os::eventfd_signal(REACTOR.lock().kick);
-    }
+    let due_ns = due_ns(core);
+    let reactor = REACTOR.lock();
+    reactor.kicked_if(reactor.listing.is_due(due_ns));
 }
 
 extern "C" fn run(term: *mut c_void) {
@@ -254,8 +254,7 @@ extern "C" fn run(term: *mut c_void) {
         if RECRUITS.swap(false, Ordering::Acquire) {
             pool::recruit(own);
         }
-        let rings = REACTOR.lock().rings.clone();
-        let timeout_ns = sleep_time(&rings, next_tick_ns);
+        let timeout_ns = sleep_time(next_tick_ns);
         let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
         let count = os::epoll_wait(epoll, &mut events, timeout_ns, None).unwrap_or(0);
         for event in &events[..count] {
@@ -280,16 +279,14 @@ extern "C" fn run(term: *mut c_void) {
 }
 
 fn rings_now() -> Vec<Attended> {
-    REACTOR.lock().rings.clone()
+    REACTOR.lock().listing.rings()
 }
 
 /// How long to sleep: until the next tick if a ring is on the list that is not driven from here,
 /// and until the earliest deadline of those that are.
-fn sleep_time(rings: &[Attended], next_tick_ns: u64) -> Option<u64> {
+fn sleep_time(next_tick_ns: u64) -> Option<u64> {
     let now = os::monotonic_ns();
-    // Announce a time that cannot be missed first: a deadline added while the rings are looked at
-    // must find either its effect below or a reason to kick.
-    WAKES_AT_NS.store(u64::MAX, Ordering::SeqCst);
+    let rings = REACTOR.lock().listing.look();
     let mut until = u64::MAX;
     for attended in rings {
         let mut guard = attended.ring.lock();
@@ -307,7 +304,7 @@ fn sleep_time(rings: &[Attended], next_tick_ns: u64) -> Option<u64> {
             until = until.min(now.saturating_add(left));
         }
     }
-    WAKES_AT_NS.store(until, Ordering::SeqCst);
+    REACTOR.lock().listing.sleeps_until(until);
     (until != u64::MAX).then(|| until.saturating_sub(now))
 }
 
@@ -370,11 +367,11 @@ fn tick() {
         let same = |a: &Attended| core::ptr::eq(a.ring, attended.ring) && a.serial == attended.serial;
         match keep {
             Some(activity) => {
-                if let Some(entry) = reactor.rings.iter_mut().find(|a| same(a)) {
+                if let Some(entry) = reactor.listing.find(same) {
                     entry.activity = activity;
                 }
             }
-            None => reactor.rings.retain(|a| !same(a)),
+            None => reactor.listing.remove(same),
         }
     }
 }
@@ -440,6 +437,5 @@ pub unsafe fn forked() {
     }
     reactor.running = false;
     RECRUITS.store(false, Ordering::Relaxed);
-    reactor.rings.clear();
-    WAKES_AT_NS.store(u64::MAX, Ordering::SeqCst);
+    reactor.listing.clear();
 }

@@ -14,9 +14,8 @@ use crate::process::family;
 use crate::queue::Cqe;
 use crate::request::{Flags, Phase, RequestId};
 use crate::ring::drive::caller;
-use crate::ring::registry;
 use crate::ring::shared::ELSEWHERE;
-use crate::ring::{Core, Ring, live};
+use crate::ring::{Core, Ring, lifetime, live, registry};
 
 /// How long transfers of files, which cannot be stopped, may take to end.
 const PATIENCE_NS: u64 = 1_000_000_000;
@@ -54,17 +53,19 @@ fn depart_from(ring: &'static Ring, all: bool) {
         return;
     }
     let serial = core.serial;
+    core.inside += 1;
     core.cancel_everything(all);
     let deadline_ns = os::monotonic_ns().saturating_add(PATIENCE_NS);
     while live(&mut guard, serial).is_some_and(|core| core.ends_soon()) {
         let left = deadline_ns.saturating_sub(os::monotonic_ns());
-        if left == 0 || caller::sleep(&mut guard, serial, 0, Some(left), None).is_err() {
+        if left == 0 || caller::observe(&mut guard, serial, Some(left)).is_err() {
             break;
         }
     }
     if let Some(core) = live(&mut guard, serial) {
         core.cancel_the_rest();
     }
+    lifetime::go_out(guard, serial);
 }
 
 impl Core {

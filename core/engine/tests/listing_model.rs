@@ -1,0 +1,150 @@
+//! The reactor's list of rings, under a model checker: no interleaving lets the reactor sleep over a ring.
+//!
+//! The list is the engine's own code. Around it stand, as loom knows them, the locks of the reactor and of the rings,
+//! and the eventfd that ends the reactor's sleep. A ring that nobody looks at shows as a deadlock, which loom reports.
+
+use anyring_engine::wait::listing::{Kick, Listing, TICK_NS};
+use loom::sync::{Arc, Condvar, Mutex};
+use loom::thread;
+
+#[derive(Default)]
+struct Event {
+    set: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Event {
+    fn signal(&self) {
+        *self.set.lock().unwrap() = true;
+        self.changed.notify_all();
+    }
+
+    fn wait_and_drain(&self) {
+        let mut set = self.set.lock().unwrap();
+        while !*set {
+            set = self.changed.wait(set).unwrap();
+        }
+        *set = false;
+    }
+}
+
+#[derive(Default)]
+struct Ring {
+    attended: bool,
+    /// The reactor drives it, so only its deadline bounds the sleep.
+    driven: bool,
+    due_ns: Option<u64>,
+    /// The reactor has come to look at it, or its timer has fired.
+    served: bool,
+}
+
+struct World {
+    listing: Mutex<Listing<usize>>,
+    kick: Event,
+    rings: [Mutex<Ring>; 2],
+}
+
+impl World {
+    fn new() -> World {
+        World { listing: Mutex::new(Listing::new()), kick: Event::default(), rings: Default::default() }
+    }
+
+    fn kick_if(&self, Kick(needed): Kick) {
+        if needed {
+            self.kick.signal();
+        }
+    }
+
+    /// A caller leaves a ring that needs somebody, as `reactor::attend` does it.
+    fn attend(&self, ring: usize) {
+        let mut core = self.rings[ring].lock().unwrap();
+        let kick = self.listing.lock().unwrap().add(ring, 0).unwrap();
+        self.kick_if(kick);
+        core.attended = true;
+    }
+
+    /// A ring that the reactor drives gets a timer, as `reactor::deadline_changed` does it.
+    fn set_deadline(&self, ring: usize) {
+        let mut core = self.rings[ring].lock().unwrap();
+        core.due_ns = Some(TICK_NS / 2);
+        let kick = self.listing.lock().unwrap().is_due(TICK_NS / 2);
+        self.kick_if(kick);
+    }
+
+    /// The reactor's thread, until so many rings were served.
+    fn react(&self, until_served: usize) {
+        while self.rings.iter().filter(|ring| ring.lock().unwrap().served).count() < until_served {
+            let rings = self.listing.lock().unwrap().look();
+            let mut until_ns = u64::MAX;
+            for ring in rings {
+                let core = self.rings[ring].lock().unwrap();
+                if !core.driven {
+                    until_ns = until_ns.min(TICK_NS);
+                } else if let Some(due_ns) = core.due_ns {
+                    until_ns = until_ns.min(due_ns);
+                }
+            }
+            self.listing.lock().unwrap().sleeps_until(until_ns);
+            if until_ns == u64::MAX {
+                self.kick.wait_and_drain();
+                continue;
+            }
+            let rings = self.listing.lock().unwrap().rings();
+            for ring in rings {
+                let mut core = self.rings[ring].lock().unwrap();
+                if !core.driven || core.due_ns.is_some() {
+                    core.served = true;
+                    core.attended = false;
+                    self.listing.lock().unwrap().remove(|&listed| listed == ring);
+                }
+            }
+        }
+    }
+}
+
+fn model(body: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(body);
+}
+
+#[test]
+fn a_ring_that_is_listed_is_looked_at() {
+    model(|| {
+        let world = Arc::new(World::new());
+        let reactor = thread::spawn({
+            let world = world.clone();
+            move || world.react(1)
+        });
+        world.attend(0);
+        reactor.join().unwrap();
+    });
+}
+
+#[test]
+fn two_rings_that_are_listed_at_once_are_both_looked_at() {
+    model(|| {
+        let world = Arc::new(World::new());
+        let threads = [0, 1].map(|ring| {
+            let world = world.clone();
+            thread::spawn(move || world.attend(ring))
+        });
+        world.react(2);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
+
+#[test]
+fn a_deadline_that_is_set_while_the_reactor_looks_is_kept() {
+    model(|| {
+        let world = Arc::new(World::new());
+        let _ = world.listing.lock().unwrap().add(0, 0);
+        world.rings[0].lock().unwrap().driven = true;
+        let reactor = thread::spawn({
+            let world = world.clone();
+            move || world.react(1)
+        });
+        world.set_deadline(0);
+        reactor.join().unwrap();
+    });
+}
