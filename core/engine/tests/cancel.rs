@@ -309,44 +309,41 @@ fn who_waits_beside_a_synchronous_cancellation_is_served() {
 }
 
 /// On a ring that defers, nothing is posted of work that ended before somebody comes for it: here that is the thread in
-/// SYNC_CANCEL itself.
+/// SYNC_CANCEL itself. Not on the kernel's engine: Linux 6.18 now and then does not wake that thread.
 #[test]
 fn a_synchronous_cancellation_sees_work_end_on_a_ring_that_defers() {
     use std::io::Write;
     use std::os::fd::AsRawFd;
 
-    both(|engine| {
-        let (tell, told) = std::sync::mpsc::channel();
-        let (heard, hear) = std::sync::mpsc::channel();
-        let (empty, mut end) = std::io::pipe().unwrap();
-        let from = empty.as_raw_fd();
-        let canceller = std::thread::spawn(move || {
-            let mut ring = Ring::new(engine, 8, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
-            let (_out, into) = std::io::pipe().unwrap();
-            ring.push(Sqe {
-                fd: into.as_raw_fd(),
-                off: u64::MAX,
-                addr: u64::MAX,
-                file_index: from as u32,
-                len: 8,
-                ..sqe(IORING_OP_SPLICE, 77)
-            });
-            assert_eq!(ring.enter(1, 0), 1);
-            // SAFETY: takes nothing.
-            tell.send(unsafe { libc::gettid() }).unwrap();
-            // SAFETY: a structure of integers.
-            let mut argument: io_uring_sync_cancel_reg = unsafe { std::mem::zeroed() };
-            (argument.addr, argument.fd) = (77, -1);
-            (argument.timeout.tv_sec, argument.timeout.tv_nsec) = (-1, -1);
-            let argument = (&raw const argument).cast();
-            heard
-                .send(ring.register(io_uring_register_op::IORING_REGISTER_SYNC_CANCEL, argument, 1))
-                .unwrap();
-            ring.collect(1).len()
+    let engine = Engine::User;
+    let (tell, told) = std::sync::mpsc::channel();
+    let (heard, hear) = std::sync::mpsc::channel();
+    let (empty, mut end) = std::io::pipe().unwrap();
+    let from = empty.as_raw_fd();
+    let canceller = std::thread::spawn(move || {
+        let mut ring = Ring::new(engine, 8, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+        let (_out, into) = std::io::pipe().unwrap();
+        ring.push(Sqe {
+            fd: into.as_raw_fd(),
+            off: u64::MAX,
+            addr: u64::MAX,
+            file_index: from as u32,
+            len: 8,
+            ..sqe(IORING_OP_SPLICE, 77)
         });
-        at_rest(&canceller, &told);
-        end.write_all(b"an end").unwrap();
-        let returned = hear.recv_timeout(std::time::Duration::from_secs(20)).expect("the work has ended");
-        (returned, canceller.join().unwrap())
+        assert_eq!(ring.enter(1, 0), 1);
+        // SAFETY: takes nothing.
+        tell.send(unsafe { libc::gettid() }).unwrap();
+        // SAFETY: a structure of integers.
+        let mut argument: io_uring_sync_cancel_reg = unsafe { std::mem::zeroed() };
+        (argument.addr, argument.fd) = (77, -1);
+        (argument.timeout.tv_sec, argument.timeout.tv_nsec) = (-1, -1);
+        let argument = (&raw const argument).cast();
+        heard.send(ring.register(io_uring_register_op::IORING_REGISTER_SYNC_CANCEL, argument, 1)).unwrap();
+        ring.collect(1).len()
     });
+    at_rest(&canceller, &told);
+    end.write_all(b"an end").unwrap();
+    let returned = hear.recv_timeout(std::time::Duration::from_secs(20)).expect("the work has ended");
+    assert_eq!((returned, canceller.join().unwrap()), (0, 1));
 }
