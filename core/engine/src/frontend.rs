@@ -12,7 +12,7 @@ use crate::calls::fork;
 use crate::ops::net::{error_queue, rights};
 use crate::os::{self, Fd, user};
 use crate::process::credentials;
-use crate::ring::drive::reactor;
+use crate::ring::drive::{caller, reactor};
 use crate::ring::{Core, Counted, lifetime, registry, shared};
 use crate::wait::Driver;
 use crate::work::{pool, threads};
@@ -125,7 +125,8 @@ pub fn closed(fd: Fd) {
         let mut guard = ring.lock();
         if let Some(core) = guard.as_mut() {
             core.forget_fd(fd);
-            core.notify();
+            // What is linked behind a request that this ended may be under way.
+            caller::leave(core);
         }
     });
 }
@@ -143,7 +144,7 @@ pub fn watches_errors(fd: Fd) {
         core.leave_error_queue(fd);
         if !core.defers() {
             core.advance();
-            core.notify();
+            caller::leave(core);
         } else if !core.ready.is_empty() {
             core.notify_deferred();
         }

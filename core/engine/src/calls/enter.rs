@@ -74,6 +74,11 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
     if core.is(IORING_SETUP_R_DISABLED) {
         return Err(Errno::EBADFD);
     }
+    if core.loan.is_out() && call.to_submit > 0 {
+        // The kernel's submissions follow one another as well.
+        work::await_return(&mut guard, serial);
+    }
+    let core = live(&mut guard, serial).ok_or(Errno::EBADF)?;
     core.activity += 1;
     if core.shared.is_some() {
         core.unshare_if_alone();
@@ -111,7 +116,7 @@ fn take(core: &mut Core, call: &Enter) -> Result<u32, Errno> {
     let thread = host::thread_identity();
     check_submitter(core, thread)?;
     core.requests.thread = thread;
-    let taken = core.submit(call.to_submit);
+    let taken = core.submit(call.to_submit, true);
     core.requests.thread = 0;
     taken
 }
@@ -257,6 +262,7 @@ fn follow_up(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, submitted: u3
         }
     }
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
+    core.end_loan();
     core.keep_submitter();
     if fetches {
         return Ok(());

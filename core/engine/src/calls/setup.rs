@@ -27,6 +27,7 @@ use crate::ring::drive::sq_thread::{self, SqThread};
 use crate::ring::drive::zero_copy::ZeroCopy;
 use crate::ring::{Core, Ring, lifetime, registry};
 use crate::wait::Token;
+use crate::wait::loan::Loan;
 use crate::wait::timers::{Clock, Timers};
 use crate::work::aio::Aio;
 
@@ -229,6 +230,8 @@ fn new_core(ring: &'static Ring, serial: u64, memory: RingMemory, setup_flags: u
         drain: Drain::default(),
         ready: ReadyQueue::default(),
         work: VecDeque::new(),
+        loan: Loan::default(),
+        exposed: false,
         batch: Vec::new(),
         closing_fds: Vec::new(),
         aio: Aio::default(),

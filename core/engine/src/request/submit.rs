@@ -18,11 +18,12 @@ use crate::ring::{Core, Counted};
 use crate::work::Work;
 
 impl Core {
-    /// Takes up to `wanted` SQEs and issues them. Returns how many it took.
+    /// Takes up to `wanted` SQEs and issues them. Returns how many it took. A caller that `does_work` goes on to
+    /// [`crate::work::run_by_caller`], where there is any.
     ///
     /// # Errors
     /// `EAGAIN` where not even one request could be had.
-    pub fn submit(&mut self, wanted: u32) -> Result<u32, Errno> {
+    pub fn submit(&mut self, wanted: u32, does_work: bool) -> Result<u32, Errno> {
         let available = wanted.min(self.sq_pending());
         if self.cancels_what_may_be_ready(available) {
             self.catch_up();
@@ -30,6 +31,7 @@ impl Core {
         let mut taken = 0;
         let whose = credentials::of_submitter();
         self.timeouts.batch = Some(self.cq_tail);
+        self.loan.open(does_work && self.work.is_empty() && self.shared.is_none());
         while taken < available {
             let position = self.sq_head;
             self.sq_head = position.wrapping_add(1);
@@ -53,6 +55,7 @@ impl Core {
                     if taken == 0 {
                         self.submission_left = 0;
                         self.timeouts.batch = None;
+                        self.loan.open(false);
                         return Err(errno);
                     }
                     break;
@@ -111,8 +114,22 @@ impl Core {
             self.let_train_go();
         }
         self.timeouts.batch = None;
+        if !self.loan.close(self.sq_head, self.posted()) {
+            self.publish_sq_head();
+        }
+    }
+
+    /// Lets the program know what was consumed.
+    #[inline]
+    pub fn publish_sq_head(&self) {
         // Release pairs with the program's acquire load of the head: it may overwrite these SQEs now.
         self.memory.store(Word::SqHead, self.sq_head);
+    }
+
+    /// What was posted so far.
+    #[inline]
+    fn posted(&self) -> (u32, usize) {
+        (self.cq_tail, self.overflow.len())
     }
 
     #[cold]
@@ -375,6 +392,10 @@ impl Core {
             request.flags.set(Flags::LONG);
         }
         let work = Work::new(self, id, long);
+        if self.loan.is_open() {
+            self.loan.queue(self.sq_head, self.posted(), work.can_be_lent(self.requests[id].op.caps));
+        }
+        self.exposed |= work.is_exposed();
         self.work.push_back(work);
     }
 

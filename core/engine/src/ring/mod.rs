@@ -40,9 +40,10 @@ use crate::ring::drive::sq_thread::SqThread;
 use crate::ring::drive::zero_copy::ZeroCopy;
 use crate::ring::shared::Shared;
 use crate::wait::Token;
+use crate::wait::loan::Loan;
 use crate::wait::timers::{Clock, Timers};
-use crate::work::Work;
 use crate::work::aio::Aio;
+use crate::work::{Piece, Work};
 
 /// CQEs kept for a program that does not reap; the kernel's bound is memory.
 const MAX_OVERFLOW: usize = 1 << 20;
@@ -58,6 +59,8 @@ pub struct Ring {
     counted: [AtomicU64; 2],
     /// [`Core::serial`] of the ring that is here, or was last.
     life: AtomicU64,
+    /// Changes when lent work has come back; who wants to submit sleeps on it.
+    pub(crate) returned: AtomicU32,
     /// The place that was made before this one.
     pub(crate) before: Option<&'static Ring>,
     /// Device and inode of its memory file, which tell whether a descriptor still is this ring.
@@ -117,9 +120,19 @@ impl CoreGuard<'_> {
         }
     }
 
+    /// Before the lock is given up.
+    #[inline]
+    fn check(&self) {
+        debug_assert!(
+            self.core.as_ref().is_none_or(Core::keeps_files_of_work),
+            "no work waits for another thread, or for another moment, without its file"
+        );
+    }
+
     /// Lets go of the lock for the duration of `body`.
     #[inline]
     pub fn unlocked<R>(&mut self, body: impl FnOnce() -> R) -> R {
+        self.check();
         self.leave_page();
         let result = self.core.unlocked(body);
         self.enter_page();
@@ -128,6 +141,7 @@ impl CoreGuard<'_> {
 
     /// As [`Guard::yield_to_waiters`].
     pub fn yield_to_waiters(&mut self) {
+        self.check();
         self.leave_page();
         self.core.yield_to_waiters();
         self.enter_page();
@@ -158,6 +172,7 @@ impl DerefMut for CoreGuard<'_> {
 impl Drop for CoreGuard<'_> {
     #[inline]
     fn drop(&mut self) {
+        self.check();
         self.leave_page();
     }
 }
@@ -200,10 +215,14 @@ pub struct Core {
     pub ready: ReadyQueue,
     /// Blocking work that the caller is to do, or to hand to workers.
     pub work: VecDeque<Work>,
+    /// Which of it the call that submits does on the program's descriptors.
+    pub loan: Loan,
+    /// Some of it may be on a descriptor of the program's: so it is only where the lock is held, or where it is lent.
+    pub exposed: bool,
     /// Descriptors of the program whose CLOSE is among that, or being done.
     pub closing_fds: Vec<(RequestId, Fd)>,
     /// What the caller takes of it at once; empty but for its room.
-    pub batch: Vec<Work>,
+    pub batch: Vec<Piece>,
     /// O_DIRECT transfers that the kernel does.
     pub aio: Aio,
     /// Blocking work out with workers, or with the kernel.
@@ -260,6 +279,7 @@ impl Ring {
             core: Mutex::new(None),
             page: AtomicPtr::new(core::ptr::null_mut()),
             users: AtomicU32::new(0),
+            returned: AtomicU32::new(0),
             counted: [const { AtomicU64::new(0) }; 2],
             life: AtomicU64::new(0),
             before,
@@ -460,6 +480,10 @@ impl Core {
 
     #[inline]
     fn publish(&mut self, cqe: &Cqe, entries: u32, big: bool) {
+        if self.exposed {
+            // It may tell the program that what was submitted before was consumed.
+            self.hold_queue();
+        }
         self.memory.store_cqe(self.cq_tail, cqe, big);
         self.cq_tail = self.cq_tail.wrapping_add(entries);
         // Release pairs with the program's acquire load of the tail before it reads CQEs.

@@ -1,6 +1,7 @@
 //! Who sleeps for a ring, and until when.
 
 pub mod listing;
+pub mod loan;
 pub mod timers;
 pub mod token;
 

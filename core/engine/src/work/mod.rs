@@ -12,10 +12,13 @@ pub mod threads;
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::Ordering;
 
 use linux_raw_sys::general::{S_IFDIR, S_IFMT, S_IFREG, STATX_INO, STATX_TYPE};
 
 use crate::abi::{Errno, Sqe};
+use crate::assets::kinds::{self, Kind};
 use crate::frontend;
 use crate::ops::{Caps, OpData, Outcome};
 use crate::os::{self, Fd};
@@ -23,6 +26,7 @@ use crate::process::credentials::{self, Credentials, Whose};
 use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::ring::{Core, CoreGuard, Ring, live};
 
+use crate::wait::loan::Loan;
 use aio::Command;
 
 /// What makes an attempt slow, in microseconds. One alone may have been preempted; two in a row prove
@@ -124,6 +128,31 @@ impl Work {
         self.whose.credentials() != own
     }
 
+    /// Is its file that of a descriptor of the program's?
+    pub fn is_exposed(&self) -> bool {
+        self.exposed
+    }
+
+    /// May the call that submits it do it on the program's descriptor? Only where its time is that of a device: who
+    /// submits meanwhile waits for it.
+    pub fn can_be_lent(&self, caps: Caps) -> bool {
+        let on_storage = || kinds::typed_kind(self.fd).is_ok_and(|kind| kind.has(Kind::STORAGE));
+        self.light
+            || self.exposed
+                && !self.long
+                && self.direct.is_none()
+                && !caps.has(Caps::SLOW)
+                && self.whose == Whose::Common
+                && on_storage()
+    }
+
+    /// It cannot be done, for this reason.
+    fn refuse(&mut self, errno: Errno) {
+        self.result = Err(errno);
+        self.run = |work| work.result;
+        self.covered();
+    }
+
     /// Its file is held by somebody else now.
     pub fn covered(&mut self) {
         if core::mem::take(&mut self.exposed) {
@@ -135,17 +164,49 @@ impl Work {
     pub fn conclude(&mut self, result: Result<usize, Errno>) {
         self.result = result;
     }
+}
+
+/// Work that has left the queue, and is done without the ring's lock. Its file stays the one that it is for, whatever
+/// the program does to its descriptor.
+pub struct Piece(Work);
+
+impl Piece {
+    /// It has the program's descriptor no more, or never had one.
+    fn held(work: Work) -> Piece {
+        assert!(!work.exposed, "work is done without the lock only with its file");
+        Piece(work)
+    }
+
+    /// It is lent to the thread that submitted it.
+    fn lent(work: Work, loan: &Loan) -> Piece {
+        assert!(loan.is_out(), "only a loan lets work be done on the program's descriptor");
+        Piece(work)
+    }
 
     /// Does it.
     pub fn run(&mut self) {
-        self.result = (self.run)(self);
+        let run = self.0.run;
+        self.0.result = run(&mut self.0);
+    }
+}
+
+impl Deref for Piece {
+    type Target = Work;
+    fn deref(&self) -> &Work {
+        &self.0
+    }
+}
+
+impl DerefMut for Piece {
+    fn deref_mut(&mut self) -> &mut Work {
+        &mut self.0
     }
 }
 
 impl Core {
     /// Takes back a finished piece of work. On a ring that defers, the program has to come for it; to a
     /// closed one nobody comes.
-    pub fn finish(&mut self, work: Work) {
+    pub fn finish(&mut self, Piece(work): Piece) {
         self.working -= 1;
         self.finished.push_back(work);
         if self.defers() && !self.closing {
@@ -189,6 +250,7 @@ impl Core {
             while let Some(work) = self.next_work() {
                 if let Err(work) = self.hand_over_one(work) {
                     self.work.push_front(work);
+                    self.hold_queue();
                     return;
                 }
             }
@@ -212,8 +274,8 @@ impl Core {
     pub fn hand_over_one(&mut self, mut work: Work) -> Result<(), Work> {
         self.working += 1;
         if let Err(errno) = self.own_file(&mut work) {
-            work.result = Err(errno);
-            self.finish(work);
+            work.refuse(errno);
+            self.finish(Piece(work));
             return Ok(());
         }
         let request = &mut self.requests[work.id];
@@ -225,7 +287,7 @@ impl Core {
         {
             work.hash = hash;
         }
-        match pool::push(work) {
+        match pool::push(Piece::held(work)) {
             Ok(()) => Ok(()),
             Err(mut work) if work.is_foreign(credentials::acting()) => {
                 // Nobody who could do it is to be had.
@@ -234,7 +296,7 @@ impl Core {
                 self.finish(work);
                 Ok(())
             }
-            Err(work) => {
+            Err(Piece(work)) => {
                 self.working -= 1;
                 Err(work)
             }
@@ -242,7 +304,7 @@ impl Core {
     }
 
     /// The request of a piece of work that is a step can take it now: this thread is the right one.
-    pub fn take_step(&mut self, mut work: Work, step: Step) {
+    pub fn take_step(&mut self, mut work: Piece, step: Step) {
         self.working -= 1;
         let Some(request) = self.requests.get_mut(work.id) else { return };
         request.data = core::mem::take(&mut work.data);
@@ -273,7 +335,46 @@ impl Core {
             request.file = FileHold::Owned(own);
             work.fd = own;
         }
+        work.covered();
         Ok(())
+    }
+
+    /// The lock is about to be given up: queued work holds its files, for the program may close its descriptors as soon
+    /// as it knows of their use.
+    #[cold]
+    pub fn hold_queue(&mut self) {
+        if core::mem::take(&mut self.exposed) {
+            self.hold_queued(|_| true);
+        }
+    }
+
+    fn hold_queued(&mut self, which: impl Fn(&Work) -> bool) {
+        let mut queue = core::mem::take(&mut self.work);
+        for work in queue.iter_mut().filter(|work| work.exposed && which(work)) {
+            if let Err(errno) = self.own_file(work) {
+                work.refuse(errno);
+            }
+        }
+        self.work = queue;
+    }
+
+    /// Has all queued work its file, where it is not lent?
+    pub fn keeps_files_of_work(&self) -> bool {
+        self.loan.is_out() || !self.exposed || self.work.iter().all(|work| !work.exposed)
+    }
+
+    /// What was lent is done, or holds its file from now on: the program may know what was consumed.
+    pub fn end_loan(&mut self) {
+        if !self.loan.is_out() {
+            return;
+        }
+        self.hold_queue();
+        self.publish_sq_head();
+        if self.loan.end() {
+            // Changes under the lock, as whoever sleeps has read it.
+            self.ring.returned.fetch_add(1, Ordering::Relaxed);
+            os::futex_wake(&self.ring.returned, i32::MAX as u32);
+        }
     }
 
     /// The program is about to close `fd`: queued work on it keeps the file.
@@ -281,17 +382,7 @@ impl Core {
         if self.work.is_empty() || !frontend::has_work() {
             return;
         }
-        let mut queue = core::mem::take(&mut self.work);
-        for work in &mut queue {
-            if work.exposed
-                && work.fd == fd
-                && let Err(errno) = self.own_file(work)
-            {
-                work.run = |_| Err(Errno::EBADF);
-                debug_assert!(errno != Errno::EINVAL, "duplicating needs a descriptor and a limit");
-            }
-        }
-        self.work = queue;
+        self.hold_queued(|work| work.fd == fd);
     }
 
     /// Is blocking work on `fd` queued or being done?
@@ -320,7 +411,7 @@ impl Core {
                 self.aio.queued -= usize::from(work.direct.is_some());
                 Some(work)
             }
-            None => pool::withdraw(ring, serial, id).inspect(|_| self.working -= 1),
+            None => pool::withdraw(ring, serial, id).map(|Piece(work)| work).inspect(|_| self.working -= 1),
         };
         let Some(mut work) = withdrawn else { return false };
         self.forget_closing(id);
@@ -360,6 +451,17 @@ pub fn take<T>(queue: &mut VecDeque<T>, fits: impl Fn(&T) -> bool) -> Option<T> 
     queue.remove(index)
 }
 
+/// Waits until lent work has come back. Not for long: what is lent is on storage, and ends with the first piece that is
+/// slow.
+pub fn await_return(guard: &mut CoreGuard<'_>, serial: u64) {
+    while let Some(core) = live(guard, serial).filter(|core| core.loan.is_out()) {
+        core.loan.refuse();
+        let returned = &core.ring.returned;
+        let seen = returned.load(Ordering::Relaxed);
+        let _ = guard.unlocked(|| os::futex_wait(returned, seen, None));
+    }
+}
+
 /// The caller's share: does queued work, until the queue is empty or the work proved slow; then the
 /// rest goes to workers. `waits`: the caller will wait for completions anyway. Returns false where the
 /// ring was closed meanwhile.
@@ -374,6 +476,9 @@ pub fn run_by_caller(guard: &mut CoreGuard<'_>, serial: u64, waits: bool) -> boo
         core.give_batch_back(batch, done, waits);
         if slow {
             core.hand_over();
+        }
+        core.end_loan();
+        if slow {
             return true;
         }
     }
@@ -381,7 +486,7 @@ pub fn run_by_caller(guard: &mut CoreGuard<'_>, serial: u64, waits: bool) -> boo
 
 /// Does one piece after the other, until one proves that the work is slow. Returns how many it did,
 /// and whether it stopped.
-fn run_batch(batch: &mut [Work], slow_before: &mut bool) -> (usize, bool) {
+fn run_batch(batch: &mut [Piece], slow_before: &mut bool) -> (usize, bool) {
     let mut started = os::ticks();
     for (index, work) in batch.iter_mut().enumerate() {
         work.run();
@@ -401,9 +506,21 @@ fn run_batch(batch: &mut [Work], slow_before: &mut bool) -> (usize, bool) {
 impl Core {
     /// The pieces that the caller does next, counted as worked on; `None` where there are none. What
     /// is for workers goes to them.
-    fn take_batch(&mut self, waits: bool) -> Option<Vec<Work>> {
+    fn take_batch(&mut self, waits: bool) -> Option<Vec<Piece>> {
+        if self.loan.is_out() {
+            if self.lends_queue() {
+                let mut batch = core::mem::take(&mut self.batch);
+                batch.extend(self.work.drain(..).map(|work| Piece::lent(work, &self.loan)));
+                self.exposed = false;
+                self.working += batch.len();
+                return Some(batch);
+            }
+            self.end_loan();
+        }
         let mut batch = core::mem::take(&mut self.batch);
         loop {
+            // What was handed over may have ended, and what is linked behind it may be here now.
+            self.hold_queue();
             let Some(first) = self.work.front() else {
                 self.batch = batch;
                 return None;
@@ -413,7 +530,7 @@ impl Core {
             if first.light && !foreign {
                 let fits = |work: &&Work| work.light && !work.is_foreign(own);
                 let count = self.work.iter().take(PIECES).take_while(fits).count();
-                batch.extend(self.work.drain(..count));
+                batch.extend(self.work.drain(..count).map(Piece::held));
                 break;
             }
             let direct = first.direct.is_some();
@@ -424,17 +541,29 @@ impl Core {
                     Err(back) => work = back,
                 }
             }
-            batch.push(work);
+            batch.push(Piece::held(work));
             break;
         }
         self.working += batch.len();
         Some(batch)
     }
 
+    /// Can all that is queued be lent at once?
+    fn lends_queue(&self) -> bool {
+        let own = credentials::acting();
+        let fits = |work: &Work| {
+            work.can_be_lent(self.requests[work.id].op.caps)
+                && !work.is_foreign(own)
+                && !self.must_hand_over(work)
+        };
+        !self.work.is_empty() && self.work.iter().all(fits)
+    }
+
     /// Ends what was `done` of a batch; the rest is to be done before what is queued.
-    fn give_batch_back(&mut self, mut batch: Vec<Work>, done: usize, waits: bool) {
+    fn give_batch_back(&mut self, mut batch: Vec<Piece>, done: usize, waits: bool) {
         self.working -= batch.len();
-        for work in batch.drain(done..).rev() {
+        for Piece(work) in batch.drain(done..).rev() {
+            self.exposed |= work.exposed;
             self.work.push_front(work);
         }
         // Who observes a ring that defers is told by way of the queue.

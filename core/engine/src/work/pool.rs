@@ -23,7 +23,7 @@ use crate::process::credentials::{self, Credentials};
 use crate::request::RequestId;
 use crate::ring::drive::{caller, reactor};
 use crate::ring::{Ring, lifetime, live};
-use crate::work::{Work, take, threads};
+use crate::work::{Piece, take, threads};
 
 /// Threads of a squad for work that ends soon, unless the program says how many.
 const BOUNDED: u32 = 8;
@@ -50,7 +50,7 @@ struct Squad {
 }
 
 struct Pool {
-    queue: VecDeque<Work>,
+    queue: VecDeque<Piece>,
     /// Hashes of work being done.
     hashes: Vec<u64>,
     squads: Vec<Squad>,
@@ -113,7 +113,7 @@ impl Pool {
 
     /// Work that waits for workers of a class.
     fn waiting(&self, credentials: Credentials, class: usize) -> u32 {
-        let fits = |work: &&Work| work.credentials == credentials && usize::from(work.long) == class;
+        let fits = |work: &&Piece| work.credentials == credentials && usize::from(work.long) == class;
         self.queue.iter().filter(fits).count() as u32
     }
 
@@ -152,7 +152,7 @@ impl Pool {
 
 /// Queues a piece of work and sees to it that somebody does it. Gives it back where nobody can.
 #[expect(clippy::result_large_err, reason = "the work itself is what comes back")]
-pub fn push(work: Work) -> Result<(), Work> {
+pub fn push(work: Piece) -> Result<(), Piece> {
     let (class, credentials) = (usize::from(work.long), work.credentials);
     let mine = credentials == credentials::acting();
     let by_reactor = !mine && reactor::has(credentials);
@@ -236,13 +236,13 @@ pub fn bind_workers(cpus: CpuSet) {
 }
 
 /// Takes a request's work back before anybody starts it.
-pub fn withdraw(ring: &'static Ring, serial: u64, id: RequestId) -> Option<Work> {
+pub fn withdraw(ring: &'static Ring, serial: u64, id: RequestId) -> Option<Piece> {
     let mut pool = POOL.lock();
     take(&mut pool.queue, |work| core::ptr::eq(work.ring, ring) && work.serial == serial && work.id == id)
 }
 
 /// Takes any work of a ring, for a caller that waits anyway; never one that may take for ever.
-pub fn steal(ring: &'static Ring, serial: u64) -> Option<Work> {
+pub fn steal(ring: &'static Ring, serial: u64) -> Option<Piece> {
     let own = credentials::acting();
     let mut pool = POOL.lock();
     let Pool { queue, hashes, .. } = &mut *pool;
@@ -258,7 +258,7 @@ pub fn steal(ring: &'static Ring, serial: u64) -> Option<Work> {
 }
 
 /// The next piece for a worker, its hash marked as busy.
-fn next(pool: &mut Pool, credentials: Credentials, class: usize) -> Option<Work> {
+fn next(pool: &mut Pool, credentials: Credentials, class: usize) -> Option<Piece> {
     let Pool { queue, hashes, .. } = pool;
     let work = take(queue, |work| {
         work.credentials == credentials
@@ -324,7 +324,7 @@ fn work_on(credentials: Credentials, class: usize, common: Credentials) {
     }
 }
 
-fn perform(mut work: Work) {
+fn perform(mut work: Piece) {
     if work.step.is_none() {
         work.run();
     }

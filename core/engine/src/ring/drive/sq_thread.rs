@@ -155,7 +155,7 @@ fn serve(core: &mut Core) -> bool {
     core.external.inline = false;
     core.flush_overflow();
     if core.sq_pending() > 0 && !core.is(IORING_SETUP_R_DISABLED) {
-        let _ = core.submit(u32::MAX);
+        let _ = core.submit(u32::MAX, false);
         // Threads that wait for room (`IORING_ENTER_SQ_WAIT`) look again.
         core.wake_all();
         core.tell_others();

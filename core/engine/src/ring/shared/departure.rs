@@ -93,7 +93,7 @@ impl Core {
         }
         if !self.defers() {
             self.advance();
-            self.notify();
+            caller::leave(self);
         }
     }
 

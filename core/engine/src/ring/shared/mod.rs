@@ -129,6 +129,8 @@ impl Core {
             own_eventfd: false,
             published: Published::default(),
         }));
+        // The child takes the count from there.
+        self.publish_sq_head();
         if let Some(epoll) = self.readiness.epoll {
             self.hear(epoll);
         }

@@ -1,0 +1,172 @@
+//! Requests hold their files: once the program can know that an SQE was consumed, it may close the descriptor, and the
+//! number may be another file's.
+//!
+//! The first of two writes stops in the middle, on a page of its buffer that is not there until the test gives it. As soon
+//! as there is evidence that both SQEs were consumed, the descriptor of the second becomes that of another file.
+
+mod common;
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use anyring_engine::abi::Sqe;
+use common::*;
+use linux_raw_sys::io_uring::io_uring_op::*;
+
+const PAGE: usize = 4096;
+
+/// A page that nobody can read before it is given; `None` where the system has no such pages.
+struct Missing {
+    userfault: i32,
+    page: *mut u8,
+}
+
+impl Missing {
+    fn new() -> Option<Missing> {
+        const UFFDIO_API: u64 = 0xc018_aa3f;
+        const UFFDIO_REGISTER: u64 = 0xc020_aa00;
+        // SAFETY: a fresh mapping, and structures of integers that live through the calls.
+        unsafe {
+            let userfault = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) as i32;
+            if userfault < 0 {
+                return None;
+            }
+            let mut api = [0xaa_u64, 0, 0];
+            assert_eq!(libc::ioctl(userfault, UFFDIO_API, api.as_mut_ptr()), 0);
+            let (protection, flags) =
+                (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            let page = libc::mmap(std::ptr::null_mut(), PAGE, protection, flags, -1, 0).cast::<u8>();
+            let mut range = [page as u64, PAGE as u64, 1, 0];
+            assert_eq!(libc::ioctl(userfault, UFFDIO_REGISTER, range.as_mut_ptr()), 0);
+            Some(Missing { userfault, page })
+        }
+    }
+
+    fn give(&self) {
+        const UFFDIO_COPY: u64 = 0xc028_aa03;
+        let content = [b'1'; PAGE];
+        let mut copy = [self.page as u64, content.as_ptr() as u64, PAGE as u64, 0, 0];
+        // SAFETY: fills a page that nobody has yet.
+        assert_eq!(unsafe { libc::ioctl(self.userfault, UFFDIO_COPY, copy.as_mut_ptr()) }, 0);
+    }
+}
+
+impl Drop for Missing {
+    fn drop(&mut self) {
+        // SAFETY: both are ours, and nobody uses them any more.
+        unsafe {
+            libc::close(self.userfault);
+            libc::munmap(self.page.cast(), PAGE);
+        }
+    }
+}
+
+/// A thread, once it sleeps or has ended.
+fn thread(body: impl FnOnce() -> i32 + Send + 'static) -> JoinHandle<i32> {
+    let (tell, told) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        // SAFETY: takes nothing.
+        tell.send(unsafe { libc::gettid() }).unwrap();
+        body()
+    });
+    let pid = told.recv().unwrap();
+    let rests = || {
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{pid}/stat")).unwrap_or_default();
+        stat.rsplit(')').next().unwrap().trim_start().starts_with(['S', 'D'])
+    };
+    while !thread.is_finished() && !rests() {
+        std::thread::yield_now();
+    }
+    thread
+}
+
+/// What says that the writes were consumed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Evidence {
+    /// The SQ head is behind them.
+    Head,
+    /// What was submitted behind them has completed.
+    LaterCompletion,
+    /// Another thread's call, which submits what is behind them, has returned.
+    OtherCall,
+}
+
+fn case(evidence: Evidence) {
+    let directory =
+        std::env::temp_dir().join(format!("anyring-held-{}-{}", std::process::id(), evidence as u8));
+    std::fs::create_dir_all(&directory).unwrap();
+    both(|engine| {
+        let Some(missing) = Missing::new() else { return Vec::new() };
+        let open = |name: &str| {
+            let mut options = File::options();
+            options.read(true).write(true).create(true).truncate(true).open(directory.join(name)).unwrap()
+        };
+        let (first, second, other) = (open("first"), open("second"), open("other"));
+        // Through another descriptor, for that of the second becomes another file's.
+        let mut written = second.try_clone().unwrap();
+        let mut spoiled = other.try_clone().unwrap();
+        let mut ring = Ring::new(engine, 8, 0);
+        let write = |user_data, file: &File, buffer: *const u8, len: u32| Sqe {
+            fd: file.as_raw_fd(),
+            addr: buffer as u64,
+            len,
+            ..sqe(IORING_OP_WRITE, user_data)
+        };
+        ring.push(write(1, &first, missing.page, PAGE as u32));
+        ring.push(write(2, &second, b"second".as_ptr(), 6));
+        let behind = u32::from(evidence == Evidence::LaterCompletion);
+        if behind > 0 {
+            ring.push(sqe(IORING_OP_NOP, 3));
+        }
+        let fd = ring.fd;
+        let submitter = thread(move || enter(engine, fd, 2 + behind, 0, 0, std::ptr::null(), 0));
+        let mut other_call = None;
+        if evidence == Evidence::OtherCall {
+            ring.push(sqe(IORING_OP_NOP, 3));
+            other_call = Some(thread(move || enter(engine, fd, 1, 0, 0, std::ptr::null(), 0)));
+        }
+        let consumed = submitter.is_finished()
+            || match evidence {
+                Evidence::Head => ring.word(ring.params.sq_off.head).load(Ordering::Acquire) >= 2,
+                Evidence::LaterCompletion => ring.word(ring.params.cq_off.tail).load(Ordering::Acquire) > 0,
+                Evidence::OtherCall => other_call.as_ref().is_some_and(JoinHandle::is_finished),
+            };
+        if consumed {
+            // SAFETY: both descriptors are this test's.
+            assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), second.as_raw_fd()) }, second.as_raw_fd());
+        }
+        missing.give();
+        assert_eq!(submitter.join().unwrap(), 2 + behind as i32);
+        let nops = behind as usize + usize::from(other_call.is_some());
+        if let Some(call) = other_call {
+            assert_eq!(call.join().unwrap(), 1);
+        }
+        let mut results: Vec<_> = ring.collect(2 + nops).iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
+        results.sort_unstable();
+        let (mut content, mut wrong) = (String::new(), String::new());
+        written.read_to_string(&mut content).unwrap();
+        spoiled.read_to_string(&mut wrong).unwrap();
+        assert_eq!((content.as_str(), wrong.as_str()), ("second", ""), "written to the file that was named");
+        results
+    });
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn the_sq_head_tells_that_files_are_held() {
+    case(Evidence::Head);
+}
+
+#[test]
+fn a_later_completion_tells_that_files_are_held() {
+    case(Evidence::LaterCompletion);
+}
+
+#[test]
+fn another_call_tells_that_files_are_held() {
+    case(Evidence::OtherCall);
+}
