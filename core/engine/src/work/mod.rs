@@ -137,13 +137,12 @@ impl Work {
     /// submits meanwhile waits for it.
     pub fn can_be_lent(&self, caps: Caps) -> bool {
         let on_storage = || kinds::typed_kind(self.fd).is_ok_and(|kind| kind.has(Kind::STORAGE));
-        self.light
-            || self.exposed
-                && !self.long
-                && self.direct.is_none()
-                && !caps.has(Caps::SLOW)
-                && self.whose == Whose::Common
-                && on_storage()
+        self.exposed
+            && !self.long
+            && self.direct.is_none()
+            && !caps.has(Caps::SLOW)
+            && self.whose == Whose::Common
+            && on_storage()
     }
 
     /// It cannot be done, for this reason.
