@@ -2,6 +2,7 @@
 //! closed or duplicated, readiness of ring descriptors, faults, forks.
 
 use alloc::boxed::Box;
+use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use linux_raw_sys::net::msghdr;
@@ -15,7 +16,7 @@ use crate::process::credentials;
 use crate::ring::drive::{caller, reactor};
 use crate::ring::{Core, Counted, lifetime, registry, shared};
 use crate::wait::Driver;
-use crate::work::{pool, threads};
+use crate::work::{interrupt, pool, threads};
 
 /// Counters of this process since the engine was first used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -277,6 +278,16 @@ impl Core {
 /// lies in one of the engine's guarded copies.
 pub fn resume_address(instruction_pointer: usize) -> Option<usize> {
     os::resume_address(instruction_pointer)
+}
+
+/// Where a thread goes on that got the signal of [`crate::Host::interrupt_signal`] at an instruction; `None` where the
+/// signal was not sent by the engine.
+///
+/// # Safety
+/// `info` must be the second argument of a signal handler.
+pub unsafe fn interrupted(info: *const c_void, instruction_pointer: usize) -> Option<usize> {
+    // SAFETY: the caller's promise.
+    interrupt::resumes_at(unsafe { &*info.cast() }, instruction_pointer)
 }
 
 /// The first and the end address of the engine's system call stub: a filter that traps the

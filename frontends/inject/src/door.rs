@@ -97,6 +97,11 @@ impl Host for Injected {
         NonZeroUsize::new(sys::thread_id() as usize).unwrap_or(NonZeroUsize::MIN)
     }
 
+    fn interrupt_signal(&self) -> Option<u32> {
+        // Its action is the trap's, which is there before the first ring.
+        Some(linux_raw_sys::general::SIGSYS)
+    }
+
     fn faults_resume(&self) -> bool {
         // Which thread it is would cost a system call, as the other way to copy does.
         signals::active() && ON_SMALL_STACKS.load(Ordering::Relaxed) == 0

@@ -63,6 +63,11 @@ impl Host for Preload {
         anyring_trap::arch::thread_pointer()
     }
 
+    fn interrupt_signal(&self) -> Option<u32> {
+        // Its action is the trap's, which is there before the first ring.
+        Some(linux_raw_sys::general::SIGSYS)
+    }
+
     fn faults_resume(&self) -> bool {
         signals::active() && !inside::on_small_stack()
     }

@@ -8,7 +8,7 @@
 use crate::{arch, sys};
 use core::ffi::{CStr, c_void};
 use core::ops::Range;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use linux_raw_sys::errno::EAGAIN;
 use linux_raw_sys::general as raw;
 
@@ -23,8 +23,47 @@ struct Slot {
     stack: AtomicUsize,
 }
 
-static SLOTS: [Slot; 2048] =
-    [const { Slot { thread_id: AtomicU32::new(0), stack: AtomicUsize::new(0) } }; 2048];
+/// Slots, and where there are more. There are as many as there were ever threads at once: the kernel says how many
+/// there may be.
+struct Slots {
+    slots: [Slot; 255],
+    more: AtomicPtr<Slots>,
+}
+
+impl Slots {
+    const NEW: Slots = Slots {
+        slots: [const { Slot { thread_id: AtomicU32::new(0), stack: AtomicUsize::new(0) } }; 255],
+        more: AtomicPtr::new(core::ptr::null_mut()),
+    };
+
+    /// Those behind them, if there are any.
+    fn more(&self) -> Option<&'static Slots> {
+        // Acquire pairs with the release of who put them there. SAFETY: they are never unmapped.
+        unsafe { self.more.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Puts others behind the last.
+    fn extend(&self) -> Option<&'static Slots> {
+        let bytes = size_of::<Slots>();
+        // SAFETY: new memory, wherever the kernel likes. Zeros are slots that nobody has.
+        let mapped = unsafe { sys::map(0, bytes, raw::PROT_READ | raw::PROT_WRITE, 0) };
+        let new = usize::try_from(mapped).ok()? as *mut Slots;
+        let last = core::ptr::null_mut();
+        // Release pairs with the acquire in `more`.
+        if self.more.compare_exchange(last, new, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            // SAFETY: nobody has seen it.
+            unsafe { sys::unmap(new as usize, bytes) };
+        }
+        self.more()
+    }
+}
+
+static SLOTS: Slots = Slots::NEW;
+
+/// All slots.
+fn slots() -> impl Iterator<Item = &'static Slot> {
+    core::iter::successors(Some(&SLOTS), |slots| slots.more()).flat_map(|slots| &slots.slots)
+}
 
 /// The thread block, at the top of the stack.
 #[repr(C, align(64))]
@@ -40,7 +79,7 @@ struct Block {
 
 /// The child of a fork has none of the parent's threads.
 pub fn forked() {
-    for slot in &SLOTS {
+    for slot in slots() {
         slot.thread_id.store(0, Ordering::Relaxed);
     }
 }
@@ -66,10 +105,17 @@ pub fn spawn(
 
 /// A slot that nobody has.
 fn claim() -> Option<&'static Slot> {
-    SLOTS.iter().find(|slot| {
-        slot.thread_id.load(Ordering::Relaxed) == 0
-            && slot.thread_id.compare_exchange(0, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_ok()
-    })
+    let mut slots = &SLOTS;
+    loop {
+        let free = slots.slots.iter().find(|slot| {
+            slot.thread_id.load(Ordering::Relaxed) == 0
+                && slot.thread_id.compare_exchange(0, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        });
+        if free.is_some() {
+            return free;
+        }
+        slots = slots.more().or_else(|| slots.extend())?;
+    }
 }
 
 /// The slot's stack: its own from an earlier thread, or a new one.
@@ -167,12 +213,12 @@ mod tests {
     fn threads_run_and_their_stacks_are_reused() {
         for _ in 0..300 {
             spawn(c"iou-wrk-test", count, core::ptr::without_provenance_mut(2), -64..0).unwrap();
-            while SLOTS.iter().any(|slot| slot.thread_id.load(Ordering::Acquire) != 0) {
+            while slots().any(|slot| slot.thread_id.load(Ordering::Acquire) != 0) {
                 std::thread::yield_now();
             }
         }
         assert_eq!(RUNS.load(Ordering::Relaxed), 600);
-        let stacks = SLOTS.iter().filter(|slot| slot.stack.load(Ordering::Relaxed) != 0).count();
+        let stacks = slots().filter(|slot| slot.stack.load(Ordering::Relaxed) != 0).count();
         assert_eq!(stacks, 1);
     }
 }

@@ -136,6 +136,13 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut c_void, context: *mut Con
     let number = trap.number as usize;
     let is_ring_call = calls::is_ring_call(number);
     let listed = |list: &[u32]| list.contains(&(number as u32));
+    if trap.code != SYS_SECCOMP {
+        // SAFETY: the kernel's.
+        if let Some(address) = unsafe { frontend::interrupted(info, interrupted.instruction_pointer()) } {
+            interrupted.set_instruction_pointer(address);
+            return;
+        }
+    }
     let ours = is_ring_call || listed(OTHER_CALLS) || listed(&credentials::CALLS);
     if trap.code != SYS_SECCOMP || trap.architecture != arch::AUDIT_ARCH || !ours {
         // SAFETY: arguments as the kernel gave them.

@@ -2,11 +2,12 @@
 //! FILES_UPDATE.
 //!
 //! The caller itself opens, and must not hang on a FIFO: as the kernel's own first attempt does, it
-//! opens with `O_NONBLOCK` and takes the flag off the file afterwards.
+//! opens with `O_NONBLOCK` and takes the flag off the file afterwards. Where the kernel makes no such attempt, a FIFO is
+//! opened once, by a thread that waits: its peers would see an open that is taken back.
 
 use linux_raw_sys::general::{
     F_DUPFD, F_DUPFD_CLOEXEC, F_SETFL, O_APPEND, O_CLOEXEC, O_CREAT, O_DIRECT, O_DIRECTORY, O_EXCL,
-    O_NOATIME, O_NONBLOCK, O_PATH, O_TMPFILE, O_TRUNC, open_how,
+    O_NOATIME, O_NOFOLLOW, O_NONBLOCK, O_PATH, O_TMPFILE, O_TRUNC, open_how,
 };
 use linux_raw_sys::io_uring::{IORING_FIXED_FD_NO_CLOEXEC, io_uring_rsrc_update2};
 
@@ -30,6 +31,8 @@ pub struct Open {
     strict: bool,
     /// A FIFO must be waited for, not opened at once.
     patient: bool,
+    /// It goes into a slot: no program that is executed meanwhile may inherit it.
+    in_slot: bool,
 }
 
 /// `IORING_OP_OPENAT`.
@@ -129,21 +132,26 @@ fn prep_open(core: &mut Core, id: RequestId, how: open_how, strict: bool) -> Res
     }
     let creates = u64::from(O_TRUNC | O_CREAT | (O_TMPFILE & !O_DIRECTORY));
     let patient = how.flags & creates != 0 || request.flags.has(Flags::ASYNC);
-    request.data = OpData::Open(Open { path, how, strict, patient });
+    let in_slot = request.sqe.file_index != 0;
+    request.data = OpData::Open(Open { path, how, strict, patient, in_slot });
     Ok(())
 }
 
 impl Open {
-    fn call(&self, directory: Fd, more_flags: u32) -> Result<Fd, Errno> {
-        let how = open_how { flags: self.how.flags | u64::from(more_flags), ..self.how };
-        let (directory, path) = (directory as usize, self.path.address());
+    fn call(&self, work: &Work, more_flags: u32) -> Result<Fd, Errno> {
+        let more_flags = if self.in_slot { more_flags | O_CLOEXEC } else { more_flags };
+        self.call_as(work, open_how { flags: self.how.flags | u64::from(more_flags), ..self.how })
+    }
+
+    fn call_as(&self, work: &Work, how: open_how) -> Result<Fd, Errno> {
+        let (directory, path) = (work.sqe.fd as usize, self.path.address());
         // SAFETY: reads a path and a structure of ours.
         let fd = unsafe {
             if self.strict {
                 let (address, size) = (&raw const how as usize, size_of::<open_how>());
-                os::call(nr::__NR_openat2, [directory, path, address, size, 0, 0])
+                work.call(nr::__NR_openat2, [directory, path, address, size, 0, 0])
             } else {
-                os::call(nr::__NR_openat, [directory, path, how.flags as usize, how.mode as usize, 0, 0])
+                work.call(nr::__NR_openat, [directory, path, how.flags as usize, how.mode as usize, 0, 0])
             }
         };
         fd.map(|fd| fd as Fd)
@@ -158,30 +166,40 @@ impl Open {
     }
 
     /// Opens without waiting for anybody. `EAGAIN` where that cannot be.
-    fn try_call(&self, directory: Fd) -> Result<Fd, Errno> {
-        let fd = match self.call(directory, O_NONBLOCK) {
-            // Nobody reads the FIFO yet.
-            Err(Errno::ENXIO) if self.patient => return Err(Errno::EAGAIN),
-            other => other?,
-        };
-        if self.patient && is_fifo(fd) {
-            os::close(fd);
+    fn try_call(&self, work: &Work) -> Result<Fd, Errno> {
+        if self.patient && self.is_of_others(work) {
             return Err(Errno::EAGAIN);
         }
+        let fd = self.call(work, O_NONBLOCK)?;
         let status = self.how.flags as u32 & (O_APPEND | O_DIRECT | O_NOATIME);
         os::fcntl(fd, F_SETFL, status as usize).inspect_err(|_| os::close(fd))?;
         Ok(fd)
     }
 }
 
-fn is_fifo(fd: Fd) -> bool {
-    os::identity(fd).is_ok_and(|identity| identity.mode & nr::S_IFMT == nr::S_IFIFO)
+impl Open {
+    /// Is there a FIFO, or a device that may wait as well? Who replaces a file by one at this moment has it opened at
+    /// once.
+    fn is_of_others(&self, work: &Work) -> bool {
+        let mode = if self.how.resolve == 0 {
+            let follows = self.how.flags & u64::from(O_NOFOLLOW) == 0;
+            os::mode_at(work.sqe.fd, self.path.address(), follows)
+        } else {
+            let flags = O_PATH | O_CLOEXEC | self.how.flags as u32 & O_NOFOLLOW;
+            let how = open_how { flags: u64::from(flags), mode: 0, resolve: self.how.resolve };
+            self.call_as(work, how).and_then(|fd| {
+                let identity = os::identity(fd);
+                os::close(fd);
+                identity.map(|identity| identity.mode)
+            })
+        };
+        mode.is_ok_and(|mode| matches!(mode & nr::S_IFMT, nr::S_IFIFO | nr::S_IFCHR))
+    }
 }
 
 fn open(work: &mut Work) -> Result<usize, Errno> {
     let OpData::Open(open) = &work.data else { return Err(Errno::EINVAL) };
-    let directory = work.sqe.fd;
-    let fd = if work.long || !open.may_wait() { open.call(directory, 0) } else { open.try_call(directory) }?;
+    let fd = if work.long || !open.may_wait() { open.call(work, 0) } else { open.try_call(work) }?;
     if work.sqe.file_index == 0 {
         return Ok(fd as usize);
     }
@@ -301,9 +319,9 @@ fn prep_pipe(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 fn issue_pipe(core: &mut Core, id: RequestId) -> Outcome {
     let sqe = core.requests[id].sqe;
     let mut ends: [Fd; 2] = [-1; 2];
+    let flags = if sqe.file_index == 0 { sqe.op_flags } else { sqe.op_flags | O_CLOEXEC };
     // SAFETY: writes two descriptors of ours.
-    let made =
-        unsafe { os::call(nr::__NR_pipe2, [ends.as_mut_ptr() as usize, sqe.op_flags as usize, 0, 0, 0, 0]) };
+    let made = unsafe { os::call(nr::__NR_pipe2, [ends.as_mut_ptr() as usize, flags as usize, 0, 0, 0, 0]) };
     if let Err(errno) = made {
         return errno.into();
     }

@@ -256,14 +256,14 @@ fn call(direction: Direction, fd: Fd, memory: &Memory<'_>, offset: u64, flags: u
     unsafe { os::transfer(direction == Direction::Write, fd, vectors, offset, flags) }
 }
 
-/// One that may block. A file that knows its flags in no form is written to and read without them.
+/// One that may block, by `call` with these flags. A file that knows its flags in no form is written to and read without
+/// them.
 fn plain_call(
-    direction: Direction,
     fd: Fd,
-    memory: &Memory<'_>,
     sqe: &crate::abi::Sqe,
+    call: impl Fn(u32) -> Result<usize, Errno>,
 ) -> Result<usize, Errno> {
-    match call(direction, fd, memory, sqe.off, sqe.op_flags) {
+    match call(sqe.op_flags) {
         Err(Errno::EOPNOTSUPP)
             if match os::identity(fd)?.mode & S_IFMT {
                 0 => sqe.op_flags != 0,
@@ -271,7 +271,7 @@ fn plain_call(
                 _ => false,
             } =>
         {
-            call(direction, fd, memory, sqe.off, 0)
+            call(0)
         }
         other => other,
     }
@@ -649,7 +649,8 @@ fn without_nowait(core: &mut Core, id: RequestId, direction: Direction) -> Resul
     if kinds::is_nonblocking(fd) {
         let memory = Memory::of(&request.sqe, &request.data);
         let wanted = memory.length();
-        let done = plain_call(direction, fd, &memory, &request.sqe)?;
+        let offset = request.sqe.off;
+        let done = plain_call(fd, &request.sqe, |flags| call(direction, fd, &memory, offset, flags))?;
         return Ok(if done == wanted { whole(core, id, done) } else { end(core, id, Ok(done)) });
     }
     // Where it cannot be polled, the wait finds that out too, and a thread blocks on it.
@@ -662,7 +663,12 @@ fn without_nowait(core: &mut Core, id: RequestId, direction: Direction) -> Resul
 
 fn block(work: &mut Work, direction: Direction) -> Result<usize, Errno> {
     let memory = Memory::of(&work.sqe, &work.data);
-    plain_call(direction, work.fd, &memory, &work.sqe)
+    let (writes, offset) = (direction == Direction::Write, work.sqe.off);
+    // SAFETY: the program named this memory in its request; the kernel checks that it is there.
+    let call = |number, arguments| unsafe { work.call(number, arguments) };
+    plain_call(work.fd, &work.sqe, |flags| {
+        os::transfer_by(call, writes, work.fd, memory.vectors(), offset, flags)
+    })
 }
 
 fn finish(core: &mut Core, id: RequestId, result: Result<usize, Errno>, direction: Direction) -> Outcome {

@@ -79,7 +79,7 @@ fn splice(work: &mut Work) -> Result<usize, Errno> {
     let flags = sqe.op_flags & !SPLICE_F_FD_IN_FIXED;
     let arguments = [input.fd() as usize, from, work.fd as usize, to, sqe.len as usize, flags as usize];
     // SAFETY: reads and writes two offsets of ours.
-    let result = unsafe { os::call(nr::__NR_splice, arguments) };
+    let result = unsafe { work.call(nr::__NR_splice, arguments) };
     if result == Err(Errno::ESPIPE) { check_modes(input.fd(), work.fd) } else { result }
 }
 
@@ -99,7 +99,7 @@ fn tee(work: &mut Work) -> Result<usize, Errno> {
     let flags = sqe.op_flags & !SPLICE_F_FD_IN_FIXED;
     let arguments = [input.fd() as usize, work.fd as usize, sqe.len as usize, flags as usize, 0, 0];
     // SAFETY: touches no memory.
-    unsafe { os::call(nr::__NR_tee, arguments) }
+    unsafe { work.call(nr::__NR_tee, arguments) }
 }
 
 fn finish(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {

@@ -328,6 +328,8 @@ fn expire_link(core: &mut Core, id: RequestId) {
     let result = match result {
         Ok(0) => Errno::ETIME.negated(),
         Ok(counted) => counted as i32,
+        // The kernel goes on looking elsewhere, and finds it nowhere else.
+        Err(Errno::EALREADY) => Errno::ENOENT.negated(),
         Err(errno) => errno.negated(),
     };
     core.complete(id, result);

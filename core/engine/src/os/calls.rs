@@ -537,6 +537,20 @@ pub unsafe fn transfer(
     offset: u64,
     flags: u32,
 ) -> Result<usize, Errno> {
+    // SAFETY: passed on to the caller.
+    transfer_by(|number, arguments| unsafe { call(number, arguments) }, writes, fd, vectors, offset, flags)
+}
+
+/// The same by calls of the caller's own making.
+#[inline]
+pub fn transfer_by(
+    call: impl Fn(u32, [usize; 6]) -> Result<usize, Errno>,
+    writes: bool,
+    fd: Fd,
+    vectors: &[IoVector],
+    offset: u64,
+    flags: u32,
+) -> Result<usize, Errno> {
     let (address, count) = (vectors.as_ptr() as usize, vectors.len());
     let arguments = [fd as usize, address, count, offset as usize, 0, flags as usize];
     let (new, old, positioned) = if writes {
@@ -544,11 +558,9 @@ pub unsafe fn transfer(
     } else {
         (nr::__NR_preadv2, nr::__NR_readv, nr::__NR_preadv)
     };
-    // SAFETY: passed on to the caller; the kernel checks the addresses.
-    match unsafe { call(new, arguments) } {
+    match call(new, arguments) {
         Err(Errno::ENOSYS) if flags != 0 => Err(Errno::EOPNOTSUPP),
-        // SAFETY: as above.
-        Err(Errno::ENOSYS) => unsafe { call(if offset == u64::MAX { old } else { positioned }, arguments) },
+        Err(Errno::ENOSYS) => call(if offset == u64::MAX { old } else { positioned }, arguments),
         result => result,
     }
 }
@@ -621,6 +633,20 @@ pub fn known_status(fd: Fd, wanted: u32) -> Result<nr::statx, Errno> {
     unsafe {
         call(nr::__NR_statx, [fd as usize, path, flags as usize, wanted as usize, target, 0])?;
         Ok(status.assume_init())
+    }
+}
+
+/// The mode of the file at a path.
+pub fn mode_at(directory: Fd, path: usize, follows: bool) -> Result<u32, Errno> {
+    let mut status = core::mem::MaybeUninit::<nr::statx>::zeroed();
+    let no_follow = if follows { 0 } else { nr::AT_SYMLINK_NOFOLLOW };
+    let flags = nr::AT_STATX_DONT_SYNC | no_follow;
+    let target = status.as_mut_ptr() as usize;
+    let arguments = [directory as usize, path, flags as usize, nr::STATX_TYPE as usize, target, 0];
+    // SAFETY: reads a path, writes one `statx` of ours.
+    unsafe {
+        call(nr::__NR_statx, arguments)?;
+        Ok(u32::from(status.assume_init().stx_mode))
     }
 }
 

@@ -9,7 +9,8 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 /// find taken.
 pub trait Host: Sync {
     /// Starts a thread that runs `entry(argument)` and ends when it returns. All signals must be
-    /// blocked in it, and it must have at least 64 KiB of stack.
+    /// blocked in it but those that an instruction raises and [`Host::interrupt_signal`], and it must have at least
+    /// 64 KiB of stack. The call does not wait for the thread to begin.
     ///
     /// # Errors
     /// The errno (positive) that starting it gave, `EAGAIN` as a rule.
@@ -32,6 +33,14 @@ pub trait Host: Sync {
     /// ([`crate::frontend::closed`]), as far as programs do that by functions of a C library.
     fn sees_closes(&self) -> bool {
         false
+    }
+
+    /// A signal whose action is the front end's for good, which no thread of [`Host::spawn`] blocks. The engine sends it
+    /// to such threads alone, to end a system call; its handler must let the thread go on where
+    /// [`crate::frontend::interrupted`] says. Where there is none, the engine takes a real-time signal for which the program
+    /// has no action.
+    fn interrupt_signal(&self) -> Option<u32> {
+        None
     }
 
     /// Makes a system call that may sleep, with the thread's own signal mask. A door that keeps the

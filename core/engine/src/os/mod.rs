@@ -11,14 +11,18 @@ mod calls;
 pub mod host;
 pub(crate) mod pages;
 mod proc;
+mod signals;
 pub mod sync;
 pub mod user;
 
 pub(crate) use arch::guarded_copy;
-pub use arch::{prefetch, resume_address, stub, thread_pointer, ticks, ticks_per_us};
+pub use arch::{interruption_address, prefetch, resume_address, stub, thread_pointer, ticks, ticks_per_us};
 pub use calls::*;
 pub use linux_raw_sys::general as nr;
 pub use proc::{mounts, own_threads, thread_status};
+pub use signals::*;
+
+use core::sync::atomic::AtomicU32;
 
 use crate::abi::Errno;
 
@@ -34,4 +38,18 @@ pub unsafe fn call(number: u32, arguments: [usize; 6]) -> Result<usize, Errno> {
     let [a, b, c, d, e, f] = arguments;
     // SAFETY: passed on to the caller.
     check(unsafe { arch::syscall6(number as usize, a, b, c, d, e, f) })
+}
+
+/// A system call that a signal ends even where it comes just before: it is not made, and fails with `EINTR`, where
+/// `stopped` is not zero (see [`interruption_address`]).
+///
+/// # Safety
+/// As for the system call itself.
+pub unsafe fn call_interruptibly(
+    number: u32,
+    arguments: [usize; 6],
+    stopped: &AtomicU32,
+) -> Result<usize, Errno> {
+    // SAFETY: passed on to the caller; the word lives as long as the call.
+    check(unsafe { arch::interruptible_syscall6(number as usize, arguments, stopped.as_ptr()) })
 }

@@ -5,6 +5,9 @@ use core::arch::{asm, global_asm};
 // The stub takes the C calling convention with the call number as its seventh argument: six
 // arguments move by one register only, and the number is on the stack.
 //
+// The interruptible call has an eighth argument, the address of a word: it is not made where that is not zero. Between
+// its start and its end a signal handler sends the thread on to where it stops.
+//
 // The guarded copy returns 0, or 1 where a fault handler resumed it at its fault label. Both are
 // local to the object, bounded by symbols, and hold no other instruction.
 global_asm!(
@@ -20,6 +23,29 @@ global_asm!(
     "mov rax, [rsp + 8]",
     "mov r10, rcx",
     "syscall",
+    "ret",
+    ".hidden anyring_interruptible_syscall6",
+    ".globl anyring_interruptible_syscall6",
+    ".type anyring_interruptible_syscall6,@function",
+    "anyring_interruptible_syscall6:",
+    "mov rax, [rsp + 16]",
+    "mov r10, rcx",
+    ".hidden anyring_interruptible_start",
+    ".globl anyring_interruptible_start",
+    "anyring_interruptible_start:",
+    "cmp dword ptr [rax], 0",
+    "jne 2f",
+    "mov rax, [rsp + 8]",
+    "syscall",
+    ".hidden anyring_interruptible_end",
+    ".globl anyring_interruptible_end",
+    "anyring_interruptible_end:",
+    "ret",
+    ".hidden anyring_interruptible_stop",
+    ".globl anyring_interruptible_stop",
+    "anyring_interruptible_stop:",
+    "2:",
+    "mov rax, -4", // EINTR
     "ret",
     ".hidden anyring_stub_end",
     ".globl anyring_stub_end",
@@ -67,11 +93,40 @@ global_asm!(
     "anyring_guarded_fault:",
     "mov eax, 1",
     "ret",
+    // How a signal handler of the engine's own returns. Unwinders look at the byte before it.
+    "nop",
+    ".hidden anyring_signal_return",
+    ".globl anyring_signal_return",
+    ".type anyring_signal_return,@function",
+    "anyring_signal_return:",
+    "mov rax, 15",
+    "syscall",
     ".popsection",
 );
 
+/// Where `ucontext_t` has the instruction pointer and the signal mask.
+pub const CONTEXT_POINTER: usize = 168;
+/// See [`CONTEXT_POINTER`].
+pub const CONTEXT_MASK: usize = 296;
+/// `SA_RESTORER`: the kernel wants to be told how a handler returns.
+pub const RESTORER_FLAG: usize = 0x0400_0000;
+
 unsafe extern "C" {
     fn anyring_syscall6(a: usize, b: usize, c: usize, d: usize, e: usize, f: usize, number: usize) -> isize;
+    fn anyring_interruptible_syscall6(
+        a: usize,
+        b: usize,
+        c: usize,
+        d: usize,
+        e: usize,
+        f: usize,
+        number: usize,
+        stopped: *const u32,
+    ) -> isize;
+    fn anyring_signal_return();
+    static anyring_interruptible_start: u8;
+    static anyring_interruptible_end: u8;
+    static anyring_interruptible_stop: u8;
     fn anyring_guarded_copy(destination: *mut u8, source: *const u8, length: usize) -> usize;
     static anyring_stub_start: u8;
     static anyring_stub_end: u8;
@@ -86,6 +141,32 @@ unsafe extern "C" {
 pub unsafe fn syscall6(number: usize, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> isize {
     // SAFETY: passed on to the caller; the stub keeps to the C calling convention.
     unsafe { anyring_syscall6(a, b, c, d, e, f, number) }
+}
+
+/// A call that is not made, and answers `-EINTR`, where `stopped` is not zero. A handler that finds the thread in it
+/// sends it on to [`interruption_address`].
+///
+/// # Safety
+/// As for the system call itself; `stopped` must be readable.
+pub unsafe fn interruptible_syscall6(number: usize, arguments: [usize; 6], stopped: *const u32) -> isize {
+    let [a, b, c, d, e, f] = arguments;
+    // SAFETY: passed on to the caller; the stub keeps to the C calling convention.
+    unsafe { anyring_interruptible_syscall6(a, b, c, d, e, f, number, stopped) }
+}
+
+/// Where a thread goes on that a signal found in the interruptible call: past what the kernel has not begun.
+pub fn interruption_address(instruction_pointer: usize) -> Option<usize> {
+    let start = &raw const anyring_interruptible_start as usize;
+    let end = &raw const anyring_interruptible_end as usize;
+    match instruction_pointer {
+        pointer if pointer == end => Some(end),
+        pointer => (start..end).contains(&pointer).then_some(&raw const anyring_interruptible_stop as usize),
+    }
+}
+
+/// The address of what a handler returns to.
+pub fn signal_return() -> usize {
+    anyring_signal_return as *const () as usize
 }
 
 /// Copies between two places of which one may not be mapped; false where it was not.

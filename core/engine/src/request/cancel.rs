@@ -19,7 +19,6 @@ use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::ring::drive::caller;
 use crate::ring::shared::{Question, look_for_answers};
 use crate::ring::{Core, CoreGuard, live};
-use crate::work;
 
 /// `IORING_OP_ASYNC_CANCEL`.
 pub const ASYNC_CANCEL: Op =
@@ -166,9 +165,9 @@ impl Core {
                     return Err(Errno::ENOENT);
                 }
                 if !self.withdraw(id) {
-                    work::cancel_when_done(self, id);
-                    let interrupt = self.requests[id].op.disarm;
-                    return if interrupt(self, id) { Ok(counts) } else { Err(Errno::EALREADY) };
+                    // It ends as soon as that is done.
+                    self.requests[id].flags.set(Flags::CANCELED);
+                    return if self.interrupt(id) { Ok(counts) } else { Err(Errno::EALREADY) };
                 }
             }
         }

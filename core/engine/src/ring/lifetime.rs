@@ -279,8 +279,7 @@ impl Core {
                 request.link = None;
                 request.partner = None;
                 request.flags.clear(Flags::ARM_LINK_TIMEOUT);
-                let interrupt = request.op.disarm;
-                interrupt(self, id);
+                self.interrupt(id);
                 continue;
             }
             self.disarm(id);

@@ -7,10 +7,12 @@
 //! operation's data included; the request itself stays under the ring's lock for others to look at.
 
 pub mod aio;
+pub mod interrupt;
 pub mod pool;
 pub mod threads;
 
 use alloc::collections::VecDeque;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::Ordering;
@@ -27,6 +29,7 @@ use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::ring::{Core, CoreGuard, Ring, live};
 
 use crate::wait::loan::Loan;
+use crate::work::interrupt::Seat;
 use aio::Command;
 
 /// What makes an attempt slow, in microseconds. One alone may have been preempted; two in a row prove
@@ -73,6 +76,8 @@ pub struct Work {
     pub direct: Option<Command>,
     /// Work with the same non-zero hash is done one after the other.
     pub hash: u64,
+    /// Of the worker that does it and that can be interrupted.
+    pub seat: Option<Arc<Seat>>,
     run: fn(&mut Work) -> Result<usize, Errno>,
     result: Result<usize, Errno>,
 }
@@ -111,6 +116,7 @@ impl Work {
             light: !exposed && !long && direct.is_none() && !request.op.caps.has(minded),
             direct,
             hash: 0,
+            seat: None,
             run: request.op.block.unwrap_or(|_| Err(Errno::EOPNOTSUPP)),
             result: Ok(0),
         }
@@ -162,6 +168,20 @@ impl Work {
     /// It was done elsewhere.
     pub fn conclude(&mut self, result: Result<usize, Errno>) {
         self.result = result;
+    }
+
+    /// A system call of the attempt that may sleep for ever: a cancellation ends it with `EINTR`, where a worker makes it.
+    ///
+    /// # Safety
+    /// As for the system call itself.
+    pub unsafe fn call(&self, number: u32, arguments: [usize; 6]) -> Result<usize, Errno> {
+        // SAFETY: passed on to the caller.
+        unsafe {
+            match &self.seat {
+                Some(seat) => seat.call(number, arguments),
+                None => os::call(number, arguments),
+            }
+        }
     }
 }
 
@@ -292,6 +312,12 @@ impl Core {
                 // Nobody who could do it is to be had.
                 work.step = None;
                 work.result = Err(Errno::EAGAIN);
+                self.finish(work);
+                Ok(())
+            }
+            Err(mut work) if work.long => {
+                // The caller must not wait for ever, and there is no worker that could come to it: as in the kernel.
+                work.result = Err(Errno::ECANCELED);
                 self.finish(work);
                 Ok(())
             }
@@ -578,7 +604,15 @@ impl Core {
     }
 }
 
-/// A mark on a request that somebody works on: it ends as soon as that is done.
-pub fn cancel_when_done(core: &mut Core, id: RequestId) {
-    core.requests[id].flags.set(Flags::CANCELED);
+impl Core {
+    /// Ends what somebody does for a request: by the operation's own means, or by a signal to the worker. True where the
+    /// operation has counted that as a cancellation.
+    pub fn interrupt(&mut self, id: RequestId) -> bool {
+        let disarm = self.requests[id].op.disarm;
+        if disarm(self, id) {
+            return true;
+        }
+        pool::interrupt(self.ring, self.serial, id);
+        false
+    }
 }

@@ -9,6 +9,7 @@
 //! them is asked to: the squad's keeper, or the reactor.
 
 use alloc::collections::VecDeque;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -23,13 +24,12 @@ use crate::process::credentials::{self, Credentials};
 use crate::request::RequestId;
 use crate::ring::drive::{caller, reactor};
 use crate::ring::{Ring, lifetime, live};
+use crate::work::interrupt::{self, Seat};
 use crate::work::{Piece, take, threads};
 
 /// Threads of a squad for work that ends soon, unless the program says how many.
 const BOUNDED: u32 = 8;
-/// Threads of a squad for work that may take for ever.
-const UNBOUNDED: u32 = 1024;
-/// Work that may wait for a worker.
+/// Work that ends soon and may wait for a worker. The rest is bounded by the requests that there can be.
 const QUEUE: usize = 1 << 16;
 /// How long an idle worker stays.
 const IDLE_NS: u64 = 5_000_000_000;
@@ -49,12 +49,21 @@ struct Squad {
     submitters: u32,
 }
 
+/// Work that may take for ever, and who is at it.
+struct Running {
+    ring: &'static Ring,
+    serial: u64,
+    id: RequestId,
+    seat: Arc<Seat>,
+}
+
 struct Pool {
     queue: VecDeque<Piece>,
+    running: Vec<Running>,
     /// Hashes of work being done.
     hashes: Vec<u64>,
     squads: Vec<Squad>,
-    /// How many threads the program wants at most, by class.
+    /// How many threads the program wants at most, by class; 0 where it has not said.
     limits: [u32; 2],
     /// The processors that the program wants them to run on.
     cpus: CpuSet,
@@ -62,11 +71,18 @@ struct Pool {
 
 static POOL: Mutex<Pool> = Mutex::new(Pool {
     queue: VecDeque::new(),
+    running: Vec::new(),
     hashes: Vec::new(),
     squads: Vec::new(),
-    limits: [BOUNDED, UNBOUNDED],
+    limits: [0; 2],
     cpus: [u64::MAX; 16],
 });
+
+/// How many threads there may be for work that may take for ever, as in the kernel.
+fn unbounded() -> u32 {
+    let processes = os::limit(RLIMIT_NPROC, None).map_or(u64::MAX, |limit| limit.rlim_cur);
+    u32::try_from(processes).unwrap_or(u32::MAX)
+}
 
 /// How often the program said where workers run; none of them is bound before the first time.
 static BINDINGS: AtomicU32 = AtomicU32::new(0);
@@ -120,16 +136,20 @@ impl Pool {
     /// Would one more worker have something to do, if `more` pieces were queued, and may there be one?
     fn needs_worker(&mut self, credentials: Credentials, class: usize, more: u32) -> bool {
         let waiting = self.waiting(credentials, class) + more;
-        // Not the program's limit for work that may take for ever: much of it the kernel does without threads.
-        let most = [self.limits[0], UNBOUNDED][class];
-        // Work that may take for ever must never wait for another such.
-        self.squad(credentials)
-            .is_some_and(|squad| squad.idle[class] < waiting && squad.threads[class] < most)
+        let Some(&mut Squad { idle, threads, .. }) = self.squad(credentials) else { return false };
+        // Work that may take for ever waits for no other such. The program's limit does not count for it: much of
+        // it the kernel does without threads.
+        idle[class] < waiting && threads[class] < if class == 0 { self.bounded() } else { unbounded() }
+    }
+
+    /// How many threads there may be for work that ends soon.
+    fn bounded(&self) -> u32 {
+        if self.limits[0] == 0 { BOUNDED } else { self.limits[0] }
     }
 
     /// The calling worker ends if the program has set a lower limit since.
     fn lets_go_of_surplus(&mut self, credentials: Credentials) -> bool {
-        let most = self.limits[0];
+        let most = self.bounded();
         let Some(squad) = self.squad(credentials) else { return false };
         let surplus = squad.threads[0] > most;
         if surplus {
@@ -157,13 +177,12 @@ pub fn push(work: Piece) -> Result<(), Piece> {
     let mine = credentials == credentials::acting();
     let by_reactor = !mine && reactor::has(credentials);
     let mut pool = POOL.lock();
-    if pool.queue.len() >= QUEUE || pool.squad_or_new(credentials).is_none() {
+    let full = class == 0 && pool.queue.len() >= QUEUE;
+    if full || pool.queue.try_reserve(1).is_err() || pool.squad_or_new(credentials).is_none() {
         return Err(work);
     }
     let needed = pool.needs_worker(credentials, class, 1);
-    if needed && mine {
-        pool.start(credentials, class);
-    }
+    let wanting = needed && mine && !pool.start(credentials, class);
     let Some(squad) = pool.squad(credentials) else { return Err(work) };
     let by_keeper = needed && !mine && squad.keeper;
     if squad.threads[class] == 0 && !by_keeper && !by_reactor {
@@ -176,7 +195,8 @@ pub fn push(work: Piece) -> Result<(), Piece> {
     call_workers(class, if alone { 1 } else { EVERYBODY });
     if by_keeper {
         call_keepers();
-    } else if needed && by_reactor {
+    } else if needed && by_reactor || wanting {
+        // A thread may be to be had later, though none of ours ends.
         reactor::recruit();
     }
     Ok(())
@@ -196,30 +216,37 @@ fn call_keepers() {
     os::futex_wake(&KEEPERS, EVERYBODY);
 }
 
-/// Starts the workers that queued work waits for. The calling thread must have these credentials.
-pub fn recruit(credentials: Credentials) {
-    POOL.lock().recruit(credentials);
+/// Starts the workers that queued work waits for. The calling thread must have these credentials. False where some
+/// could not be started.
+pub fn recruit(credentials: Credentials) -> bool {
+    POOL.lock().recruit(credentials)
 }
 
 impl Pool {
-    fn recruit(&mut self, credentials: Credentials) {
+    fn recruit(&mut self, credentials: Credentials) -> bool {
+        let mut all = true;
         for class in 0..2 {
             for _ in 0..self.waiting(credentials, class) {
-                if !self.needs_worker(credentials, class, 0) || !self.start(credentials, class) {
+                if !self.needs_worker(credentials, class, 0) {
+                    break;
+                }
+                if !self.start(credentials, class) {
+                    all = false;
                     break;
                 }
             }
         }
+        all
     }
 }
 
 /// Limits the threads of each class (`IORING_REGISTER_IOWQ_MAX_WORKERS`), where it is not 0. Returns
 /// the limits so far.
 pub fn limit_workers(limits: [u32; 2]) -> [u32; 2] {
-    let processes = os::limit(RLIMIT_NPROC, None).map_or(u64::MAX, |limit| limit.rlim_cur);
-    let most = processes.min(u64::from(UNBOUNDED)) as u32;
+    let most = unbounded();
     let mut pool = POOL.lock();
-    let before = pool.limits;
+    let said = pool.limits[1];
+    let before = [pool.bounded(), if said == 0 { most } else { said }];
     for (limit, new) in pool.limits.iter_mut().zip(limits) {
         if new != 0 {
             *limit = new.min(most).max(1);
@@ -241,6 +268,15 @@ pub fn withdraw(ring: &'static Ring, serial: u64, id: RequestId) -> Option<Piece
     take(&mut pool.queue, |work| core::ptr::eq(work.ring, ring) && work.serial == serial && work.id == id)
 }
 
+/// Has the worker that is at a request come back, if it can be interrupted.
+pub fn interrupt(ring: &'static Ring, serial: u64, id: RequestId) {
+    let pool = POOL.lock();
+    let its = |r: &&Running| core::ptr::eq(r.ring, ring) && r.serial == serial && r.id == id;
+    if let Some(running) = pool.running.iter().find(its) {
+        running.seat.interrupt();
+    }
+}
+
 /// Takes any work of a ring, for a caller that waits anyway; never one that may take for ever.
 pub fn steal(ring: &'static Ring, serial: u64) -> Option<Piece> {
     let own = credentials::acting();
@@ -258,15 +294,21 @@ pub fn steal(ring: &'static Ring, serial: u64) -> Option<Piece> {
 }
 
 /// The next piece for a worker, its hash marked as busy.
-fn next(pool: &mut Pool, credentials: Credentials, class: usize) -> Option<Piece> {
-    let Pool { queue, hashes, .. } = pool;
-    let work = take(queue, |work| {
+fn next(pool: &mut Pool, credentials: Credentials, class: usize, seat: Option<&Arc<Seat>>) -> Option<Piece> {
+    let Pool { queue, hashes, running, .. } = pool;
+    let mut work = take(queue, |work| {
         work.credentials == credentials
             && usize::from(work.long) == class
             && (work.hash == 0 || !hashes.contains(&work.hash))
     })?;
     if work.hash != 0 {
         hashes.push(work.hash);
+    }
+    if let Some(seat) = seat
+        && running.try_reserve(1).is_ok()
+    {
+        running.push(Running { ring: work.ring, serial: work.serial, id: work.id, seat: Arc::clone(seat) });
+        work.seat = Some(Arc::clone(seat));
     }
     Some(work)
 }
@@ -281,7 +323,12 @@ extern "C" fn worker(argument: *mut c_void) {
 /// had those that are `common`.
 fn work_on(credentials: Credentials, class: usize, common: Credentials) {
     let (mut timed_out, mut bound) = (false, 0);
+    // What ends soon is not worth interrupting.
+    let mut seat = (class == 1).then(|| Arc::new(Seat::new()));
     loop {
+        if let Some(seat) = &mut seat {
+            interrupt::renew(seat);
+        }
         // Acquire pairs with the release in `call_workers`: work queued before is seen below, and so
         // are new credentials.
         let seen = WORK[class].load(Ordering::Acquire);
@@ -291,7 +338,7 @@ fn work_on(credentials: Credentials, class: usize, common: Credentials) {
             drop(pool);
             return call_workers(0, EVERYBODY);
         }
-        if let Some(work) = next(&mut pool, credentials, class) {
+        if let Some(work) = next(&mut pool, credentials, class, seat.as_ref()) {
             let cpus = pool.cpus;
             drop(pool);
             let bindings = BINDINGS.load(Ordering::Acquire);
@@ -327,6 +374,9 @@ fn work_on(credentials: Credentials, class: usize, common: Credentials) {
 fn perform(mut work: Piece) {
     if work.step.is_none() {
         work.run();
+    }
+    if let Some(seat) = work.seat.take() {
+        POOL.lock().running.retain(|running| !Arc::ptr_eq(&running.seat, &seat));
     }
     let (ring, serial, hash) = (work.ring, work.serial, work.hash);
     if hash != 0 {
@@ -455,9 +505,10 @@ pub unsafe fn forked() {
     unsafe { POOL.reset() };
     let mut pool = POOL.lock();
     pool.queue.clear();
+    pool.running.clear();
     pool.hashes.clear();
     pool.squads.clear();
-    pool.limits = [BOUNDED, UNBOUNDED];
+    pool.limits = [0; 2];
     // Nobody reads it meanwhile.
     BINDINGS.store(0, Ordering::Relaxed);
 }

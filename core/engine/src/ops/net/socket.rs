@@ -64,7 +64,9 @@ fn prep_socket(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 
 fn issue_socket(core: &mut Core, id: RequestId) -> Outcome {
     let sqe = core.requests[id].sqe;
-    let (domain, kind, protocol) = (sqe.fd as u32, sqe.off as u32, sqe.len);
+    // In a slot it is never inherited by other programs.
+    let in_slot = if sqe.file_index != 0 { SOCK_CLOEXEC } else { 0 };
+    let (domain, kind, protocol) = (sqe.fd as u32, sqe.off as u32 | in_slot, sqe.len);
     match calls::socket(domain, kind, protocol) {
         Ok(fd) => {
             let given = core.give_descriptor(fd, sqe.file_index);

@@ -160,11 +160,14 @@ pub fn has(credentials: Credentials) -> bool {
     reactor.running && reactor.credentials == credentials
 }
 
-/// Has it start the workers that queued work waits for.
+/// Has it start the workers that queued work waits for, if it runs.
 pub fn recruit() {
     // Release pairs with the acquire where the reactor looks: the work was queued before.
     RECRUITS.store(true, Ordering::Release);
-    os::eventfd_signal(REACTOR.lock().kick);
+    let reactor = REACTOR.lock();
+    if reactor.running {
+        os::eventfd_signal(reactor.kick);
+    }
 }
 
 /// The process has other credentials: another thread takes the reactor's place, as soon as the one so
@@ -251,10 +254,13 @@ extern "C" fn run(term: *mut c_void) {
     let mut next_tick_ns = 0;
     while !is_over(term as usize) {
         // Acquire pairs with the release in `recruit`.
-        if RECRUITS.swap(false, Ordering::Acquire) {
-            pool::recruit(own);
+        let wanting = RECRUITS.swap(false, Ordering::Acquire) && !pool::recruit(own);
+        let mut timeout_ns = sleep_time(next_tick_ns);
+        if wanting {
+            // No thread is to be had now.
+            RECRUITS.store(true, Ordering::Relaxed);
+            timeout_ns = Some(timeout_ns.map_or(TICK_NS, |left_ns| left_ns.min(TICK_NS)));
         }
-        let timeout_ns = sleep_time(next_tick_ns);
         let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
         let count = os::epoll_wait(epoll, &mut events, timeout_ns, None).unwrap_or(0);
         for event in &events[..count] {

@@ -1,0 +1,178 @@
+//! Signals: actions, masks, and how one is sent to a thread.
+
+use core::ffi::c_void;
+
+use crate::abi::Errno;
+use crate::os::{arch, call, getpid, nr};
+
+/// A handler as `SA_SIGINFO` has it: the signal, what is known of it, what it interrupted.
+pub type Handler = unsafe extern "C" fn(i32, *mut SignalInfo, *mut c_void);
+
+/// Length of the kernel's signal set in bytes.
+const SET_BYTES: usize = 8;
+
+/// `SIG_DFL`.
+pub const DEFAULT: usize = 0;
+
+/// `struct sigaction` as the kernel has it.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct Action {
+    handler: usize,
+    flags: usize,
+    restorer: usize,
+    mask: u64,
+}
+
+impl Action {
+    /// What a handler does on the thread's alternate stack, if it has one, with everything blocked. It ends calls.
+    pub fn handled_by(handler: Handler) -> Action {
+        Action {
+            handler: handler as usize,
+            flags: (nr::SA_SIGINFO | nr::SA_ONSTACK) as usize | arch::RESTORER_FLAG,
+            restorer: arch::signal_return(),
+            mask: u64::MAX,
+        }
+    }
+
+    /// Is it what the kernel does for a signal that nobody handles?
+    pub fn is_default(&self) -> bool {
+        self.handler == DEFAULT
+    }
+
+    /// Is it this handler's?
+    pub fn is_handled_by(&self, handler: Handler) -> bool {
+        self.handler == handler as usize
+    }
+}
+
+/// `siginfo_t`, for signals that come with a value.
+#[repr(C)]
+pub struct SignalInfo {
+    signal: i32,
+    error: i32,
+    code: i32,
+    padding: i32,
+    sender: i32,
+    user: u32,
+    value: usize,
+    rest: [usize; 12],
+}
+
+const _: () = assert!(size_of::<SignalInfo>() == 128);
+
+impl SignalInfo {
+    /// Was it sent by [`signal_thread`] with this value?
+    pub fn has_value(&self, value: usize) -> bool {
+        self.code == nr::SI_QUEUE && self.value == value
+    }
+
+    /// Has the kernel found no room to tell who sent it?
+    pub fn is_lost(&self) -> bool {
+        self.code == nr::SI_USER as i32 && self.sender == 0
+    }
+}
+
+/// Sets what a signal does, if anything is given, and returns what it did.
+///
+/// # Errors
+/// `EINVAL` for a signal whose action is nobody's to set.
+///
+/// # Safety
+/// A handler must be fit to run in any thread at any instruction.
+pub unsafe fn signal_action(signal: u32, new: Option<&Action>) -> Result<Action, Errno> {
+    let mut old = Action::default();
+    let new = new.map_or(0, |new| core::ptr::from_ref(new) as usize);
+    let arguments = [signal as usize, new, &raw mut old as usize, SET_BYTES, 0, 0];
+    // SAFETY: reads and writes actions of ours; the handler is the caller's promise.
+    unsafe { call(nr::__NR_rt_sigaction, arguments) }?;
+    Ok(old)
+}
+
+/// The bit of a signal in a mask.
+pub const fn signal_bit(signal: u32) -> u64 {
+    1 << (signal - 1)
+}
+
+/// Lets signals through in the calling thread.
+pub fn unblock_signals(mask: u64) {
+    change_mask(nr::SIG_UNBLOCK, mask);
+}
+
+/// Keeps signals out of the calling thread.
+pub fn block_signals(mask: u64) {
+    change_mask(nr::SIG_BLOCK, mask);
+}
+
+fn change_mask(how: u32, mask: u64) {
+    let arguments = [how as usize, &raw const mask as usize, 0, SET_BYTES, 0, 0];
+    // SAFETY: reads a mask of ours.
+    let changed = unsafe { call(nr::__NR_rt_sigprocmask, arguments) };
+    debug_assert!(changed.is_ok(), "the arguments are right");
+}
+
+/// Sends a signal to a thread of this process, with a value.
+///
+/// # Errors
+/// `ESRCH` where there is none; `EAGAIN` where too many are queued.
+pub fn signal_thread(thread: i32, signal: u32, value: usize) -> Result<(), Errno> {
+    let sender = getpid();
+    let (code, padding, user, rest) = (nr::SI_QUEUE, 0, 0, [0; 12]);
+    let info = SignalInfo { signal: signal as i32, error: 0, code, padding, sender, user, value, rest };
+    let arguments = [sender as usize, thread as usize, signal as usize, &raw const info as usize, 0, 0];
+    // SAFETY: what the signal does is known to whoever sends it.
+    unsafe { call(nr::__NR_rt_tgsigqueueinfo, arguments) }.map(drop)
+}
+
+/// Sends a signal to this process as it came, but for how it was sent: that the kernel or a plain `kill` did, nobody else
+/// may say.
+///
+/// # Safety
+/// `info` must be a whole `siginfo_t` that is the caller's to change.
+pub unsafe fn signal_process_again(signal: u32, info: *mut SignalInfo) {
+    // SAFETY: the caller's.
+    let code = unsafe { &mut (*info).code };
+    if *code >= 0 || *code == nr::SI_TKILL {
+        *code = nr::SI_QUEUE;
+    }
+    let arguments = [getpid() as usize, signal as usize, info as usize, 0, 0, 0];
+    // SAFETY: reads the signal's own information. A queue that is full loses it.
+    let _ = unsafe { call(nr::__NR_rt_sigqueueinfo, arguments) };
+}
+
+/// What a signal interrupted.
+pub struct Interrupted(*mut c_void);
+
+impl Interrupted {
+    /// As the kernel told a handler.
+    ///
+    /// # Safety
+    /// `context` must be a handler's third argument, in that handler.
+    pub unsafe fn new(context: *mut c_void) -> Interrupted {
+        Interrupted(context)
+    }
+
+    /// Where the thread goes on.
+    pub fn instruction_pointer(&self) -> usize {
+        // SAFETY: a word of the context.
+        unsafe { self.0.byte_add(arch::CONTEXT_POINTER).cast::<usize>().read() }
+    }
+
+    /// Lets the thread go on at `address`.
+    pub fn go_on_at(&mut self, address: usize) {
+        // SAFETY: a word of the context.
+        unsafe { self.0.byte_add(arch::CONTEXT_POINTER).cast::<usize>().write(address) };
+    }
+
+    /// The signals that the thread had blocked.
+    pub fn mask(&self) -> u64 {
+        // SAFETY: a word of the context.
+        unsafe { self.0.byte_add(arch::CONTEXT_MASK).cast::<u64>().read() }
+    }
+
+    /// The signals that the thread will have blocked.
+    pub fn set_mask(&mut self, mask: u64) {
+        // SAFETY: a word of the context.
+        unsafe { self.0.byte_add(arch::CONTEXT_MASK).cast::<u64>().write(mask) };
+    }
+}
