@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use crate::assets::{directories, eventfd, ring_fds};
+use crate::assets::{directories, eventfd, mounts, ring_fds};
 use crate::ops::futex;
 use crate::ops::net::nonblocking;
 use crate::os::sync::{AcrossFork, Mutex};
@@ -11,19 +11,21 @@ use crate::process::{credentials, family};
 use crate::ring::Ring;
 use crate::ring::drive::reactor;
 use crate::ring::{lifetime, registry};
-use crate::work::{pool, threads};
+use crate::work::{interrupt, pool, threads};
 
 /// The locks below a ring's, in the order in which they are taken.
-const LOCKS: [fn() -> &'static dyn AcrossFork; 9] = [
+const LOCKS: [fn() -> &'static dyn AcrossFork; 11] = [
     reactor::lock,
     pool::lock,
     lifetime::lock,
     ring_fds::lock,
     eventfd::lock,
     directories::lock,
+    mounts::lock,
     futex::lock,
     credentials::lock,
     threads::lock,
+    interrupt::lock,
 ];
 
 /// The rings that are held.

@@ -16,7 +16,7 @@ use crate::assets::files::ALLOCATE;
 use crate::assets::kinds;
 use crate::frontend;
 use crate::ops::file::refuse;
-use crate::ops::{Caps, Code, Field, Op, OpData, Outcome, issue_blocks};
+use crate::ops::{Caps, Code, Field, Op, OpData, Outcome, paths};
 use crate::os::user::{self, Path};
 use crate::os::{self, Fd, nr};
 use crate::request::{Flags, RequestId};
@@ -37,22 +37,17 @@ pub struct Open {
 
 /// `IORING_OP_OPENAT`.
 pub const OPENAT: Op =
-    Op::new(Code::IORING_OP_OPENAT, "OPENAT", Caps::AT_ONCE.with(Caps::INSTALLS), prep_openat, issue_blocks)
+    Op::new(Code::IORING_OP_OPENAT, "OPENAT", Caps::AT_ONCE.with(Caps::INSTALLS), prep_openat, issue_open)
         .block(open)
         .finish(opened)
         .fields(&[Field::Fd, Field::Path, Field::OpFlags, Field::Length, Field::FileIndex]);
 
 /// `IORING_OP_OPENAT2`.
-pub const OPENAT2: Op = Op::new(
-    Code::IORING_OP_OPENAT2,
-    "OPENAT2",
-    Caps::AT_ONCE.with(Caps::INSTALLS),
-    prep_openat2,
-    issue_blocks,
-)
-.block(open)
-.finish(opened)
-.fields(&[Field::Fd, Field::Path, Field::Address2, Field::Length, Field::FileIndex]);
+pub const OPENAT2: Op =
+    Op::new(Code::IORING_OP_OPENAT2, "OPENAT2", Caps::AT_ONCE.with(Caps::INSTALLS), prep_openat2, issue_open)
+        .block(open)
+        .finish(opened)
+        .fields(&[Field::Fd, Field::Path, Field::Address2, Field::Length, Field::FileIndex]);
 
 /// `IORING_OP_CLOSE`.
 pub const CLOSE: Op =
@@ -136,6 +131,20 @@ fn prep_open(core: &mut Core, id: RequestId, how: open_how, strict: bool) -> Res
     request.data = OpData::Open(Open { path, how, strict, patient, in_slot });
     Ok(())
 }
+
+fn issue_open(core: &mut Core, id: RequestId) -> Outcome {
+    let request = &core.requests[id];
+    match &request.data {
+        // What is in the cache is answered at once.
+        OpData::Open(open) if open.how.resolve & RESOLVE_CACHED == 0 => {
+            paths::issue_at(&[(request.sqe.fd, &open.path)])
+        }
+        _ => Outcome::Block,
+    }
+}
+
+/// An open that asks no file system.
+const RESOLVE_CACHED: u64 = 0x20;
 
 impl Open {
     fn call(&self, work: &Work, more_flags: u32) -> Result<Fd, Errno> {
@@ -231,7 +240,6 @@ fn opened(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outco
 
 /// Was this an attempt that was not allowed to wait, though the program did not say so?
 fn must_wait(data: &OpData) -> bool {
-    const RESOLVE_CACHED: u64 = 0x20;
     matches!(data, OpData::Open(open) if open.may_wait() && open.how.resolve & RESOLVE_CACHED == 0)
 }
 

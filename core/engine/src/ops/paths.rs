@@ -7,9 +7,10 @@ use linux_raw_sys::general::{
 };
 
 use crate::abi::{Errno, Sqe};
-use crate::ops::{Caps, Code, Field, Op, OpData, issue_blocks};
+use crate::assets::mounts;
+use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
 use crate::os::user::Path;
-use crate::os::{self, nr};
+use crate::os::{Fd, nr};
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 use crate::work::Work;
@@ -21,7 +22,7 @@ const fn op(
     block: super::Block,
     fields: &'static [Field],
 ) -> Op {
-    Op::new(code, name, Caps::SPARES_LINKS, prep, issue_blocks).block(block).fields(fields)
+    Op::new(code, name, Caps::SPARES_LINKS, prep, issue).block(block).fields(fields)
 }
 
 /// `IORING_OP_STATX`.
@@ -135,6 +136,28 @@ fn prep_statx(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Where answers may take for ever, another thread than the submitter's waits for them.
+fn issue(core: &mut Core, id: RequestId) -> Outcome {
+    let request = &core.requests[id];
+    let (first, second) = (request.sqe.fd, request.sqe.len as i32);
+    match &request.data {
+        OpData::Path(path) => issue_at(&[(first, path)]),
+        // Only one path of a symbolic link is looked up.
+        OpData::TwoPaths(_, path) if request.op.code == SYMLINKAT.code => issue_at(&[(first, path)]),
+        OpData::TwoPaths(old, new) => issue_at(&[(first, old), (second, new)]),
+        _ => Outcome::Block,
+    }
+}
+
+/// The outcome of a first look at paths, each from its directory.
+pub fn issue_at(paths: &[(Fd, &Path)]) -> Outcome {
+    if paths.iter().any(|&(directory, path)| mounts::may_be_far(directory, path.bytes())) {
+        Outcome::BlockForLong
+    } else {
+        Outcome::Block
+    }
+}
+
 fn path(work: &Work) -> Result<usize, Errno> {
     match &work.data {
         OpData::Path(path) => Ok(path.address()),
@@ -160,14 +183,14 @@ fn statx(work: &mut Work) -> Result<usize, Errno> {
     }
     let arguments = [sqe.fd as usize, path, sqe.op_flags as usize, sqe.len as usize, sqe.off as usize, 0];
     // SAFETY: reads a path of ours, writes where the program wants it.
-    unsafe { os::call(nr::__NR_statx, arguments) }
+    unsafe { work.call(nr::__NR_statx, arguments) }
 }
 
 /// `call(directory, path, argument)`.
 fn at_one(work: &Work, number: u32, argument: u32) -> Result<usize, Errno> {
     let arguments = [work.sqe.fd as usize, path(work)?, argument as usize, 0, 0, 0];
     // SAFETY: reads a path of ours.
-    unsafe { os::call(number, arguments) }
+    unsafe { work.call(number, arguments) }
 }
 
 /// `call(old directory, old path, new directory, new path, flags)`.
@@ -176,11 +199,11 @@ fn at_two(work: &Work, number: u32) -> Result<usize, Errno> {
     let sqe = &work.sqe;
     let arguments = [sqe.fd as usize, old, sqe.len as i32 as usize, new, sqe.op_flags as usize, 0];
     // SAFETY: reads two paths of ours.
-    unsafe { os::call(number, arguments) }
+    unsafe { work.call(number, arguments) }
 }
 
 fn symlinkat(work: &mut Work) -> Result<usize, Errno> {
     let [target, path] = two_paths(work)?;
     // SAFETY: reads two paths of ours.
-    unsafe { os::call(nr::__NR_symlinkat, [target, work.sqe.fd as usize, path, 0, 0, 0]) }
+    unsafe { work.call(nr::__NR_symlinkat, [target, work.sqe.fd as usize, path, 0, 0, 0]) }
 }

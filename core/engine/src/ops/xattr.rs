@@ -4,9 +4,9 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::abi::Errno;
-use crate::ops::{Caps, Code, Field, Op, OpData, issue_blocks};
+use crate::ops::{Caps, Code, Field, Op, OpData, Outcome, issue_blocks, paths};
+use crate::os::nr::{self, AT_FDCWD};
 use crate::os::user::{self, Path};
-use crate::os::{self, nr};
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 use crate::work::Work;
@@ -40,7 +40,7 @@ pub const SETXATTR: Op = Op::new(
     "SETXATTR",
     Caps::SPARES_LINKS,
     |core, id| with_path(core, id, prep_set),
-    issue_blocks,
+    issue_at_path,
 )
 .block(set)
 .fields(PATH_FIELDS);
@@ -56,7 +56,7 @@ pub const GETXATTR: Op = Op::new(
     "GETXATTR",
     Caps::SPARES_LINKS,
     |core, id| with_path(core, id, prep_get),
-    issue_blocks,
+    issue_at_path,
 )
 .block(get)
 .fields(PATH_FIELDS);
@@ -105,6 +105,16 @@ fn with_path(core: &mut Core, id: RequestId, prep: super::Prep) -> Result<(), Er
     Ok(())
 }
 
+fn issue_at_path(core: &mut Core, id: RequestId) -> Outcome {
+    match &core.requests[id].data {
+        OpData::Xattr(xattr) => match &xattr.path {
+            Some(path) => paths::issue_at(&[(AT_FDCWD, path)]),
+            None => Outcome::Block,
+        },
+        _ => Outcome::Block,
+    }
+}
+
 fn set(work: &mut Work) -> Result<usize, Errno> {
     let OpData::Xattr(xattr) = &work.data else { return Err(Errno::EINVAL) };
     let (number, object) = match &xattr.path {
@@ -113,7 +123,7 @@ fn set(work: &mut Work) -> Result<usize, Errno> {
     };
     let (value, size) = (xattr.value.as_ptr() as usize, xattr.value.len());
     // SAFETY: reads a path, a name and a value of ours.
-    unsafe { os::call(number, [object, xattr.name.address(), value, size, work.sqe.op_flags as usize, 0]) }
+    unsafe { work.call(number, [object, xattr.name.address(), value, size, work.sqe.op_flags as usize, 0]) }
 }
 
 fn get(work: &mut Work) -> Result<usize, Errno> {
@@ -124,5 +134,5 @@ fn get(work: &mut Work) -> Result<usize, Errno> {
     };
     let (value, size) = (work.sqe.off as usize, work.sqe.len as usize);
     // SAFETY: reads a path and a name of ours, writes where the program wants it.
-    unsafe { os::call(number, [object, xattr.name.address(), value, size, 0, 0]) }
+    unsafe { work.call(number, [object, xattr.name.address(), value, size, 0, 0]) }
 }

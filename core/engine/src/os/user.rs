@@ -205,6 +205,11 @@ impl Path {
         Path::read_up_to(address, Path::MOST)
     }
 
+    /// What it consists of, without its end.
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes.strip_suffix(&[0]).unwrap_or(&self.bytes)
+    }
+
     /// The string at `address`, of at most `most` bytes with its end.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::assets::directories::{self, Directories};
-use crate::assets::eventfd;
+use crate::assets::{eventfd, mounts};
 use crate::ops::futex;
 use crate::ops::net::nonblocking;
 use crate::ops::timeout::Timeouts;
@@ -195,6 +195,7 @@ pub unsafe fn forked() {
         WATCHES.reset();
         eventfd::forked();
         directories::forked();
+        mounts::forked();
         futex::forked();
         nonblocking::forked();
     }

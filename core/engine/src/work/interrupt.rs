@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::abi::Errno;
 use crate::os::host;
-use crate::os::sync::Mutex;
+use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Action, Interrupted, SignalInfo, nr};
 
 /// The real-time signals that no C library keeps for itself.
@@ -45,6 +45,20 @@ static VALUE: u8 = 0;
 
 /// Held by whoever takes a signal.
 static TAKING: Mutex<()> = Mutex::new(());
+
+/// The lock of whoever takes a signal, for a `fork`.
+pub fn lock() -> &'static dyn AcrossFork {
+    &TAKING
+}
+
+/// In a child after `fork`, which has the parent's actions.
+///
+/// # Safety
+/// No other thread of this process may use the engine.
+pub unsafe fn forked() {
+    // SAFETY: passed on to the caller.
+    unsafe { TAKING.reset() };
+}
 
 /// By which signal a worker is interrupted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

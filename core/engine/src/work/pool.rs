@@ -502,7 +502,10 @@ pub fn are_dismissed() -> bool {
 /// No other thread of this process may use the pool.
 pub unsafe fn forked() {
     // SAFETY: passed on to the caller.
-    unsafe { POOL.reset() };
+    unsafe {
+        POOL.reset();
+        interrupt::forked();
+    }
     let mut pool = POOL.lock();
     pool.queue.clear();
     pool.running.clear();
