@@ -65,6 +65,8 @@ fn the_submitter_does_not_wait() {
                 eprintln!("skipped: no file system in user space can be mounted");
                 return Vec::new();
             };
+            // What is known of the mounts is believed for some milliseconds: so long a new one may not be seen.
+            std::thread::sleep(Duration::from_millis(50));
             let path = path_of(&mute, "file");
             let (address, cwd) = (path.as_ptr() as u64, libc::AT_FDCWD);
             let sqe = match which {
