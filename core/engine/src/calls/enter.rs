@@ -116,7 +116,9 @@ fn take(core: &mut Core, call: &Enter) -> Result<u32, Errno> {
     let thread = host::thread_identity();
     check_submitter(core, thread)?;
     core.requests.thread = thread;
+    core.timeouts.unwaited = call.min_complete == 0;
     let taken = core.submit(call.to_submit, true);
+    core.timeouts.unwaited = false;
     core.requests.thread = 0;
     taken
 }

@@ -19,6 +19,7 @@ use crate::os::{Timespec, user};
 use crate::queue::Cqe;
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
+use crate::ring::drive::reactor;
 use crate::wait::timers::Clock;
 
 const FIELDS: &[Field] = &[Field::Address, Field::Offset, Field::OpFlags];
@@ -76,6 +77,8 @@ pub struct Timeouts {
     sequence: i64,
     /// The CQ's tail when the submission under way began.
     pub batch: Option<u32>,
+    /// The submission under way is one of a call that does not wait.
+    pub unwaited: bool,
     added: u64,
 }
 
@@ -191,6 +194,10 @@ impl Core {
 
     fn start_timer(&mut self, id: RequestId, absolute: bool) {
         let Some(&mut Timeout { time_ns, flags, .. }) = self.timeout(id) else { return };
+        if self.timeouts.unwaited {
+            // Its time does not begin before there is who will tell that it is over.
+            reactor::prepare(self);
+        }
         let clock = clock_of(flags);
         let deadline_ns = if absolute { time_ns } else { clock.now_ns().saturating_add(time_ns) };
         self.arm_timer(id, clock, deadline_ns);

@@ -93,6 +93,19 @@ pub fn attend(core: &mut Core) {
     }
 }
 
+/// Starts the thread, where the ring will need it when its caller leaves and it does not run. That may cost the caller its
+/// turn on the processor.
+pub fn prepare(core: &Core) {
+    if core.external.attended || core.token.driver() != Driver::Nobody || core.is_left_to_callers() {
+        return;
+    }
+    let mut reactor = REACTOR.lock();
+    if !reactor.running {
+        // Where it cannot be started now, that is tried again when the caller leaves.
+        reactor.launch();
+    }
+}
+
 /// Before a caller sleeps: what has to be looked at by and by needs the reactor's next ticks.
 pub fn attend_stale(core: &mut Core) {
     if !core.needs_ticks() || core.rechecks_itself() {
