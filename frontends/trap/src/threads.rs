@@ -31,10 +31,12 @@ struct Slots {
 }
 
 impl Slots {
-    const NEW: Slots = Slots {
-        slots: [const { Slot { thread_id: AtomicU32::new(0), stack: AtomicUsize::new(0) } }; 255],
-        more: AtomicPtr::new(core::ptr::null_mut()),
-    };
+    const fn new() -> Slots {
+        Slots {
+            slots: [const { Slot { thread_id: AtomicU32::new(0), stack: AtomicUsize::new(0) } }; 255],
+            more: AtomicPtr::new(core::ptr::null_mut()),
+        }
+    }
 
     /// Those behind them, if there are any.
     fn more(&self) -> Option<&'static Slots> {
@@ -58,7 +60,7 @@ impl Slots {
     }
 }
 
-static SLOTS: Slots = Slots::NEW;
+static SLOTS: Slots = Slots::new();
 
 /// All slots.
 fn slots() -> impl Iterator<Item = &'static Slot> {

@@ -81,7 +81,7 @@ pub struct Seat {
 
 impl Seat {
     /// The calling thread's.
-    pub fn new() -> Seat {
+    pub fn of_this_thread() -> Seat {
         Seat { thread: os::gettid(), by: choose(), stopped: AtomicU32::new(0) }
     }
 
@@ -142,7 +142,7 @@ pub fn renew(seat: &mut Arc<Seat>) {
     if let By::Own(signal) = seat.by
         && (signal != TAKEN.load(Ordering::Relaxed) || !is_ours(signal))
     {
-        *seat = Arc::new(Seat::new());
+        *seat = Arc::new(Seat::of_this_thread());
     }
     seat.stopped.store(0, Ordering::Relaxed);
 }

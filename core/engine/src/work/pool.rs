@@ -324,7 +324,7 @@ extern "C" fn worker(argument: *mut c_void) {
 fn work_on(credentials: Credentials, class: usize, common: Credentials) {
     let (mut timed_out, mut bound) = (false, 0);
     // What ends soon is not worth interrupting.
-    let mut seat = (class == 1).then(|| Arc::new(Seat::new()));
+    let mut seat = (class == 1).then(|| Arc::new(Seat::of_this_thread()));
     loop {
         if let Some(seat) = &mut seat {
             interrupt::renew(seat);
