@@ -54,15 +54,15 @@ test: test-unit build ## everything CI runs: crates, conformance that must pass,
 	$(ANYRING_BIN)/anyring-conformance must-pass
 	scripts/check-install $(ANYRING_BIN)
 	quality/programs/run --quick
-	PROGRAM_DOOR=library quality/programs/run --quick plocate
-	PROGRAM_DOOR=library PROGRAM_ENGINE=kernel quality/programs/run --quick plocate
+	PROGRAM_FRONTEND=library quality/programs/run --quick plocate
+	PROGRAM_FRONTEND=library PROGRAM_ENGINE=kernel quality/programs/run --quick plocate
 	cd $(TARGET) && $(ANYRING_BIN)/anyring-soak --seconds 20
 	cd $(TARGET) && $(ANYRING_BIN)/anyring-soak --seconds 5 --only connections
 
 test-programs: build ## every real program, the heavy ones too (some minutes)
 	quality/programs/run --all
-	PROGRAM_DOOR=library quality/programs/run --all qemu mariadb plocate
-	PROGRAM_DOOR=library PROGRAM_ENGINE=kernel quality/programs/run --all qemu mariadb plocate
+	PROGRAM_FRONTEND=library quality/programs/run --all qemu mariadb plocate
+	PROGRAM_FRONTEND=library PROGRAM_ENGINE=kernel quality/programs/run --all qemu mariadb plocate
 
 conformance: build ## liburing's own suite over the user engine, against the native run
 	$(ANYRING_BIN)/anyring-conformance suite

@@ -73,7 +73,7 @@ ring_prefix() {
     native && return
     if [ "$PROGRAM_ENGINE" = kernel ]; then
         echo env "LD_LIBRARY_PATH=$ANYRING_BIN"
-    elif [ "$PROGRAM_DOOR" = library ]; then
+    elif [ "$PROGRAM_FRONTEND" = library ]; then
         echo "$ANYRING_BIN/anyring-deny" env "LD_LIBRARY_PATH=$ANYRING_BIN"
     else
         echo "$ANYRING_BIN/anyring-deny" "$ANYRING_BIN/anyring" run --engine user --

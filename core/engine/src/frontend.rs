@@ -1,4 +1,4 @@
-//! What a door must tell the engine, and may ask it, beside the three calls: descriptors that were
+//! What a front end must tell the engine, and may ask it, beside the three calls: descriptors that were
 //! closed or duplicated, readiness of ring descriptors, faults, forks.
 
 use alloc::boxed::Box;
@@ -235,7 +235,7 @@ pub fn sync_readiness(fd: Fd) -> bool {
 }
 
 /// Lets `fd`, a ring's descriptor, be what [`readiness_fd`] answers: it can be polled as a ring of the kernel's
-/// can, where nobody sees that it is, but no longer be mapped. To be called before there are requests, by a door
+/// can, where nobody sees that it is, but no longer be mapped. To be called before there are requests, by a front end
 /// that calls [`sync_readiness`] when the program has looked for completions and found none.
 ///
 /// # Errors
@@ -330,7 +330,7 @@ pub fn executes() {
 }
 
 /// The process has forked and this is the child: every ring of the parent becomes one without
-/// threads and without the parent's requests. A door that sees `fork` calls it first thing in the
+/// threads and without the parent's requests. A front end that sees `fork` calls it first thing in the
 /// child, where no other thread exists.
 pub fn forked() {
     lifetime::renew_fork_mark();

@@ -2,8 +2,8 @@
 //! ordinary system calls of the calling process.
 //!
 //! The crate is `no_std`, has no thread-local storage and calls no libc, so it can live in any
-//! process and inside a signal handler. What it cannot make itself, threads above all, is lent to it
-//! by the *door* above it (the preload, the C library, the Rust crate, a test) through [`Host`].
+//! process and inside a signal handler. What it cannot make itself, threads above all, the *front
+//! end* above it provides (the preload, the C library, the Rust crate, a test) through [`Host`].
 //!
 //! Results are those of the raw system calls: a non-negative value or a negative errno.
 #![no_std]

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use common::*;
 
-/// Whether the system has `MADV_WIPEONFORK`, by which the engine notices a fork; a door must tell it where
+/// Whether the system has `MADV_WIPEONFORK`, by which the engine notices a fork; a front end must tell it where
 /// there is none. An emulator (qemu-user) may say yes to the call and do nothing.
 fn pages_are_wiped() -> bool {
     static WIPED: LazyLock<bool> = LazyLock::new(|| {

@@ -435,11 +435,11 @@ fn live(engine: Engine, shot: Shot, end: End) -> Vec<Cqe> {
         }
     };
     if end == End::ThreadGone {
-        let (lent, trace) = (Lent(&mut scene), &mut trace);
+        let (sent, trace) = (Sent(&mut scene), &mut trace);
         std::thread::scope(|scope| {
             let thread = scope.spawn(move || {
-                let lent = lent;
-                let Lent(scene) = lent;
+                let sent = sent;
+                let Sent(scene) = sent;
                 begin(scene, trace);
                 anyring_engine::frontend::thread_ends();
             });
@@ -475,9 +475,9 @@ fn live(engine: Engine, shot: Shot, end: End) -> Vec<Cqe> {
 }
 
 /// A scene that another thread uses while nobody else does.
-struct Lent<'a>(&'a mut Scene);
+struct Sent<'a>(&'a mut Scene);
 // SAFETY: its pointers are to memory of its own.
-unsafe impl Send for Lent<'_> {}
+unsafe impl Send for Sent<'_> {}
 
 fn ends_once(end: End) {
     for shot in SHOTS.into_iter().filter(|shot| shot.has(end)) {

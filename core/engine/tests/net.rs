@@ -629,7 +629,7 @@ fn sockets_and_connections_go_into_slots() {
     });
 }
 
-/// Closes a descriptor where the engine sees it, as a door shows it.
+/// Closes a descriptor where the engine sees it, as a front end shows it.
 fn close(engine: Engine, fd: i32) {
     if engine == Engine::User {
         anyring_engine::frontend::closed(fd);

@@ -1,4 +1,4 @@
-//! A ring's descriptor that shows readiness, for a door that does not see what the program polls: it must be
+//! A ring's descriptor that shows readiness, for a front end that does not see what the program polls: it must be
 //! readable when the kernel's would be.
 
 mod common;

@@ -16,7 +16,7 @@ use anyring_engine::abi::{Errno, Sqe};
 use anyring_engine::frontend as engine;
 use anyring_engine::ops::{self, Caps};
 use anyring_engine::os::{self, Fd, OwnedFd};
-use anyring_linked as door;
+use anyring_linked as linked;
 use core::sync::atomic::Ordering;
 use linux_raw_sys::general::{__NR_io_uring_enter, __NR_io_uring_register};
 use linux_raw_sys::io_uring::{
@@ -29,13 +29,13 @@ use linux_raw_sys::io_uring::{
 pub const SLOTS: u32 = 64;
 
 /// Chains under way that have a file, by the companion's slot: whose slot in the program's ring it is.
-pub struct Lent {
+pub struct Origins {
     of: [Option<u32>; SLOTS as usize],
 }
 
-impl Default for Lent {
-    fn default() -> Lent {
-        Lent { of: [None; SLOTS as usize] }
+impl Default for Origins {
+    fn default() -> Origins {
+        Origins { of: [None; SLOTS as usize] }
     }
 }
 
@@ -106,7 +106,7 @@ fn by_kernel(arguments: [usize; 6]) -> i32 {
 
 fn by_engine(arguments: [usize; 6]) -> i32 {
     // SAFETY: reads structures of ours.
-    unsafe { door::call(__NR_io_uring_register as usize, arguments) }
+    unsafe { linked::call(__NR_io_uring_register as usize, arguments) }
 }
 
 fn register_sparse(fd: Fd, count: u32, register: impl Fn([usize; 6]) -> i32) -> bool {
@@ -123,12 +123,12 @@ impl Companion {
             return false;
         }
         self.has_slots = true;
-        let Some(slot) = self.lent.of.iter().position(Option::is_none) else { return false };
+        let Some(slot) = self.origins.of.iter().position(Option::is_none) else { return false };
         // What is there is replaced. That there is such a slot, the kernel says.
         if update(kernel, own, -1, by_kernel) < 0 {
             return false;
         }
-        self.lent.of[slot] = Some(own);
+        self.origins.of[slot] = Some(own);
         let mut chain = chain.peekable();
         while let Some(sqe) = chain.next() {
             let mut sqe = with_slot(sqe, slot as u32);
@@ -151,8 +151,8 @@ impl Companion {
         while ended != 0 {
             let slot = ended.trailing_zeros();
             ended &= ended - 1;
-            let Some(own) = self.lent.of[slot as usize].take() else { continue };
-            if let Some(file) = door::quietly(|| engine::registered_file(self.fd(), slot)) {
+            let Some(own) = self.origins.of[slot as usize].take() else { continue };
+            if let Some(file) = linked::quietly(|| engine::registered_file(self.fd(), slot)) {
                 update(kernel, own, file, by_kernel);
                 update(self.fd(), slot, -1, by_engine);
             }

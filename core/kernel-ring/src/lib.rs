@@ -1,13 +1,13 @@
 //! Operations that the kernel lacks, on rings of the kernel's `io_uring`.
 //!
-//! Before a door hands a program's submission queue to the kernel, [`take`] takes out of it what the kernel
+//! Before a front end hands a program's submission queue to the kernel, [`take`] takes out of it what the kernel
 //! cannot do: private operations, and what is linked with them. A *companion*, a ring of anyring's engine, does
 //! that, and each of its completions goes into the program's own completion queue as a message from a small ring
 //! of the kernel's (`IORING_OP_MSG_RING`). So the program waits for them, reaps them and is told of them as of any.
 //!
 //! What cannot be done like this is left in the queue, and the kernel answers as it does: `-EINVAL`.
 //!
-//! Only rings on which a private operation was submitted have a companion; a door need not call [`take`] before
+//! Only rings on which a private operation was submitted have a companion; a front end need not call [`take`] before
 //! the program says that it uses such operations.
 #![no_std]
 
@@ -27,7 +27,7 @@ use alloc::vec::Vec;
 use anyring_engine::abi::Errno;
 use anyring_engine::os::Fd;
 use anyring_engine::os::sync::{AcrossFork, Mutex};
-use anyring_linked as door;
+use anyring_linked as linked;
 use companion::Companion;
 use core::sync::atomic::{AtomicBool, Ordering};
 use files::Receiver;
@@ -87,13 +87,13 @@ pub unsafe fn take(queue: &Queue) -> Taken {
     };
     // A handler of the program that submits must not find a lock taken by its own thread.
     // SAFETY: the caller's promise.
-    door::quietly(|| unsafe { queue.part(&mut ring.lock()) })
+    linked::quietly(|| unsafe { queue.part(&mut ring.lock()) })
 }
 
 /// Begins with what waited for files that the entries left by [`take`] bring, once those were submitted.
 pub fn deliver(fd: Fd) {
     let Some(ring) = find(fd) else { return };
-    door::quietly(|| {
+    linked::quietly(|| {
         let mut ring = ring.lock();
         let Extended { companion: Some(companion), receiver: Some(receiver), .. } = &mut *ring else {
             return;
@@ -105,7 +105,7 @@ pub fn deliver(fd: Fd) {
 
 /// The program gives up the ring `fd`: what is under way for it is cancelled.
 pub fn close(fd: Fd) {
-    door::quietly(|| {
+    linked::quietly(|| {
         let mut rings = RINGS.lock();
         let Some(index) = rings.iter().position(|entry| entry.fd == fd) else { return };
         let entry = rings.swap_remove(index);
@@ -122,7 +122,7 @@ pub fn close(fd: Fd) {
 pub unsafe fn cancel(fd: Fd, argument: usize) -> Option<i32> {
     let ring = find(fd)?;
     // SAFETY: the caller's promise.
-    door::quietly(|| unsafe { ring.lock().companion.as_ref()?.cancel_at(fd, argument) })
+    linked::quietly(|| unsafe { ring.lock().companion.as_ref()?.cancel_at(fd, argument) })
 }
 
 type Hook = Option<extern "C" fn()>;
@@ -164,12 +164,12 @@ extern "C" fn forked() {
 }
 
 fn find(fd: Fd) -> Option<Arc<Mutex<Extended>>> {
-    door::quietly(|| RINGS.lock().iter().find(|entry| entry.fd == fd).map(|entry| entry.ring.clone()))
+    linked::quietly(|| RINGS.lock().iter().find(|entry| entry.fd == fd).map(|entry| entry.ring.clone()))
 }
 
 fn enter_into_list(fd: Fd) -> Arc<Mutex<Extended>> {
     let ring = Arc::new(Mutex::new(Extended::default()));
-    door::quietly(|| RINGS.lock().push(Entry { fd, ring: ring.clone() }));
+    linked::quietly(|| RINGS.lock().push(Entry { fd, ring: ring.clone() }));
     ring
 }
 

@@ -1,7 +1,7 @@
 //! Which engine a ring has, and the ways into the two.
 
 use anyring_engine::Host;
-use anyring_linked as door;
+use anyring_linked as linked;
 use linux_raw_sys::general as raw;
 use linux_raw_sys::io_uring::io_uring_params;
 use std::ffi::{CStr, c_void};
@@ -29,8 +29,8 @@ impl Engine {
     pub fn resolve(self) -> Engine {
         static CHOSEN: OnceLock<Engine> = OnceLock::new();
         match self {
-            Engine::Auto => *CHOSEN.get_or_init(|| match door::choose() {
-                door::Choice::User => Engine::User,
+            Engine::Auto => *CHOSEN.get_or_init(|| match linked::choose() {
+                linked::Choice::User => Engine::User,
                 _ => Engine::Kernel,
             }),
             engine => engine,
@@ -48,8 +48,8 @@ impl fmt::Display for Engine {
     }
 }
 
-/// What the engine is lent: threads of the standard library, for it allocates with the program's allocator,
-/// which counts on a thread's local storage.
+/// What this process provides to the engine: threads of the standard library, for the engine allocates with the program's
+/// allocator, which counts on a thread's local storage.
 struct Process;
 
 static HOST: &dyn Host = &Process;
@@ -77,7 +77,7 @@ impl Host for Process {
     }
 
     fn thread_identity(&self) -> NonZeroUsize {
-        door::thread_pointer()
+        linked::thread_pointer()
     }
 
     fn faults_resume(&self) -> bool {
@@ -133,7 +133,7 @@ extern "C" fn forked() {
 }
 
 extern "C" fn exits() {
-    door::exits();
+    linked::exits();
 }
 
 /// Whether anyring's engine was put in place.
@@ -142,7 +142,7 @@ static USED: AtomicBool = AtomicBool::new(false);
 /// A descriptor of the program's is about to be closed.
 pub(crate) fn closing(fd: i32) {
     if USED.load(Ordering::Relaxed) {
-        door::closing(fd);
+        linked::closing(fd);
     }
 }
 
@@ -157,7 +157,7 @@ pub(crate) fn begin(engine: Engine) {
     });
     if engine == Engine::User {
         BEGIN.get_or_init(|| {
-            door::begin(&HOST);
+            linked::begin(&HOST);
             USED.store(true, Ordering::Relaxed);
         });
     }
@@ -170,7 +170,7 @@ pub(crate) fn begin(engine: Engine) {
 /// Lets rings of the kernel have what it lacks; false where somebody else answers the calls, who is as good as a
 /// kernel that has it.
 pub(crate) fn extend() -> bool {
-    if door::others_answer() {
+    if linked::others_answer() {
         return false;
     }
     begin(Engine::User);
@@ -241,7 +241,7 @@ unsafe fn call(engine: Engine, number: u32, arguments: [usize; 6]) -> i32 {
         if engine == Engine::User {
             user_call(number, arguments)
         } else {
-            door::syscall(number as usize, arguments) as i32
+            linked::syscall(number as usize, arguments) as i32
         }
     }
 }
@@ -254,7 +254,7 @@ unsafe fn call(engine: Engine, number: u32, arguments: [usize; 6]) -> i32 {
 #[inline(never)]
 unsafe fn user_call(number: u32, arguments: [usize; 6]) -> i32 {
     // SAFETY: the caller's promise.
-    unsafe { door::call(number as usize, arguments) }
+    unsafe { linked::call(number as usize, arguments) }
 }
 
 /// Closes a ring's descriptor.
@@ -269,7 +269,7 @@ pub(crate) fn close(engine: Engine, fd: i32) {
 /// Lets a ring's descriptor be one that can be polled.
 pub(crate) fn show_readiness(engine: Engine, fd: i32) -> Result<(), i32> {
     if engine == Engine::User {
-        return door::quietly(|| anyring_engine::frontend::show_readiness(fd));
+        return linked::quietly(|| anyring_engine::frontend::show_readiness(fd));
     }
     Ok(())
 }
@@ -288,5 +288,5 @@ pub(crate) fn seal(engine: Engine, fd: i32) -> bool {
 /// The program has looked for completions, and found none: who polls the descriptor may sleep.
 #[cold]
 pub(crate) fn found_nothing(fd: i32) {
-    door::quietly(|| anyring_engine::frontend::sync_readiness(fd));
+    linked::quietly(|| anyring_engine::frontend::sync_readiness(fd));
 }

@@ -59,7 +59,7 @@
 //! Needs Rust 1.88, as all of this crate.
 
 use crate::engine::{self, Engine};
-use anyring_linked::{self as door, Quiet};
+use anyring_linked::{self as linked, Quiet};
 use std::ffi::{c_int, c_long};
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -90,7 +90,7 @@ macro_rules! everywhere {
     };
 }
 
-/// The door that [`everywhere!`](crate::everywhere!) opens.
+/// The front end that [`everywhere!`](crate::everywhere!) puts into a program.
 #[doc(hidden)]
 pub struct Everywhere;
 
@@ -120,11 +120,11 @@ pub extern "C" fn trap() {
     }
     if choose() == USER {
         let text = (&raw const __executable_start).addr()..(&raw const etext).addr();
-        door::trap_within(&text);
+        linked::trap_within(&text);
     }
 }
 
-impl interpose::Door for Everywhere {
+impl interpose::Frontend for Everywhere {
     type Stay = Quiet;
 
     #[inline]
@@ -149,7 +149,7 @@ impl interpose::Door for Everywhere {
         }
         match answers {
             // SAFETY: the caller's promise.
-            USER => Some(unsafe { door::call(number, arguments) } as isize),
+            USER => Some(unsafe { linked::call(number, arguments) } as isize),
             // SAFETY: the caller's promise.
             OTHERS => Some(unsafe { behind(number, arguments) }),
             _ => None,
@@ -160,7 +160,7 @@ impl interpose::Door for Everywhere {
 fn choose() -> u8 {
     let answers = match Engine::Auto.resolve() {
         Engine::User => USER,
-        _ if door::others_answer() => OTHERS,
+        _ if linked::others_answer() => OTHERS,
         _ => KERNEL,
     };
     engine::begin(if answers == USER { Engine::User } else { Engine::Kernel });

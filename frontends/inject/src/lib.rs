@@ -11,13 +11,13 @@
 
 extern crate alloc;
 
-mod door;
 #[cfg(target_arch = "x86_64")]
 #[path = "entry_x86_64.rs"]
 mod entry;
 #[cfg(target_arch = "aarch64")]
 #[path = "entry_aarch64.rs"]
 mod entry;
+mod frontend;
 mod stack;
 mod start;
 

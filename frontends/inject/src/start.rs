@@ -1,6 +1,6 @@
 //! What happens before the program's first instruction.
 
-use crate::door;
+use crate::frontend;
 use crate::stack::Stack;
 use anyring_trap::filter::Reach;
 use anyring_trap::{config, exec, low, process, sys, trap};
@@ -20,7 +20,7 @@ pub unsafe extern "C" fn start(tracer: usize, _first: usize, top: *const usize) 
     let entry = stack.entry();
     let is_low = low::is_low(entry);
     let text = if is_low { Some(low::RANGE) } else { stack.text() };
-    process::begin(&config, &Reach { low: is_low, text }, &door::DOOR, &door::HOST);
+    process::begin(&config, &Reach { low: is_low, text }, &frontend::FRONTEND, &frontend::HOST);
     if trap::installed() {
         process::watch_forks();
         // SAFETY: as above.

@@ -1,6 +1,6 @@
 //! `syscall`, and `mmap`.
 
-use crate::{Door, credentials, descriptors, next};
+use crate::{Frontend, credentials, descriptors, next};
 use anyring_trap::{arch, calls, filter};
 use core::ffi::{c_int, c_long, c_void};
 use linux_raw_sys::general as raw;
@@ -11,7 +11,7 @@ use linux_raw_sys::general as raw;
 /// As for the call that `number` names. What the caller did not pass is read as whatever lies there
 /// and not used, as in the C library's.
 #[inline]
-pub unsafe fn syscall<D: Door>(
+pub unsafe fn syscall<F: Frontend>(
     number: c_long,
     a: usize,
     b: usize,
@@ -20,13 +20,13 @@ pub unsafe fn syscall<D: Door>(
     e: usize,
     f: usize,
 ) -> c_long {
-    if calls::is_ring_call(number as usize) && D::hands_through() {
+    if calls::is_ring_call(number as usize) && F::hands_through() {
         // SAFETY: the program's own call.
         let result = unsafe { arch::syscall(number as usize, [a, b, c, d, e, f]) };
         return if result < 0 { next::fail(result) as c_long } else { result as c_long };
     }
     // SAFETY: the program's own call.
-    unsafe { answered::<D>(number, a, b, c, d, e, f) }
+    unsafe { answered::<F>(number, a, b, c, d, e, f) }
 }
 
 /// Apart, so that the way to the kernel is short.
@@ -34,7 +34,7 @@ pub unsafe fn syscall<D: Door>(
 /// # Safety
 /// As for [`syscall`].
 #[inline(never)]
-unsafe extern "C" fn answered<D: Door>(
+unsafe extern "C" fn answered<F: Frontend>(
     number: c_long,
     a: usize,
     b: usize,
@@ -46,18 +46,18 @@ unsafe extern "C" fn answered<D: Door>(
     let (number, arguments) = (number as usize, [a, b, c, d, e, f]);
     if number == raw::__NR_close as usize {
         // libuv closes its rings so.
-        descriptors::closing::<D>(arguments[0] as i32);
+        descriptors::closing::<F>(arguments[0] as i32);
     }
     if calls::is_ring_call(number) {
         // SAFETY: the program's own call.
-        if let Some(result) = unsafe { D::call(number, arguments) } {
+        if let Some(result) = unsafe { F::call(number, arguments) } {
             return next::fail(result) as c_long;
         }
     }
-    let change = credentials::by_call::<D>(number, arguments);
+    let change = credentials::by_call::<F>(number, arguments);
     // SAFETY: the program's own call.
     let result = unsafe { arch::syscall(number, arguments) };
-    credentials::end::<D>(change);
+    credentials::end::<F>(change);
     next::fail(result) as c_long
 }
 

@@ -6,30 +6,30 @@
 //!
 //! What the C library changes in all threads is one change here, once all have made it.
 
-use crate::{Door, next};
+use crate::{Frontend, next};
 use anyring_engine::credentials::{Change, Reach};
 use anyring_trap::{active, credentials};
 use core::ffi::{c_char, c_int, c_void};
 
 /// Before a call that changes credentials.
-fn begin<D: Door>(reach: Reach) -> Option<Change> {
-    let _stay = active().then(D::enter);
+fn begin<F: Frontend>(reach: Reach) -> Option<Change> {
+    let _stay = active().then(F::enter);
     credentials::begin(reach)
 }
 
 /// After it.
 #[inline]
-pub fn end<D: Door>(change: Option<Change>) {
+pub fn end<F: Frontend>(change: Option<Change>) {
     if let Some(change) = change {
-        let _stay = D::enter();
+        let _stay = F::enter();
         change.end();
     }
 }
 
 /// Before a call that the program makes by its number: the C library's broadcast is not in it.
 #[inline]
-pub fn by_call<D: Door>(number: usize, arguments: [usize; 6]) -> Option<Change> {
-    credentials::reach(number, arguments).and_then(begin::<D>)
+pub fn by_call<F: Frontend>(number: usize, arguments: [usize; 6]) -> Option<Change> {
+    credentials::reach(number, arguments).and_then(begin::<F>)
 }
 
 macro_rules! changing {
@@ -38,10 +38,10 @@ macro_rules! changing {
         ///
         /// # Safety
         /// As in C.
-        pub unsafe fn $name<D: Door>($($argument: $kind),*) -> c_int {
-            let change = begin::<D>(Reach::$reach);
+        pub unsafe fn $name<F: Frontend>($($argument: $kind),*) -> c_int {
+            let change = begin::<F>(Reach::$reach);
             let result = next!($string, fn($($kind),*) -> c_int, $($argument),*);
-            end::<D>(change);
+            end::<F>(change);
             result
         }
     )*};
@@ -80,9 +80,9 @@ changing! {
 ///
 /// # Safety
 /// As in C.
-pub unsafe fn prctl<D: Door>(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
-    let change = if credentials::is_change(option as usize) { begin::<D>(Reach::Unseen) } else { None };
+pub unsafe fn prctl<F: Frontend>(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+    let change = if credentials::is_change(option as usize) { begin::<F>(Reach::Unseen) } else { None };
     let result = next!(c"prctl", fn(c_int, usize, usize, usize, usize) -> c_int, option, a, b, c, d);
-    end::<D>(change);
+    end::<F>(change);
     result
 }

@@ -3,7 +3,7 @@
 //!
 //! `closed` is said before the real call, as the number can be reused at once after it.
 
-use crate::{Door, next};
+use crate::{Frontend, next};
 use anyring_engine::frontend;
 use anyring_trap::{active, calls, sys};
 use core::ffi::c_int;
@@ -14,26 +14,26 @@ const CLOSE_RANGE_CLOEXEC: u32 = 4;
 
 /// Says that `fd` is about to be closed.
 #[inline]
-pub fn closing<D: Door>(fd: c_int) {
+pub fn closing<F: Frontend>(fd: c_int) {
     if active() && calls::rings_exist() {
-        let _stay = D::enter();
+        let _stay = F::enter();
         frontend::closed(fd);
     }
 }
 
 /// Says that `new` is about to become a duplicate of `old`, if `old` is a descriptor.
 #[inline]
-fn replacing<D: Door>(old: c_int, new: c_int) {
+fn replacing<F: Frontend>(old: c_int, new: c_int) {
     if old != new && (!calls::is_ring(new) || sys::is_open(old)) {
-        closing::<D>(new);
+        closing::<F>(new);
     }
 }
 
 /// Says that `new` is a duplicate of `old`.
 #[inline]
-fn duplicated<D: Door>(old: c_int, new: c_int) {
+fn duplicated<F: Frontend>(old: c_int, new: c_int) {
     if new >= 0 && calls::is_ring(old) {
-        let _stay = D::enter();
+        let _stay = F::enter();
         frontend::duplicated(old, new);
     }
 }
@@ -42,8 +42,8 @@ fn duplicated<D: Door>(old: c_int, new: c_int) {
 ///
 /// # Safety
 /// As in C.
-pub unsafe fn close<D: Door>(fd: c_int) -> c_int {
-    closing::<D>(fd);
+pub unsafe fn close<F: Frontend>(fd: c_int) -> c_int {
+    closing::<F>(fd);
     next!(c"close", fn(c_int) -> c_int, fd)
 }
 
@@ -51,9 +51,9 @@ pub unsafe fn close<D: Door>(fd: c_int) -> c_int {
 ///
 /// # Safety
 /// As in C.
-pub unsafe fn close_range<D: Door>(first: u32, last: u32, flags: c_int) -> c_int {
+pub unsafe fn close_range<F: Frontend>(first: u32, last: u32, flags: c_int) -> c_int {
     if flags as u32 & CLOSE_RANGE_CLOEXEC == 0 {
-        closing_from::<D>(first, last);
+        closing_from::<F>(first, last);
     }
     next!(c"close_range", fn(u32, u32, c_int) -> c_int, first, last, flags)
 }
@@ -62,18 +62,18 @@ pub unsafe fn close_range<D: Door>(first: u32, last: u32, flags: c_int) -> c_int
 ///
 /// # Safety
 /// As in C.
-pub unsafe fn closefrom<D: Door>(first: c_int) {
-    closing_from::<D>(first.max(0) as u32, u32::MAX);
+pub unsafe fn closefrom<F: Frontend>(first: c_int) {
+    closing_from::<F>(first.max(0) as u32, u32::MAX);
     next!(c"closefrom", fn(c_int) -> isize, first);
 }
 
 /// Says so for each number that can be open.
-fn closing_from<D: Door>(first: u32, last: u32) {
+fn closing_from<F: Frontend>(first: u32, last: u32) {
     if !calls::rings_exist() {
         return;
     }
     for fd in first..=last.min(sys::descriptor_limit()) {
-        closing::<D>(fd as c_int);
+        closing::<F>(fd as c_int);
     }
 }
 
@@ -81,9 +81,9 @@ fn closing_from<D: Door>(first: u32, last: u32) {
 ///
 /// # Safety
 /// As in C.
-pub unsafe fn dup<D: Door>(old: c_int) -> c_int {
+pub unsafe fn dup<F: Frontend>(old: c_int) -> c_int {
     let new = next!(c"dup", fn(c_int) -> c_int, old);
-    duplicated::<D>(old, new);
+    duplicated::<F>(old, new);
     new
 }
 
@@ -91,11 +91,11 @@ pub unsafe fn dup<D: Door>(old: c_int) -> c_int {
 ///
 /// # Safety
 /// As in C.
-pub unsafe fn dup2<D: Door>(old: c_int, new: c_int) -> c_int {
-    replacing::<D>(old, new);
+pub unsafe fn dup2<F: Frontend>(old: c_int, new: c_int) -> c_int {
+    replacing::<F>(old, new);
     let result = next!(c"dup2", fn(c_int, c_int) -> c_int, old, new);
     if old != new {
-        duplicated::<D>(old, result);
+        duplicated::<F>(old, result);
     }
     result
 }
@@ -104,10 +104,10 @@ pub unsafe fn dup2<D: Door>(old: c_int, new: c_int) -> c_int {
 ///
 /// # Safety
 /// As in C.
-pub unsafe fn dup3<D: Door>(old: c_int, new: c_int, flags: c_int) -> c_int {
-    replacing::<D>(old, new);
+pub unsafe fn dup3<F: Frontend>(old: c_int, new: c_int, flags: c_int) -> c_int {
+    replacing::<F>(old, new);
     let result = next!(c"dup3", fn(c_int, c_int, c_int) -> c_int, old, new, flags);
-    duplicated::<D>(old, result);
+    duplicated::<F>(old, result);
     result
 }
 
@@ -115,23 +115,23 @@ pub unsafe fn dup3<D: Door>(old: c_int, new: c_int, flags: c_int) -> c_int {
 ///
 /// # Safety
 /// As in C.
-pub unsafe fn fcntl<D: Door>(fd: c_int, command: c_int, argument: usize) -> c_int {
+pub unsafe fn fcntl<F: Frontend>(fd: c_int, command: c_int, argument: usize) -> c_int {
     let result = next!(c"fcntl", fn(c_int, c_int, usize) -> c_int, fd, command, argument);
-    after_fcntl::<D>(fd, command, result)
+    after_fcntl::<F>(fd, command, result)
 }
 
 /// `fcntl64`, what glibc's `fcntl` is called with large files.
 ///
 /// # Safety
 /// As in C.
-pub unsafe fn fcntl64<D: Door>(fd: c_int, command: c_int, argument: usize) -> c_int {
+pub unsafe fn fcntl64<F: Frontend>(fd: c_int, command: c_int, argument: usize) -> c_int {
     let result = next!(c"fcntl64", fn(c_int, c_int, usize) -> c_int, fd, command, argument);
-    after_fcntl::<D>(fd, command, result)
+    after_fcntl::<F>(fd, command, result)
 }
 
-fn after_fcntl<D: Door>(fd: c_int, command: c_int, result: c_int) -> c_int {
+fn after_fcntl<F: Frontend>(fd: c_int, command: c_int, result: c_int) -> c_int {
     if matches!(command as u32, raw::F_DUPFD | raw::F_DUPFD_CLOEXEC) {
-        duplicated::<D>(fd, result);
+        duplicated::<F>(fd, result);
     }
     result
 }

@@ -1,17 +1,17 @@
 //! The C library's names for the functions of this crate.
 
-/// Defines the functions of this crate under the C library's names, for the door `$door`.
+/// Defines the functions of this crate under the C library's names, for the front end `$frontend`.
 ///
 /// A library that is loaded stands in front of the C library by them; in a program the linker takes them for its own
 /// and its libraries' calls.
 #[macro_export]
 macro_rules! export {
-    ($door:ty) => {
+    ($frontend:ty) => {
         const _: () = {
             use ::core::ffi::{c_char, c_int, c_long, c_void};
             use $crate::wait::{FdSet, PollFd};
 
-            $crate::define! { $door;
+            $crate::define! { $frontend;
                 credentials capset(header: *mut c_void, sets: *const c_void) -> c_int;
                 credentials initgroups(user: *const c_char, group: u32) -> c_int;
                 credentials prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int;
@@ -72,7 +72,7 @@ macro_rules! export {
     };
 }
 
-/// Defines `mmap`, for doors without a filter that traps it.
+/// Defines `mmap`, for front ends without a filter that traps it.
 #[macro_export]
 macro_rules! export_mmap {
     () => {
@@ -113,11 +113,11 @@ macro_rules! export_mmap {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! define {
-    ($door:ty; $($place:ident $name:ident($($argument:ident: $kind:ty),* $(,)?) -> $result:ty;)*) => {$(
+    ($frontend:ty; $($place:ident $name:ident($($argument:ident: $kind:ty),* $(,)?) -> $result:ty;)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $kind),*) -> $result {
             // SAFETY: the program's promise.
-            unsafe { $crate::$place::$name::<$door>($($argument),*) }
+            unsafe { $crate::$place::$name::<$frontend>($($argument),*) }
         }
     )*};
 }

@@ -1,7 +1,7 @@
 //! Functions that stand in front of the C library's: those that make the three calls by number, that close and
 //! duplicate descriptors, that wait for them, and that change credentials.
 //!
-//! They are plain functions here. A door exports them under the C library's names with [`export!`]: the preloaded
+//! They are plain functions here. A front end exports them under the C library's names with [`export!`]: the preloaded
 //! library, in front of everything in the process, and a program that says `anyring::everywhere!()`, in which the
 //! linker prefers them to those of the C library.
 #![no_std]
@@ -16,8 +16,8 @@ pub mod next;
 pub mod sockets;
 pub mod wait;
 
-/// What differs between the doors that export these functions.
-pub trait Door {
+/// What differs between the front ends that export these functions.
+pub trait Frontend {
     /// A thread's stay in the engine, during which no signal handler of the program runs in it; it ends with the
     /// value.
     type Stay;

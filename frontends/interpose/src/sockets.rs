@@ -2,7 +2,7 @@
 //! zero-copy sends would use, too, and those by which it would hand a ring over.
 
 use crate::next::fail;
-use crate::{Door, next};
+use crate::{Frontend, next};
 use anyring_engine::frontend;
 use anyring_trap::{active, calls};
 use core::ffi::{c_int, c_void};
@@ -10,9 +10,9 @@ use linux_raw_sys::errno;
 use linux_raw_sys::net::mmsghdr;
 
 /// Says that the program looks for errors of `fd` itself.
-pub fn watches_errors<D: Door>(fd: c_int) {
+pub fn watches_errors<F: Frontend>(fd: c_int) {
     if active() && calls::rings_exist() {
-        let _stay = D::enter();
+        let _stay = F::enter();
         frontend::watches_errors(fd);
     }
 }
@@ -21,7 +21,7 @@ pub fn watches_errors<D: Door>(fd: c_int) {
 ///
 /// # Safety
 /// As in C.
-pub unsafe fn setsockopt<D: Door>(
+pub unsafe fn setsockopt<F: Frontend>(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -30,17 +30,17 @@ pub unsafe fn setsockopt<D: Door>(
 ) -> c_int {
     frontend::sets_option(fd, level, name);
     if frontend::concerns_errors(level, name) {
-        watches_errors::<D>(fd);
+        watches_errors::<F>(fd);
     }
     next!(c"setsockopt", fn(c_int, c_int, c_int, *const c_void, u32) -> c_int, fd, level, name, value, length,)
 }
 
 /// Would this message hand over a ring?
-fn hands_over_ring<D: Door>(fd: c_int, message: *const c_void) -> bool {
+fn hands_over_ring<F: Frontend>(fd: c_int, message: *const c_void) -> bool {
     if !active() || !calls::rings_exist() {
         return false;
     }
-    let _stay = D::enter();
+    let _stay = F::enter();
     frontend::hands_over_ring(fd, message as u64)
 }
 
@@ -50,8 +50,8 @@ const REFUSED: isize = -(errno::EINVAL as isize);
 ///
 /// # Safety
 /// As in C.
-pub unsafe fn sendmsg<D: Door>(fd: c_int, message: *const c_void, flags: c_int) -> isize {
-    if hands_over_ring::<D>(fd, message) {
+pub unsafe fn sendmsg<F: Frontend>(fd: c_int, message: *const c_void, flags: c_int) -> isize {
+    if hands_over_ring::<F>(fd, message) {
         return fail(REFUSED);
     }
     next!(c"sendmsg", fn(c_int, *const c_void, c_int) -> isize, fd, message, flags)
@@ -61,11 +61,11 @@ pub unsafe fn sendmsg<D: Door>(fd: c_int, message: *const c_void, flags: c_int) 
 ///
 /// # Safety
 /// As in C.
-pub unsafe fn sendmmsg<D: Door>(fd: c_int, messages: *mut c_void, count: u32, flags: c_int) -> c_int {
+pub unsafe fn sendmmsg<F: Frontend>(fd: c_int, messages: *mut c_void, count: u32, flags: c_int) -> c_int {
     // The kernel takes no more.
     const MOST: u32 = 1024;
     let message = |index: u32| messages.wrapping_byte_add(index as usize * size_of::<mmsghdr>());
-    let refused = (0..count.min(MOST)).find(|&index| hands_over_ring::<D>(fd, message(index)));
+    let refused = (0..count.min(MOST)).find(|&index| hands_over_ring::<F>(fd, message(index)));
     if refused == Some(0) {
         return fail(REFUSED) as c_int;
     }

@@ -1,7 +1,7 @@
 //! Calls that wait for descriptors. A ring of ours is a memfd and cannot be polled; the engine has a
 //! stand-in for each that is polled ([`frontend::readiness_fd`]), which takes the ring's place here.
 
-use crate::{Door, next};
+use crate::{Frontend, next};
 use anyring_engine::frontend;
 use anyring_trap::calls;
 use core::ffi::{c_int, c_long, c_void};
@@ -9,21 +9,21 @@ use linux_raw_sys::general as raw;
 
 /// Brings the stand-ins of an instance's rings in line.
 #[inline]
-fn before_wait<D: Door>(instance: c_int) {
+fn before_wait<F: Frontend>(instance: c_int) {
     if frontend::has_rings_in_epoll() {
-        synchronize::<D>(instance);
+        synchronize::<F>(instance);
     }
 }
 
 #[cold]
-fn synchronize<D: Door>(instance: c_int) {
-    let _stay = D::enter();
+fn synchronize<F: Frontend>(instance: c_int) {
+    let _stay = F::enter();
     frontend::before_epoll_wait(instance);
 }
 
 /// The stand-in of a ring, in line with it.
-fn stand_in<D: Door>(ring: c_int) -> Result<c_int, c_int> {
-    let _stay = D::enter();
+fn stand_in<F: Frontend>(ring: c_int) -> Result<c_int, c_int> {
+    let _stay = F::enter();
     let stand_in = frontend::readiness_fd(ring)?;
     frontend::sync_readiness(ring);
     Ok(stand_in)
@@ -33,17 +33,22 @@ fn stand_in<D: Door>(ring: c_int) -> Result<c_int, c_int> {
 ///
 /// # Safety
 /// As in C.
-pub unsafe fn epoll_ctl<D: Door>(instance: c_int, operation: c_int, fd: c_int, event: *mut c_void) -> c_int {
+pub unsafe fn epoll_ctl<F: Frontend>(
+    instance: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *mut c_void,
+) -> c_int {
     let mut target = fd;
     let ring = calls::is_ring(fd);
     if ring {
-        match stand_in::<D>(fd) {
+        match stand_in::<F>(fd) {
             Ok(stand_in) => target = stand_in,
             Err(error) => return next::fail(error as isize) as c_int,
         }
     }
     if !ring && operation as u32 == raw::EPOLL_CTL_ADD {
-        crate::sockets::watches_errors::<D>(fd);
+        crate::sockets::watches_errors::<F>(fd);
     }
     let result = next!(
         c"epoll_ctl",
@@ -63,13 +68,13 @@ pub unsafe fn epoll_ctl<D: Door>(instance: c_int, operation: c_int, fd: c_int, e
 ///
 /// # Safety
 /// As in C.
-pub unsafe fn epoll_wait<D: Door>(
+pub unsafe fn epoll_wait<F: Frontend>(
     instance: c_int,
     events: *mut c_void,
     count: c_int,
     timeout: c_int,
 ) -> c_int {
-    before_wait::<D>(instance);
+    before_wait::<F>(instance);
     next!(c"epoll_wait", fn(c_int, *mut c_void, c_int, c_int) -> c_int, instance, events, count, timeout,)
 }
 
@@ -77,14 +82,14 @@ pub unsafe fn epoll_wait<D: Door>(
 ///
 /// # Safety
 /// As in C.
-pub unsafe fn epoll_pwait<D: Door>(
+pub unsafe fn epoll_pwait<F: Frontend>(
     instance: c_int,
     events: *mut c_void,
     count: c_int,
     timeout: c_int,
     mask: *const c_void,
 ) -> c_int {
-    before_wait::<D>(instance);
+    before_wait::<F>(instance);
     next!(
         c"epoll_pwait",
         fn(c_int, *mut c_void, c_int, c_int, *const c_void) -> c_int,
@@ -100,14 +105,14 @@ pub unsafe fn epoll_pwait<D: Door>(
 ///
 /// # Safety
 /// As in C.
-pub unsafe fn epoll_pwait2<D: Door>(
+pub unsafe fn epoll_pwait2<F: Frontend>(
     instance: c_int,
     events: *mut c_void,
     count: c_int,
     timeout: *const c_void,
     mask: *const c_void,
 ) -> c_int {
-    before_wait::<D>(instance);
+    before_wait::<F>(instance);
     next!(
         c"epoll_pwait2",
         fn(c_int, *mut c_void, c_int, *const c_void, *const c_void) -> c_int,
@@ -132,7 +137,7 @@ pub struct PollFd {
 ///
 /// # Safety
 /// `list` must hold `count` entries, as in C.
-unsafe fn with_stand_ins<D: Door>(
+unsafe fn with_stand_ins<F: Frontend>(
     list: *mut PollFd,
     count: usize,
     mut wait: impl FnMut(*mut PollFd) -> c_int,
@@ -147,7 +152,7 @@ unsafe fn with_stand_ins<D: Door>(
     }
     let mut copy = program.to_vec();
     for entry in copy.iter_mut().filter(|entry| calls::is_ring(entry.fd)) {
-        match stand_in::<D>(entry.fd) {
+        match stand_in::<F>(entry.fd) {
             Ok(stand_in) => entry.fd = stand_in,
             Err(error) => return next::fail(error as isize) as c_int,
         }
@@ -165,29 +170,34 @@ unsafe fn with_stand_ins<D: Door>(
 ///
 /// # Safety
 /// As in C.
-pub unsafe fn poll<D: Door>(list: *mut PollFd, count: usize, timeout: c_int) -> c_int {
+pub unsafe fn poll<F: Frontend>(list: *mut PollFd, count: usize, timeout: c_int) -> c_int {
     let wait = |list| next!(c"poll", fn(*mut PollFd, usize, c_int) -> c_int, list, count, timeout);
     // SAFETY: the caller's promise.
-    unsafe { with_stand_ins::<D>(list, count, wait) }
+    unsafe { with_stand_ins::<F>(list, count, wait) }
 }
 
 /// What `poll` is compiled to under `_FORTIFY_SOURCE`.
 ///
 /// # Safety
 /// As in C.
-pub unsafe fn __poll_chk<D: Door>(list: *mut PollFd, count: usize, timeout: c_int, bytes: usize) -> c_int {
+pub unsafe fn __poll_chk<F: Frontend>(
+    list: *mut PollFd,
+    count: usize,
+    timeout: c_int,
+    bytes: usize,
+) -> c_int {
     let wait = |list| {
         next!(c"__poll_chk", fn(*mut PollFd, usize, c_int, usize) -> c_int, list, count, timeout, bytes,)
     };
     // SAFETY: the caller's promise, which the real function checks.
-    unsafe { with_stand_ins::<D>(list, count.min(bytes / size_of::<PollFd>()), wait) }
+    unsafe { with_stand_ins::<F>(list, count.min(bytes / size_of::<PollFd>()), wait) }
 }
 
 /// `ppoll(2)`.
 ///
 /// # Safety
 /// As in C.
-pub unsafe fn ppoll<D: Door>(
+pub unsafe fn ppoll<F: Frontend>(
     list: *mut PollFd,
     count: usize,
     timeout: *const c_void,
@@ -204,14 +214,14 @@ pub unsafe fn ppoll<D: Door>(
         )
     };
     // SAFETY: the caller's promise.
-    unsafe { with_stand_ins::<D>(list, count, wait) }
+    unsafe { with_stand_ins::<F>(list, count, wait) }
 }
 
 /// What `ppoll` is compiled to under `_FORTIFY_SOURCE`.
 ///
 /// # Safety
 /// As in C.
-pub unsafe fn __ppoll_chk<D: Door>(
+pub unsafe fn __ppoll_chk<F: Frontend>(
     list: *mut PollFd,
     count: usize,
     timeout: *const c_void,
@@ -230,7 +240,7 @@ pub unsafe fn __ppoll_chk<D: Door>(
         )
     };
     // SAFETY: the caller's promise, which the real function checks.
-    unsafe { with_stand_ins::<D>(list, count.min(bytes / size_of::<PollFd>()), wait) }
+    unsafe { with_stand_ins::<F>(list, count.min(bytes / size_of::<PollFd>()), wait) }
 }
 
 /// `fd_set`.
@@ -263,7 +273,7 @@ struct Standing {
 ///
 /// # Safety
 /// The sets are null or as in C.
-unsafe fn select_with_stand_ins<D: Door>(
+unsafe fn select_with_stand_ins<F: Frontend>(
     count: c_int,
     sets: [*mut FdSet; 3],
     wait: impl FnOnce(c_int) -> c_int,
@@ -280,7 +290,7 @@ unsafe fn select_with_stand_ins<D: Door>(
     let mut new_count = count;
     for ring in (0..count).filter(|&fd| named(fd) && calls::is_ring(fd)) {
         let Some(entry) = standing.get_mut(standing_count) else { break };
-        match stand_in::<D>(ring) {
+        match stand_in::<F>(ring) {
             Ok(stand_in) if stand_in < 1024 => *entry = Standing { ring, stand_in },
             _ => continue,
         }
@@ -318,7 +328,7 @@ fn exchange(set: &mut FdSet, pairs: impl Iterator<Item = (c_int, c_int)>) {
 ///
 /// # Safety
 /// As in C.
-pub unsafe fn select<D: Door>(
+pub unsafe fn select<F: Frontend>(
     count: c_int,
     read: *mut FdSet,
     write: *mut FdSet,
@@ -337,14 +347,14 @@ pub unsafe fn select<D: Door>(
         )
     };
     // SAFETY: the caller's promise.
-    unsafe { select_with_stand_ins::<D>(count, [read, write, except], wait) }
+    unsafe { select_with_stand_ins::<F>(count, [read, write, except], wait) }
 }
 
 /// `pselect(2)`.
 ///
 /// # Safety
 /// As in C.
-pub unsafe fn pselect<D: Door>(
+pub unsafe fn pselect<F: Frontend>(
     count: c_int,
     read: *mut FdSet,
     write: *mut FdSet,
@@ -365,5 +375,5 @@ pub unsafe fn pselect<D: Door>(
         )
     };
     // SAFETY: the caller's promise.
-    unsafe { select_with_stand_ins::<D>(count, [read, write, except], wait) }
+    unsafe { select_with_stand_ins::<F>(count, [read, write, except], wait) }
 }

@@ -41,7 +41,7 @@ pub fn is_extended() -> bool {
 /// The program is going to submit operations that the kernel lacks.
 pub fn extend() {
     EXTENDS.store(true, Ordering::Relaxed);
-    if ENGINE.load(Ordering::Relaxed) == KERNEL && user::lend() {
+    if ENGINE.load(Ordering::Relaxed) == KERNEL && user::begin_beside_kernel() {
         ENGINE.store(EXTENDED, Ordering::Relaxed);
     }
 }

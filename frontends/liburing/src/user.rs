@@ -1,4 +1,5 @@
-//! Anyring's engine in this process: what it is lent, and what of it only this door uses.
+//! Anyring's engine in this process: what the library provides to it, and what of it only
+//! this front end uses.
 
 use anyring_engine::{Host, frontend};
 use anyring_linked::{Choice, quietly};
@@ -8,7 +9,7 @@ use core::num::NonZeroUsize;
 
 pub use anyring_linked::{call, closing};
 
-/// What the engine is lent.
+/// What the library provides to the engine.
 struct Library;
 
 static HOST: &dyn Host = &Library;
@@ -46,7 +47,7 @@ pub fn is_wanted() -> bool {
 /// Puts the engine in place beside the kernel's; false where somebody else answers the calls, who is as good as a
 /// kernel that has what ours has.
 #[cold]
-pub fn lend() -> bool {
+pub fn begin_beside_kernel() -> bool {
     if anyring_trap::stub::is_in_place() {
         return false;
     }

@@ -1,7 +1,7 @@
-//! What the doors that are linked into programs share: when anyring's engine is wanted, the way into it, and
-//! what it hears of the program.
+//! What the front ends that are linked into programs share: when anyring's engine is wanted, the way into it, and
+//! what it is told of the program.
 //!
-//! Such a door stands in front of nothing but `io_uring`: of the program's signal actions it knows nothing. A
+//! Such a front end interposes nothing but `io_uring`: it knows nothing of the program's signal actions. A
 //! handler that ran while its thread is inside the engine could enter the ring whose lock that thread holds;
 //! so signals are blocked inside, but for waits, which have the program's mask.
 #![no_std]
@@ -15,7 +15,7 @@ pub use anyring_trap::stub::is_in_place as others_answer;
 
 use anyring_engine::{Caller, Host, frontend};
 use anyring_trap::arch::Context;
-use anyring_trap::{Door, calls, config, log, low, process, signals, stub, sys, trap};
+use anyring_trap::{Frontend, calls, config, log, low, process, signals, stub, sys, trap};
 use core::ffi::{c_char, c_int};
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -46,7 +46,7 @@ pub fn choose() -> Choice {
     process::choose(config.choice, kernel)
 }
 
-/// Puts anyring's engine in place, once; rings can be made from here on. What is lent by `host` must not touch
+/// Puts anyring's engine in place, once; rings can be made from here on. What `host` provides must not touch
 /// memory that a child of `fork` finds locked.
 pub fn begin(host: &'static &'static dyn Host) {
     static BEGUN: AtomicBool = AtomicBool::new(false);
@@ -72,10 +72,10 @@ pub unsafe fn call(number: usize, arguments: [usize; 6]) -> c_int {
     result as c_int
 }
 
-/// What the trap asks of such a door: nothing is kept out of the engine here, signals are blocked.
+/// What the trap asks of such a front end: nothing is kept out of the engine here, signals are blocked.
 struct Linked;
 
-impl Door for Linked {
+impl Frontend for Linked {
     fn is_inside(&self) -> bool {
         false
     }
@@ -98,7 +98,7 @@ impl Door for Linked {
 /// Makes the three calls trap, too, that the program's own `text` makes by instructions. Anyring's engine must be in
 /// place.
 pub fn trap_within(text: &Range<usize>) {
-    static LINKED: &dyn Door = &Linked;
+    static LINKED: &dyn Frontend = &Linked;
     // Programs at a fixed address would have one another's text.
     let result = if low::is_low(text.start) {
         Err(("the program lies at a fixed address", 0))

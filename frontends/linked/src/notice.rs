@@ -1,5 +1,5 @@
-//! What the engine is to hear of the program, as far as such a door sees it: its forks, the ends of its threads,
-//! and, when it next enters a ring, that it has other credentials.
+//! What the engine is told of the program, as far as such a front end sees it: the program's forks, the ends of its
+//! threads, and, when the program next enters a ring, that it has other credentials.
 
 use crate::quietly;
 use anyring_engine::credentials::{Change, Reach};

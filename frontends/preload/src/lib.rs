@@ -13,7 +13,7 @@ extern crate alloc;
 
 pub mod arch;
 pub mod dispatch;
-pub mod door;
+pub mod frontend;
 pub mod inside;
 #[cfg(not(test))]
 pub mod interpose;

@@ -1,6 +1,6 @@
 //! What happens before `main`, and at the end.
 
-use crate::{door, patch};
+use crate::{frontend, patch};
 use anyring_interpose::next;
 use anyring_trap::filter::Reach;
 use anyring_trap::{config, exec, low, process, trap};
@@ -25,7 +25,7 @@ pub extern "C" fn start() {
     let entry = program_entry();
     // Code of a fixed-address program lies low; it needs a filter that reaches there.
     let reach = Reach { low: entry.is_none_or(low::is_low), text: None };
-    let ours = process::begin(&config, &reach, &door::DOOR, &door::HOST);
+    let ours = process::begin(&config, &reach, &frontend::FRONTEND, &frontend::HOST);
     if trap::installed() {
         // SAFETY: the C library's, as before.
         unsafe { exec::remember(environment) };

@@ -2,7 +2,7 @@
 //!
 //! A child of `vfork` may run on a stack of a few KiB (musl gives `posix_spawn`'s less than 6), which a
 //! signal frame with large vector registers fills alone. An alternate stack of its parent's thread is
-//! the child's too. So a thread that has none is lent one, for good, when it makes such a child.
+//! the child's too. So a thread that has none gets one, for good, when it makes such a child.
 
 use crate::arch::Context;
 use crate::sys;
@@ -16,13 +16,13 @@ const BYTES: usize = 64 << 10;
 const ENOUGH: usize = 24 << 10;
 
 /// A stack, and the thread that has it.
-struct Lent {
+struct Provided {
     thread_id: AtomicU32,
     address: AtomicUsize,
 }
 
-static LENT: [Lent; 256] =
-    [const { Lent { thread_id: AtomicU32::new(0), address: AtomicUsize::new(0) } }; 256];
+static PROVIDED: [Provided; 256] =
+    [const { Provided { thread_id: AtomicU32::new(0), address: AtomicUsize::new(0) } }; 256];
 
 /// Does the handler run on an alternate stack on which there is no room for a second signal frame, that of a fault?
 pub fn is_small(interrupted: &mut Context) -> bool {
@@ -32,7 +32,7 @@ pub fn is_small(interrupted: &mut Context) -> bool {
 }
 
 /// Gives the thread an alternate stack if it has none. It is set when the handler returns.
-pub fn lend(interrupted: &mut Context) {
+pub fn provide(interrupted: &mut Context) {
     let stack = interrupted.alternate_stack();
     // Where there never was one, the kernel does not say that it is disabled.
     if stack.flags & raw::SS_DISABLE == 0 && stack.bytes != 0 {
@@ -45,18 +45,18 @@ pub fn lend(interrupted: &mut Context) {
 /// A stack for a thread: its own from before, that of one that has ended, or a new one.
 fn take(thread_id: u32) -> Option<usize> {
     let process = sys::process_id();
-    let own = LENT.iter().find(|lent| lent.thread_id.load(Ordering::Relaxed) == thread_id);
-    let lent = own.or_else(|| {
-        LENT.iter().find(|lent| {
-            let owner = lent.thread_id.load(Ordering::Relaxed);
+    let own = PROVIDED.iter().find(|stack| stack.thread_id.load(Ordering::Relaxed) == thread_id);
+    let stack = own.or_else(|| {
+        PROVIDED.iter().find(|stack| {
+            let owner = stack.thread_id.load(Ordering::Relaxed);
             (owner == 0 || !sys::is_thread(process, owner))
-                && lent
+                && stack
                     .thread_id
                     .compare_exchange(owner, thread_id, Ordering::Relaxed, Ordering::Relaxed)
                     .is_ok()
         })
     })?;
-    let address = lent.address.load(Ordering::Relaxed);
+    let address = stack.address.load(Ordering::Relaxed);
     if address != 0 {
         return Some(address);
     }
@@ -64,6 +64,6 @@ fn take(thread_id: u32) -> Option<usize> {
     // SAFETY: new memory, wherever the kernel likes.
     let mapped = unsafe { sys::map(0, BYTES, raw::PROT_READ | raw::PROT_WRITE, flags) };
     let mapped = usize::try_from(mapped).ok()?;
-    lent.address.store(mapped, Ordering::Relaxed);
+    stack.address.store(mapped, Ordering::Relaxed);
     Some(mapped)
 }

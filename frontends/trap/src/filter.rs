@@ -292,8 +292,8 @@ pub const CLONE_MARK: u32 = 1;
 /// `IORING_OFF_CQ_RING`, where the kernel has the completion ring.
 pub const CQ_OFFSET: u32 = 0x0800_0000;
 
-/// The filter of a program that has a door inside: it traps the three calls where they are made in its own `text`. Where
-/// another program's lies after an `exec`, no call of that is likely to be.
+/// The filter of a program that a front end is linked into: it traps the three calls where they are made in the program's
+/// own `text`. A program that is executed later is unlikely to have calls at the same addresses.
 fn assemble_within(text: &Range<usize>) -> Assembler {
     let mut code = Assembler::new();
     code.load(ARCHITECTURE);
@@ -320,7 +320,7 @@ pub fn install(reach: &Reach) -> Result<(), isize> {
     put_in_place(&assemble(reach))
 }
 
-/// The same for a program that has a door inside.
+/// The same for a program that a front end is linked into.
 ///
 /// # Errors
 /// The negative errno.
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_door_inside_a_program_sees_its_own_text_only() {
+    fn a_linked_frontend_sees_the_text_of_its_program_only() {
         let text = 0x5555_5555_0000..0x5555_5560_0000;
         let code = assemble_within(&text);
         assert_eq!(code.open_count, 0);

@@ -1,9 +1,9 @@
-//! What the doors into unmodified programs share.
+//! What the front ends of unmodified programs share.
 //!
 //! System calls that a program makes by itself are trapped by a seccomp filter ([`filter`]) and done
 //! in a signal handler ([`trap`]), on threads ([`threads`]) and in memory ([`allocator`]) that the
 //! program's C library knows nothing of. A preloaded library and an image injected into a static
-//! program both live by this; what they do differently stands behind [`Door`].
+//! program both live by this; what they do differently stands behind [`Frontend`].
 //!
 //! Nothing here uses libc or thread-local storage: a static program may have neither.
 #![cfg_attr(not(test), no_std)]
@@ -34,13 +34,13 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 pub use process::active;
 
-/// What differs between the doors.
-pub trait Door: Sync {
+/// What differs between the front ends.
+pub trait Frontend: Sync {
     /// Whether the calling thread is inside the engine by another way than the trap.
     fn is_inside(&self) -> bool;
 
     /// A signal was kept out of the engine, where the calling thread is; it is blocked until the
-    /// thread leaves. The door takes note, and sees that no sleep begins any more.
+    /// thread leaves. The front end takes note, and sees that no sleep begins any more.
     fn kept_out(&self, signal: u64, interrupted: &mut arch::Context);
 
     /// The signals that were kept out of the engine since the calling thread entered it; they are
@@ -58,20 +58,20 @@ pub trait Door: Sync {
     fn patched_sites(&self) -> u64;
 }
 
-static DOOR: AtomicPtr<&'static dyn Door> = AtomicPtr::new(core::ptr::null_mut());
+static FRONTEND: AtomicPtr<&'static dyn Frontend> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The door of this process; set before anything can trap.
-fn door() -> Option<&'static dyn Door> {
-    // Acquire pairs with the release store in `open`.
-    let door = DOOR.load(Ordering::Acquire);
-    // SAFETY: null, or from a `&'static` in `open`.
-    unsafe { door.as_ref().copied() }
+/// The front end of this process; set before anything can trap.
+fn frontend() -> Option<&'static dyn Frontend> {
+    // Acquire pairs with the release store in `set_frontend`.
+    let frontend = FRONTEND.load(Ordering::Acquire);
+    // SAFETY: null, or from a `&'static` in `set_frontend`.
+    unsafe { frontend.as_ref().copied() }
 }
 
-/// Names the door of this process.
-fn open(door: &'static &'static dyn Door) {
-    // Release pairs with the acquire load in `door`.
-    DOOR.store(core::ptr::from_ref(door).cast_mut(), Ordering::Release);
+/// Sets the front end of this process.
+fn set_frontend(frontend: &'static &'static dyn Frontend) {
+    // Release pairs with the acquire load in `frontend`.
+    FRONTEND.store(core::ptr::from_ref(frontend).cast_mut(), Ordering::Release);
 }
 
 /// What the libraries that are loaded into programs are built on.

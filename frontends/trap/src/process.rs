@@ -2,7 +2,7 @@
 
 use crate::config::{Choice, Config, Level};
 use crate::filter::Reach;
-use crate::{Door, calls, config, log, signals, stub, sys, threads, trap};
+use crate::{Frontend, calls, config, log, signals, stub, sys, threads, trap};
 use anyring_engine::{Host, frontend};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use linux_raw_sys::general as raw;
@@ -25,10 +25,10 @@ pub fn active() -> bool {
 pub fn begin(
     config: &Config,
     reach: &Reach,
-    door: &'static &'static dyn Door,
+    frontend: &'static &'static dyn Frontend,
     host: &'static &'static dyn Host,
 ) -> bool {
-    crate::open(door);
+    crate::set_frontend(frontend);
     if let Err(error) = stub::install() {
         log::write(format_args!("cannot place the stub page (errno {}): io_uring is left as it is", -error));
         return false;
@@ -61,7 +61,7 @@ pub fn choose(asked: Choice, kernel: impl Fn(usize, [usize; 6]) -> isize) -> Cho
     }
 }
 
-/// From here on the engine of this process is ours, lent what it needs by `host`.
+/// From here on the engine of this process is ours; `host` provides what it needs.
 pub fn adopt(host: &'static &'static dyn Host) {
     anyring_engine::install(host);
     ACTIVE.store(true, Ordering::Relaxed);
@@ -168,7 +168,7 @@ pub extern "C" fn end() {
             counters.submitted,
             counters.completed,
             trap::TRAPS.load(Ordering::Relaxed),
-            crate::door().map_or(0, Door::patched_sites),
+            crate::frontend().map_or(0, Frontend::patched_sites),
         ),
     );
 }

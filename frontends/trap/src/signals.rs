@@ -10,7 +10,7 @@
 //! everything blocked, and comes when the thread has left the engine; a wait of the engine is
 //! interrupted by it as it would be in the kernel.
 
-use crate::Door;
+use crate::Frontend;
 use crate::arch::{self, Context};
 use crate::{stub, sys};
 use anyring_engine::frontend;
@@ -152,7 +152,7 @@ pub fn install(trap: Handler) -> Result<(), isize> {
     Ok(())
 }
 
-/// Takes SIGSYS alone, for a door that stands in front of no signal action. The trap runs on the thread's own stack:
+/// Takes SIGSYS alone, for a front end that interposes no signal action. The trap runs on the thread's own stack:
 /// an alternate one may have room for a handler of the program only.
 ///
 /// # Errors
@@ -321,7 +321,7 @@ unsafe extern "C" fn deliver(signal: c_int, info: *mut c_void, context: *mut Con
     let interrupted = unsafe { &mut *context };
     // In the trap nothing is noted; its signals come only while the engine's stub sleeps.
     let in_stub = || frontend::syscall_stub().contains(&interrupted.instruction_pointer());
-    if crate::door().is_some_and(Door::is_inside) || in_stub() {
+    if crate::frontend().is_some_and(Frontend::is_inside) || in_stub() {
         postpone(signal, info, interrupted);
         return;
     }
@@ -343,8 +343,8 @@ fn postpone(signal: c_int, info: *mut c_void, interrupted: &mut Context) {
     sys::set_signal_mask(ASYNCHRONOUS);
     // SAFETY: the signal's own information, sent to ourselves.
     unsafe { arch::syscall(raw::__NR_rt_tgsigqueueinfo as usize, arguments) };
-    if let Some(door) = crate::door() {
-        door.kept_out(bit(signal as u32), interrupted);
+    if let Some(frontend) = crate::frontend() {
+        frontend.kept_out(bit(signal as u32), interrupted);
     }
     // In a wait with a mask of its own the kernel puts back the mask from before; either way the
     // thread goes on with everything blocked, until it leaves the engine.
@@ -354,7 +354,7 @@ fn postpone(signal: c_int, info: *mut c_void, interrupted: &mut Context) {
 /// The thread, which has everything blocked, leaves the engine and goes on with `mask`. A signal that
 /// only a wait with a mask of its own let through comes here, before that mask is in force again.
 pub fn let_in(mask: u64) {
-    let kept_out = crate::door().map_or(0, Door::take_kept_out);
+    let kept_out = crate::frontend().map_or(0, Frontend::take_kept_out);
     if kept_out & mask != 0 {
         sys::take_signals(mask & !kept_out);
     }

@@ -16,7 +16,7 @@ const BYTES: usize = 4096;
 /// The addresses that filters let through.
 pub const RANGE: Range<usize> = STUB_ADDRESS..STUB_ADDRESS + BYTES;
 
-/// Whether this door has put the page in place.
+/// Whether this front end has put the page in place.
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
 /// Puts the page in place.
@@ -50,7 +50,7 @@ pub fn install() -> Result<(), isize> {
     Ok(())
 }
 
-/// Whether a door of this process has put the page there.
+/// Whether a front end of this process has put the page there.
 pub fn is_in_place() -> bool {
     sys::is_mapped(STUB_ADDRESS, BYTES)
 }

@@ -1,4 +1,4 @@
-//! What the engine is lent: threads that the program's C library knows nothing of.
+//! The threads that front ends provide to the engine: threads that the program's C library knows nothing of.
 //!
 //! A thread is a raw `clone` on a mapped stack with a guard page. It runs engine code only, which
 //! uses neither libc nor thread-local storage; it has a thread block of its own all the same, at the

@@ -7,7 +7,7 @@
 use crate::arch::Context;
 use crate::config::Choice;
 use crate::filter::{self, Reach};
-use crate::{Door, altstack, arch, calls, credentials, exec, low, process, signals, stub, sys};
+use crate::{Frontend, altstack, arch, calls, credentials, exec, low, process, signals, stub, sys};
 use anyring_engine::{Caller, frontend};
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
@@ -88,16 +88,16 @@ pub fn install(choice: Choice, reach: &Reach) -> Result<(), (&'static str, isize
     if calls_trap(&asked) { Ok(()) } else { Err(("seccomp: calls do not trap", 0)) }
 }
 
-/// Makes the three calls trap where they are made in `text`, in a program that has `door` inside: nothing else of the
-/// process changes, and programs that it starts have no use for the engine. The engine must be ours.
+/// Makes the three calls trap where they are made in `text`, in a program that `frontend` is linked into: nothing else
+/// of the process changes, and programs that it starts have no use for the engine. The engine must be ours.
 ///
 /// # Errors
 /// What failed, and the negative errno.
 pub fn install_within(
     text: &Range<usize>,
-    door: &'static &'static dyn Door,
+    frontend: &'static &'static dyn Frontend,
 ) -> Result<(), (&'static str, isize)> {
-    crate::open(door);
+    crate::set_frontend(frontend);
     signals::install_alone(handler).map_err(|error| ("sigaction", error))?;
     filter::install_within(text).map_err(|error| ("seccomp", error))?;
     let asked = Reach { low: false, text: None };
@@ -157,24 +157,24 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut c_void, context: *mut Con
     let arguments = interrupted.arguments();
     let moves = arguments[0] as u32 & raw::CLONE_VM != 0 || arguments[1] != 0;
     if number == raw::__NR_clone as usize && moves {
-        altstack::lend(interrupted);
+        altstack::provide(interrupted);
         // What runs on another stack cannot return from here: the program itself makes the call.
         let mark = (filter::CLONE_MARK as usize) << 32;
         interrupted.repeat_call(number, arguments[0] & 0xffff_ffff | mark);
         return;
     }
-    let roomless = crate::door().filter(|_| is_ring_call && altstack::is_small(interrupted));
-    roomless.inspect(|door| door.on_small_stack(true));
+    let cramped = crate::frontend().filter(|_| is_ring_call && altstack::is_small(interrupted));
+    cramped.inspect(|frontend| frontend.on_small_stack(true));
     // SAFETY: the program made the call.
     let result = unsafe { perform(number, arguments, interrupted) };
-    roomless.inspect(|door| door.on_small_stack(false));
+    cramped.inspect(|frontend| frontend.on_small_stack(false));
     interrupted.set_result(result);
     if !is_ring_call {
         return;
     }
     signals::let_in(interrupted.signal_mask());
-    if let Some(door) = crate::door() {
-        door.trapped_at(interrupted.instruction_pointer());
+    if let Some(frontend) = crate::frontend() {
+        frontend.trapped_at(interrupted.instruction_pointer());
     }
 }
 

@@ -181,7 +181,7 @@ fn build(work: &Path, tree: &Path) -> Result<()> {
     let step = |words: &[&str]| -> Result<Command> {
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).current_dir(tree).stdin(Stdio::null());
-        // A make around us must not lend its job slots or flags.
+        // A make around us must not pass on its job slots or flags.
         command.env_remove("MAKEFLAGS").env_remove("MFLAGS").env_remove("MAKELEVEL");
         command.stdout(out.try_clone()?).stderr(out.try_clone()?);
         Ok(command)

@@ -37,7 +37,7 @@ const UNASKED: u8 = 8;
 /// The same where nothing waits but the notifications of zero-copy sends.
 const UNASKED_FOR_PAGES: u8 = 64;
 
-/// The signal that the door's trap lives by must never be blocked.
+/// The signal that the front end's trap lives by must never be blocked.
 const SIGSYS_BIT: u64 = 1 << 30;
 
 /// The arguments of one call.

@@ -65,7 +65,7 @@ const HEAD: &str = "\
 The tables of the user engine, by which it answers, printed: `anyring support` writes this page. The kernel
 engine hands everything through; what it has is what the kernel has, here Linux 6.18. *partly* and *no* have their
 reason beside them; what is not there is answered as by a kernel without it. *beside it*: the kernel has it not, but
-some doors do it on its rings, see [private-operations.md](private-operations.md).
+some front ends do it on its rings, see [private-operations.md](private-operations.md).
 ";
 
 /// The page.

@@ -6,7 +6,7 @@
 //!
 //! The kernel's own reference counting tells when a ring is gone: the program's descriptor is a
 //! reopened description of the memfd, and inotify reports when its last reference (descriptors,
-//! duplicates, mappings, in this process and in others) is closed. Where a door sees `close`, or
+//! duplicates, mappings, in this process and in others) is closed. Where a front end sees `close`, or
 //! inotify cannot be had, the descriptor alone counts.
 
 use alloc::boxed::Box;

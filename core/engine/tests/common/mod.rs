@@ -1,4 +1,4 @@
-//! What the engine's tests share: a door made of std threads, and a ring that speaks the ABI to
+//! What the engine's tests share: a front end made of std threads, and a ring that speaks the ABI to
 //! either engine, so that the same test runs on the kernel's io_uring and on ours.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
@@ -66,7 +66,7 @@ impl Host for StdHost {
 }
 
 static HOST: &dyn Host = &StdHost { sees_closes: false };
-/// As a door that is told of closes: for tests that tell of all.
+/// As a front end that is told of closes: for tests that tell of all.
 pub static SEEING: &dyn Host = &StdHost { sees_closes: true };
 
 /// Notes which operation comes to which result, in the file that the environment names.

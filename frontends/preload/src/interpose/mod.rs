@@ -7,10 +7,10 @@ pub mod exec;
 pub mod process;
 pub mod signal;
 
-/// The functions that every door has.
+/// The functions that every front end with a C library has.
 pub struct Interposed;
 
-impl anyring_interpose::Door for Interposed {
+impl anyring_interpose::Frontend for Interposed {
     type Stay = inside::Inside;
 
     #[inline]

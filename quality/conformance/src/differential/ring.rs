@@ -18,7 +18,7 @@ pub enum Engine {
     Kernel,
 }
 
-/// A door made of std threads.
+/// A front end made of std threads.
 struct StdHost;
 
 struct Start(extern "C" fn(*mut c_void), *mut c_void);
@@ -238,7 +238,7 @@ impl Drop for Ring {
     }
 }
 
-/// Closes a descriptor as a program under a door does.
+/// Closes a descriptor as a program under a front end does.
 pub fn close(fd: i32) -> i32 {
     frontend::closed(fd);
     // SAFETY: the descriptor is the program's.

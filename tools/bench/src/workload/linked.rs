@@ -1,4 +1,4 @@
-//! The engine in this very process, called as a function: what a ring costs without any door, and the
+//! The engine in this very process, called as a function: what a ring costs without any front end, and the
 //! form in which a profiler sees it best.
 
 use core::ffi::{CStr, c_void};
@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use anyring_engine::{Host, install};
 
-/// What the engine is lent here.
+/// What the workload provides to the engine.
 struct Workload;
 
 static WORKLOAD: Workload = Workload;

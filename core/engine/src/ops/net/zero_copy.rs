@@ -278,7 +278,7 @@ fn is_large(request: &Request) -> bool {
     }
 }
 
-/// Only TCP and UDP take zero-copy sends. Where the door does not see the program close descriptors, the
+/// Only TCP and UDP take zero-copy sends. Where the front end does not see the program close descriptors, the
 /// protocol of one that is not registered is asked for each time: its number may stand for another socket by now.
 fn check_socket(fd: Fd, registered: bool) -> Result<(), Errno> {
     let known = kinds::noted(fd).has(Kind::ZERO_COPY);

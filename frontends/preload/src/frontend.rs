@@ -3,7 +3,7 @@
 use crate::{arch, inside, patch};
 use anyring_engine::Host;
 use anyring_trap::arch::Context;
-use anyring_trap::{Door, signals, threads};
+use anyring_trap::{Frontend, signals, threads};
 use core::ffi::{CStr, c_void};
 use core::num::NonZeroUsize;
 use core::sync::atomic::Ordering;
@@ -13,11 +13,11 @@ pub struct Preload;
 
 static PRELOAD: Preload = Preload;
 /// What the trap asks.
-pub static DOOR: &dyn Door = &PRELOAD;
+pub static FRONTEND: &dyn Frontend = &PRELOAD;
 /// What the engine asks.
 pub static HOST: &dyn Host = &PRELOAD;
 
-impl Door for Preload {
+impl Frontend for Preload {
     fn is_inside(&self) -> bool {
         inside::active()
     }

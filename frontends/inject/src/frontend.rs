@@ -3,7 +3,7 @@
 
 use anyring_engine::Host;
 use anyring_trap::arch::Context;
-use anyring_trap::{Door, signals, sys, threads};
+use anyring_trap::{Frontend, signals, sys, threads};
 use core::ffi::{CStr, c_void};
 use core::num::NonZeroUsize;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -13,7 +13,7 @@ pub struct Injected;
 
 static INJECTED: Injected = Injected;
 /// What the trap asks.
-pub static DOOR: &dyn Door = &INJECTED;
+pub static FRONTEND: &dyn Frontend = &INJECTED;
 /// What the engine asks.
 pub static HOST: &dyn Host = &INJECTED;
 
@@ -36,7 +36,7 @@ fn note(thread_id: u32) -> Option<&'static Note> {
     NOTES.iter().find(|note| note.thread_id.load(Ordering::Relaxed) == thread_id)
 }
 
-impl Door for Injected {
+impl Frontend for Injected {
     fn is_inside(&self) -> bool {
         // The trap is the only way in, and it blocks signals.
         false
