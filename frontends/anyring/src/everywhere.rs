@@ -58,6 +58,8 @@
 //!
 //! Needs Rust 1.88, as all of this crate.
 
+mod trapped;
+
 use crate::engine::{self, Engine};
 use anyring_linked::{self as linked, Quiet};
 use std::ffi::{c_int, c_long};
@@ -120,7 +122,7 @@ pub extern "C" fn trap() {
     }
     if choose() == USER {
         let text = (&raw const __executable_start).addr()..(&raw const etext).addr();
-        linked::trap_within(&text);
+        trapped::trap_within(&text);
     }
 }
 

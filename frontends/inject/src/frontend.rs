@@ -2,8 +2,9 @@
 //! no thread-local storage that could be counted on, the thread pointer included.
 
 use anyring_engine::Host;
+use anyring_runtime::{sys, threads};
 use anyring_trap::arch::Context;
-use anyring_trap::{Frontend, signals, sys, threads};
+use anyring_trap::{Frontend, signals};
 use core::ffi::{CStr, c_void};
 use core::num::NonZeroUsize;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -75,10 +76,6 @@ impl Frontend for Injected {
         } else {
             ON_SMALL_STACKS.fetch_sub(1, Ordering::Relaxed);
         }
-    }
-
-    fn patched_sites(&self) -> u64 {
-        0
     }
 }
 

@@ -21,4 +21,4 @@ mod frontend;
 mod stack;
 mod start;
 
-anyring_trap::runtime!();
+anyring_runtime::runtime!();

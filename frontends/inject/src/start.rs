@@ -2,8 +2,9 @@
 
 use crate::frontend;
 use crate::stack::Stack;
+use anyring_runtime::{config, sys};
 use anyring_trap::filter::Reach;
-use anyring_trap::{config, exec, low, process, sys, trap};
+use anyring_trap::{exec, fork, low, trap};
 
 /// Puts the trap in place. `tracer` is a child of this process that has mapped the image and is about
 /// to end; `top` is the stack as the kernel prepared it.
@@ -20,9 +21,9 @@ pub unsafe extern "C" fn start(tracer: usize, _first: usize, top: *const usize) 
     let entry = stack.entry();
     let is_low = low::is_low(entry);
     let text = if is_low { Some(low::RANGE) } else { stack.text() };
-    process::begin(&config, &Reach { low: is_low, text }, &frontend::FRONTEND, &frontend::HOST);
+    anyring_trap::start::begin(&config, &Reach { low: is_low, text }, &frontend::FRONTEND, &frontend::HOST);
     if trap::installed() {
-        process::watch_forks();
+        fork::watch();
         // SAFETY: as above.
         unsafe { exec::remember(stack.environment) };
     }

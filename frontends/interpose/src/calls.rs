@@ -1,9 +1,10 @@
 //! `syscall`, and `mmap`.
 
 use crate::{Frontend, credentials, descriptors, next};
-use anyring_trap::{arch, calls, filter};
+use anyring_runtime::{arch, calls};
 use core::ffi::{c_int, c_long, c_void};
 use linux_raw_sys::general as raw;
+use linux_raw_sys::io_uring::IORING_OFF_CQ_RING;
 
 /// `syscall(3)`. Variadic in C; integers are passed alike.
 ///
@@ -74,7 +75,7 @@ pub unsafe fn mmap(
     fd: c_int,
     offset: i64,
 ) -> *mut c_void {
-    let of_completions = offset == i64::from(filter::CQ_OFFSET) && calls::is_ring(fd);
+    let of_completions = offset == i64::from(IORING_OFF_CQ_RING) && calls::is_ring(fd);
     let offset = if of_completions { 0 } else { offset };
     let arguments = [
         address.addr(),

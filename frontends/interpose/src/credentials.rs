@@ -8,7 +8,7 @@
 
 use crate::{Frontend, next};
 use anyring_engine::credentials::{Change, Reach};
-use anyring_trap::{active, credentials};
+use anyring_runtime::{active, credentials};
 use core::ffi::{c_char, c_int, c_void};
 
 /// Before a call that changes credentials.

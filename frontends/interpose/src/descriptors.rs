@@ -5,7 +5,7 @@
 
 use crate::{Frontend, next};
 use anyring_engine::frontend;
-use anyring_trap::{active, calls, sys};
+use anyring_runtime::{active, calls, sys};
 use core::ffi::c_int;
 use linux_raw_sys::general as raw;
 

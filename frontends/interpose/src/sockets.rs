@@ -4,7 +4,7 @@
 use crate::next::fail;
 use crate::{Frontend, next};
 use anyring_engine::frontend;
-use anyring_trap::{active, calls};
+use anyring_runtime::{active, calls};
 use core::ffi::{c_int, c_void};
 use linux_raw_sys::errno;
 use linux_raw_sys::net::mmsghdr;

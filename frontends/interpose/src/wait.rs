@@ -3,7 +3,7 @@
 
 use crate::{Frontend, next};
 use anyring_engine::frontend;
-use anyring_trap::calls;
+use anyring_runtime::calls;
 use core::ffi::{c_int, c_long, c_void};
 use linux_raw_sys::general as raw;
 

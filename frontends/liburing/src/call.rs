@@ -2,7 +2,7 @@
 //! None touches `errno`.
 
 use crate::user;
-use anyring_trap::arch;
+use anyring_runtime::arch;
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use linux_raw_sys::general as raw;

@@ -24,4 +24,4 @@ pub mod uepoll;
 pub mod user;
 pub mod wait;
 
-anyring_trap::runtime!();
+anyring_runtime::runtime!();

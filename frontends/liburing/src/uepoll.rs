@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use anyring_engine::abi::Errno;
 use anyring_engine::os::sync::Mutex;
 use anyring_engine::os::{self, EpollEvent, Fd};
-use anyring_trap::threads;
+use anyring_runtime::threads;
 use anyring_uepoll::{Event, Feeder, Options, Raiser, Set};
 use core::ffi::{CStr, c_int, c_void};
 use linux_raw_sys::general as raw;

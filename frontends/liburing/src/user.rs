@@ -3,7 +3,7 @@
 
 use anyring_engine::{Host, frontend};
 use anyring_linked::{Choice, quietly};
-use anyring_trap::threads;
+use anyring_runtime::threads;
 use core::ffi::{CStr, c_int, c_void};
 use core::num::NonZeroUsize;
 
@@ -25,7 +25,7 @@ impl Host for Library {
     }
 
     fn thread_identity(&self) -> NonZeroUsize {
-        anyring_trap::arch::thread_pointer()
+        anyring_runtime::arch::thread_pointer()
     }
 
     fn faults_resume(&self) -> bool {
@@ -48,7 +48,7 @@ pub fn is_wanted() -> bool {
 /// kernel that has what ours has.
 #[cold]
 pub fn begin_beside_kernel() -> bool {
-    if anyring_trap::stub::is_in_place() {
+    if anyring_linked::others_answer() {
         return false;
     }
     anyring_linked::begin(&HOST);

@@ -8,16 +8,14 @@
 
 mod notice;
 
-pub use anyring_trap::arch::{syscall, thread_pointer};
-pub use anyring_trap::config::Choice;
-pub use anyring_trap::process::exits;
-pub use anyring_trap::stub::is_in_place as others_answer;
+pub use anyring_runtime::arch::{syscall, thread_pointer};
+pub use anyring_runtime::config::Choice;
+pub use anyring_runtime::process::{exits, others_answer};
+pub use notice::thread as thread_enters;
 
 use anyring_engine::{Caller, Host, frontend};
-use anyring_trap::arch::Context;
-use anyring_trap::{Frontend, calls, config, log, low, process, signals, stub, sys, trap};
+use anyring_runtime::{calls, config, process, sys};
 use core::ffi::{c_char, c_int};
-use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 unsafe extern "C" {
@@ -31,7 +29,7 @@ unsafe extern "C" {
 pub fn choose() -> Choice {
     const SECURE: usize = 23;
     // Where somebody else answers the calls, `anyring run` for one, they are as good as the kernel's.
-    if stub::is_in_place() {
+    if others_answer() {
         return Choice::Kernel;
     }
     // SAFETY: asks only.
@@ -64,53 +62,12 @@ pub fn begin(host: &'static &'static dyn Host) {
 /// As for the call that `number` names.
 pub unsafe fn call(number: usize, arguments: [usize; 6]) -> c_int {
     notice::thread();
-    let mask = sys::set_signal_mask(signals::ASYNCHRONOUS);
+    let mask = sys::set_signal_mask(sys::ASYNCHRONOUS);
     notice::credentials();
     // SAFETY: the caller's promise.
     let result = unsafe { calls::call(number, arguments, &Caller { signal_mask: Some(mask) }) };
     sys::set_signal_mask(mask);
     result as c_int
-}
-
-/// What the trap asks of such a front end: nothing is kept out of the engine here, signals are blocked.
-struct Linked;
-
-impl Frontend for Linked {
-    fn is_inside(&self) -> bool {
-        false
-    }
-
-    fn kept_out(&self, _signal: u64, _interrupted: &mut Context) {}
-
-    fn take_kept_out(&self) -> u64 {
-        0
-    }
-
-    fn trapped_at(&self, _next: usize) {
-        notice::thread();
-    }
-
-    fn patched_sites(&self) -> u64 {
-        0
-    }
-}
-
-/// Makes the three calls trap, too, that the program's own `text` makes by instructions. Anyring's engine must be in
-/// place.
-pub fn trap_within(text: &Range<usize>) {
-    static LINKED: &dyn Frontend = &Linked;
-    // Programs at a fixed address would have one another's text.
-    let result = if low::is_low(text.start) {
-        Err(("the program lies at a fixed address", 0))
-    } else {
-        trap::install_within(text, &LINKED)
-    };
-    if let Err((what, error)) = result {
-        log::write(format_args!(
-            "cannot install the trap ({what}, errno {}): only calls through the C library are answered",
-            -error
-        ));
-    }
 }
 
 /// A time during which no handler of the program runs in the calling thread.
@@ -119,7 +76,7 @@ pub struct Quiet(u64);
 impl Quiet {
     /// It begins.
     pub fn begin() -> Self {
-        Self(sys::set_signal_mask(signals::ASYNCHRONOUS))
+        Self(sys::set_signal_mask(sys::ASYNCHRONOUS))
     }
 }
 

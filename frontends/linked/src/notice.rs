@@ -4,7 +4,7 @@
 use crate::quietly;
 use anyring_engine::credentials::{Change, Reach};
 use anyring_engine::frontend;
-use anyring_trap::{arch, process, signals, sys};
+use anyring_runtime::{arch, process, sys};
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general::__NR_getresuid;
@@ -79,7 +79,7 @@ fn changed(was_known: bool, now: [u64; 2]) {
 }
 
 extern "C" fn before_fork() {
-    let mask = sys::set_signal_mask(signals::ASYNCHRONOUS);
+    let mask = sys::set_signal_mask(sys::ASYNCHRONOUS);
     frontend::before_fork();
     FORK_MASK.store(mask, Ordering::Relaxed);
 }

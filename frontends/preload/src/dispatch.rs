@@ -2,7 +2,7 @@
 
 use crate::{inside, threads};
 use anyring_engine::Caller;
-use anyring_trap::calls;
+use anyring_runtime::calls;
 
 /// One of the three calls, made by a function or a patched call site.
 ///

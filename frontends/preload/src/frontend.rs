@@ -2,11 +2,11 @@
 
 use crate::{arch, inside, patch};
 use anyring_engine::Host;
+use anyring_runtime::{arch::thread_pointer, threads};
 use anyring_trap::arch::Context;
-use anyring_trap::{Frontend, signals, threads};
+use anyring_trap::{Frontend, signals};
 use core::ffi::{CStr, c_void};
 use core::num::NonZeroUsize;
-use core::sync::atomic::Ordering;
 
 /// A process with a C library, and with thread-local storage of ours.
 pub struct Preload;
@@ -41,10 +41,6 @@ impl Frontend for Preload {
     fn on_small_stack(&self, small: bool) {
         inside::set_small_stack(small);
     }
-
-    fn patched_sites(&self) -> u64 {
-        patch::SITES.load(Ordering::Relaxed)
-    }
 }
 
 impl Host for Preload {
@@ -60,7 +56,7 @@ impl Host for Preload {
     }
 
     fn thread_identity(&self) -> NonZeroUsize {
-        anyring_trap::arch::thread_pointer()
+        thread_pointer()
     }
 
     fn interrupt_signal(&self) -> Option<u32> {

@@ -6,7 +6,8 @@
 //! anyway, and its return puts the mask back. Threads of ours have zeros where the note would be.
 
 use crate::arch;
-use anyring_trap::{signals, sys};
+use anyring_runtime::sys;
+use anyring_trap::signals;
 use core::cell::Cell;
 use core::sync::atomic::{Ordering, compiler_fence};
 
@@ -106,7 +107,7 @@ pub fn kept_out(signal: u64, mask: u64) {
 
 /// Where a thread's note lies, from its thread pointer.
 pub fn note_offset() -> isize {
-    arch::note() as isize - anyring_trap::arch::thread_pointer().get() as isize
+    arch::note() as isize - anyring_runtime::arch::thread_pointer().get() as isize
 }
 
 /// Makes a system call that may sleep. A signal that was kept out since the thread entered, or comes

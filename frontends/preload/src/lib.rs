@@ -6,7 +6,7 @@
 //! here ([`patch`]). Where the kernel's own `io_uring` is to be used, none of that is installed.
 //!
 //! Everything that may run inside the trap's signal handler uses raw system calls, its own memory
-//! ([`anyring_trap::allocator`]) and no thread-local storage.
+//! ([`anyring_runtime::allocator`]) and no thread-local storage.
 #![cfg_attr(not(test), no_std)]
 
 extern crate alloc;
@@ -25,4 +25,4 @@ pub mod patch;
 pub mod start;
 pub mod threads;
 
-anyring_trap::runtime!();
+anyring_runtime::runtime!();

@@ -2,8 +2,9 @@
 
 use crate::{frontend, patch};
 use anyring_interpose::next;
+use anyring_runtime::config;
 use anyring_trap::filter::Reach;
-use anyring_trap::{config, exec, low, process, trap};
+use anyring_trap::{exec, low, trap};
 use core::ffi::{CStr, c_ulong};
 
 #[cfg(not(test))]
@@ -25,7 +26,7 @@ pub extern "C" fn start() {
     let entry = program_entry();
     // Code of a fixed-address program lies low; it needs a filter that reaches there.
     let reach = Reach { low: entry.is_none_or(low::is_low), text: None };
-    let ours = process::begin(&config, &reach, &frontend::FRONTEND, &frontend::HOST);
+    let ours = anyring_trap::start::begin(&config, &reach, &frontend::FRONTEND, &frontend::HOST);
     if trap::installed() {
         // SAFETY: the C library's, as before.
         unsafe { exec::remember(environment) };

@@ -7,7 +7,7 @@
 use crate::inside;
 use anyring_engine::frontend;
 use anyring_interpose::next;
-use anyring_trap::calls;
+use anyring_runtime::calls;
 use core::ffi::{CStr, c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 

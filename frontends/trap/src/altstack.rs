@@ -5,7 +5,7 @@
 //! the child's too. So a thread that has none gets one, for good, when it makes such a child.
 
 use crate::arch::Context;
-use crate::sys;
+use anyring_runtime::sys;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use linux_raw_sys::general as raw;
 

@@ -9,11 +9,12 @@
 //!
 //! What that does not reach: programs that gain privileges.
 
-use crate::config::{self, entries};
 use crate::program::{self, Kind};
-use crate::{process, stub, sys, trap};
+use crate::{stub, trap};
 use alloc::vec::Vec;
 use anyring_engine::os::user;
+use anyring_runtime::config::{self, entries};
+use anyring_runtime::{process, sys};
 use core::ffi::{CStr, c_char};
 use core::ptr::{null, null_mut};
 use core::sync::atomic::{AtomicPtr, Ordering};

@@ -19,9 +19,12 @@
 //! A filter is for life and outlives `exec`; so that chains of programs do not pile them up,
 //! [`crate::trap`] installs one only where calls do not trap already.
 
-use crate::{arch, credentials, stub, sys};
+use crate::arch::AUDIT_ARCH;
+use crate::stub;
+use anyring_runtime::{arch, credentials, sys};
 use core::ops::Range;
 use linux_raw_sys::general as raw;
+use linux_raw_sys::io_uring::IORING_OFF_CQ_RING;
 
 /// One instruction of classic BPF (`struct sock_filter`).
 #[repr(C)]
@@ -196,7 +199,7 @@ fn halves(value: usize) -> (u32, u32) {
 fn assemble(reach: &Reach) -> Assembler {
     let mut code = Assembler::new();
     code.load(ARCHITECTURE);
-    code.if_equal(arch::AUDIT_ARCH, Label::Next, Label::Allow);
+    code.if_equal(AUDIT_ARCH, Label::Next, Label::Allow);
     code.load(NUMBER);
     code.if_equal(raw::__NR_mmap, Label::Map, Label::Next);
     code.if_equal(raw::__NR_rt_sigaction, Label::Action, Label::Next);
@@ -216,7 +219,7 @@ fn assemble(reach: &Reach) -> Assembler {
 
     code.place(Label::Map);
     code.load(argument_low(5));
-    code.if_equal(CQ_OFFSET, Label::Next, Label::Allow);
+    code.if_equal(IORING_OFF_CQ_RING, Label::Next, Label::Allow);
     code.load(argument_high(5));
     code.if_equal(0, Label::Ring, Label::Allow);
 
@@ -289,15 +292,12 @@ const TEXT_CALLS: &[u32] = &[
 /// In the upper half of `clone`'s flags, which the kernel does not look at: the trap has seen the call.
 pub const CLONE_MARK: u32 = 1;
 
-/// `IORING_OFF_CQ_RING`, where the kernel has the completion ring.
-pub const CQ_OFFSET: u32 = 0x0800_0000;
-
 /// The filter of a program that a front end is linked into: it traps the three calls where they are made in the program's
 /// own `text`. A program that is executed later is unlikely to have calls at the same addresses.
 fn assemble_within(text: &Range<usize>) -> Assembler {
     let mut code = Assembler::new();
     code.load(ARCHITECTURE);
-    code.if_equal(arch::AUDIT_ARCH, Label::Next, Label::Allow);
+    code.if_equal(AUDIT_ARCH, Label::Next, Label::Allow);
     code.load(NUMBER);
     code.jump(JUMP_IF_GREATER_EQUAL, raw::__NR_io_uring_setup, Label::Next, Label::Allow);
     code.jump(JUMP_IF_GREATER_EQUAL, raw::__NR_io_uring_register + 1, Label::Allow, Label::Next);
@@ -380,7 +380,7 @@ mod tests {
     fn interpret(code: &Assembler, number: u32, pointer: usize, arguments: [u64; 6]) -> u32 {
         let data = |offset: u32| match offset {
             NUMBER => number,
-            ARCHITECTURE => arch::AUDIT_ARCH,
+            ARCHITECTURE => AUDIT_ARCH,
             POINTER_LOW => pointer as u32,
             POINTER_HIGH => halves(pointer).1,
             _ => {
@@ -448,10 +448,10 @@ mod tests {
     #[test]
     fn mappings_of_the_completion_ring_trap() {
         let run = |offset| run(&HIGH, raw::__NR_mmap, 0x7f00_0000_0000, [0, 0, 0, 0, 3, offset]);
-        assert_eq!(run(u64::from(CQ_OFFSET)), TRAP);
+        assert_eq!(run(u64::from(IORING_OFF_CQ_RING)), TRAP);
         assert_eq!(run(0), ALLOW);
         assert_eq!(run(0x1000_0000), ALLOW);
-        assert_eq!(run(1 << 32 | u64::from(CQ_OFFSET)), ALLOW);
+        assert_eq!(run(1 << 32 | u64::from(IORING_OFF_CQ_RING)), ALLOW);
     }
 
     #[test]

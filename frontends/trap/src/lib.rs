@@ -1,38 +1,28 @@
-//! What the front ends of unmodified programs share.
+//! What the front ends of unmodified programs share: the trap.
 //!
 //! System calls that a program makes by itself are trapped by a seccomp filter ([`filter`]) and done
-//! in a signal handler ([`trap`]), on threads ([`threads`]) and in memory ([`allocator`]) that the
-//! program's C library knows nothing of. A preloaded library and an image injected into a static
-//! program both live by this; what they do differently stands behind [`Frontend`].
+//! in a signal handler ([`trap`]), on threads and in memory of [`anyring_runtime`]. A preloaded library and an image
+//! injected into a static program both live by this; what they do differently stands behind [`Frontend`].
 //!
 //! Nothing here uses libc or thread-local storage: a static program may have neither.
 #![cfg_attr(not(test), no_std)]
 
 extern crate alloc;
 
-#[cfg_attr(anyring_sanitizer, path = "sanitizer/allocator.rs")]
-pub mod allocator;
 pub mod altstack;
 pub mod arch;
-pub mod calls;
-pub mod config;
 pub mod credentials;
 pub mod exec;
 pub mod filter;
-pub mod log;
+pub mod fork;
 pub mod low;
-pub mod process;
 pub mod program;
 pub mod signals;
+pub mod start;
 pub mod stub;
-pub mod sys;
-#[cfg_attr(anyring_sanitizer, path = "sanitizer/threads.rs")]
-pub mod threads;
 pub mod trap;
 
 use core::sync::atomic::{AtomicPtr, Ordering};
-
-pub use process::active;
 
 /// What differs between the front ends.
 pub trait Frontend: Sync {
@@ -53,9 +43,6 @@ pub trait Frontend: Sync {
     /// From now on, or no longer, the engine runs on a stack that has no room for the signal frame of a fault. Called in
     /// the handler.
     fn on_small_stack(&self, _small: bool) {}
-
-    /// How many call sites no longer trap.
-    fn patched_sites(&self) -> u64;
 }
 
 static FRONTEND: AtomicPtr<&'static dyn Frontend> = AtomicPtr::new(core::ptr::null_mut());
@@ -72,33 +59,4 @@ fn frontend() -> Option<&'static dyn Frontend> {
 fn set_frontend(frontend: &'static &'static dyn Frontend) {
     // Release pairs with the acquire load in `frontend`.
     FRONTEND.store(core::ptr::from_ref(frontend).cast_mut(), Ordering::Release);
-}
-
-/// What the libraries that are loaded into programs are built on.
-///
-/// Their allocator, their answer to a panic, their memory routines, and a name that code of `core` refers to.
-#[macro_export]
-macro_rules! runtime {
-    () => {
-        #[cfg(not(test))]
-        mod runtime {
-            #[global_allocator]
-            static ALLOCATOR: $crate::allocator::Allocator = $crate::allocator::Allocator::new();
-
-            /// A panic is a bug of ours; the process must not go on with half a request done.
-            #[panic_handler]
-            fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
-                $crate::process::bug(info)
-            }
-
-            $crate::memory_routines!();
-
-            // Code of `core` that was compiled for unwinding names this; nothing here unwinds.
-            core::arch::global_asm!(
-                ".globl rust_eh_personality",
-                ".hidden rust_eh_personality",
-                "rust_eh_personality:",
-            );
-        }
-    };
 }

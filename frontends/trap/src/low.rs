@@ -1,6 +1,7 @@
 //! Programs linked to a fixed address lie in the lowest 4 GiB, where [`crate::filter`] may not reach.
 
-use crate::{arch, sys};
+use crate::arch;
+use anyring_runtime::sys;
 use core::ops::Range;
 use linux_raw_sys::general as raw;
 

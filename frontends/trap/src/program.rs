@@ -1,6 +1,6 @@
 //! What can be told of a program before it runs: how the engine gets into it.
 
-use crate::sys;
+use anyring_runtime::sys;
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
 use linux_raw_sys::general as raw;

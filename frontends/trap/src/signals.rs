@@ -12,9 +12,11 @@
 
 use crate::Frontend;
 use crate::arch::{self, Context};
-use crate::{stub, sys};
+use crate::stub;
 use anyring_engine::frontend;
 use anyring_engine::os::user;
+use anyring_runtime::arch::syscall;
+use anyring_runtime::sys::{self, ASYNCHRONOUS, signal_bit};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use linux_raw_sys::errno::EINVAL;
@@ -26,22 +28,6 @@ pub const DEFAULT: usize = 0;
 pub const IGNORE: usize = 1;
 /// One more than the highest signal number.
 const SIGNALS: usize = 65;
-
-/// The bit of a signal in a mask.
-pub const fn bit(signal: u32) -> u64 {
-    1 << (signal - 1)
-}
-
-/// Signals that an instruction raises; the kernel kills where it finds them blocked.
-const SYNCHRONOUS: u64 = bit(raw::SIGSEGV)
-    | bit(raw::SIGBUS)
-    | bit(raw::SIGILL)
-    | bit(raw::SIGFPE)
-    | bit(raw::SIGTRAP)
-    | bit(raw::SIGSYS);
-
-/// All signals but those that an instruction raises.
-pub const ASYNCHRONOUS: u64 = !SYNCHRONOUS;
 
 /// `struct sigaction` as the kernel has it.
 #[repr(C)]
@@ -147,7 +133,7 @@ pub fn install(trap: Handler) -> Result<(), isize> {
         ENTRIES[signal as usize].store(&old);
     }
     // A thread that inherited a blocked SIGSYS would die at its first trap.
-    sys::unblock_signals(bit(raw::SIGSYS));
+    sys::unblock_signals(signal_bit(raw::SIGSYS));
     ACTIVE.store(true, Ordering::Release);
     Ok(())
 }
@@ -163,12 +149,12 @@ pub fn install_alone(trap: Handler) -> Result<(), isize> {
     let arguments =
         [raw::SIGSYS as usize, (&raw const trap).addr(), (&raw mut old).addr(), size_of::<u64>(), 0, 0];
     // SAFETY: both actions live in the kernel's layout; the handler is fit for any thread at any instruction.
-    let result = unsafe { arch::syscall(raw::__NR_rt_sigaction as usize, arguments) };
+    let result = unsafe { syscall(raw::__NR_rt_sigaction as usize, arguments) };
     if result < 0 {
         return Err(result);
     }
     ENTRIES[raw::SIGSYS as usize].store(&old);
-    sys::unblock_signals(bit(raw::SIGSYS));
+    sys::unblock_signals(signal_bit(raw::SIGSYS));
     Ok(())
 }
 
@@ -257,7 +243,7 @@ pub fn trapped_mask(a: [usize; 6], interrupted: &mut Context) -> isize {
             _ => return -(EINVAL as isize),
         };
         // A trap under a blocked SIGSYS kills.
-        interrupted.set_signal_mask(after & !bit(raw::SIGSYS));
+        interrupted.set_signal_mask(after & !signal_bit(raw::SIGSYS));
     }
     if old == 0 {
         return 0;
@@ -284,7 +270,7 @@ unsafe fn set_locked(signal: usize, new: Option<&Action>, old: Option<&mut Actio
     let shim = new.map(|new| {
         let mut shim = *new;
         // SIGSYS must get through while a handler runs that enters a ring.
-        shim.mask &= !bit(raw::SIGSYS);
+        shim.mask &= !signal_bit(raw::SIGSYS);
         if new.handler > IGNORE {
             // `deliver` obeys SA_RESETHAND itself, when the handler really runs.
             shim.handler = deliver as *const () as usize;
@@ -342,9 +328,9 @@ fn postpone(signal: c_int, info: *mut c_void, interrupted: &mut Context) {
     // Blocked first, or a handler with SA_NODEFER would see it again at once.
     sys::set_signal_mask(ASYNCHRONOUS);
     // SAFETY: the signal's own information, sent to ourselves.
-    unsafe { arch::syscall(raw::__NR_rt_tgsigqueueinfo as usize, arguments) };
+    unsafe { syscall(raw::__NR_rt_tgsigqueueinfo as usize, arguments) };
     if let Some(frontend) = crate::frontend() {
-        frontend.kept_out(bit(signal as u32), interrupted);
+        frontend.kept_out(signal_bit(signal as u32), interrupted);
     }
     // In a wait with a mask of its own the kernel puts back the mask from before; either way the
     // thread goes on with everything blocked, until it leaves the engine.
@@ -403,7 +389,7 @@ pub unsafe fn obey(signal: c_int, info: *mut c_void, interrupted: &mut Context) 
         // SAFETY: the default action is always fit.
         unsafe { set_kernel_action(signal as usize, Some(&Action::default()), None) };
         if code <= 0 || signal == raw::SIGSYS as c_int {
-            sys::unblock_signals(bit(signal as u32));
+            sys::unblock_signals(signal_bit(signal as u32));
             sys::raise(signal);
         }
         return;
@@ -411,9 +397,9 @@ pub unsafe fn obey(signal: c_int, info: *mut c_void, interrupted: &mut Context) 
     if action.flags & raw::SA_RESETHAND as usize != 0 {
         entry.store(&Action::default());
     }
-    let mut blocked = action.mask & !bit(raw::SIGSYS);
+    let mut blocked = action.mask & !signal_bit(raw::SIGSYS);
     if action.flags & raw::SA_NODEFER as usize == 0 && signal != raw::SIGSYS as c_int {
-        blocked |= bit(signal as u32);
+        blocked |= signal_bit(signal as u32);
     }
     // On return the kernel puts back the mask in the context.
     sys::set_signal_mask(interrupted.signal_mask() | blocked);

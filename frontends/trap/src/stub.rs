@@ -4,8 +4,9 @@
 //! that must pass from those that it traps by the instruction pointer alone: with a fixed address,
 //! the filter of an ancestor serves its descendants too, and none needs a second one.
 
-use crate::arch::{self, STUB_ADDRESS, STUB_CODE};
-use crate::sys;
+use crate::arch::STUB_CODE;
+use anyring_runtime::arch::{self, STUB_ADDRESS};
+use anyring_runtime::sys;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use linux_raw_sys::general as raw;
@@ -48,11 +49,6 @@ pub fn install() -> Result<(), isize> {
         error => return Err(error),
     }
     Ok(())
-}
-
-/// Whether a front end of this process has put the page there.
-pub fn is_in_place() -> bool {
-    sys::is_mapped(STUB_ADDRESS, BYTES)
 }
 
 /// Performs a system call that no filter of ours traps.

@@ -4,19 +4,20 @@
 //! system call instruction, with every signal blocked that may be; it puts the result into the saved
 //! register and returns. Nothing here touches `errno`, the C library or thread-local storage.
 
-use crate::arch::Context;
-use crate::config::Choice;
+use crate::arch::{AUDIT_ARCH, Context};
 use crate::filter::{self, Reach};
-use crate::{Frontend, altstack, arch, calls, credentials, exec, low, process, signals, stub, sys};
-use anyring_engine::{Caller, frontend};
+use crate::{Frontend, altstack, credentials, exec, fork, low, signals, stub};
+use anyring_engine::Caller;
+use anyring_runtime::calls::TRAPS;
+use anyring_runtime::config::Choice;
+use anyring_runtime::credentials::CALLS as CREDENTIAL_CALLS;
+use anyring_runtime::{active, arch, calls, process, sys};
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use linux_raw_sys::errno::{EFAULT, ENOSYS};
+use core::sync::atomic::{AtomicBool, Ordering};
+use linux_raw_sys::errno::ENOSYS;
 use linux_raw_sys::general as raw;
 
-/// Calls that came through the trap.
-pub static TRAPS: AtomicU64 = AtomicU64::new(0);
 /// The next trap is a question of [`calls_trap`].
 static ASKING: AtomicBool = AtomicBool::new(false);
 /// Whether the handler is in place.
@@ -56,12 +57,6 @@ struct TrapInfo {
     address: usize,
     number: c_int,
     architecture: u32,
-}
-
-/// Whether the kernel's `io_uring` may be used: with parameters that cannot be read, the kernel
-/// says `EFAULT` only when it would have gone on.
-pub fn kernel_allows(kernel: impl Fn(usize, [usize; 6]) -> isize) -> bool {
-    kernel(raw::__NR_io_uring_setup as usize, [1, 0, 0, 0, 0, 0]) == -(EFAULT as isize)
 }
 
 /// Whether calls trap here, or may because an ancestor's did.
@@ -143,8 +138,8 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut c_void, context: *mut Con
             return;
         }
     }
-    let ours = is_ring_call || listed(OTHER_CALLS) || listed(&credentials::CALLS);
-    if trap.code != SYS_SECCOMP || trap.architecture != arch::AUDIT_ARCH || !ours {
+    let ours = is_ring_call || listed(OTHER_CALLS) || listed(&CREDENTIAL_CALLS);
+    if trap.code != SYS_SECCOMP || trap.architecture != AUDIT_ARCH || !ours {
         // SAFETY: arguments as the kernel gave them.
         unsafe { signals::obey(signal, info, interrupted) };
         return;
@@ -153,7 +148,7 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut c_void, context: *mut Con
         interrupted.set_result(ANSWER);
         return;
     }
-    process::notice_fork();
+    fork::notice();
     let arguments = interrupted.arguments();
     let moves = arguments[0] as u32 & raw::CLONE_VM != 0 || arguments[1] != 0;
     if number == raw::__NR_clone as usize && moves {
@@ -200,10 +195,10 @@ unsafe fn perform(number: usize, mut arguments: [usize; 6], interrupted: &mut Co
         // SAFETY: the program's own call.
         raw::__NR_execve | raw::__NR_execveat => return unsafe { exec::trapped(number, arguments, mask) },
         // SAFETY: the program's own call.
-        raw::__NR_clone => return unsafe { process::fork(number, arguments) },
+        raw::__NR_clone => return unsafe { fork::perform(number, arguments) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the program's own call.
-        raw::__NR_fork => return unsafe { process::fork(number, arguments) },
+        raw::__NR_fork => return unsafe { fork::perform(number, arguments) },
         raw::__NR_exit_group => {
             process::exits();
             sys::exit_group(arguments[0] as i32)
@@ -216,14 +211,9 @@ unsafe fn perform(number: usize, mut arguments: [usize; 6], interrupted: &mut Co
         // SAFETY: the program's own call.
         return unsafe { stub::syscall(number, arguments) };
     }
-    if !crate::active() {
+    if !active() {
         return -(ENOSYS as isize);
     }
     // SAFETY: the program's own call.
     unsafe { calls::call(number, arguments, &Caller { signal_mask: Some(mask) }) }
-}
-
-/// Whether anything that the engine does here could be seen: for the line at the end.
-pub fn used() -> bool {
-    TRAPS.load(Ordering::Relaxed) != 0 || frontend::counters().rings != 0
 }

@@ -3,8 +3,8 @@
 use crate::cli::{Engine, Exec, Run};
 use crate::inject::{self, Failure};
 use crate::{OWN_FAILURE, library, machine};
+use anyring_runtime::{config, log};
 use anyring_trap::program::{self, Kind};
-use anyring_trap::{config, log};
 use std::env;
 use std::ffi::{CString, OsStr, OsString};
 use std::io::{self, ErrorKind};

@@ -4,8 +4,8 @@ use crate::inside;
 use alloc::vec::Vec;
 use anyring_engine::frontend;
 use anyring_interpose::next;
-use anyring_trap::calls;
-use anyring_trap::config::entries;
+use anyring_runtime::calls;
+use anyring_runtime::config::entries;
 use anyring_trap::exec::{self, Plan, Strings};
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -18,7 +18,7 @@ fn environ() -> Strings {
 
 /// The process is about to become another program: rings that others have are left.
 fn leaving() {
-    if anyring_trap::active() && calls::rings_exist() {
+    if anyring_runtime::active() && calls::rings_exist() {
         let _inside = inside::enter();
         frontend::executes();
     }

@@ -1,7 +1,7 @@
 //! Functions of the C library that ours stand in front of, beside those of [`anyring_interpose`].
 
 use crate::{dispatch, inside};
-use anyring_trap::active;
+use anyring_runtime::active;
 
 pub mod exec;
 pub mod process;

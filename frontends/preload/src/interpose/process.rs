@@ -3,7 +3,8 @@
 use crate::inside;
 use anyring_engine::frontend;
 use anyring_interpose::next;
-use anyring_trap::{calls, process, sys};
+use anyring_runtime::{calls, process, sys};
+use anyring_trap::fork;
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -109,7 +110,7 @@ extern "C" fn after_fork() {
 
 /// The process has forked and this is the child.
 extern "C" fn forked() {
-    process::forked();
+    fork::forked();
     inside::leave();
 }
 

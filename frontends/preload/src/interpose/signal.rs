@@ -1,8 +1,9 @@
 //! Signal actions and masks: see [`anyring_trap::signals`].
 
 use anyring_interpose::next;
+use anyring_runtime::sys::signal_bit;
 use anyring_trap::arch;
-use anyring_trap::signals::{self, Action, bit};
+use anyring_trap::signals::{self, Action};
 use core::ffi::c_int;
 use linux_raw_sys::errno::EINVAL;
 use linux_raw_sys::general as raw;
@@ -82,7 +83,7 @@ pub unsafe extern "C" fn signal(number: c_int, handler: usize) -> usize {
     if !signals::active() {
         return next!(c"signal", fn(c_int, usize) -> usize, number, handler);
     }
-    let mask = if (1..=64).contains(&number) { bit(number as u32) } else { 0 };
+    let mask = if (1..=64).contains(&number) { signal_bit(number as u32) } else { 0 };
     // SAFETY: the program's handler.
     unsafe { set_handler(number, handler, raw::SA_RESTART, mask) }
 }
@@ -141,7 +142,7 @@ unsafe fn without_trap(how: c_int, set: *const [u64; 16]) -> Option<[u64; 16]> {
     // SAFETY: the caller's promise; the first word is all that the kernel knows.
     let word = unsafe { set.cast::<u64>().as_ref() }?;
     let mut copy = [0; 16];
-    copy[0] = word & !bit(raw::SIGSYS);
+    copy[0] = word & !signal_bit(raw::SIGSYS);
     (copy[0] != *word).then_some(copy)
 }
 

@@ -3,7 +3,7 @@
 use super::decode::{MOVE, Site};
 use super::entry;
 use super::maps::Mapping;
-use anyring_trap::sys;
+use anyring_runtime::sys;
 use core::arch::asm;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use linux_raw_sys::general::{MAP_FIXED_NOREPLACE, PROT_EXEC, PROT_READ, PROT_WRITE};

@@ -1,7 +1,7 @@
 //! Where stubs call: saves what a system call keeps, and enters the engine.
 
 use crate::dispatch;
-use anyring_trap::{arch, calls};
+use anyring_runtime::{arch, calls};
 use core::arch::global_asm;
 
 unsafe extern "C" {

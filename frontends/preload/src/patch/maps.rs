@@ -1,6 +1,6 @@
 //! Executable file mappings, from `/proc/self/maps`.
 
-use anyring_trap::sys;
+use anyring_runtime::sys;
 use linux_raw_sys::general as raw;
 
 /// A private mapping of a file that is readable and executable, not writable.

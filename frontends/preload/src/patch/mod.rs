@@ -31,13 +31,12 @@ mod decode;
 mod entry;
 mod maps;
 
-use anyring_trap::log;
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use anyring_runtime::calls::PATCHED_SITES;
+use anyring_runtime::log;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use decode::Site;
 use maps::Mapping;
 
-/// Call sites that no longer trap.
-pub static SITES: AtomicU64 = AtomicU64::new(0);
 /// Whether sites may be patched at all.
 static ENABLED: AtomicBool = AtomicBool::new(false);
 /// One patch at a time; who finds it taken leaves the site to the next trap.
@@ -109,7 +108,7 @@ fn patch(site: &Site, mapping: &Mapping, alone: bool) -> bool {
     // SAFETY: the stub does what the bytes do that the jump replaces.
     let done = unsafe { code::write_jump(site.start, stub, mapping) };
     if done {
-        SITES.fetch_add(1, Ordering::Relaxed);
+        PATCHED_SITES.fetch_add(1, Ordering::Relaxed);
     }
     let how = if done { "patched" } else { "cannot patch" };
     log::debug!("{how} the call site at {:#x}", site.start);

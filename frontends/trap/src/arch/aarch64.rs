@@ -1,13 +1,9 @@
 //! AArch64.
 
 use core::arch::{asm, global_asm};
-use core::num::NonZeroUsize;
 
 /// `AUDIT_ARCH_AARCH64`.
 pub const AUDIT_ARCH: u32 = 0xc000_00b7;
-
-/// Where [`crate::stub`] puts its page; low enough for 39-bit address spaces.
-pub const STUB_ADDRESS: usize = 0x3e_5500_0000;
 
 /// `extern "C" fn(number, a, b, c, d, e, f) -> isize`, position-independent.
 pub const STUB_CODE: &[u8] = &[
@@ -22,71 +18,13 @@ pub const STUB_CODE: &[u8] = &[
     0xc0, 0x03, 0x5f, 0xd6, // ret
 ];
 
-/// Performs a system call.
-///
-/// # Safety
-/// As for the call that `number` names.
-#[inline(always)]
-pub unsafe fn syscall(number: usize, a: [usize; 6]) -> isize {
-    let result;
-    // SAFETY: the kernel clobbers x0 only; the rest is the caller's promise.
-    unsafe {
-        asm!(
-            "svc #0",
-            in("x8") number,
-            inlateout("x0") a[0] as isize => result,
-            in("x1") a[1],
-            in("x2") a[2],
-            in("x3") a[3],
-            in("x4") a[4],
-            in("x5") a[5],
-            options(nostack),
-        );
-    }
-    result
-}
-
-/// The thread pointer.
-#[inline]
-pub fn thread_pointer() -> NonZeroUsize {
-    let pointer: usize;
-    // SAFETY: reads a register that user space may always read.
-    unsafe {
-        asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nostack, nomem, preserves_flags));
-    }
-    NonZeroUsize::new(pointer).unwrap_or(NonZeroUsize::MIN)
-}
-
 unsafe extern "C" {
-    /// `clone(2)` for a thread; the words at `stack` are its entry and its argument.
-    pub fn anyring_trap_clone(
-        flags: usize,
-        stack: *mut usize,
-        thread_id: *mut u32,
-        thread_block: *mut u8,
-    ) -> isize;
-
     /// Unused here: the kernel returns from signal handlers through the vdso.
     pub fn anyring_trap_restorer();
 }
 
 global_asm!(
-    ".pushsection .text.anyring_trap_clone,\"ax\",@progbits",
-    ".globl anyring_trap_clone",
-    ".hidden anyring_trap_clone",
-    ".type anyring_trap_clone,@function",
-    "anyring_trap_clone:",
-    "mov x4, x2", // the word to clear at the end: the same as the one to set at the start
-    "mov x8, #220",
-    "svc #0",
-    "cbnz x0, 1f",
-    "mov x29, #0",
-    "mov x30, #0",
-    "ldp x9, x0, [sp], #16",
-    "blr x9",
-    "brk #1",
-    "1: ret",
-    ".size anyring_trap_clone, . - anyring_trap_clone",
+    ".pushsection .text.anyring_trap_restorer,\"ax\",@progbits",
     ".globl anyring_trap_restorer",
     ".hidden anyring_trap_restorer",
     ".type anyring_trap_restorer,@function",

@@ -1,19 +1,10 @@
-//! What differs between architectures: the system call instruction, the thread pointer, the start
-//! of a thread, the return from a signal handler, and the memory routines.
+//! What differs between architectures for the trap: the code of the stub page, the registers that a signal
+//! interrupted, the return from a signal handler.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
 #[cfg(target_arch = "x86_64")]
-mod memory;
-#[cfg(target_arch = "x86_64")]
 mod x86_64;
-
-/// The C library's do.
-#[cfg(target_arch = "aarch64")]
-#[macro_export]
-macro_rules! memory_routines {
-    () => {};
-}
 
 #[cfg(target_arch = "aarch64")]
 pub use aarch64::*;

@@ -1,4 +1,4 @@
-//! The system calls that this crate makes itself, each without touching `errno`.
+//! The system calls that front ends make themselves, each without touching `errno`.
 
 use crate::arch;
 use linux_raw_sys::general as raw;
@@ -64,6 +64,22 @@ pub unsafe fn remap(address: usize, old: usize, new: usize) -> isize {
     // SAFETY: the caller's promise.
     unsafe { arch::syscall(raw::__NR_mremap as usize, arguments) }
 }
+
+/// The bit of a signal in a mask.
+pub const fn signal_bit(signal: u32) -> u64 {
+    1 << (signal - 1)
+}
+
+/// Signals that an instruction raises; the kernel kills where it finds them blocked.
+const SYNCHRONOUS: u64 = signal_bit(raw::SIGSEGV)
+    | signal_bit(raw::SIGBUS)
+    | signal_bit(raw::SIGILL)
+    | signal_bit(raw::SIGFPE)
+    | signal_bit(raw::SIGTRAP)
+    | signal_bit(raw::SIGSYS);
+
+/// All signals but those that an instruction raises.
+pub const ASYNCHRONOUS: u64 = !SYNCHRONOUS;
 
 /// Sets the calling thread's signal mask and returns the one before.
 pub fn set_signal_mask(mask: u64) -> u64 {

@@ -2,11 +2,16 @@
 
 use crate::log;
 use anyring_engine::{self as engine, Caller, frontend};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use linux_raw_sys::general as raw;
 
 /// Whether a ring was ever created here; without one no descriptor needs a look.
 pub static RINGS: AtomicBool = AtomicBool::new(false);
+
+/// Calls that came through the trap.
+pub static TRAPS: AtomicU64 = AtomicU64::new(0);
+/// Call sites that no longer trap.
+pub static PATCHED_SITES: AtomicU64 = AtomicU64::new(0);
 
 /// Whether `number` is one of the three calls.
 #[inline]

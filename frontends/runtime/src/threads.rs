@@ -173,10 +173,10 @@ fn start(
         | raw::CLONE_PARENT_SETTID
         | raw::CLONE_CHILD_CLEARTID;
     // The new thread inherits the mask: it never sees a signal of the program's.
-    let mask = sys::set_signal_mask(crate::signals::ASYNCHRONOUS);
-    // SAFETY: the stack is prepared as `anyring_trap_clone` wants it, the word to clear is static.
+    let mask = sys::set_signal_mask(sys::ASYNCHRONOUS);
+    // SAFETY: the stack is prepared as `anyring_runtime_clone` wants it, the word to clear is static.
     let result =
-        unsafe { arch::anyring_trap_clone(flags as usize, words, slot.thread_id.as_ptr(), block.cast()) };
+        unsafe { arch::anyring_runtime_clone(flags as usize, words, slot.thread_id.as_ptr(), block.cast()) };
     sys::set_signal_mask(mask);
     if result < 0 { Err(-result as i32) } else { Ok(()) }
 }

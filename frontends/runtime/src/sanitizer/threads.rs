@@ -3,7 +3,7 @@
 //! Used in place of [`crate::threads`] as it else is, by `scripts/check-sanitizers`. A program whose
 //! threads all end by `pthread_exit` does not end with such threads about.
 
-use crate::{signals, sys};
+use crate::sys;
 use alloc::boxed::Box;
 use core::ffi::{CStr, c_int, c_void};
 use core::ops::Range;
@@ -42,7 +42,7 @@ pub fn spawn(
     let start = Box::into_raw(Box::new(Start { name, entry, argument }));
     let mut thread = 0;
     // The new thread inherits the mask: it never sees a signal of the program's.
-    let mask = sys::set_signal_mask(signals::ASYNCHRONOUS);
+    let mask = sys::set_signal_mask(sys::ASYNCHRONOUS);
     // SAFETY: `run` takes over what `start` points to.
     let error = unsafe { pthread_create(&mut thread, ptr::null(), run, start.cast()) };
     if error == 0 {

@@ -1,0 +1,21 @@
+//! What differs between architectures: the system call instruction, the thread pointer, the start of a thread, the
+//! memory routines, and where trapping front ends leave their page.
+
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+#[cfg(target_arch = "x86_64")]
+mod memory;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
+/// The C library's do.
+#[cfg(target_arch = "aarch64")]
+#[macro_export]
+macro_rules! memory_routines {
+    () => {};
+}
+
+#[cfg(target_arch = "aarch64")]
+pub use aarch64::*;
+#[cfg(target_arch = "x86_64")]
+pub use x86_64::*;

@@ -1,0 +1,78 @@
+//! x86-64.
+
+use core::arch::{asm, global_asm};
+use core::num::NonZeroUsize;
+
+/// Where front ends that trap calls put a page of their own ([`crate::process::others_answer`]): far from where the
+/// kernel lays out programs, libraries and stacks. The run-times of the sanitizers leave another part to the program.
+pub const STUB_ADDRESS: usize = if cfg!(anyring_sanitizer) { 0x5900_0000_0000 } else { 0x7e95_0000_0000 };
+
+/// Performs a system call.
+///
+/// # Safety
+/// As for the call that `number` names.
+#[inline(always)]
+pub unsafe fn syscall(number: usize, a: [usize; 6]) -> isize {
+    let result;
+    // SAFETY: the kernel clobbers rax, rcx and r11 only; the rest is the caller's promise.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") number as isize => result,
+            in("rdi") a[0],
+            in("rsi") a[1],
+            in("rdx") a[2],
+            in("r10") a[3],
+            in("r8") a[4],
+            in("r9") a[5],
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// The thread pointer.
+#[inline]
+pub fn thread_pointer() -> NonZeroUsize {
+    let pointer: usize;
+    // SAFETY: on this ABI the first word of the thread block holds its own address, in the
+    // program's threads by the C library and in ours by `host`.
+    unsafe {
+        asm!("mov {}, qword ptr fs:[0]", out(reg) pointer, options(nostack, readonly, preserves_flags));
+    }
+    NonZeroUsize::new(pointer).unwrap_or(NonZeroUsize::MIN)
+}
+
+unsafe extern "C" {
+    /// `clone(2)` for a thread; the words at `stack` are its entry and its argument.
+    pub fn anyring_runtime_clone(
+        flags: usize,
+        stack: *mut usize,
+        thread_id: *mut u32,
+        thread_block: *mut u8,
+    ) -> isize;
+}
+
+global_asm!(
+    ".pushsection .text.anyring_runtime_clone,\"ax\",@progbits",
+    ".globl anyring_runtime_clone",
+    ".hidden anyring_runtime_clone",
+    ".type anyring_runtime_clone,@function",
+    "anyring_runtime_clone:",
+    "mov r8, rcx",  // the thread block
+    "mov r10, rdx", // the word to clear at the end: the same as the one to set at the start
+    "mov eax, 56",
+    "syscall",
+    "test eax, eax",
+    "jnz 1f",
+    "xor ebp, ebp",
+    "pop rax",
+    "pop rdi",
+    "call rax",
+    "ud2",
+    "1: ret",
+    ".size anyring_runtime_clone, . - anyring_runtime_clone",
+    ".popsection",
+);

@@ -1,0 +1,107 @@
+//! The life of the process: which engine it has, its forks, its end.
+
+use crate::arch::STUB_ADDRESS;
+use crate::config::{Choice, Level};
+use crate::{calls, config, log, sys, threads};
+use anyring_engine::{Host, frontend};
+use core::sync::atomic::{AtomicBool, Ordering};
+use linux_raw_sys::errno::EFAULT;
+use linux_raw_sys::general as raw;
+
+/// Whether the engine of this process is ours.
+static ACTIVE: AtomicBool = AtomicBool::new(false);
+/// Whether this process forked off the one that started here.
+static FORKED: AtomicBool = AtomicBool::new(false);
+/// Whether the last line was written.
+static ENDED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the engine of this process is ours.
+#[inline]
+pub fn active() -> bool {
+    ACTIVE.load(Ordering::Relaxed)
+}
+
+/// Which engine it is to be: ours or the kernel's, which `kernel` makes a system call of.
+pub fn choose(asked: Choice, kernel: impl Fn(usize, [usize; 6]) -> isize) -> Choice {
+    match asked {
+        Choice::Auto if kernel_allows(kernel) => Choice::Kernel,
+        Choice::Auto => Choice::User,
+        choice => choice,
+    }
+}
+
+/// Whether the kernel's `io_uring` may be used: with parameters that cannot be read, the kernel
+/// says `EFAULT` only when it would have gone on.
+fn kernel_allows(kernel: impl Fn(usize, [usize; 6]) -> isize) -> bool {
+    kernel(raw::__NR_io_uring_setup as usize, [1, 0, 0, 0, 0, 0]) == -(EFAULT as isize)
+}
+
+/// Whether a front end that traps calls is in this process, this one or another: it has put its page in place.
+pub fn others_answer() -> bool {
+    const PAGE: usize = 4096;
+    sys::is_mapped(STUB_ADDRESS, PAGE)
+}
+
+/// From here on the engine of this process is ours; `host` provides what it needs.
+pub fn adopt(host: &'static &'static dyn Host) {
+    anyring_engine::install(host);
+    ACTIVE.store(true, Ordering::Relaxed);
+}
+
+/// The process has forked and this is the child.
+pub fn forked() {
+    FORKED.store(true, Ordering::Relaxed);
+    ENDED.store(false, Ordering::Relaxed);
+    threads::forked();
+    frontend::forked();
+}
+
+/// The process is about to execute another program: rings that others have are left.
+pub fn executes() {
+    if active() && calls::rings_exist() {
+        frontend::executes();
+    }
+}
+
+/// The process ends, and says what was done, if asked.
+pub fn exits() {
+    if active() && calls::rings_exist() {
+        frontend::exits();
+    }
+    end();
+}
+
+/// The process ends: says what was done, if asked.
+pub extern "C" fn end() {
+    if config::level() == Level::Off || ENDED.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    if !active() {
+        log::line(Level::Info, format_args!("engine=kernel"));
+        return;
+    }
+    let counters = frontend::counters();
+    let traps = calls::TRAPS.load(Ordering::Relaxed);
+    // Nothing that the engine did in this child could be seen.
+    if FORKED.load(Ordering::Relaxed) && traps == 0 && counters.rings == 0 {
+        return;
+    }
+    log::line(
+        Level::Info,
+        format_args!(
+            "engine=user rings={} submitted={} completed={} traps={} patched sites={}",
+            counters.rings,
+            counters.submitted,
+            counters.completed,
+            traps,
+            calls::PATCHED_SITES.load(Ordering::Relaxed),
+        ),
+    );
+}
+
+/// Says what went wrong in code of ours, and ends the process.
+pub fn bug(what: &dyn core::fmt::Display) -> ! {
+    log::write(format_args!("bug: {what}"));
+    sys::raise(linux_raw_sys::general::SIGABRT as i32);
+    sys::exit_group(134)
+}

@@ -1,0 +1,62 @@
+//! Forks of the process, as the trap sees them or hears of them.
+
+use crate::{signals, stub};
+use anyring_engine::frontend;
+use anyring_runtime::{active, calls, process, sys};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use linux_raw_sys::general as raw;
+
+/// A word that is zero in a child of `fork`, where nobody tells of forks.
+static MARK: AtomicPtr<AtomicBool> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Lets [`notice`] notice.
+pub fn watch() {
+    const PAGE: usize = 4096;
+    // SAFETY: new memory, wherever the kernel likes.
+    let page = unsafe { sys::map(0, PAGE, raw::PROT_READ | raw::PROT_WRITE, 0) };
+    if let Ok(page) = usize::try_from(page)
+        && sys::wipe_on_fork(page, PAGE)
+    {
+        MARK.store(page as *mut AtomicBool, Ordering::Relaxed);
+        renew_mark();
+    }
+}
+
+fn renew_mark() -> bool {
+    // SAFETY: null, or a page that stays mapped.
+    let mark = unsafe { MARK.load(Ordering::Relaxed).as_ref() };
+    mark.is_none_or(|mark| mark.swap(true, Ordering::Relaxed))
+}
+
+/// Called when a call traps: the first in a child of `fork` says so.
+pub fn notice() {
+    if !renew_mark() {
+        forked();
+    }
+}
+
+/// The process has forked and this is the child.
+pub fn forked() {
+    signals::forked();
+    process::forked();
+}
+
+/// `fork`, or `clone` with memory of its own, as the trap saw it.
+///
+/// # Safety
+/// Called in the trap's handler, from which both processes return to the program.
+pub unsafe fn perform(number: usize, a: [usize; 6]) -> isize {
+    let shared = active() && calls::rings_exist();
+    if shared {
+        frontend::before_fork();
+    }
+    // SAFETY: the program's own call.
+    let result = unsafe { stub::syscall(number, a) };
+    if result == 0 {
+        renew_mark();
+        forked();
+    } else if shared {
+        frontend::after_fork();
+    }
+    result
+}
