@@ -1,9 +1,9 @@
 //! A ring of anyring's engine beside one of the kernel's.
 
 use crate::files::Origins;
-use crate::memory::RingMemory;
 use crate::poster::{Mark, Poster};
 use crate::queue::{FIXED, LINKS, SKIP};
+use crate::queues::Queues;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use anyring_engine::abi::{Errno, Sqe};
@@ -25,7 +25,7 @@ pub const fn flag(bit: io_uring_sqe_flags_bit) -> u8 {
 /// What does a ring's private operations.
 pub struct Companion {
     fd: Fd,
-    memory: Arc<RingMemory>,
+    queues: Arc<Queues>,
     tail: u32,
     mark: Arc<Mark>,
     /// It has slots for files.
@@ -48,13 +48,13 @@ impl Companion {
             return Err(Errno::from_raw(low as isize));
         }
         let fd = move_away(low)?;
-        let made = RingMemory::map(fd, params).map(Arc::new).and_then(|memory| {
+        let made = Queues::map(fd, params).map(Arc::new).and_then(|queues| {
             let mark = Mark::new();
-            let poster = Poster::new(target, memory.clone(), mark.clone())?;
+            let poster = Poster::new(target, queues.clone(), mark.clone())?;
             let outlet: Box<dyn anyring_engine::Outlet> = Box::new(poster);
             linked::quietly(|| engine::set_outlet(fd, outlet))
                 .map_err(|errno| Errno::from_raw(errno as isize))?;
-            Ok(Companion { fd, memory, tail: 0, mark, has_slots: false, origins: Origins::default() })
+            Ok(Companion { fd, queues, tail: 0, mark, has_slots: false, origins: Origins::default() })
         });
         made.inspect_err(|_| close(fd))
     }
@@ -76,24 +76,24 @@ impl Companion {
 
     /// How many more entries there is room for.
     pub fn room(&self) -> u32 {
-        let taken = self.memory.sq_head().load(Ordering::Acquire);
-        self.memory.sq_entries() - self.tail.wrapping_sub(taken)
+        let taken = self.queues.sq_head().load(Ordering::Acquire);
+        self.queues.sq_entries() - self.tail.wrapping_sub(taken)
     }
 
     /// Queues one.
     pub fn push(&mut self, sqe: Sqe) {
         debug_assert!(self.room() > 0, "whoever pushes looks for room");
         // SAFETY: free, says the head; `self` is borrowed by nobody else.
-        unsafe { self.memory.fill(self.tail, sqe) };
+        unsafe { self.queues.fill(self.tail, sqe) };
         self.tail = self.tail.wrapping_add(1);
     }
 
     /// Begins with what is queued.
     pub fn submit(&mut self) {
         // Release pairs with the engine's acquire: the entries are written.
-        self.memory.sq_tail().store(self.tail, Ordering::Release);
+        self.queues.sq_tail().store(self.tail, Ordering::Release);
         loop {
-            let left = self.tail.wrapping_sub(self.memory.sq_head().load(Ordering::Acquire));
+            let left = self.tail.wrapping_sub(self.queues.sq_head().load(Ordering::Acquire));
             if left == 0 {
                 return;
             }

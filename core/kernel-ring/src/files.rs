@@ -8,9 +8,9 @@
 //! operation's place in the queue, which the kernel answers by itself where the slot is empty.
 
 use crate::companion::{Companion, flag};
-use crate::memory::RingMemory;
 use crate::poster::new_ring;
 use crate::queue::{FIXED, LINKS, SKIP};
+use crate::queues::Queues;
 use alloc::collections::VecDeque;
 use anyring_engine::abi::{Errno, Sqe};
 use anyring_engine::frontend as engine;
@@ -163,7 +163,7 @@ impl Companion {
 /// A small ring of the kernel's to which the program's ring sends files.
 pub struct Receiver {
     fd: OwnedFd,
-    memory: RingMemory,
+    queues: Queues,
     tail: u32,
     /// Requests whose files are on their way, by what they are announced with.
     expected: VecDeque<(u64, Sqe)>,
@@ -184,13 +184,13 @@ impl Receiver {
     /// # Errors
     /// What keeps it from being made.
     pub fn new(count: u32) -> Result<Receiver, Errno> {
-        let (fd, memory) = new_ring(count)?;
+        let (fd, queues) = new_ring(count)?;
         if !register_sparse(fd.fd(), count, by_kernel) {
             return Err(Errno::EINVAL);
         }
         Ok(Receiver {
             fd,
-            memory,
+            queues,
             tail: 0,
             expected: VecDeque::new(),
             serial: OWN,
@@ -241,18 +241,18 @@ impl Receiver {
 
     /// Sorts what the kernel has announced.
     fn collect(&mut self) {
-        let mut head = self.memory.cq_head().load(Ordering::Relaxed);
+        let mut head = self.queues.cq_head().load(Ordering::Relaxed);
         // Acquire pairs with the kernel's release.
-        while head != self.memory.cq_tail().load(Ordering::Acquire) {
+        while head != self.queues.cq_tail().load(Ordering::Acquire) {
             // SAFETY: posted, and reaped by nobody else.
-            let cqe = unsafe { self.memory.cqe(head) };
+            let cqe = unsafe { self.queues.cqe(head) };
             head = head.wrapping_add(1);
             match cqe.user_data {
                 OWN => self.result = cqe.res,
                 serial => self.arrived.push_back((serial, cqe.res)),
             }
         }
-        self.memory.cq_head().store(head, Ordering::Release);
+        self.queues.cq_head().store(head, Ordering::Release);
     }
 
     /// A descriptor for the file in a slot, which becomes empty.
@@ -265,9 +265,9 @@ impl Receiver {
             ..Sqe::default()
         };
         // SAFETY: the queue is empty.
-        unsafe { self.memory.fill(self.tail, install) };
+        unsafe { self.queues.fill(self.tail, install) };
         self.tail = self.tail.wrapping_add(1);
-        self.memory.sq_tail().store(self.tail, Ordering::Release);
+        self.queues.sq_tail().store(self.tail, Ordering::Release);
         self.result = Errno::EAGAIN.negated();
         let arguments = [self.fd.fd() as usize, 1, 0, IORING_ENTER_GETEVENTS as usize, 0, 0];
         // SAFETY: the entry names no memory; it is done at once.

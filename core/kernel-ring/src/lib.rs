@@ -16,9 +16,9 @@ extern crate alloc;
 mod cancel;
 mod companion;
 mod files;
-mod memory;
 mod poster;
 mod queue;
+mod queues;
 
 pub use queue::{Queue, Taken};
 

@@ -1,7 +1,7 @@
 //! Posts completions into the program's ring, by messages from a small ring of the kernel's.
 
 use crate::files::SLOTS;
-use crate::memory::{Cqe, RingMemory};
+use crate::queues::{Cqe, Queues};
 use alloc::sync::Arc;
 use anyring_engine::Outlet;
 use anyring_engine::abi::{Errno, Sqe};
@@ -23,12 +23,12 @@ const TRIES: u32 = 1000;
 /// The other end of what a companion completes.
 pub struct Poster {
     fd: OwnedFd,
-    memory: RingMemory,
+    queues: Queues,
     tail: u32,
     /// The program's ring.
     target: OwnedFd,
     /// The companion's.
-    source: Arc<RingMemory>,
+    source: Arc<Queues>,
     mark: Arc<Mark>,
 }
 
@@ -115,7 +115,7 @@ impl Mark {
 ///
 /// # Errors
 /// `EINVAL` where the kernel's messages bear no flags, and what keeps a ring from being made.
-pub fn new_ring(entries: u32) -> Result<(OwnedFd, RingMemory), Errno> {
+pub fn new_ring(entries: u32) -> Result<(OwnedFd, Queues), Errno> {
     // SAFETY: integers only.
     let mut params: io_uring_params = unsafe { MaybeUninit::zeroed().assume_init() };
     params.flags = IORING_SETUP_CLAMP;
@@ -126,8 +126,8 @@ pub fn new_ring(entries: u32) -> Result<(OwnedFd, RingMemory), Errno> {
     if params.features & IORING_FEAT_REG_REG_RING == 0 {
         return Err(Errno::EINVAL);
     }
-    let memory = RingMemory::map(fd.fd(), params)?;
-    Ok((fd, memory))
+    let queues = Queues::map(fd.fd(), params)?;
+    Ok((fd, queues))
 }
 
 impl Poster {
@@ -135,10 +135,10 @@ impl Poster {
     ///
     /// # Errors
     /// Those of [`new_ring`].
-    pub fn new(target: Fd, source: Arc<RingMemory>, mark: Arc<Mark>) -> Result<Poster, Errno> {
+    pub fn new(target: Fd, source: Arc<Queues>, mark: Arc<Mark>) -> Result<Poster, Errno> {
         let target = OwnedFd::new(os::duplicate(target)?);
-        let (fd, memory) = new_ring(BATCH)?;
-        Ok(Poster { fd, memory, tail: 0, target, source, mark })
+        let (fd, queues) = new_ring(BATCH)?;
+        Ok(Poster { fd, queues, tail: 0, target, source, mark })
     }
 
     fn message(&self, cqe: Cqe) -> Sqe {
@@ -157,9 +157,9 @@ impl Poster {
     /// Lets the kernel deliver what is in the queue.
     fn send(&mut self) {
         // Release: the entries are written.
-        self.memory.sq_tail().store(self.tail, Ordering::Release);
+        self.queues.sq_tail().store(self.tail, Ordering::Release);
         for _ in 0..TRIES {
-            let left = self.tail.wrapping_sub(self.memory.sq_head().load(Ordering::Acquire));
+            let left = self.tail.wrapping_sub(self.queues.sq_head().load(Ordering::Acquire));
             if left == 0 {
                 break;
             }
@@ -170,8 +170,8 @@ impl Poster {
             }
         }
         // Only what failed is told, a program that is ending or has no memory left: nobody is to hear of it.
-        let tail = self.memory.cq_tail().load(Ordering::Acquire);
-        self.memory.cq_head().store(tail, Ordering::Release);
+        let tail = self.queues.cq_tail().load(Ordering::Acquire);
+        self.queues.cq_head().store(tail, Ordering::Release);
     }
 }
 
@@ -190,7 +190,7 @@ impl Outlet for Poster {
             }
             let message = self.message(cqe);
             // SAFETY: at most as many as the queue holds are filled before they are sent.
-            unsafe { self.memory.fill(self.tail, message) };
+            unsafe { self.queues.fill(self.tail, message) };
             self.tail = self.tail.wrapping_add(1);
             queued += 1;
             if queued == BATCH {

@@ -1,10 +1,10 @@
 //! A ring in a memfd.
 
-use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use anyring_engine::abi::Errno;
 use anyring_engine::os::{self, Fd, nr};
+use anyring_mapping::Mapping;
 
 use crate::insert::{self, Cells, Raised, counter};
 use crate::layout::{Geometry, HEADER_BYTES, Header, Item, MAGIC};
@@ -21,7 +21,7 @@ pub struct Event {
 /// A ring, and the memory that it is in. What the memory holds is the program's to change: how long its parts are is
 /// known from the creation, and never read again.
 pub struct Ring {
-    memory: NonNull<u8>,
+    memory: Mapping,
     geometry: Geometry,
     fd: Fd,
 }
@@ -56,8 +56,7 @@ impl Ring {
         // A program that made it shorter would have every access to it end in a signal.
         let seals = nr::F_SEAL_SHRINK | nr::F_SEAL_GROW | nr::F_SEAL_SEAL;
         os::fcntl(fd, nr::F_ADD_SEALS, seals as usize)?;
-        let memory = os::map_shared(fd, 0, geometry.length())?;
-        let memory = NonNull::new(memory).ok_or(Errno::ENOMEM)?;
+        let memory = Mapping::new(fd, 0, geometry.length())?;
         Ok(Ring { memory, geometry, fd })
     }
 
@@ -74,20 +73,22 @@ impl Ring {
     /// The header.
     pub fn header(&self) -> &Header {
         // SAFETY: the mapping begins with it, page-aligned, and lives as long as `self`; all of it is atomics.
-        unsafe { self.memory.cast().as_ref() }
+        unsafe { self.memory.address().cast().as_ref() }
     }
 
     /// An item of the ring. The number must be of one.
     pub fn item(&self, item: u32) -> &Item {
         assert!(item < self.geometry.items);
         // SAFETY: so many items are behind the header, aligned to 16 bytes, and are atomics.
-        unsafe { self.memory.add(HEADER_BYTES).cast::<Item>().add(item as usize).as_ref() }
+        unsafe { self.memory.address().add(HEADER_BYTES).cast::<Item>().add(item as usize).as_ref() }
     }
 
     fn place(&self, position: u32) -> &AtomicU32 {
         let place = (position & self.geometry.index_mask()) as usize;
         // SAFETY: cut to the length of the index ring, which is behind the items.
-        unsafe { self.memory.add(self.geometry.header_length).cast::<AtomicU32>().add(place).as_ref() }
+        unsafe {
+            self.memory.address().add(self.geometry.header_length).cast::<AtomicU32>().add(place).as_ref()
+        }
     }
 
     /// Marks an item ready, and puts it into the ring if it is not there.
@@ -115,13 +116,6 @@ impl Ring {
                 return Some(Event { events: taken.events, data });
             }
         }
-    }
-}
-
-impl Drop for Ring {
-    fn drop(&mut self) {
-        // SAFETY: mapped at creation, and nobody has a reference any more.
-        unsafe { os::unmap(self.memory.as_ptr(), self.geometry.length()) };
     }
 }
 

@@ -1,8 +1,8 @@
-//! The three calls, by the engine of this process, and the other system calls that the library makes.
-//! None touches `errno`.
+//! The three calls, by the engine of this process, and the other system calls that the library makes beside those of
+//! [`anyring_runtime::sys`]. None touches `errno`.
 
 use crate::user;
-use anyring_runtime::arch;
+use anyring_runtime::{arch, sys};
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use linux_raw_sys::general as raw;
@@ -189,7 +189,7 @@ pub fn map(bytes: usize, flags: c_uint, fd: c_int, offset: u64) -> Result<*mut c
 /// Nobody may use the memory any more.
 pub unsafe fn unmap(address: *mut c_void, bytes: usize) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { arch::syscall(raw::__NR_munmap as usize, [address.addr(), bytes, 0, 0, 0, 0]) as c_int }
+    unsafe { sys::unmap(address.addr(), bytes) as c_int }
 }
 
 /// Keeps memory from children.
@@ -209,14 +209,12 @@ pub fn close(fd: c_int) {
     } else if is_extended() {
         anyring_kernel_ring::close(fd);
     }
-    // SAFETY: the ring's owner gives it up.
-    unsafe { arch::syscall(raw::__NR_close as usize, [fd as usize, 0, 0, 0, 0, 0]) };
+    close_own(fd);
 }
 
-/// Closes a descriptor that only the library knows.
+/// Closes a descriptor that nobody but the library uses any more.
 pub fn close_own(fd: c_int) {
-    // SAFETY: the library's own.
-    unsafe { arch::syscall(raw::__NR_close as usize, [fd as usize, 0, 0, 0, 0, 0]) };
+    sys::close(fd);
 }
 
 /// A duplicate for the library itself, out of the way of low numbers where there is room; a negative errno on

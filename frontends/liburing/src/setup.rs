@@ -4,15 +4,15 @@ use crate::ring::{ENTERS_FOR_COMPLETIONS, PROGRAM_MEMORY, REGISTERED, REGISTERS_
 use crate::size;
 use crate::types::{CompletionQueue, Cqe, Ring, Sqe, SubmissionQueue};
 use crate::{call, register, user};
+use anyring_mapping::{Lengths, is_single};
 use core::ffi::{c_int, c_uint, c_void};
 use core::mem::MaybeUninit;
 use core::ptr;
 use linux_raw_sys::errno::{EINVAL, ENOMEM};
 use linux_raw_sys::general::{MAP_ANONYMOUS, MAP_HUGETLB, MAP_POPULATE, MAP_SHARED};
 use linux_raw_sys::io_uring::{
-    IORING_FEAT_SINGLE_MMAP, IORING_OFF_CQ_RING, IORING_OFF_SQ_RING, IORING_OFF_SQES, IORING_SETUP_IOPOLL,
-    IORING_SETUP_NO_MMAP, IORING_SETUP_NO_SQARRAY, IORING_SETUP_REGISTERED_FD_ONLY, IORING_SETUP_SQPOLL,
-    io_uring_params,
+    IORING_OFF_CQ_RING, IORING_OFF_SQ_RING, IORING_OFF_SQES, IORING_SETUP_IOPOLL, IORING_SETUP_NO_MMAP,
+    IORING_SETUP_NO_SQARRAY, IORING_SETUP_REGISTERED_FD_ONLY, IORING_SETUP_SQPOLL, io_uring_params,
 };
 
 /// What a ring in memory of the library's own is put on where it does not fit a page.
@@ -39,26 +39,19 @@ impl Queues {
     fn map(fd: c_int, p: &io_uring_params) -> Result<Queues, c_int> {
         let mut queues = Queues { sq: EMPTY_SQ, cq: EMPTY_CQ };
         let (sq, cq) = (&mut queues.sq, &mut queues.cq);
-        let (cq_bytes, sqe_bytes) =
-            (size::of_cqes(p.flags, p.cq_entries), size::of_sqes(p.flags, p.sq_entries));
-        sq.ring_sz = p.sq_off.array as usize + p.sq_entries as usize * size_of::<c_uint>();
-        cq.ring_sz = p.cq_off.cqes as usize + cq_bytes;
-        let one = p.features & IORING_FEAT_SINGLE_MMAP != 0;
-        if one {
-            sq.ring_sz = sq.ring_sz.max(cq.ring_sz);
-            cq.ring_sz = sq.ring_sz;
-        }
+        let lengths = Lengths::of(p, size::of_sqes(p.flags, 1), size::of_cqes(p.flags, 1));
+        (sq.ring_sz, cq.ring_sz) = (lengths.sq_ring, lengths.cq_ring);
         let map = |bytes, offset: u32| call::map(bytes, MAP_SHARED | MAP_POPULATE, fd, offset.into());
         sq.ring_ptr = map(sq.ring_sz, IORING_OFF_SQ_RING)?;
-        cq.ring_ptr = if one {
+        cq.ring_ptr = if is_single(p) {
             sq.ring_ptr
         } else {
             // SAFETY: of what was mapped nobody knows yet.
             map(cq.ring_sz, IORING_OFF_CQ_RING).inspect_err(|_| unsafe { unmap_rings(sq, &EMPTY_CQ) })?
         };
-        sq.sqes_sz = sqe_bytes as c_uint;
-        let sqes = if sq.sqes_sz as usize == sqe_bytes {
-            map(sqe_bytes, IORING_OFF_SQES)
+        sq.sqes_sz = lengths.sqes as c_uint;
+        let sqes = if sq.sqes_sz as usize == lengths.sqes {
+            map(lengths.sqes, IORING_OFF_SQES)
         } else {
             Err(-(EINVAL as c_int))
         };

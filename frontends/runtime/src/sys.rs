@@ -1,4 +1,8 @@
 //! The system calls that front ends make themselves, each without touching `errno`.
+//!
+//! The engine has calls of its own (`anyring_engine::os`), which all leave by one stub. They cannot serve here: a thread
+//! that a signal finds in that stub counts as one inside the engine, and the trap keeps the signal out until the thread
+//! leaves. A front end's call, above all the one that lets signals in again, is made outside.
 
 use crate::arch;
 use linux_raw_sys::general as raw;

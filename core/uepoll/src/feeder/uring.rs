@@ -8,12 +8,13 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use anyring_engine::abi::Errno;
 use anyring_engine::os::{self, Fd, Timespec, nr};
+use anyring_mapping::RingMemory;
 use linux_raw_sys::general::{EPOLLIN, EPOLLONESHOT};
 use linux_raw_sys::io_uring::{
     IORING_CQE_F_MORE, IORING_ENTER_EXT_ARG, IORING_ENTER_GETEVENTS, IORING_FEAT_EXT_ARG, IORING_FEAT_NODROP,
-    IORING_FEAT_SINGLE_MMAP, IORING_OFF_SQES, IORING_POLL_ADD_MULTI, IORING_SETUP_CLAMP,
-    IORING_SETUP_COOP_TASKRUN, IORING_SETUP_CQSIZE, IORING_SETUP_TASKRUN_FLAG, IORING_SQ_CQ_OVERFLOW,
-    IORING_SQ_TASKRUN, io_uring_cqe, io_uring_getevents_arg, io_uring_op, io_uring_params, io_uring_sqe,
+    IORING_FEAT_SINGLE_MMAP, IORING_POLL_ADD_MULTI, IORING_SETUP_CLAMP, IORING_SETUP_COOP_TASKRUN,
+    IORING_SETUP_CQSIZE, IORING_SETUP_TASKRUN_FLAG, IORING_SQ_CQ_OVERFLOW, IORING_SQ_TASKRUN, io_uring_cqe,
+    io_uring_getevents_arg, io_uring_op, io_uring_params, io_uring_sqe,
 };
 
 use super::{BELL, INSIDE, NOBODY, Sink, Slot, Token, arm_of, item_of, token};
@@ -23,9 +24,7 @@ const ENTRIES: u32 = 256;
 /// A ring of the kernel's. All but [`Uring::sleep`] is done under the set's lock.
 pub struct Uring {
     fd: Fd,
-    rings: *mut u8,
-    rings_length: usize,
-    sqes: *mut io_uring_sqe,
+    memory: RingMemory,
     sq_entries: u32,
     cq_mask: u32,
     sq_head: *const AtomicU32,
@@ -67,26 +66,11 @@ impl Uring {
         if params.features & wanted != wanted {
             return Err(Errno::ENOSYS);
         }
-        let array_end = params.sq_off.array + params.sq_entries * 4;
-        let cq_end = params.cq_off.cqes + params.cq_entries * size_of::<io_uring_cqe>() as u32;
-        let rings_length = array_end.max(cq_end) as usize;
-        let rings = os::map_shared(fd, 0, rings_length)?;
-        let sqes_length = params.sq_entries as usize * size_of::<io_uring_sqe>();
-        let sqes = os::map_shared(fd, u64::from(IORING_OFF_SQES), sqes_length).inspect_err(|_| {
-            // SAFETY: mapped just now, used by nobody.
-            unsafe { os::unmap(rings, rings_length) };
-        })?;
+        let memory = RingMemory::map(fd, params, size_of::<io_uring_sqe>(), size_of::<io_uring_cqe>())?;
         // SAFETY: the kernel's offsets lie within the mapping, whose length was computed from them.
-        let word = |offset: u32| unsafe { rings.add(offset as usize) }.cast_const().cast::<AtomicU32>();
-        for index in 0..params.sq_entries {
-            // SAFETY: so many entries has the array.
-            unsafe { (*word(params.sq_off.array + index * 4)).store(index, Ordering::Relaxed) };
-        }
+        let word = |offset: u32| unsafe { memory.sq_ring().at::<AtomicU32>(offset) }.cast_const();
         Ok(Uring {
             fd,
-            rings,
-            rings_length,
-            sqes: sqes.cast(),
             sq_entries: params.sq_entries,
             cq_mask: params.cq_entries - 1,
             sq_head: word(params.sq_off.head),
@@ -95,6 +79,7 @@ impl Uring {
             cq_head: word(params.cq_off.head),
             cq_tail: word(params.cq_off.tail),
             cqes: word(params.cq_off.cqes).cast(),
+            memory,
         })
     }
 
@@ -118,7 +103,9 @@ impl Uring {
         }
         let tail = self.word(self.sq_tail).load(Ordering::Relaxed);
         // SAFETY: an entry of the queue that the kernel has read, as was looked at above.
-        unsafe { self.sqes.add((tail & (self.sq_entries - 1)) as usize).write(sqe) };
+        unsafe {
+            self.memory.sqes().at::<io_uring_sqe>(0).add((tail & (self.sq_entries - 1)) as usize).write(sqe)
+        };
         self.word(self.sq_tail).store(tail.wrapping_add(1), Ordering::Release);
     }
 
@@ -254,11 +241,6 @@ impl Uring {
 
 impl Drop for Uring {
     fn drop(&mut self) {
-        // SAFETY: mapped at creation, and nobody has a reference any more.
-        unsafe {
-            os::unmap(self.sqes.cast(), self.sq_entries as usize * size_of::<io_uring_sqe>());
-            os::unmap(self.rings, self.rings_length);
-        }
         os::close(self.fd);
     }
 }

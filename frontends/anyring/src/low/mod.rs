@@ -21,7 +21,6 @@
 
 mod entry;
 pub mod flags;
-mod memory;
 pub mod op;
 mod queue;
 mod register;

@@ -1,7 +1,7 @@
 //! The two queues in a ring's memory.
 
 use super::entry::{Completion, Submission};
-use super::memory::Mapping;
+use anyring_mapping::RingMemory;
 use linux_raw_sys::io_uring::{
     IORING_SQ_CQ_OVERFLOW, IORING_SQ_NEED_WAKEUP, IORING_SQ_TASKRUN, io_uring_params,
 };
@@ -70,27 +70,20 @@ unsafe impl<S> Sync for Sq<S> {}
 
 impl<S: Submission> Sq<S> {
     /// # Safety
-    /// Both mappings must be those of a ring with these parameters, and stay.
-    pub(super) unsafe fn new(rings: &Mapping, sqes: &Mapping, p: &io_uring_params) -> Sq<S> {
+    /// The memory must be that of a ring with these parameters, and stay.
+    pub(super) unsafe fn new(memory: &RingMemory, p: &io_uring_params) -> Sq<S> {
         let off = &p.sq_off;
         // SAFETY: the engine says where they are.
-        let word = |offset| unsafe { Word::new(rings.at::<AtomicU32>(offset)) };
-        let tail = word(off.tail);
-        if p.flags & linux_raw_sys::io_uring::IORING_SETUP_NO_SQARRAY == 0 {
-            // Each place stands for the entry of the same number, for good.
-            for index in 0..p.sq_entries {
-                word(off.array + 4 * index).store(index, Ordering::Relaxed);
-            }
-        }
+        let word = |offset| unsafe { Word::new(memory.sq_ring().at::<AtomicU32>(offset)) };
         Sq {
             head: word(off.head),
-            tail,
+            tail: word(off.tail),
             flags: word(off.flags),
             dropped: word(off.dropped),
             entries: p.sq_entries,
             mask: p.sq_entries - 1,
             // SAFETY: the SQEs begin there.
-            sqes: unsafe { sqes.at(0) },
+            sqes: unsafe { memory.sqes().at(0) },
             polled: p.flags & linux_raw_sys::io_uring::IORING_SETUP_SQPOLL != 0,
         }
     }
@@ -322,11 +315,12 @@ unsafe impl<C> Sync for Cq<C> {}
 
 impl<C: Completion> Cq<C> {
     /// # Safety
-    /// The mapping must be that of a ring with these parameters, and stay.
-    pub(super) unsafe fn new(rings: &Mapping, p: &io_uring_params) -> Cq<C> {
+    /// The memory must be that of a ring with these parameters, and stay.
+    pub(super) unsafe fn new(memory: &RingMemory, p: &io_uring_params) -> Cq<C> {
         let off = &p.cq_off;
+        let ring = memory.cq_ring();
         // SAFETY: the engine says where they are.
-        let word = |offset| unsafe { Word::new(rings.at::<AtomicU32>(offset)) };
+        let word = |offset| unsafe { Word::new(ring.at::<AtomicU32>(offset)) };
         Cq {
             head: word(off.head),
             tail: word(off.tail),
@@ -334,7 +328,7 @@ impl<C: Completion> Cq<C> {
             flags: (off.flags != 0).then(|| word(off.flags)),
             mask: p.cq_entries - 1,
             // SAFETY: the CQEs begin there.
-            cqes: unsafe { rings.at(off.cqes) },
+            cqes: unsafe { ring.at(off.cqes) },
             shown: None,
         }
     }

@@ -1,11 +1,11 @@
 //! A ring, and its queues.
 
 use super::entry::{Completion, Cqe, Sqe, Submission};
-use super::memory::Mapping;
 use super::queue::{CompletionQueue, Cq, Full, Sq, SubmissionQueue};
 use super::submitter::{Submitter, Wait};
 use crate::error::What;
 use crate::{Builder, Engine, Error, engine};
+use anyring_mapping::RingMemory;
 use linux_raw_sys::io_uring::{self as abi, io_uring_params};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
@@ -21,31 +21,24 @@ pub struct Ring<S: Submission = Sqe, C: Completion = Cqe> {
     /// Children do not have its memory.
     dont_fork: bool,
     /// Unmapped after the descriptor is closed, last of all.
-    memory: [Option<Mapping>; 3],
+    memory: RingMemory,
 }
 
 /// A ring's memory, and its queues there.
 struct Queues<S, C> {
     sq: Sq<S>,
     cq: Cq<C>,
-    memory: [Option<Mapping>; 3],
+    memory: RingMemory,
 }
 
 impl<S: Submission, C: Completion> Queues<S, C> {
     /// Maps what a ring with these parameters has.
     fn map(engine: Engine, fd: RawFd, p: &io_uring_params) -> Result<Queues<S, C>, Error> {
-        let array = if p.flags & abi::IORING_SETUP_NO_SQARRAY == 0 { p.sq_entries as usize * 4 } else { 0 };
-        let sq_bytes = p.sq_off.array as usize + array;
-        let cq_bytes = p.cq_off.cqes as usize + p.cq_entries as usize * size_of::<C>();
-        let one = p.features & abi::IORING_FEAT_SINGLE_MMAP != 0;
-        let first = if one { sq_bytes.max(cq_bytes) } else { sq_bytes };
-        let rings = Mapping::new(engine, fd, first, abi::IORING_OFF_SQ_RING)?;
-        let second =
-            if one { None } else { Some(Mapping::new(engine, fd, cq_bytes, abi::IORING_OFF_CQ_RING)?) };
-        let sqes = Mapping::new(engine, fd, p.sq_entries as usize * size_of::<S>(), abi::IORING_OFF_SQES)?;
+        let memory = RingMemory::map(fd, p, size_of::<S>(), size_of::<C>())
+            .map_err(|errno| Error::new(engine, What::Map, -errno.negated()))?;
         // SAFETY: mapped as the parameters say, and kept beside.
-        let (sq, cq) = unsafe { (Sq::new(&rings, &sqes, p), Cq::new(second.as_ref().unwrap_or(&rings), p)) };
-        Ok(Queues { sq, cq, memory: [Some(rings), second, Some(sqes)] })
+        let (sq, cq) = unsafe { (Sq::new(&memory, p), Cq::new(&memory, p)) };
+        Ok(Queues { sq, cq, memory })
     }
 }
 
@@ -105,7 +98,7 @@ impl<S: Submission, C: Completion> Ring<S, C> {
             Ring::<S, C>::show(engine, fd, &mut cq)?;
         }
         if builder.dont_fork {
-            memory.iter().flatten().for_each(Mapping::dont_fork);
+            memory.dont_fork();
         }
         let submitter = Submitter::new(engine, fd, p, &sq);
         Ok(Ring { sq, cq, submitter, extended: false, dont_fork: builder.dont_fork, memory })
@@ -204,7 +197,7 @@ impl<S: Submission, C: Completion> Ring<S, C> {
         p.flags = self.submitter.setup_flags();
         let Queues { sq, cq, memory } = Queues::map(engine, fd, &p)?;
         if self.dont_fork {
-            memory.iter().flatten().for_each(Mapping::dont_fork);
+            memory.dont_fork();
         }
         self.submitter.follow(&sq);
         (self.sq, self.cq, self.memory) = (sq, cq, memory);

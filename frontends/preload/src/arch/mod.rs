@@ -1,5 +1,6 @@
 //! What this crate says in assembly: a sleep that a signal can still keep from beginning, and a word
-//! of thread-local storage.
+//! of thread-local storage. That sleep has a `syscall` of its own, for a signal handler must know each of the
+//! instructions between the look at the note and the call.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;

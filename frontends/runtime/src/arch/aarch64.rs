@@ -1,13 +1,12 @@
 //! AArch64.
 
 use core::arch::{asm, global_asm};
-use core::num::NonZeroUsize;
 
 /// Where front ends that trap calls put a page of their own ([`crate::process::others_answer`]); low enough for 39-bit
 /// address spaces.
 pub const STUB_ADDRESS: usize = 0x3e_5500_0000;
 
-/// Performs a system call.
+/// Performs a system call, where it is called: see [`crate::sys`].
 ///
 /// # Safety
 /// As for the call that `number` names.
@@ -29,17 +28,6 @@ pub unsafe fn syscall(number: usize, a: [usize; 6]) -> isize {
         );
     }
     result
-}
-
-/// The thread pointer.
-#[inline]
-pub fn thread_pointer() -> NonZeroUsize {
-    let pointer: usize;
-    // SAFETY: reads a register that user space may always read.
-    unsafe {
-        asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nostack, nomem, preserves_flags));
-    }
-    NonZeroUsize::new(pointer).unwrap_or(NonZeroUsize::MIN)
 }
 
 unsafe extern "C" {

@@ -1,13 +1,12 @@
 //! x86-64.
 
 use core::arch::{asm, global_asm};
-use core::num::NonZeroUsize;
 
 /// Where front ends that trap calls put a page of their own ([`crate::process::others_answer`]): far from where the
 /// kernel lays out programs, libraries and stacks. The run-times of the sanitizers leave another part to the program.
 pub const STUB_ADDRESS: usize = if cfg!(anyring_sanitizer) { 0x5900_0000_0000 } else { 0x7e95_0000_0000 };
 
-/// Performs a system call.
+/// Performs a system call, where it is called: see [`crate::sys`].
 ///
 /// # Safety
 /// As for the call that `number` names.
@@ -31,18 +30,6 @@ pub unsafe fn syscall(number: usize, a: [usize; 6]) -> isize {
         );
     }
     result
-}
-
-/// The thread pointer.
-#[inline]
-pub fn thread_pointer() -> NonZeroUsize {
-    let pointer: usize;
-    // SAFETY: on this ABI the first word of the thread block holds its own address, in the
-    // program's threads by the C library and in ours by `host`.
-    unsafe {
-        asm!("mov {}, qword ptr fs:[0]", out(reg) pointer, options(nostack, readonly, preserves_flags));
-    }
-    NonZeroUsize::new(pointer).unwrap_or(NonZeroUsize::MIN)
 }
 
 unsafe extern "C" {
