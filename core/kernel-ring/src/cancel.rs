@@ -1,9 +1,9 @@
 //! Cancellation of what a companion does.
 
 use crate::companion::Companion;
+use crate::frontend;
 use anyring_engine::abi::{Errno, Sqe};
 use anyring_engine::os::{self, Fd, user};
-use anyring_linked as linked;
 use core::mem::MaybeUninit;
 use linux_raw_sys::general::__NR_io_uring_register;
 use linux_raw_sys::io_uring::{
@@ -42,7 +42,7 @@ impl Companion {
         }
         let address = &raw const what as usize;
         // SAFETY: reads the structure.
-        let own = unsafe { linked::call(__NR_io_uring_register as usize, arguments(self.fd(), address)) };
+        let own = unsafe { frontend::call(__NR_io_uring_register as usize, arguments(self.fd(), address)) };
         match own {
             0 if several => Canceled::Nothing,
             own if own == Errno::ENOENT.negated() || own == Errno::EINVAL.negated() => Canceled::Nothing,
@@ -63,7 +63,7 @@ impl Companion {
         let what = user::read::<[u64; 8]>(argument as u64).ok()?;
         // SAFETY: reads the copy.
         let own = unsafe {
-            linked::call(__NR_io_uring_register as usize, arguments(self.fd(), what.as_ptr() as usize))
+            frontend::call(__NR_io_uring_register as usize, arguments(self.fd(), what.as_ptr() as usize))
         };
         if own > 0 {
             // SAFETY: as above.

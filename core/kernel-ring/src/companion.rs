@@ -1,6 +1,7 @@
 //! A ring of anyring's engine beside one of the kernel's.
 
 use crate::files::Origins;
+use crate::frontend;
 use crate::poster::{Mark, Poster};
 use crate::queue::{FIXED, LINKS, SKIP};
 use crate::queues::Queues;
@@ -9,7 +10,6 @@ use alloc::sync::Arc;
 use anyring_engine::abi::{Errno, Sqe};
 use anyring_engine::frontend as engine;
 use anyring_engine::os::{self, Fd};
-use anyring_linked as linked;
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 use linux_raw_sys::general::{__NR_io_uring_enter, __NR_io_uring_setup};
@@ -43,7 +43,7 @@ impl Companion {
         // The end of a chain may have to be marked.
         let arguments = [entries as usize + 1, &raw mut params as usize, 0, 0, 0, 0];
         // SAFETY: reads and writes the parameters.
-        let low = unsafe { linked::call(__NR_io_uring_setup as usize, arguments) };
+        let low = unsafe { frontend::call(__NR_io_uring_setup as usize, arguments) };
         if low < 0 {
             return Err(Errno::from_raw(low as isize));
         }
@@ -52,7 +52,7 @@ impl Companion {
             let mark = Mark::new();
             let poster = Poster::new(target, queues.clone(), mark.clone())?;
             let outlet: Box<dyn anyring_engine::Outlet> = Box::new(poster);
-            linked::quietly(|| engine::set_outlet(fd, outlet))
+            frontend::quietly(|| engine::set_outlet(fd, outlet))
                 .map_err(|errno| Errno::from_raw(errno as isize))?;
             Ok(Companion { fd, queues, tail: 0, mark, has_slots: false, origins: Origins::default() })
         });
@@ -71,7 +71,7 @@ impl Companion {
 
     /// Requests that are not done.
     pub fn in_flight(&self) -> usize {
-        linked::quietly(|| engine::in_flight(self.fd))
+        frontend::quietly(|| engine::in_flight(self.fd))
     }
 
     /// How many more entries there is room for.
@@ -100,7 +100,7 @@ impl Companion {
             // A bad entry ends a submission; the rest follows.
             // SAFETY: the program's entries name memory of the program.
             let taken = unsafe {
-                linked::call(__NR_io_uring_enter as usize, [self.fd as usize, left as usize, 0, 0, 0, 0])
+                frontend::call(__NR_io_uring_enter as usize, [self.fd as usize, left as usize, 0, 0, 0, 0])
             };
             if taken < 0 {
                 // No memory for even one request: there may be some when others are done.
@@ -160,7 +160,7 @@ impl Drop for Companion {
 }
 
 fn close(fd: Fd) {
-    linked::closing(fd);
+    frontend::closing(fd);
     os::close(fd);
 }
 
@@ -168,7 +168,7 @@ fn close(fd: Fd) {
 fn move_away(low: Fd) -> Result<Fd, Errno> {
     let high = os::duplicate(low);
     if let Ok(high) = high {
-        linked::quietly(|| engine::duplicated(low, high));
+        frontend::quietly(|| engine::duplicated(low, high));
     }
     close(low);
     high

@@ -8,6 +8,7 @@
 //! operation's place in the queue, which the kernel answers by itself where the slot is empty.
 
 use crate::companion::{Companion, flag};
+use crate::frontend;
 use crate::poster::new_ring;
 use crate::queue::{FIXED, LINKS, SKIP};
 use crate::queues::Queues;
@@ -16,7 +17,6 @@ use anyring_engine::abi::{Errno, Sqe};
 use anyring_engine::frontend as engine;
 use anyring_engine::ops::{self, Caps};
 use anyring_engine::os::{self, Fd, OwnedFd};
-use anyring_linked as linked;
 use core::sync::atomic::Ordering;
 use linux_raw_sys::general::{__NR_io_uring_enter, __NR_io_uring_register};
 use linux_raw_sys::io_uring::{
@@ -106,7 +106,7 @@ fn by_kernel(arguments: [usize; 6]) -> i32 {
 
 fn by_engine(arguments: [usize; 6]) -> i32 {
     // SAFETY: reads structures of ours.
-    unsafe { linked::call(__NR_io_uring_register as usize, arguments) }
+    unsafe { frontend::call(__NR_io_uring_register as usize, arguments) }
 }
 
 fn register_sparse(fd: Fd, count: u32, register: impl Fn([usize; 6]) -> i32) -> bool {
@@ -152,7 +152,7 @@ impl Companion {
             let slot = ended.trailing_zeros();
             ended &= ended - 1;
             let Some(own) = self.origins.of[slot as usize].take() else { continue };
-            if let Some(file) = linked::quietly(|| engine::registered_file(self.fd(), slot)) {
+            if let Some(file) = frontend::quietly(|| engine::registered_file(self.fd(), slot)) {
                 update(kernel, own, file, by_kernel);
                 update(self.fd(), slot, -1, by_engine);
             }

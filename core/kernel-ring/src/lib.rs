@@ -16,10 +16,12 @@ extern crate alloc;
 mod cancel;
 mod companion;
 mod files;
+mod frontend;
 mod poster;
 mod queue;
 mod queues;
 
+pub use frontend::Frontend;
 pub use queue::{Queue, Taken};
 
 use alloc::sync::Arc;
@@ -27,7 +29,6 @@ use alloc::vec::Vec;
 use anyring_engine::abi::Errno;
 use anyring_engine::os::Fd;
 use anyring_engine::os::sync::{AcrossFork, Mutex};
-use anyring_linked as linked;
 use companion::Companion;
 use core::sync::atomic::{AtomicBool, Ordering};
 use files::Receiver;
@@ -62,8 +63,8 @@ pub fn is_possible(features: u32, flags: u32) -> bool {
     features & IORING_FEAT_REG_REG_RING != 0 && flags & (IORING_SETUP_IOPOLL | IORING_SETUP_R_DISABLED) == 0
 }
 
-/// Takes what the kernel cannot do out of the entries that are about to be submitted, and begins with it. The
-/// engine must have been put in place.
+/// Takes what the kernel cannot do out of the entries that are about to be submitted, and begins with it. [`begin`]
+/// must have been called.
 ///
 /// # Safety
 /// `queue` must describe the ring's memory, and nobody else may use its submission side meanwhile. The entries name
@@ -87,13 +88,13 @@ pub unsafe fn take(queue: &Queue) -> Taken {
     };
     // A handler of the program that submits must not find a lock taken by its own thread.
     // SAFETY: the caller's promise.
-    linked::quietly(|| unsafe { queue.part(&mut ring.lock()) })
+    frontend::quietly(|| unsafe { queue.part(&mut ring.lock()) })
 }
 
 /// Begins with what waited for files that the entries left by [`take`] bring, once those were submitted.
 pub fn deliver(fd: Fd) {
     let Some(ring) = find(fd) else { return };
-    linked::quietly(|| {
+    frontend::quietly(|| {
         let mut ring = ring.lock();
         let Extended { companion: Some(companion), receiver: Some(receiver), .. } = &mut *ring else {
             return;
@@ -105,7 +106,10 @@ pub fn deliver(fd: Fd) {
 
 /// The program gives up the ring `fd`: what is under way for it is cancelled.
 pub fn close(fd: Fd) {
-    linked::quietly(|| {
+    if frontend::get().is_none() {
+        return;
+    }
+    frontend::quietly(|| {
         let mut rings = RINGS.lock();
         let Some(index) = rings.iter().position(|entry| entry.fd == fd) else { return };
         let entry = rings.swap_remove(index);
@@ -122,7 +126,7 @@ pub fn close(fd: Fd) {
 pub unsafe fn cancel(fd: Fd, argument: usize) -> Option<i32> {
     let ring = find(fd)?;
     // SAFETY: the caller's promise.
-    linked::quietly(|| unsafe { ring.lock().companion.as_ref()?.cancel_at(fd, argument) })
+    frontend::quietly(|| unsafe { ring.lock().companion.as_ref()?.cancel_at(fd, argument) })
 }
 
 type Hook = Option<extern "C" fn()>;
@@ -131,10 +135,11 @@ unsafe extern "C" {
     fn pthread_atfork(prepare: Hook, parent: Hook, child: Hook) -> i32;
 }
 
-/// Lets a child of `fork` begin without the parent's requests. Called once the engine is in place, so that its
-/// own hooks come first in the child.
-pub fn begin() {
+/// Lets rings of `front` have private operations. Called once the engine is in place: a child of `fork` begins without the
+/// parent's requests, and the engine's own hooks come first in the child.
+pub fn begin(front: &'static &'static dyn Frontend) {
     static BEGUN: AtomicBool = AtomicBool::new(false);
+    frontend::set(front);
     if !BEGUN.swap(true, Ordering::Relaxed) {
         // SAFETY: the hooks stay.
         unsafe { pthread_atfork(Some(before_fork), Some(after_fork), Some(forked)) };
@@ -164,12 +169,14 @@ extern "C" fn forked() {
 }
 
 fn find(fd: Fd) -> Option<Arc<Mutex<Extended>>> {
-    linked::quietly(|| RINGS.lock().iter().find(|entry| entry.fd == fd).map(|entry| entry.ring.clone()))
+    // Before `begin` there are none.
+    frontend::get()?;
+    frontend::quietly(|| RINGS.lock().iter().find(|entry| entry.fd == fd).map(|entry| entry.ring.clone()))
 }
 
 fn enter_into_list(fd: Fd) -> Arc<Mutex<Extended>> {
     let ring = Arc::new(Mutex::new(Extended::default()));
-    linked::quietly(|| RINGS.lock().push(Entry { fd, ring: ring.clone() }));
+    frontend::quietly(|| RINGS.lock().push(Entry { fd, ring: ring.clone() }));
     ring
 }
 

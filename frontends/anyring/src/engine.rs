@@ -174,7 +174,7 @@ pub(crate) fn extend() -> bool {
         return false;
     }
     begin(Engine::User);
-    anyring_kernel_ring::begin();
+    linked::begin_beside_kernel(&HOST);
     true
 }
 

@@ -35,14 +35,15 @@ pub fn is_plain() -> bool {
 /// Whether anyring's engine does what the kernel lacks.
 #[inline(always)]
 pub fn is_extended() -> bool {
-    ENGINE.load(Ordering::Relaxed) == EXTENDED
+    // Acquire pairs with the release in `extend`: the engine is in place.
+    ENGINE.load(Ordering::Acquire) == EXTENDED
 }
 
 /// The program is going to submit operations that the kernel lacks.
 pub fn extend() {
     EXTENDS.store(true, Ordering::Relaxed);
     if ENGINE.load(Ordering::Relaxed) == KERNEL && user::begin_beside_kernel() {
-        ENGINE.store(EXTENDED, Ordering::Relaxed);
+        ENGINE.store(EXTENDED, Ordering::Release);
     }
 }
 

@@ -51,8 +51,7 @@ pub fn begin_beside_kernel() -> bool {
     if anyring_linked::others_answer() {
         return false;
     }
-    anyring_linked::begin(&HOST);
-    anyring_kernel_ring::begin();
+    anyring_linked::begin_beside_kernel(&HOST);
     true
 }
 

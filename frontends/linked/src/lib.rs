@@ -56,6 +56,35 @@ pub fn begin(host: &'static &'static dyn Host) {
     }
 }
 
+/// Puts anyring's engine in place beside the kernel's, for what the kernel lacks.
+pub fn begin_beside_kernel(host: &'static &'static dyn Host) {
+    static LINKED: &dyn anyring_kernel_ring::Frontend = &Linked;
+    begin(host);
+    anyring_kernel_ring::begin(&LINKED);
+}
+
+/// What the companions of the kernel's rings need of such a front end.
+struct Linked;
+
+impl anyring_kernel_ring::Frontend for Linked {
+    unsafe fn call(&self, number: usize, arguments: [usize; 6]) -> c_int {
+        // SAFETY: the caller's promise.
+        unsafe { call(number, arguments) }
+    }
+
+    fn block_signals(&self) -> u64 {
+        sys::set_signal_mask(sys::ASYNCHRONOUS)
+    }
+
+    fn restore_signals(&self, mask: u64) {
+        sys::set_signal_mask(mask);
+    }
+
+    fn closing(&self, fd: c_int) {
+        closing(fd);
+    }
+}
+
 /// One of the three calls, by anyring's engine; a negative errno on failure.
 ///
 /// # Safety
