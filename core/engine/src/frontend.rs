@@ -159,7 +159,7 @@ pub fn sets_option(fd: Fd, level: i32, name: i32) {
 }
 
 /// Would the message whose `struct msghdr` lies at `message`, sent to `fd`, hand a ring over? The kernel refuses that with
-/// `EINVAL`, and so has the door to.
+/// `EINVAL`, and so must the front end.
 pub fn hands_over_ring(fd: Fd, message: u64) -> bool {
     user::read::<msghdr>(message).is_ok_and(|message| rights::hands_over_ring(fd, &message))
 }

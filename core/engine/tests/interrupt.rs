@@ -199,7 +199,7 @@ fn synchronous_cancellation_waits_for_the_end() {
             (wanted.addr, wanted.fd) = (1, -1);
             (wanted.timeout.tv_sec, wanted.timeout.tv_nsec) = (20, 0);
             let code = io_uring_register_op::IORING_REGISTER_SYNC_CANCEL;
-            let mut cancel = || ring.register(code, (&raw const wanted).cast(), 1);
+            let cancel = || ring.register(code, (&raw const wanted).cast(), 1);
             let mut result = cancel();
             // As above; and what is done for the ring meanwhile may end the wait.
             while engine == Engine::Kernel && [-libc::ENOENT, -libc::EINTR].contains(&result) {

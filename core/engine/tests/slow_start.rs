@@ -11,7 +11,7 @@ use anyring_engine::abi::Sqe;
 use common::*;
 use io_uring_op::*;
 
-/// Lends threads, each after a while.
+/// Provides threads, each after a while.
 struct Slow;
 
 impl Host for Slow {

@@ -277,7 +277,7 @@ pub(crate) fn show_readiness(engine: Engine, fd: i32) -> Result<(), i32> {
 /// Lets nobody write into a ring's memory by its descriptor any more, nor cut it off; the mappings that are there stay as
 /// they are. Whether that could be said: it takes Linux 5.1. The kernel's rings cannot be written so.
 pub(crate) fn seal(engine: Engine, fd: i32) -> bool {
-    if engine == Engine::Kernel && !door::others_answer() {
+    if engine == Engine::Kernel && !linked::others_answer() {
         return true;
     }
     let seals = libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SHRINK;

@@ -133,7 +133,9 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut c_void, context: *mut Con
     let listed = |list: &[u32]| list.contains(&(number as u32));
     if trap.code != SYS_SECCOMP {
         // SAFETY: the kernel's.
-        if let Some(address) = unsafe { frontend::interrupted(info, interrupted.instruction_pointer()) } {
+        if let Some(address) =
+            unsafe { anyring_engine::frontend::interrupted(info, interrupted.instruction_pointer()) }
+        {
             interrupted.set_instruction_pointer(address);
             return;
         }

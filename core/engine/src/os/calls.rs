@@ -295,7 +295,7 @@ pub fn epoll_ctl(epoll: Fd, operation: u32, fd: Fd, events: u32, data: u64) -> R
     .map(drop)
 }
 
-/// Makes a call that may sleep, through the door where it wants to know of that.
+/// Makes a call that may sleep, through the front end where it wants to know of that.
 ///
 /// # Safety
 /// As for the call that `number` names.

@@ -1,11 +1,11 @@
-//! What the door lends to the engine: threads, the calling thread's identity, resumed faults.
+//! What a front end provides to the engine: threads, the calling thread's identity, resumed faults.
 
 use core::ffi::{CStr, c_void};
 use core::num::NonZeroUsize;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 /// What the engine needs from the process it lives in. Memory comes through the global allocator,
-/// which the door also chooses; neither may take a lock that a signal handler of the program could
+/// which the front end also chooses; neither may take a lock that a signal handler of the program could
 /// find taken.
 pub trait Host: Sync {
     /// Starts a thread that runs `entry(argument)` and ends when it returns. All signals must be
@@ -29,7 +29,7 @@ pub trait Host: Sync {
     /// there. Where not, the engine asks the kernel to copy from memory that may not be mapped.
     fn faults_resume(&self) -> bool;
 
-    /// Whether the door tells of every descriptor that the program closes or replaces
+    /// Whether the front end tells of every descriptor that the program closes or replaces
     /// ([`crate::frontend::closed`]), as far as programs do that by functions of a C library.
     fn sees_closes(&self) -> bool {
         false
@@ -43,9 +43,9 @@ pub trait Host: Sync {
         None
     }
 
-    /// Makes a system call that may sleep, with the thread's own signal mask. A door that keeps the
+    /// Makes a system call that may sleep, with the thread's own signal mask. A front end that keeps the
     /// program's signal handlers out of the engine answers `-EINTR` without the call if one is due;
-    /// `None` leaves the call to the engine, as a door does that keeps nothing out.
+    /// `None` leaves the call to the engine, as a front end does that keeps nothing out.
     ///
     /// # Safety
     /// As for the call that `number` names.
@@ -54,7 +54,7 @@ pub trait Host: Sync {
     }
 }
 
-/// What one call of [`crate::calls::enter`] needs to know about its caller.
+/// What one call of [`crate::enter()`] needs to know about its caller.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Caller {
     /// The signal mask to wait with, if it is not the thread's current one: a trap handler runs
@@ -70,14 +70,14 @@ pub trait Outlet: Send {
 
 static HOST: AtomicPtr<&'static dyn Host> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Names the door. Called once, before the first call of [`crate::calls::setup`]; later calls replace it
+/// Names the front end. Called once, before the first call of [`crate::setup()`]; later calls replace it
 /// for rings created from then on.
 pub fn install(host: &'static &'static dyn Host) {
     // Pairs with the acquire load in `get`.
     HOST.store(core::ptr::from_ref(host).cast_mut(), Ordering::Release);
 }
 
-/// The installed door, if any.
+/// The installed front end, if any.
 pub fn get() -> Option<&'static dyn Host> {
     // Pairs with the release store in `install`.
     let host = HOST.load(Ordering::Acquire);
@@ -85,13 +85,13 @@ pub fn get() -> Option<&'static dyn Host> {
     unsafe { host.as_ref().copied() }
 }
 
-/// [`Host::sees_closes`] of the installed door.
+/// [`Host::sees_closes`] of the installed front end.
 #[inline]
 pub fn sees_closes() -> bool {
     get().is_some_and(Host::sees_closes)
 }
 
-/// The calling thread's identity, by the door's word or else by its thread pointer.
+/// The calling thread's identity, by the front end's word or else by its thread pointer.
 pub fn thread_identity() -> usize {
     get().map_or_else(crate::os::thread_pointer, |host| host.thread_identity().get())
 }

@@ -112,7 +112,7 @@ unsafe fn copy(destination: *mut u8, source: *const u8, length: usize) -> Result
         return Ok(());
     }
     if host::get().is_some_and(|host| host.faults_resume()) {
-        // SAFETY: passed on to the caller; the door resumes faults.
+        // SAFETY: passed on to the caller; the front end resumes faults.
         return if unsafe { os::guarded_copy(destination, source, length) } {
             Ok(())
         } else {

@@ -6,7 +6,7 @@
 //! attempts and takes the flag away again.
 //!
 //! Two threads that did so at the same time would take the flag away under each other's attempts. So they take turns:
-//! threads of one process by a lock of its own; processes, from the first `fork` on that a door announces, by a page that children
+//! threads of one process by a lock of its own; processes, from the first `fork` on that a front end announces, by a page that children
 //! inherit, whether or not there are rings yet (servers fork first, and each child makes its own). Who finds the flag set
 //! while nobody has his turn knows that the program has set it, and needs none.
 //!
