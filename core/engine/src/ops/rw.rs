@@ -18,7 +18,7 @@ use crate::assets::table::NodeIndex;
 use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
 use crate::os::user::{self, IoVector};
 use crate::os::{self, Fd};
-use crate::request::{FileHold, Flags, RequestId};
+use crate::request::{FileHold, Flags, Request, RequestId};
 use crate::ring::Core;
 use crate::ring::drive::readiness::SocketKind;
 use crate::work::Work;
@@ -61,12 +61,14 @@ const fn reads(code: Code, name: &'static str, prep: super::Prep) -> Op {
     Op::new(code, name, READS, prep, |core, id| issue(core, id, Direction::Read))
         .block(|work| block(work, Direction::Read))
         .finish(|core, id, result| finish(core, id, result, Direction::Read))
+        .failed(failed)
 }
 
 const fn writes(code: Code, name: &'static str, prep: super::Prep) -> Op {
     Op::new(code, name, WRITES, prep, |core, id| issue(core, id, Direction::Write))
         .block(|work| block(work, Direction::Write))
         .finish(|core, id, result| finish(core, id, result, Direction::Write))
+        .failed(failed)
 }
 
 /// `IORING_OP_READ`.
@@ -553,6 +555,11 @@ fn whole(core: &Core, id: RequestId, done: usize) -> Outcome {
     Outcome::Complete(core.requests[id].result + done as i32)
 }
 
+/// What a request reports that was ended before its next attempt: the bytes of those before count for more than why.
+fn failed(request: &Request, result: i32) -> i32 {
+    if request.result > 0 { request.result } else { result }
+}
+
 /// The end, with what was done before counted in.
 fn end(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
     let before = core.requests[id].result;
@@ -573,10 +580,12 @@ fn short(core: &mut Core, id: RequestId, done: usize, direction: Direction) -> R
     if done == 0 || request.flags.has(Flags::NOWAIT) {
         return Ok(end(core, id, Ok(done)));
     }
-    let mut kind = kinds::typed_kind(fd)?;
-    if kind.has(Kind::STORAGE) && request.sqe.off == POSITION {
-        kind = kinds::look_at_type(fd)?;
+    let mut kind = kinds::typed_kind(fd);
+    if kind.is_ok_and(|kind| kind.has(Kind::STORAGE)) && request.sqe.off == POSITION {
+        kind = kinds::look_at_type(fd);
     }
+    // Whatever the number stands for by now, these bytes were transferred.
+    let Ok(kind) = kind else { return Ok(end(core, id, Ok(done))) };
     if kind.has(Kind::STORAGE) {
         advance(core, id, done);
         return attempt(core, id, direction);
