@@ -132,6 +132,69 @@ fn signalled_for_a_timeout() {
     });
 }
 
+/// What signalled before, and was fetched, must not keep a timeout from signalling.
+#[test]
+fn signalled_for_a_timeout_behind_something_else() {
+    both(|engine| {
+        // The reactor has gone back to sleep in some of these rounds, at least, before the program comes.
+        for _ in 0..20 {
+            let mut ring = Ring::new(engine, 8, DEFER);
+            let (event, trigger) = (eventfd(), eventfd());
+            register_fd(&ring, IORING_REGISTER_EVENTFD, event.as_raw_fd());
+            let time = [0i64, 20_000_000];
+            ring.push(Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, 1) });
+            let poll = sqe(IORING_OP_POLL_ADD, 2);
+            ring.push(Sqe { fd: trigger.as_raw_fd(), op_flags: libc::POLLIN as u32, ..poll });
+            assert_eq!(ring.enter(2, 0), 2);
+            let one = 1u64;
+            // SAFETY: reads eight bytes of ours.
+            unsafe { libc::write(trigger.as_raw_fd(), (&raw const one).cast(), 8) };
+            await_signal(&event);
+            std::thread::yield_now();
+            take(&event);
+            let mut seen = Vec::new();
+            while seen.len() < 2 {
+                ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+                seen.extend(ring.reap_all().iter().map(|cqe| cqe.user_data));
+                if seen.len() < 2 {
+                    await_signal(&event);
+                    take(&event);
+                }
+            }
+            // Under load the timeout may be the first.
+            seen.sort_unstable();
+            assert_eq!(seen, [1, 2]);
+        }
+    });
+}
+
+/// A cancellation from outside the ring is told, too: only the ring's thread can post what was cancelled.
+#[test]
+fn signalled_for_a_cancellation() {
+    both(|engine| {
+        // The longer the ring is left alone before, the surer is that the reactor sleeps for good.
+        for left_alone_ms in [0, 2, 5, 10, 20] {
+            let mut ring = Ring::new(engine, 8, DEFER);
+            let (event, trigger) = (eventfd(), eventfd());
+            register_fd(&ring, IORING_REGISTER_EVENTFD, event.as_raw_fd());
+            let poll = sqe(IORING_OP_POLL_ADD, 7);
+            ring.push(Sqe { fd: trigger.as_raw_fd(), op_flags: libc::POLLIN as u32, ..poll });
+            assert_eq!(ring.enter(1, 0), 1);
+            std::thread::sleep(std::time::Duration::from_millis(left_alone_ms));
+            // SAFETY: integers only.
+            let mut argument: io_uring_sync_cancel_reg = unsafe { std::mem::zeroed() };
+            argument.addr = 7;
+            argument.timeout.tv_sec = -1;
+            argument.timeout.tv_nsec = -1;
+            let address = (&raw const argument).cast();
+            assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_SYNC_CANCEL, address, 1), 0);
+            await_signal(&event);
+            ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+            assert_eq!(ring.reap().map(|cqe| cqe.res), Some(-libc::ECANCELED));
+        }
+    });
+}
+
 /// The kernel signals once more for the read itself, but after a grace period: only ours is predictable.
 #[test]
 fn a_read_of_the_rings_own_eventfd_finds_the_count_that_woke_it() {

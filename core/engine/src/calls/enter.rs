@@ -305,7 +305,10 @@ fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Cal
     let argument = argument?;
     if core.defers() {
         check_submitter(core, host::thread_identity())?;
-        core.external.told = false;
+        if core::mem::take(&mut core.external.told) {
+            // The reactor that drives it may have gone to sleep without a look at its deadlines.
+            reactor::deadline_changed(core);
+        }
     }
     // A polled ring asks devices, and does not wait where nothing is in flight.
     let polls_nothing = is_polled_by_caller(core) && core.requests.live() == 0;

@@ -286,6 +286,9 @@ fn sync_cancel_once(
     if !core.defers() {
         core.advance();
         core.hand_over();
+    } else if !core.ready.is_empty() {
+        // Its thread has to come for what was ended.
+        core.notify_deferred();
     }
     result
 }
