@@ -245,8 +245,11 @@ pub fn leave(core: &mut Core) {
         core.notify_deferred();
     }
     core.mark_task_work();
-    if core.token.driver() == Driver::Nobody && !core.pass_on() && core.needs_driver() {
-        reactor::attend(core);
+    match core.token.driver() {
+        Driver::Nobody if !core.pass_on() && core.needs_driver() => reactor::attend(core),
+        // Whoever sleeps for the ring does so since before there was something that needs ticks, perhaps.
+        Driver::Reactor | Driver::Caller => reactor::attend_stale(core),
+        _ => {}
     }
 }
 

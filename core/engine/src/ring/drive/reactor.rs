@@ -406,6 +406,9 @@ fn look_at(core: &mut Core, last_activity: u64) -> Option<u64> {
             core.advance();
             core.hand_over();
             core.notify();
+        } else if !core.ready.is_empty() && core.defers() {
+            // Nobody drives it, perhaps.
+            core.notify_deferred();
         } else if !core.ready.is_empty() {
             core.kick_driver();
         }
@@ -423,8 +426,12 @@ fn look_at(core: &mut Core, last_activity: u64) -> Option<u64> {
         core.external.attended = false;
         return None;
     }
-    if core.token.driver() == Driver::Nobody {
-        if quiet { take_over(core) } else { look_for_events(core) }
+    match core.token.driver() {
+        Driver::Nobody if quiet => take_over(core),
+        Driver::Nobody => look_for_events(core),
+        // Without a need for ticks there will be none.
+        Driver::Reactor if !core.needs_ticks() => core.external.was_driven = true,
+        _ => {}
     }
     Some(core.activity)
 }

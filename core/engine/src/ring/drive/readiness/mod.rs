@@ -80,11 +80,20 @@ impl Core {
     #[inline]
     pub fn arm_known(&mut self, id: RequestId, known: Known, events: u32) {
         let is_plain = self.listen(id, known, events, true);
-        let Readiness { entries, recheck, guesses, .. } = &mut self.readiness;
+        let Readiness { entries, guesses, .. } = &mut self.readiness;
         let Known(index) = known;
+        guesses.expect(index, &entries[index as usize], events);
+        if is_plain {
+            self.doubt(index);
+        }
+    }
+
+    /// A request waits by a registration that was there before, and that may be for another file.
+    #[inline]
+    fn doubt(&mut self, index: u32) {
+        let Readiness { entries, recheck, .. } = &mut self.readiness;
         let entry = &mut entries[index as usize];
-        guesses.expect(index, entry, events);
-        if is_plain && !entry.rechecked {
+        if !entry.rechecked {
             entry.rechecked = true;
             let seen = Recheck { index, generation: entry.generation, armed: entry.armed.wrapping_sub(1) };
             recheck.push_back(seen);
@@ -119,7 +128,7 @@ impl Core {
     /// As for [`Core::arm`].
     pub fn arm_poll(&mut self, id: RequestId, events: u32, renew: bool) -> Result<bool, Errno> {
         let (known, kept) = self.find_or_watch(id, ALL_EVENTS)?;
-        self.listen(id, known, events, kept);
+        let is_plain = self.listen(id, known, events, kept);
         let Known(index) = known;
         let entry = &self.readiness.entries[index as usize];
         let alone = entry.waiters.as_slice().len() == 1;
@@ -130,6 +139,10 @@ impl Core {
                 return Err(errno);
             }
         } else if kept {
+            if is_plain {
+                self.doubt(index);
+            }
+            let entry = &self.readiness.entries[index as usize];
             // One that another poll of this submission asked for tells this one, too.
             return Ok(renew && self.readiness.reports && entry.reporting);
         }
