@@ -10,7 +10,7 @@ export CARGO_TARGET_DIR := $(TARGET)
 export ANYRING_BIN := $(TARGET)/release
 
 .PHONY: help toolchain build demo lint test test-unit test-programs test-quick conformance differential bench
-.PHONY: install deb check-install check-aarch64 coverage sanitize sanitize-suite soak
+.PHONY: install deb check-install check-aarch64 coverage sanitize sanitize-suite simulate soak
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -72,6 +72,10 @@ conformance: build ## liburing's own suite over the user engine, against the nat
 differential: build ## random programs on both engines: make differential N=1000000 [SEED=2] [FIRST=5000]
 	$(ANYRING_BIN)/anyring-conformance differential --progress --programs $(or $(N),20000) \
 		--seed $(or $(SEED),1) --first $(or $(FIRST),0)
+
+simulate: toolchain ## the engine on a simulated system: make simulate N=1000000 [SEED=1] [PROGRAM=messages]
+	cargo build --release -p anyring-simulation --locked
+	$(ANYRING_BIN)/anyring-simulation --schedules $(or $(N),100000) --seed $(or $(SEED),1) --program $(or $(PROGRAM),any)
 
 coverage: toolchain ## which operations, and which of their errors, the engine's tests see; fails where one is not seen
 	rm -f $(TARGET)/coverage

@@ -1,9 +1,9 @@
 //! What a front end must tell the engine, and may ask it, beside the three calls: descriptors that were
 //! closed or duplicated, readiness of ring descriptors, faults, forks.
 
+use crate::os::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use alloc::boxed::Box;
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use linux_raw_sys::net::msghdr;
 
@@ -327,6 +327,13 @@ pub fn executes() {
     if is_this_process() {
         shared::executes();
     }
+}
+
+/// For the next schedule of a simulation.
+#[cfg(anyring_simulation)]
+pub(crate) fn reset() {
+    debug_assert!(!has_work(), "all work is done");
+    RINGS.store(0, Ordering::Relaxed);
 }
 
 /// The process has forked and this is the child: every ring of the parent becomes one without

@@ -21,6 +21,8 @@ pub(crate) mod process;
 pub mod queue;
 pub mod request;
 pub mod ring;
+#[cfg(anyring_simulation)]
+pub mod simulation;
 pub mod wait;
 pub mod work;
 

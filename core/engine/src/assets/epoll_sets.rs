@@ -3,7 +3,7 @@
 //! before a wait their stand-ins are brought in line, or a level-triggered wait would answer for
 //! completions that the program has taken meanwhile.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::os::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLL_CTL_DEL};
 

@@ -22,9 +22,9 @@
 //! The program owns ring memory and may unmap or scribble over it at any time: it is read by copies
 //! that can fail, and nothing in it is believed but as the program's own addresses and lengths.
 
+use crate::os::sync::atomic::{AtomicU16, Ordering, fence};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU16, Ordering, fence};
 
 use linux_raw_sys::io_uring::{
     IORING_CQE_BUFFER_SHIFT, IORING_CQE_F_BUF_MORE, IORING_CQE_F_BUFFER, IORING_OFF_PBUF_SHIFT,

@@ -5,7 +5,8 @@
 //! of a file system would have to answer, too; so it is found out by the mount, which the kernel knows.
 
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use crate::os::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use linux_raw_sys::general::{
     O_CLOEXEC, O_RDONLY, POLLERR, POLLNVAL, POLLPRI, STATX_MNT_ID, STATX_MNT_ID_UNIQUE,

@@ -5,9 +5,9 @@
 //! descriptor. A thread is known by its identity, which another may have after it: places of threads
 //! that are gone are cleared before any is given out.
 
+use crate::os::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 
 use linux_raw_sys::io_uring::io_uring_rsrc_update;
 

@@ -1,8 +1,8 @@
 //! `io_uring_setup(2)`.
 
+use crate::os::sync::atomic::Ordering;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
 
 use linux_raw_sys::io_uring::*;
 

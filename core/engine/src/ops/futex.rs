@@ -6,9 +6,9 @@
 //! requests of this process wait for those before them (`Waiter::settle`): so waiters queue in order,
 //! and a FUTEX_WAKE finds them.
 
+use crate::os::sync::atomic::{AtomicU32, Ordering};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, Ordering};
 
 use linux_raw_sys::general::{
     __NR_futex, __NR_futex_waitv, FUTEX_BITSET_MATCH_ANY, FUTEX_PRIVATE_FLAG, FUTEX_REQUEUE,

@@ -1,7 +1,7 @@
 //! The system calls that the engine itself lives by; operations make theirs through [`call`].
 
+use crate::os::sync::atomic::AtomicU32;
 use core::ffi::{CStr, c_void};
-use core::sync::atomic::AtomicU32;
 
 use linux_raw_sys::general as nr;
 

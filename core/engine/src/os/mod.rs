@@ -1,10 +1,13 @@
 //! Raw system calls. All of them leave through one stub, so that a filter can tell the engine's
 //! calls from the program's by their address.
 
-#[cfg(target_arch = "aarch64")]
+#[cfg(all(target_arch = "aarch64", not(anyring_simulation)))]
 #[path = "aarch64.rs"]
 mod arch;
-#[cfg(target_arch = "x86_64")]
+#[cfg(anyring_simulation)]
+#[path = "simulated.rs"]
+mod arch;
+#[cfg(all(target_arch = "x86_64", not(anyring_simulation)))]
 #[path = "x86_64.rs"]
 mod arch;
 mod calls;
@@ -16,13 +19,15 @@ pub mod sync;
 pub mod user;
 
 pub(crate) use arch::guarded_copy;
+#[cfg(anyring_simulation)]
+pub use arch::{System, install_system, point};
 pub use arch::{interruption_address, prefetch, resume_address, stub, thread_pointer, ticks, ticks_per_us};
 pub use calls::*;
 pub use linux_raw_sys::general as nr;
 pub use proc::{mounts, own_threads, thread_status};
 pub use signals::*;
 
-use core::sync::atomic::AtomicU32;
+use sync::atomic::AtomicU32;
 
 use crate::abi::Errno;
 

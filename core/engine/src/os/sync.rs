@@ -3,13 +3,24 @@
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::os;
+use atomic::{AtomicU32, Ordering};
+
+/// The atomics of the whole engine: in a simulation each access is a place where another thread may go on.
+#[cfg(not(anyring_simulation))]
+pub mod atomic {
+    pub use core::sync::atomic::*;
+}
+#[cfg(anyring_simulation)]
+pub mod atomic;
 
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
 const CONTENDED: u32 = 2;
+
+/// How often a thread looks at a taken lock before it sleeps. In a simulation nothing happens between two looks.
+const SPINS: u32 = if cfg!(anyring_simulation) { 1 } else { 100 };
 
 /// A mutual exclusion lock over a futex.
 pub struct Mutex<T> {
@@ -48,7 +59,7 @@ impl<T> Mutex<T> {
 
     #[cold]
     fn lock_slow(&self) {
-        for _ in 0..100 {
+        for _ in 0..SPINS {
             if self.state.load(Ordering::Relaxed) == FREE
                 && self.state.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
             {
@@ -65,7 +76,7 @@ impl<T> Mutex<T> {
     }
 
     fn is_soon_free(&self) -> bool {
-        (0..100).any(|_| {
+        (0..SPINS).any(|_| {
             core::hint::spin_loop();
             self.state.load(Ordering::Relaxed) == FREE
         })
@@ -79,6 +90,16 @@ impl<T> Mutex<T> {
             os::futex_wake(&self.state, 1);
         }
         contended
+    }
+
+    /// The value, whoever holds the lock.
+    ///
+    /// # Safety
+    /// No other thread may run meanwhile.
+    #[cfg(anyring_simulation)]
+    pub unsafe fn peek(&self) -> &T {
+        // SAFETY: passed on to the caller.
+        unsafe { &*self.value.get() }
     }
 
     /// The value, in a process where no other thread can hold the lock: a child after `fork`, whose
@@ -132,7 +153,7 @@ impl<'a, T> Guard<'a, T> {
     pub fn yield_to_waiters(&mut self) {
         /// Some ten microseconds. Nothing is gained by sleeping: a waiter that is not running now will
         /// announce itself again.
-        const LOOKS: u32 = 256;
+        const LOOKS: u32 = if cfg!(anyring_simulation) { 0 } else { 256 };
         let contended = self.mutex.unlock();
         let mut looks = if contended { LOOKS } else { 1 };
         while looks > 0 && self.mutex.state.load(Ordering::Relaxed) == FREE {

@@ -10,8 +10,8 @@
 //! of the kernel as long as nobody changed them. Once a single thread has changed its own, threads
 //! are told apart by what they have.
 
+use crate::os::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::frontend;
 use crate::os::sync::{AcrossFork, Mutex};

@@ -5,7 +5,7 @@
 //! program; a child does not inherit it. So a look at the lock tells the living from the dead, which
 //! process numbers cannot: they are reused, and a process may linger as a zombie.
 
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use crate::os::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
 use crate::abi::Errno;
 use crate::os::{self, Fd, nr};

@@ -4,8 +4,8 @@
 //! holds the lock: whoever finds that out takes it over, and finds whatever the dead one left. So it
 //! consists of integers, and every index in it is bounded by whoever reads it.
 
+use crate::os::sync::atomic::{AtomicU32, Ordering};
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::abi::Errno;
 use crate::os;

@@ -1,6 +1,6 @@
 //! A range of memory that program and engine share: mapped by the engine, or the program's own.
 
-use core::sync::atomic::{AtomicU32, Ordering, fence};
+use crate::os::sync::atomic::{AtomicU32, Ordering, fence};
 
 use crate::abi::Errno;
 use crate::os::pages::{self, PAGE};

@@ -1,7 +1,7 @@
 //! The end of rings: noticing it, cancelling what is in flight, giving everything back.
 
+use crate::os::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::assets::directories::{self, Directories};
 use crate::assets::{eventfd, mounts};
@@ -183,6 +183,12 @@ fn set_fork_mark() {
     unsafe { &*mark }.store(1, Ordering::Relaxed);
     // Release pairs with the acquire loads above. A second page of a race is merely unused.
     let _ = FORK_MARK.compare_exchange(core::ptr::null_mut(), mark, Ordering::AcqRel, Ordering::Relaxed);
+}
+
+/// For the next schedule of a simulation: an inotify instance can be had again.
+#[cfg(anyring_simulation)]
+pub fn reset() {
+    WATCHES.lock().unavailable = false;
 }
 
 /// In a child after `fork`: rings stay, without the parent's threads and requests.

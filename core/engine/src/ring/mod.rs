@@ -9,11 +9,11 @@ pub(crate) mod lifetime;
 pub(crate) mod registry;
 pub(crate) mod shared;
 
+use crate::os::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use linux_raw_sys::io_uring::{IORING_SETUP_CQE32, IORING_SQ_CQ_OVERFLOW};
 
@@ -305,6 +305,16 @@ impl Ring {
     /// Another ring begins here.
     pub(crate) fn begin_life(&self, serial: u64) {
         self.life.store(serial, Ordering::Relaxed);
+    }
+
+    /// The state, whoever holds the lock.
+    ///
+    /// # Safety
+    /// No other thread may run meanwhile.
+    #[cfg(anyring_simulation)]
+    pub unsafe fn peek(&self) -> Option<&Core> {
+        // SAFETY: passed on to the caller.
+        unsafe { self.core.peek() }.as_ref()
     }
 
     /// Counts what the process's counters show. Called with the lock held.

@@ -9,9 +9,9 @@
 //! duplicates, mappings, in this process and in others) is closed. Where a front end sees `close`, or
 //! inotify cannot be had, the descriptor alone counts.
 
+use crate::os::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use crate::abi::Errno;
 use crate::os::sync::{AcrossFork, Mutex};
@@ -371,6 +371,42 @@ pub unsafe fn forked() {
         // to let go of it.
         VACANT.lock().iter().for_each(|ring| ring.forked());
     }
+}
+
+/// Makes now what is made once in a process, so that the first schedule of a simulation is like any other.
+#[cfg(anyring_simulation)]
+pub fn prepare() {
+    /// More than any program has.
+    const RINGS: usize = 16;
+    for chunk in 0..4 {
+        let made = slot_or_new((chunk * CHUNK) as Fd);
+        debug_assert!(made.is_ok(), "chunks are made");
+    }
+    let mut vacant = VACANT.lock();
+    vacant.extend((0..RINGS).map(|_| new_place()));
+}
+
+/// For the next schedule of a simulation: nothing is remembered of any descriptor.
+#[cfg(anyring_simulation)]
+pub fn reset() {
+    debug_assert!(LIVE.lock().is_empty(), "no ring is left");
+    for chunk in &TABLE {
+        // SAFETY: chunks are leaked boxes.
+        let Some(chunk) = (unsafe { chunk.load(Ordering::Relaxed).as_ref() }) else { continue };
+        for slot in chunk {
+            debug_assert!(
+                slot.interest.load(Ordering::Relaxed) == 0,
+                "nobody keeps anything about a descriptor"
+            );
+            if slot.renewals.load(Ordering::Relaxed) != 0 {
+                slot.renewals.store(0, Ordering::Relaxed);
+            }
+            if slot.note.load(Ordering::Relaxed) != 0 {
+                slot.note.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+    SERIAL.store(1, Ordering::Relaxed);
 }
 
 #[cfg(test)]

@@ -8,9 +8,9 @@
 //! real-time signal for which the program has no action of its own; a worker lets it through only while it makes such
 //! a call, and only if the action still is the engine's.
 
+use crate::os::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use alloc::sync::Arc;
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::abi::Errno;
 use crate::os::host;

@@ -11,11 +11,11 @@ pub mod interrupt;
 pub mod pool;
 pub mod threads;
 
+use crate::os::sync::atomic::Ordering;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::Ordering;
 
 use linux_raw_sys::general::{S_IFDIR, S_IFMT, S_IFREG, STATX_INO, STATX_TYPE};
 

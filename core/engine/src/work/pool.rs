@@ -8,11 +8,11 @@
 //! queues work may start a worker for it if it has the same credentials itself; else a thread that has
 //! them is asked to: the squad's keeper, or the reactor.
 
+use crate::os::sync::atomic::{AtomicU32, Ordering};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicU32, Ordering};
 
 use linux_raw_sys::general::RLIMIT_NPROC;
 

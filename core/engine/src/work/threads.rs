@@ -1,8 +1,8 @@
 //! The engine's own threads: which there are, and with which credentials they were cloned.
 
+use crate::os::sync::atomic::{AtomicU32, Ordering};
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_void};
-use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::abi::Errno;
 use crate::os;
@@ -107,6 +107,12 @@ pub fn recount() {
 pub fn credentials_of(identity: usize) -> Option<Credentials> {
     let members = MEMBERS.lock();
     members.living.iter().find(|member| member.identity == identity).map(|member| member.credentials)
+}
+
+/// How many there are.
+#[cfg(anyring_simulation)]
+pub fn living() -> usize {
+    MEMBERS.lock().living.len()
 }
 
 /// Is this a thread of the engine?

@@ -12,7 +12,7 @@
 //!
 //! A turn is a lock within a ring's own, in which no ring's is taken.
 
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering, fence};
+use crate::os::sync::atomic::{AtomicPtr, AtomicU32, Ordering, fence};
 
 use linux_raw_sys::general::O_NONBLOCK;
 
@@ -230,7 +230,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     use super::{Blocking, OWN, Turn, attempt, blocking, share};
-    use core::sync::atomic::Ordering;
+    use crate::os::sync::atomic::Ordering;
 
     fn child(body: impl FnOnce() -> bool) -> i32 {
         // SAFETY: the child runs `body` and leaves by `_exit`.

@@ -10,9 +10,9 @@
 //! A DEFER_TASKRUN ring is only watched from here: when something of it becomes ready its observers
 //! are told (eventfd, `IORING_SQ_TASKRUN`), and the program comes and drives it itself.
 
+use crate::os::sync::atomic::{AtomicBool, Ordering};
 use alloc::vec::Vec;
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicBool, Ordering};
 
 use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLONESHOT};
 
@@ -201,6 +201,24 @@ pub fn renew(until_ns: u64) {
     if !reactor.running {
         reactor.launch();
     }
+}
+
+/// Is there a reactor?
+#[cfg(anyring_simulation)]
+pub fn is_running() -> bool {
+    REACTOR.lock().running
+}
+
+/// Ends the reactor.
+#[cfg(anyring_simulation)]
+pub fn retire() {
+    let mut reactor = REACTOR.lock();
+    reactor.term += 1;
+    let kick = reactor.kick;
+    drop(reactor);
+    os::eventfd_signal(kick);
+    threads::wait(u64::MAX, || !is_running());
+    REACTOR.lock().term = 0;
 }
 
 /// The reactor of this term ends if its time is over.

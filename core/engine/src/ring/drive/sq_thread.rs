@@ -4,8 +4,8 @@
 //! looks once more and sleeps in the ring's `epoll_wait`, which also serves whatever is in flight. As
 //! the kernel's it begins asleep: a new ring's first SQEs need a wake-up.
 
+use crate::os::sync::atomic::{Ordering, fence};
 use core::ffi::c_void;
-use core::sync::atomic::{Ordering, fence};
 
 use linux_raw_sys::io_uring::{IORING_SETUP_R_DISABLED, IORING_SQ_NEED_WAKEUP};
 

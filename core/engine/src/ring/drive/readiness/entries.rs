@@ -1,8 +1,8 @@
 //! What a ring keeps of the descriptors that its requests wait for.
 
+use crate::os::sync::atomic::{AtomicU32, Ordering};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, Ordering};
 
 use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLPRI};
 

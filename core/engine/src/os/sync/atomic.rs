@@ -1,0 +1,128 @@
+//! The atomics of a simulation: those of `core`, with a place before each access where the simulated system may let
+//! another thread go on. Accesses without ordering are no such place but where they change a value: what they read
+//! decides no hand-over by itself.
+
+pub use core::sync::atomic::Ordering;
+
+use core::sync::atomic as real;
+
+use crate::os::point;
+
+/// A fence; nothing is reordered in a simulation.
+#[inline]
+pub fn fence(_: Ordering) {
+    point();
+}
+
+macro_rules! atomic {
+    ($name:ident, $inner:ty, $value:ty, [$($parameter:ident)?]) => {
+        #[doc = concat!("`core::sync::atomic::", stringify!($name), "`, simulated.")]
+        #[derive(Debug)]
+        #[repr(transparent)]
+        pub struct $name $(<$parameter>)? ($inner);
+
+        impl $(<$parameter>)? $name $(<$parameter>)? {
+            /// A new one.
+            pub const fn new(value: $value) -> Self {
+                Self(<$inner>::new(value))
+            }
+
+            /// As the real one's.
+            #[inline]
+            pub fn load(&self, order: Ordering) -> $value {
+                if order != Ordering::Relaxed {
+                    point();
+                }
+                self.0.load(order)
+            }
+
+            /// As the real one's.
+            #[inline]
+            pub fn store(&self, value: $value, order: Ordering) {
+                point();
+                self.0.store(value, order);
+            }
+
+            /// As the real one's.
+            #[inline]
+            pub fn swap(&self, value: $value, order: Ordering) -> $value {
+                point();
+                self.0.swap(value, order)
+            }
+
+            /// As the real one's.
+            ///
+            /// # Errors
+            /// The value that is there instead.
+            #[inline]
+            pub fn compare_exchange(
+                &self,
+                current: $value,
+                new: $value,
+                success: Ordering,
+                failure: Ordering,
+            ) -> Result<$value, $value> {
+                point();
+                self.0.compare_exchange(current, new, success, failure)
+            }
+        }
+    };
+}
+
+macro_rules! number {
+    ($name:ident, $value:ty) => {
+        atomic!($name, real::$name, $value, []);
+
+        impl $name {
+            /// As the real one's.
+            #[inline]
+            pub fn fetch_add(&self, value: $value, order: Ordering) -> $value {
+                point();
+                self.0.fetch_add(value, order)
+            }
+
+            /// As the real one's.
+            #[inline]
+            pub fn fetch_sub(&self, value: $value, order: Ordering) -> $value {
+                point();
+                self.0.fetch_sub(value, order)
+            }
+
+            /// As the real one's.
+            #[inline]
+            pub fn fetch_or(&self, value: $value, order: Ordering) -> $value {
+                point();
+                self.0.fetch_or(value, order)
+            }
+
+            /// As the real one's.
+            #[inline]
+            pub fn fetch_and(&self, value: $value, order: Ordering) -> $value {
+                point();
+                self.0.fetch_and(value, order)
+            }
+
+            /// As the real one's.
+            pub fn as_ptr(&self) -> *mut $value {
+                self.0.as_ptr()
+            }
+
+            /// As the real one's.
+            ///
+            /// # Safety
+            /// As the real one's.
+            pub unsafe fn from_ptr<'a>(place: *mut $value) -> &'a $name {
+                // SAFETY: passed on to the caller; the type has the value's layout.
+                unsafe { &*place.cast() }
+            }
+        }
+    };
+}
+
+atomic!(AtomicBool, real::AtomicBool, bool, []);
+atomic!(AtomicPtr, real::AtomicPtr<T>, *mut T, [T]);
+number!(AtomicI32, i32);
+number!(AtomicU16, u16);
+number!(AtomicU32, u32);
+number!(AtomicU64, u64);
+number!(AtomicUsize, usize);

@@ -1,0 +1,93 @@
+//! What a simulation needs of the engine beside the calls: its state in words, and its end, after which the next
+//! schedule finds the engine as a new process does.
+
+use alloc::string::String;
+use core::fmt::Write;
+
+use crate::frontend;
+use crate::ring::Core;
+use crate::ring::drive::reactor;
+use crate::ring::{lifetime, registry};
+use crate::work::threads;
+
+/// Rings that have not ended.
+pub fn rings() -> usize {
+    registry::live().len()
+}
+
+/// Makes what is made once in a process.
+pub fn prepare() {
+    lifetime::notice_fork();
+    registry::prepare();
+}
+
+/// Ends rings that nothing refers to any more, as every call of `setup` does.
+pub fn collect() {
+    lifetime::collect();
+}
+
+/// Threads of the engine, the reactor left out.
+pub fn workers() -> usize {
+    // It counts as running from a little before it is known until a little after it is not.
+    threads::living().saturating_sub(usize::from(reactor::is_running()))
+}
+
+/// Ends the reactor, lets go of what is kept for the next ring, and forgets what is remembered. There must be no ring
+/// left, and no worker.
+pub fn end() {
+    reactor::retire();
+    // No other thread is left.
+    frontend::forked();
+    frontend::reset();
+    registry::reset();
+    lifetime::reset();
+}
+
+/// What every ring is doing, for a report. Nothing else may run meanwhile.
+pub fn state() -> String {
+    let mut text = String::new();
+    for ring in registry::places() {
+        // SAFETY: nothing else runs.
+        match unsafe { ring.peek() } {
+            Some(core) => describe(core, &mut text),
+            None => continue,
+        }
+    }
+    text
+}
+
+fn describe(core: &Core, text: &mut String) {
+    let layout = core.memory.layout();
+    let _ = writeln!(
+        text,
+        "  ring {}: flags {:#x}, CQ {} of {} with {} kept, driver {:?} with {} asleep, inside {}, attended {}{}",
+        core.serial,
+        core.setup_flags,
+        core.cq_ready(),
+        layout.cq_entries,
+        core.overflow.len(),
+        core.token.driver(),
+        core.token.asleep(),
+        core.inside,
+        core.external.attended,
+        if core.closing { ", closing" } else { "" },
+    );
+    let _ = writeln!(
+        text,
+        "    {} waiting, {} queued, {} worked on, {} finished, {} messages, ready {}",
+        core.readiness.waiting(),
+        core.work.len(),
+        core.working,
+        core.finished.len(),
+        core.messages.len(),
+        !core.ready.is_empty(),
+    );
+    for id in core.requests.ids() {
+        let request = &core.requests[id];
+        let _ = writeln!(
+            text,
+            "    request {:#x}: {} on {} ({:?}), {:?}",
+            request.sqe.user_data, request.op.name, request.sqe.fd, request.file, request.phase
+        );
+    }
+}

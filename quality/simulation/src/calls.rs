@@ -1,0 +1,604 @@
+//! The system calls: which sleep, and what they answer.
+
+use std::ffi::CStr;
+
+use anyring_engine::os::System;
+use linux_raw_sys::general as nr;
+use linux_raw_sys::general::{
+    EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, FUTEX_CMD_MASK, FUTEX_LOCK_PI, FUTEX_UNLOCK_PI,
+    FUTEX_WAIT, FUTEX_WAKE, O_NONBLOCK, RWF_NOWAIT,
+};
+use linux_raw_sys::{errno as raw, net};
+
+use crate::kernel::{Errno, Kind, Object};
+use crate::world::{self, Wait, Woken, world};
+
+type Answer = Result<usize, Errno>;
+
+/// A transfer that can go on sleeps for one of these.
+const ENDS: u32 = EPOLLERR | EPOLLHUP | EPOLLRDHUP;
+
+/// The system that the engine runs on.
+pub struct Simulated;
+
+impl System for Simulated {
+    fn point(&self) {
+        world::point();
+    }
+
+    unsafe fn call(&self, number: usize, arguments: [usize; 6]) -> isize {
+        match call(number as u32, arguments) {
+            Ok(value) => value as isize,
+            Err(errno) => -(errno as isize),
+        }
+    }
+
+    fn thread_pointer(&self) -> usize {
+        world(|world| world.current()) + 1
+    }
+
+    fn now_ns(&self) -> u64 {
+        world(|world| world.now_ns())
+    }
+}
+
+/// The number of a thread.
+fn thread_number(index: usize) -> usize {
+    1000 + index
+}
+
+/// One system call.
+pub fn call(number: u32, arguments: [usize; 6]) -> Answer {
+    world::point();
+    world(|world| world.calls(name(number)));
+    let answer = answer(number, arguments);
+    crate::trace::tell(|| {
+        let [a, b, c, d, ..] = arguments.map(|argument| argument as isize);
+        format!("{} ({number}) {a} {b:#x} {c:#x} {d:#x} = {answer:?}", name(number))
+    });
+    answer
+}
+
+fn answer(number: u32, arguments: [usize; 6]) -> Answer {
+    let [a, b, c, d, e, f] = arguments;
+    let fd = a as i32;
+    match number {
+        nr::__NR_futex => futex(a, b as u32, c as u32, d),
+        nr::__NR_clock_gettime => clock(a as u32, b),
+        nr::__NR_epoll_pwait => {
+            let timeout = d as i32;
+            epoll_wait(fd, b, c, u64::try_from(timeout).ok().map(|ms| ms * 1_000_000))
+        }
+        nr::__NR_epoll_pwait2 => epoll_wait(fd, b, c, time_at(d)),
+        nr::__NR_ppoll => poll(a, b, time_at(c)),
+        nr::__NR_read => transfer(fd, &[(b, c)], u64::MAX, 0, false),
+        nr::__NR_write => transfer(fd, &[(b, c)], u64::MAX, 0, true),
+        nr::__NR_preadv2 => transfer(fd, &vectors(b, c), d as u64, f as u32, false),
+        nr::__NR_pwritev2 => transfer(fd, &vectors(b, c), d as u64, f as u32, true),
+        nr::__NR_recvfrom => socket_transfer(fd, b, c, d as u32, false),
+        nr::__NR_sendto => socket_transfer(fd, b, c, d as u32, true),
+        nr::__NR_accept4 => accept(fd, d as u32),
+        nr::__NR_fsync | nr::__NR_fdatasync => synchronise(fd),
+        nr::__NR_sched_yield => {
+            // What others do meanwhile takes time.
+            world(|world| world.kernel.now_ns += 20_000);
+            world::give_way();
+            Ok(0)
+        }
+        nr::__NR_exit_group => crate::failure::fail("abort: the engine ended the process"),
+        nr::__NR_gettid => Ok(thread_number(world(|world| world.current()))),
+        nr::__NR_getpid => Ok(100),
+        nr::__NR_tgkill => {
+            let gone = world(|world| world.is_gone(b - thread_number(0)));
+            if gone { Err(raw::ESRCH) } else { Ok(0) }
+        }
+        nr::__NR_prlimit64 => limits(b as u32, c, d),
+        nr::__NR_sched_getaffinity => {
+            // SAFETY: a set of so many bytes of the caller's.
+            unsafe { (c as *mut u64).write(3) };
+            Ok(8)
+        }
+        nr::__NR_sched_setaffinity => Ok(0),
+        nr::__NR_mmap => {
+            let anonymous = d as u32 & nr::MAP_ANONYMOUS != 0;
+            world(|world| {
+                let of = if anonymous { None } else { Some(world.kernel.description(e as i32)?) };
+                world.kernel.map(of, f as u64, b)
+            })
+        }
+        nr::__NR_munmap => world(|world| world.kernel.unmap(a, b, None)).map(|()| 0),
+        nr::__NR_madvise => Ok(0),
+        _ => on_file(number, fd, arguments),
+    }
+}
+
+/// Calls on one file that never sleep.
+fn on_file(number: u32, fd: i32, [_, b, c, d, e, _]: [usize; 6]) -> Answer {
+    let makes = matches!(
+        number,
+        nr::__NR_eventfd2 | nr::__NR_epoll_create1 | nr::__NR_inotify_init1 | nr::__NR_memfd_create
+    );
+    if makes && world(|world| world.refuses_file()) {
+        return Err(raw::EMFILE);
+    }
+    let number_of = |made: Result<i32, Errno>| made.map(|fd| fd as usize);
+    world(|world| {
+        let kernel = &mut world.kernel;
+        match number {
+            nr::__NR_eventfd2 => return number_of(kernel.eventfd(fd as u32 as u64, b as u32)),
+            nr::__NR_epoll_create1 => return number_of(kernel.epoll()),
+            nr::__NR_inotify_init1 => return number_of(kernel.inotify(fd as u32)),
+            nr::__NR_memfd_create => return number_of(kernel.memfd()),
+            nr::__NR_openat => return number_of(kernel.reopen(own_path(b))),
+            nr::__NR_readlinkat => {
+                let of = kernel.description(own_path(b))?;
+                let text: &[u8] = match kernel.at(of).object {
+                    Object::Eventfd(_) => b"anon_inode:[eventfd]",
+                    _ => b"something else",
+                };
+                let length = text.len().min(d);
+                // SAFETY: a buffer of so many bytes of the caller's.
+                unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), c as *mut u8, length) };
+                return Ok(length);
+            }
+            nr::__NR_kcmp => {
+                let (first, second) = (kernel.description(d as i32)?, kernel.description(e as i32)?);
+                return Ok(usize::from(first != second));
+            }
+            _ => {}
+        }
+        let of = kernel.description(fd)?;
+        match number {
+            nr::__NR_close => kernel.close(fd).map(|()| 0),
+            nr::__NR_dup3 => kernel.replace(of, b as i32).map(|()| b),
+            nr::__NR_fcntl => match b as u32 {
+                nr::F_GETFD => Ok(nr::FD_CLOEXEC as usize),
+                nr::F_GETFL => Ok(kernel.at(of).flags as usize),
+                nr::F_SETFL => {
+                    kernel.set_flags(of, c as u32);
+                    Ok(0)
+                }
+                // Nothing is shrunk.
+                nr::F_ADD_SEALS => Ok(0),
+                nr::F_DUPFD | nr::F_DUPFD_CLOEXEC => number_of(kernel.install(of, c)),
+                command => panic!("fcntl {command} is not simulated"),
+            },
+            nr::__NR_fstat => {
+                let (mode, device, inode) = kernel.identity(of);
+                // SAFETY: a `stat` of the caller's; integers all.
+                let stat = unsafe { &mut *(b as *mut nr::stat) };
+                (stat.st_mode, stat.st_dev, stat.st_ino) = (mode, device, inode);
+                stat.st_size = kernel.size(of) as _;
+                Ok(0)
+            }
+            nr::__NR_statx => {
+                let (mode, device, inode) = kernel.identity(of);
+                // SAFETY: as above.
+                let stat = unsafe { &mut *(e as *mut nr::statx) };
+                (stat.stx_mode, stat.stx_dev_minor, stat.stx_ino) = (mode as u16, device as u32, inode);
+                Ok(0)
+            }
+            nr::__NR_lseek => {
+                let seeks = matches!(kernel.at(of).object, Object::Memory(_) | Object::Storage(_));
+                if !seeks {
+                    return Err(raw::ESPIPE);
+                }
+                if c as u32 == nr::SEEK_SET {
+                    kernel.seek(of, b as u64);
+                }
+                Ok(kernel.at(of).position as usize)
+            }
+            nr::__NR_ftruncate => kernel.set_size(of, b as u64).map(|()| 0),
+            nr::__NR_inotify_add_watch => kernel.watch_inode(of, own_path(b)).map(|watch| watch as usize),
+            nr::__NR_epoll_ctl => {
+                let event = if d == 0 { (0, 0) } else { event_at(d) };
+                kernel.epoll_ctl(of, b as u32, c as i32, event.0, event.1).map(|()| 0)
+            }
+            nr::__NR_getsockopt => socket_option(&kernel.at(of).object, b as u32, c as u32, d),
+            nr::__NR_shutdown => {
+                let how = b as u32;
+                kernel.shut_down(of, how != net::SHUT_WR, how != net::SHUT_RD).map(|()| 0)
+            }
+            nr::__NR_ioctl => match (b as u32, &kernel.at(of).object) {
+                (linux_raw_sys::ioctl::FIONREAD, &Object::Stream { receives: Some(channel), .. }) => {
+                    // SAFETY: an integer of the caller's.
+                    unsafe { (c as *mut i32).write(kernel.unread(channel) as i32) };
+                    Ok(0)
+                }
+                (linux_raw_sys::ioctl::FIONBIO, _) => {
+                    // SAFETY: an integer of the caller's.
+                    let sets = unsafe { (c as *const i32).read() } != 0;
+                    kernel.set_flags(of, if sets { O_NONBLOCK } else { 0 });
+                    Ok(0)
+                }
+                (command, object) => panic!("ioctl {command:#x} of {object:?} is not simulated"),
+            },
+            _ => panic!("system call {number} is not simulated"),
+        }
+    })
+}
+
+fn name(number: u32) -> &'static str {
+    match number {
+        nr::__NR_futex => "futex",
+        nr::__NR_clock_gettime => "clock_gettime",
+        nr::__NR_epoll_pwait | nr::__NR_epoll_pwait2 => "epoll_wait",
+        nr::__NR_ppoll => "poll",
+        nr::__NR_read | nr::__NR_preadv2 => "read",
+        nr::__NR_write | nr::__NR_pwritev2 => "write",
+        nr::__NR_recvfrom => "recv",
+        nr::__NR_sendto => "send",
+        nr::__NR_accept4 => "accept",
+        nr::__NR_close => "close",
+        nr::__NR_epoll_ctl => "epoll_ctl",
+        nr::__NR_fcntl => "fcntl",
+        nr::__NR_fsync => "fsync",
+        nr::__NR_sched_yield => "sched_yield",
+        _ => "another call",
+    }
+}
+
+/// The descriptor that a path of this process names.
+fn own_path(address: usize) -> i32 {
+    // SAFETY: a string of the engine's.
+    let path = unsafe { CStr::from_ptr(address as *const _) }.to_str().unwrap_or("");
+    let number = path.strip_prefix("/proc/self/fd/").and_then(|number| number.parse().ok());
+    number.unwrap_or_else(|| panic!("the path {path} is not simulated"))
+}
+
+fn vectors(address: usize, count: usize) -> Vec<(usize, usize)> {
+    // SAFETY: an array of the caller's: each an address and a length.
+    (0..count).map(|index| unsafe { (address as *const (usize, usize)).add(index).read() }).collect()
+}
+
+/// A time of the caller's, in nanoseconds.
+fn time_at(address: usize) -> Option<u64> {
+    if address == 0 {
+        return None;
+    }
+    // SAFETY: seconds and nanoseconds of the caller's.
+    let [seconds, nanoseconds] = unsafe { (address as *const [i64; 2]).read() };
+    Some(seconds as u64 * 1_000_000_000 + nanoseconds as u64)
+}
+
+fn event_at(address: usize) -> (u32, u64) {
+    // SAFETY: an event of the caller's.
+    let event = unsafe { (address as *const nr::epoll_event).read() };
+    (event.events, event.data)
+}
+
+fn clock(clock: u32, address: usize) -> Answer {
+    const REAL_NS: u64 = 1_700_000_000_000_000_000;
+    let now = world(|world| world.now_ns()) + if clock == nr::CLOCK_REALTIME { REAL_NS } else { 0 };
+    // SAFETY: a time of the caller's.
+    unsafe { (address as *mut [u64; 2]).write([now / 1_000_000_000, now % 1_000_000_000]) };
+    Ok(0)
+}
+
+fn limits(resource: u32, new: usize, old: usize) -> Answer {
+    if old != 0 {
+        let limit = if resource == nr::RLIMIT_NOFILE { 1 << 20 } else { u64::MAX };
+        // SAFETY: limits of the caller's.
+        unsafe { (old as *mut [u64; 2]).write([limit; 2]) };
+    }
+    assert!(new == 0, "a new limit is not simulated");
+    Ok(0)
+}
+
+fn deadline(timeout_ns: Option<u64>) -> u64 {
+    timeout_ns.map_or(u64::MAX, |timeout| world(|world| world.now_ns()).saturating_add(timeout))
+}
+
+fn futex(address: usize, operation: u32, value: u32, timeout: usize) -> Answer {
+    match operation & FUTEX_CMD_MASK as u32 {
+        FUTEX_WAIT => {
+            // SAFETY: a word of the engine's.
+            if unsafe { (address as *const u32).read_volatile() } != value {
+                return Err(raw::EAGAIN);
+            }
+            match world::sleep(Wait::Futex(address), deadline(time_at(timeout))) {
+                Woken::Ready => Ok(0),
+                Woken::TimedOut => Err(raw::ETIMEDOUT),
+                Woken::Interrupted => Err(raw::EINTR),
+            }
+        }
+        FUTEX_WAKE => Ok(world(|world| world.wake_futex(address, value as usize))),
+        FUTEX_LOCK_PI => lock_owned(address),
+        FUTEX_UNLOCK_PI => {
+            // SAFETY: a word of the engine's.
+            unsafe { (address as *mut u32).write_volatile(0) };
+            world(|world| world.wake_futex(address, usize::MAX));
+            Ok(0)
+        }
+        other => panic!("futex operation {other} is not simulated"),
+    }
+}
+
+/// Takes a lock that is the number of the thread that holds it.
+fn lock_owned(address: usize) -> Answer {
+    const WAITERS: u32 = linux_raw_sys::general::FUTEX_WAITERS;
+    let place = address as *mut u32;
+    loop {
+        // SAFETY: a word of the engine's, here and below.
+        let holder = unsafe { place.read_volatile() };
+        if holder == 0 {
+            let own = thread_number(world(|world| world.current())) as u32;
+            // SAFETY: as above.
+            unsafe { place.write_volatile(own) };
+            return Ok(0);
+        }
+        // SAFETY: as above.
+        unsafe { place.write_volatile(holder | WAITERS) };
+        if world::sleep(Wait::Futex(address), u64::MAX) == Woken::Interrupted {
+            return Err(raw::EINTR);
+        }
+    }
+}
+
+/// Keeps a description while a call sleeps on it.
+struct Held(usize);
+
+impl Held {
+    fn of(fd: i32) -> Result<Held, Errno> {
+        world(|world| {
+            let description = world.kernel.description(fd)?;
+            world.kernel.hold(description);
+            Ok(Held(description))
+        })
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        world(|world| world.kernel.release(self.0));
+    }
+}
+
+fn epoll_wait(fd: i32, address: usize, most: usize, timeout_ns: Option<u64>) -> Answer {
+    let held = Held::of(fd)?;
+    let deadline = deadline(timeout_ns);
+    loop {
+        let taken = world(|world| match world.kernel.at(held.0).object {
+            Object::Epoll(_) => Ok(world.kernel.take_events(held.0, most)),
+            _ => Err(raw::EINVAL),
+        })?;
+        for (index, &(events, data)) in taken.iter().enumerate() {
+            // SAFETY: so many events of the caller's.
+            unsafe { (address as *mut nr::epoll_event).add(index).write(nr::epoll_event { events, data }) };
+        }
+        if !taken.is_empty() || timeout_ns == Some(0) {
+            return Ok(taken.len());
+        }
+        match world::sleep(Wait::Events(held.0, EPOLLIN), deadline) {
+            Woken::Ready => {}
+            Woken::TimedOut => return Ok(0),
+            Woken::Interrupted => return Err(raw::EINTR),
+        }
+    }
+}
+
+fn poll(address: usize, count: usize, timeout_ns: Option<u64>) -> Answer {
+    assert!(count == 1, "a poll of many files is not simulated");
+    // SAFETY: an entry of the caller's.
+    let entry = unsafe { &mut *(address as *mut nr::pollfd) };
+    let events = u32::from(entry.events as u16) | EPOLLERR | EPOLLHUP;
+    let Ok(held) = Held::of(entry.fd) else {
+        entry.revents = nr::POLLNVAL as i16;
+        return Ok(1);
+    };
+    let deadline = deadline(timeout_ns);
+    loop {
+        let ready = world(|world| world.kernel.ready(held.0)) & events;
+        entry.revents = ready as i16;
+        if ready != 0 || timeout_ns == Some(0) {
+            return Ok(usize::from(ready != 0));
+        }
+        match world::sleep(Wait::Events(held.0, events), deadline) {
+            Woken::Ready => {}
+            Woken::TimedOut => return Ok(0),
+            Woken::Interrupted => return Err(raw::EINTR),
+        }
+    }
+}
+
+/// Tries until something comes of it, unless it is not to wait.
+fn until_done(
+    held: &Held,
+    waits: bool,
+    events: u32,
+    mut attempt: impl FnMut() -> Result<Option<usize>, Errno>,
+) -> Answer {
+    loop {
+        if let Some(done) = attempt()? {
+            return Ok(done);
+        }
+        if !waits {
+            return Err(raw::EAGAIN);
+        }
+        if world::sleep(Wait::Events(held.0, events | ENDS), u64::MAX) == Woken::Interrupted {
+            return Err(raw::EINTR);
+        }
+    }
+}
+
+/// `read(2)` and its like.
+fn transfer(fd: i32, vectors: &[(usize, usize)], offset: u64, flags: u32, writes: bool) -> Answer {
+    let held = Held::of(fd)?;
+    let [(address, length)] = *vectors else { panic!("vectors of other than one piece are not simulated") };
+    let waits = flags & RWF_NOWAIT == 0 && world(|world| world.kernel.at(held.0).flags) & O_NONBLOCK == 0;
+    enum What {
+        Counter,
+        Inotify,
+        Channel(usize),
+        File(usize),
+    }
+    let what = world(|world| match world.kernel.at(held.0).object {
+        Object::Eventfd(_) => Ok(What::Counter),
+        Object::Inotify { .. } if !writes => Ok(What::Inotify),
+        Object::Stream { sends: Some(channel), .. } if writes => Ok(What::Channel(channel)),
+        Object::Stream { receives: Some(channel), .. } if !writes => Ok(What::Channel(channel)),
+        Object::Stream { .. } => Err(raw::EBADF),
+        Object::Storage(file) => Ok(What::File(file)),
+        _ => Err(raw::EINVAL),
+    })?;
+    if offset != u64::MAX && !matches!(what, What::File(_)) {
+        return Err(raw::ESPIPE);
+    }
+    match what {
+        What::Counter => counter(&held, address, length, waits, writes, flags),
+        What::Inotify => Ok(take_notices(&held, address, length)),
+        What::Channel(channel) => channel_transfer(&held, channel, address, length, waits, writes),
+        What::File(file) => file_transfer(&held, file, (address, length), offset, flags, writes),
+    }
+}
+
+fn channel_transfer(
+    held: &Held,
+    channel: usize,
+    address: usize,
+    length: usize,
+    waits: bool,
+    writes: bool,
+) -> Answer {
+    if writes {
+        until_done(held, waits, EPOLLOUT, || world(|world| world.kernel.send(channel, address, length)))
+    } else {
+        until_done(held, waits, EPOLLIN, || Ok(world(|world| world.kernel.receive(channel, address, length))))
+    }
+}
+
+fn counter(held: &Held, address: usize, length: usize, waits: bool, writes: bool, flags: u32) -> Answer {
+    if length < 8 {
+        return Err(raw::EINVAL);
+    }
+    if writes && flags & RWF_NOWAIT != 0 {
+        return Err(raw::EOPNOTSUPP);
+    }
+    until_done(held, waits, if writes { EPOLLOUT } else { EPOLLIN }, || {
+        world(|world| {
+            let place = address as *mut u64;
+            let done = if writes {
+                // SAFETY: eight bytes of the caller's.
+                let more = unsafe { place.read_unaligned() };
+                world.kernel.add_to_eventfd(held.0, more)
+            } else {
+                // SAFETY: as above.
+                world.kernel.take_eventfd(held.0).map(|count| unsafe { place.write_unaligned(count) })
+            };
+            Ok(done.map(|()| 8))
+        })
+    })
+}
+
+fn take_notices(held: &Held, address: usize, length: usize) -> usize {
+    let seen = world(|world| world.kernel.take_seen(held.0, length / 16));
+    for (index, &(watch, mask)) in seen.iter().enumerate() {
+        // SAFETY: so many events of the caller's, without names.
+        unsafe { (address as *mut [u32; 4]).add(index).write([watch as u32, mask, 0, 0]) };
+    }
+    seen.len() * 16
+}
+
+/// A transfer to or from storage: what is not in the page cache waits for the device, and may come in pieces.
+fn file_transfer(
+    held: &Held,
+    file: usize,
+    (address, length): (usize, usize),
+    offset: u64,
+    flags: u32,
+    writes: bool,
+) -> Answer {
+    let (length, takes_ns) = if flags & RWF_NOWAIT != 0 {
+        let answer = world(|world| {
+            let cached = world.random.below(4);
+            match cached {
+                _ if writes && world.kernel.files[file].writes_wait => Err(raw::EOPNOTSUPP),
+                0 => Err(raw::EAGAIN),
+                1 if length > 1 => Ok(1 + world.random.below(length - 1)),
+                _ => Ok(length),
+            }
+        });
+        (answer?, 0)
+    } else {
+        world(|world| {
+            let slowness = world.kernel.files[file].slowness_ns;
+            let takes = if world.random.once_in(2) { 0 } else { world.random.below(slowness) as u64 };
+            let short = length > 1 && world.random.once_in(8);
+            (if short { 1 + world.random.below(length - 1) } else { length }, takes)
+        })
+    };
+    if takes_ns > 0 {
+        world::sleep_for(takes_ns);
+    }
+    world(|world| {
+        let kernel = &mut world.kernel;
+        let at = if offset == u64::MAX { kernel.at(held.0).position } else { offset };
+        let done = kernel.transfer(file, at, address, length, writes);
+        if offset == u64::MAX {
+            kernel.seek(held.0, at + done as u64);
+        }
+        Ok(done)
+    })
+}
+
+fn synchronise(fd: i32) -> Answer {
+    let held = Held::of(fd)?;
+    let takes = world(|world| match world.kernel.at(held.0).object {
+        Object::Storage(file) => Ok(world.random.below(world.kernel.files[file].slowness_ns) as u64),
+        _ => Err(raw::EINVAL),
+    })?;
+    world::sleep_for(takes);
+    Ok(0)
+}
+
+fn socket_transfer(fd: i32, address: usize, length: usize, flags: u32, writes: bool) -> Answer {
+    let known = net::MSG_DONTWAIT | net::MSG_NOSIGNAL;
+    assert!(flags & !known == 0, "MSG flags {flags:#x} are not simulated");
+    let held = Held::of(fd)?;
+    let waits = flags & net::MSG_DONTWAIT == 0;
+    let channel = world(|world| match world.kernel.at(held.0).object {
+        Object::Stream { kind: Kind::Unix | Kind::Tcp, receives, sends } => {
+            if writes { sends } else { receives }.ok_or(raw::ENOTCONN)
+        }
+        Object::Listener { .. } => Err(raw::ENOTCONN),
+        _ => Err(raw::ENOTSOCK),
+    })?;
+    channel_transfer(&held, channel, address, length, waits, writes)
+}
+
+fn accept(fd: i32, flags: u32) -> Answer {
+    let held = Held::of(fd)?;
+    let waits = world(|world| world.kernel.at(held.0).flags) & O_NONBLOCK == 0;
+    let attempt = || world(|world| world.kernel.accept(held.0, flags).map(|fd| fd.map(|fd| fd as usize)));
+    until_done(&held, waits, EPOLLIN, attempt)
+}
+
+fn socket_option(object: &Object, level: u32, option: u32, value: usize) -> Answer {
+    const PROTOCOL: u32 = net::SO_PROTOCOL;
+    let (kind, listens) = match *object {
+        Object::Stream { kind: kind @ (Kind::Unix | Kind::Tcp), .. } => (kind, false),
+        Object::Listener { kind, .. } => (kind, true),
+        _ => return Err(raw::ENOTSOCK),
+    };
+    if level != net::SOL_SOCKET {
+        // A kernel that tells nothing of its connections.
+        return Err(raw::ENOPROTOOPT);
+    }
+    let answer: u32 = match option {
+        net::SO_TYPE => net::SOCK_STREAM,
+        PROTOCOL if kind == Kind::Tcp => net::IPPROTO_TCP as u32,
+        PROTOCOL | net::SO_ERROR | net::SO_TIMESTAMPING_OLD => 0,
+        net::SO_DOMAIN if kind == Kind::Tcp => net::AF_INET,
+        net::SO_DOMAIN => net::AF_UNIX,
+        net::SO_ACCEPTCONN => u32::from(listens),
+        net::SO_LINGER => {
+            // SAFETY: two integers of the caller's.
+            unsafe { (value as *mut [u32; 2]).write([0; 2]) };
+            return Ok(0);
+        }
+        other => panic!("the socket option {other} is not simulated"),
+    };
+    // SAFETY: an integer of the caller's.
+    unsafe { (value as *mut u32).write(answer) };
+    Ok(0)
+}

@@ -1,0 +1,380 @@
+//! Programs: what some threads do with some rings and files, made up by a seed.
+
+use std::fmt;
+
+use clap::ValueEnum;
+use linux_raw_sys::io_uring::{
+    IORING_SETUP_COOP_TASKRUN, IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_R_DISABLED,
+    IORING_SETUP_SINGLE_ISSUER, IORING_SETUP_SQPOLL,
+};
+
+use crate::kernel::Kind;
+use crate::random::Random;
+
+/// What programs are about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Family {
+    /// All of it.
+    Any,
+    /// Messages between rings.
+    Messages,
+    /// Files on storage, closed and opened anew meanwhile.
+    Storage,
+    /// Programs that look at completions without a call.
+    Quiet,
+    /// Cancellation.
+    Cancel,
+    /// Pipes and sockets.
+    Streams,
+}
+
+/// How a program comes by its completions in the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fetch {
+    /// It waits in `enter`.
+    Enter,
+    /// It looks at the ring from time to time.
+    Look,
+    /// It reads a registered eventfd.
+    Eventfd,
+}
+
+/// A ring; the thread with the same number makes it and fetches its completions.
+#[derive(Clone, Debug)]
+pub struct Ring {
+    /// `IORING_SETUP_*`.
+    pub flags: u32,
+    /// Completions it has room for.
+    pub completions: u32,
+    /// How they are fetched.
+    pub fetch: Fetch,
+}
+
+impl Ring {
+    /// May other threads submit?
+    pub fn is_shared(&self) -> bool {
+        self.flags & IORING_SETUP_SINGLE_ISSUER == 0
+    }
+}
+
+/// A file. Rings use its near end, threads its far end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum File {
+    /// A pipe that rings read.
+    PipeIn,
+    /// A pipe that rings write.
+    PipeOut,
+    /// A connection.
+    Socket(Kind),
+    /// A socket that listens.
+    Listener(Kind),
+    /// On storage.
+    Storage { slowness_ns: usize, writes_wait: bool },
+}
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    Nop,
+    Read(usize),
+    Write(usize),
+    Recv(usize),
+    Send(usize),
+    Poll { file: usize, multishot: bool },
+    Timeout { time_ns: u64 },
+    LinkTimeout { time_ns: u64 },
+    CancelOne { before: usize },
+    CancelFile(usize),
+    CancelAny,
+    Accept { file: usize, multishot: bool },
+    Message { ring: usize },
+    SendFile { ring: usize, slot: u32 },
+    FilesUpdate { slot: u32, file: usize },
+    Close(usize),
+    Sync(usize),
+}
+
+/// A request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Op {
+    /// What it does.
+    pub what: What,
+    /// The next one is linked to it.
+    pub link: bool,
+    /// Nothing before it may be in flight.
+    pub drain: bool,
+    /// A thread is to do it.
+    pub asynchronous: bool,
+    /// Its file is the registered one in the slot of the file's number.
+    pub fixed: bool,
+}
+
+impl fmt::Debug for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.what)?;
+        let marks = [
+            (self.link, "+link"),
+            (self.drain, "+drain"),
+            (self.asynchronous, "+async"),
+            (self.fixed, "+fixed"),
+        ];
+        marks.iter().filter(|(is, _)| *is).try_for_each(|(_, mark)| f.write_str(mark))
+    }
+}
+
+/// What a thread does.
+#[derive(Clone, Debug)]
+pub enum Action {
+    /// Submits, and waits for a completion, for some time, or not.
+    Submit { ring: usize, ops: Vec<Op>, waits: bool },
+    /// Waits for a completion for some time.
+    Wait { ring: usize, time_ns: u64 },
+    /// Takes what completions there are.
+    Look { ring: usize },
+    /// Writes to the far end of a file.
+    Put { file: usize, length: usize },
+    /// Reads from it.
+    Take { file: usize, length: usize },
+    /// Connects to a listener.
+    Call { file: usize },
+    /// Closes the near end and opens another such file, at the same number as a rule.
+    Reopen { file: usize },
+    /// Does nothing for some time.
+    Pause { time_ns: u64 },
+    /// Cancels a request, and waits for its end.
+    SyncCancel { ring: usize, before: usize, time_ns: u64 },
+}
+
+impl Action {
+    /// The same without an end of a listener among these files.
+    fn keep_listeners(&mut self, files: &[File]) {
+        let listens = |file: usize| matches!(files[file], File::Listener(_));
+        match self {
+            Action::Reopen { file } if listens(*file) => *self = Action::Pause { time_ns: 1000 },
+            Action::Submit { ops, .. } => {
+                for op in ops {
+                    if matches!(op.what, What::Close(file) if listens(file)) {
+                        op.what = What::Nop;
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A program.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// Its rings.
+    pub rings: Vec<Ring>,
+    /// Its files.
+    pub files: Vec<File>,
+    /// What each thread does.
+    pub threads: Vec<Vec<Action>>,
+    /// The engine is told of every descriptor that is closed.
+    pub tells_closes: bool,
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "  {} its closes", if self.tells_closes { "tells" } else { "does not tell" })?;
+        for (index, ring) in self.rings.iter().enumerate() {
+            writeln!(f, "  ring {index}: {ring:x?}")?;
+        }
+        for (index, file) in self.files.iter().enumerate() {
+            writeln!(f, "  file {index}: {file:?}")?;
+        }
+        for (index, thread) in self.threads.iter().enumerate() {
+            writeln!(f, "  thread {index}:")?;
+            thread.iter().try_for_each(|action| writeln!(f, "    {action:?}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes programs up.
+struct Maker {
+    random: Random,
+    family: Family,
+    rings: Vec<Ring>,
+    files: Vec<File>,
+}
+
+impl Program {
+    /// The program of a seed.
+    pub fn of_seed(seed: u64, family: Family, keeps_listeners: bool) -> Program {
+        let mut random = Random::new(seed, 3);
+        let count = 2 + random.below(if family == Family::Messages { 2 } else { 3 });
+        let rings = 1 + random.below(count.min(3));
+        let rings = match family {
+            Family::Messages => count.min(2 + random.below(2)),
+            // Cancellation is within a ring.
+            Family::Cancel => 1,
+            _ => rings,
+        };
+        let mut maker = Maker { random, family, rings: Vec::new(), files: Vec::new() };
+        maker.rings = (0..rings).map(|_| maker.ring()).collect();
+        let files = 1 + maker.random.below(3);
+        maker.files = (0..files).map(|_| maker.file()).collect();
+        let tells_closes = maker.random.once_in(2);
+        let mut threads: Vec<Vec<Action>> = (0..count).map(|thread| maker.thread(thread)).collect();
+        if keeps_listeners {
+            threads.iter_mut().flatten().for_each(|action| action.keep_listeners(&maker.files));
+        }
+        Program { rings: maker.rings, files: maker.files, threads, tells_closes }
+    }
+}
+
+impl Maker {
+    fn ring(&mut self) -> Ring {
+        let flags = match self.random.below(8) {
+            0 | 1 if self.family != Family::Quiet => IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER,
+            2 => IORING_SETUP_SQPOLL,
+            3 => IORING_SETUP_R_DISABLED,
+            4 => IORING_SETUP_COOP_TASKRUN,
+            _ => 0,
+        };
+        let quiet = matches!(self.family, Family::Quiet | Family::Cancel);
+        let fetch = match self.random.below(if quiet { 3 } else { 6 }) {
+            0 | 1 if flags & IORING_SETUP_DEFER_TASKRUN == 0 => Fetch::Look,
+            2 => Fetch::Eventfd,
+            _ => Fetch::Enter,
+        };
+        Ring { flags, completions: self.random.of(&[4, 8, 32]), fetch }
+    }
+
+    fn file(&mut self) -> File {
+        let storage = match self.family {
+            Family::Storage | Family::Cancel => 2,
+            Family::Streams => 0,
+            _ => 5,
+        };
+        if self.random.once_in(storage) {
+            let slow = if self.family == Family::Cancel { 20_000_000 } else { 10_000 };
+            let slowness_ns = self.random.of(&[slow, 100_000, 1_000_000, 20_000_000]);
+            return File::Storage { slowness_ns, writes_wait: self.random.once_in(2) };
+        }
+        match self.random.below(8) {
+            0 | 1 => File::PipeIn,
+            2 => File::PipeOut,
+            3 | 4 => File::Socket(Kind::Unix),
+            5 | 6 => File::Socket(Kind::Tcp),
+            _ => File::Listener(self.random.of(&[Kind::Unix, Kind::Tcp])),
+        }
+    }
+
+    fn thread(&mut self, thread: usize) -> Vec<Action> {
+        let count = 2 + self.random.below(5);
+        (0..count).map(|_| self.action(thread)).collect()
+    }
+
+    /// A ring that the thread may submit to.
+    fn ring_of(&mut self, thread: usize) -> Option<usize> {
+        let may = |&ring: &usize| ring == thread || self.rings[ring].is_shared();
+        let rings: Vec<usize> = (0..self.rings.len()).filter(may).collect();
+        if rings.is_empty() { None } else { Some(self.random.of(&rings)) }
+    }
+
+    fn action(&mut self, thread: usize) -> Action {
+        let file = self.random.below(self.files.len());
+        let length = 1 + self.random.below(12);
+        let choice = self.random.below(20);
+        let ring = self.ring_of(thread);
+        let time_ns = self.random.of(&[1_000, 50_000, 1_000_000, 6_000_000]);
+        match (choice, ring) {
+            (0..=8, Some(ring)) => {
+                let most = if self.random.once_in(4) { 6 } else { 3 };
+                let count = 1 + self.random.below(most);
+                let ops = (0..count).map(|_| self.op(ring)).collect();
+                Action::Submit { ring, ops, waits: self.random.once_in(3) }
+            }
+            (9, Some(ring)) => Action::Wait { ring, time_ns },
+            (10 | 11, Some(ring)) if self.family == Family::Cancel => {
+                Action::SyncCancel { ring, before: self.random.below(4), time_ns: time_ns * 10 }
+            }
+            (10, Some(ring)) => Action::Look { ring },
+            (11, Some(ring)) if self.random.once_in(3) => {
+                Action::SyncCancel { ring, before: self.random.below(8), time_ns: time_ns * 10 }
+            }
+            (12 | 13, _) => Action::Reopen { file },
+            (14, _) => Action::Pause { time_ns },
+            _ => match self.files[file] {
+                File::Listener(_) => Action::Call { file },
+                File::PipeOut => Action::Take { file, length },
+                File::Storage { .. } => Action::Pause { time_ns },
+                _ if self.random.once_in(3) => Action::Take { file, length },
+                _ => Action::Put { file, length },
+            },
+        }
+    }
+
+    fn op(&mut self, ring: usize) -> Op {
+        let what = self.what(ring);
+        let rare = |random: &mut Random| random.once_in(12);
+        Op {
+            what,
+            link: rare(&mut self.random),
+            drain: self.random.once_in(40),
+            asynchronous: rare(&mut self.random),
+            fixed: self.random.once_in(8),
+        }
+    }
+
+    fn what(&mut self, ring: usize) -> What {
+        let file = self.random.below(self.files.len());
+        let time_ns = self.random.of(&[0, 10_000, 1_000_000, 5_000_000, 100_000_000]);
+        let other = self.random.below(self.rings.len());
+        let choice = match self.family {
+            Family::Messages if self.random.once_in(2) => 12,
+            Family::Cancel if self.random.once_in(3) => 10,
+            _ => self.random.below(14),
+        };
+        match choice {
+            0 => What::Nop,
+            1 => What::Timeout { time_ns },
+            2 => What::Poll { file, multishot: self.random.once_in(3) },
+            3 => What::FilesUpdate { slot: self.random.below(4) as u32, file },
+            4 if self.random.once_in(3) => What::Close(file),
+            10 => match self.random.below(4) {
+                0 => What::CancelAny,
+                1 => What::CancelFile(file),
+                _ => What::CancelOne { before: self.random.below(6) },
+            },
+            12 if other != ring && self.random.once_in(2) => {
+                What::SendFile { ring: other, slot: self.random.below(4) as u32 }
+            }
+            12 => What::Message { ring: other },
+            13 => What::LinkTimeout { time_ns },
+            _ => self.transfer(file),
+        }
+    }
+
+    fn transfer(&mut self, file: usize) -> What {
+        let first = self.random.once_in(2);
+        match self.files[file] {
+            File::PipeIn => What::Read(file),
+            File::PipeOut => What::Write(file),
+            File::Listener(_) => What::Accept { file, multishot: first },
+            File::Storage { .. } => match self.random.below(5) {
+                0 => What::Sync(file),
+                1 | 2 => What::Read(file),
+                _ => What::Write(file),
+            },
+            File::Socket(_) if self.random.once_in(4) => {
+                if first {
+                    What::Read(file)
+                } else {
+                    What::Write(file)
+                }
+            }
+            File::Socket(_) => {
+                if first {
+                    What::Recv(file)
+                } else {
+                    What::Send(file)
+                }
+            }
+        }
+    }
+}

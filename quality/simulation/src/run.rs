@@ -1,0 +1,916 @@
+//! A program runs: its threads do what it says, then fetch what is left, and everything is closed.
+
+use std::cell::RefCell;
+
+use anyring_engine::abi::Sqe;
+use anyring_engine::{Host, frontend, simulation};
+use linux_raw_sys::errno as raw;
+use linux_raw_sys::general as nr;
+use linux_raw_sys::general::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, RWF_NOWAIT};
+use linux_raw_sys::io_uring::{
+    IORING_ACCEPT_MULTISHOT, IORING_ASYNC_CANCEL_ANY, IORING_ASYNC_CANCEL_FD, IORING_CQE_F_MORE,
+    IORING_ENTER_GETEVENTS, IORING_POLL_ADD_MULTI, IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_R_DISABLED,
+    io_uring_op as Code, io_uring_register_op as Registration, io_uring_sqe_flags_bit as Bit,
+    io_uring_sync_cancel_reg,
+};
+
+use crate::calls;
+use crate::failure::fail;
+use crate::kernel::{Kind, Object, Place};
+use crate::program::{Action, Fetch, File, Op, Program, What};
+use crate::ring::{Mapped, Time, is_passing};
+use crate::world::{self, Wait, world};
+
+/// Names a message among completions.
+const MESSAGE: u64 = 1 << 32;
+/// Names a completion of the driver's own.
+const OWN: u64 = 1 << 40;
+/// Bytes of a request's buffer.
+const BUFFER: usize = 16;
+/// How long everything rests before what is left is looked at.
+const REST_NS: u64 = 5_000_000_000;
+/// How long a wait lasts before its thread looks whether the program ends.
+const PATIENCE_NS: u64 = 20_000_000_000;
+/// Slots for registered files.
+const SLOTS: usize = 4;
+
+/// Counters that threads wait for.
+mod counters {
+    pub const RINGS: usize = 0;
+    pub const ACTED: usize = 1;
+    pub const PHASE: usize = 2;
+    pub const FETCHED: usize = 3;
+    pub const ENDED: usize = 4;
+    pub const COUNT: usize = 5;
+}
+
+/// A file that there is or was.
+#[derive(Clone, Copy, Debug)]
+struct Instance {
+    near: i32,
+    far: i32,
+    receives: Option<Place>,
+    sends: Option<Place>,
+    description: usize,
+}
+
+/// A request, from its SQE on.
+struct Request {
+    ring: usize,
+    op: Op,
+    buffer: Box<[u8; BUFFER]>,
+    length: usize,
+    time: Box<Time>,
+    argument: Box<[i32; 1]>,
+    /// Part of a chain, but not its head.
+    follows: bool,
+    done: bool,
+    result: i32,
+    /// Its message arrived.
+    messages: u32,
+    /// The file's instances that it may reach: from the first to the last, if there is a last.
+    instances: (usize, Option<usize>),
+    /// Transfers that were logged before it.
+    transfers: usize,
+    submitted_ns: u64,
+    /// A descriptor that it was given to close.
+    closes: i32,
+}
+
+/// What runs.
+struct Run {
+    program: Program,
+    rings: Vec<Option<Mapped>>,
+    eventfds: Vec<i32>,
+    drained: Vec<bool>,
+    /// Files that are being closed.
+    closing: Vec<bool>,
+    files: Vec<Vec<Instance>>,
+    requests: Vec<Request>,
+    fars: Vec<i32>,
+}
+
+thread_local! {
+    static RUN: RefCell<Option<Run>> = const { RefCell::new(None) };
+}
+
+fn run<R>(body: impl FnOnce(&mut Run) -> R) -> R {
+    RUN.with(|run| body(run.borrow_mut().as_mut().expect("a program runs")))
+}
+
+/// What the engine is lent.
+pub struct SimulatedHost;
+
+impl Host for SimulatedHost {
+    fn spawn(
+        &self,
+        name: &'static std::ffi::CStr,
+        entry: extern "C" fn(*mut std::ffi::c_void),
+        argument: *mut std::ffi::c_void,
+    ) -> Result<(), i32> {
+        let argument = argument as usize;
+        let name = name.to_str().unwrap_or("?").to_owned();
+        let started = world::spawn(name, false, move || entry(argument as *mut _));
+        if started { Ok(()) } else { Err(raw::EAGAIN as i32) }
+    }
+
+    fn thread_identity(&self) -> std::num::NonZeroUsize {
+        std::num::NonZeroUsize::MIN.saturating_add(world(|world| world.current()))
+    }
+
+    fn faults_resume(&self) -> bool {
+        true
+    }
+
+    fn sees_closes(&self) -> bool {
+        run(|run| run.program.tells_closes)
+    }
+}
+
+fn add(counter: usize, more: u64) {
+    world(|world| {
+        world.counters[counter] += more;
+        world.kernel.version += 1;
+    });
+}
+
+fn wait_for(counter: usize, least: usize) {
+    while world(|world| world.counters[counter]) < least as u64 {
+        world::sleep(Wait::Counter(counter, least as u64), u64::MAX);
+    }
+}
+
+fn phase() -> u64 {
+    world(|world| world.counters[counters::PHASE])
+}
+
+/// Runs a program from its first thread.
+pub fn execute(program: Program) {
+    let threads = program.threads.len();
+    let rings = program.rings.len();
+    world(|world| world.counters = vec![0; counters::COUNT]);
+    let files = program.files.iter().map(|&file| vec![open(file)]).collect();
+    let none = (0..rings).map(|_| None).collect();
+    let (eventfds, drained, closing) =
+        (vec![-1; rings], vec![false; rings], vec![false; program.files.len()]);
+    let run_of = Run {
+        program,
+        rings: none,
+        eventfds,
+        drained,
+        closing,
+        files,
+        requests: Vec::new(),
+        fars: Vec::new(),
+    };
+    RUN.with(|run| *run.borrow_mut() = Some(run_of));
+    for thread in 0..threads {
+        world::spawn(format!("program {thread}"), true, move || act(thread));
+    }
+    wait_for(counters::ACTED, threads);
+    world::rest(REST_NS);
+    look_for_stuck(false);
+    close_far_ends();
+    add(counters::PHASE, 1);
+    world::rest(REST_NS);
+    look_for_stuck(true);
+    add(counters::PHASE, 1);
+    kick_eventfds();
+    wait_for(counters::FETCHED, rings);
+    add(counters::PHASE, 1);
+    kick_eventfds();
+    wait_for(counters::ENDED, threads);
+    judge();
+    close_everything();
+    RUN.with(|run| *run.borrow_mut() = None);
+}
+
+// Files.
+
+fn open(file: File) -> Instance {
+    world(|world| {
+        let kernel = &mut world.kernel;
+        let opened = match file {
+            File::PipeIn => kernel.pair(Kind::Pipe, 0),
+            File::PipeOut => kernel.pair(Kind::Pipe, 0).map(|[reads, writes]| [writes, reads]),
+            File::Socket(kind) => kernel.pair(kind, 0),
+            File::Listener(kind) => kernel.listener(kind).map(|fd| [fd, -1]),
+            File::Storage { slowness_ns, writes_wait } => {
+                kernel.storage(slowness_ns, writes_wait).map(|fd| [fd, -1])
+            }
+        };
+        let [near, far] = opened.expect("the program has descriptors to spare");
+        let description = kernel.description(near).expect("just opened");
+        let (receives, sends) = match kernel.at(description).object {
+            Object::Stream { receives, sends, .. } => {
+                (receives.map(Place::Channel), sends.map(Place::Channel))
+            }
+            Object::Storage(file) => (Some(Place::File(file)), Some(Place::File(file))),
+            _ => (None, None),
+        };
+        Instance { near, far, receives, sends, description }
+    })
+}
+
+/// The program closes a descriptor.
+fn close(fd: i32) {
+    if fd < 0 {
+        return;
+    }
+    if run(|run| run.program.tells_closes) {
+        frontend::closed(fd);
+    }
+    let _ = calls::call(nr::__NR_close, [fd as usize, 0, 0, 0, 0, 0]);
+}
+
+fn reopen(file: usize) {
+    let (spec, last) = run(|run| {
+        let last = run.files[file].last_mut().expect("there is one");
+        // Nobody else is to close it.
+        let near = std::mem::replace(&mut last.near, -1);
+        let far = std::mem::replace(&mut last.far, -1);
+        run.fars.push(far);
+        run.closing[file] = true;
+        (run.program.files[file], near)
+    });
+    close(last);
+    let instance = open(spec);
+    run(|run| {
+        run.files[file].push(instance);
+        run.closing[file] = false;
+    });
+}
+
+fn near(file: usize) -> i32 {
+    run(|run| run.files[file].last().map_or(-1, |instance| instance.near))
+}
+
+fn far(file: usize) -> i32 {
+    run(|run| run.files[file].last().map_or(-1, |instance| instance.far))
+}
+
+fn far_transfer(file: usize, length: usize, writes: bool) {
+    let mut buffer = [7u8; BUFFER];
+    let vector = [buffer.as_mut_ptr() as usize, length];
+    let number = if writes { nr::__NR_pwritev2 } else { nr::__NR_preadv2 };
+    let arguments =
+        [far(file) as usize, vector.as_ptr() as usize, 1, u64::MAX as usize, 0, RWF_NOWAIT as usize];
+    let _ = calls::call(number, arguments);
+}
+
+fn call_listener(file: usize) {
+    let near = near(file);
+    let called = world(|world| {
+        let listener = world.kernel.description(near)?;
+        world.kernel.call_listener(listener)
+    });
+    if let Ok(fd) = called {
+        run(|run| run.fars.push(fd));
+    }
+}
+
+// Threads.
+
+fn act(thread: usize) {
+    let (rings, actions) = run(|run| (run.program.rings.len(), run.program.threads[thread].clone()));
+    if thread < rings {
+        make_ring(thread);
+        add(counters::RINGS, 1);
+    }
+    wait_for(counters::RINGS, rings);
+    if thread < rings && run(|run| run.program.rings[thread].flags) & IORING_SETUP_R_DISABLED != 0 {
+        let ring = mapped(thread);
+        while ring.register(Registration::IORING_REGISTER_ENABLE_RINGS as u32, 0, 0).is_err() {}
+    }
+    for action in &actions {
+        perform(action);
+    }
+    add(counters::ACTED, 1);
+    if thread < rings {
+        fetch(thread);
+        add(counters::FETCHED, 1);
+        wait_for(counters::PHASE, 3);
+        fetch_last(thread);
+    }
+    add(counters::ENDED, 1);
+}
+
+fn make_ring(index: usize) {
+    let spec = run(|run| run.program.rings[index].clone());
+    let made = (0..1000).find_map(|_| match Mapped::make(spec.flags, spec.completions) {
+        Ok(ring) => Some(ring),
+        Err(errno) if is_passing(errno as u32) => None,
+        Err(errno) => fail(&format!("setup: errno {errno}")),
+    });
+    let Some(ring) = made else { fail("setup: none of a thousand attempts succeeds") };
+    run(|run| run.rings[index] = Some(ring));
+    if spec.fetch == Fetch::Eventfd {
+        let fd = world(|world| world.kernel.eventfd(0, 0)).expect("the program has descriptors to spare");
+        run(|run| run.eventfds[index] = fd);
+        let address = &raw const fd as usize;
+        insist(|| ring.register(Registration::IORING_REGISTER_EVENTFD as u32, address, 1));
+    }
+    let mut files = [-1i32; SLOTS];
+    for (file, slot) in files.iter_mut().enumerate().take(run(|run| run.files.len())) {
+        *slot = near(file);
+    }
+    insist(|| {
+        ring.register(Registration::IORING_REGISTER_FILES as u32, files.as_ptr() as usize, SLOTS as u32)
+    });
+}
+
+/// Makes a call that may fail for want of something.
+fn insist(mut call: impl FnMut() -> Result<u32, u32>) {
+    while let Err(errno) = call() {
+        if !is_passing(errno) {
+            fail(&format!("register: errno {errno}"));
+        }
+    }
+}
+
+fn mapped(index: usize) -> Mapped {
+    run(|run| run.rings[index]).expect("all rings were made")
+}
+
+fn perform(action: &Action) {
+    crate::trace::tell(|| format!("begins {action:?}"));
+    match *action {
+        Action::Submit { ring, ref ops, waits } => submit(ring, ops, waits),
+        Action::Wait { ring, time_ns } => {
+            enter(ring, 0, 1, Some(time_ns));
+            reap(ring);
+        }
+        Action::Look { ring } => reap(ring),
+        Action::Put { file, length } => far_transfer(file, length, true),
+        Action::Take { file, length } => far_transfer(file, length, false),
+        Action::Call { file } => call_listener(file),
+        Action::Reopen { file } => reopen(file),
+        Action::Pause { time_ns } => world::sleep_for(time_ns),
+        Action::SyncCancel { ring, before, time_ns } => sync_cancel(ring, before, time_ns),
+    }
+}
+
+/// Enters a ring; what only asks to try again is as good as nothing.
+fn enter(ring: usize, submit: u32, wanted: u32, timeout_ns: Option<u64>) -> u32 {
+    let flags = if wanted > 0 { IORING_ENTER_GETEVENTS } else { 0 };
+    match mapped(ring).enter(submit, wanted, flags, timeout_ns) {
+        Ok(count) => count,
+        Err(errno) if is_passing(errno) => 0,
+        Err(errno) => fail(&format!("enter: errno {errno}")),
+    }
+}
+
+fn sync_cancel(ring: usize, before: usize, time_ns: u64) {
+    let Some(target) = earlier(ring, before) else { return };
+    // SAFETY: a structure of integers.
+    let mut argument: io_uring_sync_cancel_reg = unsafe { std::mem::zeroed() };
+    argument.addr = target;
+    argument.timeout.tv_nsec = time_ns as i64;
+    let address = &raw const argument as usize;
+    let _ = mapped(ring).register(Registration::IORING_REGISTER_SYNC_CANCEL as u32, address, 1);
+    reap(ring);
+}
+
+/// A request that was submitted to a ring so many before the last.
+fn earlier(ring: usize, before: usize) -> Option<u64> {
+    run(|run| {
+        let of_ring = run.requests.iter().enumerate().rev().filter(|(_, request)| request.ring == ring);
+        of_ring.map(|(index, _)| index as u64).nth(before)
+    })
+}
+
+fn submit(ring: usize, ops: &[Op], waits: bool) {
+    let memory = mapped(ring);
+    let first = run(|run| run.requests.len());
+    let mut follows = false;
+    let mut own = Vec::new();
+    for (index, &op) in ops.iter().enumerate() {
+        if memory.room() == 0 {
+            break;
+        }
+        let op = Op { link: op.link && index + 1 < ops.len() && memory.room() > 1, ..op };
+        let number = prepare(ring, op, follows);
+        own.push(number);
+        let sqe = sqe_of(number);
+        crate::trace::tell(|| format!("ring {ring} gets request {number:#x}, {op:?} on {}", sqe.fd));
+        memory.push(&sqe);
+        follows = op.link;
+    }
+    debug_assert!(run(|run| run.requests.len()) >= first, "requests are kept");
+    let timeout_ns = waits.then_some(2_000_000);
+    if let Err(errno) = memory.submit(u32::from(waits), timeout_ns)
+        && !is_passing(errno)
+    {
+        fail(&format!("enter: errno {errno}"));
+    }
+    // A request that is refused ends a submission: what comes behind it is the next one's.
+    let mut left = ops.len();
+    while !memory.is_polled() && memory.pending() > 0 && left > 0 {
+        enter(ring, memory.pending(), 0, None);
+        left -= 1;
+    }
+    let taken = !memory.is_polled() && memory.pending() == 0;
+    if taken {
+        run(|run| {
+            for number in own {
+                let request = &mut run.requests[number];
+                // What is not in a chain has looked its file up.
+                if !request.follows
+                    && !run.drained[ring]
+                    && let Some(file) = file_of(request.op.what)
+                {
+                    // Who closes at the same time cannot know which file a request gets.
+                    request.instances.1 = (!run.closing[file]).then(|| run.files[file].len() - 1);
+                }
+            }
+        });
+    }
+    reap(ring);
+}
+
+fn file_of(what: What) -> Option<usize> {
+    match what {
+        What::Read(file)
+        | What::Write(file)
+        | What::Recv(file)
+        | What::Send(file)
+        | What::Poll { file, .. }
+        | What::Accept { file, .. }
+        | What::Close(file)
+        | What::Sync(file) => Some(file),
+        _ => None,
+    }
+}
+
+/// Notes a request before its SQE is seen.
+fn prepare(ring: usize, op: Op, follows: bool) -> usize {
+    let (submitted_ns, transfers) = world(|world| (world.now_ns(), world.kernel.transfers.len()));
+    let length = 1 + world(|world| world.random.below(BUFFER - 1));
+    run(|run| {
+        let current = file_of(op.what).map_or(0, |file| run.files[file].len() - 1);
+        let mut closes = -1;
+        if let What::Close(file) = op.what
+            && let Some(instance) = run.files[file].last_mut()
+        {
+            closes = std::mem::replace(&mut instance.near, -1);
+            run.closing[file] = true;
+        }
+        run.drained[ring] |= op.drain;
+        run.requests.push(Request {
+            ring,
+            op,
+            buffer: Box::new([0; BUFFER]),
+            length,
+            time: Box::default(),
+            argument: Box::new([0]),
+            follows,
+            done: false,
+            result: 0,
+            messages: 0,
+            instances: (current, None),
+            transfers,
+            submitted_ns,
+            closes,
+        });
+        run.requests.len() - 1
+    })
+}
+
+fn sqe_of(number: usize) -> Sqe {
+    let before = |ring, count| earlier(ring, count + 1).unwrap_or(u64::MAX);
+    let (ring, op) = run(|run| (run.requests[number].ring, run.requests[number].op));
+    let cancelled = if let What::CancelOne { before: count } = op.what { before(ring, count) } else { 0 };
+    let near_of = |what| file_of(what).map_or(-1, near);
+    let fd = if let What::CancelFile(file) = op.what { near(file) } else { near_of(op.what) };
+    let updated = if let What::FilesUpdate { file, .. } = op.what { near(file) } else { -1 };
+    run(|run| {
+        let ring_fd = |ring: usize| run.rings[ring].as_ref().map_or(-1, |ring| ring.fd);
+        let (targets, slots) = (ring_fd, SLOTS);
+        let mut sqe = Sqe { fd, user_data: number as u64, ..Sqe::default() };
+        let request = &run.requests[number];
+        let (buffer, length) = (request.buffer.as_ptr() as u64, request.length as u32);
+        let mut time = None;
+        let mut transfer = |code: Code, offset: u64| {
+            sqe.opcode = code as u8;
+            (sqe.addr, sqe.len, sqe.off) = (buffer, length, offset);
+        };
+        let offset = match file_of(op.what).map(|file| run.program.files[file]) {
+            Some(File::Storage { .. }) if number % 3 != 0 => number as u64 % 64,
+            _ => u64::MAX,
+        };
+        match op.what {
+            What::Nop => {}
+            What::Read(_) => transfer(Code::IORING_OP_READ, offset),
+            What::Write(_) => transfer(Code::IORING_OP_WRITE, offset),
+            What::Recv(_) => transfer(Code::IORING_OP_RECV, 0),
+            What::Send(_) => transfer(Code::IORING_OP_SEND, 0),
+            What::Poll { file, multishot } => {
+                sqe.opcode = Code::IORING_OP_POLL_ADD as u8;
+                sqe.len = if multishot { IORING_POLL_ADD_MULTI } else { 0 };
+                sqe.op_flags = poll_events(run.program.files[file]);
+            }
+            What::Timeout { time_ns } => {
+                sqe.opcode = Code::IORING_OP_TIMEOUT as u8;
+                time = Some(time_ns);
+            }
+            What::LinkTimeout { time_ns } => {
+                sqe.opcode = Code::IORING_OP_LINK_TIMEOUT as u8;
+                time = Some(time_ns);
+            }
+            What::CancelOne { .. } | What::CancelFile(_) | What::CancelAny => {
+                sqe.opcode = Code::IORING_OP_ASYNC_CANCEL as u8;
+                sqe.addr = cancelled;
+                sqe.op_flags = match op.what {
+                    What::CancelFile(_) => IORING_ASYNC_CANCEL_FD,
+                    What::CancelAny => IORING_ASYNC_CANCEL_ANY,
+                    _ => 0,
+                };
+            }
+            What::Accept { multishot, .. } => {
+                sqe.opcode = Code::IORING_OP_ACCEPT as u8;
+                sqe.ioprio = if multishot { IORING_ACCEPT_MULTISHOT as u16 } else { 0 };
+            }
+            What::Message { ring } => {
+                sqe.opcode = Code::IORING_OP_MSG_RING as u8;
+                (sqe.fd, sqe.off, sqe.len) = (targets(ring), MESSAGE | number as u64, 5);
+            }
+            What::SendFile { ring, slot } => {
+                sqe.opcode = Code::IORING_OP_MSG_RING as u8;
+                (sqe.fd, sqe.off) = (targets(ring), MESSAGE | number as u64);
+                (sqe.addr, sqe.addr3) = (1, u64::from(slot));
+                sqe.file_index = 1 + (slot + 1) % slots as u32;
+            }
+            What::FilesUpdate { slot, .. } => {
+                sqe.opcode = Code::IORING_OP_FILES_UPDATE as u8;
+                (sqe.addr, sqe.len, sqe.off) = (request.argument.as_ptr() as u64, 1, u64::from(slot));
+            }
+            What::Close(_) => {
+                sqe.opcode = Code::IORING_OP_CLOSE as u8;
+                sqe.fd = request.closes;
+            }
+            What::Sync(_) => sqe.opcode = Code::IORING_OP_FSYNC as u8,
+        }
+        let request = &mut run.requests[number];
+        request.argument[0] = updated;
+        if let Some(time_ns) = time {
+            *request.time = Time::from_ns(time_ns);
+            (sqe.addr, sqe.len) = (std::ptr::from_ref(&*request.time) as u64, 1);
+        }
+        let mut flag = |is: bool, bit: Bit| sqe.flags |= u8::from(is) << bit as u8;
+        flag(op.link, Bit::IOSQE_IO_LINK_BIT);
+        flag(op.drain, Bit::IOSQE_IO_DRAIN_BIT);
+        flag(op.asynchronous, Bit::IOSQE_ASYNC_BIT);
+        if op.fixed
+            && let Some(file) = file_of(op.what)
+            && !matches!(op.what, What::Close(_))
+        {
+            flag(true, Bit::IOSQE_FIXED_FILE_BIT);
+            sqe.fd = file as i32;
+        }
+        sqe
+    })
+}
+
+fn poll_events(file: File) -> u32 {
+    match file {
+        File::PipeOut => EPOLLOUT,
+        _ => EPOLLIN,
+    }
+}
+
+// Completions.
+
+fn reap(ring: usize) {
+    let memory = mapped(ring);
+    world::point();
+    while let Some((user_data, result, flags)) = memory.take() {
+        completed(ring, user_data, result, flags);
+    }
+}
+
+fn completed(ring: usize, user_data: u64, result: i32, flags: u32) {
+    world(|world| world.mix(user_data ^ (result as u32 as u64) << 32));
+    crate::trace::tell(|| format!("ring {ring} completes {user_data:#x} with {result}, flags {flags:#x}"));
+    if user_data & OWN != 0 {
+        return;
+    }
+    let number = (user_data & !MESSAGE) as usize;
+    let known = run(|run| run.requests.len());
+    if number >= known {
+        fail(&format!("wrong completion: user data {user_data:#x} is nobody's"));
+    }
+    if user_data & MESSAGE != 0 {
+        run(|run| run.requests[number].messages += 1);
+        return;
+    }
+    let more = flags & IORING_CQE_F_MORE != 0;
+    let (what, twice, elsewhere) = run(|run| {
+        let request = &mut run.requests[number];
+        let twice = request.done;
+        request.done |= !more;
+        request.result = result;
+        (request.op.what, twice, request.ring != ring)
+    });
+    if twice {
+        fail(&format!("doubled completion: request {number} ({what:?}) ends a second time, with {result}"));
+    }
+    if elsewhere {
+        fail(&format!("wrong completion: request {number} ({what:?}) ends in another ring"));
+    }
+    match what {
+        What::Accept { .. } if result >= 0 => close(result),
+        What::Poll { multishot: true, .. } | What::Accept { multishot: true, .. } => {}
+        _ if more => fail(&format!("wrong completion: request {number} ({what:?}) tells of more")),
+        What::Read(_) | What::Write(_) | What::Recv(_) | What::Send(_) => compare_transfers(number, result),
+        What::Close(_) if result < 0 => {
+            let closes = run(|run| std::mem::replace(&mut run.requests[number].closes, -1));
+            run(|run| run.fars.push(closes));
+        }
+        _ => {}
+    }
+}
+
+/// What a request reports is what the system moved for it, in the files that it may reach.
+fn compare_transfers(number: usize, result: i32) {
+    let (address, since) = run(|run| {
+        let request = &run.requests[number];
+        (request.buffer.as_ptr() as usize, request.transfers)
+    });
+    let moved: Vec<(Place, usize)> = world(|world| {
+        let of_request = world.kernel.transfers[since..].iter();
+        let here = of_request.filter(|transfer| (address..address + BUFFER).contains(&transfer.address));
+        here.map(|transfer| (transfer.place, transfer.length)).collect()
+    });
+    let sum: usize = moved.iter().map(|&(_, length)| length).sum();
+    let (what, fixed) = run(|run| (run.requests[number].op.what, run.requests[number].op.fixed));
+    if sum as i32 != result.max(0) {
+        fail(&format!("lost bytes: request {number} ({what:?}) reports {result}, and moved {sum} bytes"));
+    }
+    if fixed {
+        return;
+    }
+    let file = file_of(what).expect("transfers name a file");
+    // While a file is closed, any other may get its number.
+    let (first, Some(last)) = run(|run| run.requests[number].instances) else { return };
+    let allowed: Vec<Option<Place>> = run(|run| {
+        let stream = !matches!(run.program.files[file], File::Storage { .. });
+        // Who does not tell of closes may have what waits reach the file that is there now (docs/differences.md).
+        let last = if !stream || run.program.tells_closes { last } else { run.files[file].len() - 1 };
+        let instances = &run.files[file][first..=last];
+        instances.iter().flat_map(|instance| [instance.receives, instance.sends]).collect()
+    });
+    let told = run(|run| run.program.tells_closes);
+    let storage = run(|run| matches!(run.program.files[file], File::Storage { .. }));
+    if let Some((place, _)) = moved.iter().find(|(place, _)| !allowed.contains(&Some(*place)))
+        && (told || storage)
+    {
+        fail(&format!(
+            "wrong file: request {number} ({what:?}) reached {place:?}, and may reach {allowed:?} only"
+        ));
+    }
+}
+
+/// How many requests of a ring are to complete.
+fn outstanding(ring: usize) -> usize {
+    run(|run| run.requests.iter().filter(|request| request.ring == ring && !request.done).count())
+}
+
+/// Fetches completions until there is nothing left to come.
+fn fetch(ring: usize) {
+    let (how, defers) = run(|run| {
+        let ring = &run.program.rings[ring];
+        (ring.fetch, ring.flags & IORING_SETUP_DEFER_TASKRUN != 0)
+    });
+    let mut cancelled = false;
+    loop {
+        reap(ring);
+        let memory = mapped(ring);
+        if memory.overflows() {
+            enter(ring, 0, 1, Some(0));
+            continue;
+        }
+        if memory.pending() > 0 {
+            // What could not be taken at first.
+            let _ = memory.submit(0, None);
+            if memory.is_polled() {
+                world::sleep_for(1_000_000);
+            }
+            continue;
+        }
+        let left = outstanding(ring);
+        let ends = phase() >= 2;
+        if ends && left == 0 {
+            return;
+        }
+        if ends && run(|run| run.drained[ring]) {
+            // What drains holds back whatever comes behind it, cancellations, too.
+            cancel_all_at_once(ring);
+        } else if ends && !cancelled {
+            cancelled = cancel_all(ring);
+            continue;
+        }
+        match how {
+            _ if left == 0 && !have_all_acted() => {
+                wait_for(counters::ACTED, run(|run| run.program.threads.len()))
+            }
+            _ if left == 0 => wait_for(counters::PHASE, 2),
+            Fetch::Enter => _ = enter(ring, 0, 1, Some(PATIENCE_NS)),
+            Fetch::Look => world::sleep_for(if ends { 100_000_000 } else { 3_000_000 }),
+            Fetch::Eventfd => {
+                read_eventfd(ring);
+                if defers || ends {
+                    enter(ring, 0, 1, Some(if ends { 1_000_000_000 } else { 0 }));
+                }
+            }
+        }
+    }
+}
+
+fn have_all_acted() -> bool {
+    let threads = run(|run| run.program.threads.len());
+    world(|world| world.counters[counters::ACTED] >= threads as u64)
+}
+
+/// Cancels all that is left in a ring and that no drain holds back.
+fn cancel_all_at_once(ring: usize) {
+    // SAFETY: a structure of integers.
+    let mut argument: io_uring_sync_cancel_reg = unsafe { std::mem::zeroed() };
+    argument.flags = IORING_ASYNC_CANCEL_ANY;
+    let address = &raw const argument as usize;
+    let _ = mapped(ring).register(Registration::IORING_REGISTER_SYNC_CANCEL as u32, address, 1);
+    enter(ring, 0, 1, Some(0));
+}
+
+fn read_eventfd(ring: usize) {
+    let fd = run(|run| run.eventfds[ring]);
+    let mut count = 0u64;
+    let _ = calls::call(nr::__NR_read, [fd as usize, &raw mut count as usize, 8, 0, 0, 0]);
+}
+
+fn kick_eventfds() {
+    for fd in run(|run| run.eventfds.clone()) {
+        let more = u64::from(u32::MAX);
+        if fd >= 0 {
+            let _ = calls::call(nr::__NR_write, [fd as usize, &raw const more as usize, 8, 0, 0, 0]);
+        }
+    }
+}
+
+/// Cancels all that is left in a ring.
+fn cancel_all(ring: usize) -> bool {
+    let memory = mapped(ring);
+    let code = Code::IORING_OP_ASYNC_CANCEL as u8;
+    memory.push(&Sqe { opcode: code, op_flags: IORING_ASYNC_CANCEL_ANY, user_data: OWN, ..Sqe::default() });
+    while memory.pending() > 0 {
+        let _ = memory.submit(0, None);
+        if memory.is_polled() {
+            world::sleep_for(1_000_000);
+        }
+    }
+    true
+}
+
+/// Messages that came late.
+fn fetch_last(ring: usize) {
+    loop {
+        reap(ring);
+        enter(ring, 0, 0, Some(0));
+        let _ = mapped(ring).enter(0, 0, IORING_ENTER_GETEVENTS, None);
+        reap(ring);
+        if !mapped(ring).overflows() {
+            return;
+        }
+    }
+}
+
+// The judge.
+
+/// Everything rests: what could go on does not.
+fn look_for_stuck(closed: bool) {
+    if !world(|world| world.grants_files()) {
+        // The engine had no descriptor for its reactor, perhaps: then what comes to pass waits for the next call.
+        return;
+    }
+    let stuck = run(|run| {
+        run.requests.iter().enumerate().find(|(_, request)| is_stuck(run, request)).map(
+            |(number, request)| {
+                let instance = file_of(request.op.what).map(|file| run.files[file].last().copied());
+                format!("{number} ({:?}) of ring {}, file {instance:?}", request.op, request.ring)
+            },
+        )
+    });
+    if let Some(stuck) = stuck {
+        let when = if closed { "though its peer is gone" } else { "though all that it waits for is there" };
+        fail(&format!("stuck request {stuck}: it does not complete, {when}"));
+    }
+}
+
+fn is_stuck(run: &Run, request: &Request) -> bool {
+    if request.done || request.follows || run.drained[request.ring] {
+        return false;
+    }
+    let what = request.op.what;
+    let Some(file) = file_of(what) else {
+        return match what {
+            // A link timeout that follows nothing is refused.
+            What::Timeout { time_ns } => {
+                request.submitted_ns + time_ns + 1_000_000_000 < world(|world| world.now_ns())
+            }
+            _ => true,
+        };
+    };
+    let current = run.files[file].len() - 1;
+    let polls = matches!(what, What::Poll { .. });
+    if !polls && !request.op.fixed && matches!(run.program.files[file], File::Storage { .. })
+        || matches!(what, What::Close(_))
+    {
+        return true;
+    }
+    if request.op.fixed || request.instances != (current, Some(current)) || run.files[file][current].near < 0
+    {
+        return false;
+    }
+    let ready = world(|world| world.kernel.ready(run.files[file][current].description));
+    match what {
+        // The engine may have a duplicate of the far end, so the peer is not gone because all has been closed.
+        What::Read(_) | What::Recv(_) => ready & (EPOLLIN | EPOLLHUP) != 0,
+        What::Write(_) | What::Send(_) => ready & (EPOLLOUT | EPOLLERR) != 0,
+        What::Accept { .. } => ready & EPOLLIN != 0,
+        What::Poll { multishot: false, .. } => ready & poll_events(run.program.files[file]) != 0,
+        _ => false,
+    }
+}
+
+/// All has been fetched.
+fn judge() {
+    let wrong = run(|run| {
+        run.requests.iter().enumerate().find_map(|(number, request)| {
+            let expected = match request.op.what {
+                What::Message { .. } => u32::from(request.result == 0),
+                What::SendFile { .. } => u32::from(request.result >= 0),
+                _ => 0,
+            };
+            let fits = request.messages == expected;
+            (!fits).then(|| {
+                let (result, messages) = (request.result, request.messages);
+                format!(
+                    "request {number} ({:?}) ended with {result}, and {messages} arrived",
+                    request.op.what
+                )
+            })
+        })
+    });
+    if let Some(wrong) = wrong {
+        fail(&format!("lost or doubled message: {wrong}"));
+    }
+}
+
+// The end.
+
+fn close_far_ends() {
+    let fars = run(|run| {
+        let fars = run.files.iter_mut().flatten().map(|instance| std::mem::replace(&mut instance.far, -1));
+        let fars: Vec<i32> = fars.collect();
+        fars.into_iter().chain(run.fars.drain(..)).collect::<Vec<_>>()
+    });
+    fars.into_iter().for_each(close);
+}
+
+fn close_everything() {
+    let rings: Vec<Mapped> = run(|run| run.rings.drain(..).flatten().collect());
+    for ring in rings {
+        ring.unmap();
+        if !world(|world| world.grants_files()) {
+            // The engine had no inotify instance, perhaps, that tells it.
+            frontend::closed(ring.fd);
+        }
+        close(ring.fd);
+    }
+    close_far_ends();
+    let rest: Vec<i32> = run(|run| {
+        let near = run.files.iter_mut().flatten().map(|instance| instance.near);
+        near.chain(run.eventfds.iter().copied()).collect()
+    });
+    rest.into_iter().for_each(close);
+    await_end("rings are left", 200, || {
+        simulation::collect();
+        simulation::rings() == 0
+    });
+    await_end("threads are left", 200, || simulation::workers() == 0);
+    simulation::end();
+    let (left, mapped) = world(|world| (world.kernel.open_descriptors(), world.kernel.mapped()));
+    if !left.is_empty() || mapped > 0 {
+        fail(&format!("descriptors are left: {left:?}, and {mapped} mappings"));
+    }
+}
+
+/// Waits for something that takes some tenths of a second at most.
+fn await_end(fault: &str, looks: usize, is_over: impl Fn() -> bool) {
+    for _ in 0..looks {
+        if is_over() {
+            return;
+        }
+        world::sleep_for(100_000_000);
+    }
+    fail(&format!("{fault} when everything is closed"));
+}
