@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 const LAYERS: [&[&str]; 11] = [
     &["abi"],
     &["os"],
-    &["coverage"],
+    &["coverage", "simulation", "pauses"],
     &["process"],
     &["assets"],
     &["queue"],
