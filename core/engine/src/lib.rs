@@ -17,6 +17,7 @@ pub mod coverage;
 pub mod frontend;
 pub mod ops;
 pub mod os;
+pub mod pauses;
 pub(crate) mod process;
 pub mod queue;
 pub mod request;

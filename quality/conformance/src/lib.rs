@@ -6,6 +6,7 @@
 //! the engine's own log line says that it made the rings.
 
 pub mod cli;
+pub mod concurrent;
 mod coverage;
 pub mod deny;
 pub mod differential;

@@ -5,6 +5,7 @@ use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 
 use crate::os;
+use crate::pauses::may_pause;
 use atomic::{AtomicU32, Ordering};
 
 /// The atomics of the whole engine: in a simulation each access is a place where another thread may go on.
@@ -41,10 +42,13 @@ impl<T> Mutex<T> {
 
     /// Takes the lock, waiting for it if need be.
     pub fn lock(&self) -> Guard<'_, T> {
+        may_pause();
         // Acquire pairs with the release in `unlock`.
         if self.state.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.lock_slow();
         }
+        // Others come to wait for it.
+        may_pause();
         Guard { mutex: self }
     }
 
@@ -89,6 +93,7 @@ impl<T> Mutex<T> {
         if contended {
             os::futex_wake(&self.state, 1);
         }
+        may_pause();
         contended
     }
 

@@ -82,7 +82,11 @@ pub struct Options {
     pub no_shrink: bool,
 }
 
-fn seed(text: &str) -> Result<u64, std::num::ParseIntError> {
+/// Reads a seed, decimal or not.
+///
+/// # Errors
+/// It is none.
+pub fn seed(text: &str) -> Result<u64, std::num::ParseIntError> {
     match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16),
         None => text.parse(),

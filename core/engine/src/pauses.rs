@@ -1,0 +1,56 @@
+//! Pauses at locks and hand-overs, decided by a seed, so that threads meet in orders that they seldom have. Only with
+//! the feature `pauses`, which no product has: the conformance runner lets its concurrent programs pause by it.
+
+#[cfg(feature = "pauses")]
+mod decide {
+    use core::sync::atomic::{AtomicU64, Ordering};
+
+    use crate::os;
+
+    /// The seed, or zero for no pauses.
+    static SEED: AtomicU64 = AtomicU64::new(0);
+    /// Places passed since the seed was set.
+    static PASSED: AtomicU64 = AtomicU64::new(0);
+
+    /// From now on pauses are those of this seed; zero for none.
+    pub fn decide_by(seed: u64) {
+        SEED.store(seed, Ordering::Relaxed);
+        PASSED.store(0, Ordering::Relaxed);
+    }
+
+    /// Another thread may be quicker here.
+    pub fn may_pause() {
+        let seed = SEED.load(Ordering::Relaxed);
+        if seed == 0 {
+            return;
+        }
+        let mut z = seed ^ PASSED.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+        // Some seeds pause often, others seldom.
+        let (rare, kind) = (4 << (seed >> 1 & 3), z >> 32 & 7);
+        if z % rare != 0 {
+            return;
+        }
+        match kind {
+            0..4 => os::sched_yield(),
+            4..7 => (0..z >> 40 & 0x3ff).for_each(|_| core::hint::spin_loop()),
+            _ => sleep_ns(1000 + (z >> 40 & 0x3fff)),
+        }
+    }
+
+    fn sleep_ns(ns: u64) {
+        let time = [0, ns];
+        // SAFETY: a time of ours.
+        let _ = unsafe { os::call(os::nr::__NR_nanosleep, [time.as_ptr() as usize, 0, 0, 0, 0, 0]) };
+    }
+}
+
+#[cfg(feature = "pauses")]
+pub use decide::{decide_by, may_pause};
+
+/// Nobody pauses.
+#[cfg(not(feature = "pauses"))]
+#[inline(always)]
+pub fn may_pause() {}

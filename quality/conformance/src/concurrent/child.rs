@@ -1,0 +1,338 @@
+//! Programs run in forked children, many in each: one that dies or hangs takes only its child with it.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::*;
+use std::time::{Duration, Instant};
+
+use anyring_engine::abi::Sqe;
+use linux_raw_sys::io_uring::*;
+
+use super::children::announce_forks;
+use super::generate::{self, Features};
+use super::judge::judge;
+use super::memory::Shared;
+use super::run::run;
+use super::watch;
+use super::world::{Ground, World};
+use crate::differential::ring::{self as abi, Engine};
+use crate::differential::rng::program_seed;
+
+/// How long what a program leaves may take to go.
+const LINGERS: Duration = Duration::from_secs(3);
+
+/// Which programs a child runs.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// On which engine.
+    pub engine: Engine,
+    /// Seeds of programs: of a run and a range of it, or one again and again.
+    pub seeds: Seeds,
+    /// Of what they may be made.
+    pub features: Features,
+    /// None begins after that.
+    pub deadline: Option<Instant>,
+    /// A program that stands still for so long hangs.
+    pub patience: Duration,
+}
+
+/// Seeds of programs.
+#[derive(Clone, Copy, Debug)]
+pub enum Seeds {
+    /// The run's seed; the first index, and behind the last.
+    Range(u64, u64, u64),
+    /// One program, so many times.
+    One(u64, u64),
+}
+
+impl Seeds {
+    /// The indices.
+    pub fn range(self) -> std::ops::Range<u64> {
+        match self {
+            Seeds::Range(_, first, end) => first..end,
+            Seeds::One(_, times) => 0..times,
+        }
+    }
+
+    /// The seed of a program.
+    pub fn of(self, index: u64) -> u64 {
+        match self {
+            Seeds::Range(seed, ..) => program_seed(seed, index),
+            Seeds::One(seed, _) => seed,
+        }
+    }
+
+    /// Those from an index on.
+    pub fn from(self, index: u64) -> Seeds {
+        match self {
+            Seeds::Range(seed, _, end) => Seeds::Range(seed, index, end),
+            Seeds::One(seed, times) => Seeds::One(seed, times.saturating_sub(index)),
+        }
+    }
+}
+
+/// What was wrong with a program.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// Its index.
+    pub index: u64,
+    /// What.
+    pub lines: Vec<String>,
+}
+
+impl Failure {
+    /// The same for failures that are probably one.
+    pub fn signature(&self) -> String {
+        let line = self.lines.first().map_or("", String::as_str);
+        let line = line.split(':').next().unwrap_or(line);
+        line.chars().map(|c| if c.is_ascii_digit() { '#' } else { c }).collect()
+    }
+}
+
+/// Runs a job in children. Tells `note` what is wrong.
+pub fn run_job(job: &Job, shared: &'static Shared, lane: usize, mut note: impl FnMut(Failure)) {
+    let mut seeds = job.seeds;
+    while !seeds.range().is_empty() {
+        let part = Job { seeds, ..job.clone() };
+        let Some(failure) = Child::new(&part, shared, lane).watch(part.patience) else { return };
+        let index = failure.index;
+        note(failure);
+        seeds = seeds.from(index + 1);
+    }
+}
+
+/// A forked child with the pipe that it reports through.
+struct Child {
+    pid: i32,
+    reports: BufReader<File>,
+    shared: &'static Shared,
+    directory: PathBuf,
+}
+
+impl Child {
+    fn new(job: &Job, shared: &'static Shared, lane: usize) -> Child {
+        let mut ends = [0; 2];
+        let directory = directory(lane);
+        // SAFETY: room for two numbers; the child leaves by `_exit` and never returns from here.
+        unsafe {
+            assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0, "a pipe");
+            let pid = libc::fork();
+            assert!(pid >= 0, "a child");
+            if pid == 0 {
+                libc::setpgid(0, 0);
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+                let high = libc::fcntl(ends[1], libc::F_DUPFD_CLOEXEC, 900);
+                libc::syscall(libc::SYS_close_range, 3, 899, 0);
+                let mut reports = File::from_raw_fd(high);
+                std::panic::set_hook(Box::new(move |panic| {
+                    let text = panic.to_string().replace('\n', " ");
+                    let mut reports = std::mem::ManuallyDrop::new(File::from_raw_fd(high));
+                    let _ = writeln!(reports, "panic: {text}");
+                    libc::_exit(101);
+                }));
+                let index = run_programs(job, shared, &directory);
+                if let Some((index, failures)) = index {
+                    shared.program.store(index, Relaxed);
+                    for line in failures {
+                        let _ = writeln!(reports, "{}", line.replace('\n', " "));
+                    }
+                    libc::_exit(100);
+                }
+                libc::_exit(0);
+            }
+            libc::close(ends[1]);
+            libc::setpgid(pid, pid);
+            Child { pid, reports: BufReader::new(File::from_raw_fd(ends[0])), shared, directory }
+        }
+    }
+
+    /// Watches the child until it has ended; says how if not well.
+    fn watch(mut self, patience: Duration) -> Option<Failure> {
+        let mut seen = (self.shared.progress.load(Relaxed), Instant::now());
+        let mut lines = Vec::new();
+        loop {
+            if !self.reports.buffer().is_empty() || self.readable() {
+                let mut line = String::new();
+                match self.reports.read_line(&mut line) {
+                    Ok(count) if count > 0 => lines.push(line.trim_end().to_owned()),
+                    _ => break,
+                }
+                continue;
+            }
+            let now = self.shared.progress.load(Relaxed);
+            if now != seen.0 {
+                seen = (now, Instant::now());
+            } else if seen.1.elapsed() > patience {
+                let mut told = vec![format!("hangs: no progress in {} s", patience.as_secs())];
+                told.extend(watch::describe(self.pid, self.shared));
+                lines.splice(0..0, told);
+                break;
+            }
+        }
+        let hangs = lines.first().is_some_and(|line| line.starts_with("hangs"));
+        let status = self.end(hangs);
+        if status == 0 {
+            return None;
+        }
+        if !hangs && libc::WIFSIGNALED(status) {
+            lines.insert(0, format!("killed by signal {}", libc::WTERMSIG(status)));
+        } else if lines.is_empty() {
+            lines.push(format!("ended with status {status:#x}"));
+        }
+        Some(Failure { index: self.shared.program.load(Relaxed), lines })
+    }
+
+    fn readable(&self) -> bool {
+        let mut poll =
+            libc::pollfd { fd: self.reports.get_ref().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one structure.
+        unsafe { libc::poll(&mut poll, 1, 100) > 0 }
+    }
+
+    fn end(&self, kill: bool) -> i32 {
+        let mut status = 0;
+        // SAFETY: our own child, not waited for yet, and its children.
+        unsafe {
+            if kill {
+                libc::kill(-self.pid, libc::SIGKILL);
+            }
+            libc::waitpid(self.pid, &mut status, 0);
+        }
+        if status != 0 {
+            let _ = std::fs::remove_dir_all(&self.directory);
+            let _ =
+                std::fs::remove_file(std::env::temp_dir().join(format!("anyring-concurrent-{}", self.pid)));
+        }
+        status
+    }
+}
+
+/// Where a child works.
+fn directory(lane: usize) -> PathBuf {
+    let memory = Path::new("/dev/shm");
+    let top = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+    top.join(format!("anyring-concurrent-{}-{lane}", std::process::id()))
+}
+
+/// In a child: runs programs until one fails; returns its index and what was wrong.
+fn run_programs(job: &Job, shared: &'static Shared, directory: &Path) -> Option<(u64, Vec<String>)> {
+    let ground = Ground::new(directory);
+    if job.engine == Engine::User {
+        announce_forks();
+    }
+    warm_up(job.engine);
+    let before = Left::now();
+    for index in job.seeds.range() {
+        if job.deadline.is_some_and(|deadline| Instant::now() > deadline) {
+            break;
+        }
+        shared.program.store(index, Relaxed);
+        shared.begin();
+        let program = generate::program(job.seeds.of(index), job.features);
+        set_pauses(program.pauses);
+        let world = World::new(job.engine, &program, &ground, shared);
+        run(&world);
+        judge(&world);
+        world.close_all();
+        let mut failures = std::mem::take(&mut *world.failures.lock().unwrap());
+        drop(world);
+        if failures.is_empty() {
+            failures.extend(before.remains());
+        }
+        shared.requests.fetch_add(shared.used().into(), Relaxed);
+        shared.done.fetch_add(1, Relaxed);
+        shared.step();
+        if !failures.is_empty() {
+            ground.remove(directory);
+            return Some((index, failures));
+        }
+    }
+    ground.remove(directory);
+    None
+}
+
+#[cfg(feature = "pauses")]
+fn set_pauses(seed: u64) {
+    anyring_engine::pauses::decide_by(seed);
+}
+
+#[cfg(not(feature = "pauses"))]
+fn set_pauses(_seed: u64) {}
+
+/// Lets an engine make what it has once for a process.
+fn warm_up(engine: Engine) {
+    // SAFETY: integers only.
+    let params = unsafe { std::mem::zeroed() };
+    let mut ring = abi::Ring::new(engine, 4, params).expect("a ring");
+    let time = [0u64, 6_000_000];
+    let timeout = io_uring_op::IORING_OP_TIMEOUT as u8;
+    ring.push(Sqe { opcode: timeout, fd: -1, addr: time.as_ptr() as u64, len: 1, ..Sqe::default() });
+    abi::enter(engine, ring.fd, 1, 0, 0, 0, 0);
+    // SAFETY: a child that ends at once.
+    unsafe {
+        let pid = libc::fork();
+        if pid == 0 {
+            libc::_exit(0);
+        }
+        libc::waitpid(pid, std::ptr::null_mut(), 0);
+    }
+    // Nobody waits in the ring, so that whoever looks after such rings has to.
+    while ring.reap().is_none() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// What a process has beside memory.
+struct Left {
+    files: usize,
+}
+
+impl Left {
+    fn now() -> Left {
+        Left { files: files().len() }
+    }
+
+    /// What has not gone in a while.
+    fn remains(&self) -> Option<String> {
+        let deadline = Instant::now() + LINGERS;
+        loop {
+            let (files, threads) = (files(), threads());
+            if files.len() <= self.files && threads.is_empty() {
+                return None;
+            }
+            if Instant::now() > deadline {
+                return Some(format!(
+                    "left over: {} descriptors more than the {} before, of {files:?}; threads {threads:?}",
+                    files.len() as isize - self.files as isize,
+                    self.files
+                ));
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+fn files() -> Vec<String> {
+    let Ok(directory) = std::fs::read_dir("/proc/self/fd") else { return vec![] };
+    let name = |entry: std::fs::DirEntry| {
+        let target = std::fs::read_link(entry.path()).map(|path| path.display().to_string());
+        format!("{}:{}", entry.file_name().display(), target.unwrap_or_default())
+    };
+    directory.flatten().map(name).collect()
+}
+
+/// Threads that are neither this one nor idle ones of an engine's.
+fn threads() -> Vec<String> {
+    let Ok(directory) = std::fs::read_dir("/proc/self/task") else { return vec![] };
+    let own = std::process::id().to_string();
+    let others = directory.flatten().filter(|task| task.file_name() != own.as_str());
+    let names = others.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+    let idle = ["anyring-reactor", "anyring-worker", "iou-wrk-"];
+    names
+        .map(|name| name.trim_end().to_owned())
+        .filter(|name| !idle.iter().any(|idle| name.starts_with(idle)))
+        .collect()
+}

@@ -1,0 +1,108 @@
+//! Children of a program: they have its rings, and touch nothing but shared memory.
+
+use std::sync::Once;
+use std::sync::atomic::Ordering::*;
+
+use anyring_engine::abi::Sqe;
+use anyring_engine::{frontend, io_uring_params};
+use linux_raw_sys::io_uring::*;
+
+use super::memory::{Kind, Request, State};
+use super::world::World;
+use crate::differential::ring::{self as abi, Engine};
+
+/// Tells the engine of every `fork` from now on.
+pub fn announce_forks() {
+    static ONCE: Once = Once::new();
+    // SAFETY: hooks that stay.
+    ONCE.call_once(|| unsafe {
+        libc::pthread_atfork(Some(before), Some(after), Some(forked));
+    });
+}
+
+unsafe extern "C" fn before() {
+    frontend::before_fork();
+}
+
+unsafe extern "C" fn after() {
+    frontend::after_fork();
+}
+
+unsafe extern "C" fn forked() {
+    frontend::forked();
+}
+
+/// Forks a child that ends at once, uses a ring of its own, or pushes a NOP to one of the program's.
+pub fn fork(world: &World, child: Option<Option<usize>>) {
+    let shared = child.flatten().and_then(|index| world.ring(index).map(|ring| (index, ring)));
+    let shared = shared.filter(|(_, ring)| !ring.is_closed());
+    let nop = shared.and_then(|(index, _)| world.shared.open(&Request::new(Kind::Nop, index)));
+    // SAFETY: the child allocates nothing, takes no lock of this process, and leaves by `_exit`.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        // SAFETY: ends with its parent.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        let good = match (shared, nop) {
+            (Some((_, ring)), Some(id)) => push(world, ring, id),
+            _ if child.is_some() => own_ring(world.engine),
+            _ => true,
+        };
+        if world.engine == Engine::User {
+            frontend::exits();
+        }
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(i32::from(!good)) };
+    }
+    if pid < 0 {
+        world.fail("no child can be made".to_owned());
+        if let Some(id) = nop {
+            world.shared.entry(id).set_state(State::Free);
+        }
+        return;
+    }
+    world.children.lock().unwrap().push(pid);
+}
+
+fn push(world: &World, ring: &super::ring::Map, id: u32) -> bool {
+    let sqe = Sqe { fd: -1, user_data: u64::from(world.tag) << 32 | u64::from(id), ..Sqe::default() };
+    loop {
+        {
+            let _held = ring.note.sq.lock();
+            if ring.has_room(1) {
+                world.shared.entry(id).submitted.store(ring.pushed(), Relaxed);
+                ring.push(&[sqe]);
+                break;
+            }
+        }
+        ring.enter(1, 0, IORING_ENTER_SQ_WAKEUP, None);
+    }
+    while ring.pending() > 0 && !ring.is_closed() {
+        let polled = ring.params.flags & IORING_SETUP_SQPOLL != 0;
+        let flags = if polled { IORING_ENTER_SQ_WAKEUP } else { 0 };
+        ring.enter(ring.pending(), 0, flags, None);
+    }
+    true
+}
+
+fn own_ring(engine: Engine) -> bool {
+    // SAFETY: integers only.
+    let params: io_uring_params = unsafe { std::mem::zeroed() };
+    let Ok(mut ring) = abi::Ring::new(engine, 4, params) else { return false };
+    (0..3).all(|round| {
+        ring.push(Sqe { fd: -1, user_data: round, ..Sqe::default() });
+        let result = abi::enter(engine, ring.fd, 1, 1, IORING_ENTER_GETEVENTS, 0, 0);
+        result == 1 && ring.reap().is_some_and(|cqe| (cqe.user_data, cqe.res) == (round, 0))
+    })
+}
+
+/// Waits for all children.
+pub fn join(world: &World) {
+    for pid in std::mem::take(&mut *world.children.lock().unwrap()) {
+        let mut status = 0;
+        // SAFETY: a child of ours.
+        unsafe { libc::waitpid(pid, &mut status, 0) };
+        if status != 0 {
+            world.fail(format!("a child ends with status {status:#x}"));
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! How a program ends: rings are emptied by cancellations, or closed with what is in them.
+
+use std::sync::Barrier;
+use std::sync::atomic::Ordering::*;
+
+use anyring_engine::abi::Sqe;
+use linux_raw_sys::io_uring::*;
+
+use super::children;
+use super::complete::ENDING;
+use super::memory::{Kind, State};
+use super::plan::End;
+use super::run::{Runner, sync_cancel};
+use super::world::World;
+
+/// Ends the rings of a thread.
+pub fn rings(runner: &mut Runner<'_>, barrier: &Barrier) {
+    let world = runner.world;
+    if runner.thread == 0 {
+        children::join(world);
+    }
+    barrier.wait();
+    let own = |index: &usize| world.program.rings[*index].owner == runner.thread;
+    let own: Vec<usize> = (0..world.rings.len()).filter(own).collect();
+    for &index in &own {
+        match world.program.end {
+            End::Close => close(world, index),
+            // A drain would hold a request that cancels back, too.
+            end => empty(runner, index, end == End::SyncCancel || world.program.rings[index].drains),
+        }
+    }
+    barrier.wait();
+    // What other rings have sent before they were empty.
+    for &index in &own {
+        if world.ring(index).is_some_and(|ring| !ring.is_closed()) {
+            runner.look(index);
+            runner.look(index);
+        }
+    }
+}
+
+fn close(world: &World, index: usize) {
+    let Some(ring) = world.ring(index) else { return };
+    if ring.note.closed.compare_exchange(0, 1, SeqCst, SeqCst).is_ok() {
+        world.close(ring.fd);
+    }
+}
+
+/// Cancels until nothing is left. What never ends stands still here, and the watching parent sees it.
+fn empty(runner: &Runner<'_>, index: usize, synchronous: bool) {
+    const EVERYONE: u32 = IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_ALL;
+    let world = runner.world;
+    let Some(ring) = world.ring(index) else { return };
+    if ring.is_closed() {
+        return;
+    }
+    ring.note.cancels.store(1, SeqCst);
+    let mut again = false;
+    loop {
+        runner.look(index);
+        if world.shared.outstanding(index).next().is_none() {
+            return;
+        }
+        if synchronous {
+            sync_cancel(ring, 0, -1, EVERYONE, None);
+        } else {
+            let _held = ring.note.sq.lock();
+            if ring.has_room(1) {
+                let opcode = io_uring_op::IORING_OP_ASYNC_CANCEL as u8;
+                ring.push(&[Sqe { opcode, fd: -1, op_flags: EVERYONE, user_data: ENDING, ..Sqe::default() }]);
+            }
+        }
+        if again {
+            ring.enter(0, 1, 0, Some(300));
+        }
+        again = true;
+        release_pages(world, index);
+    }
+}
+
+/// A notification comes when the peer has read.
+fn release_pages(world: &World, index: usize) {
+    let waits = |id: u32| world.shared.entry(id).state() == State::Notifies;
+    let waiting: Vec<u32> = world.shared.outstanding(index).filter(|&id| waits(id)).collect();
+    for id in waiting {
+        let request = world.shared.entry(id).request();
+        assert_eq!(request.kind, Kind::SendZc, "only these have notifications");
+        let stream = &world.streams[request.object as usize];
+        if stream.readers.compare_exchange(0, 1, AcqRel, Acquire).is_ok() {
+            drain(world, request.object as usize);
+            stream.readers.store(0, Release);
+        }
+    }
+}
+
+/// Reads what is in a stream by system calls. The caller is its only reader.
+pub fn drain(world: &World, index: usize) {
+    let stream = &world.streams[index];
+    let mut buffer = [0; 4096];
+    loop {
+        let mut there = 0i32;
+        // SAFETY: one number; the buffer's length.
+        let count = unsafe {
+            libc::ioctl(stream.read_fd, libc::FIONREAD, &mut there);
+            let wanted = buffer.len().min(there.max(0) as usize);
+            if wanted == 0 { 0 } else { libc::read(stream.read_fd, buffer.as_mut_ptr().cast(), wanted) }
+        };
+        let Ok(count @ 1..) = usize::try_from(count) else { return };
+        let at = stream.read.load(Relaxed);
+        if buffer[..count] != *world.pattern(index, at, count) {
+            world.fail(format!("other bytes in stream {index} than were written (at {at})"));
+        }
+        stream.read.store(at + count as u64, Relaxed);
+    }
+}

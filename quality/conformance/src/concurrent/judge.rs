@@ -1,0 +1,168 @@
+//! What must be true once a program is over.
+
+use std::sync::atomic::Ordering::*;
+
+use super::finish::drain;
+use super::memory::{Entry, Kind, Request, State, traits};
+use super::prepare::{WRITTEN, written};
+use super::world::{SEAL, World};
+
+/// Judges a program whose threads have ended.
+pub fn judge(world: &World) {
+    for (id, entry) in world.shared.entries().iter().enumerate() {
+        let request = entry.request();
+        if entry.state() == State::Free || is_closed(world, request.ring) {
+            continue;
+        }
+        let result = entry.result.load(Relaxed);
+        let say = |what: &str| {
+            world.fail(format!("{what}: request {id} {request:?}, {:?} with {result}", entry.state()));
+        };
+        if request.kind == Kind::Message {
+            continue;
+        }
+        if entry.state() != State::Done {
+            say("no last completion");
+            continue;
+        }
+        chain(world, entry, &request, result, &say);
+        drained(world, entry, &request, result, &say);
+        message(world, &request, result, &say);
+        cancelled(world, &request, result, &say);
+        memory(world, id as u32, &request, result, &say);
+    }
+    for (index, ring) in world.shared.rings.iter().enumerate() {
+        let (sent, seen) = (ring.batons.load(Relaxed), ring.batons_seen.load(Relaxed));
+        if sent != seen && !is_closed(world, index as u32) {
+            world.fail(format!("of {sent} NOPs on ring {index}, {seen} completed"));
+        }
+    }
+    streams(world);
+    listeners(world);
+}
+
+fn is_closed(world: &World, ring: u32) -> bool {
+    world.shared.rings[ring as usize].closed.load(Acquire) != 0
+}
+
+fn was_cancelled(world: &World, request: &Request) -> bool {
+    world.shared.rings[request.ring as usize].cancels.load(SeqCst) != 0 || request.traits & traits::TIMED != 0
+}
+
+/// A failed head cancels the rest; the rest comes later.
+fn chain(world: &World, entry: &Entry, request: &Request, result: i32, say: &dyn Fn(&str)) {
+    let Some(before) = request.before.checked_sub(1).map(|id| world.shared.entry(id)) else { return };
+    if before.state() != State::Done || request.kind == Kind::LinkTimeout {
+        return;
+    }
+    let first = before.request();
+    let failed = before.result.load(Relaxed) < 0;
+    let hard = request.traits & traits::HARD != 0;
+    if failed && !hard && result != -libc::ECANCELED {
+        say("not cancelled behind one that failed");
+    }
+    let whole = !failed && (first.length == 0 || before.result.load(Relaxed) == first.length as i32);
+    if whole && result == -libc::ECANCELED && !was_cancelled(world, request) {
+        say("cancelled behind one that succeeded");
+    }
+    if entry.order.load(Relaxed) < before.order.load(Relaxed) {
+        say("complete before its predecessor");
+    }
+}
+
+/// What drains comes after everything before it.
+fn drained(world: &World, entry: &Entry, request: &Request, result: i32, say: &dyn Fn(&str)) {
+    if request.traits & traits::DRAIN == 0 || result == -libc::ECANCELED {
+        return;
+    }
+    let (order, submitted) = (entry.order.load(Relaxed), entry.submitted.load(Relaxed));
+    for (id, other) in world.shared.entries().iter().enumerate() {
+        let one = other.request();
+        let counts = one.ring == request.ring
+            && other.state() == State::Done
+            && one.traits & traits::MULTI == 0
+            && !matches!(one.kind, Kind::SendZc | Kind::Message);
+        if counts && other.submitted.load(Relaxed) < submitted && other.order.load(Relaxed) > order {
+            return say(&format!("drained before request {id} {one:?} was complete"));
+        }
+    }
+}
+
+/// A message comes once where it was sent, and not where it was not.
+fn message(world: &World, request: &Request, result: i32, say: &dyn Fn(&str)) {
+    if !matches!(request.kind, Kind::SendMessage | Kind::SendFile) || request.other == 0 {
+        return;
+    }
+    let message = world.shared.entry(request.other - 1);
+    let came = message.state() == State::Done;
+    if !is_closed(world, message.request().ring) && came != (result >= 0) {
+        say(if came { "a message that was not sent came" } else { "a message that was sent did not come" });
+    }
+}
+
+/// A cancellation that says that it has found its target has.
+fn cancelled(world: &World, request: &Request, result: i32, say: &dyn Fn(&str)) {
+    if request.kind != Kind::Cancel || request.other == 0 || result != 0 {
+        return;
+    }
+    let target = world.shared.entry(request.other - 1);
+    let kind = target.request().kind;
+    let found =
+        matches!(kind, Kind::Timeout | Kind::TimeoutMany | Kind::Poll | Kind::PollMany | Kind::Accept);
+    if found && target.state() == State::Done && target.result.load(Relaxed) != -libc::ECANCELED {
+        say("its target went on");
+    }
+}
+
+/// Nobody writes to memory that is the program's again; what was written is in the file.
+fn memory(world: &World, id: u32, request: &Request, result: i32, say: &dyn Fn(&str)) {
+    let sealed = world.shared.entry(id).request().traits & traits::SEALED != 0;
+    if sealed && world.bytes(id, request.length as usize).iter().any(|&byte| byte != SEAL) {
+        say("its memory was written to after its end");
+    }
+    if request.kind == Kind::WriteFile && result == WRITTEN as i32 {
+        let mut bytes = [0; WRITTEN as usize];
+        let fd = world.written[request.object as usize];
+        // SAFETY: the buffer's length.
+        unsafe { libc::pread(fd, bytes.as_mut_ptr().cast(), bytes.len(), i64::from(id * WRITTEN)) };
+        if bytes[..] != *written(world.tag, id) {
+            say("what it wrote is not in the file");
+        }
+    }
+}
+
+/// Bytes are neither lost nor made.
+fn streams(world: &World) {
+    for entry in world.shared.entries() {
+        let request = entry.request();
+        let carries = matches!(request.kind, Kind::Write | Kind::SendZc | Kind::Read | Kind::ReadMany);
+        let lost = is_closed(world, request.ring) && matches!(entry.state(), State::Pushed);
+        if carries && lost {
+            world.streams[request.object as usize].unknown.store(true, Relaxed);
+        }
+    }
+    for (index, stream) in world.streams.iter().enumerate() {
+        if stream.unknown.load(Relaxed) {
+            continue;
+        }
+        drain(world, index);
+        let (written, read) = (stream.written.load(Relaxed), stream.read.load(Relaxed));
+        if written != read {
+            world.fail(format!("stream {index}: {written} bytes written, {read} read"));
+        }
+    }
+}
+
+/// Every connection is accepted once, and listeners are as they were made.
+fn listeners(world: &World) {
+    for (index, listener) in world.listeners.iter().enumerate() {
+        let (rest, same) = listener.finish();
+        if !same {
+            world.fail(format!("listener {index} has other flags than before"));
+        }
+        let (connected, accepted) = (listener.connected.load(Relaxed), listener.accepted.load(Relaxed));
+        if accepted + rest != connected {
+            world.fail(format!("listener {index}: {connected} connections, {accepted} and {rest} accepted"));
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Concurrent programs: random ones of several threads, rings and sometimes processes, judged by what must be true
+//! on any engine. They run on ours and on the kernel's io_uring: the latter proves the judgement.
+//!
+//! ```text
+//!  seed ──generate──► Program ──run──► threads push, wait, cancel, close ──finish──► empty or closed rings
+//!                                         │ each completion                            │
+//!                                         ▼                                            ▼
+//!                                      complete: of this request, may it be?         judge: nothing lost, nothing left
+//!  child: many programs in a process; the parent watches its progress, and tells what a process does that has none
+//! ```
+//!
+//! What must be true:
+//! - A request completes exactly once; a multishot has one completion without `F_MORE`, its last; a zero-copy send has
+//!   exactly one notification if its result says so, behind it, and none if not.
+//! - A result is one of those that the operation can have; cancelled is only what somebody may have cancelled.
+//! - The bytes of a stream arrive once and in order; those of a file are that file's, whatever has its number by now.
+//! - Memory of a request that is over is not written to. A provided buffer is held by one completion at a time.
+//! - What is linked behind a failure is cancelled, and comes later; what drains comes last.
+//! - A message comes once where it was sent, and not where it was not. Connections are accepted once.
+//! - A wait for what is sure to complete ends. Nothing hangs. No descriptor, thread or child is left over.
+//!
+//! A wait without a limit is made only for what completes whatever others do. Where several threads wait on one ring,
+//! who takes completions pushes a NOP for those that still wait, as a program would have to.
+//!
+//! With the feature `pauses` the engine pauses at its locks and hand-overs, by a seed of the program's.
+
+mod child;
+mod children;
+mod complete;
+mod finish;
+pub mod generate;
+mod judge;
+pub mod memory;
+pub mod plan;
+mod prepare;
+mod ring;
+mod run;
+mod watch;
+mod world;
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+
+use crate::differential::ring::{Engine, kernel_available};
+use crate::differential::rng::program_seed;
+use child::{Failure, Job, Seeds, run_job};
+use generate::Features;
+use memory::Shared;
+
+/// Programs that one child runs.
+const BATCH: u64 = 200;
+
+/// Failures of one kind that are printed.
+const SHOWN: u64 = 2;
+
+/// Between two lines that say how far a run is.
+const PROGRESS: Duration = Duration::from_secs(10);
+
+/// What to do.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// How many programs, on each engine
+    #[arg(long, default_value_t = 10_000)]
+    pub programs: u64,
+    /// Where random numbers begin
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Begin with this program: resumes a run that was stopped
+    #[arg(long, default_value_t = 0)]
+    pub first: u64,
+    /// Run the one program of this seed, as a report printed it
+    #[arg(long, value_name = "HEX", value_parser = crate::differential::seed)]
+    pub one: Option<u64>,
+    /// With --one: so many times, for no two runs of threads are the same
+    #[arg(long, default_value_t = 200)]
+    pub times: u64,
+    /// Which engine
+    #[arg(long, value_enum, default_value_t = Which::Both)]
+    pub engine: Which,
+    /// Stop after so many seconds on each engine
+    #[arg(long, value_name = "SECONDS")]
+    pub time: Option<u64>,
+    /// Children at once [default: one for each processor]
+    #[arg(long)]
+    pub jobs: Option<usize>,
+    /// Programs without this, of the names that a wrong one prints
+    #[arg(long, value_name = "FEATURE", value_delimiter = ',')]
+    pub without: Vec<String>,
+    /// A program without progress for so many seconds hangs
+    #[arg(long, value_name = "SECONDS", default_value_t = 8)]
+    pub patience: u64,
+    /// Say now and then how far it is
+    #[arg(long)]
+    pub progress: bool,
+    /// Print the program and do not run it
+    #[arg(long, requires = "one")]
+    pub list: bool,
+}
+
+/// Engines to run on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Which {
+    /// Ours.
+    User,
+    /// The kernel's.
+    Kernel,
+    /// First ours, then the kernel's.
+    Both,
+}
+
+/// What came of a run on one engine.
+#[derive(Clone, Default, Debug)]
+pub struct Summary {
+    /// Programs that were run.
+    pub programs: u64,
+    /// Requests that they made.
+    pub requests: u64,
+    /// Failures by signature: how many.
+    pub failures: BTreeMap<String, u64>,
+}
+
+/// The command `concurrent`.
+pub fn command(options: &Options) -> ExitCode {
+    let features = match Features::without(&options.without) {
+        Ok(features) => features,
+        Err(error) => {
+            eprintln!("anyring-conformance: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    if options.list {
+        print!("{}", generate::program(options.one.unwrap_or(0), features));
+        return ExitCode::SUCCESS;
+    }
+    let mut good = true;
+    for engine in engines(options) {
+        let begun = Instant::now();
+        let summary = run_many(options, engine, features);
+        let seconds = begun.elapsed().as_secs_f64();
+        for (signature, count) in &summary.failures {
+            println!("{count:>7}  {signature}");
+        }
+        let failed: u64 = summary.failures.values().sum();
+        println!(
+            "{engine:?}: {} programs with {} requests from {} on in {seconds:.1} s ({:.0} a second): {failed} failed \
+             in {} ways",
+            summary.programs,
+            summary.requests,
+            options.first,
+            summary.programs as f64 / seconds,
+            summary.failures.len()
+        );
+        good &= failed == 0;
+    }
+    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The engines of a run; not the kernel's where it gives none.
+fn engines(options: &Options) -> Vec<Engine> {
+    let mut engines = vec![];
+    if options.engine != Which::Kernel {
+        engines.push(Engine::User);
+    }
+    if options.engine != Which::User {
+        if kernel_available() {
+            engines.push(Engine::Kernel);
+        } else {
+            println!("skipped: this kernel gives no io_uring");
+        }
+    }
+    engines
+}
+
+/// Runs programs on an engine, in several children at a time.
+pub fn run_many(options: &Options, engine: Engine, features: Features) -> Summary {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let lanes = options.jobs.unwrap_or(processors).max(1);
+    let pages: Vec<&'static Shared> = (0..lanes).map(|_| Shared::map()).collect();
+    let deadline = options.time.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let end = if options.one.is_some() { options.times } else { options.first + options.programs };
+    let next = AtomicU64::new(if options.one.is_some() { 0 } else { options.first });
+    let failures = Mutex::new(BTreeMap::new());
+    let lane = |lane: usize| loop {
+        let first = next.fetch_add(BATCH, Ordering::Relaxed);
+        if first >= end || deadline.is_some_and(|deadline| Instant::now() > deadline) {
+            return;
+        }
+        let last = end.min(first + BATCH);
+        let seeds = match options.one {
+            Some(seed) => Seeds::One(seed, last - first),
+            None => Seeds::Range(options.seed, first, last),
+        };
+        let patience = Duration::from_secs(options.patience);
+        let job = Job { engine, seeds, features, deadline, patience };
+        run_job(&job, pages[lane], lane, |failure| note(&job, &failure, options, &failures));
+    };
+    // ThreadSanitizer sees nothing in the children of a process that has several threads.
+    if lanes == 1 && !options.progress {
+        lane(0);
+    } else {
+        std::thread::scope(|scope| {
+            let lane = &lane;
+            let running: Vec<_> = (0..lanes).map(|index| scope.spawn(move || lane(index))).collect();
+            let begun = Instant::now();
+            let mut told = begun;
+            while !running.iter().all(|lane| lane.is_finished()) {
+                std::thread::sleep(Duration::from_millis(50));
+                if options.progress && told.elapsed() > PROGRESS {
+                    told = Instant::now();
+                    report_progress(options, engine, &pages, begun, next.load(Ordering::Relaxed));
+                }
+            }
+        });
+    }
+    let sum =
+        |count: fn(&Shared) -> &AtomicU64| pages.iter().map(|page| count(page).load(Ordering::Relaxed)).sum();
+    Summary {
+        programs: sum(|page| &page.done),
+        requests: sum(|page| &page.requests),
+        failures: failures.into_inner().unwrap(),
+    }
+}
+
+fn report_progress(options: &Options, engine: Engine, pages: &[&'static Shared], begun: Instant, next: u64) {
+    let done: u64 = pages.iter().map(|page| page.done.load(Ordering::Relaxed)).sum();
+    let behind = pages.iter().map(|page| page.program.load(Ordering::Relaxed)).min().unwrap_or(0);
+    eprintln!(
+        "{engine:?}: {done} of {} programs, {:.0} a second; to resume: --seed {} --first {}",
+        options.programs,
+        done as f64 / begun.elapsed().as_secs_f64(),
+        options.seed,
+        behind.min(next).max(options.first)
+    );
+}
+
+/// Counts a failure, and prints the first of its kind.
+fn note(job: &Job, failure: &Failure, options: &Options, failures: &Mutex<BTreeMap<String, u64>>) {
+    let mut failures = failures.lock().unwrap();
+    let count = failures.entry(failure.signature()).or_default();
+    *count += 1;
+    if *count > SHOWN {
+        return;
+    }
+    let seed = match options.one {
+        Some(seed) => seed,
+        None => program_seed(options.seed, failure.index),
+    };
+    let engine = format!("{:?}", job.engine).to_lowercase();
+    let without = options.without.iter().map(|name| format!(" --without {name}")).collect::<String>();
+    println!("{}", generate::program(seed, job.features));
+    println!("{engine} engine, program {}:", failure.index);
+    failure.lines.iter().for_each(|line| println!("  {line}"));
+    println!("again: anyring-conformance concurrent --engine {engine} --one {seed:#x}{without}\n");
+}

@@ -1,0 +1,331 @@
+//! A program: rings, and what each of its threads does with them.
+
+use std::fmt;
+
+use linux_raw_sys::io_uring::*;
+
+/// A ring to be made.
+#[derive(Clone, Debug)]
+pub struct RingPlan {
+    /// `IORING_SETUP_*`.
+    pub flags: u32,
+    /// SQEs.
+    pub entries: u32,
+    /// CQEs, with `IORING_SETUP_CQSIZE`.
+    pub cq_entries: u32,
+    /// The thread that makes it, and ends it.
+    pub owner: usize,
+    /// Threads that use it.
+    pub users: Vec<usize>,
+    /// Somebody closes it while it is in use.
+    pub doomed: bool,
+    /// Has an eventfd.
+    pub eventfd: bool,
+    /// Has a group of provided buffers.
+    pub buffers: bool,
+    /// Has a registered buffer.
+    pub fixed_buffer: bool,
+    /// Requests may drain it.
+    pub drains: bool,
+}
+
+impl RingPlan {
+    /// Is only its owner to enter it?
+    pub fn is_private(&self) -> bool {
+        self.flags & IORING_SETUP_SINGLE_ISSUER != 0
+    }
+
+    /// Has it an SQ thread?
+    pub fn is_polled(&self) -> bool {
+        self.flags & IORING_SETUP_SQPOLL != 0
+    }
+
+    /// Is a wait without a limit sure to end once something is sure to complete?
+    pub fn waits_for_ever(&self) -> bool {
+        !self.doomed && !self.drains
+    }
+}
+
+/// What carries bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Carrier {
+    /// A pipe.
+    Pipe,
+    /// A pair of sockets.
+    Pair,
+    /// A connection.
+    Tcp,
+}
+
+/// How bytes are written or read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum How {
+    /// READ, WRITE.
+    Plain,
+    /// READV, WRITEV.
+    Vector,
+    /// READ_FIXED, WRITE_FIXED.
+    FixedBuffer,
+    /// SEND, RECV.
+    Socket,
+    /// SENDMSG, RECVMSG.
+    Message,
+    /// SEND_ZC.
+    ZeroCopy,
+    /// A provided buffer.
+    Selected,
+    /// A multishot with provided buffers.
+    Many,
+}
+
+/// Whom a cancellation is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Whom {
+    /// One request, by its user data.
+    One,
+    /// All of one stream's reading end.
+    Stream(usize),
+    /// Anyone.
+    Any,
+    /// Everyone.
+    All,
+}
+
+/// A request.
+#[derive(Clone, Copy, Debug)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum What {
+    Nop {
+        result: i32,
+        big: bool,
+    },
+    Timeout {
+        us: u32,
+        count: u32,
+        many: bool,
+    },
+    TimeoutRemove,
+    LinkTimeout {
+        us: u32,
+    },
+    Poll {
+        event: usize,
+        many: bool,
+    },
+    /// Of a file with a descriptor that is closed as soon as the request is submitted.
+    ReadClosed {
+        file: usize,
+        unit: u32,
+    },
+    WriteClosed {
+        disk: bool,
+    },
+    /// Of a pipe whose reading end is closed at once; then a byte is written.
+    OtherPipe,
+    ReadFile {
+        file: usize,
+        unit: u32,
+    },
+    /// Of a registered file, whichever is there.
+    ReadSlot {
+        slot: u32,
+        unit: u32,
+    },
+    WriteFile {
+        disk: bool,
+    },
+    FilesUpdate {
+        slot: u32,
+        file: Option<usize>,
+    },
+    Write {
+        stream: usize,
+        length: u32,
+        how: How,
+    },
+    Read {
+        stream: usize,
+        length: u32,
+        how: How,
+    },
+    Accept {
+        listener: usize,
+        many: bool,
+    },
+    SendMessage {
+        to: usize,
+    },
+    SendFile {
+        to: usize,
+        slot: u32,
+        silent: bool,
+    },
+    Cancel(Whom),
+    Splice,
+}
+
+/// A request with its flags.
+#[derive(Clone, Copy, Debug)]
+pub struct Req {
+    /// What it does.
+    pub what: What,
+    /// `IOSQE_*` that lead to the next one, or ask for threads or draining.
+    pub flags: u8,
+}
+
+/// What a thread does after it has pushed requests.
+#[derive(Clone, Copy, Debug)]
+pub enum Then {
+    /// Submits.
+    Submit,
+    /// Submits and waits for so many, until they are there.
+    Wait(u32),
+    /// Submits and waits at most so many microseconds for one.
+    WaitFor(u32),
+    /// Waits for the ring's eventfd.
+    Event,
+}
+
+/// One thing that a thread does.
+#[derive(Clone, Debug)]
+pub enum Act {
+    /// Pushes requests to a ring.
+    Push(usize, Vec<Req>, Then),
+    /// Enters a ring for what is there.
+    Look(usize),
+    /// Takes completions without a call.
+    Reap(usize),
+    /// `IORING_REGISTER_SYNC_CANCEL`, for so many microseconds or for ever.
+    SyncCancel(usize, Whom, Option<u32>),
+    /// Registers another file in a slot, or none.
+    Register(usize, u32, Option<usize>),
+    /// Connects to a listener, and closes the connection.
+    Connect(usize),
+    /// Raises an eventfd, or takes what it counts.
+    Poke(usize, bool),
+    /// Opens a file, and closes it.
+    Open(usize),
+    /// Makes a ring of its own, uses and closes it, perhaps with a request in it.
+    OwnRing(bool),
+    /// Closes a ring that others use.
+    CloseRing(usize, bool),
+    /// A child that ends at once, uses a ring of its own, or pushes a NOP to a ring.
+    Fork(Option<Option<usize>>),
+    /// Nothing, for so many turns.
+    Spin(u32),
+}
+
+/// How it all ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// Everything is cancelled by requests.
+    Cancel,
+    /// By `IORING_REGISTER_SYNC_CANCEL`.
+    SyncCancel,
+    /// Rings are closed with what is in them.
+    Close,
+}
+
+/// A program.
+#[derive(Clone, Debug)]
+#[expect(missing_docs, reason = "the names say it")]
+pub struct Program {
+    pub seed: u64,
+    pub rings: Vec<RingPlan>,
+    pub streams: Vec<Carrier>,
+    /// Those over TCP; the others are of `AF_UNIX`.
+    pub listeners: Vec<bool>,
+    pub threads: Vec<Vec<Act>>,
+    pub end: End,
+    /// The engine hears what the program closes.
+    pub announces: bool,
+    /// Decides pauses in the engine; zero for none.
+    pub pauses: u64,
+}
+
+impl Program {
+    /// Does any request of the program fit?
+    pub fn has(&self, fits: impl Fn(&What) -> bool) -> bool {
+        self.threads.iter().flatten().any(|act| match act {
+            Act::Push(_, requests, _) => requests.iter().any(|request| fits(&request.what)),
+            _ => false,
+        })
+    }
+}
+
+const SETUP_FLAGS: [(u32, &str); 12] = [
+    (IORING_SETUP_SQPOLL, "SQPOLL"),
+    (IORING_SETUP_ATTACH_WQ, "ATTACH_WQ"),
+    (IORING_SETUP_SUBMIT_ALL, "SUBMIT_ALL"),
+    (IORING_SETUP_COOP_TASKRUN, "COOP_TASKRUN"),
+    (IORING_SETUP_TASKRUN_FLAG, "TASKRUN_FLAG"),
+    (IORING_SETUP_CQE32, "CQE32"),
+    (IORING_SETUP_SQE128, "SQE128"),
+    (IORING_SETUP_SINGLE_ISSUER, "SINGLE_ISSUER"),
+    (IORING_SETUP_DEFER_TASKRUN, "DEFER_TASKRUN"),
+    (IORING_SETUP_NO_MMAP, "NO_MMAP"),
+    (IORING_SETUP_NO_SQARRAY, "NO_SQARRAY"),
+    (anyring_engine::abi::IORING_SETUP_CQE_MIXED, "CQE_MIXED"),
+];
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Program { seed, announces, pauses, end, streams, listeners, .. } = self;
+        writeln!(
+            f,
+            "program {seed:#018x}: closes announced: {announces}, pauses: {pauses:#x}, end: {end:?}, \
+             streams: {streams:?}, listeners over TCP: {listeners:?}"
+        )?;
+        for (index, ring) in self.rings.iter().enumerate() {
+            let flags: Vec<&str> = SETUP_FLAGS
+                .iter()
+                .filter(|(flag, _)| ring.flags & flag != 0)
+                .map(|&(_, name)| name)
+                .collect();
+            let RingPlan { entries, cq_entries, owner, users, .. } = ring;
+            let has = [
+                (ring.doomed, "is closed"),
+                (ring.eventfd, "eventfd"),
+                (ring.buffers, "provided buffers"),
+                (ring.fixed_buffer, "registered buffer"),
+                (ring.drains, "drains"),
+            ];
+            let has: Vec<&str> = has.iter().filter(|(has, _)| *has).map(|&(_, name)| name).collect();
+            writeln!(
+                f,
+                "  ring {index}: {entries} entries, CQ {cq_entries}, {}; of thread {owner}, used by {users:?}; {}",
+                flags.join("|"),
+                has.join(", ")
+            )?;
+        }
+        for (index, acts) in self.threads.iter().enumerate() {
+            writeln!(f, "  thread {index}")?;
+            for (place, act) in acts.iter().enumerate() {
+                writeln!(f, "    {place:>2} {act}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Act {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Act::Push(ring, requests, then) => {
+                write!(f, "ring {ring}:")?;
+                for (index, request) in requests.iter().enumerate() {
+                    write!(f, "{} {:?}", if index > 0 { "," } else { "" }, request.what)?;
+                    for (flag, name) in
+                        [(1 << 1, "DRAIN"), (1 << 2, "LINK"), (1 << 3, "HARDLINK"), (1 << 4, "ASYNC")]
+                    {
+                        if request.flags & flag != 0 {
+                            write!(f, " {name}")?;
+                        }
+                    }
+                }
+                write!(f, "; {then:?}")
+            }
+            other => write!(f, "{other:?}"),
+        }
+    }
+}

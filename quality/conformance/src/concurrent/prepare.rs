@@ -1,0 +1,451 @@
+//! From what a program says to submission queue entries, and what the ledger has to know of them.
+
+use anyring_engine::abi::Sqe;
+use linux_raw_sys::io_uring::*;
+
+use super::generate::UNIT;
+use super::memory::{Kind, Request, State, traits};
+use super::plan::*;
+use super::world::{BUFFER, PLACE, World};
+use crate::differential::rng::Rng;
+
+/// The group of provided buffers.
+pub const GROUP: u16 = 7;
+/// Where a vector or a message lies in a request's place.
+const HEADER: usize = PLACE - 88;
+/// What a request writes to a file.
+pub const WRITTEN: u32 = 64;
+
+const FIXED_FILE: u8 = 1 << 0;
+const BUFFER_SELECT: u8 = 1 << 5;
+const LINKS: u8 = 1 << 2 | 1 << 3;
+
+/// Requests that are pushed together.
+pub struct Batch<'a> {
+    world: &'a World<'a>,
+    ring: usize,
+    rng: &'a mut Rng,
+    /// They are a chain.
+    linked: bool,
+    /// Where the chain goes on writing and reading each stream.
+    writes: [Option<u64>; 3],
+    reads: [bool; 3],
+    before: u32,
+    hard: bool,
+    /// What is to be pushed, by its numbers in the ledger.
+    pub sqes: Vec<(u32, Sqe)>,
+    /// To be closed once it is submitted.
+    pub closes: Vec<i32>,
+    /// Is written to, then closed, after that.
+    pub wakes: Option<i32>,
+}
+
+impl<'a> Batch<'a> {
+    /// Prepares requests; what cannot be done now becomes a NOP.
+    pub fn new(world: &'a World<'a>, ring: usize, rng: &'a mut Rng, requests: &[Req]) -> Batch<'a> {
+        let linked = requests.iter().any(|request| request.flags & LINKS != 0);
+        let (sqes, closes) = (Vec::new(), Vec::new());
+        let (writes, reads) = ([None; 3], [false; 3]);
+        let mut batch = Batch {
+            world,
+            ring,
+            rng,
+            linked,
+            writes,
+            reads,
+            before: 0,
+            hard: false,
+            sqes,
+            closes,
+            wakes: None,
+        };
+        for (place, request) in requests.iter().enumerate() {
+            let limited = matches!(requests.get(place + 1), Some(Req { what: What::LinkTimeout { .. }, .. }));
+            if !batch.add(request, limited) {
+                break;
+            }
+        }
+        batch.end_chain();
+        batch
+    }
+
+    /// Adds a request; false where the ledger is full.
+    fn add(&mut self, request: &Req, limited: bool) -> bool {
+        let Some((mut sqe, mut entry)) = self.prepare(request.what) else { return false };
+        entry.traits |= if limited { traits::TIMED } else { 0 };
+        entry.traits |= if request.flags & 1 << 1 != 0 { traits::DRAIN } else { 0 };
+        entry.traits |= if self.hard { traits::HARD } else { 0 };
+        entry.before = self.before;
+        let Some(id) = self.world.shared.open(&entry) else { return false };
+        sqe.flags |= request.flags;
+        sqe.user_data = self.user_data(id);
+        self.fill(id, request.what, &mut sqe, &entry);
+        self.hard = request.flags & 1 << 3 != 0;
+        self.before = if request.flags & LINKS != 0 { id + 1 } else { 0 };
+        self.sqes.push((id, sqe));
+        true
+    }
+
+    /// A chain that was cut short ends with its last.
+    fn end_chain(&mut self) {
+        if let Some((_, sqe)) = self.sqes.last_mut() {
+            sqe.flags &= !LINKS;
+        }
+    }
+
+    fn user_data(&self, id: u32) -> u64 {
+        u64::from(self.world.tag) << 32 | u64::from(id)
+    }
+
+    fn of(&self, kind: Kind, opcode: io_uring_op) -> (Sqe, Request) {
+        (Sqe { opcode: opcode as u8, fd: -1, ..Sqe::default() }, Request::new(kind, self.ring))
+    }
+
+    fn nop(&self, result: i32, big: bool) -> (Sqe, Request) {
+        let (mut sqe, mut entry) = self.of(Kind::Nop, io_uring_op::IORING_OP_NOP);
+        entry.other = result as u32;
+        if result != 0 {
+            sqe.op_flags |= IORING_NOP_INJECT_RESULT;
+            sqe.len = result as u32;
+        }
+        let wide = IORING_SETUP_CQE32 | anyring_engine::abi::IORING_SETUP_CQE_MIXED;
+        if big && self.world.program.rings[self.ring].flags & wide != 0 {
+            sqe.op_flags |= anyring_engine::abi::IORING_NOP_CQE32;
+            (sqe.off, sqe.addr) = (0x1111_2222, 0x3333_4444);
+            entry.traits |= traits::BIG;
+        }
+        (sqe, entry)
+    }
+
+    /// Everything that does not depend on the request's number. `None` where the ledger is full.
+    fn prepare(&mut self, what: What) -> Option<(Sqe, Request)> {
+        let world = self.world;
+        Some(match what {
+            What::Nop { result, big } => self.nop(result, big),
+            What::Timeout { count, many, .. } => {
+                let many = many && !self.linked;
+                let kind = if many { Kind::TimeoutMany } else { Kind::Timeout };
+                let (mut sqe, mut entry) = self.of(kind, io_uring_op::IORING_OP_TIMEOUT);
+                (sqe.len, sqe.off) = (1, if many { 3 } else { u64::from(count) });
+                sqe.op_flags = if many { IORING_TIMEOUT_MULTISHOT } else { 0 };
+                entry.traits = if many { traits::MULTI } else { 0 };
+                world.shared.rings[self.ring].timed.store(1, std::sync::atomic::Ordering::Relaxed);
+                (sqe, entry)
+            }
+            What::LinkTimeout { .. } => {
+                let (mut sqe, entry) = self.of(Kind::LinkTimeout, io_uring_op::IORING_OP_LINK_TIMEOUT);
+                sqe.len = 1;
+                (sqe, entry)
+            }
+            What::TimeoutRemove => {
+                let target = self.outstanding();
+                let (mut sqe, entry) = self.of(Kind::TimeoutRemove, io_uring_op::IORING_OP_TIMEOUT_REMOVE);
+                sqe.addr = target.map_or(0, |id| self.user_data(id));
+                self.cancels();
+                (sqe, entry)
+            }
+            What::Poll { event, many } => {
+                let many = many && !self.linked;
+                let kind = if many { Kind::PollMany } else { Kind::Poll };
+                let (mut sqe, mut entry) = self.of(kind, io_uring_op::IORING_OP_POLL_ADD);
+                (sqe.fd, sqe.op_flags) = (world.events[event], libc::POLLIN as u32);
+                sqe.len = if many { IORING_POLL_ADD_MULTI } else { 0 };
+                entry.traits = if many { traits::MULTI } else { 0 };
+                (sqe, entry)
+            }
+            What::Write { stream, length, how } => self.write(stream, length, how),
+            What::Read { stream, length, how } => self.read(stream, length, how),
+            What::Accept { listener, many } => {
+                let many = many && !self.linked;
+                let kind = if many { Kind::AcceptMany } else { Kind::Accept };
+                let (mut sqe, mut entry) = self.of(kind, io_uring_op::IORING_OP_ACCEPT);
+                (sqe.fd, sqe.op_flags) = (world.listeners[listener].fd, libc::SOCK_CLOEXEC as u32);
+                sqe.ioprio = if many { IORING_ACCEPT_MULTISHOT as u16 } else { 0 };
+                entry.traits = if many { traits::MULTI } else { 0 };
+                entry.object = listener as u32;
+                (sqe, entry)
+            }
+            What::SendMessage { to } => return self.message(Kind::SendMessage, to, 0, false),
+            What::SendFile { to, slot, silent } => return self.message(Kind::SendFile, to, slot, silent),
+            What::Cancel(whom) => self.cancel(whom),
+            What::Splice => {
+                let (mut sqe, entry) = self.of(Kind::Splice, io_uring_op::IORING_OP_SPLICE);
+                (sqe.fd, sqe.file_index, sqe.len) = (world.idle[3], world.idle[0] as u32, 100);
+                (sqe.off, sqe.addr) = (u64::MAX, u64::MAX);
+                (sqe, entry)
+            }
+            other => self.file(other),
+        })
+    }
+
+    fn file(&mut self, what: What) -> (Sqe, Request) {
+        let world = self.world;
+        let open = |path: &std::ffi::CString, how| {
+            // SAFETY: a path that ends with zero.
+            unsafe { libc::open(path.as_ptr(), how | libc::O_CLOEXEC) }
+        };
+        let (kind, opcode) = match what {
+            What::WriteFile { .. } | What::WriteClosed { .. } => {
+                (Kind::WriteFile, io_uring_op::IORING_OP_WRITE)
+            }
+            What::FilesUpdate { .. } => (Kind::FilesUpdate, io_uring_op::IORING_OP_FILES_UPDATE),
+            What::OtherPipe => (Kind::OtherPipe, io_uring_op::IORING_OP_READ),
+            _ => (Kind::ReadFile, io_uring_op::IORING_OP_READ),
+        };
+        let (mut sqe, mut entry) = self.of(kind, opcode);
+        let mut unit_of = |sqe: &mut Sqe, file: usize, unit: u32| {
+            (sqe.len, sqe.off) = (UNIT, u64::from(unit * UNIT));
+            (entry.object, entry.length, entry.offset) = (file as u32, UNIT, u64::from(unit));
+        };
+        match what {
+            What::ReadFile { file, unit } => {
+                unit_of(&mut sqe, file, unit);
+                sqe.fd = world.files[file];
+            }
+            What::ReadSlot { slot, unit } => {
+                unit_of(&mut sqe, usize::MAX, unit);
+                (sqe.fd, sqe.flags) = (slot as i32, FIXED_FILE);
+            }
+            What::ReadClosed { file, unit } => {
+                unit_of(&mut sqe, file, unit);
+                sqe.fd = open(&world.ground.files[file], libc::O_RDONLY);
+                self.closes.push(sqe.fd);
+            }
+            What::WriteFile { disk } => {
+                (sqe.fd, entry.object, entry.length) =
+                    (world.written[usize::from(disk)], disk.into(), WRITTEN);
+            }
+            What::WriteClosed { disk } => {
+                sqe.fd = open(&world.ground.written[usize::from(disk)], libc::O_RDWR);
+                (entry.object, entry.length) = (disk.into(), WRITTEN);
+                self.closes.push(sqe.fd);
+            }
+            What::OtherPipe => {
+                let mut ends = [0; 2];
+                // SAFETY: room for two numbers.
+                unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) };
+                (sqe.fd, sqe.len, entry.length) = (ends[0], 8, 8);
+                self.closes.push(ends[0]);
+                self.wakes = Some(ends[1]);
+            }
+            What::FilesUpdate { slot, .. } => (sqe.len, sqe.off) = (1, slot.into()),
+            other => unreachable!("{other:?} is prepared elsewhere"),
+        }
+        (sqe, entry)
+    }
+
+    /// A request of this ring that is on its way.
+    fn outstanding(&mut self) -> Option<u32> {
+        let all: Vec<u32> = self.world.shared.outstanding(self.ring).collect();
+        (!all.is_empty()).then(|| self.rng.pick(&all))
+    }
+
+    fn cancels(&self) {
+        self.world.shared.rings[self.ring].cancels.store(1, std::sync::atomic::Ordering::SeqCst);
+    }
+
+    fn cancel(&mut self, whom: Whom) -> (Sqe, Request) {
+        let (mut sqe, mut entry) = self.of(Kind::Cancel, io_uring_op::IORING_OP_ASYNC_CANCEL);
+        match whom {
+            Whom::One => {
+                let target = self.outstanding();
+                sqe.addr = target.map_or(1, |id| self.user_data(id));
+                entry.other = target.map_or(0, |id| id + 1);
+            }
+            Whom::Stream(stream) => {
+                sqe.fd = self.world.streams[stream].read_fd;
+                sqe.op_flags = IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_ALL;
+            }
+            Whom::Any => sqe.op_flags = IORING_ASYNC_CANCEL_ANY,
+            Whom::All => sqe.op_flags = IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_ALL,
+        }
+        self.cancels();
+        (sqe, entry)
+    }
+
+    fn message(&mut self, kind: Kind, to: usize, slot: u32, silent: bool) -> Option<(Sqe, Request)> {
+        let Some(target) = self.world.ring(to) else { return Some(self.nop(0, false)) };
+        let (mut sqe, mut entry) = self.of(kind, io_uring_op::IORING_OP_MSG_RING);
+        sqe.fd = target.fd;
+        entry.object = to as u32;
+        if kind == Kind::SendFile {
+            (sqe.addr, sqe.addr3, sqe.file_index) = (1, 0, slot + 1);
+            sqe.op_flags = if silent { IORING_MSG_RING_CQE_SKIP } else { 0 };
+        }
+        if !silent {
+            let message = Request { other: 1, ..Request::new(Kind::Message, to) };
+            let id = self.world.shared.open(&message)?;
+            sqe.off = self.user_data(id);
+            // The message of data carries its number, that of a file nothing.
+            sqe.len = if kind == Kind::SendMessage { id } else { 0 };
+            entry.other = id + 1;
+        }
+        Some((sqe, entry))
+    }
+
+    fn write(&mut self, stream: usize, length: u32, how: How) -> (Sqe, Request) {
+        use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+        let place = &self.world.streams[stream];
+        let offset = match self.writes[stream].filter(|_| self.linked) {
+            Some(offset) => {
+                place.writers.fetch_add(1, AcqRel);
+                offset
+            }
+            None if place.writers.compare_exchange(0, 1, AcqRel, Acquire).is_ok() => {
+                place.written.load(Relaxed)
+            }
+            None => return self.nop(0, false),
+        };
+        self.writes[stream] = Some(offset + u64::from(length));
+        let (kind, opcode) = match how {
+            How::Vector => (Kind::Write, io_uring_op::IORING_OP_WRITEV),
+            How::FixedBuffer if length as usize <= PLACE => (Kind::Write, io_uring_op::IORING_OP_WRITE_FIXED),
+            How::Socket => (Kind::Write, io_uring_op::IORING_OP_SEND),
+            How::Message => (Kind::Write, io_uring_op::IORING_OP_SENDMSG),
+            How::ZeroCopy => (Kind::SendZc, io_uring_op::IORING_OP_SEND_ZC),
+            _ => (Kind::Write, io_uring_op::IORING_OP_WRITE),
+        };
+        let (mut sqe, mut entry) = self.of(kind, opcode);
+        let sends = matches!(how, How::Socket | How::Message | How::ZeroCopy);
+        if sends {
+            let all = if self.linked || self.rng.percent(30) { libc::MSG_WAITALL } else { 0 };
+            sqe.op_flags = (libc::MSG_NOSIGNAL | all) as u32;
+        }
+        (sqe.fd, sqe.len) = (place.write_fd, length);
+        (entry.object, entry.length, entry.offset) = (stream as u32, length, offset);
+        (sqe, entry)
+    }
+
+    fn read(&mut self, stream: usize, length: u32, how: How) -> (Sqe, Request) {
+        use std::sync::atomic::Ordering::{AcqRel, Acquire};
+        let place = &self.world.streams[stream];
+        if self.linked && self.reads[stream] {
+            place.readers.fetch_add(1, AcqRel);
+        } else if place.readers.compare_exchange(0, 1, AcqRel, Acquire).is_err() {
+            return self.nop(0, false);
+        }
+        self.reads[stream] = true;
+        let how = if self.linked && how == How::Many { How::Selected } else { how };
+        let pipe = self.world.program.streams[stream] == Carrier::Pipe;
+        let (kind, opcode) = match how {
+            How::Many if pipe => (Kind::ReadMany, io_uring_op::IORING_OP_READ_MULTISHOT),
+            How::Many => (Kind::ReadMany, io_uring_op::IORING_OP_RECV),
+            How::Vector => (Kind::Read, io_uring_op::IORING_OP_READV),
+            How::FixedBuffer => (Kind::Read, io_uring_op::IORING_OP_READ_FIXED),
+            How::Socket => (Kind::Read, io_uring_op::IORING_OP_RECV),
+            How::Message => (Kind::Read, io_uring_op::IORING_OP_RECVMSG),
+            How::Selected if !pipe => (Kind::Read, io_uring_op::IORING_OP_RECV),
+            _ => (Kind::Read, io_uring_op::IORING_OP_READ),
+        };
+        let (mut sqe, mut entry) = self.of(kind, opcode);
+        (sqe.fd, sqe.len) = (place.read_fd, length);
+        if how == How::Socket && self.rng.percent(20) {
+            sqe.op_flags = libc::MSG_WAITALL as u32;
+        }
+        if matches!(how, How::Selected | How::Many) {
+            (sqe.flags, sqe.buf_index) = (BUFFER_SELECT, GROUP);
+            sqe.len = if how == How::Many { 0 } else { BUFFER as u32 };
+            entry.traits |= traits::SELECTS;
+        }
+        if how == How::Many {
+            entry.traits |= traits::MULTI;
+            sqe.ioprio = if pipe { 0 } else { IORING_RECV_MULTISHOT as u16 };
+        }
+        (entry.object, entry.length) = (stream as u32, sqe.len);
+        (sqe, entry)
+    }
+
+    /// What lies in the request's own place.
+    fn fill(&mut self, id: u32, what: What, sqe: &mut Sqe, entry: &Request) {
+        let place = self.world.place(id);
+        let store = |at: usize, bytes: &[u8]| {
+            assert!(at + bytes.len() <= PLACE, "within a place");
+            // SAFETY: just checked.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place.add(at), bytes.len()) };
+        };
+        match (entry.kind, what) {
+            (Kind::Timeout | Kind::TimeoutMany, What::Timeout { us, .. })
+            | (Kind::LinkTimeout, What::LinkTimeout { us }) => {
+                store(0, &0u64.to_ne_bytes());
+                store(8, &(u64::from(us) * 1000).to_ne_bytes());
+                sqe.addr = place as u64;
+            }
+            (Kind::FilesUpdate, What::FilesUpdate { file, .. }) => {
+                store(0, &file.map_or(-1, |file| self.world.files[file]).to_ne_bytes());
+                sqe.addr = place as u64;
+            }
+            (Kind::WriteFile, _) => {
+                store(0, &written(self.world.tag, id));
+                (sqe.addr, sqe.len, sqe.off) = (place as u64, WRITTEN, u64::from(id * WRITTEN));
+            }
+            (Kind::ReadFile | Kind::OtherPipe, _) => {
+                store(0, &[0xaa; UNIT as usize]);
+                sqe.addr = place as u64;
+            }
+            (Kind::Write | Kind::SendZc, What::Write { .. }) => {
+                let data = self.world.pattern(entry.object as usize, entry.offset, entry.length as usize);
+                sqe.addr = data.as_ptr() as u64;
+                if entry.length < HEADER as u32 {
+                    store(0, data);
+                    sqe.addr = place as u64;
+                } else if sqe.opcode == io_uring_op::IORING_OP_WRITE_FIXED as u8 {
+                    store(0, data);
+                    sqe.addr = place as u64;
+                }
+                self.vectors(id, sqe, store);
+            }
+            (Kind::Read, What::Read { .. }) if entry.traits & traits::SELECTS == 0 => {
+                // SAFETY: within the place.
+                unsafe { std::ptr::write_bytes(place, 0xaa, entry.length as usize) };
+                sqe.addr = place as u64;
+                self.vectors(id, sqe, store);
+            }
+            _ => {}
+        }
+    }
+
+    /// Descriptions of the memory, for calls that take some.
+    fn vectors(&self, id: u32, sqe: &mut Sqe, store: impl Fn(usize, &[u8])) {
+        const V: [u8; 2] = [io_uring_op::IORING_OP_READV as u8, io_uring_op::IORING_OP_WRITEV as u8];
+        const M: [u8; 2] = [io_uring_op::IORING_OP_RECVMSG as u8, io_uring_op::IORING_OP_SENDMSG as u8];
+        let header = self.world.place(id) as u64 + HEADER as u64;
+        if V.contains(&sqe.opcode) || M.contains(&sqe.opcode) {
+            store(HEADER, &sqe.addr.to_ne_bytes());
+            store(HEADER + 8, &u64::from(sqe.len).to_ne_bytes());
+            (sqe.addr, sqe.len) = (header, 1);
+        }
+        if M.contains(&sqe.opcode) {
+            store(HEADER + 16, &[0; 56]);
+            store(HEADER + 32, &header.to_ne_bytes());
+            store(HEADER + 40, &1u64.to_ne_bytes());
+            sqe.addr = header + 16;
+        }
+    }
+}
+
+/// What a request writes to a file.
+pub fn written(tag: u32, id: u32) -> Vec<u8> {
+    let word = u64::from(tag) << 32 | u64::from(id);
+    (0..u64::from(WRITTEN) / 8).flat_map(|at| (word ^ at << 16).to_ne_bytes()).collect()
+}
+
+/// Takes back what the ledger says of requests that are not pushed after all.
+pub fn withdraw(world: &World, batch: &Batch) {
+    use std::sync::atomic::Ordering::AcqRel;
+    for &(id, _) in &batch.sqes {
+        let request = world.shared.entry(id).request();
+        match request.kind {
+            Kind::Write | Kind::SendZc => {
+                drop(world.streams[request.object as usize].writers.fetch_sub(1, AcqRel))
+            }
+            Kind::Read | Kind::ReadMany => {
+                drop(world.streams[request.object as usize].readers.fetch_sub(1, AcqRel))
+            }
+            Kind::SendMessage | Kind::SendFile if request.other != 0 => {
+                world.shared.entry(request.other - 1).set_state(State::Free);
+            }
+            _ => {}
+        }
+        world.shared.entry(id).set_state(State::Free);
+    }
+}

@@ -1,0 +1,213 @@
+//! A ring that several threads, and processes, use at once, as a program with locks around its queues does.
+
+use std::sync::atomic::{AtomicU32, Ordering::*};
+
+use anyring_engine::abi::{IORING_CQE_F_32, IORING_CQE_F_SKIP, Sqe};
+use anyring_engine::io_uring_params;
+use linux_raw_sys::io_uring::*;
+
+use super::memory::RingNote;
+use super::plan::RingPlan;
+use crate::differential::ring::{self as abi, Cqe, Engine};
+
+/// Bytes that a ring in the program's own pages gets for its queues, and for its SQEs.
+const GIVEN: usize = 64 * 1024;
+
+/// A ring's memory, and where things are in it. It stays mapped until the program is over.
+pub struct Map {
+    engine: Engine,
+    /// Its descriptor.
+    pub fd: i32,
+    /// What the setup call returned.
+    pub params: io_uring_params,
+    rings: (*mut u8, usize),
+    sqes: (*mut Sqe, usize),
+    /// What is known of it.
+    pub note: &'static RingNote,
+}
+
+// SAFETY: what the pointers lead to is read and written atomically, or under the locks of the note.
+unsafe impl Send for Map {}
+// SAFETY: as above.
+unsafe impl Sync for Map {}
+
+impl Map {
+    /// Makes a ring.
+    ///
+    /// # Errors
+    /// The negative errno of the setup call.
+    pub fn new(engine: Engine, plan: &RingPlan, attach: i32, note: &'static RingNote) -> Result<Map, i32> {
+        // SAFETY: integers only.
+        let mut params: io_uring_params = unsafe { std::mem::zeroed() };
+        params.flags = plan.flags | IORING_SETUP_CQSIZE;
+        params.cq_entries = plan.cq_entries.max(plan.entries);
+        params.sq_thread_idle = 1;
+        params.wq_fd = attach as u32;
+        let given = plan.flags & IORING_SETUP_NO_MMAP != 0;
+        let own = if given {
+            (anonymous(GIVEN), anonymous(GIVEN))
+        } else {
+            (std::ptr::null_mut(), std::ptr::null_mut())
+        };
+        (params.cq_off.user_addr, params.sq_off.user_addr) = (own.0 as u64, own.1 as u64);
+        let fd = abi::setup(engine, plan.entries, &raw mut params as usize);
+        if fd < 0 {
+            return Err(fd);
+        }
+        let big = |flag: u32| usize::from(params.flags & flag != 0);
+        let cq_end =
+            params.cq_off.cqes as usize + params.cq_entries as usize * (16 << big(IORING_SETUP_CQE32));
+        let rings_length = cq_end.max(params.sq_off.array as usize + params.sq_entries as usize * 4);
+        let sqes_length = params.sq_entries as usize * (64 << big(IORING_SETUP_SQE128));
+        let (rings, sqes) = if given {
+            ((own.0, GIVEN), (own.1.cast(), GIVEN))
+        } else {
+            let sqes = map(fd, sqes_length, i64::from(IORING_OFF_SQES));
+            ((map(fd, rings_length, 0), rings_length), (sqes.cast(), sqes_length))
+        };
+        note.fd.store(fd + 1, Relaxed);
+        note.setup_flags.store(params.flags, Relaxed);
+        note.base.store(rings.0 as u64, Relaxed);
+        let (sq, cq) = (params.sq_off, params.cq_off);
+        for (word, offset) in
+            note.words.iter().zip([sq.head, sq.tail, sq.flags, cq.head, cq.tail, cq.overflow])
+        {
+            word.store(offset, Relaxed);
+        }
+        Ok(Map { engine, fd, params, rings, sqes, note })
+    }
+
+    fn word(&self, offset: u32) -> &AtomicU32 {
+        // SAFETY: the offsets come from the engine and lie in the mapping.
+        unsafe { AtomicU32::from_ptr(self.rings.0.add(offset as usize).cast()) }
+    }
+
+    /// SQEs that the engine has not taken.
+    pub fn pending(&self) -> u32 {
+        // Acquire pairs with the engine's release store of the head.
+        let head = self.word(self.params.sq_off.head).load(Acquire);
+        self.word(self.params.sq_off.tail).load(Relaxed).wrapping_sub(head)
+    }
+
+    /// Have so many SQEs room? The caller holds the queue's lock.
+    pub fn has_room(&self, count: usize) -> bool {
+        self.pending() as usize + count <= self.params.sq_entries as usize
+    }
+
+    /// How many SQEs were pushed so far.
+    pub fn pushed(&self) -> u32 {
+        self.word(self.params.sq_off.tail).load(Relaxed)
+    }
+
+    /// Pushes SQEs for which there is room. The caller holds the queue's lock.
+    pub fn push(&self, sqes: &[Sqe]) {
+        let tail = self.word(self.params.sq_off.tail);
+        let first = tail.load(Relaxed);
+        let stride = 1 + usize::from(self.params.flags & IORING_SETUP_SQE128 != 0);
+        for (place, sqe) in sqes.iter().enumerate() {
+            let index = first.wrapping_add(place as u32) & (self.params.sq_entries - 1);
+            // SAFETY: a slot of the ring, which the engine does not read before the tail says so.
+            unsafe { self.sqes.0.add(index as usize * stride).write(*sqe) };
+            if self.params.flags & IORING_SETUP_NO_SQARRAY == 0 {
+                self.word(self.params.sq_off.array + 4 * index).store(index, Relaxed);
+            }
+        }
+        // Release pairs with the engine's acquire load of the tail.
+        tail.store(first.wrapping_add(sqes.len() as u32), Release);
+    }
+
+    /// `IORING_SQ_*`.
+    pub fn flags(&self) -> u32 {
+        std::sync::atomic::fence(SeqCst);
+        self.word(self.params.sq_off.flags).load(Relaxed)
+    }
+
+    /// CQEs that are there.
+    pub fn ready(&self) -> u32 {
+        // Acquire pairs with the engine's release store of the tail.
+        let tail = self.word(self.params.cq_off.tail).load(Acquire);
+        tail.wrapping_sub(self.word(self.params.cq_off.head).load(Relaxed))
+    }
+
+    /// Takes a CQE. The caller holds the queue's lock.
+    pub fn reap(&self) -> Option<Cqe> {
+        loop {
+            if self.ready() == 0 {
+                return None;
+            }
+            let head = self.word(self.params.cq_off.head);
+            let at = head.load(Relaxed);
+            let cqe = self.cqe(at);
+            let wide = cqe.flags & IORING_CQE_F_32 != 0 && self.params.flags & IORING_SETUP_CQE32 == 0;
+            // Release: the CQE was read before the engine may write it again.
+            head.store(at.wrapping_add(1 + u32::from(wide)), Release);
+            if cqe.flags & IORING_CQE_F_SKIP == 0 {
+                return Some(cqe);
+            }
+        }
+    }
+
+    fn cqe(&self, at: u32) -> Cqe {
+        let big = self.params.flags & IORING_SETUP_CQE32 != 0;
+        let index = (at & (self.params.cq_entries - 1)) as usize;
+        // SAFETY: a published CQE of the mapping; one of 32 bytes does not go around the end.
+        unsafe {
+            let offset = self.params.cq_off.cqes as usize + (index << (4 + usize::from(big)));
+            let slot = self.rings.0.add(offset).cast::<u64>();
+            let result = slot.add(1).read();
+            let flags = (result >> 32) as u32;
+            let wide = big || flags & IORING_CQE_F_32 != 0;
+            let rest = if wide { [slot.add(2).read(), slot.add(3).read()] } else { [0; 2] };
+            Cqe { user_data: slot.read(), res: result as i32, flags, big: rest }
+        }
+    }
+
+    /// `io_uring_enter`; with a limit in microseconds, its wait has one.
+    pub fn enter(&self, submit: u32, wait: u32, flags: u32, limit_us: Option<u32>) -> i32 {
+        let Some(us) = limit_us else {
+            return abi::enter(self.engine, self.fd, submit, wait, flags, 0, 0);
+        };
+        let time = [0u64, u64::from(us) * 1000];
+        let argument = [0u64, 0, time.as_ptr() as u64];
+        let flags = flags | IORING_ENTER_EXT_ARG | IORING_ENTER_GETEVENTS;
+        abi::enter(self.engine, self.fd, submit, wait, flags, argument.as_ptr() as usize, 24)
+    }
+
+    /// `io_uring_register`.
+    pub fn register(&self, opcode: u32, argument: usize, count: u32) -> i32 {
+        abi::register(self.engine, self.fd, opcode, argument, count)
+    }
+
+    /// Was its descriptor closed?
+    pub fn is_closed(&self) -> bool {
+        self.note.closed.load(Acquire) != 0
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: mapped by this ring, used by nobody any more.
+        unsafe {
+            libc::munmap(self.rings.0.cast(), self.rings.1);
+            libc::munmap(self.sqes.0.cast(), self.sqes.1);
+        }
+    }
+}
+
+/// New memory that children share.
+pub fn anonymous(length: usize) -> *mut u8 {
+    map_with(-1, length, 0, libc::MAP_ANONYMOUS)
+}
+
+fn map(fd: i32, length: usize, offset: i64) -> *mut u8 {
+    map_with(fd, length, offset, libc::MAP_POPULATE)
+}
+
+fn map_with(fd: i32, length: usize, offset: i64, flags: i32) -> *mut u8 {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping.
+    let address =
+        unsafe { libc::mmap(std::ptr::null_mut(), length, protection, libc::MAP_SHARED | flags, fd, offset) };
+    assert_ne!(address, libc::MAP_FAILED, "memory can be mapped");
+    address.cast()
+}

@@ -1,0 +1,437 @@
+//! A program's threads, and what they do.
+
+use std::sync::Barrier;
+use std::sync::atomic::Ordering::*;
+
+use linux_raw_sys::io_uring::*;
+
+use super::complete::{BATON, provide, reap};
+use super::finish;
+use super::generate::SLOTS;
+use super::plan::*;
+use super::prepare::{Batch, withdraw};
+use super::ring::Map;
+use super::world::World;
+use crate::differential::ring::{self as abi, Engine};
+use crate::differential::rng::Rng;
+use anyring_engine::abi::Sqe;
+use anyring_engine::io_uring_params;
+
+/// Runs the program's threads, to its end.
+pub fn run(world: &World) {
+    let count = world.program.threads.len();
+    let barrier = Barrier::new(count);
+    std::thread::scope(|scope| {
+        for thread in 0..count {
+            let barrier = &barrier;
+            let name = format!("program-{thread}");
+            let body = move || {
+                Runner { world, thread, rng: Rng::new(world.program.seed ^ thread as u64) }.run(barrier)
+            };
+            std::thread::Builder::new().name(name).spawn_scoped(scope, body).expect("a thread");
+        }
+    });
+}
+
+/// A thread of a program.
+pub struct Runner<'a> {
+    /// Where it works.
+    pub world: &'a World<'a>,
+    /// Which it is.
+    pub thread: usize,
+    rng: Rng,
+}
+
+impl<'a> Runner<'a> {
+    fn run(mut self, barrier: &Barrier) {
+        let note = &self.world.shared.threads[self.thread];
+        // SAFETY: asks for a number.
+        note.tid.store(unsafe { libc::gettid() }, Relaxed);
+        self.make_rings();
+        barrier.wait();
+        for (place, act) in self.world.program.threads[self.thread].iter().enumerate() {
+            note.act.store(place as u32 + 1, Relaxed);
+            self.act(act);
+            self.world.shared.step();
+        }
+        note.act.store(0, Relaxed);
+        barrier.wait();
+        finish::rings(&mut self, barrier);
+        barrier.wait();
+        if self.world.engine == Engine::User {
+            anyring_engine::frontend::thread_ends();
+        }
+    }
+
+    /// Makes the rings that are this thread's.
+    fn make_rings(&self) {
+        for (index, plan) in self.world.program.rings.iter().enumerate() {
+            if plan.owner != self.thread {
+                continue;
+            }
+            let mut attach = 0;
+            if plan.flags & IORING_SETUP_ATTACH_WQ != 0 {
+                while self.world.rings[0].get().is_none() {
+                    std::thread::yield_now();
+                }
+                attach = self.world.ring(0).map_or(-1, |ring| ring.fd);
+            }
+            let note = &self.world.shared.rings[index];
+            let ring = Map::new(self.world.engine, plan, attach, note);
+            if let Err(errno) = &ring {
+                self.world.fail(format!("ring {index} cannot be made: {errno}"));
+            }
+            let _ = self.world.rings[index].set(ring);
+            self.furnish(index, plan);
+        }
+    }
+
+    /// Registers what belongs to a ring.
+    fn furnish(&self, index: usize, plan: &RingPlan) {
+        let world = self.world;
+        let Some(ring) = world.ring(index) else { return };
+        let check = |what: &str, result: i32| {
+            if result < 0 {
+                world.fail(format!("{what} of ring {index} cannot be registered: {result}"));
+            }
+        };
+        let mut files = [-1; SLOTS as usize];
+        files[..world.files.len()].copy_from_slice(&world.files);
+        use io_uring_register_op::*;
+        check("files", ring.register(IORING_REGISTER_FILES as u32, files.as_ptr() as usize, SLOTS));
+        if plan.fixed_buffer {
+            let vector = [world.arena().0, world.arena().1];
+            check("a buffer", ring.register(IORING_REGISTER_BUFFERS as u32, vector.as_ptr() as usize, 1));
+        }
+        if plan.buffers {
+            check("provided buffers", provide(world, index));
+        }
+        if plan.eventfd {
+            let fd = &raw const world.eventfds[index] as usize;
+            check("an eventfd", ring.register(IORING_REGISTER_EVENTFD as u32, fd, 1));
+        }
+    }
+
+    fn act(&mut self, act: &Act) {
+        let world = self.world;
+        match act {
+            Act::Push(ring, requests, then) => self.push(*ring, requests, *then),
+            Act::Look(ring) => self.look(*ring),
+            Act::Reap(ring) => drop(self.reap(*ring)),
+            Act::SyncCancel(ring, whom, limit_us) => self.sync_cancel(*ring, *whom, *limit_us),
+            Act::Register(ring, slot, file) => self.register_file(*ring, *slot, *file),
+            Act::Connect(listener) => world.listeners[*listener].connect(world),
+            Act::Poke(event, raises) => poke(world.events[*event], *raises),
+            Act::Open(file) => {
+                // SAFETY: a path that ends with zero.
+                let fd = unsafe {
+                    libc::open(world.ground.files[*file].as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC)
+                };
+                (0..self.rng.below(3)).for_each(|_| std::thread::yield_now());
+                world.close(fd);
+            }
+            Act::OwnRing(leaves) => self.own_ring(*leaves),
+            Act::CloseRing(ring, stays) => self.close_ring(*ring, *stays),
+            Act::Fork(child) => super::children::fork(world, *child),
+            Act::Spin(turns) => (0..*turns).for_each(|_| {
+                std::hint::black_box(0);
+                if self.rng.percent(20) {
+                    std::thread::yield_now();
+                }
+            }),
+        }
+    }
+
+    fn push(&mut self, index: usize, requests: &[Req], then: Then) {
+        let world = self.world;
+        let Some(ring) = world.ring(index) else { return };
+        if ring.is_closed() {
+            return;
+        }
+        if let Then::Event = then {
+            poke(world.eventfds[index], false);
+        }
+        let batch = {
+            let _held = ring.note.sq.lock();
+            let batch = Batch::new(world, index, &mut self.rng, requests);
+            if !ring.has_room(batch.sqes.len()) || batch.sqes.is_empty() {
+                withdraw(world, &batch);
+                None
+            } else {
+                for (place, (id, _)) in batch.sqes.iter().enumerate() {
+                    world.shared.entry(*id).submitted.store(ring.pushed() + place as u32, Relaxed);
+                }
+                let sqes: Vec<Sqe> = batch.sqes.iter().map(|&(_, sqe)| sqe).collect();
+                ring.push(&sqes);
+                Some((batch.sqes.len() as u32, batch.closes, batch.wakes))
+            }
+        };
+        match batch {
+            None => self.submit(index, None),
+            Some((count, closes, wakes)) => {
+                if !closes.is_empty() {
+                    self.submit(index, None);
+                }
+                closes.into_iter().for_each(|fd| world.close(fd));
+                if let Some(fd) = wakes {
+                    // SAFETY: eight bytes.
+                    unsafe { libc::write(fd, b"anyring!".as_ptr().cast(), 8) };
+                    world.close(fd);
+                }
+                self.then(index, count, then);
+            }
+        }
+    }
+
+    fn then(&mut self, index: usize, pushed: u32, then: Then) {
+        match then {
+            Then::Submit => self.submit(index, None),
+            Then::Wait(count) => self.wait(index, count.min(pushed)),
+            Then::WaitFor(us) => {
+                self.submit(index, Some(us));
+                self.reap(index);
+            }
+            Then::Event => {
+                self.submit(index, None);
+                let mut poll =
+                    libc::pollfd { fd: self.world.eventfds[index], events: libc::POLLIN, revents: 0 };
+                // SAFETY: one structure.
+                while unsafe { libc::poll(&mut poll, 1, -1) } < 0 {}
+                self.look(index);
+            }
+        }
+    }
+
+    /// Submits all that is pushed, and waits for a completion at most so many microseconds.
+    fn submit(&self, index: usize, wait_us: Option<u32>) {
+        let Some(ring) = self.world.ring(index) else { return };
+        let mut limit = wait_us;
+        loop {
+            let pending = ring.pending();
+            if ring.params.flags & IORING_SETUP_SQPOLL != 0 {
+                return self.submit_polled(index, ring, limit);
+            }
+            if pending == 0 && limit.is_none() || ring.is_closed() {
+                return;
+            }
+            let result = ring.enter(pending, u32::from(limit.is_some()), 0, limit);
+            if pending == 0 || limit.take().is_some() && result == pending as i32 {
+                return self.entered(index, result);
+            }
+            self.entered(index, result);
+            if result == -libc::EBUSY {
+                ring.enter(0, 0, IORING_ENTER_GETEVENTS, None);
+                self.reap(index);
+            }
+        }
+    }
+
+    fn submit_polled(&self, index: usize, ring: &Map, limit_us: Option<u32>) {
+        while ring.pending() > 0 && !ring.is_closed() {
+            let flags = if ring.flags() & IORING_SQ_NEED_WAKEUP != 0 { IORING_ENTER_SQ_WAKEUP } else { 0 };
+            if flags != 0 {
+                let result = ring.enter(1, 0, flags, None);
+                self.entered(index, result);
+            }
+            std::thread::yield_now();
+        }
+        if limit_us.is_some() && !ring.is_closed() {
+            let result = ring.enter(0, 1, 0, limit_us);
+            self.entered(index, result);
+        }
+    }
+
+    /// Judges what a call returned.
+    fn entered(&self, index: usize, result: i32) {
+        let ok = [libc::ETIME, libc::EINTR, libc::EBUSY, libc::EAGAIN];
+        let closed = [libc::EBADF, libc::EOPNOTSUPP, libc::ENXIO];
+        let plan = &self.world.program.rings[index];
+        if result < 0 && !ok.contains(&-result) && !(plan.doomed && closed.contains(&-result)) {
+            self.world.fail(format!("entering ring {index} gives {result}"));
+        }
+    }
+
+    /// Waits for completions that are sure to come.
+    fn wait(&mut self, index: usize, count: u32) {
+        let Some(ring) = self.world.ring(index) else { return };
+        let alone = self.world.program.rings[index].users.len() == 1;
+        if !alone {
+            ring.note.waiters.fetch_add(1, SeqCst);
+        }
+        // Submission and wait are one call where it goes that way.
+        let polled = ring.params.flags & IORING_SETUP_SQPOLL != 0;
+        let pending = if polled { 0 } else { ring.pending() };
+        let mut result = ring.enter(pending, count, IORING_ENTER_GETEVENTS, None);
+        self.entered(index, result);
+        if polled || pending > 0 && result != pending as i32 || result < 0 {
+            self.submit(index, None);
+            result = ring.enter(0, count, IORING_ENTER_GETEVENTS, None);
+            self.entered(index, result);
+        }
+        let ready = ring.ready();
+        if alone {
+            let enough = ready >= count.min(ring.params.cq_entries);
+            if result >= 0 && !enough && ring.note.timed.load(Relaxed) == 0 {
+                self.world.fail(format!("a wait for {count} on ring {index} ends with {ready}"));
+            }
+        } else {
+            ring.note.waiters.fetch_sub(1, SeqCst);
+        }
+        self.reap(index);
+    }
+
+    /// Enters a ring for what is there, and takes it.
+    pub fn look(&self, index: usize) {
+        let Some(ring) = self.world.ring(index) else { return };
+        self.submit(index, None);
+        let result = ring.enter(0, 0, IORING_ENTER_GETEVENTS, None);
+        self.entered(index, result);
+        self.reap(index);
+    }
+
+    /// Takes what is there. Whoever waits for it gets something else.
+    pub fn reap(&self, index: usize) -> u32 {
+        let Some(ring) = self.world.ring(index) else { return 0 };
+        let count = reap(self.world, index);
+        if ring.flags() & IORING_SQ_CQ_OVERFLOW != 0 && !ring.is_closed() {
+            let result = ring.enter(0, 0, IORING_ENTER_GETEVENTS, None);
+            self.entered(index, result);
+        }
+        if count > 0 && ring.note.waiters.load(SeqCst) > 0 {
+            self.pass_baton(index);
+        }
+        count
+    }
+
+    /// Pushes a NOP for a caller that waits.
+    fn pass_baton(&self, index: usize) {
+        let Some(ring) = self.world.ring(index) else { return };
+        loop {
+            {
+                let _held = ring.note.sq.lock();
+                if ring.has_room(1) {
+                    ring.note.batons.fetch_add(1, Relaxed);
+                    ring.push(&[Sqe { user_data: BATON, fd: -1, ..Sqe::default() }]);
+                    break;
+                }
+            }
+            self.submit(index, None);
+        }
+        self.submit(index, None);
+    }
+
+    fn sync_cancel(&mut self, index: usize, whom: Whom, limit_us: Option<u32>) {
+        let Some(ring) = self.world.ring(index) else { return };
+        if ring.is_closed() {
+            return;
+        }
+        ring.note.cancels.store(1, SeqCst);
+        let world = self.world;
+        let target: Vec<u32> = world.shared.outstanding(index).collect();
+        let target = if target.is_empty() { 0 } else { self.rng.pick(&target) };
+        let (fd, flags) = match whom {
+            Whom::One => (-1, 0),
+            Whom::Stream(stream) => {
+                (world.streams[stream].read_fd, IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_ALL)
+            }
+            Whom::Any => (-1, IORING_ASYNC_CANCEL_ANY),
+            Whom::All => (-1, IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_ALL),
+        };
+        let result = sync_cancel(ring, u64::from(world.tag) << 32 | u64::from(target), fd, flags, limit_us);
+        let known = [libc::ENOENT, libc::EALREADY, libc::ETIME, libc::EINTR];
+        let closed = world.program.rings[index].doomed && [libc::EBADF, libc::EOPNOTSUPP].contains(&-result);
+        if result < 0 && !known.contains(&-result) && !closed {
+            world.fail(format!("cancelling {whom:?} on ring {index} gives {result}"));
+        }
+        self.look(index);
+    }
+
+    fn register_file(&self, index: usize, slot: u32, file: Option<usize>) {
+        let Some(ring) = self.world.ring(index) else { return };
+        let fd = file.map_or(-1, |file| self.world.files[file]);
+        let argument = [u64::from(slot), (&raw const fd) as u64];
+        let opcode = io_uring_register_op::IORING_REGISTER_FILES_UPDATE as u32;
+        let result = ring.register(opcode, argument.as_ptr() as usize, 1);
+        let closed =
+            self.world.program.rings[index].doomed && [libc::EBADF, libc::EOPNOTSUPP].contains(&-result);
+        if result != 1 && !closed {
+            self.world.fail(format!("a file in slot {slot} of ring {index}: {result}"));
+        }
+    }
+
+    /// A ring that nobody else knows.
+    fn own_ring(&mut self, leaves: bool) {
+        // SAFETY: integers only.
+        let params: io_uring_params = unsafe { std::mem::zeroed() };
+        let world = self.world;
+        let Ok(mut ring) = abi::Ring::new(world.engine, 4, params) else {
+            return world.fail("another ring cannot be made".to_owned());
+        };
+        let nop = Sqe { fd: -1, user_data: 7, ..Sqe::default() };
+        for _ in 0..1 + self.rng.below(3) {
+            ring.push(nop);
+            let result = abi::enter(world.engine, ring.fd, 1, 1, IORING_ENTER_GETEVENTS, 0, 0);
+            let cqe = ring.reap();
+            if result != 1 || cqe.is_none_or(|cqe| cqe.res != 0 || cqe.user_data != 7) {
+                world.fail(format!("a NOP on a ring of its own: {result}, {cqe:?}"));
+            }
+        }
+        if leaves {
+            ring.push(Sqe {
+                opcode: io_uring_op::IORING_OP_POLL_ADD as u8,
+                fd: world.idle[0],
+                op_flags: libc::POLLIN as u32,
+                ..Sqe::default()
+            });
+            abi::enter(world.engine, ring.fd, 1, 0, 0, 0, 0);
+        }
+    }
+
+    fn close_ring(&self, index: usize, stays: bool) {
+        let Some(ring) = self.world.ring(index) else { return };
+        if ring.note.closed.compare_exchange(0, 1, SeqCst, SeqCst).is_err() {
+            return;
+        }
+        let world = self.world;
+        for id in world.shared.outstanding(index) {
+            let request = world.shared.entry(id).request();
+            use super::memory::Kind::*;
+            if matches!(request.kind, Write | SendZc | Read | ReadMany) {
+                world.streams[request.object as usize].unknown.store(true, Relaxed);
+            }
+        }
+        if stays {
+            if world.engine == Engine::User && world.program.announces {
+                anyring_engine::frontend::closed(ring.fd);
+            }
+            // SAFETY: replaces a descriptor of the program's.
+            unsafe { libc::dup3(world.null.load(Relaxed), ring.fd, libc::O_CLOEXEC) };
+            ring.note.closed.store(2, SeqCst);
+        } else {
+            world.close(ring.fd);
+        }
+    }
+}
+
+/// `IORING_REGISTER_SYNC_CANCEL`.
+pub fn sync_cancel(ring: &Map, data: u64, fd: i32, flags: u32, limit_us: Option<u32>) -> i32 {
+    #[repr(C)]
+    struct Argument(u64, i32, u32, [i64; 2], u8, [u8; 7], [u64; 3]);
+    let time = limit_us.map_or([-1, -1], |us| [0, i64::from(us) * 1000]);
+    let argument = Argument(data, fd, flags, time, 0, [0; 7], [0; 3]);
+    let opcode = io_uring_register_op::IORING_REGISTER_SYNC_CANCEL as u32;
+    ring.register(opcode, &raw const argument as usize, 1)
+}
+
+/// Raises an eventfd, or takes what it counts.
+fn poke(fd: i32, raises: bool) {
+    let mut count = 1u64;
+    // SAFETY: eight bytes, and the descriptor does not block.
+    unsafe {
+        if raises {
+            libc::write(fd, (&raw const count).cast(), 8);
+        } else {
+            libc::read(fd, (&raw mut count).cast(), 8);
+        }
+    }
+}

@@ -1,0 +1,394 @@
+//! What a program's requests work on: files, streams, listeners, memory; with patterns by which it can be told
+//! where bytes come from.
+
+use std::ffi::CString;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::IntoRawFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::{Mutex, OnceLock};
+
+use super::generate::{EVENTS, FILES, UNIT, UNITS};
+use super::memory::{MAX_REQUESTS, MAX_RINGS, Shared};
+use super::plan::{Carrier, Program};
+use super::ring::{Map, anonymous};
+use crate::differential::ring::Engine;
+
+/// Bytes of the arena that belong to one request.
+pub const PLACE: usize = 1024;
+/// What is written over the memory of a request that is over.
+pub const SEAL: u8 = 0xdd;
+/// Provided buffers of a ring, and how long they are.
+pub const BUFFERS: usize = 8;
+/// Bytes of a provided buffer.
+pub const BUFFER: usize = 256;
+/// The pattern of a stream begins anew after so many bytes.
+pub const PERIOD: usize = 64 * 1024;
+/// Streams that a program can have.
+const STREAMS: usize = 3;
+/// Arenas that follow each other, so that what outlives a program meets none of the next.
+const ARENAS: usize = 4;
+
+/// What stays from program to program.
+pub struct Ground {
+    /// Paths of the files with a pattern.
+    pub files: Vec<CString>,
+    /// Files into which requests write, in memory and on disk.
+    pub written: [CString; 2],
+    arenas: Vec<*mut u8>,
+    groups: *mut u8,
+    patterns: Vec<Vec<u8>>,
+}
+
+// SAFETY: memory that stays; requests have places of their own in it.
+unsafe impl Sync for Ground {}
+
+impl Ground {
+    /// Makes the files in a directory of its own.
+    pub fn new(directory: &Path) -> Ground {
+        std::fs::create_dir_all(directory).expect("a directory");
+        let path =
+            |name: String| CString::new(directory.join(name).into_os_string().into_encoded_bytes()).unwrap();
+        let files: Vec<CString> = (0..FILES).map(|file| path(format!("file{file}"))).collect();
+        for (file, name) in files.iter().enumerate() {
+            // Each has its own length, too.
+            let mut bytes: Vec<u8> = (0..UNITS).flat_map(|unit| unit_pattern(file, unit)).collect();
+            bytes.resize(bytes.len() + file, b'.');
+            std::fs::write(name.to_str().unwrap(), bytes).expect("a file");
+        }
+        let disk = std::env::temp_dir().join(format!("anyring-concurrent-{}", std::process::id()));
+        let written =
+            [path("written".into()), CString::new(disk.into_os_string().into_encoded_bytes()).unwrap()];
+        for name in &written {
+            std::fs::write(name.to_str().unwrap(), vec![0; MAX_REQUESTS * 64]).expect("a file");
+        }
+        Ground {
+            files,
+            written,
+            arenas: (0..ARENAS).map(|_| anonymous(MAX_REQUESTS * PLACE)).collect(),
+            groups: anonymous(ARENAS * MAX_RINGS * GROUP.next_multiple_of(4096)),
+            patterns: (0..STREAMS).map(stream_pattern).collect(),
+        }
+    }
+
+    /// Removes the files.
+    pub fn remove(&self, directory: &Path) {
+        let _ = std::fs::remove_dir_all(directory);
+        let _ = std::fs::remove_file(self.written[1].to_str().unwrap());
+    }
+}
+
+/// Bytes of one ring's provided buffers, with the ring in which they are given.
+const GROUP: usize = 4096 + BUFFERS * BUFFER;
+
+/// What one unit of a file holds: words that name file and place.
+pub fn unit_pattern(file: usize, unit: u32) -> Vec<u8> {
+    (0..UNIT / 8)
+        .flat_map(|word| (((file as u64 + 1) << 56) | u64::from(unit << 8 | word)).to_ne_bytes())
+        .collect()
+}
+
+/// Words that name stream and offset, twice a period, so that whatever is not longer begins anywhere in the first.
+fn stream_pattern(stream: usize) -> Vec<u8> {
+    let word = |at: usize| ((stream as u64 + 0x51) << 56 | (at % PERIOD) as u64 * 0x0001_0203).to_ne_bytes();
+    (0..2 * PERIOD).step_by(8).flat_map(word).collect()
+}
+
+/// What carries bytes from requests that write to requests that read.
+pub struct Stream {
+    /// Where it is written.
+    pub write_fd: i32,
+    /// Where it is read.
+    pub read_fd: i32,
+    /// Bytes written and read so far.
+    pub written: AtomicU64,
+    /// Bytes read so far.
+    pub read: AtomicU64,
+    /// Requests that write and are not over; those of one chain, or one.
+    pub writers: AtomicU32,
+    /// The same for reading.
+    pub readers: AtomicU32,
+    /// Requests on it are in a ring that was closed: nobody knows what became of them.
+    pub unknown: AtomicBool,
+}
+
+impl Stream {
+    fn new(carrier: Carrier) -> Stream {
+        let mut ends = [0; 2];
+        // SAFETY: room for two numbers.
+        unsafe {
+            match carrier {
+                Carrier::Pipe => assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0, "a pipe"),
+                Carrier::Pair => {
+                    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
+                    assert_eq!(libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()), 0, "sockets");
+                }
+                Carrier::Tcp => {
+                    let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
+                    let client = TcpStream::connect(listener.local_addr().unwrap()).expect("a connection");
+                    ends = [listener.accept().expect("a connection").0.into_raw_fd(), client.into_raw_fd()];
+                    abort_at_close(ends[0]);
+                    abort_at_close(ends[1]);
+                }
+            }
+        }
+        Stream {
+            write_fd: ends[1],
+            read_fd: ends[0],
+            written: AtomicU64::new(0),
+            read: AtomicU64::new(0),
+            writers: AtomicU32::new(0),
+            readers: AtomicU32::new(0),
+            unknown: AtomicBool::new(false),
+        }
+    }
+}
+
+/// A connection that is closed leaves nothing behind.
+pub fn abort_at_close(fd: i32) {
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    let length = size_of::<libc::linger>() as u32;
+    // SAFETY: a structure of that length.
+    unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, (&raw const linger).cast(), length) };
+}
+
+/// A socket that listens.
+pub struct Listener {
+    /// Its descriptor.
+    pub fd: i32,
+    /// Over TCP.
+    pub tcp: bool,
+    flags: i32,
+    address: (libc::sockaddr_storage, u32),
+    /// Connections made.
+    pub connected: AtomicU32,
+    /// Connections accepted by requests.
+    pub accepted: AtomicU32,
+}
+
+impl Listener {
+    fn new(tcp: bool) -> Listener {
+        // SAFETY: structures of ours, integers only.
+        unsafe {
+            let family = if tcp { libc::AF_INET } else { libc::AF_UNIX };
+            let fd = libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+            let mut address: libc::sockaddr_storage = std::mem::zeroed();
+            address.ss_family = family as u16;
+            // The system chooses the rest of it.
+            let length = if tcp { size_of::<libc::sockaddr_in>() as u32 } else { 2 };
+            if tcp {
+                (*(&raw mut address).cast::<libc::sockaddr_in>()).sin_addr.s_addr =
+                    u32::from_ne_bytes([127, 0, 0, 1]);
+            }
+            assert_eq!(libc::bind(fd, (&raw const address).cast(), length), 0, "an address");
+            assert_eq!(libc::listen(fd, 256), 0, "a listener");
+            let mut length = size_of::<libc::sockaddr_storage>() as u32;
+            libc::getsockname(fd, (&raw mut address).cast(), &mut length);
+            let flags = libc::fcntl(fd, libc::F_GETFL);
+            let counts = (AtomicU32::new(0), AtomicU32::new(0));
+            Listener { fd, tcp, flags, address: (address, length), connected: counts.0, accepted: counts.1 }
+        }
+    }
+
+    /// Connects to it and closes the connection.
+    pub fn connect(&self, world: &World) {
+        let (address, length) = &self.address;
+        let family = i32::from(address.ss_family);
+        // SAFETY: an address of that length.
+        unsafe {
+            let fd = libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+            if self.tcp {
+                abort_at_close(fd);
+            }
+            if libc::connect(fd, (&raw const *address).cast(), *length) == 0 {
+                self.connected.fetch_add(1, Relaxed);
+            }
+            world.close(fd);
+        }
+    }
+
+    /// Accepts what no request has; how many there were, and whether the descriptor's flags are as they were.
+    pub fn finish(&self) -> (u32, bool) {
+        // SAFETY: calls on our own descriptor.
+        unsafe {
+            let same = libc::fcntl(self.fd, libc::F_GETFL) == self.flags;
+            libc::fcntl(self.fd, libc::F_SETFL, self.flags | libc::O_NONBLOCK);
+            let mut rest = 0;
+            loop {
+                let fd =
+                    libc::accept4(self.fd, std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC);
+                if fd < 0 {
+                    return (rest, same);
+                }
+                abort_at_close(fd);
+                libc::close(fd);
+                rest += 1;
+            }
+        }
+    }
+}
+
+/// One program's world.
+pub struct World<'a> {
+    /// Who works for it.
+    pub engine: Engine,
+    /// The program.
+    pub program: &'a Program,
+    /// What is shared with children and the parent.
+    pub shared: &'static Shared,
+    /// What stays.
+    pub ground: &'a Ground,
+    arena: usize,
+    /// In the upper half of user data: whose they are.
+    pub tag: u32,
+    /// Rings, once they are made; an errno where one could not be.
+    pub rings: Vec<OnceLock<Result<Map, i32>>>,
+    /// Eventfds of rings.
+    pub eventfds: Vec<i32>,
+    /// Which provided buffers of each ring are held.
+    pub held: [[AtomicBool; BUFFERS]; MAX_RINGS],
+    /// Files with a pattern, opened.
+    pub files: Vec<i32>,
+    /// Files that are written, opened.
+    pub written: [i32; 2],
+    /// Streams.
+    pub streams: Vec<Stream>,
+    /// Listeners.
+    pub listeners: Vec<Listener>,
+    /// Eventfds that are polled.
+    pub events: Vec<i32>,
+    /// A pipe that stays empty, and one that takes what comes out of it.
+    pub idle: [i32; 4],
+    /// Children that were not waited for.
+    pub children: Mutex<Vec<i32>>,
+    /// What went wrong.
+    pub failures: Mutex<Vec<String>>,
+    /// In place of closed rings.
+    pub null: AtomicI32,
+}
+
+impl<'a> World<'a> {
+    /// Makes everything but the rings.
+    pub fn new(
+        engine: Engine,
+        program: &'a Program,
+        ground: &'a Ground,
+        shared: &'static Shared,
+    ) -> World<'a> {
+        let open = |path: &CString, how| {
+            // SAFETY: a path that ends with zero.
+            let fd = unsafe { libc::open(path.as_ptr(), how | libc::O_CLOEXEC) };
+            assert!(fd >= 0, "a file");
+            fd
+        };
+        let mut idle = [0; 4];
+        // SAFETY: room for two numbers each.
+        unsafe {
+            libc::pipe2(idle.as_mut_ptr(), libc::O_CLOEXEC);
+            libc::pipe2(idle.as_mut_ptr().add(2), libc::O_CLOEXEC);
+        }
+        World {
+            engine,
+            program,
+            shared,
+            ground,
+            arena: shared.done.load(Relaxed) as usize % ARENAS,
+            tag: (program.seed >> 32) as u32 | 1,
+            rings: program.rings.iter().map(|_| OnceLock::new()).collect(),
+            eventfds: program.rings.iter().map(|ring| if ring.eventfd { eventfd() } else { -1 }).collect(),
+            held: Default::default(),
+            files: ground.files.iter().map(|path| open(path, libc::O_RDONLY)).collect(),
+            written: [0, 1].map(|at: usize| open(&ground.written[at], libc::O_RDWR)),
+            streams: program.streams.iter().map(|&carrier| Stream::new(carrier)).collect(),
+            listeners: program.listeners.iter().map(|&tcp| Listener::new(tcp)).collect(),
+            events: (0..EVENTS).map(|_| eventfd()).collect(),
+            idle,
+            children: Mutex::default(),
+            failures: Mutex::default(),
+            null: AtomicI32::new(open(&c"/dev/null".to_owned(), libc::O_RDWR)),
+        }
+    }
+
+    /// Something is wrong.
+    pub fn fail(&self, what: String) {
+        let mut failures = self.failures.lock().unwrap();
+        if failures.len() < 20 {
+            failures.push(what);
+        }
+    }
+
+    /// A ring, if it was made.
+    pub fn ring(&self, ring: usize) -> Option<&Map> {
+        self.rings[ring].get()?.as_ref().ok()
+    }
+
+    /// Where a request's memory begins.
+    pub fn place(&self, id: u32) -> *mut u8 {
+        // SAFETY: the ledger has no more requests than the arena places.
+        unsafe { self.ground.arenas[self.arena].add(id as usize * PLACE) }
+    }
+
+    /// A request's memory. Requests that are over have none that changes.
+    pub fn bytes(&self, id: u32, length: usize) -> &[u8] {
+        // SAFETY: within the request's place.
+        unsafe { std::slice::from_raw_parts(self.place(id), length.min(PLACE)) }
+    }
+
+    /// The arena, to be registered.
+    pub fn arena(&self) -> (u64, u64) {
+        (self.ground.arenas[self.arena] as u64, (MAX_REQUESTS * PLACE) as u64)
+    }
+
+    /// Where a ring's provided buffers are given, and where they lie.
+    pub fn group(&self, ring: usize) -> (*mut u8, *mut u8) {
+        // SAFETY: there are as many groups.
+        unsafe {
+            let group =
+                self.ground.groups.add((self.arena * MAX_RINGS + ring) * GROUP.next_multiple_of(4096));
+            (group, group.add(4096))
+        }
+    }
+
+    /// The pattern of a stream from an offset on.
+    pub fn pattern(&self, stream: usize, offset: u64, length: usize) -> &[u8] {
+        let at = offset as usize % PERIOD;
+        &self.ground.patterns[stream][at..at + length]
+    }
+
+    /// Closes a descriptor, as a program does that the engine hears, or not.
+    pub fn close(&self, fd: i32) {
+        if self.engine == Engine::User && self.program.announces {
+            anyring_engine::frontend::closed(fd);
+        }
+        // SAFETY: the program's own.
+        unsafe { libc::close(fd) };
+    }
+
+    /// Closes all that is left.
+    pub fn close_all(&self) {
+        let rings = self.rings.iter().filter_map(|ring| ring.get()?.as_ref().ok());
+        // In place of one that was closed something else may stand.
+        let open = rings.filter(|ring| ring.note.closed.load(Acquire) != 1).map(|ring| ring.fd);
+        let streams = self.streams.iter().flat_map(|stream| [stream.write_fd, stream.read_fd]);
+        let others = self
+            .eventfds
+            .iter()
+            .chain(&self.files)
+            .chain(&self.written)
+            .chain(&self.events)
+            .chain(&self.idle);
+        let listeners = self.listeners.iter().map(|listener| listener.fd);
+        let null = self.null.load(Relaxed);
+        for fd in
+            open.chain(others.copied()).chain(streams).chain(listeners).chain([null]).filter(|&fd| fd >= 0)
+        {
+            self.close(fd);
+        }
+    }
+}
+
+/// A new eventfd.
+fn eventfd() -> i32 {
+    // SAFETY: touches no memory.
+    unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }
+}
