@@ -152,7 +152,7 @@ impl Child {
     /// Watches the child until it has ended; says how if not well.
     fn watch(mut self, patience: Duration) -> Option<Failure> {
         let mut seen = (self.shared.progress.load(Relaxed), Instant::now());
-        let mut lines = Vec::new();
+        let (mut lines, mut stuck) = (Vec::new(), None);
         loop {
             if !self.reports.buffer().is_empty() || self.readable() {
                 let mut line = String::new();
@@ -166,13 +166,15 @@ impl Child {
             if now != seen.0 {
                 seen = (now, Instant::now());
             } else if seen.1.elapsed() > patience {
+                // It may go on while it is looked at.
+                stuck = Some(self.shared.program.load(Relaxed));
                 let mut told = vec![format!("hangs: no progress in {} s", patience.as_secs())];
                 told.extend(watch::describe(self.pid, self.shared));
                 lines.splice(0..0, told);
                 break;
             }
         }
-        let hangs = lines.first().is_some_and(|line| line.starts_with("hangs"));
+        let hangs = stuck.is_some();
         let status = self.end(hangs);
         if status == 0 {
             return None;
@@ -182,7 +184,7 @@ impl Child {
         } else if lines.is_empty() {
             lines.push(format!("ended with status {status:#x}"));
         }
-        Some(Failure { index: self.shared.program.load(Relaxed), lines })
+        Some(Failure { index: stuck.unwrap_or_else(|| self.shared.program.load(Relaxed)), lines })
     }
 
     fn readable(&self) -> bool {

@@ -245,7 +245,11 @@ impl Generator<'_> {
             76..82 if self.has("fork") => Act::Fork(match self.rng.below(3) {
                 0 => None,
                 1 => Some(None),
-                _ => Some((0..rings).find(|&ring| !self.program.rings[ring].is_private())),
+                // What a child leaves behind a drain fails with it.
+                _ => Some((0..rings).find(|&ring| {
+                    let plan = &self.program.rings[ring];
+                    !plan.is_private() && !plan.drains
+                })),
             }),
             _ => Act::Spin(1 + self.rng.below(20) as u32),
         }
@@ -323,7 +327,8 @@ impl Generator<'_> {
 
     /// Requests on what is closed at once: no other may come between.
     fn alone(&mut self, ring: usize) -> Option<What> {
-        if self.program.rings[ring].drains {
+        let plan = &self.program.rings[ring];
+        if plan.drains || plan.doomed && plan.is_polled() {
             return None;
         }
         if self.has("closed-pipes") && self.program.announces && self.rng.percent(15) {
@@ -382,7 +387,8 @@ impl Generator<'_> {
                 What::SendFile { to: other, slot: 4 + self.rng.below(4) as u32, silent: self.rng.percent(40) }
             }
             85..91 if self.has("cancel") => What::Cancel(self.whom()),
-            91..93 if self.has("splice") => What::Splice,
+            // The kernel does not find what the threads of an SQ thread are at.
+            91..93 if self.has("splice") && !plan.is_polled() => What::Splice,
             _ => What::Nop {
                 result: if self.rng.percent(20) { -libc::EIO } else { 0 },
                 big: self.rng.percent(50),
@@ -402,7 +408,8 @@ impl Generator<'_> {
             ways.push(How::FixedBuffer);
         }
         if self.rng.percent(50) {
-            if carrier == Carrier::Tcp && self.has("zero-copy") {
+            // The kernel's drains wait for notifications of what they hold back.
+            if carrier == Carrier::Tcp && self.has("zero-copy") && !plan.drains {
                 ways.extend([How::ZeroCopy; 4]);
             }
             let long = self.rng.percent(10);

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
-use anyring_engine::abi::{IORING_CQE_F_32, IORING_CQE_F_SKIP, Sqe};
+use anyring_engine::abi::{IORING_CQE_F_32, IORING_CQE_F_SKIP, IORING_SETUP_CQE_MIXED, Sqe};
 use anyring_engine::io_uring_params;
 use linux_raw_sys::io_uring::*;
 
@@ -12,6 +12,9 @@ use crate::differential::ring::{self as abi, Cqe, Engine};
 
 /// Bytes that a ring in the program's own pages gets for its queues, and for its SQEs.
 const GIVEN: usize = 64 * 1024;
+
+/// CQEs for all that a program can have.
+const ROOMY: u32 = 2048;
 
 /// A ring's memory, and where things are in it. It stays mapped until the program is over.
 pub struct Map {
@@ -41,6 +44,10 @@ impl Map {
         let mut params: io_uring_params = unsafe { std::mem::zeroed() };
         params.flags = plan.flags | IORING_SETUP_CQSIZE;
         params.cq_entries = plan.cq_entries.max(plan.entries);
+        if engine == Engine::Kernel && plan.flags & IORING_SETUP_CQE_MIXED != 0 {
+            // Linux 6.18 loses its place where a large completion finds the end of a full queue.
+            params.cq_entries = ROOMY;
+        }
         params.sq_thread_idle = 1;
         params.wq_fd = attach as u32;
         let given = plan.flags & IORING_SETUP_NO_MMAP != 0;

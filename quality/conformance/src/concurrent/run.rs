@@ -149,13 +149,16 @@ impl<'a> Runner<'a> {
             return;
         }
         if let Then::Event = then {
+            // What was told of already is not told of again.
             poke(world.eventfds[index], false);
+            self.look(index);
         }
         let batch = {
             let _held = ring.note.sq.lock();
             let batch = Batch::new(world, index, &mut self.rng, requests);
             if !ring.has_room(batch.sqes.len()) || batch.sqes.is_empty() {
                 withdraw(world, &batch);
+                batch.closes.iter().chain(&batch.wakes).for_each(|&fd| world.close(fd));
                 None
             } else {
                 for (place, (id, _)) in batch.sqes.iter().enumerate() {
@@ -260,10 +263,13 @@ impl<'a> Runner<'a> {
         }
         // Submission and wait are one call where it goes that way.
         let polled = ring.params.flags & IORING_SETUP_SQPOLL != 0;
+        if polled {
+            self.submit(index, None);
+        }
         let pending = if polled { 0 } else { ring.pending() };
         let mut result = ring.enter(pending, count, IORING_ENTER_GETEVENTS, None);
         self.entered(index, result);
-        if polled || pending > 0 && result != pending as i32 || result < 0 {
+        if pending > 0 && result != pending as i32 || result < 0 {
             self.submit(index, None);
             result = ring.enter(0, count, IORING_ENTER_GETEVENTS, None);
             self.entered(index, result);
