@@ -332,7 +332,7 @@ fn threads() -> Vec<String> {
     let own = std::process::id().to_string();
     let others = directory.flatten().filter(|task| task.file_name() != own.as_str());
     let names = others.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
-    let idle = ["anyring-reactor", "anyring-worker", "iou-wrk-"];
+    let idle = ["anyring-reactor", "iou-wrk"];
     names
         .map(|name| name.trim_end().to_owned())
         .filter(|name| !idle.iter().any(|idle| name.starts_with(idle)))

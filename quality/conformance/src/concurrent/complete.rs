@@ -9,7 +9,7 @@ use super::generate::{FILES, UNIT};
 use super::memory::{Kind, Request, State, traits};
 use super::prepare::GROUP;
 use super::world::{BUFFER, BUFFERS, PLACE, SEAL, World, abort_at_close, unit_pattern};
-use crate::differential::ring::{Cqe, Engine};
+use crate::differential::ring::Cqe;
 
 /// What the kernel's splice returns where it was interrupted.
 const ERESTARTSYS: i32 = 512;
@@ -26,7 +26,10 @@ pub fn reap(world: &World, index: usize) -> u32 {
     let mut count = 0;
     while let Some(cqe) = ring.reap() {
         count += 1;
-        world.shared.step();
+        // A program that does nothing but end stands still.
+        if cqe.user_data != ENDING {
+            world.shared.step();
+        }
         completed(world, index, &cqe);
     }
     count
@@ -49,8 +52,13 @@ fn completed(world: &World, index: usize, cqe: &Cqe) {
     }
     let entry = world.shared.entry(id);
     let request = entry.request();
-    let say =
-        |what: &str| world.fail(format!("{what}: request {id} {request:?}, {:?}, {cqe:?}", entry.state()));
+    let say = |what: &str| {
+        let before = entry.result.load(Relaxed);
+        world.fail(format!(
+            "{what}: request {id} {request:?}, {:?}, result before {before}, {cqe:?}",
+            entry.state()
+        ));
+    };
     if request.ring as usize != index {
         return say("a completion in another ring");
     }
@@ -66,8 +74,8 @@ fn completed(world: &World, index: usize, cqe: &Cqe) {
             return entry.set_state(State::Done);
         }
         State::Notifies => return say("a second result where a notification is due"),
-        // The kernel lets go of the pages of what was cancelled in a chain like this.
-        State::Done if notification && is_unstarted(world, &request, entry.result.load(Relaxed)) => return,
+        // What was cancelled in a chain lets go of its pages like this.
+        State::Done if notification && is_unstarted(&request, entry.result.load(Relaxed)) => return,
         _ if notification => return say("a notification nobody waits for"),
         _ => return say("one completion too many"),
     }
@@ -107,8 +115,8 @@ fn seal(world: &World, id: u32, request: &Request) {
     }
 }
 
-fn is_unstarted(world: &World, request: &Request, result: i32) -> bool {
-    world.engine == Engine::Kernel && request.before != 0 && result == -libc::ECANCELED
+fn is_unstarted(request: &Request, result: i32) -> bool {
+    request.before != 0 && result == -libc::ECANCELED
 }
 
 /// Is it the end that a cancellation makes?

@@ -25,8 +25,11 @@ pub fn rings(runner: &mut Runner<'_>, barrier: &Barrier) {
     for &index in &own {
         match world.program.end {
             End::Close => close(world, index),
-            // A drain would hold a request that cancels back, too.
-            end => empty(runner, index, end == End::SyncCancel || world.program.rings[index].drains),
+            end => {
+                let plan = &world.program.rings[index];
+                // A drain would hold a request that cancels back, too.
+                empty(runner, index, plan.drains || end == End::SyncCancel && !plan.is_polled());
+            }
         }
     }
     barrier.wait();

@@ -3,7 +3,10 @@
 use std::sync::atomic::Ordering::*;
 
 use super::finish::drain;
+use linux_raw_sys::io_uring::IORING_SETUP_ATTACH_WQ;
+
 use super::memory::{Entry, Kind, Request, State, traits};
+use super::plan::RingPlan;
 use super::prepare::{WRITTEN, written};
 use super::world::{SEAL, World};
 
@@ -52,22 +55,29 @@ fn was_cancelled(world: &World, request: &Request) -> bool {
 /// A failed head cancels the rest; the rest comes later.
 fn chain(world: &World, entry: &Entry, request: &Request, result: i32, say: &dyn Fn(&str)) {
     let Some(before) = request.before.checked_sub(1).map(|id| world.shared.entry(id)) else { return };
-    if before.state() != State::Done || request.kind == Kind::LinkTimeout {
+    if before.state() != State::Done || request.kind == Kind::LinkTimeout || may_be_cut(world, request) {
         return;
     }
     let first = before.request();
     let failed = before.result.load(Relaxed) < 0;
     let hard = request.traits & traits::HARD != 0;
     if failed && !hard && result != -libc::ECANCELED {
-        say("not cancelled behind one that failed");
+        say(&format!("not cancelled behind one that failed, {first:?} with {}", before.result.load(Relaxed)));
     }
     let whole = !failed && (first.length == 0 || before.result.load(Relaxed) == first.length as i32);
     if whole && result == -libc::ECANCELED && !was_cancelled(world, request) {
-        say("cancelled behind one that succeeded");
+        say(&format!("cancelled behind one that succeeded, {first:?}"));
     }
     if entry.order.load(Relaxed) < before.order.load(Relaxed) {
         say("complete before its predecessor");
     }
+}
+
+/// An SQ thread of several rings takes a few entries of each in turn, and so may end a chain early.
+fn may_be_cut(world: &World, request: &Request) -> bool {
+    let rings = &world.program.rings;
+    let attached = |ring: &RingPlan| ring.is_polled() && ring.flags & IORING_SETUP_ATTACH_WQ != 0;
+    rings[request.ring as usize].is_polled() && rings.iter().any(attached)
 }
 
 /// What drains comes after everything before it.

@@ -208,24 +208,27 @@ impl<'a> Runner<'a> {
     /// Submits all that is pushed, and waits for a completion at most so many microseconds.
     fn submit(&self, index: usize, wait_us: Option<u32>) {
         let Some(ring) = self.world.ring(index) else { return };
-        let mut limit = wait_us;
-        loop {
-            let pending = ring.pending();
-            if ring.params.flags & IORING_SETUP_SQPOLL != 0 {
-                return self.submit_polled(index, ring, limit);
-            }
-            if pending == 0 && limit.is_none() || ring.is_closed() {
+        if ring.params.flags & IORING_SETUP_SQPOLL != 0 {
+            return self.submit_polled(index, ring, wait_us);
+        }
+        let alone = self.world.program.rings[index].users.len() == 1;
+        let mut limit = wait_us.filter(|_| alone);
+        while ring.pending() > 0 && !ring.is_closed() {
+            // Where others push, too, a count could end within one of their chains.
+            let count = if alone { ring.pending() } else { ring.params.sq_entries };
+            let result = ring.enter(count, u32::from(limit.is_some()), 0, limit);
+            self.entered(index, result);
+            if limit.take().is_some() && result == count as i32 {
                 return;
             }
-            let result = ring.enter(pending, u32::from(limit.is_some()), 0, limit);
-            if pending == 0 || limit.take().is_some() && result == pending as i32 {
-                return self.entered(index, result);
-            }
-            self.entered(index, result);
             if result == -libc::EBUSY {
                 ring.enter(0, 0, IORING_ENTER_GETEVENTS, None);
                 self.reap(index);
             }
+        }
+        if let (Some(us), false) = (wait_us, ring.is_closed()) {
+            let result = ring.enter(0, 1, 0, Some(us));
+            self.entered(index, result);
         }
     }
 
@@ -263,10 +266,10 @@ impl<'a> Runner<'a> {
         }
         // Submission and wait are one call where it goes that way.
         let polled = ring.params.flags & IORING_SETUP_SQPOLL != 0;
-        if polled {
+        if polled || !alone {
             self.submit(index, None);
         }
-        let pending = if polled { 0 } else { ring.pending() };
+        let pending = if polled || !alone { 0 } else { ring.pending() };
         let mut result = ring.enter(pending, count, IORING_ENTER_GETEVENTS, None);
         self.entered(index, result);
         if pending > 0 && result != pending as i32 || result < 0 {
