@@ -10,7 +10,7 @@ export CARGO_TARGET_DIR := $(TARGET)
 export ANYRING_BIN := $(TARGET)/release
 
 .PHONY: help toolchain build demo lint test test-unit test-programs test-quick conformance differential bench
-.PHONY: install deb check-install check-aarch64 coverage sanitize sanitize-suite simulate soak
+.PHONY: install deb check-install check-aarch64 coverage sanitize sanitize-suite simulate concurrent soak
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -58,6 +58,7 @@ test: test-unit build ## everything CI runs: crates, conformance that must pass,
 	PROGRAM_FRONTEND=library PROGRAM_ENGINE=kernel quality/programs/run --quick plocate
 	cd $(TARGET) && $(ANYRING_BIN)/anyring-soak --seconds 20
 	cd $(TARGET) && $(ANYRING_BIN)/anyring-soak --seconds 5 --only connections
+	$(ANYRING_BIN)/anyring-conformance concurrent --programs 100000 --seed 2 --time 10 --patience 30
 
 test-programs: build ## every real program, the heavy ones too (some minutes)
 	quality/programs/run --all
@@ -76,6 +77,13 @@ differential: build ## random programs on both engines: make differential N=1000
 simulate: toolchain ## the engine on a simulated system: make simulate N=1000000 [SEED=1] [PROGRAM=messages]
 	cargo build --release -p anyring-simulation --locked
 	$(ANYRING_BIN)/anyring-simulation --schedules $(or $(N),100000) --seed $(or $(SEED),1) --program $(or $(PROGRAM),any)
+
+# A build of its own: the engine pauses by seeds, and its assertions hold.
+concurrent: toolchain ## random programs of several threads and rings: make concurrent N=200000 [SEED=2] [FIRST=5000]
+	CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true cargo build --release --locked --target-dir $(TARGET)/concurrent \
+		-p anyring-conformance --features pauses
+	$(TARGET)/concurrent/release/anyring-conformance concurrent --progress --programs $(or $(N),20000) \
+		--seed $(or $(SEED),1) --first $(or $(FIRST),0)
 
 coverage: toolchain ## which operations, and which of their errors, the engine's tests see; fails where one is not seen
 	rm -f $(TARGET)/coverage
@@ -96,6 +104,7 @@ soak: build ## random real work for SOAK_SECONDS=1800: nothing lost, nothing gro
 sanitize: toolchain ## the engine's tests and the fuzzer under the address and the thread sanitizer
 	scripts/check-sanitizers address
 	scripts/check-sanitizers thread
+	scripts/check-sanitizers thread concurrent
 
 sanitize-suite: toolchain ## liburing's suite over the preload library, under both sanitizers (half an hour)
 	scripts/check-sanitizers address suite

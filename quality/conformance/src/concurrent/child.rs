@@ -92,11 +92,11 @@ impl Failure {
 }
 
 /// Runs a job in children. Tells `note` what is wrong.
-pub fn run_job(job: &Job, shared: &'static Shared, lane: usize, mut note: impl FnMut(Failure)) {
+pub fn run_job(job: &Job, shared: &'static Shared, mut note: impl FnMut(Failure)) {
     let mut seeds = job.seeds;
     while !seeds.range().is_empty() {
         let part = Job { seeds, ..job.clone() };
-        let Some(failure) = Child::new(&part, shared, lane).watch(part.patience) else { return };
+        let Some(failure) = Child::new(&part, shared).watch(part.patience) else { return };
         let index = failure.index;
         note(failure);
         seeds = seeds.from(index + 1);
@@ -108,13 +108,11 @@ struct Child {
     pid: i32,
     reports: BufReader<File>,
     shared: &'static Shared,
-    directory: PathBuf,
 }
 
 impl Child {
-    fn new(job: &Job, shared: &'static Shared, lane: usize) -> Child {
+    fn new(job: &Job, shared: &'static Shared) -> Child {
         let mut ends = [0; 2];
-        let directory = directory(lane);
         // SAFETY: room for two numbers; the child leaves by `_exit` and never returns from here.
         unsafe {
             assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0, "a pipe");
@@ -133,7 +131,7 @@ impl Child {
                     let _ = writeln!(reports, "panic: {text}");
                     libc::_exit(101);
                 }));
-                let index = run_programs(job, shared, &directory);
+                let index = run_programs(job, shared, &directory(libc::getpid()));
                 if let Some((index, failures)) = index {
                     shared.program.store(index, Relaxed);
                     for line in failures {
@@ -145,7 +143,7 @@ impl Child {
             }
             libc::close(ends[1]);
             libc::setpgid(pid, pid);
-            Child { pid, reports: BufReader::new(File::from_raw_fd(ends[0])), shared, directory }
+            Child { pid, reports: BufReader::new(File::from_raw_fd(ends[0])), shared }
         }
     }
 
@@ -204,24 +202,24 @@ impl Child {
             libc::waitpid(self.pid, &mut status, 0);
         }
         if status != 0 {
-            let _ = std::fs::remove_dir_all(&self.directory);
-            let _ =
-                std::fs::remove_file(std::env::temp_dir().join(format!("anyring-concurrent-{}", self.pid)));
+            Ground::remove(&directory(self.pid), self.pid);
         }
         status
     }
 }
 
 /// Where a child works.
-fn directory(lane: usize) -> PathBuf {
+fn directory(pid: i32) -> PathBuf {
     let memory = Path::new("/dev/shm");
     let top = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
-    top.join(format!("anyring-concurrent-{}-{lane}", std::process::id()))
+    top.join(format!("anyring-concurrent-{pid}"))
 }
 
 /// In a child: runs programs until one fails; returns its index and what was wrong.
 fn run_programs(job: &Job, shared: &'static Shared, directory: &Path) -> Option<(u64, Vec<String>)> {
-    let ground = Ground::new(directory);
+    // SAFETY: asks for a number.
+    let pid = unsafe { libc::getpid() };
+    let ground = Ground::new(directory, pid);
     if job.engine == Engine::User {
         announce_forks();
     }
@@ -248,11 +246,11 @@ fn run_programs(job: &Job, shared: &'static Shared, directory: &Path) -> Option<
         shared.done.fetch_add(1, Relaxed);
         shared.step();
         if !failures.is_empty() {
-            ground.remove(directory);
+            Ground::remove(directory, pid);
             return Some((index, failures));
         }
     }
-    ground.remove(directory);
+    Ground::remove(directory, pid);
     None
 }
 

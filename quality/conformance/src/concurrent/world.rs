@@ -4,7 +4,7 @@
 use std::ffi::CString;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::IntoRawFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Mutex, OnceLock};
 
@@ -44,8 +44,8 @@ pub struct Ground {
 unsafe impl Sync for Ground {}
 
 impl Ground {
-    /// Makes the files in a directory of its own.
-    pub fn new(directory: &Path) -> Ground {
+    /// Makes the files of a process, in a directory of its own and one on disk.
+    pub fn new(directory: &Path, pid: i32) -> Ground {
         std::fs::create_dir_all(directory).expect("a directory");
         let path =
             |name: String| CString::new(directory.join(name).into_os_string().into_encoded_bytes()).unwrap();
@@ -56,9 +56,8 @@ impl Ground {
             bytes.resize(bytes.len() + file, b'.');
             std::fs::write(name.to_str().unwrap(), bytes).expect("a file");
         }
-        let disk = std::env::temp_dir().join(format!("anyring-concurrent-{}", std::process::id()));
-        let written =
-            [path("written".into()), CString::new(disk.into_os_string().into_encoded_bytes()).unwrap()];
+        let disk = CString::new(on_disk(pid).into_os_string().into_encoded_bytes()).unwrap();
+        let written = [path("written".into()), disk];
         for name in &written {
             std::fs::write(name.to_str().unwrap(), vec![0; MAX_REQUESTS * 64]).expect("a file");
         }
@@ -71,11 +70,15 @@ impl Ground {
         }
     }
 
-    /// Removes the files.
-    pub fn remove(&self, directory: &Path) {
+    /// Removes the files of a process.
+    pub fn remove(directory: &Path, pid: i32) {
         let _ = std::fs::remove_dir_all(directory);
-        let _ = std::fs::remove_file(self.written[1].to_str().unwrap());
+        let _ = std::fs::remove_file(on_disk(pid));
     }
+}
+
+fn on_disk(pid: i32) -> PathBuf {
+    std::env::temp_dir().join(format!("anyring-written-{pid}"))
 }
 
 /// Bytes of one ring's provided buffers, with the ring in which they are given.
