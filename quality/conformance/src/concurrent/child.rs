@@ -288,11 +288,12 @@ fn warm_up(engine: Engine) {
 /// What a process has beside memory.
 struct Left {
     files: usize,
+    threads: usize,
 }
 
 impl Left {
     fn now() -> Left {
-        Left { files: files().len() }
+        Left { files: files().len(), threads: threads().len() }
     }
 
     /// What has not gone in a while.
@@ -300,7 +301,7 @@ impl Left {
         let deadline = Instant::now() + LINGERS;
         loop {
             let (files, threads) = (files(), threads());
-            if files.len() <= self.files && threads.is_empty() {
+            if files.len() <= self.files && threads.len() <= self.threads {
                 return None;
             }
             if Instant::now() > deadline {

@@ -1,6 +1,5 @@
 //! How a program ends: rings are emptied by cancellations, or closed with what is in them.
 
-use std::sync::Barrier;
 use std::sync::atomic::Ordering::*;
 
 use anyring_engine::abi::Sqe;
@@ -8,13 +7,13 @@ use linux_raw_sys::io_uring::*;
 
 use super::children;
 use super::complete::ENDING;
-use super::memory::{Kind, State};
+use super::memory::{Kind, Meeting, State};
 use super::plan::End;
 use super::run::{Runner, sync_cancel};
 use super::world::World;
 
 /// Ends the rings of a thread.
-pub fn rings(runner: &mut Runner<'_>, barrier: &Barrier) {
+pub fn rings(runner: &mut Runner<'_>, barrier: &Meeting) {
     let world = runner.world;
     if runner.thread == 0 {
         children::join(world);

@@ -35,6 +35,38 @@ impl Drop for Held<'_> {
     }
 }
 
+/// Where threads wait for each other. Not the standard library's, for ThreadSanitizer does not see what that orders.
+pub struct Meeting {
+    size: u32,
+    here: AtomicU32,
+    round: AtomicU32,
+}
+
+impl Meeting {
+    /// For so many.
+    pub fn new(size: usize) -> Meeting {
+        Meeting { size: size as u32, here: AtomicU32::new(0), round: AtomicU32::new(0) }
+    }
+
+    /// Waits until all are here.
+    pub fn wait(&self) {
+        let word = self.round.as_ptr();
+        // Acquire pairs with the release below: what the others did before is seen.
+        let round = self.round.load(Acquire);
+        if self.here.fetch_add(1, AcqRel) + 1 == self.size {
+            self.here.store(0, Relaxed);
+            self.round.store(round.wrapping_add(1), Release);
+            // SAFETY: a word that is there.
+            unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, i32::MAX) };
+            return;
+        }
+        while self.round.load(Acquire) == round {
+            // SAFETY: as above.
+            unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, round, std::ptr::null::<u8>()) };
+        }
+    }
+}
+
 /// How far a request is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
@@ -227,7 +259,7 @@ impl Entry {
 #[repr(C)]
 #[expect(missing_docs, reason = "explained where they are not plain")]
 pub struct RingNote {
-    /// One above its descriptor; zero where there is none yet.
+    /// One above its descriptor; zero where there is none yet, less where none could be made.
     pub fd: AtomicI32,
     /// Where its memory lies, and where heads, tails, flags and the count of overflows are in it.
     pub base: AtomicU64,

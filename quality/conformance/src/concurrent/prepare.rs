@@ -299,7 +299,9 @@ impl<'a> Batch<'a> {
         self.writes[stream] = Some(offset + u64::from(length));
         let (kind, opcode) = match how {
             How::Vector => (Kind::Write, io_uring_op::IORING_OP_WRITEV),
-            How::FixedBuffer if length as usize <= PLACE => (Kind::Write, io_uring_op::IORING_OP_WRITE_FIXED),
+            How::FixedBuffer if length as usize <= HEADER => {
+                (Kind::Write, io_uring_op::IORING_OP_WRITE_FIXED)
+            }
             How::Socket => (Kind::Write, io_uring_op::IORING_OP_SEND),
             How::Message => (Kind::Write, io_uring_op::IORING_OP_SENDMSG),
             How::ZeroCopy => (Kind::SendZc, io_uring_op::IORING_OP_SEND_ZC),
@@ -385,10 +387,8 @@ impl<'a> Batch<'a> {
             (Kind::Write | Kind::SendZc, What::Write { .. }) => {
                 let data = self.world.pattern(entry.object as usize, entry.offset, entry.length as usize);
                 sqe.addr = data.as_ptr() as u64;
-                if entry.length < HEADER as u32 {
-                    store(0, data);
-                    sqe.addr = place as u64;
-                } else if sqe.opcode == io_uring_op::IORING_OP_WRITE_FIXED as u8 {
+                // What is longer than a place is written from the pattern itself.
+                if entry.length <= HEADER as u32 {
                     store(0, data);
                     sqe.addr = place as u64;
                 }
@@ -436,10 +436,10 @@ pub fn withdraw(world: &World, batch: &Batch) {
         let request = world.shared.entry(id).request();
         match request.kind {
             Kind::Write | Kind::SendZc => {
-                drop(world.streams[request.object as usize].writers.fetch_sub(1, AcqRel))
+                _ = world.streams[request.object as usize].writers.fetch_sub(1, AcqRel)
             }
             Kind::Read | Kind::ReadMany => {
-                drop(world.streams[request.object as usize].readers.fetch_sub(1, AcqRel))
+                _ = world.streams[request.object as usize].readers.fetch_sub(1, AcqRel)
             }
             Kind::SendMessage | Kind::SendFile if request.other != 0 => {
                 world.shared.entry(request.other - 1).set_state(State::Free);

@@ -72,7 +72,6 @@ impl Map {
             let sqes = map(fd, sqes_length, i64::from(IORING_OFF_SQES));
             ((map(fd, rings_length, 0), rings_length), (sqes.cast(), sqes_length))
         };
-        note.fd.store(fd + 1, Relaxed);
         note.setup_flags.store(params.flags, Relaxed);
         note.base.store(rings.0 as u64, Relaxed);
         let (sq, cq) = (params.sq_off, params.cq_off);
@@ -81,6 +80,8 @@ impl Map {
         {
             word.store(offset, Relaxed);
         }
+        // Release pairs with the acquire of who attaches to it.
+        note.fd.store(fd + 1, Release);
         Ok(Map { engine, fd, params, rings, sqes, note })
     }
 

@@ -1,6 +1,5 @@
 //! A program's threads, and what they do.
 
-use std::sync::Barrier;
 use std::sync::atomic::Ordering::*;
 
 use linux_raw_sys::io_uring::*;
@@ -8,6 +7,7 @@ use linux_raw_sys::io_uring::*;
 use super::complete::{BATON, provide, reap};
 use super::finish;
 use super::generate::SLOTS;
+use super::memory::Meeting;
 use super::plan::*;
 use super::prepare::{Batch, withdraw};
 use super::ring::Map;
@@ -20,16 +20,18 @@ use anyring_engine::io_uring_params;
 /// Runs the program's threads, to its end.
 pub fn run(world: &World) {
     let count = world.program.threads.len();
-    let barrier = Barrier::new(count);
+    let barrier = Meeting::new(count);
+    let over = Meeting::new(count + 1);
     std::thread::scope(|scope| {
         for thread in 0..count {
-            let barrier = &barrier;
+            let (barrier, over) = (&barrier, &over);
             let name = format!("program-{thread}");
             let body = move || {
-                Runner { world, thread, rng: Rng::new(world.program.seed ^ thread as u64) }.run(barrier)
+                Runner { world, thread, rng: Rng::new(world.program.seed ^ thread as u64) }.run(barrier, over)
             };
             std::thread::Builder::new().name(name).spawn_scoped(scope, body).expect("a thread");
         }
+        over.wait();
     });
 }
 
@@ -43,7 +45,7 @@ pub struct Runner<'a> {
 }
 
 impl<'a> Runner<'a> {
-    fn run(mut self, barrier: &Barrier) {
+    fn run(mut self, barrier: &Meeting, over: &Meeting) {
         let note = &self.world.shared.threads[self.thread];
         // SAFETY: asks for a number.
         note.tid.store(unsafe { libc::gettid() }, Relaxed);
@@ -61,6 +63,7 @@ impl<'a> Runner<'a> {
         if self.world.engine == Engine::User {
             anyring_engine::frontend::thread_ends();
         }
+        over.wait();
     }
 
     /// Makes the rings that are this thread's.
@@ -71,14 +74,17 @@ impl<'a> Runner<'a> {
             }
             let mut attach = 0;
             if plan.flags & IORING_SETUP_ATTACH_WQ != 0 {
-                while self.world.rings[0].get().is_none() {
+                let first = &self.world.shared.rings[0].fd;
+                // Acquire pairs with the release where it is made.
+                while first.load(Acquire) == 0 {
                     std::thread::yield_now();
                 }
-                attach = self.world.ring(0).map_or(-1, |ring| ring.fd);
+                attach = first.load(Relaxed) - 1;
             }
             let note = &self.world.shared.rings[index];
             let ring = Map::new(self.world.engine, plan, attach, note);
             if let Err(errno) = &ring {
+                note.fd.store(-1, Release);
                 self.world.fail(format!("ring {index} cannot be made: {errno}"));
             }
             let _ = self.world.rings[index].set(ring);

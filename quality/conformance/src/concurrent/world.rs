@@ -93,7 +93,8 @@ pub fn unit_pattern(file: usize, unit: u32) -> Vec<u8> {
 
 /// Words that name stream and offset, twice a period, so that whatever is not longer begins anywhere in the first.
 fn stream_pattern(stream: usize) -> Vec<u8> {
-    let word = |at: usize| ((stream as u64 + 0x51) << 56 | (at % PERIOD) as u64 * 0x0001_0203).to_ne_bytes();
+    let word =
+        |at: usize| (((stream as u64 + 0x51) << 56) | ((at % PERIOD) as u64 * 0x0001_0203)).to_ne_bytes();
     (0..2 * PERIOD).step_by(8).flat_map(word).collect()
 }
 
