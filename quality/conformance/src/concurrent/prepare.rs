@@ -80,6 +80,8 @@ impl<'a> Batch<'a> {
         sqe.flags |= request.flags;
         sqe.user_data = self.user_data(id);
         self.fill(id, request.what, &mut sqe, &entry);
+        // Whoever takes its completion sees what was filled in, also in the eyes of a sanitizer.
+        self.world.shared.entry(id).set_state(State::Pushed);
         self.hard = request.flags & 1 << 3 != 0;
         self.before = if request.flags & LINKS != 0 { id + 1 } else { 0 };
         self.sqes.push((id, sqe));
