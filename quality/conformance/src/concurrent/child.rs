@@ -14,6 +14,7 @@ use super::children::announce_forks;
 use super::generate::{self, Features};
 use super::judge::judge;
 use super::memory::Shared;
+use super::ring::unmap_given;
 use super::run::run;
 use super::watch;
 use super::world::{Ground, World};
@@ -242,6 +243,8 @@ fn run_programs(job: &Job, shared: &'static Shared, directory: &Path) -> Option<
         if failures.is_empty() {
             failures.extend(before.remains());
         }
+        // What was given to rings stays until their threads are gone.
+        unmap_given();
         shared.requests.fetch_add(shared.used().into(), Relaxed);
         shared.done.fetch_add(1, Relaxed);
         shared.step();
@@ -298,14 +301,12 @@ impl Left {
 
     /// What has not gone in a while.
     fn remains(&self) -> Option<String> {
-        if cfg!(anyring_sanitizer) {
-            // Its run-time has threads and descriptors of its own.
-            return None;
-        }
         let deadline = Instant::now() + LINGERS;
         loop {
             let (files, threads) = (files(), threads());
-            if files.len() <= self.files && threads.len() <= self.threads {
+            // A sanitizer's run-time opens descriptors of its own.
+            let closed = files.len() <= self.files || cfg!(anyring_sanitizer);
+            if closed && threads.len() <= self.threads {
                 return None;
             }
             if Instant::now() > deadline {
@@ -335,7 +336,9 @@ fn threads() -> Vec<String> {
     let own = std::process::id().to_string();
     let others = directory.flatten().filter(|task| task.file_name() != own.as_str());
     let names = others.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
-    let idle = ["anyring-reactor", "iou-wrk"];
+    // The last is that of a sanitizer's own.
+    let idle =
+        ["anyring-reactor", "iou-wrk", if cfg!(anyring_sanitizer) { "anyring-conform" } else { "iou-wrk" }];
     names
         .map(|name| name.trim_end().to_owned())
         .filter(|name| !idle.iter().any(|idle| name.starts_with(idle)))

@@ -1,5 +1,6 @@
 //! A ring that several threads, and processes, use at once, as a program with locks around its queues does.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
 use anyring_engine::abi::{IORING_CQE_F_32, IORING_CQE_F_SKIP, IORING_SETUP_CQE_MIXED, Sqe};
@@ -194,12 +195,26 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: mapped by this ring, used by nobody any more.
-        unsafe {
-            libc::munmap(self.rings.0.cast(), self.rings.1);
-            libc::munmap(self.sqes.0.cast(), self.sqes.1);
+        let parts = [(self.rings.0 as usize, self.rings.1), (self.sqes.0 as usize, self.sqes.1)];
+        if self.params.flags & IORING_SETUP_NO_MMAP != 0 {
+            GIVEN_TO_RINGS.lock().unwrap().extend(parts);
+        } else {
+            parts.into_iter().for_each(unmap);
         }
     }
+}
+
+/// Memory of the program's own that rings were given: a ring's threads may look at it until they have ended.
+static GIVEN_TO_RINGS: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
+
+/// Unmaps what rings were given that are gone now.
+pub fn unmap_given() {
+    GIVEN_TO_RINGS.lock().unwrap().drain(..).for_each(unmap);
+}
+
+fn unmap((address, length): (usize, usize)) {
+    // SAFETY: a ring's mapping, used by nobody any more.
+    unsafe { libc::munmap(address as *mut libc::c_void, length) };
 }
 
 /// New memory that children share.
