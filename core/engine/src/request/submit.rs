@@ -115,6 +115,8 @@ impl Core {
         }
         self.timeouts.batch = None;
         if !self.loan.close(self.sq_head, self.posted()) {
+            // Whoever reads the SQ head needs no lock for it, and may close what the SQEs name.
+            self.hold_queue();
             self.publish_sq_head();
         }
     }
@@ -122,6 +124,7 @@ impl Core {
     /// Lets the program know what was consumed.
     #[inline]
     pub fn publish_sq_head(&self) {
+        debug_assert!(self.keeps_files_of_work(), "what the program knows of may be closed");
         // Release pairs with the program's acquire load of the head: it may overwrite these SQEs now.
         self.memory.store(Word::SqHead, self.sq_head);
     }
