@@ -132,10 +132,9 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut c_void, context: *mut Con
     let is_ring_call = calls::is_ring_call(number);
     let listed = |list: &[u32]| list.contains(&(number as u32));
     if trap.code != SYS_SECCOMP {
+        let at = interrupted.instruction_pointer();
         // SAFETY: the kernel's.
-        if let Some(address) =
-            unsafe { anyring_engine::frontend::interrupted(info, interrupted.instruction_pointer()) }
-        {
+        if let Some(address) = unsafe { anyring_engine::frontend::interrupted(info, at) } {
             interrupted.set_instruction_pointer(address);
             return;
         }
