@@ -72,6 +72,20 @@ fn await_signal(file: &mut File) {
     file.read_exact(&mut [0]).unwrap();
 }
 
+/// What a child's requests came to outlives it, though the queue had no room: more of it than there is room for letters.
+#[test]
+fn what_found_no_room_outlives_its_process() {
+    const ALL: u64 = 100;
+    both(|engine| {
+        let mut ring = Ring::new(engine, 4, 0);
+        let pid = child(|| (1..=ALL).all(|user_data| submit(&mut ring, &[nop(user_data)]) == 1));
+        let mut found = wait_for(&mut ring, ALL as usize);
+        assert_eq!(ended(pid), 0);
+        found.dedup();
+        (found, ring.enter_with(0, 0, IORING_ENTER_GETEVENTS), ring.overflowed())
+    });
+}
+
 #[test]
 fn each_side_reaps_what_the_other_submitted() {
     both(|engine| {

@@ -519,7 +519,12 @@ impl Core {
             }
             self.overflow.pop_front();
         }
-        if !self.overflows_elsewhere() {
+        self.overflow_may_be_over();
+    }
+
+    /// Takes the flag away by which the program knows of kept CQEs, where nobody keeps any.
+    pub(crate) fn overflow_may_be_over(&self) {
+        if self.overflow.is_empty() && !self.overflows_elsewhere() {
             self.memory.change_sq_flags(0, IORING_SQ_CQ_OVERFLOW);
         }
     }

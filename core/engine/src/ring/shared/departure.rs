@@ -10,6 +10,7 @@ use crate::abi::Errno;
 use crate::ops::timeout;
 use crate::os;
 use crate::os::host;
+use crate::os::sync::atomic::AtomicU32;
 use crate::process::family;
 use crate::queue::Cqe;
 use crate::request::{Flags, Phase, RequestId};
@@ -19,6 +20,9 @@ use crate::ring::{Core, Ring, lifetime, live, registry};
 
 /// How long transfers of files, which cannot be stopped, may take to end.
 const PATIENCE_NS: u64 = 1_000_000_000;
+
+/// Between two looks whether others have read letters.
+const LOOK_NS: u64 = 1_000_000;
 
 /// This process ends.
 pub fn exits() {
@@ -49,7 +53,7 @@ fn depart(all: bool) {
 fn depart_from(ring: &'static Ring, all: bool) {
     let mut guard = ring.lock();
     let Some(core) = guard.as_mut() else { return };
-    if core.shared.is_none() || core.requests.live() == 0 {
+    if core.shared.is_none() || core.requests.live() == 0 && core.overflow.is_empty() {
         return;
     }
     let serial = core.serial;
@@ -64,6 +68,14 @@ fn depart_from(ring: &'static Ring, all: bool) {
     }
     if let Some(core) = live(&mut guard, serial) {
         core.cancel_the_rest();
+    }
+    // As many at a time as there are letters: others read them and make room.
+    while live(&mut guard, serial).is_some_and(|core| !core.bequeath_kept()) {
+        if os::monotonic_ns() >= deadline_ns {
+            break;
+        }
+        let never = AtomicU32::new(0);
+        let _ = guard.unlocked(|| os::futex_wait(&never, 0, Some(LOOK_NS)));
     }
     lifetime::go_out(guard, serial);
 }

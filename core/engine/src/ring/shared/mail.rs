@@ -6,6 +6,7 @@
 //!   that somebody died without an answer.
 //! - `TIMEOUT`: the writer ends, its timeout does not. Whoever reads it first has it.
 //! - `COMPLETION`: a message (`MSG_RING`) for a ring that only a thread of another process may drive.
+//! - `KEPT`: a CQE that found no room, of a process that ends. Whoever reads it first posts it.
 
 use crate::abi::Errno;
 use crate::ops::timeout::{self, Inherited};
@@ -21,6 +22,7 @@ use crate::wait::timers::Clock;
 const CANCEL: u32 = 1;
 const TIMEOUT: u32 = 2;
 const COMPLETION: u32 = 3;
+const KEPT: u32 = 4;
 
 /// How often a writer looks whether those it asked live.
 const PATIENCE_NS: u64 = 50_000_000;
@@ -105,6 +107,7 @@ impl Core {
                 (CANCEL, false) => self.answer(place, letter),
                 (TIMEOUT, false) => self.inherit(place, letter),
                 (COMPLETION, false) => self.take_completion(place, letter),
+                (KEPT, false) => self.take_kept(place, letter),
                 _ => {}
             }
         }
@@ -197,6 +200,41 @@ impl Core {
                 flags: cqe.flags,
                 ..Letter::default()
             })
+    }
+
+    /// Leaves the CQEs that found no room to whoever reads of them first. False where there are more than there is room for
+    /// letters now.
+    pub(crate) fn bequeath_kept(&mut self) -> bool {
+        self.flush_overflow();
+        let Some(shared) = &self.shared else { return true };
+        while let Some(cqe) = self.overflow.front() {
+            let [time_ns, rest] = cqe.big;
+            let written = shared.write(Letter {
+                kind: KEPT,
+                from: family::own(),
+                user_data: cqe.user_data,
+                count: cqe.res as u32,
+                flags: cqe.flags,
+                time_ns,
+                index: rest as u32,
+                generation: (rest >> 32) as u32,
+                ..Letter::default()
+            });
+            if !written {
+                return false;
+            }
+            self.overflow.pop_front();
+        }
+        true
+    }
+
+    /// Posts what a process that has ended could not.
+    fn take_kept(&mut self, place: usize, letter: Letter) {
+        let Some(shared) = &self.shared else { return };
+        shared.state().take_letter(place);
+        let big = [letter.time_ns, u64::from(letter.index) | u64::from(letter.generation) << 32];
+        self.post(Cqe { user_data: letter.user_data, res: letter.count as i32, flags: letter.flags, big });
+        self.overflow_may_be_over();
     }
 
     /// Leaves a timeout to whoever reads of it. False where there is no room.
