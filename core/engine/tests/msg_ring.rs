@@ -264,7 +264,7 @@ fn a_message_that_a_timeout_counts_ends_a_wait() {
             done.send((waited, target.reap_all())).unwrap();
         });
         let (target, thread) = tell.recv().unwrap();
-        asleep(thread);
+        waits_for_events(thread);
         assert_eq!(ring.run(&[message(1, target, 20, 0)])[0].res, 0);
         let (waited, cqes) = ends
             .recv_timeout(std::time::Duration::from_secs(20))

@@ -145,6 +145,16 @@ pub fn asleep_or(pid: libc::pid_t, ended: impl Fn() -> bool) {
     }
 }
 
+/// Waits until a thread of this process sleeps in a call on files, not for a lock on its way there.
+pub fn waits_for_events(thread: libc::pid_t) {
+    until("the thread waits for events", || {
+        let read = |name| std::fs::read_to_string(format!("/proc/{thread}/{name}")).unwrap_or_default();
+        let sleeps = read("stat").rsplit(')').next().unwrap().trim_start().starts_with('S');
+        // futex(2) on the machine's own processor, whichever is emulated: x86-64, aarch64.
+        sleeps && !["202 ", "98 "].iter().any(|number| read("syscall").starts_with(number))
+    });
+}
+
 /// Looks until `condition` holds.
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
