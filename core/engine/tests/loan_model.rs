@@ -68,6 +68,8 @@ impl World {
         if !lent {
             self.head.store(head as usize, Ordering::Release);
         }
+        // With the lock still held: nobody else comes before.
+        assert_eq!(core.loan.take(), lent, "what is offered is taken by who submitted it");
         drop(core);
         let file = held.unwrap_or_else(|| self.descriptor.load(Ordering::Acquire));
         assert_eq!(file, NAMED, "written to the file that was named");
@@ -100,6 +102,12 @@ impl World {
         is_behind
     }
 
+    /// `enter` of another thread, which takes what is there to be done, and submits nothing.
+    fn help(&self) {
+        let mut core = self.core.lock().unwrap();
+        assert!(!core.loan.is_offered() && !core.loan.take(), "what is lent is not taken twice");
+    }
+
     fn reuse(&self) {
         self.descriptor.store(OTHER, Ordering::Release);
     }
@@ -113,6 +121,22 @@ fn the_head_moves_only_when_the_file_is_held() {
             let world = world.clone();
             move || world.write(false)
         });
+        if world.head.load(Ordering::Acquire) >= 1 {
+            world.reuse();
+        }
+        submitter.join().unwrap();
+    });
+}
+
+#[test]
+fn who_helps_takes_nothing_that_is_lent() {
+    loom::model(|| {
+        let world = Arc::new(World::new());
+        let submitter = thread::spawn({
+            let world = world.clone();
+            move || world.write(false)
+        });
+        world.help();
         if world.head.load(Ordering::Acquire) >= 1 {
             world.reuse();
         }

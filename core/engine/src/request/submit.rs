@@ -369,6 +369,10 @@ impl Core {
                 self.requests[id].flags.set(Flags::WOKEN);
                 self.make_ready(id);
             }
+            // It was to end with the attempt that it was cancelled in.
+            Outcome::Block | Outcome::BlockForLong if self.requests[id].flags.has(Flags::CANCELED) => {
+                self.complete(id, Errno::ECANCELED.negated());
+            }
             Outcome::Block => self.block(id, false),
             Outcome::BlockForLong => self.block(id, true),
         }

@@ -260,10 +260,13 @@ pub fn clear_all(ring: &'static Ring) {
     }
 }
 
-/// Is one of the descriptors that are known to stand for `ring` its memory file still?
+/// Is one of the descriptors that are known to stand for `ring` its memory file still, or what shows its readiness?
 pub fn has_descriptor(ring: &'static Ring) -> bool {
     slots_of(ring).any(|(fd, _)| {
-        os::identity(fd).is_ok_and(|identity| is(&ring.file, [identity.device, identity.inode]))
+        os::identity(fd).is_ok_and(|identity| {
+            let file = [identity.device, identity.inode];
+            is(&ring.file, file) || is(&ring.shown, file)
+        })
     })
 }
 

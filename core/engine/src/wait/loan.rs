@@ -22,12 +22,24 @@ pub struct Loan {
     open: bool,
     /// The work that it has queued so far.
     queued: Option<Queued>,
-    /// Its work is the calling thread's to do on the program's descriptors, and the SQ head is not published.
-    out: bool,
+    /// Whose the work is that is lent.
+    state: State,
     /// Somebody waits for the end of that.
     awaited: bool,
     /// Two threads wanted to submit at once.
     refused: bool,
+}
+
+/// From the end of the submission until the SQ head is published.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum State {
+    /// Nothing is lent.
+    #[default]
+    In,
+    /// The queue may be taken by the thread that has submitted, which still has the lock.
+    Offered,
+    /// That thread has taken the queue. Only its return ends the loan, whoever else comes by.
+    Out,
 }
 
 #[derive(Debug)]
@@ -39,7 +51,7 @@ struct Queued {
 impl Loan {
     /// A submission begins.
     pub fn open(&mut self, lends: bool) {
-        debug_assert!(!self.out, "a submission waits for the end of a loan");
+        debug_assert!(!self.is_out(), "a submission waits for the end of a loan");
         self.open = lends && !self.refused;
         self.queued = None;
     }
@@ -58,9 +70,24 @@ impl Loan {
     /// [`Loan::end`].
     pub fn close(&mut self, sq_head: u32, posted: Posted) -> bool {
         let open = core::mem::take(&mut self.open);
-        self.out =
+        let lends =
             open && self.queued.take().is_some_and(|last| (last.sq_head, last.posted) == (sq_head, posted));
-        self.out
+        self.state = if lends { State::Offered } else { State::In };
+        lends
+    }
+
+    /// Is work lent that nobody has taken yet?
+    pub fn is_offered(&self) -> bool {
+        self.state == State::Offered
+    }
+
+    /// The calling thread takes what is offered, and will [`Loan::end`] it. False where there is nothing to be taken.
+    pub fn take(&mut self) -> bool {
+        let offered = self.is_offered();
+        if offered {
+            self.state = State::Out;
+        }
+        offered
     }
 
     /// May the work be lent that the submission queues?
@@ -70,7 +97,7 @@ impl Loan {
 
     /// Is work lent?
     pub fn is_out(&self) -> bool {
-        self.out
+        self.state != State::In
     }
 
     /// Another thread wants to submit: it waits for [`Loan::end`].
@@ -79,10 +106,11 @@ impl Loan {
         self.refused = true;
     }
 
-    /// All that was lent is done, or holds its file. Returns whether somebody waits for that.
+    /// All that was lent is done, or holds its file: said by who has taken it, or while it is offered. Returns whether
+    /// somebody waits for that.
     pub fn end(&mut self) -> bool {
-        debug_assert!(self.out, "only what was lent comes back");
-        self.out = false;
+        debug_assert!(self.is_out(), "only what was lent comes back");
+        self.state = State::In;
         core::mem::take(&mut self.awaited)
     }
 }

@@ -230,10 +230,11 @@ impl Core {
         self.finished.push_back(work);
         if self.defers() && !self.closing {
             self.notify_deferred();
-            self.wake_observers();
         } else {
             self.run_finished();
         }
+        // Its end may come without a CQE.
+        self.wake_observers();
     }
 
     /// Ends requests whose work is done.
@@ -385,14 +386,19 @@ impl Core {
 
     /// Has all queued work its file, where it is not lent?
     pub fn keeps_files_of_work(&self) -> bool {
-        self.loan.is_out() || !self.exposed || self.work.iter().all(|work| !work.exposed)
+        self.loan.is_offered() || !self.exposed || self.work.iter().all(|work| !work.exposed)
     }
 
-    /// What was lent is done, or holds its file from now on: the program may know what was consumed.
+    /// What is offered holds its file from now on: the program may know what was consumed. What a thread has taken is that
+    /// thread's.
     pub fn end_loan(&mut self) {
-        if !self.loan.is_out() {
-            return;
+        if self.loan.is_offered() {
+            self.take_back();
         }
+    }
+
+    /// What was lent is done, or holds its file from now on.
+    fn take_back(&mut self) {
         self.hold_queue();
         self.publish_sq_head();
         if self.loan.end() {
@@ -495,14 +501,16 @@ pub fn run_by_caller(guard: &mut CoreGuard<'_>, serial: u64, waits: bool) -> boo
     loop {
         let Some(core) = live(guard, serial) else { return false };
         core.submit_direct(waits);
-        let Some(mut batch) = core.take_batch(waits) else { return true };
+        let Some((mut batch, lent)) = core.take_batch(waits) else { return true };
         let (done, slow) = guard.unlocked(|| run_batch(&mut batch, &mut slow_before));
         let Some(core) = live(guard, serial) else { return false };
         core.give_batch_back(batch, done, waits);
         if slow {
             core.hand_over();
         }
-        core.end_loan();
+        if lent {
+            core.take_back();
+        }
         if slow {
             return true;
         }
@@ -529,19 +537,17 @@ fn run_batch(batch: &mut [Piece], slow_before: &mut bool) -> (usize, bool) {
 }
 
 impl Core {
-    /// The pieces that the caller does next, counted as worked on; `None` where there are none. What
-    /// is for workers goes to them.
-    fn take_batch(&mut self, waits: bool) -> Option<Vec<Piece>> {
-        if self.loan.is_out() {
-            if self.lends_queue() {
-                let mut batch = core::mem::take(&mut self.batch);
-                batch.extend(self.work.drain(..).map(|work| Piece::lent(work, &self.loan)));
-                self.exposed = false;
-                self.working += batch.len();
-                return Some(batch);
-            }
-            self.end_loan();
+    /// The pieces that the caller does next, counted as worked on, and whether they are lent to it; `None` where there are
+    /// none. What is for workers goes to them.
+    fn take_batch(&mut self, waits: bool) -> Option<(Vec<Piece>, bool)> {
+        if self.loan.is_offered() && self.lends_queue() && self.loan.take() {
+            let mut batch = core::mem::take(&mut self.batch);
+            batch.extend(self.work.drain(..).map(|work| Piece::lent(work, &self.loan)));
+            self.exposed = false;
+            self.working += batch.len();
+            return Some((batch, true));
         }
+        self.end_loan();
         let mut batch = core::mem::take(&mut self.batch);
         loop {
             // What was handed over may have ended, and what is linked behind it may be here now.
@@ -570,7 +576,7 @@ impl Core {
             break;
         }
         self.working += batch.len();
-        Some(batch)
+        Some((batch, false))
     }
 
     /// Can all that is queued be lent at once?
@@ -599,6 +605,7 @@ impl Core {
         } else {
             batch.iter_mut().for_each(|work| self.conclude(work));
             batch.clear();
+            self.wake_observers();
         }
         self.batch = batch;
     }

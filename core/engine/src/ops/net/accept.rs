@@ -83,10 +83,10 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
         Err(errno) => return errno.into(),
     };
     if flags.has(Flags::MULTISHOT) {
-        let accepted = nonblocking::attempt(fd, blocking, || accept_all(core, id, fd));
+        let accepted = nonblocking::attempt(fd, blocking, |held| accept_all(core, id, fd, held));
         return accepted.map_or_else(Outcome::from, |(outcome, _)| outcome);
     }
-    let accepted = nonblocking::attempt(fd, blocking, || accept(core, id, fd));
+    let accepted = nonblocking::attempt(fd, blocking, |held| accept(core, id, fd, held));
     match accepted.and_then(|(result, _)| result) {
         Ok(result) => {
             tell_of_others(core, id, fd);
@@ -119,12 +119,12 @@ fn tell_of_others(core: &mut Core, id: RequestId, fd: Fd) {
     }
 }
 
-/// Accepts until nobody waits: one CQE each, by which the program knows whether another follows.
-fn accept_all(core: &mut Core, id: RequestId, fd: Fd) -> Outcome {
+/// Accepts by `held`, which is `fd` or a duplicate, until nobody waits: one CQE each, by which the program knows whether another follows.
+fn accept_all(core: &mut Core, id: RequestId, fd: Fd, held: Fd) -> Outcome {
     let kind = core.readiness.socket_kind(fd);
     let tells = kind == SocketKind::TcpListener;
     let mut left_to_ask = if kind.listens() { MOST_ASKED } else { 0 };
-    let mut next = accept(core, id, fd);
+    let mut next = accept(core, id, fd, held);
     loop {
         let accepted = match next {
             Ok(accepted) => accepted,
@@ -135,24 +135,25 @@ fn accept_all(core: &mut Core, id: RequestId, fd: Fd) -> Outcome {
         let room = core.overflow.is_empty() && core.cq_ready() + 1 < core.memory.layout().cq_entries;
         let asks = room && left_to_ask > 0;
         left_to_ask -= u8::from(asks);
-        next = if !room || asks && nobody_waits(fd) { Err(Errno::EAGAIN) } else { accept(core, id, fd) };
-        let more = tells && if room { next != Err(Errno::EAGAIN) } else { more_waits(fd) };
+        next =
+            if !room || asks && nobody_waits(held) { Err(Errno::EAGAIN) } else { accept(core, id, fd, held) };
+        let more = tells && if room { next != Err(Errno::EAGAIN) } else { more_waits(held) };
         let flags = if more { IORING_CQE_F_SOCK_NONEMPTY } else { 0 };
         if !core.post_more(id, accepted, flags) {
             core.requests[id].cqe_flags |= flags;
             return Outcome::Complete(accepted);
         }
         if !room {
-            next = accept(core, id, fd);
+            next = accept(core, id, fd, held);
         }
     }
 }
 
 /// One connection: its descriptor or slot. In a slot it is never inherited by other programs.
-fn accept(core: &mut Core, id: RequestId, fd: Fd) -> Result<i32, Errno> {
+fn accept(core: &mut Core, id: RequestId, fd: Fd, held: Fd) -> Result<i32, Errno> {
     let sqe = core.requests[id].sqe;
     let in_slot = if sqe.file_index != 0 { SOCK_CLOEXEC } else { 0 };
-    let accepted = calls::accept(fd, sqe.addr, sqe.off, sqe.op_flags | in_slot)?;
+    let accepted = calls::accept(held, sqe.addr, sqe.off, sqe.op_flags | in_slot)?;
     // What is noted of it must not be taken for another socket's.
     let lasts = sqe.file_index != 0 || host::sees_closes();
     let given = if lasts && core.readiness.is_tcp_listener(fd) {

@@ -18,11 +18,14 @@ use linux_raw_sys::general::O_NONBLOCK;
 
 use crate::abi::Errno;
 use crate::ops::net::calls;
-use crate::os::{self, Fd};
+use crate::os::{self, Fd, OwnedFd};
 
 /// How long to wait before the holder of a turn whom the kernel does not find is taken for dead: one in another PID
 /// namespace is not found either, but will be done by then.
 const PATIENCE_NS: u64 = 20_000_000;
+
+/// The part of the word that is the holder's number (`FUTEX_TID_MASK`).
+const NUMBER: u32 = 0x3fff_ffff;
 
 /// How often to look before sleeping: a turn lasts some microseconds.
 const SPINS: u32 = 200;
@@ -77,22 +80,23 @@ pub fn is_wanted(fd: Fd) -> bool {
     }
 }
 
-/// Does `body` while the socket has `O_NONBLOCK`, of which `known` is known. Second: whether it is the program that has
-/// set it.
-pub fn attempt<T>(fd: Fd, known: Blocking, body: impl FnOnce() -> T) -> Result<(T, bool), Errno> {
+/// Does `body` while the socket has `O_NONBLOCK`, of which `known` is known; `body` gets a descriptor for it. Second: whether
+/// it is the program that has set the flag.
+pub fn attempt<T>(fd: Fd, known: Blocking, body: impl FnOnce(Fd) -> T) -> Result<(T, bool), Errno> {
     if known == Blocking::Never {
-        return Ok((body(), true));
+        return Ok((body(fd), true));
     }
     let turn = Turn::take();
     if known == Blocking::Unknown && calls::file_flags(fd)? & O_NONBLOCK != 0 {
         drop(turn);
-        return Ok((body(), true));
+        return Ok((body(fd), true));
     }
+    // The program may close its descriptor meanwhile, and its number become that of another socket, without the flag.
+    let held = OwnedFd::new(os::duplicate(fd)?);
     turn.begins();
-    let result = calls::set_nonblocking(fd, true).map(|()| {
-        let result = body();
-        // It can fail only where the program has closed the descriptor meanwhile, and then means nothing.
-        let _ = calls::set_nonblocking(fd, false);
+    let result = calls::set_nonblocking(held.fd(), true).map(|()| {
+        let result = body(held.fd());
+        let _ = calls::set_nonblocking(held.fd(), false);
         result
     });
     turn.ends();
@@ -155,11 +159,15 @@ impl Turn {
                 Ok(()) => return,
                 Err(Errno::EINTR | Errno::EAGAIN) => {}
                 Err(errno) => {
-                    let seen = self.holder.load(Ordering::Relaxed);
                     // Without futexes of this kind (`ENOSYS`) nobody is taken for dead, nor told of the end of a turn.
-                    let waited = os::futex_wait_shared(&self.holder, seen, Some(PATIENCE_NS));
-                    let late = seen != 0 && waited == Err(Errno::ETIMEDOUT);
-                    if errno == Errno::ESRCH && late && take(seen) {
+                    let seen = self.holder.load(Ordering::Relaxed);
+                    // Not on the word itself: the kernel unlocks none on which somebody sleeps by a plain wait.
+                    let never = AtomicU32::new(0);
+                    let _ = os::futex_wait(&never, 0, Some(PATIENCE_NS));
+                    let late = seen != 0 && self.holder.load(Ordering::Relaxed) == seen;
+                    // A dead holder's number may have become this thread's.
+                    let dead = errno == Errno::ESRCH || errno == Errno::EDEADLK && seen & NUMBER == own;
+                    if dead && late && take(seen) {
                         return;
                     }
                 }
@@ -256,7 +264,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let fd = listener.as_raw_fd();
         assert_eq!(blocking(fd), Ok(Blocking::May));
-        let within = attempt(fd, Blocking::May, || blocking(fd));
+        let within = attempt(fd, Blocking::May, |_| blocking(fd));
         assert_eq!(within, Ok((Ok(Blocking::Unknown), false)), "not taken for the program's own");
         assert_eq!(blocking(fd), Ok(Blocking::May), "put back");
         share();
@@ -265,7 +273,7 @@ mod tests {
         a_turn_of_the_dead_is_taken_over(fd);
         listener.set_nonblocking(true).unwrap();
         assert_eq!(blocking(fd), Ok(Blocking::Never));
-        assert_eq!(attempt(fd, Blocking::Unknown, || ()), Ok(((), true)));
+        assert_eq!(attempt(fd, Blocking::Unknown, |_| ()), Ok(((), true)));
         assert_eq!(blocking(fd), Ok(Blocking::Never), "left alone");
     }
 
@@ -275,7 +283,7 @@ mod tests {
             (0..5_000).all(|_| {
                 let known = blocking(fd).unwrap();
                 let set = || super::calls::file_flags(fd).unwrap() & super::O_NONBLOCK != 0;
-                known != Blocking::Never && attempt(fd, known, || set() && set()) == Ok((true, false))
+                known != Blocking::Never && attempt(fd, known, |_| set() && set()) == Ok((true, false))
             })
         };
         let other = child(in_turns);
@@ -287,7 +295,7 @@ mod tests {
 
     fn a_turn_of_the_dead_is_taken_over(fd: i32) {
         let killed = child(|| {
-            attempt(fd, Blocking::May, || {
+            attempt(fd, Blocking::May, |_| {
                 // SAFETY: kills this process.
                 unsafe { libc::raise(libc::SIGKILL) };
             })
@@ -296,10 +304,10 @@ mod tests {
         assert_eq!(ended(killed), libc::SIGKILL);
         assert_ne!(Turn::current().holder.load(Ordering::Relaxed), 0);
         assert_eq!(blocking(fd), Ok(Blocking::Unknown), "nobody is told that it is the program's own");
-        assert_eq!(attempt(fd, Blocking::Unknown, || ()), Ok(((), true)));
+        assert_eq!(attempt(fd, Blocking::Unknown, |_| ()), Ok(((), true)));
         assert_eq!(blocking(fd), Ok(Blocking::Never), "nobody has a turn");
         super::calls::set_nonblocking(fd, false).unwrap();
-        assert_eq!(attempt(fd, Blocking::May, || ()), Ok(((), false)));
+        assert_eq!(attempt(fd, Blocking::May, |_| ()), Ok(((), false)));
         assert_eq!(blocking(fd), Ok(Blocking::May));
     }
 }
