@@ -8,6 +8,9 @@ use crate::wait::Driver;
 use crate::wait::token::Sleep;
 use crate::work::{self, pool};
 
+/// Between two looks whether there is room for kept CQEs, where one waits for completions. The kernel does not sleep then.
+const ROOM_NS: u64 = 1_000_000;
+
 /// Until when to wait, on the monotonic clock in nanoseconds, and with which signal mask.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Limits {
@@ -151,7 +154,9 @@ fn drive(
     }
     reactor::attend_stale(core);
     let epoll = core.epoll()?;
-    let bounds = [timeout_ns, core.timers.next_ns(), core.next_recheck_ns()];
+    // Another thread may make room by reaping, and tells nobody.
+    let room_ns = (!core.overflow.is_empty()).then_some(ROOM_NS);
+    let bounds = [timeout_ns, core.timers.next_ns(), core.next_recheck_ns(), room_ns];
     let timeout_ns = bounds.into_iter().flatten().min();
     core.token.drive(wanted);
     core.external.looked = false;

@@ -15,7 +15,7 @@ use crate::process::credentials::{self, Credentials};
 use crate::ring::drive::{BATCH, reactor};
 use crate::ring::{Core, CoreGuard, Ring, lifetime, live, registry};
 use crate::wait::Driver;
-use crate::work::threads;
+use crate::work::{self, threads};
 
 /// Idle time where the program names none, in milliseconds.
 const DEFAULT_IDLE_MS: u32 = 1000;
@@ -136,7 +136,12 @@ fn serve_ring(mut guard: CoreGuard<'_>) {
             core.token.give_up();
             return lifetime::dispose_if_done(guard, serial);
         }
-        if serve(core) {
+        let active = serve(core);
+        if !core.work.is_empty() {
+            // No worker is to be had.
+            work::run_by_caller(&mut guard, serial, false);
+            last_active_ns = os::monotonic_ns();
+        } else if active {
             last_active_ns = os::monotonic_ns();
         } else if os::monotonic_ns() - last_active_ns >= idle_ns {
             sleep(&mut guard, serial);
