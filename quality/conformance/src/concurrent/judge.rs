@@ -1,6 +1,7 @@
 //! What must be true once a program is over.
 
 use std::sync::atomic::Ordering::*;
+use std::time::{Duration, Instant};
 
 use super::finish::drain;
 use linux_raw_sys::io_uring::IORING_SETUP_ATTACH_WQ;
@@ -142,6 +143,9 @@ fn memory(world: &World, id: u32, request: &Request, result: i32, say: &dyn Fn(&
 }
 
 /// Bytes are neither lost nor made.
+/// How long what was written may take to be there.
+const ON_ITS_WAY: Duration = Duration::from_secs(5);
+
 fn streams(world: &World) {
     for entry in world.shared.entries() {
         let request = entry.request();
@@ -155,8 +159,16 @@ fn streams(world: &World) {
         if stream.unknown.load(Relaxed) {
             continue;
         }
-        drain(world, index);
-        let (written, read) = (stream.written.load(Relaxed), stream.read.load(Relaxed));
+        // What TCP has taken may still be on its way, while the window was closed.
+        let deadline = Instant::now() + ON_ITS_WAY;
+        let (written, read) = loop {
+            drain(world, index);
+            let counts = (stream.written.load(Relaxed), stream.read.load(Relaxed));
+            if counts.0 <= counts.1 || Instant::now() > deadline {
+                break counts;
+            }
+            std::thread::yield_now();
+        };
         if written != read {
             world.fail(format!("stream {index}: {written} bytes written, {read} read"));
         }

@@ -204,7 +204,17 @@ impl Listener {
             if self.tcp {
                 abort_at_close(fd);
             }
-            if libc::connect(fd, (&raw const *address).cast(), *length) == 0 {
+            // One that a signal of the kernel's own interrupts goes on, and is there when it is asked for again.
+            let connected = loop {
+                if libc::connect(fd, (&raw const *address).cast(), *length) == 0 {
+                    break true;
+                }
+                match std::io::Error::last_os_error().raw_os_error() {
+                    Some(libc::EINTR | libc::EALREADY) => {}
+                    error => break error == Some(libc::EISCONN),
+                }
+            };
+            if connected {
                 self.connected.fetch_add(1, Relaxed);
             }
             world.close(fd);
