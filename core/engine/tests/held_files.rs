@@ -93,6 +93,8 @@ enum Evidence {
     LaterCompletion,
     /// Another thread's call, which submits what is behind them, has returned.
     OtherCall,
+    /// The SQ head is behind them when another thread forks.
+    HeadAtFork,
 }
 
 fn case(evidence: Evidence) {
@@ -129,9 +131,16 @@ fn case(evidence: Evidence) {
             ring.push(sqe(IORING_OP_NOP, 3));
             other_call = Some(thread(move || enter(engine, fd, 1, 0, 0, std::ptr::null(), 0)));
         }
+        let mut forks = None;
+        if evidence == Evidence::HeadAtFork {
+            ring.push(sqe(IORING_OP_NOP, 3));
+            forks = Some(thread(move || child(|| enter(engine, fd, 1, 0, 0, std::ptr::null(), 0) == 1)));
+        }
         let consumed = submitter.is_finished()
             || match evidence {
-                Evidence::Head => ring.word(ring.params.sq_off.head).load(Ordering::Acquire) >= 2,
+                Evidence::Head | Evidence::HeadAtFork => {
+                    ring.word(ring.params.sq_off.head).load(Ordering::Acquire) >= 2
+                }
                 Evidence::LaterCompletion => ring.word(ring.params.cq_off.tail).load(Ordering::Acquire) > 0,
                 Evidence::OtherCall => other_call.as_ref().is_some_and(JoinHandle::is_finished),
             };
@@ -141,9 +150,12 @@ fn case(evidence: Evidence) {
         }
         missing.give();
         assert_eq!(submitter.join().unwrap(), 2 + behind as i32);
-        let nops = behind as usize + usize::from(other_call.is_some());
+        let nops = behind as usize + usize::from(other_call.is_some() || forks.is_some());
         if let Some(call) = other_call {
             assert_eq!(call.join().unwrap(), 1);
+        }
+        if let Some(forks) = forks {
+            assert_eq!(ended(forks.join().unwrap()), 0);
         }
         let mut results: Vec<_> = ring.collect(2 + nops).iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
         results.sort_unstable();
@@ -169,4 +181,9 @@ fn a_later_completion_tells_that_files_are_held() {
 #[test]
 fn another_call_tells_that_files_are_held() {
     case(Evidence::OtherCall);
+}
+
+#[test]
+fn the_sq_head_tells_that_files_are_held_around_a_fork() {
+    case(Evidence::HeadAtFork);
 }

@@ -40,7 +40,15 @@ pub fn before() {
         if rings.is_empty() {
             return;
         }
-        rings.iter().for_each(|ring| ring.hold_for_fork());
+        // What is lent may be a message to another of these rings: nobody waits for it with a lock in hand.
+        rings.iter().for_each(|ring| ring.await_return());
+        let held = rings.iter().take_while(|ring| ring.hold_for_fork()).count();
+        if held < rings.len() {
+            // More was lent meanwhile. No ring comes to that twice: it lends nothing once somebody had to wait.
+            // SAFETY: just held.
+            rings[..held].iter().for_each(|ring| unsafe { ring.release_after_fork() });
+            continue;
+        }
         LOCKS.iter().for_each(|lock| lock().hold());
         if registry::hold_if_live_are(&rings) {
             *HELD.lock() = rings;

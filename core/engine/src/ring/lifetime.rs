@@ -13,6 +13,7 @@ use crate::os::{self, Fd};
 use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::ring::drive::reactor;
 use crate::ring::{Core, CoreGuard, Ring, live, registry};
+use crate::wait::loan::Loan;
 use crate::wait::{Driver, Token};
 
 struct Watches {
@@ -232,6 +233,7 @@ impl Core {
         ids.into_iter().for_each(|id| self.drop_request(id));
         self.drop_queues();
         self.work.clear();
+        self.loan = Loan::default();
         self.aio.queued = 0;
         self.finished.clear();
         self.working = 0;

@@ -43,7 +43,7 @@ use crate::wait::Token;
 use crate::wait::loan::Loan;
 use crate::wait::timers::{Clock, Timers};
 use crate::work::aio::Aio;
-use crate::work::{Piece, Work};
+use crate::work::{self, Piece, Work};
 
 /// CQEs kept for a program that does not reap; the kernel's bound is memory.
 const MAX_OVERFLOW: usize = 1 << 20;
@@ -330,13 +330,27 @@ impl Ring {
         self.counted[what as usize].load(Ordering::Relaxed)
     }
 
-    /// Before a `fork`: gives the ring a page, and keeps this process's lock of it.
-    pub fn hold_for_fork(&self) {
+    /// Before a `fork`, with nothing held: waits until lent work has come back, for a child begins at the SQ head, which
+    /// moves only then.
+    pub fn await_return(&self) {
+        let mut guard = self.lock();
+        if let Some(serial) = guard.as_ref().map(|core| core.serial) {
+            work::await_return(&mut guard, serial);
+        }
+    }
+
+    /// Before a `fork`: gives the ring a page, and keeps this process's lock of it. False, and nothing done, where work
+    /// is lent.
+    pub fn hold_for_fork(&self) -> bool {
         let mut guard = self.core.lock();
+        if guard.as_ref().is_some_and(|core| core.loan.is_out()) {
+            return false;
+        }
         if let Some(page) = guard.as_mut().and_then(Core::share) {
             self.page.store(core::ptr::from_ref(page).cast_mut(), Ordering::Relaxed);
         }
         core::mem::forget(guard);
+        true
     }
 
     /// After the `fork`, in the parent: lets go of that lock.

@@ -65,23 +65,29 @@ pub fn fork(world: &World, child: Option<Option<usize>>) {
 
 fn push(world: &World, ring: &super::ring::Map, id: u32) -> bool {
     let sqe = Sqe { fd: -1, user_data: u64::from(world.tag) << 32 | u64::from(id), ..Sqe::default() };
+    let polled = ring.params.flags & IORING_SETUP_SQPOLL != 0;
+    let flags = if polled { IORING_ENTER_SQ_WAKEUP } else { 0 };
     loop {
-        {
-            let _held = ring.note.sq.lock();
-            if ring.has_room(1) {
-                world.shared.entry(id).submitted.store(ring.pushed(), Relaxed);
-                ring.push(&[sqe]);
-                break;
+        let held = ring.note.sq.lock();
+        // What this process submits finds its files among the child's descriptors. Those of the parent's SQEs may be none
+        // of them, or others of the same number: the child leaves these SQEs to the parent.
+        if ring.pending() == 0 || polled && ring.has_room(1) || ring.is_closed() {
+            world.shared.entry(id).submitted.store(ring.pushed(), Relaxed);
+            ring.push(&[sqe]);
+            while ring.pending() > 0 && !ring.is_closed() {
+                ring.enter(1, 0, flags, None);
+                if polled {
+                    std::thread::yield_now();
+                }
             }
+            return true;
         }
-        ring.enter(1, 0, IORING_ENTER_SQ_WAKEUP, None);
+        drop(held);
+        if polled {
+            ring.enter(1, 0, flags, None);
+        }
+        std::thread::yield_now();
     }
-    while ring.pending() > 0 && !ring.is_closed() {
-        let polled = ring.params.flags & IORING_SETUP_SQPOLL != 0;
-        let flags = if polled { IORING_ENTER_SQ_WAKEUP } else { 0 };
-        ring.enter(ring.pending(), 0, flags, None);
-    }
-    true
 }
 
 fn own_ring(engine: Engine) -> bool {

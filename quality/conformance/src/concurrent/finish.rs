@@ -36,7 +36,8 @@ pub fn rings(runner: &mut Runner<'_>, barrier: &Meeting) {
     for &index in &own {
         if world.ring(index).is_some_and(|ring| !ring.is_closed()) {
             runner.look(index);
-            runner.look(index);
+            // There may be more of it than the CQ has room for.
+            while runner.look(index) > 0 {}
         }
     }
 }

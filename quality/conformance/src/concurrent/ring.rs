@@ -138,6 +138,13 @@ impl Map {
         tail.wrapping_sub(self.word(self.params.cq_off.head).load(Relaxed))
     }
 
+    /// So many CQEs have room at once, whatever they are: a large one among small ones takes two places, and none at the
+    /// end of the queue.
+    pub fn sure_to_fit(&self) -> u32 {
+        let mixed = self.params.flags & IORING_SETUP_CQE_MIXED != 0;
+        self.params.cq_entries - if mixed { 2.min(self.params.cq_entries - 1) } else { 0 }
+    }
+
     /// Takes a CQE. The caller holds the queue's lock.
     pub fn reap(&self) -> Option<Cqe> {
         loop {

@@ -122,7 +122,7 @@ impl<'a> Runner<'a> {
         let world = self.world;
         match act {
             Act::Push(ring, requests, then) => self.push(*ring, requests, *then),
-            Act::Look(ring) => self.look(*ring),
+            Act::Look(ring) => drop(self.look(*ring)),
             Act::Reap(ring) => drop(self.reap(*ring)),
             Act::SyncCancel(ring, whom, limit_us) => self.sync_cancel(*ring, *whom, *limit_us),
             Act::Register(ring, slot, file) => self.register_file(*ring, *slot, *file),
@@ -267,6 +267,7 @@ impl<'a> Runner<'a> {
     fn wait(&mut self, index: usize, count: u32) {
         let Some(ring) = self.world.ring(index) else { return };
         let alone = self.world.program.rings[index].users.len() == 1;
+        let count = count.min(ring.sure_to_fit());
         if !alone {
             ring.note.waiters.fetch_add(1, SeqCst);
         }
@@ -285,7 +286,7 @@ impl<'a> Runner<'a> {
         }
         let ready = ring.ready();
         if alone {
-            let enough = ready >= count.min(ring.params.cq_entries);
+            let enough = ready >= count;
             if result >= 0 && !enough && ring.note.timed.load(Relaxed) == 0 {
                 self.world.fail(format!("a wait for {count} on ring {index} ends with {ready}"));
             }
@@ -295,13 +296,13 @@ impl<'a> Runner<'a> {
         self.reap(index);
     }
 
-    /// Enters a ring for what is there, and takes it.
-    pub fn look(&self, index: usize) {
-        let Some(ring) = self.world.ring(index) else { return };
+    /// Enters a ring for what is there, and takes it. Returns how many completions it took.
+    pub fn look(&self, index: usize) -> u32 {
+        let Some(ring) = self.world.ring(index) else { return 0 };
         self.submit(index, None);
         let result = ring.enter(0, 0, IORING_ENTER_GETEVENTS, None);
         self.entered(index, result);
-        self.reap(index);
+        self.reap(index)
     }
 
     /// Takes what is there. Whoever waits for it gets something else.
