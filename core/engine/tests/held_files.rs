@@ -95,6 +95,8 @@ enum Evidence {
     OtherCall,
     /// The SQ head is behind them when another thread forks.
     HeadAtFork,
+    /// The SQ head is behind them when a thread that waits has done other work.
+    HeadAfterOtherWork,
 }
 
 fn case(evidence: Evidence) {
@@ -118,6 +120,19 @@ fn case(evidence: Evidence) {
             len,
             ..sqe(IORING_OP_WRITE, user_data)
         };
+        let mut waiter = None;
+        let mut event = [0; 2];
+        if evidence == Evidence::HeadAfterOtherWork {
+            // SAFETY: two descriptors.
+            assert_eq!(unsafe { libc::pipe2(event.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
+            let poll = sqe(IORING_OP_POLL_ADD, 4);
+            ring.push(Sqe { fd: event[0], op_flags: libc::POLLIN as u32, flags: 1 << 2, ..poll });
+            ring.push(write(5, &other, b"".as_ptr(), 0));
+            assert_eq!(ring.enter(2, 0), 2);
+        }
+        // SAFETY: one byte.
+        let wake = || assert_eq!(unsafe { libc::write(event[1], b"x".as_ptr().cast(), 1) }, 1);
+        let before = ring.word(ring.params.sq_off.head).load(Ordering::Acquire);
         ring.push(write(1, &first, missing.page, PAGE as u32));
         ring.push(write(2, &second, b"second".as_ptr(), 6));
         let behind = u32::from(evidence == Evidence::LaterCompletion);
@@ -136,10 +151,19 @@ fn case(evidence: Evidence) {
             ring.push(sqe(IORING_OP_NOP, 3));
             forks = Some(thread(move || child(|| enter(engine, fd, 1, 0, 0, std::ptr::null(), 0) == 1)));
         }
+        if evidence == Evidence::HeadAfterOtherWork {
+            let wait = move || enter(engine, fd, 0, 2, IORING_ENTER_GETEVENTS, std::ptr::null(), 0);
+            let thread = thread(wait);
+            if engine == Engine::User {
+                wake();
+                until("a call that waits does work", || thread.is_finished());
+            }
+            waiter = Some(thread);
+        }
         let consumed = submitter.is_finished()
             || match evidence {
-                Evidence::Head | Evidence::HeadAtFork => {
-                    ring.word(ring.params.sq_off.head).load(Ordering::Acquire) >= 2
+                Evidence::Head | Evidence::HeadAtFork | Evidence::HeadAfterOtherWork => {
+                    ring.word(ring.params.sq_off.head).load(Ordering::Acquire) >= before + 2
                 }
                 Evidence::LaterCompletion => ring.word(ring.params.cq_off.tail).load(Ordering::Acquire) > 0,
                 Evidence::OtherCall => other_call.as_ref().is_some_and(JoinHandle::is_finished),
@@ -149,10 +173,20 @@ fn case(evidence: Evidence) {
             assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), second.as_raw_fd()) }, second.as_raw_fd());
         }
         missing.give();
+        if waiter.is_some() && engine == Engine::Kernel {
+            // There, nothing of the ring goes on while a submission stops.
+            wake();
+        }
         assert_eq!(submitter.join().unwrap(), 2 + behind as i32);
-        let nops = behind as usize + usize::from(other_call.is_some() || forks.is_some());
+        let others = if waiter.is_some() { 2 } else { 0 };
+        let nops = others + behind as usize + usize::from(other_call.is_some() || forks.is_some());
         if let Some(call) = other_call {
             assert_eq!(call.join().unwrap(), 1);
+        }
+        if let Some(waiter) = waiter {
+            assert_eq!(waiter.join().unwrap(), 0);
+            // SAFETY: both are this test's.
+            event.iter().for_each(|&fd| _ = unsafe { libc::close(fd) });
         }
         if let Some(forks) = forks {
             assert_eq!(ended(forks.join().unwrap()), 0);
@@ -186,4 +220,9 @@ fn another_call_tells_that_files_are_held() {
 #[test]
 fn the_sq_head_tells_that_files_are_held_around_a_fork() {
     case(Evidence::HeadAtFork);
+}
+
+#[test]
+fn a_thread_that_waits_does_not_end_what_is_lent_to_another() {
+    case(Evidence::HeadAfterOtherWork);
 }

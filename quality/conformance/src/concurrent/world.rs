@@ -211,7 +211,8 @@ impl Listener {
                 }
                 match std::io::Error::last_os_error().raw_os_error() {
                     Some(libc::EINTR | libc::EALREADY) => {}
-                    error => break error == Some(libc::EISCONN),
+                    // Accepted, and aborted at once.
+                    error => break matches!(error, Some(libc::EISCONN | libc::ECONNRESET)),
                 }
             };
             if connected {
