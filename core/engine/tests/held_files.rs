@@ -109,7 +109,7 @@ fn case(evidence: Evidence) {
             let mut options = File::options();
             options.read(true).write(true).create(true).truncate(true).open(directory.join(name)).unwrap()
         };
-        let (first, second, other) = (open("first"), open("second"), open("other"));
+        let (first, second, other, third) = (open("first"), open("second"), open("other"), open("third"));
         // Through another descriptor, for that of the second becomes another file's.
         let mut written = second.try_clone().unwrap();
         let mut spoiled = other.try_clone().unwrap();
@@ -127,7 +127,7 @@ fn case(evidence: Evidence) {
             assert_eq!(unsafe { libc::pipe2(event.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
             let poll = sqe(IORING_OP_POLL_ADD, 4);
             ring.push(Sqe { fd: event[0], op_flags: libc::POLLIN as u32, flags: 1 << 2, ..poll });
-            ring.push(write(5, &other, b"".as_ptr(), 0));
+            ring.push(write(5, &third, b"third".as_ptr(), 5));
             assert_eq!(ring.enter(2, 0), 2);
         }
         // SAFETY: one byte.
