@@ -381,6 +381,12 @@ pub fn futex_wait(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) -> R
     futex_wait_as(nr::FUTEX_WAIT | nr::FUTEX_PRIVATE_FLAG, word, expected, timeout_ns)
 }
 
+/// Sleeps for so long.
+pub fn pause(time_ns: u64) {
+    let never = AtomicU32::new(0);
+    let _ = futex_wait(&never, 0, Some(time_ns));
+}
+
 /// [`futex_wait`] on a word that several processes share.
 pub fn futex_wait_shared(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) -> Result<(), Errno> {
     futex_wait_as(nr::FUTEX_WAIT, word, expected, timeout_ns)

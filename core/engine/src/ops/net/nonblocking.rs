@@ -162,8 +162,7 @@ impl Turn {
                     // Without futexes of this kind (`ENOSYS`) nobody is taken for dead, nor told of the end of a turn.
                     let seen = self.holder.load(Ordering::Relaxed);
                     // Not on the word itself: the kernel unlocks none on which somebody sleeps by a plain wait.
-                    let never = AtomicU32::new(0);
-                    let _ = os::futex_wait(&never, 0, Some(PATIENCE_NS));
+                    os::pause(PATIENCE_NS);
                     let late = seen != 0 && self.holder.load(Ordering::Relaxed) == seen;
                     // A dead holder's number may have become this thread's.
                     let dead = errno == Errno::ESRCH || errno == Errno::EDEADLK && seen & NUMBER == own;

@@ -10,7 +10,6 @@ use crate::abi::Errno;
 use crate::ops::timeout;
 use crate::os;
 use crate::os::host;
-use crate::os::sync::atomic::AtomicU32;
 use crate::process::family;
 use crate::queue::Cqe;
 use crate::request::{Flags, Phase, RequestId};
@@ -74,8 +73,7 @@ fn depart_from(ring: &'static Ring, all: bool) {
         if os::monotonic_ns() >= deadline_ns {
             break;
         }
-        let never = AtomicU32::new(0);
-        let _ = guard.unlocked(|| os::futex_wait(&never, 0, Some(LOOK_NS)));
+        guard.unlocked(|| os::pause(LOOK_NS));
     }
     lifetime::go_out(guard, serial);
 }
