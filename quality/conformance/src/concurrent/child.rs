@@ -22,7 +22,7 @@ use crate::differential::ring::{self as abi, Engine};
 use crate::differential::rng::program_seed;
 
 /// How long what a program leaves may take to go.
-const LINGERS: Duration = Duration::from_secs(3);
+const LINGERS: Duration = Duration::from_secs(30);
 
 /// Which programs a child runs.
 #[derive(Clone, Debug)]
@@ -316,7 +316,7 @@ impl Left {
                     self.files
                 ));
             }
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_micros(100));
         }
     }
 }

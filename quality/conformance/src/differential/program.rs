@@ -259,7 +259,7 @@ impl Program {
 
     /// Has its CQ room for a few completions only?
     pub fn has_small_cq(&self) -> bool {
-        (1..=4).contains(&self.cq_entries)
+        (1..=4).contains(&self.cq_entries) || self.cq_entries == 0 && self.entries <= 2
     }
 
     /// Is a counter written to more than once, from outside?

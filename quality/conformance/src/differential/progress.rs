@@ -19,8 +19,10 @@ pub struct Page {
     pub unsteady: AtomicU64,
     /// Programs for which the kernel differs from itself.
     pub racy: AtomicU64,
-    /// Programs that differ as is meant to be, by explanation.
-    pub explained: [AtomicU64; EXPLANATIONS.len()],
+    /// Programs that differ as is meant to be, by explanation: the kernel itself was seen to do the same.
+    pub shown: [AtomicU64; EXPLANATIONS.len()],
+    /// The others.
+    pub held: [AtomicU64; EXPLANATIONS.len()],
 }
 
 static PAGE: AtomicPtr<Page> = AtomicPtr::new(std::ptr::null_mut());

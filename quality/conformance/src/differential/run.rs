@@ -55,6 +55,26 @@ fn in_time(result: i32) -> i32 {
     if result == -libc::ETIME { 0 } else { result }
 }
 
+/// Flags that an engine is not told.
+#[derive(Clone, Copy, Debug)]
+pub struct Unsaid {
+    /// Of every SQE.
+    pub flags: u8,
+    /// No links of the chain that begins with this request.
+    pub chain: Option<u64>,
+}
+
+impl Unsaid {
+    /// It is told everything.
+    pub const NOTHING: Unsaid = Unsaid { flags: 0, chain: None };
+
+    fn without(&self, program: &Program, sqe: &Sqe) -> Sqe {
+        let apart = self.chain.is_some_and(|head| program.chain_of(sqe.user_data) == head);
+        let links = if apart { LINKS } else { 0 };
+        Sqe { flags: sqe.flags & !self.flags & !links, ..*sqe }
+    }
+}
+
 /// How long things may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
@@ -66,6 +86,8 @@ pub struct Times {
     pub linger_ns: u64,
     /// Between what the program does.
     pub pause: Duration,
+    /// What the second engine is not told.
+    pub unsaid: Unsaid,
 }
 
 impl Times {
@@ -75,6 +97,7 @@ impl Times {
         settle: Duration::from_millis(100),
         linger_ns: 400_000,
         pause: Duration::ZERO,
+        unsaid: Unsaid::NOTHING,
     };
     /// For trying many programs that differ.
     pub const HASTY: Times = Times {
@@ -82,6 +105,7 @@ impl Times {
         settle: Duration::from_millis(15),
         linger_ns: 1_000_000,
         pause: Duration::ZERO,
+        unsaid: Unsaid::NOTHING,
     };
     /// For making sure.
     pub const PATIENT: Times = Times {
@@ -89,6 +113,7 @@ impl Times {
         settle: Duration::from_millis(400),
         linger_ns: 20_000_000,
         pause: Duration::ZERO,
+        unsaid: Unsaid::NOTHING,
     };
     /// With time for threads to do their work before the program goes on.
     pub const UNHURRIED: Times = Times { pause: Duration::from_millis(4), ..Times::PATIENT };
@@ -220,7 +245,8 @@ impl Run<'_> {
     fn take_step(&mut self, step: &Step) -> Outcome {
         match step {
             Step::Push(sqe) => {
-                let pushed = self.both(|side| side.push(sqe));
+                let mut said = [*sqe, self.times.unsaid.without(self.program, sqe)].into_iter();
+                let pushed = self.both(|side| side.push(&said.next().expect("there are two sides")));
                 if pushed.0 {
                     self.queued.push(*sqe);
                 }

@@ -5,21 +5,37 @@
 use std::path::Path;
 
 use super::child::run_and_clean;
-use super::program::Program;
+use super::generate::sqe_flags::{ASYNC, DRAIN};
+use super::program::{LINKS, Program, Sqe};
 use super::ring::Engine;
-use super::run::{Arenas, Times};
+use super::run::{Arenas, Times, Unsaid};
 
 /// Do the engines agree under another timing?
 pub fn agree_otherwise(program: &Program, arenas: &Arenas, scratch: &Path) -> bool {
     let engines = [Engine::User, Engine::Kernel];
-    let again = || run_and_clean(program, engines, &Arenas::default(), scratch, Times::PATIENT).is_ok();
-    run_and_clean(program, engines, arenas, scratch, Times::UNHURRIED).is_ok()
+    let again =
+        || matches!(run_and_clean(program, engines, &Arenas::default(), scratch, Times::PATIENT), Ok(None));
+    matches!(run_and_clean(program, engines, arenas, scratch, Times::UNHURRIED), Ok(None))
         // Workers of the kernel's may hang in what earlier programs of this thread left behind.
         || in_a_thread(again)
         || in_a_thread(|| {
             stay_here();
             again()
         })
+}
+
+/// Does the kernel itself do what the user engine does: where no request is told to be done by a thread, none to wait
+/// for those before it, or where the requests of one chain are no chain; or at another moment?
+pub fn is_shown(program: &Program, arenas: &Arenas, scratch: &Path) -> bool {
+    let agree = |unsaid| {
+        let times = Times { unsaid, ..Times::PATIENT };
+        matches!(run_and_clean(program, [Engine::User, Engine::Kernel], arenas, scratch, times), Ok(None))
+    };
+    let flags = [ASYNC, DRAIN, ASYNC | DRAIN].map(|flags| Unsaid { flags, chain: None });
+    let linked = |sqe: &&Sqe| sqe.flags & LINKS != 0 && program.chain_of(sqe.user_data) == sqe.user_data;
+    let chains = program.sqes().filter(linked);
+    let chains = chains.map(|head| Unsaid { flags: ASYNC, chain: Some(head.user_data) });
+    flags.into_iter().chain(chains).any(agree) || agree_otherwise(program, arenas, scratch)
 }
 
 /// Runs `body` in a thread, which has workers of the kernel's of its own.
