@@ -26,6 +26,8 @@ pub enum Family {
     Cancel,
     /// Pipes and sockets.
     Streams,
+    /// More completions than rings have room for.
+    Overflow,
 }
 
 /// How a program comes by its completions in the end.
@@ -241,7 +243,8 @@ impl Maker {
             2 => Fetch::Eventfd,
             _ => Fetch::Enter,
         };
-        Ring { flags, completions: self.random.of(&[4, 8, 32]), fetch }
+        let few = self.family == Family::Overflow;
+        Ring { flags, completions: if few { 4 } else { self.random.of(&[4, 8, 32]) }, fetch }
     }
 
     fn file(&mut self) -> File {
@@ -279,15 +282,17 @@ impl Maker {
     fn action(&mut self, thread: usize) -> Action {
         let file = self.random.below(self.files.len());
         let length = 1 + self.random.below(12);
-        let choice = self.random.below(20);
+        let choice = self.random.below(if self.family == Family::Overflow { 11 } else { 20 });
         let ring = self.ring_of(thread);
         let time_ns = self.random.of(&[1_000, 50_000, 1_000_000, 6_000_000]);
         match (choice, ring) {
             (0..=8, Some(ring)) => {
-                let most = if self.random.once_in(4) { 6 } else { 3 };
+                let many = self.family == Family::Overflow || self.random.once_in(4);
+                let most = if many { 6 } else { 3 };
                 let count = 1 + self.random.below(most);
                 let ops = (0..count).map(|_| self.op(ring)).collect();
-                Action::Submit { ring, ops, waits: self.random.once_in(3) }
+                let seldom = if self.family == Family::Overflow { 9 } else { 3 };
+                Action::Submit { ring, ops, waits: self.random.once_in(seldom) }
             }
             (9, Some(ring)) => Action::Wait { ring, time_ns },
             (10 | 11, Some(ring)) if self.family == Family::Cancel => {
@@ -328,6 +333,7 @@ impl Maker {
         let choice = match self.family {
             Family::Messages if self.random.once_in(2) => 12,
             Family::Cancel if self.random.once_in(3) => 10,
+            Family::Overflow => self.random.of(&[0, 0, 0, 1, 2, 12, 13]),
             _ => self.random.below(14),
         };
         match choice {

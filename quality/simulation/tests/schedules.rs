@@ -47,6 +47,11 @@ fn streams() {
     passes("streams", 996, 1000);
 }
 
+#[test]
+fn overflow() {
+    passes("overflow", 1, 500);
+}
+
 /// The report of a schedule ends with what all its decisions, completions and calls come to.
 #[test]
 fn a_replay_is_exact() {
