@@ -65,7 +65,7 @@ fn describe(core: &Core, text: &mut String) {
         core.setup_flags,
         core.cq_ready(),
         layout.cq_entries,
-        core.overflow.len(),
+        core.cq.kept(),
         core.token.driver(),
         core.token.asleep(),
         core.inside,
@@ -79,7 +79,7 @@ fn describe(core: &Core, text: &mut String) {
         core.work.len(),
         core.working,
         core.finished.len(),
-        core.messages.len(),
+        core.cq.messages(),
         !core.ready.is_empty(),
     );
     for id in core.requests.ids() {

@@ -1,5 +1,7 @@
 //! `io_uring_register(2)`.
 
+mod resize;
+
 use linux_raw_sys::io_uring::io_uring_register_op as Code;
 
 use crate::abi::{Errno, IORING_REGISTER_LAST, IORING_REGISTER_QUERY};
@@ -289,7 +291,7 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
             Code::IORING_REGISTER_RESIZE_RINGS,
             "REGISTER_RESIZE_RINGS",
             One,
-            Descriptor(|core, fd, call| core.resize(fd, call.argument)),
+            Descriptor(|core, fd, call| resize::resize(core, fd, call.argument)),
         ),
         Row::new(
             Code::IORING_REGISTER_MEM_REGION,

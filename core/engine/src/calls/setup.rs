@@ -19,7 +19,7 @@ use crate::frontend;
 use crate::ops::net::train::Train;
 use crate::ops::timeout::Timeouts;
 use crate::os::{self, Fd, user};
-use crate::queue::{RingMemory, Source};
+use crate::queue::{Cq, RingMemory, Source, Sq};
 use crate::request::{Assembly, Drain, ReadyQueue, Slab};
 use crate::ring::drive::External;
 use crate::ring::drive::readiness::Readiness;
@@ -219,11 +219,8 @@ fn new_core(ring: &'static Ring, serial: u64, memory: RingMemory, setup_flags: u
         descriptors: 1,
         inside: 0,
         closing: false,
-        sq_head: 0,
-        cq_tail: 0,
-        overflow: VecDeque::new(),
-        cqe_dropped: false,
-        messages: VecDeque::new(),
+        sq: Sq::default(),
+        cq: Cq::new(setup_flags),
         restrictions: None,
         requests: Slab::default(),
         assembly: Assembly::default(),
@@ -242,7 +239,6 @@ fn new_core(ring: &'static Ring, serial: u64, memory: RingMemory, setup_flags: u
         readiness: Readiness::default(),
         zero_copy: ZeroCopy::default(),
         train: Train::default(),
-        submission_left: 0,
         timers: Timers::default(),
         wait_clock: Clock::Monotonic,
         timeouts: Timeouts::default(),

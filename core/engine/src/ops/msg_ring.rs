@@ -184,7 +184,7 @@ impl Core {
     fn receive(&mut self, cqe: Cqe) {
         if self.defers() {
             if !self.forward(&cqe) {
-                self.messages.push_back(cqe);
+                self.cq.hold_back(cqe);
             }
             self.notify_deferred();
         } else {
@@ -194,7 +194,7 @@ impl Core {
 
     /// Posts what came from outside.
     pub fn post_messages(&mut self) {
-        while let Some(cqe) = self.messages.pop_front() {
+        while let Some(cqe) = self.cq.next_message() {
             self.post(cqe);
         }
     }

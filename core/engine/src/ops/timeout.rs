@@ -206,7 +206,7 @@ impl Core {
     /// Completions so far, without those of timeouts. A timeout that has fired counts before its
     /// CQE is there, so the difference to the last look may be negative.
     fn sequence(&mut self) -> i64 {
-        let now = self.cq_tail.wrapping_sub(self.timeouts.fired);
+        let now = self.cq.tail().wrapping_sub(self.timeouts.fired);
         let moved = now.wrapping_sub(self.timeouts.sequence as u32) as i32;
         self.timeouts.sequence += i64::from(moved);
         self.timeouts.sequence
@@ -215,7 +215,7 @@ impl Core {
     /// Completions of the submission under way: to a timeout in it they come after it, for the kernel
     /// posts them when the submission ends.
     fn posted_in_batch(&self) -> i64 {
-        self.timeouts.batch.map_or(0, |tail| i64::from(self.cq_tail.wrapping_sub(tail)))
+        self.timeouts.batch.map_or(0, |tail| i64::from(self.cq.tail().wrapping_sub(tail)))
     }
 
     /// Puts a timeout on the list.

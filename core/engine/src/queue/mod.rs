@@ -16,12 +16,16 @@
 //! masked with sizes that the engine keeps for itself, counts are bounded, an SQE is copied once and
 //! only the copy is looked at.
 
+mod cq;
 mod region;
 mod resize;
+mod sq;
 
 use crate::abi::Sqe;
 use crate::abi::layout::{CQES_OFFSET, Layout, SQES_OFFSET, Word};
+pub use cq::Cq;
 pub use region::Region;
+pub use sq::Sq;
 
 use core::mem::offset_of;
 
@@ -82,11 +86,16 @@ pub struct RingMemory {
 impl RingMemory {
     /// The memory behind a new ring.
     pub fn create(source: Source, layout: Layout) -> Result<RingMemory, Errno> {
-        let (rings, sqes) = source.regions(&layout)?;
-        let memory = RingMemory { layout, rings, sqes };
+        let memory = RingMemory::map(source, layout)?;
         memory.rings.clear(CQES_OFFSET);
         memory.initialise();
         Ok(memory)
+    }
+
+    /// Memory of this layout, with what is in it.
+    pub fn map(source: Source, layout: Layout) -> Result<RingMemory, Errno> {
+        let (rings, sqes) = source.regions(&layout)?;
+        Ok(RingMemory { layout, rings, sqes })
     }
 
     fn initialise(&self) {

@@ -1,26 +1,10 @@
-//! `IORING_REGISTER_RESIZE_RINGS`: rings of other sizes, with what is in them carried over.
+//! Rings of other sizes, with what is in them carried over.
 
 use alloc::vec::Vec;
 
-use linux_raw_sys::io_uring::{
-    IORING_SETUP_CLAMP, IORING_SETUP_CQE32, IORING_SETUP_CQSIZE, IORING_SETUP_DEFER_TASKRUN,
-    IORING_SETUP_NO_MMAP, IORING_SETUP_NO_SQARRAY, IORING_SETUP_SQE128, io_uring_params,
-};
-
-use crate::abi::layout::{CQES_OFFSET, Layout, Word};
-use crate::abi::{Errno, IORING_SETUP_CQE_MIXED};
-use crate::os::{Fd, user};
-use crate::queue::{Region, RingMemory, Source};
-use crate::ring::Core;
-
-/// What the call may ask for.
-const ASKED: u32 = IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP;
-/// What it takes from the ring as it is.
-const INHERITED: u32 = IORING_SETUP_NO_SQARRAY
-    | IORING_SETUP_SQE128
-    | IORING_SETUP_CQE32
-    | IORING_SETUP_NO_MMAP
-    | IORING_SETUP_CQE_MIXED;
+use crate::abi::Errno;
+use crate::abi::layout::{CQES_OFFSET, Word};
+use crate::queue::{Cq, RingMemory, Sq};
 
 /// SQEs and CQEs that are in the rings: position by position, as words.
 struct Content {
@@ -28,59 +12,28 @@ struct Content {
     cqes: Vec<[u64; 2]>,
 }
 
-impl Core {
-    /// Gives the ring other sizes. `fd` is the program's descriptor of this ring; the program maps it
-    /// anew at the offsets that it knows.
-    ///
-    /// # Errors
-    /// As the kernel's: `EINVAL` where the ring does not defer or the sizes are no sizes; `EOVERFLOW`
-    /// where what is in the rings would not fit.
-    pub fn resize(&mut self, fd: Fd, argument: u64) -> Result<usize, Errno> {
-        if !self.is(IORING_SETUP_DEFER_TASKRUN) {
-            return Err(Errno::EINVAL);
-        }
-        let mut params: io_uring_params = user::read(argument)?;
-        if params.flags & !ASKED != 0 {
-            return Err(Errno::EINVAL);
-        }
-        params.flags |= self.setup_flags & INHERITED;
-        let layout = Layout::new(params.sq_entries, &params)?;
-        let source = if params.flags & IORING_SETUP_NO_MMAP != 0 {
-            Source::Program { rings: params.cq_off.user_addr, sqes: params.sq_off.user_addr }
-        } else {
-            Source::File(fd)
-        };
-        let (rings, sqes) = source.regions(&layout)?;
-        layout.describe(&mut params);
-        user::write(argument, &params)?;
-        let head = self.memory.load(Word::CqHead, self.cq_tail);
-        let tail = self.memory.load(Word::SqTail, self.sq_head);
-        if tail.wrapping_sub(self.sq_head) > layout.sq_entries
-            || self.cq_tail.wrapping_sub(head) > layout.cq_entries
-        {
-            return Err(Errno::EOVERFLOW);
-        }
-        self.memory.move_to(layout, rings, sqes, self.sq_head..tail, head..self.cq_tail)?;
-        Ok(0)
-    }
-}
-
 type Positions = core::ops::Range<u32>;
 
 impl RingMemory {
-    /// Takes other regions, which may be the same pages, with what the rings hold at these positions.
-    fn move_to(
-        &mut self,
-        layout: Layout,
-        rings: Region,
-        sqes: Region,
-        pending: Positions,
-        ready: Positions,
-    ) -> Result<(), Errno> {
+    /// Moves to other memory, which may be the same pages, with what the rings hold.
+    ///
+    /// # Errors
+    /// `EOVERFLOW` where that would not fit, `ENOMEM`.
+    pub fn move_to(&mut self, other: RingMemory, sq: &Sq, cq: &Cq) -> Result<(), Errno> {
+        let head = self.load(Word::CqHead, cq.tail());
+        let pending = sq.published(self);
+        if pending > other.layout.sq_entries || cq.tail().wrapping_sub(head) > other.layout.cq_entries {
+            return Err(Errno::EOVERFLOW);
+        }
+        self.replace(other, sq.head()..sq.head().wrapping_add(pending), head..cq.tail())
+    }
+
+    /// Takes the place of this memory, with what the rings hold at these positions.
+    fn replace(&mut self, other: RingMemory, pending: Positions, ready: Positions) -> Result<(), Errno> {
         let content = self.content(&pending, &ready)?;
         let words = [Word::SqDropped, Word::SqFlags, Word::CqFlags, Word::CqOverflow];
         let values = words.map(|word| self.load(word, 0));
-        *self = RingMemory { layout, rings, sqes };
+        *self = other;
         self.initialise();
         for (word, value) in words.into_iter().zip(values) {
             self.store(word, value);

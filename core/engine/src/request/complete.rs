@@ -80,10 +80,10 @@ impl Core {
     /// Posts beside the completions of a submission, which come when it ends: a TIMEOUT of the same
     /// submission has seen this one already.
     pub fn beside_batch<T>(&mut self, post: impl FnOnce(&mut Core) -> T) -> T {
-        let before = self.cq_tail;
+        let before = self.cq.tail();
         let result = post(self);
         if let Some(tail) = &mut self.timeouts.batch {
-            *tail = tail.wrapping_add(self.cq_tail.wrapping_sub(before));
+            *tail = tail.wrapping_add(self.cq.tail().wrapping_sub(before));
         }
         result
     }
@@ -99,9 +99,7 @@ impl Core {
             big: request.big_cqe,
         };
         coverage::seen(request.op, result);
-        let posted = self.beside_batch(|core| core.post_into_ring(&cqe));
-        self.external.uncounted += u64::from(posted);
-        posted
+        self.beside_batch(|core| core.post_at_once(&cqe))
     }
 
     /// Lets go of a request's file and registered buffer.

@@ -15,44 +15,44 @@ use crate::request::{FileHold, Flags, RequestId};
 use crate::ring::Core;
 
 impl Core {
-    /// Takes the SQE at `index` the short way, and the one linked behind it, if it is the only one. Returns how many
-    /// SQEs it took; none where they have to go the ordinary way: then nothing was done.
+    /// Takes the SQE at `index` the short way, and the one linked behind it, if it is the only one. False where they
+    /// have to go the ordinary way: then nothing was done.
     #[inline]
-    pub(super) fn submit_quickly(&mut self, index: u32) -> u32 {
+    pub(super) fn submit_quickly(&mut self, index: u32) -> bool {
         let [opcode, flags, ..] = self.memory.first_word(index).to_ne_bytes();
         let op = ops::lookup(opcode);
-        let Some(quick) = &op.quick else { return 0 };
+        let Some(quick) = &op.quick else { return false };
         let flags = Flags::of_sqe(flags);
         if flags.has_other_than(Flags::FIXED_FILE.with(Flags::LINK)) || !self.is_at_ease() {
-            return 0;
+            return false;
         }
         let sqe = self.memory.sqe(index);
         if (sqe.opcode, sqe.flags, sqe.personality) != (opcode, flags.sqe(), 0) {
-            return 0;
+            return false;
         }
         let fd = if flags.has(Flags::FIXED_FILE) { self.files.get(sqe.fd as u32) } else { Some(sqe.fd) };
-        let Some(fd) = fd else { return 0 };
+        let Some(fd) = fd else { return false };
         if flags.has(Flags::LINK) {
             return self.submit_pair(op, quick, &sqe, fd);
         }
         match (quick.attempt)(self, &sqe, fd) {
-            Tried::Nothing => 0,
+            Tried::Nothing => false,
             Tried::Done(result, flags) => {
                 self.tell(op, sqe.user_data, result, flags);
-                1
+                true
             }
-            tried => u32::from(self.go_on_as_request(&sqe, quick, tried, None)),
+            tried => self.go_on_as_request(&sqe, quick, tried, None),
         }
     }
 
     /// The same for the head of a chain. What is linked behind it is prepared first, as always.
     #[inline(never)]
-    fn submit_pair(&mut self, op: &Op, quick: &Quick, sqe: &Sqe, fd: Fd) -> u32 {
+    fn submit_pair(&mut self, op: &Op, quick: &Quick, sqe: &Sqe, fd: Fd) -> bool {
         // What has a notification has an order of its own.
         if op.caps.has(Caps::OF_ITS_RING) {
-            return 0;
+            return false;
         }
-        let Some(next) = self.prepare_last() else { return 0 };
+        let Some(next) = self.prepare_last() else { return false };
         let taken = match (quick.attempt)(self, sqe, fd) {
             Tried::Nothing => false,
             Tried::Done(result, flags) => {
@@ -62,21 +62,18 @@ impl Core {
             }
             tried => self.go_on_as_request(sqe, quick, tried, Some(next)),
         };
-        if !taken {
+        if taken {
+            self.sq.take_next();
+        } else {
             self.requests.remove(next);
-            return 0;
         }
-        self.sq_head = self.sq_head.wrapping_add(1);
-        2
+        taken
     }
 
     /// A request for the SQE that this submission takes next, prepared, if that is the last of its chain and nothing out
     /// of the ordinary.
     fn prepare_last(&mut self) -> Option<RequestId> {
-        if self.submission_left == 0 {
-            return None;
-        }
-        let index = self.memory.sqe_index(self.sq_head)?;
+        let index = self.sq.next(&self.memory)?;
         let [opcode, flags, ..] = self.memory.first_word(index).to_ne_bytes();
         // A link timeout looks for what it is linked to.
         if flags != 0 || !ops::lookup(opcode).caps.has(Caps::FILE.with(Caps::AT_ONCE)) {

@@ -5,7 +5,6 @@ use linux_raw_sys::io_uring::{IORING_SETUP_IOPOLL, IORING_SETUP_SUBMIT_ALL};
 use linux_raw_sys::net::SO_TYPE;
 
 use crate::abi::Errno;
-use crate::abi::layout::Word;
 use crate::abi::{KNOWN_SQE_FLAGS, Sqe};
 use crate::assets::kinds;
 use crate::coverage;
@@ -28,32 +27,21 @@ impl Core {
         if self.cancels_what_may_be_ready(available) {
             self.catch_up();
         }
-        let mut taken = 0;
         let whose = credentials::of_submitter();
-        self.timeouts.batch = Some(self.cq_tail);
+        self.timeouts.batch = Some(self.cq.tail());
         self.loan.open(does_work && self.work.is_empty() && self.shared.is_none());
-        while taken < available {
-            let position = self.sq_head;
-            self.sq_head = position.wrapping_add(1);
-            let Some(index) = self.memory.sqe_index(position) else {
-                self.memory.count(Word::SqDropped);
-                break;
-            };
-            taken += 1;
-            self.submission_left = available - taken;
-            let quickly = if whose == Whose::Common { self.submit_quickly(index) } else { 0 };
-            if quickly > 0 {
-                taken += quickly - 1;
+        self.sq.begin(available);
+        while let Some(index) = self.sq.take(&self.memory) {
+            if whose == Whose::Common && self.submit_quickly(index) {
                 continue;
             }
             match self.submit_request(index, whose) {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(errno) => {
-                    self.sq_head = position;
-                    taken -= 1;
-                    if taken == 0 {
-                        self.submission_left = 0;
+                    self.sq.give_back();
+                    if self.sq.left() == available {
+                        self.sq.end();
                         self.timeouts.batch = None;
                         self.loan.open(false);
                         return Err(errno);
@@ -62,6 +50,7 @@ impl Core {
                 }
             }
         }
+        let taken = available - self.sq.left();
         self.end_batch();
         self.ring.count(Counted::Submitted, u64::from(taken));
         Ok(taken)
@@ -78,12 +67,9 @@ impl Core {
     /// Does one of the next SQEs cancel? They are looked at as they are now, and copied later.
     #[inline(never)]
     fn cancels_among(&self, available: u32) -> bool {
-        (0..available).any(|ahead| {
-            let index = self.memory.sqe_index(self.sq_head.wrapping_add(ahead));
-            index.is_some_and(|index| {
-                let [opcode, ..] = self.memory.first_word(index).to_ne_bytes();
-                ops::lookup(opcode).caps.has(Caps::CANCELS)
-            })
+        self.sq.ahead(&self.memory, available).any(|index| {
+            let [opcode, ..] = self.memory.first_word(index).to_ne_bytes();
+            ops::lookup(opcode).caps.has(Caps::CANCELS)
         })
     }
 
@@ -107,14 +93,14 @@ impl Core {
         if let Some(head) = self.assembly.take() {
             self.end_chain(head);
         }
-        self.submission_left = 0;
+        self.sq.end();
         self.zero_copy.checked = None;
         self.post_announced();
         if !self.train.is_empty() {
             self.let_train_go();
         }
         self.timeouts.batch = None;
-        if !self.loan.close(self.sq_head, self.posted()) {
+        if !self.loan.close(self.sq.head(), self.posted()) {
             // Whoever reads the SQ head needs no lock for it, and may close what the SQEs name.
             self.hold_queue();
             self.publish_sq_head();
@@ -125,14 +111,13 @@ impl Core {
     #[inline]
     pub fn publish_sq_head(&self) {
         debug_assert!(self.keeps_files_of_work(), "what the program knows of may be closed");
-        // Release pairs with the program's acquire load of the head: it may overwrite these SQEs now.
-        self.memory.store(Word::SqHead, self.sq_head);
+        self.sq.publish(&self.memory);
     }
 
     /// What was posted so far.
     #[inline]
     fn posted(&self) -> (u32, usize) {
-        (self.cq_tail, self.overflow.len())
+        (self.cq.tail(), self.cq.kept())
     }
 
     #[cold]
@@ -145,10 +130,7 @@ impl Core {
     /// are those of `sqe`.
     #[inline]
     pub fn length_of_next_like(&self, sqe: &Sqe) -> Option<u32> {
-        if self.submission_left == 0 {
-            return None;
-        }
-        let next = self.memory.sqe_index(self.sq_head)?;
+        let next = self.sq.next(&self.memory)?;
         (self.memory.first_word(next) == sqe.first_word()).then(|| self.memory.length(next))
     }
 
@@ -400,7 +382,7 @@ impl Core {
         }
         let work = Work::new(self, id, long);
         if self.loan.is_open() {
-            self.loan.queue(self.sq_head, self.posted(), work.can_be_lent(self.requests[id].op.caps));
+            self.loan.queue(self.sq.head(), self.posted(), work.can_be_lent(self.requests[id].op.caps));
         }
         self.exposed |= work.is_exposed();
         self.work.push_back(work);

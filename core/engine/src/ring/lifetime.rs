@@ -238,8 +238,7 @@ impl Core {
         self.finished.clear();
         self.working = 0;
         self.aio.forked();
-        self.overflow.clear();
-        self.messages.clear();
+        self.cq.forked();
         self.inside = 0;
         self.personalities.forked();
         self.token = Token::default();

@@ -15,11 +15,9 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
 
-use linux_raw_sys::io_uring::{IORING_SETUP_CQE32, IORING_SQ_CQ_OVERFLOW};
+use linux_raw_sys::io_uring::IORING_SQ_CQ_OVERFLOW;
 
 use crate::abi::Errno;
-use crate::abi::layout::Word;
-use crate::abi::{IORING_CQE_F_32, IORING_CQE_F_SKIP, IORING_SETUP_CQE_MIXED};
 use crate::assets::buffers::BufferTable;
 use crate::assets::directories::Directories;
 use crate::assets::files::FileTable;
@@ -32,7 +30,7 @@ use crate::ops::timeout::Timeouts;
 use crate::os::Fd;
 use crate::os::sync::{AcrossFork, Guard, Mutex};
 use crate::process::page::Page;
-use crate::queue::{Cqe, RingMemory};
+use crate::queue::{Cq, Cqe, RingMemory, Sq};
 use crate::request::{Assembly, Drain, FileHold, Flags, ReadyQueue, RequestId, Slab};
 use crate::ring::drive::External;
 use crate::ring::drive::readiness::Readiness;
@@ -44,9 +42,6 @@ use crate::wait::loan::Loan;
 use crate::wait::timers::{Clock, Timers};
 use crate::work::aio::Aio;
 use crate::work::{self, Piece, Work};
-
-/// CQEs kept for a program that does not reap; the kernel's bound is memory.
-const MAX_OVERFLOW: usize = 1 << 20;
 
 /// A place for one ring after another.
 pub struct Ring {
@@ -193,16 +188,10 @@ pub struct Core {
     pub inside: u32,
     /// The ring was closed and only ends what is being worked on.
     pub closing: bool,
-    /// The engine's own count of SQEs taken.
-    pub sq_head: u32,
-    /// The engine's own count of CQEs posted.
-    pub cq_tail: u32,
-    /// CQEs that found the ring full, in order.
-    pub overflow: VecDeque<Cqe>,
-    /// A CQE could not even be kept; the next wait says so (`EBADR`).
-    pub cqe_dropped: bool,
-    /// Completions that other rings sent, where they are not to be seen yet.
-    pub messages: VecDeque<Cqe>,
+    /// What was taken out of the submission ring.
+    pub sq: Sq,
+    /// What was posted to the completion ring.
+    pub cq: Cq,
     /// What the program may do, where it has restricted itself.
     pub restrictions: Option<Box<Restrictions>>,
     /// All live requests.
@@ -239,8 +228,6 @@ pub struct Core {
     pub zero_copy: ZeroCopy,
     /// Datagrams that are to leave together.
     pub train: Train,
-    /// SQEs that the current submission still has to take.
-    pub submission_left: u32,
     /// Deadlines.
     pub timers: Timers,
     /// The clock by which a wait's own deadline is given.
@@ -423,122 +410,79 @@ impl Core {
         Ok(request.file.fd())
     }
 
+    /// `IORING_SETUP_*`, as far as they still hold.
+    pub fn setup_flags(&self) -> u32 {
+        self.setup_flags
+    }
+
+    /// Takes other memory, with what is in the rings.
+    ///
+    /// # Errors
+    /// `EOVERFLOW` where that would not fit.
+    pub fn move_to(&mut self, memory: RingMemory) -> Result<(), Errno> {
+        self.memory.move_to(memory, &self.sq, &self.cq)
+    }
+
     /// SQEs that the program has published and the engine has not taken, as far as they can be.
+    #[inline]
     pub fn sq_pending(&self) -> u32 {
-        // Acquire pairs with the program's release store of its tail after it wrote SQEs.
-        let tail = self.memory.load(Word::SqTail, self.sq_head);
-        tail.wrapping_sub(self.sq_head).min(self.memory.layout().sq_entries)
+        self.sq.pending(&self.memory)
     }
 
     /// CQEs that wait to be reaped, in units of the ring's entries.
     #[inline]
     pub fn cq_ready(&self) -> u32 {
-        // Acquire pairs with the program's release store of its head after it read CQEs.
-        // Where the ring is gone, it counts as full: nobody waits for more.
-        let full = self.cq_tail.wrapping_sub(self.memory.layout().cq_entries);
-        let head = self.memory.load(Word::CqHead, full);
-        self.cq_tail.wrapping_sub(head)
+        self.cq.ready(&self.memory)
+    }
+
+    /// A CQE is about to be posted. It may tell the program that what was submitted before was consumed.
+    #[inline(always)]
+    fn before_posting(&mut self) {
+        if self.exposed {
+            self.hold_queue();
+        }
     }
 
     /// Posts a CQE, or keeps it where the ring is full or others are kept already.
     #[inline]
     pub fn post(&mut self, cqe: Cqe) {
-        self.external.uncounted += 1;
-        if !self.post_into_ring(&cqe) {
-            self.keep(cqe);
-        }
-    }
-
-    #[cold]
-    fn keep(&mut self, cqe: Cqe) {
-        if self.overflow.is_empty() {
-            // A hint that the program acts on by entering.
-            self.memory.change_sq_flags(IORING_SQ_CQ_OVERFLOW, 0);
-        }
-        if self.overflow.len() < MAX_OVERFLOW && self.overflow.try_reserve(1).is_ok() {
-            self.overflow.push_back(cqe);
-        } else {
-            self.cqe_dropped = true;
-            self.memory.count(Word::CqOverflow);
-        }
-        self.external.posted += 1;
+        self.before_posting();
+        self.cq.post(&self.memory, cqe);
     }
 
     /// Posts a CQE if it can be seen in the ring at once, behind all before it.
     #[inline]
-    pub fn post_into_ring(&mut self, cqe: &Cqe) -> bool {
-        self.overflow.is_empty() && self.store(cqe)
+    pub fn post_at_once(&mut self, cqe: &Cqe) -> bool {
+        self.before_posting();
+        self.cq.post_at_once(&self.memory, cqe)
     }
 
-    #[inline(always)]
-    fn store(&mut self, cqe: &Cqe) -> bool {
-        if self.is(IORING_SETUP_CQE32 | IORING_SETUP_CQE_MIXED) {
-            return self.store_of_either_size(cqe);
-        }
-        if self.cq_ready() >= self.memory.layout().cq_entries {
-            return false;
-        }
-        self.publish(cqe, 1, false);
-        self.external.posted += 1;
-        true
-    }
-
-    #[inline(never)]
-    fn store_of_either_size(&mut self, cqe: &Cqe) -> bool {
-        // Of two entries where both sizes are mixed, of one where all are big.
-        let spans = cqe.flags & IORING_CQE_F_32 != 0 && self.is(IORING_SETUP_CQE_MIXED);
-        let entries = self.memory.layout().cq_entries;
-        if spans && self.cq_tail & (entries - 1) == entries - 1 && self.cq_ready() < entries {
-            // It does not go around the end: the program skips what is left there.
-            let filler = Cqe { flags: IORING_CQE_F_SKIP, ..Cqe::default() };
-            self.publish(&filler, 1, false);
-        }
-        let needed = if spans { 2 } else { 1 };
-        if self.cq_ready() > entries - needed {
-            return false;
-        }
-        self.publish(cqe, needed, needed > 1 || self.is(IORING_SETUP_CQE32));
-        self.external.posted += 1;
-        true
-    }
-
-    #[inline]
-    fn publish(&mut self, cqe: &Cqe, entries: u32, big: bool) {
-        if self.exposed {
-            // It may tell the program that what was submitted before was consumed.
-            self.hold_queue();
-        }
-        self.memory.store_cqe(self.cq_tail, cqe, big);
-        self.cq_tail = self.cq_tail.wrapping_add(entries);
-        // Release pairs with the program's acquire load of the tail before it reads CQEs.
-        self.memory.store(Word::CqTail, self.cq_tail);
-    }
-
-    /// Would a CQE of the ordinary size be seen at once?
+    /// Would a CQE be seen at once? Only said where all are of the ordinary size.
     #[inline]
     pub fn has_room(&self) -> bool {
-        !self.is(IORING_SETUP_CQE32 | IORING_SETUP_CQE_MIXED)
-            && self.overflow.is_empty()
-            && self.cq_ready() < self.memory.layout().cq_entries
+        self.cq.is_plain() && self.has_room_for(1)
+    }
+
+    /// Would so many CQEs of the ordinary size be seen at once?
+    #[inline]
+    pub fn has_room_for(&self, count: u32) -> bool {
+        self.cq.has_room_for(&self.memory, count)
     }
 
     /// Moves kept CQEs into the ring, as far as there is room.
     pub fn flush_overflow(&mut self) {
-        if self.overflow.is_empty() {
+        if self.cq.kept() == 0 {
             return;
         }
-        while let Some(&cqe) = self.overflow.front() {
-            if !self.store(&cqe) {
-                return;
-            }
-            self.overflow.pop_front();
+        self.before_posting();
+        if self.cq.flush(&self.memory) {
+            self.overflow_may_be_over();
         }
-        self.overflow_may_be_over();
     }
 
     /// Takes the flag away by which the program knows of kept CQEs, where nobody keeps any.
     pub(crate) fn overflow_may_be_over(&self) {
-        if self.overflow.is_empty() && !self.overflows_elsewhere() {
+        if self.cq.kept() == 0 && !self.overflows_elsewhere() {
             self.memory.change_sq_flags(0, IORING_SQ_CQ_OVERFLOW);
         }
     }

@@ -132,7 +132,7 @@ fn accept_all(core: &mut Core, id: RequestId, fd: Fd, held: Fd) -> Outcome {
             Err(errno) => return lost(core, id, fd, errno),
         };
         // Where the CQ has no room for another, this one is the last.
-        let room = core.overflow.is_empty() && core.cq_ready() + 1 < core.memory.layout().cq_entries;
+        let room = core.has_room_for(2);
         let asks = room && left_to_ask > 0;
         left_to_ask -= u8::from(asks);
         next =

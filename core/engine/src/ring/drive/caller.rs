@@ -61,7 +61,7 @@ fn wait_in_turns(
         core.advance_before_work();
         core.flush_overflow();
         core.notify();
-        if core::mem::take(&mut core.cqe_dropped) {
+        if core.cq.take_dropped() {
             return Err(Errno::EBADR);
         }
         // A TIMEOUT that fires ends the wait, however little there is.
@@ -155,7 +155,7 @@ fn drive(
     reactor::attend_stale(core);
     let epoll = core.epoll()?;
     // Another thread may make room by reaping, and tells nobody.
-    let room_ns = (!core.overflow.is_empty()).then_some(ROOM_NS);
+    let room_ns = (core.cq.kept() > 0).then_some(ROOM_NS);
     let bounds = [timeout_ns, core.timers.next_ns(), core.next_recheck_ns(), room_ns];
     let timeout_ns = bounds.into_iter().flatten().min();
     core.token.drive(wanted);

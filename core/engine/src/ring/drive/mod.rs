@@ -51,10 +51,6 @@ pub struct RegisteredEventfd {
 /// What sleepers and observers of a ring are told by.
 #[derive(Default)]
 pub struct External {
-    /// CQEs posted since the last [`Core::notify`].
-    pub posted: u64,
-    /// CQEs that the process's counters do not show yet; one kept on overflow counts when it is kept.
-    pub uncounted: u64,
     /// The program's eventfd.
     pub eventfd: Option<RegisteredEventfd>,
     /// It was signalled since a poll of it began.
@@ -287,9 +283,7 @@ impl Core {
     pub fn is_at_rest(&self) -> bool {
         self.work.is_empty()
             && self.finished.is_empty()
-            && self.messages.is_empty()
-            && self.overflow.is_empty()
-            && !self.cqe_dropped
+            && self.cq.is_at_rest()
             && !self.unsettled
             && self.timers.is_empty()
             && self.timeouts.counting() == 0
@@ -304,11 +298,8 @@ impl Core {
     /// lock is given up wherever something may have been posted.
     #[inline]
     pub fn notify(&mut self) {
-        if self.external.posted == 0 {
-            return;
-        }
-        self.ring.count(Counted::Completed, core::mem::take(&mut self.external.uncounted));
-        self.external.posted = 0;
+        let Some(uncounted) = self.cq.take_news() else { return };
+        self.ring.count(Counted::Completed, uncounted);
         if self.observed() || self.external.outlet.is_some() {
             self.notify_observers();
         }
@@ -340,7 +331,7 @@ impl Core {
     fn pour_out(&mut self) {
         let Some(mut outlet) = self.external.outlet.take() else { return };
         outlet.posted();
-        while !self.overflow.is_empty() {
+        while self.cq.kept() > 0 {
             self.flush_overflow();
             outlet.posted();
         }

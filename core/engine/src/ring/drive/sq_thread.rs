@@ -173,7 +173,7 @@ fn serve(core: &mut Core) -> bool {
     }
     core.advance();
     core.hand_over();
-    active |= core.external.posted > 0;
+    active |= core.cq.has_news();
     core.notify();
     active
 }

@@ -52,7 +52,7 @@ fn depart(all: bool) {
 fn depart_from(ring: &'static Ring, all: bool) {
     let mut guard = ring.lock();
     let Some(core) = guard.as_mut() else { return };
-    if core.shared.is_none() || core.requests.live() == 0 && core.overflow.is_empty() {
+    if core.shared.is_none() || core.requests.live() == 0 && core.cq.kept() == 0 {
         return;
     }
     let serial = core.serial;

@@ -207,9 +207,9 @@ impl Core {
     pub(crate) fn bequeath_kept(&mut self) -> bool {
         self.flush_overflow();
         let Some(shared) = &self.shared else { return true };
-        while let Some(cqe) = self.overflow.front() {
+        self.cq.leave_kept(|cqe| {
             let [time_ns, rest] = cqe.big;
-            let written = shared.write(Letter {
+            shared.write(Letter {
                 kind: KEPT,
                 from: family::own(),
                 user_data: cqe.user_data,
@@ -219,13 +219,8 @@ impl Core {
                 index: rest as u32,
                 generation: (rest >> 32) as u32,
                 ..Letter::default()
-            });
-            if !written {
-                return false;
-            }
-            self.overflow.pop_front();
-        }
-        true
+            })
+        })
     }
 
     /// Posts what a process that has ended could not.

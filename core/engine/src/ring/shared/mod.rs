@@ -24,7 +24,6 @@ use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLLET, EPOLLIN};
 use linux_raw_sys::io_uring::IORING_SETUP_R_DISABLED;
 
 use crate::abi::Errno;
-use crate::abi::layout::Word;
 use crate::os::{self, Fd};
 use crate::process::family;
 use crate::process::page::{OWNERS, Owner, Page, State};
@@ -190,7 +189,7 @@ impl Core {
 
     /// On a ring of several processes: has this one anything that others may ask for, or wait for?
     pub fn is_owed(&self) -> bool {
-        self.shared.is_some() && (self.requests.live() > 0 || !self.overflow.is_empty() || self.observed())
+        self.shared.is_some() && (self.requests.live() > 0 || self.cq.kept() > 0 || self.observed())
     }
 
     /// Is there something beside callers that completions are to be told to?
@@ -240,9 +239,8 @@ impl Core {
 
     /// Takes the counts that all sides share from ring memory.
     pub fn resync(&mut self) {
-        self.sq_head = self.memory.load(Word::SqHead, self.sq_head);
-        let tail = self.memory.load(Word::CqTail, self.cq_tail);
-        if core::mem::replace(&mut self.cq_tail, tail) != tail {
+        self.sq.resync(&self.memory);
+        if self.cq.resync(&self.memory) {
             self.posted_elsewhere();
         }
     }
@@ -265,7 +263,7 @@ impl Core {
         let observed = self.external.readiness_fd.is_some()
             || self.shared.as_ref().is_some_and(|shared| shared.own_eventfd);
         let requests = self.requests.live() as u32;
-        let overflowing = u32::from(!self.overflow.is_empty());
+        let overflowing = u32::from(self.cq.kept() > 0);
         let Some(shared) = &mut self.shared else { return };
         let hearers = shared.asleep + u32::from(observed);
         let mut published = core::mem::take(&mut shared.published);
@@ -280,7 +278,7 @@ impl Core {
 
     /// A thread goes to sleep for completions, or (-1) is back.
     pub fn sleeps(&mut self, change: i32) {
-        let (kept_elsewhere, tail) = (self.overflows_elsewhere(), self.cq_tail);
+        let (kept_elsewhere, tail) = (self.overflows_elsewhere(), self.cq.tail());
         let Some(shared) = &mut self.shared else { return };
         shared.asleep = shared.asleep.saturating_add_signed(change);
         if change > 0 && kept_elsewhere && shared.asked_at.replace(tail) != Some(tail) {

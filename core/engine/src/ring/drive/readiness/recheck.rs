@@ -48,7 +48,7 @@ impl Core {
         }
         self.readiness.rechecked_at = now;
         self.recheck();
-        !self.ready.is_empty() || self.external.posted > 0
+        !self.ready.is_empty() || self.cq.has_news()
     }
 
     /// Looks again at descriptors on which requests have been waiting since the last look on the word of a

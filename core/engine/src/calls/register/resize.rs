@@ -1,0 +1,48 @@
+//! `IORING_REGISTER_RESIZE_RINGS`.
+
+use linux_raw_sys::io_uring::{
+    IORING_SETUP_CLAMP, IORING_SETUP_CQE32, IORING_SETUP_CQSIZE, IORING_SETUP_DEFER_TASKRUN,
+    IORING_SETUP_NO_MMAP, IORING_SETUP_NO_SQARRAY, IORING_SETUP_SQE128, io_uring_params,
+};
+
+use crate::abi::layout::Layout;
+use crate::abi::{Errno, IORING_SETUP_CQE_MIXED};
+use crate::os::{Fd, user};
+use crate::queue::{RingMemory, Source};
+use crate::ring::Core;
+
+/// What the call may ask for.
+const ASKED: u32 = IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP;
+/// What it takes from the ring as it is.
+const INHERITED: u32 = IORING_SETUP_NO_SQARRAY
+    | IORING_SETUP_SQE128
+    | IORING_SETUP_CQE32
+    | IORING_SETUP_NO_MMAP
+    | IORING_SETUP_CQE_MIXED;
+
+/// Gives a ring other sizes. `fd` is the program's descriptor of it; the program maps it anew at the offsets that
+/// it knows.
+///
+/// # Errors
+/// As the kernel's: `EINVAL` where the ring does not defer or the sizes are no sizes; `EOVERFLOW` where what is in
+/// the rings would not fit.
+pub fn resize(core: &mut Core, fd: Fd, argument: u64) -> Result<usize, Errno> {
+    if !core.is(IORING_SETUP_DEFER_TASKRUN) {
+        return Err(Errno::EINVAL);
+    }
+    let mut params: io_uring_params = user::read(argument)?;
+    if params.flags & !ASKED != 0 {
+        return Err(Errno::EINVAL);
+    }
+    params.flags |= core.setup_flags() & INHERITED;
+    let layout = Layout::new(params.sq_entries, &params)?;
+    let source = if params.flags & IORING_SETUP_NO_MMAP != 0 {
+        Source::Program { rings: params.cq_off.user_addr, sqes: params.sq_off.user_addr }
+    } else {
+        Source::File(fd)
+    };
+    let memory = RingMemory::map(source, layout)?;
+    layout.describe(&mut params);
+    user::write(argument, &params)?;
+    core.move_to(memory).map(|()| 0)
+}
