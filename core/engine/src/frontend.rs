@@ -16,7 +16,7 @@ use crate::process::credentials;
 use crate::ring::drive::{caller, reactor};
 use crate::ring::{Core, Counted, lifetime, registry, shared};
 use crate::wait::Driver;
-use crate::work::{interrupt, pool, threads};
+use crate::work::{exposure, interrupt, pool, threads};
 
 /// Counters of this process since the engine was first used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,27 +31,8 @@ pub struct Counters {
 
 static RINGS: AtomicU64 = AtomicU64::new(0);
 
-/// Pieces of work queued or being done on descriptors of the program, whose files must outlive a
-/// `close`.
-static WORKING: AtomicU64 = AtomicU64::new(0);
-
 /// The process that the engine's memory belongs to.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
-
-/// A piece of work on a descriptor of the program was queued.
-pub(crate) fn work_begins() {
-    WORKING.fetch_add(1, Ordering::Relaxed);
-}
-
-/// Such a piece of work is done or dropped.
-pub(crate) fn work_ends() {
-    WORKING.fetch_sub(1, Ordering::Relaxed);
-}
-
-/// Is there any such work?
-pub(crate) fn has_work() -> bool {
-    WORKING.load(Ordering::Relaxed) > 0
-}
 
 /// A child between `vfork` and `exec` runs in its parent's memory: what it closes stays open here.
 fn is_this_process() -> bool {
@@ -113,7 +94,7 @@ pub fn in_flight(fd: Fd) -> usize {
 pub fn closed(fd: Fd) {
     epoll_sets::closed(fd);
     registry::forget_note(fd);
-    if !registry::is_ring(fd) && !registry::has_interest(fd) && !has_work() {
+    if !registry::is_ring(fd) && !registry::has_interest(fd) && !exposure::is_any() {
         return;
     }
     if !is_this_process() {
@@ -332,7 +313,7 @@ pub fn executes() {
 /// For the next schedule of a simulation.
 #[cfg(anyring_simulation)]
 pub(crate) fn reset() {
-    debug_assert!(!has_work(), "all work is done");
+    debug_assert!(!exposure::is_any(), "all work is done");
     RINGS.store(0, Ordering::Relaxed);
 }
 
@@ -353,5 +334,5 @@ pub fn forked() {
         lifetime::forked();
         ring_fds::forked();
     }
-    WORKING.store(0, Ordering::Relaxed);
+    exposure::forked();
 }

@@ -76,9 +76,9 @@ fn describe(core: &Core, text: &mut String) {
         text,
         "    {} waiting, {} queued, {} worked on, {} finished, {} messages, ready {}",
         core.readiness.waiting(),
-        core.work.len(),
-        core.working,
-        core.finished.len(),
+        core.work.queued().len(),
+        core.work.out(),
+        core.work.finished(),
         core.cq.messages(),
         !core.ready.is_empty(),
     );

@@ -74,7 +74,7 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
     if core.is(IORING_SETUP_R_DISABLED) {
         return Err(Errno::EBADFD);
     }
-    if core.loan.is_out() && call.to_submit > 0 {
+    if core.work.is_lent() && call.to_submit > 0 {
         // The kernel's submissions follow one another as well.
         work::await_return(&mut guard, serial);
     }

@@ -1,8 +1,6 @@
 //! `io_uring_setup(2)`.
 
 use crate::os::sync::atomic::Ordering;
-use alloc::collections::VecDeque;
-use alloc::vec::Vec;
 
 use linux_raw_sys::io_uring::*;
 
@@ -27,8 +25,8 @@ use crate::ring::drive::sq_thread::{self, SqThread};
 use crate::ring::drive::zero_copy::ZeroCopy;
 use crate::ring::{Core, Ring, lifetime, registry};
 use crate::wait::Token;
-use crate::wait::loan::Loan;
 use crate::wait::timers::{Clock, Timers};
+use crate::work::WorkQueue;
 use crate::work::aio::Aio;
 
 /// The setup flags, and whether the engine has them.
@@ -226,14 +224,8 @@ fn new_core(ring: &'static Ring, serial: u64, memory: RingMemory, setup_flags: u
         assembly: Assembly::default(),
         drain: Drain::default(),
         ready: ReadyQueue::default(),
-        work: VecDeque::new(),
-        loan: Loan::default(),
-        exposed: false,
-        batch: Vec::new(),
-        closing_fds: Vec::new(),
+        work: WorkQueue::default(),
         aio: Aio::default(),
-        working: 0,
-        finished: VecDeque::new(),
         token: Token::default(),
         external: External::default(),
         readiness: Readiness::default(),

@@ -21,7 +21,7 @@ use crate::os::user::{self, Path};
 use crate::os::{self, Fd, nr};
 use crate::request::{Flags, RequestId};
 use crate::ring::{Core, live, registry};
-use crate::work::Work;
+use crate::work::{Work, exposure};
 
 /// An open under way.
 pub struct Open {
@@ -263,7 +263,7 @@ fn issue_close(core: &mut Core, id: RequestId) -> Outcome {
     if registry::is_ring(sqe.fd) {
         return Errno::EBADF.into();
     }
-    if core.is_being_closed(sqe.fd) {
+    if core.work.closes(sqe.fd) {
         return Errno::EBADF.into();
     }
     let connection = core.readiness.is_known_connection(sqe.fd);
@@ -276,31 +276,19 @@ fn issue_close(core: &mut Core, id: RequestId) -> Outcome {
         registry::forget_note(sqe.fd);
         return close_call(sqe.fd).into();
     }
-    core.closing_fds.push((id, sqe.fd));
+    core.work.will_close(id, sqe.fd);
     Outcome::Block
 }
 
 /// Can a connection that this ring has forgotten be closed on the spot? One that does not linger waits for nobody,
 /// and nobody else has to be told.
 fn ends_at_once(fd: Fd) -> bool {
-    !registry::has_interest(fd) && !frontend::has_work() && kinds::closes_at_once(fd)
+    !registry::has_interest(fd) && !exposure::is_any() && kinds::closes_at_once(fd)
 }
 
 fn closed(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
-    core.forget_closing(id);
+    core.work.forget_closing(id);
     result.into()
-}
-
-impl Core {
-    /// Is a CLOSE of `fd` under way? To what is submitted behind it the descriptor is none any more.
-    pub fn is_being_closed(&self, fd: Fd) -> bool {
-        self.closing_fds.iter().any(|&(_, closing)| closing == fd)
-    }
-
-    /// A CLOSE is about to be done, or will not be.
-    pub fn forget_closing(&mut self, id: RequestId) {
-        self.closing_fds.retain(|&(closing, _)| closing != id);
-    }
 }
 
 fn close(work: &mut Work) -> Result<usize, Errno> {
@@ -308,7 +296,7 @@ fn close(work: &mut Work) -> Result<usize, Errno> {
     frontend::closed(work.sqe.fd);
     // From the system call on, and before its result is known here, the number may be another file's.
     if let Some(core) = live(&mut work.ring.lock(), work.serial) {
-        core.forget_closing(work.id);
+        core.work.forget_closing(work.id);
     }
     close_call(work.sqe.fd)
 }

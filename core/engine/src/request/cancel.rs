@@ -161,7 +161,7 @@ impl Core {
                 }
             }
             Phase::Working => {
-                if self.finished.iter().any(|work| work.id == id) {
+                if self.work.has_finished(id) {
                     return Err(Errno::ENOENT);
                 }
                 if !self.withdraw(id) {

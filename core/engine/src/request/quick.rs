@@ -97,7 +97,7 @@ impl Core {
         self.assembly.head().is_none()
             && self.drain.is_idle()
             && self.train.is_empty()
-            && self.closing_fds.is_empty()
+            && !self.work.closes_any()
             && self.restrictions.is_none()
             && !self.is(IORING_SETUP_IOPOLL)
             && !credentials::matter()

@@ -29,7 +29,7 @@ impl Core {
         }
         let whose = credentials::of_submitter();
         self.timeouts.batch = Some(self.cq.tail());
-        self.loan.open(does_work && self.work.is_empty() && self.shared.is_none());
+        self.work.begin_submission(does_work && self.shared.is_none());
         self.sq.begin(available);
         while let Some(index) = self.sq.take(&self.memory) {
             if whose == Whose::Common && self.submit_quickly(index) {
@@ -43,7 +43,7 @@ impl Core {
                     if self.sq.left() == available {
                         self.sq.end();
                         self.timeouts.batch = None;
-                        self.loan.open(false);
+                        self.work.begin_submission(false);
                         return Err(errno);
                     }
                     break;
@@ -100,7 +100,7 @@ impl Core {
             self.let_train_go();
         }
         self.timeouts.batch = None;
-        if !self.loan.close(self.sq.head(), self.posted()) {
+        if !self.work.end_submission(self.sq.head(), self.posted()) {
             // Whoever reads the SQ head needs no lock for it, and may close what the SQEs name.
             self.hold_queue();
             self.publish_sq_head();
@@ -110,7 +110,7 @@ impl Core {
     /// Lets the program know what was consumed.
     #[inline]
     pub fn publish_sq_head(&self) {
-        debug_assert!(self.keeps_files_of_work(), "what the program knows of may be closed");
+        debug_assert!(self.work.keeps_files(), "what the program knows of may be closed");
         self.sq.publish(&self.memory);
     }
 
@@ -381,11 +381,8 @@ impl Core {
             request.flags.set(Flags::LONG);
         }
         let work = Work::new(self, id, long);
-        if self.loan.is_open() {
-            self.loan.queue(self.sq.head(), self.posted(), work.can_be_lent(self.requests[id].op.caps));
-        }
-        self.exposed |= work.is_exposed();
-        self.work.push_back(work);
+        let (at, caps) = ((self.sq.head(), self.posted()), self.requests[id].op.caps);
+        self.work.push(work, at, |work| work.can_be_lent(caps));
     }
 
     /// Issues what became ready, until nothing is.

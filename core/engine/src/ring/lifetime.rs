@@ -13,7 +13,6 @@ use crate::os::{self, Fd};
 use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::ring::drive::reactor;
 use crate::ring::{Core, CoreGuard, Ring, live, registry};
-use crate::wait::loan::Loan;
 use crate::wait::{Driver, Token};
 
 struct Watches {
@@ -139,7 +138,7 @@ pub fn end(mut guard: CoreGuard<'_>, serial: u64) {
 /// Gives a closed ring back once nobody works for it any more. The last to let go of it does.
 pub fn dispose_if_done(mut guard: CoreGuard<'_>, serial: u64) {
     let Some(core) = live(&mut guard, serial) else { return };
-    let busy = core.inside > 0 || core.working > 0 || core.token.driver() == Driver::SqThread;
+    let busy = core.inside > 0 || core.work.out() > 0 || core.token.driver() == Driver::SqThread;
     if !core.closing || busy {
         return;
     }
@@ -232,11 +231,7 @@ impl Core {
         let ids: Vec<RequestId> = self.requests.ids().collect();
         ids.into_iter().for_each(|id| self.drop_request(id));
         self.drop_queues();
-        self.work.clear();
-        self.loan = Loan::default();
-        self.aio.queued = 0;
-        self.finished.clear();
-        self.working = 0;
+        self.work.forked();
         self.aio.forked();
         self.cq.forked();
         self.inside = 0;
@@ -274,7 +269,7 @@ impl Core {
         self.forget_pages();
         self.zero_copy.close();
         self.directories = Directories::default();
-        self.working -= self.aio.shut_down();
+        self.end_transfers();
         if self.token.driver() == Driver::Reactor {
             reactor::release(self);
         }

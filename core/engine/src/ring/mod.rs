@@ -11,8 +11,6 @@ pub(crate) mod shared;
 
 use crate::os::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
-use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
 
 use linux_raw_sys::io_uring::IORING_SQ_CQ_OVERFLOW;
@@ -38,10 +36,9 @@ use crate::ring::drive::sq_thread::SqThread;
 use crate::ring::drive::zero_copy::ZeroCopy;
 use crate::ring::shared::Shared;
 use crate::wait::Token;
-use crate::wait::loan::Loan;
 use crate::wait::timers::{Clock, Timers};
 use crate::work::aio::Aio;
-use crate::work::{self, Piece, Work};
+use crate::work::{self, WorkQueue};
 
 /// A place for one ring after another.
 pub struct Ring {
@@ -119,7 +116,7 @@ impl CoreGuard<'_> {
     #[inline]
     fn check(&self) {
         debug_assert!(
-            self.core.as_ref().is_none_or(Core::keeps_files_of_work),
+            self.core.as_ref().is_none_or(|core| core.work.keeps_files()),
             "no work waits for another thread, or for another moment, without its file"
         );
     }
@@ -202,22 +199,10 @@ pub struct Core {
     pub drain: Drain,
     /// To be issued, in order.
     pub ready: ReadyQueue,
-    /// Blocking work that the caller is to do, or to hand to workers.
-    pub work: VecDeque<Work>,
-    /// Which of it the call that submits does on the program's descriptors.
-    pub loan: Loan,
-    /// Some of it may be on a descriptor of the program's: so it is only where the lock is held, or where it is lent.
-    pub exposed: bool,
-    /// Descriptors of the program whose CLOSE is among that, or being done.
-    pub closing_fds: Vec<(RequestId, Fd)>,
-    /// What the caller takes of it at once; empty but for its room.
-    pub batch: Vec<Piece>,
+    /// Blocking attempts: queued, out, done.
+    pub work: WorkQueue,
     /// O_DIRECT transfers that the kernel does.
     pub aio: Aio,
-    /// Blocking work out with workers, or with the kernel.
-    pub working: usize,
-    /// Work that is done and has not been looked at.
-    pub finished: VecDeque<Work>,
     /// Who turns readiness into completions.
     pub token: Token,
     /// What sleepers and observers are to be told by.
@@ -330,7 +315,7 @@ impl Ring {
     /// is lent.
     pub fn hold_for_fork(&self) -> bool {
         let mut guard = self.core.lock();
-        if guard.as_ref().is_some_and(|core| core.loan.is_out()) {
+        if guard.as_ref().is_some_and(|core| core.work.is_lent()) {
             return false;
         }
         if let Some(page) = guard.as_mut().and_then(Core::share) {
@@ -401,8 +386,7 @@ impl Core {
         }
         request.file = if request.flags.has(Flags::FIXED_FILE) {
             self.files.hold(request.sqe.fd as u32)?
-        } else if !self.closing_fds.is_empty() && self.closing_fds.iter().any(|&(_, fd)| fd == request.sqe.fd)
-        {
+        } else if self.work.closes_any() && self.work.closes(request.sqe.fd) {
             return Err(Errno::EBADF);
         } else {
             FileHold::Plain(request.sqe.fd)
@@ -438,7 +422,7 @@ impl Core {
     /// A CQE is about to be posted. It may tell the program that what was submitted before was consumed.
     #[inline(always)]
     fn before_posting(&mut self) {
-        if self.exposed {
+        if self.work.is_exposed() {
             self.hold_queue();
         }
     }

@@ -13,7 +13,7 @@
 //! All other work gets a duplicate before the ring's lock is given up.
 
 /// What was posted so far: the end of the CQ, and how many CQEs are kept.
-type Posted = (u32, usize);
+pub type Posted = (u32, usize);
 
 /// The state of that, under the ring's lock.
 #[derive(Debug, Default)]

@@ -16,7 +16,7 @@ use crate::os::user::IoVector;
 use crate::os::{self, Fd, nr};
 use crate::ring::Core;
 use crate::ring::drive::AIO;
-use crate::work::{Work, take};
+use crate::work::Work;
 
 /// Transfers in flight in one ring; what is beyond goes to workers.
 const MOST: usize = 256;
@@ -98,8 +98,6 @@ pub struct Aio {
     refused: bool,
     flying: Vec<Option<Work>>,
     free: Vec<u32>,
-    /// Transfers in the ring's work queue.
-    pub queued: usize,
 }
 
 impl Context {
@@ -208,10 +206,10 @@ impl Core {
     /// Gives the queued O_DIRECT transfers to the kernel, unless there is but one that the caller can
     /// wait for as well.
     pub fn submit_direct(&mut self, waits: bool) {
-        if self.aio.queued == 0 || self.aio.refused {
+        if self.work.direct() == 0 || self.aio.refused {
             return;
         }
-        let alone = self.aio.queued + self.working < 2;
+        let alone = self.work.direct() + self.work.out() < 2;
         if alone && (waits || self.aio.context.is_none()) {
             return;
         }
@@ -224,7 +222,7 @@ impl Core {
                 }
             }
         }
-        while self.aio.queued > 0 && self.submit_batch() {}
+        while self.work.direct() > 0 && self.submit_batch() {}
     }
 
     /// Submits as many queued transfers as there is room for; false where no more can be.
@@ -235,8 +233,7 @@ impl Core {
         let mut vectors = [IoVector::default(); BATCH];
         let mut count = 0;
         while count < BATCH && self.aio.in_flight() < MOST {
-            let Some(work) = take(&mut self.work, |work| work.direct.is_some()) else { break };
-            self.aio.queued -= 1;
+            let Some(work) = self.work.pop_direct() else { break };
             let slot = self.aio.place(work);
             let Some(work) = &self.aio.flying[slot as usize] else { break };
             iocbs[count] = self.describe(work, slot, &mut vectors[count]);
@@ -246,7 +243,7 @@ impl Core {
         let pointers = core::array::from_fn::<*const Iocb, BATCH, _>(|index| &raw const iocbs[index]);
         let Some(context) = &self.aio.context else { return false };
         let accepted = if count > 0 { context.submit(&pointers[..count]).unwrap_or(0) } else { 0 };
-        self.working += accepted;
+        self.work.goes_out(accepted);
         for &slot in &slots[..accepted] {
             if let Some(Some(work)) = self.aio.flying.get_mut(slot as usize) {
                 // The kernel holds the file.
@@ -259,10 +256,8 @@ impl Core {
             let refused = slot == slots[accepted];
             if refused {
                 work.direct = None;
-            } else {
-                self.aio.queued += 1;
             }
-            self.work.push_front(work);
+            self.work.put_back(work);
         }
         count > 0
     }
@@ -290,6 +285,11 @@ impl Core {
         }
     }
 
+    /// Ends all transfers, of which nobody is to hear.
+    pub fn end_transfers(&mut self) {
+        self.work.comes_back(self.aio.shut_down());
+    }
+
     /// Takes back the transfers that are done.
     pub fn reap_direct(&mut self) {
         while self.aio.in_flight() > 0
@@ -301,8 +301,7 @@ impl Core {
             } else {
                 Ok(result as usize)
             });
-            self.working -= 1;
-            self.finished.push_back(work);
+            self.work.finish(work);
         }
     }
 }

@@ -7,12 +7,13 @@
 //! operation's data included; the request itself stays under the ring's lock for others to look at.
 
 pub mod aio;
+pub mod exposure;
 pub mod interrupt;
 pub mod pool;
+mod queue;
 pub mod threads;
 
 use crate::os::sync::atomic::Ordering;
-use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
@@ -21,16 +22,16 @@ use linux_raw_sys::general::{S_IFDIR, S_IFMT, S_IFREG, STATX_INO, STATX_TYPE};
 
 use crate::abi::{Errno, Sqe};
 use crate::assets::kinds::{self, Kind};
-use crate::frontend;
 use crate::ops::{Caps, OpData, Outcome};
 use crate::os::{self, Fd};
 use crate::process::credentials::{self, Credentials, Whose};
-use crate::request::{FileHold, Flags, Phase, RequestId};
+use crate::request::{FileHold, Flags, Phase, Request, RequestId};
 use crate::ring::{Core, CoreGuard, Ring, live};
 
 use crate::wait::loan::Loan;
 use crate::work::interrupt::Seat;
 use aio::Command;
+pub use queue::WorkQueue;
 
 /// What makes an attempt slow, in microseconds. One alone may have been preempted; two in a row prove
 /// that the work is.
@@ -38,9 +39,6 @@ const SLOW_US: u64 = 20;
 
 /// What proves an attempt slow by itself.
 const VERY_SLOW_US: u64 = 200;
-
-/// Pieces that the caller does between two looks at the ring.
-const PIECES: usize = 16;
 
 /// A step in the life of a request.
 pub type Step = fn(&mut Core, RequestId);
@@ -95,11 +93,10 @@ impl Work {
             Command::Read
         });
         request.flags.clear(Flags::DIRECT);
-        core.aio.queued += usize::from(direct.is_some());
         let exposed = matches!(request.file, FileHold::Plain(_));
         let minded = Caps::SLOW.with(Caps::HASHED).with(Caps::POSITION);
         if exposed {
-            frontend::work_begins();
+            exposure::begins();
         }
         Work {
             ring: core.ring,
@@ -134,9 +131,9 @@ impl Work {
         self.whose.credentials() != own
     }
 
-    /// Is its file that of a descriptor of the program's?
-    pub fn is_exposed(&self) -> bool {
-        self.exposed
+    /// Can a caller with `own` credentials do it together with others?
+    fn is_light_for(&self, own: Credentials) -> bool {
+        self.light && !self.is_foreign(own)
     }
 
     /// May the call that submits it do it on the program's descriptor? Only where its time is that of a device: who
@@ -161,7 +158,7 @@ impl Work {
     /// Its file is held by somebody else now.
     pub fn covered(&mut self) {
         if core::mem::take(&mut self.exposed) {
-            frontend::work_ends();
+            exposure::ends();
         }
     }
 
@@ -226,8 +223,7 @@ impl Core {
     /// Takes back a finished piece of work. On a ring that defers, the program has to come for it; to a
     /// closed one nobody comes.
     pub fn finish(&mut self, Piece(work): Piece) {
-        self.working -= 1;
-        self.finished.push_back(work);
+        self.work.finish(work);
         if self.defers() && !self.closing {
             self.notify_deferred();
         } else {
@@ -239,7 +235,7 @@ impl Core {
 
     /// Ends requests whose work is done.
     pub fn run_finished(&mut self) {
-        while let Some(mut work) = self.finished.pop_front() {
+        while let Some(mut work) = self.work.next_finished() {
             self.conclude(&mut work);
         }
     }
@@ -267,9 +263,9 @@ impl Core {
     pub fn hand_over(&mut self) {
         loop {
             self.submit_direct(false);
-            while let Some(work) = self.next_work() {
+            while let Some(work) = self.work.pop() {
                 if let Err(work) = self.hand_over_one(work) {
-                    self.work.push_front(work);
+                    self.work.put_back(work);
                     self.hold_queue();
                     return;
                 }
@@ -282,23 +278,16 @@ impl Core {
         }
     }
 
-    /// Takes the next piece of queued work.
-    fn next_work(&mut self) -> Option<Work> {
-        let mut work = self.work.pop_front()?;
-        self.aio.queued -= usize::from(work.direct.take().is_some());
-        Some(work)
-    }
-
     /// Gives work to a worker, or back where none can be had.
     #[expect(clippy::result_large_err, reason = "the work itself is what comes back")]
     pub fn hand_over_one(&mut self, mut work: Work) -> Result<(), Work> {
-        self.working += 1;
-        if let Err(errno) = self.own_file(&mut work) {
+        self.work.goes_out(1);
+        let request = &mut self.requests[work.id];
+        if let Err(errno) = own_file(request, &mut work) {
             work.refuse(errno);
             self.finish(Piece(work));
             return Ok(());
         }
-        let request = &mut self.requests[work.id];
         request.flags.set(Flags::HANDED_OVER);
         work.credentials = work.whose.credentials();
         if work.step.is_none()
@@ -323,7 +312,7 @@ impl Core {
                 Ok(())
             }
             Err(Piece(work)) => {
-                self.working -= 1;
+                self.work.comes_back(1);
                 Err(work)
             }
         }
@@ -331,7 +320,7 @@ impl Core {
 
     /// The request of a piece of work that is a step can take it now: this thread is the right one.
     pub fn take_step(&mut self, mut work: Piece, step: Step) {
-        self.working -= 1;
+        self.work.comes_back(1);
         let Some(request) = self.requests.get_mut(work.id) else { return };
         request.data = core::mem::take(&mut work.data);
         request.phase = Phase::Prepared;
@@ -348,51 +337,22 @@ impl Core {
         let request = &self.requests[work.id];
         let caps = request.op.caps;
         caps.has(Caps::SLOW)
-            || self.working > 0
+            || self.work.out() > 0
                 && keeps_order(caps, work)
                 && self.works_on(request.file.fd(), Flags::HANDED_OVER)
-    }
-
-    /// Whoever works elsewhere holds the file by a duplicate: the program may close its descriptor.
-    fn own_file(&mut self, work: &mut Work) -> Result<(), Errno> {
-        let request = &mut self.requests[work.id];
-        if let FileHold::Plain(fd) = request.file {
-            let own = os::duplicate(fd)?;
-            request.file = FileHold::Owned(own);
-            work.fd = own;
-        }
-        work.covered();
-        Ok(())
     }
 
     /// The lock is about to be given up: queued work holds its files, for the program may close its descriptors as soon
     /// as it knows of their use.
     #[cold]
     pub fn hold_queue(&mut self) {
-        if core::mem::take(&mut self.exposed) {
-            self.hold_queued(|_| true);
-        }
-    }
-
-    fn hold_queued(&mut self, which: impl Fn(&Work) -> bool) {
-        let mut queue = core::mem::take(&mut self.work);
-        for work in queue.iter_mut().filter(|work| work.exposed && which(work)) {
-            if let Err(errno) = self.own_file(work) {
-                work.refuse(errno);
-            }
-        }
-        self.work = queue;
-    }
-
-    /// Has all queued work its file, where it is not lent?
-    pub fn keeps_files_of_work(&self) -> bool {
-        self.loan.is_offered() || !self.exposed || self.work.iter().all(|work| !work.exposed)
+        self.work.hold(&mut self.requests);
     }
 
     /// What is offered holds its file from now on: the program may know what was consumed. What a thread has taken is that
     /// thread's.
     pub fn end_loan(&mut self) {
-        if self.loan.is_offered() {
+        if self.work.is_offered() {
             self.take_back();
         }
     }
@@ -401,7 +361,7 @@ impl Core {
     fn take_back(&mut self) {
         self.hold_queue();
         self.publish_sq_head();
-        if self.loan.end() {
+        if self.work.end_loan() {
             // Changes under the lock, as whoever sleeps has read it.
             self.ring.returned.fetch_add(1, Ordering::Relaxed);
             os::futex_wake(&self.ring.returned, i32::MAX as u32);
@@ -410,15 +370,14 @@ impl Core {
 
     /// The program is about to close `fd`: queued work on it keeps the file.
     pub(crate) fn keep_files_of_work(&mut self, fd: Fd) {
-        if self.work.is_empty() || !frontend::has_work() {
-            return;
+        if !self.work.is_empty() && exposure::is_any() {
+            self.work.hold_on(&mut self.requests, fd);
         }
-        self.hold_queued(|work| work.fd == fd);
     }
 
     /// Is blocking work on `fd` queued or being done?
     pub fn has_work_on(&self, fd: Fd) -> bool {
-        (!self.work.is_empty() || self.working > 0) && self.works_on(fd, Flags::default())
+        (!self.work.is_empty() || self.work.out() > 0) && self.works_on(fd, Flags::default())
     }
 
     /// Is there blocking work on `fd`, with all of `flags`?
@@ -437,15 +396,14 @@ impl Core {
     /// done already.
     pub fn withdraw(&mut self, id: RequestId) -> bool {
         let (serial, ring) = (self.serial, self.ring);
-        let withdrawn = match take(&mut self.work, |work| work.id == id) {
-            Some(work) => {
-                self.aio.queued -= usize::from(work.direct.is_some());
-                Some(work)
-            }
-            None => pool::withdraw(ring, serial, id).map(|Piece(work)| work).inspect(|_| self.working -= 1),
-        };
+        let queued = self.work.withdraw(id);
+        let withdrawn = queued.or_else(|| {
+            let Piece(work) = pool::withdraw(ring, serial, id)?;
+            self.work.comes_back(1);
+            Some(work)
+        });
         let Some(mut work) = withdrawn else { return false };
-        self.forget_closing(id);
+        self.work.forget_closing(id);
         let request = &mut self.requests[id];
         request.data = core::mem::take(&mut work.data);
         request.phase = Phase::Prepared;
@@ -457,6 +415,17 @@ impl Drop for Work {
     fn drop(&mut self) {
         self.covered();
     }
+}
+
+/// Whoever works elsewhere holds the file by a duplicate: the program may close its descriptor.
+fn own_file(request: &mut Request, work: &mut Work) -> Result<(), Errno> {
+    if let FileHold::Plain(fd) = request.file {
+        let own = os::duplicate(fd)?;
+        request.file = FileHold::Owned(own);
+        work.fd = own;
+    }
+    work.covered();
+    Ok(())
 }
 
 /// Are blocking attempts of this kind on one file done in order?
@@ -476,17 +445,11 @@ fn order_of(fd: Fd) -> Option<u64> {
     matches!(mode & S_IFMT, S_IFREG | S_IFDIR).then_some((inode ^ device) | 1)
 }
 
-/// Takes the first element that fits.
-pub fn take<T>(queue: &mut VecDeque<T>, fits: impl Fn(&T) -> bool) -> Option<T> {
-    let index = queue.iter().position(fits)?;
-    queue.remove(index)
-}
-
 /// Waits until lent work has come back. Not for long: what is lent is on storage, and ends with the first piece that is
 /// slow.
 pub fn await_return(guard: &mut CoreGuard<'_>, serial: u64) {
-    while let Some(core) = live(guard, serial).filter(|core| core.loan.is_out()) {
-        core.loan.refuse();
+    while let Some(core) = live(guard, serial).filter(|core| core.work.is_lent()) {
+        core.work.await_loan();
         let returned = &core.ring.returned;
         let seen = returned.load(Ordering::Relaxed);
         let _ = guard.unlocked(|| os::futex_wait(returned, seen, None));
@@ -540,43 +503,31 @@ impl Core {
     /// The pieces that the caller does next, counted as worked on, and whether they are lent to it; `None` where there are
     /// none. What is for workers goes to them.
     fn take_batch(&mut self, waits: bool) -> Option<(Vec<Piece>, bool)> {
-        if self.loan.is_offered() && self.lends_queue() && self.loan.take() {
-            let mut batch = core::mem::take(&mut self.batch);
-            batch.extend(self.work.drain(..).map(|work| Piece::lent(work, &self.loan)));
-            self.exposed = false;
-            self.working += batch.len();
+        if self.work.is_offered()
+            && self.lends_queue()
+            && let Some(batch) = self.work.take_lent()
+        {
             return Some((batch, true));
         }
         self.end_loan();
-        let mut batch = core::mem::take(&mut self.batch);
         loop {
             // What was handed over may have ended, and what is linked behind it may be here now.
             self.hold_queue();
-            let Some(first) = self.work.front() else {
-                self.batch = batch;
-                return None;
-            };
+            let first = self.work.queued().next()?;
             let own = credentials::acting();
-            let foreign = first.is_foreign(own);
-            if first.light && !foreign {
-                let fits = |work: &&Work| work.light && !work.is_foreign(own);
-                let count = self.work.iter().take(PIECES).take_while(fits).count();
-                batch.extend(self.work.drain(..count).map(Piece::held));
-                break;
+            if first.is_light_for(own) {
+                return Some((self.work.take_light(own), false));
             }
-            let direct = first.direct.is_some();
-            let mut work = self.next_work()?;
+            let (foreign, direct) = (first.is_foreign(own), first.direct.is_some());
+            let mut work = self.work.pop()?;
             if foreign || work.long || direct && !waits || self.must_hand_over(&work) {
                 match self.hand_over_one(work) {
                     Ok(()) => continue,
                     Err(back) => work = back,
                 }
             }
-            batch.push(Piece::held(work));
-            break;
+            return Some((self.work.take_alone(work), false));
         }
-        self.working += batch.len();
-        Some((batch, false))
     }
 
     /// Can all that is queued be lent at once?
@@ -587,27 +538,25 @@ impl Core {
                 && !work.is_foreign(own)
                 && !self.must_hand_over(work)
         };
-        !self.work.is_empty() && self.work.iter().all(fits)
+        !self.work.is_empty() && self.work.queued().all(fits)
     }
 
     /// Ends what was `done` of a batch; the rest is to be done before what is queued.
     fn give_batch_back(&mut self, mut batch: Vec<Piece>, done: usize, waits: bool) {
-        self.working -= batch.len();
+        self.work.comes_back(batch.len());
         for Piece(work) in batch.drain(done..).rev() {
-            self.exposed |= work.exposed;
-            self.work.push_front(work);
+            self.work.put_back(work);
         }
         // Who observes a ring that defers is told by way of the queue.
-        let observed = self.external.eventfd.is_some() || self.external.readiness_fd.is_some();
-        if self.defers() && (observed || !waits) {
-            self.working += done;
+        if self.defers() && (self.observed() || !waits) {
+            self.work.goes_out(done);
             batch.drain(..).for_each(|work| self.finish(work));
         } else {
             batch.iter_mut().for_each(|work| self.conclude(work));
             batch.clear();
             self.wake_observers();
         }
-        self.batch = batch;
+        self.work.keep_batch(batch);
     }
 }
 

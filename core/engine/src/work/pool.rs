@@ -25,7 +25,8 @@ use crate::request::RequestId;
 use crate::ring::drive::{caller, reactor};
 use crate::ring::{Ring, lifetime, live};
 use crate::work::interrupt::{self, Seat};
-use crate::work::{Piece, take, threads};
+use crate::work::queue::take;
+use crate::work::{Piece, threads};
 
 /// Threads of a squad for work that ends soon, unless the program says how many.
 const BOUNDED: u32 = 8;

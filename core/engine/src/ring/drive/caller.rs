@@ -128,7 +128,7 @@ fn help(guard: &mut CoreGuard<'_>, serial: u64) -> bool {
     if !core.work.is_empty() {
         return work::run_by_caller(guard, serial, true);
     }
-    if core.working == 0 {
+    if core.work.out() == 0 {
         return false;
     }
     let Some(mut stolen) = pool::steal(core.ring, serial) else { return false };

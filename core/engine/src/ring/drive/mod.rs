@@ -281,8 +281,7 @@ impl Core {
     /// not look.
     #[inline(always)]
     pub fn is_at_rest(&self) -> bool {
-        self.work.is_empty()
-            && self.finished.is_empty()
+        self.work.is_at_rest()
             && self.cq.is_at_rest()
             && !self.unsettled
             && self.timers.is_empty()
@@ -421,7 +420,7 @@ impl Core {
 
     fn show_task_work(&self) {
         let shown = self.external.shown && self.external.readable;
-        let waits = self.needs_driver() || self.working > 0 || !self.finished.is_empty();
+        let waits = self.needs_driver() || self.work.is_under_way();
         if shown || waits || !self.ready.is_empty() {
             self.memory.change_sq_flags(IORING_SQ_TASKRUN, 0);
         } else {
@@ -485,7 +484,7 @@ impl Core {
     /// request that reads it shall find the count that woke it.
     fn only_waits_for(&self, eventfd: Fd) -> bool {
         !self.ready.is_empty()
-            && self.finished.is_empty()
+            && self.work.finished() == 0
             && self.timers.next_ns() != Some(0)
             && self
                 .ready

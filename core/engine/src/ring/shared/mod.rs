@@ -129,7 +129,7 @@ impl Core {
             published: Published::default(),
         }));
         // The child takes the count from there.
-        debug_assert!(!self.loan.is_out(), "lent work may lose its files once the SQ head is known");
+        debug_assert!(!self.work.is_lent(), "lent work may lose its files once the SQ head is known");
         self.publish_sq_head();
         if let Some(epoll) = self.readiness.epoll {
             self.hear(epoll);

@@ -1,0 +1,287 @@
+//! A ring's work: what is queued, what is out, what has come back.
+//!
+//! Work leaves the queue for somewhere the ring's lock is not held as a [`Piece`] only: with its file, or lent.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::os::Fd;
+use crate::process::credentials::Credentials;
+use crate::request::{RequestId, Slab};
+use crate::wait::loan::{Loan, Posted};
+use crate::work::{Piece, Work, own_file};
+
+/// Pieces that the caller does between two looks at the ring.
+const PIECES: usize = 16;
+
+/// The work of one ring.
+#[derive(Default)]
+pub struct WorkQueue {
+    /// What the caller is to do, or to hand to workers.
+    queued: VecDeque<Work>,
+    /// How much of that are O_DIRECT transfers.
+    direct: usize,
+    /// Some of it may be on a descriptor of the program's: so it is only where the lock is held, or where it is lent.
+    exposed: bool,
+    /// Which of it the call that submits does on the program's descriptors.
+    loan: Loan,
+    /// Descriptors of the program whose CLOSE is queued, or being done.
+    closing: Vec<(RequestId, Fd)>,
+    /// What the caller takes at once; empty but for its room.
+    batch: Vec<Piece>,
+    /// Out with workers, or with the kernel, or done by a caller.
+    out: usize,
+    /// What is done and has not been looked at.
+    finished: VecDeque<Work>,
+}
+
+impl WorkQueue {
+    /// Is nothing queued?
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.queued.is_empty()
+    }
+
+    /// What is queued, in its order.
+    pub fn queued(&self) -> impl ExactSizeIterator<Item = &Work> {
+        self.queued.iter()
+    }
+
+    /// Is nothing queued and nothing finished?
+    #[inline]
+    pub fn is_at_rest(&self) -> bool {
+        self.queued.is_empty() && self.finished.is_empty()
+    }
+
+    /// Queues work. `at` tells how far the submission is that queues it.
+    pub fn push(&mut self, work: Work, at: (u32, Posted), lendable: impl FnOnce(&Work) -> bool) {
+        if self.loan.is_open() {
+            let (sq_head, posted) = at;
+            self.loan.queue(sq_head, posted, lendable(&work));
+        }
+        self.exposed |= work.exposed;
+        self.direct += usize::from(work.direct.is_some());
+        self.queued.push_back(work);
+    }
+
+    /// Queues work again, before all other.
+    pub(super) fn put_back(&mut self, work: Work) {
+        self.exposed |= work.exposed;
+        self.direct += usize::from(work.direct.is_some());
+        self.queued.push_front(work);
+    }
+
+    /// Takes the next piece of queued work, which is no transfer for the kernel any more.
+    pub(super) fn pop(&mut self) -> Option<Work> {
+        let mut work = self.queued.pop_front()?;
+        self.direct -= usize::from(work.direct.take().is_some());
+        Some(work)
+    }
+
+    /// How many transfers for the kernel are queued.
+    pub(super) fn direct(&self) -> usize {
+        self.direct
+    }
+
+    /// Takes the next transfer for the kernel.
+    pub(super) fn pop_direct(&mut self) -> Option<Work> {
+        let work = take(&mut self.queued, |work| work.direct.is_some())?;
+        self.direct -= 1;
+        Some(work)
+    }
+
+    /// Takes what is queued for a request.
+    pub(super) fn withdraw(&mut self, id: RequestId) -> Option<Work> {
+        let work = take(&mut self.queued, |work| work.id == id)?;
+        self.direct -= usize::from(work.direct.is_some());
+        Some(work)
+    }
+
+    /// May some of it be on a descriptor of the program's?
+    #[inline]
+    pub fn is_exposed(&self) -> bool {
+        self.exposed
+    }
+
+    /// Has each of `requests` whose work is queued its file from now on? What cannot be had makes its work fail.
+    #[cold]
+    pub fn hold(&mut self, requests: &mut Slab) {
+        if core::mem::take(&mut self.exposed) {
+            self.hold_those(requests, |_| true);
+        }
+    }
+
+    /// The same of queued work on `fd` alone.
+    pub(super) fn hold_on(&mut self, requests: &mut Slab, fd: Fd) {
+        self.hold_those(requests, |work| work.fd == fd);
+    }
+
+    fn hold_those(&mut self, requests: &mut Slab, which: impl Fn(&Work) -> bool) {
+        for work in self.queued.iter_mut().filter(|work| work.exposed && which(work)) {
+            if let Err(errno) = own_file(&mut requests[work.id], work) {
+                work.refuse(errno);
+            }
+        }
+    }
+
+    /// Has all queued work its file, where it is not lent?
+    pub fn keeps_files(&self) -> bool {
+        self.loan.is_offered() || !self.exposed || self.queued.iter().all(|work| !work.exposed)
+    }
+
+    /// In a child after `fork`: work is the parent's.
+    pub fn forked(&mut self) {
+        *self = WorkQueue::default();
+    }
+}
+
+/// What is lent to the call that submits; see [`crate::wait::loan`].
+impl WorkQueue {
+    /// A submission begins. May it lend what it queues?
+    pub fn begin_submission(&mut self, lends: bool) {
+        self.loan.open(lends && self.queued.is_empty());
+    }
+
+    /// The submission is over. True where what it has queued is lent.
+    #[inline]
+    pub fn end_submission(&mut self, sq_head: u32, posted: Posted) -> bool {
+        self.loan.close(sq_head, posted)
+    }
+
+    /// Is work lent?
+    #[inline]
+    pub fn is_lent(&self) -> bool {
+        self.loan.is_out()
+    }
+
+    /// Is work lent that nobody has taken yet?
+    #[inline]
+    pub fn is_offered(&self) -> bool {
+        self.loan.is_offered()
+    }
+
+    /// Another thread wants to submit: it waits until that comes back.
+    pub(super) fn await_loan(&mut self) {
+        self.loan.refuse();
+    }
+
+    /// What was lent is done, or holds its file. Returns whether somebody waits for that.
+    pub(super) fn end_loan(&mut self) -> bool {
+        self.loan.end()
+    }
+
+    /// The calling thread takes all that is queued, and does it on the program's descriptors. `None` where it is not
+    /// offered any more.
+    pub(super) fn take_lent(&mut self) -> Option<Vec<Piece>> {
+        if !self.loan.take() {
+            return None;
+        }
+        let mut batch = core::mem::take(&mut self.batch);
+        batch.extend(self.queued.drain(..).map(|work| Piece::lent(work, &self.loan)));
+        self.exposed = false;
+        self.out += batch.len();
+        Some(batch)
+    }
+}
+
+/// What is out, and what has come back.
+impl WorkQueue {
+    /// How much is out.
+    #[inline]
+    pub fn out(&self) -> usize {
+        self.out
+    }
+
+    /// So much leaves.
+    pub(super) fn goes_out(&mut self, count: usize) {
+        self.out += count;
+    }
+
+    /// So much is back, or will not come.
+    pub(super) fn comes_back(&mut self, count: usize) {
+        self.out -= count;
+    }
+
+    /// The light pieces at the front that a thread with `own` credentials can do, as far as a caller takes them at once.
+    pub(super) fn take_light(&mut self, own: Credentials) -> Vec<Piece> {
+        let count = self.queued.iter().take(PIECES).take_while(|work| work.is_light_for(own)).count();
+        let mut batch = core::mem::take(&mut self.batch);
+        batch.extend(self.queued.drain(..count).map(Piece::held));
+        self.out += batch.len();
+        batch
+    }
+
+    /// One piece that was taken out of the queue, as a batch.
+    pub(super) fn take_alone(&mut self, work: Work) -> Vec<Piece> {
+        let mut batch = core::mem::take(&mut self.batch);
+        batch.push(Piece::held(work));
+        self.out += 1;
+        batch
+    }
+
+    /// Keeps the room of a batch.
+    pub(super) fn keep_batch(&mut self, batch: Vec<Piece>) {
+        debug_assert!(batch.is_empty(), "all of it is done or queued again");
+        self.batch = batch;
+    }
+
+    /// Notes what is done, to be looked at later.
+    pub(super) fn finish(&mut self, work: Work) {
+        self.out -= 1;
+        self.finished.push_back(work);
+    }
+
+    /// Takes the first that is done.
+    #[inline]
+    pub(super) fn next_finished(&mut self) -> Option<Work> {
+        self.finished.pop_front()
+    }
+
+    /// How much is done and has not been looked at.
+    #[inline]
+    pub fn finished(&self) -> usize {
+        self.finished.len()
+    }
+
+    /// Is the work of this request among that?
+    pub fn has_finished(&self, id: RequestId) -> bool {
+        self.finished.iter().any(|work| work.id == id)
+    }
+
+    /// Is any out, or to be looked at?
+    #[inline]
+    pub fn is_under_way(&self) -> bool {
+        self.out > 0 || !self.finished.is_empty()
+    }
+}
+
+/// Descriptors that are being closed.
+impl WorkQueue {
+    /// A request will close `fd` when its work is done.
+    pub fn will_close(&mut self, id: RequestId, fd: Fd) {
+        self.closing.push((id, fd));
+    }
+
+    /// Is a CLOSE of any descriptor under way?
+    #[inline]
+    pub fn closes_any(&self) -> bool {
+        !self.closing.is_empty()
+    }
+
+    /// Is a CLOSE of `fd` under way? To what is submitted behind it the descriptor is none any more.
+    #[inline]
+    pub fn closes(&self, fd: Fd) -> bool {
+        self.closing.iter().any(|&(_, closing)| closing == fd)
+    }
+
+    /// A request's CLOSE is about to be done, or will not be.
+    pub fn forget_closing(&mut self, id: RequestId) {
+        self.closing.retain(|&(closing, _)| closing != id);
+    }
+}
+
+/// Takes the first element that fits.
+pub(super) fn take<T>(queue: &mut VecDeque<T>, fits: impl Fn(&T) -> bool) -> Option<T> {
+    let index = queue.iter().position(fits)?;
+    queue.remove(index)
+}
