@@ -17,7 +17,6 @@ pub mod coverage;
 pub mod frontend;
 pub mod ops;
 pub mod os;
-pub mod pauses;
 pub(crate) mod process;
 pub mod queue;
 pub mod request;
@@ -28,9 +27,10 @@ pub mod wait;
 pub mod work;
 
 pub use calls::{probe, support};
+pub use frontend::credentials;
 pub use linux_raw_sys::io_uring::io_uring_params;
 pub use os::host::{Caller, Host, Outlet, install};
-pub use process::credentials;
+pub use os::pauses;
 
 fn raw(result: Result<usize, abi::Errno>) -> isize {
     match result {

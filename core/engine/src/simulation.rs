@@ -4,11 +4,12 @@
 use alloc::string::String;
 use core::fmt::Write;
 
-use crate::frontend;
+use crate::calls::fork;
+use crate::process::{identity, threads};
 use crate::ring::Core;
 use crate::ring::drive::reactor;
 use crate::ring::{lifetime, registry};
-use crate::work::threads;
+use crate::work::exposure;
 
 /// Rings that have not ended.
 pub fn rings() -> usize {
@@ -17,7 +18,7 @@ pub fn rings() -> usize {
 
 /// Makes what is made once in a process.
 pub fn prepare() {
-    lifetime::notice_fork();
+    fork::notice();
     registry::prepare();
 }
 
@@ -37,8 +38,9 @@ pub fn workers() -> usize {
 pub fn end() {
     reactor::retire();
     // No other thread is left.
-    frontend::forked();
-    frontend::reset();
+    debug_assert!(!exposure::is_any(), "all work is done");
+    fork::forked();
+    identity::reset();
     registry::reset();
     lifetime::reset();
 }

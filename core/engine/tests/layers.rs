@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 
 /// From the bottom to the top. Requests, work and the ring that has them name one another: a request's row of the op
 /// table says what is done with the ring, and a piece of work comes back to it.
+/// What a simulation asks is about the whole engine.
 const LAYERS: [&[&str]; 11] = [
     &["abi"],
     &["os"],
-    &["coverage", "simulation", "pauses"],
+    &["coverage"],
     &["process"],
     &["assets"],
     &["queue"],
@@ -20,7 +21,7 @@ const LAYERS: [&[&str]; 11] = [
     &["request", "work", "ring"],
     &["ops"],
     &["calls"],
-    &["frontend"],
+    &["frontend", "simulation"],
 ];
 
 fn sources(directory: &Path, found: &mut Vec<PathBuf>) {

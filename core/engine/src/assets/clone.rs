@@ -9,7 +9,6 @@ use linux_raw_sys::io_uring::{
 use crate::abi::Errno;
 use crate::assets::buffers::MAX_BUFFERS;
 use crate::assets::ring_fds;
-use crate::calls::enter;
 use crate::os::Fd;
 use crate::os::user::{self, IoVector};
 use crate::ring::{Core, CoreGuard, live, registry};
@@ -37,7 +36,7 @@ pub fn clone_buffers(guard: &mut CoreGuard<'_>, serial: u64, address: u64) -> Re
     if wanted.flags & REGISTERED != 0 {
         fd = ring_fds::resolve(fd)?;
     }
-    let source = registry::get(fd).ok_or_else(|| enter::no_ring(fd))?;
+    let source = registry::get(fd).ok_or_else(|| registry::no_ring(fd))?;
     let buffers = if core::ptr::eq(source.ring(), core.ring) {
         core.buffers.all()?
     } else {

@@ -7,7 +7,6 @@ use crate::os::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLL_CTL_DEL};
 
-use crate::frontend;
 use crate::os::Fd;
 
 /// The instance in the upper half, the ring in the lower; 0 is free (that instance would be standard
@@ -60,12 +59,12 @@ pub fn any() -> bool {
     COUNT.load(Ordering::Acquire) != 0
 }
 
-/// Brings the stand-ins of an instance's rings in line.
-pub fn synchronize(instance: Fd) {
+/// Brings the stand-ins of an instance's rings in line, each by `synchronize`.
+pub fn synchronize(instance: Fd, synchronize: impl Fn(Fd)) {
     for entry in &WATCHED {
         let seen = entry.load(Ordering::Acquire);
         if seen != 0 && (seen >> 32) as Fd == instance {
-            frontend::sync_readiness(seen as Fd);
+            synchronize(seen as Fd);
         }
     }
 }

@@ -12,11 +12,9 @@ use alloc::vec::Vec;
 use linux_raw_sys::io_uring::io_uring_rsrc_update;
 
 use crate::abi::Errno;
-use crate::calls::enter;
-use crate::frontend;
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Fd, host, user};
-use crate::ring::registry;
+use crate::ring::{descriptors, registry};
 
 /// Places per thread.
 const PLACES: usize = 16;
@@ -98,7 +96,7 @@ pub fn resolve(index: Fd) -> Result<Fd, Errno> {
 /// Lets go of descriptors, without a lock held.
 fn release(fds: impl IntoIterator<Item = Fd>) {
     for fd in fds.into_iter().filter(|&fd| fd != NONE) {
-        frontend::closed(fd);
+        descriptors::closed(fd);
         os::close(fd);
     }
 }
@@ -138,7 +136,7 @@ pub fn register(address: u64, count: u32) -> Result<usize, Errno> {
 /// `EBUSY` where all are taken.
 pub fn register_own(fd: Fd) -> Result<Fd, Errno> {
     let own = os::duplicate(fd)?;
-    frontend::duplicated(fd, own);
+    descriptors::duplicated(fd, own);
     release([fd]);
     put(own, 0..PLACES).map(|place| place as Fd).inspect_err(|_| release([own]))
 }
@@ -191,10 +189,10 @@ fn register_one(update: &io_uring_rsrc_update) -> Result<u32, Errno> {
     };
     let fd = update.data as Fd;
     if registry::get(fd).is_none() {
-        return Err(enter::no_ring(fd));
+        return Err(registry::no_ring(fd));
     }
     let own = os::duplicate(fd)?;
-    frontend::duplicated(fd, own);
+    descriptors::duplicated(fd, own);
     let placed = put(own, places);
     if placed.is_err() {
         release([own]);

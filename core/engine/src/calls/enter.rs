@@ -4,6 +4,7 @@ use linux_raw_sys::io_uring::*;
 
 use crate::abi::Errno;
 use crate::assets::ring_fds;
+use crate::calls::fork;
 use crate::calls::support::{self, Flag};
 use crate::ops::futex;
 use crate::os::host::{self, Caller};
@@ -60,9 +61,9 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
     if call.flags & !FLAGS != 0 {
         return Err(Errno::EINVAL);
     }
-    lifetime::notice_fork();
+    fork::notice();
     let number = if call.flags & IORING_ENTER_REGISTERED_RING != 0 { ring_fds::resolve(fd)? } else { fd };
-    let Some(ring) = registry::find(number) else { return Err(no_ring(number)) };
+    let Some(ring) = registry::find(number) else { return Err(registry::no_ring(number)) };
     let mut guard = ring.lock();
     if !registry::stands_for(number, ring) {
         // It was closed meanwhile, and the number is perhaps another's.
@@ -221,11 +222,6 @@ fn go_on(
         Ok(())
     };
     if submitted > 0 { Ok(submitted as usize) } else { waited.map(|()| 0) }
-}
-
-/// Why a descriptor is no ring.
-pub fn no_ring(fd: Fd) -> Errno {
-    if os::fcntl(fd, os::nr::F_GETFD, 0).is_ok() { Errno::EOPNOTSUPP } else { Errno::EBADF }
 }
 
 /// With an SQ thread there is nothing to submit here, only somebody to wake.

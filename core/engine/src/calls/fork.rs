@@ -7,11 +7,11 @@ use crate::assets::{directories, eventfd, mounts, ring_fds};
 use crate::ops::futex;
 use crate::ops::net::nonblocking;
 use crate::os::sync::{AcrossFork, Mutex};
-use crate::process::{credentials, family};
+use crate::process::{credentials, family, identity, threads};
 use crate::ring::Ring;
 use crate::ring::drive::reactor;
 use crate::ring::{lifetime, registry};
-use crate::work::{interrupt, pool, threads};
+use crate::work::{exposure, interrupt, pool};
 
 /// The locks below a ring's, in the order in which they are taken.
 const LOCKS: [fn() -> &'static dyn AcrossFork; 11] = [
@@ -85,13 +85,30 @@ unsafe fn release(rings: &[&'static Ring]) {
     }
 }
 
-/// In a child.
-///
-/// # Safety
-/// No other thread of this process may use the engine.
-pub unsafe fn forked() {
-    // SAFETY: passed on to the caller.
-    unsafe { HELD.reset() };
-    let rings = core::mem::take(&mut *HELD.lock());
-    family::born(!rings.is_empty());
+/// Notices that this process is a child that nobody announced. Called first thing in every call.
+#[inline]
+pub fn notice() {
+    if identity::is_unannounced() {
+        forked();
+    }
+}
+
+/// In a child, where no other thread exists: every ring of the parent becomes one without threads and without the parent's
+/// requests.
+pub fn forked() {
+    identity::announce();
+    // SAFETY: the caller says that this thread is the only one of the process.
+    unsafe {
+        HELD.reset();
+        let rings = core::mem::take(&mut *HELD.lock());
+        family::born(!rings.is_empty());
+        credentials::forked();
+        threads::forked();
+        pool::forked();
+        reactor::forked();
+        registry::forked();
+        lifetime::forked();
+        ring_fds::forked();
+    }
+    exposure::forked();
 }

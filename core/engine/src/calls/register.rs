@@ -6,8 +6,7 @@ use linux_raw_sys::io_uring::io_uring_register_op as Code;
 
 use crate::abi::{Errno, IORING_REGISTER_LAST, IORING_REGISTER_QUERY};
 use crate::assets::{clone, ring_fds, rsrc, workers};
-use crate::calls::enter::no_ring;
-use crate::calls::{probe, query};
+use crate::calls::{fork, probe, query};
 use crate::ops::msg_ring;
 use crate::os::{Fd, host, user};
 use crate::request::cancel;
@@ -320,7 +319,7 @@ const _: () = {
 
 /// Carries out one registration.
 pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
-    lifetime::notice_fork();
+    fork::notice();
     let registered = Code::IORING_REGISTER_USE_REGISTERED_RING as u32;
     let uses_registered = call.opcode & registered != 0;
     let call = &Register { opcode: call.opcode & !registered, ..*call };
@@ -334,7 +333,7 @@ pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
         };
     }
     let fd = if uses_registered { ring_fds::resolve(fd)? } else { fd };
-    let ring = registry::get(fd).or_else(|| registry::recognise(fd)).ok_or_else(|| no_ring(fd))?;
+    let ring = registry::get(fd).or_else(|| registry::recognise(fd)).ok_or_else(|| registry::no_ring(fd))?;
     let mut guard = ring.lock();
     let core = guard.as_mut().ok_or(Errno::EBADF)?;
     let serial = core.serial;

@@ -12,11 +12,12 @@ use crate::assets::files::FileTable;
 use crate::assets::kbuf::BufferGroups;
 use crate::assets::personalities::Personalities;
 use crate::assets::ring_fds;
+use crate::calls::fork;
 use crate::calls::support::{self, Flag};
-use crate::frontend;
 use crate::ops::net::train::Train;
 use crate::ops::timeout::Timeouts;
 use crate::os::{self, Fd, user};
+use crate::process::identity;
 use crate::queue::{Cq, RingMemory, Source, Sq};
 use crate::request::{Assembly, Drain, ReadyQueue, Slab};
 use crate::ring::drive::External;
@@ -90,7 +91,7 @@ pub const FEATURES: u32 = support::mask(&FEATURE_TABLE);
 
 /// Creates a ring; `params` is an address of the program.
 pub fn setup(entries: u32, params_address: u64) -> Result<Fd, Errno> {
-    lifetime::notice_fork();
+    fork::notice();
     let mut params: io_uring_params = user::read(params_address)?;
     check(&params)?;
     lifetime::collect();
@@ -204,7 +205,7 @@ fn install(memory: RingMemory, params: &io_uring_params, fd: Fd) -> Result<(), E
         // The number was free, so the ring that had it was closed where nobody saw it.
         lifetime::descriptor_gone(before);
     }
-    frontend::count_ring();
+    identity::count_ring();
     Ok(())
 }
 

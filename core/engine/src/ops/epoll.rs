@@ -3,11 +3,12 @@
 use linux_raw_sys::general::{__NR_epoll_pwait, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLIN};
 
 use crate::abi::{Errno, Sqe};
-use crate::frontend;
+use crate::assets::epoll_sets;
 use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
 use crate::os::{self, EpollEvent, Fd, user};
 use crate::request::RequestId;
-use crate::ring::Core;
+use crate::ring::drive::stand_in;
+use crate::ring::{Core, registry};
 use crate::work::Work;
 
 /// `IORING_OP_EPOLL_CTL`.
@@ -35,7 +36,7 @@ fn prep_control(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 fn control(core: &mut Core, id: RequestId) -> Outcome {
     let sqe = core.requests[id].sqe;
     let fd = sqe.off as Fd;
-    if frontend::is_ring(fd) {
+    if registry::is_ring(fd) {
         return Outcome::Block;
     }
     if sqe.len == EPOLL_CTL_ADD {
@@ -54,10 +55,10 @@ fn change(sqe: &Sqe, data: &OpData, fd: Fd) -> Result<usize, Errno> {
 
 fn control_ring(work: &mut Work) -> Result<usize, Errno> {
     let ring = work.sqe.off as Fd;
-    let stand_in = frontend::readiness_fd(ring).map_err(|errno| Errno::from_raw(errno as isize))?;
-    frontend::sync_readiness(ring);
+    let stand_in = stand_in::of(ring)?;
+    stand_in::synchronize(ring);
     change(&work.sqe, &work.data, stand_in)?;
-    frontend::changed_epoll(work.sqe.fd, work.sqe.len, ring);
+    epoll_sets::changed(work.sqe.fd, work.sqe.len, ring);
     Ok(0)
 }
 

@@ -14,13 +14,12 @@ use linux_raw_sys::io_uring::{IORING_FIXED_FD_NO_CLOEXEC, io_uring_rsrc_update2}
 use crate::abi::Errno;
 use crate::assets::files::ALLOCATE;
 use crate::assets::kinds;
-use crate::frontend;
 use crate::ops::file::refuse;
 use crate::ops::{Caps, Code, Field, Op, OpData, Outcome, paths};
 use crate::os::user::{self, Path};
 use crate::os::{self, Fd, nr};
 use crate::request::{Flags, RequestId};
-use crate::ring::{Core, live, registry};
+use crate::ring::{Core, descriptors, live, registry};
 use crate::work::{Work, exposure};
 
 /// An open under way.
@@ -293,7 +292,7 @@ fn closed(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outco
 
 fn close(work: &mut Work) -> Result<usize, Errno> {
     // Other rings may know the descriptor, too.
-    frontend::closed(work.sqe.fd);
+    descriptors::closed(work.sqe.fd);
     // From the system call on, and before its result is known here, the number may be another file's.
     if let Some(core) = live(&mut work.ring.lock(), work.serial) {
         core.work.forget_closing(work.id);

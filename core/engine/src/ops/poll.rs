@@ -4,7 +4,7 @@
 //! edge: where its descriptor is ready already, the first edge is the one that registering it makes
 //! epoll report, so that none is posted twice.
 //!
-//! A ring's descriptor is a memfd, always ready: its stand-in ([`frontend::readiness_fd`]) is polled
+//! A ring's descriptor is a memfd, always ready: its stand-in ([`stand_in`]) is polled
 //! instead. Finding that takes the other ring's lock, so it is done as blocking work, without ours.
 
 use linux_raw_sys::general::{
@@ -17,10 +17,10 @@ use linux_raw_sys::io_uring::{
 
 use crate::abi::Errno;
 use crate::assets::eventfd;
-use crate::frontend;
 use crate::ops::{Caps, Code, Field, Op, Outcome};
 use crate::os::{self, Fd};
 use crate::request::{FileHold, Flags, Phase, RequestId};
+use crate::ring::drive::stand_in;
 use crate::ring::{Core, registry};
 use crate::work::Work;
 
@@ -93,7 +93,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
         return if events == 0 { wait(core, id, false) } else { report(core, id, events) };
     }
     match request.file {
-        FileHold::Plain(fd) if frontend::is_ring(fd) => Outcome::Block,
+        FileHold::Plain(fd) if registry::is_ring(fd) => Outcome::Block,
         _ => begin(core, id),
     }
 }
@@ -169,8 +169,8 @@ impl Core {
 
 /// Without a lock: the stand-in of the ring that is to be polled, in line with its CQ.
 fn find_stand_in(work: &mut Work) -> Result<usize, Errno> {
-    let stand_in = frontend::readiness_fd(work.sqe.fd).map_err(|errno| Errno::from_raw(errno as isize))?;
-    frontend::sync_readiness(work.sqe.fd);
+    let stand_in = stand_in::of(work.sqe.fd)?;
+    stand_in::synchronize(work.sqe.fd);
     if let Some(polled) = registry::get(work.sqe.fd)
         && !core::ptr::eq(polled.ring(), work.ring)
         && let Some(core) = polled.lock().as_mut()

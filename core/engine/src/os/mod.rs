@@ -13,6 +13,7 @@ mod arch;
 mod calls;
 pub mod host;
 pub(crate) mod pages;
+pub mod pauses;
 mod proc;
 mod signals;
 pub mod sync;

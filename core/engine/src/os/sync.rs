@@ -5,7 +5,7 @@ use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 
 use crate::os;
-use crate::pauses::may_pause;
+use crate::os::pauses::may_pause;
 use atomic::{AtomicU32, Ordering};
 
 /// The atomics of the whole engine: in a simulation each access is a place where another thread may go on.

@@ -4,7 +4,7 @@
 //! were registered as a personality. A thread cannot be given another's credentials, but a clone
 //! inherits its creator's exactly. So every thread of the engine is known by the credentials it was
 //! cloned with, a request is done by a thread that has its own, and a thread that holds what the
-//! process gave up ends ([`crate::work::threads::renew`]).
+//! process gave up ends ([`Change::end`]).
 //!
 //! As a rule all threads of a process have the same credentials, the *common* ones; nothing is asked
 //! of the kernel as long as nobody changed them. Once a single thread has changed its own, threads
@@ -13,10 +13,9 @@
 use crate::os::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use alloc::vec::Vec;
 
-use crate::frontend;
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, host};
-use crate::work::threads;
+use crate::process::{identity, threads};
 
 mod content;
 
@@ -186,7 +185,7 @@ impl Change {
     /// The program is about to make a call that may change credentials. `None` where nothing of the
     /// engine is concerned.
     pub fn begin(reach: Reach) -> Option<Change> {
-        if !frontend::is_used() {
+        if !identity::is_used() {
             if reach == Reach::Thread {
                 CHANGED_EARLY.store(true, Ordering::Relaxed);
             }
@@ -195,26 +194,30 @@ impl Change {
         Some(Change { reach, before: Content::of_this_thread() })
     }
 
-    /// The call has returned. When this returns too, no thread of the engine that has nothing to do
-    /// holds what the process gave up.
-    pub fn end(self) {
+    /// The call has returned. True where the whole process has given something up: then threads of the engine that hold
+    /// it have to go.
+    #[must_use]
+    pub fn end(self) -> bool {
         let Change { reach, before } = self;
         let after = Content::of_this_thread();
         let diverged = DIVERGED.load(Ordering::Relaxed);
-        match reach {
-            Reach::Unseen => change_everywhere(after),
-            Reach::Process if after != before || diverged => change_everywhere(after),
-            Reach::Thread if after != before => {
-                // As long as the thread can go back by itself, nothing was given up.
-                if !after.can_become(&before) && content::is_the_same_in_all_threads() {
-                    DIVERGED.store(false, Ordering::Relaxed);
-                    change_everywhere(after);
-                } else {
-                    change_here(before, after);
-                }
+        let everywhere = match reach {
+            Reach::Unseen => true,
+            Reach::Process => after != before || diverged,
+            // As long as the thread can go back by itself, nothing was given up.
+            Reach::Thread => {
+                after != before && !after.can_become(&before) && content::is_the_same_in_all_threads()
             }
-            Reach::Process | Reach::Thread => {}
+        };
+        if everywhere {
+            if reach == Reach::Thread {
+                DIVERGED.store(false, Ordering::Relaxed);
+            }
+            change_everywhere(after);
+        } else if reach == Reach::Thread && after != before {
+            change_here(before, after);
         }
+        everywhere
     }
 }
 
@@ -229,7 +232,6 @@ fn change_everywhere(after: Content) {
     COMMON.store(new.0, Ordering::Release);
     drop(known);
     threads::recount();
-    threads::renew();
 }
 
 /// The calling thread has credentials of its own now.

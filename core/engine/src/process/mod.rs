@@ -1,6 +1,8 @@
-//! This process and its relatives: credentials, the family of processes that came about by `fork`, and the page that
-//! the processes of a ring share.
+//! This process and its relatives: whether it has had a ring, the engine's threads in it, credentials, the family of
+//! processes that came about by `fork`, and the page that the processes of a ring share.
 
 pub mod credentials;
 pub(crate) mod family;
+pub(crate) mod identity;
 pub(crate) mod page;
+pub mod threads;

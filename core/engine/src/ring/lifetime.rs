@@ -1,6 +1,5 @@
 //! The end of rings: noticing it, cancelling what is in flight, giving everything back.
 
-use crate::os::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use alloc::vec::Vec;
 
 use crate::assets::directories::{self, Directories};
@@ -148,41 +147,6 @@ pub fn dispose_if_done(mut guard: CoreGuard<'_>, serial: u64) {
     drop(guard);
     drop(core);
     registry::give_back(ring);
-}
-
-/// A word that is zero in a child after `fork` and one in the process that set it up.
-static FORK_MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
-
-/// Notices that this process is a child that nobody announced. Called first thing in every call; no
-/// other thread of the child can be inside, for a child begins with one thread and this is its first
-/// call.
-pub fn notice_fork() {
-    // Acquire pairs with the release store below: the word is set up.
-    // SAFETY: the page is mapped for good.
-    let Some(mark) = (unsafe { FORK_MARK.load(Ordering::Acquire).as_ref() }) else {
-        return set_fork_mark();
-    };
-    if mark.load(Ordering::Relaxed) == 0 {
-        crate::frontend::forked();
-    }
-}
-
-/// Says that this process is known.
-pub fn renew_fork_mark() {
-    // SAFETY: the page is mapped for good.
-    if let Some(mark) = unsafe { FORK_MARK.load(Ordering::Acquire).as_ref() } {
-        mark.store(1, Ordering::Relaxed);
-    }
-}
-
-#[cold]
-fn set_fork_mark() {
-    let Ok(page) = os::map_wiped_on_fork(4096) else { return };
-    let mark = page.cast::<AtomicU32>();
-    // SAFETY: a fresh page of ours.
-    unsafe { &*mark }.store(1, Ordering::Relaxed);
-    // Release pairs with the acquire loads above. A second page of a race is merely unused.
-    let _ = FORK_MARK.compare_exchange(core::ptr::null_mut(), mark, Ordering::AcqRel, Ordering::Relaxed);
 }
 
 /// For the next schedule of a simulation: an inotify instance can be had again.

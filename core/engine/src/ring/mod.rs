@@ -4,6 +4,7 @@
 //! descriptor while another closes it finds memory of the right type. [`Core`] is everything that
 //! changes; whoever holds the lock may drive requests on.
 
+pub mod descriptors;
 pub mod drive;
 pub(crate) mod lifetime;
 pub(crate) mod registry;
@@ -214,7 +215,7 @@ pub struct Core {
     /// Datagrams that are to leave together.
     pub train: Train,
     /// Deadlines.
-    pub timers: Timers,
+    pub timers: Timers<RequestId>,
     /// The clock by which a wait's own deadline is given.
     pub wait_clock: Clock,
     /// Armed TIMEOUTs.

@@ -160,6 +160,11 @@ pub fn recognise(fd: Fd) -> Option<InUse> {
     get(fd)
 }
 
+/// Why a descriptor is no ring.
+pub fn no_ring(fd: Fd) -> Errno {
+    if os::fcntl(fd, os::nr::F_GETFD, 0).is_ok() { Errno::EOPNOTSUPP } else { Errno::EBADF }
+}
+
 /// Is the descriptor a ring? A number that was closed where nobody saw it, and now is another file's,
 /// is not.
 pub fn is_ring(fd: Fd) -> bool {

@@ -1,11 +1,9 @@
-//! Deadlines of a ring, on the three clocks that requests can name.
+//! Deadlines, on the three clocks that requests can name.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use crate::os;
-use crate::request::RequestId;
-use crate::ring::Core;
 
 /// A clock that a timeout can name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,24 +34,35 @@ impl Clock {
     }
 }
 
-/// The deadlines of one ring.
-#[derive(Default)]
-pub struct Timers {
-    queues: [BTreeMap<(u64, u64), RequestId>; 3],
-    keys: Vec<Option<(RequestId, Clock, u64, u64)>>,
+/// What a deadline is of: one of those that live at the same time has its place.
+pub trait Mark: Copy + Eq {
+    /// The place.
+    fn place(self) -> usize;
+}
+
+/// Deadlines, each armed once by its mark.
+pub struct Timers<M> {
+    queues: [BTreeMap<(u64, u64), M>; 3],
+    keys: Vec<Option<(M, Clock, u64, u64)>>,
     sequence: u64,
     armed: usize,
 }
 
-impl Timers {
+impl<M> Default for Timers<M> {
+    fn default() -> Timers<M> {
+        Timers { queues: Default::default(), keys: Vec::new(), sequence: 0, armed: 0 }
+    }
+}
+
+impl<M: Mark> Timers<M> {
     /// None armed?
     pub fn is_empty(&self) -> bool {
         self.armed == 0
     }
 
     /// Arms `id` to expire when `clock` shows `deadline_ns`. It must not be armed.
-    pub fn arm(&mut self, id: RequestId, clock: Clock, deadline_ns: u64) {
-        let index = id.index as usize;
+    pub fn arm(&mut self, id: M, clock: Clock, deadline_ns: u64) {
+        let index = id.place();
         if self.keys.len() <= index {
             self.keys.resize(index + 1, None);
         }
@@ -65,36 +74,36 @@ impl Timers {
     }
 
     /// Disarms `id`; false where it was not armed.
-    pub fn cancel(&mut self, id: RequestId) -> bool {
-        let Some(&Some((armed, clock, deadline_ns, sequence))) = self.keys.get(id.index as usize) else {
+    pub fn cancel(&mut self, id: M) -> bool {
+        let Some(&Some((armed, clock, deadline_ns, sequence))) = self.keys.get(id.place()) else {
             return false;
         };
         if armed != id {
             return false;
         }
-        self.keys[id.index as usize] = None;
+        self.keys[id.place()] = None;
         self.armed -= 1;
         self.queues[clock as usize].remove(&(deadline_ns, sequence)).is_some()
     }
 
     /// When `id` expires, if it is armed.
-    pub fn deadline(&self, id: RequestId) -> Option<(Clock, u64)> {
-        let &(armed, clock, deadline_ns, _) = self.keys.get(id.index as usize)?.as_ref()?;
+    pub fn deadline(&self, id: M) -> Option<(Clock, u64)> {
+        let &(armed, clock, deadline_ns, _) = self.keys.get(id.place())?.as_ref()?;
         (armed == id).then_some((clock, deadline_ns))
     }
 
     /// Is `id` armed?
-    pub fn is_armed(&self, id: RequestId) -> bool {
-        self.keys.get(id.index as usize).is_some_and(|key| key.is_some_and(|(armed, ..)| armed == id))
+    pub fn is_armed(&self, id: M) -> bool {
+        self.keys.get(id.place()).is_some_and(|key| key.is_some_and(|(armed, ..)| armed == id))
     }
 
     /// Is `id` the next to expire on its clock?
-    fn is_first(&self, id: RequestId) -> bool {
+    pub fn is_first(&self, id: M) -> bool {
         self.queues.iter().any(|queue| queue.first_key_value().is_some_and(|(_, &first)| first == id))
     }
 
     /// Takes one that is due.
-    fn pop_due(&mut self) -> Option<RequestId> {
+    pub fn pop_due(&mut self) -> Option<M> {
         if self.is_empty() {
             return None;
         }
@@ -124,27 +133,5 @@ impl Timers {
                 Some(if clock == Clock::Realtime { left.min(1_000_000_000) } else { left })
             })
             .min()
-    }
-}
-
-impl Core {
-    /// Arms a timer, and tells whoever sleeps for this ring if it is to wake earlier now.
-    pub fn arm_timer(&mut self, id: RequestId, clock: Clock, deadline_ns: u64) {
-        self.timers.arm(id, clock, deadline_ns);
-        if self.timers.is_first(id) {
-            self.disturb_driver();
-        }
-    }
-
-    /// Fires all timers that are due. What became ready before is told as well, and not cancelled.
-    pub fn fire_timers(&mut self) {
-        let mut looked = false;
-        while let Some(id) = self.timers.pop_due() {
-            if !core::mem::replace(&mut looked, true) {
-                self.harvest_now();
-            }
-            let expire = self.requests[id].op.expire;
-            expire(self, id);
-        }
     }
 }

@@ -11,7 +11,7 @@ pub mod exposure;
 pub mod interrupt;
 pub mod pool;
 mod queue;
-pub mod threads;
+pub mod renewal;
 
 use crate::os::sync::atomic::Ordering;
 use alloc::sync::Arc;

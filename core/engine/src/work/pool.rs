@@ -21,12 +21,13 @@ use crate::os;
 use crate::os::CpuSet;
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::process::credentials::{self, Credentials};
+use crate::process::threads;
 use crate::request::RequestId;
 use crate::ring::drive::{caller, reactor};
 use crate::ring::{Ring, lifetime, live};
+use crate::work::Piece;
 use crate::work::interrupt::{self, Seat};
 use crate::work::queue::take;
-use crate::work::{Piece, threads};
 
 /// Threads of a squad for work that ends soon, unless the program says how many.
 const BOUNDED: u32 = 8;

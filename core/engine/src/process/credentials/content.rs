@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use crate::os::{self, nr};
-use crate::work::threads;
+use crate::process::threads;
 
 /// The credentials of a thread. What only counts at `exec` is not among them: the engine's threads
 /// never do that.

@@ -22,6 +22,8 @@ pub mod caller;
 pub mod reactor;
 pub mod readiness;
 pub mod sq_thread;
+pub mod stand_in;
+mod timers;
 pub mod zero_copy;
 
 use alloc::boxed::Box;

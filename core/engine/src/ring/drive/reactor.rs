@@ -19,13 +19,14 @@ use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLE
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, EpollEvent, Fd};
 use crate::process::credentials::{self, Credentials};
+use crate::process::threads;
 use crate::ring;
 use crate::ring::drive::BATCH;
 use crate::ring::{Core, Ring, lifetime, live};
 use crate::wait::Driver;
 pub use crate::wait::listing::TICK_NS;
 use crate::wait::listing::{Kick, Listing};
-use crate::work::{pool, threads};
+use crate::work::pool;
 
 /// Names the reactor's own eventfd among its events.
 const KICK: u64 = u64::MAX;

@@ -12,10 +12,11 @@ use linux_raw_sys::io_uring::{IORING_SETUP_R_DISABLED, IORING_SQ_NEED_WAKEUP};
 use crate::abi::Errno;
 use crate::os::{self, EpollEvent, host};
 use crate::process::credentials::{self, Credentials};
+use crate::process::threads;
 use crate::ring::drive::{BATCH, reactor};
 use crate::ring::{Core, CoreGuard, Ring, lifetime, live, registry};
 use crate::wait::Driver;
-use crate::work::{self, threads};
+use crate::work;
 
 /// Idle time where the program names none, in milliseconds.
 const DEFAULT_IDLE_MS: u32 = 1000;

@@ -9,11 +9,9 @@ use crate::os;
 use crate::os::host;
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::process::credentials::{self, Credentials};
-use crate::ring::drive::{reactor, sq_thread};
-use crate::work::pool;
 
-/// How long a change of credentials waits for threads to end.
-const PATIENCE_NS: u64 = 2_000_000_000;
+/// How long to wait for threads to begin or end.
+pub const PATIENCE_NS: u64 = 2_000_000_000;
 /// Between two looks at one of them.
 const LOOK_NS: u64 = 100_000;
 
@@ -138,20 +136,13 @@ pub fn wait(until_ns: u64, done: impl Fn() -> bool) {
     }
 }
 
-/// The process has other credentials: threads that hold the old ones end, and those that are needed
-/// are cloned anew by the calling thread. Returns when all are gone that were not busy; the others end
-/// as soon as they have done what was submitted with the old credentials.
-pub fn renew() {
-    let nobody = || MEMBERS.lock().living.is_empty() && BEGINNERS.load(Ordering::Relaxed) == 0;
-    if nobody() {
-        return;
-    }
-    let until_ns = os::monotonic_ns() + PATIENCE_NS;
-    wait_for_beginners();
-    pool::dismiss();
-    sq_thread::renew(until_ns);
-    reactor::renew(until_ns);
-    wait(until_ns, pool::are_dismissed);
+/// Are there none, and none about to begin?
+pub fn are_none() -> bool {
+    MEMBERS.lock().living.is_empty() && BEGINNERS.load(Ordering::Relaxed) == 0
+}
+
+/// Waits until those are gone that have ended.
+pub fn wait_for_leavers(until_ns: u64) {
     wait(until_ns, || {
         let mut members = MEMBERS.lock();
         members.leaving.retain(|&thread| os::thread_lives(thread));

@@ -1,0 +1,77 @@
+//! Which process the engine's memory belongs to, and whether it has had a ring.
+
+use crate::os::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use crate::os;
+use crate::process::credentials;
+
+/// Rings made so far.
+static RINGS: AtomicU64 = AtomicU64::new(0);
+
+/// The process that the engine's memory belongs to.
+static PROCESS: AtomicI32 = AtomicI32::new(0);
+
+/// A word that is zero in a child after `fork` and one in the process that set it up.
+static FORK_MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Is this it? A child between `vfork` and `exec` runs in its parent's memory: what it closes stays open there.
+pub fn is_own() -> bool {
+    PROCESS.load(Ordering::Relaxed) == os::getpid()
+}
+
+/// Has this process had a ring?
+pub fn is_used() -> bool {
+    rings() > 0 && is_own()
+}
+
+/// How many rings were made.
+pub fn rings() -> u64 {
+    RINGS.load(Ordering::Relaxed)
+}
+
+/// A ring was made.
+pub fn count_ring() {
+    PROCESS.store(os::getpid(), Ordering::Relaxed);
+    if RINGS.fetch_add(1, Ordering::Relaxed) == 0 {
+        credentials::begin_to_watch();
+    }
+}
+
+/// Is this process a child that nobody announced? Asked first thing in every call; no other thread of the child can be
+/// inside, for a child begins with one thread and this is its first call.
+pub fn is_unannounced() -> bool {
+    // Acquire pairs with the release store below: the word is set up.
+    // SAFETY: the page is mapped for good.
+    match unsafe { FORK_MARK.load(Ordering::Acquire).as_ref() } {
+        Some(mark) => mark.load(Ordering::Relaxed) == 0,
+        None => {
+            set_fork_mark();
+            false
+        }
+    }
+}
+
+#[cold]
+fn set_fork_mark() {
+    let Ok(page) = os::map_wiped_on_fork(4096) else { return };
+    let mark = page.cast::<AtomicU32>();
+    // SAFETY: a fresh page of ours.
+    unsafe { &*mark }.store(1, Ordering::Relaxed);
+    // Release pairs with the acquire loads. A second page of a race is merely unused.
+    let _ = FORK_MARK.compare_exchange(core::ptr::null_mut(), mark, Ordering::AcqRel, Ordering::Relaxed);
+}
+
+/// In a child after `fork`: the engine's memory is its own from now on.
+pub fn announce() {
+    // SAFETY: the page is mapped for good.
+    if let Some(mark) = unsafe { FORK_MARK.load(Ordering::Acquire).as_ref() } {
+        mark.store(1, Ordering::Relaxed);
+    }
+    PROCESS.store(os::getpid(), Ordering::Relaxed);
+}
+
+/// For the next schedule of a simulation.
+#[cfg(anyring_simulation)]
+pub fn reset() {
+    RINGS.store(0, Ordering::Relaxed);
+}

@@ -1,0 +1,67 @@
+//! Descriptors of the program that it closes, duplicates, or looks at by other means than its rings: what its rings have to
+//! know of that.
+
+use crate::assets::{epoll_sets, kinds};
+use crate::os::Fd;
+use crate::process::identity;
+use crate::ring::drive::caller;
+use crate::ring::{lifetime, registry};
+use crate::work::exposure;
+
+/// `fd` is about to be closed, or replaced. Any descriptor may be named: kept readiness registrations end, a ring loses one
+/// reference.
+pub fn closed(fd: Fd) {
+    epoll_sets::closed(fd);
+    registry::forget_note(fd);
+    if !registry::is_ring(fd) && !registry::has_interest(fd) && !exposure::is_any() {
+        return;
+    }
+    if !identity::is_own() {
+        return;
+    }
+    if let Some(ring) = registry::clear(fd) {
+        lifetime::descriptor_gone(ring);
+    }
+    registry::for_each_live(|ring| {
+        let mut guard = ring.lock();
+        if let Some(core) = guard.as_mut() {
+            core.forget_fd(fd);
+            // What is linked behind a request that this ended may be under way.
+            caller::leave(core);
+        }
+    });
+}
+
+/// `old` was duplicated to `new`. Harmless where `old` is no ring.
+pub fn duplicated(old: Fd, new: Fd) {
+    let Some(ring) = registry::get(old) else { return };
+    if !identity::is_own() {
+        return;
+    }
+    if let Some(core) = ring.lock().as_mut() {
+        core.descriptors += 1;
+    }
+    if let Ok(Some(before)) = registry::set(new, ring.ring()) {
+        lifetime::descriptor_gone(before);
+    }
+}
+
+/// `fd`, a socket perhaps, is about to be polled by other means than rings, or to get an option that has to do with its error
+/// queue: zero-copy sends must not be seen there.
+pub fn watches_errors(fd: Fd) {
+    kinds::watch_errors(fd);
+    if !registry::has_interest(fd) || !identity::is_own() {
+        return;
+    }
+    registry::for_each_live(|ring| {
+        let mut guard = ring.lock();
+        let Some(core) = guard.as_mut() else { return };
+        core.leave_error_queue(fd);
+        if !core.defers() {
+            core.advance();
+            caller::leave(core);
+        } else if !core.ready.is_empty() {
+            core.notify_deferred();
+        }
+    });
+}

@@ -1,0 +1,34 @@
+//! Deadlines of requests.
+
+use crate::request::RequestId;
+use crate::ring::Core;
+use crate::wait::timers::{Clock, Mark};
+
+impl Mark for RequestId {
+    #[inline]
+    fn place(self) -> usize {
+        self.index as usize
+    }
+}
+
+impl Core {
+    /// Arms a timer, and tells whoever sleeps for this ring if it is to wake earlier now.
+    pub fn arm_timer(&mut self, id: RequestId, clock: Clock, deadline_ns: u64) {
+        self.timers.arm(id, clock, deadline_ns);
+        if self.timers.is_first(id) {
+            self.disturb_driver();
+        }
+    }
+
+    /// Fires all timers that are due. What became ready before is told as well, and not cancelled.
+    pub fn fire_timers(&mut self) {
+        let mut looked = false;
+        while let Some(id) = self.timers.pop_due() {
+            if !core::mem::replace(&mut looked, true) {
+                self.harvest_now();
+            }
+            let expire = self.requests[id].op.expire;
+            expire(self, id);
+        }
+    }
+}

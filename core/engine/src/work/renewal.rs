@@ -1,0 +1,22 @@
+//! Other threads of the engine in the place of those that hold credentials which the process gave up.
+
+use crate::os;
+use crate::process::threads;
+use crate::ring::drive::{reactor, sq_thread};
+use crate::work::pool;
+
+/// The process has other credentials: threads that hold the old ones end, and those that are needed
+/// are cloned anew by the calling thread. Returns when all are gone that were not busy; the others end
+/// as soon as they have done what was submitted with the old credentials.
+pub fn renew() {
+    if threads::are_none() {
+        return;
+    }
+    let until_ns = os::monotonic_ns() + threads::PATIENCE_NS;
+    threads::wait_for_beginners();
+    pool::dismiss();
+    sq_thread::renew(until_ns);
+    reactor::renew(until_ns);
+    threads::wait(until_ns, pool::are_dismissed);
+    threads::wait_for_leavers(until_ns);
+}
