@@ -53,7 +53,7 @@ pub fn set_outlet(fd: Fd, outlet: Box<dyn Outlet>) -> Result<(), i32> {
     let ring = registry::get(fd).ok_or_else(|| registry::no_ring(fd).negated())?;
     let mut guard = ring.lock();
     let core = guard.as_mut().ok_or(Errno::EBADF.negated())?;
-    core.external.outlet = Some(outlet);
+    core.observers.set_outlet(outlet);
     Ok(())
 }
 

@@ -63,16 +63,16 @@ fn describe(core: &Core, text: &mut String) {
     let _ = writeln!(
         text,
         "  ring {}: flags {:#x}, CQ {} of {} with {} kept, driver {:?} with {} asleep, inside {}, attended {}{}",
-        core.serial,
-        core.setup_flags,
+        core.serial(),
+        core.setup_flags(),
         core.cq_ready(),
         layout.cq_entries,
         core.cq.kept(),
         core.token.driver(),
         core.token.asleep(),
-        core.inside,
-        core.external.attended,
-        if core.closing { ", closing" } else { "" },
+        core.life.inside(),
+        core.attendance.is_listed(),
+        if core.life.is_closing() { ", closing" } else { "" },
     );
     let _ = writeln!(
         text,

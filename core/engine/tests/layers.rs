@@ -91,7 +91,7 @@ fn imports_go_downwards() {
 /// `Core` composes the parts of a ring: who wants to change one goes through what it offers.
 #[test]
 fn core_shows_no_more_of_its_fields_than_before() {
-    const PUBLIC_FIELDS: usize = 36;
+    const PUBLIC_FIELDS: usize = 28;
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/ring/mod.rs")).unwrap();
     let body = text.split("\npub struct Core {\n").nth(1).unwrap().split("\n}\n").next().unwrap();
     let public = body.lines().filter(|line| line.trim_start().starts_with("pub")).count();

@@ -37,7 +37,7 @@ pub fn clone_buffers(guard: &mut CoreGuard<'_>, serial: u64, address: u64) -> Re
         fd = ring_fds::resolve(fd)?;
     }
     let source = registry::get(fd).ok_or_else(|| registry::no_ring(fd))?;
-    let buffers = if core::ptr::eq(source.ring(), core.ring) {
+    let buffers = if core::ptr::eq(source.ring(), core.ring()) {
         core.buffers.all()?
     } else {
         guard.unlocked(|| buffers_of(source.lock()))?

@@ -6,7 +6,8 @@ use crate::abi::Errno;
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Fd, user};
 use crate::ring::Core;
-use crate::ring::drive::{RegisteredEventfd, reactor};
+use crate::ring::drive::observers::RegisteredEventfd;
+use crate::ring::drive::reactor;
 
 /// The engine's descriptors of all eventfds that rings of this process signal.
 static REGISTERED: Mutex<Vec<Fd>> = Mutex::new(Vec::new());
@@ -43,7 +44,7 @@ impl Core {
     /// # Errors
     /// `EBUSY` where there is one, `EFAULT`, `EBADF`, `EINVAL` where it is no eventfd.
     pub fn register_eventfd(&mut self, address: u64, async_only: bool) -> Result<usize, Errno> {
-        if self.external.eventfd.is_some() {
+        if self.observers.eventfd().is_some() {
             return Err(Errno::EBUSY);
         }
         let named: i32 = user::read(address)?;
@@ -59,7 +60,7 @@ impl Core {
         }
         registered.push(fd);
         drop(registered);
-        self.external.eventfd = Some(RegisteredEventfd { fd, async_only });
+        self.observers.set_eventfd(RegisteredEventfd { fd, async_only });
         self.eventfd_is_own();
         if self.needs_driver() {
             reactor::attend(self);
@@ -72,7 +73,7 @@ impl Core {
     /// # Errors
     /// `ENXIO` where there is none.
     pub fn unregister_eventfd(&mut self) -> Result<usize, Errno> {
-        let eventfd = self.external.eventfd.take().ok_or(Errno::ENXIO)?;
+        let eventfd = self.observers.take_eventfd().ok_or(Errno::ENXIO)?;
         release(eventfd);
         Ok(0)
     }

@@ -71,7 +71,7 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
         return enter(fd, call, caller);
     }
     let Some(core) = guard.as_mut() else { return Err(Errno::EBADF) };
-    let serial = core.serial;
+    let serial = core.serial();
     if core.is(IORING_SETUP_R_DISABLED) {
         return Err(Errno::EBADFD);
     }
@@ -80,12 +80,12 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
         work::await_return(&mut guard, serial);
     }
     let core = live(&mut guard, serial).ok_or(Errno::EBADF)?;
-    core.activity += 1;
+    core.life.call();
     if core.shared.is_some() {
         core.unshare_if_alone();
         core.join();
     }
-    core.external.inline = true;
+    core.observers.posts_in_submission();
     core.readiness.eager = call.flags & IORING_ENTER_GETEVENTS == 0;
     let polled = core.is(IORING_SETUP_SQPOLL);
     core.readiness.looked = false;
@@ -99,10 +99,10 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
         caller::leave(core);
         return Ok(taken as usize);
     }
-    core.inside += 1;
+    core.life.come_in();
     let result = go_on(&mut guard, serial, call, caller, (!polled).then_some(taken));
     if let Some(core) = live(&mut guard, serial) {
-        let pollers = core.external.pollers_to_tell();
+        let pollers = core.observers.pollers_to_tell();
         lifetime::go_out(guard, serial);
         pollers.into_iter().for_each(|(ring, serial)| look_in(ring, serial));
     }
@@ -115,7 +115,7 @@ fn take(core: &mut Core, call: &Enter) -> Result<u32, Errno> {
         return Ok(0);
     }
     let thread = host::thread_identity();
-    check_submitter(core, thread)?;
+    core.admit(thread)?;
     core.requests.thread = thread;
     core.timeouts.unwaited = call.min_complete == 0;
     let taken = core.submit(call.to_submit, true);
@@ -159,9 +159,9 @@ impl Core {
     /// Issues what the submission made ready, links as a rule. Is there nothing else to be done then?
     #[inline(never)]
     fn issues_links(&mut self, call: &Enter) -> bool {
-        self.fetched_at_once = self.most_fetched(call.min_complete);
+        self.fetch_at_once(self.most_fetched(call.min_complete));
         self.run_ready();
-        self.fetched_at_once = u32::MAX;
+        self.fetch_at_once(u32::MAX);
         self.ready.is_empty() && self.is_at_rest()
     }
 
@@ -271,23 +271,10 @@ fn follow_up(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, submitted: u3
         core.notify_deferred();
     }
     // Only once all of them have threads.
-    if core.unsettled && core.work.is_empty() {
-        core.unsettled = false;
+    if core.work.is_empty() && core.settles() {
         guard.unlocked(|| futex::settle(serial));
     }
     Ok(())
-}
-
-/// On a SINGLE_ISSUER ring only one thread may submit; on one that defers, only it may fetch.
-fn check_submitter(core: &mut Core, thread: usize) -> Result<(), Errno> {
-    if !core.is(IORING_SETUP_SINGLE_ISSUER) {
-        return Ok(());
-    }
-    if core.submitter.is_none() {
-        core.submitter = Some(thread);
-        core.publish_submitter();
-    }
-    if core.submitter == Some(thread) { Ok(()) } else { Err(Errno::EEXIST) }
 }
 
 fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Caller) -> Result<(), Errno> {
@@ -300,8 +287,8 @@ fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Cal
     }
     let argument = argument?;
     if core.defers() {
-        check_submitter(core, host::thread_identity())?;
-        if core::mem::take(&mut core.external.told) {
+        core.admit(host::thread_identity())?;
+        if core.observers.is_fetched() {
             // The reactor that drives it may have gone to sleep without a look at its deadlines.
             reactor::deadline_changed(core);
         }
@@ -328,10 +315,10 @@ fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Cal
     if core.reactor_gives_way(wanted) {
         reactor::release(core);
     }
-    core.fetched_at_once = core.most_fetched(wanted);
+    core.fetch_at_once(core.most_fetched(wanted));
     let waited = caller::wait(guard, serial, wanted, limits);
     if let Some(core) = live(guard, serial) {
-        core.fetched_at_once = u32::MAX;
+        core.fetch_at_once(u32::MAX);
     }
     match waited {
         Err(Errno::EINTR) if wanted == 0 => Ok(()),
@@ -368,7 +355,8 @@ fn limits(argument: &WaitArgument, caller: &Caller, core: &Core) -> Result<Limit
     if let Some(time) = argument.time {
         let time_ns = time.to_ns_unchecked();
         // The sleep is on the monotonic clock whatever clock the program reads.
-        let left = if argument.absolute { time_ns.saturating_sub(core.wait_clock.now_ns()) } else { time_ns };
+        let left =
+            if argument.absolute { time_ns.saturating_sub(core.wait_clock().now_ns()) } else { time_ns };
         limits.deadline_ns = Some(now.saturating_add(left));
     }
     Ok(limits)

@@ -8,12 +8,11 @@ use crate::abi::{Errno, IORING_REGISTER_LAST, IORING_REGISTER_QUERY};
 use crate::assets::{clone, ring_fds, rsrc, workers};
 use crate::calls::{fork, probe, query};
 use crate::ops::msg_ring;
-use crate::os::{Fd, host, user};
+use crate::os::{Fd, user};
 use crate::request::cancel;
 use crate::ring::drive::caller;
 use crate::ring::{Core, CoreGuard, lifetime, live, registry};
 use crate::wait::timers::Clock;
-use linux_raw_sys::io_uring::{IORING_SETUP_R_DISABLED, IORING_SETUP_SINGLE_ISSUER};
 
 /// The arguments of one call.
 #[derive(Clone, Copy, Debug)]
@@ -176,7 +175,7 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
             Code::IORING_REGISTER_ENABLE_RINGS,
             "REGISTER_ENABLE_RINGS",
             Nothing,
-            Ring(|core, _| core.enable()),
+            Ring(|core, _| core.enable().map(|()| 0)),
         ),
         Row::new(Code::IORING_REGISTER_FILES2, "REGISTER_FILES2", Any, Ring(rsrc::register_files2)),
         Row::new(
@@ -336,7 +335,7 @@ pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
     let ring = registry::get(fd).or_else(|| registry::recognise(fd)).ok_or_else(|| registry::no_ring(fd))?;
     let mut guard = ring.lock();
     let core = guard.as_mut().ok_or(Errno::EBADF)?;
-    let serial = core.serial;
+    let serial = core.serial();
     if core.is_anothers() {
         return Err(Errno::EEXIST);
     }
@@ -351,7 +350,7 @@ pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
         Carry::Ring(carry) => carry(core, call),
         Carry::Descriptor(carry) => carry(core, fd, call),
         Carry::Guard(carry) => {
-            core.inside += 1;
+            core.life.come_in();
             let result = carry(&mut guard, serial, call);
             if let Some(core) = live(&mut guard, serial) {
                 caller::leave(core);
@@ -386,39 +385,17 @@ fn probe(call: &Register) -> Result<usize, Errno> {
 }
 
 impl Core {
-    /// Is it another thread's to submit and to register (`IORING_SETUP_SINGLE_ISSUER`)?
-    pub fn is_anothers(&self) -> bool {
-        self.is(IORING_SETUP_SINGLE_ISSUER)
-            && !self.is(IORING_SETUP_R_DISABLED)
-            && self.submitter.is_some_and(|submitter| submitter != host::thread_identity())
-    }
-
     /// Which clock the deadlines of waits are on.
     fn set_clock(&mut self, call: &Register) -> Result<usize, Errno> {
         let [clock, reserved @ ..]: [u32; 4] = user::read(call.argument)?;
         if reserved != [0; 3] {
             return Err(Errno::EINVAL);
         }
-        self.wait_clock = [Clock::Monotonic, Clock::Boottime]
+        let clock = [Clock::Monotonic, Clock::Boottime]
             .into_iter()
             .find(|known| known.number() == clock)
             .ok_or(Errno::EINVAL)?;
-        Ok(0)
-    }
-
-    fn enable(&mut self) -> Result<usize, Errno> {
-        if !self.is(IORING_SETUP_R_DISABLED) {
-            return Err(Errno::EBADFD);
-        }
-        if let Some(restrictions) = &mut self.restrictions {
-            restrictions.in_force = true;
-        }
-        self.setup_flags &= !IORING_SETUP_R_DISABLED;
-        if self.is(IORING_SETUP_SINGLE_ISSUER) {
-            self.submitter = Some(host::thread_identity());
-        }
-        self.publish_submitter();
-        self.kick_driver();
+        self.set_wait_clock(clock);
         Ok(0)
     }
 }

@@ -6,29 +6,14 @@ use linux_raw_sys::io_uring::*;
 
 use crate::abi::layout::Layout;
 use crate::abi::{Errno, IORING_SETUP_CQE_MIXED};
-use crate::assets::buffers::BufferTable;
-use crate::assets::directories::Directories;
-use crate::assets::files::FileTable;
-use crate::assets::kbuf::BufferGroups;
-use crate::assets::personalities::Personalities;
 use crate::assets::ring_fds;
 use crate::calls::fork;
 use crate::calls::support::{self, Flag};
-use crate::ops::net::train::Train;
-use crate::ops::timeout::Timeouts;
 use crate::os::{self, Fd, user};
 use crate::process::identity;
-use crate::queue::{Cq, RingMemory, Source, Sq};
-use crate::request::{Assembly, Drain, ReadyQueue, Slab};
-use crate::ring::drive::External;
-use crate::ring::drive::readiness::Readiness;
-use crate::ring::drive::sq_thread::{self, SqThread};
-use crate::ring::drive::zero_copy::ZeroCopy;
-use crate::ring::{Core, Ring, lifetime, registry};
-use crate::wait::Token;
-use crate::wait::timers::{Clock, Timers};
-use crate::work::WorkQueue;
-use crate::work::aio::Aio;
+use crate::queue::{RingMemory, Source};
+use crate::ring::drive::sq_thread;
+use crate::ring::{Core, lifetime, registry};
 
 /// The setup flags, and whether the engine has them.
 pub static FLAG_TABLE: [Flag; 19] = [
@@ -182,10 +167,7 @@ fn install(memory: RingMemory, params: &io_uring_params, fd: Fd) -> Result<(), E
         word.store(value, Ordering::Relaxed);
     }
     ring.shown.iter().for_each(|word| word.store(0, Ordering::Relaxed));
-    let mut core = new_core(ring, serial, memory, params.flags);
-    if params.flags & IORING_SETUP_SINGLE_ISSUER != 0 && params.flags & IORING_SETUP_R_DISABLED == 0 {
-        core.submitter = Some(crate::os::host::thread_identity());
-    }
+    let core = Core::new(ring, serial, memory, params.flags);
     {
         let mut guard = ring.lock();
         debug_assert!(guard.is_none(), "a vacant place holds no ring");
@@ -207,45 +189,4 @@ fn install(memory: RingMemory, params: &io_uring_params, fd: Fd) -> Result<(), E
     }
     identity::count_ring();
     Ok(())
-}
-
-fn new_core(ring: &'static Ring, serial: u64, memory: RingMemory, setup_flags: u32) -> Core {
-    Core {
-        ring,
-        serial,
-        memory,
-        setup_flags,
-        descriptors: 1,
-        inside: 0,
-        closing: false,
-        sq: Sq::default(),
-        cq: Cq::new(setup_flags),
-        restrictions: None,
-        requests: Slab::default(),
-        assembly: Assembly::default(),
-        drain: Drain::default(),
-        ready: ReadyQueue::default(),
-        work: WorkQueue::default(),
-        aio: Aio::default(),
-        token: Token::default(),
-        external: External::default(),
-        readiness: Readiness::default(),
-        zero_copy: ZeroCopy::default(),
-        train: Train::default(),
-        timers: Timers::default(),
-        wait_clock: Clock::Monotonic,
-        timeouts: Timeouts::default(),
-        files: FileTable::default(),
-        directories: Directories::default(),
-        buffers: BufferTable::default(),
-        groups: BufferGroups::default(),
-        region: None,
-        personalities: Personalities::default(),
-        submitter: None,
-        sq_thread: SqThread::default(),
-        shared: None,
-        unsettled: false,
-        fetched_at_once: u32::MAX,
-        activity: 0,
-    }
 }

@@ -190,7 +190,7 @@ fn prep_waitv(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 }
 
 fn keep(core: &mut Core, id: RequestId, elements: Vec<Element>) -> Result<(), Errno> {
-    let serial = core.serial;
+    let serial = core.serial();
     let request = &mut core.requests[id];
     request.data = OpData::Futex(Arc::new(Waiter {
         serial,
@@ -222,7 +222,7 @@ fn issue_wait(core: &mut Core, id: RequestId) -> Outcome {
     }
     waiters.push(Arc::downgrade(waiter));
     drop(waiters);
-    core.unsettled = true;
+    core.unsettle();
     // The kernel goes on with the chain of a wait that was cancelled.
     core.requests[id].flags.set(Flags::NEVER_FAILS);
     Outcome::BlockForLong
@@ -375,7 +375,7 @@ pub fn settle(serial: u64) {
 
 /// Stops the thread that waits for a request; false where it was not waiting any more.
 fn interrupt(core: &mut Core, id: RequestId) -> bool {
-    let serial = core.serial;
+    let serial = core.serial();
     let Some(waiter) = waiters().into_iter().find(|waiter| waiter.serial == serial && waiter.id == id) else {
         return false;
     };

@@ -53,7 +53,7 @@ fn block(work: &mut Work) -> Result<usize, Errno> {
 fn finish(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
     let data = core::mem::take(&mut core.requests[id].data);
     if let OpData::Directory(description) = data
-        && !core.closing
+        && !core.life.is_closing()
     {
         core.directories.keep(named(core, id), description);
         if !core.directories.is_empty() {

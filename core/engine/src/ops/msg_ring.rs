@@ -74,7 +74,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     if passes_file && sqe.len != 0 {
         return Errno::EINVAL.into();
     }
-    if core::ptr::eq(target, core.ring) {
+    if core::ptr::eq(target, core.ring()) {
         return if passes_file { Errno::EINVAL.into() } else { send_data(core, &sqe).into() };
     }
     let mut file = passes_file.then(|| file_to_pass(core, &sqe));
@@ -119,7 +119,7 @@ fn send_to(target: &'static Ring, life: u64, sqe: &Sqe, file: Option<Passed>) ->
 
 /// Sends, and tells whoever waits there.
 fn deliver(target: &mut Core, sqe: &Sqe, file: Option<Passed>) -> Result<usize, Errno> {
-    target.external.inline = false;
+    target.observers.posts_later();
     let result = match file {
         Some(file) => send_file(target, sqe, file),
         None => send_data(target, sqe),

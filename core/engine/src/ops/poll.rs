@@ -108,7 +108,7 @@ fn begin(core: &mut Core, id: RequestId) -> Outcome {
         Err(errno) => return errno.into(),
     };
     if !core.polls_once(id) && core.is_own_eventfd(fd) {
-        core.external.rung = false;
+        core.observers.eventfd_is_polled();
     }
     if now == 0 {
         return wait(core, id, true);
@@ -147,7 +147,7 @@ fn report(core: &mut Core, id: RequestId, events: u32) -> Outcome {
     // An eventfd that completions signal: each of them would be one more event to tell.
     let registered = eventfd::is_registered(fd);
     let own = registered && core.is_own_eventfd(fd);
-    let last = if own { core.external.rung } else { registered };
+    let last = if own { core.observers.has_rung() } else { registered };
     if last || !core.post_more(id, events as i32, 0) || own && core.is_about_to_signal() {
         return Outcome::Complete(events as i32);
     }
@@ -158,7 +158,7 @@ impl Core {
     /// Is `fd` an epoll set that holds this ring? Then each CQE would make it ready anew. The kernel ends
     /// a multishot poll there if it was a ring that woke it; who did is not known here.
     fn stands_in(&self, fd: Fd) -> bool {
-        let Some(stand_in) = self.external.readiness_fd else { return false };
+        let Some(stand_in) = self.observers.stand_in() else { return false };
         let added = os::epoll_ctl(fd, EPOLL_CTL_ADD, stand_in, 0, 0);
         if added.is_ok() {
             let _ = os::epoll_ctl(fd, EPOLL_CTL_DEL, stand_in, 0, 0);
@@ -175,14 +175,14 @@ fn find_stand_in(work: &mut Work) -> Result<usize, Errno> {
         && !core::ptr::eq(polled.ring(), work.ring)
         && let Some(core) = polled.lock().as_mut()
     {
-        core.external.polled_by(work.ring, work.serial);
+        core.observers.polled_by(work.ring, work.serial);
     }
     Ok(stand_in as usize)
 }
 
 fn poll_stand_in(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
     let named = registry::get(core.requests[id].sqe.fd);
-    let own_ring = named.is_some_and(|ring| core::ptr::eq(ring.ring(), core.ring));
+    let own_ring = named.is_some_and(|ring| core::ptr::eq(ring.ring(), core.ring()));
     let hold = match result {
         // Lives as long as the request's own ring.
         Ok(stand_in) if own_ring => Ok(FileHold::Plain(stand_in as Fd)),

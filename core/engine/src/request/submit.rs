@@ -52,7 +52,7 @@ impl Core {
         }
         let taken = available - self.sq.left();
         self.end_batch();
-        self.ring.count(Counted::Submitted, u64::from(taken));
+        self.ring().count(Counted::Submitted, u64::from(taken));
         Ok(taken)
     }
 

@@ -39,7 +39,7 @@ pub fn duplicated(old: Fd, new: Fd) {
         return;
     }
     if let Some(core) = ring.lock().as_mut() {
-        core.descriptors += 1;
+        core.life.gain_descriptor();
     }
     if let Ok(Some(before)) = registry::set(new, ring.ring()) {
         lifetime::descriptor_gone(before);

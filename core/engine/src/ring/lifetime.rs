@@ -87,8 +87,7 @@ pub fn watch_fd() -> Option<Fd> {
 pub fn descriptor_gone(ring: &'static Ring) {
     let mut guard = ring.lock();
     let Some(core) = guard.as_mut() else { return };
-    core.descriptors = core.descriptors.saturating_sub(1);
-    let (serial, last) = (core.serial, core.descriptors == 0);
+    let (serial, last) = (core.serial, core.life.lose_descriptor());
     drop(guard);
     if last {
         close(ring, serial);
@@ -100,8 +99,8 @@ pub fn descriptor_gone(ring: &'static Ring) {
 pub fn close(ring: &'static Ring, serial: u64) {
     let mut guard = ring.lock();
     let Some(core) = live(&mut guard, serial) else { return };
-    core.closing = true;
-    if core.inside == 0 && core.token.is_free() && !core.defers() {
+    core.life.close();
+    if core.life.inside() == 0 && core.token.is_free() && !core.defers() {
         // What happened before the end is told: the program may look at the CQ without a descriptor.
         core.harvest_now();
         core.advance();
@@ -116,8 +115,8 @@ pub fn close(ring: &'static Ring, serial: u64) {
 /// as the kernel's does.
 pub fn go_out(mut guard: CoreGuard<'_>, serial: u64) {
     let Some(core) = live(&mut guard, serial) else { return };
-    core.inside -= 1;
-    if core.closing {
+    core.life.go_out();
+    if core.life.is_closing() {
         end(guard, serial);
     }
 }
@@ -125,8 +124,8 @@ pub fn go_out(mut guard: CoreGuard<'_>, serial: u64) {
 /// Ends a closed ring once no call is inside.
 pub fn end(mut guard: CoreGuard<'_>, serial: u64) {
     let Some(core) = live(&mut guard, serial) else { return };
-    debug_assert!(core.closing, "only closed rings end");
-    if core.inside > 0 {
+    debug_assert!(core.life.is_closing(), "only closed rings end");
+    if core.life.inside() > 0 {
         return;
     }
     core.cancel_for_others();
@@ -137,8 +136,8 @@ pub fn end(mut guard: CoreGuard<'_>, serial: u64) {
 /// Gives a closed ring back once nobody works for it any more. The last to let go of it does.
 pub fn dispose_if_done(mut guard: CoreGuard<'_>, serial: u64) {
     let Some(core) = live(&mut guard, serial) else { return };
-    let busy = core.inside > 0 || core.work.out() > 0 || core.token.driver() == Driver::SqThread;
-    if !core.closing || busy {
+    let busy = core.life.inside() > 0 || core.work.out() > 0 || core.token.driver() == Driver::SqThread;
+    if !core.life.is_closing() || busy {
         return;
     }
     let ring = core.ring;
@@ -198,15 +197,12 @@ impl Core {
         self.work.forked();
         self.aio.forked();
         self.cq.forked();
-        self.inside = 0;
+        self.life.forked();
         self.personalities.forked();
         self.token = Token::default();
-        for fd in self.external.kick.take().into_iter().chain(self.external.sleepers.drain(..)) {
-            os::close(fd);
-        }
-        self.external.attended = false;
-        self.external.readable = false;
-        self.external.outlet = None;
+        self.sleepers.close();
+        self.attendance.forked();
+        self.observers.forked();
         self.processes_forked();
         self.resync();
     }
@@ -270,11 +266,11 @@ impl Drop for Core {
         self.personalities.forget_all();
         self.readiness.forget_all();
         self.zero_copy.close();
-        if let Some(eventfd) = self.external.eventfd.take() {
+        if let Some(eventfd) = self.observers.take_eventfd() {
             eventfd::release(eventfd);
         }
-        let own = [self.readiness.epoll, self.external.kick, self.external.readiness_fd];
-        for fd in own.into_iter().flatten().chain(self.external.sleepers.drain(..)) {
+        self.sleepers.close();
+        for fd in [self.readiness.epoll, self.observers.end()].into_iter().flatten() {
             os::close(fd);
         }
     }

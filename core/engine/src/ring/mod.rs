@@ -6,15 +6,17 @@
 
 pub mod descriptors;
 pub mod drive;
+mod life;
 pub(crate) mod lifetime;
 pub(crate) mod registry;
 pub(crate) mod shared;
+mod submitter;
 
 use crate::os::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use alloc::boxed::Box;
 use core::ops::{Deref, DerefMut};
 
-use linux_raw_sys::io_uring::IORING_SQ_CQ_OVERFLOW;
+use linux_raw_sys::io_uring::{IORING_SETUP_R_DISABLED, IORING_SETUP_SINGLE_ISSUER, IORING_SQ_CQ_OVERFLOW};
 
 use crate::abi::Errno;
 use crate::assets::buffers::BufferTable;
@@ -26,16 +28,20 @@ use crate::assets::region::ParamRegion;
 use crate::assets::restrictions::Restrictions;
 use crate::ops::net::train::Train;
 use crate::ops::timeout::Timeouts;
-use crate::os::Fd;
 use crate::os::sync::{AcrossFork, Guard, Mutex};
+use crate::os::{Fd, host};
 use crate::process::page::Page;
 use crate::queue::{Cq, Cqe, RingMemory, Sq};
 use crate::request::{Assembly, Drain, FileHold, Flags, ReadyQueue, RequestId, Slab};
-use crate::ring::drive::External;
+use crate::ring::drive::observers::Observers;
+use crate::ring::drive::reactor::Attendance;
 use crate::ring::drive::readiness::Readiness;
+use crate::ring::drive::sleepers::Sleepers;
 use crate::ring::drive::sq_thread::SqThread;
 use crate::ring::drive::zero_copy::ZeroCopy;
+use crate::ring::life::Life;
 use crate::ring::shared::Shared;
+use crate::ring::submitter::Submitter;
 use crate::wait::Token;
 use crate::wait::timers::{Clock, Timers};
 use crate::work::aio::Aio;
@@ -173,19 +179,15 @@ impl Drop for CoreGuard<'_> {
 /// A ring's state.
 pub struct Core {
     /// Where this core lives.
-    pub ring: &'static Ring,
+    ring: &'static Ring,
     /// Tells this ring from others that used the same place.
-    pub serial: u64,
+    serial: u64,
     /// Shared memory.
     pub memory: RingMemory,
     /// `IORING_SETUP_*`.
-    pub setup_flags: u32,
-    /// Descriptors of the program that stand for this ring, as far as they are seen.
-    pub descriptors: u32,
-    /// Calls of `enter` that are in progress.
-    pub inside: u32,
-    /// The ring was closed and only ends what is being worked on.
-    pub closing: bool,
+    setup_flags: u32,
+    /// What keeps it alive.
+    pub life: Life,
     /// What was taken out of the submission ring.
     pub sq: Sq,
     /// What was posted to the completion ring.
@@ -206,8 +208,12 @@ pub struct Core {
     pub aio: Aio,
     /// Who turns readiness into completions.
     pub token: Token,
-    /// What sleepers and observers are to be told by.
-    pub external: External,
+    /// What those sleep on who wait for it.
+    pub sleepers: Sleepers,
+    /// Who hears of completions without coming in.
+    pub observers: Observers,
+    /// What the reactor has to do with it.
+    pub attendance: Attendance,
     /// Descriptors that requests wait for.
     pub readiness: Readiness,
     /// Sockets that send without copying.
@@ -217,7 +223,7 @@ pub struct Core {
     /// Deadlines.
     pub timers: Timers<RequestId>,
     /// The clock by which a wait's own deadline is given.
-    pub wait_clock: Clock,
+    wait_clock: Clock,
     /// Armed TIMEOUTs.
     pub timeouts: Timeouts,
     /// Registered files.
@@ -233,17 +239,15 @@ pub struct Core {
     /// Registered credentials.
     pub personalities: Personalities,
     /// The thread that may submit, once known (`IORING_SETUP_SINGLE_ISSUER`).
-    pub submitter: Option<usize>,
+    submitter: Submitter,
     /// Its SQ thread, if it has one.
     pub sq_thread: SqThread,
     /// What this process has of the ring's page.
     pub shared: Option<Box<Shared>>,
     /// Threads were given futexes to wait for, and may not be asleep yet.
-    pub unsettled: bool,
+    unsettled: bool,
     /// On a ring that defers: so many completions that wait to be reaped end the call that fetches them.
-    pub fetched_at_once: u32,
-    /// Calls of `enter` so far; tells an observer whether anybody comes by.
-    pub activity: u64,
+    fetched_at_once: u32,
 }
 
 impl Ring {
@@ -370,6 +374,88 @@ pub fn live<'a>(guard: &'a mut CoreGuard<'_>, serial: u64) -> Option<&'a mut Cor
 }
 
 impl Core {
+    /// A new ring with these `IORING_SETUP_*`, in a vacant place.
+    pub fn new(ring: &'static Ring, serial: u64, memory: RingMemory, setup_flags: u32) -> Core {
+        let owned =
+            setup_flags & IORING_SETUP_SINGLE_ISSUER != 0 && setup_flags & IORING_SETUP_R_DISABLED == 0;
+        let submitter = if owned { Submitter::Thread(host::thread_identity()) } else { Submitter::Unknown };
+        Core {
+            ring,
+            serial,
+            memory,
+            setup_flags,
+            life: Life::begin(),
+            sq: Sq::default(),
+            cq: Cq::new(setup_flags),
+            restrictions: None,
+            requests: Slab::default(),
+            assembly: Assembly::default(),
+            drain: Drain::default(),
+            ready: ReadyQueue::default(),
+            work: WorkQueue::default(),
+            aio: Aio::default(),
+            token: Token::default(),
+            sleepers: Sleepers::default(),
+            observers: Observers::default(),
+            attendance: Attendance::default(),
+            readiness: Readiness::default(),
+            zero_copy: ZeroCopy::default(),
+            train: Train::default(),
+            timers: Timers::default(),
+            wait_clock: Clock::Monotonic,
+            timeouts: Timeouts::default(),
+            files: FileTable::default(),
+            directories: Directories::default(),
+            buffers: BufferTable::default(),
+            groups: BufferGroups::default(),
+            region: None,
+            personalities: Personalities::default(),
+            submitter,
+            sq_thread: SqThread::default(),
+            shared: None,
+            unsettled: false,
+            fetched_at_once: u32::MAX,
+        }
+    }
+
+    /// The place where it lives.
+    #[inline]
+    pub fn ring(&self) -> &'static Ring {
+        self.ring
+    }
+
+    /// What tells it from others that used the same place.
+    #[inline]
+    pub fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// The clock by which a wait's own deadline is given.
+    pub fn wait_clock(&self) -> Clock {
+        self.wait_clock
+    }
+
+    /// From now on it is this one.
+    pub fn set_wait_clock(&mut self, clock: Clock) {
+        self.wait_clock = clock;
+    }
+
+    /// A thread was given futexes to wait for, and may not be asleep yet.
+    pub fn unsettle(&mut self) {
+        self.unsettled = true;
+    }
+
+    /// Are there threads that were given futexes? They are waited for now.
+    pub fn settles(&mut self) -> bool {
+        core::mem::take(&mut self.unsettled)
+    }
+
+    /// On a ring that defers, from now on so many completions that wait to be reaped end the call that fetches them.
+    #[inline]
+    pub fn fetch_at_once(&mut self, most: u32) {
+        self.fetched_at_once = most;
+    }
+
     /// Has the ring this setup flag?
     pub fn is(&self, setup_flag: u32) -> bool {
         self.setup_flags & setup_flag != 0

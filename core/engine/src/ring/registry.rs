@@ -148,12 +148,12 @@ pub fn recognise(fd: Fd) -> Option<InUse> {
         is(&ring.file, file)
             // Many files have this one's identity.
             || is(&ring.shown, file)
-                && ring.lock().as_ref().and_then(|core| core.external.readiness_fd).is_some_and(|shown| {
+                && ring.lock().as_ref().and_then(|core| core.observers.stand_in()).is_some_and(|shown| {
                     os::compare(shown, fd) == Ok(true)
                 })
     };
     let ring = live().into_iter().find(is_it)?;
-    ring.lock().as_mut().filter(|core| !core.closing)?.descriptors += 1;
+    ring.lock().as_mut().filter(|core| !core.life.is_closing())?.life.gain_descriptor();
     if let Ok(Some(before)) = set(fd, ring) {
         crate::ring::lifetime::descriptor_gone(before);
     }

@@ -83,6 +83,7 @@ pub struct Work {
 impl Work {
     /// The work of a request that is to block.
     pub fn new(core: &mut Core, id: RequestId, long: bool) -> Work {
+        let (ring, serial) = (core.ring(), core.serial());
         let request = &mut core.requests[id];
         request.flags.clear(Flags::HANDED_OVER);
         // The kernel would do a transfer with the credentials of whoever submits it.
@@ -99,8 +100,8 @@ impl Work {
             exposure::begins();
         }
         Work {
-            ring: core.ring,
-            serial: core.serial,
+            ring,
+            serial,
             id,
             sqe: request.sqe,
             fd: request.file.fd(),
@@ -224,7 +225,7 @@ impl Core {
     /// closed one nobody comes.
     pub fn finish(&mut self, Piece(work): Piece) {
         self.work.finish(work);
-        if self.defers() && !self.closing {
+        if self.defers() && !self.life.is_closing() {
             self.notify_deferred();
         } else {
             self.run_finished();
@@ -251,7 +252,7 @@ impl Core {
         }
         let finish = request.op.finish;
         let mut outcome = finish(self, work.id, work.result);
-        if self.closing && !matches!(outcome, Outcome::Complete(_)) {
+        if self.life.is_closing() && !matches!(outcome, Outcome::Complete(_)) {
             // It may have begun to wait for its file, which is let go of now.
             self.disarm(work.id);
             outcome = Errno::ECANCELED.into();
@@ -324,7 +325,7 @@ impl Core {
         let Some(request) = self.requests.get_mut(work.id) else { return };
         request.data = core::mem::take(&mut work.data);
         request.phase = Phase::Prepared;
-        if self.closing || request.flags.has(Flags::CANCELED) {
+        if self.life.is_closing() || request.flags.has(Flags::CANCELED) {
             self.complete(work.id, Errno::ECANCELED.negated());
         } else {
             step(self, work.id);
@@ -363,8 +364,8 @@ impl Core {
         self.publish_sq_head();
         if self.work.end_loan() {
             // Changes under the lock, as whoever sleeps has read it.
-            self.ring.returned.fetch_add(1, Ordering::Relaxed);
-            os::futex_wake(&self.ring.returned, i32::MAX as u32);
+            self.ring().returned.fetch_add(1, Ordering::Relaxed);
+            os::futex_wake(&self.ring().returned, i32::MAX as u32);
         }
     }
 
@@ -395,7 +396,7 @@ impl Core {
     /// Takes a request's work out of the queues before anybody starts it; false where it is being
     /// done already.
     pub fn withdraw(&mut self, id: RequestId) -> bool {
-        let (serial, ring) = (self.serial, self.ring);
+        let (serial, ring) = (self.serial(), self.ring());
         let queued = self.work.withdraw(id);
         let withdrawn = queued.or_else(|| {
             let Piece(work) = pool::withdraw(ring, serial, id)?;
@@ -450,7 +451,7 @@ fn order_of(fd: Fd) -> Option<u64> {
 pub fn await_return(guard: &mut CoreGuard<'_>, serial: u64) {
     while let Some(core) = live(guard, serial).filter(|core| core.work.is_lent()) {
         core.work.await_loan();
-        let returned = &core.ring.returned;
+        let returned = &core.ring().returned;
         let seen = returned.load(Ordering::Relaxed);
         let _ = guard.unlocked(|| os::futex_wait(returned, seen, None));
     }
@@ -568,7 +569,7 @@ impl Core {
         if disarm(self, id) {
             return true;
         }
-        pool::interrupt(self.ring, self.serial, id);
+        pool::interrupt(self.ring(), self.serial(), id);
         false
     }
 }

@@ -159,7 +159,7 @@ fn drive(
     let bounds = [timeout_ns, core.timers.next_ns(), core.next_recheck_ns(), room_ns];
     let timeout_ns = bounds.into_iter().flatten().min();
     core.token.drive(wanted);
-    core.external.looked = false;
+    core.observers.caller_sleeps();
     core.watch_pages();
     let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
     core.sleeps(1);
@@ -213,16 +213,7 @@ fn sleep_as(
 ) -> Result<(), Errno> {
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
     let place = core.token.sleep(sleep);
-    while core.external.sleepers.len() <= place {
-        match os::eventfd() {
-            Ok(event) => core.external.sleepers.push(event),
-            Err(errno) => {
-                core.token.awake(place);
-                return Err(errno);
-            }
-        }
-    }
-    let event = core.external.sleepers[place];
+    let event = core.sleepers.at(place).inspect_err(|_| core.token.awake(place))?;
     core.sleeps(1);
     let woken = guard.unlocked(|| os::poll_readable(event, timeout_ns, signal_mask));
     let core = live(guard, serial).ok_or(Errno::EBADF)?;

@@ -19,99 +19,31 @@
 //! once where it registered an eventfd or polls the ring's descriptor.
 
 pub mod caller;
+pub mod observers;
 pub mod reactor;
 pub mod readiness;
+pub mod sleepers;
 pub mod sq_thread;
 pub mod stand_in;
 mod timers;
 pub mod zero_copy;
 
-use alloc::boxed::Box;
-use alloc::vec::Vec;
+use linux_raw_sys::io_uring::{IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_TASKRUN_FLAG, IORING_SQ_TASKRUN};
 
-use linux_raw_sys::io_uring::{
-    IORING_CQ_EVENTFD_DISABLED, IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_TASKRUN_FLAG, IORING_SQ_TASKRUN,
-};
-
-use crate::Outlet;
 use crate::abi::Errno;
-use crate::abi::layout::Word;
 use crate::os::{self, EpollEvent, Fd};
 use crate::ring::{Core, Counted, Ring, live};
 use crate::wait::Driver;
-use crate::wait::token::Wake;
-
-/// A registered eventfd.
-#[derive(Clone, Copy, Debug)]
-pub struct RegisteredEventfd {
-    /// The engine's duplicate.
-    pub fd: Fd,
-    /// Only completions that did not happen during submission signal it.
-    pub async_only: bool,
-}
-
-/// What sleepers and observers of a ring are told by.
-#[derive(Default)]
-pub struct External {
-    /// The program's eventfd.
-    pub eventfd: Option<RegisteredEventfd>,
-    /// It was signalled since a poll of it began.
-    pub rung: bool,
-    /// Stands in where the program polls the ring's descriptor.
-    pub readiness_fd: Option<Fd>,
-    /// It has the place of the program's descriptor: nobody sees when that is polled.
-    pub shown: bool,
-    /// It is readable, as far as this process has a say in it.
-    pub readable: bool,
-    /// Since a caller last slept here the program has looked for completions and found none: it may be polling.
-    pub looked: bool,
-    /// Rings in which a request polls this one.
-    pub pollers: Vec<(&'static Ring, u64)>,
-    /// Something was posted that they have not been told of.
-    pub pollers_wait: bool,
-    /// The driver's own eventfd, in its epoll set.
-    pub kick: Option<Fd>,
-    /// What sleepers beside the driver sleep on, by their place in the token.
-    pub sleepers: Vec<Fd>,
-    /// The reactor knows of this ring.
-    pub attended: bool,
-    /// The reactor drove it, and may sleep as if it still did.
-    pub was_driven: bool,
-    /// Observers of a ring that defers have been told that something waits.
-    pub told: bool,
-    /// Whether the current posts happen inside a submission.
-    pub inline: bool,
-    /// Where completions go that nobody enters the ring for.
-    pub outlet: Option<Box<dyn Outlet>>,
-}
-
-/// Rings that a ring tells of its completions; the reactor finds out for others.
-const POLLERS: usize = 16;
-
-impl External {
-    /// A request of `ring` is about to poll this one.
-    pub fn polled_by(&mut self, ring: &'static Ring, serial: u64) {
-        let known = self.pollers.iter().any(|&(other, of)| core::ptr::eq(other, ring) && of == serial);
-        if !known && self.pollers.len() < POLLERS && self.pollers.try_reserve(1).is_ok() {
-            self.pollers.push((ring, serial));
-        }
-    }
-
-    /// Whom to [`look_in`] on once the lock is given up: their polls are told once.
-    pub fn pollers_to_tell(&mut self) -> Vec<(&'static Ring, u64)> {
-        if core::mem::take(&mut self.pollers_wait) { core::mem::take(&mut self.pollers) } else { Vec::new() }
-    }
-}
 
 /// Takes what is ready in a ring for which nobody sleeps at the moment, so that its completions are
 /// there when the call returns that made them.
 pub fn look_in(ring: &'static Ring, serial: u64) {
     let mut guard = ring.lock();
     let Some(core) = live(&mut guard, serial) else { return };
-    if core.closing || core.defers() || !core.token.is_free() {
+    if core.life.is_closing() || core.defers() || !core.token.is_free() {
         return;
     }
-    core.external.inline = false;
+    core.observers.posts_later();
     core.harvest_now();
     core.advance();
     caller::leave(core);
@@ -152,7 +84,7 @@ impl Core {
     /// wake it beside the caller. Who only looks does not take its place.
     #[inline]
     pub fn reactor_gives_way(&self, wanted: u32) -> bool {
-        wanted > 0 && self.token.driver() == Driver::Reactor && !self.is_watched()
+        wanted > 0 && self.token.driver() == Driver::Reactor && !self.observers.may_wait_outside()
     }
 
     /// Is what else is ready left to the next call?
@@ -184,7 +116,7 @@ impl Core {
         // Not edge-triggered: who only looks into epoll must not take it away from the driver, who drains it.
         os::epoll_ctl(epoll, os::nr::EPOLL_CTL_ADD, kick, os::nr::EPOLLIN, KICK)?;
         self.readiness.busy_poll.carry_over(epoll);
-        self.external.kick = Some(kick);
+        self.sleepers.set_kick(kick);
         self.readiness.epoll = Some(epoll);
         self.hear(epoll);
         Ok(epoll)
@@ -213,19 +145,10 @@ impl Core {
         }
     }
 
-    /// Wakes the sleeping driver, so that it looks at the ring again.
-    pub fn kick_driver(&mut self) {
-        if let Some(kick) = self.external.kick {
-            os::eventfd_signal(kick);
-        }
-    }
-
     /// Takes what epoll reported to the driver.
     pub fn take_events_as_driver(&mut self, events: &[EpollEvent]) {
-        if self.take_events(events)
-            && let Some(kick) = self.external.kick
-        {
-            os::eventfd_drain(kick);
+        if self.take_events(events) {
+            self.sleepers.drain_kick();
         }
     }
 
@@ -290,8 +213,7 @@ impl Core {
             && self.timeouts.counting() == 0
             && self.aio.in_flight() == 0
             && !self.readiness.has_reports()
-            && self.external.pollers.is_empty()
-            && !self.external.told
+            && self.observers.are_told()
             && self.shared.is_none()
     }
 
@@ -301,7 +223,7 @@ impl Core {
     pub fn notify(&mut self) {
         let Some(uncounted) = self.cq.take_news() else { return };
         self.ring.count(Counted::Completed, uncounted);
-        if self.observed() || self.external.outlet.is_some() {
+        if self.observers.are_any() {
             self.notify_observers();
         }
         if self.token.is_awaited() {
@@ -310,104 +232,6 @@ impl Core {
         if self.shared.is_some() {
             self.tell_others();
         }
-    }
-
-    /// Tells those beside the callers who sleep.
-    #[inline(never)]
-    fn notify_observers(&mut self) {
-        if let Some(fd) = self.eventfd_to_signal() {
-            self.signal_eventfd(fd);
-        }
-        if self.external.readiness_fd.is_some() {
-            self.signal_readiness();
-            self.external.pollers_wait = !self.external.pollers.is_empty();
-        }
-        if self.external.outlet.is_some() {
-            self.pour_out();
-        }
-    }
-
-    /// Completions leave by the outlet, those that found no room in the ring, too.
-    #[cold]
-    fn pour_out(&mut self) {
-        let Some(mut outlet) = self.external.outlet.take() else { return };
-        outlet.posted();
-        while self.cq.kept() > 0 {
-            self.flush_overflow();
-            outlet.posted();
-        }
-        self.external.outlet = Some(outlet);
-    }
-
-    /// The program's eventfd, if it is to hear of what was posted just now.
-    fn eventfd_to_signal(&self) -> Option<Fd> {
-        let eventfd = self.external.eventfd?;
-        let silent = eventfd.async_only && self.external.inline;
-        (!silent).then_some(eventfd.fd)
-    }
-
-    fn is_eventfd_disabled(&self) -> bool {
-        self.memory.load(Word::CqFlags, 0) & IORING_CQ_EVENTFD_DISABLED != 0
-    }
-
-    /// Is what was posted just now going to signal the program's eventfd?
-    pub fn is_about_to_signal(&self) -> bool {
-        self.eventfd_to_signal().is_some() && !self.is_eventfd_disabled()
-    }
-
-    /// Tells the program by its eventfd.
-    pub fn signal_eventfd(&mut self, fd: Fd) {
-        if !self.is_eventfd_disabled() {
-            self.external.rung = true;
-            os::eventfd_signal(fd);
-        }
-    }
-
-    /// Is `fd` the program's eventfd?
-    pub fn is_own_eventfd(&self, fd: Fd) -> bool {
-        self.external.eventfd.is_some_and(|eventfd| os::same_file(eventfd.fd, fd))
-    }
-
-    /// Wakes the callers for whom enough completions are there.
-    pub fn wake_sleepers(&mut self) {
-        let ready = self.cq_ready();
-        let External { kick, sleepers, .. } = &self.external;
-        self.token.posted(ready, |wake| wake_one(*kick, sleepers, wake));
-    }
-
-    /// The driver must look at the ring again: a deadline came closer, a request became ready.
-    pub fn disturb_driver(&mut self) {
-        match self.token.driver() {
-            Driver::Nobody => {}
-            Driver::Reactor => reactor::deadline_changed(self),
-            Driver::SqThread => self.kick_driver(),
-            Driver::Caller => {
-                let External { kick, sleepers, .. } = &self.external;
-                self.token.disturb(|wake| wake_one(*kick, sleepers, wake));
-            }
-        }
-    }
-
-    /// The role is free: lets a sleeper take it. False where there is none.
-    #[inline]
-    pub fn pass_on(&mut self) -> bool {
-        if !self.token.is_awaited() {
-            return false;
-        }
-        let External { kick, sleepers, .. } = &self.external;
-        self.token.pass_on(|wake| wake_one(*kick, sleepers, wake))
-    }
-
-    /// Wakes those who wait for work to end, where nothing is posted of it yet.
-    pub fn wake_observers(&mut self) {
-        let External { kick, sleepers, .. } = &self.external;
-        self.token.work_ended(|wake| wake_one(*kick, sleepers, wake));
-    }
-
-    /// Wakes every caller that sleeps for this ring.
-    pub fn wake_all(&mut self) {
-        let External { kick, sleepers, .. } = &self.external;
-        self.token.wake_all(|wake| wake_one(*kick, sleepers, wake));
     }
 
     /// On a ring that asked for it, `IORING_SQ_TASKRUN` says "come in, there may be something". The
@@ -421,48 +245,11 @@ impl Core {
     }
 
     fn show_task_work(&self) {
-        let shown = self.external.shown && self.external.readable;
         let waits = self.needs_driver() || self.work.is_under_way();
-        if shown || waits || !self.ready.is_empty() {
+        if self.observers.shows_readable() || waits || !self.ready.is_empty() {
             self.memory.change_sq_flags(IORING_SQ_TASKRUN, 0);
         } else {
             self.memory.change_sq_flags(0, IORING_SQ_TASKRUN);
-        }
-    }
-
-    /// Lets who polls the ring's descriptor wake up. One that is shown stays readable until it is drained here, so
-    /// most of the time there is nothing to be done.
-    pub fn signal_readiness(&mut self) {
-        let Some(fd) = self.external.readiness_fd else { return };
-        let alone = self.shared.is_none();
-        if self.external.shown && self.external.readable && alone {
-            return;
-        }
-        os::eventfd_signal(fd);
-        self.external.readable = true;
-        self.mark_shown();
-    }
-
-    /// Is there somebody who would wait for completions without coming in, as far as can be told?
-    pub fn is_watched(&self) -> bool {
-        let External { eventfd, readiness_fd, shown, looked, outlet, .. } = &self.external;
-        eventfd.is_some() || outlet.is_some() || readiness_fd.is_some() && (!shown || *looked)
-    }
-
-    /// Where readiness is shown at the descriptor, a program that finds the CQ empty must come in, or what it
-    /// polls would stay readable: `IORING_SQ_TASKRUN` tells it to.
-    fn mark_shown(&self) {
-        if self.external.shown {
-            self.memory.change_sq_flags(IORING_SQ_TASKRUN, 0);
-        }
-    }
-
-    /// It came in, and there is nothing.
-    pub fn unmark_shown(&mut self) {
-        self.external.looked = true;
-        if self.external.shown {
-            self.memory.change_sq_flags(0, IORING_SQ_TASKRUN);
-            self.mark_task_work();
         }
     }
 
@@ -471,10 +258,10 @@ impl Core {
         if self.is(IORING_SETUP_TASKRUN_FLAG) {
             self.memory.change_sq_flags(IORING_SQ_TASKRUN, 0);
         }
-        if let Some(eventfd) = self.external.eventfd
-            && !self.only_waits_for(eventfd.fd)
+        if let Some(eventfd) = self.observers.eventfd()
+            && !self.only_waits_for(eventfd)
         {
-            self.signal_eventfd(eventfd.fd);
+            self.signal_eventfd(eventfd);
         }
         self.signal_readiness();
         self.disturb_driver();
@@ -493,15 +280,5 @@ impl Core {
                 .iter()
                 .filter_map(|id| self.requests.get(id))
                 .all(|r| os::same_file(r.file.fd(), eventfd))
-    }
-}
-
-fn wake_one(kick: Option<Fd>, sleepers: &[Fd], wake: Wake) {
-    let fd = match wake {
-        Wake::Driver => kick,
-        Wake::Sleeper(place) => sleepers.get(place).copied(),
-    };
-    if let Some(fd) = fd {
-        os::eventfd_signal(fd);
     }
 }

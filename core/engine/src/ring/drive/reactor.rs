@@ -40,6 +40,27 @@ struct Attended {
     activity: u64,
 }
 
+/// What a ring knows of the reactor.
+#[derive(Default)]
+pub struct Attendance {
+    /// It is on the reactor's list.
+    listed: bool,
+    /// The reactor drove it, and may sleep as if it still did.
+    was_driven: bool,
+}
+
+impl Attendance {
+    /// Is the ring on the reactor's list?
+    pub fn is_listed(&self) -> bool {
+        self.listed
+    }
+
+    /// In a child after `fork`, whose reactor has no ring.
+    pub fn forked(&mut self) {
+        self.listed = false;
+    }
+}
+
 struct Reactor {
     epoll: Option<Fd>,
     kick: Fd,
@@ -72,11 +93,11 @@ pub fn lock() -> &'static dyn AcrossFork {
 /// reactor knows of it already.
 pub fn attend(core: &mut Core) {
     // Other processes cannot come and drive this one's requests.
-    let at_once = core.is_watched() || core.is_crowded();
-    if core.external.attended {
+    let at_once = core.observers.may_wait_outside() || core.is_crowded();
+    if core.attendance.listed {
         if core.token.driver() == Driver::Nobody && at_once {
             take_over(core);
-        } else if core.token.driver() == Driver::Nobody && core::mem::take(&mut core.external.was_driven) {
+        } else if core.token.driver() == Driver::Nobody && core::mem::take(&mut core.attendance.was_driven) {
             // It was taken back from a reactor that had gone to sleep for good.
             wake_for_a_tick();
         }
@@ -88,7 +109,7 @@ pub fn attend(core: &mut Core) {
     if !start(core) {
         return;
     }
-    core.external.attended = true;
+    core.attendance.listed = true;
     if core.token.driver() == Driver::Nobody && at_once {
         take_over(core);
     }
@@ -97,7 +118,7 @@ pub fn attend(core: &mut Core) {
 /// Starts the thread, where the ring will need it when its caller leaves and it does not run. That may cost the caller its
 /// turn on the processor.
 pub fn prepare(core: &Core) {
-    if core.external.attended || core.token.driver() != Driver::Nobody || core.is_left_to_callers() {
+    if core.attendance.listed || core.token.driver() != Driver::Nobody || core.is_left_to_callers() {
         return;
     }
     let mut reactor = REACTOR.lock();
@@ -112,13 +133,13 @@ pub fn attend_stale(core: &mut Core) {
     if !core.needs_ticks() || core.rechecks_itself() {
         return;
     }
-    if core.external.attended {
+    if core.attendance.listed {
         // While the reactor drove the ring, nothing of it needed a tick; otherwise it ticks.
-        if core::mem::take(&mut core.external.was_driven) {
+        if core::mem::take(&mut core.attendance.was_driven) {
             wake_for_a_tick();
         }
     } else if start(core) {
-        core.external.attended = true;
+        core.attendance.listed = true;
     }
 }
 
@@ -133,7 +154,7 @@ fn start(core: &Core) -> bool {
     if !reactor.running && !reactor.launch() {
         return false;
     }
-    let attended = Attended { ring: core.ring, serial: core.serial, activity: core.activity };
+    let attended = Attended { ring: core.ring, serial: core.serial, activity: core.life.activity() };
     let Some(kick) = reactor.listing.add(attended, os::monotonic_ns()) else { return false };
     reactor.kicked_if(kick);
     true
@@ -247,7 +268,7 @@ fn take_over(core: &mut Core) {
     }
     core.token.give(Driver::Reactor);
     core.watch_pages();
-    core.external.was_driven = true;
+    core.attendance.was_driven = true;
     // A ring's deadlines bound the reactor's sleep.
     reactor.kicked_if(reactor.listing.is_due(due_ns(core)));
 }
@@ -336,7 +357,7 @@ fn sleep_time(next_tick_ns: u64) -> Option<u64> {
             until = until.min(next_tick_ns.max(now));
         }
         if core.token.driver() == Driver::Reactor
-            && !core.external.told
+            && !core.observers.know_of_deferred()
             && let Some(left) = core.timers.next_ns()
         {
             until = until.min(now.saturating_add(left));
@@ -368,13 +389,13 @@ fn drive(outer: Fd, attended: Attended) {
 fn proceed(core: &mut Core) {
     if core.defers() {
         let due = core.timers.next_ns() == Some(0);
-        if (due || !core.ready.is_empty()) && !core.external.told {
-            core.external.told = true;
+        if (due || !core.ready.is_empty()) && !core.observers.know_of_deferred() {
+            core.observers.are_told_of_deferred();
             core.notify_deferred();
         }
         return;
     }
-    core.external.inline = false;
+    core.observers.posts_later();
     core.advance();
     core.hand_over();
     core.notify();
@@ -417,7 +438,7 @@ fn tick() {
 /// One ring at a tick; `None` where it is to leave the list.
 fn look_at(core: &mut Core, last_activity: u64) -> Option<u64> {
     if core.needs_ticks() {
-        core.external.inline = false;
+        core.observers.posts_later();
         core.recheck();
         core.tick_channels();
         core.directories.tick();
@@ -432,7 +453,7 @@ fn look_at(core: &mut Core, last_activity: u64) -> Option<u64> {
             core.kick_driver();
         }
     }
-    let quiet = core.activity == last_activity;
+    let quiet = core.life.activity() == last_activity;
     let stays = match core.token.driver() {
         Driver::SqThread => core.needs_ticks(),
         Driver::Caller => !quiet || core.needs_ticks(),
@@ -442,17 +463,17 @@ fn look_at(core: &mut Core, last_activity: u64) -> Option<u64> {
         if core.token.driver() == Driver::Reactor {
             release(core);
         }
-        core.external.attended = false;
+        core.attendance.listed = false;
         return None;
     }
     match core.token.driver() {
         Driver::Nobody if quiet => take_over(core),
         Driver::Nobody => look_for_events(core),
         // Without a need for ticks there will be none.
-        Driver::Reactor if !core.needs_ticks() => core.external.was_driven = true,
+        Driver::Reactor if !core.needs_ticks() => core.attendance.was_driven = true,
         _ => {}
     }
-    Some(core.activity)
+    Some(core.life.activity())
 }
 
 /// Callers come and go, and perhaps none of them waits.

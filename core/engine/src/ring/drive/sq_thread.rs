@@ -83,7 +83,7 @@ pub fn renew(until_ns: u64) {
     registry::for_each_live(|ring| {
         let mut guard = ring.lock();
         let Some(core) = guard.as_mut() else { return };
-        if core.token.driver() != Driver::SqThread || core.closing {
+        if core.token.driver() != Driver::SqThread || core.life.is_closing() {
             return;
         }
         let serial = core.serial;
@@ -132,7 +132,7 @@ fn serve_ring(mut guard: CoreGuard<'_>) {
             core.sq_thread.gone = true;
             return;
         }
-        if core.closing && core.inside == 0 {
+        if core.life.is_closing() && core.life.inside() == 0 {
             threads::end();
             core.token.give_up();
             return lifetime::dispose_if_done(guard, serial);
@@ -158,7 +158,7 @@ fn serve_ring(mut guard: CoreGuard<'_>) {
 /// One round without sleeping; true where there was something to do.
 fn serve(core: &mut Core) -> bool {
     let mut active = false;
-    core.external.inline = false;
+    core.observers.posts_later();
     core.flush_overflow();
     if core.sq_pending() > 0 && !core.is(IORING_SETUP_R_DISABLED) {
         let _ = core.submit(u32::MAX, false);

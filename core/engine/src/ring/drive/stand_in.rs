@@ -41,17 +41,17 @@ pub fn show(fd: Fd) -> Result<(), Errno> {
     for (word, value) in ring.shown.iter().zip([identity.device, identity.inode]) {
         word.store(value, Ordering::Relaxed);
     }
-    core.external.shown = true;
+    core.observers.stand_in_is_shown();
     Ok(())
 }
 
 impl Core {
     fn stand_in(&mut self) -> Result<Fd, Errno> {
-        if let Some(fd) = self.external.readiness_fd {
+        if let Some(fd) = self.observers.stand_in() {
             return Ok(fd);
         }
         let fd = os::eventfd()?;
-        self.external.readiness_fd = Some(fd);
+        self.observers.set_stand_in(fd);
         if self.cq_ready() > 0 {
             os::eventfd_signal(fd);
         }
@@ -62,11 +62,11 @@ impl Core {
     }
 
     fn synchronize_stand_in(&mut self) -> bool {
-        let Some(stand_in) = self.external.readiness_fd else { return false };
+        let Some(stand_in) = self.observers.stand_in() else { return false };
         self.flush_overflow();
         let ready = self.cq_ready() > 0 || self.defers() && !self.ready.is_empty();
         os::eventfd_drain(stand_in);
-        self.external.readable = false;
+        self.observers.stand_in_is_drained();
         if ready {
             self.signal_readiness();
             return true;

@@ -14,7 +14,7 @@ use crate::process::family;
 use crate::queue::Cqe;
 use crate::request::{Flags, Phase, RequestId};
 use crate::ring::drive::caller;
-use crate::ring::shared::ELSEWHERE;
+use crate::ring::submitter::Submitter;
 use crate::ring::{Core, Ring, lifetime, live, registry};
 
 /// How long transfers of files, which cannot be stopped, may take to end.
@@ -56,7 +56,7 @@ fn depart_from(ring: &'static Ring, all: bool) {
         return;
     }
     let serial = core.serial;
-    core.inside += 1;
+    core.life.come_in();
     core.cancel_everything(all);
     let deadline_ns = os::monotonic_ns().saturating_add(PATIENCE_NS);
     while live(&mut guard, serial).is_some_and(|core| core.ends_soon()) {
@@ -82,9 +82,9 @@ impl Core {
     /// What a thread left in flight: work is cancelled, and so are waits on rings, which could keep
     /// each other alive; what waits for another file is when that becomes ready. Timeouts go on.
     fn thread_ended(&mut self, thread: usize) {
-        if self.submitter == Some(thread) {
+        if self.submitter == Submitter::Thread(thread) {
             // Its identity may be another's soon.
-            self.submitter = Some(ELSEWHERE);
+            self.submitter = Submitter::Elsewhere;
         }
         let left = |core: &Core, id: &RequestId| core.requests[*id].thread == thread;
         let ids: Vec<RequestId> = self.requests.ids().filter(|id| left(self, id)).collect();

@@ -16,7 +16,8 @@ use crate::process::page::{Letter, MAIL, OWNERS, State};
 use crate::queue::Cqe;
 use crate::request::{Phase, RequestId, cancel};
 use crate::ring::Core;
-use crate::ring::shared::{ELSEWHERE, Shared};
+use crate::ring::shared::Shared;
+use crate::ring::submitter::Submitter;
 use crate::wait::timers::Clock;
 
 const CANCEL: u32 = 1;
@@ -179,7 +180,7 @@ impl Core {
     /// Posts what was sent to this ring in another process.
     fn take_completion(&mut self, place: usize, letter: Letter) {
         let Some(shared) = &self.shared else { return };
-        if self.submitter == Some(ELSEWHERE) {
+        if self.submitter == Submitter::Elsewhere {
             return;
         }
         shared.state().take_letter(place);
@@ -191,7 +192,7 @@ impl Core {
     /// or where there is no room.
     pub fn forward(&mut self, cqe: &Cqe) -> bool {
         let Some(shared) = &self.shared else { return false };
-        self.submitter == Some(ELSEWHERE)
+        self.submitter == Submitter::Elsewhere
             && shared.write(Letter {
                 kind: COMPLETION,
                 from: family::own(),

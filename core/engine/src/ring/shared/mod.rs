@@ -28,14 +28,12 @@ use crate::os::{self, Fd};
 use crate::process::family;
 use crate::process::page::{OWNERS, Owner, Page, State};
 use crate::ring::drive::{BELL, reactor};
+use crate::ring::submitter::Submitter;
 use crate::ring::{Core, Ring};
 use crate::wait::Driver;
 
 /// Between two looks whether a ring still has several processes, in calls of `enter`.
 const LOOKS: u64 = 128;
-
-/// The submitter of a ring that no thread of this process may submit to, or none at all.
-const ELSEWHERE: usize = usize::MAX;
 
 /// This process's side of a ring's page.
 pub struct Shared {
@@ -115,7 +113,7 @@ impl Core {
         // SAFETY: nobody else has it.
         let state = unsafe { page.state() };
         state.last = family::own();
-        state.submitter = if self.submitter.is_some() { family::own() } else { 0 };
+        state.submitter = if self.submitter.is_known() { family::own() } else { 0 };
         state.sq_thread = if self.token.driver() == Driver::SqThread { family::own() } else { 0 };
         self.shared = Some(Box::new(Shared {
             page,
@@ -141,8 +139,8 @@ impl Core {
 
     /// In a child after `fork`.
     pub fn processes_forked(&mut self) {
-        if self.submitter.is_some() {
-            self.submitter = Some(ELSEWHERE);
+        if self.submitter.is_known() {
+            self.submitter = Submitter::Elsewhere;
         }
         if let Some(shared) = &mut self.shared {
             shared.heard = false;
@@ -195,7 +193,7 @@ impl Core {
     /// Is there something beside callers that completions are to be told to?
     #[inline]
     pub fn observed(&self) -> bool {
-        self.external.eventfd.is_some() || self.external.readiness_fd.is_some()
+        self.observers.watch()
     }
 
     /// An eventfd was registered, which only children yet to come will know of.
@@ -208,10 +206,10 @@ impl Core {
     /// Gives the page up where no other process is left that could use it. Looked at now and then.
     pub fn unshare_if_alone(&mut self) {
         let Some(shared) = &self.shared else { return };
-        if self.activity % LOOKS == 0 && shared.state().messages == 0 && family::is_alone() {
+        if self.life.activity() % LOOKS == 0 && shared.state().messages == 0 && family::is_alone() {
             self.shared = None;
             // Others may have drained it.
-            self.external.readable = false;
+            self.observers.stand_in_is_drained();
         }
     }
 
@@ -226,13 +224,10 @@ impl Core {
         let (enabled, submitter, users) = (state.enabled, state.submitter, state.users);
         shared.crowded = users > 1;
         if submitter != 0 && submitter != family::own() {
-            self.submitter = Some(ELSEWHERE);
+            self.submitter = Submitter::Elsewhere;
         }
         if enabled != 0 {
-            self.setup_flags &= !IORING_SETUP_R_DISABLED;
-            if let Some(restrictions) = &mut self.restrictions {
-                restrictions.in_force = true;
-            }
+            self.begin_enabled();
         }
         self.resync();
     }
@@ -247,20 +242,20 @@ impl Core {
 
     /// Another process posted: those of this one that wait for completions hear of it from here.
     fn posted_elsewhere(&mut self) {
-        if let Some(fd) = self.external.readiness_fd {
+        if let Some(fd) = self.observers.stand_in() {
             os::eventfd_signal(fd);
         }
-        if let Some(eventfd) = self.external.eventfd
+        if let Some(eventfd) = self.observers.eventfd()
             && self.shared.as_ref().is_some_and(|shared| shared.own_eventfd)
         {
-            self.signal_eventfd(eventfd.fd);
+            self.signal_eventfd(eventfd);
         }
         self.wake_sleepers();
     }
 
     /// The page's lock is about to be given up: shows the others what they have to know.
     pub fn leave_page(&mut self) {
-        let observed = self.external.readiness_fd.is_some()
+        let observed = self.observers.stand_in().is_some()
             || self.shared.as_ref().is_some_and(|shared| shared.own_eventfd);
         let requests = self.requests.live() as u32;
         let overflowing = u32::from(self.cq.kept() > 0);
@@ -316,7 +311,7 @@ impl Core {
         if let Some(shared) = &self.shared {
             let state = shared.state();
             state.enabled = u32::from(!self.is(IORING_SETUP_R_DISABLED));
-            if self.submitter.is_some_and(|submitter| submitter != ELSEWHERE) {
+            if self.submitter.is_here() {
                 state.submitter = family::own();
             }
         }

@@ -1,0 +1,276 @@
+//! Who hears of a ring's completions without coming in: eventfds, pollers of its descriptor, an outlet.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use linux_raw_sys::io_uring::{IORING_CQ_EVENTFD_DISABLED, IORING_SQ_TASKRUN};
+
+use crate::Outlet;
+use crate::abi::layout::Word;
+use crate::os::{self, Fd};
+use crate::ring::{Core, Ring};
+
+/// A registered eventfd.
+#[derive(Clone, Copy, Debug)]
+pub struct RegisteredEventfd {
+    /// The engine's duplicate.
+    pub fd: Fd,
+    /// Only completions that did not happen during submission signal it.
+    pub async_only: bool,
+}
+
+/// The observers of a ring, and what they have been told.
+#[derive(Default)]
+pub struct Observers {
+    /// The program's eventfd.
+    eventfd: Option<RegisteredEventfd>,
+    /// It was signalled since a poll of it began.
+    rung: bool,
+    /// Stands in where the program polls the ring's descriptor.
+    stand_in: Option<Fd>,
+    /// It has the place of the program's descriptor: nobody sees when that is polled.
+    shown: bool,
+    /// It is readable, as far as this process has a say in it.
+    readable: bool,
+    /// Since a caller last slept here the program has looked for completions and found none: it may be polling.
+    looked: bool,
+    /// Rings in which a request polls this one.
+    pollers: Vec<(&'static Ring, u64)>,
+    /// Something was posted that they have not been told of.
+    pollers_wait: bool,
+    /// Observers of a ring that defers have been told that something waits.
+    told: bool,
+    /// Whether the current posts happen inside a submission.
+    inline: bool,
+    /// Where completions go that nobody enters the ring for.
+    outlet: Option<Box<dyn Outlet>>,
+}
+
+/// Rings that a ring tells of its completions; the reactor finds out for others.
+const POLLERS: usize = 16;
+
+impl Observers {
+    /// Is there somebody to be told of completions?
+    #[inline]
+    pub fn are_any(&self) -> bool {
+        self.eventfd.is_some() || self.stand_in.is_some() || self.outlet.is_some()
+    }
+
+    /// Is there somebody beside an outlet?
+    #[inline]
+    pub fn watch(&self) -> bool {
+        self.eventfd.is_some() || self.stand_in.is_some()
+    }
+
+    /// Is there nobody whom only the end of a call tells, and nobody who was told that something waits?
+    #[inline]
+    pub fn are_told(&self) -> bool {
+        self.pollers.is_empty() && !self.told
+    }
+
+    /// What is posted from now on, a submission posts.
+    #[inline]
+    pub fn posts_in_submission(&mut self) {
+        self.inline = true;
+    }
+
+    /// What is posted from now on was not posted by a submission.
+    #[inline]
+    pub fn posts_later(&mut self) {
+        self.inline = false;
+    }
+
+    /// The program's eventfd.
+    pub fn eventfd(&self) -> Option<Fd> {
+        self.eventfd.map(|eventfd| eventfd.fd)
+    }
+
+    /// The program's eventfd is this one from now on.
+    pub fn set_eventfd(&mut self, eventfd: RegisteredEventfd) {
+        self.eventfd = Some(eventfd);
+    }
+
+    /// There is none any more.
+    pub fn take_eventfd(&mut self) -> Option<RegisteredEventfd> {
+        self.eventfd.take()
+    }
+
+    /// A poll of the program's eventfd begins: what it was signalled for before does not count.
+    pub fn eventfd_is_polled(&mut self) {
+        self.rung = false;
+    }
+
+    /// Was the program's eventfd signalled since?
+    pub fn has_rung(&self) -> bool {
+        self.rung
+    }
+
+    /// The program's eventfd, if it is to hear of what was posted just now.
+    fn eventfd_to_signal(&self) -> Option<Fd> {
+        let eventfd = self.eventfd?;
+        let silent = eventfd.async_only && self.inline;
+        (!silent).then_some(eventfd.fd)
+    }
+
+    /// What stands in where the program polls the ring's descriptor.
+    #[inline]
+    pub fn stand_in(&self) -> Option<Fd> {
+        self.stand_in
+    }
+
+    /// This stands in from now on.
+    pub fn set_stand_in(&mut self, fd: Fd) {
+        self.stand_in = Some(fd);
+    }
+
+    /// It is in the place of the program's descriptor.
+    pub fn stand_in_is_shown(&mut self) {
+        self.shown = true;
+    }
+
+    /// It is not readable, or others may have drained it.
+    pub fn stand_in_is_drained(&mut self) {
+        self.readable = false;
+    }
+
+    /// Is it readable in the place of the program's descriptor?
+    pub fn shows_readable(&self) -> bool {
+        self.shown && self.readable
+    }
+
+    /// Is there somebody who would wait for completions without coming in, as far as can be told?
+    pub fn may_wait_outside(&self) -> bool {
+        self.eventfd.is_some()
+            || self.outlet.is_some()
+            || self.stand_in.is_some() && (!self.shown || self.looked)
+    }
+
+    /// A caller sleeps here: the program does not poll.
+    pub fn caller_sleeps(&mut self) {
+        self.looked = false;
+    }
+
+    /// A request of `ring` is about to poll this one.
+    pub fn polled_by(&mut self, ring: &'static Ring, serial: u64) {
+        let known = self.pollers.iter().any(|&(other, of)| core::ptr::eq(other, ring) && of == serial);
+        if !known && self.pollers.len() < POLLERS && self.pollers.try_reserve(1).is_ok() {
+            self.pollers.push((ring, serial));
+        }
+    }
+
+    /// Whom to [`look_in`](crate::ring::drive::look_in) on once the lock is given up: their polls are told once.
+    pub fn pollers_to_tell(&mut self) -> Vec<(&'static Ring, u64)> {
+        if core::mem::take(&mut self.pollers_wait) { core::mem::take(&mut self.pollers) } else { Vec::new() }
+    }
+
+    /// On a ring that defers: have the observers been told that something waits?
+    pub fn know_of_deferred(&self) -> bool {
+        self.told
+    }
+
+    /// They are told now.
+    pub fn are_told_of_deferred(&mut self) {
+        self.told = true;
+    }
+
+    /// The program has come to fetch it. Had they been told?
+    pub fn is_fetched(&mut self) -> bool {
+        core::mem::take(&mut self.told)
+    }
+
+    /// From now on completions leave by this.
+    pub fn set_outlet(&mut self, outlet: Box<dyn Outlet>) {
+        self.outlet = Some(outlet);
+    }
+
+    /// In a child after `fork`.
+    pub fn forked(&mut self) {
+        self.readable = false;
+        self.outlet = None;
+    }
+
+    /// The ring ends: what is left to be closed.
+    pub fn end(&mut self) -> Option<Fd> {
+        self.stand_in.take()
+    }
+}
+
+impl Core {
+    /// Tells those beside the callers who sleep.
+    #[inline(never)]
+    pub(super) fn notify_observers(&mut self) {
+        if let Some(fd) = self.observers.eventfd_to_signal() {
+            self.signal_eventfd(fd);
+        }
+        if self.observers.stand_in.is_some() {
+            self.signal_readiness();
+            self.observers.pollers_wait = !self.observers.pollers.is_empty();
+        }
+        if self.observers.outlet.is_some() {
+            self.pour_out();
+        }
+    }
+
+    /// Completions leave by the outlet, those that found no room in the ring, too.
+    #[cold]
+    fn pour_out(&mut self) {
+        let Some(mut outlet) = self.observers.outlet.take() else { return };
+        outlet.posted();
+        while self.cq.kept() > 0 {
+            self.flush_overflow();
+            outlet.posted();
+        }
+        self.observers.outlet = Some(outlet);
+    }
+
+    fn is_eventfd_disabled(&self) -> bool {
+        self.memory.load(Word::CqFlags, 0) & IORING_CQ_EVENTFD_DISABLED != 0
+    }
+
+    /// Is what was posted just now going to signal the program's eventfd?
+    pub fn is_about_to_signal(&self) -> bool {
+        self.observers.eventfd_to_signal().is_some() && !self.is_eventfd_disabled()
+    }
+
+    /// Tells the program by its eventfd.
+    pub fn signal_eventfd(&mut self, fd: Fd) {
+        if !self.is_eventfd_disabled() {
+            self.observers.rung = true;
+            os::eventfd_signal(fd);
+        }
+    }
+
+    /// Is `fd` the program's eventfd?
+    pub fn is_own_eventfd(&self, fd: Fd) -> bool {
+        self.observers.eventfd().is_some_and(|own| os::same_file(own, fd))
+    }
+
+    /// Lets who polls the ring's descriptor wake up. One that is shown stays readable until it is drained here, so
+    /// most of the time there is nothing to be done.
+    pub fn signal_readiness(&mut self) {
+        let Some(fd) = self.observers.stand_in else { return };
+        if self.observers.shows_readable() && self.shared.is_none() {
+            return;
+        }
+        os::eventfd_signal(fd);
+        self.observers.readable = true;
+        self.mark_shown();
+    }
+
+    /// Where readiness is shown at the descriptor, a program that finds the CQ empty must come in, or what it
+    /// polls would stay readable: `IORING_SQ_TASKRUN` tells it to.
+    fn mark_shown(&self) {
+        if self.observers.shown {
+            self.memory.change_sq_flags(IORING_SQ_TASKRUN, 0);
+        }
+    }
+
+    /// It came in, and there is nothing.
+    pub fn unmark_shown(&mut self) {
+        self.observers.looked = true;
+        if self.observers.shown {
+            self.memory.change_sq_flags(0, IORING_SQ_TASKRUN);
+            self.mark_task_work();
+        }
+    }
+}

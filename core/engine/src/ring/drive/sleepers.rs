@@ -1,0 +1,104 @@
+//! What those sleep on who wait for a ring.
+
+use alloc::vec::Vec;
+
+use crate::abi::Errno;
+use crate::os::{self, Fd};
+use crate::ring::Core;
+use crate::ring::drive::reactor;
+use crate::wait::Driver;
+use crate::wait::token::Wake;
+
+/// An eventfd for each who sleeps for a ring.
+#[derive(Default)]
+pub struct Sleepers {
+    /// The driver's own, in its epoll set.
+    kick: Option<Fd>,
+    /// Those of sleepers beside the driver, by their place in the token.
+    places: Vec<Fd>,
+}
+
+impl Sleepers {
+    /// This is the driver's.
+    pub fn set_kick(&mut self, kick: Fd) {
+        self.kick = Some(kick);
+    }
+
+    /// The driver has heard of its own.
+    pub fn drain_kick(&self) {
+        if let Some(kick) = self.kick {
+            os::eventfd_drain(kick);
+        }
+    }
+
+    /// That of the sleeper at `place`.
+    ///
+    /// # Errors
+    /// Where no descriptor can be had.
+    pub fn at(&mut self, place: usize) -> Result<Fd, Errno> {
+        while self.places.len() <= place {
+            self.places.push(os::eventfd()?);
+        }
+        Ok(self.places[place])
+    }
+
+    /// Signals whom the token names.
+    fn wake(&self, wake: Wake) {
+        let fd = match wake {
+            Wake::Driver => self.kick,
+            Wake::Sleeper(place) => self.places.get(place).copied(),
+        };
+        if let Some(fd) = fd {
+            os::eventfd_signal(fd);
+        }
+    }
+
+    /// Nobody sleeps here any more.
+    pub fn close(&mut self) {
+        for fd in self.kick.take().into_iter().chain(self.places.drain(..)) {
+            os::close(fd);
+        }
+    }
+}
+
+impl Core {
+    /// Wakes the sleeping driver, so that it looks at the ring again.
+    pub fn kick_driver(&mut self) {
+        self.sleepers.wake(Wake::Driver);
+    }
+
+    /// Wakes the callers for whom enough completions are there.
+    pub fn wake_sleepers(&mut self) {
+        let ready = self.cq_ready();
+        self.token.posted(ready, |wake| self.sleepers.wake(wake));
+    }
+
+    /// The driver must look at the ring again: a deadline came closer, a request became ready.
+    pub fn disturb_driver(&mut self) {
+        match self.token.driver() {
+            Driver::Nobody => {}
+            Driver::Reactor => reactor::deadline_changed(self),
+            Driver::SqThread => self.kick_driver(),
+            Driver::Caller => self.token.disturb(|wake| self.sleepers.wake(wake)),
+        }
+    }
+
+    /// The role is free: lets a sleeper take it. False where there is none.
+    #[inline]
+    pub fn pass_on(&mut self) -> bool {
+        if !self.token.is_awaited() {
+            return false;
+        }
+        self.token.pass_on(|wake| self.sleepers.wake(wake))
+    }
+
+    /// Wakes those who wait for work to end, where nothing is posted of it yet.
+    pub fn wake_observers(&mut self) {
+        self.token.work_ended(|wake| self.sleepers.wake(wake));
+    }
+
+    /// Wakes every caller that sleeps for this ring.
+    pub fn wake_all(&mut self) {
+        self.token.wake_all(|wake| self.sleepers.wake(wake));
+    }
+}
