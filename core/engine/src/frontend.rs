@@ -124,7 +124,9 @@ pub fn has_rings_in_epoll() -> bool {
 
 /// The program is about to wait for one of its epoll instances, in which there may be rings.
 pub fn before_epoll_wait(instance: Fd) {
-    epoll_sets::synchronize(instance, |ring| _ = stand_in::synchronize(ring));
+    for ring in epoll_sets::rings_in(instance) {
+        stand_in::synchronize(ring);
+    }
 }
 
 /// Brings the descriptor of [`readiness_fd`] in line with the CQ: readable if it holds

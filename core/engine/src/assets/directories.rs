@@ -11,9 +11,9 @@ use alloc::vec::Vec;
 use linux_raw_sys::general::{F_GETFL, O_DIRECTORY, O_NOATIME, O_PATH};
 
 use crate::abi::Errno;
+use crate::assets::notes;
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Fd, FileIdentity, OwnedFd};
-use crate::ring::registry;
 
 /// As many a ring keeps.
 const KEPT: usize = 8;
@@ -114,7 +114,7 @@ struct Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        registry::drop_interest(self.of);
+        notes::drop_interest(self.of);
     }
 }
 
@@ -146,7 +146,7 @@ impl Directories {
         if self.kept.len() == KEPT {
             self.kept.remove(0);
         }
-        if self.kept.try_reserve(1).is_ok() && registry::add_interest(of).is_ok() {
+        if self.kept.try_reserve(1).is_ok() && notes::add_interest(of).is_ok() {
             self.kept.push(Kept { description, position, of, unused_ticks: 0 });
         }
     }

@@ -59,12 +59,10 @@ pub fn any() -> bool {
     COUNT.load(Ordering::Acquire) != 0
 }
 
-/// Brings the stand-ins of an instance's rings in line, each by `synchronize`.
-pub fn synchronize(instance: Fd, synchronize: impl Fn(Fd)) {
-    for entry in &WATCHED {
+/// The rings in an instance.
+pub fn rings_in(instance: Fd) -> impl Iterator<Item = Fd> {
+    WATCHED.iter().filter_map(move |entry| {
         let seen = entry.load(Ordering::Acquire);
-        if seen != 0 && (seen >> 32) as Fd == instance {
-            synchronize(seen as Fd);
-        }
-    }
+        (seen != 0 && (seen >> 32) as Fd == instance).then_some(seen as Fd)
+    })
 }

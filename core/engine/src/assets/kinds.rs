@@ -1,6 +1,6 @@
 //! What is remembered of descriptors, so that an attempt costs one system call.
 //!
-//! A plain descriptor number can be closed and reused behind our back ([`crate::ring::drive::readiness`]),
+//! A plain descriptor number can be closed and reused behind our back (`ring/drive/readiness/`),
 //! so nothing here may decide more than which way is tried first: every use of it either finds out
 //! that it was wrong or is right all the same.
 
@@ -8,9 +8,8 @@ use linux_raw_sys::general::{F_GETFL, O_DIRECT, S_IFBLK, S_IFDIR, S_IFIFO, S_IFM
 use linux_raw_sys::net::{SO_LINGER, SOL_SOCKET};
 
 use crate::abi::Errno;
-use crate::ops::net::nonblocking;
+use crate::assets::notes;
 use crate::os::{self, Fd, host};
-use crate::ring::registry;
 
 /// Facts about a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -62,22 +61,12 @@ impl Kind {
     }
 }
 
-/// What is known of a descriptor, or can be had by one system call.
+/// Looks at a descriptor.
 ///
 /// # Errors
-/// `EBADF` where it is none; `EINVAL` for a ring, which can be neither read nor written.
-#[inline]
-pub fn kind(fd: Fd) -> Result<Kind, Errno> {
-    let kind = Kind(registry::note(fd));
-    if kind.has(Kind::KNOWN) { Ok(kind) } else { first_look(fd) }
-}
-
-#[cold]
-fn first_look(fd: Fd) -> Result<Kind, Errno> {
+/// `EBADF` where it is none.
+pub fn look(fd: Fd) -> Result<Kind, Errno> {
     let flags = os::fcntl(fd, F_GETFL, 0)? as u32;
-    if registry::is_ring(fd) {
-        return Err(Errno::EINVAL);
-    }
     let mut kind = Kind::KNOWN;
     // On a pipe the flag means packets.
     if flags & O_DIRECT != 0 {
@@ -95,7 +84,7 @@ fn first_look(fd: Fd) -> Result<Kind, Errno> {
 /// # Errors
 /// `EBADF` where it is none.
 pub fn typed_kind(fd: Fd) -> Result<Kind, Errno> {
-    let kind = Kind(registry::note(fd));
+    let kind = Kind(notes::note(fd));
     if kind.has(Kind::TYPED) { Ok(kind) } else { look_at_type(fd) }
 }
 
@@ -109,7 +98,7 @@ pub fn look_at_type(fd: Fd) -> Result<Kind, Errno> {
     let more = match mode {
         S_IFREG | S_IFDIR | S_IFBLK => {
             let kept = Kind::DIRECT.with(Kind::WRITES_BLOCK);
-            Kind::STORAGE.with(Kind(registry::note(fd) & kept.0))
+            Kind::STORAGE.with(Kind(notes::note(fd) & kept.0))
         }
         S_IFIFO if os::fcntl(fd, F_GETFL, 0)? as u32 & O_DIRECT == 0 => Kind::STREAM,
         _ => Kind::default(),
@@ -145,38 +134,38 @@ pub fn can_be_polled(fd: Fd) -> bool {
 
 /// What was remembered is wrong.
 pub fn forget(fd: Fd) {
-    registry::forget_note(fd);
+    notes::forget_note(fd);
 }
 
 /// A non-blocking write to storage was refused for good.
 pub fn writes_block(fd: Fd) {
-    registry::set_note(fd, registry::note(fd) | Kind::WRITES_BLOCK.0);
+    notes::set_note(fd, notes::note(fd) | Kind::WRITES_BLOCK.0);
 }
 
 /// Replaces what was noted of a descriptor as a file; what concerns it as a socket stays.
 fn remember(fd: Fd, kind: Kind) {
     let of_connections = Kind::TCP.with(Kind::NO_LINGER);
     let kept = Kind::ZERO_COPY.with(Kind::ERRORS_WATCHED).with(Kind::ALL_OF_TRAINS).with(of_connections);
-    registry::set_note(fd, kind.0 | registry::note(fd) & kept.0);
+    notes::set_note(fd, kind.0 | notes::note(fd) & kept.0);
 }
 
 /// What was noted of a descriptor, if anything.
 pub fn noted(fd: Fd) -> Kind {
-    Kind(registry::note(fd))
+    Kind(notes::note(fd))
 }
 
 /// Was this noted of a descriptor? It is not from then on.
 pub fn take(fd: Fd, noted: Kind) -> bool {
-    let note = registry::note(fd);
+    let note = notes::note(fd);
     if note & noted.0 != 0 {
-        registry::set_note(fd, note & !noted.0);
+        notes::set_note(fd, note & !noted.0);
     }
     note & noted.0 != 0
 }
 
 /// Notes what was found of a socket.
 pub fn add(fd: Fd, found: Kind) {
-    registry::set_note(fd, registry::note(fd) | found.0);
+    notes::set_note(fd, notes::note(fd) | found.0);
 }
 
 /// Is `SO_LINGER` off on a socket? Asked once where closes are seen, as long as nobody sets it.
@@ -203,9 +192,4 @@ pub fn option_set(fd: Fd, level: u32, name: u32) {
 pub fn watch_errors(fd: Fd) {
     take(fd, Kind::ALL_OF_TRAINS);
     add(fd, Kind::ERRORS_WATCHED);
-}
-
-/// Has the program set `O_NONBLOCK` on a descriptor?
-pub fn is_nonblocking(fd: Fd) -> bool {
-    nonblocking::is_wanted(fd)
 }

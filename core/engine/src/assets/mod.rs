@@ -1,6 +1,7 @@
 //! What a ring has registered: files, buffers, provided buffers; and what it tells about itself.
 
 pub mod buffers;
+pub mod by_descriptor;
 pub mod clone;
 pub mod directories;
 pub mod epoll_sets;
@@ -10,6 +11,7 @@ pub mod kbuf;
 pub mod kinds;
 pub mod mounts;
 pub mod napi;
+pub mod notes;
 pub mod personalities;
 pub mod region;
 pub mod restrictions;

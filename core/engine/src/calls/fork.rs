@@ -5,9 +5,8 @@ use alloc::vec::Vec;
 
 use crate::assets::{directories, eventfd, mounts, ring_fds};
 use crate::ops::futex;
-use crate::ops::net::nonblocking;
 use crate::os::sync::{AcrossFork, Mutex};
-use crate::process::{credentials, family, identity, threads};
+use crate::process::{credentials, family, identity, nonblocking, threads};
 use crate::ring::Ring;
 use crate::ring::drive::reactor;
 use crate::ring::{lifetime, registry};

@@ -13,7 +13,7 @@ use linux_raw_sys::io_uring::{IORING_FIXED_FD_NO_CLOEXEC, io_uring_rsrc_update2}
 
 use crate::abi::Errno;
 use crate::assets::files::ALLOCATE;
-use crate::assets::kinds;
+use crate::assets::{kinds, notes};
 use crate::ops::file::refuse;
 use crate::ops::{Caps, Code, Field, Op, OpData, Outcome, paths};
 use crate::os::user::{self, Path};
@@ -226,7 +226,7 @@ fn opened(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outco
     match result {
         Ok(fd) if slot != 0 => core.install_file(fd as Fd, slot).into(),
         Ok(fd) => {
-            registry::renew(fd as Fd);
+            notes::renew(fd as Fd);
             Outcome::Complete(fd as i32)
         }
         Err(Errno::EAGAIN) if must_wait(&request.data) && !request.flags.has(Flags::PATIENT) => {
@@ -272,7 +272,7 @@ fn issue_close(core: &mut Core, id: RequestId) -> Outcome {
         core.forget_fd(sqe.fd);
     }
     if connection && ends_at_once(sqe.fd) {
-        registry::forget_note(sqe.fd);
+        notes::forget_note(sqe.fd);
         return close_call(sqe.fd).into();
     }
     core.work.will_close(id, sqe.fd);
@@ -282,7 +282,7 @@ fn issue_close(core: &mut Core, id: RequestId) -> Outcome {
 /// Can a connection that this ring has forgotten be closed on the spot? One that does not linger waits for nobody,
 /// and nobody else has to be told.
 fn ends_at_once(fd: Fd) -> bool {
-    !registry::has_interest(fd) && !exposure::is_any() && kinds::closes_at_once(fd)
+    !notes::has_interest(fd) && !exposure::is_any() && kinds::closes_at_once(fd)
 }
 
 fn closed(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
@@ -324,7 +324,7 @@ fn issue_pipe(core: &mut Core, id: RequestId) -> Outcome {
         return install_pipe(core, ends, &sqe).into();
     }
     for end in ends {
-        registry::renew(end);
+        notes::renew(end);
     }
     let told = user::write(sqe.addr, &[ends[0] as u32, ends[1] as u32]);
     told.map(|()| 0).inspect_err(|_| ends.into_iter().for_each(os::close)).into()
@@ -385,7 +385,7 @@ fn issue_install(core: &mut Core, id: RequestId) -> Outcome {
     let request = &core.requests[id];
     let inherits = request.sqe.op_flags & IORING_FIXED_FD_NO_CLOEXEC != 0;
     let command = if inherits { F_DUPFD } else { F_DUPFD_CLOEXEC };
-    os::fcntl(request.file.fd(), command, 0).inspect(|&fd| registry::renew(fd as Fd)).into()
+    os::fcntl(request.file.fd(), command, 0).inspect(|&fd| notes::renew(fd as Fd)).into()
 }
 
 fn prep_files_update(core: &mut Core, id: RequestId) -> Result<(), Errno> {

@@ -6,10 +6,10 @@ use linux_raw_sys::general::{EPOLLIN, RWF_NOWAIT};
 
 use crate::abi::Errno;
 use crate::assets::kbuf::Span;
-use crate::assets::kinds;
 use crate::ops::{Caps, Code, Field, Op, OpData, Outcome, rw};
 use crate::os::user::IoVector;
 use crate::os::{self, Fd};
+use crate::process::nonblocking;
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 use crate::work::Work;
@@ -83,7 +83,7 @@ fn read_once(core: &mut Core, id: RequestId, fd: Fd) -> Next {
     }
     let mut result = read(fd, span, offset, flags | RWF_NOWAIT);
     if result == Err(Errno::EOPNOTSUPP) {
-        if kinds::is_nonblocking(fd) {
+        if nonblocking::is_wanted(fd) {
             result = read(fd, span, offset, flags);
         } else if os::poll_now(fd, EPOLLIN).is_ok_and(|events| events == 0) {
             result = Err(Errno::EAGAIN);

@@ -18,9 +18,10 @@ use crate::assets::table::NodeIndex;
 use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
 use crate::os::user::{self, IoVector};
 use crate::os::{self, Fd};
+use crate::process::nonblocking;
 use crate::request::{FileHold, Flags, Request, RequestId};
-use crate::ring::Core;
 use crate::ring::drive::readiness::SocketKind;
+use crate::ring::{Core, registry};
 use crate::work::Work;
 
 /// What one call transfers at most; the kernel's `MAX_RW_COUNT`.
@@ -292,7 +293,7 @@ fn issue(core: &mut Core, id: RequestId, direction: Direction) -> Outcome {
 #[inline(never)]
 fn issue_selected(core: &mut Core, id: RequestId) -> Outcome {
     let wanted = core.requests[id].sqe.len;
-    if let Err(errno) = kinds::kind(core.requests[id].file.fd()) {
+    if let Err(errno) = registry::transfer_kind(core.requests[id].file.fd()) {
         return errno.into();
     }
     let span = match core.select_buffer(id, wanted as usize) {
@@ -339,7 +340,7 @@ fn attempt(core: &mut Core, id: RequestId, direction: Direction) -> Result<Outco
     if request.flags.has(Flags::REGISTERED_BUFFER) && request.registered_buffer.is_none() {
         return with_registered_buffer(core, id, direction);
     }
-    let kind = kinds::kind(fd)?;
+    let kind = registry::transfer_kind(fd)?;
     if request.sqe.op_flags & !PLAIN_FLAGS != 0 {
         special_flags(core, id, direction)?;
     }
@@ -441,7 +442,8 @@ fn nothing(core: &mut Core, id: RequestId, fd: Fd, direction: Direction) -> Resu
     } else if result == Ok(0) && mode == 0 && direction == Direction::Read {
         // A file without a type: eventfd, signalfd, timerfd. They refuse what their data do not fit into.
         result = os::read_nothing(fd);
-    } else if result == Ok(0) && mode == 0 && request.flags.has(Flags::NOWAIT) && !kinds::is_nonblocking(fd) {
+    } else if result == Ok(0) && mode == 0 && request.flags.has(Flags::NOWAIT) && !nonblocking::is_wanted(fd)
+    {
         // As in `not_now`, of an eventfd: how much it was to write does not count.
         result = Err(Errno::EAGAIN);
     }
@@ -639,13 +641,13 @@ fn not_now(core: &mut Core, id: RequestId, errno: Errno, direction: Direction) -
     }
     if nowait
         && errno == Errno::EOPNOTSUPP
-        && !kinds::is_nonblocking(fd)
+        && !nonblocking::is_wanted(fd)
         && os::identity(fd)?.mode & S_IFMT == 0
     {
         // An eventfd: the kernel's own loop over its plain calls cannot promise not to wait.
         return Err(Errno::EAGAIN);
     }
-    if nowait && !kinds::is_nonblocking(fd) {
+    if nowait && !nonblocking::is_wanted(fd) {
         return Err(errno);
     }
     if errno == Errno::EAGAIN { Ok(Outcome::Wait(events)) } else { without_nowait(core, id, direction) }
@@ -655,7 +657,7 @@ fn not_now(core: &mut Core, id: RequestId, errno: Errno, direction: Direction) -
 fn without_nowait(core: &mut Core, id: RequestId, direction: Direction) -> Result<Outcome, Errno> {
     let request = &core.requests[id];
     let fd = request.file.fd();
-    if kinds::is_nonblocking(fd) {
+    if nonblocking::is_wanted(fd) {
         let memory = Memory::of(&request.sqe, &request.data);
         let wanted = memory.length();
         let offset = request.sqe.off;

@@ -9,9 +9,9 @@ use linux_raw_sys::general::{
 };
 
 use crate::abi::{Errno, Sqe};
-use crate::assets::kinds;
 use crate::ops::{Caps, Code, Field, Op, Outcome};
 use crate::os::{self, Fd, user};
+use crate::process::nonblocking;
 use crate::request::{FileHold, RequestId};
 use crate::ring::Core;
 use crate::wait::timers::Clock;
@@ -63,7 +63,7 @@ fn ask(sqe: &Sqe, info: &mut Info) -> Result<(), Errno> {
 }
 
 fn may_wait(sqe: &Sqe) -> bool {
-    sqe.file_index & WNOHANG == 0 && !(sqe.len == P_PIDFD && kinds::is_nonblocking(sqe.fd))
+    sqe.file_index & WNOHANG == 0 && !(sqe.len == P_PIDFD && nonblocking::is_wanted(sqe.fd))
 }
 
 /// Waits for the end of the one process, or for the next question.

@@ -4,6 +4,7 @@ use crate::os::sync::atomic::AtomicU32;
 use core::ffi::{CStr, c_void};
 
 use linux_raw_sys::general as nr;
+use linux_raw_sys::ioctl::FIONBIO;
 
 use crate::abi::Errno;
 use crate::os::call;
@@ -176,6 +177,19 @@ pub fn close(fd: Fd) {
 pub fn fcntl(fd: Fd, command: u32, argument: usize) -> Result<usize, Errno> {
     // SAFETY: the commands used here take integers.
     unsafe { call(nr::__NR_fcntl, [fd as usize, command as usize, argument, 0, 0, 0]) }
+}
+
+/// The flags of the open file.
+pub fn file_flags(fd: Fd) -> Result<u32, Errno> {
+    fcntl(fd, nr::F_GETFL, 0).map(|flags| flags as u32)
+}
+
+/// Sets `O_NONBLOCK` of the open file, or takes it away, and leaves other flags as they are by then.
+pub fn set_nonblocking(fd: Fd, wanted: bool) -> Result<(), Errno> {
+    let wanted = i32::from(wanted);
+    // SAFETY: reads an integer of ours.
+    unsafe { call(nr::__NR_ioctl, [fd as usize, FIONBIO as usize, &raw const wanted as usize, 0, 0, 0]) }
+        .map(drop)
 }
 
 /// Is there a file behind `fd`?

@@ -4,5 +4,6 @@
 pub mod credentials;
 pub(crate) mod family;
 pub(crate) mod identity;
+pub(crate) mod nonblocking;
 pub(crate) mod page;
 pub mod threads;

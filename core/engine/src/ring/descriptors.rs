@@ -1,7 +1,7 @@
 //! Descriptors of the program that it closes, duplicates, or looks at by other means than its rings: what its rings have to
 //! know of that.
 
-use crate::assets::{epoll_sets, kinds};
+use crate::assets::{epoll_sets, kinds, notes};
 use crate::os::Fd;
 use crate::process::identity;
 use crate::ring::drive::caller;
@@ -12,8 +12,8 @@ use crate::work::exposure;
 /// reference.
 pub fn closed(fd: Fd) {
     epoll_sets::closed(fd);
-    registry::forget_note(fd);
-    if !registry::is_ring(fd) && !registry::has_interest(fd) && !exposure::is_any() {
+    notes::forget_note(fd);
+    if !registry::is_ring(fd) && !notes::has_interest(fd) && !exposure::is_any() {
         return;
     }
     if !identity::is_own() {
@@ -50,7 +50,7 @@ pub fn duplicated(old: Fd, new: Fd) {
 /// queue: zero-copy sends must not be seen there.
 pub fn watches_errors(fd: Fd) {
     kinds::watch_errors(fd);
-    if !registry::has_interest(fd) || !identity::is_own() {
+    if !notes::has_interest(fd) || !identity::is_own() {
         return;
     }
     registry::for_each_live(|ring| {

@@ -9,44 +9,28 @@
 //! duplicates, mappings, in this process and in others) is closed. Where a front end sees `close`, or
 //! inotify cannot be had, the descriptor alone counts.
 
-use crate::os::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use crate::os::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::abi::Errno;
+use crate::assets::by_descriptor::ByDescriptor;
+use crate::assets::kinds::{self, Kind};
+use crate::assets::notes;
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Fd};
 use crate::ring::Ring;
 
-const CHUNK: usize = 1024;
-const CHUNKS: usize = 1024;
+/// The ring that a descriptor number stands for.
+struct Slot(AtomicPtr<Ring>);
 
-/// What is known of one descriptor number.
-struct Slot {
-    /// The ring it stands for.
-    ring: AtomicPtr<Ring>,
-    /// How many rings know its readiness.
-    interest: AtomicU32,
-    /// How often the engine itself was given the number for a new file while a ring knew it.
-    renewals: AtomicU32,
-    /// What [`crate::assets::kinds`] remembers of it; zero for nothing.
-    note: AtomicU16,
-}
-
-impl Slot {
-    const fn vacant() -> Slot {
-        Slot {
-            ring: AtomicPtr::new(core::ptr::null_mut()),
-            interest: AtomicU32::new(0),
-            renewals: AtomicU32::new(0),
-            note: AtomicU16::new(0),
-        }
+impl Default for Slot {
+    fn default() -> Slot {
+        Slot(AtomicPtr::new(core::ptr::null_mut()))
     }
 }
 
-type Chunk = [Slot; CHUNK];
-
-static TABLE: [AtomicPtr<Chunk>; CHUNKS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; CHUNKS];
+static TABLE: ByDescriptor<Slot> = ByDescriptor::new();
 static VACANT: Mutex<Vec<&'static Ring>> = Mutex::new(Vec::new());
 static SERIAL: AtomicU64 = AtomicU64::new(1);
 /// The place made last, from which a list leads to all.
@@ -74,30 +58,6 @@ impl Drop for InUse {
         // Release pairs with the acquire load of whoever wants to use the place again.
         self.0.users.fetch_sub(1, Ordering::Release);
     }
-}
-
-fn slot(fd: Fd) -> Option<&'static Slot> {
-    let number = usize::try_from(fd).ok()?;
-    // Acquire pairs with the release store in `slot_or_new`.
-    let chunk = TABLE.get(number / CHUNK)?.load(Ordering::Acquire);
-    // SAFETY: chunks are leaked boxes.
-    unsafe { chunk.as_ref() }.map(|chunk| &chunk[number % CHUNK])
-}
-
-fn slot_or_new(fd: Fd) -> Result<&'static Slot, Errno> {
-    let number = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
-    let place = TABLE.get(number / CHUNK).ok_or(Errno::EMFILE)?;
-    if place.load(Ordering::Acquire).is_null() {
-        let fresh: Box<Chunk> = Box::new([const { Slot::vacant() }; CHUNK]);
-        let fresh = Box::into_raw(fresh);
-        // Release publishes the empty chunk to the acquire load in `slot`.
-        if place.compare_exchange(core::ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire).is_err()
-        {
-            // SAFETY: another thread was faster; nobody has seen ours.
-            drop(unsafe { Box::from_raw(fresh) });
-        }
-    }
-    slot(fd).ok_or(Errno::EMFILE)
 }
 
 /// The ring behind a descriptor.
@@ -130,7 +90,7 @@ pub fn stands_for(fd: Fd, ring: &'static Ring) -> bool {
 fn known(fd: Fd) -> Option<&'static Ring> {
     // Acquire pairs with the release store in `set`: the ring's core is there.
     // SAFETY: rings are leaked and never freed.
-    unsafe { slot(fd)?.ring.load(Ordering::Acquire).as_ref() }
+    unsafe { TABLE.get(fd)?.0.load(Ordering::Acquire).as_ref() }
 }
 
 /// Is this a file's device and inode?
@@ -168,8 +128,8 @@ pub fn no_ring(fd: Fd) -> Errno {
 /// Is the descriptor a ring? A number that was closed where nobody saw it, and now is another file's,
 /// is not.
 pub fn is_ring(fd: Fd) -> bool {
-    let Some(slot) = slot(fd) else { return false };
-    let known = slot.ring.load(Ordering::Acquire);
+    let Some(slot) = TABLE.get(fd) else { return false };
+    let known = slot.0.load(Ordering::Acquire);
     // SAFETY: rings are leaked and never freed.
     let Some(ring) = (unsafe { known.as_ref() }) else { return false };
     let file = os::identity(fd).map(|identity| [identity.device, identity.inode]);
@@ -178,79 +138,36 @@ pub fn is_ring(fd: Fd) -> bool {
     }
     // What is left of that ring ends when inotify tells of it.
     let none = core::ptr::null_mut();
-    let _ = slot.ring.compare_exchange(known, none, Ordering::AcqRel, Ordering::Relaxed);
+    let _ = slot.0.compare_exchange(known, none, Ordering::AcqRel, Ordering::Relaxed);
     false
 }
 
-/// A ring starts to keep something about `fd`, and wants to hear of its end.
-pub fn add_interest(fd: Fd) -> Result<(), Errno> {
-    slot_or_new(fd)?.interest.fetch_add(1, Ordering::Relaxed);
-    Ok(())
+/// What is known of a descriptor that is to be read or written, or can be had by one system call.
+///
+/// # Errors
+/// `EBADF` where it is none; `EINVAL` for a ring, which can be neither read nor written.
+#[inline]
+pub fn transfer_kind(fd: Fd) -> Result<Kind, Errno> {
+    let kind = kinds::noted(fd);
+    if kind.has(Kind::KNOWN) { Ok(kind) } else { first_look(fd) }
 }
 
-/// A ring forgets `fd`.
-pub fn drop_interest(fd: Fd) {
-    if let Some(slot) = slot(fd) {
-        slot.interest.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// The engine was given `fd` for a new file (by `accept`, `socket`, `open`, ...): what any ring keeps
-/// about the number is about a file that is gone. Rings find out when they next look.
-pub fn renew(fd: Fd) {
-    let Some(slot) = slot(fd) else { return };
-    slot.note.store(0, Ordering::Relaxed);
-    if slot.interest.load(Ordering::Relaxed) > 0 {
-        slot.renewals.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// Changes whenever [`renew`] told of a new file at a number that a ring keeps something about.
-pub fn renewals(fd: Fd) -> u32 {
-    slot(fd).map_or(0, |slot| slot.renewals.load(Ordering::Relaxed))
-}
-
-/// The counter behind [`renewals`], for a ring that keeps something about `fd`.
-pub fn renewal_counter(fd: Fd) -> Option<&'static AtomicU32> {
-    slot(fd).map(|slot| &slot.renewals)
-}
-
-/// Does any ring keep something about `fd`?
-pub fn has_interest(fd: Fd) -> bool {
-    slot(fd).is_some_and(|slot| slot.interest.load(Ordering::Relaxed) > 0)
-}
-
-/// What is remembered of `fd`.
-pub fn note(fd: Fd) -> u16 {
-    // Relaxed, as everywhere: a note is a hint.
-    slot(fd).map_or(0, |slot| slot.note.load(Ordering::Relaxed))
-}
-
-/// Remembers something of a descriptor that exists.
-pub fn set_note(fd: Fd, note: u16) {
-    if let Ok(slot) = slot_or_new(fd) {
-        slot.note.store(note, Ordering::Relaxed);
-    }
-}
-
-/// Remembers nothing of `fd` any more.
-pub fn forget_note(fd: Fd) {
-    if let Some(slot) = slot(fd) {
-        slot.note.store(0, Ordering::Relaxed);
-    }
+#[cold]
+fn first_look(fd: Fd) -> Result<Kind, Errno> {
+    if is_ring(fd) { Err(Errno::EINVAL) } else { kinds::look(fd) }
 }
 
 /// Lets `fd` stand for `ring`; returns the ring it stood for before.
 pub fn set(fd: Fd, ring: &'static Ring) -> Result<Option<&'static Ring>, Errno> {
-    forget_note(fd);
-    let before = slot_or_new(fd)?.ring.swap(core::ptr::from_ref(ring).cast_mut(), Ordering::AcqRel);
+    notes::forget_note(fd);
+    let before = TABLE.get_or_make(fd)?.0.swap(core::ptr::from_ref(ring).cast_mut(), Ordering::AcqRel);
     // SAFETY: rings are leaked and never freed.
     Ok(unsafe { before.as_ref() })
 }
 
 /// Lets `fd` stand for no ring; returns the ring it stood for.
 pub fn clear(fd: Fd) -> Option<&'static Ring> {
-    let before = slot(fd)?.ring.swap(core::ptr::null_mut(), Ordering::AcqRel);
+    let before = TABLE.get(fd)?.0.swap(core::ptr::null_mut(), Ordering::AcqRel);
     // SAFETY: rings are leaked and never freed.
     unsafe { before.as_ref() }
 }
@@ -261,7 +178,7 @@ pub fn clear_all(ring: &'static Ring) {
     let known = core::ptr::from_ref(ring).cast_mut();
     for (_, slot) in slots_of(ring) {
         let none = core::ptr::null_mut();
-        let _ = slot.ring.compare_exchange(known, none, Ordering::AcqRel, Ordering::Relaxed);
+        let _ = slot.0.compare_exchange(known, none, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
 
@@ -277,15 +194,7 @@ pub fn has_descriptor(ring: &'static Ring) -> bool {
 
 /// The numbers that stand for `ring`, with their slots.
 fn slots_of(ring: &'static Ring) -> impl Iterator<Item = (Fd, &'static Slot)> {
-    TABLE
-        .iter()
-        .enumerate()
-        .filter_map(|(index, chunk)| {
-            // SAFETY: chunks are leaked boxes.
-            Some((index * CHUNK, unsafe { chunk.load(Ordering::Acquire).as_ref() }?))
-        })
-        .flat_map(|(first, chunk)| chunk.iter().enumerate().map(move |(at, slot)| ((first + at) as Fd, slot)))
-        .filter(move |(_, slot)| core::ptr::eq(slot.ring.load(Ordering::Relaxed), ring))
+    TABLE.iter().filter(move |(_, slot)| core::ptr::eq(slot.0.load(Ordering::Relaxed), ring))
 }
 
 static LIVE: Mutex<Vec<&'static Ring>> = Mutex::new(Vec::new());
@@ -386,10 +295,8 @@ pub unsafe fn forked() {
 pub fn prepare() {
     /// More than any program has.
     const RINGS: usize = 16;
-    for chunk in 0..4 {
-        let made = slot_or_new((chunk * CHUNK) as Fd);
-        debug_assert!(made.is_ok(), "chunks are made");
-    }
+    TABLE.prepare();
+    notes::prepare();
     let mut vacant = VACANT.lock();
     vacant.extend((0..RINGS).map(|_| new_place()));
 }
@@ -398,22 +305,7 @@ pub fn prepare() {
 #[cfg(anyring_simulation)]
 pub fn reset() {
     debug_assert!(LIVE.lock().is_empty(), "no ring is left");
-    for chunk in &TABLE {
-        // SAFETY: chunks are leaked boxes.
-        let Some(chunk) = (unsafe { chunk.load(Ordering::Relaxed).as_ref() }) else { continue };
-        for slot in chunk {
-            debug_assert!(
-                slot.interest.load(Ordering::Relaxed) == 0,
-                "nobody keeps anything about a descriptor"
-            );
-            if slot.renewals.load(Ordering::Relaxed) != 0 {
-                slot.renewals.store(0, Ordering::Relaxed);
-            }
-            if slot.note.load(Ordering::Relaxed) != 0 {
-                slot.note.store(0, Ordering::Relaxed);
-            }
-        }
-    }
+    notes::reset();
     SERIAL.store(1, Ordering::Relaxed);
 }
 

@@ -1,6 +1,6 @@
 //! ACCEPT.
 //!
-//! A listener without `O_NONBLOCK` has it while the engine accepts from it ([`nonblocking`]): once for all connections
+//! A listener without `O_NONBLOCK` has it while the engine accepts from it ([`crate::process::nonblocking`]): once for all connections
 //! that a multishot request finds.
 
 use linux_raw_sys::general::EPOLLIN;
@@ -13,10 +13,10 @@ use linux_raw_sys::net::SO_ACCEPTCONN;
 
 use crate::abi::Errno;
 use crate::ops::net::calls;
-use crate::ops::net::nonblocking::{self, Blocking};
 use crate::ops::net::socket::{SOCK_CLOEXEC, SOCK_NONBLOCK};
 use crate::ops::{Caps, Code, Field, Op, Outcome};
 use crate::os::{self, Fd, host};
+use crate::process::nonblocking::{self, Blocking};
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 use crate::ring::drive::readiness::SocketKind;

@@ -1,15 +1,13 @@
 //! The system calls of this family.
 
 use linux_raw_sys::general as nr;
-use linux_raw_sys::general::F_GETFL;
-use linux_raw_sys::ioctl::FIONBIO;
 use linux_raw_sys::ioctl::FIONREAD;
 use linux_raw_sys::net::{IPPROTO_TCP, MSG_DONTWAIT, TCP_INFO, TCP_ZEROCOPY_RECEIVE, msghdr};
 
 use crate::abi::Errno;
 use crate::assets::kbuf::Span;
 use crate::ops::net::address::Address;
-use crate::os::{self, Fd, call};
+use crate::os::{Fd, call};
 
 /// `recv(2)` without waiting, into memory of the program.
 pub fn receive(fd: Fd, span: Span, flags: u32) -> Result<usize, Errno> {
@@ -100,19 +98,6 @@ pub fn unread_hint(fd: Fd) -> Result<u32, Errno> {
     // SAFETY: reads and writes as many bytes of ours, and a length.
     unsafe { call(nr::__NR_getsockopt, [fd as usize, level, name, words_at, length_at, 0]) }?;
     if length == asked { Ok(words[HINT]) } else { Err(Errno::EOPNOTSUPP) }
-}
-
-/// The flags of the open file.
-pub fn file_flags(fd: Fd) -> Result<u32, Errno> {
-    os::fcntl(fd, F_GETFL, 0).map(|flags| flags as u32)
-}
-
-/// Sets `O_NONBLOCK` of the open file, or takes it away, and leaves other flags as they are by then.
-pub fn set_nonblocking(fd: Fd, wanted: bool) -> Result<(), Errno> {
-    let wanted = i32::from(wanted);
-    // SAFETY: reads an integer of ours.
-    unsafe { call(nr::__NR_ioctl, [fd as usize, FIONBIO as usize, &raw const wanted as usize, 0, 0, 0]) }
-        .map(drop)
 }
 
 /// Has the peer of a TCP socket that was shut down not said yet that it sends no more?

@@ -7,9 +7,10 @@ use linux_raw_sys::net::{SO_ERROR, SO_TYPE};
 
 use crate::abi::Errno;
 use crate::ops::net::address::Address;
-use crate::ops::net::{Data, calls, nonblocking};
+use crate::ops::net::{Data, calls};
 use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
 use crate::os::{self, Fd, nr};
+use crate::process::nonblocking;
 use crate::request::{Request, RequestId};
 use crate::ring::Core;
 use crate::work::Work;

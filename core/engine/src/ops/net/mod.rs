@@ -5,7 +5,7 @@
 //! addresses to send to) is copied when the request is prepared.
 //!
 //! Two system calls know no `MSG_DONTWAIT`: `connect` and `accept` are made with `O_NONBLOCK` set for their duration
-//! ([`nonblocking`]).
+//! ([`crate::process::nonblocking`]).
 
 pub mod accept;
 mod address;
@@ -14,7 +14,6 @@ pub mod command;
 pub mod connect;
 pub mod error_queue;
 mod message;
-pub mod nonblocking;
 pub mod recv;
 pub mod recvmsg;
 pub mod rights;

@@ -5,12 +5,13 @@ use linux_raw_sys::net::AF_UNIX;
 
 use crate::abi::Errno;
 use crate::assets::kinds::{self, Kind};
+use crate::assets::notes;
 use crate::ops::net::address::Address;
 use crate::ops::net::{Data, calls};
 use crate::ops::{Caps, Code, Field, Op, OpData, Outcome, issue_blocks};
 use crate::os::{self, Fd};
 use crate::request::{Flags, RequestId};
-use crate::ring::{Core, registry};
+use crate::ring::Core;
 use crate::work::Work;
 
 /// `SOCK_CLOEXEC`, with `SOCK_NONBLOCK` all that a socket's type may carry beside the type.
@@ -85,7 +86,7 @@ impl Core {
     /// # Errors
     /// As [`Core::install_file`].
     pub fn give_descriptor(&mut self, fd: Fd, file_index: u32) -> Result<usize, Errno> {
-        registry::renew(fd);
+        notes::renew(fd);
         if file_index == 0 {
             return Ok(fd as usize);
         }
@@ -97,7 +98,7 @@ impl Core {
     /// # Errors
     /// As there.
     pub fn give_connection(&mut self, fd: Fd, listener: Fd, file_index: u32) -> Result<usize, Errno> {
-        registry::renew(fd);
+        notes::renew(fd);
         let own = if file_index == 0 { fd } else { os::move_high(fd)? };
         let inherited = if kinds::closes_at_once(listener) { Kind::NO_LINGER } else { Kind::default() };
         kinds::add(own, Kind::TCP.with(inherited));

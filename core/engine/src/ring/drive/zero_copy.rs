@@ -34,12 +34,12 @@ use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLET};
 use linux_raw_sys::net::{SO_TYPE, SOCK_DGRAM};
 
 use crate::abi::Errno;
-use crate::assets::kinds;
+use crate::assets::{kinds, notes};
 use crate::ops::net::error_queue::{self, Notice};
 use crate::os::{self, Fd};
 use crate::request::RequestId;
 use crate::request::notification::Announced;
-use crate::ring::{Core, registry};
+use crate::ring::Core;
 use crate::wait::Driver;
 
 /// Sends on one socket between two looks at its error queue, where nothing else leads to one.
@@ -197,7 +197,7 @@ impl ZeroCopy {
 
     fn drop_interests(&mut self) {
         for fd in core::mem::take(self).sockets.into_keys() {
-            registry::drop_interest(fd);
+            notes::drop_interest(fd);
         }
     }
 
@@ -206,7 +206,7 @@ impl ZeroCopy {
     }
 
     fn note(&mut self, fd: Fd, standing: Standing) {
-        if self.sockets.insert(fd, standing).is_none() && registry::add_interest(fd).is_err() {
+        if self.sockets.insert(fd, standing).is_none() && notes::add_interest(fd).is_err() {
             self.sockets.remove(&fd);
         }
     }
@@ -214,7 +214,7 @@ impl ZeroCopy {
     /// A descriptor stands for another socket from now on, or for none.
     pub fn forget(&mut self, fd: Fd) {
         let Some(standing) = self.sockets.remove(&fd) else { return };
-        registry::drop_interest(fd);
+        notes::drop_interest(fd);
         if let Standing::Channel(index) = standing {
             self.part(index);
         }
@@ -235,7 +235,7 @@ impl ZeroCopy {
         let Some(channel) = self.channels[index].take() else { return };
         if let Some(Standing::Channel(_)) = self.sockets.get(&channel.fd) {
             self.sockets.remove(&channel.fd);
-            registry::drop_interest(channel.fd);
+            notes::drop_interest(channel.fd);
         }
         match channel.watch {
             Watch::No => {}

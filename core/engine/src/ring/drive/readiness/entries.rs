@@ -9,12 +9,12 @@ use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPO
 use crate::abi::Errno;
 use crate::assets::kinds::{self, Kind};
 use crate::assets::napi::BusyPoll;
+use crate::assets::notes;
 use crate::os::{self, Fd};
 use crate::ring::drive::readiness::guesses::Guesses;
 use crate::ring::drive::readiness::recheck::Recheck;
 use crate::ring::drive::readiness::waiters::Waiters;
 use crate::ring::drive::readiness::{ALL_EVENTS, INCOMING, OUTGOING, STICKY, SocketKind};
-use crate::ring::registry;
 
 /// The descriptors of one ring.
 #[derive(Default)]
@@ -55,7 +55,7 @@ pub(crate) struct Entry {
     pub(crate) armed: u32,
     /// It stands in the list of those to be looked at again.
     pub(crate) rechecked: bool,
-    /// [`registry::renewals`] of the number when it was registered.
+    /// [`notes::renewals`] of the number when it was registered.
     pub(crate) renewals: u32,
     /// What they are now.
     pub(crate) renewals_now: Option<&'static AtomicU32>,
@@ -150,7 +150,7 @@ impl Readiness {
     pub fn forget_all(&mut self) {
         for entry in &self.entries {
             if entry.fd >= 0 {
-                registry::drop_interest(entry.fd);
+                notes::drop_interest(entry.fd);
             }
         }
         self.entries.clear();
@@ -174,7 +174,7 @@ impl Readiness {
             self.by_fd.try_reserve(room - self.by_fd.len()).map_err(|_| Errno::ENOMEM)?;
             self.by_fd.resize(room, 0);
         }
-        registry::add_interest(fd)?;
+        notes::add_interest(fd)?;
         let index = self.free.pop().unwrap_or_else(|| {
             self.entries.push(Entry {
                 fd: -1,
@@ -196,8 +196,8 @@ impl Readiness {
         let entry = &mut self.entries[index as usize];
         entry.fd = fd;
         entry.rechecked = false;
-        entry.renewals = registry::renewals(fd);
-        entry.renewals_now = registry::renewal_counter(fd);
+        entry.renewals = notes::renewals(fd);
+        entry.renewals_now = notes::renewal_counter(fd);
         entry.registered = false;
         entry.reporting = false;
         entry.ready = 0;
@@ -208,7 +208,7 @@ impl Readiness {
 
     pub(crate) fn remove(&mut self, index: u32) -> Waiters {
         let entry = &mut self.entries[index as usize];
-        registry::drop_interest(entry.fd);
+        notes::drop_interest(entry.fd);
         entry.generation = entry.generation.wrapping_add(1);
         self.by_fd[entry.fd as usize] = 0;
         entry.fd = -1;

@@ -29,9 +29,10 @@ pub use socket_kind::SocketKind;
 use waiters::Waiter;
 
 use crate::abi::Errno;
+use crate::assets::notes;
 use crate::os::{self, Fd};
 use crate::request::{FileHold, Flags, Phase, RequestId};
-use crate::ring::{Core, registry};
+use crate::ring::Core;
 
 /// Everything that can be waited for.
 pub const ALL_EVENTS: u32 = EPOLLIN
@@ -196,7 +197,7 @@ impl Core {
     /// wait for one that is gone.
     fn forget_replaced(&mut self, fd: Fd) {
         let Some(index) = self.readiness.find(fd) else { return };
-        if self.readiness.entries[index as usize].renewals == registry::renewals(fd) {
+        if self.readiness.entries[index as usize].renewals == notes::renewals(fd) {
             return;
         }
         for waiter in self.readiness.remove(index).as_slice() {
@@ -353,7 +354,7 @@ impl Core {
 
     /// Closes a descriptor of the engine's own.
     pub fn close_own(&mut self, fd: Fd) {
-        registry::forget_note(fd);
+        notes::forget_note(fd);
         self.zero_copy.forget(fd);
         self.directories.forget(fd);
         if let Some(index) = self.readiness.find(fd) {

@@ -17,7 +17,6 @@ use crate::os::sync::atomic::{AtomicPtr, AtomicU32, Ordering, fence};
 use linux_raw_sys::general::O_NONBLOCK;
 
 use crate::abi::Errno;
-use crate::ops::net::calls;
 use crate::os::{self, Fd, OwnedFd};
 
 /// How long to wait before the holder of a turn whom the kernel does not find is taken for dead: one in another PID
@@ -59,7 +58,7 @@ pub fn blocking(fd: Fd) -> Result<Blocking, Errno> {
     let turn = Turn::current();
     // Acquire pairs with the release in `Turn::ends`: the flag has been taken away by then.
     let before = turn.changes.load(Ordering::Acquire);
-    let set = calls::file_flags(fd)? & O_NONBLOCK != 0;
+    let set = os::file_flags(fd)? & O_NONBLOCK != 0;
     if !set {
         return Ok(Blocking::May);
     }
@@ -74,7 +73,7 @@ pub fn is_wanted(fd: Fd) -> bool {
     match blocking(fd) {
         Ok(Blocking::Unknown) => {
             let _turn = Turn::take();
-            calls::file_flags(fd).is_ok_and(|flags| flags & O_NONBLOCK != 0)
+            os::file_flags(fd).is_ok_and(|flags| flags & O_NONBLOCK != 0)
         }
         known => known == Ok(Blocking::Never),
     }
@@ -87,16 +86,16 @@ pub fn attempt<T>(fd: Fd, known: Blocking, body: impl FnOnce(Fd) -> T) -> Result
         return Ok((body(fd), true));
     }
     let turn = Turn::take();
-    if known == Blocking::Unknown && calls::file_flags(fd)? & O_NONBLOCK != 0 {
+    if known == Blocking::Unknown && os::file_flags(fd)? & O_NONBLOCK != 0 {
         drop(turn);
         return Ok((body(fd), true));
     }
     // The program may close its descriptor meanwhile, and its number become that of another socket, without the flag.
     let held = OwnedFd::new(os::duplicate(fd)?);
     turn.begins();
-    let result = calls::set_nonblocking(held.fd(), true).map(|()| {
+    let result = os::set_nonblocking(held.fd(), true).map(|()| {
         let result = body(held.fd());
-        let _ = calls::set_nonblocking(held.fd(), false);
+        let _ = os::set_nonblocking(held.fd(), false);
         result
     });
     turn.ends();
@@ -237,6 +236,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     use super::{Blocking, OWN, Turn, attempt, blocking, share};
+    use crate::os;
     use crate::os::sync::atomic::Ordering;
 
     fn child(body: impl FnOnce() -> bool) -> i32 {
@@ -281,7 +281,7 @@ mod tests {
         let in_turns = move || {
             (0..5_000).all(|_| {
                 let known = blocking(fd).unwrap();
-                let set = || super::calls::file_flags(fd).unwrap() & super::O_NONBLOCK != 0;
+                let set = || os::file_flags(fd).unwrap() & super::O_NONBLOCK != 0;
                 known != Blocking::Never && attempt(fd, known, |_| set() && set()) == Ok((true, false))
             })
         };
@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(blocking(fd), Ok(Blocking::Unknown), "nobody is told that it is the program's own");
         assert_eq!(attempt(fd, Blocking::Unknown, |_| ()), Ok(((), true)));
         assert_eq!(blocking(fd), Ok(Blocking::Never), "nobody has a turn");
-        super::calls::set_nonblocking(fd, false).unwrap();
+        os::set_nonblocking(fd, false).unwrap();
         assert_eq!(attempt(fd, Blocking::May, |_| ()), Ok(((), false)));
         assert_eq!(blocking(fd), Ok(Blocking::May));
     }
