@@ -4,14 +4,10 @@
 
 use alloc::vec::Vec;
 
-use linux_raw_sys::io_uring::io_uring_rsrc_update2;
-
 use crate::abi::Errno;
 use crate::assets::table::{NodeIndex, Table};
 use crate::os::pages::{self, PAGE};
-use crate::os::user::{self, IoVector};
-use crate::request::RequestId;
-use crate::ring::Core;
+use crate::os::user::IoVector;
 
 /// How many a ring may have.
 pub const MAX_BUFFERS: u32 = 1 << 14;
@@ -70,14 +66,73 @@ impl BufferTable {
         self.table.forked();
     }
 
-    /// It stays until [`Core::release_buffer`], whatever happens to the table.
+    /// It stays until [`BufferTable::release`], whatever happens to the table.
     pub fn hold(&mut self, node: NodeIndex) {
         self.table.hold(node);
+    }
+
+    /// Gives a hold back; returns the tag of a buffer whose last one that was, or zero.
+    pub fn release(&mut self, node: NodeIndex) -> u64 {
+        self.table.release(node).map_or(0, |gone| gone.tag)
+    }
+
+    /// Makes `count` empty slots.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn create(&mut self, count: usize) -> Result<(), Errno> {
+        self.table.create(count)
+    }
+
+    /// Takes all slots away; what was in them is the caller's to release.
+    pub fn dissolve(&mut self) -> Vec<NodeIndex> {
+        self.table.dissolve()
+    }
+
+    /// No buffer announces its end any more: a registration failed half-way.
+    pub fn clear_tags(&mut self) {
+        self.table.clear_tags();
+    }
+
+    /// Sees to it that there are `count` slots, and room for filling some of them.
+    ///
+    /// # Errors
+    /// `ENOMEM`; then nothing has changed.
+    pub fn grow(&mut self, count: usize, fills: usize) -> Result<(), Errno> {
+        self.table.grow(count, fills)
+    }
+
+    /// Are there these slots?
+    ///
+    /// # Errors
+    /// `EOVERFLOW`, `ENXIO` without a table, `EINVAL` for slots beyond it.
+    pub fn expect_slots(&self, first: u32, count: u32) -> Result<(), Errno> {
+        let end = first.checked_add(count).ok_or(Errno::EOVERFLOW)?;
+        if self.table.is_empty() {
+            return Err(Errno::ENXIO);
+        }
+        if end as usize > self.table.len() { Err(Errno::EINVAL) } else { Ok(()) }
+    }
+
+    /// Fills an empty slot with a buffer that is valid.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn fill(&mut self, slot: usize, buffer: IoVector, tag: u64) -> Result<(), Errno> {
+        self.table.fill(slot, buffer, tag)
+    }
+
+    /// Empties a slot; what was in it is the caller's to release.
+    pub fn empty(&mut self, slot: usize) -> Option<NodeIndex> {
+        self.table.empty(slot)
     }
 }
 
 /// Checks a buffer as the kernel does; `None` for an empty place.
-fn validate(buffer: IoVector) -> Result<Option<IoVector>, Errno> {
+///
+/// # Errors
+/// `EINVAL`, `EFAULT` also where the memory is not there, `EOVERFLOW`.
+pub fn validate(buffer: IoVector) -> Result<Option<IoVector>, Errno> {
     if buffer.length > i64::MAX as u64 {
         return Err(Errno::EINVAL);
     }
@@ -91,110 +146,4 @@ fn validate(buffer: IoVector) -> Result<Option<IoVector>, Errno> {
     let first = buffer.base & !(PAGE - 1);
     pages::take(first, (end & !(PAGE - 1)) - first)?;
     Ok(Some(buffer))
-}
-
-impl Core {
-    /// `IORING_REGISTER_BUFFERS(2)`: `vectors` and `tags` are addresses of the program, or 0.
-    pub fn register_buffers(&mut self, vectors: u64, count: u32, tags: u64) -> Result<usize, Errno> {
-        if !self.buffers.table.is_empty() {
-            return Err(Errno::EBUSY);
-        }
-        if count == 0 || count > MAX_BUFFERS {
-            return Err(Errno::EINVAL);
-        }
-        self.buffers.table.create(count as usize)?;
-        for slot in 0..count as usize {
-            if let Err(errno) = self.register_buffer(slot, slot, vectors, tags) {
-                self.buffers.table.clear_tags();
-                self.dissolve_buffers();
-                return Err(errno);
-            }
-        }
-        Ok(0)
-    }
-
-    /// Puts the buffer that an array has at `index` into a slot.
-    fn register_buffer(&mut self, slot: usize, index: usize, vectors: u64, tags: u64) -> Result<(), Errno> {
-        let vector: IoVector = user::element(vectors, index)?.unwrap_or_default();
-        let tag: u64 = user::element(tags, index)?.unwrap_or(0);
-        let buffer = validate(vector)?;
-        if buffer.is_none() && tag != 0 {
-            return Err(Errno::EINVAL);
-        }
-        if let Some(node) = self.buffers.table.empty(slot) {
-            self.release_buffer(node);
-        }
-        buffer.map_or(Ok(()), |buffer| self.buffers.table.fill(slot, buffer, tag))
-    }
-
-    /// `IORING_UNREGISTER_BUFFERS`.
-    pub fn unregister_buffers(&mut self) -> Result<usize, Errno> {
-        if self.buffers.table.is_empty() {
-            return Err(Errno::ENXIO);
-        }
-        self.dissolve_buffers();
-        Ok(0)
-    }
-
-    fn dissolve_buffers(&mut self) {
-        for node in self.buffers.table.dissolve().into_iter().rev() {
-            self.release_buffer(node);
-        }
-    }
-
-    /// `IORING_REGISTER_BUFFERS_UPDATE`; returns how many slots were done.
-    pub fn update_buffers(&mut self, update: &io_uring_rsrc_update2, count: u32) -> Result<usize, Errno> {
-        let end = update.offset.checked_add(count).ok_or(Errno::EOVERFLOW)?;
-        if self.buffers.table.is_empty() {
-            return Err(Errno::ENXIO);
-        }
-        if end as usize > self.buffers.table.len() {
-            return Err(Errno::EINVAL);
-        }
-        if update.data == 0 {
-            return Err(Errno::EFAULT);
-        }
-        for done in 0..count as usize {
-            let slot = update.offset as usize + done;
-            if let Err(errno) = self.register_buffer(slot, done, update.data, update.tags) {
-                return if done > 0 { Ok(done) } else { Err(errno) };
-            }
-        }
-        Ok(count as usize)
-    }
-
-    /// Puts these buffers, which are valid, into the slots from `first` on, and makes the table longer
-    /// where it has to be. What else is in it stays.
-    ///
-    /// # Errors
-    /// `ENOMEM`; then nothing has changed.
-    pub fn replace_buffers(&mut self, first: usize, buffers: &[Option<IoVector>]) -> Result<(), Errno> {
-        let slots = first..first + buffers.len();
-        self.buffers.table.grow(slots.end, buffers.len())?;
-        for slot in slots.clone().rev() {
-            if let Some(node) = self.buffers.table.empty(slot) {
-                self.release_buffer(node);
-            }
-        }
-        for (slot, buffer) in slots.zip(buffers) {
-            if let Some(buffer) = *buffer {
-                self.buffers.table.fill(slot, buffer, 0)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// A request goes on that uses a registered buffer: it keeps it, whatever happens to the table.
-    pub fn hold_buffer(&mut self, id: RequestId, node: NodeIndex) {
-        debug_assert!(self.requests[id].registered_buffer.is_none(), "one buffer for a request");
-        self.buffers.hold(node);
-        self.requests[id].registered_buffer = Some(node);
-    }
-
-    /// Gives back a hold on a registered buffer.
-    pub fn release_buffer(&mut self, node: NodeIndex) {
-        if let Some(gone) = self.buffers.table.release(node) {
-            self.post_tag(gone.tag);
-        }
-    }
 }

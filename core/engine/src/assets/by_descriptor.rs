@@ -17,7 +17,7 @@ pub struct ByDescriptor<T: 'static> {
 
 impl<T: Default + Sync> ByDescriptor<T> {
     /// An empty table.
-    pub const fn new() -> ByDescriptor<T> {
+    pub const fn empty() -> ByDescriptor<T> {
         ByDescriptor { chunks: [const { AtomicPtr::new(core::ptr::null_mut()) }; CHUNKS] }
     }
 

@@ -4,10 +4,7 @@ use alloc::vec::Vec;
 
 use crate::abi::Errno;
 use crate::os::sync::{AcrossFork, Mutex};
-use crate::os::{self, Fd, user};
-use crate::ring::Core;
-use crate::ring::drive::observers::RegisteredEventfd;
-use crate::ring::drive::reactor;
+use crate::os::{self, Fd, OwnedFd};
 
 /// The engine's descriptors of all eventfds that rings of this process signal.
 static REGISTERED: Mutex<Vec<Fd>> = Mutex::new(Vec::new());
@@ -23,12 +20,6 @@ pub fn is_registered(fd: Fd) -> bool {
     registered.iter().any(|&own| os::same_file(own, fd))
 }
 
-/// Forgets an eventfd and closes the engine's descriptor of it.
-pub fn release(eventfd: RegisteredEventfd) {
-    REGISTERED.lock().retain(|&fd| fd != eventfd.fd);
-    os::close(eventfd.fd);
-}
-
 /// In a child after `fork`.
 ///
 /// # Safety
@@ -38,43 +29,46 @@ pub unsafe fn forked() {
     unsafe { REGISTERED.reset() };
 }
 
-impl Core {
-    /// Registers the eventfd whose number is at `address`.
+/// A ring's registered eventfd. In the list for as long as it lives.
+#[derive(Debug)]
+pub struct RegisteredEventfd {
+    /// The engine's duplicate.
+    own: OwnedFd,
+    async_only: bool,
+}
+
+impl RegisteredEventfd {
+    /// For the eventfd `fd` of the program.
     ///
     /// # Errors
-    /// `EBUSY` where there is one, `EFAULT`, `EBADF`, `EINVAL` where it is no eventfd.
-    pub fn register_eventfd(&mut self, address: u64, async_only: bool) -> Result<usize, Errno> {
-        if self.observers.eventfd().is_some() {
-            return Err(Errno::EBUSY);
-        }
-        let named: i32 = user::read(address)?;
-        let fd = os::duplicate(named)?;
-        if !os::is_eventfd(fd) {
-            os::close(fd);
+    /// `EBADF`, `EINVAL` where it is no eventfd, `ENOMEM`.
+    pub fn new(fd: Fd, async_only: bool) -> Result<RegisteredEventfd, Errno> {
+        let own = OwnedFd::new(os::duplicate(fd)?);
+        if !os::is_eventfd(own.fd()) {
             return Err(Errno::EINVAL);
         }
         let mut registered = REGISTERED.lock();
-        if registered.try_reserve(1).is_err() {
-            os::close(fd);
-            return Err(Errno::ENOMEM);
-        }
-        registered.push(fd);
-        drop(registered);
-        self.observers.set_eventfd(RegisteredEventfd { fd, async_only });
-        self.eventfd_is_own();
-        if self.needs_driver() {
-            reactor::attend(self);
-        }
-        Ok(0)
+        registered.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        registered.push(own.fd());
+        Ok(RegisteredEventfd { own, async_only })
     }
 
-    /// Ends the registration.
-    ///
-    /// # Errors
-    /// `ENXIO` where there is none.
-    pub fn unregister_eventfd(&mut self) -> Result<usize, Errno> {
-        let eventfd = self.observers.take_eventfd().ok_or(Errno::ENXIO)?;
-        release(eventfd);
-        Ok(0)
+    /// What to signal.
+    #[inline]
+    pub fn fd(&self) -> Fd {
+        self.own.fd()
+    }
+
+    /// Is it signalled only for completions that did not happen during submission?
+    #[inline]
+    pub fn is_async_only(&self) -> bool {
+        self.async_only
+    }
+}
+
+impl Drop for RegisteredEventfd {
+    fn drop(&mut self) {
+        // Before the number can become another's.
+        REGISTERED.lock().retain(|&fd| fd != self.own.fd());
     }
 }

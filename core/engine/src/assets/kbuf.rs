@@ -2,22 +2,7 @@
 //! (`IOSQE_BUFFER_SELECT`; the group's number is in the SQE's `buf_index`).
 //!
 //! A group is a list, filled by PROVIDE_BUFFERS, or a ring that the program fills and only it writes
-//! the tail of. How an operation takes part:
-//!
-//! - [`Core::select_buffer`] names the next buffer for one attempt made under the ring's lock. It
-//!   must be followed, before the lock is given up, by one of
-//!   - [`Core::use_buffer`]: so many bytes of it were used; returns the `IORING_CQE_F_*` that say so,
-//!     for [`Core::post_more`] or to be added to the request's `cqe_flags`,
-//!   - [`Core::keep_buffer`]: the request goes on with it (a transfer retried for its rest),
-//!   - [`Core::detach_buffer`]: the attempt is made without the lock after all,
-//!   - [`Core::return_buffer`]: nothing came of it, the next request gets it.
-//! - [`Core::select_buffers`] names as many as there are, for a bundle; [`Core::use_buffers`] follows.
-//! - [`Core::take_buffer`] is for an attempt made without the lock (a worker's), or on a file that
-//!   cannot be polled: the buffer is the request's own at once, as in the kernel, whatever comes.
-//! - [`Core::settle_buffer`] runs at every completion and does for a buffer still held what its
-//!   result suggests: a positive count uses it, anything else returns it; one that was taken or kept
-//!   is reported in any case. An operation that wants otherwise (a read that reached the
-//!   end of a file reports its buffer) calls [`Core::use_buffer`] itself first.
+//! the tail of. How operations take part stands in `ring/resources/kbuf.rs`.
 //!
 //! The program owns ring memory and may unmap or scribble over it at any time: it is read by copies
 //! that can fail, and nothing in it is believed but as the program's own addresses and lengths.
@@ -28,15 +13,12 @@ use alloc::vec::Vec;
 
 use linux_raw_sys::io_uring::{
     IORING_CQE_BUFFER_SHIFT, IORING_CQE_F_BUF_MORE, IORING_CQE_F_BUFFER, IORING_OFF_PBUF_SHIFT,
-    io_uring_buf_reg, io_uring_buf_status, io_uring_register_pbuf_ring_flags as RingFlags,
 };
 
 use crate::abi::Errno;
 use crate::abi::layout::PBUF_OFFSET;
 use crate::os::user::{self, IoVector};
 use crate::os::{self, Fd};
-use crate::request::RequestId;
-use crate::ring::Core;
 
 /// What one system call transfers at most (`MAX_RW_COUNT`).
 pub const MAX_TRANSFER: usize = 0x7fff_f000;
@@ -48,8 +30,6 @@ const MOST_BUNDLED: u16 = 256;
 const ENTRY: u64 = 16;
 /// Where the tail lies in the ring: it overlays a field of the first entry that is not used.
 const TAIL: u64 = 14;
-/// Entries of a ring stay below this: head and tail have 16 bits.
-const MAX_RING: u32 = 1 << 16;
 /// Buffers of one list.
 const MAX_LIST: usize = u16::MAX as usize;
 const PAGE: u64 = 4096;
@@ -200,6 +180,14 @@ impl BufferRing {
         Ok(self.tail.wrapping_sub(self.head))
     }
 
+    /// As many buffers from the head on as may go together, by a new look at the tail.
+    fn bundle(&mut self) -> Result<Vec<Buffer>, Errno> {
+        self.tail = self.read_tail()?;
+        // A tail that makes no sense must not make entries that the ring does not have.
+        let count = self.available()?.min(self.mask.saturating_add(1)).min(MOST_BUNDLED);
+        self.entries(count)
+    }
+
     fn read_tail(&self) -> Result<u16, Errno> {
         match &self.memory {
             Memory::Program(address) => {
@@ -254,33 +242,32 @@ impl BufferRing {
     }
 }
 
-/// The `min_left` of a registration, in the first four bytes of what was reserved before Linux 7.1.
-///
-/// # Errors
-/// `EINVAL` where anything of the rest is set.
-fn min_left(request: &io_uring_buf_reg) -> Result<u32, Errno> {
-    match request.resv {
-        [first, 0, 0] => u32::try_from(first).map_err(|_| Errno::EINVAL),
-        _ => Err(Errno::EINVAL),
-    }
-}
-
 /// The `IORING_CQE_F_*` that name a buffer.
 fn report(id: u16, more: bool) -> u32 {
     let more = if more { IORING_CQE_F_BUF_MORE } else { 0 };
     IORING_CQE_F_BUFFER | more | (u32::from(id) << IORING_CQE_BUFFER_SHIFT)
 }
 
-impl Core {
-    /// Names the next buffer of the request's group for an attempt under the lock; of `wanted` bytes
-    /// at most, where that is not 0.
+impl Selected {
+    /// The next buffer of a ring, which stays there until it is used.
+    pub fn next(group: u16, buffer: &Buffer) -> Selected {
+        Selected { group, id: buffer.id, state: State::AtHead }
+    }
+
+    /// May others still get the same buffer?
+    pub fn is_shared(&self) -> bool {
+        self.state == State::AtHead
+    }
+}
+
+impl BufferGroups {
+    /// Names the next buffer of a group; of `wanted` bytes at most, where that is not 0.
     ///
     /// # Errors
     /// `ENOBUFS` where there is none, `EFAULT` where the program's ring is gone.
-    pub fn select_buffer(&mut self, id: RequestId, wanted: usize) -> Result<Span, Errno> {
-        debug_assert!(self.requests[id].buffer.is_none(), "one buffer at a time");
-        let number = self.requests[id].sqe.buf_index;
-        let (buffer, state) = match self.groups.groups.get_mut(&number) {
+    #[inline]
+    pub fn select(&mut self, group: u16, wanted: usize) -> Result<(Selected, Span), Errno> {
+        let (buffer, state) = match self.groups.get_mut(&group) {
             Some(Group::List(list)) => {
                 // One at address 0 is none to the kernel.
                 list.front().filter(|buffer| buffer.address != 0).ok_or(Errno::ENOBUFS)?;
@@ -295,67 +282,31 @@ impl Core {
             }
             None => return Err(Errno::ENOBUFS),
         };
-        self.requests[id].buffer = Some(Selected { group: number, id: buffer.id, state });
         let whole = buffer.length as usize;
         let length = if wanted == 0 { whole } else { wanted.min(whole) };
-        Ok(Span { address: buffer.address, length: length.min(MAX_TRANSFER) })
+        let span = Span { address: buffer.address, length: length.min(MAX_TRANSFER) };
+        Ok((Selected { group, id: buffer.id, state }, span))
     }
 
-    /// The next buffer of a group, where that is a ring whose buffers are used as a whole. [`Core::use_next`] or
-    /// [`Core::hold_next`] follows, or nothing was done.
-    #[inline]
-    pub fn next_of_ring(&mut self, group: u16) -> Option<Buffer> {
-        let Some(Group::Ring(ring)) = self.groups.groups.get_mut(&group) else { return None };
-        let there = !ring.incremental && ring.available().is_ok_and(|available| available > 0);
-        if there { ring.entry(ring.head).ok() } else { None }
-    }
-
-    /// Such a buffer was used, by an attempt of a request that holds none: how its CQE says so.
-    #[inline]
-    pub fn use_next(&mut self, group: u16, buffer: &Buffer) -> u32 {
-        report(buffer.id, self.commit_ring(group, 0, 1))
-    }
-
-    /// A request holds such a buffer, as if [`Core::select_buffer`] had named it.
-    pub fn hold_next(&mut self, id: RequestId, buffer: &Buffer) {
-        let group = self.requests[id].sqe.buf_index;
-        self.requests[id].buffer = Some(Selected { group, id: buffer.id, state: State::AtHead });
-    }
-
-    /// Takes the next buffer of the request's group for good, for an attempt without the lock.
+    /// Names the next buffers of a group, as many as there are, of `wanted` bytes in all at most, where that is not 0.
+    /// A list gives one.
     ///
     /// # Errors
-    /// As [`Core::select_buffer`].
-    pub fn take_buffer(&mut self, id: RequestId, wanted: usize) -> Result<Span, Errno> {
-        let span = self.select_buffer(id, wanted)?;
-        self.keep_buffer(id, span.length);
-        Ok(span)
-    }
-
-    /// Names the next buffers of the request's group, as many as there are, of `wanted` bytes in all
-    /// at most, where that is not 0. A list gives one.
-    ///
-    /// # Errors
-    /// As [`Core::select_buffer`].
-    pub fn select_buffers(&mut self, id: RequestId, wanted: usize) -> Result<Vec<IoVector>, Errno> {
-        let number = self.requests[id].sqe.buf_index;
-        let Some(Group::Ring(ring)) = self.groups.groups.get_mut(&number) else {
-            let span = self.select_buffer(id, wanted)?;
-            return Ok(alloc::vec![IoVector { base: span.address, length: span.length as u64 }]);
+    /// As [`BufferGroups::select`].
+    pub fn select_many(&mut self, group: u16, wanted: usize) -> Result<(Selected, Vec<IoVector>), Errno> {
+        let Some(Group::Ring(ring)) = self.groups.get_mut(&group) else {
+            let (selected, span) = self.select(group, wanted)?;
+            let vector = IoVector { base: span.address, length: span.length as u64 };
+            return Ok((selected, alloc::vec![vector]));
         };
-        ring.tail = ring.read_tail()?;
-        // A tail that makes no sense must not make entries that the ring does not have.
-        let count = ring.available()?.min(ring.mask.saturating_add(1)).min(MOST_BUNDLED);
-        let incremental = ring.incremental;
-        let buffers = ring.entries(count)?;
+        let buffers = ring.bundle()?;
         let first = buffers.first().ok_or(Errno::ENOBUFS)?;
-        self.requests[id].buffer = Some(Selected { group: number, id: first.id, state: State::AtHead });
         let mut left = if wanted == 0 { MAX_TRANSFER } else { wanted.min(MAX_TRANSFER) } as u64;
         let mut vectors = Vec::new();
         for buffer in &buffers {
             let length = left.min(u64::from(buffer.length));
             // A whole buffer goes with each part: none for the end of what is wanted.
-            if length < u64::from(buffer.length) && !incremental && !vectors.is_empty() {
+            if length < u64::from(buffer.length) && !ring.incremental && !vectors.is_empty() {
                 break;
             }
             vectors.push(IoVector { base: buffer.address, length });
@@ -364,24 +315,32 @@ impl Core {
                 break;
             }
         }
-        Ok(vectors)
+        Ok((Selected::next(group, first), vectors))
     }
 
-    /// Has the request's group given all that it had when it was last looked at?
-    pub fn is_group_empty(&self, id: RequestId) -> bool {
-        match self.groups.groups.get(&self.requests[id].sqe.buf_index) {
+    /// The next buffer of a group, where that is a ring whose buffers are used as a whole.
+    #[inline]
+    pub fn next_of_ring(&mut self, group: u16) -> Option<Buffer> {
+        let Some(Group::Ring(ring)) = self.groups.get_mut(&group) else { return None };
+        let there = !ring.incremental && ring.available().is_ok_and(|available| available > 0);
+        if there { ring.entry(ring.head).ok() } else { None }
+    }
+
+    /// Has a group given all that it had when it was last looked at?
+    pub fn is_empty(&self, group: u16) -> bool {
+        match self.groups.get(&group) {
             Some(Group::List(list)) => list.is_empty(),
             Some(Group::Ring(ring)) => ring.head == ring.tail,
             None => true,
         }
     }
 
-    /// Is there a buffer in the request's group?
+    /// Is there a buffer in a group?
     ///
     /// # Errors
     /// `ENOBUFS` where there is none, `EFAULT` where the program's ring is gone.
-    pub fn expect_buffer(&mut self, id: RequestId) -> Result<(), Errno> {
-        let there = match self.groups.groups.get_mut(&self.requests[id].sqe.buf_index) {
+    pub fn expect(&mut self, group: u16) -> Result<(), Errno> {
+        let there = match self.groups.get_mut(&group) {
             Some(Group::List(list)) => list.front().is_some_and(|buffer| buffer.address != 0),
             Some(Group::Ring(ring)) => ring.available()? > 0,
             None => false,
@@ -389,99 +348,61 @@ impl Core {
         if there { Ok(()) } else { Err(Errno::ENOBUFS) }
     }
 
-    /// Does the request's group exist?
-    pub fn has_buffer_group(&self, id: RequestId) -> bool {
-        self.groups.groups.contains_key(&self.requests[id].sqe.buf_index)
+    /// Is there this group?
+    pub fn contains(&self, group: u16) -> bool {
+        self.groups.contains_key(&group)
     }
 
-    /// Is the request's group a list?
-    pub fn has_buffer_list(&self, id: RequestId) -> bool {
-        let group = self.groups.groups.get(&self.requests[id].sqe.buf_index);
-        matches!(group, Some(Group::List(_)))
+    /// Is a group a list?
+    pub fn is_list(&self, group: u16) -> bool {
+        matches!(self.groups.get(&group), Some(Group::List(_)))
     }
 
-    /// Are the buffers of the request's group used up bit by bit?
-    pub fn uses_buffers_up(&self, id: RequestId) -> bool {
-        let group = self.groups.groups.get(&self.requests[id].sqe.buf_index);
-        matches!(group, Some(Group::Ring(ring)) if ring.incremental)
+    /// Are the buffers of a group used up bit by bit?
+    pub fn is_incremental(&self, group: u16) -> bool {
+        matches!(self.groups.get(&group), Some(Group::Ring(ring)) if ring.incremental)
     }
 
-    /// The request has used `used` bytes of the buffer it holds: how its CQE says so. 0 where it
-    /// holds none.
-    pub fn use_buffer(&mut self, id: RequestId, used: usize) -> u32 {
-        self.use_buffers(id, used, 1)
-    }
-
-    /// As [`Core::use_buffer`], of `count` buffers named by [`Core::select_buffers`].
-    pub fn use_buffers(&mut self, id: RequestId, used: usize, count: u16) -> u32 {
-        let Some(selected) = self.requests[id].buffer.take() else { return 0 };
+    /// `used` bytes of a buffer, and of `count - 1` behind it, were used: the `IORING_CQE_F_*` that say so.
+    #[inline]
+    pub fn report(&mut self, selected: &Selected, used: usize, count: u16) -> u32 {
         let more = match selected.state {
             State::Listed(_) => false,
             State::Kept { more } => more,
-            State::AtHead => self.commit_ring(selected.group, used, count),
+            State::AtHead => self.commit(selected.group, used, count),
         };
         report(selected.id, more)
     }
 
-    /// The request goes on with the buffer it holds, of which `used` bytes are spoken for.
-    pub fn keep_buffer(&mut self, id: RequestId, used: usize) {
-        self.keep_buffers(id, used, 1);
-    }
-
-    /// As [`Core::keep_buffer`], of `count` buffers.
-    pub fn keep_buffers(&mut self, id: RequestId, used: usize, count: u16) {
-        let Some(mut selected) = self.requests[id].buffer else { return };
+    /// As [`BufferGroups::report`], but the buffer stays with whom it was selected for; so nobody else gets it.
+    pub fn keep(&mut self, selected: &mut Selected, used: usize, count: u16) {
         let more = match selected.state {
             State::Kept { .. } => return,
             State::Listed(_) => false,
-            State::AtHead => self.commit_ring(selected.group, used, count),
+            State::AtHead => self.commit(selected.group, used, count),
         };
         selected.state = State::Kept { more };
-        self.requests[id].buffer = Some(selected);
     }
 
-    /// The lock is about to be given up: nobody else may get the buffer meanwhile. One of a list can
-    /// still be returned afterwards.
-    pub fn detach_buffer(&mut self, id: RequestId, used: usize) {
-        if self.requests[id].buffer.is_some_and(|selected| selected.state == State::AtHead) {
-            self.keep_buffer(id, used);
-        }
-    }
-
-    fn commit_ring(&mut self, group: u16, used: usize, count: u16) -> bool {
-        match self.groups.groups.get_mut(&group) {
+    fn commit(&mut self, group: u16, used: usize, count: u16) -> bool {
+        match self.groups.get_mut(&group) {
             Some(Group::Ring(ring)) => ring.commit(used, count),
             _ => false,
         }
     }
 
-    /// Nothing came of the attempt: the buffer is the next one to be had again. One that was taken or
-    /// kept cannot be put back, and stays with the request.
-    pub fn return_buffer(&mut self, id: RequestId) {
-        let Some(selected) = self.requests[id].buffer else { return };
+    /// Makes a buffer the next one to be had again. False where it was taken or kept, and so cannot be put back.
+    pub fn put_back(&mut self, selected: &Selected) -> bool {
         match selected.state {
             State::AtHead => {}
-            State::Kept { .. } => return,
+            State::Kept { .. } => return false,
             State::Listed(buffer) => {
-                if let Some(Group::List(list)) = self.groups.groups.get_mut(&selected.group) {
+                if let Some(Group::List(list)) = self.groups.get_mut(&selected.group) {
                     list.push_front(buffer);
                 }
             }
         }
-        self.requests[id].buffer = None;
-    }
-
-    /// A request with a provided buffer ends: report the buffer in its CQE if it was used, give it
-    /// back if not.
-    pub fn settle_buffer(&mut self, id: RequestId, result: i32) {
-        if self.requests[id].buffer.is_none() {
-            return;
-        }
-        if result <= 0 {
-            self.return_buffer(id);
-        }
-        let flags = self.use_buffer(id, result.max(0) as usize);
-        self.requests[id].cqe_flags |= flags;
+        true
     }
 }
 
@@ -500,13 +421,35 @@ pub struct Provision {
     pub count: u32,
 }
 
-impl Core {
+/// Where the entries of a buffer ring lie.
+#[derive(Clone, Copy, Debug)]
+pub enum Place {
+    /// In the program's memory, at this address.
+    Program(u64),
+    /// In the memory of the ring itself, which this descriptor stands for.
+    Own(Fd),
+}
+
+/// A buffer ring that is to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct NewRing {
+    /// Where its entries lie.
+    pub place: Place,
+    /// How many there are: a power of two.
+    pub entries: u16,
+    /// Buffers are used up bit by bit.
+    pub incremental: bool,
+    /// One of which less than this is left, in bytes, is used up; at least 1.
+    pub min_left: u32,
+}
+
+impl BufferGroups {
     /// Adds buffers to a list.
     ///
     /// # Errors
     /// `EINVAL` where the group is a ring, `EOVERFLOW` where the list is full.
-    pub fn provide_buffers(&mut self, provision: &Provision) -> Result<usize, Errno> {
-        let group = self.groups.groups.entry(provision.group).or_insert_with(|| Group::List(VecDeque::new()));
+    pub fn provide(&mut self, provision: &Provision) -> Result<(), Errno> {
+        let group = self.groups.entry(provision.group).or_insert_with(|| Group::List(VecDeque::new()));
         let Group::List(list) = group else { return Err(Errno::EINVAL) };
         let count = (provision.count as usize).min(MAX_LIST.saturating_sub(list.len()));
         if count == 0 {
@@ -519,15 +462,15 @@ impl Core {
             length,
             id: provision.first.wrapping_add(index as u16),
         }));
-        Ok(0)
+        Ok(())
     }
 
     /// Takes up to `count` buffers out of a list; returns how many.
     ///
     /// # Errors
     /// `ENOENT` where there is no such group, `EINVAL` where it is a ring.
-    pub fn remove_buffers(&mut self, group: u16, count: u32) -> Result<usize, Errno> {
-        match self.groups.groups.get_mut(&group) {
+    pub fn remove(&mut self, group: u16, count: u32) -> Result<usize, Errno> {
+        match self.groups.get_mut(&group) {
             None => Err(Errno::ENOENT),
             Some(Group::Ring(_)) => Err(Errno::EINVAL),
             Some(Group::List(list)) => {
@@ -538,52 +481,43 @@ impl Core {
         }
     }
 
-    /// `IORING_REGISTER_PBUF_RING`. `fd` is the program's descriptor of this ring.
+    /// May a ring become this group?
     ///
     /// # Errors
-    /// As the kernel's: `EINVAL`, `EFAULT`, `EEXIST`, `ENOMEM`; the last also where a ring in the
-    /// ring's own memory would run into its neighbour's, which a file cannot tell apart.
-    pub fn register_buffer_ring(&mut self, fd: Fd, argument: u64) -> Result<usize, Errno> {
-        let request: io_uring_buf_reg = user::read(argument)?;
-        let flags = u32::from(request.flags);
-        let (mmap, incremental) = (RingFlags::IOU_PBUF_RING_MMAP as u32, RingFlags::IOU_PBUF_RING_INC as u32);
-        let min_left = min_left(&request)?;
-        if flags & !(mmap | incremental) != 0 || min_left != 0 && flags & incremental == 0 {
-            return Err(Errno::EINVAL);
+    /// `EEXIST` where it has buffers, or is a ring.
+    pub fn expect_vacant(&self, group: u16) -> Result<(), Errno> {
+        match self.groups.get(&group) {
+            Some(Group::List(list)) if list.is_empty() => Ok(()),
+            Some(_) => Err(Errno::EEXIST),
+            None => Ok(()),
         }
-        if !request.ring_entries.is_power_of_two() || request.ring_entries >= MAX_RING {
-            return Err(Errno::EINVAL);
-        }
-        match self.groups.groups.get(&request.bgid) {
-            Some(Group::List(list)) if list.is_empty() => {}
-            Some(_) => return Err(Errno::EEXIST),
-            None => {}
-        }
-        if flags & mmap == 0 {
-            if request.ring_addr == 0 {
-                return Err(Errno::EFAULT);
+    }
+
+    /// Makes a ring this group, which has no buffers.
+    ///
+    /// # Errors
+    /// `EFAULT` where the program's memory is not there; `ENOMEM`, also where a ring in the ring's own memory would run
+    /// into its neighbour's, which a file cannot tell apart.
+    pub fn add_ring(&mut self, group: u16, new: &NewRing) -> Result<(), Errno> {
+        debug_assert!(self.expect_vacant(group).is_ok() && new.min_left > 0, "its maker has looked");
+        let length = usize::from(new.entries) * ENTRY as usize;
+        let memory = match new.place {
+            Place::Own(fd) => Memory::Shared(self.map_ring(fd, group, length)?),
+            Place::Program(address) => {
+                os::populate(address, length)?;
+                Memory::Program(address)
             }
-            if request.ring_addr % PAGE != 0 {
-                return Err(Errno::EINVAL);
-            }
-        }
-        let length = request.ring_entries as usize * ENTRY as usize;
-        let memory = if flags & mmap != 0 {
-            Memory::Shared(self.map_ring(fd, request.bgid, length)?)
-        } else {
-            os::populate(request.ring_addr, length)?;
-            Memory::Program(request.ring_addr)
         };
         let ring = BufferRing {
             memory,
-            mask: (request.ring_entries - 1) as u16,
+            mask: new.entries - 1,
             head: 0,
             tail: 0,
-            incremental: flags & incremental != 0,
-            min_left: min_left.max(1),
+            incremental: new.incremental,
+            min_left: new.min_left,
         };
-        self.groups.groups.insert(request.bgid, Group::Ring(ring));
-        Ok(0)
+        self.groups.insert(group, Group::Ring(ring));
+        Ok(())
     }
 
     /// Memory for a buffer ring in the memfd behind `fd`, at the offset that the program maps.
@@ -591,7 +525,7 @@ impl Core {
         let length = length.next_multiple_of(PAGE as usize);
         let start = |number: u16| u64::from(number) << IORING_OFF_PBUF_SHIFT;
         let end = start(number) + length as u64;
-        for (&other, group) in &self.groups.groups {
+        for (&other, group) in &self.groups {
             if let Group::Ring(BufferRing { memory: Memory::Shared(mapping), .. }) = group
                 && start(other) < end
                 && start(number) < start(other) + mapping.length as u64
@@ -607,44 +541,25 @@ impl Core {
         Ok(mapping)
     }
 
-    /// `IORING_UNREGISTER_PBUF_RING`.
+    /// Ends a group that is a ring.
     ///
     /// # Errors
     /// `ENOENT` where there is no such group, `EINVAL` where it is no ring.
-    pub fn unregister_buffer_ring(&mut self, argument: u64) -> Result<usize, Errno> {
-        let request: io_uring_buf_reg = user::read(argument)?;
-        min_left(&request)?;
-        if request.flags != 0 {
-            return Err(Errno::EINVAL);
-        }
-        match self.groups.groups.get(&request.bgid) {
-            None => Err(Errno::ENOENT),
-            Some(Group::List(_)) => Err(Errno::EINVAL),
-            Some(Group::Ring(_)) => {
-                self.groups.groups.remove(&request.bgid);
-                Ok(0)
-            }
-        }
+    pub fn remove_ring(&mut self, group: u16) -> Result<(), Errno> {
+        self.ring_head(group)?;
+        self.groups.remove(&group);
+        Ok(())
     }
 
-    /// `IORING_REGISTER_PBUF_STATUS`: how far the head of a ring is.
+    /// How far the head of a ring is.
     ///
     /// # Errors
-    /// As [`Core::unregister_buffer_ring`].
-    pub fn buffer_ring_status(&self, argument: u64) -> Result<usize, Errno> {
-        let mut status: io_uring_buf_status = user::read(argument)?;
-        if status.resv != [0; 8] {
-            return Err(Errno::EINVAL);
-        }
-        let group = u16::try_from(status.buf_group).ok().and_then(|group| self.groups.groups.get(&group));
-        match group {
+    /// As [`BufferGroups::remove_ring`].
+    pub fn ring_head(&self, group: u16) -> Result<u16, Errno> {
+        match self.groups.get(&group) {
             None => Err(Errno::ENOENT),
             Some(Group::List(_)) => Err(Errno::EINVAL),
-            Some(Group::Ring(ring)) => {
-                status.head = u32::from(ring.head);
-                user::write(argument, &status)?;
-                Ok(0)
-            }
+            Some(Group::Ring(ring)) => Ok(ring.head),
         }
     }
 }

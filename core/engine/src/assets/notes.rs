@@ -22,7 +22,7 @@ impl Default for Entry {
     }
 }
 
-static TABLE: ByDescriptor<Entry> = ByDescriptor::new();
+static TABLE: ByDescriptor<Entry> = ByDescriptor::empty();
 
 /// A ring starts to keep something about `fd`, and wants to hear of its end.
 pub fn add_interest(fd: Fd) -> Result<(), Errno> {

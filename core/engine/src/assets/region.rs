@@ -1,93 +1,43 @@
 //! The parameter region (`IORING_REGISTER_MEM_REGION`): memory from which waits take their arguments
 //! without a copy or a check per call.
 
-use linux_raw_sys::io_uring::{
-    IORING_MEM_REGION_REG_WAIT_ARG, IORING_MEM_REGION_TYPE_USER, IORING_SETUP_R_DISABLED,
-    io_uring_mem_region_reg, io_uring_reg_wait, io_uring_region_desc,
-};
+use linux_raw_sys::io_uring::io_uring_reg_wait;
 
 use crate::abi::Errno;
-use crate::abi::layout::{PARAM_REGION_OFFSET, PBUF_OFFSET};
-use crate::os::pages::PAGE;
-use crate::os::{self, Fd, user};
-use crate::queue::Region;
-use crate::ring::Core;
+use crate::os::region::Region;
 
-/// A ring's parameter region.
+/// A ring's parameter region, once it has one.
+#[derive(Default)]
 pub struct ParamRegion {
-    memory: Region,
+    memory: Option<Region>,
     /// Waits find their arguments here.
     holds_waits: bool,
 }
 
 impl ParamRegion {
+    /// Is there one?
+    pub fn is_there(&self) -> bool {
+        self.memory.is_some()
+    }
+
+    /// This is the ring's, for as long as the ring lives.
+    pub fn set(&mut self, memory: Region, holds_waits: bool) {
+        debug_assert!(self.memory.is_none(), "a ring has one");
+        *self = ParamRegion { memory: Some(memory), holds_waits };
+    }
+
     /// The arguments of a wait, at a byte offset into the region.
     ///
     /// # Errors
     /// `EFAULT` where there are none.
     pub fn wait(&self, offset: u64) -> Result<[u64; 8], Errno> {
+        let memory = self.memory.as_ref().filter(|_| self.holds_waits).ok_or(Errno::EFAULT)?;
         let end = offset.checked_add(size_of::<io_uring_reg_wait>() as u64).ok_or(Errno::EFAULT)?;
-        if !self.holds_waits || offset % 8 != 0 || end > self.memory.length() as u64 {
+        if offset % 8 != 0 || end > memory.length() as u64 {
             return Err(Errno::EFAULT);
         }
-        self.memory.try_value(offset as usize).ok_or(Errno::EFAULT)
+        memory.try_value(offset as usize).ok_or(Errno::EFAULT)
     }
 }
 
 const _: () = assert!(size_of::<io_uring_reg_wait>() == size_of::<[u64; 8]>());
-
-impl Core {
-    /// `IORING_REGISTER_MEM_REGION`. `fd` is the program's descriptor of this ring.
-    ///
-    /// # Errors
-    /// As the kernel's: `EBUSY` where there is one, `EINVAL`, `EFAULT`, `E2BIG`, `EOVERFLOW`; `ENOMEM`
-    /// also for a region that would run into the buffer rings, which the kernel keeps apart.
-    pub fn register_region(&mut self, fd: Fd, argument: u64) -> Result<usize, Errno> {
-        if self.region.is_some() {
-            return Err(Errno::EBUSY);
-        }
-        let given: io_uring_mem_region_reg = user::read(argument)?;
-        let mut wanted: io_uring_region_desc = user::read(given.region_uptr)?;
-        let waits = u64::from(IORING_MEM_REGION_REG_WAIT_ARG as u32);
-        let holds_waits = given.flags & waits != 0;
-        if given.__resv != [0; 2]
-            || given.flags & !waits != 0
-            || holds_waits && !self.is(IORING_SETUP_R_DISABLED)
-        {
-            return Err(Errno::EINVAL);
-        }
-        let memory = take(&mut wanted, fd)?;
-        user::write(given.region_uptr, &wanted)?;
-        self.region = Some(ParamRegion { memory, holds_waits });
-        Ok(0)
-    }
-}
-
-/// The memory that a description asks for.
-fn take(wanted: &mut io_uring_region_desc, fd: Fd) -> Result<Region, Errno> {
-    let of_program = IORING_MEM_REGION_TYPE_USER as u32;
-    if wanted.__resv != [0; 4] || wanted.flags & !of_program != 0 {
-        return Err(Errno::EINVAL);
-    }
-    if (wanted.flags == of_program) != (wanted.user_addr != 0) {
-        return Err(Errno::EFAULT);
-    }
-    if wanted.size == 0 || wanted.mmap_offset != 0 || wanted.id != 0 {
-        return Err(Errno::EINVAL);
-    }
-    if wanted.size / PAGE > i32::MAX as u64 {
-        return Err(Errno::E2BIG);
-    }
-    if wanted.size % PAGE != 0 {
-        return Err(Errno::EINVAL);
-    }
-    if wanted.flags == of_program {
-        return Region::of_program(wanted.user_addr, wanted.size);
-    }
-    if wanted.size > PBUF_OFFSET - PARAM_REGION_OFFSET {
-        return Err(Errno::ENOMEM);
-    }
-    os::grow_memfd(fd, PARAM_REGION_OFFSET + wanted.size)?;
-    wanted.mmap_offset = PARAM_REGION_OFFSET;
-    Region::map(fd, PARAM_REGION_OFFSET, wanted.size as usize)
-}

@@ -3,86 +3,84 @@
 
 use alloc::boxed::Box;
 
-use linux_raw_sys::io_uring::{IORING_SETUP_R_DISABLED, io_uring_register_restriction_op as Kind};
-
-use crate::abi::{Errno, IORING_REGISTER_LAST, Sqe};
-use crate::ops;
-use crate::os::user;
-use crate::ring::Core;
+use crate::abi::Sqe;
 
 /// What is allowed; everything else is not.
 #[derive(Default)]
-pub struct Restrictions {
-    /// The ring has been enabled.
-    pub in_force: bool,
-    register_ops: u64,
-    sqe_ops: u128,
+pub struct Rules {
+    /// One bit for each registration.
+    registrations: u64,
+    /// One bit for each opcode.
+    opcodes: [u64; 4],
     flags_allowed: u8,
     flags_required: u8,
 }
 
-const REGISTER_LAST: usize = IORING_REGISTER_LAST as usize;
-const MOST: usize = Kind::IORING_RESTRICTION_LAST as usize + REGISTER_LAST + ops::TOTAL;
-
-const _: () = assert!(REGISTER_LAST <= 64 && ops::TOTAL <= 128, "one bit each");
-
-impl Restrictions {
-    /// May this registration be made?
-    pub fn allow_register(&self, opcode: u32) -> bool {
-        !self.in_force || opcode < 64 && self.register_ops & (1 << opcode) != 0
+impl Rules {
+    /// This registration may be made; it is below 64.
+    pub fn allow_registration(&mut self, number: u8) {
+        self.registrations |= 1 << number;
     }
 
-    /// May this SQE be submitted?
-    pub fn allow_sqe(&self, sqe: &Sqe) -> bool {
-        if !self.in_force {
-            return true;
-        }
-        ops::place(sqe.opcode).is_some_and(|place| self.sqe_ops & (1 << place) != 0)
+    /// SQEs with this opcode may be submitted.
+    pub fn allow_opcode(&mut self, opcode: u8) {
+        self.opcodes[usize::from(opcode / 64)] |= 1 << (opcode % 64);
+    }
+
+    /// SQEs may have these flags, and those that they must have.
+    pub fn allow_flags(&mut self, flags: u8) {
+        self.flags_allowed = flags;
+    }
+
+    /// SQEs must have these flags.
+    pub fn require_flags(&mut self, flags: u8) {
+        self.flags_required = flags;
+    }
+
+    fn allow(&self, sqe: &Sqe) -> bool {
+        self.opcodes[usize::from(sqe.opcode / 64)] & (1 << (sqe.opcode % 64)) != 0
             && sqe.flags & self.flags_required == self.flags_required
             && sqe.flags & !(self.flags_allowed | self.flags_required) == 0
     }
-
-    /// Adds one `struct io_uring_restriction`: the kind in 16 bits, its argument in the next 8.
-    fn add(&mut self, restriction: [u32; 4]) -> Result<(), Errno> {
-        let kind = restriction[0] & 0xffff;
-        let argument = (restriction[0] >> 16) as u8;
-        if kind == Kind::IORING_RESTRICTION_REGISTER_OP as u32 && usize::from(argument) < REGISTER_LAST {
-            self.register_ops |= 1 << argument;
-        } else if kind == Kind::IORING_RESTRICTION_SQE_OP as u32
-            && let Some(place) = ops::place(argument)
-        {
-            self.sqe_ops |= 1 << place;
-        } else if kind == Kind::IORING_RESTRICTION_SQE_FLAGS_ALLOWED as u32 {
-            self.flags_allowed = argument;
-        } else if kind == Kind::IORING_RESTRICTION_SQE_FLAGS_REQUIRED as u32 {
-            self.flags_required = argument;
-        } else {
-            return Err(Errno::EINVAL);
-        }
-        Ok(())
-    }
 }
 
-impl Core {
-    /// Takes the `count` restrictions at `address`.
-    ///
-    /// # Errors
-    /// `EBADFD` where the ring is enabled, `EBUSY` where there are some, `EINVAL`, `EFAULT`.
-    pub fn restrict(&mut self, address: u64, count: u32) -> Result<usize, Errno> {
-        if !self.is(IORING_SETUP_R_DISABLED) {
-            return Err(Errno::EBADFD);
-        }
-        if self.restrictions.is_some() {
-            return Err(Errno::EBUSY);
-        }
-        if address == 0 || count as usize > MOST {
-            return Err(Errno::EINVAL);
-        }
-        let mut restrictions = Box::<Restrictions>::default();
-        for restriction in user::read_many::<[u32; 4]>(address, count as usize)? {
-            restrictions.add(restriction)?;
-        }
-        self.restrictions = Some(restrictions);
-        Ok(0)
+/// A ring's restrictions: none, or rules that are in force from when it is enabled.
+#[derive(Default)]
+pub struct Restrictions {
+    rules: Option<Box<Rules>>,
+    in_force: bool,
+}
+
+impl Restrictions {
+    /// Are there any?
+    #[inline]
+    pub fn are_there(&self) -> bool {
+        self.rules.is_some()
+    }
+
+    /// These are the ring's, for as long as the ring lives.
+    pub fn set(&mut self, rules: Box<Rules>) {
+        debug_assert!(self.rules.is_none() && !self.in_force, "a ring gets them once, before it is enabled");
+        self.rules = Some(rules);
+    }
+
+    /// The ring is enabled.
+    pub fn enforce(&mut self) {
+        self.in_force = true;
+    }
+
+    fn in_force(&self) -> Option<&Rules> {
+        self.rules.as_deref().filter(|_| self.in_force)
+    }
+
+    /// May this registration be made?
+    pub fn allow_registration(&self, number: u32) -> bool {
+        self.in_force().is_none_or(|rules| number < 64 && rules.registrations & (1 << number) != 0)
+    }
+
+    /// May this SQE be submitted?
+    #[inline]
+    pub fn allow(&self, sqe: &Sqe) -> bool {
+        !self.are_there() || self.in_force().is_none_or(|rules| rules.allow(sqe))
     }
 }

@@ -407,7 +407,7 @@ fn registered_wait(call: &Enter, core: &Core) -> Result<WaitArgument, Errno> {
     if call.argument_size != size_of::<io_uring_reg_wait>() {
         return Err(Errno::EINVAL);
     }
-    let words = core.region.as_ref().ok_or(Errno::EFAULT)?.wait(call.argument)?;
+    let words = core.region.wait(call.argument)?;
     // SAFETY: of that size, and a structure of integers.
     let wait: io_uring_reg_wait = unsafe { core::mem::transmute(words) };
     let has_time = IORING_REG_WAIT_TS as u32;

@@ -1,11 +1,22 @@
-//! `io_uring_register(2)`.
+//! `io_uring_register(2)`: the table of registrations. What a registration takes from the program is read and checked
+//! in the modules here; what it changes lies in `assets/` and `ring/`.
+
+mod buffer_rings;
+mod clone;
+mod eventfd;
+mod napi;
+mod personalities;
+mod region;
+mod restrictions;
+mod rsrc;
+mod workers;
 
 mod resize;
 
 use linux_raw_sys::io_uring::io_uring_register_op as Code;
 
 use crate::abi::{Errno, IORING_REGISTER_LAST, IORING_REGISTER_QUERY};
-use crate::assets::{clone, ring_fds, rsrc, workers};
+use crate::assets::ring_fds;
 use crate::calls::{fork, probe, query};
 use crate::ops::msg_ring;
 use crate::os::{Fd, user};
@@ -137,39 +148,39 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
             Code::IORING_REGISTER_EVENTFD,
             "REGISTER_EVENTFD",
             Any,
-            Ring(|core, call| register_eventfd(core, call, false)),
+            Ring(eventfd::register),
         ),
         Row::new(
             Code::IORING_UNREGISTER_EVENTFD,
             "UNREGISTER_EVENTFD",
             Nothing,
-            Ring(|core, _| core.unregister_eventfd()),
+            Ring(eventfd::unregister),
         ),
         Row::new(Code::IORING_REGISTER_FILES_UPDATE, "REGISTER_FILES_UPDATE", Any, Ring(rsrc::update_files)),
         Row::new(
             Code::IORING_REGISTER_EVENTFD_ASYNC,
             "REGISTER_EVENTFD_ASYNC",
             Any,
-            Ring(|core, call| register_eventfd(core, call, true)),
+            Ring(eventfd::register_async),
         ),
         Row::new(Code::IORING_REGISTER_PROBE, "REGISTER_PROBE", Any, Unlocked(probe)),
         Row::new(
             Code::IORING_REGISTER_PERSONALITY,
             "REGISTER_PERSONALITY",
             Nothing,
-            Ring(|core, _| core.register_personality()),
+            Ring(personalities::register),
         ),
         Row::new(
             Code::IORING_UNREGISTER_PERSONALITY,
             "UNREGISTER_PERSONALITY",
             Any,
-            Ring(Core::unregister_personality),
+            Ring(personalities::unregister),
         ),
         Row::new(
             Code::IORING_REGISTER_RESTRICTIONS,
             "REGISTER_RESTRICTIONS",
             Any,
-            Ring(|core, call| core.restrict(call.argument, call.count)),
+            Ring(restrictions::register),
         ),
         Row::new(
             Code::IORING_REGISTER_ENABLE_RINGS,
@@ -225,13 +236,13 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
             Code::IORING_REGISTER_PBUF_RING,
             "REGISTER_PBUF_RING",
             One,
-            Descriptor(|core, fd, call| core.register_buffer_ring(fd, call.argument)),
+            Descriptor(buffer_rings::register),
         ),
         Row::new(
             Code::IORING_UNREGISTER_PBUF_RING,
             "UNREGISTER_PBUF_RING",
             One,
-            Ring(|core, call| core.unregister_buffer_ring(call.argument)),
+            Ring(buffer_rings::unregister),
         ),
         Row::new(
             Code::IORING_REGISTER_SYNC_CANCEL,
@@ -243,22 +254,22 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
             Code::IORING_REGISTER_FILE_ALLOC_RANGE,
             "REGISTER_FILE_ALLOC_RANGE",
             Address,
-            Ring(|core, call| core.set_file_alloc_range(call.argument)),
+            Ring(rsrc::set_file_alloc_range),
         ),
         Row::new(
             Code::IORING_REGISTER_PBUF_STATUS,
             "REGISTER_PBUF_STATUS",
             One,
-            Ring(|core, call| core.buffer_ring_status(call.argument)),
+            Ring(buffer_rings::status),
         ),
         Row::new(
             Code::IORING_REGISTER_NAPI,
             "REGISTER_NAPI",
             One,
-            Ring(|core, call| core.register_napi(call.argument)),
+            Ring(napi::register),
         )
         .limits("by epoll, from Linux 6.9 on; it keeps no list of devices that the program names"),
-        Row::new(Code::IORING_UNREGISTER_NAPI, "UNREGISTER_NAPI", Any, Ring(Core::unregister_napi)),
+        Row::new(Code::IORING_UNREGISTER_NAPI, "UNREGISTER_NAPI", Any, Ring(napi::unregister)),
         Row::new(
             Code::IORING_REGISTER_CLOCK,
             "REGISTER_CLOCK",
@@ -269,7 +280,7 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
             Code::IORING_REGISTER_CLONE_BUFFERS,
             "REGISTER_CLONE_BUFFERS",
             One,
-            Guard(|guard, serial, call| clone::clone_buffers(guard, serial, call.argument)),
+            Guard(clone::clone_buffers),
         ),
         Row {
             names: Names::None,
@@ -295,7 +306,7 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
             Code::IORING_REGISTER_MEM_REGION,
             "REGISTER_MEM_REGION",
             One,
-            Descriptor(|core, fd, call| core.register_region(fd, call.argument)),
+            Descriptor(region::register),
         ),
         Row {
             code: IORING_REGISTER_QUERY,
@@ -339,7 +350,7 @@ pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
     if core.is_anothers() {
         return Err(Errno::EEXIST);
     }
-    if core.restrictions.as_ref().is_some_and(|restrictions| !restrictions.allow_register(call.opcode)) {
+    if !core.restrictions.allow_registration(call.opcode) {
         return Err(Errno::EACCES);
     }
     if row.names == Names::None {
@@ -368,13 +379,6 @@ pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
         core.notify();
     }
     result
-}
-
-fn register_eventfd(core: &mut Core, call: &Register, async_only: bool) -> Result<usize, Errno> {
-    if call.count != 1 {
-        return Err(Errno::EINVAL);
-    }
-    core.register_eventfd(call.argument, async_only)
 }
 
 fn probe(call: &Register) -> Result<usize, Errno> {

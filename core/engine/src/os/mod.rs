@@ -15,6 +15,7 @@ pub mod host;
 pub(crate) mod pages;
 pub mod pauses;
 mod proc;
+pub(crate) mod region;
 mod signals;
 pub mod sync;
 pub mod user;

@@ -17,14 +17,13 @@
 //! only the copy is looked at.
 
 mod cq;
-mod region;
 mod resize;
 mod sq;
 
 use crate::abi::Sqe;
 use crate::abi::layout::{CQES_OFFSET, Layout, SQES_OFFSET, Word};
+use crate::os::region::Region;
 pub use cq::Cq;
-pub use region::Region;
 pub use sq::Sq;
 
 use core::mem::offset_of;

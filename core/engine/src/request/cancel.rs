@@ -271,7 +271,7 @@ fn sync_cancel_once(
     let mut hold = FileHold::None;
     if wanted.has(IORING_ASYNC_CANCEL_FD) {
         if wanted.has(IORING_ASYNC_CANCEL_FD_FIXED) {
-            hold = core.files.hold(argument.fd as u32)?;
+            hold = FileHold::fixed(core.files.hold(argument.fd as u32)?);
         } else if os::is_open(argument.fd) {
             hold = FileHold::Plain(argument.fd);
         } else {

@@ -178,6 +178,11 @@ pub enum FileHold {
 }
 
 impl FileHold {
+    /// Of a registered file that is held for it.
+    pub fn fixed((node, fd): (NodeIndex, Fd)) -> FileHold {
+        FileHold::Fixed(node, fd)
+    }
+
     /// The descriptor number to use in system calls.
     pub fn fd(self) -> Fd {
         match self {

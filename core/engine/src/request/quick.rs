@@ -98,7 +98,7 @@ impl Core {
             && self.drain.is_idle()
             && self.train.is_empty()
             && !self.work.closes_any()
-            && self.restrictions.is_none()
+            && !self.restrictions.are_there()
             && !self.is(IORING_SETUP_IOPOLL)
             && !credentials::matter()
     }

@@ -178,9 +178,7 @@ impl Core {
         if flags != 0 {
             self.check_flags(id, flags, op.caps)?;
         }
-        if let Some(restrictions) = &self.restrictions
-            && !restrictions.allow_sqe(&self.requests[id].sqe)
-        {
+        if !self.restrictions.allow(&self.requests[id].sqe) {
             return Err(Errno::EACCES);
         }
         if self.assembly.head().is_none() && self.drain.continues() {

@@ -266,9 +266,6 @@ impl Drop for Core {
         self.personalities.forget_all();
         self.readiness.forget_all();
         self.zero_copy.close();
-        if let Some(eventfd) = self.observers.take_eventfd() {
-            eventfd::release(eventfd);
-        }
         self.sleepers.close();
         for fd in [self.readiness.epoll, self.observers.end()].into_iter().flatten() {
             os::close(fd);

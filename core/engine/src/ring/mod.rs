@@ -9,6 +9,7 @@ pub mod drive;
 mod life;
 pub(crate) mod lifetime;
 pub(crate) mod registry;
+pub(crate) mod resources;
 pub(crate) mod shared;
 mod submitter;
 
@@ -23,7 +24,6 @@ use crate::assets::buffers::BufferTable;
 use crate::assets::directories::Directories;
 use crate::assets::files::FileTable;
 use crate::assets::kbuf::BufferGroups;
-use crate::assets::personalities::Personalities;
 use crate::assets::region::ParamRegion;
 use crate::assets::restrictions::Restrictions;
 use crate::ops::net::train::Train;
@@ -40,6 +40,7 @@ use crate::ring::drive::sleepers::Sleepers;
 use crate::ring::drive::sq_thread::SqThread;
 use crate::ring::drive::zero_copy::ZeroCopy;
 use crate::ring::life::Life;
+use crate::ring::resources::personalities::Personalities;
 use crate::ring::shared::Shared;
 use crate::ring::submitter::Submitter;
 use crate::wait::Token;
@@ -193,7 +194,7 @@ pub struct Core {
     /// What was posted to the completion ring.
     pub cq: Cq,
     /// What the program may do, where it has restricted itself.
-    pub restrictions: Option<Box<Restrictions>>,
+    pub restrictions: Restrictions,
     /// All live requests.
     pub requests: Slab,
     /// The chain that the current submission is assembling.
@@ -235,7 +236,7 @@ pub struct Core {
     /// Provided buffers.
     pub groups: BufferGroups,
     /// Memory from which waits take their arguments.
-    pub region: Option<ParamRegion>,
+    pub region: ParamRegion,
     /// Registered credentials.
     pub personalities: Personalities,
     /// The thread that may submit, once known (`IORING_SETUP_SINGLE_ISSUER`).
@@ -387,7 +388,7 @@ impl Core {
             life: Life::begin(),
             sq: Sq::default(),
             cq: Cq::new(setup_flags),
-            restrictions: None,
+            restrictions: Restrictions::default(),
             requests: Slab::default(),
             assembly: Assembly::default(),
             drain: Drain::default(),
@@ -408,7 +409,7 @@ impl Core {
             directories: Directories::default(),
             buffers: BufferTable::default(),
             groups: BufferGroups::default(),
-            region: None,
+            region: ParamRegion::default(),
             personalities: Personalities::default(),
             submitter,
             sq_thread: SqThread::default(),
@@ -472,7 +473,7 @@ impl Core {
             return Ok(request.file.fd());
         }
         request.file = if request.flags.has(Flags::FIXED_FILE) {
-            self.files.hold(request.sqe.fd as u32)?
+            FileHold::fixed(self.files.hold(request.sqe.fd as u32)?)
         } else if self.work.closes_any() && self.work.closes(request.sqe.fd) {
             return Err(Errno::EBADF);
         } else {

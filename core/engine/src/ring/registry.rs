@@ -30,7 +30,7 @@ impl Default for Slot {
     }
 }
 
-static TABLE: ByDescriptor<Slot> = ByDescriptor::new();
+static TABLE: ByDescriptor<Slot> = ByDescriptor::empty();
 static VACANT: Mutex<Vec<&'static Ring>> = Mutex::new(Vec::new());
 static SERIAL: AtomicU64 = AtomicU64::new(1);
 /// The place made last, from which a list leads to all.

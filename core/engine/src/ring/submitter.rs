@@ -75,8 +75,6 @@ impl Core {
     /// The ring is enabled, by whatever process.
     pub(super) fn begin_enabled(&mut self) {
         self.setup_flags &= !IORING_SETUP_R_DISABLED;
-        if let Some(restrictions) = &mut self.restrictions {
-            restrictions.in_force = true;
-        }
+        self.restrictions.enforce();
     }
 }

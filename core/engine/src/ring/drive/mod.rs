@@ -115,7 +115,7 @@ impl Core {
         let kick = os::eventfd().inspect_err(|_| os::close(epoll))?;
         // Not edge-triggered: who only looks into epoll must not take it away from the driver, who drains it.
         os::epoll_ctl(epoll, os::nr::EPOLL_CTL_ADD, kick, os::nr::EPOLLIN, KICK)?;
-        self.readiness.busy_poll.carry_over(epoll);
+        self.busy_poll().carry_over(epoll);
         self.sleepers.set_kick(kick);
         self.readiness.epoll = Some(epoll);
         self.hear(epoll);

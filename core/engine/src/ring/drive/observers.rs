@@ -7,17 +7,9 @@ use linux_raw_sys::io_uring::{IORING_CQ_EVENTFD_DISABLED, IORING_SQ_TASKRUN};
 
 use crate::Outlet;
 use crate::abi::layout::Word;
+use crate::assets::eventfd::RegisteredEventfd;
 use crate::os::{self, Fd};
 use crate::ring::{Core, Ring};
-
-/// A registered eventfd.
-#[derive(Clone, Copy, Debug)]
-pub struct RegisteredEventfd {
-    /// The engine's duplicate.
-    pub fd: Fd,
-    /// Only completions that did not happen during submission signal it.
-    pub async_only: bool,
-}
 
 /// The observers of a ring, and what they have been told.
 #[derive(Default)]
@@ -82,7 +74,7 @@ impl Observers {
 
     /// The program's eventfd.
     pub fn eventfd(&self) -> Option<Fd> {
-        self.eventfd.map(|eventfd| eventfd.fd)
+        self.eventfd.as_ref().map(RegisteredEventfd::fd)
     }
 
     /// The program's eventfd is this one from now on.
@@ -107,9 +99,9 @@ impl Observers {
 
     /// The program's eventfd, if it is to hear of what was posted just now.
     fn eventfd_to_signal(&self) -> Option<Fd> {
-        let eventfd = self.eventfd?;
-        let silent = eventfd.async_only && self.inline;
-        (!silent).then_some(eventfd.fd)
+        let eventfd = self.eventfd.as_ref()?;
+        let silent = eventfd.is_async_only() && self.inline;
+        (!silent).then_some(eventfd.fd())
     }
 
     /// What stands in where the program polls the ring's descriptor.

@@ -11,6 +11,7 @@ use crate::assets::kinds::{self, Kind};
 use crate::assets::napi::BusyPoll;
 use crate::assets::notes;
 use crate::os::{self, Fd};
+use crate::ring::Core;
 use crate::ring::drive::readiness::guesses::Guesses;
 use crate::ring::drive::readiness::recheck::Recheck;
 use crate::ring::drive::readiness::waiters::Waiters;
@@ -34,7 +35,7 @@ pub struct Readiness {
     /// When a caller last looked at them, by [`os::ticks`].
     pub(crate) rechecked_at: u64,
     /// How the epoll instance polls network devices.
-    pub busy_poll: BusyPoll,
+    busy_poll: BusyPoll,
     /// Calls that found all that they wanted, and so did not ask epoll, since it was asked last.
     pub unasked: u8,
     /// A registration was seen to have outlived its descriptor: there are files here that have others, too.
@@ -342,5 +343,31 @@ impl Readiness {
             self.entries[index as usize].kind = Some(kind);
         }
         kind
+    }
+}
+
+impl Core {
+    /// How the ring's epoll instance polls network devices.
+    pub fn busy_poll(&self) -> BusyPoll {
+        self.readiness.busy_poll
+    }
+
+    /// The ring's epoll instance polls network devices from now on.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` where the kernel's epoll does not; others where there is no instance to be had.
+    pub fn start_busy_poll(&mut self, new: BusyPoll) -> Result<(), Errno> {
+        new.apply(self.epoll()?)?;
+        self.readiness.busy_poll = new;
+        Ok(())
+    }
+
+    /// It does not any more.
+    pub fn stop_busy_poll(&mut self) {
+        self.readiness.busy_poll = BusyPoll::default();
+        if let Some(epoll) = self.readiness.epoll {
+            // Where it cannot be told, it never polled.
+            let _ = self.readiness.busy_poll.apply(epoll);
+        }
     }
 }

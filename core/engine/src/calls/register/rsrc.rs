@@ -1,7 +1,8 @@
 //! The register calls that files and buffers share: whole arrays, sparse tables, updates, tags.
 
 use linux_raw_sys::io_uring::{
-    IORING_RSRC_REGISTER_SPARSE, io_uring_rsrc_register, io_uring_rsrc_update, io_uring_rsrc_update2,
+    IORING_RSRC_REGISTER_SPARSE, io_uring_file_index_range, io_uring_rsrc_register, io_uring_rsrc_update,
+    io_uring_rsrc_update2,
 };
 
 use crate::abi::Errno;
@@ -23,7 +24,7 @@ pub fn register_buffers(core: &mut Core, call: &Register) -> Result<usize, Errno
 
 /// `IORING_REGISTER_BUFFERS2`.
 pub fn register_buffers2(core: &mut Core, call: &Register) -> Result<usize, Errno> {
-    core.register_tagged(Resource::Buffers, call)
+    register_tagged(core, Resource::Buffers, call)
 }
 
 /// `IORING_REGISTER_BUFFERS_UPDATE`.
@@ -40,7 +41,7 @@ pub fn register_files(core: &mut Core, call: &Register) -> Result<usize, Errno> 
 
 /// `IORING_REGISTER_FILES2`.
 pub fn register_files2(core: &mut Core, call: &Register) -> Result<usize, Errno> {
-    core.register_tagged(Resource::Files, call)
+    register_tagged(core, Resource::Files, call)
 }
 
 /// `IORING_REGISTER_FILES_UPDATE`.
@@ -54,21 +55,29 @@ pub fn update_files2(core: &mut Core, call: &Register) -> Result<usize, Errno> {
     core.update_files(&update, update.nr)
 }
 
-impl Core {
-    fn register_tagged(&mut self, resource: Resource, call: &Register) -> Result<usize, Errno> {
-        if call.count as usize != size_of::<io_uring_rsrc_register>() {
-            return Err(Errno::EINVAL);
-        }
-        let given: io_uring_rsrc_register = user::read(call.argument)?;
-        let sparse = given.flags & IORING_RSRC_REGISTER_SPARSE != 0;
-        let unknown = given.flags & !IORING_RSRC_REGISTER_SPARSE != 0;
-        if given.nr == 0 || given.resv2 != 0 || unknown || sparse && given.data != 0 {
-            return Err(Errno::EINVAL);
-        }
-        match resource {
-            Resource::Files => self.register_files(given.data, given.nr, given.tags),
-            Resource::Buffers => self.register_buffers(given.data, given.nr, given.tags),
-        }
+/// `IORING_REGISTER_FILE_ALLOC_RANGE`.
+pub fn set_file_alloc_range(core: &mut Core, call: &Register) -> Result<usize, Errno> {
+    let range: io_uring_file_index_range = user::read(call.argument)?;
+    let end = range.off.checked_add(range.len).ok_or(Errno::EOVERFLOW)?;
+    if range.resv != 0 {
+        return Err(Errno::EINVAL);
+    }
+    core.files.allocate_from(range.off as usize..end as usize).map(|()| 0)
+}
+
+fn register_tagged(core: &mut Core, resource: Resource, call: &Register) -> Result<usize, Errno> {
+    if call.count as usize != size_of::<io_uring_rsrc_register>() {
+        return Err(Errno::EINVAL);
+    }
+    let given: io_uring_rsrc_register = user::read(call.argument)?;
+    let sparse = given.flags & IORING_RSRC_REGISTER_SPARSE != 0;
+    let unknown = given.flags & !IORING_RSRC_REGISTER_SPARSE != 0;
+    if given.nr == 0 || given.resv2 != 0 || unknown || sparse && given.data != 0 {
+        return Err(Errno::EINVAL);
+    }
+    match resource {
+        Resource::Files => core.register_files(given.data, given.nr, given.tags),
+        Resource::Buffers => core.register_buffers(given.data, given.nr, given.tags),
     }
 }
 

@@ -7,7 +7,6 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use crate::abi::Errno;
-use crate::calls::register::Register;
 use crate::process::credentials::{self, Credentials, Whose};
 use crate::ring::Core;
 use crate::work::pool;
@@ -56,8 +55,11 @@ impl Personalities {
 }
 
 impl Core {
-    /// `IORING_REGISTER_PERSONALITY`: the calling thread's credentials get a number.
-    pub fn register_personality(&mut self) -> Result<usize, Errno> {
+    /// The calling thread's credentials get a number.
+    ///
+    /// # Errors
+    /// `EBUSY` where no number is free, `ENOMEM` where no thread can hold them.
+    pub fn add_personality(&mut self) -> Result<u16, Errno> {
         self.let_fade();
         let number = self.personalities.next_number().ok_or(Errno::EBUSY)?;
         let own = credentials::acting();
@@ -65,15 +67,14 @@ impl Core {
             return Err(Errno::ENOMEM);
         }
         self.personalities.registered.insert(number, own);
-        Ok(usize::from(number))
+        Ok(number)
     }
 
-    /// `IORING_UNREGISTER_PERSONALITY`: requests that have been submitted keep it.
-    pub fn unregister_personality(&mut self, call: &Register) -> Result<usize, Errno> {
-        if call.argument != 0 {
-            return Err(Errno::EINVAL);
-        }
-        let number = u16::try_from(call.count).map_err(|_| Errno::EINVAL)?;
+    /// Takes a number away; requests that have been submitted keep the credentials.
+    ///
+    /// # Errors
+    /// `EINVAL` where there is no such number.
+    pub fn remove_personality(&mut self, number: u16) -> Result<(), Errno> {
         let Personalities { registered, fading, .. } = &mut self.personalities;
         let credentials = registered.remove(&number).ok_or(Errno::EINVAL)?;
         if fading.contains(&credentials) {
@@ -82,7 +83,7 @@ impl Core {
             fading.push(credentials);
         }
         self.let_fade();
-        Ok(0)
+        Ok(())
     }
 
     /// Lets go of credentials that no request needs any more.

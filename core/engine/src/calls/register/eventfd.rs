@@ -1,0 +1,42 @@
+//! Registered eventfds (`IORING_REGISTER_EVENTFD`).
+
+use crate::abi::Errno;
+use crate::calls::register::Register;
+use crate::os::user;
+use crate::ring::Core;
+
+/// `IORING_REGISTER_EVENTFD`.
+///
+/// # Errors
+/// As [`register_as`].
+pub fn register(core: &mut Core, call: &Register) -> Result<usize, Errno> {
+    register_as(core, call, false)
+}
+
+/// `IORING_REGISTER_EVENTFD_ASYNC`.
+///
+/// # Errors
+/// As [`register_as`].
+pub fn register_async(core: &mut Core, call: &Register) -> Result<usize, Errno> {
+    register_as(core, call, true)
+}
+
+/// # Errors
+/// `EBUSY` where there is one, `EFAULT`, `EBADF`, `EINVAL` where it is no eventfd.
+fn register_as(core: &mut Core, call: &Register, async_only: bool) -> Result<usize, Errno> {
+    if call.count != 1 {
+        return Err(Errno::EINVAL);
+    }
+    if core.has_eventfd() {
+        return Err(Errno::EBUSY);
+    }
+    core.set_eventfd(user::read(call.argument)?, async_only).map(|()| 0)
+}
+
+/// `IORING_UNREGISTER_EVENTFD`.
+///
+/// # Errors
+/// `ENXIO` where there is none.
+pub fn unregister(core: &mut Core, _call: &Register) -> Result<usize, Errno> {
+    core.remove_eventfd().map(|()| 0)
+}

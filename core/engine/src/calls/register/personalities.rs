@@ -1,0 +1,25 @@
+//! Personalities (`IORING_REGISTER_PERSONALITY`).
+
+use crate::abi::Errno;
+use crate::calls::register::Register;
+use crate::ring::Core;
+
+/// `IORING_REGISTER_PERSONALITY`: the calling thread's credentials get a number.
+///
+/// # Errors
+/// As [`Core::add_personality`].
+pub fn register(core: &mut Core, _call: &Register) -> Result<usize, Errno> {
+    core.add_personality().map(usize::from)
+}
+
+/// `IORING_UNREGISTER_PERSONALITY`: requests that have been submitted keep it.
+///
+/// # Errors
+/// `EINVAL` where there is no such number.
+pub fn unregister(core: &mut Core, call: &Register) -> Result<usize, Errno> {
+    if call.argument != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let number = u16::try_from(call.count).map_err(|_| Errno::EINVAL)?;
+    core.remove_personality(number).map(|()| 0)
+}

@@ -1,0 +1,66 @@
+//! The parameter region (`IORING_REGISTER_MEM_REGION`).
+
+use linux_raw_sys::io_uring::{
+    IORING_MEM_REGION_REG_WAIT_ARG, IORING_MEM_REGION_TYPE_USER, IORING_SETUP_R_DISABLED,
+    io_uring_mem_region_reg, io_uring_region_desc,
+};
+
+use crate::abi::Errno;
+use crate::abi::layout::{PARAM_REGION_OFFSET, PBUF_OFFSET};
+use crate::calls::register::Register;
+use crate::os::pages::PAGE;
+use crate::os::region::Region;
+use crate::os::{self, Fd, user};
+use crate::ring::Core;
+
+/// `IORING_REGISTER_MEM_REGION`. `fd` is the program's descriptor of this ring.
+///
+/// # Errors
+/// As the kernel's: `EBUSY` where there is one, `EINVAL`, `EFAULT`, `E2BIG`, `EOVERFLOW`; `ENOMEM`
+/// also for a region that would run into the buffer rings, which the kernel keeps apart.
+pub fn register(core: &mut Core, fd: Fd, call: &Register) -> Result<usize, Errno> {
+    if core.region.is_there() {
+        return Err(Errno::EBUSY);
+    }
+    let given: io_uring_mem_region_reg = user::read(call.argument)?;
+    let mut wanted: io_uring_region_desc = user::read(given.region_uptr)?;
+    let waits = u64::from(IORING_MEM_REGION_REG_WAIT_ARG as u32);
+    let holds_waits = given.flags & waits != 0;
+    if given.__resv != [0; 2] || given.flags & !waits != 0 || holds_waits && !core.is(IORING_SETUP_R_DISABLED)
+    {
+        return Err(Errno::EINVAL);
+    }
+    let memory = take(&mut wanted, fd)?;
+    user::write(given.region_uptr, &wanted)?;
+    core.region.set(memory, holds_waits);
+    Ok(0)
+}
+
+/// The memory that a description asks for.
+fn take(wanted: &mut io_uring_region_desc, fd: Fd) -> Result<Region, Errno> {
+    let of_program = IORING_MEM_REGION_TYPE_USER as u32;
+    if wanted.__resv != [0; 4] || wanted.flags & !of_program != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if (wanted.flags == of_program) != (wanted.user_addr != 0) {
+        return Err(Errno::EFAULT);
+    }
+    if wanted.size == 0 || wanted.mmap_offset != 0 || wanted.id != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if wanted.size / PAGE > i32::MAX as u64 {
+        return Err(Errno::E2BIG);
+    }
+    if wanted.size % PAGE != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if wanted.flags == of_program {
+        return Region::of_program(wanted.user_addr, wanted.size);
+    }
+    if wanted.size > PBUF_OFFSET - PARAM_REGION_OFFSET {
+        return Err(Errno::ENOMEM);
+    }
+    os::grow_memfd(fd, PARAM_REGION_OFFSET + wanted.size)?;
+    wanted.mmap_offset = PARAM_REGION_OFFSET;
+    Region::map(fd, PARAM_REGION_OFFSET, wanted.size as usize)
+}

@@ -1,0 +1,35 @@
+//! The eventfd that a ring signals.
+
+use crate::abi::Errno;
+use crate::assets::eventfd::RegisteredEventfd;
+use crate::os::Fd;
+use crate::ring::Core;
+use crate::ring::drive::reactor;
+
+impl Core {
+    /// Has the ring one?
+    pub fn has_eventfd(&self) -> bool {
+        self.observers.eventfd().is_some()
+    }
+
+    /// The ring signals the program's eventfd `fd` from now on.
+    ///
+    /// # Errors
+    /// As [`RegisteredEventfd::new`].
+    pub fn set_eventfd(&mut self, fd: Fd, async_only: bool) -> Result<(), Errno> {
+        self.observers.set_eventfd(RegisteredEventfd::new(fd, async_only)?);
+        self.eventfd_is_own();
+        if self.needs_driver() {
+            reactor::attend(self);
+        }
+        Ok(())
+    }
+
+    /// It does not any more.
+    ///
+    /// # Errors
+    /// `ENXIO` where it has none.
+    pub fn remove_eventfd(&mut self) -> Result<(), Errno> {
+        self.observers.take_eventfd().map(drop).ok_or(Errno::ENXIO)
+    }
+}
