@@ -9,15 +9,12 @@ use crate::os::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use linux_raw_sys::io_uring::io_uring_rsrc_update;
-
 use crate::abi::Errno;
 use crate::os::sync::{AcrossFork, Mutex};
-use crate::os::{self, Fd, host, user};
-use crate::ring::{descriptors, registry};
+use crate::os::{self, Fd, host};
 
 /// Places per thread.
-const PLACES: usize = 16;
+pub const PLACES: usize = 16;
 /// An empty one.
 const NONE: Fd = -1;
 /// The identity of no thread.
@@ -33,10 +30,11 @@ struct Thread {
 }
 
 impl Thread {
-    /// Empties all places.
-    fn clear(&self) -> [Fd; PLACES] {
+    /// Empties all places; what was in them is the caller's to let go of.
+    fn clear(&self) -> impl Iterator<Item = Fd> + use<> {
         self.identity.store(NOBODY, Ordering::Relaxed);
-        self.places.each_ref().map(|place| place.swap(NONE, Ordering::Relaxed))
+        let before = self.places.each_ref().map(|place| place.swap(NONE, Ordering::Relaxed));
+        before.into_iter().filter(|&fd| fd != NONE)
     }
 }
 
@@ -93,115 +91,26 @@ pub fn resolve(index: Fd) -> Result<Fd, Errno> {
     if fd == NONE { Err(Errno::EBADF) } else { Ok(fd) }
 }
 
-/// Lets go of descriptors, without a lock held.
-fn release(fds: impl IntoIterator<Item = Fd>) {
-    for fd in fds.into_iter().filter(|&fd| fd != NONE) {
-        descriptors::closed(fd);
-        os::close(fd);
-    }
-}
-
-/// Clears the places of threads that have ended.
-pub fn sweep() {
-    let mut gone = Vec::new();
-    {
-        let _changes = CHANGES.lock();
-        for thread in threads() {
-            let given = thread.identity.load(Ordering::Relaxed) != NOBODY;
-            if given && !os::thread_lives(thread.number.load(Ordering::Relaxed)) {
-                gone.extend(thread.clear());
-            }
-        }
-    }
-    release(gone);
-}
-
-/// `IORING_REGISTER_RING_FDS`: the count of descriptors registered.
-///
-/// # Errors
-/// Of the first, where it failed.
-pub fn register(address: u64, count: u32) -> Result<usize, Errno> {
-    sweep();
-    for_each_update(address, count, |place, update| {
-        let offset = register_one(update)?;
-        let done = io_uring_rsrc_update { offset, resv: 0, data: update.data };
-        user::write(place, &done).inspect_err(|_| release(take(offset as usize)))
-    })
-}
-
-/// Gives the first empty place to a ring that is to have no descriptor of the program's
-/// (`IORING_SETUP_REGISTERED_FD_ONLY`); `fd` becomes the place's.
-///
-/// # Errors
-/// `EBUSY` where all are taken.
-pub fn register_own(fd: Fd) -> Result<Fd, Errno> {
-    let own = os::duplicate(fd)?;
-    descriptors::duplicated(fd, own);
-    release([fd]);
-    put(own, 0..PLACES).map(|place| place as Fd).inspect_err(|_| release([own]))
-}
-
-/// `IORING_UNREGISTER_RING_FDS`: the count of places cleared.
-///
-/// # Errors
-/// Of the first, where it failed.
-pub fn unregister(address: u64, count: u32) -> Result<usize, Errno> {
-    for_each_update(address, count, |_, update| {
-        if update.resv != 0 || update.data != 0 || update.offset as usize >= PLACES {
-            return Err(Errno::EINVAL);
-        }
-        release(take(update.offset as usize));
-        Ok(())
-    })
-}
-
-fn for_each_update(
-    address: u64,
-    count: u32,
-    mut body: impl FnMut(u64, &io_uring_rsrc_update) -> Result<(), Errno>,
-) -> Result<usize, Errno> {
-    if count == 0 || count as usize > PLACES {
-        return Err(Errno::EINVAL);
-    }
-    for done in 0..count as usize {
-        let place = address.wrapping_add((done * size_of::<io_uring_rsrc_update>()) as u64);
-        let result = user::read(place).and_then(|update| body(place, &update));
-        if let Err(errno) = result {
-            return if done > 0 { Ok(done) } else { Err(errno) };
-        }
-    }
-    Ok(count as usize)
-}
-
-/// Empties a place of the calling thread.
-fn take(index: usize) -> Option<Fd> {
-    own().map(|thread| thread.places[index].swap(NONE, Ordering::Relaxed))
-}
-
-fn register_one(update: &io_uring_rsrc_update) -> Result<u32, Errno> {
-    if update.resv != 0 {
-        return Err(Errno::EINVAL);
-    }
-    let places = match update.offset {
-        u32::MAX => 0..PLACES,
-        offset if (offset as usize) < PLACES => offset as usize..offset as usize + 1,
-        _ => return Err(Errno::EINVAL),
+/// Empties the places of threads that have ended; what was in them is the caller's to let go of.
+pub fn clear_ended() -> Vec<Fd> {
+    let _changes = CHANGES.lock();
+    let ended = |thread: &&Thread| {
+        let given = thread.identity.load(Ordering::Relaxed) != NOBODY;
+        given && !os::thread_lives(thread.number.load(Ordering::Relaxed))
     };
-    let fd = update.data as Fd;
-    if registry::get(fd).is_none() {
-        return Err(registry::no_ring(fd));
-    }
-    let own = os::duplicate(fd)?;
-    descriptors::duplicated(fd, own);
-    let placed = put(own, places);
-    if placed.is_err() {
-        release([own]);
-    }
-    placed
+    threads().filter(ended).flat_map(Thread::clear).collect()
 }
 
-/// Puts a descriptor into the first empty one of these places.
-fn put(own: Fd, places: core::ops::Range<usize>) -> Result<u32, Errno> {
+/// Empties a place of the calling thread; what was in it is the caller's to let go of.
+pub fn take(index: usize) -> Option<Fd> {
+    own().map(|thread| thread.places[index].swap(NONE, Ordering::Relaxed)).filter(|&fd| fd != NONE)
+}
+
+/// Puts a descriptor into the first empty one of these places of the calling thread.
+///
+/// # Errors
+/// `EBUSY` where none is empty.
+pub fn put(own: Fd, places: core::ops::Range<usize>) -> Result<u32, Errno> {
     let (identity, number) = (host::thread_identity(), os::gettid());
     let _changes = CHANGES.lock();
     let is_it = |thread: &&Thread| {
@@ -214,12 +123,12 @@ fn put(own: Fd, places: core::ops::Range<usize>) -> Result<u32, Errno> {
     Ok(place as u32)
 }
 
-/// In a child after `fork`: it has none of the parent's.
+/// In a child after `fork`: it has none of the parent's; what was in the places is the caller's to let go of.
 ///
 /// # Safety
-/// No other thread of this process may use the list, and the rings must have been seen to.
-pub unsafe fn forked() {
+/// No other thread of this process may use the list.
+pub unsafe fn forked() -> Vec<Fd> {
     // SAFETY: passed on to the caller.
     unsafe { CHANGES.reset() };
-    release(threads().flat_map(Thread::clear));
+    threads().flat_map(Thread::clear).collect()
 }

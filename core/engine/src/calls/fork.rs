@@ -4,6 +4,7 @@
 use alloc::vec::Vec;
 
 use crate::assets::{directories, eventfd, mounts, ring_fds};
+use crate::calls::register;
 use crate::ops::futex;
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::process::{credentials, family, identity, nonblocking, threads};
@@ -107,7 +108,7 @@ pub fn forked() {
         reactor::forked();
         registry::forked();
         lifetime::forked();
-        ring_fds::forked();
+        register::ring_fds::forked();
     }
     exposure::forked();
 }

@@ -8,6 +8,7 @@ mod napi;
 mod personalities;
 mod region;
 mod restrictions;
+pub mod ring_fds;
 mod rsrc;
 mod workers;
 
@@ -16,7 +17,7 @@ mod resize;
 use linux_raw_sys::io_uring::io_uring_register_op as Code;
 
 use crate::abi::{Errno, IORING_REGISTER_LAST, IORING_REGISTER_QUERY};
-use crate::assets::ring_fds;
+use crate::assets::ring_fds::resolve;
 use crate::calls::{fork, probe, query};
 use crate::ops::msg_ring;
 use crate::os::{Fd, user};
@@ -224,13 +225,13 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
             Code::IORING_REGISTER_RING_FDS,
             "REGISTER_RING_FDS",
             Any,
-            Unlocked(|call| ring_fds::register(call.argument, call.count)),
+            Unlocked(ring_fds::register),
         ),
         Row::new(
             Code::IORING_UNREGISTER_RING_FDS,
             "UNREGISTER_RING_FDS",
             Any,
-            Unlocked(|call| ring_fds::unregister(call.argument, call.count)),
+            Unlocked(ring_fds::unregister),
         ),
         Row::new(
             Code::IORING_REGISTER_PBUF_RING,
@@ -342,7 +343,7 @@ pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
             _ => Err(Errno::EINVAL),
         };
     }
-    let fd = if uses_registered { ring_fds::resolve(fd)? } else { fd };
+    let fd = if uses_registered { resolve(fd)? } else { fd };
     let ring = registry::get(fd).or_else(|| registry::recognise(fd)).ok_or_else(|| registry::no_ring(fd))?;
     let mut guard = ring.lock();
     let core = guard.as_mut().ok_or(Errno::EBADF)?;

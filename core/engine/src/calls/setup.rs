@@ -6,8 +6,8 @@ use linux_raw_sys::io_uring::*;
 
 use crate::abi::layout::Layout;
 use crate::abi::{Errno, IORING_SETUP_CQE_MIXED};
-use crate::assets::ring_fds;
 use crate::calls::fork;
+use crate::calls::register::ring_fds;
 use crate::calls::support::{self, Flag};
 use crate::os::{self, Fd, user};
 use crate::process::identity;
