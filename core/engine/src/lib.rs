@@ -49,7 +49,7 @@ fn raw(result: Result<usize, abi::Errno>) -> isize {
 /// None of the kernel's contract is relaxed: memory that `params` designates (with
 /// `IORING_SETUP_NO_MMAP`) must be the caller's to give.
 pub unsafe fn setup(entries: u32, params: *mut io_uring_params) -> isize {
-    raw(calls::setup::setup(entries, params as u64).map(|fd| fd as usize))
+    raw(calls::setup::setup(entries, params as u64, &ops::TABLE).map(|fd| fd as usize))
 }
 
 /// `io_uring_enter2(2)`: submits up to `to_submit` SQEs and, with `IORING_ENTER_GETEVENTS`, waits

@@ -5,6 +5,7 @@ mod common;
 
 use anyring_engine::abi::Sqe;
 use anyring_engine::ops;
+use anyring_engine::request::op::Caps;
 use common::*;
 use io_uring_op as Op;
 
@@ -189,7 +190,7 @@ fn one_field_at_a_time() {
         let memory = Box::new([0u64; 512]);
         // Not at the beginning of a page.
         let address = (memory.as_ptr() as u64 | 64) + 8;
-        let present = |code: &u8| ops::lookup(*code).caps.has(ops::Caps::PRESENT);
+        let present = |code: &u8| ops::lookup(*code).caps.has(Caps::PRESENT);
         for code in (0..ops::COUNT as u8).filter(present) {
             // Would wait for what never comes.
             let waits = |name: &str| code == Op::IORING_OP_POLL_ADD as u8 && name.starts_with("flag");

@@ -15,8 +15,9 @@ use crate::queues::Queues;
 use alloc::collections::VecDeque;
 use anyring_engine::abi::{Errno, Sqe};
 use anyring_engine::frontend as engine;
-use anyring_engine::ops::{self, Caps};
+use anyring_engine::ops;
 use anyring_engine::os::{self, Fd, OwnedFd};
+use anyring_engine::request::op::Caps;
 use core::sync::atomic::Ordering;
 use linux_raw_sys::general::{__NR_io_uring_enter, __NR_io_uring_register};
 use linux_raw_sys::io_uring::{

@@ -7,6 +7,7 @@ use crate::files::{self, Use};
 use anyring_engine::abi::Sqe;
 use anyring_engine::ops;
 use anyring_engine::os::Fd;
+use anyring_engine::request::op::{Caps, FIRST_PRIVATE};
 use linux_raw_sys::io_uring::{
     IORING_SETUP_SQE128, IORING_SETUP_SQPOLL, io_uring_op, io_uring_sqe_flags_bit as Bit,
 };
@@ -117,7 +118,7 @@ impl Queue {
         while position != self.tail {
             // SAFETY: the caller's promise.
             let sqe = unsafe { &*self.slot(position) };
-            wants.private |= sqe.opcode >= ops::FIRST_PRIVATE;
+            wants.private |= sqe.opcode >= FIRST_PRIVATE;
             wants.drain |= sqe.flags & DRAIN != 0;
             wants.cancel |= sqe.opcode == io_uring_op::IORING_OP_ASYNC_CANCEL as u8;
             position = position.wrapping_add(1);
@@ -183,7 +184,7 @@ impl Queue {
         let length = end.wrapping_sub(at);
         // SAFETY: the caller's promise.
         let chain = || (0..length).map(|index| unsafe { self.sqe(at.wrapping_add(index)) });
-        if !chain().any(|sqe| sqe.opcode >= ops::FIRST_PRIVATE) {
+        if !chain().any(|sqe| sqe.opcode >= FIRST_PRIVATE) {
             let drains = chain().any(|sqe| sqe.flags & DRAIN != 0);
             // SAFETY: the caller's promise.
             return unsafe { self.mind(ring, at, drains, length == 1) };
@@ -260,5 +261,5 @@ impl Queue {
 fn is_free(sqe: &Sqe) -> bool {
     let op = ops::lookup(sqe.opcode);
     let of_ring = sqe.flags & (SELECT | DRAIN) != 0 || sqe.personality != 0 || sqe.buf_index != 0;
-    op.caps.has(ops::Caps::PRESENT) && !of_ring && !op.needs_its_ring(sqe)
+    op.caps.has(Caps::PRESENT) && !of_ring && !op.needs_its_ring(sqe)
 }

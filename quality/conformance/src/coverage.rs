@@ -5,7 +5,8 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use anyring_engine::abi::Errno;
 use anyring_engine::coverage::{self, Results};
-use anyring_engine::ops::{self, Caps, Op, errors};
+use anyring_engine::ops::{self, errors};
+use anyring_engine::request::op::{Caps, Op};
 
 /// The file in which results are noted, if the environment names one.
 #[cfg(feature = "coverage")]
@@ -23,7 +24,9 @@ pub fn report(path: &Path) -> Result<bool> {
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     ensure!(bytes.len() == coverage::LENGTH, "{} is no file of results", path.display());
     let (mut seen, mut declared, mut complete) = (0, 0, true);
-    for (op, bytes) in ops::TABLE.iter().zip(bytes.chunks_exact(size_of::<Results>())) {
+    let (pieces, _) = bytes.as_chunks::<{ size_of::<Results>() }>();
+    for op in ops::ROWS {
+        let bytes = &pieces[usize::from(op.code)];
         if !op.caps.has(Caps::PRESENT) {
             continue;
         }

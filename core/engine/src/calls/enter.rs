@@ -117,9 +117,9 @@ fn take(core: &mut Core, call: &Enter) -> Result<u32, Errno> {
     let thread = host::thread_identity();
     core.admit(thread)?;
     core.requests.thread = thread;
-    core.timeouts.unwaited = call.min_complete == 0;
+    core.timeouts.set_unwaited(call.min_complete == 0);
     let taken = core.submit(call.to_submit, true);
-    core.timeouts.unwaited = false;
+    core.timeouts.set_unwaited(false);
     core.requests.thread = 0;
     taken
 }

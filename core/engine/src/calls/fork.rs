@@ -100,6 +100,8 @@ pub fn forked() {
     // SAFETY: the caller says that this thread is the only one of the process.
     unsafe {
         HELD.reset();
+        futex::forked();
+        nonblocking::forked();
         let rings = core::mem::take(&mut *HELD.lock());
         family::born(!rings.is_empty());
         credentials::forked();

@@ -3,8 +3,9 @@
 use linux_raw_sys::io_uring::IO_URING_OP_SUPPORTED;
 
 use crate::abi::Errno;
-use crate::ops::{self, Caps};
+use crate::ops::{self};
 use crate::os::user;
+use crate::request::op::Caps;
 
 const HEADER: usize = 16;
 const ROW: usize = 8;
@@ -38,7 +39,7 @@ pub fn probe(address: u64, rows: u32) -> Result<usize, Errno> {
 /// Adds the private operations to what a probe was answered with that asked for `rows` rows.
 pub fn add_private(address: u64, rows: u32) {
     let Ok(head) = user::read_many::<u8>(address, HEADER) else { return };
-    let last = ops::TABLE[ops::TOTAL - 1].code;
+    let last = ops::ROWS[ops::TOTAL - 1].code;
     let first = usize::from(head[1]);
     let behind = address + (HEADER + first * ROW) as u64;
     if rows <= last.into() || rows == ALL || first > last.into() {

@@ -25,6 +25,9 @@ pub struct Header {
     reserved: [u32; 3],
 }
 
+// SAFETY: integers without padding.
+unsafe impl user::Plain for Header {}
+
 /// Answers every header of the chain.
 ///
 /// # Errors

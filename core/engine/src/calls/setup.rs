@@ -12,6 +12,7 @@ use crate::calls::support::{self, Flag};
 use crate::os::{self, Fd, user};
 use crate::process::identity;
 use crate::queue::{RingMemory, Source};
+use crate::request::table::Table;
 use crate::ring::drive::sq_thread;
 use crate::ring::{Core, lifetime, registry};
 
@@ -74,8 +75,8 @@ pub static FEATURE_TABLE: [Flag; 18] = [
 /// Features that the engine has.
 pub const FEATURES: u32 = support::mask(&FEATURE_TABLE);
 
-/// Creates a ring; `params` is an address of the program.
-pub fn setup(entries: u32, params_address: u64) -> Result<Fd, Errno> {
+/// Creates a ring that does the operations in `table`; `params` is an address of the program.
+pub fn setup(entries: u32, params_address: u64, table: &'static Table) -> Result<Fd, Errno> {
     fork::notice();
     let mut params: io_uring_params = user::read(params_address)?;
     check(&params)?;
@@ -97,7 +98,7 @@ pub fn setup(entries: u32, params_address: u64) -> Result<Fd, Errno> {
     // Before the ring is watched. Without a mapping this is the end of our description, which kernels before 6.14
     // tell inotify of.
     os::close(memfd);
-    created.and_then(|memory| install(memory, &params, fd)).inspect_err(|_| os::close(fd))?;
+    created.and_then(|memory| install(memory, &params, fd, table)).inspect_err(|_| os::close(fd))?;
     if params.flags & IORING_SETUP_REGISTERED_FD_ONLY != 0 { ring_fds::register_own(fd) } else { Ok(fd) }
 }
 
@@ -159,7 +160,7 @@ fn create_descriptors() -> Result<(Fd, Fd), Errno> {
     Ok((memfd, fd))
 }
 
-fn install(memory: RingMemory, params: &io_uring_params, fd: Fd) -> Result<(), Errno> {
+fn install(memory: RingMemory, params: &io_uring_params, fd: Fd, table: &'static Table) -> Result<(), Errno> {
     let identity = os::identity(fd)?;
     let (ring, serial) = registry::vacant();
     ring.begin_life(serial);
@@ -167,7 +168,7 @@ fn install(memory: RingMemory, params: &io_uring_params, fd: Fd) -> Result<(), E
         word.store(value, Ordering::Relaxed);
     }
     ring.shown.iter().for_each(|word| word.store(0, Ordering::Relaxed));
-    let core = Core::new(ring, serial, memory, params.flags);
+    let core = Core::new(ring, serial, memory, params.flags, table);
     {
         let mut guard = ring.lock();
         debug_assert!(guard.is_none(), "a vacant place holds no ring");

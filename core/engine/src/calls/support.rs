@@ -6,7 +6,8 @@ use core::fmt::Write;
 
 use crate::calls::register::{self, Carry};
 use crate::calls::{enter, setup};
-use crate::ops::{self, Caps, Op};
+use crate::ops::{self};
+use crate::request::op::{Caps, Op};
 
 /// How much of something the engine has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +101,7 @@ fn line(page: &mut String, number: usize, name: &str, kernel: &str, support: Sup
 }
 
 fn operations(page: &mut String) {
-    let (known, private) = ops::TABLE.split_at(ops::COUNT);
+    let (known, private) = ops::ROWS.split_at(ops::COUNT);
     heading(page, "Operations", "IORING_OP_");
     list(page, known);
     heading(page, "Operations that no kernel has", "ANYRING_OP_");

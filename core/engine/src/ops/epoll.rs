@@ -4,9 +4,10 @@ use linux_raw_sys::general::{__NR_epoll_pwait, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPO
 
 use crate::abi::{Errno, Sqe};
 use crate::assets::epoll_sets;
-use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
 use crate::os::{self, EpollEvent, Fd, user};
 use crate::request::RequestId;
+use crate::request::data::OpData;
+use crate::request::op::{Caps, Code, Field, Op, Outcome};
 use crate::ring::drive::stand_in;
 use crate::ring::{Core, registry};
 use crate::work::Work;

@@ -7,7 +7,8 @@
 
 use crate::abi::Errno;
 use crate::ops::Code::*;
-use crate::ops::{Op, getdents};
+use crate::ops::getdents;
+use crate::request::op::Op;
 
 /// Those that the table declares for an operation.
 pub fn of(op: &Op) -> &'static [Errno] {

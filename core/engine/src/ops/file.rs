@@ -4,9 +4,9 @@ use linux_raw_sys::general::{POSIX_FADV_NORMAL, POSIX_FADV_RANDOM, POSIX_FADV_SE
 use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 
 use crate::abi::{Errno, Sqe};
-use crate::ops::{Caps, Code, Field, Op, Outcome, issue_blocks};
 use crate::os::{self, Fd, nr};
 use crate::request::RequestId;
+use crate::request::op::{Caps, Code, Field, Op, Outcome, issue_blocks};
 use crate::ring::Core;
 use crate::work::Work;
 
@@ -14,8 +14,8 @@ const fn op(
     code: Code,
     name: &'static str,
     caps: Caps,
-    prep: super::Prep,
-    block: super::Block,
+    prep: crate::request::op::Prep,
+    block: crate::request::op::Block,
     fields: &'static [Field],
 ) -> Op {
     Op::new(code, name, caps, prep, issue_blocks).block(block).fields(fields)

@@ -16,24 +16,26 @@ use linux_raw_sys::general::{
 };
 
 use crate::abi::{Errno, Sqe};
-use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Timespec, user};
+use crate::request::data::OpData;
+use crate::request::op::{Caps, Code, Field, Op, Outcome};
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 use crate::work::Work;
 
+const WAITS: Caps = Caps::AT_ONCE.with(Caps::COUNTED);
+
 /// `IORING_OP_FUTEX_WAIT`.
-pub const FUTEX_WAIT: Op =
-    Op::new(Code::IORING_OP_FUTEX_WAIT, "FUTEX_WAIT", Caps::AT_ONCE, prep_wait, issue_wait)
-        .fields(&[Field::Address, Field::Offset, Field::Address3, Field::Fd])
-        .block(wait)
-        .finish(finish_wait)
-        .disarm(interrupt);
+pub const FUTEX_WAIT: Op = Op::new(Code::IORING_OP_FUTEX_WAIT, "FUTEX_WAIT", WAITS, prep_wait, issue_wait)
+    .fields(&[Field::Address, Field::Offset, Field::Address3, Field::Fd])
+    .block(wait)
+    .finish(finish_wait)
+    .disarm(interrupt);
 
 /// `IORING_OP_FUTEX_WAITV`.
 pub const FUTEX_WAITV: Op =
-    Op::new(Code::IORING_OP_FUTEX_WAITV, "FUTEX_WAITV", Caps::AT_ONCE, prep_waitv, issue_wait)
+    Op::new(Code::IORING_OP_FUTEX_WAITV, "FUTEX_WAITV", WAITS, prep_waitv, issue_wait)
         .fields(&[Field::Address, Field::Length])
         .block(wait)
         .finish(finish_wait)
@@ -65,6 +67,9 @@ pub struct Element {
     flags: u32,
     reserved: u32,
 }
+
+// SAFETY: integers without padding.
+unsafe impl user::Plain for Element {}
 
 impl Element {
     fn check(&self) -> Result<(), Errno> {
@@ -192,19 +197,25 @@ fn prep_waitv(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 fn keep(core: &mut Core, id: RequestId, elements: Vec<Element>) -> Result<(), Errno> {
     let serial = core.serial();
     let request = &mut core.requests[id];
-    request.data = OpData::Futex(Arc::new(Waiter {
+    let waiter = Arc::new(Waiter {
         serial,
         id,
         elements,
         mask: request.sqe.addr3 as u32,
         kick: AtomicU32::new(0),
         stage: AtomicU32::new(NEW),
-    }));
+    });
+    request.data = OpData::own(waiter);
     Ok(())
 }
 
+/// What a wait keeps.
+fn waiter(data: &OpData) -> Option<&Arc<Waiter>> {
+    data.as_own()
+}
+
 fn issue_wait(core: &mut Core, id: RequestId) -> Outcome {
-    let OpData::Futex(waiter) = &core.requests[id].data else { return Errno::EINVAL.into() };
+    let Some(waiter) = waiter(&core.requests[id].data) else { return Errno::EINVAL.into() };
     if waiter.mask == 0 {
         return Errno::EINVAL.into();
     }
@@ -230,7 +241,7 @@ fn issue_wait(core: &mut Core, id: RequestId) -> Outcome {
 
 /// In a thread of its own.
 fn wait(work: &mut Work) -> Result<usize, Errno> {
-    let OpData::Futex(waiter) = &work.data else { return Err(Errno::EINVAL) };
+    let Some(waiter) = waiter(&work.data) else { return Err(Errno::EINVAL) };
     for earlier in waiters() {
         if Arc::ptr_eq(&earlier, waiter) {
             break;

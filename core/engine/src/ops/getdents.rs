@@ -2,8 +2,10 @@
 
 use crate::abi::Errno;
 use crate::assets::mounts;
-use crate::ops::{Caps, FIRST_PRIVATE, Field, Op, OpData, Outcome, rw};
+use crate::ops::rw;
 use crate::os::{self, Fd};
+use crate::request::data::OpData;
+use crate::request::op::{Caps, FIRST_PRIVATE, Field, Op, Outcome};
 use crate::request::{FileHold, RequestId};
 use crate::ring::Core;
 use crate::ring::drive::reactor;

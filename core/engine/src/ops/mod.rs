@@ -1,10 +1,9 @@
 //! The operations: one table, one row each, one file per family.
 //!
-//! A row says how the operation is named and printed, what it may be combined with, how it is
-//! checked ([`Op::prep`]), tried without blocking ([`Op::issue`]), done where it may block
-//! ([`Op::block`]) and ended ([`Op::finish`]). Dispatch, the probe, the tracer, the fuzzer and the
-//! support matrix all read this table; nothing else in the crate tells operations apart by number.
+//! A row ([`Op`]) says all that tells an operation from others. Dispatch, the probe, the tracer, the fuzzer and the
+//! support matrix all read this table.
 
+pub mod cancel;
 pub mod epoll;
 pub mod errors;
 pub mod file;
@@ -24,412 +23,14 @@ pub mod timeout;
 pub mod waitid;
 pub mod xattr;
 
-pub use linux_raw_sys::io_uring::io_uring_op as Code;
-
-use crate::abi::{Errno, Sqe};
-use crate::os::Fd;
-use crate::request::{Request, RequestId, cancel};
-use crate::ring::Core;
-use crate::ring::drive::readiness::Known;
-use crate::work::Work;
-
-/// The check of an SQE.
-pub type Prep = fn(&mut Core, RequestId) -> Result<(), Errno>;
-
-/// A blocking attempt.
-pub type Block = fn(&mut Work) -> Result<usize, Errno>;
-
-/// One row of the op table.
-pub struct Op {
-    /// `IORING_OP_*`.
-    pub code: u8,
-    /// Its name without the prefix.
-    pub name: &'static str,
-    /// The SQE fields it reads, in the order in which they are printed.
-    pub fields: &'static [Field],
-    /// What of it is missing; of an absent one, why. For the support page.
-    pub limits: &'static str,
-    /// What it may be combined with and what it needs.
-    pub caps: Caps,
-    /// Checks the SQE and copies what the program may overwrite after submission.
-    pub prep: fn(&mut Core, RequestId) -> Result<(), Errno>,
-    /// Tries without blocking, under the ring's lock.
-    pub issue: fn(&mut Core, RequestId) -> Outcome,
-    /// A shorter way, for what is ordinary.
-    pub quick: Option<Quick>,
-    /// Does it where it may block, without any lock.
-    pub block: Option<Block>,
-    /// After the blocking attempt, under the ring's lock again: what its CQE says, or another round.
-    pub finish: fn(&mut Core, RequestId, Result<usize, Errno>) -> Outcome,
-    /// Its timer has expired.
-    pub expire: fn(&mut Core, RequestId),
-    /// Disarms what [`Outcome::Armed`] armed, or stops the thread that works on it, for a cancellation;
-    /// false where it is too late.
-    pub disarm: fn(&mut Core, RequestId) -> bool,
-    /// What its CQE says where it fails with this result: a part that was done already comes first.
-    pub failed: fn(&Request, i32) -> i32,
-    /// Whether this kernel has the system calls that it needs; asked by the probe.
-    pub available: fn() -> bool,
-}
-
-/// The short way of an operation: see `request/quick.rs`.
-pub struct Quick {
-    /// Tries without blocking what an SQE says, if that is nothing out of the ordinary: every check of
-    /// [`Op::prep`] passed, no buffer to be selected, no flag that asks for more than one attempt.
-    pub attempt: fn(&mut Core, &Sqe, Fd) -> Tried,
-    /// Goes on behind an attempt that a request took over.
-    pub go_on: fn(&mut Core, RequestId, Fd, Result<usize, Errno>) -> Outcome,
-    /// The next attempt of a request that waits as its first one said ([`Tried::Wait`]).
-    pub again: fn(&mut Core, &Sqe, Fd) -> Tried,
-    /// The next attempt of a multishot request that was woken, which waits already or whose outcome is told; `None`
-    /// where it has to be made in the ordinary way.
-    pub more: fn(&mut Core, RequestId) -> Option<Outcome>,
-}
-
-impl Quick {
-    /// For operations that are never multishot.
-    pub const NO_MORE: fn(&mut Core, RequestId) -> Option<Outcome> = |_, _| None;
-}
-
-/// What a quick attempt came to.
-#[derive(Clone, Copy, Debug)]
-pub enum Tried {
-    /// None was made.
-    Nothing,
-    /// The request is done, with this result and flags of its CQE.
-    Done(i32, u32),
-    /// There is nothing to be tried before one of these events. Where the descriptor stands is said if it is
-    /// registered and none of them has come since it was last seen to show none.
-    Wait(u32, Option<Known>),
-    /// One was made, with this result, and more is to be done than to report it.
-    Attempt(Result<usize, Errno>),
-}
-
-/// What an attempt came to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome {
-    /// Done, with this result.
-    Complete(i32),
-    /// Try again when the request's file is ready for one of these (`EPOLLIN`, ...).
-    Wait(u32),
-    /// To be done by [`Op::block`]; the caller may do it itself.
-    Block,
-    /// To be done by [`Op::block`] in a thread of its own: it may take for ever.
-    BlockForLong,
-    /// Try again once those that are ready now had their turn.
-    Again,
-    /// The operation armed what will complete it.
-    Armed,
-}
-
-impl From<Result<usize, Errno>> for Outcome {
-    fn from(result: Result<usize, Errno>) -> Outcome {
-        Outcome::Complete(crate::abi::errno::to_res(result))
-    }
-}
-
-impl From<Errno> for Outcome {
-    fn from(errno: Errno) -> Outcome {
-        Outcome::Complete(errno.negated())
-    }
-}
-
-/// How a field of an SQE is printed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Field {
-    /// The descriptor, or a registered one.
-    Fd,
-    /// Offset in the file.
-    Offset,
-    /// `off` as an address.
-    Address2,
-    /// The address.
-    Address,
-    /// A path at the address.
-    Path,
-    /// A path at `off`.
-    Path2,
-    /// The length or count.
-    Length,
-    /// The operation's flags.
-    OpFlags,
-    /// Flags in `ioprio`.
-    Ioprio,
-    /// A registered buffer or a buffer group.
-    BufferIndex,
-    /// A slot of the file table, or a second descriptor.
-    FileIndex,
-    /// The third address.
-    Address3,
-}
-
-/// Capabilities and needs of an operation.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Caps(u32);
-
-impl Caps {
-    /// None of them.
-    pub const NONE: Caps = Caps(0);
-    /// The engine has it; the probe shows it.
-    pub const PRESENT: Caps = Caps(1 << 0);
-    /// `fd` is a file, looked up when the request is issued.
-    pub const FILE: Caps = Caps(1 << 1);
-    /// It can take a provided buffer.
-    pub const BUFFER_SELECT: Caps = Caps(1 << 2);
-    /// `ioprio` means something.
-    pub const IOPRIO: Caps = Caps(1 << 3);
-    /// With `IOSQE_ASYNC` it goes to a worker at once, instead of being tried and waited for.
-    pub const ASYNC_BLOCKS: Caps = Caps(1 << 4);
-    /// Blocking attempts of this operation on one regular file are done one after the other.
-    pub const HASHED: Caps = Caps(1 << 5);
-    /// It is allowed on a polled ring (`IORING_SETUP_IOPOLL`).
-    pub const IOPOLL: Caps = Caps(1 << 6);
-    /// With offset -1 it moves the file's position: then its blocking attempts keep their order, too.
-    pub const POSITION: Caps = Caps(1 << 7);
-    /// Its blocking attempt takes longer than waking a worker: a caller who does not wait hands it over.
-    pub const SLOW: Caps = Caps(1 << 8);
-    /// On a polled ring, it goes without polling its file.
-    pub const UNPOLLED: Caps = Caps(1 << 9);
-    /// An error that the attempt itself comes to does not break its chain: the kernel never marked it.
-    pub const SPARES_LINKS: Caps = Caps(1 << 10);
-    /// It has neither a file nor a blocking attempt, and yet the kernel looks at whose it is.
-    pub const CREDENTIALS: Caps = Caps(1 << 13);
-    /// Its file must be a socket, and that comes before any other fault of the attempt.
-    pub const SOCKET: Caps = Caps(1 << 11);
-    /// The kernel does it during the submission, or waits for it without a thread, where we give it to our queue.
-    pub const AT_ONCE: Caps = Caps(1 << 12);
-
-    /// Only its own ring can do it: it acts on other requests, on buffers or files there, or may.
-    pub const OF_ITS_RING: Caps = Caps(1 << 14);
-    /// With an offset it does: it counts completions.
-    pub const COUNTS: Caps = Caps(1 << 15);
-
-    /// With a file index it puts a file into that slot.
-    pub const INSTALLS: Caps = Caps(1 << 16);
-    /// With a file index it empties that slot.
-    pub const EMPTIES: Caps = Caps(1 << 17);
-    /// It ends or changes other requests, which may be ready by then.
-    pub const CANCELS: Caps = Caps(1 << 18);
-
-    /// Both.
-    pub const fn with(self, other: Caps) -> Caps {
-        Caps(self.0 | other.0)
-    }
-
-    /// Any of `other`?
-    pub const fn has(self, other: Caps) -> bool {
-        self.0 & other.0 != 0
-    }
-}
-
-/// What an operation keeps between its steps. It moves with the request: into a worker's hands
-/// while one works on it, and back.
-#[derive(Default)]
-pub enum OpData {
-    /// Nothing.
-    #[default]
-    None,
-    /// EPOLL_CTL: the event.
-    EpollEvent(crate::os::EpollEvent),
-    /// FUTEX_WAIT, FUTEX_WAITV.
-    Futex(alloc::sync::Arc<futex::Waiter>),
-    /// TIMEOUT, LINK_TIMEOUT, TIMEOUT_REMOVE.
-    Timeout(timeout::Timeout),
-    /// Of the operations on sockets.
-    Net(net::Data),
-    /// A vectored transfer's segments, those done already empty.
-    Vectors(rw::Vectors),
-    /// An open under way.
-    Open(open::Open),
-    /// A path.
-    Path(crate::os::user::Path),
-    /// Two of them.
-    TwoPaths(crate::os::user::Path, crate::os::user::Path),
-    /// An extended attribute.
-    Xattr(alloc::boxed::Box<xattr::Xattr>),
-    /// GETDENTS: the description through which it reads.
-    Directory(crate::assets::directories::Description),
-    /// The file that a splice takes from.
-    Input(crate::os::OwnedFd),
-    /// MSG_RING, where it is sent without its ring's lock.
-    Message(msg_ring::Message),
-}
-
-impl Op {
-    /// A row with what most operations have.
-    pub const fn new(
-        code: Code,
-        name: &'static str,
-        caps: Caps,
-        prep: fn(&mut Core, RequestId) -> Result<(), Errno>,
-        issue: fn(&mut Core, RequestId) -> Outcome,
-    ) -> Op {
-        Op::numbered(code as u8, name, caps, prep, issue)
-    }
-
-    /// The same for an operation whose number is not the kernel's.
-    const fn numbered(
-        code: u8,
-        name: &'static str,
-        caps: Caps,
-        prep: fn(&mut Core, RequestId) -> Result<(), Errno>,
-        issue: fn(&mut Core, RequestId) -> Outcome,
-    ) -> Op {
-        let caps = caps.with(Caps::PRESENT);
-        Op {
-            code,
-            name,
-            fields: &[],
-            limits: "",
-            caps,
-            prep,
-            issue,
-            quick: None,
-            block: None,
-            finish: finish_as_is,
-            expire: expire_cancels,
-            disarm: disarm_timer,
-            available: || true,
-            failed: |_, result| result,
-        }
-    }
-
-    /// That can take a provided buffer.
-    pub const fn select_buffer(mut self) -> Op {
-        self.caps = self.caps.with(Caps::BUFFER_SELECT);
-        self
-    }
-
-    /// That acts on its ring's requests, buffers or files, or may.
-    pub const fn of_its_ring(mut self) -> Op {
-        self.caps = self.caps.with(Caps::OF_ITS_RING);
-        self
-    }
-
-    /// With the SQE fields it reads.
-    pub const fn fields(mut self, fields: &'static [Field]) -> Op {
-        self.fields = fields;
-        self
-    }
-
-    /// With what of it is missing.
-    pub const fn limits(mut self, limits: &'static str) -> Op {
-        self.limits = limits;
-        self
-    }
-
-    /// With a shorter way.
-    pub const fn quick(mut self, quick: Quick) -> Op {
-        self.quick = Some(quick);
-        self
-    }
-
-    /// With a blocking attempt.
-    pub const fn block(mut self, block: Block) -> Op {
-        self.block = Some(block);
-        self
-    }
-
-    /// With what its timer does.
-    pub const fn expire(mut self, expire: fn(&mut Core, RequestId)) -> Op {
-        self.expire = expire;
-        self
-    }
-
-    /// With a disarming of its own.
-    pub const fn disarm(mut self, disarm: fn(&mut Core, RequestId) -> bool) -> Op {
-        self.disarm = disarm;
-        self
-    }
-
-    /// With a part that is reported where it fails.
-    pub const fn failed(mut self, failed: fn(&Request, i32) -> i32) -> Op {
-        self.failed = failed;
-        self
-    }
-
-    /// With a condition on the kernel.
-    pub const fn available(mut self, available: fn() -> bool) -> Op {
-        self.available = available;
-        self
-    }
-
-    /// With an end of its own after the blocking attempt.
-    pub const fn finish(mut self, finish: fn(&mut Core, RequestId, Result<usize, Errno>) -> Outcome) -> Op {
-        self.finish = finish;
-        self
-    }
-}
-
-fn expire_cancels(core: &mut Core, id: RequestId) {
-    core.complete(id, Errno::ECANCELED.negated());
-}
-
-fn disarm_timer(core: &mut Core, id: RequestId) -> bool {
-    core.timers.cancel(id)
-}
-
-/// An issue step for operations that are always done by their blocking attempt.
-pub fn issue_blocks(_core: &mut Core, _id: RequestId) -> Outcome {
-    Outcome::Block
-}
-
-fn finish_as_is(_core: &mut Core, _id: RequestId, result: Result<usize, Errno>) -> Outcome {
-    result.into()
-}
-
-impl Op {
-    /// Is it no operation of this version of the ABI at all?
-    pub fn is_unknown(&self) -> bool {
-        self.code == Code::IORING_OP_LAST as u8
-    }
-
-    /// Can such a request be done only by the ring to which it is submitted?
-    pub fn needs_its_ring(&self, sqe: &Sqe) -> bool {
-        self.caps.has(Caps::OF_ITS_RING) || self.caps.has(Caps::COUNTS) && sqe.off != 0
-    }
-
-    /// Is it one that no kernel has?
-    pub fn is_private(&self) -> bool {
-        self.code >= FIRST_PRIVATE
-    }
-}
+use crate::request::op::{Code, FIRST_PRIVATE, Op};
+use crate::request::table::Table;
 
 /// The number of opcodes that the kernel's ABI has in this version.
 pub const COUNT: usize = Code::IORING_OP_LAST as usize;
 
-/// The first number of operations that no kernel has, far from the kernel's growing list.
-pub const FIRST_PRIVATE: u8 = 192;
-
-/// How many rows the table has: the kernel's operations, then the private ones.
-pub const TOTAL: usize = COUNT + 1;
-
-/// An opcode that the engine does not have: it answers what a kernel without it answers.
-const fn absent(code: Code, name: &'static str, reason: &'static str) -> Op {
-    Op {
-        code: code as u8,
-        name,
-        fields: &[],
-        limits: reason,
-        caps: Caps::IOPRIO,
-        prep: |_, _| Err(Errno::EINVAL),
-        issue: |_, _| Errno::EINVAL.into(),
-        quick: None,
-        block: None,
-        finish: finish_as_is,
-        expire: expire_cancels,
-        disarm: disarm_timer,
-        available: || false,
-        failed: |_, result| result,
-    }
-}
-
-static UNKNOWN: Op = absent(Code::IORING_OP_LAST, "UNKNOWN", "");
-
-/// The table: the row of an opcode stands at its [`place`].
-pub static TABLE: [Op; TOTAL] = ROWS;
-
-const ROWS: [Op; TOTAL] = [
+/// The rows: the kernel's operations, each at its number, then the private ones.
+pub const ROWS: &[Op] = &[
     nop::NOP,
     rw::READV,
     rw::WRITEV,
@@ -488,13 +89,19 @@ const ROWS: [Op; TOTAL] = [
     file::FTRUNCATE,
     net::socket::BIND,
     net::socket::LISTEN,
-    absent(Code::IORING_OP_RECV_ZC, "RECV_ZC", "needs the network card's driver"),
+    Op::absent(Code::IORING_OP_RECV_ZC, "RECV_ZC", "needs the network card's driver"),
     epoll::EPOLL_WAIT,
     rw::READV_FIXED,
     rw::WRITEV_FIXED,
     open::PIPE,
     getdents::GETDENTS,
 ];
+
+/// How many rows the table has.
+pub const TOTAL: usize = ROWS.len();
+
+/// The table.
+pub static TABLE: Table = Table::new(ROWS);
 
 const _: () = {
     let mut row = 0;
@@ -520,8 +127,8 @@ pub const fn place(code: u8) -> Option<usize> {
     }
 }
 
-/// The row of an opcode; an absent one for numbers that are not in the table.
+/// The row of an opcode; an unknown one for numbers that are not in the table.
 #[inline]
 pub fn lookup(code: u8) -> &'static Op {
-    place(code).map_or(&UNKNOWN, |place| &TABLE[place])
+    TABLE.lookup(code)
 }

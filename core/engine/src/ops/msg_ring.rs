@@ -10,10 +10,11 @@ use linux_raw_sys::io_uring::{
 };
 
 use crate::abi::{Errno, Sqe};
-use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
 use crate::os::{self, Fd, OwnedFd, user};
 use crate::queue::Cqe;
 use crate::request::RequestId;
+use crate::request::data::OpData;
+use crate::request::op::{Caps, Code, Field, Op, Outcome};
 use crate::ring::{Core, Ring, live, registry};
 use crate::work::Work;
 
@@ -52,7 +53,7 @@ fn is_command(sqe: &Sqe, command: Command) -> bool {
 }
 
 /// What a message takes along where it is sent without the lock of its own ring.
-pub struct Message {
+struct Message {
     target: &'static Ring,
     /// Which life of that ring.
     life: u64,
@@ -86,7 +87,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
             Some(_) => {}
         }
     }
-    core.requests[id].data = OpData::Message(Message { target, life, file });
+    core.requests[id].data = OpData::own(Message { target, life, file });
     Outcome::Block
 }
 
@@ -97,10 +98,8 @@ fn file_to_pass(core: &Core, sqe: &Sqe) -> Passed {
 
 /// Without a lock.
 fn send(work: &mut Work) -> Result<usize, Errno> {
-    match core::mem::take(&mut work.data) {
-        OpData::Message(Message { target, life, file }) => send_to(target, life, &work.sqe, file),
-        _ => Err(Errno::EINVAL),
-    }
+    let Some(message) = work.data.as_own_mut::<Message>() else { return Err(Errno::EINVAL) };
+    send_to(message.target, message.life, &work.sqe, message.file.take())
 }
 
 /// Sends with no ring's lock held, and waits for that of the target.

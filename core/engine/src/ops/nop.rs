@@ -6,8 +6,8 @@ use linux_raw_sys::io_uring::{
 };
 
 use crate::abi::{Errno, IORING_CQE_F_32, IORING_NOP_CQE32, IORING_SETUP_CQE_MIXED, Sqe};
-use crate::ops::{Caps, Code, Field, Op, Outcome, Quick, Tried};
 use crate::os::{self, Fd};
+use crate::request::op::{Caps, Code, Field, Op, Outcome, Quick, Tried};
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 

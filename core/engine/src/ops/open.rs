@@ -15,24 +15,14 @@ use crate::abi::Errno;
 use crate::assets::files::ALLOCATE;
 use crate::assets::{kinds, notes};
 use crate::ops::file::refuse;
-use crate::ops::{Caps, Code, Field, Op, OpData, Outcome, paths};
+use crate::ops::paths;
 use crate::os::user::{self, Path};
 use crate::os::{self, Fd, nr};
+use crate::request::data::{OpData, Open};
+use crate::request::op::{Caps, Code, Field, Op, Outcome};
 use crate::request::{Flags, RequestId};
 use crate::ring::{Core, descriptors, live, registry};
 use crate::work::{Work, exposure};
-
-/// An open under way.
-pub struct Open {
-    path: Path,
-    how: open_how,
-    /// `openat(2)` ignores flags that it does not know, `openat2(2)` refuses them.
-    strict: bool,
-    /// A FIFO must be waited for, not opened at once.
-    patient: bool,
-    /// It goes into a slot: no program that is executed meanwhile may inherit it.
-    in_slot: bool,
-}
 
 /// `IORING_OP_OPENAT`.
 pub const OPENAT: Op =

@@ -8,9 +8,10 @@ use linux_raw_sys::general::{
 
 use crate::abi::{Errno, Sqe};
 use crate::assets::mounts;
-use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
 use crate::os::user::Path;
 use crate::os::{Fd, nr};
+use crate::request::data::OpData;
+use crate::request::op::{Caps, Code, Field, Op, Outcome};
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 use crate::work::Work;
@@ -18,8 +19,8 @@ use crate::work::Work;
 const fn op(
     code: Code,
     name: &'static str,
-    prep: super::Prep,
-    block: super::Block,
+    prep: crate::request::op::Prep,
+    block: crate::request::op::Block,
     fields: &'static [Field],
 ) -> Op {
     Op::new(code, name, Caps::SPARES_LINKS, prep, issue).block(block).fields(fields)

@@ -17,18 +17,19 @@ use linux_raw_sys::io_uring::{
 
 use crate::abi::Errno;
 use crate::assets::eventfd;
-use crate::ops::{Caps, Code, Field, Op, Outcome};
 use crate::os::{self, Fd};
+use crate::request::op::{Caps, Code, Field, Op, Outcome};
 use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::ring::drive::stand_in;
 use crate::ring::{Core, registry};
 use crate::work::Work;
 
 /// `IORING_OP_POLL_ADD`.
-pub const POLL_ADD: Op = Op::new(Code::IORING_OP_POLL_ADD, "POLL_ADD", Caps::FILE, prep, issue)
-    .fields(&[Field::Fd, Field::OpFlags, Field::Length])
-    .block(find_stand_in)
-    .finish(poll_stand_in);
+pub const POLL_ADD: Op =
+    Op::new(Code::IORING_OP_POLL_ADD, "POLL_ADD", Caps::FILE.with(Caps::POLLS), prep, issue)
+        .fields(&[Field::Fd, Field::OpFlags, Field::Length])
+        .block(find_stand_in)
+        .finish(poll_stand_in);
 
 /// `IORING_OP_POLL_REMOVE`.
 pub const POLL_REMOVE: Op =
@@ -252,7 +253,7 @@ fn take(core: &mut Core, user_data: u64) -> Result<RequestId, Errno> {
     let named = core.requests.named(user_data);
     let is_poll = |id: &RequestId| {
         let request = &core.requests[*id];
-        request.op.code == Code::IORING_OP_POLL_ADD as u8
+        request.op.caps.has(Caps::POLLS)
             && (request.phase == Phase::Waiting
                 || request.phase == Phase::Ready && request.flags.has(Flags::WOKEN))
     };

@@ -2,9 +2,9 @@
 
 use crate::abi::{Errno, Sqe};
 use crate::assets::kbuf::Provision;
-use crate::ops::{Caps, Code, Field, Op, Outcome};
 use crate::os::user;
 use crate::request::RequestId;
+use crate::request::op::{Caps, Code, Field, Op, Outcome};
 use crate::ring::Core;
 
 /// Buffers are numbered with 16 bits.

@@ -6,10 +6,12 @@ use linux_raw_sys::general::{EPOLLIN, RWF_NOWAIT};
 
 use crate::abi::Errno;
 use crate::assets::kbuf::Span;
-use crate::ops::{Caps, Code, Field, Op, OpData, Outcome, rw};
+use crate::ops::rw;
 use crate::os::user::IoVector;
 use crate::os::{self, Fd};
 use crate::process::nonblocking;
+use crate::request::data::OpData;
+use crate::request::op::{Caps, Code, Field, Op, Outcome};
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 use crate::work::Work;

@@ -15,10 +15,11 @@ use linux_raw_sys::io_uring::IORING_RW_ATTR_FLAG_PI;
 use crate::abi::{Errno, Sqe};
 use crate::assets::kinds::{self, Kind};
 use crate::assets::table::NodeIndex;
-use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
 use crate::os::user::{self, IoVector};
 use crate::os::{self, Fd};
 use crate::process::nonblocking;
+use crate::request::data::OpData;
+use crate::request::op::{Caps, Code, Field, Op, Outcome};
 use crate::request::{FileHold, Flags, Request, RequestId};
 use crate::ring::drive::readiness::SocketKind;
 use crate::ring::{Core, registry};
@@ -58,14 +59,14 @@ const FIXED_FIELDS: &[Field] = &[
 const READS: Caps = Caps::FILE.with(Caps::IOPRIO).with(Caps::IOPOLL).with(Caps::POSITION);
 const WRITES: Caps = READS.with(Caps::HASHED);
 
-const fn reads(code: Code, name: &'static str, prep: super::Prep) -> Op {
+const fn reads(code: Code, name: &'static str, prep: crate::request::op::Prep) -> Op {
     Op::new(code, name, READS, prep, |core, id| issue(core, id, Direction::Read))
         .block(|work| block(work, Direction::Read))
         .finish(|core, id, result| finish(core, id, result, Direction::Read))
         .failed(failed)
 }
 
-const fn writes(code: Code, name: &'static str, prep: super::Prep) -> Op {
+const fn writes(code: Code, name: &'static str, prep: crate::request::op::Prep) -> Op {
     Op::new(code, name, WRITES, prep, |core, id| issue(core, id, Direction::Write))
         .block(|work| block(work, Direction::Write))
         .finish(|core, id, result| finish(core, id, result, Direction::Write))
@@ -696,6 +697,3 @@ fn finish(core: &mut Core, id: RequestId, result: Result<usize, Errno>, directio
         other => end(core, id, other),
     }
 }
-
-/// The segments of a vectored transfer.
-pub type Vectors = Box<[IoVector]>;

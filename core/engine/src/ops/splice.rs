@@ -6,9 +6,10 @@ use linux_raw_sys::general::{
 use linux_raw_sys::io_uring::SPLICE_F_FD_IN_FIXED;
 
 use crate::abi::Errno;
-use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
 use crate::os::{self, Fd, OwnedFd, nr};
 use crate::request::RequestId;
+use crate::request::data::OpData;
+use crate::request::op::{Caps, Code, Field, Op, Outcome};
 use crate::ring::Core;
 use crate::work::Work;
 

@@ -9,17 +9,18 @@ use linux_raw_sys::general::{
 };
 
 use crate::abi::{Errno, Sqe};
-use crate::ops::{Caps, Code, Field, Op, Outcome};
 use crate::os::{self, Fd, user};
 use crate::process::nonblocking;
+use crate::request::op::{Caps, Code, Field, Op, Outcome};
 use crate::request::{FileHold, RequestId};
 use crate::ring::Core;
 use crate::wait::timers::Clock;
 
 /// `IORING_OP_WAITID`.
-pub const WAITID: Op = Op::new(Code::IORING_OP_WAITID, "WAITID", Caps::CREDENTIALS, prep, issue)
-    .fields(&[Field::Fd, Field::Length, Field::FileIndex, Field::Address2])
-    .expire(Core::issue);
+pub const WAITID: Op =
+    Op::new(Code::IORING_OP_WAITID, "WAITID", Caps::CREDENTIALS.with(Caps::COUNTED), prep, issue)
+        .fields(&[Field::Fd, Field::Length, Field::FileIndex, Field::Address2])
+        .expire(Core::issue);
 
 /// Between two questions where no descriptor tells.
 const PAUSE_NS: u64 = 4_000_000;

@@ -1,12 +1,13 @@
 //! Extended attributes, by descriptor and by path.
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::abi::Errno;
-use crate::ops::{Caps, Code, Field, Op, OpData, Outcome, issue_blocks, paths};
+use crate::ops::paths;
 use crate::os::nr::{self, AT_FDCWD};
 use crate::os::user::{self, Path};
+use crate::request::data::OpData;
+use crate::request::op::{Caps, Code, Field, Op, Outcome, issue_blocks};
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 use crate::work::Work;
@@ -79,7 +80,7 @@ fn prep_set(core: &mut Core, id: RequestId) -> Result<(), Errno> {
         return Err(Errno::E2BIG);
     }
     let value = user::read_many(sqe.off, sqe.len as usize)?;
-    core.requests[id].data = OpData::Xattr(Box::new(Xattr { name, value, path: None }));
+    core.requests[id].data = OpData::own(Xattr { name, value, path: None });
     Ok(())
 }
 
@@ -89,34 +90,31 @@ fn prep_get(core: &mut Core, id: RequestId) -> Result<(), Errno> {
         return Err(Errno::EINVAL);
     }
     let name = read_name(sqe.addr)?;
-    core.requests[id].data = OpData::Xattr(Box::new(Xattr { name, value: Vec::new(), path: None }));
+    core.requests[id].data = OpData::own(Xattr { name, value: Vec::new(), path: None });
     Ok(())
 }
 
-fn with_path(core: &mut Core, id: RequestId, prep: super::Prep) -> Result<(), Errno> {
+fn with_path(core: &mut Core, id: RequestId, prep: crate::request::op::Prep) -> Result<(), Errno> {
     if core.requests[id].flags.has(Flags::FIXED_FILE) {
         return Err(Errno::EBADF);
     }
     prep(core, id)?;
     let request = &mut core.requests[id];
-    if let OpData::Xattr(xattr) = &mut request.data {
+    if let Some(xattr) = request.data.as_own_mut::<Xattr>() {
         xattr.path = Some(Path::read(request.sqe.addr3)?);
     }
     Ok(())
 }
 
 fn issue_at_path(core: &mut Core, id: RequestId) -> Outcome {
-    match &core.requests[id].data {
-        OpData::Xattr(xattr) => match &xattr.path {
-            Some(path) => paths::issue_at(&[(AT_FDCWD, path)]),
-            None => Outcome::Block,
-        },
+    match core.requests[id].data.as_own::<Xattr>() {
+        Some(Xattr { path: Some(path), .. }) => paths::issue_at(&[(AT_FDCWD, path)]),
         _ => Outcome::Block,
     }
 }
 
 fn set(work: &mut Work) -> Result<usize, Errno> {
-    let OpData::Xattr(xattr) = &work.data else { return Err(Errno::EINVAL) };
+    let Some(xattr) = work.data.as_own::<Xattr>() else { return Err(Errno::EINVAL) };
     let (number, object) = match &xattr.path {
         Some(path) => (nr::__NR_setxattr, path.address()),
         None => (nr::__NR_fsetxattr, work.fd as usize),
@@ -127,7 +125,7 @@ fn set(work: &mut Work) -> Result<usize, Errno> {
 }
 
 fn get(work: &mut Work) -> Result<usize, Errno> {
-    let OpData::Xattr(xattr) = &work.data else { return Err(Errno::EINVAL) };
+    let Some(xattr) = work.data.as_own::<Xattr>() else { return Err(Errno::EINVAL) };
     let (number, object) = match &xattr.path {
         Some(path) => (nr::__NR_getxattr, path.address()),
         None => (nr::__NR_fgetxattr, work.fd as usize),

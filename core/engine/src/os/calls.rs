@@ -687,6 +687,21 @@ pub fn read_nothing(fd: Fd) -> Result<usize, Errno> {
     unsafe { call(nr::__NR_read, [fd as usize, 0, 0, 0, 0, 0]) }
 }
 
+/// `recvmsg(2)` without waiting.
+///
+/// # Safety
+/// What the header names must be memory to be written, or of the program, which gave it for that.
+pub unsafe fn receive_message(
+    fd: Fd,
+    header: &mut linux_raw_sys::net::msghdr,
+    flags: u32,
+) -> Result<usize, Errno> {
+    let flags = (flags | linux_raw_sys::net::MSG_DONTWAIT) as usize;
+    let header = core::ptr::from_mut(header) as usize;
+    // SAFETY: passed on to the caller.
+    unsafe { call(nr::__NR_recvmsg, [fd as usize, header, flags, 0, 0, 0]) }
+}
+
 /// `send(2)` of no bytes, as a write would do it, without waiting.
 pub fn send_nothing(fd: Fd) -> Result<usize, Errno> {
     let flags = linux_raw_sys::net::MSG_DONTWAIT as usize;

@@ -40,8 +40,6 @@ plain!(
 plain!(
     IoVector,
     crate::abi::Sqe,
-    crate::ops::futex::Element,
-    crate::calls::query::Header,
     linux_raw_sys::general::open_how,
     linux_raw_sys::net::msghdr,
     linux_raw_sys::general::epoll_event

@@ -13,19 +13,12 @@ use linux_raw_sys::io_uring::{
 };
 
 use crate::abi::Errno;
-use crate::ops::{Caps, Code, Field, Op, Outcome};
 use crate::os::{self, Fd, user};
+use crate::request::op::Caps;
 use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::ring::drive::caller;
-use crate::ring::shared::{Question, look_for_answers};
+use crate::ring::shared::Question;
 use crate::ring::{Core, CoreGuard, live};
-
-/// `IORING_OP_ASYNC_CANCEL`.
-pub const ASYNC_CANCEL: Op =
-    Op::new(Code::IORING_OP_ASYNC_CANCEL, "ASYNC_CANCEL", Caps::CANCELS, prep, issue)
-        .expire(look_for_answers)
-        .fields(&[Field::Fd, Field::Address, Field::Length, Field::OpFlags])
-        .of_its_ring();
 
 const FLAGS: u32 = IORING_ASYNC_CANCEL_ALL
     | IORING_ASYNC_CANCEL_FD
@@ -34,23 +27,27 @@ const FLAGS: u32 = IORING_ASYNC_CANCEL_ALL
     | IORING_ASYNC_CANCEL_USERDATA
     | IORING_ASYNC_CANCEL_OP;
 
-/// Waits without a file: cancelling one reports how many were.
-const COUNTED: [u8; 3] =
-    [Code::IORING_OP_FUTEX_WAIT as u8, Code::IORING_OP_FUTEX_WAITV as u8, Code::IORING_OP_WAITID as u8];
-
 /// What to cancel.
 #[derive(Clone, Copy, Debug)]
-struct Wanted {
-    flags: u32,
-    user_data: u64,
-    opcode: u8,
+pub struct Wanted {
+    question: Question,
     /// With `IORING_ASYNC_CANCEL_FD`.
     file: Fd,
 }
 
 impl Wanted {
+    /// What `question` says, of whatever file.
+    pub fn new(question: Question) -> Wanted {
+        Wanted { question, file: -1 }
+    }
+
+    /// The same, of this file only.
+    pub fn of_file(self, file: Fd) -> Wanted {
+        Wanted { file, ..self }
+    }
+
     fn has(&self, flag: u32) -> bool {
-        self.flags & flag != 0
+        self.question.flags & flag != 0
     }
 
     /// All that match, not the first only.
@@ -70,8 +67,8 @@ impl Wanted {
         if self.has(IORING_ASYNC_CANCEL_ANY) {
             return true;
         }
-        (!self.by_user_data() || request.sqe.user_data == self.user_data)
-            && (!self.has(IORING_ASYNC_CANCEL_OP) || request.sqe.opcode == self.opcode)
+        (!self.by_user_data() || request.sqe.user_data == self.question.user_data)
+            && (!self.has(IORING_ASYNC_CANCEL_OP) || request.sqe.opcode == self.question.opcode)
             && (!self.has(IORING_ASYNC_CANCEL_FD)
                 || request.op.caps.has(Caps::FILE)
                     && request.file != FileHold::None
@@ -87,10 +84,7 @@ fn rank(core: &Core, id: RequestId) -> Option<u8> {
         Phase::Working => Some(0),
         Phase::Waiting => Some(1),
         Phase::Ready => request.flags.has(Flags::WOKEN).then_some(1),
-        Phase::Armed if request.op.code == Code::IORING_OP_LINK_TIMEOUT as u8 => None,
-        Phase::Armed if request.op.code == Code::IORING_OP_TIMEOUT as u8 => None,
-        Phase::Armed if request.op.code == ASYNC_CANCEL.code => None,
-        Phase::Armed => Some(2),
+        Phase::Armed => (!request.op.caps.has(Caps::HIDDEN)).then_some(2),
     }
 }
 
@@ -98,7 +92,7 @@ impl Core {
     /// Requests that a cancellation can find, in order.
     fn cancellable(&mut self, wanted: &Wanted) -> Vec<RequestId> {
         let mut candidates = if wanted.by_user_data() {
-            self.requests.named(wanted.user_data)
+            self.requests.named(wanted.question.user_data)
         } else {
             self.requests.ids().collect()
         };
@@ -116,7 +110,10 @@ impl Core {
     }
 
     /// Cancels what is wanted: the count with ALL or ANY, else what the kernel says.
-    fn cancel(&mut self, wanted: &Wanted) -> Result<usize, Errno> {
+    ///
+    /// # Errors
+    /// `ENOENT` where there is none, `EALREADY` where somebody works on what there is.
+    pub fn cancel(&mut self, wanted: &Wanted) -> Result<usize, Errno> {
         let mut result = Err(Errno::ENOENT);
         let mut count = 0;
         for id in self.cancellable(wanted) {
@@ -140,7 +137,7 @@ impl Core {
     /// `ENOENT` where it is in no state that can be cancelled, `EALREADY` where somebody works on it.
     pub fn try_cancel(&mut self, id: RequestId) -> Result<usize, Errno> {
         let request = &mut self.requests[id];
-        let counts = usize::from(COUNTED.contains(&request.op.code));
+        let counts = usize::from(request.op.caps.has(Caps::COUNTED));
         match request.phase {
             Phase::Prepared | Phase::Deferred => return Err(Errno::ENOENT),
             Phase::Ready => {
@@ -177,46 +174,16 @@ impl Core {
     }
 }
 
-fn check_flags(flags: u32) -> Result<(), Errno> {
+/// Checks `IORING_ASYNC_CANCEL_*`.
+pub fn check_flags(flags: u32) -> Result<(), Errno> {
     let contradicts = flags & IORING_ASYNC_CANCEL_ANY != 0
         && flags & (IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_OP) != 0;
     if flags & !FLAGS != 0 || contradicts { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
-fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let sqe = &core.requests[id].sqe;
-    if sqe.off != 0 || sqe.file_index != 0 {
-        return Err(Errno::EINVAL);
-    }
-    check_flags(sqe.op_flags)
-}
-
-fn issue(core: &mut Core, id: RequestId) -> Outcome {
-    let sqe = core.requests[id].sqe;
-    let mut wanted = Wanted { flags: sqe.op_flags, user_data: sqe.addr, opcode: sqe.len as u8, file: -1 };
-    if wanted.has(IORING_ASYNC_CANCEL_FD) {
-        if wanted.has(IORING_ASYNC_CANCEL_FD_FIXED) {
-            core.requests[id].flags.set(Flags::FIXED_FILE);
-        }
-        wanted.file = match core.file(id) {
-            Ok(fd) if os::is_open(fd) => fd,
-            _ => return Errno::EBADF.into(),
-        };
-    }
-    let found = core.cancel(&wanted);
-    // Which file a number stands for, other processes cannot tell.
-    let may_ask = (found.is_err() || wanted.all()) && !wanted.has(IORING_ASYNC_CANCEL_FD);
-    let question = Question { flags: wanted.flags, user_data: wanted.user_data, opcode: wanted.opcode };
-    if may_ask && core.ask_others(id, question, found) {
-        return Outcome::Armed;
-    }
-    found.into()
-}
-
 /// What another process of the ring asks to have cancelled.
 pub fn answer(core: &mut Core, question: Question) -> Result<usize, Errno> {
-    let Question { flags, user_data, opcode } = question;
-    core.cancel(&Wanted { flags, user_data, opcode, file: -1 })
+    core.cancel(&Wanted::new(question))
 }
 
 /// Do these flags mean everything that matches?
@@ -266,8 +233,8 @@ fn sync_cancel_once(
 ) -> Result<usize, Errno> {
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
     core.catch_up();
-    let mut wanted =
-        Wanted { flags: argument.flags, user_data: argument.addr, opcode: argument.opcode, file: -1 };
+    let question = Question { flags: argument.flags, user_data: argument.addr, opcode: argument.opcode };
+    let mut wanted = Wanted::new(question);
     let mut hold = FileHold::None;
     if wanted.has(IORING_ASYNC_CANCEL_FD) {
         if wanted.has(IORING_ASYNC_CANCEL_FD_FIXED) {
@@ -277,7 +244,7 @@ fn sync_cancel_once(
         } else {
             return Err(Errno::EBADF);
         }
-        wanted.file = hold.fd();
+        wanted = wanted.of_file(hold.fd());
     }
     let result = core.cancel(&wanted);
     if let FileHold::Fixed(node, _) = hold {

@@ -24,7 +24,7 @@ impl Core {
         let result = if result < 0 { self.failed(id, result) } else { result };
         let mut request = &mut self.requests[id];
         if !request.flags.has(Flags::FAILED_EARLY) {
-            coverage::seen(request.op, result);
+            coverage::seen(request.op.code, result);
         }
         let holds = request.holds();
         if holds {
@@ -82,9 +82,7 @@ impl Core {
     pub fn beside_batch<T>(&mut self, post: impl FnOnce(&mut Core) -> T) -> T {
         let before = self.cq.tail();
         let result = post(self);
-        if let Some(tail) = &mut self.timeouts.batch {
-            *tail = tail.wrapping_add(self.cq.tail().wrapping_sub(before));
-        }
+        self.timeouts.count_beside_batch(self.cq.tail().wrapping_sub(before));
         result
     }
 
@@ -98,7 +96,7 @@ impl Core {
             flags: cqe_flags | IORING_CQE_F_MORE,
             big: request.big_cqe,
         };
-        coverage::seen(request.op, result);
+        coverage::seen(request.op.code, result);
         self.beside_batch(|core| core.post_at_once(&cqe))
     }
 

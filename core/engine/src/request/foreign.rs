@@ -1,8 +1,8 @@
 //! Requests that the acting thread may not go on with, because it has other credentials than whoever
 //! submitted them, or than the personality that they name.
 
-use crate::ops::Caps;
 use crate::process::credentials::{self, Whose};
+use crate::request::op::Caps;
 use crate::request::{Phase, RequestId};
 use crate::ring::Core;
 use crate::work::{Step, Work};

@@ -14,15 +14,20 @@
 pub(crate) mod cancel;
 
 mod complete;
+pub mod data;
 mod drain;
 mod foreign;
 mod index;
 mod link;
 pub mod notification;
+pub mod op;
 mod quick;
 mod ready;
 mod slab;
 mod submit;
+pub mod table;
+pub mod timeouts;
+pub mod train;
 
 pub use drain::Drain;
 pub use link::Assembly;
@@ -32,9 +37,10 @@ pub use slab::Slab;
 use crate::abi::Sqe;
 use crate::assets::kbuf::Selected;
 use crate::assets::table::NodeIndex;
-use crate::ops::{Op, OpData};
 use crate::os::Fd;
 use crate::process::credentials::Whose;
+use crate::request::data::OpData;
+use crate::request::op::Op;
 
 /// Names a request for as long as it lives; afterwards it names none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

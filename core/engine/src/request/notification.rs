@@ -9,15 +9,16 @@ use linux_raw_sys::io_uring::{
 
 use crate::abi::{Errno, Sqe};
 use crate::assets::table::NodeIndex;
-use crate::ops::net::{Data, Pages};
-use crate::ops::{Caps, Code, Op, OpData, Outcome};
 use crate::queue::Cqe;
+use crate::request::data::OpData;
+use crate::request::data::net::{Data, Pages};
+use crate::request::op::{Caps, Op, Outcome};
 use crate::request::{Flags, Request, RequestId};
 use crate::ring::Core;
 
 /// Stands in no table: the program cannot ask for it.
-static NOTIFICATION: Op = Op::new(
-    Code::IORING_OP_NOP,
+static NOTIFICATION: Op = Op::numbered(
+    u8::MAX,
     "NOTIFICATION",
     Caps::NONE,
     |_, _| Ok(()),

@@ -7,10 +7,10 @@ use linux_raw_sys::io_uring::IORING_SETUP_IOPOLL;
 use crate::abi::errno::to_res;
 use crate::abi::{Errno, Sqe};
 use crate::coverage;
-use crate::ops::{self, Caps, Op, Outcome, Quick, Tried};
 use crate::os::Fd;
 use crate::process::credentials::{self, Whose};
 use crate::queue::Cqe;
+use crate::request::op::{Caps, Op, Outcome, Quick, Tried};
 use crate::request::{FileHold, Flags, RequestId};
 use crate::ring::Core;
 
@@ -20,7 +20,7 @@ impl Core {
     #[inline]
     pub(super) fn submit_quickly(&mut self, index: u32) -> bool {
         let [opcode, flags, ..] = self.memory.first_word(index).to_ne_bytes();
-        let op = ops::lookup(opcode);
+        let op = self.requests.row(opcode);
         let Some(quick) = &op.quick else { return false };
         let flags = Flags::of_sqe(flags);
         if flags.has_other_than(Flags::FIXED_FILE.with(Flags::LINK)) || !self.is_at_ease() {
@@ -76,7 +76,7 @@ impl Core {
         let index = self.sq.next(&self.memory)?;
         let [opcode, flags, ..] = self.memory.first_word(index).to_ne_bytes();
         // A link timeout looks for what it is linked to.
-        if flags != 0 || !ops::lookup(opcode).caps.has(Caps::FILE.with(Caps::AT_ONCE)) {
+        if flags != 0 || !self.requests.row(opcode).caps.has(Caps::FILE.with(Caps::AT_ONCE)) {
             return None;
         }
         self.list_announced();
@@ -105,7 +105,7 @@ impl Core {
 
     #[inline(never)]
     fn tell(&mut self, op: &Op, user_data: u64, result: i32, flags: u32) {
-        coverage::seen(op, result);
+        coverage::seen(op.code, result);
         self.post(Cqe { user_data, res: result, flags, ..Cqe::default() });
     }
 
@@ -115,7 +115,7 @@ impl Core {
     fn go_on_as_request(&mut self, sqe: &Sqe, quick: &Quick, tried: Tried, next: Option<RequestId>) -> bool {
         let Ok(id) = self.requests.insert(|| *sqe) else {
             let Tried::Attempt(result) = tried else { return false };
-            self.tell(ops::lookup(sqe.opcode), sqe.user_data, to_res(result), 0);
+            self.tell(self.requests.row(sqe.opcode), sqe.user_data, to_res(result), 0);
             if let Some(next) = next {
                 self.complete(next, Errno::ECANCELED.negated());
             }

@@ -4,17 +4,20 @@
 use alloc::vec::Vec;
 
 use crate::abi::{Errno, Sqe};
+use crate::os;
 use crate::process::credentials::Whose;
+use crate::request::data::OpData;
 use crate::request::index::Index;
+use crate::request::op::Op;
+use crate::request::table::Table;
 use crate::request::{FileHold, Flags, Phase, Request, RequestId};
-use crate::{ops, os};
 
 /// As many requests may be alive in one ring; the kernel's bound is memory.
 const MAX_REQUESTS: usize = 1 << 20;
 
 /// A ring's requests.
-#[derive(Default)]
 pub struct Slab {
+    table: &'static Table,
     slots: Vec<Request>,
     free: Vec<u32>,
     /// The thread that submits, or 0: [`Request::thread`] of what comes.
@@ -25,6 +28,17 @@ pub struct Slab {
 }
 
 impl Slab {
+    /// For requests of the operations in `table`.
+    pub fn new(table: &'static Table) -> Slab {
+        Slab { table, slots: Vec::new(), free: Vec::new(), thread: 0, beside: 0, index: Index::default() }
+    }
+
+    /// The row of an opcode.
+    #[inline(always)]
+    pub fn row(&self, opcode: u8) -> &'static Op {
+        self.table.lookup(opcode)
+    }
+
     /// How many live.
     pub fn live(&self) -> usize {
         self.slots.len() - self.free.len() + self.beside
@@ -41,7 +55,7 @@ impl Slab {
         debug_assert!(!request.live, "free slots hold no request");
         request.live = true;
         request.sqe = sqe();
-        request.op = ops::lookup(request.sqe.opcode);
+        request.op = self.table.lookup(request.sqe.opcode);
         request.flags = Flags::of_sqe(request.sqe.flags);
         request.phase = Phase::Prepared;
         request.whose = Whose::Common;
@@ -64,7 +78,7 @@ impl Slab {
             return Err(Errno::EAGAIN);
         }
         let index = self.slots.len() as u32;
-        self.slots.push(Request::vacant());
+        self.slots.push(Request::vacant(self.table.lookup(0)));
         Ok(index)
     }
 
@@ -161,23 +175,23 @@ impl Request {
         self.partner = None;
         self.notification = None;
         self.big_cqe = [0; 2];
-        if !matches!(self.data, ops::OpData::None) {
-            self.data = ops::OpData::None;
+        if !matches!(self.data, OpData::None) {
+            self.data = OpData::None;
         }
     }
 
     fn is_clean(&self) -> bool {
-        matches!(self.data, ops::OpData::None)
+        matches!(self.data, OpData::None)
             && (self.cqe_flags, self.link, self.partner) == (0, None, None)
             && (self.notification, self.big_cqe) == (None, [0; 2])
             && self.registered_buffer.is_none()
             && self.buffer.is_none()
     }
 
-    fn vacant() -> Request {
+    fn vacant(op: &'static Op) -> Request {
         Request {
             sqe: Sqe::default(),
-            op: ops::lookup(0),
+            op,
             whose: Whose::Common,
             thread: 0,
             file: FileHold::None,
@@ -188,7 +202,7 @@ impl Request {
             phase: Phase::Prepared,
             live: false,
             cqe_flags: 0,
-            data: ops::OpData::None,
+            data: OpData::None,
             link: None,
             partner: None,
             notification: None,

@@ -8,10 +8,10 @@ use crate::abi::Errno;
 use crate::abi::{KNOWN_SQE_FLAGS, Sqe};
 use crate::assets::kinds;
 use crate::coverage;
-use crate::ops::{self, Caps, Outcome};
 use crate::os;
 use crate::process::credentials::{self, Whose};
 use crate::request::link::Place;
+use crate::request::op::{Caps, Outcome};
 use crate::request::{FileHold, Flags, Phase, Request, RequestId};
 use crate::ring::{Core, Counted};
 use crate::work::Work;
@@ -28,7 +28,7 @@ impl Core {
             self.catch_up();
         }
         let whose = credentials::of_submitter();
-        self.timeouts.batch = Some(self.cq.tail());
+        self.timeouts.begin_batch(self.cq.tail());
         self.work.begin_submission(does_work && self.shared.is_none());
         self.sq.begin(available);
         while let Some(index) = self.sq.take(&self.memory) {
@@ -42,7 +42,7 @@ impl Core {
                     self.sq.give_back();
                     if self.sq.left() == available {
                         self.sq.end();
-                        self.timeouts.batch = None;
+                        self.timeouts.end_batch();
                         self.work.begin_submission(false);
                         return Err(errno);
                     }
@@ -69,7 +69,7 @@ impl Core {
     fn cancels_among(&self, available: u32) -> bool {
         self.sq.ahead(&self.memory, available).any(|index| {
             let [opcode, ..] = self.memory.first_word(index).to_ne_bytes();
-            ops::lookup(opcode).caps.has(Caps::CANCELS)
+            self.requests.row(opcode).caps.has(Caps::CANCELS)
         })
     }
 
@@ -99,7 +99,7 @@ impl Core {
         if !self.train.is_empty() {
             self.let_train_go();
         }
-        self.timeouts.batch = None;
+        self.timeouts.end_batch();
         if !self.work.end_submission(self.sq.head(), self.posted()) {
             // Whoever reads the SQ head needs no lock for it, and may close what the SQEs name.
             self.hold_queue();
@@ -196,7 +196,7 @@ impl Core {
         if personality != 0 {
             self.requests[id].whose = self.personalities.find(personality).ok_or(Errno::EINVAL)?;
         }
-        (op.prep)(self, id).inspect_err(|errno| coverage::seen(op, errno.negated()))
+        (op.prep)(self, id).inspect_err(|errno| coverage::seen(op.code, errno.negated()))
     }
 
     fn check_flags(&mut self, id: RequestId, flags: u8, caps: Caps) -> Result<(), Errno> {

@@ -4,11 +4,9 @@ use alloc::vec::Vec;
 
 use crate::assets::directories::{self, Directories};
 use crate::assets::{eventfd, mounts};
-use crate::ops::futex;
-use crate::ops::timeout::Timeouts;
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Fd};
-use crate::process::nonblocking;
+use crate::request::timeouts::Timeouts;
 use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::ring::drive::reactor;
 use crate::ring::{Core, CoreGuard, Ring, live, registry};
@@ -165,8 +163,6 @@ pub unsafe fn forked() {
         eventfd::forked();
         directories::forked();
         mounts::forked();
-        futex::forked();
-        nonblocking::forked();
     }
     let mut watches = WATCHES.lock();
     if let Some(inotify) = watches.inotify.take() {

@@ -26,12 +26,13 @@ use crate::assets::files::FileTable;
 use crate::assets::kbuf::BufferGroups;
 use crate::assets::region::ParamRegion;
 use crate::assets::restrictions::Restrictions;
-use crate::ops::net::train::Train;
-use crate::ops::timeout::Timeouts;
 use crate::os::sync::{AcrossFork, Guard, Mutex};
 use crate::os::{Fd, host};
 use crate::process::page::Page;
 use crate::queue::{Cq, Cqe, RingMemory, Sq};
+use crate::request::table::Table;
+use crate::request::timeouts::Timeouts;
+use crate::request::train::Train;
 use crate::request::{Assembly, Drain, FileHold, Flags, ReadyQueue, RequestId, Slab};
 use crate::ring::drive::observers::Observers;
 use crate::ring::drive::reactor::Attendance;
@@ -219,7 +220,7 @@ pub struct Core {
     pub readiness: Readiness,
     /// Sockets that send without copying.
     pub zero_copy: ZeroCopy,
-    /// Datagrams that are to leave together.
+    /// Requests that are to leave together.
     pub train: Train,
     /// Deadlines.
     pub timers: Timers<RequestId>,
@@ -376,7 +377,13 @@ pub fn live<'a>(guard: &'a mut CoreGuard<'_>, serial: u64) -> Option<&'a mut Cor
 
 impl Core {
     /// A new ring with these `IORING_SETUP_*`, in a vacant place.
-    pub fn new(ring: &'static Ring, serial: u64, memory: RingMemory, setup_flags: u32) -> Core {
+    pub fn new(
+        ring: &'static Ring,
+        serial: u64,
+        memory: RingMemory,
+        setup_flags: u32,
+        table: &'static Table,
+    ) -> Core {
         let owned =
             setup_flags & IORING_SETUP_SINGLE_ISSUER != 0 && setup_flags & IORING_SETUP_R_DISABLED == 0;
         let submitter = if owned { Submitter::Thread(host::thread_identity()) } else { Submitter::Unknown };
@@ -389,7 +396,7 @@ impl Core {
             sq: Sq::default(),
             cq: Cq::new(setup_flags),
             restrictions: Restrictions::default(),
-            requests: Slab::default(),
+            requests: Slab::new(table),
             assembly: Assembly::default(),
             drain: Drain::default(),
             ready: ReadyQueue::default(),

@@ -267,7 +267,7 @@ impl Core {
         let eventfd = self.aio.context.as_ref().map_or(-1, |context| context.eventfd);
         *single = IoVector { base: sqe.addr, length: u64::from(sqe.len) };
         let vectors: &[IoVector] = match &work.data {
-            crate::ops::OpData::Vectors(vectors) => vectors,
+            crate::request::data::OpData::Vectors(vectors) => vectors,
             _ => core::slice::from_ref(single),
         };
         Iocb {

@@ -22,9 +22,10 @@ use linux_raw_sys::general::{S_IFDIR, S_IFMT, S_IFREG, STATX_INO, STATX_TYPE};
 
 use crate::abi::{Errno, Sqe};
 use crate::assets::kinds::{self, Kind};
-use crate::ops::{Caps, OpData, Outcome};
 use crate::os::{self, Fd};
 use crate::process::credentials::{self, Credentials, Whose};
+use crate::request::data::OpData;
+use crate::request::op::{Caps, Outcome};
 use crate::request::{FileHold, Flags, Phase, Request, RequestId};
 use crate::ring::{Core, CoreGuard, Ring, live};
 

@@ -798,7 +798,7 @@ mod tests {
 
     #[test]
     fn every_operation_has_a_type() {
-        for row in &anyring_engine::ops::TABLE {
+        for row in anyring_engine::ops::ROWS {
             assert!(ALL.iter().any(|&(code, _)| code == row.code), "{} has none", row.name);
         }
     }

@@ -4,6 +4,7 @@ use super::submitter::{Control, Submitter, timespec};
 use crate::error::What;
 use crate::{Engine, Error};
 use anyring_engine::ops;
+use anyring_engine::request::op::{Caps, FIRST_PRIVATE};
 use linux_raw_sys::io_uring::{self as abi, io_uring_register_op as Code};
 use std::ffi::c_void;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -42,8 +43,8 @@ impl Probe {
 
     /// Adds what is done beside the kernel.
     pub(super) fn add_private(&mut self) {
-        let private = ops::TABLE.iter().filter(|row| row.code >= ops::FIRST_PRIVATE);
-        for row in private.filter(|row| row.caps.has(ops::Caps::PRESENT)) {
+        let private = ops::ROWS.iter().filter(|row| row.code >= FIRST_PRIVATE);
+        for row in private.filter(|row| row.caps.has(Caps::PRESENT)) {
             self.supported[usize::from(row.code)] = true;
         }
     }

@@ -4,7 +4,8 @@
 //! Requests that the kernel gives to threads of its own would race with each other, so a batch that
 //! holds one which changes files ends there, or goes on in its chain; see [`Effect`].
 
-use anyring_engine::ops::{self, Caps};
+use anyring_engine::ops;
+use anyring_engine::request::op::{Caps, Op};
 use linux_raw_sys::io_uring::*;
 
 use super::operations::{self, Effect};
@@ -324,7 +325,7 @@ impl Generator {
     }
 
     fn random_sqe(&mut self) -> (Sqe, Effect) {
-        let present: Vec<u8> = ops::TABLE
+        let present: Vec<u8> = ops::ROWS
             .iter()
             .filter(|op| op.caps.has(Caps::PRESENT) && operations::is_generated(op))
             .map(|op| op.code)
@@ -352,7 +353,7 @@ impl Generator {
         (sqe, effect)
     }
 
-    fn random_flags(&mut self, op: &ops::Op, sqe: &mut Sqe) {
+    fn random_flags(&mut self, op: &Op, sqe: &mut Sqe) {
         let rng = &mut self.rng;
         for (flag, chance) in [(DRAIN, 4), (LINK, 20), (HARDLINK, 7), (ASYNC, 8), (SKIP, 6)] {
             if rng.percent(chance) {

@@ -2,7 +2,7 @@
 //!
 //! An operation that is not named here gets its fields from its row of the op table alone.
 
-use anyring_engine::ops::{Field, Op};
+use anyring_engine::request::op::{Field, Op};
 use linux_raw_sys::io_uring::*;
 
 use super::generate::Generator;

@@ -480,7 +480,9 @@ impl Run<'_> {
     }
 
     fn can_cancel(&self) -> bool {
-        ops::lookup(io_uring_op::IORING_OP_ASYNC_CANCEL as u8).caps.has(ops::Caps::PRESENT)
+        ops::lookup(io_uring_op::IORING_OP_ASYNC_CANCEL as u8)
+            .caps
+            .has(anyring_engine::request::op::Caps::PRESENT)
     }
 
     /// Whatever is in flight ends now, and with the same results.

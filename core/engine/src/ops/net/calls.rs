@@ -6,8 +6,8 @@ use linux_raw_sys::net::{IPPROTO_TCP, MSG_DONTWAIT, TCP_INFO, TCP_ZEROCOPY_RECEI
 
 use crate::abi::Errno;
 use crate::assets::kbuf::Span;
-use crate::ops::net::address::Address;
-use crate::os::{Fd, call};
+use crate::os::{self, Fd, call};
+use crate::request::data::address::Address;
 
 /// `recv(2)` without waiting, into memory of the program.
 pub fn receive(fd: Fd, span: Span, flags: u32) -> Result<usize, Errno> {
@@ -26,9 +26,8 @@ pub fn send(fd: Fd, span: Span, flags: u32, to: Option<&Address>) -> Result<usiz
 
 /// `recvmsg(2)` without waiting. The header is ours; what it names is the program's, or ours.
 pub fn receive_message(fd: Fd, header: &mut msghdr, flags: u32) -> Result<usize, Errno> {
-    let flags = (flags | MSG_DONTWAIT) as usize;
     // SAFETY: the caller of this module names only memory that is to be written.
-    unsafe { call(nr::__NR_recvmsg, [fd as usize, core::ptr::from_mut(header) as usize, flags, 0, 0, 0]) }
+    unsafe { os::receive_message(fd, header, flags) }
 }
 
 /// `sendmsg(2)` without waiting.

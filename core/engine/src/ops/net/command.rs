@@ -7,11 +7,12 @@ use linux_raw_sys::net::{AF_INET, AF_INET6, SO_DOMAIN, SOL_SOCKET};
 
 use crate::abi::{Errno, Sqe};
 use crate::assets::kinds;
-use crate::ops::net::{error_queue, timestamp};
-use crate::ops::{Caps, Code, Field, Op, Outcome};
+use crate::ops::net::timestamp;
 use crate::os::{self, Fd, call};
+use crate::request::op::{Caps, Code, Field, Op, Outcome};
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
+use crate::ring::drive::error_queue;
 
 /// `IORING_OP_URING_CMD`.
 pub const URING_CMD: Op = Op::new(Code::IORING_OP_URING_CMD, "URING_CMD", Caps::FILE, prep, issue).select_buffer().fields(&[

@@ -6,11 +6,12 @@ use linux_raw_sys::general::{EPOLLERR, EPOLLOUT};
 use linux_raw_sys::net::{SO_ERROR, SO_TYPE};
 
 use crate::abi::Errno;
-use crate::ops::net::address::Address;
-use crate::ops::net::{Data, calls};
-use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
+use crate::ops::net::calls;
 use crate::os::{self, Fd, nr};
 use crate::process::nonblocking;
+use crate::request::data::OpData;
+use crate::request::data::address::Address;
+use crate::request::op::{Caps, Code, Field, Op, Outcome};
 use crate::request::{Request, RequestId};
 use crate::ring::Core;
 use crate::work::Work;
@@ -22,7 +23,7 @@ pub const CONNECT: Op =
         .block(block);
 
 /// What CONNECT keeps.
-pub struct Connect {
+struct Connect {
     address: Box<Address>,
     /// This request's own attempt is under way.
     in_progress: bool,
@@ -37,16 +38,12 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
         return Err(Errno::EINVAL);
     }
     let address = Address::read(sqe.addr, i64::from(sqe.off as i32))?;
-    let connect = Connect { address, in_progress: false, aborted: false };
-    request.data = OpData::Net(Data::Connect(Box::new(connect)));
+    request.data = OpData::own(Connect { address, in_progress: false, aborted: false });
     Ok(())
 }
 
 fn state(request: &mut Request) -> &mut Connect {
-    match &mut request.data {
-        OpData::Net(Data::Connect(connect)) => connect,
-        _ => unreachable!("CONNECT keeps its address"),
-    }
+    request.data.as_own_mut().expect("CONNECT keeps its address")
 }
 
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
@@ -92,7 +89,7 @@ fn socket_error(fd: Fd) -> i32 {
 }
 
 fn block(work: &mut Work) -> Result<usize, Errno> {
-    let OpData::Net(Data::Connect(connect)) = &work.data else { return Err(Errno::EINVAL) };
+    let Some(connect) = work.data.as_own::<Connect>() else { return Err(Errno::EINVAL) };
     let address = &connect.address;
     // SAFETY: reads an address of ours.
     unsafe { work.call(nr::__NR_connect, [work.fd as usize, address.pointer(), address.length(), 0, 0, 0]) }

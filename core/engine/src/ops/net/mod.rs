@@ -8,12 +8,9 @@
 //! ([`crate::process::nonblocking`]).
 
 pub mod accept;
-mod address;
 mod calls;
 pub mod command;
 pub mod connect;
-pub mod error_queue;
-mod message;
 pub mod recv;
 pub mod recvmsg;
 pub mod rights;
@@ -23,95 +20,18 @@ mod timestamp;
 pub mod train;
 pub mod zero_copy;
 
-use alloc::boxed::Box;
-
 use linux_raw_sys::general::EPOLLIN;
 use linux_raw_sys::io_uring::{IORING_RECVSEND_BUNDLE, IORING_RECVSEND_POLL_FIRST};
-use linux_raw_sys::net::{MSG_DONTWAIT, MSG_WAITALL, SO_TYPE, SOCK_SEQPACKET, SOCK_STREAM};
+use linux_raw_sys::net::{MSG_DONTWAIT, SO_TYPE, SOCK_SEQPACKET, SOCK_STREAM};
 
 use crate::abi::Errno;
-use crate::ops::{OpData, Outcome};
 use crate::os::user::IoVector;
 use crate::os::{self, Fd};
+use crate::request::data::OpData;
+use crate::request::data::net::{Data, Progress};
+use crate::request::op::Outcome;
 use crate::request::{Flags, Request, RequestId};
 use crate::ring::Core;
-use address::Address;
-use connect::Connect;
-use message::Message;
-
-/// What operations on sockets keep between their steps.
-pub enum Data {
-    /// SEND, RECV.
-    Transfer(Transfer),
-    /// SENDMSG, RECVMSG.
-    Message(Box<Message>),
-    /// CONNECT.
-    Connect(Box<Connect>),
-    /// BIND.
-    Bind(Box<Address>),
-    /// Of the notification of a send without copying.
-    Pages(Pages),
-}
-
-/// Pages of the program that the network reads.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Pages {
-    /// System calls whose pages are out.
-    pub out: u32,
-    /// No more will follow.
-    pub ended: bool,
-    /// Some were copied after all.
-    pub copied: bool,
-}
-
-/// How far a transfer is.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Progress {
-    /// `MSG_*` for its system calls, without `MSG_DONTWAIT`.
-    flags: u32,
-    /// Bytes done by attempts before the current one (`MSG_WAITALL`).
-    done: u32,
-    /// CQEs posted since it last let others have their turn.
-    rounds: u8,
-}
-
-impl Progress {
-    fn waits_for_all(self) -> bool {
-        self.flags & MSG_WAITALL != 0
-    }
-}
-
-/// SEND and RECV: what is left of one piece of memory.
-pub struct Transfer {
-    progress: Progress,
-    length: u32,
-    address: u64,
-    to: Option<Box<Address>>,
-}
-
-impl Request {
-    fn progress(&mut self) -> &mut Progress {
-        match &mut self.data {
-            OpData::Net(Data::Transfer(transfer)) => &mut transfer.progress,
-            OpData::Net(Data::Message(message)) => &mut message.progress,
-            _ => unreachable!("only transfers make progress"),
-        }
-    }
-
-    fn transfer(&mut self) -> &mut Transfer {
-        match &mut self.data {
-            OpData::Net(Data::Transfer(transfer)) => transfer,
-            _ => unreachable!("SEND and RECV keep a transfer"),
-        }
-    }
-
-    fn message(&mut self) -> &mut Message {
-        match &mut self.data {
-            OpData::Net(Data::Message(message)) => message,
-            _ => unreachable!("SENDMSG and RECVMSG keep a message"),
-        }
-    }
-}
 
 /// Bytes that were transferred before a request failed are what its CQE reports.
 fn failed(request: &Request, result: i32) -> i32 {

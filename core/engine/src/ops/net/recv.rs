@@ -8,13 +8,13 @@ use linux_raw_sys::net::{MSG_CTRUNC, MSG_ERRQUEUE, MSG_NOSIGNAL, MSG_OOB, MSG_PE
 
 use crate::abi::{Errno, Sqe};
 use crate::assets::kbuf::{MAX_TRANSFER, Span};
-use crate::ops::net::message::empty_header;
-use crate::ops::net::{
-    Data, Transfer, bundles, calls, covering, ended, failed, is_idle, is_retried, polls_first, start,
-};
-use crate::ops::{Caps, Code, Field, Op, OpData, Outcome, Quick, Tried};
+use crate::ops::net::{bundles, calls, covering, ended, failed, is_idle, is_retried, polls_first, start};
 use crate::os::user::{self, IoVector};
 use crate::os::{self, Fd};
+use crate::request::data::OpData;
+use crate::request::data::message::empty_header;
+use crate::request::data::net::{Data, Transfer};
+use crate::request::op::{Caps, Code, Field, Op, Outcome, Quick, Tried};
 use crate::request::{Flags, Request, RequestId};
 use crate::ring::Core;
 use crate::ring::drive::readiness::{Known, SocketKind};

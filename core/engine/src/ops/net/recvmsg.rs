@@ -7,12 +7,14 @@ use linux_raw_sys::net::{MSG_CTRUNC, MSG_TRUNC, msghdr};
 
 use crate::abi::Errno;
 use crate::assets::kbuf::Span;
-use crate::ops::net::address::LONGEST;
-use crate::ops::net::message::Message;
 use crate::ops::net::recv::{Attempt, Next, before, check, conclude};
-use crate::ops::net::{Data, calls, ended, failed, start};
-use crate::ops::{Caps, Code, Field, Op, OpData, Outcome};
+use crate::ops::net::{calls, ended, failed, start};
 use crate::os::{Fd, user};
+use crate::request::data::OpData;
+use crate::request::data::address::LONGEST;
+use crate::request::data::message::Message;
+use crate::request::data::net::Data;
+use crate::request::op::{Caps, Code, Field, Op, Outcome};
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 

@@ -8,13 +8,15 @@ use linux_raw_sys::net::{MSG_NOSIGNAL, MSG_WAITALL, SO_TYPE};
 
 use crate::abi::{Errno, Sqe};
 use crate::assets::kbuf::Span;
-use crate::ops::net::address::Address;
-use crate::ops::net::message::{Message, import_vectors};
 use crate::ops::net::{
-    Data, Transfer, bundles, calls, ended, failed, is_retried, known_flags, polls_first, rights, start,
+    bundles, calls, ended, failed, is_retried, known_flags, polls_first, rights, start, train,
 };
-use crate::ops::{Caps, Code, Field, Op, OpData, Outcome, Quick, Tried};
 use crate::os::{self, Fd, user};
+use crate::request::data::OpData;
+use crate::request::data::address::Address;
+use crate::request::data::message::{Message, import_vectors};
+use crate::request::data::net::{Data, Transfer};
+use crate::request::op::{Caps, Code, Field, Op, Outcome, Quick, Tried};
 use crate::request::{Flags, Request, RequestId};
 use crate::ring::Core;
 
@@ -40,6 +42,7 @@ pub const SEND: Op = Op::new(
 )
 .fields(&SEND_FIELDS)
 .quick(Quick { attempt: send_quickly, go_on, again: send_quickly, more: Quick::NO_MORE })
+.together(train::SENDS)
 .failed(failed);
 
 /// `IORING_SEND_VECTORIZED`: the address is that of a vector.

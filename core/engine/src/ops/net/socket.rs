@@ -6,10 +6,11 @@ use linux_raw_sys::net::AF_UNIX;
 use crate::abi::Errno;
 use crate::assets::kinds::{self, Kind};
 use crate::assets::notes;
-use crate::ops::net::address::Address;
-use crate::ops::net::{Data, calls};
-use crate::ops::{Caps, Code, Field, Op, OpData, Outcome, issue_blocks};
+use crate::ops::net::calls;
 use crate::os::{self, Fd};
+use crate::request::data::OpData;
+use crate::request::data::address::Address;
+use crate::request::op::{Caps, Code, Field, Op, Outcome, issue_blocks};
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 use crate::work::Work;
@@ -113,13 +114,13 @@ fn prep_bind(core: &mut Core, id: RequestId) -> Result<(), Errno> {
         return Err(Errno::EINVAL);
     }
     let address = Address::read(sqe.addr, i64::from(sqe.off as i32))?;
-    request.data = OpData::Net(Data::Bind(address));
+    request.data = OpData::Own(address);
     Ok(())
 }
 
 fn issue_bind(core: &mut Core, id: RequestId) -> Outcome {
     let request = &core.requests[id];
-    let OpData::Net(Data::Bind(address)) = &request.data else { return Errno::EINVAL.into() };
+    let Some(address) = request.data.as_own::<Address>() else { return Errno::EINVAL.into() };
     if creates_file(address) {
         return Outcome::Block;
     }
@@ -133,7 +134,7 @@ fn creates_file(address: &Address) -> bool {
 }
 
 fn block_bind(work: &mut Work) -> Result<usize, Errno> {
-    let OpData::Net(Data::Bind(address)) = &work.data else { return Err(Errno::EINVAL) };
+    let Some(address) = work.data.as_own::<Address>() else { return Err(Errno::EINVAL) };
     calls::bind(work.fd, address)
 }
 

@@ -12,11 +12,11 @@ use linux_raw_sys::net::{
 };
 
 use crate::abi::{Errno, IORING_CQE_F_32, IORING_CQE_F_TSTAMP_HW, IORING_SETUP_CQE_MIXED};
-use crate::ops::Outcome;
-use crate::ops::net::error_queue::{self, Control, ControlMessage, value_at};
 use crate::os::{self, Fd, Timespec, call};
 use crate::request::RequestId;
+use crate::request::op::Outcome;
 use crate::ring::Core;
+use crate::ring::drive::error_queue::{self, Control, ControlMessage, value_at};
 
 /// `SOF_TIMESTAMPING_SOFTWARE` and `SOF_TIMESTAMPING_RAW_HARDWARE`: whether any are reported.
 const REPORTED: u32 = 1 << 4 | 1 << 6;

@@ -16,13 +16,15 @@ use crate::abi::{Errno, Sqe};
 use crate::assets::kbuf::Span;
 use crate::assets::kinds::{self, Kind};
 use crate::assets::table::NodeIndex;
-use crate::ops::net::address::Address;
-use crate::ops::net::message::{Message, import_vectors};
 use crate::ops::net::send::{SEND_FIELDS, SEND_VECTORIZED, advance, attempt, conclude};
-use crate::ops::net::{Data, Transfer, calls, failed, known_flags, polls_first, start};
-use crate::ops::{Caps, Code, Field, Op, OpData, Outcome, Quick, Tried};
+use crate::ops::net::{calls, failed, known_flags, polls_first, start, train};
 use crate::os::{self, Fd, host, user};
+use crate::request::data::OpData;
+use crate::request::data::address::Address;
+use crate::request::data::message::{Message, import_vectors};
+use crate::request::data::net::{Data, Transfer};
 use crate::request::notification::Announced;
+use crate::request::op::{Caps, Code, Field, Op, Outcome, Quick, Tried};
 use crate::request::{FileHold, Flags, Request, RequestId};
 use crate::ring::Core;
 
@@ -33,6 +35,7 @@ pub const SEND_ZC: Op =
     Op::new(Code::IORING_OP_SEND_ZC, "SEND_ZC", CAPS.with(Caps::SOCKET), prep_send, issue)
         .fields(&SEND_FIELDS)
         .quick(Quick { attempt: send_quickly, go_on, again: send_quickly, more: Quick::NO_MORE })
+        .together(train::COPIED_SENDS)
         .failed(failed)
         .of_its_ring();
 

@@ -19,6 +19,7 @@
 //! once where it registered an eventfd or polls the ring's descriptor.
 
 pub mod caller;
+pub mod error_queue;
 pub mod observers;
 pub mod reactor;
 pub mod readiness;

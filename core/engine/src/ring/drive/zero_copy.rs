@@ -35,11 +35,11 @@ use linux_raw_sys::net::{SO_TYPE, SOCK_DGRAM};
 
 use crate::abi::Errno;
 use crate::assets::{kinds, notes};
-use crate::ops::net::error_queue::{self, Notice};
 use crate::os::{self, Fd};
 use crate::request::RequestId;
 use crate::request::notification::Announced;
 use crate::ring::Core;
+use crate::ring::drive::error_queue::{self, Notice};
 use crate::wait::Driver;
 
 /// Sends on one socket between two looks at its error queue, where nothing else leads to one.

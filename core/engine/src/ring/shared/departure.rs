@@ -7,12 +7,11 @@
 use alloc::vec::Vec;
 
 use crate::abi::Errno;
-use crate::ops::timeout;
 use crate::os;
 use crate::os::host;
 use crate::process::family;
 use crate::queue::Cqe;
-use crate::request::{Flags, Phase, RequestId};
+use crate::request::{Flags, Phase, RequestId, timeouts};
 use crate::ring::drive::caller;
 use crate::ring::submitter::Submitter;
 use crate::ring::{Core, Ring, lifetime, live, registry};
@@ -127,10 +126,10 @@ impl Core {
                 continue;
             }
             if !all
-                && let Some(left) = timeout::to_inherit(self, id)
+                && let Some(left) = timeouts::to_inherit(self, id)
                 && self.bequeath(left)
             {
-                timeout::forget(self, id);
+                timeouts::forget(self, id);
                 continue;
             }
             // What cannot be cancelled ends with what it is linked to, or by itself.

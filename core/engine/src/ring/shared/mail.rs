@@ -9,11 +9,11 @@
 //! - `KEPT`: a CQE that found no room, of a process that ends. Whoever reads it first posts it.
 
 use crate::abi::Errno;
-use crate::ops::timeout::{self, Inherited};
 use crate::os;
 use crate::process::family;
 use crate::process::page::{Letter, MAIL, OWNERS, State};
 use crate::queue::Cqe;
+use crate::request::timeouts::{self, Inherited};
 use crate::request::{Phase, RequestId, cancel};
 use crate::ring::Core;
 use crate::ring::shared::Shared;
@@ -166,13 +166,14 @@ impl Core {
     fn inherit(&mut self, place: usize, letter: Letter) {
         let Some(shared) = &self.shared else { return };
         shared.state().take_letter(place);
-        timeout::inherit(
+        timeouts::inherit(
             self,
             Inherited {
                 user_data: letter.user_data,
                 deadline_ns: letter.time_ns,
                 flags: letter.flags,
-                sqe_flags: letter.opcode as u8,
+                opcode: letter.opcode as u8,
+                sqe_flags: letter.index as u8,
             },
         );
     }
@@ -242,7 +243,8 @@ impl Core {
                 user_data: timeout.user_data,
                 time_ns: timeout.deadline_ns,
                 flags: timeout.flags,
-                opcode: u32::from(timeout.sqe_flags),
+                opcode: u32::from(timeout.opcode),
+                index: u32::from(timeout.sqe_flags),
                 ..Letter::default()
             })
         })

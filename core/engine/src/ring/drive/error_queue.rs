@@ -12,9 +12,8 @@ use linux_raw_sys::net::{
 
 use crate::abi::Errno;
 use crate::assets::kinds::{self, Kind};
-use crate::ops::net::calls;
-use crate::ops::net::message::empty_header;
 use crate::os::{self, Fd, call};
+use crate::request::data::message::empty_header;
 
 /// `SO_EE_ORIGIN_ZEROCOPY`.
 const ORIGIN_ZEROCOPY: u8 = 5;
@@ -71,7 +70,8 @@ pub fn receive(fd: Fd, control: &mut Control) -> Result<impl Iterator<Item = Con
     let mut header = empty_header();
     header.msg_control = control.0.as_mut_ptr().cast();
     header.msg_controllen = control.0.len();
-    calls::receive_message(fd, &mut header, MSG_ERRQUEUE)?;
+    // SAFETY: names the control bytes alone, which are ours.
+    unsafe { os::receive_message(fd, &mut header, MSG_ERRQUEUE) }?;
     let mut left = &control.0[..header.msg_controllen.min(control.0.len())];
     Ok(core::iter::from_fn(move || {
         let length = value_at::<usize>(left, offset_of!(cmsghdr, cmsg_len))?;

@@ -7,9 +7,9 @@ use linux_raw_sys::net::msghdr;
 
 use crate::abi::Errno;
 use crate::assets::kbuf::{MAX_TRANSFER, Span};
-use crate::ops::net::Progress;
-use crate::ops::net::address::{Address, LONGEST};
 use crate::os::user::{self, IoVector};
+use crate::request::data::address::{Address, LONGEST};
+use crate::request::data::net::Progress;
 
 /// As many pieces a message may have (`UIO_MAXIOV`).
 const MOST_VECTORS: usize = 1024;

@@ -1,0 +1,49 @@
+//! ASYNC_CANCEL.
+
+use linux_raw_sys::io_uring::{IORING_ASYNC_CANCEL_FD, IORING_ASYNC_CANCEL_FD_FIXED};
+
+use crate::abi::Errno;
+use crate::os;
+use crate::request::cancel::{self, Wanted};
+use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::{Flags, RequestId};
+use crate::ring::Core;
+use crate::ring::shared::{Question, look_for_answers};
+
+/// `IORING_OP_ASYNC_CANCEL`.
+pub const ASYNC_CANCEL: Op =
+    Op::new(Code::IORING_OP_ASYNC_CANCEL, "ASYNC_CANCEL", Caps::CANCELS.with(Caps::HIDDEN), prep, issue)
+        .expire(look_for_answers)
+        .fields(&[Field::Fd, Field::Address, Field::Length, Field::OpFlags])
+        .of_its_ring();
+
+fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let sqe = &core.requests[id].sqe;
+    if sqe.off != 0 || sqe.file_index != 0 {
+        return Err(Errno::EINVAL);
+    }
+    cancel::check_flags(sqe.op_flags)
+}
+
+fn issue(core: &mut Core, id: RequestId) -> Outcome {
+    let sqe = core.requests[id].sqe;
+    let by_file = sqe.op_flags & IORING_ASYNC_CANCEL_FD != 0;
+    let question = Question { flags: sqe.op_flags, user_data: sqe.addr, opcode: sqe.len as u8 };
+    let mut wanted = Wanted::new(question);
+    if by_file {
+        if sqe.op_flags & IORING_ASYNC_CANCEL_FD_FIXED != 0 {
+            core.requests[id].flags.set(Flags::FIXED_FILE);
+        }
+        wanted = match core.file(id) {
+            Ok(fd) if os::is_open(fd) => wanted.of_file(fd),
+            _ => return Errno::EBADF.into(),
+        };
+    }
+    let found = core.cancel(&wanted);
+    // Which file a number stands for, other processes cannot tell.
+    let may_ask = (found.is_err() || cancel::is_plural(sqe.op_flags)) && !by_file;
+    if may_ask && core.ask_others(id, question, found) {
+        return Outcome::Armed;
+    }
+    found.into()
+}

@@ -1,0 +1,71 @@
+//! What operations keep in a request between their steps.
+
+pub mod address;
+pub mod message;
+pub mod net;
+mod open;
+
+use alloc::boxed::Box;
+use core::any::Any;
+
+use crate::assets::directories::Description;
+use crate::os::user::{IoVector, Path};
+use crate::os::{EpollEvent, OwnedFd};
+use crate::request::timeouts::Timeout;
+
+pub use open::Open;
+
+/// A vectored transfer's segments.
+pub type Vectors = Box<[IoVector]>;
+
+/// What an operation keeps between its steps. It moves with the request: into a worker's hands
+/// while one works on it, and back.
+#[derive(Default)]
+pub enum OpData {
+    /// Nothing.
+    #[default]
+    None,
+    /// EPOLL_CTL: the event.
+    EpollEvent(EpollEvent),
+    /// TIMEOUT, LINK_TIMEOUT, TIMEOUT_REMOVE.
+    Timeout(Timeout),
+    /// Of the operations on sockets.
+    Net(net::Data),
+    /// A vectored transfer's segments, those done already empty.
+    Vectors(Vectors),
+    /// An open under way.
+    Open(Open),
+    /// A path.
+    Path(Path),
+    /// Two of them.
+    TwoPaths(Path, Path),
+    /// GETDENTS: the description through which it reads.
+    Directory(Description),
+    /// The file that a splice takes from.
+    Input(OwnedFd),
+    /// What one operation alone knows.
+    Own(Box<dyn Any + Send>),
+}
+
+impl OpData {
+    /// Keeps what one operation alone knows.
+    pub fn own<T: Any + Send>(data: T) -> OpData {
+        OpData::Own(Box::new(data))
+    }
+
+    /// What an operation of its own kept, if it did.
+    pub fn as_own<T: Any>(&self) -> Option<&T> {
+        match self {
+            OpData::Own(data) => data.downcast_ref(),
+            _ => None,
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn as_own_mut<T: Any>(&mut self) -> Option<&mut T> {
+        match self {
+            OpData::Own(data) => data.downcast_mut(),
+            _ => None,
+        }
+    }
+}

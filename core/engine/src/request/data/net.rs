@@ -1,0 +1,88 @@
+//! What operations on sockets keep between their steps.
+
+use alloc::boxed::Box;
+
+use linux_raw_sys::net::MSG_WAITALL;
+
+use crate::request::Request;
+use crate::request::data::OpData;
+use crate::request::data::address::Address;
+use crate::request::data::message::Message;
+
+/// How far such an operation is.
+pub enum Data {
+    /// SEND, RECV.
+    Transfer(Transfer),
+    /// SENDMSG, RECVMSG.
+    Message(Box<Message>),
+    /// Of the notification of a send without copying.
+    Pages(Pages),
+}
+
+/// Pages of the program that the network reads.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pages {
+    /// System calls whose pages are out.
+    pub out: u32,
+    /// No more will follow.
+    pub ended: bool,
+    /// Some were copied after all.
+    pub copied: bool,
+}
+
+/// How far a transfer is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Progress {
+    /// `MSG_*` for its system calls, without `MSG_DONTWAIT`.
+    pub flags: u32,
+    /// Bytes done by attempts before the current one (`MSG_WAITALL`).
+    pub done: u32,
+    /// CQEs posted since it last let others have their turn.
+    pub rounds: u8,
+}
+
+impl Progress {
+    /// Is all that was asked for to be transferred?
+    pub fn waits_for_all(self) -> bool {
+        self.flags & MSG_WAITALL != 0
+    }
+}
+
+/// SEND and RECV: what is left of one piece of memory.
+pub struct Transfer {
+    /// How far it is.
+    pub progress: Progress,
+    /// How long the rest is.
+    pub length: u32,
+    /// Where it begins.
+    pub address: u64,
+    /// The address to send to.
+    pub to: Option<Box<Address>>,
+}
+
+impl Request {
+    /// How far its transfer is.
+    pub fn progress(&mut self) -> &mut Progress {
+        match &mut self.data {
+            OpData::Net(Data::Transfer(transfer)) => &mut transfer.progress,
+            OpData::Net(Data::Message(message)) => &mut message.progress,
+            _ => unreachable!("only transfers make progress"),
+        }
+    }
+
+    /// The transfer of a SEND or RECV.
+    pub fn transfer(&mut self) -> &mut Transfer {
+        match &mut self.data {
+            OpData::Net(Data::Transfer(transfer)) => transfer,
+            _ => unreachable!("SEND and RECV keep a transfer"),
+        }
+    }
+
+    /// The message of a SENDMSG or RECVMSG.
+    pub fn message(&mut self) -> &mut Message {
+        match &mut self.data {
+            OpData::Net(Data::Message(message)) => message,
+            _ => unreachable!("SENDMSG and RECVMSG keep a message"),
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! What OPENAT and OPENAT2 keep.
+
+use linux_raw_sys::general::open_how;
+
+use crate::os::user::Path;
+
+/// An open under way.
+pub struct Open {
+    /// What is opened.
+    pub path: Path,
+    /// How.
+    pub how: open_how,
+    /// `openat(2)` ignores flags that it does not know, `openat2(2)` refuses them.
+    pub strict: bool,
+    /// A FIFO must be waited for, not opened at once.
+    pub patient: bool,
+    /// It goes into a slot: no program that is executed meanwhile may inherit it.
+    pub in_slot: bool,
+}

@@ -1,0 +1,390 @@
+//! A row of the op table: what is done with a request of one operation.
+//!
+//! A row says how the operation is named and printed, what it may be combined with, how it is
+//! checked ([`Op::prep`]), tried without blocking ([`Op::issue`]), done where it may block
+//! ([`Op::block`]) and ended ([`Op::finish`]). Nothing else tells operations apart.
+
+pub use linux_raw_sys::io_uring::io_uring_op as Code;
+
+use crate::abi::{Errno, Sqe};
+use crate::os::Fd;
+use crate::request::{Request, RequestId};
+use crate::ring::Core;
+use crate::ring::drive::readiness::Known;
+use crate::work::Work;
+
+/// The first number of operations that no kernel has, far from the kernel's growing list.
+pub const FIRST_PRIVATE: u8 = 192;
+
+/// The check of an SQE.
+pub type Prep = fn(&mut Core, RequestId) -> Result<(), Errno>;
+
+/// A blocking attempt.
+pub type Block = fn(&mut Work) -> Result<usize, Errno>;
+
+/// One row of the op table.
+#[derive(Clone, Copy)]
+pub struct Op {
+    /// `IORING_OP_*`.
+    pub code: u8,
+    /// Its name without the prefix.
+    pub name: &'static str,
+    /// The SQE fields it reads, in the order in which they are printed.
+    pub fields: &'static [Field],
+    /// What of it is missing; of an absent one, why. For the support page.
+    pub limits: &'static str,
+    /// What it may be combined with and what it needs.
+    pub caps: Caps,
+    /// Checks the SQE and copies what the program may overwrite after submission.
+    pub prep: fn(&mut Core, RequestId) -> Result<(), Errno>,
+    /// Tries without blocking, under the ring's lock.
+    pub issue: fn(&mut Core, RequestId) -> Outcome,
+    /// A shorter way, for what is ordinary.
+    pub quick: Option<Quick>,
+    /// How several requests of it leave by one system call.
+    pub together: Option<Together>,
+    /// Does it where it may block, without any lock.
+    pub block: Option<Block>,
+    /// After the blocking attempt, under the ring's lock again: what its CQE says, or another round.
+    pub finish: fn(&mut Core, RequestId, Result<usize, Errno>) -> Outcome,
+    /// Its timer has expired.
+    pub expire: fn(&mut Core, RequestId),
+    /// Disarms what [`Outcome::Armed`] armed, or stops the thread that works on it, for a cancellation;
+    /// false where it is too late.
+    pub disarm: fn(&mut Core, RequestId) -> bool,
+    /// What its CQE says where it fails with this result: a part that was done already comes first.
+    pub failed: fn(&Request, i32) -> i32,
+    /// Whether this kernel has the system calls that it needs; asked by the probe.
+    pub available: fn() -> bool,
+}
+
+/// The short way of an operation: see `request/quick.rs`.
+#[derive(Clone, Copy)]
+pub struct Quick {
+    /// Tries without blocking what an SQE says, if that is nothing out of the ordinary: every check of
+    /// [`Op::prep`] passed, no buffer to be selected, no flag that asks for more than one attempt.
+    pub attempt: fn(&mut Core, &Sqe, Fd) -> Tried,
+    /// Goes on behind an attempt that a request took over.
+    pub go_on: fn(&mut Core, RequestId, Fd, Result<usize, Errno>) -> Outcome,
+    /// The next attempt of a request that waits as its first one said ([`Tried::Wait`]).
+    pub again: fn(&mut Core, &Sqe, Fd) -> Tried,
+    /// The next attempt of a multishot request that was woken, which waits already or whose outcome is told; `None`
+    /// where it has to be made in the ordinary way.
+    pub more: fn(&mut Core, RequestId) -> Option<Outcome>,
+}
+
+impl Quick {
+    /// For operations that are never multishot.
+    pub const NO_MORE: fn(&mut Core, RequestId) -> Option<Outcome> = |_, _| None;
+}
+
+/// Requests of an operation that are held back until the next ones of their submission join them: see
+/// `request/train.rs`.
+#[derive(Clone, Copy)]
+pub struct Together {
+    /// The most bytes of a request that may go together with others.
+    pub most: u32,
+    /// Sends those that were held back, and says what came of each.
+    pub depart: fn(&mut Core, &[RequestId]),
+}
+
+/// What a quick attempt came to.
+#[derive(Clone, Copy, Debug)]
+pub enum Tried {
+    /// None was made.
+    Nothing,
+    /// The request is done, with this result and flags of its CQE.
+    Done(i32, u32),
+    /// There is nothing to be tried before one of these events. Where the descriptor stands is said if it is
+    /// registered and none of them has come since it was last seen to show none.
+    Wait(u32, Option<Known>),
+    /// One was made, with this result, and more is to be done than to report it.
+    Attempt(Result<usize, Errno>),
+}
+
+/// What an attempt came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// Done, with this result.
+    Complete(i32),
+    /// Try again when the request's file is ready for one of these (`EPOLLIN`, ...).
+    Wait(u32),
+    /// To be done by [`Op::block`]; the caller may do it itself.
+    Block,
+    /// To be done by [`Op::block`] in a thread of its own: it may take for ever.
+    BlockForLong,
+    /// Try again once those that are ready now had their turn.
+    Again,
+    /// The operation armed what will complete it.
+    Armed,
+}
+
+impl From<Result<usize, Errno>> for Outcome {
+    fn from(result: Result<usize, Errno>) -> Outcome {
+        Outcome::Complete(crate::abi::errno::to_res(result))
+    }
+}
+
+impl From<Errno> for Outcome {
+    fn from(errno: Errno) -> Outcome {
+        Outcome::Complete(errno.negated())
+    }
+}
+
+/// How a field of an SQE is printed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Field {
+    /// The descriptor, or a registered one.
+    Fd,
+    /// Offset in the file.
+    Offset,
+    /// `off` as an address.
+    Address2,
+    /// The address.
+    Address,
+    /// A path at the address.
+    Path,
+    /// A path at `off`.
+    Path2,
+    /// The length or count.
+    Length,
+    /// The operation's flags.
+    OpFlags,
+    /// Flags in `ioprio`.
+    Ioprio,
+    /// A registered buffer or a buffer group.
+    BufferIndex,
+    /// A slot of the file table, or a second descriptor.
+    FileIndex,
+    /// The third address.
+    Address3,
+}
+
+/// Capabilities and needs of an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Caps(u32);
+
+impl Caps {
+    /// None of them.
+    pub const NONE: Caps = Caps(0);
+    /// The engine has it; the probe shows it.
+    pub const PRESENT: Caps = Caps(1 << 0);
+    /// `fd` is a file, looked up when the request is issued.
+    pub const FILE: Caps = Caps(1 << 1);
+    /// It can take a provided buffer.
+    pub const BUFFER_SELECT: Caps = Caps(1 << 2);
+    /// `ioprio` means something.
+    pub const IOPRIO: Caps = Caps(1 << 3);
+    /// With `IOSQE_ASYNC` it goes to a worker at once, instead of being tried and waited for.
+    pub const ASYNC_BLOCKS: Caps = Caps(1 << 4);
+    /// Blocking attempts of this operation on one regular file are done one after the other.
+    pub const HASHED: Caps = Caps(1 << 5);
+    /// It is allowed on a polled ring (`IORING_SETUP_IOPOLL`).
+    pub const IOPOLL: Caps = Caps(1 << 6);
+    /// With offset -1 it moves the file's position: then its blocking attempts keep their order, too.
+    pub const POSITION: Caps = Caps(1 << 7);
+    /// Its blocking attempt takes longer than waking a worker: a caller who does not wait hands it over.
+    pub const SLOW: Caps = Caps(1 << 8);
+    /// On a polled ring, it goes without polling its file.
+    pub const UNPOLLED: Caps = Caps(1 << 9);
+    /// An error that the attempt itself comes to does not break its chain: the kernel never marked it.
+    pub const SPARES_LINKS: Caps = Caps(1 << 10);
+    /// It has neither a file nor a blocking attempt, and yet the kernel looks at whose it is.
+    pub const CREDENTIALS: Caps = Caps(1 << 13);
+    /// Its file must be a socket, and that comes before any other fault of the attempt.
+    pub const SOCKET: Caps = Caps(1 << 11);
+    /// The kernel does it during the submission, or waits for it without a thread, where we give it to our queue.
+    pub const AT_ONCE: Caps = Caps(1 << 12);
+
+    /// Only its own ring can do it: it acts on other requests, on buffers or files there, or may.
+    pub const OF_ITS_RING: Caps = Caps(1 << 14);
+    /// With an offset it does: it counts completions.
+    pub const COUNTS: Caps = Caps(1 << 15);
+
+    /// With a file index it puts a file into that slot.
+    pub const INSTALLS: Caps = Caps(1 << 16);
+    /// With a file index it empties that slot.
+    pub const EMPTIES: Caps = Caps(1 << 17);
+    /// It ends or changes other requests, which may be ready by then.
+    pub const CANCELS: Caps = Caps(1 << 18);
+
+    /// While it is armed, a cancellation does not find it among what waits: it looks for it elsewhere, or not at all.
+    pub const HIDDEN: Caps = Caps(1 << 20);
+    /// It waits without a file: cancelling one reports how many were.
+    pub const COUNTED: Caps = Caps(1 << 21);
+    /// It watches over the request before it in its chain.
+    pub const WATCHES: Caps = Caps(1 << 22);
+    /// It polls: its events and its user data can be changed while it waits.
+    pub const POLLS: Caps = Caps(1 << 23);
+    /// While it is armed, another process of its ring takes it over where its own ends.
+    pub const INHERITED: Caps = Caps(1 << 24);
+
+    /// It is no operation of this version of the ABI at all.
+    pub const UNKNOWN: Caps = Caps(1 << 19);
+
+    /// Both.
+    pub const fn with(self, other: Caps) -> Caps {
+        Caps(self.0 | other.0)
+    }
+
+    /// Any of `other`?
+    pub const fn has(self, other: Caps) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+impl Op {
+    /// A row with what most operations have.
+    pub const fn new(
+        code: Code,
+        name: &'static str,
+        caps: Caps,
+        prep: fn(&mut Core, RequestId) -> Result<(), Errno>,
+        issue: fn(&mut Core, RequestId) -> Outcome,
+    ) -> Op {
+        Op::numbered(code as u8, name, caps, prep, issue)
+    }
+
+    /// The same for an operation whose number is not the kernel's.
+    pub const fn numbered(
+        code: u8,
+        name: &'static str,
+        caps: Caps,
+        prep: fn(&mut Core, RequestId) -> Result<(), Errno>,
+        issue: fn(&mut Core, RequestId) -> Outcome,
+    ) -> Op {
+        let caps = caps.with(Caps::PRESENT);
+        Op {
+            code,
+            name,
+            fields: &[],
+            limits: "",
+            caps,
+            prep,
+            issue,
+            quick: None,
+            together: None,
+            block: None,
+            finish: finish_as_is,
+            expire: expire_cancels,
+            disarm: disarm_timer,
+            available: || true,
+            failed: |_, result| result,
+        }
+    }
+
+    /// An opcode that the engine does not have: it answers what a kernel without it answers.
+    pub const fn absent(code: Code, name: &'static str, reason: &'static str) -> Op {
+        let mut op = Op::new(code, name, Caps::NONE, |_, _| Err(Errno::EINVAL), |_, _| Errno::EINVAL.into());
+        op.caps = Caps::IOPRIO;
+        op.limits = reason;
+        op.available = || false;
+        op
+    }
+
+    /// That can take a provided buffer.
+    pub const fn select_buffer(mut self) -> Op {
+        self.caps = self.caps.with(Caps::BUFFER_SELECT);
+        self
+    }
+
+    /// That acts on its ring's requests, buffers or files, or may.
+    pub const fn of_its_ring(mut self) -> Op {
+        self.caps = self.caps.with(Caps::OF_ITS_RING);
+        self
+    }
+
+    /// With the SQE fields it reads.
+    pub const fn fields(mut self, fields: &'static [Field]) -> Op {
+        self.fields = fields;
+        self
+    }
+
+    /// With what of it is missing.
+    pub const fn limits(mut self, limits: &'static str) -> Op {
+        self.limits = limits;
+        self
+    }
+
+    /// With a shorter way.
+    pub const fn quick(mut self, quick: Quick) -> Op {
+        self.quick = Some(quick);
+        self
+    }
+
+    /// With others of it, by one system call.
+    pub const fn together(mut self, together: Together) -> Op {
+        self.together = Some(together);
+        self
+    }
+
+    /// With a blocking attempt.
+    pub const fn block(mut self, block: Block) -> Op {
+        self.block = Some(block);
+        self
+    }
+
+    /// With what its timer does.
+    pub const fn expire(mut self, expire: fn(&mut Core, RequestId)) -> Op {
+        self.expire = expire;
+        self
+    }
+
+    /// With a disarming of its own.
+    pub const fn disarm(mut self, disarm: fn(&mut Core, RequestId) -> bool) -> Op {
+        self.disarm = disarm;
+        self
+    }
+
+    /// With a part that is reported where it fails.
+    pub const fn failed(mut self, failed: fn(&Request, i32) -> i32) -> Op {
+        self.failed = failed;
+        self
+    }
+
+    /// With a condition on the kernel.
+    pub const fn available(mut self, available: fn() -> bool) -> Op {
+        self.available = available;
+        self
+    }
+
+    /// With an end of its own after the blocking attempt.
+    pub const fn finish(mut self, finish: fn(&mut Core, RequestId, Result<usize, Errno>) -> Outcome) -> Op {
+        self.finish = finish;
+        self
+    }
+}
+
+fn expire_cancels(core: &mut Core, id: RequestId) {
+    core.complete(id, Errno::ECANCELED.negated());
+}
+
+fn disarm_timer(core: &mut Core, id: RequestId) -> bool {
+    core.timers.cancel(id)
+}
+
+/// An issue step for operations that are always done by their blocking attempt.
+pub fn issue_blocks(_core: &mut Core, _id: RequestId) -> Outcome {
+    Outcome::Block
+}
+
+fn finish_as_is(_core: &mut Core, _id: RequestId, result: Result<usize, Errno>) -> Outcome {
+    result.into()
+}
+
+impl Op {
+    /// Is it no operation of this version of the ABI at all?
+    pub const fn is_unknown(&self) -> bool {
+        self.caps.has(Caps::UNKNOWN)
+    }
+
+    /// Can such a request be done only by the ring to which it is submitted?
+    pub fn needs_its_ring(&self, sqe: &Sqe) -> bool {
+        self.caps.has(Caps::OF_ITS_RING) || self.caps.has(Caps::COUNTS) && sqe.off != 0
+    }
+
+    /// Is it one that no kernel has?
+    pub fn is_private(&self) -> bool {
+        self.code >= FIRST_PRIVATE
+    }
+}

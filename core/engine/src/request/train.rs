@@ -1,0 +1,149 @@
+//! Requests of one submission that are held back to leave together, by one system call: sends, one behind the other on
+//! one socket. How they are sent is their operation's affair ([`Together`]); whatever else is to happen in the ring
+//! happens after them.
+
+use alloc::vec::Vec;
+use core::mem;
+
+use linux_raw_sys::io_uring::{IORING_RECVSEND_FIXED_BUF, IORING_SEND_ZC_REPORT_USAGE};
+use linux_raw_sys::net::{MSG_NOSIGNAL, MSG_WAITALL};
+
+use crate::os::Fd;
+use crate::os::user::IoVector;
+use crate::request::data::OpData;
+use crate::request::data::net::Data;
+use crate::request::op::Together;
+use crate::request::{Flags, Request, RequestId};
+use crate::ring::Core;
+
+/// As many the oldest kernels take.
+const MOST: usize = 64;
+/// What one packet may hold at most, headers of IP and its options left out. A stream that was given more at once came
+/// to be slower than alone, where that just did not fit into one packet.
+pub const ROOM: u32 = 65_000;
+/// What a SEND_ZC may ask for beside, in `ioprio`; no SEND gets here with it.
+const NO_MATTER: u16 = (IORING_SEND_ZC_REPORT_USAGE | IORING_RECVSEND_FIXED_BUF) as u16;
+
+/// Held requests.
+#[derive(Default)]
+pub struct Train {
+    held: Vec<RequestId>,
+    fd: Fd,
+    /// They are bytes of a stream, of any lengths. Otherwise they are datagrams, all of one length but the last, which
+    /// may be shorter.
+    stream: bool,
+    length: u32,
+    /// Bytes of all of them.
+    total: u32,
+    /// The last datagram was shorter.
+    complete: bool,
+    /// Memory to be used again.
+    vectors: Vec<IoVector>,
+}
+
+impl Train {
+    /// Is nothing held back?
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// The socket of those that are held, or were held last.
+    pub fn fd(&self) -> Fd {
+        self.fd
+    }
+
+    /// Are they bytes of a stream?
+    pub fn is_stream(&self) -> bool {
+        self.stream
+    }
+
+    /// How long a datagram is, the last perhaps excepted.
+    pub fn length(&self) -> u32 {
+        self.length
+    }
+
+    /// Another one may begin, of such requests.
+    pub fn prepare(&mut self, fd: Fd, stream: bool, length: u32) {
+        debug_assert!(self.is_empty(), "one at a time");
+        (self.fd, self.stream, self.length, self.total) = (fd, stream, length, 0);
+    }
+
+    /// Holds a request of this length back. False where there is no memory for it.
+    pub fn hold(&mut self, id: RequestId, length: u32) -> bool {
+        if self.held.try_reserve(1).is_err() {
+            return false;
+        }
+        self.complete = length < self.length;
+        self.total += length;
+        self.held.push(id);
+        true
+    }
+
+    /// Memory for the vectors of the one system call, empty.
+    pub fn take_vectors(&mut self) -> Vec<IoVector> {
+        let mut vectors = mem::take(&mut self.vectors);
+        vectors.clear();
+        vectors
+    }
+
+    /// Keeps that memory for the next one.
+    pub fn keep_vectors(&mut self, vectors: Vec<IoVector>) {
+        self.vectors = vectors;
+    }
+
+    fn takes(&self, length: u32) -> bool {
+        self.held.len() < MOST
+            && length <= ROOM - self.total
+            && (self.stream || !self.complete && length <= self.length)
+    }
+}
+
+impl Request {
+    /// The length of a request that may go together with others: nothing about it is out of the ordinary.
+    pub fn length_in_train(&self) -> Option<u32> {
+        let OpData::Net(Data::Transfer(transfer)) = &self.data else { return None };
+        // What is left over of a stream is each one's own affair, and a datagram leaves as a whole or not at all: they
+        // may differ in `MSG_WAITALL`.
+        let plain = Flags::of_sqe(self.sqe.flags & !1) == Flags::default()
+            && !self.flags.has(Flags::FAILED_EARLY)
+            && self.sqe.ioprio & !NO_MATTER == 0
+            && self.sqe.personality == 0
+            && transfer.progress.flags & !MSG_WAITALL == MSG_NOSIGNAL
+            && transfer.to.is_none();
+        let most = self.op.together.map_or(0, |together| together.most);
+        (plain && (1..=most).contains(&transfer.length)).then_some(transfer.length)
+    }
+}
+
+impl Core {
+    /// Before a request starts that does not join those held back, they go.
+    #[inline]
+    pub fn let_train_go_before(&mut self, id: RequestId) {
+        if !self.train.is_empty() && !self.joins_train(id) {
+            self.let_train_go();
+        }
+    }
+
+    fn joins_train(&self, id: RequestId) -> bool {
+        let (request, train) = (&self.requests[id], &self.train);
+        let head = &self.requests[train.held[0]].sqe;
+        request.sqe.first_word() == head.first_word()
+            && request.length_in_train().is_some_and(|length| train.takes(length))
+    }
+
+    /// Sends what is held back.
+    pub fn let_train_go(&mut self) {
+        let mut held = mem::take(&mut self.train.held);
+        if let Some(&head) = held.first()
+            && let Some(Together { depart, .. }) = self.requests[head].op.together
+        {
+            depart(self, &held);
+        }
+        held.clear();
+        // What waited for these may have begun another.
+        if self.train.is_empty() {
+            self.train.held = held;
+        }
+    }
+}
