@@ -39,11 +39,16 @@ fn layer(module: &str) -> Option<usize> {
     LAYERS.iter().position(|layer| layer.contains(&module))
 }
 
-/// The modules below the crate's root that a source file names, tests and comments left out.
-fn imports(text: &str) -> BTreeSet<String> {
+/// A source file without its tests and comments.
+fn code(text: &str) -> String {
     let code = text.split("\n#[cfg(test)]\nmod ").next().unwrap_or_default();
     let lines = code.lines().map(|line| line.split("//").next().unwrap_or_default());
-    let code = lines.collect::<Vec<_>>().join("\n");
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The modules below the crate's root that a source file names, tests and comments left out.
+fn imports(text: &str) -> BTreeSet<String> {
+    let code = code(text);
     let mut found = BTreeSet::new();
     for (at, _) in code.match_indices("crate::") {
         let behind = &code[at + "crate::".len()..];
@@ -86,6 +91,34 @@ fn imports_go_downwards() {
     let gone: Vec<_> = known.difference(&upwards).collect();
     assert!(added.is_empty(), "these files import from a layer above their own: {added:#?}");
     assert!(gone.is_empty(), "these imports are gone: take them out of tests/layers.txt: {gone:#?}");
+}
+
+/// The op table is the one place that tells operations apart: everything else asks the row of a request.
+#[test]
+fn opcodes_stand_in_rows_only() {
+    let mut files = Vec::new();
+    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut files);
+    let mut elsewhere = Vec::new();
+    for file in files {
+        let code = code(&fs::read_to_string(&file).unwrap());
+        for (at, _) in
+            code.match_indices("io_uring_op::IORING_OP_").chain(code.match_indices("Code::IORING_OP_"))
+        {
+            let before = &code[..at];
+            let item = &before[before.rfind("\n\n").unwrap_or(0)..];
+            let is_row = item.contains(": Op =") || item.contains("ROWS: &[Op] =");
+            let is_bound = code[at..].split("IORING_OP_").nth(1).unwrap().starts_with("LAST");
+            if !is_row && !is_bound {
+                elsewhere.push(format!("{}: {}", file.display(), code[at..].lines().next().unwrap()));
+            }
+        }
+        for compared in ["op.code ==", "op.code !=", "match request.op.code", "match op.code"] {
+            if code.contains(compared) {
+                elsewhere.push(format!("{}: {compared}", file.display()));
+            }
+        }
+    }
+    assert!(elsewhere.is_empty(), "opcodes outside rows: {elsewhere:#?}");
 }
 
 /// `Core` composes the parts of a ring: who wants to change one goes through what it offers.

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use anyring_engine::abi::Errno;
 use anyring_engine::coverage::{self, Results};
-use anyring_engine::ops::{self, errors};
+use anyring_engine::ops;
 use anyring_engine::request::op::{Caps, Op};
 
 /// The file in which results are noted, if the environment names one.
@@ -62,7 +62,7 @@ struct Line {
 
 impl Line {
     fn of(op: &Op, results: &Results) -> Line {
-        let declared = errors::of(op).iter().copied();
+        let declared = op.errors.iter().copied();
         let (seen, missing) = declared.partition(|errno| coverage::contains(results, errno.negated()));
         Line { succeeded: coverage::contains(results, 0), seen, missing }
     }

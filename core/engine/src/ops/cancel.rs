@@ -15,7 +15,8 @@ pub const ASYNC_CANCEL: Op =
     Op::new(Code::IORING_OP_ASYNC_CANCEL, "ASYNC_CANCEL", Caps::CANCELS.with(Caps::HIDDEN), prep, issue)
         .expire(look_for_answers)
         .fields(&[Field::Fd, Field::Address, Field::Length, Field::OpFlags])
-        .of_its_ring();
+        .of_its_ring()
+        .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENOENT]);
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let sqe = &core.requests[id].sqe;

@@ -15,11 +15,13 @@ use crate::work::Work;
 /// `IORING_OP_EPOLL_CTL`.
 pub const EPOLL_CTL: Op = Op::new(Code::IORING_OP_EPOLL_CTL, "EPOLL_CTL", Caps::NONE, prep_control, control)
     .fields(&[Field::Fd, Field::Length, Field::Offset, Field::Address])
-    .block(control_ring);
+    .block(control_ring)
+    .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF]);
 
 /// `IORING_OP_EPOLL_WAIT`.
 pub const EPOLL_WAIT: Op = Op::new(Code::IORING_OP_EPOLL_WAIT, "EPOLL_WAIT", Caps::FILE, prep_wait, wait)
-    .fields(&[Field::Fd, Field::Address, Field::Length]);
+    .fields(&[Field::Fd, Field::Address, Field::Length])
+    .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF]);
 
 fn prep_control(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let request = &mut core.requests[id];

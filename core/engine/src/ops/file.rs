@@ -6,7 +6,7 @@ use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 use crate::abi::{Errno, Sqe};
 use crate::os::{self, Fd, nr};
 use crate::request::RequestId;
-use crate::request::op::{Caps, Code, Field, Op, Outcome, issue_blocks};
+use crate::request::op::{Block, Caps, Code, Field, Op, Outcome, Prep, issue_blocks};
 use crate::ring::Core;
 use crate::work::Work;
 
@@ -14,8 +14,8 @@ const fn op(
     code: Code,
     name: &'static str,
     caps: Caps,
-    prep: crate::request::op::Prep,
-    block: crate::request::op::Block,
+    prep: Prep,
+    block: Block,
     fields: &'static [Field],
 ) -> Op {
     Op::new(code, name, caps, prep, issue_blocks).block(block).fields(fields)
@@ -30,7 +30,8 @@ pub const FSYNC: Op = op(
     prep_fsync,
     fsync,
     &[Field::Fd, Field::OpFlags, Field::Offset, Field::Length],
-);
+)
+.errors(&[Errno::EINVAL, Errno::EBADF]);
 
 /// `IORING_OP_SYNC_FILE_RANGE`.
 pub const SYNC_FILE_RANGE: Op = op(
@@ -40,7 +41,8 @@ pub const SYNC_FILE_RANGE: Op = op(
     |core, id| refuse(core, id, |sqe| sqe.addr != 0 || sqe.buf_index != 0 || sqe.file_index != 0),
     sync_file_range,
     &[Field::Fd, Field::Offset, Field::Length, Field::OpFlags],
-);
+)
+.errors(&[Errno::EINVAL, Errno::EBADF]);
 
 /// `IORING_OP_FALLOCATE`.
 pub const FALLOCATE: Op = op(
@@ -50,7 +52,8 @@ pub const FALLOCATE: Op = op(
     |core, id| refuse(core, id, |sqe| sqe.buf_index != 0 || sqe.op_flags != 0 || sqe.file_index != 0),
     fallocate,
     &[Field::Fd, Field::Length, Field::Offset, Field::Address],
-);
+)
+.errors(&[Errno::EINVAL, Errno::EBADF]);
 
 /// `IORING_OP_FTRUNCATE`.
 pub const FTRUNCATE: Op = op(
@@ -60,7 +63,8 @@ pub const FTRUNCATE: Op = op(
     prep_ftruncate,
     ftruncate,
     &[Field::Fd, Field::Offset],
-);
+)
+.errors(&[Errno::EINVAL, Errno::EBADF]);
 
 /// `IORING_OP_FADVISE`.
 pub const FADVISE: Op = Op::new(
@@ -71,7 +75,8 @@ pub const FADVISE: Op = Op::new(
     issue_fadvise,
 )
 .block(|work| fadvise(work.fd, &work.sqe))
-.fields(&[Field::Fd, Field::Offset, Field::Length, Field::OpFlags]);
+.fields(&[Field::Fd, Field::Offset, Field::Length, Field::OpFlags])
+.errors(&[Errno::EINVAL, Errno::EBADF]);
 
 /// `IORING_OP_MADVISE`.
 pub const MADVISE: Op = op(
@@ -81,7 +86,8 @@ pub const MADVISE: Op = op(
     |core, id| refuse(core, id, |sqe| sqe.buf_index != 0 || sqe.file_index != 0),
     madvise,
     &[Field::Address, Field::Length, Field::OpFlags],
-);
+)
+.errors(&[Errno::EINVAL]);
 
 /// Refuses an SQE in which something is set that the operation does not read.
 pub(super) fn refuse(core: &mut Core, id: RequestId, bad: fn(&Sqe) -> bool) -> Result<(), Errno> {

@@ -31,7 +31,8 @@ pub const FUTEX_WAIT: Op = Op::new(Code::IORING_OP_FUTEX_WAIT, "FUTEX_WAIT", WAI
     .fields(&[Field::Address, Field::Offset, Field::Address3, Field::Fd])
     .block(wait)
     .finish(finish_wait)
-    .disarm(interrupt);
+    .disarm(interrupt)
+    .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EAGAIN, Errno::ECANCELED]);
 
 /// `IORING_OP_FUTEX_WAITV`.
 pub const FUTEX_WAITV: Op =
@@ -40,13 +41,15 @@ pub const FUTEX_WAITV: Op =
         .block(wait)
         .finish(finish_wait)
         .disarm(interrupt)
-        .available(kernel_waits_on_several);
+        .available(kernel_waits_on_several)
+        .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EAGAIN, Errno::ECANCELED]);
 
 /// `IORING_OP_FUTEX_WAKE`.
 pub const FUTEX_WAKE: Op =
     Op::new(Code::IORING_OP_FUTEX_WAKE, "FUTEX_WAKE", Caps::NONE, prep_wake, issue_wake)
         .fields(&[Field::Address, Field::Offset, Field::Address3, Field::Fd])
-        .block(wake);
+        .block(wake)
+        .errors(&[Errno::EINVAL, Errno::EFAULT]);
 
 /// Where the kernel has no `futex_waitv`, or it cannot be used, a waiter looks up so often.
 const SLICE_NS: u64 = 20_000_000;

@@ -18,7 +18,8 @@ pub const CODE: u8 = FIRST_PRIVATE;
 pub const GETDENTS: Op = Op::numbered(CODE, "GETDENTS", Caps::FILE.with(Caps::POSITION), prep, issue)
     .block(block)
     .finish(finish)
-    .fields(&[Field::Fd, Field::Address, Field::Length, Field::Offset]);
+    .fields(&[Field::Fd, Field::Address, Field::Length, Field::Offset])
+    .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENOTDIR]);
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let sqe = &core.requests[id].sqe;

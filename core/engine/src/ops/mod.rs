@@ -5,7 +5,6 @@
 
 pub mod cancel;
 pub mod epoll;
-pub mod errors;
 pub mod file;
 pub mod futex;
 pub mod getdents;

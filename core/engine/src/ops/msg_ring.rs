@@ -36,7 +36,8 @@ pub const MSG_RING: Op = Op::new(
     Field::OpFlags,
 ])
 .block(send)
-.of_its_ring();
+.of_its_ring()
+.errors(&[Errno::EINVAL, Errno::EBADF, Errno::EBADFD]);
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     check(&core.requests[id].sqe)
@@ -162,7 +163,7 @@ pub fn send_without_ring(address: u64) -> Result<usize, Errno> {
     let words: [u64; 8] = user::read(address)?;
     // SAFETY: an SQE is 64 bytes of integers.
     let sqe: Sqe = unsafe { core::mem::transmute(words) };
-    if sqe.flags != 0 || sqe.opcode != Code::IORING_OP_MSG_RING as u8 {
+    if sqe.flags != 0 || sqe.opcode != MSG_RING.code {
         return Err(Errno::EINVAL);
     }
     check(&sqe)?;

@@ -19,7 +19,8 @@ pub const NOP: Op = Op::new(Code::IORING_OP_NOP, "NOP", Caps::IOPOLL, prep, issu
         go_on: |core, id, _, _| issue(core, id),
         again: done,
         more: Quick::NO_MORE,
-    });
+    })
+    .errors(&[Errno::EINVAL, Errno::EBADF, Errno::EFAULT]);
 
 const FLAGS: u32 = IORING_NOP_INJECT_RESULT
     | IORING_NOP_FILE

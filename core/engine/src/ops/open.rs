@@ -29,34 +29,44 @@ pub const OPENAT: Op =
     Op::new(Code::IORING_OP_OPENAT, "OPENAT", Caps::AT_ONCE.with(Caps::INSTALLS), prep_openat, issue_open)
         .block(open)
         .finish(opened)
-        .fields(&[Field::Fd, Field::Path, Field::OpFlags, Field::Length, Field::FileIndex]);
+        .fields(&[Field::Fd, Field::Path, Field::OpFlags, Field::Length, Field::FileIndex])
+        .errors(&[
+            Errno::EINVAL,
+            Errno::EFAULT,
+            Errno::ENOENT,
+            Errno::ENXIO,
+            Errno::ENFILE,
+            Errno::ENAMETOOLONG,
+            Errno::EBADF,
+        ]);
 
 /// `IORING_OP_OPENAT2`.
 pub const OPENAT2: Op =
     Op::new(Code::IORING_OP_OPENAT2, "OPENAT2", Caps::AT_ONCE.with(Caps::INSTALLS), prep_openat2, issue_open)
         .block(open)
         .finish(opened)
-        .fields(&[Field::Fd, Field::Path, Field::Address2, Field::Length, Field::FileIndex]);
+        .fields(&[Field::Fd, Field::Path, Field::Address2, Field::Length, Field::FileIndex])
+        .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ENOENT, Errno::E2BIG, Errno::EBADF]);
 
 /// `IORING_OP_CLOSE`.
 pub const CLOSE: Op =
     Op::new(Code::IORING_OP_CLOSE, "CLOSE", Caps::AT_ONCE.with(Caps::EMPTIES), prep_close, issue_close)
         .block(close)
         .finish(closed)
-        .fields(&[Field::Fd, Field::FileIndex]);
+        .fields(&[Field::Fd, Field::FileIndex])
+        .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENXIO]);
 
 /// `IORING_OP_PIPE`.
-pub const PIPE: Op = Op::new(Code::IORING_OP_PIPE, "PIPE", Caps::NONE, prep_pipe, issue_pipe).fields(&[
-    Field::Address,
-    Field::OpFlags,
-    Field::FileIndex,
-]);
+pub const PIPE: Op = Op::new(Code::IORING_OP_PIPE, "PIPE", Caps::NONE, prep_pipe, issue_pipe)
+    .fields(&[Field::Address, Field::OpFlags, Field::FileIndex])
+    .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ENFILE]);
 
 /// `IORING_OP_FIXED_FD_INSTALL`.
 pub const FIXED_FD_INSTALL: Op =
     Op::new(Code::IORING_OP_FIXED_FD_INSTALL, "FIXED_FD_INSTALL", Caps::FILE, prep_install, issue_install)
         .fields(&[Field::Fd, Field::OpFlags])
-        .of_its_ring();
+        .of_its_ring()
+        .errors(&[Errno::EINVAL, Errno::EBADF]);
 
 /// `IORING_OP_FILES_UPDATE`.
 pub const FILES_UPDATE: Op = Op::new(
@@ -67,7 +77,8 @@ pub const FILES_UPDATE: Op = Op::new(
     issue_files_update,
 )
 .fields(&[Field::Address, Field::Length, Field::Offset])
-.of_its_ring();
+.of_its_ring()
+.errors(&[Errno::EINVAL, Errno::ENXIO, Errno::EFAULT, Errno::EOVERFLOW]);
 
 fn prep_openat(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let sqe = core.requests[id].sqe;

@@ -11,18 +11,12 @@ use crate::assets::mounts;
 use crate::os::user::Path;
 use crate::os::{Fd, nr};
 use crate::request::data::OpData;
-use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::op::{Block, Caps, Code, Field, Op, Outcome, Prep};
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 use crate::work::Work;
 
-const fn op(
-    code: Code,
-    name: &'static str,
-    prep: crate::request::op::Prep,
-    block: crate::request::op::Block,
-    fields: &'static [Field],
-) -> Op {
+const fn op(code: Code, name: &'static str, prep: Prep, block: Block, fields: &'static [Field]) -> Op {
     Op::new(code, name, Caps::SPARES_LINKS, prep, issue).block(block).fields(fields)
 }
 
@@ -33,7 +27,8 @@ pub const STATX: Op = op(
     prep_statx,
     statx,
     &[Field::Fd, Field::Path, Field::OpFlags, Field::Length, Field::Address2],
-);
+)
+.errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ENOENT, Errno::EBADF]);
 
 /// `IORING_OP_RENAMEAT`.
 pub const RENAMEAT: Op = op(
@@ -42,7 +37,8 @@ pub const RENAMEAT: Op = op(
     |core, id| prep_two(core, id, |sqe| sqe.buf_index != 0 || sqe.file_index != 0, false),
     |work| at_two(work, nr::__NR_renameat2),
     &[Field::Fd, Field::Path, Field::Length, Field::Path2, Field::OpFlags],
-);
+)
+.errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOENT]);
 
 /// `IORING_OP_UNLINKAT`.
 pub const UNLINKAT: Op = op(
@@ -51,7 +47,8 @@ pub const UNLINKAT: Op = op(
     prep_unlinkat,
     |work| at_one(work, nr::__NR_unlinkat, work.sqe.op_flags),
     &[Field::Fd, Field::Path, Field::OpFlags],
-);
+)
+.errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOENT]);
 
 /// `IORING_OP_MKDIRAT`.
 pub const MKDIRAT: Op = op(
@@ -64,7 +61,8 @@ pub const MKDIRAT: Op = op(
     },
     |work| at_one(work, nr::__NR_mkdirat, work.sqe.len),
     &[Field::Fd, Field::Path, Field::Length],
-);
+)
+.errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOENT]);
 
 /// `IORING_OP_SYMLINKAT`.
 pub const SYMLINKAT: Op = op(
@@ -80,7 +78,9 @@ pub const SYMLINKAT: Op = op(
     },
     symlinkat,
     &[Field::Path, Field::Fd, Field::Path2],
-);
+)
+.issue(issue_symlinkat)
+.errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOENT]);
 
 /// `IORING_OP_LINKAT`.
 pub const LINKAT: Op = op(
@@ -92,7 +92,8 @@ pub const LINKAT: Op = op(
     },
     |work| at_two(work, nr::__NR_linkat),
     &[Field::Fd, Field::Path, Field::Length, Field::Path2, Field::OpFlags],
-);
+)
+.errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOENT]);
 
 /// What all of them refuse.
 fn check(core: &Core, id: RequestId, bad: fn(&Sqe) -> bool) -> Result<(), Errno> {
@@ -143,9 +144,16 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     let (first, second) = (request.sqe.fd, request.sqe.len as i32);
     match &request.data {
         OpData::Path(path) => issue_at(&[(first, path)]),
-        // Only one path of a symbolic link is looked up.
-        OpData::TwoPaths(_, path) if request.op.code == SYMLINKAT.code => issue_at(&[(first, path)]),
         OpData::TwoPaths(old, new) => issue_at(&[(first, old), (second, new)]),
+        _ => Outcome::Block,
+    }
+}
+
+/// The same of a symbolic link, of which only the second path is looked up.
+fn issue_symlinkat(core: &mut Core, id: RequestId) -> Outcome {
+    let request = &core.requests[id];
+    match &request.data {
+        OpData::TwoPaths(_, path) => issue_at(&[(request.sqe.fd, path)]),
         _ => Outcome::Block,
     }
 }

@@ -29,13 +29,15 @@ pub const POLL_ADD: Op =
     Op::new(Code::IORING_OP_POLL_ADD, "POLL_ADD", Caps::FILE.with(Caps::POLLS), prep, issue)
         .fields(&[Field::Fd, Field::OpFlags, Field::Length])
         .block(find_stand_in)
-        .finish(poll_stand_in);
+        .finish(poll_stand_in)
+        .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ECANCELED]);
 
 /// `IORING_OP_POLL_REMOVE`.
 pub const POLL_REMOVE: Op =
     Op::new(Code::IORING_OP_POLL_REMOVE, "POLL_REMOVE", Caps::CANCELS, prep_remove, issue_remove)
         .fields(&[Field::Address, Field::Offset, Field::OpFlags, Field::Length])
-        .of_its_ring();
+        .of_its_ring()
+        .errors(&[Errno::EINVAL, Errno::ENOENT]);
 
 /// Conditions, as opposed to flags of behaviour.
 const CONDITIONS: u32 = 0xffff;

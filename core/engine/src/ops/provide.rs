@@ -14,13 +14,15 @@ const MOST: u32 = 1 << 16;
 pub const PROVIDE_BUFFERS: Op =
     Op::new(Code::IORING_OP_PROVIDE_BUFFERS, "PROVIDE_BUFFERS", Caps::IOPOLL, prep_provide, issue_provide)
         .fields(&[Field::Fd, Field::Address, Field::Length, Field::Offset, Field::BufferIndex])
-        .of_its_ring();
+        .of_its_ring()
+        .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::E2BIG, Errno::EOVERFLOW]);
 
 /// `IORING_OP_REMOVE_BUFFERS`.
 pub const REMOVE_BUFFERS: Op =
     Op::new(Code::IORING_OP_REMOVE_BUFFERS, "REMOVE_BUFFERS", Caps::IOPOLL, prep_remove, issue_remove)
         .fields(&[Field::Fd, Field::BufferIndex])
-        .of_its_ring();
+        .of_its_ring()
+        .errors(&[Errno::EINVAL, Errno::ENOENT]);
 
 fn prep_provide(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let sqe = core.requests[id].sqe;

@@ -26,7 +26,8 @@ pub const READ_MULTISHOT: Op = Op::new(
 )
 .fields(&[Field::Fd, Field::Offset, Field::OpFlags, Field::BufferIndex])
 .block(block)
-.finish(finish);
+.finish(finish)
+.errors(&[Errno::EINVAL, Errno::EBADF, Errno::EBADFD, Errno::ENOBUFS]);
 
 /// As many CQEs it posts before others have their turn.
 const MOST_ROUNDS: u32 = 32;

@@ -19,7 +19,7 @@ use crate::os::user::{self, IoVector};
 use crate::os::{self, Fd};
 use crate::process::nonblocking;
 use crate::request::data::OpData;
-use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::op::{Caps, Code, Field, Op, Outcome, Prep};
 use crate::request::{FileHold, Flags, Request, RequestId};
 use crate::ring::drive::readiness::SocketKind;
 use crate::ring::{Core, registry};
@@ -59,14 +59,14 @@ const FIXED_FIELDS: &[Field] = &[
 const READS: Caps = Caps::FILE.with(Caps::IOPRIO).with(Caps::IOPOLL).with(Caps::POSITION);
 const WRITES: Caps = READS.with(Caps::HASHED);
 
-const fn reads(code: Code, name: &'static str, prep: crate::request::op::Prep) -> Op {
+const fn reads(code: Code, name: &'static str, prep: Prep) -> Op {
     Op::new(code, name, READS, prep, |core, id| issue(core, id, Direction::Read))
         .block(|work| block(work, Direction::Read))
         .finish(|core, id, result| finish(core, id, result, Direction::Read))
         .failed(failed)
 }
 
-const fn writes(code: Code, name: &'static str, prep: crate::request::op::Prep) -> Op {
+const fn writes(code: Code, name: &'static str, prep: Prep) -> Op {
     Op::new(code, name, WRITES, prep, |core, id| issue(core, id, Direction::Write))
         .block(|work| block(work, Direction::Write))
         .finish(|core, id, result| finish(core, id, result, Direction::Write))
@@ -74,26 +74,54 @@ const fn writes(code: Code, name: &'static str, prep: crate::request::op::Prep) 
 }
 
 /// `IORING_OP_READ`.
-pub const READ: Op = reads(Code::IORING_OP_READ, "READ", prep).select_buffer().fields(FIELDS);
+pub const READ: Op = reads(Code::IORING_OP_READ, "READ", prep).select_buffer().fields(FIELDS).errors(&[
+    Errno::EINVAL,
+    Errno::EFAULT,
+    Errno::EBADF,
+    Errno::EOPNOTSUPP,
+    Errno::ENOBUFS,
+    Errno::EAGAIN,
+    Errno::ECANCELED,
+]);
 /// `IORING_OP_WRITE`.
-pub const WRITE: Op = writes(Code::IORING_OP_WRITE, "WRITE", prep).fields(FIELDS);
+pub const WRITE: Op = writes(Code::IORING_OP_WRITE, "WRITE", prep).fields(FIELDS).errors(&[
+    Errno::EINVAL,
+    Errno::EFAULT,
+    Errno::EBADF,
+    Errno::EOPNOTSUPP,
+]);
 /// `IORING_OP_READV`.
-pub const READV: Op = reads(Code::IORING_OP_READV, "READV", prep_vectored).select_buffer().fields(FIELDS);
+pub const READV: Op = reads(Code::IORING_OP_READV, "READV", prep_vectored)
+    .select_buffer()
+    .fields(FIELDS)
+    .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::EOPNOTSUPP, Errno::ENOBUFS]);
 /// `IORING_OP_WRITEV`.
-pub const WRITEV: Op = writes(Code::IORING_OP_WRITEV, "WRITEV", prep_vectored).fields(FIELDS);
+pub const WRITEV: Op = writes(Code::IORING_OP_WRITEV, "WRITEV", prep_vectored).fields(FIELDS).errors(&[
+    Errno::EINVAL,
+    Errno::EFAULT,
+    Errno::EBADF,
+    Errno::EOPNOTSUPP,
+]);
 /// `IORING_OP_READ_FIXED`.
-pub const READ_FIXED: Op =
-    reads(Code::IORING_OP_READ_FIXED, "READ_FIXED", prep_fixed).fields(FIXED_FIELDS).of_its_ring();
+pub const READ_FIXED: Op = reads(Code::IORING_OP_READ_FIXED, "READ_FIXED", prep_fixed)
+    .fields(FIXED_FIELDS)
+    .of_its_ring()
+    .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF]);
 /// `IORING_OP_WRITE_FIXED`.
-pub const WRITE_FIXED: Op =
-    writes(Code::IORING_OP_WRITE_FIXED, "WRITE_FIXED", prep_fixed).fields(FIXED_FIELDS).of_its_ring();
+pub const WRITE_FIXED: Op = writes(Code::IORING_OP_WRITE_FIXED, "WRITE_FIXED", prep_fixed)
+    .fields(FIXED_FIELDS)
+    .of_its_ring()
+    .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF]);
 /// `IORING_OP_READV_FIXED`.
-pub const READV_FIXED: Op =
-    reads(Code::IORING_OP_READV_FIXED, "READV_FIXED", prep_vectored_fixed).fields(FIXED_FIELDS).of_its_ring();
+pub const READV_FIXED: Op = reads(Code::IORING_OP_READV_FIXED, "READV_FIXED", prep_vectored_fixed)
+    .fields(FIXED_FIELDS)
+    .of_its_ring()
+    .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOMEM]);
 /// `IORING_OP_WRITEV_FIXED`.
 pub const WRITEV_FIXED: Op = writes(Code::IORING_OP_WRITEV_FIXED, "WRITEV_FIXED", prep_vectored_fixed)
     .fields(FIXED_FIELDS)
-    .of_its_ring();
+    .of_its_ring()
+    .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOMEM]);
 
 /// Which way the bytes go.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -25,14 +25,16 @@ pub const SPLICE: Op = Op::new(Code::IORING_OP_SPLICE, "SPLICE", Caps::FILE, pre
     .block(splice)
     .finish(finish)
     .fields(FIELDS)
-    .of_its_ring();
+    .of_its_ring()
+    .errors(&[Errno::EINVAL, Errno::EBADF]);
 
 /// `IORING_OP_TEE`.
 pub const TEE: Op = Op::new(Code::IORING_OP_TEE, "TEE", Caps::FILE, prep_tee, issue)
     .block(tee)
     .finish(finish)
     .fields(FIELDS)
-    .of_its_ring();
+    .of_its_ring()
+    .errors(&[Errno::EINVAL, Errno::EBADF]);
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     if core.requests[id].sqe.op_flags & !FLAGS != 0 { Err(Errno::EINVAL) } else { Ok(()) }

@@ -23,7 +23,8 @@ const TIMES: Caps = Caps::COUNTS.with(Caps::HIDDEN).with(Caps::INHERITED);
 pub const TIMEOUT: Op = Op::new(Code::IORING_OP_TIMEOUT, "TIMEOUT", TIMES, prep, issue)
     .fields(FIELDS)
     .expire(expire)
-    .disarm(disarm);
+    .disarm(disarm)
+    .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ETIME, Errno::ECANCELED]);
 
 /// `IORING_OP_LINK_TIMEOUT`.
 pub const LINK_TIMEOUT: Op = Op::new(
@@ -34,13 +35,15 @@ pub const LINK_TIMEOUT: Op = Op::new(
     issue_link,
 )
 .fields(FIELDS)
-.expire(expire_link);
+.expire(expire_link)
+.errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ETIME, Errno::ECANCELED]);
 
 /// `IORING_OP_TIMEOUT_REMOVE`.
 pub const TIMEOUT_REMOVE: Op =
     Op::new(Code::IORING_OP_TIMEOUT_REMOVE, "TIMEOUT_REMOVE", Caps::CANCELS, prep_remove, issue_remove)
         .fields(&[Field::Address, Field::Address2, Field::OpFlags])
-        .of_its_ring();
+        .of_its_ring()
+        .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ENOENT]);
 
 /// The time at `address`, as the kernel takes it: more than a second's worth of nanoseconds is fine.
 fn read_time(address: u64) -> Result<u64, Errno> {

@@ -20,7 +20,8 @@ use crate::wait::timers::Clock;
 pub const WAITID: Op =
     Op::new(Code::IORING_OP_WAITID, "WAITID", Caps::CREDENTIALS.with(Caps::COUNTED), prep, issue)
         .fields(&[Field::Fd, Field::Length, Field::FileIndex, Field::Address2])
-        .expire(Core::issue);
+        .expire(Core::issue)
+        .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ECHILD, Errno::ECANCELED]);
 
 /// Between two questions where no descriptor tells.
 const PAUSE_NS: u64 = 4_000_000;

@@ -7,7 +7,7 @@ use crate::ops::paths;
 use crate::os::nr::{self, AT_FDCWD};
 use crate::os::user::{self, Path};
 use crate::request::data::OpData;
-use crate::request::op::{Caps, Code, Field, Op, Outcome, issue_blocks};
+use crate::request::op::{Caps, Code, Field, Op, Outcome, Prep, issue_blocks};
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 use crate::work::Work;
@@ -33,7 +33,8 @@ pub struct Xattr {
 /// `IORING_OP_FSETXATTR`.
 pub const FSETXATTR: Op = Op::new(Code::IORING_OP_FSETXATTR, "FSETXATTR", BY_FILE, prep_set, issue_blocks)
     .block(set)
-    .fields(FIELDS);
+    .fields(FIELDS)
+    .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ERANGE, Errno::E2BIG]);
 
 /// `IORING_OP_SETXATTR`.
 pub const SETXATTR: Op = Op::new(
@@ -44,12 +45,14 @@ pub const SETXATTR: Op = Op::new(
     issue_at_path,
 )
 .block(set)
-.fields(PATH_FIELDS);
+.fields(PATH_FIELDS)
+.errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ERANGE, Errno::E2BIG]);
 
 /// `IORING_OP_FGETXATTR`.
 pub const FGETXATTR: Op = Op::new(Code::IORING_OP_FGETXATTR, "FGETXATTR", BY_FILE, prep_get, issue_blocks)
     .block(get)
-    .fields(FIELDS);
+    .fields(FIELDS)
+    .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ERANGE]);
 
 /// `IORING_OP_GETXATTR`.
 pub const GETXATTR: Op = Op::new(
@@ -60,7 +63,8 @@ pub const GETXATTR: Op = Op::new(
     issue_at_path,
 )
 .block(get)
-.fields(PATH_FIELDS);
+.fields(PATH_FIELDS)
+.errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ERANGE]);
 
 fn read_name(address: u64) -> Result<Path, Errno> {
     match Path::read_up_to(address, MAX_NAME + 1) {
@@ -94,7 +98,7 @@ fn prep_get(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     Ok(())
 }
 
-fn with_path(core: &mut Core, id: RequestId, prep: crate::request::op::Prep) -> Result<(), Errno> {
+fn with_path(core: &mut Core, id: RequestId, prep: Prep) -> Result<(), Errno> {
     if core.requests[id].flags.has(Flags::FIXED_FILE) {
         return Err(Errno::EBADF);
     }

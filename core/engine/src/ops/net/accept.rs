@@ -31,7 +31,8 @@ pub const ACCEPT: Op =
             Field::OpFlags,
             Field::Ioprio,
             Field::FileIndex,
-        ]);
+        ])
+        .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENOTSOCK, Errno::EAGAIN]);
 
 /// So many connections of a multishot request are followed by a question for more. Behind them an attempt in vain costs
 /// less than the questions would.

@@ -14,14 +14,16 @@ use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 use crate::ring::drive::error_queue;
 
+const LIMITS: &str = "of sockets and the null device; other files' are their drivers'. TX_TIMESTAMP of sockets that \
+                      queue no errors, and no packets with their time stamps";
+
 /// `IORING_OP_URING_CMD`.
-pub const URING_CMD: Op = Op::new(Code::IORING_OP_URING_CMD, "URING_CMD", Caps::FILE, prep, issue).select_buffer().fields(&[
-    Field::Fd,
-    Field::Offset,
-    Field::Address,
-    Field::FileIndex,
-    Field::Address3,
-]).limits("of sockets and the null device; other files' are their drivers'. TX_TIMESTAMP of sockets that queue no errors, and no packets with their time stamps").of_its_ring();
+pub const URING_CMD: Op = Op::new(Code::IORING_OP_URING_CMD, "URING_CMD", Caps::FILE, prep, issue)
+    .select_buffer()
+    .fields(&[Field::Fd, Field::Offset, Field::Address, Field::FileIndex, Field::Address3])
+    .limits(LIMITS)
+    .of_its_ring()
+    .errors(&[Errno::EINVAL, Errno::EBADF, Errno::EOPNOTSUPP]);
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let sqe = &core.requests[id].sqe;

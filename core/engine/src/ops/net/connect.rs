@@ -20,7 +20,8 @@ use crate::work::Work;
 pub const CONNECT: Op =
     Op::new(Code::IORING_OP_CONNECT, "CONNECT", Caps::FILE.with(Caps::SOCKET), prep, issue)
         .fields(&[Field::Fd, Field::Address, Field::Address2])
-        .block(block);
+        .block(block)
+        .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK, Errno::EISCONN]);
 
 /// What CONNECT keeps.
 struct Connect {

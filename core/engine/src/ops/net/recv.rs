@@ -29,7 +29,17 @@ pub const RECV: Op = Op::new(
 )
 .fields(&[Field::Fd, Field::Address, Field::Length, Field::OpFlags, Field::Ioprio, Field::BufferIndex])
 .quick(Quick { attempt: receive_quickly, go_on, again: receive_now, more: receive_more })
-.failed(failed);
+.failed(failed)
+.errors(&[
+    Errno::EINVAL,
+    Errno::EFAULT,
+    Errno::EBADF,
+    Errno::ENOTSOCK,
+    Errno::ENOENT,
+    Errno::ENOBUFS,
+    Errno::EAGAIN,
+    Errno::ECANCELED,
+]);
 
 /// Flags in `ioprio`.
 const FLAGS: u32 = IORING_RECVSEND_POLL_FIRST | IORING_RECV_MULTISHOT | IORING_RECVSEND_BUNDLE;

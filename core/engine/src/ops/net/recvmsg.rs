@@ -27,7 +27,8 @@ pub const RECVMSG: Op = Op::new(
     issue,
 )
 .fields(&[Field::Fd, Field::Address, Field::Length, Field::OpFlags, Field::Ioprio, Field::BufferIndex])
-.failed(failed);
+.failed(failed)
+.errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK, Errno::EMSGSIZE, Errno::ENOBUFS]);
 
 /// What stands before a message in the buffer of a multishot request.
 const OUT: usize = size_of::<io_uring_recvmsg_out>();

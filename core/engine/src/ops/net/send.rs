@@ -43,7 +43,8 @@ pub const SEND: Op = Op::new(
 .fields(&SEND_FIELDS)
 .quick(Quick { attempt: send_quickly, go_on, again: send_quickly, more: Quick::NO_MORE })
 .together(train::SENDS)
-.failed(failed);
+.failed(failed)
+.errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK, Errno::ENOENT, Errno::ENOBUFS]);
 
 /// `IORING_SEND_VECTORIZED`: the address is that of a vector.
 pub const SEND_VECTORIZED: u16 = 1 << 5;
@@ -57,7 +58,8 @@ pub const SENDMSG: Op = Op::new(
     issue_message,
 )
 .fields(&[Field::Fd, Field::Address, Field::Length, Field::OpFlags, Field::Ioprio])
-.failed(failed);
+.failed(failed)
+.errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK, Errno::EMSGSIZE]);
 
 fn prep_send(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let request = &mut core.requests[id];

@@ -29,25 +29,29 @@ pub const SOCKET: Op = Op::new(
     prep_socket,
     issue_socket,
 )
-.fields(&[Field::Fd, Field::Offset, Field::Length, Field::FileIndex]);
+.fields(&[Field::Fd, Field::Offset, Field::Length, Field::FileIndex])
+.errors(&[Errno::EINVAL, Errno::ENXIO]);
 
 /// `IORING_OP_BIND`.
 pub const BIND: Op =
     Op::new(Code::IORING_OP_BIND, "BIND", Caps::FILE.with(Caps::SOCKET), prep_bind, issue_bind)
         .fields(&[Field::Fd, Field::Address, Field::Address2])
-        .block(block_bind);
+        .block(block_bind)
+        .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK]);
 
 /// `IORING_OP_LISTEN`.
 pub const LISTEN: Op =
     Op::new(Code::IORING_OP_LISTEN, "LISTEN", Caps::FILE.with(Caps::SOCKET), prep_listen, issue_listen)
-        .fields(&[Field::Fd, Field::Length]);
+        .fields(&[Field::Fd, Field::Length])
+        .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENOTSOCK]);
 
 const SPARING: Caps = Caps::FILE.with(Caps::SOCKET).with(Caps::SPARES_LINKS);
 
 /// `IORING_OP_SHUTDOWN`.
 pub const SHUTDOWN: Op = Op::new(Code::IORING_OP_SHUTDOWN, "SHUTDOWN", SPARING, prep_shutdown, issue_blocks)
     .block(block_shutdown)
-    .fields(&[Field::Fd, Field::Length]);
+    .fields(&[Field::Fd, Field::Length])
+    .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENOTSOCK]);
 
 fn prep_socket(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let sqe = &core.requests[id].sqe;

@@ -37,13 +37,22 @@ pub const SEND_ZC: Op =
         .quick(Quick { attempt: send_quickly, go_on, again: send_quickly, more: Quick::NO_MORE })
         .together(train::COPIED_SENDS)
         .failed(failed)
-        .of_its_ring();
+        .of_its_ring()
+        .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK, Errno::EOPNOTSUPP]);
 
 /// `IORING_OP_SENDMSG_ZC`. Not `Caps::SOCKET`: its registered buffers are looked at before its file.
 pub const SENDMSG_ZC: Op = Op::new(Code::IORING_OP_SENDMSG_ZC, "SENDMSG_ZC", CAPS, prep_message, issue)
     .fields(&[Field::Fd, Field::Address, Field::OpFlags, Field::Ioprio, Field::BufferIndex])
     .failed(failed)
-    .of_its_ring();
+    .of_its_ring()
+    .errors(&[
+        Errno::EINVAL,
+        Errno::EFAULT,
+        Errno::EBADF,
+        Errno::ENOTSOCK,
+        Errno::EMSGSIZE,
+        Errno::EOPNOTSUPP,
+    ]);
 
 const KNOWN: u32 = IORING_RECVSEND_POLL_FIRST
     | IORING_RECVSEND_FIXED_BUF
