@@ -6,6 +6,7 @@ use crate::abi::Errno;
 use crate::os;
 use crate::request::cancel::{self, Wanted};
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::unused::Unused;
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 use crate::ring::shared::{Question, look_for_answers};
@@ -16,14 +17,11 @@ pub const ASYNC_CANCEL: Op =
         .expire(look_for_answers)
         .fields(&[Field::Fd, Field::Address, Field::Length, Field::OpFlags])
         .of_its_ring()
+        .unused(Unused::OFF.with(Unused::FILE_INDEX))
         .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENOENT]);
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let sqe = &core.requests[id].sqe;
-    if sqe.off != 0 || sqe.file_index != 0 {
-        return Err(Errno::EINVAL);
-    }
-    cancel::check_flags(sqe.op_flags)
+    cancel::check_flags(core.requests[id].sqe.op_flags)
 }
 
 fn issue(core: &mut Core, id: RequestId) -> Outcome {

@@ -7,7 +7,8 @@ use crate::assets::epoll_sets;
 use crate::os::{self, EpollEvent, Fd, user};
 use crate::request::RequestId;
 use crate::request::data::OpData;
-use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::op::{Caps, Code, Field, Op, Outcome, prep_nothing};
+use crate::request::unused::Unused;
 use crate::ring::drive::stand_in;
 use crate::ring::{Core, registry};
 use crate::work::Work;
@@ -16,19 +17,18 @@ use crate::work::Work;
 pub const EPOLL_CTL: Op = Op::new(Code::IORING_OP_EPOLL_CTL, "EPOLL_CTL", Caps::NONE, prep_control, control)
     .fields(&[Field::Fd, Field::Length, Field::Offset, Field::Address])
     .block(control_ring)
+    .unused(Unused::BUF_INDEX.with(Unused::FILE_INDEX))
     .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF]);
 
 /// `IORING_OP_EPOLL_WAIT`.
-pub const EPOLL_WAIT: Op = Op::new(Code::IORING_OP_EPOLL_WAIT, "EPOLL_WAIT", Caps::FILE, prep_wait, wait)
+pub const EPOLL_WAIT: Op = Op::new(Code::IORING_OP_EPOLL_WAIT, "EPOLL_WAIT", Caps::FILE, prep_nothing, wait)
     .fields(&[Field::Fd, Field::Address, Field::Length])
+    .unused(Unused::OFF.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
     .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF]);
 
 fn prep_control(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let request = &mut core.requests[id];
     let sqe = &request.sqe;
-    if sqe.buf_index != 0 || sqe.file_index != 0 {
-        return Err(Errno::EINVAL);
-    }
     if sqe.len != EPOLL_CTL_DEL {
         request.data = OpData::EpollEvent(user::read::<EpollEvent>(sqe.addr)?);
     }
@@ -63,12 +63,6 @@ fn control_ring(work: &mut Work) -> Result<usize, Errno> {
     change(&work.sqe, &work.data, stand_in)?;
     epoll_sets::changed(work.sqe.fd, work.sqe.len, ring);
     Ok(0)
-}
-
-fn prep_wait(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let sqe = &core.requests[id].sqe;
-    let bad = sqe.off != 0 || sqe.op_flags != 0 || sqe.buf_index != 0 || sqe.file_index != 0;
-    if bad { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
 fn wait(core: &mut Core, id: RequestId) -> Outcome {

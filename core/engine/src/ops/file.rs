@@ -6,7 +6,8 @@ use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 use crate::abi::{Errno, Sqe};
 use crate::os::{self, Fd, nr};
 use crate::request::RequestId;
-use crate::request::op::{Block, Caps, Code, Field, Op, Outcome, Prep, issue_blocks};
+use crate::request::op::{Block, Caps, Code, Field, Op, Outcome, Prep, issue_blocks, prep_nothing};
+use crate::request::unused::Unused;
 use crate::ring::Core;
 use crate::work::Work;
 
@@ -31,6 +32,7 @@ pub const FSYNC: Op = op(
     fsync,
     &[Field::Fd, Field::OpFlags, Field::Offset, Field::Length],
 )
+.unused(Unused::ADDR.with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL, Errno::EBADF]);
 
 /// `IORING_OP_SYNC_FILE_RANGE`.
@@ -38,10 +40,11 @@ pub const SYNC_FILE_RANGE: Op = op(
     Code::IORING_OP_SYNC_FILE_RANGE,
     "SYNC_FILE_RANGE",
     Caps::FILE.with(Caps::SLOW).with(Caps::SPARES_LINKS),
-    |core, id| refuse(core, id, |sqe| sqe.addr != 0 || sqe.buf_index != 0 || sqe.file_index != 0),
+    prep_nothing,
     sync_file_range,
     &[Field::Fd, Field::Offset, Field::Length, Field::OpFlags],
 )
+.unused(Unused::ADDR.with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL, Errno::EBADF]);
 
 /// `IORING_OP_FALLOCATE`.
@@ -49,10 +52,11 @@ pub const FALLOCATE: Op = op(
     Code::IORING_OP_FALLOCATE,
     "FALLOCATE",
     Caps::FILE.with(Caps::HASHED).with(Caps::SPARES_LINKS),
-    |core, id| refuse(core, id, |sqe| sqe.buf_index != 0 || sqe.op_flags != 0 || sqe.file_index != 0),
+    prep_nothing,
     fallocate,
     &[Field::Fd, Field::Length, Field::Offset, Field::Address],
 )
+.unused(Unused::OP_FLAGS.with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL, Errno::EBADF]);
 
 /// `IORING_OP_FTRUNCATE`.
@@ -60,48 +64,43 @@ pub const FTRUNCATE: Op = op(
     Code::IORING_OP_FTRUNCATE,
     "FTRUNCATE",
     Caps::FILE.with(Caps::HASHED).with(Caps::SPARES_LINKS),
-    prep_ftruncate,
+    prep_nothing,
     ftruncate,
     &[Field::Fd, Field::Offset],
+)
+.unused(
+    Unused::ADDR
+        .with(Unused::LEN)
+        .with(Unused::OP_FLAGS)
+        .with(Unused::BUF_INDEX)
+        .with(Unused::FILE_INDEX)
+        .with(Unused::ADDR3),
 )
 .errors(&[Errno::EINVAL, Errno::EBADF]);
 
 /// `IORING_OP_FADVISE`.
-pub const FADVISE: Op = Op::new(
-    Code::IORING_OP_FADVISE,
-    "FADVISE",
-    Caps::FILE,
-    |core, id| refuse(core, id, |sqe| sqe.buf_index != 0 || sqe.file_index != 0),
-    issue_fadvise,
-)
-.block(|work| fadvise(work.fd, &work.sqe))
-.fields(&[Field::Fd, Field::Offset, Field::Length, Field::OpFlags])
-.errors(&[Errno::EINVAL, Errno::EBADF]);
+pub const FADVISE: Op = Op::new(Code::IORING_OP_FADVISE, "FADVISE", Caps::FILE, prep_nothing, issue_fadvise)
+    .block(|work| fadvise(work.fd, &work.sqe))
+    .fields(&[Field::Fd, Field::Offset, Field::Length, Field::OpFlags])
+    .unused(Unused::BUF_INDEX.with(Unused::FILE_INDEX))
+    .errors(&[Errno::EINVAL, Errno::EBADF]);
 
 /// `IORING_OP_MADVISE`.
 pub const MADVISE: Op = op(
     Code::IORING_OP_MADVISE,
     "MADVISE",
     Caps::SPARES_LINKS,
-    |core, id| refuse(core, id, |sqe| sqe.buf_index != 0 || sqe.file_index != 0),
+    prep_nothing,
     madvise,
     &[Field::Address, Field::Length, Field::OpFlags],
 )
+.unused(Unused::BUF_INDEX.with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL]);
 
-/// Refuses an SQE in which something is set that the operation does not read.
-pub(super) fn refuse(core: &mut Core, id: RequestId, bad: fn(&Sqe) -> bool) -> Result<(), Errno> {
-    if bad(&core.requests[id].sqe) { Err(Errno::EINVAL) } else { Ok(()) }
-}
-
 fn prep_fsync(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    refuse(core, id, |sqe| {
-        sqe.addr != 0
-            || sqe.buf_index != 0
-            || sqe.file_index != 0
-            || sqe.op_flags & !IORING_FSYNC_DATASYNC != 0
-            || (sqe.off as i64) < 0
-    })
+    let sqe = &core.requests[id].sqe;
+    let bad = sqe.op_flags & !IORING_FSYNC_DATASYNC != 0 || (sqe.off as i64) < 0;
+    if bad { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
 fn fsync(work: &mut Work) -> Result<usize, Errno> {
@@ -123,17 +122,6 @@ fn fallocate(work: &mut Work) -> Result<usize, Errno> {
     let arguments = [work.fd as usize, sqe.len as usize, sqe.off as usize, sqe.addr as usize, 0, 0];
     // SAFETY: touches no memory.
     unsafe { os::call(nr::__NR_fallocate, arguments) }
-}
-
-fn prep_ftruncate(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    refuse(core, id, |sqe| {
-        sqe.op_flags != 0
-            || sqe.addr != 0
-            || sqe.len != 0
-            || sqe.buf_index != 0
-            || sqe.file_index != 0
-            || sqe.addr3 != 0
-    })
 }
 
 fn ftruncate(work: &mut Work) -> Result<usize, Errno> {

@@ -20,6 +20,7 @@ use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Timespec, user};
 use crate::request::data::OpData;
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::unused::Unused;
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 use crate::work::Work;
@@ -32,6 +33,7 @@ pub const FUTEX_WAIT: Op = Op::new(Code::IORING_OP_FUTEX_WAIT, "FUTEX_WAIT", WAI
     .block(wait)
     .finish(finish_wait)
     .disarm(interrupt)
+    .unused(Unused::LEN.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
     .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EAGAIN, Errno::ECANCELED]);
 
 /// `IORING_OP_FUTEX_WAITV`.
@@ -42,6 +44,14 @@ pub const FUTEX_WAITV: Op =
         .finish(finish_wait)
         .disarm(interrupt)
         .available(kernel_waits_on_several)
+        .unused(
+            Unused::FD
+                .with(Unused::OFF)
+                .with(Unused::OP_FLAGS)
+                .with(Unused::BUF_INDEX)
+                .with(Unused::FILE_INDEX)
+                .with(Unused::ADDR3),
+        )
         .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EAGAIN, Errno::ECANCELED]);
 
 /// `IORING_OP_FUTEX_WAKE`.
@@ -49,6 +59,7 @@ pub const FUTEX_WAKE: Op =
     Op::new(Code::IORING_OP_FUTEX_WAKE, "FUTEX_WAKE", Caps::NONE, prep_wake, issue_wake)
         .fields(&[Field::Address, Field::Offset, Field::Address3, Field::Fd])
         .block(wake)
+        .unused(Unused::LEN.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
         .errors(&[Errno::EINVAL, Errno::EFAULT]);
 
 /// Where the kernel has no `futex_waitv`, or it cannot be used, a waiter looks up so often.
@@ -157,9 +168,6 @@ fn prep_wake(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 /// What WAIT and WAKE have in common.
 fn parse(core: &Core, id: RequestId) -> Result<Element, Errno> {
     let sqe = &core.requests[id].sqe;
-    if sqe.len != 0 || sqe.op_flags != 0 || sqe.buf_index != 0 || sqe.file_index != 0 {
-        return Err(Errno::EINVAL);
-    }
     let element = Element { value: sqe.off, address: sqe.addr, flags: sqe.fd as u32, reserved: 0 };
     element.check()?;
     if sqe.addr3 > u64::from(u32::MAX) { Err(Errno::EINVAL) } else { Ok(element) }
@@ -179,15 +187,7 @@ fn prep_waitv(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     }
     let request = &mut core.requests[id];
     let sqe = &mut request.sqe;
-    let bad = sqe.fd != 0
-        || sqe.buf_index != 0
-        || sqe.file_index != 0
-        || sqe.off != 0
-        || sqe.op_flags != 0
-        || sqe.addr3 != 0
-        || sqe.len == 0
-        || sqe.len > FUTEX_WAITV_MAX;
-    if bad {
+    if sqe.len == 0 || sqe.len > FUTEX_WAITV_MAX {
         return Err(Errno::EINVAL);
     }
     sqe.addr3 = u64::from(FUTEX_BITSET_MATCH_ANY);

@@ -5,7 +5,8 @@ use crate::assets::mounts;
 use crate::ops::rw;
 use crate::os::{self, Fd};
 use crate::request::data::OpData;
-use crate::request::op::{Caps, FIRST_PRIVATE, Field, Op, Outcome};
+use crate::request::op::{Caps, FIRST_PRIVATE, Field, Op, Outcome, prep_nothing};
+use crate::request::unused::Unused;
 use crate::request::{FileHold, RequestId};
 use crate::ring::Core;
 use crate::ring::drive::reactor;
@@ -15,18 +16,18 @@ use crate::work::Work;
 pub const CODE: u8 = FIRST_PRIVATE;
 
 /// Its row. With offset -1 it uses and advances the descriptor's position, which it otherwise leaves alone.
-pub const GETDENTS: Op = Op::numbered(CODE, "GETDENTS", Caps::FILE.with(Caps::POSITION), prep, issue)
+pub const GETDENTS: Op = Op::numbered(CODE, "GETDENTS", Caps::FILE.with(Caps::POSITION), prep_nothing, issue)
     .block(block)
     .finish(finish)
     .fields(&[Field::Fd, Field::Address, Field::Length, Field::Offset])
+    .unused(
+        Unused::OP_FLAGS
+            .with(Unused::BUF_INDEX)
+            .with(Unused::FILE_INDEX)
+            .with(Unused::ADDR3)
+            .with(Unused::PAD),
+    )
     .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENOTDIR]);
-
-fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let sqe = &core.requests[id].sqe;
-    let bad =
-        sqe.op_flags != 0 || sqe.buf_index != 0 || sqe.file_index != 0 || sqe.addr3 != 0 || sqe.pad != 0;
-    if bad { Err(Errno::EINVAL) } else { Ok(()) }
-}
 
 /// By what number the directory is known from one request to the next.
 fn named(core: &Core, id: RequestId) -> Fd {

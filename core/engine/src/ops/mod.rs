@@ -109,6 +109,13 @@ const _: () = {
             matches!(place(ROWS[row].code), Some(place) if place == row),
             "each row stands at its number"
         );
+        let mut field = 0;
+        while let Some(unused) = ROWS[row].unused
+            && field < ROWS[row].fields.len()
+        {
+            assert!(!unused.names(ROWS[row].fields[field]), "no field is both read and unused");
+            field += 1;
+        }
         row += 1;
     }
 };

@@ -15,6 +15,7 @@ use crate::queue::Cqe;
 use crate::request::RequestId;
 use crate::request::data::OpData;
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::unused::Unused;
 use crate::ring::{Core, Ring, live, registry};
 use crate::work::Work;
 
@@ -37,6 +38,7 @@ pub const MSG_RING: Op = Op::new(
 ])
 .block(send)
 .of_its_ring()
+.unused(Unused::BUF_INDEX.with(Unused::PERSONALITY))
 .errors(&[Errno::EINVAL, Errno::EBADF, Errno::EBADFD]);
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
@@ -45,8 +47,7 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 
 fn check(sqe: &Sqe) -> Result<(), Errno> {
     let known = IORING_MSG_RING_CQE_SKIP | IORING_MSG_RING_FLAGS_PASS;
-    let bad = sqe.buf_index != 0 || sqe.personality != 0 || sqe.op_flags & !known != 0;
-    if bad { Err(Errno::EINVAL) } else { Ok(()) }
+    if sqe.op_flags & !known != 0 { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
 fn is_command(sqe: &Sqe, command: Command) -> bool {
@@ -163,7 +164,7 @@ pub fn send_without_ring(address: u64) -> Result<usize, Errno> {
     let words: [u64; 8] = user::read(address)?;
     // SAFETY: an SQE is 64 bytes of integers.
     let sqe: Sqe = unsafe { core::mem::transmute(words) };
-    if sqe.flags != 0 || sqe.opcode != MSG_RING.code {
+    if sqe.flags != 0 || sqe.opcode != MSG_RING.code || MSG_RING.refuses(&sqe) {
         return Err(Errno::EINVAL);
     }
     check(&sqe)?;

@@ -14,12 +14,12 @@ use linux_raw_sys::io_uring::{IORING_FIXED_FD_NO_CLOEXEC, io_uring_rsrc_update2}
 use crate::abi::Errno;
 use crate::assets::files::ALLOCATE;
 use crate::assets::{kinds, notes};
-use crate::ops::file::refuse;
 use crate::ops::paths;
 use crate::os::user::{self, Path};
 use crate::os::{self, Fd, nr};
 use crate::request::data::{OpData, Open};
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::unused::Unused;
 use crate::request::{Flags, RequestId};
 use crate::ring::{Core, descriptors, live, registry};
 use crate::work::{Work, exposure};
@@ -30,6 +30,7 @@ pub const OPENAT: Op =
         .block(open)
         .finish(opened)
         .fields(&[Field::Fd, Field::Path, Field::OpFlags, Field::Length, Field::FileIndex])
+        .unused(Unused::BUF_INDEX)
         .errors(&[
             Errno::EINVAL,
             Errno::EFAULT,
@@ -54,11 +55,15 @@ pub const CLOSE: Op =
         .block(close)
         .finish(closed)
         .fields(&[Field::Fd, Field::FileIndex])
+        .unused(
+            Unused::OFF.with(Unused::ADDR).with(Unused::LEN).with(Unused::OP_FLAGS).with(Unused::BUF_INDEX),
+        )
         .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENXIO]);
 
 /// `IORING_OP_PIPE`.
 pub const PIPE: Op = Op::new(Code::IORING_OP_PIPE, "PIPE", Caps::NONE, prep_pipe, issue_pipe)
     .fields(&[Field::Address, Field::OpFlags, Field::FileIndex])
+    .unused(Unused::FD.with(Unused::OFF).with(Unused::ADDR3))
     .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ENFILE]);
 
 /// `IORING_OP_FIXED_FD_INSTALL`.
@@ -66,6 +71,14 @@ pub const FIXED_FD_INSTALL: Op =
     Op::new(Code::IORING_OP_FIXED_FD_INSTALL, "FIXED_FD_INSTALL", Caps::FILE, prep_install, issue_install)
         .fields(&[Field::Fd, Field::OpFlags])
         .of_its_ring()
+        .unused(
+            Unused::OFF
+                .with(Unused::ADDR)
+                .with(Unused::LEN)
+                .with(Unused::BUF_INDEX)
+                .with(Unused::FILE_INDEX)
+                .with(Unused::ADDR3),
+        )
         .errors(&[Errno::EINVAL, Errno::EBADF]);
 
 /// `IORING_OP_FILES_UPDATE`.
@@ -78,6 +91,7 @@ pub const FILES_UPDATE: Op = Op::new(
 )
 .fields(&[Field::Address, Field::Length, Field::Offset])
 .of_its_ring()
+.unused(Unused::OP_FLAGS.with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL, Errno::ENXIO, Errno::EFAULT, Errno::EOVERFLOW]);
 
 fn prep_openat(core: &mut Core, id: RequestId) -> Result<(), Errno> {
@@ -89,6 +103,10 @@ fn prep_openat(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 fn prep_openat2(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let sqe = core.requests[id].sqe;
     let how = read_how(sqe.off, sqe.len as usize)?;
+    // The kernel looks at it behind the structure.
+    if sqe.buf_index != 0 {
+        return Err(Errno::EINVAL);
+    }
     prep_open(core, id, how, true)
 }
 
@@ -115,9 +133,6 @@ fn read_how(address: u64, size: usize) -> Result<open_how, Errno> {
 
 fn prep_open(core: &mut Core, id: RequestId, how: open_how, strict: bool) -> Result<(), Errno> {
     let request = &mut core.requests[id];
-    if request.sqe.buf_index != 0 {
-        return Err(Errno::EINVAL);
-    }
     if request.flags.has(Flags::FIXED_FILE) {
         return Err(Errno::EBADF);
     }
@@ -246,9 +261,6 @@ fn must_wait(data: &OpData) -> bool {
 fn prep_close(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let request = &core.requests[id];
     let sqe = &request.sqe;
-    if sqe.off != 0 || sqe.addr != 0 || sqe.len != 0 || sqe.op_flags != 0 || sqe.buf_index != 0 {
-        return Err(Errno::EINVAL);
-    }
     if request.flags.has(Flags::FIXED_FILE) {
         return Err(Errno::EBADF);
     }
@@ -309,7 +321,7 @@ fn close_call(fd: Fd) -> Result<usize, Errno> {
 fn prep_pipe(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     // O_NOTIFICATION_PIPE shares its bit with O_EXCL.
     const KNOWN: u32 = O_CLOEXEC | O_NONBLOCK | O_DIRECT | O_EXCL;
-    refuse(core, id, |sqe| sqe.fd != 0 || sqe.off != 0 || sqe.addr3 != 0 || sqe.op_flags & !KNOWN != 0)
+    if core.requests[id].sqe.op_flags & !KNOWN != 0 { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
 fn issue_pipe(core: &mut Core, id: RequestId) -> Outcome {
@@ -363,14 +375,6 @@ fn install_pipe(core: &mut Core, ends: [Fd; 2], sqe: &crate::abi::Sqe) -> Result
 }
 
 fn prep_install(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    refuse(core, id, |sqe| {
-        sqe.off != 0
-            || sqe.addr != 0
-            || sqe.len != 0
-            || sqe.buf_index != 0
-            || sqe.file_index != 0
-            || sqe.addr3 != 0
-    })?;
     let request = &core.requests[id];
     if !request.flags.has(Flags::FIXED_FILE) {
         return Err(Errno::EBADF);
@@ -390,10 +394,9 @@ fn issue_install(core: &mut Core, id: RequestId) -> Outcome {
 }
 
 fn prep_files_update(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    if core.requests[id].flags.has(Flags::FIXED_FILE.with(Flags::BUFFER_SELECT)) {
-        return Err(Errno::EINVAL);
-    }
-    refuse(core, id, |sqe| sqe.op_flags != 0 || sqe.file_index != 0 || sqe.len == 0)
+    let request = &core.requests[id];
+    let bad = request.flags.has(Flags::FIXED_FILE.with(Flags::BUFFER_SELECT)) || request.sqe.len == 0;
+    if bad { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
 fn issue_files_update(core: &mut Core, id: RequestId) -> Outcome {

@@ -6,12 +6,13 @@ use linux_raw_sys::general::{
     AT_SYMLINK_NOFOLLOW,
 };
 
-use crate::abi::{Errno, Sqe};
+use crate::abi::Errno;
 use crate::assets::mounts;
 use crate::os::user::Path;
 use crate::os::{Fd, nr};
 use crate::request::data::OpData;
 use crate::request::op::{Block, Caps, Code, Field, Op, Outcome, Prep};
+use crate::request::unused::Unused;
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 use crate::work::Work;
@@ -28,16 +29,18 @@ pub const STATX: Op = op(
     statx,
     &[Field::Fd, Field::Path, Field::OpFlags, Field::Length, Field::Address2],
 )
+.unused(Unused::BUF_INDEX.with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ENOENT, Errno::EBADF]);
 
 /// `IORING_OP_RENAMEAT`.
 pub const RENAMEAT: Op = op(
     Code::IORING_OP_RENAMEAT,
     "RENAMEAT",
-    |core, id| prep_two(core, id, |sqe| sqe.buf_index != 0 || sqe.file_index != 0, false),
+    |core, id| prep_two(core, id, false),
     |work| at_two(work, nr::__NR_renameat2),
     &[Field::Fd, Field::Path, Field::Length, Field::Path2, Field::OpFlags],
 )
+.unused(Unused::BUF_INDEX.with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOENT]);
 
 /// `IORING_OP_UNLINKAT`.
@@ -48,38 +51,30 @@ pub const UNLINKAT: Op = op(
     |work| at_one(work, nr::__NR_unlinkat, work.sqe.op_flags),
     &[Field::Fd, Field::Path, Field::OpFlags],
 )
+.unused(Unused::OFF.with(Unused::LEN).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOENT]);
 
 /// `IORING_OP_MKDIRAT`.
 pub const MKDIRAT: Op = op(
     Code::IORING_OP_MKDIRAT,
     "MKDIRAT",
-    |core, id| {
-        prep_one(core, id, |sqe| {
-            sqe.off != 0 || sqe.op_flags != 0 || sqe.buf_index != 0 || sqe.file_index != 0
-        })
-    },
+    prep_one,
     |work| at_one(work, nr::__NR_mkdirat, work.sqe.len),
     &[Field::Fd, Field::Path, Field::Length],
 )
+.unused(Unused::OFF.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOENT]);
 
 /// `IORING_OP_SYMLINKAT`.
 pub const SYMLINKAT: Op = op(
     Code::IORING_OP_SYMLINKAT,
     "SYMLINKAT",
-    |core, id| {
-        prep_two(
-            core,
-            id,
-            |sqe| sqe.len != 0 || sqe.op_flags != 0 || sqe.buf_index != 0 || sqe.file_index != 0,
-            false,
-        )
-    },
+    |core, id| prep_two(core, id, false),
     symlinkat,
     &[Field::Path, Field::Fd, Field::Path2],
 )
 .issue(issue_symlinkat)
+.unused(Unused::LEN.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOENT]);
 
 /// `IORING_OP_LINKAT`.
@@ -88,32 +83,28 @@ pub const LINKAT: Op = op(
     "LINKAT",
     |core, id| {
         let may_be_empty = core.requests[id].sqe.op_flags & AT_EMPTY_PATH != 0;
-        prep_two(core, id, |sqe| sqe.buf_index != 0 || sqe.file_index != 0, may_be_empty)
+        prep_two(core, id, may_be_empty)
     },
     |work| at_two(work, nr::__NR_linkat),
     &[Field::Fd, Field::Path, Field::Length, Field::Path2, Field::OpFlags],
 )
+.unused(Unused::BUF_INDEX.with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOENT]);
 
-/// What all of them refuse.
-fn check(core: &Core, id: RequestId, bad: fn(&Sqe) -> bool) -> Result<(), Errno> {
-    let request = &core.requests[id];
-    if bad(&request.sqe) {
-        return Err(Errno::EINVAL);
-    }
-    // The directory cannot be a registered file.
-    if request.flags.has(Flags::FIXED_FILE) { Err(Errno::EBADF) } else { Ok(()) }
+/// The directory cannot be a registered file.
+fn check(core: &Core, id: RequestId) -> Result<(), Errno> {
+    if core.requests[id].flags.has(Flags::FIXED_FILE) { Err(Errno::EBADF) } else { Ok(()) }
 }
 
-fn prep_one(core: &mut Core, id: RequestId, bad: fn(&Sqe) -> bool) -> Result<(), Errno> {
-    check(core, id, bad)?;
+fn prep_one(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    check(core, id)?;
     let path = Path::read(core.requests[id].sqe.addr)?;
     core.requests[id].data = OpData::Path(path);
     Ok(())
 }
 
-fn prep_two(core: &mut Core, id: RequestId, bad: fn(&Sqe) -> bool, may_be_empty: bool) -> Result<(), Errno> {
-    check(core, id, bad)?;
+fn prep_two(core: &mut Core, id: RequestId, may_be_empty: bool) -> Result<(), Errno> {
+    check(core, id)?;
     let sqe = core.requests[id].sqe;
     let first = if may_be_empty { Path::read_or_empty(sqe.addr) } else { Path::read(sqe.addr) }?;
     let second = Path::read(sqe.off)?;
@@ -122,12 +113,15 @@ fn prep_two(core: &mut Core, id: RequestId, bad: fn(&Sqe) -> bool, may_be_empty:
 }
 
 fn prep_unlinkat(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    check(core, id, |sqe| sqe.off != 0 || sqe.len != 0 || sqe.buf_index != 0 || sqe.file_index != 0)?;
-    prep_one(core, id, |sqe| sqe.op_flags & !AT_REMOVEDIR != 0)
+    check(core, id)?;
+    if core.requests[id].sqe.op_flags & !AT_REMOVEDIR != 0 {
+        return Err(Errno::EINVAL);
+    }
+    prep_one(core, id)
 }
 
 fn prep_statx(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    check(core, id, |sqe| sqe.buf_index != 0 || sqe.file_index != 0)?;
+    check(core, id)?;
     let sqe = core.requests[id].sqe;
     let may_be_empty = sqe.op_flags & AT_EMPTY_PATH != 0;
     let path = match sqe.addr {

@@ -19,6 +19,7 @@ use crate::abi::Errno;
 use crate::assets::eventfd;
 use crate::os::{self, Fd};
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::unused::Unused;
 use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::ring::drive::stand_in;
 use crate::ring::{Core, registry};
@@ -30,6 +31,7 @@ pub const POLL_ADD: Op =
         .fields(&[Field::Fd, Field::OpFlags, Field::Length])
         .block(find_stand_in)
         .finish(poll_stand_in)
+        .unused(Unused::OFF.with(Unused::ADDR).with(Unused::BUF_INDEX))
         .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ECANCELED]);
 
 /// `IORING_OP_POLL_REMOVE`.
@@ -37,6 +39,7 @@ pub const POLL_REMOVE: Op =
     Op::new(Code::IORING_OP_POLL_REMOVE, "POLL_REMOVE", Caps::CANCELS, prep_remove, issue_remove)
         .fields(&[Field::Address, Field::Offset, Field::OpFlags, Field::Length])
         .of_its_ring()
+        .unused(Unused::BUF_INDEX.with(Unused::FILE_INDEX))
         .errors(&[Errno::EINVAL, Errno::ENOENT]);
 
 /// Conditions, as opposed to flags of behaviour.
@@ -60,12 +63,7 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let request = &mut core.requests[id];
     let sqe = &mut request.sqe;
     let multishot = sqe.len & IORING_POLL_ADD_MULTI != 0;
-    if sqe.buf_index != 0
-        || sqe.off != 0
-        || sqe.addr != 0
-        || sqe.len & !IORING_POLL_ADD_MULTI != 0
-        || multishot && request.flags.has(Flags::CQE_SKIP)
-    {
+    if sqe.len & !IORING_POLL_ADD_MULTI != 0 || multishot && request.flags.has(Flags::CQE_SKIP) {
         return Err(Errno::EINVAL);
     }
     sqe.op_flags = parse_events(sqe.op_flags, sqe.len);
@@ -208,9 +206,7 @@ fn poll_stand_in(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -
 fn prep_remove(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let sqe = &core.requests[id].sqe;
     let known = IORING_POLL_UPDATE_EVENTS | IORING_POLL_UPDATE_USER_DATA | IORING_POLL_ADD_MULTI;
-    let bad = sqe.buf_index != 0
-        || sqe.file_index != 0
-        || sqe.len & !known != 0
+    let bad = sqe.len & !known != 0
         || sqe.len == IORING_POLL_ADD_MULTI
         || sqe.len & IORING_POLL_UPDATE_USER_DATA == 0 && sqe.off != 0
         || sqe.len & IORING_POLL_UPDATE_EVENTS == 0 && sqe.op_flags != 0;

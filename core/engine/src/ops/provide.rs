@@ -5,6 +5,7 @@ use crate::assets::kbuf::Provision;
 use crate::os::user;
 use crate::request::RequestId;
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::unused::Unused;
 use crate::ring::Core;
 
 /// Buffers are numbered with 16 bits.
@@ -15,6 +16,7 @@ pub const PROVIDE_BUFFERS: Op =
     Op::new(Code::IORING_OP_PROVIDE_BUFFERS, "PROVIDE_BUFFERS", Caps::IOPOLL, prep_provide, issue_provide)
         .fields(&[Field::Fd, Field::Address, Field::Length, Field::Offset, Field::BufferIndex])
         .of_its_ring()
+        .unused(Unused::OP_FLAGS.with(Unused::FILE_INDEX))
         .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::E2BIG, Errno::EOVERFLOW]);
 
 /// `IORING_OP_REMOVE_BUFFERS`.
@@ -22,13 +24,13 @@ pub const REMOVE_BUFFERS: Op =
     Op::new(Code::IORING_OP_REMOVE_BUFFERS, "REMOVE_BUFFERS", Caps::IOPOLL, prep_remove, issue_remove)
         .fields(&[Field::Fd, Field::BufferIndex])
         .of_its_ring()
+        .unused(
+            Unused::ADDR.with(Unused::LEN).with(Unused::OFF).with(Unused::OP_FLAGS).with(Unused::FILE_INDEX),
+        )
         .errors(&[Errno::EINVAL, Errno::ENOENT]);
 
 fn prep_provide(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let sqe = core.requests[id].sqe;
-    if sqe.op_flags != 0 || sqe.file_index != 0 {
-        return Err(Errno::EINVAL);
-    }
     let count = sqe.fd as u32;
     if count == 0 || count > MOST {
         return Err(Errno::E2BIG);
@@ -64,10 +66,8 @@ fn issue_provide(core: &mut Core, id: RequestId) -> Outcome {
 }
 
 fn prep_remove(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let sqe = &core.requests[id].sqe;
-    let count = sqe.fd as u32;
-    let unused = sqe.op_flags == 0 && sqe.addr == 0 && sqe.len == 0 && sqe.off == 0 && sqe.file_index == 0;
-    if !unused || count == 0 || count > MOST { Err(Errno::EINVAL) } else { Ok(()) }
+    let count = core.requests[id].sqe.fd as u32;
+    if count == 0 || count > MOST { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
 fn issue_remove(core: &mut Core, id: RequestId) -> Outcome {

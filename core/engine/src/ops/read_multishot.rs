@@ -12,6 +12,7 @@ use crate::os::{self, Fd};
 use crate::process::nonblocking;
 use crate::request::data::OpData;
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::unused::Unused;
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 use crate::work::Work;
@@ -27,6 +28,7 @@ pub const READ_MULTISHOT: Op = Op::new(
 .fields(&[Field::Fd, Field::Offset, Field::OpFlags, Field::BufferIndex])
 .block(block)
 .finish(finish)
+.unused(Unused::ADDR.with(Unused::LEN))
 .errors(&[Errno::EINVAL, Errno::EBADF, Errno::EBADFD, Errno::ENOBUFS]);
 
 /// As many CQEs it posts before others have their turn.
@@ -41,7 +43,7 @@ enum Next {
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let request = &mut core.requests[id];
     let sqe = &request.sqe;
-    if !request.flags.has(Flags::BUFFER_SELECT) || sqe.addr != 0 || sqe.len != 0 {
+    if !request.flags.has(Flags::BUFFER_SELECT) {
         return Err(Errno::EINVAL);
     }
     rw::check_attributes(sqe)?;

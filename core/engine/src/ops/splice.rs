@@ -10,6 +10,7 @@ use crate::os::{self, Fd, OwnedFd, nr};
 use crate::request::RequestId;
 use crate::request::data::OpData;
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::unused::Unused;
 use crate::ring::Core;
 use crate::work::Work;
 
@@ -29,20 +30,16 @@ pub const SPLICE: Op = Op::new(Code::IORING_OP_SPLICE, "SPLICE", Caps::FILE, pre
     .errors(&[Errno::EINVAL, Errno::EBADF]);
 
 /// `IORING_OP_TEE`.
-pub const TEE: Op = Op::new(Code::IORING_OP_TEE, "TEE", Caps::FILE, prep_tee, issue)
+pub const TEE: Op = Op::new(Code::IORING_OP_TEE, "TEE", Caps::FILE, prep, issue)
     .block(tee)
     .finish(finish)
-    .fields(FIELDS)
+    .fields(&[Field::FileIndex, Field::Fd, Field::Length, Field::OpFlags])
     .of_its_ring()
+    .unused(Unused::OFF.with(Unused::ADDR))
     .errors(&[Errno::EINVAL, Errno::EBADF]);
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     if core.requests[id].sqe.op_flags & !FLAGS != 0 { Err(Errno::EINVAL) } else { Ok(()) }
-}
-
-fn prep_tee(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let sqe = &core.requests[id].sqe;
-    if sqe.addr != 0 || sqe.off != 0 { Err(Errno::EINVAL) } else { prep(core, id) }
 }
 
 fn issue(core: &mut Core, id: RequestId) -> Outcome {

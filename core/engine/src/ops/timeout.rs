@@ -12,6 +12,7 @@ use crate::os::{Timespec, user};
 use crate::request::data::OpData;
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
 use crate::request::timeouts::Timeout;
+use crate::request::unused::Unused;
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 
@@ -24,6 +25,7 @@ pub const TIMEOUT: Op = Op::new(Code::IORING_OP_TIMEOUT, "TIMEOUT", TIMES, prep,
     .fields(FIELDS)
     .expire(expire)
     .disarm(disarm)
+    .unused(Unused::BUF_INDEX.with(Unused::FILE_INDEX).with(Unused::ADDR3).with(Unused::PAD))
     .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ETIME, Errno::ECANCELED]);
 
 /// `IORING_OP_LINK_TIMEOUT`.
@@ -36,6 +38,7 @@ pub const LINK_TIMEOUT: Op = Op::new(
 )
 .fields(FIELDS)
 .expire(expire_link)
+.unused(Unused::BUF_INDEX.with(Unused::FILE_INDEX).with(Unused::ADDR3).with(Unused::PAD))
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ETIME, Errno::ECANCELED]);
 
 /// `IORING_OP_TIMEOUT_REMOVE`.
@@ -43,6 +46,13 @@ pub const TIMEOUT_REMOVE: Op =
     Op::new(Code::IORING_OP_TIMEOUT_REMOVE, "TIMEOUT_REMOVE", Caps::CANCELS, prep_remove, issue_remove)
         .fields(&[Field::Address, Field::Address2, Field::OpFlags])
         .of_its_ring()
+        .unused(
+            Unused::LEN
+                .with(Unused::BUF_INDEX)
+                .with(Unused::FILE_INDEX)
+                .with(Unused::ADDR3)
+                .with(Unused::PAD),
+        )
         .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ENOENT]);
 
 /// The time at `address`, as the kernel takes it: more than a second's worth of nanoseconds is fine.
@@ -60,10 +70,7 @@ fn parse(sqe: &Sqe) -> Result<Timeout, Errno> {
         | IORING_TIMEOUT_CLOCK_MASK
         | IORING_TIMEOUT_ETIME_SUCCESS
         | IORING_TIMEOUT_MULTISHOT;
-    let bad = sqe.buf_index != 0
-        || has_unused(sqe)
-        || sqe.len != 1
-        || sqe.file_index != 0
+    let bad = sqe.len != 1
         || flags & !known != 0
         || flags & IORING_TIMEOUT_CLOCK_MASK == IORING_TIMEOUT_CLOCK_MASK
         || flags & IORING_TIMEOUT_MULTISHOT != 0 && flags & IORING_TIMEOUT_ABS != 0;
@@ -81,7 +88,7 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 
 fn prep_link(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let sqe = core.requests[id].sqe;
-    if sqe.off as u32 != 0 && sqe.buf_index == 0 && sqe.len == 1 && sqe.file_index == 0 {
+    if sqe.off as u32 != 0 && sqe.len == 1 {
         return Err(Errno::EINVAL);
     }
     let timeout = parse(&sqe)?;
@@ -181,16 +188,10 @@ fn expire_link(core: &mut Core, id: RequestId) {
     core.complete(id, result);
 }
 
-/// Something is set in the part of the SQE that no timeout reads.
-fn has_unused(sqe: &Sqe) -> bool {
-    sqe.addr3 != 0 || sqe.pad != 0
-}
-
 fn prep_remove(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let request = &mut core.requests[id];
     let sqe = request.sqe;
-    let unused = sqe.buf_index != 0 || sqe.len != 0 || sqe.file_index != 0 || has_unused(&sqe);
-    if request.flags.has(Flags::FIXED_FILE) || unused {
+    if request.flags.has(Flags::FIXED_FILE) {
         return Err(Errno::EINVAL);
     }
     let flags = sqe.op_flags;

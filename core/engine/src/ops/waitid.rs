@@ -11,16 +11,18 @@ use linux_raw_sys::general::{
 use crate::abi::{Errno, Sqe};
 use crate::os::{self, Fd, user};
 use crate::process::nonblocking;
-use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::op::{Caps, Code, Field, Op, Outcome, prep_nothing};
+use crate::request::unused::Unused;
 use crate::request::{FileHold, RequestId};
 use crate::ring::Core;
 use crate::wait::timers::Clock;
 
 /// `IORING_OP_WAITID`.
 pub const WAITID: Op =
-    Op::new(Code::IORING_OP_WAITID, "WAITID", Caps::CREDENTIALS.with(Caps::COUNTED), prep, issue)
+    Op::new(Code::IORING_OP_WAITID, "WAITID", Caps::CREDENTIALS.with(Caps::COUNTED), prep_nothing, issue)
         .fields(&[Field::Fd, Field::Length, Field::FileIndex, Field::Address2])
         .expire(Core::issue)
+        .unused(Unused::ADDR.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::ADDR3))
         .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ECHILD, Errno::ECANCELED]);
 
 /// Between two questions where no descriptor tells.
@@ -28,12 +30,6 @@ const PAUSE_NS: u64 = 4_000_000;
 
 /// `siginfo_t`: only its first seven words are ever written.
 type Info = [u32; 32];
-
-fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let sqe = &core.requests[id].sqe;
-    let bad = sqe.addr != 0 || sqe.buf_index != 0 || sqe.addr3 != 0 || sqe.op_flags != 0;
-    if bad { Err(Errno::EINVAL) } else { Ok(()) }
-}
 
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
     let sqe = core.requests[id].sqe;

@@ -28,6 +28,7 @@ mod submit;
 pub mod table;
 pub mod timeouts;
 pub mod train;
+pub mod unused;
 
 pub use drain::Drain;
 pub use link::Assembly;

@@ -8,6 +8,7 @@ pub use linux_raw_sys::io_uring::io_uring_op as Code;
 
 use crate::abi::{Errno, Sqe};
 use crate::os::Fd;
+use crate::request::unused::Unused;
 use crate::request::{Request, RequestId};
 use crate::ring::Core;
 use crate::ring::drive::readiness::Known;
@@ -31,6 +32,9 @@ pub struct Op {
     pub name: &'static str,
     /// The SQE fields it reads, in the order in which they are printed.
     pub fields: &'static [Field],
+    /// Those in which nothing may stand (`EINVAL`), which is looked at before anything else of them. A field that is
+    /// neither here nor read is ignored, as the kernel ignores it.
+    pub unused: Option<Unused>,
     /// What of it is missing; of an absent one, why. For the support page.
     pub limits: &'static str,
     /// The errors that it answers with of its own accord: from checks, copies and look-ups of the engine's, not from the
@@ -264,6 +268,7 @@ impl Op {
             code,
             name,
             fields: &[],
+            unused: None,
             limits: "",
             errors: &[],
             caps,
@@ -304,6 +309,12 @@ impl Op {
     /// With the SQE fields it reads.
     pub const fn fields(mut self, fields: &'static [Field]) -> Op {
         self.fields = fields;
+        self
+    }
+
+    /// With the SQE fields in which nothing may stand.
+    pub const fn unused(mut self, unused: Unused) -> Op {
+        self.unused = Some(unused);
         self
     }
 
@@ -382,6 +393,11 @@ fn disarm_timer(core: &mut Core, id: RequestId) -> bool {
     core.timers.cancel(id)
 }
 
+/// A check for operations that look at nothing but their unused fields.
+pub fn prep_nothing(_core: &mut Core, _id: RequestId) -> Result<(), Errno> {
+    Ok(())
+}
+
 /// An issue step for operations that are always done by their blocking attempt.
 pub fn issue_blocks(_core: &mut Core, _id: RequestId) -> Outcome {
     Outcome::Block
@@ -395,6 +411,12 @@ impl Op {
     /// Is it no operation of this version of the ABI at all?
     pub const fn is_unknown(&self) -> bool {
         self.caps.has(Caps::UNKNOWN)
+    }
+
+    /// Does something stand in a field of the SQE in which nothing may?
+    #[inline(always)]
+    pub fn refuses(&self, sqe: &Sqe) -> bool {
+        self.unused.as_ref().is_some_and(|unused| unused.is_set(sqe))
     }
 
     /// Can such a request be done only by the ring to which it is submitted?

@@ -164,7 +164,7 @@ impl Core {
     pub(super) fn prepare(&mut self, id: RequestId) -> Result<(), Errno> {
         let request = &mut self.requests[id];
         request.flags.clear(Flags::UNPREPARED);
-        (request.op.prep)(self, id)
+        self.prep(id)
     }
 
     /// The next attempt of a request that was woken, if it can go the short way.

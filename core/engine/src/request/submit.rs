@@ -196,7 +196,15 @@ impl Core {
         if personality != 0 {
             self.requests[id].whose = self.personalities.find(personality).ok_or(Errno::EINVAL)?;
         }
-        (op.prep)(self, id).inspect_err(|errno| coverage::seen(op.code, errno.negated()))
+        self.prep(id)
+    }
+
+    /// The checks of its operation.
+    #[inline]
+    pub(super) fn prep(&mut self, id: RequestId) -> Result<(), Errno> {
+        let Request { op, ref sqe, .. } = self.requests[id];
+        let prepared = if op.refuses(sqe) { Err(Errno::EINVAL) } else { (op.prep)(self, id) };
+        prepared.inspect_err(|errno| coverage::seen(op.code, errno.negated()))
     }
 
     fn check_flags(&mut self, id: RequestId, flags: u8, caps: Caps) -> Result<(), Errno> {

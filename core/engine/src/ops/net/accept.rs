@@ -17,6 +17,7 @@ use crate::ops::net::socket::{SOCK_CLOEXEC, SOCK_NONBLOCK};
 use crate::os::{self, Fd, host};
 use crate::process::nonblocking::{self, Blocking};
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::unused::Unused;
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 use crate::ring::drive::readiness::SocketKind;
@@ -32,6 +33,7 @@ pub const ACCEPT: Op =
             Field::Ioprio,
             Field::FileIndex,
         ])
+        .unused(Unused::LEN.with(Unused::BUF_INDEX))
         .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENOTSOCK, Errno::EAGAIN]);
 
 /// So many connections of a multishot request are followed by a question for more. Behind them an attempt in vain costs
@@ -44,7 +46,7 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let request = &mut core.requests[id];
     let sqe = &request.sqe;
     let (flags, mode) = (sqe.op_flags, u32::from(sqe.ioprio));
-    if sqe.len != 0 || sqe.buf_index != 0 || mode & !FLAGS != 0 {
+    if mode & !FLAGS != 0 {
         return Err(Errno::EINVAL);
     }
     let multishot = mode & IORING_ACCEPT_MULTISHOT != 0;

@@ -12,6 +12,7 @@ use crate::process::nonblocking;
 use crate::request::data::OpData;
 use crate::request::data::address::Address;
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::unused::Unused;
 use crate::request::{Request, RequestId};
 use crate::ring::Core;
 use crate::work::Work;
@@ -21,6 +22,7 @@ pub const CONNECT: Op =
     Op::new(Code::IORING_OP_CONNECT, "CONNECT", Caps::FILE.with(Caps::SOCKET), prep, issue)
         .fields(&[Field::Fd, Field::Address, Field::Address2])
         .block(block)
+        .unused(Unused::LEN.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
         .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK, Errno::EISCONN]);
 
 /// What CONNECT keeps.
@@ -35,9 +37,6 @@ struct Connect {
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let request = &mut core.requests[id];
     let sqe = request.sqe;
-    if sqe.len != 0 || sqe.buf_index != 0 || sqe.op_flags != 0 || sqe.file_index != 0 {
-        return Err(Errno::EINVAL);
-    }
     let address = Address::read(sqe.addr, i64::from(sqe.off as i32))?;
     request.data = OpData::own(Connect { address, in_progress: false, aborted: false });
     Ok(())

@@ -15,9 +15,14 @@ use crate::request::data::OpData;
 use crate::request::data::message::empty_header;
 use crate::request::data::net::{Data, Transfer};
 use crate::request::op::{Caps, Code, Field, Op, Outcome, Quick, Tried};
+use crate::request::unused::Unused;
 use crate::request::{Flags, Request, RequestId};
 use crate::ring::Core;
 use crate::ring::drive::readiness::{Known, SocketKind};
+
+const UNUSED: Unused = Unused::OFF;
+/// A receive that is no multishot one has no total in it.
+const UNUSED_ONCE: Unused = UNUSED.with(Unused::FILE_INDEX);
 
 /// `IORING_OP_RECV`.
 pub const RECV: Op = Op::new(
@@ -30,6 +35,7 @@ pub const RECV: Op = Op::new(
 .fields(&[Field::Fd, Field::Address, Field::Length, Field::OpFlags, Field::Ioprio, Field::BufferIndex])
 .quick(Quick { attempt: receive_quickly, go_on, again: receive_now, more: receive_more })
 .failed(failed)
+.unused(UNUSED)
 .errors(&[
     Errno::EINVAL,
     Errno::EFAULT,
@@ -47,14 +53,12 @@ const FLAGS: u32 = IORING_RECVSEND_POLL_FIRST | IORING_RECV_MULTISHOT | IORING_R
 /// As many CQEs a multishot request posts before others have their turn.
 const MOST_ROUNDS: u8 = 32;
 
-/// Checks that RECV and RECVMSG share. A multishot receive `is_limited` by a total, in `optlen`, if the
-/// operation knows that.
-pub fn check(core: &mut Core, id: RequestId, is_limited: bool) -> Result<(), Errno> {
+/// Checks that RECV and RECVMSG share.
+pub fn check(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let request = &mut core.requests[id];
     let sqe = &request.sqe;
     let flags = u32::from(sqe.ioprio);
-    let has_total = is_limited && flags & IORING_RECV_MULTISHOT != 0;
-    if sqe.file_index != 0 && !has_total || sqe.off != 0 || (sqe.len as i32) < 0 || flags & !FLAGS != 0 {
+    if (sqe.len as i32) < 0 || flags & !FLAGS != 0 {
         return Err(Errno::EINVAL);
     }
     if flags & IORING_RECV_MULTISHOT != 0 {
@@ -67,7 +71,12 @@ pub fn check(core: &mut Core, id: RequestId, is_limited: bool) -> Result<(), Err
 }
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    check(core, id, true)?;
+    let sqe = &core.requests[id].sqe;
+    // A multishot receive may be limited by a total, in `optlen`.
+    if u32::from(sqe.ioprio) & IORING_RECV_MULTISHOT == 0 && UNUSED_ONCE.is_set(sqe) {
+        return Err(Errno::EINVAL);
+    }
+    check(core, id)?;
     let request = &mut core.requests[id];
     let sqe = request.sqe;
     if !request.flags.has(Flags::BUFFER_SELECT) {
@@ -119,7 +128,7 @@ fn receive(core: &mut Core, id: RequestId, fd: Fd) -> Result<Attempt, Errno> {
 fn receive_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
     let (mode, flags) = (u32::from(sqe.ioprio), sqe.op_flags & !MSG_NOSIGNAL);
     let plain = mode & !IORING_RECVSEND_POLL_FIRST == 0 && flags & !MSG_WAITALL == 0;
-    if !plain || sqe.off != 0 || sqe.file_index != 0 || (sqe.len as i32) < 0 {
+    if !plain || UNUSED_ONCE.is_set(sqe) || (sqe.len as i32) < 0 {
         return Tried::Nothing;
     }
     let socket = core.readiness.known(fd);

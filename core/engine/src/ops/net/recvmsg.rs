@@ -15,6 +15,7 @@ use crate::request::data::address::LONGEST;
 use crate::request::data::message::Message;
 use crate::request::data::net::Data;
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::unused::Unused;
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 
@@ -28,13 +29,14 @@ pub const RECVMSG: Op = Op::new(
 )
 .fields(&[Field::Fd, Field::Address, Field::Length, Field::OpFlags, Field::Ioprio, Field::BufferIndex])
 .failed(failed)
+.unused(Unused::OFF.with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK, Errno::EMSGSIZE, Errno::ENOBUFS]);
 
 /// What stands before a message in the buffer of a multishot request.
 const OUT: usize = size_of::<io_uring_recvmsg_out>();
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    check(core, id, false)?;
+    check(core, id)?;
     let request = &mut core.requests[id];
     if u32::from(request.sqe.ioprio) & IORING_RECVSEND_BUNDLE != 0 {
         return Err(Errno::EINVAL);

@@ -17,6 +17,7 @@ use crate::request::data::address::Address;
 use crate::request::data::message::{Message, import_vectors};
 use crate::request::data::net::{Data, Transfer};
 use crate::request::op::{Caps, Code, Field, Op, Outcome, Quick, Tried};
+use crate::request::unused::Unused;
 use crate::request::{Flags, Request, RequestId};
 use crate::ring::Core;
 
@@ -32,6 +33,10 @@ pub const SEND_FIELDS: [Field; 8] = [
     Field::BufferIndex,
 ];
 
+const UNUSED: Unused = Unused::ADDR_LEN_PAD;
+/// To where the socket is connected.
+const UNUSED_CONNECTED: Unused = UNUSED.with(Unused::OFF);
+
 /// `IORING_OP_SEND`.
 pub const SEND: Op = Op::new(
     Code::IORING_OP_SEND,
@@ -44,6 +49,7 @@ pub const SEND: Op = Op::new(
 .quick(Quick { attempt: send_quickly, go_on, again: send_quickly, more: Quick::NO_MORE })
 .together(train::SENDS)
 .failed(failed)
+.unused(UNUSED)
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK, Errno::ENOENT, Errno::ENOBUFS]);
 
 /// `IORING_SEND_VECTORIZED`: the address is that of a vector.
@@ -59,14 +65,12 @@ pub const SENDMSG: Op = Op::new(
 )
 .fields(&[Field::Fd, Field::Address, Field::Length, Field::OpFlags, Field::Ioprio])
 .failed(failed)
+.unused(Unused::OFF.with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK, Errno::EMSGSIZE]);
 
 fn prep_send(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let request = &mut core.requests[id];
     let sqe = request.sqe;
-    if sqe.file_index >> 16 != 0 {
-        return Err(Errno::EINVAL);
-    }
     let bundle = u32::from(sqe.ioprio) & IORING_RECVSEND_BUNDLE;
     check(sqe.len, sqe.ioprio & !(bundle as u16 | SEND_VECTORIZED))?;
     if bundle != 0 && !request.flags.has(Flags::BUFFER_SELECT) {
@@ -100,9 +104,6 @@ fn check(length: u32, flags: u16) -> Result<(), Errno> {
 fn prep_message(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let request = &mut core.requests[id];
     let sqe = request.sqe;
-    if sqe.off != 0 || sqe.file_index != 0 {
-        return Err(Errno::EINVAL);
-    }
     check(sqe.len, sqe.ioprio & !SEND_VECTORIZED)?;
     let progress = start(request, MSG_NOSIGNAL);
     let mut message = Message::read(sqe.addr, false, progress)?;
@@ -141,7 +142,7 @@ fn issue_send(core: &mut Core, id: RequestId) -> Outcome {
 
 /// A send from one piece of memory to where the socket is connected, which no other of its kind follows.
 fn send_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
-    let plain = sqe.ioprio == 0 && sqe.off == 0 && sqe.file_index >> 16 == 0;
+    let plain = sqe.ioprio == 0 && !UNUSED_CONNECTED.is_set(sqe);
     let impossible = (sqe.len as i32) < 0 || user::check_range(sqe.addr, u64::from(sqe.len)).is_err();
     if !plain || impossible || core.may_begin_train(sqe, fd) {
         return Tried::Nothing;

@@ -10,7 +10,8 @@ use crate::ops::net::calls;
 use crate::os::{self, Fd};
 use crate::request::data::OpData;
 use crate::request::data::address::Address;
-use crate::request::op::{Caps, Code, Field, Op, Outcome, issue_blocks};
+use crate::request::op::{Caps, Code, Field, Op, Outcome, issue_blocks, prep_nothing};
+use crate::request::unused::Unused;
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 use crate::work::Work;
@@ -30,6 +31,7 @@ pub const SOCKET: Op = Op::new(
     issue_socket,
 )
 .fields(&[Field::Fd, Field::Offset, Field::Length, Field::FileIndex])
+.unused(Unused::ADDR.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX))
 .errors(&[Errno::EINVAL, Errno::ENXIO]);
 
 /// `IORING_OP_BIND`.
@@ -37,32 +39,42 @@ pub const BIND: Op =
     Op::new(Code::IORING_OP_BIND, "BIND", Caps::FILE.with(Caps::SOCKET), prep_bind, issue_bind)
         .fields(&[Field::Fd, Field::Address, Field::Address2])
         .block(block_bind)
+        .unused(Unused::LEN.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
         .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK]);
 
 /// `IORING_OP_LISTEN`.
 pub const LISTEN: Op =
-    Op::new(Code::IORING_OP_LISTEN, "LISTEN", Caps::FILE.with(Caps::SOCKET), prep_listen, issue_listen)
+    Op::new(Code::IORING_OP_LISTEN, "LISTEN", Caps::FILE.with(Caps::SOCKET), prep_nothing, issue_listen)
         .fields(&[Field::Fd, Field::Length])
+        .unused(
+            Unused::OFF
+                .with(Unused::ADDR)
+                .with(Unused::OP_FLAGS)
+                .with(Unused::BUF_INDEX)
+                .with(Unused::FILE_INDEX),
+        )
         .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENOTSOCK]);
 
 const SPARING: Caps = Caps::FILE.with(Caps::SOCKET).with(Caps::SPARES_LINKS);
 
 /// `IORING_OP_SHUTDOWN`.
-pub const SHUTDOWN: Op = Op::new(Code::IORING_OP_SHUTDOWN, "SHUTDOWN", SPARING, prep_shutdown, issue_blocks)
+pub const SHUTDOWN: Op = Op::new(Code::IORING_OP_SHUTDOWN, "SHUTDOWN", SPARING, prep_nothing, issue_blocks)
     .block(block_shutdown)
     .fields(&[Field::Fd, Field::Length])
+    .unused(
+        Unused::OFF
+            .with(Unused::ADDR)
+            .with(Unused::OP_FLAGS)
+            .with(Unused::BUF_INDEX)
+            .with(Unused::FILE_INDEX),
+    )
     .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENOTSOCK]);
 
 fn prep_socket(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let sqe = &core.requests[id].sqe;
     let flags = sqe.off as u32 & !TYPE_MASK;
     let in_slot = sqe.file_index != 0;
-    if sqe.addr != 0
-        || sqe.op_flags != 0
-        || sqe.buf_index != 0
-        || in_slot && flags & SOCK_CLOEXEC != 0
-        || flags & !(SOCK_CLOEXEC | SOCK_NONBLOCK) != 0
-    {
+    if in_slot && flags & SOCK_CLOEXEC != 0 || flags & !(SOCK_CLOEXEC | SOCK_NONBLOCK) != 0 {
         return Err(Errno::EINVAL);
     }
     Ok(())
@@ -114,9 +126,6 @@ impl Core {
 fn prep_bind(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let request = &mut core.requests[id];
     let sqe = request.sqe;
-    if sqe.len != 0 || sqe.buf_index != 0 || sqe.op_flags != 0 || sqe.file_index != 0 {
-        return Err(Errno::EINVAL);
-    }
     let address = Address::read(sqe.addr, i64::from(sqe.off as i32))?;
     request.data = OpData::Own(address);
     Ok(())
@@ -142,25 +151,11 @@ fn block_bind(work: &mut Work) -> Result<usize, Errno> {
     calls::bind(work.fd, address)
 }
 
-fn prep_listen(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let sqe = &core.requests[id].sqe;
-    let unused =
-        sqe.addr == 0 && sqe.buf_index == 0 && sqe.op_flags == 0 && sqe.file_index == 0 && sqe.off == 0;
-    if unused { Ok(()) } else { Err(Errno::EINVAL) }
-}
-
 fn issue_listen(core: &mut Core, id: RequestId) -> Outcome {
     let request = &core.requests[id];
     let (fd, backlog) = (request.file.fd(), request.sqe.len);
     core.readiness.forget_socket_kind(fd);
     calls::listen(fd, backlog).into()
-}
-
-fn prep_shutdown(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let sqe = &core.requests[id].sqe;
-    let unused =
-        sqe.off == 0 && sqe.addr == 0 && sqe.op_flags == 0 && sqe.buf_index == 0 && sqe.file_index == 0;
-    if unused { Ok(()) } else { Err(Errno::EINVAL) }
 }
 
 /// It ends at once, but after what goes before it: the kernel leaves it to a thread.

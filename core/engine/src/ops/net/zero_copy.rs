@@ -25,10 +25,15 @@ use crate::request::data::message::{Message, import_vectors};
 use crate::request::data::net::{Data, Transfer};
 use crate::request::notification::Announced;
 use crate::request::op::{Caps, Code, Field, Op, Outcome, Quick, Tried};
+use crate::request::unused::Unused;
 use crate::request::{FileHold, Flags, Request, RequestId};
 use crate::ring::Core;
 
 const CAPS: Caps = Caps::FILE.with(Caps::IOPRIO);
+
+const UNUSED: Unused = Unused::ADDR3.with(Unused::PAD);
+/// To where the socket is connected.
+const UNUSED_CONNECTED: Unused = UNUSED.with(Unused::OFF).with(Unused::ADDR_LEN_PAD);
 
 /// `IORING_OP_SEND_ZC`.
 pub const SEND_ZC: Op =
@@ -38,6 +43,7 @@ pub const SEND_ZC: Op =
         .together(train::COPIED_SENDS)
         .failed(failed)
         .of_its_ring()
+        .unused(UNUSED)
         .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK, Errno::EOPNOTSUPP]);
 
 /// `IORING_OP_SENDMSG_ZC`. Not `Caps::SOCKET`: its registered buffers are looked at before its file.
@@ -45,6 +51,7 @@ pub const SENDMSG_ZC: Op = Op::new(Code::IORING_OP_SENDMSG_ZC, "SENDMSG_ZC", CAP
     .fields(&[Field::Fd, Field::Address, Field::OpFlags, Field::Ioprio, Field::BufferIndex])
     .failed(failed)
     .of_its_ring()
+    .unused(UNUSED)
     .errors(&[
         Errno::EINVAL,
         Errno::EFAULT,
@@ -70,7 +77,7 @@ const MSG_ZEROCOPY: u32 = 0x400_0000;
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let request = &mut core.requests[id];
     let sqe = &mut request.sqe;
-    if sqe.addr3 != 0 || sqe.pad != 0 || request.flags.has(Flags::CQE_SKIP) {
+    if request.flags.has(Flags::CQE_SKIP) {
         return Err(Errno::EINVAL);
     }
     request.flags.set(Flags::NOTIFIES);
@@ -90,7 +97,8 @@ fn prep_send(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     prep(core, id)?;
     let request = &mut core.requests[id];
     let sqe = request.sqe;
-    if sqe.file_index >> 16 != 0 {
+    // A notification is owed by then.
+    if Unused::ADDR_LEN_PAD.is_set(&sqe) {
         return Err(Errno::EINVAL);
     }
     let progress = start(request, MSG_NOSIGNAL);
@@ -116,7 +124,7 @@ fn prep_message(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     prep(core, id)?;
     let request = &mut core.requests[id];
     let sqe = request.sqe;
-    if sqe.off != 0 || sqe.file_index != 0 {
+    if Unused::OFF.with(Unused::FILE_INDEX).is_set(&sqe) {
         return Err(Errno::EINVAL);
     }
     let progress = start(request, MSG_NOSIGNAL);
@@ -162,7 +170,7 @@ pub fn announce_end(core: &mut Core, id: RequestId, outcome: Outcome) -> Outcome
 /// A send from one piece of memory to where the socket is connected.
 fn send_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
     let plain = u32::from(sqe.ioprio) & !(IORING_SEND_ZC_REPORT_USAGE | IORING_RECVSEND_FIXED_BUF) == 0
-        && (sqe.off, sqe.file_index >> 16, sqe.addr3, sqe.pad) == (0, 0, 0, 0);
+        && !UNUSED_CONNECTED.is_set(sqe);
     if !plain || core.may_begin_train(sqe, fd) {
         return Tried::Nothing;
     }

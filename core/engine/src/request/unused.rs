@@ -1,0 +1,103 @@
+//! The fields of an SQE that an operation does not read, and refuses where something stands in them.
+
+use crate::abi::Sqe;
+use crate::request::op::Field;
+
+/// Which fields these are: an SQE with their bits set.
+#[derive(Clone, Copy, Debug)]
+pub struct Unused {
+    sqe: Sqe,
+}
+
+/// An SQE of zeroes.
+const EMPTY: Sqe = Sqe {
+    opcode: 0,
+    flags: 0,
+    ioprio: 0,
+    fd: 0,
+    off: 0,
+    addr: 0,
+    len: 0,
+    op_flags: 0,
+    user_data: 0,
+    buf_index: 0,
+    personality: 0,
+    file_index: 0,
+    addr3: 0,
+    pad: 0,
+};
+
+impl Unused {
+    /// The descriptor.
+    pub const FD: Unused = Unused { sqe: Sqe { fd: -1, ..EMPTY } };
+    /// Offset or second address.
+    pub const OFF: Unused = Unused { sqe: Sqe { off: u64::MAX, ..EMPTY } };
+    /// The address.
+    pub const ADDR: Unused = Unused { sqe: Sqe { addr: u64::MAX, ..EMPTY } };
+    /// The length or count.
+    pub const LEN: Unused = Unused { sqe: Sqe { len: u32::MAX, ..EMPTY } };
+    /// The operation's flags.
+    pub const OP_FLAGS: Unused = Unused { sqe: Sqe { op_flags: u32::MAX, ..EMPTY } };
+    /// A registered buffer or a buffer group.
+    pub const BUF_INDEX: Unused = Unused { sqe: Sqe { buf_index: u16::MAX, ..EMPTY } };
+    /// Registered credentials.
+    pub const PERSONALITY: Unused = Unused { sqe: Sqe { personality: u16::MAX, ..EMPTY } };
+    /// A slot of the file table, or a second descriptor.
+    pub const FILE_INDEX: Unused = Unused { sqe: Sqe { file_index: u32::MAX, ..EMPTY } };
+    /// What stands behind the length of an address there.
+    pub const ADDR_LEN_PAD: Unused = Unused { sqe: Sqe { file_index: 0xffff_0000, ..EMPTY } };
+    /// The third address.
+    pub const ADDR3: Unused = Unused { sqe: Sqe { addr3: u64::MAX, ..EMPTY } };
+    /// What no operation calls anything.
+    pub const PAD: Unused = Unused { sqe: Sqe { pad: u64::MAX, ..EMPTY } };
+
+    /// Both.
+    pub const fn with(self, other: Unused) -> Unused {
+        let (a, b) = (self.sqe, other.sqe);
+        let sqe = Sqe {
+            fd: a.fd | b.fd,
+            off: a.off | b.off,
+            addr: a.addr | b.addr,
+            len: a.len | b.len,
+            op_flags: a.op_flags | b.op_flags,
+            buf_index: a.buf_index | b.buf_index,
+            personality: a.personality | b.personality,
+            file_index: a.file_index | b.file_index,
+            addr3: a.addr3 | b.addr3,
+            pad: a.pad | b.pad,
+            ..EMPTY
+        };
+        Unused { sqe }
+    }
+
+    /// Does anything stand there?
+    #[inline(always)]
+    pub const fn is_set(&self, sqe: &Sqe) -> bool {
+        let mask = &self.sqe;
+        let words =
+            (sqe.off & mask.off) | (sqe.addr & mask.addr) | (sqe.addr3 & mask.addr3) | (sqe.pad & mask.pad);
+        let halves = (sqe.len & mask.len)
+            | (sqe.op_flags & mask.op_flags)
+            | (sqe.file_index & mask.file_index)
+            | (sqe.fd & mask.fd) as u32
+            | (sqe.buf_index & mask.buf_index) as u32
+            | (sqe.personality & mask.personality) as u32;
+        words | halves as u64 != 0
+    }
+
+    /// Is this field, which an operation reads, among them?
+    pub const fn names(&self, field: Field) -> bool {
+        let mask = &self.sqe;
+        match field {
+            Field::Fd => mask.fd == -1,
+            Field::Offset | Field::Address2 | Field::Path2 => mask.off == u64::MAX,
+            Field::Address | Field::Path => mask.addr == u64::MAX,
+            Field::Length => mask.len == u32::MAX,
+            Field::OpFlags => mask.op_flags == u32::MAX,
+            Field::Ioprio => false,
+            Field::BufferIndex => mask.buf_index == u16::MAX,
+            Field::FileIndex => mask.file_index == u32::MAX,
+            Field::Address3 => mask.addr3 == u64::MAX,
+        }
+    }
+}
