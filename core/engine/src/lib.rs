@@ -32,6 +32,8 @@ pub use linux_raw_sys::io_uring::io_uring_params;
 pub use os::host::{Caller, Host, Outlet, install};
 pub use os::pauses;
 
+use request::table::Table;
+
 fn raw(result: Result<usize, abi::Errno>) -> isize {
     match result {
         Ok(value) => value as isize,
@@ -49,7 +51,20 @@ fn raw(result: Result<usize, abi::Errno>) -> isize {
 /// None of the kernel's contract is relaxed: memory that `params` designates (with
 /// `IORING_SETUP_NO_MMAP`) must be the caller's to give.
 pub unsafe fn setup(entries: u32, params: *mut io_uring_params) -> isize {
-    raw(calls::setup::setup(entries, params as u64, &ops::TABLE).map(|fd| fd as usize))
+    // SAFETY: passed on to the caller.
+    unsafe { setup_with(&ops::TABLE, entries, params) }
+}
+
+/// As [`setup`], of a ring that does the operations in `table`: those of [`ops::ROWS`], and others. Probes and queries tell
+/// of the former only.
+///
+/// # Errors
+/// As there.
+///
+/// # Safety
+/// As there.
+pub unsafe fn setup_with(table: &'static Table, entries: u32, params: *mut io_uring_params) -> isize {
+    raw(calls::setup::setup(entries, params as u64, table).map(|fd| fd as usize))
 }
 
 /// `io_uring_enter2(2)`: submits up to `to_submit` SQEs and, with `IORING_ENTER_GETEVENTS`, waits
