@@ -1,6 +1,6 @@
 //! ACCEPT.
 //!
-//! A listener without `O_NONBLOCK` has it while the engine accepts from it ([`crate::process::nonblocking`]): once for all connections
+//! A listener without `O_NONBLOCK` has it while the engine accepts from it (`process/nonblocking.rs`): once for all connections
 //! that a multishot request finds.
 
 use linux_raw_sys::general::EPOLLIN;

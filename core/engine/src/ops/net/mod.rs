@@ -5,7 +5,7 @@
 //! addresses to send to) is copied when the request is prepared.
 //!
 //! Two system calls know no `MSG_DONTWAIT`: `connect` and `accept` are made with `O_NONBLOCK` set for their duration
-//! ([`crate::process::nonblocking`]).
+//! (`process/nonblocking.rs`).
 
 pub mod accept;
 mod calls;
