@@ -85,6 +85,8 @@ struct Run {
     drained: Vec<bool>,
     /// Files that are being closed.
     closing: Vec<bool>,
+    /// How many threads are about to close each and to open another.
+    reopening: Vec<u32>,
     files: Vec<Vec<Instance>>,
     requests: Vec<Request>,
     fars: Vec<i32>,
@@ -151,14 +153,15 @@ pub fn execute(program: Program) {
     world(|world| world.counters = vec![0; counters::COUNT]);
     let files = program.files.iter().map(|&file| vec![open(file)]).collect();
     let none = (0..rings).map(|_| None).collect();
-    let (eventfds, drained, closing) =
-        (vec![-1; rings], vec![false; rings], vec![false; program.files.len()]);
+    let (closing, reopening) = (vec![false; program.files.len()], vec![0; program.files.len()]);
+    let (eventfds, drained) = (vec![-1; rings], vec![false; rings]);
     let run_of = Run {
         program,
         rings: none,
         eventfds,
         drained,
         closing,
+        reopening,
         files,
         requests: Vec::new(),
         fars: Vec::new(),
@@ -231,6 +234,7 @@ fn reopen(file: usize) {
         let far = std::mem::replace(&mut last.far, -1);
         run.fars.push(far);
         run.closing[file] = true;
+        run.reopening[file] += 1;
         (run.program.files[file], near)
     });
     close(last);
@@ -238,6 +242,7 @@ fn reopen(file: usize) {
     run(|run| {
         run.files[file].push(instance);
         run.closing[file] = false;
+        run.reopening[file] -= 1;
     });
 }
 
@@ -420,7 +425,8 @@ fn submit(ring: usize, ops: &[Op], waits: bool) {
                     && let Some(file) = file_of(request.op.what)
                 {
                     // Who closes at the same time cannot know which file a request gets.
-                    request.instances.1 = (!run.closing[file]).then(|| run.files[file].len() - 1);
+                    let closes = run.closing[file] || run.reopening[file] > 0;
+                    request.instances.1 = (!closes).then(|| run.files[file].len() - 1);
                 }
             }
         });
