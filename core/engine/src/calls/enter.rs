@@ -86,9 +86,8 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
         core.join();
     }
     core.observers.posts_in_submission();
-    core.readiness.eager = call.flags & IORING_ENTER_GETEVENTS == 0;
+    core.readiness.begin_call(call.flags & IORING_ENTER_GETEVENTS == 0);
     let polled = core.is(IORING_SETUP_SQPOLL);
-    core.readiness.looked = false;
     let waited = core.readiness.waiting();
     let taken = if polled { 0 } else { take(core, call)? };
     if core.looks_when_it_leaves(call, waited, taken) {
@@ -116,11 +115,11 @@ fn take(core: &mut Core, call: &Enter) -> Result<u32, Errno> {
     }
     let thread = host::thread_identity();
     core.admit(thread)?;
-    core.requests.thread = thread;
+    core.requests.set_thread(thread);
     core.timeouts.set_unwaited(call.min_complete == 0);
     let taken = core.submit(call.to_submit, true);
     core.timeouts.set_unwaited(false);
-    core.requests.thread = 0;
+    core.requests.set_thread(0);
     taken
 }
 
@@ -152,7 +151,7 @@ impl Core {
     fn looks_when_it_leaves(&self, call: &Enter, waited_before: usize, taken: u32) -> bool {
         call.flags & IORING_ENTER_GETEVENTS == 0
             && self.readiness.waiting() > 0
-            && (waited_before > 0 && !self.readiness.looked || taken > 1)
+            && (waited_before > 0 && !self.readiness.has_looked() || taken > 1)
             && !self.is(IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SQPOLL)
     }
 
@@ -181,8 +180,10 @@ impl Core {
         if self.readiness.waiting() == 0 && !self.zero_copy.is_waiting() {
             return true;
         }
-        let goes_unasked = call.min_complete > 0 && self.readiness.unasked < self.patience();
-        self.readiness.unasked += u8::from(goes_unasked);
+        let goes_unasked = call.min_complete > 0 && self.readiness.unasked() < self.patience();
+        if goes_unasked {
+            self.readiness.goes_unasked();
+        }
         goes_unasked
     }
 
@@ -297,8 +298,8 @@ fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Cal
     let polls_nothing = is_polled_by_caller(core) && core.requests.live() == 0;
     let wanted = if polls_nothing { 0 } else { call.min_complete.min(core.memory.layout().cq_entries) };
     // Where each call finds enough without waiting, what waits for readiness must not starve.
-    core.readiness.unasked = core.readiness.unasked.saturating_add(1);
-    if wanted == 0 || core.readiness.unasked > core.patience() {
+    core.readiness.goes_unasked();
+    if wanted == 0 || core.readiness.unasked() > core.patience() {
         core.harvest_now();
         core.recheck_if_due();
     }

@@ -40,7 +40,8 @@ fn named(core: &Core, id: RequestId) -> Fd {
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
     let offset = core.requests[id].sqe.off;
     if offset != rw::POSITION {
-        let description = core.directories.take(named(core, id), offset);
+        let number = named(core, id);
+        let description = core.directories.take(number, offset);
         core.requests[id].data = OpData::Directory(description);
     }
     if mounts::is_far(core.requests[id].file.fd()) { Outcome::BlockForLong } else { Outcome::Block }
@@ -59,7 +60,8 @@ fn finish(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outco
     if let OpData::Directory(description) = data
         && !core.life.is_closing()
     {
-        core.directories.keep(named(core, id), description);
+        let number = named(core, id);
+        core.directories.keep(number, description);
         if !core.directories.is_empty() {
             reactor::attend_stale(core);
         }

@@ -185,18 +185,11 @@ impl Core {
     fn receive(&mut self, cqe: Cqe) {
         if self.defers() {
             if !self.forward(&cqe) {
-                self.cq.hold_back(cqe);
+                self.hold_message(cqe);
             }
             self.notify_deferred();
         } else {
             self.beside_batch(|core| core.post(cqe));
-        }
-    }
-
-    /// Posts what came from outside.
-    pub fn post_messages(&mut self) {
-        while let Some(cqe) = self.cq.next_message() {
-            self.post(cqe);
         }
     }
 }

@@ -87,7 +87,7 @@ impl Core {
     /// held.
     #[inline]
     pub fn expect_announced(&mut self, announced: Announced) {
-        self.requests.beside += 1;
+        self.requests.count_beside();
         if let Some(node) = announced.buffer {
             self.buffers.hold(node);
         }
@@ -96,11 +96,8 @@ impl Core {
     /// Announces the end of a send that there was never a request for; its notification has been counted.
     #[inline]
     pub fn announce_expected(&mut self, notification: Announced) {
-        let announced = &mut self.zero_copy.announced;
-        if announced.len() < announced.capacity() || announced.try_reserve(1).is_ok() {
-            announced.push(notification);
-        } else {
-            self.requests.beside -= 1;
+        if !self.zero_copy.announce(notification) {
+            self.requests.end_beside(1);
             self.post_announced_one(notification);
         }
     }
@@ -108,14 +105,14 @@ impl Core {
     /// The same of one that was copied.
     #[inline]
     pub fn announce_copied(&mut self, sqe: &Sqe) {
-        self.requests.beside += 1;
+        self.requests.count_beside();
         self.announce_expected(Announced::of(sqe, None));
     }
 
     /// Posts what was announced, behind the completions of the sends that were made together.
     #[inline]
     pub fn post_announced(&mut self) {
-        if !self.zero_copy.announced.is_empty() {
+        if self.zero_copy.has_announced() {
             self.take_announced(true);
         }
     }
@@ -124,16 +121,16 @@ impl Core {
     /// requests, to be posted in their turn.
     #[inline]
     pub fn list_announced(&mut self) {
-        if !self.zero_copy.announced.is_empty() {
+        if self.zero_copy.has_announced() {
             self.take_announced(false);
         }
     }
 
     fn take_announced(&mut self, at_once: bool) {
         // Where completions are deferred, they are for the next call that fetches.
-        let at_once = at_once && !(self.defers() && self.readiness.eager);
-        let mut announced = core::mem::take(&mut self.zero_copy.announced);
-        self.requests.beside -= announced.len();
+        let at_once = at_once && !(self.defers() && self.readiness.is_eager());
+        let mut announced = self.zero_copy.take_announced();
+        self.requests.end_beside(announced.len());
         for one in announced.drain(..) {
             // Where the CQ is full, they come when the program has made room.
             if !(at_once && self.ready.is_empty() && self.has_room())
@@ -145,7 +142,7 @@ impl Core {
                 self.post_announced_one(one);
             }
         }
-        self.zero_copy.announced = announced;
+        self.zero_copy.keep_room(announced);
         if !self.drain.holds_nothing() {
             self.run_deferred();
         }

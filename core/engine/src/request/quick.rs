@@ -80,8 +80,7 @@ impl Core {
             return None;
         }
         self.list_announced();
-        let memory = &self.memory;
-        let id = self.requests.insert(|| memory.sqe(index)).ok()?;
+        let id = self.insert_request(index).ok()?;
         let sqe = &self.requests[id].sqe;
         // The program may have changed it meanwhile.
         if (sqe.opcode, sqe.flags) == (opcode, flags) && self.initialise(id).is_ok() {

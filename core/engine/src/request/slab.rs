@@ -21,9 +21,9 @@ pub struct Slab {
     slots: Vec<Request>,
     free: Vec<u32>,
     /// The thread that submits, or 0: [`Request::thread`] of what comes.
-    pub thread: usize,
+    thread: usize,
     /// Notifications that stand nowhere here, but are requests all the same.
-    pub beside: usize,
+    beside: usize,
     index: Index,
 }
 
@@ -37,6 +37,24 @@ impl Slab {
     #[inline(always)]
     pub fn row(&self, opcode: u8) -> &'static Op {
         self.table.lookup(opcode)
+    }
+
+    /// From now on this thread submits, or (0) none.
+    #[inline]
+    pub fn set_thread(&mut self, thread: usize) {
+        self.thread = thread;
+    }
+
+    /// Counts a notification that stands nowhere here.
+    #[inline]
+    pub fn count_beside(&mut self) {
+        self.beside += 1;
+    }
+
+    /// So many of those are posted, or have become requests.
+    #[inline]
+    pub fn end_beside(&mut self, count: usize) {
+        self.beside -= count;
     }
 
     /// How many live.

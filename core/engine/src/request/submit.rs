@@ -31,7 +31,7 @@ impl Core {
         self.timeouts.begin_batch(self.cq.tail());
         self.work.begin_submission(does_work && self.shared.is_none());
         self.sq.begin(available);
-        while let Some(index) = self.sq.take(&self.memory) {
+        while let Some(index) = self.take_sqe() {
             if whose == Whose::Common && self.submit_quickly(index) {
                 continue;
             }
@@ -80,8 +80,7 @@ impl Core {
     #[inline(never)]
     fn submit_request(&mut self, index: u32, whose: Whose) -> Result<bool, Errno> {
         self.list_announced();
-        let memory = &self.memory;
-        let id = self.requests.insert(|| memory.sqe(index))?;
+        let id = self.insert_request(index)?;
         if whose != Whose::Common {
             self.requests[id].whose = whose;
         }
@@ -94,30 +93,13 @@ impl Core {
             self.end_chain(head);
         }
         self.sq.end();
-        self.zero_copy.checked = None;
+        self.zero_copy.forget_checked();
         self.post_announced();
         if !self.train.is_empty() {
             self.let_train_go();
         }
         self.timeouts.end_batch();
-        if !self.work.end_submission(self.sq.head(), self.posted()) {
-            // Whoever reads the SQ head needs no lock for it, and may close what the SQEs name.
-            self.hold_queue();
-            self.publish_sq_head();
-        }
-    }
-
-    /// Lets the program know what was consumed.
-    #[inline]
-    pub fn publish_sq_head(&self) {
-        debug_assert!(self.work.keeps_files(), "what the program knows of may be closed");
-        self.sq.publish(&self.memory);
-    }
-
-    /// What was posted so far.
-    #[inline]
-    fn posted(&self) -> (u32, usize) {
-        (self.cq.tail(), self.cq.kept())
+        self.end_submission();
     }
 
     #[cold]
@@ -387,8 +369,8 @@ impl Core {
             request.flags.set(Flags::LONG);
         }
         let work = Work::new(self, id, long);
-        let (at, caps) = ((self.sq.head(), self.posted()), self.requests[id].op.caps);
-        self.work.push(work, at, |work| work.can_be_lent(caps));
+        let caps = self.requests[id].op.caps;
+        self.queue_work(work, |work| work.can_be_lent(caps));
     }
 
     /// Issues what became ready, until nothing is.
@@ -431,13 +413,6 @@ impl Core {
         } else {
             self.issue(id);
         }
-    }
-
-    /// Marks a request to be issued by [`Core::run_ready`].
-    pub fn make_ready(&mut self, id: RequestId) {
-        let request = &mut self.requests[id];
-        request.phase = Phase::Ready;
-        self.ready.push(id, request);
     }
 }
 

@@ -263,7 +263,7 @@ impl Drop for Core {
         self.readiness.forget_all();
         self.zero_copy.close();
         self.sleepers.close();
-        for fd in [self.readiness.epoll, self.observers.end()].into_iter().flatten() {
+        for fd in [self.readiness.epoll(), self.observers.end()].into_iter().flatten() {
             os::close(fd);
         }
     }

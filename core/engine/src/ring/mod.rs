@@ -8,6 +8,7 @@ pub mod descriptors;
 pub mod drive;
 mod life;
 pub(crate) mod lifetime;
+mod queues;
 pub(crate) mod registry;
 pub(crate) mod resources;
 pub(crate) mod shared;
@@ -17,7 +18,7 @@ use crate::os::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use alloc::boxed::Box;
 use core::ops::{Deref, DerefMut};
 
-use linux_raw_sys::io_uring::{IORING_SETUP_R_DISABLED, IORING_SETUP_SINGLE_ISSUER, IORING_SQ_CQ_OVERFLOW};
+use linux_raw_sys::io_uring::{IORING_SETUP_R_DISABLED, IORING_SETUP_SINGLE_ISSUER};
 
 use crate::abi::Errno;
 use crate::assets::buffers::BufferTable;
@@ -29,7 +30,7 @@ use crate::assets::restrictions::Restrictions;
 use crate::os::sync::{AcrossFork, Guard, Mutex};
 use crate::os::{Fd, host};
 use crate::process::page::Page;
-use crate::queue::{Cq, Cqe, RingMemory, Sq};
+use crate::queue::{Cq, RingMemory, Sq};
 use crate::request::table::Table;
 use crate::request::timeouts::Timeouts;
 use crate::request::train::Train;
@@ -492,77 +493,5 @@ impl Core {
     /// `IORING_SETUP_*`, as far as they still hold.
     pub fn setup_flags(&self) -> u32 {
         self.setup_flags
-    }
-
-    /// Takes other memory, with what is in the rings.
-    ///
-    /// # Errors
-    /// `EOVERFLOW` where that would not fit.
-    pub fn move_to(&mut self, memory: RingMemory) -> Result<(), Errno> {
-        self.memory.move_to(memory, &self.sq, &self.cq)
-    }
-
-    /// SQEs that the program has published and the engine has not taken, as far as they can be.
-    #[inline]
-    pub fn sq_pending(&self) -> u32 {
-        self.sq.pending(&self.memory)
-    }
-
-    /// CQEs that wait to be reaped, in units of the ring's entries.
-    #[inline]
-    pub fn cq_ready(&self) -> u32 {
-        self.cq.ready(&self.memory)
-    }
-
-    /// A CQE is about to be posted. It may tell the program that what was submitted before was consumed.
-    #[inline(always)]
-    fn before_posting(&mut self) {
-        if self.work.is_exposed() {
-            self.hold_queue();
-        }
-    }
-
-    /// Posts a CQE, or keeps it where the ring is full or others are kept already.
-    #[inline]
-    pub fn post(&mut self, cqe: Cqe) {
-        self.before_posting();
-        self.cq.post(&self.memory, cqe);
-    }
-
-    /// Posts a CQE if it can be seen in the ring at once, behind all before it.
-    #[inline]
-    pub fn post_at_once(&mut self, cqe: &Cqe) -> bool {
-        self.before_posting();
-        self.cq.post_at_once(&self.memory, cqe)
-    }
-
-    /// Would a CQE be seen at once? Only said where all are of the ordinary size.
-    #[inline]
-    pub fn has_room(&self) -> bool {
-        self.cq.is_plain() && self.has_room_for(1)
-    }
-
-    /// Would so many CQEs of the ordinary size be seen at once?
-    #[inline]
-    pub fn has_room_for(&self, count: u32) -> bool {
-        self.cq.has_room_for(&self.memory, count)
-    }
-
-    /// Moves kept CQEs into the ring, as far as there is room.
-    pub fn flush_overflow(&mut self) {
-        if self.cq.kept() == 0 {
-            return;
-        }
-        self.before_posting();
-        if self.cq.flush(&self.memory) {
-            self.overflow_may_be_over();
-        }
-    }
-
-    /// Takes the flag away by which the program knows of kept CQEs, where nobody keeps any.
-    pub(crate) fn overflow_may_be_over(&self) {
-        if self.cq.kept() == 0 && !self.overflows_elsewhere() {
-            self.memory.change_sq_flags(0, IORING_SQ_CQ_OVERFLOW);
-        }
     }
 }

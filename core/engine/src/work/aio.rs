@@ -287,7 +287,8 @@ impl Core {
 
     /// Ends all transfers, of which nobody is to hear.
     pub fn end_transfers(&mut self) {
-        self.work.comes_back(self.aio.shut_down());
+        let in_flight = self.aio.shut_down();
+        self.work.comes_back(in_flight);
     }
 
     /// Takes back the transfers that are done.

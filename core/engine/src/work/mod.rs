@@ -323,10 +323,11 @@ impl Core {
     /// The request of a piece of work that is a step can take it now: this thread is the right one.
     pub fn take_step(&mut self, mut work: Piece, step: Step) {
         self.work.comes_back(1);
+        let closing = self.life.is_closing();
         let Some(request) = self.requests.get_mut(work.id) else { return };
         request.data = core::mem::take(&mut work.data);
         request.phase = Phase::Prepared;
-        if self.life.is_closing() || request.flags.has(Flags::CANCELED) {
+        if closing || request.flags.has(Flags::CANCELED) {
             self.complete(work.id, Errno::ECANCELED.negated());
         } else {
             step(self, work.id);
@@ -342,13 +343,6 @@ impl Core {
             || self.work.out() > 0
                 && keeps_order(caps, work)
                 && self.works_on(request.file.fd(), Flags::HANDED_OVER)
-    }
-
-    /// The lock is about to be given up: queued work holds its files, for the program may close its descriptors as soon
-    /// as it knows of their use.
-    #[cold]
-    pub fn hold_queue(&mut self) {
-        self.work.hold(&mut self.requests);
     }
 
     /// What is offered holds its file from now on: the program may know what was consumed. What a thread has taken is that
@@ -367,13 +361,6 @@ impl Core {
             // Changes under the lock, as whoever sleeps has read it.
             self.ring().returned.fetch_add(1, Ordering::Relaxed);
             os::futex_wake(&self.ring().returned, i32::MAX as u32);
-        }
-    }
-
-    /// The program is about to close `fd`: queued work on it keeps the file.
-    pub(crate) fn keep_files_of_work(&mut self, fd: Fd) {
-        if !self.work.is_empty() && exposure::is_any() {
-            self.work.hold_on(&mut self.requests, fd);
         }
     }
 

@@ -112,7 +112,7 @@ impl WorkQueue {
     }
 
     /// The same of queued work on `fd` alone.
-    pub(super) fn hold_on(&mut self, requests: &mut Slab, fd: Fd) {
+    pub fn hold_on(&mut self, requests: &mut Slab, fd: Fd) {
         self.hold_those(requests, |work| work.fd == fd);
     }
 

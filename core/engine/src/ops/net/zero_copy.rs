@@ -176,10 +176,10 @@ fn send_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
     }
     let Ok(buffer) = lies_right(core, sqe) else { return Tried::Nothing };
     let fixed = Flags::of_sqe(sqe.flags).has(Flags::FIXED_FILE);
-    if core.zero_copy.checked != Some(fd) && check_socket(fd, fixed).is_err() {
+    if !core.zero_copy.has_checked(fd) && check_socket(fd, fixed).is_err() {
         return Tried::Nothing;
     }
-    core.zero_copy.checked = Some(fd);
+    core.zero_copy.checks(fd);
     let flags = known_flags(sqe.op_flags & !MSG_ZEROCOPY) | MSG_NOSIGNAL;
     if sqe.len as usize >= WORTH_IT
         && let Some(channel) = core.channel_for(fd)

@@ -109,24 +109,23 @@ impl Core {
 
     /// The ring's epoll instance, with the driver's eventfd in it.
     pub fn epoll(&mut self) -> Result<Fd, Errno> {
-        if let Some(fd) = self.readiness.epoll {
+        if let Some(fd) = self.readiness.epoll() {
             return Ok(fd);
         }
         let epoll = os::epoll_create()?;
         let kick = os::eventfd().inspect_err(|_| os::close(epoll))?;
         // Not edge-triggered: who only looks into epoll must not take it away from the driver, who drains it.
         os::epoll_ctl(epoll, os::nr::EPOLL_CTL_ADD, kick, os::nr::EPOLLIN, KICK)?;
-        self.busy_poll().carry_over(epoll);
         self.sleepers.set_kick(kick);
-        self.readiness.epoll = Some(epoll);
+        self.readiness.set_epoll(epoll);
         self.hear(epoll);
         Ok(epoll)
     }
 
     /// Takes what is ready now, without sleeping.
     pub fn harvest_now(&mut self) {
-        let Some(epoll) = self.readiness.epoll else { return };
-        self.readiness.unasked = 0;
+        let Some(epoll) = self.readiness.epoll() else { return };
+        self.readiness.is_asked();
         self.look_beside_epoll();
         if self.readiness.waiting() == 0 && !self.zero_copy.is_watched() {
             return;
@@ -139,7 +138,7 @@ impl Core {
     /// Completes what is ready and fires what is due by now: the kernel does that in the submitter's thread as soon as
     /// it happens. On a ring that defers it is only known from then on, and done in the call that fetches.
     pub fn catch_up(&mut self) {
-        self.readiness.looked = true;
+        self.readiness.looks_before();
         self.harvest_now();
         if !self.defers() {
             self.advance();
@@ -156,7 +155,7 @@ impl Core {
     /// Takes what epoll reported: marks descriptors ready and requests to be issued again. Was the driver kicked?
     pub fn take_events(&mut self, events: &[EpollEvent]) -> bool {
         let mut kicked = false;
-        self.readiness.unasked = 0;
+        self.readiness.is_asked();
         self.readiness.reported(events.len());
         self.expect_entries(events.iter().map(|event| { event.data } as u32));
         for event in events {

@@ -283,7 +283,7 @@ pub fn release(core: &mut Core) {
     debug_assert!(core.token.driver() == Driver::Reactor, "only what the reactor drives is released");
     core.token.give_up();
     let outer = REACTOR.lock().epoll;
-    if let (Some(outer), Some(epoll)) = (outer, core.readiness.epoll) {
+    if let (Some(outer), Some(epoll)) = (outer, core.readiness.epoll()) {
         let _ = os::epoll_ctl(outer, EPOLL_CTL_DEL, epoll, 0, 0);
     }
 }
@@ -374,7 +374,7 @@ fn drive(outer: Fd, attended: Attended) {
     if core.token.driver() != Driver::Reactor {
         return;
     }
-    let Some(epoll) = core.readiness.epoll else { return };
+    let Some(epoll) = core.readiness.epoll() else { return };
     debug_assert!(core.zero_copy.is_all_watched(), "nothing came back unheard");
     let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
     let count = os::epoll_wait(epoll, &mut events, Some(0), None).unwrap_or(0);

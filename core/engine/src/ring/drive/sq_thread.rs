@@ -180,7 +180,7 @@ fn serve(core: &mut Core) -> bool {
 }
 
 fn harvest(core: &mut Core, timeout_ns: u64) -> bool {
-    let Some(epoll) = core.readiness.epoll else { return false };
+    let Some(epoll) = core.readiness.epoll() else { return false };
     core.look_beside_epoll();
     let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
     let count = os::epoll_wait(epoll, &mut events, Some(timeout_ns), None).unwrap_or(0);
@@ -206,7 +206,7 @@ fn sleep(guard: &mut CoreGuard<'_>, serial: u64) {
 /// needs to be woken.
 fn wait(guard: &mut CoreGuard<'_>, serial: u64) {
     let Some(core) = live(guard, serial) else { return };
-    let Some(epoll) = core.readiness.epoll else { return };
+    let Some(epoll) = core.readiness.epoll() else { return };
     let timeout_ns = core.timers.next_ns();
     core.sq_thread.asleep = true;
     core.watch_pages();

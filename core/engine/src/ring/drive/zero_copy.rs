@@ -70,9 +70,9 @@ pub struct ZeroCopy {
     /// Sends whose pages are out.
     out: usize,
     /// The socket that the current submission found to take zero-copy sends.
-    pub checked: Option<Fd>,
+    checked: Option<Fd>,
     /// Notifications that nothing stands in the way of, not posted yet.
-    pub announced: Vec<Announced>,
+    announced: Vec<Announced>,
 }
 
 /// What becomes of large sends on a descriptor.
@@ -138,6 +138,52 @@ struct Channel {
 }
 
 impl ZeroCopy {
+    /// The current submission found a socket to take zero-copy sends.
+    #[inline]
+    pub fn checks(&mut self, fd: Fd) {
+        self.checked = Some(fd);
+    }
+
+    /// Has it found this one to?
+    #[inline]
+    pub fn has_checked(&self, fd: Fd) -> bool {
+        self.checked == Some(fd)
+    }
+
+    /// The submission is over.
+    #[inline]
+    pub fn forget_checked(&mut self) {
+        self.checked = None;
+    }
+
+    /// Keeps a notification to be posted soon. False where there is no memory for it.
+    #[inline]
+    pub fn announce(&mut self, notification: Announced) -> bool {
+        let announced = &mut self.announced;
+        let room = announced.len() < announced.capacity() || announced.try_reserve(1).is_ok();
+        if room {
+            announced.push(notification);
+        }
+        room
+    }
+
+    /// Is there any such notification?
+    #[inline]
+    pub fn has_announced(&self) -> bool {
+        !self.announced.is_empty()
+    }
+
+    /// Takes all of them.
+    pub fn take_announced(&mut self) -> Vec<Announced> {
+        core::mem::take(&mut self.announced)
+    }
+
+    /// Keeps their room for the next ones.
+    pub fn keep_room(&mut self, announced: Vec<Announced>) {
+        debug_assert!(announced.is_empty(), "all are posted, or have become requests");
+        self.announced = announced;
+    }
+
     /// Are any pages out?
     pub fn is_waiting(&self) -> bool {
         self.out > 0
@@ -608,7 +654,7 @@ impl Core {
         let sends: Vec<Option<Sent>> = self.zero_copy.channels.iter_mut().flatten().flat_map(sends).collect();
         for sent in sends.into_iter().flatten() {
             if let Sent::Beside(announced) = sent {
-                self.requests.beside -= 1;
+                self.requests.end_beside(1);
                 if let Some(node) = announced.buffer {
                     self.release_buffer(node);
                 }

@@ -129,7 +129,7 @@ impl Core {
         // The child takes the count from there.
         debug_assert!(!self.work.is_lent(), "lent work may lose its files once the SQ head is known");
         self.publish_sq_head();
-        if let Some(epoll) = self.readiness.epoll {
+        if let Some(epoll) = self.readiness.epoll() {
             self.hear(epoll);
         }
         // The child may be faster than this process.

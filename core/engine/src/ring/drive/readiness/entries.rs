@@ -21,30 +21,86 @@ use crate::ring::drive::readiness::{ALL_EVENTS, INCOMING, OUTGOING, STICKY, Sock
 #[derive(Default)]
 pub struct Readiness {
     /// The epoll instance, once needed.
-    pub epoll: Option<Fd>,
-    pub(crate) entries: Vec<Entry>,
-    pub(crate) free: Vec<u32>,
+    pub(super) epoll: Option<Fd>,
+    pub(super) entries: Vec<Entry>,
+    pub(super) free: Vec<u32>,
     /// Descriptor number to entry, plus one.
-    pub(crate) by_fd: Vec<u32>,
-    pub(crate) waiting: usize,
+    pub(super) by_fd: Vec<u32>,
+    pub(super) waiting: usize,
     /// epoll has something to report that is to be seen before `enter` returns.
-    pub(crate) reports: bool,
+    pub(super) reports: bool,
     /// Entries on which something waits by a registration that was there before.
-    pub(crate) recheck: VecDeque<Recheck>,
-    pub(crate) guesses: Guesses,
+    pub(super) recheck: VecDeque<Recheck>,
+    pub(super) guesses: Guesses,
     /// When a caller last looked at them, by [`os::ticks`].
-    pub(crate) rechecked_at: u64,
+    pub(super) rechecked_at: u64,
     /// How the epoll instance polls network devices.
     busy_poll: BusyPoll,
     /// Calls that found all that they wanted, and so did not ask epoll, since it was asked last.
-    pub unasked: u8,
+    unasked: u8,
     /// A registration was seen to have outlived its descriptor: there are files here that have others, too.
-    pub(crate) outlived: bool,
+    pub(super) outlived: bool,
     /// The submission under way is not followed by a wait: whoever has to look again later may be
     /// long in coming, so attempts are made whatever the ready bits say.
-    pub eager: bool,
+    eager: bool,
     /// The call under way has asked epoll before its submission.
-    pub looked: bool,
+    looked: bool,
+}
+
+impl Readiness {
+    /// The epoll instance, once needed.
+    #[inline]
+    pub fn epoll(&self) -> Option<Fd> {
+        self.epoll
+    }
+
+    /// This is the epoll instance from now on. It polls network devices as has been said.
+    pub fn set_epoll(&mut self, epoll: Fd) {
+        self.busy_poll.carry_over(epoll);
+        self.epoll = Some(epoll);
+    }
+
+    /// A call of `enter` begins. `eager`: its submission is not followed by a wait.
+    #[inline]
+    pub fn begin_call(&mut self, eager: bool) {
+        self.eager = eager;
+        self.looked = false;
+    }
+
+    /// Is the submission under way not followed by a wait?
+    #[inline]
+    pub fn is_eager(&self) -> bool {
+        self.eager
+    }
+
+    /// The call under way asks epoll before its submission.
+    pub fn looks_before(&mut self) {
+        self.looked = true;
+    }
+
+    /// Has it?
+    #[inline]
+    pub fn has_looked(&self) -> bool {
+        self.looked
+    }
+
+    /// Calls that found all that they wanted, and so did not ask epoll, since it was asked last.
+    #[inline]
+    pub fn unasked(&self) -> u8 {
+        self.unasked
+    }
+
+    /// One more does not.
+    #[inline]
+    pub fn goes_unasked(&mut self) {
+        self.unasked = self.unasked.saturating_add(1);
+    }
+
+    /// It is asked.
+    #[inline]
+    pub fn is_asked(&mut self) {
+        self.unasked = 0;
+    }
 }
 
 /// Of one cache line, for with thousands of connections every line is one that the processor waits for.

@@ -1,0 +1,164 @@
+//! What goes from queue to queue: SQEs become requests, requests work or something to be issued, results CQEs.
+
+use linux_raw_sys::io_uring::IORING_SQ_CQ_OVERFLOW;
+
+use crate::abi::Errno;
+use crate::os::Fd;
+use crate::queue::{Cqe, RingMemory};
+use crate::request::{Phase, RequestId};
+use crate::ring::Core;
+use crate::wait::loan::Posted;
+use crate::work::{Work, exposure};
+
+impl Core {
+    /// Takes other memory, with what is in the rings.
+    ///
+    /// # Errors
+    /// `EOVERFLOW` where that would not fit.
+    pub fn move_to(&mut self, memory: RingMemory) -> Result<(), Errno> {
+        self.memory.move_to(memory, &self.sq, &self.cq)
+    }
+
+    /// SQEs that the program has published and the engine has not taken, as far as they can be.
+    #[inline]
+    pub fn sq_pending(&self) -> u32 {
+        self.sq.pending(&self.memory)
+    }
+
+    /// CQEs that wait to be reaped, in units of the ring's entries.
+    #[inline]
+    pub fn cq_ready(&self) -> u32 {
+        self.cq.ready(&self.memory)
+    }
+
+    /// Takes the next SQE of the submission under way: where it lies.
+    #[inline]
+    pub fn take_sqe(&mut self) -> Option<u32> {
+        self.sq.take(&self.memory)
+    }
+
+    /// A request for the SQE that lies there, not prepared yet.
+    ///
+    /// # Errors
+    /// `EAGAIN` where there cannot be another.
+    #[inline]
+    pub fn insert_request(&mut self, index: u32) -> Result<RequestId, Errno> {
+        let memory = &self.memory;
+        self.requests.insert(|| memory.sqe(index))
+    }
+
+    /// The submission under way is over: the program hears of what was consumed, unless work is lent.
+    #[inline]
+    pub fn end_submission(&mut self) {
+        if !self.work.end_submission(self.sq.head(), self.posted()) {
+            // Whoever reads the SQ head needs no lock for it, and may close what the SQEs name.
+            self.hold_queue();
+            self.publish_sq_head();
+        }
+    }
+
+    /// Lets the program know what was consumed.
+    #[inline]
+    pub fn publish_sq_head(&self) {
+        debug_assert!(self.work.keeps_files(), "what the program knows of may be closed");
+        self.sq.publish(&self.memory);
+    }
+
+    /// What was posted so far.
+    #[inline]
+    fn posted(&self) -> Posted {
+        (self.cq.tail(), self.cq.kept())
+    }
+
+    /// Queues work; `lendable` tells whether the call that submits may do it on the program's descriptor.
+    #[inline]
+    pub fn queue_work(&mut self, work: Work, lendable: impl FnOnce(&Work) -> bool) {
+        let at = (self.sq.head(), self.posted());
+        self.work.push(work, at, lendable);
+    }
+
+    /// The lock is about to be given up: queued work holds its files, for the program may close its descriptors as soon
+    /// as it knows of their use.
+    #[cold]
+    pub fn hold_queue(&mut self) {
+        self.work.hold(&mut self.requests);
+    }
+
+    /// The program is about to close `fd`: queued work on it keeps the file.
+    pub(crate) fn keep_files_of_work(&mut self, fd: Fd) {
+        if !self.work.is_empty() && exposure::is_any() {
+            self.work.hold_on(&mut self.requests, fd);
+        }
+    }
+
+    /// Marks a request to be issued by [`Core::run_ready`].
+    pub fn make_ready(&mut self, id: RequestId) {
+        let request = &mut self.requests[id];
+        request.phase = Phase::Ready;
+        self.ready.push(id, request);
+    }
+
+    /// Holds a completion back that another ring sent, until the program comes to fetch.
+    pub fn hold_message(&mut self, cqe: Cqe) {
+        self.cq.hold_back(cqe);
+    }
+
+    /// Posts what was held back.
+    pub fn post_messages(&mut self) {
+        while let Some(cqe) = self.cq.next_message() {
+            self.post(cqe);
+        }
+    }
+
+    /// A CQE is about to be posted. It may tell the program that what was submitted before was consumed.
+    #[inline(always)]
+    fn before_posting(&mut self) {
+        if self.work.is_exposed() {
+            self.hold_queue();
+        }
+    }
+
+    /// Posts a CQE, or keeps it where the ring is full or others are kept already.
+    #[inline]
+    pub fn post(&mut self, cqe: Cqe) {
+        self.before_posting();
+        self.cq.post(&self.memory, cqe);
+    }
+
+    /// Posts a CQE if it can be seen in the ring at once, behind all before it.
+    #[inline]
+    pub fn post_at_once(&mut self, cqe: &Cqe) -> bool {
+        self.before_posting();
+        self.cq.post_at_once(&self.memory, cqe)
+    }
+
+    /// Would a CQE be seen at once? Only said where all are of the ordinary size.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.cq.is_plain() && self.has_room_for(1)
+    }
+
+    /// Would so many CQEs of the ordinary size be seen at once?
+    #[inline]
+    pub fn has_room_for(&self, count: u32) -> bool {
+        self.cq.has_room_for(&self.memory, count)
+    }
+
+    /// Moves kept CQEs into the ring, as far as there is room.
+    pub fn flush_overflow(&mut self) {
+        if self.cq.kept() == 0 {
+            return;
+        }
+        self.before_posting();
+        if self.cq.flush(&self.memory) {
+            self.overflow_may_be_over();
+        }
+    }
+
+    /// Takes the flag away by which the program knows of kept CQEs, where nobody keeps any.
+    pub(crate) fn overflow_may_be_over(&self) {
+        if self.cq.kept() == 0 && !self.overflows_elsewhere() {
+            self.memory.change_sq_flags(0, IORING_SQ_CQ_OVERFLOW);
+        }
+    }
+}
