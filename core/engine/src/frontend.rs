@@ -54,19 +54,19 @@ pub fn set_outlet(fd: Fd, outlet: Box<dyn Outlet>) -> Result<(), i32> {
     let ring = registry::get(fd).ok_or_else(|| registry::no_ring(fd).negated())?;
     let mut guard = ring.lock();
     let core = guard.as_mut().ok_or(Errno::EBADF.negated())?;
-    core.observers.set_outlet(outlet);
+    core.observers_mut().set_outlet(outlet);
     Ok(())
 }
 
 /// The file in a slot of the ring `fd`: a descriptor of the engine's own, good as long as it is there.
 pub fn registered_file(fd: Fd, slot: u32) -> Option<Fd> {
-    registry::get(fd)?.lock().as_ref()?.files.get(slot)
+    registry::get(fd)?.lock().as_ref()?.files().get(slot)
 }
 
 /// How many requests of the ring `fd` are not done.
 pub fn in_flight(fd: Fd) -> usize {
     let Some(ring) = registry::get(fd) else { return 0 };
-    ring.lock().as_ref().map_or(0, |core| core.requests.live())
+    ring.lock().as_ref().map_or(0, |core| core.requests().live())
 }
 
 /// The program closes `fd` (or replaces it by `dup2`); call it *before* the number can be reused.

@@ -59,7 +59,7 @@ pub fn state() -> String {
 }
 
 fn describe(core: &Core, text: &mut String) {
-    let layout = core.memory.layout();
+    let layout = core.memory().layout();
     let _ = writeln!(
         text,
         "  ring {}: flags {:#x}, CQ {} of {} with {} kept, driver {:?} with {} asleep, inside {}, attended {}{}",
@@ -67,25 +67,25 @@ fn describe(core: &Core, text: &mut String) {
         core.setup_flags(),
         core.cq_ready(),
         layout.cq_entries,
-        core.cq.kept(),
-        core.token.driver(),
-        core.token.asleep(),
-        core.life.inside(),
-        core.attendance.is_listed(),
-        if core.life.is_closing() { ", closing" } else { "" },
+        core.cq().kept(),
+        core.token().driver(),
+        core.token().asleep(),
+        core.life().inside(),
+        core.attendance().is_listed(),
+        if core.life().is_closing() { ", closing" } else { "" },
     );
     let _ = writeln!(
         text,
         "    {} waiting, {} queued, {} worked on, {} finished, {} messages, ready {}",
-        core.readiness.waiting(),
-        core.work.queued().len(),
-        core.work.out(),
-        core.work.finished(),
-        core.cq.messages(),
-        !core.ready.is_empty(),
+        core.readiness().waiting(),
+        core.work().queued().len(),
+        core.work().out(),
+        core.work().finished(),
+        core.cq().messages(),
+        !core.ready().is_empty(),
     );
-    for id in core.requests.ids() {
-        let request = &core.requests[id];
+    for id in core.requests().ids() {
+        let request = &core[id];
         let _ = writeln!(
             text,
             "    request {:#x}: {} on {} ({:?}), {:?}",

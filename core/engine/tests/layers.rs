@@ -123,10 +123,9 @@ fn opcodes_stand_in_rows_only() {
 
 /// `Core` composes the parts of a ring: who wants to change one goes through what it offers.
 #[test]
-fn core_shows_no_more_of_its_fields_than_before() {
-    const PUBLIC_FIELDS: usize = 28;
+fn core_shows_none_of_its_fields() {
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/ring/mod.rs")).unwrap();
     let body = text.split("\npub struct Core {\n").nth(1).unwrap().split("\n}\n").next().unwrap();
-    let public = body.lines().filter(|line| line.trim_start().starts_with("pub")).count();
-    assert_eq!(public, PUBLIC_FIELDS, "where it is less, lower PUBLIC_FIELDS");
+    let public: Vec<_> = body.lines().filter(|line| line.trim_start().starts_with("pub")).collect();
+    assert!(public.is_empty(), "these fields of Core can be seen from outside: {public:#?}");
 }

@@ -75,20 +75,20 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
     if core.is(IORING_SETUP_R_DISABLED) {
         return Err(Errno::EBADFD);
     }
-    if core.work.is_lent() && call.to_submit > 0 {
+    if core.work().is_lent() && call.to_submit > 0 {
         // The kernel's submissions follow one another as well.
         work::await_return(&mut guard, serial);
     }
     let core = live(&mut guard, serial).ok_or(Errno::EBADF)?;
-    core.life.call();
-    if core.shared.is_some() {
+    core.life_mut().call();
+    if core.is_shared() {
         core.unshare_if_alone();
         core.join();
     }
-    core.observers.posts_in_submission();
-    core.readiness.begin_call(call.flags & IORING_ENTER_GETEVENTS == 0);
+    core.observers_mut().posts_in_submission();
+    core.readiness_mut().begin_call(call.flags & IORING_ENTER_GETEVENTS == 0);
     let polled = core.is(IORING_SETUP_SQPOLL);
-    let waited = core.readiness.waiting();
+    let waited = core.readiness().waiting();
     let taken = if polled { 0 } else { take(core, call)? };
     if core.looks_when_it_leaves(call, waited, taken) {
         core.harvest_now();
@@ -98,10 +98,10 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
         caller::leave(core);
         return Ok(taken as usize);
     }
-    core.life.come_in();
+    core.life_mut().come_in();
     let result = go_on(&mut guard, serial, call, caller, (!polled).then_some(taken));
     if let Some(core) = live(&mut guard, serial) {
-        let pollers = core.observers.pollers_to_tell();
+        let pollers = core.observers_mut().pollers_to_tell();
         lifetime::go_out(guard, serial);
         pollers.into_iter().for_each(|(ring, serial)| look_in(ring, serial));
     }
@@ -115,11 +115,11 @@ fn take(core: &mut Core, call: &Enter) -> Result<u32, Errno> {
     }
     let thread = host::thread_identity();
     core.admit(thread)?;
-    core.requests.set_thread(thread);
-    core.timeouts.set_unwaited(call.min_complete == 0);
+    core.requests_mut().set_thread(thread);
+    core.timeouts_mut().set_unwaited(call.min_complete == 0);
     let taken = core.submit(call.to_submit, true);
-    core.timeouts.set_unwaited(false);
-    core.requests.set_thread(0);
+    core.timeouts_mut().set_unwaited(false);
+    core.requests_mut().set_thread(0);
     taken
 }
 
@@ -138,10 +138,10 @@ impl Core {
         if !ordinary || !self.is_at_rest() {
             return false;
         }
-        if !self.ready.is_empty() && (!fetches || !self.issues_links(call)) {
+        if !self.ready().is_empty() && (!fetches || !self.issues_links(call)) {
             return false;
         }
-        if fetches { self.has_for(call) } else { self.zero_copy.is_seen() }
+        if fetches { self.has_for(call) } else { self.zero_copy().is_seen() }
     }
 
     /// Has a call that does not fetch to look for what became ready? The kernel's calls return with that completed, be it
@@ -150,8 +150,8 @@ impl Core {
     #[inline(always)]
     fn looks_when_it_leaves(&self, call: &Enter, waited_before: usize, taken: u32) -> bool {
         call.flags & IORING_ENTER_GETEVENTS == 0
-            && self.readiness.waiting() > 0
-            && (waited_before > 0 && !self.readiness.has_looked() || taken > 1)
+            && self.readiness().waiting() > 0
+            && (waited_before > 0 && !self.readiness().has_looked() || taken > 1)
             && !self.is(IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SQPOLL)
     }
 
@@ -161,13 +161,13 @@ impl Core {
         self.fetch_at_once(self.most_fetched(call.min_complete));
         self.run_ready();
         self.fetch_at_once(u32::MAX);
-        self.ready.is_empty() && self.is_at_rest()
+        self.ready().is_empty() && self.is_at_rest()
     }
 
     /// How many completions a call that waits for `wanted` finds at most. The rest is for the next one: a multishot request
     /// that finds the CQ full would end.
     fn most_fetched(&self, wanted: u32) -> u32 {
-        let entries = self.memory.layout().cq_entries;
+        let entries = self.memory().layout().cq_entries;
         wanted.min(entries).max(entries / 2).max(1)
     }
 
@@ -177,12 +177,12 @@ impl Core {
         if self.reactor_gives_way(call.min_complete) || self.cq_ready() < call.min_complete {
             return false;
         }
-        if self.readiness.waiting() == 0 && !self.zero_copy.is_waiting() {
+        if self.readiness().waiting() == 0 && !self.zero_copy().is_waiting() {
             return true;
         }
-        let goes_unasked = call.min_complete > 0 && self.readiness.unasked() < self.patience();
+        let goes_unasked = call.min_complete > 0 && self.readiness().unasked() < self.patience();
         if goes_unasked {
-            self.readiness.goes_unasked();
+            self.readiness_mut().goes_unasked();
         }
         goes_unasked
     }
@@ -191,7 +191,7 @@ impl Core {
     /// hear first who send more.
     #[inline]
     fn patience(&self) -> u8 {
-        if self.readiness.waiting() > 0 { UNASKED } else { UNASKED_FOR_PAGES }
+        if self.readiness().waiting() > 0 { UNASKED } else { UNASKED_FOR_PAGES }
     }
 }
 
@@ -215,7 +215,7 @@ fn go_on(
         get_events(guard, serial, call, caller)
     } else {
         if let Some(core) = live(guard, serial) {
-            if call.to_submit == 0 && !core.defers() && !core.ready.is_empty() {
+            if call.to_submit == 0 && !core.defers() && !core.ready().is_empty() {
                 core.advance();
             }
             caller::leave(core);
@@ -244,13 +244,13 @@ fn follow_up(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, submitted: u3
     let fetches = call.flags & IORING_ENTER_GETEVENTS != 0 && submitted == call.to_submit;
     let advances = fetches || !core.defers();
     // The wait that follows begins with it anyway.
-    if advances && !core.work.is_empty() {
+    if advances && !core.work().is_empty() {
         // What has run out by now is not to stop work that the kernel's threads would have begun.
         core.advance_before_work();
     } else if advances && !fetches {
         core.advance();
     }
-    if !core.work.is_empty() {
+    if !core.work().is_empty() {
         work::run_by_caller(guard, serial, fetches && call.min_complete > 0);
         let core = live(guard, serial).ok_or(Errno::EBADF)?;
         if advances && !fetches {
@@ -267,12 +267,12 @@ fn follow_up(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, submitted: u3
         return Ok(());
     }
     core.notify();
-    if !core.ready.is_empty() {
+    if !core.ready().is_empty() {
         // Only where completions are deferred does anything stay behind.
         core.notify_deferred();
     }
     // Only once all of them have threads.
-    if core.work.is_empty() && core.settles() {
+    if core.work().is_empty() && core.settles() {
         guard.unlocked(|| futex::settle(serial));
     }
     Ok(())
@@ -289,17 +289,17 @@ fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Cal
     let argument = argument?;
     if core.defers() {
         core.admit(host::thread_identity())?;
-        if core.observers.is_fetched() {
+        if core.observers_mut().is_fetched() {
             // The reactor that drives it may have gone to sleep without a look at its deadlines.
             reactor::deadline_changed(core);
         }
     }
     // A polled ring asks devices, and does not wait where nothing is in flight.
-    let polls_nothing = is_polled_by_caller(core) && core.requests.live() == 0;
-    let wanted = if polls_nothing { 0 } else { call.min_complete.min(core.memory.layout().cq_entries) };
+    let polls_nothing = is_polled_by_caller(core) && core.requests().live() == 0;
+    let wanted = if polls_nothing { 0 } else { call.min_complete.min(core.memory().layout().cq_entries) };
     // Where each call finds enough without waiting, what waits for readiness must not starve.
-    core.readiness.goes_unasked();
-    if wanted == 0 || core.readiness.unasked() > core.patience() {
+    core.readiness_mut().goes_unasked();
+    if wanted == 0 || core.readiness().unasked() > core.patience() {
         core.harvest_now();
         core.recheck_if_due();
     }
@@ -408,7 +408,7 @@ fn registered_wait(call: &Enter, core: &Core) -> Result<WaitArgument, Errno> {
     if call.argument_size != size_of::<io_uring_reg_wait>() {
         return Err(Errno::EINVAL);
     }
-    let words = core.region.wait(call.argument)?;
+    let words = core.region().wait(call.argument)?;
     // SAFETY: of that size, and a structure of integers.
     let wait: io_uring_reg_wait = unsafe { core::mem::transmute(words) };
     let has_time = IORING_REG_WAIT_TS as u32;

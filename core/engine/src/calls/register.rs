@@ -351,7 +351,7 @@ pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
     if core.is_anothers() {
         return Err(Errno::EEXIST);
     }
-    if !core.restrictions.allow_registration(call.opcode) {
+    if !core.restrictions().allow_registration(call.opcode) {
         return Err(Errno::EACCES);
     }
     if row.names == Names::None {
@@ -362,7 +362,7 @@ pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
         Carry::Ring(carry) => carry(core, call),
         Carry::Descriptor(carry) => carry(core, fd, call),
         Carry::Guard(carry) => {
-            core.life.come_in();
+            core.life_mut().come_in();
             let result = carry(&mut guard, serial, call);
             if let Some(core) = live(&mut guard, serial) {
                 caller::leave(core);

@@ -21,17 +21,17 @@ pub const ASYNC_CANCEL: Op =
         .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENOENT]);
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    cancel::check_flags(core.requests[id].sqe.op_flags)
+    cancel::check_flags(core[id].sqe.op_flags)
 }
 
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
-    let sqe = core.requests[id].sqe;
+    let sqe = core[id].sqe;
     let by_file = sqe.op_flags & IORING_ASYNC_CANCEL_FD != 0;
     let question = Question { flags: sqe.op_flags, user_data: sqe.addr, opcode: sqe.len as u8 };
     let mut wanted = Wanted::new(question);
     if by_file {
         if sqe.op_flags & IORING_ASYNC_CANCEL_FD_FIXED != 0 {
-            core.requests[id].flags.set(Flags::FIXED_FILE);
+            core[id].flags.set(Flags::FIXED_FILE);
         }
         wanted = match core.file(id) {
             Ok(fd) if os::is_open(fd) => wanted.of_file(fd),

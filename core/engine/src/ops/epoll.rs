@@ -27,7 +27,7 @@ pub const EPOLL_WAIT: Op = Op::new(Code::IORING_OP_EPOLL_WAIT, "EPOLL_WAIT", Cap
     .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF]);
 
 fn prep_control(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let request = &mut core.requests[id];
+    let request = &mut core[id];
     let sqe = &request.sqe;
     if sqe.len != EPOLL_CTL_DEL {
         request.data = OpData::EpollEvent(user::read::<EpollEvent>(sqe.addr)?);
@@ -37,7 +37,7 @@ fn prep_control(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 
 /// Takes locks, but sleeps for nothing. The stand-in of a ring is found without ours.
 fn control(core: &mut Core, id: RequestId) -> Outcome {
-    let sqe = core.requests[id].sqe;
+    let sqe = core[id].sqe;
     let fd = sqe.off as Fd;
     if registry::is_ring(fd) {
         return Outcome::Block;
@@ -45,7 +45,7 @@ fn control(core: &mut Core, id: RequestId) -> Outcome {
     if sqe.len == EPOLL_CTL_ADD {
         core.leave_error_queue(fd);
     }
-    change(&sqe, &core.requests[id].data, fd).into()
+    change(&sqe, &core[id].data, fd).into()
 }
 
 fn change(sqe: &Sqe, data: &OpData, fd: Fd) -> Result<usize, Errno> {
@@ -66,7 +66,7 @@ fn control_ring(work: &mut Work) -> Result<usize, Errno> {
 }
 
 fn wait(core: &mut Core, id: RequestId) -> Outcome {
-    let (sqe, fd) = (core.requests[id].sqe, core.requests[id].file.fd());
+    let (sqe, fd) = (core[id].sqe, core[id].file.fd());
     let arguments = [fd as usize, sqe.addr as usize, sqe.len as usize, 0, 0, 8];
     // SAFETY: writes where the program wants it, which the kernel checks.
     match unsafe { os::call(__NR_epoll_pwait, arguments) } {

@@ -98,7 +98,7 @@ pub const MADVISE: Op = op(
 .errors(&[Errno::EINVAL]);
 
 fn prep_fsync(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let sqe = &core.requests[id].sqe;
+    let sqe = &core[id].sqe;
     let bad = sqe.op_flags & !IORING_FSYNC_DATASYNC != 0 || (sqe.off as i64) < 0;
     if bad { Err(Errno::EINVAL) } else { Ok(()) }
 }
@@ -140,7 +140,7 @@ fn long_length(long: u64, short: u32) -> usize {
 
 /// Advice on what is to come only sets a mark on the file.
 fn issue_fadvise(core: &mut Core, id: RequestId) -> Outcome {
-    let request = &core.requests[id];
+    let request = &core[id];
     if matches!(request.sqe.op_flags, POSIX_FADV_NORMAL | POSIX_FADV_RANDOM | POSIX_FADV_SEQUENTIAL) {
         fadvise(request.file.fd(), &request.sqe).into()
     } else {

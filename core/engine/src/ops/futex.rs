@@ -167,7 +167,7 @@ fn prep_wake(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 
 /// What WAIT and WAKE have in common.
 fn parse(core: &Core, id: RequestId) -> Result<Element, Errno> {
-    let sqe = &core.requests[id].sqe;
+    let sqe = &core[id].sqe;
     let element = Element { value: sqe.off, address: sqe.addr, flags: sqe.fd as u32, reserved: 0 };
     element.check()?;
     if sqe.addr3 > u64::from(u32::MAX) { Err(Errno::EINVAL) } else { Ok(element) }
@@ -185,7 +185,7 @@ fn prep_waitv(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     if !kernel_waits_on_several() {
         return Err(Errno::EINVAL);
     }
-    let request = &mut core.requests[id];
+    let request = &mut core[id];
     let sqe = &mut request.sqe;
     if sqe.len == 0 || sqe.len > FUTEX_WAITV_MAX {
         return Err(Errno::EINVAL);
@@ -199,7 +199,7 @@ fn prep_waitv(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 
 fn keep(core: &mut Core, id: RequestId, elements: Vec<Element>) -> Result<(), Errno> {
     let serial = core.serial();
-    let request = &mut core.requests[id];
+    let request = &mut core[id];
     let waiter = Arc::new(Waiter {
         serial,
         id,
@@ -218,7 +218,7 @@ fn waiter(data: &OpData) -> Option<&Arc<Waiter>> {
 }
 
 fn issue_wait(core: &mut Core, id: RequestId) -> Outcome {
-    let Some(waiter) = waiter(&core.requests[id].data) else { return Errno::EINVAL.into() };
+    let Some(waiter) = waiter(&core[id].data) else { return Errno::EINVAL.into() };
     if waiter.mask == 0 {
         return Errno::EINVAL.into();
     }
@@ -238,7 +238,7 @@ fn issue_wait(core: &mut Core, id: RequestId) -> Outcome {
     drop(waiters);
     core.unsettle();
     // The kernel goes on with the chain of a wait that was cancelled.
-    core.requests[id].flags.set(Flags::NEVER_FAILS);
+    core[id].flags.set(Flags::NEVER_FAILS);
     Outcome::BlockForLong
 }
 
@@ -403,7 +403,7 @@ fn interrupt(core: &mut Core, id: RequestId) -> bool {
 }
 
 fn finish_wait(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
-    let flags = &mut core.requests[id].flags;
+    let flags = &mut core[id].flags;
     if flags.has(Flags::CANCELED) {
         return Errno::ECANCELED.into();
     }
@@ -412,7 +412,7 @@ fn finish_wait(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> 
 }
 
 fn issue_wake(core: &mut Core, id: RequestId) -> Outcome {
-    let sqe = &core.requests[id].sqe;
+    let sqe = &core[id].sqe;
     let settled = |waiter: &Arc<Waiter>| matches!(waiter.stage.load(Ordering::Acquire), ASLEEP | AWAKE);
     if waiters().iter().all(|waiter| settled(waiter) || !waiter.waits_at(sqe.addr)) {
         wake_as_asked(sqe).into()

@@ -31,20 +31,20 @@ pub const GETDENTS: Op = Op::numbered(CODE, "GETDENTS", Caps::FILE.with(Caps::PO
 
 /// By what number the directory is known from one request to the next.
 fn named(core: &Core, id: RequestId) -> Fd {
-    match core.requests[id].file {
+    match core[id].file {
         FileHold::Fixed(_, fd) => fd,
-        _ => core.requests[id].sqe.fd,
+        _ => core[id].sqe.fd,
     }
 }
 
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
-    let offset = core.requests[id].sqe.off;
+    let offset = core[id].sqe.off;
     if offset != rw::POSITION {
         let number = named(core, id);
-        let description = core.directories.take(number, offset);
-        core.requests[id].data = OpData::Directory(description);
+        let description = core.directories_mut().take(number, offset);
+        core[id].data = OpData::Directory(description);
     }
-    if mounts::is_far(core.requests[id].file.fd()) { Outcome::BlockForLong } else { Outcome::Block }
+    if mounts::is_far(core[id].file.fd()) { Outcome::BlockForLong } else { Outcome::Block }
 }
 
 fn block(work: &mut Work) -> Result<usize, Errno> {
@@ -56,13 +56,13 @@ fn block(work: &mut Work) -> Result<usize, Errno> {
 }
 
 fn finish(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
-    let data = core::mem::take(&mut core.requests[id].data);
+    let data = core::mem::take(&mut core[id].data);
     if let OpData::Directory(description) = data
-        && !core.life.is_closing()
+        && !core.life().is_closing()
     {
         let number = named(core, id);
-        core.directories.keep(number, description);
-        if !core.directories.is_empty() {
+        core.directories_mut().keep(number, description);
+        if !core.directories().is_empty() {
             reactor::attend_stale(core);
         }
     }

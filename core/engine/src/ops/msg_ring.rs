@@ -42,7 +42,7 @@ pub const MSG_RING: Op = Op::new(
 .errors(&[Errno::EINVAL, Errno::EBADF, Errno::EBADFD]);
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    check(&core.requests[id].sqe)
+    check(&core[id].sqe)
 }
 
 fn check(sqe: &Sqe) -> Result<(), Errno> {
@@ -70,7 +70,7 @@ fn no_ring(fd: Fd) -> Errno {
 }
 
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
-    let (sqe, fd) = (core.requests[id].sqe, core.requests[id].file.fd());
+    let (sqe, fd) = (core[id].sqe, core[id].file.fd());
     let Some(target) = registry::get(fd) else { return no_ring(fd).into() };
     let (target, life) = (target.ring(), target.life());
     let passes_file = is_command(&sqe, Command::IORING_MSG_SEND_FD);
@@ -89,12 +89,12 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
             Some(_) => {}
         }
     }
-    core.requests[id].data = OpData::own(Message { target, life, file });
+    core[id].data = OpData::own(Message { target, life, file });
     Outcome::Block
 }
 
 fn file_to_pass(core: &Core, sqe: &Sqe) -> Passed {
-    let source = core.files.get(sqe.addr3 as u32).ok_or(Errno::EBADF)?;
+    let source = core.files().get(sqe.addr3 as u32).ok_or(Errno::EBADF)?;
     os::duplicate(source).map(OwnedFd::new)
 }
 
@@ -120,7 +120,7 @@ fn send_to(target: &'static Ring, life: u64, sqe: &Sqe, file: Option<Passed>) ->
 
 /// Sends, and tells whoever waits there.
 fn deliver(target: &mut Core, sqe: &Sqe, file: Option<Passed>) -> Result<usize, Errno> {
-    target.observers.posts_later();
+    target.observers_mut().posts_later();
     let result = match file {
         Some(file) => send_file(target, sqe, file),
         None => send_data(target, sqe),
@@ -178,7 +178,7 @@ pub fn send_without_ring(address: u64) -> Result<usize, Errno> {
 impl Core {
     /// Does a completion that is posted here at once count for a TIMEOUT?
     fn counts_completions(&self) -> bool {
-        self.timeouts.counting() > 0 && !self.defers()
+        self.timeouts().counting() > 0 && !self.defers()
     }
 
     /// A completion from outside. A ring that defers sees it when its thread comes for it.

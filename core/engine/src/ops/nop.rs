@@ -32,7 +32,7 @@ const FLAGS: u32 = IORING_NOP_INJECT_RESULT
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let mixed = core.is(IORING_SETUP_CQE_MIXED);
     let big = mixed || core.is(IORING_SETUP_CQE32);
-    let request = &mut core.requests[id];
+    let request = &mut core[id];
     if request.sqe.op_flags & !FLAGS != 0 {
         return Err(Errno::EINVAL);
     }
@@ -55,7 +55,7 @@ fn done(_core: &mut Core, sqe: &Sqe, _fd: Fd) -> Tried {
 }
 
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
-    let sqe = &core.requests[id].sqe;
+    let sqe = &core[id].sqe;
     if sqe.op_flags == 0 {
         return Outcome::Complete(0);
     }
@@ -69,7 +69,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
             return Errno::EBADF.into();
         }
     }
-    if sqe.op_flags & IORING_NOP_FIXED_BUFFER != 0 && core.buffers.get(sqe.buf_index).is_none() {
+    if sqe.op_flags & IORING_NOP_FIXED_BUFFER != 0 && core.buffers().get(sqe.buf_index).is_none() {
         return Errno::EFAULT.into();
     }
     let injected = if sqe.op_flags & IORING_NOP_INJECT_RESULT != 0 { sqe.len as i32 } else { 0 };

@@ -95,13 +95,13 @@ pub const FILES_UPDATE: Op = Op::new(
 .errors(&[Errno::EINVAL, Errno::ENXIO, Errno::EFAULT, Errno::EOVERFLOW]);
 
 fn prep_openat(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let sqe = core.requests[id].sqe;
+    let sqe = core[id].sqe;
     let how = open_how { flags: u64::from(sqe.op_flags), mode: u64::from(sqe.len), resolve: 0 };
     prep_open(core, id, how, false)
 }
 
 fn prep_openat2(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let sqe = core.requests[id].sqe;
+    let sqe = core[id].sqe;
     let how = read_how(sqe.off, sqe.len as usize)?;
     // The kernel looks at it behind the structure.
     if sqe.buf_index != 0 {
@@ -132,7 +132,7 @@ fn read_how(address: u64, size: usize) -> Result<open_how, Errno> {
 }
 
 fn prep_open(core: &mut Core, id: RequestId, how: open_how, strict: bool) -> Result<(), Errno> {
-    let request = &mut core.requests[id];
+    let request = &mut core[id];
     if request.flags.has(Flags::FIXED_FILE) {
         return Err(Errno::EBADF);
     }
@@ -148,7 +148,7 @@ fn prep_open(core: &mut Core, id: RequestId, how: open_how, strict: bool) -> Res
 }
 
 fn issue_open(core: &mut Core, id: RequestId) -> Outcome {
-    let request = &core.requests[id];
+    let request = &core[id];
     match &request.data {
         // What is in the cache is answered at once.
         OpData::Open(open) if open.how.resolve & RESOLVE_CACHED == 0 => {
@@ -232,12 +232,12 @@ fn open(work: &mut Work) -> Result<usize, Errno> {
 }
 
 fn opened(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
-    let request = &mut core.requests[id];
+    let request = &mut core[id];
     if matches!(&request.data, OpData::Open(open) if open.patient) {
         // What may create a file the kernel leaves to a thread.
         request.flags.set(Flags::THREADED);
     }
-    let request = &core.requests[id];
+    let request = &core[id];
     let slot = request.sqe.file_index;
     match result {
         Ok(fd) if slot != 0 => core.install_file(fd as Fd, slot).into(),
@@ -246,7 +246,7 @@ fn opened(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outco
             Outcome::Complete(fd as i32)
         }
         Err(Errno::EAGAIN) if must_wait(&request.data) && !request.flags.has(Flags::PATIENT) => {
-            core.requests[id].flags.set(Flags::PATIENT);
+            core[id].flags.set(Flags::PATIENT);
             Outcome::BlockForLong
         }
         Err(errno) => errno.into(),
@@ -259,7 +259,7 @@ fn must_wait(data: &OpData) -> bool {
 }
 
 fn prep_close(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let request = &core.requests[id];
+    let request = &core[id];
     let sqe = &request.sqe;
     if request.flags.has(Flags::FIXED_FILE) {
         return Err(Errno::EBADF);
@@ -268,17 +268,17 @@ fn prep_close(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 }
 
 fn issue_close(core: &mut Core, id: RequestId) -> Outcome {
-    let sqe = core.requests[id].sqe;
+    let sqe = core[id].sqe;
     if sqe.file_index != 0 {
         return core.remove_file(sqe.file_index - 1).into();
     }
     if registry::is_ring(sqe.fd) {
         return Errno::EBADF.into();
     }
-    if core.work.closes(sqe.fd) {
+    if core.work().closes(sqe.fd) {
         return Errno::EBADF.into();
     }
-    let connection = core.readiness.is_known_connection(sqe.fd);
+    let connection = core.readiness().is_known_connection(sqe.fd);
     if connection {
         core.forget_connection(sqe.fd);
     } else {
@@ -288,7 +288,7 @@ fn issue_close(core: &mut Core, id: RequestId) -> Outcome {
         notes::forget_note(sqe.fd);
         return close_call(sqe.fd).into();
     }
-    core.work.will_close(id, sqe.fd);
+    core.work_mut().will_close(id, sqe.fd);
     Outcome::Block
 }
 
@@ -299,7 +299,7 @@ fn ends_at_once(fd: Fd) -> bool {
 }
 
 fn closed(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
-    core.work.forget_closing(id);
+    core.work_mut().forget_closing(id);
     result.into()
 }
 
@@ -308,7 +308,7 @@ fn close(work: &mut Work) -> Result<usize, Errno> {
     descriptors::closed(work.sqe.fd);
     // From the system call on, and before its result is known here, the number may be another file's.
     if let Some(core) = live(&mut work.ring.lock(), work.serial) {
-        core.work.forget_closing(work.id);
+        core.work_mut().forget_closing(work.id);
     }
     close_call(work.sqe.fd)
 }
@@ -321,11 +321,11 @@ fn close_call(fd: Fd) -> Result<usize, Errno> {
 fn prep_pipe(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     // O_NOTIFICATION_PIPE shares its bit with O_EXCL.
     const KNOWN: u32 = O_CLOEXEC | O_NONBLOCK | O_DIRECT | O_EXCL;
-    if core.requests[id].sqe.op_flags & !KNOWN != 0 { Err(Errno::EINVAL) } else { Ok(()) }
+    if core[id].sqe.op_flags & !KNOWN != 0 { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
 fn issue_pipe(core: &mut Core, id: RequestId) -> Outcome {
-    let sqe = core.requests[id].sqe;
+    let sqe = core[id].sqe;
     let mut ends: [Fd; 2] = [-1; 2];
     let flags = if sqe.file_index == 0 { sqe.op_flags } else { sqe.op_flags | O_CLOEXEC };
     // SAFETY: writes two descriptors of ours.
@@ -375,7 +375,7 @@ fn install_pipe(core: &mut Core, ends: [Fd; 2], sqe: &crate::abi::Sqe) -> Result
 }
 
 fn prep_install(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let request = &core.requests[id];
+    let request = &core[id];
     if !request.flags.has(Flags::FIXED_FILE) {
         return Err(Errno::EBADF);
     }
@@ -387,20 +387,20 @@ fn prep_install(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 }
 
 fn issue_install(core: &mut Core, id: RequestId) -> Outcome {
-    let request = &core.requests[id];
+    let request = &core[id];
     let inherits = request.sqe.op_flags & IORING_FIXED_FD_NO_CLOEXEC != 0;
     let command = if inherits { F_DUPFD } else { F_DUPFD_CLOEXEC };
     os::fcntl(request.file.fd(), command, 0).inspect(|&fd| notes::renew(fd as Fd)).into()
 }
 
 fn prep_files_update(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let request = &core.requests[id];
+    let request = &core[id];
     let bad = request.flags.has(Flags::FIXED_FILE.with(Flags::BUFFER_SELECT)) || request.sqe.len == 0;
     if bad { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
 fn issue_files_update(core: &mut Core, id: RequestId) -> Outcome {
-    let sqe = core.requests[id].sqe;
+    let sqe = core[id].sqe;
     let offset = sqe.off as u32;
     if offset == ALLOCATE {
         return core.allocate_files(sqe.addr, sqe.len).into();

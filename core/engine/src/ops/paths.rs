@@ -82,7 +82,7 @@ pub const LINKAT: Op = op(
     Code::IORING_OP_LINKAT,
     "LINKAT",
     |core, id| {
-        let may_be_empty = core.requests[id].sqe.op_flags & AT_EMPTY_PATH != 0;
+        let may_be_empty = core[id].sqe.op_flags & AT_EMPTY_PATH != 0;
         prep_two(core, id, may_be_empty)
     },
     |work| at_two(work, nr::__NR_linkat),
@@ -93,28 +93,28 @@ pub const LINKAT: Op = op(
 
 /// The directory cannot be a registered file.
 fn check(core: &Core, id: RequestId) -> Result<(), Errno> {
-    if core.requests[id].flags.has(Flags::FIXED_FILE) { Err(Errno::EBADF) } else { Ok(()) }
+    if core[id].flags.has(Flags::FIXED_FILE) { Err(Errno::EBADF) } else { Ok(()) }
 }
 
 fn prep_one(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     check(core, id)?;
-    let path = Path::read(core.requests[id].sqe.addr)?;
-    core.requests[id].data = OpData::Path(path);
+    let path = Path::read(core[id].sqe.addr)?;
+    core[id].data = OpData::Path(path);
     Ok(())
 }
 
 fn prep_two(core: &mut Core, id: RequestId, may_be_empty: bool) -> Result<(), Errno> {
     check(core, id)?;
-    let sqe = core.requests[id].sqe;
+    let sqe = core[id].sqe;
     let first = if may_be_empty { Path::read_or_empty(sqe.addr) } else { Path::read(sqe.addr) }?;
     let second = Path::read(sqe.off)?;
-    core.requests[id].data = OpData::TwoPaths(first, second);
+    core[id].data = OpData::TwoPaths(first, second);
     Ok(())
 }
 
 fn prep_unlinkat(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     check(core, id)?;
-    if core.requests[id].sqe.op_flags & !AT_REMOVEDIR != 0 {
+    if core[id].sqe.op_flags & !AT_REMOVEDIR != 0 {
         return Err(Errno::EINVAL);
     }
     prep_one(core, id)
@@ -122,19 +122,19 @@ fn prep_unlinkat(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 
 fn prep_statx(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     check(core, id)?;
-    let sqe = core.requests[id].sqe;
+    let sqe = core[id].sqe;
     let may_be_empty = sqe.op_flags & AT_EMPTY_PATH != 0;
     let path = match sqe.addr {
         address if may_be_empty => Path::read_or_empty(address)?,
         address => Path::read(address)?,
     };
-    core.requests[id].data = OpData::Path(path);
+    core[id].data = OpData::Path(path);
     Ok(())
 }
 
 /// Where answers may take for ever, another thread than the submitter's waits for them.
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
-    let request = &core.requests[id];
+    let request = &core[id];
     let (first, second) = (request.sqe.fd, request.sqe.len as i32);
     match &request.data {
         OpData::Path(path) => issue_at(&[(first, path)]),
@@ -145,7 +145,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
 
 /// The same of a symbolic link, of which only the second path is looked up.
 fn issue_symlinkat(core: &mut Core, id: RequestId) -> Outcome {
-    let request = &core.requests[id];
+    let request = &core[id];
     match &request.data {
         OpData::TwoPaths(_, path) => issue_at(&[(request.sqe.fd, path)]),
         _ => Outcome::Block,

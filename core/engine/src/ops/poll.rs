@@ -60,7 +60,7 @@ fn parse_events(events: u32, flags: u32) -> u32 {
 }
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let request = &mut core.requests[id];
+    let request = &mut core[id];
     let sqe = &mut request.sqe;
     let multishot = sqe.len & IORING_POLL_ADD_MULTI != 0;
     if sqe.len & !IORING_POLL_ADD_MULTI != 0 || multishot && request.flags.has(Flags::CQE_SKIP) {
@@ -73,24 +73,24 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 impl Core {
     /// The conditions that a poll reports.
     fn polled(&self, id: RequestId) -> u32 {
-        self.requests[id].sqe.op_flags & CONDITIONS | ALWAYS
+        self[id].sqe.op_flags & CONDITIONS | ALWAYS
     }
 
     fn polls_once(&self, id: RequestId) -> bool {
-        self.requests[id].sqe.op_flags & EPOLLONESHOT != 0
+        self[id].sqe.op_flags & EPOLLONESHOT != 0
     }
 }
 
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
-    let request = &mut core.requests[id];
+    let request = &mut core[id];
     if request.flags.has(Flags::WOKEN) {
         request.flags.clear(Flags::WOKEN);
         let fd = request.file.fd();
-        if core.readiness.take_missed(fd) {
+        if core.readiness_mut().take_missed(fd) {
             // What came since it was woken is told at once, too.
-            core.requests[id].events |= os::poll_now(fd, core.polled(id)).unwrap_or(0);
+            core[id].events |= os::poll_now(fd, core.polled(id)).unwrap_or(0);
         }
-        let events = core.requests[id].events & core.polled(id);
+        let events = core[id].events & core.polled(id);
         return if events == 0 { wait(core, id, false) } else { report(core, id, events) };
     }
     match request.file {
@@ -101,7 +101,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
 
 /// The first look at a descriptor.
 fn begin(core: &mut Core, id: RequestId) -> Outcome {
-    let fd = core.requests[id].file.fd();
+    let fd = core[id].file.fd();
     let now = match os::poll_now(fd, core.polled(id)) {
         Ok(now) if now & POLLNVAL != 0 => return Errno::EBADF.into(),
         Ok(now) if now & EPOLLERR != 0 => core.without_notices(fd, now) & core.polled(id),
@@ -109,7 +109,7 @@ fn begin(core: &mut Core, id: RequestId) -> Outcome {
         Err(errno) => return errno.into(),
     };
     if !core.polls_once(id) && core.is_own_eventfd(fd) {
-        core.observers.eventfd_is_polled();
+        core.observers_mut().eventfd_is_polled();
     }
     if now == 0 {
         return wait(core, id, true);
@@ -141,14 +141,14 @@ fn wait(core: &mut Core, id: RequestId, renew: bool) -> Outcome {
 }
 
 fn report(core: &mut Core, id: RequestId, events: u32) -> Outcome {
-    let fd = core.requests[id].file.fd();
+    let fd = core[id].file.fd();
     if core.polls_once(id) || core.stands_in(fd) {
         return Outcome::Complete(events as i32);
     }
     // An eventfd that completions signal: each of them would be one more event to tell.
     let registered = eventfd::is_registered(fd);
     let own = registered && core.is_own_eventfd(fd);
-    let last = if own { core.observers.has_rung() } else { registered };
+    let last = if own { core.observers().has_rung() } else { registered };
     if last || !core.post_more(id, events as i32, 0) || own && core.is_about_to_signal() {
         return Outcome::Complete(events as i32);
     }
@@ -159,7 +159,7 @@ impl Core {
     /// Is `fd` an epoll set that holds this ring? Then each CQE would make it ready anew. The kernel ends
     /// a multishot poll there if it was a ring that woke it; who did is not known here.
     fn stands_in(&self, fd: Fd) -> bool {
-        let Some(stand_in) = self.observers.stand_in() else { return false };
+        let Some(stand_in) = self.observers().stand_in() else { return false };
         let added = os::epoll_ctl(fd, EPOLL_CTL_ADD, stand_in, 0, 0);
         if added.is_ok() {
             let _ = os::epoll_ctl(fd, EPOLL_CTL_DEL, stand_in, 0, 0);
@@ -176,13 +176,13 @@ fn find_stand_in(work: &mut Work) -> Result<usize, Errno> {
         && !core::ptr::eq(polled.ring(), work.ring)
         && let Some(core) = polled.lock().as_mut()
     {
-        core.observers.polled_by(work.ring, work.serial);
+        core.observers_mut().polled_by(work.ring, work.serial);
     }
     Ok(stand_in as usize)
 }
 
 fn poll_stand_in(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
-    let named = registry::get(core.requests[id].sqe.fd);
+    let named = registry::get(core[id].sqe.fd);
     let own_ring = named.is_some_and(|ring| core::ptr::eq(ring.ring(), core.ring()));
     let hold = match result {
         // Lives as long as the request's own ring.
@@ -193,7 +193,7 @@ fn poll_stand_in(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -
     match hold {
         Ok(hold) => {
             core.release_file(id);
-            let request = &mut core.requests[id];
+            let request = &mut core[id];
             request.file = hold;
             // What is posted for one edge makes the next: once is enough.
             request.sqe.op_flags |= EPOLLONESHOT;
@@ -204,7 +204,7 @@ fn poll_stand_in(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -
 }
 
 fn prep_remove(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let sqe = &core.requests[id].sqe;
+    let sqe = &core[id].sqe;
     let known = IORING_POLL_UPDATE_EVENTS | IORING_POLL_UPDATE_USER_DATA | IORING_POLL_ADD_MULTI;
     let bad = sqe.len & !known != 0
         || sqe.len == IORING_POLL_ADD_MULTI
@@ -214,32 +214,32 @@ fn prep_remove(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 }
 
 fn issue_remove(core: &mut Core, id: RequestId) -> Outcome {
-    let sqe = core.requests[id].sqe;
+    let sqe = core[id].sqe;
     let poll = match take(core, sqe.addr) {
         Ok(poll) => poll,
         Err(errno) => return errno.into(),
     };
     if sqe.len & (IORING_POLL_UPDATE_EVENTS | IORING_POLL_UPDATE_USER_DATA) == 0 {
-        core.requests[poll].flags.set(Flags::CANCELED);
+        core[poll].flags.set(Flags::CANCELED);
         core.make_ready(poll);
         return Outcome::Complete(0);
     }
-    let target = &mut core.requests[poll].sqe;
+    let target = &mut core[poll].sqe;
     if sqe.len & IORING_POLL_UPDATE_EVENTS != 0 {
         target.op_flags = target.op_flags & !CONDITIONS | sqe.op_flags & CONDITIONS;
     }
     if sqe.len & IORING_POLL_UPDATE_USER_DATA != 0 {
-        core.requests.rename(poll, sqe.off);
+        core.requests_mut().rename(poll, sqe.off);
     }
     match begin(core, poll) {
         Outcome::Complete(events) if events > 0 => {
-            core.requests[poll].events = events as u32;
-            core.requests[poll].flags.set(Flags::WOKEN);
+            core[poll].events = events as u32;
+            core[poll].flags.set(Flags::WOKEN);
             core.make_ready(poll);
         }
         Outcome::Armed => {}
         _ => {
-            core.requests[poll].flags.set(Flags::CANCELED);
+            core[poll].flags.set(Flags::CANCELED);
             core.make_ready(poll);
         }
     }
@@ -248,16 +248,16 @@ fn issue_remove(core: &mut Core, id: RequestId) -> Outcome {
 
 /// Takes the poll with this user data out of its wait.
 fn take(core: &mut Core, user_data: u64) -> Result<RequestId, Errno> {
-    let named = core.requests.named(user_data);
+    let named = core.requests_mut().named(user_data);
     let is_poll = |id: &RequestId| {
-        let request = &core.requests[*id];
+        let request = &core[*id];
         request.op.caps.has(Caps::POLLS)
             && (request.phase == Phase::Waiting
                 || request.phase == Phase::Ready && request.flags.has(Flags::WOKEN))
     };
     let id = named.into_iter().find(is_poll).ok_or(Errno::ENOENT)?;
     if core.disarm(id) {
-        core.requests[id].phase = Phase::Prepared;
+        core[id].phase = Phase::Prepared;
         Ok(id)
     } else {
         Err(Errno::EALREADY)

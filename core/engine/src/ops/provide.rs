@@ -30,7 +30,7 @@ pub const REMOVE_BUFFERS: Op =
         .errors(&[Errno::EINVAL, Errno::ENOENT]);
 
 fn prep_provide(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let sqe = core.requests[id].sqe;
+    let sqe = core[id].sqe;
     let count = sqe.fd as u32;
     if count == 0 || count > MOST {
         return Err(Errno::E2BIG);
@@ -61,16 +61,16 @@ fn provision(sqe: &Sqe) -> Provision {
 }
 
 fn issue_provide(core: &mut Core, id: RequestId) -> Outcome {
-    let provision = provision(&core.requests[id].sqe);
+    let provision = provision(&core[id].sqe);
     core.provide_buffers(&provision).into()
 }
 
 fn prep_remove(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let count = core.requests[id].sqe.fd as u32;
+    let count = core[id].sqe.fd as u32;
     if count == 0 || count > MOST { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
 fn issue_remove(core: &mut Core, id: RequestId) -> Outcome {
-    let (group, count) = (core.requests[id].sqe.buf_index, core.requests[id].sqe.fd as u32);
+    let (group, count) = (core[id].sqe.buf_index, core[id].sqe.fd as u32);
     core.remove_buffers(group, count).into()
 }

@@ -41,7 +41,7 @@ enum Next {
 }
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let request = &mut core.requests[id];
+    let request = &mut core[id];
     let sqe = &request.sqe;
     if !request.flags.has(Flags::BUFFER_SELECT) {
         return Err(Errno::EINVAL);
@@ -55,7 +55,7 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 }
 
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
-    let fd = core.requests[id].file.fd();
+    let fd = core[id].file.fd();
     // Only files that can be polled: the others would never have nothing to read.
     match core.watch(fd) {
         Ok(_) => {}
@@ -79,7 +79,7 @@ fn read_once(core: &mut Core, id: RequestId, fd: Fd) -> Next {
         Ok(span) => span,
         Err(errno) => return Next::Outcome(errno.into()),
     };
-    let (offset, flags) = (core.requests[id].sqe.off, core.requests[id].sqe.op_flags);
+    let (offset, flags) = (core[id].sqe.off, core[id].sqe.op_flags);
     if offset > rw::LAST_SAFE_OFFSET
         && offset != rw::POSITION
         && let Err(errno) = rw::check_end(fd, offset, span.length, rw::Direction::Read)
@@ -96,7 +96,7 @@ fn read_once(core: &mut Core, id: RequestId, fd: Fd) -> Next {
             // Ready, but if another reader is faster the read blocks: nobody may wait for us then.
             core.detach_buffer(id, span.length);
             let vector = IoVector { base: span.address, length: span.length as u64 };
-            core.requests[id].data = OpData::Vectors(Box::new([vector]));
+            core[id].data = OpData::Vectors(Box::new([vector]));
             return Next::Outcome(Outcome::Block);
         }
     }
@@ -134,7 +134,7 @@ fn conclude(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Nex
     if core.post_more(id, count as i32, flags) {
         return Next::Read;
     }
-    core.requests[id].cqe_flags |= flags;
+    core[id].cqe_flags |= flags;
     Next::Outcome(Outcome::Complete(count as i32))
 }
 
@@ -152,7 +152,7 @@ fn block(work: &mut Work) -> Result<usize, Errno> {
 fn finish(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
     match conclude(core, id, result) {
         Next::Outcome(outcome) => outcome,
-        Next::Read if core.requests[id].flags.has(Flags::CANCELED) => Errno::ECANCELED.into(),
+        Next::Read if core[id].flags.has(Flags::CANCELED) => Errno::ECANCELED.into(),
         Next::Read => issue(core, id),
     }
 }

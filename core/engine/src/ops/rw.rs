@@ -143,7 +143,7 @@ impl Direction {
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     prep_any(core, id)?;
-    let request = &mut core.requests[id];
+    let request = &mut core[id];
     let sqe = &mut request.sqe;
     if request.flags.has(Flags::BUFFER_SELECT) {
         return Ok(());
@@ -155,13 +155,13 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 
 fn prep_fixed(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     prep_any(core, id)?;
-    core.requests[id].flags.set(Flags::REGISTERED_BUFFER);
+    core[id].flags.set(Flags::REGISTERED_BUFFER);
     Ok(())
 }
 
 /// The checks that all forms share.
 fn prep_any(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let sqe = &core.requests[id].sqe;
+    let sqe = &core[id].sqe;
     if sqe.ioprio != 0 {
         check_priority(sqe.ioprio)?;
     }
@@ -186,7 +186,7 @@ fn prep_vectored(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 
 /// Copies the vector of a request.
 fn import_vectors(core: &mut Core, id: RequestId, fixed: bool) -> Result<(), Errno> {
-    let request = &mut core.requests[id];
+    let request = &mut core[id];
     let sqe = &mut request.sqe;
     if request.flags.has(Flags::BUFFER_SELECT) {
         if sqe.len != 1 {
@@ -212,18 +212,18 @@ fn import_vectors(core: &mut Core, id: RequestId, fixed: bool) -> Result<(), Err
         vector.length = check_vector(*vector, room, fixed)?;
         room -= vector.length;
     }
-    core.requests[id].data = OpData::Vectors(vectors.into_boxed_slice());
+    core[id].data = OpData::Vectors(vectors.into_boxed_slice());
     Ok(())
 }
 
 fn prep_vectored_fixed(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     prep_any(core, id)?;
-    if core.requests[id].sqe.len as usize > MAX_ALLOCATION / size_of::<IoVector>() {
+    if core[id].sqe.len as usize > MAX_ALLOCATION / size_of::<IoVector>() {
         // The kernel makes room for the vector before it looks at its length.
         return Err(Errno::ENOMEM);
     }
     import_vectors(core, id, true)?;
-    let request = &mut core.requests[id];
+    let request = &mut core[id];
     request.flags.set(Flags::REGISTERED_BUFFER);
     if request.sqe.len == 0 && matches!(request.data, OpData::None) {
         // A single segment of nothing is refused later, as the kernel does; plain transfers are not.
@@ -311,7 +311,7 @@ fn plain_call(
 
 #[inline]
 fn issue(core: &mut Core, id: RequestId, direction: Direction) -> Outcome {
-    let request = &core.requests[id];
+    let request = &core[id];
     if request.flags.has(Flags::BUFFER_SELECT) && request.buffer.is_none() {
         return issue_selected(core, id);
     }
@@ -321,8 +321,8 @@ fn issue(core: &mut Core, id: RequestId, direction: Direction) -> Outcome {
 /// A read into a provided buffer, which it keeps if a thread is to do it.
 #[inline(never)]
 fn issue_selected(core: &mut Core, id: RequestId) -> Outcome {
-    let wanted = core.requests[id].sqe.len;
-    if let Err(errno) = registry::transfer_kind(core.requests[id].file.fd()) {
+    let wanted = core[id].sqe.len;
+    if let Err(errno) = registry::transfer_kind(core[id].file.fd()) {
         return errno.into();
     }
     let span = match core.select_buffer(id, wanted as usize) {
@@ -333,7 +333,7 @@ fn issue_selected(core: &mut Core, id: RequestId) -> Outcome {
         // It stays with the request from here on, whatever comes of it.
         core.keep_buffer(id, span.length);
     }
-    let sqe = &mut core.requests[id].sqe;
+    let sqe = &mut core[id].sqe;
     sqe.addr = span.address;
     sqe.len = span.length as u32;
     let outcome = issue_into(core, id, Direction::Read);
@@ -342,12 +342,12 @@ fn issue_selected(core: &mut Core, id: RequestId) -> Outcome {
         // At the end of a file the buffer goes along, empty.
         Outcome::Complete(0) => {
             let flags = core.use_buffer(id, 0);
-            core.requests[id].cqe_flags |= flags;
+            core[id].cqe_flags |= flags;
         }
         Outcome::Complete(_) => {}
         _ => {
             core.return_buffer(id);
-            let request = &mut core.requests[id];
+            let request = &mut core[id];
             if request.buffer.is_none() {
                 request.sqe.len = wanted;
             }
@@ -364,7 +364,7 @@ fn issue_into(core: &mut Core, id: RequestId, direction: Direction) -> Outcome {
 }
 
 fn attempt(core: &mut Core, id: RequestId, direction: Direction) -> Result<Outcome, Errno> {
-    let request = &core.requests[id];
+    let request = &core[id];
     let fd = request.file.fd();
     if request.flags.has(Flags::REGISTERED_BUFFER) && request.registered_buffer.is_none() {
         return with_registered_buffer(core, id, direction);
@@ -379,7 +379,7 @@ fn attempt(core: &mut Core, id: RequestId, direction: Direction) -> Result<Outco
     if blocks_at_once(core, id, kind, direction)? {
         return Ok(Outcome::Block);
     }
-    let request = &core.requests[id];
+    let request = &core[id];
     let memory = Memory::of(&request.sqe, &request.data);
     let wanted = memory.length();
     if request.sqe.off > LAST_SAFE_OFFSET && request.sqe.off != POSITION {
@@ -393,12 +393,12 @@ fn attempt(core: &mut Core, id: RequestId, direction: Direction) -> Result<Outco
     // One that never waits has no later attempt: the bits are no answer to it.
     let waits = !request.flags.has(Flags::NOWAIT);
     if waits
-        && !core.readiness.worth_trying(fd, direction.events())
+        && !core.readiness().worth_trying(fd, direction.events())
         && waits_if_idle(core, id, wanted, direction)?
     {
         return Ok(Outcome::Wait(direction.events()));
     }
-    let request = &core.requests[id];
+    let request = &core[id];
     let memory = Memory::of(&request.sqe, &request.data);
     match call(direction, fd, &memory, request.sqe.off, flags) {
         Ok(done) if done == wanted => Ok(whole(core, id, done)),
@@ -425,10 +425,10 @@ pub fn check_end(fd: Fd, offset: u64, length: usize, direction: Direction) -> Re
 
 /// Does an attempt on a file that is not ready wait, rather than fail at once?
 fn waits_if_idle(core: &mut Core, id: RequestId, wanted: usize, direction: Direction) -> Result<bool, Errno> {
-    let request = &core.requests[id];
+    let request = &core[id];
     let (fd, offset) = (request.file.fd(), request.sqe.off);
     let stream = kinds::typed_kind(fd)?.has(Kind::STREAM);
-    let kind = core.readiness.socket_kind(fd);
+    let kind = core.readiness_mut().socket_kind(fd);
     if stream || kind == SocketKind::NoSocket {
         // The wrong end of a pipe never becomes ready.
         check_mode(fd, direction)?;
@@ -454,7 +454,7 @@ fn check_mode(fd: Fd, direction: Direction) -> Result<(), Errno> {
 /// A transfer of no bytes, which the vectored system calls do not let through to the file.
 #[cold]
 fn nothing(core: &mut Core, id: RequestId, fd: Fd, direction: Direction) -> Result<Outcome, Errno> {
-    let request = &core.requests[id];
+    let request = &core[id];
     let memory = Memory::of(&request.sqe, &request.data);
     check_mode(fd, direction)?;
     // What is refused for other reasons still is.
@@ -484,9 +484,9 @@ fn nothing(core: &mut Core, id: RequestId, fd: Fd, direction: Direction) -> Resu
 fn with_registered_buffer(core: &mut Core, id: RequestId, direction: Direction) -> Result<Outcome, Errno> {
     let node = check_registered(core, id).map_err(|errno| {
         // A descriptor that is none comes first.
-        os::fcntl(core.requests[id].file.fd(), F_GETFD, 0).err().unwrap_or(errno)
+        os::fcntl(core[id].file.fd(), F_GETFD, 0).err().unwrap_or(errno)
     })?;
-    core.requests[id].flags.clear(Flags::REGISTERED_BUFFER);
+    core[id].flags.clear(Flags::REGISTERED_BUFFER);
     let outcome = attempt(core, id, direction)?;
     if !matches!(outcome, Outcome::Complete(_)) {
         core.hold_buffer(id, node);
@@ -495,15 +495,15 @@ fn with_registered_buffer(core: &mut Core, id: RequestId, direction: Direction) 
 }
 
 fn check_registered(core: &Core, id: RequestId) -> Result<NodeIndex, Errno> {
-    let request = &core.requests[id];
+    let request = &core[id];
     let vectored = matches!(request.data, OpData::Vectors(_));
     let memory = Memory::of(&request.sqe, &request.data);
-    let mut found = core.buffers.node(request.sqe.buf_index);
+    let mut found = core.buffers().node(request.sqe.buf_index);
     for vector in memory.vectors() {
         if vectored && vector.length == 0 {
             return Err(Errno::EFAULT);
         }
-        found = core.buffers.check(request.sqe.buf_index, vector.base, vector.length);
+        found = core.buffers().check(request.sqe.buf_index, vector.base, vector.length);
         found?;
     }
     found
@@ -512,7 +512,7 @@ fn check_registered(core: &Core, id: RequestId) -> Result<NodeIndex, Errno> {
 /// Flags that change what an attempt may come to.
 #[cold]
 fn special_flags(core: &mut Core, id: RequestId, direction: Direction) -> Result<(), Errno> {
-    let request = &mut core.requests[id];
+    let request = &mut core[id];
     let flags = request.sqe.op_flags;
     let for_storage = flags & (RWF_ATOMIC | RWF_DONTCACHE) != 0;
     if flags & !KNOWN_FLAGS != 0
@@ -546,13 +546,13 @@ pub fn ignores_offset(fd: Fd, offset: u64) -> bool {
 
 /// A pipe or the like: io_uring ignores the offset then.
 fn ignore_offset(core: &mut Core, id: RequestId) {
-    core.requests[id].sqe.off = POSITION;
+    core[id].sqe.off = POSITION;
 }
 
 /// Would an attempt without blocking be in vain, or out of order?
 #[inline]
 fn blocks_at_once(core: &Core, id: RequestId, kind: Kind, direction: Direction) -> Result<bool, Errno> {
-    let request = &core.requests[id];
+    let request = &core[id];
     if request.flags.has(Flags::NOWAIT) {
         return Ok(false);
     }
@@ -568,7 +568,7 @@ fn blocks_at_once(core: &Core, id: RequestId, kind: Kind, direction: Direction) 
 /// descriptor is not enough here: AIO would hang on a pipe that has the number by now.
 #[cold]
 fn past_the_cache(core: &mut Core, id: RequestId) -> Result<bool, Errno> {
-    let request = &mut core.requests[id];
+    let request = &mut core[id];
     let fd = request.file.fd();
     if !matches!(request.file, FileHold::Fixed(..)) && !kinds::is_direct(fd)? {
         kinds::forget(fd);
@@ -583,7 +583,7 @@ fn past_the_cache(core: &mut Core, id: RequestId) -> Result<bool, Errno> {
 /// All of it was done.
 #[inline]
 fn whole(core: &Core, id: RequestId, done: usize) -> Outcome {
-    Outcome::Complete(core.requests[id].result + done as i32)
+    Outcome::Complete(core[id].result + done as i32)
 }
 
 /// What a request reports that was ended before its next attempt: the bytes of those before count for more than why.
@@ -593,7 +593,7 @@ fn failed(request: &Request, result: i32) -> i32 {
 
 /// The end, with what was done before counted in.
 fn end(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
-    let before = core.requests[id].result;
+    let before = core[id].result;
     core.fail(id);
     match result {
         Ok(done) => Outcome::Complete(before + done as i32),
@@ -606,7 +606,7 @@ fn end(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome 
 /// end of the file: the rest is tried once more.
 #[cold]
 fn short(core: &mut Core, id: RequestId, done: usize, direction: Direction) -> Result<Outcome, Errno> {
-    let request = &core.requests[id];
+    let request = &core[id];
     let fd = request.file.fd();
     if done == 0 || request.flags.has(Flags::NOWAIT) {
         return Ok(end(core, id, Ok(done)));
@@ -622,16 +622,16 @@ fn short(core: &mut Core, id: RequestId, done: usize, direction: Direction) -> R
         return attempt(core, id, direction);
     }
     if kind.has(Kind::STREAM) {
-        core.readiness.drained(fd, direction.events());
+        core.readiness_mut().drained(fd, direction.events());
     } else if direction == Direction::Read {
-        core.readiness.came_short(fd);
+        core.readiness_mut().came_short(fd);
     }
     Ok(end(core, id, Ok(done)))
 }
 
 /// Steps over what was done.
 fn advance(core: &mut Core, id: RequestId, done: usize) {
-    let request = &mut core.requests[id];
+    let request = &mut core[id];
     request.result += done as i32;
     if request.sqe.off != POSITION {
         request.sqe.off += done as u64;
@@ -654,10 +654,10 @@ fn advance(core: &mut Core, id: RequestId, done: usize) {
 #[cold]
 fn not_now(core: &mut Core, id: RequestId, errno: Errno, direction: Direction) -> Result<Outcome, Errno> {
     let events = direction.events();
-    let request = &core.requests[id];
+    let request = &core[id];
     let (fd, nowait) = (request.file.fd(), request.flags.has(Flags::NOWAIT));
-    if errno == Errno::EAGAIN && core.readiness.is_registered(fd) {
-        core.readiness.drained(fd, events);
+    if errno == Errno::EAGAIN && core.readiness().is_registered(fd) {
+        core.readiness_mut().drained(fd, events);
         return Ok(Outcome::Wait(events));
     }
     let kind = kinds::look_at_type(fd)?;
@@ -684,7 +684,7 @@ fn not_now(core: &mut Core, id: RequestId, errno: Errno, direction: Direction) -
 
 /// A file that knows no non-blocking attempts, and is not on storage.
 fn without_nowait(core: &mut Core, id: RequestId, direction: Direction) -> Result<Outcome, Errno> {
-    let request = &core.requests[id];
+    let request = &core[id];
     let fd = request.file.fd();
     if nonblocking::is_wanted(fd) {
         let memory = Memory::of(&request.sqe, &request.data);
@@ -712,7 +712,7 @@ fn block(work: &mut Work, direction: Direction) -> Result<usize, Errno> {
 }
 
 fn finish(core: &mut Core, id: RequestId, result: Result<usize, Errno>, direction: Direction) -> Outcome {
-    let request = &core.requests[id];
+    let request = &core[id];
     let wanted = Memory::of(&request.sqe, &request.data).length();
     match result {
         Ok(done) if done == wanted => whole(core, id, done),

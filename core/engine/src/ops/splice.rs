@@ -39,13 +39,13 @@ pub const TEE: Op = Op::new(Code::IORING_OP_TEE, "TEE", Caps::FILE, prep, issue)
     .errors(&[Errno::EINVAL, Errno::EBADF]);
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    if core.requests[id].sqe.op_flags & !FLAGS != 0 { Err(Errno::EINVAL) } else { Ok(()) }
+    if core[id].sqe.op_flags & !FLAGS != 0 { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
     match input(core, id) {
         Ok(fd) => {
-            core.requests[id].data = OpData::Input(fd);
+            core[id].data = OpData::Input(fd);
             Outcome::BlockForLong
         }
         Err(errno) => errno.into(),
@@ -54,10 +54,10 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
 
 /// A duplicate of the file to take from, which the program may close or unregister meanwhile.
 fn input(core: &mut Core, id: RequestId) -> Result<OwnedFd, Errno> {
-    let sqe = core.requests[id].sqe;
+    let sqe = core[id].sqe;
     let named = sqe.file_index;
     let fd = if sqe.op_flags & SPLICE_F_FD_IN_FIXED != 0 {
-        core.files.get(named).ok_or(Errno::EBADF)?
+        core.files().get(named).ok_or(Errno::EBADF)?
     } else {
         named as i32
     };
@@ -103,8 +103,8 @@ fn tee(work: &mut Work) -> Result<usize, Errno> {
 }
 
 fn finish(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
-    core.requests[id].data = OpData::None;
-    if result != Ok(core.requests[id].sqe.len as usize) {
+    core[id].data = OpData::None;
+    if result != Ok(core[id].sqe.len as usize) {
         core.fail(id);
     }
     result.into()

@@ -81,30 +81,30 @@ fn parse(sqe: &Sqe) -> Result<Timeout, Errno> {
 }
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let timeout = parse(&core.requests[id].sqe)?;
-    core.requests[id].data = OpData::Timeout(timeout);
+    let timeout = parse(&core[id].sqe)?;
+    core[id].data = OpData::Timeout(timeout);
     Ok(())
 }
 
 fn prep_link(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let sqe = core.requests[id].sqe;
+    let sqe = core[id].sqe;
     if sqe.off as u32 != 0 && sqe.len == 1 {
         return Err(Errno::EINVAL);
     }
     let timeout = parse(&sqe)?;
-    let last = core.assembly.last().ok_or(Errno::EINVAL)?;
-    if core.requests[last].op.caps.has(Caps::WATCHES) {
+    let last = core.assembly().last().ok_or(Errno::EINVAL)?;
+    if core[last].op.caps.has(Caps::WATCHES) {
         return Err(Errno::EINVAL);
     }
-    core.requests[last].flags.set(Flags::ARM_LINK_TIMEOUT);
-    let request = &mut core.requests[id];
+    core[last].flags.set(Flags::ARM_LINK_TIMEOUT);
+    let request = &mut core[id];
     request.flags.set(Flags::NEVER_FAILS);
     request.data = OpData::Timeout(timeout);
     Ok(())
 }
 
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
-    if core.timeouts.in_batch() && core.requests[id].flags.has(Flags::THREADED) {
+    if core.timeouts().in_batch() && core[id].flags.has(Flags::THREADED) {
         // A thread arms it when the submission is over, and counts from there.
         return Outcome::Again;
     }
@@ -118,7 +118,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
 
 fn disarm(core: &mut Core, id: RequestId) -> bool {
     core.unlist_timeout(id);
-    core.timers.cancel(id)
+    core.timers_mut().cancel(id)
 }
 
 fn expire(core: &mut Core, id: RequestId) {
@@ -126,7 +126,7 @@ fn expire(core: &mut Core, id: RequestId) {
     let Some(timeout) = core.timeout(id) else { return };
     let flags = timeout.flags;
     if flags & IORING_TIMEOUT_ETIME_SUCCESS != 0 {
-        core.requests[id].flags.set(Flags::NEVER_FAILS);
+        core[id].flags.set(Flags::NEVER_FAILS);
     }
     if goes_on(core, id) && core.post_more(id, Errno::ETIME.negated(), 0) {
         core.list_timeout(id, None);
@@ -157,21 +157,21 @@ fn issue_link(core: &mut Core, id: RequestId) -> Outcome {
 }
 
 fn expire_link(core: &mut Core, id: RequestId) {
-    let Some(watched) = core.requests[id].partner else {
+    let Some(watched) = core[id].partner else {
         return core.complete(id, Errno::ETIME.negated());
     };
     if core.defers() {
         // The kernel's timer has gone off while the request was still to be gone on with.
-        core.requests[id].partner = None;
-        core.requests[watched].partner = None;
+        core[id].partner = None;
+        core[watched].partner = None;
     }
     core.issue_if_woken(watched);
-    let Some(timeout) = core.requests.get_mut(id) else {
+    let Some(timeout) = core.requests_mut().get_mut(id) else {
         // The request has completed, and disarmed its timeout.
         return;
     };
     timeout.partner = None;
-    let result = match core.requests.get_mut(watched) {
+    let result = match core.requests_mut().get_mut(watched) {
         Some(request) => {
             request.partner = None;
             core.try_cancel(watched)
@@ -189,7 +189,7 @@ fn expire_link(core: &mut Core, id: RequestId) {
 }
 
 fn prep_remove(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let request = &mut core.requests[id];
+    let request = &mut core[id];
     let sqe = request.sqe;
     if request.flags.has(Flags::FIXED_FILE) {
         return Err(Errno::EINVAL);
@@ -207,7 +207,7 @@ fn prep_remove(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 }
 
 fn issue_remove(core: &mut Core, id: RequestId) -> Outcome {
-    let sqe = core.requests[id].sqe;
+    let sqe = core[id].sqe;
     let new = core.timeout(id).copied();
     let result = match new {
         Some(new) if sqe.op_flags & IORING_TIMEOUT_UPDATE != 0 => {
@@ -223,7 +223,7 @@ fn issue_remove(core: &mut Core, id: RequestId) -> Outcome {
 }
 
 fn find(core: &mut Core, user_data: u64) -> Result<RequestId, Errno> {
-    let named = core.requests.named(user_data);
+    let named = core.requests_mut().named(user_data);
     core.listed_timeouts(&named).into_iter().find(|&id| !core.is_timer_due(id)).ok_or(Errno::ENOENT)
 }
 
@@ -244,10 +244,10 @@ fn update(core: &mut Core, user_data: u64, new: Timeout) -> Result<(), Errno> {
 }
 
 fn update_link(core: &mut Core, user_data: u64, new: Timeout) -> Result<(), Errno> {
-    let mut named = core.requests.named(user_data).into_iter();
+    let mut named = core.requests_mut().named(user_data).into_iter();
     let armed = |id: &RequestId| {
-        let is_one = core.requests[*id].op.caps.has(Caps::WATCHES);
-        is_one && core.timers.is_armed(*id) && !core.is_timer_due(*id)
+        let is_one = core[*id].op.caps.has(Caps::WATCHES);
+        is_one && core.timers().is_armed(*id) && !core.is_timer_due(*id)
     };
     let id = named.find(armed).ok_or(Errno::ENOENT)?;
     core.restart_timer(id, new);

@@ -32,7 +32,7 @@ const PAUSE_NS: u64 = 4_000_000;
 type Info = [u32; 32];
 
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
-    let sqe = core.requests[id].sqe;
+    let sqe = core[id].sqe;
     if sqe.file_index & __WNOTHREAD != 0 {
         // Who asks may be another thread than the submitter.
         return Errno::EINVAL.into();
@@ -66,7 +66,7 @@ fn may_wait(sqe: &Sqe) -> bool {
 
 /// Waits for the end of the one process, or for the next question.
 fn wait(core: &mut Core, id: RequestId) -> Outcome {
-    let request = &mut core.requests[id];
+    let request = &mut core[id];
     let only_the_end = request.sqe.file_index & (WSTOPPED | WCONTINUED) == 0;
     // Where it has ended already and still is no one's to wait for, its descriptor tells no more.
     let told = core::mem::take(&mut request.file);

@@ -75,7 +75,7 @@ fn read_name(address: u64) -> Result<Path, Errno> {
 }
 
 fn prep_set(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let sqe = core.requests[id].sqe;
+    let sqe = core[id].sqe;
     if sqe.op_flags & !FLAGS != 0 {
         return Err(Errno::EINVAL);
     }
@@ -84,26 +84,26 @@ fn prep_set(core: &mut Core, id: RequestId) -> Result<(), Errno> {
         return Err(Errno::E2BIG);
     }
     let value = user::read_many(sqe.off, sqe.len as usize)?;
-    core.requests[id].data = OpData::own(Xattr { name, value, path: None });
+    core[id].data = OpData::own(Xattr { name, value, path: None });
     Ok(())
 }
 
 fn prep_get(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let sqe = core.requests[id].sqe;
+    let sqe = core[id].sqe;
     if sqe.op_flags != 0 {
         return Err(Errno::EINVAL);
     }
     let name = read_name(sqe.addr)?;
-    core.requests[id].data = OpData::own(Xattr { name, value: Vec::new(), path: None });
+    core[id].data = OpData::own(Xattr { name, value: Vec::new(), path: None });
     Ok(())
 }
 
 fn with_path(core: &mut Core, id: RequestId, prep: Prep) -> Result<(), Errno> {
-    if core.requests[id].flags.has(Flags::FIXED_FILE) {
+    if core[id].flags.has(Flags::FIXED_FILE) {
         return Err(Errno::EBADF);
     }
     prep(core, id)?;
-    let request = &mut core.requests[id];
+    let request = &mut core[id];
     if let Some(xattr) = request.data.as_own_mut::<Xattr>() {
         xattr.path = Some(Path::read(request.sqe.addr3)?);
     }
@@ -111,7 +111,7 @@ fn with_path(core: &mut Core, id: RequestId, prep: Prep) -> Result<(), Errno> {
 }
 
 fn issue_at_path(core: &mut Core, id: RequestId) -> Outcome {
-    match core.requests[id].data.as_own::<Xattr>() {
+    match core[id].data.as_own::<Xattr>() {
         Some(Xattr { path: Some(path), .. }) => paths::issue_at(&[(AT_FDCWD, path)]),
         _ => Outcome::Block,
     }

@@ -63,7 +63,7 @@ impl Wanted {
     }
 
     fn matches(&self, core: &Core, id: RequestId) -> bool {
-        let request = &core.requests[id];
+        let request = &core[id];
         if self.has(IORING_ASYNC_CANCEL_ANY) {
             return true;
         }
@@ -78,7 +78,7 @@ impl Wanted {
 
 /// The order in which the kernel looks: workers, polls, other waits, timeouts.
 fn rank(core: &Core, id: RequestId) -> Option<u8> {
-    let request = &core.requests[id];
+    let request = &core[id];
     match request.phase {
         Phase::Prepared | Phase::Deferred => None,
         Phase::Working => Some(0),
@@ -92,9 +92,9 @@ impl Core {
     /// Requests that a cancellation can find, in order.
     fn cancellable(&mut self, wanted: &Wanted) -> Vec<RequestId> {
         let mut candidates = if wanted.by_user_data() {
-            self.requests.named(wanted.question.user_data)
+            self.requests_mut().named(wanted.question.user_data)
         } else {
-            self.requests.ids().collect()
+            self.requests().ids().collect()
         };
         candidates.retain(|&id| wanted.matches(self, id));
         let mut found: Vec<(u8, RequestId)> =
@@ -117,7 +117,7 @@ impl Core {
         let mut result = Err(Errno::ENOENT);
         let mut count = 0;
         for id in self.cancellable(wanted) {
-            if self.requests.get(id).is_none() {
+            if self.requests().get(id).is_none() {
                 continue;
             }
             match self.try_cancel(id) {
@@ -136,7 +136,7 @@ impl Core {
     /// # Errors
     /// `ENOENT` where it is in no state that can be cancelled, `EALREADY` where somebody works on it.
     pub fn try_cancel(&mut self, id: RequestId) -> Result<usize, Errno> {
-        let request = &mut self.requests[id];
+        let request = &mut self[id];
         let counts = usize::from(request.op.caps.has(Caps::COUNTED));
         match request.phase {
             Phase::Prepared | Phase::Deferred => return Err(Errno::ENOENT),
@@ -158,17 +158,17 @@ impl Core {
                 }
             }
             Phase::Working => {
-                if self.work.has_finished(id) {
+                if self.work().has_finished(id) {
                     return Err(Errno::ENOENT);
                 }
                 if !self.withdraw(id) {
                     // It ends as soon as that is done.
-                    self.requests[id].flags.set(Flags::CANCELED);
+                    self[id].flags.set(Flags::CANCELED);
                     return if self.interrupt(id) { Ok(counts) } else { Err(Errno::EALREADY) };
                 }
             }
         }
-        self.requests[id].flags.set(Flags::CANCELED);
+        self[id].flags.set(Flags::CANCELED);
         self.make_ready(id);
         Ok(counts)
     }
@@ -238,7 +238,7 @@ fn sync_cancel_once(
     let mut hold = FileHold::None;
     if wanted.has(IORING_ASYNC_CANCEL_FD) {
         if wanted.has(IORING_ASYNC_CANCEL_FD_FIXED) {
-            hold = FileHold::fixed(core.files.hold(argument.fd as u32)?);
+            hold = FileHold::fixed(core.files_mut().hold(argument.fd as u32)?);
         } else if os::is_open(argument.fd) {
             hold = FileHold::Plain(argument.fd);
         } else {
@@ -253,7 +253,7 @@ fn sync_cancel_once(
     if !core.defers() {
         core.advance();
         core.hand_over();
-    } else if !core.ready.is_empty() {
+    } else if !core.ready().is_empty() {
         // Its thread has to come for what was ended.
         core.notify_deferred();
     }

@@ -11,7 +11,7 @@ impl Core {
     /// Marks a request as failed, which its links will hear of; a CQE to be skipped on success is
     /// posted after all.
     pub fn fail(&mut self, id: RequestId) {
-        let flags = &mut self.requests[id].flags;
+        let flags = &mut self[id].flags;
         flags.set(Flags::FAILED);
         if flags.has(Flags::CQE_SKIP) {
             flags.clear(Flags::CQE_SKIP);
@@ -22,7 +22,7 @@ impl Core {
     /// Ends a request with `result`: posts its CQE, starts or fails what is linked behind it.
     pub fn complete(&mut self, id: RequestId, result: i32) {
         let result = if result < 0 { self.failed(id, result) } else { result };
-        let mut request = &mut self.requests[id];
+        let mut request = &mut self[id];
         if !request.flags.has(Flags::FAILED_EARLY) {
             coverage::seen(request.op.code, result);
         }
@@ -35,7 +35,7 @@ impl Core {
                 self.close_own(fd);
             }
             self.settle_buffer(id, result);
-            request = &mut self.requests[id];
+            request = &mut self[id];
         } else {
             request.file = FileHold::None;
         }
@@ -62,34 +62,35 @@ impl Core {
         if notifies {
             self.announce(id);
         }
-        self.requests.remove(id);
-        if !self.drain.holds_nothing() {
+        self.requests_mut().remove(id);
+        if !self.drain().holds_nothing() {
             self.run_deferred();
         }
     }
 
     /// What the CQE of a request says that failed with `result`.
     fn failed(&mut self, id: RequestId, result: i32) -> i32 {
-        if !self.requests[id].flags.has(Flags::NEVER_FAILS) {
+        if !self[id].flags.has(Flags::NEVER_FAILS) {
             self.fail(id);
         }
-        let request = &self.requests[id];
+        let request = &self[id];
         (request.op.failed)(request, result)
     }
 
     /// Posts beside the completions of a submission, which come when it ends: a TIMEOUT of the same
     /// submission has seen this one already.
     pub fn beside_batch<T>(&mut self, post: impl FnOnce(&mut Core) -> T) -> T {
-        let before = self.cq.tail();
+        let before = self.cq().tail();
         let result = post(self);
-        self.timeouts.count_beside_batch(self.cq.tail().wrapping_sub(before));
+        let posted = self.cq().tail().wrapping_sub(before);
+        self.timeouts_mut().count_beside_batch(posted);
         result
     }
 
     /// Posts a CQE of a request that goes on (multishot). False where it could not be delivered in
     /// order into the ring itself, so that the request should end.
     pub fn post_more(&mut self, id: RequestId, result: i32, cqe_flags: u32) -> bool {
-        let request = &self.requests[id];
+        let request = &self[id];
         let cqe = Cqe {
             user_data: request.sqe.user_data,
             res: result,
@@ -102,12 +103,12 @@ impl Core {
 
     /// Lets go of a request's file and registered buffer.
     pub fn release_file(&mut self, id: RequestId) {
-        match core::mem::take(&mut self.requests[id].file) {
+        match core::mem::take(&mut self[id].file) {
             FileHold::None | FileHold::Plain(_) => {}
             FileHold::Owned(fd) => self.close_own(fd),
             FileHold::Fixed(node, _) => self.release_node(node),
         }
-        if let Some(node) = self.requests[id].registered_buffer.take() {
+        if let Some(node) = self[id].registered_buffer.take() {
             self.release_buffer(node);
         }
     }

@@ -88,23 +88,23 @@ impl Drain {
 impl Core {
     /// An SQE with DRAIN was met. In a chain the drain applies to the head, and to what follows the chain.
     pub(super) fn start_drain(&mut self, id: RequestId) {
-        let head = self.assembly.head();
-        self.drain.begin(head.is_some());
-        self.requests[id].flags.set(Flags::DRAIN);
+        let head = self.assembly().head();
+        self.drain_mut().begin(head.is_some());
+        self[id].flags.set(Flags::DRAIN);
         if let Some(head) = head {
-            self.requests[head].flags.set(Flags::DRAIN.with(Flags::THREADED));
+            self[head].flags.set(Flags::DRAIN.with(Flags::THREADED));
         }
     }
 
     /// Holds back a chain, if it has to be.
     pub(super) fn defer(&mut self, id: RequestId) {
-        let drains = self.requests[id].flags.has(Flags::DRAIN);
-        self.requests[id].phase = Phase::Deferred;
+        let drains = self[id].flags.has(Flags::DRAIN);
+        self[id].phase = Phase::Deferred;
         let length = self.chain_length(id);
-        self.drain.hold(id, length);
+        self.drain_mut().hold(id, length);
         self.run_deferred();
-        if !drains && self.drain.holds_nothing() {
-            self.drain.active = false;
+        if !drains && self.drain().holds_nothing() {
+            self.drain_mut().active = false;
         }
     }
 
@@ -112,14 +112,14 @@ impl Core {
     pub(super) fn run_deferred(&mut self) {
         let mut first = true;
         let mut drain_seen = false;
-        while let Some(&id) = self.drain.held.front() {
-            drain_seen |= self.requests[id].flags.has(Flags::DRAIN);
-            if (first || drain_seen) && self.requests.live() != self.drain.held_requests {
+        while let Some(&id) = self.drain().held.front() {
+            drain_seen |= self[id].flags.has(Flags::DRAIN);
+            if (first || drain_seen) && self.requests().live() != self.drain().held_requests {
                 return;
             }
             first = false;
             let length = self.chain_length(id);
-            self.drain.let_go(length);
+            self.drain_mut().let_go(length);
             self.make_ready(id);
         }
     }

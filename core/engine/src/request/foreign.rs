@@ -11,13 +11,13 @@ impl Core {
     /// Has the calling thread other credentials than this request is to be done with?
     #[inline]
     pub(super) fn is_foreign(&self, id: RequestId) -> bool {
-        let whose = self.requests[id].whose;
+        let whose = self[id].whose;
         (whose != Whose::Common || credentials::matter()) && self.is_foreign_now(id, whose)
     }
 
     #[cold]
     fn is_foreign_now(&self, id: RequestId, whose: Whose) -> bool {
-        let op = self.requests[id].op;
+        let op = self[id].op;
         let minds = op.block.is_some() || op.caps.has(Caps::FILE.with(Caps::CREDENTIALS));
         minds && whose.credentials() != credentials::acting()
     }
@@ -28,7 +28,7 @@ impl Core {
         if let Err(errno) = self.file_if_needed(id) {
             return self.complete(id, errno.negated());
         }
-        self.requests[id].phase = Phase::Working;
+        self[id].phase = Phase::Working;
         let work = Work::step(self, id, step);
         let handed_over = self.hand_over_one(work);
         debug_assert!(handed_over.is_ok(), "what nobody can do has failed");

@@ -65,14 +65,14 @@ impl Core {
     /// A request with links or a link timeout has completed.
     pub(super) fn end_link(&mut self, id: RequestId) {
         self.disarm_link_timeout(id);
-        let flags = self.requests[id].flags;
+        let flags = self[id].flags;
         if flags.has(Flags::FAILED) && !flags.has(Flags::HARDLINK) {
             self.fail_links(id);
         }
-        if let Some(next) = self.requests[id].link.take() {
+        if let Some(next) = self[id].link.take() {
             // Where completions are deferred, the program's own thread goes on with the chain.
             if flags.has(Flags::THREADED) && !self.defers() {
-                self.requests[next].flags.set(Flags::THREADED);
+                self[next].flags.set(Flags::THREADED);
             }
             self.make_ready(next);
         }
@@ -80,42 +80,42 @@ impl Core {
 
     /// Takes the LINK_TIMEOUT behind `id` out of the chain and ends it, armed or not.
     fn disarm_link_timeout(&mut self, id: RequestId) {
-        if self.requests[id].flags.has(Flags::ARM_LINK_TIMEOUT) {
-            let request = &mut self.requests[id];
+        if self[id].flags.has(Flags::ARM_LINK_TIMEOUT) {
+            let request = &mut self[id];
             request.flags.clear(Flags::ARM_LINK_TIMEOUT);
             if let Some(timeout) = request.link.take() {
-                let next = self.requests[timeout].link.take();
-                self.requests[id].link = next;
-                self.requests[timeout].partner = None;
+                let next = self[timeout].link.take();
+                self[id].link = next;
+                self[timeout].partner = None;
                 self.complete(timeout, Errno::ECANCELED.negated());
             }
-        } else if let Some(timeout) = self.requests[id].partner.take()
-            && let Some(request) = self.requests.get_mut(timeout)
+        } else if let Some(timeout) = self[id].partner.take()
+            && let Some(request) = self.requests_mut().get_mut(timeout)
         {
             request.partner = None;
-            self.timers.cancel(timeout);
+            self.timers_mut().cancel(timeout);
             self.complete(timeout, Errno::ECANCELED.negated());
         }
     }
 
     /// Arms the LINK_TIMEOUT behind a request that has been issued and goes on.
     pub(super) fn arm_link_timeout(&mut self, id: RequestId) {
-        let request = &mut self.requests[id];
+        let request = &mut self[id];
         request.flags.clear(Flags::ARM_LINK_TIMEOUT);
         let Some(timeout) = request.link.take() else { return };
         request.partner = Some(timeout);
-        let next = self.requests[timeout].link.take();
-        self.requests[id].link = next;
-        self.requests[timeout].partner = Some(id);
+        let next = self[timeout].link.take();
+        self[id].link = next;
+        self[timeout].partner = Some(id);
         self.issue(timeout);
     }
 
     /// Ends all links behind a request that failed.
     fn fail_links(&mut self, id: RequestId) {
-        let skip = self.requests[id].flags.has(Flags::SKIP_LINK_CQES);
-        let mut next = self.requests[id].link.take();
+        let skip = self[id].flags.has(Flags::SKIP_LINK_CQES);
+        let mut next = self[id].link.take();
         while let Some(link) = next {
-            let request = &mut self.requests[link];
+            let request = &mut self[link];
             next = request.link.take();
             request.partner = None;
             request.flags.clear(Flags::ARM_LINK_TIMEOUT);
@@ -136,7 +136,7 @@ impl Core {
     pub(super) fn chain_length(&self, id: RequestId) -> usize {
         let mut length = 1;
         let mut at = id;
-        while let Some(next) = self.requests[at].link {
+        while let Some(next) = self[at].link {
             length += 1;
             at = next;
         }

@@ -22,7 +22,7 @@ static NOTIFICATION: Op = Op::numbered(
     "NOTIFICATION",
     Caps::NONE,
     |_, _| Ok(()),
-    |core, id| Outcome::Complete(core.requests[id].result),
+    |core, id| Outcome::Complete(core[id].result),
 );
 
 /// The notification of a send that there is no request for.
@@ -63,19 +63,19 @@ impl Core {
     /// # Errors
     /// `EAGAIN` where there cannot be another request.
     pub fn notification(&mut self, id: RequestId) -> Result<RequestId, Errno> {
-        let request = &self.requests[id];
+        let request = &self[id];
         if let Some(notification) = request.notification {
             return Ok(notification);
         }
         let (user_data, usage) = (request.sqe.user_data, usage(request.sqe.ioprio));
         let notification = self.new_notification(user_data, usage)?;
-        self.requests[id].notification = Some(notification);
+        self[id].notification = Some(notification);
         Ok(notification)
     }
 
     fn new_notification(&mut self, user_data: u64, usage: i32) -> Result<RequestId, Errno> {
-        let notification = self.requests.insert(|| Sqe { user_data, ..Sqe::default() })?;
-        let request = &mut self.requests[notification];
+        let notification = self.requests_mut().insert(|| Sqe { user_data, ..Sqe::default() })?;
+        let request = &mut self[notification];
         request.op = &NOTIFICATION;
         request.flags = Flags::NEVER_FAILS;
         request.cqe_flags = IORING_CQE_F_NOTIF;
@@ -87,17 +87,17 @@ impl Core {
     /// held.
     #[inline]
     pub fn expect_announced(&mut self, announced: Announced) {
-        self.requests.count_beside();
+        self.requests_mut().count_beside();
         if let Some(node) = announced.buffer {
-            self.buffers.hold(node);
+            self.buffers_mut().hold(node);
         }
     }
 
     /// Announces the end of a send that there was never a request for; its notification has been counted.
     #[inline]
     pub fn announce_expected(&mut self, notification: Announced) {
-        if !self.zero_copy.announce(notification) {
-            self.requests.end_beside(1);
+        if !self.zero_copy_mut().announce(notification) {
+            self.requests_mut().end_beside(1);
             self.post_announced_one(notification);
         }
     }
@@ -105,14 +105,14 @@ impl Core {
     /// The same of one that was copied.
     #[inline]
     pub fn announce_copied(&mut self, sqe: &Sqe) {
-        self.requests.count_beside();
+        self.requests_mut().count_beside();
         self.announce_expected(Announced::of(sqe, None));
     }
 
     /// Posts what was announced, behind the completions of the sends that were made together.
     #[inline]
     pub fn post_announced(&mut self) {
-        if self.zero_copy.has_announced() {
+        if self.zero_copy().has_announced() {
             self.take_announced(true);
         }
     }
@@ -121,29 +121,29 @@ impl Core {
     /// requests, to be posted in their turn.
     #[inline]
     pub fn list_announced(&mut self) {
-        if self.zero_copy.has_announced() {
+        if self.zero_copy().has_announced() {
             self.take_announced(false);
         }
     }
 
     fn take_announced(&mut self, at_once: bool) {
         // Where completions are deferred, they are for the next call that fetches.
-        let at_once = at_once && !(self.defers() && self.readiness.is_eager());
-        let mut announced = self.zero_copy.take_announced();
-        self.requests.end_beside(announced.len());
+        let at_once = at_once && !(self.defers() && self.readiness().is_eager());
+        let mut announced = self.zero_copy_mut().take_announced();
+        self.requests_mut().end_beside(announced.len());
         for one in announced.drain(..) {
             // Where the CQ is full, they come when the program has made room.
-            if !(at_once && self.ready.is_empty() && self.has_room())
+            if !(at_once && self.ready().is_empty() && self.has_room())
                 && let Ok(notification) = self.new_notification(one.user_data, one.result)
             {
-                self.requests[notification].registered_buffer = one.buffer;
+                self[notification].registered_buffer = one.buffer;
                 self.make_ready(notification);
             } else {
                 self.post_announced_one(one);
             }
         }
-        self.zero_copy.keep_room(announced);
-        if !self.drain.holds_nothing() {
+        self.zero_copy_mut().keep_room(announced);
+        if !self.drain().holds_nothing() {
             self.run_deferred();
         }
     }
@@ -158,7 +158,7 @@ impl Core {
 
     /// The end of a notification: nothing is linked to it, and it has no file.
     pub(super) fn post_and_forget(&mut self, id: RequestId) {
-        let request = &self.requests[id];
+        let request = &self[id];
         let cqe = Cqe {
             user_data: request.sqe.user_data,
             res: request.result,
@@ -167,8 +167,8 @@ impl Core {
         };
         self.post(cqe);
         self.release_file(id);
-        self.requests.remove(id);
-        if !self.drain.holds_nothing() {
+        self.requests_mut().remove(id);
+        if !self.drain().holds_nothing() {
             self.run_deferred();
         }
     }
@@ -179,7 +179,7 @@ impl Core {
 
     /// Counts a system call whose pages are out.
     pub fn expect_pages(&mut self, notification: RequestId) {
-        let data = &mut self.requests[notification].data;
+        let data = &mut self[notification].data;
         match data {
             OpData::Net(Data::Pages(pages)) => pages.out += 1,
             _ => *data = OpData::Net(Data::Pages(Pages { out: 1, ..Pages::default() })),
@@ -188,7 +188,7 @@ impl Core {
 
     /// The pages of one such call are free.
     pub fn piece_is_free(&mut self, notification: RequestId, copied: bool) {
-        let Some(request) = self.requests.get_mut(notification) else { return };
+        let Some(request) = self.requests_mut().get_mut(notification) else { return };
         let OpData::Net(Data::Pages(pages)) = &mut request.data else { return };
         pages.out -= 1;
         pages.copied |= copied;
@@ -199,15 +199,15 @@ impl Core {
 
     /// A part of a send was copied.
     pub fn piece_is_copied(&mut self, id: RequestId) {
-        if let Some(notification) = self.requests[id].notification
-            && let OpData::Net(Data::Pages(pages)) = &mut self.requests[notification].data
+        if let Some(notification) = self[id].notification
+            && let OpData::Net(Data::Pages(pages)) = &mut self[notification].data
         {
             pages.copied = true;
         }
     }
 
     fn finish_notification(&mut self, notification: RequestId) {
-        let request = &mut self.requests[notification];
+        let request = &mut self[notification];
         if let OpData::Net(Data::Pages(Pages { copied: false, .. })) = request.data {
             request.result = 0;
         }
@@ -216,14 +216,14 @@ impl Core {
 
     /// A send does not need its memory any longer: the notification follows.
     pub fn announce(&mut self, id: RequestId) {
-        self.requests[id].flags.clear(Flags::NOTIFIES);
+        self[id].flags.clear(Flags::NOTIFIES);
         match self.notification(id) {
-            Ok(notification) => match &mut self.requests[notification].data {
+            Ok(notification) => match &mut self[notification].data {
                 OpData::Net(Data::Pages(pages)) if pages.out > 0 => pages.ended = true,
                 _ => self.finish_notification(notification),
             },
             Err(_) => {
-                let request = &self.requests[id];
+                let request = &self[id];
                 self.post_notification(request.sqe.user_data, usage(request.sqe.ioprio));
             }
         }

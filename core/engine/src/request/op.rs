@@ -390,7 +390,7 @@ fn expire_cancels(core: &mut Core, id: RequestId) {
 }
 
 fn disarm_timer(core: &mut Core, id: RequestId) -> bool {
-    core.timers.cancel(id)
+    core.timers_mut().cancel(id)
 }
 
 /// A check for operations that look at nothing but their unused fields.

@@ -19,18 +19,18 @@ impl Core {
     /// have to go the ordinary way: then nothing was done.
     #[inline]
     pub(super) fn submit_quickly(&mut self, index: u32) -> bool {
-        let [opcode, flags, ..] = self.memory.first_word(index).to_ne_bytes();
-        let op = self.requests.row(opcode);
+        let [opcode, flags, ..] = self.memory().first_word(index).to_ne_bytes();
+        let op = self.requests().row(opcode);
         let Some(quick) = &op.quick else { return false };
         let flags = Flags::of_sqe(flags);
         if flags.has_other_than(Flags::FIXED_FILE.with(Flags::LINK)) || !self.is_at_ease() {
             return false;
         }
-        let sqe = self.memory.sqe(index);
+        let sqe = self.memory().sqe(index);
         if (sqe.opcode, sqe.flags, sqe.personality) != (opcode, flags.sqe(), 0) {
             return false;
         }
-        let fd = if flags.has(Flags::FIXED_FILE) { self.files.get(sqe.fd as u32) } else { Some(sqe.fd) };
+        let fd = if flags.has(Flags::FIXED_FILE) { self.files().get(sqe.fd as u32) } else { Some(sqe.fd) };
         let Some(fd) = fd else { return false };
         if flags.has(Flags::LINK) {
             return self.submit_pair(op, quick, &sqe, fd);
@@ -63,9 +63,9 @@ impl Core {
             tried => self.go_on_as_request(sqe, quick, tried, Some(next)),
         };
         if taken {
-            self.sq.take_next();
+            self.sq_mut().take_next();
         } else {
-            self.requests.remove(next);
+            self.requests_mut().remove(next);
         }
         taken
     }
@@ -73,31 +73,31 @@ impl Core {
     /// A request for the SQE that this submission takes next, prepared, if that is the last of its chain and nothing out
     /// of the ordinary.
     fn prepare_last(&mut self) -> Option<RequestId> {
-        let index = self.sq.next(&self.memory)?;
-        let [opcode, flags, ..] = self.memory.first_word(index).to_ne_bytes();
+        let index = self.sq().next(self.memory())?;
+        let [opcode, flags, ..] = self.memory().first_word(index).to_ne_bytes();
         // A link timeout looks for what it is linked to.
-        if flags != 0 || !self.requests.row(opcode).caps.has(Caps::FILE.with(Caps::AT_ONCE)) {
+        if flags != 0 || !self.requests().row(opcode).caps.has(Caps::FILE.with(Caps::AT_ONCE)) {
             return None;
         }
         self.list_announced();
         let id = self.insert_request(index).ok()?;
-        let sqe = &self.requests[id].sqe;
+        let sqe = &self[id].sqe;
         // The program may have changed it meanwhile.
         if (sqe.opcode, sqe.flags) == (opcode, flags) && self.initialise(id).is_ok() {
             return Some(id);
         }
-        self.requests.remove(id);
+        self.requests_mut().remove(id);
         None
     }
 
     /// Is nothing going on in the ring that a request would have to take notice of?
     #[inline(always)]
     fn is_at_ease(&self) -> bool {
-        self.assembly.head().is_none()
-            && self.drain.is_idle()
-            && self.train.is_empty()
-            && !self.work.closes_any()
-            && !self.restrictions.are_there()
+        self.assembly().head().is_none()
+            && self.drain().is_idle()
+            && self.train().is_empty()
+            && !self.work().closes_any()
+            && !self.restrictions().are_there()
             && !self.is(IORING_SETUP_IOPOLL)
             && !credentials::matter()
     }
@@ -112,17 +112,17 @@ impl Core {
     /// was done yet.
     #[inline(never)]
     fn go_on_as_request(&mut self, sqe: &Sqe, quick: &Quick, tried: Tried, next: Option<RequestId>) -> bool {
-        let Ok(id) = self.requests.insert(|| *sqe) else {
+        let Ok(id) = self.requests_mut().insert(|| *sqe) else {
             let Tried::Attempt(result) = tried else { return false };
-            self.tell(self.requests.row(sqe.opcode), sqe.user_data, to_res(result), 0);
+            self.tell(self.requests().row(sqe.opcode), sqe.user_data, to_res(result), 0);
             if let Some(next) = next {
                 self.complete(next, Errno::ECANCELED.negated());
             }
             return true;
         };
-        self.requests[id].flags.set(Flags::UNPREPARED);
+        self[id].flags.set(Flags::UNPREPARED);
         if next.is_some() {
-            self.requests[id].link = next;
+            self[id].link = next;
             // One that waits with something behind it is not one that waits by its SQE alone.
             if matches!(tried, Tried::Wait(..))
                 && let Err(errno) = self.prepare(id)
@@ -145,8 +145,8 @@ impl Core {
             Tried::Wait(events, Some(known)) => return self.arm_known(id, known, events),
             Tried::Wait(events, None) => Outcome::Wait(events),
             Tried::Done(result, flags) => {
-                self.requests[id].flags.clear(Flags::UNPREPARED);
-                self.requests[id].cqe_flags |= flags;
+                self[id].flags.clear(Flags::UNPREPARED);
+                self[id].cqe_flags |= flags;
                 Outcome::Complete(result)
             }
             Tried::Nothing => return self.issue(id),
@@ -161,7 +161,7 @@ impl Core {
     /// Prepares a request that went the short way up to here.
     #[cold]
     pub(super) fn prepare(&mut self, id: RequestId) -> Result<(), Errno> {
-        let request = &mut self.requests[id];
+        let request = &mut self[id];
         request.flags.clear(Flags::UNPREPARED);
         self.prep(id)
     }
@@ -169,11 +169,11 @@ impl Core {
     /// The next attempt of a request that was woken, if it can go the short way.
     #[inline]
     pub(super) fn issue_quickly(&mut self, id: RequestId) -> bool {
-        let request = &self.requests[id];
+        let request = &self[id];
         let op = request.op;
         let Some(quick) = &op.quick else { return false };
         let is_ordinary = request.whose == Whose::Common && request.file != FileHold::None;
-        if !is_ordinary || !self.drain.holds_nothing() || credentials::matter() {
+        if !is_ordinary || !self.drain().holds_nothing() || credentials::matter() {
             return false;
         }
         if request.flags.are_only(Flags::UNPREPARED, Flags::FIXED_FILE.with(Flags::WOKEN)) {
@@ -194,18 +194,18 @@ impl Core {
 
     #[inline]
     fn try_again(&mut self, id: RequestId, op: &Op, quick: &Quick) {
-        let request = &self.requests[id];
+        let request = &self[id];
         let (sqe, fd) = (request.sqe, request.file.fd());
         let tried = (quick.again)(self, &sqe, fd);
         if let Tried::Done(result, flags) = tried
-            && !matches!(self.requests[id].file, FileHold::Owned(_))
+            && !matches!(self[id].file, FileHold::Owned(_))
         {
-            let file = core::mem::take(&mut self.requests[id].file);
+            let file = core::mem::take(&mut self[id].file);
             self.tell(op, sqe.user_data, result, flags);
             if let FileHold::Fixed(node, _) = file {
                 self.release_node(node);
             }
-            self.requests.remove(id);
+            self.requests_mut().remove(id);
         } else {
             self.go_on(id, fd, quick, tried);
         }

@@ -28,9 +28,7 @@ impl Core {
             self.catch_up();
         }
         let whose = credentials::of_submitter();
-        self.timeouts.begin_batch(self.cq.tail());
-        self.work.begin_submission(does_work && self.shared.is_none());
-        self.sq.begin(available);
+        self.begin_submission(available, does_work);
         while let Some(index) = self.take_sqe() {
             if whose == Whose::Common && self.submit_quickly(index) {
                 continue;
@@ -39,18 +37,16 @@ impl Core {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(errno) => {
-                    self.sq.give_back();
-                    if self.sq.left() == available {
-                        self.sq.end();
-                        self.timeouts.end_batch();
-                        self.work.begin_submission(false);
+                    self.sq_mut().give_back();
+                    if self.sq().left() == available {
+                        self.abandon_submission();
                         return Err(errno);
                     }
                     break;
                 }
             }
         }
-        let taken = available - self.sq.left();
+        let taken = available - self.sq().left();
         self.end_batch();
         self.ring().count(Counted::Submitted, u64::from(taken));
         Ok(taken)
@@ -60,16 +56,16 @@ impl Core {
     /// becomes so, and the cancellation comes too late.
     #[inline]
     fn cancels_what_may_be_ready(&self, available: u32) -> bool {
-        let waits = self.readiness.waiting() > 0 || !self.timers.is_empty();
+        let waits = self.readiness().waiting() > 0 || !self.timers().is_empty();
         waits && self.cancels_among(available)
     }
 
     /// Does one of the next SQEs cancel? They are looked at as they are now, and copied later.
     #[inline(never)]
     fn cancels_among(&self, available: u32) -> bool {
-        self.sq.ahead(&self.memory, available).any(|index| {
-            let [opcode, ..] = self.memory.first_word(index).to_ne_bytes();
-            self.requests.row(opcode).caps.has(Caps::CANCELS)
+        self.sq().ahead(self.memory(), available).any(|index| {
+            let [opcode, ..] = self.memory().first_word(index).to_ne_bytes();
+            self.requests().row(opcode).caps.has(Caps::CANCELS)
         })
     }
 
@@ -82,29 +78,29 @@ impl Core {
         self.list_announced();
         let id = self.insert_request(index)?;
         if whose != Whose::Common {
-            self.requests[id].whose = whose;
+            self[id].whose = whose;
         }
         Ok(self.submit_one(id).is_ok() || self.is(IORING_SETUP_SUBMIT_ALL))
     }
 
     /// The end of a submission: a chain whose last SQE still had LINK set ends here.
     fn end_batch(&mut self) {
-        if let Some(head) = self.assembly.take() {
+        if let Some(head) = self.assembly_mut().take() {
             self.end_chain(head);
         }
-        self.sq.end();
-        self.zero_copy.forget_checked();
+        self.sq_mut().end();
+        self.zero_copy_mut().forget_checked();
         self.post_announced();
-        if !self.train.is_empty() {
+        if !self.train().is_empty() {
             self.let_train_go();
         }
-        self.timeouts.end_batch();
+        self.timeouts_mut().end_batch();
         self.end_submission();
     }
 
     #[cold]
     fn end_chain(&mut self, head: RequestId) {
-        self.requests[head].flags.set(Flags::THREADED);
+        self[head].flags.set(Flags::THREADED);
         self.queue(head);
     }
 
@@ -112,8 +108,8 @@ impl Core {
     /// are those of `sqe`.
     #[inline]
     pub fn length_of_next_like(&self, sqe: &Sqe) -> Option<u32> {
-        let next = self.sq.next(&self.memory)?;
-        (self.memory.first_word(next) == sqe.first_word()).then(|| self.memory.length(next))
+        let next = self.sq().next(self.memory())?;
+        (self.memory().first_word(next) == sqe.first_word()).then(|| self.memory().length(next))
     }
 
     /// Takes one SQE. The error is that of a bad one, unless its chain goes on: then the batch does too,
@@ -123,18 +119,18 @@ impl Core {
         if let Err(errno) = checked {
             self.fail_early(id, errno);
             // A chain goes on assembling, but its head will find that it has failed.
-            if let Some(head) = self.assembly.head()
-                && !self.requests[head].flags.has(Flags::FAILED_EARLY)
+            if let Some(head) = self.assembly().head()
+                && !self[head].flags.has(Flags::FAILED_EARLY)
             {
                 self.fail_early(head, Errno::ECANCELED);
             }
         }
-        let links = self.requests[id].flags.links();
-        match self.assembly.add(id, links) {
+        let links = self[id].flags.links();
+        match self.assembly_mut().add(id, links) {
             Place::Alone => self.queue(id),
             Place::Head => {}
             Place::Behind { before, complete } => {
-                self.requests[before].link = Some(id);
+                self[before].link = Some(id);
                 if let Some(head) = complete {
                     self.queue(head);
                 }
@@ -146,28 +142,28 @@ impl Core {
     /// Marks a request as failed before its time.
     fn fail_early(&mut self, id: RequestId, errno: Errno) {
         self.fail(id);
-        let request = &mut self.requests[id];
+        let request = &mut self[id];
         request.flags.set(Flags::FAILED_EARLY);
         request.result = errno.negated();
     }
 
     /// The checks that all operations share, then the operation's own.
     pub(super) fn initialise(&mut self, id: RequestId) -> Result<(), Errno> {
-        let Request { op, sqe: Sqe { flags, ioprio, personality, .. }, .. } = self.requests[id];
+        let Request { op, sqe: Sqe { flags, ioprio, personality, .. }, .. } = self[id];
         if op.is_unknown() {
             return Err(Errno::EINVAL);
         }
         if flags != 0 {
             self.check_flags(id, flags, op.caps)?;
         }
-        if !self.restrictions.allow(&self.requests[id].sqe) {
+        if !self.restrictions().allow(&self[id].sqe) {
             return Err(Errno::EACCES);
         }
-        if self.assembly.head().is_none() && self.drain.continues() {
-            self.requests[id].flags.set(Flags::DRAIN);
+        if self.assembly().head().is_none() && self.drain_mut().continues() {
+            self[id].flags.set(Flags::DRAIN);
         }
-        if self.drain.is_active() {
-            self.requests[id].flags.set(Flags::THREADED);
+        if self.drain().is_active() {
+            self[id].flags.set(Flags::THREADED);
         }
         if ioprio != 0 && !op.caps.has(Caps::IOPRIO) {
             return Err(Errno::EINVAL);
@@ -176,7 +172,7 @@ impl Core {
             return Err(Errno::EINVAL);
         }
         if personality != 0 {
-            self.requests[id].whose = self.personalities.find(personality).ok_or(Errno::EINVAL)?;
+            self[id].whose = self.personalities().find(personality).ok_or(Errno::EINVAL)?;
         }
         self.prep(id)
     }
@@ -184,7 +180,7 @@ impl Core {
     /// The checks of its operation.
     #[inline]
     pub(super) fn prep(&mut self, id: RequestId) -> Result<(), Errno> {
-        let Request { op, ref sqe, .. } = self.requests[id];
+        let Request { op, ref sqe, .. } = self[id];
         let prepared = if op.refuses(sqe) { Err(Errno::EINVAL) } else { (op.prep)(self, id) };
         prepared.inspect_err(|errno| coverage::seen(op.code, errno.negated()))
     }
@@ -195,16 +191,16 @@ impl Core {
         }
         let flags = Flags::of_sqe(flags);
         if flags.has(Flags::ASYNC) {
-            self.requests[id].flags.set(Flags::THREADED);
+            self[id].flags.set(Flags::THREADED);
         }
         if flags.has(Flags::BUFFER_SELECT) && !caps.has(Caps::BUFFER_SELECT) {
             return Err(Errno::EOPNOTSUPP);
         }
         if flags.has(Flags::CQE_SKIP) {
-            self.drain.refuse();
+            self.drain_mut().refuse();
         }
         if flags.has(Flags::DRAIN) {
-            if self.drain.is_refused() {
+            if self.drain().is_refused() {
                 return Err(Errno::EOPNOTSUPP);
             }
             self.start_drain(id);
@@ -216,7 +212,7 @@ impl Core {
     #[inline]
     pub fn queue(&mut self, id: RequestId) {
         self.let_train_go_before(id);
-        let request = &mut self.requests[id];
+        let request = &mut self[id];
         if request.flags.has(Flags::FAILED_EARLY) {
             request.flags.clear(Flags::HARDLINK);
             if request.link.is_some() {
@@ -224,7 +220,7 @@ impl Core {
             }
             let result = request.result;
             self.complete(id, result);
-        } else if self.drain.is_active() {
+        } else if self.drain().is_active() {
             self.defer(id);
         } else {
             self.start(id);
@@ -234,7 +230,7 @@ impl Core {
     /// The first attempt.
     #[inline]
     pub(super) fn start(&mut self, id: RequestId) {
-        let request = &self.requests[id];
+        let request = &self[id];
         let has_timeout = request.flags.has(Flags::ARM_LINK_TIMEOUT);
         if self.is_foreign(id) {
             self.send_home(id, Core::start);
@@ -254,7 +250,7 @@ impl Core {
             self.issue(id);
         }
         if has_timeout
-            && let Some(request) = self.requests.get(id)
+            && let Some(request) = self.requests().get(id)
             && request.flags.has(Flags::ARM_LINK_TIMEOUT)
         {
             self.arm_link_timeout(id);
@@ -274,7 +270,7 @@ impl Core {
     }
 
     pub(super) fn file_if_needed(&mut self, id: RequestId) -> Result<(), Errno> {
-        if self.requests[id].op.caps.has(Caps::FILE) { self.file(id).map(drop) } else { Ok(()) }
+        if self[id].op.caps.has(Caps::FILE) { self.file(id).map(drop) } else { Ok(()) }
     }
 
     /// One attempt that does not block, and what follows from it.
@@ -283,19 +279,19 @@ impl Core {
         if self.is_foreign(id) {
             return self.send_home(id, Core::issue);
         }
-        let op = self.requests[id].op;
+        let op = self[id].op;
         if op.caps.has(Caps::FILE) {
             if let Err(errno) = self.file(id) {
                 return self.complete(id, errno.negated());
             }
             if self.is(IORING_SETUP_IOPOLL)
                 && !op.caps.has(Caps::UNPOLLED)
-                && !kinds::can_be_polled(self.requests[id].file.fd())
+                && !kinds::can_be_polled(self[id].file.fd())
             {
                 return self.complete(id, Errno::EOPNOTSUPP.negated());
             }
         }
-        let prepared = if self.requests[id].flags.has(Flags::UNPREPARED) { self.prepare(id) } else { Ok(()) };
+        let prepared = if self[id].flags.has(Flags::UNPREPARED) { self.prepare(id) } else { Ok(()) };
         let outcome = match prepared {
             Ok(()) => (op.issue)(self, id),
             Err(errno) => errno.into(),
@@ -309,14 +305,14 @@ impl Core {
         match outcome {
             Outcome::Complete(result) => {
                 let result = if result < 0 { self.file_comes_first(id, result) } else { result };
-                let request = &mut self.requests[id];
+                let request = &mut self[id];
                 if request.op.caps.has(Caps::SPARES_LINKS) && !had_no_file(request, result) {
                     request.flags.set(Flags::NEVER_FAILS);
                 }
                 self.complete(id, result);
             }
             Outcome::Armed => {
-                if let Some(request) = self.requests.get_mut(id)
+                if let Some(request) = self.requests_mut().get_mut(id)
                     && matches!(request.phase, Phase::Prepared | Phase::Ready)
                 {
                     request.phase = Phase::Armed;
@@ -324,10 +320,10 @@ impl Core {
                 }
             }
             Outcome::Wait(events) => {
-                let flags = self.requests[id].flags;
+                let flags = self[id].flags;
                 if flags.has(Flags::NOWAIT) {
-                    let needs = self.requests[id].op.caps.has(Caps::FILE);
-                    let open = !needs || os::is_open(self.requests[id].file.fd());
+                    let needs = self[id].op.caps.has(Caps::FILE);
+                    let open = !needs || os::is_open(self[id].file.fd());
                     self.complete(id, if open { Errno::EAGAIN } else { Errno::EBADF }.negated());
                 } else if flags.has(Flags::CANCELED) {
                     self.complete(id, Errno::ECANCELED.negated());
@@ -336,11 +332,11 @@ impl Core {
                 }
             }
             Outcome::Again => {
-                self.requests[id].flags.set(Flags::WOKEN);
+                self[id].flags.set(Flags::WOKEN);
                 self.make_ready(id);
             }
             // It was to end with the attempt that it was cancelled in.
-            Outcome::Block | Outcome::BlockForLong if self.requests[id].flags.has(Flags::CANCELED) => {
+            Outcome::Block | Outcome::BlockForLong if self[id].flags.has(Flags::CANCELED) => {
                 self.complete(id, Errno::ECANCELED.negated());
             }
             Outcome::Block => self.block(id, false),
@@ -350,11 +346,11 @@ impl Core {
 
     fn wait_for(&mut self, id: RequestId, events: u32) {
         // Whoever wakes it goes on with its chain.
-        self.requests[id].flags.clear(Flags::THREADED);
+        self[id].flags.clear(Flags::THREADED);
         match self.arm(id, events) {
             Ok(()) => {}
             // Not a file that can be polled: a thread has to block on it.
-            Err(Errno::EPERM) if self.requests[id].op.block.is_some() => self.block(id, true),
+            Err(Errno::EPERM) if self[id].op.block.is_some() => self.block(id, true),
             Err(Errno::EPERM) => self.complete(id, Errno::EAGAIN.negated()),
             Err(errno) => self.complete(id, errno.negated()),
         }
@@ -362,23 +358,23 @@ impl Core {
 
     /// Puts a request into the work queue.
     fn block(&mut self, id: RequestId, long: bool) {
-        let request = &mut self.requests[id];
+        let request = &mut self[id];
         debug_assert!(request.op.block.is_some(), "only operations that can block do");
         request.phase = Phase::Working;
         if long {
             request.flags.set(Flags::LONG);
         }
         let work = Work::new(self, id, long);
-        let caps = self.requests[id].op.caps;
+        let caps = self[id].op.caps;
         self.queue_work(work, |work| work.can_be_lent(caps));
     }
 
     /// Issues what became ready, until nothing is.
     pub fn run_ready(&mut self) {
         while !self.has_fetched_enough()
-            && let Some(id) = self.ready.pop()
+            && let Some(id) = self.ready_mut().pop()
         {
-            let Some(request) = self.requests.get(id) else { continue };
+            let Some(request) = self.requests().get(id) else { continue };
             if request.phase != Phase::Ready {
                 continue;
             }
@@ -391,7 +387,7 @@ impl Core {
 
     /// Issues a request that readiness has woken before its turn. Its place in the queue is found to be void.
     pub fn issue_if_woken(&mut self, id: RequestId) {
-        let Some(request) = self.requests.get(id) else { return };
+        let Some(request) = self.requests().get(id) else { return };
         let woken = request.phase == Phase::Ready && request.events != 0 && request.flags.has(Flags::WOKEN);
         if woken && !request.flags.has(Flags::CANCELED) && !self.issue_quickly(id) {
             self.issue_ready(id);
@@ -399,7 +395,7 @@ impl Core {
     }
 
     fn issue_ready(&mut self, id: RequestId) {
-        let request = &mut self.requests[id];
+        let request = &mut self[id];
         if request.flags.has(Flags::FAILED_EARLY) {
             let result = request.result;
             self.complete(id, result);
@@ -421,7 +417,7 @@ impl Core {
     /// count where that is none, or no socket though one is needed.
     #[cold]
     fn file_comes_first(&self, id: RequestId, result: i32) -> i32 {
-        let request = &self.requests[id];
+        let request = &self[id];
         if !request.op.caps.has(Caps::FILE) || result == Errno::EBADF.negated() {
             return result;
         }

@@ -120,30 +120,30 @@ impl Core {
     /// Before a request starts that does not join those held back, they go.
     #[inline]
     pub fn let_train_go_before(&mut self, id: RequestId) {
-        if !self.train.is_empty() && !self.joins_train(id) {
+        if !self.train().is_empty() && !self.joins_train(id) {
             self.let_train_go();
         }
     }
 
     fn joins_train(&self, id: RequestId) -> bool {
-        let (request, train) = (&self.requests[id], &self.train);
-        let head = &self.requests[train.held[0]].sqe;
+        let (request, train) = (&self[id], &self.train());
+        let head = &self[train.held[0]].sqe;
         request.sqe.first_word() == head.first_word()
             && request.length_in_train().is_some_and(|length| train.takes(length))
     }
 
     /// Sends what is held back.
     pub fn let_train_go(&mut self) {
-        let mut held = mem::take(&mut self.train.held);
+        let mut held = mem::take(&mut self.train_mut().held);
         if let Some(&head) = held.first()
-            && let Some(Together { depart, .. }) = self.requests[head].op.together
+            && let Some(Together { depart, .. }) = self[head].op.together
         {
             depart(self, &held);
         }
         held.clear();
         // What waited for these may have begun another.
-        if self.train.is_empty() {
-            self.train.held = held;
+        if self.train().is_empty() {
+            self.train_mut().held = held;
         }
     }
 }

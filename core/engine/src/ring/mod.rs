@@ -8,6 +8,7 @@ pub mod descriptors;
 pub mod drive;
 mod life;
 pub(crate) mod lifetime;
+mod parts;
 mod queues;
 pub(crate) mod registry;
 pub(crate) mod resources;
@@ -186,67 +187,67 @@ pub struct Core {
     /// Tells this ring from others that used the same place.
     serial: u64,
     /// Shared memory.
-    pub memory: RingMemory,
+    memory: RingMemory,
     /// `IORING_SETUP_*`.
     setup_flags: u32,
     /// What keeps it alive.
-    pub life: Life,
+    life: Life,
     /// What was taken out of the submission ring.
-    pub sq: Sq,
+    sq: Sq,
     /// What was posted to the completion ring.
-    pub cq: Cq,
+    cq: Cq,
     /// What the program may do, where it has restricted itself.
-    pub restrictions: Restrictions,
+    restrictions: Restrictions,
     /// All live requests.
-    pub requests: Slab,
+    requests: Slab,
     /// The chain that the current submission is assembling.
-    pub assembly: Assembly,
+    assembly: Assembly,
     /// What drains hold back.
-    pub drain: Drain,
+    drain: Drain,
     /// To be issued, in order.
-    pub ready: ReadyQueue,
+    ready: ReadyQueue,
     /// Blocking attempts: queued, out, done.
-    pub work: WorkQueue,
+    work: WorkQueue,
     /// O_DIRECT transfers that the kernel does.
-    pub aio: Aio,
+    aio: Aio,
     /// Who turns readiness into completions.
-    pub token: Token,
+    token: Token,
     /// What those sleep on who wait for it.
-    pub sleepers: Sleepers,
+    sleepers: Sleepers,
     /// Who hears of completions without coming in.
-    pub observers: Observers,
+    observers: Observers,
     /// What the reactor has to do with it.
-    pub attendance: Attendance,
+    attendance: Attendance,
     /// Descriptors that requests wait for.
-    pub readiness: Readiness,
+    readiness: Readiness,
     /// Sockets that send without copying.
-    pub zero_copy: ZeroCopy,
+    zero_copy: ZeroCopy,
     /// Requests that are to leave together.
-    pub train: Train,
+    train: Train,
     /// Deadlines.
-    pub timers: Timers<RequestId>,
+    timers: Timers<RequestId>,
     /// The clock by which a wait's own deadline is given.
     wait_clock: Clock,
     /// Armed TIMEOUTs.
-    pub timeouts: Timeouts,
+    timeouts: Timeouts,
     /// Registered files.
-    pub files: FileTable,
+    files: FileTable,
     /// Descriptions of the engine's own through which directories are read.
-    pub directories: Directories,
+    directories: Directories,
     /// Registered buffers.
-    pub buffers: BufferTable,
+    buffers: BufferTable,
     /// Provided buffers.
-    pub groups: BufferGroups,
+    groups: BufferGroups,
     /// Memory from which waits take their arguments.
-    pub region: ParamRegion,
+    region: ParamRegion,
     /// Registered credentials.
-    pub personalities: Personalities,
+    personalities: Personalities,
     /// The thread that may submit, once known (`IORING_SETUP_SINGLE_ISSUER`).
     submitter: Submitter,
     /// Its SQ thread, if it has one.
-    pub sq_thread: SqThread,
+    sq_thread: SqThread,
     /// What this process has of the ring's page.
-    pub shared: Option<Box<Shared>>,
+    shared: Option<Box<Shared>>,
     /// Threads were given futexes to wait for, and may not be asleep yet.
     unsettled: bool,
     /// On a ring that defers: so many completions that wait to be reaped end the call that fetches them.

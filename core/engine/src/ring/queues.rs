@@ -31,6 +31,22 @@ impl Core {
         self.cq.ready(&self.memory)
     }
 
+    /// A submission of `count` SQEs begins. A caller that `does_work` may be lent what it queues.
+    #[inline]
+    pub fn begin_submission(&mut self, count: u32, does_work: bool) {
+        self.timeouts.begin_batch(self.cq.tail());
+        self.work.begin_submission(does_work && self.shared.is_none());
+        self.sq.begin(count);
+    }
+
+    /// Not even its first SQE could be taken.
+    #[cold]
+    pub fn abandon_submission(&mut self) {
+        self.sq.end();
+        self.timeouts.end_batch();
+        self.work.begin_submission(false);
+    }
+
     /// Takes the next SQE of the submission under way: where it lies.
     #[inline]
     pub fn take_sqe(&mut self) -> Option<u32> {

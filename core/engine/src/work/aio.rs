@@ -206,23 +206,23 @@ impl Core {
     /// Gives the queued O_DIRECT transfers to the kernel, unless there is but one that the caller can
     /// wait for as well.
     pub fn submit_direct(&mut self, waits: bool) {
-        if self.work.direct() == 0 || self.aio.refused {
+        if self.work().direct() == 0 || self.aio().refused {
             return;
         }
-        let alone = self.work.direct() + self.work.out() < 2;
-        if alone && (waits || self.aio.context.is_none()) {
+        let alone = self.work().direct() + self.work().out() < 2;
+        if alone && (waits || self.aio().context.is_none()) {
             return;
         }
-        if self.aio.context.is_none() {
+        if self.aio().context.is_none() {
             match self.epoll().and_then(Context::create) {
-                Ok(context) => self.aio.context = Some(context),
+                Ok(context) => self.aio_mut().context = Some(context),
                 Err(_) => {
-                    self.aio.refused = true;
+                    self.aio_mut().refused = true;
                     return;
                 }
             }
         }
-        while self.work.direct() > 0 && self.submit_batch() {}
+        while self.work().direct() > 0 && self.submit_batch() {}
     }
 
     /// Submits as many queued transfers as there is room for; false where no more can be.
@@ -232,39 +232,39 @@ impl Core {
         let mut iocbs = [Iocb::default(); BATCH];
         let mut vectors = [IoVector::default(); BATCH];
         let mut count = 0;
-        while count < BATCH && self.aio.in_flight() < MOST {
-            let Some(work) = self.work.pop_direct() else { break };
-            let slot = self.aio.place(work);
-            let Some(work) = &self.aio.flying[slot as usize] else { break };
+        while count < BATCH && self.aio().in_flight() < MOST {
+            let Some(work) = self.work_mut().pop_direct() else { break };
+            let slot = self.aio_mut().place(work);
+            let Some(work) = &self.aio().flying[slot as usize] else { break };
             iocbs[count] = self.describe(work, slot, &mut vectors[count]);
             slots[count] = slot;
             count += 1;
         }
         let pointers = core::array::from_fn::<*const Iocb, BATCH, _>(|index| &raw const iocbs[index]);
-        let Some(context) = &self.aio.context else { return false };
+        let Some(context) = &self.aio().context else { return false };
         let accepted = if count > 0 { context.submit(&pointers[..count]).unwrap_or(0) } else { 0 };
-        self.work.goes_out(accepted);
+        self.work_mut().goes_out(accepted);
         for &slot in &slots[..accepted] {
-            if let Some(Some(work)) = self.aio.flying.get_mut(slot as usize) {
+            if let Some(Some(work)) = self.aio_mut().flying.get_mut(slot as usize) {
                 // The kernel holds the file.
                 work.covered();
             }
         }
         for &slot in slots[accepted..count].iter().rev() {
-            let Some(mut work) = self.aio.take_back(u64::from(slot)) else { continue };
+            let Some(mut work) = self.aio_mut().take_back(u64::from(slot)) else { continue };
             // Whatever was wrong with the first of them, a plain call will tell.
             let refused = slot == slots[accepted];
             if refused {
                 work.direct = None;
             }
-            self.work.put_back(work);
+            self.work_mut().put_back(work);
         }
         count > 0
     }
 
     fn describe(&self, work: &Work, slot: u32, single: &mut IoVector) -> Iocb {
         let sqe = &work.sqe;
-        let eventfd = self.aio.context.as_ref().map_or(-1, |context| context.eventfd);
+        let eventfd = self.aio().context.as_ref().map_or(-1, |context| context.eventfd);
         *single = IoVector { base: sqe.addr, length: u64::from(sqe.len) };
         let vectors: &[IoVector] = match &work.data {
             crate::request::data::OpData::Vectors(vectors) => vectors,
@@ -287,22 +287,22 @@ impl Core {
 
     /// Ends all transfers, of which nobody is to hear.
     pub fn end_transfers(&mut self) {
-        let in_flight = self.aio.shut_down();
-        self.work.comes_back(in_flight);
+        let in_flight = self.aio_mut().shut_down();
+        self.work_mut().comes_back(in_flight);
     }
 
     /// Takes back the transfers that are done.
     pub fn reap_direct(&mut self) {
-        while self.aio.in_flight() > 0
-            && let Some((slot, result)) = self.aio.context.as_mut().and_then(Context::next)
+        while self.aio().in_flight() > 0
+            && let Some((slot, result)) = self.aio_mut().context.as_mut().and_then(Context::next)
         {
-            let Some(mut work) = self.aio.take_back(slot) else { continue };
+            let Some(mut work) = self.aio_mut().take_back(slot) else { continue };
             work.conclude(if result < 0 {
                 Err(Errno::from_raw(result as isize))
             } else {
                 Ok(result as usize)
             });
-            self.work.finish(work);
+            self.work_mut().finish(work);
         }
     }
 }

@@ -85,7 +85,7 @@ impl Work {
     /// The work of a request that is to block.
     pub fn new(core: &mut Core, id: RequestId, long: bool) -> Work {
         let (ring, serial) = (core.ring(), core.serial());
-        let request = &mut core.requests[id];
+        let request = &mut core[id];
         request.flags.clear(Flags::HANDED_OVER);
         // The kernel would do a transfer with the credentials of whoever submits it.
         let transfers = request.flags.has(Flags::DIRECT) && request.whose == Whose::Common;
@@ -225,8 +225,8 @@ impl Core {
     /// Takes back a finished piece of work. On a ring that defers, the program has to come for it; to a
     /// closed one nobody comes.
     pub fn finish(&mut self, Piece(work): Piece) {
-        self.work.finish(work);
-        if self.defers() && !self.life.is_closing() {
+        self.work_mut().finish(work);
+        if self.defers() && !self.life().is_closing() {
             self.notify_deferred();
         } else {
             self.run_finished();
@@ -237,14 +237,14 @@ impl Core {
 
     /// Ends requests whose work is done.
     pub fn run_finished(&mut self) {
-        while let Some(mut work) = self.work.next_finished() {
+        while let Some(mut work) = self.work_mut().next_finished() {
             self.conclude(&mut work);
         }
     }
 
     /// Ends the request whose work is done.
     fn conclude(&mut self, work: &mut Work) {
-        let Some(request) = self.requests.get_mut(work.id) else { return };
+        let Some(request) = self.requests_mut().get_mut(work.id) else { return };
         debug_assert!(request.phase == Phase::Working, "work is done once");
         request.data = core::mem::take(&mut work.data);
         request.phase = Phase::Prepared;
@@ -253,7 +253,7 @@ impl Core {
         }
         let finish = request.op.finish;
         let mut outcome = finish(self, work.id, work.result);
-        if self.life.is_closing() && !matches!(outcome, Outcome::Complete(_)) {
+        if self.life().is_closing() && !matches!(outcome, Outcome::Complete(_)) {
             // It may have begun to wait for its file, which is let go of now.
             self.disarm(work.id);
             outcome = Errno::ECANCELED.into();
@@ -265,15 +265,15 @@ impl Core {
     pub fn hand_over(&mut self) {
         loop {
             self.submit_direct(false);
-            while let Some(work) = self.work.pop() {
+            while let Some(work) = self.work_mut().pop() {
                 if let Err(work) = self.hand_over_one(work) {
-                    self.work.put_back(work);
+                    self.work_mut().put_back(work);
                     self.hold_queue();
                     return;
                 }
             }
             // One that could not be handed over has ended, and what is linked to it may have its turn.
-            if self.ready.is_empty() || self.defers() {
+            if self.ready().is_empty() || self.defers() {
                 return;
             }
             self.advance();
@@ -283,8 +283,8 @@ impl Core {
     /// Gives work to a worker, or back where none can be had.
     #[expect(clippy::result_large_err, reason = "the work itself is what comes back")]
     pub fn hand_over_one(&mut self, mut work: Work) -> Result<(), Work> {
-        self.work.goes_out(1);
-        let request = &mut self.requests[work.id];
+        self.work_mut().goes_out(1);
+        let request = &mut self[work.id];
         if let Err(errno) = own_file(request, &mut work) {
             work.refuse(errno);
             self.finish(Piece(work));
@@ -314,7 +314,7 @@ impl Core {
                 Ok(())
             }
             Err(Piece(work)) => {
-                self.work.comes_back(1);
+                self.work_mut().comes_back(1);
                 Err(work)
             }
         }
@@ -322,9 +322,9 @@ impl Core {
 
     /// The request of a piece of work that is a step can take it now: this thread is the right one.
     pub fn take_step(&mut self, mut work: Piece, step: Step) {
-        self.work.comes_back(1);
-        let closing = self.life.is_closing();
-        let Some(request) = self.requests.get_mut(work.id) else { return };
+        self.work_mut().comes_back(1);
+        let closing = self.life().is_closing();
+        let Some(request) = self.requests_mut().get_mut(work.id) else { return };
         request.data = core::mem::take(&mut work.data);
         request.phase = Phase::Prepared;
         if closing || request.flags.has(Flags::CANCELED) {
@@ -337,10 +337,10 @@ impl Core {
     /// Must a worker do this, though it ends soon? Where it takes longer than waking one, and where
     /// workers are still at what comes before it in the same file.
     fn must_hand_over(&self, work: &Work) -> bool {
-        let request = &self.requests[work.id];
+        let request = &self[work.id];
         let caps = request.op.caps;
         caps.has(Caps::SLOW)
-            || self.work.out() > 0
+            || self.work().out() > 0
                 && keeps_order(caps, work)
                 && self.works_on(request.file.fd(), Flags::HANDED_OVER)
     }
@@ -348,7 +348,7 @@ impl Core {
     /// What is offered holds its file from now on: the program may know what was consumed. What a thread has taken is that
     /// thread's.
     pub fn end_loan(&mut self) {
-        if self.work.is_offered() {
+        if self.work().is_offered() {
             self.take_back();
         }
     }
@@ -357,7 +357,7 @@ impl Core {
     fn take_back(&mut self) {
         self.hold_queue();
         self.publish_sq_head();
-        if self.work.end_loan() {
+        if self.work_mut().end_loan() {
             // Changes under the lock, as whoever sleeps has read it.
             self.ring().returned.fetch_add(1, Ordering::Relaxed);
             os::futex_wake(&self.ring().returned, i32::MAX as u32);
@@ -366,13 +366,13 @@ impl Core {
 
     /// Is blocking work on `fd` queued or being done?
     pub fn has_work_on(&self, fd: Fd) -> bool {
-        (!self.work.is_empty() || self.work.out() > 0) && self.works_on(fd, Flags::default())
+        (!self.work().is_empty() || self.work().out() > 0) && self.works_on(fd, Flags::default())
     }
 
     /// Is there blocking work on `fd`, with all of `flags`?
     fn works_on(&self, fd: Fd, flags: Flags) -> bool {
-        self.requests.ids().any(|id| {
-            let request = &self.requests[id];
+        self.requests().ids().any(|id| {
+            let request = &self[id];
             let named = match request.file {
                 FileHold::Owned(_) => request.sqe.fd,
                 hold => hold.fd(),
@@ -385,15 +385,15 @@ impl Core {
     /// done already.
     pub fn withdraw(&mut self, id: RequestId) -> bool {
         let (serial, ring) = (self.serial(), self.ring());
-        let queued = self.work.withdraw(id);
+        let queued = self.work_mut().withdraw(id);
         let withdrawn = queued.or_else(|| {
             let Piece(work) = pool::withdraw(ring, serial, id)?;
-            self.work.comes_back(1);
+            self.work_mut().comes_back(1);
             Some(work)
         });
         let Some(mut work) = withdrawn else { return false };
-        self.work.forget_closing(id);
-        let request = &mut self.requests[id];
+        self.work_mut().forget_closing(id);
+        let request = &mut self[id];
         request.data = core::mem::take(&mut work.data);
         request.phase = Phase::Prepared;
         true
@@ -437,8 +437,8 @@ fn order_of(fd: Fd) -> Option<u64> {
 /// Waits until lent work has come back. Not for long: what is lent is on storage, and ends with the first piece that is
 /// slow.
 pub fn await_return(guard: &mut CoreGuard<'_>, serial: u64) {
-    while let Some(core) = live(guard, serial).filter(|core| core.work.is_lent()) {
-        core.work.await_loan();
+    while let Some(core) = live(guard, serial).filter(|core| core.work().is_lent()) {
+        core.work_mut().await_loan();
         let returned = &core.ring().returned;
         let seen = returned.load(Ordering::Relaxed);
         let _ = guard.unlocked(|| os::futex_wait(returned, seen, None));
@@ -492,9 +492,9 @@ impl Core {
     /// The pieces that the caller does next, counted as worked on, and whether they are lent to it; `None` where there are
     /// none. What is for workers goes to them.
     fn take_batch(&mut self, waits: bool) -> Option<(Vec<Piece>, bool)> {
-        if self.work.is_offered()
+        if self.work().is_offered()
             && self.lends_queue()
-            && let Some(batch) = self.work.take_lent()
+            && let Some(batch) = self.work_mut().take_lent()
         {
             return Some((batch, true));
         }
@@ -502,20 +502,20 @@ impl Core {
         loop {
             // What was handed over may have ended, and what is linked behind it may be here now.
             self.hold_queue();
-            let first = self.work.queued().next()?;
+            let first = self.work().queued().next()?;
             let own = credentials::acting();
             if first.is_light_for(own) {
-                return Some((self.work.take_light(own), false));
+                return Some((self.work_mut().take_light(own), false));
             }
             let (foreign, direct) = (first.is_foreign(own), first.direct.is_some());
-            let mut work = self.work.pop()?;
+            let mut work = self.work_mut().pop()?;
             if foreign || work.long || direct && !waits || self.must_hand_over(&work) {
                 match self.hand_over_one(work) {
                     Ok(()) => continue,
                     Err(back) => work = back,
                 }
             }
-            return Some((self.work.take_alone(work), false));
+            return Some((self.work_mut().take_alone(work), false));
         }
     }
 
@@ -523,29 +523,27 @@ impl Core {
     fn lends_queue(&self) -> bool {
         let own = credentials::acting();
         let fits = |work: &Work| {
-            work.can_be_lent(self.requests[work.id].op.caps)
-                && !work.is_foreign(own)
-                && !self.must_hand_over(work)
+            work.can_be_lent(self[work.id].op.caps) && !work.is_foreign(own) && !self.must_hand_over(work)
         };
-        !self.work.is_empty() && self.work.queued().all(fits)
+        !self.work().is_empty() && self.work().queued().all(fits)
     }
 
     /// Ends what was `done` of a batch; the rest is to be done before what is queued.
     fn give_batch_back(&mut self, mut batch: Vec<Piece>, done: usize, waits: bool) {
-        self.work.comes_back(batch.len());
+        self.work_mut().comes_back(batch.len());
         for Piece(work) in batch.drain(done..).rev() {
-            self.work.put_back(work);
+            self.work_mut().put_back(work);
         }
         // Who observes a ring that defers is told by way of the queue.
         if self.defers() && (self.observed() || !waits) {
-            self.work.goes_out(done);
+            self.work_mut().goes_out(done);
             batch.drain(..).for_each(|work| self.finish(work));
         } else {
             batch.iter_mut().for_each(|work| self.conclude(work));
             batch.clear();
             self.wake_observers();
         }
-        self.work.keep_batch(batch);
+        self.work_mut().keep_batch(batch);
     }
 }
 
@@ -553,7 +551,7 @@ impl Core {
     /// Ends what somebody does for a request: by the operation's own means, or by a signal to the worker. True where the
     /// operation has counted that as a cancellation.
     pub fn interrupt(&mut self, id: RequestId) -> bool {
-        let disarm = self.requests[id].op.disarm;
+        let disarm = self[id].op.disarm;
         if disarm(self, id) {
             return true;
         }

@@ -395,7 +395,7 @@ fn perform(mut work: Piece) {
     }
     let mut guard = ring.lock();
     if let Some(core) = live(&mut guard, serial) {
-        core.observers.posts_later();
+        core.observers_mut().posts_later();
         match work.step.take() {
             Some(step) => core.take_step(work, step),
             None => core.finish(work),
@@ -405,7 +405,7 @@ fn perform(mut work: Piece) {
         }
         // What is linked behind it may wait for readiness now, and nobody may be inside to drive.
         caller::leave(core);
-        if core.life.is_closing() {
+        if core.life().is_closing() {
             lifetime::dispose_if_done(guard, serial);
         }
     }

@@ -19,7 +19,7 @@ use crate::ring::Core;
 /// As the kernel's: `EBUSY` where there is one, `EINVAL`, `EFAULT`, `E2BIG`, `EOVERFLOW`; `ENOMEM`
 /// also for a region that would run into the buffer rings, which the kernel keeps apart.
 pub fn register(core: &mut Core, fd: Fd, call: &Register) -> Result<usize, Errno> {
-    if core.region.is_there() {
+    if core.region().is_there() {
         return Err(Errno::EBUSY);
     }
     let given: io_uring_mem_region_reg = user::read(call.argument)?;
@@ -32,7 +32,7 @@ pub fn register(core: &mut Core, fd: Fd, call: &Register) -> Result<usize, Errno
     }
     let memory = take(&mut wanted, fd)?;
     user::write(given.region_uptr, &wanted)?;
-    core.region.set(memory, holds_waits);
+    core.region_mut().set(memory, holds_waits);
     Ok(0)
 }
 

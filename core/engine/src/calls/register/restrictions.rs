@@ -24,7 +24,7 @@ pub fn register(core: &mut Core, call: &Register) -> Result<usize, Errno> {
     if !core.is(IORING_SETUP_R_DISABLED) {
         return Err(Errno::EBADFD);
     }
-    if core.restrictions.are_there() {
+    if core.restrictions().are_there() {
         return Err(Errno::EBUSY);
     }
     if call.argument == 0 || call.count as usize > MOST {
@@ -34,7 +34,7 @@ pub fn register(core: &mut Core, call: &Register) -> Result<usize, Errno> {
     for restriction in user::read_many::<[u32; 4]>(call.argument, call.count as usize)? {
         add(&mut rules, restriction)?;
     }
-    core.restrictions.set(rules);
+    core.restrictions_mut().set(rules);
     Ok(0)
 }
 

@@ -43,7 +43,7 @@ const MOST_ASKED: u8 = 8;
 const FLAGS: u32 = IORING_ACCEPT_MULTISHOT | IORING_ACCEPT_DONTWAIT | IORING_ACCEPT_POLL_FIRST;
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let request = &mut core.requests[id];
+    let request = &mut core[id];
     let sqe = &request.sqe;
     let (flags, mode) = (sqe.op_flags, u32::from(sqe.ioprio));
     if mode & !FLAGS != 0 {
@@ -67,17 +67,17 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 }
 
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
-    let request = &core.requests[id];
+    let request = &core[id];
     let (fd, sqe, flags) = (request.file.fd(), request.sqe, request.flags);
     let polls_first = u32::from(sqe.ioprio) & IORING_ACCEPT_POLL_FIRST != 0 && !flags.has(Flags::WOKEN);
     let unknown = polls_first
         && (flags.has(Flags::NOWAIT)
-            || !core.readiness.is_registered(fd)
-            || !core.readiness.socket_kind(fd).listens());
+            || !core.readiness().is_registered(fd)
+            || !core.readiness_mut().socket_kind(fd).listens());
     if unknown
         || !flags.has(Flags::NOWAIT)
-            && !core.readiness.worth_trying(fd, EPOLLIN)
-            && core.readiness.socket_kind(fd).listens()
+            && !core.readiness().worth_trying(fd, EPOLLIN)
+            && core.readiness_mut().socket_kind(fd).listens()
     {
         return Outcome::Wait(EPOLLIN);
     }
@@ -103,7 +103,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
 /// No connection, or one for which there was no slot, or no room for its address.
 fn lost(core: &mut Core, id: RequestId, fd: Fd, errno: Errno) -> Outcome {
     let listens = os::socket_option(fd, SO_ACCEPTCONN).is_ok_and(|listens| listens != 0);
-    let sqe = &core.requests[id].sqe;
+    let sqe = &core[id].sqe;
     if (sqe.file_index != 0 || sqe.off != 0) && listens {
         tell_of_others(core, id, fd);
     }
@@ -111,20 +111,20 @@ fn lost(core: &mut Core, id: RequestId, fd: Fd, errno: Errno) -> Outcome {
 }
 
 fn tell_of_others(core: &mut Core, id: RequestId, fd: Fd) {
-    if core.readiness.socket_kind(fd) != SocketKind::TcpListener {
+    if core.readiness_mut().socket_kind(fd) != SocketKind::TcpListener {
         return;
     }
     match os::poll_now(fd, EPOLLIN) {
         // The next request need not try.
-        Ok(0) => core.readiness.drained(fd, EPOLLIN),
-        Ok(events) if events & EPOLLIN != 0 => core.requests[id].cqe_flags |= IORING_CQE_F_SOCK_NONEMPTY,
+        Ok(0) => core.readiness_mut().drained(fd, EPOLLIN),
+        Ok(events) if events & EPOLLIN != 0 => core[id].cqe_flags |= IORING_CQE_F_SOCK_NONEMPTY,
         _ => {}
     }
 }
 
 /// Accepts by `held`, which is `fd` or a duplicate, until nobody waits: one CQE each, by which the program knows whether another follows.
 fn accept_all(core: &mut Core, id: RequestId, fd: Fd, held: Fd) -> Outcome {
-    let kind = core.readiness.socket_kind(fd);
+    let kind = core.readiness_mut().socket_kind(fd);
     let tells = kind == SocketKind::TcpListener;
     let mut left_to_ask = if kind.listens() { MOST_ASKED } else { 0 };
     let mut next = accept(core, id, fd, held);
@@ -143,7 +143,7 @@ fn accept_all(core: &mut Core, id: RequestId, fd: Fd, held: Fd) -> Outcome {
         let more = tells && if room { next != Err(Errno::EAGAIN) } else { more_waits(held) };
         let flags = if more { IORING_CQE_F_SOCK_NONEMPTY } else { 0 };
         if !core.post_more(id, accepted, flags) {
-            core.requests[id].cqe_flags |= flags;
+            core[id].cqe_flags |= flags;
             return Outcome::Complete(accepted);
         }
         if !room {
@@ -154,12 +154,12 @@ fn accept_all(core: &mut Core, id: RequestId, fd: Fd, held: Fd) -> Outcome {
 
 /// One connection: its descriptor or slot. In a slot it is never inherited by other programs.
 fn accept(core: &mut Core, id: RequestId, fd: Fd, held: Fd) -> Result<i32, Errno> {
-    let sqe = core.requests[id].sqe;
+    let sqe = core[id].sqe;
     let in_slot = if sqe.file_index != 0 { SOCK_CLOEXEC } else { 0 };
     let accepted = calls::accept(held, sqe.addr, sqe.off, sqe.op_flags | in_slot)?;
     // What is noted of it must not be taken for another socket's.
     let lasts = sqe.file_index != 0 || host::sees_closes();
-    let given = if lasts && core.readiness.is_tcp_listener(fd) {
+    let given = if lasts && core.readiness().is_tcp_listener(fd) {
         core.give_connection(accepted, fd, sqe.file_index)
     } else {
         core.give_descriptor(accepted, sqe.file_index)
@@ -171,7 +171,7 @@ fn accept(core: &mut Core, id: RequestId, fd: Fd, held: Fd) -> Result<i32, Errno
 fn blocking(core: &mut Core, fd: Fd) -> Result<Blocking, Errno> {
     let known = nonblocking::blocking(fd)?;
     let may = known != Blocking::Never
-        && (core.readiness.is_tcp_listener(fd) || os::socket_option(fd, SO_ACCEPTCONN)? != 0);
+        && (core.readiness().is_tcp_listener(fd) || os::socket_option(fd, SO_ACCEPTCONN)? != 0);
     // What is no listener refuses at once.
     Ok(if may { known } else { Blocking::Never })
 }

@@ -26,15 +26,15 @@ pub const URING_CMD: Op = Op::new(Code::IORING_OP_URING_CMD, "URING_CMD", Caps::
     .errors(&[Errno::EINVAL, Errno::EBADF, Errno::EOPNOTSUPP]);
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let sqe = &core.requests[id].sqe;
+    let sqe = &core[id].sqe;
     // A registered buffer may be named, which no command of a socket uses; provided ones are for drivers.
-    let selects = core.requests[id].flags.has(Flags::BUFFER_SELECT);
+    let selects = core[id].flags.has(Flags::BUFFER_SELECT);
     let bad = sqe.off >> 32 != 0 || sqe.op_flags & !IORING_URING_CMD_FIXED != 0 || selects;
     if bad { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
-    let request = &core.requests[id];
+    let request = &core[id];
     let (fd, sqe) = (request.file.fd(), request.sqe);
     if sqe.off == SocketOp::SOCKET_URING_OP_TX_TIMESTAMP as u64 {
         core.leave_error_queue(fd);

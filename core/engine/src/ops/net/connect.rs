@@ -35,7 +35,7 @@ struct Connect {
 }
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let request = &mut core.requests[id];
+    let request = &mut core[id];
     let sqe = request.sqe;
     let address = Address::read(sqe.addr, i64::from(sqe.off as i32))?;
     request.data = OpData::own(Connect { address, in_progress: false, aborted: false });
@@ -47,7 +47,7 @@ fn state(request: &mut Request) -> &mut Connect {
 }
 
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
-    let request = &mut core.requests[id];
+    let request = &mut core[id];
     let fd = request.file.fd();
     let connect = state(request);
     if connect.in_progress && os::poll_now(fd, EPOLLERR).is_ok_and(|events| events & EPOLLERR != 0) {

@@ -46,7 +46,7 @@ fn failed(request: &Request, result: i32) -> i32 {
 /// The end of an attempt that failed: what was done before comes first.
 fn ended(core: &mut Core, id: RequestId, errno: Errno) -> Outcome {
     core.fail(id);
-    Outcome::Complete(failed(&core.requests[id], errno.negated()))
+    Outcome::Complete(failed(&core[id], errno.negated()))
 }
 
 /// `MSG_*` as system calls take them.
@@ -69,23 +69,23 @@ fn start(request: &mut Request, extra: u32) -> Progress {
 /// A descriptor that is known to be ready need not be waited for, and one that turns out to be goes on before the call
 /// returns.
 fn polls_first(core: &mut Core, id: RequestId, fd: Fd, events: u32) -> bool {
-    let request = &core.requests[id];
+    let request = &core[id];
     if u32::from(request.sqe.ioprio) & IORING_RECVSEND_POLL_FIRST == 0 || request.flags.has(Flags::WOKEN) {
         return false;
     }
-    let registered = core.readiness.is_registered(fd);
-    let polls = request.flags.has(Flags::NOWAIT) || !registered || !core.readiness.worth_trying(fd, events);
+    let registered = core.readiness().is_registered(fd);
+    let polls = request.flags.has(Flags::NOWAIT) || !registered || !core.readiness().worth_trying(fd, events);
     if !registered {
-        core.readiness.expect_report();
+        core.readiness_mut().expect_report();
     }
     polls
 }
 
 /// Is there nothing to receive, as far as is known?
 fn is_idle(core: &mut Core, id: RequestId, fd: Fd) -> bool {
-    !core.requests[id].flags.has(Flags::NOWAIT)
-        && !core.readiness.worth_trying(fd, EPOLLIN)
-        && core.readiness.socket_kind(fd).receives()
+    !core[id].flags.has(Flags::NOWAIT)
+        && !core.readiness().worth_trying(fd, EPOLLIN)
+        && core.readiness_mut().socket_kind(fd).receives()
 }
 
 /// A socket whose partial transfers are gone on with when all was asked for (`MSG_WAITALL`).

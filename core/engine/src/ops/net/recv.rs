@@ -55,7 +55,7 @@ const MOST_ROUNDS: u8 = 32;
 
 /// Checks that RECV and RECVMSG share.
 pub fn check(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let request = &mut core.requests[id];
+    let request = &mut core[id];
     let sqe = &request.sqe;
     let flags = u32::from(sqe.ioprio);
     if (sqe.len as i32) < 0 || flags & !FLAGS != 0 {
@@ -71,13 +71,13 @@ pub fn check(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 }
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let sqe = &core.requests[id].sqe;
+    let sqe = &core[id].sqe;
     // A multishot receive may be limited by a total, in `optlen`.
     if u32::from(sqe.ioprio) & IORING_RECV_MULTISHOT == 0 && UNUSED_ONCE.is_set(sqe) {
         return Err(Errno::EINVAL);
     }
     check(core, id)?;
-    let request = &mut core.requests[id];
+    let request = &mut core[id];
     let sqe = request.sqe;
     if !request.flags.has(Flags::BUFFER_SELECT) {
         user::check_range(sqe.addr, u64::from(sqe.len))?;
@@ -89,12 +89,12 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 }
 
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
-    let fd = core.requests[id].file.fd();
+    let fd = core[id].file.fd();
     if let Some(outcome) = before(core, id, fd) {
         return outcome;
     }
     loop {
-        let request = &core.requests[id];
+        let request = &core[id];
         let attempt = if bundles(request) && request.buffer.is_none() {
             receive_bundle(core, id, fd)
         } else {
@@ -112,10 +112,10 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
 
 fn receive(core: &mut Core, id: RequestId, fd: Fd) -> Result<Attempt, Errno> {
     let span = memory(core, id)?;
-    let flags = core.requests[id].progress().flags;
+    let flags = core[id].progress().flags;
     let mut truncated = false;
     // A stream cuts nothing off.
-    let result = if flags & MSG_WAITALL == 0 || core.readiness.is_known_connection(fd) {
+    let result = if flags & MSG_WAITALL == 0 || core.readiness().is_known_connection(fd) {
         calls::receive(fd, span, flags)
     } else {
         let mut vector = IoVector { base: span.address, length: span.length as u64 };
@@ -131,9 +131,9 @@ fn receive_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
     if !plain || UNUSED_ONCE.is_set(sqe) || (sqe.len as i32) < 0 {
         return Tried::Nothing;
     }
-    let socket = core.readiness.known(fd);
+    let socket = core.readiness().known(fd);
     // What is not known waits for readiness if it is to, and on other sockets than streams tells what it cut off.
-    let ordinary = mode != 0 && socket.is_none() || flags != 0 && !core.readiness.is_known_connection(fd);
+    let ordinary = mode != 0 && socket.is_none() || flags != 0 && !core.readiness().is_known_connection(fd);
     if ordinary || user::check_range(sqe.addr, u64::from(sqe.len)).is_err() {
         return Tried::Nothing;
     }
@@ -142,13 +142,13 @@ fn receive_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
 
 /// The same for one that has waited: there is nothing left to be checked.
 fn receive_now(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
-    let socket = core.readiness.known(fd);
+    let socket = core.readiness().known(fd);
     receive_at(core, sqe, fd, socket)
 }
 
 #[inline]
 fn receive_at(core: &mut Core, sqe: &Sqe, fd: Fd, socket: Option<Known>) -> Tried {
-    if let Some(idle) = socket.and_then(|socket| core.readiness.is_idle(socket)) {
+    if let Some(idle) = socket.and_then(|socket| core.readiness().is_idle(socket)) {
         return if idle.receives() { Tried::Wait(EPOLLIN, socket) } else { Tried::Nothing };
     }
     let span = Span { address: sqe.addr, length: (sqe.len as usize).min(MAX_TRANSFER) };
@@ -159,13 +159,13 @@ fn receive_at(core: &mut Core, sqe: &Sqe, fd: Fd, socket: Option<Known>) -> Trie
             if 0 < count
                 && count < span.length
                 && flags == 0
-                && socket.is_some_and(|socket| core.readiness.is_emptied(socket)) =>
+                && socket.is_some_and(|socket| core.readiness_mut().is_emptied(socket)) =>
         {
             Tried::Done(count as i32, 0)
         }
         Ok(count)
             if 0 < count
-                && (count == span.length || flags == 0 && core.readiness.is_known_connection(fd)) =>
+                && (count == span.length || flags == 0 && core.readiness().is_known_connection(fd)) =>
         {
             Tried::Done(count as i32, more_waits(core, fd, count, span.length))
         }
@@ -177,25 +177,25 @@ fn receive_at(core: &mut Core, sqe: &Sqe, fd: Fd, socket: Option<Known>) -> Trie
 /// A multishot receive about which nothing is out of the ordinary: from a connection over TCP, into the next buffer
 /// of a ring. One that empties the connection waits again at once.
 fn receive_more(core: &mut Core, id: RequestId) -> Option<Outcome> {
-    let request = &core.requests[id];
+    let request = &core[id];
     let (sqe, fd) = (&request.sqe, request.file.fd());
     let plain = u32::from(sqe.ioprio) == IORING_RECV_MULTISHOT && sqe.op_flags & !MSG_NOSIGNAL == 0;
     let (group, wanted) = (sqe.buf_index, sqe.len as usize);
-    let socket = core.readiness.known(fd)?;
-    if !plain || sqe.file_index != 0 || core.readiness.is_idle(socket).is_some() || !core.has_room() {
+    let socket = core.readiness().known(fd)?;
+    if !plain || sqe.file_index != 0 || core.readiness().is_idle(socket).is_some() || !core.has_room() {
         return None;
     }
     let buffer = core.next_of_ring(group)?;
     let whole = (buffer.length as usize).min(MAX_TRANSFER);
     let length = if wanted == 0 { whole } else { whole.min(wanted) };
     match calls::receive(fd, Span { address: buffer.address, length }, 0) {
-        Ok(count) if 0 < count && count < length && core.readiness.is_emptied(socket) => {
+        Ok(count) if 0 < count && count < length && core.readiness_mut().is_emptied(socket) => {
             let flags = core.use_next(group, &buffer);
             if core.post_more(id, count as i32, flags) {
                 core.arm_known(id, socket, EPOLLIN);
                 return Some(Outcome::Armed);
             }
-            core.requests[id].cqe_flags |= flags;
+            core[id].cqe_flags |= flags;
             Some(Outcome::Complete(count as i32))
         }
         result => {
@@ -210,7 +210,7 @@ fn receive_more(core: &mut Core, id: RequestId) -> Option<Outcome> {
 
 /// What follows such an attempt.
 fn go_on(core: &mut Core, id: RequestId, fd: Fd, result: Result<usize, Errno>) -> Outcome {
-    let asked = core.requests[id].sqe.len as usize;
+    let asked = core[id].sqe.len as usize;
     match conclude(core, id, fd, Attempt::of_single(result, asked.min(MAX_TRANSFER))) {
         Next::Outcome(outcome) => outcome,
         Next::Attempt => issue(core, id),
@@ -220,20 +220,20 @@ fn go_on(core: &mut Core, id: RequestId, fd: Fd, result: Result<usize, Errno>) -
 /// What a bundle misses may be the whole group.
 #[cold]
 fn without_buffer(core: &Core, id: RequestId, errno: Errno) -> Errno {
-    if bundles(&core.requests[id]) && !core.has_buffer_group(id) { Errno::ENOENT } else { errno }
+    if bundles(&core[id]) && !core.has_buffer_group(id) { Errno::ENOENT } else { errno }
 }
 
 /// One receive into as many provided buffers as there are.
 fn receive_bundle(core: &mut Core, id: RequestId, fd: Fd) -> Result<Attempt, Errno> {
-    let wanted = share(&core.requests[id]);
+    let wanted = share(&core[id]);
     let mut vectors = core.select_buffers(id, wanted).map_err(|errno| without_buffer(core, id, errno))?;
-    let flags = core.requests[id].progress().flags;
+    let flags = core[id].progress().flags;
     let mut truncated = false;
     let result = receive_vectors(fd, &mut vectors, flags, &mut truncated);
     let asked = vectors.iter().map(|vector| vector.length as usize).sum();
     let used = result.map_or(0, |count| count.min(asked));
     if let [only] = vectors[..] {
-        let transfer = core.requests[id].transfer();
+        let transfer = core[id].transfer();
         transfer.address = only.base;
         transfer.length = only.length as u32;
     }
@@ -251,22 +251,22 @@ fn receive_bundle(core: &mut Core, id: RequestId, fd: Fd) -> Result<Attempt, Err
 /// What to do instead of an attempt, where one would be in vain.
 #[inline]
 pub fn before(core: &mut Core, id: RequestId, fd: Fd) -> Option<Outcome> {
-    if core.requests[id].sqe.op_flags & MSG_ERRQUEUE != 0 {
+    if core[id].sqe.op_flags & MSG_ERRQUEUE != 0 {
         core.leave_error_queue(fd);
     }
     if polls_first(core, id, fd, EPOLLIN) {
-        let request = &core.requests[id];
+        let request = &core[id];
         let wait = Outcome::Wait(events(request));
         // The kernel's RECV waits on any file, its RECVMSG looks first.
         let looks = matches!(request.data, OpData::Net(Data::Message(_)));
-        let refused = looks && core.readiness.socket_kind(fd) == SocketKind::NoSocket;
+        let refused = looks && core.readiness_mut().socket_kind(fd) == SocketKind::NoSocket;
         return Some(if refused { Errno::ENOTSOCK.into() } else { wait });
     }
     // Urgent data are not waited for.
-    if core.requests[id].sqe.op_flags & MSG_OOB != 0 || !is_idle(core, id, fd) {
+    if core[id].sqe.op_flags & MSG_OOB != 0 || !is_idle(core, id, fd) {
         return None;
     }
-    let request = &core.requests[id];
+    let request = &core[id];
     let wait = Outcome::Wait(events(request));
     // The kernel takes a buffer before it looks at the socket: without one the request fails.
     if request.flags.has(Flags::BUFFER_SELECT)
@@ -286,7 +286,7 @@ fn events(request: &Request) -> u32 {
 
 /// Where the next bytes go.
 fn memory(core: &mut Core, id: RequestId) -> Result<Span, Errno> {
-    let request = &mut core.requests[id];
+    let request = &mut core[id];
     let selects = request.flags.has(Flags::BUFFER_SELECT) && request.buffer.is_none();
     let wanted = request.sqe.len as usize;
     let transfer = request.transfer();
@@ -295,7 +295,7 @@ fn memory(core: &mut Core, id: RequestId) -> Result<Span, Errno> {
         return Ok(Span { address: transfer.address, length });
     }
     let span = core.select_buffer(id, wanted)?;
-    let transfer = core.requests[id].transfer();
+    let transfer = core[id].transfer();
     transfer.address = span.address;
     transfer.length = span.length as u32;
     Ok(span)
@@ -375,17 +375,17 @@ pub fn conclude(core: &mut Core, id: RequestId, fd: Fd, attempt: Attempt) -> Nex
         Ok(count) => count,
         Err(Errno::EAGAIN) => {
             core.return_buffer(id);
-            return Next::Outcome(Outcome::Wait(events(&core.requests[id])));
+            return Next::Outcome(Outcome::Wait(events(&core[id])));
         }
         Err(errno) => {
             core.return_buffer(id);
             return Next::Outcome(ended(core, id, errno));
         }
     };
-    let progress = *core.requests[id].progress();
+    let progress = *core[id].progress();
     let emptied = emptied(core, fd, count, &attempt, progress.flags);
     if progress.waits_for_all() {
-        if count < attempt.asked && !may_be_short(&core.requests[id]) {
+        if count < attempt.asked && !may_be_short(&core[id]) {
             if count > 0 && attempt.may_retry && !core.uses_buffers_up(id) && is_retried(fd) {
                 advance(core, id, count);
                 return if emptied { Next::Outcome(Outcome::Wait(EPOLLIN)) } else { Next::Attempt };
@@ -403,7 +403,7 @@ pub fn conclude(core: &mut Core, id: RequestId, fd: Fd, attempt: Attempt) -> Nex
     let asked = if progress.flags & MSG_PEEK != 0 { count } else { attempt.asked };
     let more = if emptied { 0 } else { more_waits(core, fd, count, asked) };
     let flags = more | core.use_buffers(id, attempt.used, attempt.buffers);
-    let request = &mut core.requests[id];
+    let request = &mut core[id];
     if !request.flags.has(Flags::MULTISHOT) {
         request.cqe_flags |= flags;
         return Next::Outcome(Outcome::Complete(result));
@@ -412,14 +412,14 @@ pub fn conclude(core: &mut Core, id: RequestId, fd: Fd, attempt: Attempt) -> Nex
     if !ends && core.post_more(id, result, flags) {
         return next_of_multishot(core, id, emptied, result as u32);
     }
-    core.requests[id].cqe_flags |= flags;
+    core[id].cqe_flags |= flags;
     Next::Outcome(Outcome::Complete(result))
 }
 
 /// A partial transfer goes on behind what it has.
 fn advance(core: &mut Core, id: RequestId, count: usize) {
     core.keep_buffer(id, count);
-    let request = &mut core.requests[id];
+    let request = &mut core[id];
     request.progress().done += count as u32;
     match &mut request.data {
         OpData::Net(Data::Transfer(transfer)) => {
@@ -440,7 +440,7 @@ fn uses_total_up(request: &mut Request, count: usize) -> bool {
 }
 
 fn next_of_multishot(core: &mut Core, id: RequestId, emptied: bool, received: u32) -> Next {
-    let request = &mut core.requests[id];
+    let request = &mut core[id];
     let has_share = bundles(request) && request.sqe.len != 0 && received >= request.sqe.len;
     let progress = request.progress();
     if emptied {
@@ -460,17 +460,17 @@ fn emptied(core: &mut Core, fd: Fd, count: usize, attempt: &Attempt, flags: u32)
     if count == 0 || count >= attempt.asked || flags & (MSG_PEEK | MSG_OOB | MSG_ERRQUEUE) != 0 {
         return false;
     }
-    core.readiness.came_short(fd)
+    core.readiness_mut().came_short(fd)
 }
 
 /// `IORING_CQE_F_SOCK_NONEMPTY` where a stream holds more, or has come to its end.
 fn more_waits(core: &mut Core, fd: Fd, count: usize, asked: usize) -> u32 {
-    let kind = core.readiness.socket_kind(fd);
+    let kind = core.readiness_mut().socket_kind(fd);
     let short = 0 < count && count < asked;
-    let shows_end = || core.readiness.shows(fd, EPOLLRDHUP) && !core.readiness.shows(fd, EPOLLERR);
+    let shows_end = || core.readiness().shows(fd, EPOLLRDHUP) && !core.readiness().shows(fd, EPOLLERR);
     let more = match kind {
         // It would have shown the end that is all there can be.
-        SocketKind::Tcp if short && core.readiness.is_registered(fd) && !shows_end() => false,
+        SocketKind::Tcp if short && core.readiness().is_registered(fd) && !shows_end() => false,
         SocketKind::Tcp => more_in_connection(fd),
         SocketKind::UnixStream if !short || shows_end() => calls::unread(fd).is_ok_and(|unread| unread > 0),
         _ => false,

@@ -37,7 +37,7 @@ const OUT: usize = size_of::<io_uring_recvmsg_out>();
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     check(core, id)?;
-    let request = &mut core.requests[id];
+    let request = &mut core[id];
     if u32::from(request.sqe.ioprio) & IORING_RECVSEND_BUNDLE != 0 {
         return Err(Errno::EINVAL);
     }
@@ -57,7 +57,7 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 }
 
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
-    let fd = core.requests[id].file.fd();
+    let fd = core[id].file.fd();
     if let Some(outcome) = before(core, id, fd) {
         return outcome;
     }
@@ -76,17 +76,17 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
 }
 
 fn receive(core: &mut Core, id: RequestId, fd: Fd) -> Result<Attempt, Errno> {
-    let request = &mut core.requests[id];
+    let request = &mut core[id];
     if !request.flags.has(Flags::BUFFER_SELECT) || request.buffer.is_some() {
         return Ok(receive_single(request.message(), fd));
     }
     let wanted = request.message().vectors.first().map_or(0, |vector| vector.length as usize);
     if request.flags.has(Flags::MULTISHOT) {
         let span = core.select_buffer(id, wanted)?;
-        return receive_into(core.requests[id].message(), fd, span);
+        return receive_into(core[id].message(), fd, span);
     }
     let span = core.select_buffer(id, wanted)?;
-    let message = core.requests[id].message();
+    let message = core[id].message();
     message.set_memory(span);
     let attempt = receive_single(message, fd);
     if attempt.result == Err(Errno::EAGAIN) {

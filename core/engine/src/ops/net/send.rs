@@ -69,7 +69,7 @@ pub const SENDMSG: Op = Op::new(
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK, Errno::EMSGSIZE]);
 
 fn prep_send(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let request = &mut core.requests[id];
+    let request = &mut core[id];
     let sqe = request.sqe;
     let bundle = u32::from(sqe.ioprio) & IORING_RECVSEND_BUNDLE;
     check(sqe.len, sqe.ioprio & !(bundle as u16 | SEND_VECTORIZED))?;
@@ -102,7 +102,7 @@ fn check(length: u32, flags: u16) -> Result<(), Errno> {
 }
 
 fn prep_message(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let request = &mut core.requests[id];
+    let request = &mut core[id];
     let sqe = request.sqe;
     check(sqe.len, sqe.ioprio & !SEND_VECTORIZED)?;
     let progress = start(request, MSG_NOSIGNAL);
@@ -113,14 +113,14 @@ fn prep_message(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 }
 
 fn issue_send(core: &mut Core, id: RequestId) -> Outcome {
-    let fd = core.requests[id].file.fd();
+    let fd = core[id].file.fd();
     if polls_first(core, id, fd, EPOLLOUT) {
         return wait_for_room(fd);
     }
-    if matches!(core.requests[id].data, OpData::Net(Data::Message(_))) && !bundles(&core.requests[id]) {
+    if matches!(core[id].data, OpData::Net(Data::Message(_))) && !bundles(&core[id]) {
         return transmit(core, id, fd);
     }
-    let request = &core.requests[id];
+    let request = &core[id];
     if request.flags.has(Flags::BUFFER_SELECT)
         && request.buffer.is_none()
         && let Err(errno) = os::socket_option(fd, SO_TYPE)
@@ -128,7 +128,7 @@ fn issue_send(core: &mut Core, id: RequestId) -> Outcome {
         // No buffer is taken for what is no socket.
         return errno.into();
     }
-    if bundles(&core.requests[id]) {
+    if bundles(&core[id]) {
         return issue_bundles(core, id, fd);
     }
     if core.is_held(id, fd) {
@@ -157,9 +157,9 @@ fn send_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
 
 /// Sends what an attempt left over.
 pub fn go_on(core: &mut Core, id: RequestId, fd: Fd, result: Result<usize, Errno>) -> Outcome {
-    let asked = core.requests[id].sqe.len as usize;
+    let asked = core[id].sqe.len as usize;
     match conclude(core, id, fd, result, asked) {
-        None => advance(&mut core.requests[id], result.unwrap_or(0)),
+        None => advance(&mut core[id], result.unwrap_or(0)),
         Some(outcome) => return outcome,
     }
     transmit(core, id, fd)
@@ -172,12 +172,12 @@ fn wait_for_room(fd: Fd) -> Outcome {
 
 /// How much to send of provided buffers: one of a list goes as a whole, whatever was asked for.
 fn wanted(core: &Core, id: RequestId) -> usize {
-    if core.has_buffer_list(id) { 0 } else { core.requests[id].sqe.len as usize }
+    if core.has_buffer_list(id) { 0 } else { core[id].sqe.len as usize }
 }
 
 /// Takes the provided buffer to send from, once; it stays with the request through all attempts.
 fn take_memory(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let request = &core.requests[id];
+    let request = &core[id];
     if !request.flags.has(Flags::BUFFER_SELECT) || request.buffer.is_some() {
         return Ok(());
     }
@@ -185,14 +185,14 @@ fn take_memory(core: &mut Core, id: RequestId) -> Result<(), Errno> {
         return Err(Errno::ENOENT);
     }
     let span = core.take_buffer(id, wanted(core, id))?;
-    let transfer = core.requests[id].transfer();
+    let transfer = core[id].transfer();
     transfer.address = span.address;
     transfer.length = span.length as u32;
     Ok(())
 }
 
 fn issue_message(core: &mut Core, id: RequestId) -> Outcome {
-    let fd = core.requests[id].file.fd();
+    let fd = core[id].file.fd();
     if polls_first(core, id, fd, EPOLLOUT) {
         return wait_for_room(fd);
     }
@@ -202,9 +202,9 @@ fn issue_message(core: &mut Core, id: RequestId) -> Outcome {
 /// Sends what is left of a request's data, as far as the socket takes it.
 pub fn transmit(core: &mut Core, id: RequestId, fd: Fd) -> Outcome {
     loop {
-        let (result, asked) = attempt(&mut core.requests[id], fd, 0);
+        let (result, asked) = attempt(&mut core[id], fd, 0);
         match conclude(core, id, fd, result, asked) {
-            None => advance(&mut core.requests[id], result.unwrap_or(0)),
+            None => advance(&mut core[id], result.unwrap_or(0)),
             Some(outcome) => return outcome,
         }
     }
@@ -249,20 +249,20 @@ pub fn advance(request: &mut Request, count: usize) {
 /// Sends all provided buffers there are, a bundle after another.
 fn issue_bundles(core: &mut Core, id: RequestId, fd: Fd) -> Outcome {
     loop {
-        if core.requests[id].buffer.is_none()
+        if core[id].buffer.is_none()
             && let Err(errno) = take_bundle(core, id)
         {
             return ended(core, id, errno);
         }
         let outcome = transmit(core, id, fd);
         let Outcome::Complete(result) = outcome else { return outcome };
-        let request = &core.requests[id];
+        let request = &core[id];
         let ends = result <= 0 || request.flags.has(Flags::FAILED.with(Flags::WOKEN));
         let flags = request.cqe_flags;
         if ends || core.is_group_empty(id) || !core.post_more(id, result, flags) {
             return outcome;
         }
-        let request = &mut core.requests[id];
+        let request = &mut core[id];
         request.cqe_flags = 0;
         request.progress().done = 0;
     }
@@ -275,7 +275,7 @@ fn take_bundle(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let vectors = core.select_buffers(id, wanted(core, id))?;
     let length = vectors.iter().map(|vector| vector.length as usize).sum();
     core.keep_buffers(id, length, vectors.len() as u16);
-    core.requests[id].message().vectors = vectors;
+    core[id].message().vectors = vectors;
     Ok(())
 }
 
@@ -287,7 +287,7 @@ pub fn conclude(
     result: Result<usize, Errno>,
     asked: usize,
 ) -> Option<Outcome> {
-    let progress = core.requests[id].progress();
+    let progress = core[id].progress();
     let outcome = match result {
         Err(Errno::EAGAIN) => return Some(Outcome::Wait(EPOLLOUT)),
         Err(errno) => ended(core, id, errno),
@@ -297,11 +297,11 @@ pub fn conclude(
                 return None;
             }
             core.fail(id);
-            Outcome::Complete((count + core.requests[id].progress().done as usize) as i32)
+            Outcome::Complete((count + core[id].progress().done as usize) as i32)
         }
         Ok(count) => Outcome::Complete((count + progress.done as usize) as i32),
     };
     let flags = core.use_buffer(id, 0);
-    core.requests[id].cqe_flags |= flags;
+    core[id].cqe_flags |= flags;
     Some(outcome)
 }

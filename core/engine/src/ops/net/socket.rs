@@ -71,7 +71,7 @@ pub const SHUTDOWN: Op = Op::new(Code::IORING_OP_SHUTDOWN, "SHUTDOWN", SPARING, 
     .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENOTSOCK]);
 
 fn prep_socket(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let sqe = &core.requests[id].sqe;
+    let sqe = &core[id].sqe;
     let flags = sqe.off as u32 & !TYPE_MASK;
     let in_slot = sqe.file_index != 0;
     if in_slot && flags & SOCK_CLOEXEC != 0 || flags & !(SOCK_CLOEXEC | SOCK_NONBLOCK) != 0 {
@@ -81,7 +81,7 @@ fn prep_socket(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 }
 
 fn issue_socket(core: &mut Core, id: RequestId) -> Outcome {
-    let sqe = core.requests[id].sqe;
+    let sqe = core[id].sqe;
     // In a slot it is never inherited by other programs.
     let in_slot = if sqe.file_index != 0 { SOCK_CLOEXEC } else { 0 };
     let (domain, kind, protocol) = (sqe.fd as u32, sqe.off as u32 | in_slot, sqe.len);
@@ -89,7 +89,7 @@ fn issue_socket(core: &mut Core, id: RequestId) -> Outcome {
         Ok(fd) => {
             let given = core.give_descriptor(fd, sqe.file_index);
             // Where there is no slot for it the kernel does not count that as a failure.
-            core.requests[id].flags.set(Flags::NEVER_FAILS);
+            core[id].flags.set(Flags::NEVER_FAILS);
             given.into()
         }
         Err(errno) => errno.into(),
@@ -124,7 +124,7 @@ impl Core {
 }
 
 fn prep_bind(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let request = &mut core.requests[id];
+    let request = &mut core[id];
     let sqe = request.sqe;
     let address = Address::read(sqe.addr, i64::from(sqe.off as i32))?;
     request.data = OpData::Own(address);
@@ -132,7 +132,7 @@ fn prep_bind(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 }
 
 fn issue_bind(core: &mut Core, id: RequestId) -> Outcome {
-    let request = &core.requests[id];
+    let request = &core[id];
     let Some(address) = request.data.as_own::<Address>() else { return Errno::EINVAL.into() };
     if creates_file(address) {
         return Outcome::Block;
@@ -152,9 +152,9 @@ fn block_bind(work: &mut Work) -> Result<usize, Errno> {
 }
 
 fn issue_listen(core: &mut Core, id: RequestId) -> Outcome {
-    let request = &core.requests[id];
+    let request = &core[id];
     let (fd, backlog) = (request.file.fd(), request.sqe.len);
-    core.readiness.forget_socket_kind(fd);
+    core.readiness_mut().forget_socket_kind(fd);
     calls::listen(fd, backlog).into()
 }
 

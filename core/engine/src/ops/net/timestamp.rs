@@ -42,7 +42,7 @@ pub fn report(core: &mut Core, id: RequestId, domain: u32) -> Outcome {
     if !core.is(IORING_SETUP_CQE32 | IORING_SETUP_CQE_MIXED) {
         return Errno::EINVAL.into();
     }
-    let fd = core.requests[id].file.fd();
+    let fd = core[id].file.fd();
     if has_other_errors(fd) {
         return Errno::EOPNOTSUPP.into();
     }
@@ -68,10 +68,10 @@ pub fn report(core: &mut Core, id: RequestId, domain: u32) -> Outcome {
         if core.is(IORING_SETUP_CQE_MIXED) {
             flags |= IORING_CQE_F_32;
         }
-        core.requests[id].big_cqe = [stamp.time.seconds as u64, stamp.time.nanoseconds as u64];
+        core[id].big_cqe = [stamp.time.seconds as u64, stamp.time.nanoseconds as u64];
         if !core.post_more(id, stamp.key as i32, flags) {
             // It is out of the queue, so it must be told: as the last.
-            core.requests[id].cqe_flags = flags;
+            core[id].cqe_flags = flags;
             return Outcome::Complete(stamp.key as i32);
         }
     }

@@ -98,22 +98,22 @@ impl Core {
 
     /// Holds a SEND back, if it joins others or the next SQE looks as if it would.
     pub fn is_held(&mut self, id: RequestId, fd: Fd) -> bool {
-        if self.train.is_empty() && !self.begins_train(id, fd) {
+        if self.train().is_empty() && !self.begins_train(id, fd) {
             return false;
         }
-        let Some(length) = self.requests[id].length_in_train() else { return false };
-        self.train.hold(id, length)
+        let Some(length) = self[id].length_in_train() else { return false };
+        self.train_mut().hold(id, length)
     }
 
     fn begins_train(&mut self, id: RequestId, fd: Fd) -> bool {
-        let request = &self.requests[id];
+        let request = &self[id];
         let Some(next) = self.length_of_next_like(&request.sqe) else { return false };
         let Some(length) = request.length_in_train() else { return false };
         if !kinds::noted(fd).has(Kind::TRAINS_ASKED) {
             kinds::add(fd, Kind::TRAINS_ASKED.with(ask(fd)));
         }
         let known = kinds::noted(fd);
-        self.train.prepare(fd, known.has(Kind::STREAM_TRAINS), length);
+        self.train_mut().prepare(fd, known.has(Kind::STREAM_TRAINS), length);
         may_go_together(known, length, next)
     }
 }
@@ -125,7 +125,7 @@ fn depart(core: &mut Core, held: &[RequestId]) {
     for &id in held {
         let outcome = end_of_held(core, id, &mut sent, waits);
         waits = matches!(outcome, Outcome::Wait(_));
-        let notifies = core.requests[id].flags.has(Flags::NOTIFIES);
+        let notifies = core[id].flags.has(Flags::NOTIFIES);
         let outcome = if notifies { zero_copy::announce_end(core, id, outcome) } else { outcome };
         core.settle(id, outcome);
     }
@@ -134,8 +134,8 @@ fn depart(core: &mut Core, held: &[RequestId]) {
 /// What came of one of those held back. `sent` is what the call for all of them has left for it and those behind
 /// it; the one before it may wait for room.
 fn end_of_held(core: &mut Core, id: RequestId, sent: &mut Result<usize, Errno>, waits: bool) -> Outcome {
-    let length = core.requests[id].transfer().length;
-    let fd = core.requests[id].file.fd();
+    let length = core[id].transfer().length;
+    let fd = core[id].file.fd();
     match mem::replace(sent, Ok(0)) {
         Ok(count) if count >= length as usize => {
             *sent = Ok(count - length as usize);
@@ -150,22 +150,22 @@ fn end_of_held(core: &mut Core, id: RequestId, sent: &mut Result<usize, Errno>, 
 /// How many bytes left; none where each is to go alone. An error is the first one's.
 fn send_together(core: &mut Core, held: &[RequestId]) -> Result<usize, Errno> {
     if !is_still_asked_one(core, held[0]) {
-        kinds::take(core.train.fd(), Kind::ALL_OF_TRAINS);
+        kinds::take(core.train().fd(), Kind::ALL_OF_TRAINS);
         return Ok(0);
     }
-    let mut vectors = core.train.take_vectors();
+    let mut vectors = core.train_mut().take_vectors();
     let mut flags = 0;
     vectors.extend(held.iter().map(|&id| {
-        let transfer = core.requests[id].transfer();
+        let transfer = core[id].transfer();
         flags |= transfer.progress.flags;
         IoVector { base: transfer.address, length: u64::from(transfer.length) }
     }));
-    let sent = send(&core.train, &mut vectors, flags);
-    core.train.keep_vectors(vectors);
+    let sent = send(&core.train(), &mut vectors, flags);
+    core.train_mut().keep_vectors(vectors);
     match sent {
         Err(errno) if is_of_first(errno) => Err(errno),
-        Err(Errno::EMSGSIZE | Errno::EINVAL | Errno::EIO) if !core.train.is_stream() => {
-            remember_refusal(&core.train);
+        Err(Errno::EMSGSIZE | Errno::EINVAL | Errno::EIO) if !core.train().is_stream() => {
+            remember_refusal(&core.train());
             Ok(0)
         }
         sent => Ok(sent.unwrap_or(0)),
@@ -174,11 +174,11 @@ fn send_together(core: &mut Core, held: &[RequestId]) -> Result<usize, Errno> {
 
 /// Is the socket the one that was asked? The number of the program's may stand for another file by now.
 fn is_still_asked_one(core: &Core, id: RequestId) -> bool {
-    let fd = core.train.fd();
-    if !core.train.is_stream() {
+    let fd = core.train().fd();
+    if !core.train().is_stream() {
         return takes_datagrams(fd);
     }
-    matches!(core.requests[id].file, FileHold::Fixed(..)) || is_stream(fd)
+    matches!(core[id].file, FileHold::Fixed(..)) || is_stream(fd)
 }
 
 /// The one system call.

@@ -75,7 +75,7 @@ const MSG_ZEROCOPY: u32 = 0x400_0000;
 
 /// The checks before which no notification is owed, and the first after them.
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let request = &mut core.requests[id];
+    let request = &mut core[id];
     let sqe = &mut request.sqe;
     if request.flags.has(Flags::CQE_SKIP) {
         return Err(Errno::EINVAL);
@@ -95,7 +95,7 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 
 fn prep_send(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     prep(core, id)?;
-    let request = &mut core.requests[id];
+    let request = &mut core[id];
     let sqe = request.sqe;
     // A notification is owed by then.
     if Unused::ADDR_LEN_PAD.is_set(&sqe) {
@@ -122,7 +122,7 @@ fn prep_send(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 
 fn prep_message(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     prep(core, id)?;
-    let request = &mut core.requests[id];
+    let request = &mut core[id];
     let sqe = request.sqe;
     if Unused::OFF.with(Unused::FILE_INDEX).is_set(&sqe) {
         return Err(Errno::EINVAL);
@@ -135,10 +135,10 @@ fn prep_message(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 }
 
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
-    let file = core.requests[id].file;
+    let file = core[id].file;
     let fd = file.fd();
     // The kernel asks for a message's registered buffers before it looks at the socket; for a send's after that.
-    let is_message = matches!(core.requests[id].data, OpData::Net(Data::Message(_)));
+    let is_message = matches!(core[id].data, OpData::Net(Data::Message(_)));
     if is_message && let Err(errno) = take_registered(core, id) {
         return errno.into();
     }
@@ -161,7 +161,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
 /// What a request came to; if that is its end, its notification follows.
 pub fn announce_end(core: &mut Core, id: RequestId, outcome: Outcome) -> Outcome {
     if let Outcome::Complete(_) = outcome {
-        core.requests[id].cqe_flags |= IORING_CQE_F_MORE;
+        core[id].cqe_flags |= IORING_CQE_F_MORE;
         core.announce(id);
     }
     outcome
@@ -176,10 +176,10 @@ fn send_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
     }
     let Ok(buffer) = lies_right(core, sqe) else { return Tried::Nothing };
     let fixed = Flags::of_sqe(sqe.flags).has(Flags::FIXED_FILE);
-    if !core.zero_copy.has_checked(fd) && check_socket(fd, fixed).is_err() {
+    if !core.zero_copy().has_checked(fd) && check_socket(fd, fixed).is_err() {
         return Tried::Nothing;
     }
-    core.zero_copy.checks(fd);
+    core.zero_copy_mut().checks(fd);
     let flags = known_flags(sqe.op_flags & !MSG_ZEROCOPY) | MSG_NOSIGNAL;
     if sqe.len as usize >= WORTH_IT
         && let Some(channel) = core.channel_for(fd)
@@ -207,7 +207,7 @@ fn send_in_place(
     channel: usize,
     buffer: Option<NodeIndex>,
 ) -> Tried {
-    if flags & MSG_WAITALL != 0 && core.zero_copy.is_stream(channel) {
+    if flags & MSG_WAITALL != 0 && core.zero_copy().is_stream(channel) {
         return Tried::Nothing;
     }
     let span = Span { address: sqe.addr, length: sqe.len as usize };
@@ -230,7 +230,7 @@ fn send_in_place(
 fn lies_right(core: &Core, sqe: &Sqe) -> Result<Option<NodeIndex>, Errno> {
     let length = u64::from(sqe.len);
     if u32::from(sqe.ioprio) & IORING_RECVSEND_FIXED_BUF != 0 {
-        core.buffers.check(sqe.buf_index, sqe.addr, length).map(Some)
+        core.buffers().check(sqe.buf_index, sqe.addr, length).map(Some)
     } else {
         user::check_range(sqe.addr, length).map(|()| None)
     }
@@ -240,9 +240,9 @@ fn lies_right(core: &Core, sqe: &Sqe) -> Result<Option<NodeIndex>, Errno> {
 fn go_on(core: &mut Core, id: RequestId, fd: Fd, result: Result<usize, Errno>) -> Outcome {
     // Checked before the attempt. Where it cannot be held for want of memory, no page of it leaves uncopied.
     let _ = take_registered(core, id);
-    let asked = core.requests[id].sqe.len as usize;
+    let asked = core[id].sqe.len as usize;
     let outcome = conclude(core, id, fd, result, asked).unwrap_or_else(|| {
-        advance(&mut core.requests[id], result.unwrap_or(0));
+        advance(&mut core[id], result.unwrap_or(0));
         transmit(core, id, fd)
     });
     announce_end(core, id, outcome)
@@ -255,11 +255,11 @@ fn transmit(core: &mut Core, id: RequestId, fd: Fd) -> Outcome {
             Some(attempt) => attempt,
             None => {
                 core.piece_is_copied(id);
-                attempt(&mut core.requests[id], fd, 0)
+                attempt(&mut core[id], fd, 0)
             }
         };
         match conclude(core, id, fd, result, asked) {
-            None => advance(&mut core.requests[id], result.unwrap_or(0)),
+            None => advance(&mut core[id], result.unwrap_or(0)),
             Some(outcome) => return outcome,
         }
     }
@@ -267,12 +267,12 @@ fn transmit(core: &mut Core, id: RequestId, fd: Fd) -> Outcome {
 
 /// An attempt from the program's own pages; `None` where the data are to be copied.
 fn in_place(core: &mut Core, id: RequestId, fd: Fd) -> Option<(Result<usize, Errno>, usize)> {
-    if !is_large(&core.requests[id]) {
+    if !is_large(&core[id]) {
         return None;
     }
     let channel = core.channel_for(fd)?;
     let notification = core.notification(id).ok()?;
-    let (result, asked) = attempt(&mut core.requests[id], fd, MSG_ZEROCOPY);
+    let (result, asked) = attempt(&mut core[id], fd, MSG_ZEROCOPY);
     match result {
         Ok(1..) => {
             core.expect_pages(notification);
@@ -324,25 +324,25 @@ fn is_internet(fd: Fd) -> Result<bool, Errno> {
 /// Checks that the memory lies in its registered buffer, if it is to be one. The notification keeps that,
 /// whatever happens to the table.
 fn take_registered(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    let request = &core.requests[id];
+    let request = &core[id];
     if !request.flags.has(Flags::REGISTERED_BUFFER) {
         return Ok(());
     }
     let index = request.sqe.buf_index;
-    let mut node = core.buffers.node(index)?;
+    let mut node = core.buffers().node(index)?;
     match &request.data {
         OpData::Net(Data::Message(message)) => {
             for vector in &message.vectors {
                 if vector.length == 0 {
                     return Err(Errno::EFAULT);
                 }
-                node = core.buffers.check(index, vector.base, vector.length)?;
+                node = core.buffers().check(index, vector.base, vector.length)?;
             }
         }
-        _ => node = core.buffers.check(index, request.sqe.addr, u64::from(request.sqe.len))?,
+        _ => node = core.buffers().check(index, request.sqe.addr, u64::from(request.sqe.len))?,
     }
     let notification = core.notification(id)?;
     core.hold_buffer(notification, node);
-    core.requests[id].flags.clear(Flags::REGISTERED_BUFFER);
+    core[id].flags.clear(Flags::REGISTERED_BUFFER);
     Ok(())
 }

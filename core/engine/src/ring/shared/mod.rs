@@ -137,6 +137,12 @@ impl Core {
         Some(page)
     }
 
+    /// Has the ring a page, for others may use it?
+    #[inline]
+    pub fn is_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
     /// In a child after `fork`.
     pub fn processes_forked(&mut self) {
         if self.submitter.is_known() {

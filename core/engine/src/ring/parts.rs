@@ -1,0 +1,141 @@
+//! The parts of a ring, for who has to do with one of them. Each keeps its own state and changes it by its verbs; what takes
+//! several at once is a verb of [`Core`].
+
+use core::ops::{Index, IndexMut};
+
+use crate::assets::buffers::BufferTable;
+use crate::assets::directories::Directories;
+use crate::assets::files::FileTable;
+use crate::assets::kbuf::BufferGroups;
+use crate::assets::region::ParamRegion;
+use crate::assets::restrictions::Restrictions;
+use crate::queue::{Cq, RingMemory, Sq};
+use crate::request::timeouts::Timeouts;
+use crate::request::train::Train;
+use crate::request::{Assembly, Drain, ReadyQueue, Request, RequestId, Slab};
+use crate::ring::Core;
+use crate::ring::drive::observers::Observers;
+#[cfg(anyring_simulation)]
+use crate::ring::drive::reactor::Attendance;
+use crate::ring::drive::readiness::Readiness;
+use crate::ring::drive::zero_copy::ZeroCopy;
+use crate::ring::life::Life;
+use crate::ring::resources::personalities::Personalities;
+use crate::wait::Token;
+use crate::wait::timers::Timers;
+use crate::work::WorkQueue;
+use crate::work::aio::Aio;
+
+impl Index<RequestId> for Core {
+    type Output = Request;
+
+    /// A live request.
+    #[inline(always)]
+    fn index(&self, id: RequestId) -> &Request {
+        &self.requests[id]
+    }
+}
+
+impl IndexMut<RequestId> for Core {
+    #[inline(always)]
+    fn index_mut(&mut self, id: RequestId) -> &mut Request {
+        &mut self.requests[id]
+    }
+}
+
+/// Parts that nobody but the ring changes.
+impl Core {
+    /// Shared memory.
+    #[inline(always)]
+    pub fn memory(&self) -> &RingMemory {
+        &self.memory
+    }
+
+    /// What was posted to the completion ring.
+    #[inline(always)]
+    pub fn cq(&self) -> &Cq {
+        &self.cq
+    }
+
+    /// Who turns readiness into completions.
+    #[inline(always)]
+    pub fn token(&self) -> &Token {
+        &self.token
+    }
+
+    /// What the reactor has to do with the ring.
+    #[cfg(anyring_simulation)]
+    pub fn attendance(&self) -> &Attendance {
+        &self.attendance
+    }
+
+    /// Registered credentials.
+    #[inline(always)]
+    pub fn personalities(&self) -> &Personalities {
+        &self.personalities
+    }
+}
+
+/// Gives each part to who reads it, and to who changes it.
+macro_rules! parts {
+    ($($(#[$meaning:meta])* $field:ident / $change:ident: $part:ty;)*) => {
+        impl Core {
+            $(
+                $(#[$meaning])*
+                #[inline(always)]
+                pub fn $field(&self) -> &$part {
+                    &self.$field
+                }
+
+                /// The same, to be changed.
+                #[inline(always)]
+                pub fn $change(&mut self) -> &mut $part {
+                    &mut self.$field
+                }
+            )*
+        }
+    };
+}
+
+parts! {
+    /// What keeps the ring alive.
+    life / life_mut: Life;
+    /// What was taken out of the submission ring.
+    sq / sq_mut: Sq;
+    /// What the program may do, where it has restricted itself.
+    restrictions / restrictions_mut: Restrictions;
+    /// All live requests.
+    requests / requests_mut: Slab;
+    /// The chain that the current submission is assembling.
+    assembly / assembly_mut: Assembly;
+    /// What drains hold back.
+    drain / drain_mut: Drain;
+    /// To be issued, in order.
+    ready / ready_mut: ReadyQueue;
+    /// Blocking attempts: queued, out, done.
+    work / work_mut: WorkQueue;
+    /// O_DIRECT transfers that the kernel does.
+    aio / aio_mut: Aio;
+    /// Who hears of completions without coming in.
+    observers / observers_mut: Observers;
+    /// Descriptors that requests wait for.
+    readiness / readiness_mut: Readiness;
+    /// Sockets that send without copying.
+    zero_copy / zero_copy_mut: ZeroCopy;
+    /// Datagrams that are to leave together.
+    train / train_mut: Train;
+    /// Deadlines.
+    timers / timers_mut: Timers<RequestId>;
+    /// Armed TIMEOUTs.
+    timeouts / timeouts_mut: Timeouts;
+    /// Registered files.
+    files / files_mut: FileTable;
+    /// Descriptions of the engine's own through which directories are read.
+    directories / directories_mut: Directories;
+    /// Registered buffers.
+    buffers / buffers_mut: BufferTable;
+    /// Provided buffers.
+    groups / groups_mut: BufferGroups;
+    /// Memory from which waits take their arguments.
+    region / region_mut: ParamRegion;
+}
