@@ -70,6 +70,8 @@ struct Request {
     messages: u32,
     /// The file's instances that it may reach: from the first to the last, if there is a last.
     instances: (usize, Option<usize>),
+    /// How often its file had been closed; none where somebody was about to.
+    ends: Option<u32>,
     /// Transfers that were logged before it.
     transfers: usize,
     submitted_ns: u64,
@@ -87,6 +89,8 @@ struct Run {
     closing: Vec<bool>,
     /// How many threads are about to close each and to open another.
     reopening: Vec<u32>,
+    /// How often somebody began to close each.
+    ends: Vec<u32>,
     files: Vec<Vec<Instance>>,
     requests: Vec<Request>,
     fars: Vec<i32>,
@@ -154,7 +158,7 @@ pub fn execute(program: Program) {
     let files = program.files.iter().map(|&file| vec![open(file)]).collect();
     let none = (0..rings).map(|_| None).collect();
     let (closing, reopening) = (vec![false; program.files.len()], vec![0; program.files.len()]);
-    let (eventfds, drained) = (vec![-1; rings], vec![false; rings]);
+    let (eventfds, drained, ends) = (vec![-1; rings], vec![false; rings], vec![0; program.files.len()]);
     let run_of = Run {
         program,
         rings: none,
@@ -162,6 +166,7 @@ pub fn execute(program: Program) {
         drained,
         closing,
         reopening,
+        ends,
         files,
         requests: Vec::new(),
         fars: Vec::new(),
@@ -235,6 +240,7 @@ fn reopen(file: usize) {
         run.fars.push(far);
         run.closing[file] = true;
         run.reopening[file] += 1;
+        run.ends[file] += 1;
         (run.program.files[file], near)
     });
     close(last);
@@ -455,11 +461,14 @@ fn prepare(ring: usize, op: Op, follows: bool) -> usize {
     run(|run| {
         let current = file_of(op.what).map_or(0, |file| run.files[file].len() - 1);
         let mut closes = -1;
+        let rests = |file: usize| !run.closing[file] && run.reopening[file] == 0;
+        let ends = file_of(op.what).filter(|&file| rests(file)).map(|file| run.ends[file]);
         if let What::Close(file) = op.what
             && let Some(instance) = run.files[file].last_mut()
         {
             closes = std::mem::replace(&mut instance.near, -1);
             run.closing[file] = true;
+            run.ends[file] += 1;
         }
         run.drained[ring] |= op.drain;
         run.requests.push(Request {
@@ -474,6 +483,7 @@ fn prepare(ring: usize, op: Op, follows: bool) -> usize {
             result: 0,
             messages: 0,
             instances: (current, None),
+            ends,
             transfers,
             submitted_ns,
             closes,
@@ -827,7 +837,9 @@ fn is_stuck(run: &Run, request: &Request) -> bool {
     };
     let current = run.files[file].len() - 1;
     let polls = matches!(what, What::Poll { .. });
-    if !polls && !request.op.fixed && matches!(run.program.files[file], File::Storage { .. })
+    // Else its number may have been another file's before the submission took it.
+    let is_known = request.instances.1.is_some() || request.ends == Some(run.ends[file]);
+    if !polls && is_known && !request.op.fixed && matches!(run.program.files[file], File::Storage { .. })
         || matches!(what, What::Close(_))
     {
         return true;
