@@ -430,9 +430,10 @@ fn submit(ring: usize, ops: &[Op], waits: bool) {
                     && !run.drained[ring]
                     && let Some(file) = file_of(request.op.what)
                 {
-                    // Who closes at the same time cannot know which file a request gets.
-                    let closes = run.closing[file] || run.reopening[file] > 0;
-                    request.instances.1 = (!closes).then(|| run.files[file].len() - 1);
+                    // Who closes at the same time cannot know which file a request gets: its own, or any other that
+                    // has the number by then.
+                    let same = request.ends == Some(run.ends[file]);
+                    request.instances.1 = same.then(|| run.files[file].len() - 1);
                 }
             }
         });
