@@ -160,6 +160,7 @@ fn prep_fixed(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 }
 
 /// The checks that all forms share.
+#[inline(always)]
 fn prep_any(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let sqe = &core[id].sqe;
     if sqe.ioprio != 0 {

@@ -64,6 +64,7 @@ impl Slab {
 
     /// A new request, not prepared yet. `sqe` is its SQE, so far in memory of the program: copied once, to
     /// where it stays.
+    #[inline(always)]
     pub fn insert(&mut self, sqe: impl FnOnce() -> Sqe) -> Result<RequestId, Errno> {
         let index = match self.free.pop() {
             Some(index) => index,

@@ -57,7 +57,7 @@ impl Core {
     ///
     /// # Errors
     /// `EAGAIN` where there cannot be another.
-    #[inline]
+    #[inline(always)]
     pub fn insert_request(&mut self, index: u32) -> Result<RequestId, Errno> {
         let memory = &self.memory;
         self.requests.insert(|| memory.sqe(index))
@@ -135,7 +135,7 @@ impl Core {
     }
 
     /// Posts a CQE, or keeps it where the ring is full or others are kept already.
-    #[inline]
+    #[inline(always)]
     pub fn post(&mut self, cqe: Cqe) {
         self.before_posting();
         self.cq.post(&self.memory, cqe);
