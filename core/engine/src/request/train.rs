@@ -126,7 +126,7 @@ impl Core {
     }
 
     fn joins_train(&self, id: RequestId) -> bool {
-        let (request, train) = (&self[id], &self.train());
+        let (request, train) = (&self[id], self.train());
         let head = &self[train.held[0]].sqe;
         request.sqe.first_word() == head.first_word()
             && request.length_in_train().is_some_and(|length| train.takes(length))

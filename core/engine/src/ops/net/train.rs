@@ -160,12 +160,12 @@ fn send_together(core: &mut Core, held: &[RequestId]) -> Result<usize, Errno> {
         flags |= transfer.progress.flags;
         IoVector { base: transfer.address, length: u64::from(transfer.length) }
     }));
-    let sent = send(&core.train(), &mut vectors, flags);
+    let sent = send(core.train(), &mut vectors, flags);
     core.train_mut().keep_vectors(vectors);
     match sent {
         Err(errno) if is_of_first(errno) => Err(errno),
         Err(Errno::EMSGSIZE | Errno::EINVAL | Errno::EIO) if !core.train().is_stream() => {
-            remember_refusal(&core.train());
+            remember_refusal(core.train());
             Ok(0)
         }
         sent => Ok(sent.unwrap_or(0)),
