@@ -10,7 +10,7 @@ export CARGO_TARGET_DIR := $(TARGET)
 export ANYRING_BIN := $(TARGET)/release
 
 .PHONY: help toolchain build demo lint test test-unit test-programs test-quick conformance differential bench
-.PHONY: install deb check-install check-aarch64 coverage sanitize sanitize-suite simulate concurrent soak
+.PHONY: install deb check-install check-aarch64 coverage sanitize sanitize-suite simulate concurrent soak mutants
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -89,6 +89,11 @@ coverage: toolchain ## which operations, and which of their errors, the engine's
 	rm -f $(TARGET)/coverage
 	ANYRING_COVERAGE=$(TARGET)/coverage cargo test -p anyring-engine --features coverage --tests --locked
 	cargo run -q -p anyring-conformance --locked -- coverage $(TARGET)/coverage
+
+mutants: toolchain ## the share of small changes to the engine that tests catch: make mutants [SAMPLE=0/10] [FILE='**/rw.rs'] [ARGS=--again]
+	@cargo mutants --version >/dev/null 2>&1 || { echo "make: no cargo-mutants: cargo install cargo-mutants --locked" >&2; exit 1; }
+	cargo build -p anyring-mutants --locked
+	$(TARGET)/debug/anyring-mutants --sample $(or $(SAMPLE),0/1) $(if $(FILE),--file '$(FILE)') $(ARGS)
 
 bench: build ## the benchmarks, each side by side with what it is compared to
 	tools/bench/run

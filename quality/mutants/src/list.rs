@@ -1,0 +1,74 @@
+//! Which mutants there are: cargo-mutants finds them, as `.cargo/mutants.toml` says where and which not.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+/// A mutant as cargo-mutants names it.
+#[derive(Debug)]
+pub struct Mutant {
+    /// What it has in the built sources; from 1 on.
+    pub number: usize,
+    /// File, line, column and what is changed.
+    pub name: String,
+    /// From the repository's root.
+    pub file: String,
+    /// The function that it is in.
+    pub function: String,
+    /// `BinaryOperator`, `FnValue`...
+    pub genre: String,
+    /// What stands there instead.
+    pub replacement: String,
+    /// Where what is changed begins, from 1 on.
+    pub line: usize,
+    /// In characters, from 1 on.
+    pub column: usize,
+    /// Where it ends.
+    pub end: (usize, usize),
+}
+
+impl Mutant {
+    /// The folder of the engine's sources that it is in.
+    pub fn folder(&self) -> &str {
+        let inside = self.file.strip_prefix("core/engine/src/").unwrap_or(&self.file);
+        inside.split('/').next().unwrap_or(inside)
+    }
+
+    fn of(number: usize, value: &Value) -> Option<Mutant> {
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let at = |place: &Value| Some((place["line"].as_u64()? as usize, place["column"].as_u64()? as usize));
+        let (line, column) = at(&value["span"]["start"])?;
+        Some(Mutant {
+            number,
+            name: text(&value["name"])?,
+            file: text(&value["file"])?,
+            function: text(&value["function"]["function_name"]).unwrap_or_default(),
+            genre: text(&value["genre"])?,
+            replacement: text(&value["replacement"])?,
+            line,
+            column,
+            end: at(&value["span"]["end"])?,
+        })
+    }
+}
+
+/// The mutants of the repository, those of some files only where patterns are given.
+pub fn mutants(root: &Path, files: &[String]) -> Result<Vec<Mutant>> {
+    let mut list = Command::new("cargo");
+    list.args(["mutants", "--list", "--json", "--package", "anyring-engine"]).current_dir(root);
+    for file in files {
+        list.args(["--file", file]);
+    }
+    let output = list.output().context("cargo mutants starts")?;
+    ensure!(
+        output.status.success(),
+        "cargo mutants --list: {}\n(install it with: cargo install cargo-mutants --locked)",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let list: Value = serde_json::from_slice(&output.stdout).context("what cargo mutants lists")?;
+    let list = list.as_array().context("a list")?;
+    let mutants = list.iter().enumerate().map(|(index, value)| Mutant::of(index + 1, value));
+    mutants.collect::<Option<_>>().context("a mutant has a field that is not known here")
+}

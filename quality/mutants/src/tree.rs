@@ -1,0 +1,260 @@
+//! The engine with its mutants, in a workspace of its own below `target`.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::list::Mutant;
+use crate::schema::{self, Mutated};
+
+/// The workspace.
+pub struct Tree {
+    root: PathBuf,
+    at: PathBuf,
+}
+
+/// What the compiler has said of the mutants.
+#[derive(Default)]
+pub struct Judged {
+    /// It takes none of these.
+    pub unviable: HashSet<usize>,
+    /// These cannot be chosen at run time: each needs a build of its own.
+    pub alone: HashSet<usize>,
+}
+
+/// Programs that were built.
+pub struct Built {
+    /// The engine's tests, all in one.
+    pub tests: PathBuf,
+    /// Where the tools are.
+    pub tools: PathBuf,
+}
+
+const MEMBERS: [&str; 4] =
+    ["core/engine", "quality/conformance", "quality/simulation", "quality/simulation/engine"];
+
+const LIBRARY: &str = "core/engine/src/lib.rs";
+
+/// Tests that read the sources, and models of the engine's parts that take long: the parts are in the others.
+const LEFT_OUT: [&str; 1] = ["layers"];
+
+impl Tree {
+    /// The tree of a repository.
+    pub fn new(root: &Path, at: &Path, mutants: &[Mutant]) -> Result<Tree> {
+        let tree = Tree { root: root.to_owned(), at: at.to_owned() };
+        let mut changed: HashSet<&str> = mutants.iter().map(|mutant| mutant.file.as_str()).collect();
+        changed.insert(LIBRARY);
+        for member in MEMBERS {
+            tree.copy(member, &changed)?;
+        }
+        let manifest = fs::read_to_string(root.join("Cargo.toml"))?;
+        let start = manifest.find("members = [").context("the members in Cargo.toml")?;
+        let end = start + manifest[start..].find(']').context("the end of the members")?;
+        let members = MEMBERS.map(|member| format!("\"{member}\"")).join(", ");
+        tree.write("Cargo.toml", format!("{}members = [{members}{}", &manifest[..start], &manifest[end..]))?;
+        if !tree.at.join("Cargo.lock").exists() {
+            fs::copy(root.join("Cargo.lock"), tree.at.join("Cargo.lock"))?;
+        }
+        tree.write_tests()?;
+        Ok(tree)
+    }
+
+    /// Copies what a package is built from, but for what changes. The tests are not copied: they stay where they are.
+    fn copy(&self, package: &str, changed: &HashSet<&str>) -> Result<()> {
+        for entry in fs::read_dir(self.root.join(package))? {
+            let name = format!("{package}/{}", entry?.file_name().to_string_lossy());
+            let is_tests = name.ends_with("/tests") || name.ends_with("/work");
+            if MEMBERS.contains(&name.as_str()) || is_tests || changed.contains(name.as_str()) {
+                continue;
+            }
+            if self.root.join(&name).is_dir() {
+                self.copy(&name, changed)?;
+            } else {
+                self.write(&name, &fs::read(self.root.join(&name))?)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves a file alone that says the same already, so that cargo need not build it again.
+    fn write(&self, name: &str, text: impl AsRef<[u8]>) -> Result<()> {
+        let path = self.at.join(name);
+        if fs::read(&path).is_ok_and(|old| old == text.as_ref()) {
+            return Ok(());
+        }
+        fs::create_dir_all(path.parent().context("a file in a folder")?)?;
+        fs::write(&path, text).with_context(|| format!("{} can be written", path.display()))
+    }
+
+    /// One program of all the engine's tests: a build for each would take most of the time.
+    fn write_tests(&self) -> Result<()> {
+        let folder = self.root.join("core/engine/tests");
+        let mut text = "#![allow(warnings)]\n".to_owned();
+        for entry in fs::read_dir(&folder)? {
+            let path = entry?.path();
+            let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            if path.extension().is_some_and(|extension| extension == "rs")
+                && !LEFT_OUT.contains(&name.as_str())
+            {
+                text.push_str(&format!("#[path = {path:?}]\nmod {name};\n"));
+            }
+        }
+        self.write("core/engine/tests/all.rs", text)
+    }
+
+    fn source(&self, file: &str) -> Result<String> {
+        Ok(fs::read_to_string(self.root.join(file))?)
+    }
+
+    /// Puts the mutants into the engine's sources, but for those left out.
+    fn put(&self, mutants: &[Mutant], judged: &mut Judged) -> Result<HashMap<String, Mutated>> {
+        let mut files: HashMap<&str, Vec<&Mutant>> = HashMap::new();
+        for mutant in mutants {
+            let wanted = files.entry(&mutant.file).or_default();
+            if !judged.unviable.contains(&mutant.number) && !judged.alone.contains(&mutant.number) {
+                wanted.push(mutant);
+            }
+        }
+        let mut all = HashMap::new();
+        for (file, mutants) in files {
+            let mutated = schema::mutate(&self.source(file)?, &mutants).with_context(|| file.to_owned())?;
+            judged.alone.extend(&mutated.left);
+            judged.unviable.extend(&mutated.unviable);
+            self.write(file, &mutated.text)?;
+            all.insert(file.to_owned(), mutated);
+        }
+        let length = mutants.len() + 1;
+        let chooser = include_str!("mutant.rs.in");
+        self.write("core/engine/src/mutant.rs", format!("{chooser}\nconst LENGTH: usize = {length};\n"))?;
+        let library = self.source(LIBRARY)?;
+        self.write(LIBRARY, format!("{library}\npub mod mutant;\n"))?;
+        Ok(all)
+    }
+
+    /// Puts all mutants in that the compiler takes.
+    pub fn settle(&self, mutants: &[Mutant]) -> Result<Judged> {
+        let mut judged = Judged::default();
+        loop {
+            let files = self.put(mutants, &mut judged)?;
+            let errors = self.check()?;
+            if errors.is_empty() {
+                return Ok(judged);
+            }
+            let known = judged.unviable.len() + judged.alone.len();
+            for error in &errors {
+                blame(error, &files, &mut judged)?;
+            }
+            let found = judged.unviable.len() + judged.alone.len() - known;
+            eprintln!("mutants: the compiler refuses {found} more");
+            ensure!(found > 0, "no mutant is to blame for: {}", errors[0]["rendered"]);
+        }
+    }
+
+    /// The sources as they are, with one mutant in the place of what it changes.
+    pub fn put_alone(&self, mutants: &[Mutant], mutant: &Mutant) -> Result<bool> {
+        let every = mutants.iter().map(|mutant| mutant.number).collect();
+        self.put(mutants, &mut Judged { alone: every, ..Judged::default() })?;
+        let source = self.source(&mutant.file)?;
+        let (start, end) = (offset(&source, (mutant.line, mutant.column)), offset(&source, mutant.end));
+        let text = format!("{}{}{}", &source[..start], mutant.replacement, &source[end..]);
+        self.write(&mutant.file, text)?;
+        Ok(self.check()?.is_empty())
+    }
+
+    fn cargo(&self, arguments: &[&str]) -> Result<Vec<Value>> {
+        let mut cargo = Command::new("cargo");
+        cargo.args(arguments).args(["--offline", "--message-format=json"]).current_dir(&self.at);
+        cargo.env("CARGO_TARGET_DIR", self.at.join("target")).env("RUSTFLAGS", "--cap-lints=allow");
+        cargo.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_INCREMENTAL", "1");
+        let output = cargo.stderr(Stdio::piped()).output().context("cargo starts")?;
+        let lines = output.stdout.split(|&byte| byte == b'\n');
+        let messages: Vec<Value> = lines.filter_map(|line| serde_json::from_slice(line).ok()).collect();
+        if !output.status.success() && !messages.iter().any(|message| message["reason"] == "compiler-message")
+        {
+            bail!("cargo {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(messages)
+    }
+
+    /// The compiler's errors.
+    fn check(&self) -> Result<Vec<Value>> {
+        let messages = self.cargo(&["check", "-p", "anyring-engine"])?;
+        let said = messages.into_iter().filter(|message| message["reason"] == "compiler-message");
+        let said = said.map(|message| message["message"].clone());
+        Ok(said
+            .filter(|message| message["level"] == "error" && message["spans"] != Value::Array(Vec::new()))
+            .collect())
+    }
+
+    /// Builds the tests, and the tools where they are wanted.
+    pub fn build(&self, tools: bool) -> Result<Built> {
+        let messages = self.cargo(&["test", "--no-run", "-p", "anyring-engine", "--test", "all"])?;
+        let program = messages.iter().filter(|message| message["target"]["name"] == "all");
+        let program = program.filter_map(|message| message["executable"].as_str()).next_back();
+        let tests = program.with_context(|| {
+            let errors = messages.iter().filter_map(|message| message["message"]["rendered"].as_str());
+            format!("the tests build: {}", errors.take(3).collect::<String>())
+        })?;
+        if tools {
+            self.cargo(&["build", "-p", "anyring-conformance", "-p", "anyring-simulation"])?;
+        }
+        Ok(Built { tests: tests.into(), tools: self.at.join("target/debug") })
+    }
+}
+
+fn offset(source: &str, (line, column): (usize, usize)) -> usize {
+    let start: usize = source.split_inclusive('\n').take(line - 1).map(str::len).sum();
+    let behind = source[start..].char_indices().nth(column - 1);
+    behind.map_or(source.len(), |(at, _)| start + at)
+}
+
+/// Finds the mutant, or the place, that an error of the compiler stands in; else one that it tells of.
+fn blame(error: &Value, files: &HashMap<String, Mutated>, judged: &mut Judged) -> Result<()> {
+    let spans = error["spans"].as_array().context("the spans of an error")?;
+    let stands_in = |span: &Value| {
+        let mutated = files.get(span["file_name"].as_str()?)?;
+        let at = span["byte_start"].as_u64()? as usize;
+        innermost(&mutated.text, at).map(|(kind, number)| (kind, number, mutated))
+    };
+    for primary in [true, false] {
+        let spans = spans.iter().filter(|span| span["is_primary"] == primary);
+        let found: Vec<_> = spans.filter_map(stands_in).collect();
+        for &(kind, number, mutated) in &found {
+            match kind {
+                'm' if primary => drop(judged.unviable.insert(number)),
+                'm' => drop(judged.alone.insert(number)),
+                _ => judged.alone.extend(&mutated.sites[number]),
+            }
+        }
+        if !found.is_empty() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The innermost pair of markers around a byte: its kind and number.
+fn innermost(text: &str, at: usize) -> Option<(char, usize)> {
+    let mut open = Vec::new();
+    let mut from = 0;
+    while let Some(found) = text[from..at].find("/*") {
+        let start = from + found + 2;
+        from = start;
+        let Some(end) = text[start..].find("*/") else { break };
+        let marker = &text[start..start + end];
+        let opens = marker.starts_with('<');
+        let body = marker.trim_start_matches('<').trim_end_matches('>');
+        let Some(kind) = body.chars().next().filter(|kind| "ms".contains(*kind)) else { continue };
+        let Ok(number) = body[1..].parse() else { continue };
+        if opens {
+            open.push((kind, number));
+        } else if marker.ends_with('>') {
+            open.pop();
+        }
+    }
+    open.pop()
+}
