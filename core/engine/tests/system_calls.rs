@@ -1,0 +1,844 @@
+//! What operations cost in system calls, and with which flags the engine makes them: a shortcut that is not taken any more
+//! has the same results, and is seen here only.
+#![cfg(all(target_arch = "x86_64", not(anyring_sanitizer)))]
+
+mod common;
+
+use std::io::Write;
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+
+use anyring_engine::abi::Sqe;
+use common::*;
+use io_uring_op::*;
+
+/// A call that nobody makes, around what is looked at.
+const MARK: i64 = libc::SYS_getpriority;
+const MARK_NUMBER: u64 = 4711;
+
+fn mark() {
+    // SAFETY: refused, for there is no such kind of priority.
+    unsafe { libc::syscall(MARK, MARK_NUMBER, 0) };
+}
+
+/// A call on the program's files by its name, with the arguments that tell something; not what the engine does for
+/// itself: locks, copies of memory, registrations, the time.
+fn describe(number: i64, arguments: [u64; 6]) -> Option<String> {
+    let [_, b, c, d, _, _] = arguments;
+    Some(match number {
+        libc::SYS_recvfrom => format!("recv({c}, {d:#x})"),
+        libc::SYS_sendto => format!("send({c}, {d:#x})"),
+        libc::SYS_recvmsg => format!("recvmsg({c:#x})"),
+        libc::SYS_sendmsg => format!("sendmsg({c:#x})"),
+        libc::SYS_accept4 => format!("accept4({d:#x})"),
+        libc::SYS_socket => format!("socket({b:#x})"),
+        libc::SYS_pipe2 => format!("pipe2({b:#x})"),
+        libc::SYS_openat => format!("openat({c:#x})"),
+        libc::SYS_fsync => "fsync".to_owned(),
+        libc::SYS_fdatasync => "fdatasync".to_owned(),
+        libc::SYS_ppoll => "poll".to_owned(),
+        libc::SYS_ioctl => format!("ioctl({b:#x})"),
+        libc::SYS_fcntl if b == libc::F_GETFL as u64 => "flags".to_owned(),
+        libc::SYS_io_submit => format!("io_submit({b})"),
+        libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => "wait".to_owned(),
+        libc::SYS_getsockopt => format!("option({b}, {c})"),
+        libc::SYS_readv => "readv".to_owned(),
+        libc::SYS_writev => "writev".to_owned(),
+        libc::SYS_preadv2 => format!("preadv2({c})"),
+        libc::SYS_pwritev2 => format!("pwritev2({c})"),
+        libc::SYS_pread64 => format!("pread({c}, {d})"),
+        libc::SYS_pwrite64 => format!("pwrite({c}, {d})"),
+        _ => return None,
+    })
+}
+
+/// What the body's thread calls between two marks.
+fn calls(body: impl FnOnce()) -> Vec<String> {
+    let pid = child(|| {
+        // SAFETY: the parent traces this process, and lets it go on.
+        unsafe {
+            libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0);
+            libc::raise(libc::SIGSTOP);
+        }
+        body();
+        true
+    });
+    let mut status = 0;
+    // SAFETY: our child, which stops at once; then at each call's begin and end.
+    unsafe {
+        assert_eq!(libc::waitpid(pid, &mut status, libc::__WALL), pid);
+        assert!(libc::WIFSTOPPED(status), "the child is traced");
+        let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL;
+        assert_eq!(libc::ptrace(libc::PTRACE_SETOPTIONS, pid, 0, options), 0);
+    }
+    let (mut calls, mut marks, mut enters) = (Vec::new(), 0, false);
+    let mut signal = 0;
+    loop {
+        // SAFETY: it is stopped.
+        unsafe {
+            assert_eq!(libc::ptrace(libc::PTRACE_SYSCALL, pid, 0, signal), 0);
+            assert_eq!(libc::waitpid(pid, &mut status, libc::__WALL), pid);
+        }
+        if !libc::WIFSTOPPED(status) {
+            assert!(
+                libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0,
+                "the child ends well: {status:#x}"
+            );
+            return calls;
+        }
+        signal = libc::WSTOPSIG(status);
+        if signal != libc::SIGTRAP | 0x80 {
+            continue;
+        }
+        signal = 0;
+        enters = !enters;
+        if !enters {
+            continue;
+        }
+        // SAFETY: integers.
+        let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
+        // SAFETY: writes them.
+        assert_eq!(unsafe { libc::ptrace(libc::PTRACE_GETREGS, pid, 0, &raw mut registers) }, 0);
+        let number = registers.orig_rax as i64;
+        let arguments =
+            [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8, registers.r9];
+        if number == MARK && arguments[0] == MARK_NUMBER {
+            marks += 1;
+        } else if marks == 1 {
+            calls.extend(describe(number, arguments));
+        }
+    }
+}
+
+fn assert_calls(expected: &[&str], body: impl FnOnce()) {
+    assert_eq!(calls(body), expected);
+}
+
+/// One for which no other thread does anything.
+fn ring() -> Ring {
+    Ring::new(Engine::User, 32, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER)
+}
+
+fn transfer(opcode: io_uring_op, user_data: u64, fd: &impl AsRawFd, buffer: &[u8]) -> Sqe {
+    let (addr, len) = (buffer.as_ptr() as u64, buffer.len() as u32);
+    Sqe { fd: fd.as_raw_fd(), addr, len, ..sqe(opcode, user_data) }
+}
+
+/// The same for what the engine writes.
+fn into(opcode: io_uring_op, user_data: u64, fd: &impl AsRawFd, buffer: &mut [u8]) -> Sqe {
+    Sqe { addr: buffer.as_mut_ptr() as u64, ..transfer(opcode, user_data, fd, buffer) }
+}
+
+/// A pair that holds nothing back, and a ring that knows both ends.
+fn known_pair(ring: &mut Ring) -> (TcpStream, TcpStream) {
+    let (one, other) = tcp_pair();
+    for end in [&one, &other] {
+        end.set_nodelay(true).unwrap();
+    }
+    for (from, to) in [(&one, &other), (&other, &one)] {
+        ring.push(into(IORING_OP_RECV, 1, to, &mut [0; 8]));
+        ring.enter(1, 0);
+        ring.push(transfer(IORING_OP_SEND, 2, from, b"hello"));
+        ring.enter(1, 0);
+        ring.collect(2);
+    }
+    (one, other)
+}
+
+#[repr(align(4096))]
+struct Page(#[allow(dead_code, reason = "the engine writes it")] [u8; 4096]);
+
+/// A file that is read and written past the cache.
+fn storage() -> Option<std::fs::File> {
+    let name = format!("calls-{}", std::process::id());
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let mut options = std::fs::File::options();
+    options.read(true).write(true).create(true).truncate(true).custom_flags(libc::O_DIRECT);
+    let file = options.open(&path).ok()?;
+    std::fs::remove_file(&path).unwrap();
+    file.set_len(1 << 20).unwrap();
+    Some(file)
+}
+
+fn datagrams() -> (UdpSocket, UdpSocket) {
+    let (one, other) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+    one.connect(other.local_addr().unwrap()).unwrap();
+    (one, other)
+}
+
+fn anonymous() -> *mut u8 {
+    let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping.
+    let address = unsafe { libc::mmap(std::ptr::null_mut(), 4096, access, flags, -1, 0) };
+    assert_ne!(address, libc::MAP_FAILED);
+    address.cast()
+}
+
+/// A ring of provided buffers, as group 7.
+struct Buffers {
+    _memory: Vec<u8>,
+}
+
+impl Buffers {
+    fn new(ring: &Ring, count: u16, length: u32) -> Buffers {
+        let memory = vec![0; count as usize * length as usize];
+        let entries = anonymous().cast::<io_uring_buf>();
+        for index in 0..count {
+            let addr = memory.as_ptr() as u64 + u64::from(index) * u64::from(length);
+            // SAFETY: a page of ours, which the engine reads from the registration on.
+            unsafe {
+                entries.add(index as usize).write(io_uring_buf { addr, len: length, bid: index, resv: 0 })
+            };
+        }
+        // SAFETY: the tail lies in the first entry's last field.
+        unsafe { (&raw mut (*entries).resv).write(count) };
+        // SAFETY: integers only.
+        let mut register: io_uring_buf_reg = unsafe { std::mem::zeroed() };
+        (register.ring_addr, register.ring_entries, register.bgid) = (entries as u64, u32::from(count), 7);
+        let registered =
+            ring.register(io_uring_register_op::IORING_REGISTER_PBUF_RING, (&raw const register).cast(), 1);
+        assert_eq!(registered, 0);
+        Buffers { _memory: memory }
+    }
+
+    fn receive(&self, user_data: u64, fd: &impl AsRawFd) -> Sqe {
+        const BUFFER_SELECT: u8 = 1 << 5;
+        let ioprio = IORING_RECV_MULTISHOT as u16;
+        Sqe { flags: BUFFER_SELECT, buf_index: 7, ioprio, ..transfer(IORING_OP_RECV, user_data, fd, &[]) }
+    }
+}
+
+#[test]
+fn a_receive_of_what_is_there() {
+    assert_calls(&["wait", "recv(64, 0x40)"], || {
+        let mut ring = ring();
+        let (mut one, other) = known_pair(&mut ring);
+        one.write_all(b"hello").unwrap();
+        mark();
+        let cqes = ring.run(&[into(IORING_OP_RECV, 3, &other, &mut [0; 64])]);
+        mark();
+        assert_eq!(cqes[0].res, 5);
+    });
+}
+
+#[test]
+fn a_receive_of_all_of_what_is_there() {
+    assert_calls(&["wait", "recv(5, 0x40)", "option(6, 35)"], || {
+        let mut ring = ring();
+        let (mut one, other) = known_pair(&mut ring);
+        one.write_all(b"hello").unwrap();
+        mark();
+        let cqes = ring.run(&[into(IORING_OP_RECV, 3, &other, &mut [0; 5])]);
+        mark();
+        assert_eq!((cqes[0].res, cqes[0].flags), (5, 0));
+    });
+}
+
+#[test]
+fn a_receive_of_a_part_of_what_is_there() {
+    assert_calls(&["wait", "recv(3, 0x40)", "option(6, 35)"], || {
+        let mut ring = ring();
+        let (mut one, other) = known_pair(&mut ring);
+        one.write_all(b"hello").unwrap();
+        mark();
+        let cqes = ring.run(&[into(IORING_OP_RECV, 3, &other, &mut [0; 3])]);
+        mark();
+        assert_eq!((cqes[0].res, cqes[0].flags), (3, IORING_CQE_F_SOCK_NONEMPTY));
+    });
+}
+
+#[test]
+fn a_receive_that_waits() {
+    assert_calls(&["recv(64, 0x40)", "send(5, 0x4000)", "wait", "recv(64, 0x40)"], || {
+        let mut ring = ring();
+        let (mut one, other) = known_pair(&mut ring);
+        let mut buffer = [0; 64];
+        mark();
+        ring.push(into(IORING_OP_RECV, 3, &other, &mut buffer));
+        ring.enter(1, 0);
+        one.write_all(b"hello").unwrap();
+        assert_eq!(ring.collect(1)[0].res, 5);
+        mark();
+    });
+}
+
+#[test]
+fn a_receive_that_polls_first() {
+    assert_calls(&["wait", "recv(64, 0x40)"], || {
+        let mut ring = ring();
+        let (mut one, other) = known_pair(&mut ring);
+        one.write_all(b"hello").unwrap();
+        let mut buffer = [0; 64];
+        let receive = into(IORING_OP_RECV, 3, &other, &mut buffer);
+        mark();
+        let cqes = ring.run(&[Sqe { ioprio: IORING_RECVSEND_POLL_FIRST as u16, ..receive }]);
+        mark();
+        assert_eq!(cqes[0].res, 5);
+    });
+}
+
+#[test]
+fn a_receive_that_waits_for_all() {
+    assert_calls(
+        &["recv(10, 0x140)", "option(1, 3)", "send(5, 0x4000)", "wait", "recv(5, 0x140)", "option(6, 35)"],
+        || {
+            let mut ring = ring();
+            let (mut one, other) = known_pair(&mut ring);
+            one.write_all(b"hello").unwrap();
+            let mut buffer = [0; 10];
+            let receive = into(IORING_OP_RECV, 3, &other, &mut buffer);
+            mark();
+            ring.push(Sqe { op_flags: libc::MSG_WAITALL as u32, ..receive });
+            ring.enter(1, 0);
+            one.write_all(b"world").unwrap();
+            assert_eq!(ring.collect(1)[0].res, 10);
+            mark();
+        },
+    );
+}
+
+#[test]
+fn a_receive_from_a_number_that_is_not_known() {
+    assert_calls(
+        &["recv(64, 0x40)", "option(1, 3)", "option(1, 30)", "option(1, 38)", "option(6, 35)"],
+        || {
+            let mut ring = ring();
+            let (mut one, other) = tcp_pair();
+            one.write_all(b"hello").unwrap();
+            mark();
+            let cqes = ring.run(&[into(IORING_OP_RECV, 3, &other, &mut [0; 64])]);
+            mark();
+            assert_eq!(cqes[0].res, 5);
+        },
+    );
+}
+
+#[test]
+fn a_multishot_receive() {
+    assert_calls(
+        &[
+            "recv(64, 0x40)",
+            "send(4, 0x4000)",
+            "wait",
+            "recv(64, 0x40)",
+            "send(5, 0x4000)",
+            "wait",
+            "recv(64, 0x40)",
+            "send(6, 0x4000)",
+            "wait",
+            "recv(64, 0x40)",
+        ],
+        || {
+            let mut ring = ring();
+            let (mut one, other) = known_pair(&mut ring);
+            let buffers = Buffers::new(&ring, 8, 64);
+            mark();
+            ring.push(buffers.receive(3, &other));
+            ring.enter(1, 0);
+            for round in 0..3 {
+                one.write_all(&[b'x'; 10][..4 + round]).unwrap();
+                let cqes = ring.collect(1);
+                assert_eq!((cqes.len(), cqes[0].res), (1, 4 + round as i32));
+            }
+            mark();
+        },
+    );
+}
+
+#[test]
+fn a_multishot_receive_that_fills_buffers() {
+    assert_calls(
+        &[
+            "send(40, 0x4000)",
+            "wait",
+            "recv(16, 0x40)",
+            "option(6, 35)",
+            "recv(16, 0x40)",
+            "option(6, 35)",
+            "recv(16, 0x40)",
+        ],
+        || {
+            let mut ring = ring();
+            let (mut one, other) = known_pair(&mut ring);
+            let buffers = Buffers::new(&ring, 8, 16);
+            ring.push(buffers.receive(3, &other));
+            ring.enter(1, 0);
+            mark();
+            one.write_all(&[b'x'; 40]).unwrap();
+            let lengths: Vec<_> = ring.collect(3).iter().map(|cqe| cqe.res).collect();
+            assert_eq!(lengths, [16, 16, 8]);
+            mark();
+        },
+    );
+}
+
+#[test]
+fn a_bundle() {
+    assert_calls(&["wait", "recvmsg(0x40)"], || {
+        let mut ring = ring();
+        let (mut one, other) = known_pair(&mut ring);
+        let buffers = Buffers::new(&ring, 8, 16);
+        one.write_all(&[b'x'; 40]).unwrap();
+        mark();
+        ring.push(Sqe { ioprio: IORING_RECVSEND_BUNDLE as u16, ..buffers.receive(3, &other) });
+        ring.enter(1, 1);
+        mark();
+        assert_eq!(ring.collect(1)[0].res, 40);
+    });
+}
+
+#[test]
+fn a_message_that_is_received() {
+    assert_calls(&["wait", "recvmsg(0x40)"], || {
+        let mut ring = ring();
+        let (mut one, other) = known_pair(&mut ring);
+        one.write_all(b"hello").unwrap();
+        let mut buffer = [0u8; 64];
+        let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: 64 };
+        // SAFETY: integers and pointers.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        (header.msg_iov, header.msg_iovlen) = (&raw mut vector, 1);
+        let addr = (&raw mut header) as u64;
+        mark();
+        let cqes = ring.run(&[Sqe { addr, len: 1, ..transfer(IORING_OP_RECVMSG, 3, &other, &[]) }]);
+        mark();
+        assert_eq!(cqes[0].res, 5);
+    });
+}
+
+#[test]
+fn one_send() {
+    assert_calls(&["send(5, 0x4040)"], || {
+        let mut ring = ring();
+        let (one, _other) = known_pair(&mut ring);
+        mark();
+        let cqes = ring.run(&[transfer(IORING_OP_SEND, 3, &one, b"hello")]);
+        mark();
+        assert_eq!(cqes[0].res, 5);
+    });
+}
+
+#[test]
+fn sends_on_a_connection() {
+    assert_calls(&["option(1, 37)", "option(6, 2)", "option(6, 2)", "sendmsg(0x4040)"], || {
+        let mut ring = ring();
+        let (one, _other) = known_pair(&mut ring);
+        mark();
+        let sends = [5, 3, 9, 4].map(|length| transfer(IORING_OP_SEND, 3, &one, &b"hello world"[..length]));
+        let cqes = ring.run(&sends);
+        mark();
+        assert_eq!(cqes.iter().map(|cqe| cqe.res).sum::<i32>(), 21);
+    });
+}
+
+#[test]
+fn sends_that_are_too_much_for_one_call() {
+    assert_calls(
+        &["send(40000, 0x4040)", "option(1, 37)", "option(6, 2)", "option(6, 2)", "sendmsg(0x4040)"],
+        || {
+            let mut ring = ring();
+            let (one, _other) = known_pair(&mut ring);
+            let large = vec![0; 40_000];
+            mark();
+            let sends = [40_000, 40_000, 5].map(|length| transfer(IORING_OP_SEND, 3, &one, &large[..length]));
+            let cqes = ring.run(&sends);
+            mark();
+            assert_eq!(cqes.iter().map(|cqe| cqe.res).sum::<i32>(), 80_005);
+        },
+    );
+}
+
+#[test]
+fn datagrams_of_one_length() {
+    assert_calls(
+        &["option(1, 37)", "option(6, 2)", "option(17, 103)", "option(17, 103)", "sendmsg(0x4040)"],
+        || {
+            let mut ring = ring();
+            let (one, _other) = datagrams();
+            mark();
+            ring.run(&[5, 5, 5].map(|length| transfer(IORING_OP_SEND, 3, &one, &b"hello world"[..length])));
+            mark();
+        },
+    );
+}
+
+#[test]
+fn a_shorter_datagram_is_the_last_of_a_call() {
+    assert_calls(
+        &[
+            "option(1, 37)",
+            "option(6, 2)",
+            "option(17, 103)",
+            "option(17, 103)",
+            "sendmsg(0x4040)",
+            "send(5, 0x4040)",
+        ],
+        || {
+            let mut ring = ring();
+            let (one, _other) = datagrams();
+            mark();
+            ring.run(
+                &[5, 5, 3, 5].map(|length| transfer(IORING_OP_SEND, 3, &one, &b"hello world"[..length])),
+            );
+            mark();
+        },
+    );
+}
+
+#[test]
+fn a_longer_datagram_goes_in_a_call_of_its_own() {
+    assert_calls(
+        &[
+            "option(1, 37)",
+            "option(6, 2)",
+            "option(17, 103)",
+            "send(5, 0x4040)",
+            "option(17, 103)",
+            "sendmsg(0x4040)",
+            "send(5, 0x4040)",
+            "send(9, 0x4040)",
+        ],
+        || {
+            let mut ring = ring();
+            let (one, _other) = datagrams();
+            mark();
+            ring.run(&[5, 9, 9].map(|length| transfer(IORING_OP_SEND, 3, &one, &b"hello world"[..length])));
+            ring.run(&[5, 9].map(|length| transfer(IORING_OP_SEND, 3, &one, &b"hello world"[..length])));
+            mark();
+        },
+    );
+}
+
+#[test]
+fn datagrams_to_a_destination_go_alone() {
+    assert_calls(&["send(5, 0x4040)", "send(5, 0x4040)"], || {
+        let mut ring = ring();
+        let (one, other) = datagrams();
+        let std::net::SocketAddr::V4(to) = other.local_addr().unwrap() else { panic!() };
+        let address = libc::sockaddr_in {
+            sin_family: libc::AF_INET as u16,
+            sin_port: to.port().to_be(),
+            sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(to.ip().octets()) },
+            sin_zero: [0; 8],
+        };
+        let send = transfer(IORING_OP_SEND, 3, &one, b"hello");
+        let send = Sqe { off: (&raw const address) as u64, file_index: 16, ..send };
+        mark();
+        let cqes = ring.run(&[send, send]);
+        mark();
+        assert_eq!(cqes[0].res, 5);
+    });
+}
+
+#[test]
+fn sends_of_other_flags_go_alone() {
+    assert_calls(
+        &["send(5, 0xc040)", "option(1, 37)", "option(6, 2)", "option(6, 2)", "sendmsg(0x4140)"],
+        || {
+            let mut ring = ring();
+            let (one, _other) = known_pair(&mut ring);
+            let send = |op_flags| Sqe { op_flags, ..transfer(IORING_OP_SEND, 3, &one, b"hello") };
+            mark();
+            ring.run(&[send(libc::MSG_MORE as u32), send(0), send(libc::MSG_WAITALL as u32), send(0)]);
+            mark();
+        },
+    );
+}
+
+#[test]
+fn a_small_send_without_a_copy_is_copied() {
+    assert_calls(&["option(1, 38)", "option(1, 3)", "option(1, 39)", "send(5, 0x4040)"], || {
+        let mut ring = ring();
+        let (one, _other) = known_pair(&mut ring);
+        mark();
+        ring.push(transfer(IORING_OP_SEND_ZC, 3, &one, b"hello"));
+        ring.enter(1, 2);
+        mark();
+        assert_eq!(ring.collect(2)[0].res, 5);
+    });
+}
+
+#[test]
+fn a_large_send_without_a_copy_is_not() {
+    assert_calls(
+        &[
+            "option(1, 38)",
+            "option(1, 3)",
+            "option(1, 39)",
+            "option(1, 60)",
+            "option(1, 37)",
+            "option(1, 65)",
+            "option(1, 45)",
+            "option(0, 11)",
+            "option(41, 25)",
+            "send(40000, 0x4040)",
+        ],
+        || {
+            let mut ring = ring();
+            let (one, _other) = known_pair(&mut ring);
+            let large = vec![0; 40_000];
+            mark();
+            ring.push(transfer(IORING_OP_SEND_ZC, 3, &one, &large));
+            ring.enter(1, 1);
+            mark();
+            assert_eq!(ring.collect(1)[0].res, 40_000);
+        },
+    );
+}
+
+#[test]
+fn connections_that_wait() {
+    assert_calls(
+        &[
+            "flags",
+            "option(1, 30)",
+            "ioctl(0x5421)",
+            "accept4(0x0)",
+            "ioctl(0x5421)",
+            "option(1, 3)",
+            "option(1, 30)",
+            "option(1, 38)",
+            "poll",
+            "flags",
+            "option(1, 30)",
+            "ioctl(0x5421)",
+            "accept4(0x0)",
+            "ioctl(0x5421)",
+            "option(1, 3)",
+            "option(1, 30)",
+            "option(1, 38)",
+            "poll",
+        ],
+        || {
+            let mut ring = ring();
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            let clients: Vec<_> = (0..3).map(|_| TcpStream::connect(address).unwrap()).collect();
+            mark();
+            let accept = Sqe { fd: listener.as_raw_fd(), ..sqe(IORING_OP_ACCEPT, 1) };
+            let cqes = ring.run(&[accept]);
+            let second = ring.run(&[accept]);
+            mark();
+            drop(clients);
+            assert_eq!([cqes[0].flags, second[0].flags], [IORING_CQE_F_SOCK_NONEMPTY; 2]);
+        },
+    );
+}
+
+#[test]
+fn connections_that_wait_for_a_multishot_accept() {
+    assert_calls(
+        &[
+            "flags",
+            "option(1, 30)",
+            "ioctl(0x5421)",
+            "option(1, 3)",
+            "option(1, 30)",
+            "option(1, 38)",
+            "accept4(0x0)",
+            "poll",
+            "accept4(0x0)",
+            "poll",
+            "accept4(0x0)",
+            "poll",
+            "ioctl(0x5421)",
+        ],
+        || {
+            let mut ring = ring();
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            let clients: Vec<_> = (0..3).map(|_| TcpStream::connect(address).unwrap()).collect();
+            let accept = Sqe {
+                fd: listener.as_raw_fd(),
+                ioprio: IORING_ACCEPT_MULTISHOT as u16,
+                ..sqe(IORING_OP_ACCEPT, 1)
+            };
+            mark();
+            ring.push(accept);
+            ring.enter(1, 0);
+            mark();
+            drop(clients);
+            assert_eq!(ring.reap_all().len(), 3);
+        },
+    );
+}
+
+#[test]
+fn an_accept_that_waits() {
+    assert_calls(&["flags", "option(1, 30)", "ioctl(0x5421)", "accept4(0x80000)", "ioctl(0x5421)"], || {
+        let mut ring = ring();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let accept =
+            Sqe { fd: listener.as_raw_fd(), op_flags: libc::SOCK_CLOEXEC as u32, ..sqe(IORING_OP_ACCEPT, 1) };
+        mark();
+        ring.push(accept);
+        ring.enter(1, 0);
+        mark();
+    });
+}
+
+#[test]
+fn files_for_slots_are_never_inherited() {
+    assert_calls(&["openat(0x80800)", "socket(0x80001)", "pipe2(0x80000)"], || {
+        let mut ring = ring();
+        let slots = [-1i32; 4];
+        assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_FILES, slots.as_ptr().cast(), 4), 0);
+        let slot = Sqe { file_index: 1, ..sqe(IORING_OP_NOP, 1) };
+        let path = c"/proc/self/comm";
+        let open =
+            Sqe { opcode: IORING_OP_OPENAT as u8, fd: libc::AT_FDCWD, addr: path.as_ptr() as u64, ..slot };
+        let socket =
+            Sqe { opcode: IORING_OP_SOCKET as u8, fd: libc::AF_INET, off: libc::SOCK_STREAM as u64, ..slot };
+        let pipe = Sqe {
+            opcode: IORING_OP_PIPE as u8,
+            fd: 0,
+            addr: (&raw const slots) as u64,
+            file_index: 2,
+            ..slot
+        };
+        // The first open looks at what is mounted.
+        ring.run(&[open]);
+        mark();
+        for sqe in [open, socket, pipe] {
+            assert!(ring.run(&[sqe])[0].res >= 0);
+        }
+        mark();
+    });
+}
+
+#[test]
+fn pipes_with_flags() {
+    assert_calls(&["pipe2(0x800)"], || {
+        let mut ring = ring();
+        let mut ends = [0i32; 2];
+        let pipe = Sqe { fd: 0, addr: (&raw mut ends) as u64, ..sqe(IORING_OP_PIPE, 1) };
+        mark();
+        assert_eq!(ring.run(&[Sqe { op_flags: libc::O_NONBLOCK as u32, ..pipe }])[0].res, 0);
+        mark();
+    });
+}
+
+#[test]
+fn transfers_past_the_cache() {
+    // Not every file system has such files.
+    let Some(file) = &storage() else { return };
+    assert_calls(
+        &["flags", "flags", "pwritev2(1)", "flags", "flags", "flags", "flags", "io_submit(4)"],
+        || {
+            let mut ring = ring();
+            let mut page = Page([0; 4096]);
+            let write =
+                Sqe { len: 4096, addr: (&raw mut page) as u64, ..transfer(IORING_OP_WRITE, 1, file, &[]) };
+            mark();
+            ring.run(&[write]);
+            for at in 0..4 {
+                ring.push(Sqe { off: 4096 * at, ..write });
+            }
+            ring.enter(4, 0);
+            mark();
+            ring.collect(4);
+        },
+    );
+}
+
+#[test]
+fn transfers_that_are_in_the_cache() {
+    assert_calls(&["preadv2(1)", "preadv2(1)", "preadv2(1)"], || {
+        let mut ring = ring();
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let mut buffer = [0; 512];
+        let read = into(IORING_OP_READ, 1, &file, &mut buffer);
+        ring.run(&[read]);
+        let vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: 512 };
+        let vectored =
+            Sqe { addr: (&raw const vector) as u64, len: 1, ..transfer(IORING_OP_READV, 1, &file, &[]) };
+        mark();
+        ring.run(&[read]);
+        ring.run(&[vectored]);
+        ring.run(&[Sqe { off: u64::MAX, ..read }]);
+        mark();
+    });
+}
+
+#[test]
+fn a_pipe_that_is_read() {
+    assert_calls(
+        &[
+            "flags",
+            "preadv2(1)",
+            "preadv2(1)",
+            "flags",
+            "preadv2(1)",
+            "preadv2(1)",
+            "flags",
+            "wait",
+            "preadv2(1)",
+        ],
+        || {
+            let mut ring = ring();
+            let (from, mut to) = std::io::pipe().unwrap();
+            let mut buffer = [0; 64];
+            let read = into(IORING_OP_READ, 1, &from, &mut buffer);
+            mark();
+            to.write_all(b"hello").unwrap();
+            assert_eq!(ring.run(&[read])[0].res, 5);
+            ring.push(read);
+            ring.enter(1, 0);
+            to.write_all(b"world").unwrap();
+            assert_eq!(ring.collect(1)[0].res, 5);
+            mark();
+        },
+    );
+}
+
+#[test]
+fn a_poll() {
+    assert_calls(&["poll", "wait", "poll"], || {
+        let mut ring = ring();
+        let (from, mut to) = std::io::pipe().unwrap();
+        let poll = Sqe { fd: from.as_raw_fd(), op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, 1) };
+        mark();
+        ring.push(poll);
+        ring.enter(1, 0);
+        to.write_all(b"hello").unwrap();
+        assert_eq!(ring.collect(1)[0].res, i32::from(libc::POLLIN));
+        assert_eq!(ring.run(&[poll])[0].res, i32::from(libc::POLLIN));
+        mark();
+    });
+}
+
+#[test]
+fn an_exchange_as_a_chain() {
+    assert_calls(&["send(8, 0x4040)", "send(6, 0x4000)", "wait", "recv(64, 0x40)"], || {
+        let mut ring = ring();
+        let (mut one, other) = known_pair(&mut ring);
+        let mut buffer = [0; 64];
+        mark();
+        let send = Sqe { flags: 1 << 2, ..transfer(IORING_OP_SEND, 3, &other, b"question") };
+        for sqe in [send, into(IORING_OP_RECV, 4, &other, &mut buffer)] {
+            ring.push(sqe);
+        }
+        ring.enter(2, 1);
+        one.write_all(b"answer").unwrap();
+        assert_eq!(ring.collect(2)[1].res, 6);
+        mark();
+    });
+}
+
+#[test]
+fn operations_that_need_none() {
+    assert_calls(&[], || {
+        let mut ring = ring();
+        let time = [3600u64, 0];
+        let timeout = Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, 1) };
+        mark();
+        ring.run(&[sqe(IORING_OP_NOP, 1); 3]);
+        ring.push(timeout);
+        ring.enter(1, 0);
+        ring.push(Sqe { addr: 1, ..sqe(IORING_OP_TIMEOUT_REMOVE, 2) });
+        ring.enter(1, 2);
+        mark();
+        assert_eq!(ring.collect(2).len(), 2);
+    });
+}
