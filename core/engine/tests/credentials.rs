@@ -3,12 +3,15 @@
 mod common;
 
 use std::ffi::CString;
+use std::io::Write;
+use std::os::fd::AsRawFd;
 
 use anyring_engine::abi::Sqe;
 use anyring_engine::credentials::{Change, Reach};
 use common::*;
 use io_uring_op::{
-    IORING_OP_FIXED_FD_INSTALL, IORING_OP_NOP, IORING_OP_OPENAT, IORING_OP_POLL_ADD, IORING_OP_TIMEOUT,
+    IORING_OP_FIXED_FD_INSTALL, IORING_OP_NOP, IORING_OP_OPENAT, IORING_OP_POLL_ADD, IORING_OP_READ,
+    IORING_OP_TIMEOUT,
 };
 use io_uring_register_op::{
     IORING_REGISTER_FILES, IORING_REGISTER_PERSONALITY, IORING_UNREGISTER_PERSONALITY,
@@ -228,4 +231,91 @@ fn a_thread_has_rights_of_its_own() {
         }
         all
     });
+}
+
+/// How many threads of this process have root's rights.
+fn threads_of_root() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    // One that ends meanwhile has none.
+    let status = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("status")));
+    status.flatten().filter(|status| status.contains("\nUid:\t0")).count()
+}
+
+/// The calling thread, and to the engine the process, is nobody from here on.
+fn become_nobody() {
+    let change = Change::begin(Reach::Process).expect("the engine is in use");
+    // SAFETY: changes this thread, which is the only one of the program.
+    assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) }, 0);
+    change.end();
+}
+
+#[test]
+fn no_thread_keeps_what_the_process_gave_up() {
+    // SAFETY: touches no memory.
+    if unsafe { libc::geteuid() } != 0 {
+        return;
+    }
+    let secret = Secret::new("given-up");
+    let pid = child(|| {
+        let (mut ring, mut polled) =
+            (Ring::new(Engine::User, 8, 0), Ring::new(Engine::User, 8, IORING_SETUP_SQPOLL));
+        let (from, mut to) = std::io::pipe().unwrap();
+        let mut byte = 0u8;
+        let read = Sqe {
+            fd: from.as_raw_fd(),
+            addr: (&raw mut byte) as u64,
+            len: 1,
+            flags: ASYNC,
+            ..sqe(IORING_OP_READ, 7)
+        };
+        // A worker for what ends soon and one for what may not, both idle; the SQ thread; the reactor.
+        assert!(result(&mut ring, &[secret.open(ASYNC, 0)]) >= 0);
+        ring.push(read);
+        assert_eq!(ring.enter(1, 0), 1);
+        to.write_all(b"x").unwrap();
+        ring.collect(1);
+        assert_eq!(result(&mut polled, &[nop(1, 0)]), 0);
+        assert!(threads_of_root() > 1, "there are threads of the engine");
+        become_nobody();
+        assert_eq!(threads_of_root(), 0, "none is left that had nothing to do");
+        assert_eq!(result(&mut ring, &[secret.open(ASYNC, 0)]), -libc::EACCES);
+        assert_eq!(result(&mut polled, &[secret.open(0, 0)]), -libc::EACCES);
+        true
+    });
+    assert_eq!(ended(pid), 0);
+}
+
+#[test]
+fn a_busy_thread_ends_with_what_was_submitted_before() {
+    // SAFETY: touches no memory.
+    if unsafe { libc::geteuid() } != 0 {
+        return;
+    }
+    let secret = Secret::new("busy");
+    let fifo = std::env::temp_dir().join(format!("anyring-busy-fifo-{}", std::process::id()));
+    let path = CString::new(fifo.clone().into_os_string().into_encoded_bytes()).unwrap();
+    // SAFETY: a path.
+    unsafe {
+        assert_eq!(libc::mkfifo(path.as_ptr(), 0o666), 0);
+        assert_eq!(libc::chmod(path.as_ptr(), 0o666), 0);
+    }
+    let pid = child(|| {
+        let mut ring = Ring::new(Engine::User, 8, 0);
+        let addr = path.as_ptr() as u64;
+        ring.push(Sqe { fd: -1, addr, flags: ASYNC, ..sqe(IORING_OP_OPENAT, 7) });
+        assert_eq!(ring.enter(1, 0), 1);
+        until("a worker opens the FIFO", || threads_of_root() > 1);
+        become_nobody();
+        assert_eq!(result(&mut ring, &[secret.open(ASYNC, 0)]), -libc::EACCES);
+        // SAFETY: a path.
+        until("the reader is there", || unsafe {
+            libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_NONBLOCK) >= 0
+        });
+        assert!(ring.collect(1)[0].res >= 0);
+        until("the busy thread ends", || threads_of_root() == 0);
+        true
+    });
+    let status = ended(pid);
+    std::fs::remove_file(&fifo).unwrap();
+    assert_eq!(status, 0);
 }

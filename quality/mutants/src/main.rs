@@ -227,7 +227,7 @@ fn main() -> Result<ExitCode> {
         if options.rest {
             return before.is_empty();
         }
-        !options.again || !["caught", "timeout", "unviable"].iter().any(|kind| before.starts_with(kind))
+        !options.again || before.starts_with("missed")
     };
     let open: Vec<&Mutant> = sample.iter().filter(wanted).copied().collect();
     eprintln!("mutants: {} in all, {} in the sample, {} to judge", mutants.len(), sample.len(), open.len());
