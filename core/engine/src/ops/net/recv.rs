@@ -408,7 +408,10 @@ pub fn conclude(core: &mut Core, id: RequestId, fd: Fd, attempt: Attempt) -> Nex
         request.cqe_flags |= flags;
         return Next::Outcome(Outcome::Complete(result));
     }
-    let ends = count == 0 || uses_total_up(request, count) || bundles(request) && core.is_group_empty(id);
+    // Where the share ends in the group's last buffer, only the next attempt finds that there is none left.
+    let limit = share(request);
+    let may_empty = bundles(request) && (limit == 0 || attempt.asked < limit);
+    let ends = count == 0 || uses_total_up(request, count) || may_empty && core.is_group_empty(id);
     if !ends && core.post_more(id, result, flags) {
         return next_of_multishot(core, id, emptied, result as u32);
     }
