@@ -54,6 +54,9 @@ struct Arguments {
     /// Runs tests that take seconds, too, the differential fuzzer and the simulation.
     #[arg(long)]
     slow: bool,
+    /// Only tests whose name begins so.
+    #[arg(long)]
+    test: Vec<String>,
     /// Also mutants that need a build of their own each.
     #[arg(long)]
     alone: bool,
@@ -120,10 +123,14 @@ fn judge_all(
         }
     }
     let built = tree.build(options.slow)?;
-    let mut tests = judge::learn(judge::tests(&built, options.slow)?, at, mutants.len(), options.jobs)?;
+    let mut tests = judge::tests(&built, options.slow)?;
+    tests.retain(|test| {
+        options.test.is_empty() || options.test.iter().any(|name| test.name.starts_with(name))
+    });
+    let mut tests = judge::learn(tests, at, mutants.len(), options.jobs)?;
     let times = tests.iter().map(|test| format!("{:>8} ms {}\n", test.took.as_millis(), test.name));
     fs::write(at.join("tests.txt"), times.collect::<String>())?;
-    tests.retain(|test| options.slow || test.took < SLOW);
+    tests.retain(|test| options.slow || !options.test.is_empty() || test.took < SLOW);
     let viable = |mutant: &&&Mutant| {
         !judged.unviable.contains(&mutant.number) && !judged.alone.contains(&mutant.number)
     };
