@@ -868,3 +868,29 @@ fn limits_that_are_none() {
         ])
     });
 }
+
+#[test]
+fn lists_have_numbers_up_to_a_bound() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let mut memory = vec![0u8; 1 << 16];
+        let addr = memory.as_mut_ptr() as u64;
+        let mut all = Vec::new();
+        for (first, count) in
+            [(0, 65536), (0, 65537), (1, 65535), (1, 65536), (65535, 1), (65535, 2), (65536, 1), (7, 65530)]
+        {
+            let group = all.len() as u16;
+            let one = Sqe {
+                fd: count,
+                addr,
+                len: 1,
+                off: first,
+                buf_index: group,
+                ..sqe(IORING_OP_PROVIDE_BUFFERS, 1)
+            };
+            all.push(run(&mut ring, one));
+            all.extend([65537, 65536, 1].map(|count| run(&mut ring, remove(group, count))));
+        }
+        all
+    });
+}

@@ -60,6 +60,8 @@ fn calls(body: impl FnOnce()) -> Vec<String> {
         unsafe {
             libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0);
             libc::raise(libc::SIGSTOP);
+            // Ends it where it waits for what never comes.
+            libc::alarm(20);
         }
         body();
         true
@@ -840,5 +842,425 @@ fn operations_that_need_none() {
         ring.enter(1, 2);
         mark();
         assert_eq!(ring.collect(2).len(), 2);
+    });
+}
+
+#[test]
+fn datagrams_that_are_too_long_for_a_link() {
+    assert_calls(
+        &[
+            "option(1, 37)",
+            "option(6, 2)",
+            "option(17, 103)",
+            "option(17, 103)",
+            "sendmsg(0x4040)",
+            "option(17, 103)",
+            "sendmsg(0x4040)",
+            "option(17, 103)",
+            "sendmsg(0x4040)",
+        ],
+        || {
+            let mut ring = ring();
+            let (one, _other) = datagrams();
+            let large = [0; 3000];
+            mark();
+            ring.run(&[3000; 3].map(|length| transfer(IORING_OP_SEND, 3, &one, &large[..length])));
+            ring.run(&[1400; 3].map(|length| transfer(IORING_OP_SEND, 3, &one, &large[..length])));
+            ring.run(&[3000; 3].map(|length| transfer(IORING_OP_SEND, 3, &one, &large[..length])));
+            mark();
+        },
+    );
+}
+
+#[test]
+fn more_datagrams_than_leave_together() {
+    assert_calls(
+        &["option(1, 37)", "option(6, 2)", "option(17, 103)", "option(17, 103)", "sendmsg(0x4040)"],
+        || {
+            let mut ring = ring();
+            let (one, _other) = datagrams();
+            mark();
+            for _ in 0..30 {
+                ring.push(transfer(IORING_OP_SEND, 3, &one, b"hello"));
+            }
+            ring.enter(30, 30);
+            mark();
+        },
+    );
+}
+
+#[test]
+fn sends_of_different_kinds_go_alone() {
+    assert_calls(
+        &["send(5, 0x4040)", "flags", "pwritev2(1)", "pwritev2(1)", "send(5, 0x4040)", "send(5, 0x4040)"],
+        || {
+            let mut ring = ring();
+            let (one, _other) = known_pair(&mut ring);
+            let send = transfer(IORING_OP_SEND, 3, &one, b"hello");
+            mark();
+            ring.run(&[
+                send,
+                transfer(IORING_OP_WRITE, 4, &one, b"hello"),
+                send,
+                sqe(IORING_OP_NOP, 5),
+                send,
+            ]);
+            mark();
+        },
+    );
+}
+
+#[test]
+fn small_sends_without_a_copy_leave_together() {
+    assert_calls(
+        &[
+            "option(1, 38)",
+            "option(1, 3)",
+            "option(1, 39)",
+            "option(1, 37)",
+            "option(6, 2)",
+            "option(1, 38)",
+            "option(1, 38)",
+            "option(6, 2)",
+            "sendmsg(0x4040)",
+        ],
+        || {
+            let mut ring = ring();
+            let (one, _other) = known_pair(&mut ring);
+            mark();
+            for _ in 0..3 {
+                ring.push(transfer(IORING_OP_SEND_ZC, 3, &one, b"hello"));
+            }
+            ring.enter(3, 3);
+            mark();
+        },
+    );
+}
+
+#[test]
+fn a_large_message_without_a_copy() {
+    assert_calls(
+        &[
+            "option(1, 38)",
+            "option(1, 3)",
+            "option(1, 39)",
+            "option(1, 60)",
+            "option(1, 37)",
+            "option(1, 65)",
+            "option(1, 45)",
+            "option(0, 11)",
+            "option(41, 25)",
+            "sendmsg(0x4040)",
+        ],
+        || {
+            let mut ring = ring();
+            let (one, _other) = known_pair(&mut ring);
+            let large = vec![0u8; 40_000];
+            let vector = libc::iovec { iov_base: large.as_ptr().cast_mut().cast(), iov_len: large.len() };
+            // SAFETY: integers and pointers.
+            let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+            (header.msg_iov, header.msg_iovlen) = ((&raw const vector).cast_mut(), 1);
+            mark();
+            ring.push(Sqe {
+                addr: (&raw mut header) as u64,
+                len: 1,
+                ..transfer(IORING_OP_SENDMSG_ZC, 3, &one, &[])
+            });
+            ring.enter(1, 1);
+            mark();
+        },
+    );
+}
+
+#[test]
+fn large_sends_without_a_copy_ask_once() {
+    assert_calls(&["option(1, 38)", "send(40000, 0x4040)"], || {
+        let mut ring = ring();
+        let (one, _other) = known_pair(&mut ring);
+        let large = vec![0; 40_000];
+        let send = transfer(IORING_OP_SEND_ZC, 3, &one, &large);
+        ring.push(send);
+        ring.enter(1, 1);
+        mark();
+        ring.push(send);
+        ring.enter(1, 1);
+        mark();
+    });
+}
+
+#[test]
+fn a_multishot_receive_of_parts() {
+    assert_calls(
+        &[
+            "recv(4, 0x40)",
+            "send(11, 0x4000)",
+            "wait",
+            "recv(4, 0x40)",
+            "option(6, 35)",
+            "recv(4, 0x40)",
+            "option(6, 35)",
+            "recv(4, 0x40)",
+            "send(2, 0x4000)",
+            "wait",
+            "recv(4, 0x40)",
+        ],
+        || {
+            let mut ring = ring();
+            let (mut one, other) = known_pair(&mut ring);
+            let buffers = Buffers::new(&ring, 8, 64);
+            mark();
+            ring.push(Sqe { len: 4, ..buffers.receive(3, &other) });
+            ring.enter(1, 0);
+            one.write_all(b"hello world").unwrap();
+            ring.collect(3);
+            one.write_all(b"hi").unwrap();
+            ring.collect(1);
+            mark();
+        },
+    );
+}
+
+#[test]
+fn a_multishot_receive_that_comes_to_the_end() {
+    assert_calls(
+        &[
+            "recv(64, 0x40)",
+            "send(11, 0x4000)",
+            "wait",
+            "recv(64, 0x40)",
+            "option(6, 35)",
+            "recv(64, 0x40)",
+            "option(6, 35)",
+        ],
+        || {
+            let mut ring = ring();
+            let (mut one, other) = known_pair(&mut ring);
+            let buffers = Buffers::new(&ring, 8, 64);
+            mark();
+            ring.push(buffers.receive(3, &other));
+            ring.enter(1, 0);
+            one.write_all(b"hello world").unwrap();
+            drop(one);
+            ring.collect(2);
+            mark();
+        },
+    );
+}
+
+#[test]
+fn receives_in_turn() {
+    assert_calls(
+        &[
+            "send(8, 0x4000)",
+            "wait",
+            "recv(8, 0x40)",
+            "option(6, 35)",
+            "send(3, 0x4000)",
+            "recv(8, 0x40)",
+            "send(5, 0x4000)",
+            "wait",
+            "recv(8, 0x40)",
+            "send(18, 0x4000)",
+            "wait",
+            "recv(8, 0x40)",
+            "option(6, 35)",
+            "recv(8, 0x40)",
+            "option(6, 35)",
+        ],
+        || {
+            let mut ring = ring();
+            let (mut one, other) = known_pair(&mut ring);
+            let mut buffer = [0; 8];
+            let receive = into(IORING_OP_RECV, 3, &other, &mut buffer);
+            mark();
+            for text in [&b"hello wo"[..], b"rld", b"hello", b"hello world, hello"] {
+                one.write_all(text).unwrap();
+                ring.run(&[receive]);
+            }
+            ring.run(&[receive]);
+            mark();
+        },
+    );
+}
+
+#[test]
+fn receives_with_flags() {
+    assert_calls(
+        &[
+            "wait",
+            "recv(4, 0x42)",
+            "option(6, 35)",
+            "recv(4, 0x40)",
+            "option(6, 35)",
+            "recv(4, 0x140)",
+            "option(6, 35)",
+            "recv(4, 0x40)",
+        ],
+        || {
+            let mut ring = ring();
+            let (mut one, other) = known_pair(&mut ring);
+            one.write_all(b"hello world").unwrap();
+            let mut buffer = [0; 4];
+            let receive = into(IORING_OP_RECV, 3, &other, &mut buffer);
+            mark();
+            for flags in [libc::MSG_PEEK, libc::MSG_NOSIGNAL, libc::MSG_WAITALL, libc::MSG_DONTWAIT] {
+                ring.run(&[Sqe { op_flags: flags as u32, ..receive }]);
+            }
+            mark();
+        },
+    );
+}
+
+#[test]
+fn a_receive_behind_a_drain() {
+    assert_calls(&["wait", "recv(8, 0x40)"], || {
+        let mut ring = ring();
+        let (mut one, other) = known_pair(&mut ring);
+        one.write_all(b"hello").unwrap();
+        let mut buffer = [0; 8];
+        let receive = into(IORING_OP_RECV, 3, &other, &mut buffer);
+        mark();
+        ring.run(&[Sqe { flags: 1 << 1, ..sqe(IORING_OP_NOP, 1) }, receive]);
+        mark();
+    });
+}
+
+#[test]
+fn an_accept_into_a_slot() {
+    assert_calls(
+        &[
+            "flags",
+            "option(1, 30)",
+            "ioctl(0x5421)",
+            "accept4(0x80000)",
+            "ioctl(0x5421)",
+            "option(1, 3)",
+            "option(1, 30)",
+            "option(1, 38)",
+            "poll",
+        ],
+        || {
+            let mut ring = ring();
+            let slots = [-1i32; 4];
+            assert_eq!(
+                ring.register(io_uring_register_op::IORING_REGISTER_FILES, slots.as_ptr().cast(), 4),
+                0
+            );
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let accept = Sqe { fd: listener.as_raw_fd(), file_index: 1, ..sqe(IORING_OP_ACCEPT, 1) };
+            mark();
+            ring.run(&[accept]);
+            mark();
+        },
+    );
+}
+
+#[test]
+fn an_accept_that_polls_first() {
+    assert_calls(
+        &[
+            "wait",
+            "flags",
+            "option(1, 30)",
+            "ioctl(0x5421)",
+            "accept4(0x0)",
+            "ioctl(0x5421)",
+            "option(1, 3)",
+            "option(1, 30)",
+            "option(1, 38)",
+            "poll",
+            "flags",
+            "ioctl(0x5421)",
+            "accept4(0x0)",
+            "ioctl(0x5421)",
+            "flags",
+        ],
+        || {
+            let mut ring = ring();
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let ioprio = IORING_ACCEPT_POLL_FIRST as u16;
+            let accept = Sqe { fd: listener.as_raw_fd(), ioprio, ..sqe(IORING_OP_ACCEPT, 1) };
+            mark();
+            ring.run(&[accept]);
+            ring.run(&[Sqe { ioprio: IORING_ACCEPT_DONTWAIT as u16, ..accept }]);
+            mark();
+        },
+    );
+}
+
+#[test]
+fn many_connections_for_a_multishot_accept() {
+    assert_calls(
+        &[
+            "flags",
+            "option(1, 30)",
+            "ioctl(0x5421)",
+            "option(1, 3)",
+            "option(1, 30)",
+            "option(1, 38)",
+            "accept4(0x0)",
+            "poll",
+            "accept4(0x0)",
+            "poll",
+            "accept4(0x0)",
+            "poll",
+            "accept4(0x0)",
+            "poll",
+            "accept4(0x0)",
+            "poll",
+            "accept4(0x0)",
+            "poll",
+            "accept4(0x0)",
+            "poll",
+            "accept4(0x0)",
+            "poll",
+            "accept4(0x0)",
+            "accept4(0x0)",
+            "accept4(0x0)",
+            "accept4(0x0)",
+            "accept4(0x0)",
+            "ioctl(0x5421)",
+        ],
+        || {
+            let mut ring = ring();
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            let clients: Vec<_> = (0..12).map(|_| TcpStream::connect(address).unwrap()).collect();
+            let accept = Sqe {
+                fd: listener.as_raw_fd(),
+                ioprio: IORING_ACCEPT_MULTISHOT as u16,
+                ..sqe(IORING_OP_ACCEPT, 1)
+            };
+            mark();
+            ring.push(accept);
+            ring.enter(1, 0);
+            mark();
+            drop(clients);
+            assert_eq!(ring.reap_all().len(), 12);
+        },
+    );
+}
+
+#[test]
+fn vectors_past_the_cache_and_their_flags() {
+    // Not every file system has such files.
+    let Some(file) = &storage() else { return };
+    assert_calls(&["flags", "flags", "flags", "flags", "io_submit(3)"], || {
+        let mut ring = ring();
+        let mut page = Page([0; 4096]);
+        let vectors = [libc::iovec { iov_base: (&raw mut page).cast(), iov_len: 4096 }; 2];
+        let addr = vectors.as_ptr() as u64;
+        let write = Sqe { len: 2, addr, ..transfer(IORING_OP_WRITEV, 1, file, &[]) };
+        mark();
+        for (at, op_flags) in [(0, 0), (1, libc::RWF_DSYNC as u32), (2, 0)] {
+            ring.push(Sqe { off: 8192 * at, op_flags, ..write });
+        }
+        ring.enter(3, 0);
+        mark();
+        for cqe in ring.collect(3) {
+            assert_eq!(cqe.res, 8192);
+        }
     });
 }

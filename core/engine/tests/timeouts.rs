@@ -376,3 +376,27 @@ fn a_timeout_whose_time_has_come_is_neither_removed_nor_renewed() {
         cqes
     });
 }
+
+#[test]
+fn an_update_says_anew_from_when_on() {
+    let now = || {
+        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: writes a time of ours.
+        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+        now.tv_sec
+    };
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let mut all = Vec::new();
+        let (passed, far): (Time, Time) = ([now() - 1, 0], [now() + 1000, 0]);
+        for flags in [0, IORING_TIMEOUT_ABS] {
+            // What has passed long ago is far away where it is counted from now on.
+            let first = timeout(1, if flags == 0 { &LONG } else { &far }, 0, flags);
+            all.extend(collect(&mut ring, &[first, update(2, 1, &LONG, 0)], 1));
+            all.extend(collect(&mut ring, &[update(3, 1, &far, IORING_TIMEOUT_ABS)], 1));
+            all.extend(collect(&mut ring, &[nop(4, 0)], 1));
+            all.extend(collect(&mut ring, &[update(5, 1, &passed, IORING_TIMEOUT_ABS)], 2));
+        }
+        all
+    });
+}
