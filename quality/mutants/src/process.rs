@@ -30,6 +30,8 @@ pub fn run(command: &mut Command, limit: Duration) -> Result<(End, Duration)> {
         command.pre_exec(|| {
             let bound = |bytes| libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
             libc::setsid();
+            // Nobody is left behind where this program is ended.
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
             libc::setrlimit(libc::RLIMIT_AS, &bound(MEMORY_BYTES));
             Ok(())
         });
