@@ -300,7 +300,12 @@ fn cancelled_or_done(case: &Case<'_>) -> bool {
         ([done], [CANCELED]) => *done != CANCELED,
         ([], [CANCELED]) => true,
         // Which of several that match alike is found first.
-        ([CANCELED], []) => case.others().any(|sqe| sqe.fd == case.sqe.fd && case.is_alike(sqe)),
+        ([CANCELED], []) => {
+            let by_operation =
+                |sqe: &Sqe| name(sqe) == "ASYNC_CANCEL" && sqe.op_flags & IORING_ASYNC_CANCEL_OP != 0;
+            let anywhere = case.others().any(by_operation);
+            case.others().any(|sqe| (anywhere || sqe.fd == case.sqe.fd) && case.is_alike(sqe))
+        }
         _ => false,
     }
 }
