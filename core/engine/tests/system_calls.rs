@@ -163,6 +163,14 @@ fn storage() -> Option<std::fs::File> {
     Some(file)
 }
 
+/// A socket that listens, and connections that wait for it.
+fn listener(waiting: usize) -> (TcpListener, Vec<TcpStream>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let clients = (0..waiting).map(|_| TcpStream::connect(address).unwrap()).collect();
+    (listener, clients)
+}
+
 fn datagrams() -> (UdpSocket, UdpSocket) {
     let (one, other) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
     one.connect(other.local_addr().unwrap()).unwrap();
@@ -614,9 +622,7 @@ fn connections_that_wait() {
         ],
         || {
             let mut ring = ring();
-            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let address = listener.local_addr().unwrap();
-            let clients: Vec<_> = (0..3).map(|_| TcpStream::connect(address).unwrap()).collect();
+            let (listener, clients) = listener(3);
             mark();
             let accept = Sqe { fd: listener.as_raw_fd(), ..sqe(IORING_OP_ACCEPT, 1) };
             let cqes = ring.run(&[accept]);
@@ -648,9 +654,7 @@ fn connections_that_wait_for_a_multishot_accept() {
         ],
         || {
             let mut ring = ring();
-            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let address = listener.local_addr().unwrap();
-            let clients: Vec<_> = (0..3).map(|_| TcpStream::connect(address).unwrap()).collect();
+            let (listener, clients) = listener(3);
             let accept = Sqe {
                 fd: listener.as_raw_fd(),
                 ioprio: IORING_ACCEPT_MULTISHOT as u16,
@@ -670,7 +674,7 @@ fn connections_that_wait_for_a_multishot_accept() {
 fn an_accept_that_waits() {
     assert_calls(&["flags", "option(1, 30)", "ioctl(0x5421)", "accept4(0x80000)", "ioctl(0x5421)"], || {
         let mut ring = ring();
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (listener, _) = listener(0);
         let accept =
             Sqe { fd: listener.as_raw_fd(), op_flags: libc::SOCK_CLOEXEC as u32, ..sqe(IORING_OP_ACCEPT, 1) };
         mark();
@@ -1146,8 +1150,7 @@ fn an_accept_into_a_slot() {
                 ring.register(io_uring_register_op::IORING_REGISTER_FILES, slots.as_ptr().cast(), 4),
                 0
             );
-            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (listener, _clients) = listener(1);
             let accept = Sqe { fd: listener.as_raw_fd(), file_index: 1, ..sqe(IORING_OP_ACCEPT, 1) };
             mark();
             ring.run(&[accept]);
@@ -1178,8 +1181,7 @@ fn an_accept_that_polls_first() {
         ],
         || {
             let mut ring = ring();
-            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (listener, _clients) = listener(1);
             let ioprio = IORING_ACCEPT_POLL_FIRST as u16;
             let accept = Sqe { fd: listener.as_raw_fd(), ioprio, ..sqe(IORING_OP_ACCEPT, 1) };
             mark();
@@ -1225,9 +1227,7 @@ fn many_connections_for_a_multishot_accept() {
         ],
         || {
             let mut ring = ring();
-            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let address = listener.local_addr().unwrap();
-            let clients: Vec<_> = (0..12).map(|_| TcpStream::connect(address).unwrap()).collect();
+            let (listener, clients) = listener(12);
             let accept = Sqe {
                 fd: listener.as_raw_fd(),
                 ioprio: IORING_ACCEPT_MULTISHOT as u16,

@@ -42,17 +42,15 @@ pub const BIND: Op =
         .unused(Unused::LEN.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
         .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK]);
 
+/// All but the socket and one number in the place of a length.
+const BESIDE_LENGTH: Unused =
+    Unused::OFF.with(Unused::ADDR).with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX);
+
 /// `IORING_OP_LISTEN`.
 pub const LISTEN: Op =
     Op::new(Code::IORING_OP_LISTEN, "LISTEN", Caps::FILE.with(Caps::SOCKET), prep_nothing, issue_listen)
         .fields(&[Field::Fd, Field::Length])
-        .unused(
-            Unused::OFF
-                .with(Unused::ADDR)
-                .with(Unused::OP_FLAGS)
-                .with(Unused::BUF_INDEX)
-                .with(Unused::FILE_INDEX),
-        )
+        .unused(BESIDE_LENGTH)
         .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENOTSOCK]);
 
 const SPARING: Caps = Caps::FILE.with(Caps::SOCKET).with(Caps::SPARES_LINKS);
@@ -61,13 +59,7 @@ const SPARING: Caps = Caps::FILE.with(Caps::SOCKET).with(Caps::SPARES_LINKS);
 pub const SHUTDOWN: Op = Op::new(Code::IORING_OP_SHUTDOWN, "SHUTDOWN", SPARING, prep_nothing, issue_blocks)
     .block(block_shutdown)
     .fields(&[Field::Fd, Field::Length])
-    .unused(
-        Unused::OFF
-            .with(Unused::ADDR)
-            .with(Unused::OP_FLAGS)
-            .with(Unused::BUF_INDEX)
-            .with(Unused::FILE_INDEX),
-    )
+    .unused(BESIDE_LENGTH)
     .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENOTSOCK]);
 
 fn prep_socket(core: &mut Core, id: RequestId) -> Result<(), Errno> {
