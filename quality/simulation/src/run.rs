@@ -68,15 +68,55 @@ struct Request {
     result: i32,
     /// Its message arrived.
     messages: u32,
-    /// The file's instances that it may reach: from the first to the last, if there is a last.
-    instances: (usize, Option<usize>),
-    /// How often its file had been closed; none where somebody was about to.
-    ends: Option<u32>,
+    /// Which instance of its file had the number.
+    instance: usize,
+    /// The submission took it before anybody began to close that number: it reaches this instance.
+    is_sure: bool,
+    /// [`Closes::so_far`] of its file, before its SQE was seen.
+    closes_before: Option<u32>,
     /// Transfers that were logged before it.
     transfers: usize,
     submitted_ns: u64,
     /// A descriptor that it was given to close.
     closes: i32,
+}
+
+/// Who closes the number of a file, and when.
+#[derive(Clone, Copy, Default)]
+struct Closes {
+    /// How often somebody began to.
+    begun: u32,
+    /// Threads that do, and open another such file.
+    reopening: u32,
+    /// A request does, or did; nobody has opened another file since.
+    requested: bool,
+}
+
+impl Closes {
+    fn begin_reopening(&mut self) {
+        self.begun += 1;
+        self.reopening += 1;
+    }
+
+    fn end_reopening(&mut self) {
+        self.reopening -= 1;
+        self.requested = false;
+    }
+
+    fn request(&mut self) {
+        self.begun += 1;
+        self.requested = true;
+    }
+
+    /// How many there were; none where one is under way.
+    fn so_far(&self) -> Option<u32> {
+        (!self.requested && self.reopening == 0).then_some(self.begun)
+    }
+
+    /// Has nobody begun to close since [`Closes::so_far`] said this?
+    fn are_still(&self, before: Option<u32>) -> bool {
+        before == Some(self.begun)
+    }
 }
 
 /// What runs.
@@ -85,12 +125,7 @@ struct Run {
     rings: Vec<Option<Mapped>>,
     eventfds: Vec<i32>,
     drained: Vec<bool>,
-    /// Files that are being closed.
-    closing: Vec<bool>,
-    /// How many threads are about to close each and to open another.
-    reopening: Vec<u32>,
-    /// How often somebody began to close each.
-    ends: Vec<u32>,
+    closes: Vec<Closes>,
     files: Vec<Vec<Instance>>,
     requests: Vec<Request>,
     fars: Vec<i32>,
@@ -157,16 +192,14 @@ pub fn execute(program: Program) {
     world(|world| world.counters = vec![0; counters::COUNT]);
     let files = program.files.iter().map(|&file| vec![open(file)]).collect();
     let none = (0..rings).map(|_| None).collect();
-    let (closing, reopening) = (vec![false; program.files.len()], vec![0; program.files.len()]);
-    let (eventfds, drained, ends) = (vec![-1; rings], vec![false; rings], vec![0; program.files.len()]);
+    let (eventfds, drained) = (vec![-1; rings], vec![false; rings]);
+    let closes = vec![Closes::default(); program.files.len()];
     let run_of = Run {
         program,
         rings: none,
         eventfds,
         drained,
-        closing,
-        reopening,
-        ends,
+        closes,
         files,
         requests: Vec::new(),
         fars: Vec::new(),
@@ -238,17 +271,14 @@ fn reopen(file: usize) {
         let near = std::mem::replace(&mut last.near, -1);
         let far = std::mem::replace(&mut last.far, -1);
         run.fars.push(far);
-        run.closing[file] = true;
-        run.reopening[file] += 1;
-        run.ends[file] += 1;
+        run.closes[file].begin_reopening();
         (run.program.files[file], near)
     });
     close(last);
     let instance = open(spec);
     run(|run| {
         run.files[file].push(instance);
-        run.closing[file] = false;
-        run.reopening[file] -= 1;
+        run.closes[file].end_reopening();
     });
 }
 
@@ -432,8 +462,7 @@ fn submit(ring: usize, ops: &[Op], waits: bool) {
                 {
                     // Who closes at the same time cannot know which file a request gets: its own, or any other that
                     // has the number by then.
-                    let same = request.ends == Some(run.ends[file]);
-                    request.instances.1 = same.then(|| run.files[file].len() - 1);
+                    request.is_sure = run.closes[file].are_still(request.closes_before);
                 }
             }
         });
@@ -462,14 +491,12 @@ fn prepare(ring: usize, op: Op, follows: bool) -> usize {
     run(|run| {
         let current = file_of(op.what).map_or(0, |file| run.files[file].len() - 1);
         let mut closes = -1;
-        let rests = |file: usize| !run.closing[file] && run.reopening[file] == 0;
-        let ends = file_of(op.what).filter(|&file| rests(file)).map(|file| run.ends[file]);
+        let closes_before = file_of(op.what).and_then(|file| run.closes[file].so_far());
         if let What::Close(file) = op.what
             && let Some(instance) = run.files[file].last_mut()
         {
             closes = std::mem::replace(&mut instance.near, -1);
-            run.closing[file] = true;
-            run.ends[file] += 1;
+            run.closes[file].request();
         }
         run.drained[ring] |= op.drain;
         run.requests.push(Request {
@@ -483,8 +510,9 @@ fn prepare(ring: usize, op: Op, follows: bool) -> usize {
             done: false,
             result: 0,
             messages: 0,
-            instances: (current, None),
-            ends,
+            instance: current,
+            is_sure: false,
+            closes_before,
             transfers,
             submitted_ns,
             closes,
@@ -668,12 +696,15 @@ fn compare_transfers(number: usize, result: i32) {
     }
     let file = file_of(what).expect("transfers name a file");
     // While a file is closed, any other may get its number.
-    let (first, Some(last)) = run(|run| run.requests[number].instances) else { return };
+    let (instance, is_sure) = run(|run| (run.requests[number].instance, run.requests[number].is_sure));
+    if !is_sure {
+        return;
+    }
     let allowed: Vec<Option<Place>> = run(|run| {
         let stream = !matches!(run.program.files[file], File::Storage { .. });
         // Who does not tell of closes may have what waits reach the file that is there now (docs/differences.md).
-        let last = if !stream || run.program.tells_closes { last } else { run.files[file].len() - 1 };
-        let instances = &run.files[file][first..=last];
+        let last = if !stream || run.program.tells_closes { instance } else { run.files[file].len() - 1 };
+        let instances = &run.files[file][instance..=last];
         instances.iter().flat_map(|instance| [instance.receives, instance.sends]).collect()
     });
     let told = run(|run| run.program.tells_closes);
@@ -839,14 +870,14 @@ fn is_stuck(run: &Run, request: &Request) -> bool {
     let current = run.files[file].len() - 1;
     let polls = matches!(what, What::Poll { .. });
     // Else its number may have been another file's before the submission took it.
-    let is_known = request.instances.1.is_some() || request.ends == Some(run.ends[file]);
+    let is_known = request.is_sure || run.closes[file].are_still(request.closes_before);
     if !polls && is_known && !request.op.fixed && matches!(run.program.files[file], File::Storage { .. })
         || matches!(what, What::Close(_))
     {
         return true;
     }
-    if request.op.fixed || request.instances != (current, Some(current)) || run.files[file][current].near < 0
-    {
+    let has_current = request.is_sure && request.instance == current;
+    if request.op.fixed || !has_current || run.files[file][current].near < 0 {
         return false;
     }
     let ready = world(|world| world.kernel.ready(run.files[file][current].description));
