@@ -27,7 +27,7 @@ fn both_engines_do_the_same() {
     let summary = run_many(&options(2000, 20));
     assert!(summary.clean > 100, "programs ran: {summary:?}");
     assert!(summary.differences.is_empty(), "no new differences: {:#?}", summary.differences);
-    assert!(!summary.explains_too_much(), "explained by words alone: {:?}", summary.explained);
+    assert!(!summary.explains_too_much(), "explained without proof: {:?}", summary.explained);
 }
 
 #[test]

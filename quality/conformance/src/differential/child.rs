@@ -183,8 +183,8 @@ pub fn run_range(
             let program = generate::program(program_seed(seed, index));
             let counter = match examine(&program, &arenas, scratch) {
                 Ok(None) => &page.clean,
-                Ok(Some(Explained::Shown(why))) => &page.shown[why],
-                Ok(Some(Explained::Held(why))) => &page.held[why],
+                Ok(Some(Explained::Proved(why))) => &page.proved[why],
+                Ok(Some(Explained::Unproved(why))) => &page.unproved[why],
                 Err(finding) => {
                     let _ = writeln!(reports, "{index}\t{}", encode(&finding));
                     match finding {
@@ -242,10 +242,10 @@ const BOTH: [Engine; 2] = [Engine::User, Engine::Kernel];
 /// A difference that is meant to be: the index of its explanation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Explained {
-    /// The kernel itself does what the user engine does, in another run ([`timing::is_shown`]).
-    Shown(usize),
+    /// The kernel itself does what the user engine does, in another run ([`timing::is_proved`]).
+    Proved(usize),
     /// Nothing but the explanation's conditions says so.
-    Held(usize),
+    Unproved(usize),
 }
 
 /// How often the kernel is compared with itself before it is held against the user engine.
@@ -267,10 +267,10 @@ pub fn examine(program: &Program, arenas: &Arenas, scratch: &Path) -> Result<Opt
         match (again(BOTH), &first) {
             (Ok(None), Ok(_)) => return Ok(None),
             (Ok(None), Err(difference)) => return Err(Finding::Unsteady(difference.clone())),
-            (Ok(Some(why)), _) if timing::is_shown(program, arenas, scratch) => {
-                return Ok(Some(Explained::Shown(why)));
+            (Ok(Some(why)), _) if timing::is_proved(program, arenas, scratch) => {
+                return Ok(Some(Explained::Proved(why)));
             }
-            (Ok(Some(why)), _) => return Ok(Some(Explained::Held(why))),
+            (Ok(Some(why)), _) => return Ok(Some(Explained::Unproved(why))),
             (Err(difference), _) => last = Some(difference),
         }
     }

@@ -20,9 +20,9 @@ pub struct Page {
     /// Programs for which the kernel differs from itself.
     pub racy: AtomicU64,
     /// Programs that differ as is meant to be, by explanation: the kernel itself was seen to do the same.
-    pub shown: [AtomicU64; EXPLANATIONS.len()],
+    pub proved: [AtomicU64; EXPLANATIONS.len()],
     /// The others.
-    pub held: [AtomicU64; EXPLANATIONS.len()],
+    pub unproved: [AtomicU64; EXPLANATIONS.len()],
 }
 
 static PAGE: AtomicPtr<Page> = AtomicPtr::new(std::ptr::null_mut());

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyring_engine::ops;
+use anyring_engine::request::op::Caps;
 use linux_raw_sys::io_uring::*;
 
 use super::compare::{self, Verdict, returns_fd};
@@ -245,8 +246,10 @@ impl Run<'_> {
     fn take_step(&mut self, step: &Step) -> Outcome {
         match step {
             Step::Push(sqe) => {
-                let mut said = [*sqe, self.times.unsaid.without(self.program, sqe)].into_iter();
-                let pushed = self.both(|side| side.push(&said.next().expect("there are two sides")));
+                let without = self.times.unsaid.without(self.program, sqe);
+                // First the user engine's.
+                let mut said = sqe;
+                let pushed = self.both(|side| side.push(std::mem::replace(&mut said, &without)));
                 if pushed.0 {
                     self.queued.push(*sqe);
                 }
@@ -480,9 +483,7 @@ impl Run<'_> {
     }
 
     fn can_cancel(&self) -> bool {
-        ops::lookup(io_uring_op::IORING_OP_ASYNC_CANCEL as u8)
-            .caps
-            .has(anyring_engine::request::op::Caps::PRESENT)
+        ops::lookup(io_uring_op::IORING_OP_ASYNC_CANCEL as u8).caps.has(Caps::PRESENT)
     }
 
     /// Whatever is in flight ends now, and with the same results.
