@@ -181,7 +181,13 @@ impl<'a> Runner<'a> {
                 if !closes.is_empty() {
                     self.submit(index, None);
                 }
-                closes.into_iter().for_each(|fd| world.close(fd));
+                // Where the ring is closed, a call of another thread may yet take the SQEs, whose numbers must not be
+                // other files' by then.
+                if ring.pending() > 0 {
+                    world.kept.lock().unwrap().extend(closes);
+                } else {
+                    closes.into_iter().for_each(|fd| world.close(fd));
+                }
                 if let Some(fd) = wakes {
                     // SAFETY: eight bytes.
                     unsafe { libc::write(fd, b"anyring!".as_ptr().cast(), 8) };

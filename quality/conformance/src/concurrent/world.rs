@@ -276,6 +276,8 @@ pub struct World<'a> {
     pub idle: [i32; 4],
     /// Children that were not waited for.
     pub children: Mutex<Vec<i32>>,
+    /// Descriptors that are closed at the end.
+    pub kept: Mutex<Vec<i32>>,
     /// What went wrong.
     pub failures: Mutex<Vec<String>>,
     /// In place of closed rings.
@@ -319,6 +321,7 @@ impl<'a> World<'a> {
             events: (0..EVENTS).map(|_| eventfd()).collect(),
             idle,
             children: Mutex::default(),
+            kept: Mutex::default(),
             failures: Mutex::default(),
             null: AtomicI32::new(open(&c"/dev/null".to_owned(), libc::O_RDWR)),
         }
@@ -393,10 +396,9 @@ impl<'a> World<'a> {
             .chain(&self.events)
             .chain(&self.idle);
         let listeners = self.listeners.iter().map(|listener| listener.fd);
-        let null = self.null.load(Relaxed);
-        for fd in
-            open.chain(others.copied()).chain(streams).chain(listeners).chain([null]).filter(|&fd| fd >= 0)
-        {
+        let kept = std::mem::take(&mut *self.kept.lock().unwrap());
+        let others = others.copied().chain(kept).chain([self.null.load(Relaxed)]);
+        for fd in open.chain(others).chain(streams).chain(listeners).filter(|&fd| fd >= 0) {
             self.close(fd);
         }
     }
