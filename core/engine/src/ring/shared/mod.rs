@@ -326,12 +326,16 @@ impl Core {
     /// Has the ring an SQ thread, in whatever process?
     ///
     /// # Errors
-    /// `EOWNERDEAD` where it is no more.
+    /// `EOWNERDEAD` where it is no more, `EBADF` where the ring was closed meanwhile.
     pub fn sq_thread_lives(&self) -> Result<(), Errno> {
         let elsewhere = self.shared.as_ref().map_or(0, |shared| shared.state().sq_thread);
         let lives = self.token.driver() == Driver::SqThread
             || elsewhere != 0 && elsewhere != family::own() && family::lives(elsewhere);
-        if lives { Ok(()) } else { Err(Errno::EOWNERDEAD) }
+        match lives {
+            true => Ok(()),
+            false if self.life.is_closing() => Err(Errno::EBADF),
+            false => Err(Errno::EOWNERDEAD),
+        }
     }
 
     /// Wakes the SQ thread, wherever it is.
