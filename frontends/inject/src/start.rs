@@ -2,7 +2,7 @@
 
 use crate::frontend;
 use crate::stack::Stack;
-use anyring_runtime::{config, sys};
+use anyring_runtime::{config, process, sys};
 use anyring_trap::filter::Reach;
 use anyring_trap::{exec, fork, low, trap};
 
@@ -18,10 +18,17 @@ pub unsafe extern "C" fn start(tracer: usize, _first: usize, top: *const usize) 
     let stack = unsafe { Stack::read(top) };
     // SAFETY: the kernel's list, which stays.
     let config = unsafe { config::read(stack.environment) };
+    process::refuse_settings(&config);
     let entry = stack.entry();
     let is_low = low::is_low(entry);
     let text = if is_low { Some(low::RANGE) } else { stack.text() };
-    anyring_trap::start::begin(&config, &Reach { low: is_low, text }, &frontend::FRONTEND, &frontend::HOST);
+    anyring_trap::start::begin(
+        &config,
+        &Reach { low: is_low, text },
+        false,
+        &frontend::FRONTEND,
+        &frontend::HOST,
+    );
     if trap::installed() {
         fork::watch();
         // SAFETY: as above.

@@ -24,7 +24,7 @@ unsafe extern "C" {
 }
 
 /// Which engine the rings of this process are to have: what `ANYRING_ENGINE` says, else the kernel's where it
-/// works.
+/// works. A value that cannot be understood ends the process, and says so.
 #[cold]
 pub fn choose() -> Choice {
     const SECURE: usize = 23;
@@ -39,6 +39,7 @@ pub fn choose() -> Choice {
     let variables = if privileged { core::ptr::null() } else { unsafe { environ } };
     // SAFETY: the C library's list, or null; its strings stay, or the program has a bug of its own.
     let config = unsafe { config::read(variables) };
+    process::refuse_settings(&config);
     // SAFETY: creates nothing, reads nothing.
     let kernel = |number, arguments| unsafe { syscall(number, arguments) };
     process::choose(config.choice, kernel)

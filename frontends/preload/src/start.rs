@@ -2,7 +2,7 @@
 
 use crate::{frontend, patch};
 use anyring_interpose::next;
-use anyring_runtime::config;
+use anyring_runtime::{config, process};
 use anyring_trap::filter::Reach;
 use anyring_trap::{exec, low, trap};
 use core::ffi::{CStr, c_ulong};
@@ -21,12 +21,18 @@ static END: extern "C" fn() = crate::interpose::process::end;
 pub extern "C" fn start() {
     // A program without a C library has the engine by injection; only a dynamic linker loaded this.
     let Some(environment) = next::environment() else { return };
+    const AT_ENTRY: c_ulong = 9;
+    const AT_SECURE: c_ulong = 23;
+    // The variables of who starts a program are not obeyed with privileges that he has not.
+    let privileged = auxiliary(AT_SECURE).is_some_and(|secure| secure != 0);
+    let variables = if privileged { core::ptr::null() } else { environment };
     // SAFETY: the C library's, set before constructors run.
-    let config = unsafe { config::read(environment) };
-    let entry = program_entry();
+    let config = unsafe { config::read(variables) };
+    process::refuse_settings(&config);
+    let entry = auxiliary(AT_ENTRY);
     // Code of a fixed-address program lies low; it needs a filter that reaches there.
     let reach = Reach { low: entry.is_none_or(low::is_low), text: None };
-    let ours = anyring_trap::start::begin(&config, &reach, &frontend::FRONTEND, &frontend::HOST);
+    let ours = anyring_trap::start::begin(&config, &reach, true, &frontend::FRONTEND, &frontend::HOST);
     if trap::installed() {
         // SAFETY: the C library's, as before.
         unsafe { exec::remember(environment) };
@@ -44,10 +50,9 @@ pub extern "C" fn start() {
     }
 }
 
-/// Where the program itself begins.
-fn program_entry() -> Option<usize> {
+/// What the kernel told the program about itself.
+fn auxiliary(name: c_ulong) -> Option<usize> {
     const NAME: &CStr = c"getauxval";
-    const AT_ENTRY: c_ulong = 9;
     let address = next::find(next::Place::Anywhere, NAME);
     if address.is_null() {
         return None;
@@ -55,5 +60,5 @@ fn program_entry() -> Option<usize> {
     // SAFETY: the C library's function of this name has this type.
     let get: unsafe extern "C" fn(c_ulong) -> c_ulong = unsafe { core::mem::transmute(address) };
     // SAFETY: asks only.
-    Some(unsafe { get(AT_ENTRY) } as usize)
+    Some(unsafe { get(name) } as usize)
 }

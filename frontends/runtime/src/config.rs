@@ -2,10 +2,14 @@
 //!
 //! - `ANYRING_ENGINE`: `auto` (default), `kernel`, `user`.
 //! - `ANYRING_LOG`: unset, `0` or `off`: silent; `info` or `1`: one line when the process ends;
-//!   `debug`: each ring and each patch too. A path, or `fd=N`, says where to, standard error as a
+//!   `debug` or `2`: each ring and each patch too. An absolute path, or `fd=N`, says where to, standard error as a
 //!   rule; `debug,/path` says both.
-//! - `ANYRING_PATCH`: `0` leaves every call site to the trap.
+//! - `ANYRING_PATCH`: `0` leaves every call site to the trap; `1` (default) does not.
+//! - `ANYRING_STARTED`: the process that `anyring run` became. What it cannot have it must not go without.
+//!
+//! Any other value is [wrong](Config::wrong).
 
+use crate::sys;
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, Ordering};
 
@@ -38,12 +42,25 @@ pub static LOG_FD: AtomicI32 = AtomicI32::new(2);
 pub static LOG_PATH: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
 
 /// What is read at start.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// `ANYRING_ENGINE`.
     pub choice: Choice,
     /// `ANYRING_PATCH`.
     pub patch: bool,
+    /// This process is the one of `ANYRING_STARTED`.
+    pub started: bool,
+    /// A variable with a value that it cannot have; its default holds.
+    pub wrong: Option<Wrong>,
+}
+
+/// A variable that cannot be understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wrong {
+    /// Its name.
+    pub name: &'static str,
+    /// What it may be.
+    pub wanted: &'static str,
 }
 
 /// How much to say.
@@ -63,21 +80,37 @@ pub fn level() -> Level {
 pub unsafe fn read(environment: *const *const c_char) -> Config {
     // SAFETY: the caller's promise.
     let get = |name: &str| unsafe { variable(environment, name) };
-    let choice = match get("ANYRING_ENGINE").map(CStr::to_bytes) {
-        Some(b"kernel") => Choice::Kernel,
-        Some(b"user") => Choice::User,
-        _ => Choice::Auto,
+    let mut wrong = None;
+    let mut refuse = |name, wanted| wrong = Some(Wrong { name, wanted });
+    let choice = match get("ANYRING_ENGINE").map_or(b"".as_slice(), CStr::to_bytes) {
+        b"kernel" => Choice::Kernel,
+        b"user" => Choice::User,
+        other => {
+            if !matches!(other, b"" | b"auto") {
+                refuse("ANYRING_ENGINE", "auto, kernel or user");
+            }
+            Choice::Auto
+        }
     };
-    if let Some(value) = get("ANYRING_LOG") {
-        let (level, target) = parse_log(value);
-        LEVEL.store(level as u8, Ordering::Relaxed);
-        match target {
-            Target::Fd(fd) => LOG_FD.store(fd, Ordering::Relaxed),
-            Target::Path(path) => LOG_PATH.store(path.as_ptr().cast_mut(), Ordering::Relaxed),
+    match parse_log(get("ANYRING_LOG").unwrap_or_default()) {
+        Some((level, target)) => {
+            LEVEL.store(level as u8, Ordering::Relaxed);
+            match target {
+                Target::Fd(fd) => LOG_FD.store(fd, Ordering::Relaxed),
+                Target::Path(path) => LOG_PATH.store(path.as_ptr().cast_mut(), Ordering::Relaxed),
+            }
+        }
+        None => {
+            refuse("ANYRING_LOG", "off, info or debug; then perhaps a comma and fd=N or a path from the root")
         }
     }
-    let patch = get("ANYRING_PATCH").is_none_or(|value| value.to_bytes() != b"0");
-    Config { choice, patch }
+    let patch = get("ANYRING_PATCH").map_or(b"".as_slice(), CStr::to_bytes);
+    if !matches!(patch, b"" | b"0" | b"1") {
+        refuse("ANYRING_PATCH", "0 or 1");
+    }
+    let started = get("ANYRING_STARTED").and_then(|value| number(value.to_bytes()));
+    let started = started.is_some_and(|process| process as u32 == sys::process_id());
+    Config { choice, patch: patch != b"0", started, wrong }
 }
 
 enum Target<'a> {
@@ -85,13 +118,14 @@ enum Target<'a> {
     Path(&'a CStr),
 }
 
-/// Reads `info`, `/path`, `debug,/path`, `info,fd=3`: the path, which may hold commas, comes last.
-fn parse_log(value: &CStr) -> (Level, Target<'_>) {
+/// Reads `info`, `/path`, `debug,/path`, `info,fd=3`: the path, which may hold commas, comes last. A relative path would
+/// be another file wherever the program goes.
+fn parse_log(value: &CStr) -> Option<(Level, Target<'_>)> {
     let (mut level, mut target) = (None, Target::Fd(2));
     let mut rest = value;
     loop {
         let bytes = rest.to_bytes();
-        if bytes.starts_with(b"/") || bytes.starts_with(b".") {
+        if bytes.starts_with(b"/") {
             target = Target::Path(rest);
             level = level.or(Some(Level::Info));
             break;
@@ -100,20 +134,18 @@ fn parse_log(value: &CStr) -> (Level, Target<'_>) {
         let word = &bytes[..end.unwrap_or(bytes.len())];
         match word {
             b"" | b"0" | b"off" => level = level.or(Some(Level::Off)),
+            b"info" | b"1" => level = Some(Level::Info),
             b"debug" | b"2" => level = Some(Level::Debug),
             _ => {
+                target = Target::Fd(word.strip_prefix(b"fd=").and_then(number)?);
                 level = level.or(Some(Level::Info));
-                if let Some(fd) = word.strip_prefix(b"fd=").and_then(number) {
-                    target = Target::Fd(fd);
-                }
             }
         }
         let Some(end) = end else { break };
         // The tail of a C string is one.
-        let Ok(tail) = CStr::from_bytes_with_nul(&rest.to_bytes_with_nul()[end + 1..]) else { break };
-        rest = tail;
+        rest = CStr::from_bytes_with_nul(&rest.to_bytes_with_nul()[end + 1..]).ok()?;
     }
-    (level.unwrap_or(Level::Off), target)
+    Some((level.unwrap_or(Level::Off), target))
 }
 
 fn number(digits: &[u8]) -> Option<i32> {
@@ -162,6 +194,7 @@ mod tests {
 
     #[test]
     fn log_words() {
+        let parse_log = |text| super::parse_log(text).unwrap();
         let level = |text| parse_log(text).0;
         assert_eq!(level(c""), Level::Off);
         assert_eq!(level(c"0"), Level::Off);
@@ -170,5 +203,26 @@ mod tests {
         assert!(matches!(parse_log(c"/tmp/a,b"), (Level::Info, Target::Path(p)) if p == c"/tmp/a,b"));
         assert!(matches!(parse_log(c"debug,/x"), (Level::Debug, Target::Path(p)) if p == c"/x"));
         assert!(matches!(parse_log(c"info,fd=7"), (Level::Info, Target::Fd(7))));
+        for wrong in [c"bogus", c"info,bogus", c"fd=x", c"fd=", c"./relative", c"info,log.txt"] {
+            assert!(super::parse_log(wrong).is_none(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn unknown_values_are_wrong() {
+        let read = |entry: &CStr| {
+            let list = [entry.as_ptr(), core::ptr::null()];
+            // SAFETY: a list that ends with null.
+            unsafe { read(list.as_ptr()) }
+        };
+        assert_eq!(read(c"ANYRING_ENGINE=user"), Config { choice: Choice::User, ..read(c"") });
+        assert_eq!(read(c"").wrong, None);
+        for (entry, name) in [
+            (c"ANYRING_ENGINE=bogus", "ANYRING_ENGINE"),
+            (c"ANYRING_LOG=bogus", "ANYRING_LOG"),
+            (c"ANYRING_PATCH=2", "ANYRING_PATCH"),
+        ] {
+            assert_eq!(read(entry).wrong.map(|wrong| wrong.name), Some(name));
+        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Threads ([`threads`]) and memory ([`allocator`]) that the program's C library knows nothing of, system calls that
 //! leave `errno` alone ([`sys`]), the settings of the user ([`config`]) and lines for him ([`log`]); which engine the
-//! process has ([`process`]) and the way into it ([`calls`]). A library that is loaded into programs takes its allocator,
+//! process has ([`process`]) and the way into it ([`calls`]); questions that may kill ([`ask`]). A library that is loaded into programs takes its allocator,
 //! its memory routines and its answer to a panic by [`runtime!`].
 //!
 //! Nothing here uses libc or thread-local storage: a static program may have neither. Nothing here knows of the trap,
@@ -14,6 +14,7 @@ extern crate alloc;
 #[cfg_attr(anyring_sanitizer, path = "sanitizer/allocator.rs")]
 pub mod allocator;
 pub mod arch;
+pub mod ask;
 pub mod calls;
 pub mod config;
 pub mod credentials;

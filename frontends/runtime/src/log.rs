@@ -4,7 +4,7 @@ use crate::config::{self, Level};
 use crate::sys;
 use core::fmt::{self, Write};
 use core::sync::atomic::Ordering;
-use linux_raw_sys::general::{O_APPEND, O_CREAT, O_WRONLY};
+use linux_raw_sys::general::{O_APPEND, O_CREAT, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK, O_WRONLY};
 
 /// A line of bounded length; what is too long is cut.
 struct Line {
@@ -42,12 +42,26 @@ pub fn write(message: fmt::Arguments<'_>) {
         sys::write(config::LOG_FD.load(Ordering::Relaxed), bytes);
         return;
     }
-    // SAFETY: the path is a string of the environment that the process began with.
-    let fd = unsafe { sys::open(path.cast(), O_WRONLY | O_APPEND | O_CREAT, 0o644) };
-    if fd >= 0 {
-        sys::write(fd, bytes);
-        sys::close(fd);
+    // SAFETY: a string of the environment that the process began with.
+    let fd = unsafe { open(path.cast()) };
+    if fd < 0 {
+        // Better there than lost.
+        sys::write(2, bytes);
+        return;
     }
+    sys::write(fd, bytes);
+    sys::close(fd);
+}
+
+/// Opens a file for lines; a negative errno on failure. Neither a link that somebody put in its place is followed, nor is a
+/// reader waited for.
+///
+/// # Safety
+/// `path` must point to a string.
+pub unsafe fn open(path: *const u8) -> i32 {
+    let flags = O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
+    // SAFETY: the caller's promise.
+    unsafe { sys::open(path, flags, 0o644) }
 }
 
 /// Says something that happens rarely, for `ANYRING_LOG=debug`.

@@ -1,11 +1,10 @@
 //! The life of the process: which engine it has, its forks, its end.
 
 use crate::arch::STUB_ADDRESS;
-use crate::config::{Choice, Level};
-use crate::{calls, config, log, sys, threads};
+use crate::config::{Choice, Config, Level, Wrong};
+use crate::{ask, calls, config, log, sys, threads};
 use anyring_engine::{Host, frontend};
 use core::sync::atomic::{AtomicBool, Ordering};
-use linux_raw_sys::errno::EFAULT;
 use linux_raw_sys::general as raw;
 
 /// Whether the engine of this process is ours.
@@ -30,10 +29,43 @@ pub fn choose(asked: Choice, kernel: impl Fn(usize, [usize; 6]) -> isize) -> Cho
     }
 }
 
-/// Whether the kernel's `io_uring` may be used: with parameters that cannot be read, the kernel
-/// says `EFAULT` only when it would have gone on.
+/// Whether the kernel's `io_uring` works here, which making a ring shows: limits, quotas and security modules speak up
+/// only then. Where a filter kills who asks, it does not.
 fn kernel_allows(kernel: impl Fn(usize, [usize; 6]) -> isize) -> bool {
-    kernel(raw::__NR_io_uring_setup as usize, [1, 0, 0, 0, 0, 0]) == -(EFAULT as isize)
+    let makes_a_ring = || {
+        let mut parameters = [0_u32; 30];
+        let number = raw::__NR_io_uring_setup as usize;
+        let Ok(fd) = i32::try_from(kernel(number, [1, parameters.as_mut_ptr().addr(), 0, 0, 0, 0])) else {
+            return false;
+        };
+        let made = fd >= 0;
+        if made {
+            sys::close(fd);
+        }
+        made
+    };
+    ask::safely(makes_a_ring) == Some(true)
+}
+
+/// What a program exits with that is not started, as of `anyring run` itself.
+const OWN_FAILURE: i32 = 125;
+
+/// Ends the process where a setting cannot be understood: a guess would be another engine than the user asked for.
+pub fn refuse_settings(config: &Config) {
+    if let Some(Wrong { name, wanted }) = config.wrong {
+        log::write(format_args!("{name} cannot be understood: it is to be {wanted}"));
+        sys::exit_group(OWN_FAILURE);
+    }
+}
+
+/// The engine cannot be had: where `anyring run` was to start a program on it, the program does not start; others go on
+/// with what the kernel says of `io_uring`.
+pub fn goes_without(config: &Config, why: core::fmt::Arguments<'_>) {
+    if config.started && config.choice == Choice::User {
+        log::write(format_args!("{why}: the engine cannot be had here"));
+        sys::exit_group(OWN_FAILURE);
+    }
+    log::write(format_args!("{why}: io_uring is left as it is"));
 }
 
 /// Whether a front end that traps calls is in this process, this one or another: it has put its page in place.

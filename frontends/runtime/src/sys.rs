@@ -69,6 +69,16 @@ pub unsafe fn remap(address: usize, old: usize, new: usize) -> isize {
     unsafe { arch::syscall(raw::__NR_mremap as usize, arguments) }
 }
 
+/// Moves a mapping to an address of the caller's choice, its access unchanged; a negative errno on failure.
+///
+/// # Safety
+/// Both ranges must be the caller's: `from` to move, what is at `to` to be replaced.
+pub unsafe fn move_mapping(from: usize, to: usize, length: usize) -> isize {
+    let flags = raw::MREMAP_MAYMOVE | raw::MREMAP_FIXED;
+    // SAFETY: the caller's promise.
+    unsafe { arch::syscall(raw::__NR_mremap as usize, [from, length, length, flags as usize, to, 0]) }
+}
+
 /// The bit of a signal in a mask.
 pub const fn signal_bit(signal: u32) -> u64 {
     1 << (signal - 1)
@@ -125,14 +135,23 @@ pub fn thread_id() -> u32 {
     unsafe { arch::syscall(raw::__NR_gettid as usize, [0; 6]) as u32 }
 }
 
-/// Waits for the end of a child, whatever signal it ends with.
-pub fn wait_for(child: u32) {
+/// Forks a child that sends no signal when it ends; 0 in the child, a negative errno on failure. The child shares no
+/// memory with this process, whose other threads it has not: it must not take locks.
+pub fn fork_without_signal() -> isize {
+    // SAFETY: without flags it is a fork.
+    unsafe { arch::syscall(raw::__NR_clone as usize, [0; 6]) }
+}
+
+/// Waits for the end of a child, whatever signal it ends with; its status, as `wait(2)` shows it.
+pub fn wait_for(child: u32) -> i32 {
     const ANY_KIND: usize = 0x4000_0000;
-    let arguments = [child as usize, 0, ANY_KIND, 0, 0, 0];
-    // SAFETY: writes nothing.
+    let mut status = 0_i32;
+    let arguments = [child as usize, (&raw mut status).addr(), ANY_KIND, 0, 0, 0];
+    // SAFETY: writes the status.
     while unsafe { arch::syscall(raw::__NR_wait4 as usize, arguments) }
         == -(linux_raw_sys::errno::EINTR as isize)
     {}
+    status
 }
 
 /// Writes all of `bytes`, or gives up.

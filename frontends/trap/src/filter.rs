@@ -7,7 +7,8 @@
 //!   whose program is position-independent, calls from the lowest 4 GiB pass: only a fixed-address
 //!   program that replaces this one by `exec` can make them, and if it is static it loads no
 //!   preload and a trap would kill it.
-//! - `mmap` with the offset `IORING_OFF_CQ_RING`: trapped (a memfd has its CQ at offset 0).
+//! - `mmap` with the offset `IORING_OFF_CQ_RING`: trapped (a memfd has its CQ at offset 0), where it is shared and
+//!   may be written. Large files are mapped at this offset, too, in programs that have no handler.
 //! - `rt_sigaction` that would replace our SIGSYS action: answered 0 and not done. It cannot be
 //!   trapped: `posix_spawn` resets every action in its child with all signals blocked, and a trap
 //!   with SIGSYS blocked kills.
@@ -221,7 +222,11 @@ fn assemble(reach: &Reach) -> Assembler {
     code.load(argument_low(5));
     code.if_equal(IORING_OFF_CQ_RING, Label::Next, Label::Allow);
     code.load(argument_high(5));
-    code.if_equal(0, Label::Ring, Label::Allow);
+    code.if_equal(0, Label::Next, Label::Allow);
+    code.load(argument_low(2));
+    code.jump(JUMP_IF_SET, raw::PROT_WRITE, Label::Next, Label::Allow);
+    code.load(argument_low(3));
+    code.jump(JUMP_IF_SET, raw::MAP_SHARED, Label::Ring, Label::Allow);
 
     code.place(Label::Ring);
     code.let_the_stub_pass();
@@ -447,8 +452,16 @@ mod tests {
 
     #[test]
     fn mappings_of_the_completion_ring_trap() {
-        let run = |offset| run(&HIGH, raw::__NR_mmap, 0x7f00_0000_0000, [0, 0, 0, 0, 3, offset]);
+        let high = 0x7f00_0000_0000;
+        let mapped = |protection, flags, offset| {
+            run(&HIGH, raw::__NR_mmap, high, [0, 0, protection, flags, 3, offset])
+        };
+        let run = |offset| mapped(3, u64::from(raw::MAP_SHARED | raw::MAP_POPULATE), offset);
         assert_eq!(run(u64::from(IORING_OFF_CQ_RING)), TRAP);
+        for protection in [0, 1, 5] {
+            assert_eq!(mapped(protection, raw::MAP_SHARED.into(), IORING_OFF_CQ_RING.into()), ALLOW);
+        }
+        assert_eq!(mapped(3, raw::MAP_PRIVATE.into(), IORING_OFF_CQ_RING.into()), ALLOW);
         assert_eq!(run(0), ALLOW);
         assert_eq!(run(0x1000_0000), ALLOW);
         assert_eq!(run(1 << 32 | u64::from(IORING_OFF_CQ_RING)), ALLOW);

@@ -16,27 +16,27 @@ pub fn is_low(address: usize) -> bool {
 /// The low addresses.
 pub const RANGE: Range<usize> = 0..END;
 
-/// Makes a call without arguments, which can only fail, from a page that lies low; its result, or 0
-/// where no such page can be had.
-pub fn call(number: u32) -> isize {
+/// Makes a call that creates nothing and reads nothing from a page that lies low; its result, `None` where no such page
+/// can be had.
+pub fn call(number: u32, arguments: [usize; 6]) -> Option<isize> {
     const PAGE: usize = 4096;
     let flags = raw::MAP_FIXED_NOREPLACE;
     for address in (0x1000_0000..0xf000_0000_usize).step_by(0x0101_0000) {
         // SAFETY: replaces nothing.
         let page = unsafe { sys::map(address, PAGE, raw::PROT_READ | raw::PROT_WRITE, flags) };
         let Ok(page) = usize::try_from(page) else { continue };
-        let result = if page < END { call_from(page, number) } else { 0 };
+        let result = if page < END { call_from(page, number, arguments) } else { None };
         // SAFETY: the page was just mapped and nobody else knows it.
         unsafe { sys::unmap(page, PAGE) };
         if page < END {
             return result;
         }
     }
-    0
+    None
 }
 
 /// Makes the call from `page`, which is empty and ours.
-fn call_from(page: usize, number: u32) -> isize {
+fn call_from(page: usize, number: u32, [a, b, c, d, e, f]: [usize; 6]) -> Option<isize> {
     type Call = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize) -> isize;
     let code = page as *mut u8;
     // SAFETY: the page is ours, writable, and longer than the code.
@@ -47,10 +47,10 @@ fn call_from(page: usize, number: u32) -> isize {
     }
     // SAFETY: nobody else uses the page.
     if unsafe { sys::protect(page, 4096, raw::PROT_READ | raw::PROT_EXEC) } != 0 {
-        return 0;
+        return None;
     }
     // SAFETY: the page holds a function of this type.
     let call: Call = unsafe { core::mem::transmute(page) };
     // SAFETY: creates nothing, reads nothing.
-    unsafe { call(number as usize, 0, 0, 0, 0, 0, 0) }
+    Some(unsafe { call(number as usize, a, b, c, d, e, f) })
 }

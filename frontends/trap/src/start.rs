@@ -3,45 +3,50 @@
 use crate::filter::Reach;
 use crate::{Frontend, stub, trap};
 use anyring_engine::Host;
-use anyring_runtime::config::{Choice, Config};
-use anyring_runtime::process::{adopt, choose};
-use anyring_runtime::{log, sys};
+use anyring_runtime::config::{Choice, Config, Level};
+use anyring_runtime::process::{self, adopt, choose};
+use anyring_runtime::{ask, log};
 
 /// Chooses the engine and puts the trap in place, before the program's first instruction. Whether
-/// the engine is ours.
+/// the engine is ours. Where calls do not trap, it is of use only where the front end `interposes` functions.
 pub fn begin(
     config: &Config,
     reach: &Reach,
+    interposes: bool,
     frontend: &'static &'static dyn Frontend,
     host: &'static &'static dyn Host,
 ) -> bool {
     crate::set_frontend(frontend);
     if let Err(error) = stub::install() {
-        log::write(format_args!("cannot place the stub page (errno {}): io_uring is left as it is", -error));
+        process::goes_without(config, format_args!("cannot place the stub page (errno {})", -error));
         return false;
     }
-    // SAFETY: creates nothing, reads nothing; the stub is in place.
+    // SAFETY: makes a ring; the stub is in place.
     let kernel = |number, arguments| unsafe { stub::syscall(number, arguments) };
-    if choose(config.choice, kernel) == Choice::Kernel {
+    if config.choice == Choice::Kernel {
         // A filter that an ancestor installed still traps; then, and only then, calls are passed on.
-        if under_a_filter() {
-            let _ = trap::install(Choice::Kernel, reach);
+        if ask::is_filtered() && trap::inherit(reach).is_ok() {
+            trap::pass_on();
         }
         return false;
     }
-    adopt(host);
-    if let Err((what, error)) = trap::install(Choice::User, reach) {
-        log::write(format_args!(
-            "cannot install the trap ({what}, errno {}): only calls through the C library are answered",
-            -error
-        ));
+    let inherited = ask::is_filtered() && trap::inherit(reach) == Ok(true);
+    if !inherited && choose(config.choice, kernel) == Choice::Kernel {
+        return false;
     }
+    let trapped = if inherited { Ok(()) } else { trap::install(reach, interposes) };
+    if let Err(why) = trapped {
+        if !interposes {
+            process::goes_without(config, format_args!("cannot install the trap ({why})"));
+            return false;
+        }
+        // Programs that never use io_uring must not find this in their output, but the one that was asked for.
+        let level = if config.started { Level::Off } else { Level::Info };
+        log::line(
+            level,
+            format_args!("cannot install the trap ({why}): only calls through the C library are answered"),
+        );
+    }
+    adopt(host);
     true
-}
-
-/// Whether the process has a seccomp filter.
-fn under_a_filter() -> bool {
-    const PR_GET_SECCOMP: u32 = 21;
-    // SAFETY: asks only.
-    unsafe { sys::prctl(PR_GET_SECCOMP, 0) != 0 }
 }

@@ -17,6 +17,23 @@ const BYTES: usize = 4096;
 /// The addresses that filters let through.
 pub const RANGE: Range<usize> = STUB_ADDRESS..STUB_ADDRESS + BYTES;
 
+/// The code as the library's own file has it, in a page of its own: where no memory can be made executable
+/// (`PR_SET_MDWE`, SELinux's `execmem`), this page moves to the address, and leaves a hole in the library.
+#[repr(align(4096))]
+struct Page(#[allow(dead_code, reason = "it is executed, not read")] [u8; BYTES]);
+
+// The section's name makes it part of the code.
+#[unsafe(link_section = ".text.anyring_trap_stub")]
+static PAGE: Page = {
+    let mut bytes = [0; BYTES];
+    let mut at = 0;
+    while at < STUB_CODE.len() {
+        bytes[at] = STUB_CODE[at];
+        at += 1;
+    }
+    Page(bytes)
+};
+
 /// Whether this front end has put the page in place.
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
@@ -44,10 +61,21 @@ pub fn install() -> Result<(), isize> {
         crate::arch::synchronize_code(code, STUB_CODE.len());
     }
     // SAFETY: nobody uses the page yet.
-    match unsafe { sys::protect(STUB_ADDRESS, BYTES, raw::PROT_READ | raw::PROT_EXEC) } {
-        0 => INSTALLED.store(true, Ordering::Relaxed),
-        error => return Err(error),
+    let mut error = unsafe { sys::protect(STUB_ADDRESS, BYTES, raw::PROT_READ | raw::PROT_EXEC) };
+    if error != 0 {
+        let own = (&raw const PAGE).addr();
+        // SAFETY: nobody reads or executes the page in the library; the one at the address is ours, and unused yet.
+        if unsafe { sys::move_mapping(own, STUB_ADDRESS, BYTES) } == STUB_ADDRESS as isize {
+            error = 0;
+        }
     }
+    if error != 0 {
+        // Who looks for the page is to find none.
+        // SAFETY: ours, and unused.
+        unsafe { sys::unmap(STUB_ADDRESS, BYTES) };
+        return Err(error);
+    }
+    INSTALLED.store(true, Ordering::Relaxed);
     Ok(())
 }
 

@@ -9,16 +9,16 @@ use crate::filter::{self, Reach};
 use crate::{Frontend, altstack, credentials, exec, fork, low, signals, stub};
 use anyring_engine::Caller;
 use anyring_runtime::calls::TRAPS;
-use anyring_runtime::config::Choice;
 use anyring_runtime::credentials::CALLS as CREDENTIAL_CALLS;
-use anyring_runtime::{active, arch, calls, process, sys};
+use anyring_runtime::{active, arch, ask, calls, process, sys};
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use linux_raw_sys::errno::ENOSYS;
 use linux_raw_sys::general as raw;
+use linux_raw_sys::io_uring::IORING_OFF_CQ_RING;
 
-/// The next trap is a question of [`calls_trap`].
+/// The next trap is that of a [`Question`].
 static ASKING: AtomicBool = AtomicBool::new(false);
 /// Whether the handler is in place.
 static INSTALLED: AtomicBool = AtomicBool::new(false);
@@ -64,61 +64,147 @@ pub fn installed() -> bool {
     INSTALLED.load(Ordering::Relaxed)
 }
 
-/// Takes the three signals and makes the three calls trap.
+/// Why calls do not trap.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// A filter that the process began with ends it where it makes one of the calls; ours could not outrank it.
+    Kills,
+    /// What failed, and the negative errno.
+    Refused(&'static str, isize),
+}
+
+impl core::fmt::Display for Failure {
+    fn fmt(&self, text: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Kills => text.write_str("a seccomp filter ends processes that make the calls"),
+            Self::Refused(what, error) => write!(text, "{what}, errno {}", -error),
+        }
+    }
+}
+
+/// Takes the three signals. Whether calls of this reach trap already, because an ancestor installed the filter before
+/// `exec`: its engine is ours then, and the kernel's need not be tried.
 ///
 /// # Errors
-/// What failed, and the negative errno.
-pub fn install(choice: Choice, reach: &Reach) -> Result<(), (&'static str, isize)> {
-    PASS_ON.store(choice == Choice::Kernel, Ordering::Relaxed);
-    signals::install(handler).map_err(|error| ("sigaction", error))?;
-    INSTALLED.store(true, Ordering::Relaxed);
-    if choice == Choice::Kernel {
-        return Ok(());
+/// Why the signals cannot be taken.
+pub fn inherit(reach: &Reach) -> Result<bool, Failure> {
+    take_signals()?;
+    Ok(traps(reach, &MAPPING, false))
+}
+
+/// Takes the three signals, once.
+fn take_signals() -> Result<(), Failure> {
+    if !INSTALLED.load(Ordering::Relaxed) {
+        signals::install(handler).map_err(|error| Failure::Refused("sigaction", error))?;
+        INSTALLED.store(true, Ordering::Relaxed);
     }
-    if calls_trap(reach) {
-        return Ok(());
+    Ok(())
+}
+
+/// Trapped calls go on to the kernel.
+pub fn pass_on() {
+    PASS_ON.store(true, Ordering::Relaxed);
+}
+
+/// Takes the three signals and makes the three calls trap, where no ancestor [did](inherit). Where a filter kills whoever
+/// makes one, ours is of use only beside functions that are `interposed`: for mappings of completion rings.
+///
+/// # Errors
+/// Why they do not trap.
+pub fn install(reach: &Reach, interposed: bool) -> Result<(), Failure> {
+    take_signals()?;
+    let kills = ask::safely(survives) != Some(true);
+    if kills && !interposed {
+        return Err(Failure::Kills);
     }
-    filter::install(reach).map_err(|error| ("seccomp", error))?;
-    let asked = Reach { low: reach.low, text: None };
-    if calls_trap(&asked) { Ok(()) } else { Err(("seccomp: calls do not trap", 0)) }
+    filter::install(reach).map_err(|error| Failure::Refused("seccomp", error))?;
+    if kills {
+        return Err(Failure::Kills);
+    }
+    verify(reach.low)
 }
 
 /// Makes the three calls trap where they are made in `text`, in a program that `frontend` is linked into: nothing else
 /// of the process changes, and programs that it starts have no use for the engine. The engine must be ours.
 ///
 /// # Errors
-/// What failed, and the negative errno.
-pub fn install_within(
-    text: &Range<usize>,
-    frontend: &'static &'static dyn Frontend,
-) -> Result<(), (&'static str, isize)> {
+/// Why they do not trap.
+pub fn install_within(text: &Range<usize>, frontend: &'static &'static dyn Frontend) -> Result<(), Failure> {
     crate::set_frontend(frontend);
-    signals::install_alone(handler).map_err(|error| ("sigaction", error))?;
-    filter::install_within(text).map_err(|error| ("seccomp", error))?;
-    let asked = Reach { low: false, text: None };
-    if calls_trap(&asked) { Ok(()) } else { Err(("seccomp: calls do not trap", 0)) }
+    signals::install_alone(handler).map_err(|error| Failure::Refused("sigaction", error))?;
+    if ask::safely(survives) != Some(true) {
+        return Err(Failure::Kills);
+    }
+    filter::install_within(text).map_err(|error| Failure::Refused("seccomp", error))?;
+    verify(false)
 }
 
-/// Whether calls trap already, because an ancestor installed the filter before `exec`.
-fn calls_trap(reach: &Reach) -> bool {
-    let call = |from: &dyn Fn() -> isize| {
-        ASKING.store(true, Ordering::Relaxed);
-        let trapped = from() == ANSWER;
-        ASKING.store(false, Ordering::Relaxed);
-        trapped
-    };
-    let high = call(&|| {
-        let number = raw::__NR_io_uring_setup as usize;
+/// A call that shows whether calls trap. It creates nothing and reads nothing, whoever answers it.
+struct Question {
+    number: u32,
+    arguments: [usize; 6],
+}
+
+/// What filters kill for, where they kill.
+const SETUP: Question = Question { number: raw::__NR_io_uring_setup, arguments: [0; 6] };
+/// Traps where [`SETUP`] does, and nobody kills for it: a mapping without a length.
+const MAPPING: Question = Question {
+    number: raw::__NR_mmap,
+    arguments: [
+        0,
+        0,
+        (raw::PROT_READ | raw::PROT_WRITE) as usize,
+        raw::MAP_SHARED as usize,
+        usize::MAX,
+        IORING_OFF_CQ_RING as usize,
+    ],
+};
+/// Traps in the text of a static program.
+const MASK: Question = Question { number: raw::__NR_rt_sigprocmask, arguments: [0; 6] };
+
+impl Question {
+    /// Whether it traps.
+    fn traps(&self) -> bool {
         // SAFETY: creates nothing, reads nothing.
-        unsafe { arch::syscall(number, [0; 6]) }
-    });
-    let low = || call(&|| low::call(raw::__NR_io_uring_setup));
-    // Nobody can make a call from a text other than its program.
-    let text = || match &reach.text {
+        asked(|| unsafe { arch::syscall(self.number as usize, self.arguments) }) == ANSWER
+    }
+
+    /// Whether it traps in low memory; `None` where no page can be had there.
+    fn traps_in_low_memory(&self) -> Option<bool> {
+        asked(|| low::call(self.number, self.arguments)).map(|result| result == ANSWER)
+    }
+}
+
+/// Makes a call that the handler answers, if it traps.
+fn asked<T>(call: impl FnOnce() -> T) -> T {
+    ASKING.store(true, Ordering::Relaxed);
+    let result = call();
+    ASKING.store(false, Ordering::Relaxed);
+    result
+}
+
+/// What matters is whether the process is there afterwards.
+fn survives() -> bool {
+    SETUP.traps();
+    true
+}
+
+/// A filter was taken, and nobody kills: do calls trap?
+fn verify(low: bool) -> Result<(), Failure> {
+    // What was taken reaches low memory, if nobody can look there.
+    let trap = traps(&Reach { low, text: None }, &SETUP, true);
+    if trap { Ok(()) } else { Err(Failure::Refused("seccomp: calls do not trap", 0)) }
+}
+
+/// Whether calls like `question` trap, wherever `reach` goes; `otherwise` for low memory where that cannot be told.
+fn traps(reach: &Reach, question: &Question, otherwise: bool) -> bool {
+    let low = |question: &Question| question.traps_in_low_memory().unwrap_or(otherwise);
+    let in_text = || match &reach.text {
         None => true,
-        Some(text) => *text == low::RANGE && call(&|| low::call(raw::__NR_rt_sigprocmask)),
+        // Nobody can make a call from a text other than its program.
+        Some(text) => *text == low::RANGE && low(&MASK),
     };
-    high && (!reach.low || low()) && text()
+    question.traps() && (!reach.low || low(question)) && in_text()
 }
 
 /// The handler.

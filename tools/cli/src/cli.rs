@@ -23,7 +23,11 @@ pub enum Command {
     Exec(Exec),
     /// Make one call that a trap would see (for `doctor`)
     #[command(hide = true)]
-    Probe,
+    Probe {
+        /// Look only whether the engine is in this process
+        #[arg(long)]
+        loaded: bool,
+    },
     /// Print what the user engine has of io_uring, as docs/support.md has it
     #[command(hide = true)]
     Support,
@@ -48,10 +52,11 @@ Examples:
 
 Environment (what the options set, and what programs started by the program inherit):
   ANYRING_ENGINE   auto, kernel or user
-  ANYRING_LOG      off, info, debug; followed by a comma and a path, or fd=N, for where to
+  ANYRING_LOG      off, info, debug; followed by a comma and a path from the root, or fd=N, for where to
   ANYRING_PATCH    0: leave every call site to the trap
   ANYRING_PRELOAD  the preload library, if it is not beside anyring or in ../lib/anyring;
                    libanyring_inject.so, for static programs, lies in the same directory
+A value that none of them can have is an error.
 
 Exit status: the program's own; 125 where anyring itself fails, 126 where the program cannot be
 executed, 127 where it is not found.")]

@@ -46,6 +46,11 @@ fn examine() -> Report {
     let trap = machine::trap();
     let static_programs = machine::injection();
     let (verdict, summary) = match (kernel.io_uring, trap.works) {
+        (false, false) if trap.loads => (
+            Verdict::User,
+            "programs that call io_uring through the C library, and those of liburing.so.2, will use anyring's own \
+             engine; calls by instructions fail as without anyring",
+        ),
         (true, true) => (Verdict::Kernel, "programs will use the kernel's io_uring; --engine user works too"),
         (true, false) => {
             (Verdict::Kernel, "programs will use the kernel's io_uring; --engine user would fail")

@@ -1,10 +1,13 @@
 //! What this machine, and the sandbox around this process, say about `io_uring`.
 
 use crate::{inject, library};
+use anyring_runtime::process;
 use serde::Serialize;
 use std::fs;
-use std::io;
-use std::process::{Command, Stdio};
+use std::io::{self, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
 
 /// Whether and how far the kernel's `io_uring` may be used.
 #[derive(Debug, Serialize)]
@@ -45,6 +48,9 @@ pub struct Trap {
     pub library: Option<String>,
     /// Whether a program was started with it and its call was trapped.
     pub works: bool,
+    /// Whether a program was started with it and the engine was in it: if calls do not trap, those through the C library
+    /// are answered.
+    pub loads: bool,
     /// What went wrong.
     pub why_not: Option<String>,
 }
@@ -66,6 +72,15 @@ pub fn injection() -> Injection {
     Injection { works: why_not.is_none(), why_not }
 }
 
+/// Why the kernel's `io_uring` cannot be used.
+#[derive(Debug)]
+enum Denial {
+    /// It says so.
+    Error(io::Error),
+    /// Whoever calls is killed.
+    Killed,
+}
+
 /// Asks the kernel.
 pub fn kernel(seccomp: &Seccomp) -> Kernel {
     let version = fs::read_to_string("/proc/sys/kernel/osrelease")
@@ -75,11 +90,19 @@ pub fn kernel(seccomp: &Seccomp) -> Kernel {
         Ok(operations) => (Some(operations), None),
         Err(error) => (None, Some(error)),
     };
-    let why = error.as_ref().map(|error| why(error, &version, disabled, seccomp));
+    let why = error.as_ref().map(|denial| match denial {
+        Denial::Error(error) => why(error, &version, disabled, seccomp),
+        Denial::Killed => {
+            String::from("a seccomp filter ends the process that calls it, as systemd's does by default")
+        }
+    });
     Kernel {
         version,
         io_uring: error.is_none(),
-        error: error.as_ref().map(error_name),
+        error: error.as_ref().map(|denial| match denial {
+            Denial::Error(error) => error_name(error),
+            Denial::Killed => String::from("SIGSYS"),
+        }),
         why,
         operations,
         io_uring_disabled: disabled,
@@ -119,8 +142,37 @@ fn older_than_5_1(version: &str) -> bool {
     major != 0 && (major, minor) < (5, 1)
 }
 
+/// Lets a child process create a ring and ask for its operations: what it does may end it.
+fn probe() -> Result<usize, Denial> {
+    let (mut reader, mut writer) = io::pipe().map_err(Denial::Error)?;
+    // SAFETY: a fork of a process with one thread; the child leaves by `_exit`.
+    let child = unsafe { libc::fork() };
+    if child < 0 {
+        return Err(Denial::Error(io::Error::last_os_error()));
+    }
+    if child == 0 {
+        // SAFETY: a setting of this child alone: nobody wants a core file of it.
+        unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) };
+        let answer = ask()
+            .map_or_else(|error| -i64::from(error.raw_os_error().unwrap_or(libc::EIO)), |count| count as i64);
+        let written = writer.write_all(&answer.to_ne_bytes());
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(i32::from(written.is_err())) };
+    }
+    drop(writer);
+    let mut answer = [0; 8];
+    let answered = reader.read_exact(&mut answer);
+    // SAFETY: a child that was not waited for yet.
+    unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+    match answered.map(|()| i64::from_ne_bytes(answer)) {
+        Ok(error @ ..0) => Err(Denial::Error(io::Error::from_raw_os_error(-error as i32))),
+        Ok(count) => Ok(count as usize),
+        Err(_) => Err(Denial::Killed),
+    }
+}
+
 /// Creates a ring and asks for its operations.
-fn probe() -> io::Result<usize> {
+fn ask() -> io::Result<usize> {
     const REGISTER_PROBE: usize = 8;
     const OPERATIONS: usize = 256;
     const SUPPORTED: u16 = 1;
@@ -189,37 +241,68 @@ pub fn seccomp() -> Seccomp {
 pub fn trap() -> Trap {
     let library = match library::find() {
         Ok(library) => library,
-        Err(why) => return Trap { library: None, works: false, why_not: Some(why) },
+        Err(why) => return Trap { library: None, works: false, loads: false, why_not: Some(why) },
     };
     let shown = Some(library.display().to_string());
-    let output = std::env::current_exe().and_then(|anyring| {
-        Command::new(anyring)
-            .arg("probe")
-            .env("LD_PRELOAD", &library)
-            .env("ANYRING_ENGINE", "user")
-            .env("ANYRING_LOG", "info,fd=1")
-            // A patched call would not be trapped.
-            .env("ANYRING_PATCH", "0")
-            .stdin(Stdio::null())
-            .output()
-    });
-    let why_not = match output {
+    let loads = loads(&library);
+    let why_not = match start_with(&library, &["probe"]) {
         Err(error) => Some(format!("cannot start a program with it: {error}")),
-        Ok(output) => why_not(&output),
+        Ok(output) => why_not(&output, &loads),
     };
-    Trap { library: shown, works: why_not.is_none(), why_not }
+    Trap { library: shown, works: why_not.is_none(), loads: loads.is_ok(), why_not }
 }
 
-fn why_not(output: &std::process::Output) -> Option<String> {
-    let said = String::from_utf8_lossy(&output.stdout);
-    if said.contains("traps=1 ") {
+/// Starts this command with the library in it.
+fn start_with(library: &Path, arguments: &[&str]) -> io::Result<Output> {
+    Command::new(std::env::current_exe()?)
+        .args(arguments)
+        .env("LD_PRELOAD", library)
+        .env("ANYRING_ENGINE", "user")
+        .env("ANYRING_LOG", "info,fd=1")
+        // A patched call would not be trapped.
+        .env("ANYRING_PATCH", "0")
+        .stdin(Stdio::null())
+        .output()
+}
+
+/// Whether programs get the engine by the library: it loads, and finds what it needs.
+///
+/// # Errors
+/// Why not. Where no program can be started to see, none is told.
+pub fn loads(library: &Path) -> Result<(), String> {
+    match start_with(library, &["probe", "--loaded"]) {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(complaint(&output)
+            .unwrap_or_else(|| format!("the library does not load into programs here ({})", output.status))),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Whether the engine was brought into this very process by the library.
+pub fn is_loaded() -> bool {
+    process::others_answer()
+}
+
+fn why_not(output: &Output, loads: &Result<(), String>) -> Option<String> {
+    if String::from_utf8_lossy(&output.stdout).contains("traps=1 ") {
         return None;
     }
-    let complaint = said.lines().chain(std::str::from_utf8(&output.stderr).ok()?.lines()).next();
-    Some(match complaint {
-        Some(line) => line.split_once(": ").map_or(line, |(_, message)| message).to_owned(),
-        None => format!("the library does not load into programs here ({})", output.status),
+    if let Err(why) = loads {
+        return Some(why.clone());
+    }
+    let killed = output.status.signal() == Some(libc::SIGSYS);
+    Some(match complaint(output) {
+        _ if killed => String::from("a seccomp filter ends processes that make the calls, and outranks ours"),
+        Some(line) => line,
+        None => format!("the call was not trapped ({})", output.status),
     })
+}
+
+/// The first line that a program wrote, without who says it.
+fn complaint(output: &Output) -> Option<String> {
+    let text = [&output.stderr, &output.stdout].map(|text| String::from_utf8_lossy(text).into_owned());
+    let line = text.iter().flat_map(|text| text.lines()).next()?;
+    Some(line.split_once(": ").map_or(line, |(_, message)| message).to_owned())
 }
 
 /// Why a process cannot be traced, as the kernel says by `error`, and what to do.

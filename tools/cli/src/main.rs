@@ -40,7 +40,8 @@ fn main() -> ExitCode {
             let invocation = anyring_bench::Invocation { name: "anyring bench", words: &["bench"] };
             anyring_bench::run(&arguments, &invocation)
         }
-        cli::Command::Probe => {
+        cli::Command::Probe { loaded: true } => ExitCode::from(u8::from(!machine::is_loaded())),
+        cli::Command::Probe { loaded: false } => {
             machine::trapped_call();
             ExitCode::SUCCESS
         }

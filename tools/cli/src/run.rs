@@ -1,16 +1,18 @@
 //! `anyring run`: executes the program with the engine in it.
 
-use crate::cli::{Engine, Exec, Run};
+use crate::cli::{Exec, Run};
 use crate::inject::{self, Failure};
 use crate::{OWN_FAILURE, library, machine};
-use anyring_runtime::{config, log};
+use anyring_runtime::config::{self, Choice, Config, Wrong};
+use anyring_runtime::{log, sys};
 use anyring_trap::program::{self, Kind};
 use std::env;
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::Ordering;
 
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
@@ -40,11 +42,31 @@ pub fn run(arguments: &Run) -> ExitCode {
             "move anyring to another directory",
         );
     }
-    let kind = if needs_library(arguments) { kind_of(&program) } else { Kind::Unknown };
+    set_environment(arguments, &library);
+    let config = settings();
+    if let Some(code) = refuse_settings(&config) {
+        return code;
+    }
+    let needs_library = match config.choice {
+        Choice::Kernel => false,
+        Choice::User => true,
+        Choice::Auto => !machine::kernel_works(),
+    };
+    let kind = if needs_library { kind_of(&program) } else { Kind::Unknown };
     if let Some(code) = refuse(&program, kind) {
         return code;
     }
-    set_environment(arguments, &library);
+    if needs_library
+        && kind != Kind::Static
+        && let Err(why) = machine::loads(&library)
+    {
+        return fail(
+            OWN_FAILURE,
+            &format!("cannot bring the engine into programs by {}", library.display()),
+            &why,
+            "see what anyring doctor says of this place; --engine kernel leaves io_uring as it is",
+        );
+    }
     let list: Vec<CString> = std::iter::once(name).chain(rest).map(|argument| string(argument)).collect();
     let path = string(program.as_os_str());
     if kind != Kind::Static {
@@ -95,12 +117,46 @@ pub fn exec(arguments: &Exec) -> ExitCode {
 
 /// Says something where `ANYRING_LOG` says that it should be.
 fn say(what: &str) {
+    settings();
+    log::line(config::Level::Info, format_args!("{what}"));
+}
+
+/// What the environment says, as the program's front end will read it.
+fn settings() -> Config {
     unsafe extern "C" {
         static environ: *const *const libc::c_char;
     }
     // SAFETY: this process's own environment, which nobody changes any more.
-    unsafe { config::read(environ) };
-    log::line(config::Level::Info, format_args!("{what}"));
+    unsafe { config::read(environ) }
+}
+
+/// Refuses what cannot be understood, and a log that cannot be written.
+fn refuse_settings(config: &Config) -> Option<ExitCode> {
+    if let Some(Wrong { name, wanted }) = config.wrong {
+        let value = env::var_os(name).unwrap_or_default();
+        return Some(fail(
+            OWN_FAILURE,
+            &format!("{name} is \"{}\"", value.to_string_lossy()),
+            &format!("it is to be {wanted}"),
+            "set it so, or leave it out",
+        ));
+    }
+    let path = config::LOG_PATH.load(Ordering::Relaxed);
+    if path.is_null() || config::level() == config::Level::Off {
+        return None;
+    }
+    // SAFETY: a string of the environment.
+    let (fd, shown) = unsafe { (log::open(path.cast()), CStr::from_ptr(path)) };
+    if fd < 0 {
+        return Some(fail(
+            OWN_FAILURE,
+            &format!("cannot write the log to {}", shown.to_string_lossy()),
+            &io::Error::from_raw_os_error(-fd).to_string(),
+            "name a file, no link to one, in a directory that may be written to; or fd=N",
+        ));
+    }
+    sys::close(fd);
+    None
 }
 
 /// A string of the command line or the environment, which holds no zero.
@@ -122,8 +178,24 @@ fn set_environment(arguments: &Run, library: &Path) {
         set("ANYRING_ENGINE", OsStr::new(engine.word()));
     }
     if let Some(log) = &arguments.log {
-        set("ANYRING_LOG", log);
+        set("ANYRING_LOG", &from_the_root(log));
     }
+    // The program has this process's id.
+    set("ANYRING_STARTED", OsStr::new(&std::process::id().to_string()));
+}
+
+/// `--log` with a relative path, which begins with a dot, made absolute: the program may go elsewhere.
+fn from_the_root(log: &OsStr) -> OsString {
+    let bytes = log.as_bytes();
+    let start = if bytes.starts_with(b".") {
+        Some(0)
+    } else {
+        bytes.windows(2).position(|two| two == b",.").map(|at| at + 1)
+    };
+    let Some((words, path)) = start.map(|start| bytes.split_at(start)) else { return log.to_owned() };
+    let mut whole = OsStr::from_bytes(words).to_owned();
+    whole.push(std::path::absolute(OsStr::from_bytes(path)).unwrap_or_default());
+    whole
 }
 
 /// The library in front of what is preloaded already.
@@ -159,17 +231,6 @@ fn search(name: &OsStr) -> Option<PathBuf> {
 fn is_executable(path: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
     path.metadata().is_ok_and(|metadata| metadata.permissions().mode() & 0o111 != 0)
-}
-
-/// Whether anyring's own engine will have to do the work.
-fn needs_library(arguments: &Run) -> bool {
-    let engine =
-        arguments.engine.map(Engine::word).map(OsString::from).or_else(|| env::var_os("ANYRING_ENGINE"));
-    match engine.as_deref().map(OsStr::as_bytes) {
-        Some(b"kernel") => false,
-        Some(b"user") => true,
-        _ => !machine::kernel_works(),
-    }
 }
 
 /// What the program is. What cannot be looked at may still be executed, and execution says best why not.

@@ -31,14 +31,13 @@ pub fn trap_within(text: &Range<usize>) {
     static LINKED: &dyn Frontend = &Linked;
     // Programs at a fixed address would have one another's text.
     let result = if low::is_low(text.start) {
-        Err(("the program lies at a fixed address", 0))
+        Err(trap::Failure::Refused("the program lies at a fixed address", 0))
     } else {
         trap::install_within(text, &LINKED)
     };
-    if let Err((what, error)) = result {
+    if let Err(why) = result {
         log::write(format_args!(
-            "cannot install the trap ({what}, errno {}): only calls through the C library are answered",
-            -error
+            "cannot install the trap ({why}): only calls through the C library are answered"
         ));
     }
 }

@@ -1,5 +1,8 @@
 //! The image file, as it shall lie in memory.
 
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 
 const PT_LOAD: u32 = 1;
@@ -20,6 +23,8 @@ pub struct Segment {
     pub start: usize,
     pub length: usize,
     pub protection: i32,
+    /// Where the first page lies in the file.
+    pub offset: usize,
 }
 
 /// The image at address 0.
@@ -30,6 +35,8 @@ pub struct Image {
     pub segments: Vec<Segment>,
     /// Words that hold an address within the image.
     addresses: Vec<(usize, u64)>,
+    /// The file. The program that is executed has it until the image is mapped.
+    file: Option<File>,
 }
 
 impl Image {
@@ -38,8 +45,22 @@ impl Image {
     /// # Errors
     /// What is wrong with it.
     pub fn read(path: &Path) -> Result<Self, String> {
-        let file = std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        Self::parse(&file).ok_or_else(|| format!("{} is not what was built with anyring", path.display()))
+        let told = |error: io::Error| format!("{}: {error}", path.display());
+        let mut file = File::open(path).map_err(told)?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(told)?;
+        let image = Self::parse(&bytes)
+            .ok_or_else(|| format!("{} is not what was built with anyring", path.display()))?;
+        // SAFETY: a flag of a descriptor of ours.
+        match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFD, 0) } {
+            0 => Ok(Self { file: Some(file), ..image }),
+            _ => Err(told(io::Error::last_os_error())),
+        }
+    }
+
+    /// The descriptor of the file.
+    pub fn descriptor(&self) -> Option<RawFd> {
+        self.file.as_ref().map(File::as_raw_fd)
     }
 
     fn parse(file: &[u8]) -> Option<Self> {
@@ -55,7 +76,8 @@ impl Image {
             let (length, memory) = (long(header, 32)? as usize, long(header, 40)? as usize);
             match word(header, 0)? {
                 PT_LOAD => {
-                    image.load(file.get(offset..offset + length)?, address, memory, word(header, 4)?)?
+                    let content = file.get(offset..offset + length)?;
+                    image.load(content, (offset, address), memory, word(header, 4)?)?
                 }
                 PT_DYNAMIC => dynamic = Some((address, memory)),
                 PT_TLS => return None,
@@ -64,12 +86,27 @@ impl Image {
         }
         let (address, length) = dynamic?;
         image.relocations(address, length)?;
-        Some(image)
+        let is_code = |segment: &Segment| segment.protection & libc::PROT_EXEC != 0;
+        let lies_in = |place: usize, segment: &Segment| {
+            (place..place + 8).any(|byte| segment.start <= byte && byte < segment.start + segment.length)
+        };
+        let adapts_code = image
+            .segments
+            .iter()
+            .filter(|segment| is_code(segment))
+            .any(|segment| image.addresses.iter().any(|&(place, _)| lies_in(place, segment)));
+        (!adapts_code).then_some(image)
     }
 
-    fn load(&mut self, content: &[u8], address: usize, memory: usize, flags: u32) -> Option<()> {
+    fn load(
+        &mut self,
+        content: &[u8],
+        (offset, address): (usize, usize),
+        memory: usize,
+        flags: u32,
+    ) -> Option<()> {
         let end = address.checked_add(memory)?.next_multiple_of(PAGE);
-        if end > 1 << 30 || memory < content.len() {
+        if end > 1 << 30 || memory < content.len() || offset % PAGE != address % PAGE {
             return None;
         }
         self.bytes.resize(end.max(self.bytes.len()), 0);
@@ -78,7 +115,8 @@ impl Image {
         let protection =
             access.iter().filter(|(flag, _)| flags & flag != 0).fold(0, |all, (_, one)| all | one);
         let start = address / PAGE * PAGE;
-        self.segments.push(Segment { start, length: end - start, protection });
+        let offset = offset / PAGE * PAGE;
+        self.segments.push(Segment { start, length: end - start, protection, offset });
         Some(())
     }
 

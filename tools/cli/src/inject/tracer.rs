@@ -87,9 +87,23 @@ fn place(tracee: &Tracee, image: &Image, start: &libc::user_regs_struct) -> io::
     let base = tracee.call(start, libc::SYS_mmap, [0, length, writable as u64, flags as u64, u64::MAX, 0])?;
     tracee.write(base, &image.at(base as usize))?;
     for segment in image.segments.iter().filter(|segment| segment.protection != writable) {
-        let address = base + segment.start as u64;
-        let arguments = [address, segment.length as u64, segment.protection as u64, 0, 0, 0];
-        tracee.call(start, libc::SYS_mprotect, arguments)?;
+        let (address, length) = (base + segment.start as u64, segment.length as u64);
+        let protection = segment.protection as u64;
+        let arguments = [address, length, protection, 0, 0, 0];
+        match (tracee.call(start, libc::SYS_mprotect, arguments), image.descriptor()) {
+            (Ok(_), _) => {}
+            // No memory becomes executable here (`PR_SET_MDWE`, SELinux's `execmem`), but a file may be. Nothing in code is
+            // to be adapted to where it lies: `Image::parse` has seen to that.
+            (Err(_), Some(file)) if segment.protection & libc::PROT_EXEC != 0 => {
+                let flags = (libc::MAP_PRIVATE | libc::MAP_FIXED) as u64;
+                let arguments = [address, length, protection, flags, file as u64, segment.offset as u64];
+                tracee.call(start, libc::SYS_mmap, arguments)?;
+            }
+            (Err(error), _) => return Err(error),
+        }
+    }
+    if let Some(file) = image.descriptor() {
+        tracee.call(start, libc::SYS_close, [file as u64, 0, 0, 0, 0, 0])?;
     }
     Ok(base)
 }

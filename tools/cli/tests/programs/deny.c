@@ -1,7 +1,7 @@
-/* Runs a program with the io_uring calls answered by an errno, as the default profiles of container
- * engines do, and perhaps ptrace with EPERM, as older ones do.
+/* Runs a program in a sandbox: the io_uring calls are answered by an errno, as the default profiles of container engines
+ * do, or end the process; ptrace is perhaps denied, as older ones do; no memory becomes executable.
  *
- *   deny ERRNO[,ptrace] PROGRAM [ARGUMENTS] */
+ *   deny ERRNO|kill[,ptrace][,mdwe] PROGRAM [ARGUMENTS] */
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -13,20 +13,32 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#ifndef PR_SET_MDWE
+#define PR_SET_MDWE 65
+#define PR_MDWE_REFUSE_EXEC_GAIN 1
+#endif
+
 int main(int count, char **arguments) {
     if (count < 3)
         return 2;
-    int ptrace = strstr(arguments[1], ",ptrace") ? SYS_ptrace : -1;
+    const char *how = arguments[1];
+    int kills = strncmp(how, "kill", 4) == 0;
+    unsigned answer = kills ? SECCOMP_RET_KILL_PROCESS : SECCOMP_RET_ERRNO | atoi(how);
+    int ptrace = strstr(how, ",ptrace") ? SYS_ptrace : -1;
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ptrace, 3, 0),
         BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, SYS_io_uring_setup, 0, 3),
         BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, SYS_io_uring_register, 2, 0),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | atoi(arguments[1])),
+        BPF_STMT(BPF_RET | BPF_K, answer),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+    if (strstr(how, ",mdwe") && prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0)) {
+        perror("deny: PR_SET_MDWE");
+        return 3;
+    }
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) {
         perror("deny: seccomp");
         return 2;

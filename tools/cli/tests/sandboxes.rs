@@ -1,0 +1,175 @@
+//! Sandboxes that go further than an errno: what runs there, and what is said where it cannot.
+
+mod support;
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Output};
+use support::{anyring, compile};
+
+/// `anyring` with these arguments, in a sandbox that `deny.c` makes; `None` where the kernel cannot make it.
+fn confined(sandbox: &str, arguments: &[&str]) -> Option<Output> {
+    let output = Command::new(compile("deny", "deny.c", &[]))
+        .arg(sandbox)
+        .arg(anyring())
+        .args(arguments)
+        .output()
+        .unwrap();
+    if output.status.code() == Some(3) {
+        eprintln!("skipped: this kernel has no PR_SET_MDWE (before 6.3)");
+        return None;
+    }
+    Some(output)
+}
+
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// A program that makes the calls by instructions, or through the C library.
+fn nop(options: &[&str]) -> String {
+    let name = format!("nop{}", options.concat());
+    compile(&name, "nop.c", options).to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_filter_that_kills_kills_nobody_who_does_not_call() {
+    for engine in ["auto", "kernel", "user"] {
+        let output = confined("kill", &["run", "--engine", engine, "--", "true"]).unwrap();
+        assert!(output.status.success(), "{engine}: {output:?}");
+        let children =
+            ["run", "--engine", engine, "--log", "off", "--", "sh", "-c", "true; (true); sh -c 'exit 7'"];
+        let output = confined("kill", &children).unwrap();
+        assert_eq!(output.status.code(), Some(7), "{engine}: {output:?}");
+    }
+}
+
+#[test]
+fn calls_through_the_c_library_are_answered_where_others_kill() {
+    let expected =
+        Command::new(anyring()).args(["run", "--engine", "user", &nop(&["-DBY_LIBC"])]).output().unwrap();
+    let output = confined("kill", &["run", &nop(&["-DBY_LIBC"])]).unwrap();
+    assert!(output.status.success() && output.stdout == expected.stdout, "{output:?}");
+    assert!(text(&output).contains("a seccomp filter ends processes that make the calls"), "{output:?}");
+    // The message is about one program; those that it starts are silent.
+    let shell = format!("exec 2>&1; {} >/dev/null; echo done", nop(&["-DBY_LIBC"]));
+    let output = confined("kill", &["run", "--", "sh", "-c", &shell]).unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "done\n");
+}
+
+/// Such calls are patched before `main`, where that can be.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn calls_by_instructions_are_patched_where_they_would_kill() {
+    let program = nop(&["-DAPART"]);
+    let output = confined("kill", &["run", &program]).unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let output = Command::new(compile("deny", "deny.c", &[]))
+        .arg("kill")
+        .arg(anyring())
+        .args(["run", &program])
+        .env("ANYRING_PATCH", "0")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.signal(), Some(libc::SIGSYS), "as without anyring: {output:?}");
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn static_programs_are_refused_or_go_without_where_calls_kill() {
+    let program = nop(&["-static"]);
+    let output = confined("kill", &["run", "--engine", "user", &program]).unwrap();
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert!(text(&output).contains("the engine cannot be had here"), "{output:?}");
+    let output = confined("kill", &["run", "--engine", "auto", &program]).unwrap();
+    assert_eq!(output.status.signal(), Some(libc::SIGSYS), "as without anyring: {output:?}");
+    assert!(text(&output).contains("io_uring is left as it is"), "{output:?}");
+}
+
+#[test]
+fn the_doctor_survives_a_filter_that_kills() {
+    let output = confined("kill", &["doctor", "--json"]).unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["verdict"], "user", "{report}");
+    assert_eq!(report["kernel"]["error"], "SIGSYS", "{report}");
+    assert_eq!(
+        (&report["trap"]["works"], &report["trap"]["loads"]),
+        (&false.into(), &true.into()),
+        "{report}"
+    );
+    assert!(text(&confined("kill", &["doctor"]).unwrap()).contains("through the C library"));
+}
+
+#[test]
+fn no_memory_need_become_executable() {
+    for sandbox in ["1,mdwe", "kill,mdwe"] {
+        let Some(output) = confined(sandbox, &["run", "--engine", "user", &nop(&["-DBY_LIBC"])]) else {
+            return;
+        };
+        assert!(output.status.success(), "{sandbox}: {output:?}");
+    }
+    let mut programs = vec![nop(&[])];
+    if cfg!(target_arch = "x86_64") {
+        programs.extend([nop(&["-static"]), nop(&["-static-pie"]), nop(&["-no-pie"])]);
+    }
+    for program in programs {
+        let output = confined("1,mdwe", &["run", "--engine", "user", &program]).unwrap();
+        assert!(output.status.success(), "{program}: {output:?}");
+        assert!(output.stderr.is_empty(), "{program}: {output:?}");
+    }
+    let report = confined("1,mdwe", &["doctor", "--json"]).unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
+    assert_eq!((&report["verdict"], &report["trap"]["works"]), (&"user".into(), &true.into()), "{report}");
+}
+
+/// What was asked for and cannot be had is an error before the program starts.
+#[test]
+fn nothing_is_replaced_silently() {
+    let run = |name: &str, value: &str, arguments: &[&str]| {
+        let mut command = Command::new(anyring());
+        command.arg("run").args(arguments).args(["--", "sh", "-c", "echo started"]);
+        command.env(name, value).output().unwrap()
+    };
+    let refused = |output: Output, what: &str| {
+        assert_eq!(output.status.code(), Some(125), "{what}: {output:?}");
+        assert!(text(&output).contains(what) && output.stdout.is_empty(), "{what}: {output:?}");
+    };
+    refused(run("ANYRING_ENGINE", "bogus", &[]), "ANYRING_ENGINE is \"bogus\"");
+    refused(run("ANYRING_LOG", "bogus", &[]), "ANYRING_LOG is \"bogus\"");
+    refused(run("ANYRING_PATCH", "yes", &[]), "ANYRING_PATCH is \"yes\"");
+    refused(run("X", "", &["--log", "bogus"]), "ANYRING_LOG is \"bogus\"");
+    refused(run("X", "", &["--log", "/nowhere/log"]), "cannot write the log to /nowhere/log");
+    refused(run("X", "", &["--log", "/proc/self/fd/1"]), "no link");
+    // Neither a library, nor one of ours.
+    refused(run("ANYRING_PRELOAD", "/etc/passwd", &["--engine", "user"]), "/etc/passwd");
+    let other = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libother.so");
+    let made = Command::new("cc")
+        .args(["-shared", "-o"])
+        .arg(&other)
+        .args(["-x", "c", "/dev/null"])
+        .status()
+        .unwrap();
+    assert!(made.success());
+    refused(run("ANYRING_PRELOAD", other.to_str().unwrap(), &["--engine", "user"]), "does not load");
+    // Programs that have the variables from elsewhere are refused as well.
+    let library = anyring().with_file_name("libanyring_preload.so");
+    let mut command = Command::new("sh");
+    command.args(["-c", "echo started"]).env("LD_PRELOAD", library).env("ANYRING_ENGINE", "bogus");
+    refused(command.output().unwrap(), "ANYRING_ENGINE cannot be understood");
+}
+
+#[test]
+fn a_relative_log_is_the_one_of_where_anyring_was_started() {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("log-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let status = Command::new(anyring())
+        .args(["run", "--engine", "user", "--log", "info,./own", "--", "sh", "-c", "cd / && exec true"])
+        .current_dir(&directory)
+        .status()
+        .unwrap();
+    assert!(status.success());
+    let log = std::fs::read_to_string(directory.join("own")).unwrap();
+    assert!(log.contains("engine=user"), "{log}");
+    std::fs::remove_dir_all(&directory).unwrap();
+}
