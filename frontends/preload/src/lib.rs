@@ -11,6 +11,13 @@
 
 extern crate alloc;
 
+// Patched call sites save what code of the baseline may change; so does the way in for foreign threads.
+#[cfg(all(target_arch = "x86_64", target_feature = "avx", not(anyring_sanitizer)))]
+compile_error!(
+    "the preload library is built for x86-64 without AVX (no -C target-cpu=native): a patched call site of the program does not \
+     save the vector registers that such code changes"
+);
+
 pub mod arch;
 pub mod dispatch;
 pub mod frontend;

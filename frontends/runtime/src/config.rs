@@ -9,7 +9,7 @@
 //!
 //! Any other value is [wrong](Config::wrong).
 
-use crate::sys;
+use crate::process;
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, Ordering};
 
@@ -108,8 +108,9 @@ pub unsafe fn read(environment: *const *const c_char) -> Config {
     if !matches!(patch, b"" | b"0" | b"1") {
         refuse("ANYRING_PATCH", "0 or 1");
     }
+    let own_id = process::own_id();
     let started = get("ANYRING_STARTED").and_then(|value| number(value.to_bytes()));
-    let started = started.is_some_and(|process| process as u32 == sys::process_id());
+    let started = started.is_some_and(|id| id as u32 == own_id);
     Config { choice, patch: patch != b"0", started, wrong }
 }
 

@@ -1,7 +1,7 @@
 //! Lines for the user, formatted on the stack and written in one piece.
 
 use crate::config::{self, Level};
-use crate::sys;
+use crate::{process, sys};
 use core::fmt::{self, Write};
 use core::sync::atomic::Ordering;
 use linux_raw_sys::general::{O_APPEND, O_CREAT, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK, O_WRONLY};
@@ -34,7 +34,7 @@ pub fn line(level: Level, message: fmt::Arguments<'_>) {
 /// Writes `anyring[pid]: ` and the message, whatever the level.
 pub fn write(message: fmt::Arguments<'_>) {
     let mut line = Line { bytes: [0; 512], length: 0 };
-    let _ = write!(line, "anyring[{}]: {message}", sys::process_id());
+    let _ = write!(line, "anyring[{}]: {message}", process::own_id());
     line.bytes[line.length] = b'\n';
     let bytes = &line.bytes[..=line.length];
     let path = config::LOG_PATH.load(Ordering::Relaxed);

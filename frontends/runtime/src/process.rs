@@ -4,13 +4,17 @@ use crate::arch::STUB_ADDRESS;
 use crate::config::{Choice, Config, Level, Wrong};
 use crate::{ask, calls, config, log, sys, threads};
 use anyring_engine::{Host, frontend};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use linux_raw_sys::general as raw;
 
 /// Whether the engine of this process is ours.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 /// Whether this process forked off the one that started here.
 static FORKED: AtomicBool = AtomicBool::new(false);
+/// This process, 0 before anybody asked: a filter that the program installs later may kill who asks the kernel.
+static OWN_ID: AtomicU32 = AtomicU32::new(0);
+/// Whether the process has had a child by `vfork`, which runs in its memory. Set before it begins, by assembly too.
+pub static VFORKED: AtomicBool = AtomicBool::new(false);
 /// Whether the last line was written.
 static ENDED: AtomicBool = AtomicBool::new(false);
 
@@ -80,8 +84,26 @@ pub fn adopt(host: &'static &'static dyn Host) {
     ACTIVE.store(true, Ordering::Relaxed);
 }
 
+/// The id of this process; in a child of `vfork` that of its parent.
+pub fn own_id() -> u32 {
+    match OWN_ID.load(Ordering::Relaxed) {
+        0 => {
+            let id = sys::process_id();
+            OWN_ID.store(id, Ordering::Relaxed);
+            id
+        }
+        id => id,
+    }
+}
+
+/// Whether this is a child of `vfork`, whose end is none of its parent's.
+fn is_child_of_vfork() -> bool {
+    VFORKED.load(Ordering::Relaxed) && sys::process_id() != own_id()
+}
+
 /// The process has forked and this is the child.
 pub fn forked() {
+    OWN_ID.store(sys::process_id(), Ordering::Relaxed);
     FORKED.store(true, Ordering::Relaxed);
     ENDED.store(false, Ordering::Relaxed);
     threads::forked();
@@ -97,6 +119,9 @@ pub fn executes() {
 
 /// The process ends, and says what was done, if asked.
 pub fn exits() {
+    if is_child_of_vfork() {
+        return;
+    }
     if active() && calls::rings_exist() {
         frontend::exits();
     }
@@ -105,7 +130,7 @@ pub fn exits() {
 
 /// The process ends: says what was done, if asked.
 pub extern "C" fn end() {
-    if config::level() == Level::Off || ENDED.swap(true, Ordering::Relaxed) {
+    if config::level() == Level::Off || is_child_of_vfork() || ENDED.swap(true, Ordering::Relaxed) {
         return;
     }
     if !active() {

@@ -233,6 +233,14 @@ pub fn is_executable(path: *const u8) -> bool {
     unsafe { arch::syscall(raw::__NR_faccessat as usize, [at_cwd, path.addr(), X_OK, 0, 0, 0]) == 0 }
 }
 
+/// Whether there is a string at `path`, as far as the kernel reads one for a path.
+pub fn is_string(path: *const u8) -> bool {
+    const EFAULT: isize = linux_raw_sys::errno::EFAULT as isize;
+    let at_cwd = raw::AT_FDCWD as isize as usize;
+    // SAFETY: reads a string; what is none is `EFAULT`.
+    unsafe { arch::syscall(raw::__NR_faccessat as usize, [at_cwd, path.addr(), 0, 0, 0, 0]) != -EFAULT }
+}
+
 /// Closes a descriptor of our own.
 pub fn close(fd: i32) {
     // SAFETY: the descriptor is the caller's own.

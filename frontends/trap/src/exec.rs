@@ -78,8 +78,8 @@ impl Plan {
     /// What to execute where the program asks for `path`.
     ///
     /// # Safety
-    /// `path` must be a string and live as long as the plan; so must `arguments` and `environment`,
-    /// which must be null or lists of strings.
+    /// `path` must live as long as the plan if it is a string; so must `arguments` and `environment`, which must be null or
+    /// lists of strings.
     pub unsafe fn new(path: *const c_char, arguments: Strings, environment: Strings) -> Self {
         let mut plan = Self {
             path,
@@ -91,7 +91,8 @@ impl Plan {
             _environment: Vec::new(),
             _merged: Vec::new(),
         };
-        if !trap::installed() {
+        // The kernel says best what is wrong with a path that is no string.
+        if !trap::installed() || !sys::is_string(path.cast()) {
             return plan;
         }
         // SAFETY: the caller's promise.
@@ -114,7 +115,11 @@ impl Plan {
         environment: Strings,
         flags: u32,
     ) -> Self {
-        // SAFETY: the caller's promise.
+        if !sys::is_string(path.cast()) {
+            // SAFETY: the caller's promise.
+            return unsafe { Self::new(path, arguments, environment) };
+        }
+        // SAFETY: a string.
         let name = unsafe { CStr::from_ptr(path) }.to_bytes();
         let itself = name.is_empty() && flags & raw::AT_EMPTY_PATH != 0;
         if directory == raw::AT_FDCWD || name.starts_with(b"/") || (name.is_empty() && !itself) {

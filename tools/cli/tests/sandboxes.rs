@@ -173,3 +173,22 @@ fn a_relative_log_is_the_one_of_where_anyring_was_started() {
     assert!(log.contains("engine=user"), "{log}");
     std::fs::remove_dir_all(&directory).unwrap();
 }
+
+/// The log's last line is the program's, once, and asks the kernel for nothing that a filter of the program's own forbids.
+#[test]
+fn ends_are_the_programs_own() {
+    let static_too: &[&[&str]] = if cfg!(target_arch = "x86_64") { &[&[], &["-static"]] } else { &[&[]] };
+    for options in static_too {
+        let program = compile(&format!("ends{}", options.concat()), "ends.c", options);
+        for what in ["children", "strict"] {
+            let native = Command::new(&program).arg(what).output().unwrap();
+            let ours = ["run", "--engine", "user", "--log", "info"];
+            let output = Command::new(anyring()).args(ours).arg(&program).arg(what).output().unwrap();
+            let shown = (output.status, &output.stdout);
+            assert_eq!(shown, (native.status, &native.stdout), "{options:?}: {output:?}");
+            assert_eq!(native.status.code(), Some(7), "{native:?}");
+            let log = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(log.matches("engine=user").count(), 1, "{log}");
+        }
+    }
+}

@@ -4,8 +4,8 @@ use crate::inside;
 use alloc::vec::Vec;
 use anyring_engine::frontend;
 use anyring_interpose::next;
-use anyring_runtime::calls;
 use anyring_runtime::config::entries;
+use anyring_runtime::{calls, sys};
 use anyring_trap::exec::{self, Plan, Strings};
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -39,14 +39,11 @@ unsafe fn named(path: *const c_char, arguments: Strings, environment: Strings) -
 /// # Safety
 /// As for [`Plan::new`].
 unsafe fn found(file: *const c_char, arguments: Strings, environment: Strings) -> (Option<Vec<u8>>, Plan) {
-    // SAFETY: the caller's promise.
-    let name = unsafe { CStr::from_ptr(file) };
-    let path = if name.to_bytes().contains(&b'/') {
-        None
-    } else {
-        // SAFETY: the C library looks there too.
-        unsafe { exec::search(name, environ()) }
-    };
+    // SAFETY: a string, as the kernel has seen.
+    let name = sys::is_string(file.cast()).then(|| unsafe { CStr::from_ptr(file) });
+    // SAFETY: the C library looks there too.
+    let search = |name| unsafe { exec::search(name, environ()) };
+    let path = name.filter(|name| !name.to_bytes().contains(&b'/')).and_then(search);
     let path_or_name = path.as_ref().map_or(file, |path| path.as_ptr().cast());
     // SAFETY: the caller's promise; the path goes along with the plan.
     let mut plan = unsafe { Plan::new(path_or_name, arguments, environment) };

@@ -37,9 +37,11 @@ pub unsafe extern "C" fn vfork() -> c_int {
     naked_asm!(
         "cmp byte ptr [rip + {rings}], 0",
         "jne {fork}",
+        "mov byte ptr [rip + {vforked}], 1",
         "jmp qword ptr [rip + {vfork}]",
         rings = sym calls::RINGS,
         fork = sym fork_instead,
+        vforked = sym process::VFORKED,
         vfork = sym VFORK,
     )
 }
@@ -56,12 +58,16 @@ pub unsafe extern "C" fn vfork() -> c_int {
         "adrp x9, {rings}",
         "ldrb w9, [x9, #:lo12:{rings}]",
         "cbnz w9, 1f",
+        "adrp x9, {vforked}",
+        "mov w10, #1",
+        "strb w10, [x9, #:lo12:{vforked}]",
         "adrp x9, {vfork}",
         "ldr x9, [x9, #:lo12:{vfork}]",
         "br x9",
         "1: b {fork}",
         rings = sym calls::RINGS,
         fork = sym fork_instead,
+        vforked = sym process::VFORKED,
         vfork = sym VFORK,
     )
 }
