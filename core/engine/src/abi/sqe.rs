@@ -43,12 +43,27 @@ pub struct Sqe {
 }
 
 impl Sqe {
+    /// One of zeroes.
+    pub const EMPTY: Sqe = Sqe::from_words([0; 8]);
+
     /// Operation, flags, priority and file, as they stand in memory.
     #[inline]
     pub fn first_word(&self) -> u64 {
-        let [a, b] = self.ioprio.to_ne_bytes();
-        let [c, d, e, f] = self.fd.to_ne_bytes();
-        u64::from_ne_bytes([self.opcode, self.flags, a, b, c, d, e, f])
+        self.words()[0]
+    }
+
+    /// The SQE of these words.
+    #[inline(always)]
+    pub const fn from_words(words: [u64; 8]) -> Sqe {
+        // SAFETY: of that size, and integers without padding.
+        unsafe { core::mem::transmute(words) }
+    }
+
+    /// The SQE by words, of which there are fewer than fields.
+    #[inline(always)]
+    pub const fn words(&self) -> &[u64; 8] {
+        // SAFETY: of that size, integers without padding, aligned as the widest of them.
+        unsafe { &*core::ptr::from_ref(self).cast() }
     }
 
     /// `addr_len`, the lower half of `file_index`.
@@ -59,6 +74,7 @@ impl Sqe {
 
 const _: () = {
     assert!(size_of::<Sqe>() == 64 && size_of::<Sqe>() == size_of::<io_uring_sqe>());
+    assert!(align_of::<Sqe>() == align_of::<u64>());
     assert!(offset_of!(Sqe, fd) == offset_of!(io_uring_sqe, fd));
     assert!(offset_of!(Sqe, off) == offset_of!(io_uring_sqe, __bindgen_anon_1));
     assert!(offset_of!(Sqe, addr) == offset_of!(io_uring_sqe, __bindgen_anon_2));

@@ -63,13 +63,13 @@ impl Region {
         unsafe { AtomicU32::from_ptr(self.start.add(offset).cast()) }
     }
 
-    /// The word at `offset`, with acquire ordering; `None` where the program took its memory away.
+    /// The word at `offset`, with acquire ordering; `otherwise` where the program took its memory away.
     #[inline]
-    pub fn load(&self, offset: usize) -> Option<u32> {
+    pub fn load(&self, offset: usize, otherwise: u32) -> u32 {
         if self.owner == Owner::Engine {
-            return Some(self.word(offset).load(Ordering::Acquire));
+            return self.word(offset).load(Ordering::Acquire);
         }
-        let value = self.copy(offset);
+        let value = self.copy(offset).unwrap_or(otherwise);
         fence(Ordering::Acquire);
         value
     }
@@ -81,11 +81,12 @@ impl Region {
         user::read(self.start as u64 + offset as u64).ok()
     }
 
+    /// Stores `value` at `offset` of the program's memory.
     #[cold]
     #[inline(never)]
-    fn copy_back(&self, offset: usize, bytes: &[u8]) {
+    fn copy_back<T: user::Plain>(&self, offset: usize, value: T) {
         // Memory that is gone needs no word.
-        let _ = user::write_bytes(self.start as u64 + offset as u64, bytes);
+        let _ = user::write(self.start as u64 + offset as u64, &value);
     }
 
     /// Stores the word at `offset`, with release ordering.
@@ -95,7 +96,7 @@ impl Region {
             return self.word(offset).store(value, Ordering::Release);
         }
         fence(Ordering::Release);
-        self.copy_back(offset, &value.to_ne_bytes());
+        self.copy_back(offset, value);
     }
 
     /// A copy of what lies at `offset`, of whole words; `otherwise` where the program took its memory away.
@@ -124,17 +125,17 @@ impl Region {
 
     /// Stores words at `offset`. A program that reads them meanwhile reads halves of plain integers.
     #[inline(always)]
-    pub fn store_words(&self, offset: usize, words: &[u64]) {
-        debug_assert!(offset + 8 * words.len() <= self.length && offset % 8 == 0);
+    pub fn store_words<const N: usize>(&self, offset: usize, words: [u64; N])
+    where
+        [u64; N]: user::Plain,
+    {
+        debug_assert!(offset + size_of_val(&words) <= self.length && offset % 8 == 0);
         if self.owner == Owner::Program {
-            let bytes = words.as_ptr().cast();
-            // SAFETY: the words' own bytes.
-            let bytes = unsafe { core::slice::from_raw_parts(bytes, size_of_val(words)) };
-            return self.copy_back(offset, bytes);
+            return self.copy_back(offset, words);
         }
         // SAFETY: within the mapping, as the callers see to.
         let place = unsafe { self.start.add(offset) }.cast::<u64>();
-        for (index, &word) in words.iter().enumerate() {
+        for (index, word) in words.into_iter().enumerate() {
             // SAFETY: as above.
             unsafe { place.add(index).write_volatile(word) };
         }
@@ -143,7 +144,7 @@ impl Region {
     /// Fills the first `length` bytes with zeros.
     pub fn clear(&self, length: usize) {
         for offset in (0..length).step_by(8) {
-            self.store_words(offset, &[0]);
+            self.store_words(offset, [0]);
         }
     }
 }

@@ -79,16 +79,15 @@ impl Cq {
     }
 
     /// Posts a CQE, or keeps it where the ring is full or others are kept already.
-    #[inline]
-    pub fn post(&mut self, memory: &RingMemory, cqe: Cqe) {
-        self.uncounted += 1;
-        if !self.kept.is_empty() || !self.store(memory, &cqe) {
-            self.keep(memory, cqe);
+    #[inline(always)]
+    pub fn post(&mut self, memory: &RingMemory, cqe: &Cqe) {
+        if !self.post_at_once(memory, cqe) {
+            self.keep(memory, *cqe);
         }
     }
 
     /// Posts a CQE if it can be seen in the ring at once, behind all before it.
-    #[inline]
+    #[inline(always)]
     pub fn post_at_once(&mut self, memory: &RingMemory, cqe: &Cqe) -> bool {
         let posted = self.kept.is_empty() && self.store(memory, cqe);
         self.uncounted += u64::from(posted);
@@ -97,6 +96,7 @@ impl Cq {
 
     #[cold]
     fn keep(&mut self, memory: &RingMemory, cqe: Cqe) {
+        self.uncounted += 1;
         if self.kept.is_empty() {
             // A hint that the program acts on by entering.
             memory.change_sq_flags(IORING_SQ_CQ_OVERFLOW, 0);
@@ -113,7 +113,7 @@ impl Cq {
     #[inline(always)]
     fn store(&mut self, memory: &RingMemory, cqe: &Cqe) -> bool {
         if self.sizes != Sizes::Small {
-            return self.store_of_either_size(memory, cqe);
+            return self.store_of_either_size(memory, *cqe);
         }
         if self.ready(memory) >= memory.layout().cq_entries {
             return false;
@@ -124,7 +124,7 @@ impl Cq {
     }
 
     #[inline(never)]
-    fn store_of_either_size(&mut self, memory: &RingMemory, cqe: &Cqe) -> bool {
+    fn store_of_either_size(&mut self, memory: &RingMemory, cqe: Cqe) -> bool {
         // Of two entries where both sizes are mixed, of one where all are big.
         let spans = cqe.flags & IORING_CQE_F_32 != 0 && self.sizes == Sizes::Mixed;
         let entries = memory.layout().cq_entries;
@@ -137,7 +137,7 @@ impl Cq {
         if self.ready(memory) > entries - needed {
             return false;
         }
-        self.publish(memory, cqe, needed, needed > 1 || self.sizes == Sizes::Big);
+        self.publish(memory, &cqe, needed, needed > 1 || self.sizes == Sizes::Big);
         self.news += 1;
         true
     }

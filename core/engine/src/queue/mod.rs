@@ -44,6 +44,9 @@ pub struct Cqe {
     pub big: [u64; 2],
 }
 
+/// What stands for an SQE whose memory is gone: no operation has this number.
+const NO_SQE: Sqe = Sqe { opcode: u8::MAX, ..Sqe::EMPTY };
+
 /// Where ring memory comes from.
 #[derive(Clone, Copy, Debug)]
 pub enum Source {
@@ -113,7 +116,7 @@ impl RingMemory {
     /// taken its memory away it is `otherwise`.
     #[inline]
     pub fn load(&self, word: Word, otherwise: u32) -> u32 {
-        self.rings.load(word as usize).unwrap_or(otherwise)
+        self.rings.load(word as usize, otherwise)
     }
 
     /// Stores such a word, with release ordering.
@@ -141,15 +144,17 @@ impl RingMemory {
     pub fn sqe_index(&self, position: u32) -> Option<u32> {
         let index = position & (self.layout.sq_entries - 1);
         let Some(array) = self.layout.array_offset else { return Some(index) };
-        self.rings.load(array + 4 * index as usize).filter(|&index| index < self.layout.sq_entries)
+        // Where the array is gone, it names none.
+        let index = self.rings.load(array + 4 * index as usize, u32::MAX);
+        (index < self.layout.sq_entries).then_some(index)
     }
 
     /// A copy of an SQE.
     #[inline(always)]
     pub fn sqe(&self, index: u32) -> Sqe {
         let index = (index & (self.layout.sq_entries - 1)) as usize;
-        // Where its memory is gone, no operation has this number.
-        self.sqes.value(index << self.layout.sqe_shift, || Sqe { opcode: u8::MAX, ..Sqe::default() })
+        // By words, which are fewer than fields.
+        Sqe::from_words(self.sqes.value(index << self.layout.sqe_shift, || *NO_SQE.words()))
     }
 
     /// As [`Sqe::first_word`], of an SQE that has not been copied.
@@ -173,9 +178,9 @@ impl RingMemory {
         let index = (position & (self.layout.cq_entries - 1)) as usize;
         let offset = CQES_OFFSET + (index << self.layout.cqe_shift);
         let words = [cqe.user_data, u64::from(cqe.res as u32) | (u64::from(cqe.flags) << 32)];
-        self.rings.store_words(offset, &words);
+        self.rings.store_words(offset, words);
         if big {
-            self.rings.store_words(offset + size_of_val(&words), &cqe.big);
+            self.rings.store_words(offset + size_of_val(&words), cqe.big);
         }
     }
 }

@@ -70,12 +70,12 @@ impl RingMemory {
             }
         }
         for (index, parts) in content.sqes.chunks(self.sqe_parts()).enumerate() {
-            for (offset, part) in self.sqe_offsets(sq_head, index).zip(parts) {
+            for (offset, &part) in self.sqe_offsets(sq_head, index).zip(parts) {
                 self.sqes.store_words(offset, part);
             }
         }
         for (index, parts) in content.cqes.chunks(self.cqe_parts()).enumerate() {
-            for (offset, part) in self.cqe_offsets(cq_head, index).zip(parts) {
+            for (offset, &part) in self.cqe_offsets(cq_head, index).zip(parts) {
                 self.rings.store_words(offset, part);
             }
         }

@@ -9,47 +9,29 @@ pub struct Unused {
     sqe: Sqe,
 }
 
-/// An SQE of zeroes.
-const EMPTY: Sqe = Sqe {
-    opcode: 0,
-    flags: 0,
-    ioprio: 0,
-    fd: 0,
-    off: 0,
-    addr: 0,
-    len: 0,
-    op_flags: 0,
-    user_data: 0,
-    buf_index: 0,
-    personality: 0,
-    file_index: 0,
-    addr3: 0,
-    pad: 0,
-};
-
 impl Unused {
     /// The descriptor.
-    pub const FD: Unused = Unused { sqe: Sqe { fd: -1, ..EMPTY } };
+    pub const FD: Unused = Unused { sqe: Sqe { fd: -1, ..Sqe::EMPTY } };
     /// Offset or second address.
-    pub const OFF: Unused = Unused { sqe: Sqe { off: u64::MAX, ..EMPTY } };
+    pub const OFF: Unused = Unused { sqe: Sqe { off: u64::MAX, ..Sqe::EMPTY } };
     /// The address.
-    pub const ADDR: Unused = Unused { sqe: Sqe { addr: u64::MAX, ..EMPTY } };
+    pub const ADDR: Unused = Unused { sqe: Sqe { addr: u64::MAX, ..Sqe::EMPTY } };
     /// The length or count.
-    pub const LEN: Unused = Unused { sqe: Sqe { len: u32::MAX, ..EMPTY } };
+    pub const LEN: Unused = Unused { sqe: Sqe { len: u32::MAX, ..Sqe::EMPTY } };
     /// The operation's flags.
-    pub const OP_FLAGS: Unused = Unused { sqe: Sqe { op_flags: u32::MAX, ..EMPTY } };
+    pub const OP_FLAGS: Unused = Unused { sqe: Sqe { op_flags: u32::MAX, ..Sqe::EMPTY } };
     /// A registered buffer or a buffer group.
-    pub const BUF_INDEX: Unused = Unused { sqe: Sqe { buf_index: u16::MAX, ..EMPTY } };
+    pub const BUF_INDEX: Unused = Unused { sqe: Sqe { buf_index: u16::MAX, ..Sqe::EMPTY } };
     /// Registered credentials.
-    pub const PERSONALITY: Unused = Unused { sqe: Sqe { personality: u16::MAX, ..EMPTY } };
+    pub const PERSONALITY: Unused = Unused { sqe: Sqe { personality: u16::MAX, ..Sqe::EMPTY } };
     /// A slot of the file table, or a second descriptor.
-    pub const FILE_INDEX: Unused = Unused { sqe: Sqe { file_index: u32::MAX, ..EMPTY } };
+    pub const FILE_INDEX: Unused = Unused { sqe: Sqe { file_index: u32::MAX, ..Sqe::EMPTY } };
     /// What stands behind the length of an address there.
-    pub const ADDR_LEN_PAD: Unused = Unused { sqe: Sqe { file_index: 0xffff_0000, ..EMPTY } };
+    pub const ADDR_LEN_PAD: Unused = Unused { sqe: Sqe { file_index: 0xffff_0000, ..Sqe::EMPTY } };
     /// The third address.
-    pub const ADDR3: Unused = Unused { sqe: Sqe { addr3: u64::MAX, ..EMPTY } };
+    pub const ADDR3: Unused = Unused { sqe: Sqe { addr3: u64::MAX, ..Sqe::EMPTY } };
     /// What no operation calls anything.
-    pub const PAD: Unused = Unused { sqe: Sqe { pad: u64::MAX, ..EMPTY } };
+    pub const PAD: Unused = Unused { sqe: Sqe { pad: u64::MAX, ..Sqe::EMPTY } };
 
     /// Both.
     pub const fn with(self, other: Unused) -> Unused {
@@ -65,7 +47,7 @@ impl Unused {
             file_index: a.file_index | b.file_index,
             addr3: a.addr3 | b.addr3,
             pad: a.pad | b.pad,
-            ..EMPTY
+            ..Sqe::EMPTY
         };
         Unused { sqe }
     }
@@ -74,7 +56,7 @@ impl Unused {
     #[inline(always)]
     pub const fn is_set(&self, sqe: &Sqe) -> bool {
         // By words: the processor takes two or more at once.
-        let (sqe, mask) = (words(sqe), words(&self.sqe));
+        let (sqe, mask) = (sqe.words(), self.sqe.words());
         let (mut set, mut word) = (0, 0);
         while word < sqe.len() {
             set |= sqe[word] & mask[word];
@@ -99,11 +81,3 @@ impl Unused {
         }
     }
 }
-
-#[inline(always)]
-const fn words(sqe: &Sqe) -> &[u64; 8] {
-    // SAFETY: an SQE is 64 bytes of integers without padding, aligned as the widest of them.
-    unsafe { &*core::ptr::from_ref(sqe).cast() }
-}
-
-const _: () = assert!(size_of::<Sqe>() == size_of::<[u64; 8]>() && align_of::<Sqe>() == align_of::<u64>());

@@ -138,7 +138,7 @@ impl Core {
     #[inline(always)]
     pub fn post(&mut self, cqe: Cqe) {
         self.before_posting();
-        self.cq.post(&self.memory, cqe);
+        self.cq.post(&self.memory, &cqe);
     }
 
     /// Posts a CQE if it can be seen in the ring at once, behind all before it.
