@@ -95,9 +95,11 @@ impl Core {
 
     /// The lock is about to be given up: queued work holds its files, for the program may close its descriptors as soon
     /// as it knows of their use.
-    #[cold]
+    #[inline(always)]
     pub fn hold_queue(&mut self) {
-        self.work.hold(&mut self.requests);
+        if self.work.is_exposed() {
+            self.work.hold(&mut self.requests);
+        }
     }
 
     /// The program is about to close `fd`: queued work on it keeps the file.
@@ -129,9 +131,7 @@ impl Core {
     /// A CQE is about to be posted. It may tell the program that what was submitted before was consumed.
     #[inline(always)]
     fn before_posting(&mut self) {
-        if self.work.is_exposed() {
-            self.hold_queue();
-        }
+        self.hold_queue();
     }
 
     /// Posts a CQE, or keeps it where the ring is full or others are kept already.
