@@ -63,23 +63,21 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
     }
     fork::notice();
     let number = if call.flags & IORING_ENTER_REGISTERED_RING != 0 { ring_fds::resolve(fd)? } else { fd };
-    let Some(ring) = registry::find(number) else { return Err(registry::no_ring(number)) };
-    let mut guard = ring.lock();
-    if !registry::stands_for(number, ring) {
+    let Some(found) = registry::find(number) else { return Err(registry::no_ring(number)) };
+    let mut guard = found.ring.lock();
+    if !found.stands() {
         // It was closed meanwhile, and the number is perhaps another's.
         drop(guard);
         return enter(fd, call, caller);
     }
     let Some(core) = guard.as_mut() else { return Err(Errno::EBADF) };
-    let serial = core.serial();
     if core.is(IORING_SETUP_R_DISABLED) {
         return Err(Errno::EBADFD);
     }
     if core.work().is_lent() && call.to_submit > 0 {
-        // The kernel's submissions follow one another as well.
-        work::await_return(&mut guard, serial);
+        await_return(&mut guard)?;
     }
-    let core = live(&mut guard, serial).ok_or(Errno::EBADF)?;
+    let Some(core) = guard.as_mut() else { return Err(Errno::EBADF) };
     core.life_mut().call();
     if core.is_shared() {
         core.unshare_if_alone();
@@ -87,10 +85,8 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
     }
     core.observers_mut().posts_in_submission();
     core.readiness_mut().begin_call(call.flags & IORING_ENTER_GETEVENTS == 0);
-    let polled = core.is(IORING_SETUP_SQPOLL);
-    let waited = core.readiness().waiting();
-    let taken = if polled { 0 } else { take(core, call)? };
-    if core.looks_when_it_leaves(call, waited, taken) {
+    let taken = if core.is(IORING_SETUP_SQPOLL) { 0 } else { take(core, call)? };
+    if core.looks_when_it_leaves(call, taken) {
         core.harvest_now();
     }
     if core.is_done_with(call, taken) {
@@ -98,6 +94,22 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
         caller::leave(core);
         return Ok(taken as usize);
     }
+    stay(guard, call, caller, taken)
+}
+
+/// The kernel's submissions follow one another as well.
+#[cold]
+fn await_return(guard: &mut CoreGuard<'_>) -> Result<(), Errno> {
+    let Some(serial) = guard.as_ref().map(Core::serial) else { return Err(Errno::EBADF) };
+    work::await_return(guard, serial);
+    live(guard, serial).map(drop).ok_or(Errno::EBADF)
+}
+
+/// The long way of a call that has taken so many SQEs. Apart, for the short way needs fewer registers.
+#[inline(never)]
+fn stay(mut guard: CoreGuard<'_>, call: &Enter, caller: &Caller, taken: u32) -> Result<usize, Errno> {
+    let Some(core) = guard.as_mut() else { return Err(Errno::EBADF) };
+    let (serial, polled) = (core.serial(), core.is(IORING_SETUP_SQPOLL));
     core.life_mut().come_in();
     let result = go_on(&mut guard, serial, call, caller, (!polled).then_some(taken));
     if let Some(core) = live(&mut guard, serial) {
@@ -109,6 +121,7 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
 }
 
 /// Takes what is to be submitted, and tries it.
+#[inline(always)]
 fn take(core: &mut Core, call: &Enter) -> Result<u32, Errno> {
     if call.to_submit == 0 {
         return Ok(0);
@@ -148,10 +161,10 @@ impl Core {
     /// from before or of their own doing. What only began to wait now, and alone, has just been tried; and a cancellation
     /// alone, before which the call has looked, makes nothing ready.
     #[inline(always)]
-    fn looks_when_it_leaves(&self, call: &Enter, waited_before: usize, taken: u32) -> bool {
+    fn looks_when_it_leaves(&self, call: &Enter, taken: u32) -> bool {
         call.flags & IORING_ENTER_GETEVENTS == 0
             && self.readiness().waiting() > 0
-            && (waited_before > 0 && !self.readiness().has_looked() || taken > 1)
+            && (self.readiness().is_unseen() || taken > 1)
             && !self.is(IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SQPOLL)
     }
 

@@ -78,6 +78,7 @@ pub fn install(host: &'static &'static dyn Host) {
 }
 
 /// The installed front end, if any.
+#[inline]
 pub fn get() -> Option<&'static dyn Host> {
     // Pairs with the release store in `install`.
     let host = HOST.load(Ordering::Acquire);
@@ -92,6 +93,7 @@ pub fn sees_closes() -> bool {
 }
 
 /// The calling thread's identity, by the front end's word or else by its thread pointer.
+#[inline]
 pub fn thread_identity() -> usize {
     get().map_or_else(crate::os::thread_pointer, |host| host.thread_identity().get())
 }

@@ -54,13 +54,14 @@ impl Sq {
     /// program's index array names none, which is counted, and ends the submission.
     #[inline]
     pub fn take(&mut self, memory: &RingMemory) -> Option<u32> {
-        if self.left == 0 {
+        let (head, left) = (self.head, self.left);
+        if left == 0 {
             return None;
         }
-        let index = memory.sqe_index(self.head);
-        self.head = self.head.wrapping_add(1);
+        let index = memory.sqe_index(head);
+        self.head = head.wrapping_add(1);
         if index.is_some() {
-            self.left -= 1;
+            self.left = left - 1;
         } else {
             memory.count(Word::SqDropped);
         }

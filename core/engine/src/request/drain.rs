@@ -61,9 +61,12 @@ impl Drain {
 
     /// The first request after a chain that drained: does it drain, too? Asked once.
     pub fn continues(&mut self) -> bool {
-        let continues = core::mem::take(&mut self.after_chain);
-        self.active |= continues;
-        continues
+        if !self.after_chain {
+            return false;
+        }
+        self.after_chain = false;
+        self.active = true;
+        true
     }
 
     /// Holds back a chain of so many requests.

@@ -16,10 +16,11 @@ use crate::ring::Core;
 
 impl Core {
     /// Takes the SQE at `index` the short way, and the one linked behind it, if it is the only one. False where they
-    /// have to go the ordinary way: then nothing was done.
+    /// have to go the ordinary way: then nothing was done. Only of a submission with the common credentials.
     #[inline]
     pub(super) fn submit_quickly(&mut self, index: u32) -> bool {
-        let [opcode, flags, ..] = self.memory().first_word(index).to_ne_bytes();
+        let first = self.memory().first_word(index);
+        let [opcode, flags, ..] = first.to_ne_bytes();
         let op = self.requests().row(opcode);
         let Some(quick) = &op.quick else { return false };
         let flags = Flags::of_sqe(flags);
@@ -27,7 +28,8 @@ impl Core {
             return false;
         }
         let sqe = self.memory().sqe(index);
-        if (sqe.opcode, sqe.flags, sqe.personality) != (opcode, flags.sqe(), 0) {
+        // The program may have changed it meanwhile.
+        if sqe.first_word() != first || sqe.personality != 0 {
             return false;
         }
         let fd = if flags.has(Flags::FIXED_FILE) { self.files().get(sqe.fd as u32) } else { Some(sqe.fd) };
@@ -99,7 +101,6 @@ impl Core {
             && !self.work().closes_any()
             && !self.restrictions().are_there()
             && !self.is(IORING_SETUP_IOPOLL)
-            && !credentials::matter()
     }
 
     #[inline(never)]

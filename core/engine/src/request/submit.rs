@@ -27,10 +27,11 @@ impl Core {
         if self.cancels_what_may_be_ready(available) {
             self.catch_up();
         }
-        let whose = credentials::of_submitter();
+        let is_common = !credentials::matter();
+        let whose = if is_common { Whose::Common } else { credentials::of_submitter() };
         self.begin_submission(available, does_work);
         while let Some(index) = self.take_sqe() {
-            if whose == Whose::Common && self.submit_quickly(index) {
+            if is_common && self.submit_quickly(index) {
                 continue;
             }
             match self.submit_request(index, whose) {

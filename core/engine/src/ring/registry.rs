@@ -30,6 +30,15 @@ impl Default for Slot {
     }
 }
 
+impl Slot {
+    #[inline]
+    fn ring(&self) -> Option<&'static Ring> {
+        // Acquire pairs with the release store in `set`: the ring's core is there.
+        // SAFETY: rings are leaked and never freed.
+        unsafe { self.0.load(Ordering::Acquire).as_ref() }
+    }
+}
+
 static TABLE: ByDescriptor<Slot> = ByDescriptor::empty();
 static VACANT: Mutex<Vec<&'static Ring>> = Mutex::new(Vec::new());
 static SERIAL: AtomicU64 = AtomicU64::new(1);
@@ -63,34 +72,60 @@ impl Drop for InUse {
 /// The ring behind a descriptor.
 pub fn get(fd: Fd) -> Option<InUse> {
     loop {
-        let ring = known(fd)?;
-        ring.users.fetch_add(1, Ordering::Acquire);
-        let in_use = InUse(ring);
-        if stands_for(fd, ring) {
+        let found = known(fd)?;
+        found.ring.users.fetch_add(1, Ordering::Acquire);
+        let in_use = InUse(found.ring);
+        if found.stands() {
             return Some(in_use);
         }
     }
 }
 
-/// The ring that a descriptor stands for, if it does so still when the ring is locked ([`stands_for`]): whoever changes
-/// that holds the lock before or after.
-#[inline]
-pub fn find(fd: Fd) -> Option<&'static Ring> {
-    known(fd).or_else(|| recognise(fd).map(|in_use| in_use.ring()))
+/// A ring that a descriptor stood for when it was looked up.
+pub struct Found {
+    slot: &'static Slot,
+    /// The ring.
+    pub ring: &'static Ring,
 }
 
-/// Does a descriptor stand for `ring`?
+impl Found {
+    /// Does the descriptor stand for it still? Asked with the ring locked: whoever changes that holds the lock before
+    /// or after.
+    #[inline]
+    pub fn stands(&self) -> bool {
+        self.slot.ring().is_some_and(|ring| core::ptr::eq(ring, self.ring))
+    }
+
+    /// Is the descriptor the ring's file still? If not, it stands for the ring no more.
+    #[cold]
+    fn is_file(&self, fd: Fd) -> bool {
+        let Found { slot, ring } = self;
+        let file = os::identity(fd).map(|identity| [identity.device, identity.inode]);
+        if file.is_ok_and(|file| is(&ring.file, file) || is(&ring.shown, file)) {
+            return true;
+        }
+        // What is left of that ring ends when inotify tells of it.
+        let (known, none) = (core::ptr::from_ref(*ring).cast_mut(), core::ptr::null_mut());
+        let _ = slot.0.compare_exchange(known, none, Ordering::AcqRel, Ordering::Relaxed);
+        false
+    }
+}
+
+/// The ring that a descriptor stands for.
 #[inline]
-pub fn stands_for(fd: Fd, ring: &'static Ring) -> bool {
-    known(fd).is_some_and(|known| core::ptr::eq(known, ring))
+pub fn find(fd: Fd) -> Option<Found> {
+    known(fd).or_else(|| {
+        // Counted as in use, until the number is looked up again.
+        let _in_use = recognise(fd)?;
+        known(fd)
+    })
 }
 
 /// The ring that a descriptor stands for at the moment.
 #[inline]
-fn known(fd: Fd) -> Option<&'static Ring> {
-    // Acquire pairs with the release store in `set`: the ring's core is there.
-    // SAFETY: rings are leaked and never freed.
-    unsafe { TABLE.get(fd)?.0.load(Ordering::Acquire).as_ref() }
+fn known(fd: Fd) -> Option<Found> {
+    let slot = TABLE.get(fd)?;
+    slot.ring().map(|ring| Found { slot, ring })
 }
 
 /// Is this a file's device and inode?
@@ -127,19 +162,9 @@ pub fn no_ring(fd: Fd) -> Errno {
 
 /// Is the descriptor a ring? A number that was closed where nobody saw it, and now is another file's,
 /// is not.
+#[inline]
 pub fn is_ring(fd: Fd) -> bool {
-    let Some(slot) = TABLE.get(fd) else { return false };
-    let known = slot.0.load(Ordering::Acquire);
-    // SAFETY: rings are leaked and never freed.
-    let Some(ring) = (unsafe { known.as_ref() }) else { return false };
-    let file = os::identity(fd).map(|identity| [identity.device, identity.inode]);
-    if file.is_ok_and(|file| is(&ring.file, file) || is(&ring.shown, file)) {
-        return true;
-    }
-    // What is left of that ring ends when inotify tells of it.
-    let none = core::ptr::null_mut();
-    let _ = slot.0.compare_exchange(known, none, Ordering::AcqRel, Ordering::Relaxed);
-    false
+    known(fd).is_some_and(|found| found.is_file(fd))
 }
 
 /// What is known of a descriptor that is to be read or written, or can be had by one system call.

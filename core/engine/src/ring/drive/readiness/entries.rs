@@ -43,8 +43,8 @@ pub struct Readiness {
     /// The submission under way is not followed by a wait: whoever has to look again later may be
     /// long in coming, so attempts are made whatever the ready bits say.
     eager: bool,
-    /// The call under way has asked epoll before its submission.
-    looked: bool,
+    /// Something waited when the call under way began, and epoll has not been asked since.
+    unseen: bool,
 }
 
 impl Readiness {
@@ -64,7 +64,7 @@ impl Readiness {
     #[inline]
     pub fn begin_call(&mut self, eager: bool) {
         self.eager = eager;
-        self.looked = false;
+        self.unseen = self.waiting > 0;
     }
 
     /// Is the submission under way not followed by a wait?
@@ -75,13 +75,13 @@ impl Readiness {
 
     /// The call under way asks epoll before its submission.
     pub fn looks_before(&mut self) {
-        self.looked = true;
+        self.unseen = false;
     }
 
-    /// Has it?
+    /// Did anything wait when the call under way began that it has not asked epoll for?
     #[inline]
-    pub fn has_looked(&self) -> bool {
-        self.looked
+    pub fn is_unseen(&self) -> bool {
+        self.unseen
     }
 
     /// Calls that found all that they wanted, and so did not ask epoll, since it was asked last.
