@@ -366,8 +366,7 @@ impl Core {
             request.flags.set(Flags::LONG);
         }
         let work = Work::new(self, id, long);
-        let caps = self[id].op.caps;
-        self.queue_work(work, |work| work.can_be_lent(caps));
+        self.queue_work(work);
     }
 
     /// Issues what became ready, until nothing is.

@@ -86,11 +86,11 @@ impl Core {
         (self.cq.tail(), self.cq.kept())
     }
 
-    /// Queues work; `lendable` tells whether the call that submits may do it on the program's descriptor.
-    #[inline]
-    pub fn queue_work(&mut self, work: Work, lendable: impl FnOnce(&Work) -> bool) {
+    /// Queues work.
+    #[inline(always)]
+    pub fn queue_work(&mut self, work: Work) {
         let at = (self.sq.head(), self.posted());
-        self.work.push(work, at, lendable);
+        self.work.push(work, at);
     }
 
     /// The lock is about to be given up: queued work holds its files, for the program may close its descriptors as soon

@@ -20,7 +20,7 @@ pub type Posted = (u32, usize);
 pub struct Loan {
     /// The submission in progress may lend.
     open: bool,
-    /// The work that it has queued so far.
+    /// The work that it has queued so far, where all of that can be lent.
     queued: Option<Queued>,
     /// Whose the work is that is lent.
     state: State,
@@ -52,27 +52,32 @@ impl Loan {
     /// A submission begins.
     pub fn open(&mut self, lends: bool) {
         debug_assert!(!self.is_out(), "a submission waits for the end of a loan");
+        debug_assert!(self.queued.is_none(), "the submission before it is over");
         self.open = lends && !self.refused;
-        self.queued = None;
     }
 
-    /// The submission has queued a piece of work, up to `sq_head`; `fits` where that can be lent.
+    /// The submission, which [is open](Loan::is_open), has queued a piece of work, up to `sq_head`; `fits` where that
+    /// can be lent.
     pub fn queue(&mut self, sq_head: u32, posted: Posted, fits: bool) {
         let follows = match &self.queued {
             None => true,
             Some(before) => before.sq_head.wrapping_add(1) == sq_head && before.posted == posted,
         };
         self.open &= fits && follows;
-        self.queued = Some(Queued { posted, sq_head });
+        self.queued = self.open.then_some(Queued { posted, sq_head });
     }
 
     /// The submission ends at `sq_head`. True where work is lent: then the SQ head must not be published before
     /// [`Loan::end`].
     pub fn close(&mut self, sq_head: u32, posted: Posted) -> bool {
-        let open = core::mem::take(&mut self.open);
-        let lends =
-            open && self.queued.take().is_some_and(|last| (last.sq_head, last.posted) == (sq_head, posted));
-        self.state = if lends { State::Offered } else { State::In };
+        self.open = false;
+        if self.queued.is_none() {
+            return false;
+        }
+        let lends = self.queued.take().is_some_and(|last| (last.sq_head, last.posted) == (sq_head, posted));
+        if lends {
+            self.state = State::Offered;
+        }
         lends
     }
 

@@ -205,10 +205,14 @@ impl Aio {
 impl Core {
     /// Gives the queued O_DIRECT transfers to the kernel, unless there is but one that the caller can
     /// wait for as well.
+    #[inline]
     pub fn submit_direct(&mut self, waits: bool) {
-        if self.work().direct() == 0 || self.aio().refused {
-            return;
+        if self.work().direct() > 0 && !self.aio().refused {
+            self.submit_transfers(waits);
         }
+    }
+
+    fn submit_transfers(&mut self, waits: bool) {
         let alone = self.work().direct() + self.work().out() < 2;
         if alone && (waits || self.aio().context.is_none()) {
             return;
@@ -292,7 +296,14 @@ impl Core {
     }
 
     /// Takes back the transfers that are done.
+    #[inline]
     pub fn reap_direct(&mut self) {
+        if self.aio().in_flight() > 0 {
+            self.reap_transfers();
+        }
+    }
+
+    fn reap_transfers(&mut self) {
         while self.aio().in_flight() > 0
             && let Some((slot, result)) = self.aio_mut().context.as_mut().and_then(Context::next)
         {

@@ -14,8 +14,8 @@ mod queue;
 pub mod renewal;
 
 use crate::os::sync::atomic::Ordering;
+use alloc::collections::VecDeque;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
 
 use linux_raw_sys::general::{S_IFDIR, S_IFMT, S_IFREG, STATX_INO, STATX_TYPE};
@@ -68,6 +68,8 @@ pub struct Work {
     pub step: Option<Step>,
     /// It was given a descriptor of the program, which must not be closed under it.
     exposed: bool,
+    /// As long as that is so, the call that submits it may do it.
+    lendable: bool,
     /// Nothing but its own attempt has to be minded: it needs no file of the program, no order, no
     /// other thread.
     light: bool,
@@ -85,6 +87,7 @@ impl Work {
     /// The work of a request that is to block.
     pub fn new(core: &mut Core, id: RequestId, long: bool) -> Work {
         let (ring, serial) = (core.ring(), core.serial());
+        let lends = core.work().lends();
         let request = &mut core[id];
         request.flags.clear(Flags::HANDED_OVER);
         // The kernel would do a transfer with the credentials of whoever submits it.
@@ -112,6 +115,7 @@ impl Work {
             credentials: credentials::common(),
             step: None,
             exposed,
+            lendable: lends && !long && direct.is_none() && can_be_lent(request),
             light: !exposed && !long && direct.is_none() && !request.op.caps.has(minded),
             direct,
             hash: 0,
@@ -138,16 +142,9 @@ impl Work {
         self.light && !self.is_foreign(own)
     }
 
-    /// May the call that submits it do it on the program's descriptor? Only where its time is that of a device: who
-    /// submits meanwhile waits for it.
-    pub fn can_be_lent(&self, caps: Caps) -> bool {
-        let on_storage = || kinds::typed_kind(self.fd).is_ok_and(|kind| kind.has(Kind::STORAGE));
-        self.exposed
-            && !self.long
-            && self.direct.is_none()
-            && !caps.has(Caps::SLOW)
-            && self.whose == Whose::Common
-            && on_storage()
+    fn attempt(&mut self) {
+        let run = self.run;
+        self.result = run(self);
     }
 
     /// It cannot be done, for this reason.
@@ -195,16 +192,45 @@ impl Piece {
         Piece(work)
     }
 
-    /// It is lent to the thread that submitted it.
-    fn lent(work: Work, loan: &Loan) -> Piece {
-        assert!(loan.is_out(), "only a loan lets work be done on the program's descriptor");
-        Piece(work)
-    }
-
     /// Does it.
     pub fn run(&mut self) {
-        let run = self.0.run;
-        self.0.result = run(&mut self.0);
+        self.0.attempt();
+    }
+}
+
+/// Work that has left the queue for a caller, which does one piece after the other.
+pub struct Batch(VecDeque<Work>);
+
+impl Batch {
+    /// It has the program's descriptors no more, or never had any.
+    fn held(work: VecDeque<Work>) -> Batch {
+        assert!(work.iter().all(|work| !work.exposed), "work is done without the lock only with its file");
+        Batch(work)
+    }
+
+    /// It is lent to the thread that submitted it.
+    fn lent(work: VecDeque<Work>, loan: &Loan) -> Batch {
+        assert!(loan.is_out(), "only a loan lets work be done on the program's descriptor");
+        Batch(work)
+    }
+
+    /// Does one piece after the other, until one proves that the work is slow. Returns how many it did,
+    /// and whether it stopped.
+    fn run(&mut self, slow_before: &mut bool) -> (usize, bool) {
+        let mut started = os::ticks();
+        for (index, work) in self.0.iter_mut().enumerate() {
+            work.attempt();
+            let ended = os::ticks();
+            let took = ended.wrapping_sub(started);
+            started = ended;
+            let slow = took > SLOW_US * os::ticks_per_us();
+            let proven = slow && (*slow_before || took > VERY_SLOW_US * os::ticks_per_us());
+            *slow_before = slow;
+            if proven {
+                return (index + 1, true);
+            }
+        }
+        (self.0.len(), false)
     }
 }
 
@@ -236,7 +262,14 @@ impl Core {
     }
 
     /// Ends requests whose work is done.
+    #[inline]
     pub fn run_finished(&mut self) {
+        if self.work().finished() > 0 {
+            self.conclude_finished();
+        }
+    }
+
+    fn conclude_finished(&mut self) {
         while let Some(mut work) = self.work_mut().next_finished() {
             self.conclude(&mut work);
         }
@@ -337,12 +370,18 @@ impl Core {
     /// Must a worker do this, though it ends soon? Where it takes longer than waking one, and where
     /// workers are still at what comes before it in the same file.
     fn must_hand_over(&self, work: &Work) -> bool {
+        self[work.id].op.caps.has(Caps::SLOW) || self.has_order_to_keep(work)
+    }
+
+    /// Are workers still at what comes before it in the same file?
+    #[inline]
+    fn has_order_to_keep(&self, work: &Work) -> bool {
+        self.work().out() > 0 && self.follows_workers(work)
+    }
+
+    fn follows_workers(&self, work: &Work) -> bool {
         let request = &self[work.id];
-        let caps = request.op.caps;
-        caps.has(Caps::SLOW)
-            || self.work().out() > 0
-                && keeps_order(caps, work)
-                && self.works_on(request.file.fd(), Flags::HANDED_OVER)
+        keeps_order(request.op.caps, work) && self.works_on(request.file.fd(), Flags::HANDED_OVER)
     }
 
     /// What is offered holds its file from now on: the program may know what was consumed. What a thread has taken is that
@@ -406,6 +445,15 @@ impl Drop for Work {
     }
 }
 
+/// May the call that submits a request do its work on the program's descriptor? Only where its time is that of a device:
+/// who submits meanwhile waits for it.
+fn can_be_lent(request: &Request) -> bool {
+    let on_storage = |fd| kinds::typed_kind(fd).is_ok_and(|kind| kind.has(Kind::STORAGE));
+    matches!(request.file, FileHold::Plain(fd) if !request.op.caps.has(Caps::SLOW)
+        && request.whose == Whose::Common
+        && on_storage(fd))
+}
+
 /// Whoever works elsewhere holds the file by a duplicate: the program may close its descriptor.
 fn own_file(request: &mut Request, work: &mut Work) -> Result<(), Errno> {
     if let FileHold::Plain(fd) = request.file {
@@ -454,7 +502,7 @@ pub fn run_by_caller(guard: &mut CoreGuard<'_>, serial: u64, waits: bool) -> boo
         let Some(core) = live(guard, serial) else { return false };
         core.submit_direct(waits);
         let Some((mut batch, lent)) = core.take_batch(waits) else { return true };
-        let (done, slow) = guard.unlocked(|| run_batch(&mut batch, &mut slow_before));
+        let (done, slow) = guard.unlocked(|| batch.run(&mut slow_before));
         let Some(core) = live(guard, serial) else { return false };
         core.give_batch_back(batch, done, waits);
         if slow {
@@ -463,35 +511,16 @@ pub fn run_by_caller(guard: &mut CoreGuard<'_>, serial: u64, waits: bool) -> boo
         if lent {
             core.take_back();
         }
-        if slow {
+        if slow || core.work().is_empty() {
             return true;
         }
     }
 }
 
-/// Does one piece after the other, until one proves that the work is slow. Returns how many it did,
-/// and whether it stopped.
-fn run_batch(batch: &mut [Piece], slow_before: &mut bool) -> (usize, bool) {
-    let mut started = os::ticks();
-    for (index, work) in batch.iter_mut().enumerate() {
-        work.run();
-        let ended = os::ticks();
-        let took = ended.wrapping_sub(started);
-        started = ended;
-        let slow = took > SLOW_US * os::ticks_per_us();
-        let proven = slow && (*slow_before || took > VERY_SLOW_US * os::ticks_per_us());
-        *slow_before = slow;
-        if proven {
-            return (index + 1, true);
-        }
-    }
-    (batch.len(), false)
-}
-
 impl Core {
     /// The pieces that the caller does next, counted as worked on, and whether they are lent to it; `None` where there are
     /// none. What is for workers goes to them.
-    fn take_batch(&mut self, waits: bool) -> Option<(Vec<Piece>, bool)> {
+    fn take_batch(&mut self, waits: bool) -> Option<(Batch, bool)> {
         if self.work().is_offered()
             && self.lends_queue()
             && let Some(batch) = self.work_mut().take_lent()
@@ -523,21 +552,23 @@ impl Core {
     fn lends_queue(&self) -> bool {
         let own = credentials::acting();
         let fits = |work: &Work| {
-            work.can_be_lent(self[work.id].op.caps) && !work.is_foreign(own) && !self.must_hand_over(work)
+            work.exposed && work.lendable && !work.is_foreign(own) && !self.has_order_to_keep(work)
         };
         !self.work().is_empty() && self.work().queued().all(fits)
     }
 
     /// Ends what was `done` of a batch; the rest is to be done before what is queued.
-    fn give_batch_back(&mut self, mut batch: Vec<Piece>, done: usize, waits: bool) {
+    fn give_batch_back(&mut self, Batch(mut batch): Batch, done: usize, waits: bool) {
         self.work_mut().comes_back(batch.len());
-        for Piece(work) in batch.drain(done..).rev() {
+        while batch.len() > done
+            && let Some(work) = batch.pop_back()
+        {
             self.work_mut().put_back(work);
         }
         // Who observes a ring that defers is told by way of the queue.
         if self.defers() && (self.observed() || !waits) {
             self.work_mut().goes_out(done);
-            batch.drain(..).for_each(|work| self.finish(work));
+            batch.drain(..).for_each(|work| self.finish(Piece(work)));
         } else {
             batch.iter_mut().for_each(|work| self.conclude(work));
             batch.clear();

@@ -1,6 +1,6 @@
 //! A ring's work: what is queued, what is out, what has come back.
 //!
-//! Work leaves the queue for somewhere the ring's lock is not held as a [`Piece`] only: with its file, or lent.
+//! Work leaves the queue for somewhere the ring's lock is not held as a [`Piece`](crate::work::Piece) or a [`Batch`] only: with its file, or lent.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -9,7 +9,7 @@ use crate::os::Fd;
 use crate::process::credentials::Credentials;
 use crate::request::{RequestId, Slab};
 use crate::wait::loan::{Loan, Posted};
-use crate::work::{Piece, Work, own_file};
+use crate::work::{Batch, Work, own_file};
 
 /// Pieces that the caller does between two looks at the ring.
 const PIECES: usize = 16;
@@ -27,8 +27,8 @@ pub struct WorkQueue {
     loan: Loan,
     /// Descriptors of the program whose CLOSE is queued, or being done.
     closing: Vec<(RequestId, Fd)>,
-    /// What the caller takes at once; empty but for its room.
-    batch: Vec<Piece>,
+    /// Room for what the caller takes at once, unless a caller has it.
+    batch: Option<VecDeque<Work>>,
     /// Out with workers, or with the kernel, or done by a caller.
     out: usize,
     /// What is done and has not been looked at.
@@ -54,10 +54,11 @@ impl WorkQueue {
     }
 
     /// Queues work. `at` tells how far the submission is that queues it.
-    pub fn push(&mut self, work: Work, at: (u32, Posted), lendable: impl FnOnce(&Work) -> bool) {
+    #[inline(always)]
+    pub fn push(&mut self, work: Work, at: (u32, Posted)) {
         if self.loan.is_open() {
             let (sq_head, posted) = at;
-            self.loan.queue(sq_head, posted, lendable(&work));
+            self.loan.queue(sq_head, posted, work.exposed && work.lendable);
         }
         self.exposed |= work.exposed;
         self.direct += usize::from(work.direct.is_some());
@@ -148,6 +149,12 @@ impl WorkQueue {
         self.loan.close(sq_head, posted)
     }
 
+    /// May the submission under way lend what it queues?
+    #[inline]
+    pub fn lends(&self) -> bool {
+        self.loan.is_open()
+    }
+
     /// Is work lent?
     #[inline]
     pub fn is_lent(&self) -> bool {
@@ -172,15 +179,13 @@ impl WorkQueue {
 
     /// The calling thread takes all that is queued, and does it on the program's descriptors. `None` where it is not
     /// offered any more.
-    pub(super) fn take_lent(&mut self) -> Option<Vec<Piece>> {
+    pub(super) fn take_lent(&mut self) -> Option<Batch> {
         if !self.loan.take() {
             return None;
         }
-        let mut batch = core::mem::take(&mut self.batch);
-        batch.extend(self.queued.drain(..).map(|work| Piece::lent(work, &self.loan)));
         self.exposed = false;
-        self.out += batch.len();
-        Some(batch)
+        let all = self.take_first(self.queued.len());
+        Some(Batch::lent(all, &self.loan))
     }
 }
 
@@ -203,26 +208,36 @@ impl WorkQueue {
     }
 
     /// The light pieces at the front that a thread with `own` credentials can do, as far as a caller takes them at once.
-    pub(super) fn take_light(&mut self, own: Credentials) -> Vec<Piece> {
+    pub(super) fn take_light(&mut self, own: Credentials) -> Batch {
         let count = self.queued.iter().take(PIECES).take_while(|work| work.is_light_for(own)).count();
-        let mut batch = core::mem::take(&mut self.batch);
-        batch.extend(self.queued.drain(..count).map(Piece::held));
-        self.out += batch.len();
+        Batch::held(self.take_first(count))
+    }
+
+    /// So much of what is queued leaves.
+    fn take_first(&mut self, count: usize) -> VecDeque<Work> {
+        let mut batch = self.batch.take().unwrap_or_default();
+        if count == self.queued.len() {
+            // As a rule. Then nothing is copied.
+            core::mem::swap(&mut batch, &mut self.queued);
+        } else {
+            batch.extend(self.queued.drain(..count));
+        }
+        self.out += count;
         batch
     }
 
     /// One piece that was taken out of the queue, as a batch.
-    pub(super) fn take_alone(&mut self, work: Work) -> Vec<Piece> {
-        let mut batch = core::mem::take(&mut self.batch);
-        batch.push(Piece::held(work));
+    pub(super) fn take_alone(&mut self, work: Work) -> Batch {
+        let mut batch = self.batch.take().unwrap_or_default();
+        batch.push_back(work);
         self.out += 1;
-        batch
+        Batch::held(batch)
     }
 
     /// Keeps the room of a batch.
-    pub(super) fn keep_batch(&mut self, batch: Vec<Piece>) {
+    pub(super) fn keep_batch(&mut self, batch: VecDeque<Work>) {
         debug_assert!(batch.is_empty(), "all of it is done or queued again");
-        self.batch = batch;
+        self.batch = Some(batch);
     }
 
     /// Notes what is done, to be looked at later.
