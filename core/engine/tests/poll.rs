@@ -523,6 +523,48 @@ fn an_edge_at_a_close_is_not_lost() {
     });
 }
 
+/// What a multishot poll was told of stays true when its descriptor is closed, and is not told again; what comes later is.
+fn told_around_a_close(engine: Engine, flags: u32, waits: bool, early: bool) -> Vec<Vec<Cqe>> {
+    let mut ring = Ring::new(engine, 8, flags);
+    let (near, mut far) = UnixStream::pair().unwrap();
+    let mut all = vec![collect(&mut ring, &[poll(1, &near, IN, IORING_POLL_ADD_MULTI)], 0)];
+    far.write_all(b"x").unwrap();
+    all.push(collect(&mut ring, &[], 1));
+    if waits {
+        // Long enough for the reactor to take the ring over.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    if early {
+        far.write_all(b"x").unwrap();
+    }
+    let fd = near.into_raw_fd();
+    // SAFETY: a descriptor of the test's own.
+    let kept = unsafe { OwnedFd::from_raw_fd(libc::dup(fd)) };
+    anyring_engine::frontend::closed(fd);
+    // SAFETY: no one else has it.
+    unsafe { libc::close(fd) };
+    all.push(if early { collect(&mut ring, &[], 1) } else { Vec::new() });
+    all.push(peek(&mut ring));
+    far.write_all(b"x").unwrap();
+    all.push(collect(&mut ring, &[], 1));
+    UnixStream::from(kept).read_exact(&mut [0; 2]).unwrap();
+    far.write_all(b"x").unwrap();
+    all.push(collect(&mut ring, &[], 1));
+    drop(far);
+    all.push(collect(&mut ring, &[], 1));
+    all.push(peek(&mut ring));
+    all
+}
+
+#[test]
+fn a_close_tells_a_multishot_poll_nothing_twice() {
+    for flags in [0, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER] {
+        for (waits, early) in [(false, false), (false, true), (true, false), (true, true)] {
+            both(|engine| told_around_a_close(engine, flags, waits, early));
+        }
+    }
+}
+
 #[test]
 fn two_polls_of_one_submission_are_told_once_each() {
     for flags in [0, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER] {

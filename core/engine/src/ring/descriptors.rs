@@ -5,7 +5,7 @@ use crate::assets::{epoll_sets, kinds, notes};
 use crate::os::Fd;
 use crate::process::identity;
 use crate::ring::drive::caller;
-use crate::ring::{lifetime, registry};
+use crate::ring::{Core, lifetime, registry};
 use crate::work::exposure;
 
 /// `fd` is about to be closed, or replaced. Any descriptor may be named: kept readiness registrations end, a ring loses one
@@ -25,11 +25,25 @@ pub fn closed(fd: Fd) {
     registry::for_each_live(|ring| {
         let mut guard = ring.lock();
         if let Some(core) = guard.as_mut() {
+            let was_idle = core.ready.is_empty();
             core.forget_fd(fd);
+            if was_idle && !core.ready.is_empty() {
+                proceed(core);
+            }
             // What is linked behind a request that this ended may be under way.
             caller::leave(core);
         }
     });
+}
+
+/// Something became ready that epoll does not report once more.
+fn proceed(core: &mut Core) {
+    if core.defers() {
+        core.notify_deferred();
+    } else {
+        core.observers.posts_later();
+        core.advance();
+    }
 }
 
 /// `old` was duplicated to `new`. Harmless where `old` is no ring.

@@ -18,6 +18,7 @@ use linux_raw_sys::general::{
 
 mod entries;
 mod guesses;
+mod handover;
 mod recheck;
 mod socket_kind;
 mod waiters;
@@ -309,6 +310,9 @@ impl Core {
     }
 
     fn forget(&mut self, fd: Fd, unregister: bool) {
+        if let Some(index) = self.readiness.find(fd) {
+            self.hand_polls_over(fd, index);
+        }
         self.keep_files_of_work(fd);
         self.keep_files_of_ready(fd);
         self.zero_copy.forget(fd);
