@@ -108,11 +108,16 @@ fn begin(core: &mut Core, id: RequestId) -> Outcome {
         Ok(now) => now & core.polled(id),
         Err(errno) => return errno.into(),
     };
-    if !core.polls_once(id) && core.is_own_eventfd(fd) {
+    let own = !core.polls_once(id) && core.is_own_eventfd(fd);
+    if own {
         core.observers_mut().eventfd_is_polled();
     }
     if now == 0 {
-        return wait(core, id, true);
+        let outcome = wait(core, id, true);
+        if own && matches!(outcome, Outcome::Armed) {
+            core.glimpse(fd, core.polled(id));
+        }
+        return outcome;
     }
     if core.polls_once(id) {
         return Outcome::Complete(now as i32);

@@ -23,6 +23,9 @@ const MOST: usize = 256;
 
 const MAGIC: u32 = 0xa10a_10a1;
 const HEADER: usize = 32;
+/// `IOCB_CMD_POLL`.
+const POLL: u16 = 5;
+
 const FLAG_RESFD: u32 = 1;
 const FLAG_IOPRIO: u32 = 2;
 
@@ -79,7 +82,8 @@ struct Header {
     length: u32,
 }
 
-struct Context {
+/// A context, with an eventfd in an epoll set.
+pub struct Context {
     header: *mut Header,
     /// Events that the ring memory has room for, as it said at first: the program could write there.
     count: u32,
@@ -101,10 +105,14 @@ pub struct Aio {
 }
 
 impl Context {
-    fn create(epoll: Fd) -> Result<Context, Errno> {
+    /// One for so many requests at a time; epoll calls its eventfd `name`.
+    ///
+    /// # Errors
+    /// Those of `io_setup`, `eventfd` and `epoll_ctl`; `ENOSYS` where its memory is not as it is known.
+    pub fn create(epoll: Fd, most: usize, name: u64) -> Result<Context, Errno> {
         let mut address = 0usize;
         // SAFETY: writes one word of ours.
-        unsafe { os::call(nr::__NR_io_setup, [MOST, &raw mut address as usize, 0, 0, 0, 0])? };
+        unsafe { os::call(nr::__NR_io_setup, [most, &raw mut address as usize, 0, 0, 0, 0])? };
         let header = address as *mut Header;
         // SAFETY: the kernel has just mapped the header there.
         let (magic, count, length) = unsafe { ((*header).magic, (*header).count, (*header).length) };
@@ -113,7 +121,7 @@ impl Context {
         if magic != MAGIC || length as usize != HEADER || count == 0 {
             return Err(Errno::ENOSYS);
         }
-        os::epoll_ctl(epoll, EPOLL_CTL_ADD, eventfd, EPOLLIN | EPOLLET, AIO)?;
+        os::epoll_ctl(epoll, EPOLL_CTL_ADD, eventfd, EPOLLIN | EPOLLET, name)?;
         Ok(context)
     }
 
@@ -127,8 +135,30 @@ impl Context {
         }
     }
 
+    /// Polls a file once: its first wake-up for one of `events` completes this, whatever is so later.
+    ///
+    /// # Errors
+    /// Those of `io_submit`: `EINVAL` before Linux 4.18, `EAGAIN` while as many are in flight as there may be.
+    pub fn poll(&self, fd: Fd, events: u32) -> Result<(), Errno> {
+        let iocb = Iocb {
+            opcode: POLL,
+            fd: fd as u32,
+            address: u64::from(events),
+            flags: FLAG_RESFD,
+            eventfd: self.eventfd as u32,
+            ..Iocb::default()
+        };
+        self.submit(&[&raw const iocb]).map(drop)
+    }
+
+    /// In a child after `fork`, where the context is not.
+    pub fn abandon(self) {
+        os::close(self.eventfd);
+        core::mem::forget(self);
+    }
+
     /// The next completion: whose, and its result.
-    fn next(&mut self) -> Option<(u64, i64)> {
+    pub fn take_completion(&mut self) -> Option<(u64, i64)> {
         // SAFETY: mapped for as long as the context lives.
         let header = unsafe { &*self.header };
         // Acquire pairs with the kernel's barrier between an event and the tail.
@@ -169,8 +199,7 @@ impl Aio {
     /// In a child after `fork`, where the context is not.
     pub fn forked(&mut self) {
         if let Some(context) = self.context.take() {
-            os::close(context.eventfd);
-            core::mem::forget(context);
+            context.abandon();
         }
         *self = Aio::default();
     }
@@ -218,7 +247,7 @@ impl Core {
             return;
         }
         if self.aio().context.is_none() {
-            match self.epoll().and_then(Context::create) {
+            match self.epoll().and_then(|epoll| Context::create(epoll, MOST, AIO)) {
                 Ok(context) => self.aio_mut().context = Some(context),
                 Err(_) => {
                     self.aio_mut().refused = true;
@@ -305,7 +334,7 @@ impl Core {
 
     fn reap_transfers(&mut self) {
         while self.aio().in_flight() > 0
-            && let Some((slot, result)) = self.aio_mut().context.as_mut().and_then(Context::next)
+            && let Some((slot, result)) = self.aio_mut().context.as_mut().and_then(Context::take_completion)
         {
             let Some(mut work) = self.aio_mut().take_back(slot) else { continue };
             work.conclude(if result < 0 {

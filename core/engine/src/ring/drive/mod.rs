@@ -20,6 +20,7 @@
 
 pub mod caller;
 pub mod error_queue;
+mod glimpse;
 pub mod observers;
 pub mod reactor;
 pub mod readiness;
@@ -68,6 +69,9 @@ pub(crate) fn channel_data(index: usize) -> u64 {
 }
 /// Names what other processes of the ring ring.
 pub const BELL: u64 = u64::MAX - 2;
+
+/// Names the eventfd of [`glimpse`].
+const GLIMPSE: u64 = u64::MAX - 3;
 
 impl Core {
     /// Completions wait for the program's thread to come and fetch them.
@@ -154,7 +158,7 @@ impl Core {
 
     /// Takes what epoll reported: marks descriptors ready and requests to be issued again. Was the driver kicked?
     pub fn take_events(&mut self, events: &[EpollEvent]) -> bool {
-        let mut kicked = false;
+        let (mut kicked, mut glimpsed) = (false, false);
         self.readiness.is_asked();
         self.readiness.reported(events.len());
         self.expect_entries(events.iter().map(|event| { event.data } as u32));
@@ -163,11 +167,15 @@ impl Core {
             // Finished transfers, and what other processes did, are seen by whoever looks at the ring next.
             if (data >> 32) as u32 == CHANNEL {
                 self.look_for_pages(data as u32 as usize);
-            } else if data < BELL {
+            } else if data < GLIMPSE {
                 self.readiness_event(data, bits);
             } else {
                 kicked |= data == KICK;
+                glimpsed |= data == GLIMPSE;
             }
+        }
+        if glimpsed {
+            self.take_glimpse();
         }
         kicked
     }

@@ -9,6 +9,7 @@ use crate::Outlet;
 use crate::abi::layout::Word;
 use crate::assets::eventfd::RegisteredEventfd;
 use crate::os::{self, Fd};
+use crate::ring::drive::glimpse::Glimpse;
 use crate::ring::{Core, Ring};
 
 /// The observers of a ring, and what they have been told.
@@ -18,6 +19,8 @@ pub struct Observers {
     eventfd: Option<RegisteredEventfd>,
     /// It was signalled since a poll of it began.
     rung: bool,
+    /// Hears of events of it that are over before epoll is asked, once it was polled.
+    glimpse: Option<Glimpse>,
     /// Stands in where the program polls the ring's descriptor.
     stand_in: Option<Fd>,
     /// It has the place of the program's descriptor: nobody sees when that is polled.
@@ -84,6 +87,7 @@ impl Observers {
 
     /// There is none any more.
     pub fn take_eventfd(&mut self) -> Option<RegisteredEventfd> {
+        self.glimpse = None;
         self.eventfd.take()
     }
 
@@ -95,6 +99,16 @@ impl Observers {
     /// Was the program's eventfd signalled since?
     pub fn has_rung(&self) -> bool {
         self.rung
+    }
+
+    /// What hears of its events.
+    pub(super) fn glimpse_mut(&mut self) -> Option<&mut Glimpse> {
+        self.glimpse.as_mut()
+    }
+
+    /// This does from now on.
+    pub(super) fn set_glimpse(&mut self, glimpse: Glimpse) {
+        self.glimpse = Some(glimpse);
     }
 
     /// The program's eventfd, if it is to hear of what was posted just now.
@@ -177,12 +191,16 @@ impl Observers {
 
     /// In a child after `fork`.
     pub fn forked(&mut self) {
+        if let Some(glimpse) = self.glimpse.take() {
+            glimpse.forked();
+        }
         self.readable = false;
         self.outlet = None;
     }
 
     /// The ring ends: what is left to be closed.
     pub fn end(&mut self) -> Option<Fd> {
+        self.glimpse = None;
         self.stand_in.take()
     }
 }

@@ -356,6 +356,18 @@ impl Readiness {
         self.current(fd).is_some_and(|entry| entry.ready & events != 0)
     }
 
+    /// What epoll calls the registration of `fd`.
+    pub fn name_of(&self, fd: Fd) -> Option<u64> {
+        let index = self.find(fd)?;
+        Some(self.entries[index as usize].data(index))
+    }
+
+    /// Does anybody wait by the registration that epoll calls so?
+    pub fn is_awaited(&self, name: u64) -> bool {
+        let entry = self.entries.get(name as u32 as usize);
+        entry.is_some_and(|entry| entry.data(name as u32) == name && !entry.waiters.is_empty())
+    }
+
     /// Is `fd` registered, so that an attempt that drains it may say so?
     pub fn is_registered(&self, fd: Fd) -> bool {
         self.current(fd).is_some()
