@@ -74,9 +74,10 @@ impl Set {
             None => 0,
             Some(_) => os::monotonic_ns(),
         };
+        let spin_ns = self.options.spin_ns.min(timeout_ns.unwrap_or(u64::MAX));
         // A clock without a call, and not an exact one.
-        let (spin_start, spin_ticks) = (os::ticks(), self.options.spin_ns * os::ticks_per_us() / 1000);
-        let mut spins = self.options.spin_ns != 0;
+        let (spin_start, spin_ticks) = (os::ticks(), spin_ns.saturating_mul(os::ticks_per_us()) / 1000);
+        let mut spins = spin_ns != 0;
         loop {
             // A sleep asks the kernel itself.
             let asks = spins || timeout_ns == Some(0);

@@ -135,6 +135,15 @@ fn io_uring_is_denied() {
     .unwrap();
 }
 
+#[test]
+fn a_set_that_would_look_for_ever_looks_no_longer_than_it_waits() {
+    for feeder in [Feeder::Epoll, Feeder::Aio] {
+        let set = Set::create(Options { feeder, spin_ns: u64::MAX, ..Options::new(4) }).unwrap();
+        assert_eq!(set.wait(Some(1_000_000)), Ok(()));
+        assert_eq!(set.wait(Some(0)), Ok(()));
+    }
+}
+
 /// An eventfd that does not block.
 struct EventFd(i32);
 
