@@ -15,8 +15,8 @@ use crate::work::{exposure, interrupt, pool};
 
 /// The locks below a ring's, in the order in which they are taken.
 const LOCKS: [fn() -> &'static dyn AcrossFork; 11] = [
-    reactor::lock,
     pool::lock,
+    reactor::lock,
     lifetime::lock,
     ring_fds::lock,
     eventfd::lock,

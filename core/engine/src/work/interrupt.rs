@@ -138,13 +138,14 @@ impl Seat {
 
 /// A seat for the worker's next piece of work; its own so far, unless another signal is to be taken. To be called while
 /// the worker is at nothing.
-pub fn renew(seat: &mut Arc<Seat>) {
+pub fn renew(mut seat: Arc<Seat>) -> Arc<Seat> {
     if let By::Own(signal) = seat.by
         && (signal != TAKEN.load(Ordering::Relaxed) || !is_ours(signal))
     {
-        *seat = Arc::new(Seat::of_this_thread());
+        seat = Arc::new(Seat::of_this_thread());
     }
     seat.stopped.store(0, Ordering::Relaxed);
+    seat
 }
 
 fn choose() -> By {

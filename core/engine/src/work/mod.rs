@@ -8,6 +8,7 @@
 
 pub mod aio;
 pub mod exposure;
+pub mod handover;
 pub mod interrupt;
 pub mod pool;
 mod queue;

@@ -1,0 +1,602 @@
+//! The hand-over of work to threads: what is queued, which threads there are and with which credentials, who sleeps and
+//! who is woken.
+//!
+//! Locks, futexes and threads come by traits, and nothing here knows of rings: so the very code that runs is what the
+//! model checker runs (`core/engine/tests/handover_model.rs`).
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::ops::DerefMut;
+
+use crate::abi::Errno;
+use crate::os::sync::atomic::{AtomicU32, Ordering};
+use crate::os::sync::{Guard, Mutex};
+use crate::os::{self, CpuSet};
+pub use crate::process::credentials::Credentials;
+use crate::work::queue::take;
+
+/// Threads of a squad for work that ends soon, unless the program says how many.
+const BOUNDED: u32 = 8;
+/// Work that ends soon and may wait for a worker. The rest is bounded by the requests that there can be.
+const QUEUE: usize = 1 << 16;
+/// How long an idle worker stays.
+const IDLE_NS: u64 = 5_000_000_000;
+
+/// Wakes all that sleep.
+const EVERYBODY: u32 = i32::MAX as u32;
+
+/// A piece of work, as far as its hand-over is concerned.
+pub trait Job {
+    /// What it is found by: no two that are queued or being done have the same.
+    type Name: Copy + Eq;
+    /// Where its worker can be interrupted.
+    type Seat: Clone;
+
+    /// Its name.
+    fn name(&self) -> Self::Name;
+    /// What a worker must have to do it.
+    fn credentials(&self) -> Credentials;
+    /// 0: it ends soon. 1: it may take for ever.
+    fn class(&self) -> usize;
+    /// Work with the same hash is done one after the other; 0 stands for none.
+    fn hash(&self) -> u64;
+    /// A worker is about to do it in this seat.
+    fn sit(&mut self, seat: Self::Seat);
+    /// It is done. True where it had a seat.
+    fn stand_up(&mut self) -> bool;
+}
+
+/// A lock.
+pub trait Lock<T> {
+    /// The right to use what it guards.
+    type Guard<'a>: DerefMut<Target = T>
+    where
+        Self: 'a;
+    /// Takes it.
+    fn lock(&self) -> Self::Guard<'_>;
+}
+
+/// A word on which threads sleep.
+pub trait Futex {
+    /// As that of an atomic integer.
+    fn load(&self, order: Ordering) -> u32;
+    /// As that of an atomic integer.
+    fn fetch_add(&self, value: u32, order: Ordering) -> u32;
+    /// Sleeps if it still is `seen`. True where nobody woke the thread in that time.
+    fn wait(&self, seen: u32, timeout_ns: Option<u64>) -> bool;
+    /// Wakes so many of those that sleep.
+    fn wake(&self, count: u32);
+}
+
+/// What the hand-over needs of the process.
+pub trait System: Sized {
+    /// What is handed over.
+    type Job: Job;
+    /// The lock of it all.
+    type Lock: Lock<Pool<Self::Job>>;
+    /// What workers sleep on.
+    type Futex: Futex;
+
+    /// Starts a thread that runs [`Handover::work`]. The calling thread must have these credentials.
+    fn start_worker(&self, credentials: Credentials, class: usize) -> bool;
+    /// Starts a thread that runs [`Handover::stand_by`]. The calling thread must have these credentials.
+    fn start_keeper(&self, credentials: Credentials) -> bool;
+    /// The calling thread has nothing left to do but to return.
+    fn thread_ends(&self);
+    /// The credentials that the process's threads share.
+    fn common(&self) -> Credentials;
+    /// Will [`System::ask_reactor`] have workers started with these? Asked with the lock held.
+    fn reactor_has(&self, credentials: Credentials) -> bool;
+    /// Has the reactor call [`Handover::recruit`], until that succeeds.
+    fn ask_reactor(&self);
+    /// A seat for the calling thread's next piece of work, in the place of the one before.
+    fn take_seat(&self, before: Option<SeatOf<Self>>) -> SeatOf<Self>;
+    /// Has the worker in this seat come back.
+    fn interrupt(&self, seat: &SeatOf<Self>);
+    /// The calling thread runs on these processors from now on.
+    fn bind(&self, cpus: &CpuSet);
+    /// How many threads there may be for work that may take for ever.
+    fn most_threads(&self) -> u32;
+    /// Does a piece of work.
+    fn perform(&self, job: &mut Self::Job);
+    /// Gives it back to whoever it is for.
+    fn finish(&self, job: Self::Job);
+}
+
+type SeatOf<S> = <<S as System>::Job as Job>::Seat;
+type NameOf<S> = <<S as System>::Job as Job>::Name;
+
+/// The threads with the same credentials.
+struct Squad {
+    credentials: Credentials,
+    /// Threads by class.
+    threads: [u32; 2],
+    /// Those that look for work, by class.
+    idle: [u32; 2],
+    /// A thread stands by to clone others.
+    keeper: bool,
+    /// Personalities that need the keeper.
+    personalities: u32,
+    /// Rings with requests of submitters that need it.
+    submitters: u32,
+}
+
+/// Work that may take for ever, and who is at it.
+struct Running<J: Job> {
+    name: J::Name,
+    seat: J::Seat,
+}
+
+/// Where workers run, and how often the program said so; none of them is bound before the first time.
+struct Binding {
+    cpus: CpuSet,
+    times: u32,
+}
+
+/// Work and threads, under the lock.
+pub struct Pool<J: Job> {
+    queue: VecDeque<J>,
+    running: Vec<Running<J>>,
+    /// Hashes of work being done.
+    hashes: Vec<u64>,
+    squads: Vec<Squad>,
+    /// How many threads the program wants at most, by class; 0 where it has not said.
+    limits: [u32; 2],
+    binding: Binding,
+}
+
+impl<J: Job> Pool<J> {
+    /// No work and no threads.
+    pub const fn new() -> Pool<J> {
+        Pool {
+            queue: VecDeque::new(),
+            running: Vec::new(),
+            hashes: Vec::new(),
+            squads: Vec::new(),
+            limits: [0; 2],
+            binding: Binding { cpus: [u64::MAX; 16], times: 0 },
+        }
+    }
+
+    fn squad(&mut self, credentials: Credentials) -> Option<&mut Squad> {
+        self.squads.iter_mut().find(|squad| squad.credentials == credentials)
+    }
+
+    fn squad_or_new(&mut self, credentials: Credentials) -> Option<&mut Squad> {
+        let index = match self.squads.iter().position(|squad| squad.credentials == credentials) {
+            Some(index) => index,
+            None => {
+                self.squads.try_reserve(1).ok()?;
+                self.squads.push(Squad {
+                    credentials,
+                    threads: [0; 2],
+                    idle: [0; 2],
+                    keeper: false,
+                    personalities: 0,
+                    submitters: 0,
+                });
+                self.squads.len() - 1
+            }
+        };
+        self.squads.get_mut(index)
+    }
+
+    /// Forgets squads of nobody.
+    fn sweep(&mut self) {
+        self.squads.retain(|squad| squad.keeper || squad.threads != [0; 2]);
+    }
+
+    /// How many of those that sleep for one piece of work have to be woken: where there are several squads, any may have
+    /// its credentials.
+    fn sleepers_to_wake(&self) -> u32 {
+        if self.squads.len() == 1 { 1 } else { EVERYBODY }
+    }
+
+    /// Work that waits for workers of a class.
+    fn waiting(&self, credentials: Credentials, class: usize) -> u32 {
+        let fits = |job: &&J| job.credentials() == credentials && job.class() == class;
+        self.queue.iter().filter(fits).count() as u32
+    }
+
+    /// Would one more worker have something to do, if `more` pieces were queued, and may there be one?
+    fn needs_worker(
+        &mut self,
+        system: &impl System<Job = J>,
+        credentials: Credentials,
+        class: usize,
+        more: u32,
+    ) -> bool {
+        let waiting = self.waiting(credentials, class) + more;
+        let Some(&mut Squad { idle, threads, .. }) = self.squad(credentials) else { return false };
+        // Work that may take for ever waits for no other such. The program's limit does not count for it: much of
+        // it the kernel does without threads.
+        idle[class] < waiting
+            && threads[class] < if class == 0 { self.bounded() } else { system.most_threads() }
+    }
+
+    /// How many threads there may be for work that ends soon.
+    fn bounded(&self) -> u32 {
+        if self.limits[0] == 0 { BOUNDED } else { self.limits[0] }
+    }
+
+    /// Starts a worker. The calling thread must have these credentials.
+    fn start(&mut self, system: &impl System<Job = J>, credentials: Credentials, class: usize) -> bool {
+        let started = system.start_worker(credentials, class);
+        if let Some(squad) = self.squad(credentials) {
+            squad.threads[class] += u32::from(started);
+        }
+        started
+    }
+
+    /// Starts the workers that queued work waits for. False where some could not be started.
+    fn recruit(&mut self, system: &impl System<Job = J>, credentials: Credentials) -> bool {
+        for class in 0..2 {
+            for _ in 0..self.waiting(credentials, class) {
+                if !self.needs_worker(system, credentials, class, 0) {
+                    break;
+                }
+                if !self.start(system, credentials, class) {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Takes the next piece for a worker, its hash marked as busy.
+    fn next(&mut self, credentials: Credentials, class: usize, seat: Option<&J::Seat>) -> Option<J> {
+        let hashes = &self.hashes;
+        let mut job = take(&mut self.queue, |job| {
+            job.credentials() == credentials
+                && job.class() == class
+                && (job.hash() == 0 || !hashes.contains(&job.hash()))
+        })?;
+        if job.hash() != 0 {
+            self.hashes.push(job.hash());
+        }
+        if let Some(seat) = seat
+            && self.running.try_reserve(1).is_ok()
+        {
+            self.running.push(Running { name: job.name(), seat: seat.clone() });
+            job.sit(seat.clone());
+        }
+        Some(job)
+    }
+
+    /// The calling worker ends if the program has set a lower limit since.
+    fn lets_go_of_surplus(&mut self, system: &impl System<Job = J>, credentials: Credentials) -> bool {
+        let most = self.bounded();
+        let Some(squad) = self.squad(credentials) else { return false };
+        let surplus = squad.threads[0] > most;
+        if surplus {
+            system.thread_ends();
+            squad.threads[0] -= 1;
+        }
+        surplus
+    }
+
+    /// Is there no work, and no thread?
+    pub fn is_at_rest(&self) -> bool {
+        self.queue.is_empty() && self.running.is_empty() && self.hashes.is_empty() && self.squads.is_empty()
+    }
+
+    /// In a child after `fork`: the parent's workers are not here.
+    pub fn forked(&mut self) {
+        *self = Pool::new();
+    }
+}
+
+impl<J: Job> Default for Pool<J> {
+    fn default() -> Pool<J> {
+        Pool::new()
+    }
+}
+
+/// A pool with those who use it.
+pub struct Handover<S: System> {
+    pool: S::Lock,
+    /// Changes whenever work is queued; idle workers of a class sleep on theirs.
+    work: [S::Futex; 2],
+    /// Changes whenever a keeper has something to do.
+    keepers: S::Futex,
+    system: S,
+}
+
+impl<S: System> Handover<S> {
+    /// Of parts that nobody uses yet.
+    pub const fn new(pool: S::Lock, work: [S::Futex; 2], keepers: S::Futex, system: S) -> Handover<S> {
+        Handover { pool, work, keepers, system }
+    }
+
+    /// What is under the lock, with it.
+    pub fn pool(&self) -> &S::Lock {
+        &self.pool
+    }
+
+    /// What it needs of the process.
+    pub fn system(&self) -> &S {
+        &self.system
+    }
+
+    /// Queues a piece of work and sees to it that somebody does it; `acting` are the calling thread's credentials. Gives
+    /// it back where nobody can.
+    ///
+    /// # Errors
+    /// The work itself.
+    #[expect(clippy::result_large_err, reason = "the work itself is what comes back")]
+    pub fn push(&self, job: S::Job, acting: Credentials) -> Result<(), S::Job> {
+        let (class, credentials) = (job.class(), job.credentials());
+        let mine = credentials == acting;
+        let mut pool = self.pool.lock();
+        // With the lock held: a reactor that ends looks at the queue afterwards.
+        let by_reactor = !mine && self.system.reactor_has(credentials);
+        let full = class == 0 && pool.queue.len() >= QUEUE;
+        if full || pool.queue.try_reserve(1).is_err() || pool.squad_or_new(credentials).is_none() {
+            return Err(job);
+        }
+        let needed = pool.needs_worker(&self.system, credentials, class, 1);
+        let wanting = needed && mine && !pool.start(&self.system, credentials, class);
+        let Some(squad) = pool.squad(credentials) else { return Err(job) };
+        let by_keeper = needed && !mine && squad.keeper;
+        if squad.threads[class] == 0 && !by_keeper && !by_reactor {
+            pool.sweep();
+            return Err(job);
+        }
+        pool.queue.push_back(job);
+        let sleepers = pool.sleepers_to_wake();
+        drop(pool);
+        self.call_workers(class, sleepers);
+        if by_keeper {
+            self.call_keepers();
+        } else if needed && by_reactor || wanting {
+            // A thread may be to be had later, though none of ours ends.
+            self.system.ask_reactor();
+        }
+        Ok(())
+    }
+
+    fn call_workers(&self, class: usize, count: u32) {
+        // Release pairs with the acquire load before a worker looks into the queue for the last time.
+        self.work[class].fetch_add(1, Ordering::Release);
+        self.work[class].wake(count);
+    }
+
+    fn call_keepers(&self) {
+        // Release pairs with the acquire load before a keeper looks at its squad for the last time.
+        self.keepers.fetch_add(1, Ordering::Release);
+        self.keepers.wake(EVERYBODY);
+    }
+
+    /// Starts the workers that queued work waits for. The calling thread must have these credentials. False where some
+    /// could not be started.
+    pub fn recruit(&self, credentials: Credentials) -> bool {
+        self.pool.lock().recruit(&self.system, credentials)
+    }
+
+    /// Limits the threads of each class (`IORING_REGISTER_IOWQ_MAX_WORKERS`), where it is not 0. Returns
+    /// the limits so far.
+    pub fn limit(&self, limits: [u32; 2]) -> [u32; 2] {
+        let most = self.system.most_threads();
+        let mut pool = self.pool.lock();
+        let said = pool.limits[1];
+        let before = [pool.bounded(), if said == 0 { most } else { said }];
+        for (limit, new) in pool.limits.iter_mut().zip(limits) {
+            if new != 0 {
+                *limit = new.min(most).max(1);
+            }
+        }
+        before
+    }
+
+    /// Says on which processors workers run from their next piece of work on (`IORING_REGISTER_IOWQ_AFF`).
+    pub fn bind(&self, cpus: CpuSet) {
+        let mut pool = self.pool.lock();
+        let times = pool.binding.times.wrapping_add(1);
+        pool.binding = Binding { cpus, times };
+    }
+
+    /// Takes a request's work back before anybody starts it.
+    pub fn withdraw(&self, name: NameOf<S>) -> Option<S::Job> {
+        take(&mut self.pool.lock().queue, |job| job.name() == name)
+    }
+
+    /// Has the worker that is at a request come back, if it can be interrupted.
+    pub fn interrupt(&self, name: NameOf<S>) {
+        let pool = self.pool.lock();
+        if let Some(running) = pool.running.iter().find(|running| running.name == name) {
+            self.system.interrupt(&running.seat);
+        }
+    }
+
+    /// Takes any work that `fits`, for a caller with the `acting` credentials that waits anyway; never one that may take
+    /// for ever, or that has its turn.
+    pub fn steal(&self, acting: Credentials, fits: impl Fn(&S::Job) -> bool) -> Option<S::Job> {
+        take(&mut self.pool.lock().queue, |job| {
+            job.credentials() == acting && job.class() == 0 && job.hash() == 0 && fits(job)
+        })
+    }
+
+    /// A worker: works until there is nothing to do for long, or the process has other credentials than when it began.
+    pub fn work(&self, credentials: Credentials, class: usize) {
+        let common = self.system.common();
+        let (mut timed_out, mut bound) = (false, 0);
+        let mut seat = None;
+        loop {
+            if class == 1 {
+                // What ends soon is not worth interrupting.
+                seat = Some(self.system.take_seat(seat));
+            }
+            // Acquire pairs with the release in `call_workers`: work queued before is seen below, and so
+            // are new credentials.
+            let seen = self.work[class].load(Ordering::Acquire);
+            let mut pool = self.pool.lock();
+            if class == 0 && pool.lets_go_of_surplus(&self.system, credentials) {
+                // Another one does what this one was woken for.
+                drop(pool);
+                return self.call_workers(0, EVERYBODY);
+            }
+            if let Some(job) = pool.next(credentials, class, seat.as_ref()) {
+                let cpus = (pool.binding.times != bound).then_some(pool.binding.cpus);
+                bound = pool.binding.times;
+                drop(pool);
+                if let Some(cpus) = cpus {
+                    self.system.bind(&cpus);
+                }
+                self.perform(job);
+                timed_out = false;
+                continue;
+            }
+            // What is left of its work waits for others that are at the same file.
+            let waits = pool.waiting(credentials, class) > 0;
+            let Some(squad) = pool.squad(credentials) else { return self.system.thread_ends() };
+            let outdated = common != self.system.common()
+                || squad.personalities == 0 && credentials < self.system.common();
+            if !waits && (timed_out || outdated) {
+                self.system.thread_ends();
+                squad.threads[class] -= 1;
+                return pool.sweep();
+            }
+            squad.idle[class] += 1;
+            drop(pool);
+            timed_out = self.work[class].wait(seen, Some(IDLE_NS));
+            if let Some(squad) = self.pool.lock().squad(credentials) {
+                squad.idle[class] -= 1;
+            }
+        }
+    }
+
+    fn perform(&self, mut job: S::Job) {
+        self.system.perform(&mut job);
+        if job.stand_up() {
+            let name = job.name();
+            self.pool.lock().running.retain(|running| running.name != name);
+        }
+        if job.hash() != 0 {
+            self.pass_turn(job.hash());
+        }
+        self.system.finish(job);
+    }
+
+    /// Work with this hash is done: the next may be.
+    fn pass_turn(&self, hash: u64) {
+        let mut pool = self.pool.lock();
+        if let Some(index) = pool.hashes.iter().position(|&busy| busy == hash) {
+            pool.hashes.swap_remove(index);
+        }
+        let blocked = pool.queue.iter().any(|job| job.hash() == hash);
+        let sleepers = pool.sleepers_to_wake();
+        drop(pool);
+        if blocked {
+            self.call_workers(0, sleepers);
+        }
+    }
+
+    /// Sees to it that workers with the calling thread's credentials, which are `own`, can be had as long
+    /// as a personality names them. False where there is no thread to be had.
+    pub fn keep_personality(&self, own: Credentials) -> bool {
+        self.keep(own, |squad| &mut squad.personalities)
+    }
+
+    /// As [`Handover::keep_personality`], for requests of the calling thread.
+    pub fn keep_submitter(&self, own: Credentials) -> bool {
+        self.keep(own, |squad| &mut squad.submitters)
+    }
+
+    fn keep(&self, own: Credentials, count: fn(&mut Squad) -> &mut u32) -> bool {
+        let mut pool = self.pool.lock();
+        let Some(squad) = pool.squad_or_new(own) else { return false };
+        squad.keeper = squad.keeper || self.system.start_keeper(own);
+        if !squad.keeper {
+            pool.sweep();
+            return false;
+        }
+        *count(squad) += 1;
+        true
+    }
+
+    /// A personality with these credentials is gone.
+    pub fn release_personality(&self, credentials: Credentials) {
+        self.release(credentials, |squad| &mut squad.personalities);
+    }
+
+    /// A ring has no more requests of submitters with these credentials.
+    pub fn release_submitter(&self, credentials: Credentials) {
+        self.release(credentials, |squad| &mut squad.submitters);
+    }
+
+    fn release(&self, credentials: Credentials, count: fn(&mut Squad) -> &mut u32) {
+        if let Some(squad) = self.pool.lock().squad(credentials) {
+            let count = count(squad);
+            // In a child after `fork`, and after a change of credentials, it stands for nothing any more.
+            *count = count.saturating_sub(1);
+        }
+        self.call_keepers();
+        // Those that nobody else has use for leave.
+        (0..2).for_each(|class| self.call_workers(class, EVERYBODY));
+    }
+
+    /// A keeper: starts workers for others, as long as somebody may need them.
+    pub fn stand_by(&self, credentials: Credentials) {
+        loop {
+            // Acquire pairs with the release in `call_keepers`.
+            let seen = self.keepers.load(Ordering::Acquire);
+            let mut pool = self.pool.lock();
+            pool.recruit(&self.system, credentials);
+            let Some(squad) = pool.squad(credentials) else { return self.system.thread_ends() };
+            if squad.personalities == 0 && squad.submitters == 0 {
+                self.system.thread_ends();
+                squad.keeper = false;
+                return pool.sweep();
+            }
+            drop(pool);
+            self.keepers.wait(seen, None);
+        }
+    }
+
+    /// The process has other credentials: workers that have done their work leave, and so do the keepers
+    /// of submitters' credentials.
+    pub fn dismiss(&self) {
+        for squad in &mut self.pool.lock().squads {
+            squad.submitters = 0;
+        }
+        self.call_keepers();
+        (0..2).for_each(|class| self.call_workers(class, EVERYBODY));
+    }
+
+    /// Has everybody left who was to leave and not busy?
+    pub fn are_dismissed(&self) -> bool {
+        let common = self.system.common();
+        let pool = self.pool.lock();
+        let mut outdated = pool.squads.iter().filter(|squad| squad.credentials < common);
+        outdated.all(|squad| squad.idle == [0; 2] && (!squad.keeper || squad.personalities > 0))
+    }
+}
+
+impl<T: Send> Lock<T> for Mutex<T> {
+    type Guard<'a>
+        = Guard<'a, T>
+    where
+        T: 'a;
+
+    fn lock(&self) -> Guard<'_, T> {
+        self.lock()
+    }
+}
+
+impl Futex for AtomicU32 {
+    fn load(&self, order: Ordering) -> u32 {
+        self.load(order)
+    }
+
+    fn fetch_add(&self, value: u32, order: Ordering) -> u32 {
+        self.fetch_add(value, order)
+    }
+
+    fn wait(&self, seen: u32, timeout_ns: Option<u64>) -> bool {
+        os::futex_wait(self, seen, timeout_ns) == Err(Errno::ETIMEDOUT)
+    }
+
+    fn wake(&self, count: u32) {
+        os::futex_wake(self, count);
+    }
+}

@@ -1,0 +1,696 @@
+//! The hand-over of work to the pool's threads, under a model checker: no interleaving loses a piece of work, does one
+//! twice, or lets it wait while all threads sleep.
+//!
+//! The pool is the engine's own code, with its workers and keepers. Around it stand, as loom knows them, its lock, its
+//! futexes and its threads. What the model notes for itself it keeps in ordinary locks, which are free between two steps
+//! of loom. Work that nobody does shows as a deadlock, which loom reports.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, Weak};
+
+use anyring_engine::os::CpuSet;
+use anyring_engine::work::handover::{Credentials, Futex, Handover, Job, Lock, Pool, System};
+use loom::sync::MutexGuard;
+use loom::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use loom::thread::{self, ThreadId};
+
+/// What threads are for: work that ends soon, work that may take for ever, to start others.
+const SHORT: usize = 0;
+const LONG: usize = 1;
+const KEEPER: usize = 2;
+
+/// Credentials, the older first.
+const OLD: usize = 1;
+const NEW: usize = 2;
+
+const ANYWHERE: CpuSet = [u64::MAX; 16];
+const HERE: CpuSet = [1; 16];
+
+loom::thread_local! {
+    static ACTING: Cell<usize> = Cell::new(OLD);
+    static KIND: Cell<usize> = Cell::new(SHORT);
+    static CPUS: Cell<CpuSet> = Cell::new(ANYWHERE);
+}
+
+fn acting() -> Credentials {
+    Credentials::from_number(ACTING.with(Cell::get))
+}
+
+/// Where a worker sits at its piece of work. The word is not 0 where that is to end.
+#[derive(Clone)]
+struct Seat(Arc<Word>);
+
+struct Piece {
+    name: usize,
+    credentials: usize,
+    class: usize,
+    hash: u64,
+    seat: Option<Seat>,
+}
+
+impl Job for Piece {
+    type Name = usize;
+    type Seat = Seat;
+
+    fn name(&self) -> usize {
+        self.name
+    }
+
+    fn credentials(&self) -> Credentials {
+        Credentials::from_number(self.credentials)
+    }
+
+    fn class(&self) -> usize {
+        self.class
+    }
+
+    fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    fn sit(&mut self, seat: Seat) {
+        self.seat = Some(seat);
+    }
+
+    fn stand_up(&mut self) -> bool {
+        self.seat.take().is_some()
+    }
+}
+
+struct Locked<T>(loom::sync::Mutex<T>);
+
+impl<T> Lock<T> for Locked<T> {
+    type Guard<'a>
+        = MutexGuard<'a, T>
+    where
+        T: 'a;
+
+    fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap()
+    }
+}
+
+/// A futex. Whoever changes its value has made the next step of those that look at it; between that and the look of a
+/// thread that falls asleep, or the wake-up, nobody else goes on, as under the kernel's lock of such a word.
+#[derive(Default)]
+struct Word {
+    value: AtomicU32,
+    sleepers: Mutex<Sleepers>,
+}
+
+#[derive(Default)]
+struct Sleepers {
+    asleep: VecDeque<thread::Thread>,
+    timed_out: Vec<ThreadId>,
+    /// All the time in the world has passed.
+    late: bool,
+}
+
+impl Word {
+    /// The value that it has now, and no older one.
+    fn now(&self) -> u32 {
+        self.value.fetch_add(0, Ordering::AcqRel)
+    }
+
+    /// The time of those that sleep is over; that of those to come, too, where it is `for_good`.
+    fn expire(&self, for_good: bool) {
+        self.now();
+        let mut sleepers = self.sleepers.lock().unwrap();
+        sleepers.late |= for_good;
+        let asleep = core::mem::take(&mut sleepers.asleep);
+        sleepers.timed_out.extend(asleep.iter().map(thread::Thread::id));
+        asleep.iter().for_each(thread::Thread::unpark);
+    }
+
+    fn change_and_wake(&self) {
+        self.fetch_add(1, Ordering::Release);
+        self.wake(u32::MAX);
+    }
+}
+
+impl Futex for Word {
+    fn load(&self, order: Ordering) -> u32 {
+        self.value.load(order)
+    }
+
+    fn fetch_add(&self, value: u32, order: Ordering) -> u32 {
+        self.value.fetch_add(value, order)
+    }
+
+    fn wait(&self, seen: u32, timeout_ns: Option<u64>) -> bool {
+        if self.now() != seen {
+            return false;
+        }
+        let own = thread::current();
+        let mut sleepers = self.sleepers.lock().unwrap();
+        if timeout_ns.is_some() && sleepers.late {
+            return true;
+        }
+        sleepers.asleep.push_back(own.clone());
+        drop(sleepers);
+        thread::park();
+        let mut sleepers = self.sleepers.lock().unwrap();
+        assert!(sleepers.asleep.iter().all(|thread| thread.id() != own.id()), "only who was woken is awake");
+        let before = sleepers.timed_out.len();
+        sleepers.timed_out.retain(|&thread| thread != own.id());
+        sleepers.timed_out.len() < before
+    }
+
+    fn wake(&self, count: u32) {
+        let mut sleepers = self.sleepers.lock().unwrap();
+        let woken = sleepers.asleep.len().min(count as usize);
+        sleepers.asleep.drain(..woken).for_each(|thread| thread.unpark());
+    }
+}
+
+/// What has become of a piece of work.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Queued,
+    Begun,
+    Done,
+    Withdrawn,
+}
+
+#[derive(Default)]
+struct Ring {
+    work: Vec<State>,
+    /// The work that has its turn, of each hash, and the last that had.
+    turns: [(bool, Option<usize>); 2],
+    /// Interrupted by name.
+    interrupted: Vec<usize>,
+    /// Ran on these processors.
+    cpus: Vec<CpuSet>,
+}
+
+#[derive(Default)]
+struct Threads {
+    /// So many more cannot be started.
+    refused: usize,
+    /// Those that have not left, workers by class and keepers.
+    living: [u32; 3],
+    /// How many there may be of each kind.
+    most: u32,
+    started: Vec<thread::JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Reactor {
+    runs: bool,
+    leaves: bool,
+    recruits: bool,
+}
+
+/// What the pool meets.
+struct Process {
+    world: Weak<World>,
+    ring: Mutex<Ring>,
+    /// Changes whenever work comes back.
+    returned: Word,
+    threads: Mutex<Threads>,
+    common: AtomicUsize,
+    reactor: Mutex<Reactor>,
+    kicked: Word,
+}
+
+struct World {
+    pool: Handover<Process>,
+    words: [Arc<Word>; 3],
+}
+
+/// A word that the model can reach, too.
+struct Shared(Arc<Word>);
+
+impl Futex for Shared {
+    fn load(&self, order: Ordering) -> u32 {
+        self.0.load(order)
+    }
+
+    fn fetch_add(&self, value: u32, order: Ordering) -> u32 {
+        self.0.fetch_add(value, order)
+    }
+
+    fn wait(&self, seen: u32, timeout_ns: Option<u64>) -> bool {
+        self.0.wait(seen, timeout_ns)
+    }
+
+    fn wake(&self, count: u32) {
+        self.0.wake(count);
+    }
+}
+
+impl Process {
+    fn start(&self, kind: usize, credentials: Credentials, body: fn(&World, Credentials)) -> bool {
+        assert!(acting() == credentials, "threads inherit what their creator has");
+        let mut threads = self.threads.lock().unwrap();
+        if threads.refused > 0 {
+            threads.refused -= 1;
+            return false;
+        }
+        threads.living[kind] += 1;
+        assert!(threads.living[kind] <= threads.most, "no more threads than there may be");
+        drop(threads);
+        let world = self.world.upgrade().unwrap();
+        let started = thread::spawn(move || {
+            ACTING.with(|acting| acting.set(credentials.number()));
+            KIND.with(|own| own.set(kind));
+            body(&world, credentials);
+        });
+        self.threads.lock().unwrap().started.push(started);
+        true
+    }
+}
+
+impl System for Process {
+    type Job = Piece;
+    type Lock = Locked<Pool<Piece>>;
+    type Futex = Shared;
+
+    fn start_worker(&self, credentials: Credentials, class: usize) -> bool {
+        let bodies: [fn(&World, Credentials); 2] = [
+            |world, credentials| world.pool.work(credentials, SHORT),
+            |world, credentials| world.pool.work(credentials, LONG),
+        ];
+        self.start(class, credentials, bodies[class])
+    }
+
+    fn start_keeper(&self, credentials: Credentials) -> bool {
+        self.start(KEEPER, credentials, |world, credentials| world.pool.stand_by(credentials))
+    }
+
+    fn thread_ends(&self) {
+        self.threads.lock().unwrap().living[KIND.with(Cell::get)] -= 1;
+    }
+
+    fn common(&self) -> Credentials {
+        Credentials::from_number(self.common.load(Ordering::Acquire))
+    }
+
+    fn reactor_has(&self, credentials: Credentials) -> bool {
+        let reactor = self.reactor.lock().unwrap();
+        reactor.runs && !reactor.leaves && credentials.number() == OLD
+    }
+
+    fn ask_reactor(&self) {
+        self.reactor.lock().unwrap().recruits = true;
+        self.kicked.change_and_wake();
+    }
+
+    fn take_seat(&self, before: Option<Seat>) -> Seat {
+        let seat = before.unwrap_or_else(|| Seat(Arc::default()));
+        seat.0.value.store(0, Ordering::Relaxed);
+        seat
+    }
+
+    fn interrupt(&self, seat: &Seat) {
+        seat.0.change_and_wake();
+    }
+
+    fn bind(&self, cpus: &CpuSet) {
+        CPUS.with(|own| own.set(*cpus));
+    }
+
+    fn most_threads(&self) -> u32 {
+        self.threads.lock().unwrap().most
+    }
+
+    fn perform(&self, piece: &mut Piece) {
+        assert!(acting() == piece.credentials(), "done with the credentials that it is for");
+        let mut ring = self.ring.lock().unwrap();
+        assert_eq!(ring.work[piece.name], State::Queued, "work is done once");
+        ring.work[piece.name] = State::Begun;
+        ring.cpus.push(CPUS.with(Cell::get));
+        let turn = piece.hash as usize;
+        if piece.hash != 0 {
+            let (busy, before) = &mut ring.turns[turn];
+            assert!(!core::mem::replace(busy, true), "one after the other");
+            assert!(before.replace(piece.name) < Some(piece.name), "in order");
+        }
+        drop(ring);
+        if piece.hash != 0 {
+            // Here others go on.
+            self.returned.now();
+            self.ring.lock().unwrap().turns[turn].0 = false;
+        }
+        if piece.class == LONG {
+            // It ends by an interruption alone.
+            let Seat(seat) = piece.seat.as_ref().unwrap();
+            while seat.now() == 0 {
+                seat.wait(0, None);
+            }
+            assert!(self.ring.lock().unwrap().interrupted.contains(&piece.name), "nobody else is meant");
+        }
+    }
+
+    fn finish(&self, piece: Piece) {
+        let mut ring = self.ring.lock().unwrap();
+        assert_eq!(ring.work[piece.name], State::Begun, "work comes back once");
+        ring.work[piece.name] = State::Done;
+        drop(ring);
+        self.returned.change_and_wake();
+    }
+}
+
+impl World {
+    /// With so many threads of each kind at most.
+    fn new(most: u32) -> Arc<World> {
+        let world = Arc::new_cyclic(|world: &Weak<World>| {
+            let process = Process {
+                world: world.clone(),
+                ring: Mutex::default(),
+                returned: Word::default(),
+                threads: Mutex::new(Threads { most, ..Threads::default() }),
+                common: AtomicUsize::new(OLD),
+                reactor: Mutex::default(),
+                kicked: Word::default(),
+            };
+            let words: [Arc<Word>; 3] = Default::default();
+            let [short, long, keepers] = words.clone().map(Shared);
+            let pool =
+                Handover::new(Locked(loom::sync::Mutex::new(Pool::new())), [short, long], keepers, process);
+            World { pool, words }
+        });
+        world.pool.limit([most, 0]);
+        world
+    }
+
+    fn process(&self) -> &Process {
+        self.pool.system()
+    }
+
+    /// Work that is for the calling thread's credentials.
+    fn piece(&self, class: usize, hash: u64) -> Piece {
+        let mut ring = self.process().ring.lock().unwrap();
+        ring.work.push(State::Queued);
+        Piece { name: ring.work.len() - 1, credentials: ACTING.with(Cell::get), class, hash, seat: None }
+    }
+
+    fn push(&self, class: usize, hash: u64) -> usize {
+        let piece = self.piece(class, hash);
+        let name = piece.name;
+        self.push_or_do(piece);
+        name
+    }
+
+    /// As a caller does it: what nobody else can do it does itself, and what it must not do fails.
+    fn push_or_do(&self, piece: Piece) {
+        if let Err(mut back) = self.pool.push(piece, acting()) {
+            if acting() == back.credentials() {
+                self.process().perform(&mut back);
+            } else {
+                self.process().ring.lock().unwrap().work[back.name] = State::Begun;
+            }
+            self.process().finish(back);
+        }
+    }
+
+    /// The next thread cannot be started.
+    fn refuse_a_thread(&self) {
+        self.process().threads.lock().unwrap().refused = 1;
+    }
+
+    /// The calling thread's credentials are others from now on.
+    fn act_with_new(&self) {
+        ACTING.with(|acting| acting.set(NEW));
+    }
+
+    /// Work that is for another thread's credentials.
+    fn push_foreign(&self) {
+        let piece = Piece { credentials: OLD, ..self.piece(SHORT, 0) };
+        self.push_or_do(piece);
+    }
+
+    /// The whole process has others.
+    fn change_credentials(&self) {
+        self.process().common.store(NEW, Ordering::Release);
+        self.pool.dismiss();
+    }
+
+    fn withdraw(&self, name: usize) -> bool {
+        let withdrawn = self.pool.withdraw(name).is_some();
+        if withdrawn {
+            let mut ring = self.process().ring.lock().unwrap();
+            assert_eq!(ring.work[name], State::Queued, "what is begun is not withdrawn");
+            ring.work[name] = State::Withdrawn;
+        }
+        withdrawn
+    }
+
+    /// As a request is ended: its work is taken back, or whoever is at it is.
+    fn cancel(&self, name: usize) {
+        self.process().ring.lock().unwrap().interrupted.push(name);
+        if !self.withdraw(name) {
+            self.pool.interrupt(name);
+        }
+    }
+
+    /// Waits until all work is back.
+    fn wait(&self) {
+        self.wait_with(|| false);
+    }
+
+    /// The same, and does what it finds.
+    fn wait_and_help(&self) {
+        self.wait_with(|| {
+            let Some(mut stolen) = self.pool.steal(acting(), |_| true) else { return false };
+            self.process().perform(&mut stolen);
+            self.process().finish(stolen);
+            true
+        });
+    }
+
+    fn wait_with(&self, help: impl Fn() -> bool) {
+        let is_out = |state: &State| matches!(state, State::Queued | State::Begun);
+        loop {
+            let seen = self.process().returned.now();
+            if help() {
+                continue;
+            }
+            if !self.process().ring.lock().unwrap().work.iter().any(is_out) {
+                return;
+            }
+            self.process().returned.wait(seen, None);
+        }
+    }
+
+    /// Waits until all threads have left.
+    fn wait_for_threads(&self) {
+        loop {
+            let started = self.process().threads.lock().unwrap().started.pop();
+            let Some(thread) = started else { return };
+            thread.join().unwrap();
+        }
+    }
+
+    /// All is done: after some time nothing is left.
+    fn end(&self) {
+        loom::stop_exploring();
+        self.end_in_any_order();
+    }
+
+    fn end_in_any_order(&self) {
+        self.words.iter().for_each(|word| word.expire(true));
+        self.wait_for_threads();
+        assert!(self.pool.pool().lock().is_at_rest(), "no thread is counted that has left");
+        assert_eq!(self.process().threads.lock().unwrap().living, [0; 3], "who leaves says so");
+    }
+}
+
+/// Starts a thread of the program, or the kernel.
+fn start(world: &Arc<World>, body: impl FnOnce(&World) + Send + 'static) -> thread::JoinHandle<()> {
+    let world = Arc::clone(world);
+    thread::spawn(move || body(&world))
+}
+
+fn model(body: impl Fn() + Sync + Send + 'static) {
+    model_with(2, body);
+}
+
+fn model_with(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(body);
+}
+
+#[test]
+fn what_is_pushed_is_done() {
+    model(|| {
+        let world = World::new(2);
+        world.push(SHORT, 0);
+        world.push(SHORT, 0);
+        world.wait();
+        world.end();
+    });
+}
+
+#[test]
+fn two_callers_push_at_once() {
+    model(|| {
+        let world = World::new(1);
+        let other = start(&world, |world| {
+            world.push(SHORT, 0);
+        });
+        world.push(SHORT, 0);
+        world.wait();
+        other.join().unwrap();
+        world.wait();
+        world.end();
+    });
+}
+
+#[test]
+fn workers_leave_when_nothing_is_left() {
+    model(|| {
+        let world = World::new(2);
+        loom::stop_exploring();
+        world.push(SHORT, 0);
+        world.push(SHORT, 0);
+        world.wait();
+        loom::explore();
+        world.end_in_any_order();
+    });
+}
+
+/// A worker leaves after some time, and work comes just then.
+#[test]
+fn a_worker_that_leaves_leaves_nothing_behind() {
+    model(|| {
+        let world = World::new(1);
+        world.push(SHORT, 0);
+        world.wait();
+        let clock = start(&world, |world| world.words[SHORT].expire(false));
+        world.push(SHORT, 0);
+        world.wait();
+        clock.join().unwrap();
+        world.end();
+    });
+}
+
+#[test]
+fn who_waits_helps() {
+    model(|| {
+        let world = World::new(1);
+        world.push(SHORT, 0);
+        world.push(SHORT, 0);
+        world.wait_and_help();
+        world.end();
+    });
+}
+
+#[test]
+fn what_is_withdrawn_is_not_done() {
+    model(|| {
+        let world = World::new(1);
+        world.push(SHORT, 0);
+        let last = world.push(SHORT, 0);
+        let other = start(&world, move |world| {
+            world.withdraw(last);
+        });
+        world.withdraw(last);
+        world.wait();
+        other.join().unwrap();
+        world.end();
+    });
+}
+
+/// Whatever is not withdrawn has a worker that is found, and no other is.
+#[test]
+fn what_may_take_for_ever_is_ended() {
+    model(|| {
+        let world = World::new(1);
+        let both = [world.push(LONG, 0), world.push(LONG, 0)];
+        both.into_iter().for_each(|name| world.cancel(name));
+        world.wait();
+        world.end();
+    });
+}
+
+#[test]
+fn work_on_one_file_is_done_in_order() {
+    model(|| {
+        let world = World::new(2);
+        (0..2).for_each(|_| {
+            world.push(SHORT, 1);
+        });
+        world.wait_and_help();
+        world.end();
+    });
+}
+
+/// The first of all: the caller has to do the work. A second one: the first does all of it.
+#[test]
+fn a_thread_that_cannot_be_started_is_not_waited_for() {
+    for before in [0, 1] {
+        model(move || {
+            let world = World::new(2);
+            (0..before).for_each(|_| {
+                world.push(SHORT, 0);
+            });
+            world.refuse_a_thread();
+            world.push(SHORT, 0);
+            world.push(SHORT, 0);
+            world.wait();
+            world.end();
+        });
+    }
+}
+
+#[test]
+fn a_keeper_starts_workers_for_others() {
+    model(|| {
+        let world = World::new(1);
+        assert!(world.pool.keep_submitter(acting()));
+        world.act_with_new();
+        world.push_foreign();
+        world.wait();
+        world.pool.release_submitter(Credentials::from_number(OLD));
+        world.end();
+    });
+}
+
+#[test]
+fn workers_with_credentials_that_were_given_up_leave() {
+    model(|| {
+        let world = World::new(1);
+        world.push(SHORT, 0);
+        let other = start(&world, World::change_credentials);
+        world.push(SHORT, 0);
+        world.wait();
+        other.join().unwrap();
+        world.wait_for_threads();
+        assert!(world.pool.are_dismissed());
+        world.end();
+    });
+}
+
+/// One of the two leaves: what it was woken for is the other's.
+#[test]
+fn a_lower_limit_loses_no_work() {
+    model(|| {
+        let world = World::new(2);
+        loom::stop_exploring();
+        world.push(SHORT, 0);
+        world.push(SHORT, 0);
+        world.wait();
+        loom::explore();
+        world.pool.limit([1, 0]);
+        world.push(SHORT, 0);
+        world.wait();
+        world.end();
+    });
+}
+
+#[test]
+fn workers_run_where_the_program_says() {
+    model(|| {
+        let world = World::new(1);
+        world.push(SHORT, 0);
+        world.pool.bind(HERE);
+        world.wait();
+        world.push(SHORT, 0);
+        world.wait();
+        assert_eq!(world.process().ring.lock().unwrap().cpus.last(), Some(&HERE));
+        world.end();
+    });
+}
