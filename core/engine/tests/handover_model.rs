@@ -649,6 +649,38 @@ fn a_keeper_starts_workers_for_others() {
     });
 }
 
+/// It has to try again, for nobody else comes for the work.
+#[test]
+fn a_keeper_that_cannot_start_a_worker_tries_again() {
+    model(|| {
+        let world = World::new(1);
+        world.words[KEEPER].expire(true);
+        assert!(world.pool.keep_submitter(acting()));
+        world.refuse_a_thread();
+        world.act_with_new();
+        world.push_foreign();
+        world.wait();
+        world.pool.release_submitter(Credentials::from_number(OLD));
+        world.end();
+    });
+}
+
+#[test]
+fn a_keeper_that_is_dismissed_has_its_work_done() {
+    model(|| {
+        let world = World::new(1);
+        world.words[KEEPER].expire(true);
+        assert!(world.pool.keep_submitter(acting()));
+        world.refuse_a_thread();
+        world.act_with_new();
+        world.push_foreign();
+        world.change_credentials();
+        world.wait();
+        world.wait_for_threads();
+        world.end();
+    });
+}
+
 #[test]
 fn workers_with_credentials_that_were_given_up_leave() {
     model(|| {

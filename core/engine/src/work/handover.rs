@@ -21,6 +21,8 @@ const BOUNDED: u32 = 8;
 const QUEUE: usize = 1 << 16;
 /// How long an idle worker stays.
 const IDLE_NS: u64 = 5_000_000_000;
+/// Between two attempts of a keeper to start a worker where none can be had.
+const RETRY_NS: u64 = 4_000_000;
 
 /// Wakes all that sleep.
 const EVERYBODY: u32 = i32::MAX as u32;
@@ -541,15 +543,16 @@ impl<S: System> Handover<S> {
             // Acquire pairs with the release in `call_keepers`.
             let seen = self.keepers.load(Ordering::Acquire);
             let mut pool = self.pool.lock();
-            pool.recruit(&self.system, credentials);
+            let all = pool.recruit(&self.system, credentials);
             let Some(squad) = pool.squad(credentials) else { return self.system.thread_ends() };
-            if squad.personalities == 0 && squad.submitters == 0 {
+            if all && squad.personalities == 0 && squad.submitters == 0 {
                 self.system.thread_ends();
                 squad.keeper = false;
                 return pool.sweep();
             }
             drop(pool);
-            self.keepers.wait(seen, None);
+            // Nobody else comes for work whose worker could not be started.
+            self.keepers.wait(seen, (!all).then_some(RETRY_NS));
         }
     }
 
