@@ -188,9 +188,9 @@ struct Ring {
 struct Threads {
     /// So many more cannot be started.
     refused: usize,
-    /// Those that have not left, workers by class and keepers.
-    living: [u32; 3],
-    /// How many there may be of each kind.
+    /// Those that have not left, by credentials and kind.
+    living: [[u32; 3]; NEW],
+    /// How many there may be of each.
     most: u32,
     started: Vec<thread::JoinHandle<()>>,
 }
@@ -248,8 +248,10 @@ impl Process {
             threads.refused -= 1;
             return false;
         }
-        threads.living[kind] += 1;
-        assert!(threads.living[kind] <= threads.most, "no more threads than there may be");
+        let most = threads.most;
+        let living = &mut threads.living[credentials.number() - OLD][kind];
+        *living += 1;
+        assert!(*living <= most, "no more threads than there may be");
         drop(threads);
         let world = self.world.upgrade().unwrap();
         let started = thread::spawn(move || {
@@ -280,7 +282,8 @@ impl System for Process {
     }
 
     fn thread_ends(&self) {
-        self.threads.lock().unwrap().living[KIND.with(Cell::get)] -= 1;
+        let own = ACTING.with(Cell::get) - OLD;
+        self.threads.lock().unwrap().living[own][KIND.with(Cell::get)] -= 1;
     }
 
     fn common(&self) -> Credentials {
@@ -353,7 +356,7 @@ impl System for Process {
 }
 
 impl World {
-    /// With so many threads of each kind at most.
+    /// With so many threads at most, of each kind and with the same credentials.
     fn new(most: u32) -> Arc<World> {
         let world = Arc::new_cyclic(|world: &Weak<World>| {
             let process = Process {
@@ -427,6 +430,36 @@ impl World {
         self.pool.dismiss();
     }
 
+    /// The reactor, as far as it starts workers.
+    fn react(&self) {
+        let process = self.process();
+        loop {
+            let seen = process.kicked.now();
+            let mut reactor = process.reactor.lock().unwrap();
+            let (leaves, wanted) = (reactor.leaves, core::mem::take(&mut reactor.recruits));
+            drop(reactor);
+            let all = !(leaves || wanted) || self.pool.recruit(acting());
+            if !all {
+                process.reactor.lock().unwrap().recruits = true;
+            } else if leaves {
+                process.reactor.lock().unwrap().runs = false;
+                return;
+            } else {
+                process.kicked.wait(seen, None);
+            }
+        }
+    }
+
+    fn start_reactor(self: &Arc<World>) -> thread::JoinHandle<()> {
+        self.process().reactor.lock().unwrap().runs = true;
+        start(self, World::react)
+    }
+
+    fn end_reactor(&self) {
+        self.process().reactor.lock().unwrap().leaves = true;
+        self.process().kicked.change_and_wake();
+    }
+
     fn withdraw(&self, name: usize) -> bool {
         let withdrawn = self.pool.withdraw(name).is_some();
         if withdrawn {
@@ -493,7 +526,7 @@ impl World {
         self.words.iter().for_each(|word| word.expire(true));
         self.wait_for_threads();
         assert!(self.pool.pool().lock().is_at_rest(), "no thread is counted that has left");
-        assert_eq!(self.process().threads.lock().unwrap().living, [0; 3], "who leaves says so");
+        assert_eq!(self.process().threads.lock().unwrap().living, [[0; 3]; NEW], "who leaves says so");
     }
 }
 
@@ -681,6 +714,23 @@ fn a_keeper_that_is_dismissed_has_its_work_done() {
     });
 }
 
+/// What it was asked for before it ends, it does.
+#[test]
+fn a_reactor_that_ends_starts_workers_for_others() {
+    model_with(1, || {
+        let world = World::new(1);
+        let reactor = world.start_reactor();
+        let other = start(&world, World::end_reactor);
+        world.refuse_a_thread();
+        world.act_with_new();
+        world.push_foreign();
+        world.wait();
+        other.join().unwrap();
+        reactor.join().unwrap();
+        world.end();
+    });
+}
+
 #[test]
 fn workers_with_credentials_that_were_given_up_leave() {
     model(|| {
@@ -692,6 +742,25 @@ fn workers_with_credentials_that_were_given_up_leave() {
         other.join().unwrap();
         world.wait_for_threads();
         assert!(world.pool.are_dismissed());
+        world.end();
+    });
+}
+
+/// Those of both credentials sleep on the same word.
+#[test]
+fn work_wakes_a_worker_that_may_do_it() {
+    model(|| {
+        let world = World::new(1);
+        loom::stop_exploring();
+        world.push(SHORT, 0);
+        world.wait();
+        world.act_with_new();
+        world.push(SHORT, 0);
+        world.wait();
+        loom::explore();
+        world.push(SHORT, 0);
+        world.push_foreign();
+        world.wait();
         world.end();
     });
 }

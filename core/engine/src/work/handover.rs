@@ -325,7 +325,6 @@ impl<S: System> Handover<S> {
     ///
     /// # Errors
     /// The work itself.
-    #[expect(clippy::result_large_err, reason = "the work itself is what comes back")]
     pub fn push(&self, job: S::Job, acting: Credentials) -> Result<(), S::Job> {
         let (class, credentials) = (job.class(), job.credentials());
         let mine = credentials == acting;

@@ -65,6 +65,8 @@ struct Reactor {
     epoll: Option<Fd>,
     kick: Fd,
     running: bool,
+    /// The thread is to end: nobody counts on it any more.
+    leaves: bool,
     /// What the thread was cloned with.
     credentials: Credentials,
     /// How many there have been; one that is not the last ends.
@@ -76,6 +78,7 @@ static REACTOR: Mutex<Reactor> = Mutex::new(Reactor {
     epoll: None,
     kick: -1,
     running: false,
+    leaves: false,
     credentials: Credentials::FIRST,
     term: 0,
     listing: Listing::new(),
@@ -184,15 +187,26 @@ impl Reactor {
         }
         self.term += 1;
         self.credentials = credentials::acting();
+        self.leaves = false;
         self.running = threads::spawn(c"anyring-reactor", run, self.term as *mut c_void).is_ok();
         self.running
     }
+
+    /// Has the thread end, if it runs.
+    fn dismiss(&mut self) {
+        self.term += 1;
+        self.leaves = true;
+        if self.running {
+            os::eventfd_signal(self.kick);
+        }
+    }
 }
 
-/// Has the reactor these credentials?
+/// Does the reactor start workers with these credentials for work that is queued now? Asked with the pool's lock held: one
+/// that ends looks at the queue afterwards.
 pub fn has(credentials: Credentials) -> bool {
     let reactor = REACTOR.lock();
-    reactor.running && reactor.credentials == credentials
+    reactor.running && !reactor.leaves && reactor.credentials == credentials
 }
 
 /// Has it start the workers that queued work waits for, if it runs.
@@ -210,10 +224,9 @@ pub fn recruit() {
 pub fn renew(until_ns: u64) {
     let mut reactor = REACTOR.lock();
     if reactor.running {
-        reactor.term += 1;
-        let (term, kick) = (reactor.term, reactor.kick);
+        reactor.dismiss();
+        let term = reactor.term;
         drop(reactor);
-        os::eventfd_signal(kick);
         threads::wait(until_ns, || {
             let reactor = REACTOR.lock();
             !reactor.running || reactor.term != term
@@ -234,24 +247,29 @@ pub fn is_running() -> bool {
 /// Ends the reactor.
 #[cfg(anyring_simulation)]
 pub fn retire() {
-    let mut reactor = REACTOR.lock();
-    reactor.term += 1;
-    let kick = reactor.kick;
-    drop(reactor);
-    os::eventfd_signal(kick);
+    REACTOR.lock().dismiss();
     threads::wait(u64::MAX, || !is_running());
     REACTOR.lock().term = 0;
 }
 
-/// The reactor of this term ends if its time is over.
+/// Is the time of the reactor of this term over?
 fn is_over(term: usize) -> bool {
-    let mut reactor = REACTOR.lock();
-    let over = reactor.term != term;
-    if over {
+    REACTOR.lock().term != term
+}
+
+/// The reactor ends, once the workers are started that it was asked for: nobody else has its credentials.
+fn leave(own: Credentials) {
+    if pool::recruit(own) {
         threads::end();
-        reactor.running = false;
+        REACTOR.lock().running = false;
+        return;
     }
-    over
+    // No thread is to be had now. Another reactor need not wait for that.
+    REACTOR.lock().running = false;
+    while !pool::recruit(own) {
+        os::pause(TICK_NS);
+    }
+    threads::end();
 }
 
 /// Puts a ring's epoll instance into the reactor's: from now on the reactor drives it.
@@ -335,6 +353,7 @@ extern "C" fn run(term: *mut c_void) {
         }
         expire();
     }
+    leave(own);
 }
 
 fn rings_now() -> Vec<Attended> {
