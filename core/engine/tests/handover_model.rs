@@ -176,8 +176,8 @@ enum State {
 #[derive(Default)]
 struct Ring {
     work: Vec<State>,
-    /// The work that has its turn, of each hash, and the last that had.
-    turns: [(bool, Option<usize>); 2],
+    /// Of each hash: has any its turn, and which had it last with which credentials.
+    turns: [(bool, [Option<usize>; NEW]); 2],
     /// Interrupted by name.
     interrupted: Vec<usize>,
     /// Ran on these processors.
@@ -328,7 +328,8 @@ impl System for Process {
         if piece.hash != 0 {
             let (busy, before) = &mut ring.turns[turn];
             assert!(!core::mem::replace(busy, true), "one after the other");
-            assert!(before.replace(piece.name) < Some(piece.name), "in order");
+            let before = before[piece.credentials - OLD].replace(piece.name);
+            assert!(before < Some(piece.name), "in order, with the same credentials");
         }
         drop(ring);
         if piece.hash != 0 {
@@ -647,6 +648,19 @@ fn work_on_one_file_is_done_in_order() {
             world.push(SHORT, 1);
         });
         world.wait_and_help();
+        world.end();
+    });
+}
+
+/// The worker that was at the file has other credentials than the one that waits for it.
+#[test]
+fn the_turn_passes_to_workers_with_other_credentials() {
+    model(|| {
+        let world = World::new(1);
+        world.push(SHORT, 1);
+        world.act_with_new();
+        world.push(SHORT, 1);
+        world.wait();
         world.end();
     });
 }
