@@ -291,6 +291,8 @@ impl System for Process {
     }
 
     fn reactor_has(&self, credentials: Credentials) -> bool {
+        // Here others go on.
+        self.kicked.now();
         let reactor = self.reactor.lock().unwrap();
         reactor.runs && !reactor.leaves && credentials.number() == OLD
     }
@@ -631,13 +633,15 @@ fn what_is_withdrawn_is_not_done() {
 /// Whatever is not withdrawn has a worker that is found, and no other is.
 #[test]
 fn what_may_take_for_ever_is_ended() {
-    model(|| {
-        let world = World::new(1);
-        let both = [world.push(LONG, 0), world.push(LONG, 0)];
-        both.into_iter().for_each(|name| world.cancel(name));
-        world.wait();
-        world.end();
-    });
+    for most in [1, 2] {
+        model_with(1, move || {
+            let world = World::new(most);
+            let both = [world.push(LONG, 0), world.push(LONG, 0)];
+            both.into_iter().for_each(|name| world.cancel(name));
+            world.wait();
+            world.end();
+        });
+    }
 }
 
 #[test]
