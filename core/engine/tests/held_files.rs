@@ -17,54 +17,6 @@ use anyring_engine::abi::Sqe;
 use common::*;
 use linux_raw_sys::io_uring::io_uring_op::*;
 
-const PAGE: usize = 4096;
-
-/// A page that nobody can read before it is given; `None` where the system has no such pages.
-struct Missing {
-    userfault: i32,
-    page: *mut u8,
-}
-
-impl Missing {
-    fn new() -> Option<Missing> {
-        const UFFDIO_API: u64 = 0xc018_aa3f;
-        const UFFDIO_REGISTER: u64 = 0xc020_aa00;
-        // SAFETY: a fresh mapping, and structures of integers that live through the calls.
-        unsafe {
-            let userfault = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) as i32;
-            if userfault < 0 {
-                return None;
-            }
-            let mut api = [0xaa_u64, 0, 0];
-            assert_eq!(libc::ioctl(userfault, UFFDIO_API, api.as_mut_ptr()), 0);
-            let (protection, flags) =
-                (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-            let page = libc::mmap(std::ptr::null_mut(), PAGE, protection, flags, -1, 0).cast::<u8>();
-            let mut range = [page as u64, PAGE as u64, 1, 0];
-            assert_eq!(libc::ioctl(userfault, UFFDIO_REGISTER, range.as_mut_ptr()), 0);
-            Some(Missing { userfault, page })
-        }
-    }
-
-    fn give(&self) {
-        const UFFDIO_COPY: u64 = 0xc028_aa03;
-        let content = [b'1'; PAGE];
-        let mut copy = [self.page as u64, content.as_ptr() as u64, PAGE as u64, 0, 0];
-        // SAFETY: fills a page that nobody has yet.
-        assert_eq!(unsafe { libc::ioctl(self.userfault, UFFDIO_COPY, copy.as_mut_ptr()) }, 0);
-    }
-}
-
-impl Drop for Missing {
-    fn drop(&mut self) {
-        // SAFETY: both are ours, and nobody uses them any more.
-        unsafe {
-            libc::close(self.userfault);
-            libc::munmap(self.page.cast(), PAGE);
-        }
-    }
-}
-
 /// A thread, once it sleeps or has ended.
 fn thread(body: impl FnOnce() -> i32 + Send + 'static) -> JoinHandle<i32> {
     let (tell, told) = mpsc::channel();
@@ -133,7 +85,7 @@ fn case(evidence: Evidence) {
         // SAFETY: one byte.
         let wake = || assert_eq!(unsafe { libc::write(event[1], b"x".as_ptr().cast(), 1) }, 1);
         let before = ring.word(ring.params.sq_off.head).load(Ordering::Acquire);
-        ring.push(write(1, &first, missing.page, PAGE as u32));
+        ring.push(write(1, &first, missing.address(), Missing::LENGTH));
         ring.push(write(2, &second, b"second".as_ptr(), 6));
         let behind = u32::from(evidence == Evidence::LaterCompletion);
         if behind > 0 {

@@ -309,6 +309,29 @@ fn others_are_left_alone() {
     });
 }
 
+#[test]
+fn those_of_other_rings_are_left_alone() {
+    let _alone = alone();
+    both(|engine| {
+        let mut rings = [(); 3].map(|()| Ring::new(engine, 8, 0));
+        let (pipes, (_b, to)) = ([(); 3].map(|()| pipe()), pipe());
+        for (ring, (from, _)) in rings.iter_mut().zip(&pipes) {
+            submit_blocking(ring, splice(1, from.as_raw_fd(), to.as_raw_fd()));
+        }
+        // Neither the first that began, nor the last.
+        rings[1].push(cancel(2, 1));
+        assert_eq!(rings[1].enter(1, 0), 1);
+        assert_eq!(rings[1].collect(2).len(), 2);
+        assert_eq!(blocked(), 2, "{engine:?}");
+        for (ring, (_, into)) in rings.iter_mut().zip(&pipes).step_by(2) {
+            // SAFETY: reads a byte.
+            assert_eq!(unsafe { libc::write(into.as_raw_fd(), c"x".as_ptr().cast(), 1) }, 1);
+            let cqes = ring.collect(1);
+            assert_eq!((cqes[0].user_data, cqes[0].res), (1, 1), "{engine:?}");
+        }
+    });
+}
+
 /// What the program does for a signal; it is asked and changed as a C library does it.
 fn action(signal: i32, new: Option<usize>) -> usize {
     // SAFETY: a handler that is one, or none.

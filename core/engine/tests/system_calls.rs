@@ -749,6 +749,53 @@ fn transfers_past_the_cache() {
 }
 
 #[test]
+fn more_transfers_past_the_cache_than_leave_together() {
+    // Not every file system has such files.
+    let Some(file) = &storage() else { return };
+    let mut calls = calls(|| {
+        let mut ring = Ring::new(Engine::User, 512, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER);
+        let mut page = Page([0; 4096]);
+        let write =
+            Sqe { len: 4096, addr: (&raw mut page) as u64, ..transfer(IORING_OP_WRITE, 1, file, &[]) };
+        mark();
+        for at in 0..70 {
+            ring.push(Sqe { off: 4096 * (at % 64), ..write });
+        }
+        ring.enter(70, 0);
+        mark();
+        ring.collect(70);
+    });
+    calls.retain(|call| call != "flags");
+    assert_eq!(calls, ["io_submit(32)", "io_submit(32)", "io_submit(6)"]);
+}
+
+#[test]
+fn a_transfer_past_the_cache_that_is_refused() {
+    // Not every file system has such files.
+    let Some(file) = &storage() else { return };
+    let mut calls = calls(|| {
+        let mut ring = ring();
+        let mut page = Page([0; 4096]);
+        let write =
+            Sqe { len: 4096, addr: (&raw mut page) as u64, ..transfer(IORING_OP_WRITE, 1, file, &[]) };
+        mark();
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let unwritable = std::fs::File::options().read(true).custom_flags(libc::O_DIRECT).open(path).unwrap();
+        for (at, file) in [file, file, &unwritable, file, file].into_iter().enumerate() {
+            ring.push(Sqe { fd: file.as_raw_fd(), off: 4096 * at as u64, user_data: at as u64, ..write });
+        }
+        ring.enter(5, 0);
+        mark();
+        for cqe in ring.collect(5) {
+            assert_eq!(cqe.res, if cqe.user_data == 2 { -libc::EBADF } else { 4096 });
+        }
+    });
+    calls.retain(|call| call != "flags");
+    // What was refused is tried once more, to tell why.
+    assert_eq!(calls, ["io_submit(5)", "io_submit(2)", "pwritev2(1)"]);
+}
+
+#[test]
 fn transfers_that_are_in_the_cache() {
     assert_calls(&["preadv2(1)", "preadv2(1)", "preadv2(1)"], || {
         let mut ring = ring();

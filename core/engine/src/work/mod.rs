@@ -382,7 +382,7 @@ impl Core {
 
     fn follows_workers(&self, work: &Work) -> bool {
         let request = &self[work.id];
-        keeps_order(request.op.caps, work) && self.works_on(request.file.fd(), Flags::HANDED_OVER)
+        keeps_order(request.op.caps, work) && self.works_on(named(request), Flags::HANDED_OVER)
     }
 
     /// What is offered holds its file from now on: the program may know what was consumed. What a thread has taken is that
@@ -413,11 +413,8 @@ impl Core {
     fn works_on(&self, fd: Fd, flags: Flags) -> bool {
         self.requests().ids().any(|id| {
             let request = &self[id];
-            let named = match request.file {
-                FileHold::Owned(_) => request.sqe.fd,
-                hold => hold.fd(),
-            };
-            request.phase == Phase::Working && request.flags.with(flags) == request.flags && named == fd
+            let flagged = request.flags.with(flags) == request.flags;
+            request.phase == Phase::Working && flagged && named(request) == fd
         })
     }
 
@@ -455,6 +452,14 @@ fn can_be_lent(request: &Request) -> bool {
         && on_storage(fd))
 }
 
+/// The descriptor by which the program names a request's file, whoever holds it by now.
+fn named(request: &Request) -> Fd {
+    match request.file {
+        FileHold::Owned(_) => request.sqe.fd,
+        hold => hold.fd(),
+    }
+}
+
 /// Whoever works elsewhere holds the file by a duplicate: the program may close its descriptor.
 fn own_file(request: &mut Request, work: &mut Work) -> Result<(), Errno> {
     if let FileHold::Plain(fd) = request.file {
@@ -480,7 +485,8 @@ fn order_of(fd: Fd) -> Option<u64> {
         }
         Err(_) => os::identity(fd).ok().map(|file| (file.mode, file.inode, file.device.rotate_left(32)))?,
     };
-    matches!(mode & S_IFMT, S_IFREG | S_IFDIR).then_some((inode ^ device) | 1)
+    // Files with neighbouring numbers do not wait for each other; zero stands for no file.
+    matches!(mode & S_IFMT, S_IFREG | S_IFDIR).then_some((inode ^ device).max(1))
 }
 
 /// Waits until lent work has come back. Not for long: what is lent is on storage, and ends with the first piece that is

@@ -172,6 +172,64 @@ pub fn ended(pid: libc::pid_t) -> i32 {
     if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -libc::WTERMSIG(status) }
 }
 
+/// A page of memory that is not there: whoever reads or writes it sleeps until it is given.
+pub struct Missing {
+    userfault: i32,
+    page: *mut u8,
+}
+
+// SAFETY: an address, which nobody here reads or writes, and a descriptor.
+unsafe impl Sync for Missing {}
+
+impl Missing {
+    pub const LENGTH: u32 = 4096;
+
+    /// `None` where the system has no such pages.
+    pub fn new() -> Option<Missing> {
+        const UFFDIO_API: u64 = 0xc018_aa3f;
+        const UFFDIO_REGISTER: u64 = 0xc020_aa00;
+        // SAFETY: a fresh mapping, and structures of integers that live through the calls.
+        unsafe {
+            let userfault = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) as i32;
+            if userfault < 0 {
+                return None;
+            }
+            let mut api = [0xaa_u64, 0, 0];
+            assert_eq!(libc::ioctl(userfault, UFFDIO_API, api.as_mut_ptr()), 0);
+            let (protection, flags) =
+                (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            let page = libc::mmap(std::ptr::null_mut(), Missing::LENGTH as usize, protection, flags, -1, 0)
+                .cast::<u8>();
+            let mut range = [page as u64, u64::from(Missing::LENGTH), 1, 0];
+            assert_eq!(libc::ioctl(userfault, UFFDIO_REGISTER, range.as_mut_ptr()), 0);
+            Some(Missing { userfault, page })
+        }
+    }
+
+    pub fn address(&self) -> *mut u8 {
+        self.page
+    }
+
+    /// Whoever waits for the page finds it full of `1`.
+    pub fn give(&self) {
+        const UFFDIO_COPY: u64 = 0xc028_aa03;
+        let content = [b'1'; Missing::LENGTH as usize];
+        let mut copy = [self.page as u64, content.as_ptr() as u64, u64::from(Missing::LENGTH), 0, 0];
+        // SAFETY: fills a page that nobody has yet.
+        assert_eq!(unsafe { libc::ioctl(self.userfault, UFFDIO_COPY, copy.as_mut_ptr()) }, 0);
+    }
+}
+
+impl Drop for Missing {
+    fn drop(&mut self) {
+        // SAFETY: both are ours, and nobody uses them any more.
+        unsafe {
+            libc::close(self.userfault);
+            libc::munmap(self.page.cast(), Missing::LENGTH as usize);
+        }
+    }
+}
+
 /// A completion as the ring shows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cqe {
