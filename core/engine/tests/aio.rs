@@ -130,6 +130,33 @@ fn one_after_the_other_and_together() {
 }
 
 #[test]
+fn priorities_and_flags() {
+    let Some(file) = storage("flags") else { return };
+    both(|engine| {
+        let mut ring = Ring::new(engine, 16, 0);
+        let mut pages = [Page([7; PAGE]); 3];
+        let [a, b, c] = &mut pages;
+        // Best effort, in the middle.
+        let ioprio = 2 << 13 | 4;
+        let sqes = [
+            Sqe { ioprio, ..read(1, &file, a, 3) },
+            Sqe { ioprio, ..read(2, &file, b, 4) },
+            read(3, &file, c, 5),
+        ];
+        let seen = run(&mut ring, &sqes, 0);
+        assert_eq!(seen, [(1, PAGE as i32), (2, PAGE as i32), (3, PAGE as i32)]);
+        assert_eq!(pages.each_ref().map(|page| page.0[9]), [3, 4, 5]);
+        // To the end, wherever the request says.
+        file.set_len((PAGES * PAGE) as u64).unwrap();
+        let (opcode, op_flags) = (IORING_OP_WRITE as u8, libc::RWF_APPEND as u32);
+        let [a, b, _] = &mut pages;
+        let sqes = [read(1, &file, a, 0), read(2, &file, b, 0)].map(|sqe| Sqe { opcode, op_flags, ..sqe });
+        let seen = run(&mut ring, &sqes, 0);
+        (seen, file.metadata().unwrap().len())
+    });
+}
+
+#[test]
 fn nothing_is_left_of_a_ring_that_ends_meanwhile() {
     let Some(file) = storage("end") else { return };
     let before = {

@@ -38,8 +38,10 @@ fn describe(number: i64, arguments: [u64; 6]) -> Option<String> {
         libc::SYS_fsync => "fsync".to_owned(),
         libc::SYS_fdatasync => "fdatasync".to_owned(),
         libc::SYS_ppoll => "poll".to_owned(),
+        libc::SYS_ioctl if b == 0 => "between".to_owned(),
         libc::SYS_ioctl => format!("ioctl({b:#x})"),
         libc::SYS_fcntl if b == libc::F_GETFL as u64 => "flags".to_owned(),
+        libc::SYS_fcntl if b == libc::F_DUPFD_CLOEXEC as u64 => "duplicate".to_owned(),
         libc::SYS_io_submit => format!("io_submit({b})"),
         libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => "wait".to_owned(),
         libc::SYS_getsockopt => format!("option({b}, {c})"),
@@ -53,8 +55,15 @@ fn describe(number: i64, arguments: [u64; 6]) -> Option<String> {
     })
 }
 
-/// What the body's thread calls between two marks.
+/// What the body's thread calls between two marks, but for duplicates of descriptors.
 fn calls(body: impl FnOnce()) -> Vec<String> {
+    let mut calls = all_calls(body);
+    calls.retain(|call| call != "duplicate");
+    calls
+}
+
+/// The same with them.
+fn all_calls(body: impl FnOnce()) -> Vec<String> {
     let pid = child(|| {
         // SAFETY: the parent traces this process, and lets it go on.
         unsafe {
@@ -778,9 +787,9 @@ fn a_transfer_past_the_cache_that_is_refused() {
         let mut page = Page([0; 4096]);
         let write =
             Sqe { len: 4096, addr: (&raw mut page) as u64, ..transfer(IORING_OP_WRITE, 1, file, &[]) };
-        mark();
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let unwritable = std::fs::File::options().read(true).custom_flags(libc::O_DIRECT).open(path).unwrap();
+        mark();
         for (at, file) in [file, file, &unwritable, file, file].into_iter().enumerate() {
             ring.push(Sqe { fd: file.as_raw_fd(), off: 4096 * at as u64, user_data: at as u64, ..write });
         }
@@ -1310,4 +1319,413 @@ fn vectors_past_the_cache_and_their_flags() {
             assert_eq!(cqe.res, 8192);
         }
     });
+}
+
+/// A file in memory, which knows no attempt that does not block.
+fn memory_file() -> std::fs::File {
+    use std::os::fd::FromRawFd;
+    // SAFETY: a new descriptor.
+    unsafe { std::fs::File::from_raw_fd(libc::memfd_create(c"calls".as_ptr(), libc::MFD_CLOEXEC)) }
+}
+
+#[test]
+fn work_that_the_call_does_needs_no_descriptor_of_its_own() {
+    let file = &memory_file();
+    let calls = all_calls(|| {
+        let mut ring = ring();
+        let write = transfer(IORING_OP_WRITE, 1, file, b"hello");
+        let mut buffer = [0; 5];
+        mark();
+        ring.run(&[write]);
+        ring.run(&[write]);
+        ring.run(&[into(IORING_OP_READ, 1, file, &mut buffer)]);
+        mark();
+    });
+    let write = "pwritev2(1)";
+    assert_eq!(calls, ["flags", write, write, write, "preadv2(1)", "preadv2(1)"]);
+}
+
+#[test]
+fn work_for_another_thread_has_a_descriptor_of_its_own() {
+    let file = &memory_file();
+    let calls = all_calls(|| {
+        let mut ring = ring();
+        mark();
+        ring.push(Sqe { fd: file.as_raw_fd(), ..sqe(IORING_OP_FSYNC, 1) });
+        ring.enter(1, 0);
+        mark();
+        ring.collect(1);
+    });
+    assert_eq!(calls, ["duplicate"]);
+}
+
+#[test]
+fn one_transfer_past_the_cache_and_two() {
+    // Not every file system has such files.
+    let Some(file) = &storage() else { return };
+    let mut calls = calls(|| {
+        let mut ring = ring();
+        let mut page = Page([0; 4096]);
+        let write =
+            Sqe { len: 4096, addr: (&raw mut page) as u64, ..transfer(IORING_OP_WRITE, 1, file, &[]) };
+        mark();
+        for count in [1, 2, 1] {
+            for at in 0..count {
+                ring.push(Sqe { off: 4096 * at, ..write });
+            }
+            ring.enter(count as u32, 0);
+            mark_between();
+            ring.collect(count as usize);
+            mark_between();
+        }
+        mark();
+    });
+    calls.retain(|call| !["flags", "wait", "duplicate"].contains(&call.as_str()));
+    assert_eq!(
+        calls,
+        ["between", "between", "io_submit(2)", "between", "between", "io_submit(1)", "between", "between"]
+    );
+}
+
+/// A call that nobody makes, inside what is looked at.
+fn mark_between() {
+    // SAFETY: refused, for there is no such descriptor.
+    unsafe { libc::ioctl(-1, 0) };
+}
+
+#[test]
+fn flags_that_are_set_already() {
+    assert_calls(
+        &[
+            "send(5, 0x4040)",
+            "send(5, 0x4040)",
+            "sendmsg(0x4040)",
+            "option(1, 38)",
+            "option(1, 3)",
+            "option(1, 39)",
+            "send(5, 0x4040)",
+        ],
+        || {
+            let mut ring = ring();
+            let (one, _other) = known_pair(&mut ring);
+            let vector = libc::iovec { iov_base: b"hello".as_ptr().cast_mut().cast(), iov_len: 5 };
+            // SAFETY: integers and pointers.
+            let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+            (header.msg_iov, header.msg_iovlen) = ((&raw const vector).cast_mut(), 1);
+            let flags = (libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) as u32;
+            let send = transfer(IORING_OP_SEND, 3, &one, b"hello");
+            let message =
+                Sqe { addr: (&raw mut header) as u64, len: 1, ..transfer(IORING_OP_SENDMSG, 3, &one, &[]) };
+            mark();
+            ring.run(&[Sqe { op_flags: libc::MSG_NOSIGNAL as u32, ..send }]);
+            ring.run(&[Sqe { op_flags: flags, ..send }]);
+            ring.run(&[Sqe { op_flags: flags, ..message }]);
+            ring.push(Sqe {
+                op_flags: libc::MSG_NOSIGNAL as u32,
+                ..transfer(IORING_OP_SEND_ZC, 3, &one, b"hello")
+            });
+            ring.enter(1, 2);
+            mark();
+        },
+    );
+}
+
+#[test]
+fn receives_of_unusual_kinds() {
+    assert_calls(
+        &[
+            "between",
+            "wait",
+            "recv(0, 0x40)",
+            "option(6, 35)",
+            "between",
+            "recv(4, 0x140)",
+            "option(6, 35)",
+            "between",
+            "recv(4, 0x40)",
+            "option(6, 35)",
+            "between",
+            "recv(8, 0x40)",
+            "between",
+            "recv(3, 0x40)",
+            "option(1, 3)",
+            "option(1, 30)",
+            "between",
+            "recv(8, 0x40)",
+            "option(1, 3)",
+            "option(1, 30)",
+            "between",
+            "recvmsg(0x140)",
+            "option(1, 3)",
+            "option(1, 3)",
+            "option(1, 30)",
+            "between",
+            "wait",
+            "recv(8, 0x40)",
+            "option(1, 3)",
+            "option(1, 30)",
+            "between",
+            "recv(4, 0x40)",
+            "option(1, 3)",
+            "option(1, 30)",
+            "option(1, 38)",
+            "option(1, 39)",
+            "ioctl(0x541b)",
+            "between",
+            "recvmsg(0x140)",
+            "option(1, 3)",
+            "option(1, 30)",
+            "option(1, 38)",
+            "option(1, 39)",
+            "ioctl(0x541b)",
+            "between",
+            "wait",
+            "recv(4, 0x40)",
+            "option(1, 3)",
+            "option(1, 30)",
+            "option(1, 38)",
+            "option(1, 39)",
+            "ioctl(0x541b)",
+            "between",
+            "recv(8, 0x40)",
+            "between",
+            "wait",
+            "recv(8, 0x40)",
+            "option(6, 35)",
+            "between",
+            "recv(8, 0x40)",
+            "option(6, 35)",
+            "between",
+            "recv(8, 0x40)",
+            "ioctl(0x541b)",
+            "between",
+            "recv(8, 0x40)",
+            "ioctl(0x541b)",
+        ],
+        || {
+            let mut ring = ring();
+            let (mut one, other) = known_pair(&mut ring);
+            let (sender, receiver) = datagrams();
+            let (mut left, right) = std::os::unix::net::UnixStream::pair().unwrap();
+            let mut buffer = [0; 8];
+            one.write_all(b"hello world").unwrap();
+            left.write_all(b"hello world, hello").unwrap();
+            for _ in 0..4 {
+                receiver.send_to(b"hello", sender.local_addr().unwrap()).unwrap();
+            }
+            let stream = into(IORING_OP_RECV, 3, &other, &mut buffer);
+            let datagram = into(IORING_OP_RECV, 3, &sender, &mut buffer);
+            let local = into(IORING_OP_RECV, 3, &right, &mut buffer);
+            let first = IORING_RECVSEND_POLL_FIRST as u16;
+            let all = libc::MSG_WAITALL as u32;
+            mark();
+            for sqe in [
+                Sqe { len: 0, ..stream },
+                Sqe { len: 4, op_flags: all, ..stream },
+                Sqe { len: 4, ioprio: first, ..stream },
+                stream,
+                Sqe { len: 3, ..datagram },
+                datagram,
+                Sqe { op_flags: all, ..datagram },
+                Sqe { ioprio: first, ..datagram },
+                Sqe { len: 4, ..local },
+                Sqe { len: 4, op_flags: all, ..local },
+                Sqe { len: 4, ioprio: first, ..local },
+                local,
+            ] {
+                mark_between();
+                ring.run(&[sqe]);
+            }
+            drop((one, left));
+            for sqe in [stream, stream, local, local] {
+                mark_between();
+                ring.run(&[sqe]);
+            }
+            mark();
+        },
+    );
+}
+
+#[test]
+fn transfers_without_a_copy_of_unusual_kinds() {
+    assert_calls(
+        &[
+            "between",
+            "option(1, 38)",
+            "option(1, 3)",
+            "option(1, 39)",
+            "option(1, 60)",
+            "option(1, 37)",
+            "option(1, 65)",
+            "option(1, 45)",
+            "option(0, 11)",
+            "option(41, 25)",
+            "send(40000, 0x4140)",
+            "between",
+            "option(1, 38)",
+            "send(40000, 0x4040)",
+            "between",
+            "option(1, 38)",
+            "send(40000, 0x4040)",
+            "between",
+            "option(1, 38)",
+            "option(1, 3)",
+            "option(1, 39)",
+            "option(1, 60)",
+            "option(1, 37)",
+            "option(1, 65)",
+            "option(1, 45)",
+            "option(0, 11)",
+            "option(41, 25)",
+            "send(40000, 0x4140)",
+            "between",
+            "option(1, 38)",
+            "send(40000, 0x4040)",
+            "between",
+            "option(1, 38)",
+            "send(40000, 0x4040)",
+            "between",
+            "option(1, 38)",
+            "option(1, 38)",
+            "flags",
+            "option(1, 3)",
+            "between",
+            "option(1, 38)",
+            "option(1, 38)",
+            "flags",
+            "option(1, 3)",
+            "between",
+            "option(1, 38)",
+            "option(1, 38)",
+            "flags",
+            "option(1, 3)",
+            "between",
+            "option(1, 38)",
+            "send(10, 0x4140)",
+            "between",
+            "option(1, 38)",
+            "send(10, 0x4040)",
+            "between",
+            "option(1, 38)",
+            "send(10, 0x4040)",
+        ],
+        || {
+            let mut ring = ring();
+            let (one, _other) = known_pair(&mut ring);
+            let (sender, _receiver) = datagrams();
+            let (left, _right) = std::os::unix::net::UnixStream::pair().unwrap();
+            let large = vec![0u8; 40_000];
+            let all = libc::MSG_WAITALL as u32;
+            let report = IORING_SEND_ZC_REPORT_USAGE as u16;
+            mark();
+            for (socket, length) in [
+                (one.as_raw_fd(), 40_000),
+                (sender.as_raw_fd(), 40_000),
+                (left.as_raw_fd(), 40_000),
+                (one.as_raw_fd(), 10),
+            ] {
+                let send = Sqe { fd: socket, ..transfer(IORING_OP_SEND_ZC, 3, &one, &large[..length]) };
+                for sqe in [Sqe { op_flags: all, ..send }, Sqe { ioprio: report, ..send }, send] {
+                    mark_between();
+                    ring.push(sqe);
+                    ring.enter(1, 1);
+                }
+            }
+            mark();
+        },
+    );
+}
+
+#[test]
+fn sends_that_may_not_go_together() {
+    assert_calls(
+        &[
+            "between",
+            "send(0, 0x4040)",
+            "send(5, 0x4040)",
+            "between",
+            "send(0, 0x4040)",
+            "send(5, 0x4040)",
+            "between",
+            "option(1, 37)",
+            "option(6, 2)",
+            "send(5, 0x4040)",
+            "send(0, 0x4040)",
+            "between",
+            "option(1, 37)",
+            "option(6, 2)",
+            "option(17, 103)",
+            "send(5, 0x4040)",
+            "send(0, 0x4040)",
+            "between",
+            "send(65000, 0x4040)",
+            "send(500, 0x4040)",
+            "between",
+            "send(65000, 0x4040)",
+            "send(500, 0x4040)",
+            "between",
+            "option(6, 2)",
+            "sendmsg(0x4040)",
+            "send(600, 0x4040)",
+            "between",
+            "send(60000, 0x4040)",
+            "option(17, 103)",
+            "sendmsg(0x4040)",
+            "between",
+            "send(65536, 0x4040)",
+            "send(5, 0x4040)",
+            "between",
+            "send(65536, 0x4040)",
+            "flags",
+            "option(1, 3)",
+            "send(5, 0x4040)",
+            "between",
+            "option(6, 2)",
+            "sendmsg(0x4040)",
+            "between",
+            "option(17, 103)",
+            "sendmsg(0x4040)",
+            "between",
+            "send(5, 0x4040)",
+            "send(5, 0x4040)",
+            "send(5, 0x4040)",
+            "between",
+            "send(5, 0x4040)",
+            "send(5, 0x4040)",
+            "send(5, 0x4040)",
+            "between",
+            "send(5, 0x4040)",
+            "send(5, 0x4040)",
+            "send(5, 0x4040)",
+        ],
+        || {
+            let mut ring = ring();
+            let (one, _other) = known_pair(&mut ring);
+            let (sender, _receiver) = datagrams();
+            let large = vec![0u8; 70_000];
+            let buffers = [4096u64];
+            let _ = buffers;
+            mark();
+            for lengths in
+                [&[0usize, 5][..], &[5, 0], &[65_000, 500], &[60_000, 5000, 600], &[65_536, 5], &[1, 1, 1]]
+            {
+                for fd in [one.as_raw_fd(), sender.as_raw_fd()] {
+                    mark_between();
+                    let send =
+                        |length: usize| Sqe { fd, ..transfer(IORING_OP_SEND, 3, &one, &large[..length]) };
+                    let sends: Vec<Sqe> = lengths.iter().map(|&length| send(length)).collect();
+                    ring.run(&sends);
+                }
+            }
+            for flags in [1u8 << 1, 1 << 4, 1 << 6] {
+                mark_between();
+                let send = transfer(IORING_OP_SEND, 3, &one, b"hello");
+                for sqe in [send, Sqe { flags, ..send }, send] {
+                    ring.push(sqe);
+                }
+                ring.enter(3, 2);
+            }
+            mark();
+        },
+    );
 }

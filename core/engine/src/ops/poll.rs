@@ -8,11 +8,10 @@
 //! instead. Finding that takes the other ring's lock, so it is done as blocking work, without ours.
 
 use linux_raw_sys::general::{
-    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLERR, EPOLLET, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLONESHOT, EPOLLRDHUP,
-    POLLNVAL,
+    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLERR, EPOLLHUP, EPOLLONESHOT, EPOLLRDHUP, POLLNVAL,
 };
 use linux_raw_sys::io_uring::{
-    IORING_POLL_ADD_LEVEL, IORING_POLL_ADD_MULTI, IORING_POLL_UPDATE_EVENTS, IORING_POLL_UPDATE_USER_DATA,
+    IORING_POLL_ADD_MULTI, IORING_POLL_UPDATE_EVENTS, IORING_POLL_UPDATE_USER_DATA,
 };
 
 use crate::abi::Errno;
@@ -49,14 +48,8 @@ const ALWAYS: u32 = EPOLLERR | EPOLLHUP | EPOLLRDHUP;
 
 /// The events of an SQE with the flags that say how they are waited for.
 fn parse_events(events: u32, flags: u32) -> u32 {
-    let mut events = events & (CONDITIONS | EPOLLEXCLUSIVE | EPOLLONESHOT | EPOLLET);
-    if flags & IORING_POLL_ADD_MULTI == 0 {
-        events |= EPOLLONESHOT;
-    }
-    if flags & IORING_POLL_ADD_LEVEL == 0 {
-        events |= EPOLLET;
-    }
-    events
+    let events = events & (CONDITIONS | EPOLLONESHOT);
+    if flags & IORING_POLL_ADD_MULTI == 0 { events | EPOLLONESHOT } else { events }
 }
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {

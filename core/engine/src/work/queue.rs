@@ -127,7 +127,7 @@ impl WorkQueue {
 
     /// Has all queued work its file, where it is not lent?
     pub fn keeps_files(&self) -> bool {
-        self.loan.is_offered() || !self.exposed || self.queued.iter().all(|work| !work.exposed)
+        self.loan.is_offered() || self.queued.iter().all(|work| !work.exposed)
     }
 
     /// In a child after `fork`: work is the parent's.

@@ -56,9 +56,14 @@ impl Message {
     /// `EFAULT`, `EINVAL`, `EMSGSIZE` as the kernel's.
     pub fn read(address: u64, selects: bool, progress: Progress) -> Result<Message, Errno> {
         let header: msghdr = user::read(address)?;
-        let vectors = read_vectors(&header, selects)?;
         let name = header.msg_name as u64;
-        if header.msg_namelen < 0 && name != 0 {
+        let named_badly = header.msg_namelen < 0 && name != 0;
+        // The kernel looks at the vector first only where it names a provided buffer's length.
+        if named_badly && !selects {
+            return Err(Errno::EINVAL);
+        }
+        let vectors = read_vectors(&header, selects)?;
+        if named_badly {
             return Err(Errno::EINVAL);
         }
         Ok(Message {

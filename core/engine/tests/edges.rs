@@ -1,0 +1,654 @@
+//! The last value that is taken and the first that is not, of lengths, counts and positions; and transfers that go on where
+//! their first attempt ended.
+
+mod common;
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+use anyring_engine::abi::Sqe;
+use common::*;
+use io_uring_op::*;
+
+const CQE_SKIP: u8 = 1 << 6;
+
+/// Results of requests, each in a submission of its own.
+fn each(ring: &mut Ring, sqes: &[Sqe]) -> Vec<i32> {
+    sqes.iter().map(|&sqe| ring.run(&[sqe])[0].res).collect()
+}
+
+fn directory(name: &str) -> PathBuf {
+    let path =
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("edges-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&path).unwrap();
+    path
+}
+
+/// A file on storage of which only the first page is in the cache.
+fn partly_cached(name: &str, content: &[u8]) -> File {
+    let path = directory("cached").join(name);
+    let mut options = File::options();
+    let mut file = options.read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    file.write_all(content).unwrap();
+    file.sync_all().unwrap();
+    // SAFETY: advice, and a read into memory of ours.
+    unsafe {
+        assert_eq!(libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED), 0);
+        assert_eq!(libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM), 0);
+        let mut page = [0u8; 4096];
+        assert_eq!(libc::pread(file.as_raw_fd(), page.as_mut_ptr().cast(), 4096, 0), 4096);
+        assert_eq!(libc::lseek(file.as_raw_fd(), 0, libc::SEEK_SET), 0);
+    }
+    file
+}
+
+#[test]
+fn reads_go_on_behind_what_is_in_the_cache() {
+    let content: Vec<u8> = (0..40_000u32).map(|number| (number / 7) as u8).collect();
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let mut buffer = vec![0xee_u8; 50_000];
+        // Up to the end of the file, and not.
+        for (number, (off, len)) in [(100u64, 20_000u32), (0, 45_000), (4000, 4000)].into_iter().enumerate() {
+            let expected = &content[off as usize..(off as usize + len as usize).min(content.len())];
+            let file = partly_cached(&format!("{engine:?}-{number}"), &content);
+            buffer.fill(0xee);
+            let addr = buffer.as_mut_ptr() as u64;
+            let read = Sqe { fd: file.as_raw_fd(), addr, len, off, ..sqe(IORING_OP_READ, 1) };
+            assert_eq!(each(&mut ring, &[read]), [expected.len() as i32], "{engine:?}");
+            assert_eq!(&buffer[..expected.len()], expected, "{engine:?}");
+            assert!(buffer[expected.len()..].iter().all(|&byte| byte == 0xee), "{engine:?}");
+
+            if len < 4500 {
+                continue;
+            }
+            let file = partly_cached(&format!("{engine:?}-{number}v"), &content);
+            buffer.fill(0xee);
+            let lengths = [1000usize, 0, 3000, 500, len as usize - 4500];
+            let mut at = addr;
+            let vectors = lengths.map(|length| {
+                let vector = libc::iovec { iov_base: at as *mut _, iov_len: length.min(45_000) };
+                at += vector.iov_len as u64;
+                vector
+            });
+            let sqe = sqe(IORING_OP_READV, 1);
+            let read = Sqe { fd: file.as_raw_fd(), addr: vectors.as_ptr() as u64, len: 5, off, ..sqe };
+            assert_eq!(each(&mut ring, &[read]), [expected.len() as i32], "{engine:?}");
+            assert_eq!(&buffer[..expected.len()], expected, "{engine:?}");
+            assert!(buffer[expected.len()..].iter().all(|&byte| byte == 0xee), "{engine:?}");
+        }
+    });
+}
+
+#[test]
+fn reads_at_the_position_go_on_behind_what_is_in_the_cache() {
+    let content: Vec<u8> = (0..40_000u32).map(|number| (number / 7) as u8).collect();
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let mut buffer = vec![0xee_u8; 20_000];
+        let file = partly_cached(&format!("{engine:?}-position"), &content);
+        let addr = buffer.as_mut_ptr() as u64;
+        let read = Sqe { fd: file.as_raw_fd(), addr, len: 9000, off: u64::MAX, ..sqe(IORING_OP_READ, 1) };
+        assert_eq!(each(&mut ring, &[read]), [9000]);
+        assert_eq!(buffer[..9000], content[..9000], "{engine:?}");
+        assert_eq!(each(&mut ring, &[read]), [9000]);
+        assert_eq!(buffer[..9000], content[9000..18_000], "{engine:?}");
+    });
+}
+
+/// A control message: its header says `length`, and so much of `data` follows.
+fn control(level: i32, kind: i32, length: usize, data: &[i32]) -> Vec<u8> {
+    let mut bytes = length.to_ne_bytes().to_vec();
+    bytes.extend(level.to_ne_bytes());
+    bytes.extend(kind.to_ne_bytes());
+    data.iter().for_each(|word| bytes.extend(word.to_ne_bytes()));
+    bytes.resize(bytes.len().next_multiple_of(8), 0);
+    bytes
+}
+
+#[test]
+fn rings_are_not_handed_over() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let other = Ring::new(engine, 8, 0);
+        let plain = File::open("/dev/null").unwrap().into();
+        let file: OwnedFd = plain;
+        let (file, own) = (file.as_raw_fd(), other.fd);
+        let rights = |descriptors: &[i32]| {
+            control(libc::SOL_SOCKET, libc::SCM_RIGHTS, 16 + 4 * descriptors.len(), descriptors)
+        };
+        let ucred = |pid: i32| {
+            // SAFETY: takes nothing.
+            let (uid, gid) = unsafe { (libc::getuid() as i32, libc::getgid() as i32) };
+            control(libc::SOL_SOCKET, libc::SCM_CREDENTIALS, 28, &[pid, uid, gid])
+        };
+        let me = std::process::id() as i32;
+        let many = vec![file; 252];
+        let last_of_many = [&many[..], &[own]].concat();
+        let cases: Vec<(Vec<u8>, Option<usize>)> = vec![
+            (rights(&[file]), None),
+            (rights(&[own]), None),
+            (rights(&[file, own]), None),
+            (rights(&[own, file]), None),
+            (rights(&last_of_many), None),
+            ([rights(&[file]), rights(&[own])].concat(), None),
+            ([ucred(me), rights(&[own])].concat(), None),
+            ([ucred(me), rights(&[file])].concat(), None),
+            // An empty one before.
+            ([rights(&[]), rights(&[own])].concat(), None),
+            // Of another kind or level.
+            (control(libc::SOL_SOCKET, 77, 20, &[own]), None),
+            (control(libc::SOL_TCP, libc::SCM_RIGHTS, 20, &[own]), None),
+            // Longer than there is, shorter than a header.
+            (control(libc::SOL_SOCKET, libc::SCM_RIGHTS, 28, &[own]), None),
+            (control(libc::SOL_SOCKET, libc::SCM_RIGHTS, 24, &[own]), None),
+            (control(libc::SOL_SOCKET, libc::SCM_RIGHTS, 15, &[own]), None),
+            (control(libc::SOL_SOCKET, libc::SCM_RIGHTS, 0, &[own]), None),
+            // A part of a descriptor behind a whole one is none.
+            (control(libc::SOL_SOCKET, libc::SCM_RIGHTS, 22, &[own, file]), None),
+            (control(libc::SOL_SOCKET, libc::SCM_RIGHTS, 22, &[file, own]), None),
+            // What is said of the whole.
+            (rights(&[own]), Some(20)),
+            (rights(&[own]), Some(19)),
+            (rights(&[own]), Some(16)),
+            (rights(&[own]), Some(15)),
+            ([rights(&[file]), rights(&[own])].concat(), Some(24)),
+            ([rights(&[file]), rights(&[own])].concat(), Some(39)),
+            ([rights(&[file]), rights(&[own])].concat(), Some(44)),
+        ];
+        let results: Vec<(i32, usize)> = cases
+            .iter()
+            .map(|(control, length)| {
+                let (from, to) = UnixStream::pair().unwrap();
+                let byte = libc::iovec { iov_base: c"x".as_ptr().cast_mut().cast(), iov_len: 1 };
+                // SAFETY: integers and pointers.
+                let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+                (header.msg_iov, header.msg_iovlen) = ((&raw const byte).cast_mut(), 1);
+                header.msg_control = control.as_ptr().cast_mut().cast();
+                header.msg_controllen = length.unwrap_or(control.len());
+                let addr = (&raw const header) as u64;
+                let send = Sqe { fd: from.as_raw_fd(), addr, len: 1, ..sqe(IORING_OP_SENDMSG, 1) };
+                let sent = each(&mut ring, &[send])[0];
+                (sent, received_descriptors(&to))
+            })
+            .collect();
+        results
+    });
+}
+
+/// How many descriptors came with what a socket has.
+fn received_descriptors(socket: &UnixStream) -> usize {
+    let (mut byte, mut control) = ([0u8; 1], [0u64; 160]);
+    let mut vector = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+    // SAFETY: names memory of ours; descriptors that come are closed.
+    unsafe {
+        let mut header: libc::msghdr = std::mem::zeroed();
+        (header.msg_iov, header.msg_iovlen) = (&raw mut vector, 1);
+        header.msg_control = control.as_mut_ptr().cast();
+        header.msg_controllen = size_of_val(&control);
+        if libc::recvmsg(socket.as_raw_fd(), &mut header, libc::MSG_DONTWAIT) <= 0 {
+            return 0;
+        }
+        let mut count = 0;
+        let mut message = libc::CMSG_FIRSTHDR(&header);
+        while let Some(one) = message.as_ref() {
+            if one.cmsg_type == libc::SCM_RIGHTS {
+                let descriptors = libc::CMSG_DATA(message).cast::<i32>();
+                for index in 0..(one.cmsg_len - 16) / 4 {
+                    drop(OwnedFd::from_raw_fd(descriptors.add(index).read_unaligned()));
+                    count += 1;
+                }
+            }
+            message = libc::CMSG_NXTHDR(&header, message);
+        }
+        count
+    }
+}
+
+#[test]
+fn lengths_of_messages() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (one, other) = UnixStream::pair().unwrap();
+        let mut name = [0u8; 256];
+        name[0] = libc::AF_UNIX as u8;
+        let mut bytes = [0u8; 64];
+        let vectors = vec![libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: 0 }; 1100];
+        let mut results = Vec::new();
+        for (opcode, socket) in [(IORING_OP_SENDMSG, &one), (IORING_OP_RECVMSG, &other)] {
+            for count in [0, 1, 2, 1023, 1024, 1025, usize::MAX] {
+                for (name_length, named) in [
+                    (0, false),
+                    (-1, false),
+                    (0, true),
+                    (-1, true),
+                    (1, true),
+                    (110, true),
+                    (128, true),
+                    (129, true),
+                ] {
+                    // SAFETY: integers and pointers.
+                    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+                    (header.msg_iov, header.msg_iovlen) = (vectors.as_ptr().cast_mut(), count);
+                    header.msg_namelen = name_length as u32;
+                    if named {
+                        header.msg_name = name.as_mut_ptr().cast();
+                    }
+                    let (fd, addr) = (socket.as_raw_fd(), (&raw mut header) as u64);
+                    let op_flags = libc::MSG_DONTWAIT as u32;
+                    let result = each(&mut ring, &[Sqe { fd, addr, len: 1, op_flags, ..sqe(opcode, 1) }]);
+                    results.push((opcode as u32, count, name_length, named, result[0]));
+                }
+            }
+            // Lengths that are none, memory that is none.
+            for (base, length) in
+                [(bytes.as_ptr() as u64, i64::MAX as u64 + 1), (u64::MAX - 10, 4), (1 << 62, 1)]
+            {
+                let vector = [base, length];
+                // SAFETY: integers and pointers.
+                let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+                (header.msg_iov, header.msg_iovlen) = (vector.as_ptr() as *mut _, 1);
+                let (fd, addr) = (socket.as_raw_fd(), (&raw mut header) as u64);
+                let op_flags = libc::MSG_DONTWAIT as u32;
+                let result = each(&mut ring, &[Sqe { fd, addr, len: 1, op_flags, ..sqe(opcode, 1) }]);
+                results.push((opcode as u32, 1, length as i32, false, result[0]));
+            }
+        }
+        results
+    });
+}
+
+#[test]
+fn structures_of_later_versions() {
+    let memory = {
+        let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping of four pages, the last of which nobody may read.
+        unsafe {
+            let at = libc::mmap(std::ptr::null_mut(), 4 * 4096, access, flags, -1, 0);
+            assert_ne!(at, libc::MAP_FAILED);
+            assert_eq!(libc::mprotect(at.add(3 * 4096), 4096, libc::PROT_NONE), 0);
+            at as usize
+        }
+    };
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let mut results = Vec::new();
+        for start in [0, 4096 - 24, 4096 - 25, 4096 - 100, 8192 - 24, 3 * 4096 - 300] {
+            for size in [0, 23, 24, 25, 32, 100, 24 + 256, 24 + 257, 300, 301, 1000, 4096] {
+                // What stands in the structure that no version knows yet: nothing, or something in its last byte, or
+                // right behind it.
+                for set in [None, Some(size.max(1) - 1), Some(size)] {
+                    // SAFETY: three pages of ours, which nobody else uses.
+                    let bytes = unsafe { std::slice::from_raw_parts_mut(memory as *mut u8, 3 * 4096) };
+                    bytes.fill(0);
+                    if let Some(byte) = set.and_then(|set| bytes.get_mut(start + set)).filter(|_| size > 24) {
+                        *byte = 1;
+                    }
+                    let open = Sqe {
+                        fd: libc::AT_FDCWD,
+                        addr: c"/dev/null".as_ptr() as u64,
+                        off: (memory + start) as u64,
+                        len: size as u32,
+                        ..sqe(IORING_OP_OPENAT2, 1)
+                    };
+                    let result = each(&mut ring, &[open])[0];
+                    if result >= 0 {
+                        // SAFETY: ours.
+                        unsafe { libc::close(result) };
+                    }
+                    results.push((start, size, set, result.min(0)));
+                }
+            }
+        }
+        results
+    });
+}
+
+#[test]
+fn attributes_of_the_greatest_length() {
+    let path = directory("attributes").join("file");
+    std::fs::write(&path, "").unwrap();
+    let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    let value = vec![b'x'; 65_537];
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let name =
+            |length: usize| std::ffi::CString::new(format!("user.{}", "n".repeat(length - 5))).unwrap();
+        let mut results = Vec::new();
+        for length in [6, 254, 255, 256, 257] {
+            let name = name(length);
+            for len in [0, 1, 65_536, 65_537] {
+                let set = Sqe {
+                    addr: name.as_ptr() as u64,
+                    off: value.as_ptr() as u64,
+                    addr3: path.as_ptr() as u64,
+                    len,
+                    ..sqe(IORING_OP_SETXATTR, 1)
+                };
+                results.push((length, len, each(&mut ring, &[set])[0]));
+            }
+            let mut got = [0u8; 16];
+            let get = Sqe {
+                addr: name.as_ptr() as u64,
+                off: got.as_mut_ptr() as u64,
+                addr3: path.as_ptr() as u64,
+                len: 16,
+                ..sqe(IORING_OP_GETXATTR, 1)
+            };
+            results.push((length, 16, each(&mut ring, &[get])[0]));
+        }
+        results
+    });
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Futex {
+    value: u64,
+    address: u64,
+    flags: u32,
+    reserved: u32,
+}
+
+const SIZE_U32: u32 = 2;
+const PRIVATE: u32 = 128;
+
+#[test]
+fn waits_on_as_many_futexes_as_there_can_be() {
+    both(|engine| {
+        let words: Vec<u32> = vec![0; 129];
+        let wait = |count: usize| {
+            let futex = |index: usize| Futex {
+                address: (&raw const words[index]) as u64,
+                flags: SIZE_U32 | PRIVATE,
+                ..Futex::default()
+            };
+            (0..count).map(futex).collect::<Vec<_>>()
+        };
+        let mut results = Vec::new();
+        for (count, woken) in [(1, 0), (2, 1), (127, 0), (127, 126), (128, 0), (128, 1), (128, 127), (129, 0)]
+        {
+            let mut ring = Ring::new(engine, 8, 0);
+            let elements = wait(count);
+            let sqe = sqe(IORING_OP_FUTEX_WAITV, 1);
+            ring.push(Sqe { addr: elements.as_ptr() as u64, len: count as u32, fd: 0, ..sqe });
+            assert_eq!(ring.enter(1, 0), 1);
+            if let Some(refused) = ring.reap() {
+                results.push((count, woken, refused.res));
+                continue;
+            }
+            // SAFETY: the word lives on; others read it as an atomic.
+            let word =
+                unsafe { std::sync::atomic::AtomicU32::from_ptr((&raw const words[woken]).cast_mut()) };
+            word.store(1, std::sync::atomic::Ordering::SeqCst);
+            let wake = Sqe {
+                addr: word.as_ptr() as u64,
+                off: 1,
+                addr3: u64::from(u32::MAX),
+                fd: (SIZE_U32 | PRIVATE) as i32,
+                ..common::sqe(IORING_OP_FUTEX_WAKE, 2)
+            };
+            ring.push(wake);
+            assert_eq!(ring.enter(1, 0), 1);
+            let cqes = ring.collect(2);
+            word.store(0, std::sync::atomic::Ordering::SeqCst);
+            results.push((count, woken, cqes.iter().find(|cqe| cqe.user_data == 1).unwrap().res));
+        }
+        results
+    });
+}
+
+#[test]
+fn futexes_that_are_asked_for_nothing() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let words = [0u32; 4];
+        let at = words.as_ptr() as u64;
+        let mut results = Vec::new();
+        for addr in [0, 2, 4096, at, at + 1, at + 2, at + 4, 1 << 46, 1 << 60, u64::MAX - 3, u64::MAX] {
+            for flags in [SIZE_U32, SIZE_U32 | PRIVATE] {
+                for off in [0, 1] {
+                    let wake = Sqe {
+                        addr,
+                        off,
+                        addr3: u64::from(u32::MAX),
+                        fd: flags as i32,
+                        ..sqe(IORING_OP_FUTEX_WAKE, 1)
+                    };
+                    results.push((addr.wrapping_sub(at), flags, off, each(&mut ring, &[wake])[0]));
+                }
+                // What the word does not hold.
+                for off in [u64::from(u32::MAX), u64::from(u32::MAX) + 1] {
+                    let wait = Sqe {
+                        addr,
+                        off,
+                        addr3: u64::from(u32::MAX),
+                        fd: flags as i32,
+                        ..sqe(IORING_OP_FUTEX_WAIT, 1)
+                    };
+                    results.push((addr.wrapping_sub(at), flags, off, each(&mut ring, &[wait])[0]));
+                }
+            }
+        }
+        results.retain(|&(offset, ..)| offset < 5 || offset > 1 << 40);
+        results.into_iter().map(|(_, flags, off, result)| (flags, off, result)).collect::<Vec<_>>()
+    });
+}
+
+#[test]
+fn connections_for_which_there_is_no_room() {
+    both(|engine| {
+        let mut results = Vec::new();
+        for waiting in 1..4 {
+            for taken in 4..9 {
+                let mut ring = Ring::new(engine, 4, 0);
+                let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+                let address = listener.local_addr().unwrap();
+                let clients: Vec<_> =
+                    (0..waiting).map(|_| std::net::TcpStream::connect(address).unwrap()).collect();
+                for _ in 0..taken {
+                    ring.push(sqe(IORING_OP_NOP, 1));
+                    assert_eq!(ring.enter(1, 0), 1);
+                }
+                let ioprio = IORING_ACCEPT_MULTISHOT as u16;
+                ring.push(Sqe { fd: listener.as_raw_fd(), ioprio, ..sqe(IORING_OP_ACCEPT, 2) });
+                assert_eq!(ring.enter(1, 0), 1);
+                let mut seen = ring.reap_all();
+                ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+                seen.extend(ring.reap_all());
+                let accepted: Vec<_> = seen.iter().filter(|cqe| cqe.user_data == 2).collect();
+                for cqe in &accepted {
+                    assert!(cqe.res >= 0);
+                    // SAFETY: ours.
+                    unsafe { libc::close(cqe.res) };
+                }
+                results.push((waiting, taken, accepted.iter().map(|cqe| cqe.flags).collect::<Vec<_>>()));
+                drop(clients);
+            }
+        }
+        results
+    });
+}
+
+#[test]
+fn what_is_refused_ends_its_submission() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let mut words = [0u64; 8];
+        let addr = words.as_mut_ptr() as u64;
+        let slots = [-1i32; 2];
+        let files = io_uring_register_op::IORING_REGISTER_FILES;
+        assert_eq!(ring.register(files, slots.as_ptr().cast(), 2), 0);
+        let pipe = Sqe { fd: 0, addr, ..sqe(IORING_OP_PIPE, 1) };
+        let socket = Sqe { fd: libc::AF_UNIX, off: libc::SOCK_STREAM as u64, ..sqe(IORING_OP_SOCKET, 1) };
+        let read = Sqe { fd: ring.fd, addr, len: 8, ..sqe(IORING_OP_READ, 1) };
+        let poll = Sqe { fd: 0, ..sqe(IORING_OP_POLL_ADD, 1) };
+        let fsync = Sqe { fd: 0, ..sqe(IORING_OP_FSYNC, 1) };
+        let cases = [
+            Sqe { op_flags: 1, ..pipe },
+            Sqe { op_flags: libc::O_CLOEXEC as u32 | 1 << 30, ..pipe },
+            Sqe { off: libc::SOCK_STREAM as u64 | 1 << 20, ..socket },
+            Sqe { off: libc::SOCK_STREAM as u64 | libc::SOCK_CLOEXEC as u64, file_index: 1, ..socket },
+            Sqe { off: libc::SOCK_STREAM as u64 | libc::SOCK_NONBLOCK as u64, file_index: 1, ..socket },
+            Sqe { off: libc::SOCK_STREAM as u64, file_index: 1, ..socket },
+            Sqe { pad: 1, addr3: 8, ..read },
+            Sqe { pad: 2, addr3: addr, ..read },
+            Sqe { pad: 2, addr3: 8, ..read },
+            Sqe { op_flags: 0, len: 2, ..poll },
+            Sqe { op_flags: 2, ..fsync },
+            Sqe { off: 1 << 63, ..fsync },
+        ];
+        cases.map(|case| {
+            ring.push(case);
+            ring.push(sqe(IORING_OP_NOP, 2));
+            let first = ring.enter(2, 0);
+            let second = if first < 2 { ring.enter(1, 0) } else { 0 };
+            let mut seen: Vec<_> = ring.collect(2).iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
+            seen.sort_unstable();
+            (first, second, seen)
+        })
+    });
+}
+
+#[test]
+fn polls_without_a_completion() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (from, mut to) = std::io::pipe().unwrap();
+        let poll = Sqe {
+            fd: from.as_raw_fd(),
+            op_flags: libc::POLLIN as u32,
+            flags: CQE_SKIP,
+            ..sqe(IORING_OP_POLL_ADD, 1)
+        };
+        ring.push(poll);
+        let mut taken = vec![ring.enter(1, 0)];
+        ring.push(Sqe { len: IORING_POLL_ADD_MULTI, ..poll });
+        taken.push(ring.enter(1, 0));
+        to.write_all(b"x").unwrap();
+        ring.push(sqe(IORING_OP_NOP, 3));
+        taken.push(ring.enter(1, 1));
+        (taken, ring.reap_all())
+    });
+}
+
+#[test]
+fn polls_for_what_is_always_reported() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (from, to) = std::io::pipe().unwrap();
+        let (one, other) = UnixStream::pair().unwrap();
+        other.shutdown(std::net::Shutdown::Write).unwrap();
+        drop(to);
+        let mut results = Vec::new();
+        for fd in [from.as_raw_fd(), one.as_raw_fd()] {
+            for events in [libc::POLLHUP, libc::POLLERR, libc::POLLRDHUP, libc::POLLPRI, libc::POLLIN, -1] {
+                let poll = Sqe { fd, op_flags: events as u16 as u32, ..sqe(IORING_OP_POLL_ADD, 1) };
+                ring.push(poll);
+                ring.push(Sqe { addr: 1, ..sqe(IORING_OP_POLL_REMOVE, 2) });
+                ring.enter(2, 2);
+                results.push(ring.collect(2));
+            }
+        }
+        results
+    });
+}
+
+#[test]
+fn room_for_messages_of_a_multishot_receive() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (one, mut other) = UnixStream::pair().unwrap();
+        other.write_all(b"x").unwrap();
+        let most = i32::MAX as usize - 16;
+        let mut results = Vec::new();
+        for (name_length, control_length) in [
+            (0, most - 1),
+            (0, most),
+            (0, most + 1),
+            (1, most - 1),
+            (1, most),
+            (100, most - 100),
+            (100, most - 99),
+            (0, usize::MAX),
+            (0, usize::MAX - 16),
+            (-1, 0),
+            (i32::MAX, 0),
+            (i32::MAX - 16, 0),
+            (i32::MAX - 15, 0),
+        ] {
+            // SAFETY: integers and pointers.
+            let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+            header.msg_namelen = name_length as u32;
+            header.msg_controllen = control_length;
+            let receive = Sqe {
+                fd: one.as_raw_fd(),
+                addr: (&raw mut header) as u64,
+                len: 1,
+                flags: 1 << 5,
+                buf_index: 9,
+                ioprio: IORING_RECV_MULTISHOT as u16,
+                ..sqe(IORING_OP_RECVMSG, 1)
+            };
+            results.push((name_length, control_length, each(&mut ring, &[receive])[0]));
+        }
+        results
+    });
+}
+
+#[test]
+fn what_opens_starts_no_thread() {
+    let directory = directory("open");
+    let path = |name: &str| std::ffi::CString::new(directory.join(name).to_str().unwrap()).unwrap();
+    let fifo = path("fifo");
+    // SAFETY: reads a path.
+    assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
+    std::os::unix::fs::symlink("fifo", directory.join("link")).unwrap();
+    let pid = child(|| {
+        let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
+        let flags = IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER;
+        let mut ring = Ring::new(Engine::User, 8, flags);
+        let before = threads();
+        let create = libc::O_CREAT | libc::O_RDWR;
+        let (file, link) = (path("file"), path("link"));
+        let open = |path: &std::ffi::CString, flags: i32| Sqe {
+            fd: libc::AT_FDCWD,
+            addr: path.as_ptr() as u64,
+            op_flags: flags as u32,
+            len: 0o600,
+            ..sqe(IORING_OP_OPENAT, 1)
+        };
+        let hows = [
+            [create as u64, 0o600, 0],
+            [create as u64, 0o600, libc::RESOLVE_NO_SYMLINKS],
+            [create as u64, 0o600, libc::RESOLVE_NO_MAGICLINKS],
+            [libc::O_RDWR as u64, 0, libc::RESOLVE_CACHED],
+            [create as u64, 0o600, libc::RESOLVE_CACHED],
+            [(libc::O_RDWR | libc::O_TRUNC) as u64, 0, libc::RESOLVE_NO_SYMLINKS],
+        ];
+        let how = |how: &[u64; 3]| Sqe {
+            fd: libc::AT_FDCWD,
+            addr: file.as_ptr() as u64,
+            off: how.as_ptr() as u64,
+            len: 24,
+            ..sqe(IORING_OP_OPENAT2, 1)
+        };
+        let results = [
+            each(&mut ring, &[open(&file, create), open(&file, create), open(&file, libc::O_RDWR)]),
+            each(&mut ring, &hows.each_ref().map(how)),
+            // A link to a FIFO is none, where links are not followed.
+            each(&mut ring, &[open(&link, create | libc::O_NOFOLLOW)]),
+            each(&mut ring, &[open(&fifo, libc::O_RDONLY | libc::O_NONBLOCK | libc::O_CREAT)]),
+        ];
+        let codes: Vec<i32> = results.concat().iter().map(|&result| result.min(0)).collect();
+        assert_eq!(codes, [0, 0, 0, 0, 0, 0, 0, -libc::EAGAIN, 0, -libc::ELOOP, 0]);
+        threads() == before
+    });
+    let ended = ended(pid);
+    std::fs::remove_dir_all(&directory).unwrap();
+    assert_eq!(ended, 0);
+}
