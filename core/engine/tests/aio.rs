@@ -166,7 +166,7 @@ fn nothing_is_left_of_a_ring_that_ends_meanwhile() {
             drop(Ring::new(Engine::User, 8, 0));
             let mut pages = vec![Page([0xff; PAGE]); PAGES];
             let open = descriptors();
-            for round in 0..4 {
+            for round in 0..20 {
                 let mut ring = Ring::new(Engine::User, 512, 0);
                 for (at, page) in pages.iter_mut().enumerate() {
                     ring.push(read(at as u64, &file, page, at));
@@ -177,6 +177,9 @@ fn nothing_is_left_of_a_ring_that_ends_meanwhile() {
                 }
             }
             until("all descriptors are closed", || descriptors() <= open + 8);
+            // What the kernel maps for each of its contexts.
+            let mapped = || std::fs::read_to_string("/proc/self/maps").unwrap().contains("[aio]");
+            until("all contexts have ended", || !mapped());
             true
         });
         ended(pid)

@@ -319,3 +319,85 @@ fn a_busy_thread_ends_with_what_was_submitted_before() {
     std::fs::remove_file(&fifo).unwrap();
     assert_eq!(status, 0);
 }
+
+/// The users of this process's threads of this name, but for those that the kernel is about to take away.
+fn users_of(name: &str) -> Vec<u32> {
+    let read = |task: &std::fs::DirEntry, file: &str| std::fs::read_to_string(task.path().join(file)).ok();
+    let user = |task: std::fs::DirEntry| {
+        let status = read(&task, "status")?;
+        let named = read(&task, "comm")?.trim().starts_with(name);
+        let dying = status
+            .lines()
+            .any(|line| line.starts_with("State:") && (line.contains('Z') || line.contains('X')));
+        let line = status.lines().find(|line| line.starts_with("Uid:"))?;
+        (named && !dying).then(|| line.split_whitespace().nth(2).unwrap().parse().unwrap())
+    };
+    std::fs::read_dir("/proc/self/task").unwrap().flatten().filter_map(user).collect()
+}
+
+#[test]
+fn no_idle_thread_keeps_what_the_process_gave_up() {
+    // SAFETY: asks only.
+    if unsafe { libc::geteuid() } != 0 {
+        return eprintln!("skipped: takes root");
+    }
+    let pid = child(|| {
+        // SAFETY: ends the child where it waits for what never comes.
+        unsafe { libc::alarm(30) };
+        let mut ring = Ring::new(Engine::User, 16, 0);
+        let (file, (from, mut into), (_b, to)) =
+            (std::fs::File::open("/dev/null").unwrap(), std::io::pipe().unwrap(), std::io::pipe().unwrap());
+        let personality = register_personality(&ring);
+        assert!(personality > 0);
+        let splice = Sqe {
+            fd: to.as_raw_fd(),
+            file_index: from.as_raw_fd() as u32,
+            len: 4096,
+            addr: u64::MAX,
+            off: u64::MAX,
+            ..sqe(io_uring_op::IORING_OP_SPLICE, 7)
+        };
+        for _ in 0..3 {
+            ring.push(Sqe { fd: file.as_raw_fd(), ..sqe(io_uring_op::IORING_OP_FSYNC, 1) });
+        }
+        ring.push(splice);
+        assert_eq!(ring.enter(4, 0), 4);
+        ring.collect(3);
+        until("threads are there", || !users_of("iou-wrk").is_empty() && users_of("iou-keeper") == [0]);
+        let change = Change::begin(Reach::Process);
+        // SAFETY: changes this thread, and the engine sees to its own.
+        assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) }, 0);
+        if let Some(change) = change {
+            change.end();
+        }
+        // One is at the splice, in the name of whoever submitted it.
+        let of_root = users_of("iou-wrk").iter().filter(|&&user| user == 0).count();
+        assert!(of_root <= 1, "{:?}", users_of("iou-wrk"));
+        assert_eq!(users_of("iou-keeper"), [0], "the personality goes on");
+        into.write_all(b"x").unwrap();
+        assert_eq!(ring.collect(1)[0].res, 1);
+        until("the last of them leaves", || !users_of("iou-wrk").contains(&0));
+        // What is submitted now is done with what is left.
+        ring.push(Sqe { fd: file.as_raw_fd(), ..sqe(io_uring_op::IORING_OP_FSYNC, 1) });
+        ring.push(splice);
+        assert_eq!(ring.enter(2, 0), 2);
+        ring.collect(1);
+        until("a thread of the new user is there", || users_of("iou-wrk").contains(&NOBODY));
+        assert!(!users_of("iou-wrk").contains(&0));
+        // By the personality, the keeper has it done.
+        ring.push(Sqe { personality: personality as u16, ..splice });
+        assert_eq!(ring.enter(1, 0), 1);
+        until("a thread of the personality is there", || users_of("iou-wrk").contains(&0));
+        for _ in 0..2 {
+            // One of the two takes what is there.
+            into.write_all(b"x").unwrap();
+            assert_eq!(ring.collect(1)[0].res, 1);
+        }
+        assert_eq!(unregister_personality(&ring, personality as u32), 0);
+        until("nobody is root any more", || {
+            !users_of("iou-wrk").contains(&0) && users_of("iou-keeper").is_empty()
+        });
+        true
+    });
+    assert_eq!(ended(pid), 0);
+}

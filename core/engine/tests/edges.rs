@@ -27,7 +27,8 @@ fn directory(name: &str) -> PathBuf {
     path
 }
 
-/// A file on storage of which only the first page is in the cache.
+/// A file on storage of which only the first page is in the cache. Its number is one that no other test's file has had: the
+/// engine is not told here of what is closed.
 fn partly_cached(name: &str, content: &[u8]) -> File {
     let path = directory("cached").join(name);
     let mut options = File::options();
@@ -42,8 +43,9 @@ fn partly_cached(name: &str, content: &[u8]) -> File {
         let mut page = [0u8; 4096];
         assert_eq!(libc::pread(file.as_raw_fd(), page.as_mut_ptr().cast(), 4096, 0), 4096);
         assert_eq!(libc::lseek(file.as_raw_fd(), 0, libc::SEEK_SET), 0);
+        let own = libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 900);
+        if own < 0 { file } else { File::from_raw_fd(own) }
     }
-    file
 }
 
 #[test]
@@ -651,4 +653,175 @@ fn what_opens_starts_no_thread() {
     let ended = ended(pid);
     std::fs::remove_dir_all(&directory).unwrap();
     assert_eq!(ended, 0);
+}
+
+#[test]
+fn offsets_near_the_last() {
+    let last = i64::MAX as u64;
+    let offsets = [
+        0,
+        1,
+        5,
+        last - 0x7fff_f000,
+        last - 0x7fff_efff,
+        last - 4096,
+        last - 1,
+        last,
+        last + 1,
+        u64::MAX - 1,
+    ];
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let (one, mut other) = UnixStream::pair().unwrap();
+        for _ in 0..100 {
+            writer.write_all(&[1; 64]).unwrap();
+            other.write_all(&[1; 64]).unwrap();
+        }
+        let zero = File::options().read(true).write(true).open("/dev/zero").unwrap();
+        // SAFETY: a new descriptor.
+        let memory = unsafe { File::from_raw_fd(libc::memfd_create(c"edges".as_ptr(), libc::MFD_CLOEXEC)) };
+        let mut buffer = [0u8; 64];
+        let addr = buffer.as_mut_ptr() as u64;
+        let files =
+            [reader.as_raw_fd(), writer.as_raw_fd(), one.as_raw_fd(), zero.as_raw_fd(), memory.as_raw_fd()];
+        let mut results = Vec::new();
+        for (index, fd) in files.into_iter().enumerate() {
+            for opcode in [IORING_OP_READ, IORING_OP_WRITE] {
+                for off in offsets {
+                    for len in [0, 1, 2] {
+                        // A memory file grows as far as there can be one.
+                        let result = each(&mut ring, &[Sqe { fd, addr, len, off, ..sqe(opcode, 1) }]);
+                        results.push((index, opcode as u32, off, len, result[0]));
+                    }
+                }
+            }
+        }
+        results
+    });
+}
+
+#[test]
+fn counts_of_vectors() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let zero = File::options().read(true).write(true).open("/dev/zero").unwrap();
+        let mut bytes = [0u8; 64];
+        let base = bytes.as_mut_ptr().cast();
+        let vectors = vec![libc::iovec { iov_base: base, iov_len: 1 }; 1025];
+        let whole = libc::iovec { iov_base: base, iov_len: 64 };
+        let buffers = io_uring_register_op::IORING_REGISTER_BUFFERS;
+        assert_eq!(ring.register(buffers, (&raw const whole).cast(), 1), 0);
+        let ops = [IORING_OP_READV, IORING_OP_WRITEV, IORING_OP_READV_FIXED, IORING_OP_WRITEV_FIXED];
+        let mut results = Vec::new();
+        for opcode in ops {
+            for len in [0, 1, 2, 1023, 1024, 1025, 262_143, 262_144, 262_145, u32::MAX] {
+                let sqe = Sqe { addr: vectors.as_ptr() as u64, len, ..sqe(opcode, 1) };
+                let result = each(&mut ring, &[Sqe { fd: zero.as_raw_fd(), ..sqe }]);
+                results.push((opcode as u32, len, result[0]));
+            }
+        }
+        results
+    });
+}
+
+#[test]
+fn paths_that_may_be_empty() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let file = File::open("/proc/self/comm").unwrap();
+        let mut room = [0u8; 256];
+        let mut results = Vec::new();
+        for fd in [file.as_raw_fd(), libc::AT_FDCWD, -1] {
+            for path in [c"".as_ptr(), std::ptr::null(), c"/".as_ptr(), c"none".as_ptr()] {
+                for op_flags in [0, libc::AT_EMPTY_PATH, libc::AT_SYMLINK_NOFOLLOW] {
+                    let statx = Sqe {
+                        fd,
+                        addr: path as u64,
+                        op_flags: op_flags as u32,
+                        off: room.as_mut_ptr() as u64,
+                        len: libc::STATX_BASIC_STATS,
+                        ..sqe(IORING_OP_STATX, 1)
+                    };
+                    results.push(each(&mut ring, &[statx])[0]);
+                }
+            }
+        }
+        results
+    });
+}
+
+#[test]
+fn files_of_requests_that_do_nothing() {
+    const INJECT_RESULT: u32 = 1 << 0;
+    const FILE: u32 = 1 << 1;
+    const FIXED: u32 = 1 << 2;
+    const FIXED_BUFFER: u32 = 1 << 3;
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let file = File::open("/dev/null").unwrap();
+        let slots = [-1, file.as_raw_fd()];
+        let files = io_uring_register_op::IORING_REGISTER_FILES;
+        assert_eq!(ring.register(files, slots.as_ptr().cast(), 2), 0);
+        let mut results = Vec::new();
+        for op_flags in
+            [0, INJECT_RESULT, FILE, FIXED, FILE | FIXED, FIXED_BUFFER, FILE | INJECT_RESULT, 1 << 20]
+        {
+            for fd in [file.as_raw_fd(), 0, 1, 2, 700, -1] {
+                // As a number of the program's, a slot has the same number as its own output.
+                let fd = if op_flags & FIXED == 0 && (0..3).contains(&fd) { file.as_raw_fd() } else { fd };
+                results.push(each(&mut ring, &[Sqe { fd, op_flags, len: 7, ..sqe(IORING_OP_NOP, 1) }])[0]);
+            }
+        }
+        results
+    });
+}
+
+#[test]
+fn connects_that_cannot_begin() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        // A listener whose queue is full: further connections stay under way.
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        // SAFETY: of our own listener.
+        assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
+        let std::net::SocketAddr::V4(to) = listener.local_addr().unwrap() else { panic!() };
+        let address = libc::sockaddr_in {
+            sin_family: libc::AF_INET as u16,
+            sin_port: to.port().to_be(),
+            sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(to.ip().octets()) },
+            sin_zero: [0; 8],
+        };
+        let connecting = || {
+            // SAFETY: a new descriptor; reads an address of ours.
+            unsafe {
+                let socket = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_NONBLOCK, 0);
+                let socket = OwnedFd::from_raw_fd(socket);
+                (libc::connect(socket.as_raw_fd(), (&raw const address).cast(), 16), socket)
+            }
+        };
+        let mut sockets: Vec<_> = (0..4).map(|_| connecting()).collect();
+        let (_, last) = sockets.pop().unwrap();
+        let connect = Sqe { addr: (&raw const address) as u64, off: 16, ..sqe(IORING_OP_CONNECT, 1) };
+        let under_way = each(&mut ring, &[Sqe { fd: last.as_raw_fd(), ..connect }])[0];
+        // A Unix socket that does not wait for room.
+        let path = directory("connect").join(format!("{engine:?}"));
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        // SAFETY: of our own listener.
+        assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
+        let _queued = UnixStream::connect(&path).unwrap();
+        // SAFETY: integers only; a new descriptor.
+        let (socket, mut name) = unsafe {
+            let socket = libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_NONBLOCK, 0);
+            (OwnedFd::from_raw_fd(socket), std::mem::zeroed::<libc::sockaddr_un>())
+        };
+        name.sun_family = libc::AF_UNIX as u16;
+        for (to, &from) in name.sun_path.iter_mut().zip(path.to_str().unwrap().as_bytes()) {
+            *to = from as libc::c_char;
+        }
+        let (addr, off) = ((&raw const name) as u64, size_of_val(&name) as u64);
+        let full = each(&mut ring, &[Sqe { fd: socket.as_raw_fd(), addr, off, ..connect }])[0];
+        std::fs::remove_file(path).unwrap();
+        (under_way, full)
+    });
 }

@@ -35,6 +35,10 @@ fn describe(number: i64, arguments: [u64; 6]) -> Option<String> {
         libc::SYS_socket => format!("socket({b:#x})"),
         libc::SYS_pipe2 => format!("pipe2({b:#x})"),
         libc::SYS_openat => format!("openat({c:#x})"),
+        libc::SYS_openat2 => "openat2".to_owned(),
+        libc::SYS_pidfd_open => "pidfd_open".to_owned(),
+        libc::SYS_waitid => "waitid".to_owned(),
+        libc::SYS_statx | libc::SYS_newfstatat => "look".to_owned(),
         libc::SYS_fsync => "fsync".to_owned(),
         libc::SYS_fdatasync => "fdatasync".to_owned(),
         libc::SYS_ppoll => "poll".to_owned(),
@@ -55,10 +59,10 @@ fn describe(number: i64, arguments: [u64; 6]) -> Option<String> {
     })
 }
 
-/// What the body's thread calls between two marks, but for duplicates of descriptors.
+/// What the body's thread calls between two marks, but for duplicates of descriptors and looks at files.
 fn calls(body: impl FnOnce()) -> Vec<String> {
     let mut calls = all_calls(body);
-    calls.retain(|call| call != "duplicate");
+    calls.retain(|call| call != "duplicate" && call != "look");
     calls
 }
 
@@ -1727,5 +1731,208 @@ fn sends_that_may_not_go_together() {
             }
             mark();
         },
+    );
+}
+
+#[test]
+fn opens_that_may_create() {
+    let directory =
+        std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("opens-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let path = |name: &str| std::ffi::CString::new(directory.join(name).to_str().unwrap()).unwrap();
+    let (file, link) = (path("file"), path("link"));
+    std::fs::write(directory.join("file"), "").unwrap();
+    std::os::unix::fs::symlink("file", directory.join("link")).unwrap();
+    let mut calls = all_calls(|| {
+        let mut ring = ring();
+        let open = |path: &std::ffi::CString, flags: i32| Sqe {
+            fd: libc::AT_FDCWD,
+            addr: path.as_ptr() as u64,
+            op_flags: flags as u32,
+            len: 0o600,
+            ..sqe(IORING_OP_OPENAT, 1)
+        };
+        let how = |path: &std::ffi::CString, how: &[u64; 3]| Sqe {
+            fd: libc::AT_FDCWD,
+            addr: path.as_ptr() as u64,
+            off: how.as_ptr() as u64,
+            len: 24,
+            ..sqe(IORING_OP_OPENAT2, 1)
+        };
+        let create = libc::O_CREAT | libc::O_RDWR;
+        // The first open looks at what is mounted.
+        ring.run(&[open(&file, libc::O_RDWR)]);
+        mark();
+        for sqe in [
+            open(&file, libc::O_RDWR),
+            open(&file, libc::O_RDWR | libc::O_TRUNC),
+            open(&link, create),
+            open(&link, create | libc::O_NOFOLLOW),
+            open(&path("new"), create | libc::O_EXCL),
+            Sqe { flags: 1 << 4, ..open(&file, libc::O_RDWR) },
+            how(&file, &[libc::O_RDWR as u64, 0, 0]),
+            how(&file, &[create as u64, 0o600, 0]),
+            how(&file, &[create as u64, 0o600, libc::RESOLVE_NO_SYMLINKS]),
+            how(&link, &[create as u64, 0o600, libc::RESOLVE_NO_SYMLINKS]),
+            how(&link, &[(create | libc::O_NOFOLLOW) as u64, 0o600, libc::RESOLVE_NO_MAGICLINKS]),
+            how(&file, &[libc::O_RDWR as u64, 0, libc::RESOLVE_CACHED]),
+            how(&file, &[create as u64, 0o600, libc::RESOLVE_CACHED]),
+        ] {
+            mark_between();
+            ring.run(&[sqe]);
+        }
+        mark();
+    });
+    // It looks whether anything was mounted meanwhile.
+    calls.retain(|call| call != "poll");
+    std::fs::remove_dir_all(&directory).unwrap();
+    assert_eq!(
+        calls,
+        [
+            "between",
+            "openat(0x802)",
+            "between",
+            "look",
+            "openat(0xa02)",
+            "between",
+            "look",
+            "openat(0x842)",
+            "between",
+            "look",
+            "openat(0x20842)",
+            "between",
+            "openat(0xc2)",
+            "between",
+            "look",
+            "openat(0x802)",
+            "between",
+            "openat2",
+            "between",
+            "look",
+            "openat2",
+            "between",
+            "openat2",
+            "openat2",
+            "between",
+            "openat2",
+            "openat2",
+            "between",
+            "openat2",
+            "openat2",
+            "between",
+            "openat2",
+            "between",
+            "openat2",
+            "openat2"
+        ]
+    );
+}
+
+#[test]
+fn waits_for_the_end_of_a_process() {
+    let calls = calls(|| {
+        let mut ring = ring();
+        let start = || {
+            // SAFETY: the child waits for a signal.
+            let pid = unsafe { libc::fork() };
+            if pid == 0 {
+                // SAFETY: as above.
+                unsafe {
+                    libc::pause();
+                    libc::_exit(0);
+                }
+            }
+            pid
+        };
+        // SAFETY: names a child of ours.
+        let open = |pid: i32, flags: u32| unsafe { libc::syscall(libc::SYS_pidfd_open, pid, flags) as i32 };
+        let wait = |kind: u32, whom: i32, options: i32| Sqe {
+            fd: whom,
+            len: kind,
+            file_index: options as u32,
+            ..sqe(IORING_OP_WAITID, 1)
+        };
+        mark();
+        for options in [libc::WEXITED, libc::WEXITED | libc::WNOHANG, libc::WEXITED | libc::WSTOPPED] {
+            for kind in [libc::P_PID, libc::P_PIDFD] {
+                for flags in [0, libc::O_NONBLOCK as u32] {
+                    let pid = start();
+                    let whom = if kind == libc::P_PID { pid } else { open(pid, flags) };
+                    mark_between();
+                    ring.push(wait(kind, whom, options));
+                    ring.enter(1, 0);
+                    mark_between();
+                    // SAFETY: a child of ours.
+                    unsafe { libc::kill(pid, libc::SIGKILL) };
+                    if options == libc::WEXITED && (kind, flags) != (libc::P_PIDFD, libc::O_NONBLOCK as u32) {
+                        ring.collect(1);
+                    } else {
+                        ring.push(Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 2) });
+                        ring.enter(1, 0);
+                        ring.collect(1);
+                    }
+                }
+            }
+        }
+        mark();
+    });
+    assert_eq!(
+        calls,
+        [
+            "between",
+            "waitid",
+            "pidfd_open",
+            "between",
+            "wait",
+            "waitid",
+            "between",
+            "waitid",
+            "pidfd_open",
+            "between",
+            "wait",
+            "waitid",
+            "pidfd_open",
+            "between",
+            "waitid",
+            "flags",
+            "between",
+            "wait",
+            "waitid",
+            "pidfd_open",
+            "between",
+            "waitid",
+            "flags",
+            "between",
+            "between",
+            "waitid",
+            "between",
+            "between",
+            "waitid",
+            "between",
+            "pidfd_open",
+            "between",
+            "waitid",
+            "between",
+            "pidfd_open",
+            "between",
+            "waitid",
+            "between",
+            "between",
+            "waitid",
+            "between",
+            "between",
+            "waitid",
+            "between",
+            "pidfd_open",
+            "between",
+            "waitid",
+            "flags",
+            "between",
+            "pidfd_open",
+            "between",
+            "waitid",
+            "flags",
+            "between"
+        ]
     );
 }

@@ -421,10 +421,10 @@ impl Core {
     /// Takes a request's work out of the queues before anybody starts it; false where it is being
     /// done already.
     pub fn withdraw(&mut self, id: RequestId) -> bool {
-        let (serial, ring) = (self.serial(), self.ring());
+        let serial = self.serial();
         let queued = self.work_mut().withdraw(id);
         let withdrawn = queued.or_else(|| {
-            let Piece(work) = pool::withdraw(ring, serial, id)?;
+            let Piece(work) = pool::withdraw(serial, id)?;
             self.work_mut().comes_back(1);
             Some(work)
         });
@@ -593,7 +593,7 @@ impl Core {
         if disarm(self, id) {
             return true;
         }
-        pool::interrupt(self.ring(), self.serial(), id);
+        pool::interrupt(self.serial(), id);
         false
     }
 }

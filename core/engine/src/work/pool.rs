@@ -21,7 +21,7 @@ use crate::process::credentials::{self, Credentials};
 use crate::process::threads;
 use crate::request::RequestId;
 use crate::ring::drive::{caller, reactor};
-use crate::ring::{Ring, lifetime, live};
+use crate::ring::{lifetime, live};
 use crate::work::Piece;
 use crate::work::handover::{Handover, Job, Pool, System};
 use crate::work::interrupt::{self, Seat};
@@ -38,13 +38,13 @@ pub fn lock() -> &'static dyn AcrossFork {
     POOL.pool()
 }
 
-/// Names the request that a piece of work is for: the address of its ring, which life of that ring, which request there.
+/// Names the request that a piece of work is for: of which ring, which no two have alike, and which request there.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Name(usize, u64, RequestId);
+pub struct Name(u64, RequestId);
 
 impl Name {
-    fn new(ring: &'static Ring, serial: u64, id: RequestId) -> Name {
-        Name(core::ptr::from_ref(ring).addr(), serial, id)
+    fn new(serial: u64, id: RequestId) -> Name {
+        Name(serial, id)
     }
 }
 
@@ -53,7 +53,7 @@ impl Job for Piece {
     type Seat = Arc<Seat>;
 
     fn name(&self) -> Name {
-        Name::new(self.ring, self.serial, self.id)
+        Name::new(self.serial, self.id)
     }
 
     fn credentials(&self) -> Credentials {
@@ -182,18 +182,18 @@ pub fn bind_workers(cpus: CpuSet) {
 }
 
 /// Takes a request's work back before anybody starts it.
-pub fn withdraw(ring: &'static Ring, serial: u64, id: RequestId) -> Option<Piece> {
-    POOL.withdraw(Name::new(ring, serial, id))
+pub fn withdraw(serial: u64, id: RequestId) -> Option<Piece> {
+    POOL.withdraw(Name::new(serial, id))
 }
 
 /// Has the worker that is at a request come back, if it can be interrupted.
-pub fn interrupt(ring: &'static Ring, serial: u64, id: RequestId) {
-    POOL.interrupt(Name::new(ring, serial, id));
+pub fn interrupt(serial: u64, id: RequestId) {
+    POOL.interrupt(Name::new(serial, id));
 }
 
 /// Takes any work of a ring, for a caller that waits anyway; never one that may take for ever.
-pub fn steal(ring: &'static Ring, serial: u64) -> Option<Piece> {
-    let fits = |work: &Piece| core::ptr::eq(work.ring, ring) && work.serial == serial && work.step.is_none();
+pub fn steal(serial: u64) -> Option<Piece> {
+    let fits = |work: &Piece| work.serial == serial && work.step.is_none();
     POOL.steal(credentials::acting(), fits)
 }
 

@@ -131,7 +131,7 @@ fn help(guard: &mut CoreGuard<'_>, serial: u64) -> bool {
     if core.work.out() == 0 {
         return false;
     }
-    let Some(mut stolen) = pool::steal(core.ring, serial) else { return false };
+    let Some(mut stolen) = pool::steal(serial) else { return false };
     guard.unlocked(|| stolen.run());
     if let Some(core) = live(guard, serial) {
         core.finish(stolen);
