@@ -225,6 +225,7 @@ fn lengths_of_messages() {
             for count in [0, 1, 2, 1023, 1024, 1025, usize::MAX] {
                 for (name_length, named) in [
                     (0, false),
+                    (110, false),
                     (-1, false),
                     (0, true),
                     (-1, true),
@@ -824,4 +825,84 @@ fn connects_that_cannot_begin() {
         std::fs::remove_file(path).unwrap();
         (under_way, full)
     });
+}
+
+#[test]
+fn messages_into_provided_buffers() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (one, mut other) = UnixStream::pair().unwrap();
+        let mut memory = [0u8; 256];
+        let addr = memory.as_mut_ptr() as u64;
+        let provide = Sqe { fd: 4, addr, len: 64, buf_index: 9, ..sqe(IORING_OP_PROVIDE_BUFFERS, 1) };
+        let mut results = each(&mut ring, &[provide]);
+        for length in [4usize, 64, 100, 0] {
+            let vector = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: length };
+            // SAFETY: integers and pointers.
+            let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+            (header.msg_iov, header.msg_iovlen) = ((&raw const vector).cast_mut(), 1);
+            let receive = Sqe {
+                fd: one.as_raw_fd(),
+                addr: (&raw mut header) as u64,
+                len: 1,
+                flags: 1 << 5,
+                buf_index: 9,
+                ..sqe(IORING_OP_RECVMSG, 1)
+            };
+            ring.push(receive);
+            assert_eq!(ring.enter(1, 0), 1);
+            if let Some(cqe) = ring.reap() {
+                results.push(cqe.res);
+                continue;
+            }
+            other.write_all(&[5; 10]).unwrap();
+            let cqe = ring.collect(1)[0];
+            results.extend([cqe.res, (cqe.flags & !0xffff_0000) as i32]);
+            let mut rest = [0u8; 10];
+            // SAFETY: memory of ours.
+            let left =
+                unsafe { libc::recv(one.as_raw_fd(), rest.as_mut_ptr().cast(), 10, libc::MSG_DONTWAIT) };
+            results.push(left as i32);
+        }
+        results
+    });
+}
+
+/// Runs every program of four such requests behind a read that waits, and tells what completes before and after it.
+fn programs(kinds: &[Sqe]) {
+    let count = kinds.len();
+    both(|engine| {
+        (0..count.pow(4))
+            .map(|program| {
+                let mut ring = Ring::new(engine, 8, 0);
+                let (from, mut to) = std::io::pipe().unwrap();
+                let mut buffer = [0u8; 1];
+                let addr = buffer.as_mut_ptr() as u64;
+                ring.push(Sqe { fd: from.as_raw_fd(), addr, len: 1, ..sqe(IORING_OP_READ, 9) });
+                let mut rest = program;
+                for user_data in 0..4 {
+                    ring.push(Sqe { user_data, ..kinds[rest % count] });
+                    rest /= count;
+                }
+                let taken = ring.enter(5, 0);
+                // In which order what may go goes is each engine's own affair.
+                let list = |cqes: Vec<Cqe>| -> Vec<(u64, i32)> {
+                    let mut list: Vec<_> = cqes.iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
+                    list.sort_unstable();
+                    list
+                };
+                let before = list(ring.reap_all());
+                to.write_all(b"x").unwrap();
+                let after = list(ring.collect(1));
+                (program, taken, before, after)
+            })
+            .collect::<Vec<_>>()
+    });
+}
+
+#[test]
+fn timeouts_that_count() {
+    static HOUR: [u64; 2] = [3600, 0];
+    let timeout = |off| Sqe { addr: HOUR.as_ptr() as u64, len: 1, off, ..sqe(IORING_OP_TIMEOUT, 0) };
+    programs(&[sqe(IORING_OP_NOP, 0), timeout(1), timeout(2), timeout(3)]);
 }

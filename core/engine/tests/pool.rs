@@ -155,6 +155,8 @@ fn so_many_workers_and_no_more() {
         missing.give();
         let results = results(&mut ring, 24);
         assert!(results.iter().all(|&(_, result)| result == 0), "{results:?}");
+        until("all of them look for work", || workers() >= BOUNDED && idle() == workers());
+        assert_eq!(workers(), BOUNDED);
         assert_eq!(limit(&ring, 2), BOUNDED as u32);
         submit(&mut ring, sync(1, &file));
         until("those beyond the limit leave", || workers() == 2);
@@ -182,6 +184,8 @@ fn workers_as_the_program_limits_them() {
         assert_eq!(workers(), 3);
         missing.give();
         assert_eq!(results(&mut ring, 9).len(), 5);
+        until("all of them look for work", || idle() == workers());
+        assert_eq!(workers(), 3);
     });
 }
 
@@ -482,4 +486,112 @@ fn what_a_call_has_queued_can_be_cancelled_by_it() {
     seen.sort_unstable();
     assert_eq!(seen, [(1, 0), (2, -libc::ECANCELED), (3, 0), (4, 0)]);
     assert_eq!(buffers.map(|buffer| buffer[0] != 0), [true, false, true]);
+}
+
+#[test]
+fn a_synchronous_cancellation_waits_for_so_long() {
+    alone(|| {
+        let missing = missing!();
+        let mut ring = Ring::new(Engine::User, 16, 0);
+        let file = file();
+        push_for_worker(&mut ring, &file, statx(1, missing.address()));
+        until("the worker is held up", || held_up() == 1);
+        let fd = ring.fd;
+        let cancel = |seconds, nanoseconds| {
+            // SAFETY: integers only.
+            let mut wanted: io_uring_sync_cancel_reg = unsafe { std::mem::zeroed() };
+            (wanted.addr, wanted.fd) = (1, -1);
+            (wanted.timeout.tv_sec, wanted.timeout.tv_nsec) = (seconds, nanoseconds);
+            let code = Code::IORING_REGISTER_SYNC_CANCEL as u32;
+            register(Engine::User, fd, code, (&raw const wanted).cast(), 1)
+        };
+        for (seconds, nanoseconds) in [(0, 1_000_000), (0, 0), (-1, 0), (0, -1), (-1, 1)] {
+            assert_eq!(cancel(seconds, nanoseconds), -libc::ETIME, "{seconds}, {nanoseconds}");
+        }
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| cancel(-1, -1));
+            // Longer than any time that was mistaken for one.
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_millis(20) {
+                std::thread::yield_now();
+            }
+            assert!(!waits.is_finished());
+            missing.give();
+            assert_eq!(waits.join().unwrap(), 0);
+        });
+    });
+}
+
+#[test]
+fn a_read_at_the_position_waits_for_the_one_before() {
+    alone(|| {
+        let missing = missing!();
+        let path =
+            std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("pool-{}", std::process::id()));
+        std::fs::write(&path, [7; 16_384]).unwrap();
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        file.sync_all().unwrap();
+        // SAFETY: advice, and a mapping that is only asked about.
+        let cached = unsafe {
+            libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED);
+            let at = libc::mmap(
+                std::ptr::null_mut(),
+                16_384,
+                libc::PROT_READ,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            );
+            assert_ne!(at, libc::MAP_FAILED);
+            let mut pages = [0u8; 4];
+            libc::mincore(at, 16_384, pages.as_mut_ptr()) != 0 || pages.iter().any(|page| page & 1 != 0)
+        };
+        if cached {
+            return eprintln!("skipped: the file stays in the cache");
+        }
+        let mut ring = Ring::new(Engine::User, 16, 0);
+        let mut buffer = [0u8; 16];
+        let read = |user_data, addr: *mut u8, len| Sqe {
+            fd: file.as_raw_fd(),
+            addr: addr as u64,
+            len,
+            off: u64::MAX,
+            ..sqe(IORING_OP_READ, user_data)
+        };
+        push_for_worker(&mut ring, &file, read(1, missing.address(), Missing::LENGTH));
+        until("the first is held up", || held_up() == 1);
+        // It has the file's position: an attempt would wait for it.
+        submit(&mut ring, read(2, buffer.as_mut_ptr(), 16));
+        missing.give();
+        let mut seen = results(&mut ring, 3);
+        seen.sort_unstable();
+        assert_eq!(seen, [(1, Missing::LENGTH as i32), (2, 16)]);
+        assert_eq!(buffer, [7; 16]);
+    });
+}
+
+#[test]
+fn what_is_done_and_not_fetched() {
+    alone(|| {
+        let flags = IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_TASKRUN_FLAG;
+        let mut ring = Ring::new(Engine::User, 16, flags);
+        let shown = |ring: &Ring| {
+            let flags = ring.word(ring.params.sq_off.flags);
+            flags.load(std::sync::atomic::Ordering::Relaxed) & IORING_SQ_TASKRUN != 0
+        };
+        let file = file();
+        for number in [1, 2] {
+            submit(&mut ring, sync(number, &file));
+        }
+        until("both are done", || workers() > 0 && idle() == workers());
+        assert!(shown(&ring));
+        ring.push(Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 3) });
+        assert_eq!(ring.enter(1, 0), 1);
+        assert!(shown(&ring));
+        let mut seen = results(&mut ring, 3);
+        seen.sort_unstable();
+        assert_eq!(seen, [(1, 0), (2, 0), (3, -libc::ENOENT)]);
+        assert!(!shown(&ring));
+    });
 }
