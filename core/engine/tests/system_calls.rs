@@ -699,7 +699,7 @@ fn an_accept_that_waits() {
 
 #[test]
 fn files_for_slots_are_never_inherited() {
-    assert_calls(&["openat(0x80800)", "socket(0x80001)", "pipe2(0x80000)"], || {
+    let mut made = calls(|| {
         let mut ring = ring();
         let slots = [-1i32; 4];
         assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_FILES, slots.as_ptr().cast(), 4), 0);
@@ -724,6 +724,11 @@ fn files_for_slots_are_never_inherited() {
         }
         mark();
     });
+    // What was seen of mounts is believed for some milliseconds, after which one look tells that nothing changed.
+    if made.first().is_some_and(|call| call.starts_with("poll")) {
+        made.remove(0);
+    }
+    assert_eq!(made, ["openat(0x80800)", "socket(0x80001)", "pipe2(0x80000)"]);
 }
 
 #[test]
