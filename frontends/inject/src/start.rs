@@ -19,6 +19,8 @@ pub unsafe extern "C" fn start(tracer: usize, _first: usize, top: *const usize) 
     // SAFETY: the kernel's list, which stays.
     let config = unsafe { config::read(stack.environment) };
     process::refuse_settings(&config);
+    // SAFETY: the kernel's list, and nothing of the program runs yet.
+    unsafe { config::forget_started(stack.environment) };
     let entry = stack.entry();
     let is_low = low::is_low(entry);
     let text = if is_low { Some(low::RANGE) } else { stack.text() };

@@ -29,6 +29,8 @@ pub extern "C" fn start() {
     // SAFETY: the C library's, set before constructors run.
     let config = unsafe { config::read(variables) };
     process::refuse_settings(&config);
+    // SAFETY: as above; the process has one thread.
+    unsafe { config::forget_started(environment) };
     let entry = auxiliary(AT_ENTRY);
     // Code of a fixed-address program lies low; it needs a filter that reaches there.
     let reach = Reach { low: entry.is_none_or(low::is_low), text: None };

@@ -9,14 +9,24 @@ pub fn is_filtered() -> bool {
     unsafe { sys::prctl(PR_GET_SECCOMP, 0) != 0 }
 }
 
-/// The answer to a question that makes system calls; `None` where making them ends the process. Under a filter a child
-/// asks: `question` may make system calls and use the stack, and nothing else.
-pub fn safely(question: impl FnOnce() -> bool) -> Option<bool> {
-    if is_filtered() { in_child(question) } else { Some(question()) }
+/// What came of a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The answer.
+    Is(bool),
+    /// Whoever asks is ended.
+    Dies,
+    /// There is no process to be had that could ask.
+    Unknown,
 }
 
-/// A child that cannot be made counts as one that was killed: what it would have tried must not be tried here.
-fn in_child(question: impl FnOnce() -> bool) -> Option<bool> {
+/// The answer to a question that makes system calls. Under a filter a child asks: `question` may make system calls and use
+/// the stack, and nothing else.
+pub fn safely(question: impl FnOnce() -> bool) -> Answer {
+    if is_filtered() { in_child(question) } else { Answer::Is(question()) }
+}
+
+fn in_child(question: impl FnOnce() -> bool) -> Answer {
     match sys::fork_without_signal() {
         0 => {
             const PR_SET_DUMPABLE: u32 = 4;
@@ -27,11 +37,11 @@ fn in_child(question: impl FnOnce() -> bool) -> Option<bool> {
         }
         child @ 1.. => match sys::wait_for(child as u32) {
             // Exit codes 0 and 1, as `wait(2)` shows them.
-            0 => Some(false),
-            0x100 => Some(true),
-            _ => None,
+            0 => Answer::Is(false),
+            0x100 => Answer::Is(true),
+            _ => Answer::Dies,
         },
-        _ => None,
+        _ => Answer::Unknown,
     }
 }
 
@@ -41,12 +51,12 @@ mod tests {
 
     #[test]
     fn a_child_answers_or_dies() {
-        assert_eq!(in_child(|| true), Some(true));
-        assert_eq!(in_child(|| false), Some(false));
+        assert_eq!(in_child(|| true), Answer::Is(true));
+        assert_eq!(in_child(|| false), Answer::Is(false));
         let dies = || {
             sys::raise(linux_raw_sys::general::SIGKILL as i32);
             true
         };
-        assert_eq!(in_child(dies), None);
+        assert_eq!(in_child(dies), Answer::Dies);
     }
 }

@@ -114,6 +114,19 @@ pub unsafe fn read(environment: *const *const c_char) -> Config {
     Config { choice, patch: patch != b"0", started, wrong }
 }
 
+/// Empties `ANYRING_STARTED`: a program that this one starts, or becomes, may have the same id in a namespace of its own. The
+/// list keeps its length, for behind it lies what the kernel tells the program.
+///
+/// # Safety
+/// As for [`read`]; the strings must be writable, and nobody else may read them meanwhile.
+pub unsafe fn forget_started(environment: *const *const c_char) {
+    // SAFETY: the caller's promise.
+    if let Some(value) = unsafe { variable(environment, "ANYRING_STARTED") } {
+        // SAFETY: the caller's promise; an empty string is shorter.
+        unsafe { value.as_ptr().cast_mut().write(0) };
+    }
+}
+
 enum Target<'a> {
     Fd(i32),
     Path(&'a CStr),
@@ -207,6 +220,16 @@ mod tests {
         for wrong in [c"bogus", c"info,bogus", c"fd=x", c"fd=", c"./relative", c"info,log.txt"] {
             assert!(super::parse_log(wrong).is_none(), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn who_was_started_is_forgotten() {
+        let mut started = *b"ANYRING_STARTED=7\0";
+        let list =
+            [c"A=1".as_ptr(), started.as_mut_ptr().cast_const().cast(), c"B=2".as_ptr(), core::ptr::null()];
+        // SAFETY: a list that ends with null, whose second string is writable.
+        unsafe { forget_started(list.as_ptr()) };
+        assert_eq!(&started[..17], b"ANYRING_STARTED=\0");
     }
 
     #[test]

@@ -44,13 +44,11 @@ pub fn write(message: fmt::Arguments<'_>) {
     }
     // SAFETY: a string of the environment that the process began with.
     let fd = unsafe { open(path.cast()) };
-    if fd < 0 {
-        // Better there than lost.
-        sys::write(2, bytes);
-        return;
+    // What has become of descriptor 2 meanwhile is the program's affair: no line goes there instead.
+    if fd >= 0 {
+        sys::write(fd, bytes);
+        sys::close(fd);
     }
-    sys::write(fd, bytes);
-    sys::close(fd);
 }
 
 /// Opens a file for lines; a negative errno on failure. Neither a link that somebody put in its place is followed, nor is a

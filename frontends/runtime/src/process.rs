@@ -1,8 +1,9 @@
 //! The life of the process: which engine it has, its forks, its end.
 
 use crate::arch::STUB_ADDRESS;
+use crate::ask::{self, Answer};
 use crate::config::{Choice, Config, Level, Wrong};
-use crate::{ask, calls, config, log, sys, threads};
+use crate::{calls, config, log, sys, threads};
 use anyring_engine::{Host, frontend};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use linux_raw_sys::general as raw;
@@ -48,7 +49,15 @@ fn kernel_allows(kernel: impl Fn(usize, [usize; 6]) -> isize) -> bool {
         }
         made
     };
-    ask::safely(makes_a_ring) == Some(true)
+    match ask::safely(makes_a_ring) {
+        Answer::Is(works) => works,
+        Answer::Dies => false,
+        // With parameters that cannot be read the kernel says `EFAULT` only when it would have gone on.
+        Answer::Unknown => {
+            kernel(raw::__NR_io_uring_setup as usize, [1, 0, 0, 0, 0, 0])
+                == -(linux_raw_sys::errno::EFAULT as isize)
+        }
+    }
 }
 
 /// What a program exits with that is not started, as of `anyring run` itself.
@@ -69,7 +78,8 @@ pub fn goes_without(config: &Config, why: core::fmt::Arguments<'_>) {
         log::write(format_args!("{why}: the engine cannot be had here"));
         sys::exit_group(OWN_FAILURE);
     }
-    log::write(format_args!("{why}: io_uring is left as it is"));
+    let level = if config.started { Level::Off } else { Level::Info };
+    log::line(level, format_args!("{why}: io_uring is left as it is"));
 }
 
 /// Whether a front end that traps calls is in this process, this one or another: it has put its page in place.
@@ -96,9 +106,19 @@ pub fn own_id() -> u32 {
     }
 }
 
-/// Whether this is a child of `vfork`, whose end is none of its parent's.
+/// Whether this is a child of `vfork` that ends, which is no end of its parent's. The parent goes on then, and need not ask
+/// any more.
 fn is_child_of_vfork() -> bool {
-    VFORKED.load(Ordering::Relaxed) && sys::process_id() != own_id()
+    VFORKED.load(Ordering::Relaxed) && sys::process_id() != own_id() && VFORKED.swap(false, Ordering::Relaxed)
+}
+
+/// Does what executes another program. If that is a child of `vfork`, its parent goes on and need not ask any more; where it
+/// returns, the child does.
+pub fn leaving_by<T>(executes: impl FnOnce() -> T) -> T {
+    let vforked = VFORKED.swap(false, Ordering::Relaxed);
+    let failed = executes();
+    VFORKED.store(vforked, Ordering::Relaxed);
+    failed
 }
 
 /// The process has forked and this is the child.
@@ -119,10 +139,12 @@ pub fn executes() {
 
 /// The process ends, and says what was done, if asked.
 pub fn exits() {
-    if is_child_of_vfork() {
+    let has_rings = active() && calls::rings_exist();
+    // A filter of the program's own may kill who asks for more than the end.
+    if !has_rings && config::level() == Level::Off || is_child_of_vfork() {
         return;
     }
-    if active() && calls::rings_exist() {
+    if has_rings {
         frontend::exits();
     }
     end();

@@ -142,10 +142,10 @@ pub fn fork_without_signal() -> isize {
     unsafe { arch::syscall(raw::__NR_clone as usize, [0; 6]) }
 }
 
-/// Waits for the end of a child, whatever signal it ends with; its status, as `wait(2)` shows it.
+/// Waits for the end of a child, whatever signal it ends with; its status, as `wait(2)` shows it, or -1 where there is none.
 pub fn wait_for(child: u32) -> i32 {
     const ANY_KIND: usize = 0x4000_0000;
-    let mut status = 0_i32;
+    let mut status = -1_i32;
     let arguments = [child as usize, (&raw mut status).addr(), ANY_KIND, 0, 0, 0];
     // SAFETY: writes the status.
     while unsafe { arch::syscall(raw::__NR_wait4 as usize, arguments) }
@@ -235,10 +235,11 @@ pub fn is_executable(path: *const u8) -> bool {
 
 /// Whether there is a string at `path`, as far as the kernel reads one for a path.
 pub fn is_string(path: *const u8) -> bool {
-    const EFAULT: isize = linux_raw_sys::errno::EFAULT as isize;
+    use linux_raw_sys::errno::{EFAULT, ENAMETOOLONG};
     let at_cwd = raw::AT_FDCWD as isize as usize;
-    // SAFETY: reads a string; what is none is `EFAULT`.
-    unsafe { arch::syscall(raw::__NR_faccessat as usize, [at_cwd, path.addr(), 0, 0, 0, 0]) != -EFAULT }
+    // SAFETY: reads a string; what is none is `EFAULT`, or has no end where the kernel stops.
+    let found = unsafe { arch::syscall(raw::__NR_faccessat as usize, [at_cwd, path.addr(), 0, 0, 0, 0]) };
+    found != -(EFAULT as isize) && found != -(ENAMETOOLONG as isize)
 }
 
 /// Closes a descriptor of our own.

@@ -321,7 +321,7 @@ pub unsafe fn trapped(number: usize, a: [usize; 6], mask: u64) -> isize {
     process::executes();
     let before = sys::set_signal_mask(mask);
     // SAFETY: the program's own call, or the one that stands in for it.
-    let result = unsafe { stub::syscall(number, a) };
+    let result = process::leaving_by(|| unsafe { stub::syscall(number, a) });
     sys::set_signal_mask(before);
     result
 }

@@ -1,6 +1,6 @@
 //! Programs linked to a fixed address lie in the lowest 4 GiB, where [`crate::filter`] may not reach.
 
-use crate::arch;
+use crate::{arch, stub};
 use anyring_runtime::sys;
 use core::ops::Range;
 use linux_raw_sys::general as raw;
@@ -46,11 +46,17 @@ fn call_from(page: usize, number: u32, [a, b, c, d, e, f]: [usize; 6]) -> Option
         arch::synchronize_code(code, arch::STUB_CODE.len());
     }
     // SAFETY: nobody else uses the page.
-    if unsafe { sys::protect(page, 4096, raw::PROT_READ | raw::PROT_EXEC) } != 0 {
+    let protected = unsafe { sys::protect(page, 4096, raw::PROT_READ | raw::PROT_EXEC) } == 0;
+    // No memory becomes executable here, but what is may move: the stub page, for one call.
+    if !protected && !stub::move_to(page) {
         return None;
     }
     // SAFETY: the page holds a function of this type.
     let call: Call = unsafe { core::mem::transmute(page) };
     // SAFETY: creates nothing, reads nothing.
-    Some(unsafe { call(number as usize, a, b, c, d, e, f) })
+    let result = unsafe { call(number as usize, a, b, c, d, e, f) };
+    if !protected {
+        stub::move_back(page);
+    }
+    Some(result)
 }

@@ -1,11 +1,13 @@
 //! The start of a process that has the trap.
 
 use crate::filter::Reach;
+use crate::trap::Failure;
 use crate::{Frontend, stub, trap};
 use anyring_engine::Host;
 use anyring_runtime::config::{Choice, Config, Level};
 use anyring_runtime::process::{self, adopt, choose};
 use anyring_runtime::{ask, log};
+use linux_raw_sys::errno::ENOMEM;
 
 /// Chooses the engine and puts the trap in place, before the program's first instruction. Whether
 /// the engine is ours. Where calls do not trap, it is of use only where the front end `interposes` functions.
@@ -32,11 +34,14 @@ pub fn begin(
     }
     let inherited = ask::is_filtered() && trap::inherit(reach) == Ok(true);
     if !inherited && choose(config.choice, kernel) == Choice::Kernel {
+        // An ancestor's filter may trap some of the calls, though not all.
+        trap::pass_on();
         return false;
     }
     let trapped = if inherited { Ok(()) } else { trap::install(reach, interposes) };
     if let Err(why) = trapped {
-        if !interposes {
+        // No room for one filter more: those of ancestors are of the same kind.
+        if !interposes && why != Failure::Refused("seccomp", -(ENOMEM as isize)) {
             process::goes_without(config, format_args!("cannot install the trap ({why})"));
             return false;
         }

@@ -8,9 +8,10 @@ use crate::arch::{AUDIT_ARCH, Context};
 use crate::filter::{self, Reach};
 use crate::{Frontend, altstack, credentials, exec, fork, low, signals, stub};
 use anyring_engine::Caller;
+use anyring_runtime::ask::{self, Answer};
 use anyring_runtime::calls::TRAPS;
 use anyring_runtime::credentials::CALLS as CREDENTIAL_CALLS;
-use anyring_runtime::{active, arch, ask, calls, process, sys};
+use anyring_runtime::{active, arch, calls, process, sys};
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -113,15 +114,16 @@ pub fn pass_on() {
 /// Why they do not trap.
 pub fn install(reach: &Reach, interposed: bool) -> Result<(), Failure> {
     take_signals()?;
-    let kills = ask::safely(survives) != Some(true);
-    if kills && !interposed {
+    let answer = ask::safely(survives);
+    if answer == Answer::Dies && !interposed {
         return Err(Failure::Kills);
     }
     filter::install(reach).map_err(|error| Failure::Refused("seccomp", error))?;
-    if kills {
-        return Err(Failure::Kills);
+    match answer {
+        Answer::Is(_) => verify(reach.low),
+        Answer::Dies => Err(Failure::Kills),
+        Answer::Unknown => Ok(()),
     }
-    verify(reach.low)
 }
 
 /// Makes the three calls trap where they are made in `text`, in a program that `frontend` is linked into: nothing else
@@ -132,11 +134,12 @@ pub fn install(reach: &Reach, interposed: bool) -> Result<(), Failure> {
 pub fn install_within(text: &Range<usize>, frontend: &'static &'static dyn Frontend) -> Result<(), Failure> {
     crate::set_frontend(frontend);
     signals::install_alone(handler).map_err(|error| Failure::Refused("sigaction", error))?;
-    if ask::safely(survives) != Some(true) {
+    let answer = ask::safely(survives);
+    if answer == Answer::Dies {
         return Err(Failure::Kills);
     }
     filter::install_within(text).map_err(|error| Failure::Refused("seccomp", error))?;
-    verify(false)
+    if answer == Answer::Unknown { Ok(()) } else { verify(false) }
 }
 
 /// A call that shows whether calls trap. It creates nothing and reads nothing, whoever answers it.

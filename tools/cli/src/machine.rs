@@ -1,7 +1,7 @@
 //! What this machine, and the sandbox around this process, say about `io_uring`.
 
 use crate::{inject, library};
-use anyring_runtime::process;
+use anyring_runtime::{process, sys};
 use serde::Serialize;
 use std::fs;
 use std::io::{self, Read, Write};
@@ -145,10 +145,10 @@ fn older_than_5_1(version: &str) -> bool {
 /// Lets a child process create a ring and ask for its operations: what it does may end it.
 fn probe() -> Result<usize, Denial> {
     let (mut reader, mut writer) = io::pipe().map_err(Denial::Error)?;
-    // SAFETY: a fork of a process with one thread; the child leaves by `_exit`.
-    let child = unsafe { libc::fork() };
+    // The program must not find that a child has ended. The child of a process with one thread leaves by `_exit`.
+    let child = sys::fork_without_signal();
     if child < 0 {
-        return Err(Denial::Error(io::Error::last_os_error()));
+        return Err(Denial::Error(io::Error::from_raw_os_error(-child as i32)));
     }
     if child == 0 {
         // SAFETY: a setting of this child alone: nobody wants a core file of it.
@@ -162,8 +162,7 @@ fn probe() -> Result<usize, Denial> {
     drop(writer);
     let mut answer = [0; 8];
     let answered = reader.read_exact(&mut answer);
-    // SAFETY: a child that was not waited for yet.
-    unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+    sys::wait_for(child as u32);
     match answered.map(|()| i64::from_ne_bytes(answer)) {
         Ok(error @ ..0) => Err(Denial::Error(io::Error::from_raw_os_error(-error as i32))),
         Ok(count) => Ok(count as usize),
@@ -252,8 +251,34 @@ pub fn trap() -> Trap {
     Trap { library: shown, works: why_not.is_none(), loads: loads.is_ok(), why_not }
 }
 
-/// Starts this command with the library in it.
+/// Starts this command with the library in it. Where SIGCHLD is blocked, it is not left pending for the program.
 fn start_with(library: &Path, arguments: &[&str]) -> io::Result<Output> {
+    let had_ended = child_has_ended(false);
+    let output = start(library, arguments);
+    if !had_ended {
+        child_has_ended(true);
+    }
+    output
+}
+
+/// Whether a SIGCHLD is pending; takes it, if asked to.
+fn child_has_ended(take: bool) -> bool {
+    // SAFETY: sets and a time of our own.
+    unsafe {
+        let mut signals = std::mem::zeroed();
+        libc::sigpending(&mut signals);
+        let pending = libc::sigismember(&signals, libc::SIGCHLD) == 1;
+        if pending && take {
+            libc::sigemptyset(&mut signals);
+            libc::sigaddset(&mut signals, libc::SIGCHLD);
+            let now = std::mem::zeroed();
+            libc::sigtimedwait(&signals, std::ptr::null_mut(), &now);
+        }
+        pending
+    }
+}
+
+fn start(library: &Path, arguments: &[&str]) -> io::Result<Output> {
     Command::new(std::env::current_exe()?)
         .args(arguments)
         .env("LD_PRELOAD", library)

@@ -184,15 +184,18 @@ fn set_environment(arguments: &Run, library: &Path) {
     set("ANYRING_STARTED", OsStr::new(&std::process::id().to_string()));
 }
 
-/// `--log` with a relative path, which begins with a dot, made absolute: the program may go elsewhere.
+/// `--log` with a relative path, which begins with a dot, made absolute: the program may go elsewhere. The path comes last,
+/// and may hold commas.
 fn from_the_root(log: &OsStr) -> OsString {
     let bytes = log.as_bytes();
-    let start = if bytes.starts_with(b".") {
-        Some(0)
-    } else {
-        bytes.windows(2).position(|two| two == b",.").map(|at| at + 1)
-    };
-    let Some((words, path)) = start.map(|start| bytes.split_at(start)) else { return log.to_owned() };
+    let mut start = 0;
+    while !matches!(bytes.get(start), Some(b'/' | b'.')) {
+        match bytes[start..].iter().position(|&byte| byte == b',') {
+            Some(comma) => start += comma + 1,
+            None => return log.to_owned(),
+        }
+    }
+    let (words, path) = bytes.split_at(start);
     let mut whole = OsStr::from_bytes(words).to_owned();
     whole.push(std::path::absolute(OsStr::from_bytes(path)).unwrap_or_default());
     whole

@@ -180,7 +180,7 @@ fn ends_are_the_programs_own() {
     let static_too: &[&[&str]] = if cfg!(target_arch = "x86_64") { &[&[], &["-static"]] } else { &[&[]] };
     for options in static_too {
         let program = compile(&format!("ends{}", options.concat()), "ends.c", options);
-        for what in ["children", "strict"] {
+        for what in ["children", "strict", "both"] {
             let native = Command::new(&program).arg(what).output().unwrap();
             let ours = ["run", "--engine", "user", "--log", "info"];
             let output = Command::new(anyring()).args(ours).arg(&program).arg(what).output().unwrap();
@@ -191,4 +191,39 @@ fn ends_are_the_programs_own() {
             assert_eq!(log.matches("engine=user").count(), 1, "{log}");
         }
     }
+}
+
+/// What an ancestor's filter traps goes on to the kernel where a program is told to use that.
+#[test]
+fn the_kernel_is_reached_below_our_filter() {
+    let report = Command::new(anyring()).args(["doctor", "--json"]).output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
+    if report["kernel"]["io_uring"] != true {
+        eprintln!("skipped: the kernel's io_uring is denied");
+        return;
+    }
+    let options: &[&str] =
+        if cfg!(target_arch = "x86_64") { &["", "-static", "-static-pie", "-no-pie"] } else { &[""] };
+    for option in options {
+        let options: Vec<&str> = option.split(' ').filter(|word| !word.is_empty()).collect();
+        let program = nop(&options);
+        for engine in ["auto", "kernel"] {
+            let script = format!("ANYRING_ENGINE={engine} {program}");
+            let output = Command::new(anyring())
+                .args(["run", "--engine", "user", "--", "sh", "-c", &script])
+                .output()
+                .unwrap();
+            assert!(output.status.success(), "{option} {engine}: {output:?}");
+        }
+    }
+}
+
+#[test]
+fn a_child_of_ours_is_nobodys_signal() {
+    let script = "use POSIX; sigprocmask(SIG_BLOCK, POSIX::SigSet->new(SIGCHLD)); exec @ARGV";
+    let look = "use POSIX; my $s = POSIX::SigSet->new; sigpending($s); exit $s->ismember(SIGCHLD)";
+    let mut command = Command::new("perl");
+    command.args(["-e", script]).arg(anyring()).args(["run", "--engine", "user", "--", "perl", "-e", look]);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
 }

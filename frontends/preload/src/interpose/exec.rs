@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use anyring_engine::frontend;
 use anyring_interpose::next;
 use anyring_runtime::config::entries;
+use anyring_runtime::process::leaving_by;
 use anyring_runtime::{calls, sys};
 use anyring_trap::exec::{self, Plan, Strings};
 use core::arch::naked_asm;
@@ -63,7 +64,9 @@ pub unsafe extern "C" fn execve(path: *const c_char, arguments: Strings, environ
     let plan = unsafe { Plan::new(path, arguments, environment) };
     let (path, arguments, environment) = (plan.path, plan.arguments, plan.environment);
     leaving();
-    next!(c"execve", fn(*const c_char, Strings, Strings) -> c_int, path, arguments, environment)
+    leaving_by(|| {
+        next!(c"execve", fn(*const c_char, Strings, Strings) -> c_int, path, arguments, environment)
+    })
 }
 
 /// `execv(3)`.
@@ -86,7 +89,9 @@ pub unsafe extern "C" fn execvpe(file: *const c_char, arguments: Strings, enviro
     let (_path, plan) = unsafe { found(file, arguments, environment) };
     let (file, arguments, environment) = (plan.path, plan.arguments, plan.environment);
     leaving();
-    next!(c"execvpe", fn(*const c_char, Strings, Strings) -> c_int, file, arguments, environment)
+    leaving_by(|| {
+        next!(c"execvpe", fn(*const c_char, Strings, Strings) -> c_int, file, arguments, environment)
+    })
 }
 
 /// `execvp(3)`.

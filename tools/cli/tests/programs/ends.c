@@ -1,5 +1,6 @@
 /* Ends, and calls that cannot succeed. "children": a child of vfork that leaves, programs that are none. "strict": a filter of
- * the program's own under which nothing is left but to write, to return from signal handlers and to end. */
+ * the program's own under which nothing is left but to write, to return from signal handlers and to end. "both": one after
+ * the other. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/filter.h>
@@ -12,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static int children(void) {
+static void children(void) {
     int status = 0;
     pid_t child = vfork();
     if (child == 0)
@@ -24,7 +25,7 @@ static int children(void) {
         int result = execve(paths[i], none, none);
         printf("no path: %d, %d\n", result, errno == EFAULT);
     }
-    return 7;
+    fflush(stdout);
 }
 
 static int strict(void) {
@@ -44,5 +45,8 @@ static int strict(void) {
 }
 
 int main(int count, char **arguments) {
-    return count == 2 && strcmp(arguments[1], "strict") == 0 ? strict() : children();
+    const char *what = count == 2 ? arguments[1] : "";
+    if (strcmp(what, "strict") != 0)
+        children();
+    return strcmp(what, "children") == 0 ? 7 : strict();
 }
