@@ -299,8 +299,8 @@ fn plain_call(
     match call(sqe.op_flags) {
         Err(Errno::EOPNOTSUPP)
             if match os::identity(fd)?.mode & S_IFMT {
-                0 => sqe.op_flags != 0,
-                S_IFDIR => sqe.op_flags & PLAIN_FLAGS != 0,
+                0 => true,
+                S_IFDIR => sqe.op_flags & !PLAIN_FLAGS == 0,
                 _ => false,
             } =>
         {
@@ -472,10 +472,13 @@ fn nothing(core: &mut Core, id: RequestId, fd: Fd, direction: Direction) -> Resu
     } else if result == Ok(0) && mode == 0 && direction == Direction::Read {
         // A file without a type: eventfd, signalfd, timerfd. They refuse what their data do not fit into.
         result = os::read_nothing(fd);
-    } else if result == Ok(0) && mode == 0 && request.flags.has(Flags::NOWAIT) && !nonblocking::is_wanted(fd)
-    {
+    } else if result == Ok(0) && mode == 0 && !nonblocking::is_wanted(fd) {
         // As in `not_now`, of an eventfd: how much it was to write does not count.
-        result = Err(Errno::EAGAIN);
+        if request.flags.has(Flags::NOWAIT) {
+            result = Err(Errno::EAGAIN);
+        } else if os::poll_now(fd, EPOLLOUT)? == 0 {
+            return Ok(Outcome::Wait(EPOLLOUT));
+        }
     }
     result.map(|_| whole(core, id, 0))
 }
@@ -691,7 +694,13 @@ fn without_nowait(core: &mut Core, id: RequestId, direction: Direction) -> Resul
         let memory = Memory::of(&request.sqe, &request.data);
         let wanted = memory.length();
         let offset = request.sqe.off;
-        let done = plain_call(fd, &request.sqe, |flags| call(direction, fd, &memory, offset, flags))?;
+        let done = plain_call(fd, &request.sqe, |flags| call(direction, fd, &memory, offset, flags));
+        let waits = direction == Direction::Write && !request.flags.has(Flags::NOWAIT);
+        if done == Err(Errno::EAGAIN) && waits && os::identity(fd)?.mode & S_IFMT == 0 {
+            // An eventfd at its limit. For the kernel it knows non-blocking attempts, so `O_NONBLOCK` does not count.
+            return Ok(Outcome::Wait(EPOLLOUT));
+        }
+        let done = done?;
         return Ok(if done == wanted { whole(core, id, done) } else { end(core, id, Ok(done)) });
     }
     // Where it cannot be polled, the wait finds that out too, and a thread blocks on it.
