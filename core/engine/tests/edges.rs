@@ -656,6 +656,48 @@ fn what_opens_starts_no_thread() {
     assert_eq!(ended, 0);
 }
 
+/// With a flag that has the call's own thread try first: an open that waits there never returns.
+#[test]
+fn an_open_through_a_link_waits_for_the_other_end() {
+    let directory = directory("fifo");
+    let path = |name: &str| std::ffi::CString::new(directory.join(name).to_str().unwrap()).unwrap();
+    let (fifo, link) = (path("fifo"), path("link"));
+    // SAFETY: reads a path.
+    assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
+    std::os::unix::fs::symlink("fifo", directory.join("link")).unwrap();
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let mut results = Vec::new();
+        for (path, mode) in [(&fifo, libc::O_RDONLY), (&link, libc::O_RDONLY), (&link, libc::O_WRONLY)] {
+            for resolve in [None, Some(libc::RESOLVE_NO_MAGICLINKS)] {
+                let flags = mode | libc::O_CREAT;
+                let how = [flags as u64, 0o600, resolve.unwrap_or_default()];
+                let (fd, addr) = (libc::AT_FDCWD, path.as_ptr() as u64);
+                let open = match resolve {
+                    None => Sqe { fd, addr, op_flags: flags as u32, len: 0o600, ..sqe(IORING_OP_OPENAT, 1) },
+                    Some(_) => {
+                        Sqe { fd, addr, off: how.as_ptr() as u64, len: 24, ..sqe(IORING_OP_OPENAT2, 1) }
+                    }
+                };
+                ring.push(open);
+                assert_eq!(ring.enter(1, 0), 1);
+                assert!(ring.reap().is_none(), "{engine:?}: nobody has the other end yet");
+                // SAFETY: opens and closes descriptors of ours.
+                unsafe {
+                    let other = if mode == libc::O_RDONLY { libc::O_WRONLY } else { libc::O_RDONLY };
+                    let other = libc::open(fifo.as_ptr(), other);
+                    let opened = ring.collect(1)[0].res;
+                    results.push((opened >= 0, other >= 0));
+                    libc::close(opened);
+                    libc::close(other);
+                }
+            }
+        }
+        results
+    });
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
 #[test]
 fn offsets_near_the_last() {
     let last = i64::MAX as u64;
