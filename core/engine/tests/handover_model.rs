@@ -270,11 +270,18 @@ impl System for Process {
     type Futex = Shared;
 
     fn start_worker(&self, credentials: Credentials, class: usize) -> bool {
-        let bodies: [fn(&World, Credentials); 2] = [
-            |world, credentials| world.pool.work(credentials, SHORT),
-            |world, credentials| world.pool.work(credentials, LONG),
+        let bodies: [[fn(&World, Credentials); 2]; 2] = [
+            [
+                |world, credentials| world.pool.work(credentials, false, SHORT),
+                |world, credentials| world.pool.work(credentials, true, SHORT),
+            ],
+            [
+                |world, credentials| world.pool.work(credentials, false, LONG),
+                |world, credentials| world.pool.work(credentials, true, LONG),
+            ],
         ];
-        self.start(class, credentials, bodies[class])
+        let is_common = credentials == self.common();
+        self.start(class, credentials, bodies[class][usize::from(is_common)])
     }
 
     fn start_keeper(&self, credentials: Credentials) -> bool {

@@ -58,6 +58,9 @@ Environment (what the options set, and what programs started by the program inhe
                    libanyring_inject.so, for static programs, lies in the same directory
 A value that none of them can have is an error.
 
+Without CAP_SYS_ADMIN, anyring's own engine takes no_new_privs: sudo, ping and their like gain no
+privileges in what is started so.
+
 Exit status: the program's own; 125 where anyring itself fails, 126 where the program cannot be
 executed, 127 where it is not found.")]
 pub struct Run {

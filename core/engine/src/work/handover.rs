@@ -418,8 +418,9 @@ impl<S: System> Handover<S> {
     }
 
     /// A worker: works until there is nothing to do for long, or the process has other credentials than when it began.
-    pub fn work(&self, credentials: Credentials, class: usize) {
-        let common = self.system.common();
+    /// When it was started the process had these credentials, or others (`is_common`): it may have changed them since.
+    pub fn work(&self, credentials: Credentials, is_common: bool, class: usize) {
+        let common = if is_common { credentials } else { self.system.common() };
         let (mut timed_out, mut bound) = (false, 0);
         let mut seat = None;
         loop {

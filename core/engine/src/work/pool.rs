@@ -86,7 +86,8 @@ impl System for Process {
     type Futex = AtomicU32;
 
     fn start_worker(&self, credentials: Credentials, class: usize) -> bool {
-        let argument = credentials.number() << 1 | class;
+        let is_common = credentials == credentials::common();
+        let argument = credentials.number() << 2 | usize::from(is_common) << 1 | class;
         threads::spawn(c"iou-wrk", worker, argument as *mut c_void).is_ok()
     }
 
@@ -198,9 +199,11 @@ pub fn steal(serial: u64) -> Option<Piece> {
 }
 
 extern "C" fn worker(argument: *mut c_void) {
-    let (credentials, class) = (Credentials::from_number(argument as usize >> 1), argument as usize & 1);
+    let argument = argument as usize;
+    let (credentials, is_common, class) =
+        (Credentials::from_number(argument >> 2), argument & 2 != 0, argument & 1);
     threads::begin(credentials);
-    POOL.work(credentials, class);
+    POOL.work(credentials, is_common, class);
 }
 
 extern "C" fn keeper(argument: *mut c_void) {
