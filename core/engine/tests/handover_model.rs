@@ -270,7 +270,8 @@ impl System for Process {
     type Futex = Shared;
 
     fn start_worker(&self, credentials: Credentials, class: usize) -> bool {
-        let bodies: [[fn(&World, Credentials); 2]; 2] = [
+        type Body = fn(&World, Credentials);
+        let bodies: [[Body; 2]; 2] = [
             [
                 |world, credentials| world.pool.work(credentials, false, SHORT),
                 |world, credentials| world.pool.work(credentials, true, SHORT),
