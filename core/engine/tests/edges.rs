@@ -414,26 +414,13 @@ fn futexes_that_are_asked_for_nothing() {
         let mut results = Vec::new();
         for addr in [0, 2, 4096, at, at + 1, at + 2, at + 4, 1 << 46, 1 << 60, u64::MAX - 3, u64::MAX] {
             for flags in [SIZE_U32, SIZE_U32 | PRIVATE] {
-                for off in [0, 1] {
-                    let wake = Sqe {
-                        addr,
-                        off,
-                        addr3: u64::from(u32::MAX),
-                        fd: flags as i32,
-                        ..sqe(IORING_OP_FUTEX_WAKE, 1)
-                    };
-                    results.push((addr.wrapping_sub(at), flags, off, each(&mut ring, &[wake])[0]));
-                }
+                let every_bit = u64::from(u32::MAX);
+                let wakes = [0, 1].map(|count| (IORING_OP_FUTEX_WAKE, count));
                 // What the word does not hold.
-                for off in [u64::from(u32::MAX), u64::from(u32::MAX) + 1] {
-                    let wait = Sqe {
-                        addr,
-                        off,
-                        addr3: u64::from(u32::MAX),
-                        fd: flags as i32,
-                        ..sqe(IORING_OP_FUTEX_WAIT, 1)
-                    };
-                    results.push((addr.wrapping_sub(at), flags, off, each(&mut ring, &[wait])[0]));
+                let waits = [every_bit, every_bit + 1].map(|value| (IORING_OP_FUTEX_WAIT, value));
+                for (opcode, off) in wakes.into_iter().chain(waits) {
+                    let futex = Sqe { addr, off, addr3: every_bit, fd: flags as i32, ..sqe(opcode, 1) };
+                    results.push((addr.wrapping_sub(at), flags, off, each(&mut ring, &[futex])[0]));
                 }
             }
         }

@@ -40,7 +40,7 @@ pub fn choose() -> Choice {
     // SAFETY: the C library's list, or null; its strings stay, or the program has a bug of its own.
     let config = unsafe { config::read(variables) };
     process::refuse_settings(&config);
-    // SAFETY: creates nothing, reads nothing.
+    // SAFETY: makes a ring.
     let kernel = |number, arguments| unsafe { syscall(number, arguments) };
     process::choose(config.choice, kernel)
 }

@@ -11,7 +11,7 @@
 
 extern crate alloc;
 
-// Patched call sites save what code of the baseline may change; so does the way in for foreign threads.
+// `patch::entry` saves the vector registers that code for the baseline changes, and no wider ones.
 #[cfg(all(target_arch = "x86_64", target_feature = "avx", not(anyring_sanitizer)))]
 compile_error!(
     "the preload library is built for x86-64 without AVX (no -C target-cpu=native): a patched call site of the program does not \

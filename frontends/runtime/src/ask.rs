@@ -26,7 +26,8 @@ pub fn safely(question: impl FnOnce() -> bool) -> Answer {
     if is_filtered() { in_child(question) } else { Answer::Is(question()) }
 }
 
-fn in_child(question: impl FnOnce() -> bool) -> Answer {
+/// The same by a child, whether there is a filter or not. In a process of one thread, `question` may do what it likes.
+pub fn in_child(question: impl FnOnce() -> bool) -> Answer {
     match sys::fork_without_signal() {
         0 => {
             const PR_SET_DUMPABLE: u32 = 4;

@@ -2,6 +2,7 @@
 
 use crate::config::{self, Level};
 use crate::{process, sys};
+use core::ffi::CStr;
 use core::fmt::{self, Write};
 use core::sync::atomic::Ordering;
 use linux_raw_sys::general::{O_APPEND, O_CREAT, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK, O_WRONLY};
@@ -37,13 +38,11 @@ pub fn write(message: fmt::Arguments<'_>) {
     let _ = write!(line, "anyring[{}]: {message}", process::own_id());
     line.bytes[line.length] = b'\n';
     let bytes = &line.bytes[..=line.length];
-    let path = config::LOG_PATH.load(Ordering::Relaxed);
-    if path.is_null() {
+    let Some(path) = path() else {
         sys::write(config::LOG_FD.load(Ordering::Relaxed), bytes);
         return;
-    }
-    // SAFETY: a string of the environment that the process began with.
-    let fd = unsafe { open(path.cast()) };
+    };
+    let fd = open(path);
     // What has become of descriptor 2 meanwhile is the program's affair: no line goes there instead.
     if fd >= 0 {
         sys::write(fd, bytes);
@@ -51,15 +50,34 @@ pub fn write(message: fmt::Arguments<'_>) {
     }
 }
 
+/// Whether lines can be written, if there are to be any.
+///
+/// # Errors
+/// The file that cannot be opened, and the errno.
+pub fn check() -> Result<(), (&'static CStr, i32)> {
+    match path().filter(|_| config::level() > Level::Off).map(|path| (path, open(path))) {
+        Some((path, error @ ..0)) => Err((path, -error)),
+        Some((_, fd)) => {
+            sys::close(fd);
+            Ok(())
+        }
+        None => Ok(()),
+    }
+}
+
+/// The file for lines, if the user named one.
+fn path() -> Option<&'static CStr> {
+    let path = config::LOG_PATH.load(Ordering::Relaxed);
+    // SAFETY: a string of the environment that the process began with, which stays.
+    (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) })
+}
+
 /// Opens a file for lines; a negative errno on failure. Neither a link that somebody put in its place is followed, nor is a
 /// reader waited for.
-///
-/// # Safety
-/// `path` must point to a string.
-pub unsafe fn open(path: *const u8) -> i32 {
+fn open(path: &CStr) -> i32 {
     let flags = O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
-    // SAFETY: the caller's promise.
-    unsafe { sys::open(path, flags, 0o644) }
+    // SAFETY: a string.
+    unsafe { sys::open(path.as_ptr().cast(), flags, 0o644) }
 }
 
 /// Says something that happens rarely, for `ANYRING_LOG=debug`.

@@ -14,7 +14,7 @@ static ACTIVE: AtomicBool = AtomicBool::new(false);
 static FORKED: AtomicBool = AtomicBool::new(false);
 /// This process, 0 before anybody asked: a filter that the program installs later may kill who asks the kernel.
 static OWN_ID: AtomicU32 = AtomicU32::new(0);
-/// Whether the process has had a child by `vfork`, which runs in its memory. Set before it begins, by assembly too.
+/// Whether the process has had a child by `vfork`, which runs in its memory. [`vforks`] sets it, and assembly that can call nothing.
 pub static VFORKED: AtomicBool = AtomicBool::new(false);
 /// Whether the last line was written.
 static ENDED: AtomicBool = AtomicBool::new(false);
@@ -61,7 +61,7 @@ fn kernel_allows(kernel: impl Fn(usize, [usize; 6]) -> isize) -> bool {
 }
 
 /// What a program exits with that is not started, as of `anyring run` itself.
-const OWN_FAILURE: i32 = 125;
+pub const OWN_FAILURE: i32 = 125;
 
 /// Ends the process where a setting cannot be understood: a guess would be another engine than the user asked for.
 pub fn refuse_settings(config: &Config) {
@@ -106,10 +106,15 @@ pub fn own_id() -> u32 {
     }
 }
 
-/// Whether this is a child of `vfork` that ends, which is no end of its parent's. The parent goes on then, and need not ask
-/// any more.
-fn is_child_of_vfork() -> bool {
+/// A thread ends the process: is it a child of `vfork`, whose end is none of its parent's? The parent goes on then, and need
+/// not ask any more.
+fn child_of_vfork_ends() -> bool {
     VFORKED.load(Ordering::Relaxed) && sys::process_id() != own_id() && VFORKED.swap(false, Ordering::Relaxed)
+}
+
+/// The process is about to have a child by `vfork`.
+pub fn vforks() {
+    VFORKED.store(true, Ordering::Relaxed);
 }
 
 /// Does what executes another program. If that is a child of `vfork`, its parent goes on and need not ask any more; where it
@@ -141,7 +146,7 @@ pub fn executes() {
 pub fn exits() {
     let has_rings = active() && calls::rings_exist();
     // A filter of the program's own may kill who asks for more than the end.
-    if !has_rings && config::level() == Level::Off || is_child_of_vfork() {
+    if !has_rings && config::level() == Level::Off || child_of_vfork_ends() {
         return;
     }
     if has_rings {
@@ -152,7 +157,7 @@ pub fn exits() {
 
 /// The process ends: says what was done, if asked.
 pub extern "C" fn end() {
-    if config::level() == Level::Off || is_child_of_vfork() || ENDED.swap(true, Ordering::Relaxed) {
+    if config::level() == Level::Off || child_of_vfork_ends() || ENDED.swap(true, Ordering::Relaxed) {
         return;
     }
     if !active() {

@@ -1,6 +1,6 @@
 //! Programs linked to a fixed address lie in the lowest 4 GiB, where [`crate::filter`] may not reach.
 
-use crate::{arch, stub};
+use crate::stub;
 use anyring_runtime::sys;
 use core::ops::Range;
 use linux_raw_sys::general as raw;
@@ -38,24 +38,17 @@ pub fn call(number: u32, arguments: [usize; 6]) -> Option<isize> {
 /// Makes the call from `page`, which is empty and ours.
 fn call_from(page: usize, number: u32, [a, b, c, d, e, f]: [usize; 6]) -> Option<isize> {
     type Call = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize) -> isize;
-    let code = page as *mut u8;
-    // SAFETY: the page is ours, writable, and longer than the code.
-    unsafe {
-        code.copy_from_nonoverlapping(arch::STUB_CODE.as_ptr(), arch::STUB_CODE.len());
-        #[cfg(target_arch = "aarch64")]
-        arch::synchronize_code(code, arch::STUB_CODE.len());
-    }
-    // SAFETY: nobody else uses the page.
-    let protected = unsafe { sys::protect(page, 4096, raw::PROT_READ | raw::PROT_EXEC) } == 0;
+    // SAFETY: the page is ours and empty, and nobody else knows it.
+    let filled = unsafe { stub::fill(page) } == 0;
     // No memory becomes executable here, but what is may move: the stub page, for one call.
-    if !protected && !stub::move_to(page) {
+    if !filled && !stub::move_to(page) {
         return None;
     }
     // SAFETY: the page holds a function of this type.
     let call: Call = unsafe { core::mem::transmute(page) };
     // SAFETY: creates nothing, reads nothing.
     let result = unsafe { call(number as usize, a, b, c, d, e, f) };
-    if !protected {
+    if !filled {
         stub::move_back(page);
     }
     Some(result)

@@ -25,16 +25,10 @@ pub fn begin(
     }
     // SAFETY: makes a ring; the stub is in place.
     let kernel = |number, arguments| unsafe { stub::syscall(number, arguments) };
-    if config.choice == Choice::Kernel {
-        // A filter that an ancestor installed still traps; then, and only then, calls are passed on.
-        if ask::is_filtered() && trap::inherit(reach).is_ok() {
-            trap::pass_on();
-        }
-        return false;
-    }
     let inherited = ask::is_filtered() && trap::inherit(reach) == Ok(true);
-    if !inherited && choose(config.choice, kernel) == Choice::Kernel {
-        // An ancestor's filter may trap some of the calls, though not all.
+    let asked = if inherited && config.choice == Choice::Auto { Choice::User } else { config.choice };
+    if choose(asked, kernel) == Choice::Kernel {
+        // What an ancestor's filter still traps, all of the calls or some, goes on to the kernel.
         trap::pass_on();
         return false;
     }

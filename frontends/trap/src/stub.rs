@@ -53,23 +53,12 @@ pub fn install() -> Result<(), isize> {
         }
         return Err(page);
     }
-    // SAFETY: the page is ours, writable, and longer than the code.
-    unsafe {
-        let code = STUB_ADDRESS as *mut u8;
-        code.copy_from_nonoverlapping(STUB_CODE.as_ptr(), STUB_CODE.len());
-        #[cfg(target_arch = "aarch64")]
-        crate::arch::synchronize_code(code, STUB_CODE.len());
-    }
-    // SAFETY: nobody uses the page yet.
-    let mut error = unsafe { sys::protect(STUB_ADDRESS, BYTES, raw::PROT_READ | raw::PROT_EXEC) };
-    if error != 0 {
-        let own = (&raw const PAGE).addr();
-        // SAFETY: nobody reads or executes the page in the library; the one at the address is ours, and unused yet.
-        if unsafe { sys::move_mapping(own, STUB_ADDRESS, BYTES) } == STUB_ADDRESS as isize {
-            error = 0;
-        }
-    }
-    if error != 0 {
+    // SAFETY: just mapped, and nobody uses it yet.
+    let error = unsafe { fill(STUB_ADDRESS) };
+    let own = (&raw const PAGE).addr();
+    // SAFETY: nobody reads or executes the page in the library; the one at the address is ours, and unused yet.
+    let moves = || unsafe { sys::move_mapping(own, STUB_ADDRESS, BYTES) } == STUB_ADDRESS as isize;
+    if error != 0 && !moves() {
         // Who looks for the page is to find none.
         // SAFETY: ours, and unused.
         unsafe { sys::unmap(STUB_ADDRESS, BYTES) };
@@ -77,6 +66,21 @@ pub fn install() -> Result<(), isize> {
     }
     INSTALLED.store(true, Ordering::Relaxed);
     Ok(())
+}
+
+/// Writes the code to the page at `address` and makes it executable; a negative errno where that is not allowed.
+///
+/// # Safety
+/// The page must be the caller's, writable, and used by nobody.
+pub unsafe fn fill(address: usize) -> isize {
+    let code = address as *mut u8;
+    // SAFETY: the caller's promise; the page is longer than the code.
+    unsafe {
+        code.copy_from_nonoverlapping(STUB_CODE.as_ptr(), STUB_CODE.len());
+        #[cfg(target_arch = "aarch64")]
+        crate::arch::synchronize_code(code, STUB_CODE.len());
+        sys::protect(address, BYTES, raw::PROT_READ | raw::PROT_EXEC)
+    }
 }
 
 /// Moves the page to `address`, in place of a page of ours there. Before the program's first instruction only: nobody may

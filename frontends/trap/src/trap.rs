@@ -243,7 +243,7 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut c_void, context: *mut Con
     let moves = arguments[0] as u32 & raw::CLONE_VM != 0 || arguments[1] != 0;
     if number == raw::__NR_clone as usize && moves {
         if arguments[0] as u32 & raw::CLONE_VFORK != 0 {
-            process::VFORKED.store(true, Ordering::Relaxed);
+            process::vforks();
         }
         altstack::provide(interrupted);
         // What runs on another stack cannot return from here: the program itself makes the call.

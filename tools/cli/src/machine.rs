@@ -1,7 +1,8 @@
 //! What this machine, and the sandbox around this process, say about `io_uring`.
 
 use crate::{inject, library};
-use anyring_runtime::{process, sys};
+use anyring_runtime::ask::{self, Answer};
+use anyring_runtime::process;
 use serde::Serialize;
 use std::fs;
 use std::io::{self, Read, Write};
@@ -145,33 +146,26 @@ fn older_than_5_1(version: &str) -> bool {
 /// Lets a child process create a ring and ask for its operations: what it does may end it.
 fn probe() -> Result<usize, Denial> {
     let (mut reader, mut writer) = io::pipe().map_err(Denial::Error)?;
-    // The program must not find that a child has ended. The child of a process with one thread leaves by `_exit`.
-    let child = sys::fork_without_signal();
-    if child < 0 {
-        return Err(Denial::Error(io::Error::from_raw_os_error(-child as i32)));
+    let tells = || {
+        let count = operations().map(|count| count as i64);
+        let told = count.unwrap_or_else(|error| -i64::from(error.raw_os_error().unwrap_or(libc::EIO)));
+        writer.write_all(&told.to_ne_bytes()).is_ok()
+    };
+    match ask::in_child(tells) {
+        Answer::Is(_) => {}
+        Answer::Dies => return Err(Denial::Killed),
+        Answer::Unknown => return Err(Denial::Error(io::Error::from_raw_os_error(libc::EAGAIN))),
     }
-    if child == 0 {
-        // SAFETY: a setting of this child alone: nobody wants a core file of it.
-        unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) };
-        let answer = ask()
-            .map_or_else(|error| -i64::from(error.raw_os_error().unwrap_or(libc::EIO)), |count| count as i64);
-        let written = writer.write_all(&answer.to_ne_bytes());
-        // SAFETY: ends the child.
-        unsafe { libc::_exit(i32::from(written.is_err())) };
-    }
-    drop(writer);
-    let mut answer = [0; 8];
-    let answered = reader.read_exact(&mut answer);
-    sys::wait_for(child as u32);
-    match answered.map(|()| i64::from_ne_bytes(answer)) {
-        Ok(error @ ..0) => Err(Denial::Error(io::Error::from_raw_os_error(-error as i32))),
-        Ok(count) => Ok(count as usize),
-        Err(_) => Err(Denial::Killed),
+    let mut told = [0; 8];
+    reader.read_exact(&mut told).map_err(Denial::Error)?;
+    match i64::from_ne_bytes(told) {
+        error @ ..0 => Err(Denial::Error(io::Error::from_raw_os_error(-error as i32))),
+        count => Ok(count as usize),
     }
 }
 
 /// Creates a ring and asks for its operations.
-fn ask() -> io::Result<usize> {
+fn operations() -> io::Result<usize> {
     const REGISTER_PROBE: usize = 8;
     const OPERATIONS: usize = 256;
     const SUPPORTED: u16 = 1;
@@ -192,11 +186,6 @@ fn ask() -> io::Result<usize> {
     // Kernels before 5.6 have rings but cannot tell.
     let operations = probe[8..].chunks(4).filter(|operation| operation[1] & SUPPORTED != 0).count();
     Ok(if result < 0 { 0 } else { operations })
-}
-
-/// Whether the kernel's `io_uring` works for this process.
-pub fn kernel_works() -> bool {
-    probe().is_ok()
 }
 
 /// Makes a ring call by an instruction of our own, where no function stands in between.

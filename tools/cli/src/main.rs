@@ -12,7 +12,7 @@ use clap::Parser;
 use std::process::ExitCode;
 
 /// What the command returns for failures of its own, as `env(1)` and its kin do.
-const OWN_FAILURE: u8 = 125;
+const OWN_FAILURE: u8 = anyring_runtime::process::OWN_FAILURE as u8;
 
 fn main() -> ExitCode {
     // Their words are their own, `--` and `--help` too.

@@ -4,15 +4,14 @@ use crate::cli::{Exec, Run};
 use crate::inject::{self, Failure};
 use crate::{OWN_FAILURE, library, machine};
 use anyring_runtime::config::{self, Choice, Config, Wrong};
-use anyring_runtime::{log, sys};
+use anyring_runtime::{arch, log, process};
 use anyring_trap::program::{self, Kind};
 use std::env;
-use std::ffi::{CStr, CString, OsStr, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::Ordering;
 
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
@@ -47,11 +46,10 @@ pub fn run(arguments: &Run) -> ExitCode {
     if let Some(code) = refuse_settings(&config) {
         return code;
     }
-    let needs_library = match config.choice {
-        Choice::Kernel => false,
-        Choice::User => true,
-        Choice::Auto => !machine::kernel_works(),
-    };
+    // As the program's front end will choose.
+    // SAFETY: makes a ring.
+    let kernel = |number, arguments| unsafe { arch::syscall(number, arguments) };
+    let needs_library = process::choose(config.choice, kernel) == Choice::User;
     let kind = if needs_library { kind_of(&program) } else { Kind::Unknown };
     if let Some(code) = refuse(&program, kind) {
         return code;
@@ -141,22 +139,13 @@ fn refuse_settings(config: &Config) -> Option<ExitCode> {
             "set it so, or leave it out",
         ));
     }
-    let path = config::LOG_PATH.load(Ordering::Relaxed);
-    if path.is_null() || config::level() == config::Level::Off {
-        return None;
-    }
-    // SAFETY: a string of the environment.
-    let (fd, shown) = unsafe { (log::open(path.cast()), CStr::from_ptr(path)) };
-    if fd < 0 {
-        return Some(fail(
-            OWN_FAILURE,
-            &format!("cannot write the log to {}", shown.to_string_lossy()),
-            &io::Error::from_raw_os_error(-fd).to_string(),
-            "name a file, no link to one, in a directory that may be written to; or fd=N",
-        ));
-    }
-    sys::close(fd);
-    None
+    let (path, error) = log::check().err()?;
+    Some(fail(
+        OWN_FAILURE,
+        &format!("cannot write the log to {}", path.to_string_lossy()),
+        &io::Error::from_raw_os_error(error).to_string(),
+        "name a file, no link to one, in a directory that may be written to; or fd=N",
+    ))
 }
 
 /// A string of the command line or the environment, which holds no zero.

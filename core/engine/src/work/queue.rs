@@ -1,6 +1,7 @@
 //! A ring's work: what is queued, what is out, what has come back.
 //!
-//! Work leaves the queue for somewhere the ring's lock is not held as a [`Piece`](crate::work::Piece) or a [`Batch`] only: with its file, or lent.
+//! Work leaves the queue for somewhere the ring's lock is not held as a [`Piece`](crate::work::Piece) or a [`Batch`] only:
+//! with its file, or lent.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

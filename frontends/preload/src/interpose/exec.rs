@@ -5,8 +5,7 @@ use alloc::vec::Vec;
 use anyring_engine::frontend;
 use anyring_interpose::next;
 use anyring_runtime::config::entries;
-use anyring_runtime::process::leaving_by;
-use anyring_runtime::{calls, sys};
+use anyring_runtime::{calls, process, sys};
 use anyring_trap::exec::{self, Plan, Strings};
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -17,12 +16,13 @@ fn environ() -> Strings {
     next::environment().unwrap_or(null())
 }
 
-/// The process is about to become another program: rings that others have are left.
-fn leaving() {
+/// Lets the process become another program: rings that others have are left. Returns only on failure.
+fn leaving_by<T>(executes: impl FnOnce() -> T) -> T {
     if anyring_runtime::active() && calls::rings_exist() {
         let _inside = inside::enter();
         frontend::executes();
     }
+    process::leaving_by(executes)
 }
 
 /// What to execute for a path.
@@ -63,7 +63,6 @@ pub unsafe extern "C" fn execve(path: *const c_char, arguments: Strings, environ
     // SAFETY: the caller's promise.
     let plan = unsafe { Plan::new(path, arguments, environment) };
     let (path, arguments, environment) = (plan.path, plan.arguments, plan.environment);
-    leaving();
     leaving_by(|| {
         next!(c"execve", fn(*const c_char, Strings, Strings) -> c_int, path, arguments, environment)
     })
@@ -88,7 +87,6 @@ pub unsafe extern "C" fn execvpe(file: *const c_char, arguments: Strings, enviro
     // SAFETY: the caller's promise.
     let (_path, plan) = unsafe { found(file, arguments, environment) };
     let (file, arguments, environment) = (plan.path, plan.arguments, plan.environment);
-    leaving();
     leaving_by(|| {
         next!(c"execvpe", fn(*const c_char, Strings, Strings) -> c_int, file, arguments, environment)
     })
@@ -114,17 +112,18 @@ pub unsafe extern "C" fn fexecve(fd: c_int, arguments: Strings, environment: Str
     // SAFETY: the caller's promise.
     let plan = unsafe { Plan::at(fd, c"".as_ptr(), arguments, environment, flags) };
     let (arguments, environment) = (plan.arguments, plan.environment);
-    leaving();
-    if plan.replaced {
-        return next!(
-            c"execve",
-            fn(*const c_char, Strings, Strings) -> c_int,
-            plan.path,
-            arguments,
-            environment
-        );
-    }
-    next!(c"fexecve", fn(c_int, Strings, Strings) -> c_int, fd, arguments, environment)
+    leaving_by(|| {
+        if plan.replaced {
+            return next!(
+                c"execve",
+                fn(*const c_char, Strings, Strings) -> c_int,
+                plan.path,
+                arguments,
+                environment
+            );
+        }
+        next!(c"fexecve", fn(c_int, Strings, Strings) -> c_int, fd, arguments, environment)
+    })
 }
 
 /// `execveat(2)`.
@@ -142,19 +141,26 @@ pub unsafe extern "C" fn execveat(
     // SAFETY: the caller's promise.
     let plan = unsafe { Plan::at(directory, path, arguments, environment, flags as u32) };
     let (path, arguments, environment) = (plan.path, plan.arguments, plan.environment);
-    leaving();
-    if plan.replaced {
-        return next!(c"execve", fn(*const c_char, Strings, Strings) -> c_int, path, arguments, environment);
-    }
-    next!(
-        c"execveat",
-        fn(c_int, *const c_char, Strings, Strings, c_int) -> c_int,
-        directory,
-        path,
-        arguments,
-        environment,
-        flags,
-    )
+    leaving_by(|| {
+        if plan.replaced {
+            return next!(
+                c"execve",
+                fn(*const c_char, Strings, Strings) -> c_int,
+                path,
+                arguments,
+                environment
+            );
+        }
+        next!(
+            c"execveat",
+            fn(c_int, *const c_char, Strings, Strings, c_int) -> c_int,
+            directory,
+            path,
+            arguments,
+            environment,
+            flags,
+        )
+    })
 }
 
 /// A function whose arguments have no fixed number: makes a list of all behind the first, by putting

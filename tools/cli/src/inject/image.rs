@@ -88,7 +88,7 @@ impl Image {
         image.relocations(address, length)?;
         let is_code = |segment: &Segment| segment.protection & libc::PROT_EXEC != 0;
         let lies_in = |place: usize, segment: &Segment| {
-            (place..place + 8).any(|byte| segment.start <= byte && byte < segment.start + segment.length)
+            place < segment.start + segment.length && segment.start < place + 8
         };
         let adapts_code = image
             .segments

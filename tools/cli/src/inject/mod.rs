@@ -84,16 +84,14 @@ struct Tracer {
 impl Tracer {
     /// Starts it; when this returns, this process is traced.
     fn start(image: &Image, program: &CStr) -> io::Result<Self> {
-        const FORK_WITHOUT_SIGNAL: libc::c_ulong = 0;
         let (mut channel, other) = UnixStream::pair()?;
         // SAFETY: asks only.
         let own = unsafe { libc::getpid() };
-        // Without a signal at its end, the program's handler for SIGCHLD sees nothing of it.
-        // SAFETY: a fork of a process with one thread.
-        let process =
-            unsafe { libc::syscall(libc::SYS_clone, FORK_WITHOUT_SIGNAL, 0, 0, 0, 0) } as libc::pid_t;
+        // Without a signal at its end, the program's handler for SIGCHLD sees nothing of it. A fork of a process with one
+        // thread.
+        let process = anyring_runtime::sys::fork_without_signal() as libc::pid_t;
         if process < 0 {
-            return Err(io::Error::last_os_error());
+            return Err(io::Error::from_raw_os_error(-process));
         }
         if process == 0 {
             drop(channel);

@@ -67,7 +67,7 @@ const CHANNEL: u32 = u32::MAX - 1;
 pub(crate) fn channel_data(index: usize) -> u64 {
     (u64::from(CHANNEL) << 32) | index as u64
 }
-/// Names what other processes of the ring ring.
+/// Names the bell: the eventfd by which other processes tell this one of what they did to the ring.
 pub const BELL: u64 = u64::MAX - 2;
 
 /// Names the eventfd of [`glimpse`].
