@@ -42,10 +42,13 @@ lint: toolchain ## formatting, clippy and documentation, as CI wants them
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 
+# A test program that hangs fails, and says in which test, long before whoever waits for all of them gives up.
+TIME_LIMIT := --config 'target."cfg(all())".runner = ["timeout", "--foreground", "--verbose", "900"]'
+
 test-unit: toolchain
 	scripts/need musl-gcc:musl-tools /usr/include/liburing.h:liburing-dev valgrind
 	scripts/need mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs mount find:findutils
-	cargo test --workspace --locked
+	cargo test --workspace --locked $(TIME_LIMIT)
 
 test-quick: build
 	quality/programs/run --quick

@@ -169,20 +169,24 @@ fn cancellation_ends_it() {
         each_blocking("cancelled", |name, sqe| {
             let mut ring = Ring::new(engine, 4, 0);
             submit_blocking(&mut ring, sqe);
-            let mut cqes = Vec::new();
-            while cqes.is_empty() {
+            // The kernel does not find a request now and then, which a thread has just begun with, and may end it all
+            // the same.
+            let (mut answers, mut ends) = (Vec::new(), Vec::new());
+            while ends.is_empty() && answers.iter().all(|&answer| answer == -libc::ENOENT) {
                 ring.push(cancel(2, 1));
                 assert_eq!(ring.enter(1, 1), 1);
-                cqes = ring.reap_all();
-                // The kernel does not find a request now and then, which a thread has just begun with.
-                cqes.retain(|cqe| engine == Engine::User || cqe.res != -libc::ENOENT);
+                for cqe in ring.reap_all() {
+                    if cqe.user_data == 1 { ends.push(cqe.res) } else { answers.push(cqe.res) }
+                }
             }
-            if cqes.len() < 2 {
-                cqes.extend(ring.collect(1));
+            if ends.is_empty() {
+                ends.push(ring.collect(1)[0].res);
             }
-            cqes.sort_by_key(|cqe| cqe.user_data);
-            assert!(interrupted(engine, cqes[0].res), "{engine:?} {name}: {cqes:?}");
-            assert_eq!(cqes[1].res, -libc::EALREADY, "{engine:?} {name}");
+            assert!(interrupted(engine, ends[0]), "{engine:?} {name}: {ends:?}, {answers:?}");
+            assert!(
+                answers == [-libc::EALREADY] || engine == Engine::Kernel,
+                "{engine:?} {name}: {answers:?}"
+            );
         });
     });
 }
