@@ -30,14 +30,14 @@ pub fn collect() {
 /// Threads of the engine, the reactor left out.
 pub fn workers() -> usize {
     // It counts as running from a little before it is known until a little after it is not.
-    threads::living().saturating_sub(usize::from(reactor::is_running()))
+    threads::count().saturating_sub(usize::from(reactor::is_running()))
 }
 
 /// Ends the reactor, lets go of what is kept for the next ring, and forgets what is remembered. There must be no ring
 /// left, and no worker.
 pub fn end() {
     reactor::retire();
-    // No other thread is left.
+    assert!(threads::are_none(), "one that is left would be the next schedule's");
     debug_assert!(!exposure::is_any(), "all work is done");
     fork::forked();
     identity::reset();

@@ -16,7 +16,7 @@ use crate::abi::{Errno, Sqe};
 use crate::assets::kinds::{self, Kind};
 use crate::assets::table::NodeIndex;
 use crate::os::user::{self, IoVector};
-use crate::os::{self, Fd};
+use crate::os::{self, Fd, host};
 use crate::process::nonblocking;
 use crate::request::data::OpData;
 use crate::request::op::{Caps, Code, Field, Op, Outcome, Prep};
@@ -374,11 +374,8 @@ fn attempt(core: &mut Core, id: RequestId, direction: Direction) -> Result<Outco
     if request.sqe.op_flags & !PLAIN_FLAGS != 0 {
         special_flags(core, id, direction)?;
     }
-    if kind.has(Kind::DIRECT) && past_the_cache(core, id)? {
-        return Ok(Outcome::Block);
-    }
-    if blocks_at_once(core, id, kind, direction)? {
-        return Ok(Outcome::Block);
+    if kind.has(Kind::DIRECT) && past_the_cache(core, id)? || blocks_at_once(core, id, kind, direction)? {
+        return block_on_storage(core, id);
     }
     let request = &core[id];
     let memory = Memory::of(&request.sqe, &request.data);
@@ -428,6 +425,10 @@ pub fn check_end(fd: Fd, offset: u64, length: usize, direction: Direction) -> Re
 fn waits_if_idle(core: &mut Core, id: RequestId, wanted: usize, direction: Direction) -> Result<bool, Errno> {
     let request = &core[id];
     let (fd, offset) = (request.file.fd(), request.sqe.off);
+    // What epoll was told of may be another file than the one that has its number now. One on storage is never waited for.
+    if !host::sees_closes() && kinds::look_at_type(fd)?.has(Kind::STORAGE) {
+        return Ok(false);
+    }
     let stream = kinds::typed_kind(fd)?.has(Kind::STREAM);
     let kind = core.readiness_mut().socket_kind(fd);
     if stream || kind == SocketKind::NoSocket {
@@ -670,7 +671,7 @@ fn not_now(core: &mut Core, id: RequestId, errno: Errno, direction: Direction) -
             kinds::writes_block(fd);
         }
         let told = if direction == Direction::Write { Errno::EAGAIN } else { errno };
-        return if nowait { Err(told) } else { Ok(Outcome::Block) };
+        return if nowait { Err(told) } else { block_on_storage(core, id) };
     }
     if nowait
         && errno == Errno::EOPNOTSUPP
@@ -684,6 +685,19 @@ fn not_now(core: &mut Core, id: RequestId, errno: Errno, direction: Direction) -
         return Err(errno);
     }
     if errno == Errno::EAGAIN { Ok(Outcome::Wait(events)) } else { without_nowait(core, id, direction) }
+}
+
+/// The attempt blocks, on what was storage when its type was looked at. Another thread may have closed the descriptor
+/// since. At an offset, a pipe that has its number refuses the transfer; at its own position it would block the caller,
+/// so the file is held before its type counts.
+fn block_on_storage(core: &mut Core, id: RequestId) -> Result<Outcome, Errno> {
+    let request = &mut core[id];
+    if request.sqe.off != POSITION || !matches!(request.file, FileHold::Plain(_)) {
+        return Ok(Outcome::Block);
+    }
+    request.hold_file()?;
+    let is_storage = kinds::look_at_type(request.file.fd())?.has(Kind::STORAGE);
+    Ok(if is_storage { Outcome::Block } else { Outcome::BlockForLong })
 }
 
 /// A file that knows no non-blocking attempts, and is not on storage.

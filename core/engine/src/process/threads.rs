@@ -107,10 +107,11 @@ pub fn credentials_of(identity: usize) -> Option<Credentials> {
     members.living.iter().find(|member| member.identity == identity).map(|member| member.credentials)
 }
 
-/// How many there are.
+/// How many there are, with those that were cloned and have not begun.
 #[cfg(anyring_simulation)]
-pub fn living() -> usize {
-    MEMBERS.lock().living.len()
+pub fn count() -> usize {
+    let members = MEMBERS.lock();
+    members.living.len() + BEGINNERS.load(Ordering::Relaxed) as usize
 }
 
 /// Is this a thread of the engine?

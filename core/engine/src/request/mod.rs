@@ -35,10 +35,10 @@ pub use link::Assembly;
 pub use ready::ReadyQueue;
 pub use slab::Slab;
 
-use crate::abi::Sqe;
+use crate::abi::{Errno, Sqe};
 use crate::assets::kbuf::Selected;
 use crate::assets::table::NodeIndex;
-use crate::os::Fd;
+use crate::os::{self, Fd};
 use crate::process::credentials::Whose;
 use crate::request::data::OpData;
 use crate::request::op::Op;
@@ -247,6 +247,17 @@ pub struct Request {
 const _: () = assert!(core::mem::offset_of!(Request, cqe_flags) <= 128);
 
 impl Request {
+    /// Holds its file by a duplicate from now on: the program may close its descriptor.
+    ///
+    /// # Errors
+    /// `EBADF` where the program has closed it, `EMFILE` where there cannot be another.
+    pub fn hold_file(&mut self) -> Result<(), Errno> {
+        if let FileHold::Plain(fd) = self.file {
+            self.file = FileHold::Owned(os::duplicate(fd)?);
+        }
+        Ok(())
+    }
+
     /// Has it anything to give back when it ends: a file of the engine's, a buffer?
     fn holds(&self) -> bool {
         matches!(self.file, FileHold::Owned(_) | FileHold::Fixed(..))

@@ -462,11 +462,8 @@ fn named(request: &Request) -> Fd {
 
 /// Whoever works elsewhere holds the file by a duplicate: the program may close its descriptor.
 fn own_file(request: &mut Request, work: &mut Work) -> Result<(), Errno> {
-    if let FileHold::Plain(fd) = request.file {
-        let own = os::duplicate(fd)?;
-        request.file = FileHold::Owned(own);
-        work.fd = own;
-    }
+    request.hold_file()?;
+    work.fd = request.file.fd();
     work.covered();
     Ok(())
 }
