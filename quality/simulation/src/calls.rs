@@ -10,7 +10,7 @@ use linux_raw_sys::general::{
 };
 use linux_raw_sys::{errno as raw, net};
 
-use crate::kernel::{Errno, Kind, Object};
+use crate::kernel::{Errno, Kind, Object, Place, Transfer};
 use crate::world::{self, Wait, Woken, world};
 
 type Answer = Result<usize, Errno>;
@@ -485,6 +485,9 @@ fn counter(held: &Held, address: usize, length: usize, waits: bool, writes: bool
                 // SAFETY: as above.
                 world.kernel.take_eventfd(held.0).map(|count| unsafe { place.write_unaligned(count) })
             };
+            if done.is_some() {
+                world.kernel.transfers.push(Transfer { address, length: 8, place: Place::Eventfd(held.0) });
+            }
             Ok(done.map(|()| 8))
         })
     })

@@ -142,6 +142,8 @@ pub enum Place {
     Channel(usize),
     /// A file on storage, by its number.
     File(usize),
+    /// An eventfd, by its description. The engine's own has, for a moment, the number of what was closed.
+    Eventfd(usize),
 }
 
 /// All of it.
