@@ -505,15 +505,20 @@ fn many_wait_at_once() {
     });
 }
 
+/// This process is the only one of `user`, and may have so many threads.
+fn without_more_threads(user: u32, threads: u64) {
+    // SAFETY: of a child alone. The ids are nobody else's.
+    unsafe {
+        assert_eq!(libc::setuid(user), 0);
+        let limit = libc::rlimit { rlim_cur: threads, rlim_max: threads };
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NPROC, &limit), 0);
+    }
+}
+
 /// Splices that block, in a process that may have `threads` threads: how many got what was written for them.
 fn with_threads(engine: Engine, user: u32, threads: u64, splices: u64) -> i32 {
     let pid = child(|| {
-        // SAFETY: of this child alone. The ids are nobody else's.
-        unsafe {
-            assert_eq!(libc::setuid(user), 0);
-            let limit = libc::rlimit { rlim_cur: threads, rlim_max: threads };
-            assert_eq!(libc::setrlimit(libc::RLIMIT_NPROC, &limit), 0);
-        }
+        without_more_threads(user, threads);
         let mut ring = Ring::new(engine, 64, 0);
         let (_b, to) = pipe();
         let pipes: Vec<_> = (0..splices).map(|_| pipe()).collect();
@@ -533,6 +538,33 @@ fn with_threads(engine: Engine, user: u32, threads: u64, splices: u64) -> i32 {
         unsafe { libc::_exit(done as i32) }
     });
     ended(pid)
+}
+
+#[test]
+fn without_threads_the_caller_does_what_is_slow() {
+    let _alone = alone();
+    // SAFETY: asks only.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("skipped: needs root, to be another user");
+        return;
+    }
+    const LENGTH: usize = 32 << 20;
+    let pid = child(|| {
+        without_more_threads(0x5000_0000 + std::process::id(), 1);
+        let mut ring = Ring::new(Engine::User, 8, 0);
+        // SAFETY: a new descriptor.
+        let file = unsafe { OwnedFd::from_raw_fd(libc::memfd_create(c"slow".as_ptr(), libc::MFD_CLOEXEC)) };
+        let data = vec![1u8; LENGTH];
+        for index in 0..4 {
+            let to = Sqe { fd: file.as_raw_fd(), off: index * LENGTH as u64, ..sqe(IORING_OP_WRITE, index) };
+            ring.push(Sqe { addr: data.as_ptr() as u64, len: LENGTH as u32, ..to });
+        }
+        assert_eq!(ring.enter(4, 0), 4);
+        // Nobody else could do it.
+        let cqes = ring.reap_all();
+        cqes.len() == 4 && cqes.iter().all(|cqe| cqe.res == LENGTH as i32)
+    });
+    assert_eq!(ended(pid), 0);
 }
 
 #[test]

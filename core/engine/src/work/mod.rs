@@ -498,8 +498,8 @@ pub fn await_return(guard: &mut CoreGuard<'_>, serial: u64) {
 }
 
 /// The caller's share: does queued work, until the queue is empty or the work proved slow; then the
-/// rest goes to workers. `waits`: the caller will wait for completions anyway. Returns false where the
-/// ring was closed meanwhile.
+/// rest goes to workers, as far as there are any. `waits`: the caller will wait for completions anyway.
+/// Returns false where the ring was closed meanwhile.
 pub fn run_by_caller(guard: &mut CoreGuard<'_>, serial: u64, waits: bool) -> bool {
     let mut slow_before = false;
     loop {
@@ -515,7 +515,7 @@ pub fn run_by_caller(guard: &mut CoreGuard<'_>, serial: u64, waits: bool) -> boo
         if lent {
             core.take_back();
         }
-        if slow || core.work().is_empty() {
+        if core.work().is_empty() {
             return true;
         }
     }

@@ -104,11 +104,16 @@ impl Core {
             || self.aio.in_flight() > 0
             || self.zero_copy.is_waiting()
             || self.is_owed()
+            || !self.work.is_empty()
     }
 
     /// Is there anything that is to be looked at by and by, whoever drives?
     pub fn needs_ticks(&self) -> bool {
-        self.readiness.needs_recheck() || self.zero_copy.needs_ticks() || !self.directories.is_empty()
+        self.readiness.needs_recheck()
+            || self.zero_copy.needs_ticks()
+            || !self.directories.is_empty()
+            // There was no worker for it.
+            || !self.work.is_empty()
     }
 
     /// The ring's epoll instance, with the driver's eventfd in it.

@@ -471,6 +471,9 @@ fn look_at(core: &mut Core, last_activity: u64) -> Option<u64> {
         } else if !core.ready.is_empty() {
             core.kick_driver();
         }
+        if !core.work.is_empty() {
+            core.hand_over();
+        }
     }
     let quiet = core.life.activity() == last_activity;
     let stays = match core.token.driver() {
