@@ -27,7 +27,7 @@ pub fn rings(runner: &mut Runner<'_>, barrier: &Meeting) {
             end => {
                 let plan = &world.program.rings[index];
                 // A drain would hold a request that cancels back, too.
-                empty(runner, index, plan.drains || end == End::SyncCancel && !plan.is_polled());
+                empty(runner, index, &own, plan.drains || end == End::SyncCancel && !plan.is_polled());
             }
         }
     }
@@ -50,7 +50,7 @@ fn close(world: &World, index: usize) {
 }
 
 /// Cancels until nothing is left. What never ends stands still here, and the watching parent sees it.
-fn empty(runner: &Runner<'_>, index: usize, synchronous: bool) {
+fn empty(runner: &Runner<'_>, index: usize, own: &[usize], synchronous: bool) {
     const EVERYONE: u32 = IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_ALL;
     let world = runner.world;
     let Some(ring) = world.ring(index) else { return };
@@ -77,6 +77,12 @@ fn empty(runner: &Runner<'_>, index: usize, synchronous: bool) {
             ring.enter(0, 1, 0, Some(300));
         }
         again = true;
+        // Who reads a stream by another ring is its reader until that is seen.
+        for &other in own.iter().filter(|&&other| other != index) {
+            if world.ring(other).is_some_and(|ring| !ring.is_closed()) {
+                runner.look(other);
+            }
+        }
         release_pages(world, index);
     }
 }
