@@ -159,6 +159,11 @@ impl<'a> Runner<'a> {
             poke(world.eventfds[index], false);
             self.look(index);
         }
+        // Whoever takes what is pushed here finds the caller waiting: another thread may submit it, and reap it, at once.
+        let waits = matches!(then, Then::Wait(_)) && !self.is_alone(index);
+        if waits {
+            ring.note.waiters.fetch_add(1, SeqCst);
+        }
         let batch = {
             let _held = ring.note.sq.lock();
             let batch = Batch::new(world, index, &mut self.rng, requests);
@@ -176,7 +181,12 @@ impl<'a> Runner<'a> {
             }
         };
         match batch {
-            None => self.submit(index, None),
+            None => {
+                if waits {
+                    ring.note.waiters.fetch_sub(1, SeqCst);
+                }
+                self.submit(index, None);
+            }
             Some((count, closes, wakes)) => {
                 if !closes.is_empty() {
                     self.submit(index, None);
@@ -196,6 +206,11 @@ impl<'a> Runner<'a> {
                 self.then(index, count, then);
             }
         }
+    }
+
+    /// Does no other thread use the ring?
+    fn is_alone(&self, index: usize) -> bool {
+        self.world.program.rings[index].users.len() == 1
     }
 
     fn then(&mut self, index: usize, pushed: u32, then: Then) {
@@ -223,7 +238,7 @@ impl<'a> Runner<'a> {
         if ring.params.flags & IORING_SETUP_SQPOLL != 0 {
             return self.submit_polled(index, ring, wait_us);
         }
-        let alone = self.world.program.rings[index].users.len() == 1;
+        let alone = self.is_alone(index);
         let mut limit = wait_us.filter(|_| alone);
         while ring.pending() > 0 && !ring.is_closed() {
             // Where others push, too, a count could end within one of their chains.
@@ -269,14 +284,11 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Waits for completions that are sure to come.
+    /// Waits for completions that are sure to come. Where others use the ring, the caller counts as a waiter until then.
     fn wait(&mut self, index: usize, count: u32) {
         let Some(ring) = self.world.ring(index) else { return };
-        let alone = self.world.program.rings[index].users.len() == 1;
+        let alone = self.is_alone(index);
         let count = count.min(ring.sure_to_fit());
-        if !alone {
-            ring.note.waiters.fetch_add(1, SeqCst);
-        }
         // Submission and wait are one call where it goes that way.
         let polled = ring.params.flags & IORING_SETUP_SQPOLL != 0;
         if polled || !alone {
