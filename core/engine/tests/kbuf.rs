@@ -894,3 +894,118 @@ fn lists_have_numbers_up_to_a_bound() {
         all
     });
 }
+
+/// Nothing is received but by its callers.
+const DEFERS: u32 = IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER;
+
+/// A multishot receive from a connection, into buffers of 16 bytes.
+struct Stream {
+    one: std::net::TcpStream,
+    other: std::net::TcpStream,
+    buffers: Buffers,
+    memory: Vec<u8>,
+}
+
+impl Stream {
+    fn new(ring: &Ring, group: u16) -> Stream {
+        let (one, other) = tcp_pair();
+        one.set_nodelay(true).unwrap();
+        let (mut buffers, mut memory) = (Buffers::map(64, -1, 0), vec![0; 64 * 16]);
+        assert_eq!(buffers.register(ring, group, 0), 0);
+        memory.chunks_mut(16).enumerate().for_each(|(id, buffer)| buffers.add(id as u16, buffer));
+        Stream { one, other, buffers, memory }
+    }
+
+    fn receive(&self, group: u16) -> Sqe {
+        Sqe {
+            fd: self.other.as_raw_fd(),
+            flags: SELECT,
+            buf_index: group,
+            ioprio: IORING_RECV_MULTISHOT as u16,
+            ..sqe(IORING_OP_RECV, group.into())
+        }
+    }
+
+    /// Sends so many bytes, and waits until they are there.
+    fn send(&mut self, count: usize) {
+        self.one.write_all(&[b'x'; 1024][..count]).unwrap();
+        until("what was sent arrives", || {
+            let mut unread = 0i32;
+            // SAFETY: writes an integer of ours.
+            let asked = unsafe { libc::ioctl(self.other.as_raw_fd(), libc::FIONREAD, &raw mut unread) };
+            asked == 0 && unread as usize == count
+        });
+    }
+
+    fn end(self, ring: Ring) {
+        drop(ring);
+        self.buffers.unmap();
+    }
+}
+
+#[test]
+fn multishot_receives_that_have_waited_are_what_they_were() {
+    both(|engine| {
+        let mut all = Vec::new();
+        let flags = [0, libc::MSG_TRUNC, libc::MSG_NOSIGNAL];
+        for (op_flags, in_all, len) in flags.into_iter().flat_map(|flags| [(flags, 0, 0), (flags, 10, 3)]) {
+            let mut ring = Ring::new(engine, 16, DEFERS);
+            let mut stream = Stream::new(&ring, 1);
+            let receive = stream.receive(1);
+            submit(&mut ring, Sqe { op_flags: op_flags as u32, file_index: in_all, len, ..receive });
+            let mut cqes = Vec::new();
+            let mut received = 0;
+            for round in 1..=3 {
+                stream.send(4);
+                while received < 4 * round && cqes.last().is_none_or(|&(_, more)| more != 0) {
+                    let cqe = wait(&mut ring);
+                    received += cqe.res;
+                    cqes.push((cqe.res, cqe.flags & IORING_CQE_F_MORE));
+                }
+                if cqes.last().unwrap().1 == 0 {
+                    break;
+                }
+            }
+            // SAFETY: the ring wrote it.
+            let first = unsafe { stream.memory.as_ptr().read_volatile() };
+            all.push((cqes, first));
+            stream.end(ring);
+        }
+        all
+    });
+}
+
+/// In which order the requests of two streams, both with so much to receive, have completions.
+fn turns(engine: Engine, change: impl Fn(Sqe) -> Sqe) -> Vec<(u64, i32)> {
+    let mut ring = Ring::new(engine, 128, DEFERS);
+    let mut streams = [Stream::new(&ring, 1), Stream::new(&ring, 2)];
+    for (stream, group) in streams.iter().zip(1..) {
+        submit(&mut ring, change(stream.receive(group)));
+    }
+    streams.iter_mut().for_each(|stream| stream.send(40 * 16));
+    let mut received = 0;
+    let mut order: Vec<(u64, i32)> = Vec::new();
+    while received < 2 * 40 * 16 {
+        let cqe = wait(&mut ring);
+        received += cqe.res;
+        match order.last_mut() {
+            Some((whose, count)) if *whose == cqe.user_data => *count += 1,
+            _ => order.push((cqe.user_data, 1)),
+        }
+    }
+    let [first, second] = streams;
+    second.buffers.unmap();
+    first.end(ring);
+    order
+}
+
+#[test]
+fn multishot_receives_take_turns() {
+    both(|engine| {
+        let plain = turns(engine, |sqe| sqe);
+        let limited = turns(engine, |sqe| Sqe { len: 16, ..sqe });
+        let bundle = IORING_RECVSEND_BUNDLE as u16;
+        let bundles = turns(engine, |sqe| Sqe { ioprio: sqe.ioprio | bundle, len: 160, ..sqe });
+        (plain, limited, bundles)
+    });
+}
