@@ -1358,3 +1358,92 @@ fn messages_carry_no_rings() {
         all
     });
 }
+
+const DEFERS: u32 = IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER;
+
+/// A connection from whose other end the ring has received before: it knows that there is nothing.
+fn known_pair(ring: &mut Ring) -> (TcpStream, TcpStream) {
+    let (mut one, other) = tcp_pair();
+    let mut buffer = [0; 8];
+    submit(ring, recv(0, other.as_raw_fd(), &mut buffer));
+    one.write_all(b"hello").unwrap();
+    assert_eq!(wait(ring).res, 5);
+    (one, other)
+}
+
+#[test]
+fn receives_that_may_not_wait_for_a_known_connection() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, DEFERS);
+        let (mut one, other) = known_pair(&mut ring);
+        let mut buffer = [0; 8];
+        let receive = recv(1, other.as_raw_fd(), &mut buffer);
+        let with = |flags: i32| Sqe { op_flags: flags as u32, ..receive };
+        let mut all = ring.run(&[with(libc::MSG_OOB)]);
+        all.extend(ring.run(&[with(libc::MSG_DONTWAIT)]));
+        all.extend(ring.run(&[with(libc::MSG_OOB | libc::MSG_WAITALL)]));
+        one.write_all(b"hello").unwrap();
+        all.extend(ring.run(&[receive]));
+        all
+    });
+}
+
+/// What is held back by a drain goes on as soon as that ends for which it waits, however that was done.
+#[test]
+fn a_drain_behind_a_receive_that_waits() {
+    const DRAIN: u8 = 1 << 1;
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, DEFERS);
+        let (mut one, other) = known_pair(&mut ring);
+        let mut all = Vec::new();
+        for _ in 0..3 {
+            let mut buffer = [0; 8];
+            submit(&mut ring, recv(1, other.as_raw_fd(), &mut buffer));
+            submit(&mut ring, Sqe { flags: DRAIN, ..sqe(IORING_OP_NOP, 2) });
+            one.write_all(b"again").unwrap();
+            all.extend([wait(&mut ring), wait(&mut ring)]);
+        }
+        all
+    });
+}
+
+/// A socket that has begun to connect to a listener, or to where none is.
+fn connecting(ring: &mut Ring, address: &libc::sockaddr_in) -> OwnedFd {
+    // SAFETY: a new descriptor.
+    let socket = own(unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) });
+    submit(ring, connect(1, socket.as_raw_fd(), address));
+    socket
+}
+
+#[test]
+fn connections_that_the_program_has_a_hand_in() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, DEFERS);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = raw_address(listener.local_addr().unwrap());
+        let socket = connecting(&mut ring, &address);
+        // It hears of the connection before the ring does.
+        // SAFETY: reads an address of ours.
+        let connected = unsafe {
+            libc::connect(
+                socket.as_raw_fd(),
+                std::ptr::from_ref(&address).cast(),
+                size_of_val(&address) as u32,
+            )
+        };
+        let made = wait(&mut ring);
+        drop(listener);
+        let refused = connecting(&mut ring, &address);
+        let (mut error, mut length) = (0i32, 4u32);
+        // It takes the error away from the ring, which tries once more.
+        until("the connection is refused", || {
+            let (error_at, length_at) = ((&raw mut error).cast(), &raw mut length);
+            // SAFETY: writes integers of ours.
+            unsafe {
+                libc::getsockopt(refused.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ERROR, error_at, length_at)
+            };
+            error != 0
+        });
+        (connected, made, error, wait(&mut ring))
+    });
+}

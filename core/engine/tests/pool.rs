@@ -595,3 +595,33 @@ fn what_is_done_and_not_fetched() {
         assert!(!shown(&ring));
     });
 }
+
+/// What makes a file in a directory may have to wait for its file system; other addresses need none.
+#[test]
+fn a_bind_that_makes_a_file_is_work() {
+    let mut ring = Ring::new(Engine::User, 8, 0);
+    let path = format!("{}/bind-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id());
+    let of_unix = |name: &[u8]| [&(libc::AF_UNIX as u16).to_ne_bytes()[..], name].concat();
+    let local = [&(libc::AF_INET as u16).to_ne_bytes()[..], &[0, 0, 127, 0, 0, 1], &[0; 8]].concat();
+    let name = format!("\0bind-{}", std::process::id());
+    let order: Vec<Vec<u64>> = [
+        (libc::AF_UNIX, of_unix(path.as_bytes())),
+        (libc::AF_UNIX, of_unix(name.as_bytes())),
+        // It gets a name that is not taken.
+        (libc::AF_UNIX, of_unix(b"")),
+        (libc::AF_INET, local),
+    ]
+    .iter()
+    .map(|(family, address)| {
+        // SAFETY: a new descriptor.
+        let socket = unsafe { File::from_raw_fd(libc::socket(*family, libc::SOCK_STREAM, 0)) };
+        let (addr, off) = (address.as_ptr() as u64, address.len() as u64);
+        let bind = Sqe { fd: socket.as_raw_fd(), addr, off, ..sqe(IORING_OP_BIND, 1) };
+        let cqes = ring.run(&[bind, sqe(IORING_OP_NOP, 2)]);
+        assert!(cqes.iter().all(|cqe| cqe.res == 0), "{cqes:?}");
+        cqes.iter().map(|cqe| cqe.user_data).collect()
+    })
+    .collect();
+    std::fs::remove_file(path).unwrap();
+    assert_eq!(order, [[2, 1], [1, 2], [1, 2], [1, 2]]);
+}

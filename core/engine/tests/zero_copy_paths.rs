@@ -660,3 +660,91 @@ fn memory_may_be_used_again_after_the_notification() {
         peer.join().unwrap()
     });
 }
+
+/// The same of sends that are requests before they are tried, and of messages; of theirs, too, nothing is told before the
+/// network is done with the memory.
+#[test]
+fn requests_leave_without_a_copy() {
+    with_link(HOLDING, |engine| {
+        use_up_the_burst();
+        let mut ring = Ring::new(engine, 16, 0);
+        let socket = connected();
+        let memory = vec![1; LARGE];
+        let mut vectors = [LARGE / 2; 2]
+            .map(|iov_len| libc::iovec { iov_base: memory.as_ptr().cast_mut().cast(), iov_len });
+        // SAFETY: null pointers and zeros.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        (header.msg_iov, header.msg_iovlen) = (vectors.as_mut_ptr(), vectors.len());
+        let message = Sqe {
+            addr: (&raw const header) as u64,
+            len: 1,
+            opcode: IORING_OP_SENDMSG_ZC as u8,
+            ..send_zc(1, &socket, &memory)
+        };
+        let polls_first = IORING_RECVSEND_POLL_FIRST as u16;
+        let mut all = Vec::new();
+        // The first shows that the socket can.
+        for sqe in [
+            send_zc(1, &socket, &memory),
+            Sqe { ioprio: REPORT | polls_first, ..send_zc(2, &socket, &memory) },
+            message,
+        ] {
+            submit(&mut ring, sqe);
+            let sent = settled(&mut ring);
+            let_go();
+            use_up_the_burst();
+            let owed = 2 - sent.len();
+            all.extend([sent, ring.collect(owed)]);
+        }
+        all
+    });
+}
+
+/// A stream takes a large send piece by piece; what it tells of them are one notification.
+#[test]
+fn pieces_of_a_send_have_one_notification() {
+    with_link("pfifo", |engine| {
+        const LENGTH: usize = 4 << 20;
+        let peer = peer(2, LENGTH).expect("a link into another namespace");
+        let mut ring = Ring::new(engine, 16, 0);
+        let stream = TcpStream::connect("10.66.0.2:9").unwrap();
+        let mut all = Vec::new();
+        for number in 0..2 {
+            let memory = vec![number as u8; LENGTH];
+            let sqe = Sqe {
+                fd: stream.as_raw_fd(),
+                addr: memory.as_ptr() as u64,
+                len: LENGTH as u32,
+                op_flags: libc::MSG_WAITALL as u32,
+                ioprio: REPORT,
+                ..sqe(IORING_OP_SEND_ZC, number)
+            };
+            submit(&mut ring, sqe);
+            all.extend(ring.collect(2));
+        }
+        (all, peer.join().unwrap())
+    });
+}
+
+/// What comes of it stands in the socket's error queue, and is no error that the program polls for.
+#[test]
+fn a_poll_hears_nothing_of_pages() {
+    with_link("pfifo limit 0", |engine| {
+        let mut ring = Ring::new(engine, 16, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER);
+        let socket = connected();
+        let memory = vec![1; LARGE];
+        let mut all = Vec::new();
+        for events in [0, libc::POLLIN as u32] {
+            submit(&mut ring, send_zc(1, &socket, &memory));
+            submit(&mut ring, Sqe { fd: socket.as_raw_fd(), op_flags: events, ..sqe(IORING_OP_POLL_ADD, 2) });
+            all.extend(ring.reap_all());
+            all.extend(ring.collect(1));
+            all.extend(settled(&mut ring));
+            submit(&mut ring, Sqe { addr: 2, ..sqe(IORING_OP_POLL_REMOVE, 3) });
+            let mut ends = ring.collect(2);
+            ends.sort_by_key(|cqe| cqe.user_data);
+            all.extend(ends);
+        }
+        all
+    });
+}
