@@ -935,3 +935,53 @@ fn timeouts_that_count() {
     let timeout = |off| Sqe { addr: HOUR.as_ptr() as u64, len: 1, off, ..sqe(IORING_OP_TIMEOUT, 0) };
     programs(&[sqe(IORING_OP_NOP, 0), timeout(1), timeout(2), timeout(3)]);
 }
+
+/// What is written to it is not looked at.
+fn nowhere() -> File {
+    File::options().read(true).write(true).open("/dev/null").unwrap()
+}
+
+#[test]
+fn vectors_of_more_than_one_call_takes() {
+    const LINK: u8 = 1 << 2;
+    #[repr(C)]
+    struct Vector(u64, u64);
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let file = nowhere();
+        let vectors = [Vector(4096, 1 << 30), Vector(4096, 1 << 30), Vector(4096, 1 << 30)];
+        let write = Sqe {
+            fd: file.as_raw_fd(),
+            addr: vectors.as_ptr() as u64,
+            len: 3,
+            flags: LINK,
+            ..sqe(IORING_OP_WRITEV, 1)
+        };
+        let cqes = ring.run(&[write, sqe(IORING_OP_NOP, 2)]);
+        cqes.iter().map(|cqe| (cqe.user_data, cqe.res)).collect::<Vec<_>>()
+    });
+}
+
+#[test]
+fn addresses_that_are_none_and_buffers_beyond_all_memory() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, IORING_SETUP_SUBMIT_ALL);
+        let file = nowhere();
+        let mut status = [0u64; 32];
+        let look = Sqe { fd: file.as_raw_fd(), off: status.as_mut_ptr() as u64, ..sqe(IORING_OP_STATX, 1) };
+        let provide = Sqe { fd: 16, addr: (1 << 47) - 8192, len: 4096, ..sqe(IORING_OP_PROVIDE_BUFFERS, 2) };
+        let nop = Sqe { fd: file.as_raw_fd(), op_flags: IORING_NOP_FILE, ..sqe(IORING_OP_NOP, 3) };
+        let fixed = IORING_NOP_FILE | IORING_NOP_FIXED_FILE;
+        let cases = [
+            look,
+            Sqe { addr: c"".as_ptr() as u64, ..look },
+            Sqe { op_flags: libc::AT_EMPTY_PATH as u32, ..look },
+            provide,
+            Sqe { fd: 1, ..provide },
+            nop,
+            Sqe { fd: -1, ..nop },
+            Sqe { op_flags: fixed, ..nop },
+        ];
+        each(&mut ring, &cases)
+    });
+}

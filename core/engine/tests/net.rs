@@ -1447,3 +1447,89 @@ fn connections_that_the_program_has_a_hand_in() {
         (connected, made, error, wait(&mut ring))
     });
 }
+
+/// What is behind the second request of a chain is part of it, though the first is done before they are looked at together.
+#[test]
+fn a_chain_of_three_breaks_behind_its_second() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, DEFERS);
+        let (one, other) = known_pair(&mut ring);
+        let mut buffer = [0; 8];
+        let first = Sqe { flags: LINK, ..send(1, one.as_raw_fd(), b"hello") };
+        let fails =
+            Sqe { flags: LINK, op_flags: libc::MSG_DONTWAIT as u32, ..recv(2, one.as_raw_fd(), &mut buffer) };
+        let all = ring.run(&[first, fails, sqe(IORING_OP_NOP, 3)]);
+        drop(other);
+        results(all)
+    });
+}
+
+/// What is cut off of a datagram makes one that wants all of it fail, and breaks its chain; what is not, does not.
+#[test]
+fn datagrams_that_are_wanted_as_a_whole() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let mut all = Vec::new();
+        for length in [4, 5, 6] {
+            let mut buffer = [0u8; 5];
+            let whole = recv(1, receiver.as_raw_fd(), &mut buffer);
+            let mut pieces = buffer;
+            let into = header(&mut [&mut pieces]);
+            let message = message(IORING_OP_RECVMSG, 1, receiver.as_raw_fd(), &into);
+            for request in [whole, message] {
+                for op_flags in [0, libc::MSG_WAITALL as u32] {
+                    sender.send_to(&[7; 6][..length], receiver.local_addr().unwrap()).unwrap();
+                    let first = Sqe { flags: LINK, op_flags, ..request };
+                    all.push(results(ring.run(&[first, sqe(IORING_OP_NOP, 2)])));
+                }
+            }
+        }
+        all
+    });
+}
+
+#[test]
+fn messages_whose_address_is_none() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, IORING_SETUP_SUBMIT_ALL);
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        sender.connect(receiver.local_addr().unwrap()).unwrap();
+        let mut text = *b"hello";
+        let mut outward = header(&mut [&mut text]);
+        let mut all = Vec::new();
+        for (name, length) in [(0usize, 16u32), (8, 0), (0, 0), (8, 16), (8, 1 << 31)] {
+            outward.raw.msg_name = name as *mut _;
+            outward.raw.msg_namelen = length;
+            let sent = ring.run(&[message(IORING_OP_SENDMSG, 1, sender.as_raw_fd(), &outward)]);
+            all.extend(results(sent));
+        }
+        all
+    });
+}
+
+/// Nothing comes but an error, which does not make the socket readable.
+#[test]
+fn an_error_queue_is_waited_for() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let on = 1i32;
+        // SAFETY: reads an integer of ours.
+        let set = unsafe {
+            libc::setsockopt(sender.as_raw_fd(), libc::SOL_IP, libc::IP_RECVERR, (&raw const on).cast(), 4)
+        };
+        assert_eq!(set, 0);
+        let gone = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        sender.connect(gone).unwrap();
+        let mut buffer = [0u8; 8];
+        let into = header(&mut [&mut buffer]);
+        let op_flags = libc::MSG_ERRQUEUE as u32;
+        submit(&mut ring, Sqe { op_flags, ..message(IORING_OP_RECVMSG, 1, sender.as_raw_fd(), &into) });
+        let early = ring.reap_all();
+        sender.send(b"hello").unwrap();
+        (early, wait(&mut ring), into.raw.msg_flags)
+    });
+}

@@ -1941,3 +1941,22 @@ fn waits_for_the_end_of_a_process() {
         ]
     );
 }
+
+/// A timeout that was taken away is not looked for.
+#[test]
+fn what_has_been_removed_costs_nothing() {
+    assert_calls(&[], || {
+        let mut ring = ring();
+        let hour = [3600i64, 0];
+        let (addr, len) = (hour.as_ptr() as u64, 1);
+        let remove = Sqe { addr: 1, ..sqe(IORING_OP_TIMEOUT_REMOVE, 3) };
+        for off in [0, 5] {
+            ring.run(&[Sqe { addr, len, off, ..sqe(IORING_OP_TIMEOUT, 1) }, remove]);
+        }
+        ring.reap_all();
+        mark();
+        ring.run(&[sqe(IORING_OP_NOP, 4)]);
+        ring.run(&[sqe(IORING_OP_NOP, 5)]);
+        mark();
+    });
+}

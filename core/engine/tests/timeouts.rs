@@ -400,3 +400,18 @@ fn an_update_says_anew_from_when_on() {
         all
     });
 }
+
+#[test]
+fn all_that_are_due_at_one_moment_end() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let mut due = clock(libc::CLOCK_MONOTONIC);
+        due[1] += 20_000_000;
+        let sqes: Vec<_> = (1..=4).map(|id| timeout(id, &due, 0, IORING_TIMEOUT_ABS)).collect();
+        let mut all = collect(&mut ring, &sqes, 0);
+        // One of them is taken away from among the others.
+        all.extend(collect(&mut ring, &[remove(5, 2)], 5));
+        all.sort_by_key(|cqe| cqe.user_data);
+        all
+    });
+}

@@ -748,3 +748,28 @@ fn a_poll_hears_nothing_of_pages() {
         all
     });
 }
+
+/// Only those have to do with the error queue that ask for it.
+#[test]
+fn receives_leave_the_error_queue_alone() {
+    with_link("pfifo limit 0", |engine| {
+        let mut ring = Ring::new(engine, 16, 0);
+        let socket = connected();
+        let memory = vec![1; LARGE];
+        let mut buffer = [0u8; 8];
+        let receive = Sqe {
+            fd: socket.as_raw_fd(),
+            addr: buffer.as_mut_ptr() as u64,
+            len: 8,
+            ioprio: IORING_RECVSEND_POLL_FIRST as u16,
+            ..sqe(IORING_OP_RECV, 9)
+        };
+        submit(&mut ring, receive);
+        let mut all = Vec::new();
+        for user_data in 0..3 {
+            submit(&mut ring, send_zc(user_data, &socket, &memory));
+            all.extend(ring.collect(2));
+        }
+        all
+    });
+}
