@@ -821,3 +821,60 @@ fn workers_run_where_the_program_says() {
         world.end();
     });
 }
+
+/// Those that sleep are to leave, and so is a keeper, but for one that a personality has.
+#[test]
+fn who_has_not_left_yet_is_known() {
+    let of_new = |world: &World| world.process().common.store(NEW, Ordering::Release);
+    model(move || {
+        let world = World::new(1);
+        loom::stop_exploring();
+        assert!(world.pool.are_dismissed());
+        world.push(SHORT, 0);
+        world.wait();
+        of_new(&world);
+        while world.pool.are_dismissed() {
+            thread::yield_now();
+        }
+        world.pool.dismiss();
+        world.wait_for_threads();
+        assert!(world.pool.are_dismissed());
+        // These are the process's own.
+        world.act_with_new();
+        world.push(SHORT, 0);
+        world.wait();
+        assert!(world.pool.are_dismissed());
+        world.end_in_any_order();
+    });
+    model(move || {
+        let world = World::new(1);
+        loom::stop_exploring();
+        assert!(world.pool.keep_submitter(acting()));
+        of_new(&world);
+        assert!(!world.pool.are_dismissed());
+        world.pool.dismiss();
+        world.wait_for_threads();
+        assert!(world.pool.are_dismissed());
+        world.end_in_any_order();
+    });
+    model(move || {
+        let world = World::new(1);
+        loom::stop_exploring();
+        assert!(world.pool.keep_personality(acting()));
+        of_new(&world);
+        assert!(world.pool.are_dismissed());
+        world.pool.release_personality(Credentials::from_number(OLD));
+        world.end_in_any_order();
+    });
+}
+
+#[test]
+fn a_keeper_that_cannot_be_started_is_none() {
+    model(|| {
+        let world = World::new(1);
+        loom::stop_exploring();
+        world.refuse_a_thread();
+        assert!(!world.pool.keep_submitter(acting()));
+        world.end_in_any_order();
+    });
+}
