@@ -190,3 +190,25 @@ fn nothing_is_left_of_a_ring_that_ends_meanwhile() {
     file.read_exact_at(&mut page.0, (7 * PAGE) as u64).unwrap();
     assert_eq!(page.0, [7; PAGE]);
 }
+
+/// With a priority they are told of as without one.
+#[test]
+fn transfers_with_a_priority() {
+    const BEST_EFFORT: u16 = 2 << 13;
+    let Some(file) = storage("priority") else { return };
+    both(|engine| {
+        let mut ring = Ring::new(engine, 16, 0);
+        [0, 8].map(|wait| {
+            let mut pages = vec![Page([0xff; PAGE]); 8];
+            let sqes: Vec<Sqe> = pages
+                .iter_mut()
+                .enumerate()
+                .map(|(at, page)| Sqe { ioprio: BEST_EFFORT | 4, ..read(at as u64, &file, page, at) })
+                .collect();
+            (
+                run(&mut ring, &sqes, wait),
+                pages.iter().enumerate().all(|(at, page)| page.0 == [at as u8; PAGE]),
+            )
+        })
+    });
+}

@@ -985,3 +985,60 @@ fn addresses_that_are_none_and_buffers_beyond_all_memory() {
         each(&mut ring, &cases)
     });
 }
+
+/// A file that is known to be idle, because a request waits for it, is not waited for where that would be in vain.
+#[test]
+fn transfers_that_an_idle_file_refuses() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 32, 0);
+        let (mut first, mut second) = ([0u8; 8], [0u8; 8]);
+        let mut all = Vec::new();
+        let (mut own, mut peer) = UnixStream::pair().unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let (reading, mut writing) = std::io::pipe().unwrap();
+        // SAFETY: a new descriptor.
+        let mut event = unsafe { File::from_raw_fd(libc::eventfd(0, 0)) };
+        let read = |file: &dyn AsRawFd, buffer: &mut [u8; 8]| Sqe {
+            fd: file.as_raw_fd(),
+            addr: buffer.as_mut_ptr() as u64,
+            len: 8,
+            off: u64::MAX,
+            ..sqe(IORING_OP_READ, 1)
+        };
+        let accept = Sqe { fd: listener.as_raw_fd(), ..sqe(IORING_OP_ACCEPT, 1) };
+        let waiting = [read(&own, &mut first), read(&reading, &mut first), read(&event, &mut first), accept];
+        for sqe in waiting {
+            ring.push(sqe);
+        }
+        assert_eq!(ring.enter(4, 0), 4);
+        assert_eq!(ring.reap_all(), []);
+        let of = |file: &dyn AsRawFd, second: &mut [u8; 8]| Sqe { user_data: 2, ..read(file, second) };
+        let refused = [
+            Sqe { off: 5, ..of(&own, &mut second) },
+            Sqe { off: 5, len: 4, ..of(&own, &mut second) },
+            of(&listener, &mut second),
+            Sqe { off: 0, ..of(&listener, &mut second) },
+            Sqe { opcode: IORING_OP_WRITE as u8, ..of(&reading, &mut second) },
+            Sqe { len: 4, ..of(&event, &mut second) },
+            Sqe { len: 7, off: 0, ..of(&event, &mut second) },
+        ];
+        for sqe in refused {
+            ring.push(sqe);
+            assert_eq!(ring.enter(1, 0), 1);
+            all.push(ring.collect(1)[0].res);
+        }
+        // These wait as the first ones do.
+        for sqe in [Sqe { off: 0, ..of(&own, &mut second) }, Sqe { off: 5, ..of(&reading, &mut second) }] {
+            ring.push(sqe);
+            assert_eq!(ring.enter(1, 0), 1);
+        }
+        assert_eq!(ring.reap_all(), []);
+        peer.write_all(&[1; 16]).unwrap();
+        writing.write_all(&[1; 16]).unwrap();
+        event.write_all(&1u64.to_ne_bytes()).unwrap();
+        let mut woken: Vec<_> = ring.collect(5).iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
+        woken.sort_unstable();
+        let _ = own.flush();
+        (all, woken)
+    });
+}

@@ -7,6 +7,7 @@ mod common;
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyring_engine::abi::Sqe;
 use common::*;
@@ -17,21 +18,24 @@ const fn code(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
     libc::sock_filter { code: code as u16, jt, jf, k }
 }
 
-/// Lets a call with this number, and with this second and third argument if any are named, fail with `ENOPROTOOPT`.
-fn refuse(number: libc::c_long, second_and_third: [u32; 2]) {
+/// Lets a call with this number fail; where a second and a third argument are named, with these only.
+fn refuse(number: libc::c_long, second_and_third: Option<[u32; 2]>, errno: i32) {
     const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
     const EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
     const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
-    let mut filter = [
-        code(LOAD, 0, 0, 0),
-        code(EQUAL, 0, 5, number as u32),
+    let [second, third] = second_and_third.unwrap_or_default();
+    // What is loaded there are the lower halves of the arguments.
+    let named = [
         code(LOAD, 0, 0, 16 + 8),
-        code(EQUAL, 0, 3, second_and_third[0]),
+        code(EQUAL, 0, 3, second),
         code(LOAD, 0, 0, 16 + 16),
-        code(EQUAL, 0, 1, second_and_third[1]),
-        code(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::ENOPROTOOPT as u32),
-        code(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+        code(EQUAL, 0, 1, third),
     ];
+    let named = if second_and_third.is_some() { &named[..] } else { &[] };
+    let mut filter = vec![code(LOAD, 0, 0, 0), code(EQUAL, 0, named.len() as u8 + 1, number as u32)];
+    filter.extend(named);
+    filter.push(code(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32));
+    filter.push(code(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW));
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
     // SAFETY: reads a filter of ours; of this process alone.
     unsafe {
@@ -66,7 +70,8 @@ fn shows(socket: &TcpStream, events: i16) {
 fn what_a_connection_holds_is_told_where_the_kernel_has_no_word_for_it() {
     const TCP_ZEROCOPY_RECEIVE: u32 = 35;
     let pid = child(|| {
-        refuse(libc::SYS_getsockopt, [libc::IPPROTO_TCP as u32, TCP_ZEROCOPY_RECEIVE]);
+        let option = [libc::IPPROTO_TCP as u32, TCP_ZEROCOPY_RECEIVE];
+        refuse(libc::SYS_getsockopt, Some(option), libc::ENOPROTOOPT);
         both(|engine| {
             let stays = std::cell::Cell::new(None);
             let stay = |one| stays.set(Some(one));
@@ -104,6 +109,38 @@ fn what_a_connection_holds_is_told_where_the_kernel_has_no_word_for_it() {
                 }),
             ]
         });
+        true
+    });
+    assert_eq!(ended(pid), 0);
+}
+
+/// A wait on several is none of this kernel's operations, one on one looks at its word now and then.
+#[test]
+fn futexes_are_waited_for_one_by_one() {
+    const PRIVATE: i32 = 2 | 128;
+    let pid = child(|| {
+        refuse(libc::SYS_futex_waitv, None, libc::ENOSYS);
+        let mut ring = Ring::new(Engine::User, 8, 0);
+        let word = AtomicU32::new(0);
+        let addr = word.as_ptr() as u64;
+        let wait = Sqe { fd: PRIVATE, addr, addr3: u32::MAX.into(), ..sqe(IORING_OP_FUTEX_WAIT, 1) };
+        let wake = Sqe { off: 1, opcode: IORING_OP_FUTEX_WAKE as u8, user_data: 2, ..wait };
+        let elements = [[0u64, addr, PRIVATE as u64]];
+        let several = Sqe { fd: 0, addr: elements.as_ptr() as u64, len: 1, ..sqe(IORING_OP_FUTEX_WAITV, 3) };
+        assert_eq!(ring.run(&[several])[0].res, -libc::EINVAL);
+        ring.push(wait);
+        assert_eq!(ring.enter(1, 0), 1);
+        ring.push(wake);
+        assert_eq!(ring.enter(1, 0), 1);
+        let mut all: Vec<_> = ring.collect(2).iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
+        all.sort_unstable();
+        assert_eq!(all, [(1, 0), (2, 1)]);
+        ring.push(wait);
+        assert_eq!(ring.enter(1, 0), 1);
+        // Nobody says so.
+        word.store(1, Ordering::SeqCst);
+        let changed = ring.collect(1)[0];
+        assert_eq!((changed.user_data, changed.res), (1, 0));
         true
     });
     assert_eq!(ended(pid), 0);

@@ -708,6 +708,13 @@ fn pieces_of_a_send_have_one_notification() {
         let peer = peer(2, LENGTH).expect("a link into another namespace");
         let mut ring = Ring::new(engine, 16, 0);
         let stream = TcpStream::connect("10.66.0.2:9").unwrap();
+        let room = 1i32 << 17;
+        let (room_at, length) = ((&raw const room).cast(), size_of_val(&room) as u32);
+        // SAFETY: reads an integer of ours.
+        let set = unsafe {
+            libc::setsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, room_at, length)
+        };
+        assert_eq!(set, 0);
         let mut all = Vec::new();
         for number in 0..2 {
             let memory = vec![number as u8; LENGTH];
