@@ -80,6 +80,13 @@ impl Test {
         command
     }
 
+    /// It is that of another build from now on; how long it takes stays known. False for what is no test of the engine's
+    /// own.
+    pub fn is_of(&mut self, built: &Built) -> bool {
+        self.program.clone_from(&built.tests);
+        self.arguments.first().is_some_and(|argument| argument == "--exact")
+    }
+
     /// So long it may take: other work of the machine must not make a mutant look caught.
     fn limit(&self) -> Duration {
         Duration::from_secs(5) + 20 * self.took

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use clap::Parser;
 
-use judge::{Habits, Outcome};
+use judge::{Habits, Outcome, Test};
 use list::Mutant;
 use tree::Tree;
 
@@ -105,7 +105,7 @@ fn outcome(outcome: &Outcome) -> String {
     }
 }
 
-/// Judges the mutants that one build has.
+/// Judges the mutants that one build has; returns the tests, of which it is known how long they take.
 fn judge_all(
     tree: &Tree,
     mutants: &[Mutant],
@@ -113,7 +113,7 @@ fn judge_all(
     record: &Record,
     at: &Path,
     options: &Arguments,
-) -> Result<()> {
+) -> Result<Vec<Test>> {
     let judged = tree.settle(mutants)?;
     for mutant in wanted {
         if judged.unviable.contains(&mutant.number) {
@@ -151,7 +151,8 @@ fn judge_all(
             mutant.name
         );
         record.note(mutant, &outcome(&found))
-    })
+    })?;
+    Ok(tests)
 }
 
 /// Judges those that need a build each.
@@ -160,13 +161,14 @@ fn judge_alone(
     mutants: &[Mutant],
     wanted: &[&Mutant],
     record: &Record,
+    mut tests: Vec<Test>,
     at: &Path,
 ) -> Result<()> {
     let habits = Habits::default();
     for mutant in wanted {
         let found = if tree.put_alone(mutants, mutant)? {
-            // Which tests pass without is known from the other builds.
-            let tests = judge::tests(&tree.build(false)?, false)?;
+            let built = tree.build(false)?;
+            tests.retain_mut(|test| test.is_of(&built));
             outcome(&judge::judge(&tests, at, 0, &mutant.function, &habits)?)
         } else {
             "unviable".to_owned()
@@ -239,11 +241,11 @@ fn main() -> Result<ExitCode> {
     let open: Vec<&Mutant> = sample.iter().filter(wanted).copied().collect();
     eprintln!("mutants: {} in all, {} in the sample, {} to judge", mutants.len(), sample.len(), open.len());
     let tree = Tree::new(&root, &at, &mutants)?;
-    judge_all(&tree, &mutants, &open, &record, &at, &options)?;
+    let tests = judge_all(&tree, &mutants, &open, &record, &at, &options)?;
     if options.alone {
         let alone: Vec<&Mutant> =
             open.into_iter().filter(|mutant| record.of(mutant).as_deref() == Some("alone")).collect();
-        judge_alone(&tree, &mutants, &alone, &record, &at)?;
+        judge_alone(&tree, &mutants, &alone, &record, tests, &at)?;
     }
     let share = report(&sample, &record);
     Ok(if share >= options.least { ExitCode::SUCCESS } else { ExitCode::FAILURE })
