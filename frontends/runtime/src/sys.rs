@@ -242,6 +242,63 @@ pub fn is_string(path: *const u8) -> bool {
     found != -(EFAULT as isize) && found != -(ENAMETOOLONG as isize)
 }
 
+/// Whether the file at `path` may be read.
+pub fn is_readable(path: &core::ffi::CStr) -> bool {
+    const R_OK: usize = 4;
+    let at_cwd = raw::AT_FDCWD as isize as usize;
+    // SAFETY: reads a string.
+    unsafe { arch::syscall(raw::__NR_faccessat as usize, [at_cwd, path.as_ptr().addr(), R_OK, 0, 0, 0]) == 0 }
+}
+
+/// Maps the first `length` bytes of a file, to be read; the address, or a negative errno.
+pub fn map_file(fd: i32, length: usize) -> isize {
+    let (protection, flags) = (raw::PROT_READ as usize, raw::MAP_PRIVATE as usize);
+    // SAFETY: a new mapping, wherever the kernel likes.
+    unsafe { arch::syscall(raw::__NR_mmap as usize, [0, length, protection, flags, fd as usize, 0]) }
+}
+
+/// A file in memory that has no path, and that can be sealed; a negative errno on failure.
+pub fn memory_file(name: &core::ffi::CStr) -> i32 {
+    // A system may forbid those that could be executed by their mode; a library need not have that.
+    const NO_EXECUTION: u32 = 8;
+    let named = name.as_ptr().addr();
+    let make = |flags: u32| {
+        let arguments = [named, (flags | raw::MFD_CLOEXEC | raw::MFD_ALLOW_SEALING) as usize, 0, 0, 0, 0];
+        // SAFETY: reads the name.
+        unsafe { arch::syscall(raw::__NR_memfd_create as usize, arguments) as i32 }
+    };
+    match make(NO_EXECUTION) {
+        // Before Linux 6.3.
+        error if error == -(linux_raw_sys::errno::EINVAL as i32) => make(0),
+        result => result,
+    }
+}
+
+/// Takes away from everybody the right to change a file in memory.
+pub fn seal(fd: i32) -> bool {
+    const F_ADD_SEALS: usize = 1033;
+    let seals = raw::F_SEAL_WRITE | raw::F_SEAL_SHRINK | raw::F_SEAL_GROW | raw::F_SEAL_SEAL;
+    // SAFETY: touches no memory.
+    unsafe {
+        arch::syscall(raw::__NR_fcntl as usize, [fd as usize, F_ADD_SEALS, seals as usize, 0, 0, 0]) == 0
+    }
+}
+
+/// Writes `length` bytes from an address to the start of a file; how many could be read and written.
+pub fn write_from(fd: i32, address: usize, length: usize) -> usize {
+    let mut done = 0;
+    while done < length {
+        let arguments = [fd as usize, address + done, length - done, done, 0, 0];
+        // SAFETY: the kernel only reads; what it cannot read is `EFAULT`.
+        match unsafe { arch::syscall(raw::__NR_pwrite64 as usize, arguments) } {
+            written @ 1.. => done += written as usize,
+            error if error == -(linux_raw_sys::errno::EINTR as isize) => {}
+            _ => break,
+        }
+    }
+    done
+}
+
 /// Closes a descriptor of our own.
 pub fn close(fd: i32) {
     // SAFETY: the descriptor is the caller's own.

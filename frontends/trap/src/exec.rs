@@ -7,8 +7,11 @@
 //! A static program loads no library: in its place the `anyring` command is started, which executes
 //! it in its own process and brings the engine into it before its first instruction.
 //!
-//! What that does not reach: programs that gain privileges.
+//! Where the program will not find the library by its path, it gets a copy by a descriptor ([`library`]).
+//!
+//! What that does not reach: programs that gain privileges, and other roots without `/proc`.
 
+use crate::library::{self, DESCRIPTORS, descriptor_path};
 use crate::program::{self, Kind};
 use crate::{stub, trap};
 use alloc::vec::Vec;
@@ -16,6 +19,7 @@ use anyring_engine::os::user;
 use anyring_runtime::config::{self, entries};
 use anyring_runtime::{process, sys};
 use core::ffi::{CStr, c_char};
+use core::ops::Deref;
 use core::ptr::{null, null_mut};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use linux_raw_sys::general as raw;
@@ -42,6 +46,27 @@ pub unsafe fn remember(environment: Strings) {
             kept.store(copy(entry), Ordering::Release);
         }
     }
+    let list = kept(PRELOAD).map(|kept| &kept.to_bytes()[NAMES[PRELOAD].len()..]);
+    if let Some(path) = list.and_then(library::listed) {
+        library::keep(&path_of(path));
+    }
+}
+
+/// A path that ends with zero.
+struct Path(Vec<u8>);
+
+impl Deref for Path {
+    type Target = CStr;
+
+    fn deref(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.0).unwrap_or_default()
+    }
+}
+
+fn path_of(bytes: &[u8]) -> Path {
+    let mut path = bytes.to_vec();
+    path.push(0);
+    Path(path)
 }
 
 /// A copy that stays: the program may overwrite its environment's strings (`setproctitle` does).
@@ -71,7 +96,8 @@ pub struct Plan {
     _path: Vec<u8>,
     _arguments: Vec<*const c_char>,
     _environment: Vec<*const c_char>,
-    _merged: Vec<u8>,
+    _preload: Vec<u8>,
+    _library: Option<library::Copy>,
 }
 
 impl Plan {
@@ -89,7 +115,8 @@ impl Plan {
             _path: Vec::new(),
             _arguments: Vec::new(),
             _environment: Vec::new(),
-            _merged: Vec::new(),
+            _preload: Vec::new(),
+            _library: None,
         };
         // The kernel says best what is wrong with a path that is no string.
         if !trap::installed() || !sys::is_string(path.cast()) {
@@ -186,27 +213,75 @@ impl Plan {
     unsafe fn complete_environment(&mut self) {
         // SAFETY: the caller's promise.
         let given = unsafe { entries(self.environment) };
+        let named = |name: &'static [u8]| given.clone().find(|entry| entry.to_bytes().starts_with(name));
+        let preload = self.preload_entry(named(NAMES[PRELOAD]));
         let list = &mut self._environment;
-        for (index, name) in NAMES.iter().enumerate() {
-            let there = || given.clone().any(|entry| entry.to_bytes().starts_with(name));
-            if let Some(kept) = kept(index).filter(|_| !there()) {
+        for (index, name) in NAMES.iter().enumerate().filter(|&(index, _)| index != PRELOAD) {
+            if let Some(kept) = kept(index).filter(|_| named(name).is_none()) {
                 list.push(kept.as_ptr());
             }
         }
-        if let Some(other) = given.clone().find(|entry| is_other_list(entry.to_bytes())) {
-            self._merged = merge(other.to_bytes());
-        }
-        if list.is_empty() && self._merged.is_empty() {
+        if list.is_empty() && preload.is_none() {
             return;
         }
-        if !self._merged.is_empty() {
-            list.push(self._merged.as_ptr().cast());
+        let replaced = preload.is_some();
+        if let Some(preload) = preload.filter(|preload| !preload.is_empty()) {
+            self._preload = preload;
+            list.push(self._preload.as_ptr().cast());
         }
-        let taken = given.filter(|entry| self._merged.is_empty() || !is_other_list(entry.to_bytes()));
-        list.extend(taken.map(CStr::as_ptr));
+        let stays = |entry: &&CStr| !(replaced && entry.to_bytes().starts_with(NAMES[PRELOAD]));
+        list.extend(given.filter(stays).map(CStr::as_ptr));
         list.push(null());
         self.environment = list.as_ptr();
     }
+
+    /// What is to stand in the place of the entry that preloads libraries, `given` or missing; `None` where it is to stay. It
+    /// is empty where nothing is to be preloaded.
+    fn preload_entry(&mut self, given: Option<&CStr>) -> Option<Vec<u8>> {
+        let kept = kept(PRELOAD)?;
+        let prefix = NAMES[PRELOAD];
+        let libraries = |entry: &CStr| entry.to_bytes()[prefix.len()..].to_vec();
+        let mut list = given.map_or_else(|| libraries(kept), libraries);
+        let mut changed = given.is_none();
+        // A list of the program's own making goes behind what we were preloaded with.
+        if library::listed(&list).is_none() {
+            let mut merged = libraries(kept);
+            merged.push(b':');
+            merged.extend_from_slice(&list);
+            list = merged;
+            changed = true;
+        }
+        let path = path_of(library::listed(&list)?);
+        // What does not exist is not executed: a shell may look for it in many places.
+        // SAFETY: a string, as `new` has seen. An empty one is a descriptor's.
+        let exists = || unsafe { *self.path } == 0 || sys::is_executable(self.path.cast());
+        if !library::is_reachable(&path) && exists() {
+            self._library = library::Copy::new();
+            let substitute = self._library.as_ref().and_then(library::Copy::path);
+            list = replace(&list, path.to_bytes(), substitute.as_deref());
+            changed = true;
+        }
+        let mut entry = Vec::new();
+        if !list.is_empty() {
+            entry.extend_from_slice(prefix);
+            entry.extend_from_slice(&list);
+            entry.push(0);
+        }
+        changed.then_some(entry)
+    }
+}
+
+/// A list of libraries with another path, or none, in the place of one.
+fn replace(list: &[u8], path: &[u8], substitute: Option<&[u8]>) -> Vec<u8> {
+    let mut replaced = Vec::new();
+    for entry in list.split(|&byte| matches!(byte, b' ' | b':')) {
+        let Some(entry) = (if entry == path { substitute } else { Some(entry) }) else { continue };
+        if !replaced.is_empty() {
+            replaced.push(b':');
+        }
+        replaced.extend_from_slice(entry);
+    }
+    replaced
 }
 
 /// Where a symbolic link leads, if that is a path to a program.
@@ -241,39 +316,6 @@ fn descriptor_survives(path: &CStr) -> bool {
     let number = rest.and_then(|rest| rest.split(|&byte| byte == b'/').next());
     let number = number.and_then(|number| core::str::from_utf8(number).ok()?.parse().ok());
     number.is_some_and(sys::survives_exec)
-}
-
-/// Where descriptors have paths.
-const DESCRIPTORS: &[u8] = b"/proc/self/fd/";
-
-/// The path that a descriptor has.
-fn descriptor_path(fd: u32) -> Vec<u8> {
-    let mut path = DESCRIPTORS.to_vec();
-    let start = path.len();
-    let mut rest = fd;
-    loop {
-        path.insert(start, b'0' + (rest % 10) as u8);
-        rest /= 10;
-        if rest == 0 {
-            return path;
-        }
-    }
-}
-
-/// Whether an entry preloads libraries, ours not among them.
-fn is_other_list(entry: &[u8]) -> bool {
-    const OURS: &[u8] = b"libanyring_preload.so";
-    entry.starts_with(NAMES[PRELOAD]) && !entry.windows(OURS.len()).any(|window| window == OURS)
-}
-
-/// An entry that preloads what we were preloaded with, and what `entry` says; empty if we were not.
-fn merge(entry: &[u8]) -> Vec<u8> {
-    let Some(kept) = kept(PRELOAD) else { return Vec::new() };
-    let mut merged = kept.to_bytes().to_vec();
-    merged.push(b':');
-    merged.extend_from_slice(&entry[NAMES[PRELOAD].len()..]);
-    merged.push(0);
-    merged
 }
 
 /// The file that `execvp` would execute for a name without a slash, as a string.
@@ -363,9 +405,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_of_descriptors() {
-        assert_eq!(descriptor_path(0), b"/proc/self/fd/0");
-        assert_eq!(descriptor_path(1024), b"/proc/self/fd/1024");
+    fn libraries_are_replaced_in_lists() {
+        assert_eq!(replace(b"/a:/b /c", b"/b", Some(b"/x")), b"/a:/x:/c");
+        assert_eq!(replace(b"/a:/b", b"/b", None), b"/a");
+        assert_eq!(replace(b"/b", b"/b", None), b"");
     }
 
     #[test]

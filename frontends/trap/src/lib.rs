@@ -15,6 +15,7 @@ pub mod credentials;
 pub mod exec;
 pub mod filter;
 pub mod fork;
+pub mod library;
 pub mod low;
 pub mod program;
 pub mod signals;

@@ -5,7 +5,7 @@ mod support;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output};
-use support::{anyring, compile};
+use support::{anyring, compile, denied};
 
 /// `anyring` with these arguments, in a sandbox that `deny.c` makes; `None` where the kernel cannot make it.
 fn confined(sandbox: &str, arguments: &[&str]) -> Option<Output> {
@@ -226,4 +226,77 @@ fn a_child_of_ours_is_nobodys_signal() {
     command.args(["-e", script]).arg(anyring()).args(["run", "--engine", "user", "--", "perl", "-e", look]);
     let output = command.output().unwrap();
     assert!(output.status.success(), "{output:?}");
+}
+
+/// A shell in a mount namespace in which an empty directory lies where anyring is; `None` where there is none to be had.
+fn elsewhere(root: &Path, script: &str) -> Option<Output> {
+    // SAFETY: asks only.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("skipped: not root");
+        return None;
+    }
+    let hidden = anyring().parent().unwrap().display();
+    let (root, rest) = (root.display(), "mount -t tmpfs none");
+    let place = format!("mount --rbind / {root} && {rest} {root}{hidden} && cd {root} && {script}");
+    Some(denied(1).args(["unshare", "-m", "sh", "-c", &place]).output().unwrap())
+}
+
+fn root(name: &str) -> std::path::PathBuf {
+    let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&root).unwrap();
+    root
+}
+
+/// What a program prints that has the engine, and nothing from the dynamic linker.
+fn has_the_engine(output: &Output, times: usize) {
+    let shown = String::from_utf8_lossy(&output.stdout).matches("three mappings: all there").count();
+    assert!(output.status.success() && shown == times, "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!said.contains("ld.so"), "{said}");
+    assert_eq!(said.matches("rings=2").count(), times, "{said}");
+}
+
+/// Programs that cannot load the library by its path have it by a descriptor, and so have those that they start; also
+/// where that descriptor was closed, or is another file's.
+#[test]
+fn children_in_another_root_have_the_engine() {
+    let (program, root) = (nop(&[]), root("root"));
+    for script in [
+        format!("exec {program}"),
+        format!("{program}; {program} | cat; {program}"),
+        format!("exec 100</dev/null; bash -c '{program}; exec 100<&-; {program}; exec {program}'"),
+        format!(
+            "env -i {program}; env LD_PRELOAD= {program}; perl -e 'system(\"{program}\"); exec(\"{program}\")'"
+        ),
+    ] {
+        let times = script.matches(&program).count();
+        let entered = format!("exec chroot {} bash -c '{}'", root.display(), script.replace('\'', "'\\''"));
+        let Some(output) = elsewhere(&root, &entered) else { return };
+        has_the_engine(&output, times);
+    }
+    std::fs::remove_dir(&root).unwrap();
+}
+
+#[test]
+fn bubblewrap_may_hide_the_library() {
+    if Command::new("bwrap").arg("--version").output().is_err() {
+        eprintln!("skipped: there is no bwrap (Debian: bubblewrap)");
+        return;
+    }
+    let (program, hidden) = (nop(&[]), anyring().parent().unwrap().to_str().unwrap());
+    for arguments in [
+        &["--dev-bind", "/", "/", "--tmpfs", hidden][..],
+        &["--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", hidden, "--unshare-all"],
+    ] {
+        let script = format!("{program}; {program}");
+        let natively = Command::new("bwrap").args(arguments).args(["true"]).status().unwrap();
+        if !natively.success() {
+            eprintln!("skipped: bwrap may not make this sandbox");
+            continue;
+        }
+        has_the_engine(
+            &denied(1).arg("bwrap").args(arguments).args(["sh", "-c", &script]).output().unwrap(),
+            2,
+        );
+    }
 }

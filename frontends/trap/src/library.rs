@@ -1,0 +1,165 @@
+//! The preload library, kept for programs that are started where its file cannot be reached: in another root, behind a
+//! mount. They get it as a descriptor of a copy, by the path that it has below `/proc`.
+//!
+//! It is kept as a mapping: a descriptor would be one that the program did not open, and that some programs close. A
+//! program that was started with one finds it, and hands it on to those that it starts.
+
+use alloc::vec::Vec;
+use anyring_runtime::sys;
+use core::ffi::CStr;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use linux_raw_sys::general as raw;
+
+/// Where descriptors have paths.
+pub const DESCRIPTORS: &[u8] = b"/proc/self/fd/";
+
+/// The mapping; no bytes where there is none.
+static START: AtomicUsize = AtomicUsize::new(0);
+static LENGTH: AtomicUsize = AtomicUsize::new(0);
+/// The file, by its device and its number there.
+static DEVICE: AtomicU64 = AtomicU64::new(0);
+static FILE: AtomicU64 = AtomicU64::new(0);
+
+/// Maps the library at `path`.
+pub fn keep(path: &CStr) {
+    // SAFETY: the path ends with zero.
+    let fd = unsafe { sys::open(path.as_ptr().cast(), raw::O_RDONLY | raw::O_NONBLOCK, 0) };
+    let Some((status, length)) =
+        status(fd).and_then(|status| Some((status, usize::try_from(status.st_size).ok()?)))
+    else {
+        return;
+    };
+    let start = sys::map_file(fd, length);
+    sys::close(fd);
+    if let Ok(start) = usize::try_from(start) {
+        DEVICE.store(status.st_dev, Ordering::Relaxed);
+        FILE.store(status.st_ino, Ordering::Relaxed);
+        START.store(start, Ordering::Relaxed);
+        LENGTH.store(length, Ordering::Relaxed);
+    }
+}
+
+/// Whether a program that this process executes finds the library at `path`.
+pub fn is_reachable(path: &CStr) -> bool {
+    match path.to_bytes().strip_prefix(DESCRIPTORS) {
+        // Under the same number there may be another file by now.
+        Some(number) => {
+            let number = core::str::from_utf8(number).ok().and_then(|number| number.parse().ok());
+            number.is_some_and(|fd| sys::survives_exec(fd) && is_kept(fd)) && sys::is_readable(path)
+        }
+        None => sys::is_readable(path),
+    }
+}
+
+/// Whether a descriptor is that of the library.
+fn is_kept(fd: i32) -> bool {
+    let file = (DEVICE.load(Ordering::Relaxed), FILE.load(Ordering::Relaxed));
+    status(fd).is_some_and(|status| (status.st_dev, status.st_ino) == file)
+}
+
+fn status(fd: i32) -> Option<raw::stat> {
+    let mut status = MaybeUninit::uninit();
+    // SAFETY: filled in where the call succeeds.
+    (sys::fstat(fd, &mut status) == 0).then(|| unsafe { status.assume_init() })
+}
+
+/// A descriptor of a copy, for a program that this process is about to execute. It is closed in the end, where that fails or
+/// another process has executed the program.
+pub struct Copy(i32);
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        sys::close(self.0);
+    }
+}
+
+impl Copy {
+    /// Makes one; nobody can write to it any more.
+    pub fn new() -> Option<Self> {
+        let (start, length) = (START.load(Ordering::Relaxed), LENGTH.load(Ordering::Relaxed));
+        let fd = sys::memory_file(c"libanyring_preload.so");
+        if length == 0 || fd < 0 {
+            return None;
+        }
+        let memory = Self(fd);
+        if sys::write_from(fd, start, length) != length || !sys::seal(fd) {
+            return None;
+        }
+        let inherited = sys::duplicate(fd);
+        drop(memory);
+        (inherited >= 0).then_some(Self(inherited))
+    }
+
+    /// The path by which the program finds it, if it does: there may be no `/proc`.
+    pub fn path(&self) -> Option<Vec<u8>> {
+        let mut path = descriptor_path(u32::try_from(self.0).ok()?);
+        path.push(0);
+        let reachable = sys::is_readable(CStr::from_bytes_until_nul(&path).ok()?);
+        path.pop();
+        reachable.then_some(path)
+    }
+}
+
+/// The path that a descriptor has.
+pub fn descriptor_path(fd: u32) -> Vec<u8> {
+    let mut path = DESCRIPTORS.to_vec();
+    let start = path.len();
+    let mut rest = fd;
+    loop {
+        path.insert(start, b'0' + (rest % 10) as u8);
+        rest /= 10;
+        if rest == 0 {
+            return path;
+        }
+    }
+}
+
+/// Our library's path in what `LD_PRELOAD` holds.
+pub fn listed(list: &[u8]) -> Option<&[u8]> {
+    const NAME: &[u8] = b"libanyring_preload.so";
+    let paths = || list.split(|&byte| matches!(byte, b' ' | b':'));
+    let by_name = paths().find(|path| path.windows(NAME.len()).any(|window| window == NAME));
+    by_name.or_else(|| paths().find(|path| path.starts_with(DESCRIPTORS)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn paths_of_descriptors() {
+        assert_eq!(descriptor_path(0), b"/proc/self/fd/0");
+        assert_eq!(descriptor_path(1024), b"/proc/self/fd/1024");
+    }
+
+    #[test]
+    fn ours_is_found_in_lists() {
+        assert_eq!(
+            listed(b"/a/libx.so:/b/libanyring_preload.so"),
+            Some(b"/b/libanyring_preload.so".as_slice())
+        );
+        assert_eq!(listed(b"/a/libx.so /proc/self/fd/100"), Some(b"/proc/self/fd/100".as_slice()));
+        assert_eq!(listed(b"/a/libx.so"), None);
+        assert_eq!(listed(b""), None);
+    }
+
+    #[test]
+    fn copies_are_what_was_kept() {
+        assert!(!is_reachable(c"/nowhere"));
+        keep(c"/proc/self/exe");
+        let copy = Copy::new().unwrap();
+        let path = String::from_utf8(copy.path().unwrap()).unwrap();
+        assert!(std::fs::read(&path).unwrap() == std::fs::read("/proc/self/exe").unwrap());
+        let written =
+            std::fs::OpenOptions::new().write(true).open(&path).and_then(|mut file| file.write(b"x"));
+        assert_eq!(written.unwrap_err().raw_os_error(), Some(linux_raw_sys::errno::EPERM as i32));
+        // What was kept is the program, not the copy.
+        assert!(!is_reachable(&std::ffi::CString::new(path.clone()).unwrap()));
+        keep(&std::ffi::CString::new(path.clone()).unwrap());
+        assert!(is_reachable(&std::ffi::CString::new(path.clone()).unwrap()));
+        drop(copy);
+        assert!(!is_reachable(&std::ffi::CString::new(path).unwrap()));
+    }
+}
