@@ -317,6 +317,9 @@ unsafe extern "C" fn deliver(signal: c_int, info: *mut c_void, context: *mut Con
         // SAFETY: the default action is always fit.
         unsafe { set_kernel_action(signal as usize, Some(&Action::default()), None) };
     }
+    // The signal may have come while a call waited with a mask of its own (`ppoll`, `sigsuspend`), which is in force while the
+    // handler runs. A trap under a blocked SIGSYS kills; on return the kernel puts back the mask in the context.
+    sys::unblock_signals(signal_bit(raw::SIGSYS));
     // SAFETY: the program installed it for this signal.
     unsafe { run(action.handler, signal, info, context) };
 }

@@ -1,9 +1,12 @@
 /* Signals and rings: handlers interrupt waits, enter the ring, jump away; SIGSYS and SIGSEGV stay the
  * program's as far as it can tell. */
 #include "ring.h"
+#include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <sys/auxv.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
 #include <sys/time.h>
 
 static struct ring ring;
@@ -132,6 +135,31 @@ static void masks(void) {
     CHECK(sigismember(&now, SIGUSR1) && sigismember(&now, SIGALRM));
 }
 
+/* Handlers that run with everything blocked, by the mask that a call waited with, enter the ring. */
+static void waits_with_masks(void) {
+    sigset_t all_but_one, one, old;
+    sigemptyset(&one);
+    sigaddset(&one, SIGUSR1);
+    sigfillset(&all_but_one);
+    sigdelset(&all_but_one, SIGUSR1);
+    set(SIGUSR1, enter_again, 0);
+    CHECK(sigprocmask(SIG_BLOCK, &one, &old) == 0);
+    handled = 0;
+    int epoll = epoll_create1(0);
+    struct epoll_event event;
+    for (int way = 0; way < 4; way++) {
+        CHECK(raise(SIGUSR1) == 0 && handled == way);
+        int result = way == 0   ? sigsuspend(&all_but_one)
+                     : way == 1 ? ppoll(0, 0, 0, &all_but_one)
+                     : way == 2 ? pselect(0, 0, 0, 0, 0, &all_but_one)
+                                : epoll_pwait(epoll, &event, 1, -1, &all_but_one);
+        CHECK(result == -1 && errno == EINTR);
+    }
+    close(epoll);
+    printf("handlers under the masks of waits: %d\n", handled);
+    CHECK(sigprocmask(SIG_SETMASK, &old, 0) == 0);
+}
+
 static void actions(void) {
     struct sigaction action = {.sa_sigaction = count, .sa_flags = SA_SIGINFO}, old;
     CHECK(sigaction(SIGSYS, 0, &old) == 0);
@@ -173,6 +201,7 @@ int main(int count_arguments, char **arguments) {
     CHECK(ring_open(&ring, 8, 0) == 0);
     small_stack();
     masks();
+    waits_with_masks();
     actions();
     faults();
     waits();
