@@ -29,9 +29,6 @@ static NOTES: [Note; 64] = [const { Note { thread_id: AtomicU32::new(0), signals
 /// How many are taken.
 static NOTED: AtomicU32 = AtomicU32::new(0);
 
-/// Traps under way that have no room for the signal frame of a fault.
-static ON_SMALL_STACKS: AtomicU32 = AtomicU32::new(0);
-
 /// The calling thread's note.
 fn note(thread_id: u32) -> Option<&'static Note> {
     NOTES.iter().find(|note| note.thread_id.load(Ordering::Relaxed) == thread_id)
@@ -69,14 +66,6 @@ impl Frontend for Injected {
     }
 
     fn trapped_at(&self, _next: usize) {}
-
-    fn on_small_stack(&self, small: bool) {
-        if small {
-            ON_SMALL_STACKS.fetch_add(1, Ordering::Relaxed);
-        } else {
-            ON_SMALL_STACKS.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
 }
 
 impl Host for Injected {
@@ -100,7 +89,6 @@ impl Host for Injected {
     }
 
     fn faults_resume(&self) -> bool {
-        // Which thread it is would cost a system call, as the other way to copy does.
-        signals::active() && ON_SMALL_STACKS.load(Ordering::Relaxed) == 0
+        signals::active()
     }
 }

@@ -37,10 +37,6 @@ impl Frontend for Preload {
         crate::threads::seen();
         patch::trapped_at(next);
     }
-
-    fn on_small_stack(&self, small: bool) {
-        inside::set_small_stack(small);
-    }
 }
 
 impl Host for Preload {
@@ -65,7 +61,7 @@ impl Host for Preload {
     }
 
     fn faults_resume(&self) -> bool {
-        signals::active() && !inside::on_small_stack()
+        signals::active()
     }
 
     fn sees_closes(&self) -> bool {

@@ -20,8 +20,6 @@ struct Note {
     blocked: Cell<bool>,
     /// Whether its end will be told ([`crate::threads`]).
     known: Cell<bool>,
-    /// Whether it traps on a stack without room for another signal frame.
-    small_stack: Cell<bool>,
     /// The mask to put back when it leaves, if so.
     mask: Cell<u64>,
     /// The signals that were kept out.
@@ -51,16 +49,6 @@ pub fn enter() -> Inside {
 /// Whether the calling thread was known before; it is from now on, or not.
 pub fn set_known(known: bool) -> bool {
     note().known.replace(known)
-}
-
-/// Whether the calling thread's trap has no room for another signal frame.
-pub fn on_small_stack() -> bool {
-    note().small_stack.get()
-}
-
-/// It has none from now on, or it has.
-pub fn set_small_stack(small: bool) {
-    note().small_stack.set(small);
 }
 
 /// The calling thread leaves the engine, whose [`Inside`] was forgotten.

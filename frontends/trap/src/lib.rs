@@ -40,10 +40,6 @@ pub trait Frontend: Sync {
 
     /// A call trapped; `next` is the address behind its instruction. Called in the handler.
     fn trapped_at(&self, next: usize);
-
-    /// From now on, or no longer, the engine runs on a stack that has no room for the signal frame of a fault. Called in
-    /// the handler.
-    fn on_small_stack(&self, _small: bool) {}
 }
 
 static FRONTEND: AtomicPtr<&'static dyn Frontend> = AtomicPtr::new(core::ptr::null_mut());

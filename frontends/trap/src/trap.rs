@@ -1,6 +1,6 @@
 //! The SIGSYS trap: system calls of `io_uring` that no function of ours sees.
 //!
-//! The handler runs the engine right there, on the program's stack (or its alternate one), at a
+//! The handler runs the engine right there, on the program's stack (or its alternate one, if that is large enough), at a
 //! system call instruction, with every signal blocked that may be; it puts the result into the saved
 //! register and returns. Nothing here touches `errno`, the C library or thread-local storage.
 
@@ -15,7 +15,7 @@ use anyring_runtime::{active, arch, calls, process, sys};
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
-use linux_raw_sys::errno::ENOSYS;
+use linux_raw_sys::errno::{ENOMEM, ENOSYS};
 use linux_raw_sys::general as raw;
 use linux_raw_sys::io_uring::IORING_OFF_CQ_RING;
 
@@ -251,15 +251,24 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut c_void, context: *mut Con
         interrupted.repeat_call(number, arguments[0] & 0xffff_ffff | mark);
         return;
     }
-    let cramped = crate::frontend().filter(|_| is_ring_call && altstack::is_small(interrupted));
-    cramped.inspect(|frontend| frontend.on_small_stack(true));
-    // SAFETY: the program made the call.
-    let result = unsafe { perform(number, arguments, interrupted) };
-    cramped.inspect(|frontend| frontend.on_small_stack(false));
-    interrupted.set_result(result);
     if !is_ring_call {
+        // SAFETY: the program made the call.
+        let result = unsafe { perform(number, arguments, interrupted) };
+        interrupted.set_result(result);
         return;
     }
+    if !altstack::is_small(interrupted) {
+        answer(number, arguments, interrupted);
+    } else if !altstack::apart(|| answer(number, arguments, interrupted)) {
+        interrupted.set_result(-(ENOMEM as isize));
+    }
+}
+
+/// Answers one of the three calls, that the program made.
+fn answer(number: usize, arguments: [usize; 6], interrupted: &mut Context) {
+    // SAFETY: the program made the call.
+    let result = unsafe { perform(number, arguments, interrupted) };
+    interrupted.set_result(result);
     signals::let_in(interrupted.signal_mask());
     if let Some(frontend) = crate::frontend() {
         frontend.trapped_at(interrupted.instruction_pointer());

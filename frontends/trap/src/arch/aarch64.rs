@@ -1,6 +1,7 @@
 //! AArch64.
 
 use core::arch::{asm, global_asm};
+use core::ffi::c_void;
 
 /// `AUDIT_ARCH_AARCH64`.
 pub const AUDIT_ARCH: u32 = 0xc000_00b7;
@@ -21,6 +22,9 @@ pub const STUB_CODE: &[u8] = &[
 unsafe extern "C" {
     /// Unused here: the kernel returns from signal handlers through the vdso.
     pub fn anyring_trap_restorer();
+
+    /// Calls `function(argument)` on the stack that ends at `top`, a multiple of 16.
+    pub fn anyring_trap_on_stack(top: usize, function: extern "C" fn(*mut c_void), argument: *mut c_void);
 }
 
 global_asm!(
@@ -32,6 +36,19 @@ global_asm!(
     "mov x8, #139",
     "svc #0",
     ".size anyring_trap_restorer, . - anyring_trap_restorer",
+    ".globl anyring_trap_on_stack",
+    ".hidden anyring_trap_on_stack",
+    ".type anyring_trap_on_stack,@function",
+    "anyring_trap_on_stack:",
+    "stp x29, x30, [sp, #-16]!",
+    "mov x29, sp",
+    "mov sp, x0",
+    "mov x0, x2",
+    "blr x1",
+    "mov sp, x29",
+    "ldp x29, x30, [sp], #16",
+    "ret",
+    ".size anyring_trap_on_stack, . - anyring_trap_on_stack",
     ".popsection",
 );
 

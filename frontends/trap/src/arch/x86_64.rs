@@ -1,6 +1,7 @@
 //! x86-64.
 
 use core::arch::global_asm;
+use core::ffi::c_void;
 
 /// `AUDIT_ARCH_X86_64`.
 pub const AUDIT_ARCH: u32 = 0xc000_003e;
@@ -21,6 +22,9 @@ pub const STUB_CODE: &[u8] = &[
 unsafe extern "C" {
     /// The return from a signal handler, as the kernel wants it named in `sa_restorer`.
     pub fn anyring_trap_restorer();
+
+    /// Calls `function(argument)` on the stack that ends at `top`, a multiple of 16.
+    pub fn anyring_trap_on_stack(top: usize, function: extern "C" fn(*mut c_void), argument: *mut c_void);
 }
 
 global_asm!(
@@ -34,6 +38,19 @@ global_asm!(
     "mov rax, 15",
     "syscall",
     ".size anyring_trap_restorer, . - anyring_trap_restorer",
+    ".globl anyring_trap_on_stack",
+    ".hidden anyring_trap_on_stack",
+    ".type anyring_trap_on_stack,@function",
+    "anyring_trap_on_stack:",
+    "push rbp",
+    "mov rbp, rsp",
+    "mov rsp, rdi",
+    "mov rdi, rdx",
+    "call rsi",
+    "mov rsp, rbp",
+    "pop rbp",
+    "ret",
+    ".size anyring_trap_on_stack, . - anyring_trap_on_stack",
     ".popsection",
 );
 

@@ -114,11 +114,24 @@ static void small_stack(void) {
     close(another.fd);
     CHECK(sigaltstack(&none, 0) == 0);
 
-    /* Room for one signal frame, not for two: the trap's, and that of a fault within. */
+    /* Room for one signal frame and little more, as where threads have 8 KiB and vector registers are wide. */
     small.ss_size = getauxval(AT_MINSIGSTKSZ) + 5120;
     small.ss_sp = stack + 4096;
     CHECK(small.ss_size <= size && sigaltstack(&small, 0) == 0);
     printf("no parameters with a tiny signal stack: %ld\n", ring_call(SYS_io_uring_setup, 4, 0, 0, 0, 0, 0));
+    CHECK(ring_open(&another, 64, 0) == 0);
+    printf("a ring with a tiny signal stack: a NOP %d\n", ring_nop(&another, 15));
+    /* A handler on the same stack, which interrupts the wait. */
+    struct sigaction action = {.sa_sigaction = count, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+    CHECK(sigaction(SIGALRM, &action, 0) == 0);
+    handled = 0;
+    alarm_soon();
+    long result = ring_enter(another.fd, 0, 1, IORING_ENTER_GETEVENTS);
+    printf("a handler on the tiny signal stack: %ld, handled %d\n", result, handled);
+    close(another.fd);
+    stack_t now;
+    CHECK(sigaltstack(0, &now) == 0);
+    CHECK(now.ss_sp == small.ss_sp && now.ss_size == small.ss_size && !now.ss_flags);
     CHECK(sigaltstack(&none, 0) == 0);
 }
 
