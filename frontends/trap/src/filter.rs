@@ -11,7 +11,7 @@
 //!   may be written. Large files are mapped at this offset, too, in programs that have no handler.
 //! - `rt_sigaction` that would replace our SIGSYS action: answered 0 and not done. It cannot be
 //!   trapped: `posix_spawn` resets every action in its child with all signals blocked, and a trap
-//!   with SIGSYS blocked kills.
+//!   with SIGSYS blocked kills. By the same call a process is told which filters it has ([`Question`]).
 //!
 //! A static program has no C library whose functions could be interposed. For one, these trap too
 //! where its own text makes them, and only there: [`crate::trap`] says why each. The text's addresses
@@ -21,7 +21,7 @@
 //! [`crate::trap`] installs one only where calls do not trap already.
 
 use crate::arch::AUDIT_ARCH;
-use crate::stub;
+use crate::{low, stub};
 use anyring_runtime::{arch, credentials, sys};
 use core::ops::Range;
 use linux_raw_sys::general as raw;
@@ -80,6 +80,39 @@ pub struct Reach {
     pub low: bool,
     /// The text of a static program.
     pub text: Option<Range<usize>>,
+}
+
+/// What the filters of this process are asked, without a trap, for debuggers stop at one. The kernel knows no sets of this many
+/// bytes: without such a filter, `rt_sigaction` is `EINVAL`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// Do the three calls trap?
+    Ring = 0x616e_7931,
+    /// In low memory too?
+    Low,
+    /// And what a static program's text is watched for, where that is all of low memory?
+    LowText,
+    /// Do the three calls trap in the text of a program that a front end is linked into?
+    Within,
+}
+
+impl Question {
+    /// Whether a filter says so.
+    pub fn is_answered(self) -> bool {
+        let arguments = [raw::SIGSYS as usize, 0, 0, self as usize, 0, 0];
+        // SAFETY: changes nothing and reads nothing.
+        unsafe { arch::syscall(raw::__NR_rt_sigaction as usize, arguments) == 0 }
+    }
+}
+
+/// Whether filters of this process reach as far.
+pub fn is_in_force(reach: &Reach) -> bool {
+    let in_text = match &reach.text {
+        None => true,
+        // Nobody has a filter for the text of another program.
+        Some(text) => *text == low::RANGE && Question::LowText.is_answered(),
+    };
+    Question::Ring.is_answered() && (!reach.low || Question::Low.is_answered()) && in_text
 }
 
 /// Most instructions of a filter.
@@ -188,6 +221,12 @@ impl Assembler {
         self.if_within(&stub::RANGE, Label::Allow);
     }
 
+    /// Says yes, in a call of `rt_sigaction`.
+    fn answer(&mut self, question: Question) {
+        self.load(argument_low(3));
+        self.if_equal(question as u32, Label::Pretend, Label::Next);
+    }
+
     fn always(&mut self, label: Label) {
         self.if_equal(0, label, label);
     }
@@ -259,6 +298,13 @@ fn assemble(reach: &Reach) -> Assembler {
     }
 
     code.place(Label::Action);
+    code.answer(Question::Ring);
+    if reach.low {
+        code.answer(Question::Low);
+    }
+    if reach.text == Some(low::RANGE) {
+        code.answer(Question::LowText);
+    }
     if let Some(text) = &reach.text {
         code.if_within(text, Label::Trap);
     }
@@ -304,13 +350,19 @@ fn assemble_within(text: &Range<usize>) -> Assembler {
     code.load(ARCHITECTURE);
     code.if_equal(AUDIT_ARCH, Label::Next, Label::Allow);
     code.load(NUMBER);
+    code.if_equal(raw::__NR_rt_sigaction, Label::Action, Label::Next);
     code.jump(JUMP_IF_GREATER_EQUAL, raw::__NR_io_uring_setup, Label::Next, Label::Allow);
     code.jump(JUMP_IF_GREATER_EQUAL, raw::__NR_io_uring_register + 1, Label::Allow, Label::Next);
     code.if_within(text, Label::Trap);
+    code.always(Label::Allow);
+    code.place(Label::Action);
+    code.answer(Question::Within);
     code.place(Label::Allow);
     code.push(RETURN, ALLOW);
     code.place(Label::Trap);
     code.push(RETURN, TRAP);
+    code.place(Label::Pretend);
+    code.push(RETURN, PRETEND);
     code
 }
 
@@ -478,6 +530,31 @@ mod tests {
         assert_eq!(run(31, 0, high), ALLOW);
         assert_eq!(run(30, 1, high), ALLOW);
         assert_eq!(run(31, 1, stub::RANGE.start), ALLOW);
+    }
+
+    #[test]
+    fn questions_are_answered() {
+        let ask = |reach: &Reach, question: Question| {
+            let arguments = [31, 0, 0, question as u64, 0, 0];
+            run(reach, raw::__NR_rt_sigaction, 0x7f00_0000_0000, arguments) == PRETEND
+        };
+        let fixed = Reach { low: true, text: Some(low::RANGE) };
+        let elsewhere = Reach { low: false, text: Some(0x5555_0000_0000..0x5555_0001_0000) };
+        let all = [Question::Ring, Question::Low, Question::LowText, Question::Within];
+        for (reach, expected) in [
+            (HIGH, [true, false, false, false]),
+            (EVERYTHING, [true, true, false, false]),
+            (fixed, [true, true, true, false]),
+            (elsewhere, [true, false, false, false]),
+        ] {
+            assert_eq!(all.map(|question| ask(&reach, question)), expected, "{reach:?}");
+        }
+        let within = assemble_within(&(0x5555_0000_0000..0x5555_0001_0000));
+        let ask = |size| interpret(&within, raw::__NR_rt_sigaction, 0x7f00_0000_0000, [31, 0, 0, size, 0, 0]);
+        assert_eq!(all.map(|question| ask(question as u64)), [ALLOW, ALLOW, ALLOW, PRETEND]);
+        assert_eq!(ask(8), ALLOW);
+        // The tests run without a filter of ours.
+        assert_eq!(all.map(Question::is_answered), [false; 4]);
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub fn install() -> Result<(), isize> {
 ///
 /// # Safety
 /// The page must be the caller's, writable, and used by nobody.
-pub unsafe fn fill(address: usize) -> isize {
+unsafe fn fill(address: usize) -> isize {
     let code = address as *mut u8;
     // SAFETY: the caller's promise; the page is longer than the code.
     unsafe {
@@ -81,21 +81,6 @@ pub unsafe fn fill(address: usize) -> isize {
         crate::arch::synchronize_code(code, STUB_CODE.len());
         sys::protect(address, BYTES, raw::PROT_READ | raw::PROT_EXEC)
     }
-}
-
-/// Moves the page to `address`, in place of a page of ours there. Before the program's first instruction only: nobody may
-/// use the page meanwhile.
-pub fn move_to(address: usize) -> bool {
-    INSTALLED.load(Ordering::Relaxed)
-        // SAFETY: the stub page is ours; so is what is replaced, as the caller says.
-        && unsafe { sys::move_mapping(STUB_ADDRESS, address, BYTES) } == address as isize
-}
-
-/// Moves it back.
-pub fn move_back(address: usize) {
-    // SAFETY: the page that was moved there; its own place is empty.
-    let back = unsafe { sys::move_mapping(address, STUB_ADDRESS, BYTES) };
-    debug_assert!(back == STUB_ADDRESS as isize, "a page moves where it was");
 }
 
 /// Performs a system call that no filter of ours traps.

@@ -5,8 +5,8 @@
 //! register and returns. Nothing here touches `errno`, the C library or thread-local storage.
 
 use crate::arch::{AUDIT_ARCH, Context};
-use crate::filter::{self, Reach};
-use crate::{Frontend, altstack, credentials, exec, fork, low, signals, stub};
+use crate::filter::{self, Question, Reach};
+use crate::{Frontend, altstack, credentials, exec, fork, signals, stub};
 use anyring_engine::Caller;
 use anyring_runtime::ask::{self, Answer};
 use anyring_runtime::calls::TRAPS;
@@ -17,17 +17,12 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use linux_raw_sys::errno::{ENOMEM, ENOSYS};
 use linux_raw_sys::general as raw;
-use linux_raw_sys::io_uring::IORING_OFF_CQ_RING;
 
-/// The next trap is that of a [`Question`].
-static ASKING: AtomicBool = AtomicBool::new(false);
 /// Whether the handler is in place.
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 /// Whether trapped calls go on to the kernel.
 static PASS_ON: AtomicBool = AtomicBool::new(false);
 
-/// What a question is answered with; no errno.
-const ANSWER: isize = -4095;
 /// Calls that trap beside those of `io_uring`: the mapping of a completion ring; and in the text of a
 /// static program what would put another action in the place of SIGSYS's, or block it, what starts
 /// another process or program, takes privileges away, and the end, of which the log tells.
@@ -90,7 +85,7 @@ impl core::fmt::Display for Failure {
 /// Why the signals cannot be taken.
 pub fn inherit(reach: &Reach) -> Result<bool, Failure> {
     take_signals()?;
-    Ok(traps(reach, &MAPPING, false))
+    Ok(filter::is_in_force(reach))
 }
 
 /// Takes the three signals, once.
@@ -120,7 +115,7 @@ pub fn install(reach: &Reach, interposed: bool) -> Result<(), Failure> {
     }
     filter::install(reach).map_err(|error| Failure::Refused("seccomp", error))?;
     match answer {
-        Answer::Is(_) => verify(reach.low),
+        Answer::Is(_) => verify(filter::is_in_force(&Reach { low: reach.low, text: None })),
         Answer::Dies => Err(Failure::Kills),
         Answer::Unknown => Ok(()),
     }
@@ -139,75 +134,19 @@ pub fn install_within(text: &Range<usize>, frontend: &'static &'static dyn Front
         return Err(Failure::Kills);
     }
     filter::install_within(text).map_err(|error| Failure::Refused("seccomp", error))?;
-    if answer == Answer::Unknown { Ok(()) } else { verify(false) }
+    if answer == Answer::Unknown { Ok(()) } else { verify(Question::Within.is_answered()) }
 }
 
-/// A call that shows whether calls trap. It creates nothing and reads nothing, whoever answers it.
-struct Question {
-    number: u32,
-    arguments: [usize; 6],
-}
-
-/// What filters kill for, where they kill.
-const SETUP: Question = Question { number: raw::__NR_io_uring_setup, arguments: [0; 6] };
-/// Traps where [`SETUP`] does, and nobody kills for it: a mapping without a length.
-const MAPPING: Question = Question {
-    number: raw::__NR_mmap,
-    arguments: [
-        0,
-        0,
-        (raw::PROT_READ | raw::PROT_WRITE) as usize,
-        raw::MAP_SHARED as usize,
-        usize::MAX,
-        IORING_OFF_CQ_RING as usize,
-    ],
-};
-/// Traps in the text of a static program.
-const MASK: Question = Question { number: raw::__NR_rt_sigprocmask, arguments: [0; 6] };
-
-impl Question {
-    /// Whether it traps.
-    fn traps(&self) -> bool {
-        // SAFETY: creates nothing, reads nothing.
-        asked(|| unsafe { arch::syscall(self.number as usize, self.arguments) }) == ANSWER
-    }
-
-    /// Whether it traps in low memory; `None` where no page can be had there.
-    fn traps_in_low_memory(&self) -> Option<bool> {
-        asked(|| low::call(self.number, self.arguments)).map(|result| result == ANSWER)
-    }
-}
-
-/// Makes a call that the handler answers, if it traps.
-fn asked<T>(call: impl FnOnce() -> T) -> T {
-    ASKING.store(true, Ordering::Relaxed);
-    let result = call();
-    ASKING.store(false, Ordering::Relaxed);
-    result
-}
-
-/// What matters is whether the process is there afterwards.
+/// Makes one of the calls, if that is survived. It creates nothing and reads nothing, whoever answers it.
 fn survives() -> bool {
-    SETUP.traps();
+    // SAFETY: as said.
+    unsafe { arch::syscall(raw::__NR_io_uring_setup as usize, [0; 6]) };
     true
 }
 
-/// A filter was taken, and nobody kills: do calls trap?
-fn verify(low: bool) -> Result<(), Failure> {
-    // What was taken reaches low memory, if nobody can look there.
-    let trap = traps(&Reach { low, text: None }, &SETUP, true);
-    if trap { Ok(()) } else { Err(Failure::Refused("seccomp: calls do not trap", 0)) }
-}
-
-/// Whether calls like `question` trap, wherever `reach` goes; `otherwise` for low memory where that cannot be told.
-fn traps(reach: &Reach, question: &Question, otherwise: bool) -> bool {
-    let low = |question: &Question| question.traps_in_low_memory().unwrap_or(otherwise);
-    let in_text = || match &reach.text {
-        None => true,
-        // Nobody can make a call from a text other than its program.
-        Some(text) => *text == low::RANGE && low(&MASK),
-    };
-    question.traps() && (!reach.low || low(question)) && in_text()
+/// A filter was taken, and nobody kills: does it act?
+fn verify(acts: bool) -> Result<(), Failure> {
+    if acts { Ok(()) } else { Err(Failure::Refused("seccomp: the filter does not act", 0)) }
 }
 
 /// The handler.
@@ -232,10 +171,6 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut c_void, context: *mut Con
     if trap.code != SYS_SECCOMP || trap.architecture != AUDIT_ARCH || !ours {
         // SAFETY: arguments as the kernel gave them.
         unsafe { signals::obey(signal, info, interrupted) };
-        return;
-    }
-    if ASKING.load(Ordering::Relaxed) {
-        interrupted.set_result(ANSWER);
         return;
     }
     fork::notice();

@@ -300,3 +300,24 @@ fn bubblewrap_may_hide_the_library() {
         );
     }
 }
+
+/// A debugger stops at each signal: a program that enters no ring gets none.
+#[test]
+fn debuggers_see_no_signal_of_ours() {
+    let watch = compile("watch", "watch.c", &[]);
+    let run = |sandbox: &[&str], program: &str| {
+        let (first, rest) = sandbox.split_first().unwrap();
+        let mut command = Command::new(first);
+        command.args(rest).arg(&watch).arg(libc::SIGSYS.to_string()).arg(anyring());
+        command.args(["run", "--engine", "user", "--"]).arg(program).output().unwrap()
+    };
+    let deny = compile("deny", "deny.c", &[]);
+    for sandbox in [&["env"][..], &[deny.to_str().unwrap(), "1"]] {
+        let output = run(sandbox, "true");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "0 times\n", "{output:?}");
+        assert!(output.status.success(), "{output:?}");
+    }
+    let fixed = compile("ends-no-pie", "ends.c", &["-no-pie"]);
+    let output = run(&["env"], fixed.to_str().unwrap());
+    assert!(String::from_utf8_lossy(&output.stdout).ends_with("0 times\n"), "{output:?}");
+}
