@@ -82,6 +82,12 @@ pub fn goes_without(config: &Config, why: core::fmt::Arguments<'_>) {
     log::line(level, format_args!("{why}: io_uring is left as it is"));
 }
 
+/// Another front end answers in this process, and says in the end what was done.
+pub fn leaves_to_another() {
+    ENDED.store(true, Ordering::Relaxed);
+    log::line(Level::Debug, format_args!("another front end answers in this process"));
+}
+
 /// Whether a front end that traps calls is in this process, this one or another: it has put its page in place.
 pub fn others_answer() -> bool {
     const PAGE: usize = 4096;

@@ -52,6 +52,15 @@ pub fn is_mapped(address: usize, length: usize) -> bool {
     unsafe { arch::syscall(raw::__NR_mincore as usize, arguments) == 0 }
 }
 
+/// Reads memory of this process; whether all of it is there.
+pub fn peek(address: usize, bytes: &mut [u8]) -> bool {
+    let (local, remote) = ([bytes.as_mut_ptr().addr(), bytes.len()], [address, bytes.len()]);
+    let lists = [process_id() as usize, local.as_ptr().addr(), 1, remote.as_ptr().addr(), 1, 0];
+    // SAFETY: writes to `bytes`.
+    let read = unsafe { arch::syscall(raw::__NR_process_vm_readv as usize, lists) };
+    read == bytes.len() as isize
+}
+
 /// Lets a child of `fork` find the memory zeroed; whether the kernel can.
 pub fn wipe_on_fork(address: usize, length: usize) -> bool {
     let arguments = [address, length, raw::MADV_WIPEONFORK as usize, 0, 0, 0];

@@ -20,6 +20,10 @@ pub fn begin(
 ) -> bool {
     crate::set_frontend(frontend);
     if let Err(error) = stub::install() {
+        if stub::is_others() {
+            process::leaves_to_another();
+            return false;
+        }
         process::goes_without(config, format_args!("cannot place the stub page (errno {})", -error));
         return false;
     }

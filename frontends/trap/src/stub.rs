@@ -83,6 +83,12 @@ unsafe fn fill(address: usize) -> isize {
     }
 }
 
+/// Whether another front end has put the page in place, in a process that runs a program in its own memory (valgrind).
+pub fn is_others() -> bool {
+    let mut code = [0; STUB_CODE.len()];
+    !INSTALLED.load(Ordering::Relaxed) && sys::peek(STUB_ADDRESS, &mut code) && code == *STUB_CODE
+}
+
 /// Performs a system call that no filter of ours traps.
 ///
 /// # Safety

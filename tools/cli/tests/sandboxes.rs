@@ -321,3 +321,21 @@ fn debuggers_see_no_signal_of_ours() {
     let output = run(&["env"], fixed.to_str().unwrap());
     assert!(String::from_utf8_lossy(&output.stdout).ends_with("0 times\n"), "{output:?}");
 }
+
+/// valgrind is a static program, into which the engine is brought, and runs another in its memory.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn one_front_end_answers_below_valgrind() {
+    let Ok(version) = Command::new("valgrind").arg("--version").output() else {
+        eprintln!("skipped: there is no valgrind");
+        return;
+    };
+    assert!(version.status.success());
+    let output =
+        denied(1).args(["valgrind", "-q", "--undef-value-errors=no"]).arg(nop(&[])).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("three mappings: all there"), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!said.contains("stub page") && !said.contains("engine=kernel"), "{said}");
+    assert_eq!(said.matches("rings=2").count(), 1, "{said}");
+}
