@@ -29,6 +29,33 @@ static NOTES: [Note; 64] = [const { Note { thread_id: AtomicU32::new(0), signals
 /// How many are taken.
 static NOTED: AtomicU32 = AtomicU32::new(0);
 
+/// The threads in which the program wants SIGSYS blocked; 0: free. C libraries want it in every thread that starts or ends.
+static BLOCKED: [AtomicU32; 256] = [const { AtomicU32::new(0) }; 256];
+/// How many there are.
+static BLOCKED_COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// The calling thread's place in [`BLOCKED`].
+fn blocked() -> Option<&'static AtomicU32> {
+    if BLOCKED_COUNT.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    let thread_id = sys::thread_id();
+    BLOCKED.iter().find(|thread| thread.load(Ordering::Relaxed) == thread_id)
+}
+
+/// Gives the calling thread a place, perhaps that of one that has ended. Where there is none, it is not noted.
+fn note_blocked() {
+    let (process, own) = (sys::process_id(), sys::thread_id());
+    for thread in &BLOCKED {
+        let other = thread.load(Ordering::Relaxed);
+        let free = other == 0 || !sys::is_thread(process, other);
+        if free && thread.compare_exchange(other, own, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            BLOCKED_COUNT.fetch_add(u32::from(other == 0), Ordering::Relaxed);
+            return;
+        }
+    }
+}
+
 /// The calling thread's note.
 fn note(thread_id: u32) -> Option<&'static Note> {
     NOTES.iter().find(|note| note.thread_id.load(Ordering::Relaxed) == thread_id)
@@ -66,6 +93,21 @@ impl Frontend for Injected {
     }
 
     fn trapped_at(&self, _next: usize) {}
+
+    fn wants_trap_blocked(&self) -> bool {
+        blocked().is_some()
+    }
+
+    fn want_trap_blocked(&self, wants: bool) {
+        match (blocked(), wants) {
+            (None, true) => note_blocked(),
+            (Some(thread), false) => {
+                thread.store(0, Ordering::Relaxed);
+                BLOCKED_COUNT.fetch_sub(1, Ordering::Relaxed);
+            }
+            _ => {}
+        }
+    }
 }
 
 impl Host for Injected {

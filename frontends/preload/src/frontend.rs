@@ -37,6 +37,14 @@ impl Frontend for Preload {
         crate::threads::seen();
         patch::trapped_at(next);
     }
+
+    fn wants_trap_blocked(&self) -> bool {
+        inside::wants_trap_blocked()
+    }
+
+    fn want_trap_blocked(&self, blocked: bool) {
+        inside::want_trap_blocked(blocked);
+    }
 }
 
 impl Host for Preload {

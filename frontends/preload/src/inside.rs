@@ -20,6 +20,8 @@ struct Note {
     blocked: Cell<bool>,
     /// Whether its end will be told ([`crate::threads`]).
     known: Cell<bool>,
+    /// Whether the program wants SIGSYS blocked.
+    wants_trap_blocked: Cell<bool>,
     /// The mask to put back when it leaves, if so.
     mask: Cell<u64>,
     /// The signals that were kept out.
@@ -49,6 +51,16 @@ pub fn enter() -> Inside {
 /// Whether the calling thread was known before; it is from now on, or not.
 pub fn set_known(known: bool) -> bool {
     note().known.replace(known)
+}
+
+/// Whether the program wants SIGSYS blocked in the calling thread.
+pub fn wants_trap_blocked() -> bool {
+    note().wants_trap_blocked.get()
+}
+
+/// It does from now on, or not.
+pub fn want_trap_blocked(blocked: bool) {
+    note().wants_trap_blocked.set(blocked);
 }
 
 /// The calling thread leaves the engine, whose [`Inside`] was forgotten.

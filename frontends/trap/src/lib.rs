@@ -40,6 +40,14 @@ pub trait Frontend: Sync {
 
     /// A call trapped; `next` is the address behind its instruction. Called in the handler.
     fn trapped_at(&self, next: usize);
+
+    /// Whether the program wants SIGSYS blocked in the calling thread. It never is, for a trap under a blocked SIGSYS kills.
+    fn wants_trap_blocked(&self) -> bool {
+        false
+    }
+
+    /// It does from now on, or not.
+    fn want_trap_blocked(&self, _blocked: bool) {}
 }
 
 static FRONTEND: AtomicPtr<&'static dyn Frontend> = AtomicPtr::new(core::ptr::null_mut());

@@ -224,6 +224,33 @@ pub unsafe fn trapped_action(a: [usize; 6]) -> isize {
     user::write(old as u64, &before).map_or_else(|errno| errno.negated() as isize, |()| 0)
 }
 
+/// Whether the program wants SIGSYS blocked in the calling thread, as a mask of that signal alone.
+pub fn wanted_trap() -> u64 {
+    let wanted = crate::frontend().is_some_and(Frontend::wants_trap_blocked);
+    if wanted { signal_bit(raw::SIGSYS) } else { 0 }
+}
+
+/// Takes note of what the program wants of SIGSYS.
+fn want_trap(mask: u64) {
+    if let Some(frontend) = crate::frontend() {
+        frontend.want_trap_blocked(mask & signal_bit(raw::SIGSYS) != 0);
+    }
+}
+
+/// The calling thread's mask `before`, without SIGSYS, is to be changed by `set` as `how` says: what it shall be, SIGSYS
+/// noted and not in it. `None` where `how` is unknown.
+pub fn change_mask(before: u64, how: u32, set: u64) -> Option<u64> {
+    let before = before | wanted_trap();
+    let after = match how {
+        raw::SIG_BLOCK => before | set,
+        raw::SIG_UNBLOCK => before & !set,
+        raw::SIG_SETMASK => set,
+        _ => return None,
+    };
+    want_trap(after);
+    Some(after & !signal_bit(raw::SIGSYS))
+}
+
 /// `rt_sigprocmask(2)` as the trap saw it: the mask is in the context that the handler returns to.
 pub fn trapped_mask(a: [usize; 6], interrupted: &mut Context) -> isize {
     let [how, new, old, set_bytes, ..] = a;
@@ -231,24 +258,19 @@ pub fn trapped_mask(a: [usize; 6], interrupted: &mut Context) -> isize {
         return -(EINVAL as isize);
     }
     let before = interrupted.signal_mask();
+    let shown = before | wanted_trap();
     if new != 0 {
         let set = match user::read::<u64>(new as u64) {
             Ok(set) => set,
             Err(errno) => return errno.negated() as isize,
         };
-        let after = match how as u32 {
-            raw::SIG_BLOCK => before | set,
-            raw::SIG_UNBLOCK => before & !set,
-            raw::SIG_SETMASK => set,
-            _ => return -(EINVAL as isize),
-        };
-        // A trap under a blocked SIGSYS kills.
-        interrupted.set_signal_mask(after & !signal_bit(raw::SIGSYS));
+        let Some(after) = change_mask(before, how as u32, set) else { return -(EINVAL as isize) };
+        interrupted.set_signal_mask(after);
     }
     if old == 0 {
         return 0;
     }
-    user::write(old as u64, &before).map_or_else(|errno| errno.negated() as isize, |()| 0)
+    user::write(old as u64, &shown).map_or_else(|errno| errno.negated() as isize, |()| 0)
 }
 
 /// [`set_action`], under the lock.
@@ -320,8 +342,10 @@ unsafe extern "C" fn deliver(signal: c_int, info: *mut c_void, context: *mut Con
     // The signal may have come while a call waited with a mask of its own (`ppoll`, `sigsuspend`), which is in force while the
     // handler runs. A trap under a blocked SIGSYS kills; on return the kernel puts back the mask in the context.
     sys::unblock_signals(signal_bit(raw::SIGSYS));
+    let wanted = wanted_trap();
     // SAFETY: the program installed it for this signal.
     unsafe { run(action.handler, signal, info, context) };
+    want_trap(wanted);
 }
 
 /// Queues the signal for this thread anew, to come when it has left the engine.

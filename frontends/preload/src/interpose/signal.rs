@@ -131,19 +131,39 @@ pub unsafe extern "C" fn __sysv_signal(number: c_int, handler: usize) -> usize {
     unsafe { sysv_signal(number, handler) }
 }
 
-/// A set without SIGSYS, where it would be blocked: a trap under a blocked SIGSYS kills.
+/// `sigprocmask(2)` or its kin, by the C library's `change`: SIGSYS is noted and not blocked, for a trap under a blocked
+/// SIGSYS kills.
 ///
 /// # Safety
-/// `set` must be null or a signal set.
-unsafe fn without_trap(how: c_int, set: *const [u64; 16]) -> Option<[u64; 16]> {
-    if !signals::active() || how as u32 == raw::SIG_UNBLOCK {
-        return None;
+/// `set` must be null or a signal set, and `old` null or room for one.
+unsafe fn change_mask(
+    how: c_int,
+    set: *const [u64; 16],
+    old: *mut [u64; 16],
+    change: impl FnOnce(*const [u64; 16]) -> c_int,
+) -> c_int {
+    if !signals::active() {
+        return change(set);
     }
-    // SAFETY: the caller's promise; the first word is all that the kernel knows.
-    let word = unsafe { set.cast::<u64>().as_ref() }?;
+    // The first word is all that the kernel knows. `old` may be the same set.
+    // SAFETY: the caller's promise.
+    let asked = unsafe { set.cast::<u64>().as_ref() }.copied();
+    let shown = signals::wanted_trap();
     let mut copy = [0; 16];
-    copy[0] = word & !signal_bit(raw::SIGSYS);
-    (copy[0] != *word).then_some(copy)
+    copy[0] = asked.unwrap_or(0) & !signal_bit(raw::SIGSYS);
+    let result = change(if asked.is_some() { &raw const copy } else { set });
+    if result != 0 {
+        return result;
+    }
+    if let Some(asked) = asked {
+        // Of the mask, the C library has seen to the rest.
+        signals::change_mask(0, how as u32, asked);
+    }
+    // SAFETY: the caller's promise.
+    if let Some(first) = unsafe { old.cast::<u64>().as_mut() } {
+        *first |= shown;
+    }
+    result
 }
 
 /// `sigprocmask(2)`.
@@ -152,10 +172,10 @@ unsafe fn without_trap(how: c_int, set: *const [u64; 16]) -> Option<[u64; 16]> {
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigprocmask(how: c_int, set: *const [u64; 16], old: *mut [u64; 16]) -> c_int {
+    let change =
+        |set| next!(c"sigprocmask", fn(c_int, *const [u64; 16], *mut [u64; 16]) -> c_int, how, set, old,);
     // SAFETY: the caller's promise.
-    let copy = unsafe { without_trap(how, set) };
-    let set = copy.as_ref().map_or(set, core::ptr::from_ref);
-    next!(c"sigprocmask", fn(c_int, *const [u64; 16], *mut [u64; 16]) -> c_int, how, set, old,)
+    unsafe { change_mask(how, set, old, change) }
 }
 
 /// `pthread_sigmask(3)`.
@@ -164,8 +184,8 @@ pub unsafe extern "C" fn sigprocmask(how: c_int, set: *const [u64; 16], old: *mu
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pthread_sigmask(how: c_int, set: *const [u64; 16], old: *mut [u64; 16]) -> c_int {
+    let change =
+        |set| next!(c"pthread_sigmask", fn(c_int, *const [u64; 16], *mut [u64; 16]) -> c_int, how, set, old,);
     // SAFETY: the caller's promise.
-    let copy = unsafe { without_trap(how, set) };
-    let set = copy.as_ref().map_or(set, core::ptr::from_ref);
-    next!(c"pthread_sigmask", fn(c_int, *const [u64; 16], *mut [u64; 16]) -> c_int, how, set, old,)
+    unsafe { change_mask(how, set, old, change) }
 }

@@ -135,17 +135,39 @@ static void small_stack(void) {
     CHECK(sigaltstack(&none, 0) == 0);
 }
 
-static void masks(void) {
-    sigset_t all, old;
+/* Whether the calling thread has SIGSYS blocked. */
+static int blocked(void) {
+    sigset_t now;
+    CHECK(sigprocmask(SIG_SETMASK, 0, &now) == 0);
+    return sigismember(&now, SIGSYS);
+}
+
+static void block_all(int signal) {
+    (void)signal;
+    sigset_t all;
     sigfillset(&all);
-    CHECK(sigprocmask(SIG_SETMASK, &all, &old) == 0);
+    CHECK(sigprocmask(SIG_SETMASK, &all, 0) == 0 && blocked());
+}
+
+static void masks(void) {
+    sigset_t all, old, sys;
+    sigfillset(&all);
+    sigemptyset(&sys);
+    sigaddset(&sys, SIGSYS);
+    CHECK(!blocked() && sigprocmask(SIG_SETMASK, &all, &old) == 0 && !sigismember(&old, SIGSYS));
+    printf("SIGSYS with all signals blocked: %d\n", blocked());
     printf("a NOP with all signals blocked: %d\n", ring_nop(&ring, 8));
-    CHECK(sigprocmask(SIG_SETMASK, &old, 0) == 0);
-    CHECK(pthread_sigmask(SIG_BLOCK, &all, 0) == 0);
+    CHECK(sigprocmask(SIG_UNBLOCK, &sys, &all) == 0 && sigismember(&all, SIGSYS) && !blocked());
+    CHECK(sigprocmask(SIG_SETMASK, &old, 0) == 0 && !blocked());
+    sigfillset(&all);
+    CHECK(pthread_sigmask(SIG_BLOCK, &all, 0) == 0 && blocked());
     printf("and by pthread_sigmask: %d\n", ring_nop(&ring, 9));
     sigset_t now;
-    CHECK(sigprocmask(SIG_SETMASK, &old, &now) == 0);
-    CHECK(sigismember(&now, SIGUSR1) && sigismember(&now, SIGALRM));
+    CHECK(sigprocmask(SIG_SETMASK, &old, &now) == 0 && !blocked());
+    CHECK(sigismember(&now, SIGUSR1) && sigismember(&now, SIGALRM) && sigismember(&now, SIGSYS));
+    set(SIGUSR1, block_all, 0);
+    CHECK(raise(SIGUSR1) == 0);
+    printf("SIGSYS after a handler that blocked all: %d\n", blocked());
 }
 
 /* Handlers that run with everything blocked, by the mask that a call waited with, enter the ring. */
