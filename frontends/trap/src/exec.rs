@@ -31,6 +31,7 @@ pub type Strings = *const *const c_char;
 static KEPT: [AtomicPtr<c_char>; 5] = [const { AtomicPtr::new(null_mut()) }; 5];
 const NAMES: [&[u8]; 5] =
     [b"LD_PRELOAD=", b"ANYRING_ENGINE=", b"ANYRING_LOG=", b"ANYRING_PATCH=", b"ANYRING_COMMAND="];
+const SANITIZED: &[u8] = b"ASAN_OPTIONS=";
 const PRELOAD: usize = 0;
 const COMMAND: usize = 4;
 
@@ -97,6 +98,7 @@ pub struct Plan {
     _arguments: Vec<*const c_char>,
     _environment: Vec<*const c_char>,
     _preload: Vec<u8>,
+    _options: Vec<u8>,
     _library: Option<library::Copy>,
 }
 
@@ -116,6 +118,7 @@ impl Plan {
             _arguments: Vec::new(),
             _environment: Vec::new(),
             _preload: Vec::new(),
+            _options: Vec::new(),
             _library: None,
         };
         // The kernel says best what is wrong with a path that is no string.
@@ -124,8 +127,9 @@ impl Plan {
         }
         // SAFETY: the caller's promise.
         unsafe {
-            plan.complete_environment();
-            plan.replace_static();
+            let kind = program::kind(CStr::from_ptr(path));
+            plan.complete_environment(kind);
+            plan.replace_static(kind);
         }
         plan
     }
@@ -177,12 +181,12 @@ impl Plan {
     ///
     /// # Safety
     /// As for [`Plan::new`].
-    unsafe fn replace_static(&mut self) {
+    unsafe fn replace_static(&mut self, kind: Result<Kind, isize>) {
         let Some(command) = kept(COMMAND) else { return };
         let command = &command.to_bytes_with_nul()[NAMES[COMMAND].len()..];
         // SAFETY: the caller's promise.
         let path = unsafe { CStr::from_ptr(self.path) };
-        if program::kind(path) != Ok(Kind::Static) || !sys::is_executable(path.as_ptr().cast()) {
+        if kind != Ok(Kind::Static) || !sys::is_executable(path.as_ptr().cast()) {
             return;
         }
         // Below `/proc/self`, the command would find itself.
@@ -210,26 +214,34 @@ impl Plan {
     ///
     /// # Safety
     /// As for [`Plan::new`].
-    unsafe fn complete_environment(&mut self) {
+    unsafe fn complete_environment(&mut self, kind: Result<Kind, isize>) {
         // SAFETY: the caller's promise.
         let given = unsafe { entries(self.environment) };
         let named = |name: &'static [u8]| given.clone().find(|entry| entry.to_bytes().starts_with(name));
         let preload = self.preload_entry(named(NAMES[PRELOAD]));
+        let sanitized = kind == Ok(Kind::Sanitized);
+        let options = sanitized.then(|| any_order(named(SANITIZED))).flatten();
         let list = &mut self._environment;
         for (index, name) in NAMES.iter().enumerate().filter(|&(index, _)| index != PRELOAD) {
             if let Some(kept) = kept(index).filter(|_| named(name).is_none()) {
                 list.push(kept.as_ptr());
             }
         }
-        if list.is_empty() && preload.is_none() {
+        if list.is_empty() && preload.is_none() && options.is_none() {
             return;
         }
-        let replaced = preload.is_some();
+        let replaced = [(preload.is_some(), NAMES[PRELOAD]), (options.is_some(), SANITIZED)];
+        if let Some(options) = options {
+            self._options = options;
+            list.push(self._options.as_ptr().cast());
+        }
         if let Some(preload) = preload.filter(|preload| !preload.is_empty()) {
             self._preload = preload;
             list.push(self._preload.as_ptr().cast());
         }
-        let stays = |entry: &&CStr| !(replaced && entry.to_bytes().starts_with(NAMES[PRELOAD]));
+        let stays = |entry: &&CStr| {
+            !replaced.iter().any(|&(replaced, name)| replaced && entry.to_bytes().starts_with(name))
+        };
         list.extend(given.filter(stays).map(CStr::as_ptr));
         list.push(null());
         self.environment = list.as_ptr();
@@ -269,6 +281,16 @@ impl Plan {
         }
         changed.then_some(entry)
     }
+}
+
+/// The entry of the address sanitizer's options, with leave for our library to come first; `None` where it speaks of that.
+fn any_order(given: Option<&CStr>) -> Option<Vec<u8>> {
+    let options = given.map_or(b"".as_slice(), |given| &given.to_bytes()[SANITIZED.len()..]);
+    let options = program::with_any_order(options)?;
+    let mut entry = SANITIZED.to_vec();
+    entry.extend_from_slice(&options);
+    entry.push(0);
+    Some(entry)
 }
 
 /// A list of libraries with another path, or none, in the place of one.

@@ -1,5 +1,6 @@
 //! What can be told of a program before it runs: how the engine gets into it.
 
+use alloc::vec::Vec;
 use anyring_runtime::sys;
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
@@ -10,6 +11,8 @@ use linux_raw_sys::general as raw;
 pub enum Kind {
     /// A dynamic linker runs in it, and loads the library beside others.
     Dynamic,
+    /// So it does here, but the run time of the address sanitizer refuses to come behind it, unless its [options](with_any_order) say so.
+    Sanitized,
     /// It has no libraries: there is no C library in it that ours could go along with.
     Static,
     /// It gains privileges, and a dynamic linker ignores `LD_PRELOAD` then.
@@ -20,10 +23,29 @@ pub enum Kind {
     Unknown,
 }
 
+/// The name of the variable that holds the address sanitizer's options.
+pub const SANITIZER_OPTIONS: &str = "ASAN_OPTIONS";
+
+/// The address sanitizer's options, with leave for other libraries to come first; `None` where they speak of that.
+pub fn with_any_order(options: &[u8]) -> Option<Vec<u8>> {
+    const NAME: &[u8] = b"verify_asan_link_order";
+    if options.windows(NAME.len()).any(|window| window == NAME) {
+        return None;
+    }
+    let mut with = options.to_vec();
+    if !with.is_empty() {
+        with.push(b':');
+    }
+    with.extend_from_slice(NAME);
+    with.extend_from_slice(b"=0");
+    Some(with)
+}
+
 /// Most interpreters that the kernel follows.
 const DEPTH: usize = 5;
 /// Bytes of a file that are looked at first, as many as the kernel looks at.
 const HEAD: usize = 256;
+const PT_LOAD: u32 = 1;
 const PT_INTERP: u32 = 3;
 const PT_DYNAMIC: u32 = 2;
 const ET_DYN: u16 = 3;
@@ -113,6 +135,7 @@ fn executable(file: &File, head: &[u8], is_linker: bool) -> Kind {
     }
     let (start, size, count) = (long(head, 32), u64::from(half(54)), u64::from(half(56)));
     let (mut interpreted, mut dynamic) = (false, None);
+    let mut segments = Segments { all: [(0, 0, 0); MOST_SEGMENTS], count: 0 };
     for index in 0..count {
         let mut header = [0; 56];
         if sys::read_at(file.0, &mut header, start.wrapping_add(index * size)) != header.len() as isize {
@@ -121,36 +144,82 @@ fn executable(file: &File, head: &[u8], is_linker: bool) -> Kind {
         match u32::from_le_bytes([header[0], header[1], header[2], header[3]]) {
             PT_INTERP => interpreted = true,
             PT_DYNAMIC => dynamic = Some((long(&header, 8), long(&header, 32))),
+            PT_LOAD => segments.push((long(&header, 8), long(&header, 16), long(&header, 32))),
             _ => {}
         }
     }
-    let has_libraries = || dynamic.is_some_and(|(start, length)| needs_libraries(file, start, length));
+    let library = || dynamic.and_then(|(start, length)| first_library(file, start, length, &segments));
     // The dynamic linker itself, given a program to run, has no interpreter but loads the library.
     let runs_another = || dynamic.is_some() && half(16) == ET_DYN && is_linker;
-    if interpreted && has_libraries() || !interpreted && runs_another() {
-        Kind::Dynamic
-    } else {
-        Kind::Static
+    match interpreted.then(library).flatten() {
+        Some(name) if is_sanitizer(&name) => Kind::Sanitized,
+        Some(_) => Kind::Dynamic,
+        None if !interpreted && runs_another() => Kind::Dynamic,
+        None => Kind::Static,
     }
 }
 
-/// Whether a program's dynamic section names a library. Go can make programs with a dynamic linker
-/// but without any library.
-fn needs_libraries(file: &File, start: u64, length: u64) -> bool {
-    const DT_NULL: u64 = 0;
-    const DT_NEEDED: u64 = 1;
-    let mut entry = [0; 16];
-    for offset in (0..length.min(1 << 16)).step_by(entry.len()) {
-        if sys::read_at(file.0, &mut entry, start.wrapping_add(offset)) != entry.len() as isize {
-            return false;
-        }
-        match long(&entry, 0) {
-            DT_NULL => return false,
-            DT_NEEDED => return true,
-            _ => {}
+/// Most parts of a program that are mapped alike.
+const MOST_SEGMENTS: usize = 16;
+
+/// Which part of a file is mapped where: its offset, its address, its length.
+struct Segments {
+    all: [(u64, u64, u64); MOST_SEGMENTS],
+    count: usize,
+}
+
+impl Segments {
+    fn push(&mut self, segment: (u64, u64, u64)) {
+        if let Some(free) = self.all.get_mut(self.count) {
+            *free = segment;
+            self.count += 1;
         }
     }
-    false
+
+    /// Where in the file lies what is mapped at `address`.
+    fn offset(&self, address: u64) -> Option<u64> {
+        let (offset, start, _) = self.all[..self.count]
+            .iter()
+            .find(|(_, start, length)| address.checked_sub(*start).is_some_and(|into| into < *length))?;
+        Some(offset + (address - start))
+    }
+}
+
+/// Bytes of a library's name that are looked at.
+const NAME: usize = 32;
+
+/// The name of the first library that a program's dynamic section names; empty where it cannot be read. Go can make programs
+/// with a dynamic linker but without any library.
+fn first_library(file: &File, start: u64, length: u64, segments: &Segments) -> Option<[u8; NAME]> {
+    const DT_NULL: u64 = 0;
+    const DT_NEEDED: u64 = 1;
+    const DT_STRTAB: u64 = 5;
+    const ENTRY: usize = 16;
+    let (mut first, mut strings) = (None, None);
+    let mut entries = [0; 64 * ENTRY];
+    'read: for offset in (0..length.min(1 << 16)).step_by(entries.len()) {
+        let read =
+            usize::try_from(sys::read_at(file.0, &mut entries, start.wrapping_add(offset))).unwrap_or(0);
+        for entry in entries[..read].chunks_exact(ENTRY) {
+            match long(entry, 0) {
+                DT_NULL => break 'read,
+                DT_NEEDED if first.is_none() => first = Some(long(entry, 8)),
+                DT_STRTAB => strings = Some(long(entry, 8)),
+                _ => {}
+            }
+        }
+    }
+    let mut name = [0; NAME];
+    let first = first?;
+    if let Some(place) = strings.and_then(|strings| segments.offset(strings)) {
+        sys::read_at(file.0, &mut name, place.wrapping_add(first));
+    }
+    Some(name)
+}
+
+/// Whether a library is the address sanitizer of gcc or clang. It must be the first, so no other name need be looked at.
+fn is_sanitizer(name: &[u8]) -> bool {
+    name.starts_with(b"libasan.so") || name.starts_with(b"libclang_rt.asan")
 }
 
 fn long(bytes: &[u8], at: usize) -> u64 {
@@ -182,6 +251,15 @@ mod tests {
         assert_eq!(read(b"#!/bin/sh"), Some(String::from("/bin/sh")));
         assert_eq!(read(b"#!\n"), None);
         assert_eq!(read(b"echo\n"), None);
+    }
+
+    #[test]
+    fn sanitizers_take_any_order() {
+        let options =
+            |given: &str| with_any_order(given.as_bytes()).map(|options| String::from_utf8(options).unwrap());
+        assert_eq!(options("").unwrap(), "verify_asan_link_order=0");
+        assert_eq!(options("a=1").unwrap(), "a=1:verify_asan_link_order=0");
+        assert_eq!(options("verify_asan_link_order=1"), None);
     }
 
     #[test]

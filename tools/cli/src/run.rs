@@ -65,6 +65,13 @@ pub fn run(arguments: &Run) -> ExitCode {
             "see what anyring doctor says of this place; --engine kernel leaves io_uring as it is",
         );
     }
+    if kind == Kind::Sanitized {
+        let options = env::var_os(program::SANITIZER_OPTIONS).unwrap_or_default();
+        if let Some(options) = program::with_any_order(options.as_bytes()) {
+            // SAFETY: this process has one thread.
+            unsafe { env::set_var(program::SANITIZER_OPTIONS, OsStr::from_bytes(&options)) };
+        }
+    }
     let list: Vec<CString> = std::iter::once(name).chain(rest).map(|argument| string(argument)).collect();
     let path = string(program.as_os_str());
     if kind != Kind::Static {
@@ -247,7 +254,7 @@ fn refuse(program: &Path, kind: Kind) -> Option<ExitCode> {
             "use a build for this machine",
         ),
         // Shells run files of an unknown kind as scripts; the kernel refuses them. Leave the answer to it.
-        Kind::Dynamic | Kind::Static | Kind::Unknown => return None,
+        Kind::Dynamic | Kind::Sanitized | Kind::Static | Kind::Unknown => return None,
     };
     Some(code)
 }

@@ -339,3 +339,13 @@ fn one_front_end_answers_below_valgrind() {
     assert!(!said.contains("stub page") && !said.contains("engine=kernel"), "{said}");
     assert_eq!(said.matches("rings=2").count(), 1, "{said}");
 }
+
+/// The address sanitizer's run time refuses to come behind another library; it does where that is ours, and sees what it saw.
+#[test]
+fn programs_with_an_address_sanitizer_run() {
+    let program = nop(&["-fsanitize=address", "-DAPART"]);
+    for arguments in [vec![program.as_str()], vec!["sh", "-c", &program], vec!["env", "-i", "sh", "-c", &program]] {
+        let output = denied(1).args(&arguments).env("ASAN_OPTIONS", "exitcode=9").output().unwrap();
+        has_the_engine(&output, 1);
+    }
+}
