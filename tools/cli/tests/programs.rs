@@ -171,6 +171,13 @@ fn sites_are_patched_under_running_threads() {
 }
 
 #[test]
+fn what_only_looks_like_a_site_is_left_alone() {
+    let (outcome, counters) = compare(&compile("operand", "operand.c", &[]), &NONE, true);
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), "no descriptor: -9\n"));
+    assert_eq!((counters.sites, counters.traps), (0, 1));
+}
+
+#[test]
 fn rings_in_pages_that_go_away() {
     for (name, options) in [("pages-inline", vec![]), ("pages-libc", vec!["-DBY_LIBC"])] {
         let (outcome, _) = compare(&compile(name, "pages.c", &options), &NONE, true);

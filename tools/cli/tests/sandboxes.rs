@@ -344,7 +344,9 @@ fn one_front_end_answers_below_valgrind() {
 #[test]
 fn programs_with_an_address_sanitizer_run() {
     let program = nop(&["-fsanitize=address", "-DAPART"]);
-    for arguments in [vec![program.as_str()], vec!["sh", "-c", &program], vec!["env", "-i", "sh", "-c", &program]] {
+    for arguments in
+        [vec![program.as_str()], vec!["sh", "-c", &program], vec!["env", "-i", "sh", "-c", &program]]
+    {
         let output = denied(1).args(&arguments).env("ASAN_OPTIONS", "exitcode=9").output().unwrap();
         has_the_engine(&output, 1);
     }

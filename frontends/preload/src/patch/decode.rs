@@ -1,5 +1,6 @@
 //! Finds call sites: `mov $425..427,%eax`, perhaps straight-line code, `syscall`.
 
+use super::length::is_start;
 use core::arch::x86_64::{_mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8};
 
 /// Bytes of `mov $imm32,%eax`, and of a jump.
@@ -49,17 +50,10 @@ pub fn start_of_site(bytes: &[u8], next: usize) -> Option<usize> {
     (first..=last).rev().find(|&start| site_at(bytes, start) == Some(next - start))
 }
 
-/// The length of the site at `start`, if there is one.
-///
-/// The byte before tells: behind a prefix that names the upper registers (REX.B) the same bytes are
-/// `mov $nr,%r8d`, which compilers emit to keep the number for several calls. A prefix for 64-bit
-/// operands needs no look, for the upper half of its constant is no code that may be moved.
+/// The length of the site at `start`, if there is one: the same bytes may be part of other instructions.
 fn site_at(bytes: &[u8], start: usize) -> Option<usize> {
-    let before = start.checked_sub(1).map(|before| bytes[before]);
-    if matches!(before, Some(0x41 | 0x43 | 0x45 | 0x47)) {
-        return None;
-    }
-    site_length(&bytes[start..])
+    let length = site_length(&bytes[start..])?;
+    is_start(bytes, start).then_some(length)
 }
 
 /// The length of the site that `bytes` begin with, if they begin with one.

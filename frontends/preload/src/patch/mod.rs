@@ -12,7 +12,8 @@
 //!                                                          jmp  next
 //! ```
 //!
-//! What lies between the two instructions is copied if it is straight and does not depend on where
+//! That the bytes of the `mov` are one, and no operand of another instruction, is proved by decoding what comes before
+//! (`length`); where that leaves a doubt, the site is left to the trap. What lies between the two instructions is copied if it is straight and does not depend on where
 //! it lies (`decode`). The `syscall` stays where it is: code that jumps to it still traps.
 //!
 //! Other threads may run through the site while it changes. One aligned 8-byte store is seen whole,
@@ -29,6 +30,7 @@
 mod code;
 mod decode;
 mod entry;
+mod length;
 mod maps;
 
 use anyring_runtime::calls::PATCHED_SITES;
