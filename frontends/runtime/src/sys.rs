@@ -328,13 +328,16 @@ pub fn survives_exec(fd: i32) -> bool {
     flags >= 0 && flags & raw::FD_CLOEXEC as isize == 0
 }
 
-/// A duplicate that a program executed by this process will have too, out of the way of low numbers.
+/// A duplicate that a program executed by this process will have too, out of the way of low numbers if the limit allows.
 pub fn duplicate(fd: i32) -> i32 {
-    const LEAST: usize = 100;
-    // SAFETY: touches no memory.
-    unsafe {
-        arch::syscall(raw::__NR_fcntl as usize, [fd as usize, raw::F_DUPFD as usize, LEAST, 0, 0, 0]) as i32
-    }
+    let above = |least: usize| {
+        // SAFETY: touches no memory.
+        unsafe {
+            arch::syscall(raw::__NR_fcntl as usize, [fd as usize, raw::F_DUPFD as usize, least, 0, 0, 0])
+                as i32
+        }
+    };
+    [100, 10].into_iter().map(above).find(|&fd| fd >= 0).unwrap_or_else(|| above(0))
 }
 
 /// Ends the process at once.
