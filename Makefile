@@ -10,7 +10,7 @@ export CARGO_TARGET_DIR := $(TARGET)
 export ANYRING_BIN := $(TARGET)/release
 
 .PHONY: help toolchain build demo lint test test-unit test-programs test-quick conformance differential bench
-.PHONY: install deb check-install check-aarch64 coverage sanitize sanitize-suite simulate concurrent soak mutants
+.PHONY: install deb one-file check-one-file check-install check-aarch64 coverage sanitize sanitize-suite simulate concurrent soak mutants
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -29,6 +29,12 @@ install: ## what `make build` made, to PREFIX (/usr/local), under DESTDIR: the c
 
 deb: build ## the same as a Debian package, in target
 	scripts/make-deb $(ANYRING_BIN) $(TARGET)
+
+one-file: build ## one static executable that carries the libraries: target/release/one-file/anyring
+	scripts/make-one-file $(ANYRING_BIN)
+
+check-one-file: one-file
+	scripts/check-one-file $(ANYRING_BIN)
 
 check-install: build
 	scripts/check-install $(ANYRING_BIN)
@@ -56,6 +62,8 @@ test-quick: build
 test: test-unit build ## everything CI runs: crates, conformance that must pass, real programs (quick)
 	$(ANYRING_BIN)/anyring-conformance must-pass
 	scripts/check-install $(ANYRING_BIN)
+	scripts/make-one-file $(ANYRING_BIN)
+	scripts/check-one-file $(ANYRING_BIN)
 	quality/programs/run --quick
 	PROGRAM_FRONTEND=library quality/programs/run --quick plocate
 	PROGRAM_FRONTEND=library PROGRAM_ENGINE=kernel quality/programs/run --quick plocate

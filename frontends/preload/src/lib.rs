@@ -29,6 +29,8 @@ pub mod patch;
 #[cfg(not(target_arch = "x86_64"))]
 #[path = "patch_none.rs"]
 pub mod patch;
+#[cfg(not(test))]
+pub mod probe;
 pub mod start;
 pub mod threads;
 

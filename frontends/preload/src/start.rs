@@ -36,8 +36,13 @@ pub extern "C" fn start() {
     let reach = Reach { low: entry.is_none_or(low::is_low), text: None };
     let ours = anyring_trap::start::begin(&config, &reach, true, &frontend::FRONTEND, &frontend::HOST);
     if trap::installed() {
-        // SAFETY: the C library's, as before.
-        unsafe { exec::remember(environment) };
+        // SAFETY: the C library's, as before; null where the variables are not obeyed.
+        unsafe { exec::remember(variables) };
+    }
+    #[cfg(not(test))]
+    // SAFETY: as before; null where the variables are not obeyed.
+    unsafe {
+        crate::probe::answer(variables, ours);
     }
     if !ours {
         return;

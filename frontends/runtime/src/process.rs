@@ -60,6 +60,9 @@ fn kernel_allows(kernel: impl Fn(usize, [usize; 6]) -> isize) -> bool {
     }
 }
 
+/// How a program ends that was started to see whether the engine gets into it, where it does. No other ends so as a rule.
+pub const LOADED: i32 = 86;
+
 /// What a program exits with that is not started, as of `anyring run` itself.
 pub const OWN_FAILURE: i32 = 125;
 

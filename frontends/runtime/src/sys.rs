@@ -132,6 +132,16 @@ pub fn take_signals(mask: u64) {
     unsafe { arch::syscall(raw::__NR_ppoll as usize, [0, 0, time, mask, SIGNAL_SET_BYTES, 0]) };
 }
 
+/// Forgets the signals of `mask`, which are blocked, where they are pending.
+pub fn discard_signals(mask: u64) {
+    let none = [0_u64; 2];
+    let (time, mask) = (none.as_ptr() as usize, &raw const mask as usize);
+    // SAFETY: waits for nothing, and reads a time and a mask of ours.
+    while unsafe {
+        arch::syscall(raw::__NR_rt_sigtimedwait as usize, [mask, 0, time, SIGNAL_SET_BYTES, 0, 0]) > 0
+    } {}
+}
+
 /// The process id.
 pub fn process_id() -> u32 {
     // SAFETY: takes no arguments.

@@ -9,6 +9,7 @@
 //! return from the trap enables it again.
 
 use crate::arch::{self, AlternateStack, Context};
+use crate::signals;
 use anyring_runtime::{arch::syscall, sys};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -78,6 +79,10 @@ pub fn provide(interrupted: &mut Context) {
 
 /// A stack for a thread: its own from before, that of one that has ended, or a new one.
 fn take(stacks: &Stacks, thread_id: u32) -> Option<usize> {
+    // A child that shares this memory cannot tell whose threads live.
+    if !signals::is_owner() {
+        return None;
+    }
     let own = stacks.iter().find(|stack| stack.thread_id.load(Ordering::Relaxed) == thread_id);
     let stack = own.or_else(|| {
         let process = sys::process_id();

@@ -38,7 +38,7 @@ const COMMAND: usize = 4;
 /// Notes what is to be kept.
 ///
 /// # Safety
-/// `environment` must be a list of strings that stay, as `environ` is at the start.
+/// `environment` must be null or a list of strings that stay, as `environ` is at the start.
 pub unsafe fn remember(environment: Strings) {
     for (kept, name) in KEPT.iter().zip(NAMES) {
         // SAFETY: the caller's promise.

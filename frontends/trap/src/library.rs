@@ -75,20 +75,46 @@ impl Drop for Copy {
 }
 
 impl Copy {
-    /// Makes one; nobody can write to it any more.
+    /// Makes one of the library that was kept; nobody can write to it any more.
     pub fn new() -> Option<Self> {
         let (start, length) = (START.load(Ordering::Relaxed), LENGTH.load(Ordering::Relaxed));
+        if length == 0 {
+            return None;
+        }
+        Self::at(start, length)
+    }
+
+    /// Makes one of what this process carries.
+    pub fn of(bytes: &'static [u8]) -> Option<Self> {
+        Self::at(bytes.as_ptr().addr(), bytes.len())
+    }
+
+    fn at(start: usize, length: usize) -> Option<Self> {
         let fd = sys::memory_file(c"libanyring_preload.so");
-        if length == 0 || fd < 0 {
+        if fd < 0 {
             return None;
         }
         let memory = Self(fd);
-        if sys::write_from(fd, start, length) != length || !sys::seal(fd) {
+        // A limit on the size of files holds for this one too, and the signal that tells of it ends the process.
+        let before = sys::set_signal_mask(!sys::signal_bit(raw::SIGSYS));
+        let written = sys::write_from(fd, start, length);
+        if written != length {
+            sys::discard_signals(sys::signal_bit(raw::SIGXFSZ));
+        }
+        sys::set_signal_mask(before);
+        if written != length || !sys::seal(fd) {
             return None;
         }
         let inherited = sys::duplicate(fd);
         drop(memory);
         (inherited >= 0).then_some(Self(inherited))
+    }
+
+    /// The descriptor, which is the caller's from now on.
+    pub fn into_descriptor(self) -> i32 {
+        let fd = self.0;
+        core::mem::forget(self);
+        fd
     }
 
     /// The path by which the program finds it, if it does: there may be no `/proc`.

@@ -16,6 +16,7 @@ use crate::stub;
 use anyring_engine::frontend;
 use anyring_engine::os::user;
 use anyring_runtime::arch::syscall;
+use anyring_runtime::calls;
 use anyring_runtime::sys::{self, ASYNCHRONOUS, signal_bit};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -340,8 +341,11 @@ unsafe extern "C" fn deliver(signal: c_int, info: *mut c_void, context: *mut Con
         unsafe { set_kernel_action(signal as usize, Some(&Action::default()), None) };
     }
     // The signal may have come while a call waited with a mask of its own (`ppoll`, `sigsuspend`), which is in force while the
-    // handler runs. A trap under a blocked SIGSYS kills; on return the kernel puts back the mask in the context.
-    sys::unblock_signals(signal_bit(raw::SIGSYS));
+    // handler runs. A trap under a blocked SIGSYS kills; on return the kernel puts back the mask in the context. A program
+    // without rings is spared the call, which a filter of its own may forbid.
+    if calls::rings_exist() {
+        sys::unblock_signals(signal_bit(raw::SIGSYS));
+    }
     let wanted = wanted_trap();
     // SAFETY: the program installed it for this signal.
     unsafe { run(action.handler, signal, info, context) };

@@ -19,15 +19,14 @@ pub enum Command {
     Find(Find),
     Du(Box<anyring_du::arguments::Arguments>),
     Bench(Box<anyring_bench::Arguments>),
+    /// Write the libraries that this command carries, if it is the one file, into a directory
+    ///
+    /// They are liburing.so.2 and liburing-ffi.so.2, and the two that `anyring run` brings into programs.
+    Unpack {
+        directory: PathBuf,
+    },
     #[command(hide = true)]
     Exec(Exec),
-    /// Make one call that a trap would see (for `doctor`)
-    #[command(hide = true)]
-    Probe {
-        /// Look only whether the engine is in this process
-        #[arg(long)]
-        loaded: bool,
-    },
     /// Print what the user engine has of io_uring, as docs/support.md has it
     #[command(hide = true)]
     Support,

@@ -1,10 +1,33 @@
-//! Where the library for dynamic programs and the image for static ones lie.
+//! The library for dynamic programs and the image for static ones: files beside this command, or, in the command that is one
+//! file (feature `one-file`), parts of it, of which programs get copies in memory.
 
+use anyring_trap::library::Copy;
 use std::env;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 const LIBRARY: &str = "libanyring_preload.so";
 const IMAGE: &str = "libanyring_inject.so";
+
+/// Files that this command carries, by their names: as they are where each `run` takes them, else as `gzip -n` makes them.
+#[cfg(feature = "one-file")]
+const CARRIED: &[(&str, &[u8])] = &[
+    (LIBRARY, include_bytes!(concat!(env!("ANYRING_IMAGES"), "/libanyring_preload.so"))),
+    (IMAGE, include_bytes!(concat!(env!("ANYRING_IMAGES"), "/libanyring_inject.so"))),
+    ("liburing.so.2.gz", include_bytes!(concat!(env!("ANYRING_IMAGES"), "/liburing.so.2.gz"))),
+    ("liburing-ffi.so.2.gz", include_bytes!(concat!(env!("ANYRING_IMAGES"), "/liburing-ffi.so.2.gz"))),
+];
+#[cfg(not(feature = "one-file"))]
+const CARRIED: &[(&str, &[u8])] = &[];
+
+fn carried(name: &str) -> Option<&'static [u8]> {
+    CARRIED.iter().find(|(carried, _)| *carried == name).map(|&(_, bytes)| bytes)
+}
 
 /// Finds the library.
 ///
@@ -18,6 +41,9 @@ pub fn find() -> Result<PathBuf, String> {
             Err(error) => Err(format!("ANYRING_PRELOAD names {}: {error}", path.display())),
         };
     }
+    if let Some(library) = carried(LIBRARY) {
+        return copy(library);
+    }
     let program = command()?;
     let beside = program.with_file_name(LIBRARY);
     let installed =
@@ -30,9 +56,70 @@ pub fn find() -> Result<PathBuf, String> {
     Err(format!("{LIBRARY} is neither {}", looked.join(" nor ")))
 }
 
-/// The image that belongs to a library.
-pub fn image(library: &Path) -> PathBuf {
-    library.with_file_name(IMAGE)
+/// The path of the one copy of the carried library, which the program that is executed has too.
+fn copy(library: &'static [u8]) -> Result<PathBuf, String> {
+    static COPY: OnceLock<Option<(Copy, PathBuf)>> = OnceLock::new();
+    let made = COPY.get_or_init(|| {
+        let copy = Copy::of(library)?;
+        let path = PathBuf::from(OsStr::from_bytes(&copy.path()?));
+        Some((copy, path))
+    });
+    made.as_ref().map(|(_, path)| path.clone()).ok_or_else(|| {
+        format!(
+            "a copy of {LIBRARY} in memory cannot be made, or has no path: is /proc mounted? anyring unpack DIRECTORY \
+             writes it to a file, for ANYRING_PRELOAD to name"
+        )
+    })
+}
+
+/// The image that belongs to a library, opened.
+///
+/// # Errors
+/// What is wrong with it, for the user.
+pub fn image(library: &Path) -> Result<File, String> {
+    if let Some(image) = carried(IMAGE).filter(|_| library.starts_with("/proc")) {
+        let copy = Copy::of(image).ok_or_else(|| format!("a copy of {IMAGE} in memory cannot be made"))?;
+        // SAFETY: a descriptor of its own.
+        return Ok(unsafe { File::from_raw_fd(copy.into_descriptor()) });
+    }
+    let path = library.with_file_name(IMAGE);
+    let told = |error: io::Error| format!("{}: {error}", path.display());
+    let file = File::open(&path).map_err(told)?;
+    // The program that is executed has it until the image is mapped.
+    // SAFETY: a flag of a descriptor of ours.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFD, 0) } {
+        0 => Ok(file),
+        _ => Err(told(io::Error::last_os_error())),
+    }
+}
+
+/// Writes what this command carries into a directory.
+///
+/// # Errors
+/// Why not, for the user.
+pub fn unpack(directory: &Path) -> Result<(), String> {
+    if CARRIED.is_empty() {
+        return Err(String::from("this command carries nothing: its files were installed beside it"));
+    }
+    for (name, bytes) in CARRIED {
+        let (name, bytes) = match name.strip_suffix(".gz") {
+            Some(name) => (name, inflate(bytes).ok_or_else(|| format!("{name} is not what was built in"))?),
+            None => (*name, bytes.to_vec()),
+        };
+        let path = directory.join(name);
+        let told = |error: io::Error| format!("{}: {error}", path.display());
+        // A program may have the file of before mapped.
+        let new = directory.join(format!(".{name}.{}", std::process::id()));
+        fs::write(&new, bytes).map_err(told)?;
+        fs::rename(&new, &path).map_err(told)?;
+    }
+    Ok(())
+}
+
+/// What `gzip -n` has compressed: a header of 10 bytes, and behind the data a sum and its length.
+fn inflate(file: &[u8]) -> Option<Vec<u8>> {
+    let data = file.get(10..file.len().checked_sub(8)?)?;
+    miniz_oxide::inflate::decompress_to_vec(data).ok()
 }
 
 /// This command itself.

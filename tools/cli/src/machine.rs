@@ -3,11 +3,14 @@
 use crate::{inject, library};
 use anyring_runtime::ask::{self, Answer};
 use anyring_runtime::process;
+use anyring_trap::program::{self, Kind};
 use serde::Serialize;
+use std::ffi::CString;
 use std::fs;
 use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 /// Whether and how far the kernel's `io_uring` may be used.
@@ -67,7 +70,7 @@ pub struct Injection {
 
 /// Tries how far the way into a static program goes before it is executed.
 pub fn injection() -> Injection {
-    let image = library::find().and_then(|library| inject::check(&library::image(&library)));
+    let image = library::find().and_then(|library| library::image(&library)).and_then(inject::check);
     let traced = || inject::possible().map_err(|error| why_not_traced(&error).0);
     let why_not = image.and_then(|()| traced()).err();
     Injection { works: why_not.is_none(), why_not }
@@ -188,29 +191,6 @@ fn operations() -> io::Result<usize> {
     Ok(if result < 0 { 0 } else { operations })
 }
 
-/// Makes a ring call by an instruction of our own, where no function stands in between.
-pub fn trapped_call() {
-    let number = libc::SYS_io_uring_setup;
-    // SAFETY: creates nothing, reads nothing.
-    #[cfg(target_arch = "x86_64")]
-    unsafe {
-        std::arch::asm!(
-            "syscall",
-            inlateout("rax") number => _,
-            in("rdi") 0,
-            in("rsi") 0,
-            lateout("rcx") _,
-            lateout("r11") _,
-            options(nostack),
-        );
-    }
-    // SAFETY: creates nothing, reads nothing.
-    #[cfg(target_arch = "aarch64")]
-    unsafe {
-        std::arch::asm!("svc #0", in("x8") number, inlateout("x0") 0 => _, in("x1") 0, options(nostack));
-    }
-}
-
 /// Reads this process's status.
 pub fn seccomp() -> Seccomp {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -231,19 +211,37 @@ pub fn trap() -> Trap {
         Ok(library) => library,
         Err(why) => return Trap { library: None, works: false, loads: false, why_not: Some(why) },
     };
-    let shown = Some(library.display().to_string());
-    let loads = loads(&library);
-    let why_not = match start_with(&library, &["probe"]) {
+    let shown = Some(match library.starts_with("/proc") {
+        true => String::from("in this file"),
+        false => library.display().to_string(),
+    });
+    let Some(program) = guinea_pig(None) else {
+        // Nobody needs it here.
+        return Trap { library: shown, works: true, loads: true, why_not: None };
+    };
+    let loads = loads(&library, &program);
+    let why_not = match start_with(&library, &program, "traps") {
         Err(error) => Some(format!("cannot start a program with it: {error}")),
         Ok(output) => why_not(&output, &loads),
     };
     Trap { library: shown, works: why_not.is_none(), loads: loads.is_ok(), why_not }
 }
 
-/// Starts this command with the library in it. Where SIGCHLD is blocked, it is not left pending for the program.
-fn start_with(library: &Path, arguments: &[&str]) -> io::Result<Output> {
+/// A dynamic program to try the library with, which ends before its `main`: this command, where it is one; else one that
+/// is there as a rule, or at last `program`.
+fn guinea_pig(program: Option<&Path>) -> Option<PathBuf> {
+    let usual = ["/bin/true", "/usr/bin/true", "/bin/sh", "/usr/bin/env"].map(PathBuf::from);
+    let candidates = std::env::current_exe().ok().into_iter().chain(usual);
+    let mut all = candidates.chain(program.map(Path::to_path_buf));
+    all.find(|path| {
+        program::kind(&CString::new(path.as_os_str().as_bytes()).unwrap_or_default()) == Ok(Kind::Dynamic)
+    })
+}
+
+/// Starts a program with the library in it, and a question to that. Where SIGCHLD is blocked, it is not left pending for the program.
+fn start_with(library: &Path, program: &Path, question: &str) -> io::Result<Output> {
     let had_ended = child_has_ended(false);
-    let output = start(library, arguments);
+    let output = start(library, program, question);
     if !had_ended {
         child_has_ended(true);
     }
@@ -267,10 +265,10 @@ fn child_has_ended(take: bool) -> bool {
     }
 }
 
-fn start(library: &Path, arguments: &[&str]) -> io::Result<Output> {
-    Command::new(std::env::current_exe()?)
-        .args(arguments)
+fn start(library: &Path, program: &Path, question: &str) -> io::Result<Output> {
+    Command::new(program)
         .env("LD_PRELOAD", library)
+        .env("ANYRING_PROBE", question)
         .env("ANYRING_ENGINE", "user")
         .env("ANYRING_LOG", "info,fd=1")
         // A patched call would not be trapped.
@@ -283,18 +281,14 @@ fn start(library: &Path, arguments: &[&str]) -> io::Result<Output> {
 ///
 /// # Errors
 /// Why not. Where no program can be started to see, none is told.
-pub fn loads(library: &Path) -> Result<(), String> {
-    match start_with(library, &["probe", "--loaded"]) {
-        Ok(output) if output.status.success() => Ok(()),
+pub fn loads(library: &Path, program: &Path) -> Result<(), String> {
+    let Some(program) = guinea_pig(Some(program)) else { return Ok(()) };
+    match start_with(library, &program, "loads") {
+        Ok(output) if output.status.code() == Some(process::LOADED) => Ok(()),
         Ok(output) => Err(complaint(&output)
             .unwrap_or_else(|| format!("the library does not load into programs here ({})", output.status))),
         Err(_) => Ok(()),
     }
-}
-
-/// Whether the engine was brought into this very process by the library.
-pub fn is_loaded() -> bool {
-    process::others_answer()
 }
 
 fn why_not(output: &Output, loads: &Result<(), String>) -> Option<String> {
@@ -312,10 +306,12 @@ fn why_not(output: &Output, loads: &Result<(), String>) -> Option<String> {
     })
 }
 
-/// The first line that a program wrote, without who says it.
+/// What a dynamic linker or the library wrote first, without who says it. A program into which nothing was brought may have
+/// words of its own.
 fn complaint(output: &Output) -> Option<String> {
     let text = [&output.stderr, &output.stdout].map(|text| String::from_utf8_lossy(text).into_owned());
-    let line = text.iter().flat_map(|text| text.lines()).next()?;
+    let theirs = |line: &&str| ["ERROR: ld.so", "Error ", "anyring"].iter().any(|who| line.starts_with(who));
+    let line = text.iter().flat_map(|text| text.lines()).find(theirs)?;
     Some(line.split_once(": ").map_or(line, |(_, message)| message).to_owned())
 }
 

@@ -40,11 +40,13 @@ fn main() -> ExitCode {
             let invocation = anyring_bench::Invocation { name: "anyring bench", words: &["bench"] };
             anyring_bench::run(&arguments, &invocation)
         }
-        cli::Command::Probe { loaded: true } => ExitCode::from(u8::from(!machine::is_loaded())),
-        cli::Command::Probe { loaded: false } => {
-            machine::trapped_call();
-            ExitCode::SUCCESS
-        }
+        cli::Command::Unpack { directory } => match library::unpack(&directory) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(why) => {
+                eprintln!("anyring: cannot unpack into {}\n  why: {why}", directory.display());
+                ExitCode::from(OWN_FAILURE)
+            }
+        },
         cli::Command::Support => {
             print!("{}", anyring_engine::support::page());
             ExitCode::SUCCESS

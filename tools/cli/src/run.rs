@@ -56,7 +56,7 @@ pub fn run(arguments: &Run) -> ExitCode {
     }
     if needs_library
         && kind != Kind::Static
-        && let Err(why) = machine::loads(&library)
+        && let Err(why) = machine::loads(&library, &program)
     {
         return fail(
             OWN_FAILURE,
@@ -77,7 +77,7 @@ pub fn run(arguments: &Run) -> ExitCode {
     if kind != Kind::Static {
         return cannot_execute(&program, &inject::replace(&path, &list));
     }
-    let Err(failure) = inject::execute(&library::image(&library), &path, &list);
+    let Err(failure) = inject::execute(library::image(&library), &path, &list);
     match failure {
         Failure::Execute(error) => cannot_execute(&program, &error),
         Failure::Image(why) => fail(
@@ -109,7 +109,7 @@ pub fn exec(arguments: &Exec) -> ExitCode {
     let list: Vec<CString> = arguments.arguments.iter().map(|argument| string(argument)).collect();
     let why = match library::find() {
         Err(why) => why,
-        Ok(library) => match inject::execute(&library::image(&library), &path, &list) {
+        Ok(library) => match inject::execute(library::image(&library), &path, &list) {
             Ok(never) => match never {},
             Err(Failure::Execute(error)) => return cannot_execute(Path::new(&arguments.program), &error),
             Err(Failure::Image(why)) => why,

@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, RawFd};
-use std::path::Path;
 
 const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
@@ -44,18 +43,14 @@ impl Image {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn read(path: &Path) -> Result<Self, String> {
-        let told = |error: io::Error| format!("{}: {error}", path.display());
-        let mut file = File::open(path).map_err(told)?;
+    pub fn read(mut file: File) -> Result<Self, String> {
         let mut bytes = Vec::new();
+        let told = |error: io::Error| format!("the image for static programs: {error}");
         file.read_to_end(&mut bytes).map_err(told)?;
-        let image = Self::parse(&bytes)
-            .ok_or_else(|| format!("{} is not what was built with anyring", path.display()))?;
-        // SAFETY: a flag of a descriptor of ours.
-        match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFD, 0) } {
-            0 => Ok(Self { file: Some(file), ..image }),
-            _ => Err(told(io::Error::last_os_error())),
-        }
+        let image = Self::parse(&bytes).ok_or_else(|| {
+            String::from("the image for static programs is not what was built with anyring")
+        })?;
+        Ok(Self { file: Some(file), ..image })
     }
 
     /// The descriptor of the file.

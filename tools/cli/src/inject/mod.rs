@@ -15,9 +15,9 @@ mod tracer;
 use image::Image;
 use std::convert::Infallible;
 use std::ffi::{CStr, CString};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 
 /// Why the program was not executed.
 #[derive(Debug)]
@@ -34,8 +34,12 @@ pub enum Failure {
 ///
 /// # Errors
 /// What failed; nothing has changed then.
-pub fn execute(image: &Path, program: &CStr, arguments: &[CString]) -> Result<Infallible, Failure> {
-    let image = Image::read(image).map_err(Failure::Image)?;
+pub fn execute(
+    image: Result<File, String>,
+    program: &CStr,
+    arguments: &[CString],
+) -> Result<Infallible, Failure> {
+    let image = image.and_then(Image::read).map_err(Failure::Image)?;
     let tracer = Tracer::start(&image, program).map_err(Failure::Trace)?;
     let error = replace(program, arguments);
     tracer.dismiss();
@@ -46,7 +50,7 @@ pub fn execute(image: &Path, program: &CStr, arguments: &[CString]) -> Result<In
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn check(image: &Path) -> Result<(), String> {
+pub fn check(image: File) -> Result<(), String> {
     Image::read(image).map(drop)
 }
 

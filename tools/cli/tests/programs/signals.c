@@ -1,13 +1,18 @@
 /* Signals and rings: handlers interrupt waits, enter the ring, jump away; SIGSYS and SIGSEGV stay the
  * program's as far as it can tell. */
 #include "ring.h"
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
+#include <stddef.h>
 #include <sys/auxv.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <sys/select.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 
 static struct ring ring;
 static volatile int handled, value;
@@ -232,11 +237,41 @@ static void faults(void) {
     printf("a fault of a call's: %ld\n", ring_setup(4, (void *)nowhere));
 }
 
+static void answer_trap(int signal, siginfo_t *info, void *context) {
+    (void)context;
+    handled = signal;
+    value = info->si_errno;
+}
+
+/* A filter of the program's own traps a call that anyring looks at, too: its handler is to hear of it. */
+static void own_filter(void) {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_prctl, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP | 7),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog filter = {4, code};
+    struct sigaction action = {.sa_sigaction = answer_trap, .sa_flags = SA_SIGINFO};
+    fflush(stdout);
+    pid_t child = fork();
+    if (!child) {
+        CHECK(sigaction(SIGSYS, &action, 0) == 0 && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+        CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
+        prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+        _exit(handled == SIGSYS && value == 7 ? 0 : 1);
+    }
+    int status = -1;
+    CHECK(waitpid(child, &status, 0) == child);
+    printf("a trap of the program's own filter: %d\n", status);
+}
+
 int main(int count_arguments, char **arguments) {
     CHECK(ring_open(&ring, 8, 0) == 0);
     small_stack();
     masks();
     waits_with_masks();
+    own_filter();
     actions();
     faults();
     waits();

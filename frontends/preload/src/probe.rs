@@ -1,0 +1,26 @@
+//! What `anyring` asks of the library before it relies on it: to load into some program, and perhaps to have a ring call
+//! trap there. The program that was taken for that ends before its `main`.
+
+use anyring_runtime::config::entries;
+use anyring_runtime::{process, sys};
+use core::ffi::c_char;
+
+/// What the variable asks for.
+const LOADS: &[u8] = b"ANYRING_PROBE=loads";
+const TRAPS: &[u8] = b"ANYRING_PROBE=traps";
+
+/// Answers by the end of the process, if it is asked: with [`process::LOADED`] where the engine is in it.
+///
+/// # Safety
+/// `environment` must be null or a list of strings that ends with null.
+pub unsafe fn answer(environment: *const *const c_char, ours: bool) {
+    // SAFETY: the caller's promise.
+    let asked = |question: &[u8]| unsafe { entries(environment) }.any(|entry| entry.to_bytes() == question);
+    if asked(TRAPS) && ours {
+        crate::arch::ring_call();
+        crate::interpose::process::end();
+    } else if !asked(LOADS) {
+        return;
+    }
+    sys::exit_group(if ours { process::LOADED } else { 1 });
+}
