@@ -103,6 +103,48 @@ fn what_still_waits_when_a_caller_leaves_is_driven_again() {
     assert_eq!((cqe.user_data, cqe.res), (2, 8));
 }
 
+/// The reactor takes a ring over at once where its eventfd is waited on. It sleeps for good, and has to look by and by at what is
+/// registered for a file that is gone.
+#[test]
+fn a_sleeping_reactor_that_takes_a_ring_over_looks_at_numbers_again() {
+    let _alone = ALONE.lock().unwrap();
+    let mut ring = Ring::new(Engine::User, 8, 0);
+    // SAFETY: touches no memory.
+    let eventfd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+    let code = io_uring_register_op::IORING_REGISTER_EVENTFD;
+    assert_eq!(ring.register(code, (&raw const eventfd).cast(), 1), 0);
+    let ((reader, mut writer), (new_reader, mut new_writer)) =
+        (std::io::pipe().unwrap(), std::io::pipe().unwrap());
+    let mut buffer = [0; 8];
+    let read = |buffer: &mut [u8; 8]| Sqe {
+        opcode: IORING_OP_READ as u8,
+        off: u64::MAX,
+        ..receive(1, reader.as_raw_fd(), buffer)
+    };
+    ring.push(read(&mut buffer));
+    assert_eq!(ring.enter(1, 0), 1);
+    wait_for_the_reactor();
+    let writes = std::thread::spawn(move || {
+        // The caller sleeps in its place.
+        while reactor_drives() {
+            std::thread::yield_now();
+        }
+        writer.write_all(b"x")
+    });
+    assert_eq!(ring.enter_with(0, 1, IORING_ENTER_GETEVENTS), 0);
+    writes.join().unwrap().unwrap();
+    assert_eq!(ring.reap().map(|cqe| cqe.res), Some(1));
+    // Nobody tells the engine.
+    // SAFETY: descriptors of ours.
+    assert!(unsafe { libc::dup2(new_reader.as_raw_fd(), reader.as_raw_fd()) } >= 0);
+    ring.push(read(&mut buffer));
+    assert_eq!(ring.enter(1, 0), 1);
+    new_writer.write_all(b"yz").unwrap();
+    assert_eq!(watch_for_some_time(&mut ring).map(|cqe| cqe.res), Some(2));
+    // SAFETY: ours.
+    unsafe { libc::close(eventfd) };
+}
+
 /// What wakes the caller who sleeps must not be taken away by one who only looks.
 #[test]
 fn a_look_takes_no_wake_up_away() {

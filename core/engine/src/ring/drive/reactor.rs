@@ -287,8 +287,9 @@ fn take_over(core: &mut Core) {
     core.token.give(Driver::Reactor);
     core.watch_pages();
     core.attendance.was_driven = true;
-    // A ring's deadlines bound the reactor's sleep.
-    reactor.kicked_if(reactor.listing.is_due(due_ns(core)));
+    // A ring's deadlines bound the reactor's sleep, and so does what has to be looked at by and by.
+    let tick_ns = if core.needs_ticks() { os::monotonic_ns().saturating_add(TICK_NS) } else { u64::MAX };
+    reactor.kicked_if(reactor.listing.is_due(due_ns(core).min(tick_ns)));
 }
 
 /// When a ring's next timer is due, on the monotonic clock; `u64::MAX` where it has none.
