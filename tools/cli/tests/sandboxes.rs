@@ -355,3 +355,41 @@ fn programs_with_an_address_sanitizer_run() {
         has_the_engine(&output, 1);
     }
 }
+
+/// The variables of who starts a program that gains privileges are neither obeyed nor handed on.
+#[test]
+fn a_program_that_gains_privileges_takes_no_variables_along() {
+    use std::os::unix::fs::PermissionsExt;
+    // SAFETY: asks only.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("skipped: not root");
+        return;
+    }
+    // Where everybody may come.
+    let place = std::env::temp_dir().join(format!("anyring-privileged-{}", std::process::id()));
+    std::fs::create_dir_all(&place).unwrap();
+    let mode = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    mode(&place, 0o755);
+    let (starter, program) = (compile("privileged", "privileged.c", &[]), place.join("program"));
+    std::fs::copy(&starter, &program).unwrap();
+    mode(&program, 0o4755);
+    let library = place.join("libanyring_preload.so");
+    std::fs::copy(anyring().with_file_name("libanyring_preload.so"), &library).unwrap();
+    mode(&library, 0o755);
+    let (etc, program) = (place.join("etc"), program.display());
+    let script = format!(
+        "cp -a /etc {etc} && echo {library} >{etc}/ld.so.preload && mount --bind {etc} /etc && exec {starter} start {program}",
+        etc = etc.display(),
+        library = library.display(),
+        starter = starter.display(),
+    );
+    let output = Command::new("unshare").args(["-m", "sh", "-c", &script]).output().unwrap();
+    std::fs::remove_dir_all(&place).unwrap();
+    if output.status.code() == Some(77) {
+        eprintln!("skipped: no program gains privileges there");
+        return;
+    }
+    assert!(output.status.success(), "{output:?}");
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(!shown.contains("ANYRING_"), "{output:?}");
+}

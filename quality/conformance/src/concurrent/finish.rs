@@ -98,8 +98,21 @@ fn release_pages(world: &World, index: usize) {
         if stream.readers.compare_exchange(0, 1, AcqRel, Acquire).is_ok() {
             drain(world, request.object as usize);
             stream.readers.store(0, Release);
+        } else if !is_read_by_rings(world, request.object) {
+            drain(world, request.object as usize);
         }
     }
+}
+
+/// Has a ring that is open a request that reads this stream? What one that was closed had stays its reader for ever.
+fn is_read_by_rings(world: &World, stream: u32) -> bool {
+    let reads = |id: u32| {
+        let request = world.shared.entry(id).request();
+        request.object == stream && matches!(request.kind, Kind::Read | Kind::ReadMany | Kind::Splice)
+    };
+    (0..world.rings.len())
+        .filter(|&index| world.ring(index).is_some_and(|ring| !ring.is_closed()))
+        .any(|index| world.shared.outstanding(index).any(reads))
 }
 
 /// Reads what is in a stream by system calls. The caller is its only reader.
