@@ -142,10 +142,10 @@ fn memory(world: &World, id: u32, request: &Request, result: i32, say: &dyn Fn(&
     }
 }
 
-/// Bytes are neither lost nor made.
 /// How long what was written may take to be there.
 const ON_ITS_WAY: Duration = Duration::from_secs(5);
 
+/// Bytes are neither lost nor made.
 fn streams(world: &World) {
     for entry in world.shared.entries() {
         let request = entry.request();
