@@ -106,16 +106,15 @@ fn one_after_the_other_and_together() {
     let Some(file) = storage("writes") else { return };
     both(|engine| {
         let mut ring = Ring::new(engine, 16, 0);
-        let mut buffers = [Page([1; PAGE]), Page([2; PAGE])];
+        let (mut buffers, mut pages) = ([Page([1; PAGE]), Page([2; PAGE])], [Page([0; PAGE]); 4]);
         for round in 0..20u8 {
             let count = 1 + usize::from(round % 4);
-            let sqes: Vec<Sqe> = (0..count)
-                .map(|number| {
-                    let page = Box::leak(Box::new(Page([round + number as u8; PAGE])));
-                    let opcode = IORING_OP_WRITE as u8;
-                    Sqe { opcode, ..read(number as u64, &file, page, 2 * number) }
-                })
-                .collect();
+            let mut sqes = Vec::new();
+            for (number, page) in pages[..count].iter_mut().enumerate() {
+                page.0.fill(round + number as u8);
+                let opcode = IORING_OP_WRITE as u8;
+                sqes.push(Sqe { opcode, ..read(number as u64, &file, page, 2 * number) });
+            }
             let seen = run(&mut ring, &sqes, if round < 10 { 0 } else { count as u32 });
             assert!(seen.iter().all(|&(_, result)| result == PAGE as i32), "{engine:?}: {seen:?}");
             let reads: Vec<Sqe> = buffers
