@@ -108,9 +108,7 @@ fn act_as(engine: Engine, user: u32) {
 
 /// Runs `body` on both engines, each in a thread of its own, where there are rights to give up.
 fn both_as_root<R: PartialEq + std::fmt::Debug + Send>(body: impl Fn(Engine) -> R + Sync) {
-    // SAFETY: asks only.
-    if unsafe { libc::geteuid() } != 0 {
-        eprintln!("skipped: takes root");
+    if !is_root() {
         return;
     }
     both(|engine| std::thread::scope(|scope| scope.spawn(|| body(engine)).join().unwrap()));
@@ -251,8 +249,7 @@ fn become_nobody() {
 
 #[test]
 fn no_thread_keeps_what_the_process_gave_up() {
-    // SAFETY: touches no memory.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         return;
     }
     let secret = Secret::new("given-up");
@@ -287,8 +284,7 @@ fn no_thread_keeps_what_the_process_gave_up() {
 
 #[test]
 fn a_busy_thread_ends_with_what_was_submitted_before() {
-    // SAFETY: touches no memory.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         return;
     }
     let secret = Secret::new("busy");
@@ -337,9 +333,8 @@ fn users_of(name: &str) -> Vec<u32> {
 
 #[test]
 fn no_idle_thread_keeps_what_the_process_gave_up() {
-    // SAFETY: asks only.
-    if unsafe { libc::geteuid() } != 0 {
-        return eprintln!("skipped: takes root");
+    if !is_root() {
+        return;
     }
     let pid = child(|| {
         // SAFETY: ends the child where it waits for what never comes.

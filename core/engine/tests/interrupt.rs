@@ -543,9 +543,7 @@ fn with_threads(engine: Engine, user: u32, threads: u64, splices: u64) -> i32 {
 #[test]
 fn without_threads_the_caller_does_what_is_slow() {
     let _alone = alone();
-    // SAFETY: asks only.
-    if unsafe { libc::geteuid() } != 0 {
-        eprintln!("skipped: needs root, to be another user");
+    if !is_root() {
         return;
     }
     const LENGTH: usize = 32 << 20;
@@ -570,9 +568,7 @@ fn without_threads_the_caller_does_what_is_slow() {
 #[test]
 fn without_threads_requests_wait_or_end() {
     let _alone = alone();
-    // SAFETY: asks only.
-    if unsafe { libc::geteuid() } != 0 {
-        eprintln!("skipped: needs root, to be another user");
+    if !is_root() {
         return;
     }
     let user = 0x4000_0000 + std::process::id();

@@ -58,7 +58,7 @@ pub fn wants_trap_blocked() -> bool {
     note().wants_trap_blocked.get()
 }
 
-/// It does from now on, or not.
+/// The program wants SIGSYS blocked in the calling thread from now on, or not any more.
 pub fn want_trap_blocked(blocked: bool) {
     note().wants_trap_blocked.set(blocked);
 }

@@ -2,8 +2,9 @@
 //! trap there. The program that was taken for that ends before its `main`.
 
 use anyring_runtime::config::entries;
-use anyring_runtime::{process, sys};
+use anyring_runtime::{arch, process, sys};
 use core::ffi::c_char;
+use linux_raw_sys::general::__NR_io_uring_setup;
 
 /// What the variable asks for.
 const LOADS: &[u8] = b"ANYRING_PROBE=loads";
@@ -17,7 +18,9 @@ pub unsafe fn answer(environment: *const *const c_char, ours: bool) {
     // SAFETY: the caller's promise.
     let asked = |question: &[u8]| unsafe { entries(environment) }.any(|entry| entry.to_bytes() == question);
     if asked(TRAPS) && ours {
-        crate::arch::ring_call();
+        // By an instruction of the library's own: neither a function nor the stub page stands in between.
+        // SAFETY: creates nothing, reads nothing.
+        unsafe { arch::syscall(__NR_io_uring_setup as usize, [0; 6]) };
         crate::interpose::process::end();
     } else if !asked(LOADS) {
         return;

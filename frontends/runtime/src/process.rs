@@ -14,7 +14,8 @@ static ACTIVE: AtomicBool = AtomicBool::new(false);
 static FORKED: AtomicBool = AtomicBool::new(false);
 /// This process, 0 before anybody asked: a filter that the program installs later may kill who asks the kernel.
 static OWN_ID: AtomicU32 = AtomicU32::new(0);
-/// Whether the process has had a child by `vfork`, which runs in its memory. [`vforks`] sets it, and assembly that can call nothing.
+/// Whether the process has had a child by `vfork`, which runs in its memory. [`vforks`] sets it, and assembly that can call
+/// nothing.
 pub static VFORKED: AtomicBool = AtomicBool::new(false);
 /// Whether the last line was written.
 static ENDED: AtomicBool = AtomicBool::new(false);

@@ -11,7 +11,7 @@
 //!
 //! What that does not reach: programs that gain privileges, and other roots without `/proc`.
 
-use crate::library::{self, DESCRIPTORS, descriptor_path};
+use crate::library::{self, Path, descriptor_path};
 use crate::program::{self, Kind};
 use crate::{stub, trap};
 use alloc::vec::Vec;
@@ -19,7 +19,6 @@ use anyring_engine::os::user;
 use anyring_runtime::config::{self, entries};
 use anyring_runtime::{process, sys};
 use core::ffi::{CStr, c_char};
-use core::ops::Deref;
 use core::ptr::{null, null_mut};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use linux_raw_sys::general as raw;
@@ -49,25 +48,8 @@ pub unsafe fn remember(environment: Strings) {
     }
     let list = kept(PRELOAD).map(|kept| &kept.to_bytes()[NAMES[PRELOAD].len()..]);
     if let Some(path) = list.and_then(library::listed) {
-        library::keep(&path_of(path));
+        library::keep(&Path::of(path));
     }
-}
-
-/// A path that ends with zero.
-struct Path(Vec<u8>);
-
-impl Deref for Path {
-    type Target = CStr;
-
-    fn deref(&self) -> &CStr {
-        CStr::from_bytes_until_nul(&self.0).unwrap_or_default()
-    }
-}
-
-fn path_of(bytes: &[u8]) -> Path {
-    let mut path = bytes.to_vec();
-    path.push(0);
-    Path(path)
 }
 
 /// A copy that stays: the program may overwrite its environment's strings (`setproctitle` does).
@@ -263,7 +245,7 @@ impl Plan {
             list = merged;
             changed = true;
         }
-        let path = path_of(library::listed(&list)?);
+        let path = Path::of(library::listed(&list)?);
         // What does not exist is not executed: a shell may look for it in many places.
         // SAFETY: a string, as `new` has seen. An empty one is a descriptor's.
         let exists = || unsafe { *self.path } == 0 || sys::is_executable(self.path.cast());
@@ -334,10 +316,7 @@ fn descriptor_of(path: &CStr) -> Option<Vec<u8>> {
 
 /// Whether a path names a descriptor that the command will have too.
 fn descriptor_survives(path: &CStr) -> bool {
-    let rest = path.to_bytes().strip_prefix(DESCRIPTORS);
-    let number = rest.and_then(|rest| rest.split(|&byte| byte == b'/').next());
-    let number = number.and_then(|number| core::str::from_utf8(number).ok()?.parse().ok());
-    number.is_some_and(sys::survives_exec)
+    library::descriptor(path).is_some_and(sys::survives_exec)
 }
 
 /// The file that `execvp` would execute for a name without a slash, as a string.

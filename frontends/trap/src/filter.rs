@@ -88,9 +88,9 @@ pub struct Reach {
 pub enum Question {
     /// Do the three calls trap?
     Ring = 0x616e_7931,
-    /// In low memory too?
+    /// Do the three calls trap in low memory, too?
     Low,
-    /// And what a static program's text is watched for, where that is all of low memory?
+    /// Does what a static program's text is watched for trap in all of low memory?
     LowText,
     /// Do the three calls trap in the text of a program that a front end is linked into?
     Within,

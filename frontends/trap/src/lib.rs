@@ -46,7 +46,7 @@ pub trait Frontend: Sync {
         false
     }
 
-    /// It does from now on, or not.
+    /// The program wants SIGSYS blocked in the calling thread from now on, or not any more.
     fn want_trap_blocked(&self, _blocked: bool) {}
 }
 

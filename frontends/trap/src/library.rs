@@ -8,11 +8,12 @@ use alloc::vec::Vec;
 use anyring_runtime::sys;
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
+use core::ops::Deref;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use linux_raw_sys::general as raw;
 
 /// Where descriptors have paths.
-pub const DESCRIPTORS: &[u8] = b"/proc/self/fd/";
+const DESCRIPTORS: &[u8] = b"/proc/self/fd/";
 
 /// The mapping; no bytes where there is none.
 static START: AtomicUsize = AtomicUsize::new(0);
@@ -42,13 +43,35 @@ pub fn keep(path: &CStr) {
 
 /// Whether a program that this process executes finds the library at `path`.
 pub fn is_reachable(path: &CStr) -> bool {
-    match path.to_bytes().strip_prefix(DESCRIPTORS) {
-        // Under the same number there may be another file by now.
-        Some(number) => {
-            let number = core::str::from_utf8(number).ok().and_then(|number| number.parse().ok());
-            number.is_some_and(|fd| sys::survives_exec(fd) && is_kept(fd)) && sys::is_readable(path)
-        }
-        None => sys::is_readable(path),
+    // Under the same number there may be another file by now.
+    let is_ours = |fd| sys::survives_exec(fd) && is_kept(fd);
+    (!path.to_bytes().starts_with(DESCRIPTORS) || descriptor(path).is_some_and(is_ours))
+        && sys::is_readable(path)
+}
+
+/// The descriptor that a path names, or leads through.
+pub fn descriptor(path: &CStr) -> Option<i32> {
+    let number = path.to_bytes().strip_prefix(DESCRIPTORS)?.split(|&byte| byte == b'/').next()?;
+    core::str::from_utf8(number).ok()?.parse().ok()
+}
+
+/// A path that ends with zero.
+pub struct Path(Vec<u8>);
+
+impl Path {
+    /// Of the bytes before the zero.
+    pub fn of(bytes: &[u8]) -> Self {
+        let mut path = bytes.to_vec();
+        path.push(0);
+        Self(path)
+    }
+}
+
+impl Deref for Path {
+    type Target = CStr;
+
+    fn deref(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.0).unwrap_or_default()
     }
 }
 
@@ -119,11 +142,8 @@ impl Copy {
 
     /// The path by which the program finds it, if it does: there may be no `/proc`.
     pub fn path(&self) -> Option<Vec<u8>> {
-        let mut path = descriptor_path(u32::try_from(self.0).ok()?);
-        path.push(0);
-        let reachable = sys::is_readable(CStr::from_bytes_until_nul(&path).ok()?);
-        path.pop();
-        reachable.then_some(path)
+        let path = descriptor_path(u32::try_from(self.0).ok()?);
+        sys::is_readable(&Path::of(&path)).then_some(path)
     }
 }
 

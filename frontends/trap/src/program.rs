@@ -11,7 +11,8 @@ use linux_raw_sys::general as raw;
 pub enum Kind {
     /// A dynamic linker runs in it, and loads the library beside others.
     Dynamic,
-    /// So it does here, but the run time of the address sanitizer refuses to come behind it, unless its [options](with_any_order) say so.
+    /// As [`Kind::Dynamic`], but with the address sanitizer, which refuses to start behind our library unless its
+    /// [options](with_any_order) allow it.
     Sanitized,
     /// It has no libraries: there is no C library in it that ours could go along with.
     Static,

@@ -72,15 +72,23 @@ fn copy(library: &'static [u8]) -> Result<PathBuf, String> {
     })
 }
 
-/// The image that belongs to a library, opened.
+/// Is this library, which [`find`] has found, a copy of the one that this command carries?
+pub fn is_copy(library: &Path) -> bool {
+    carried(LIBRARY).is_some() && library.starts_with("/proc")
+}
+
+/// The image for static programs, opened, and its path or name.
+pub type Image = (File, PathBuf);
+
+/// The image that belongs to a library.
 ///
 /// # Errors
 /// What is wrong with it, for the user.
-pub fn image(library: &Path) -> Result<File, String> {
-    if let Some(image) = carried(IMAGE).filter(|_| library.starts_with("/proc")) {
+pub fn image(library: &Path) -> Result<Image, String> {
+    if let Some(image) = carried(IMAGE).filter(|_| is_copy(library)) {
         let copy = Copy::of(image).ok_or_else(|| format!("a copy of {IMAGE} in memory cannot be made"))?;
         // SAFETY: a descriptor of its own.
-        return Ok(unsafe { File::from_raw_fd(copy.into_descriptor()) });
+        return Ok((unsafe { File::from_raw_fd(copy.into_descriptor()) }, PathBuf::from(IMAGE)));
     }
     let path = library.with_file_name(IMAGE);
     let told = |error: io::Error| format!("{}: {error}", path.display());
@@ -88,7 +96,7 @@ pub fn image(library: &Path) -> Result<File, String> {
     // The program that is executed has it until the image is mapped.
     // SAFETY: a flag of a descriptor of ours.
     match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFD, 0) } {
-        0 => Ok(file),
+        0 => Ok((file, path)),
         _ => Err(told(io::Error::last_os_error())),
     }
 }

@@ -211,15 +211,15 @@ pub fn trap() -> Trap {
         Ok(library) => library,
         Err(why) => return Trap { library: None, works: false, loads: false, why_not: Some(why) },
     };
-    let shown = Some(match library.starts_with("/proc") {
+    let shown = Some(match library::is_copy(&library) {
         true => String::from("in this file"),
         false => library.display().to_string(),
     });
-    let Some(program) = guinea_pig(None) else {
+    let Some(program) = trial_program(None) else {
         // Nobody needs it here.
         return Trap { library: shown, works: true, loads: true, why_not: None };
     };
-    let loads = loads(&library, &program);
+    let loads = loads_into(&program, &library);
     let why_not = match start_with(&library, &program, "traps") {
         Err(error) => Some(format!("cannot start a program with it: {error}")),
         Ok(output) => why_not(&output, &loads),
@@ -229,7 +229,7 @@ pub fn trap() -> Trap {
 
 /// A dynamic program to try the library with, which ends before its `main`: this command, where it is one; else one that
 /// is there as a rule, or at last `program`.
-fn guinea_pig(program: Option<&Path>) -> Option<PathBuf> {
+fn trial_program(program: Option<&Path>) -> Option<PathBuf> {
     let usual = ["/bin/true", "/usr/bin/true", "/bin/sh", "/usr/bin/env"].map(PathBuf::from);
     let candidates = std::env::current_exe().ok().into_iter().chain(usual);
     let mut all = candidates.chain(program.map(Path::to_path_buf));
@@ -238,7 +238,8 @@ fn guinea_pig(program: Option<&Path>) -> Option<PathBuf> {
     })
 }
 
-/// Starts a program with the library in it, and a question to that. Where SIGCHLD is blocked, it is not left pending for the program.
+/// Starts a program with the library in it, which gets a question. Where SIGCHLD is blocked, it is not left pending for
+/// the program that this process becomes.
 fn start_with(library: &Path, program: &Path, question: &str) -> io::Result<Output> {
     let had_ended = child_has_ended(false);
     let output = start(library, program, question);
@@ -282,8 +283,11 @@ fn start(library: &Path, program: &Path, question: &str) -> io::Result<Output> {
 /// # Errors
 /// Why not. Where no program can be started to see, none is told.
 pub fn loads(library: &Path, program: &Path) -> Result<(), String> {
-    let Some(program) = guinea_pig(Some(program)) else { return Ok(()) };
-    match start_with(library, &program, "loads") {
+    trial_program(Some(program)).map_or(Ok(()), |trial| loads_into(&trial, library))
+}
+
+fn loads_into(program: &Path, library: &Path) -> Result<(), String> {
+    match start_with(library, program, "loads") {
         Ok(output) if output.status.code() == Some(process::LOADED) => Ok(()),
         Ok(output) => Err(complaint(&output)
             .unwrap_or_else(|| format!("the library does not load into programs here ({})", output.status))),

@@ -228,11 +228,19 @@ fn a_child_of_ours_is_nobodys_signal() {
     assert!(output.status.success(), "{output:?}");
 }
 
+/// Does the test run as root? Says so where it is skipped because it does not.
+fn is_root() -> bool {
+    // SAFETY: asks only.
+    let is = unsafe { libc::geteuid() } == 0;
+    if !is {
+        eprintln!("skipped: not root");
+    }
+    is
+}
+
 /// A shell in a mount namespace in which an empty directory lies where anyring is; `None` where there is none to be had.
 fn elsewhere(root: &Path, script: &str) -> Option<Output> {
-    // SAFETY: asks only.
-    if unsafe { libc::geteuid() } != 0 {
-        eprintln!("skipped: not root");
+    if !is_root() {
         return None;
     }
     let hidden = anyring().parent().unwrap().display();
@@ -360,9 +368,7 @@ fn programs_with_an_address_sanitizer_run() {
 #[test]
 fn a_program_that_gains_privileges_takes_no_variables_along() {
     use std::os::unix::fs::PermissionsExt;
-    // SAFETY: asks only.
-    if unsafe { libc::geteuid() } != 0 {
-        eprintln!("skipped: not root");
+    if !is_root() {
         return;
     }
     // Where everybody may come.

@@ -531,6 +531,16 @@ pub fn tcp_pair() -> (TcpStream, TcpStream) {
     tcp_pair_at("127.0.0.1:0")
 }
 
+/// Does the test run as root? Says so where it is skipped because it does not.
+pub fn is_root() -> bool {
+    // SAFETY: asks only.
+    let is = unsafe { libc::geteuid() } == 0;
+    if !is {
+        eprintln!("skipped: takes root");
+    }
+    is
+}
+
 /// Runs `body` on the kernel's io_uring and on ours: both must hold and give the same value.
 pub fn both<T: PartialEq + std::fmt::Debug>(body: impl Fn(Engine) -> T) {
     let user = body(Engine::User);

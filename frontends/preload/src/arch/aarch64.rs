@@ -77,17 +77,3 @@ pub fn note() -> *mut u8 {
     }
     pointer
 }
-
-/// Makes a ring call by an instruction where no function stands in between.
-pub fn ring_call() {
-    // SAFETY: creates nothing, reads nothing.
-    unsafe {
-        asm!(
-            "svc #0",
-            in("x8") linux_raw_sys::general::__NR_io_uring_setup as usize,
-            inlateout("x0") 0usize => _,
-            in("x1") 0,
-            options(nostack),
-        );
-    }
-}

@@ -77,19 +77,3 @@ pub fn note() -> *mut u8 {
     }
     pointer
 }
-
-/// Makes a ring call by an instruction where no function stands in between.
-pub fn ring_call() {
-    // SAFETY: creates nothing, reads nothing.
-    unsafe {
-        asm!(
-            "syscall",
-            inlateout("rax") linux_raw_sys::general::__NR_io_uring_setup as usize => _,
-            in("rdi") 0,
-            in("rsi") 0,
-            lateout("rcx") _,
-            lateout("r11") _,
-            options(nostack),
-        );
-    }
-}

@@ -13,8 +13,8 @@
 //! ```
 //!
 //! That the bytes of the `mov` are one, and no operand of another instruction, is proved by decoding what comes before
-//! (`length`); where that leaves a doubt, the site is left to the trap. What lies between the two instructions is copied if it is straight and does not depend on where
-//! it lies (`decode`). The `syscall` stays where it is: code that jumps to it still traps.
+//! (`length`); where that leaves a doubt, the site is left to the trap. What lies between the two instructions is copied
+//! if it is straight and does not depend on where it lies (`decode`). The `syscall` stays where it is: code that jumps to it still traps.
 //!
 //! Other threads may run through the site while it changes. One aligned 8-byte store is seen whole,
 //! so where the five bytes lie within an aligned word they are written so; where they do not, the

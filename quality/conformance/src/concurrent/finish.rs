@@ -34,12 +34,16 @@ pub fn rings(runner: &mut Runner<'_>, barrier: &Meeting) {
     barrier.wait();
     // What other rings have sent before they were empty.
     for &index in &own {
-        if world.ring(index).is_some_and(|ring| !ring.is_closed()) {
+        if is_open(world, index) {
             runner.look(index);
             // There may be more of it than the CQ has room for.
             while runner.look(index) > 0 {}
         }
     }
+}
+
+fn is_open(world: &World, index: usize) -> bool {
+    world.ring(index).is_some_and(|ring| !ring.is_closed())
 }
 
 fn close(world: &World, index: usize) {
@@ -77,9 +81,9 @@ fn empty(runner: &Runner<'_>, index: usize, own: &[usize], synchronous: bool) {
             ring.enter(0, 1, 0, Some(300));
         }
         again = true;
-        // Who reads a stream by another ring is its reader until that is seen.
+        // A request of another ring that reads a stream is its reader until its completion is reaped.
         for &other in own.iter().filter(|&&other| other != index) {
-            if world.ring(other).is_some_and(|ring| !ring.is_closed()) {
+            if is_open(world, other) {
                 runner.look(other);
             }
         }
@@ -113,7 +117,7 @@ fn is_read_by_rings(world: &World, stream: u32) -> bool {
         request.object == stream && matches!(request.kind, Kind::Read | Kind::ReadMany | Kind::Splice)
     };
     (0..world.rings.len())
-        .filter(|&index| world.ring(index).is_some_and(|ring| !ring.is_closed()))
+        .filter(|&index| is_open(world, index))
         .any(|index| world.shared.outstanding(index).any(reads))
 }
 

@@ -1,5 +1,6 @@
 //! The image file, as it shall lie in memory.
 
+use crate::library;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, RawFd};
@@ -43,13 +44,12 @@ impl Image {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn read(mut file: File) -> Result<Self, String> {
+    pub fn read((mut file, path): library::Image) -> Result<Self, String> {
+        let told = |error: io::Error| format!("{}: {error}", path.display());
         let mut bytes = Vec::new();
-        let told = |error: io::Error| format!("the image for static programs: {error}");
         file.read_to_end(&mut bytes).map_err(told)?;
-        let image = Self::parse(&bytes).ok_or_else(|| {
-            String::from("the image for static programs is not what was built with anyring")
-        })?;
+        let image = Self::parse(&bytes)
+            .ok_or_else(|| format!("{} is not what was built with anyring", path.display()))?;
         Ok(Self { file: Some(file), ..image })
     }
 

@@ -12,10 +12,10 @@ mod tracer;
 #[path = "tracer_none.rs"]
 mod tracer;
 
+use crate::library;
 use image::Image;
 use std::convert::Infallible;
 use std::ffi::{CStr, CString};
-use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 
@@ -35,7 +35,7 @@ pub enum Failure {
 /// # Errors
 /// What failed; nothing has changed then.
 pub fn execute(
-    image: Result<File, String>,
+    image: Result<library::Image, String>,
     program: &CStr,
     arguments: &[CString],
 ) -> Result<Infallible, Failure> {
@@ -50,7 +50,7 @@ pub fn execute(
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn check(image: File) -> Result<(), String> {
+pub fn check(image: library::Image) -> Result<(), String> {
     Image::read(image).map(drop)
 }
 

@@ -466,14 +466,16 @@ fn look_at(core: &mut Core, last_activity: u64) -> Option<u64> {
             core.advance();
             core.hand_over();
             core.notify();
-        } else if !core.ready.is_empty() && core.defers() {
-            // Nobody drives it, perhaps.
-            core.notify_deferred();
-        } else if !core.ready.is_empty() {
-            core.kick_driver();
-        }
-        if !core.work.is_empty() {
-            core.hand_over();
+        } else {
+            if !core.ready.is_empty() && core.defers() {
+                // Nobody drives it, perhaps.
+                core.notify_deferred();
+            } else if !core.ready.is_empty() {
+                core.kick_driver();
+            }
+            if !core.work.is_empty() {
+                core.hand_over();
+            }
         }
     }
     let quiet = core.life.activity() == last_activity;
