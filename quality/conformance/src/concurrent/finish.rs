@@ -99,6 +99,8 @@ fn release_pages(world: &World, index: usize) {
         let request = world.shared.entry(id).request();
         assert_eq!(request.kind, Kind::SendZc, "only these have notifications");
         let stream = &world.streams[request.object as usize];
+        // Another thread, whose ring waits for the same, is no reader to wait for; nor may two count what they read.
+        let _held = stream.drains.lock();
         if stream.readers.compare_exchange(0, 1, AcqRel, Acquire).is_ok() {
             drain(world, request.object as usize);
             stream.readers.store(0, Release);
@@ -121,18 +123,23 @@ fn is_read_by_rings(world: &World, stream: u32) -> bool {
         .any(|index| world.shared.outstanding(index).any(reads))
 }
 
-/// Reads what is in a stream by system calls. The caller is its only reader.
+/// Reads what is in a stream by system calls, without waiting: a closed ring's request may take it first. Nobody else
+/// drains the stream meanwhile.
 pub fn drain(world: &World, index: usize) {
     let stream = &world.streams[index];
     let mut buffer = [0; 4096];
+    let place = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     loop {
-        let mut there = 0i32;
-        // SAFETY: one number; the buffer's length.
-        let count = unsafe {
-            libc::ioctl(stream.read_fd, libc::FIONREAD, &mut there);
-            let wanted = buffer.len().min(there.max(0) as usize);
-            if wanted == 0 { 0 } else { libc::read(stream.read_fd, buffer.as_mut_ptr().cast(), wanted) }
-        };
+        // SAFETY: one vector over the whole buffer.
+        let count = unsafe { libc::preadv2(stream.read_fd, &place, 1, -1, libc::RWF_NOWAIT) };
+        if count < 0 {
+            let why = std::io::Error::last_os_error();
+            match why.raw_os_error() {
+                Some(libc::EINTR) => continue,
+                Some(libc::EAGAIN | libc::ECONNRESET) => return,
+                _ => return world.fail(format!("stream {index} cannot be read: {why}")),
+            }
+        }
         let Ok(count @ 1..) = usize::try_from(count) else { return };
         let at = stream.read.load(Relaxed);
         if !stream.unknown.load(Relaxed) && buffer[..count] != *world.pattern(index, at, count) {

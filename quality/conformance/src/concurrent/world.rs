@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*
 use std::sync::{Mutex, OnceLock};
 
 use super::generate::{EVENTS, FILES, UNIT, UNITS};
-use super::memory::{MAX_REQUESTS, MAX_RINGS, Shared};
+use super::memory::{Lock, MAX_REQUESTS, MAX_RINGS, Shared};
 use super::plan::{Carrier, Program};
 use super::ring::{Map, anonymous};
 use crate::differential::ring::Engine;
@@ -112,6 +112,8 @@ pub struct Stream {
     pub writers: AtomicU32,
     /// The same for reading.
     pub readers: AtomicU32,
+    /// Held by the thread that empties it by system calls.
+    pub drains: Lock,
     /// Requests on it are in a ring that was closed: nobody knows what became of them.
     pub unknown: AtomicBool,
 }
@@ -143,6 +145,7 @@ impl Stream {
             read: AtomicU64::new(0),
             writers: AtomicU32::new(0),
             readers: AtomicU32::new(0),
+            drains: Lock::default(),
             unknown: AtomicBool::new(false),
         }
     }
