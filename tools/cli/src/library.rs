@@ -1,13 +1,14 @@
 //! The library for dynamic programs and the image for static ones: files beside this command, or, in the command that is one
-//! file (feature `one-file`), parts of it, of which programs get copies in memory.
+//! file (feature `one-file`), parts of it, of which programs get copies in memory, or in a directory of the user's own.
 
 use anyring_trap::library::Copy;
 use std::env;
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -56,20 +57,48 @@ pub fn find() -> Result<PathBuf, String> {
     Err(format!("{LIBRARY} is neither {}", looked.join(" nor ")))
 }
 
-/// The path of the one copy of the carried library, which the program that is executed has too.
+/// The path of the one copy of the carried library: in memory, where the program that is executed has it too; without
+/// `/proc`, where that has no path, in a directory.
 fn copy(library: &'static [u8]) -> Result<PathBuf, String> {
-    static COPY: OnceLock<Option<(Copy, PathBuf)>> = OnceLock::new();
+    static COPY: OnceLock<Result<(Option<Copy>, PathBuf), String>> = OnceLock::new();
     let made = COPY.get_or_init(|| {
-        let copy = Copy::of(library)?;
-        let path = PathBuf::from(OsStr::from_bytes(&copy.path()?));
-        Some((copy, path))
+        let in_memory = Copy::of(library).and_then(|copy| {
+            let path = PathBuf::from(OsStr::from_bytes(&copy.path()?));
+            Some((Some(copy), path))
+        });
+        in_memory.map_or_else(|| Ok((None, cache()?)), Ok)
     });
-    made.as_ref().map(|(_, path)| path.clone()).ok_or_else(|| {
+    made.as_ref().map(|(_, path)| path.clone()).map_err(|why| {
         format!(
-            "a copy of {LIBRARY} in memory cannot be made, or has no path: is /proc mounted? anyring unpack DIRECTORY \
-             writes it to a file, for ANYRING_PRELOAD to name"
+            "a copy of {LIBRARY} in memory cannot be made, or has no path (is /proc mounted?), nor one in a directory of \
+             its own ({why}). TMPDIR names where that is made; anyring unpack DIRECTORY writes the files anywhere, for \
+             ANYRING_PRELOAD to name"
         )
     })
+}
+
+/// The library's path in a directory that only this user can write, below `TMPDIR` or `/tmp`, with the image beside it.
+fn cache() -> Result<PathBuf, String> {
+    let base = env::var_os("TMPDIR").filter(|base| !base.is_empty()).unwrap_or_else(|| "/tmp".into());
+    // SAFETY: takes nothing.
+    let user = unsafe { libc::geteuid() };
+    let directory = Path::new(&base).join(format!("anyring-{user}"));
+    let told = |error: io::Error| format!("{}: {error}", directory.display());
+    match DirBuilder::new().mode(0o700).create(&directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(told(error)),
+        _ => {}
+    }
+    // Others can write in `/tmp`, too, and may have been first.
+    let there = fs::symlink_metadata(&directory).map_err(told)?;
+    if !there.is_dir() || there.uid() != user || there.mode() & 0o077 != 0 {
+        return Err(format!("{} is not a directory that only this user can use", directory.display()));
+    }
+    for (name, bytes) in CARRIED.iter().filter(|(name, _)| [LIBRARY, IMAGE].contains(name)) {
+        if fs::read(directory.join(name)).ok().as_deref() != Some(*bytes) {
+            write(&directory, name, bytes)?;
+        }
+    }
+    Ok(directory.join(LIBRARY))
 }
 
 /// Is this library, which [`find`] has found, a copy of the one that this command carries?
@@ -114,14 +143,18 @@ pub fn unpack(directory: &Path) -> Result<(), String> {
             Some(name) => (name, inflate(bytes).ok_or_else(|| format!("{name} is not what was built in"))?),
             None => (*name, bytes.to_vec()),
         };
-        let path = directory.join(name);
-        let told = |error: io::Error| format!("{}: {error}", path.display());
-        // A program may have the file of before mapped.
-        let new = directory.join(format!(".{name}.{}", std::process::id()));
-        fs::write(&new, bytes).map_err(told)?;
-        fs::rename(&new, &path).map_err(told)?;
+        write(directory, name, &bytes)?;
     }
     Ok(())
+}
+
+/// Puts a file in the place of what has that name: a program may have the file of before mapped.
+fn write(directory: &Path, name: &str, bytes: &[u8]) -> Result<(), String> {
+    let path = directory.join(name);
+    let told = |error: io::Error| format!("{}: {error}", path.display());
+    let new = directory.join(format!(".{name}.{}", std::process::id()));
+    fs::write(&new, bytes).map_err(told)?;
+    fs::rename(&new, &path).map_err(told)
 }
 
 /// What `gzip -n` has compressed: a header of 10 bytes, and behind the data a sum and its length.
