@@ -10,7 +10,7 @@ export CARGO_TARGET_DIR := $(TARGET)
 export ANYRING_BIN := $(TARGET)/release
 
 .PHONY: help toolchain build demo lint test test-unit test-programs test-quick conformance differential bench
-.PHONY: install deb one-file check-one-file check-install check-aarch64 coverage sanitize sanitize-suite simulate concurrent soak mutants
+.PHONY: test-places install deb one-file check-one-file check-install check-aarch64 coverage sanitize sanitize-suite simulate concurrent soak mutants
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -64,12 +64,16 @@ test: test-unit build ## everything CI runs: crates, conformance that must pass,
 	scripts/check-install $(ANYRING_BIN)
 	scripts/make-one-file $(ANYRING_BIN)
 	scripts/check-one-file $(ANYRING_BIN)
+	quality/places/run --quick
 	quality/programs/run --quick
 	PROGRAM_FRONTEND=library quality/programs/run --quick plocate
 	PROGRAM_FRONTEND=library PROGRAM_ENGINE=kernel quality/programs/run --quick plocate
 	cd $(TARGET) && $(ANYRING_BIN)/anyring-soak --seconds 20
 	cd $(TARGET) && $(ANYRING_BIN)/anyring-soak --seconds 5 --only connections
 	$(ANYRING_BIN)/anyring-conformance concurrent --programs 100000 --seed 2 --time 10 --patience 30
+
+test-places: one-file ## containers, sandboxes, gVisor and other kernels: writes docs/places.md (some minutes)
+	quality/places/run --write docs/places.md
 
 test-programs: build ## every real program, the heavy ones too (some minutes)
 	quality/programs/run --all

@@ -6,8 +6,10 @@
 deny="$build/anyring-deny"
 cc -O2 -o "$work/deny" "$top/tools/cli/tests/programs/deny.c"
 
-in_chroot() { "${limited[@]}" env "${variables[@]}" "$deny" chroot "$(root glibc)" "$@"; }
-chroot_root=$(root glibc)
+# A copy, for what is mounted in it stays until the end.
+make_owned chroot root
+chroot_root=$(root chroot)
+in_chroot() { "${limited[@]}" env "${variables[@]}" "$deny" chroot "$chroot_root" "$@"; }
 mount -t proc proc "$chroot_root/proc" && ends+=("umount $chroot_root/proc")
 place chroot 'a `chroot` with `/proc`, io_uring denied by an errno' glibc in_chroot
 

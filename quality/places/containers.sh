@@ -84,6 +84,8 @@ in_rootless() {
     (cd / && "${limited[@]}" runuser -u "$rootless_user" -- env "XDG_RUNTIME_DIR=$work/rootless.run" \
         podman --log-level=error run "${container_options[@]}" "${options[@]}" --rootfs "$(root rootless)" "$@")
 }
+# What holds that user's namespaces lives on, and its mounts.
+ends+=("pkill -KILL -u $rootless_user")
 place podman-rootless 'rootless podman' glibc in_rootless
 
 if [ "$quick" = 0 ]; then

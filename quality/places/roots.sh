@@ -108,6 +108,7 @@ make_owned() {
 # root KIND: the root directory of that kind, made once.
 root() {
     local path=$work/root/$1
-    [ -d "$path" ] || "make_$1" "$path" >&2 || return 1
+    # Its own name it gets when it is whole.
+    [ -d "$path" ] || { "make_$1" "$path.new" >&2 && mv "$path.new" "$path"; } || return 1
     echo "$path"
 }

@@ -1,0 +1,85 @@
+# Sourced by run: real kernels, as Debian builds them, in qemu. A machine is started for each command.
+# shellcheck shell=bash
+
+[ "$quick" = 0 ] || return 0
+"$top/scripts/need" qemu-system-x86_64:qemu-system-x86 cpio xz:xz-utils curl || exit 1
+
+kernel_cache=${CARGO_TARGET_DIR:-$top/target}/places/kernels
+debian=http://deb.debian.org/debian
+
+# kernel SUITE: the newest kernel for clouds of that suite of Debian; its path.
+kernel() {
+    local suite=$1 archive=$debian list file
+    mkdir -p "$kernel_cache"
+    if [ ! -e "$kernel_cache/$suite" ]; then
+        file=$(curl -fsS "$archive/dists/$suite/main/binary-amd64/Packages.xz" | xz -d |
+            sed -n 's/^Filename: \(.*linux-image-[0-9].*-cloud-amd64_.*\)/\1/p' | sort -V | tail -1) && [ -n "$file" ] &&
+            curl -fsS -o "$kernel_cache/$suite.deb" "$archive/$file" &&
+            dpkg-deb --fsys-tarfile "$kernel_cache/$suite.deb" | tar -xO --wildcards './boot/vmlinuz-*' >"$kernel_cache/$suite.new" &&
+            mv "$kernel_cache/$suite.new" "$kernel_cache/$suite" || return
+    fi
+    echo "$kernel_cache/$suite"
+}
+
+# The root with glibc as an initial RAM file system, which tells by the serial line what the command did.
+make_guest() {
+    cp -a "$(root glibc)" "$1"
+    with_libraries "$1" "$deny"
+    cp "$deny" "$1/places/deny"
+    cp "$(command -v busybox)" "$1/bin/busybox"
+    cat >"$1/init" <<'END'
+#!/bin/busybox sh
+export PATH=/usr/local/bin:/usr/bin:/bin
+busybox mount -t proc proc /proc
+busybox mount -t devtmpfs dev /dev
+busybox mount -t tmpfs tmpfs /tmp
+busybox ip link set lo up
+exec <dev/null >/dev/ttyS0 2>&1
+/bin/sh /command
+echo "exit status: $?"
+busybox poweroff -f
+END
+    chmod +x "$1/init"
+    (cd "$1" && find . | cpio -o -H newc --quiet) >"$work/guest.cpio"
+}
+
+# in_kernel SUITE BEFORE COMMAND...: BEFORE is a shell's command that comes first, to deny io_uring.
+in_kernel() {
+    local image command=$work/command.$BASHPID console=$work/console.$BASHPID
+    image=$(kernel "$1") && root guest >/dev/null || return
+    mkdir -p "$command"
+    {
+        [ ${#variables[@]} = 0 ] || printf 'export %s\n' "${variables[@]}"
+        echo "$2"
+        shift 2
+        printf 'exec %s\n' "${denied:+$denied }${*@Q}"
+    } >"$command/command"
+    (cd "$command" && echo command | cpio -o -H newc --quiet) | cat "$work/guest.cpio" - >"$command.cpio"
+    # The emulator breaks newer kernels now and then (in their patching of their own code): such a machine says nothing
+    # of the program.
+    local try
+    for try in 1 2 3 4 5 6; do
+        timeout --kill-after=5 300 qemu-system-x86_64 -accel tcg -cpu max -m 2048 -display none -nodefaults \
+            -no-reboot -serial stdio -kernel "$image" -initrd "$command.cpio" \
+            -append 'console=ttyS0 quiet loglevel=3 panic=-1' </dev/null | tr -d '\r' >"$console"
+        grep -qE 'Kernel panic|Oops|BUG: |WARNING: ' "$console" || break
+    done
+    rm -r "$command" "$command.cpio"
+    sed '/^exit status: /,$d' "$console"
+    return "$(sed -n 's/^exit status: //p' "$console" | grep . || echo 124)"
+}
+
+denied='/places/deny'
+in_bullseye() { in_kernel bullseye : "$@"; }
+in_bookworm() { in_kernel bookworm : "$@"; }
+in_trixie() { denied='' in_kernel trixie 'echo 2 >/proc/sys/kernel/io_uring_disabled' "$@"; }
+kernel_place() {
+    if kernel "$1" >"$work/kernel.log" 2>&1; then
+        place "$2" "$3" glibc "in_$1"
+    else
+        echo "skip $2: that kernel cannot be had here: $(tail -n 1 "$work/kernel.log")"
+    fi
+}
+kernel_place bullseye linux-5.10 "the kernel of Debian 11, in qemu, io_uring denied by an errno"
+kernel_place bookworm linux-6.1 "the kernel of Debian 12, in qemu, io_uring denied by an errno"
+kernel_place trixie linux-6.12 'the kernel of Debian 13, in qemu, with the sysctl `io_uring_disabled` at 2'
