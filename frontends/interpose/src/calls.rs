@@ -55,6 +55,10 @@ unsafe extern "C" fn answered<F: Frontend>(
             return next::fail(result) as c_long;
         }
     }
+    // SAFETY: the program's own call.
+    if let Some(result) = unsafe { F::other_call(number, arguments) } {
+        return next::fail(result) as c_long;
+    }
     let change = credentials::by_call::<F>(number, arguments);
     // SAFETY: the program's own call.
     let result = unsafe { arch::syscall(number, arguments) };

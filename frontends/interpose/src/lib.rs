@@ -36,4 +36,12 @@ pub trait Frontend {
     /// # Safety
     /// As for the call that `number` names.
     unsafe fn call(number: usize, arguments: [usize; 6]) -> Option<isize>;
+
+    /// Another call that a program makes by its number, and that is not the kernel's alone to answer.
+    ///
+    /// # Safety
+    /// As for the call that `number` names.
+    unsafe fn other_call(_number: usize, _arguments: [usize; 6]) -> Option<isize> {
+        None
+    }
 }

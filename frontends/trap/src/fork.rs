@@ -6,7 +6,8 @@ use anyring_runtime::{active, calls, process, sys};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use linux_raw_sys::general as raw;
 
-/// A word that is zero in a child of `fork`, where nobody tells of forks.
+/// A word that is zero in a child of a fork that nobody told of: a static program has no C library to tell, and a program may
+/// make the call by its number.
 static MARK: AtomicPtr<AtomicBool> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Lets [`notice`] notice.
@@ -28,7 +29,8 @@ fn renew_mark() -> bool {
     mark.is_none_or(|mark| mark.swap(true, Ordering::Relaxed))
 }
 
-/// Called when a call traps: the first in a child of `fork` says so.
+/// Called when a call traps, and where the process is not the one that it was: the first in a child of `fork` says so. A child
+/// of `vfork` has its parent's memory, and is none.
 pub fn notice() {
     if !renew_mark() {
         forked();
@@ -37,6 +39,7 @@ pub fn notice() {
 
 /// The process has forked and this is the child.
 pub fn forked() {
+    renew_mark();
     signals::forked();
     process::forked();
 }
@@ -53,7 +56,6 @@ pub unsafe fn perform(number: usize, a: [usize; 6]) -> isize {
     // SAFETY: the program's own call.
     let result = unsafe { stub::syscall(number, a) };
     if result == 0 {
-        renew_mark();
         forked();
     } else if shared {
         frontend::after_fork();

@@ -202,11 +202,11 @@ pub unsafe fn set_action(signal: usize, new: Option<&Action>, old: Option<&mut A
     result
 }
 
-/// `rt_sigaction(2)` as the trap saw it.
+/// `rt_sigaction(2)` as the trap saw it, or as the program asks for it by number.
 ///
 /// # Safety
 /// The program made the call.
-pub unsafe fn trapped_action(a: [usize; 6]) -> isize {
+pub unsafe fn called_action(a: [usize; 6]) -> isize {
     let [signal, new, old, set_bytes, ..] = a;
     if set_bytes != size_of::<u64>() {
         return -(EINVAL as isize);
@@ -254,11 +254,21 @@ pub fn change_mask(before: u64, how: u32, set: u64) -> Option<u64> {
 
 /// `rt_sigprocmask(2)` as the trap saw it: the mask is in the context that the handler returns to.
 pub fn trapped_mask(a: [usize; 6], interrupted: &mut Context) -> isize {
+    let before = interrupted.signal_mask();
+    procmask(a, before, |after| interrupted.set_signal_mask(after))
+}
+
+/// `rt_sigprocmask(2)` as the program asks for it.
+pub fn called_mask(a: [usize; 6]) -> isize {
+    procmask(a, sys::unblock_signals(0), |after| _ = sys::set_signal_mask(after))
+}
+
+/// `rt_sigprocmask(2)` of a thread whose mask is `before` and is changed by `change`.
+fn procmask(a: [usize; 6], before: u64, change: impl FnOnce(u64)) -> isize {
     let [how, new, old, set_bytes, ..] = a;
     if set_bytes != size_of::<u64>() {
         return -(EINVAL as isize);
     }
-    let before = interrupted.signal_mask();
     let shown = before | wanted_trap();
     if new != 0 {
         let set = match user::read::<u64>(new as u64) {
@@ -266,7 +276,7 @@ pub fn trapped_mask(a: [usize; 6], interrupted: &mut Context) -> isize {
             Err(errno) => return errno.negated() as isize,
         };
         let Some(after) = change_mask(before, how as u32, set) else { return -(EINVAL as isize) };
-        interrupted.set_signal_mask(after);
+        change(after);
     }
     if old == 0 {
         return 0;

@@ -229,7 +229,7 @@ unsafe fn perform(number: usize, mut arguments: [usize; 6], interrupted: &mut Co
             return unsafe { stub::syscall(number, arguments) };
         }
         // SAFETY: the program's own call.
-        raw::__NR_rt_sigaction => return unsafe { signals::trapped_action(arguments) },
+        raw::__NR_rt_sigaction => return unsafe { signals::called_action(arguments) },
         raw::__NR_rt_sigprocmask => return signals::trapped_mask(arguments, interrupted),
         // SAFETY: the program's own call.
         raw::__NR_execve | raw::__NR_execveat => return unsafe { exec::trapped(number, arguments, mask) },

@@ -23,6 +23,11 @@ impl anyring_interpose::Frontend for Interposed {
         // SAFETY: the caller's promise.
         active().then(|| unsafe { dispatch::called(number, arguments) })
     }
+
+    unsafe fn other_call(number: usize, arguments: [usize; 6]) -> Option<isize> {
+        // SAFETY: the caller's promise.
+        unsafe { signal::by_number(number, arguments) }
+    }
 }
 
 anyring_interpose::export!(Interposed);

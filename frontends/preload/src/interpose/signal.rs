@@ -2,9 +2,9 @@
 
 use anyring_interpose::next;
 use anyring_runtime::sys::signal_bit;
-use anyring_trap::arch;
 use anyring_trap::signals::{self, Action};
-use core::ffi::c_int;
+use anyring_trap::{arch, fork};
+use core::ffi::{c_int, c_void};
 use linux_raw_sys::errno::EINVAL;
 use linux_raw_sys::general as raw;
 
@@ -16,6 +16,17 @@ pub struct LibcAction {
     mask: [u64; 16],
     flags: c_int,
     restorer: usize,
+}
+
+/// Whether the program's actions and masks are kept by us; a fork that nobody told of is noticed first.
+fn active() -> bool {
+    if !signals::active() {
+        return false;
+    }
+    if !signals::is_owner() {
+        fork::notice();
+    }
+    true
 }
 
 /// Signals that C libraries use themselves.
@@ -39,7 +50,7 @@ fn with_restorer(handler: usize, flags: u32, mask: u64) -> Action {
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigaction(signal: c_int, new: *const LibcAction, old: *mut LibcAction) -> c_int {
-    if !signals::active() {
+    if !active() {
         return next!(c"sigaction", fn(c_int, *const LibcAction, *mut LibcAction) -> c_int, signal, new, old,);
     }
     if INTERNAL.contains(&signal) || signal <= 0 {
@@ -80,7 +91,7 @@ unsafe fn set_handler(signal: c_int, handler: usize, flags: u32, mask: u64) -> u
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn signal(number: c_int, handler: usize) -> usize {
-    if !signals::active() {
+    if !active() {
         return next!(c"signal", fn(c_int, usize) -> usize, number, handler);
     }
     let mask = if (1..=64).contains(&number) { signal_bit(number as u32) } else { 0 };
@@ -114,7 +125,7 @@ pub unsafe extern "C" fn ssignal(number: c_int, handler: usize) -> usize {
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sysv_signal(number: c_int, handler: usize) -> usize {
-    if !signals::active() {
+    if !active() {
         return next!(c"sysv_signal", fn(c_int, usize) -> usize, number, handler);
     }
     // SAFETY: the program's handler.
@@ -188,4 +199,145 @@ pub unsafe extern "C" fn pthread_sigmask(how: c_int, set: *const [u64; 16], old:
         |set| next!(c"pthread_sigmask", fn(c_int, *const [u64; 16], *mut [u64; 16]) -> c_int, how, set, old,);
     // SAFETY: the caller's promise.
     unsafe { change_mask(how, set, old, change) }
+}
+
+/// `rt_sigaction(2)` and `rt_sigprocmask(2)` by `syscall(3)`: so do programs with filters of their own, whose functions others
+/// may stand in front of.
+///
+/// # Safety
+/// As for the call that `number` names.
+pub unsafe fn by_number(number: usize, arguments: [usize; 6]) -> Option<isize> {
+    match number as u32 {
+        // SAFETY: the caller's promise.
+        raw::__NR_rt_sigaction => active().then(|| unsafe { signals::called_action(arguments) }),
+        raw::__NR_rt_sigprocmask => signals::active().then(|| signals::called_mask(arguments)),
+        _ => None,
+    }
+}
+
+/// `sigblock(3)`, of which glibc makes no call of a function of ours.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigblock(mask: c_int) -> c_int {
+    change_word(raw::SIG_BLOCK, mask)
+}
+
+/// `sigsetmask(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigsetmask(mask: c_int) -> c_int {
+    change_word(raw::SIG_SETMASK, mask)
+}
+
+/// The first 32 signals of the mask, as before.
+fn change_word(how: u32, mask: c_int) -> c_int {
+    let (mut set, mut old) = ([0; 16], [0; 16]);
+    set[0] = u64::from(mask as u32);
+    // SAFETY: two sets.
+    match unsafe { sigprocmask(how as c_int, &raw const set, &raw mut old) } {
+        0 => old[0] as c_int,
+        error => error,
+    }
+}
+
+/// `sighold(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sighold(signal: c_int) -> c_int {
+    change_one(raw::SIG_BLOCK, signal)
+}
+
+/// `sigrelse(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigrelse(signal: c_int) -> c_int {
+    change_one(raw::SIG_UNBLOCK, signal)
+}
+
+fn change_one(how: u32, signal: c_int) -> c_int {
+    if !(1..=64).contains(&signal) || INTERNAL.contains(&signal) {
+        return next::fail(-(EINVAL as isize)) as c_int;
+    }
+    let mut set = [0; 16];
+    set[0] = signal_bit(signal as u32);
+    // SAFETY: a set, and no room for one.
+    unsafe { sigprocmask(how as c_int, &raw const set, core::ptr::null_mut()) }
+}
+
+/// `SIG_HOLD`.
+const HOLD: usize = 2;
+
+/// `sigset(3)`: a handler, and the signal unblocked; or the signal blocked.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigset(signal: c_int, handler: usize) -> usize {
+    if !active() {
+        return next!(c"sigset", fn(c_int, usize) -> usize, signal, handler);
+    }
+    if !(1..=64).contains(&signal) || INTERNAL.contains(&signal) {
+        next::fail(-(EINVAL as isize));
+        return ERROR;
+    }
+    let (mut set, mut old) = ([0; 16], [0; 16]);
+    set[0] = signal_bit(signal as u32);
+    let before = if handler == HOLD {
+        let mut action = Action::default();
+        // SAFETY: asks.
+        let result = unsafe { signals::set_action(signal as usize, None, Some(&mut action)) };
+        if next::fail(result) < 0 { ERROR } else { action.handler }
+    } else {
+        // SAFETY: the program's handler.
+        unsafe { set_handler(signal, handler, 0, 0) }
+    };
+    if before == ERROR {
+        return ERROR;
+    }
+    let how = if handler == HOLD { raw::SIG_BLOCK } else { raw::SIG_UNBLOCK };
+    // SAFETY: two sets.
+    unsafe { sigprocmask(how as c_int, &raw const set, &raw mut old) };
+    if old[0] & set[0] != 0 { HOLD } else { before }
+}
+
+/// `sigignore(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigignore(signal: c_int) -> c_int {
+    if !active() {
+        return next!(c"sigignore", fn(c_int) -> c_int, signal);
+    }
+    // SAFETY: to ignore needs no handler.
+    if unsafe { set_handler(signal, IGNORE, 0, 0) } == ERROR { -1 } else { 0 }
+}
+
+/// `SIG_IGN`.
+const IGNORE: usize = 1;
+
+/// `pthread_attr_setsigmask_np(3)`: a thread may not begin with SIGSYS blocked.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_attr_setsigmask_np(attributes: *mut c_void, set: *const [u64; 16]) -> c_int {
+    let mut copy = [0; 16];
+    // SAFETY: the caller's promise; the first word is all that the kernel knows.
+    let set = match unsafe { set.cast::<u64>().as_ref() } {
+        Some(first) if signals::active() => {
+            copy[0] = first & !signal_bit(raw::SIGSYS);
+            &raw const copy
+        }
+        _ => set,
+    };
+    next!(c"pthread_attr_setsigmask_np", fn(*mut c_void, *const [u64; 16]) -> c_int, attributes, set,)
 }

@@ -154,6 +154,46 @@ static void block_all(int signal) {
     CHECK(sigprocmask(SIG_SETMASK, &all, 0) == 0 && blocked());
 }
 
+#ifdef __GLIBC__
+static void *nop(void *unused) {
+    (void)unused;
+    return (void *)(long)ring_nop(&ring, 13);
+}
+#endif
+
+/* By the C library's older functions, and by the call's number. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+static void older_masks(void) {
+    CHECK(sighold(SIGSYS) == 0 && blocked());
+    printf("a NOP with SIGSYS held: %d\n", ring_nop(&ring, 10));
+    CHECK(sigrelse(SIGSYS) == 0 && !blocked());
+    CHECK(sigset(SIGUSR2, SIG_HOLD) == SIG_DFL && sigset(SIGUSR2, SIG_IGN) == SIG_HOLD);
+    CHECK(sigset(SIGUSR2, SIG_DFL) == SIG_IGN && sigignore(SIGUSR2) == 0 && signal(SIGUSR2, SIG_DFL) == SIG_IGN);
+    CHECK(sigset(SIGKILL, SIG_DFL) == SIG_ERR && sighold(0) == -1);
+    uint64_t set = ~0ul, old;
+    CHECK(syscall(SYS_rt_sigprocmask, SIG_SETMASK, &set, &old, 8) == 0 && blocked());
+    printf("a NOP with all blocked by number: %d\n", ring_nop(&ring, 11));
+    CHECK(syscall(SYS_rt_sigprocmask, SIG_SETMASK, &old, &set, 8) == 0 && !blocked());
+    CHECK(set >> (SIGSYS - 1) & 1);
+    CHECK(syscall(SYS_rt_sigprocmask, 3, &old, 0, 8) == -1 && errno == EINVAL);
+    CHECK(syscall(SYS_rt_sigprocmask, SIG_BLOCK, 8, 0, 8) == -1 && errno == EFAULT);
+#ifdef __GLIBC__
+    CHECK(sigblock(-1) == 0 && blocked());
+    printf("a NOP after sigblock: %d\n", ring_nop(&ring, 12));
+    CHECK(sigsetmask(0) != 0 && !blocked());
+    pthread_attr_t attributes;
+    sigset_t all;
+    sigfillset(&all);
+    pthread_t thread;
+    void *result;
+    CHECK(pthread_attr_init(&attributes) == 0 && pthread_attr_setsigmask_np(&attributes, &all) == 0);
+    CHECK(pthread_create(&thread, &attributes, nop, 0) == 0 && pthread_join(thread, &result) == 0);
+    printf("a NOP by a thread made with all blocked: %ld\n", (long)result);
+#endif
+}
+#pragma GCC diagnostic pop
+
 static void masks(void) {
     sigset_t all, old, sys;
     sigfillset(&all);
@@ -170,6 +210,7 @@ static void masks(void) {
     sigset_t now;
     CHECK(sigprocmask(SIG_SETMASK, &old, &now) == 0 && !blocked());
     CHECK(sigismember(&now, SIGUSR1) && sigismember(&now, SIGALRM) && sigismember(&now, SIGSYS));
+    older_masks();
     set(SIGUSR1, block_all, 0);
     CHECK(raise(SIGUSR1) == 0);
     printf("SIGSYS after a handler that blocked all: %d\n", blocked());
@@ -244,7 +285,22 @@ static void answer_trap(int signal, siginfo_t *info, void *context) {
 }
 
 /* A filter of the program's own traps a call that anyring looks at, too: its handler is to hear of it. */
-static void own_filter(void) {
+/* `sigaction` by the call's number, past whoever stands in front of the C library. */
+#ifdef __x86_64__
+__asm__(".text\nrestore_here: mov $15, %eax\n syscall\n");
+extern void restore_here(void);
+#define RESTORE 0x04000000, restore_here
+#else
+#define RESTORE 0, 0
+#endif
+static int action_by_number(int signal, void (*handler)(int, siginfo_t *, void *)) {
+    struct restore { unsigned long flag; void (*restorer)(void); } restore = {RESTORE};
+    struct { void *handler; unsigned long flags; void (*restorer)(void); uint64_t mask; } action = {
+        handler, SA_SIGINFO | restore.flag, restore.restorer, 0};
+    return syscall(SYS_rt_sigaction, signal, &action, 0, 8);
+}
+
+static void own_filter(int by_number, int fork_by_number) {
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_prctl, 0, 1),
@@ -254,16 +310,18 @@ static void own_filter(void) {
     struct sock_fprog filter = {4, code};
     struct sigaction action = {.sa_sigaction = answer_trap, .sa_flags = SA_SIGINFO};
     fflush(stdout);
-    pid_t child = fork();
+    pid_t child = fork_by_number ? syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) : fork();
     if (!child) {
-        CHECK(sigaction(SIGSYS, &action, 0) == 0 && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+        CHECK((by_number ? action_by_number(SIGSYS, answer_trap) : sigaction(SIGSYS, &action, 0)) == 0);
+        CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
         CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
         prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
         _exit(handled == SIGSYS && value == 7 ? 0 : 1);
     }
     int status = -1;
     CHECK(waitpid(child, &status, 0) == child);
-    printf("a trap of the program's own filter: %d\n", status);
+    printf("a trap of the program's own filter%s%s: %d\n", by_number ? ", handled by number" : "",
+           fork_by_number ? ", in a fork by number" : "", status);
 }
 
 int main(int count_arguments, char **arguments) {
@@ -271,7 +329,8 @@ int main(int count_arguments, char **arguments) {
     small_stack();
     masks();
     waits_with_masks();
-    own_filter();
+    for (int i = 0; i < 4; i++)
+        own_filter(i & 1, i & 2);
     actions();
     faults();
     waits();
