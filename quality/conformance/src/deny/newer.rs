@@ -30,9 +30,9 @@ const fn is(argument: u32, value: u32) -> When {
 }
 
 /// Arguments of calls that are newer than the last kernel that does not know them.
-#[derive(Debug)]
 pub struct Flag {
-    /// As the documentation has it.
+    /// As the documentation has it; tests name a row by it.
+    #[cfg_attr(not(test), expect(dead_code))]
     pub name: &'static str,
     /// The first kernel that knows it.
     pub since: Version,
