@@ -219,6 +219,9 @@ const SAMPLES: &[Sample] = &[
         call(libc::SYS_memfd_create, [c"".as_ptr() as i64, 8, 0, 0, 0, 0])
     }),
     ("PR_GET_MDWE", (6, 3), libc::EINVAL, || call(libc::SYS_prctl, [66, 0, 0, 0, 0, 0])),
+    ("MEMBARRIER_CMD_GET_REGISTRATIONS", (6, 3), libc::EINVAL, || {
+        call(libc::SYS_membarrier, [1 << 9, 0, 0, 0, 0, 0])
+    }),
     ("cachestat", (6, 5), libc::ENOSYS, || call(451, [-1, 0, 0, 0, 0, 0])),
     ("fchmodat2", (6, 6), libc::ENOSYS, || call(452, [-1, c"x".as_ptr() as i64, 0, 0, 0, 0])),
     ("futex_wake", (6, 7), libc::ENOSYS, || call(454, [0; 6])),
@@ -247,6 +250,7 @@ const SAMPLES: &[Sample] = &[
     // What every kernel here knows.
     ("statx", (4, 11), 0, || call(libc::SYS_statx, [-100, c"/".as_ptr() as i64, 0, 1, 0, 0])),
     ("RWF_NOWAIT", (4, 14), 0, || call(libc::SYS_preadv2, [0, 0, 0, -1, 0, 8])),
+    ("MEMBARRIER_CMD_QUERY", (4, 3), 0, || call(libc::SYS_membarrier, [0; 6])),
     ("UDP_SEGMENT", (4, 18), 0, || socket_option(libc::SOL_UDP, 103)),
     ("a null path", (4, 18), 0, || call(libc::SYS_statx, [-100, 0, 0, 1, 0, 0])),
 ];
