@@ -243,7 +243,7 @@ fn paths_beyond_the_longest() {
     }
     none(&failures);
     let output =
-        ours(tree.path(), common::WAYS[1]).args([".", "-mindepth", "1", "-delete"]).output().unwrap();
+        ours(tree.path(), common::ways()[1]).args([".", "-mindepth", "1", "-delete"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     assert_eq!(fs::read_dir(tree.path()).unwrap().count(), 0);
     // A root is no longer than a path.

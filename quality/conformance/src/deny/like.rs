@@ -1,0 +1,123 @@
+//! A filter that plays an older kernel: system calls and flags that it does not know get the answer that it gives.
+
+use std::io;
+
+use super::newer::{CALLS, FLAGS, Flag, Version, When};
+use super::{AND, JUMP, JUMP_ANY, JUMP_EQ, JUMP_GE, JUMP_GT, LOAD_WORD, RETURN, answer, insn, install};
+
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURE: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: u32 = 0xc000_00b7;
+
+const ALLOW: libc::sock_filter = insn(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW);
+
+/// A kernel that can be played.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum Like {
+    /// RHEL 8
+    #[value(name = "4.18")]
+    V4_18,
+    /// Ubuntu 20.04
+    #[value(name = "5.4")]
+    V5_4,
+    /// Debian 11
+    #[value(name = "5.10")]
+    V5_10,
+    /// Ubuntu 22.04
+    #[value(name = "5.15")]
+    V5_15,
+    /// Debian 12
+    #[value(name = "6.1")]
+    V6_1,
+}
+
+impl Like {
+    fn version(self) -> Version {
+        match self {
+            Like::V4_18 => (4, 18),
+            Like::V5_4 => (5, 4),
+            Like::V5_10 => (5, 10),
+            Like::V5_15 => (5, 15),
+            Like::V6_1 => (6, 1),
+        }
+    }
+
+    /// Does this kernel have io_uring, so that it takes a policy to deny it?
+    pub fn has_io_uring(self) -> bool {
+        self.version() >= (5, 1)
+    }
+}
+
+/// Answers system calls and flags that are newer than `kernel` as it does, in this process and in all its descendants.
+///
+/// It cannot be taken back. From a kernel that has io_uring on, the three calls of io_uring are left alone:
+/// [`deny_io_uring`](super::deny_io_uring) denies them. Unlike that function, this one allocates memory.
+pub fn play(kernel: Like) -> io::Result<()> {
+    install(&mut filter(kernel.version()))
+}
+
+/// The filter: calls first, then for each call the flags that are not known, row by row.
+fn filter(version: Version) -> Vec<libc::sock_filter> {
+    // Calls of 32-bit programs have other numbers.
+    let mut code = vec![insn(LOAD_WORD, 0, 0, 4), insn(JUMP_EQ, 1, 0, ARCHITECTURE), ALLOW];
+    code.push(insn(LOAD_WORD, 0, 0, 0));
+    let newest = CALLS.iter().filter(|(_, since)| *since <= version).map(|(number, _)| *number).max();
+    // This is where the calls of the x32 ABI end, too: no kernel that distributions build has them.
+    code.extend([insn(JUMP_GT, 0, 1, newest.expect("old rows")), refuse(libc::ENOSYS)]);
+    for (number, _) in CALLS.iter().filter(|(number, since)| *since > version && Some(*number) < newest) {
+        code.extend([insn(JUMP_EQ, 0, 1, *number), refuse(libc::ENOSYS)]);
+    }
+    let flags: Vec<&Flag> = FLAGS.iter().filter(|flag| flag.since > version).collect();
+    let mut numbers: Vec<u32> = flags.iter().flat_map(|flag| flag.calls).copied().collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    for number in numbers {
+        let rows = flags.iter().filter(|flag| flag.calls.contains(&number));
+        let mut block: Vec<_> = rows.flat_map(|flag| row(flag)).collect();
+        block.push(ALLOW);
+        code.extend([insn(JUMP_EQ, 1, 0, number), insn(JUMP, 0, 0, block.len() as u32)]);
+        code.extend(block);
+    }
+    code.push(ALLOW);
+    code
+}
+
+fn refuse(errno: i32) -> libc::sock_filter {
+    insn(RETURN, 0, 0, answer(errno))
+}
+
+/// Answers where all conditions of a row hold, and goes on behind it where one does not.
+fn row(flag: &Flag) -> Vec<libc::sock_filter> {
+    let mut code = vec![refuse(flag.answer)];
+    // From behind: a condition that fails jumps over all that comes after it.
+    for when in flag.when.iter().rev() {
+        let rest = u8::try_from(code.len()).expect("a row is short");
+        let mut test = condition(when, rest);
+        test.append(&mut code);
+        code = test;
+    }
+    code
+}
+
+/// Instructions that fall through where the condition holds, and else skip what follows, and `rest` more.
+fn condition(when: &When, rest: u8) -> Vec<libc::sock_filter> {
+    // The machines are little-endian: the lower half of an argument comes first.
+    let low = |argument: u32| insn(LOAD_WORD, 0, 0, 16 + 8 * argument);
+    let high = |argument: u32| insn(LOAD_WORD, 0, 0, 20 + 8 * argument);
+    match *when {
+        When::Within(argument, first, last) => {
+            vec![low(argument), insn(JUMP_GE, 0, rest + 1, first), insn(JUMP_GT, rest, 0, last)]
+        }
+        When::Any(argument, bits) => vec![low(argument), insn(JUMP_ANY, 0, rest, bits)],
+        When::Masked(argument, bits, value) => {
+            vec![low(argument), insn(AND, 0, 0, bits), insn(JUMP_EQ, 0, rest, value)]
+        }
+        When::Null(argument) => {
+            vec![low(argument), insn(JUMP_EQ, 0, rest + 2, 0), high(argument), insn(JUMP_EQ, 0, rest, 0)]
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
