@@ -1,5 +1,13 @@
-# Sourced by run: real kernels, as Debian builds them, in qemu. A machine is started for each command.
+# Sourced by run: what older kernels answer, played by a filter; and real kernels, as Debian builds them, in qemu, where a
+# machine is started for each command.
 # shellcheck shell=bash
+
+in_like() { "${limited[@]}" env "${variables[@]}" "$deny" --like "$like" chroot "$chroot_root" "$@"; }
+for like in 4.18 5.4 5.10 5.15 6.1; do
+    [ "$quick" = 0 ] || [ "$like" = 4.18 ] || continue
+    place "like-$like" "\`anyring-deny --like $like\`: system calls and flags that are newer than Linux $like answer as they would there" \
+        glibc in_like
+done
 
 [ "$quick" = 0 ] || return 0
 "$top/scripts/need" qemu-system-x86_64:qemu-system-x86 cpio xz:xz-utils curl || exit 1
