@@ -86,6 +86,32 @@ fn what_found_no_room_outlives_its_process() {
     });
 }
 
+/// Nor is it lost with a third process, which looks at the ring when it has said already that it ends.
+#[test]
+fn what_found_no_room_outlives_who_reads_of_it() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 4, 0);
+        let full = ring.params.cq_entries as u64;
+        assert!((1..=full).all(|user_data| submit(&mut ring, &[nop(user_data)]) == 1));
+        let [mut to_parent, mut to_child] = [pipe(), pipe()];
+        let reader = child(|| {
+            anyring_engine::frontend::exits();
+            signal(&mut to_parent.1);
+            await_signal(&mut to_child.0);
+            let entered = ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+            // SAFETY: ends the child, which has said so.
+            unsafe { libc::_exit(entered) }
+        });
+        await_signal(&mut to_parent.0);
+        let writer = child(|| submit(&mut ring, &[nop(full + 1)]) == 1);
+        assert_eq!(ended(writer), 0);
+        signal(&mut to_child.1);
+        assert_eq!(ended(reader), 0);
+        let flagged = ring.overflowed();
+        (wait_for(&mut ring, full as usize + 1).len(), flagged, ring.overflowed())
+    });
+}
+
 #[test]
 fn each_side_reaps_what_the_other_submitted() {
     both(|engine| {

@@ -173,7 +173,7 @@ impl Core {
 
     /// Takes the flag away by which the program knows of kept CQEs, where nobody keeps any.
     pub(crate) fn overflow_may_be_over(&self) {
-        if self.cq.kept() == 0 && !self.overflows_elsewhere() {
+        if self.cq.kept() == 0 && !self.overflows_elsewhere() && !self.kept_in_mail() {
             self.memory.change_sq_flags(0, IORING_SQ_CQ_OVERFLOW);
         }
     }

@@ -6,7 +6,7 @@
 //!   that somebody died without an answer.
 //! - `TIMEOUT`: the writer ends, its timeout does not. Whoever reads it first has it.
 //! - `COMPLETION`: a message (`MSG_RING`) for a ring that only a thread of another process may drive.
-//! - `KEPT`: a CQE that found no room, of a process that ends. Whoever reads it first posts it.
+//! - `KEPT`: a CQE that found no room, of a process that ends. Whoever reads it first, and has room, posts it.
 
 use crate::abi::Errno;
 use crate::os;
@@ -59,6 +59,10 @@ impl Shared {
 }
 
 impl State {
+    fn is_mail_full(&self) -> bool {
+        self.mail.iter().all(|letter| letter.kind != 0)
+    }
+
     fn take_letter(&mut self, place: usize) {
         self.mail[place] = Letter::default();
         self.messages = self.messages.saturating_sub(1);
@@ -225,13 +229,26 @@ impl Core {
         })
     }
 
-    /// Posts what a process that has ended could not.
+    /// Posts what a process that has ended could not. What finds no room stays a letter, for this process may end, too, and
+    /// be past the point where it leaves letters; but a writer may need the place.
     fn take_kept(&mut self, place: usize, letter: Letter) {
         let Some(shared) = &self.shared else { return };
+        if !self.has_room_for(1) && !shared.state().is_mail_full() {
+            return;
+        }
         shared.state().take_letter(place);
         let big = [letter.time_ns, u64::from(letter.index) | u64::from(letter.generation) << 32];
         self.post(Cqe { user_data: letter.user_data, res: letter.count as i32, flags: letter.flags, big });
         self.overflow_may_be_over();
+    }
+
+    /// Has a process that has ended left CQEs that nobody has posted?
+    pub(crate) fn kept_in_mail(&self) -> bool {
+        let kept = |letter: &Letter| letter.kind == KEPT;
+        self.shared.as_ref().is_some_and(|shared| {
+            let state = shared.state();
+            state.messages > 0 && state.mail.iter().any(kept)
+        })
     }
 
     /// Leaves a timeout to whoever reads of it. False where there is no room.
