@@ -365,9 +365,8 @@ fn no_idle_thread_keeps_what_the_process_gave_up() {
         if let Some(change) = change {
             change.end();
         }
-        // One is at the splice, in the name of whoever submitted it.
-        let of_root = users_of("iou-wrk").iter().filter(|&&user| user == 0).count();
-        assert!(of_root <= 1, "{:?}", users_of("iou-wrk"));
+        // One is at the splice, in the name of whoever submitted it; others may still be on their way back from the rest.
+        until("who is idle leaves", || users_of("iou-wrk").iter().filter(|&&user| user == 0).count() <= 1);
         assert_eq!(users_of("iou-keeper"), [0], "the personality goes on");
         into.write_all(b"x").unwrap();
         assert_eq!(ring.collect(1)[0].res, 1);

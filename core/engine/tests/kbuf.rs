@@ -338,8 +338,12 @@ fn buffers_are_used_up_bit_by_bit() {
     });
 }
 
-/// Does this kernel know how little may be left in a buffer (`min_left`, from Linux 7.1 and in newer stable kernels)?
+/// Does this kernel know how little may be left in a buffer (`min_left`, from Linux 7.1 and in newer stable kernels)? One
+/// whose io_uring is denied has no say.
 fn kernel_knows_min_left() -> bool {
+    if !kernel_available() {
+        return true;
+    }
     let ring = Ring::new(Engine::Kernel, 4, 0);
     let buffers = Buffers::map(4, -1, 0);
     let known =

@@ -145,3 +145,48 @@ fn futexes_are_waited_for_one_by_one() {
     });
     assert_eq!(ended(pid), 0);
 }
+
+/// What says nothing of how a path is to be resolved is opened by the older call, and refused as by the newer one.
+#[test]
+fn files_are_opened_where_the_kernel_has_one_call_only() {
+    let pid = child(|| {
+        refuse(libc::SYS_openat2, None, libc::ENOSYS);
+        let open = |ring: &mut Ring, flags: i32, more: u64, mode: u64, resolve: u64| {
+            let how = [flags as u64 | more, mode, resolve];
+            let path = c"/dev/null".as_ptr() as u64;
+            let open = Sqe {
+                fd: libc::AT_FDCWD,
+                addr: path,
+                off: how.as_ptr() as u64,
+                len: 24,
+                ..sqe(IORING_OP_OPENAT2, 1)
+            };
+            let result = ring.run(&[open])[0].res;
+            if result >= 0 {
+                // SAFETY: it is ours.
+                unsafe { libc::close(result) };
+            }
+            result.min(0)
+        };
+        both(|engine| {
+            let mut ring = Ring::new(engine, 8, 0);
+            [
+                (libc::O_RDWR, 0, 0),
+                (libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC, 0, 0o600),
+                (libc::O_PATH | libc::O_NOFOLLOW, 0, 0),
+                (libc::O_PATH | libc::O_RDWR, 0, 0),
+                (libc::O_RDONLY, 1 << 40, 0),
+                (libc::O_RDONLY, 1 << 29, 0),
+                (libc::O_RDONLY, 0, 0o600),
+                (libc::O_RDWR | libc::O_CREAT, 0, 0o10600),
+                (libc::O_DIRECTORY, 0, 0),
+            ]
+            .map(|(flags, more, mode)| open(&mut ring, flags, more, mode, 0))
+        });
+        // As rings that do not know the operation.
+        let mut ring = Ring::new(Engine::User, 8, 0);
+        assert_eq!(open(&mut ring, libc::O_RDWR, 0, 0, libc::RESOLVE_NO_SYMLINKS), -libc::EINVAL);
+        true
+    });
+    assert_eq!(ended(pid), 0);
+}

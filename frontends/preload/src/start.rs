@@ -4,7 +4,7 @@ use crate::{frontend, patch};
 use anyring_interpose::next;
 use anyring_runtime::{config, process};
 use anyring_trap::filter::Reach;
-use anyring_trap::{exec, fork, low, trap};
+use anyring_trap::{exec, low, trap};
 use core::ffi::{CStr, c_ulong};
 
 #[cfg(not(test))]
@@ -53,7 +53,7 @@ pub extern "C" fn start() {
     #[cfg(not(test))]
     {
         crate::interpose::process::register_fork();
-        fork::watch();
+        anyring_trap::fork::watch();
         crate::threads::prepare();
     }
 }

@@ -6,8 +6,9 @@
 //! opened once, by a thread that waits: its peers would see an open that is taken back.
 
 use linux_raw_sys::general::{
-    F_DUPFD, F_DUPFD_CLOEXEC, F_SETFL, O_APPEND, O_CLOEXEC, O_CREAT, O_DIRECT, O_DIRECTORY, O_EXCL,
-    O_NOATIME, O_NOFOLLOW, O_NONBLOCK, O_PATH, O_TMPFILE, O_TRUNC, open_how,
+    F_DUPFD, F_DUPFD_CLOEXEC, F_SETFL, FASYNC, O_ACCMODE, O_APPEND, O_CLOEXEC, O_CREAT, O_DIRECT,
+    O_DIRECTORY, O_DSYNC, O_EXCL, O_LARGEFILE, O_NOATIME, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK, O_PATH, O_SYNC,
+    O_TMPFILE, O_TRUNC, open_how,
 };
 use linux_raw_sys::io_uring::{IORING_FIXED_FD_NO_CLOEXEC, io_uring_rsrc_update2};
 
@@ -161,6 +162,19 @@ fn issue_open(core: &mut Core, id: RequestId) -> Outcome {
 /// An open that asks no file system.
 const RESOLVE_CACHED: u64 = 0x20;
 
+/// Can `openat` do what `openat2` would? It ignores what that refuses.
+fn is_plain(how: &open_how) -> bool {
+    const OF_PATHS: u32 = O_DIRECTORY | O_NOFOLLOW | O_PATH | O_CLOEXEC;
+    const KNOWN: u32 = OF_PATHS
+        | (O_ACCMODE | O_CREAT | O_EXCL | O_NOCTTY | O_TRUNC | O_APPEND | O_NONBLOCK | O_SYNC | O_DSYNC)
+        | (FASYNC | O_DIRECT | O_LARGEFILE | O_NOATIME | O_TMPFILE);
+    const MODES: u64 = 0o7777;
+    let known = if how.flags & u64::from(O_PATH) != 0 { OF_PATHS } else { KNOWN };
+    let creates = how.flags & u64::from(O_CREAT | (O_TMPFILE & !O_DIRECTORY)) != 0;
+    let modes = if creates { MODES } else { 0 };
+    how.resolve == 0 && how.flags & !u64::from(known) == 0 && how.mode & !modes == 0
+}
+
 impl Open {
     fn call(&self, work: &Work, more_flags: u32) -> Result<Fd, Errno> {
         let more_flags = if self.in_slot { more_flags | O_CLOEXEC } else { more_flags };
@@ -169,13 +183,19 @@ impl Open {
 
     fn call_as(&self, work: &Work, how: open_how) -> Result<Fd, Errno> {
         let (directory, path) = (work.sqe.fd as usize, self.path.address());
+        let plain = [directory, path, how.flags as usize, how.mode as usize, 0, 0];
         // SAFETY: reads a path and a structure of ours.
         let fd = unsafe {
             if self.strict {
                 let (address, size) = (&raw const how as usize, size_of::<open_how>());
-                work.call(nr::__NR_openat2, [directory, path, address, size, 0, 0])
+                match work.call(nr::__NR_openat2, [directory, path, address, size, 0, 0]) {
+                    // A kernel before 5.6.
+                    Err(Errno::ENOSYS) if is_plain(&how) => work.call(nr::__NR_openat, plain),
+                    Err(Errno::ENOSYS) => Err(Errno::EINVAL),
+                    other => other,
+                }
             } else {
-                work.call(nr::__NR_openat, [directory, path, how.flags as usize, how.mode as usize, 0, 0])
+                work.call(nr::__NR_openat, plain)
             }
         };
         fd.map(|fd| fd as Fd)

@@ -1,6 +1,6 @@
 //! The system calls that the engine itself lives by; operations make theirs through [`call`].
 
-use crate::os::sync::atomic::AtomicU32;
+use crate::os::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::ffi::{CStr, c_void};
 
 use linux_raw_sys::general as nr;
@@ -348,6 +348,7 @@ pub fn epoll_wait(
     match timeout_ns {
         None => short(-1),
         Some(0) => short(0),
+        Some(ns) if LACKS_PWAIT2.load(Ordering::Relaxed) => short(in_milliseconds(ns)),
         Some(ns) => {
             let timeout = Timespec::from_ns(ns);
             // SAFETY: writes at most `count` events of ours, reads a time and a mask of ours.
@@ -360,12 +361,21 @@ pub fn epoll_wait(
             };
             match result {
                 Err(Errno::ENOSYS | Errno::EPERM) => {
-                    short(i32::try_from(ns.div_ceil(1_000_000)).unwrap_or(i32::MAX))
+                    // Relaxed: nothing else follows from it.
+                    LACKS_PWAIT2.store(true, Ordering::Relaxed);
+                    short(in_milliseconds(ns))
                 }
                 other => other,
             }
         }
     }
+}
+
+/// The system has refused `epoll_pwait2` (since Linux 5.11): it is not asked again.
+static LACKS_PWAIT2: AtomicBool = AtomicBool::new(false);
+
+fn in_milliseconds(ns: u64) -> i32 {
+    i32::try_from(ns.div_ceil(1_000_000)).unwrap_or(i32::MAX)
 }
 
 /// What `fd` is ready for among `events`, now; 0 where it is ready for none.

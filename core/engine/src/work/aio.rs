@@ -138,7 +138,7 @@ impl Context {
     /// Polls a file once: its first wake-up for one of `events` completes this, whatever is so later.
     ///
     /// # Errors
-    /// Those of `io_submit`: `EINVAL` before Linux 4.18, `EAGAIN` while as many are in flight as there may be.
+    /// Those of `io_submit`: `EINVAL` before Linux 4.19, `EAGAIN` while as many are in flight as there may be.
     pub fn poll(&self, fd: Fd, events: u32) -> Result<(), Errno> {
         let iocb = Iocb {
             opcode: POLL,
