@@ -37,7 +37,7 @@ pub trait Frontend {
     /// As for the call that `number` names.
     unsafe fn call(number: usize, arguments: [usize; 6]) -> Option<isize>;
 
-    /// Another call that a program makes by its number, and that is not the kernel's alone to answer.
+    /// A call by its number that is none of the three, but that the front end may answer, too; `None` leaves it to the kernel.
     ///
     /// # Safety
     /// As for the call that `number` names.

@@ -12,6 +12,7 @@
 
 use crate::Frontend;
 use crate::arch::{self, Context};
+use crate::fork;
 use crate::stub;
 use anyring_engine::frontend;
 use anyring_engine::os::user;
@@ -164,9 +165,14 @@ pub fn active() -> bool {
     ACTIVE.load(Ordering::Acquire)
 }
 
-/// Whether this is the process whose actions are kept here, not a child of `vfork` in its memory.
+/// Whether this is the process whose actions are kept here, not a child of `vfork` in its memory. A fork that nobody told of
+/// is noticed here, and its child is.
 pub fn is_owner() -> bool {
-    OWNER.load(Ordering::Relaxed) == sys::process_id()
+    let process = sys::process_id();
+    if OWNER.load(Ordering::Relaxed) != process {
+        fork::notice();
+    }
+    OWNER.load(Ordering::Relaxed) == process
 }
 
 /// The process has forked and this is the child.
@@ -184,7 +190,7 @@ pub unsafe fn set_action(signal: usize, new: Option<&Action>, old: Option<&mut A
         return -(EINVAL as isize);
     }
     if !is_owner() {
-        // A child of `vfork`, or of a fork that we did not see: the table is not its own.
+        // A child of `vfork`: the table is not its own.
         if signal == raw::SIGSYS as usize && new.is_some() {
             return 0;
         }

@@ -162,7 +162,7 @@ fn issue_open(core: &mut Core, id: RequestId) -> Outcome {
 /// An open that asks no file system.
 const RESOLVE_CACHED: u64 = 0x20;
 
-/// Can `openat` do what `openat2` would? It ignores what that refuses.
+/// Can `openat` do what `openat2` would? Of flags and modes that `openat2` refuses, `openat` takes no notice.
 fn is_plain(how: &open_how) -> bool {
     const OF_PATHS: u32 = O_DIRECTORY | O_NOFOLLOW | O_PATH | O_CLOEXEC;
     const KNOWN: u32 = OF_PATHS

@@ -2,8 +2,8 @@
 
 use anyring_interpose::next;
 use anyring_runtime::sys::signal_bit;
+use anyring_trap::arch;
 use anyring_trap::signals::{self, Action};
-use anyring_trap::{arch, fork};
 use core::ffi::{c_int, c_void};
 use linux_raw_sys::errno::EINVAL;
 use linux_raw_sys::general as raw;
@@ -18,19 +18,14 @@ pub struct LibcAction {
     restorer: usize,
 }
 
-/// Whether the program's actions and masks are kept by us; a fork that nobody told of is noticed first.
-fn active() -> bool {
-    if !signals::active() {
-        return false;
-    }
-    if !signals::is_owner() {
-        fork::notice();
-    }
-    true
-}
-
 /// Signals that C libraries use themselves.
 const INTERNAL: [c_int; 2] = [32, 33];
+
+/// Is it a signal that a program may name to the C library?
+fn is_named(signal: c_int) -> bool {
+    (1..=64).contains(&signal) && !INTERNAL.contains(&signal)
+}
+
 /// `SIG_ERR`.
 const ERROR: usize = usize::MAX;
 
@@ -50,10 +45,10 @@ fn with_restorer(handler: usize, flags: u32, mask: u64) -> Action {
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigaction(signal: c_int, new: *const LibcAction, old: *mut LibcAction) -> c_int {
-    if !active() {
+    if !signals::active() {
         return next!(c"sigaction", fn(c_int, *const LibcAction, *mut LibcAction) -> c_int, signal, new, old,);
     }
-    if INTERNAL.contains(&signal) || signal <= 0 {
+    if !is_named(signal) {
         return next::fail(-(EINVAL as isize)) as c_int;
     }
     // SAFETY: null or as in C.
@@ -75,7 +70,7 @@ pub unsafe extern "C" fn sigaction(signal: c_int, new: *const LibcAction, old: *
 /// `signal` and its kin: sets a handler and returns the one before.
 unsafe fn set_handler(signal: c_int, handler: usize, flags: u32, mask: u64) -> usize {
     let mut before = Action::default();
-    if INTERNAL.contains(&signal) || signal <= 0 || handler == ERROR {
+    if !is_named(signal) || handler == ERROR {
         next::fail(-(EINVAL as isize));
         return ERROR;
     }
@@ -91,7 +86,7 @@ unsafe fn set_handler(signal: c_int, handler: usize, flags: u32, mask: u64) -> u
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn signal(number: c_int, handler: usize) -> usize {
-    if !active() {
+    if !signals::active() {
         return next!(c"signal", fn(c_int, usize) -> usize, number, handler);
     }
     let mask = if (1..=64).contains(&number) { signal_bit(number as u32) } else { 0 };
@@ -125,7 +120,7 @@ pub unsafe extern "C" fn ssignal(number: c_int, handler: usize) -> usize {
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sysv_signal(number: c_int, handler: usize) -> usize {
-    if !active() {
+    if !signals::active() {
         return next!(c"sysv_signal", fn(c_int, usize) -> usize, number, handler);
     }
     // SAFETY: the program's handler.
@@ -201,21 +196,21 @@ pub unsafe extern "C" fn pthread_sigmask(how: c_int, set: *const [u64; 16], old:
     unsafe { change_mask(how, set, old, change) }
 }
 
-/// `rt_sigaction(2)` and `rt_sigprocmask(2)` by `syscall(3)`: so do programs with filters of their own, whose functions others
-/// may stand in front of.
+/// `rt_sigaction(2)` and `rt_sigprocmask(2)` by `syscall(3)`. Sandboxes of programs (Chromium's) call them so, lest somebody
+/// stands in front of the C library's functions.
 ///
 /// # Safety
 /// As for the call that `number` names.
 pub unsafe fn by_number(number: usize, arguments: [usize; 6]) -> Option<isize> {
     match number as u32 {
         // SAFETY: the caller's promise.
-        raw::__NR_rt_sigaction => active().then(|| unsafe { signals::called_action(arguments) }),
+        raw::__NR_rt_sigaction => signals::active().then(|| unsafe { signals::called_action(arguments) }),
         raw::__NR_rt_sigprocmask => signals::active().then(|| signals::called_mask(arguments)),
         _ => None,
     }
 }
 
-/// `sigblock(3)`, of which glibc makes no call of a function of ours.
+/// `sigblock(3)`. glibc's own, like those below, calls no function that ours could stand in front of.
 ///
 /// # Safety
 /// As in C.
@@ -233,15 +228,9 @@ pub unsafe extern "C" fn sigsetmask(mask: c_int) -> c_int {
     change_word(raw::SIG_SETMASK, mask)
 }
 
-/// The first 32 signals of the mask, as before.
+/// Changes the mask by a word of the first 32 signals; returns the word from before, or -1.
 fn change_word(how: u32, mask: c_int) -> c_int {
-    let (mut set, mut old) = ([0; 16], [0; 16]);
-    set[0] = u64::from(mask as u32);
-    // SAFETY: two sets.
-    match unsafe { sigprocmask(how as c_int, &raw const set, &raw mut old) } {
-        0 => old[0] as c_int,
-        error => error,
-    }
+    change_by(how, u64::from(mask as u32)).map_or(-1, |before| before as c_int)
 }
 
 /// `sighold(3)`.
@@ -250,7 +239,7 @@ fn change_word(how: u32, mask: c_int) -> c_int {
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sighold(signal: c_int) -> c_int {
-    change_one(raw::SIG_BLOCK, signal)
+    change_one(raw::SIG_BLOCK, signal).map_or(-1, |_| 0)
 }
 
 /// `sigrelse(3)`.
@@ -259,17 +248,26 @@ pub unsafe extern "C" fn sighold(signal: c_int) -> c_int {
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigrelse(signal: c_int) -> c_int {
-    change_one(raw::SIG_UNBLOCK, signal)
+    change_one(raw::SIG_UNBLOCK, signal).map_or(-1, |_| 0)
 }
 
-fn change_one(how: u32, signal: c_int) -> c_int {
-    if !(1..=64).contains(&signal) || INTERNAL.contains(&signal) {
-        return next::fail(-(EINVAL as isize)) as c_int;
+/// Blocks one signal, or unblocks it; whether it was blocked. `None`, and `errno`, where it is none.
+fn change_one(how: u32, signal: c_int) -> Option<bool> {
+    if !is_named(signal) {
+        next::fail(-(EINVAL as isize));
+        return None;
     }
-    let mut set = [0; 16];
-    set[0] = signal_bit(signal as u32);
-    // SAFETY: a set, and no room for one.
-    unsafe { sigprocmask(how as c_int, &raw const set, core::ptr::null_mut()) }
+    let bit = signal_bit(signal as u32);
+    change_by(how, bit).map(|before| before & bit != 0)
+}
+
+/// `sigprocmask` by a set of one word; the mask from before. `None`, and `errno`, where it fails.
+fn change_by(how: u32, set: u64) -> Option<u64> {
+    let (mut new, mut old) = ([0; 16], [0; 16]);
+    new[0] = set;
+    // SAFETY: two sets.
+    let result = unsafe { sigprocmask(how as c_int, &raw const new, &raw mut old) };
+    (result == 0).then_some(old[0])
 }
 
 /// `SIG_HOLD`.
@@ -281,31 +279,26 @@ const HOLD: usize = 2;
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigset(signal: c_int, handler: usize) -> usize {
-    if !active() {
+    if !signals::active() {
         return next!(c"sigset", fn(c_int, usize) -> usize, signal, handler);
     }
-    if !(1..=64).contains(&signal) || INTERNAL.contains(&signal) {
-        next::fail(-(EINVAL as isize));
-        return ERROR;
-    }
-    let (mut set, mut old) = ([0; 16], [0; 16]);
-    set[0] = signal_bit(signal as u32);
-    let before = if handler == HOLD {
+    let (before, how) = if handler == HOLD {
         let mut action = Action::default();
         // SAFETY: asks.
         let result = unsafe { signals::set_action(signal as usize, None, Some(&mut action)) };
-        if next::fail(result) < 0 { ERROR } else { action.handler }
+        (if next::fail(result) < 0 { ERROR } else { action.handler }, raw::SIG_BLOCK)
     } else {
         // SAFETY: the program's handler.
-        unsafe { set_handler(signal, handler, 0, 0) }
+        (unsafe { set_handler(signal, handler, 0, 0) }, raw::SIG_UNBLOCK)
     };
     if before == ERROR {
         return ERROR;
     }
-    let how = if handler == HOLD { raw::SIG_BLOCK } else { raw::SIG_UNBLOCK };
-    // SAFETY: two sets.
-    unsafe { sigprocmask(how as c_int, &raw const set, &raw mut old) };
-    if old[0] & set[0] != 0 { HOLD } else { before }
+    match change_one(how, signal) {
+        None => ERROR,
+        Some(true) => HOLD,
+        Some(false) => before,
+    }
 }
 
 /// `sigignore(3)`.
@@ -314,7 +307,7 @@ pub unsafe extern "C" fn sigset(signal: c_int, handler: usize) -> usize {
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigignore(signal: c_int) -> c_int {
-    if !active() {
+    if !signals::active() {
         return next!(c"sigignore", fn(c_int) -> c_int, signal);
     }
     // SAFETY: to ignore needs no handler.

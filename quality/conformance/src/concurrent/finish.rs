@@ -7,7 +7,7 @@ use linux_raw_sys::io_uring::*;
 
 use super::children;
 use super::complete::ENDING;
-use super::memory::{Kind, Meeting, State};
+use super::memory::{Held, Kind, Meeting, State};
 use super::plan::End;
 use super::run::{Runner, sync_cancel};
 use super::world::World;
@@ -99,20 +99,21 @@ fn release_pages(world: &World, index: usize) {
         let request = world.shared.entry(id).request();
         assert_eq!(request.kind, Kind::SendZc, "only these have notifications");
         let stream = &world.streams[request.object as usize];
-        // Another thread, whose ring waits for the same, is no reader to wait for; nor may two count what they read.
-        let _held = stream.drains.lock();
+        // The ring of another thread may wait for the same stream: that thread drains it before or after this one, and
+        // must not be taken for a reader.
+        let alone = stream.drains.lock();
         if stream.readers.compare_exchange(0, 1, AcqRel, Acquire).is_ok() {
-            drain(world, request.object as usize);
+            drain(world, request.object as usize, &alone);
             stream.readers.store(0, Release);
         } else if !is_read_by_rings(world, request.object) {
             // How much it has read nobody knows.
             stream.unknown.store(true, Relaxed);
-            drain(world, request.object as usize);
+            drain(world, request.object as usize, &alone);
         }
     }
 }
 
-/// Has a ring that is open a request that reads this stream? What one that was closed had stays its reader for ever.
+/// Has a ring that is open a request that reads this stream? Requests of a closed ring count as readers for ever.
 fn is_read_by_rings(world: &World, stream: u32) -> bool {
     let reads = |id: u32| {
         let request = world.shared.entry(id).request();
@@ -123,9 +124,9 @@ fn is_read_by_rings(world: &World, stream: u32) -> bool {
         .any(|index| world.shared.outstanding(index).any(reads))
 }
 
-/// Reads what is in a stream by system calls, without waiting: a closed ring's request may take it first. Nobody else
-/// drains the stream meanwhile.
-pub fn drain(world: &World, index: usize) {
+/// Reads what is in a stream by system calls, without waiting: a closed ring's request may take it first. The caller holds the
+/// stream's lock for that.
+pub fn drain(world: &World, index: usize, _alone: &Held<'_>) {
     let stream = &world.streams[index];
     let mut buffer = [0; 4096];
     let place = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };

@@ -162,7 +162,7 @@ fn streams(world: &World) {
         // What TCP has taken may still be on its way, while the window was closed.
         let deadline = Instant::now() + ON_ITS_WAY;
         let (written, read) = loop {
-            drain(world, index);
+            drain(world, index, &stream.drains.lock());
             let counts = (stream.written.load(Relaxed), stream.read.load(Relaxed));
             if counts.0 <= counts.1 || Instant::now() > deadline {
                 break counts;
