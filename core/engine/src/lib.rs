@@ -50,9 +50,9 @@ fn raw(result: Result<usize, abi::Errno>) -> isize {
 /// # Safety
 /// None of the kernel's contract is relaxed: memory that `params` designates (with
 /// `IORING_SETUP_NO_MMAP`) must be the caller's to give.
-pub unsafe fn setup(entries: u32, params: *mut io_uring_params) -> isize {
+pub unsafe fn setup(entries: u32, params: *mut io_uring_params, caller: &Caller) -> isize {
     // SAFETY: passed on to the caller.
-    unsafe { setup_with(&ops::TABLE, entries, params) }
+    unsafe { setup_with(&ops::TABLE, entries, params, caller) }
 }
 
 /// As [`setup`], of a ring that does the operations in `table`: those of [`ops::ROWS`], and others. Probes and queries tell
@@ -63,8 +63,13 @@ pub unsafe fn setup(entries: u32, params: *mut io_uring_params) -> isize {
 ///
 /// # Safety
 /// As there.
-pub unsafe fn setup_with(table: &'static Table, entries: u32, params: *mut io_uring_params) -> isize {
-    raw(calls::setup::setup(entries, params as u64, table).map(|fd| fd as usize))
+pub unsafe fn setup_with(
+    table: &'static Table,
+    entries: u32,
+    params: *mut io_uring_params,
+    caller: &Caller,
+) -> isize {
+    raw(calls::setup::setup(entries, params as u64, table, caller).map(|fd| fd as usize))
 }
 
 /// `io_uring_enter2(2)`: submits up to `to_submit` SQEs and, with `IORING_ENTER_GETEVENTS`, waits

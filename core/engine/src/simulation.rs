@@ -24,7 +24,7 @@ pub fn prepare() {
 
 /// Ends rings that nothing refers to any more, as every call of `setup` does.
 pub fn collect() {
-    lifetime::collect();
+    lifetime::collect_all();
 }
 
 /// Threads of the engine, the reactor left out.
@@ -42,7 +42,6 @@ pub fn end() {
     fork::forked();
     identity::reset();
     registry::reset();
-    lifetime::reset();
 }
 
 /// What every ring is doing, for a report. Nothing else may run meanwhile.

@@ -50,7 +50,8 @@ fn ring() -> Ring {
     // SAFETY: integers only.
     let mut params: io_uring_params = unsafe { std::mem::zeroed() };
     // SAFETY: passes a structure of ours.
-    let fd = unsafe { anyring_engine::setup_with(&TABLE, 8, &mut params) };
+    let fd =
+        unsafe { anyring_engine::setup_with(&TABLE, 8, &mut params, &anyring_engine::Caller::default()) };
     assert!(fd >= 0, "a ring: {fd}");
     Ring::of(Engine::User, fd as i32, params)
 }

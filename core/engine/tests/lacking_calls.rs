@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -186,6 +186,61 @@ fn files_are_opened_where_the_kernel_has_one_call_only() {
         // As rings that do not know the operation.
         let mut ring = Ring::new(Engine::User, 8, 0);
         assert_eq!(open(&mut ring, libc::O_RDWR, 0, 0, libc::RESOLVE_NO_SYMLINKS), -libc::EINVAL);
+        true
+    });
+    assert_eq!(ended(pid), 0);
+}
+
+/// A ring whose descriptor is closed where nobody sees it, and for which there was no watch, ends when another is made.
+#[test]
+fn a_ring_ends_without_inotify() {
+    let pid = child(|| {
+        refuse(libc::SYS_inotify_init1, None, libc::EMFILE);
+        both(|engine| {
+            let ring = Ring::new(engine, 8, 0);
+            let (mut one, other) = tcp_pair();
+            let fds = [other.as_raw_fd()];
+            assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_FILES, fds.as_ptr().cast(), 1), 0);
+            drop(other);
+            // SAFETY: it is ours, and not closed again.
+            unsafe { libc::close(ring.forget()) };
+            // It has another number, lest that tells of the close.
+            let _taken = std::fs::File::open("/dev/null").unwrap();
+            let _another = Ring::new(engine, 8, 0);
+            // Only the ring had it still.
+            one.set_nonblocking(true).unwrap();
+            until("the connection ends", || one.read(&mut [0]).is_ok());
+        });
+        true
+    });
+    assert_eq!(ended(pid), 0);
+}
+
+/// Has this process an inotify instance?
+fn watches() -> bool {
+    let mut open = std::fs::read_dir("/proc/self/fd").unwrap();
+    open.any(|one| {
+        std::fs::read_link(one.unwrap().path()).is_ok_and(|path| path.ends_with("anon_inode:inotify"))
+    })
+}
+
+/// A user has few inotify instances: none is taken where a front end tells of closes.
+#[test]
+fn no_ring_is_watched_whose_close_is_told() {
+    let pid = child(|| {
+        let made = |tells_closes| {
+            // SAFETY: integers only.
+            let mut params: anyring_engine::io_uring_params = unsafe { std::mem::zeroed() };
+            let caller = anyring_engine::Caller { tells_closes, ..Default::default() };
+            // SAFETY: passes a structure of ours.
+            let fd = unsafe { anyring_engine::setup(8, &mut params, &caller) };
+            Ring::of(Engine::User, i32::try_from(fd).unwrap(), params)
+        };
+        let mut told = made(true);
+        assert_eq!(told.run(&[sqe(IORING_OP_NOP, 7)])[0].user_data, 7);
+        assert!(!watches());
+        let _unseen = made(false);
+        assert!(watches());
         true
     });
     assert_eq!(ended(pid), 0);

@@ -254,7 +254,7 @@ unsafe fn call(engine: Engine, number: u32, arguments: [usize; 6]) -> i32 {
 #[inline(never)]
 unsafe fn user_call(number: u32, arguments: [usize; 6]) -> i32 {
     // SAFETY: the caller's promise.
-    unsafe { linked::call(number as usize, arguments) }
+    unsafe { linked::call(number as usize, arguments, true) }
 }
 
 /// Closes a ring's descriptor.

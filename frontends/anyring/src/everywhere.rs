@@ -151,7 +151,7 @@ impl interpose::Frontend for Everywhere {
         }
         match answers {
             // SAFETY: the caller's promise.
-            USER => Some(unsafe { linked::call(number, arguments) } as isize),
+            USER => Some(unsafe { linked::call(number, arguments, true) } as isize),
             // SAFETY: the caller's promise.
             OTHERS => Some(unsafe { behind(number, arguments) }),
             _ => None,

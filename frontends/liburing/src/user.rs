@@ -7,7 +7,7 @@ use anyring_runtime::threads;
 use core::ffi::{CStr, c_int, c_void};
 use core::num::NonZeroUsize;
 
-pub use anyring_linked::{call, closing};
+pub use anyring_linked::closing;
 
 /// What the library provides to the engine.
 struct Library;
@@ -42,6 +42,16 @@ pub fn is_wanted() -> bool {
         anyring_linked::begin(&HOST);
     }
     wanted
+}
+
+/// One of the three calls, by anyring's engine; a negative errno on failure. Not every ring is closed by
+/// `io_uring_queue_exit`: some programs close the descriptor.
+///
+/// # Safety
+/// As for the call that `number` names.
+pub unsafe fn call(number: usize, arguments: [usize; 6]) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { anyring_linked::call(number, arguments, false) }
 }
 
 /// Puts the engine in place beside the kernel's; false where somebody else answers the calls, who is as good as a

@@ -70,7 +70,7 @@ struct Linked;
 impl anyring_kernel_ring::Frontend for Linked {
     unsafe fn call(&self, number: usize, arguments: [usize; 6]) -> c_int {
         // SAFETY: the caller's promise.
-        unsafe { call(number, arguments) }
+        unsafe { call(number, arguments, false) }
     }
 
     fn block_signals(&self) -> u64 {
@@ -86,16 +86,17 @@ impl anyring_kernel_ring::Frontend for Linked {
     }
 }
 
-/// One of the three calls, by anyring's engine; a negative errno on failure.
+/// One of the three calls, by anyring's engine; a negative errno on failure. `tells_closes` is what the engine is to know of a
+/// ring that is made: [`closing`] is called for its descriptors.
 ///
 /// # Safety
 /// As for the call that `number` names.
-pub unsafe fn call(number: usize, arguments: [usize; 6]) -> c_int {
+pub unsafe fn call(number: usize, arguments: [usize; 6], tells_closes: bool) -> c_int {
     notice::thread();
     let mask = sys::set_signal_mask(sys::ASYNCHRONOUS);
     notice::credentials();
     // SAFETY: the caller's promise.
-    let result = unsafe { calls::call(number, arguments, &Caller { signal_mask: Some(mask) }) };
+    let result = unsafe { calls::call(number, arguments, &Caller { signal_mask: Some(mask), tells_closes }) };
     sys::set_signal_mask(mask);
     result as c_int
 }

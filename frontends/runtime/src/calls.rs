@@ -46,15 +46,15 @@ pub unsafe fn call(number: usize, a: [usize; 6], caller: &Caller) -> isize {
         // SAFETY: the caller's promise.
         raw::__NR_io_uring_register => unsafe { engine::register(fd, a[1] as u32, a[2], a[3] as u32) },
         // SAFETY: the caller's promise.
-        _ => unsafe { setup(a[0] as u32, a[1] as *mut engine::io_uring_params) },
+        _ => unsafe { setup(a[0] as u32, a[1] as *mut engine::io_uring_params, caller) },
     }
 }
 
 /// # Safety
 /// As for [`engine::setup`].
-unsafe fn setup(entries: u32, params: *mut engine::io_uring_params) -> isize {
+unsafe fn setup(entries: u32, params: *mut engine::io_uring_params, caller: &Caller) -> isize {
     // SAFETY: the caller's promise.
-    let result = unsafe { engine::setup(entries, params) };
+    let result = unsafe { engine::setup(entries, params, caller) };
     if result >= 0 {
         RINGS.store(true, Ordering::Relaxed);
         // SAFETY: the engine has just read and written it.

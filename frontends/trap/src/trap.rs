@@ -254,5 +254,5 @@ unsafe fn perform(number: usize, mut arguments: [usize; 6], interrupted: &mut Co
         return -(ENOSYS as isize);
     }
     // SAFETY: the program's own call.
-    unsafe { calls::call(number, arguments, &Caller { signal_mask: Some(mask) }) }
+    unsafe { calls::call(number, arguments, &Caller { signal_mask: Some(mask), ..Caller::default() }) }
 }

@@ -59,7 +59,7 @@ impl Mapped {
         params.cq_entries = completions.max(ENTRIES);
         params.sq_thread_idle = 1;
         // SAFETY: parameters of ours.
-        let fd = unsafe { anyring_engine::setup(ENTRIES, &raw mut params) } as i32;
+        let fd = unsafe { anyring_engine::setup(ENTRIES, &raw mut params, &Caller::default()) } as i32;
         if fd < 0 {
             return Err(-fd);
         }

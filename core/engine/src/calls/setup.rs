@@ -9,6 +9,7 @@ use crate::abi::{Errno, IORING_SETUP_CQE_MIXED};
 use crate::calls::fork;
 use crate::calls::register::ring_fds;
 use crate::calls::support::{self, Flag};
+use crate::os::host::Caller;
 use crate::os::{self, Fd, user};
 use crate::process::identity;
 use crate::queue::{RingMemory, Source};
@@ -76,11 +77,11 @@ pub static FEATURE_TABLE: [Flag; 18] = [
 pub const FEATURES: u32 = support::mask(&FEATURE_TABLE);
 
 /// Creates a ring that does the operations in `table`; `params` is an address of the program.
-pub fn setup(entries: u32, params_address: u64, table: &'static Table) -> Result<Fd, Errno> {
+pub fn setup(entries: u32, params_address: u64, table: &'static Table, caller: &Caller) -> Result<Fd, Errno> {
     fork::notice();
     let mut params: io_uring_params = user::read(params_address)?;
     check(&params)?;
-    lifetime::collect();
+    lifetime::collect_all();
     ring_fds::sweep();
     let layout = Layout::new(entries, &params)?;
     let (memfd, fd) = create_descriptors()?;
@@ -98,7 +99,7 @@ pub fn setup(entries: u32, params_address: u64, table: &'static Table) -> Result
     // Before the ring is watched. Without a mapping this is the end of our description, which kernels before 6.14
     // tell inotify of.
     os::close(memfd);
-    created.and_then(|memory| install(memory, &params, fd, table)).inspect_err(|_| os::close(fd))?;
+    created.and_then(|memory| install(memory, &params, fd, table, caller)).inspect_err(|_| os::close(fd))?;
     if params.flags & IORING_SETUP_REGISTERED_FD_ONLY != 0 { ring_fds::register_own(fd) } else { Ok(fd) }
 }
 
@@ -160,7 +161,13 @@ fn create_descriptors() -> Result<(Fd, Fd), Errno> {
     Ok((memfd, fd))
 }
 
-fn install(memory: RingMemory, params: &io_uring_params, fd: Fd, table: &'static Table) -> Result<(), Errno> {
+fn install(
+    memory: RingMemory,
+    params: &io_uring_params,
+    fd: Fd,
+    table: &'static Table,
+    caller: &Caller,
+) -> Result<(), Errno> {
     let identity = os::identity(fd)?;
     let (ring, serial) = registry::vacant();
     ring.begin_life(serial);
@@ -183,8 +190,11 @@ fn install(memory: RingMemory, params: &io_uring_params, fd: Fd, table: &'static
             return Err(errno);
         }
     }
-    lifetime::watch(fd, ring, serial);
-    if let Some(before) = registry::set(fd, ring)? {
+    let before = registry::set(fd, ring).inspect_err(|_| lifetime::close(ring, serial))?;
+    if !caller.tells_closes {
+        lifetime::watch(fd, ring, serial);
+    }
+    if let Some(before) = before {
         // The number was free, so the ring that had it was closed where nobody saw it.
         lifetime::descriptor_gone(before);
     }

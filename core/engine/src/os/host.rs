@@ -54,12 +54,15 @@ pub trait Host: Sync {
     }
 }
 
-/// What one call of [`crate::enter()`] needs to know about its caller.
+/// What a call needs to know about its caller.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Caller {
     /// The signal mask to wait with, if it is not the thread's current one: a trap handler runs
     /// with every signal blocked and names here the mask of the program that it interrupted.
     pub signal_mask: Option<u64>,
+    /// Of [`crate::setup()`]: the front end tells of the close of the ring's descriptors ([`crate::frontend::closed`]). Where it
+    /// does not, for the program closes them by instructions of its own perhaps, the engine watches the ring's file.
+    pub tells_closes: bool,
 }
 
 /// Takes the completions of a ring for which nobody enters it, as soon as they are posted.

@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 
+use crate::abi::Errno;
 use crate::assets::directories::{self, Directories};
 use crate::assets::{eventfd, mounts};
 use crate::os::sync::{AcrossFork, Mutex};
@@ -12,13 +13,16 @@ use crate::ring::drive::reactor;
 use crate::ring::{Core, CoreGuard, Ring, live, registry};
 use crate::wait::{Driver, Token};
 
+/// The rings of whose closes no front end tells. Where there is none of them, no inotify instance is taken: a user has few.
 struct Watches {
     inotify: Option<Fd>,
-    unavailable: bool,
     rings: Vec<(i32, &'static Ring, u64)>,
+    /// Those for which there was no watch, looked at when a ring is made.
+    unwatched: Vec<(&'static Ring, u64)>,
 }
 
-static WATCHES: Mutex<Watches> = Mutex::new(Watches { inotify: None, unavailable: false, rings: Vec::new() });
+static WATCHES: Mutex<Watches> =
+    Mutex::new(Watches { inotify: None, rings: Vec::new(), unwatched: Vec::new() });
 
 /// The lock of what is watched, for a `fork`.
 pub fn lock() -> &'static dyn AcrossFork {
@@ -28,21 +32,36 @@ pub fn lock() -> &'static dyn AcrossFork {
 /// Lets the kernel tell when the program's last reference to a ring is gone. `fd` is the program's descriptor.
 pub fn watch(fd: Fd, ring: &'static Ring, serial: u64) {
     let mut watches = WATCHES.lock();
-    if watches.unavailable {
-        return;
+    match watches.instance().and_then(|inotify| os::inotify_watch_close(inotify, fd)) {
+        Ok(watch) => watches.rings.push((watch, ring, serial)),
+        Err(_) => watches.unwatched.push((ring, serial)),
     }
-    let inotify = match watches.inotify {
-        Some(fd) => fd,
-        None => match os::inotify().and_then(os::move_high) {
-            Ok(fd) => *watches.inotify.insert(fd),
-            Err(_) => {
-                watches.unavailable = true;
-                return;
-            }
-        },
-    };
-    if let Ok(watch) = os::inotify_watch_close(inotify, fd) {
-        watches.rings.push((watch, ring, serial));
+}
+
+impl Watches {
+    fn instance(&mut self) -> Result<Fd, Errno> {
+        match self.inotify {
+            Some(fd) => Ok(fd),
+            None => os::inotify().and_then(os::move_high).map(|fd| *self.inotify.insert(fd)),
+        }
+    }
+
+    /// A ring has ended, and needs no watch.
+    fn forget(&mut self, ring: &'static Ring, serial: u64) {
+        self.rings.retain(|&(_, other, of)| !(core::ptr::eq(ring, other) && of == serial));
+        self.unwatched.retain(|&(other, of)| !(core::ptr::eq(ring, other) && of == serial));
+    }
+}
+
+/// Ends the rings that nobody has any more: those that [`collect`] ends, and those for which there was no watch.
+pub fn collect_all() {
+    collect();
+    let unwatched = WATCHES.lock().unwatched.clone();
+    for (ring, serial) in unwatched {
+        if !registry::has_descriptor(ring) {
+            WATCHES.lock().forget(ring, serial);
+            close(ring, serial);
+        }
     }
 }
 
@@ -105,7 +124,7 @@ pub fn close(ring: &'static Ring, serial: u64) {
         core.notify();
     }
     registry::clear_all(ring);
-    WATCHES.lock().rings.retain(|&(_, other, of)| !(core::ptr::eq(ring, other) && of == serial));
+    WATCHES.lock().forget(ring, serial);
     end(guard, serial);
 }
 
@@ -146,12 +165,6 @@ pub fn dispose_if_done(mut guard: CoreGuard<'_>, serial: u64) {
     registry::give_back(ring);
 }
 
-/// For the next schedule of a simulation: an inotify instance can be had again.
-#[cfg(anyring_simulation)]
-pub fn reset() {
-    WATCHES.lock().unavailable = false;
-}
-
 /// In a child after `fork`: rings stay, without the parent's threads and requests.
 ///
 /// # Safety
@@ -169,6 +182,7 @@ pub unsafe fn forked() {
         os::close(inotify);
     }
     watches.rings.clear();
+    watches.unwatched.clear();
     drop(watches);
     registry::for_each_live(|ring| {
         // SAFETY: passed on to the caller.

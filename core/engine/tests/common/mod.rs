@@ -263,7 +263,7 @@ pub fn setup(engine: Engine, entries: u32, params: &mut io_uring_params) -> i32 
                 let fd = libc::syscall(libc::SYS_io_uring_setup, entries, std::ptr::from_mut(params));
                 if fd < 0 { -*libc::__errno_location() } else { fd as i32 }
             }
-            Engine::User => anyring_engine::setup(entries, params) as i32,
+            Engine::User => anyring_engine::setup(entries, params, &Caller::default()) as i32,
         }
     }
 }

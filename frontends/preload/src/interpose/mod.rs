@@ -21,7 +21,7 @@ impl anyring_interpose::Frontend for Interposed {
     #[inline]
     unsafe fn call(number: usize, arguments: [usize; 6]) -> Option<isize> {
         // SAFETY: the caller's promise.
-        active().then(|| unsafe { dispatch::called(number, arguments) })
+        active().then(|| unsafe { dispatch::called(number, arguments, true) })
     }
 
     unsafe fn other_call(number: usize, arguments: [usize; 6]) -> Option<isize> {

@@ -97,7 +97,7 @@ unsafe extern "C" fn enter(
     let arguments = [a, b, c, d, e, f];
     if calls::is_ring_call(number) {
         // SAFETY: the program's own call.
-        return unsafe { dispatch::called(number, arguments) };
+        return unsafe { dispatch::called(number, arguments, false) };
     }
     // Code between the two instructions changed the number.
     // SAFETY: the program's own call.

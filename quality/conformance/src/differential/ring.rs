@@ -82,7 +82,9 @@ pub fn setup(engine: Engine, entries: u32, params: usize) -> i32 {
     unsafe {
         match engine {
             Engine::Kernel => result(libc::syscall(libc::SYS_io_uring_setup, entries, params)),
-            Engine::User => anyring_engine::setup(entries, params as *mut io_uring_params) as i32,
+            Engine::User => {
+                anyring_engine::setup(entries, params as *mut io_uring_params, &Caller::default()) as i32
+            }
         }
     }
 }

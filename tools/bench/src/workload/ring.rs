@@ -278,7 +278,7 @@ fn map(descriptor: i32, offset: u32, bytes: usize) -> Result<*mut u8> {
 unsafe fn setup(entries: u32, params: *mut io_uring_params) -> i64 {
     if linked::active() {
         // SAFETY: the caller's promise.
-        return unsafe { anyring_engine::setup(entries, params) as i64 };
+        return unsafe { anyring_engine::setup(entries, params, &anyring_engine::Caller::default()) as i64 };
     }
     // SAFETY: the caller's promise.
     unsafe { ring_call::<425>([entries as usize, params as usize, 0, 0, 0, 0]) }
