@@ -228,18 +228,10 @@ fn watches() -> bool {
 #[test]
 fn no_ring_is_watched_whose_close_is_told() {
     let pid = child(|| {
-        let made = |tells_closes| {
-            // SAFETY: integers only.
-            let mut params: anyring_engine::io_uring_params = unsafe { std::mem::zeroed() };
-            let caller = anyring_engine::Caller { tells_closes, ..Default::default() };
-            // SAFETY: passes a structure of ours.
-            let fd = unsafe { anyring_engine::setup(8, &mut params, &caller) };
-            Ring::of(Engine::User, i32::try_from(fd).unwrap(), params)
-        };
-        let mut told = made(true);
+        let mut told = Ring::told(8, 0);
         assert_eq!(told.run(&[sqe(IORING_OP_NOP, 7)])[0].user_data, 7);
         assert!(!watches());
-        let _unseen = made(false);
+        let _unseen = Ring::new(Engine::User, 8, 0);
         assert!(watches());
         true
     });

@@ -76,6 +76,12 @@ fn reactor_state() -> Option<char> {
     })
 }
 
+/// Has this process an SQ thread?
+fn has_sq_thread() -> bool {
+    let name = |task: std::io::Result<fs::DirEntry>| fs::read_to_string(task.ok()?.path().join("comm")).ok();
+    fs::read_dir("/proc/self/task").unwrap().filter_map(name).any(|name| name.starts_with("iou-sqp"))
+}
+
 /// The reactor had gone to sleep for good, for it drove the ring.
 #[test]
 fn what_still_waits_when_a_caller_leaves_is_driven_again() {
@@ -202,12 +208,12 @@ fn who_comes_for_completions_takes_the_ring_back_even_without_sleeping() {
     assert!(taken_back, "the reactor went on driving a ring that its program comes to");
 }
 
-/// Where the callers do everything, a program that has one thread keeps that one: in a child, for this process
-/// has a reactor.
+/// Where the callers do everything, and tell of the close, a program that has one thread keeps that one: in a child, for this
+/// process has a reactor.
 #[test]
 fn a_ring_that_defers_needs_no_reactor() {
     let child = child(|| {
-        let mut ring = Ring::new(Engine::User, 8, DEFERRING);
+        let mut ring = Ring::told(8, DEFERRING);
         let (mut peer, socket) = UnixStream::pair().unwrap();
         let mut buffer = [0; 8];
         for round in 0..5 {
@@ -226,7 +232,7 @@ fn a_ring_that_defers_needs_no_reactor() {
 #[test]
 fn a_caller_of_a_ring_that_defers_looks_again_itself() {
     let child = child(|| {
-        let mut ring = Ring::new(Engine::User, 8, DEFERRING);
+        let mut ring = Ring::told(8, DEFERRING);
         let (mut peer, socket) = UnixStream::pair().unwrap();
         let (mut new_peer, new) = UnixStream::pair().unwrap();
         let mut buffer = [0; 8];
@@ -350,4 +356,64 @@ fn watch_for_some_time(ring: &mut Ring) -> Option<Cqe> {
         std::thread::yield_now();
     }
     None
+}
+
+/// Makes a ring, lets `body` do something with it, closes it where no front end sees that, and waits until `peer`, of which only
+/// the ring has the other end then, sees that end.
+fn ends_unseen(engine: Engine, body: impl FnOnce(&mut Ring, i32)) {
+    let (peer, other) = UnixStream::pair().unwrap();
+    let mut ring = Ring::new(engine, 8, 0);
+    body(&mut ring, other.as_raw_fd());
+    drop(other);
+    // SAFETY: it is ours, and not closed again.
+    unsafe { libc::close(ring.forget()) };
+    peer.set_nonblocking(true).unwrap();
+    until("the other end is closed", || (&peer).read(&mut [0]).is_ok());
+}
+
+/// Whatever a ring was doing when nobody saw its close, and though no other ring is made: it ends.
+#[test]
+fn closes_that_nobody_sees_are_heard_of() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let registers = |ring: &mut Ring, fd: i32| {
+        let result = ring.register(io_uring_register_op::IORING_REGISTER_FILES, (&raw const fd).cast(), 1);
+        assert_eq!(result, 0);
+    };
+    // In a child each: the parent has a reactor, perhaps.
+    let alone = |body: &dyn Fn(Engine)| {
+        let pid = child(|| {
+            both(body);
+            true
+        });
+        assert_eq!(ended(pid), 0);
+    };
+    alone(&|engine| ends_unseen(engine, registers));
+    alone(&|engine| {
+        let ring = Ring::new(engine, 8, IORING_SETUP_SQPOLL);
+        until("its thread runs", has_sq_thread);
+        // SAFETY: it is ours, and not closed again.
+        unsafe { libc::close(ring.forget()) };
+        until("its thread ends", || !has_sq_thread());
+    });
+}
+
+/// The watch may be made after the reactor.
+#[test]
+fn a_reactor_listens_to_a_later_watch() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let pid = child(|| {
+        let mut told = Ring::told(8, 0);
+        let (other, _peer) = UnixStream::pair().unwrap();
+        let mut buffer = [0; 8];
+        told.push(receive(1, other.as_raw_fd(), &mut buffer));
+        assert_eq!(told.enter(1, 0), 1);
+        until("the reactor drives it", reactor_drives);
+        ends_unseen(Engine::User, |ring, fd| {
+            let result =
+                ring.register(io_uring_register_op::IORING_REGISTER_FILES, (&raw const fd).cast(), 1);
+            assert_eq!(result, 0);
+        });
+        true
+    });
+    assert_eq!(ended(pid), 0);
 }

@@ -55,6 +55,25 @@ fn ring_descriptors_can_be_polled() {
     }
 }
 
+/// Rings end when they are closed, and only for those that instructions close, which nobody sees, is an inotify instance taken.
+#[test]
+fn rings_end_when_they_are_closed() {
+    for (name, options, instances) in [
+        ("instances-inline", ["-O2"].as_slice(), 1),
+        ("instances-apart", &["-O2", "-DAPART"], 1),
+        ("instances-libc", &["-DBY_LIBC"], 0),
+    ] {
+        let program = compile(name, "instances.c", options);
+        for patch in [false, true] {
+            let (outcome, _) = compare(&program, &NONE, patch);
+            assert_eq!(outcome.code, Some(0), "{name}: {}", outcome.stdout);
+        }
+        let output = support::denied(1).arg(&program).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(errors.contains(&format!("inotify instances: {instances}\n")), "{name}: {errors}");
+    }
+}
+
 #[test]
 fn rings_are_not_handed_over() {
     let (outcome, _) = compare(&compile("rights", "rights.c", &[]), &NONE, true);

@@ -14,8 +14,8 @@ use crate::os::{self, Fd, user};
 use crate::process::identity;
 use crate::queue::{RingMemory, Source};
 use crate::request::table::Table;
-use crate::ring::drive::sq_thread;
-use crate::ring::{Core, lifetime, registry};
+use crate::ring::drive::{reactor, sq_thread};
+use crate::ring::{Core, lifetime, live, registry};
 
 /// The setup flags, and whether the engine has them.
 pub static FLAG_TABLE: [Flag; 19] = [
@@ -193,6 +193,12 @@ fn install(
     let before = registry::set(fd, ring).inspect_err(|_| lifetime::close(ring, serial))?;
     if !caller.tells_closes {
         lifetime::watch(fd, ring, serial);
+        if params.flags & IORING_SETUP_SQPOLL != 0
+            && let Some(core) = live(&mut ring.lock(), serial)
+        {
+            // Its thread goes on otherwise.
+            reactor::hear_of_close(core);
+        }
     }
     if let Some(before) = before {
         // The number was free, so the ring that had it was closed where nobody saw it.

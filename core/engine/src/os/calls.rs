@@ -139,11 +139,7 @@ pub fn map_wiped_on_fork(length: usize) -> Result<*mut u8, Errno> {
 
 /// Maps anonymous memory that this process and its children share.
 pub fn map_for_children(length: usize) -> Result<*mut u8, Errno> {
-    let (protection, flags) = (nr::PROT_READ | nr::PROT_WRITE, nr::MAP_SHARED | nr::MAP_ANONYMOUS);
-    let none = -1isize as usize;
-    // SAFETY: a new mapping wherever the kernel finds room.
-    unsafe { call(nr::__NR_mmap, [0, length, protection as usize, flags as usize, none, 0]) }
-        .map(|address| address as *mut u8)
+    map_anywhere(length, nr::MAP_SHARED | nr::MAP_ANONYMOUS, -1, 0)
 }
 
 /// Can memory be mapped near `address`, and not only below?

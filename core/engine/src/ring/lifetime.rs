@@ -32,9 +32,15 @@ pub fn lock() -> &'static dyn AcrossFork {
 /// Lets the kernel tell when the program's last reference to a ring is gone. `fd` is the program's descriptor.
 pub fn watch(fd: Fd, ring: &'static Ring, serial: u64) {
     let mut watches = WATCHES.lock();
+    let before = watches.inotify;
     match watches.instance().and_then(|inotify| os::inotify_watch_close(inotify, fd)) {
         Ok(watch) => watches.rings.push((watch, ring, serial)),
         Err(_) => watches.unwatched.push((ring, serial)),
+    }
+    let now = watches.inotify;
+    drop(watches);
+    if let Some(inotify) = now.filter(|_| before.is_none()) {
+        reactor::listen(inotify);
     }
 }
 
@@ -181,8 +187,9 @@ pub unsafe fn forked() {
     if let Some(inotify) = watches.inotify.take() {
         os::close(inotify);
     }
-    watches.rings.clear();
-    watches.unwatched.clear();
+    // Here they are looked at when another ring is made.
+    let watched = core::mem::take(&mut watches.rings);
+    watches.unwatched.extend(watched.into_iter().map(|(_, ring, serial)| (ring, serial)));
     drop(watches);
     registry::for_each_live(|ring| {
         // SAFETY: passed on to the caller.

@@ -28,6 +28,7 @@ use crate::process::credentials::{self, Credentials, Whose};
 use crate::request::data::OpData;
 use crate::request::op::{Caps, Outcome};
 use crate::request::{FileHold, Flags, Phase, Request, RequestId};
+use crate::ring::drive::reactor;
 use crate::ring::{Core, CoreGuard, Ring, live};
 
 use crate::wait::loan::Loan;
@@ -317,6 +318,7 @@ impl Core {
     /// Gives work to a worker, or back where none can be had.
     #[expect(clippy::result_large_err, reason = "the work itself is what comes back")]
     pub fn hand_over_one(&mut self, mut work: Work) -> Result<(), Work> {
+        reactor::hear_of_close(self);
         self.work_mut().goes_out(1);
         let request = &mut self[work.id];
         if let Err(errno) = own_file(request, &mut work) {

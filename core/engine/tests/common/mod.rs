@@ -312,6 +312,18 @@ impl Ring {
         Ring::with_params(engine, entries, params).expect("a ring")
     }
 
+    /// A ring of ours, of whose close the engine is told: there is no watch for it.
+    pub fn told(entries: u32, flags: u32) -> Ring {
+        install();
+        // SAFETY: integers only.
+        let mut params: io_uring_params = unsafe { std::mem::zeroed() };
+        params.flags = flags;
+        let caller = Caller { tells_closes: true, ..Caller::default() };
+        // SAFETY: passes a structure of ours.
+        let fd = unsafe { anyring_engine::setup(entries, &mut params, &caller) };
+        Ring::of(Engine::User, i32::try_from(fd).expect("a ring"), params)
+    }
+
     pub fn with_params(engine: Engine, entries: u32, mut params: io_uring_params) -> Result<Ring, i32> {
         let fd = setup(engine, entries, &mut params);
         if fd < 0 {

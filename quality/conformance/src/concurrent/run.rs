@@ -21,17 +21,20 @@ use anyring_engine::io_uring_params;
 pub fn run(world: &World) {
     let count = world.program.threads.len();
     let barrier = Meeting::new(count);
-    let over = Meeting::new(count + 1);
     std::thread::scope(|scope| {
-        for thread in 0..count {
-            let (barrier, over) = (&barrier, &over);
+        let start = |thread| {
+            let barrier = &barrier;
             let name = format!("program-{thread}");
             let body = move || {
-                Runner { world, thread, rng: Rng::new(world.program.seed ^ thread as u64) }.run(barrier, over)
+                Runner { world, thread, rng: Rng::new(world.program.seed ^ thread as u64) }.run(barrier)
             };
-            std::thread::Builder::new().name(name).spawn_scoped(scope, body).expect("a thread");
+            std::thread::Builder::new().name(name).spawn_scoped(scope, body).expect("a thread")
+        };
+        let threads: Vec<_> = (0..count).map(start).collect();
+        // The end of the scope would do, but ThreadSanitizer does not see what that orders.
+        for thread in threads {
+            thread.join().expect("it ends");
         }
-        over.wait();
     });
 }
 
@@ -45,7 +48,7 @@ pub struct Runner<'a> {
 }
 
 impl<'a> Runner<'a> {
-    fn run(mut self, barrier: &Meeting, over: &Meeting) {
+    fn run(mut self, barrier: &Meeting) {
         let note = &self.world.shared.threads[self.thread];
         // SAFETY: asks for a number.
         note.tid.store(unsafe { libc::gettid() }, Relaxed);
@@ -63,7 +66,6 @@ impl<'a> Runner<'a> {
         if self.world.engine == Engine::User {
             anyring_engine::frontend::thread_ends();
         }
-        over.wait();
     }
 
     /// Makes the rings that are this thread's.

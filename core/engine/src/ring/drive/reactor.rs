@@ -47,6 +47,8 @@ pub struct Attendance {
     listed: bool,
     /// The reactor drove it, and may sleep as if it still did.
     was_driven: bool,
+    /// The reactor runs, or nothing tells it of closes.
+    is_heard: bool,
 }
 
 impl Attendance {
@@ -58,6 +60,7 @@ impl Attendance {
     /// In a child after `fork`, whose reactor has no ring.
     pub fn forked(&mut self) {
         self.listed = false;
+        self.is_heard = false;
     }
 }
 
@@ -115,6 +118,27 @@ pub fn attend(core: &mut Core) {
     core.attendance.listed = true;
     if core.token.driver() == Driver::Nobody && at_once {
         take_over(core);
+    }
+}
+
+/// The ring has files, work, or a thread, and perhaps nobody comes by any more: if a watch is what tells of its close, that must
+/// be heard of.
+pub fn hear_of_close(core: &mut Core) {
+    if !core.attendance.is_heard {
+        core.attendance.is_heard = lifetime::watch_fd().is_none() || is_started();
+    }
+}
+
+#[cold]
+fn is_started() -> bool {
+    let mut reactor = REACTOR.lock();
+    reactor.running || reactor.launch()
+}
+
+/// There is a watch now, in which closes are told of.
+pub fn listen(watch: Fd) {
+    if let Some(epoll) = REACTOR.lock().epoll {
+        let _ = os::epoll_ctl(epoll, EPOLL_CTL_ADD, watch, EPOLLIN | EPOLLET, CLOSED);
     }
 }
 

@@ -8,6 +8,7 @@ use crate::abi::Errno;
 use crate::assets::files::ALLOCATE;
 use crate::assets::table::NodeIndex;
 use crate::os::{self, Fd, user};
+use crate::ring::drive::reactor;
 use crate::ring::{Core, registry};
 
 const MAX_FILES: u32 = 1 << 20;
@@ -50,6 +51,7 @@ impl Core {
             }
         }
         self.files.allocate_anywhere();
+        reactor::hear_of_close(self);
         Ok(0)
     }
 
