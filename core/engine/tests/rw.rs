@@ -6,6 +6,7 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
 
 use anyring_engine::abi::Sqe;
@@ -651,5 +652,46 @@ fn transfers_that_never_wait_are_tried() {
         ring.push(Sqe { fd, addr, len: 4, op_flags: libc::RWF_NOWAIT as u32, ..sqe(IORING_OP_WRITE, 2) });
         assert_eq!(ring.enter(2, 1), 2);
         ring.collect(1)
+    });
+}
+
+/// The number was another file's, which is still waited for, and nobody saw that it was closed: what has to be fetched from
+/// storage is fetched from the file that the number stands for when the request is submitted.
+#[test]
+fn files_with_the_number_of_one_that_is_waited_for() {
+    let cold = |byte: u8| {
+        let file = file(&vec![byte; 1 << 20]);
+        file.sync_all().unwrap();
+        // SAFETY: advice about a file of ours.
+        assert_eq!(unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) }, 0);
+        file
+    };
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (socket, _peer) = UnixStream::pair().unwrap();
+        let fd = socket.as_raw_fd();
+        let put = |file: &File| {
+            // SAFETY: descriptors of the test's; `socket` closes the copy.
+            assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), fd) }, fd);
+        };
+        let poll = Sqe { fd, op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, 1) };
+        ring.push(poll);
+        assert_eq!(ring.enter(1, 0), 1);
+        let mut buffer = vec![0; 1 << 16];
+        put(&cold(b'1'));
+        let read =
+            Sqe { fd, addr: buffer.as_mut_ptr() as u64, len: buffer.len() as u32, ..sqe(IORING_OP_READ, 2) };
+        ring.push(read);
+        assert_eq!(ring.enter(1, 0), 1);
+        put(&cold(b'2'));
+        let completions = loop {
+            let mut completions = ring.collect(1);
+            completions.retain(|cqe| cqe.user_data == 2);
+            if !completions.is_empty() {
+                break completions;
+            }
+        };
+        assert_eq!(completions[0].res, buffer.len() as i32);
+        assert!(buffer.iter().all(|&byte| byte == b'1'), "{engine:?}: of the file that was there at first");
     });
 }

@@ -425,8 +425,7 @@ pub fn check_end(fd: Fd, offset: u64, length: usize, direction: Direction) -> Re
 fn waits_if_idle(core: &mut Core, id: RequestId, wanted: usize, direction: Direction) -> Result<bool, Errno> {
     let request = &core[id];
     let (fd, offset) = (request.file.fd(), request.sqe.off);
-    // What epoll was told of may be another file than the one that has its number now. One on storage is never waited for.
-    if !host::sees_closes() && kinds::look_at_type(fd)?.has(Kind::STORAGE) {
+    if is_unseen_storage(fd)? {
         return Ok(false);
     }
     let stream = kinds::typed_kind(fd)?.has(Kind::STREAM);
@@ -442,6 +441,12 @@ fn waits_if_idle(core: &mut Core, id: RequestId, wanted: usize, direction: Direc
         } else {
             !kind.listens() && (offset == 0 || offset == POSITION)
         })
+}
+
+/// What epoll was told of may be another file than the one that has its number now, where closes are not seen. Is that one on
+/// storage, which is never waited for?
+fn is_unseen_storage(fd: Fd) -> Result<bool, Errno> {
+    Ok(!host::sees_closes() && kinds::look_at_type(fd)?.has(Kind::STORAGE))
 }
 
 /// Is the file open for this?
@@ -661,7 +666,7 @@ fn not_now(core: &mut Core, id: RequestId, errno: Errno, direction: Direction) -
     let events = direction.events();
     let request = &core[id];
     let (fd, nowait) = (request.file.fd(), request.flags.has(Flags::NOWAIT));
-    if errno == Errno::EAGAIN && core.readiness().is_registered(fd) {
+    if errno == Errno::EAGAIN && core.readiness().is_registered(fd) && !is_unseen_storage(fd)? {
         core.readiness_mut().drained(fd, events);
         return Ok(Outcome::Wait(events));
     }

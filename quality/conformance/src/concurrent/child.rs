@@ -238,7 +238,7 @@ fn run_programs(job: &Job, shared: &'static Shared, directory: &Path) -> Option<
         run(&world);
         judge(&world);
         world.close_all();
-        let mut failures = std::mem::take(&mut *world.failures.lock().unwrap());
+        let mut failures = world.failures.with(std::mem::take);
         drop(world);
         if failures.is_empty() {
             failures.extend(before.remains());

@@ -60,7 +60,7 @@ pub fn fork(world: &World, child: Option<Option<usize>>) {
         }
         return;
     }
-    world.children.lock().unwrap().push(pid);
+    world.children.with(|children| children.push(pid));
 }
 
 fn push(world: &World, ring: &super::ring::Map, id: u32) -> bool {
@@ -108,7 +108,7 @@ fn own_ring(engine: Engine) -> bool {
 
 /// Waits for all children.
 pub fn join(world: &World) {
-    for pid in std::mem::take(&mut *world.children.lock().unwrap()) {
+    for pid in world.children.with(std::mem::take) {
         let mut status = 0;
         // SAFETY: a child of ours.
         unsafe { libc::waitpid(pid, &mut status, 0) };

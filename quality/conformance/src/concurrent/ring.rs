@@ -1,13 +1,12 @@
 //! A ring that several threads, and processes, use at once, as a program with locks around its queues does.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
 use anyring_engine::abi::{IORING_CQE_F_32, IORING_CQE_F_SKIP, IORING_SETUP_CQE_MIXED, Sqe};
 use anyring_engine::io_uring_params;
 use linux_raw_sys::io_uring::*;
 
-use super::memory::RingNote;
+use super::memory::{Guarded, RingNote};
 use super::plan::RingPlan;
 use crate::differential::ring::{self as abi, Cqe, Engine};
 
@@ -214,7 +213,7 @@ impl Drop for Map {
     fn drop(&mut self) {
         let parts = [(self.rings.0 as usize, self.rings.1), (self.sqes.0 as usize, self.sqes.1)];
         if self.params.flags & IORING_SETUP_NO_MMAP != 0 {
-            GIVEN_TO_RINGS.lock().unwrap().extend(parts);
+            GIVEN_TO_RINGS.with(|given| given.extend(parts));
         } else {
             parts.into_iter().for_each(unmap);
         }
@@ -222,11 +221,11 @@ impl Drop for Map {
 }
 
 /// Memory of the program's own that rings were given: a ring's threads may look at it until they have ended.
-static GIVEN_TO_RINGS: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
+static GIVEN_TO_RINGS: Guarded<Vec<(usize, usize)>> = Guarded::new(Vec::new());
 
 /// Unmaps what rings were given that are gone now.
 pub fn unmap_given() {
-    GIVEN_TO_RINGS.lock().unwrap().drain(..).for_each(unmap);
+    GIVEN_TO_RINGS.with(std::mem::take).into_iter().for_each(unmap);
 }
 
 fn unmap((address, length): (usize, usize)) {

@@ -196,7 +196,7 @@ impl<'a> Runner<'a> {
                 // Where the ring is closed, a call of another thread may yet take the SQEs, whose numbers must not be
                 // other files' by then.
                 if ring.pending() > 0 {
-                    world.kept.lock().unwrap().extend(closes);
+                    world.kept.with(|kept| kept.extend(closes));
                 } else {
                     closes.into_iter().for_each(|fd| world.close(fd));
                 }

@@ -5,11 +5,11 @@ use std::ffi::CString;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::IntoRawFd;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
-use std::sync::{Mutex, OnceLock};
 
 use super::generate::{EVENTS, FILES, UNIT, UNITS};
-use super::memory::{Lock, MAX_REQUESTS, MAX_RINGS, Shared};
+use super::memory::{Guarded, Lock, MAX_REQUESTS, MAX_RINGS, Shared};
 use super::plan::{Carrier, Program};
 use super::ring::{Map, anonymous};
 use crate::differential::ring::Engine;
@@ -278,11 +278,11 @@ pub struct World<'a> {
     /// A pipe that stays empty, and one that takes what comes out of it.
     pub idle: [i32; 4],
     /// Children that were not waited for.
-    pub children: Mutex<Vec<i32>>,
+    pub children: Guarded<Vec<i32>>,
     /// Descriptors that are closed at the end.
-    pub kept: Mutex<Vec<i32>>,
+    pub kept: Guarded<Vec<i32>>,
     /// What went wrong.
-    pub failures: Mutex<Vec<String>>,
+    pub failures: Guarded<Vec<String>>,
     /// In place of closed rings.
     pub null: AtomicI32,
 }
@@ -323,19 +323,20 @@ impl<'a> World<'a> {
             listeners: program.listeners.iter().map(|&tcp| Listener::new(tcp)).collect(),
             events: (0..EVENTS).map(|_| eventfd()).collect(),
             idle,
-            children: Mutex::default(),
-            kept: Mutex::default(),
-            failures: Mutex::default(),
+            children: Guarded::default(),
+            kept: Guarded::default(),
+            failures: Guarded::default(),
             null: AtomicI32::new(open(&c"/dev/null".to_owned(), libc::O_RDWR)),
         }
     }
 
     /// Something is wrong.
     pub fn fail(&self, what: String) {
-        let mut failures = self.failures.lock().unwrap();
-        if failures.len() < 20 {
-            failures.push(what);
-        }
+        self.failures.with(|failures| {
+            if failures.len() < 20 {
+                failures.push(what);
+            }
+        });
     }
 
     /// A ring, if it was made.
@@ -399,7 +400,7 @@ impl<'a> World<'a> {
             .chain(&self.events)
             .chain(&self.idle);
         let listeners = self.listeners.iter().map(|listener| listener.fd);
-        let kept = std::mem::take(&mut *self.kept.lock().unwrap());
+        let kept = self.kept.with(std::mem::take);
         let others = others.copied().chain(kept).chain([self.null.load(Relaxed)]);
         for fd in open.chain(others).chain(streams).chain(listeners).filter(|&fd| fd >= 0) {
             self.close(fd);
