@@ -4,8 +4,8 @@
 //! signal frame with large vector registers fills alone. An alternate stack of its parent's thread is
 //! the child's too. So a thread that has none gets one, for good, when it makes such a child.
 //!
-//! A thread whose alternate stack is small (Rust's standard library gives 8 KiB) traps there, but the engine runs on a stack
-//! of ours. The alternate stack is disabled meanwhile, for the frame of another signal would overwrite that of the trap; the
+//! A thread whose alternate stack is small (Rust's standard library gives 8 KiB), or mostly used by a handler of the program,
+//! traps there, but the engine runs on a stack of ours. The alternate stack is disabled meanwhile, for the frame of another signal would overwrite that of the trap; the
 //! return from the trap enables it again.
 
 use crate::arch::{self, AlternateStack, Context};
@@ -17,7 +17,7 @@ use linux_raw_sys::general as raw;
 
 const BYTES: usize = 64 << 10;
 
-/// Two signal frames and the engine may need this much. Go's stacks for handlers have more.
+/// Another signal frame and the engine may need this much. Go's stacks for handlers have more.
 const ENOUGH: usize = 24 << 10;
 
 /// A stack, and the thread that has it.
@@ -35,11 +35,12 @@ static ALTERNATE: Stacks =
 static APART: Stacks =
     [const { Provided { thread_id: AtomicU32::new(0), address: AtomicUsize::new(0) } }; 256];
 
-/// Does the handler run on an alternate stack that is too small for the engine?
+/// Does the handler run on an alternate stack of which too little is left for the engine?
 pub fn is_small(interrupted: &mut Context) -> bool {
     let here = 0u8;
     let stack = interrupted.alternate_stack();
-    stack.bytes < ENOUGH && (core::ptr::from_ref(&here) as usize).wrapping_sub(stack.address) < stack.bytes
+    let left = (core::ptr::from_ref(&here) as usize).wrapping_sub(stack.address);
+    left < stack.bytes && left < ENOUGH
 }
 
 /// Does `work`, in a handler that runs on an alternate stack, on a stack of ours; whether one could be had. A handler of the

@@ -140,6 +140,31 @@ static void small_stack(void) {
     CHECK(sigaltstack(&none, 0) == 0);
 }
 
+#define USED (48 << 10)
+
+/* Needs much of the stack that it runs on, and then a ring. */
+static void use_stack(int signal) {
+    char used[USED];
+    memset(used, signal, sizeof used);
+    __asm__ volatile("" ::"r"(used) : "memory");
+    struct ring another;
+    CHECK(ring_open(&another, 64, 0) == 0);
+    printf("a ring at the end of a signal stack: a NOP %d\n", ring_nop(&another, 16));
+    close(another.fd);
+}
+
+/* A large signal stack of which a handler leaves little more than a frame. */
+static void used_stack(void) {
+    size_t size = 2 * getauxval(AT_MINSIGSTKSZ) + USED + 4096;
+    char *stack = mmap(0, size + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(stack != MAP_FAILED && mprotect(stack, 4096, PROT_NONE) == 0);
+    stack_t large = {.ss_sp = stack + 4096, .ss_size = size}, none = {.ss_flags = SS_DISABLE};
+    CHECK(sigaltstack(&large, 0) == 0);
+    struct sigaction action = {.sa_handler = use_stack, .sa_flags = SA_ONSTACK};
+    CHECK(sigaction(SIGALRM, &action, 0) == 0 && raise(SIGALRM) == 0);
+    CHECK(sigaltstack(&none, 0) == 0);
+}
+
 /* Whether the calling thread has SIGSYS blocked. */
 static int blocked(void) {
     sigset_t now;
@@ -327,6 +352,7 @@ static void own_filter(int by_number, int fork_by_number) {
 int main(int count_arguments, char **arguments) {
     CHECK(ring_open(&ring, 8, 0) == 0);
     small_stack();
+    used_stack();
     masks();
     waits_with_masks();
     for (int i = 0; i < 4; i++)
