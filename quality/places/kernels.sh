@@ -32,7 +32,7 @@ kernel() {
 # The root with glibc as an initial RAM file system, which tells by the serial line what the command did.
 make_guest() {
     cp -a "$(root glibc)" "$1"
-    with_libraries "$1" "$deny"
+    "$top/scripts/copy-linked" "$1" "$deny"
     cp "$deny" "$1/places/deny"
     cp "$(command -v busybox)" "$1/bin/busybox"
     cat >"$1/init" <<'END'

@@ -36,19 +36,6 @@ node=$(command -v node || true)
 [ -n "$node" ] && "$node" -e 'const [a, b] = process.versions.node.split("."); process.exit(a > 20 || a == 20 && b >= 3 ? 0 : 1)' ||
     absent[node]='there is no Node from 20.3 on here'
 
-# with_libraries ROOT PROGRAM...: copies programs to where they are here, with what they are linked with.
-with_libraries() {
-    local root=$1 program library
-    shift
-    for program in "$@"; do
-        mkdir -p "$root$(dirname "$program")"
-        cp -L "$program" "$root$program"
-        { ldd "$program" 2>/dev/null || true; } | grep -o '/[^ )]*' | sort -u | while read -r library; do
-            [ -e "$root$library" ] || { mkdir -p "$root$(dirname "$library")" && cp -L "$library" "$root$library"; }
-        done
-    done
-}
-
 # base ROOT: what each root has: anyring, the programs, mount points.
 base() {
     mkdir -p "$1"/{proc,sys,dev,tmp,etc,bin,run,places}
@@ -64,21 +51,19 @@ base() {
 make_glibc() {
     base "$1"
     local tools=(/bin/sh /bin/cat /bin/ls /bin/true /usr/bin/tr /usr/bin/env /usr/bin/sort /usr/bin/id)
-    with_libraries "$1" "${tools[@]}" "$(command -v fio)" $node
+    "$top/scripts/copy-linked" "$1" "${tools[@]}" "$(command -v fio)" $node
     cp "$programs/rw" "$programs/uring" "$1/places/"
-    cp -L "$programs/uring" "$work/uring" && with_libraries "$1" "$work/uring" && rm -r "${1:?}$work"
+    "$top/scripts/copy-linked" --without-programs "$1" "$programs/uring"
 }
 
 # musl and busybox: what Alpine is.
 make_musl() {
     base "$1"
     cp "$(command -v busybox)" "$1/bin/busybox"
-    local tool linker
+    local tool
     for tool in sh cat ls true tr env sort id; do ln -s busybox "$1/bin/$tool"; done
     cp "$programs/rw-musl" "$1/places/rw"
-    linker=$(readelf -l "$programs/rw-musl" | sed -n 's/.*interpreter: \(.*\)]/\1/p')
-    mkdir -p "$1$(dirname "$linker")"
-    cp -L "$linker" "$1$linker"
+    "$top/scripts/copy-linked" --without-programs "$1" "$programs/rw-musl"
 }
 
 # Nothing but anyring and static programs: FROM scratch.
@@ -95,7 +80,7 @@ make_debian() {
         return 1
     }
     base "$1"
-    [ -z "$node" ] || with_libraries "$1" "$node"
+    [ -z "$node" ] || "$top/scripts/copy-linked" "$1" "$node"
     cp "$programs/rw" "$programs/uring" "$1/places/"
 }
 

@@ -388,6 +388,26 @@ fn closes_that_nobody_sees_are_heard_of() {
         assert_eq!(ended(pid), 0);
     };
     alone(&|engine| ends_unseen(engine, registers));
+    // A splice that waits for data has the pipe that it reads.
+    alone(&|engine| {
+        let (reads, writes) = std::io::pipe().unwrap();
+        let (_kept, target) = std::io::pipe().unwrap();
+        let mut ring = Ring::new(engine, 8, 0);
+        let none = u64::MAX;
+        let splice =
+            Sqe { fd: target.as_raw_fd(), off: none, addr: none, len: 1, ..sqe(IORING_OP_SPLICE, 1) };
+        ring.push(Sqe { file_index: reads.as_raw_fd() as u32, ..splice });
+        assert_eq!(ring.enter(1, 0), 1);
+        drop(reads);
+        // SAFETY: it is ours, and not closed again.
+        unsafe { libc::close(ring.forget()) };
+        until("nobody can read the pipe", || {
+            let mut poll = libc::pollfd { fd: writes.as_raw_fd(), events: 0, revents: 0 };
+            // SAFETY: one entry.
+            unsafe { libc::poll(&mut poll, 1, 0) };
+            poll.revents & libc::POLLERR != 0
+        });
+    });
     alone(&|engine| {
         let ring = Ring::new(engine, 8, IORING_SETUP_SQPOLL);
         until("its thread runs", has_sq_thread);

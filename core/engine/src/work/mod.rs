@@ -318,7 +318,9 @@ impl Core {
     /// Gives work to a worker, or back where none can be had.
     #[expect(clippy::result_large_err, reason = "the work itself is what comes back")]
     pub fn hand_over_one(&mut self, mut work: Work) -> Result<(), Work> {
-        reactor::hear_of_close(self);
+        if work.long {
+            reactor::hear_of_close(self);
+        }
         self.work_mut().goes_out(1);
         let request = &mut self[work.id];
         if let Err(errno) = own_file(request, &mut work) {

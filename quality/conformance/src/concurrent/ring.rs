@@ -193,11 +193,6 @@ impl Map {
         self.engine
     }
 
-    /// Has it `IORING_SETUP_DEFER_TASKRUN`?
-    pub fn defers(&self) -> bool {
-        self.params.flags & IORING_SETUP_DEFER_TASKRUN != 0
-    }
-
     /// `io_uring_register`.
     pub fn register(&self, opcode: u32, argument: usize, count: u32) -> i32 {
         abi::register(self.engine, self.fd, opcode, argument, count)

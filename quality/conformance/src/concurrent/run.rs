@@ -449,13 +449,13 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// `IORING_REGISTER_SYNC_CANCEL`. On the kernel's rings that defer it always has a limit: `io_sync_cancel` sleeps on the
-/// CQ's queue without a count of CQEs to be woken at, so a request that a worker ends there does not wake it.
+/// `IORING_REGISTER_SYNC_CANCEL`. On the kernel's rings it always has a limit, for `io_sync_cancel` sleeps until a request
+/// completes: on a ring that defers, one that a worker ends does not wake it, and on any ring a worker may have gone on to wait
+/// for a file, without a completion, where the cancellation found it at work.
 pub fn sync_cancel(ring: &Map, data: u64, fd: i32, flags: u32, limit_us: Option<u32>) -> i32 {
     #[repr(C)]
     struct Argument(u64, i32, u32, [i64; 2], u8, [u8; 7], [u64; 3]);
-    let sleeps_on = ring.engine() == Engine::Kernel && ring.defers();
-    let limit_us = limit_us.or(sleeps_on.then_some(20_000));
+    let limit_us = limit_us.or((ring.engine() == Engine::Kernel).then_some(20_000));
     let time = limit_us.map_or([-1, -1], |us| [0, i64::from(us) * 1000]);
     let argument = Argument(data, fd, flags, time, 0, [0; 7], [0; 3]);
     let opcode = io_uring_register_op::IORING_REGISTER_SYNC_CANCEL as u32;

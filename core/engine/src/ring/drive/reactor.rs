@@ -121,8 +121,8 @@ pub fn attend(core: &mut Core) {
     }
 }
 
-/// The ring has files, work, or a thread, and perhaps nobody comes by any more: if a watch is what tells of its close, that must
-/// be heard of.
+/// The ring has files, a thread, or work that may take for ever, and perhaps nobody comes by any more: if a watch is what tells
+/// of its close, that must be heard of.
 pub fn hear_of_close(core: &mut Core) {
     if !core.attendance.is_heard {
         core.attendance.is_heard = lifetime::watch_fd().is_none() || is_started();
