@@ -430,13 +430,17 @@ fn sweep(codes: std::ops::Range<u8>) {
     let mut differs = Vec::new();
     for code in codes {
         for (name, change) in changes() {
-            let run = |engine, limit_ms| {
+            let mut worlds = Vec::new();
+            let mut run = |engine, limit_ms| {
                 let mut world = World::new(engine);
                 let mut request = world.request(code);
                 change(&mut request);
                 world.own_descriptors(&mut request);
                 let compared = !is_known_to_differ(code, &request);
-                compared.then(|| world.outcome(request, limit_ms))
+                let outcome = compared.then(|| world.outcome(request, limit_ms));
+                // A request that was slow finds its own world's descriptors, not another's.
+                worlds.push(world);
+                outcome
             };
             let (mut user, mut kernel) = (run(Engine::User, 10), run(Engine::Kernel, 10));
             if user != kernel {
