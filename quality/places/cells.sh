@@ -23,6 +23,12 @@ place() {
     done
 }
 
+# skip_place NAME REASON
+skip_place() {
+    skipped=$((skipped + 1))
+    echo "skip $1: $2"
+}
+
 wanted_place() {
     local pattern
     [ ${#patterns[@]} = 0 ] && return 0

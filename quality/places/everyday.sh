@@ -20,8 +20,7 @@ everyday() {
         # The quick run installs nothing for this.
         [ "$quick" = 1 ] && command -v "${pair%%:*}" >/dev/null && continue
         if [ "$quick" = 1 ] || ! "$top/scripts/need" "$pair" >"$work/need" 2>&1; then
-            skipped=$((skipped + 1))
-            echo "skip everyday $name: no ${pair%%:*}"
+            skip_place "everyday-$name" "no ${pair%%:*}"
             return
         fi
     done

@@ -17,12 +17,12 @@ debian=http://deb.debian.org/debian
 
 # kernel SUITE: the newest kernel for clouds of that suite of Debian; its path.
 kernel() {
-    local suite=$1 archive=$debian list file
+    local suite=$1 file
     mkdir -p "$kernel_cache"
     if [ ! -e "$kernel_cache/$suite" ]; then
-        file=$(curl -fsS "$archive/dists/$suite/main/binary-amd64/Packages.xz" | xz -d |
+        file=$(curl -fsS "$debian/dists/$suite/main/binary-amd64/Packages.xz" | xz -d |
             sed -n 's/^Filename: \(.*linux-image-[0-9].*-cloud-amd64_.*\)/\1/p' | sort -V | tail -1) && [ -n "$file" ] &&
-            curl -fsS -o "$kernel_cache/$suite.deb" "$archive/$file" &&
+            curl -fsS -o "$kernel_cache/$suite.deb" "$debian/$file" &&
             dpkg-deb --fsys-tarfile "$kernel_cache/$suite.deb" | tar -xO --wildcards './boot/vmlinuz-*' >"$kernel_cache/$suite.new" &&
             mv "$kernel_cache/$suite.new" "$kernel_cache/$suite" || return
     fi
@@ -51,16 +51,15 @@ END
     (cd "$1" && find . | cpio -o -H newc --quiet) >"$work/guest.cpio"
 }
 
-# in_kernel SUITE BEFORE COMMAND...: BEFORE is a shell's command that comes first, to deny io_uring.
+# in_kernel SUITE DENIES COMMAND...: DENIES is the beginning of a shell's command that ends with COMMAND: it denies io_uring.
 in_kernel() {
-    local image command=$work/command.$BASHPID console=$work/console.$BASHPID
+    local image denies=$2 command=$work/command.$BASHPID console=$work/console.$BASHPID
     image=$(kernel "$1") && root guest >/dev/null || return
+    shift 2
     mkdir -p "$command"
     {
         [ ${#variables[@]} = 0 ] || printf 'export %s\n' "${variables[@]}"
-        echo "$2"
-        shift 2
-        printf 'exec %s\n' "${denied:+$denied }${*@Q}"
+        printf '%s ' "$denies" && echo "${*@Q}"
     } >"$command/command"
     (cd "$command" && echo command | cpio -o -H newc --quiet) | cat "$work/guest.cpio" - >"$command.cpio"
     # The emulator breaks newer kernels now and then (in their patching of their own code): such a machine says nothing
@@ -77,15 +76,15 @@ in_kernel() {
     return "$(sed -n 's/^exit status: //p' "$console" | grep . || echo 124)"
 }
 
-denied='/places/deny'
-in_bullseye() { in_kernel bullseye : "$@"; }
-in_bookworm() { in_kernel bookworm : "$@"; }
-in_trixie() { denied='' in_kernel trixie 'echo 2 >/proc/sys/kernel/io_uring_disabled' "$@"; }
+in_bullseye() { in_kernel bullseye 'exec /places/deny' "$@"; }
+in_bookworm() { in_kernel bookworm 'exec /places/deny' "$@"; }
+in_trixie() { in_kernel trixie 'echo 2 >/proc/sys/kernel/io_uring_disabled; exec' "$@"; }
 kernel_place() {
+    wanted_place "$2" || return 0
     if kernel "$1" >"$work/kernel.log" 2>&1; then
         place "$2" "$3" glibc "in_$1"
     else
-        echo "skip $2: that kernel cannot be had here: $(tail -n 1 "$work/kernel.log")"
+        skip_place "$2" "that kernel cannot be had here: $(tail -n 1 "$work/kernel.log")"
     fi
 }
 kernel_place bullseye linux-5.10 "the kernel of Debian 11, in qemu, io_uring denied by an errno"
