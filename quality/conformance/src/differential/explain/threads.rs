@@ -22,13 +22,15 @@ pub fn waits_in_threads(case: &Case<'_>) -> bool {
 }
 
 /// Such a thread lets a multishot request wait for events before the first attempt, so what would be
-/// refused at once may wait for ever; which thread goes on with a chain is the moment's.
+/// refused at once may wait for ever, or is refused for its file that cannot be polled; which thread goes on with a chain
+/// is the moment's.
 pub fn multishot_in_threads(case: &Case<'_>) -> bool {
     let refused = |results: &[i32]| matches!(results, [result] if *result < 0);
     let (user, kernel) = case.results();
+    let both = refused(&user) && refused(&kernel) && [user[0], kernel[0]].contains(&-libc::EBADFD);
     is_multishot(case.sqe)
         && case.by_thread()
-        && (user.is_empty() && refused(&kernel) || refused(&user) && kernel.is_empty())
+        && (both || user.is_empty() && refused(&kernel) || refused(&user) && kernel.is_empty())
 }
 
 /// Such a thread forgets `RWF_NOWAIT`.
