@@ -870,15 +870,3 @@ fn operations_of_all_sizes_end_once() {
         assert_eq!(drops.load(Ordering::Relaxed), 5);
     });
 }
-
-/// A user has few inotify instances, and the crate sees its rings' ends without one.
-#[test]
-fn no_inotify_instance_is_taken() {
-    both(|engine| {
-        let _ring = ring(engine);
-        for one in std::fs::read_dir("/proc/self/fd").unwrap() {
-            let target = std::fs::read_link(one.unwrap().path());
-            assert!(!target.is_ok_and(|target| target.ends_with("anon_inode:inotify")));
-        }
-    });
-}

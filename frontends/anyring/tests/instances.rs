@@ -1,0 +1,17 @@
+//! What a ring takes that a user has few of. A program of its own: other tests' rings take some.
+
+mod common;
+
+use common::{both, ring};
+
+/// The crate sees the ends of its rings without inotify.
+#[test]
+fn no_inotify_instance_is_taken() {
+    both(|engine| {
+        let _ring = ring(engine);
+        for one in std::fs::read_dir("/proc/self/fd").unwrap() {
+            let target = std::fs::read_link(one.unwrap().path());
+            assert!(!target.is_ok_and(|target| target.ends_with("anon_inode:inotify")));
+        }
+    });
+}
