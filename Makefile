@@ -10,7 +10,7 @@ export CARGO_TARGET_DIR := $(TARGET)
 export ANYRING_BIN := $(TARGET)/release
 
 .PHONY: help toolchain build demo lint test test-unit test-programs test-quick conformance differential bench
-.PHONY: test-places install deb one-file check-one-file check-install check-aarch64 coverage sanitize sanitize-suite simulate concurrent soak mutants
+.PHONY: test-places test-old-kernels install deb one-file check-one-file check-install check-aarch64 coverage sanitize sanitize-suite simulate concurrent soak mutants
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -72,8 +72,16 @@ test: test-unit build ## everything CI runs: crates, conformance that must pass,
 	cd $(TARGET) && $(ANYRING_BIN)/anyring-soak --seconds 5 --only connections
 	$(ANYRING_BIN)/anyring-conformance concurrent --programs 100000 --seed 2 --time 10 --patience 30
 
-test-places: one-file ## containers, sandboxes, gVisor and other kernels: writes docs/places.md (some minutes)
+test-places: one-file test-old-kernels ## containers, sandboxes, gVisor and other kernels: writes docs/places.md (some minutes)
 	quality/places/run --write docs/places.md
+
+# Below 5.1 no kernel has io_uring: multishot accept and receive, GETDENTS, ring descriptors, sends without copies and uepoll
+# have to do without whatever came with it.
+test-old-kernels: build ## the engine's tests and uepoll's on Linux 4.18, as far as calls and flags tell
+	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(ANYRING_BIN)/anyring-deny --like 4.18 --" \
+		cargo test --locked -p anyring-engine -p anyring-uepoll --test calls --test consumer --test events --test getdents \
+		--test hostile --test kbuf --test multishots --test net --test registered --test rw --test set --test shown_readiness \
+		--test stress --test submission --test zero_copy --test zero_copy_paths
 
 test-programs: build ## every real program, the heavy ones too (some minutes)
 	quality/programs/run --all

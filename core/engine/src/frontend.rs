@@ -15,6 +15,8 @@ use crate::calls::fork;
 use crate::ops::net::rights;
 use crate::os::{self, Fd, user};
 use crate::process::identity;
+pub use crate::request::trace::counts::{Counted as OperationCount, Counts};
+use crate::request::{chaos, trace};
 use crate::ring::drive::error_queue;
 use crate::ring::drive::stand_in;
 use crate::ring::{Counted, descriptors, registry, shared};
@@ -39,6 +41,35 @@ pub fn counters() -> Counters {
         submitted: sum(Counted::Submitted),
         completed: sum(Counted::Completed),
     }
+}
+
+/// From now on this process, which runs `engine` ([`anyring_trace::event::ENGINE_USER`] or its like), tells what happens to its
+/// requests in the buffer behind `fd` ([`anyring_trace`]), which may be closed afterwards. Of rings that are there already nothing is told. `program` is its path; each of `arguments` ends with
+/// a zero.
+///
+/// # Errors
+/// Negative errno where there is no buffer, or it cannot be mapped.
+pub fn trace_to(fd: Fd, engine: u32, program: &[u8], arguments: &[u8]) -> Result<(), i32> {
+    trace::attach(fd, engine, program, arguments).map_err(Errno::negated)
+}
+
+/// From now on this process counts what is asked of the rings that it makes; read them by [`operation_counts`].
+pub fn count_operations() {
+    trace::count();
+}
+
+/// What was counted since [`count_operations`].
+pub fn operation_counts() -> Option<&'static Counts> {
+    trace::counts::get()
+}
+
+/// From now on this process meets the faults of the plan behind `fd` ([`anyring_chaos_plan`]), which may be closed
+/// afterwards. Rings that are there already meet none.
+///
+/// # Errors
+/// Negative errno where there is no plan, or it cannot be mapped.
+pub fn plan_from(fd: Fd) -> Result<(), i32> {
+    chaos::attach(fd).map_err(Errno::negated)
 }
 
 /// Whether `fd` is a ring of this engine.
@@ -185,6 +216,7 @@ pub fn after_fork() {
 pub fn exits() {
     if identity::is_own() {
         shared::exits();
+        trace::ends();
     }
 }
 
@@ -192,6 +224,7 @@ pub fn exits() {
 pub fn thread_ends() {
     if identity::is_own() {
         shared::thread_ends();
+        trace::thread_ends();
     }
 }
 

@@ -33,6 +33,7 @@ pub use os::host::{Caller, Host, Outlet, install};
 pub use os::pauses;
 
 use request::table::Table;
+use request::trace;
 
 fn raw(result: Result<usize, abi::Errno>) -> isize {
     match result {
@@ -69,7 +70,8 @@ pub unsafe fn setup_with(
     params: *mut io_uring_params,
     caller: &Caller,
 ) -> isize {
-    raw(calls::setup::setup(entries, params as u64, table, caller).map(|fd| fd as usize))
+    let setup = if trace::is_on() { calls::traced::setup } else { calls::setup::setup };
+    raw(setup(entries, params as u64, table, caller).map(|fd| fd as usize))
 }
 
 /// `io_uring_enter2(2)`: submits up to `to_submit` SQEs and, with `IORING_ENTER_GETEVENTS`, waits
@@ -93,6 +95,9 @@ pub unsafe fn enter(
 ) -> isize {
     let call =
         calls::enter::Enter { to_submit, min_complete, flags, argument: arg as u64, argument_size: arg_size };
+    if trace::is_on() {
+        return raw(calls::traced::enter(fd, &call, caller));
+    }
     raw(calls::enter::enter(fd, &call, caller))
 }
 
@@ -105,5 +110,6 @@ pub unsafe fn enter(
 /// As for the system call: registered memory must stay the caller's to give.
 pub unsafe fn register(fd: i32, opcode: u32, arg: usize, nr_args: u32) -> isize {
     let call = calls::register::Register { opcode, argument: arg as u64, count: nr_args };
-    raw(calls::register::register(fd, &call))
+    let register = if trace::is_on() { calls::traced::register } else { calls::register::register };
+    raw(register(fd, &call))
 }

@@ -14,6 +14,7 @@ mod sum {
     use anyring_engine::abi::Errno;
     use anyring_engine::os::user;
     use anyring_engine::request::op::{Caps, FIRST_PRIVATE, Field, Op, issue_blocks, prep_nothing};
+    use anyring_engine::request::shown::{Kind, arg};
     use anyring_engine::request::unused::Unused;
     use anyring_engine::work::Work;
 
@@ -21,7 +22,10 @@ mod sum {
 
     pub const SUM: Op = Op::numbered(CODE, "SUM", Caps::NONE, prep_nothing, issue_blocks)
         .block(sum)
-        .fields(&[Field::Address, Field::Length])
+        .arguments(&[
+            arg(Field::Address, "buf", Kind::Data(Field::Length)),
+            arg(Field::Length, "len", Kind::Number),
+        ])
         .unused(Unused::FD.with(Unused::OFF).with(Unused::OP_FLAGS).with(Unused::FILE_INDEX))
         .errors(&[Errno::EINVAL, Errno::EFAULT]);
 

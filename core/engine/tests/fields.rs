@@ -4,7 +4,7 @@ mod common;
 
 use std::ffi::{CString, c_void};
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::net::UdpSocket;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -65,11 +65,24 @@ fn pipe() -> [OwnedFd; 2] {
     ends.map(owned)
 }
 
-impl World {
-    fn new(engine: Engine) -> World {
+/// A directory of its own; one that a process of the same number has left behind is none.
+fn fresh_directory() -> std::path::PathBuf {
+    loop {
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let directory = std::env::temp_dir().join(format!("anyring-fields-{}-{serial}", std::process::id()));
-        fs::create_dir(&directory).unwrap();
+        match fs::create_dir(&directory) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            created => {
+                created.unwrap();
+                return directory;
+            }
+        }
+    }
+}
+
+impl World {
+    fn new(engine: Engine) -> World {
+        let directory = fresh_directory();
         let mut file =
             File::options().read(true).write(true).create_new(true).open(directory.join("file")).unwrap();
         file.write_all(&[b'x'; 8192]).unwrap();

@@ -371,14 +371,15 @@ fn ends_unseen(engine: Engine, body: impl FnOnce(&mut Ring, i32)) {
     until("the other end is closed", || (&peer).read(&mut [0]).is_ok());
 }
 
+fn register_file(ring: &mut Ring, fd: i32) {
+    let result = ring.register(io_uring_register_op::IORING_REGISTER_FILES, (&raw const fd).cast(), 1);
+    assert_eq!(result, 0);
+}
+
 /// Whatever a ring was doing when nobody saw its close, and though no other ring is made: it ends.
 #[test]
 fn closes_that_nobody_sees_are_heard_of() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let registers = |ring: &mut Ring, fd: i32| {
-        let result = ring.register(io_uring_register_op::IORING_REGISTER_FILES, (&raw const fd).cast(), 1);
-        assert_eq!(result, 0);
-    };
     // In a child each: the parent has a reactor, perhaps.
     let alone = |body: &dyn Fn(Engine)| {
         let pid = child(|| {
@@ -387,7 +388,7 @@ fn closes_that_nobody_sees_are_heard_of() {
         });
         assert_eq!(ended(pid), 0);
     };
-    alone(&|engine| ends_unseen(engine, registers));
+    alone(&|engine| ends_unseen(engine, register_file));
     // A splice that waits for data has the pipe that it reads.
     alone(&|engine| {
         let (reads, writes) = std::io::pipe().unwrap();
@@ -428,11 +429,7 @@ fn a_reactor_listens_to_a_later_watch() {
         told.push(receive(1, other.as_raw_fd(), &mut buffer));
         assert_eq!(told.enter(1, 0), 1);
         until("the reactor drives it", reactor_drives);
-        ends_unseen(Engine::User, |ring, fd| {
-            let result =
-                ring.register(io_uring_register_op::IORING_REGISTER_FILES, (&raw const fd).cast(), 1);
-            assert_eq!(result, 0);
-        });
+        ends_unseen(Engine::User, register_file);
         true
     });
     assert_eq!(ended(pid), 0);

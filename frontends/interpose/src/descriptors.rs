@@ -5,7 +5,7 @@
 
 use crate::{Frontend, next};
 use anyring_engine::frontend;
-use anyring_runtime::{active, calls, sys};
+use anyring_runtime::{active, calls, process, sys};
 use core::ffi::c_int;
 use linux_raw_sys::general as raw;
 
@@ -15,9 +15,19 @@ const CLOSE_RANGE_CLOEXEC: u32 = 4;
 /// Says that `fd` is about to be closed.
 #[inline]
 pub fn closing<F: Frontend>(fd: c_int) {
-    if active() && calls::rings_exist() {
+    if calls::rings_exist() {
+        closing_among_rings::<F>(fd);
+    }
+}
+
+/// The same where there may be rings.
+fn closing_among_rings<F: Frontend>(fd: c_int) {
+    if active() {
         let _stay = F::enter();
         frontend::closed(fd);
+    } else if process::watches_kernel() {
+        let _stay = F::enter();
+        process::closes_watched(fd..=fd);
     }
 }
 
@@ -71,6 +81,10 @@ pub unsafe fn closefrom<F: Frontend>(first: c_int) {
 fn closing_from<F: Frontend>(first: u32, last: u32) {
     if !calls::rings_exist() {
         return;
+    }
+    if process::watches_kernel() {
+        let _stay = F::enter();
+        return process::closes_watched(first as c_int..=last.min(c_int::MAX as u32) as c_int);
     }
     for fd in first..=last.min(sys::descriptor_limit()) {
         closing::<F>(fd as c_int);

@@ -39,6 +39,12 @@ pub extern "C" fn start() {
         // SAFETY: the C library's, as before; null where the variables are not obeyed.
         unsafe { exec::remember(variables) };
     }
+    // What is known of signal actions is this process's, whoever answers its calls.
+    #[cfg(not(test))]
+    if ours || trap::installed() {
+        crate::interpose::process::register_fork();
+        anyring_trap::fork::watch();
+    }
     #[cfg(not(test))]
     // SAFETY: as before; null where the variables are not obeyed.
     unsafe {
@@ -51,11 +57,7 @@ pub extern "C" fn start() {
         patch::before_main(entry.unwrap_or(0));
     }
     #[cfg(not(test))]
-    {
-        crate::interpose::process::register_fork();
-        anyring_trap::fork::watch();
-        crate::threads::prepare();
-    }
+    crate::threads::prepare();
 }
 
 /// What the kernel told the program about itself.

@@ -5,7 +5,8 @@ use anyring_engine::{self as engine, Caller, frontend};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use linux_raw_sys::general as raw;
 
-/// Whether a ring was ever created here; without one no descriptor needs a look.
+/// Whether a ring was ever created here, by the engine, or by the kernel where that is watched; without one no descriptor needs
+/// a look.
 pub static RINGS: AtomicBool = AtomicBool::new(false);
 
 /// Calls that came through the trap.
@@ -48,6 +49,16 @@ pub unsafe fn call(number: usize, a: [usize; 6], caller: &Caller) -> isize {
         // SAFETY: the caller's promise.
         _ => unsafe { setup(a[0] as u32, a[1] as *mut engine::io_uring_params, caller) },
     }
+}
+
+/// One of the three calls, where the kernel answers them and the process is traced ([`crate::process::watches_kernel`]): `kernel`
+/// makes it. In here no handler of the program may run in the calling thread, but in `kernel`, which lets them in.
+pub fn watched(number: usize, a: [usize; 6], kernel: impl FnOnce() -> isize) -> isize {
+    let result = anyring_kernel_trace::call(number, a, kernel);
+    if number == raw::__NR_io_uring_setup as usize && result >= 0 {
+        RINGS.store(true, Ordering::Relaxed);
+    }
+    result
 }
 
 /// # Safety

@@ -5,13 +5,16 @@
 //!   `debug` or `2`: each ring and each patch too. An absolute path, or `fd=N`, says where to, standard error as a
 //!   rule; `debug,/path` says both.
 //! - `ANYRING_PATCH`: `0` leaves every call site to the trap; `1` (default) does not.
+//! - `ANYRING_TRACE`: the path of a buffer to which the process tells what happens to its requests (`anyring trace`).
+//! - `ANYRING_STATS`: `text` or `json`: the process tells what it did with io_uring when it ends, to where the log goes.
+//! - `ANYRING_CHAOS`: the path of a plan by which the process meets faults (`anyring chaos`).
 //! - `ANYRING_STARTED`: the process that `anyring run` became. What it cannot have it must not go without.
 //!
 //! Any other value is [wrong](Config::wrong).
 
 use crate::process;
 use core::ffi::{CStr, c_char};
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, Ordering};
 
 /// Which engine the user asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +43,52 @@ static LEVEL: AtomicU8 = AtomicU8::new(0);
 pub static LOG_FD: AtomicI32 = AtomicI32::new(2);
 /// The file to append to, if any.
 pub static LOG_PATH: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
+
+/// How a process tells what it did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stats {
+    /// In lines for people.
+    Text,
+    /// In one line of JSON.
+    Json,
+}
+
+static STATS: AtomicU8 = AtomicU8::new(0);
+static STARTED: AtomicBool = AtomicBool::new(false);
+
+/// Was this process the one of `ANYRING_STARTED`, when the variables were read?
+pub fn was_started() -> bool {
+    STARTED.load(Ordering::Relaxed)
+}
+
+/// `ANYRING_STATS`.
+pub fn stats() -> Option<Stats> {
+    match STATS.load(Ordering::Relaxed) {
+        0 => None,
+        1 => Some(Stats::Text),
+        _ => Some(Stats::Json),
+    }
+}
+
+/// The buffer of whoever traces the process, if anybody does.
+static TRACE_PATH: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
+
+/// `ANYRING_TRACE`.
+pub fn trace_path() -> Option<&'static CStr> {
+    let path = TRACE_PATH.load(Ordering::Relaxed);
+    // SAFETY: a string of the environment, which stays.
+    (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) })
+}
+
+/// The plan of the faults that the process meets, if it does.
+static CHAOS_PATH: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
+
+/// `ANYRING_CHAOS`.
+pub fn chaos_path() -> Option<&'static CStr> {
+    let path = CHAOS_PATH.load(Ordering::Relaxed);
+    // SAFETY: a string of the environment, which stays.
+    (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) })
+}
 
 /// What is read at start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +153,18 @@ pub unsafe fn read(environment: *const *const c_char) -> Config {
             refuse("ANYRING_LOG", "off, info or debug; then perhaps a comma and fd=N or a path from the root")
         }
     }
+    match get("ANYRING_STATS").map_or(b"".as_slice(), CStr::to_bytes) {
+        b"" => {}
+        b"text" => STATS.store(1, Ordering::Relaxed),
+        b"json" => STATS.store(2, Ordering::Relaxed),
+        _ => refuse("ANYRING_STATS", "text or json"),
+    }
+    if let Some(path) = get("ANYRING_TRACE").filter(|path| !path.is_empty()) {
+        TRACE_PATH.store(path.as_ptr().cast_mut(), Ordering::Relaxed);
+    }
+    if let Some(path) = get("ANYRING_CHAOS").filter(|path| !path.is_empty()) {
+        CHAOS_PATH.store(path.as_ptr().cast_mut(), Ordering::Relaxed);
+    }
     let patch = get("ANYRING_PATCH").map_or(b"".as_slice(), CStr::to_bytes);
     if !matches!(patch, b"" | b"0" | b"1") {
         refuse("ANYRING_PATCH", "0 or 1");
@@ -111,6 +172,7 @@ pub unsafe fn read(environment: *const *const c_char) -> Config {
     let own_id = process::own_id();
     let started = get("ANYRING_STARTED").and_then(|value| number(value.to_bytes()));
     let started = started.is_some_and(|id| id as u32 == own_id);
+    STARTED.store(started, Ordering::Relaxed);
     Config { choice, patch: patch != b"0", started, wrong }
 }
 

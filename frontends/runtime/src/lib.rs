@@ -16,13 +16,16 @@ pub mod allocator;
 pub mod arch;
 pub mod ask;
 pub mod calls;
+pub mod chaos;
 pub mod config;
 pub mod credentials;
 pub mod log;
 pub mod process;
-pub mod sys;
 #[cfg_attr(anyring_sanitizer, path = "sanitizer/threads.rs")]
+pub mod stats;
+pub mod sys;
 pub mod threads;
+pub mod trace;
 
 pub use process::active;
 

@@ -37,7 +37,15 @@ pub fn write(message: fmt::Arguments<'_>) {
     let mut line = Line { bytes: [0; 512], length: 0 };
     let _ = write!(line, "anyring[{}]: {message}", process::own_id());
     line.bytes[line.length] = b'\n';
-    let bytes = &line.bytes[..=line.length];
+    write_bytes(&line.bytes[..=line.length]);
+}
+
+/// Writes whole lines, as they are, whatever the level.
+pub fn write_text(text: &str) {
+    write_bytes(text.as_bytes());
+}
+
+fn write_bytes(bytes: &[u8]) {
     let Some(path) = path() else {
         sys::write(config::LOG_FD.load(Ordering::Relaxed), bytes);
         return;

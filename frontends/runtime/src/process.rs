@@ -3,13 +3,20 @@
 use crate::arch::STUB_ADDRESS;
 use crate::ask::{self, Answer};
 use crate::config::{Choice, Config, Level, Wrong};
-use crate::{calls, config, log, sys, threads};
+use crate::{calls, chaos, config, log, stats, sys, threads, trace};
 use anyring_engine::{Host, frontend};
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use anyring_trace::event::{ENGINE_KERNEL, ENGINE_USER};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use linux_raw_sys::general as raw;
 
-/// Whether the engine of this process is ours.
-static ACTIVE: AtomicBool = AtomicBool::new(false);
+/// Who is to see the three calls of this process.
+static SEEN_BY: AtomicU8 = AtomicU8::new(NOBODY);
+/// The kernel alone.
+const NOBODY: u8 = 0;
+/// Our engine, which answers them.
+const ENGINE: u8 = 1;
+/// `anyring-kernel-trace`, and then the kernel.
+const WATCH: u8 = 2;
 /// Whether this process forked off the one that started here.
 static FORKED: AtomicBool = AtomicBool::new(false);
 /// This process, 0 before anybody asked: a filter that the program installs later may kill who asks the kernel.
@@ -23,7 +30,19 @@ static ENDED: AtomicBool = AtomicBool::new(false);
 /// Whether the engine of this process is ours.
 #[inline]
 pub fn active() -> bool {
-    ACTIVE.load(Ordering::Relaxed)
+    SEEN_BY.load(Ordering::Relaxed) == ENGINE
+}
+
+/// Whether the engine of this process is the kernel's, and what happens there is told.
+#[inline]
+pub fn watches_kernel() -> bool {
+    SEEN_BY.load(Ordering::Relaxed) == WATCH
+}
+
+/// Whether the three calls of this process are to come to us.
+#[inline]
+pub fn sees_calls() -> bool {
+    SEEN_BY.load(Ordering::Relaxed) != NOBODY
 }
 
 /// Which engine it is to be: ours or the kernel's, which `kernel` makes a system call of.
@@ -101,7 +120,26 @@ pub fn others_answer() -> bool {
 /// From here on the engine of this process is ours; `host` provides what it needs.
 pub fn adopt(host: &'static &'static dyn Host) {
     anyring_engine::install(host);
-    ACTIVE.store(true, Ordering::Relaxed);
+    SEEN_BY.store(ENGINE, Ordering::Relaxed);
+    trace::begin(ENGINE_USER);
+    if config::stats().is_some() {
+        frontend::count_operations();
+    }
+    chaos::begin();
+}
+
+/// From here on what happens on the kernel's rings of this process is told, if it is to be traced; `host` provides what that
+/// needs. Whether it is.
+pub fn watch_kernel(host: &'static &'static dyn Host) -> bool {
+    if !trace::is_wanted() {
+        return false;
+    }
+    anyring_engine::install(host);
+    let attached = trace::begin(ENGINE_KERNEL);
+    if attached {
+        SEEN_BY.store(WATCH, Ordering::Relaxed);
+    }
+    attached
 }
 
 /// The id of this process; in a child of `vfork` that of its parent.
@@ -143,31 +181,100 @@ pub fn forked() {
     ENDED.store(false, Ordering::Relaxed);
     threads::forked();
     frontend::forked();
+    if watches_kernel() {
+        anyring_kernel_trace::forked();
+    }
+}
+
+/// The process is about to fork; [`after_fork`] or [`forked`] follows. Handlers of the program must not enter a ring meanwhile.
+pub fn before_fork() {
+    frontend::before_fork();
+    if watches_kernel() {
+        anyring_kernel_trace::before_fork();
+    }
+}
+
+/// The process has forked, or could not, and this is the parent.
+pub fn after_fork() {
+    if watches_kernel() {
+        anyring_kernel_trace::after_fork();
+    }
+    frontend::after_fork();
+}
+
+/// These descriptors are about to be closed, of a process whose kernel's rings are watched.
+pub fn closes_watched(descriptors: core::ops::RangeInclusive<i32>) {
+    if is_watched_here() {
+        anyring_kernel_trace::closing(descriptors);
+    }
+}
+
+/// Are the kernel's rings of this very process watched? A child of `vfork` has descriptors and an end of its own.
+fn is_watched_here() -> bool {
+    watches_kernel() && sys::process_id() == own_id()
 }
 
 /// The process is about to execute another program: rings that others have are left.
 pub fn executes() {
-    if active() && calls::rings_exist() {
+    if !calls::rings_exist() {
+        return;
+    }
+    if active() {
         frontend::executes();
+    } else if is_watched_here() {
+        anyring_kernel_trace::looks();
     }
 }
 
 /// The process ends, and says what was done, if asked.
 pub fn exits() {
-    let has_rings = active() && calls::rings_exist();
+    let has_rings = sees_calls() && calls::rings_exist();
     // A filter of the program's own may kill who asks for more than the end.
-    if !has_rings && config::level() == Level::Off || child_of_vfork_ends() {
+    if !has_rings && is_silent() || child_of_vfork_ends() {
         return;
     }
     if has_rings {
-        frontend::exits();
+        ends_rings();
     }
     end();
 }
 
+/// Has the process nothing to say when it ends?
+fn is_silent() -> bool {
+    config::level() == Level::Off && config::stats().is_none()
+}
+
+/// Is this process the one that `anyring run` became?
+pub fn is_started() -> bool {
+    config::was_started() && !FORKED.load(Ordering::Relaxed)
+}
+
+/// The process, which has rings, ends.
+fn ends_rings() {
+    if active() {
+        frontend::exits();
+    } else if is_watched_here() {
+        anyring_kernel_trace::ends();
+    }
+}
+
+/// The process ends: what is to be done for its rings, inside of what keeps handlers of the program out.
+pub fn ends_inside<T>(enter: impl FnOnce() -> T) {
+    if sees_calls() && calls::rings_exist() {
+        let _stay = enter();
+        ends_rings();
+    }
+}
+
 /// The process ends: says what was done, if asked.
 pub extern "C" fn end() {
-    if config::level() == Level::Off || child_of_vfork_ends() || ENDED.swap(true, Ordering::Relaxed) {
+    if is_silent() || child_of_vfork_ends() || ENDED.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    if let Some(format) = stats::wanted() {
+        stats::tell(format);
+    }
+    if config::level() == Level::Off {
         return;
     }
     if !active() {

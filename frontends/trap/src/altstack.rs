@@ -5,8 +5,8 @@
 //! the child's too. So a thread that has none gets one, for good, when it makes such a child.
 //!
 //! A thread whose alternate stack is small (Rust's standard library gives 8 KiB), or mostly used by a handler of the program,
-//! traps there, but the engine runs on a stack of ours. The alternate stack is disabled meanwhile, for the frame of another signal would overwrite that of the trap; the
-//! return from the trap enables it again.
+//! traps there, but the engine runs on a stack of ours. The alternate stack is disabled meanwhile, for the frame of another
+//! signal would overwrite that of the trap; the return from the trap enables it again.
 
 use crate::arch::{self, AlternateStack, Context};
 use crate::signals;

@@ -27,9 +27,17 @@ use linux_raw_sys::general as raw;
 pub type Strings = *const *const c_char;
 
 /// What is kept: the assignments as this process found them at its start.
-static KEPT: [AtomicPtr<c_char>; 5] = [const { AtomicPtr::new(null_mut()) }; 5];
-const NAMES: [&[u8]; 5] =
-    [b"LD_PRELOAD=", b"ANYRING_ENGINE=", b"ANYRING_LOG=", b"ANYRING_PATCH=", b"ANYRING_COMMAND="];
+static KEPT: [AtomicPtr<c_char>; NAMES.len()] = [const { AtomicPtr::new(null_mut()) }; NAMES.len()];
+const NAMES: [&[u8]; 8] = [
+    b"LD_PRELOAD=",
+    b"ANYRING_ENGINE=",
+    b"ANYRING_LOG=",
+    b"ANYRING_PATCH=",
+    b"ANYRING_COMMAND=",
+    b"ANYRING_TRACE=",
+    b"ANYRING_STATS=",
+    b"ANYRING_CHAOS=",
+];
 const SANITIZED: &[u8] = b"ASAN_OPTIONS=";
 const PRELOAD: usize = 0;
 const COMMAND: usize = 4;
@@ -265,6 +273,43 @@ impl Plan {
     }
 }
 
+/// A command for a shell that is started with `environment` by a function that takes none (`system`, `popen`), with what the
+/// shell's own programs would lack assigned in front of it; and what must live until the shell runs. `None` where nothing
+/// is missing.
+///
+/// # Safety
+/// `environment` must be null or a list of strings.
+pub unsafe fn shell_command(command: &CStr, environment: Strings) -> Option<(Vec<u8>, Plan)> {
+    // SAFETY: the caller's promise; the path is a constant.
+    let plan = unsafe { Plan::new(c"/bin/sh".as_ptr(), null(), environment) };
+    if plan.environment == environment {
+        return None;
+    }
+    // SAFETY: the caller's promise; a plan's environment is such a list.
+    let (given, complete) = unsafe { (entries(environment), entries(plan.environment)) };
+    let added = complete.filter(|entry| !given.clone().any(|given| given.as_ptr() == entry.as_ptr()));
+    let mut assigned = Vec::new();
+    for entry in added {
+        assigned.extend_from_slice(b"export ");
+        quote(entry.to_bytes(), &mut assigned);
+        assigned.push(b';');
+    }
+    assigned.extend_from_slice(command.to_bytes_with_nul());
+    Some((assigned, plan))
+}
+
+/// One word for a shell.
+fn quote(word: &[u8], quoted: &mut Vec<u8>) {
+    quoted.push(b'\'');
+    for &byte in word {
+        match byte {
+            b'\'' => quoted.extend_from_slice(b"'\\''"),
+            _ => quoted.push(byte),
+        }
+    }
+    quoted.push(b'\'');
+}
+
 /// The entry of the address sanitizer's options, with leave for our library to come first; `None` where it speaks of that.
 fn any_order(given: Option<&CStr>) -> Option<Vec<u8>> {
     let options = given.map_or(b"".as_slice(), |given| &given.to_bytes()[SANITIZED.len()..]);
@@ -410,6 +455,13 @@ mod tests {
         assert_eq!(replace(b"/a:/b /c", b"/b", Some(b"/x")), b"/a:/x:/c");
         assert_eq!(replace(b"/a:/b", b"/b", None), b"/a");
         assert_eq!(replace(b"/b", b"/b", None), b"");
+    }
+
+    #[test]
+    fn words_are_quoted_for_shells() {
+        let mut quoted = Vec::new();
+        quote(b"A=it's $x", &mut quoted);
+        assert_eq!(quoted, br"'A=it'\''s $x'");
     }
 
     #[test]

@@ -1,8 +1,7 @@
 //! Forks of the process, as the trap sees them or hears of them.
 
 use crate::{signals, stub};
-use anyring_engine::frontend;
-use anyring_runtime::{active, calls, process, sys};
+use anyring_runtime::{calls, process, sys};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use linux_raw_sys::general as raw;
 
@@ -49,16 +48,16 @@ pub fn forked() {
 /// # Safety
 /// Called in the trap's handler, from which both processes return to the program.
 pub unsafe fn perform(number: usize, a: [usize; 6]) -> isize {
-    let shared = active() && calls::rings_exist();
+    let shared = process::sees_calls() && calls::rings_exist();
     if shared {
-        frontend::before_fork();
+        process::before_fork();
     }
     // SAFETY: the program's own call.
     let result = unsafe { stub::syscall(number, a) };
     if result == 0 {
         forked();
     } else if shared {
-        frontend::after_fork();
+        process::after_fork();
     }
     result
 }

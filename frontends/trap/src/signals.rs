@@ -359,7 +359,7 @@ unsafe extern "C" fn deliver(signal: c_int, info: *mut c_void, context: *mut Con
     // The signal may have come while a call waited with a mask of its own (`ppoll`, `sigsuspend`), which is in force while the
     // handler runs. A trap under a blocked SIGSYS kills; on return the kernel puts back the mask in the context. A program
     // without rings is spared the call, which a filter of its own may forbid.
-    if calls::rings_exist() {
+    if calls::rings_exist() || calls::TRAPS.load(Ordering::Relaxed) > 0 {
         sys::unblock_signals(signal_bit(raw::SIGSYS));
     }
     let wanted = wanted_trap();

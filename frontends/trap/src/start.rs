@@ -6,11 +6,12 @@ use crate::{Frontend, stub, trap};
 use anyring_engine::Host;
 use anyring_runtime::config::{Choice, Config, Level};
 use anyring_runtime::process::{self, adopt, choose};
-use anyring_runtime::{ask, log};
+use anyring_runtime::{ask, log, trace};
 use linux_raw_sys::errno::ENOMEM;
 
 /// Chooses the engine and puts the trap in place, before the program's first instruction. Whether
-/// the engine is ours. Where calls do not trap, it is of use only where the front end `interposes` functions.
+/// the three calls come to us: to our engine, or on their way to the kernel's, where the process is traced. Where calls do not
+/// trap, that is of use only where the front end `interposes` functions.
 pub fn begin(
     config: &Config,
     reach: &Reach,
@@ -30,11 +31,11 @@ pub fn begin(
     // SAFETY: makes a ring; the stub is in place.
     let kernel = |number, arguments| unsafe { stub::syscall(number, arguments) };
     let inherited = ask::is_filtered() && trap::inherit(reach) == Ok(true);
-    let asked = if inherited && config.choice == Choice::Auto { Choice::User } else { config.choice };
+    // An ancestor's engine is ours, or it was traced.
+    let known = inherited && config.choice == Choice::Auto && !trace::is_wanted();
+    let asked = if known { Choice::User } else { config.choice };
     if choose(asked, kernel) == Choice::Kernel {
-        // What an ancestor's filter still traps, all of the calls or some, goes on to the kernel.
-        trap::pass_on();
-        return false;
+        return watch(reach, interposes, inherited, host);
     }
     let trapped = if inherited { Ok(()) } else { trap::install(reach, interposes) };
     if let Err(why) = trapped {
@@ -51,5 +52,21 @@ pub fn begin(
         );
     }
     adopt(host);
+    true
+}
+
+/// The kernel's engine was chosen. Whether its calls come to us, to be traced.
+fn watch(reach: &Reach, interposes: bool, inherited: bool, host: &'static &'static dyn Host) -> bool {
+    if !process::watch_kernel(host) {
+        // What an ancestor's filter still traps, all of the calls or some, goes on to the kernel.
+        trap::pass_on();
+        return false;
+    }
+    let trapped = if inherited { Ok(()) } else { trap::install(reach, interposes) };
+    if let Err(why) = trapped {
+        let seen =
+            if interposes { "only calls through the C library are traced" } else { "nothing is traced" };
+        log::line(Level::Off, format_args!("cannot install the trap ({why}): {seen}"));
+    }
     true
 }

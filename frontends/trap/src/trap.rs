@@ -248,11 +248,28 @@ unsafe fn perform(number: usize, mut arguments: [usize; 6], interrupted: &mut Co
     };
     if PASS_ON.load(Ordering::Relaxed) {
         // SAFETY: the program's own call.
-        return unsafe { stub::syscall(number, arguments) };
+        return unsafe { by_kernel(number, arguments, interrupted) };
+    }
+    if process::watches_kernel() {
+        // SAFETY: the program's own call.
+        return calls::watched(number, arguments, || unsafe { by_kernel(number, arguments, interrupted) });
     }
     if !active() {
         return -(ENOSYS as isize);
     }
     // SAFETY: the program's own call.
     unsafe { calls::call(number, arguments, &Caller { signal_mask: Some(mask), ..Caller::default() }) }
+}
+
+/// Lets the kernel answer a trapped call. Meanwhile the thread has the program's signal mask: the call may sleep, and ends by
+/// what the program lets through, whose handler runs then. What that makes of the mask is the program's from then on.
+///
+/// # Safety
+/// As for the call. The calling thread may leave by a jump out of a handler: it must hold no lock.
+unsafe fn by_kernel(number: usize, arguments: [usize; 6], interrupted: &mut Context) -> isize {
+    let inside = sys::set_signal_mask(interrupted.signal_mask());
+    // SAFETY: the caller's promise.
+    let result = unsafe { stub::syscall(number, arguments) };
+    interrupted.set_signal_mask(sys::set_signal_mask(inside));
+    result
 }

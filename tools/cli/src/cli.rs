@@ -2,6 +2,7 @@
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
 /// io_uring that runs anywhere
@@ -15,6 +16,8 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Run(Run),
+    Trace(Trace),
+    Chaos(Chaos),
     Doctor(Doctor),
     Find(Find),
     Du(Box<anyring_du::arguments::Arguments>),
@@ -31,6 +34,8 @@ pub enum Command {
     #[command(hide = true)]
     Support,
     /// Write manual pages into a directory
+    // Who has the one file alone has no directory for them.
+    #[cfg(not(feature = "one-file"))]
     #[command(hide = true)]
     Man {
         directory: PathBuf,
@@ -48,10 +53,12 @@ Examples:
   anyring run -- fio --ioengine=io_uring --name=job --rw=randread --size=64m --filename=/tmp/file
   anyring run --engine user -- qemu-img convert -m 4 disk.raw disk.qcow2
   anyring run --log info -- node server.js
+  anyring run --engine user --stats -- ./server
 
 Environment (what the options set, and what programs started by the program inherit):
   ANYRING_ENGINE   auto, kernel or user
   ANYRING_LOG      off, info, debug; followed by a comma and a path from the root, or fd=N, for where to
+  ANYRING_STATS    text or json
   ANYRING_PATCH    0: leave every call site to the trap
   ANYRING_PRELOAD  the preload library, if it is not beside anyring or in ../lib/anyring;
                    libanyring_inject.so, for static programs, lies in the same directory
@@ -74,8 +81,214 @@ pub struct Run {
     #[arg(long, value_name = "LEVEL")]
     pub log: Option<OsString>,
 
+    /// Tell at its end what each process did with io_uring: rings, operations, errors, what was refused
+    ///
+    /// As text, or as one line of JSON, to where --log goes (standard error). Only anyring's own engine counts.
+    #[arg(long, value_enum, value_name = "FORMAT", num_args = 0..=1, default_missing_value = "text", require_equals = true)]
+    pub stats: Option<Stats>,
+
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
+
+    /// The buffer of `anyring trace`
+    #[arg(skip)]
+    pub trace: Option<OsString>,
+
+    /// The plan of `anyring chaos`
+    #[arg(long, hide = true, value_name = "PATH")]
+    pub chaos_plan: Option<OsString>,
+
+    /// The library is known to load into the program
+    #[arg(long, hide = true)]
+    pub loads: bool,
+}
+
+/// Run a program and show what becomes of each of its io_uring requests
+///
+/// One line per request, when it is done, in strace's grammar: what was asked for, what came of it, how long it took and
+/// how it was done. Programs that the program starts are shown too. It needs no privileges.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  anyring trace -- fio --ioengine=io_uring --name=job --rw=randread --size=1m --filename=/tmp/file
+  anyring trace -o trace.txt -- node server.js
+  anyring trace -c -- cp-with-io-uring from to
+  anyring trace -e accept,recv -e 'slow>1ms' -- ./server
+  anyring trace -e errors --summary -- ./program
+  anyring trace --json -o trace.jsonl -- ./program
+
+Expressions (-e): operations by name (read,write), op=NAME, file=GLOB, ring=N, errors, slow>TIME, slow<TIME (1ms, 20us);
+with ! in front the other way around. All that are given must hold.
+
+Exit status: the program's own, or 128 and the number of the signal that ended it; 125 where anyring itself fails.")]
+pub struct Trace {
+    /// Which engine does the work [default: ANYRING_ENGINE, or user]
+    #[arg(long, value_enum)]
+    pub engine: Option<Engine>,
+
+    /// Show only what this holds for; may be given several times
+    #[arg(short = 'e', value_name = "EXPRESSION")]
+    pub expressions: Vec<String>,
+
+    /// Show at most so many bytes of data, and entries of a list
+    #[arg(short = 's', value_name = "SIZE", default_value_t = 32, value_parser = clap::value_parser!(u16).range(..=1024))]
+    pub sample: u16,
+
+    /// Write to a file, not to standard error
+    #[arg(short = 'o', long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// A table of operations at the end: counts, errors, latencies, bytes; and no lines
+    #[arg(short = 'c')]
+    pub counts: bool,
+
+    /// The same after the lines
+    #[arg(short = 'C', conflicts_with = "counts")]
+    pub counts_too: bool,
+
+    /// A line of JSON for each request (docs/trace-json.md describes them)
+    #[arg(long)]
+    pub json: bool,
+
+    /// Also write a trace that opens in the Perfetto UI (ui.perfetto.dev)
+    #[arg(long, value_name = "FILE")]
+    pub perfetto: Option<PathBuf>,
+
+    /// What looks unhealthy, at the end: overflows, short transfers, batches of one, requests that never end
+    #[arg(long)]
+    pub summary: bool,
+
+    /// The same, and no lines
+    #[arg(long, conflicts_with_all = ["summary", "json"])]
+    pub summary_only: bool,
+
+    /// Show calls of io_uring_enter, too
+    #[arg(long)]
+    pub enters: bool,
+
+    /// Drop events where the program would have to wait, and count them
+    #[arg(long)]
+    pub lossy: bool,
+
+    /// Programs that the program starts are shown, too; they always are (for who is used to strace)
+    #[arg(short = 'f')]
+    pub follow: bool,
+
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
+}
+
+impl Trace {
+    /// How the program is run that tells of itself in the buffer at `path`.
+    pub fn run(&self, path: OsString) -> Run {
+        let chosen = std::env::var_os("ANYRING_ENGINE").is_some();
+        let engine = self.engine.or((!chosen).then_some(Engine::User));
+        Run {
+            engine,
+            log: None,
+            stats: None,
+            program: self.program.clone(),
+            trace: Some(path),
+            chaos_plan: None,
+            loads: false,
+        }
+    }
+}
+
+/// Run a program among faults that io_uring allows, to find what it does not expect
+///
+/// Short transfers, interrupted calls, completions late and in another order, multishots that end, CQEs overwritten once
+/// they are reaped: rare on a good day, and all allowed by the ABI. A correct program passes any seed. Which faults it
+/// meets follows from the seed and what its rings do, never from time; the same seed gives the same faults.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  anyring chaos -- ./program                            one run, with a random seed, which is printed
+  anyring chaos --seed 7 --rate 0.1 -- ./program        this seed, and each fault one time in ten
+  anyring chaos --runs 1000 --jobs 4 -- ./test          a thousand seeds, until one fails
+  anyring chaos --runs 100 --compare -- ./cat file      where another standard output is a failure, too
+  anyring chaos --runs 100 --expect 'corrupt' -- ./job  where what it prints tells
+  anyring chaos --faults short,eintr --runs 100 -- ./program
+  anyring chaos --faults '!late,!overflow' -- ./program
+  anyring chaos --seed 7 --shrink --record few.json -- ./program
+                                                        which few of the faults make it fail
+  anyring chaos --replay few.json                       the program, with these faults and no others
+
+What fails: a run without faults comes first (but for a single run). A run fails where it ends otherwise than that one (exit
+status, signal), where it does not end in time, or as --compare and --expect say.
+
+Exit status: with a single run the program's own, or 128 and the number of the signal that ended it, or 124 where it did
+not end in time. With --runs or --shrink, 0 where all runs pass and 1 where one fails. 125 where anyring itself fails, 130
+where it was interrupted.")]
+pub struct Chaos {
+    /// The seed, or the first one [default: a random one]
+    #[arg(long, value_name = "N", conflicts_with = "replay")]
+    pub seed: Option<u64>,
+
+    /// Go through so many seeds, from --seed on
+    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "replay")]
+    pub runs: Option<u64>,
+
+    /// So many runs at a time
+    #[arg(long, short = 'j', value_name = "J", default_value = "1", requires = "runs")]
+    pub jobs: NonZero<usize>,
+
+    /// Do not stop at the first seed that fails
+    #[arg(long, short = 'k', requires = "runs", conflicts_with = "shrink")]
+    pub keep_going: bool,
+
+    /// How probable each fault is, where it can be [default: 0.02]
+    #[arg(long, value_name = "P", conflicts_with = "replay")]
+    pub rate: Option<f64>,
+
+    /// Which faults: names, all, ordinary, failure, strict; with ! all but these [default: ordinary]
+    ///
+    /// ordinary: what a correct program does not even show. failure: resources that are short, where it may give up.
+    /// strict: what the ABI allows, and the kernel as it is does not do.
+    #[arg(long, value_name = "LIST", conflicts_with = "replay")]
+    pub faults: Option<String>,
+
+    /// Print each fault, what it does and what allows it
+    #[arg(long, exclusive = true)]
+    pub list_faults: bool,
+
+    /// A run that takes longer hangs [default: none for a single run, else 60]
+    #[arg(long, value_name = "SECONDS")]
+    pub timeout: Option<f64>,
+
+    /// A run fails where its output, standard or error, matches this, and only there
+    #[arg(long, value_name = "REGEX")]
+    pub expect: Option<String>,
+
+    /// A run fails where its standard output is not that without faults, too
+    #[arg(long, conflicts_with = "expect")]
+    pub compare: bool,
+
+    /// Write what was injected to a file: in the single run, or in the first that fails
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+
+    /// Inject what a file says that --record has written, and nothing else
+    #[arg(long, value_name = "FILE")]
+    pub replay: Option<PathBuf>,
+
+    /// Find the few faults with which the program still fails in the same way
+    #[arg(long)]
+    pub shrink: bool,
+
+    /// To shrink, run each candidate up to so many times (programs with threads do not always do the same)
+    #[arg(long, value_name = "K", default_value = "3", requires = "shrink")]
+    pub tries: NonZero<u32>,
+
+    /// The program and its arguments; with --replay, those in the file if there are none here
+    #[arg(
+        required_unless_present_any = ["replay", "list_faults"],
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROGRAM"
+    )]
     pub program: Vec<OsString>,
 }
 
@@ -99,6 +312,22 @@ pub struct Exec {
     /// Its arguments, beginning with its name
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub arguments: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Stats {
+    Text,
+    Json,
+}
+
+impl Stats {
+    /// The word for `ANYRING_STATS`.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Json => "json",
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -135,6 +364,7 @@ pub struct Doctor {
 }
 
 /// Writes one manual page per command.
+#[cfg(not(feature = "one-file"))]
 pub fn write_manuals(directory: &Path) -> std::io::Result<()> {
     clap_mangen::generate_to(Arguments::command(), directory)
 }

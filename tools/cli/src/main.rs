@@ -1,5 +1,6 @@
 //! The `anyring` command.
 
+mod chaos;
 mod cli;
 mod doctor;
 mod inject;
@@ -7,6 +8,7 @@ mod library;
 mod machine;
 mod pipes;
 mod run;
+mod trace;
 
 use clap::Parser;
 use std::process::ExitCode;
@@ -32,6 +34,8 @@ fn main() -> ExitCode {
     };
     match arguments.command {
         cli::Command::Run(arguments) => run::run(&arguments),
+        cli::Command::Trace(arguments) => trace::trace(&arguments),
+        cli::Command::Chaos(arguments) => chaos::chaos(&arguments),
         cli::Command::Exec(arguments) => run::exec(&arguments),
         cli::Command::Doctor(arguments) => doctor::doctor(&arguments),
         cli::Command::Find(arguments) => anyring_find::run(&arguments.words),
@@ -51,6 +55,7 @@ fn main() -> ExitCode {
             print!("{}", anyring_engine::support::page());
             ExitCode::SUCCESS
         }
+        #[cfg(not(feature = "one-file"))]
         cli::Command::Man { directory } => match cli::write_manuals(&directory) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {

@@ -4,7 +4,7 @@ use crate::cli::{Exec, Run};
 use crate::inject::{self, Failure};
 use crate::{OWN_FAILURE, library, machine};
 use anyring_runtime::config::{self, Choice, Config, Wrong};
-use anyring_runtime::{arch, log, process};
+use anyring_runtime::{arch, log, process, trace};
 use anyring_trap::program::{self, Kind};
 use std::env;
 use std::ffi::{CString, OsStr, OsString};
@@ -13,8 +13,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-const NOT_EXECUTABLE: u8 = 126;
-const NOT_FOUND: u8 = 127;
+/// The program cannot be executed.
+pub const NOT_EXECUTABLE: u8 = 126;
+/// There is none.
+pub const NOT_FOUND: u8 = 127;
 
 /// Executes the program in place of this process; returns only on failure.
 pub fn run(arguments: &Run) -> ExitCode {
@@ -49,12 +51,13 @@ pub fn run(arguments: &Run) -> ExitCode {
     // As the program's front end will choose.
     // SAFETY: makes a ring.
     let kernel = |number, arguments| unsafe { arch::syscall(number, arguments) };
-    let needs_library = process::choose(config.choice, kernel) == Choice::User;
+    let needs_library = process::choose(config.choice, kernel) == Choice::User || trace::is_wanted();
     let kind = if needs_library { kind_of(&program) } else { Kind::Unknown };
     if let Some(code) = refuse(&program, kind) {
         return code;
     }
     if needs_library
+        && !arguments.loads
         && kind != Kind::Static
         && let Err(why) = machine::loads(&library, &program)
     {
@@ -70,6 +73,13 @@ pub fn run(arguments: &Run) -> ExitCode {
         if let Some(options) = program::with_any_order(options.as_bytes()) {
             // SAFETY: this process has one thread.
             unsafe { env::set_var(program::SANITIZER_OPTIONS, OsStr::from_bytes(&options)) };
+        }
+    }
+    // What was started so far, to see whether the library loads, is none of the program's.
+    for (name, path) in [("ANYRING_TRACE", &arguments.trace), ("ANYRING_CHAOS", &arguments.chaos_plan)] {
+        if let Some(path) = path {
+            // SAFETY: this process has one thread.
+            unsafe { env::set_var(name, path) };
         }
     }
     let list: Vec<CString> = std::iter::once(name).chain(rest).map(|argument| string(argument)).collect();
@@ -172,6 +182,9 @@ fn set_environment(arguments: &Run, library: &Path) {
     }
     if let Some(engine) = arguments.engine {
         set("ANYRING_ENGINE", OsStr::new(engine.word()));
+    }
+    if let Some(stats) = arguments.stats {
+        set("ANYRING_STATS", OsStr::new(stats.word()));
     }
     if let Some(log) = &arguments.log {
         set("ANYRING_LOG", &from_the_root(log));

@@ -160,6 +160,19 @@ fn the_kernels_engine_below_ours() {
     assert_eq!(support::Outcome::from(&output), support::Outcome::from(&native));
 }
 
+/// Where trapped calls go on to the kernel, their waits are interrupted as they would be.
+#[test]
+fn signals_interrupt_waits_that_are_passed_on() {
+    for (name, options) in [("signals-inline", [].as_slice()), ("signals-libc", &["-DBY_LIBC"])] {
+        let program = compile(name, "signals.c", options);
+        let script = format!("ANYRING_ENGINE=kernel exec timeout -s KILL 30 '{}'", program.display());
+        let mut command = std::process::Command::new(support::anyring());
+        let output = command.args(["run", "--engine", "user", "sh", "-c", &script]).output().unwrap();
+        let native = std::process::Command::new(&program).output().unwrap();
+        assert_eq!(support::Outcome::from(&output), support::Outcome::from(&native));
+    }
+}
+
 /// However long the chain of programs, one filter serves it.
 #[test]
 fn filters_do_not_pile_up() {

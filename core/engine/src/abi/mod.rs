@@ -3,9 +3,11 @@
 
 pub mod errno;
 pub mod layout;
+pub mod names;
 mod sqe;
 
 pub use errno::Errno;
+use linux_raw_sys::io_uring::io_uring_sqe_flags_bit as SqeFlag;
 pub use sqe::{KNOWN_SQE_FLAGS, Sqe};
 
 /// Big CQEs among small ones.
@@ -22,3 +24,29 @@ pub const IORING_NOP_CQE32: u32 = 1 << 5;
 pub const IORING_REGISTER_QUERY: u32 = 35;
 /// One more than the last registration.
 pub const IORING_REGISTER_LAST: u32 = 36;
+
+/// `fd` is the number of a registered file.
+pub const IOSQE_FIXED_FILE: u32 = 1 << SqeFlag::IOSQE_FIXED_FILE_BIT as u32;
+/// After all before it.
+pub const IOSQE_IO_DRAIN: u32 = 1 << SqeFlag::IOSQE_IO_DRAIN_BIT as u32;
+/// The next one follows it.
+pub const IOSQE_IO_LINK: u32 = 1 << SqeFlag::IOSQE_IO_LINK_BIT as u32;
+/// The next one follows it, also where it fails.
+pub const IOSQE_IO_HARDLINK: u32 = 1 << SqeFlag::IOSQE_IO_HARDLINK_BIT as u32;
+/// By a worker at once.
+pub const IOSQE_ASYNC: u32 = 1 << SqeFlag::IOSQE_ASYNC_BIT as u32;
+/// Into or from a buffer of a group.
+pub const IOSQE_BUFFER_SELECT: u32 = 1 << SqeFlag::IOSQE_BUFFER_SELECT_BIT as u32;
+/// No CQE of a success.
+pub const IOSQE_CQE_SKIP_SUCCESS: u32 = 1 << SqeFlag::IOSQE_CQE_SKIP_SUCCESS_BIT as u32;
+
+/// Not at the end, though the file is open for appending.
+pub const RWF_NOAPPEND: u32 = 0x20;
+/// All of it or nothing.
+pub const RWF_ATOMIC: u32 = 0x40;
+/// Nothing of it stays in the page cache.
+pub const RWF_DONTCACHE: u32 = 0x80;
+/// No signal for writing to what nobody reads.
+pub const RWF_NOSIGNAL: u32 = 0x100;
+/// From the program's own pages.
+pub const MSG_ZEROCOPY: u32 = 0x400_0000;

@@ -16,16 +16,16 @@ use crate::work;
 
 /// The flags of `enter`, and whether the engine has them.
 pub static FLAG_TABLE: [Flag; 8] = [
-    Flag::yes(IORING_ENTER_GETEVENTS, "GETEVENTS"),
-    Flag::yes(IORING_ENTER_SQ_WAKEUP, "SQ_WAKEUP"),
-    Flag::yes(IORING_ENTER_SQ_WAIT, "SQ_WAIT"),
-    Flag::yes(IORING_ENTER_EXT_ARG, "EXT_ARG"),
-    Flag::yes(IORING_ENTER_REGISTERED_RING, "REGISTERED_RING"),
-    Flag::yes(IORING_ENTER_ABS_TIMER, "ABS_TIMER"),
-    Flag::yes(IORING_ENTER_EXT_ARG_REG, "EXT_ARG_REG"),
+    Flag::yes(IORING_ENTER_GETEVENTS, "IORING_ENTER_GETEVENTS"),
+    Flag::yes(IORING_ENTER_SQ_WAKEUP, "IORING_ENTER_SQ_WAKEUP"),
+    Flag::yes(IORING_ENTER_SQ_WAIT, "IORING_ENTER_SQ_WAIT"),
+    Flag::yes(IORING_ENTER_EXT_ARG, "IORING_ENTER_EXT_ARG"),
+    Flag::yes(IORING_ENTER_REGISTERED_RING, "IORING_ENTER_REGISTERED_RING"),
+    Flag::yes(IORING_ENTER_ABS_TIMER, "IORING_ENTER_ABS_TIMER"),
+    Flag::yes(IORING_ENTER_EXT_ARG_REG, "IORING_ENTER_EXT_ARG_REG"),
     Flag::partly(
         IORING_ENTER_NO_IOWAIT,
-        "NO_IOWAIT",
+        "IORING_ENTER_NO_IOWAIT",
         "taken, and true without it: no wait here counts as waiting for I/O",
     ),
 ];
@@ -57,6 +57,8 @@ pub struct Enter {
 }
 
 /// Submits, then waits.
+// Into the one call that is made of it where nothing is traced.
+#[inline(always)]
 pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
     if call.flags & !FLAGS != 0 {
         return Err(Errno::EINVAL);
@@ -68,7 +70,7 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
     if !found.stands() {
         // It was closed meanwhile, and the number is perhaps another's.
         drop(guard);
-        return enter(fd, call, caller);
+        return enter_again(fd, call, caller);
     }
     let Some(core) = guard.as_mut() else { return Err(Errno::EBADF) };
     if core.is(IORING_SETUP_R_DISABLED) {
@@ -95,6 +97,11 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
         return Ok(taken as usize);
     }
     stay(guard, call, caller, taken)
+}
+
+#[cold]
+fn enter_again(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
+    enter(fd, call, caller)
 }
 
 /// The kernel's submissions follow one another as well.

@@ -8,6 +8,7 @@ use crate::calls::register;
 use crate::ops::futex;
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::process::{credentials, family, identity, nonblocking, threads};
+use crate::request::{chaos, trace};
 use crate::ring::Ring;
 use crate::ring::drive::reactor;
 use crate::ring::{lifetime, registry};
@@ -35,6 +36,7 @@ static HELD: Mutex<Vec<&'static Ring>> = Mutex::new(Vec::new());
 /// whoever waits for a ring holds nothing that is taken here.
 pub fn before() {
     nonblocking::share();
+    chaos::forks();
     loop {
         let rings = registry::live();
         if rings.is_empty() {
@@ -110,6 +112,8 @@ pub fn forked() {
         reactor::forked();
         registry::forked();
         lifetime::forked();
+        trace::forked();
+        chaos::forked();
         register::ring_fds::forked();
     }
     exposure::forked();

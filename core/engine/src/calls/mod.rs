@@ -1,5 +1,6 @@
 //! The three calls: setup, enter and register; the tables by which they judge.
 
+pub mod chaos;
 pub mod enter;
 pub mod fork;
 pub mod probe;
@@ -7,3 +8,4 @@ pub mod query;
 pub mod register;
 pub mod setup;
 pub mod support;
+pub mod traced;

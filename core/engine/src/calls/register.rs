@@ -130,92 +130,92 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
     use Carry::{Descriptor, Guard, Ring, Unlocked};
     use Takes::{Address, Any, Nothing, One};
     [
-        Row::new(Code::IORING_REGISTER_BUFFERS, "REGISTER_BUFFERS", Any, Ring(rsrc::register_buffers))
+        Row::new(Code::IORING_REGISTER_BUFFERS, "IORING_REGISTER_BUFFERS", Any, Ring(rsrc::register_buffers))
             .limits(UNPINNED),
         Row::new(
             Code::IORING_UNREGISTER_BUFFERS,
-            "UNREGISTER_BUFFERS",
+            "IORING_UNREGISTER_BUFFERS",
             Nothing,
             Ring(|core, _| core.unregister_buffers()),
         ),
-        Row::new(Code::IORING_REGISTER_FILES, "REGISTER_FILES", Any, Ring(rsrc::register_files)),
+        Row::new(Code::IORING_REGISTER_FILES, "IORING_REGISTER_FILES", Any, Ring(rsrc::register_files)),
         Row::new(
             Code::IORING_UNREGISTER_FILES,
-            "UNREGISTER_FILES",
+            "IORING_UNREGISTER_FILES",
             Nothing,
             Ring(|core, _| core.unregister_files()),
         ),
         Row::new(
             Code::IORING_REGISTER_EVENTFD,
-            "REGISTER_EVENTFD",
+            "IORING_REGISTER_EVENTFD",
             Any,
             Ring(eventfd::register),
         ),
         Row::new(
             Code::IORING_UNREGISTER_EVENTFD,
-            "UNREGISTER_EVENTFD",
+            "IORING_UNREGISTER_EVENTFD",
             Nothing,
             Ring(eventfd::unregister),
         ),
-        Row::new(Code::IORING_REGISTER_FILES_UPDATE, "REGISTER_FILES_UPDATE", Any, Ring(rsrc::update_files)),
+        Row::new(Code::IORING_REGISTER_FILES_UPDATE, "IORING_REGISTER_FILES_UPDATE", Any, Ring(rsrc::update_files)),
         Row::new(
             Code::IORING_REGISTER_EVENTFD_ASYNC,
-            "REGISTER_EVENTFD_ASYNC",
+            "IORING_REGISTER_EVENTFD_ASYNC",
             Any,
             Ring(eventfd::register_async),
         ),
-        Row::new(Code::IORING_REGISTER_PROBE, "REGISTER_PROBE", Any, Unlocked(probe)),
+        Row::new(Code::IORING_REGISTER_PROBE, "IORING_REGISTER_PROBE", Any, Unlocked(probe)),
         Row::new(
             Code::IORING_REGISTER_PERSONALITY,
-            "REGISTER_PERSONALITY",
+            "IORING_REGISTER_PERSONALITY",
             Nothing,
             Ring(personalities::register),
         ),
         Row::new(
             Code::IORING_UNREGISTER_PERSONALITY,
-            "UNREGISTER_PERSONALITY",
+            "IORING_UNREGISTER_PERSONALITY",
             Any,
             Ring(personalities::unregister),
         ),
         Row::new(
             Code::IORING_REGISTER_RESTRICTIONS,
-            "REGISTER_RESTRICTIONS",
+            "IORING_REGISTER_RESTRICTIONS",
             Any,
             Ring(restrictions::register),
         ),
         Row::new(
             Code::IORING_REGISTER_ENABLE_RINGS,
-            "REGISTER_ENABLE_RINGS",
+            "IORING_REGISTER_ENABLE_RINGS",
             Nothing,
             Ring(|core, _| core.enable().map(|()| 0)),
         ),
-        Row::new(Code::IORING_REGISTER_FILES2, "REGISTER_FILES2", Any, Ring(rsrc::register_files2)),
+        Row::new(Code::IORING_REGISTER_FILES2, "IORING_REGISTER_FILES2", Any, Ring(rsrc::register_files2)),
         Row::new(
             Code::IORING_REGISTER_FILES_UPDATE2,
-            "REGISTER_FILES_UPDATE2",
+            "IORING_REGISTER_FILES_UPDATE2",
             Any,
             Ring(rsrc::update_files2),
         ),
-        Row::new(Code::IORING_REGISTER_BUFFERS2, "REGISTER_BUFFERS2", Any, Ring(rsrc::register_buffers2))
+        Row::new(Code::IORING_REGISTER_BUFFERS2, "IORING_REGISTER_BUFFERS2", Any, Ring(rsrc::register_buffers2))
             .limits(UNPINNED),
         Row::new(
             Code::IORING_REGISTER_BUFFERS_UPDATE,
-            "REGISTER_BUFFERS_UPDATE",
+            "IORING_REGISTER_BUFFERS_UPDATE",
             Any,
             Ring(rsrc::update_buffers),
         )
         .limits(UNPINNED),
-        Row::new(Code::IORING_REGISTER_IOWQ_AFF, "REGISTER_IOWQ_AFF", Any, Unlocked(workers::bind))
+        Row::new(Code::IORING_REGISTER_IOWQ_AFF, "IORING_REGISTER_IOWQ_AFF", Any, Unlocked(workers::bind))
             .limits("for the workers of all rings of the process"),
         Row::new(
             Code::IORING_UNREGISTER_IOWQ_AFF,
-            "UNREGISTER_IOWQ_AFF",
+            "IORING_UNREGISTER_IOWQ_AFF",
             Nothing,
             Unlocked(workers::release),
         ),
         Row::new(
             Code::IORING_REGISTER_IOWQ_MAX_WORKERS,
-            "REGISTER_IOWQ_MAX_WORKERS",
+            "IORING_REGISTER_IOWQ_MAX_WORKERS",
             Any,
             Unlocked(workers::limit),
         )
@@ -223,63 +223,63 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
         // These two take other rings' locks.
         Row::new(
             Code::IORING_REGISTER_RING_FDS,
-            "REGISTER_RING_FDS",
+            "IORING_REGISTER_RING_FDS",
             Any,
             Unlocked(ring_fds::register),
         ),
         Row::new(
             Code::IORING_UNREGISTER_RING_FDS,
-            "UNREGISTER_RING_FDS",
+            "IORING_UNREGISTER_RING_FDS",
             Any,
             Unlocked(ring_fds::unregister),
         ),
         Row::new(
             Code::IORING_REGISTER_PBUF_RING,
-            "REGISTER_PBUF_RING",
+            "IORING_REGISTER_PBUF_RING",
             One,
             Descriptor(buffer_rings::register),
         ),
         Row::new(
             Code::IORING_UNREGISTER_PBUF_RING,
-            "UNREGISTER_PBUF_RING",
+            "IORING_UNREGISTER_PBUF_RING",
             One,
             Ring(buffer_rings::unregister),
         ),
         Row::new(
             Code::IORING_REGISTER_SYNC_CANCEL,
-            "REGISTER_SYNC_CANCEL",
+            "IORING_REGISTER_SYNC_CANCEL",
             One,
             Guard(|guard, serial, call| cancel::sync_cancel(guard, serial, call.argument)),
         ),
         Row::new(
             Code::IORING_REGISTER_FILE_ALLOC_RANGE,
-            "REGISTER_FILE_ALLOC_RANGE",
+            "IORING_REGISTER_FILE_ALLOC_RANGE",
             Address,
             Ring(rsrc::set_file_alloc_range),
         ),
         Row::new(
             Code::IORING_REGISTER_PBUF_STATUS,
-            "REGISTER_PBUF_STATUS",
+            "IORING_REGISTER_PBUF_STATUS",
             One,
             Ring(buffer_rings::status),
         ),
         Row::new(
             Code::IORING_REGISTER_NAPI,
-            "REGISTER_NAPI",
+            "IORING_REGISTER_NAPI",
             One,
             Ring(napi::register),
         )
         .limits("by epoll, from Linux 6.9 on; it keeps no list of devices that the program names"),
-        Row::new(Code::IORING_UNREGISTER_NAPI, "UNREGISTER_NAPI", Any, Ring(napi::unregister)),
+        Row::new(Code::IORING_UNREGISTER_NAPI, "IORING_UNREGISTER_NAPI", Any, Ring(napi::unregister)),
         Row::new(
             Code::IORING_REGISTER_CLOCK,
-            "REGISTER_CLOCK",
+            "IORING_REGISTER_CLOCK",
             Address,
             Ring(|core, call| core.set_clock(call)),
         ),
         Row::new(
             Code::IORING_REGISTER_CLONE_BUFFERS,
-            "REGISTER_CLONE_BUFFERS",
+            "IORING_REGISTER_CLONE_BUFFERS",
             One,
             Guard(clone::clone_buffers),
         ),
@@ -287,31 +287,31 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
             names: Names::None,
             ..Row::new(
                 Code::IORING_REGISTER_SEND_MSG_RING,
-                "REGISTER_SEND_MSG_RING",
+                "IORING_REGISTER_SEND_MSG_RING",
                 One,
                 Unlocked(|call| msg_ring::send_without_ring(call.argument)),
             )
         },
         absent(
             Code::IORING_REGISTER_ZCRX_IFQ,
-            "REGISTER_ZCRX_IFQ",
+            "IORING_REGISTER_ZCRX_IFQ",
             "zero-copy receive needs the network card's driver",
         ),
         Row::new(
             Code::IORING_REGISTER_RESIZE_RINGS,
-            "REGISTER_RESIZE_RINGS",
+            "IORING_REGISTER_RESIZE_RINGS",
             One,
             Descriptor(|core, fd, call| resize::resize(core, fd, call.argument)),
         ),
         Row::new(
             Code::IORING_REGISTER_MEM_REGION,
-            "REGISTER_MEM_REGION",
+            "IORING_REGISTER_MEM_REGION",
             One,
             Descriptor(region::register),
         ),
         Row {
             code: IORING_REGISTER_QUERY,
-            name: "REGISTER_QUERY",
+            name: "IORING_REGISTER_QUERY",
             names: Names::Either,
             takes: Any,
             carry: Unlocked(query::query),

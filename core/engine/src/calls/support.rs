@@ -4,6 +4,7 @@
 use alloc::string::String;
 use core::fmt::Write;
 
+use crate::abi::names::Names;
 use crate::calls::register::{self, Carry};
 use crate::calls::{enter, setup};
 use crate::ops::{self};
@@ -25,7 +26,7 @@ pub enum Support {
 pub struct Flag {
     /// The bit.
     pub bit: u32,
-    /// Its name, the word's prefix left out.
+    /// Its name.
     pub name: &'static str,
     /// Whether the engine has it.
     pub support: Support,
@@ -60,6 +61,35 @@ pub const fn mask(table: &[Flag]) -> u32 {
     mask
 }
 
+/// The names of a table's bits.
+const fn names<const N: usize>(table: &[Flag; N]) -> [(u32, &'static str); N] {
+    let (mut names, mut index) = ([(0, ""); N], 0);
+    while index < N {
+        names[index] = (table[index].bit, table[index].name);
+        index += 1;
+    }
+    names
+}
+
+/// Flags of `io_uring_setup`.
+pub const SETUP_FLAGS: &Names = &Names { prefix: "IORING_SETUP_", names: &names(&setup::FLAG_TABLE) };
+/// Flags of `io_uring_enter`.
+pub const ENTER_FLAGS: &Names = &Names { prefix: "IORING_ENTER_", names: &names(&enter::FLAG_TABLE) };
+/// What a ring says it can.
+pub const FEATURES: &Names = &Names { prefix: "IORING_FEAT_", names: &names(&setup::FEATURE_TABLE) };
+/// What `io_uring_register` does.
+pub const REGISTRATIONS: &Names = &Names {
+    prefix: "IORING_",
+    names: &{
+        let (mut names, mut code) = ([(0, ""); register::TABLE.len()], 0);
+        while code < names.len() {
+            names[code] = (register::TABLE[code].code, register::TABLE[code].name);
+            code += 1;
+        }
+        names
+    },
+};
+
 const HEAD: &str = "\
 # What is supported
 
@@ -74,9 +104,9 @@ pub fn page() -> String {
     let mut page = String::from(HEAD);
     operations(&mut page);
     registrations(&mut page);
-    flags(&mut page, "Setup flags", "IORING_SETUP_", &setup::FLAG_TABLE);
-    flags(&mut page, "Flags of enter", "IORING_ENTER_", &enter::FLAG_TABLE);
-    flags(&mut page, "Features", "IORING_FEAT_", &setup::FEATURE_TABLE);
+    flags(&mut page, "Setup flags", SETUP_FLAGS.prefix, &setup::FLAG_TABLE);
+    flags(&mut page, "Flags of enter", ENTER_FLAGS.prefix, &enter::FLAG_TABLE);
+    flags(&mut page, "Features", FEATURES.prefix, &setup::FEATURE_TABLE);
     page
 }
 
@@ -120,20 +150,22 @@ fn list(page: &mut String, operations: &[Op]) {
 }
 
 fn registrations(page: &mut String) {
-    heading(page, "Registrations", "IORING_");
+    heading(page, "Registrations", REGISTRATIONS.prefix);
     for call in &register::TABLE {
+        let name = call.name.strip_prefix(REGISTRATIONS.prefix).unwrap_or(call.name);
         let support = match (call.carry, call.limits) {
             (Carry::Absent(reason), _) => Support::No(reason),
             (_, "") => Support::Yes,
             (_, limits) => Support::Partly(limits),
         };
-        row(page, call.code as usize, call.name, support);
+        row(page, call.code as usize, name, support);
     }
 }
 
 fn flags(page: &mut String, title: &str, prefix: &str, table: &[Flag]) {
     heading(page, title, prefix);
     for flag in table {
-        row(page, flag.bit.trailing_zeros() as usize, flag.name, flag.support);
+        let name = flag.name.strip_prefix(prefix).unwrap_or(flag.name);
+        row(page, flag.bit.trailing_zeros() as usize, name, flag.support);
     }
 }

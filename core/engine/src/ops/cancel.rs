@@ -1,21 +1,38 @@
 //! ASYNC_CANCEL.
 
-use linux_raw_sys::io_uring::{IORING_ASYNC_CANCEL_FD, IORING_ASYNC_CANCEL_FD_FIXED};
+use linux_raw_sys::io_uring::{
+    IORING_ASYNC_CANCEL_ANY, IORING_ASYNC_CANCEL_FD, IORING_ASYNC_CANCEL_FD_FIXED, IORING_ASYNC_CANCEL_OP,
+    IORING_ASYNC_CANCEL_USERDATA,
+};
 
-use crate::abi::Errno;
+use crate::abi::{Errno, names};
 use crate::os;
 use crate::request::cancel::{self, Wanted};
+use crate::request::chaos;
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::shown::{Kind, When, arg, asks};
 use crate::request::unused::Unused;
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 use crate::ring::shared::{Question, look_for_answers};
 
+/// What does not look at user data, unless it is asked to.
+const BY_OTHER: u64 = (IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_OP) as u64;
+
 /// `IORING_OP_ASYNC_CANCEL`.
 pub const ASYNC_CANCEL: Op =
     Op::new(Code::IORING_OP_ASYNC_CANCEL, "ASYNC_CANCEL", Caps::CANCELS.with(Caps::HIDDEN), prep, issue)
         .expire(look_for_answers)
-        .fields(&[Field::Fd, Field::Address, Field::Length, Field::OpFlags])
+        .faults(chaos::CANCELS)
+        .arguments(&[
+            arg(Field::Address, "user_data", Kind::UserData).when(&[When::None(Field::OpFlags, BY_OTHER)]),
+            arg(Field::Address, "user_data", Kind::UserData)
+                .when(&[When::Some(Field::OpFlags, BY_OTHER), asks(IORING_ASYNC_CANCEL_USERDATA)]),
+            arg(Field::Fd, "fd", Kind::SecondFile(IORING_ASYNC_CANCEL_FD_FIXED))
+                .when(&[asks(IORING_ASYNC_CANCEL_FD)]),
+            arg(Field::Length, "op", Kind::Operation).when(&[asks(IORING_ASYNC_CANCEL_OP)]),
+            arg(Field::OpFlags, "cancel_flags", Kind::Flags(names::CANCEL_FLAGS)),
+        ])
         .of_its_ring()
         .unused(Unused::OFF.with(Unused::FILE_INDEX))
         .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENOENT]);

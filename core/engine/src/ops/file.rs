@@ -3,10 +3,11 @@
 use linux_raw_sys::general::{POSIX_FADV_NORMAL, POSIX_FADV_RANDOM, POSIX_FADV_SEQUENTIAL};
 use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 
-use crate::abi::{Errno, Sqe};
+use crate::abi::{Errno, Sqe, names};
 use crate::os::{self, Fd, nr};
 use crate::request::RequestId;
 use crate::request::op::{Block, Caps, Code, Field, Op, Outcome, Prep, issue_blocks, prep_nothing};
+use crate::request::shown::{self, Argument, Kind, When, arg};
 use crate::request::unused::Unused;
 use crate::ring::Core;
 use crate::work::Work;
@@ -17,9 +18,9 @@ const fn op(
     caps: Caps,
     prep: Prep,
     block: Block,
-    fields: &'static [Field],
+    arguments: &'static [Argument],
 ) -> Op {
-    Op::new(code, name, caps, prep, issue_blocks).block(block).fields(fields)
+    Op::new(code, name, caps, prep, issue_blocks).block(block).arguments(arguments)
 }
 
 /// `IORING_OP_FSYNC`. The kernel offers no call for a part of a file that also writes what is needed
@@ -30,7 +31,12 @@ pub const FSYNC: Op = op(
     Caps::FILE.with(Caps::SLOW).with(Caps::SPARES_LINKS),
     prep_fsync,
     fsync,
-    &[Field::Fd, Field::OpFlags, Field::Offset, Field::Length],
+    &[
+        shown::FD,
+        arg(Field::OpFlags, "fsync_flags", Kind::Flags(names::FSYNC_FLAGS)),
+        arg(Field::Offset, "offset", Kind::Number).unless_zero(),
+        arg(Field::Length, "len", Kind::Number).unless_zero(),
+    ],
 )
 .unused(Unused::ADDR.with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL, Errno::EBADF]);
@@ -42,7 +48,12 @@ pub const SYNC_FILE_RANGE: Op = op(
     Caps::FILE.with(Caps::SLOW).with(Caps::SPARES_LINKS),
     prep_nothing,
     sync_file_range,
-    &[Field::Fd, Field::Offset, Field::Length, Field::OpFlags],
+    &[
+        shown::FD,
+        arg(Field::Offset, "offset", Kind::Number),
+        arg(Field::Length, "nbytes", Kind::Number),
+        arg(Field::OpFlags, "flags", Kind::Flags(names::SYNC_FILE_RANGE_FLAGS)),
+    ],
 )
 .unused(Unused::ADDR.with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL, Errno::EBADF]);
@@ -54,7 +65,12 @@ pub const FALLOCATE: Op = op(
     Caps::FILE.with(Caps::HASHED).with(Caps::SPARES_LINKS),
     prep_nothing,
     fallocate,
-    &[Field::Fd, Field::Length, Field::Offset, Field::Address],
+    &[
+        shown::FD,
+        arg(Field::Length, "mode", Kind::Flags(names::FALLOCATE_MODES)),
+        arg(Field::Offset, "offset", Kind::Signed),
+        arg(Field::Address, "len", Kind::Signed),
+    ],
 )
 .unused(Unused::OP_FLAGS.with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL, Errno::EBADF]);
@@ -66,7 +82,7 @@ pub const FTRUNCATE: Op = op(
     Caps::FILE.with(Caps::HASHED).with(Caps::SPARES_LINKS),
     prep_nothing,
     ftruncate,
-    &[Field::Fd, Field::Offset],
+    &[shown::FD, arg(Field::Offset, "length", Kind::Signed)],
 )
 .unused(
     Unused::ADDR
@@ -81,7 +97,13 @@ pub const FTRUNCATE: Op = op(
 /// `IORING_OP_FADVISE`.
 pub const FADVISE: Op = Op::new(Code::IORING_OP_FADVISE, "FADVISE", Caps::FILE, prep_nothing, issue_fadvise)
     .block(|work| fadvise(work.fd, &work.sqe))
-    .fields(&[Field::Fd, Field::Offset, Field::Length, Field::OpFlags])
+    .arguments(&[
+        shown::FD,
+        arg(Field::Offset, "offset", Kind::Signed),
+        arg(Field::Address, "len", Kind::Signed).unless_zero(),
+        arg(Field::Length, "len", Kind::Number).when(&[When::Is(Field::Address, 0)]),
+        arg(Field::OpFlags, "advice", Kind::Choice(names::FILE_ADVICE)),
+    ])
     .unused(Unused::BUF_INDEX.with(Unused::FILE_INDEX))
     .errors(&[Errno::EINVAL, Errno::EBADF]);
 
@@ -92,7 +114,12 @@ pub const MADVISE: Op = op(
     Caps::SPARES_LINKS,
     prep_nothing,
     madvise,
-    &[Field::Address, Field::Length, Field::OpFlags],
+    &[
+        arg(Field::Address, "addr", Kind::Address),
+        arg(Field::Offset, "length", Kind::Number).unless_zero(),
+        arg(Field::Length, "length", Kind::Number).when(&[When::Is(Field::Offset, 0)]),
+        arg(Field::OpFlags, "advice", Kind::Choice(names::MEMORY_ADVICE)),
+    ],
 )
 .unused(Unused::BUF_INDEX.with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL]);

@@ -15,11 +15,13 @@ use linux_raw_sys::general::{
     FUTEX_WAIT_BITSET, FUTEX_WAITV_MAX, FUTEX_WAKE_BITSET, FUTEX2_PRIVATE, FUTEX2_SIZE_MASK, FUTEX2_SIZE_U32,
 };
 
-use crate::abi::{Errno, Sqe};
+use crate::abi::{Errno, Sqe, names};
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Timespec, user};
 use crate::request::data::OpData;
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::shown::{Argument, Kind, When, arg};
+use crate::request::structures;
 use crate::request::unused::Unused;
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
@@ -27,9 +29,24 @@ use crate::work::Work;
 
 const WAITS: Caps = Caps::AT_ONCE.with(Caps::COUNTED);
 
+const ANYONE: u64 = FUTEX_BITSET_MATCH_ANY as u64;
+
+/// What WAIT and WAKE read off the SQE.
+const ARGUMENTS: &[Argument] = &[
+    arg(Field::Address, "futex", Kind::Address),
+    arg(Field::Offset, "val", Kind::Number),
+    arg(Field::Address3, "mask", Kind::Choice(names::FUTEX_MASKS)).when(&[When::Is(Field::Address3, ANYONE)]),
+    arg(Field::Address3, "mask", Kind::Hex).when(&[When::Not(Field::Address3, ANYONE)]),
+    arg(
+        Field::Fd,
+        "futex_flags",
+        Kind::ChoiceAndFlags(FUTEX2_SIZE_MASK, names::FUTEX_SIZES, names::FUTEX_FLAGS),
+    ),
+];
+
 /// `IORING_OP_FUTEX_WAIT`.
 pub const FUTEX_WAIT: Op = Op::new(Code::IORING_OP_FUTEX_WAIT, "FUTEX_WAIT", WAITS, prep_wait, issue_wait)
-    .fields(&[Field::Address, Field::Offset, Field::Address3, Field::Fd])
+    .arguments(ARGUMENTS)
     .block(wait)
     .finish(finish_wait)
     .disarm(interrupt)
@@ -39,7 +56,10 @@ pub const FUTEX_WAIT: Op = Op::new(Code::IORING_OP_FUTEX_WAIT, "FUTEX_WAIT", WAI
 /// `IORING_OP_FUTEX_WAITV`.
 pub const FUTEX_WAITV: Op =
     Op::new(Code::IORING_OP_FUTEX_WAITV, "FUTEX_WAITV", WAITS, prep_waitv, issue_wait)
-        .fields(&[Field::Address, Field::Length])
+        .arguments(&[
+            arg(Field::Address, "futexv", Kind::Structures(structures::FUTEX_WAITV, Field::Length)),
+            arg(Field::Length, "nr_futex", Kind::Number),
+        ])
         .block(wait)
         .finish(finish_wait)
         .disarm(interrupt)
@@ -57,7 +77,7 @@ pub const FUTEX_WAITV: Op =
 /// `IORING_OP_FUTEX_WAKE`.
 pub const FUTEX_WAKE: Op =
     Op::new(Code::IORING_OP_FUTEX_WAKE, "FUTEX_WAKE", Caps::NONE, prep_wake, issue_wake)
-        .fields(&[Field::Address, Field::Offset, Field::Address3, Field::Fd])
+        .arguments(ARGUMENTS)
         .block(wake)
         .unused(Unused::LEN.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
         .errors(&[Errno::EINVAL, Errno::EFAULT]);

@@ -6,6 +6,7 @@ use crate::ops::rw;
 use crate::os::{self, Fd};
 use crate::request::data::OpData;
 use crate::request::op::{Caps, FIRST_PRIVATE, Field, Op, Outcome, prep_nothing};
+use crate::request::shown::{self, Kind, arg};
 use crate::request::unused::Unused;
 use crate::request::{FileHold, RequestId};
 use crate::ring::Core;
@@ -19,7 +20,12 @@ pub const CODE: u8 = FIRST_PRIVATE;
 pub const GETDENTS: Op = Op::numbered(CODE, "GETDENTS", Caps::FILE.with(Caps::POSITION), prep_nothing, issue)
     .block(block)
     .finish(finish)
-    .fields(&[Field::Fd, Field::Address, Field::Length, Field::Offset])
+    .arguments(&[
+        shown::FD,
+        arg(Field::Address, "dirp", Kind::Filled),
+        arg(Field::Length, "count", Kind::Number),
+        arg(Field::Offset, "offset", Kind::Offset),
+    ])
     .unused(
         Unused::OP_FLAGS
             .with(Unused::BUF_INDEX)

@@ -88,7 +88,8 @@ pub const ROWS: &[Op] = &[
     file::FTRUNCATE,
     net::socket::BIND,
     net::socket::LISTEN,
-    Op::absent(Code::IORING_OP_RECV_ZC, "RECV_ZC", "needs the network card's driver"),
+    Op::absent(Code::IORING_OP_RECV_ZC, "RECV_ZC", "needs the network card's driver")
+        .arguments(net::recv::ZERO_COPY),
     epoll::EPOLL_WAIT,
     rw::READV_FIXED,
     rw::WRITEV_FIXED,
@@ -109,12 +110,12 @@ const _: () = {
             matches!(place(ROWS[row].code), Some(place) if place == row),
             "each row stands at its number"
         );
-        let mut field = 0;
+        let mut argument = 0;
         while let Some(unused) = ROWS[row].unused
-            && field < ROWS[row].fields.len()
+            && argument < ROWS[row].arguments.len()
         {
-            assert!(!unused.names(ROWS[row].fields[field]), "no field is both read and unused");
-            field += 1;
+            assert!(!unused.names(ROWS[row].arguments[argument].field), "no field is both read and unused");
+            argument += 1;
         }
         row += 1;
     }

@@ -9,15 +9,20 @@ use linux_raw_sys::io_uring::{
     io_uring_msg_ring_flags as Command,
 };
 
-use crate::abi::{Errno, Sqe};
+use crate::abi::{Errno, Sqe, names};
 use crate::os::{self, Fd, OwnedFd, user};
 use crate::queue::Cqe;
 use crate::request::RequestId;
 use crate::request::data::OpData;
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::shown::{self, Kind, When, arg};
 use crate::request::unused::Unused;
 use crate::ring::{Core, Ring, live, registry};
 use crate::work::Work;
+
+const SENDS_FILE: u64 = Command::IORING_MSG_SEND_FD as u64;
+const WITH_FILE: When = When::Is(Field::AddressLow, SENDS_FILE);
+const WITHOUT_FILE: When = When::Not(Field::AddressLow, SENDS_FILE);
 
 /// `IORING_OP_MSG_RING`.
 pub const MSG_RING: Op = Op::new(
@@ -27,14 +32,16 @@ pub const MSG_RING: Op = Op::new(
     prep,
     issue,
 )
-.fields(&[
-    Field::Fd,
-    Field::Address,
-    Field::Offset,
-    Field::Length,
-    Field::Address3,
-    Field::FileIndex,
-    Field::OpFlags,
+.arguments(&[
+    shown::FD,
+    arg(Field::AddressLow, "cmd", Kind::Choice(names::MESSAGES)),
+    arg(Field::Length, "res", Kind::Signed).when(&[WITHOUT_FILE]),
+    arg(Field::Length, "len", Kind::Number).when(&[WITH_FILE, When::Given]),
+    arg(Field::Address3, "source_fd", Kind::RegisteredFile).when(&[WITH_FILE]),
+    arg(Field::FileIndex, "target_fd", Kind::Slot).when(&[WITH_FILE]),
+    arg(Field::Offset, "data", Kind::UserData),
+    arg(Field::FileIndex, "cqe_flags", Kind::Flags(names::CQE_FLAGS)).when(&[WITHOUT_FILE, When::Given]),
+    arg(Field::OpFlags, "flags", Kind::Flags(names::MESSAGE_FLAGS)),
 ])
 .block(send)
 .of_its_ring()
@@ -189,7 +196,7 @@ impl Core {
             }
             self.notify_deferred();
         } else {
-            self.beside_batch(|core| core.post(cqe));
+            self.beside_batch(|core| core.post_unrequested(cqe));
         }
     }
 }

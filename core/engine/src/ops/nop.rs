@@ -5,15 +5,23 @@ use linux_raw_sys::io_uring::{
     IORING_SETUP_CQE32,
 };
 
-use crate::abi::{Errno, IORING_CQE_F_32, IORING_NOP_CQE32, IORING_SETUP_CQE_MIXED, Sqe};
+use crate::abi::{Errno, IORING_CQE_F_32, IORING_NOP_CQE32, IORING_SETUP_CQE_MIXED, Sqe, names};
 use crate::os::{self, Fd};
 use crate::request::op::{Caps, Code, Field, Op, Outcome, Quick, Tried};
+use crate::request::shown::{Kind, arg, asks};
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 
 /// `IORING_OP_NOP`.
 pub const NOP: Op = Op::new(Code::IORING_OP_NOP, "NOP", Caps::IOPOLL, prep, issue)
-    .fields(&[Field::Fd, Field::Length, Field::OpFlags, Field::BufferIndex])
+    .arguments(&[
+        arg(Field::OpFlags, "nop_flags", Kind::Flags(names::NOP_FLAGS)).unless_zero(),
+        arg(Field::Length, "res", Kind::Signed).when(&[asks(IORING_NOP_INJECT_RESULT)]),
+        arg(Field::Fd, "fd", Kind::SecondFile(IORING_NOP_FIXED_FILE)).when(&[asks(IORING_NOP_FILE)]),
+        arg(Field::BufferIndex, "buf_index", Kind::Buffer).when(&[asks(IORING_NOP_FIXED_BUFFER)]),
+        arg(Field::Offset, "extra1", Kind::Hex).when(&[asks(IORING_NOP_CQE32)]),
+        arg(Field::Address, "extra2", Kind::Hex).when(&[asks(IORING_NOP_CQE32)]),
+    ])
     .quick(Quick {
         attempt: done,
         go_on: |core, id, _, _| issue(core, id),

@@ -12,7 +12,7 @@ use linux_raw_sys::general::{
 };
 use linux_raw_sys::io_uring::{IORING_FIXED_FD_NO_CLOEXEC, io_uring_rsrc_update2};
 
-use crate::abi::Errno;
+use crate::abi::{Errno, names};
 use crate::assets::files::ALLOCATE;
 use crate::assets::{kinds, notes};
 use crate::ops::paths;
@@ -20,17 +20,32 @@ use crate::os::user::{self, Path};
 use crate::os::{self, Fd, nr};
 use crate::request::data::{OpData, Open};
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::shown::{self, Kind, When, arg};
+use crate::request::structures;
 use crate::request::unused::Unused;
 use crate::request::{Flags, RequestId};
 use crate::ring::{Core, descriptors, live, registry};
 use crate::work::{Work, exposure};
+
+/// With one of these, a file is made, and its mode is looked at.
+const MAKES_FILE: u32 = O_CREAT | O_TMPFILE & !O_DIRECTORY;
 
 /// `IORING_OP_OPENAT`.
 pub const OPENAT: Op =
     Op::new(Code::IORING_OP_OPENAT, "OPENAT", Caps::AT_ONCE.with(Caps::INSTALLS), prep_openat, issue_open)
         .block(open)
         .finish(opened)
-        .fields(&[Field::Fd, Field::Path, Field::OpFlags, Field::Length, Field::FileIndex])
+        .arguments(&[
+            shown::DIRECTORY,
+            shown::PATH,
+            arg(
+                Field::OpFlags,
+                "flags",
+                Kind::ChoiceAndFlags(O_ACCMODE, names::ACCESS_MODES, names::OPEN_FLAGS),
+            ),
+            arg(Field::Length, "mode", Kind::Mode).when(&[When::Some(Field::OpFlags, MAKES_FILE as u64)]),
+            shown::FILE_INDEX,
+        ])
         .unused(Unused::BUF_INDEX)
         .errors(&[
             Errno::EINVAL,
@@ -47,7 +62,13 @@ pub const OPENAT2: Op =
     Op::new(Code::IORING_OP_OPENAT2, "OPENAT2", Caps::AT_ONCE.with(Caps::INSTALLS), prep_openat2, issue_open)
         .block(open)
         .finish(opened)
-        .fields(&[Field::Fd, Field::Path, Field::Address2, Field::Length, Field::FileIndex])
+        .arguments(&[
+            shown::DIRECTORY,
+            shown::PATH,
+            arg(Field::Offset, "how", Kind::Structure(structures::OPEN_HOW)),
+            arg(Field::Length, "size", Kind::Number),
+            shown::FILE_INDEX,
+        ])
         .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ENOENT, Errno::E2BIG, Errno::EBADF]);
 
 /// `IORING_OP_CLOSE`.
@@ -55,7 +76,10 @@ pub const CLOSE: Op =
     Op::new(Code::IORING_OP_CLOSE, "CLOSE", Caps::AT_ONCE.with(Caps::EMPTIES), prep_close, issue_close)
         .block(close)
         .finish(closed)
-        .fields(&[Field::Fd, Field::FileIndex])
+        .arguments(&[
+            arg(Field::Fd, "fd", Kind::Descriptor).when(&[When::Is(Field::FileIndex, 0)]),
+            shown::FILE_INDEX,
+        ])
         .unused(
             Unused::OFF.with(Unused::ADDR).with(Unused::LEN).with(Unused::OP_FLAGS).with(Unused::BUF_INDEX),
         )
@@ -63,14 +87,18 @@ pub const CLOSE: Op =
 
 /// `IORING_OP_PIPE`.
 pub const PIPE: Op = Op::new(Code::IORING_OP_PIPE, "PIPE", Caps::NONE, prep_pipe, issue_pipe)
-    .fields(&[Field::Address, Field::OpFlags, Field::FileIndex])
+    .arguments(&[
+        arg(Field::Address, "fds", Kind::DescriptorsFilled(2)),
+        arg(Field::OpFlags, "pipe_flags", Kind::Flags(names::PIPE_FLAGS)),
+        shown::FILE_INDEX,
+    ])
     .unused(Unused::FD.with(Unused::OFF).with(Unused::ADDR3))
     .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ENFILE]);
 
 /// `IORING_OP_FIXED_FD_INSTALL`.
 pub const FIXED_FD_INSTALL: Op =
     Op::new(Code::IORING_OP_FIXED_FD_INSTALL, "FIXED_FD_INSTALL", Caps::FILE, prep_install, issue_install)
-        .fields(&[Field::Fd, Field::OpFlags])
+        .arguments(&[shown::FD, arg(Field::OpFlags, "flags", Kind::Flags(names::INSTALL_FLAGS))])
         .of_its_ring()
         .unused(
             Unused::OFF
@@ -90,7 +118,13 @@ pub const FILES_UPDATE: Op = Op::new(
     prep_files_update,
     issue_files_update,
 )
-.fields(&[Field::Address, Field::Length, Field::Offset])
+.arguments(&[
+    arg(Field::Address, "fds", Kind::Descriptors(Field::Length)),
+    arg(Field::Length, "nr_fds", Kind::Number),
+    arg(Field::OffsetLow, "offset", Kind::Choice(names::FILE_INDEXES))
+        .when(&[When::Is(Field::OffsetLow, ALLOCATE as u64)]),
+    arg(Field::OffsetLow, "offset", Kind::Number).when(&[When::Not(Field::OffsetLow, ALLOCATE as u64)]),
+])
 .of_its_ring()
 .unused(Unused::OP_FLAGS.with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL, Errno::ENXIO, Errno::EFAULT, Errno::EOVERFLOW]);

@@ -3,22 +3,35 @@
 
 use linux_raw_sys::general::{
     AT_EMPTY_PATH, AT_NO_AUTOMOUNT, AT_REMOVEDIR, AT_STATX_DONT_SYNC, AT_STATX_FORCE_SYNC,
-    AT_SYMLINK_NOFOLLOW,
+    AT_STATX_SYNC_TYPE, AT_SYMLINK_NOFOLLOW,
 };
 
-use crate::abi::Errno;
+use crate::abi::{Errno, names};
 use crate::assets::mounts;
 use crate::os::user::Path;
 use crate::os::{Fd, nr};
 use crate::request::data::OpData;
 use crate::request::op::{Block, Caps, Code, Field, Op, Outcome, Prep};
+use crate::request::shown::{self, Argument, Kind, Names, arg};
+use crate::request::structures;
 use crate::request::unused::Unused;
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 use crate::work::Work;
 
-const fn op(code: Code, name: &'static str, prep: Prep, block: Block, fields: &'static [Field]) -> Op {
-    Op::new(code, name, Caps::SPARES_LINKS, prep, issue).block(block).fields(fields)
+const fn op(code: Code, name: &'static str, prep: Prep, block: Block, arguments: &'static [Argument]) -> Op {
+    Op::new(code, name, Caps::SPARES_LINKS, prep, issue).block(block).arguments(arguments)
+}
+
+/// What is read off the SQE for two paths.
+const fn two_arguments(flags: &'static Names) -> [Argument; 5] {
+    [
+        arg(Field::Fd, "olddirfd", Kind::Descriptor),
+        arg(Field::Address, "oldpath", Kind::Path),
+        arg(Field::Length, "newdirfd", Kind::Descriptor),
+        arg(Field::Offset, "newpath", Kind::Path),
+        arg(Field::OpFlags, "flags", Kind::Flags(flags)),
+    ]
 }
 
 /// `IORING_OP_STATX`.
@@ -27,7 +40,17 @@ pub const STATX: Op = op(
     "STATX",
     prep_statx,
     statx,
-    &[Field::Fd, Field::Path, Field::OpFlags, Field::Length, Field::Address2],
+    &[
+        shown::DIRECTORY,
+        shown::PATH,
+        arg(
+            Field::OpFlags,
+            "flags",
+            Kind::ChoiceAndFlags(AT_STATX_SYNC_TYPE, names::STATX_SYNC, names::STATX_FLAGS),
+        ),
+        arg(Field::Length, "mask", Kind::Flags(names::STATX_MASK)),
+        arg(Field::Offset, "statxbuf", Kind::StructureFilled(structures::STATX)),
+    ],
 )
 .unused(Unused::BUF_INDEX.with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ENOENT, Errno::EBADF]);
@@ -38,7 +61,7 @@ pub const RENAMEAT: Op = op(
     "RENAMEAT",
     |core, id| prep_two(core, id, false),
     |work| at_two(work, nr::__NR_renameat2),
-    &[Field::Fd, Field::Path, Field::Length, Field::Path2, Field::OpFlags],
+    &two_arguments(names::RENAME_FLAGS),
 )
 .unused(Unused::BUF_INDEX.with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOENT]);
@@ -49,7 +72,7 @@ pub const UNLINKAT: Op = op(
     "UNLINKAT",
     prep_unlinkat,
     |work| at_one(work, nr::__NR_unlinkat, work.sqe.op_flags),
-    &[Field::Fd, Field::Path, Field::OpFlags],
+    &[shown::DIRECTORY, shown::PATH, arg(Field::OpFlags, "flags", Kind::Flags(names::UNLINK_FLAGS))],
 )
 .unused(Unused::OFF.with(Unused::LEN).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOENT]);
@@ -60,7 +83,7 @@ pub const MKDIRAT: Op = op(
     "MKDIRAT",
     prep_one,
     |work| at_one(work, nr::__NR_mkdirat, work.sqe.len),
-    &[Field::Fd, Field::Path, Field::Length],
+    &[shown::DIRECTORY, shown::PATH, arg(Field::Length, "mode", Kind::Mode)],
 )
 .unused(Unused::OFF.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOENT]);
@@ -71,7 +94,11 @@ pub const SYMLINKAT: Op = op(
     "SYMLINKAT",
     |core, id| prep_two(core, id, false),
     symlinkat,
-    &[Field::Path, Field::Fd, Field::Path2],
+    &[
+        arg(Field::Address, "target", Kind::Path),
+        arg(Field::Fd, "newdirfd", Kind::Descriptor),
+        arg(Field::Offset, "linkpath", Kind::Path),
+    ],
 )
 .issue(issue_symlinkat)
 .unused(Unused::LEN.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
@@ -86,7 +113,7 @@ pub const LINKAT: Op = op(
         prep_two(core, id, may_be_empty)
     },
     |work| at_two(work, nr::__NR_linkat),
-    &[Field::Fd, Field::Path, Field::Length, Field::Path2, Field::OpFlags],
+    &two_arguments(names::LINK_FLAGS),
 )
 .unused(Unused::BUF_INDEX.with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOENT]);

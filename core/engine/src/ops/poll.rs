@@ -7,6 +7,7 @@
 //! A ring's descriptor is a memfd, always ready: its stand-in ([`stand_in`]) is polled
 //! instead. Finding that takes the other ring's lock, so it is done as blocking work, without ours.
 
+use anyring_chaos_plan::Fault;
 use linux_raw_sys::general::{
     EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLERR, EPOLLHUP, EPOLLONESHOT, EPOLLRDHUP, POLLNVAL,
 };
@@ -14,10 +15,11 @@ use linux_raw_sys::io_uring::{
     IORING_POLL_ADD_MULTI, IORING_POLL_UPDATE_EVENTS, IORING_POLL_UPDATE_USER_DATA,
 };
 
-use crate::abi::Errno;
+use crate::abi::{Errno, names};
 use crate::assets::eventfd;
 use crate::os::{self, Fd};
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::shown::{self, Kind, When, arg};
 use crate::request::unused::Unused;
 use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::ring::drive::stand_in;
@@ -27,16 +29,28 @@ use crate::work::Work;
 /// `IORING_OP_POLL_ADD`.
 pub const POLL_ADD: Op =
     Op::new(Code::IORING_OP_POLL_ADD, "POLL_ADD", Caps::FILE.with(Caps::POLLS), prep, issue)
-        .fields(&[Field::Fd, Field::OpFlags, Field::Length])
+        .arguments(&[
+            shown::FD,
+            arg(Field::OpFlags, "poll_mask", Kind::Flags(names::POLL_EVENTS)),
+            arg(Field::Length, "flags", Kind::Flags(names::POLL_FLAGS)).unless_zero(),
+        ])
         .block(find_stand_in)
         .finish(poll_stand_in)
+        .faults(&[Fault::MultishotEnds])
         .unused(Unused::OFF.with(Unused::ADDR).with(Unused::BUF_INDEX))
         .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ECANCELED]);
 
 /// `IORING_OP_POLL_REMOVE`.
 pub const POLL_REMOVE: Op =
     Op::new(Code::IORING_OP_POLL_REMOVE, "POLL_REMOVE", Caps::CANCELS, prep_remove, issue_remove)
-        .fields(&[Field::Address, Field::Offset, Field::OpFlags, Field::Length])
+        .arguments(&[
+            arg(Field::Address, "old_user_data", Kind::UserData),
+            arg(Field::Offset, "new_user_data", Kind::UserData)
+                .when(&[When::Some(Field::Length, IORING_POLL_UPDATE_USER_DATA as u64)]),
+            arg(Field::OpFlags, "poll_mask", Kind::Flags(names::POLL_EVENTS))
+                .when(&[When::Some(Field::Length, IORING_POLL_UPDATE_EVENTS as u64)]),
+            arg(Field::Length, "flags", Kind::Flags(names::POLL_FLAGS)).unless_zero(),
+        ])
         .of_its_ring()
         .unused(Unused::BUF_INDEX.with(Unused::FILE_INDEX))
         .errors(&[Errno::EINVAL, Errno::ENOENT]);

@@ -5,6 +5,7 @@ use crate::assets::kbuf::Provision;
 use crate::os::user;
 use crate::request::RequestId;
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::shown::{Kind, arg};
 use crate::request::unused::Unused;
 use crate::ring::Core;
 
@@ -14,7 +15,13 @@ const MOST: u32 = 1 << 16;
 /// `IORING_OP_PROVIDE_BUFFERS`.
 pub const PROVIDE_BUFFERS: Op =
     Op::new(Code::IORING_OP_PROVIDE_BUFFERS, "PROVIDE_BUFFERS", Caps::IOPOLL, prep_provide, issue_provide)
-        .fields(&[Field::Fd, Field::Address, Field::Length, Field::Offset, Field::BufferIndex])
+        .arguments(&[
+            arg(Field::Address, "addr", Kind::Address),
+            arg(Field::Length, "len", Kind::Number),
+            arg(Field::Fd, "nr", Kind::Number),
+            arg(Field::BufferIndex, "bgid", Kind::Group),
+            arg(Field::Offset, "bid", Kind::Number),
+        ])
         .of_its_ring()
         .unused(Unused::OP_FLAGS.with(Unused::FILE_INDEX))
         .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::E2BIG, Errno::EOVERFLOW]);
@@ -22,7 +29,7 @@ pub const PROVIDE_BUFFERS: Op =
 /// `IORING_OP_REMOVE_BUFFERS`.
 pub const REMOVE_BUFFERS: Op =
     Op::new(Code::IORING_OP_REMOVE_BUFFERS, "REMOVE_BUFFERS", Caps::IOPOLL, prep_remove, issue_remove)
-        .fields(&[Field::Fd, Field::BufferIndex])
+        .arguments(&[arg(Field::Fd, "nr", Kind::Number), arg(Field::BufferIndex, "bgid", Kind::Group)])
         .of_its_ring()
         .unused(
             Unused::ADDR.with(Unused::LEN).with(Unused::OFF).with(Unused::OP_FLAGS).with(Unused::FILE_INDEX),

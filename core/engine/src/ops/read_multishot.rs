@@ -4,14 +4,16 @@ use alloc::boxed::Box;
 
 use linux_raw_sys::general::{EPOLLIN, RWF_NOWAIT};
 
-use crate::abi::Errno;
+use crate::abi::{Errno, names};
 use crate::assets::kbuf::Span;
 use crate::ops::rw;
 use crate::os::user::IoVector;
 use crate::os::{self, Fd};
 use crate::process::nonblocking;
+use crate::request::chaos;
 use crate::request::data::OpData;
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::shown::{self, Kind, When, arg};
 use crate::request::unused::Unused;
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
@@ -25,9 +27,17 @@ pub const READ_MULTISHOT: Op = Op::new(
     prep,
     issue,
 )
-.fields(&[Field::Fd, Field::Offset, Field::OpFlags, Field::BufferIndex])
+.arguments(&[
+    shown::FD,
+    shown::GROUP,
+    arg(Field::Offset, "offset", Kind::Offset),
+    arg(Field::OpFlags, "rw_flags", Kind::Flags(names::RW_FLAGS)).unless_zero(),
+    arg(Field::Address3, "attr_ptr", Kind::Address).when(&[When::Not(Field::Attributes, 0)]),
+    arg(Field::Attributes, "attr_type_mask", Kind::Flags(names::RW_ATTRIBUTES)).unless_zero(),
+])
 .block(block)
 .finish(finish)
+.faults(chaos::READ_SHOTS)
 .unused(Unused::ADDR.with(Unused::LEN))
 .errors(&[Errno::EINVAL, Errno::EBADF, Errno::EBADFD, Errno::ENOBUFS]);
 

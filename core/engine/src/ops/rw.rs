@@ -12,14 +12,16 @@ use linux_raw_sys::general::{
 };
 use linux_raw_sys::io_uring::IORING_RW_ATTR_FLAG_PI;
 
-use crate::abi::{Errno, Sqe};
+use crate::abi::{Errno, RWF_ATOMIC, RWF_DONTCACHE, RWF_NOAPPEND, RWF_NOSIGNAL, Sqe, names};
 use crate::assets::kinds::{self, Kind};
 use crate::assets::table::NodeIndex;
 use crate::os::user::{self, IoVector};
 use crate::os::{self, Fd, host};
 use crate::process::nonblocking;
+use crate::request::chaos;
 use crate::request::data::OpData;
 use crate::request::op::{Caps, Code, Field, Op, Outcome, Prep};
+use crate::request::shown::{self, Argument, When, arg};
 use crate::request::{FileHold, Flags, Request, RequestId};
 use crate::ring::drive::readiness::SocketKind;
 use crate::ring::{Core, registry};
@@ -32,10 +34,6 @@ const MAX_VECTORS: u32 = 1024;
 const MAX_ALLOCATION: usize = 4 << 20;
 /// Files on it know no non-blocking attempts; those of other file systems do, or the file tells.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
-const RWF_NOAPPEND: u32 = 0x20;
-const RWF_NOSIGNAL: u32 = 0x100;
-const RWF_ATOMIC: u32 = 0x40;
-const RWF_DONTCACHE: u32 = 0x80;
 /// Flags that change nothing in how an attempt is made.
 const PLAIN_FLAGS: u32 = RWF_DSYNC | RWF_SYNC | RWF_APPEND | RWF_NOAPPEND | RWF_NOSIGNAL;
 const KNOWN_FLAGS: u32 = PLAIN_FLAGS | RWF_HIPRI | RWF_NOWAIT | RWF_ATOMIC | RWF_DONTCACHE;
@@ -44,17 +42,32 @@ pub const LAST_SAFE_OFFSET: u64 = i64::MAX as u64 - MAX_COUNT as u64;
 /// The offset that means the file's own position.
 pub const POSITION: u64 = u64::MAX;
 
-const FIELDS: &[Field] =
-    &[Field::Fd, Field::Address, Field::Length, Field::Offset, Field::OpFlags, Field::Ioprio];
-const FIXED_FIELDS: &[Field] = &[
-    Field::Fd,
-    Field::Address,
-    Field::Length,
-    Field::Offset,
-    Field::OpFlags,
-    Field::Ioprio,
-    Field::BufferIndex,
-];
+/// What a transfer reads off the SQE, its memory given.
+const fn arguments(memory: Argument, length: &'static str) -> [Argument; 9] {
+    [
+        shown::FD,
+        memory,
+        shown::GROUP,
+        arg(Field::Length, length, shown::Kind::Number),
+        arg(Field::Offset, "offset", shown::Kind::Offset),
+        arg(Field::OpFlags, "rw_flags", shown::Kind::Flags(names::RW_FLAGS)).unless_zero(),
+        arg(Field::Ioprio, "ioprio", shown::Kind::Hex).unless_zero(),
+        arg(Field::Address3, "attr_ptr", shown::Kind::Address).when(&[When::Not(Field::Attributes, 0)]),
+        arg(Field::Attributes, "attr_type_mask", shown::Kind::Flags(names::RW_ATTRIBUTES)).unless_zero(),
+    ]
+}
+
+/// The same with a registered buffer, which takes the place of a group.
+const fn fixed_arguments(memory: Argument, length: &'static str) -> [Argument; 9] {
+    let [fd, memory, _, length, offset, flags, ioprio, pointer, mask] = arguments(memory, length);
+    let buffer = arg(Field::BufferIndex, "buf_index", shown::Kind::Buffer);
+    [fd, memory, length, offset, buffer, flags, ioprio, pointer, mask]
+}
+
+const FILLED: Argument = arg(Field::Address, "buf", shown::Kind::Filled);
+const DATA: Argument = arg(Field::Address, "buf", shown::Kind::Data(Field::Length));
+const VECTORS_FILLED: Argument = arg(Field::Address, "iovecs", shown::Kind::VectorsFilled(Field::Length));
+const VECTORS: Argument = arg(Field::Address, "iovecs", shown::Kind::Vectors(Field::Length));
 
 const READS: Caps = Caps::FILE.with(Caps::IOPRIO).with(Caps::IOPOLL).with(Caps::POSITION);
 const WRITES: Caps = READS.with(Caps::HASHED);
@@ -64,6 +77,7 @@ const fn reads(code: Code, name: &'static str, prep: Prep) -> Op {
         .block(|work| block(work, Direction::Read))
         .finish(|core, id, result| finish(core, id, result, Direction::Read))
         .failed(failed)
+        .faults(chaos::READS)
 }
 
 const fn writes(code: Code, name: &'static str, prep: Prep) -> Op {
@@ -71,55 +85,53 @@ const fn writes(code: Code, name: &'static str, prep: Prep) -> Op {
         .block(|work| block(work, Direction::Write))
         .finish(|core, id, result| finish(core, id, result, Direction::Write))
         .failed(failed)
+        .faults(chaos::WRITES)
 }
 
 /// `IORING_OP_READ`.
-pub const READ: Op = reads(Code::IORING_OP_READ, "READ", prep).select_buffer().fields(FIELDS).errors(&[
-    Errno::EINVAL,
-    Errno::EFAULT,
-    Errno::EBADF,
-    Errno::EOPNOTSUPP,
-    Errno::ENOBUFS,
-    Errno::EAGAIN,
-    Errno::ECANCELED,
-]);
+pub const READ: Op = reads(Code::IORING_OP_READ, "READ", prep)
+    .select_buffer()
+    .arguments(&arguments(FILLED.when(&[shown::OWN_MEMORY]), "nbytes"))
+    .errors(&[
+        Errno::EINVAL,
+        Errno::EFAULT,
+        Errno::EBADF,
+        Errno::EOPNOTSUPP,
+        Errno::ENOBUFS,
+        Errno::EAGAIN,
+        Errno::ECANCELED,
+    ]);
 /// `IORING_OP_WRITE`.
-pub const WRITE: Op = writes(Code::IORING_OP_WRITE, "WRITE", prep).fields(FIELDS).errors(&[
-    Errno::EINVAL,
-    Errno::EFAULT,
-    Errno::EBADF,
-    Errno::EOPNOTSUPP,
-]);
+pub const WRITE: Op = writes(Code::IORING_OP_WRITE, "WRITE", prep)
+    .arguments(&arguments(DATA, "nbytes"))
+    .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::EOPNOTSUPP]);
 /// `IORING_OP_READV`.
 pub const READV: Op = reads(Code::IORING_OP_READV, "READV", prep_vectored)
     .select_buffer()
-    .fields(FIELDS)
+    .arguments(&arguments(VECTORS_FILLED, "nr_vecs"))
     .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::EOPNOTSUPP, Errno::ENOBUFS]);
 /// `IORING_OP_WRITEV`.
-pub const WRITEV: Op = writes(Code::IORING_OP_WRITEV, "WRITEV", prep_vectored).fields(FIELDS).errors(&[
-    Errno::EINVAL,
-    Errno::EFAULT,
-    Errno::EBADF,
-    Errno::EOPNOTSUPP,
-]);
+pub const WRITEV: Op = writes(Code::IORING_OP_WRITEV, "WRITEV", prep_vectored)
+    .arguments(&arguments(VECTORS, "nr_vecs"))
+    .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::EOPNOTSUPP]);
 /// `IORING_OP_READ_FIXED`.
 pub const READ_FIXED: Op = reads(Code::IORING_OP_READ_FIXED, "READ_FIXED", prep_fixed)
-    .fields(FIXED_FIELDS)
+    .arguments(&fixed_arguments(FILLED, "nbytes"))
     .of_its_ring()
     .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF]);
 /// `IORING_OP_WRITE_FIXED`.
 pub const WRITE_FIXED: Op = writes(Code::IORING_OP_WRITE_FIXED, "WRITE_FIXED", prep_fixed)
-    .fields(FIXED_FIELDS)
+    .arguments(&fixed_arguments(DATA, "nbytes"))
     .of_its_ring()
     .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF]);
 /// `IORING_OP_READV_FIXED`.
 pub const READV_FIXED: Op = reads(Code::IORING_OP_READV_FIXED, "READV_FIXED", prep_vectored_fixed)
-    .fields(FIXED_FIELDS)
+    .arguments(&fixed_arguments(VECTORS_FILLED, "nr_vecs"))
     .of_its_ring()
     .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOMEM]);
 /// `IORING_OP_WRITEV_FIXED`.
 pub const WRITEV_FIXED: Op = writes(Code::IORING_OP_WRITEV_FIXED, "WRITEV_FIXED", prep_vectored_fixed)
-    .fields(FIXED_FIELDS)
+    .arguments(&fixed_arguments(VECTORS, "nr_vecs"))
     .of_its_ring()
     .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOMEM]);
 

@@ -5,11 +5,13 @@ use linux_raw_sys::general::{
 };
 use linux_raw_sys::io_uring::SPLICE_F_FD_IN_FIXED;
 
-use crate::abi::Errno;
+use crate::abi::{Errno, names};
 use crate::os::{self, Fd, OwnedFd, nr};
 use crate::request::RequestId;
+use crate::request::chaos;
 use crate::request::data::OpData;
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::shown::{Kind, arg};
 use crate::request::unused::Unused;
 use crate::ring::Core;
 use crate::work::Work;
@@ -18,14 +20,19 @@ const FLAGS: u32 = SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_
 /// The offset that stands for none.
 const NONE: u64 = u64::MAX;
 
-const FIELDS: &[Field] =
-    &[Field::FileIndex, Field::Address, Field::Fd, Field::Offset, Field::Length, Field::OpFlags];
-
 /// `IORING_OP_SPLICE`.
 pub const SPLICE: Op = Op::new(Code::IORING_OP_SPLICE, "SPLICE", Caps::FILE, prep, issue)
     .block(splice)
     .finish(finish)
-    .fields(FIELDS)
+    .faults(chaos::SPLICES)
+    .arguments(&[
+        arg(Field::FileIndex, "fd_in", Kind::SecondFile(SPLICE_F_FD_IN_FIXED)),
+        arg(Field::Address, "off_in", Kind::Offset),
+        arg(Field::Fd, "fd_out", Kind::File),
+        arg(Field::Offset, "off_out", Kind::Offset),
+        arg(Field::Length, "nbytes", Kind::Number),
+        arg(Field::OpFlags, "splice_flags", Kind::Flags(names::SPLICE_FLAGS)),
+    ])
     .of_its_ring()
     .errors(&[Errno::EINVAL, Errno::EBADF]);
 
@@ -33,7 +40,13 @@ pub const SPLICE: Op = Op::new(Code::IORING_OP_SPLICE, "SPLICE", Caps::FILE, pre
 pub const TEE: Op = Op::new(Code::IORING_OP_TEE, "TEE", Caps::FILE, prep, issue)
     .block(tee)
     .finish(finish)
-    .fields(&[Field::FileIndex, Field::Fd, Field::Length, Field::OpFlags])
+    .faults(chaos::SPLICES)
+    .arguments(&[
+        arg(Field::FileIndex, "fd_in", Kind::SecondFile(SPLICE_F_FD_IN_FIXED)),
+        arg(Field::Fd, "fd_out", Kind::File),
+        arg(Field::Length, "nbytes", Kind::Number),
+        arg(Field::OpFlags, "splice_flags", Kind::Flags(names::SPLICE_FLAGS)),
+    ])
     .of_its_ring()
     .unused(Unused::OFF.with(Unused::ADDR))
     .errors(&[Errno::EINVAL, Errno::EBADF]);

@@ -7,22 +7,30 @@ use linux_raw_sys::io_uring::{
     IORING_TIMEOUT_MULTISHOT, IORING_TIMEOUT_UPDATE, IORING_TIMEOUT_UPDATE_MASK,
 };
 
-use crate::abi::{Errno, Sqe};
+use crate::abi::{Errno, Sqe, names};
 use crate::os::{Timespec, user};
 use crate::request::data::OpData;
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::shown::{Argument, Kind, When, arg};
+use crate::request::structures;
 use crate::request::timeouts::Timeout;
 use crate::request::unused::Unused;
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 
-const FIELDS: &[Field] = &[Field::Address, Field::Offset, Field::OpFlags];
+const TIME: Argument = arg(Field::Address, "ts", Kind::Structure(structures::TIMESPEC));
+const FLAGS: Argument = arg(Field::OpFlags, "timeout_flags", Kind::Flags(names::TIMEOUT_FLAGS));
 
 const TIMES: Caps = Caps::COUNTS.with(Caps::HIDDEN).with(Caps::INHERITED);
 
 /// `IORING_OP_TIMEOUT`.
 pub const TIMEOUT: Op = Op::new(Code::IORING_OP_TIMEOUT, "TIMEOUT", TIMES, prep, issue)
-    .fields(FIELDS)
+    .arguments(&[
+        TIME,
+        arg(Field::OffsetLow, "count", Kind::Number),
+        FLAGS,
+        arg(Field::Length, "len", Kind::Number).when(&[When::Not(Field::Length, 1)]),
+    ])
     .expire(expire)
     .disarm(disarm)
     .unused(Unused::BUF_INDEX.with(Unused::FILE_INDEX).with(Unused::ADDR3).with(Unused::PAD))
@@ -36,7 +44,12 @@ pub const LINK_TIMEOUT: Op = Op::new(
     prep_link,
     issue_link,
 )
-.fields(FIELDS)
+.arguments(&[
+    TIME,
+    arg(Field::OffsetLow, "count", Kind::Number).unless_zero(),
+    FLAGS,
+    arg(Field::Length, "len", Kind::Number).when(&[When::Not(Field::Length, 1)]),
+])
 .expire(expire_link)
 .unused(Unused::BUF_INDEX.with(Unused::FILE_INDEX).with(Unused::ADDR3).with(Unused::PAD))
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ETIME, Errno::ECANCELED]);
@@ -44,7 +57,12 @@ pub const LINK_TIMEOUT: Op = Op::new(
 /// `IORING_OP_TIMEOUT_REMOVE`.
 pub const TIMEOUT_REMOVE: Op =
     Op::new(Code::IORING_OP_TIMEOUT_REMOVE, "TIMEOUT_REMOVE", Caps::CANCELS, prep_remove, issue_remove)
-        .fields(&[Field::Address, Field::Address2, Field::OpFlags])
+        .arguments(&[
+            arg(Field::Address, "user_data", Kind::UserData),
+            arg(Field::Offset, "ts", Kind::Structure(structures::TIMESPEC))
+                .when(&[When::Some(Field::OpFlags, IORING_TIMEOUT_UPDATE_MASK as u64)]),
+            FLAGS,
+        ])
         .of_its_ring()
         .unused(
             Unused::LEN

@@ -8,10 +8,12 @@ use linux_raw_sys::general::{
     WSTOPPED,
 };
 
-use crate::abi::{Errno, Sqe};
+use crate::abi::{Errno, Sqe, names};
 use crate::os::{self, Fd, user};
 use crate::process::nonblocking;
 use crate::request::op::{Caps, Code, Field, Op, Outcome, prep_nothing};
+use crate::request::shown::{Kind, When, arg};
+use crate::request::structures;
 use crate::request::unused::Unused;
 use crate::request::{FileHold, RequestId};
 use crate::ring::Core;
@@ -20,7 +22,13 @@ use crate::wait::timers::Clock;
 /// `IORING_OP_WAITID`.
 pub const WAITID: Op =
     Op::new(Code::IORING_OP_WAITID, "WAITID", Caps::CREDENTIALS.with(Caps::COUNTED), prep_nothing, issue)
-        .fields(&[Field::Fd, Field::Length, Field::FileIndex, Field::Address2])
+        .arguments(&[
+            arg(Field::Length, "idtype", Kind::Choice(names::WAIT_TYPES)),
+            arg(Field::Fd, "id", Kind::Descriptor).when(&[When::Is(Field::Length, P_PIDFD as u64)]),
+            arg(Field::Fd, "id", Kind::Signed).when(&[When::Not(Field::Length, P_PIDFD as u64)]),
+            arg(Field::Offset, "infop", Kind::StructureFilled(structures::SIGINFO)),
+            arg(Field::FileIndex, "options", Kind::Flags(names::WAIT_OPTIONS)),
+        ])
         .expire(Core::issue)
         .unused(Unused::ADDR.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::ADDR3))
         .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ECHILD, Errno::ECANCELED]);

@@ -2,12 +2,13 @@
 
 use alloc::vec::Vec;
 
-use crate::abi::Errno;
+use crate::abi::{Errno, names};
 use crate::ops::paths;
 use crate::os::nr::{self, AT_FDCWD};
 use crate::os::user::{self, Path};
 use crate::request::data::OpData;
 use crate::request::op::{Caps, Code, Field, Op, Outcome, Prep, issue_blocks};
+use crate::request::shown::{self, Argument, Kind, arg};
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 use crate::work::Work;
@@ -17,9 +18,22 @@ const MAX_VALUE: u32 = 65536;
 /// `XATTR_CREATE` and `XATTR_REPLACE`.
 const FLAGS: u32 = 3;
 
-const FIELDS: &[Field] = &[Field::Fd, Field::Address, Field::Address2, Field::Length, Field::OpFlags];
-const PATH_FIELDS: &[Field] =
-    &[Field::Address3, Field::Address, Field::Address2, Field::Length, Field::OpFlags];
+const fn sets(object: Argument) -> [Argument; 5] {
+    arguments(object, Kind::Data(Field::Length), SHOWN_FLAGS)
+}
+
+const fn gets(object: Argument) -> [Argument; 5] {
+    arguments(object, Kind::Filled, SHOWN_FLAGS.unless_zero())
+}
+
+const fn arguments(object: Argument, value: Kind, flags: Argument) -> [Argument; 5] {
+    let name = arg(Field::Address, "name", Kind::Text);
+    let value = arg(Field::Offset, "value", value);
+    [object, name, value, arg(Field::Length, "size", Kind::Number), flags]
+}
+
+const SHOWN_FLAGS: Argument = arg(Field::OpFlags, "flags", Kind::Flags(names::XATTR_FLAGS));
+const OF_PATH: Argument = arg(Field::Address3, "path", Kind::Path);
 
 const BY_FILE: Caps = Caps::FILE.with(Caps::SPARES_LINKS);
 
@@ -33,7 +47,7 @@ pub struct Xattr {
 /// `IORING_OP_FSETXATTR`.
 pub const FSETXATTR: Op = Op::new(Code::IORING_OP_FSETXATTR, "FSETXATTR", BY_FILE, prep_set, issue_blocks)
     .block(set)
-    .fields(FIELDS)
+    .arguments(&sets(shown::FD))
     .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ERANGE, Errno::E2BIG]);
 
 /// `IORING_OP_SETXATTR`.
@@ -45,13 +59,13 @@ pub const SETXATTR: Op = Op::new(
     issue_at_path,
 )
 .block(set)
-.fields(PATH_FIELDS)
+.arguments(&sets(OF_PATH))
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ERANGE, Errno::E2BIG]);
 
 /// `IORING_OP_FGETXATTR`.
 pub const FGETXATTR: Op = Op::new(Code::IORING_OP_FGETXATTR, "FGETXATTR", BY_FILE, prep_get, issue_blocks)
     .block(get)
-    .fields(FIELDS)
+    .arguments(&gets(shown::FD))
     .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ERANGE]);
 
 /// `IORING_OP_GETXATTR`.
@@ -63,7 +77,7 @@ pub const GETXATTR: Op = Op::new(
     issue_at_path,
 )
 .block(get)
-.fields(PATH_FIELDS)
+.arguments(&gets(OF_PATH))
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ERANGE]);
 
 fn read_name(address: u64) -> Result<Path, Errno> {

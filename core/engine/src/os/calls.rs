@@ -8,7 +8,7 @@ use linux_raw_sys::ioctl::FIONBIO;
 
 use crate::abi::Errno;
 use crate::os::call;
-use crate::os::proc::fd_path;
+use crate::os::proc::{self, fd_path};
 use crate::os::user::IoVector;
 
 /// A file descriptor number.
@@ -196,11 +196,7 @@ pub fn is_open(fd: Fd) -> bool {
 /// Is `fd` an eventfd? Where `/proc` does not tell, it counts as one.
 pub fn is_eventfd(fd: Fd) -> bool {
     let mut target = [0u8; 32];
-    let path = fd_path(fd);
-    let directory = nr::AT_FDCWD as isize as usize;
-    let (path, buffer) = (path.as_ptr() as usize, target.as_mut_ptr() as usize);
-    // SAFETY: reads a C string, writes into a buffer of ours.
-    let length = unsafe { call(nr::__NR_readlinkat, [directory, path, buffer, target.len(), 0, 0]) };
+    let length = proc::target_of(fd, &mut target);
     length.is_ok_and(|length| target[..length].starts_with(b"anon_inode:[eventfd]")) || length.is_err()
 }
 
@@ -493,6 +489,12 @@ pub fn thread_lives(thread: i32) -> bool {
 pub fn getpid() -> i32 {
     // SAFETY: touches no memory.
     unsafe { call(nr::__NR_getpid, [0; 6]) }.map_or(0, |pid| pid as i32)
+}
+
+/// `getppid(2)`.
+pub fn getppid() -> i32 {
+    // SAFETY: touches no memory.
+    unsafe { call(nr::__NR_getppid, [0; 6]) }.map_or(0, |pid| pid as i32)
 }
 
 /// Copies within this process by system calls, which report memory that is not there.

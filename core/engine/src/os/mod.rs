@@ -19,6 +19,17 @@ pub(crate) mod region;
 mod signals;
 pub mod sync;
 pub mod user;
+#[cfg(not(anyring_simulation))]
+pub mod vdso;
+#[cfg(anyring_simulation)]
+pub mod vdso {
+    //! The simulated clock.
+
+    pub use super::monotonic_ns;
+
+    /// There is nothing to look for.
+    pub fn begin() {}
+}
 
 pub(crate) use arch::guarded_copy;
 #[cfg(anyring_simulation)]
@@ -26,7 +37,7 @@ pub use arch::{System, install_system, point};
 pub use arch::{interruption_address, prefetch, resume_address, stub, thread_pointer, ticks, ticks_per_us};
 pub use calls::*;
 pub use linux_raw_sys::general as nr;
-pub use proc::{mounts, own_threads, thread_status};
+pub use proc::{is_in_proc, mounts, number_in_proc, own_threads, target_of, thread_status};
 pub use signals::*;
 
 use sync::atomic::AtomicU32;

@@ -42,6 +42,41 @@ fn numbered(prefix: &[u8], number: i32, suffix: &[u8]) -> PathBuffer {
     path
 }
 
+/// Where a descriptor of this process leads, as `/proc` shows it: how much of `target` that takes.
+///
+/// # Errors
+/// Where `/proc` does not tell.
+pub fn target_of(fd: Fd, target: &mut [u8]) -> Result<usize, Errno> {
+    let path = fd_path(fd);
+    let directory = nr::AT_FDCWD as isize as usize;
+    let arguments = [directory, path.as_ptr() as usize, target.as_mut_ptr() as usize, target.len(), 0, 0];
+    // SAFETY: reads a C string, writes into a buffer of ours.
+    unsafe { call(nr::__NR_readlinkat, arguments) }
+}
+
+/// This process's number in the namespace that `/proc` shows, which may be an outer one; its own where `/proc` does not tell.
+pub fn number_in_proc() -> u32 {
+    let mut digits = [0_u8; 16];
+    let arguments = [
+        nr::AT_FDCWD as isize as usize,
+        c"/proc/self".as_ptr() as usize,
+        digits.as_mut_ptr() as usize,
+        digits.len(),
+        0,
+        0,
+    ];
+    // SAFETY: reads a C string, writes into a buffer of ours.
+    let length = unsafe { call(nr::__NR_readlinkat, arguments) }.unwrap_or(0);
+    let number = core::str::from_utf8(&digits[..length]).ok().and_then(|digits| digits.parse().ok());
+    number.unwrap_or_else(|| super::getpid() as u32)
+}
+
+/// Does `/proc` show a process of that number?
+pub fn is_in_proc(process: u32) -> bool {
+    let fd = open(&numbered(b"/proc/", process as i32, b""), nr::O_PATH | nr::O_CLOEXEC);
+    fd.map(close).is_ok()
+}
+
 /// The ids of all threads of this process.
 ///
 /// # Errors
@@ -75,6 +110,18 @@ pub fn thread_status(thread: i32) -> Result<Vec<u8>, Errno> {
     let text = read_all(nr::__NR_read, status);
     close(status);
     text
+}
+
+/// What the kernel told the process about itself: pairs of words.
+///
+/// # Errors
+/// Where `/proc` cannot be read.
+#[cfg(not(anyring_simulation))]
+pub fn auxiliary_vector() -> Result<Vec<u8>, Errno> {
+    let vector = open(c"/proc/self/auxv", nr::O_RDONLY | nr::O_CLOEXEC)?;
+    let words = read_all(nr::__NR_read, vector);
+    close(vector);
+    words
 }
 
 /// What is mounted where, as text.

@@ -94,8 +94,9 @@ impl Cq {
         posted
     }
 
+    /// Keeps a CQE, whether there is room or not.
     #[cold]
-    fn keep(&mut self, memory: &RingMemory, cqe: Cqe) {
+    pub fn keep(&mut self, memory: &RingMemory, cqe: Cqe) {
         self.uncounted += 1;
         if self.kept.is_empty() {
             // A hint that the program acts on by entering.

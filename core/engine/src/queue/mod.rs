@@ -44,6 +44,9 @@ pub struct Cqe {
     pub big: [u64; 2],
 }
 
+/// What stands where nothing is to be read any more.
+pub const RUBBISH: u64 = 0xa5a5_a5a5_a5a5_a5a5;
+
 /// What stands for an SQE whose memory is gone: no operation has this number.
 const NO_SQE: Sqe = Sqe { opcode: u8::MAX, ..Sqe::EMPTY };
 
@@ -169,6 +172,22 @@ impl RingMemory {
     pub fn length(&self, index: u32) -> u32 {
         let index = (index & (self.layout.sq_entries - 1)) as usize;
         self.sqes.value((index << self.layout.sqe_shift) + offset_of!(Sqe, len), || 0)
+    }
+
+    /// Overwrites an SQE.
+    pub fn scrub_sqe(&self, index: u32) {
+        let index = (index & (self.layout.sq_entries - 1)) as usize;
+        for offset in (0..1 << self.layout.sqe_shift).step_by(8) {
+            self.sqes.store_words((index << self.layout.sqe_shift) + offset, [RUBBISH]);
+        }
+    }
+
+    /// Overwrites the CQE at ring position `position`.
+    pub fn scrub_cqe(&self, position: u32) {
+        let index = (position & (self.layout.cq_entries - 1)) as usize;
+        for offset in (0..1 << self.layout.cqe_shift).step_by(8) {
+            self.rings.store_words(CQES_OFFSET + (index << self.layout.cqe_shift) + offset, [RUBBISH]);
+        }
     }
 
     /// Stores `cqe` at ring position `position`, with its second half if it is `big`. The caller

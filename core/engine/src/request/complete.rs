@@ -1,11 +1,15 @@
 //! The end of a request: its CQE, its links, its holds.
 
+use anyring_trace::event;
 use linux_raw_sys::io_uring::IORING_CQE_F_MORE;
 
 use crate::coverage;
 use crate::queue::Cqe;
 use crate::request::{FileHold, Flags, RequestId};
 use crate::ring::Core;
+
+/// What has a CQE end up otherwise than in the ring at once.
+const UNUSUAL: Flags = Flags::CQE_SKIP.with(Flags::SILENCED).with(Flags::TRACED).with(Flags::CHAOS);
 
 impl Core {
     /// Marks a request as failed, which its links will hear of; a CQE to be skipped on success is
@@ -39,20 +43,29 @@ impl Core {
         } else {
             request.file = FileHold::None;
         }
-        let linked = request.link.is_some() || request.partner.is_some();
-        let notifies = request.flags.has(Flags::NOTIFIES);
-        if notifies && !request.fell_with_its_chain() {
+        if request.flags.has(Flags::NOTIFIES) && !request.fell_with_its_chain() {
             request.cqe_flags |= IORING_CQE_F_MORE;
         }
-        if !request.flags.has(Flags::CQE_SKIP.with(Flags::SILENCED)) {
-            let cqe = Cqe {
-                user_data: request.sqe.user_data,
-                res: result,
-                flags: request.cqe_flags,
-                big: request.big_cqe,
-            };
+        let cqe = Cqe {
+            user_data: request.sqe.user_data,
+            res: result,
+            flags: request.cqe_flags,
+            big: request.big_cqe,
+        };
+        if !request.flags.has(UNUSUAL) {
             self.post(cqe);
+        } else if !self.post_unusual(id, cqe) {
+            return;
         }
+        self.end_request(id, holds);
+    }
+
+    /// What follows the CQE of a request.
+    #[inline]
+    fn end_request(&mut self, id: RequestId, holds: bool) {
+        let request = &self[id];
+        let linked = request.link.is_some() || request.partner.is_some();
+        let notifies = request.flags.has(Flags::NOTIFIES);
         if holds {
             self.release_file(id);
         }
@@ -66,6 +79,48 @@ impl Core {
         if !self.drain().holds_nothing() {
             self.run_deferred();
         }
+    }
+
+    /// Posts the CQE of a request that asked for none, is traced or under chaos. False where it comes later.
+    #[cold]
+    fn post_unusual(&mut self, id: RequestId, cqe: Cqe) -> bool {
+        if self[id].flags.has(Flags::CHAOS) {
+            let Some(cqe) = self.complete_under_chaos(id, cqe) else { return false };
+            self.post_told(id, cqe);
+            return true;
+        }
+        self.post_told(id, cqe);
+        true
+    }
+
+    /// Tells how a request ends, where it is traced, and posts its CQE.
+    fn post_told(&mut self, id: RequestId, cqe: Cqe) {
+        let flags = self[id].flags;
+        let skips = flags.has(Flags::CQE_SKIP.with(Flags::SILENCED));
+        if flags.has(Flags::TRACED) {
+            self.trace_completion(id, &cqe, event::LAST | if skips { event::SKIPPED } else { 0 });
+        }
+        if skips {
+            return;
+        }
+        if flags.has(Flags::CHAOS) && self.overflows(id) {
+            self.keep(cqe);
+        } else {
+            self.post(cqe);
+        }
+    }
+
+    /// The CQE comes now that was to come late.
+    pub(super) fn complete_late(&mut self, id: RequestId) {
+        let request = &self[id];
+        let cqe = Cqe {
+            user_data: request.sqe.user_data,
+            res: request.result,
+            flags: request.cqe_flags,
+            big: request.big_cqe,
+        };
+        self.post_told(id, cqe);
+        self.end_request(id, true);
     }
 
     /// What the CQE of a request says that failed with `result`.
@@ -98,7 +153,24 @@ impl Core {
             big: request.big_cqe,
         };
         coverage::seen(request.op.code, result);
+        // The program may use the memory again as soon as it sees the CQE.
+        if request.flags.has(Flags::TRACED.with(Flags::CHAOS)) && !self.goes_on_watched(id, &cqe) {
+            return false;
+        }
         self.beside_batch(|core| core.post_at_once(&cqe))
+    }
+
+    /// May the next CQE of a request be posted that goes on? Told, where it is traced.
+    #[cold]
+    fn goes_on_watched(&mut self, id: RequestId, cqe: &Cqe) -> bool {
+        let flags = self[id].flags;
+        if flags.has(Flags::CHAOS) && self.ends_early(id) {
+            return false;
+        }
+        if flags.has(Flags::TRACED) && self.has_room_for(1) {
+            self.trace_completion(id, cqe, 0);
+        }
+        true
     }
 
     /// Lets go of a request's file and registered buffer.

@@ -6,6 +6,8 @@
 
 use alloc::collections::VecDeque;
 
+use anyring_trace::event::Step;
+
 use crate::request::{Flags, Phase, RequestId};
 use crate::ring::Core;
 
@@ -103,6 +105,9 @@ impl Core {
     pub(super) fn defer(&mut self, id: RequestId) {
         let drains = self[id].flags.has(Flags::DRAIN);
         self[id].phase = Phase::Deferred;
+        if self[id].flags.has(Flags::TRACED) {
+            self.trace_step(id, Step::Deferred, 0);
+        }
         let length = self.chain_length(id);
         self.drain_mut().hold(id, length);
         self.run_deferred();

@@ -12,6 +12,7 @@
 //! All of it happens under the ring's lock, but for the blocking attempt itself ([`crate::work`]).
 
 pub(crate) mod cancel;
+pub mod chaos;
 
 mod complete;
 pub mod data;
@@ -23,10 +24,13 @@ pub mod notification;
 pub mod op;
 mod quick;
 mod ready;
+pub mod shown;
 mod slab;
+pub mod structures;
 mod submit;
 pub mod table;
 pub mod timeouts;
+pub mod trace;
 pub mod train;
 pub mod unused;
 
@@ -123,6 +127,12 @@ impl Flags {
     pub const SILENCED: Flags = Flags(1 << 24);
     /// It waits by its SQE alone, and is prepared only if it comes to more than one attempt.
     pub const UNPREPARED: Flags = Flags(1 << 25);
+    /// What becomes of it is told: see [`trace`].
+    pub const TRACED: Flags = Flags(1 << 26);
+    /// Faults may be injected: see [`chaos`].
+    pub const CHAOS: Flags = Flags(1 << 27);
+    /// No attempt was made yet, where faults may be injected into the first.
+    pub const UNTRIED: Flags = Flags(1 << 28);
 
     /// Those of an SQE.
     pub const fn of_sqe(flags: u8) -> Flags {
@@ -147,6 +157,11 @@ impl Flags {
     /// Any of `other`?
     pub const fn has(self, other: Flags) -> bool {
         self.0 & other.0 != 0
+    }
+
+    /// What is in both.
+    pub const fn and(self, other: Flags) -> Flags {
+        Flags(self.0 & other.0)
     }
 
     /// Both.
@@ -241,6 +256,8 @@ pub struct Request {
     pub buffer: Option<Selected>,
     /// The second half of its CQE, on rings that have one.
     pub big_cqe: [u64; 2],
+    /// Its number in the ring, where it is traced or under chaos.
+    pub serial: u64,
 }
 
 // What `Flags::UNPREPARED` is for.

@@ -3,6 +3,8 @@
 //! As in the kernel it is a request of its own, so that a drain waits for it; no cancellation finds it. That of a
 //! send that there was no request for is only counted as one ([`Announced`]), until it has to wait for its turn.
 
+use anyring_chaos_plan::Fault;
+use anyring_trace::event;
 use linux_raw_sys::io_uring::{
     IORING_CQE_F_NOTIF, IORING_NOTIF_USAGE_ZC_COPIED, IORING_SEND_ZC_REPORT_USAGE,
 };
@@ -10,6 +12,7 @@ use linux_raw_sys::io_uring::{
 use crate::abi::{Errno, Sqe};
 use crate::assets::table::NodeIndex;
 use crate::queue::Cqe;
+use crate::request::chaos;
 use crate::request::data::OpData;
 use crate::request::data::net::{Data, Pages};
 use crate::request::op::{Caps, Op, Outcome};
@@ -20,10 +23,13 @@ use crate::ring::Core;
 static NOTIFICATION: Op = Op::numbered(
     u8::MAX,
     "NOTIFICATION",
-    Caps::NONE,
+    Caps::HIDDEN,
     |_, _| Ok(()),
     |core, id| Outcome::Complete(core[id].result),
-);
+)
+// Only where it is to come late has it a timer.
+.expire(|core, id| core.make_ready(id))
+.faults(chaos::NOTIFICATIONS);
 
 /// The notification of a send that there is no request for.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +75,13 @@ impl Core {
         }
         let (user_data, usage) = (request.sqe.user_data, usage(request.sqe.ioprio));
         let notification = self.new_notification(user_data, usage)?;
+        let Request { serial, flags, .. } = self[id];
         self[id].notification = Some(notification);
+        let watched = Flags::TRACED.with(Flags::CHAOS);
+        if flags.has(watched) {
+            self[notification].serial = serial;
+            self[notification].flags.set(flags.and(watched));
+        }
         Ok(notification)
     }
 
@@ -165,6 +177,9 @@ impl Core {
             flags: request.cqe_flags,
             big: request.big_cqe,
         };
+        if request.flags.has(Flags::TRACED) {
+            self.trace_completion(id, &cqe, event::LAST);
+        }
         self.post(cqe);
         self.release_file(id);
         self.requests_mut().remove(id);
@@ -210,6 +225,9 @@ impl Core {
         let request = &mut self[notification];
         if let OpData::Net(Data::Pages(Pages { copied: false, .. })) = request.data {
             request.result = 0;
+        }
+        if request.flags.has(Flags::CHAOS) && self.comes_late(notification, Fault::NotificationLate) {
+            return;
         }
         self.make_ready(notification);
     }

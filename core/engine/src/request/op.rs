@@ -6,8 +6,11 @@
 
 pub use linux_raw_sys::io_uring::io_uring_op as Code;
 
+use anyring_chaos_plan::{Fault, Faults};
+
 use crate::abi::{Errno, Sqe};
 use crate::os::Fd;
+use crate::request::shown::Argument;
 use crate::request::unused::Unused;
 use crate::request::{Request, RequestId};
 use crate::ring::Core;
@@ -30,8 +33,8 @@ pub struct Op {
     pub code: u8,
     /// Its name without the prefix.
     pub name: &'static str,
-    /// The SQE fields it reads, in the order in which they are printed.
-    pub fields: &'static [Field],
+    /// What it reads of the SQE, in the order in which it is printed.
+    pub arguments: &'static [Argument],
     /// Those in which nothing may stand (`EINVAL`), which is looked at before anything else of them. A field that is
     /// neither here nor read is ignored, as the kernel ignores it.
     pub unused: Option<Unused>,
@@ -64,6 +67,8 @@ pub struct Op {
     pub disarm: fn(&mut Core, RequestId) -> bool,
     /// What its CQE says where it fails with this result: a part that was done already comes first.
     pub failed: fn(&Request, i32) -> i32,
+    /// What may be injected under chaos, as the kernel could have it happen.
+    pub faults: Faults,
     /// Whether this kernel has the system calls that it needs; asked by the probe.
     pub available: fn() -> bool,
 }
@@ -141,33 +146,78 @@ impl From<Errno> for Outcome {
     }
 }
 
-/// How a field of an SQE is printed.
+/// A place in an SQE, by which the arguments of an operation are told apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Field {
+    /// `IOSQE_*`, which all operations have.
+    Flags,
+    /// Flags in `ioprio`.
+    Ioprio,
     /// The descriptor, or a registered one.
     Fd,
-    /// Offset in the file.
+    /// Offset or second address.
     Offset,
-    /// `off` as an address.
-    Address2,
+    /// The lower half of `off`.
+    OffsetLow,
     /// The address.
     Address,
-    /// A path at the address.
-    Path,
-    /// A path at `off`.
-    Path2,
+    /// The lower half of `addr`.
+    AddressLow,
+    /// The upper half of `addr`.
+    AddressHigh,
     /// The length or count.
     Length,
     /// The operation's flags.
     OpFlags,
-    /// Flags in `ioprio`.
-    Ioprio,
     /// A registered buffer or a buffer group.
     BufferIndex,
-    /// A slot of the file table, or a second descriptor.
+    /// A slot of the file table, a second descriptor, or the length of an option.
     FileIndex,
+    /// The length of an address, the lower half of `file_index`.
+    AddressLength,
     /// The third address.
     Address3,
+    /// Attributes.
+    Attributes,
+}
+
+impl Field {
+    /// What stands there, without sign: the upper bits of a narrow place are 0.
+    pub const fn value(self, sqe: &Sqe) -> u64 {
+        match self {
+            Field::Flags => sqe.flags as u64,
+            Field::Ioprio => sqe.ioprio as u64,
+            Field::Fd => sqe.fd as u32 as u64,
+            Field::Offset => sqe.off,
+            Field::OffsetLow => sqe.off as u32 as u64,
+            Field::Address => sqe.addr,
+            Field::AddressLow => sqe.addr as u32 as u64,
+            Field::AddressHigh => sqe.addr >> 32,
+            Field::Length => sqe.len as u64,
+            Field::OpFlags => sqe.op_flags as u64,
+            Field::BufferIndex => sqe.buf_index as u64,
+            Field::FileIndex => sqe.file_index as u64,
+            Field::AddressLength => sqe.file_index as u16 as u64,
+            Field::Address3 => sqe.addr3,
+            Field::Attributes => sqe.pad,
+        }
+    }
+
+    /// How many bytes wide the place is.
+    pub const fn bytes(self) -> u32 {
+        match self {
+            Field::Flags => 1,
+            Field::Ioprio | Field::BufferIndex | Field::AddressLength => 2,
+            Field::Fd
+            | Field::OffsetLow
+            | Field::AddressLow
+            | Field::AddressHigh
+            | Field::Length
+            | Field::OpFlags
+            | Field::FileIndex => 4,
+            Field::Offset | Field::Address | Field::Address3 | Field::Attributes => 8,
+        }
+    }
 }
 
 /// Capabilities and needs of an operation.
@@ -229,6 +279,9 @@ impl Caps {
     /// While it is armed, another process of its ring takes it over where its own ends.
     pub const INHERITED: Caps = Caps(1 << 24);
 
+    /// A second CQE says when its memory is the program's again.
+    pub const NOTIFIES: Caps = Caps(1 << 25);
+
     /// It is no operation of this version of the ABI at all.
     pub const UNKNOWN: Caps = Caps(1 << 19);
 
@@ -267,7 +320,7 @@ impl Op {
         Op {
             code,
             name,
-            fields: &[],
+            arguments: &[],
             unused: None,
             limits: "",
             errors: &[],
@@ -280,6 +333,7 @@ impl Op {
             finish: finish_as_is,
             expire: expire_cancels,
             disarm: disarm_timer,
+            faults: Faults::list(&[Fault::Late, Fault::Overflow, Fault::SqeRubbish]),
             available: || true,
             failed: |_, result| result,
         }
@@ -306,9 +360,9 @@ impl Op {
         self
     }
 
-    /// With the SQE fields it reads.
-    pub const fn fields(mut self, fields: &'static [Field]) -> Op {
-        self.fields = fields;
+    /// With what it reads of the SQE.
+    pub const fn arguments(mut self, arguments: &'static [Argument]) -> Op {
+        self.arguments = arguments;
         self
     }
 
@@ -369,6 +423,12 @@ impl Op {
     /// With a part that is reported where it fails.
     pub const fn failed(mut self, failed: fn(&Request, i32) -> i32) -> Op {
         self.failed = failed;
+        self
+    }
+
+    /// With faults of its own: any request may come late, and its CQE be kept.
+    pub const fn faults(mut self, faults: &[Fault]) -> Op {
+        self.faults = self.faults.or(Faults::list(faults));
         self
     }
 

@@ -228,6 +228,7 @@ impl Request {
             registered_buffer: None,
             buffer: None,
             big_cqe: [0; 2],
+            serial: 0,
         }
     }
 }

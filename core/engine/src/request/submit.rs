@@ -4,6 +4,8 @@ use linux_raw_sys::general::{EPOLLIN, F_GETFL, O_PATH};
 use linux_raw_sys::io_uring::{IORING_SETUP_IOPOLL, IORING_SETUP_SUBMIT_ALL};
 use linux_raw_sys::net::SO_TYPE;
 
+use anyring_trace::event::Step;
+
 use crate::abi::Errno;
 use crate::abi::{KNOWN_SQE_FLAGS, Sqe};
 use crate::assets::kinds;
@@ -28,10 +30,12 @@ impl Core {
             self.catch_up();
         }
         let is_common = !credentials::matter();
+        // What is traced or under chaos goes the ordinary way.
+        let is_ordinary = is_common && !self.traced().is_on();
         let whose = if is_common { Whose::Common } else { credentials::of_submitter() };
         self.begin_submission(available, does_work);
         while let Some(index) = self.take_sqe() {
-            if is_common && self.submit_quickly(index) {
+            if is_ordinary && self.submit_quickly(index) {
                 continue;
             }
             match self.submit_request(index, whose) {
@@ -80,6 +84,10 @@ impl Core {
         let id = self.insert_request(index)?;
         if whose != Whose::Common {
             self[id].whose = whose;
+        }
+        if self.traced().is_on() {
+            self.trace_submission(id);
+            self.under_chaos(id, index);
         }
         Ok(self.submit_one(id).is_ok() || self.is(IORING_SETUP_SUBMIT_ALL))
     }
@@ -240,6 +248,10 @@ impl Core {
                 Ok(()) => Outcome::Block,
                 Err(errno) => errno.into(),
             };
+            let outcome = match self.inject_first(id) {
+                Err(errno) if outcome == Outcome::Block => errno.into(),
+                _ => outcome,
+            };
             self.settle(id, outcome);
         } else if request.flags.has(Flags::THREADED)
             && request.flags.has(Flags::MULTISHOT)
@@ -292,12 +304,22 @@ impl Core {
                 return self.complete(id, Errno::EOPNOTSUPP.negated());
             }
         }
-        let prepared = if self[id].flags.has(Flags::UNPREPARED) { self.prepare(id) } else { Ok(()) };
+        let prepared = if self[id].flags.has(Flags::UNPREPARED.with(Flags::UNTRIED)) {
+            self.before_first_attempt(id)
+        } else {
+            Ok(())
+        };
         let outcome = match prepared {
             Ok(()) => (op.issue)(self, id),
             Err(errno) => errno.into(),
         };
         self.settle(id, outcome);
+    }
+
+    /// What is still to be done of an attempt that is not preceded by another.
+    #[cold]
+    fn before_first_attempt(&mut self, id: RequestId) -> Result<(), Errno> {
+        if self[id].flags.has(Flags::UNPREPARED) { self.prepare(id) } else { self.inject_first(id) }
     }
 
     /// Acts on what an attempt came to.
@@ -318,6 +340,9 @@ impl Core {
                 {
                     request.phase = Phase::Armed;
                     request.flags.clear(Flags::THREADED);
+                    if request.flags.has(Flags::TRACED) {
+                        self.trace_step(id, Step::Armed, 0);
+                    }
                 }
             }
             Outcome::Wait(events) => {
@@ -348,6 +373,9 @@ impl Core {
     fn wait_for(&mut self, id: RequestId, events: u32) {
         // Whoever wakes it goes on with its chain.
         self[id].flags.clear(Flags::THREADED);
+        if self[id].flags.has(Flags::TRACED) {
+            self.trace_step(id, Step::Waits, events);
+        }
         match self.arm(id, events) {
             Ok(()) => {}
             // Not a file that can be polled: a thread has to block on it.
@@ -364,6 +392,9 @@ impl Core {
         request.phase = Phase::Working;
         if long {
             request.flags.set(Flags::LONG);
+        }
+        if request.flags.has(Flags::TRACED) {
+            self.trace_step(id, Step::Queued, 0);
         }
         let work = Work::new(self, id, long);
         self.queue_work(work);

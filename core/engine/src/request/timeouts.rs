@@ -302,7 +302,7 @@ pub fn inherit(core: &mut Core, inherited: Inherited) {
             core.settle(id, outcome);
         }
         Err(_) => {
-            core.post(Cqe { user_data, res: Errno::ECANCELED.negated(), ..Cqe::default() });
+            core.post_unrequested(Cqe { user_data, res: Errno::ECANCELED.negated(), ..Cqe::default() });
         }
     }
 }

@@ -8,6 +8,8 @@ use core::mem;
 use linux_raw_sys::io_uring::{IORING_RECVSEND_FIXED_BUF, IORING_SEND_ZC_REPORT_USAGE};
 use linux_raw_sys::net::{MSG_NOSIGNAL, MSG_WAITALL};
 
+use anyring_trace::event::Step;
+
 use crate::os::Fd;
 use crate::os::user::IoVector;
 use crate::request::data::OpData;
@@ -138,6 +140,9 @@ impl Core {
         if let Some(&head) = held.first()
             && let Some(Together { depart, .. }) = self[head].op.together
         {
+            if self.traced().is_on() {
+                held.iter().for_each(|&id| self.trace_step(id, Step::InTrain, held.len() as u32));
+            }
             depart(self, &held);
         }
         held.clear();

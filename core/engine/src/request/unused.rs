@@ -67,17 +67,7 @@ impl Unused {
 
     /// Is this field, which an operation reads, among them?
     pub const fn names(&self, field: Field) -> bool {
-        let mask = &self.sqe;
-        match field {
-            Field::Fd => mask.fd == -1,
-            Field::Offset | Field::Address2 | Field::Path2 => mask.off == u64::MAX,
-            Field::Address | Field::Path => mask.addr == u64::MAX,
-            Field::Length => mask.len == u32::MAX,
-            Field::OpFlags => mask.op_flags == u32::MAX,
-            Field::Ioprio => false,
-            Field::BufferIndex => mask.buf_index == u16::MAX,
-            Field::FileIndex => mask.file_index == u32::MAX,
-            Field::Address3 => mask.addr3 == u64::MAX,
-        }
+        let all = u64::MAX >> (64 - 8 * field.bytes());
+        field.value(&self.sqe) == all
     }
 }

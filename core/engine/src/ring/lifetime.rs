@@ -123,6 +123,9 @@ pub fn close(ring: &'static Ring, serial: u64) {
     let mut guard = ring.lock();
     let Some(core) = live(&mut guard, serial) else { return };
     core.life.close();
+    if core.traced.is_on() {
+        core.trace_end();
+    }
     if core.life.inside() == 0 && core.token.is_free() && !core.defers() {
         // What happened before the end is told: the program may look at the CQ without a descriptor.
         core.harvest_now();

@@ -32,8 +32,10 @@ use crate::os::sync::{AcrossFork, Guard, Mutex};
 use crate::os::{Fd, host};
 use crate::process::page::Page;
 use crate::queue::{Cq, RingMemory, Sq};
+use crate::request::chaos::Chaos;
 use crate::request::table::Table;
 use crate::request::timeouts::Timeouts;
+use crate::request::trace::Traced;
 use crate::request::train::Train;
 use crate::request::{Assembly, Drain, FileHold, Flags, ReadyQueue, RequestId, Slab};
 use crate::ring::drive::observers::Observers;
@@ -252,6 +254,10 @@ pub struct Core {
     unsettled: bool,
     /// On a ring that defers: so many completions that wait to be reaped end the call that fetches them.
     fetched_at_once: u32,
+    /// Whether it is traced or under chaos.
+    traced: Traced,
+    /// What chaos has to know of it.
+    chaos: Chaos,
 }
 
 impl Ring {
@@ -425,6 +431,8 @@ impl Core {
             shared: None,
             unsettled: false,
             fetched_at_once: u32::MAX,
+            traced: Traced::new(),
+            chaos: Chaos::new(),
         }
     }
 

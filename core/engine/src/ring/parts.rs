@@ -10,7 +10,9 @@ use crate::assets::kbuf::BufferGroups;
 use crate::assets::region::ParamRegion;
 use crate::assets::restrictions::Restrictions;
 use crate::queue::{Cq, RingMemory, Sq};
+use crate::request::chaos::Chaos;
 use crate::request::timeouts::Timeouts;
+use crate::request::trace::Traced;
 use crate::request::train::Train;
 use crate::request::{Assembly, Drain, ReadyQueue, Request, RequestId, Slab};
 use crate::ring::Core;
@@ -49,6 +51,27 @@ impl Core {
     #[inline(always)]
     pub fn memory(&self) -> &RingMemory {
         &self.memory
+    }
+
+    /// The same, for who counts what was submitted.
+    pub(crate) fn traced_mut(&mut self) -> &mut Traced {
+        &mut self.traced
+    }
+
+    /// What chaos has to know of the ring.
+    pub(crate) fn chaos(&self) -> &Chaos {
+        &self.chaos
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn chaos_mut(&mut self) -> &mut Chaos {
+        &mut self.chaos
+    }
+
+    /// Whether it is traced or under chaos.
+    #[inline(always)]
+    pub fn traced(&self) -> &Traced {
+        &self.traced
     }
 
     /// What was posted to the completion ring.

@@ -124,7 +124,7 @@ impl Core {
     /// Posts what was held back.
     pub fn post_messages(&mut self) {
         while let Some(cqe) = self.cq.next_message() {
-            self.post(cqe);
+            self.post_unrequested(cqe);
         }
     }
 
@@ -139,6 +139,12 @@ impl Core {
     pub fn post(&mut self, cqe: Cqe) {
         self.before_posting();
         self.cq.post(&self.memory, &cqe);
+    }
+
+    /// Keeps a CQE as if there were no room.
+    pub fn keep(&mut self, cqe: Cqe) {
+        self.before_posting();
+        self.cq.keep(&self.memory, cqe);
     }
 
     /// Posts a CQE if it can be seen in the ring at once, behind all before it.

@@ -19,6 +19,7 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use core::ops::{Deref, DerefMut};
 
+use anyring_trace::event::Step as Doer;
 use linux_raw_sys::general::{S_IFDIR, S_IFMT, S_IFREG, STATX_INO, STATX_TYPE};
 
 use crate::abi::{Errno, Sqe};
@@ -81,6 +82,8 @@ pub struct Work {
     pub hash: u64,
     /// Of the worker that does it and that can be interrupted.
     pub seat: Option<Arc<Seat>>,
+    /// Who does it, for a tracer.
+    by: Doer,
     run: fn(&mut Work) -> Result<usize, Errno>,
     result: Result<usize, Errno>,
 }
@@ -122,6 +125,7 @@ impl Work {
             direct,
             hash: 0,
             seat: None,
+            by: Doer::ByCaller,
             run: request.op.block.unwrap_or(|_| Err(Errno::EOPNOTSUPP)),
             result: Ok(0),
         }
@@ -163,8 +167,9 @@ impl Work {
         }
     }
 
-    /// It was done elsewhere.
+    /// Linux AIO has done it.
     pub fn conclude(&mut self, result: Result<usize, Errno>) {
+        self.by = Doer::ByAio;
         self.result = result;
     }
 
@@ -287,6 +292,9 @@ impl Core {
             request.flags.set(Flags::THREADED);
         }
         let finish = request.op.finish;
+        if request.flags.has(Flags::TRACED) {
+            self.trace_step(work.id, work.by, 0);
+        }
         let mut outcome = finish(self, work.id, work.result);
         if self.life().is_closing() && !matches!(outcome, Outcome::Complete(_)) {
             // It may have begun to wait for its file, which is let go of now.
@@ -329,6 +337,7 @@ impl Core {
             return Ok(());
         }
         request.flags.set(Flags::HANDED_OVER);
+        work.by = Doer::ByWorker;
         work.credentials = work.whose.credentials();
         if work.step.is_none()
             && keeps_order(request.op.caps, &work)

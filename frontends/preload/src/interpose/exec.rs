@@ -2,7 +2,6 @@
 
 use crate::inside;
 use alloc::vec::Vec;
-use anyring_engine::frontend;
 use anyring_interpose::next;
 use anyring_runtime::config::entries;
 use anyring_runtime::{calls, process, sys};
@@ -18,9 +17,9 @@ fn environ() -> Strings {
 
 /// Lets the process become another program: rings that others have are left. Returns only on failure.
 fn leaving_by<T>(executes: impl FnOnce() -> T) -> T {
-    if anyring_runtime::active() && calls::rings_exist() {
+    if process::sees_calls() && calls::rings_exist() {
         let _inside = inside::enter();
-        frontend::executes();
+        process::executes();
     }
     process::leaving_by(executes)
 }
@@ -289,3 +288,39 @@ macro_rules! spawn {
 }
 spawn!(posix_spawn, c"posix_spawn", named);
 spawn!(posix_spawnp, c"posix_spawnp", found);
+
+/// A command as a shell is to be given it, by a function that takes no environment.
+///
+/// # Safety
+/// As for [`exec::shell_command`]; `command` must be null or a string.
+unsafe fn completed(command: *const c_char) -> Option<(Vec<u8>, Plan)> {
+    if command.is_null() || !sys::is_string(command.cast()) {
+        return None;
+    }
+    // SAFETY: a string; the caller's promise.
+    unsafe { exec::shell_command(CStr::from_ptr(command), environ()) }
+}
+
+/// `system(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
+    // SAFETY: the caller's promise.
+    let completed = unsafe { completed(command) };
+    let command = completed.as_ref().map_or(command, |(command, _)| command.as_ptr().cast());
+    next!(c"system", fn(*const c_char) -> c_int, command)
+}
+
+/// `popen(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn popen(command: *const c_char, kind: *const c_char) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    let completed = unsafe { completed(command) };
+    let command = completed.as_ref().map_or(command, |(command, _)| command.as_ptr().cast());
+    next!(c"popen", fn(*const c_char, *const c_char) -> *mut c_void, command, kind)
+}

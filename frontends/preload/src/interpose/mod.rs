@@ -1,7 +1,6 @@
 //! Functions of the C library that ours stand in front of, beside those of [`anyring_interpose`].
 
 use crate::{dispatch, inside};
-use anyring_runtime::active;
 
 pub mod exec;
 pub mod process;
@@ -21,7 +20,7 @@ impl anyring_interpose::Frontend for Interposed {
     #[inline]
     unsafe fn call(number: usize, arguments: [usize; 6]) -> Option<isize> {
         // SAFETY: the caller's promise.
-        active().then(|| unsafe { dispatch::called(number, arguments, true) })
+        anyring_runtime::process::sees_calls().then(|| unsafe { dispatch::called(number, arguments, true) })
     }
 
     unsafe fn other_call(number: usize, arguments: [usize; 6]) -> Option<isize> {

@@ -1,7 +1,6 @@
 //! `fork`, `vfork` and the ends of the process.
 
 use crate::inside;
-use anyring_engine::frontend;
 use anyring_interpose::next;
 use anyring_runtime::{calls, process, sys};
 use anyring_trap::fork;
@@ -105,12 +104,12 @@ pub fn register_fork() {
 /// The process is about to fork: until it has, no handler of the program may enter a ring.
 extern "C" fn before_fork() {
     core::mem::forget(inside::enter());
-    frontend::before_fork();
+    process::before_fork();
 }
 
 /// The process has forked, or could not.
 extern "C" fn after_fork() {
-    frontend::after_fork();
+    process::after_fork();
     inside::leave();
 }
 
@@ -122,10 +121,7 @@ extern "C" fn forked() {
 
 /// The process ends.
 pub extern "C" fn end() {
-    if process::active() && calls::rings_exist() {
-        let _inside = inside::enter();
-        frontend::exits();
-    }
+    process::ends_inside(inside::enter);
     process::end();
 }
 

@@ -3,6 +3,7 @@
 //! An operation that is not named here gets its fields from its row of the op table alone.
 
 use anyring_engine::request::op::{Field, Op};
+use anyring_engine::request::shown::{Argument, Kind, Names};
 use linux_raw_sys::io_uring::*;
 
 use super::generate::Generator;
@@ -135,21 +136,55 @@ pub fn fill(g: &mut Generator, op: &Op, sqe: &mut Sqe) -> Effect {
 
 /// What the row of the op table says, and nothing more.
 fn by_fields(g: &mut Generator, op: &Op, sqe: &mut Sqe) -> Effect {
-    for field in op.fields {
-        match field {
-            Field::Fd => sqe.fd = Fd::Of(g.rng.pick(READABLE)),
-            Field::Offset => sqe.off = Value::Raw(g.rng.pick(&[0, 100, u64::MAX])),
-            Field::Address => sqe.addr = g.buffer(256),
-            Field::Address2 => sqe.off = g.buffer(256),
-            Field::Address3 => sqe.addr3 = g.buffer(256),
-            Field::Path => sqe.addr = path(g),
-            Field::Path2 => sqe.off = path(g),
-            Field::Length => sqe.len = Value::Raw(g.rng.pick(&[0, 1, 16, 200])),
+    for argument in op.arguments {
+        match argument.field {
+            Field::Fd if matches!(argument.kind, Kind::File | Kind::Descriptor | Kind::SecondFile(_)) => {
+                sqe.fd = Fd::Of(g.rng.pick(READABLE));
+            }
+            Field::Fd => sqe.fd = Fd::Raw(number(g, argument) as i32),
+            Field::Offset | Field::OffsetLow => sqe.off = value(g, argument),
+            Field::Address | Field::AddressLow => sqe.addr = value(g, argument),
+            Field::Address3 => sqe.addr3 = value(g, argument),
+            Field::Length => sqe.len = value(g, argument),
+            Field::FileIndex if matches!(argument.kind, Kind::Slot) => slot(g, sqe),
+            Field::FileIndex | Field::AddressLength => sqe.file_index = value(g, argument),
+            Field::OpFlags => sqe.op_flags = number(g, argument) as u32,
+            Field::Ioprio => sqe.ioprio = number(g, argument) as u16,
             Field::BufferIndex => sqe.buf_index = g.rng.pick(&[0, 0, 1]),
-            _ => {}
+            Field::AddressHigh | Field::Flags | Field::Attributes => {}
         }
     }
     Effect::Alone
+}
+
+/// What an argument may be that is a number or an address.
+fn value(g: &mut Generator, argument: &Argument) -> Value {
+    match argument.kind {
+        Kind::Path | Kind::Text => path(g),
+        Kind::SecondFile(_) | Kind::Descriptor => Value::Fd(Fd::Of(g.rng.pick(READABLE))),
+        kind if argument.field.bytes() < 8 || is_number(kind) => Value::Raw(number(g, argument)),
+        _ => g.buffer(256),
+    }
+}
+
+fn is_number(kind: Kind) -> bool {
+    matches!(kind, Kind::Number | Kind::Signed | Kind::Hex | Kind::Offset | Kind::UserData)
+}
+
+/// What an argument may be that is a number: mostly one that has a name, if any have.
+fn number(g: &mut Generator, argument: &Argument) -> u64 {
+    let named = |g: &mut Generator, names: &Names| u64::from(g.rng.pick(names.names).0);
+    match argument.kind {
+        Kind::Flags(_) if g.rng.percent(60) => 0,
+        Kind::Flags(names) | Kind::Choice(names) => named(g, names),
+        Kind::ChoiceAndFlags(_, choice, flags) => {
+            let flags = if g.rng.percent(40) { named(g, flags) } else { 0 };
+            named(g, choice) | flags
+        }
+        Kind::Offset => g.rng.pick(&[0, 100, u64::MAX]),
+        Kind::Mode => 0o644,
+        _ => g.rng.pick(&[0, 1, 16, 200]),
+    }
 }
 
 /// Takes out what would harm the fuzzer itself rather than the engine under test.

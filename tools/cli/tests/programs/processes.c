@@ -70,5 +70,13 @@ int main(int count, char **arguments) {
     snprintf(command, sizeof command, "'%s' 33", arguments[0]);
     int status = system(command);
     printf("system: exit %d\n", WEXITSTATUS(status));
+    fflush(stdout);
+    CHECK(clearenv() == 0);
+    status = system(command);
+    printf("system without an environment: exit %d\n", WEXITSTATUS(status));
+    fflush(stdout);
+    FILE *pipe = popen(command, "r");
+    for (int byte; (byte = fgetc(pipe)) != EOF;) putchar(byte);
+    printf("popen without an environment: exit %d\n", WEXITSTATUS(pclose(pipe)));
     return 34;
 }

@@ -118,7 +118,7 @@ pub fn denied_by(what: &str) -> Command {
 }
 
 /// Whether the kernel's own `io_uring` is there to compare with.
-fn kernel_has_io_uring() -> bool {
+pub fn kernel_has_io_uring() -> bool {
     let output = Command::new(anyring()).args(["doctor", "--json"]).output().unwrap();
     String::from_utf8_lossy(&output.stdout).contains("\"io_uring\": true")
 }

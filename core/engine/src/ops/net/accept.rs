@@ -11,12 +11,14 @@ use linux_raw_sys::io_uring::{
 
 use linux_raw_sys::net::SO_ACCEPTCONN;
 
-use crate::abi::Errno;
+use crate::abi::{Errno, names};
 use crate::ops::net::calls;
 use crate::ops::net::socket::{SOCK_CLOEXEC, SOCK_NONBLOCK};
 use crate::os::{self, Fd, host};
 use crate::process::nonblocking::{self, Blocking};
+use crate::request::chaos;
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::shown::{self, Kind, arg};
 use crate::request::unused::Unused;
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
@@ -25,14 +27,15 @@ use crate::ring::drive::readiness::SocketKind;
 /// `IORING_OP_ACCEPT`.
 pub const ACCEPT: Op =
     Op::new(Code::IORING_OP_ACCEPT, "ACCEPT", Caps::FILE.with(Caps::SOCKET).with(Caps::IOPRIO), prep, issue)
-        .fields(&[
-            Field::Fd,
-            Field::Address,
-            Field::Address2,
-            Field::OpFlags,
-            Field::Ioprio,
-            Field::FileIndex,
+        .arguments(&[
+            shown::SOCKET,
+            arg(Field::Address, "addr", Kind::SocketAddressFilled(Field::Offset)),
+            arg(Field::Offset, "addrlen", Kind::LengthAt),
+            arg(Field::OpFlags, "flags", Kind::Flags(names::SOCKET_FLAGS)),
+            arg(Field::Ioprio, "ioprio", Kind::Flags(names::ACCEPT_FLAGS)).unless_zero(),
+            shown::FILE_INDEX,
         ])
+        .faults(chaos::ACCEPTS)
         .unused(Unused::LEN.with(Unused::BUF_INDEX))
         .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENOTSOCK, Errno::EAGAIN]);
 

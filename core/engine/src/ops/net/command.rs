@@ -3,13 +3,14 @@
 use linux_raw_sys::general as nr;
 use linux_raw_sys::io_uring::{IORING_URING_CMD_FIXED, io_uring_socket_op as SocketOp};
 use linux_raw_sys::ioctl::{FIONREAD, TIOCOUTQ};
-use linux_raw_sys::net::{AF_INET, AF_INET6, SO_DOMAIN, SOL_SOCKET};
+use linux_raw_sys::net::{AF_INET, AF_INET6, SO_DOMAIN, SOL_SOCKET, SOL_TCP};
 
-use crate::abi::{Errno, Sqe};
+use crate::abi::{Errno, Sqe, names};
 use crate::assets::kinds;
 use crate::ops::net::timestamp;
 use crate::os::{self, Fd, call};
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::shown::{self, Kind, When, arg};
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 use crate::ring::drive::error_queue;
@@ -17,10 +18,35 @@ use crate::ring::drive::error_queue;
 const LIMITS: &str = "of sockets and the null device; other files' are their drivers'. TX_TIMESTAMP of sockets that \
                       queue no errors, and no packets with their time stamps";
 
+const GETS: u64 = SocketOp::SOCKET_URING_OP_GETSOCKOPT as u64;
+const SETS: u64 = SocketOp::SOCKET_URING_OP_SETSOCKOPT as u64;
+const GETS_OPTION: When = When::Is(Field::OffsetLow, GETS);
+const SETS_OPTION: When = When::Is(Field::OffsetLow, SETS);
+/// Either of them.
+const HAS_OPTION: When = When::Within(Field::OffsetLow, GETS, SETS);
+const OF_SOCKET: When = When::Is(Field::AddressLow, SOL_SOCKET as u64);
+const OF_TCP: When = When::Is(Field::AddressLow, SOL_TCP as u64);
+const NOT_OF_SOCKET: When = When::Not(Field::AddressLow, SOL_SOCKET as u64);
+const NOT_OF_TCP: When = When::Not(Field::AddressLow, SOL_TCP as u64);
+
 /// `IORING_OP_URING_CMD`.
 pub const URING_CMD: Op = Op::new(Code::IORING_OP_URING_CMD, "URING_CMD", Caps::FILE, prep, issue)
     .select_buffer()
-    .fields(&[Field::Fd, Field::Offset, Field::Address, Field::FileIndex, Field::Address3])
+    .arguments(&[
+        shown::FD,
+        arg(Field::OffsetLow, "cmd_op", Kind::Choice(names::SOCKET_COMMANDS)),
+        arg(Field::AddressLow, "level", Kind::Choice(names::OPTION_LEVELS)).when(&[HAS_OPTION]),
+        arg(Field::AddressHigh, "optname", Kind::Choice(names::SOCKET_OPTIONS))
+            .when(&[HAS_OPTION, OF_SOCKET]),
+        arg(Field::AddressHigh, "optname", Kind::Choice(names::TCP_OPTIONS)).when(&[HAS_OPTION, OF_TCP]),
+        arg(Field::AddressHigh, "optname", Kind::Number).when(&[HAS_OPTION, NOT_OF_SOCKET, NOT_OF_TCP]),
+        arg(Field::Address3, "optval", Kind::Filled).when(&[GETS_OPTION]),
+        arg(Field::Address3, "optval", Kind::Data(Field::FileIndex)).when(&[SETS_OPTION]),
+        arg(Field::FileIndex, "optlen", Kind::Number).when(&[HAS_OPTION]),
+        arg(Field::OpFlags, "uring_cmd_flags", Kind::Flags(names::COMMAND_FLAGS)).unless_zero(),
+        arg(Field::BufferIndex, "buf_index", Kind::Buffer)
+            .when(&[When::Some(Field::OpFlags, IORING_URING_CMD_FIXED as u64)]),
+    ])
     .limits(LIMITS)
     .of_its_ring()
     .errors(&[Errno::EINVAL, Errno::EBADF, Errno::EOPNOTSUPP]);

@@ -12,6 +12,7 @@ use crate::process::nonblocking;
 use crate::request::data::OpData;
 use crate::request::data::address::Address;
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::shown::{self, Kind, arg};
 use crate::request::unused::Unused;
 use crate::request::{Request, RequestId};
 use crate::ring::Core;
@@ -20,7 +21,11 @@ use crate::work::Work;
 /// `IORING_OP_CONNECT`.
 pub const CONNECT: Op =
     Op::new(Code::IORING_OP_CONNECT, "CONNECT", Caps::FILE.with(Caps::SOCKET), prep, issue)
-        .fields(&[Field::Fd, Field::Address, Field::Address2])
+        .arguments(&[
+            shown::SOCKET,
+            arg(Field::Address, "addr", Kind::SocketAddress(Field::OffsetLow)),
+            arg(Field::OffsetLow, "addrlen", Kind::Signed),
+        ])
         .block(block)
         .unused(Unused::LEN.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
         .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK, Errno::EISCONN]);

@@ -29,9 +29,13 @@ use crate::os::user::IoVector;
 use crate::os::{self, Fd};
 use crate::request::data::OpData;
 use crate::request::data::net::{Data, Progress};
-use crate::request::op::Outcome;
+use crate::request::op::{Field, Outcome};
+use crate::request::shown::When;
 use crate::request::{Flags, Request, RequestId};
 use crate::ring::Core;
+
+/// Messages have a length that no operation looks at: programs write 1 there, or nothing.
+const UNUSUAL_LENGTH: &[When] = &[When::Given, When::Not(Field::Length, 1)];
 
 /// Bytes that were transferred before a request failed are what its CQE reports.
 fn failed(request: &Request, result: i32) -> i32 {

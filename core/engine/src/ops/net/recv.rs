@@ -6,15 +6,17 @@ use linux_raw_sys::io_uring::{
 };
 use linux_raw_sys::net::{MSG_CTRUNC, MSG_ERRQUEUE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
 
-use crate::abi::{Errno, Sqe};
+use crate::abi::{Errno, Sqe, names};
 use crate::assets::kbuf::{MAX_TRANSFER, Span};
 use crate::ops::net::{bundles, calls, covering, ended, failed, is_idle, is_retried, polls_first, start};
 use crate::os::user::{self, IoVector};
 use crate::os::{self, Fd};
+use crate::request::chaos;
 use crate::request::data::OpData;
 use crate::request::data::message::empty_header;
 use crate::request::data::net::{Data, Transfer};
 use crate::request::op::{Caps, Code, Field, Op, Outcome, Quick, Tried};
+use crate::request::shown::{self, Argument, Kind, arg};
 use crate::request::unused::Unused;
 use crate::request::{Flags, Request, RequestId};
 use crate::ring::Core;
@@ -32,9 +34,18 @@ pub const RECV: Op = Op::new(
     prep,
     issue,
 )
-.fields(&[Field::Fd, Field::Address, Field::Length, Field::OpFlags, Field::Ioprio, Field::BufferIndex])
+.arguments(&[
+    shown::SOCKET,
+    arg(Field::Address, "buf", Kind::Filled).when(&[shown::OWN_MEMORY]),
+    shown::GROUP,
+    arg(Field::Length, "len", Kind::Number),
+    arg(Field::OpFlags, "msg_flags", Kind::Flags(names::MSG_FLAGS)),
+    arg(Field::Ioprio, "ioprio", Kind::Flags(names::RECV_FLAGS)).unless_zero(),
+    arg(Field::FileIndex, "optlen", Kind::Number).unless_zero(),
+])
 .quick(Quick { attempt: receive_quickly, go_on, again: receive_now, more: receive_more })
 .failed(failed)
+.faults(chaos::RECEIVES)
 .unused(UNUSED)
 .errors(&[
     Errno::EINVAL,
@@ -46,6 +57,15 @@ pub const RECV: Op = Op::new(
     Errno::EAGAIN,
     Errno::ECANCELED,
 ]);
+
+/// What RECV_ZC reads off the SQE, which the engine does not have.
+pub const ZERO_COPY: &[Argument] = &[
+    shown::SOCKET,
+    arg(Field::Length, "len", Kind::Number),
+    arg(Field::OpFlags, "msg_flags", Kind::Flags(names::MSG_FLAGS)),
+    arg(Field::Ioprio, "ioprio", Kind::Flags(names::RECV_FLAGS)).unless_zero(),
+    arg(Field::FileIndex, "zcrx_ifq_idx", Kind::Number),
+];
 
 /// Flags in `ioprio`.
 const FLAGS: u32 = IORING_RECVSEND_POLL_FIRST | IORING_RECV_MULTISHOT | IORING_RECVSEND_BUNDLE;

@@ -5,16 +5,18 @@ use core::mem::offset_of;
 use linux_raw_sys::io_uring::{IORING_RECVSEND_BUNDLE, io_uring_recvmsg_out};
 use linux_raw_sys::net::{MSG_CTRUNC, MSG_TRUNC, msghdr};
 
-use crate::abi::Errno;
+use crate::abi::{Errno, names};
 use crate::assets::kbuf::Span;
 use crate::ops::net::recv::{Attempt, Next, before, check, conclude};
-use crate::ops::net::{calls, ended, failed, start};
+use crate::ops::net::{UNUSUAL_LENGTH, calls, ended, failed, start};
 use crate::os::{Fd, user};
+use crate::request::chaos;
 use crate::request::data::OpData;
 use crate::request::data::address::LONGEST;
 use crate::request::data::message::Message;
 use crate::request::data::net::Data;
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::shown::{self, Kind, arg};
 use crate::request::unused::Unused;
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
@@ -27,8 +29,16 @@ pub const RECVMSG: Op = Op::new(
     prep,
     issue,
 )
-.fields(&[Field::Fd, Field::Address, Field::Length, Field::OpFlags, Field::Ioprio, Field::BufferIndex])
+.arguments(&[
+    shown::SOCKET,
+    arg(Field::Address, "msg", Kind::MessageFilled),
+    shown::GROUP,
+    arg(Field::OpFlags, "msg_flags", Kind::Flags(names::MSG_FLAGS)),
+    arg(Field::Ioprio, "ioprio", Kind::Flags(names::RECV_FLAGS)).unless_zero(),
+    arg(Field::Length, "len", Kind::Number).when(UNUSUAL_LENGTH),
+])
 .failed(failed)
+.faults(chaos::RECEIVES)
 .unused(Unused::OFF.with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK, Errno::EMSGSIZE, Errno::ENOBUFS]);
 

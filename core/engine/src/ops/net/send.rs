@@ -3,34 +3,48 @@
 use alloc::boxed::Box;
 
 use linux_raw_sys::general::EPOLLOUT;
-use linux_raw_sys::io_uring::{IORING_RECVSEND_BUNDLE, IORING_RECVSEND_POLL_FIRST};
+use linux_raw_sys::io_uring::{
+    IORING_RECVSEND_BUNDLE, IORING_RECVSEND_FIXED_BUF, IORING_RECVSEND_POLL_FIRST,
+};
 use linux_raw_sys::net::{MSG_NOSIGNAL, MSG_WAITALL, SO_TYPE};
 
-use crate::abi::{Errno, Sqe};
+use crate::abi::{Errno, Sqe, names};
 use crate::assets::kbuf::Span;
 use crate::ops::net::{
-    bundles, calls, ended, failed, is_retried, known_flags, polls_first, rights, start, train,
+    UNUSUAL_LENGTH, bundles, calls, ended, failed, is_retried, known_flags, polls_first, rights, start, train,
 };
 use crate::os::{self, Fd, user};
+use crate::request::chaos;
 use crate::request::data::OpData;
 use crate::request::data::address::Address;
 use crate::request::data::message::{Message, import_vectors};
 use crate::request::data::net::{Data, Transfer};
 use crate::request::op::{Caps, Code, Field, Op, Outcome, Quick, Tried};
+use crate::request::shown::{self, Argument, Kind, When, arg};
 use crate::request::unused::Unused;
 use crate::request::{Flags, Request, RequestId};
 use crate::ring::Core;
 
+const VECTORIZES: u64 = SEND_VECTORIZED as u64;
+
+/// A registered buffer that the data lie in.
+pub const FIXED_BUFFER: Argument = arg(Field::BufferIndex, "buf_index", Kind::Buffer)
+    .when(&[shown::OWN_MEMORY, When::Some(Field::Ioprio, IORING_RECVSEND_FIXED_BUF as u64)]);
+
 /// What SEND looks at, with or without copies.
-pub const SEND_FIELDS: [Field; 8] = [
-    Field::Fd,
-    Field::Address,
-    Field::Length,
-    Field::OpFlags,
-    Field::Ioprio,
-    Field::Address2,
-    Field::FileIndex,
-    Field::BufferIndex,
+pub const SEND_ARGUMENTS: [Argument; 10] = [
+    shown::SOCKET,
+    arg(Field::Address, "buf", Kind::Data(Field::Length))
+        .when(&[shown::OWN_MEMORY, When::None(Field::Ioprio, VECTORIZES)]),
+    arg(Field::Address, "buf", Kind::Vectors(Field::Length))
+        .when(&[shown::OWN_MEMORY, When::Some(Field::Ioprio, VECTORIZES)]),
+    shown::GROUP,
+    arg(Field::Length, "len", Kind::Number),
+    arg(Field::OpFlags, "msg_flags", Kind::Flags(names::MSG_FLAGS)),
+    arg(Field::Offset, "dest_addr", Kind::SocketAddress(Field::AddressLength)).unless_zero(),
+    arg(Field::AddressLength, "addr_len", Kind::Number).when(&[When::Not(Field::Offset, 0)]),
+    arg(Field::Ioprio, "ioprio", Kind::Flags(names::SEND_FLAGS)).unless_zero(),
+    FIXED_BUFFER,
 ];
 
 const UNUSED: Unused = Unused::ADDR_LEN_PAD;
@@ -45,10 +59,11 @@ pub const SEND: Op = Op::new(
     prep_send,
     issue_send,
 )
-.fields(&SEND_FIELDS)
+.arguments(&SEND_ARGUMENTS)
 .quick(Quick { attempt: send_quickly, go_on, again: send_quickly, more: Quick::NO_MORE })
 .together(train::SENDS)
 .failed(failed)
+.faults(chaos::SENDS)
 .unused(UNUSED)
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK, Errno::ENOENT, Errno::ENOBUFS]);
 
@@ -63,8 +78,15 @@ pub const SENDMSG: Op = Op::new(
     prep_message,
     issue_message,
 )
-.fields(&[Field::Fd, Field::Address, Field::Length, Field::OpFlags, Field::Ioprio])
+.arguments(&[
+    shown::SOCKET,
+    arg(Field::Address, "msg", Kind::Message),
+    arg(Field::OpFlags, "msg_flags", Kind::Flags(names::MSG_FLAGS)),
+    arg(Field::Ioprio, "ioprio", Kind::Flags(names::SEND_FLAGS)).unless_zero(),
+    arg(Field::Length, "len", Kind::Number).when(UNUSUAL_LENGTH),
+])
 .failed(failed)
+.faults(chaos::SENDS)
 .unused(Unused::OFF.with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK, Errno::EMSGSIZE]);
 

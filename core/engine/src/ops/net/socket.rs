@@ -1,9 +1,9 @@
 //! SOCKET, BIND, LISTEN and SHUTDOWN.
 
 use linux_raw_sys::general::{O_CLOEXEC, O_NONBLOCK};
-use linux_raw_sys::net::AF_UNIX;
+use linux_raw_sys::net::{AF_INET, AF_INET6, AF_UNIX};
 
-use crate::abi::Errno;
+use crate::abi::{Errno, names};
 use crate::assets::kinds::{self, Kind};
 use crate::assets::notes;
 use crate::ops::net::calls;
@@ -11,6 +11,7 @@ use crate::os::{self, Fd};
 use crate::request::data::OpData;
 use crate::request::data::address::Address;
 use crate::request::op::{Caps, Code, Field, Op, Outcome, issue_blocks, prep_nothing};
+use crate::request::shown::{self, When, arg};
 use crate::request::unused::Unused;
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
@@ -30,14 +31,32 @@ pub const SOCKET: Op = Op::new(
     prep_socket,
     issue_socket,
 )
-.fields(&[Field::Fd, Field::Offset, Field::Length, Field::FileIndex])
+.arguments(&[
+    arg(Field::Fd, "domain", shown::Kind::Choice(names::ADDRESS_FAMILIES)),
+    arg(
+        Field::OffsetLow,
+        "type",
+        shown::Kind::ChoiceAndFlags(TYPE_MASK, names::SOCKET_TYPES, names::SOCKET_FLAGS),
+    ),
+    arg(Field::Length, "protocol", shown::Kind::Choice(names::PROTOCOLS))
+        .when(&[When::Is(Field::Fd, AF_INET as u64)]),
+    arg(Field::Length, "protocol", shown::Kind::Choice(names::PROTOCOLS))
+        .when(&[When::Is(Field::Fd, AF_INET6 as u64)]),
+    arg(Field::Length, "protocol", shown::Kind::Number)
+        .when(&[When::Not(Field::Fd, AF_INET as u64), When::Not(Field::Fd, AF_INET6 as u64)]),
+    shown::FILE_INDEX,
+])
 .unused(Unused::ADDR.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX))
 .errors(&[Errno::EINVAL, Errno::ENXIO]);
 
 /// `IORING_OP_BIND`.
 pub const BIND: Op =
     Op::new(Code::IORING_OP_BIND, "BIND", Caps::FILE.with(Caps::SOCKET), prep_bind, issue_bind)
-        .fields(&[Field::Fd, Field::Address, Field::Address2])
+        .arguments(&[
+            shown::SOCKET,
+            arg(Field::Address, "addr", shown::Kind::SocketAddress(Field::OffsetLow)),
+            arg(Field::OffsetLow, "addrlen", shown::Kind::Signed),
+        ])
         .block(block_bind)
         .unused(Unused::LEN.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
         .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK]);
@@ -49,7 +68,7 @@ const BESIDE_LENGTH: Unused =
 /// `IORING_OP_LISTEN`.
 pub const LISTEN: Op =
     Op::new(Code::IORING_OP_LISTEN, "LISTEN", Caps::FILE.with(Caps::SOCKET), prep_nothing, issue_listen)
-        .fields(&[Field::Fd, Field::Length])
+        .arguments(&[shown::SOCKET, arg(Field::Length, "backlog", shown::Kind::Signed)])
         .unused(BESIDE_LENGTH)
         .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENOTSOCK]);
 
@@ -58,7 +77,7 @@ const SPARING: Caps = Caps::FILE.with(Caps::SOCKET).with(Caps::SPARES_LINKS);
 /// `IORING_OP_SHUTDOWN`.
 pub const SHUTDOWN: Op = Op::new(Code::IORING_OP_SHUTDOWN, "SHUTDOWN", SPARING, prep_nothing, issue_blocks)
     .block(block_shutdown)
-    .fields(&[Field::Fd, Field::Length])
+    .arguments(&[shown::SOCKET, arg(Field::Length, "how", shown::Kind::Choice(names::SHUTDOWNS))])
     .unused(BESIDE_LENGTH)
     .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENOTSOCK]);
 

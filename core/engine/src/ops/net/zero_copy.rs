@@ -12,24 +12,26 @@ use linux_raw_sys::net::{
     SO_PROTOCOL, SO_TYPE, SOCK_DGRAM, SOCK_STREAM,
 };
 
-use crate::abi::{Errno, Sqe};
+use crate::abi::{Errno, MSG_ZEROCOPY, Sqe, names};
 use crate::assets::kbuf::Span;
 use crate::assets::kinds::{self, Kind};
 use crate::assets::table::NodeIndex;
-use crate::ops::net::send::{SEND_FIELDS, SEND_VECTORIZED, advance, attempt, conclude};
-use crate::ops::net::{calls, failed, known_flags, polls_first, start, train};
+use crate::ops::net::send::{FIXED_BUFFER, SEND_ARGUMENTS, SEND_VECTORIZED, advance, attempt, conclude};
+use crate::ops::net::{UNUSUAL_LENGTH, calls, failed, known_flags, polls_first, start, train};
 use crate::os::{self, Fd, host, user};
+use crate::request::chaos;
 use crate::request::data::OpData;
 use crate::request::data::address::Address;
 use crate::request::data::message::{Message, import_vectors};
 use crate::request::data::net::{Data, Transfer};
 use crate::request::notification::Announced;
 use crate::request::op::{Caps, Code, Field, Op, Outcome, Quick, Tried};
+use crate::request::shown::{self, arg};
 use crate::request::unused::Unused;
 use crate::request::{FileHold, Flags, Request, RequestId};
 use crate::ring::Core;
 
-const CAPS: Caps = Caps::FILE.with(Caps::IOPRIO);
+const CAPS: Caps = Caps::FILE.with(Caps::IOPRIO).with(Caps::NOTIFIES);
 
 const UNUSED: Unused = Unused::ADDR3.with(Unused::PAD);
 /// To where the socket is connected.
@@ -38,18 +40,27 @@ const UNUSED_CONNECTED: Unused = UNUSED.with(Unused::OFF).with(Unused::ADDR_LEN_
 /// `IORING_OP_SEND_ZC`.
 pub const SEND_ZC: Op =
     Op::new(Code::IORING_OP_SEND_ZC, "SEND_ZC", CAPS.with(Caps::SOCKET), prep_send, issue)
-        .fields(&SEND_FIELDS)
+        .arguments(&SEND_ARGUMENTS)
         .quick(Quick { attempt: send_quickly, go_on, again: send_quickly, more: Quick::NO_MORE })
         .together(train::COPIED_SENDS)
         .failed(failed)
+        .faults(chaos::SENDS)
         .of_its_ring()
         .unused(UNUSED)
         .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK, Errno::EOPNOTSUPP]);
 
 /// `IORING_OP_SENDMSG_ZC`. Not `Caps::SOCKET`: its registered buffers are looked at before its file.
 pub const SENDMSG_ZC: Op = Op::new(Code::IORING_OP_SENDMSG_ZC, "SENDMSG_ZC", CAPS, prep_message, issue)
-    .fields(&[Field::Fd, Field::Address, Field::OpFlags, Field::Ioprio, Field::BufferIndex])
+    .arguments(&[
+        shown::SOCKET,
+        arg(Field::Address, "msg", shown::Kind::Message),
+        arg(Field::OpFlags, "msg_flags", shown::Kind::Flags(names::MSG_FLAGS)),
+        arg(Field::Ioprio, "ioprio", shown::Kind::Flags(names::SEND_FLAGS)).unless_zero(),
+        FIXED_BUFFER,
+        arg(Field::Length, "len", shown::Kind::Number).when(UNUSUAL_LENGTH),
+    ])
     .failed(failed)
+    .faults(chaos::SENDS)
     .of_its_ring()
     .unused(UNUSED)
     .errors(&[
@@ -70,8 +81,6 @@ const KNOWN: u32 = IORING_RECVSEND_POLL_FIRST
 pub const WORTH_IT: usize = 32 << 10;
 /// Smaller pieces are not worth their pages.
 const PAGE: usize = 4096;
-
-const MSG_ZEROCOPY: u32 = 0x400_0000;
 
 /// The checks before which no notification is owed, and the first after them.
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {

@@ -125,21 +125,20 @@ pub fn attend(core: &mut Core) {
 /// of its close, that must be heard of.
 pub fn hear_of_close(core: &mut Core) {
     if !core.attendance.is_heard {
-        core.attendance.is_heard = lifetime::watch_fd().is_none() || is_started();
+        core.attendance.is_heard = lifetime::watch_fd().is_none() || REACTOR.lock().is_there();
     }
 }
 
-#[cold]
-fn is_started() -> bool {
-    let mut reactor = REACTOR.lock();
-    reactor.running || reactor.launch()
-}
-
-/// There is a watch now, in which closes are told of.
+/// There is a watch now, in which closes are told of. A reactor that is launched later finds it itself.
 pub fn listen(watch: Fd) {
     if let Some(epoll) = REACTOR.lock().epoll {
-        let _ = os::epoll_ctl(epoll, EPOLL_CTL_ADD, watch, EPOLLIN | EPOLLET, CLOSED);
+        hear_in(epoll, watch);
     }
+}
+
+/// Lets the reactor's epoll instance tell of what the watch tells of.
+fn hear_in(epoll: Fd, watch: Fd) {
+    let _ = os::epoll_ctl(epoll, EPOLL_CTL_ADD, watch, EPOLLIN | EPOLLET, CLOSED);
 }
 
 /// Starts the thread, where the ring will need it when its caller leaves and it does not run. That may cost the caller its
@@ -148,11 +147,8 @@ pub fn prepare(core: &Core) {
     if core.attendance.listed || core.token.driver() != Driver::Nobody || core.is_left_to_callers() {
         return;
     }
-    let mut reactor = REACTOR.lock();
-    if !reactor.running {
-        // Where it cannot be started now, that is tried again when the caller leaves.
-        reactor.launch();
-    }
+    // Where it cannot be launched now, that is tried again when the caller leaves.
+    REACTOR.lock().is_there();
 }
 
 /// Before a caller sleeps: what has to be looked at by and by needs the reactor's next ticks.
@@ -178,7 +174,7 @@ fn wake_for_a_tick() {
 
 fn start(core: &Core) -> bool {
     let mut reactor = REACTOR.lock();
-    if !reactor.running && !reactor.launch() {
+    if !reactor.is_there() {
         return false;
     }
     let attended = Attended { ring: core.ring, serial: core.serial, activity: core.life.activity() };
@@ -195,6 +191,11 @@ impl Reactor {
         }
     }
 
+    /// Does the thread run, or could it be launched?
+    fn is_there(&mut self) -> bool {
+        self.running || self.launch()
+    }
+
     fn launch(&mut self) -> bool {
         if self.epoll.is_none() {
             let Ok(epoll) = os::epoll_create() else { return false };
@@ -204,7 +205,7 @@ impl Reactor {
             };
             let _ = os::epoll_ctl(epoll, EPOLL_CTL_ADD, kick, EPOLLIN | EPOLLET, KICK);
             if let Some(closed) = lifetime::watch_fd() {
-                let _ = os::epoll_ctl(epoll, EPOLL_CTL_ADD, closed, EPOLLIN | EPOLLET, CLOSED);
+                hear_in(epoll, closed);
             }
             self.epoll = Some(epoll);
             self.kick = kick;
@@ -257,9 +258,7 @@ pub fn renew(until_ns: u64) {
         });
         reactor = REACTOR.lock();
     }
-    if !reactor.running {
-        reactor.launch();
-    }
+    reactor.is_there();
 }
 
 /// Is there a reactor?

@@ -13,7 +13,7 @@ impl Core {
     /// Announces the end of a registered thing, if it has a tag.
     fn post_tag(&mut self, tag: u64) {
         if tag != 0 {
-            self.post(Cqe { user_data: tag, ..Cqe::default() });
+            self.post_unrequested(Cqe { user_data: tag, ..Cqe::default() });
         }
     }
 }

@@ -157,10 +157,10 @@ impl Core {
             }
             request.flags.set(Flags::SILENCED);
             let user_data = request.sqe.user_data;
-            self.post(Cqe { user_data, res: Errno::ECANCELED.negated(), ..Cqe::default() });
+            self.post_unrequested(Cqe { user_data, res: Errno::ECANCELED.negated(), ..Cqe::default() });
         }
         for user_data in self.zero_copy.owed() {
-            self.post(Cqe { user_data, res: Errno::ECANCELED.negated(), ..Cqe::default() });
+            self.post_unrequested(Cqe { user_data, res: Errno::ECANCELED.negated(), ..Cqe::default() });
         }
         self.notify();
     }

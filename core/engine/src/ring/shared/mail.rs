@@ -190,7 +190,7 @@ impl Core {
         }
         shared.state().take_letter(place);
         let (res, flags) = (letter.count as i32, letter.flags);
-        self.post(Cqe { user_data: letter.user_data, res, flags, big: [0; 2] });
+        self.post_unrequested(Cqe { user_data: letter.user_data, res, flags, big: [0; 2] });
     }
 
     /// Sends a completion to the process whose thread drives this ring. False where that is this one,
@@ -238,7 +238,12 @@ impl Core {
         }
         shared.state().take_letter(place);
         let big = [letter.time_ns, u64::from(letter.index) | u64::from(letter.generation) << 32];
-        self.post(Cqe { user_data: letter.user_data, res: letter.count as i32, flags: letter.flags, big });
+        self.post_unrequested(Cqe {
+            user_data: letter.user_data,
+            res: letter.count as i32,
+            flags: letter.flags,
+            big,
+        });
         self.overflow_may_be_over();
     }
 

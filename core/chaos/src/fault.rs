@@ -1,0 +1,249 @@
+//! The faults, each with what it does and what allows it.
+
+/// What a program makes of a fault, if it is right.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Class {
+    /// It goes on: the fault is part of what the ABI tells programs to expect.
+    Ordinary,
+    /// It may give up, and say so: a resource is short.
+    Failure,
+    /// It goes on, but the kernel as it is does not do this, and a program may have come to count on that.
+    Strict,
+}
+
+macro_rules! faults {
+    ($(
+        $(#[doc = $doc:literal])+
+        $variant:ident = $number:literal, $class:ident, $name:literal, $about:literal, from $source:literal;
+    )*) => {
+        /// A fault that the ABI allows.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord, Hash)]
+        #[repr(u16)]
+        pub enum Fault {
+            $(
+                $(#[doc = $doc])+
+                #[doc = ""]
+                #[doc = $source]
+                $variant = $number,
+            )*
+        }
+
+        impl Fault {
+            /// All of them.
+            pub const ALL: &[Fault] = &[$(Fault::$variant),*];
+
+            /// What the number stands for.
+            pub const fn of(number: u16) -> Option<Fault> {
+                match number {
+                    $($number => Some(Fault::$variant),)*
+                    _ => None,
+                }
+            }
+
+            /// What it is called.
+            pub const fn name(self) -> &'static str {
+                match self { $(Fault::$variant => $name,)* }
+            }
+
+            /// What it does, in one line.
+            pub const fn about(self) -> &'static str {
+                match self { $(Fault::$variant => $about,)* }
+            }
+
+            /// What allows it: a page of the manual, a file of the kernel.
+            pub const fn source(self) -> &'static str {
+                match self { $(Fault::$variant => $source,)* }
+            }
+
+            /// What a program makes of it, if it is right.
+            pub const fn class(self) -> Class {
+                match self { $(Fault::$variant => Class::$class,)* }
+            }
+        }
+    };
+}
+
+faults! {
+    /// A transfer moves a part of the bytes: the first ones.
+    Short = 1, Ordinary, "short", "a transfer of a part",
+    from "read(2), write(2), send(2), recv(2), splice(2): fewer bytes than asked for are no error.";
+    /// A request is interrupted before it has done anything.
+    Interrupted = 2, Ordinary, "eintr", "a request answers EINTR",
+    from "io_uring/rw.c, `io_rw_done`: a restart becomes EINTR; io_uring/net.c does the same.";
+    /// A request that is not to wait finds that it would have to.
+    Again = 3, Ordinary, "eagain", "a request that must not wait answers EAGAIN",
+    from "read(2), recv(2): EAGAIN where O_NONBLOCK, RWF_NOWAIT or MSG_DONTWAIT is set; select(2) on readiness that is none.";
+    /// A send finds no room for its message.
+    NoBuffers = 4, Failure, "enobufs", "a send answers ENOBUFS",
+    from "send(2): ENOBUFS where the queue of an interface is full; of zero copy, net/core/skbuff.c.";
+    /// A request finds no memory.
+    NoMemory = 5, Failure, "enomem", "a request answers ENOMEM",
+    from "io_uring/rw.c, io_uring/net.c: room for vectors and messages is allocated, and may not be there.";
+    /// A request is cancelled though nobody asked for it.
+    Canceled = 6, Failure, "ecanceled", "a request answers ECANCELED",
+    from "io_uring/poll.c, `io_poll_check_events`: its work is terminated; io_uring/io_uring.c: so is that of workers that end.";
+    /// A completion comes late, behind others that came about after it.
+    Late = 7, Ordinary, "late", "a completion late, behind others",
+    from "io_uring(7): completions come in any order, unless requests are linked or drained.";
+    /// A multishot request ends, with a CQE without IORING_CQE_F_MORE.
+    MultishotEnds = 8, Ordinary, "multishot", "a multishot request ends early, without F_MORE",
+    from "io_uring_multishot(7): it may end at any time, and is to be armed again.";
+    /// The notification of a zero-copy send comes late.
+    NotificationLate = 9, Ordinary, "notif", "the notification of a zero-copy send late",
+    from "io_uring_prep_send_zc(3): the second CQE comes when the memory is free, in any order.";
+    /// A CQE is kept as overflow though there is room.
+    Overflow = 10, Ordinary, "overflow", "a CQE kept as overflow",
+    from "io_uring_setup(2), IORING_FEAT_NODROP; io_uring/io_uring.c: behind a CQE that is kept, all are, until a call flushes them.";
+    /// A group of provided buffers is empty.
+    GroupDry = 11, Ordinary, "dry", "a buffer group has no buffer (ENOBUFS)",
+    from "io_uring_provided_buffers(7): ENOBUFS where the group is empty; another request may have taken the last.";
+    /// A cancellation finds its request too far to be stopped: it ends soon.
+    CancelTooLate = 12, Ordinary, "cancel", "a cancellation too late (EALREADY)",
+    from "io_uring_prep_cancel(3): EALREADY, and the request ends soon, be it interrupted.";
+    /// A wait of `enter` is ended by a signal.
+    EnterInterrupted = 13, Ordinary, "enter-eintr", "enter's wait ends with EINTR, or with fewer completions",
+    from "io_uring_enter(2): EINTR; where SQEs were submitted, their number is returned instead.";
+    /// `enter` has no memory for requests; it submits nothing.
+    EnterAgain = 14, Ordinary, "enter-eagain", "enter answers EAGAIN and submits nothing",
+    from "io_uring_enter(2): EAGAIN: wait for completions, and try again.";
+    /// `enter` wants completions to be reaped first; it submits nothing.
+    EnterBusy = 15, Ordinary, "enter-ebusy", "enter answers EBUSY and submits nothing",
+    from "io_uring_enter(2): EBUSY: reap completions, and try again.";
+    /// `enter` submits a part of the SQEs, and does not wait.
+    ShortSubmission = 16, Ordinary, "submit", "enter submits a part of the SQEs",
+    from "io_uring_enter(2): it returns how many were consumed; io_uring/io_uring.c: where that is less, it does not wait.";
+    /// `setup` finds no memory.
+    SetupNoMemory = 17, Failure, "setup-enomem", "setup answers ENOMEM",
+    from "io_uring_setup(2): ENOMEM.";
+    /// `register` finds no memory.
+    RegisterNoMemory = 18, Failure, "register-enomem", "register answers ENOMEM",
+    from "io_uring_register(2): ENOMEM.";
+    /// `register` finds what it needs in use.
+    RegisterBusy = 19, Failure, "register-ebusy", "register answers EBUSY",
+    from "io_uring_register(2): EBUSY.";
+    /// CQEs are overwritten once the program has passed them.
+    CqeRubbish = 20, Ordinary, "cqe-rubbish", "reaped CQEs are overwritten",
+    from "io_uring(7): what lies before the head belongs to the kernel again.";
+    /// SQEs are overwritten once they are consumed.
+    SqeRubbish = 21, Strict, "sqe-rubbish", "consumed SQEs are overwritten",
+    from "io_uring(7): an SQE that was consumed may be used again, and is to be filled in for that.";
+    /// Memory to be filled holds rubbish until it is; what is not filled keeps it.
+    BufferRubbish = 22, Strict, "buffer-rubbish", "memory to be filled holds rubbish before",
+    from "read(2), recv(2): nothing is said of the bytes behind those that were read.";
+}
+
+impl Fault {
+    /// Does the program try the same again? Such a fault is met at most every other time, or there would be no end.
+    pub const fn is_tried_again(self) -> bool {
+        matches!(
+            self,
+            Fault::Interrupted
+                | Fault::Again
+                | Fault::NoBuffers
+                | Fault::NoMemory
+                | Fault::Canceled
+                | Fault::GroupDry
+                | Fault::EnterInterrupted
+                | Fault::EnterAgain
+                | Fault::EnterBusy
+                | Fault::SetupNoMemory
+                | Fault::RegisterNoMemory
+                | Fault::RegisterBusy
+        )
+    }
+
+    /// That of a name.
+    pub fn named(name: &str) -> Option<Fault> {
+        Fault::ALL.iter().copied().find(|fault| fault.name() == name)
+    }
+}
+
+/// Some faults.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Faults(u64);
+
+impl Faults {
+    /// None.
+    pub const NONE: Faults = Faults(0);
+    /// All.
+    pub const ALL: Faults = Faults::list(Fault::ALL);
+    /// Those that a correct program does not even show ([`Class::Ordinary`]).
+    pub const ORDINARY: Faults = {
+        let (mut faults, mut place) = (Faults::NONE, 0);
+        while place < Fault::ALL.len() {
+            if matches!(Fault::ALL[place].class(), Class::Ordinary) {
+                faults = faults.with(Fault::ALL[place]);
+            }
+            place += 1;
+        }
+        faults
+    };
+
+    /// These.
+    pub const fn list(list: &[Fault]) -> Faults {
+        let (mut faults, mut place) = (Faults::NONE, 0);
+        while place < list.len() {
+            faults = faults.with(list[place]);
+            place += 1;
+        }
+        faults
+    }
+
+    /// One more.
+    pub const fn with(self, fault: Fault) -> Faults {
+        Faults(self.0 | 1 << fault as u16)
+    }
+
+    /// One less.
+    pub const fn without(self, fault: Fault) -> Faults {
+        Faults(self.0 & !(1 << fault as u16))
+    }
+
+    /// Those of both.
+    pub const fn and(self, other: Faults) -> Faults {
+        Faults(self.0 & other.0)
+    }
+
+    /// Those of either.
+    pub const fn or(self, other: Faults) -> Faults {
+        Faults(self.0 | other.0)
+    }
+
+    /// Is it among them?
+    pub const fn has(self, fault: Fault) -> bool {
+        self.0 & 1 << fault as u16 != 0
+    }
+
+    /// Each of them.
+    pub fn iter(self) -> impl Iterator<Item = Fault> {
+        Fault::ALL.iter().copied().filter(move |fault| self.has(*fault))
+    }
+
+    /// As one number.
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// Those of a number; bits that stand for none are passed over.
+    pub const fn of_bits(bits: u64) -> Faults {
+        Faults(bits & Faults::ALL.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_names_tell_faults_apart() {
+        for &fault in Fault::ALL {
+            assert_eq!(Fault::of(fault as u16), Some(fault));
+            assert_eq!(Fault::named(fault.name()), Some(fault));
+            assert!(Faults::ALL.has(fault));
+            assert!(!Faults::ALL.without(fault).has(fault));
+        }
+        assert_eq!(Faults::ALL.iter().count(), Fault::ALL.len());
+        assert!(Faults::ORDINARY.has(Fault::Short) && !Faults::ORDINARY.has(Fault::SetupNoMemory));
+        assert_eq!(Faults::of_bits(u64::MAX), Faults::ALL);
+    }
+}

@@ -1,0 +1,428 @@
+//! The plan's memory.
+//!
+//! ```text
+//!  ┌────────┬─────────────┬───────────────────────┐
+//!  │ header │ ids, sorted │ log, one entry a fault│
+//!  └────────┴─────────────┴───────────────────────┘
+//! ```
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::decision::{FIRST_PROCESS, Injection, Subject, Who, child};
+use crate::fault::{Fault, Faults};
+
+const MAGIC: u64 = 0x3173_6f61_6863_7261;
+const HEADER: usize = 20 << 10;
+/// As many processes are told apart by what made them; the paths of others are those of orphans.
+const PROCESSES: usize = 1024;
+/// A log or a list that is longer was not made here.
+const MOST: usize = 1 << 32;
+
+#[repr(C)]
+struct Header {
+    magic: AtomicU64,
+    seed: AtomicU64,
+    faults: AtomicU64,
+    rate: AtomicU32,
+    only: AtomicU32,
+    /// How many ids there are.
+    ids: AtomicU64,
+    /// How many entries the log has room for.
+    room: AtomicU64,
+    /// How many were claimed, those that found no room among them.
+    claimed: AtomicU64,
+    /// Processes that nobody in the table made.
+    orphans: AtomicU64,
+    processes: [Process; PROCESSES],
+}
+
+/// A process, for what it executes or makes to find its path.
+#[repr(C)]
+struct Process {
+    /// As it calls itself; 0 where there is none.
+    pid: AtomicU32,
+    /// How many programs it has executed or started that are no children by `fork`.
+    programs: AtomicU32,
+    path: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Header>() <= HEADER);
+
+/// Which of the decisions that the seed makes are carried out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode<'a> {
+    /// Each.
+    Random,
+    /// Those with these ids, which are sorted.
+    Only(&'a [u64]),
+}
+
+/// What a plan is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Settings {
+    /// What decides.
+    pub seed: u64,
+    /// Faults per [`crate::MILLION`] decisions.
+    pub rate: u32,
+    /// Those that are on.
+    pub faults: Faults,
+}
+
+/// A fault that was injected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// What was decided.
+    pub injection: Injection,
+    /// What it was about.
+    pub subject: Subject,
+    /// The operation; of calls, the operation of `register` or 0.
+    pub opcode: u16,
+    /// The process, as it calls itself.
+    pub pid: u32,
+}
+
+/// An entry as it stands in the log.
+#[repr(C)]
+struct Slot {
+    id: AtomicU64,
+    process: AtomicU64,
+    serial: AtomicU64,
+    value: AtomicU64,
+    ring: AtomicU32,
+    pid: AtomicU32,
+    /// The opcode, and above it the fault.
+    what: AtomicU32,
+    /// 1 once all of it is written.
+    written: AtomicU32,
+}
+
+/// How much memory a plan takes.
+pub const fn bytes(mode: Mode<'_>, room: usize) -> usize {
+    let ids = match mode {
+        Mode::Random => 0,
+        Mode::Only(ids) => ids.len(),
+    };
+    HEADER + ids * size_of::<AtomicU64>() + room * size_of::<Slot>()
+}
+
+/// A plan, as a process has mapped it.
+pub struct Plan {
+    memory: NonNull<u8>,
+    /// Read once, with `room`: nobody can change them afterwards.
+    ids: usize,
+    room: usize,
+}
+
+// SAFETY: all of the memory is accessed atomically.
+unsafe impl Send for Plan {}
+// SAFETY: as above.
+unsafe impl Sync for Plan {}
+
+impl Plan {
+    /// Makes a plan whose log has room for so many entries, in fresh memory, all zero, of [`bytes`]`(mode, room)`.
+    ///
+    /// # Panics
+    /// Where the ids are not sorted.
+    ///
+    /// # Safety
+    /// The memory must be aligned to 8 bytes, stay as long as the plan, and be accessed as a plan only.
+    pub unsafe fn create(memory: NonNull<u8>, settings: Settings, mode: Mode<'_>, room: usize) -> Plan {
+        let (only, ids) = match mode {
+            Mode::Random => (false, &[][..]),
+            Mode::Only(ids) => (true, ids),
+        };
+        assert!(ids.is_sorted(), "they are searched");
+        let plan = Plan { memory, ids: ids.len(), room };
+        let header = plan.header();
+        header.seed.store(settings.seed, Ordering::Relaxed);
+        header.rate.store(settings.rate, Ordering::Relaxed);
+        header.faults.store(settings.faults.bits(), Ordering::Relaxed);
+        header.only.store(u32::from(only), Ordering::Relaxed);
+        header.ids.store(ids.len() as u64, Ordering::Relaxed);
+        header.room.store(room as u64, Ordering::Relaxed);
+        for (place, id) in ids.iter().enumerate() {
+            plan.id(place).store(*id, Ordering::Relaxed);
+        }
+        // Release pairs with the acquire load in `open`.
+        header.magic.store(MAGIC, Ordering::Release);
+        plan
+    }
+
+    /// Opens a plan that another process has made, in `length` bytes of memory; `None` where there is none.
+    ///
+    /// # Safety
+    /// As for [`Plan::create`].
+    pub unsafe fn open(memory: NonNull<u8>, length: usize) -> Option<Plan> {
+        if length < HEADER {
+            return None;
+        }
+        let mut plan = Plan { memory, ids: 0, room: 0 };
+        let header = plan.header();
+        // Acquire pairs with the release store in `create`.
+        let is_one = header.magic.load(Ordering::Acquire) == MAGIC;
+        let ids = usize::try_from(header.ids.load(Ordering::Relaxed)).ok()?;
+        let room = usize::try_from(header.room.load(Ordering::Relaxed)).ok()?;
+        if !is_one || ids > MOST || room > MOST {
+            return None;
+        }
+        let needed = HEADER + ids * size_of::<AtomicU64>() + room * size_of::<Slot>();
+        if needed > length {
+            return None;
+        }
+        (plan.ids, plan.room) = (ids, room);
+        Some(plan)
+    }
+
+    /// The path of a process that begins: the first one of a program, or one that `pid` became by `exec`, or one that
+    /// `parent` started.
+    pub fn begin(&self, pid: u32, parent: u32) -> u64 {
+        /// What tells programs from children by `fork`.
+        const PROGRAM: u64 = 1 << 63;
+        let known = self.process(pid).or_else(|| self.process(parent));
+        let path = match known {
+            Some(process) => {
+                let number = process.programs.fetch_add(1, Ordering::Relaxed);
+                child(process.path.load(Ordering::Relaxed), PROGRAM | u64::from(number))
+            }
+            None => match self.header().orphans.fetch_add(1, Ordering::Relaxed) {
+                0 => FIRST_PROCESS,
+                number => child(FIRST_PROCESS, PROGRAM >> 1 | number),
+            },
+        };
+        self.enter(pid, path);
+        path
+    }
+
+    /// A process has this path from now on.
+    pub fn enter(&self, pid: u32, path: u64) {
+        let place = self.process(pid).or_else(|| {
+            let free = |process: &&Process| {
+                process.pid.compare_exchange(0, pid, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            };
+            self.header().processes.iter().find(free)
+        });
+        if let Some(process) = place {
+            process.path.store(path, Ordering::Relaxed);
+        }
+    }
+
+    fn process(&self, pid: u32) -> Option<&Process> {
+        self.header().processes.iter().find(|process| process.pid.load(Ordering::Relaxed) == pid)
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: within the memory, aligned, and made of atomics.
+        unsafe { self.memory.cast::<Header>().as_ref() }
+    }
+
+    fn id(&self, place: usize) -> &AtomicU64 {
+        debug_assert!(place < self.ids);
+        // SAFETY: one of the ids, which lie behind the header.
+        unsafe { self.memory.add(HEADER).cast::<AtomicU64>().add(place).as_ref() }
+    }
+
+    fn slot(&self, place: usize) -> &Slot {
+        debug_assert!(place < self.room);
+        let slots = HEADER + self.ids * size_of::<AtomicU64>();
+        // SAFETY: one of the slots, which lie behind the ids.
+        unsafe { self.memory.add(slots).cast::<Slot>().add(place).as_ref() }
+    }
+
+    /// What it was made of.
+    pub fn settings(&self) -> Settings {
+        let header = self.header();
+        Settings {
+            seed: header.seed.load(Ordering::Relaxed),
+            rate: header.rate.load(Ordering::Relaxed),
+            faults: Faults::of_bits(header.faults.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// Is this fault to be injected here?
+    pub fn decide(&self, subject: &Subject) -> Option<Injection> {
+        let Settings { seed, rate, faults } = self.settings();
+        if !faults.has(subject.fault) {
+            return None;
+        }
+        subject.decide(seed, rate).filter(|injection| self.carries_out(injection.id))
+    }
+
+    fn carries_out(&self, id: u64) -> bool {
+        if self.header().only.load(Ordering::Relaxed) == 0 {
+            return true;
+        }
+        let (mut low, mut high) = (0, self.ids);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.id(middle).load(Ordering::Relaxed) < id {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        low < self.ids && self.id(low).load(Ordering::Relaxed) == id
+    }
+
+    /// Appends a fault that is injected to the log. Where there is no room, it is counted.
+    pub fn note(&self, entry: &Entry) {
+        let place = self.header().claimed.fetch_add(1, Ordering::Relaxed);
+        if place >= self.room as u64 {
+            return;
+        }
+        let Entry { injection, subject, opcode, pid } = *entry;
+        let slot = self.slot(place as usize);
+        slot.id.store(injection.id, Ordering::Relaxed);
+        slot.value.store(injection.value, Ordering::Relaxed);
+        slot.process.store(subject.who.process, Ordering::Relaxed);
+        slot.serial.store(subject.serial, Ordering::Relaxed);
+        slot.ring.store(subject.who.ring, Ordering::Relaxed);
+        slot.pid.store(pid, Ordering::Relaxed);
+        slot.what.store((subject.fault as u32) << 16 | u32::from(opcode), Ordering::Relaxed);
+        // Release pairs with the acquire load in `log`.
+        slot.written.store(1, Ordering::Release);
+    }
+
+    /// What was injected so far, in about the order in which it was. One process whose death cut an entry short leaves
+    /// that out.
+    pub fn log(&self) -> impl Iterator<Item = Entry> {
+        let claimed = self.header().claimed.load(Ordering::Relaxed);
+        (0..self.room.min(claimed as usize)).filter_map(|place| self.entry(place))
+    }
+
+    fn entry(&self, place: usize) -> Option<Entry> {
+        let slot = self.slot(place);
+        // Acquire pairs with the release store in `note`.
+        if slot.written.load(Ordering::Acquire) != 1 {
+            return None;
+        }
+        let what = slot.what.load(Ordering::Relaxed);
+        let who =
+            Who { process: slot.process.load(Ordering::Relaxed), ring: slot.ring.load(Ordering::Relaxed) };
+        let fault = Fault::of((what >> 16) as u16)?;
+        Some(Entry {
+            injection: Injection {
+                id: slot.id.load(Ordering::Relaxed),
+                value: slot.value.load(Ordering::Relaxed),
+            },
+            subject: Subject { who, serial: slot.serial.load(Ordering::Relaxed), fault },
+            opcode: what as u16,
+            pid: slot.pid.load(Ordering::Relaxed),
+        })
+    }
+
+    /// How many faults were injected that found no room in the log.
+    pub fn unlogged(&self) -> u64 {
+        self.header().claimed.load(Ordering::Relaxed).saturating_sub(self.room as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::vec::Vec;
+
+    use super::*;
+    use crate::decision::MILLION;
+
+    struct Memory(Vec<u64>);
+
+    impl Memory {
+        fn new(mode: Mode<'_>, room: usize) -> Memory {
+            Memory(std::vec![0; bytes(mode, room) / 8])
+        }
+
+        fn start(&mut self) -> NonNull<u8> {
+            NonNull::new(self.0.as_mut_ptr().cast()).expect("memory is there")
+        }
+
+        fn plan(&mut self, rate: u32, mode: Mode<'_>, room: usize) -> Plan {
+            let settings = Settings { seed: 3, rate, faults: Faults::ALL };
+            // SAFETY: of the right size, and kept by the test.
+            unsafe { Plan::create(self.start(), settings, mode, room) }
+        }
+    }
+
+    fn subject(serial: u64) -> Subject {
+        Subject { who: Who { process: FIRST_PROCESS, ring: 1 }, serial, fault: Fault::Short }
+    }
+
+    #[test]
+    fn only_those_are_carried_out_that_are_listed() {
+        let mut memory = Memory::new(Mode::Random, 0);
+        let plan = memory.plan(MILLION / 2, Mode::Random, 0);
+        let all: Vec<u64> =
+            (0..1000).filter_map(|serial| plan.decide(&subject(serial))).map(|one| one.id).collect();
+        let mut some: Vec<u64> = all.iter().copied().step_by(3).collect();
+        let wanted = some.clone();
+        some.push(12345);
+        some.sort_unstable();
+        let mode = Mode::Only(&some);
+        let mut memory = Memory::new(mode, 0);
+        let plan = memory.plan(MILLION / 2, mode, 0);
+        let met: Vec<u64> =
+            (0..1000).filter_map(|serial| plan.decide(&subject(serial))).map(|one| one.id).collect();
+        assert_eq!(met, wanted);
+        let plan = memory.plan(MILLION / 2, Mode::Only(&[]), 0);
+        assert!((0..1000).all(|serial| plan.decide(&subject(serial)).is_none()));
+    }
+
+    #[test]
+    fn a_fault_that_is_off_is_not_decided() {
+        let mut memory = Memory::new(Mode::Random, 0);
+        let faults = Faults::NONE.with(Fault::Late);
+        let settings = Settings { seed: 3, rate: MILLION, faults };
+        // SAFETY: of the right size, and kept by the test.
+        let plan = unsafe { Plan::create(memory.start(), settings, Mode::Random, 0) };
+        assert!(plan.decide(&subject(1)).is_none());
+        assert!(plan.decide(&Subject { fault: Fault::Late, ..subject(1) }).is_some());
+    }
+
+    #[test]
+    fn the_log_holds_what_it_has_room_for_and_counts_the_rest() {
+        const ROOM: usize = 4;
+        let mut memory = Memory::new(Mode::Random, ROOM);
+        let plan = memory.plan(MILLION, Mode::Random, ROOM);
+        let length = bytes(Mode::Random, ROOM);
+        // SAFETY: made above.
+        let again = unsafe { Plan::open(memory.start(), length) }.expect("a plan");
+        assert_eq!(again.settings(), plan.settings());
+        let entries: Vec<Entry> = (1..=6)
+            .map(|serial| Entry {
+                injection: plan.decide(&subject(serial)).expect("each"),
+                subject: subject(serial),
+                opcode: 22,
+                pid: 9,
+            })
+            .collect();
+        entries.iter().for_each(|entry| again.note(entry));
+        assert_eq!(plan.log().collect::<Vec<_>>(), entries[..ROOM]);
+        assert_eq!(plan.unlogged(), 2);
+    }
+
+    #[test]
+    fn processes_are_told_apart_by_what_made_them() {
+        let mut memory = Memory::new(Mode::Random, 0);
+        let plan = memory.plan(0, Mode::Random, 0);
+        assert_eq!(plan.begin(10, 1), FIRST_PROCESS);
+        let executed = plan.begin(10, 1);
+        assert_ne!(executed, FIRST_PROCESS, "by exec");
+        plan.enter(11, child(executed, 1));
+        let started = [plan.begin(12, 11), plan.begin(13, 11), plan.begin(14, 10), plan.begin(15, 1)];
+        let mut all: Vec<u64> = started.into_iter().chain([FIRST_PROCESS, executed]).collect();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 6);
+    }
+
+    #[test]
+    fn what_is_no_plan_is_not_opened() {
+        let mut memory = Memory(std::vec![0; HEADER / 8]);
+        // SAFETY: so much memory, kept by the test.
+        assert!(unsafe { Plan::open(memory.start(), HEADER) }.is_none());
+        memory.plan(0, Mode::Random, 0).header().room.store(1, Ordering::Relaxed);
+        // SAFETY: as above.
+        assert!(unsafe { Plan::open(memory.start(), HEADER) }.is_none(), "more room than memory");
+    }
+}

@@ -1,0 +1,134 @@
+//! The three calls of a process that is under chaos: they meet faults, and are made otherwise or not at all.
+
+use anyring_chaos_plan::Fault;
+use linux_raw_sys::io_uring::{
+    IORING_ENTER_GETEVENTS, IORING_ENTER_REGISTERED_RING, IORING_SETUP_IOPOLL, IORING_SETUP_SQPOLL,
+    io_uring_register_op as Code,
+};
+
+use crate::abi::Errno;
+use crate::assets::ring_fds;
+use crate::calls::enter::Enter;
+use crate::calls::register::Register;
+use crate::os::Fd;
+use crate::os::host::Caller;
+use crate::request::chaos;
+use crate::request::table::Table;
+use crate::ring::{Core, registry};
+
+/// Registrations that allocate what they register.
+const ALLOCATE: [Code; 8] = [
+    Code::IORING_REGISTER_BUFFERS,
+    Code::IORING_REGISTER_FILES,
+    Code::IORING_REGISTER_PERSONALITY,
+    Code::IORING_REGISTER_FILES2,
+    Code::IORING_REGISTER_BUFFERS2,
+    Code::IORING_REGISTER_PBUF_RING,
+    Code::IORING_REGISTER_CLONE_BUFFERS,
+    Code::IORING_REGISTER_RESIZE_RINGS,
+];
+/// Registrations that find what they need in use, by somebody else.
+const FIND_IN_USE: [Code; 2] = [Code::IORING_REGISTER_RING_FDS, Code::IORING_REGISTER_CLONE_BUFFERS];
+
+/// Creates a ring.
+pub fn setup(entries: u32, params_address: u64, table: &'static Table, caller: &Caller) -> Result<Fd, Errno> {
+    if chaos::in_setup(Fault::SetupNoMemory) {
+        return Err(Errno::ENOMEM);
+    }
+    super::setup::setup(entries, params_address, table, caller)
+}
+
+/// Submits, then waits.
+pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
+    let registered = call.flags & IORING_ENTER_REGISTERED_RING != 0;
+    let Some(change) = look(fd, registered, |core| change(core, call)) else {
+        return super::enter::enter(fd, call, caller);
+    };
+    match change {
+        Change::None => super::enter::enter(fd, call, caller),
+        Change::Fail(errno) => Err(errno),
+        Change::Take(to_submit) => {
+            let flags = call.flags & !IORING_ENTER_GETEVENTS;
+            super::enter::enter(fd, &Enter { to_submit, flags, ..*call }, caller)
+        }
+        Change::Interrupt => {
+            let done = super::enter::enter(fd, &Enter { min_complete: 0, ..*call }, caller)?;
+            let ready = look(fd, registered, |core| core.cq_ready()).unwrap_or(0);
+            if done == 0 && ready == 0 { Err(Errno::EINTR) } else { Ok(done) }
+        }
+    }
+}
+
+/// What becomes of a call of `enter`.
+enum Change {
+    None,
+    /// It does nothing.
+    Fail(Errno),
+    /// It takes so many SQEs, and does not wait.
+    Take(u32),
+    /// Its wait ends when it begins.
+    Interrupt,
+}
+
+fn change(core: &mut Core, call: &Enter) -> Change {
+    if !core.chaos().is_on() {
+        return Change::None;
+    }
+    let number = core.chaos_mut().begin_call();
+    core.scrub_reaped(number);
+    let meets = |fault| core.call_meets(number, fault, 0);
+    let ready = core.cq_ready();
+    let submits = call.to_submit > 0 && core.sq_pending() > 0 && !core.is(IORING_SETUP_SQPOLL);
+    // Who is told to wait for completions must have some to wait for.
+    if submits && ready > 0 && meets(Fault::EnterBusy).is_some() {
+        return Change::Fail(Errno::EBUSY);
+    }
+    if submits && ready + core.requests().live() as u32 > 0 && meets(Fault::EnterAgain).is_some() {
+        return Change::Fail(Errno::EAGAIN);
+    }
+    if submits
+        && core.shorter_submission(call.to_submit, 0).is_some()
+        && let Some(value) = meets(Fault::ShortSubmission)
+        && let Some(fewer) = core.shorter_submission(call.to_submit, value)
+    {
+        return Change::Take(fewer);
+    }
+    let waits = call.flags & IORING_ENTER_GETEVENTS != 0 && call.min_complete > ready;
+    if waits && !core.is(IORING_SETUP_IOPOLL) && meets(Fault::EnterInterrupted).is_some() {
+        return Change::Interrupt;
+    }
+    Change::None
+}
+
+/// Registers something.
+pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
+    const REGISTERED: u32 = Code::IORING_REGISTER_USE_REGISTERED_RING as u32;
+    let opcode = call.opcode & !REGISTERED;
+    let is_among = |codes: &[Code]| codes.iter().any(|&code| code as u32 == opcode);
+    let met = look(fd, call.opcode & REGISTERED != 0, |core| {
+        if !core.chaos().is_on() {
+            return None;
+        }
+        let number = core.chaos_mut().begin_call();
+        let meets = |fault| core.call_meets(number, fault, opcode as u16).is_some();
+        if is_among(&ALLOCATE) && meets(Fault::RegisterNoMemory) {
+            Some(Errno::ENOMEM)
+        } else if is_among(&FIND_IN_USE) && meets(Fault::RegisterBusy) {
+            Some(Errno::EBUSY)
+        } else {
+            None
+        }
+    });
+    match met.flatten() {
+        Some(errno) => Err(errno),
+        None => super::register::register(fd, call),
+    }
+}
+
+/// What is answered by the ring behind a descriptor, or a registered number of one.
+fn look<R>(fd: Fd, registered: bool, asks: impl FnOnce(&mut Core) -> R) -> Option<R> {
+    let fd = if registered { ring_fds::resolve(fd).ok()? } else { fd };
+    let ring = registry::get(fd)?;
+    let mut guard = ring.lock();
+    guard.as_mut().map(asks)
+}

@@ -1,0 +1,102 @@
+//! The three calls of a process that is traced or under chaos: the same, and told of when they return.
+
+use anyring_trace::event::{ENGINE_USER, Entered, Kind, Registered, RingMade};
+use linux_raw_sys::io_uring::{
+    IORING_ENTER_REGISTERED_RING, IORING_SETUP_REGISTERED_FD_ONLY, io_uring_params,
+    io_uring_register_op as Code,
+};
+
+use crate::abi::Errno;
+use crate::assets::ring_fds;
+use crate::calls::enter::Enter;
+use crate::calls::register::Register;
+use crate::os::host::Caller;
+use crate::os::{Fd, user, vdso};
+use crate::request::table::Table;
+use crate::request::trace::{Samples, comes_in, counts, tell};
+use crate::ring::{Core, registry};
+
+/// Creates a ring.
+pub fn setup(entries: u32, params_address: u64, table: &'static Table, caller: &Caller) -> Result<Fd, Errno> {
+    let asked: Option<io_uring_params> = user::read(params_address).ok();
+    let result = super::chaos::setup(entries, params_address, table, caller);
+    if let (Some(counts), Err(error)) = (counts::get(), result) {
+        counts.setup_failed(asked.map_or(0, |asked| asked.flags), error);
+    }
+    let given: Option<io_uring_params> = user::read(params_address).ok().filter(|_| result.is_ok());
+    let place = if asked.is_some_and(|asked| asked.flags & IORING_SETUP_REGISTERED_FD_ONLY != 0) {
+        result.and_then(ring_fds::resolve)
+    } else {
+        result
+    };
+    let ring = place.map_or(0, |fd| look(fd, |_| 0).0);
+    let body = RingMade {
+        result: result.unwrap_or_else(Errno::negated),
+        entries,
+        flags: asked.map_or(0, |asked| asked.flags),
+        features: given.map_or(0, |given| given.features),
+        sq_entries: given.map_or(0, |given| given.sq_entries),
+        cq_entries: given.map_or(0, |given| given.cq_entries),
+        engine: ENGINE_USER,
+        sq_thread_cpu: asked.map_or(0, |asked| asked.sq_thread_cpu),
+        sq_thread_idle_ms: asked.map_or(0, |asked| asked.sq_thread_idle),
+        workers_fd: asked.map_or(0, |asked| asked.wq_fd),
+    };
+    tell(ring, Kind::RingMade, &body, &Samples::NONE);
+    result
+}
+
+/// Submits, then waits.
+#[cold]
+pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
+    comes_in();
+    let registered = call.flags & IORING_ENTER_REGISTERED_RING != 0;
+    let place = if registered { ring_fds::resolve(fd) } else { Ok(fd) };
+    let (ring, sq_ready) = place.map_or((0, 0), |fd| look(fd, Core::sq_pending));
+    let began_ns = vdso::monotonic_ns();
+    let result = super::chaos::enter(fd, call, caller);
+    if let Some(counts) = counts::get() {
+        counts.entered();
+    }
+    let body = Entered {
+        to_submit: call.to_submit,
+        min_complete: call.min_complete,
+        flags: call.flags,
+        result: result.map_or_else(Errno::negated, |count| count as i32),
+        duration_ns: vdso::monotonic_ns() - began_ns,
+        sq_ready,
+        cq_ready: place.map_or(0, |fd| look(fd, Core::cq_ready).1),
+    };
+    tell(ring, Kind::Entered, &body, &Samples::NONE);
+    result
+}
+
+/// Registers something.
+pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
+    let registered = call.opcode & Code::IORING_REGISTER_USE_REGISTERED_RING as u32 != 0;
+    let place = if registered { ring_fds::resolve(fd) } else { Ok(fd) };
+    let ring = place.map_or(0, |fd| look(fd, |_| 0).0);
+    let began_ns = vdso::monotonic_ns();
+    let result = super::chaos::register(fd, call);
+    if let (Some(counts), Err(error)) = (counts::get(), result) {
+        let flag = Code::IORING_REGISTER_USE_REGISTERED_RING as u32;
+        counts.registration_failed(call.opcode & !flag, error);
+    }
+    let body = Registered {
+        opcode: call.opcode,
+        count: call.count,
+        argument: call.argument,
+        result: result.map_or_else(Errno::negated, |value| value as i32),
+        reserved: 0,
+        duration_ns: vdso::monotonic_ns() - began_ns,
+    };
+    tell(ring, Kind::Registered, &body, &Samples::NONE);
+    result
+}
+
+/// The number by which the ring behind a descriptor is told of, and what `asks` is answered there.
+fn look(fd: Fd, asks: fn(&Core) -> u32) -> (u32, u32) {
+    let Some(ring) = registry::get(fd) else { return (0, 0) };
+    let guard = ring.lock();
+    guard.as_ref().map_or((0, 0), |core| (core.serial() as u32, asks(core)))
+}

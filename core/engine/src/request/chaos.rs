@@ -1,0 +1,553 @@
+//! Injects faults, by the plan of [`anyring_chaos_plan`].
+//!
+//! A front end [attaches](attach) the process to the plan before the first ring is made. Rings that are made from then on are
+//! *under chaos*: each of their requests has a serial number and takes the ordinary way through the engine, not the short
+//! one, and what the plan says about it is decided by that number. Rings that are not cost nothing more than they did:
+//! what is asked here stands in branches that an ordinary request does not come to.
+//!
+//! Which faults a request may meet, its row of the op table says. Injected is only what the ABI allows of this very
+//! request: a send of a datagram is not cut, a request that is to wait does not answer `EAGAIN`.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use core::ptr::NonNull;
+
+use anyring_chaos_plan::{Entry, FIRST_PROCESS, Fault, Plan, Subject, Who, child};
+use anyring_trace::event::Step;
+use linux_raw_sys::general::{F_GETFL, O_DIRECT, RWF_NOWAIT, S_IFIFO, S_IFMT, S_IFREG, S_IFSOCK};
+use linux_raw_sys::io_uring::IORING_RECVSEND_BUNDLE;
+use linux_raw_sys::net::{
+    AF_UNIX, IPPROTO_MPTCP, IPPROTO_TCP, MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, MSG_PEEK, SO_DOMAIN,
+    SO_PROTOCOL, SO_TYPE, SOCK_STREAM,
+};
+
+use crate::abi::{Errno, RWF_ATOMIC};
+use crate::os::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use crate::os::user::{self, IoVector};
+use crate::os::{self, Fd};
+use crate::queue::{Cqe, RUBBISH};
+use crate::request::data::OpData;
+use crate::request::data::net::{Data, Transfer};
+use crate::request::op::{Caps, Op, Outcome};
+use crate::request::{Flags, Phase, Request, RequestId, trace};
+use crate::ring::Core;
+use crate::wait::timers::Clock;
+
+/// Those of reads from a file.
+pub const READS: &[Fault] = &[
+    Fault::Short,
+    Fault::Interrupted,
+    Fault::Again,
+    Fault::NoMemory,
+    Fault::Canceled,
+    Fault::GroupDry,
+    Fault::BufferRubbish,
+];
+/// Those of writes to a file.
+pub const WRITES: &[Fault] =
+    &[Fault::Short, Fault::Interrupted, Fault::Again, Fault::NoMemory, Fault::Canceled];
+/// Those of multishot reads.
+pub const READ_SHOTS: &[Fault] =
+    &[Fault::MultishotEnds, Fault::GroupDry, Fault::Interrupted, Fault::NoMemory, Fault::Canceled];
+/// Those of receives.
+pub const RECEIVES: &[Fault] = &[
+    Fault::Short,
+    Fault::Interrupted,
+    Fault::Again,
+    Fault::NoMemory,
+    Fault::Canceled,
+    Fault::GroupDry,
+    Fault::MultishotEnds,
+    Fault::BufferRubbish,
+];
+/// Those of sends.
+pub const SENDS: &[Fault] = &[
+    Fault::Short,
+    Fault::Interrupted,
+    Fault::Again,
+    Fault::NoBuffers,
+    Fault::NoMemory,
+    Fault::Canceled,
+    Fault::GroupDry,
+];
+/// Those of SPLICE and TEE.
+pub const SPLICES: &[Fault] = &[Fault::Short, Fault::Interrupted, Fault::NoMemory, Fault::Canceled];
+/// Those of ACCEPT.
+pub const ACCEPTS: &[Fault] =
+    &[Fault::Interrupted, Fault::Again, Fault::NoMemory, Fault::Canceled, Fault::MultishotEnds];
+/// Those of cancellations.
+pub const CANCELS: &[Fault] = &[Fault::CancelTooLate];
+/// Those of notifications.
+pub const NOTIFICATIONS: &[Fault] = &[Fault::NotificationLate];
+
+/// The longest that a completion comes late.
+const LATEST_NS: u64 = 2_000_000;
+/// What a direct transfer is a multiple of.
+const BLOCK: usize = 4096;
+/// So much goes into a pipe at once or not at all.
+const PIPE_BUF: usize = 4096;
+/// The most that one receive takes which may take whatever its buffer holds.
+const MOST_OF_A_BUFFER: u64 = 64;
+/// A multishot request that ends early posts fewer CQEs.
+const MOST_SHOTS: u64 = 8;
+
+/// What a request is whose result is known and whose CQE comes late: no cancellation finds it in time.
+static LATE: Op = Op::numbered(u8::MAX, "LATE", Caps::NONE, |_, _| Ok(()), |_, _| Outcome::Armed)
+    .disarm(|_, _| false)
+    .expire(|core, id| core.comes_now(id));
+
+static PLAN: AtomicPtr<Plan> = AtomicPtr::new(core::ptr::null_mut());
+/// What stands for this process in decisions.
+static PATH: AtomicU64 = AtomicU64::new(FIRST_PROCESS);
+/// How often it has forked.
+static FORKS: AtomicU64 = AtomicU64::new(0);
+/// How many rings it has made.
+static RINGS: AtomicU32 = AtomicU32::new(0);
+/// How often it has called `setup`.
+static SETUPS: AtomicU64 = AtomicU64::new(0);
+
+#[inline]
+fn plan() -> Option<&'static Plan> {
+    // Acquire pairs with the release store in `attach`.
+    let plan = PLAN.load(Ordering::Acquire);
+    // SAFETY: null, or never freed.
+    unsafe { plan.as_ref() }
+}
+
+/// From now on this process meets the faults of the plan behind `fd`, which stays the caller's.
+///
+/// # Errors
+/// `EINVAL` where there is no plan, and those of `mmap`.
+pub fn attach(fd: Fd) -> Result<(), Errno> {
+    let length = os::size(fd)? as usize;
+    let memory = NonNull::new(os::map_shared(fd, 0, length)?).ok_or(Errno::ENOMEM)?;
+    // SAFETY: mapped for good, and page-aligned.
+    let Some(plan) = (unsafe { Plan::open(memory, length) }) else {
+        // SAFETY: mapped above, and nobody knows of it.
+        unsafe { os::unmap(memory.as_ptr(), length) };
+        return Err(Errno::EINVAL);
+    };
+    PATH.store(plan.begin(os::getpid() as u32, os::getppid() as u32), Ordering::Relaxed);
+    // Release pairs with the acquire load in `plan`.
+    PLAN.store(Box::leak(Box::new(plan)), Ordering::Release);
+    trace::watch();
+    Ok(())
+}
+
+/// This process is about to fork.
+pub fn forks() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// This process is a child of one that was under chaos.
+pub fn forked() {
+    let Some(plan) = plan() else { return };
+    let path = child(PATH.load(Ordering::Relaxed), FORKS.swap(0, Ordering::Relaxed));
+    PATH.store(path, Ordering::Relaxed);
+    plan.enter(os::getpid() as u32, path);
+    RINGS.store(0, Ordering::Relaxed);
+    SETUPS.store(0, Ordering::Relaxed);
+}
+
+/// Decides, and notes what is going to be injected. The answer is what the fault is made of.
+fn inject(ring: u32, serial: u64, fault: Fault, opcode: u16) -> Option<u64> {
+    let plan = plan()?;
+    let who = Who { process: PATH.load(Ordering::Relaxed), ring };
+    let subject = Subject { who, serial, fault };
+    let injection = plan.decide(&subject)?;
+    plan.note(&Entry { injection, subject, opcode, pid: os::getpid() as u32 });
+    Some(injection.value)
+}
+
+/// Does `setup` meet this fault?
+pub fn in_setup(fault: Fault) -> bool {
+    plan().is_some() && inject(0, SETUPS.fetch_add(1, Ordering::Relaxed) + 1, fault, 0).is_some()
+}
+
+/// What chaos has to know of a ring.
+#[derive(Default)]
+pub struct Chaos {
+    /// The ring's number in its process; 0 where it is not under chaos.
+    ring: u32,
+    /// How many calls of `enter` and `register` it has seen.
+    calls: u64,
+    /// CQEs before this one were overwritten.
+    scrubbed: u32,
+    /// How many CQEs the multishot requests have posted that go on, by their serials.
+    shots: BTreeMap<u64, u64>,
+}
+
+impl Chaos {
+    /// For a new ring of this process.
+    pub fn new() -> Chaos {
+        let ring = if plan().is_some() { RINGS.fetch_add(1, Ordering::Relaxed) + 1 } else { 0 };
+        Chaos { ring, ..Chaos::default() }
+    }
+
+    /// Is the ring under chaos?
+    pub fn is_on(&self) -> bool {
+        self.ring != 0
+    }
+
+    /// One more call; its number.
+    pub fn begin_call(&mut self) -> u64 {
+        self.calls += 1;
+        self.calls
+    }
+}
+
+/// Of calls.
+impl Core {
+    /// Does the call with this number meet the fault?
+    pub fn call_meets(&self, call: u64, fault: Fault, opcode: u16) -> Option<u64> {
+        inject(self.chaos().ring, call, fault, opcode)
+    }
+
+    /// Overwrites the CQEs that the program has reaped.
+    pub fn scrub_reaped(&mut self, call: u64) {
+        let entries = self.memory().layout().cq_entries;
+        let (tail, ready) = (self.cq().tail(), self.cq_ready());
+        if ready > entries {
+            return;
+        }
+        let head = tail.wrapping_sub(ready);
+        // The places of older ones hold later ones by now.
+        let fresh = entries - ready;
+        let passed = head.wrapping_sub(self.chaos().scrubbed);
+        let count = if passed > entries { fresh } else { passed.min(fresh) };
+        if count == 0 || self.call_meets(call, Fault::CqeRubbish, 0).is_none() {
+            return;
+        }
+        (1..=count).for_each(|back| self.memory().scrub_cqe(head.wrapping_sub(back)));
+        self.chaos_mut().scrubbed = head;
+    }
+
+    /// How many of the next `wanted` SQEs a submission may take that is to be short: no chain is torn.
+    pub fn shorter_submission(&self, wanted: u32, value: u64) -> Option<u32> {
+        let most = wanted.min(self.sq_pending()).checked_sub(1).filter(|&most| most > 0)?;
+        let most = 1 + (value % u64::from(most)) as usize;
+        let ends = self.sq().ahead(self.memory(), most as u32).map(|index| {
+            let [_, flags, ..] = self.memory().first_word(index).to_ne_bytes();
+            !Flags::of_sqe(flags).links()
+        });
+        ends.enumerate().filter(|&(_, ends)| ends).last().map(|(place, _)| place as u32 + 1)
+    }
+}
+
+/// Of requests.
+impl Core {
+    fn request_meets(&self, id: RequestId, fault: Fault) -> Option<u64> {
+        let request = &self[id];
+        if !request.op.faults.has(fault) {
+            return None;
+        }
+        let value = inject(self.chaos().ring, request.serial, fault, u16::from(request.sqe.opcode))?;
+        if request.flags.has(Flags::TRACED) {
+            self.trace_step(id, Step::Injected, fault as u32);
+        }
+        Some(value)
+    }
+
+    /// A request was taken from the submission queue.
+    #[cold]
+    pub(super) fn under_chaos(&mut self, id: RequestId, index: u32) {
+        if !self.chaos().is_on() {
+            return;
+        }
+        self[id].flags.set(Flags::CHAOS.with(Flags::UNTRIED));
+        if self.request_meets(id, Fault::SqeRubbish).is_some() {
+            self.memory().scrub_sqe(index);
+        }
+    }
+
+    /// Faults of the first attempt, or of the next one of a multishot request. The error is what it comes to, if it is not made.
+    ///
+    /// # Errors
+    /// Those that are injected.
+    #[cold]
+    pub(super) fn inject_first(&mut self, id: RequestId) -> Result<(), Errno> {
+        if !self[id].flags.has(Flags::UNTRIED) {
+            return Ok(());
+        }
+        self[id].flags.clear(Flags::UNTRIED);
+        if self.chaos().shots.contains_key(&self[id].serial) {
+            // A multishot request whose buffers run out on its way.
+            return self.request_meets(id, Fault::GroupDry).map_or(Ok(()), |_| Err(Errno::ENOBUFS));
+        }
+        const ERRORS: [(Fault, Errno); 6] = [
+            (Fault::Interrupted, Errno::EINTR),
+            (Fault::Again, Errno::EAGAIN),
+            (Fault::NoBuffers, Errno::ENOBUFS),
+            (Fault::NoMemory, Errno::ENOMEM),
+            (Fault::Canceled, Errno::ECANCELED),
+            (Fault::GroupDry, Errno::ENOBUFS),
+        ];
+        for (fault, errno) in ERRORS {
+            if self.may_answer(id, fault) && self.request_meets(id, fault).is_some() {
+                return Err(errno);
+            }
+        }
+        self.fill_with_rubbish(id);
+        self.cut(id);
+        Ok(())
+    }
+
+    /// Can this request come to that error?
+    fn may_answer(&self, id: RequestId, fault: Fault) -> bool {
+        let request = &self[id];
+        match fault {
+            Fault::Again => may_not_wait(request),
+            Fault::GroupDry => {
+                request.flags.has(Flags::BUFFER_SELECT)
+                    && (!request.flags.has(Flags::MULTISHOT) || self.is_due(id, fault, 0))
+            }
+            _ => true,
+        }
+    }
+
+    /// Has the memory that a request is to fill hold rubbish.
+    fn fill_with_rubbish(&mut self, id: RequestId) {
+        let unknown = Flags::BUFFER_SELECT.with(Flags::REGISTERED_BUFFER);
+        if self[id].flags.has(unknown) || !self[id].op.faults.has(Fault::BufferRubbish) {
+            return;
+        }
+        let fd = self[id].file.fd();
+        // A transfer that is refused leaves its memory alone.
+        if self.memory_of(id).is_empty() || os::identity(fd).is_err() {
+            return;
+        }
+        if self.request_meets(id, Fault::BufferRubbish).is_some() {
+            self.memory_of(id).into_iter().for_each(fill);
+        }
+    }
+
+    /// Where a request's data lies, if that is known.
+    fn memory_of(&self, id: RequestId) -> alloc::vec::Vec<IoVector> {
+        let request = &self[id];
+        match &request.data {
+            OpData::Vectors(vectors) => vectors.to_vec(),
+            OpData::Net(Data::Message(message)) => message.vectors.clone(),
+            OpData::Net(Data::Transfer(Transfer { address, length, .. })) => {
+                alloc::vec![IoVector { base: *address, length: u64::from(*length) }]
+            }
+            _ => alloc::vec![IoVector { base: request.sqe.addr, length: u64::from(request.sqe.len) }],
+        }
+    }
+
+    /// Lets a transfer be of the first bytes only.
+    fn cut(&mut self, id: RequestId) {
+        let request = &self[id];
+        if !request.op.faults.has(Fault::Short) {
+            return;
+        }
+        let Some(Range { least, most, step }) = range(request) else { return };
+        let Some(value) = self.request_meets(id, Fault::Short) else { return };
+        let length = least + (value % ((most - least) / step + 1) as u64) as usize * step;
+        shorten(&mut self[id], length);
+        if !matches!(self[id].data, OpData::Net(_)) {
+            // As in the kernel, whose io_uring/rw.c breaks the chain; its io_uring/net.c only where all was asked for.
+            self.fail(id);
+        }
+    }
+
+    /// What the CQE of a request says that ends; none where it comes late.
+    #[cold]
+    pub(super) fn complete_under_chaos(&mut self, id: RequestId, mut cqe: Cqe) -> Option<Cqe> {
+        let serial = self[id].serial;
+        self.chaos_mut().shots.remove(&serial);
+        if self[id].is_notification() {
+            return Some(cqe);
+        }
+        let cancels = cqe.res == 0 && self[id].sqe.op_flags == 0;
+        if cancels && self.request_meets(id, Fault::CancelTooLate).is_some() {
+            cqe.res = Errno::EALREADY.negated();
+            self.fail(id);
+        }
+        self[id].result = cqe.res;
+        self[id].cqe_flags = cqe.flags;
+        if self.may_come_late(id) && self.comes_late(id, Fault::Late) { None } else { Some(cqe) }
+    }
+
+    /// Not a TIMEOUT, which ends the waits of `enter` when it fires; not a LINK_TIMEOUT, which ends with what it watches; nor
+    /// what other processes take part in.
+    fn may_come_late(&self, id: RequestId) -> bool {
+        let request = &self[id];
+        !request.flags.has(Flags::CQE_SKIP.with(Flags::SILENCED))
+            && !request.op.caps.has(Caps::WATCHES)
+            && !matches!(request.data, OpData::Timeout(_))
+            && !self.is_shared()
+    }
+
+    /// Arms the timer by which a request comes late, if it does.
+    #[cold]
+    pub(super) fn comes_late(&mut self, id: RequestId, fault: Fault) -> bool {
+        let Some(value) = self.request_meets(id, fault) else { return false };
+        let request = &mut self[id];
+        request.phase = Phase::Armed;
+        request.flags.clear(Flags::UNTRIED);
+        if fault == Fault::Late {
+            request.op = &LATE;
+        }
+        self.timers_mut().cancel(id);
+        self.arm_timer(id, Clock::Monotonic, os::monotonic_ns() + value % LATEST_NS);
+        true
+    }
+
+    fn comes_now(&mut self, id: RequestId) {
+        self[id].op = self.requests().row(self[id].sqe.opcode);
+        self.complete_late(id);
+    }
+
+    /// Is its CQE to be kept, though there is room? Not while somebody sleeps until it is there.
+    #[cold]
+    pub(super) fn overflows(&self, id: RequestId) -> bool {
+        self.token().asleep() == 0 && self.request_meets(id, Fault::Overflow).is_some()
+    }
+
+    /// Does a multishot request end with the CQE that it is about to post? One that goes on may find no buffer next.
+    #[cold]
+    pub(super) fn ends_early(&mut self, id: RequestId) -> bool {
+        let serial = self[id].serial;
+        let posted = *self.chaos().shots.get(&serial).unwrap_or(&0);
+        if !self[id].op.faults.has(Fault::MultishotEnds) || posted == MOST_SHOTS {
+            return false;
+        }
+        self.chaos_mut().shots.insert(serial, posted + 1);
+        if self.is_due(id, Fault::MultishotEnds, posted)
+            && self.request_meets(id, Fault::MultishotEnds).is_some()
+        {
+            return true;
+        }
+        if self.is_due(id, Fault::GroupDry, posted + 1) {
+            self[id].flags.set(Flags::UNTRIED);
+        }
+        false
+    }
+
+    /// Does a multishot request meet the fault when it has posted so many CQEs?
+    fn is_due(&self, id: RequestId, fault: Fault, posted: u64) -> bool {
+        let who = Who { process: PATH.load(Ordering::Relaxed), ring: self.chaos().ring };
+        let subject = Subject { who, serial: self[id].serial, fault };
+        let injection =
+            plan().filter(|_| self[id].op.faults.has(fault)).and_then(|plan| plan.decide(&subject));
+        injection.is_some_and(|injection| injection.value % MOST_SHOTS == posted)
+    }
+}
+
+/// Is it one that answers `EAGAIN` rather than to wait?
+fn may_not_wait(request: &Request) -> bool {
+    if request.flags.has(Flags::NOWAIT) {
+        return true;
+    }
+    if !matches!(request.data, OpData::None | OpData::Vectors(_)) || !request.op.caps.has(Caps::POSITION) {
+        return false;
+    }
+    request.sqe.op_flags & RWF_NOWAIT != 0
+}
+
+/// How long a transfer may be cut to: from `least` to `most`, in steps.
+struct Range {
+    least: usize,
+    most: usize,
+    step: usize,
+}
+
+/// To what a transfer may be cut.
+fn range(request: &Request) -> Option<Range> {
+    let file = os::identity(request.file.fd()).ok()?.mode & S_IFMT;
+    let (mut least, mut step) = (1, 1);
+    if matches!(request.data, OpData::Net(_)) {
+        const PLAIN: u32 = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE | MSG_PEEK;
+        if request.sqe.op_flags & !PLAIN != 0 || !is_stream(request.file.fd()) {
+            return None;
+        }
+        if request.flags.has(Flags::BUFFER_SELECT) {
+            return range_of_buffers(request);
+        }
+    } else {
+        let reads = request.op.caps.has(Caps::POSITION) && !request.op.caps.has(Caps::HASHED);
+        match file {
+            S_IFREG => {}
+            S_IFIFO if reads => {}
+            S_IFIFO => least = PIPE_BUF,
+            S_IFSOCK if is_stream(request.file.fd()) => {}
+            _ => return None,
+        }
+        let transfers = request.op.caps.has(Caps::POSITION);
+        if transfers && request.sqe.op_flags & RWF_ATOMIC != 0 {
+            return None;
+        }
+        if file == S_IFREG
+            && os::fcntl(request.file.fd(), F_GETFL, 0).is_ok_and(|it| it as u32 & O_DIRECT != 0)
+        {
+            (least, step) = (BLOCK, BLOCK);
+        }
+    }
+    let most = length(request).checked_sub(1)?;
+    (most >= least).then_some(Range { least, most, step })
+}
+
+/// A receive into provided buffers is limited to less than one may hold.
+fn range_of_buffers(request: &Request) -> Option<Range> {
+    let receives = request.op.faults.has(Fault::MultishotEnds);
+    let bundles = u32::from(request.sqe.ioprio) & IORING_RECVSEND_BUNDLE != 0;
+    if !receives || bundles || !matches!(request.data, OpData::Net(Data::Transfer(_))) {
+        return None;
+    }
+    let most = match request.sqe.len {
+        0 => MOST_OF_A_BUFFER as usize,
+        length => length as usize - 1,
+    };
+    (most > 0).then_some(Range { least: 1, most, step: 1 })
+}
+
+fn length(request: &Request) -> usize {
+    match &request.data {
+        OpData::Vectors(vectors) => vectors.iter().map(|vector| vector.length as usize).sum(),
+        OpData::Net(Data::Message(message)) => message.length(),
+        OpData::Net(Data::Transfer(transfer)) => transfer.length as usize,
+        _ => request.sqe.len as usize,
+    }
+}
+
+fn shorten(request: &mut Request, length: usize) {
+    match &mut request.data {
+        OpData::Vectors(vectors) => cut_vectors(vectors, length),
+        OpData::Net(Data::Message(message)) => cut_vectors(&mut message.vectors, length),
+        OpData::Net(Data::Transfer(transfer)) => {
+            transfer.length = length as u32;
+            request.sqe.len = length as u32;
+        }
+        _ => request.sqe.len = length as u32,
+    }
+}
+
+fn cut_vectors(vectors: &mut [IoVector], mut left: usize) {
+    for vector in vectors {
+        vector.length = vector.length.min(left as u64);
+        left -= vector.length as usize;
+    }
+}
+
+/// Is it a socket that carries bytes, not messages?
+fn is_stream(fd: Fd) -> bool {
+    let is = |option, number: u32| os::socket_option(fd, option).is_ok_and(|value| value as u32 == number);
+    is(SO_TYPE, SOCK_STREAM)
+        && (is(SO_DOMAIN, AF_UNIX)
+            || is(SO_PROTOCOL, IPPROTO_TCP as u32)
+            || is(SO_PROTOCOL, IPPROTO_MPTCP as u32))
+}
+
+/// Fills memory of the program with rubbish, as far as it is there.
+fn fill(IoVector { base, length }: IoVector) {
+    const PIECE: u64 = 4096;
+    let rubbish = [RUBBISH.to_ne_bytes()[0]; PIECE as usize];
+    let mut done = 0;
+    while done < length {
+        let piece = PIECE.min(length - done);
+        if user::write_bytes(base + done, &rubbish[..piece as usize]).is_err() {
+            return;
+        }
+        done += piece;
+    }
+}

@@ -1,0 +1,384 @@
+//! Tells a reader what happens to requests, by the events of [`anyring_trace`].
+//!
+//! A front end [attaches](attach) the process to the reader's buffer before the first ring is made. A ring that is made from
+//! then on is *traced*: each of its requests has a serial number, and takes the ordinary way through the engine, not the
+//! short one. A ring that is not costs nothing more than it did: what is told stands in branches that an ordinary
+//! request does not come to.
+//!
+//! An event is published where it happens, under the ring's lock mostly, so the events of one ring come in their order. Where
+//! the buffer is full, the thread waits for the reader; a reader that is gone is not waited for.
+
+pub mod counts;
+mod files;
+pub mod outside;
+mod sample;
+mod threads;
+
+use alloc::boxed::Box;
+use core::ptr::NonNull;
+
+use anyring_trace::buffer::{Buffer, LOSSY, Record};
+use anyring_trace::event::{self, Attachment, Head, Kind, Plain, Step, UNREADABLE, padded};
+
+use crate::abi::{Errno, Sqe};
+use crate::os::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use crate::os::{self, Fd, user, vdso};
+use crate::queue::Cqe;
+use crate::request::op::Op;
+use crate::request::shown;
+use crate::request::{Flags, RequestId};
+use crate::ring::Core;
+use files::Names;
+pub use sample::Samples;
+pub use threads::comes_in;
+
+/// What the process tells its events by.
+struct Tracer {
+    /// Which engine the process runs.
+    engine: u32,
+    buffer: Buffer,
+    names: Names,
+}
+
+static TRACER: AtomicPtr<Tracer> = AtomicPtr::new(core::ptr::null_mut());
+/// This process, as the reader knows it.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+#[inline]
+fn tracer() -> Option<&'static Tracer> {
+    // Acquire pairs with the release store in `attach`.
+    let tracer = TRACER.load(Ordering::Acquire);
+    // SAFETY: null, or never freed.
+    unsafe { tracer.as_ref() }
+}
+
+/// From now on this process, which runs `engine`, tells of itself in the buffer behind `fd`, which stays the caller's.
+/// `program` and `arguments` (each ended by a zero) are told first.
+///
+/// # Errors
+/// `EINVAL` where there is no buffer, and those of `mmap`.
+pub fn attach(fd: Fd, engine: u32, program: &[u8], arguments: &[u8]) -> Result<(), Errno> {
+    let length = os::size(fd)? as usize;
+    let memory = NonNull::new(os::map_shared(fd, 0, length)?).ok_or(Errno::ENOMEM)?;
+    // SAFETY: mapped for good, and page-aligned.
+    let Some(buffer) = (unsafe { Buffer::open(memory, length) }) else {
+        // SAFETY: mapped above, and nobody knows of it.
+        unsafe { os::unmap(memory.as_ptr(), length) };
+        return Err(Errno::EINVAL);
+    };
+    vdso::begin();
+    PROCESS.store(os::number_in_proc(), Ordering::Relaxed);
+    let tracer = Box::leak(Box::new(Tracer { engine, buffer, names: Names::default() }));
+    let samples = Samples::of_program(program, arguments);
+    tracer.publish(0, Kind::Started, &event::Started { parent: 0, engine }, &samples);
+    // Release pairs with the acquire load in `tracer`.
+    TRACER.store(tracer, Ordering::Release);
+    watch();
+    Ok(())
+}
+
+/// This process is a child of the one that was traced.
+pub fn forked() {
+    counts::forked();
+    threads::forked();
+    let Some(tracer) = tracer() else { return };
+    let parent = PROCESS.swap(os::number_in_proc(), Ordering::Relaxed);
+    let body = event::Started { parent, engine: tracer.engine };
+    tracer.publish(0, Kind::Started, &body, &Samples::NONE);
+}
+
+/// The calling thread ends: its identity may be another's.
+pub fn thread_ends() {
+    if is_on() {
+        threads::ends();
+    }
+}
+
+/// The process ends.
+pub fn ends() {
+    let Some(tracer) = tracer() else { return };
+    tracer.publish(0, Kind::Ended, &event::Ended::default(), &Samples::NONE);
+}
+
+/// Whether anything is told, counted or injected: the one thing that is looked at where nothing is.
+static ON: AtomicBool = AtomicBool::new(false);
+
+/// Is anything told, counted or injected?
+#[inline(always)]
+pub fn is_on() -> bool {
+    ON.load(Ordering::Relaxed)
+}
+
+/// From now on this process counts what is asked of the rings that it makes.
+pub fn count() {
+    counts::begin();
+    watch();
+}
+
+/// It is from now on.
+pub(super) fn watch() {
+    ON.store(true, Ordering::Relaxed);
+}
+
+/// Tells of a ring, or of the process (ring 0).
+pub fn tell<T: Plain>(ring: u32, kind: Kind, body: &T, samples: &Samples) {
+    if let Some(tracer) = tracer() {
+        tracer.publish(ring, kind, body, samples);
+    }
+}
+
+/// What a ring knows of being traced or under chaos.
+#[derive(Default)]
+pub struct Traced {
+    /// The serial of the request that was submitted last, where it is.
+    last: Option<u64>,
+}
+
+impl Traced {
+    /// For a new ring of this process.
+    pub fn new() -> Traced {
+        Traced { last: is_on().then_some(0) }
+    }
+
+    /// Is it?
+    #[inline(always)]
+    pub fn is_on(&self) -> bool {
+        self.last.is_some()
+    }
+}
+
+/// What an event about a request begins with.
+struct About<'a> {
+    tracer: &'static Tracer,
+    ring: u32,
+    serial: u64,
+    op: &'static Op,
+    sqe: &'a Sqe,
+}
+
+impl Core {
+    fn about(&self, id: RequestId) -> Option<About<'_>> {
+        let request = &self[id];
+        let (serial, op, sqe) = (request.serial, request.op, &request.sqe);
+        Some(About { tracer: tracer()?, ring: self.serial() as u32, serial, op, sqe })
+    }
+
+    /// A request was taken from the submission queue.
+    #[cold]
+    pub(super) fn trace_submission(&mut self, id: RequestId) {
+        let Some(last) = &mut self.traced_mut().last else { return };
+        *last += 1;
+        let serial = *last;
+        let behind = if self.assembly().head().is_some() { serial - 1 } else { 0 };
+        self[id].serial = serial;
+        if tracer().is_none() && counts::get().is_none() {
+            return;
+        }
+        self[id].flags.set(Flags::TRACED);
+        if let Some(counts) = counts::get() {
+            counts.submitted(self[id].op.code);
+        }
+        let Some(About { tracer, ring, op, sqe, .. }) = self.about(id) else { return };
+        let file = tracer.tell_names(ring, op, sqe, |slot| self.files().get(slot));
+        let body = event::Submitted { serial, sqe: *sqe.words(), behind, file, reserved: 0 };
+        tracer.publish(ring, Kind::Submitted, &body, &Samples::of_submission(op, sqe, tracer.data()));
+    }
+
+    /// Something became of a request that is traced.
+    #[cold]
+    pub fn trace_step(&self, id: RequestId, step: Step, value: u32) {
+        let Some(About { tracer, ring, serial, .. }) = self.about(id) else { return };
+        let body = event::Stepped { serial, step: step as u32, value };
+        tracer.publish(ring, Kind::Stepped, &body, &Samples::NONE);
+    }
+
+    /// A completion of a traced request is about to be posted, or is left out.
+    #[cold]
+    pub(super) fn trace_completion(&self, id: RequestId, cqe: &Cqe, marks: u32) {
+        if let Some(counts) = counts::get() {
+            counts.completed(self[id].op.code, cqe.res);
+        }
+        let Some(About { tracer, ring, serial, op, sqe }) = self.about(id) else { return };
+        let samples = Samples::of_completion(op, sqe, cqe.res, tracer.data());
+        self.trace_cqe(tracer, ring, serial, cqe, marks, &samples);
+    }
+
+    /// A completion that no request of this ring asked for is about to be posted.
+    pub(crate) fn post_unrequested(&mut self, cqe: Cqe) {
+        if self.traced().is_on()
+            && let Some(tracer) = tracer()
+        {
+            self.trace_cqe(tracer, self.serial() as u32, 0, &cqe, event::LAST, &Samples::NONE);
+        }
+        self.post(cqe);
+    }
+
+    /// The ring ends in this process.
+    #[cold]
+    pub(crate) fn trace_end(&self) {
+        let (in_flight, cq_ready) = (self.requests().live() as u64, self.cq_ready());
+        let body = event::RingEnded { in_flight, cq_ready, reserved: 0 };
+        tell(self.serial() as u32, Kind::RingEnded, &body, &Samples::NONE);
+    }
+
+    fn trace_cqe(&self, tracer: &Tracer, ring: u32, serial: u64, cqe: &Cqe, marks: u32, samples: &Samples) {
+        let posted = marks & event::SKIPPED == 0;
+        let overflows = posted && !self.has_room_for(1);
+        let marks = marks | if overflows { event::OVERFLOWED } else { 0 };
+        let cq_ready = self.cq().ready(self.memory()) + u32::from(posted && !overflows);
+        let Cqe { user_data, res, flags, big } = *cqe;
+        let body = event::Completed { serial, user_data, res, flags, big, marks, cq_ready };
+        tracer.publish(ring, Kind::Completed, &body, samples);
+    }
+}
+
+impl Tracer {
+    /// How many bytes of a request's data go along.
+    fn data(&self) -> usize {
+        self.buffer.header().settings.sample.load(Ordering::Relaxed) as usize
+    }
+
+    /// Tells the name of a descriptor, where that is not known.
+    fn tell_name(&self, ring: u32, fd: Fd) {
+        // Numbers of registered files were told under these.
+        let Some(name) = (fd >= 0).then(|| self.names.to_tell(fd)).flatten() else { return };
+        self.publish(
+            ring,
+            Kind::FileNamed,
+            &event::FileNamed { fd, reserved: 0 },
+            &Samples::of_name(name.bytes()),
+        );
+    }
+
+    /// Tells the names of the descriptors that a request names, where they are not known, `registered` files among them. The
+    /// request's file, or -1.
+    fn tell_names(&self, ring: u32, op: &Op, sqe: &Sqe, registered: impl Fn(u32) -> Option<Fd>) -> Fd {
+        let mut file = -1;
+        for argument in op.arguments.iter().filter(|argument| argument.applies(sqe)) {
+            let value = argument.field.value(sqe) as Fd;
+            let named = match argument.kind {
+                shown::Kind::File if Flags::of_sqe(sqe.flags).has(Flags::FIXED_FILE) => {
+                    registered(value as u32)
+                }
+                shown::Kind::SecondFile(fixed) if sqe.op_flags & fixed != 0 => registered(value as u32),
+                shown::Kind::RegisteredFile => registered(value as u32),
+                shown::Kind::File | shown::Kind::SecondFile(_) | shown::Kind::Descriptor => Some(value),
+                _ => continue,
+            };
+            if let Some(fd) = named {
+                self.tell_name(ring, fd);
+            }
+            if matches!(argument.kind, shown::Kind::File) {
+                file = named.unwrap_or(-1);
+            }
+        }
+        file
+    }
+
+    /// Publishes an event of now.
+    fn publish<T: Plain>(&self, ring: u32, kind: Kind, body: &T, samples: &Samples) {
+        self.publish_of(Moment::now(), ring, kind, body, samples);
+    }
+
+    /// Publishes an event.
+    fn publish_of<T: Plain>(
+        &self,
+        moment: Moment,
+        ring: u32,
+        kind: Kind,
+        body: &T,
+        attachments: &impl Attachments,
+    ) {
+        let bytes = size_of::<Head>() + size_of::<T>() + attachments.bytes();
+        let process = PROCESS.load(Ordering::Relaxed);
+        let Some(mut record) = self.claim(bytes, process) else { return };
+        let Moment { time_ns, thread } = moment;
+        let attached = attachments.count();
+        let head = Head { time_ns, process, thread, ring, kind: kind as u16, attachments: attached };
+        record.put(head.bytes());
+        record.put(body.bytes());
+        attachments.put(&mut record);
+        record.commit();
+    }
+
+    /// Room for a record; none where the reader is gone, or does not want to be waited for.
+    fn claim(&self, bytes: usize, process: u32) -> Option<Record<'_>> {
+        const PAUSE_NS: u64 = 200_000;
+        const LOOK: u32 = 100;
+        let header = self.buffer.header();
+        let mut pauses = 0_u32;
+        while header.abandoned.load(Ordering::Relaxed) == 0 {
+            if let Ok(record) = self.buffer.claim(bytes, process) {
+                return Some(record);
+            }
+            if header.settings.flags.load(Ordering::Relaxed) & LOSSY != 0 {
+                header.dropped.fetch_add(1, Ordering::Relaxed);
+                return None;
+            }
+            os::pause(PAUSE_NS);
+            pauses += 1;
+            if pauses % LOOK == 0 && !os::is_in_proc(header.settings.reader.load(Ordering::Relaxed)) {
+                header.abandoned.store(1, Ordering::Relaxed);
+            }
+        }
+        None
+    }
+}
+
+/// When something happened, and in which thread.
+#[derive(Clone, Copy)]
+struct Moment {
+    time_ns: u64,
+    thread: u32,
+}
+
+impl Moment {
+    fn now() -> Moment {
+        Moment { time_ns: vdso::monotonic_ns(), thread: threads::number() }
+    }
+}
+
+/// What goes along with an event.
+trait Attachments {
+    /// How many there are.
+    fn count(&self) -> u16;
+    /// How much of a record they take.
+    fn bytes(&self) -> usize;
+    /// Writes them behind the event's body.
+    fn put(&self, record: &mut Record<'_>);
+}
+
+impl Attachments for Samples {
+    fn count(&self) -> u16 {
+        Samples::count(self)
+    }
+
+    fn bytes(&self) -> usize {
+        Samples::bytes(self)
+    }
+
+    fn put(&self, record: &mut Record<'_>) {
+        for sample in self.iter() {
+            let length = size_of::<Attachment>() + padded(sample.kept);
+            // SAFETY: so many bytes of the record.
+            copy(sample, unsafe { core::slice::from_raw_parts_mut(record.next(length), length) });
+        }
+    }
+}
+
+/// Copies what goes along, and what stands before it, to a place of that length. The source may be anything.
+fn copy(sample: &sample::Sample, place: &mut [u8]) {
+    let (attachment, kept) = place.split_at_mut(size_of::<Attachment>());
+    let (told, rest) = kept.split_at_mut(sample.kept);
+    rest.fill(0);
+    let is_there = user::read_bytes(sample.address, told).is_ok();
+    let mark = if is_there { 0 } else { UNREADABLE };
+    let stands = Attachment {
+        address: sample.address,
+        length: sample.length,
+        kept: sample.kept as u32,
+        content: sample.content as u16,
+        index: sample.index | mark,
+    };
+    attachment.copy_from_slice(stands.bytes());
+}

@@ -1,0 +1,104 @@
+//! Registered files of a ring: what a slot holds is told when it is registered, for its descriptor may be closed then.
+//!
+//! What requests put into slots, or take out of them, has no name: nobody but the kernel can look at it.
+
+use alloc::collections::BTreeMap;
+
+use anyring_engine::abi::Sqe;
+use anyring_engine::ops::TABLE;
+use anyring_engine::os::{Fd, user};
+use anyring_engine::request::op::{Caps, Field};
+use anyring_engine::request::shown::Kind;
+use anyring_engine::request::trace::outside;
+use linux_raw_sys::io_uring::{
+    io_uring_register_op as Code, io_uring_rsrc_register, io_uring_rsrc_update, io_uring_rsrc_update2,
+};
+
+/// Of one registration, as many are told.
+const MOST: u32 = 4096;
+
+/// What the slots are called: the numbers under which their names were told.
+#[derive(Default)]
+pub struct Files(BTreeMap<u32, Fd>);
+
+impl Files {
+    /// None.
+    pub const fn new() -> Files {
+        Files(BTreeMap::new())
+    }
+
+    /// The number under which the name of what a slot holds was told.
+    pub fn get(&self, slot: u32) -> Option<Fd> {
+        self.0.get(&slot).copied()
+    }
+
+    /// A registration of the ring has succeeded.
+    pub fn registered(&mut self, ring: u32, opcode: u32, argument: u64, count: u32) {
+        const FILES: u32 = Code::IORING_REGISTER_FILES as u32;
+        const NO_FILES: u32 = Code::IORING_UNREGISTER_FILES as u32;
+        const UPDATE: u32 = Code::IORING_REGISTER_FILES_UPDATE as u32;
+        const TAGGED_FILES: u32 = Code::IORING_REGISTER_FILES2 as u32;
+        const TAGGED_UPDATE: u32 = Code::IORING_REGISTER_FILES_UPDATE2 as u32;
+        match opcode {
+            FILES => self.set(ring, 0, argument, count),
+            NO_FILES => self.0.clear(),
+            UPDATE => {
+                if let Ok(update) = user::read::<io_uring_rsrc_update>(argument) {
+                    self.set(ring, update.offset, update.data, count);
+                }
+            }
+            TAGGED_FILES => {
+                if let Ok(files) = user::read::<io_uring_rsrc_register>(argument) {
+                    self.set(ring, 0, files.data, files.nr);
+                }
+            }
+            TAGGED_UPDATE => {
+                if let Ok(update) = user::read::<io_uring_rsrc_update2>(argument) {
+                    self.set(ring, update.offset, update.data, update.nr);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Slots from `first` on hold the files of these descriptors; without an array, and where one is negative, nothing. Those
+    /// that are to be left alone (-2) are.
+    fn set(&mut self, ring: u32, first: u32, descriptors: u64, count: u32) {
+        const LEFT_ALONE: Fd = -2;
+        self.0.retain(|slot, _| *slot < first || *slot - first < MOST.min(count) || *slot - first >= count);
+        for place in 0..count.min(MOST) {
+            let fd = user::element::<Fd>(descriptors, place as usize).ok().flatten().unwrap_or(-1);
+            let slot = first.wrapping_add(place);
+            if fd == LEFT_ALONE {
+                continue;
+            }
+            match outside::name_registered(ring, fd) {
+                Some(number) => drop(self.0.insert(slot, number)),
+                None => drop(self.0.remove(&slot)),
+            }
+        }
+    }
+
+    /// A request was submitted that may change slots: what they hold is not known from here on.
+    pub fn submitted(&mut self, sqe: &Sqe) {
+        let op = TABLE.lookup(sqe.opcode);
+        let changes = op.arguments.iter().any(|argument| matches!(argument.kind, Kind::Descriptors(_)));
+        if changes && op.caps.has(Caps::OF_ITS_RING) {
+            self.0.clear();
+        }
+    }
+
+    /// A request has completed.
+    pub fn completed(&mut self, sqe: &Sqe, result: i32) {
+        const ANY_SLOT: u64 = u32::MAX as u64;
+        let caps = TABLE.lookup(sqe.opcode).caps;
+        if result < 0 || !caps.has(Caps::INSTALLS.with(Caps::EMPTIES)) {
+            return;
+        }
+        match Field::FileIndex.value(sqe) {
+            0 => {}
+            ANY_SLOT => drop(self.0.remove(&(result as u32))),
+            place => drop(self.0.remove(&(place as u32 - 1))),
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! What becomes of requests on rings of the kernel's `io_uring`, told by the events of [`anyring_trace`].
+//!
+//! A front end that is in the way of the three calls makes them by [`call`]. Before each, the SQEs that it will take are
+//! copied; after it, those that the kernel took are told, and each new CQE. In between, a thread looks from time to time
+//! (`watch`), so that little is missed that no call shows: what an SQ thread took, what the program reaped without a call.
+//! What is missed all the same is counted ([`anyring_trace::event::Unseen`]).
+//!
+//! A request whose success has no CQE (`IOSQE_CQE_SKIP_SUCCESS`) is told when it is submitted and when it fails.
+//!
+//! To be seen, a ring's memory is mapped here, and as long as it is, the ring does not end. So the thread also looks whether
+//! the program has closed it. A ring that is only known by a number in the calling thread (`IORING_REGISTER_RING_FDS`) lives as
+//! long as the number is registered, and the thread runs.
+//!
+//! All is kept under one lock, which is not held while the kernel is asked. A front end lets no handler of the program run in
+//! a thread that is in here, but for that time.
+#![no_std]
+
+extern crate alloc;
+
+mod files;
+mod memory;
+mod requests;
+mod ring;
+mod rings;
+mod watch;
+
+use core::ops::RangeInclusive;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use anyring_engine::os::sync::{AcrossFork, Mutex};
+use anyring_engine::os::{Fd, nr, user, vdso};
+use anyring_engine::request::trace::{self, Samples, tell};
+use anyring_trace::event::{ENGINE_KERNEL, Entered, Kind, Registered, RingMade};
+use linux_raw_sys::io_uring::{
+    IORING_ENTER_REGISTERED_RING, IORING_SETUP_REGISTERED_FD_ONLY, io_uring_params,
+    io_uring_register_op as Code, io_uring_rsrc_update,
+};
+use ring::When;
+use rings::{Named, Rings};
+
+static RINGS: Mutex<Rings> = Mutex::new(Rings::new());
+/// Whether a thread is between [`before_fork`] and [`after_fork`].
+static FORKS: AtomicBool = AtomicBool::new(false);
+
+/// One of the three calls, which `kernel` makes. Handlers of the program may run in `kernel`, and jump out of it.
+pub fn call(number: usize, arguments: [usize; 6], kernel: impl FnOnce() -> isize) -> isize {
+    match number as u32 {
+        nr::__NR_io_uring_setup => setup(arguments, kernel),
+        nr::__NR_io_uring_enter => enter(arguments, kernel),
+        nr::__NR_io_uring_register => register(arguments, kernel),
+        _ => kernel(),
+    }
+}
+
+fn setup([entries, address, ..]: [usize; 6], kernel: impl FnOnce() -> isize) -> isize {
+    let asked: Option<io_uring_params> = user::read(address as u64).ok();
+    let result = kernel();
+    let given: Option<io_uring_params> = user::read(address as u64).ok().filter(|_| result >= 0);
+    let mut rings = RINGS.lock();
+    let by_number = asked.is_some_and(|asked| asked.flags & IORING_SETUP_REGISTERED_FD_ONLY != 0);
+    let named = if by_number { Named::Registered(result as u32) } else { Named::Descriptor(result as Fd) };
+    let ring = given.as_ref().map_or(0, |given| rings.made(named, given));
+    let body = RingMade {
+        result: result as i32,
+        entries: entries as u32,
+        flags: asked.map_or(0, |asked| asked.flags),
+        features: given.map_or(0, |given| given.features),
+        sq_entries: given.map_or(0, |given| given.sq_entries),
+        cq_entries: given.map_or(0, |given| given.cq_entries),
+        engine: ENGINE_KERNEL,
+        sq_thread_cpu: asked.map_or(0, |asked| asked.sq_thread_cpu),
+        sq_thread_idle_ms: asked.map_or(0, |asked| asked.sq_thread_idle),
+        workers_fd: asked.map_or(0, |asked| asked.wq_fd),
+    };
+    tell(ring, Kind::RingMade, &body, &Samples::NONE);
+    if ring != 0 {
+        watch::begin(&mut rings);
+    }
+    result
+}
+
+/// How the first argument of a call names a ring.
+fn named(first: usize, is_registered: bool) -> Named {
+    if is_registered { Named::Registered(first as u32) } else { Named::Descriptor(first as Fd) }
+}
+
+fn enter([first, to_submit, least, flags, ..]: [usize; 6], kernel: impl FnOnce() -> isize) -> isize {
+    let (to_submit, flags) = (to_submit as u32, flags as u32);
+    let mut rings = RINGS.lock();
+    let number = rings.number(named(first, flags & IORING_ENTER_REGISTERED_RING != 0));
+    let mut sq_ready = 0;
+    if let Some(ring) = rings.get(number) {
+        ring.look(When::Later);
+        sq_ready = ring.ready().0;
+        ring.call_begins(to_submit);
+        watch::begin(&mut rings);
+    }
+    drop(rings);
+    let began_ns = vdso::monotonic_ns();
+    let result = kernel();
+    let duration_ns = vdso::monotonic_ns() - began_ns;
+    let mut rings = RINGS.lock();
+    let mut cq_ready = 0;
+    if let Some(ring) = rings.get(number) {
+        ring.call_ends(to_submit);
+        cq_ready = ring.ready().1;
+    }
+    let body = Entered {
+        to_submit,
+        min_complete: least as u32,
+        flags,
+        result: result as i32,
+        duration_ns,
+        sq_ready,
+        cq_ready,
+    };
+    tell(number, Kind::Entered, &body, &Samples::NONE);
+    result
+}
+
+fn register([first, opcode, argument, count, ..]: [usize; 6], kernel: impl FnOnce() -> isize) -> isize {
+    let (opcode, count) = (opcode as u32, count as u32);
+    let by_number = Code::IORING_REGISTER_USE_REGISTERED_RING as u32;
+    let mut rings = RINGS.lock();
+    let number = rings.number(named(first, opcode & by_number != 0));
+    if let Some(ring) = rings.get(number) {
+        ring.look(When::Later);
+    }
+    drop(rings);
+    let began_ns = vdso::monotonic_ns();
+    let result = kernel();
+    let duration_ns = vdso::monotonic_ns() - began_ns;
+    let mut rings = RINGS.lock();
+    if result >= 0 {
+        let opcode = opcode & !by_number;
+        registered(&mut rings, number, opcode, argument as u64, result as usize);
+        if let Some(ring) = rings.get(number) {
+            ring.registered(opcode, argument as u64, count);
+        }
+    }
+    let argument = argument as u64;
+    let body = Registered { opcode, count, argument, result: result as i32, reserved: 0, duration_ns };
+    tell(number, Kind::Registered, &body, &Samples::NONE);
+    result
+}
+
+/// Something was registered: what that means for how rings are found.
+fn registered(rings: &mut Rings, number: u32, opcode: u32, argument: u64, count: usize) {
+    const NUMBERS: u32 = Code::IORING_REGISTER_RING_FDS as u32;
+    const NO_NUMBERS: u32 = Code::IORING_UNREGISTER_RING_FDS as u32;
+    const SIZES: u32 = Code::IORING_REGISTER_RESIZE_RINGS as u32;
+    match opcode {
+        NUMBERS | NO_NUMBERS => {
+            for place in 0..count {
+                let Ok(Some(update)) = user::element::<io_uring_rsrc_update>(argument, place) else { break };
+                let ring =
+                    if opcode == NUMBERS { rings.number(Named::Descriptor(update.data as Fd)) } else { 0 };
+                rings.set_registered(update.offset, ring);
+            }
+        }
+        SIZES => {
+            if let (Some(ring), Ok(params)) = (rings.get(number), user::read(argument)) {
+                ring.resized(&params);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The program is about to close these descriptors.
+pub fn closing(descriptors: RangeInclusive<Fd>) {
+    RINGS.lock().closing(&descriptors);
+}
+
+/// The process is about to become another program: what is there is told.
+pub fn looks() {
+    RINGS.lock().look();
+}
+
+/// The process ends.
+pub fn ends() {
+    let mut rings = RINGS.lock();
+    if rings.ends() {
+        rings.look();
+        trace::ends();
+    }
+}
+
+/// The process is about to fork: from here to [`after_fork`] nobody else is in the middle of something.
+pub fn before_fork() {
+    RINGS.hold();
+    FORKS.store(true, Ordering::Relaxed);
+}
+
+/// The process has forked, or could not, and this is the parent.
+pub fn after_fork() {
+    FORKS.store(false, Ordering::Relaxed);
+    // SAFETY: held by `before_fork` in this thread.
+    unsafe { RINGS.release() };
+    RINGS.lock().forked(false);
+}
+
+/// The process has forked and this is the child, in which no other thread exists. The fork may not have been announced.
+pub fn forked() {
+    let was_announced = FORKS.swap(false, Ordering::Relaxed);
+    let is_whole = was_announced || RINGS.try_lock().is_some();
+    // SAFETY: this thread is the only one.
+    unsafe { RINGS.reset() };
+    let mut rings = RINGS.lock();
+    if !is_whole {
+        // A thread of the parent was in the middle of something.
+        core::mem::forget(core::mem::replace(&mut *rings, Rings::new()));
+    }
+    rings.forked(true);
+}

@@ -1,0 +1,214 @@
+//! Requests that are under way: which of them a CQE is about.
+//!
+//! A CQE bears user data alone, which the program may give to several requests; they are taken to complete in the order of
+//! their submission.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::ops::RangeInclusive;
+
+use anyring_engine::abi::{IOSQE_CQE_SKIP_SUCCESS, Sqe};
+use anyring_engine::ops::TABLE;
+use anyring_engine::queue::Cqe;
+use anyring_engine::request::op::Caps;
+use anyring_trace::event::LAST;
+use linux_raw_sys::io_uring::{IORING_CQE_F_MORE, IORING_CQE_F_NOTIF};
+
+/// As many are remembered.
+const MOST: usize = 1 << 16;
+
+/// A request.
+#[derive(Clone, Copy)]
+struct Known {
+    sqe: Sqe,
+    /// Its CQE has come, and that about its memory has not.
+    owes_notification: bool,
+}
+
+/// What a CQE is about.
+pub struct Match {
+    /// The request's number; 0 where none is known.
+    pub serial: u64,
+    /// Its SQE.
+    pub sqe: Option<Sqe>,
+    /// [`LAST`], where no further one comes.
+    pub marks: u32,
+}
+
+/// Those of a ring.
+pub struct Requests {
+    /// By user data and number.
+    known: BTreeMap<(u64, u64), Known>,
+    /// Up to this number, some may be done without a CQE that was seen.
+    doubtful: u64,
+}
+
+fn skips(sqe: &Sqe) -> bool {
+    u32::from(sqe.flags) & IOSQE_CQE_SKIP_SUCCESS != 0
+}
+
+fn notifies(sqe: &Sqe) -> bool {
+    TABLE.lookup(sqe.opcode).caps.has(Caps::NOTIFIES)
+}
+
+impl Requests {
+    /// None.
+    pub const fn new() -> Requests {
+        Requests { known: BTreeMap::new(), doubtful: 0 }
+    }
+
+    /// How many there are of which a CQE is due.
+    pub fn due(&self) -> usize {
+        self.known.values().filter(|known| !skips(&known.sqe)).count()
+    }
+
+    /// Forgets all.
+    pub fn clear(&mut self) {
+        self.known.clear();
+    }
+
+    /// One was submitted.
+    pub fn add(&mut self, serial: u64, sqe: &Sqe) {
+        if self.known.len() >= MOST {
+            self.make_room();
+        }
+        self.known.insert((sqe.user_data, serial), Known { sqe: *sqe, owes_notification: false });
+    }
+
+    /// Forgets those that tell nobody when they succeed, and where that is not enough the older half of all.
+    fn make_room(&mut self) {
+        self.known.retain(|_, known| !skips(&known.sqe));
+        if self.known.len() >= MOST / 2 {
+            let mut serials: Vec<u64> = self.known.keys().map(|key| key.1).collect();
+            let middle = serials.len() / 2;
+            let oldest_kept = *serials.select_nth_unstable(middle).1;
+            self.known.retain(|key, _| key.1 >= oldest_kept);
+        }
+    }
+
+    /// Whether a CQE can be about one of them.
+    pub fn has(&self, cqe: &Cqe) -> bool {
+        self.find(cqe).is_some()
+    }
+
+    /// CQEs were lost: some of those that are known may be done.
+    pub fn lost(&mut self) {
+        self.doubtful = self.known.keys().map(|key| key.1).max().unwrap_or(self.doubtful);
+    }
+
+    fn find(&self, cqe: &Cqe) -> Option<(u64, u64)> {
+        let (newer, older) = (self.doubtful.saturating_add(1)..=u64::MAX, 0..=self.doubtful);
+        self.find_within(cqe, newer).or_else(|| self.find_within(cqe, older))
+    }
+
+    /// The one that a CQE is about, among those with these numbers.
+    fn find_within(&self, cqe: &Cqe, serials: RangeInclusive<u64>) -> Option<(u64, u64)> {
+        if serials.is_empty() {
+            return None;
+        }
+        let range = (cqe.user_data, *serials.start())..=(cqe.user_data, *serials.end());
+        let same = || self.known.range(range.clone());
+        let first =
+            |wanted: &dyn Fn(&Known) -> bool| same().find(|(_, known)| wanted(known)).map(|(key, _)| *key);
+        if cqe.flags & IORING_CQE_F_NOTIF != 0 {
+            return first(&|known| known.owes_notification).or_else(|| first(&|known| notifies(&known.sqe)));
+        }
+        // A request that tells of failures only is the less likely one.
+        first(&|known| !known.owes_notification && !skips(&known.sqe))
+            .or_else(|| first(&|known| !known.owes_notification))
+    }
+
+    /// What a CQE is about. A request that is done with it is forgotten.
+    pub fn complete(&mut self, cqe: &Cqe) -> Match {
+        let Some(key) = self.find(cqe) else { return Match { serial: 0, sqe: None, marks: LAST } };
+        let more = cqe.flags & IORING_CQE_F_MORE != 0;
+        let known = self.known.get_mut(&key);
+        let sqe = known.as_ref().map(|known| known.sqe);
+        let announces = more && sqe.as_ref().is_some_and(notifies);
+        match known {
+            Some(known) if announces => known.owes_notification = true,
+            Some(_) if more => {}
+            _ => drop(self.known.remove(&key)),
+        }
+        Match { serial: key.1, sqe, marks: if more && !announces { 0 } else { LAST } }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linux_raw_sys::io_uring::io_uring_op as Code;
+
+    fn sqe(opcode: Code, user_data: u64, flags: u32) -> Sqe {
+        Sqe { opcode: opcode as u8, flags: flags as u8, user_data, ..Sqe::EMPTY }
+    }
+
+    fn cqe(user_data: u64, res: i32, flags: u32) -> Cqe {
+        Cqe { user_data, res, flags, big: [0; 2] }
+    }
+
+    fn told(requests: &mut Requests, user_data: u64, res: i32, flags: u32) -> (u64, bool) {
+        let found = requests.complete(&cqe(user_data, res, flags));
+        (found.serial, found.marks & LAST != 0)
+    }
+
+    #[test]
+    fn same_user_data_in_the_order_of_submission() {
+        let mut requests = Requests::new();
+        for serial in 1..=3 {
+            requests.add(serial, &sqe(Code::IORING_OP_NOP, 7, 0));
+        }
+        for serial in 1..=3 {
+            assert_eq!(told(&mut requests, 7, 0, 0), (serial, true));
+        }
+        assert_eq!(told(&mut requests, 7, 0, 0), (0, true));
+    }
+
+    #[test]
+    fn multishots_and_notifications() {
+        let mut requests = Requests::new();
+        requests.add(1, &sqe(Code::IORING_OP_POLL_ADD, 1, 0));
+        requests.add(2, &sqe(Code::IORING_OP_SEND_ZC, 2, 0));
+        requests.add(3, &sqe(Code::IORING_OP_SEND_ZC, 2, 0));
+        assert_eq!(told(&mut requests, 1, 1, IORING_CQE_F_MORE), (1, false));
+        assert_eq!(told(&mut requests, 2, 5, IORING_CQE_F_MORE), (2, true));
+        // The second fails, and owes nothing.
+        assert_eq!(told(&mut requests, 2, -32, 0), (3, true));
+        assert_eq!(told(&mut requests, 2, 0, IORING_CQE_F_NOTIF), (2, true));
+        assert_eq!(told(&mut requests, 1, -125, 0), (1, true));
+        assert_eq!(requests.due(), 0);
+    }
+
+    #[test]
+    fn what_skips_its_cqe_takes_nobody_elses() {
+        let mut requests = Requests::new();
+        requests.add(1, &sqe(Code::IORING_OP_NOP, 0, IOSQE_CQE_SKIP_SUCCESS));
+        requests.add(2, &sqe(Code::IORING_OP_NOP, 0, 0));
+        assert_eq!(requests.due(), 1);
+        assert_eq!(told(&mut requests, 0, 0, 0), (2, true));
+        assert_eq!(told(&mut requests, 0, -22, 0), (1, true));
+    }
+
+    #[test]
+    fn after_a_loss_the_newer_one_is_meant() {
+        let mut requests = Requests::new();
+        requests.add(1, &sqe(Code::IORING_OP_NOP, 0, 0));
+        requests.add(2, &sqe(Code::IORING_OP_POLL_ADD, 1, 0));
+        requests.lost();
+        requests.add(3, &sqe(Code::IORING_OP_NOP, 0, 0));
+        assert_eq!(told(&mut requests, 0, 0, 0), (3, true));
+        assert_eq!(told(&mut requests, 1, 1, IORING_CQE_F_MORE), (2, false));
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut requests = Requests::new();
+        for serial in 1..=3 * MOST as u64 {
+            let flags = if serial % 2 == 0 { IOSQE_CQE_SKIP_SUCCESS } else { 0 };
+            requests.add(serial, &sqe(Code::IORING_OP_NOP, serial, flags));
+            assert!(requests.known.len() <= MOST);
+        }
+        // The newest are known.
+        assert!(requests.has(&cqe(3 * MOST as u64 - 1, 0, 0)));
+    }
+}

@@ -1,0 +1,337 @@
+//! A ring of the kernel's, as it is followed: what of its queues was seen.
+//!
+//! Positions of queues count entries and wrap at 32 bits, as in ring memory.
+
+use alloc::collections::VecDeque;
+
+use anyring_engine::abi::{Errno, IOSQE_IO_HARDLINK, IOSQE_IO_LINK};
+use anyring_engine::ops::TABLE;
+use anyring_engine::os::{self, Fd, FileIdentity};
+use anyring_engine::queue::Cqe;
+use anyring_engine::request::trace::outside::{self, Seen};
+use anyring_engine::request::trace::{Samples, tell};
+use anyring_trace::event::{FOUND, Kind, RingEnded, UNSEEN_REAPED, UNSEEN_SQ_THREAD, Unseen};
+use linux_raw_sys::io_uring::{IORING_SETUP_SQPOLL, io_uring_params};
+
+use crate::files::Files;
+use crate::memory::Memory;
+use crate::requests::Requests;
+
+/// When a ring is looked at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// A call has returned that may have posted what is there.
+    AfterCall,
+    /// Later than what is there was posted.
+    Later,
+}
+
+/// What stands at a position of the submission queue.
+struct Queued {
+    position: u32,
+    /// None where no SQE is named.
+    seen: Option<Seen>,
+}
+
+/// A ring.
+pub struct Ring {
+    /// Its number in this process.
+    pub number: u32,
+    /// Its file; `None` for one without a descriptor.
+    pub identity: Option<FileIdentity>,
+    /// A descriptor of it, when it was last named by one.
+    pub fd: Fd,
+    params: io_uring_params,
+    /// None once this process is done with the ring.
+    memory: Option<Memory>,
+    /// SQEs before this position were told, or cannot be.
+    taken: u32,
+    /// Those that a call is about to submit, in order, from `taken` on.
+    queued: VecDeque<Queued>,
+    /// How many SQEs the calls that are under way may take.
+    promised: u32,
+    /// CQEs before this position were told, or cannot be.
+    found: u32,
+    /// The last request's number.
+    serial: u64,
+    /// What is submitted next is linked behind that.
+    chain: bool,
+    requests: Requests,
+    files: Files,
+    /// Other processes may have it: they forked off, or this one did.
+    shared: bool,
+    /// It was there before this process was.
+    inherited: bool,
+}
+
+impl Ring {
+    /// A ring that was just made.
+    ///
+    /// # Errors
+    /// Those of `mmap`.
+    pub fn new(
+        number: u32,
+        fd: Fd,
+        identity: Option<FileIdentity>,
+        params: &io_uring_params,
+    ) -> Result<Ring, Errno> {
+        Ok(Ring {
+            number,
+            identity,
+            fd,
+            params: *params,
+            memory: Some(Memory::of(fd, params)?),
+            taken: 0,
+            queued: VecDeque::new(),
+            promised: 0,
+            found: 0,
+            serial: 0,
+            chain: false,
+            requests: Requests::new(),
+            files: Files::new(),
+            shared: false,
+            inherited: false,
+        })
+    }
+
+    /// Does it live on by what is mapped here?
+    pub fn is_held(&self) -> bool {
+        self.memory.as_ref().is_some_and(Memory::holds_ring)
+    }
+
+    /// Is it looked at?
+    pub fn is_followed(&self) -> bool {
+        self.memory.is_some()
+    }
+
+    /// Is `fd` a descriptor of it?
+    pub fn is_at(&self, fd: Fd) -> bool {
+        self.identity.is_some() && os::identity(fd).ok() == self.identity
+    }
+
+    /// It is used by this descriptor: it did not end, if it was taken for ended.
+    pub fn used_by(&mut self, fd: Fd) {
+        self.fd = fd;
+        if self.memory.is_none() {
+            self.memory = Memory::of(fd, &self.params).ok();
+        }
+    }
+
+    /// Its queues were made anew with these parameters. What they held is in the new ones, at the same positions.
+    pub fn resized(&mut self, params: &io_uring_params) {
+        // The call is given flags of the sizes alone.
+        let (flags, features) = (self.params.flags, self.params.features);
+        self.params = *params;
+        self.params.flags |= flags;
+        self.params.features |= features;
+        self.memory = Memory::of(self.fd, &self.params).ok();
+    }
+
+    /// Something was registered with it.
+    pub fn registered(&mut self, opcode: u32, argument: u64, count: u32) {
+        self.files.registered(self.number, opcode, argument, count);
+    }
+
+    /// This process has given it up, or is about to.
+    pub fn end(&mut self) {
+        // Memory of the program's own may be anything by now.
+        let is_there = self.is_held() || self.is_at(self.fd);
+        if is_there {
+            self.look(When::Later);
+        }
+        let (_, cq_ready) = if is_there { self.ready() } else { (0, 0) };
+        if self.memory.take().is_some() {
+            let in_flight = self.requests.due() as u64;
+            let body = RingEnded { in_flight, cq_ready, reserved: 0 };
+            tell(self.number, Kind::RingEnded, &body, &Samples::NONE);
+            self.queued.clear();
+        }
+    }
+
+    /// The process has forked; this is the child, if `is_child`.
+    pub fn forked(&mut self, is_child: bool) {
+        self.shared = true;
+        if is_child {
+            self.inherited = true;
+            self.promised = 0;
+            self.queued.clear();
+            self.requests.clear();
+        }
+    }
+
+    fn is_polled(&self) -> bool {
+        self.params.flags & IORING_SETUP_SQPOLL != 0
+    }
+
+    /// How many SQEs wait to be taken, and how many CQEs to be reaped.
+    pub fn ready(&self) -> (u32, u32) {
+        let counts = |memory: &Memory| {
+            let sq = memory.sq_tail()?.wrapping_sub(memory.sq_head()?).min(memory.sq_entries());
+            let cq = memory.cq_tail()?.wrapping_sub(memory.cq_head()?).min(memory.cq_entries());
+            Some((sq, cq))
+        };
+        self.memory.as_ref().and_then(counts).unwrap_or_default()
+    }
+
+    /// A call is about to submit so many. What they name is copied: it may be changed as soon as the kernel has them.
+    pub fn call_begins(&mut self, to_submit: u32) {
+        if self.promised == 0 {
+            // They may have been changed since a call did not take them.
+            self.queued.clear();
+        }
+        self.promised = self.promised.saturating_add(to_submit);
+        let Some(memory) = &self.memory else { return };
+        let Some(tail) = memory.sq_tail() else { return };
+        let waiting = tail.wrapping_sub(self.taken);
+        if waiting > memory.sq_entries() {
+            return;
+        }
+        let wanted = if self.is_polled() { waiting } else { waiting.min(self.promised) };
+        for offset in self.queued.len() as u32..wanted {
+            let position = self.taken.wrapping_add(offset);
+            let sqe = memory.sqe(position);
+            let named = |slot| self.files.get(slot);
+            let seen = sqe.and_then(|sqe| Seen::before(self.number, TABLE.lookup(sqe.opcode), sqe, named));
+            self.queued.push_back(Queued { position, seen });
+        }
+    }
+
+    /// That call has returned.
+    pub fn call_ends(&mut self, to_submit: u32) {
+        self.look(When::AfterCall);
+        self.promised = self.promised.saturating_sub(to_submit);
+        if self.promised == 0 && !self.is_polled() {
+            // The kernel ends a chain with the batch.
+            self.chain = false;
+        }
+    }
+
+    /// Tells what the kernel took and what it posted since the last look.
+    pub fn look(&mut self, when: When) {
+        let Some(memory) = &self.memory else { return };
+        // First the completions: what they are about was taken before.
+        let Some(posted) = memory.cq_tail() else { return };
+        let Some(taken) = memory.sq_head() else { return };
+        self.tell_taken(taken);
+        self.tell_posted(posted, when);
+    }
+
+    /// Tells of the SQEs before a position.
+    fn tell_taken(&mut self, until: u32) {
+        // What moves backwards is not the kernel's word.
+        if until.wrapping_sub(self.taken) > i32::MAX as u32 {
+            self.taken = until;
+            self.queued.clear();
+        }
+        while self.taken != until {
+            match self.queued.front() {
+                Some(queued) if queued.position == self.taken => {
+                    if let Some(Queued { seen: Some(seen), .. }) = self.queued.pop_front() {
+                        self.tell_submission(&seen);
+                    }
+                    self.taken = self.taken.wrapping_add(1);
+                }
+                _ => self.tell_late(until),
+            }
+        }
+    }
+
+    /// Tells of the next SQE, or of several, that nobody saw before the kernel took them.
+    fn tell_late(&mut self, until: u32) {
+        let Some(memory) = &self.memory else { return };
+        let left = until.wrapping_sub(self.taken);
+        let queued = memory.sq_tail().map_or(u32::MAX, |tail| tail.wrapping_sub(self.taken));
+        // An entry is intact until the program queues another at its place.
+        let gone = queued.saturating_sub(memory.sq_entries()).min(left);
+        let by_others = self.shared && !self.is_polled();
+        if by_others || gone > 0 {
+            let skipped = if by_others { left } else { gone };
+            self.taken = self.taken.wrapping_add(skipped);
+            self.queued.retain(|queued| queued.position.wrapping_sub(self.taken) <= i32::MAX as u32);
+            if !by_others {
+                self.tell_unseen(skipped, UNSEEN_SQ_THREAD);
+            }
+            return;
+        }
+        let sqe = memory.sqe(self.taken);
+        self.taken = self.taken.wrapping_add(1);
+        if let Some(sqe) = sqe {
+            self.tell_submission(&Seen::after(sqe));
+        }
+    }
+
+    fn tell_submission(&mut self, seen: &Seen) {
+        let behind = if self.chain { self.serial } else { 0 };
+        self.serial += 1;
+        self.chain = u32::from(seen.sqe().flags) & (IOSQE_IO_LINK | IOSQE_IO_HARDLINK) != 0;
+        self.requests.add(self.serial, seen.sqe());
+        self.files.submitted(seen.sqe());
+        seen.tell(self.number, self.serial, behind);
+    }
+
+    fn tell_unseen(&self, count: u32, why: u64) {
+        tell(self.number, Kind::Unseen, &Unseen { count: count.into(), why }, &Samples::NONE);
+    }
+
+    /// Tells of the CQEs before a position.
+    fn tell_posted(&mut self, until: u32, when: When) {
+        if until.wrapping_sub(self.found) > i32::MAX as u32 {
+            self.found = until;
+        }
+        while self.found != until && until.wrapping_sub(self.found) <= i32::MAX as u32 {
+            let Some(memory) = &self.memory else { return };
+            let (cqe, places) = memory.cqe(self.found);
+            // Looked at once more: the kernel may have put another in its place meanwhile.
+            let (Some(tail), Some(head)) = (memory.cq_tail(), memory.cq_head()) else { return };
+            let posted = tail.wrapping_sub(self.found);
+            if posted > memory.cq_entries() {
+                // Where CQEs have two sizes, only the program's position is known to be the beginning of one.
+                let first = if memory.is_mixed() { head } else { tail.wrapping_sub(memory.cq_entries()) };
+                let lost = first.wrapping_sub(self.found).min(posted);
+                self.found = self.found.wrapping_add(lost);
+                self.requests.lost();
+                self.tell_unseen(lost, UNSEEN_REAPED);
+                continue;
+            }
+            let waiting = self.found.wrapping_sub(head);
+            let is_reaped = waiting > i32::MAX as u32;
+            let ready = if is_reaped { 0 } else { waiting + 1 };
+            self.found = self.found.wrapping_add(places);
+            if let Some(cqe) = cqe {
+                self.tell_completion(&cqe, ready, when);
+            }
+        }
+    }
+
+    /// Tells of a CQE, with which so many wait to be reaped: none where the program has reaped it.
+    fn tell_completion(&mut self, cqe: &Cqe, ready: u32, when: When) {
+        if !self.requests.has(cqe) {
+            self.take_word_of(cqe);
+        }
+        let about = self.requests.complete(cqe);
+        if let Some(sqe) = &about.sqe {
+            self.files.completed(sqe, cqe.res);
+        }
+        // What another process asked for, that one tells of; but who made the ring tells of what nobody asked for.
+        if about.serial == 0 && self.inherited {
+            return;
+        }
+        let marks = about.marks | if when == When::Later { FOUND } else { 0 };
+        let filled = about.sqe.as_ref().filter(|_| ready > 0);
+        let filled = filled.map(|sqe| (TABLE.lookup(sqe.opcode), sqe));
+        outside::tell_completion(self.number, about.serial, cqe, marks, ready, filled);
+    }
+
+    /// A CQE that is about no request may be about one that the kernel is taking this moment: it says so of a batch at the
+    /// end.
+    fn take_word_of(&mut self, cqe: &Cqe) {
+        let is_meant =
+            |queued: &Queued| queued.seen.as_ref().is_some_and(|seen| seen.sqe().user_data == cqe.user_data);
+        if self.promised > 0 || self.is_polled() {
+            let meant = self.queued.iter().find(|queued| is_meant(queued)).map(|queued| queued.position);
+            if let Some(position) = meant {
+                self.tell_taken(position.wrapping_add(1));
+            }
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! The rings of this process, and how calls name them.
+
+use alloc::vec::Vec;
+use core::ops::RangeInclusive;
+
+use anyring_engine::os::{self, Fd};
+use linux_raw_sys::io_uring::io_uring_params;
+
+use crate::ring::{Ring, When};
+
+/// Rings that ended are remembered, for they may have been taken for ended; so many.
+const MOST_ENDED: usize = 64;
+
+/// How a call names a ring.
+#[derive(Clone, Copy)]
+pub enum Named {
+    /// By a descriptor.
+    Descriptor(Fd),
+    /// By what `IORING_REGISTER_RING_FDS` made of one, in the calling thread.
+    Registered(u32),
+}
+
+/// A ring's number in a thread.
+struct Registration {
+    thread: i32,
+    place: u32,
+    ring: u32,
+}
+
+/// All of them.
+pub struct Rings {
+    rings: Vec<Ring>,
+    registrations: Vec<Registration>,
+    /// How many were ever made.
+    count: u32,
+    /// Whether the thread runs that looks from time to time.
+    pub is_watched: bool,
+    ended: bool,
+}
+
+impl Rings {
+    /// None.
+    pub const fn new() -> Rings {
+        Rings { rings: Vec::new(), registrations: Vec::new(), count: 0, is_watched: false, ended: false }
+    }
+
+    /// A ring was made with these parameters; its number.
+    pub fn made(&mut self, named: Named, params: &io_uring_params) -> u32 {
+        let fd = match named {
+            Named::Descriptor(fd) => fd,
+            Named::Registered(_) => -1,
+        };
+        let identity = os::identity(fd).ok();
+        // The number may have been that of another, which was closed unseen; its identity, too, where the kernel gives all
+        // rings the same.
+        let replaced = |ring: &Ring| ring.fd == fd && fd >= 0 && ring.is_followed();
+        self.rings.iter_mut().filter(|ring| replaced(ring)).for_each(Ring::end);
+        self.rings.retain(|ring| ring.fd != fd || ring.identity != identity || fd < 0);
+        self.forget_ended();
+        self.count += 1;
+        let Ok(ring) = Ring::new(self.count, fd, identity, params) else { return self.count };
+        self.rings.push(ring);
+        if let Named::Registered(place) = named {
+            self.set_registered(place, self.count);
+        }
+        self.count
+    }
+
+    fn forget_ended(&mut self) {
+        let ended = self.rings.iter().filter(|ring| !ring.is_followed()).count();
+        let mut too_many = ended.saturating_sub(MOST_ENDED);
+        self.rings.retain(|ring| {
+            let goes = too_many > 0 && !ring.is_followed();
+            too_many -= usize::from(goes);
+            !goes
+        });
+    }
+
+    /// From now on the ring is named so in the calling thread; 0 for none.
+    pub fn set_registered(&mut self, place: u32, ring: u32) {
+        let thread = os::gettid();
+        self.registrations
+            .retain(|registration| (registration.thread, registration.place) != (thread, place));
+        if ring != 0 {
+            self.registrations.push(Registration { thread, place, ring });
+        }
+    }
+
+    /// The number of a ring; 0 where it is none that is known.
+    pub fn number(&mut self, named: Named) -> u32 {
+        match named {
+            Named::Descriptor(fd) => self.at(fd),
+            Named::Registered(place) => {
+                let thread = os::gettid();
+                let is_meant = |registration: &&Registration| {
+                    (registration.thread, registration.place) == (thread, place)
+                };
+                self.registrations.iter().find(is_meant).map_or(0, |registration| registration.ring)
+            }
+        }
+    }
+
+    /// The number of the ring at a descriptor.
+    fn at(&mut self, fd: Fd) -> u32 {
+        let Ok(identity) = os::identity(fd) else { return 0 };
+        let same = |ring: &Ring| ring.identity == Some(identity);
+        // Old kernels give all rings the same: then the number decides, and a duplicate is not told from another ring.
+        let by_number = self.rings.iter().position(|ring| same(ring) && ring.fd == fd);
+        let place = by_number.or_else(|| self.rings.iter().position(same));
+        let Some(ring) = place.and_then(|place| self.rings.get_mut(place)) else { return 0 };
+        ring.used_by(fd);
+        ring.number
+    }
+
+    /// The ring of a number.
+    pub fn get(&mut self, number: u32) -> Option<&mut Ring> {
+        self.rings.iter_mut().find(|ring| ring.number == number)
+    }
+
+    /// The program is about to close these descriptors.
+    pub fn closing(&mut self, descriptors: &RangeInclusive<Fd>) {
+        let Rings { rings, registrations, .. } = self;
+        for ring in rings {
+            if descriptors.contains(&ring.fd)
+                && ring.is_at(ring.fd)
+                && !is_registered(registrations, ring.number)
+            {
+                ring.end();
+            }
+        }
+    }
+
+    /// Looks at all of them. Those that the program has closed unseen end.
+    pub fn look(&mut self) {
+        let Rings { rings, registrations, .. } = self;
+        for ring in rings.iter_mut().filter(|ring| ring.is_followed()) {
+            if ring.is_at(ring.fd) || is_registered(registrations, ring.number) {
+                ring.look(When::Later);
+            } else {
+                ring.end();
+            }
+        }
+    }
+
+    /// Is there a ring that is kept from its end?
+    pub fn holds_any(&self) -> bool {
+        self.rings.iter().any(Ring::is_held)
+    }
+
+    /// The process ends; whether it did not before.
+    pub fn ends(&mut self) -> bool {
+        !core::mem::replace(&mut self.ended, true)
+    }
+
+    /// The process has forked.
+    pub fn forked(&mut self, is_child: bool) {
+        if is_child {
+            self.is_watched = false;
+            self.ended = false;
+            self.registrations.clear();
+        }
+        self.rings.iter_mut().for_each(|ring| ring.forked(is_child));
+    }
+}
+
+/// Is the ring registered in a thread that runs?
+fn is_registered(registrations: &mut Vec<Registration>, ring: u32) -> bool {
+    registrations.retain(|registration| registration.ring != ring || os::thread_lives(registration.thread));
+    registrations.iter().any(|registration| registration.ring == ring)
+}

@@ -1,0 +1,32 @@
+//! The thread that looks at rings between calls.
+
+use core::ffi::c_void;
+
+use anyring_engine::os;
+use anyring_engine::os::host;
+
+use crate::RINGS;
+use crate::rings::Rings;
+
+/// How long it looks away: a ring that the program has closed ends so much later at most.
+const PERIOD_NS: u64 = 3_000_000;
+
+/// Starts it, where it does not run and there is something to look at.
+pub fn begin(rings: &mut Rings) {
+    if !rings.is_watched && rings.holds_any() {
+        let started = host::get().map(|host| host.spawn(c"anyring-trace", run, core::ptr::null_mut()));
+        rings.is_watched = started == Some(Ok(()));
+    }
+}
+
+extern "C" fn run(_: *mut c_void) {
+    loop {
+        os::pause(PERIOD_NS);
+        let mut rings = RINGS.lock();
+        rings.look();
+        if !rings.holds_any() {
+            rings.is_watched = false;
+            return;
+        }
+    }
+}

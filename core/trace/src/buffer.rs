@@ -1,0 +1,272 @@
+//! The shared memory: a bounded queue of records from any number of processes to one reader.
+//!
+//! ```text
+//!  ┌────────┬──────────────────────┬─────────────────────┬──────────────────────────────────────────┐
+//!  │ header │ claims, one per slot │ marks, one per slot │ slots of 64 bytes                        │
+//!  └────────┴──────────────────────┴─────────────────────┴──────────────────────────────────────────┘
+//!     head ─► the reader's position     a record: ▓▓▓▓▓▓▓▓ (1 to 1023 slots, never around the end)
+//!     tail ─► behind the last claim
+//! ```
+//!
+//! How records are claimed, committed and read is [`crate::claim`]'s; here is the memory.
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::claim::{self, Cells, Claim, Full, MOST};
+
+/// Bytes in a slot.
+pub const SLOT: usize = 64;
+/// The most bytes that one record holds.
+pub const MOST_BYTES: usize = MOST as usize * SLOT;
+
+const MAGIC: u64 = 0x3165_6361_7274_7261;
+const HEADER: usize = 4096;
+
+/// What stands at the beginning.
+#[repr(C)]
+pub struct Header {
+    magic: AtomicU64,
+    /// How many slots: a power of two.
+    slots: AtomicU64,
+    /// What the reader asks of the writers.
+    pub settings: Settings,
+    /// The reader has taken all before this position.
+    head: Padded,
+    /// Records begin at this position from now on.
+    tail: Padded,
+    /// Records that writers did not wait to publish.
+    pub dropped: AtomicU64,
+    /// Not 0 once the reader is gone: nobody waits for it any more.
+    pub abandoned: AtomicU32,
+}
+
+#[repr(C, align(64))]
+struct Padded(AtomicU64);
+
+/// What the reader asks of the writers, set before the first attaches.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Settings {
+    /// The reader's process.
+    pub reader: AtomicU32,
+    /// How many bytes of a request's data go along.
+    pub sample: AtomicU32,
+    /// [`LOSSY`] and its like.
+    pub flags: AtomicU32,
+}
+
+/// A writer that finds no room drops its record and counts it, rather than to wait.
+pub const LOSSY: u32 = 1 << 0;
+
+const _: () = assert!(size_of::<Header>() <= HEADER);
+
+/// How much memory a buffer of so many slots takes.
+pub const fn bytes(slots: usize) -> usize {
+    HEADER + slots * (size_of::<u64>() + size_of::<u32>() + SLOT)
+}
+
+/// A buffer, as a process has mapped it.
+pub struct Buffer {
+    memory: NonNull<u8>,
+    /// Read once: nobody can change it afterwards.
+    slots: u64,
+}
+
+// SAFETY: what several threads access is atomic; slots belong to whoever claimed them.
+unsafe impl Send for Buffer {}
+// SAFETY: as above.
+unsafe impl Sync for Buffer {}
+
+/// Slots that the calling thread has claimed, to be filled and committed. One that is dropped without is passed over
+/// once its process is gone.
+#[must_use = "a claim that is not committed stops the reader"]
+pub struct Record<'a> {
+    buffer: &'a Buffer,
+    position: u64,
+    length: usize,
+    filled: usize,
+}
+
+/// What the reader finds next.
+#[derive(Debug)]
+pub enum Next<'a> {
+    /// A record's bytes, rounded up to whole slots.
+    Record(&'a [u8]),
+    /// Slots that hold nothing.
+    Nothing,
+    /// A record that this process has claimed and not committed yet.
+    Unfinished(u32),
+    /// Nothing was claimed.
+    Empty,
+}
+
+impl Buffer {
+    /// Makes a buffer in fresh memory, all zero, of [`bytes`]`(slots)`.
+    ///
+    /// # Panics
+    /// Where `slots` is no power of two, or fewer than a record may take.
+    ///
+    /// # Safety
+    /// The memory must be aligned to 64 bytes, stay as long as the buffer, and be accessed as a buffer only.
+    pub unsafe fn create(memory: NonNull<u8>, slots: usize) -> Buffer {
+        assert!(slots.is_power_of_two() && slots > MOST as usize, "a record fits in, however it lies");
+        let buffer = Buffer { memory, slots: slots as u64 };
+        let header = buffer.header();
+        header.slots.store(slots as u64, Ordering::Relaxed);
+        // Release pairs with the acquire load in `open`.
+        header.magic.store(MAGIC, Ordering::Release);
+        buffer
+    }
+
+    /// Opens a buffer that another process has made, in `length` bytes of memory; `None` where there is none.
+    ///
+    /// # Safety
+    /// As for [`Buffer::create`].
+    pub unsafe fn open(memory: NonNull<u8>, length: usize) -> Option<Buffer> {
+        if length < HEADER {
+            return None;
+        }
+        let mut buffer = Buffer { memory, slots: 0 };
+        let header = buffer.header();
+        // Acquire pairs with the release store in `create`.
+        let is_one = header.magic.load(Ordering::Acquire) == MAGIC;
+        let slots = header.slots.load(Ordering::Relaxed);
+        let fits = slots.is_power_of_two() && slots > MOST && slots < length as u64;
+        if !is_one || !fits || bytes(slots as usize) > length {
+            return None;
+        }
+        buffer.slots = slots;
+        Some(buffer)
+    }
+
+    /// What stands at the beginning.
+    pub fn header(&self) -> &Header {
+        // SAFETY: within the memory, aligned, and made of atomics.
+        unsafe { self.memory.cast::<Header>().as_ref() }
+    }
+
+    /// How many slots there are.
+    pub fn slots(&self) -> usize {
+        self.slots as usize
+    }
+
+    /// How many slots are claimed and not read.
+    pub fn used(&self) -> usize {
+        let header = self.header();
+        let head = header.head.0.load(Ordering::Relaxed);
+        header.tail.0.load(Ordering::Relaxed).saturating_sub(head) as usize
+    }
+
+    fn claim_at(&self, place: u64) -> &AtomicU64 {
+        // SAFETY: one of the claims, which lie behind the header.
+        unsafe { self.memory.add(HEADER).cast::<AtomicU64>().add(place as usize).as_ref() }
+    }
+
+    fn mark_at(&self, place: u64) -> &AtomicU32 {
+        let marks = HEADER + self.slots() * size_of::<u64>();
+        // SAFETY: one of the marks, which lie behind the claims.
+        unsafe { self.memory.add(marks).cast::<AtomicU32>().add(place as usize).as_ref() }
+    }
+
+    fn slot_at(&self, place: u64) -> *mut u8 {
+        let slots = HEADER + self.slots() * (size_of::<u64>() + size_of::<u32>());
+        // SAFETY: one of the slots, which lie behind the marks.
+        unsafe { self.memory.as_ptr().add(slots + place as usize * SLOT) }
+    }
+
+    /// Claims room for a record of `length` bytes, for this process (not 0).
+    ///
+    /// # Errors
+    /// [`Full`] where the reader has to make room first.
+    ///
+    /// # Panics
+    /// Where a record cannot be so long.
+    pub fn claim(&self, length: usize, process: u32) -> Result<Record<'_>, Full> {
+        let position = claim::claim(self, length.div_ceil(SLOT).max(1) as u64, process)?;
+        Ok(Record { buffer: self, position, length, filled: 0 })
+    }
+
+    /// What the reader has before it. There is one reader.
+    pub fn next(&self) -> Next<'_> {
+        let (position, claim) = match claim::next(self) {
+            claim::Next::Empty => return Next::Empty,
+            claim::Next::Unfinished(process) => return Next::Unfinished(process),
+            claim::Next::Nothing => return Next::Nothing,
+            claim::Next::Record(position, claim) => (position, claim),
+        };
+        let place = position & (self.slots - 1);
+        // A writer may be any process, and what it claims may be nonsense.
+        let slots = claim.slots().min(self.slots - place) as usize;
+        // SAFETY: these slots are the reader's until it moves on. Whoever breaks that breaks what is shown.
+        Next::Record(unsafe { core::slice::from_raw_parts(self.slot_at(place), slots * SLOT) })
+    }
+
+    /// The reader is done with what [`Buffer::next`] showed.
+    pub fn advance(&self) {
+        claim::advance(self);
+    }
+}
+
+impl Cells for Buffer {
+    fn slots(&self) -> u64 {
+        self.slots
+    }
+    fn head(&self) -> u64 {
+        self.header().head.0.load(Ordering::Acquire)
+    }
+    fn move_head(&self, to: u64) {
+        self.header().head.0.store(to, Ordering::Release);
+    }
+    fn tail(&self) -> u64 {
+        self.header().tail.0.load(Ordering::Acquire)
+    }
+    fn move_tail(&self, from: u64, to: u64) {
+        let _ = self.header().tail.0.compare_exchange(from, to, Ordering::Release, Ordering::Relaxed);
+    }
+    fn claimed(&self, place: u64) -> Claim {
+        Claim(self.claim_at(place).load(Ordering::Relaxed))
+    }
+    fn replace(&self, place: u64, old: Claim, new: Claim) -> bool {
+        self.claim_at(place).compare_exchange(old.0, new.0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+    fn marked(&self, place: u64) -> u32 {
+        self.mark_at(place).load(Ordering::Acquire)
+    }
+    fn mark(&self, place: u64, lap: u32) {
+        self.mark_at(place).store(lap, Ordering::Release);
+    }
+}
+
+impl Record<'_> {
+    /// The next `length` bytes of the record, to be written.
+    ///
+    /// # Panics
+    /// Where the record is not so long.
+    pub fn next(&mut self, length: usize) -> *mut u8 {
+        assert!(length <= self.length - self.filled, "within what was claimed");
+        // SAFETY: within the slots, which lie side by side.
+        let place = unsafe { self.buffer.slot_at(self.position & (self.buffer.slots - 1)).add(self.filled) };
+        self.filled += length;
+        place
+    }
+
+    /// Writes the next bytes.
+    ///
+    /// # Panics
+    /// Where the record is not so long.
+    pub fn put(&mut self, bytes: &[u8]) {
+        let place = self.next(bytes.len());
+        // SAFETY: so many bytes lie there, which are this record's.
+        unsafe { place.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+
+    /// Shows the record to the reader.
+    ///
+    /// # Panics
+    /// Where it is not written to its end.
+    pub fn commit(self) {
+        assert_eq!(self.filled, self.length, "nothing is left of what was there before");
+        claim::commit(self.buffer, self.position);
+    }
+}

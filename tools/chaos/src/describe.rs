@@ -1,0 +1,78 @@
+//! Injected faults in words.
+
+use anyring_chaos_plan::{FIRST_PROCESS, Fault};
+use anyring_engine::ops;
+use anyring_engine::support::REGISTRATIONS;
+
+use crate::Injected;
+
+/// `READ #12 of ring 1: short (a transfer of a part)`.
+pub fn describe(injected: &Injected) -> String {
+    let Injected { fault, serial, ring, process, pid, .. } = *injected;
+    let subject = subject(injected);
+    let mut text = match subject.as_str() {
+        "setup" => format!("setup #{serial}"),
+        _ if is_of_call(fault) => format!("{subject}, call #{serial} of ring {ring}"),
+        _ => format!("{subject} #{serial} of ring {ring}"),
+    };
+    if process != FIRST_PROCESS {
+        text.push_str(&format!(" in process {pid}"));
+    }
+    text.push_str(&format!(": {} ({})", fault.name(), fault.about()));
+    text
+}
+
+fn is_of_call(fault: Fault) -> bool {
+    matches!(
+        fault,
+        Fault::EnterInterrupted
+            | Fault::EnterAgain
+            | Fault::EnterBusy
+            | Fault::ShortSubmission
+            | Fault::CqeRubbish
+            | Fault::RegisterNoMemory
+            | Fault::RegisterBusy
+    )
+}
+
+/// What met it: an operation, or a call.
+pub(crate) fn subject(injected: &Injected) -> String {
+    match injected.fault {
+        Fault::SetupNoMemory => "setup".to_owned(),
+        Fault::RegisterNoMemory | Fault::RegisterBusy => {
+            let name = REGISTRATIONS.of(u32::from(injected.opcode));
+            format!("register({})", name.map_or_else(|| injected.opcode.to_string(), str::to_owned))
+        }
+        fault if is_of_call(fault) => "enter".to_owned(),
+        // It has a number of its own.
+        Fault::NotificationLate => "notification".to_owned(),
+        _ => {
+            let known = ops::ROWS.iter().find(|op| u16::from(op.code) == injected.opcode);
+            known.map_or_else(|| format!("operation {}", injected.opcode), |op| op.name.to_owned())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::injected;
+
+    #[test]
+    fn requests_calls_and_processes_are_named() {
+        let read = injected(Fault::Short, 12);
+        assert_eq!(describe(&read), "READ #12 of ring 1: short (a transfer of a part)");
+        let enter = injected(Fault::EnterAgain, 3);
+        assert!(describe(&enter).starts_with("enter, call #3 of ring 1: enter-eagain ("));
+        let register = Injected { opcode: 0, ..injected(Fault::RegisterBusy, 4) };
+        assert!(
+            describe(&register).starts_with("register(IORING_REGISTER_BUFFERS), call #4"),
+            "{}",
+            describe(&register)
+        );
+        let setup = Injected { ring: 0, ..injected(Fault::SetupNoMemory, 1) };
+        assert!(describe(&setup).starts_with("setup #1: "));
+        let child = Injected { process: 77, pid: 1234, ..read };
+        assert!(describe(&child).contains("ring 1 in process 1234: short"));
+    }
+}

@@ -1,0 +1,110 @@
+//! What is a failure.
+
+use std::fmt;
+
+use regex_lite::Regex;
+
+use crate::{End, Outcome};
+
+/// By what a run fails, beside ending otherwise than without faults.
+#[derive(Clone, Debug, Default)]
+pub struct Rule {
+    /// A run fails where its output matches this, and only there.
+    pub expect: Option<Regex>,
+    /// A run fails, too, where it prints something else on standard output than without faults.
+    pub compare: bool,
+}
+
+/// How a run failed. Two runs that failed in the same way are equal.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Failure {
+    /// It ended so, and without faults it does not.
+    End(End),
+    /// Its output matches what was looked for.
+    Matches(String),
+    /// It printed something else on standard output.
+    Differs,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::End(end) => end.fmt(f),
+            Failure::Matches(pattern) => write!(f, "output that matches \"{pattern}\""),
+            Failure::Differs => f.write_str("another standard output"),
+        }
+    }
+}
+
+/// Tells failures, by what the program does without faults.
+#[derive(Debug)]
+pub struct Judge {
+    rule: Rule,
+    reference: Outcome,
+}
+
+impl Judge {
+    /// With the outcome of a run without faults.
+    ///
+    /// # Errors
+    /// Why nothing can be told by it.
+    pub fn new(rule: Rule, reference: Outcome) -> Result<Judge, String> {
+        if reference.end == End::Hang {
+            return Err("the program does not end in time without faults either".to_owned());
+        }
+        let judge = Judge { rule, reference };
+        match judge.judge(&judge.reference) {
+            Some(failure) => Err(format!("the program comes to {failure} without faults, too")),
+            None => Ok(judge),
+        }
+    }
+
+    /// How the run failed, if it did.
+    pub fn judge(&self, outcome: &Outcome) -> Option<Failure> {
+        if let Some(expect) = &self.rule.expect {
+            let matches = [&outcome.stdout, &outcome.stderr]
+                .iter()
+                .any(|output| expect.is_match(&String::from_utf8_lossy(output)));
+            return matches.then(|| Failure::Matches(expect.as_str().to_owned()));
+        }
+        if outcome.end != self.reference.end {
+            return Some(Failure::End(outcome.end));
+        }
+        (self.rule.compare && outcome.stdout != self.reference.stdout).then_some(Failure::Differs)
+    }
+
+    /// How the program ends without faults.
+    pub fn reference(&self) -> &Outcome {
+        &self.reference
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(end: End, stdout: &str) -> Outcome {
+        Outcome { end, stdout: stdout.into(), stderr: b"warning: low".to_vec() }
+    }
+
+    #[test]
+    fn what_ends_otherwise_has_failed() {
+        let judge = Judge::new(Rule::default(), outcome(End::Exit(3), "a")).unwrap();
+        assert_eq!(judge.judge(&outcome(End::Exit(3), "b")), None);
+        assert_eq!(judge.judge(&outcome(End::Exit(0), "a")), Some(Failure::End(End::Exit(0))));
+        assert_eq!(judge.judge(&outcome(End::Hang, "a")), Some(Failure::End(End::Hang)));
+        let compare = Rule { compare: true, ..Rule::default() };
+        let judge = Judge::new(compare, outcome(End::Exit(0), "a")).unwrap();
+        assert_eq!(judge.judge(&outcome(End::Exit(0), "b")), Some(Failure::Differs));
+    }
+
+    #[test]
+    fn what_is_looked_for_is_all_that_counts() {
+        let rule = || Rule { expect: Some(Regex::new("lost|corrupt").unwrap()), compare: true };
+        let judge = Judge::new(rule(), outcome(End::Exit(0), "fine")).unwrap();
+        assert_eq!(judge.judge(&outcome(End::Signal(11), "odd")), None);
+        assert!(matches!(judge.judge(&outcome(End::Exit(0), "2 lost")), Some(Failure::Matches(_))));
+        assert!(Judge::new(rule(), outcome(End::Exit(0), "corrupt")).is_err());
+        assert!(Judge::new(Rule::default(), outcome(End::Hang, "")).is_err());
+    }
+}

@@ -1,0 +1,164 @@
+//! The plan's memory, as the process has it that makes the plan.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::path::PathBuf;
+use std::ptr::NonNull;
+
+use anyring_chaos_plan::{Entry, Fault, Mode, Plan, Settings, bytes};
+
+/// How many faults the log has room for: 3 MiB. Processes map all of it at once, which takes time for each page.
+const ROOM: usize = 1 << 16;
+
+/// What a run meets.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Dose {
+    /// What decides.
+    pub settings: Settings,
+    /// Only decisions with these ids are carried out, if there is a list.
+    pub only: Option<Vec<u64>>,
+}
+
+impl Dose {
+    /// All that the seed decides.
+    pub fn of(settings: Settings) -> Dose {
+        Dose { settings, only: None }
+    }
+
+    /// None of it.
+    pub fn nothing(settings: Settings) -> Dose {
+        Dose { settings, only: Some(Vec::new()) }
+    }
+
+    /// These of it.
+    pub fn only(settings: Settings, injected: &[Injected]) -> Dose {
+        let mut ids: Vec<u64> = injected.iter().map(|one| one.id).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        Dose { settings, only: Some(ids) }
+    }
+}
+
+/// A fault that was injected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Injected {
+    /// What tells the decision from others.
+    pub id: u64,
+    /// Which fault.
+    pub fault: Fault,
+    /// The operation; of calls, that of `register`, or 0.
+    pub opcode: u16,
+    /// Which request or call of its ring.
+    pub serial: u64,
+    /// Which ring of its process.
+    pub ring: u32,
+    /// The path of the process.
+    pub process: u64,
+    /// The process, as it calls itself.
+    pub pid: u32,
+}
+
+impl From<Entry> for Injected {
+    fn from(entry: Entry) -> Injected {
+        let Entry { injection, subject, opcode, pid } = entry;
+        Injected {
+            id: injection.id,
+            fault: subject.fault,
+            opcode,
+            serial: subject.serial,
+            ring: subject.who.ring,
+            process: subject.who.process,
+            pid,
+        }
+    }
+}
+
+/// A plan in a file in memory, which other processes open by its path.
+pub struct SharedPlan {
+    file: File,
+    memory: NonNull<u8>,
+    length: usize,
+    plan: Plan,
+}
+
+impl SharedPlan {
+    /// Makes one.
+    ///
+    /// # Errors
+    /// Those of `memfd_create`, `ftruncate` and `mmap`.
+    pub fn new(dose: &Dose) -> io::Result<SharedPlan> {
+        let mode = dose.only.as_deref().map_or(Mode::Random, Mode::Only);
+        let length = bytes(mode, ROOM);
+        // SAFETY: the name ends with zero.
+        let fd = unsafe { libc::memfd_create(c"anyring-chaos".as_ptr(), libc::MFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: just made, and nobody else's.
+        let file = unsafe { File::from_raw_fd(fd) };
+        file.set_len(length as u64)?;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping.
+        let memory = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, libc::MAP_SHARED, fd, 0) };
+        let memory = NonNull::new(memory.cast()).filter(|_| memory != libc::MAP_FAILED);
+        let memory = memory.ok_or_else(io::Error::last_os_error)?;
+        // SAFETY: fresh memory, aligned to pages, which is unmapped when the plan is dropped.
+        let plan = unsafe { Plan::create(memory, dose.settings, mode, ROOM) };
+        Ok(SharedPlan { file, memory, length, plan })
+    }
+
+    /// Where processes of this user find it, as long as it is there.
+    pub fn path(&self) -> PathBuf {
+        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()).into()
+    }
+
+    /// What was injected so far, and how many faults found no room in the log.
+    pub fn injected(&self) -> (Vec<Injected>, u64) {
+        (self.plan.log().map(Injected::from).collect(), self.plan.unlogged())
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+}
+
+impl Drop for SharedPlan {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`; the plan goes with it.
+        unsafe { libc::munmap(self.memory.as_ptr().cast(), self.length) };
+    }
+}
+
+#[cfg(test)]
+pub(crate) fn injected(fault: Fault, serial: u64) -> Injected {
+    const READ: u16 = 22;
+    Injected { id: serial * 1000 + fault as u64, fault, opcode: READ, serial, ring: 1, process: 0, pid: 9 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyring_chaos_plan::{Faults, MILLION, Subject, Who};
+
+    #[test]
+    fn another_mapping_sees_the_plan_and_its_notes_are_seen() {
+        let settings = Settings { seed: 5, rate: MILLION, faults: Faults::ALL };
+        let shared = SharedPlan::new(&Dose::of(settings)).unwrap();
+        let length = std::fs::metadata(shared.path()).unwrap().len() as usize;
+        assert_eq!(length, shared.length);
+        let subject = Subject { who: Who { process: 0, ring: 1 }, serial: 3, fault: Fault::Late };
+        let injection = shared.plan().decide(&subject).expect("at this rate");
+        shared.plan().note(&Entry { injection, subject, opcode: 22, pid: 9 });
+        let (injected, unlogged) = shared.injected();
+        assert_eq!((injected.len(), unlogged), (1, 0));
+        assert_eq!((injected[0].fault, injected[0].serial), (Fault::Late, 3));
+
+        let only = Dose::only(settings, &injected);
+        let shared = SharedPlan::new(&only).unwrap();
+        assert!(shared.plan().decide(&subject).is_some());
+        assert!(shared.plan().decide(&Subject { serial: 4, ..subject }).is_none());
+        assert!(SharedPlan::new(&Dose::nothing(settings)).unwrap().plan().decide(&subject).is_none());
+    }
+}

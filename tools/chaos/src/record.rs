@@ -1,0 +1,186 @@
+//! What a run met, in a file.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+
+use anyring_chaos_plan::{Fault, Faults, MILLION, Settings};
+use serde::{Deserialize, Serialize};
+
+use crate::describe::subject;
+use crate::{Dose, Injected, describe};
+
+const VERSION: u32 = 1;
+
+/// The file, as JSON. It repeats a run: which decisions are made follows from the seed, the rate and the faults, which of
+/// them are carried out from the ids.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Record {
+    /// That of this form.
+    pub version: u32,
+    /// What decides.
+    pub seed: u64,
+    /// How probable each fault is.
+    pub rate: f64,
+    /// Those that are on, by name.
+    pub faults: Vec<String>,
+    /// The program and its arguments.
+    pub program: Vec<String>,
+    /// How it failed, in words, if it did.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub failure: Option<String>,
+    /// What was injected.
+    pub injected: Vec<RecordedFault>,
+}
+
+/// A fault in a [`Record`].
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecordedFault {
+    /// What tells the decision from others: 16 hexadecimal digits. It alone says what is repeated.
+    pub id: String,
+    /// Which fault.
+    pub fault: String,
+    /// The operation or the call that met it.
+    pub subject: String,
+    /// Which request or call of its ring.
+    pub serial: u64,
+    /// Which ring of its process.
+    pub ring: u32,
+    /// All of it in words.
+    pub description: String,
+}
+
+impl Record {
+    /// Of a run.
+    ///
+    /// # Errors
+    /// Where an argument of the program is no UTF-8, which JSON cannot hold.
+    pub fn new(
+        settings: Settings,
+        program: &[OsString],
+        failure: Option<String>,
+        injected: &[Injected],
+    ) -> Result<Record, String> {
+        let text = |word: &OsString| {
+            word.to_str().map(str::to_owned).ok_or_else(|| format!("{} is no UTF-8", word.display()))
+        };
+        let mut seen = std::collections::HashSet::new();
+        Ok(Record {
+            version: VERSION,
+            seed: settings.seed,
+            rate: f64::from(settings.rate) / f64::from(MILLION),
+            faults: settings.faults.iter().map(|fault| fault.name().to_owned()).collect(),
+            program: program.iter().map(text).collect::<Result<_, _>>()?,
+            failure,
+            injected: injected.iter().filter(|one| seen.insert(one.id)).map(RecordedFault::of).collect(),
+        })
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// Why it cannot be used.
+    pub fn read(path: &Path) -> Result<Record, String> {
+        let text = fs::read(path).map_err(|error| error.to_string())?;
+        let record: Record = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
+        if record.version != VERSION {
+            return Err(format!("it is of version {}, and this command knows {VERSION}", record.version));
+        }
+        record.dose()?;
+        Ok(record)
+    }
+
+    /// Writes a file.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn write(&self, path: &Path) -> std::io::Result<()> {
+        let mut text = serde_json::to_string_pretty(self).map_err(std::io::Error::other)?;
+        text.push('\n');
+        fs::write(path, text)
+    }
+
+    /// What a run is to meet that repeats this one.
+    ///
+    /// # Errors
+    /// What of it is not known.
+    pub fn dose(&self) -> Result<Dose, String> {
+        let mut faults = Faults::NONE;
+        for name in &self.faults {
+            faults = faults.with(Fault::named(name).ok_or_else(|| format!("there is no fault \"{name}\""))?);
+        }
+        let rate = rate(self.rate)?;
+        let id = |one: &RecordedFault| {
+            u64::from_str_radix(&one.id, 16).map_err(|_| format!("\"{}\" is no id of a fault", one.id))
+        };
+        let mut ids = self.injected.iter().map(id).collect::<Result<Vec<u64>, _>>()?;
+        ids.sort_unstable();
+        ids.dedup();
+        Ok(Dose { settings: Settings { seed: self.seed, rate, faults }, only: Some(ids) })
+    }
+}
+
+/// A probability as faults per million.
+///
+/// # Errors
+/// Where it is none.
+pub fn rate(probability: f64) -> Result<u32, String> {
+    if !(0.0..=1.0).contains(&probability) {
+        return Err(format!("a rate is a probability, from 0 to 1, and {probability} is none"));
+    }
+    Ok((probability * f64::from(MILLION)).round() as u32)
+}
+
+impl RecordedFault {
+    fn of(injected: &Injected) -> RecordedFault {
+        RecordedFault {
+            id: format!("{:016x}", injected.id),
+            fault: injected.fault.name().to_owned(),
+            subject: subject(injected),
+            serial: injected.serial,
+            ring: injected.ring,
+            description: describe(injected),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::injected;
+
+    fn record() -> Record {
+        let settings = Settings { seed: u64::MAX, rate: 20_001, faults: Faults::ORDINARY };
+        let all = [injected(Fault::Short, 12), injected(Fault::Late, 3), injected(Fault::Short, 12)];
+        Record::new(settings, &["./program".into(), "-v".into()], Some("a hang".into()), &all).unwrap()
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let path = std::env::temp_dir().join(format!("anyring-record-{}", std::process::id()));
+        record().write(&path).unwrap();
+        let read = Record::read(&path);
+        fs::write(&path, "{}").unwrap();
+        let none = Record::read(&path);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(read.as_ref(), Ok(&record()));
+        assert!(none.is_err());
+        let dose = read.unwrap().dose().unwrap();
+        assert_eq!(dose.settings, Settings { seed: u64::MAX, rate: 20_001, faults: Faults::ORDINARY });
+        assert_eq!(dose.only, Some(vec![3007, 12001]), "sorted, and each once");
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused() {
+        let refused = |change: fn(&mut Record)| {
+            let mut record = record();
+            change(&mut record);
+            record.dose().unwrap_err()
+        };
+        assert!(refused(|record| record.faults.push("wind".into())).contains("wind"));
+        assert!(refused(|record| record.rate = 2.0).contains('2'));
+        assert!(refused(|record| record.injected[0].id = "x".into()).contains("\"x\""));
+    }
+}

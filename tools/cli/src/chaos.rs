@@ -1,0 +1,433 @@
+//! `anyring chaos`: runs a program among faults that the ABI allows (crate `anyring-chaos`).
+//!
+//! Each run is an `anyring run` with a plan, whose path the program finds in `ANYRING_CHAOS`.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::num::NonZero;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyring_chaos::{
+    Dose, End, Failure, Found, Injected, Judge, Launch, Output, Record, Report, Rule, Runner, Search,
+    describe,
+};
+use anyring_chaos_plan::{Class, Fault, Faults, Settings};
+use indicatif::{ProgressBar, ProgressStyle};
+use regex_lite::Regex;
+
+use crate::cli::Chaos;
+use crate::{OWN_FAILURE, library, run};
+
+/// How probable faults are if nothing else is said: in a million.
+const RATE: u32 = 20_000;
+/// How long runs may take if nothing else is said, where there are many.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// More faults of a run are not printed.
+const MOST_PRINTED: usize = 20;
+/// A run fails, of several.
+const FAILED: u8 = 1;
+/// A single run hangs; as `timeout(1)`.
+const HANG: u8 = 124;
+/// What a shell adds to a signal's number.
+const BY_SIGNAL: u8 = 128;
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// Why this command gives up.
+enum Stop {
+    /// What failed, and what to do.
+    Own(String, &'static str),
+    Interrupted,
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Stop {
+        Stop::Own(format!("cannot run: {error}"), "see ulimit -u, ulimit -n and the memory limit")
+    }
+}
+
+impl From<Option<io::Error>> for Stop {
+    fn from(error: Option<io::Error>) -> Stop {
+        error.map_or(Stop::Interrupted, Stop::from)
+    }
+}
+
+/// Runs the program, once or often.
+pub fn chaos(arguments: &Chaos) -> ExitCode {
+    if arguments.list_faults {
+        return list_faults();
+    }
+    let done = Session::new(arguments).and_then(|session| session.run());
+    done.unwrap_or_else(|stop| match stop {
+        Stop::Own(what, remedy) => {
+            eprintln!("anyring: {what}\n  do:  {remedy}");
+            ExitCode::from(OWN_FAILURE)
+        }
+        Stop::Interrupted => {
+            eprintln!("anyring: interrupted");
+            ExitCode::from(BY_SIGNAL + libc::SIGINT as u8)
+        }
+    })
+}
+
+fn list_faults() -> ExitCode {
+    let mut text = String::new();
+    for (class, about) in [
+        (Class::Ordinary, "ordinary: a correct program goes on (the default)"),
+        (Class::Failure, "failure: a resource is short; a correct program may give up, and says so"),
+        (Class::Strict, "strict: the ABI allows it, the kernel as it is does not do it"),
+    ] {
+        text.push_str(&format!("{about}\n"));
+        for fault in Fault::ALL.iter().filter(|fault| fault.class() == class) {
+            text.push_str(&format!("  {:15} {}\n", fault.name(), fault.about()));
+            text.push_str(&format!("  {:15}   {}\n", "", fault.source()));
+        }
+    }
+    match io::stdout().write_all(text.as_bytes()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::from(OWN_FAILURE),
+    }
+}
+
+/// What was asked for, understood.
+struct Session<'a> {
+    arguments: &'a Chaos,
+    /// Of the first run, which sees whether the engine can be brought into the program.
+    first: Runner<'static>,
+    /// Of the others.
+    runner: Runner<'static>,
+    dose: Dose,
+}
+
+impl Session<'_> {
+    fn new(arguments: &Chaos) -> Result<Session<'_>, Stop> {
+        let record = arguments.replay.as_deref().map(read).transpose()?;
+        let dose = match &record {
+            Some(record) => {
+                record.dose().map_err(|why| Stop::Own(why, "use a file as --record writes it"))?
+            }
+            None => Dose::of(settings(arguments)?),
+        };
+        let in_file = record.map(|record| record.program.into_iter().map(OsString::from).collect());
+        let program = if arguments.program.is_empty() {
+            in_file.unwrap_or_default()
+        } else {
+            arguments.program.clone()
+        };
+        let is_single = arguments.runs.is_none() && !arguments.shrink;
+        let timeout = match arguments.timeout {
+            Some(seconds) => {
+                Some(Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero()).ok_or_else(
+                    || Stop::Own(format!("--timeout {seconds}: no time"), "give seconds, more than 0"),
+                )?)
+            }
+            None => (!is_single).then_some(TIMEOUT),
+        };
+        let command = library::command().map_err(|why| {
+            Stop::Own(format!("cannot find this command: {why}"), "see that /proc is mounted")
+        })?;
+        let runner = |options: &[&str]| {
+            let words = ["run", "--engine", "user"].iter().chain(options).chain(&["--chaos-plan"]);
+            let arguments = words.map(OsString::from).collect();
+            let launch = Launch { command: command.clone(), arguments, program: program.clone(), timeout };
+            Runner { launch, interrupted: &INTERRUPTED }
+        };
+        Ok(Session { arguments, first: runner(&[]), runner: runner(&["--loads"]), dose })
+    }
+
+    fn run(&self) -> Result<ExitCode, Stop> {
+        let rule = Rule { expect: pattern(self.arguments)?, compare: self.arguments.compare };
+        match self.arguments.runs {
+            _ if self.arguments.shrink => self.find_few(rule),
+            Some(runs) => self.search(rule, runs).map(|found| status(&found)),
+            None => self.once(rule),
+        }
+    }
+
+    /// A single run, as the program would run without this command.
+    fn once(&self, rule: Rule) -> Result<ExitCode, Stop> {
+        let seed = self.dose.settings.seed;
+        let judge = if rule.compare { Some(self.judge(rule.clone())?) } else { None };
+        let kept = judge.is_some() || rule.expect.is_some();
+        leave_interrupts_to_the_program(self.runner.launch.timeout.is_none() && !kept);
+        let output = if kept { Output::Kept } else { Output::Inherited };
+        let report = self.first.run(&self.dose, output)?.ok_or(Stop::Interrupted)?;
+        let outcome = &report.outcome;
+        let _ = io::stdout().write_all(&outcome.stdout);
+        let _ = io::stderr().write_all(&outcome.stderr);
+        let what = if self.dose.only.is_some() { "replay" } else { "run" };
+        eprintln!("anyring: {what} of seed {seed}: {}, {}", outcome.end, count(&report));
+        print_injected(&report.injected);
+        if !self.dose.only.as_ref().is_some_and(Vec::is_empty) && report.injected.is_empty() {
+            hint_that_nothing_was_injected();
+        }
+        let looked_for = rule.expect.filter(|expect| {
+            [&outcome.stdout, &outcome.stderr]
+                .iter()
+                .any(|output| expect.is_match(&String::from_utf8_lossy(output)))
+        });
+        if let Some(expect) = &looked_for {
+            eprintln!("anyring: the output matches \"{expect}\"");
+        }
+        let differs = judge.and_then(|judge| judge.judge(outcome));
+        if let Some(failure) = &differs {
+            eprintln!("anyring: without faults, there is not {failure}");
+        }
+        self.record(self.dose.settings, differs.map(|failure| failure.to_string()), &report.injected)?;
+        Ok(match outcome.end {
+            End::Exit(status) => ExitCode::from(status as u8),
+            End::Signal(signal) => ExitCode::from(BY_SIGNAL + signal as u8),
+            End::Hang => ExitCode::from(HANG),
+        })
+    }
+
+    /// What tells failures: a run without faults.
+    fn judge(&self, rule: Rule) -> Result<Judge, Stop> {
+        leave_interrupts_to_the_program(false);
+        let dose = Dose::nothing(self.dose.settings);
+        let report = self.first.run(&dose, Output::Alone)?.ok_or(Stop::Interrupted)?;
+        let stderr = String::from_utf8_lossy(&report.outcome.stderr).into_owned();
+        let codes = [OWN_FAILURE, run::NOT_EXECUTABLE, run::NOT_FOUND];
+        let is_own = codes.iter().any(|&code| report.outcome.end == End::Exit(code.into()));
+        if is_own && stderr.starts_with("anyring: ") {
+            return Err(Stop::Own(
+                format!("the program cannot be run:\n{}", stderr.trim_end()),
+                "see that anyring run runs it",
+            ));
+        }
+        Judge::new(rule, report.outcome).map_err(|why| {
+            Stop::Own(why, "give a program, --timeout or --expect with which it passes without faults")
+        })
+    }
+
+    /// Goes through seeds; what failed.
+    fn search(&self, rule: Rule, runs: u64) -> Result<Vec<Found>, Stop> {
+        let judge = self.judge(rule)?;
+        self.search_with(&judge, runs)
+    }
+
+    fn search_with(&self, judge: &Judge, runs: u64) -> Result<Vec<Found>, Stop> {
+        let bar = progress(runs);
+        let (passed, failed, injected) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        let tell = |report: &Report, failure: Option<&Failure>| {
+            let count = if failure.is_some() { &failed } else { &passed };
+            count.fetch_add(1, Ordering::Relaxed);
+            injected.fetch_add(report.injected.len() as u64 + report.unlogged, Ordering::Relaxed);
+            bar.inc(1);
+            bar.set_message(format!("{} failed", failed.load(Ordering::Relaxed)));
+        };
+        let Chaos { jobs, keep_going, .. } = *self.arguments;
+        let search = Search { first: self.dose.settings, runs, jobs, keeps_going: keep_going };
+        let found = anyring_chaos::search(&self.runner, judge, &search, tell);
+        bar.finish_and_clear();
+        let found = found?;
+        let first = self.dose.settings.seed;
+        let (passed, failed, injected) = (passed.into_inner(), failed.into_inner(), injected.into_inner());
+        eprintln!(
+            "anyring: from seed {first} on: {passed} passed, {failed} failed, {injected} faults injected"
+        );
+        for found in &found {
+            let count = count(&found.report);
+            eprintln!(
+                "anyring: seed {} failed: {}, {count}\n  {}",
+                found.seed,
+                found.failure,
+                self.command(found.seed)
+            );
+        }
+        if INTERRUPTED.load(Ordering::Relaxed) {
+            return Err(Stop::Interrupted);
+        }
+        if injected == 0 {
+            hint_that_nothing_was_injected();
+        }
+        if let Some(first) = found.first().filter(|_| !self.arguments.shrink) {
+            let settings = Settings { seed: first.seed, ..self.dose.settings };
+            self.record(settings, Some(first.failure.to_string()), &first.report.injected)?;
+        }
+        Ok(found)
+    }
+
+    /// Finds a run that fails, and the few faults that make it fail.
+    fn find_few(&self, rule: Rule) -> Result<ExitCode, Stop> {
+        let judge = self.judge(rule)?;
+        let (settings, failure, injected, unlogged) = if self.dose.only.is_some() {
+            let report = self.runner.run(&self.dose, Output::Alone)?.ok_or(Stop::Interrupted)?;
+            let Some(failure) = judge.judge(&report.outcome) else {
+                eprintln!("anyring: with these faults, the program passes");
+                return Ok(ExitCode::SUCCESS);
+            };
+            (self.dose.settings, failure, report.injected, report.unlogged)
+        } else {
+            let mut found = self.search_with(&judge, self.arguments.runs.unwrap_or(1))?;
+            if found.is_empty() {
+                return Ok(ExitCode::SUCCESS);
+            }
+            let Found { seed, failure, report } = found.swap_remove(0);
+            (Settings { seed, ..self.dose.settings }, failure, report.injected, report.unlogged)
+        };
+        if unlogged > 0 {
+            eprintln!("anyring: {unlogged} faults more than the log holds are not looked at");
+        }
+        let few = self.shrink(&judge, &failure, settings, &injected)?;
+        eprintln!(
+            "anyring: seed {}: {} of {} faults make it fail ({failure}):",
+            settings.seed,
+            few.len(),
+            injected.len()
+        );
+        few.iter().for_each(|one| eprintln!("  {}", describe(one)));
+        self.record(settings, Some(failure.to_string()), &few)?;
+        match &self.arguments.record {
+            Some(path) => eprintln!("  anyring chaos --replay {}", quoted(path.as_os_str().to_owned())),
+            None => eprintln!("anyring: --record FILE keeps them, for --replay"),
+        }
+        Ok(ExitCode::from(FAILED))
+    }
+
+    fn shrink(
+        &self,
+        judge: &Judge,
+        failure: &Failure,
+        settings: Settings,
+        injected: &[Injected],
+    ) -> Result<Vec<Injected>, Stop> {
+        let bar = ProgressBar::new_spinner();
+        let tell = |left: usize| bar.set_message(format!("{left} faults left"));
+        let tries: NonZero<u32> = self.arguments.tries;
+        bar.enable_steady_tick(Duration::from_millis(200));
+        let few = anyring_chaos::shrink(&self.runner, judge, failure, settings, injected, tries, tell);
+        bar.finish_and_clear();
+        few?.ok_or_else(|| {
+            let what = format!("with the same faults, the program did not fail so again in {tries} runs");
+            Stop::Own(what, "it does not always do the same: try more --tries, or another seed")
+        })
+    }
+
+    /// The command that runs a seed again.
+    fn command(&self, seed: u64) -> String {
+        let mut words: Vec<OsString> =
+            vec!["anyring".into(), "chaos".into(), "--seed".into(), seed.to_string().into()];
+        let mut option = |name: &str, value: Option<String>| {
+            if let Some(value) = value {
+                words.extend([name.into(), value.into()]);
+            }
+        };
+        option("--rate", self.arguments.rate.map(|rate| rate.to_string()));
+        option("--faults", self.arguments.faults.clone());
+        option("--timeout", self.runner.launch.timeout.map(|timeout| timeout.as_secs_f64().to_string()));
+        option("--expect", self.arguments.expect.clone());
+        if self.arguments.compare {
+            words.push("--compare".into());
+        }
+        words.push("--".into());
+        words.extend(self.runner.launch.program.iter().cloned());
+        words.into_iter().map(quoted).collect::<Vec<_>>().join(" ")
+    }
+
+    fn record(&self, settings: Settings, failure: Option<String>, injected: &[Injected]) -> Result<(), Stop> {
+        let Some(path) = &self.arguments.record else { return Ok(()) };
+        let cannot = |why: String| {
+            Stop::Own(format!("cannot write {}: {why}", path.display()), "name a file that can be written")
+        };
+        let record = Record::new(settings, &self.runner.launch.program, failure, injected).map_err(cannot)?;
+        record.write(path).map_err(|error| cannot(error.to_string()))
+    }
+}
+
+fn read(path: &Path) -> Result<Record, Stop> {
+    Record::read(path).map_err(|why| {
+        Stop::Own(format!("cannot replay {}: {why}", path.display()), "name a file as --record writes it")
+    })
+}
+
+fn settings(arguments: &Chaos) -> Result<Settings, Stop> {
+    let seed = match arguments.seed {
+        Some(seed) => seed,
+        None => random_seed()?,
+    };
+    let rate = arguments.rate.map_or(Ok(RATE), anyring_chaos::rate);
+    let rate = rate.map_err(|why| Stop::Own(format!("--rate: {why}"), "give a probability, such as 0.05"))?;
+    let faults = arguments.faults.as_deref().map_or(Ok(Faults::ORDINARY), anyring_chaos::choose);
+    let faults = faults.map_err(|why| {
+        Stop::Own(format!("--faults: {why}"), "anyring chaos --list-faults says what each does")
+    })?;
+    Ok(Settings { seed, rate, faults })
+}
+
+/// A short one, for it is to be typed.
+fn random_seed() -> Result<u64, Stop> {
+    let mut bytes = [0_u8; 4];
+    // SAFETY: fills so many bytes.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if got != bytes.len() as isize {
+        return Err(Stop::Own("cannot make a seed".to_owned(), "give one, by --seed"));
+    }
+    Ok(u64::from(u32::from_ne_bytes(bytes)))
+}
+
+fn pattern(arguments: &Chaos) -> Result<Option<Regex>, Stop> {
+    let compiled = arguments.expect.as_deref().map(Regex::new).transpose();
+    compiled.map_err(|error| {
+        Stop::Own(format!("--expect: {error}"), "give a regular expression of the crate regex-lite")
+    })
+}
+
+fn status(found: &[Found]) -> ExitCode {
+    if found.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) }
+}
+
+fn count(report: &Report) -> String {
+    let count = report.injected.len() as u64 + report.unlogged;
+    format!("{count} fault{} injected", if count == 1 { "" } else { "s" })
+}
+
+fn print_injected(injected: &[Injected]) {
+    injected.iter().take(MOST_PRINTED).for_each(|one| eprintln!("  {}", describe(one)));
+    if injected.len() > MOST_PRINTED {
+        eprintln!("  and {} more (--record FILE writes all)", injected.len() - MOST_PRINTED);
+    }
+}
+
+fn hint_that_nothing_was_injected() {
+    eprintln!(
+        "anyring: no fault was injected: the program makes few requests for this --rate, or none (anyring run --engine user \
+         --stats tells)"
+    );
+}
+
+/// Nothing is drawn where standard error is no terminal.
+fn progress(runs: u64) -> ProgressBar {
+    let bar = ProgressBar::new(runs);
+    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} seeds, {msg}, {elapsed} (left: {eta})");
+    bar.set_style(style.expect("a valid template"));
+    bar
+}
+
+/// A word as a shell reads it back.
+fn quoted(word: OsString) -> String {
+    let word = word.to_string_lossy();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.into_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// A terminal's interrupt reaches a program that shares this process's group: that decides. Otherwise runs are stopped, as
+/// they are by other signals that end a process.
+fn leave_interrupts_to_the_program(leave: bool) {
+    extern "C" fn stop(_: libc::c_int) {
+        INTERRUPTED.store(true, Ordering::Relaxed);
+    }
+    extern "C" fn pass(_: libc::c_int) {}
+    let set = |signal, handler: extern "C" fn(libc::c_int)| {
+        // SAFETY: the handlers do nothing that a handler may not do; `exec` resets them.
+        unsafe { libc::signal(signal, handler as libc::sighandler_t) };
+    };
+    [libc::SIGTERM, libc::SIGHUP].into_iter().for_each(|signal| set(signal, stop));
+    [libc::SIGINT, libc::SIGQUIT].into_iter().for_each(|signal| set(signal, if leave { pass } else { stop }));
+}

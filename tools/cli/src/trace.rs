@@ -1,0 +1,294 @@
+//! `anyring trace`: runs a program, and shows what becomes of each of its requests.
+//!
+//! The program runs in a child, as `anyring run` would run it. This process makes a buffer in memory, whose path its child
+//! finds in `ANYRING_TRACE`, reads what comes, and shows it (crate `anyring-tracer`). The buffer is a file in memory that both
+//! have mapped, so it keeps what a program told that is killed.
+
+use crate::cli::Trace;
+use crate::{OWN_FAILURE, run};
+use anyring_trace::buffer::{self, Buffer, LOSSY, Next};
+use anyring_trace::event::{Body, Event};
+use anyring_tracer::filter::Filter;
+use anyring_tracer::{Session, Settings};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::process::ExitCode;
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How many slots of 64 bytes the buffer has: 4 MiB.
+const SLOTS: usize = 1 << 16;
+/// What a shell adds to a signal's number for the status of a program that it ended.
+const BY_SIGNAL: u8 = 128;
+
+/// Runs the program; its status is this command's.
+pub fn trace(arguments: &Trace) -> ExitCode {
+    let filter = match Filter::parse(&arguments.expressions) {
+        Ok(filter) => filter,
+        Err(unknown) => return fail(&format!("-e: {unknown}"), "anyring trace --help lists what is known"),
+    };
+    let mut session = match session(arguments, filter) {
+        Ok(session) => session,
+        Err(error) => {
+            let name = arguments.output.as_ref().map_or_else(String::new, |path| path.display().to_string());
+            return fail(
+                &format!("cannot write to {name}: {error}"),
+                "name a file that can be written with -o",
+            );
+        }
+    };
+    let reader = match Reader::new(arguments) {
+        Ok(reader) => reader,
+        Err(error) => {
+            return fail(&format!("cannot make the buffer: {error}"), "see ulimit -v and the memory limit");
+        }
+    };
+    let child = match reader.start(arguments) {
+        Ok(child) => child,
+        Err(error) => return fail(&format!("cannot start a process: {error}"), "see ulimit -u"),
+    };
+    let (status, heard) = reader.follow(child, &mut session);
+    if let Err(error) = session.end() {
+        return fail(&format!("cannot write the trace: {error}"), "see whether the disk is full");
+    }
+    heard.report();
+    status
+}
+
+fn fail(what: &str, remedy: &str) -> ExitCode {
+    eprintln!("anyring: {what}\n  do:  {remedy}");
+    ExitCode::from(OWN_FAILURE)
+}
+
+/// What is printed, and where.
+fn session(arguments: &Trace, filter: Filter) -> io::Result<Session> {
+    let file = arguments.output.as_ref().map(File::create).transpose()?;
+    let is_terminal = file.is_none() && io::stderr().is_terminal();
+    let colours = is_terminal && std::env::var_os("NO_COLOR").is_none() && !dumb_terminal();
+    let output = || -> io::Result<Box<dyn Write>> {
+        Ok(match &file {
+            Some(file) => Box::new(BufWriter::with_capacity(1 << 16, file.try_clone()?)),
+            None => Box::new(BufWriter::new(io::stderr())),
+        })
+    };
+    let settings = Settings { sample: arguments.sample.into(), colours, enters: arguments.enters, filter };
+    let mut session = Session::new(settings);
+    if arguments.json {
+        session = session.json(output()?);
+    } else if !arguments.counts && !arguments.summary_only {
+        session = session.text(output()?);
+    }
+    if let Some(path) = &arguments.perfetto {
+        session = session.perfetto(BufWriter::with_capacity(1 << 16, File::create(path)?));
+    }
+    if arguments.counts || arguments.counts_too {
+        session = session.counts(output()?);
+    }
+    if arguments.summary || arguments.summary_only {
+        session = session.summary(output()?);
+    }
+    Ok(session)
+}
+
+fn dumb_terminal() -> bool {
+    std::env::var_os("TERM").is_none_or(|term| term == "dumb")
+}
+
+/// What came, beside what is shown.
+#[derive(Default)]
+struct Heard {
+    /// Records whose writer died before they were whole.
+    unfinished: u64,
+    /// Records that make no sense.
+    senseless: u64,
+    /// Records that were dropped for want of room.
+    dropped: u64,
+    /// Whether any process told of itself.
+    anything: bool,
+}
+
+impl Heard {
+    fn report(&self) {
+        let lines = [
+            (self.dropped, "were dropped: the buffer was full (without --lossy the program waits)"),
+            (self.unfinished, "are missing: their process ended while it wrote them"),
+            (self.senseless, "were not understood: is the library of another version?"),
+        ];
+        for (count, what) in lines.into_iter().filter(|&(count, _)| count > 0) {
+            eprintln!("anyring: {count} events {what}");
+        }
+        if !self.anything {
+            eprintln!("anyring: the program told nothing: it was not reached, or did not start");
+        }
+    }
+}
+
+/// The reader's side of the buffer.
+struct Reader {
+    buffer: Buffer,
+    file: File,
+}
+
+impl Reader {
+    fn new(arguments: &Trace) -> io::Result<Reader> {
+        let length = buffer::bytes(SLOTS);
+        // SAFETY: the name ends with zero.
+        let fd = unsafe { libc::memfd_create(c"anyring-trace".as_ptr(), libc::MFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: just made, and nobody else's.
+        let file = unsafe { File::from_raw_fd(fd) };
+        file.set_len(length as u64)?;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping.
+        let memory = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, libc::MAP_SHARED, fd, 0) };
+        let memory = NonNull::new(memory.cast()).filter(|_| memory != libc::MAP_FAILED);
+        let memory = memory.ok_or_else(io::Error::last_os_error)?;
+        // SAFETY: fresh memory, aligned to pages, which stays mapped until this process ends.
+        let buffer = unsafe { Buffer::create(memory, SLOTS) };
+        let settings = &buffer.header().settings;
+        settings.reader.store(std::process::id(), Ordering::Relaxed);
+        settings.sample.store(arguments.sample.into(), Ordering::Relaxed);
+        settings.flags.store(if arguments.lossy { LOSSY } else { 0 }, Ordering::Relaxed);
+        Ok(Reader { buffer, file })
+    }
+
+    /// Starts the program in a child.
+    fn start(&self, arguments: &Trace) -> io::Result<libc::pid_t> {
+        let path = format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd());
+        // SAFETY: this process has one thread.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()),
+            0 => {
+                let failed = run::run(&arguments.run(path.into()));
+                // The status of a failure, which nothing else gives out.
+                let code = if failed == ExitCode::from(run::NOT_FOUND) {
+                    run::NOT_FOUND
+                } else if failed == ExitCode::from(run::NOT_EXECUTABLE) {
+                    run::NOT_EXECUTABLE
+                } else {
+                    OWN_FAILURE
+                };
+                // SAFETY: ends the child, whose output has no buffer.
+                unsafe { libc::_exit(code.into()) }
+            }
+            child => {
+                forward_signals(child);
+                Ok(child)
+            }
+        }
+    }
+
+    /// Shows what comes until the child and all others that told of themselves have ended.
+    fn follow(&self, child: libc::pid_t, session: &mut Session) -> (ExitCode, Heard) {
+        const SHORTEST: Duration = Duration::from_micros(50);
+        const LONGEST: Duration = Duration::from_millis(5);
+        const GRACE: Duration = Duration::from_millis(50);
+        let mut heard = Heard::default();
+        let mut status = None;
+        let mut others = BTreeSet::new();
+        let mut pause = SHORTEST;
+        // How long the process that has claimed the next record has been gone.
+        let mut gone = Duration::ZERO;
+        loop {
+            // Before the buffer is looked at: what the child told is in it when it has ended.
+            status = status.or_else(|| ended(child));
+            others.retain(|&process| lives(process));
+            let over = status.is_some() && others.is_empty();
+            let passes_over = gone >= GRACE;
+            match self.take(session, &mut heard, &mut others, passes_over) {
+                0 if over && matches!(self.buffer.next(), Next::Empty) => break,
+                0 => {
+                    // What a terminal shows is as new as can be.
+                    let _ = session.flush();
+                    std::thread::sleep(pause);
+                    let is_stuck = matches!(self.buffer.next(), Next::Unfinished(process) if !lives(process));
+                    gone = if is_stuck { gone + pause } else { Duration::ZERO };
+                    pause = (pause * 2).min(LONGEST);
+                }
+                _ => (pause, gone) = (SHORTEST, Duration::ZERO),
+            }
+        }
+        heard.dropped = self.buffer.header().dropped.load(Ordering::Relaxed);
+        (status.unwrap_or(ExitCode::from(OWN_FAILURE)), heard)
+    }
+
+    /// Shows what is there; how much that was. `passes_over`: the process that has claimed the next record is gone.
+    fn take(
+        &self,
+        session: &mut Session,
+        heard: &mut Heard,
+        others: &mut BTreeSet<u32>,
+        mut passes_over: bool,
+    ) -> usize {
+        let mut taken = 0;
+        loop {
+            match self.buffer.next() {
+                Next::Empty => return taken,
+                Next::Unfinished(_) if !std::mem::take(&mut passes_over) => return taken,
+                Next::Unfinished(_) => heard.unfinished += 1,
+                Next::Nothing => {}
+                Next::Record(record) => match Event::parse(record) {
+                    None => heard.senseless += 1,
+                    Some(event) => {
+                        heard.anything = true;
+                        match event.body {
+                            Body::Started(_) => drop(others.insert(event.head.process)),
+                            Body::Ended(_) => drop(others.remove(&event.head.process)),
+                            _ => {}
+                        }
+                        session.event(&event);
+                    }
+                },
+            }
+            self.buffer.advance();
+            taken += 1;
+        }
+    }
+}
+
+/// The status of the child, if it has ended.
+fn ended(child: libc::pid_t) -> Option<ExitCode> {
+    let mut status = 0;
+    // SAFETY: waits for a child of ours, if it has ended.
+    if unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } != child {
+        return None;
+    }
+    Some(if libc::WIFEXITED(status) {
+        ExitCode::from(libc::WEXITSTATUS(status) as u8)
+    } else {
+        ExitCode::from(BY_SIGNAL + libc::WTERMSIG(status) as u8)
+    })
+}
+
+fn lives(process: u32) -> bool {
+    // SAFETY: no signal is sent.
+    let sent = unsafe { libc::kill(process as libc::pid_t, 0) };
+    sent == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
+}
+
+static CHILD: std::sync::atomic::AtomicI32 = std::sync::atomic::AtomicI32::new(0);
+
+/// What is meant for the program reaches it: a terminal's signals reach both, and the others are passed on. The trace goes
+/// on until the program has ended.
+fn forward_signals(child: libc::pid_t) {
+    extern "C" fn forward(signal: libc::c_int) {
+        // SAFETY: sends a signal to the child.
+        unsafe { libc::kill(CHILD.load(Ordering::Relaxed), signal) };
+    }
+    CHILD.store(child, Ordering::Relaxed);
+    let handler = forward as extern "C" fn(libc::c_int) as libc::sighandler_t;
+    // SAFETY: the handler does nothing that a handler may not do.
+    unsafe {
+        for signal in [libc::SIGINT, libc::SIGQUIT] {
+            libc::signal(signal, libc::SIG_IGN);
+        }
+        for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2] {
+            libc::signal(signal, handler);
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! `anyring chaos`: planted bugs are found, shrunk to the faults that show them, and replayed; repaired programs pass.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use support::{anyring, compile};
+
+/// So many seeds a repaired program passes, if nothing else is said.
+const SEEDS: &str = "50";
+
+fn planted() -> PathBuf {
+    compile("planted", "planted.c", &[])
+}
+
+fn repaired() -> PathBuf {
+    compile("planted-repaired", "planted.c", &["-DFIXED"])
+}
+
+fn chaos(options: &[&str], program: &Path, case: &str) -> Output {
+    Command::new(anyring()).arg("chaos").args(options).arg("--").arg(program).arg(case).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A file for this test alone.
+fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("chaos-{}-{name}.json", std::process::id()))
+}
+
+/// The bug is found among 100 seeds and shrunk to the fault that shows it, which a replay shows again.
+fn is_found(case: &str, faults: &str, shows: &str) {
+    let record = file(case);
+    let path = record.to_str().unwrap();
+    // The one whose bug is a hang waits for that.
+    let timeout = if case == "poll-ends" { "5" } else { "60" };
+    let options = [
+        "--seed",
+        "1",
+        "--runs",
+        "100",
+        "--timeout",
+        timeout,
+        "--faults",
+        faults,
+        "--shrink",
+        "--record",
+        path,
+    ];
+    let output = chaos(&options, &planted(), case);
+    assert_eq!(output.status.code(), Some(1), "{case}:\n{}", said(&output));
+    let recorded: Value = serde_json::from_slice(&std::fs::read(&record).unwrap()).unwrap();
+    let few = recorded["injected"].as_array().unwrap();
+    assert!((1..=3).contains(&few.len()), "{case}: {few:#?}");
+    assert!(few.iter().any(|fault| fault["fault"] == shows), "{case}: {few:#?}");
+
+    let replayed =
+        Command::new(anyring()).args(["chaos", "--timeout", timeout, "--replay", path]).output().unwrap();
+    std::fs::remove_file(&record).unwrap();
+    let said = said(&replayed);
+    for fault in few {
+        assert!(said.contains(fault["description"].as_str().unwrap()), "{case}:\n{said}");
+    }
+    let failure = recorded["failure"].as_str().unwrap();
+    let status = match failure {
+        "a hang" => 124,
+        exit => exit.trim_start_matches("exit status ").parse().unwrap(),
+    };
+    assert_eq!(replayed.status.code(), Some(status), "{case}:\n{said}");
+}
+
+/// Without the bug, no seed makes it fail. `ANYRING_CHAOS_SEEDS` says how many are tried.
+fn is_repaired(case: &str, faults: &str) {
+    let seeds = std::env::var("ANYRING_CHAOS_SEEDS").unwrap_or_else(|_| SEEDS.to_owned());
+    let options = ["--seed", "1", "--runs", &seeds, "--jobs", "2", "--rate", "0.1", "--faults", faults];
+    let output = chaos(&options, &repaired(), case);
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(0), "{case}:\n{said}");
+    assert!(
+        said.contains(&format!("{seeds} passed, 0 failed")) && !said.contains(" 0 faults"),
+        "{case}:\n{said}"
+    );
+}
+
+macro_rules! planted {
+    ($($name:ident: $case:literal, $faults:literal, $shows:literal;)*) => { $(
+        #[test]
+        fn $name() {
+            is_found($case, $faults, $shows);
+            is_repaired($case, $faults);
+        }
+    )* };
+}
+
+planted! {
+    short_reads: "short-read", "ordinary", "short";
+    short_writes: "short-write", "ordinary", "short";
+    interrupted_waits: "enter-interrupted", "ordinary", "enter-eintr";
+    requests_that_would_wait: "would-wait", "ordinary", "eagain";
+    buffer_groups_that_run_dry: "no-buffers", "ordinary", "dry";
+    multishot_receives_that_end: "receive-ends", "ordinary", "multishot";
+    multishot_polls_that_end: "poll-ends", "ordinary", "multishot";
+    completions_looked_at_too_late: "completion-late", "ordinary", "cqe-rubbish";
+    requests_looked_at_too_late: "request-late", "ordinary,sqe-rubbish", "sqe-rubbish";
+    completions_out_of_order: "order", "late", "late";
+    notifications_that_are_late: "zero-copy", "ordinary", "notif";
+    completions_kept_as_overflow: "overflow", "ordinary", "overflow";
+    cancellations_too_late: "believes-cancel", "ordinary", "cancel";
+}
+
+#[test]
+fn a_single_run_has_the_status_of_the_program_and_repeats_itself() {
+    let one = || chaos(&["--seed", "6"], &planted(), "short-read");
+    let (first, second) = (one(), one());
+    assert_eq!(first.status.code(), Some(1));
+    assert_eq!(said(&first), said(&second));
+    assert!(said(&first).contains("planted: data is missing"), "its own output: {}", said(&first));
+    assert!(said(&first).contains("READ #") && said(&first).contains(": short ("), "{}", said(&first));
+    let none = chaos(&["--seed", "6", "--rate", "0"], &planted(), "short-read");
+    assert_eq!(none.status.code(), Some(0));
+    assert!(said(&none).contains("no fault was injected"), "{}", said(&none));
+}
+
+#[test]
+fn failures_are_what_was_asked_for() {
+    let options = |more: &[&'static str]| {
+        let mut options = vec!["--seed", "6", "--runs", "1", "--timeout", "10"];
+        options.extend(more);
+        options
+    };
+    let looks_for = |pattern| chaos(&options(&["--expect", pattern]), &planted(), "short-read");
+    let output = looks_for("data is missing");
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains("anyring chaos --seed 6 --timeout 10 --expect 'data is missing' -- "));
+    assert_eq!(looks_for("segmentation").status.code(), Some(0));
+    assert_eq!(looks_for("(").status.code(), Some(125));
+    // It prints nothing on standard output.
+    assert_eq!(chaos(&options(&["--compare"]), &repaired(), "short-read").status.code(), Some(0));
+    let all = chaos(&["--seed", "1", "--runs", "12", "--keep-going"], &planted(), "would-wait");
+    assert_eq!(said(&all).lines().filter(|line| line.contains("anyring chaos --seed ")).count(), {
+        let counted = said(&all);
+        let (before, _) = counted.split_once(" failed, ").unwrap();
+        before.rsplit(' ').next().unwrap().parse::<usize>().unwrap()
+    });
+}
+
+#[test]
+fn mistakes_are_told() {
+    for (options, part) in [
+        (&["--faults", "wind"][..], "known are"),
+        (&["--rate", "7"], "--rate"),
+        (&["--timeout", "0"], "--timeout"),
+        (&["--replay", "/no/such/file"], "/no/such/file"),
+        (&["--jobs", "2"], "--runs"),
+        (&["--runs", "2", "--seed", "6", "--record", "/no/such/directory/file"], "cannot write"),
+    ] {
+        let output = chaos(options, &planted(), "short-read");
+        assert_eq!(output.status.code(), Some(125), "{options:?}");
+        assert!(said(&output).contains(part), "{options:?}: {}", said(&output));
+    }
+    let never =
+        Command::new(anyring()).args(["chaos", "--runs", "2", "--", "/no/such/program"]).output().unwrap();
+    assert_eq!(never.status.code(), Some(125), "{}", said(&never));
+    let listed = Command::new(anyring()).args(["chaos", "--list-faults"]).output().unwrap();
+    let text = String::from_utf8(listed.stdout).unwrap();
+    assert!(text.contains("short") && text.contains("io_uring_setup(2)"), "{text}");
+}

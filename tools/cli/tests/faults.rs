@@ -1,0 +1,112 @@
+//! Programs that meet faults: one that is right does not mind, one with a bug is found.
+
+mod support;
+
+use std::fs::File;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::path::Path;
+use std::process::{Command, Output};
+use std::ptr::NonNull;
+
+use anyring_chaos_plan::{Entry, Fault, Faults, Mode, Plan, Settings, bytes};
+use support::{anyring, compile};
+
+const ROOM: usize = 1 << 16;
+/// Faults per million decisions.
+const RATE: u32 = 300_000;
+/// What a correct program goes on after.
+const SURVIVED: Faults = Faults::ORDINARY.with(Fault::SqeRubbish).with(Fault::BufferRubbish);
+
+/// Runs a program under a seed, and says what it met.
+fn run(
+    program: &Path,
+    seed: u64,
+    faults: Faults,
+    mode: Mode<'_>,
+    wrapped_by: &[&str],
+) -> (Output, Vec<Entry>) {
+    const SECONDS: &str = "60";
+    let length = bytes(mode, ROOM);
+    // SAFETY: a fresh descriptor.
+    let file = unsafe { File::from_raw_fd(libc::memfd_create(c"plan".as_ptr(), libc::MFD_CLOEXEC)) };
+    file.set_len(length as u64).unwrap();
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping, which stays.
+    let memory = unsafe {
+        libc::mmap(std::ptr::null_mut(), length, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
+    };
+    assert_ne!(memory, libc::MAP_FAILED);
+    let memory = NonNull::new(memory.cast()).unwrap();
+    // SAFETY: fresh memory of that length.
+    let plan = unsafe { Plan::create(memory, Settings { seed, rate: RATE, faults }, mode, ROOM) };
+    let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+    let mut command = Command::new("timeout");
+    command.args(["-s", "KILL", SECONDS]).arg(anyring()).args(wrapped_by).arg("--").arg(program);
+    let output = command.env("ANYRING_CHAOS", path).output().unwrap();
+    assert_eq!(plan.unlogged(), 0);
+    let met = plan.log().collect();
+    // SAFETY: the plan is not used any more.
+    unsafe { libc::munmap(memory.as_ptr().cast(), length) };
+    (output, met)
+}
+
+const PLAIN: &[&str] = &["run", "--engine", "user"];
+
+#[test]
+fn a_correct_program_passes_any_seed() {
+    let program = compile("faults", "faults.c", &[]);
+    let mut met = Faults::NONE;
+    for seed in 0..200 {
+        let (output, log) = run(&program, seed, SURVIVED, Mode::Random, PLAIN);
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(text, "all is there\n", "seed {seed}: {output:?}");
+        met = log.iter().fold(met, |met, entry| met.with(entry.subject.fault));
+    }
+    for fault in [
+        Fault::Short,
+        Fault::Interrupted,
+        Fault::Late,
+        Fault::MultishotEnds,
+        Fault::Overflow,
+        Fault::GroupDry,
+        Fault::CancelTooLate,
+        Fault::EnterInterrupted,
+        Fault::EnterAgain,
+        Fault::EnterBusy,
+        Fault::ShortSubmission,
+        Fault::CqeRubbish,
+        Fault::SqeRubbish,
+        Fault::BufferRubbish,
+    ] {
+        assert!(met.has(fault), "{} was met", fault.name());
+    }
+}
+
+#[test]
+fn a_bug_is_found_and_by_one_fault() {
+    let program = compile("faults-short", "faults.c", &["-DSHORT_READ"]);
+    let found = (0..100).find_map(|seed| {
+        let (output, log) = run(&program, seed, SURVIVED, Mode::Random, PLAIN);
+        (!output.status.success()).then_some((seed, log))
+    });
+    let (seed, log) = found.expect("one of the seeds finds it");
+    // Any short read alone does.
+    let short = log.iter().find(|entry| {
+        entry.subject.fault == Fault::Short
+            && entry.opcode == linux_raw_sys::io_uring::io_uring_op::IORING_OP_READ as u16
+    });
+    let only = [short.expect("a short read").injection.id];
+    let (output, log) = run(&program, seed, SURVIVED, Mode::Only(&only), PLAIN);
+    assert!(!output.status.success(), "{output:?}");
+    assert_eq!(log.len(), 1);
+    let (output, _) = run(&program, seed, SURVIVED, Mode::Only(&[]), PLAIN);
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn a_trace_names_the_faults() {
+    let program = compile("faults", "faults.c", &[]);
+    let (output, _) = run(&program, 1, SURVIVED, Mode::Random, &["trace"]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("injected: ") && text.contains("short"), "{text}");
+}

@@ -1,0 +1,421 @@
+/* Programs with a bug that shows on bad days only, one for each argument; -DFIXED repairs them all. What a program finds
+ * wrong is its exit status: 1 for lost or wrong data, 2 for an error that it does not expect. */
+#include "ring.h"
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#ifdef FIXED
+enum { IS_FIXED = 1 };
+#else
+enum { IS_FIXED = 0 };
+#endif
+
+enum { ROUNDS = 32, BLOCK = 4096 };
+
+static struct ring ring;
+/* Submitted, and not yet consumed. */
+static unsigned pending;
+
+static void fail(int status, const char *what, long number) {
+    fprintf(stderr, "planted: %s (%ld)\n", what, number);
+    exit(status);
+}
+
+static struct io_uring_sqe *on(uint8_t opcode, uint64_t user_data, int fd, const void *memory, unsigned length) {
+    struct io_uring_sqe *entry = ring_entry(&ring, opcode, user_data);
+    pending++;
+    entry->fd = fd;
+    entry->addr = (uint64_t)memory;
+    entry->len = length;
+    return entry;
+}
+
+/* Submits all, and waits for a completion if there is none; right whatever `enter` answers. */
+static void enter_well(unsigned wait) {
+    do {
+        unsigned flags = wait || *SQ(&ring, flags) & IORING_SQ_CQ_OVERFLOW ? IORING_ENTER_GETEVENTS : 0;
+        long entered = ring_enter(ring.fd, pending, wait, flags);
+        if (entered >= 0)
+            pending -= entered;
+        else if (entered != -EINTR && entered != -EAGAIN && entered != -EBUSY)
+            fail(2, "enter", entered);
+        /* Completions are to be reaped first. */
+        else if (ring_peek(&ring))
+            return;
+    } while (pending || (wait && !ring_peek(&ring)));
+}
+
+struct completion {
+    uint64_t user_data;
+    int res;
+    unsigned flags;
+};
+
+static struct completion take(void) {
+    while (!ring_peek(&ring))
+        enter_well(1);
+    struct io_uring_cqe *found = ring_peek(&ring);
+    struct completion completion = {found->user_data, found->res, found->flags};
+    ring_seen(&ring);
+    return completion;
+}
+
+/* May the request be tried again? */
+static int again(int result) { return result == -EINTR || result == -EAGAIN; }
+
+static void sockets(int ends[2], int type) { CHECK(socketpair(AF_UNIX, type, 0, ends) == 0); }
+
+static void connection(int ends[2]) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof address;
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(bind(listener, (struct sockaddr *)&address, length) == 0 && listen(listener, 1) == 0);
+    CHECK(getsockname(listener, (struct sockaddr *)&address, &length) == 0);
+    ends[1] = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(connect(ends[1], (struct sockaddr *)&address, length) == 0);
+    ends[0] = accept(listener, 0, 0);
+    CHECK(ends[0] >= 0 && close(listener) == 0);
+}
+
+static int file_of(unsigned length) {
+    char path[] = "/tmp/planted-XXXXXX", *text = malloc(length);
+    int fd = mkstemp(path);
+    CHECK(fd >= 0 && unlink(path) == 0);
+    for (unsigned at = 0; at < length; at++)
+        text[at] = 'a' + at % 23;
+    CHECK(write(fd, text, length) == (ssize_t)length);
+    free(text);
+    return fd;
+}
+
+/* A read that brings less is taken for whole. */
+static void short_read(void) {
+    int fd = file_of(BLOCK);
+    for (int round = 0; round < ROUNDS; round++) {
+        static char text[BLOCK];
+        memset(text, 0, sizeof text);
+        for (unsigned done = 0; done < BLOCK;) {
+            on(IORING_OP_READ, round, fd, text + done, BLOCK - done)->off = done;
+            int result = take().res;
+            if (again(result))
+                continue;
+            if (result <= 0)
+                fail(2, "read", result);
+            done += IS_FIXED ? (unsigned)result : BLOCK;
+        }
+        for (unsigned at = 0; at < BLOCK; at++)
+            if (text[at] != (char)('a' + at % 23))
+                fail(1, "data is missing from", at);
+    }
+}
+
+/* A write that takes less is taken for whole. */
+static void short_write(void) {
+    int fd = file_of(0);
+    static char text[BLOCK], back[BLOCK];
+    for (int round = 0; round < ROUNDS; round++) {
+        memset(text, 'A' + round % 26, sizeof text);
+        for (unsigned done = 0; done < BLOCK;) {
+            on(IORING_OP_WRITE, round, fd, text + done, BLOCK - done)->off = done;
+            int result = take().res;
+            if (again(result))
+                continue;
+            if (result <= 0)
+                fail(2, "write", result);
+            done += IS_FIXED ? (unsigned)result : BLOCK;
+        }
+        if (pread(fd, back, BLOCK, 0) != BLOCK || memcmp(text, back, BLOCK) != 0)
+            fail(1, "not all was written in round", round);
+    }
+}
+
+/* A wait that returns is taken for a completion. */
+static void enter_interrupted(void) {
+    for (int round = 0; round < ROUNDS / 4; round++) {
+        struct __kernel_timespec time = {.tv_nsec = 20000000};
+        on(IORING_OP_TIMEOUT, round, -1, &time, 1);
+        while (!IS_FIXED && pending) {
+            long entered = ring_enter(ring.fd, 1, 1, IORING_ENTER_GETEVENTS);
+            if (entered == 1)
+                pending = 0;
+            else if (entered != -EINTR && entered != -EAGAIN && entered != -EBUSY)
+                fail(2, "enter", entered);
+        }
+        if (!IS_FIXED && !ring_peek(&ring))
+            fail(1, "there is no completion in round", round);
+        take();
+    }
+}
+
+/* A receive that must not wait, and would have to, is taken for a broken connection. */
+static void would_wait(void) {
+    int ends[2];
+    sockets(ends, SOCK_STREAM);
+    for (int round = 0; round < ROUNDS; round++) {
+        char byte = 0;
+        CHECK(write(ends[1], "x", 1) == 1);
+        for (;;) {
+            on(IORING_OP_RECV, round, ends[0], &byte, 1)->msg_flags = MSG_DONTWAIT;
+            int result = take().res;
+            if (result == 1)
+                break;
+            if (result == -EINTR || (IS_FIXED && result == -EAGAIN))
+                continue;
+            fail(2, "receive", result);
+        }
+        if (byte != 'x')
+            fail(1, "received", byte);
+    }
+}
+
+/* Buffers of a group, one after the other. */
+static char buffers[8][64];
+
+static void provide(int id, int count) {
+    struct io_uring_sqe *entry = on(IORING_OP_PROVIDE_BUFFERS, 1000, count, buffers[id], sizeof buffers[0]);
+    entry->off = id;
+    entry->buf_group = 7;
+    struct completion completion = take();
+    CHECK(completion.user_data == 1000 && completion.res >= 0);
+}
+
+/* Messages of one byte by a multishot receive. `ends_well`: is it armed again when it has ended so? */
+static void receive_shots(int (*ends_well)(int result)) {
+    int ends[2];
+    sockets(ends, SOCK_SEQPACKET);
+    provide(0, 8);
+    int is_armed = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        CHECK(write(ends[1], "abcdefgh" + round % 8, 1) == 1);
+        for (int got = 0; !got;) {
+            if (!is_armed) {
+                struct io_uring_sqe *entry = on(IORING_OP_RECV, 1, ends[0], 0, 0);
+                entry->flags = IOSQE_BUFFER_SELECT;
+                entry->ioprio = IORING_RECV_MULTISHOT;
+                entry->buf_group = 7;
+                is_armed = 1;
+            }
+            struct completion completion = take();
+            if (!(completion.flags & IORING_CQE_F_MORE)) {
+                if (!again(completion.res) && !ends_well(completion.res))
+                    fail(2, "the receive has ended", completion.res);
+                is_armed = 0;
+            }
+            if (completion.res <= 0)
+                continue;
+            int id = completion.flags >> IORING_CQE_BUFFER_SHIFT;
+            if (buffers[id][0] != "abcdefgh"[round % 8])
+                fail(1, "wrong message in round", round);
+            got = 1;
+            /* A receive that goes on has its own completions; the buffer's comes among them. */
+            struct io_uring_sqe *entry = on(IORING_OP_PROVIDE_BUFFERS, 1000, 1, buffers[id], sizeof buffers[0]);
+            entry->off = id;
+            entry->buf_group = 7;
+            entry->flags = IOSQE_CQE_SKIP_SUCCESS;
+            enter_well(0);
+        }
+    }
+}
+
+static int after_no_buffers(int result) { return result > 0 || (IS_FIXED && result == -ENOBUFS); }
+static int after_any_end(int result) { return (IS_FIXED && result > 0) || result == -ENOBUFS; }
+
+/* A group that is empty for a moment is taken for the connection's end. */
+static void no_buffers(void) { receive_shots(after_no_buffers); }
+
+/* A multishot receive that ends with a message is not armed again. */
+static void receive_ends(void) { receive_shots(after_any_end); }
+
+/* A multishot poll that ends is not armed again. */
+static void poll_ends(void) {
+    int ends[2];
+    sockets(ends, SOCK_STREAM);
+    int is_armed = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        char byte;
+        if (!is_armed) {
+            struct io_uring_sqe *entry = on(IORING_OP_POLL_ADD, 1, ends[0], 0, IORING_POLL_ADD_MULTI);
+            entry->poll32_events = POLLIN;
+            is_armed = 1;
+            enter_well(0);
+        }
+        CHECK(write(ends[1], "x", 1) == 1);
+        struct completion completion = take();
+        if (completion.res < 0 && !again(completion.res))
+            fail(2, "poll", completion.res);
+        /* It may tell of a byte that is read already. */
+        while (recv(ends[0], &byte, 1, MSG_DONTWAIT) == 1) {
+        }
+        if (!(completion.flags & IORING_CQE_F_MORE))
+            is_armed = !IS_FIXED;
+    }
+}
+
+/* A completion is looked at when its place has been given back. */
+static void completion_late(void) {
+    for (int round = 0; round < ROUNDS; round++) {
+        on(IORING_OP_NOP, 2 * round, -1, 0, 0);
+        while (!ring_peek(&ring))
+            enter_well(1);
+        struct io_uring_cqe *completion = ring_peek(&ring);
+        uint64_t copy = completion->user_data;
+        ring_seen(&ring);
+        on(IORING_OP_NOP, 2 * round + 1, -1, 0, 0);
+        enter_well(0);
+        uint64_t seen = IS_FIXED ? copy : *(volatile __u64 *)&completion->user_data;
+        if (seen != (uint64_t)(2 * round))
+            fail(1, "a completion changed in round", round);
+        take();
+    }
+}
+
+/* A request is looked at when it has been consumed. */
+static void request_late(void) {
+    for (int round = 0; round < ROUNDS; round++) {
+        struct io_uring_sqe *entry = on(IORING_OP_NOP, round, -1, 0, 0);
+        uint64_t noted = entry->user_data;
+        enter_well(0);
+        uint64_t wanted = IS_FIXED ? noted : *(volatile __u64 *)&entry->user_data;
+        if (take().user_data != wanted)
+            fail(1, "a completion of no request in round", round);
+    }
+}
+
+/* Completions are taken for those of the requests in the order of submission. Each part is longer than the last. */
+static void order(void) {
+    enum { PARTS = 8, STEP = 8 };
+    int fd = file_of(PARTS * STEP);
+    for (int round = 0; round < ROUNDS; round++) {
+        static char text[PARTS][PARTS * STEP];
+        char is_done[PARTS] = {0};
+        for (int part = 0; part < PARTS; part++)
+            on(IORING_OP_READ, part, fd, text[part], STEP * (part + 1));
+        for (int done = 0; done < PARTS;) {
+            struct completion completion = take();
+            int read = completion.user_data, got = completion.res;
+            if (again(got)) {
+                on(IORING_OP_READ, read, fd, text[read], STEP * (read + 1));
+                continue;
+            }
+            if (got < 0)
+                fail(2, "read", got);
+            /* The rest, by a call. */
+            if (got < STEP * (read + 1))
+                got = pread(fd, text[read], STEP * (read + 1), 0);
+            int part = IS_FIXED ? read : done;
+            if (is_done[part] || got != STEP * (part + 1))
+                fail(1, "the length of another part came for part", part);
+            is_done[part] = 1;
+            done++;
+        }
+    }
+}
+
+/* The memory of a zero-copy send is used again before its notification. */
+static void zero_copy(void) {
+    int ends[2];
+    connection(ends);
+    static char text[2][16];
+    char is_busy[2] = {0};
+    for (int round = 0; round < 2 * ROUNDS; round++) {
+        int place = round % 2;
+        while (IS_FIXED && is_busy[place]) {
+            struct completion completion = take();
+            if (!(completion.flags & IORING_CQE_F_MORE))
+                is_busy[completion.user_data] = 0;
+        }
+        if (is_busy[place])
+            fail(1, "memory is filled that is still being sent: part", place);
+        memset(text[place], 'a' + round % 26, 16);
+        for (int sent = 0; sent < 16;) {
+            on(IORING_OP_SEND_ZC, place, ends[1], text[place] + sent, 16 - sent);
+            is_busy[place] = 1;
+            struct completion completion;
+            do {
+                completion = take();
+                if (!(completion.flags & IORING_CQE_F_MORE))
+                    is_busy[completion.user_data] = 0;
+            } while (completion.flags & IORING_CQE_F_NOTIF);
+            if (completion.res <= 0 && !again(completion.res))
+                fail(2, "send", completion.res);
+            sent += completion.res > 0 ? completion.res : 0;
+            /* What one send has given back, another has not taken yet: the rest waits for that. */
+            while (sent < 16 && is_busy[place])
+                is_busy[take().user_data] = 0;
+        }
+        char back[16];
+        CHECK(recv(ends[0], back, 16, MSG_WAITALL) == 16);
+        /* The notification follows when the data has arrived. */
+        for (int looks = 0; !IS_FIXED && is_busy[place] && looks < 16; looks++) {
+            enter_well(0);
+            if (ring_peek(&ring))
+                is_busy[take().user_data] = 0;
+        }
+    }
+}
+
+/* Completions that are kept as overflow are not asked for. */
+static void overflow(void) {
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int one = 0; one < 4; one++)
+            on(IORING_OP_NOP, one, -1, 0, 0);
+        for (int got = 0, looks = 0; got < 4; looks++) {
+            if (pending || (IS_FIXED && looks > 0))
+                enter_well(IS_FIXED && !pending && !ring_peek(&ring));
+            while (ring_peek(&ring)) {
+                ring_seen(&ring);
+                got++;
+            }
+            /* A program that polls its ring alone waits for ever; this one says so. */
+            if (looks == 1000) {
+                usleep(20000);
+                if (!ring_peek(&ring))
+                    fail(1, "completions are missing:", 4 - got);
+            }
+        }
+    }
+}
+
+/* Whoever has cancelled a request believes that it is over. */
+static void believes_cancel(void) {
+    int ends[2];
+    sockets(ends, SOCK_STREAM);
+    for (int round = 0; round < ROUNDS; round++) {
+        char byte;
+        int is_read = 0;
+        on(IORING_OP_RECV, 1, ends[0], &byte, 1);
+        enter_well(0);
+        on(IORING_OP_ASYNC_CANCEL, 2, -1, (void *)1, 0);
+        for (int left = 2; left > 0; left--) {
+            struct completion completion = take();
+            if (completion.user_data == 1)
+                is_read = completion.res == 1;
+            else if (completion.res != 0 && completion.res != -ENOENT && (!IS_FIXED || completion.res != -EALREADY))
+                fail(2, "cancel", completion.res);
+        }
+        CHECK(!is_read);
+    }
+}
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} CASES[] = {
+    {"short-read", short_read},     {"short-write", short_write},         {"enter-interrupted", enter_interrupted},
+    {"would-wait", would_wait},     {"no-buffers", no_buffers},           {"receive-ends", receive_ends},
+    {"poll-ends", poll_ends},       {"completion-late", completion_late}, {"request-late", request_late},
+    {"order", order},               {"zero-copy", zero_copy},             {"overflow", overflow},
+    {"believes-cancel", believes_cancel},
+};
+
+int main(int count, char **words) {
+    CHECK(ring_open(&ring, 32, 0) == 0);
+    for (unsigned place = 0; count > 1 && place < sizeof CASES / sizeof *CASES; place++)
+        if (strcmp(words[1], CASES[place].name) == 0) {
+            CASES[place].run();
+            return 0;
+        }
+    fail(3, "no such case", count);
+}

@@ -1,0 +1,95 @@
+/* Requests of every kind that a trace tells apart, as the argument says:
+ *   shapes   a request of each shape: paths, data, chains, a multishot, one that never completes; and in a child of fork
+ *   many N   N no-ops, 32 at a time
+ *   killed N the same, and then it ends itself by SIGKILL
+ *   left N   N no-ops and a closed ring, whose last two completions nobody has taken */
+#include "ring.h"
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+static struct ring ring;
+
+static void take_more(unsigned submitted, unsigned count) {
+    CHECK(ring_enter(ring.fd, submitted, count, IORING_ENTER_GETEVENTS) == submitted);
+    for (unsigned left = count; left > 0; left--) {
+        CHECK(ring_peek(&ring));
+        ring_seen(&ring);
+    }
+}
+
+static void take(unsigned count) { take_more(count, count); }
+
+static struct io_uring_sqe *on(uint8_t opcode, uint64_t user_data, int fd, const void *memory, unsigned length) {
+    struct io_uring_sqe *entry = ring_entry(&ring, opcode, user_data);
+    entry->fd = fd;
+    entry->addr = (uint64_t)memory;
+    entry->len = length;
+    return entry;
+}
+
+static void shapes(void) {
+    char path[] = "/etc/hostname", text[64] = "written";
+    int ends[2], sockets[2];
+    CHECK(pipe(ends) == 0 && socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0);
+    on(IORING_OP_OPENAT, 1, AT_FDCWD, path, 0);
+    take(1);
+    /* What the program changes afterwards is shown as it was. */
+    memset(path, 'x', sizeof path - 1);
+    on(IORING_OP_WRITE, 2, ends[1], text, 7)->off = -1;
+    take(1);
+    memset(text, 'y', 7);
+    on(IORING_OP_READ, 3, ends[0], text, 64)->off = -1;
+    take(1);
+    /* The second member breaks its chain. */
+    on(IORING_OP_NOP, 4, -1, 0, 0)->flags = IOSQE_IO_LINK;
+    on(IORING_OP_READ, 5, -1, text, 64)->flags = IOSQE_IO_LINK;
+    on(IORING_OP_NOP, 6, -1, 0, 0);
+    take(3);
+    /* A multishot poll, of one event and the end. */
+    struct io_uring_sqe *poll = on(IORING_OP_POLL_ADD, 7, sockets[0], 0, IORING_POLL_ADD_MULTI);
+    poll->poll32_events = 1;
+    CHECK(ring_enter(ring.fd, 1, 0, 0) == 1);
+    CHECK(write(sockets[1], "a", 1) == 1);
+    CHECK(ring_enter(ring.fd, 0, 1, IORING_ENTER_GETEVENTS) == 0 && ring_peek(&ring));
+    ring_seen(&ring);
+    on(IORING_OP_ASYNC_CANCEL, 8, -1, (void *)7, 0);
+    take_more(1, 2);
+    /* It waits for what never comes. */
+    on(IORING_OP_RECV, 9, sockets[1], text, 64);
+    CHECK(ring_enter(ring.fd, 1, 0, 0) == 1);
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(ring_open(&ring, 8, 0) == 0);
+        on(IORING_OP_NOP, 10, -1, 0, 0);
+        take(1);
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
+int main(int count, char **arguments) {
+    CHECK(count > 1 && ring_open(&ring, 32, 0) == 0);
+    if (!strcmp(arguments[1], "shapes")) {
+        shapes();
+        return 7;
+    }
+    CHECK(count > 2);
+    if (!strcmp(arguments[1], "left")) {
+        unsigned entries = atol(arguments[2]);
+        for (unsigned entry = 0; entry < entries; entry++) ring_entry(&ring, IORING_OP_NOP, entry + 1);
+        CHECK(ring_enter(ring.fd, entries, entries, IORING_ENTER_GETEVENTS) == entries);
+        for (unsigned taken = 2; taken < entries; taken++) ring_seen(&ring);
+        return close(ring.fd);
+    }
+    for (long left = atol(arguments[2]); left > 0; left -= 32) {
+        unsigned batch = left < 32 ? left : 32;
+        for (unsigned entry = 0; entry < batch; entry++) ring_entry(&ring, IORING_OP_NOP, left - entry);
+        take(batch);
+    }
+    if (!strcmp(arguments[1], "killed"))
+        kill(getpid(), SIGKILL);
+    return 0;
+}

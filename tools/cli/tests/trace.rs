@@ -1,0 +1,174 @@
+//! `anyring trace`: programs run as they do without it, and nothing of what they do is missing.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use support::{anyring, compile};
+
+const KILLED: i32 = 128 + libc::SIGKILL;
+
+fn program() -> PathBuf {
+    compile("traced", "traced.c", &[])
+}
+
+fn trace(options: &[&str], arguments: &[&str]) -> Output {
+    let mut command = Command::new(anyring());
+    command.arg("trace").args(options).arg("--").arg(program()).args(arguments).output().unwrap()
+}
+
+fn text(options: &[&str], arguments: &[&str]) -> String {
+    String::from_utf8(trace(options, arguments).stderr).unwrap()
+}
+
+/// The lines of a trace, as JSON.
+fn json(arguments: &[&str]) -> (Vec<Value>, Output) {
+    let output = trace(&["--json"], arguments);
+    let text = String::from_utf8(output.stderr.clone()).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}")));
+    (lines.collect(), output)
+}
+
+fn of_type<'a>(lines: &'a [Value], kind: &'a str) -> impl Iterator<Item = &'a Value> {
+    lines.iter().filter(move |line| line["type"] == kind)
+}
+
+#[test]
+fn each_request_is_shown_as_it_was_submitted() {
+    let (lines, output) = json(&["shapes"]);
+    assert_eq!(output.status.code(), Some(7), "{}", String::from_utf8_lossy(&output.stdout));
+    let shown: Vec<(String, &str, i64)> = of_type(&lines, "request")
+        .map(|line| {
+            let result = line["result"]["res"].as_i64().unwrap_or(i64::MAX);
+            (line["operation"].as_str().unwrap().to_owned(), line["state"].as_str().unwrap(), result)
+        })
+        .collect();
+    let expected = [
+        ("WRITE", "done", 7),
+        ("READ", "done", 7),
+        ("NOP", "done", 0),
+        ("READ", "done", -i64::from(libc::EBADF)),
+        ("NOP", "done", -i64::from(libc::ECANCELED)),
+    ];
+    let same = |shown: &[(String, &str, i64)]| {
+        shown.iter().zip(expected).all(|(shown, expected)| (shown.0.as_str(), shown.1, shown.2) == expected)
+    };
+    assert!(shown[0].0 == "OPENAT" && same(&shown[1..6]), "{shown:#?}");
+    // What the program has changed since is shown as it was.
+    let all = text(&[], &["shapes"]);
+    for line in
+        ["\"/etc/hostname\"", "\"written\", 7", "\"written\", 64", "(chain broken by #5)", "<unfinished ...>"]
+    {
+        assert!(all.contains(line), "{line} is missing in:\n{all}");
+    }
+    assert!(!all.contains("xxxxx") && !all.contains("yyyyy"), "{all}");
+}
+
+#[test]
+fn multishots_have_a_line_for_each_completion() {
+    let all = text(&["-e", "poll_add"], &["shapes"]);
+    let lines: Vec<&str> = all.lines().filter(|line| line.contains("POLL_ADD(")).collect();
+    let [first, last] = lines[..] else { panic!("{all}") };
+    assert!(first.contains("= 1 (POLLIN) F_MORE") && last.contains("ended after 1"), "{all}");
+}
+
+#[test]
+fn children_of_fork_are_shown() {
+    let (lines, _) = json(&["shapes"]);
+    let started: Vec<&Value> = of_type(&lines, "process_started").collect();
+    let [parent, child] = started[..] else { panic!("{started:#?}") };
+    assert_eq!(child["parent"], parent["process"]);
+    let of_child = |line: &&Value| line["process"] == child["process"];
+    let requests: Vec<&Value> = of_type(&lines, "request").filter(of_child).collect();
+    assert!(matches!(requests[..], [one] if one["user_data"] == "0xa"), "{requests:#?}");
+}
+
+/// More than the buffer holds, so the program waits.
+#[test]
+fn nothing_is_lost() {
+    const COUNT: usize = 30_000;
+    let output = trace(&[], &["many", &COUNT.to_string()]);
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(text.lines().filter(|line| line.contains(" NOP(")).count(), COUNT);
+    let numbers =
+        |line: &str| line.split_once('#').and_then(|(_, rest)| rest.split(' ').next()?.parse().ok());
+    let mut serials: Vec<usize> =
+        text.lines().filter(|line| line.contains(" NOP(")).filter_map(numbers).collect();
+    serials.sort_unstable();
+    assert!(serials.iter().copied().eq(1..=COUNT), "each is shown once");
+}
+
+#[test]
+fn what_a_killed_program_told_is_shown() {
+    let output = trace(&[], &["killed", "3000"]);
+    assert_eq!(output.status.code(), Some(KILLED));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(text.lines().filter(|line| line.contains(" NOP(")).count(), 3000);
+    assert!(text.contains("#3000 "), "the last, too");
+}
+
+#[test]
+fn tables_and_summaries() {
+    let table = text(&["-c"], &["many", "320"]);
+    let line = table.lines().find(|line| line.ends_with(" NOP")).unwrap_or_else(|| panic!("{table}"));
+    assert!(line.trim_start().starts_with("320"), "{table}");
+    assert!(!table.contains("NOP("), "no lines: {table}");
+    let summary = text(&["--summary-only"], &["shapes"]);
+    assert!(summary.contains("never completed"), "{summary}");
+}
+
+#[test]
+fn completions_that_a_ring_leaves_behind() {
+    let summary = text(&["--summary-only"], &["left", "5"]);
+    assert!(summary.contains("never reaped: 2") && summary.contains("#4 NOP"), "{summary}");
+    assert!(!text(&["--summary-only"], &["many", "5"]).contains("never reaped"));
+}
+
+#[test]
+fn files_and_failures() {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("trace-{}", std::process::id()));
+    let name = path.to_str().unwrap();
+    let output = trace(&["-o", name, "-e", "errors"], &["shapes"]);
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert!(text.contains("EBADF") && !text.contains("OPENAT("), "{text}");
+
+    for (options, said) in
+        [(["-e", "nonsense"], "nonsense"), (["-o", "/no/such/directory/file"], "cannot write")]
+    {
+        let output = trace(&options, &["shapes"]);
+        assert_eq!(output.status.code(), Some(125));
+        assert!(String::from_utf8_lossy(&output.stderr).contains(said), "{options:?}");
+    }
+    let output = Command::new(anyring()).args(["trace", "--", "/no/such/program"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(127));
+}
+
+fn stats(option: &str, program: &Path, arguments: &[&str]) -> String {
+    let mut command = Command::new(anyring());
+    command.args(["run", "--engine", "user", option, "--"]).arg(program).args(arguments);
+    String::from_utf8(command.output().unwrap().stderr).unwrap()
+}
+
+#[test]
+fn processes_tell_what_they_did() {
+    let text = stats("--stats", &program(), &["shapes"]);
+    for line in ["traced: engine=user rings=1 submitted=9", "  NOP 2, 1 failed", "  RECV 1\n"] {
+        assert!(text.contains(line), "{line} is missing in:\n{text}");
+    }
+    let json = stats("--stats=json", &program(), &["many", "64"]);
+    let value: Value = serde_json::from_str(&json).unwrap_or_else(|_| panic!("{json}"));
+    assert_eq!((&value["program"], &value["enters"]), (&"traced".into(), &2.into()));
+    let operations = serde_json::json!([{ "name": "NOP", "requests": 64, "errors": 0, "refused": 0 }]);
+    assert_eq!(value["operations"], operations);
+}
+
+#[test]
+fn who_made_no_ring_is_told_why_perhaps() {
+    let text = stats("--stats", Path::new("/bin/sh"), &["-c", "/bin/true; true"]);
+    assert_eq!(text.matches("no ring was made").count(), 1, "{text}");
+}

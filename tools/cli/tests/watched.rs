@@ -1,0 +1,412 @@
+//! What is told of rings of the kernel's: that nothing is missing of what was submitted and posted, and the same as of rings of
+//! anyring's engine.
+#![cfg(target_arch = "x86_64")]
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyring_trace::buffer::{self, Buffer, Next};
+use anyring_trace::event::{
+    Body, Completed, ENGINE_KERNEL, ENGINE_USER, Event, LAST, SKIPPED, Submitted, UNSEEN_REAPED,
+    UNSEEN_SQ_THREAD,
+};
+use support::{Outcome, anyring, compile, kernel_has_io_uring};
+
+const SLOTS: usize = 1 << 16;
+/// `IORING_CQE_F_NOTIF`.
+const NOTIFICATION: u32 = 1 << 3;
+/// `IOSQE_CQE_SKIP_SUCCESS`, and the two that link.
+const SKIPS: u8 = 1 << 6;
+const LINKS: u8 = 1 << 2 | 1 << 3;
+/// `IORING_OP_ACCEPT` and `IORING_OP_WRITE`.
+const ACCEPT: u8 = 13;
+const WRITE: u8 = 23;
+
+/// An event, without what it brings along.
+#[derive(Debug)]
+struct Told {
+    process: u32,
+    ring: u32,
+    body: Body,
+    attachments: usize,
+    /// The first of them.
+    memory: Vec<u8>,
+}
+
+/// A buffer that a traced program finds by a path.
+struct Reader {
+    buffer: Buffer,
+    file: File,
+}
+
+impl Reader {
+    fn new() -> Reader {
+        let length = buffer::bytes(SLOTS);
+        // SAFETY: the name ends with zero; the descriptor is nobody else's.
+        let file = unsafe { File::from_raw_fd(libc::memfd_create(c"watched".as_ptr(), libc::MFD_CLOEXEC)) };
+        file.set_len(length as u64).unwrap();
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let fd = file.as_raw_fd();
+        // SAFETY: a new mapping.
+        let memory = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, libc::MAP_SHARED, fd, 0) };
+        assert_ne!(memory, libc::MAP_FAILED, "{}", io::Error::last_os_error());
+        // SAFETY: fresh memory, which stays mapped.
+        let buffer = unsafe { Buffer::create(NonNull::new(memory.cast()).unwrap(), SLOTS) };
+        let settings = &buffer.header().settings;
+        settings.reader.store(std::process::id(), Ordering::Relaxed);
+        settings.sample.store(32, Ordering::Relaxed);
+        Reader { buffer, file }
+    }
+
+    fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
+    }
+
+    /// Takes what comes, until there is no more of it after `is_over`.
+    fn take(&self, is_over: &AtomicBool) -> Vec<Told> {
+        let mut told = Vec::new();
+        loop {
+            let over = is_over.load(Ordering::Acquire);
+            match self.buffer.next() {
+                Next::Empty if over => return told,
+                Next::Empty => {
+                    std::thread::yield_now();
+                    continue;
+                }
+                Next::Unfinished(_) if !over => continue,
+                Next::Unfinished(process) => panic!("{process} left a record unfinished"),
+                Next::Nothing => {}
+                Next::Record(record) => {
+                    let event = Event::parse(record).expect("an event");
+                    let (process, ring) = (event.head.process, event.head.ring);
+                    let memory = event.attachments().next().and_then(|(_, bytes)| bytes).unwrap_or_default();
+                    told.push(Told {
+                        process,
+                        ring,
+                        body: event.body,
+                        attachments: event.attachments().count(),
+                        memory: memory.to_vec(),
+                    });
+                }
+            }
+            self.buffer.advance();
+        }
+    }
+}
+
+/// Runs the program, and has it told of.
+fn run(program: &Path, engine: &str, way: &[&str], patch: bool) -> (Outcome, Vec<Told>) {
+    let reader = Reader::new();
+    let mut command = Command::new("timeout");
+    command.args(["-s", "KILL", "60"]).arg(anyring()).args(["run", "--engine", engine, "--"]).arg(program);
+    command.args(way).env("ANYRING_TRACE", reader.path()).env("ANYRING_PATCH", if patch { "1" } else { "0" });
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let taken = scope.spawn(|| reader.take(&over));
+        let output = command.output();
+        over.store(true, Ordering::Release);
+        let told = taken.join().unwrap();
+        let output = output.unwrap();
+        assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+        (Outcome::from(&output), told)
+    })
+}
+
+/// A request by its operation and user data, and a result of it.
+type Line = (u8, u64, Option<i32>);
+
+/// All requests and their completions; that they fit together.
+struct Requests {
+    lines: Vec<Line>,
+    /// Those linked behind others.
+    linked: usize,
+    /// CQEs about nothing that was submitted.
+    strays: usize,
+    unseen_submissions: u64,
+    unseen_completions: u64,
+    ended: bool,
+}
+
+fn opcode(submitted: &Submitted) -> u8 {
+    submitted.sqe[0] as u8
+}
+
+fn flags(submitted: &Submitted) -> u8 {
+    (submitted.sqe[0] >> 8) as u8
+}
+
+fn line(submitted: &Submitted, completed: Option<&Completed>) -> Line {
+    // Numbers of descriptors are nobody's business.
+    let result = |completed: &Completed| match opcode(submitted) {
+        ACCEPT => completed.res.min(0),
+        _ => completed.res,
+    };
+    (opcode(submitted), submitted.sqe[4], completed.map(result))
+}
+
+fn requests(told: &[Told]) -> Requests {
+    let mut all = Requests {
+        lines: Vec::new(),
+        linked: 0,
+        strays: 0,
+        unseen_submissions: 0,
+        unseen_completions: 0,
+        ended: false,
+    };
+    let mut submitted: BTreeMap<(u32, u32, u64), Submitted> = BTreeMap::new();
+    let mut last: BTreeMap<(u32, u32), u64> = BTreeMap::new();
+    let mut done: BTreeSet<(u32, u32, u64)> = BTreeSet::new();
+    for Told { process, ring, body, .. } in told {
+        match body {
+            Body::Submitted(request) => {
+                let previous = last.insert((*process, *ring), request.serial);
+                if let Some(previous) = previous {
+                    assert_eq!(request.serial, previous + 1, "each once, in order");
+                }
+                if request.behind != 0 {
+                    let before = &submitted[&(*process, *ring, request.behind)];
+                    assert_ne!(flags(before) & LINKS, 0, "linked behind one that links");
+                    all.linked += 1;
+                }
+                submitted.insert((*process, *ring, request.serial), *request);
+                all.lines.push(line(request, None));
+            }
+            Body::Completed(completed) if completed.serial == 0 => all.strays += 1,
+            Body::Completed(completed) => {
+                let key = (*process, *ring, completed.serial);
+                let request = submitted.get(&key).expect("submitted before it completes");
+                assert_eq!(request.sqe[4], completed.user_data);
+                let is_notification = completed.flags & NOTIFICATION != 0;
+                assert!(
+                    is_notification || !done.contains(&key),
+                    "nothing comes behind the last: {completed:?}"
+                );
+                if completed.marks & LAST != 0 && !is_notification {
+                    done.insert(key);
+                }
+                if completed.marks & SKIPPED == 0 {
+                    all.lines.push(line(request, Some(completed)));
+                }
+            }
+            Body::Unseen(unseen) if unseen.why == UNSEEN_SQ_THREAD => all.unseen_submissions += unseen.count,
+            Body::Unseen(unseen) if unseen.why == UNSEEN_REAPED => all.unseen_completions += unseen.count,
+            Body::Unseen(unseen) => panic!("{unseen:?}"),
+            Body::Ended(_) => all.ended = true,
+            _ => {}
+        }
+    }
+    let skips = |request: &Submitted| flags(request) & SKIPS != 0;
+    for (key, request) in &submitted {
+        let is_lost = all.unseen_completions > 0;
+        assert!(done.contains(key) || skips(request) || is_lost, "never completed: {key:?} {request:?}");
+    }
+    all.lines.sort_unstable();
+    all
+}
+
+fn program() -> PathBuf {
+    compile("watched", "watched.c", &["-pthread"])
+}
+
+/// The program with instructions of its own, which trap or are patched, by functions of the C library, and static; nothing
+/// where the kernel has no rings to look at.
+fn builds() -> Vec<(PathBuf, bool)> {
+    if !kernel_has_io_uring() {
+        eprintln!("the kernel's io_uring does not work here: there is nothing to look at");
+        return Vec::new();
+    }
+    let by_functions = compile("watched-libc", "watched.c", &["-pthread", "-DBY_LIBC"]);
+    let alone = compile("watched-static", "watched.c", &["-pthread", "-static"]);
+    vec![(program(), false), (program(), true), (by_functions, true), (alone, false)]
+}
+
+/// Follows one way of the program over the kernel's rings; what it does is what it does alone.
+fn follow(program: &Path, way: &[&str], patch: bool) -> Requests {
+    let (outcome, told) = run(program, "kernel", way, patch);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+    let alone = Command::new(program).args(way).output().unwrap();
+    assert_eq!(outcome, Outcome::from(&alone));
+    // The command looks first whether the library loads, into another program.
+    let has_ring =
+        |process| told.iter().any(|told| told.process == process && matches!(told.body, Body::RingMade(_)));
+    let engines: BTreeSet<u32> = told
+        .iter()
+        .filter_map(|told| match told.body {
+            Body::Started(started) if has_ring(told.process) => Some(started.engine),
+            Body::RingMade(made) => Some(made.engine),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(engines, BTreeSet::from([ENGINE_KERNEL]));
+    let all = requests(&told);
+    assert!(all.ended, "the end is told");
+    all
+}
+
+/// As [`follow`], and nothing is missing; the same is told of anyring's engine.
+fn follow_all(way: &str) -> Requests {
+    let by_engine = run(&program(), "user", &[way], true).1;
+    assert!(
+        by_engine.iter().any(|told| matches!(told.body, Body::RingMade(made) if made.engine == ENGINE_USER))
+    );
+    let by_engine = requests(&by_engine);
+    for (program, patch) in builds() {
+        let all = follow(&program, &[way], patch);
+        assert_eq!(all.lines, by_engine.lines, "{}, {way}: (left: the kernel's)", program.display());
+        assert_eq!(all.linked, by_engine.linked);
+        assert_eq!((all.strays, all.unseen_submissions, all.unseen_completions), (0, 0, 0), "{way}");
+    }
+    by_engine
+}
+
+#[test]
+fn requests_and_chains() {
+    let all = follow_all("plain");
+    assert_eq!(all.linked, 3 * 2 + 1);
+}
+
+/// The name of a registered file is known, though its descriptor is closed, and no other's is taken for it.
+#[test]
+fn registered_files_have_names() {
+    follow_all("registered");
+    for (program, patch) in builds() {
+        let (_, told) = run(&program, "kernel", &["registered"], patch);
+        let files: Vec<i32> = told
+            .iter()
+            .filter_map(|told| match told.body {
+                Body::Submitted(request) => Some(request.file),
+                _ => None,
+            })
+            .collect();
+        let name =
+            |fd| told.iter().find(|told| matches!(told.body, Body::FileNamed(named) if named.fd == fd));
+        let [first, -1] = files[..] else { panic!("{files:?}") };
+        assert!(name(first).is_some_and(|told| told.memory.starts_with(b"pipe:")), "{first}");
+    }
+}
+
+#[test]
+fn multishots() {
+    let all = follow_all("multishots");
+    assert_eq!(all.lines.iter().filter(|line| line.0 == ACCEPT).count(), 1 + 3 + 1);
+}
+
+#[test]
+fn zero_copy_sends_complete_twice() {
+    let all = follow_all("zero-copy");
+    assert_eq!(all.lines.len(), 3 * 3);
+}
+
+#[test]
+fn successes_without_a_completion() {
+    let all = follow_all("skips");
+    assert_eq!(all.lines.len(), 10 + 2 * 10 + 2);
+}
+
+#[test]
+fn threads_share_a_ring() {
+    let all = follow_all("threads");
+    assert_eq!(all.lines.len(), 4 * 500 * 2);
+}
+
+#[test]
+fn children_have_the_ring_too() {
+    for (program, patch) in builds() {
+        let all = follow(&program, &["forks"], patch);
+        // One before the fork, five and one of a ring of its own in the child, five after it. The parent may see some of the
+        // child's, too, while it waits: the ring is both's.
+        let lines: BTreeSet<&Line> = all.lines.iter().collect();
+        assert_eq!(lines.len(), 2 * (1 + 6 + 5));
+        assert_eq!((all.unseen_submissions, all.unseen_completions), (0, 0));
+    }
+}
+
+#[test]
+fn completions_that_are_reaped_without_a_call() {
+    let all = follow_all("reaps");
+    assert_eq!(all.lines.len(), 2 * 3);
+}
+
+/// An SQ thread takes and completes more than the queues hold while nobody looks: what is missing is counted.
+#[test]
+fn what_an_sq_thread_does_unseen_is_counted() {
+    const COUNT: u64 = 100_000;
+    if !kernel_has_io_uring() {
+        return;
+    }
+    let all = follow(&program(), &["polled", &COUNT.to_string()], true);
+    let told = |completed: bool| all.lines.iter().filter(|line| line.2.is_some() == completed).count() as u64;
+    assert_eq!(told(false) + all.unseen_submissions, COUNT);
+    assert_eq!(told(true) + all.strays as u64 + all.unseen_completions, COUNT);
+    assert!(all.unseen_submissions > 0 && all.unseen_completions > 0);
+}
+
+#[test]
+fn rings_by_numbers_duplicates_and_in_memory_of_the_program() {
+    assert_eq!(follow_all("numbers").lines.len(), 2 * 6);
+    assert_eq!(follow_all("sizes").lines.len(), 2 * 60);
+    assert_eq!(follow_all("resizes").lines.len(), 2 * 200);
+}
+
+/// The ring ends as it would if nobody looked at it: the program waits for what it lets go of.
+#[test]
+fn rings_end_though_they_are_looked_at() {
+    for (program, patch) in builds() {
+        let (outcome, told) = run(&program, "kernel", &["ends"], patch);
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), "the other end is closed\n"));
+        assert!(told.iter().any(|told| matches!(told.body, Body::RingEnded(ended) if ended.in_flight == 1)));
+    }
+}
+
+/// What a request brings is copied before the call.
+#[test]
+fn memory_is_told_as_it_was() {
+    if !kernel_has_io_uring() {
+        return;
+    }
+    let (_, told) = run(&program(), "kernel", &["plain"], true);
+    let is_write = |body: &Body| matches!(body, Body::Submitted(one) if opcode(one) == WRITE);
+    let writes: Vec<_> = told.iter().filter(|told| is_write(&told.body)).collect();
+    assert!(matches!(writes[..], [one] if one.attachments == 1), "{writes:?}");
+}
+
+/// Handlers interrupt waits, enter rings and jump away; masks and actions are the program's.
+#[test]
+fn signals_are_the_programs() {
+    if !kernel_has_io_uring() {
+        return;
+    }
+    for (name, options) in [
+        ("signals-inline", [].as_slice()),
+        ("signals-libc", &["-DBY_LIBC"]),
+        ("signals-static", &["-static", "-no-pie", "-pthread"]),
+    ] {
+        let program = compile(name, "signals.c", options);
+        for patch in [false, true] {
+            let outcome = run(&program, "kernel", &[], patch).0;
+            assert_eq!(outcome, Outcome::from(&Command::new(&program).output().unwrap()), "{name}, {patch}");
+        }
+    }
+}
+
+/// Processes that use each other's rings, and programs that start others.
+#[test]
+fn processes() {
+    if !kernel_has_io_uring() {
+        return;
+    }
+    for (name, options) in [("processes", [].as_slice()), ("backends-inline", &["-pthread"])] {
+        let source = format!("{}.c", name.split('-').next().unwrap());
+        let program = compile(name, &source, options);
+        let outcome = run(&program, "kernel", &[], true).0;
+        assert_eq!(outcome, Outcome::from(&Command::new(&program).output().unwrap()), "{name}");
+    }
+}

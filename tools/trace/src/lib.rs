@@ -1,0 +1,25 @@
+//! What traced processes do with io_uring, as users see it.
+//!
+//! Events come in ([`Session::event`]), text goes out: a line per request, tables, JSON, a summary of what looks
+//! unhealthy. Nothing here starts a program or shares memory with one.
+//!
+//! [`model`] knows what is under way and hands on what is finished; the outputs print that, each in its own way.
+
+mod calls;
+mod counts;
+pub mod decode;
+pub mod filter;
+mod json;
+mod lints;
+pub mod memory;
+pub mod model;
+mod names;
+mod output;
+mod perfetto;
+mod quote;
+mod session;
+mod structures;
+mod text;
+mod transfer;
+
+pub use session::{Session, Settings};

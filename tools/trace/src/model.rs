@@ -1,0 +1,764 @@
+//! What is known of the traced processes, and which of their requests are under way.
+//!
+//! Events come in the order in which they were published. A request is handed on once nothing more comes of it, a chain
+//! once nothing more comes of its members; each completion of a multishot request but the last is handed on at once.
+
+use anyring_chaos_plan::Fault;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fmt;
+use std::num::NonZero;
+use std::sync::Arc;
+
+use anyring_engine::abi::{IOSQE_FIXED_FILE, IOSQE_IO_HARDLINK, IOSQE_IO_LINK, Sqe};
+use anyring_engine::ops;
+use anyring_engine::request::op::{Caps, Op};
+use anyring_engine::request::shown::{Kind, When};
+use anyring_trace::event::{
+    self, Body, Content, Entered, Event, LAST, OVERFLOWED, Registered, RingEnded, RingMade, SKIPPED, Step,
+    Submitted, Unseen,
+};
+use linux_raw_sys::errno::{ECANCELED, ETIME};
+use linux_raw_sys::io_uring::{IORING_CQE_F_MORE, IORING_CQE_F_NOTIF};
+
+use crate::memory::Memory;
+
+/// The most requests of a ring that are kept while they are under way: the oldest is given up then.
+const MOST_UNDER_WAY: usize = 1 << 18;
+/// The most members of a chain that are handed on together.
+const MOST_IN_CHAIN: usize = 1 << 12;
+/// The most completions of a request that are kept.
+const MOST_COMPLETIONS: usize = 4;
+/// The most steps of a request that are kept.
+const MOST_STEPS: usize = 16;
+/// The most names of descriptors that are kept of a process.
+const MOST_NAMES: usize = 1 << 20;
+/// The most rings of a process that are kept.
+const MOST_RINGS: usize = 1 << 16;
+/// The most processes that are kept after their end, for their names.
+const MOST_PROCESSES: usize = 1 << 16;
+
+/// When and where something happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// By the monotonic clock.
+    pub time_ns: u64,
+    /// The process.
+    pub process: u32,
+    /// The thread, 0 where it is not known.
+    pub thread: u32,
+    /// The ring, 0 for none.
+    pub ring: u32,
+}
+
+/// A traced process.
+#[derive(Clone, Debug, Default)]
+pub struct Process {
+    /// Its number.
+    pub id: u32,
+    /// What it runs.
+    pub program: String,
+    /// With which arguments.
+    pub arguments: Vec<String>,
+    /// The process that forked it, 0 where it came about by `exec`.
+    pub parent: u32,
+    /// `ENGINE_*`; 0 where its start was not seen.
+    pub engine: u32,
+    files: HashMap<i32, Arc<str>>,
+    rings: BTreeMap<u32, Ring>,
+}
+
+/// A ring of a process.
+#[derive(Clone, Debug, Default)]
+pub struct Ring {
+    /// How it was made, if that was seen.
+    pub made: Option<RingMade>,
+    requests: BTreeMap<u64, Request>,
+    chains: HashMap<u64, Chain>,
+    open_chain: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Chain {
+    members: Vec<u64>,
+    done: usize,
+}
+
+/// A request, under way or done.
+#[derive(Clone)]
+pub struct Request {
+    /// Where it was submitted, and when.
+    pub place: Place,
+    /// Its number in its ring.
+    pub serial: u64,
+    /// What was submitted.
+    pub sqe: Sqe,
+    /// The row of its operation.
+    pub op: &'static Op,
+    /// The request that it is linked behind, or 0.
+    pub behind: u64,
+    /// The first of its chain; its own number where it is that, 0 where there is no chain.
+    pub head: u64,
+    /// The descriptor that a registered file stands for, the program's own otherwise.
+    pub file: i32,
+    /// What the program's memory held at submission.
+    pub memory: Memory,
+    names: Vec<(i32, Arc<str>)>,
+    steps: Vec<Stepped>,
+    completions: VecDeque<Completion>,
+    count: u64,
+    bytes: u64,
+    last: bool,
+    notified: bool,
+    awaits_notification: bool,
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} #{} of {:?}: {:?}", self.op.name, self.serial, self.place, self.completions)
+    }
+}
+
+/// A step between submission and completion.
+#[derive(Clone, Copy, Debug)]
+pub struct Stepped {
+    /// When.
+    pub time_ns: u64,
+    /// In which thread.
+    pub thread: u32,
+    /// What.
+    pub step: Step,
+    /// What the step is about.
+    pub value: u32,
+}
+
+/// One completion.
+#[derive(Clone, Debug)]
+pub struct Completion {
+    /// Where it was posted, and when.
+    pub place: Place,
+    /// The CQE's user data.
+    pub user_data: u64,
+    /// The result.
+    pub res: i32,
+    /// `IORING_CQE_F_*`.
+    pub flags: u32,
+    /// The second half of a CQE of 32 bytes.
+    pub big: [u64; 2],
+    /// `LAST`, `SKIPPED` and their like.
+    pub marks: u32,
+    /// CQEs that waited to be reaped, this one among them.
+    pub cq_ready: u32,
+    /// What the kernel wrote into the program's memory.
+    pub memory: Memory,
+    /// What the descriptor that came of it is called.
+    pub name: Option<Arc<str>>,
+}
+
+/// How a request was done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// During its submission.
+    Inline,
+    /// When its file was ready.
+    Readiness,
+    /// It blocked in the thread that called `enter`.
+    Caller,
+    /// A worker did it; which thread, if that is known.
+    Worker(Option<NonZero<u32>>),
+    /// Linux AIO did it.
+    Aio,
+    /// By one system call with so many others.
+    Train(u32),
+    /// What its operation armed completed it: a timer, a wake-up.
+    Armed,
+    /// It never came that far.
+    Queued,
+}
+
+/// What the model hands on.
+#[derive(Debug)]
+pub enum Told<'a> {
+    /// A process begins to be traced.
+    Started(&'a Process),
+    /// It ends; its requests that were under way were handed on before.
+    Ended(&'a Process),
+    /// A ring was made, or not.
+    RingMade(&'a RingMade),
+    /// A ring ended in its process.
+    RingEnded(&'a RingEnded),
+    /// A registration, with its argument.
+    Registered(&'a Registered, &'a Memory),
+    /// A call of `io_uring_enter` returned.
+    Entered(&'a Entered),
+    /// Requests or completions that could not be seen.
+    Unseen(&'a Unseen),
+    /// A request was taken from the submission queue.
+    Submitted(&'a Request),
+    /// A completion of a request was posted. It is told once more, by one of the next two.
+    Completed(&'a Request, &'a Completion),
+    /// One of a multishot's completions, the last excepted.
+    Shot(&'a Request, &'a Completion),
+    /// Requests of which nothing more comes: one, or the members of a chain.
+    Requests(&'a [Request]),
+    /// A completion that no request known here asked for; its serial, 0 where no request of the ring did.
+    Stray(u64, &'a Completion),
+}
+
+/// What takes what the model hands on.
+pub trait Listener {
+    /// Something was found out.
+    fn tell(&mut self, place: Place, told: &Told<'_>, model: &Model);
+}
+
+/// All that is known.
+#[derive(Debug, Default)]
+pub struct Model {
+    processes: BTreeMap<u32, Process>,
+    begun_ns: Option<u64>,
+}
+
+impl Completion {
+    /// Is it the notification that the memory of a zero-copy send is free?
+    pub fn is_notification(&self) -> bool {
+        self.flags & IORING_CQE_F_NOTIF != 0
+    }
+
+    /// Was it left out of the completion queue, as the request asked?
+    pub fn is_skipped(&self) -> bool {
+        self.marks & SKIPPED != 0
+    }
+
+    /// Found the completion queue full?
+    pub fn has_overflowed(&self) -> bool {
+        self.marks & OVERFLOWED != 0
+    }
+}
+
+impl Request {
+    /// Does nothing more come of it?
+    pub fn is_done(&self) -> bool {
+        self.last && (self.notified || !self.awaits_notification)
+    }
+
+    /// How many results it had, notifications not among them.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// How many of its results were no errors.
+    pub fn successes(&self) -> u64 {
+        // An error ends a request.
+        self.count - u64::from(self.result().is_some_and(|result| result.res < 0))
+    }
+
+    /// The sum of its results that are not negative.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Has it had, or may it yet have, more than one result?
+    pub fn is_multishot(&self) -> bool {
+        self.count > 1 || self.count == 1 && !self.last
+    }
+
+    /// The newest of its completions, oldest first.
+    pub fn completions(&self) -> impl DoubleEndedIterator<Item = &Completion> {
+        self.completions.iter()
+    }
+
+    /// The newest result.
+    pub fn result(&self) -> Option<&Completion> {
+        self.completions.iter().rev().find(|completion| !completion.is_notification())
+    }
+
+    /// The notification, of a zero-copy send.
+    pub fn notification(&self) -> Option<&Completion> {
+        self.completions.iter().rev().find(|completion| completion.is_notification())
+    }
+
+    fn ended_with(&self, errno: u32) -> bool {
+        self.result().is_some_and(|result| result.res == -(errno as i32))
+    }
+
+    /// How long a completion took from the submission.
+    pub fn latency_ns(&self, completion: &Completion) -> u64 {
+        completion.place.time_ns.saturating_sub(self.place.time_ns)
+    }
+
+    /// What became of it, in order; of many steps, the first.
+    pub fn steps(&self) -> &[Stepped] {
+        &self.steps
+    }
+
+    /// The faults that were injected into it.
+    pub fn injected(&self) -> impl Iterator<Item = Fault> {
+        let injected = self.steps.iter().filter(|stepped| stepped.step == Step::Injected);
+        injected.filter_map(|stepped| Fault::of(stepped.value as u16))
+    }
+
+    /// Did a drain hold it back?
+    pub fn was_deferred(&self) -> bool {
+        self.had(Step::Deferred)
+    }
+
+    /// Did a cancellation find it?
+    pub fn was_canceled(&self) -> bool {
+        self.had(Step::Canceled)
+    }
+
+    fn had(&self, step: Step) -> bool {
+        self.steps.iter().any(|stepped| stepped.step == step)
+    }
+
+    /// How it was done.
+    pub fn way(&self) -> Way {
+        let decisive = self.steps.iter().rev().find_map(|stepped| match stepped.step {
+            Step::ByCaller => Some(Way::Caller),
+            Step::ByWorker => Some(Way::Worker(NonZero::new(stepped.value))),
+            Step::ByAio => Some(Way::Aio),
+            Step::InTrain => Some(Way::Train(stepped.value)),
+            Step::Woken | Step::Waits => Some(Way::Readiness),
+            Step::Armed => Some(Way::Armed),
+            Step::Queued => Some(Way::Queued),
+            Step::Deferred | Step::Canceled | Step::Injected => None,
+        });
+        decisive.unwrap_or(Way::Inline)
+    }
+
+    /// What a descriptor was called when the request was submitted.
+    pub fn name_of(&self, fd: i32) -> Option<&str> {
+        self.names.iter().find(|(named, _)| *named == fd).map(|(_, name)| &**name)
+    }
+
+    /// Names of its files.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().map(|(_, name)| &**name)
+    }
+
+    /// Is another request linked behind it?
+    pub fn has_link(&self) -> bool {
+        u32::from(self.sqe.flags) & (IOSQE_IO_LINK | IOSQE_IO_HARDLINK) != 0
+    }
+
+    /// Is its file a registered one?
+    pub fn has_registered_file(&self) -> bool {
+        u32::from(self.sqe.flags) & IOSQE_FIXED_FILE != 0
+    }
+
+    /// Does the result, where it is not negative, say which descriptor was made?
+    pub fn makes_descriptor(&self) -> bool {
+        let arguments = self.op.arguments;
+        // In the place of a descriptor, a slot may be named.
+        let makes = arguments
+            .iter()
+            .any(|argument| matches!(argument.kind, Kind::Slot) && argument.when == [When::Given]);
+        let fills = arguments.iter().any(|argument| matches!(argument.kind, Kind::DescriptorsFilled(_)));
+        makes && !fills && self.sqe.file_index == 0 && !self.op.caps.has(Caps::EMPTIES)
+    }
+
+    fn complete(&mut self, completion: Completion) {
+        if completion.is_notification() {
+            self.notified = true;
+        } else {
+            self.count += 1;
+            self.bytes += u64::try_from(completion.res).unwrap_or(0);
+            if completion.marks & LAST != 0 {
+                self.last = true;
+                self.awaits_notification = completion.flags & IORING_CQE_F_MORE != 0;
+            }
+        }
+        if self.completions.len() == MOST_COMPLETIONS {
+            self.completions.pop_front();
+        }
+        self.completions.push_back(completion);
+    }
+}
+
+/// What members of a chain have to do with each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Relation {
+    /// It was never issued, for this member ended the chain before.
+    BrokenBy(u64),
+    /// It is a link timeout, and watches over this member.
+    Watches(u64),
+    /// It was cancelled by this member, a link timeout.
+    TimedOutBy(u64),
+}
+
+/// What a member of a chain has to do with another one.
+pub fn relation(chain: &[Request], member: usize) -> Option<Relation> {
+    let request = &chain[member];
+    if request.op.caps.has(Caps::WATCHES) {
+        return (request.behind != 0).then_some(Relation::Watches(request.behind));
+    }
+    if !request.ended_with(ECANCELED) {
+        return None;
+    }
+    if let Some(timeout) = timed_out(chain, member) {
+        return Some(Relation::TimedOutBy(timeout.serial));
+    }
+    if request.was_canceled() {
+        return None;
+    }
+    let mut before = (0..member).rev().filter(|other| !chain[*other].op.caps.has(Caps::WATCHES));
+    let breaker = before.find(|other| {
+        let breaker = &chain[*other];
+        !breaker.ended_with(ECANCELED)
+            || breaker.was_canceled()
+            || breaker.behind == 0
+            || timed_out(chain, *other).is_some()
+    });
+    breaker.map(|breaker| Relation::BrokenBy(chain[breaker].serial))
+}
+
+/// The link timeout behind a member, if it has expired.
+fn timed_out(chain: &[Request], member: usize) -> Option<&Request> {
+    let behind = chain.get(member + 1)?;
+    (behind.op.caps.has(Caps::WATCHES) && behind.ended_with(ETIME)).then_some(behind)
+}
+
+impl Ring {
+    /// How many requests are under way, or wait for the others of their chain to be done.
+    pub fn under_way(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Does more come of a request?
+    pub fn is_under_way(&self, serial: u64) -> bool {
+        self.requests.get(&serial).is_some_and(|request| !request.is_done())
+    }
+
+    /// Puts a request into its chain, and gives the members of the one that it ends.
+    fn link(&mut self, request: &mut Request) -> Vec<Request> {
+        let head = self.requests.get(&request.behind).map_or(0, |before| before.head);
+        let fits = self.chains.get(&head).is_some_and(|chain| chain.members.len() < MOST_IN_CHAIN);
+        let mut ended = Vec::new();
+        if request.behind != 0 && head != 0 && fits {
+            request.head = head;
+        } else {
+            ended = self.close_chain();
+            request.head = if request.has_link() { request.serial } else { 0 };
+        }
+        if request.head != 0 {
+            self.chains.entry(request.head).or_default().members.push(request.serial);
+            self.open_chain = request.has_link().then_some(request.head);
+        }
+        ended
+    }
+
+    /// No request joins the chain of the last submission any more: its members, if they all are done.
+    fn close_chain(&mut self) -> Vec<Request> {
+        self.open_chain.take().map_or_else(Vec::new, |head| self.take_chain(head))
+    }
+
+    /// The members of a chain, if they all are done and no other can come.
+    fn take_chain(&mut self, head: u64) -> Vec<Request> {
+        let Some(chain) = self.chains.get(&head) else { return Vec::new() };
+        if self.open_chain == Some(head) || chain.done < chain.members.len() {
+            return Vec::new();
+        }
+        let members = self.chains.remove(&head).map_or_else(Vec::new, |chain| chain.members);
+        members.iter().filter_map(|serial| self.requests.remove(serial)).collect()
+    }
+
+    /// A request is done: what can be handed on for that.
+    fn take(&mut self, serial: u64) -> Vec<Request> {
+        let head = self.requests.get(&serial).map_or(0, |request| request.head);
+        match self.chains.get_mut(&head) {
+            Some(chain) => {
+                chain.done += 1;
+                self.take_chain(head)
+            }
+            None => self.requests.remove(&serial).into_iter().collect(),
+        }
+    }
+
+    /// The oldest request, with its chain, done or not.
+    fn take_oldest(&mut self) -> Vec<Request> {
+        let oldest = self.requests.first_key_value().map(|(serial, _)| *serial);
+        oldest.map_or_else(Vec::new, |serial| self.give_up(serial))
+    }
+
+    /// A request, with its chain, done or not.
+    fn give_up(&mut self, serial: u64) -> Vec<Request> {
+        let head = self.requests.get(&serial).map_or(0, |request| request.head);
+        if self.open_chain == Some(head) {
+            self.open_chain = None;
+        }
+        let members = self.chains.remove(&head).map_or_else(|| vec![serial], |chain| chain.members);
+        members.iter().filter_map(|serial| self.requests.remove(serial)).collect()
+    }
+}
+
+impl Process {
+    /// What a descriptor is called now.
+    pub fn name_of(&self, fd: i32) -> Option<&str> {
+        self.files.get(&fd).map(|name| &**name)
+    }
+
+    /// One of its rings.
+    pub fn ring(&self, ring: u32) -> Option<&Ring> {
+        self.rings.get(&ring)
+    }
+
+    /// Its rings, by their numbers.
+    pub fn rings(&self) -> impl Iterator<Item = (u32, &Ring)> {
+        self.rings.iter().map(|(number, ring)| (*number, ring))
+    }
+
+    fn names_for(&self, sqe: &Sqe, op: &Op, file: i32) -> Vec<(i32, Arc<str>)> {
+        let applying = op.arguments.iter().filter(|argument| argument.applies(sqe));
+        let fields = applying.filter(|argument| match argument.kind {
+            Kind::Descriptor => true,
+            Kind::SecondFile(registered) => sqe.op_flags & registered == 0,
+            _ => false,
+        });
+        let fds = fields.map(|argument| argument.field.value(sqe) as i32).chain([file]);
+        let mut names: Vec<(i32, Arc<str>)> = Vec::new();
+        for fd in fds {
+            if let Some(name) = self.files.get(&fd)
+                && names.iter().all(|(named, _)| *named != fd)
+            {
+                names.push((fd, name.clone()));
+            }
+        }
+        names
+    }
+}
+
+impl Model {
+    /// A process that was seen.
+    pub fn process(&self, process: u32) -> Option<&Process> {
+        self.processes.get(&process)
+    }
+
+    /// A ring that was seen.
+    pub fn ring(&self, place: Place) -> Option<&Ring> {
+        self.process(place.process)?.ring(place.ring)
+    }
+
+    /// The descriptor of a ring, where it is known; its number otherwise.
+    pub fn descriptor(&self, place: Place) -> i32 {
+        let made = self.ring(place).and_then(|ring| ring.made);
+        made.map_or(place.ring as i32, |made| made.result)
+    }
+
+    /// When the first event happened.
+    pub fn begun_ns(&self) -> u64 {
+        self.begun_ns.unwrap_or(0)
+    }
+
+    /// Takes an event in, and tells what comes of it.
+    pub fn event(&mut self, event: &Event<'_>, to: &mut dyn Listener) {
+        let head = event.head;
+        let place =
+            Place { time_ns: head.time_ns, process: head.process, thread: head.thread, ring: head.ring };
+        self.begun_ns.get_or_insert(place.time_ns);
+        let memory = Memory::of(event);
+        match &event.body {
+            Body::Started(started) => self.started(place, started, &memory, to),
+            Body::Ended(_) => self.ended(place, to),
+            Body::RingMade(made) => {
+                if made.result >= 0 {
+                    *self.ring_of(place) = Ring { made: Some(*made), ..Ring::default() };
+                }
+                to.tell(place, &Told::RingMade(made), self);
+            }
+            Body::RingEnded(ended) => {
+                self.give_up(place, to);
+                to.tell(place, &Told::RingEnded(ended), self);
+                self.process_of(place).rings.remove(&place.ring);
+            }
+            Body::Registered(registered) => to.tell(place, &Told::Registered(registered, &memory), self),
+            Body::Entered(entered) => {
+                let chain = self.ring_of(place).close_chain();
+                self.hand_on(place, &chain, to);
+                to.tell(place, &Told::Entered(entered), self);
+            }
+            Body::Submitted(submitted) => self.submitted(place, submitted, memory, to),
+            Body::Stepped(stepped) => self.stepped(place, stepped),
+            Body::Completed(completed) => self.completed(place, completed, memory, to),
+            Body::FileNamed(named) => self.named(place, named.fd, &memory),
+            Body::Unseen(unseen) => to.tell(place, &Told::Unseen(unseen), self),
+        }
+    }
+
+    /// No further event comes: what was never completed is told.
+    pub fn end(&mut self, time_ns: u64, to: &mut dyn Listener) {
+        let rings = self.processes.values().flat_map(|process| {
+            process.rings.keys().map(|ring| Place { time_ns, process: process.id, thread: 0, ring: *ring })
+        });
+        for place in rings.collect::<Vec<_>>() {
+            self.give_up(place, to);
+        }
+    }
+
+    fn process_of(&mut self, place: Place) -> &mut Process {
+        let id = place.process;
+        if self.processes.len() >= MOST_PROCESSES && !self.processes.contains_key(&id) {
+            self.processes.pop_first();
+        }
+        self.processes.entry(id).or_insert_with(|| Process { id, ..Process::default() })
+    }
+
+    fn ring_of(&mut self, place: Place) -> &mut Ring {
+        let rings = &mut self.process_of(place).rings;
+        if rings.len() >= MOST_RINGS && !rings.contains_key(&place.ring) {
+            rings.pop_first();
+        }
+        rings.entry(place.ring).or_default()
+    }
+
+    fn started(&mut self, place: Place, started: &event::Started, memory: &Memory, to: &mut dyn Listener) {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let arguments = memory.first(Content::Text).and_then(|piece| piece.bytes).unwrap_or(&[]);
+        let arguments = arguments.strip_suffix(&[0]).unwrap_or(arguments);
+        let program = memory.first(Content::Path).and_then(|piece| piece.bytes).unwrap_or(&[]);
+        // An `exec` ends the rings of the program before it, and closes most of its descriptors; a fork inherits them.
+        self.end_rings(place, to);
+        let files = self.process(started.parent).map(|parent| parent.files.clone()).unwrap_or_default();
+        let process = Process {
+            id: place.process,
+            program: text(program),
+            arguments: arguments
+                .split(|byte| *byte == 0)
+                .map(text)
+                .filter(|_| !arguments.is_empty())
+                .collect(),
+            parent: started.parent,
+            engine: started.engine,
+            files,
+            rings: BTreeMap::new(),
+        };
+        *self.process_of(place) = process;
+        if let Some(process) = self.process(place.process) {
+            to.tell(place, &Told::Started(process), self);
+        }
+    }
+
+    fn ended(&mut self, place: Place, to: &mut dyn Listener) {
+        self.end_rings(place, to);
+        if let Some(process) = self.process(place.process) {
+            to.tell(place, &Told::Ended(process), self);
+        }
+        self.processes.remove(&place.process);
+    }
+
+    fn end_rings(&mut self, place: Place, to: &mut dyn Listener) {
+        let rings = self
+            .process(place.process)
+            .map_or_else(Vec::new, |process| process.rings.keys().copied().collect());
+        for ring in rings {
+            self.give_up(Place { ring, ..place }, to);
+        }
+        if let Some(process) = self.processes.get_mut(&place.process) {
+            process.rings.clear();
+        }
+    }
+
+    /// Hands on what is under way in a ring.
+    fn give_up(&mut self, place: Place, to: &mut dyn Listener) {
+        loop {
+            let requests = self.ring_of(place).take_oldest();
+            if requests.is_empty() {
+                return;
+            }
+            self.hand_on(place, &requests, to);
+        }
+    }
+
+    fn hand_on(&self, place: Place, requests: &[Request], to: &mut dyn Listener) {
+        if !requests.is_empty() {
+            to.tell(place, &Told::Requests(requests), self);
+        }
+    }
+
+    fn submitted(&mut self, place: Place, submitted: &Submitted, memory: Memory, to: &mut dyn Listener) {
+        let sqe = Sqe::from_words(submitted.sqe);
+        let op = ops::lookup(sqe.opcode);
+        let mut request = Request {
+            place,
+            serial: submitted.serial,
+            sqe,
+            op,
+            behind: submitted.behind,
+            head: 0,
+            file: submitted.file,
+            memory,
+            names: self.process_of(place).names_for(&sqe, op, submitted.file),
+            steps: Vec::new(),
+            completions: VecDeque::new(),
+            count: 0,
+            bytes: 0,
+            last: false,
+            notified: false,
+            awaits_notification: false,
+        };
+        // A number comes twice only where the program wrote into the buffer of events.
+        let same = self.ring_of(place).give_up(request.serial);
+        self.hand_on(place, &same, to);
+        to.tell(place, &Told::Submitted(&request), self);
+        let ring = self.ring_of(place);
+        let chain = ring.link(&mut request);
+        let oldest = if ring.requests.len() >= MOST_UNDER_WAY { ring.take_oldest() } else { Vec::new() };
+        ring.requests.insert(request.serial, request);
+        self.hand_on(place, &chain, to);
+        self.hand_on(place, &oldest, to);
+    }
+
+    fn stepped(&mut self, place: Place, stepped: &event::Stepped) {
+        let Some(step) = Step::of(stepped.step) else { return };
+        if let Some(request) = self.ring_of(place).requests.get_mut(&stepped.serial)
+            && request.steps.len() < MOST_STEPS
+        {
+            let (time_ns, thread) = (place.time_ns, place.thread);
+            request.steps.push(Stepped { time_ns, thread, step, value: stepped.value });
+        }
+    }
+
+    fn completed(
+        &mut self,
+        place: Place,
+        completed: &event::Completed,
+        memory: Memory,
+        to: &mut dyn Listener,
+    ) {
+        let event::Completed { serial, user_data, res, flags, big, marks, cq_ready } = *completed;
+        let mut completion =
+            Completion { place, user_data, res, flags, big, marks, cq_ready, memory, name: None };
+        let process = self.process_of(place);
+        let Process { files, rings, .. } = process;
+        let request = rings.get_mut(&place.ring).and_then(|ring| ring.requests.get_mut(&serial));
+        let Some(request) = request.filter(|request| !request.is_done()) else {
+            to.tell(place, &Told::Stray(serial, &completion), self);
+            return;
+        };
+        if request.makes_descriptor() {
+            completion.name = files.get(&res).cloned();
+        }
+        request.complete(completion);
+        let request = self.ring(place).and_then(|ring| ring.requests.get(&serial));
+        let Some((request, completion)) =
+            request.and_then(|request| Some((request, request.completions.back()?)))
+        else {
+            return;
+        };
+        to.tell(place, &Told::Completed(request, completion), self);
+        if request.is_done() {
+            let requests = self.ring_of(place).take(serial);
+            self.hand_on(place, &requests, to);
+        } else if request.is_multishot() {
+            to.tell(place, &Told::Shot(request, completion), self);
+        }
+    }
+
+    fn named(&mut self, place: Place, fd: i32, memory: &Memory) {
+        let name = memory.first(Content::Path).and_then(|piece| piece.bytes).unwrap_or(&[]);
+        let files = &mut self.process_of(place).files;
+        if name.is_empty() {
+            files.remove(&fd);
+        } else if files.len() < MOST_NAMES || files.contains_key(&fd) {
+            files.insert(fd, String::from_utf8_lossy(name).into());
+        }
+    }
+}

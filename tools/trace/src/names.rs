@@ -1,0 +1,103 @@
+//! Names of bits and values, as strace prints them.
+
+use std::fmt::Write;
+
+use anyring_engine::abi::names::Names;
+
+/// Words that are joined by `|`.
+struct Joined<'a> {
+    out: &'a mut String,
+    first: bool,
+}
+
+impl Joined<'_> {
+    fn put(&mut self, word: &str) {
+        if !self.first {
+            self.out.push('|');
+        }
+        self.first = false;
+        self.out.push_str(word);
+    }
+}
+
+/// Bits by their names, those without one in hex. A name of no bits is printed where none is set.
+pub fn flags(out: &mut String, names: &Names, value: u64) {
+    let mut joined = Joined { out, first: true };
+    let mut rest = value;
+    for (bits, name) in names.names {
+        let bits = u64::from(*bits);
+        if bits != 0 && rest & bits == bits {
+            rest &= !bits;
+            joined.put(name);
+        }
+    }
+    let nothing = names.names.iter().find(|(bits, _)| *bits == 0);
+    match (value, nothing) {
+        (0, Some((_, name))) => joined.put(name),
+        (0, None) => joined.put("0"),
+        _ => unnamed(joined, names.prefix, rest),
+    }
+}
+
+fn unnamed(joined: Joined<'_>, prefix: &str, rest: u64) {
+    if rest != 0 {
+        let bar = if joined.first { "" } else { "|" };
+        let _ = write!(joined.out, "{bar}{rest:#x} /* {prefix}??? */");
+    }
+}
+
+/// The names of those bits that have one, and the others as one number.
+pub fn list(names: &Names, value: u32) -> Vec<String> {
+    let mut rest = value;
+    let mut list = Vec::new();
+    for (bits, name) in names.names {
+        if *bits != 0 && rest & bits == *bits {
+            rest &= !bits;
+            list.push((*name).to_owned());
+        }
+    }
+    if rest != 0 {
+        list.push(format!("{rest:#x}"));
+    }
+    list
+}
+
+/// One of several values by its name.
+pub fn choice(out: &mut String, names: &Names, value: u64) {
+    match names.names.iter().find(|(number, _)| u64::from(*number) == value) {
+        Some((_, name)) => out.push_str(name),
+        None => {
+            let _ = write!(out, "{value:#x} /* {}??? */", names.prefix);
+        }
+    }
+}
+
+/// One of several values in the bits of the mask, and flags in the others. A value of 0 without a name is left out.
+pub fn choice_and_flags(out: &mut String, mask: u32, values: &Names, bits: &Names, value: u64) {
+    let (chosen, rest) = (value & u64::from(mask), value & !u64::from(mask));
+    if chosen != 0 || values.of(0).is_some() {
+        choice(out, values, chosen);
+        if rest == 0 {
+            return;
+        }
+        out.push('|');
+    }
+    flags(out, bits, rest);
+}
+
+/// The name of an error number.
+pub fn errno(number: i32) -> Option<String> {
+    match nix::errno::Errno::from_raw(number) {
+        nix::errno::Errno::UnknownErrno => None,
+        known => Some(format!("{known:?}")),
+    }
+}
+
+/// What the C library says of an error number.
+pub fn explained(number: i32) -> String {
+    let text = std::io::Error::from_raw_os_error(number).to_string();
+    match text.rfind(" (os error") {
+        Some(end) => text[..end].to_owned(),
+        None => text,
+    }
+}

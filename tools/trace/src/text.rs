@@ -1,0 +1,341 @@
+//! One line for each request when it is finished, chains as trees.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::rc::Rc;
+
+use anyring_trace::event::{RingEnded, UNSEEN_REAPED, UNSEEN_SQ_THREAD, Unseen};
+
+use crate::calls;
+use crate::decode::Decoder;
+use crate::filter::Filter;
+use crate::model::{Completion, Listener, Model, Place, Process, Relation, Request, Told, Way, relation};
+use crate::output::{Output, Sink};
+use crate::quote;
+
+/// What is printed, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The most bytes of data that are shown.
+    pub sample: usize,
+    /// The output is a terminal that shows colours.
+    pub colours: bool,
+    /// Calls of `io_uring_enter` have lines, too.
+    pub enters: bool,
+}
+
+/// Lines of text.
+pub struct Text {
+    sink: Sink,
+    filter: Rc<Filter>,
+    options: Options,
+    line: String,
+}
+
+#[derive(Clone, Copy)]
+enum Colour {
+    Bold,
+    Dim,
+    Red,
+    Yellow,
+}
+
+impl Colour {
+    fn code(self) -> &'static str {
+        match self {
+            Colour::Bold => "\x1b[1m",
+            Colour::Dim => "\x1b[2m",
+            Colour::Red => "\x1b[31m",
+            Colour::Yellow => "\x1b[33m",
+        }
+    }
+}
+
+/// Where a line stands in the tree of its chain.
+#[derive(Clone, Copy)]
+enum Branch {
+    Head,
+    Member,
+    Last,
+}
+
+impl Text {
+    /// Lines that go to `to`.
+    pub fn new(to: impl Write + 'static, filter: Rc<Filter>, options: Options) -> Text {
+        Text { sink: Sink::new(to), filter, options, line: String::new() }
+    }
+
+    fn decoder(&self) -> Decoder {
+        Decoder { sample: self.options.sample }
+    }
+
+    fn coloured(&mut self, colour: Colour, print: impl FnOnce(&mut String)) {
+        if self.options.colours {
+            self.line.push_str(colour.code());
+        }
+        print(&mut self.line);
+        if self.options.colours {
+            self.line.push_str("\x1b[0m");
+        }
+    }
+
+    fn end_line(&mut self) {
+        self.line.push('\n');
+        self.sink.put(self.line.as_bytes());
+        self.line.clear();
+    }
+
+    /// `[pid/tid] ring 3 #12 0.000123 `.
+    fn prefix(&mut self, place: Place, serial: u64, model: &Model) {
+        let since = place.time_ns.saturating_sub(model.begun_ns());
+        self.coloured(Colour::Dim, |line| {
+            let _ = write!(line, "[{}", place.process);
+            if place.thread != 0 {
+                let _ = write!(line, "/{}", place.thread);
+            }
+            line.push(']');
+            if place.ring != 0 {
+                let _ = write!(line, " ring {}", place.ring);
+            }
+            if serial != 0 {
+                let _ = write!(line, " #{serial}");
+            }
+            let _ = write!(line, " {}.{:06} ", since / 1_000_000_000, since / 1000 % 1_000_000);
+        });
+    }
+
+    /// `READ(...)`.
+    fn request(&mut self, request: &Request, result: Option<&Completion>) {
+        let start = self.line.len();
+        self.decoder().request(&mut self.line, request, result);
+        if self.options.colours
+            && let Some(name) = self.line[start..].find('(')
+        {
+            self.line.insert_str(start + name, "\x1b[0m");
+            self.line.insert_str(start, Colour::Bold.code());
+        }
+    }
+
+    /// ` = 220`.
+    fn result(&mut self, request: Option<&Request>, completion: &Completion) {
+        let decoder = self.decoder();
+        self.line.push_str(" = ");
+        if completion.res < 0 && !completion.is_notification() {
+            self.coloured(Colour::Red, |line| decoder.result(line, request, completion));
+        } else {
+            decoder.result(&mut self.line, request, completion);
+        }
+    }
+
+    /// ` <12us>`.
+    fn latency(&mut self, latency_ns: u64) {
+        self.coloured(Colour::Dim, |line| {
+            line.push_str(" <");
+            quote::duration(line, latency_ns);
+            line.push('>');
+        });
+    }
+
+    fn unfinished(&mut self) {
+        self.coloured(Colour::Yellow, |line| line.push_str(" <unfinished ...>"));
+    }
+
+    fn shot(&mut self, request: &Request, completion: &Completion, model: &Model) {
+        self.prefix(completion.place, request.serial, model);
+        self.request(request, Some(completion));
+        self.result(Some(request), completion);
+        let _ = write!(self.line, " [multishot #{}: {}]", request.serial, request.count());
+        self.latency(request.latency_ns(completion));
+        self.end_line();
+    }
+
+    fn finished(&mut self, chain: &[Request], member: usize, branch: Branch, model: &Model) {
+        let request = &chain[member];
+        self.prefix(request.place, request.serial, model);
+        self.line.push_str(match branch {
+            Branch::Head => "",
+            Branch::Member => "├─ ",
+            Branch::Last => "└─ ",
+        });
+        let result = request.result();
+        self.request(request, result.filter(|_| !request.is_multishot() || request.is_done()));
+        match result {
+            Some(result) if request.is_done() || !request.is_multishot() => {
+                self.result(Some(request), result);
+                self.life(request, "ended after ");
+                self.latency(request.latency_ns(result));
+                self.notification(request, result);
+            }
+            _ => {
+                self.unfinished();
+                self.life(request, "");
+            }
+        }
+        self.relation(chain, member);
+        self.way(request);
+        self.injected(request);
+        self.end_line();
+    }
+
+    fn life(&mut self, request: &Request, what: &str) {
+        if request.is_multishot() {
+            let _ = write!(self.line, " [multishot #{}: {what}{}]", request.serial, request.successes());
+        }
+    }
+
+    /// The second completion of a zero-copy send.
+    fn notification(&mut self, request: &Request, result: &Completion) {
+        let awaited = linux_raw_sys::io_uring::IORING_CQE_F_MORE;
+        match request.notification() {
+            Some(notification) => {
+                self.line.push_str(", notif");
+                if notification.res != 0 {
+                    self.result(Some(request), notification);
+                }
+                self.latency(request.latency_ns(notification));
+            }
+            None if result.flags & awaited != 0 => {
+                self.line.push_str(", notif");
+                self.unfinished();
+            }
+            None => {}
+        }
+    }
+
+    fn relation(&mut self, chain: &[Request], member: usize) {
+        let text = match relation(chain, member) {
+            Some(Relation::BrokenBy(breaker)) => format!(" (chain broken by #{breaker})"),
+            Some(Relation::Watches(watched)) => format!(" (watches #{watched})"),
+            Some(Relation::TimedOutBy(timeout)) => format!(" (timed out by #{timeout})"),
+            None => return,
+        };
+        self.coloured(Colour::Yellow, |line| line.push_str(&text));
+    }
+
+    fn way(&mut self, request: &Request) {
+        if request.was_deferred() {
+            self.line.push_str(" drained");
+        }
+        let _ = match request.way() {
+            Way::Inline if !request.is_done() => return,
+            Way::Inline => write!(self.line, " inline"),
+            Way::Readiness if !request.is_done() => write!(self.line, " waits for readiness"),
+            Way::Readiness => write!(self.line, " readiness"),
+            Way::Caller => write!(self.line, " caller"),
+            Way::Worker(Some(thread)) => write!(self.line, " worker {thread}"),
+            Way::Worker(None) => write!(self.line, " worker"),
+            Way::Aio => write!(self.line, " AIO"),
+            Way::Train(others) => write!(self.line, " train of {others}"),
+            Way::Armed => write!(self.line, " armed"),
+            Way::Queued => write!(self.line, " queued"),
+        };
+    }
+
+    fn injected(&mut self, request: &Request) {
+        let mut between = "";
+        for fault in request.injected() {
+            let before = if between.is_empty() { " (injected: " } else { between };
+            self.coloured(Colour::Yellow, |line| {
+                let _ = write!(line, "{before}{}", fault.name());
+            });
+            between = ", ";
+        }
+        if !between.is_empty() {
+            self.line.push(')');
+        }
+    }
+
+    fn chain(&mut self, chain: &[Request], model: &Model) {
+        let wanted = |member: &usize| self.filter.wants_request(&chain[*member]);
+        let members: Vec<_> = (0..chain.len()).filter(wanted).collect();
+        for member in &members {
+            let (member, last) = (*member, members.last() == Some(member));
+            let branch = match member {
+                0 => Branch::Head,
+                _ if last => Branch::Last,
+                _ => Branch::Member,
+            };
+            self.finished(chain, member, branch, model);
+        }
+    }
+
+    fn started(&mut self, process: &Process) {
+        // A child of fork is the program that its parent is.
+        if process.parent != 0 {
+            let engine = calls::engine(process.engine);
+            let _ = write!(self.line, "forked off {} ({engine} engine)", process.parent);
+            return;
+        }
+        self.line.push_str("started ");
+        quote::bytes(&mut self.line, process.program.as_bytes(), 0, usize::MAX);
+        self.line.push_str(", [");
+        for (place, argument) in process.arguments.iter().enumerate() {
+            self.line.push_str(if place == 0 { "" } else { ", " });
+            quote::bytes(&mut self.line, argument.as_bytes(), 0, usize::MAX);
+        }
+        let _ = write!(self.line, "] ({} engine)", calls::engine(process.engine));
+    }
+
+    fn unseen(&mut self, unseen: &Unseen) {
+        let why = match unseen.why {
+            UNSEEN_SQ_THREAD => "the SQ thread took them between two looks",
+            UNSEEN_REAPED => "the program reaped them before anybody looked",
+            _ => "for a reason unknown here",
+        };
+        let text = format!("at least {} not seen: {why}", unseen.count);
+        self.coloured(Colour::Yellow, |line| line.push_str(&text));
+    }
+
+    fn stray(&mut self, serial: u64, completion: &Completion) {
+        let _ = write!(self.line, "CQE user_data={:#x}", completion.user_data);
+        self.result(None, completion);
+        self.line.push_str(match serial {
+            0 => " (no request of this ring)",
+            _ => " (its submission was not seen)",
+        });
+    }
+}
+
+impl Listener for Text {
+    fn tell(&mut self, place: Place, told: &Told<'_>, model: &Model) {
+        match told {
+            Told::Submitted(_) | Told::Completed(..) => return,
+            Told::Entered(_) if !self.options.enters => return,
+            _ if !self.filter.wants(place, told) => return,
+            Told::Shot(request, completion) => return self.shot(request, completion, model),
+            Told::Requests(chain) => return self.chain(chain, model),
+            _ => {}
+        }
+        let serial = if let Told::Stray(serial, _) = told { *serial } else { 0 };
+        self.prefix(place, serial, model);
+        match told {
+            Told::Started(process) => self.started(process),
+            Told::Ended(_) => self.line.push_str("ended"),
+            Told::RingMade(made) => calls::setup(&mut self.line, made),
+            Told::RingEnded(ended) => {
+                let RingEnded { in_flight, cq_ready, .. } = ended;
+                let _ = write!(
+                    self.line,
+                    "ring ended, requests under way: {in_flight}, CQEs not reaped: {cq_ready}"
+                );
+            }
+            Told::Registered(registered, memory) => {
+                let ring = model.descriptor(place);
+                calls::register(&mut self.line, ring, registered, memory, self.options.sample);
+            }
+            Told::Entered(entered) => calls::enter(&mut self.line, model.descriptor(place), entered),
+            Told::Unseen(unseen) => self.unseen(unseen),
+            Told::Stray(serial, completion) => self.stray(*serial, completion),
+            Told::Submitted(_) | Told::Completed(..) | Told::Shot(..) | Told::Requests(_) => {}
+        }
+        self.end_line();
+    }
+}
+
+impl Output for Text {
+    fn end(&mut self, _model: &Model) {}
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.sink.flush()
+    }
+}

@@ -1,0 +1,55 @@
+//! The table of operations.
+
+mod common;
+
+use anyring_engine::abi::Sqe;
+use anyring_trace::event::*;
+use anyring_tracer::filter::Filter;
+use anyring_tracer::{Session, Settings};
+use common::Stream;
+use insta::assert_snapshot;
+
+const READ: u8 = 22;
+const ACCEPT: u8 = 13;
+const TIMEOUT: u8 = 11;
+
+fn stream() -> Stream {
+    let mut stream = Stream::default();
+    stream.ring();
+    for latency in 1..=100 {
+        let read = stream.submitted(Sqe { opcode: READ, ..Sqe::EMPTY }, &[]);
+        stream.time_ns += latency * 1000;
+        stream.completed(read, if latency == 50 { -5 } else { 4096 });
+    }
+    let accept = stream.submitted(Sqe { opcode: ACCEPT, ..Sqe::EMPTY }, &[]);
+    for fd in 5..10 {
+        let completed = Completed { serial: accept, res: fd, flags: 2, ..Completed::default() };
+        stream.posted(completed, &[]);
+    }
+    stream.completed(accept, -125);
+    stream.submitted(Sqe { opcode: READ, ..Sqe::EMPTY }, &[]);
+    // No bytes, though it is positive.
+    let timeout = stream.submitted(Sqe { opcode: TIMEOUT, ..Sqe::EMPTY }, &[]);
+    stream.completed(timeout, 1);
+    for (result, duration_ns) in [(8, 1000), (8, 1000), (1, 1000), (0, 500), (-22, 500)] {
+        stream.entered(Entered { to_submit: 8, result, duration_ns, ..Entered::default() });
+    }
+    stream
+}
+
+#[test]
+fn operations_and_calls() {
+    assert_snapshot!(stream().shown(Settings::default(), Session::counts));
+}
+
+#[test]
+fn what_is_filtered_out_is_not_counted() {
+    let filter = Filter::parse(&["errors"]).unwrap();
+    let counts = stream().shown(Settings { filter, ..Settings::default() }, Session::counts);
+    assert_snapshot!(counts);
+}
+
+#[test]
+fn nothing_at_all() {
+    assert_snapshot!(Stream::default().shown(Settings::default(), Session::counts));
+}
