@@ -218,6 +218,25 @@ fn many_threads_many_eventfds_one_consumer() {
     });
 }
 
+/// Registers a file in a set whose items may all rest: until the consumer has passed their last events.
+fn add_once_there_is_room(set: &Set, fd: i32, event: Event) {
+    loop {
+        match set.control(ADD, fd, event) {
+            Err(Errno::ENOSPC) => thread::yield_now(),
+            result => return result.unwrap(),
+        }
+    }
+}
+
+/// Ends the consumer, also where its maker panics.
+struct EndsConsumer<'a>(&'a AtomicBool);
+
+impl Drop for EndsConsumer<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Threads register and remove files while the consumer waits and takes.
 #[test]
 fn registered_and_removed_by_many_threads() {
@@ -229,7 +248,7 @@ fn registered_and_removed_by_many_threads() {
                     scope.spawn(|| {
                         for round in 0..300 {
                             let (ours, theirs): (UnixStream, UnixStream) = pair();
-                            set.control(ADD, ours.as_raw_fd(), event(IN_EDGE, 1)).unwrap();
+                            add_once_there_is_room(set, ours.as_raw_fd(), event(IN_EDGE, 1));
                             (&theirs).write_all(b"x").unwrap();
                             if round % 2 == 0 {
                                 set.control(MODIFY, ours.as_raw_fd(), event(IN_EDGE, 2)).unwrap();
@@ -240,15 +259,14 @@ fn registered_and_removed_by_many_threads() {
                     })
                 })
                 .collect();
-            let consumer = scope.spawn(|| {
+            scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
                     let mut out = [Event::default(); 4];
                     take(set, &mut out, 1_000_000);
                 }
             });
+            let _ends = EndsConsumer(&done);
             threads.into_iter().for_each(|thread| thread.join().unwrap());
-            done.store(true, Ordering::Relaxed);
-            consumer.join().unwrap();
         });
         none(set);
     });
