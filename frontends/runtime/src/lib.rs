@@ -15,6 +15,7 @@ extern crate alloc;
 pub mod allocator;
 pub mod arch;
 pub mod ask;
+mod attach;
 pub mod calls;
 pub mod chaos;
 pub mod config;

@@ -4,6 +4,7 @@ use crate::arch::STUB_ADDRESS;
 use crate::ask::{self, Answer};
 use crate::config::{Choice, Config, Level, Wrong};
 use crate::{calls, chaos, config, log, stats, sys, threads, trace};
+use alloc::vec::Vec;
 use anyring_engine::{Host, frontend};
 use anyring_trace::event::{ENGINE_KERNEL, ENGINE_USER};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
@@ -152,6 +153,15 @@ pub fn own_id() -> u32 {
         }
         id => id,
     }
+}
+
+/// The path of the program's file.
+pub fn executable() -> Vec<u8> {
+    const MOST: usize = 4096;
+    let mut path = alloc::vec![0; MOST];
+    let length = sys::read_link(c"/proc/self/exe", &mut path);
+    path.truncate(usize::try_from(length).unwrap_or(0));
+    path
 }
 
 /// A thread ends the process: is it a child of `vfork`, whose end is none of its parent's? The parent goes on then, and need

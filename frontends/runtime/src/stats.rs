@@ -1,7 +1,7 @@
 //! What a process did with io_uring, told when it ends (`ANYRING_STATS`).
 
 use crate::config::{self, Stats};
-use crate::{calls, log, process, sys};
+use crate::{calls, log, process};
 use alloc::string::String;
 use anyring_engine::frontend::{self, Counters, Counts};
 use anyring_engine::{ops, support};
@@ -27,9 +27,8 @@ pub fn tell(format: Stats) {
 
 /// The program's file, without its directory.
 fn program() -> String {
-    let mut path = [0; 512];
-    let length = usize::try_from(sys::read_link(c"/proc/self/exe", &mut path)).unwrap_or(0);
-    let name = path[..length].rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+    let path = process::executable();
+    let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     let mut shown = String::new();
     for chunk in name.utf8_chunks() {
         shown.push_str(chunk.valid());

@@ -1,14 +1,13 @@
 //! What `anyring trace` hears of this process: it attaches to the reader's buffer, of which `ANYRING_TRACE` is the path.
 
-use crate::config::{self, Level};
-use crate::{log, sys};
+use crate::{attach, config, process, sys};
 use alloc::vec::Vec;
 use anyring_engine::frontend;
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::AtomicBool;
 use linux_raw_sys::general as raw;
 
-/// The longest program's path or arguments that are told.
+/// The longest arguments that are told.
 const MOST: usize = 4096;
 
 /// Whether the process is to be traced.
@@ -19,28 +18,9 @@ pub fn is_wanted() -> bool {
 /// Attaches the process, which runs `engine`, where it is to be traced; once. Whether it is attached.
 pub fn begin(engine: u32) -> bool {
     static BEGUN: AtomicBool = AtomicBool::new(false);
-    let Some(path) = config::trace_path() else { return false };
-    if BEGUN.swap(true, Ordering::Relaxed) {
-        return true;
-    }
-    // SAFETY: the path ends with zero.
-    let fd = unsafe { sys::open(path.as_ptr().cast(), raw::O_RDWR | raw::O_CLOEXEC, 0) };
-    let attached = if fd < 0 { Err(fd) } else { frontend::trace_to(fd, engine, &program(), &arguments()) };
-    if fd >= 0 {
-        sys::close(fd);
-    }
-    if let Err(error) = attached {
-        let path = path.to_str().unwrap_or_default();
-        log::line(Level::Off, format_args!("cannot be traced: {path} (errno {})", -error));
-    }
-    attached.is_ok()
-}
-
-fn program() -> Vec<u8> {
-    let mut path = alloc::vec![0; MOST];
-    let length = sys::read_link(c"/proc/self/exe", &mut path);
-    path.truncate(usize::try_from(length).unwrap_or(0));
-    path
+    attach::once(&BEGUN, config::trace_path(), "cannot be traced", |fd| {
+        frontend::trace_to(fd, engine, &process::executable(), &arguments())
+    })
 }
 
 fn arguments() -> Vec<u8> {

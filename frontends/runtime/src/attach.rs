@@ -1,0 +1,32 @@
+//! How a process attaches to what the command that started it has made in memory.
+
+use crate::config::Level;
+use crate::{log, sys};
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicBool, Ordering};
+use linux_raw_sys::general as raw;
+
+/// Hands the file at `path`, if there is a path, to `attach`, which has the file for the length of the call; only the first
+/// time with this `begun`. Where that fails, `without` is written, and the reason. False where it failed or there is no path.
+pub fn once(
+    begun: &AtomicBool,
+    path: Option<&CStr>,
+    without: &str,
+    attach: impl FnOnce(i32) -> Result<(), i32>,
+) -> bool {
+    let Some(path) = path else { return false };
+    if begun.swap(true, Ordering::Relaxed) {
+        return true;
+    }
+    // SAFETY: the path ends with zero.
+    let fd = unsafe { sys::open(path.as_ptr().cast(), raw::O_RDWR | raw::O_CLOEXEC, 0) };
+    let attached = if fd < 0 { Err(fd) } else { attach(fd) };
+    if fd >= 0 {
+        sys::close(fd);
+    }
+    if let Err(error) = attached {
+        let path = path.to_str().unwrap_or_default();
+        log::line(Level::Off, format_args!("{without}: cannot use {path} (errno {})", -error));
+    }
+    attached.is_ok()
+}
