@@ -22,9 +22,9 @@ pub mod config;
 pub mod credentials;
 pub mod log;
 pub mod process;
-#[cfg_attr(anyring_sanitizer, path = "sanitizer/threads.rs")]
 pub mod stats;
 pub mod sys;
+#[cfg_attr(anyring_sanitizer, path = "sanitizer/threads.rs")]
 pub mod threads;
 pub mod trace;
 
