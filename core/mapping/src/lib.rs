@@ -1,9 +1,13 @@
-//! A ring's memory, as whoever submits to the ring maps it.
+//! A ring's memory, as whoever submits to the ring maps it; and memory that processes share by its path ([`SharedFile`]).
 //!
 //! The crate `anyring`, the small rings of `kernel-ring` and those of `uepoll` map theirs by [`RingMemory`]. liburing's
 //! structure keeps bare addresses and lengths, which programs read: that front end takes the [`Lengths`] alone. The
 //! rings of tests and benchmarks have code of their own, for what they find out must not depend on what they test.
 #![no_std]
+
+extern crate alloc;
+
+mod shared;
 
 use anyring_engine::abi::Errno;
 use anyring_engine::os::{self, Fd, nr};
@@ -13,6 +17,7 @@ use linux_raw_sys::io_uring::{
     IORING_FEAT_SINGLE_MMAP, IORING_OFF_CQ_RING, IORING_OFF_SQ_RING, IORING_OFF_SQES,
     IORING_SETUP_NO_SQARRAY, io_uring_params,
 };
+pub use shared::SharedFile;
 
 /// Shared memory of a descriptor, unmapped when it is dropped.
 pub struct Mapping {
@@ -40,6 +45,11 @@ impl Mapping {
     /// Its first byte.
     pub fn address(&self) -> NonNull<u8> {
         self.address
+    }
+
+    /// How many bytes it has.
+    pub fn length(&self) -> usize {
+        self.length
     }
 
     /// What lies at an offset.

@@ -1,12 +1,9 @@
 //! The plan's memory, as the process has it that makes the plan.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
-use std::path::PathBuf;
-use std::ptr::NonNull;
 
 use anyring_chaos_plan::{Entry, Fault, Mode, Plan, Settings, bytes};
+use anyring_mapping::SharedFile;
 
 /// How many faults the log has room for: 3 MiB. Processes map all of it at once, which takes time for each page.
 const ROOM: usize = 1 << 16;
@@ -76,10 +73,9 @@ impl From<Entry> for Injected {
 
 /// A plan in a file in memory, which other processes open by its path.
 pub struct SharedPlan {
-    file: File,
-    memory: NonNull<u8>,
-    length: usize,
+    /// Lies in the file.
     plan: Plan,
+    file: SharedFile,
 }
 
 impl SharedPlan {
@@ -89,28 +85,16 @@ impl SharedPlan {
     /// Those of `memfd_create`, `ftruncate` and `mmap`.
     pub fn new(dose: &Dose) -> io::Result<SharedPlan> {
         let mode = dose.only.as_deref().map_or(Mode::Random, Mode::Only);
-        let length = bytes(mode, ROOM);
-        // SAFETY: the name ends with zero.
-        let fd = unsafe { libc::memfd_create(c"anyring-chaos".as_ptr(), libc::MFD_CLOEXEC) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: just made, and nobody else's.
-        let file = unsafe { File::from_raw_fd(fd) };
-        file.set_len(length as u64)?;
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping.
-        let memory = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, libc::MAP_SHARED, fd, 0) };
-        let memory = NonNull::new(memory.cast()).filter(|_| memory != libc::MAP_FAILED);
-        let memory = memory.ok_or_else(io::Error::last_os_error)?;
+        let file = SharedFile::new(c"anyring-chaos", bytes(mode, ROOM))
+            .map_err(|error| io::Error::from_raw_os_error(-error.negated()))?;
         // SAFETY: fresh memory, aligned to pages, which is unmapped when the plan is dropped.
-        let plan = unsafe { Plan::create(memory, dose.settings, mode, ROOM) };
-        Ok(SharedPlan { file, memory, length, plan })
+        let plan = unsafe { Plan::create(file.address(), dose.settings, mode, ROOM) };
+        Ok(SharedPlan { plan, file })
     }
 
     /// Where processes of this user find it, as long as it is there.
-    pub fn path(&self) -> PathBuf {
-        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()).into()
+    pub fn path(&self) -> String {
+        self.file.path()
     }
 
     /// What was injected so far, and how many faults found no room in the log.
@@ -121,13 +105,6 @@ impl SharedPlan {
     /// The plan.
     pub fn plan(&self) -> &Plan {
         &self.plan
-    }
-}
-
-impl Drop for SharedPlan {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `new`; the plan goes with it.
-        unsafe { libc::munmap(self.memory.as_ptr().cast(), self.length) };
     }
 }
 
@@ -147,7 +124,7 @@ mod tests {
         let settings = Settings { seed: 5, rate: MILLION, faults: Faults::ALL };
         let shared = SharedPlan::new(&Dose::of(settings)).unwrap();
         let length = std::fs::metadata(shared.path()).unwrap().len() as usize;
-        assert_eq!(length, shared.length);
+        assert_eq!(length, shared.file.length());
         let subject = Subject { who: Who { process: 0, ring: 1 }, serial: 3, fault: Fault::Late };
         let injection = shared.plan().decide(&subject).expect("at this rate");
         shared.plan().note(&Entry { injection, subject, opcode: 22, pid: 9 });

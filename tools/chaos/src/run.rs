@@ -31,7 +31,7 @@ impl Runner<'_> {
     /// Those of making the plan and of starting the command.
     pub fn run(&self, dose: &Dose, output: Output) -> io::Result<Option<Report>> {
         let plan = SharedPlan::new(dose)?;
-        let outcome = self.launch.run(&plan.path(), output, self.interrupted)?;
+        let outcome = self.launch.run(plan.path().as_ref(), output, self.interrupted)?;
         let (injected, unlogged) = plan.injected();
         Ok(outcome.map(|outcome| Report { outcome, injected, unlogged }))
     }

@@ -6,6 +6,7 @@
 
 use crate::cli::Trace;
 use crate::{OWN_FAILURE, run};
+use anyring_mapping::SharedFile;
 use anyring_trace::buffer::{self, Buffer, LOSSY, Next};
 use anyring_trace::event::{Body, Event};
 use anyring_tracer::filter::Filter;
@@ -13,9 +14,7 @@ use anyring_tracer::{Session, Settings};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
-use std::os::fd::{AsRawFd, FromRawFd};
 use std::process::ExitCode;
-use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -128,28 +127,17 @@ impl Heard {
 
 /// The reader's side of the buffer.
 struct Reader {
+    /// Lies in the file.
     buffer: Buffer,
-    file: File,
+    file: SharedFile,
 }
 
 impl Reader {
     fn new(arguments: &Trace) -> io::Result<Reader> {
-        let length = buffer::bytes(SLOTS);
-        // SAFETY: the name ends with zero.
-        let fd = unsafe { libc::memfd_create(c"anyring-trace".as_ptr(), libc::MFD_CLOEXEC) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: just made, and nobody else's.
-        let file = unsafe { File::from_raw_fd(fd) };
-        file.set_len(length as u64)?;
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping.
-        let memory = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, libc::MAP_SHARED, fd, 0) };
-        let memory = NonNull::new(memory.cast()).filter(|_| memory != libc::MAP_FAILED);
-        let memory = memory.ok_or_else(io::Error::last_os_error)?;
-        // SAFETY: fresh memory, aligned to pages, which stays mapped until this process ends.
-        let buffer = unsafe { Buffer::create(memory, SLOTS) };
+        let file = SharedFile::new(c"anyring-trace", buffer::bytes(SLOTS))
+            .map_err(|error| io::Error::from_raw_os_error(-error.negated()))?;
+        // SAFETY: fresh memory, aligned to pages, which is unmapped behind the buffer.
+        let buffer = unsafe { Buffer::create(file.address(), SLOTS) };
         let settings = &buffer.header().settings;
         settings.reader.store(std::process::id(), Ordering::Relaxed);
         settings.sample.store(arguments.sample.into(), Ordering::Relaxed);
@@ -159,7 +147,7 @@ impl Reader {
 
     /// Starts the program in a child.
     fn start(&self, arguments: &Trace) -> io::Result<libc::pid_t> {
-        let path = format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd());
+        let path = self.file.path();
         // SAFETY: this process has one thread.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),

@@ -2,13 +2,11 @@
 
 mod support;
 
-use std::fs::File;
-use std::os::fd::{AsRawFd, FromRawFd};
 use std::path::Path;
 use std::process::{Command, Output};
-use std::ptr::NonNull;
 
 use anyring_chaos_plan::{Entry, Fault, Faults, Mode, Plan, Settings, bytes};
+use anyring_mapping::SharedFile;
 use support::{anyring, compile};
 
 const ROOM: usize = 1 << 16;
@@ -26,28 +24,14 @@ fn run(
     wrapped_by: &[&str],
 ) -> (Output, Vec<Entry>) {
     const SECONDS: &str = "60";
-    let length = bytes(mode, ROOM);
-    // SAFETY: a fresh descriptor.
-    let file = unsafe { File::from_raw_fd(libc::memfd_create(c"plan".as_ptr(), libc::MFD_CLOEXEC)) };
-    file.set_len(length as u64).unwrap();
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping, which stays.
-    let memory = unsafe {
-        libc::mmap(std::ptr::null_mut(), length, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
-    };
-    assert_ne!(memory, libc::MAP_FAILED);
-    let memory = NonNull::new(memory.cast()).unwrap();
-    // SAFETY: fresh memory of that length.
-    let plan = unsafe { Plan::create(memory, Settings { seed, rate: RATE, faults }, mode, ROOM) };
-    let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+    let file = SharedFile::new(c"plan", bytes(mode, ROOM)).unwrap();
+    // SAFETY: fresh memory, which is unmapped behind the plan.
+    let plan = unsafe { Plan::create(file.address(), Settings { seed, rate: RATE, faults }, mode, ROOM) };
     let mut command = Command::new("timeout");
     command.args(["-s", "KILL", SECONDS]).arg(anyring()).args(wrapped_by).arg("--").arg(program);
-    let output = command.env("ANYRING_CHAOS", path).output().unwrap();
+    let output = command.env("ANYRING_CHAOS", file.path()).output().unwrap();
     assert_eq!(plan.unlogged(), 0);
-    let met = plan.log().collect();
-    // SAFETY: the plan is not used any more.
-    unsafe { libc::munmap(memory.as_ptr().cast(), length) };
-    (output, met)
+    (output, plan.log().collect())
 }
 
 const PLAIN: &[&str] = &["run", "--engine", "user"];

@@ -5,14 +5,11 @@
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use anyring_mapping::SharedFile;
 use anyring_trace::buffer::{self, Buffer, Next};
 use anyring_trace::event::{
     Body, Completed, ENGINE_KERNEL, ENGINE_USER, Event, LAST, SKIPPED, Submitted, UNSEEN_REAPED,
@@ -44,30 +41,18 @@ struct Told {
 /// A buffer that a traced program finds by a path.
 struct Reader {
     buffer: Buffer,
-    file: File,
+    file: SharedFile,
 }
 
 impl Reader {
     fn new() -> Reader {
-        let length = buffer::bytes(SLOTS);
-        // SAFETY: the name ends with zero; the descriptor is nobody else's.
-        let file = unsafe { File::from_raw_fd(libc::memfd_create(c"watched".as_ptr(), libc::MFD_CLOEXEC)) };
-        file.set_len(length as u64).unwrap();
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let fd = file.as_raw_fd();
-        // SAFETY: a new mapping.
-        let memory = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, libc::MAP_SHARED, fd, 0) };
-        assert_ne!(memory, libc::MAP_FAILED, "{}", io::Error::last_os_error());
-        // SAFETY: fresh memory, which stays mapped.
-        let buffer = unsafe { Buffer::create(NonNull::new(memory.cast()).unwrap(), SLOTS) };
+        let file = SharedFile::new(c"watched", buffer::bytes(SLOTS)).unwrap();
+        // SAFETY: fresh memory, which is unmapped behind the buffer.
+        let buffer = unsafe { Buffer::create(file.address(), SLOTS) };
         let settings = &buffer.header().settings;
         settings.reader.store(std::process::id(), Ordering::Relaxed);
         settings.sample.store(32, Ordering::Relaxed);
         Reader { buffer, file }
-    }
-
-    fn path(&self) -> String {
-        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
     }
 
     /// Takes what comes, until there is no more of it after `is_over`.
@@ -107,7 +92,10 @@ fn run(program: &Path, engine: &str, way: &[&str], patch: bool) -> (Outcome, Vec
     let reader = Reader::new();
     let mut command = Command::new("timeout");
     command.args(["-s", "KILL", "60"]).arg(anyring()).args(["run", "--engine", engine, "--"]).arg(program);
-    command.args(way).env("ANYRING_TRACE", reader.path()).env("ANYRING_PATCH", if patch { "1" } else { "0" });
+    command
+        .args(way)
+        .env("ANYRING_TRACE", reader.file.path())
+        .env("ANYRING_PATCH", if patch { "1" } else { "0" });
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let taken = scope.spawn(|| reader.take(&over));
