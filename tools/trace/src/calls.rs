@@ -13,11 +13,8 @@ use crate::memory::Memory;
 use crate::structures::{self, copied};
 use crate::{names, quote};
 
-const fn member(name: &'static str, offset: u32, bytes: u32, kind: Kind) -> Member {
-    Member { name, offset, bytes, kind }
-}
-
 /// What a registration's argument points to.
+#[derive(Clone, Copy)]
 enum Argument {
     /// So many `struct iovec`s as the count says.
     Vectors,
@@ -33,67 +30,67 @@ const RING_BUFFERS: Structure = Structure {
     name: "io_uring_buf_reg",
     bytes: 40,
     members: &[
-        member("ring_addr", 0, 8, Kind::Address),
-        member("ring_entries", 8, 4, Kind::Number),
-        member("bgid", 12, 2, Kind::Number),
-        member("flags", 14, 2, Kind::Flags(BUFFER_RING_FLAGS)),
+        Member::new("ring_addr", 0, 8, Kind::Address),
+        Member::new("ring_entries", 8, 4, Kind::Number),
+        Member::new("bgid", 12, 2, Kind::Number),
+        Member::new("flags", 14, 2, Kind::Flags(BUFFER_RING_FLAGS)),
     ],
 };
 const BUFFER_STATUS: Structure = Structure {
     name: "io_uring_buf_status",
     bytes: 40,
-    members: &[member("buf_group", 0, 4, Kind::Number), member("head", 4, 4, Kind::Number)],
+    members: &[Member::new("buf_group", 0, 4, Kind::Number), Member::new("head", 4, 4, Kind::Number)],
 };
 const FILES_UPDATE: Structure = Structure {
     name: "io_uring_rsrc_update",
     bytes: 16,
-    members: &[member("offset", 0, 4, Kind::Signed), member("data", 8, 8, Kind::Hex)],
+    members: &[Member::new("offset", 0, 4, Kind::Signed), Member::new("data", 8, 8, Kind::Hex)],
 };
 const RESOURCES: Structure = Structure {
     name: "io_uring_rsrc_register",
     bytes: 32,
     members: &[
-        member("nr", 0, 4, Kind::Number),
-        member("flags", 4, 4, Kind::Hex),
-        member("data", 16, 8, Kind::Address),
-        member("tags", 24, 8, Kind::Address),
+        Member::new("nr", 0, 4, Kind::Number),
+        Member::new("flags", 4, 4, Kind::Hex),
+        Member::new("data", 16, 8, Kind::Address),
+        Member::new("tags", 24, 8, Kind::Address),
     ],
 };
 const RESOURCES_UPDATE: Structure = Structure {
     name: "io_uring_rsrc_update2",
     bytes: 32,
     members: &[
-        member("offset", 0, 4, Kind::Number),
-        member("data", 8, 8, Kind::Address),
-        member("tags", 16, 8, Kind::Address),
-        member("nr", 24, 4, Kind::Number),
+        Member::new("offset", 0, 4, Kind::Number),
+        Member::new("data", 8, 8, Kind::Address),
+        Member::new("tags", 16, 8, Kind::Address),
+        Member::new("nr", 24, 4, Kind::Number),
     ],
 };
 const WORKERS: Structure = Structure {
     name: "",
     bytes: 8,
-    members: &[member("bounded", 0, 4, Kind::Number), member("unbounded", 4, 4, Kind::Number)],
+    members: &[Member::new("bounded", 0, 4, Kind::Number), Member::new("unbounded", 4, 4, Kind::Number)],
 };
 const FILE_RANGE: Structure = Structure {
     name: "io_uring_file_index_range",
     bytes: 16,
-    members: &[member("off", 0, 4, Kind::Number), member("len", 4, 4, Kind::Number)],
+    members: &[Member::new("off", 0, 4, Kind::Number), Member::new("len", 4, 4, Kind::Number)],
 };
 const CANCEL: Structure = Structure {
     name: "io_uring_sync_cancel_reg",
     bytes: 64,
     members: &[
-        member("addr", 0, 8, Kind::UserData),
-        member("fd", 8, 4, Kind::Signed),
-        member("flags", 12, 4, Kind::Flags(CANCEL_FLAGS)),
-        member("tv_sec", 16, 8, Kind::Signed),
-        member("tv_nsec", 24, 8, Kind::Signed),
+        Member::new("addr", 0, 8, Kind::UserData),
+        Member::new("fd", 8, 4, Kind::Signed),
+        Member::new("flags", 12, 4, Kind::Flags(CANCEL_FLAGS)),
+        Member::new("tv_sec", 16, 8, Kind::Signed),
+        Member::new("tv_nsec", 24, 8, Kind::Signed),
     ],
 };
 const CLOCK: Structure = Structure {
     name: "io_uring_clock_register",
     bytes: 16,
-    members: &[member("clockid", 0, 4, Kind::Choice(CLOCKS))],
+    members: &[Member::new("clockid", 0, 4, Kind::Choice(CLOCKS))],
 };
 
 fn argument(code: u32) -> Option<Argument> {
@@ -117,13 +114,7 @@ fn argument(code: u32) -> Option<Argument> {
         (Code::IORING_REGISTER_PBUF_STATUS, Argument::One(&BUFFER_STATUS)),
         (Code::IORING_REGISTER_CLOCK, Argument::One(&CLOCK)),
     ];
-    let mut rows = TABLE.iter().filter(|(known, _)| *known as u32 == code);
-    rows.next().map(|(_, argument)| match argument {
-        Argument::Vectors => Argument::Vectors,
-        Argument::Descriptors => Argument::Descriptors,
-        Argument::One(of) => Argument::One(of),
-        Argument::Many(of) => Argument::Many(of),
-    })
+    TABLE.iter().find(|(known, _)| *known as u32 == code).map(|(_, argument)| *argument)
 }
 
 /// The name of an engine.

@@ -196,3 +196,10 @@ pub struct Member {
     /// [`Kind::ChoiceAndFlags`], [`Kind::Descriptor`], [`Kind::Address`].
     pub kind: Kind,
 }
+
+impl Member {
+    /// One of so many bytes.
+    pub const fn new(name: &'static str, offset: u32, bytes: u32, kind: Kind) -> Member {
+        Member { name, offset, bytes, kind }
+    }
+}

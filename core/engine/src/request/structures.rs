@@ -15,12 +15,12 @@ macro_rules! structure {
         Structure {
             name: $shown,
             bytes: size_of::<$of>() as u32,
-            members: &[$(Member {
-                name: stringify!($($member).+),
-                offset: offset_of!($of, $($member).+) as u32,
-                bytes: $bytes,
-                kind: $kind,
-            }),*],
+            members: &[$(Member::new(
+                stringify!($($member).+),
+                offset_of!($of, $($member).+) as u32,
+                $bytes,
+                $kind,
+            )),*],
         }
     };
 }
@@ -70,14 +70,10 @@ pub const SIGINFO: &Structure = &Structure {
     name: "siginfo_t",
     bytes: 128,
     members: &[
-        word("si_signo", 0, Kind::Choice(names::SIGNALS)),
-        word("si_code", 8, Kind::Choice(names::CHILD_CODES)),
-        word("si_pid", 16, Kind::Signed),
-        word("si_uid", 20, Kind::Number),
-        word("si_status", 24, Kind::Signed),
+        Member::new("si_signo", 0, 4, Kind::Choice(names::SIGNALS)),
+        Member::new("si_code", 8, 4, Kind::Choice(names::CHILD_CODES)),
+        Member::new("si_pid", 16, 4, Kind::Signed),
+        Member::new("si_uid", 20, 4, Kind::Number),
+        Member::new("si_status", 24, 4, Kind::Signed),
     ],
 };
-
-const fn word(name: &'static str, offset: u32, kind: Kind) -> Member {
-    Member { name, offset, bytes: 4, kind }
-}
