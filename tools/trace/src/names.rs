@@ -20,20 +20,24 @@ impl Joined<'_> {
     }
 }
 
+/// Hands on the name of each bit that has one; the bits that are left.
+fn named(names: &Names, value: u64, mut put: impl FnMut(&'static str)) -> u64 {
+    names.names.iter().fold(value, |rest, (bits, name)| {
+        let bits = u64::from(*bits);
+        if bits == 0 || rest & bits != bits {
+            return rest;
+        }
+        put(name);
+        rest & !bits
+    })
+}
+
 /// Bits by their names, those without one in hex. A name of no bits is printed where none is set.
 pub fn flags(out: &mut String, names: &Names, value: u64) {
     let mut joined = Joined { out, first: true };
-    let mut rest = value;
-    for (bits, name) in names.names {
-        let bits = u64::from(*bits);
-        if bits != 0 && rest & bits == bits {
-            rest &= !bits;
-            joined.put(name);
-        }
-    }
-    let nothing = names.names.iter().find(|(bits, _)| *bits == 0);
-    match (value, nothing) {
-        (0, Some((_, name))) => joined.put(name),
+    let rest = named(names, value, |name| joined.put(name));
+    match (value, names.of(0)) {
+        (0, Some(name)) => joined.put(name),
         (0, None) => joined.put("0"),
         _ => unnamed(joined, names.prefix, rest),
     }
@@ -48,14 +52,8 @@ fn unnamed(joined: Joined<'_>, prefix: &str, rest: u64) {
 
 /// The names of those bits that have one, and the others as one number.
 pub fn list(names: &Names, value: u32) -> Vec<String> {
-    let mut rest = value;
     let mut list = Vec::new();
-    for (bits, name) in names.names {
-        if *bits != 0 && rest & bits == *bits {
-            rest &= !bits;
-            list.push((*name).to_owned());
-        }
-    }
+    let rest = named(names, value.into(), |name| list.push(name.to_owned()));
     if rest != 0 {
         list.push(format!("{rest:#x}"));
     }
