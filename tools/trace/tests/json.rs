@@ -8,7 +8,7 @@ use anyring_engine::abi::Sqe;
 use anyring_engine::ops;
 use anyring_trace::event::*;
 use anyring_tracer::{Session, Settings};
-use common::{Stream, attached};
+use common::{Stream, attached, sqe};
 use insta::assert_snapshot;
 use serde_json::Value;
 
@@ -17,10 +17,6 @@ const PAGE: &str = include_str!("../../../docs/trace-json.md");
 const READ: u8 = 22;
 const ACCEPT: u8 = 13;
 const SEND_ZC: u8 = 47;
-
-fn sqe(opcode: u8) -> Sqe {
-    Sqe { opcode, fd: 4, ..Sqe::EMPTY }
-}
 
 /// Everything that a line can be about.
 fn stream() -> Stream {

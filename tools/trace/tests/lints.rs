@@ -5,7 +5,7 @@ mod common;
 use anyring_engine::abi::Sqe;
 use anyring_trace::event::*;
 use anyring_tracer::{Session, Settings};
-use common::{Stream, attached, words};
+use common::{Stream, attached, sqe, words};
 use insta::assert_snapshot;
 
 const NOP: u8 = 0;
@@ -22,10 +22,6 @@ const F_MORE: u32 = 2;
 const GETEVENTS: u32 = 1;
 const SQ_WAKEUP: u32 = 2;
 const ENOBUFS: i32 = -105;
-
-fn sqe(opcode: u8) -> Sqe {
-    Sqe { opcode, fd: 4, ..Sqe::EMPTY }
-}
 
 fn summary(stream: &Stream) -> String {
     stream.shown(Settings::default(), Session::summary)

@@ -6,10 +6,9 @@ use std::collections::{HashMap, HashSet};
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use anyring_engine::abi::Sqe;
 use anyring_trace::event::*;
 use anyring_tracer::{Session, Settings};
-use common::Stream;
+use common::{Stream, sqe};
 
 const READ: u8 = 22;
 const ACCEPT: u8 = 13;
@@ -144,10 +143,6 @@ fn trace(stream: &Stream) -> Trace {
     let bytes = Bytes::default();
     stream.shown(Settings::default(), |session: Session, _| session.perfetto(bytes.clone()));
     read(&bytes.0.lock().unwrap())
-}
-
-fn sqe(opcode: u8) -> Sqe {
-    Sqe { opcode, fd: 4, ..Sqe::EMPTY }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use anyring_chaos_plan::Fault;
 use anyring_engine::abi::Sqe;
 use anyring_trace::event::*;
 use anyring_tracer::{Session, Settings};
-use common::{Attached, Stream, attached, words};
+use common::{Attached, Stream, attached, sqe, words};
 use insta::assert_snapshot;
 
 const NOP: u8 = 0;
@@ -19,10 +19,6 @@ const LINK: u8 = 1 << 2;
 const F_BUFFER: u32 = 1;
 const F_MORE: u32 = 2;
 const F_NOTIF: u32 = 8;
-
-fn sqe(opcode: u8) -> Sqe {
-    Sqe { opcode, fd: 4, ..Sqe::EMPTY }
-}
 
 fn linked(opcode: u8) -> Sqe {
     Sqe { flags: LINK, ..sqe(opcode) }

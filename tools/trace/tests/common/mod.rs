@@ -41,6 +41,11 @@ impl Attached {
     }
 }
 
+/// A request of this operation on a descriptor.
+pub fn sqe(opcode: u8) -> Sqe {
+    Sqe { opcode, fd: 4, ..Sqe::EMPTY }
+}
+
 /// An array of integers as it lies in memory.
 pub fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
