@@ -19,7 +19,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use regex_lite::Regex;
 
 use crate::cli::Chaos;
-use crate::{OWN_FAILURE, library, run};
+use crate::library;
+use crate::status::{self, NOT_EXECUTABLE, NOT_FOUND, OWN_FAILURE};
 
 /// How probable faults are if nothing else is said: in a million.
 const RATE: u32 = 20_000;
@@ -31,8 +32,6 @@ const MOST_PRINTED: usize = 20;
 const FAILED: u8 = 1;
 /// A single run hangs; as `timeout(1)`.
 const HANG: u8 = 124;
-/// What a shell adds to a signal's number.
-const BY_SIGNAL: u8 = 128;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
@@ -62,13 +61,10 @@ pub fn chaos(arguments: &Chaos) -> ExitCode {
     }
     let done = Session::new(arguments).and_then(|session| session.run());
     done.unwrap_or_else(|stop| match stop {
-        Stop::Own(what, remedy) => {
-            eprintln!("anyring: {what}\n  do:  {remedy}");
-            ExitCode::from(OWN_FAILURE)
-        }
+        Stop::Own(what, remedy) => status::fail(OWN_FAILURE, &what, "", remedy),
         Stop::Interrupted => {
             eprintln!("anyring: interrupted");
-            ExitCode::from(BY_SIGNAL + libc::SIGINT as u8)
+            status::by_signal(libc::SIGINT)
         }
     })
 }
@@ -142,7 +138,7 @@ impl Session<'_> {
         let rule = Rule { expect: pattern(self.arguments)?, compare: self.arguments.compare };
         match self.arguments.runs {
             _ if self.arguments.shrink => self.find_few(rule),
-            Some(runs) => self.search(rule, runs).map(|found| status(&found)),
+            Some(runs) => self.search(rule, runs).map(|found| searched(&found)),
             None => self.once(rule),
         }
     }
@@ -179,7 +175,7 @@ impl Session<'_> {
         self.record(self.dose.settings, differs.map(|failure| failure.to_string()), &report.injected)?;
         Ok(match outcome.end {
             End::Exit(status) => ExitCode::from(status as u8),
-            End::Signal(signal) => ExitCode::from(BY_SIGNAL + signal as u8),
+            End::Signal(signal) => status::by_signal(signal),
             End::Hang => ExitCode::from(HANG),
         })
     }
@@ -190,7 +186,7 @@ impl Session<'_> {
         let dose = Dose::nothing(self.dose.settings);
         let report = self.first.run(&dose, Output::Alone)?.ok_or(Stop::Interrupted)?;
         let stderr = String::from_utf8_lossy(&report.outcome.stderr).into_owned();
-        let codes = [OWN_FAILURE, run::NOT_EXECUTABLE, run::NOT_FOUND];
+        let codes = [OWN_FAILURE, NOT_EXECUTABLE, NOT_FOUND];
         let is_own = codes.iter().any(|&code| report.outcome.end == End::Exit(code.into()));
         if is_own && stderr.starts_with("anyring: ") {
             return Err(Stop::Own(
@@ -376,7 +372,7 @@ fn pattern(arguments: &Chaos) -> Result<Option<Regex>, Stop> {
     })
 }
 
-fn status(found: &[Found]) -> ExitCode {
+fn searched(found: &[Found]) -> ExitCode {
     if found.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) }
 }
 

@@ -8,13 +8,12 @@ mod library;
 mod machine;
 mod pipes;
 mod run;
+mod status;
 mod trace;
 
 use clap::Parser;
+use status::{OWN_FAILURE, fail};
 use std::process::ExitCode;
-
-/// What the command returns for failures of its own, as `env(1)` and its kin do.
-const OWN_FAILURE: u8 = anyring_runtime::process::OWN_FAILURE as u8;
 
 fn main() -> ExitCode {
     // Their words are their own, `--` and `--help` too.
@@ -46,10 +45,7 @@ fn main() -> ExitCode {
         }
         cli::Command::Unpack { directory } => match library::unpack(&directory) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(why) => {
-                eprintln!("anyring: cannot unpack into {}\n  why: {why}", directory.display());
-                ExitCode::from(OWN_FAILURE)
-            }
+            Err(why) => fail(OWN_FAILURE, &format!("cannot unpack into {}", directory.display()), &why, ""),
         },
         cli::Command::Support => {
             print!("{}", anyring_engine::support::page());
@@ -58,10 +54,12 @@ fn main() -> ExitCode {
         #[cfg(not(feature = "one-file"))]
         cli::Command::Man { directory } => match cli::write_manuals(&directory) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("anyring: cannot write manuals to {}: {error}", directory.display());
-                ExitCode::from(OWN_FAILURE)
-            }
+            Err(error) => fail(
+                OWN_FAILURE,
+                &format!("cannot write manuals to {}: {error}", directory.display()),
+                "",
+                "",
+            ),
         },
     }
 }

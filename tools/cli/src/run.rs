@@ -2,7 +2,8 @@
 
 use crate::cli::{Exec, Run};
 use crate::inject::{self, Failure};
-use crate::{OWN_FAILURE, library, machine};
+use crate::status::{NOT_EXECUTABLE, NOT_FOUND, OWN_FAILURE, fail};
+use crate::{library, machine};
 use anyring_runtime::config::{self, Choice, Config, Wrong};
 use anyring_runtime::{arch, log, process, trace};
 use anyring_trap::program::{self, Kind};
@@ -12,11 +13,6 @@ use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-
-/// The program cannot be executed.
-pub const NOT_EXECUTABLE: u8 = 126;
-/// There is none.
-pub const NOT_FOUND: u8 = 127;
 
 /// Executes the program in place of this process; returns only on failure.
 pub fn run(arguments: &Run) -> ExitCode {
@@ -282,16 +278,4 @@ fn cannot_execute(program: &Path, error: &io::Error) -> ExitCode {
         _ => "",
     };
     fail(code, &format!("cannot execute {shown}: {error}"), hint, "")
-}
-
-/// Says what failed, why, and what to do.
-fn fail(code: u8, what: &str, why: &str, remedy: &str) -> ExitCode {
-    eprintln!("anyring: {what}");
-    if !why.is_empty() {
-        eprintln!("  why: {why}");
-    }
-    if !remedy.is_empty() {
-        eprintln!("  do:  {remedy}");
-    }
-    ExitCode::from(code)
 }

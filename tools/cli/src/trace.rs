@@ -5,7 +5,8 @@
 //! have mapped, so it keeps what a program told that is killed.
 
 use crate::cli::Trace;
-use crate::{OWN_FAILURE, run};
+use crate::run;
+use crate::status::{self, NOT_EXECUTABLE, NOT_FOUND, OWN_FAILURE};
 use anyring_mapping::SharedFile;
 use anyring_trace::buffer::{self, Buffer, LOSSY, Next};
 use anyring_trace::event::{Body, Event};
@@ -20,8 +21,6 @@ use std::time::Duration;
 
 /// How many slots of 64 bytes the buffer has: 4 MiB.
 const SLOTS: usize = 1 << 16;
-/// What a shell adds to a signal's number for the status of a program that it ended.
-const BY_SIGNAL: u8 = 128;
 
 /// Runs the program; its status is this command's.
 pub fn trace(arguments: &Trace) -> ExitCode {
@@ -58,8 +57,7 @@ pub fn trace(arguments: &Trace) -> ExitCode {
 }
 
 fn fail(what: &str, remedy: &str) -> ExitCode {
-    eprintln!("anyring: {what}\n  do:  {remedy}");
-    ExitCode::from(OWN_FAILURE)
+    status::fail(OWN_FAILURE, what, "", remedy)
 }
 
 /// What is printed, and where.
@@ -154,10 +152,10 @@ impl Reader {
             0 => {
                 let failed = run::run(&arguments.run(path.into()));
                 // The status of a failure, which nothing else gives out.
-                let code = if failed == ExitCode::from(run::NOT_FOUND) {
-                    run::NOT_FOUND
-                } else if failed == ExitCode::from(run::NOT_EXECUTABLE) {
-                    run::NOT_EXECUTABLE
+                let code = if failed == ExitCode::from(NOT_FOUND) {
+                    NOT_FOUND
+                } else if failed == ExitCode::from(NOT_EXECUTABLE) {
+                    NOT_EXECUTABLE
                 } else {
                     OWN_FAILURE
                 };
@@ -249,7 +247,7 @@ fn ended(child: libc::pid_t) -> Option<ExitCode> {
     Some(if libc::WIFEXITED(status) {
         ExitCode::from(libc::WEXITSTATUS(status) as u8)
     } else {
-        ExitCode::from(BY_SIGNAL + libc::WTERMSIG(status) as u8)
+        status::by_signal(libc::WTERMSIG(status))
     })
 }
 

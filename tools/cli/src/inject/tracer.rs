@@ -10,7 +10,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 
 /// What the process returns whose program could not be given the engine.
-const OWN_FAILURE: u64 = crate::OWN_FAILURE as u64;
+const OWN_FAILURE: u64 = crate::status::OWN_FAILURE as u64;
 /// The instruction `syscall`.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// A system call's entry or exit, told apart from signals by `PTRACE_O_TRACESYSGOOD`.

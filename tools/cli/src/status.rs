@@ -1,0 +1,28 @@
+//! The statuses that this command ends with where the program's own is none, and what is said then.
+
+use std::process::ExitCode;
+
+/// What the command returns for failures of its own, as `env(1)` and its kin do.
+pub const OWN_FAILURE: u8 = anyring_runtime::process::OWN_FAILURE as u8;
+/// The program cannot be executed.
+pub const NOT_EXECUTABLE: u8 = 126;
+/// There is none.
+pub const NOT_FOUND: u8 = 127;
+
+/// The status of a program that a signal ended, as a shell tells it.
+pub fn by_signal(signal: i32) -> ExitCode {
+    const BY_SIGNAL: u8 = 128;
+    ExitCode::from(BY_SIGNAL + signal as u8)
+}
+
+/// Says what failed, why, and what to do, as far as that is known.
+pub fn fail(code: u8, what: &str, why: &str, remedy: &str) -> ExitCode {
+    eprintln!("anyring: {what}");
+    if !why.is_empty() {
+        eprintln!("  why: {why}");
+    }
+    if !remedy.is_empty() {
+        eprintln!("  do:  {remedy}");
+    }
+    ExitCode::from(code)
+}
