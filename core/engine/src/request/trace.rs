@@ -115,7 +115,7 @@ pub fn count() {
     watch();
 }
 
-/// It is from now on.
+/// From now on something is told, counted or injected: [`is_on`] says so.
 pub(super) fn watch() {
     ON.store(true, Ordering::Relaxed);
 }
