@@ -17,6 +17,7 @@
 
 extern crate alloc;
 
+mod buffers;
 mod files;
 mod memory;
 mod requests;

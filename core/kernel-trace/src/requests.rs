@@ -3,14 +3,16 @@
 //! A CQE bears user data alone, which the program may give to several requests; they are taken to complete in the order of
 //! their submission.
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 
-use anyring_engine::abi::{IOSQE_CQE_SKIP_SUCCESS, Sqe};
+use anyring_engine::abi::{IOSQE_CQE_SKIP_SUCCESS, IOSQE_IO_DRAIN, Sqe};
 use anyring_engine::ops::TABLE;
 use anyring_engine::queue::Cqe;
 use anyring_engine::request::op::Caps;
+use anyring_engine::request::trace::Lent;
 use anyring_trace::event::LAST;
 use linux_raw_sys::io_uring::{IORING_CQE_F_MORE, IORING_CQE_F_NOTIF};
 
@@ -18,9 +20,9 @@ use linux_raw_sys::io_uring::{IORING_CQE_F_MORE, IORING_CQE_F_NOTIF};
 const MOST: usize = 1 << 16;
 
 /// A request.
-#[derive(Clone, Copy)]
 struct Known {
     sqe: Sqe,
+    lent: Box<Lent>,
     /// Its CQE has come, and that about its memory has not.
     owes_notification: bool,
 }
@@ -29,8 +31,8 @@ struct Known {
 pub struct Match {
     /// The request's number; 0 where none is known.
     pub serial: u64,
-    /// Its SQE.
-    pub sqe: Option<Sqe>,
+    /// Its SQE, and its memory.
+    pub request: Option<(Sqe, Lent)>,
     /// [`LAST`], where no further one comes.
     pub marks: u32,
 }
@@ -41,10 +43,16 @@ pub struct Requests {
     known: BTreeMap<(u64, u64), Known>,
     /// Up to this number, some may be done without a CQE that was seen.
     doubtful: u64,
+    /// How many of them drain.
+    draining: usize,
 }
 
 fn skips(sqe: &Sqe) -> bool {
     u32::from(sqe.flags) & IOSQE_CQE_SKIP_SUCCESS != 0
+}
+
+fn drains(sqe: &Sqe) -> bool {
+    u32::from(sqe.flags) & IOSQE_IO_DRAIN != 0
 }
 
 fn notifies(sqe: &Sqe) -> bool {
@@ -54,7 +62,7 @@ fn notifies(sqe: &Sqe) -> bool {
 impl Requests {
     /// None.
     pub const fn new() -> Requests {
-        Requests { known: BTreeMap::new(), doubtful: 0 }
+        Requests { known: BTreeMap::new(), doubtful: 0, draining: 0 }
     }
 
     /// How many there are of which a CQE is due.
@@ -65,14 +73,22 @@ impl Requests {
     /// Forgets all.
     pub fn clear(&mut self) {
         self.known.clear();
+        self.draining = 0;
+    }
+
+    /// Must one wait that is submitted now, for it drains, or others do?
+    pub fn may_hold_back(&self, sqe: &Sqe) -> bool {
+        drains(sqe) || self.draining > 0
     }
 
     /// One was submitted.
-    pub fn add(&mut self, serial: u64, sqe: &Sqe) {
+    pub fn add(&mut self, serial: u64, sqe: &Sqe, lent: &Lent) {
         if self.known.len() >= MOST {
             self.make_room();
         }
-        self.known.insert((sqe.user_data, serial), Known { sqe: *sqe, owes_notification: false });
+        self.draining += usize::from(drains(sqe));
+        let known = Known { sqe: *sqe, lent: Box::new(*lent), owes_notification: false };
+        self.known.insert((sqe.user_data, serial), known);
     }
 
     /// Forgets those that tell nobody when they succeed, and where that is not enough the older half of all.
@@ -120,17 +136,20 @@ impl Requests {
 
     /// What a CQE is about. A request that is done with it is forgotten.
     pub fn complete(&mut self, cqe: &Cqe) -> Match {
-        let Some(key) = self.find(cqe) else { return Match { serial: 0, sqe: None, marks: LAST } };
+        let Some(key) = self.find(cqe) else { return Match { serial: 0, request: None, marks: LAST } };
         let more = cqe.flags & IORING_CQE_F_MORE != 0;
         let known = self.known.get_mut(&key);
-        let sqe = known.as_ref().map(|known| known.sqe);
-        let announces = more && sqe.as_ref().is_some_and(notifies);
+        let request = known.as_ref().map(|known| (known.sqe, *known.lent));
+        let announces = more && known.as_ref().is_some_and(|known| notifies(&known.sqe));
         match known {
             Some(known) if announces => known.owes_notification = true,
             Some(_) if more => {}
             _ => drop(self.known.remove(&key)),
         }
-        Match { serial: key.1, sqe, marks: if more && !announces { 0 } else { LAST } }
+        if !more && request.is_some_and(|(sqe, _)| drains(&sqe)) {
+            self.draining = self.draining.saturating_sub(1);
+        }
+        Match { serial: key.1, request, marks: if more && !announces { 0 } else { LAST } }
     }
 }
 
@@ -156,7 +175,7 @@ mod tests {
     fn same_user_data_in_the_order_of_submission() {
         let mut requests = Requests::new();
         for serial in 1..=3 {
-            requests.add(serial, &sqe(Code::IORING_OP_NOP, 7, 0));
+            requests.add(serial, &sqe(Code::IORING_OP_NOP, 7, 0), &Lent::NONE);
         }
         for serial in 1..=3 {
             assert_eq!(told(&mut requests, 7, 0, 0), (serial, true));
@@ -167,9 +186,9 @@ mod tests {
     #[test]
     fn multishots_and_notifications() {
         let mut requests = Requests::new();
-        requests.add(1, &sqe(Code::IORING_OP_POLL_ADD, 1, 0));
-        requests.add(2, &sqe(Code::IORING_OP_SEND_ZC, 2, 0));
-        requests.add(3, &sqe(Code::IORING_OP_SEND_ZC, 2, 0));
+        requests.add(1, &sqe(Code::IORING_OP_POLL_ADD, 1, 0), &Lent::NONE);
+        requests.add(2, &sqe(Code::IORING_OP_SEND_ZC, 2, 0), &Lent::NONE);
+        requests.add(3, &sqe(Code::IORING_OP_SEND_ZC, 2, 0), &Lent::NONE);
         assert_eq!(told(&mut requests, 1, 1, IORING_CQE_F_MORE), (1, false));
         assert_eq!(told(&mut requests, 2, 5, IORING_CQE_F_MORE), (2, true));
         // The second fails, and owes nothing.
@@ -182,8 +201,8 @@ mod tests {
     #[test]
     fn what_skips_its_cqe_takes_nobody_elses() {
         let mut requests = Requests::new();
-        requests.add(1, &sqe(Code::IORING_OP_NOP, 0, IOSQE_CQE_SKIP_SUCCESS));
-        requests.add(2, &sqe(Code::IORING_OP_NOP, 0, 0));
+        requests.add(1, &sqe(Code::IORING_OP_NOP, 0, IOSQE_CQE_SKIP_SUCCESS), &Lent::NONE);
+        requests.add(2, &sqe(Code::IORING_OP_NOP, 0, 0), &Lent::NONE);
         assert_eq!(requests.due(), 1);
         assert_eq!(told(&mut requests, 0, 0, 0), (2, true));
         assert_eq!(told(&mut requests, 0, -22, 0), (1, true));
@@ -192,10 +211,10 @@ mod tests {
     #[test]
     fn after_a_loss_the_newer_one_is_meant() {
         let mut requests = Requests::new();
-        requests.add(1, &sqe(Code::IORING_OP_NOP, 0, 0));
-        requests.add(2, &sqe(Code::IORING_OP_POLL_ADD, 1, 0));
+        requests.add(1, &sqe(Code::IORING_OP_NOP, 0, 0), &Lent::NONE);
+        requests.add(2, &sqe(Code::IORING_OP_POLL_ADD, 1, 0), &Lent::NONE);
         requests.lost();
-        requests.add(3, &sqe(Code::IORING_OP_NOP, 0, 0));
+        requests.add(3, &sqe(Code::IORING_OP_NOP, 0, 0), &Lent::NONE);
         assert_eq!(told(&mut requests, 0, 0, 0), (3, true));
         assert_eq!(told(&mut requests, 1, 1, IORING_CQE_F_MORE), (2, false));
     }
@@ -205,7 +224,7 @@ mod tests {
         let mut requests = Requests::new();
         for serial in 1..=3 * MOST as u64 {
             let flags = if serial % 2 == 0 { IOSQE_CQE_SKIP_SUCCESS } else { 0 };
-            requests.add(serial, &sqe(Code::IORING_OP_NOP, serial, flags));
+            requests.add(serial, &sqe(Code::IORING_OP_NOP, serial, flags), &Lent::NONE);
             assert!(requests.known.len() <= MOST);
         }
         // The newest are known.

@@ -11,8 +11,11 @@ use anyring_engine::queue::Cqe;
 use anyring_engine::request::trace::outside::{self, Seen};
 use anyring_engine::request::trace::{Samples, tell};
 use anyring_trace::event::{FOUND, Kind, RingEnded, UNSEEN_REAPED, UNSEEN_SQ_THREAD, Unseen};
-use linux_raw_sys::io_uring::{IORING_SETUP_SQPOLL, io_uring_params};
+use linux_raw_sys::io_uring::{
+    IORING_CQE_BUFFER_SHIFT, IORING_CQE_F_BUFFER, IORING_SETUP_SQPOLL, io_uring_params,
+};
 
+use crate::buffers::Buffers;
 use crate::files::Files;
 use crate::memory::Memory;
 use crate::requests::Requests;
@@ -58,6 +61,7 @@ pub struct Ring {
     chain: bool,
     requests: Requests,
     files: Files,
+    buffers: Buffers,
     /// Other processes may have it: they forked off, or this one did.
     shared: bool,
     /// It was there before this process was.
@@ -89,6 +93,7 @@ impl Ring {
             chain: false,
             requests: Requests::new(),
             files: Files::new(),
+            buffers: Buffers::new(),
             shared: false,
             inherited: false,
         })
@@ -130,6 +135,7 @@ impl Ring {
     /// Something was registered with it.
     pub fn registered(&mut self, opcode: u32, argument: u64, count: u32) {
         self.files.registered(self.number, opcode, argument, count);
+        self.buffers.registered(self.fd, opcode, argument);
     }
 
     /// This process has given it up, or is about to.
@@ -140,6 +146,7 @@ impl Ring {
             self.look(When::Later);
         }
         let (_, cq_ready) = if is_there { self.ready() } else { (0, 0) };
+        self.buffers = Buffers::new();
         if self.memory.take().is_some() {
             let in_flight = self.requests.due() as u64;
             let body = RingEnded { in_flight, cq_ready, reserved: 0 };
@@ -264,7 +271,11 @@ impl Ring {
         let behind = if self.chain { self.serial } else { 0 };
         self.serial += 1;
         self.chain = u32::from(seen.sqe().flags) & (IOSQE_IO_LINK | IOSQE_IO_HARDLINK) != 0;
-        self.requests.add(self.serial, seen.sqe());
+        let mut lent = *seen.lent();
+        if behind != 0 || self.requests.may_hold_back(seen.sqe()) {
+            lent.may_change();
+        }
+        self.requests.add(self.serial, seen.sqe(), &lent);
         self.files.submitted(seen.sqe());
         seen.tell(self.number, self.serial, behind);
     }
@@ -308,18 +319,28 @@ impl Ring {
         if !self.requests.has(cqe) {
             self.take_word_of(cqe);
         }
-        let about = self.requests.complete(cqe);
-        if let Some(sqe) = &about.sqe {
+        let mut about = self.requests.complete(cqe);
+        if let Some((sqe, lent)) = &mut about.request {
             self.files.completed(sqe, cqe.res);
+            self.buffers.completed(sqe, cqe.res);
+            if cqe.flags & IORING_CQE_F_BUFFER != 0 {
+                let number = (cqe.flags >> IORING_CQE_BUFFER_SHIFT) as u16;
+                lent.takes(self.buffers.find(sqe.buf_index, number).unwrap_or(0));
+            }
         }
         // What another process asked for, that one tells of; but who made the ring tells of what nobody asked for.
         if about.serial == 0 && self.inherited {
             return;
         }
-        let marks = about.marks | if when == When::Later { FOUND } else { 0 };
-        let filled = about.sqe.as_ref().filter(|_| ready > 0);
-        let filled = filled.map(|sqe| (TABLE.lookup(sqe.opcode), sqe));
-        outside::tell_completion(self.number, about.serial, cqe, marks, ready, filled);
+        // Where the program has reaped the CQE, the memory is its own.
+        let lent = about.request.as_ref().filter(|_| ready > 0);
+        let when_found = match when {
+            When::Later => FOUND,
+            // Before the call, the CQE was not there; so the program had no reason to touch the memory.
+            When::AfterCall => lent.map_or(0, |(_, lent)| lent.marks()),
+        };
+        let filled = lent.map(|(sqe, lent)| (TABLE.lookup(sqe.opcode), sqe, lent));
+        outside::tell_completion(self.number, about.serial, cqe, about.marks | when_found, ready, filled);
     }
 
     /// A CQE that is about no request may be about one that the kernel is taking this moment: it says so of a batch at the

@@ -224,6 +224,15 @@ pub const OVERFLOWED: u32 = 1 << 2;
 /// It was found in the completion queue later than it was posted.
 pub const FOUND: u32 = 1 << 3;
 
+/// Memory that the request was to write or send was changed before the request gave it back ([`SUMMED_BYTES`]).
+pub const CHANGED: u32 = 1 << 4;
+/// Memory of the request was unmapped before the request gave it back.
+pub const UNMAPPED: u32 = 1 << 5;
+
+/// Of the data of a request, so many bytes are looked at for changes: all of shorter data, and of longer data spots from its
+/// beginning to its end.
+pub const SUMMED_BYTES: usize = 1024;
+
 /// The SQ thread took them: what stood in the queue between two looks was not seen.
 pub const UNSEEN_SQ_THREAD: u64 = 1;
 /// The program reaped completions before anybody looked.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::Value;
-use support::{anyring, compile};
+use support::{anyring, compile, kernel_has_io_uring};
 
 const KILLED: i32 = 128 + libc::SIGKILL;
 
@@ -146,6 +146,65 @@ fn files_and_failures() {
     }
     let output = Command::new(anyring()).args(["trace", "--", "/no/such/program"]).output().unwrap();
     assert_eq!(output.status.code(), Some(127));
+}
+
+/// Each engine that is here.
+fn engines() -> &'static [&'static str] {
+    if kernel_has_io_uring() { &["user", "kernel"] } else { &["user"] }
+}
+
+/// The lines that `lent.c` has of its requests, and the summary.
+fn lent(engine: &str, way: &str) -> String {
+    let program = compile("lent", "lent.c", &[]);
+    let mut command = Command::new(anyring());
+    command.args(["trace", "--summary", "-s", "64", "--engine", engine, "--"]).arg(program).arg(way);
+    let output = command.output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{}{text}", String::from_utf8_lossy(&output.stdout));
+    text
+}
+
+/// Which of the lines about requests with results say this.
+fn says(text: &str, what: &str) -> Vec<u32> {
+    let lines = text.lines().take_while(|line| !line.starts_with("health"));
+    let user_data = |line: &str| line.split_once("user_data=0x")?.1.split(')').next()?.parse().ok();
+    let mut found: Vec<u32> = lines.filter(|line| line.contains(what)).filter_map(user_data).collect();
+    found.dedup();
+    found
+}
+
+#[test]
+fn memory_that_is_changed_or_unmapped_too_early() {
+    for engine in engines() {
+        let text = lent(engine, "harm");
+        // When a linked request of the kernel's begins, nobody sees.
+        let changed: &[u32] = if *engine == "user" { &[1, 2, 4, 7] } else { &[1, 2, 4] };
+        assert_eq!(says(&text, "[data changed in flight]"), changed, "{engine}: {text}");
+        assert_eq!(says(&text, "[memory unmapped in flight]"), [3, 5], "{engine}: {text}");
+        let count = format!("data was changed before they gave it back: {}\n", changed.len());
+        assert!(text.contains(&count), "{engine}: {text}");
+        assert!(text.contains("memory was unmapped before they gave it back: 2\n"), "{engine}: {text}");
+        let care = lent(engine, "care");
+        assert!(!care.contains("in flight]") && !care.contains("gave it back"), "{engine}: {care}");
+    }
+}
+
+#[test]
+fn what_vectors_messages_and_provided_buffers_were_filled_with() {
+    for engine in engines() {
+        let text = lent(engine, "filled");
+        for (user_data, data) in [
+            (1, "[{iov_base=\"vect\", iov_len=4}, {iov_base=\"ored\", iov_len=32}]"),
+            (2, "{iov_base=\"a message\", iov_len=32}"),
+            (4, "\"of a list\""),
+            (4, "\"of a ring\""),
+            (5, "\"shot one\""),
+            (5, "\"shot two\""),
+            (6, "\"behind it\""),
+        ] {
+            assert_eq!(says(&text, data), [user_data], "{engine}: {data} in {text}");
+        }
+    }
 }
 
 fn stats(option: &str, program: &Path, arguments: &[&str]) -> String {

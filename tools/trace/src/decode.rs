@@ -11,8 +11,8 @@ use linux_raw_sys::io_uring::{
     IORING_CQE_BUFFER_SHIFT, IORING_CQE_F_BUFFER, IORING_FILE_INDEX_ALLOC, IORING_NOTIF_USAGE_ZC_COPIED,
 };
 
-use crate::memory::Memory;
-use crate::model::{Completion, Request};
+use crate::memory::{Memory, Piece};
+use crate::model::{Completion, Harm, Request};
 use crate::names;
 use crate::quote;
 use crate::structures::{self, copied, signed};
@@ -60,8 +60,8 @@ impl Decoder {
         };
         for argument in context.arguments() {
             comma(out);
-            if let Some(bytes) = context.selected(argument) {
-                structures::valid_bytes(out, bytes, context.valid(), self.sample);
+            if let Some(Piece { bytes: Some(bytes), length, .. }) = context.selected(argument) {
+                structures::valid_bytes(out, bytes, length, self.sample);
                 comma(out);
             }
             if context.is_named(argument) {
@@ -124,6 +124,11 @@ impl Decoder {
         if completion.marks & FOUND != 0 {
             out.push_str(" [found late]");
         }
+        out.push_str(match completion.harm() {
+            Some(Harm::Changed) => " [data changed in flight]",
+            Some(Harm::Unmapped) => " [memory unmapped in flight]",
+            None => "",
+        });
     }
 
     fn flags(&self, out: &mut String, flags: u32) {
@@ -184,10 +189,10 @@ impl<'a> Context<'a> {
     }
 
     /// What lies in the buffer that was taken from the group that this argument names, where no other argument shows it.
-    fn selected(&self, argument: &Argument) -> Option<&'a [u8]> {
+    fn selected(&self, argument: &Argument) -> Option<Piece<'a>> {
         let has_vectors = self.request.memory.first(Content::Vectors).is_some();
         match argument.kind {
-            Kind::Group if !has_vectors => self.filled().numbered(Content::Data, 0)?.bytes,
+            Kind::Group if !has_vectors => self.filled().numbered(Content::Data, 0),
             _ => None,
         }
     }

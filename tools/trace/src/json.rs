@@ -14,7 +14,7 @@ use crate::decode::Decoder;
 use crate::filter::Filter;
 use crate::memory::Memory;
 use crate::model::{
-    self, Completion, Listener, Model, Place, Process, Relation, Request, Told, Way, relation,
+    self, Completion, Harm, Listener, Model, Place, Process, Relation, Request, Told, Way, relation,
 };
 use crate::output::{Output, Sink};
 use crate::{calls, names, transfer};
@@ -193,6 +193,8 @@ struct Finish {
     descriptor_name: Option<String>,
     skipped: bool,
     overflowed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<&'static str>,
     cq_ready: u32,
 }
 
@@ -252,6 +254,10 @@ fn finish(completion: &Completion, request: Option<&Request>) -> Finish {
         descriptor_name: completion.name.as_deref().map(str::to_owned),
         skipped: completion.is_skipped(),
         overflowed: completion.has_overflowed(),
+        memory: completion.harm().map(|harm| match harm {
+            Harm::Changed => "changed",
+            Harm::Unmapped => "unmapped",
+        }),
         cq_ready: completion.cq_ready,
     }
 }

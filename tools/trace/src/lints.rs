@@ -10,7 +10,7 @@ use linux_raw_sys::errno::{EBADF, ECANCELED, ECONNRESET, ENOBUFS, ENOTCONN, EPIP
 
 use crate::counts::is_spurious;
 use crate::decode::Decoder;
-use crate::model::{Completion, Listener, Model, Place, Request, Told};
+use crate::model::{Completion, Harm, Listener, Model, Place, Request, Told};
 use crate::output::{Output, Sink};
 use crate::transfer::{asked, moves_bytes};
 
@@ -36,6 +36,8 @@ enum Lint {
     NotArmedAgain,
     NoBuffers,
     ShortTransfer,
+    Changed,
+    Unmapped,
     SameUserData,
 }
 
@@ -74,6 +76,14 @@ impl Lint {
                 "give buffers back sooner, or make the group larger",
             ),
             Lint::ShortTransfer => ("short transfers whose rest nobody asked for", "submit the rest"),
+            Lint::Changed => (
+                "requests whose data was changed before they gave it back",
+                "leave it alone until the completion; of a zero-copy send, until the notification",
+            ),
+            Lint::Unmapped => (
+                "requests whose memory was unmapped before they gave it back",
+                "keep it until the completion; of a zero-copy send, until the notification",
+            ),
             Lint::SameUserData => (
                 "requests with the user_data of another one that was under way",
                 "their completions cannot be told apart",
@@ -240,6 +250,11 @@ impl Lints {
         }
         if completion.has_overflowed() {
             self.find(Lint::Overflow, 1, name);
+        }
+        let is_told = request.completions().rev().skip(1).any(|before| before.harm().is_some());
+        if let Some(harm) = completion.harm().filter(|_| !is_told) {
+            let lint = if harm == Harm::Changed { Lint::Changed } else { Lint::Unmapped };
+            self.find(lint, 1, name);
         }
         if completion.is_skipped() {
             return;

@@ -14,8 +14,8 @@ use anyring_engine::ops;
 use anyring_engine::request::op::{Caps, Op};
 use anyring_engine::request::shown::{Kind, When};
 use anyring_trace::event::{
-    self, Body, Content, Entered, Event, LAST, OVERFLOWED, Registered, RingEnded, RingMade, SKIPPED, Step,
-    Submitted, Unseen,
+    self, Body, CHANGED, Content, Entered, Event, LAST, OVERFLOWED, Registered, RingEnded, RingMade, SKIPPED,
+    Step, Submitted, UNMAPPED, Unseen,
 };
 use linux_raw_sys::errno::{ECANCELED, ETIME};
 use linux_raw_sys::io_uring::{IORING_CQE_F_MORE, IORING_CQE_F_NOTIF};
@@ -154,6 +154,15 @@ pub struct Completion {
     pub name: Option<Arc<str>>,
 }
 
+/// What a program did to memory while a request worked on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Harm {
+    /// Data that was to be written or sent is not what it was.
+    Changed,
+    /// Memory is not there any more.
+    Unmapped,
+}
+
 /// How a request was done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
@@ -226,6 +235,15 @@ impl Completion {
     /// Was it left out of the completion queue, as the request asked?
     pub fn is_skipped(&self) -> bool {
         self.marks & SKIPPED != 0
+    }
+
+    /// What happened to the request's memory before the request gave it back.
+    pub fn harm(&self) -> Option<Harm> {
+        match self.marks {
+            marks if marks & UNMAPPED != 0 => Some(Harm::Unmapped),
+            marks if marks & CHANGED != 0 => Some(Harm::Changed),
+            _ => None,
+        }
     }
 
     /// Found the completion queue full?

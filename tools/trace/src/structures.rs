@@ -108,8 +108,14 @@ pub fn vectors(out: &mut String, vectors: &[u8], count: u64, data: &Memory, vali
     array(out, vectors, VECTOR, count, most, |out, place, vector| {
         let (base, length) = (number(vector, 0, 8), number(vector, 8, 8));
         out.push_str("{iov_base=");
-        match data.numbered(Content::Data, place).and_then(|piece| piece.bytes) {
-            Some(bytes) if left != 0 || length == 0 => valid_bytes(out, bytes, length.min(left), most),
+        match data.numbered(Content::Data, place) {
+            // In a buffer of a group.
+            Some(Piece { bytes: Some(bytes), address, length }) if address != base => {
+                valid_bytes(out, bytes, length, most);
+            }
+            Some(Piece { bytes: Some(bytes), .. }) if left != 0 || length == 0 => {
+                valid_bytes(out, bytes, length.min(left), most);
+            }
             _ => quote::address(out, base),
         }
         left = left.saturating_sub(length);
@@ -135,8 +141,8 @@ pub fn message(out: &mut String, header: &[u8], given: &Memory, memory: &Memory,
     let (control, control_length) = (number(header, 32, 8), number(header, 40, 8));
     out.push_str("{msg_name=");
     match memory.first(Content::SocketAddress).and_then(|piece| piece.bytes) {
-        Some(bytes) if name != 0 => socket_address(out, bytes, most),
-        _ => quote::address(out, name),
+        Some(bytes) => socket_address(out, bytes, most),
+        None => quote::address(out, name),
     }
     let _ = write!(out, ", msg_namelen={name_length}, msg_iov=");
     match given.first(Content::Vectors).and_then(|piece| piece.bytes) {
@@ -145,8 +151,8 @@ pub fn message(out: &mut String, header: &[u8], given: &Memory, memory: &Memory,
     }
     let _ = write!(out, ", msg_iovlen={count}, msg_control=");
     match memory.first(Content::Control).and_then(|piece| piece.bytes) {
-        Some(bytes) if control != 0 => control_messages(out, bytes, most),
-        _ => quote::address(out, control),
+        Some(bytes) => control_messages(out, bytes, most),
+        None => quote::address(out, control),
     }
     let _ = write!(out, ", msg_controllen={control_length}, msg_flags=");
     names::flags(out, MSG_FLAGS, number(header, 48, 4));

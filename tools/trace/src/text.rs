@@ -189,7 +189,7 @@ impl Text {
         match request.notification() {
             Some(notification) => {
                 self.line.push_str(", notif");
-                if notification.res != 0 {
+                if notification.res != 0 || notification.harm().is_some() {
                     self.result(Some(request), notification);
                 }
                 self.latency(request.latency_ns(notification));

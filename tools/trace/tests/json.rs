@@ -43,7 +43,10 @@ fn stream() -> Stream {
     let send = stream.submitted(sqe(SEND_ZC), &[]);
     stream.stepped(send, Step::InTrain, 3);
     stream.posted(Completed { serial: send, res: 10, flags: 2, marks: LAST, ..Completed::default() }, &[]);
-    stream.posted(Completed { serial: send, res: i32::MIN, flags: 8, ..Completed::default() }, &[]);
+    stream.posted(
+        Completed { serial: send, res: i32::MIN, flags: 8, marks: CHANGED, ..Completed::default() },
+        &[],
+    );
     stream.posted(Completed { res: 1, ..Completed::default() }, &[]);
     stream.posted(Completed { serial: 77, res: 1, ..Completed::default() }, &[]);
     stream.put(Kind::Registered, &Registered { opcode: 9, result: -1, ..Registered::default() }, &[]);

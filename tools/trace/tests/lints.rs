@@ -19,6 +19,7 @@ const RECV: u8 = 27;
 const SEND_ZC: u8 = 47;
 const BUFFER_SELECT: u8 = 1 << 5;
 const F_MORE: u32 = 2;
+const F_NOTIF: u32 = 8;
 const GETEVENTS: u32 = 1;
 const SQ_WAKEUP: u32 = 2;
 const ENOBUFS: i32 = -105;
@@ -109,6 +110,23 @@ fn a_call_does_nothing() {
     let summaries = [summary(&enter(0, 0, 0)), summary(&enter(0, GETEVENTS, 0))];
     assert_eq!(summaries[0], summaries[1]);
     assert_snapshot!(summaries[0]);
+}
+
+#[test]
+fn memory_is_changed_or_unmapped_in_flight() {
+    let mut ring = stream();
+    let posted = |serial, flags, marks| Completed { serial, res: 5, flags, marks, ..Completed::default() };
+    let write = ring.submitted(sqe(WRITE), &[]);
+    ring.posted(posted(write, 0, LAST | CHANGED), &[]);
+    // A request counts once.
+    let send = ring.submitted(sqe(SEND_ZC), &[]);
+    ring.posted(posted(send, F_MORE, LAST | CHANGED), &[]);
+    ring.posted(posted(send, F_NOTIF, LAST | UNMAPPED), &[]);
+    let send = ring.submitted(sqe(SEND_ZC), &[]);
+    ring.posted(posted(send, F_MORE, LAST), &[]);
+    ring.posted(posted(send, F_NOTIF, LAST | UNMAPPED), &[]);
+    assert_snapshot!(summary(&ring));
+    assert_snapshot!(ring.text());
 }
 
 #[test]

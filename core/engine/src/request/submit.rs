@@ -436,6 +436,9 @@ impl Core {
             self.post_and_forget(id);
         } else if request.file == FileHold::None && !request.flags.has(Flags::WOKEN) {
             request.phase = Phase::Prepared;
+            if request.flags.has(Flags::TRACED) {
+                self.trace_begin(id);
+            }
             self.start(id);
         } else {
             self.issue(id);

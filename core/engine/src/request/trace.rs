@@ -10,11 +10,13 @@
 
 pub mod counts;
 mod files;
+mod lent;
 pub mod outside;
 mod sample;
 mod threads;
 
 use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use core::ptr::NonNull;
 
 use anyring_trace::buffer::{Buffer, LOSSY, Record};
@@ -29,6 +31,8 @@ use crate::request::shown;
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 use files::Names;
+pub use lent::Lent;
+use linux_raw_sys::io_uring::IORING_CQE_F_MORE;
 pub use sample::Samples;
 pub use threads::comes_in;
 
@@ -127,17 +131,22 @@ pub fn tell<T: Plain>(ring: u32, kind: Kind, body: &T, samples: &Samples) {
     }
 }
 
+/// The most requests of a ring whose memory is looked at.
+const MOST_LENT: usize = 1 << 16;
+
 /// What a ring knows of being traced or under chaos.
 #[derive(Default)]
 pub struct Traced {
     /// The serial of the request that was submitted last, where it is.
     last: Option<u64>,
+    /// The memory of requests that are told of, by their serials, until it is the program's again.
+    lent: BTreeMap<u64, Lent>,
 }
 
 impl Traced {
     /// For a new ring of this process.
     pub fn new() -> Traced {
-        Traced { last: is_on().then_some(0) }
+        Traced { last: is_on().then_some(0), lent: BTreeMap::new() }
     }
 
     /// Is it?
@@ -181,7 +190,37 @@ impl Core {
         let Some(About { tracer, ring, op, sqe, .. }) = self.about(id) else { return };
         let file = tracer.tell_names(ring, op, sqe, |slot| self.files().get(slot));
         let body = event::Submitted { serial, sqe: *sqe.words(), behind, file, reserved: 0 };
-        tracer.publish(ring, Kind::Submitted, &body, &Samples::of_submission(op, sqe, tracer.data()));
+        let mut lent = Lent::of(op, sqe);
+        let samples = Samples::of_submission(op, sqe, &lent, tracer.data());
+        tracer.publish(ring, Kind::Submitted, &body, &samples);
+        // What comes before a request that has to wait may change the memory of that request.
+        let may_wait = behind != 0 || Flags::of_sqe(sqe.flags).has(Flags::DRAIN) || !self.drain().is_idle();
+        if !may_wait {
+            lent.begin();
+        }
+        let takes = Flags::of_sqe(sqe.flags).has(Flags::BUFFER_SELECT);
+        let all = &mut self.traced_mut().lent;
+        if (takes || !lent.is_empty()) && all.len() < MOST_LENT {
+            all.insert(serial, lent);
+        }
+    }
+
+    /// A request that is traced begins that had to wait for others.
+    #[cold]
+    pub(super) fn trace_begin(&mut self, id: RequestId) {
+        let serial = self[id].serial;
+        if let Some(lent) = self.traced_mut().lent.get_mut(&serial) {
+            lent.begin();
+        }
+    }
+
+    /// A request that is traced takes a provided buffer.
+    #[cold]
+    pub(crate) fn trace_buffer(&mut self, id: RequestId, address: u64) {
+        let serial = self[id].serial;
+        if let Some(lent) = self.traced_mut().lent.get_mut(&serial) {
+            lent.takes(address);
+        }
     }
 
     /// Something became of a request that is traced.
@@ -194,13 +233,23 @@ impl Core {
 
     /// A completion of a traced request is about to be posted, or is left out.
     #[cold]
-    pub(super) fn trace_completion(&self, id: RequestId, cqe: &Cqe, marks: u32) {
+    pub(super) fn trace_completion(&mut self, id: RequestId, cqe: &Cqe, marks: u32) {
         if let Some(counts) = counts::get() {
             counts.completed(self[id].op.code, cqe.res);
         }
+        let lent = self.lent_until(id, cqe);
         let Some(About { tracer, ring, serial, op, sqe }) = self.about(id) else { return };
-        let samples = Samples::of_completion(op, sqe, cqe.res, tracer.data());
-        self.trace_cqe(tracer, ring, serial, cqe, marks, &samples);
+        let samples = Samples::of_completion(op, sqe, &lent, cqe, tracer.data());
+        self.trace_cqe(tracer, ring, serial, cqe, marks | lent.marks(), &samples);
+    }
+
+    /// The memory of a request, which is the program's again with this CQE if no more follows.
+    fn lent_until(&mut self, id: RequestId, cqe: &Cqe) -> Lent {
+        let serial = self[id].serial;
+        let all = &mut self.traced_mut().lent;
+        let goes_on = cqe.flags & IORING_CQE_F_MORE != 0;
+        let lent = if goes_on { all.get(&serial).copied() } else { all.remove(&serial) };
+        lent.unwrap_or(Lent::NONE)
     }
 
     /// A completion that no request of this ring asked for is about to be posted.

@@ -8,7 +8,7 @@ use anyring_trace::buffer::Record;
 use anyring_trace::event::{self, Attachment, Kind, padded};
 
 use super::files::Name;
-use super::{Attachments, Moment, Samples, copy, tracer};
+use super::{Attachments, Lent, Moment, Samples, copy, tracer};
 use crate::abi::Sqe;
 use crate::os::Fd;
 use crate::os::sync::atomic::{AtomicI32, Ordering};
@@ -21,6 +21,7 @@ pub struct Seen {
     moment: Moment,
     file: Fd,
     copies: Copies,
+    lent: Lent,
 }
 
 /// Attachments that were copied before.
@@ -62,18 +63,25 @@ impl Seen {
     pub fn before(ring: u32, op: &Op, sqe: Sqe, registered: impl Fn(u32) -> Option<Fd>) -> Option<Seen> {
         let tracer = tracer()?;
         let file = tracer.tell_names(ring, op, &sqe, registered);
-        let copies = Copies::of(&Samples::of_submission(op, &sqe, tracer.data()));
-        Some(Seen { sqe, moment: Moment::now(), file, copies })
+        let mut lent = Lent::of(op, &sqe);
+        let copies = Copies::of(&Samples::of_submission(op, &sqe, &lent, tracer.data()));
+        lent.begin();
+        Some(Seen { sqe, moment: Moment::now(), file, copies, lent })
     }
 
     /// One that the kernel has taken already: what it names may be something else by now.
     pub fn after(sqe: Sqe) -> Seen {
-        Seen { sqe, moment: Moment::now(), file: -1, copies: Copies::default() }
+        Seen { sqe, moment: Moment::now(), file: -1, copies: Copies::default(), lent: Lent::NONE }
     }
 
     /// The request.
     pub fn sqe(&self) -> &Sqe {
         &self.sqe
+    }
+
+    /// Its memory, as it was before.
+    pub fn lent(&self) -> &Lent {
+        &self.lent
     }
 
     /// Tells that the kernel took it, as of when it was seen.
@@ -95,18 +103,18 @@ pub fn name_registered(ring: u32, fd: Fd) -> Option<Fd> {
     Some(number)
 }
 
-/// Tells of a CQE that was found. What it filled goes along where `filled` names the request: the program must not have
-/// reaped the CQE.
+/// Tells of a CQE that was found. What it filled goes along where `filled` names the request and its memory: the program must not
+/// have reaped the CQE.
 pub fn tell_completion(
     ring: u32,
     serial: u64,
     cqe: &Cqe,
     marks: u32,
     cq_ready: u32,
-    filled: Option<(&Op, &Sqe)>,
+    filled: Option<(&Op, &Sqe, &Lent)>,
 ) {
     let Some(tracer) = tracer() else { return };
-    let of_request = |(op, sqe)| Samples::of_completion(op, sqe, cqe.res, tracer.data());
+    let of_request = |(op, sqe, lent)| Samples::of_completion(op, sqe, lent, cqe, tracer.data());
     let samples = filled.map_or(Samples::NONE, of_request);
     let Cqe { user_data, res, flags, big } = *cqe;
     let body = event::Completed { serial, user_data, res, flags, big, marks, cq_ready };

@@ -2,10 +2,13 @@
 
 use anyring_trace::buffer::MOST_BYTES;
 use anyring_trace::event::{Attachment, Content, Head, padded};
+use linux_raw_sys::io_uring::IORING_CQE_F_BUFFER;
 use linux_raw_sys::net::msghdr;
 
+use super::lent::Lent;
 use crate::abi::Sqe;
 use crate::os::user::{self, IoVector};
+use crate::queue::Cqe;
 use crate::request::op::{Field, Op};
 use crate::request::shown::Kind;
 
@@ -72,33 +75,37 @@ impl Samples {
     }
 
     /// What a request brings: paths, addresses, and at most `data` bytes of what it writes.
-    pub fn of_submission(op: &Op, sqe: &Sqe, data: usize) -> Samples {
+    pub fn of_submission(op: &Op, sqe: &Sqe, lent: &Lent, data: usize) -> Samples {
         let mut samples = Samples { data, ..Samples::NONE };
         for argument in op.arguments.iter().filter(|argument| argument.applies(sqe)) {
-            samples.submit(argument.kind, argument.field.value(sqe), |field: Field| field.value(sqe));
+            samples.submit(argument.kind, argument.field.value(sqe), lent, |field: Field| field.value(sqe));
         }
         samples
     }
 
-    /// What a request has filled that came to `result`, at most `data` bytes of it.
-    pub fn of_completion(op: &Op, sqe: &Sqe, result: i32, data: usize) -> Samples {
+    /// What a request has filled that came to this CQE, at most `data` bytes of it.
+    pub fn of_completion(op: &Op, sqe: &Sqe, lent: &Lent, cqe: &Cqe, data: usize) -> Samples {
         let mut samples = Samples { data, ..Samples::NONE };
-        if result >= 0 {
+        if cqe.res >= 0 {
             for argument in op.arguments.iter().filter(|argument| argument.applies(sqe)) {
                 let address = argument.field.value(sqe);
-                samples.complete(argument.kind, address, result as u64, |field: Field| field.value(sqe));
+                let value = |field: Field| field.value(sqe);
+                samples.complete(argument.kind, address, lent, cqe, value);
             }
         }
         samples
     }
 
-    fn submit(&mut self, kind: Kind, address: u64, value: impl Fn(Field) -> u64) {
+    fn submit(&mut self, kind: Kind, address: u64, lent: &Lent, value: impl Fn(Field) -> u64) {
         match kind {
             Kind::Data(length) => self.add_data(0, address, value(length)),
-            Kind::Vectors(count) => self.add_vectors(address, value(count), true),
-            Kind::VectorsFilled(count) => self.add_vectors(address, value(count), false),
-            Kind::Message => self.add_message(address, true),
-            Kind::MessageFilled => self.add_message(address, false),
+            Kind::Vectors(count) => {
+                self.add_vectors(address, value(count));
+                self.add_pieces(lent, u64::MAX);
+            }
+            Kind::VectorsFilled(count) => self.add_vectors(address, value(count)),
+            Kind::Message => self.add_message(address, lent),
+            Kind::MessageFilled => drop(self.add_header(address, true)),
             Kind::Path => self.add_string(Content::Path, address),
             Kind::Text => self.add_string(Content::Text, address),
             Kind::SocketAddress(length) => self.add_socket_address(address, value(length)),
@@ -111,9 +118,18 @@ impl Samples {
         }
     }
 
-    fn complete(&mut self, kind: Kind, address: u64, result: u64, value: impl Fn(Field) -> u64) {
+    fn complete(&mut self, kind: Kind, address: u64, lent: &Lent, cqe: &Cqe, value: impl Fn(Field) -> u64) {
+        let result = cqe.res as u64;
         match kind {
             Kind::Filled => self.add_data(0, address, result),
+            Kind::VectorsFilled(_) => self.add_pieces(lent, result),
+            Kind::Group if cqe.flags & IORING_CQE_F_BUFFER != 0 => self.add_selected(lent, result),
+            // Its header says how buffers are filled, and stays as it is.
+            Kind::MessageFilled if lent.reserved().is_some() => {}
+            Kind::MessageFilled => {
+                self.add_received(address);
+                self.add_pieces(lent, result);
+            }
             Kind::SocketAddressFilled(length_at) => {
                 if let Ok(length) = user::read::<u32>(value(length_at)) {
                     self.add_socket_address(address, length.into());
@@ -156,29 +172,65 @@ impl Samples {
         self.add(Content::SocketAddress, 0, address, length, kept);
     }
 
-    /// Vectors, and what lies in them where it is to be written.
-    fn add_vectors(&mut self, address: u64, count: u64, with_data: bool) {
+    fn add_vectors(&mut self, address: u64, count: u64) {
         let shown = count.min(MOST_OF_LIST as u64);
         let bytes = size_of::<IoVector>();
         self.add(Content::Vectors, 0, address, count.saturating_mul(bytes as u64), shown as usize * bytes);
-        for index in (0..shown).take_while(|_| with_data) {
-            let Ok(vector) = user::read::<IoVector>(address.wrapping_add(index * bytes as u64)) else {
-                break;
-            };
-            self.add_data(index as u16, vector.base, vector.length);
+    }
+
+    /// What lies in a request's memory, the first `valid` bytes of it.
+    fn add_pieces(&mut self, lent: &Lent, valid: u64) {
+        let mut left = valid;
+        for (index, piece) in lent.pieces().iter().enumerate() {
+            if left == 0 {
+                return;
+            }
+            self.add_data(index as u16, piece.base, piece.length.min(left));
+            left = left.saturating_sub(piece.length);
         }
     }
 
-    fn add_message(&mut self, address: u64, sent: bool) {
-        self.add(Content::Message, 0, address, size_of::<msghdr>() as u64, size_of::<msghdr>());
-        let Ok(message) = user::read::<msghdr>(address) else { return };
-        self.add_vectors(message.msg_iov as u64, message.msg_iovlen as u64, sent);
-        if sent {
-            self.add_socket_address(message.msg_name as u64, message.msg_namelen as u64);
-            let length = message.msg_controllen;
-            let kept = length.min(MOST_OF_CONTROL);
-            self.add(Content::Control, 0, message.msg_control as u64, length as u64, kept);
+    /// What a provided buffer holds by the result.
+    fn add_selected(&mut self, lent: &Lent, result: u64) {
+        let Some(buffer) = lent.buffer() else { return };
+        // As `struct io_uring_recvmsg_out` says, address and control messages stand in front of the data.
+        const HEADER: u64 = 16;
+        let Some([name, control]) = lent.reserved() else { return self.add_data(0, buffer, result) };
+        let Ok([name_length, control_length, ..]) = user::read::<[u32; 4]>(buffer) else { return };
+        self.add_socket_address(buffer + HEADER, name.min(name_length.into()));
+        self.add_control(buffer + HEADER + name, control.min(control_length.into()));
+        let front = HEADER + name + control;
+        self.add_data(0, buffer + front, result.saturating_sub(front));
+    }
+
+    fn add_control(&mut self, address: u64, length: u64) {
+        if length > 0 {
+            self.add(Content::Control, 0, address, length, length.min(MOST_OF_CONTROL as u64) as usize);
         }
+    }
+
+    /// A message's header, and its vectors.
+    fn add_header(&mut self, address: u64, with_vectors: bool) -> Option<msghdr> {
+        self.add(Content::Message, 0, address, size_of::<msghdr>() as u64, size_of::<msghdr>());
+        let message = user::read::<msghdr>(address).ok()?;
+        if with_vectors {
+            self.add_vectors(message.msg_iov as u64, message.msg_iovlen as u64);
+        }
+        Some(message)
+    }
+
+    fn add_message(&mut self, address: u64, lent: &Lent) {
+        let Some(message) = self.add_header(address, true) else { return };
+        self.add_pieces(lent, u64::MAX);
+        self.add_socket_address(message.msg_name as u64, message.msg_namelen.max(0) as u64);
+        self.add_control(message.msg_control as u64, message.msg_controllen as u64);
+    }
+
+    /// A message's header as it was filled, with the address and the control messages.
+    fn add_received(&mut self, address: u64) {
+        let Some(message) = self.add_header(address, false) else { return };
+        self.add_socket_address(message.msg_name as u64, message.msg_namelen.max(0) as u64);
+        self.add_control(message.msg_control as u64, message.msg_controllen as u64);
     }
 
     /// How many there are.

@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 use crate::abi::Errno;
 use crate::assets::kbuf::{Buffer, Provision, Selected, Span};
 use crate::os::user::IoVector;
-use crate::request::RequestId;
+use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 
 impl Core {
@@ -32,8 +32,16 @@ impl Core {
     pub fn select_buffer(&mut self, id: RequestId, wanted: usize) -> Result<Span, Errno> {
         debug_assert!(self.requests[id].buffer.is_none(), "one buffer at a time");
         let (selected, span) = self.groups.select(self.requests[id].sqe.buf_index, wanted)?;
-        self.requests[id].buffer = Some(selected);
+        self.hold(id, selected, span.address);
         Ok(span)
+    }
+
+    fn hold(&mut self, id: RequestId, selected: Selected, address: u64) {
+        let request = &mut self.requests[id];
+        request.buffer = Some(selected);
+        if request.flags.has(Flags::TRACED) {
+            self.trace_buffer(id, address);
+        }
     }
 
     /// The next buffer of a group, where that is a ring whose buffers are used as a whole. [`Core::use_next`] or
@@ -52,7 +60,7 @@ impl Core {
     /// A request holds such a buffer, as if [`Core::select_buffer`] had named it.
     pub fn hold_next(&mut self, id: RequestId, buffer: &Buffer) {
         let group = self.requests[id].sqe.buf_index;
-        self.requests[id].buffer = Some(Selected::next(group, buffer));
+        self.hold(id, Selected::next(group, buffer), buffer.address);
     }
 
     /// Takes the next buffer of the request's group for good, for an attempt without the lock.
@@ -72,7 +80,7 @@ impl Core {
     /// As [`Core::select_buffer`].
     pub fn select_buffers(&mut self, id: RequestId, wanted: usize) -> Result<Vec<IoVector>, Errno> {
         let (selected, vectors) = self.groups.select_many(self.requests[id].sqe.buf_index, wanted)?;
-        self.requests[id].buffer = Some(selected);
+        self.hold(id, selected, vectors.first().map_or(0, |first| first.base));
         Ok(vectors)
     }
 
