@@ -47,7 +47,8 @@ pub fn run(arguments: &Run) -> ExitCode {
     // As the program's front end will choose.
     // SAFETY: makes a ring.
     let kernel = |number, arguments| unsafe { arch::syscall(number, arguments) };
-    let needs_library = process::choose(config.choice, kernel) == Choice::User || trace::is_wanted();
+    let is_traced = trace::is_wanted() || arguments.trace.is_some();
+    let needs_library = process::choose(config.choice, kernel) == Choice::User || is_traced;
     let kind = if needs_library { kind_of(&program) } else { Kind::Unknown };
     if let Some(code) = refuse(&program, kind) {
         return code;

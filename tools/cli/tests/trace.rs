@@ -207,6 +207,17 @@ fn what_vectors_messages_and_provided_buffers_were_filled_with() {
     }
 }
 
+#[test]
+fn static_programs_are_traced_on_each_engine() {
+    let program = compile("traced-static", "traced.c", &["-static"]);
+    for engine in engines() {
+        let mut command = Command::new(anyring());
+        command.args(["trace", "--engine", engine, "--"]).arg(&program).args(["many", "3"]);
+        let text = String::from_utf8(command.output().unwrap().stderr).unwrap();
+        assert_eq!(text.matches(" NOP(").count(), 3, "{engine}: {text}");
+    }
+}
+
 fn stats(option: &str, program: &Path, arguments: &[&str]) -> String {
     let mut command = Command::new(anyring());
     command.args(["run", "--engine", "user", option, "--"]).arg(program).args(arguments);
