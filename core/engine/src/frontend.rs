@@ -6,6 +6,7 @@ pub mod credentials;
 use alloc::boxed::Box;
 use core::ffi::c_void;
 
+use anyring_trace::event::Called;
 use linux_raw_sys::net::msghdr;
 
 use crate::Outlet;
@@ -51,6 +52,17 @@ pub fn counters() -> Counters {
 /// Negative errno where there is no buffer, or it cannot be mapped.
 pub fn trace_to(fd: Fd, engine: u32, program: &[u8], arguments: &[u8]) -> Result<(), i32> {
     trace::attach(fd, engine, program, arguments).map_err(Errno::negated)
+}
+
+/// Is the reader to be told which code of the program enters rings? Asked before each call, so it is cheap.
+#[inline]
+pub fn wants_callers() -> bool {
+    trace::is_on() && trace::callers::are_wanted()
+}
+
+/// Code of the program is about to enter a ring in the calling thread: with these instruction, stack and frame pointers.
+pub fn called_from(ip: usize, sp: usize, bp: usize) {
+    trace::callers::called(Called { ip: ip as u64, sp: sp as u64, bp: bp as u64 });
 }
 
 /// From now on this process counts what is asked of the rings that it makes; read them by [`operation_counts`].

@@ -58,6 +58,8 @@ pub struct Settings {
 
 /// A writer that finds no room drops its record and counts it, rather than to wait.
 pub const LOSSY: u32 = 1 << 0;
+/// Writers tell which code of the program enters rings ([`crate::event::Called`]).
+pub const CALLERS: u32 = 1 << 1;
 
 const _: () = assert!(size_of::<Header>() <= HEADER);
 

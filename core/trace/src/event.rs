@@ -195,6 +195,27 @@ plain! {
         why: u64,
     }
 
+    /// Code of a file is mapped in the process ([`Content::Path`] is attached).
+    Mapped {
+        /// Its first address.
+        start: u64,
+        /// Behind its last.
+        end: u64,
+        /// Where it begins in the file.
+        offset: u64,
+    }
+
+    /// Code of the program enters a ring. What its thread submits until it enters again is this call's; a part of the stack is
+    /// attached ([`Content::Stack`]).
+    Called {
+        /// Where it is.
+        ip: u64,
+        /// The stack pointer.
+        sp: u64,
+        /// The frame pointer, in code that has one.
+        bp: u64,
+    }
+
     /// Stands before each attachment.
     Attachment {
         /// Where it was, in the program's memory.
@@ -285,6 +306,10 @@ numbered! {
         FileNamed = 10,
         /// [`Unseen`].
         Unseen = 11,
+        /// [`Mapped`].
+        Mapped = 12,
+        /// [`Called`].
+        Called = 13,
     }
 }
 
@@ -335,7 +360,7 @@ numbered! {
         Structure = 7,
         /// Text.
         Text = 8,
-        /// Return addresses of the caller, innermost first: 8 bytes each.
+        /// A part of the stack, from its pointer up.
         Stack = 9,
     }
 }
@@ -365,6 +390,8 @@ pub enum Body {
     Completed(Completed),
     FileNamed(FileNamed),
     Unseen(Unseen),
+    Mapped(Mapped),
+    Called(Called),
 }
 
 impl<'a> Event<'a> {
@@ -389,6 +416,8 @@ impl<'a> Event<'a> {
             Kind::Completed => body!(Completed),
             Kind::FileNamed => body!(FileNamed),
             Kind::Unseen => body!(Unseen),
+            Kind::Mapped => body!(Mapped),
+            Kind::Called => body!(Called),
         };
         Some(Event { head, body, attachments })
     }

@@ -7,7 +7,7 @@
 use crate::arch::{AUDIT_ARCH, Context};
 use crate::filter::{self, Question, Reach};
 use crate::{Frontend, altstack, credentials, exec, fork, signals, stub};
-use anyring_engine::Caller;
+use anyring_engine::{Caller, frontend};
 use anyring_runtime::ask::{self, Answer};
 use anyring_runtime::calls::TRAPS;
 use anyring_runtime::credentials::CALLS as CREDENTIAL_CALLS;
@@ -242,7 +242,13 @@ unsafe fn perform(number: usize, mut arguments: [usize; 6], interrupted: &mut Co
             process::exits();
             sys::exit_group(arguments[0] as i32)
         }
-        _ if calls::is_ring_call(number) => TRAPS.fetch_add(1, Ordering::Relaxed),
+        _ if calls::is_ring_call(number) => {
+            if number == raw::__NR_io_uring_enter as usize && frontend::wants_callers() {
+                let [ip, sp, bp] = interrupted.pointers();
+                frontend::called_from(ip, sp, bp);
+            }
+            TRAPS.fetch_add(1, Ordering::Relaxed)
+        }
         // SAFETY: the program's own call.
         _ => return unsafe { credentials::trapped(number, arguments) },
     };

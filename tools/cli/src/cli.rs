@@ -95,6 +95,10 @@ pub struct Run {
     #[arg(skip)]
     pub trace: Option<OsString>,
 
+    /// All calls trap: a call site that is patched does not show who calls it
+    #[arg(skip)]
+    pub callers: bool,
+
     /// The plan of `anyring chaos`
     #[arg(long, hide = true, value_name = "PATH")]
     pub chaos_plan: Option<OsString>,
@@ -116,6 +120,7 @@ Examples:
   anyring trace -c -- cp-with-io-uring from to
   anyring trace -e accept,recv -e 'slow>1ms' -- ./server
   anyring trace -e errors --summary -- ./program
+  anyring trace -k -e 'slow>1ms' -- ./program
   anyring trace --json -o trace.jsonl -- ./program
 
 Expressions (-e): operations by name (read,write), op=NAME, file=GLOB, ring=N, errors, slow>TIME, slow<TIME (1ms, 20us);
@@ -171,6 +176,12 @@ pub struct Trace {
     #[arg(long)]
     pub lossy: bool,
 
+    /// Show below each request which code of the program submitted it: functions and lines, the innermost first
+    ///
+    /// The stack is copied at each call of io_uring_enter, up to 16 KiB of it.
+    #[arg(short = 'k', long)]
+    pub callers: bool,
+
     /// Programs that the program starts are shown, too; they always are (for who is used to strace)
     #[arg(short = 'f')]
     pub follow: bool,
@@ -191,6 +202,7 @@ impl Trace {
             stats: None,
             program: self.program.clone(),
             trace: Some(path),
+            callers: self.callers,
             chaos_plan: None,
             loads: false,
         }

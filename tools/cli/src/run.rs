@@ -183,6 +183,9 @@ fn set_environment(arguments: &Run, library: &Path) {
     if let Some(stats) = arguments.stats {
         set("ANYRING_STATS", OsStr::new(stats.word()));
     }
+    if arguments.callers {
+        set("ANYRING_PATCH", OsStr::new("0"));
+    }
     if let Some(log) = &arguments.log {
         set("ANYRING_LOG", &from_the_root(log));
     }

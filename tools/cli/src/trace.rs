@@ -8,7 +8,7 @@ use crate::cli::Trace;
 use crate::run;
 use crate::status::{self, NOT_EXECUTABLE, NOT_FOUND, OWN_FAILURE};
 use anyring_mapping::SharedFile;
-use anyring_trace::buffer::{self, Buffer, LOSSY, Next};
+use anyring_trace::buffer::{self, Buffer, CALLERS, LOSSY, Next};
 use anyring_trace::event::{Body, Event};
 use anyring_tracer::filter::Filter;
 use anyring_tracer::{Session, Settings};
@@ -28,6 +28,9 @@ pub fn trace(arguments: &Trace) -> ExitCode {
         Ok(filter) => filter,
         Err(unknown) => return fail(&format!("-e: {unknown}"), "anyring trace --help lists what is known"),
     };
+    if arguments.callers && cfg!(feature = "one-file") {
+        return fail("-k is not in the one file", "use the anyring that make build or a package makes");
+    }
     let mut session = match session(arguments, filter) {
         Ok(session) => session,
         Err(error) => {
@@ -73,6 +76,10 @@ fn session(arguments: &Trace, filter: Filter) -> io::Result<Session> {
     };
     let settings = Settings { sample: arguments.sample.into(), colours, enters: arguments.enters, filter };
     let mut session = Session::new(settings);
+    #[cfg(not(feature = "one-file"))]
+    if arguments.callers {
+        session = session.callers(anyring_callers::Stacks::default());
+    }
     if arguments.json {
         session = session.json(output()?);
     } else if !arguments.counts && !arguments.summary_only {
@@ -139,7 +146,9 @@ impl Reader {
         let settings = &buffer.header().settings;
         settings.reader.store(std::process::id(), Ordering::Relaxed);
         settings.sample.store(arguments.sample.into(), Ordering::Relaxed);
-        settings.flags.store(if arguments.lossy { LOSSY } else { 0 }, Ordering::Relaxed);
+        let flags = [(arguments.lossy, LOSSY), (arguments.callers, CALLERS)];
+        let flags = flags.iter().filter(|(is_asked, _)| *is_asked).fold(0, |all, (_, flag)| all | flag);
+        settings.flags.store(flags, Ordering::Relaxed);
         Ok(Reader { buffer, file })
     }
 

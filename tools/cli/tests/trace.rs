@@ -218,6 +218,40 @@ fn static_programs_are_traced_on_each_engine() {
     }
 }
 
+#[test]
+fn who_submits_is_shown_with_k() {
+    let shapes: [(&str, &[&str]); 4] = [
+        ("callers", &["-g"]),
+        ("callers-libc", &["-g", "-DBY_LIBC"]),
+        ("callers-plain", &["-fomit-frame-pointer"]),
+        ("callers-static", &["-g", "-static"]),
+    ];
+    for (name, options) in shapes {
+        let program = compile(name, "callers.c", options);
+        for engine in engines() {
+            let mut command = Command::new(anyring());
+            let output =
+                command.args(["trace", "-k", "--engine", engine, "--"]).arg(&program).output().unwrap();
+            let text = String::from_utf8(output.stderr).unwrap();
+            let frames = |nop: usize| {
+                let behind = text.lines().skip_while(move |line| !line.contains(&format!("#{nop} "))).skip(1);
+                behind.map_while(|line| line.strip_prefix("    > ")).collect::<Vec<_>>()
+            };
+            for (nop, outer) in [(1, "by_one"), (2, "by_another")] {
+                let frames = frames(nop);
+                let place = |name: &str| frames.iter().position(|frame| frame.starts_with(name));
+                let places = ["innermost", outer, "main"].map(place);
+                assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{name} {engine}: {text}");
+                let ours = frames.iter().any(|frame| frame.contains("anyring"));
+                assert!(!ours, "{name} {engine}: {text}");
+                let has_lines = frames.iter().any(|frame| frame.contains("(callers.c:"));
+                assert_eq!(has_lines, options.contains(&"-g"), "{name} {engine}: {text}");
+            }
+        }
+    }
+    assert!(!text(&[], &["shapes"]).contains("    > "), "nobody asked");
+}
+
 fn stats(option: &str, program: &Path, arguments: &[&str]) -> String {
     let mut command = Command::new(anyring());
     command.args(["run", "--engine", "user", option, "--"]).arg(program).args(arguments);

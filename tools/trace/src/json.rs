@@ -121,7 +121,7 @@ struct Shot {
 }
 
 #[derive(Serialize)]
-struct Whole {
+struct Whole<'a> {
     serial: u64,
     operation: &'static str,
     opcode: u8,
@@ -157,6 +157,8 @@ struct Whole {
     train_length: Option<u32>,
     drained: bool,
     steps: Vec<Step>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    caller: &'a [String],
 }
 
 #[derive(Serialize)]
@@ -333,6 +335,7 @@ impl Json {
             train_length: if let Way::Train(length) = way { Some(length) } else { None },
             drained: request.was_deferred(),
             steps: request.steps().iter().map(Json::step).collect(),
+            caller: &request.caller,
         };
         self.line("request", request.place, whole);
     }

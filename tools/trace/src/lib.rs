@@ -5,6 +5,7 @@
 //!
 //! [`model`] knows what is under way and hands on what is finished; the outputs print that, each in its own way.
 
+mod callers;
 mod calls;
 mod counts;
 pub mod decode;
@@ -22,4 +23,5 @@ mod structures;
 mod text;
 mod transfer;
 
+pub use callers::Callers;
 pub use session::{Session, Settings};

@@ -20,6 +20,8 @@ use anyring_trace::event::{
 use linux_raw_sys::errno::{ECANCELED, ETIME};
 use linux_raw_sys::io_uring::{IORING_CQE_F_MORE, IORING_CQE_F_NOTIF};
 
+use crate::Callers;
+use crate::callers::Calls;
 use crate::memory::Memory;
 
 /// The most requests of a ring that are kept while they are under way: the oldest is given up then.
@@ -102,6 +104,8 @@ pub struct Request {
     pub file: i32,
     /// What the program's memory held at submission.
     pub memory: Memory,
+    /// The frames of the call that submitted it, the innermost first, where they are known.
+    pub caller: Arc<[String]>,
     names: Vec<(i32, Arc<str>)>,
     steps: Vec<Stepped>,
     completions: VecDeque<Completion>,
@@ -224,6 +228,7 @@ pub trait Listener {
 pub struct Model {
     processes: BTreeMap<u32, Process>,
     begun_ns: Option<u64>,
+    calls: Calls,
 }
 
 impl Completion {
@@ -545,6 +550,11 @@ impl Process {
 }
 
 impl Model {
+    /// One that finds out who submits requests.
+    pub fn with_callers(callers: Box<dyn Callers>) -> Model {
+        Model { calls: Calls::named_by(callers), ..Model::default() }
+    }
+
     /// A process that was seen.
     pub fn process(&self, process: u32) -> Option<&Process> {
         self.processes.get(&process)
@@ -590,6 +600,7 @@ impl Model {
             Body::Registered(registered) => to.tell(place, &Told::Registered(registered, &memory), self),
             Body::Entered(entered) => {
                 let chain = self.ring_of(place).close_chain();
+                self.calls.left(place);
                 self.hand_on(place, &chain, to);
                 to.tell(place, &Told::Entered(entered), self);
             }
@@ -598,6 +609,8 @@ impl Model {
             Body::Completed(completed) => self.completed(place, completed, memory, to),
             Body::FileNamed(named) => self.named(place, named.fd, &memory),
             Body::Unseen(unseen) => to.tell(place, &Told::Unseen(unseen), self),
+            Body::Mapped(mapped) => self.calls.mapped(place, mapped, &memory),
+            Body::Called(called) => self.calls.called(place, called, &memory),
         }
     }
 
@@ -648,6 +661,7 @@ impl Model {
             files,
             rings: BTreeMap::new(),
         };
+        self.calls.started(process.id, process.parent);
         *self.process_of(place) = process;
         if let Some(process) = self.process(place.process) {
             to.tell(place, &Told::Started(process), self);
@@ -660,6 +674,7 @@ impl Model {
             to.tell(place, &Told::Ended(process), self);
         }
         self.processes.remove(&place.process);
+        self.calls.ended(place.process);
     }
 
     fn end_rings(&mut self, place: Place, to: &mut dyn Listener) {
@@ -703,6 +718,7 @@ impl Model {
             head: 0,
             file: submitted.file,
             memory,
+            caller: self.calls.of(place),
             names: self.process_of(place).names_for(&sqe, op, submitted.file),
             steps: Vec::new(),
             completions: VecDeque::new(),

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use anyring_trace::event::Event;
 
+use crate::Callers;
 use crate::counts::Counts;
 use crate::filter::Filter;
 use crate::json::Json;
@@ -52,6 +53,11 @@ impl Session {
     pub fn new(settings: Settings) -> Session {
         let filter = Rc::new(settings.filter.clone());
         Session { settings, filter, model: Model::default(), outputs: Outputs::default(), newest_ns: 0 }
+    }
+
+    /// With the frames of the calls that submitted requests.
+    pub fn callers(self, callers: impl Callers + 'static) -> Session {
+        Session { model: Model::with_callers(Box::new(callers)), ..self }
     }
 
     /// With lines of text.

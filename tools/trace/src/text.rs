@@ -175,6 +175,17 @@ impl Text {
         self.way(request);
         self.injected(request);
         self.end_line();
+        self.caller(request);
+    }
+
+    /// The frames of the call that submitted it, a line each.
+    fn caller(&mut self, request: &Request) {
+        for frame in &*request.caller {
+            self.coloured(Colour::Dim, |line| {
+                let _ = write!(line, "    > {frame}");
+            });
+            self.end_line();
+        }
     }
 
     fn life(&mut self, request: &Request, what: &str) {

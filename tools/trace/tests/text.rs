@@ -5,7 +5,7 @@ mod common;
 use anyring_chaos_plan::Fault;
 use anyring_engine::abi::Sqe;
 use anyring_trace::event::*;
-use anyring_tracer::{Session, Settings};
+use anyring_tracer::{Callers, Session, Settings};
 use common::{Attached, Stream, attached, sqe, words};
 use insta::assert_snapshot;
 
@@ -61,6 +61,59 @@ fn how_a_request_was_done() {
         stream.completed(serial, 0);
     }
     assert_snapshot!(stream.text());
+}
+
+/// Names the addresses of its processes' code, and the depth of the stack.
+#[derive(Default)]
+struct Names(std::collections::BTreeMap<u32, u64>);
+
+impl Callers for Names {
+    fn mapped(&mut self, process: u32, mapped: &Mapped, _: &std::path::Path) {
+        self.0.insert(process, mapped.start);
+    }
+    fn started(&mut self, process: u32, parent: u32) {
+        self.0.insert(process, self.0.get(&parent).copied().unwrap_or(0));
+    }
+    fn ended(&mut self, process: u32) {
+        self.0.remove(&process);
+    }
+    fn frames(&mut self, process: u32, called: &Called, stack: &[u8]) -> Vec<String> {
+        let start = self.0.get(&process).copied().unwrap_or(0);
+        vec![format!("function+{:#x}", called.ip - start), format!("main, {} bytes up", stack.len())]
+    }
+}
+
+#[test]
+fn a_request_is_its_threads_newest_calls() {
+    let mut stream = Stream::default();
+    stream.started("/bin/server", &["server"], 0);
+    stream.put(
+        Kind::Mapped,
+        &Mapped { start: 0x1000, end: 0x2000, offset: 0 },
+        &[attached(Content::Path, 0, b"/a")],
+    );
+    let call = |stream: &mut Stream, ip| {
+        let stack = attached(Content::Stack, 0x9000, &[0; 40]);
+        stream.put(Kind::Called, &Called { ip, sp: 0x9000, bp: 0 }, &[stack]);
+    };
+    call(&mut stream, 0x1001);
+    let first = stream.submitted(sqe(NOP), &[]);
+    let second = stream.submitted(sqe(NOP), &[]);
+    stream.entered(Entered::default());
+    // By nobody: an SQ thread.
+    let third = stream.submitted(sqe(NOP), &[]);
+    stream.process = 101;
+    stream.started("/bin/server", &["server"], 100);
+    call(&mut stream, 0x1002);
+    let of_child = stream.submitted(sqe(NOP), &[]);
+    stream.completed(of_child, 0);
+    stream.process = 100;
+    [first, second, third].into_iter().for_each(|serial| stream.completed(serial, 0));
+    let text = stream.shown(Settings::default(), |session, to| session.callers(Names::default()).text(to));
+    assert_snapshot!(text);
+    let json = stream.shown(Settings::default(), |session, to| session.callers(Names::default()).json(to));
+    assert!(json.contains(r#""caller":["function+0x1","main, 40 bytes up"]"#), "{json}");
+    assert_eq!(json.matches("caller").count(), 3, "{json}");
 }
 
 #[test]

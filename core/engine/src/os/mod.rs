@@ -37,7 +37,7 @@ pub use arch::{System, install_system, point};
 pub use arch::{interruption_address, prefetch, resume_address, stub, thread_pointer, ticks, ticks_per_us};
 pub use calls::*;
 pub use linux_raw_sys::general as nr;
-pub use proc::{is_in_proc, mounts, number_in_proc, own_threads, target_of, thread_status};
+pub use proc::{is_in_proc, mappings, mounts, number_in_proc, own_threads, target_of, thread_status};
 pub use signals::*;
 
 use sync::atomic::AtomicU32;

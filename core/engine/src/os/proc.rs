@@ -135,6 +135,17 @@ pub fn mounts() -> Result<Vec<u8>, Errno> {
     text
 }
 
+/// What this process has mapped where, as text.
+///
+/// # Errors
+/// Where `/proc` cannot be read.
+pub fn mappings() -> Result<Vec<u8>, Errno> {
+    let mappings = open(c"/proc/self/maps", nr::O_RDONLY | nr::O_CLOEXEC)?;
+    let text = read_all(nr::__NR_read, mappings);
+    close(mappings);
+    text
+}
+
 /// All that `read(2)` or `getdents64(2)` has to give.
 fn read_all(number: u32, fd: Fd) -> Result<Vec<u8>, Errno> {
     const STEP: usize = 8192;

@@ -8,6 +8,7 @@
 //! An event is published where it happens, under the ring's lock mostly, so the events of one ring come in their order. Where
 //! the buffer is full, the thread waits for the reader; a reader that is gone is not waited for.
 
+pub mod callers;
 pub mod counts;
 mod files;
 mod lent;

@@ -1,6 +1,9 @@
 //! Functions of the C library that ours stand in front of, beside those of [`anyring_interpose`].
 
 use crate::{dispatch, inside};
+use anyring_engine::frontend;
+use anyring_runtime::arch;
+use linux_raw_sys::general as raw;
 
 pub mod exec;
 pub mod process;
@@ -19,6 +22,10 @@ impl anyring_interpose::Frontend for Interposed {
 
     #[inline]
     unsafe fn call(number: usize, arguments: [usize; 6]) -> Option<isize> {
+        if number == raw::__NR_io_uring_enter as usize && frontend::wants_callers() {
+            let [ip, sp, bp] = arch::pointers();
+            frontend::called_from(ip, sp, bp);
+        }
         // SAFETY: the caller's promise.
         anyring_runtime::process::sees_calls().then(|| unsafe { dispatch::called(number, arguments, true) })
     }

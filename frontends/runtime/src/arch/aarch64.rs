@@ -30,6 +30,17 @@ pub unsafe fn syscall(number: usize, a: [usize; 6]) -> isize {
     result
 }
 
+/// The instruction, stack and frame pointers of the function that this is a part of.
+#[inline(always)]
+pub fn pointers() -> [usize; 3] {
+    let (pc, sp, fp);
+    // SAFETY: looks at registers only.
+    unsafe {
+        asm!("adr {}, .", "mov {}, sp", "mov {}, x29", out(reg) pc, out(reg) sp, out(reg) fp, options(nomem, nostack));
+    }
+    [pc, sp, fp]
+}
+
 unsafe extern "C" {
     /// `clone(2)` for a thread; the words at `stack` are its entry and its argument.
     pub fn anyring_runtime_clone(

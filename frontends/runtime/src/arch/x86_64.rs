@@ -32,6 +32,17 @@ pub unsafe fn syscall(number: usize, a: [usize; 6]) -> isize {
     result
 }
 
+/// The instruction, stack and frame pointers of the function that this is a part of.
+#[inline(always)]
+pub fn pointers() -> [usize; 3] {
+    let (ip, sp, bp);
+    // SAFETY: looks at registers only.
+    unsafe {
+        asm!("lea {}, [rip]", "mov {}, rsp", "mov {}, rbp", out(reg) ip, out(reg) sp, out(reg) bp, options(nomem, nostack));
+    }
+    [ip, sp, bp]
+}
+
 unsafe extern "C" {
     /// `clone(2)` for a thread; the words at `stack` are its entry and its argument.
     pub fn anyring_runtime_clone(

@@ -101,6 +101,11 @@ impl Context {
         self.program_counter
     }
 
+    /// Where the thread goes on, its stack and its frame.
+    pub fn pointers(&self) -> [usize; 3] {
+        [self.program_counter, self.stack_pointer, self.registers[29]]
+    }
+
     /// Lets the thread go on at `address`.
     pub fn set_instruction_pointer(&mut self, address: usize) {
         self.program_counter = address;

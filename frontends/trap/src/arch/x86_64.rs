@@ -88,8 +88,10 @@ const R9: usize = 1;
 const R10: usize = 2;
 const RDI: usize = 8;
 const RSI: usize = 9;
+const RBP: usize = 10;
 const RDX: usize = 12;
 const RAX: usize = 13;
+const RSP: usize = 15;
 const RIP: usize = 16;
 
 impl Context {
@@ -106,6 +108,11 @@ impl Context {
     /// Where the thread goes on.
     pub fn instruction_pointer(&self) -> usize {
         self.registers[RIP]
+    }
+
+    /// Where the thread goes on, its stack and its frame.
+    pub fn pointers(&self) -> [usize; 3] {
+        [RIP, RSP, RBP].map(|index| self.registers[index])
     }
 
     /// Lets the thread go on at `address`.

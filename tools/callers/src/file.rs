@@ -1,0 +1,122 @@
+//! A file with code: its unwind tables, and the names of what is in it.
+
+use std::cell::OnceCell;
+use std::fs::File;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use addr2line::Loader;
+use framehop::{ExplicitModuleSectionInfo, Module};
+use memmap2::Mmap;
+use object::elf::PF_X;
+use object::{Object, ObjectSection, ObjectSegment, SegmentFlags};
+
+/// One of them.
+pub struct CodeFile {
+    path: PathBuf,
+    /// Where its code lies in the file, and in memory before it is moved.
+    code: Vec<(Range<u64>, u64)>,
+    sections: ExplicitModuleSectionInfo<Rc<[u8]>>,
+    /// Where its debug information is.
+    debug: PathBuf,
+    loader: OnceCell<Option<Loader>>,
+}
+
+impl CodeFile {
+    /// Reads what is needed to unwind; `None` where that is no such file.
+    pub fn open(path: &Path) -> Option<CodeFile> {
+        let file = File::open(path).ok()?;
+        // SAFETY: read only; who changes it meanwhile gets wrong names.
+        let bytes = unsafe { Mmap::map(&file) }.ok()?;
+        let object = object::File::parse(&*bytes).ok()?;
+        let is_code = |flags| matches!(flags, SegmentFlags::Elf { p_flags } if p_flags & PF_X != 0);
+        let code = object.segments().filter(|segment| is_code(segment.flags())).map(|segment| {
+            let (offset, length) = segment.file_range();
+            (offset..offset + length, segment.address())
+        });
+        let debug = if object.section_by_name(".debug_info").is_some() { None } else { separate(&object) };
+        Some(CodeFile {
+            path: path.to_owned(),
+            code: code.collect(),
+            sections: sections(&object),
+            debug: debug.unwrap_or_else(|| path.to_owned()),
+            loader: OnceCell::new(),
+        })
+    }
+
+    /// The address, before the file is moved, of code that is mapped from an offset on.
+    pub fn address_of(&self, offset: u64) -> Option<u64> {
+        const PAGE: u64 = 4096;
+        // Whole pages are mapped, with what stands before the code in the first.
+        let page = |range: &Range<u64>| range.start - range.start % PAGE;
+        let (range, address) =
+            self.code.iter().find(|(range, _)| (page(range)..range.end).contains(&offset))?;
+        Some(address.wrapping_sub(range.start).wrapping_add(offset))
+    }
+
+    /// What unwinds frames of its code, which lies in this range, moved by `bias`.
+    pub fn module(&self, range: Range<u64>, bias: u64) -> Module<Rc<[u8]>> {
+        Module::new(self.path.to_string_lossy().into_owned(), range, bias, self.sections.clone())
+    }
+
+    /// What stands at an address of the file, which is shown by `name`: the innermost function first.
+    pub fn names(&self, address: u64, name: &str) -> Vec<String> {
+        let loader = self.loader.get_or_init(|| Loader::new(&self.debug).ok());
+        let Some(loader) = loader else { return vec![format!("{address:#x} ({name})")] };
+        let mut names = Vec::new();
+        if let Ok(mut frames) = loader.find_frames(address) {
+            while let Ok(Some(frame)) = frames.next() {
+                let Some(function) = &frame.function else { continue };
+                let Ok(function) = function.demangle() else { continue };
+                let location = frame.location.as_ref().and_then(|at| Some((at.file?, at.line?)));
+                names.push(match location {
+                    Some((file, line)) => format!("{function} ({}:{line})", last(file)),
+                    None => format!("{function} ({name})"),
+                });
+            }
+        }
+        if names.is_empty() {
+            names.push(match loader.find_symbol_info(address) {
+                Some(symbol) => {
+                    let function = addr2line::demangle_auto(symbol.name().into(), None);
+                    format!("{function}+{:#x} ({name})", address - symbol.address())
+                }
+                None => format!("{address:#x} ({name})"),
+            });
+        }
+        names
+    }
+}
+
+/// A path without its directories.
+fn last(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+fn sections(object: &object::File<'_>) -> ExplicitModuleSectionInfo<Rc<[u8]>> {
+    let range = |name| {
+        let section = object.section_by_name(name)?;
+        Some(section.address()..section.address() + section.size())
+    };
+    let data = |name| Some(Rc::from(object.section_by_name(name)?.data().ok()?));
+    ExplicitModuleSectionInfo {
+        text_svma: range(".text"),
+        text: data(".text"),
+        got_svma: range(".got"),
+        eh_frame_svma: range(".eh_frame"),
+        eh_frame: data(".eh_frame"),
+        eh_frame_hdr_svma: range(".eh_frame_hdr"),
+        eh_frame_hdr: data(".eh_frame_hdr"),
+        ..ExplicitModuleSectionInfo::default()
+    }
+}
+
+/// The file that distributions keep debug information in.
+fn separate(object: &object::File<'_>) -> Option<PathBuf> {
+    let id = object.build_id().ok()??;
+    let digits: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+    let (directory, name) = digits.split_at_checked(2)?;
+    let path = PathBuf::from(format!("/usr/lib/debug/.build-id/{directory}/{name}.debug"));
+    path.exists().then_some(path)
+}

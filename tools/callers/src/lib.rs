@@ -1,0 +1,236 @@
+//! Which code of a traced program made a call (`anyring trace -k`).
+//!
+//! The program tells where its code lies, and at each call three registers and a copy of its stack. The copy is unwound here by
+//! the tables in the program's files, and addresses get the names that symbols and debug information give them.
+//!
+//! What a program loads later it does not tell: where an address is nobody's, the reader looks at the program's mappings itself.
+
+mod file;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use anyring_trace::event::{Called, Mapped};
+use anyring_tracer::Callers;
+use file::CodeFile;
+use framehop::Unwinder as _;
+use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
+
+/// As many frames of a stack are named.
+const MOST_FRAMES: usize = 64;
+/// The most files that are kept open.
+const MOST_FILES: usize = 4096;
+
+/// All processes, and the files that their code is from.
+#[derive(Default)]
+pub struct Stacks {
+    processes: HashMap<u32, Process>,
+    files: HashMap<PathBuf, Option<Rc<CodeFile>>>,
+}
+
+#[derive(Clone, Default)]
+struct Process {
+    mappings: Vec<Mapping>,
+    unwinder: UnwinderX86_64<Rc<[u8]>>,
+    /// Mappings were looked at for an address beyond those that were told.
+    looked: Vec<u64>,
+}
+
+/// Code of a file.
+#[derive(Clone)]
+struct Mapping {
+    start: u64,
+    end: u64,
+    path: PathBuf,
+    /// What is added to an address of the file to get one of the process; `None` where the file cannot be read.
+    bias: Option<u64>,
+    file: Option<Rc<CodeFile>>,
+}
+
+impl Stacks {
+    fn file(&mut self, path: &Path) -> Option<Rc<CodeFile>> {
+        if let Some(known) = self.files.get(path) {
+            return known.clone();
+        }
+        if self.files.len() >= MOST_FILES {
+            self.files.clear();
+        }
+        let file = CodeFile::open(path).map(Rc::new);
+        self.files.insert(path.to_owned(), file.clone());
+        file
+    }
+
+    fn add(&mut self, process: u32, start: u64, end: u64, offset: u64, path: &Path) {
+        let file = self.file(path);
+        let bias = file.as_ref().and_then(|file| Some(start.wrapping_sub(file.address_of(offset)?)));
+        let process = self.processes.entry(process).or_default();
+        if process.mapping(start).is_some() {
+            return;
+        }
+        if let (Some(file), Some(bias)) = (&file, bias) {
+            process.unwinder.add_module(file.module(start..end, bias));
+        }
+        process.mappings.push(Mapping { start, end, path: path.to_owned(), bias, file });
+    }
+
+    /// Looks at what a process has mapped by now, if it still is there.
+    fn look(&mut self, process: u32) {
+        let text = std::fs::read_to_string(format!("/proc/{process}/maps")).unwrap_or_default();
+        for line in text.lines() {
+            if let Some((start, end, offset, path)) = parse(line) {
+                self.add(process, start, end, offset, path);
+            }
+        }
+    }
+
+    fn addresses(&self, process: u32, called: &Called, stack: &[u8]) -> Vec<u64> {
+        let Some(process) = self.processes.get(&process) else { return vec![called.ip] };
+        let mut read = |address: u64| {
+            let at = usize::try_from(address.wrapping_sub(called.sp)).map_err(drop)?;
+            let word = stack.get(at..).and_then(|rest| rest.first_chunk()).ok_or(())?;
+            Ok(u64::from_ne_bytes(*word))
+        };
+        let mut cache = CacheX86_64::<_>::new();
+        let registers = UnwindRegsX86_64::new(called.ip, called.sp, called.bp);
+        let mut frames = process.unwinder.iter_frames(called.ip, registers, &mut cache, &mut read);
+        let mut addresses = Vec::new();
+        while addresses.len() < MOST_FRAMES
+            && let Ok(Some(frame)) = frames.next()
+        {
+            addresses.push(frame.address_for_lookup());
+        }
+        addresses
+    }
+
+    /// An address that lies in nothing known, where nobody has looked for it yet.
+    fn unknown(&mut self, process: u32, addresses: &[u64]) -> bool {
+        const PAGE: u64 = 4096;
+        let process = self.processes.entry(process).or_default();
+        let unknown = addresses.iter().find(|address| process.mapping(**address).is_none());
+        let Some(page) = unknown.map(|address| address / PAGE) else { return false };
+        let is_new = !process.looked.contains(&page) && process.looked.len() < MOST_FRAMES;
+        if is_new {
+            process.looked.push(page);
+        }
+        is_new
+    }
+}
+
+impl Process {
+    fn mapping(&self, address: u64) -> Option<&Mapping> {
+        self.mappings.iter().find(|mapping| (mapping.start..mapping.end).contains(&address))
+    }
+
+    /// What an address is called, the innermost function that was inlined there first.
+    fn names(&self, address: u64) -> Vec<String> {
+        let Some(mapping) = self.mapping(address) else { return vec![format!("{address:#x}")] };
+        let name = mapping.path.file_name().unwrap_or_default().to_string_lossy();
+        // The libraries by which the program came to be traced are not its own.
+        if name.starts_with("libanyring_") {
+            return Vec::new();
+        }
+        match (&mapping.file, mapping.bias) {
+            (Some(file), Some(bias)) => file.names(address.wrapping_sub(bias), &name),
+            _ => vec![format!("{address:#x} ({name})")],
+        }
+    }
+}
+
+impl Callers for Stacks {
+    fn mapped(&mut self, process: u32, mapped: &Mapped, path: &Path) {
+        self.add(process, mapped.start, mapped.end, mapped.offset, path);
+    }
+
+    fn started(&mut self, process: u32, parent: u32) {
+        let inherited = self.processes.get(&parent).cloned().unwrap_or_default();
+        self.processes.insert(process, inherited);
+    }
+
+    fn ended(&mut self, process: u32) {
+        self.processes.remove(&process);
+    }
+
+    fn frames(&mut self, process: u32, called: &Called, stack: &[u8]) -> Vec<String> {
+        let mut addresses = self.addresses(process, called, stack);
+        if self.unknown(process, &addresses) {
+            self.look(process);
+            addresses = self.addresses(process, called, stack);
+        }
+        let Some(process) = self.processes.get(&process) else { return Vec::new() };
+        addresses.into_iter().flat_map(|address| process.names(address)).take(MOST_FRAMES).collect()
+    }
+}
+
+/// The range, the offset and the path of a line of `/proc/PID/maps` about a file's code.
+fn parse(line: &str) -> Option<(u64, u64, u64, &Path)> {
+    let mut words = line.splitn(6, ' ');
+    let (start, end) = words.next()?.split_once('-')?;
+    let is_code = words.next()?.contains('x');
+    let offset = words.next()?;
+    let path = words.nth(2)?.trim_start();
+    let number = |digits| u64::from_str_radix(digits, 16).ok();
+    let is_file = is_code && path.starts_with('/');
+    Some((number(start)?, number(end)?, number(offset)?, Path::new(path))).filter(|_| is_file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::arch::asm;
+
+    /// This very place, and the stack from here.
+    #[inline(always)]
+    fn here() -> (Called, Vec<u8>) {
+        let (ip, sp, bp);
+        // SAFETY: looks at registers only.
+        unsafe {
+            asm!("lea {}, [rip]", "mov {}, rsp", "mov {}, rbp", out(reg) ip, out(reg) sp, out(reg) bp, options(nomem));
+        }
+        // SAFETY: the stacks of tests' threads have frames of that size behind them.
+        let stack = unsafe { std::slice::from_raw_parts(sp as *const u8, 1024) };
+        (Called { ip, sp, bp }, stack.to_vec())
+    }
+
+    #[inline(never)]
+    fn a_function_with_a_name() -> (Called, Vec<u8>) {
+        std::hint::black_box(here())
+    }
+
+    #[test]
+    fn functions_of_this_program_are_found() {
+        let process = std::process::id();
+        let mut stacks = Stacks::default();
+        let (called, stack) = a_function_with_a_name();
+        let frames = stacks.frames(process, &called, &stack);
+        let has = |name: &str| frames.iter().position(|frame| frame.contains(name));
+        let (inner, outer) = (has("a_function_with_a_name"), has("functions_of_this_program_are_found"));
+        assert!(inner.is_some() && inner < outer, "{frames:#?}");
+        // A child has the same code.
+        stacks.started(1, process);
+        assert_eq!(stacks.frames(1, &called, &stack), frames);
+        stacks.ended(process);
+        stacks.started(2, process);
+        assert_eq!(stacks.frames(2, &called, &stack)[0], format!("{:#x}", called.ip));
+    }
+
+    #[test]
+    fn nonsense_has_no_frames_of_note() {
+        let mut stacks = Stacks::default();
+        let called = Called { ip: u64::MAX, sp: u64::MAX - 7, bp: 1 };
+        assert!(stacks.frames(std::process::id(), &called, &[1; 64]).len() <= 1);
+        let mapped = Mapped { start: 8, end: 1, offset: u64::MAX };
+        stacks.mapped(7, &mapped, Path::new("/proc/self/exe"));
+        stacks.mapped(7, &mapped, Path::new("/no/such/file"));
+        assert!(stacks.frames(7, &called, &[]).len() <= 1);
+    }
+
+    #[test]
+    fn lines_of_mappings() {
+        let line = "7f00a000-7f00c000 r-xp 00002000 fd:01 1234          /usr/lib/a b.so";
+        assert_eq!(parse(line), Some((0x7f00_a000, 0x7f00_c000, 0x2000, Path::new("/usr/lib/a b.so"))));
+        for line in ["7f00a000-7f00c000 r--p 0 0:0 0 /a", "7f00a000-7f00c000 r-xp 0 0:0 0 [vdso]", "", "-"] {
+            assert_eq!(parse(line), None, "{line}");
+        }
+    }
+}
