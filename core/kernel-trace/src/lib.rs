@@ -182,7 +182,6 @@ pub fn looks() {
 pub fn ends() {
     let mut rings = RINGS.lock();
     if rings.ends() {
-        rings.look();
         trace::ends();
     }
 }

@@ -66,6 +66,8 @@ pub struct Ring {
     shared: bool,
     /// It was there before this process was.
     inherited: bool,
+    /// This process has submitted to it.
+    submitted: bool,
 }
 
 impl Ring {
@@ -96,6 +98,7 @@ impl Ring {
             buffers: Buffers::new(),
             shared: false,
             inherited: false,
+            submitted: false,
         })
     }
 
@@ -107,6 +110,11 @@ impl Ring {
     /// Is it looked at?
     pub fn is_followed(&self) -> bool {
         self.memory.is_some()
+    }
+
+    /// Is it this process's, or has this process submitted to it?
+    pub fn is_used(&self) -> bool {
+        !self.inherited || self.submitted
     }
 
     /// Is `fd` a descriptor of it?
@@ -159,7 +167,7 @@ impl Ring {
     pub fn forked(&mut self, is_child: bool) {
         self.shared = true;
         if is_child {
-            self.inherited = true;
+            (self.inherited, self.submitted) = (true, false);
             self.promised = 0;
             self.queued.clear();
             self.requests.clear();
@@ -186,6 +194,7 @@ impl Ring {
             // They may have been changed since a call did not take them.
             self.queued.clear();
         }
+        self.submitted |= to_submit > 0;
         self.promised = self.promised.saturating_add(to_submit);
         let Some(memory) = &self.memory else { return };
         let Some(tail) = memory.sq_tail() else { return };

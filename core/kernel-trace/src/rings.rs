@@ -147,9 +147,14 @@ impl Rings {
         self.rings.iter().any(Ring::is_held)
     }
 
-    /// The process ends; whether it did not before.
+    /// The process ends; whether it did not before. Rings that it has used end for it.
     pub fn ends(&mut self) -> bool {
-        !core::mem::replace(&mut self.ended, true)
+        if core::mem::replace(&mut self.ended, true) {
+            return false;
+        }
+        self.look();
+        self.rings.iter_mut().filter(|ring| ring.is_used()).for_each(Ring::end);
+        true
     }
 
     /// The process has forked.

@@ -128,6 +128,37 @@ fn completions_that_a_ring_leaves_behind() {
 }
 
 #[test]
+fn a_process_that_ends_tells_what_it_leaves_in_its_rings() {
+    for engine in engines() {
+        let text = text(&["--summary", "--engine", engine], &["open", "5"]);
+        assert_eq!(
+            text.matches("ring ended, requests under way: 0, CQEs not reaped: 2\n").count(),
+            1,
+            "{text}"
+        );
+        assert!(text.contains("never reaped: 2\n"), "{text}");
+        assert_eq!(text.matches(" ended\n").count(), 2, "{text}");
+    }
+    let killed = text(&[], &["killed", "32"]);
+    assert!(killed.contains("] 0.") && killed.contains(" gone without a word"), "{killed}");
+    let (lines, _) = json(&["killed", "32"]);
+    assert_eq!(of_type(&lines, "process_ended").map(|line| &line["silent"]).collect::<Vec<_>>(), [true]);
+}
+
+#[test]
+fn which_worker_did_it() {
+    let mut command = Command::new(anyring());
+    command.args(["trace", "--json", "--"]).arg(program()).arg("worker");
+    let output = command.current_dir(env!("CARGO_TARGET_TMPDIR")).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    let line = text.lines().find(|line| line.contains("OPENAT")).unwrap_or_else(|| panic!("{text}"));
+    let line: Value = serde_json::from_str(line).unwrap();
+    assert_eq!(line["way"], "worker", "{text}");
+    let worker = line["worker_thread"].as_u64().unwrap_or_else(|| panic!("{text}"));
+    assert!(worker != 0 && line["thread"] != worker, "{text}");
+}
+
+#[test]
 fn files_and_failures() {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("trace-{}", std::process::id()));
     let name = path.to_str().unwrap();

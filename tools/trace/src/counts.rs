@@ -89,7 +89,7 @@ impl Counts {
             operation.bytes += request.bytes();
         }
         let Some(result) = request.result().filter(|_| request.is_done()) else {
-            operation.unfinished += 1;
+            operation.unfinished += u64::from(!request.may_be_done());
             return;
         };
         operation.errors += u64::from(result.res < 0);

@@ -72,7 +72,7 @@ impl Filter {
         let subject = match told {
             Told::Requests(_) | Told::Submitted(_) | Told::Completed(..) => return true,
             Told::Shot(request, completion) => return self.wants_result(request, completion),
-            Told::Started(_) | Told::Ended(_) => call("process", false, Some(0)),
+            Told::Started(_) | Told::Ended(_) | Told::Gone(_) => call("process", false, Some(0)),
             Told::RingMade(made) => call("setup", made.result < 0, Some(0)),
             Told::RingEnded(_) => call("setup", false, Some(0)),
             Told::Registered(registered, _) => {

@@ -50,7 +50,10 @@ struct Started<'a> {
 }
 
 #[derive(Serialize)]
-struct Nothing {}
+struct Ended {
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    silent: bool,
+}
 
 #[derive(Serialize)]
 struct Made {
@@ -315,7 +318,11 @@ impl Json {
                 Relation::TimedOutBy(serial) => Some(serial),
                 _ => None,
             }),
-            state: if request.is_done() { "done" } else { "unfinished" },
+            state: match () {
+                () if request.is_done() => "done",
+                () if request.may_be_done() => "unseen",
+                () => "unfinished",
+            },
             multishot: request.is_multishot(),
             results: request.count(),
             bytes: transfer::moves_bytes(request.op).then_some(request.bytes()),
@@ -407,7 +414,8 @@ impl Listener for Json {
         }
         match told {
             Told::Started(process) => self.started(place, process),
-            Told::Ended(_) => self.line("process_ended", place, Nothing {}),
+            Told::Ended(_) => self.line("process_ended", place, Ended { silent: false }),
+            Told::Gone(_) => self.line("process_ended", place, Ended { silent: true }),
             Told::RingMade(made) => self.made(place, made),
             Told::RingEnded(ended) => {
                 let (under_way, cq_ready) = (ended.in_flight, ended.cq_ready);

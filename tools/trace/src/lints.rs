@@ -305,7 +305,7 @@ impl Lints {
         }
         if !request.is_done() {
             // One that had results is armed still, as it should be.
-            if !request.is_multishot() {
+            if !request.is_multishot() && !request.may_be_done() {
                 self.find(Lint::NeverCompleted, 1, name);
             }
             return;

@@ -9,13 +9,13 @@ use std::fmt;
 use std::num::NonZero;
 use std::sync::Arc;
 
-use anyring_engine::abi::{IOSQE_FIXED_FILE, IOSQE_IO_HARDLINK, IOSQE_IO_LINK, Sqe};
+use anyring_engine::abi::{IOSQE_CQE_SKIP_SUCCESS, IOSQE_FIXED_FILE, IOSQE_IO_HARDLINK, IOSQE_IO_LINK, Sqe};
 use anyring_engine::ops;
 use anyring_engine::request::op::{Caps, Op};
 use anyring_engine::request::shown::{Kind, When};
 use anyring_trace::event::{
-    self, Body, CHANGED, Content, Entered, Event, LAST, OVERFLOWED, Registered, RingEnded, RingMade, SKIPPED,
-    Step, Submitted, UNMAPPED, Unseen,
+    self, Body, CHANGED, Content, ENGINE_KERNEL, Entered, Event, LAST, OVERFLOWED, Registered, RingEnded,
+    RingMade, SKIPPED, Step, Submitted, UNMAPPED, Unseen,
 };
 use linux_raw_sys::errno::{ECANCELED, ETIME};
 use linux_raw_sys::io_uring::{IORING_CQE_F_MORE, IORING_CQE_F_NOTIF};
@@ -106,6 +106,8 @@ pub struct Request {
     pub memory: Memory,
     /// The frames of the call that submitted it, the innermost first, where they are known.
     pub caller: Arc<[String]>,
+    /// `ENGINE_*`.
+    engine: u32,
     names: Vec<(i32, Arc<str>)>,
     steps: Vec<Stepped>,
     completions: VecDeque<Completion>,
@@ -195,6 +197,8 @@ pub enum Told<'a> {
     Started(&'a Process),
     /// It ends; its requests that were under way were handed on before.
     Ended(&'a Process),
+    /// It is gone and has not told so, with rings that it had.
+    Gone(&'a Process),
     /// A ring was made, or not.
     RingMade(&'a RingMade),
     /// A ring ended in its process.
@@ -261,6 +265,12 @@ impl Request {
     /// Does nothing more come of it?
     pub fn is_done(&self) -> bool {
         self.last && (self.notified || !self.awaits_notification)
+    }
+
+    /// May it be done, unseen? On the kernel's rings nobody sees a success that is to have no CQE.
+    pub fn may_be_done(&self) -> bool {
+        let skips = u32::from(self.sqe.flags) & IOSQE_CQE_SKIP_SUCCESS != 0;
+        skips && self.engine == ENGINE_KERNEL && !self.is_done()
     }
 
     /// How many results it had, notifications not among them.
@@ -614,13 +624,15 @@ impl Model {
         }
     }
 
-    /// No further event comes: what was never completed is told.
+    /// No further event comes: what was never completed is told, and who has not told of an end.
     pub fn end(&mut self, time_ns: u64, to: &mut dyn Listener) {
-        let rings = self.processes.values().flat_map(|process| {
-            process.rings.keys().map(|ring| Place { time_ns, process: process.id, thread: 0, ring: *ring })
-        });
-        for place in rings.collect::<Vec<_>>() {
-            self.give_up(place, to);
+        let with_rings = self.processes.values().filter(|process| !process.rings.is_empty());
+        for id in with_rings.map(|process| process.id).collect::<Vec<_>>() {
+            let place = Place { time_ns, process: id, ..Place::default() };
+            self.end_rings(place, to);
+            if let Some(process) = self.process(id).filter(|process| process.engine != 0) {
+                to.tell(place, &Told::Gone(process), self);
+            }
         }
     }
 
@@ -719,6 +731,7 @@ impl Model {
             file: submitted.file,
             memory,
             caller: self.calls.of(place),
+            engine: self.process_of(place).engine,
             names: self.process_of(place).names_for(&sqe, op, submitted.file),
             steps: Vec::new(),
             completions: VecDeque::new(),

@@ -136,6 +136,15 @@ impl Text {
         });
     }
 
+    /// It had no result that was seen.
+    fn without_result(&mut self, request: &Request) {
+        if request.may_be_done() {
+            self.line.push_str(" = ? [no CQE asked for]");
+        } else {
+            self.unfinished();
+        }
+    }
+
     fn unfinished(&mut self) {
         self.coloured(Colour::Yellow, |line| line.push_str(" <unfinished ...>"));
     }
@@ -167,7 +176,7 @@ impl Text {
                 self.notification(request, result);
             }
             _ => {
-                self.unfinished();
+                self.without_result(request);
                 self.life(request, "");
             }
         }
@@ -322,6 +331,7 @@ impl Listener for Text {
         match told {
             Told::Started(process) => self.started(process),
             Told::Ended(_) => self.line.push_str("ended"),
+            Told::Gone(_) => self.line.push_str("gone without a word: killed, perhaps"),
             Told::RingMade(made) => calls::setup(&mut self.line, made),
             Told::RingEnded(ended) => {
                 let RingEnded { in_flight, cq_ready, .. } = ended;

@@ -337,6 +337,27 @@ fn what_never_completes_is_told_where_its_process_or_ring_ends_or_the_trace() {
 }
 
 #[test]
+fn a_success_without_a_cqe_is_unseen_on_the_kernels_rings() {
+    const SKIP: u8 = 1 << 6;
+    for (engine, shown) in
+        [(ENGINE_KERNEL, ") = ? [no CQE asked for]\n"), (ENGINE_USER, ") <unfinished ...>\n")]
+    {
+        let mut stream = Stream::default();
+        stream.put(Kind::Started, &Started { parent: 0, engine }, &[]);
+        stream.submitted(Sqe { flags: SKIP, ..sqe(NOP) }, &[]);
+        let text = stream.text();
+        assert!(text.contains(shown), "{text}");
+        let summary = stream.shown(Settings::default(), Session::summary);
+        assert_eq!(summary.contains("never completed"), engine == ENGINE_USER, "{summary}");
+        let table = stream.shown(Settings::default(), Session::counts);
+        let unfinished = u32::from(engine == ENGINE_USER);
+        assert!(table.contains(&format!(" 1        0        0          {unfinished} ")), "{table}");
+        let json = stream.shown(Settings::default(), Session::json);
+        assert_eq!(json.contains(r#""state":"unseen""#), engine == ENGINE_KERNEL, "{json}");
+    }
+}
+
+#[test]
 fn a_process_that_is_forked_knows_its_parents_files() {
     let mut stream = Stream::default();
     stream.started("/bin/server", &["server"], 0);

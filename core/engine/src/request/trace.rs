@@ -30,7 +30,7 @@ use crate::queue::Cqe;
 use crate::request::op::Op;
 use crate::request::shown;
 use crate::request::{Flags, RequestId};
-use crate::ring::Core;
+use crate::ring::{Core, registry};
 use files::Names;
 pub use lent::Lent;
 use linux_raw_sys::io_uring::IORING_CQE_F_MORE;
@@ -99,9 +99,14 @@ pub fn thread_ends() {
     }
 }
 
-/// The process ends.
+/// The process ends, with the rings that it has used and not closed.
 pub fn ends() {
     let Some(tracer) = tracer() else { return };
+    registry::for_each_live(|ring| {
+        if let Some(core) = ring.lock().as_ref().filter(|core| core.traced().is_of_this_process()) {
+            core.trace_end();
+        }
+    });
     tracer.publish(0, Kind::Ended, &event::Ended::default(), &Samples::NONE);
 }
 
@@ -140,6 +145,8 @@ const MOST_LENT: usize = 1 << 16;
 pub struct Traced {
     /// The serial of the request that was submitted last, where it is.
     last: Option<u64>,
+    /// The process that has used it last: it may have forked.
+    process: u32,
     /// The memory of requests that are told of, by their serials, until it is the program's again.
     lent: BTreeMap<u64, Lent>,
 }
@@ -147,7 +154,13 @@ pub struct Traced {
 impl Traced {
     /// For a new ring of this process.
     pub fn new() -> Traced {
-        Traced { last: is_on().then_some(0), lent: BTreeMap::new() }
+        let process = PROCESS.load(Ordering::Relaxed);
+        Traced { last: is_on().then_some(0), process, lent: BTreeMap::new() }
+    }
+
+    /// Is it, and was it used last by this process?
+    fn is_of_this_process(&self) -> bool {
+        self.is_on() && self.process == PROCESS.load(Ordering::Relaxed)
     }
 
     /// Is it?
@@ -176,9 +189,11 @@ impl Core {
     /// A request was taken from the submission queue.
     #[cold]
     pub(super) fn trace_submission(&mut self, id: RequestId) {
-        let Some(last) = &mut self.traced_mut().last else { return };
+        let traced = self.traced_mut();
+        let Some(last) = &mut traced.last else { return };
         *last += 1;
         let serial = *last;
+        traced.process = PROCESS.load(Ordering::Relaxed);
         let behind = if self.assembly().head().is_some() { serial - 1 } else { 0 };
         self[id].serial = serial;
         if tracer().is_none() && counts::get().is_none() {

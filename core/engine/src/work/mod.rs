@@ -28,6 +28,7 @@ use crate::os::{self, Fd};
 use crate::process::credentials::{self, Credentials, Whose};
 use crate::request::data::OpData;
 use crate::request::op::{Caps, Outcome};
+use crate::request::trace;
 use crate::request::{FileHold, Flags, Phase, Request, RequestId};
 use crate::ring::drive::reactor;
 use crate::ring::{Core, CoreGuard, Ring, live};
@@ -84,6 +85,8 @@ pub struct Work {
     pub seat: Option<Arc<Seat>>,
     /// Who does it, for a tracer.
     by: Doer,
+    /// Which thread that is, of workers.
+    thread: u32,
     run: fn(&mut Work) -> Result<usize, Errno>,
     result: Result<usize, Errno>,
 }
@@ -126,6 +129,7 @@ impl Work {
             hash: 0,
             seat: None,
             by: Doer::ByCaller,
+            thread: 0,
             run: request.op.block.unwrap_or(|_| Err(Errno::EOPNOTSUPP)),
             result: Ok(0),
         }
@@ -199,8 +203,17 @@ impl Piece {
         Piece(work)
     }
 
-    /// Does it.
+    /// Does it, in a worker.
     pub fn run(&mut self) {
+        if trace::is_on() {
+            self.0.thread = os::gettid() as u32;
+        }
+        self.0.attempt();
+    }
+
+    /// Does it, in a caller that it was given back to.
+    pub fn run_by_caller(&mut self) {
+        self.0.by = Doer::ByCaller;
         self.0.attempt();
     }
 }
@@ -293,7 +306,7 @@ impl Core {
         }
         let finish = request.op.finish;
         if request.flags.has(Flags::TRACED) {
-            self.trace_step(work.id, work.by, 0);
+            self.trace_step(work.id, work.by, work.thread);
         }
         let mut outcome = finish(self, work.id, work.result);
         if self.life().is_closing() && !matches!(outcome, Outcome::Complete(_)) {

@@ -2,10 +2,13 @@
  *   shapes   a request of each shape: paths, data, chains, a multishot, one that never completes; and in a child of fork
  *   many N   N no-ops, 32 at a time
  *   killed N the same, and then it ends itself by SIGKILL
- *   left N   N no-ops and a closed ring, whose last two completions nobody has taken */
+ *   left N   N no-ops and a closed ring, whose last two completions nobody has taken
+ *   open N   the same, and the process ends with the ring open; its child has it, too
+ *   worker   a request that a thread has to wait for, by a FIFO that it makes in the working directory */
 #include "ring.h"
 #include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 static struct ring ring;
@@ -70,19 +73,39 @@ static void shapes(void) {
     CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
+static void worker(void) {
+    char path[64];
+    snprintf(path, sizeof path, "traced-fifo-%d", getpid());
+    CHECK(mkfifo(path, 0600) == 0);
+    on(IORING_OP_OPENAT, 1, AT_FDCWD, path, 0)->flags = IOSQE_ASYNC;
+    CHECK(ring_enter(ring.fd, 1, 0, 0) == 1);
+    CHECK(open(path, O_WRONLY) >= 0 && unlink(path) == 0);
+    CHECK(ring_enter(ring.fd, 0, 1, IORING_ENTER_GETEVENTS) == 0 && ring_peek(&ring)->res >= 0);
+    ring_seen(&ring);
+}
+
 int main(int count, char **arguments) {
     CHECK(count > 1 && ring_open(&ring, 32, 0) == 0);
     if (!strcmp(arguments[1], "shapes")) {
         shapes();
         return 7;
     }
+    if (!strcmp(arguments[1], "worker")) {
+        worker();
+        return 0;
+    }
     CHECK(count > 2);
-    if (!strcmp(arguments[1], "left")) {
+    if (!strcmp(arguments[1], "left") || !strcmp(arguments[1], "open")) {
         unsigned entries = atol(arguments[2]);
         for (unsigned entry = 0; entry < entries; entry++) ring_entry(&ring, IORING_OP_NOP, entry + 1);
         CHECK(ring_enter(ring.fd, entries, entries, IORING_ENTER_GETEVENTS) == entries);
         for (unsigned taken = 2; taken < entries; taken++) ring_seen(&ring);
-        return close(ring.fd);
+        if (!strcmp(arguments[1], "left"))
+            return close(ring.fd);
+        pid_t child = fork();
+        int status;
+        CHECK(child == 0 || (waitpid(child, &status, 0) == child && status == 0));
+        return 0;
     }
     for (long left = atol(arguments[2]); left > 0; left -= 32) {
         unsigned batch = left < 32 ? left : 32;

@@ -132,7 +132,7 @@ fn help(guard: &mut CoreGuard<'_>, serial: u64) -> bool {
         return false;
     }
     let Some(mut stolen) = pool::steal(serial) else { return false };
-    guard.unlocked(|| stolen.run());
+    guard.unlocked(|| stolen.run_by_caller());
     if let Some(core) = live(guard, serial) {
         core.finish(stolen);
     }
