@@ -46,12 +46,7 @@ impl Core {
         if request.flags.has(Flags::NOTIFIES) && !request.fell_with_its_chain() {
             request.cqe_flags |= IORING_CQE_F_MORE;
         }
-        let cqe = Cqe {
-            user_data: request.sqe.user_data,
-            res: result,
-            flags: request.cqe_flags,
-            big: request.big_cqe,
-        };
+        let cqe = request.cqe(result);
         if !request.flags.has(UNUSUAL) {
             self.post(cqe);
         } else if !self.post_unusual(id, cqe) {
@@ -113,12 +108,7 @@ impl Core {
     /// The CQE comes now that was to come late.
     pub(super) fn complete_late(&mut self, id: RequestId) {
         let request = &self[id];
-        let cqe = Cqe {
-            user_data: request.sqe.user_data,
-            res: request.result,
-            flags: request.cqe_flags,
-            big: request.big_cqe,
-        };
+        let cqe = request.cqe(request.result);
         self.post_told(id, cqe);
         self.end_request(id, true);
     }
@@ -146,12 +136,7 @@ impl Core {
     /// order into the ring itself, so that the request should end.
     pub fn post_more(&mut self, id: RequestId, result: i32, cqe_flags: u32) -> bool {
         let request = &self[id];
-        let cqe = Cqe {
-            user_data: request.sqe.user_data,
-            res: result,
-            flags: cqe_flags | IORING_CQE_F_MORE,
-            big: request.big_cqe,
-        };
+        let cqe = Cqe { flags: cqe_flags | IORING_CQE_F_MORE, ..request.cqe(result) };
         coverage::seen(request.op.code, result);
         // The program may use the memory again as soon as it sees the CQE.
         if request.flags.has(Flags::TRACED.with(Flags::CHAOS)) && !self.goes_on_watched(id, &cqe) {

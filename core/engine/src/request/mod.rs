@@ -44,6 +44,7 @@ use crate::assets::kbuf::Selected;
 use crate::assets::table::NodeIndex;
 use crate::os::{self, Fd};
 use crate::process::credentials::Whose;
+use crate::queue::Cqe;
 use crate::request::data::OpData;
 use crate::request::op::Op;
 
@@ -273,6 +274,12 @@ impl Request {
             self.file = FileHold::Owned(os::duplicate(fd)?);
         }
         Ok(())
+    }
+
+    /// Its CQE, with this result.
+    #[inline(always)]
+    pub fn cqe(&self, res: i32) -> Cqe {
+        Cqe { user_data: self.sqe.user_data, res, flags: self.cqe_flags, big: self.big_cqe }
     }
 
     /// Has it anything to give back when it ends: a file of the engine's, a buffer?

@@ -171,12 +171,7 @@ impl Core {
     /// The end of a notification: nothing is linked to it, and it has no file.
     pub(super) fn post_and_forget(&mut self, id: RequestId) {
         let request = &self[id];
-        let cqe = Cqe {
-            user_data: request.sqe.user_data,
-            res: request.result,
-            flags: request.cqe_flags,
-            big: request.big_cqe,
-        };
+        let cqe = request.cqe(request.result);
         if request.flags.has(Flags::TRACED) {
             self.trace_completion(id, &cqe, event::LAST);
         }
