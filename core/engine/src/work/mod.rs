@@ -19,7 +19,7 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use core::ops::{Deref, DerefMut};
 
-use anyring_trace::event::Step as Doer;
+use anyring_trace::event;
 use linux_raw_sys::general::{S_IFDIR, S_IFMT, S_IFREG, STATX_INO, STATX_TYPE};
 
 use crate::abi::{Errno, Sqe};
@@ -84,7 +84,7 @@ pub struct Work {
     /// Of the worker that does it and that can be interrupted.
     pub seat: Option<Arc<Seat>>,
     /// Who does it, for a tracer.
-    by: Doer,
+    by: event::Step,
     /// Which thread that is, of workers.
     thread: u32,
     run: fn(&mut Work) -> Result<usize, Errno>,
@@ -128,7 +128,7 @@ impl Work {
             direct,
             hash: 0,
             seat: None,
-            by: Doer::ByCaller,
+            by: event::Step::ByCaller,
             thread: 0,
             run: request.op.block.unwrap_or(|_| Err(Errno::EOPNOTSUPP)),
             result: Ok(0),
@@ -173,7 +173,7 @@ impl Work {
 
     /// Linux AIO has done it.
     pub fn conclude(&mut self, result: Result<usize, Errno>) {
-        self.by = Doer::ByAio;
+        self.by = event::Step::ByAio;
         self.result = result;
     }
 
@@ -213,7 +213,7 @@ impl Piece {
 
     /// Does it, in a caller that it was given back to.
     pub fn run_by_caller(&mut self) {
-        self.0.by = Doer::ByCaller;
+        self.0.by = event::Step::ByCaller;
         self.0.attempt();
     }
 }
@@ -350,7 +350,7 @@ impl Core {
             return Ok(());
         }
         request.flags.set(Flags::HANDED_OVER);
-        work.by = Doer::ByWorker;
+        work.by = event::Step::ByWorker;
         work.credentials = work.whose.credentials();
         if work.step.is_none()
             && keeps_order(request.op.caps, &work)
