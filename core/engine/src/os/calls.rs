@@ -2,6 +2,7 @@
 
 use crate::os::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::ffi::{CStr, c_void};
+use core::ptr::NonNull;
 
 use linux_raw_sys::general as nr;
 use linux_raw_sys::ioctl::FIONBIO;
@@ -104,6 +105,20 @@ pub fn grow_memfd(memfd: Fd, length: u64) -> Result<(), Errno> {
 pub fn map_shared(fd: Fd, offset: u64, length: usize) -> Result<*mut u8, Errno> {
     let flags = nr::MAP_SHARED | nr::MAP_POPULATE;
     map_anywhere(length, flags, fd, offset)
+}
+
+/// Maps the whole of `fd`, for good, as what `open` makes of the memory and its length.
+///
+/// # Errors
+/// `EINVAL` where that is nothing: it is unmapped. Those of `mmap`.
+pub fn map_whole<T>(fd: Fd, open: impl FnOnce(NonNull<u8>, usize) -> Option<T>) -> Result<T, Errno> {
+    let length = size(fd)? as usize;
+    let memory = NonNull::new(map_shared(fd, 0, length)?).ok_or(Errno::ENOMEM)?;
+    open(memory, length).ok_or_else(|| {
+        // SAFETY: mapped above, and nobody knows of it.
+        unsafe { unmap(memory.as_ptr(), length) };
+        Errno::EINVAL
+    })
 }
 
 /// `mmap(2)` of readable and writable memory wherever the kernel finds room.

@@ -10,7 +10,6 @@
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
-use core::ptr::NonNull;
 
 use anyring_chaos_plan::{Entry, FIRST_PROCESS, Fault, Plan, Subject, Who, child};
 use anyring_trace::event::Step;
@@ -119,14 +118,8 @@ fn plan() -> Option<&'static Plan> {
 /// # Errors
 /// `EINVAL` where there is no plan, and those of `mmap`.
 pub fn attach(fd: Fd) -> Result<(), Errno> {
-    let length = os::size(fd)? as usize;
-    let memory = NonNull::new(os::map_shared(fd, 0, length)?).ok_or(Errno::ENOMEM)?;
     // SAFETY: mapped for good, and page-aligned.
-    let Some(plan) = (unsafe { Plan::open(memory, length) }) else {
-        // SAFETY: mapped above, and nobody knows of it.
-        unsafe { os::unmap(memory.as_ptr(), length) };
-        return Err(Errno::EINVAL);
-    };
+    let plan = os::map_whole(fd, |memory, length| unsafe { Plan::open(memory, length) })?;
     PATH.store(plan.begin(os::getpid() as u32, os::getppid() as u32), Ordering::Relaxed);
     // Release pairs with the acquire load in `plan`.
     PLAN.store(Box::leak(Box::new(plan)), Ordering::Release);

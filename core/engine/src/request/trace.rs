@@ -18,7 +18,6 @@ mod threads;
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
-use core::ptr::NonNull;
 
 use anyring_trace::buffer::{Buffer, LOSSY, Record};
 use anyring_trace::event::{self, Attachment, Head, Kind, Plain, Step, UNREADABLE, padded};
@@ -63,14 +62,8 @@ fn tracer() -> Option<&'static Tracer> {
 /// # Errors
 /// `EINVAL` where there is no buffer, and those of `mmap`.
 pub fn attach(fd: Fd, engine: u32, program: &[u8], arguments: &[u8]) -> Result<(), Errno> {
-    let length = os::size(fd)? as usize;
-    let memory = NonNull::new(os::map_shared(fd, 0, length)?).ok_or(Errno::ENOMEM)?;
     // SAFETY: mapped for good, and page-aligned.
-    let Some(buffer) = (unsafe { Buffer::open(memory, length) }) else {
-        // SAFETY: mapped above, and nobody knows of it.
-        unsafe { os::unmap(memory.as_ptr(), length) };
-        return Err(Errno::EINVAL);
-    };
+    let buffer = os::map_whole(fd, |memory, length| unsafe { Buffer::open(memory, length) })?;
     vdso::begin();
     PROCESS.store(os::number_in_proc(), Ordering::Relaxed);
     let tracer = Box::leak(Box::new(Tracer { engine, buffer, names: Names::default() }));
