@@ -30,8 +30,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use anyring_engine::os::sync::{AcrossFork, Mutex};
 use anyring_engine::os::{Fd, nr, user, vdso};
-use anyring_engine::request::trace::{self, Samples, tell};
-use anyring_trace::event::{ENGINE_KERNEL, Entered, Kind, Registered, RingMade};
+use anyring_engine::request::trace::{self, Samples, tell, tell_ring};
+use anyring_trace::event::{ENGINE_KERNEL, Entered, Kind, Registered};
 use linux_raw_sys::io_uring::{
     IORING_ENTER_REGISTERED_RING, IORING_SETUP_REGISTERED_FD_ONLY, io_uring_params,
     io_uring_register_op as Code, io_uring_rsrc_update,
@@ -61,19 +61,7 @@ fn setup([entries, address, ..]: [usize; 6], kernel: impl FnOnce() -> isize) -> 
     let by_number = asked.is_some_and(|asked| asked.flags & IORING_SETUP_REGISTERED_FD_ONLY != 0);
     let named = if by_number { Named::Registered(result as u32) } else { Named::Descriptor(result as Fd) };
     let ring = given.as_ref().map_or(0, |given| rings.made(named, given));
-    let body = RingMade {
-        result: result as i32,
-        entries: entries as u32,
-        flags: asked.map_or(0, |asked| asked.flags),
-        features: given.map_or(0, |given| given.features),
-        sq_entries: given.map_or(0, |given| given.sq_entries),
-        cq_entries: given.map_or(0, |given| given.cq_entries),
-        engine: ENGINE_KERNEL,
-        sq_thread_cpu: asked.map_or(0, |asked| asked.sq_thread_cpu),
-        sq_thread_idle_ms: asked.map_or(0, |asked| asked.sq_thread_idle),
-        workers_fd: asked.map_or(0, |asked| asked.wq_fd),
-    };
-    tell(ring, Kind::RingMade, &body, &Samples::NONE);
+    tell_ring(ring, ENGINE_KERNEL, entries as u32, asked.as_ref(), given.as_ref(), result as i32);
     if ring != 0 {
         watch::begin(&mut rings);
     }

@@ -1,6 +1,6 @@
 //! The three calls of a process that is traced or under chaos: the same, and told of when they return.
 
-use anyring_trace::event::{ENGINE_USER, Entered, Kind, Registered, RingMade};
+use anyring_trace::event::{ENGINE_USER, Entered, Kind, Registered};
 use linux_raw_sys::io_uring::{
     IORING_ENTER_REGISTERED_RING, IORING_SETUP_REGISTERED_FD_ONLY, io_uring_params,
     io_uring_register_op as Code,
@@ -13,7 +13,7 @@ use crate::calls::register::Register;
 use crate::os::host::Caller;
 use crate::os::{Fd, user, vdso};
 use crate::request::table::Table;
-use crate::request::trace::{Samples, comes_in, counts, tell};
+use crate::request::trace::{Samples, comes_in, counts, tell, tell_ring};
 use crate::ring::{Core, registry};
 
 /// Creates a ring.
@@ -30,19 +30,8 @@ pub fn setup(entries: u32, params_address: u64, table: &'static Table, caller: &
         result
     };
     let ring = place.map_or(0, |fd| look(fd, |_| 0).0);
-    let body = RingMade {
-        result: result.unwrap_or_else(Errno::negated),
-        entries,
-        flags: asked.map_or(0, |asked| asked.flags),
-        features: given.map_or(0, |given| given.features),
-        sq_entries: given.map_or(0, |given| given.sq_entries),
-        cq_entries: given.map_or(0, |given| given.cq_entries),
-        engine: ENGINE_USER,
-        sq_thread_cpu: asked.map_or(0, |asked| asked.sq_thread_cpu),
-        sq_thread_idle_ms: asked.map_or(0, |asked| asked.sq_thread_idle),
-        workers_fd: asked.map_or(0, |asked| asked.wq_fd),
-    };
-    tell(ring, Kind::RingMade, &body, &Samples::NONE);
+    let answer = result.unwrap_or_else(Errno::negated);
+    tell_ring(ring, ENGINE_USER, entries, asked.as_ref(), given.as_ref(), answer);
     result
 }
 

@@ -21,6 +21,7 @@ use alloc::collections::BTreeMap;
 
 use anyring_trace::buffer::{Buffer, LOSSY, Record};
 use anyring_trace::event::{self, Attachment, Head, Kind, Plain, Step, UNREADABLE, padded};
+use linux_raw_sys::io_uring::io_uring_params;
 
 use crate::abi::{Errno, Sqe};
 use crate::os::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
@@ -132,6 +133,29 @@ pub fn tell<T: Plain>(ring: u32, kind: Kind, body: &T, samples: &Samples) {
 
 /// The most requests of a ring whose memory is looked at.
 const MOST_LENT: usize = 1 << 16;
+/// Tells of a call of `setup`, by what the program `asked` for, where that could be read, and what it was `given`.
+pub fn tell_ring(
+    ring: u32,
+    engine: u32,
+    entries: u32,
+    asked: Option<&io_uring_params>,
+    given: Option<&io_uring_params>,
+    result: i32,
+) {
+    let body = event::RingMade {
+        result,
+        entries,
+        flags: asked.map_or(0, |asked| asked.flags),
+        features: given.map_or(0, |given| given.features),
+        sq_entries: given.map_or(0, |given| given.sq_entries),
+        cq_entries: given.map_or(0, |given| given.cq_entries),
+        engine,
+        sq_thread_cpu: asked.map_or(0, |asked| asked.sq_thread_cpu),
+        sq_thread_idle_ms: asked.map_or(0, |asked| asked.sq_thread_idle),
+        workers_fd: asked.map_or(0, |asked| asked.wq_fd),
+    };
+    tell(ring, Kind::RingMade, &body, &Samples::NONE);
+}
 
 /// What a ring knows of being traced or under chaos.
 #[derive(Default)]
@@ -284,10 +308,13 @@ impl Core {
         let overflows = posted && !self.has_room_for(1);
         let marks = marks | if overflows { event::OVERFLOWED } else { 0 };
         let cq_ready = self.cq().ready(self.memory()) + u32::from(posted && !overflows);
-        let Cqe { user_data, res, flags, big } = *cqe;
-        let body = event::Completed { serial, user_data, res, flags, big, marks, cq_ready };
-        tracer.publish(ring, Kind::Completed, &body, samples);
+        tracer.publish(ring, Kind::Completed, &completed(serial, cqe, marks, cq_ready), samples);
     }
+}
+
+fn completed(serial: u64, cqe: &Cqe, marks: u32, cq_ready: u32) -> event::Completed {
+    let Cqe { user_data, res, flags, big } = *cqe;
+    event::Completed { serial, user_data, res, flags, big, marks, cq_ready }
 }
 
 impl Tracer {

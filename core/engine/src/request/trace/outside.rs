@@ -8,7 +8,7 @@ use anyring_trace::buffer::Record;
 use anyring_trace::event::{self, Attachment, Kind, padded};
 
 use super::files::Name;
-use super::{Attachments, Lent, Moment, Samples, copy, tracer};
+use super::{Attachments, Lent, Moment, Samples, completed, copy, tracer};
 use crate::abi::Sqe;
 use crate::os::Fd;
 use crate::os::sync::atomic::{AtomicI32, Ordering};
@@ -116,7 +116,5 @@ pub fn tell_completion(
     let Some(tracer) = tracer() else { return };
     let of_request = |(op, sqe, lent)| Samples::of_completion(op, sqe, lent, cqe, tracer.data());
     let samples = filled.map_or(Samples::NONE, of_request);
-    let Cqe { user_data, res, flags, big } = *cqe;
-    let body = event::Completed { serial, user_data, res, flags, big, marks, cq_ready };
-    tracer.publish(ring, Kind::Completed, &body, &samples);
+    tracer.publish(ring, Kind::Completed, &completed(serial, cqe, marks, cq_ready), &samples);
 }
