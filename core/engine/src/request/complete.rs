@@ -79,13 +79,9 @@ impl Core {
     /// Posts the CQE of a request that asked for none, is traced or under chaos. False where it comes later.
     #[cold]
     fn post_unusual(&mut self, id: RequestId, cqe: Cqe) -> bool {
-        if self[id].flags.has(Flags::CHAOS) {
-            let Some(cqe) = self.complete_under_chaos(id, cqe) else { return false };
-            self.post_told(id, cqe);
-            return true;
-        }
-        self.post_told(id, cqe);
-        true
+        let under_chaos = self[id].flags.has(Flags::CHAOS);
+        let due = if under_chaos { self.complete_under_chaos(id, cqe) } else { Some(cqe) };
+        due.map(|cqe| self.post_told(id, cqe)).is_some()
     }
 
     /// Tells how a request ends, where it is traced, and posts its CQE.
