@@ -7,14 +7,14 @@ use linux_raw_sys::io_uring::{
 };
 
 use crate::abi::Errno;
-use crate::assets::ring_fds;
 use crate::calls::enter::Enter;
 use crate::calls::register::Register;
 use crate::os::Fd;
 use crate::os::host::Caller;
 use crate::request::chaos;
 use crate::request::table::Table;
-use crate::ring::{Core, registry};
+use crate::ring::Core;
+use crate::ring::registry::look;
 
 /// Registrations that allocate what they register.
 const ALLOCATE: [Code; 8] = [
@@ -123,12 +123,4 @@ pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
         Some(errno) => Err(errno),
         None => super::register::register(fd, call),
     }
-}
-
-/// What is answered by the ring behind a descriptor, or a registered number of one.
-fn look<R>(fd: Fd, registered: bool, asks: impl FnOnce(&mut Core) -> R) -> Option<R> {
-    let fd = if registered { ring_fds::resolve(fd).ok()? } else { fd };
-    let ring = registry::get(fd)?;
-    let mut guard = ring.lock();
-    guard.as_mut().map(asks)
 }

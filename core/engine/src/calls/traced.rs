@@ -7,14 +7,14 @@ use linux_raw_sys::io_uring::{
 };
 
 use crate::abi::Errno;
-use crate::assets::ring_fds;
 use crate::calls::enter::Enter;
 use crate::calls::register::Register;
 use crate::os::host::Caller;
 use crate::os::{Fd, user, vdso};
 use crate::request::table::Table;
 use crate::request::trace::{Samples, comes_in, counts, tell, tell_ring};
-use crate::ring::{Core, registry};
+use crate::ring::Core;
+use crate::ring::registry::look;
 
 /// Creates a ring.
 pub fn setup(entries: u32, params_address: u64, table: &'static Table, caller: &Caller) -> Result<Fd, Errno> {
@@ -24,12 +24,8 @@ pub fn setup(entries: u32, params_address: u64, table: &'static Table, caller: &
         counts.setup_failed(asked.map_or(0, |asked| asked.flags), error);
     }
     let given: Option<io_uring_params> = user::read(params_address).ok().filter(|_| result.is_ok());
-    let place = if asked.is_some_and(|asked| asked.flags & IORING_SETUP_REGISTERED_FD_ONLY != 0) {
-        result.and_then(ring_fds::resolve)
-    } else {
-        result
-    };
-    let ring = place.map_or(0, |fd| look(fd, |_| 0).0);
+    let by_number = asked.is_some_and(|asked| asked.flags & IORING_SETUP_REGISTERED_FD_ONLY != 0);
+    let ring = result.ok().and_then(|fd| look(fd, by_number, |core| core.serial() as u32)).unwrap_or(0);
     let answer = result.unwrap_or_else(Errno::negated);
     tell_ring(ring, ENGINE_USER, entries, asked.as_ref(), given.as_ref(), answer);
     result
@@ -40,8 +36,8 @@ pub fn setup(entries: u32, params_address: u64, table: &'static Table, caller: &
 pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
     comes_in();
     let registered = call.flags & IORING_ENTER_REGISTERED_RING != 0;
-    let place = if registered { ring_fds::resolve(fd) } else { Ok(fd) };
-    let (ring, sq_ready) = place.map_or((0, 0), |fd| look(fd, Core::sq_pending));
+    let ready = |core: &mut Core| (core.serial() as u32, core.sq_pending());
+    let (ring, sq_ready) = look(fd, registered, ready).unwrap_or((0, 0));
     let began_ns = vdso::monotonic_ns();
     let result = super::chaos::enter(fd, call, caller);
     if let Some(counts) = counts::get() {
@@ -54,7 +50,7 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
         result: result.map_or_else(Errno::negated, |count| count as i32),
         duration_ns: vdso::monotonic_ns() - began_ns,
         sq_ready,
-        cq_ready: place.map_or(0, |fd| look(fd, Core::cq_ready).1),
+        cq_ready: look(fd, registered, |core| core.cq_ready()).unwrap_or(0),
     };
     tell(ring, Kind::Entered, &body, &Samples::NONE);
     result
@@ -63,8 +59,7 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
 /// Registers something.
 pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
     let registered = call.opcode & Code::IORING_REGISTER_USE_REGISTERED_RING as u32 != 0;
-    let place = if registered { ring_fds::resolve(fd) } else { Ok(fd) };
-    let ring = place.map_or(0, |fd| look(fd, |_| 0).0);
+    let ring = look(fd, registered, |core| core.serial() as u32).unwrap_or(0);
     let began_ns = vdso::monotonic_ns();
     let result = super::chaos::register(fd, call);
     if let (Some(counts), Err(error)) = (counts::get(), result) {
@@ -81,11 +76,4 @@ pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
     };
     tell(ring, Kind::Registered, &body, &Samples::NONE);
     result
-}
-
-/// The number by which the ring behind a descriptor is told of, and what `asks` is answered there.
-fn look(fd: Fd, asks: fn(&Core) -> u32) -> (u32, u32) {
-    let Some(ring) = registry::get(fd) else { return (0, 0) };
-    let guard = ring.lock();
-    guard.as_ref().map_or((0, 0), |core| (core.serial() as u32, asks(core)))
 }

@@ -16,10 +16,10 @@ use alloc::vec::Vec;
 use crate::abi::Errno;
 use crate::assets::by_descriptor::ByDescriptor;
 use crate::assets::kinds::{self, Kind};
-use crate::assets::notes;
+use crate::assets::{notes, ring_fds};
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Fd};
-use crate::ring::Ring;
+use crate::ring::{Core, Ring};
 
 /// The ring that a descriptor number stands for.
 struct Slot(AtomicPtr<Ring>);
@@ -79,6 +79,14 @@ pub fn get(fd: Fd) -> Option<InUse> {
             return Some(in_use);
         }
     }
+}
+
+/// What is answered by the ring behind a descriptor, or behind a `registered` number of one.
+pub fn look<R>(fd: Fd, registered: bool, asks: impl FnOnce(&mut Core) -> R) -> Option<R> {
+    let fd = if registered { ring_fds::resolve(fd).ok()? } else { fd };
+    let ring = get(fd)?;
+    let mut guard = ring.lock();
+    guard.as_mut().map(asks)
 }
 
 /// A ring that a descriptor stood for when it was looked up.
