@@ -1,6 +1,6 @@
 //! The three calls of a process that is under chaos: they meet faults, and are made otherwise or not at all.
 
-use anyring_chaos_plan::Fault;
+use anyring_chaos_plan::{Fault, Faults};
 use linux_raw_sys::io_uring::{
     IORING_ENTER_GETEVENTS, IORING_ENTER_REGISTERED_RING, IORING_SETUP_IOPOLL, IORING_SETUP_SQPOLL,
     io_uring_register_op as Code,
@@ -8,7 +8,7 @@ use linux_raw_sys::io_uring::{
 
 use crate::abi::Errno;
 use crate::calls::enter::Enter;
-use crate::calls::register::Register;
+use crate::calls::register::{Register, TABLE};
 use crate::os::Fd;
 use crate::os::host::Caller;
 use crate::request::chaos;
@@ -16,19 +16,9 @@ use crate::request::table::Table;
 use crate::ring::Core;
 use crate::ring::registry::look;
 
-/// Registrations that allocate what they register.
-const ALLOCATE: [Code; 8] = [
-    Code::IORING_REGISTER_BUFFERS,
-    Code::IORING_REGISTER_FILES,
-    Code::IORING_REGISTER_PERSONALITY,
-    Code::IORING_REGISTER_FILES2,
-    Code::IORING_REGISTER_BUFFERS2,
-    Code::IORING_REGISTER_PBUF_RING,
-    Code::IORING_REGISTER_CLONE_BUFFERS,
-    Code::IORING_REGISTER_RESIZE_RINGS,
-];
-/// Registrations that find what they need in use, by somebody else.
-const FIND_IN_USE: [Code; 2] = [Code::IORING_REGISTER_RING_FDS, Code::IORING_REGISTER_CLONE_BUFFERS];
+/// What a registration answers that meets a fault.
+const REGISTER_ERRORS: [(Fault, Errno); 2] =
+    [(Fault::RegisterNoMemory, Errno::ENOMEM), (Fault::RegisterBusy, Errno::EBUSY)];
 
 /// Creates a ring.
 pub fn setup(entries: u32, params_address: u64, table: &'static Table, caller: &Caller) -> Result<Fd, Errno> {
@@ -104,20 +94,14 @@ fn change(core: &mut Core, call: &Enter) -> Change {
 pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
     const REGISTERED: u32 = Code::IORING_REGISTER_USE_REGISTERED_RING as u32;
     let opcode = call.opcode & !REGISTERED;
-    let is_among = |codes: &[Code]| codes.iter().any(|&code| code as u32 == opcode);
+    let faults = TABLE.get(opcode as usize).map_or(Faults::NONE, |row| row.faults);
     let met = look(fd, call.opcode & REGISTERED != 0, |core| {
         if !core.chaos().is_on() {
             return None;
         }
         let number = core.chaos_mut().begin_call();
-        let meets = |fault| core.call_meets(number, fault, opcode as u16).is_some();
-        if is_among(&ALLOCATE) && meets(Fault::RegisterNoMemory) {
-            Some(Errno::ENOMEM)
-        } else if is_among(&FIND_IN_USE) && meets(Fault::RegisterBusy) {
-            Some(Errno::EBUSY)
-        } else {
-            None
-        }
+        let meets = |fault| faults.has(fault) && core.call_meets(number, fault, opcode as u16).is_some();
+        REGISTER_ERRORS.into_iter().find(|&(fault, _)| meets(fault)).map(|(_, errno)| errno)
     });
     match met.flatten() {
         Some(errno) => Err(errno),

@@ -14,6 +14,7 @@ mod workers;
 
 mod resize;
 
+use anyring_chaos_plan::{Fault, Faults};
 use linux_raw_sys::io_uring::io_uring_register_op as Code;
 
 use crate::abi::{Errno, IORING_REGISTER_LAST, IORING_REGISTER_QUERY};
@@ -21,7 +22,8 @@ use crate::assets::ring_fds::resolve;
 use crate::calls::{fork, probe, query};
 use crate::ops::msg_ring;
 use crate::os::{Fd, user};
-use crate::request::cancel;
+use crate::request::shown::Structure;
+use crate::request::{cancel, structures};
 use crate::ring::drive::caller;
 use crate::ring::{Core, CoreGuard, lifetime, live, registry};
 use crate::wait::timers::Clock;
@@ -88,6 +90,19 @@ impl Takes {
     }
 }
 
+/// What the address of a call leads to, for who shows it.
+#[derive(Clone, Copy)]
+pub enum Argument {
+    /// So many `struct iovec`s as the count says.
+    Vectors,
+    /// So many descriptors.
+    Descriptors,
+    /// One structure, whatever the count.
+    One(&'static Structure),
+    /// So many structures.
+    Many(&'static Structure),
+}
+
 /// One row of the table of registrations.
 pub struct Row {
     /// `IORING_REGISTER_*`.
@@ -102,11 +117,38 @@ pub struct Row {
     pub carry: Carry,
     /// In what it falls short of the kernel's, if in anything.
     pub limits: &'static str,
+    /// What its address leads to, where that is shown.
+    pub argument: Option<Argument>,
+    /// What may be injected under chaos, as the kernel could have it happen.
+    pub faults: Faults,
 }
 
 impl Row {
     const fn new(code: Code, name: &'static str, takes: Takes, carry: Carry) -> Row {
-        Row { code: code as u32, name, names: Names::Ring, takes, carry, limits: "" }
+        Row::numbered(code as u32, name, takes, carry)
+    }
+
+    const fn numbered(code: u32, name: &'static str, takes: Takes, carry: Carry) -> Row {
+        let (limits, argument, faults) = ("", None, Faults::NONE);
+        Row { code, name, names: Names::Ring, takes, carry, limits, argument, faults }
+    }
+
+    /// For these rings.
+    const fn names(mut self, names: Names) -> Row {
+        self.names = names;
+        self
+    }
+
+    /// With an address that leads to this.
+    const fn argument(mut self, argument: Argument) -> Row {
+        self.argument = Some(argument);
+        self
+    }
+
+    /// With faults.
+    const fn faults(mut self, faults: &[Fault]) -> Row {
+        self.faults = Faults::list(faults);
+        self
     }
 
     /// With what it falls short in.
@@ -123,14 +165,21 @@ const fn absent(code: Code, name: &'static str, reason: &'static str) -> Row {
 const UNPINNED: &str =
     "nothing is pinned: nothing counts against RLIMIT_MEMLOCK, and a transfer into what was unmapped fails";
 
+const BOUNDED_ONLY: &str = "for all rings of the process; not for work that may take for ever, most of which the \
+                            kernel does without threads";
+
 /// The table of registrations, by opcode.
 pub static TABLE: [Row; IORING_REGISTER_LAST as usize] = ROWS;
 
 const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
+    use Argument::{Descriptors, Many, Vectors};
     use Carry::{Descriptor, Guard, Ring, Unlocked};
+    use Fault::{RegisterBusy, RegisterNoMemory};
     use Takes::{Address, Any, Nothing, One};
     [
         Row::new(Code::IORING_REGISTER_BUFFERS, "IORING_REGISTER_BUFFERS", Any, Ring(rsrc::register_buffers))
+            .argument(Vectors)
+            .faults(&[RegisterNoMemory])
             .limits(UNPINNED),
         Row::new(
             Code::IORING_UNREGISTER_BUFFERS,
@@ -138,39 +187,45 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
             Nothing,
             Ring(|core, _| core.unregister_buffers()),
         ),
-        Row::new(Code::IORING_REGISTER_FILES, "IORING_REGISTER_FILES", Any, Ring(rsrc::register_files)),
+        Row::new(Code::IORING_REGISTER_FILES, "IORING_REGISTER_FILES", Any, Ring(rsrc::register_files))
+            .argument(Descriptors)
+            .faults(&[RegisterNoMemory]),
         Row::new(
             Code::IORING_UNREGISTER_FILES,
             "IORING_UNREGISTER_FILES",
             Nothing,
             Ring(|core, _| core.unregister_files()),
         ),
-        Row::new(
-            Code::IORING_REGISTER_EVENTFD,
-            "IORING_REGISTER_EVENTFD",
-            Any,
-            Ring(eventfd::register),
-        ),
+        Row::new(Code::IORING_REGISTER_EVENTFD, "IORING_REGISTER_EVENTFD", Any, Ring(eventfd::register))
+            .argument(Descriptors),
         Row::new(
             Code::IORING_UNREGISTER_EVENTFD,
             "IORING_UNREGISTER_EVENTFD",
             Nothing,
             Ring(eventfd::unregister),
         ),
-        Row::new(Code::IORING_REGISTER_FILES_UPDATE, "IORING_REGISTER_FILES_UPDATE", Any, Ring(rsrc::update_files)),
+        Row::new(
+            Code::IORING_REGISTER_FILES_UPDATE,
+            "IORING_REGISTER_FILES_UPDATE",
+            Any,
+            Ring(rsrc::update_files),
+        )
+        .argument(Argument::One(structures::FILES_UPDATE)),
         Row::new(
             Code::IORING_REGISTER_EVENTFD_ASYNC,
             "IORING_REGISTER_EVENTFD_ASYNC",
             Any,
             Ring(eventfd::register_async),
-        ),
+        )
+        .argument(Descriptors),
         Row::new(Code::IORING_REGISTER_PROBE, "IORING_REGISTER_PROBE", Any, Unlocked(probe)),
         Row::new(
             Code::IORING_REGISTER_PERSONALITY,
             "IORING_REGISTER_PERSONALITY",
             Nothing,
             Ring(personalities::register),
-        ),
+        )
+        .faults(&[RegisterNoMemory]),
         Row::new(
             Code::IORING_UNREGISTER_PERSONALITY,
             "IORING_UNREGISTER_PERSONALITY",
@@ -189,21 +244,32 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
             Nothing,
             Ring(|core, _| core.enable().map(|()| 0)),
         ),
-        Row::new(Code::IORING_REGISTER_FILES2, "IORING_REGISTER_FILES2", Any, Ring(rsrc::register_files2)),
+        Row::new(Code::IORING_REGISTER_FILES2, "IORING_REGISTER_FILES2", Any, Ring(rsrc::register_files2))
+            .argument(Argument::One(structures::RESOURCES))
+            .faults(&[RegisterNoMemory]),
         Row::new(
             Code::IORING_REGISTER_FILES_UPDATE2,
             "IORING_REGISTER_FILES_UPDATE2",
             Any,
             Ring(rsrc::update_files2),
-        ),
-        Row::new(Code::IORING_REGISTER_BUFFERS2, "IORING_REGISTER_BUFFERS2", Any, Ring(rsrc::register_buffers2))
-            .limits(UNPINNED),
+        )
+        .argument(Argument::One(structures::RESOURCES_UPDATE)),
+        Row::new(
+            Code::IORING_REGISTER_BUFFERS2,
+            "IORING_REGISTER_BUFFERS2",
+            Any,
+            Ring(rsrc::register_buffers2),
+        )
+        .argument(Argument::One(structures::RESOURCES))
+        .faults(&[RegisterNoMemory])
+        .limits(UNPINNED),
         Row::new(
             Code::IORING_REGISTER_BUFFERS_UPDATE,
             "IORING_REGISTER_BUFFERS_UPDATE",
             Any,
             Ring(rsrc::update_buffers),
         )
+        .argument(Argument::One(structures::RESOURCES_UPDATE))
         .limits(UNPINNED),
         Row::new(Code::IORING_REGISTER_IOWQ_AFF, "IORING_REGISTER_IOWQ_AFF", Any, Unlocked(workers::bind))
             .limits("for the workers of all rings of the process"),
@@ -219,79 +285,84 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
             Any,
             Unlocked(workers::limit),
         )
-        .limits("for all rings of the process; not for work that may take for ever, most of which the kernel does without threads"),
+        .argument(Argument::One(structures::WORKERS))
+        .limits(BOUNDED_ONLY),
         // These two take other rings' locks.
         Row::new(
             Code::IORING_REGISTER_RING_FDS,
             "IORING_REGISTER_RING_FDS",
             Any,
             Unlocked(ring_fds::register),
-        ),
+        )
+        .argument(Many(structures::FILES_UPDATE))
+        .faults(&[RegisterBusy]),
         Row::new(
             Code::IORING_UNREGISTER_RING_FDS,
             "IORING_UNREGISTER_RING_FDS",
             Any,
             Unlocked(ring_fds::unregister),
-        ),
+        )
+        .argument(Many(structures::FILES_UPDATE)),
         Row::new(
             Code::IORING_REGISTER_PBUF_RING,
             "IORING_REGISTER_PBUF_RING",
             One,
             Descriptor(buffer_rings::register),
-        ),
+        )
+        .argument(Argument::One(structures::BUFFER_RING))
+        .faults(&[RegisterNoMemory]),
         Row::new(
             Code::IORING_UNREGISTER_PBUF_RING,
             "IORING_UNREGISTER_PBUF_RING",
             One,
             Ring(buffer_rings::unregister),
-        ),
+        )
+        .argument(Argument::One(structures::BUFFER_RING)),
         Row::new(
             Code::IORING_REGISTER_SYNC_CANCEL,
             "IORING_REGISTER_SYNC_CANCEL",
             One,
             Guard(|guard, serial, call| cancel::sync_cancel(guard, serial, call.argument)),
-        ),
+        )
+        .argument(Argument::One(structures::CANCEL)),
         Row::new(
             Code::IORING_REGISTER_FILE_ALLOC_RANGE,
             "IORING_REGISTER_FILE_ALLOC_RANGE",
             Address,
             Ring(rsrc::set_file_alloc_range),
-        ),
+        )
+        .argument(Argument::One(structures::FILE_RANGE)),
         Row::new(
             Code::IORING_REGISTER_PBUF_STATUS,
             "IORING_REGISTER_PBUF_STATUS",
             One,
             Ring(buffer_rings::status),
-        ),
-        Row::new(
-            Code::IORING_REGISTER_NAPI,
-            "IORING_REGISTER_NAPI",
-            One,
-            Ring(napi::register),
         )
-        .limits("by epoll, from Linux 6.9 on; it keeps no list of devices that the program names"),
+        .argument(Argument::One(structures::BUFFER_STATUS)),
+        Row::new(Code::IORING_REGISTER_NAPI, "IORING_REGISTER_NAPI", One, Ring(napi::register))
+            .limits("by epoll, from Linux 6.9 on; it keeps no list of devices that the program names"),
         Row::new(Code::IORING_UNREGISTER_NAPI, "IORING_UNREGISTER_NAPI", Any, Ring(napi::unregister)),
         Row::new(
             Code::IORING_REGISTER_CLOCK,
             "IORING_REGISTER_CLOCK",
             Address,
             Ring(|core, call| core.set_clock(call)),
-        ),
+        )
+        .argument(Argument::One(structures::CLOCK)),
         Row::new(
             Code::IORING_REGISTER_CLONE_BUFFERS,
             "IORING_REGISTER_CLONE_BUFFERS",
             One,
             Guard(clone::clone_buffers),
-        ),
-        Row {
-            names: Names::None,
-            ..Row::new(
-                Code::IORING_REGISTER_SEND_MSG_RING,
-                "IORING_REGISTER_SEND_MSG_RING",
-                One,
-                Unlocked(|call| msg_ring::send_without_ring(call.argument)),
-            )
-        },
+        )
+        .faults(&[RegisterNoMemory, RegisterBusy]),
+        Row::new(
+            Code::IORING_REGISTER_SEND_MSG_RING,
+            "IORING_REGISTER_SEND_MSG_RING",
+            One,
+            Unlocked(|call| msg_ring::send_without_ring(call.argument)),
+        )
+        .names(Names::None),
         absent(
             Code::IORING_REGISTER_ZCRX_IFQ,
             "IORING_REGISTER_ZCRX_IFQ",
@@ -302,21 +373,16 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
             "IORING_REGISTER_RESIZE_RINGS",
             One,
             Descriptor(|core, fd, call| resize::resize(core, fd, call.argument)),
-        ),
+        )
+        .faults(&[RegisterNoMemory]),
         Row::new(
             Code::IORING_REGISTER_MEM_REGION,
             "IORING_REGISTER_MEM_REGION",
             One,
             Descriptor(region::register),
         ),
-        Row {
-            code: IORING_REGISTER_QUERY,
-            name: "IORING_REGISTER_QUERY",
-            names: Names::Either,
-            takes: Any,
-            carry: Unlocked(query::query),
-            limits: "",
-        },
+        Row::numbered(IORING_REGISTER_QUERY, "IORING_REGISTER_QUERY", Any, Unlocked(query::query))
+            .names(Names::Either),
     ]
 };
 

@@ -5,6 +5,7 @@ use alloc::string::String;
 use core::fmt::Write;
 
 use crate::abi::names::Names;
+pub use crate::calls::register::Argument;
 use crate::calls::register::{self, Carry};
 use crate::calls::{enter, setup};
 use crate::ops::{self};
@@ -89,6 +90,11 @@ pub const REGISTRATIONS: &Names = &Names {
         names
     },
 };
+
+/// What the address of a call of `io_uring_register` with this operation leads to, where that is shown.
+pub fn argument_of(registration: u32) -> Option<Argument> {
+    register::TABLE.get(registration as usize)?.argument
+}
 
 const HEAD: &str = "\
 # What is supported

@@ -1,9 +1,13 @@
-//! The structures that requests name by their addresses, as they are shown.
+//! The structures that requests and registrations name by their addresses, as they are shown.
 
 use core::mem::offset_of;
 
 use linux_raw_sys::general::{
     __kernel_timespec, FUTEX2_SIZE_MASK, O_ACCMODE, epoll_event, futex_waitv, open_how, statx,
+};
+use linux_raw_sys::io_uring::{
+    io_uring_buf_reg, io_uring_buf_status, io_uring_clock_register, io_uring_file_index_range,
+    io_uring_rsrc_register, io_uring_rsrc_update, io_uring_rsrc_update2, io_uring_sync_cancel_reg,
 };
 
 use crate::abi::names;
@@ -77,3 +81,66 @@ pub const SIGINFO: &Structure = &Structure {
         Member::new("si_status", 24, 4, Kind::Signed),
     ],
 };
+
+/// A ring of provided buffers.
+pub const BUFFER_RING: &Structure = &structure!("struct io_uring_buf_reg", io_uring_buf_reg, [
+    ring_addr: 8 Kind::Address,
+    ring_entries: 4 Kind::Number,
+    bgid: 2 Kind::Number,
+    flags: 2 Kind::Flags(names::BUFFER_RING_FLAGS),
+]);
+
+/// How far a group of provided buffers has come.
+pub const BUFFER_STATUS: &Structure = &structure!("struct io_uring_buf_status", io_uring_buf_status, [
+    buf_group: 4 Kind::Number,
+    head: 4 Kind::Number,
+]);
+
+/// Slots of the file table, or a ring's descriptor and its place.
+pub const FILES_UPDATE: &Structure = &structure!("struct io_uring_rsrc_update", io_uring_rsrc_update, [
+    offset: 4 Kind::Signed,
+    data: 8 Kind::Hex,
+]);
+
+/// Files or buffers with tags.
+pub const RESOURCES: &Structure = &structure!("struct io_uring_rsrc_register", io_uring_rsrc_register, [
+    nr: 4 Kind::Number,
+    flags: 4 Kind::Hex,
+    data: 8 Kind::Address,
+    tags: 8 Kind::Address,
+]);
+
+/// Slots of files or buffers with tags.
+pub const RESOURCES_UPDATE: &Structure = &structure!("struct io_uring_rsrc_update2", io_uring_rsrc_update2, [
+    offset: 4 Kind::Number,
+    data: 8 Kind::Address,
+    tags: 8 Kind::Address,
+    nr: 4 Kind::Number,
+]);
+
+/// How many workers there may be.
+pub const WORKERS: &Structure = &Structure {
+    name: "unsigned int [2]",
+    bytes: 8,
+    members: &[Member::new("bounded", 0, 4, Kind::Number), Member::new("unbounded", 4, 4, Kind::Number)],
+};
+
+/// Slots in which new files may be put.
+pub const FILE_RANGE: &Structure = &structure!("struct io_uring_file_index_range", io_uring_file_index_range, [
+    off: 4 Kind::Number,
+    len: 4 Kind::Number,
+]);
+
+/// What is to be cancelled.
+pub const CANCEL: &Structure = &structure!("struct io_uring_sync_cancel_reg", io_uring_sync_cancel_reg, [
+    addr: 8 Kind::UserData,
+    fd: 4 Kind::Signed,
+    flags: 4 Kind::Flags(names::CANCEL_FLAGS),
+    timeout.tv_sec: 8 Kind::Signed,
+    timeout.tv_nsec: 8 Kind::Signed,
+]);
+
+/// A clock.
+pub const CLOCK: &Structure = &structure!("struct io_uring_clock_register", io_uring_clock_register, [
+    clockid: 4 Kind::Choice(names::CLOCKS),
+]);

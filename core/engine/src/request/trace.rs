@@ -133,6 +133,7 @@ pub fn tell<T: Plain>(ring: u32, kind: Kind, body: &T, samples: &Samples) {
 
 /// The most requests of a ring whose memory is looked at.
 const MOST_LENT: usize = 1 << 16;
+
 /// Tells of a call of `setup`, by what the program `asked` for, where that could be read, and what it was `given`.
 pub fn tell_ring(
     ring: u32,
