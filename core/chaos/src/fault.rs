@@ -11,10 +11,23 @@ pub enum Class {
     Strict,
 }
 
+/// What meets a fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Met {
+    /// A request.
+    Request,
+    /// A call of `setup`.
+    Setup,
+    /// A call of `enter`.
+    Enter,
+    /// A call of `register`.
+    Register,
+}
+
 macro_rules! faults {
     ($(
         $(#[doc = $doc:literal])+
-        $variant:ident = $number:literal, $class:ident, $name:literal, $about:literal, from $source:literal;
+        $variant:ident = $number:literal, $class:ident, $met:ident, $name:literal, $about:literal, from $source:literal;
     )*) => {
         /// A fault that the ABI allows.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord, Hash)]
@@ -59,76 +72,81 @@ macro_rules! faults {
             pub const fn class(self) -> Class {
                 match self { $(Fault::$variant => Class::$class,)* }
             }
+
+            /// What meets it.
+            pub const fn met_by(self) -> Met {
+                match self { $(Fault::$variant => Met::$met,)* }
+            }
         }
     };
 }
 
 faults! {
     /// A transfer moves a part of the bytes: the first ones.
-    Short = 1, Ordinary, "short", "a transfer of a part",
+    Short = 1, Ordinary, Request, "short", "a transfer of a part",
     from "read(2), write(2), send(2), recv(2), splice(2): fewer bytes than asked for are no error.";
     /// A request is interrupted before it has done anything.
-    Interrupted = 2, Ordinary, "eintr", "a request answers EINTR",
+    Interrupted = 2, Ordinary, Request, "eintr", "a request answers EINTR",
     from "io_uring/rw.c, `io_rw_done`: a restart becomes EINTR; io_uring/net.c does the same.";
     /// A request that is not to wait finds that it would have to.
-    Again = 3, Ordinary, "eagain", "a request that must not wait answers EAGAIN",
+    Again = 3, Ordinary, Request, "eagain", "a request that must not wait answers EAGAIN",
     from "read(2), recv(2): EAGAIN where O_NONBLOCK, RWF_NOWAIT or MSG_DONTWAIT is set; select(2) on readiness that is none.";
     /// A send finds no room for its message.
-    NoBuffers = 4, Failure, "enobufs", "a send answers ENOBUFS",
+    NoBuffers = 4, Failure, Request, "enobufs", "a send answers ENOBUFS",
     from "send(2): ENOBUFS where the queue of an interface is full; of zero copy, net/core/skbuff.c.";
     /// A request finds no memory.
-    NoMemory = 5, Failure, "enomem", "a request answers ENOMEM",
+    NoMemory = 5, Failure, Request, "enomem", "a request answers ENOMEM",
     from "io_uring/rw.c, io_uring/net.c: room for vectors and messages is allocated, and may not be there.";
     /// A request is cancelled though nobody asked for it.
-    Canceled = 6, Failure, "ecanceled", "a request answers ECANCELED",
+    Canceled = 6, Failure, Request, "ecanceled", "a request answers ECANCELED",
     from "io_uring/poll.c, `io_poll_check_events`: its work is terminated; io_uring/io_uring.c: so is that of workers that end.";
     /// A completion comes late, behind others that came about after it.
-    Late = 7, Ordinary, "late", "a completion late, behind others",
+    Late = 7, Ordinary, Request, "late", "a completion late, behind others",
     from "io_uring(7): completions come in any order, unless requests are linked or drained.";
     /// A multishot request ends, with a CQE without IORING_CQE_F_MORE.
-    MultishotEnds = 8, Ordinary, "multishot", "a multishot request ends early, without F_MORE",
+    MultishotEnds = 8, Ordinary, Request, "multishot", "a multishot request ends early, without F_MORE",
     from "io_uring_multishot(7): it may end at any time, and is to be armed again.";
     /// The notification of a zero-copy send comes late.
-    NotificationLate = 9, Ordinary, "notif", "the notification of a zero-copy send late",
+    NotificationLate = 9, Ordinary, Request, "notif", "the notification of a zero-copy send late",
     from "io_uring_prep_send_zc(3): the second CQE comes when the memory is free, in any order.";
     /// A CQE is kept as overflow though there is room.
-    Overflow = 10, Ordinary, "overflow", "a CQE kept as overflow",
+    Overflow = 10, Ordinary, Request, "overflow", "a CQE kept as overflow",
     from "io_uring_setup(2), IORING_FEAT_NODROP; io_uring/io_uring.c: behind a CQE that is kept, all are, until a call flushes them.";
     /// A group of provided buffers is empty.
-    GroupDry = 11, Ordinary, "dry", "a buffer group has no buffer (ENOBUFS)",
+    GroupDry = 11, Ordinary, Request, "dry", "a buffer group has no buffer (ENOBUFS)",
     from "io_uring_provided_buffers(7): ENOBUFS where the group is empty; another request may have taken the last.";
     /// A cancellation finds its request too far to be stopped: it ends soon.
-    CancelTooLate = 12, Ordinary, "cancel", "a cancellation too late (EALREADY)",
+    CancelTooLate = 12, Ordinary, Request, "cancel", "a cancellation too late (EALREADY)",
     from "io_uring_prep_cancel(3): EALREADY, and the request ends soon, be it interrupted.";
     /// A wait of `enter` is ended by a signal.
-    EnterInterrupted = 13, Ordinary, "enter-eintr", "enter's wait ends with EINTR, or with fewer completions",
+    EnterInterrupted = 13, Ordinary, Enter, "enter-eintr", "enter's wait ends with EINTR, or with fewer completions",
     from "io_uring_enter(2): EINTR; where SQEs were submitted, their number is returned instead.";
     /// `enter` has no memory for requests; it submits nothing.
-    EnterAgain = 14, Ordinary, "enter-eagain", "enter answers EAGAIN and submits nothing",
+    EnterAgain = 14, Ordinary, Enter, "enter-eagain", "enter answers EAGAIN and submits nothing",
     from "io_uring_enter(2): EAGAIN: wait for completions, and try again.";
     /// `enter` wants completions to be reaped first; it submits nothing.
-    EnterBusy = 15, Ordinary, "enter-ebusy", "enter answers EBUSY and submits nothing",
+    EnterBusy = 15, Ordinary, Enter, "enter-ebusy", "enter answers EBUSY and submits nothing",
     from "io_uring_enter(2): EBUSY: reap completions, and try again.";
     /// `enter` submits a part of the SQEs, and does not wait.
-    ShortSubmission = 16, Ordinary, "submit", "enter submits a part of the SQEs",
+    ShortSubmission = 16, Ordinary, Enter, "submit", "enter submits a part of the SQEs",
     from "io_uring_enter(2): it returns how many were consumed; io_uring/io_uring.c: where that is less, it does not wait.";
     /// `setup` finds no memory.
-    SetupNoMemory = 17, Failure, "setup-enomem", "setup answers ENOMEM",
+    SetupNoMemory = 17, Failure, Setup, "setup-enomem", "setup answers ENOMEM",
     from "io_uring_setup(2): ENOMEM.";
     /// `register` finds no memory.
-    RegisterNoMemory = 18, Failure, "register-enomem", "register answers ENOMEM",
+    RegisterNoMemory = 18, Failure, Register, "register-enomem", "register answers ENOMEM",
     from "io_uring_register(2): ENOMEM.";
     /// `register` finds what it needs in use.
-    RegisterBusy = 19, Failure, "register-ebusy", "register answers EBUSY",
+    RegisterBusy = 19, Failure, Register, "register-ebusy", "register answers EBUSY",
     from "io_uring_register(2): EBUSY.";
     /// CQEs are overwritten once the program has passed them.
-    CqeRubbish = 20, Ordinary, "cqe-rubbish", "reaped CQEs are overwritten",
+    CqeRubbish = 20, Ordinary, Enter, "cqe-rubbish", "reaped CQEs are overwritten",
     from "io_uring(7): what lies before the head belongs to the kernel again.";
     /// SQEs are overwritten once they are consumed.
-    SqeRubbish = 21, Strict, "sqe-rubbish", "consumed SQEs are overwritten",
+    SqeRubbish = 21, Strict, Request, "sqe-rubbish", "consumed SQEs are overwritten",
     from "io_uring(7): an SQE that was consumed may be used again, and is to be filled in for that.";
     /// Memory to be filled holds rubbish until it is; what is not filled keeps it.
-    BufferRubbish = 22, Strict, "buffer-rubbish", "memory to be filled holds rubbish before",
+    BufferRubbish = 22, Strict, Request, "buffer-rubbish", "memory to be filled holds rubbish before",
     from "read(2), recv(2): nothing is said of the bytes behind those that were read.";
 }
 

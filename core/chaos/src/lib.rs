@@ -16,5 +16,5 @@ mod fault;
 mod plan;
 
 pub use decision::{FIRST_PROCESS, Injection, MILLION, Subject, Who, child};
-pub use fault::{Class, Fault, Faults};
+pub use fault::{Class, Fault, Faults, Met};
 pub use plan::{Entry, Mode, Plan, Settings, bytes};

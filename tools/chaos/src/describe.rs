@@ -1,6 +1,6 @@
 //! Injected faults in words.
 
-use anyring_chaos_plan::{FIRST_PROCESS, Fault};
+use anyring_chaos_plan::{FIRST_PROCESS, Fault, Met};
 use anyring_engine::ops;
 use anyring_engine::support::REGISTRATIONS;
 
@@ -10,10 +10,10 @@ use crate::Injected;
 pub fn describe(injected: &Injected) -> String {
     let Injected { fault, serial, ring, process, pid, .. } = *injected;
     let subject = subject(injected);
-    let mut text = match subject.as_str() {
-        "setup" => format!("setup #{serial}"),
-        _ if is_of_call(fault) => format!("{subject}, call #{serial} of ring {ring}"),
-        _ => format!("{subject} #{serial} of ring {ring}"),
+    let mut text = match fault.met_by() {
+        Met::Setup => format!("{subject} #{serial}"),
+        Met::Enter | Met::Register => format!("{subject}, call #{serial} of ring {ring}"),
+        Met::Request => format!("{subject} #{serial} of ring {ring}"),
     };
     if process != FIRST_PROCESS {
         text.push_str(&format!(" in process {pid}"));
@@ -22,31 +22,18 @@ pub fn describe(injected: &Injected) -> String {
     text
 }
 
-fn is_of_call(fault: Fault) -> bool {
-    matches!(
-        fault,
-        Fault::EnterInterrupted
-            | Fault::EnterAgain
-            | Fault::EnterBusy
-            | Fault::ShortSubmission
-            | Fault::CqeRubbish
-            | Fault::RegisterNoMemory
-            | Fault::RegisterBusy
-    )
-}
-
 /// What met it: an operation, or a call.
 pub(crate) fn subject(injected: &Injected) -> String {
-    match injected.fault {
-        Fault::SetupNoMemory => "setup".to_owned(),
-        Fault::RegisterNoMemory | Fault::RegisterBusy => {
+    match injected.fault.met_by() {
+        Met::Setup => "setup".to_owned(),
+        Met::Enter => "enter".to_owned(),
+        Met::Register => {
             let name = REGISTRATIONS.of(u32::from(injected.opcode));
             format!("register({})", name.map_or_else(|| injected.opcode.to_string(), str::to_owned))
         }
-        fault if is_of_call(fault) => "enter".to_owned(),
         // It has a number of its own.
-        Fault::NotificationLate => "notification".to_owned(),
-        _ => {
+        Met::Request if injected.fault == Fault::NotificationLate => "notification".to_owned(),
+        Met::Request => {
             let known = ops::ROWS.iter().find(|op| u16::from(op.code) == injected.opcode);
             known.map_or_else(|| format!("operation {}", injected.opcode), |op| op.name.to_owned())
         }
