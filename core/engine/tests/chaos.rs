@@ -20,7 +20,7 @@ const LINK: u8 = 1 << 2;
 const DRAIN: u8 = 1 << 1;
 const SELECT: u8 = 1 << 5;
 const ASYNC: u8 = 1 << 4;
-const ROOM: usize = 4096;
+const ROOM: usize = 1 << 16;
 const DONTWAIT: u32 = libc::MSG_DONTWAIT as u32;
 
 /// Runs `body` in a process that meets faults, and says which it met.
@@ -43,7 +43,7 @@ fn under_seed(seed: u64, rate: u32, faults: Faults, mode: Mode<'_>, body: impl F
         true
     });
     assert_eq!(ended(pid), 0, "the program does not mind");
-    assert_eq!(plan.unlogged(), 0);
+    assert_eq!(plan.unlogged(), 0, "the log has room");
     plan.log().collect()
 }
 
@@ -606,6 +606,45 @@ fn enter_is_interrupted_refuses_and_submits_a_part() {
         assert!(told[0] > 0 && told[1] + told[2] > 0, "{told:?}");
     });
     assert!(count(&met, Fault::ShortSubmission) > 0 && count(&met, Fault::EnterInterrupted) > 0);
+}
+
+#[test]
+fn submissions_of_several_threads_are_cut_between_chains() {
+    const THREADS: u64 = 4;
+    const ROUNDS: u64 = 4000;
+    let met = under(&[Fault::ShortSubmission], || {
+        let ring = std::sync::Mutex::new(Ring::new(Engine::User, 256, 0));
+        let fd = ring.lock().unwrap().fd;
+        // Each chain breaks at its head. A member that succeeds was torn off.
+        let publish_chains_and_reap = |lengths: [u64; 4]| {
+            let mut ring = ring.lock().unwrap();
+            let chain = |length| {
+                let member = move |place| {
+                    let flags = if place + 1 < length { LINK } else { 0 };
+                    Sqe { fd: 999, flags, ..sqe(IORING_OP_READ, place) }
+                };
+                (0..length).map(member)
+            };
+            ring.push_together(&lengths.into_iter().flat_map(chain).collect::<Vec<_>>());
+            for cqe in ring.reap_all() {
+                let wanted = if cqe.user_data == 0 { libc::EBADF } else { libc::ECANCELED };
+                assert_eq!(cqe.res, -wanted, "of {}", cqe.user_data);
+            }
+        };
+        let submit = || while enter(Engine::User, fd, u32::MAX, 0, 0, std::ptr::null(), 0) > 0 {};
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (publish_chains_and_reap, submit) = (&publish_chains_and_reap, &submit);
+                scope.spawn(move || {
+                    for round in 0..ROUNDS {
+                        publish_chains_and_reap([0, 1, 2, 3].map(|chain| 2 + (round + thread + chain) % 4));
+                        submit();
+                    }
+                });
+            }
+        });
+    });
+    assert!(count(&met, Fault::ShortSubmission) > 0);
 }
 
 #[test]

@@ -30,23 +30,24 @@ pub fn setup(entries: u32, params_address: u64, table: &'static Table, caller: &
 
 /// Submits, then waits.
 pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
-    let registered = call.flags & IORING_ENTER_REGISTERED_RING != 0;
-    let Some(change) = look(fd, registered, |core| change(core, call)) else {
-        return super::enter::enter(fd, call, caller);
-    };
-    match change {
-        Change::None => super::enter::enter(fd, call, caller),
+    let mut interrupted = false;
+    // What a submission is cut to is decided under the lock under which it is made: others submit, too.
+    let done = super::enter::enter_changed(fd, call, caller, |core| match change(core, call) {
+        Change::None => Ok(*call),
         Change::Fail(errno) => Err(errno),
         Change::Take(to_submit) => {
-            let flags = call.flags & !IORING_ENTER_GETEVENTS;
-            super::enter::enter(fd, &Enter { to_submit, flags, ..*call }, caller)
+            Ok(Enter { to_submit, flags: call.flags & !IORING_ENTER_GETEVENTS, ..*call })
         }
         Change::Interrupt => {
-            let done = super::enter::enter(fd, &Enter { min_complete: 0, ..*call }, caller)?;
-            let ready = look(fd, registered, |core| core.cq_ready()).unwrap_or(0);
-            if done == 0 && ready == 0 { Err(Errno::EINTR) } else { Ok(done) }
+            interrupted = true;
+            Ok(Enter { min_complete: 0, ..*call })
         }
+    })?;
+    let registered = call.flags & IORING_ENTER_REGISTERED_RING != 0;
+    if interrupted && done == 0 && look(fd, registered, |core| core.cq_ready()).unwrap_or(0) == 0 {
+        return Err(Errno::EINTR);
     }
+    Ok(done)
 }
 
 /// What becomes of a call of `enter`.

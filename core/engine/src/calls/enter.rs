@@ -60,6 +60,20 @@ pub struct Enter {
 // Into the one call that is made of it where nothing is traced.
 #[inline(always)]
 pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
+    enter_changed(fd, call, caller, |_| Ok(*call))
+}
+
+/// The same, of the call that `change` makes of it, which knows what the submission finds.
+///
+/// # Errors
+/// Those of `change`, with nothing done.
+#[inline(always)]
+pub fn enter_changed(
+    fd: Fd,
+    call: &Enter,
+    caller: &Caller,
+    change: impl FnOnce(&mut Core) -> Result<Enter, Errno>,
+) -> Result<usize, Errno> {
     if call.flags & !FLAGS != 0 {
         return Err(Errno::EINVAL);
     }
@@ -70,7 +84,7 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
     if !found.stands() {
         // It was closed meanwhile, and the number is perhaps another's.
         drop(guard);
-        return enter_again(fd, call, caller);
+        return enter_again(fd, call, caller, change);
     }
     let Some(core) = guard.as_mut() else { return Err(Errno::EBADF) };
     if core.is(IORING_SETUP_R_DISABLED) {
@@ -80,6 +94,7 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
         await_return(&mut guard)?;
     }
     let Some(core) = guard.as_mut() else { return Err(Errno::EBADF) };
+    let call = &change(core)?;
     core.life_mut().call();
     if core.is_shared() {
         core.unshare_if_alone();
@@ -100,8 +115,13 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
 }
 
 #[cold]
-fn enter_again(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
-    enter(fd, call, caller)
+fn enter_again(
+    fd: Fd,
+    call: &Enter,
+    caller: &Caller,
+    change: impl FnOnce(&mut Core) -> Result<Enter, Errno>,
+) -> Result<usize, Errno> {
+    enter_changed(fd, call, caller, change)
 }
 
 /// The kernel's submissions follow one another as well.

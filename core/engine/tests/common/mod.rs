@@ -395,14 +395,21 @@ impl Ring {
 
     /// Queues an SQE without submitting it.
     pub fn push(&mut self, sqe: Sqe) {
-        let index = self.sq_tail & (self.params.sq_entries - 1);
-        let slot = self.sqe_slot(index);
-        // SAFETY: a slot of the ring, which the engine does not read before the tail says so.
-        unsafe { slot.write(sqe) };
-        if self.params.flags & IORING_SETUP_NO_SQARRAY == 0 {
-            self.word(self.params.sq_off.array + 4 * index).store(index, Ordering::Relaxed);
+        self.push_together(&[sqe]);
+    }
+
+    /// Queues SQEs of which the engine sees all or none.
+    pub fn push_together(&mut self, sqes: &[Sqe]) {
+        for sqe in sqes {
+            let index = self.sq_tail & (self.params.sq_entries - 1);
+            let slot = self.sqe_slot(index);
+            // SAFETY: a slot of the ring, which the engine does not read before the tail says so.
+            unsafe { slot.write(*sqe) };
+            if self.params.flags & IORING_SETUP_NO_SQARRAY == 0 {
+                self.word(self.params.sq_off.array + 4 * index).store(index, Ordering::Relaxed);
+            }
+            self.sq_tail = self.sq_tail.wrapping_add(1);
         }
-        self.sq_tail = self.sq_tail.wrapping_add(1);
         self.word(self.params.sq_off.tail).store(self.sq_tail, Ordering::Release);
     }
 
