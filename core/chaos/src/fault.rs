@@ -148,6 +148,9 @@ faults! {
     /// Memory to be filled holds rubbish until it is; what is not filled keeps it.
     BufferRubbish = 22, Strict, Request, "buffer-rubbish", "memory to be filled holds rubbish before",
     from "read(2), recv(2): nothing is said of the bytes behind those that were read.";
+    /// A submission finds no memory for the next request of a chain, which ends there; what is left of it is another one.
+    TornChain = 23, Failure, Enter, "torn-chain", "enter submits a part of the SQEs, and tears a chain",
+    from "io_uring/io_uring.c, `io_submit_sqes`: where a request cannot be allocated, the submission ends, and a chain with it.";
 }
 
 impl Fault {

@@ -648,6 +648,31 @@ fn submissions_of_several_threads_are_cut_between_chains() {
 }
 
 #[test]
+fn a_torn_chain_is_two() {
+    let met = under(&[Fault::TornChain], || {
+        let mut ring = ring(8);
+        for _ in 0..10 {
+            ring.push(Sqe { fd: 999, flags: LINK, ..sqe(IORING_OP_READ, 1) });
+            ring.push(Sqe { flags: LINK, ..sqe(IORING_OP_NOP, 2) });
+            ring.push(sqe(IORING_OP_NOP, 3));
+            ring.push(sqe(IORING_OP_NOP, 4));
+            let mut left = 4;
+            while left > 0 {
+                let taken = ring.enter(left, 0);
+                assert!([1, 2].contains(&taken), "it ends within the chain: {taken}");
+                left -= taken as u32;
+            }
+            let cqes = ring.collect(4);
+            let result = |number| cqes.iter().find(|cqe| cqe.user_data == number).unwrap().res;
+            assert_eq!((result(1), result(3), result(4)), (-libc::EBADF, 0, 0));
+            // It is of the first part or of the second.
+            assert!([0, -libc::ECANCELED].contains(&result(2)), "{}", result(2));
+        }
+    });
+    assert!(count(&met, Fault::TornChain) >= 10);
+}
+
+#[test]
 fn setup_and_register_find_no_memory() {
     let met = under(&[Fault::SetupNoMemory, Fault::RegisterNoMemory], || {
         let mut refused = [0; 2];

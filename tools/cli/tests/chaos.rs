@@ -110,6 +110,8 @@ planted! {
     notifications_that_are_late: "zero-copy", "ordinary", "notif";
     completions_kept_as_overflow: "overflow", "ordinary", "overflow";
     cancellations_too_late: "believes-cancel", "ordinary", "cancel";
+    chains_that_a_short_read_breaks: "broken-chain", "ordinary,!eintr", "short";
+    chains_that_are_torn: "torn-chain", "ordinary,torn-chain", "torn-chain";
 }
 
 #[test]

@@ -77,12 +77,13 @@ fn change(core: &mut Core, call: &Enter) -> Change {
     if submits && ready + core.requests().live() as u32 > 0 && meets(Fault::EnterAgain).is_some() {
         return Change::Fail(Errno::EAGAIN);
     }
-    if submits
-        && core.shorter_submission(call.to_submit, 0).is_some()
-        && let Some(value) = meets(Fault::ShortSubmission)
-        && let Some(fewer) = core.shorter_submission(call.to_submit, value)
-    {
-        return Change::Take(fewer);
+    for fault in [Fault::ShortSubmission, Fault::TornChain].into_iter().filter(|_| submits) {
+        let counts = core.shorter_submissions(call.to_submit, fault);
+        if !counts.is_empty()
+            && let Some(value) = meets(fault)
+        {
+            return Change::Take(counts[(value % counts.len() as u64) as usize]);
+        }
     }
     let waits = call.flags & IORING_ENTER_GETEVENTS != 0 && call.min_complete > ready;
     if waits && !core.is(IORING_SETUP_IOPOLL) && meets(Fault::EnterInterrupted).is_some() {

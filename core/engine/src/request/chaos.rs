@@ -10,6 +10,7 @@
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 use anyring_chaos_plan::{Entry, FIRST_PROCESS, Fault, Plan, Subject, Who, child};
 use anyring_trace::event::Step;
@@ -215,15 +216,18 @@ impl Core {
         self.chaos_mut().scrubbed = head;
     }
 
-    /// How many of the next `wanted` SQEs a submission may take that is to be short: no chain is torn.
-    pub fn shorter_submission(&self, wanted: u32, value: u64) -> Option<u32> {
-        let most = wanted.min(self.sq_pending()).checked_sub(1).filter(|&most| most > 0)?;
-        let most = 1 + (value % u64::from(most)) as usize;
-        let ends = self.sq().ahead(self.memory(), most as u32).map(|index| {
+    /// To how many of the next `wanted` SQEs a submission may be cut, by the fault: all the numbers that come into question.
+    pub fn shorter_submissions(&self, wanted: u32, fault: Fault) -> Vec<u32> {
+        let all = wanted.min(self.sq_pending());
+        let links = self.sq().ahead(self.memory(), all.saturating_sub(1)).map(|index| {
             let [_, flags, ..] = self.memory().first_word(index).to_ne_bytes();
-            !Flags::of_sqe(flags).links()
+            Flags::of_sqe(flags).links()
         });
-        ends.enumerate().filter(|&(_, ends)| ends).last().map(|(place, _)| place as u32 + 1)
+        (1..)
+            .zip(links)
+            .filter(|&(_, links)| links == (fault == Fault::TornChain))
+            .map(|(count, _)| count)
+            .collect()
     }
 }
 
@@ -315,7 +319,7 @@ impl Core {
     }
 
     /// Where a request's data lies, if that is known.
-    fn memory_of(&self, id: RequestId) -> alloc::vec::Vec<IoVector> {
+    fn memory_of(&self, id: RequestId) -> Vec<IoVector> {
         let request = &self[id];
         match &request.data {
             OpData::Vectors(vectors) => vectors.to_vec(),

@@ -399,6 +399,60 @@ static void believes_cancel(void) {
     }
 }
 
+/* Who reads and writes by a chain takes the write for done, whatever became of the read. */
+static void broken_chain(void) {
+    int from = file_of(BLOCK), to = file_of(0);
+    for (int round = 0; round < ROUNDS; round++) {
+        char text[16];
+        int place = round * sizeof text % BLOCK, read = 0, written = 0;
+        do {
+            struct io_uring_sqe *entry = on(IORING_OP_READ, 1, from, text, sizeof text);
+            entry->off = place;
+            entry->flags = IOSQE_IO_LINK;
+            on(IORING_OP_WRITE, 2, to, text, sizeof text)->off = place;
+            for (int left = 2; left > 0; left--) {
+                struct completion completion = take();
+                *(completion.user_data == 1 ? &read : &written) = completion.res;
+            }
+            if (written < 0 && !again(written) && written != -ECANCELED)
+                fail(2, "write", written);
+        } while (IS_FIXED && written < (int)sizeof text);
+    }
+    char wanted[BLOCK], copied[BLOCK];
+    unsigned length = ROUNDS * 16;
+    CHECK(pread(from, wanted, length, 0) == (ssize_t)length);
+    if (pread(to, copied, length, 0) != (ssize_t)length || memcmp(wanted, copied, length) != 0)
+        fail(1, "the copy is not whole", 0);
+}
+
+/* Who opens a lock and writes by a chain submits the rest of the chain without looking at what was submitted of it. */
+static void torn_chain(void) {
+    char path[] = "/tmp/planted-XXXXXX";
+    int to = file_of(0), lock = mkstemp(path);
+    CHECK(lock >= 0);
+    for (int round = 0; round < ROUNDS; round++) {
+        /* The lock is there: nobody gets it. */
+        struct io_uring_sqe *entry = on(IORING_OP_OPENAT, 1, AT_FDCWD, path, 0600);
+        entry->open_flags = O_CREAT | O_EXCL | O_RDWR;
+        entry->flags = IOSQE_IO_LINK;
+        entry = on(IORING_OP_WRITE, 2, to, "x", 1);
+        while (pending) {
+            long entered = ring_enter(ring.fd, pending, 0, 0);
+            if (entered > 0)
+                pending -= entered;
+            /* The write has not been taken yet, and would be done whether the lock is there or not. */
+            if (IS_FIXED && pending == 1)
+                entry->opcode = IORING_OP_NOP;
+        }
+        for (int left = 2; left > 0; left--)
+            take();
+    }
+    CHECK(unlink(path) == 0);
+    char byte;
+    if (pread(to, &byte, 1, 0) == 1)
+        fail(1, "written without the lock", byte);
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
@@ -407,7 +461,7 @@ static const struct {
     {"would-wait", would_wait},     {"no-buffers", no_buffers},           {"receive-ends", receive_ends},
     {"poll-ends", poll_ends},       {"completion-late", completion_late}, {"request-late", request_late},
     {"order", order},               {"zero-copy", zero_copy},             {"overflow", overflow},
-    {"believes-cancel", believes_cancel},
+    {"believes-cancel", believes_cancel}, {"broken-chain", broken_chain}, {"torn-chain", torn_chain},
 };
 
 int main(int count, char **words) {
