@@ -151,6 +151,9 @@ faults! {
     /// A submission finds no memory for the next request of a chain, which ends there; what is left of it is another one.
     TornChain = 23, Failure, Enter, "torn-chain", "enter submits a part of the SQEs, and tears a chain",
     from "io_uring/io_uring.c, `io_submit_sqes`: where a request cannot be allocated, the submission ends, and a chain with it.";
+    /// A wait on a polled ring ends because the thread is to give way to another.
+    EnterNothing = 24, Ordinary, Enter, "enter-nothing", "enter's wait on a polled ring brings nothing",
+    from "io_uring/io_uring.c, `io_iopoll_check`: it returns 0 where another thread is to run, whatever is there.";
 }
 
 impl Fault {
@@ -167,6 +170,7 @@ impl Fault {
                 | Fault::EnterInterrupted
                 | Fault::EnterAgain
                 | Fault::EnterBusy
+                | Fault::EnterNothing
                 | Fault::SetupNoMemory
                 | Fault::RegisterNoMemory
                 | Fault::RegisterBusy

@@ -115,6 +115,21 @@ planted! {
 }
 
 #[test]
+fn waits_on_polled_rings_that_bring_nothing() {
+    let mut plain = Command::new(anyring());
+    plain.args(["run", "--engine", "user", "--"]).arg(planted()).arg("polled-wait");
+    let output = plain.output().unwrap();
+    if output.status.code() == Some(77) {
+        eprintln!("skipped: {}", said(&output));
+        return;
+    }
+    assert!(output.status.success(), "{}", said(&output));
+    // The engine has no polled read in flight but a late one.
+    is_found("polled-wait", "late,enter-nothing", "enter-nothing");
+    is_repaired("polled-wait", "ordinary");
+}
+
+#[test]
 fn a_single_run_has_the_status_of_the_program_and_repeats_itself() {
     let one = || chaos(&["--seed", "6"], &planted(), "short-read");
     let (first, second) = (one(), one());

@@ -2,12 +2,11 @@
 
 use anyring_chaos_plan::{Fault, Faults};
 use linux_raw_sys::io_uring::{
-    IORING_ENTER_GETEVENTS, IORING_ENTER_REGISTERED_RING, IORING_SETUP_IOPOLL, IORING_SETUP_SQPOLL,
-    io_uring_register_op as Code,
+    IORING_ENTER_GETEVENTS, IORING_ENTER_REGISTERED_RING, IORING_SETUP_SQPOLL, io_uring_register_op as Code,
 };
 
 use crate::abi::Errno;
-use crate::calls::enter::Enter;
+use crate::calls::enter::{Enter, is_polled_by_caller};
 use crate::calls::register::{Register, TABLE};
 use crate::os::Fd;
 use crate::os::host::Caller;
@@ -38,6 +37,7 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
         Change::Take(to_submit) => {
             Ok(Enter { to_submit, flags: call.flags & !IORING_ENTER_GETEVENTS, ..*call })
         }
+        Change::Return => Ok(Enter { min_complete: 0, ..*call }),
         Change::Interrupt => {
             interrupted = true;
             Ok(Enter { min_complete: 0, ..*call })
@@ -58,6 +58,8 @@ enum Change {
     /// It takes so many SQEs, and does not wait.
     Take(u32),
     /// Its wait ends when it begins.
+    Return,
+    /// The same, by a signal.
     Interrupt,
 }
 
@@ -85,9 +87,15 @@ fn change(core: &mut Core, call: &Enter) -> Change {
             return Change::Take(counts[(value % counts.len() as u64) as usize]);
         }
     }
-    let waits = call.flags & IORING_ENTER_GETEVENTS != 0 && call.min_complete > ready;
-    if waits && !core.is(IORING_SETUP_IOPOLL) && meets(Fault::EnterInterrupted).is_some() {
+    let polls = is_polled_by_caller(core);
+    // A polled ring waits only for what is in flight.
+    let has_to_wait = !polls || submits || core.requests().live() > 0;
+    let waits = call.flags & IORING_ENTER_GETEVENTS != 0 && call.min_complete > ready && has_to_wait;
+    if waits && meets(Fault::EnterInterrupted).is_some() {
         return Change::Interrupt;
+    }
+    if waits && polls && meets(Fault::EnterNothing).is_some() {
+        return Change::Return;
     }
     Change::None
 }

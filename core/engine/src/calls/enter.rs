@@ -427,7 +427,8 @@ fn wait_argument(call: &Enter, core: &Core) -> Result<WaitArgument, Errno> {
     })
 }
 
-fn is_polled_by_caller(core: &Core) -> bool {
+/// Does who waits look for completions itself?
+pub(super) fn is_polled_by_caller(core: &Core) -> bool {
     core.is(IORING_SETUP_IOPOLL) && !core.is(IORING_SETUP_SQPOLL)
 }
 

@@ -453,6 +453,32 @@ static void torn_chain(void) {
         fail(1, "written without the lock", byte);
 }
 
+/* A wait on a polled ring that returns is taken for a completion. Ends with 77 where no polled ring reads here. */
+static void polled_wait(void) {
+    char path[] = "/var/tmp/planted-XXXXXX";
+    static char text[BLOCK] __attribute__((aligned(BLOCK)));
+    int plain = mkstemp(path), fd = open(path, O_RDONLY | O_DIRECT);
+    CHECK(plain >= 0 && write(plain, text, BLOCK) == BLOCK && unlink(path) == 0);
+    CHECK(close(ring.fd) == 0 && ring_open_with(&ring, 8, 0, IORING_SETUP_IOPOLL) == 0);
+    for (int round = 0; round < 16 * ROUNDS; round++) {
+        on(IORING_OP_READ, round, fd, text, BLOCK);
+        enter_well(0);
+        long entered;
+        do
+            entered = ring_enter(ring.fd, 0, 1, IORING_ENTER_GETEVENTS);
+        while (entered == -EINTR);
+        if (entered < 0)
+            fail(2, "enter", entered);
+        if (!IS_FIXED && !ring_peek(&ring))
+            fail(1, "there is no completion in round", round);
+        int result = take().res;
+        if (round == 0 && (result == -EOPNOTSUPP || result == -EBADF))
+            fail(77, "polled rings do not read here", result);
+        if (result != BLOCK && !again(result))
+            fail(2, "read", result);
+    }
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
@@ -462,6 +488,7 @@ static const struct {
     {"poll-ends", poll_ends},       {"completion-late", completion_late}, {"request-late", request_late},
     {"order", order},               {"zero-copy", zero_copy},             {"overflow", overflow},
     {"believes-cancel", believes_cancel}, {"broken-chain", broken_chain}, {"torn-chain", torn_chain},
+    {"polled-wait", polled_wait},
 };
 
 int main(int count, char **words) {
