@@ -154,6 +154,18 @@ faults! {
     /// A wait on a polled ring ends because the thread is to give way to another.
     EnterNothing = 24, Ordinary, Enter, "enter-nothing", "enter's wait on a polled ring brings nothing",
     from "io_uring/io_uring.c, `io_iopoll_check`: it returns 0 where another thread is to run, whatever is there.";
+    /// A thread is held up before a call does anything.
+    PauseBefore = 25, Ordinary, Enter, "pause-before", "a pause before enter does anything",
+    from "sched(7): other threads may run at any moment, for any time.";
+    /// A thread is held up between taking an SQE and issuing it.
+    PauseIssue = 26, Ordinary, Request, "pause-issue", "a pause between taking an SQE and issuing it",
+    from "sched(7): what other threads do meanwhile comes first.";
+    /// A thread is held up between posting a CQE and waking who waits for it.
+    PauseWake = 27, Ordinary, Request, "pause-wake", "a pause between posting a CQE and waking who waits",
+    from "sched(7): the CQE can be reaped before a wait returns, and before an eventfd or poll tells of it.";
+    /// A thread is held up when a call has done what it is to do.
+    PauseAfter = 28, Ordinary, Enter, "pause-after", "a pause before enter returns",
+    from "sched(7): what it has submitted may be complete by then, and reaped by another thread.";
 }
 
 impl Fault {

@@ -829,6 +829,58 @@ fn patiently(ring: &mut Ring, sqe: Sqe) -> i32 {
     }
 }
 
+const PAUSES: [Fault; 4] = [Fault::PauseBefore, Fault::PauseIssue, Fault::PauseWake, Fault::PauseAfter];
+
+#[test]
+fn threads_are_held_up() {
+    const CALLS: u64 = 100;
+    for fault in PAUSES {
+        let met = under(&[fault], || {
+            let mut ring = ring(4);
+            let begun = std::time::Instant::now();
+            for number in 0..CALLS {
+                ring.push(sqe(IORING_OP_NOP, number));
+                assert_eq!(ring.enter(1, 1), 1);
+                assert_eq!(ring.reap().map(|cqe| cqe.user_data), Some(number));
+            }
+            // A quarter of the pauses is of a millisecond or more.
+            assert!(begun.elapsed().as_millis() >= u128::from(CALLS) / 8, "{:?}", begun.elapsed());
+        });
+        assert_eq!(met.len() as u64, CALLS, "{}", fault.name());
+    }
+}
+
+#[test]
+fn a_completion_is_there_before_its_eventfd_tells() {
+    const ROUNDS: u64 = 50;
+    under(&[Fault::PauseWake], || {
+        let mut ring = ring(4);
+        // SAFETY: a fresh descriptor.
+        let told = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK) };
+        let code = io_uring_register_op::IORING_REGISTER_EVENTFD;
+        assert_eq!(ring.register(code, (&raw const told).cast(), 1), 0);
+        let tells = || {
+            let mut count = 0_u64;
+            // SAFETY: reads into memory of that size.
+            unsafe { libc::read(told, (&raw mut count).cast(), size_of_val(&count)) > 0 }
+        };
+        let mut early = 0;
+        for number in 0..ROUNDS {
+            ring.push(sqe(IORING_OP_NOP, number));
+            let (fd, tail) = (ring.fd, ring.word(ring.params.cq_off.tail));
+            std::thread::scope(|scope| {
+                let submits = scope.spawn(move || enter(Engine::User, fd, 1, 0, 0, std::ptr::null(), 0));
+                until("it is posted", || tail.load(std::sync::atomic::Ordering::Acquire) as u64 > number);
+                early += u32::from(!tells());
+                assert_eq!(submits.join().unwrap(), 1);
+            });
+            tells();
+            assert_eq!(ring.reap().map(|cqe| cqe.user_data), Some(number));
+        }
+        assert!(early > 0);
+    });
+}
+
 #[test]
 fn rings_of_every_kind_go_on() {
     const SEEDS: u64 = 8;
@@ -841,7 +893,8 @@ fn rings_of_every_kind_go_on() {
         IORING_SETUP_NO_SQARRAY,
     ] {
         for seed in 0..SEEDS {
-            under_seed(seed, MILLION * 2 / 5, Faults::ORDINARY, Mode::Random, || {
+            let faults = PAUSES.into_iter().fold(Faults::ORDINARY, Faults::without);
+            under_seed(seed, MILLION * 2 / 5, faults, Mode::Random, || {
                 let mut ring = Ring::new(Engine::User, 4, flags);
                 let (one, other) = UnixStream::pair().unwrap();
                 for round in 0..40_u8 {

@@ -12,11 +12,11 @@ use support::{anyring, compile};
 const SEEDS: &str = "50";
 
 fn planted() -> PathBuf {
-    compile("planted", "planted.c", &[])
+    compile("planted", "planted.c", &["-pthread"])
 }
 
 fn repaired() -> PathBuf {
-    compile("planted-repaired", "planted.c", &["-DFIXED"])
+    compile("planted-repaired", "planted.c", &["-DFIXED", "-pthread"])
 }
 
 fn chaos(options: &[&str], program: &Path, case: &str) -> Output {
@@ -111,6 +111,10 @@ planted! {
     completions_kept_as_overflow: "overflow", "ordinary", "overflow";
     cancellations_too_late: "believes-cancel", "ordinary", "cancel";
     chains_that_a_short_read_breaks: "broken-chain", "ordinary,!eintr", "short";
+    threads_that_come_before_a_submission: "read-too-late", "pause-before", "pause-before";
+    threads_that_come_between_taking_and_issuing: "read-too-late", "pause-issue", "pause-issue";
+    threads_that_come_before_a_wake_up: "eventfd-late", "pause-wake", "pause-wake";
+    threads_that_come_before_a_return: "noted-late", "pause-after", "pause-after";
     chains_that_are_torn: "torn-chain", "ordinary,torn-chain", "torn-chain";
 }
 

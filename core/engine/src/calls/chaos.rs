@@ -10,7 +10,7 @@ use crate::calls::enter::{Enter, is_polled_by_caller};
 use crate::calls::register::{Register, TABLE};
 use crate::os::Fd;
 use crate::os::host::Caller;
-use crate::request::chaos;
+use crate::request::chaos::{self, Call};
 use crate::request::table::Table;
 use crate::ring::Core;
 use crate::ring::registry::look;
@@ -29,9 +29,20 @@ pub fn setup(entries: u32, params_address: u64, table: &'static Table, caller: &
 
 /// Submits, then waits.
 pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
+    let registered = call.flags & IORING_ENTER_REGISTERED_RING != 0;
+    let Some(met) = look(fd, registered, |core| core.chaos_mut().begin_call()).flatten() else {
+        return super::enter::enter(fd, call, caller);
+    };
+    met.pause(Fault::PauseBefore);
+    let result = enter_meeting(met, fd, call, caller);
+    met.pause(Fault::PauseAfter);
+    result
+}
+
+fn enter_meeting(met: Call, fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
     let mut interrupted = false;
     // What a submission is cut to is decided under the lock under which it is made: others submit, too.
-    let done = super::enter::enter_changed(fd, call, caller, |core| match change(core, call) {
+    let done = super::enter::enter_changed(fd, call, caller, |core| match change(core, met, call) {
         Change::None => Ok(*call),
         Change::Fail(errno) => Err(errno),
         Change::Take(to_submit) => {
@@ -63,13 +74,9 @@ enum Change {
     Interrupt,
 }
 
-fn change(core: &mut Core, call: &Enter) -> Change {
-    if !core.chaos().is_on() {
-        return Change::None;
-    }
-    let number = core.chaos_mut().begin_call();
-    core.scrub_reaped(number);
-    let meets = |fault| core.call_meets(number, fault, 0);
+fn change(core: &mut Core, met: Call, call: &Enter) -> Change {
+    core.scrub_reaped(met);
+    let meets = |fault| met.meets(fault, 0);
     let ready = core.cq_ready();
     let submits = call.to_submit > 0 && core.sq_pending() > 0 && !core.is(IORING_SETUP_SQPOLL);
     // Who is told to wait for completions must have some to wait for.
@@ -105,16 +112,13 @@ pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
     const REGISTERED: u32 = Code::IORING_REGISTER_USE_REGISTERED_RING as u32;
     let opcode = call.opcode & !REGISTERED;
     let faults = TABLE.get(opcode as usize).map_or(Faults::NONE, |row| row.faults);
-    let met = look(fd, call.opcode & REGISTERED != 0, |core| {
-        if !core.chaos().is_on() {
-            return None;
-        }
-        let number = core.chaos_mut().begin_call();
-        let meets = |fault| faults.has(fault) && core.call_meets(number, fault, opcode as u16).is_some();
-        REGISTER_ERRORS.into_iter().find(|&(fault, _)| meets(fault)).map(|(_, errno)| errno)
+    let met = look(fd, call.opcode & REGISTERED != 0, |core| core.chaos_mut().begin_call()).flatten();
+    let error = met.and_then(|met| {
+        let meets = |fault| faults.has(fault) && met.meets(fault, opcode as u16).is_some();
+        REGISTER_ERRORS.into_iter().find(|&(fault, _)| meets(fault))
     });
-    match met.flatten() {
-        Some(errno) => Err(errno),
+    match error {
+        Some((_, errno)) => Err(errno),
         None => super::register::register(fd, call),
     }
 }

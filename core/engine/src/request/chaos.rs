@@ -82,6 +82,10 @@ pub const NOTIFICATIONS: &[Fault] = &[Fault::NotificationLate];
 
 /// The longest that a completion comes late.
 const LATEST_NS: u64 = 2_000_000;
+/// A long pause, in which other threads do what they have to. It may be up to twice as long.
+const LONG_PAUSE_NS: u64 = 1_000_000;
+/// A short one, which lets another thread come first. It may be up to twice as long.
+const SHORT_PAUSE_NS: u64 = 20_000;
 /// What a direct transfer is a multiple of.
 const BLOCK: usize = 4096;
 /// So much goes into a pipe at once or not at all.
@@ -143,6 +147,12 @@ pub fn forked() {
     SETUPS.store(0, Ordering::Relaxed);
 }
 
+/// Holds the calling thread up, by what the fault is made of.
+fn pause(value: u64) {
+    let length_ns = if value % 4 == 0 { LONG_PAUSE_NS } else { SHORT_PAUSE_NS };
+    os::pause(length_ns + value % length_ns);
+}
+
 /// Decides, and notes what is going to be injected. The answer is what the fault is made of.
 fn inject(ring: u32, serial: u64, fault: Fault, opcode: u16) -> Option<u64> {
     let plan = plan()?;
@@ -183,22 +193,40 @@ impl Chaos {
         self.ring != 0
     }
 
-    /// One more call; its number.
-    pub fn begin_call(&mut self) -> u64 {
-        self.calls += 1;
-        self.calls
+    /// One more call, if the ring is under chaos.
+    pub fn begin_call(&mut self) -> Option<Call> {
+        self.is_on().then(|| {
+            self.calls += 1;
+            Call { ring: self.ring, number: self.calls }
+        })
+    }
+}
+
+/// A call of `enter` or `register`.
+#[derive(Clone, Copy)]
+pub struct Call {
+    ring: u32,
+    number: u64,
+}
+
+impl Call {
+    /// Does it meet the fault? `opcode` is that of a registration, or 0.
+    pub fn meets(self, fault: Fault, opcode: u16) -> Option<u64> {
+        inject(self.ring, self.number, fault, opcode)
+    }
+
+    /// Holds the calling thread up, if it does.
+    pub fn pause(self, fault: Fault) {
+        if let Some(value) = self.meets(fault, 0) {
+            pause(value);
+        }
     }
 }
 
 /// Of calls.
 impl Core {
-    /// Does the call with this number meet the fault?
-    pub fn call_meets(&self, call: u64, fault: Fault, opcode: u16) -> Option<u64> {
-        inject(self.chaos().ring, call, fault, opcode)
-    }
-
     /// Overwrites the CQEs that the program has reaped.
-    pub fn scrub_reaped(&mut self, call: u64) {
+    pub fn scrub_reaped(&mut self, call: Call) {
         let entries = self.memory().layout().cq_entries;
         let (tail, ready) = (self.cq().tail(), self.cq_ready());
         if ready > entries {
@@ -209,7 +237,7 @@ impl Core {
         let fresh = entries - ready;
         let passed = head.wrapping_sub(self.chaos().scrubbed);
         let count = if passed > entries { fresh } else { passed.min(fresh) };
-        if count == 0 || self.call_meets(call, Fault::CqeRubbish, 0).is_none() {
+        if count == 0 || call.meets(Fault::CqeRubbish, 0).is_none() {
             return;
         }
         (1..=count).for_each(|back| self.memory().scrub_cqe(head.wrapping_sub(back)));
@@ -254,6 +282,15 @@ impl Core {
         self[id].flags.set(Flags::CHAOS.with(Flags::UNTRIED));
         if self.request_meets(id, Fault::SqeRubbish).is_some() {
             self.memory().scrub_sqe(index);
+        }
+        self.pause(id, Fault::PauseIssue);
+    }
+
+    /// Holds the calling thread up, if the request meets the fault.
+    #[cold]
+    pub(super) fn pause(&self, id: RequestId, fault: Fault) {
+        if let Some(value) = self.request_meets(id, fault) {
+            pause(value);
         }
     }
 

@@ -1,5 +1,6 @@
 //! The end of a request: its CQE, its links, its holds.
 
+use anyring_chaos_plan::Fault;
 use anyring_trace::event;
 use linux_raw_sys::io_uring::IORING_CQE_F_MORE;
 
@@ -98,6 +99,9 @@ impl Core {
             self.keep(cqe);
         } else {
             self.post(cqe);
+        }
+        if flags.has(Flags::CHAOS) {
+            self.pause(id, Fault::PauseWake);
         }
     }
 

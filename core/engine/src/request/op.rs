@@ -333,7 +333,13 @@ impl Op {
             finish: finish_as_is,
             expire: expire_cancels,
             disarm: disarm_timer,
-            faults: Faults::list(&[Fault::Late, Fault::Overflow, Fault::SqeRubbish]),
+            faults: Faults::list(&[
+                Fault::Late,
+                Fault::Overflow,
+                Fault::SqeRubbish,
+                Fault::PauseIssue,
+                Fault::PauseWake,
+            ]),
             available: || true,
             failed: |_, result| result,
         }
@@ -426,7 +432,7 @@ impl Op {
         self
     }
 
-    /// With faults of its own: any request may come late, and its CQE be kept.
+    /// With faults of its own, beside those that every request may meet.
     pub const fn faults(mut self, faults: &[Fault]) -> Op {
         self.faults = self.faults.or(Faults::list(faults));
         self

@@ -4,6 +4,9 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #ifdef FIXED
@@ -479,6 +482,112 @@ static void polled_wait(void) {
     }
 }
 
+/* Another thread acts once in each round, some time after it is told to: not before what goes on undisturbed is over. */
+static sem_t its_turn, its_end;
+static void (*its_act)(int round);
+
+static void *other_thread(void *unused) {
+    for (int round = 0; round < ROUNDS; round++) {
+        CHECK(sem_wait(&its_turn) == 0 && usleep(300) == 0);
+        its_act(round);
+        CHECK(sem_post(&its_end) == 0);
+    }
+    return unused;
+}
+
+static void with_another(void (*act)(int round), void (*in_round)(int round)) {
+    pthread_t thread;
+    its_act = act;
+    CHECK(sem_init(&its_turn, 0, 0) == 0 && sem_init(&its_end, 0, 0) == 0);
+    CHECK(pthread_create(&thread, 0, other_thread, 0) == 0);
+    for (int round = 0; round < ROUNDS; round++) {
+        in_round(round);
+        CHECK(sem_wait(&its_end) == 0);
+    }
+    CHECK(pthread_join(thread, 0) == 0);
+}
+
+/* Another thread is told that a file may be changed when its read is about to be submitted. */
+static int changing;
+
+static void change_file(int round) {
+    char text = 'B' + round;
+    CHECK(pwrite(changing, &text, 1, 0) == 1);
+}
+
+static void read_before_change(int round) {
+    char byte = 0;
+    if (!IS_FIXED)
+        CHECK(sem_post(&its_turn) == 0);
+    int result;
+    do {
+        on(IORING_OP_READ, round, changing, &byte, 1);
+        result = take().res;
+    } while (again(result));
+    if (IS_FIXED)
+        CHECK(sem_post(&its_turn) == 0);
+    if (result != 1)
+        fail(2, "read", result);
+    if (byte != 'A' + round)
+        fail(1, "the file was changed before it was read in round", round);
+}
+
+static void read_too_late(void) {
+    changing = file_of(0);
+    CHECK(write(changing, "A", 1) == 1);
+    with_another(change_file, read_before_change);
+}
+
+/* What a request is about is noted when it has been submitted: too late for a thread that takes completions. */
+static int noted[ROUNDS];
+
+static void take_noted(int round) {
+    while (!ring_peek(&ring)) {
+        long entered = ring_enter(ring.fd, 0, 1, IORING_ENTER_GETEVENTS);
+        CHECK(entered == 0 || entered == -EINTR);
+    }
+    int number = ring_peek(&ring)->user_data;
+    ring_seen(&ring);
+    if (!__atomic_load_n(&noted[number], __ATOMIC_ACQUIRE))
+        fail(1, "a completion of nobody's in round", round);
+}
+
+static void submit_and_note(int round) {
+    CHECK(sem_post(&its_turn) == 0);
+    if (IS_FIXED)
+        __atomic_store_n(&noted[round], 1, __ATOMIC_RELEASE);
+    on(IORING_OP_NOP, round, -1, 0, 0);
+    while (pending) {
+        long entered = ring_enter(ring.fd, pending, 0, 0);
+        CHECK(entered >= 0 || entered == -EAGAIN || entered == -EBUSY);
+        pending -= entered > 0 ? entered : 0;
+    }
+    __atomic_store_n(&noted[round], 1, __ATOMIC_RELEASE);
+}
+
+static void noted_late(void) { with_another(take_noted, submit_and_note); }
+
+/* Where there is a completion, its eventfd is taken to tell of it. */
+static void eventfd_late(void) {
+    int told = eventfd(0, EFD_NONBLOCK);
+    CHECK(told >= 0 && syscall(SYS_io_uring_register, ring.fd, IORING_REGISTER_EVENTFD, &told, 1) == 0);
+    for (int round = 0; round < ROUNDS; round++) {
+        struct __kernel_timespec time = {.tv_nsec = 1000000};
+        uint64_t count;
+        on(IORING_OP_TIMEOUT, round, -1, &time, 1);
+        enter_well(0);
+        while (!ring_peek(&ring))
+            usleep(50);
+        usleep(100);
+        struct pollfd polled = {told, POLLIN, 0};
+        if (IS_FIXED)
+            CHECK(poll(&polled, 1, -1) == 1);
+        if (read(told, &count, sizeof count) != sizeof count)
+            fail(1, "the eventfd does not tell of a completion in round", round);
+        take();
+    }
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
@@ -488,7 +597,8 @@ static const struct {
     {"poll-ends", poll_ends},       {"completion-late", completion_late}, {"request-late", request_late},
     {"order", order},               {"zero-copy", zero_copy},             {"overflow", overflow},
     {"believes-cancel", believes_cancel}, {"broken-chain", broken_chain}, {"torn-chain", torn_chain},
-    {"polled-wait", polled_wait},
+    {"polled-wait", polled_wait},   {"read-too-late", read_too_late},     {"noted-late", noted_late},
+    {"eventfd-late", eventfd_late},
 };
 
 int main(int count, char **words) {
