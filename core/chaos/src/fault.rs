@@ -84,7 +84,7 @@ macro_rules! faults {
 faults! {
     /// A transfer moves a part of the bytes: the first ones.
     Short = 1, Ordinary, Request, "short", "a transfer of a part",
-    from "read(2), write(2), send(2), recv(2), splice(2): fewer bytes than asked for are no error.";
+    from "read(2), write(2), send(2), recv(2), splice(2), io_uring_prep_recv(3) of bundles: fewer bytes than asked for are no error.";
     /// A request is interrupted before it has done anything.
     Interrupted = 2, Ordinary, Request, "eintr", "a request answers EINTR",
     from "io_uring/rw.c, `io_rw_done`: a restart becomes EINTR; io_uring/net.c does the same.";

@@ -690,6 +690,59 @@ fn direct_file() -> Option<(File, &'static [u8])> {
 }
 
 #[test]
+fn bundles_are_received_in_part() {
+    const BUFFERS: usize = 8;
+    const LENGTH: usize = 8;
+    let met = under(&[Fault::Short], || {
+        let mut ring = ring(8);
+        let (mut one, other) = UnixStream::pair().unwrap();
+        let mut memory = [[0_u8; LENGTH]; BUFFERS];
+        let mut buffers = Buffers::map(BUFFERS as u16, -1, 0);
+        assert_eq!(buffers.register(&ring, 7, 0), 0);
+        (0..BUFFERS).for_each(|id| buffers.add(id as u16, &mut memory[id]));
+        let wanted = text(1000);
+        let (mut got, mut ends) = (Vec::new(), std::collections::BTreeSet::new());
+        one.write_all(&wanted).unwrap();
+        for (multishot, end) in [(0, 500), (IORING_RECV_MULTISHOT, wanted.len())] {
+            let receive = Sqe {
+                flags: SELECT,
+                ioprio: (IORING_RECVSEND_BUNDLE | multishot) as u16,
+                buf_index: 7,
+                ..transfer(IORING_OP_RECV, &other, &[], 0)
+            };
+            let mut is_armed = false;
+            while got.len() < end {
+                if !is_armed {
+                    ring.push(receive);
+                    assert_eq!(ring.enter(1, 0), 1);
+                }
+                let Some(cqe) = ring.reap() else {
+                    is_armed = true;
+                    assert_eq!(ring.enter(0, 1), 0);
+                    continue;
+                };
+                is_armed = cqe.flags & IORING_CQE_F_MORE != 0;
+                if cqe.res < 0 {
+                    assert_eq!(cqe.res, -libc::ENOBUFS);
+                    continue;
+                }
+                let (first, mut left) = ((cqe.flags >> IORING_CQE_BUFFER_SHIFT) as usize, cqe.res as usize);
+                ends.insert(left % LENGTH);
+                for place in 0..left.div_ceil(LENGTH) {
+                    let id = (first + place) % BUFFERS;
+                    got.extend_from_slice(&memory[id][..left.min(LENGTH)]);
+                    left = left.saturating_sub(LENGTH);
+                    buffers.add(id as u16, &mut memory[id]);
+                }
+            }
+        }
+        assert_eq!(got, wanted);
+        assert!(ends.len() > 2, "they end within buffers: {ends:?}");
+    });
+    assert!(count(&met, Fault::Short) > 10);
+}
+
+#[test]
 fn a_torn_chain_is_two() {
     let met = under(&[Fault::TornChain], || {
         let mut ring = ring(8);

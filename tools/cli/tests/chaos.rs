@@ -115,6 +115,7 @@ planted! {
     threads_that_come_between_taking_and_issuing: "read-too-late", "pause-issue", "pause-issue";
     threads_that_come_before_a_wake_up: "eventfd-late", "pause-wake", "pause-wake";
     threads_that_come_before_a_return: "noted-late", "pause-after", "pause-after";
+    bundles_that_are_not_full: "bundle", "ordinary", "short";
     chains_that_are_torn: "torn-chain", "ordinary,torn-chain", "torn-chain";
 }
 

@@ -179,6 +179,8 @@ pub struct Chaos {
     scrubbed: u32,
     /// How many CQEs the multishot requests have posted that go on, by their serials.
     shots: BTreeMap<u64, u64>,
+    /// By what the bundles of receives are cut, by their serials.
+    bundles: BTreeMap<u64, u64>,
 }
 
 impl Chaos {
@@ -374,6 +376,14 @@ impl Core {
         if !request.op.faults.has(Fault::Short) {
             return;
         }
+        if receives_bundle(request) {
+            // How much there is to be cut is known when the buffers are.
+            if let Some(value) = self.request_meets(id, Fault::Short) {
+                let serial = self[id].serial;
+                self.chaos_mut().bundles.insert(serial, value);
+            }
+            return;
+        }
         let Some(Range { least, most, step }) = range(request) else { return };
         let Some(value) = self.request_meets(id, Fault::Short) else { return };
         let length = least + (value % ((most - least) / step + 1) as u64) as usize * step;
@@ -384,11 +394,23 @@ impl Core {
         }
     }
 
+    /// Lets a receive into these buffers be of the first bytes only, if its bundles are to be cut.
+    #[cold]
+    pub fn cut_bundle(&self, id: RequestId, buffers: &mut Vec<IoVector>) {
+        let Some(value) = self.chaos().bundles.get(&self[id].serial) else { return };
+        let whole: u64 = buffers.iter().map(|buffer| buffer.length).sum();
+        if whole > 1 {
+            cut_vectors(buffers, 1 + (value % (whole - 1)) as usize);
+            buffers.retain(|buffer| buffer.length > 0);
+        }
+    }
+
     /// What the CQE of a request says that ends; none where it comes late.
     #[cold]
     pub(super) fn complete_under_chaos(&mut self, id: RequestId, mut cqe: Cqe) -> Option<Cqe> {
         let serial = self[id].serial;
         self.chaos_mut().shots.remove(&serial);
+        self.chaos_mut().bundles.remove(&serial);
         if self[id].is_notification() {
             return Some(cqe);
         }
@@ -491,8 +513,7 @@ fn range(request: &Request) -> Option<Range> {
     let file = os::identity(request.file.fd()).ok()?.mode & S_IFMT;
     let (mut least, mut step) = (1, 1);
     if matches!(request.data, OpData::Net(_)) {
-        const PLAIN: u32 = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE | MSG_PEEK;
-        if request.sqe.op_flags & !PLAIN != 0 || !is_stream(request.file.fd()) {
+        if !may_be_short(request) {
             return None;
         }
         if request.flags.has(Flags::BUFFER_SELECT) {
@@ -521,11 +542,31 @@ fn range(request: &Request) -> Option<Range> {
     (most >= least).then_some(Range { least, most, step })
 }
 
-/// A receive into provided buffers is limited to less than one may hold.
+/// Is a send or receive one of bytes, and not told to go on until it is whole?
+fn may_be_short(request: &Request) -> bool {
+    const PLAIN: u32 = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE | MSG_PEEK;
+    request.sqe.op_flags & !PLAIN == 0 && is_stream(request.file.fd())
+}
+
+/// Does it receive into provided buffers?
+fn receives(request: &Request) -> bool {
+    let is_receive = request.op.faults.has(Fault::MultishotEnds);
+    let selects = request.flags.has(Flags::BUFFER_SELECT);
+    is_receive && selects && matches!(request.data, OpData::Net(Data::Transfer(_)))
+}
+
+fn bundles(request: &Request) -> bool {
+    u32::from(request.sqe.ioprio) & IORING_RECVSEND_BUNDLE != 0
+}
+
+/// Does it receive bytes into several provided buffers at once? A bundle that is sent is always whole.
+fn receives_bundle(request: &Request) -> bool {
+    receives(request) && bundles(request) && may_be_short(request)
+}
+
+/// A receive into a provided buffer is limited to less than one may hold.
 fn range_of_buffers(request: &Request) -> Option<Range> {
-    let receives = request.op.faults.has(Fault::MultishotEnds);
-    let bundles = u32::from(request.sqe.ioprio) & IORING_RECVSEND_BUNDLE != 0;
-    if !receives || bundles || !matches!(request.data, OpData::Net(Data::Transfer(_))) {
+    if !receives(request) || bundles(request) {
         return None;
     }
     let most = match request.sqe.len {
@@ -556,6 +597,7 @@ fn shorten(request: &mut Request, length: usize) {
     }
 }
 
+/// Lets vectors hold so many bytes.
 fn cut_vectors(vectors: &mut [IoVector], mut left: usize) {
     for vector in vectors {
         vector.length = vector.length.min(left as u64);

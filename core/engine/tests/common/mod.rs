@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_void};
 use std::net::{TcpListener, TcpStream};
 use std::num::NonZeroUsize;
 use std::sync::Once;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
 use anyring_engine::abi::Sqe;
 pub use anyring_engine::abi::*;
@@ -578,4 +578,67 @@ pub fn kernel_available() -> bool {
         unsafe { libc::close(fd) };
     }
     fd >= 0
+}
+
+/// A buffer ring as a program has it.
+pub struct Buffers {
+    pub ring: *mut u8,
+    pub length: usize,
+    entries: u16,
+    tail: u16,
+}
+
+impl Buffers {
+    pub fn map(entries: u16, fd: i32, offset: i64) -> Buffers {
+        let length = (usize::from(entries) * 16).next_multiple_of(4096);
+        let kind = if fd < 0 { libc::MAP_PRIVATE | libc::MAP_ANONYMOUS } else { libc::MAP_SHARED };
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping.
+        let ring = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, kind, fd, offset) };
+        assert_ne!(ring, libc::MAP_FAILED);
+        Buffers { ring: ring.cast(), entries, tail: 0, length }
+    }
+
+    pub fn register(&self, ring: &Ring, group: u16, flags: u16) -> i32 {
+        self.register_with(ring, group, flags, 0)
+    }
+
+    pub fn register_with(&self, ring: &Ring, group: u16, flags: u16, min_left: u64) -> i32 {
+        let request = io_uring_buf_reg {
+            ring_addr: self.ring as u64,
+            ring_entries: u32::from(self.entries),
+            bgid: group,
+            flags,
+            resv: [min_left, 0, 0],
+        };
+        ring.register(io_uring_register_op::IORING_REGISTER_PBUF_RING, (&raw const request).cast(), 1)
+    }
+
+    pub fn add(&mut self, id: u16, buffer: &mut [u8]) {
+        let index = usize::from(self.tail & (self.entries - 1));
+        // SAFETY: an entry of the mapping.
+        unsafe {
+            let entry = self.ring.add(index * 16);
+            entry.cast::<u64>().write(buffer.as_mut_ptr() as u64);
+            entry.add(8).cast::<u32>().write(buffer.len() as u32);
+            entry.add(12).cast::<u16>().write(id);
+        }
+        self.tail = self.tail.wrapping_add(1);
+        // SAFETY: the tail of the mapping.
+        unsafe { AtomicU16::from_ptr(self.ring.add(14).cast()) }.store(self.tail, Ordering::Release);
+    }
+
+    /// Where a buffer begins by now, from `start` on, and its length.
+    pub fn left(&self, index: usize, start: u64) -> (u64, u32) {
+        // SAFETY: an entry of the mapping.
+        unsafe {
+            let entry = self.ring.add(index * 16);
+            (entry.cast::<u64>().read() - start, entry.add(8).cast::<u32>().read())
+        }
+    }
+
+    pub fn unmap(&self) {
+        // SAFETY: mapped by `map`, used by the test no more.
+        unsafe { libc::munmap(self.ring.cast(), self.length) };
+    }
 }

@@ -15,6 +15,11 @@ enum { IS_FIXED = 1 };
 enum { IS_FIXED = 0 };
 #endif
 
+/* Newer than some headers. */
+#ifndef IORING_RECVSEND_BUNDLE
+#define IORING_RECVSEND_BUNDLE (1U << 4)
+#endif
+
 enum { ROUNDS = 32, BLOCK = 4096 };
 
 static struct ring ring;
@@ -588,6 +593,52 @@ static void eventfd_late(void) {
     }
 }
 
+/* The buffers of a bundle are taken to be full, each of them. */
+static void bundle(void) {
+    enum { COUNT = 8, LENGTH = 16 };
+    static char memory[COUNT][LENGTH], wanted[ROUNDS * LENGTH], got[ROUNDS * LENGTH];
+    static struct io_uring_buf group[COUNT] __attribute__((aligned(4096)));
+    struct io_uring_buf_reg registration = {.ring_addr = (uint64_t)group, .ring_entries = COUNT, .bgid = 7};
+    CHECK(syscall(SYS_io_uring_register, ring.fd, IORING_REGISTER_PBUF_RING, &registration, 1) == 0);
+    struct io_uring_buf_ring *buffers = (struct io_uring_buf_ring *)group;
+    for (int id = 0; id < COUNT; id++) {
+        group[id].addr = (uint64_t)memory[id];
+        group[id].len = LENGTH;
+        group[id].bid = id;
+    }
+    __atomic_store_n(&buffers->tail, COUNT, __ATOMIC_RELEASE);
+    int ends[2];
+    sockets(ends, SOCK_STREAM);
+    for (unsigned at = 0; at < sizeof wanted; at++)
+        wanted[at] = 'a' + at % 23;
+    CHECK(write(ends[1], wanted, sizeof wanted) == sizeof wanted);
+    for (unsigned done = 0; done < sizeof wanted;) {
+        struct io_uring_sqe *entry = on(IORING_OP_RECV, 1, ends[0], 0, 0);
+        entry->flags = IOSQE_BUFFER_SELECT;
+        entry->ioprio = IORING_RECVSEND_BUNDLE;
+        entry->buf_group = 7;
+        struct completion completion = take();
+        if (again(completion.res) || completion.res == -ENOBUFS)
+            continue;
+        if (completion.res <= 0)
+            fail(2, "receive", completion.res);
+        for (int id = completion.flags >> IORING_CQE_BUFFER_SHIFT, left = completion.res; left > 0; left -= LENGTH) {
+            unsigned part = IS_FIXED && left < LENGTH ? left : LENGTH;
+            part = done + part < sizeof wanted ? part : sizeof wanted - done;
+            memcpy(got + done, memory[id % COUNT], part);
+            done += part;
+            unsigned tail = buffers->tail;
+            /* The tail lies in the first of them. */
+            group[tail % COUNT].addr = (uint64_t)memory[id % COUNT];
+            group[tail % COUNT].len = LENGTH;
+            group[tail % COUNT].bid = id++ % COUNT;
+            __atomic_store_n(&buffers->tail, tail + 1, __ATOMIC_RELEASE);
+        }
+    }
+    if (memcmp(got, wanted, sizeof wanted) != 0)
+        fail(1, "what was received is not what was sent", 0);
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
@@ -598,7 +649,7 @@ static const struct {
     {"order", order},               {"zero-copy", zero_copy},             {"overflow", overflow},
     {"believes-cancel", believes_cancel}, {"broken-chain", broken_chain}, {"torn-chain", torn_chain},
     {"polled-wait", polled_wait},   {"read-too-late", read_too_late},     {"noted-late", noted_late},
-    {"eventfd-late", eventfd_late},
+    {"eventfd-late", eventfd_late}, {"bundle", bundle},
 };
 
 int main(int count, char **words) {

@@ -247,6 +247,9 @@ fn without_buffer(core: &Core, id: RequestId, errno: Errno) -> Errno {
 fn receive_bundle(core: &mut Core, id: RequestId, fd: Fd) -> Result<Attempt, Errno> {
     let wanted = share(&core[id]);
     let mut vectors = core.select_buffers(id, wanted).map_err(|errno| without_buffer(core, id, errno))?;
+    if core[id].flags.has(Flags::CHAOS) {
+        core.cut_bundle(id, &mut vectors);
+    }
     let flags = core[id].progress().flags;
     let mut truncated = false;
     let result = receive_vectors(fd, &mut vectors, flags, &mut truncated);
