@@ -87,7 +87,7 @@ faults! {
     from "read(2), write(2), send(2), recv(2), splice(2), io_uring_prep_recv(3) of bundles: fewer bytes than asked for are no error.";
     /// A request is interrupted before it has done anything.
     Interrupted = 2, Ordinary, Request, "eintr", "a request answers EINTR",
-    from "io_uring/rw.c, `io_rw_done`: a restart becomes EINTR; io_uring/net.c does the same.";
+    from "io_uring/rw.c, `io_rw_done`: a restart becomes EINTR; io_uring/net.c does the same; fsync(2), fallocate(2).";
     /// A request that is not to wait finds that it would have to.
     Again = 3, Ordinary, Request, "eagain", "a request that must not wait answers EAGAIN",
     from "read(2), recv(2): EAGAIN where O_NONBLOCK, RWF_NOWAIT or MSG_DONTWAIT is set; select(2) on readiness that is none.";
@@ -96,7 +96,7 @@ faults! {
     from "send(2): ENOBUFS where the queue of an interface is full; of zero copy, net/core/skbuff.c.";
     /// A request finds no memory.
     NoMemory = 5, Failure, Request, "enomem", "a request answers ENOMEM",
-    from "io_uring/rw.c, io_uring/net.c: room for vectors and messages is allocated, and may not be there.";
+    from "io_uring/rw.c, io_uring/net.c: room for vectors and messages is allocated, and may not be there; open(2), stat(2), ...: for paths, too.";
     /// A request is cancelled though nobody asked for it.
     Canceled = 6, Failure, Request, "ecanceled", "a request answers ECANCELED",
     from "io_uring/poll.c, `io_poll_check_events`: its work is terminated; io_uring/io_uring.c: so is that of workers that end.";
@@ -166,6 +166,24 @@ faults! {
     /// A thread is held up when a call has done what it is to do.
     PauseAfter = 28, Ordinary, Enter, "pause-after", "a pause before enter returns",
     from "sched(7): what it has submitted may be complete by then, and reaped by another thread.";
+    /// The process has no descriptor left.
+    NoDescriptor = 29, Failure, Request, "emfile", "what makes a descriptor answers EMFILE",
+    from "open(2), accept(2), socket(2), pipe(2): EMFILE at the limit of the process.";
+    /// The system has no open file left.
+    NoFile = 30, Failure, Request, "enfile", "what opens a file answers ENFILE",
+    from "open(2), accept(2), socket(2), pipe(2): ENFILE at the limit of the system.";
+    /// The storage below a file fails.
+    Device = 31, Failure, Request, "eio", "a transfer or sync of a file answers EIO",
+    from "read(2), write(2), fsync(2), fallocate(2): EIO.";
+    /// There is no room for what is written.
+    NoSpace = 32, Failure, Request, "enospc", "a write to a file answers ENOSPC",
+    from "write(2), fsync(2), fallocate(2), open(2) with O_CREAT: ENOSPC.";
+    /// Nobody listens where a socket is to be connected.
+    Refused = 33, Failure, Request, "econnrefused", "connect answers ECONNREFUSED",
+    from "connect(2): ECONNREFUSED.";
+    /// A connection has ended before it was accepted.
+    Aborted = 34, Ordinary, Request, "econnaborted", "accept answers ECONNABORTED",
+    from "accept(2): ECONNABORTED; errors of the network are to be treated like EAGAIN by retrying.";
 }
 
 impl Fault {
@@ -183,6 +201,12 @@ impl Fault {
                 | Fault::EnterAgain
                 | Fault::EnterBusy
                 | Fault::EnterNothing
+                | Fault::NoDescriptor
+                | Fault::NoFile
+                | Fault::Device
+                | Fault::NoSpace
+                | Fault::Refused
+                | Fault::Aborted
                 | Fault::SetupNoMemory
                 | Fault::RegisterNoMemory
                 | Fault::RegisterBusy

@@ -260,6 +260,76 @@ fn errors_come_instead_of_an_attempt_and_another_one_succeeds() {
     }
 }
 
+/// Requests of one kind answer an error now and then, those of another never.
+fn answers(fault: Fault, errno: i32, mut does: impl FnMut() -> Sqe, mut never: impl FnMut() -> Sqe) {
+    const REQUESTS: usize = 40;
+    let met = under(&[fault], || {
+        let mut ring = ring(4);
+        let slots = [-1];
+        let code = io_uring_register_op::IORING_REGISTER_FILES;
+        assert_eq!(ring.register(code, slots.as_ptr().cast(), 1), 0);
+        let results: Vec<i32> = (0..REQUESTS).map(|_| result(&mut ring, does())).collect();
+        assert!(results.iter().all(|&result| result >= 0 || result == -errno), "{results:?}");
+        assert!(results.iter().any(|&result| result >= 0), "{results:?}");
+        for _ in 0..REQUESTS {
+            assert!(result(&mut ring, never()) >= 0);
+        }
+    });
+    assert!(count(&met, fault) > 0, "{}", fault.name());
+}
+
+#[test]
+fn what_lacks_a_resource_says_so() {
+    let open = |slot, flags: i32| {
+        let (fd, addr) = (libc::AT_FDCWD, c"/dev/null".as_ptr() as u64);
+        Sqe { fd, addr, file_index: slot, op_flags: flags as u32, ..sqe(IORING_OP_OPENAT, 1) }
+    };
+    let (storage, memory) = (file(b"x"), room(1));
+    let (from, to) = std::io::pipe().unwrap();
+    let on_pipe = || transfer(IORING_OP_WRITE, &to, &memory, u64::MAX);
+    answers(Fault::NoDescriptor, libc::EMFILE, || open(0, 0), || open(1, 0));
+    answers(Fault::NoFile, libc::ENFILE, || open(1, 0), on_pipe);
+    answers(Fault::NoSpace, libc::ENOSPC, || transfer(IORING_OP_WRITE, &storage, &memory, 0), on_pipe);
+    answers(Fault::NoSpace, libc::ENOSPC, || open(0, libc::O_CREAT), || open(0, 0));
+    let sync = Sqe { fd: storage.as_raw_fd(), ..sqe(IORING_OP_FSYNC, 1) };
+    answers(Fault::Device, libc::EIO, || sync, on_pipe);
+    drop(from);
+}
+
+#[test]
+fn connections_fail_as_they_do_over_a_network() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let name = <std::os::unix::net::SocketAddr as std::os::linux::net::SocketAddrExt>::from_abstract_name(
+        format!("anyring-chaos-{}", std::process::id()),
+    )
+    .unwrap();
+    let local = std::os::unix::net::UnixListener::bind_addr(&name).unwrap();
+    let accept = |fd: i32| Sqe { fd, ..sqe(IORING_OP_ACCEPT, 1) };
+    let over_network = || {
+        TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        accept(listener.as_raw_fd())
+    };
+    let locally = || {
+        UnixStream::connect_addr(&name).unwrap();
+        accept(local.as_raw_fd())
+    };
+    answers(Fault::Aborted, libc::ECONNABORTED, over_network, locally);
+    let address = libc::sockaddr_in {
+        sin_family: libc::AF_INET as u16,
+        sin_port: listener.local_addr().unwrap().port().to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from(std::net::Ipv4Addr::LOCALHOST).to_be() },
+        sin_zero: [0; 8],
+    };
+    let connect = || Sqe {
+        // SAFETY: a fresh descriptor, left to the process.
+        fd: unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0) },
+        addr: (&raw const address) as u64,
+        off: size_of_val(&address) as u64,
+        ..sqe(IORING_OP_CONNECT, 1)
+    };
+    answers(Fault::Refused, libc::ECONNREFUSED, connect, || sqe(IORING_OP_NOP, 1));
+}
+
 #[test]
 fn only_what_must_not_wait_answers_eagain() {
     let met = under(&[Fault::Again], || {

@@ -115,6 +115,12 @@ planted! {
     threads_that_come_between_taking_and_issuing: "read-too-late", "pause-issue", "pause-issue";
     threads_that_come_before_a_wake_up: "eventfd-late", "pause-wake", "pause-wake";
     threads_that_come_before_a_return: "noted-late", "pause-after", "pause-after";
+    opens_that_fail: "open-fails", "emfile", "emfile";
+    opens_that_fail_elsewhere: "open-fails", "ordinary,enfile", "enfile";
+    reads_that_fail: "read-fails", "ordinary,eio", "eio";
+    writes_that_fail: "write-fails", "ordinary,enospc", "enospc";
+    connections_that_are_refused: "connect-fails", "ordinary,econnrefused", "econnrefused";
+    connections_that_end_in_the_queue: "accept-fails", "ordinary", "econnaborted";
     bundles_that_are_not_full: "bundle", "ordinary", "short";
     chains_that_are_torn: "torn-chain", "ordinary,torn-chain", "torn-chain";
 }

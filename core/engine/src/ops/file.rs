@@ -5,10 +5,10 @@ use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 
 use crate::abi::{Errno, Sqe, names};
 use crate::os::{self, Fd, nr};
-use crate::request::RequestId;
 use crate::request::op::{Block, Caps, Code, Field, Op, Outcome, Prep, issue_blocks, prep_nothing};
 use crate::request::shown::{self, Argument, Kind, When, arg};
 use crate::request::unused::Unused;
+use crate::request::{RequestId, chaos};
 use crate::ring::Core;
 use crate::work::Work;
 
@@ -38,6 +38,7 @@ pub const FSYNC: Op = op(
         arg(Field::Length, "len", Kind::Number).unless_zero(),
     ],
 )
+.faults(chaos::STORAGE)
 .unused(Unused::ADDR.with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL, Errno::EBADF]);
 
@@ -72,6 +73,7 @@ pub const FALLOCATE: Op = op(
         arg(Field::Address, "len", Kind::Signed),
     ],
 )
+.faults(chaos::STORAGE)
 .unused(Unused::OP_FLAGS.with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL, Errno::EBADF]);
 

@@ -18,6 +18,7 @@ use crate::assets::{kinds, notes};
 use crate::ops::paths;
 use crate::os::user::{self, Path};
 use crate::os::{self, Fd, nr};
+use crate::request::chaos;
 use crate::request::data::{OpData, Open};
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
 use crate::request::shown::{self, Kind, When, arg};
@@ -35,6 +36,7 @@ pub const OPENAT: Op =
     Op::new(Code::IORING_OP_OPENAT, "OPENAT", Caps::AT_ONCE.with(Caps::INSTALLS), prep_openat, issue_open)
         .block(open)
         .finish(opened)
+        .faults(chaos::OPENS)
         .arguments(&[
             shown::DIRECTORY,
             shown::PATH,
@@ -62,6 +64,7 @@ pub const OPENAT2: Op =
     Op::new(Code::IORING_OP_OPENAT2, "OPENAT2", Caps::AT_ONCE.with(Caps::INSTALLS), prep_openat2, issue_open)
         .block(open)
         .finish(opened)
+        .faults(chaos::OPENS)
         .arguments(&[
             shown::DIRECTORY,
             shown::PATH,
@@ -92,6 +95,7 @@ pub const PIPE: Op = Op::new(Code::IORING_OP_PIPE, "PIPE", Caps::NONE, prep_pipe
         arg(Field::OpFlags, "pipe_flags", Kind::Flags(names::PIPE_FLAGS)),
         shown::FILE_INDEX,
     ])
+    .faults(chaos::DESCRIPTORS)
     .unused(Unused::FD.with(Unused::OFF).with(Unused::ADDR3))
     .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ENFILE]);
 

@@ -10,6 +10,7 @@ use crate::abi::{Errno, names};
 use crate::assets::mounts;
 use crate::os::user::Path;
 use crate::os::{Fd, nr};
+use crate::request::chaos;
 use crate::request::data::OpData;
 use crate::request::op::{Block, Caps, Code, Field, Op, Outcome, Prep};
 use crate::request::shown::{self, Argument, Kind, Names, arg};
@@ -20,7 +21,10 @@ use crate::ring::Core;
 use crate::work::Work;
 
 const fn op(code: Code, name: &'static str, prep: Prep, block: Block, arguments: &'static [Argument]) -> Op {
-    Op::new(code, name, Caps::SPARES_LINKS, prep, issue).block(block).arguments(arguments)
+    Op::new(code, name, Caps::SPARES_LINKS, prep, issue)
+        .block(block)
+        .arguments(arguments)
+        .faults(chaos::PATHS)
 }
 
 /// What is read off the SQE for two paths.

@@ -14,11 +14,11 @@ use alloc::vec::Vec;
 
 use anyring_chaos_plan::{Entry, FIRST_PROCESS, Fault, Plan, Subject, Who, child};
 use anyring_trace::event::Step;
-use linux_raw_sys::general::{F_GETFL, O_DIRECT, RWF_NOWAIT, S_IFIFO, S_IFMT, S_IFREG, S_IFSOCK};
+use linux_raw_sys::general::{F_GETFL, O_CREAT, O_DIRECT, RWF_NOWAIT, S_IFIFO, S_IFMT, S_IFREG, S_IFSOCK};
 use linux_raw_sys::io_uring::IORING_RECVSEND_BUNDLE;
 use linux_raw_sys::net::{
-    AF_UNIX, IPPROTO_MPTCP, IPPROTO_TCP, MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, MSG_PEEK, SO_DOMAIN,
-    SO_PROTOCOL, SO_TYPE, SOCK_STREAM,
+    AF_INET, AF_INET6, AF_UNIX, IPPROTO_MPTCP, IPPROTO_TCP, MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, MSG_PEEK,
+    SO_DOMAIN, SO_PROTOCOL, SO_TYPE, SOCK_STREAM,
 };
 
 use crate::abi::{Errno, RWF_ATOMIC};
@@ -40,12 +40,20 @@ pub const READS: &[Fault] = &[
     Fault::Again,
     Fault::NoMemory,
     Fault::Canceled,
+    Fault::Device,
     Fault::GroupDry,
     Fault::BufferRubbish,
 ];
 /// Those of writes to a file.
-pub const WRITES: &[Fault] =
-    &[Fault::Short, Fault::Interrupted, Fault::Again, Fault::NoMemory, Fault::Canceled];
+pub const WRITES: &[Fault] = &[
+    Fault::Short,
+    Fault::Interrupted,
+    Fault::Again,
+    Fault::NoMemory,
+    Fault::Canceled,
+    Fault::Device,
+    Fault::NoSpace,
+];
 /// Those of multishot reads.
 pub const READ_SHOTS: &[Fault] =
     &[Fault::MultishotEnds, Fault::GroupDry, Fault::Interrupted, Fault::NoMemory, Fault::Canceled];
@@ -73,12 +81,46 @@ pub const SENDS: &[Fault] = &[
 /// Those of SPLICE and TEE.
 pub const SPLICES: &[Fault] = &[Fault::Short, Fault::Interrupted, Fault::NoMemory, Fault::Canceled];
 /// Those of ACCEPT.
-pub const ACCEPTS: &[Fault] =
-    &[Fault::Interrupted, Fault::Again, Fault::NoMemory, Fault::Canceled, Fault::MultishotEnds];
+pub const ACCEPTS: &[Fault] = &[
+    Fault::Interrupted,
+    Fault::Again,
+    Fault::NoMemory,
+    Fault::Canceled,
+    Fault::NoDescriptor,
+    Fault::NoFile,
+    Fault::Aborted,
+    Fault::MultishotEnds,
+];
+/// Those of CONNECT. One that is interrupted goes on nevertheless, as connect(2) says, which is not done here.
+pub const CONNECTS: &[Fault] = &[Fault::NoMemory, Fault::Refused];
+/// Those of SOCKET and PIPE.
+pub const DESCRIPTORS: &[Fault] = &[Fault::NoMemory, Fault::NoDescriptor, Fault::NoFile];
+/// Those of OPENAT and OPENAT2. Only opens of slow devices are interrupted, as open(2) says.
+pub const OPENS: &[Fault] = &[Fault::NoMemory, Fault::NoDescriptor, Fault::NoFile, Fault::NoSpace];
+/// Those of operations on paths.
+pub const PATHS: &[Fault] = &[Fault::NoMemory];
+/// Those of FSYNC and FALLOCATE.
+pub const STORAGE: &[Fault] = &[Fault::Interrupted, Fault::Device, Fault::NoSpace];
 /// Those of cancellations.
 pub const CANCELS: &[Fault] = &[Fault::CancelTooLate];
 /// Those of notifications.
 pub const NOTIFICATIONS: &[Fault] = &[Fault::NotificationLate];
+
+/// The errors that come instead of an attempt.
+const ERRORS: [(Fault, Errno); 12] = [
+    (Fault::Interrupted, Errno::EINTR),
+    (Fault::Again, Errno::EAGAIN),
+    (Fault::NoBuffers, Errno::ENOBUFS),
+    (Fault::NoMemory, Errno::ENOMEM),
+    (Fault::Canceled, Errno::ECANCELED),
+    (Fault::NoDescriptor, Errno::EMFILE),
+    (Fault::NoFile, Errno::ENFILE),
+    (Fault::Device, Errno::EIO),
+    (Fault::NoSpace, Errno::ENOSPC),
+    (Fault::Refused, Errno::ECONNREFUSED),
+    (Fault::Aborted, Errno::ECONNABORTED),
+    (Fault::GroupDry, Errno::ENOBUFS),
+];
 
 /// The longest that a completion comes late.
 const LATEST_NS: u64 = 2_000_000;
@@ -310,16 +352,11 @@ impl Core {
             // A multishot request whose buffers run out on its way.
             return self.request_meets(id, Fault::GroupDry).map_or(Ok(()), |_| Err(Errno::ENOBUFS));
         }
-        const ERRORS: [(Fault, Errno); 6] = [
-            (Fault::Interrupted, Errno::EINTR),
-            (Fault::Again, Errno::EAGAIN),
-            (Fault::NoBuffers, Errno::ENOBUFS),
-            (Fault::NoMemory, Errno::ENOMEM),
-            (Fault::Canceled, Errno::ECANCELED),
-            (Fault::GroupDry, Errno::ENOBUFS),
-        ];
         for (fault, errno) in ERRORS {
-            if self.may_answer(id, fault) && self.request_meets(id, fault).is_some() {
+            if self[id].op.faults.has(fault)
+                && self.may_answer(id, fault)
+                && self.request_meets(id, fault).is_some()
+            {
                 return Err(errno);
             }
         }
@@ -333,6 +370,13 @@ impl Core {
         let request = &self[id];
         match fault {
             Fault::Again => may_not_wait(request),
+            // Of what goes into a slot, no descriptor is made.
+            Fault::NoDescriptor => request.sqe.file_index == 0,
+            Fault::Aborted | Fault::Refused => is_of_internet(request.file.fd()),
+            Fault::NoSpace | Fault::Device => match &request.data {
+                OpData::Open(open) => open.how.flags & u64::from(O_CREAT) != 0,
+                _ => is_regular(request.file.fd()),
+            },
             Fault::GroupDry => {
                 request.flags.has(Flags::BUFFER_SELECT)
                     && (!request.flags.has(Flags::MULTISHOT) || self.is_due(id, fault, 0))
@@ -603,6 +647,14 @@ fn cut_vectors(vectors: &mut [IoVector], mut left: usize) {
         vector.length = vector.length.min(left as u64);
         left -= vector.length as usize;
     }
+}
+
+fn is_regular(fd: Fd) -> bool {
+    os::identity(fd).is_ok_and(|identity| identity.mode & S_IFMT == S_IFREG)
+}
+
+fn is_of_internet(fd: Fd) -> bool {
+    os::socket_option(fd, SO_DOMAIN).is_ok_and(|domain| [AF_INET, AF_INET6].contains(&(domain as u32)))
 }
 
 /// Is it a socket that carries bytes, not messages?

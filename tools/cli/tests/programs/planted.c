@@ -75,14 +75,20 @@ static int again(int result) { return result == -EINTR || result == -EAGAIN; }
 
 static void sockets(int ends[2], int type) { CHECK(socketpair(AF_UNIX, type, 0, ends) == 0); }
 
-static void connection(int ends[2]) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof address;
+static int listener_at(struct sockaddr_in *address) {
+    *address = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof *address;
     int listener = socket(AF_INET, SOCK_STREAM, 0);
-    CHECK(bind(listener, (struct sockaddr *)&address, length) == 0 && listen(listener, 1) == 0);
-    CHECK(getsockname(listener, (struct sockaddr *)&address, &length) == 0);
+    CHECK(bind(listener, (struct sockaddr *)address, length) == 0 && listen(listener, ROUNDS) == 0);
+    CHECK(getsockname(listener, (struct sockaddr *)address, &length) == 0);
+    return listener;
+}
+
+static void connection(int ends[2]) {
+    struct sockaddr_in address;
+    int listener = listener_at(&address);
     ends[1] = socket(AF_INET, SOCK_STREAM, 0);
-    CHECK(connect(ends[1], (struct sockaddr *)&address, length) == 0);
+    CHECK(connect(ends[1], (struct sockaddr *)&address, sizeof address) == 0);
     ends[0] = accept(listener, 0, 0);
     CHECK(ends[0] >= 0 && close(listener) == 0);
 }
@@ -639,6 +645,95 @@ static void bundle(void) {
         fail(1, "what was received is not what was sent", 0);
 }
 
+/* Whether a file could be opened is not looked at. */
+static void open_fails(void) {
+    char path[] = "/tmp/planted-XXXXXX", text[ROUNDS];
+    int all = mkstemp(path);
+    CHECK(all >= 0);
+    for (int round = 0; round < ROUNDS; round++) {
+        int fd, written;
+        do {
+            on(IORING_OP_OPENAT, 1, AT_FDCWD, path, 0)->open_flags = O_WRONLY;
+            fd = take().res;
+        } while (IS_FIXED && fd < 0);
+        do {
+            on(IORING_OP_WRITE, 2, fd, "abcdefgh" + round % 8, 1)->off = round;
+            written = take().res;
+        } while (again(written));
+        if (fd >= 0)
+            close(fd);
+    }
+    CHECK(unlink(path) == 0);
+    ssize_t length = pread(all, text, ROUNDS, 0);
+    for (int round = 0; round < ROUNDS; round++)
+        if (round >= length || text[round] != "abcdefgh"[round % 8])
+            fail(1, "nothing is written of round", round);
+}
+
+/* A read that fails is taken for the end of the file. */
+static void read_fails(void) {
+    enum { PART = BLOCK / ROUNDS };
+    int fd = file_of(BLOCK), done = 0;
+    static char text[BLOCK];
+    for (int result = 1; result > 0 || again(result) || (IS_FIXED && result < 0);) {
+        on(IORING_OP_READ, 1, fd, text + done, done + PART <= BLOCK ? PART : BLOCK - done)->off = done;
+        result = take().res;
+        done += result > 0 ? result : 0;
+    }
+    if (done != BLOCK)
+        fail(1, "what is read ends at", done);
+}
+
+/* Whether a write had room is not looked at. */
+static void write_fails(void) {
+    int fd = file_of(0), result;
+    char text[ROUNDS];
+    for (int round = 0; round < ROUNDS; round++)
+        do {
+            on(IORING_OP_WRITE, round, fd, "x", 1)->off = round;
+            result = take().res;
+        } while (again(result) || (IS_FIXED && result < 0));
+    CHECK(pwrite(fd, "x", 1, ROUNDS - 1) == 1 && pread(fd, text, ROUNDS, 0) == ROUNDS);
+    for (int round = 0; round < ROUNDS; round++)
+        if (text[round] != 'x')
+            fail(1, "nothing is written of round", round);
+}
+
+/* Whether a connection came about is not looked at. */
+static void connect_fails(void) {
+    struct sockaddr_in address;
+    int listener = listener_at(&address), accepted = 0, result;
+    for (int round = 0; round < ROUNDS; round++) {
+        int client = socket(AF_INET, SOCK_STREAM, 0);
+        do {
+            on(IORING_OP_CONNECT, round, client, &address, 0)->off = sizeof address;
+            result = take().res;
+        } while (IS_FIXED && result < 0);
+    }
+    CHECK(fcntl(listener, F_SETFL, O_NONBLOCK) == 0);
+    while (accept(listener, 0, 0) >= 0)
+        accepted++;
+    if (accepted != ROUNDS)
+        fail(1, "connections are missing:", ROUNDS - accepted);
+}
+
+/* A connection that has ended before it is accepted ends the listener. */
+static void accept_fails(void) {
+    struct sockaddr_in address;
+    int listener = listener_at(&address), accepted = 0, result = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        int client = socket(AF_INET, SOCK_STREAM, 0);
+        CHECK(connect(client, (struct sockaddr *)&address, sizeof address) == 0);
+    }
+    while (accepted < ROUNDS && (result >= 0 || again(result) || (IS_FIXED && result == -ECONNABORTED))) {
+        on(IORING_OP_ACCEPT, 1, listener, 0, 0);
+        result = take().res;
+        accepted += result >= 0;
+    }
+    if (accepted != ROUNDS)
+        fail(1, "connections wait for ever:", ROUNDS - accepted);
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
@@ -650,6 +745,8 @@ static const struct {
     {"believes-cancel", believes_cancel}, {"broken-chain", broken_chain}, {"torn-chain", torn_chain},
     {"polled-wait", polled_wait},   {"read-too-late", read_too_late},     {"noted-late", noted_late},
     {"eventfd-late", eventfd_late}, {"bundle", bundle},
+    {"open-fails", open_fails},     {"read-fails", read_fails},           {"write-fails", write_fails},
+    {"connect-fails", connect_fails}, {"accept-fails", accept_fails},
 };
 
 int main(int count, char **words) {

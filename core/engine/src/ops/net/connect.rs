@@ -9,6 +9,7 @@ use crate::abi::Errno;
 use crate::ops::net::calls;
 use crate::os::{self, Fd, nr};
 use crate::process::nonblocking;
+use crate::request::chaos;
 use crate::request::data::OpData;
 use crate::request::data::address::Address;
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
@@ -27,6 +28,7 @@ pub const CONNECT: Op =
             arg(Field::OffsetLow, "addrlen", Kind::Signed),
         ])
         .block(block)
+        .faults(chaos::CONNECTS)
         .unused(Unused::LEN.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
         .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK, Errno::EISCONN]);
 

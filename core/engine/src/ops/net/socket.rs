@@ -8,6 +8,7 @@ use crate::assets::kinds::{self, Kind};
 use crate::assets::notes;
 use crate::ops::net::calls;
 use crate::os::{self, Fd};
+use crate::request::chaos;
 use crate::request::data::OpData;
 use crate::request::data::address::Address;
 use crate::request::op::{Caps, Code, Field, Op, Outcome, issue_blocks, prep_nothing};
@@ -46,6 +47,7 @@ pub const SOCKET: Op = Op::new(
         .when(&[When::Not(Field::Fd, AF_INET as u64), When::Not(Field::Fd, AF_INET6 as u64)]),
     shown::FILE_INDEX,
 ])
+.faults(chaos::DESCRIPTORS)
 .unused(Unused::ADDR.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX))
 .errors(&[Errno::EINVAL, Errno::ENXIO]);
 
