@@ -151,6 +151,16 @@ plain! {
         reserved: u32,
     }
 
+    /// A call meets a fault; it is told of when it returns.
+    Injected {
+        /// Which of the ring's calls, or of the process's calls of `setup`.
+        call: u64,
+        /// The fault's number.
+        fault: u32,
+        /// Always 0.
+        reserved: u32,
+    }
+
     /// Something became of a request.
     Stepped {
         /// Its number.
@@ -310,6 +320,8 @@ numbered! {
         Mapped = 12,
         /// [`Called`].
         Called = 13,
+        /// [`Injected`].
+        Injected = 14,
     }
 }
 
@@ -392,6 +404,7 @@ pub enum Body {
     Unseen(Unseen),
     Mapped(Mapped),
     Called(Called),
+    Injected(Injected),
 }
 
 impl<'a> Event<'a> {
@@ -418,6 +431,7 @@ impl<'a> Event<'a> {
             Kind::Unseen => body!(Unseen),
             Kind::Mapped => body!(Mapped),
             Kind::Called => body!(Called),
+            Kind::Injected => body!(Injected),
         };
         Some(Event { head, body, attachments })
     }

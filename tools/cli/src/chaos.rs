@@ -188,7 +188,7 @@ impl Session<'_> {
         let stderr = String::from_utf8_lossy(&report.outcome.stderr).into_owned();
         let codes = [OWN_FAILURE, NOT_EXECUTABLE, NOT_FOUND];
         let is_own = codes.iter().any(|&code| report.outcome.end == End::Exit(code.into()));
-        if is_own && stderr.starts_with("anyring: ") {
+        if is_own && ["anyring: ", "anyring["].iter().any(|own| stderr.starts_with(own)) {
             return Err(Stop::Own(
                 format!("the program cannot be run:\n{}", stderr.trim_end()),
                 "see that anyring run runs it",

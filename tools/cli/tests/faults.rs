@@ -93,4 +93,19 @@ fn a_trace_names_the_faults() {
     let (output, _) = run(&program, 1, SURVIVED, Mode::Random, &["trace"]);
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("injected: ") && text.contains("short"), "{text}");
+    assert!(text.contains(": injected enter-eintr ("), "{text}");
+}
+
+#[test]
+fn a_program_does_not_start_without_its_plan() {
+    let program = compile("faults", "faults.c", &[]);
+    for path in ["/no/such/plan", "/dev/null"] {
+        let mut command = Command::new(anyring());
+        command.args(PLAIN).arg("--").arg(&program).env("ANYRING_CHAOS", path);
+        let output = command.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{text}");
+        assert!(text.contains(&format!("{path} is no plan of faults")), "{text}");
+        assert!(output.stdout.is_empty());
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use anyring_chaos_plan::{Fault, Met};
 use anyring_engine::support::{Argument, ENTER_FLAGS, FEATURES, REGISTRATIONS, SETUP_FLAGS, argument_of};
 use anyring_trace::event::{Content, ENGINE_KERNEL, ENGINE_USER, Entered, Registered, RingMade};
 
@@ -59,6 +60,21 @@ pub fn enter(out: &mut String, ring: i32, entered: &Entered) {
     out.push_str(" <");
     quote::duration(out, entered.duration_ns);
     out.push('>');
+}
+
+/// `io_uring_enter, call #3: injected enter-eintr (enter's wait ends with EINTR, or with fewer completions)`.
+pub fn injected(out: &mut String, fault: Fault, call: u64) {
+    let _ =
+        write!(out, "io_uring_{}, call #{call}: injected {} ({})", name(fault), fault.name(), fault.about());
+}
+
+/// The call that meets a fault, without its prefix.
+pub fn name(fault: Fault) -> &'static str {
+    match fault.met_by() {
+        Met::Setup => "setup",
+        Met::Register => "register",
+        Met::Enter | Met::Request => "enter",
+    }
 }
 
 /// `io_uring_register(3, IORING_REGISTER_FILES, [4, 5], 2) = 0 <3us>`.

@@ -6,6 +6,7 @@ use anyring_engine::ops;
 use anyring_trace::event::Content;
 use glob::Pattern;
 
+use crate::calls;
 use crate::model::{Completion, Place, Request, Told};
 
 /// Conditions that all must hold for something to be shown.
@@ -79,6 +80,7 @@ impl Filter {
                 call("register", registered.result < 0, Some(registered.duration_ns))
             }
             Told::Entered(entered) => call("enter", entered.result < 0, Some(entered.duration_ns)),
+            Told::Injected(fault, _) => call(calls::name(*fault), true, Some(0)),
             Told::Stray(_, completion) => call("", completion.res < 0, Some(0)),
             // What was lost concerns whoever looks for anything.
             Told::Unseen(_) => return true,

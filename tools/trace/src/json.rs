@@ -108,6 +108,14 @@ struct Unseen {
 }
 
 #[derive(Serialize)]
+struct Injected {
+    /// Which of the three calls.
+    about: &'static str,
+    call: u64,
+    fault: &'static str,
+}
+
+#[derive(Serialize)]
 struct Stray {
     #[serde(skip_serializing_if = "Option::is_none")]
     serial: Option<u64>,
@@ -430,6 +438,13 @@ impl Listener for Json {
                     _ => "unknown",
                 };
                 self.line("unseen", place, Unseen { count: unseen.count, why });
+            }
+            Told::Injected(fault, call) => {
+                self.line(
+                    "injected",
+                    place,
+                    Injected { about: calls::name(*fault), call: *call, fault: fault.name() },
+                );
             }
             Told::Submitted(_) | Told::Completed(..) => {}
             Told::Shot(request, completion) => self.shot(place, request, completion),

@@ -209,6 +209,8 @@ pub enum Told<'a> {
     Entered(&'a Entered),
     /// Requests or completions that could not be seen.
     Unseen(&'a Unseen),
+    /// A call met a fault; which call, by its number.
+    Injected(Fault, u64),
     /// A request was taken from the submission queue.
     Submitted(&'a Request),
     /// A completion of a request was posted. It is told once more, by one of the next two.
@@ -621,6 +623,12 @@ impl Model {
             Body::Unseen(unseen) => to.tell(place, &Told::Unseen(unseen), self),
             Body::Mapped(mapped) => self.calls.mapped(place, mapped, &memory),
             Body::Called(called) => self.calls.called(place, called, &memory),
+            Body::Injected(injected) => {
+                // Of a later version: there is nothing to be said.
+                if let Some(fault) = Fault::of(injected.fault as u16) {
+                    to.tell(place, &Told::Injected(fault, injected.call), self);
+                }
+            }
         }
     }
 

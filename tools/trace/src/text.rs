@@ -346,6 +346,7 @@ impl Listener for Text {
             }
             Told::Entered(entered) => calls::enter(&mut self.line, model.descriptor(place), entered),
             Told::Unseen(unseen) => self.unseen(unseen),
+            Told::Injected(fault, call) => calls::injected(&mut self.line, *fault, *call),
             Told::Stray(serial, completion) => self.stray(*serial, completion),
             Told::Submitted(_) | Told::Completed(..) | Told::Shot(..) | Told::Requests(_) => {}
         }

@@ -4,6 +4,7 @@ mod common;
 
 use std::collections::BTreeSet;
 
+use anyring_chaos_plan::Fault;
 use anyring_engine::abi::Sqe;
 use anyring_engine::ops;
 use anyring_trace::event::*;
@@ -51,6 +52,8 @@ fn stream() -> Stream {
     stream.posted(Completed { serial: 77, res: 1, ..Completed::default() }, &[]);
     stream.put(Kind::Registered, &Registered { opcode: 9, result: -1, ..Registered::default() }, &[]);
     stream.entered(Entered { to_submit: 1, result: -4, flags: 1, duration_ns: 5, ..Entered::default() });
+    let injected = Injected { call: 3, fault: Fault::EnterInterrupted as u32, reserved: 0 };
+    stream.put(Kind::Injected, &injected, &[]);
     stream.put(Kind::Unseen, &Unseen { count: 2, why: UNSEEN_REAPED }, &[]);
     stream.put(Kind::RingEnded, &RingEnded { in_flight: 1, cq_ready: 2, reserved: 0 }, &[]);
     stream.ended();

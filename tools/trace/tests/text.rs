@@ -128,6 +128,20 @@ fn faults_that_were_injected_are_named() {
 }
 
 #[test]
+fn faults_that_calls_met_are_told() {
+    let mut stream = Stream::default();
+    for fault in [Fault::EnterInterrupted, Fault::RegisterBusy, Fault::SetupNoMemory] {
+        stream.put(Kind::Injected, &Injected { call: 3, fault: fault as u32, reserved: 0 }, &[]);
+    }
+    stream.put(Kind::Injected, &Injected { call: 3, fault: 9999, reserved: 0 }, &[]);
+    let shown = stream.text();
+    assert!(shown.contains("io_uring_enter, call #3: injected enter-eintr ("), "{shown}");
+    assert!(shown.contains("io_uring_register, call #3: injected register-ebusy ("), "{shown}");
+    assert!(shown.contains("io_uring_setup, call #3: injected setup-enomem ("), "{shown}");
+    assert_eq!(shown.lines().count(), 3, "{shown}");
+}
+
+#[test]
 fn errors_have_names_and_reasons() {
     let mut stream = Stream::default();
     for res in [-11, -125, -2, -512, -4095] {

@@ -21,7 +21,7 @@ const REGISTER_ERRORS: [(Fault, Errno); 2] =
 
 /// Creates a ring.
 pub fn setup(entries: u32, params_address: u64, table: &'static Table, caller: &Caller) -> Result<Fd, Errno> {
-    if chaos::in_setup(Fault::SetupNoMemory) {
+    if chaos::begin_setup().is_some_and(|met| met.meets(Fault::SetupNoMemory, 0).is_some()) {
         return Err(Errno::ENOMEM);
     }
     super::setup::setup(entries, params_address, table, caller)
@@ -30,7 +30,7 @@ pub fn setup(entries: u32, params_address: u64, table: &'static Table, caller: &
 /// Submits, then waits.
 pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
     let registered = call.flags & IORING_ENTER_REGISTERED_RING != 0;
-    let Some(met) = look(fd, registered, |core| core.chaos_mut().begin_call()).flatten() else {
+    let Some(met) = look(fd, registered, Core::begin_call).flatten() else {
         return super::enter::enter(fd, call, caller);
     };
     met.pause(Fault::PauseBefore);
@@ -112,7 +112,7 @@ pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
     const REGISTERED: u32 = Code::IORING_REGISTER_USE_REGISTERED_RING as u32;
     let opcode = call.opcode & !REGISTERED;
     let faults = TABLE.get(opcode as usize).map_or(Faults::NONE, |row| row.faults);
-    let met = look(fd, call.opcode & REGISTERED != 0, |core| core.chaos_mut().begin_call()).flatten();
+    let met = look(fd, call.opcode & REGISTERED != 0, Core::begin_call).flatten();
     let error = met.and_then(|met| {
         let meets = |fault| faults.has(fault) && met.meets(fault, opcode as u16).is_some();
         REGISTER_ERRORS.into_iter().find(|&(fault, _)| meets(fault))

@@ -13,7 +13,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use anyring_chaos_plan::{Entry, FIRST_PROCESS, Fault, Plan, Subject, Who, child};
-use anyring_trace::event::Step;
+use anyring_trace::event::{self, Step};
 use linux_raw_sys::general::{F_GETFL, O_CREAT, O_DIRECT, RWF_NOWAIT, S_IFIFO, S_IFMT, S_IFREG, S_IFSOCK};
 use linux_raw_sys::io_uring::IORING_RECVSEND_BUNDLE;
 use linux_raw_sys::net::{
@@ -205,9 +205,10 @@ fn inject(ring: u32, serial: u64, fault: Fault, opcode: u16) -> Option<u64> {
     Some(injection.value)
 }
 
-/// Does `setup` meet this fault?
-pub fn in_setup(fault: Fault) -> bool {
-    plan().is_some() && inject(0, SETUPS.fetch_add(1, Ordering::Relaxed) + 1, fault, 0).is_some()
+/// A call of `setup`, if this process is under chaos.
+pub fn begin_setup() -> Option<Call> {
+    plan()?;
+    Some(Call { told: 0, ring: 0, number: SETUPS.fetch_add(1, Ordering::Relaxed) + 1 })
 }
 
 /// What chaos has to know of a ring.
@@ -236,19 +237,13 @@ impl Chaos {
     pub fn is_on(&self) -> bool {
         self.ring != 0
     }
-
-    /// One more call, if the ring is under chaos.
-    pub fn begin_call(&mut self) -> Option<Call> {
-        self.is_on().then(|| {
-            self.calls += 1;
-            Call { ring: self.ring, number: self.calls }
-        })
-    }
 }
 
-/// A call of `enter` or `register`.
+/// A call that may meet faults.
 #[derive(Clone, Copy)]
 pub struct Call {
+    /// The number by which the ring is told of, 0 for none.
+    told: u32,
     ring: u32,
     number: u64,
 }
@@ -256,7 +251,10 @@ pub struct Call {
 impl Call {
     /// Does it meet the fault? `opcode` is that of a registration, or 0.
     pub fn meets(self, fault: Fault, opcode: u16) -> Option<u64> {
-        inject(self.ring, self.number, fault, opcode)
+        let value = inject(self.ring, self.number, fault, opcode)?;
+        let body = event::Injected { call: self.number, fault: fault as u32, reserved: 0 };
+        trace::tell(self.told, event::Kind::Injected, &body, &trace::Samples::NONE);
+        Some(value)
     }
 
     /// Holds the calling thread up, if it does.
@@ -269,6 +267,16 @@ impl Call {
 
 /// Of calls.
 impl Core {
+    /// One more call, if the ring is under chaos.
+    pub fn begin_call(&mut self) -> Option<Call> {
+        let told = self.serial() as u32;
+        let chaos = self.chaos_mut();
+        chaos.is_on().then(|| {
+            chaos.calls += 1;
+            Call { told, ring: chaos.ring, number: chaos.calls }
+        })
+    }
+
     /// Overwrites the CQEs that the program has reaped.
     pub fn scrub_reaped(&mut self, call: Call) {
         let entries = self.memory().layout().cq_entries;
