@@ -632,6 +632,37 @@ fn notifications_come_late() {
 }
 
 #[test]
+fn notifications_stay_behind_completions_that_come_late() {
+    const SENDS: u64 = 16;
+    under(&[Fault::Late], || {
+        let mut ring = ring(64);
+        let (one, _other) = tcp_pair();
+        let memory = vec![1; 100];
+        let vector = libc::iovec { iov_base: memory.as_ptr().cast_mut().cast(), iov_len: memory.len() };
+        // SAFETY: a structure of numbers and addresses.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = (&raw const vector).cast_mut();
+        message.msg_iovlen = 1;
+        for number in 0..SENDS {
+            let plain = Sqe { user_data: number, ..transfer(IORING_OP_SEND_ZC, &one, &memory, 0) };
+            let addr = (&raw const message) as u64;
+            ring.push(if number % 2 == 0 {
+                plain
+            } else {
+                Sqe { addr, len: 1, ..Sqe { opcode: IORING_OP_SENDMSG_ZC as u8, ..plain } }
+            });
+        }
+        assert_eq!(ring.enter(SENDS as u32, 2 * SENDS as u32), SENDS as i32);
+        let cqes = ring.collect(2 * SENDS as usize);
+        for number in 0..SENDS {
+            let both: Vec<&Cqe> = cqes.iter().filter(|cqe| cqe.user_data == number).collect();
+            assert_eq!((both[0].res, both[0].flags), (100, IORING_CQE_F_MORE), "{both:?}");
+            assert_eq!(both[1].flags, IORING_CQE_F_NOTIF, "{both:?}");
+        }
+    });
+}
+
+#[test]
 fn enter_is_interrupted_refuses_and_submits_a_part() {
     let faults = [Fault::EnterInterrupted, Fault::EnterAgain, Fault::EnterBusy, Fault::ShortSubmission];
     let met = under(&faults, || {

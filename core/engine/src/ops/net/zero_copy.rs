@@ -169,7 +169,10 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
 
 /// What a request came to; if that is its end, its notification follows.
 pub fn announce_end(core: &mut Core, id: RequestId, outcome: Outcome) -> Outcome {
-    if let Outcome::Complete(_) = outcome {
+    // Where the CQE may come late, the end of the request announces.
+    if let Outcome::Complete(_) = outcome
+        && !core[id].flags.has(Flags::CHAOS)
+    {
         core[id].cqe_flags |= IORING_CQE_F_MORE;
         core.announce(id);
     }
