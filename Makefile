@@ -9,7 +9,7 @@ export CARGO_TARGET_DIR := $(TARGET)
 # Where the tests and the demo find the release binaries.
 export ANYRING_BIN := $(TARGET)/release
 
-.PHONY: help toolchain build demo lint test test-unit test-programs test-quick conformance differential bench
+.PHONY: help toolchain build demo lint test test-unit test-programs test-quick test-chaos-programs conformance differential bench
 .PHONY: test-places test-old-kernels install deb one-file check-one-file check-install check-aarch64 coverage sanitize sanitize-suite simulate concurrent soak mutants
 
 help: ## list the targets
@@ -45,6 +45,7 @@ demo: build ## an unmodified fio where io_uring is forbidden, without and with a
 lint: toolchain ## formatting, clippy and documentation, as CI wants them
 	cargo fmt --all --check
 	cargo fmt --all --check --manifest-path quality/programs/everywhere/Cargo.toml
+	rustfmt --edition 2024 --check quality/chaos/bugs/*/*.rs quality/chaos/crates/src/*.rs quality/chaos/crates/src/bin/*.rs
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 
@@ -87,6 +88,9 @@ test-programs: build ## every real program, the heavy ones too (some minutes)
 	quality/programs/run --all
 	PROGRAM_FRONTEND=library quality/programs/run --all qemu mariadb plocate
 	PROGRAM_FRONTEND=library PROGRAM_ENGINE=kernel quality/programs/run --all qemu mariadb plocate
+
+test-chaos-programs: build ## known bugs found again, and real programs of today, by anyring chaos (half an hour)
+	quality/chaos/run
 
 conformance: build ## liburing's own suite over the user engine, against the native run
 	$(ANYRING_BIN)/anyring-conformance suite
