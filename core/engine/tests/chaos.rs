@@ -355,6 +355,44 @@ fn only_what_must_not_wait_answers_eagain() {
 }
 
 #[test]
+fn what_a_multishot_poll_has_told_of_is_there() {
+    const MULTISHOT: u32 = 1;
+    let met = under(&[Fault::Again], || {
+        let mut ring = ring(4);
+        let (mut one, other) = UnixStream::pair().unwrap();
+        let memory = room(1);
+        let poll = Sqe { fd: other.as_raw_fd(), op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, 2) };
+        ring.push(Sqe { len: MULTISHOT, ..poll });
+        assert_eq!(ring.enter(1, 0), 1);
+        for round in 0..20_u8 {
+            one.write_all(&[round]).unwrap();
+            assert_eq!(ring.enter(0, 1), 0);
+            assert_eq!(ring.collect(1)[0].user_data, 2);
+            let receive = transfer(IORING_OP_RECV, &other, &memory, 0);
+            assert_eq!(result(&mut ring, Sqe { op_flags: DONTWAIT, ..receive }), 1);
+        }
+    });
+    assert!(met.is_empty());
+}
+
+#[test]
+fn enter_refuses_no_request_that_others_wait_for() {
+    let met = under(&[Fault::EnterAgain], || {
+        let mut ring = ring(4);
+        let (one, other) = UnixStream::pair().unwrap();
+        let memory = room(1);
+        for _ in 0..20 {
+            ring.push(Sqe { user_data: 2, ..transfer(IORING_OP_RECV, &other, &memory, 0) });
+            assert_eq!(ring.enter(1, 0), 1);
+            ring.push(transfer(IORING_OP_SEND, &one, &memory, 0));
+            assert_eq!(ring.enter(1, 2), 1);
+            ring.collect(2);
+        }
+    });
+    assert!(met.is_empty());
+}
+
+#[test]
 fn completions_come_late_and_in_another_order() {
     const REQUESTS: u64 = 32;
     let met = under(&[Fault::Late], || {

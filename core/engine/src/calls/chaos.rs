@@ -79,11 +79,12 @@ fn change(core: &mut Core, met: Call, call: &Enter) -> Change {
     let meets = |fault| met.meets(fault, 0);
     let ready = core.cq_ready();
     let submits = call.to_submit > 0 && core.sq_pending() > 0 && !core.is(IORING_SETUP_SQPOLL);
-    // Who is told to wait for completions must have some to wait for.
+    // Who is told to wait for completions must have some to wait for. Requests that wait for a file, perhaps for what is to be
+    // submitted, are none.
     if submits && ready > 0 && meets(Fault::EnterBusy).is_some() {
         return Change::Fail(Errno::EBUSY);
     }
-    if submits && ready + core.requests().live() as u32 > 0 && meets(Fault::EnterAgain).is_some() {
+    if submits && (ready > 0 || core.owes_a_completion()) && meets(Fault::EnterAgain).is_some() {
         return Change::Fail(Errno::EAGAIN);
     }
     for fault in [Fault::ShortSubmission, Fault::TornChain].into_iter().filter(|_| submits) {

@@ -14,7 +14,9 @@ use alloc::vec::Vec;
 
 use anyring_chaos_plan::{Entry, FIRST_PROCESS, Fault, Plan, Subject, Who, child};
 use anyring_trace::event::{self, Step};
-use linux_raw_sys::general::{F_GETFL, O_CREAT, O_DIRECT, RWF_NOWAIT, S_IFIFO, S_IFMT, S_IFREG, S_IFSOCK};
+use linux_raw_sys::general::{
+    EPOLLONESHOT, F_GETFL, O_CREAT, O_DIRECT, RWF_NOWAIT, S_IFIFO, S_IFMT, S_IFREG, S_IFSOCK,
+};
 use linux_raw_sys::io_uring::IORING_RECVSEND_BUNDLE;
 use linux_raw_sys::net::{
     AF_INET, AF_INET6, AF_UNIX, IPPROTO_MPTCP, IPPROTO_TCP, MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, MSG_PEEK,
@@ -377,7 +379,7 @@ impl Core {
     fn may_answer(&self, id: RequestId, fault: Fault) -> bool {
         let request = &self[id];
         match fault {
-            Fault::Again => may_not_wait(request),
+            Fault::Again => may_not_wait(request) && !self.is_watched(request),
             // Of what goes into a slot, no descriptor is made.
             Fault::NoDescriptor => request.sqe.file_index == 0,
             Fault::Aborted | Fault::Refused => is_of_internet(request.file.fd()),
@@ -391,6 +393,21 @@ impl Core {
             }
             _ => true,
         }
+    }
+
+    /// Does a multishot poll watch the file of a request? It tells of what comes, and not of what a request that answered `EAGAIN`
+    /// has left there.
+    fn is_watched(&self, request: &Request) -> bool {
+        self.requests().ids().map(|id| &self[id]).any(|other| {
+            other.op.caps.has(Caps::POLLS)
+                && other.sqe.op_flags & EPOLLONESHOT == 0
+                && os::same_file(other.file.fd(), request.file.fd())
+        })
+    }
+
+    /// Is there a completion that comes, late, whatever the program does?
+    pub fn owes_a_completion(&self) -> bool {
+        self.requests().ids().any(|id| core::ptr::eq(self[id].op, &LATE))
     }
 
     /// Has the memory that a request is to fill hold rubbish.
