@@ -237,7 +237,9 @@ const IGNORED: &[(&str, &[Field])] = &[
 #[test]
 fn every_field_is_shown_refused_or_known_to_be_ignored() {
     for op in ROWS {
-        let ignored = IGNORED.iter().find(|row| row.0 == op.name).map_or(&[][..], |row| row.1);
+        // Those with big SQEs read what the others do.
+        let name = op.name.trim_end_matches("128");
+        let ignored = IGNORED.iter().find(|row| row.0 == name).map_or(&[][..], |row| row.1);
         for field in FIELDS {
             let later = matches!(field, Field::Address3 | Field::Attributes);
             let halves = matches!(

@@ -180,7 +180,7 @@ impl World {
         let file = self.file.as_raw_fd();
         let stream = self.streams.0.as_raw_fd();
         let here = libc::AT_FDCWD;
-        let known: io_uring_op = if code < IORING_OP_LAST as u8 {
+        let known: io_uring_op = if code < io_uring_op::IORING_OP_LAST as u8 {
             // SAFETY: a number below the last is one of them.
             unsafe { std::mem::transmute::<u32, io_uring_op>(u32::from(code)) }
         } else {
@@ -486,5 +486,5 @@ fn operations_on_directories_and_attributes() {
 
 #[test]
 fn operations_that_came_last_and_none() {
-    sweep(IORING_OP_SEND_ZC as u8..IORING_OP_LAST as u8 + 3);
+    sweep(IORING_OP_SEND_ZC as u8..io_uring_op::IORING_OP_LAST as u8 + 3);
 }

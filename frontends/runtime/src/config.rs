@@ -1,6 +1,8 @@
 //! The environment variables, read once at start.
 //!
 //! - `ANYRING_ENGINE`: `auto` (default), `kernel`, `user`.
+//! - `ANYRING_ABI`: `6.1`, `6.12`, `6.18` or `7.2`, the newest and default: the kernel whose io_uring our engine plays. It is
+//!   chosen then, where nothing else is said; beside the kernel's engine there is nothing to play.
 //! - `ANYRING_LOG`: unset, `0` or `off`: silent; `info` or `1`: one line when the process ends;
 //!   `debug` or `2`: each ring and each patch too. An absolute path, or `fd=N`, says where to, standard error as a
 //!   rule; `debug,/path` says both.
@@ -13,6 +15,7 @@
 //! Any other value is [wrong](Config::wrong).
 
 use crate::process;
+use anyring_engine::request::version::{self, Version};
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, Ordering};
 
@@ -140,6 +143,23 @@ pub unsafe fn read(environment: *const *const c_char) -> Config {
             }
             Choice::Auto
         }
+    };
+    let choice = match get("ANYRING_ABI").map_or(b"".as_slice(), CStr::to_bytes) {
+        b"" => choice,
+        wanted => match Version::parse(wanted) {
+            None => {
+                refuse("ANYRING_ABI", "6.1, 6.12, 6.18 or 7.2");
+                choice
+            }
+            Some(_) if choice == Choice::Kernel => {
+                refuse("ANYRING_ABI", "unset where the engine is the kernel's, which has its own");
+                choice
+            }
+            Some(version) => {
+                version::play(version);
+                Choice::User
+            }
+        },
     };
     match parse_log(get("ANYRING_LOG").unwrap_or_default()) {
         Some((level, target)) => {
@@ -303,10 +323,12 @@ mod tests {
         };
         assert_eq!(read(c"ANYRING_ENGINE=user"), Config { choice: Choice::User, ..read(c"") });
         assert_eq!(read(c"").wrong, None);
+        assert_eq!(read(c"ANYRING_ABI=7.2"), Config { choice: Choice::User, ..read(c"") });
         for (entry, name) in [
             (c"ANYRING_ENGINE=bogus", "ANYRING_ENGINE"),
             (c"ANYRING_LOG=bogus", "ANYRING_LOG"),
             (c"ANYRING_PATCH=2", "ANYRING_PATCH"),
+            (c"ANYRING_ABI=6.7", "ANYRING_ABI"),
         ] {
             assert_eq!(read(entry).wrong.map(|wrong| wrong.name), Some(name));
         }

@@ -28,7 +28,7 @@ pub type Strings = *const *const c_char;
 
 /// What is kept: the assignments as this process found them at its start.
 static KEPT: [AtomicPtr<c_char>; NAMES.len()] = [const { AtomicPtr::new(null_mut()) }; NAMES.len()];
-const NAMES: [&[u8]; 8] = [
+const NAMES: [&[u8]; 9] = [
     b"LD_PRELOAD=",
     b"ANYRING_ENGINE=",
     b"ANYRING_LOG=",
@@ -37,6 +37,7 @@ const NAMES: [&[u8]; 8] = [
     b"ANYRING_TRACE=",
     b"ANYRING_STATS=",
     b"ANYRING_CHAOS=",
+    b"ANYRING_ABI=",
 ];
 const SANITIZED: &[u8] = b"ASAN_OPTIONS=";
 const PRELOAD: usize = 0;

@@ -1,5 +1,6 @@
 //! The command line.
 
+use anyring_engine::request::version::Version;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::num::NonZero;
@@ -53,10 +54,12 @@ Examples:
   anyring run -- fio --ioengine=io_uring --name=job --rw=randread --size=64m --filename=/tmp/file
   anyring run --engine user -- qemu-img convert -m 4 disk.raw disk.qcow2
   anyring run --log info -- node server.js
+  anyring run --abi 6.1 -- ./server                     as on that kernel: what it lacks is refused
   anyring run --engine user --stats -- ./server
 
 Environment (what the options set, and what programs started by the program inherit):
   ANYRING_ENGINE   auto, kernel or user
+  ANYRING_ABI      6.1, 6.12, 6.18 or 7.2
   ANYRING_LOG      off, info, debug; followed by a comma and a path from the root, or fd=N, for where to
   ANYRING_STATS    text or json
   ANYRING_PATCH    0: leave every call site to the trap
@@ -76,6 +79,12 @@ pub struct Run {
     /// anyring's own, even where the kernel's works.
     #[arg(long, value_enum)]
     pub engine: Option<Engine>,
+
+    /// Which kernel's io_uring anyring's own engine plays: 6.1, 6.12, 6.18, 7.2 [default: ANYRING_ABI, or 7.2]
+    ///
+    /// The program finds that kernel's features, operations, flags and refusals, whatever kernel runs below.
+    #[arg(long, value_name = "VERSION", value_parser = abi)]
+    pub abi: Option<Version>,
 
     /// Say what was done: off, info (a line per process), debug; with ",PATH" or ",fd=N" for where to
     #[arg(long, value_name = "LEVEL")]
@@ -106,6 +115,14 @@ pub struct Run {
     /// The library is known to load into the program
     #[arg(long, hide = true)]
     pub loads: bool,
+}
+
+/// A version that the engine plays.
+fn abi(text: &str) -> Result<Version, String> {
+    Version::parse(text.as_bytes()).ok_or_else(|| {
+        let played = Version::PLAYED.map(|version| version.to_string());
+        format!("anyring's engine plays {}", played.join(", "))
+    })
 }
 
 /// Run a program and show what becomes of each of its io_uring requests
@@ -198,6 +215,7 @@ impl Trace {
         let engine = self.engine.or((!chosen).then_some(Engine::User));
         Run {
             engine,
+            abi: None,
             log: None,
             stats: None,
             program: self.program.clone(),

@@ -180,6 +180,9 @@ fn set_environment(arguments: &Run, library: &Path) {
     if let Some(engine) = arguments.engine {
         set("ANYRING_ENGINE", OsStr::new(engine.word()));
     }
+    if let Some(abi) = arguments.abi {
+        set("ANYRING_ABI", OsStr::new(&abi.to_string()));
+    }
     if let Some(stats) = arguments.stats {
         set("ANYRING_STATS", OsStr::new(stats.word()));
     }

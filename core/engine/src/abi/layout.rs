@@ -6,7 +6,7 @@ use linux_raw_sys::io_uring::{
 };
 use linux_raw_sys::io_uring::{io_cqring_offsets, io_sqring_offsets, io_uring_params};
 
-use crate::abi::Errno;
+use crate::abi::{Errno, IORING_SETUP_CQE_MIXED, IORING_SETUP_SQE_MIXED};
 
 /// Where the SQEs lie in the memfd.
 pub const SQES_OFFSET: u64 = IORING_OFF_SQES as u64;
@@ -61,7 +61,8 @@ impl Layout {
     /// The layout that `entries` and the parameters ask for.
     ///
     /// # Errors
-    /// `EINVAL` as `io_uring_setup(2)`: no entries, too many without CLAMP, a CQ smaller than the SQ.
+    /// `EINVAL` as `io_uring_setup(2)`: no entries, too many without CLAMP, a CQ smaller than the SQ. `EOVERFLOW`: one
+    /// entry, where some are twice as big.
     pub fn new(entries: u32, params: &io_uring_params) -> Result<Layout, Errno> {
         let flags = params.flags;
         let clamp = |wanted: u32, most: u32| match wanted {
@@ -78,6 +79,10 @@ impl Layout {
         };
         if cq_entries < sq_entries {
             return Err(Errno::EINVAL);
+        }
+        let mixed = |flag: u32, entries: u32| flags & flag != 0 && entries < 2;
+        if mixed(IORING_SETUP_CQE_MIXED, cq_entries) || mixed(IORING_SETUP_SQE_MIXED, sq_entries) {
+            return Err(Errno::EOVERFLOW);
         }
         let cqe_shift = if flags & IORING_SETUP_CQE32 != 0 { 5 } else { 4 };
         let sqe_shift = if flags & IORING_SETUP_SQE128 != 0 { 7 } else { 6 };

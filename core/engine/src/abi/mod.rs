@@ -1,4 +1,4 @@
-//! What the kernel and programs agree on: SQEs, ring layout, error numbers, and what Linux 6.18 has in
+//! What the kernel and programs agree on: SQEs, ring layout, error numbers, and what Linux 7.2 has in
 //! `<linux/io_uring.h>` and the bindings do not have yet.
 
 pub mod errno;
@@ -12,6 +12,20 @@ pub use sqe::{KNOWN_SQE_FLAGS, Sqe};
 
 /// Big CQEs among small ones.
 pub const IORING_SETUP_CQE_MIXED: u32 = 1 << 18;
+/// Big SQEs among small ones: those of operations that have big ones.
+pub const IORING_SETUP_SQE_MIXED: u32 = 1 << 19;
+/// Each submission begins at the first SQE again.
+pub const IORING_SETUP_SQ_REWIND: u32 = 1 << 20;
+/// A NOP whose SQE is a big one.
+pub const IORING_OP_NOP128: u8 = 63;
+/// A command whose SQE is a big one.
+pub const IORING_OP_URING_CMD128: u8 = 64;
+/// One more than the last operation.
+pub const IORING_OP_LAST: u8 = 65;
+/// The time is in the SQE, in nanoseconds.
+pub const IORING_TIMEOUT_IMMEDIATE_ARG: u32 = 1 << 7;
+/// The name of a socket, or of the other end of its connection.
+pub const SOCKET_URING_OP_GETSOCKNAME: u32 = 5;
 /// To be skipped: it only fills the last entry before the end of the ring.
 pub const IORING_CQE_F_SKIP: u32 = 1 << 5;
 /// A time stamp by the clock of the network card.
@@ -22,8 +36,12 @@ pub const IORING_CQE_F_32: u32 = 1 << 15;
 pub const IORING_NOP_CQE32: u32 = 1 << 5;
 /// Asks what there is.
 pub const IORING_REGISTER_QUERY: u32 = 35;
+/// What becomes of a zero-copy receive queue.
+pub const IORING_REGISTER_ZCRX_CTRL: u32 = 36;
+/// A filter of requests.
+pub const IORING_REGISTER_BPF_FILTER: u32 = 37;
 /// One more than the last registration.
-pub const IORING_REGISTER_LAST: u32 = 36;
+pub const IORING_REGISTER_LAST: u32 = 38;
 
 /// `fd` is the number of a registered file.
 pub const IOSQE_FIXED_FILE: u32 = 1 << SqeFlag::IOSQE_FIXED_FILE_BIT as u32;

@@ -3,6 +3,7 @@
 //! The flags of `io_uring_setup` and `io_uring_enter`, the features and the registrations have their names where calls are
 //! judged by them: see [`crate::support`].
 
+use crate::abi::{IORING_TIMEOUT_IMMEDIATE_ARG, SOCKET_URING_OP_GETSOCKNAME};
 use linux_raw_sys::general::*;
 // Both modules have these.
 use linux_raw_sys::general::{
@@ -187,6 +188,7 @@ names! {
     TIMEOUT_FLAGS "IORING_TIMEOUT_" [
         IORING_TIMEOUT_ABS IORING_TIMEOUT_UPDATE IORING_TIMEOUT_BOOTTIME IORING_TIMEOUT_REALTIME
         IORING_LINK_TIMEOUT_UPDATE IORING_TIMEOUT_ETIME_SUCCESS IORING_TIMEOUT_MULTISHOT
+        IORING_TIMEOUT_IMMEDIATE_ARG
     ]
     /// Flags of ASYNC_CANCEL, and of the registration that cancels.
     CANCEL_FLAGS "IORING_ASYNC_CANCEL_" [
@@ -235,7 +237,7 @@ names! {
     /// Commands to a socket by URING_CMD.
     SOCKET_COMMANDS "SOCKET_URING_OP_" [
         SOCKET_URING_OP_SIOCINQ SOCKET_URING_OP_SIOCOUTQ SOCKET_URING_OP_GETSOCKOPT SOCKET_URING_OP_SETSOCKOPT
-        SOCKET_URING_OP_TX_TIMESTAMP
+        SOCKET_URING_OP_TX_TIMESTAMP SOCKET_URING_OP_GETSOCKNAME
     ]
     /// Flags of URING_CMD.
     COMMAND_FLAGS "IORING_URING_CMD_" [IORING_URING_CMD_FIXED]

@@ -11,7 +11,8 @@ use crate::os::user::IoVector;
 
 /// How many a ring may have.
 pub const MAX_BUFFERS: u32 = 1 << 14;
-const MAX_LENGTH: u64 = 1 << 30;
+/// The most bytes that one transfer from or to one moves (`MAX_RW_COUNT`).
+const MAX_TRANSFER: u64 = 0x7fff_f000;
 
 /// A ring's registered buffers.
 #[derive(Default)]
@@ -52,13 +53,13 @@ impl BufferTable {
     /// The buffer at an index, where `address` and `length` lie within it.
     ///
     /// # Errors
-    /// `EFAULT` where they do not, or where there is none.
+    /// `EFAULT` where they do not, where there is none, and where that is more than one transfer moves.
     pub fn check(&self, index: u16, address: u64, length: u64) -> Result<NodeIndex, Errno> {
         let (node, buffer) = self.table.get(usize::from(index)).ok_or(Errno::EFAULT)?;
         let end = address.checked_add(length).ok_or(Errno::EFAULT)?;
         // The buffer's end cannot overflow: its registration saw to it.
         let inside = address >= buffer.base && end <= buffer.base + buffer.length;
-        if inside { Ok(node) } else { Err(Errno::EFAULT) }
+        if inside && length <= MAX_TRANSFER { Ok(node) } else { Err(Errno::EFAULT) }
     }
 
     /// In a child after `fork`.
@@ -128,19 +129,26 @@ impl BufferTable {
     }
 }
 
+/// How long a buffer may be, and what is answered to a longer one.
+#[derive(Clone, Copy, Debug)]
+pub struct Limit(pub u64, pub Errno);
+
 /// Checks a buffer as the kernel does; `None` for an empty place.
 ///
 /// # Errors
 /// `EINVAL`, `EFAULT` also where the memory is not there, `EOVERFLOW`.
-pub fn validate(buffer: IoVector) -> Result<Option<IoVector>, Errno> {
+pub fn validate(buffer: IoVector, limit: Limit) -> Result<Option<IoVector>, Errno> {
     if buffer.length > i64::MAX as u64 {
         return Err(Errno::EINVAL);
     }
     if buffer.base == 0 {
         return if buffer.length == 0 { Ok(None) } else { Err(Errno::EFAULT) };
     }
-    if buffer.length == 0 || buffer.length > MAX_LENGTH {
+    if buffer.length == 0 {
         return Err(Errno::EFAULT);
+    }
+    if buffer.length > limit.0 {
+        return Err(limit.1);
     }
     let end = buffer.base.checked_add(buffer.length + PAGE - 1).ok_or(Errno::EOVERFLOW)?;
     let first = buffer.base & !(PAGE - 1);

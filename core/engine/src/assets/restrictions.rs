@@ -1,15 +1,22 @@
-//! Restrictions (`IORING_REGISTER_RESTRICTIONS`): what a program that starts its ring disabled lets
-//! itself do once it is enabled.
+//! Restrictions (`IORING_REGISTER_RESTRICTIONS`) and filters (`IORING_REGISTER_BPF_FILTER`): what a program lets itself do on a
+//! ring, or a process on all rings that it makes from then on.
 
 use alloc::boxed::Box;
 
-use crate::abi::Sqe;
+use crate::abi::{Errno, Sqe};
+use crate::assets::filters::{Filters, Program};
 
-/// What is allowed; everything else is not.
-#[derive(Default)]
+/// What is allowed; everything else of its kind is not.
+#[derive(Clone, Default)]
 pub struct Rules {
-    /// One bit for each registration.
-    registrations: u64,
+    /// One bit for each registration; `None` where nothing is said of registrations.
+    registrations: Option<u64>,
+    /// What is said of submissions.
+    submissions: Option<Submissions>,
+}
+
+#[derive(Clone, Default)]
+struct Submissions {
     /// One bit for each opcode.
     opcodes: [u64; 4],
     flags_allowed: u8,
@@ -19,24 +26,36 @@ pub struct Rules {
 impl Rules {
     /// This registration may be made; it is below 64.
     pub fn allow_registration(&mut self, number: u8) {
-        self.registrations |= 1 << number;
+        *self.registrations.get_or_insert_default() |= 1 << number;
     }
 
     /// SQEs with this opcode may be submitted.
     pub fn allow_opcode(&mut self, opcode: u8) {
-        self.opcodes[usize::from(opcode / 64)] |= 1 << (opcode % 64);
+        self.submissions().opcodes[usize::from(opcode / 64)] |= 1 << (opcode % 64);
     }
 
     /// SQEs may have these flags, and those that they must have.
     pub fn allow_flags(&mut self, flags: u8) {
-        self.flags_allowed = flags;
+        self.submissions().flags_allowed = flags;
     }
 
     /// SQEs must have these flags.
     pub fn require_flags(&mut self, flags: u8) {
-        self.flags_required = flags;
+        self.submissions().flags_required = flags;
     }
 
+    /// What is not said to be allowed is not, of registrations and submissions both.
+    pub fn say_of_both(&mut self) {
+        self.registrations.get_or_insert_default();
+        self.submissions();
+    }
+
+    fn submissions(&mut self) -> &mut Submissions {
+        self.submissions.get_or_insert_default()
+    }
+}
+
+impl Submissions {
     fn allow(&self, sqe: &Sqe) -> bool {
         self.opcodes[usize::from(sqe.opcode / 64)] & (1 << (sqe.opcode % 64)) != 0
             && sqe.flags & self.flags_required == self.flags_required
@@ -44,24 +63,39 @@ impl Rules {
     }
 }
 
-/// A ring's restrictions: none, or rules that are in force from when it is enabled.
-#[derive(Default)]
+/// What a ring, or a process, may do.
+#[derive(Clone, Default)]
 pub struct Restrictions {
     rules: Option<Box<Rules>>,
+    filters: Option<Box<Filters>>,
+    /// The rules hold: the ring is enabled, or they are the process's.
     in_force: bool,
+    /// They do for registrations.
+    of_process: bool,
 }
 
 impl Restrictions {
-    /// Are there any?
+    /// Is there anything that a request has to be held against?
     #[inline]
     pub fn are_there(&self) -> bool {
+        self.rules.is_some() || self.filters.is_some()
+    }
+
+    /// Are there rules?
+    pub fn have_rules(&self) -> bool {
         self.rules.is_some()
     }
 
     /// These are the ring's, for as long as the ring lives.
     pub fn set(&mut self, rules: Box<Rules>) {
-        debug_assert!(self.rules.is_none() && !self.in_force, "a ring gets them once, before it is enabled");
+        debug_assert!(self.rules.is_none(), "a ring gets them once");
         self.rules = Some(rules);
+    }
+
+    /// The same, of a process: they hold at once.
+    pub fn set_for_process(&mut self, rules: Box<Rules>) {
+        self.set(rules);
+        (self.in_force, self.of_process) = (true, true);
     }
 
     /// The ring is enabled.
@@ -69,18 +103,31 @@ impl Restrictions {
         self.in_force = true;
     }
 
-    fn in_force(&self) -> Option<&Rules> {
-        self.rules.as_deref().filter(|_| self.in_force)
+    /// Adds a filter; see [`Filters::add`].
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn filter(&mut self, opcode: u8, program: Program, others: Option<u8>) -> Result<(), Errno> {
+        self.filters.get_or_insert_default().add(opcode, program, others)
     }
 
-    /// May this registration be made?
+    /// The filters, where they know of an operation.
+    #[inline]
+    pub fn filters_of(&self, opcode: u8) -> Option<&Filters> {
+        self.filters.as_deref().filter(|filters| filters.know(opcode))
+    }
+
+    /// May this registration be made? A ring that is not enabled is set up by its maker, whatever its own rules say.
     pub fn allow_registration(&self, number: u32) -> bool {
-        self.in_force().is_none_or(|rules| number < 64 && rules.registrations & (1 << number) != 0)
+        let rules = self.rules.as_ref().filter(|_| self.in_force || self.of_process);
+        let allowed = rules.and_then(|rules| rules.registrations);
+        allowed.is_none_or(|allowed| number < 64 && allowed & (1 << number) != 0)
     }
 
-    /// May this SQE be submitted?
+    /// May this SQE be submitted, by the rules?
     #[inline]
     pub fn allow(&self, sqe: &Sqe) -> bool {
-        !self.are_there() || self.in_force().is_none_or(|rules| rules.allow(sqe))
+        let Some(rules) = &self.rules else { return true };
+        rules.submissions.as_ref().is_none_or(|submissions| submissions.allow(sqe))
     }
 }

@@ -9,6 +9,7 @@ use crate::calls::support::{self, Flag};
 use crate::ops::futex;
 use crate::os::host::{self, Caller};
 use crate::os::{self, Fd, Timespec, user};
+use crate::request::version;
 use crate::ring::drive::caller::{self, Limits};
 use crate::ring::drive::{look_in, reactor};
 use crate::ring::{Core, CoreGuard, lifetime, live, registry};
@@ -74,7 +75,7 @@ pub fn enter_changed(
     caller: &Caller,
     change: impl FnOnce(&mut Core) -> Result<Enter, Errno>,
 ) -> Result<usize, Errno> {
-    if call.flags & !FLAGS != 0 {
+    if call.flags & !version::enter_flags() != 0 {
         return Err(Errno::EINVAL);
     }
     fork::notice();

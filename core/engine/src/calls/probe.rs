@@ -6,6 +6,7 @@ use crate::abi::Errno;
 use crate::ops::{self};
 use crate::os::user;
 use crate::request::op::Caps;
+use crate::request::version;
 
 const HEADER: usize = 16;
 const ROW: usize = 8;
@@ -23,12 +24,13 @@ const ALL: u32 = 256;
 /// # Errors
 /// `EINVAL` where it is not zeroed, as the kernel demands.
 pub fn probe(address: u64, rows: u32) -> Result<usize, Errno> {
-    let known = (rows as usize).min(ops::COUNT);
+    let has = usize::from(version::current().abi().operations);
+    let known = (rows as usize).min(has);
     let mut reply = user::read_many::<u8>(address, HEADER + known * ROW)?;
     if reply.iter().any(|&byte| byte != 0) {
         return Err(Errno::EINVAL);
     }
-    reply[0] = ops::COUNT as u8 - 1;
+    reply[0] = has as u8 - 1;
     reply[1] = known as u8;
     fill(&mut reply[HEADER..], 0);
     user::write_bytes(address, &reply)?;

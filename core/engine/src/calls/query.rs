@@ -1,14 +1,21 @@
 //! `IORING_REGISTER_QUERY`: what the engine has, asked by a chain of headers in the program's memory.
 
-use crate::abi::{Errno, IORING_REGISTER_LAST, KNOWN_SQE_FLAGS};
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crate::abi::layout::CQES_OFFSET;
+use crate::abi::{Errno, KNOWN_SQE_FLAGS};
 use crate::calls::register::Register;
 use crate::calls::{enter, setup};
-use crate::ops;
+use crate::os::pages::PAGE;
 use crate::os::user;
+use crate::request::version::{self, Abi};
 
-/// The only question so far.
+/// What the engine has (`IO_URING_QUERY_OPCODES`).
 const OPCODES: u32 = 0;
-/// The length of its answer.
+/// How long the rings' header is, and how it is aligned (`IO_URING_QUERY_SCQ`).
+const HEADERS: u32 = 2;
+/// The longest answer.
 const REPLY: usize = 48;
 /// A chain is not followed further.
 const MOST: usize = 1000;
@@ -31,7 +38,7 @@ unsafe impl user::Plain for Header {}
 /// Answers every header of the chain.
 ///
 /// # Errors
-/// `EFAULT` where the program's memory is not there; `ERANGE` where the chain does not end.
+/// `EFAULT` where the program's memory is not there; `E2BIG` where it has room for more than a page; `ERANGE` where the chain does not end.
 pub fn query(call: &Register) -> Result<usize, Errno> {
     if call.count != 0 {
         return Err(Errno::EINVAL);
@@ -50,31 +57,36 @@ pub fn query(call: &Register) -> Result<usize, Errno> {
 fn answer(address: u64) -> Result<u64, Errno> {
     let mut header: Header = user::read(address)?;
     let room = header.size as usize;
-    let reply = opcodes();
-    let common = room.min(reply.len());
+    if room as u64 > PAGE {
+        return Err(Errno::E2BIG);
+    }
     let answered = check(&header);
     let (mut bytes, mut size) = ([0; REPLY], 0);
-    if answered.is_ok() {
+    if let Ok(reply) = &answered {
+        size = room.min(8 * reply.len());
         // Read first: what cannot be read is not written either.
-        user::read_bytes(header.data, &mut bytes[..common])?;
-        (bytes, size) = (reply, common);
+        user::read_bytes(header.data, &mut bytes[..size])?;
+        for (place, word) in bytes.chunks_exact_mut(8).zip(reply) {
+            place.copy_from_slice(&word.to_ne_bytes());
+        }
     }
     user::write_bytes(header.data, &bytes[..size])?;
     clear(header.data.wrapping_add(size as u64), room - size)?;
-    header.result = answered.map_or_else(Errno::negated, |()| 0);
+    header.result = answered.map_or_else(Errno::negated, |_| 0);
     header.size = size as u32;
     user::write(address, &header)?;
     Ok(header.next)
 }
 
-fn check(header: &Header) -> Result<(), Errno> {
-    if header.question != OPCODES {
-        return Err(Errno::EOPNOTSUPP);
-    }
+/// What is answered to a header.
+fn check(header: &Header) -> Result<Vec<u64>, Errno> {
+    let abi = version::current().abi();
+    let known = header.question < abi.questions.into();
+    let reply = reply(header.question, &abi).filter(|_| known).ok_or(Errno::EOPNOTSUPP)?;
     if header.reserved != [0; 3] || header.result != 0 || header.size == 0 {
         return Err(Errno::EINVAL);
     }
-    Ok(())
+    Ok(reply)
 }
 
 /// Zeroes what the program has room for beyond the answer.
@@ -86,20 +98,20 @@ fn clear(address: u64, length: usize) -> Result<(), Errno> {
     Ok(())
 }
 
-/// `struct io_uring_query_opcode`.
-fn opcodes() -> [u8; REPLY] {
-    let words = [
-        ops::COUNT as u64 | (u64::from(IORING_REGISTER_LAST) << 32),
-        u64::from(setup::FEATURES),
-        u64::from(setup::FLAGS),
-        u64::from(enter::FLAGS),
-        u64::from(KNOWN_SQE_FLAGS),
-        // How many questions there are.
-        u64::from(OPCODES) + 1,
-    ];
-    let mut bytes = [0; REPLY];
-    for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
-        place.copy_from_slice(&word.to_ne_bytes());
-    }
-    bytes
+/// The answer to a question, by words.
+fn reply(question: u32, abi: &Abi) -> Option<Vec<u64>> {
+    Some(match question {
+        // `struct io_uring_query_opcode`.
+        OPCODES => vec![
+            u64::from(abi.operations) | u64::from(abi.registrations) << 32,
+            u64::from(setup::FEATURES & abi.features),
+            u64::from(setup::FLAGS & abi.setup),
+            u64::from(enter::FLAGS & abi.enter),
+            u64::from(KNOWN_SQE_FLAGS),
+            u64::from(abi.questions),
+        ],
+        // `struct io_uring_query_scq`: the header's length and alignment.
+        HEADERS => vec![CQES_OFFSET as u64, 64],
+        _ => return None,
+    })
 }

@@ -17,13 +17,15 @@ mod resize;
 use anyring_chaos_plan::{Fault, Faults};
 use linux_raw_sys::io_uring::io_uring_register_op as Code;
 
-use crate::abi::{Errno, IORING_REGISTER_LAST, IORING_REGISTER_QUERY};
+use crate::abi::{
+    Errno, IORING_REGISTER_BPF_FILTER, IORING_REGISTER_LAST, IORING_REGISTER_QUERY, IORING_REGISTER_ZCRX_CTRL,
+};
 use crate::assets::ring_fds::resolve;
 use crate::calls::{fork, probe, query};
 use crate::ops::msg_ring;
 use crate::os::{Fd, user};
 use crate::request::shown::Structure;
-use crate::request::{cancel, structures};
+use crate::request::{cancel, structures, version};
 use crate::ring::drive::caller;
 use crate::ring::{Core, CoreGuard, lifetime, live, registry};
 use crate::wait::timers::Clock;
@@ -48,6 +50,8 @@ pub enum Carry {
     Descriptor(fn(&mut Core, Fd, &Register) -> Result<usize, Errno>),
     /// It gives the ring's lock up meanwhile.
     Guard(fn(&mut CoreGuard<'_>, u64, &Register) -> Result<usize, Errno>),
+    /// Under the ring's lock, or without a ring for the process.
+    RingOrProcess(fn(&mut Core, &Register) -> Result<usize, Errno>, fn(&Register) -> Result<usize, Errno>),
     /// Without any lock.
     Unlocked(fn(&Register) -> Result<usize, Errno>),
     /// Not at all: `EINVAL`, as a kernel without it; for this reason.
@@ -167,13 +171,15 @@ const UNPINNED: &str =
 
 const BOUNDED_ONLY: &str = "for all rings of the process; not for work that may take for ever, most of which the \
                             kernel does without threads";
+const OF_PROCESS: &str = "without a ring: for the rings of the whole process and of children that it forks, not of one thread, \
+                          and not across `execve`; it binds who calls io_uring, and is no sandbox for who makes other calls";
 
 /// The table of registrations, by opcode.
 pub static TABLE: [Row; IORING_REGISTER_LAST as usize] = ROWS;
 
 const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
     use Argument::{Descriptors, Many, Vectors};
-    use Carry::{Descriptor, Guard, Ring, Unlocked};
+    use Carry::{Descriptor, Guard, Ring, RingOrProcess, Unlocked};
     use Fault::{RegisterBusy, RegisterNoMemory};
     use Takes::{Address, Any, Nothing, One};
     [
@@ -236,8 +242,9 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
             Code::IORING_REGISTER_RESTRICTIONS,
             "IORING_REGISTER_RESTRICTIONS",
             Any,
-            Ring(restrictions::register),
-        ),
+            RingOrProcess(restrictions::register, restrictions::register_for_process),
+        )
+        .limits(OF_PROCESS),
         Row::new(
             Code::IORING_REGISTER_ENABLE_RINGS,
             "IORING_REGISTER_ENABLE_RINGS",
@@ -383,6 +390,20 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
         ),
         Row::numbered(IORING_REGISTER_QUERY, "IORING_REGISTER_QUERY", Any, Unlocked(query::query))
             .names(Names::Either),
+        Row::numbered(
+            IORING_REGISTER_ZCRX_CTRL,
+            "IORING_REGISTER_ZCRX_CTRL",
+            Any,
+            Carry::Absent("zero-copy receive needs the network card's driver"),
+        ),
+        Row::numbered(
+            IORING_REGISTER_BPF_FILTER,
+            "IORING_REGISTER_BPF_FILTER",
+            Any,
+            RingOrProcess(restrictions::register_filter, restrictions::register_filter_for_process),
+        )
+        .names(Names::Either)
+        .limits(OF_PROCESS),
     ]
 };
 
@@ -400,12 +421,17 @@ pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
     let registered = Code::IORING_REGISTER_USE_REGISTERED_RING as u32;
     let uses_registered = call.opcode & registered != 0;
     let call = &Register { opcode: call.opcode & !registered, ..*call };
-    let row = TABLE.get(call.opcode as usize).ok_or(Errno::EINVAL)?;
+    let known = usize::from(version::current().abi().registrations);
+    let row = TABLE[..known].get(call.opcode as usize).ok_or(Errno::EINVAL)?;
     if fd == -1 {
+        if version::current() < version::WITHOUT_RING {
+            return Err(Errno::EBADF);
+        }
         return match row.carry {
             Carry::Unlocked(carry) if row.names != Names::Ring => {
                 row.takes.check(call).and_then(|()| carry(call))
             }
+            Carry::RingOrProcess(_, carry) => carry(call),
             _ => Err(Errno::EINVAL),
         };
     }
@@ -424,8 +450,9 @@ pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
         return Err(Errno::EINVAL);
     }
     row.takes.check(call)?;
+    version::admit_registration(call.opcode, call.argument)?;
     let result = match row.carry {
-        Carry::Ring(carry) => carry(core, call),
+        Carry::Ring(carry) | Carry::RingOrProcess(carry, _) => carry(core, call),
         Carry::Descriptor(carry) => carry(core, fd, call),
         Carry::Guard(carry) => {
             core.life_mut().come_in();

@@ -5,20 +5,22 @@ use crate::os::sync::atomic::Ordering;
 use linux_raw_sys::io_uring::*;
 
 use crate::abi::layout::Layout;
-use crate::abi::{Errno, IORING_SETUP_CQE_MIXED};
+use crate::abi::{Errno, IORING_SETUP_CQE_MIXED, IORING_SETUP_SQ_REWIND, IORING_SETUP_SQE_MIXED};
 use crate::calls::fork;
 use crate::calls::register::ring_fds;
 use crate::calls::support::{self, Flag};
+use crate::ops;
 use crate::os::host::Caller;
 use crate::os::{self, Fd, user};
 use crate::process::identity;
 use crate::queue::{RingMemory, Source};
 use crate::request::table::Table;
+use crate::request::version;
 use crate::ring::drive::{reactor, sq_thread};
 use crate::ring::{Core, lifetime, live, registry};
 
 /// The setup flags, and whether the engine has them.
-pub static FLAG_TABLE: [Flag; 19] = [
+pub static FLAG_TABLE: [Flag; 21] = [
     Flag::partly(
         IORING_SETUP_IOPOLL,
         "IORING_SETUP_IOPOLL",
@@ -50,6 +52,8 @@ pub static FLAG_TABLE: [Flag; 19] = [
     Flag::yes(IORING_SETUP_NO_SQARRAY, "IORING_SETUP_NO_SQARRAY"),
     Flag::partly(IORING_SETUP_HYBRID_IOPOLL, "IORING_SETUP_HYBRID_IOPOLL", "as IOPOLL"),
     Flag::yes(IORING_SETUP_CQE_MIXED, "IORING_SETUP_CQE_MIXED"),
+    Flag::yes(IORING_SETUP_SQE_MIXED, "IORING_SETUP_SQE_MIXED"),
+    Flag::yes(IORING_SETUP_SQ_REWIND, "IORING_SETUP_SQ_REWIND"),
 ];
 
 /// Setup flags that the engine has.
@@ -87,6 +91,7 @@ pub fn setup(entries: u32, params_address: u64, table: &'static Table, caller: &
     check(&params)?;
     lifetime::collect_all();
     ring_fds::sweep();
+    let table = ops::table_of(version::current(), table);
     let layout = Layout::new(entries, &params)?;
     let (memfd, fd) = create_descriptors()?;
     let source = if params.flags & IORING_SETUP_NO_MMAP != 0 {
@@ -97,7 +102,7 @@ pub fn setup(entries: u32, params_address: u64, table: &'static Table, caller: &
     let created = RingMemory::create(source, layout).and_then(|memory| {
         check_thread(&params)?;
         layout.describe(&mut params);
-        params.features = FEATURES;
+        params.features = FEATURES & version::current().abi().features;
         user::write(params_address, &params).map(|()| memory)
     });
     // Before the ring is watched. Without a mapping this is the end of our description, which kernels before 6.14
@@ -111,7 +116,9 @@ fn check(params: &io_uring_params) -> Result<(), Errno> {
     let flags = params.flags;
     let is = |flag: u32| flags & flag != 0;
     let all = |flag: u32| flags & flag == flag;
-    let bad = flags & !FLAGS != 0
+    let bad = flags & !(FLAGS & version::current().abi().setup) != 0
+        || is(IORING_SETUP_SQ_REWIND) && (is(IORING_SETUP_SQPOLL) || !is(IORING_SETUP_NO_SQARRAY))
+        || all(IORING_SETUP_SQE128 | IORING_SETUP_SQE_MIXED)
         || is(IORING_SETUP_REGISTERED_FD_ONLY) && !is(IORING_SETUP_NO_MMAP)
         || all(IORING_SETUP_CQE32 | IORING_SETUP_CQE_MIXED)
         || params.resv.iter().any(|&word| word != 0)

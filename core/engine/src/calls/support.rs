@@ -1,7 +1,7 @@
 //! What the engine has of the ABI: the page `docs/support.md`, written off the very tables by which
 //! calls are judged.
 
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use core::fmt::Write;
 
 use crate::abi::names::Names;
@@ -10,6 +10,7 @@ use crate::calls::register::{self, Carry};
 use crate::calls::{enter, setup};
 use crate::ops::{self};
 use crate::request::op::{Caps, Op};
+use crate::request::version::{self, Version};
 
 /// How much of something the engine has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +103,8 @@ const HEAD: &str = "\
 The tables of the user engine, by which it answers, printed: `anyring support` writes this page. The kernel
 engine hands everything through; what it has is what the kernel has, here Linux 6.18. *partly* and *no* have their
 reason beside them; what is not there is answered as by a kernel without it. *beside it*: the kernel has it not, but
-some front ends do it on its rings, see [private-operations.md](private-operations.md).
+some front ends do it on its rings, see [private-operations.md](private-operations.md). *since*: the first kernel that has it;
+`anyring run --abi` gives a program what one of several kernels has, and nothing that is newer.
 ";
 
 /// The page.
@@ -110,30 +112,35 @@ pub fn page() -> String {
     let mut page = String::from(HEAD);
     operations(&mut page);
     registrations(&mut page);
-    flags(&mut page, "Setup flags", SETUP_FLAGS.prefix, &setup::FLAG_TABLE);
-    flags(&mut page, "Flags of enter", ENTER_FLAGS.prefix, &enter::FLAG_TABLE);
-    flags(&mut page, "Features", FEATURES.prefix, &setup::FEATURE_TABLE);
+    flags(&mut page, "Setup flags", SETUP_FLAGS.prefix, &setup::FLAG_TABLE, version::of_setup_flag);
+    flags(&mut page, "Flags of enter", ENTER_FLAGS.prefix, &enter::FLAG_TABLE, version::of_enter_flag);
+    flags(&mut page, "Features", FEATURES.prefix, &setup::FEATURE_TABLE, version::of_feature);
     page
 }
 
 fn heading(page: &mut String, title: &str, first: &str) {
     let _ = write!(
         page,
-        "\n## {title}\n\n| | {first} | kernel engine | user engine | |\n|--:|---|---|---|---|\n"
+        "\n## {title}\n\n| | {first} | since | kernel engine | user engine | |\n|--:|---|--:|---|---|---|\n"
     );
 }
 
-fn row(page: &mut String, number: usize, name: &str, support: Support) {
-    line(page, number, name, "yes", support);
-}
+/// The newest kernel whose io_uring the kernel engine was tried on.
+const KERNEL: Version = Version::new(6, 18);
 
-fn line(page: &mut String, number: usize, name: &str, kernel: &str, support: Support) {
+fn row(page: &mut String, number: usize, name: &str, since: Option<Version>, support: Support) {
+    let kernel = match since {
+        None => "beside it",
+        Some(since) if since > KERNEL => "newer ones",
+        Some(_) => "yes",
+    };
+    let since = since.map_or(String::new(), |since| since.to_string());
     let (short, long) = match support {
         Support::Yes => ("yes", ""),
         Support::Partly(limits) => ("partly", limits),
         Support::No(reason) => ("no", reason),
     };
-    let _ = writeln!(page, "| {number} | {name} | {kernel} | {short} | {long} |");
+    let _ = writeln!(page, "| {number} | {name} | {since} | {kernel} | {short} | {long} |");
 }
 
 fn operations(page: &mut String) {
@@ -151,7 +158,7 @@ fn list(page: &mut String, operations: &[Op]) {
             (true, "") => Support::Yes,
             (true, limits) => Support::Partly(limits),
         };
-        line(page, op.code.into(), op.name, if op.is_private() { "beside it" } else { "yes" }, support);
+        row(page, op.code.into(), op.name, version::of_operation(op.code), support);
     }
 }
 
@@ -164,14 +171,14 @@ fn registrations(page: &mut String) {
             (_, "") => Support::Yes,
             (_, limits) => Support::Partly(limits),
         };
-        row(page, call.code as usize, name, support);
+        row(page, call.code as usize, name, version::of_registration(call.code), support);
     }
 }
 
-fn flags(page: &mut String, title: &str, prefix: &str, table: &[Flag]) {
+fn flags(page: &mut String, title: &str, prefix: &str, table: &[Flag], since: fn(u32) -> Option<Version>) {
     heading(page, title, prefix);
     for flag in table {
         let name = flag.name.strip_prefix(prefix).unwrap_or(flag.name);
-        row(page, flag.bit.trailing_zeros() as usize, name, flag.support);
+        row(page, flag.bit.trailing_zeros() as usize, name, since(flag.bit), flag.support);
     }
 }

@@ -22,11 +22,13 @@ pub mod timeout;
 pub mod waitid;
 pub mod xattr;
 
+use crate::abi::IORING_OP_LAST;
 use crate::request::op::{Code, FIRST_PRIVATE, Op};
 use crate::request::table::Table;
+use crate::request::version::Version;
 
 /// The number of opcodes that the kernel's ABI has in this version.
-pub const COUNT: usize = Code::IORING_OP_LAST as usize;
+pub const COUNT: usize = IORING_OP_LAST as usize;
 
 /// The rows: the kernel's operations, each at its number, then the private ones.
 pub const ROWS: &[Op] = &[
@@ -94,6 +96,8 @@ pub const ROWS: &[Op] = &[
     rw::READV_FIXED,
     rw::WRITEV_FIXED,
     open::PIPE,
+    nop::NOP128,
+    net::command::URING_CMD128,
     getdents::GETDENTS,
 ];
 
@@ -102,6 +106,27 @@ pub const TOTAL: usize = ROWS.len();
 
 /// The table.
 pub static TABLE: Table = Table::new(ROWS);
+
+/// Those of older versions: fewer of the kernel's operations.
+static OLDER: [Table; 3] = [
+    Table::up_to(ROWS, Version::PLAYED[0].abi().operations as usize),
+    Table::up_to(ROWS, Version::PLAYED[1].abi().operations as usize),
+    Table::up_to(ROWS, Version::PLAYED[2].abi().operations as usize),
+];
+
+/// The table of a version, in the place of the newest one's. One that is the front end's stays.
+pub fn table_of(version: Version, newest: &'static Table) -> &'static Table {
+    if !core::ptr::eq(newest, &raw const TABLE) {
+        return newest;
+    }
+    let place = Version::PLAYED.iter().position(|&played| played == version);
+    place.and_then(|place| OLDER.get(place)).unwrap_or(newest)
+}
+
+/// Whether a version has an operation.
+pub fn known(code: u8, version: Version) -> bool {
+    !table_of(version, &TABLE).lookup(code).is_unknown()
+}
 
 const _: () = {
     let mut row = 0;

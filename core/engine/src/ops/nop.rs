@@ -5,7 +5,9 @@ use linux_raw_sys::io_uring::{
     IORING_SETUP_CQE32,
 };
 
-use crate::abi::{Errno, IORING_CQE_F_32, IORING_NOP_CQE32, IORING_SETUP_CQE_MIXED, Sqe, names};
+use crate::abi::{
+    Errno, IORING_CQE_F_32, IORING_NOP_CQE32, IORING_OP_NOP128, IORING_SETUP_CQE_MIXED, Sqe, names,
+};
 use crate::os::{self, Fd};
 use crate::request::op::{Caps, Code, Field, Op, Outcome, Quick, Tried};
 use crate::request::shown::{Kind, arg, asks};
@@ -29,6 +31,10 @@ pub const NOP: Op = Op::new(Code::IORING_OP_NOP, "NOP", Caps::IOPOLL, prep, issu
         more: Quick::NO_MORE,
     })
     .errors(&[Errno::EINVAL, Errno::EBADF, Errno::EFAULT]);
+
+/// `IORING_OP_NOP128`: of its second half nothing is read.
+pub const NOP128: Op =
+    Op { code: IORING_OP_NOP128, name: "NOP128", quick: None, caps: NOP.caps.with(Caps::WIDE), ..NOP };
 
 const FLAGS: u32 = IORING_NOP_INJECT_RESULT
     | IORING_NOP_FILE

@@ -14,7 +14,7 @@ use linux_raw_sys::io_uring::{IORING_FIXED_FD_NO_CLOEXEC, io_uring_rsrc_update2}
 
 use crate::abi::{Errno, names};
 use crate::assets::files::ALLOCATE;
-use crate::assets::{kinds, notes};
+use crate::assets::{filters, kinds, notes};
 use crate::ops::paths;
 use crate::os::user::{self, Path};
 use crate::os::{self, Fd, nr};
@@ -24,7 +24,7 @@ use crate::request::op::{Caps, Code, Field, Op, Outcome};
 use crate::request::shown::{self, Kind, When, arg};
 use crate::request::structures;
 use crate::request::unused::Unused;
-use crate::request::{Flags, RequestId};
+use crate::request::{Flags, Request, RequestId};
 use crate::ring::{Core, descriptors, live, registry};
 use crate::work::{Work, exposure};
 
@@ -37,6 +37,7 @@ pub const OPENAT: Op =
         .block(open)
         .finish(opened)
         .faults(chaos::OPENS)
+        .filtered(24, show)
         .arguments(&[
             shown::DIRECTORY,
             shown::PATH,
@@ -65,6 +66,7 @@ pub const OPENAT2: Op =
         .block(open)
         .finish(opened)
         .faults(chaos::OPENS)
+        .filtered(24, show)
         .arguments(&[
             shown::DIRECTORY,
             shown::PATH,
@@ -200,8 +202,8 @@ fn issue_open(core: &mut Core, id: RequestId) -> Outcome {
 /// An open that asks no file system.
 const RESOLVE_CACHED: u64 = 0x20;
 
-/// Can `openat` do what `openat2` would? Of flags and modes that `openat2` refuses, `openat` takes no notice.
-fn is_plain(how: &open_how) -> bool {
+/// The flags and modes of which `openat` takes notice.
+fn noticed(how: &open_how) -> (u64, u64) {
     const OF_PATHS: u32 = O_DIRECTORY | O_NOFOLLOW | O_PATH | O_CLOEXEC;
     const KNOWN: u32 = OF_PATHS
         | (O_ACCMODE | O_CREAT | O_EXCL | O_NOCTTY | O_TRUNC | O_APPEND | O_NONBLOCK | O_SYNC | O_DSYNC)
@@ -209,8 +211,24 @@ fn is_plain(how: &open_how) -> bool {
     const MODES: u64 = 0o7777;
     let known = if how.flags & u64::from(O_PATH) != 0 { OF_PATHS } else { KNOWN };
     let creates = how.flags & u64::from(O_CREAT | (O_TMPFILE & !O_DIRECTORY)) != 0;
-    let modes = if creates { MODES } else { 0 };
-    how.resolve == 0 && how.flags & !u64::from(known) == 0 && how.mode & !modes == 0
+    (how.flags & u64::from(known), if creates { how.mode & MODES } else { 0 })
+}
+
+/// Can `openat` do what `openat2` would? Of flags and modes that `openat2` refuses, `openat` takes no notice.
+fn is_plain(how: &open_how) -> bool {
+    how.resolve == 0 && noticed(how) == (how.flags, how.mode)
+}
+
+/// What filters see: flags, mode, resolve, as the kernel has them by then.
+fn show(request: &Request, words: &mut [u32; 6]) {
+    let OpData::Open(Open { how, strict, .. }) = &request.data else { return };
+    let (mut flags, mode) = if *strict { (how.flags, how.mode) } else { noticed(how) };
+    if flags & u64::from(O_PATH) == 0 {
+        flags |= u64::from(O_LARGEFILE);
+    }
+    for (place, long) in [flags, mode, how.resolve].into_iter().enumerate() {
+        words[2 * place..][..2].copy_from_slice(&filters::words_of(long));
+    }
 }
 
 impl Open {

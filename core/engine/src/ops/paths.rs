@@ -78,7 +78,14 @@ pub const UNLINKAT: Op = op(
     |work| at_one(work, nr::__NR_unlinkat, work.sqe.op_flags),
     &[shown::DIRECTORY, shown::PATH, arg(Field::OpFlags, "flags", Kind::Flags(names::UNLINK_FLAGS))],
 )
-.unused(Unused::OFF.with(Unused::LEN).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
+.unused(
+    Unused::OFF
+        .with(Unused::LEN)
+        .with(Unused::BUF_INDEX)
+        .with(Unused::FILE_INDEX)
+        .with(Unused::ADDR3)
+        .with(Unused::PAD),
+)
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOENT]);
 
 /// `IORING_OP_MKDIRAT`.

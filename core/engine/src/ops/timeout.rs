@@ -7,18 +7,25 @@ use linux_raw_sys::io_uring::{
     IORING_TIMEOUT_MULTISHOT, IORING_TIMEOUT_UPDATE, IORING_TIMEOUT_UPDATE_MASK,
 };
 
-use crate::abi::{Errno, Sqe, names};
+use crate::abi::{Errno, IORING_TIMEOUT_IMMEDIATE_ARG, Sqe, names};
 use crate::os::{Timespec, user};
 use crate::request::data::OpData;
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
-use crate::request::shown::{Argument, Kind, When, arg};
+use crate::request::shown::{Argument, Kind, When, arg, asks};
 use crate::request::structures;
 use crate::request::timeouts::Timeout;
 use crate::request::unused::Unused;
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 
-const TIME: Argument = arg(Field::Address, "ts", Kind::Structure(structures::TIMESPEC));
+/// Whether the SQE holds the time itself.
+const IMMEDIATE: When = asks(IORING_TIMEOUT_IMMEDIATE_ARG);
+const NOT_IMMEDIATE: When = When::None(Field::OpFlags, IORING_TIMEOUT_IMMEDIATE_ARG as u64);
+/// Whether another timeout gets a new time.
+const UPDATES: When = asks(IORING_TIMEOUT_UPDATE_MASK);
+const TIME: Argument =
+    arg(Field::Address, "ts", Kind::Structure(structures::TIMESPEC)).when(&[NOT_IMMEDIATE]);
+const TIME_NS: Argument = arg(Field::Address, "ns", Kind::Number).when(&[IMMEDIATE]);
 const FLAGS: Argument = arg(Field::OpFlags, "timeout_flags", Kind::Flags(names::TIMEOUT_FLAGS));
 
 const TIMES: Caps = Caps::COUNTS.with(Caps::HIDDEN).with(Caps::INHERITED);
@@ -27,6 +34,7 @@ const TIMES: Caps = Caps::COUNTS.with(Caps::HIDDEN).with(Caps::INHERITED);
 pub const TIMEOUT: Op = Op::new(Code::IORING_OP_TIMEOUT, "TIMEOUT", TIMES, prep, issue)
     .arguments(&[
         TIME,
+        TIME_NS,
         arg(Field::OffsetLow, "count", Kind::Number),
         FLAGS,
         arg(Field::Length, "len", Kind::Number).when(&[When::Not(Field::Length, 1)]),
@@ -46,6 +54,7 @@ pub const LINK_TIMEOUT: Op = Op::new(
 )
 .arguments(&[
     TIME,
+    TIME_NS,
     arg(Field::OffsetLow, "count", Kind::Number).unless_zero(),
     FLAGS,
     arg(Field::Length, "len", Kind::Number).when(&[When::Not(Field::Length, 1)]),
@@ -59,8 +68,8 @@ pub const TIMEOUT_REMOVE: Op =
     Op::new(Code::IORING_OP_TIMEOUT_REMOVE, "TIMEOUT_REMOVE", Caps::CANCELS, prep_remove, issue_remove)
         .arguments(&[
             arg(Field::Address, "user_data", Kind::UserData),
-            arg(Field::Offset, "ts", Kind::Structure(structures::TIMESPEC))
-                .when(&[When::Some(Field::OpFlags, IORING_TIMEOUT_UPDATE_MASK as u64)]),
+            arg(Field::Offset, "ts", Kind::Structure(structures::TIMESPEC)).when(&[UPDATES, NOT_IMMEDIATE]),
+            arg(Field::Offset, "ns", Kind::Number).when(&[UPDATES, IMMEDIATE]),
             FLAGS,
         ])
         .of_its_ring()
@@ -73,9 +82,13 @@ pub const TIMEOUT_REMOVE: Op =
         )
         .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ENOENT]);
 
-/// The time at `address`, as the kernel takes it: more than a second's worth of nanoseconds is fine.
-fn read_time(address: u64) -> Result<u64, Errno> {
-    let time: Timespec = user::read(address)?;
+/// The time that `argument` is, or the one at that address, as the kernel takes it: more than a second's worth of
+/// nanoseconds is fine.
+fn read_time(argument: u64, flags: u32) -> Result<u64, Errno> {
+    if flags & IORING_TIMEOUT_IMMEDIATE_ARG != 0 {
+        return if argument > i64::MAX as u64 { Err(Errno::EINVAL) } else { Ok(argument) };
+    }
+    let time: Timespec = user::read(argument)?;
     if time.seconds < 0 || time.nanoseconds < 0 {
         return Err(Errno::EINVAL);
     }
@@ -87,7 +100,8 @@ fn parse(sqe: &Sqe) -> Result<Timeout, Errno> {
     let known = IORING_TIMEOUT_ABS
         | IORING_TIMEOUT_CLOCK_MASK
         | IORING_TIMEOUT_ETIME_SUCCESS
-        | IORING_TIMEOUT_MULTISHOT;
+        | IORING_TIMEOUT_MULTISHOT
+        | IORING_TIMEOUT_IMMEDIATE_ARG;
     let bad = sqe.len != 1
         || flags & !known != 0
         || flags & IORING_TIMEOUT_CLOCK_MASK == IORING_TIMEOUT_CLOCK_MASK
@@ -95,7 +109,7 @@ fn parse(sqe: &Sqe) -> Result<Timeout, Errno> {
     if bad {
         return Err(Errno::EINVAL);
     }
-    Ok(Timeout::new(read_time(sqe.addr)?, flags, sqe.off as u32))
+    Ok(Timeout::new(read_time(sqe.addr, flags)?, flags, sqe.off as u32))
 }
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
@@ -216,10 +230,10 @@ fn prep_remove(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     if flags & IORING_TIMEOUT_UPDATE_MASK == 0 {
         return if flags == 0 { Ok(()) } else { Err(Errno::EINVAL) };
     }
-    if flags & !(IORING_TIMEOUT_UPDATE_MASK | IORING_TIMEOUT_ABS) != 0 {
+    if flags & !(IORING_TIMEOUT_UPDATE_MASK | IORING_TIMEOUT_ABS | IORING_TIMEOUT_IMMEDIATE_ARG) != 0 {
         return Err(Errno::EINVAL);
     }
-    let time_ns = read_time(sqe.off)?;
+    let time_ns = read_time(sqe.off, flags)?;
     request.data = OpData::Timeout(Timeout::new(time_ns, flags, 0));
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! The submission ring: what the engine has taken out of it.
 
 use crate::abi::layout::Word;
+use crate::abi::{Errno, IORING_SETUP_SQ_REWIND};
 use crate::queue::RingMemory;
 
 /// The engine's side of a submission ring.
@@ -10,9 +11,16 @@ pub struct Sq {
     head: u32,
     /// SQEs that the current submission still has to take.
     left: u32,
+    /// Each submission begins at the first SQE, and the program publishes nothing (`IORING_SETUP_SQ_REWIND`).
+    rewinds: bool,
 }
 
 impl Sq {
+    /// The engine's side of a ring with these flags.
+    pub fn new(flags: u32) -> Sq {
+        Sq { rewinds: flags & IORING_SETUP_SQ_REWIND != 0, ..Sq::default() }
+    }
+
     /// The count of SQEs taken.
     #[inline]
     pub fn head(&self) -> u32 {
@@ -22,7 +30,8 @@ impl Sq {
     /// SQEs that the program has published and the engine has not taken, as far as they can be.
     #[inline]
     pub fn pending(&self, memory: &RingMemory) -> u32 {
-        self.published(memory).min(memory.layout().sq_entries)
+        let entries = memory.layout().sq_entries;
+        if self.rewinds { entries } else { self.published(memory).min(entries) }
     }
 
     /// As many as the program says that it has published.
@@ -93,9 +102,25 @@ impl Sq {
         (0..count).filter_map(|ahead| memory.sqe_index(self.head.wrapping_add(ahead)))
     }
 
+    /// Takes the place of the second half of the SQE at `index`, which was taken before.
+    ///
+    /// # Errors
+    /// `EINVAL` where the submission ends before, or the ring does.
+    pub fn take_second_half(&mut self, memory: &RingMemory, index: u32) -> Result<(), Errno> {
+        if self.left == 0 || index + 1 >= memory.layout().sq_entries {
+            return Err(Errno::EINVAL);
+        }
+        self.take_next();
+        Ok(())
+    }
+
     /// Lets the program know what was consumed.
     #[inline]
-    pub fn publish(&self, memory: &RingMemory) {
+    pub fn publish(&mut self, memory: &RingMemory) {
+        if self.rewinds {
+            self.head = 0;
+            return;
+        }
         // Release pairs with the program's acquire load of the head: it may overwrite these SQEs now.
         memory.store(Word::SqHead, self.head);
     }

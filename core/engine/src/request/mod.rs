@@ -33,6 +33,7 @@ pub mod timeouts;
 pub mod trace;
 pub mod train;
 pub mod unused;
+pub mod version;
 
 pub use drain::Drain;
 pub use link::Assembly;

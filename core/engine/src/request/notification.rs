@@ -73,7 +73,7 @@ impl Core {
         if let Some(notification) = request.notification {
             return Ok(notification);
         }
-        let (user_data, usage) = (request.sqe.user_data, usage(request.sqe.ioprio));
+        let (user_data, usage) = (user_data(&request.sqe), usage(request.sqe.ioprio));
         let notification = self.new_notification(user_data, usage)?;
         let Request { serial, flags, .. } = self[id];
         self[id].notification = Some(notification);
@@ -237,10 +237,15 @@ impl Core {
             },
             Err(_) => {
                 let request = &self[id];
-                self.post_notification(request.sqe.user_data, usage(request.sqe.ioprio));
+                self.post_notification(user_data(&request.sqe), usage(request.sqe.ioprio));
             }
         }
     }
+}
+
+/// The user data of the notification of a send.
+fn user_data(sqe: &Sqe) -> u64 {
+    if sqe.addr3 != 0 { sqe.addr3 } else { sqe.user_data }
 }
 
 /// What the notification of a send says that was copied.

@@ -69,8 +69,19 @@ pub struct Op {
     pub failed: fn(&Request, i32) -> i32,
     /// What may be injected under chaos, as the kernel could have it happen.
     pub faults: Faults,
+    /// What filters see of its requests, beside what they see of all.
+    pub filtered: Option<Filtered>,
     /// Whether this kernel has the system calls that it needs; asked by the probe.
     pub available: fn() -> bool,
+}
+
+/// What filters of an operation (`IORING_REGISTER_BPF_FILTER`) see of a request that is prepared.
+#[derive(Clone, Copy)]
+pub struct Filtered {
+    /// How many bytes there are.
+    pub bytes: u8,
+    /// Writes them, zeroes at first.
+    pub show: fn(&Request, &mut [u32; 6]),
 }
 
 /// The short way of an operation: see `request/quick.rs`.
@@ -203,6 +214,38 @@ impl Field {
         }
     }
 
+    /// Sets bits there.
+    pub const fn set(self, sqe: &mut Sqe, bits: u64) {
+        self.put(sqe, self.value(sqe) | bits);
+    }
+
+    /// Clears bits of what stands there.
+    pub const fn clear(self, sqe: &mut Sqe, bits: u64) {
+        self.put(sqe, self.value(sqe) & !bits);
+    }
+
+    /// Puts a value there, as much of it as there is room for.
+    const fn put(self, sqe: &mut Sqe, value: u64) {
+        const LOW: u64 = u32::MAX as u64;
+        match self {
+            Field::Flags => sqe.flags = value as u8,
+            Field::Ioprio => sqe.ioprio = value as u16,
+            Field::Fd => sqe.fd = value as i32,
+            Field::Offset => sqe.off = value,
+            Field::OffsetLow => sqe.off = sqe.off & !LOW | value & LOW,
+            Field::Address => sqe.addr = value,
+            Field::AddressLow => sqe.addr = sqe.addr & !LOW | value & LOW,
+            Field::AddressHigh => sqe.addr = sqe.addr & LOW | value << 32,
+            Field::Length => sqe.len = value as u32,
+            Field::OpFlags => sqe.op_flags = value as u32,
+            Field::BufferIndex => sqe.buf_index = value as u16,
+            Field::FileIndex => sqe.file_index = value as u32,
+            Field::AddressLength => sqe.file_index = sqe.file_index & 0xffff_0000 | value as u16 as u32,
+            Field::Address3 => sqe.addr3 = value,
+            Field::Attributes => sqe.pad = value,
+        }
+    }
+
     /// How many bytes wide the place is.
     pub const fn bytes(self) -> u32 {
         match self {
@@ -282,6 +325,9 @@ impl Caps {
     /// A second CQE says when its memory is the program's again.
     pub const NOTIFIES: Caps = Caps(1 << 25);
 
+    /// Its SQE takes two places, where the ring's are not as big anyway.
+    pub const WIDE: Caps = Caps(1 << 26);
+
     /// It is no operation of this version of the ABI at all.
     pub const UNKNOWN: Caps = Caps(1 << 19);
 
@@ -340,6 +386,7 @@ impl Op {
                 Fault::PauseIssue,
                 Fault::PauseWake,
             ]),
+            filtered: None,
             available: || true,
             failed: |_, result| result,
         }
@@ -387,6 +434,12 @@ impl Op {
     /// With what of it is missing.
     pub const fn limits(mut self, limits: &'static str) -> Op {
         self.limits = limits;
+        self
+    }
+
+    /// With what filters see of it.
+    pub const fn filtered(mut self, bytes: u8, show: fn(&Request, &mut [u32; 6])) -> Op {
+        self.filtered = Some(Filtered { bytes, show });
         self
     }
 

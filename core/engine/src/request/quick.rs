@@ -78,7 +78,8 @@ impl Core {
         let index = self.sq().next(self.memory())?;
         let [opcode, flags, ..] = self.memory().first_word(index).to_ne_bytes();
         // A link timeout looks for what it is linked to.
-        if flags != 0 || !self.requests().row(opcode).caps.has(Caps::FILE.with(Caps::AT_ONCE)) {
+        let caps = self.requests().row(opcode).caps;
+        if flags != 0 || !caps.has(Caps::FILE.with(Caps::AT_ONCE)) || caps.has(Caps::WIDE) {
             return None;
         }
         self.list_announced();

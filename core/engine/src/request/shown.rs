@@ -81,6 +81,11 @@ pub enum When {
 }
 
 impl When {
+    /// Does it hold for an SQE, whatever argument it is a condition of? For those that name their field.
+    pub const fn is_met(self, sqe: &Sqe) -> bool {
+        self.holds(Field::Flags, sqe)
+    }
+
     /// Does it hold for an argument in the field `own`?
     const fn holds(self, own: Field, sqe: &Sqe) -> bool {
         match self {

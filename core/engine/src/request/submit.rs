@@ -8,13 +8,14 @@ use anyring_trace::event::Step;
 
 use crate::abi::Errno;
 use crate::abi::{KNOWN_SQE_FLAGS, Sqe};
+use crate::assets::filters::Context;
 use crate::assets::kinds;
 use crate::coverage;
 use crate::os;
 use crate::process::credentials::{self, Whose};
 use crate::request::link::Place;
 use crate::request::op::{Caps, Outcome};
-use crate::request::{FileHold, Flags, Phase, Request, RequestId};
+use crate::request::{FileHold, Flags, Phase, Request, RequestId, version};
 use crate::ring::{Core, Counted};
 use crate::work::Work;
 
@@ -89,7 +90,7 @@ impl Core {
             self.trace_submission(id);
             self.under_chaos(id, index);
         }
-        Ok(self.submit_one(id).is_ok() || self.is(IORING_SETUP_SUBMIT_ALL))
+        Ok(self.submit_one(id, index).is_ok() || self.is(IORING_SETUP_SUBMIT_ALL))
     }
 
     /// The end of a submission: a chain whose last SQE still had LINK set ends here.
@@ -123,8 +124,10 @@ impl Core {
 
     /// Takes one SQE. The error is that of a bad one, unless its chain goes on: then the batch does too,
     /// and the chain fails as a whole when it ends.
-    fn submit_one(&mut self, id: RequestId) -> Result<(), Errno> {
-        let checked = self.initialise(id);
+    fn submit_one(&mut self, id: RequestId, index: u32) -> Result<(), Errno> {
+        let is_wide = self[id].op.caps.has(Caps::WIDE);
+        let whole = if is_wide { self.take_second_half(index) } else { Ok(()) };
+        let checked = whole.and_then(|()| self.initialise(id)).and_then(|()| self.ask_filters(id));
         if let Err(errno) = checked {
             self.fail_early(id, errno);
             // A chain goes on assembling, but its head will find that it has failed.
@@ -146,6 +149,22 @@ impl Core {
             }
         }
         if links { Ok(()) } else { checked }
+    }
+
+    /// Asks the filters of its operation, if there are any.
+    #[inline]
+    fn ask_filters(&self, id: RequestId) -> Result<(), Errno> {
+        let request = &self[id];
+        let Some(filters) = self.restrictions().filters_of(request.op.code) else { return Ok(()) };
+        let Sqe { opcode, flags, user_data, .. } = request.sqe;
+        let bytes = request.op.filtered.map_or(0, |filtered| filtered.bytes);
+        let mut context = Context::new(user_data, opcode, flags, bytes);
+        if let Some(filtered) = request.op.filtered {
+            let mut own = [0; 6];
+            (filtered.show)(request, &mut own);
+            context.0[Context::OWN..].copy_from_slice(&own);
+        }
+        if filters.allow(opcode, &context) { Ok(()) } else { Err(Errno::EACCES) }
     }
 
     /// Marks a request as failed before its time.
@@ -189,8 +208,9 @@ impl Core {
     /// The checks of its operation.
     #[inline]
     pub(super) fn prep(&mut self, id: RequestId) -> Result<(), Errno> {
-        let Request { op, ref sqe, .. } = self[id];
-        let prepared = if op.refuses(sqe) { Err(Errno::EINVAL) } else { (op.prep)(self, id) };
+        let op = self[id].op;
+        let prepared = version::admit(&mut self[id].sqe)
+            .and_then(|()| if op.refuses(&self[id].sqe) { Err(Errno::EINVAL) } else { (op.prep)(self, id) });
         prepared.inspect_err(|errno| coverage::seen(op.code, errno.negated()))
     }
 

@@ -1,6 +1,6 @@
 //! The op table, as a ring has it: which row an opcode has.
 
-use crate::request::op::{Caps, Code, Op};
+use crate::request::op::{Caps, Code, FIRST_PRIVATE, Op};
 
 /// The rows, found by their opcodes.
 pub struct Table {
@@ -21,10 +21,22 @@ impl Table {
     /// # Panics
     /// Where two have the same opcode: at compile time, for a static.
     pub const fn new(rows: &'static [Op]) -> Table {
+        Table::up_to(rows, FIRST_PRIVATE as usize)
+    }
+
+    /// The same of those of the kernel's operations whose numbers are less, and of all private ones.
+    ///
+    /// # Panics
+    /// As above.
+    pub const fn up_to(rows: &'static [Op], operations: usize) -> Table {
         let mut by_code = [&UNKNOWN; 256];
         let mut place = 0;
         while place < rows.len() {
             let code = rows[place].code as usize;
+            if code >= operations && code < FIRST_PRIVATE as usize {
+                place += 1;
+                continue;
+            }
             assert!(by_code[code].is_unknown(), "an opcode has one row");
             by_code[code] = &rows[place];
             place += 1;

@@ -27,6 +27,7 @@ use crate::assets::directories::Directories;
 use crate::assets::files::FileTable;
 use crate::assets::kbuf::BufferGroups;
 use crate::assets::region::ParamRegion;
+use crate::assets::restraint;
 use crate::assets::restrictions::Restrictions;
 use crate::os::sync::{AcrossFork, Guard, Mutex};
 use crate::os::{Fd, host};
@@ -401,9 +402,9 @@ impl Core {
             memory,
             setup_flags,
             life: Life::begin(),
-            sq: Sq::default(),
+            sq: Sq::new(setup_flags),
             cq: Cq::new(setup_flags),
-            restrictions: Restrictions::default(),
+            restrictions: restraint::inherited(),
             requests: Slab::new(table),
             assembly: Assembly::default(),
             drain: Drain::default(),

@@ -1,8 +1,8 @@
 //! What goes from queue to queue: SQEs become requests, requests work or something to be issued, results CQEs.
 
-use linux_raw_sys::io_uring::IORING_SQ_CQ_OVERFLOW;
+use linux_raw_sys::io_uring::{IORING_SETUP_SQE128, IORING_SQ_CQ_OVERFLOW};
 
-use crate::abi::Errno;
+use crate::abi::{Errno, IORING_SETUP_SQE_MIXED};
 use crate::os::Fd;
 use crate::queue::{Cqe, RingMemory};
 use crate::request::{Phase, RequestId};
@@ -53,6 +53,20 @@ impl Core {
         self.sq.take(&self.memory)
     }
 
+    /// Takes the second half of the SQE that was taken last, which lies at `index`.
+    ///
+    /// # Errors
+    /// `EINVAL` where there is none: the ring does not mix them, or ends there, or the submission does.
+    pub fn take_second_half(&mut self, index: u32) -> Result<(), Errno> {
+        if self.is(IORING_SETUP_SQE128) {
+            Ok(())
+        } else if self.is(IORING_SETUP_SQE_MIXED) {
+            self.sq.take_second_half(&self.memory, index)
+        } else {
+            Err(Errno::EINVAL)
+        }
+    }
+
     /// A request for the SQE that lies there, not prepared yet.
     ///
     /// # Errors
@@ -75,7 +89,7 @@ impl Core {
 
     /// Lets the program know what was consumed.
     #[inline]
-    pub fn publish_sq_head(&self) {
+    pub fn publish_sq_head(&mut self) {
         debug_assert!(self.work.keeps_files(), "what the program knows of may be closed");
         self.sq.publish(&self.memory);
     }

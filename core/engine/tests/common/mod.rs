@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use anyring_engine::abi::Sqe;
 pub use anyring_engine::abi::*;
 pub use anyring_engine::io_uring_params;
+use anyring_engine::request::version::{self, Version};
 use anyring_engine::{Caller, Host};
 pub use linux_raw_sys::io_uring::*;
 
@@ -85,6 +86,9 @@ fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         anyring_engine::install(&HOST);
+        // What is compared with this machine's kernel must play it.
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+        version::play(Version::of_release(&release).unwrap_or(Version::NEWEST));
         #[cfg(feature = "coverage")]
         note_results();
     });

@@ -5,6 +5,7 @@ use linux_raw_sys::io_uring::{
     IORING_SETUP_NO_MMAP, IORING_SETUP_NO_SQARRAY, IORING_SETUP_SQE128, io_uring_params,
 };
 
+use crate::abi::IORING_SETUP_SQE_MIXED;
 use crate::abi::layout::Layout;
 use crate::abi::{Errno, IORING_SETUP_CQE_MIXED};
 use crate::os::{Fd, user};
@@ -16,6 +17,7 @@ const ASKED: u32 = IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP;
 /// What it takes from the ring as it is.
 const INHERITED: u32 = IORING_SETUP_NO_SQARRAY
     | IORING_SETUP_SQE128
+    | IORING_SETUP_SQE_MIXED
     | IORING_SETUP_CQE32
     | IORING_SETUP_NO_MMAP
     | IORING_SETUP_CQE_MIXED;

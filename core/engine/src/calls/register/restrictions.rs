@@ -1,20 +1,27 @@
-//! Restrictions (`IORING_REGISTER_RESTRICTIONS`).
+//! Restrictions (`IORING_REGISTER_RESTRICTIONS`) and filters (`IORING_REGISTER_BPF_FILTER`), of a ring and of the process.
 
 use alloc::boxed::Box;
 
+use linux_raw_sys::general::{__NR_capget, __NR_prctl, _LINUX_CAPABILITY_VERSION_3, CAP_SYS_ADMIN};
 use linux_raw_sys::io_uring::{IORING_SETUP_R_DISABLED, io_uring_register_restriction_op as Kind};
 
-use crate::abi::{Errno, IORING_REGISTER_LAST};
-use crate::assets::restrictions::Rules;
+use crate::abi::{Errno, IORING_OP_LAST, IORING_REGISTER_LAST};
+use crate::assets::filters::{Instruction, MOST_INSTRUCTIONS, Program};
+use crate::assets::restraint;
+use crate::assets::restrictions::{Restrictions, Rules};
 use crate::calls::register::Register;
 use crate::ops;
-use crate::os::user;
+use crate::os::{self, user};
+use crate::request::version::{self, Version};
 use crate::ring::Core;
 
 const REGISTER_LAST: usize = IORING_REGISTER_LAST as usize;
 const MOST: usize = Kind::IORING_RESTRICTION_LAST as usize + REGISTER_LAST + ops::TOTAL;
 
 const _: () = assert!(REGISTER_LAST <= 64, "one bit each");
+
+/// The version from which on rules about registrations say nothing of submissions, and a process has some.
+const SEPARATE: Version = Version::new(7, 0);
 
 /// `IORING_REGISTER_RESTRICTIONS`.
 ///
@@ -24,27 +31,37 @@ pub fn register(core: &mut Core, call: &Register) -> Result<usize, Errno> {
     if !core.is(IORING_SETUP_R_DISABLED) {
         return Err(Errno::EBADFD);
     }
-    if core.restrictions().are_there() {
+    if core.restrictions().have_rules() {
         return Err(Errno::EBUSY);
     }
-    if call.argument == 0 || call.count as usize > MOST {
-        return Err(Errno::EINVAL);
-    }
-    let mut rules = Box::<Rules>::default();
-    for restriction in user::read_many::<[u32; 4]>(call.argument, call.count as usize)? {
-        add(&mut rules, restriction)?;
-    }
+    let rules = read_rules(call.argument, call.count)?;
     core.restrictions_mut().set(rules);
     Ok(0)
 }
 
+/// The rules in an array of `struct io_uring_restriction`.
+fn read_rules(address: u64, count: u32) -> Result<Box<Rules>, Errno> {
+    if address == 0 || count as usize > MOST {
+        return Err(Errno::EINVAL);
+    }
+    let mut rules = Box::<Rules>::default();
+    for restriction in user::read_many::<[u32; 4]>(address, count as usize)? {
+        add(&mut rules, restriction)?;
+    }
+    if count == 0 || version::current() < SEPARATE {
+        rules.say_of_both();
+    }
+    Ok(rules)
+}
+
 /// Adds one `struct io_uring_restriction`: the kind in 16 bits, its argument in the next 8.
 fn add(rules: &mut Rules, restriction: [u32; 4]) -> Result<(), Errno> {
+    let abi = version::current().abi();
     let kind = restriction[0] & 0xffff;
     let argument = (restriction[0] >> 16) as u8;
-    if kind == Kind::IORING_RESTRICTION_REGISTER_OP as u32 && usize::from(argument) < REGISTER_LAST {
+    if kind == Kind::IORING_RESTRICTION_REGISTER_OP as u32 && argument < abi.registrations {
         rules.allow_registration(argument);
-    } else if kind == Kind::IORING_RESTRICTION_SQE_OP as u32 && ops::place(argument).is_some() {
+    } else if kind == Kind::IORING_RESTRICTION_SQE_OP as u32 && ops::known(argument, abi.version) {
         rules.allow_opcode(argument);
     } else if kind == Kind::IORING_RESTRICTION_SQE_FLAGS_ALLOWED as u32 {
         rules.allow_flags(argument);
@@ -54,4 +71,142 @@ fn add(rules: &mut Rules, restriction: [u32; 4]) -> Result<(), Errno> {
         return Err(Errno::EINVAL);
     }
     Ok(())
+}
+
+/// The same without a ring: for those that the process makes from now on. `struct io_uring_task_restriction` is flags and a
+/// count in 16 bits each, 12 bytes of zeroes, and the array.
+///
+/// # Errors
+/// `EPERM` where the process has some, `EACCES` where it might gain privileges, `EINVAL`, `EFAULT`.
+pub fn register_for_process(call: &Register) -> Result<usize, Errno> {
+    const HEADER: u64 = 16;
+    if version::current() < SEPARATE {
+        return Err(Errno::EINVAL);
+    }
+    if restraint::is_there() {
+        return Err(Errno::EPERM);
+    }
+    expect_no_privileges_to_gain()?;
+    if call.count != 1 {
+        return Err(Errno::EINVAL);
+    }
+    let [first, 0, 0, 0]: [u32; 4] = user::read(call.argument)? else { return Err(Errno::EINVAL) };
+    let [flags, count] = [first as u16, (first >> 16) as u16];
+    if flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let rules = read_rules(call.argument + HEADER, count.into())?;
+    restraint::change(|restrictions| {
+        restrictions.set_for_process(rules);
+        Ok(0)
+    })
+}
+
+/// `PR_GET_NO_NEW_PRIVS`.
+const GET_NO_NEW_PRIVS: usize = 39;
+
+/// As for seccomp: a process that restricts itself does not start one with more privileges.
+fn expect_no_privileges_to_gain() -> Result<(), Errno> {
+    // SAFETY: a question without memory.
+    let gains_none = unsafe { os::call(__NR_prctl, [GET_NO_NEW_PRIVS, 0, 0, 0, 0, 0]) } == Ok(1);
+    if gains_none || has_sys_admin() { Ok(()) } else { Err(Errno::EACCES) }
+}
+
+fn has_sys_admin() -> bool {
+    let header = [_LINUX_CAPABILITY_VERSION_3, 0];
+    // Effective, permitted, inheritable; twice.
+    let mut sets = [0u32; 6];
+    let arguments = [header.as_ptr() as usize, sets.as_mut_ptr() as usize, 0, 0, 0, 0];
+    // SAFETY: the memory is there, and as long as the call takes it to be.
+    unsafe { os::call(__NR_capget, arguments) }.is_ok() && sets[0] & 1 << CAP_SYS_ADMIN != 0
+}
+
+/// `struct io_uring_bpf`, with a filter.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Registration {
+    command: u16,
+    command_flags: u16,
+    reserved: u32,
+    filter: Filter,
+}
+
+/// `struct io_uring_bpf_filter`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Filter {
+    opcode: u32,
+    flags: u32,
+    length: u32,
+    own_bytes: u8,
+    reserved: [u8; 3],
+    instructions: u64,
+    reserved_too: [u64; 5],
+}
+
+// SAFETY: integers without padding.
+unsafe impl user::Plain for Registration {}
+// SAFETY: as above.
+unsafe impl user::Plain for Filter {}
+// SAFETY: as above.
+unsafe impl user::Plain for Instruction {}
+
+/// `IO_URING_BPF_CMD_FILTER`.
+const COMMAND_FILTER: u16 = 1;
+/// `IO_URING_BPF_FILTER_DENY_REST`.
+const DENY_REST: u32 = 1;
+/// `IO_URING_BPF_FILTER_SZ_STRICT`.
+const SAME_SIZE: u32 = 2;
+
+/// `IORING_REGISTER_BPF_FILTER`.
+///
+/// # Errors
+/// `EINVAL`, `EFAULT`; `EMSGSIZE` where the program knows of more that an operation shows to filters than there is; `ENOMEM`.
+pub fn register_filter(core: &mut Core, call: &Register) -> Result<usize, Errno> {
+    filter(core.restrictions_mut(), call)
+}
+
+/// The same without a ring: for those that the process makes from now on.
+///
+/// # Errors
+/// As above; `EACCES` where the process might gain privileges.
+pub fn register_filter_for_process(call: &Register) -> Result<usize, Errno> {
+    expect_no_privileges_to_gain()?;
+    restraint::change(|restrictions| filter(restrictions, call))
+}
+
+fn filter(restrictions: &mut Restrictions, call: &Register) -> Result<usize, Errno> {
+    if call.count != 1 {
+        return Err(Errno::EINVAL);
+    }
+    let mut registration: Registration = user::read(call.argument)?;
+    check(&registration)?;
+    let filter = &mut registration.filter;
+    let opcode = filter.opcode as u8;
+    let own_bytes = ops::lookup(opcode).filtered.map_or(0, |filtered| filtered.bytes);
+    let wanted = filter.own_bytes;
+    filter.own_bytes = own_bytes;
+    user::write(call.argument, &registration)?;
+    let filter = &registration.filter;
+    if wanted > own_bytes || wanted != own_bytes && filter.flags & SAME_SIZE != 0 {
+        return Err(Errno::EMSGSIZE);
+    }
+    let instructions = user::read_many::<Instruction>(filter.instructions, filter.length as usize)?;
+    let others = (filter.flags & DENY_REST != 0).then_some(IORING_OP_LAST);
+    restrictions.filter(opcode, Program::new(&instructions)?, others)?;
+    Ok(0)
+}
+
+fn check(registration: &Registration) -> Result<(), Errno> {
+    let filter = &registration.filter;
+    let bad = registration.command != COMMAND_FILTER
+        || registration.command_flags != 0
+        || registration.reserved != 0
+        || filter.opcode >= IORING_OP_LAST.into()
+        || filter.flags & !(DENY_REST | SAME_SIZE) != 0
+        || filter.reserved != [0; 3]
+        || filter.reserved_too != [0; 5]
+        || filter.length == 0
+        || filter.length as usize > MOST_INSTRUCTIONS;
+    if bad { Err(Errno::EINVAL) } else { Ok(()) }
 }

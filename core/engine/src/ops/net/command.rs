@@ -5,7 +5,7 @@ use linux_raw_sys::io_uring::{IORING_URING_CMD_FIXED, io_uring_socket_op as Sock
 use linux_raw_sys::ioctl::{FIONREAD, TIOCOUTQ};
 use linux_raw_sys::net::{AF_INET, AF_INET6, SO_DOMAIN, SOL_SOCKET, SOL_TCP};
 
-use crate::abi::{Errno, Sqe, names};
+use crate::abi::{Errno, IORING_OP_URING_CMD128, SOCKET_URING_OP_GETSOCKNAME, Sqe, names};
 use crate::assets::kinds;
 use crate::ops::net::timestamp;
 use crate::os::{self, Fd, call};
@@ -22,7 +22,8 @@ const GETS: u64 = SocketOp::SOCKET_URING_OP_GETSOCKOPT as u64;
 const SETS: u64 = SocketOp::SOCKET_URING_OP_SETSOCKOPT as u64;
 const GETS_OPTION: When = When::Is(Field::OffsetLow, GETS);
 const SETS_OPTION: When = When::Is(Field::OffsetLow, SETS);
-/// Either of them.
+const NAMES: When = When::Is(Field::OffsetLow, SOCKET_URING_OP_GETSOCKNAME as u64);
+/// Either of the two with options.
 const HAS_OPTION: When = When::Within(Field::OffsetLow, GETS, SETS);
 const OF_SOCKET: When = When::Is(Field::AddressLow, SOL_SOCKET as u64);
 const OF_TCP: When = When::Is(Field::AddressLow, SOL_TCP as u64);
@@ -43,6 +44,9 @@ pub const URING_CMD: Op = Op::new(Code::IORING_OP_URING_CMD, "URING_CMD", Caps::
         arg(Field::Address3, "optval", Kind::Filled).when(&[GETS_OPTION]),
         arg(Field::Address3, "optval", Kind::Data(Field::FileIndex)).when(&[SETS_OPTION]),
         arg(Field::FileIndex, "optlen", Kind::Number).when(&[HAS_OPTION]),
+        arg(Field::Address, "addr", Kind::Filled).when(&[NAMES]),
+        arg(Field::Address3, "addrlen", Kind::Filled).when(&[NAMES]),
+        arg(Field::FileIndex, "peer", Kind::Number).when(&[NAMES]),
         arg(Field::OpFlags, "uring_cmd_flags", Kind::Flags(names::COMMAND_FLAGS)).unless_zero(),
         arg(Field::BufferIndex, "buf_index", Kind::Buffer)
             .when(&[When::Some(Field::OpFlags, IORING_URING_CMD_FIXED as u64)]),
@@ -50,6 +54,14 @@ pub const URING_CMD: Op = Op::new(Code::IORING_OP_URING_CMD, "URING_CMD", Caps::
     .limits(LIMITS)
     .of_its_ring()
     .errors(&[Errno::EINVAL, Errno::EBADF, Errno::EOPNOTSUPP]);
+
+/// `IORING_OP_URING_CMD128`: of the second half of its SQE only drivers read.
+pub const URING_CMD128: Op = Op {
+    code: IORING_OP_URING_CMD128,
+    name: "URING_CMD128",
+    caps: URING_CMD.caps.with(Caps::WIDE),
+    ..URING_CMD
+};
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let sqe = &core[id].sqe;
@@ -104,6 +116,8 @@ fn command(fd: Fd, sqe: &Sqe) -> Result<usize, Errno> {
         get_option(fd, sqe)
     } else if is(SocketOp::SOCKET_URING_OP_SETSOCKOPT) {
         set_option(fd, sqe)
+    } else if sqe.off == SOCKET_URING_OP_GETSOCKNAME.into() {
+        get_name(fd, sqe)
     } else {
         Err(Errno::EOPNOTSUPP)
     }
@@ -134,6 +148,17 @@ fn get_option(fd: Fd, sqe: &Sqe) -> Result<usize, Errno> {
     // SAFETY: the program gave the memory for the value; the length is ours.
     unsafe { call(nr::__NR_getsockopt, [fd as usize, level, name, value, length_at, 0]) }?;
     Ok(length as usize)
+}
+
+/// The name of the socket, or of its peer, into the program's memory.
+fn get_name(fd: Fd, sqe: &Sqe) -> Result<usize, Errno> {
+    let (length_at, peer) = (sqe.addr3 as usize, sqe.file_index);
+    if sqe.len != 0 || sqe.op_flags != 0 || peer > 1 {
+        return Err(Errno::EINVAL);
+    }
+    let number = if peer == 1 { nr::__NR_getpeername } else { nr::__NR_getsockname };
+    // SAFETY: the program gave the memory for the name and for its length.
+    unsafe { call(number, [fd as usize, sqe.addr as usize, length_at, 0, 0, 0]) }
 }
 
 fn set_option(fd: Fd, sqe: &Sqe) -> Result<usize, Errno> {

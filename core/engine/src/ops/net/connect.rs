@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 
 use linux_raw_sys::general::{EPOLLERR, EPOLLOUT};
-use linux_raw_sys::net::{SO_ERROR, SO_TYPE};
+use linux_raw_sys::net::{AF_INET, AF_INET6, SO_ERROR, SO_TYPE};
 
 use crate::abi::Errno;
 use crate::ops::net::calls;
@@ -29,6 +29,7 @@ pub const CONNECT: Op =
         ])
         .block(block)
         .faults(chaos::CONNECTS)
+        .filtered(24, show)
         .unused(Unused::LEN.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
         .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK, Errno::EISCONN]);
 
@@ -48,6 +49,36 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     request.data = OpData::own(Connect { address, in_progress: false, aborted: false });
     Ok(())
 }
+
+/// The family, the port, and the address of IP's families.
+fn show(request: &Request, words: &mut [u32; 6]) {
+    let Some(connect) = request.data.as_own::<Connect>() else { return };
+    let bytes = connect.address.bytes();
+    let half = |at: usize| bytes.get(at..at + 2).map_or(0, |two| u16::from_ne_bytes([two[0], two[1]]));
+    let word = |at: usize| {
+        let four = bytes.get(at..at + 4).unwrap_or(&[0; 4]);
+        u32::from_ne_bytes([four[0], four[1], four[2], four[3]])
+    };
+    words[0] = half(0).into();
+    let (least, address, count) = match words[0] {
+        AF_INET => (SOCKADDR_IN, 4, 1),
+        // What RFC 2133 has: without the scope.
+        AF_INET6 => (SOCKADDR_IN6_LEAST, 8, 4),
+        _ => return,
+    };
+    if bytes.len() < least {
+        return;
+    }
+    words[1] = u32::from_ne_bytes([bytes[2], bytes[3], 0, 0]);
+    for (place, shown) in words[2..][..count].iter_mut().enumerate() {
+        *shown = word(address + 4 * place);
+    }
+}
+
+/// The length of `struct sockaddr_in`.
+const SOCKADDR_IN: usize = 16;
+/// `SIN6_LEN_RFC2133`.
+const SOCKADDR_IN6_LEAST: usize = 24;
 
 fn state(request: &mut Request) -> &mut Connect {
     request.data.as_own_mut().expect("CONNECT keeps its address")

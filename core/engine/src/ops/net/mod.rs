@@ -21,7 +21,9 @@ pub mod train;
 pub mod zero_copy;
 
 use linux_raw_sys::general::EPOLLIN;
-use linux_raw_sys::io_uring::{IORING_RECVSEND_BUNDLE, IORING_RECVSEND_POLL_FIRST};
+use linux_raw_sys::io_uring::{
+    IORING_RECVSEND_BUNDLE, IORING_RECVSEND_FIXED_BUF, IORING_RECVSEND_POLL_FIRST,
+};
 use linux_raw_sys::net::{MSG_DONTWAIT, SO_TYPE, SOCK_SEQPACKET, SOCK_STREAM};
 
 use crate::abi::Errno;
@@ -100,6 +102,37 @@ fn is_retried(fd: Fd) -> bool {
 /// Does the request take as many provided buffers at once as there are?
 fn bundles(request: &Request) -> bool {
     u32::from(request.sqe.ioprio) & IORING_RECVSEND_BUNDLE != 0 && request.flags.has(Flags::BUFFER_SELECT)
+}
+
+/// Does a plain send or receive ask for a registered buffer? Nothing else may be asked for beside it.
+///
+/// # Errors
+/// `EINVAL` where something is.
+fn ask_registered(request: &mut Request, others: u32) -> Result<(), Errno> {
+    let flags = u32::from(request.sqe.ioprio);
+    if flags & IORING_RECVSEND_FIXED_BUF == 0 {
+        return Ok(());
+    }
+    if request.flags.has(Flags::BUFFER_SELECT) || flags & others != 0 {
+        return Err(Errno::EINVAL);
+    }
+    request.flags.set(Flags::REGISTERED_BUFFER);
+    Ok(())
+}
+
+/// Checks the memory of a request that asked for a registered buffer, and keeps the buffer.
+///
+/// # Errors
+/// `EFAULT` where the memory does not lie in it.
+fn take_registered(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let request = &core[id];
+    if !request.flags.has(Flags::REGISTERED_BUFFER) {
+        return Ok(());
+    }
+    let node = core.buffers().check(request.sqe.buf_index, request.sqe.addr, u64::from(request.sqe.len))?;
+    core.hold_buffer(id, node);
+    core[id].flags.clear(Flags::REGISTERED_BUFFER);
+    Ok(())
 }
 
 /// How many of the vectors the first `used` bytes lie in.

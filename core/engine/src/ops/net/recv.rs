@@ -2,13 +2,18 @@
 
 use linux_raw_sys::general::{EPOLLERR, EPOLLIN, EPOLLPRI, EPOLLRDHUP};
 use linux_raw_sys::io_uring::{
-    IORING_CQE_F_SOCK_NONEMPTY, IORING_RECV_MULTISHOT, IORING_RECVSEND_BUNDLE, IORING_RECVSEND_POLL_FIRST,
+    IORING_CQE_F_SOCK_NONEMPTY, IORING_RECV_MULTISHOT, IORING_RECVSEND_BUNDLE, IORING_RECVSEND_FIXED_BUF,
+    IORING_RECVSEND_POLL_FIRST,
 };
 use linux_raw_sys::net::{MSG_CTRUNC, MSG_ERRQUEUE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
 
 use crate::abi::{Errno, Sqe, names};
 use crate::assets::kbuf::{MAX_TRANSFER, Span};
-use crate::ops::net::{bundles, calls, covering, ended, failed, is_idle, is_retried, polls_first, start};
+use crate::ops::net::send::FIXED_BUFFER;
+use crate::ops::net::{
+    ask_registered, bundles, calls, covering, ended, failed, is_idle, is_retried, polls_first, start,
+    take_registered,
+};
 use crate::os::user::{self, IoVector};
 use crate::os::{self, Fd};
 use crate::request::chaos;
@@ -42,6 +47,7 @@ pub const RECV: Op = Op::new(
     arg(Field::OpFlags, "msg_flags", Kind::Flags(names::MSG_FLAGS)),
     arg(Field::Ioprio, "ioprio", Kind::Flags(names::RECV_FLAGS)).unless_zero(),
     arg(Field::FileIndex, "optlen", Kind::Number).unless_zero(),
+    FIXED_BUFFER,
 ])
 .quick(Quick { attempt: receive_quickly, go_on, again: receive_now, more: receive_more })
 .failed(failed)
@@ -68,7 +74,8 @@ pub const ZERO_COPY: &[Argument] = &[
 ];
 
 /// Flags in `ioprio`.
-const FLAGS: u32 = IORING_RECVSEND_POLL_FIRST | IORING_RECV_MULTISHOT | IORING_RECVSEND_BUNDLE;
+const FLAGS: u32 =
+    IORING_RECVSEND_POLL_FIRST | IORING_RECV_MULTISHOT | IORING_RECVSEND_BUNDLE | IORING_RECVSEND_FIXED_BUF;
 
 /// As many CQEs a multishot request posts before others have their turn.
 const MOST_ROUNDS: u8 = 32;
@@ -99,7 +106,8 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     check(core, id)?;
     let request = &mut core[id];
     let sqe = request.sqe;
-    if !request.flags.has(Flags::BUFFER_SELECT) {
+    ask_registered(request, IORING_RECV_MULTISHOT | IORING_RECVSEND_BUNDLE)?;
+    if !request.flags.has(Flags::BUFFER_SELECT.with(Flags::REGISTERED_BUFFER)) {
         user::check_range(sqe.addr, u64::from(sqe.len))?;
     }
     let progress = start(request, 0);
@@ -284,6 +292,9 @@ pub fn before(core: &mut Core, id: RequestId, fd: Fd) -> Option<Outcome> {
         let looks = matches!(request.data, OpData::Net(Data::Message(_)));
         let refused = looks && core.readiness_mut().socket_kind(fd) == SocketKind::NoSocket;
         return Some(if refused { Errno::ENOTSOCK.into() } else { wait });
+    }
+    if let Err(errno) = take_registered(core, id) {
+        return Some(errno.into());
     }
     // Urgent data are not waited for.
     if core[id].sqe.op_flags & MSG_OOB != 0 || !is_idle(core, id, fd) {

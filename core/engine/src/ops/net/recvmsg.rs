@@ -2,7 +2,7 @@
 
 use core::mem::offset_of;
 
-use linux_raw_sys::io_uring::{IORING_RECVSEND_BUNDLE, io_uring_recvmsg_out};
+use linux_raw_sys::io_uring::{IORING_RECVSEND_BUNDLE, IORING_RECVSEND_FIXED_BUF, io_uring_recvmsg_out};
 use linux_raw_sys::net::{MSG_CTRUNC, MSG_TRUNC, msghdr};
 
 use crate::abi::{Errno, names};
@@ -48,7 +48,7 @@ const OUT: usize = size_of::<io_uring_recvmsg_out>();
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     check(core, id)?;
     let request = &mut core[id];
-    if u32::from(request.sqe.ioprio) & IORING_RECVSEND_BUNDLE != 0 {
+    if u32::from(request.sqe.ioprio) & (IORING_RECVSEND_BUNDLE | IORING_RECVSEND_FIXED_BUF) != 0 {
         return Err(Errno::EINVAL);
     }
     let selects = request.flags.has(Flags::BUFFER_SELECT);

@@ -11,7 +11,8 @@ use linux_raw_sys::net::{MSG_NOSIGNAL, MSG_WAITALL, SO_TYPE};
 use crate::abi::{Errno, Sqe, names};
 use crate::assets::kbuf::Span;
 use crate::ops::net::{
-    UNUSUAL_LENGTH, bundles, calls, ended, failed, is_retried, known_flags, polls_first, rights, start, train,
+    UNUSUAL_LENGTH, ask_registered, bundles, calls, ended, failed, is_retried, known_flags, polls_first,
+    rights, start, take_registered, train,
 };
 use crate::os::{self, Fd, user};
 use crate::request::chaos;
@@ -94,7 +95,8 @@ fn prep_send(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let request = &mut core[id];
     let sqe = request.sqe;
     let bundle = u32::from(sqe.ioprio) & IORING_RECVSEND_BUNDLE;
-    check(sqe.len, sqe.ioprio & !(bundle as u16 | SEND_VECTORIZED))?;
+    check(sqe.len, sqe.ioprio & !(bundle as u16 | SEND_VECTORIZED | IORING_RECVSEND_FIXED_BUF as u16))?;
+    ask_registered(request, IORING_RECVSEND_BUNDLE | u32::from(SEND_VECTORIZED))?;
     if bundle != 0 && !request.flags.has(Flags::BUFFER_SELECT) {
         return Err(Errno::EINVAL);
     }
@@ -102,7 +104,7 @@ fn prep_send(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let progress = start(request, if bundle != 0 { MSG_NOSIGNAL | MSG_WAITALL } else { MSG_NOSIGNAL });
     let to = if sqe.off == 0 { None } else { Some(Address::read(sqe.off, i64::from(sqe.addr_len()))?) };
     let selects = request.flags.has(Flags::BUFFER_SELECT);
-    if !selects && !vectorized {
+    if !selects && !vectorized && !request.flags.has(Flags::REGISTERED_BUFFER) {
         user::check_range(sqe.addr, u64::from(sqe.len))?;
     }
     request.data = OpData::Net(if vectorized && !selects {
@@ -152,6 +154,9 @@ fn issue_send(core: &mut Core, id: RequestId) -> Outcome {
     }
     if bundles(&core[id]) {
         return issue_bundles(core, id, fd);
+    }
+    if let Err(errno) = take_registered(core, id) {
+        return errno.into();
     }
     if core.is_held(id, fd) {
         return Outcome::Armed;

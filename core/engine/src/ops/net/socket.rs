@@ -49,6 +49,9 @@ pub const SOCKET: Op = Op::new(
 ])
 .faults(chaos::DESCRIPTORS)
 .unused(Unused::ADDR.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX))
+.filtered(12, |request, words| {
+    words[..3].copy_from_slice(&[request.sqe.fd as u32, request.sqe.off as u32, request.sqe.len])
+})
 .errors(&[Errno::EINVAL, Errno::ENXIO]);
 
 /// `IORING_OP_BIND`.

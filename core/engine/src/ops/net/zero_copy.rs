@@ -26,21 +26,33 @@ use crate::request::data::message::{Message, import_vectors};
 use crate::request::data::net::{Data, Transfer};
 use crate::request::notification::Announced;
 use crate::request::op::{Caps, Code, Field, Op, Outcome, Quick, Tried};
-use crate::request::shown::{self, arg};
+use crate::request::shown::{self, Argument, arg};
 use crate::request::unused::Unused;
 use crate::request::{FileHold, Flags, Request, RequestId};
 use crate::ring::Core;
 
 const CAPS: Caps = Caps::FILE.with(Caps::IOPRIO).with(Caps::NOTIFIES);
 
-const UNUSED: Unused = Unused::ADDR3.with(Unused::PAD);
+const UNUSED: Unused = Unused::PAD;
 /// To where the socket is connected.
-const UNUSED_CONNECTED: Unused = UNUSED.with(Unused::OFF).with(Unused::ADDR_LEN_PAD);
+const UNUSED_CONNECTED: Unused = UNUSED.with(Unused::OFF).with(Unused::ADDR_LEN_PAD).with(Unused::ADDR3);
+
+/// The user data of the notification, where it is not the request's.
+const NOTIFIED: Argument = arg(Field::Address3, "notif_user_data", shown::Kind::UserData).unless_zero();
+
+const ARGUMENTS: [Argument; SEND_ARGUMENTS.len() + 1] = {
+    let (mut all, mut place) = ([NOTIFIED; SEND_ARGUMENTS.len() + 1], 0);
+    while place < SEND_ARGUMENTS.len() {
+        all[place] = SEND_ARGUMENTS[place];
+        place += 1;
+    }
+    all
+};
 
 /// `IORING_OP_SEND_ZC`.
 pub const SEND_ZC: Op =
     Op::new(Code::IORING_OP_SEND_ZC, "SEND_ZC", CAPS.with(Caps::SOCKET), prep_send, issue)
-        .arguments(&SEND_ARGUMENTS)
+        .arguments(&ARGUMENTS)
         .quick(Quick { attempt: send_quickly, go_on, again: send_quickly, more: Quick::NO_MORE })
         .together(train::COPIED_SENDS)
         .failed(failed)
@@ -57,6 +69,7 @@ pub const SENDMSG_ZC: Op = Op::new(Code::IORING_OP_SENDMSG_ZC, "SENDMSG_ZC", CAP
         arg(Field::OpFlags, "msg_flags", shown::Kind::Flags(names::MSG_FLAGS)),
         arg(Field::Ioprio, "ioprio", shown::Kind::Flags(names::SEND_FLAGS)).unless_zero(),
         FIXED_BUFFER,
+        NOTIFIED,
         arg(Field::Length, "len", shown::Kind::Number).when(UNUSUAL_LENGTH),
     ])
     .failed(failed)

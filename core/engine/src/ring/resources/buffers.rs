@@ -4,10 +4,11 @@
 use linux_raw_sys::io_uring::io_uring_rsrc_update2;
 
 use crate::abi::Errno;
-use crate::assets::buffers::{MAX_BUFFERS, validate};
+use crate::assets::buffers::{Limit, MAX_BUFFERS, validate};
 use crate::assets::table::NodeIndex;
 use crate::os::user::{self, IoVector};
 use crate::request::RequestId;
+use crate::request::version::{self, Version};
 use crate::ring::Core;
 
 impl Core {
@@ -34,7 +35,7 @@ impl Core {
     fn register_buffer(&mut self, slot: usize, index: usize, vectors: u64, tags: u64) -> Result<(), Errno> {
         let vector: IoVector = user::element(vectors, index)?.unwrap_or_default();
         let tag: u64 = user::element(tags, index)?.unwrap_or(0);
-        let buffer = validate(vector)?;
+        let buffer = validate(vector, limit())?;
         if buffer.is_none() && tag != 0 {
             return Err(Errno::EINVAL);
         }
@@ -107,4 +108,10 @@ impl Core {
         let tag = self.buffers.release(node);
         self.post_tag(tag);
     }
+}
+
+/// How long a buffer may be in the process's version of the ABI.
+fn limit() -> Limit {
+    const LARGE: Version = Version::new(7, 2);
+    if version::current() < LARGE { Limit(1 << 30, Errno::EFAULT) } else { Limit(1 << 40, Errno::EINVAL) }
 }

@@ -1,0 +1,30 @@
+//! What the process lets itself do on the rings that it makes: restrictions and filters that were registered without a ring.
+//! Children that it forks inherit them with its memory.
+
+use crate::abi::Errno;
+use crate::assets::restrictions::Restrictions;
+use crate::os::sync::Mutex;
+
+static OF_PROCESS: Mutex<Option<Restrictions>> = Mutex::new(None);
+
+/// Those of a ring that the process makes.
+pub fn inherited() -> Restrictions {
+    OF_PROCESS.lock().clone().unwrap_or_default()
+}
+
+/// Changes those of the process.
+///
+/// # Errors
+/// Those of `change`, after which they are as before.
+pub fn change<R>(change: impl FnOnce(&mut Restrictions) -> Result<R, Errno>) -> Result<R, Errno> {
+    let mut of_process = OF_PROCESS.lock();
+    let mut changed = of_process.clone().unwrap_or_default();
+    let result = change(&mut changed)?;
+    *of_process = Some(changed);
+    Ok(result)
+}
+
+/// Has the process any?
+pub fn is_there() -> bool {
+    OF_PROCESS.lock().is_some()
+}
