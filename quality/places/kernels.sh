@@ -12,22 +12,7 @@ done
 [ "$quick" = 0 ] || return 0
 "$top/scripts/need" qemu-system-x86_64:qemu-system-x86 cpio xz:xz-utils curl || exit 1
 
-kernel_cache=${CARGO_TARGET_DIR:-$top/target}/places/kernels
-debian=http://deb.debian.org/debian
-
-# kernel SUITE: the newest kernel for clouds of that suite of Debian; its path.
-kernel() {
-    local suite=$1 file
-    mkdir -p "$kernel_cache"
-    if [ ! -e "$kernel_cache/$suite" ]; then
-        file=$(curl -fsS "$debian/dists/$suite/main/binary-amd64/Packages.xz" | xz -d |
-            sed -n 's/^Filename: \(.*linux-image-[0-9].*-cloud-amd64_.*\)/\1/p' | sort -V | tail -1) && [ -n "$file" ] &&
-            curl -fsS -o "$kernel_cache/$suite.deb" "$debian/$file" &&
-            dpkg-deb --fsys-tarfile "$kernel_cache/$suite.deb" | tar -xO --wildcards './boot/vmlinuz-*' >"$kernel_cache/$suite.new" &&
-            mv "$kernel_cache/$suite.new" "$kernel_cache/$suite" || return
-    fi
-    echo "$kernel_cache/$suite"
-}
+kernel() { "$top/scripts/debian-kernel" "$1"; }
 
 # The root with glibc as an initial RAM file system, which tells by the serial line what the command did.
 make_guest() {

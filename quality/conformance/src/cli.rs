@@ -12,7 +12,7 @@ use crate::oracle::{Oracle, kernel_release};
 use crate::report::{Reasons, Row, Totals, Verdict, status_page, transparency_page};
 use crate::run::{Conditions, Outcome, Places, run_test};
 use crate::source::{Suite, prepare, prepare_linked};
-use crate::{concurrent, coverage, differential};
+use crate::{concurrent, coverage, differential, refusals};
 
 /// How long a test may take that has nothing to wait for: one with io_uring denied.
 const DENIED_LIMIT: Duration = Duration::from_secs(20);
@@ -89,6 +89,8 @@ enum Task {
     Differential(differential::Options),
     /// Run random programs of several threads and rings, judged by what must be true on any engine
     Concurrent(concurrent::Options),
+    /// Print what an engine says to each flag and registration, and to each field of an SQE
+    Refusals(refusals::Options),
 }
 
 #[derive(Args, Default)]
@@ -132,6 +134,7 @@ pub fn main() -> ExitCode {
         Task::Oracle { refresh } => oracle(&cli.common, *refresh),
         Task::Differential(options) => Ok(differential::command(options)),
         Task::Concurrent(options) => Ok(concurrent::command(options)),
+        Task::Refusals(options) => Ok(refusals::command(options)),
         Task::Coverage { file } => coverage::report(file).map(|complete| ExitCode::from(u8::from(!complete))),
         Task::Prepare => cli.common.bench().map(|bench| {
             println!("{} tests in {}", bench.suite.built.len(), bench.places.programs.display());

@@ -11,6 +11,7 @@ mod coverage;
 pub mod deny;
 pub mod differential;
 mod oracle;
+pub mod refusals;
 mod report;
 mod run;
 mod source;

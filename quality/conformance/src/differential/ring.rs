@@ -6,6 +6,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyring_engine::abi::Sqe;
+use anyring_engine::request::version::{self, Version};
 use anyring_engine::{Caller, Host, frontend, io_uring_params};
 use linux_raw_sys::io_uring::*;
 
@@ -59,10 +60,14 @@ impl Host for StdHost {
 
 static HOST: &dyn Host = &StdHost;
 
-fn install() {
+/// Makes the user engine this process's, playing the kernel of this machine.
+pub fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         anyring_engine::install(&HOST);
+        // What is compared with this machine's kernel must play it.
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        version::play(Version::of_release(&release).unwrap_or(Version::NEWEST));
         #[cfg(feature = "coverage")]
         if let Some(file) = crate::coverage::file() {
             anyring_engine::coverage::record_to(std::os::fd::AsRawFd::as_raw_fd(&file));

@@ -1,0 +1,125 @@
+//! What an engine refuses: each flag of the three calls, each registration and each field of an SQE is tried by itself, on a ring
+//! of its own, and what comes of it is printed, a line for each place where flags stand.
+//!
+//! The same questions are put to kernels and to the user engine, which plays those kernels (`--abi`):
+//!
+//! ```text
+//!  a kernel ──refusals──► refusals/6.12.txt ─┐
+//!                                            ├─ the same, but for what reasons.toml explains
+//!  the user engine, --abi 6.12 ──refusals────┘
+//! ```
+
+mod call;
+mod sqe;
+mod world;
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::ops::Range;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyring_engine::abi::Errno;
+use anyring_engine::request::version::{self, Version};
+use clap::{Args, ValueEnum};
+
+use crate::differential::ring::{Engine, install};
+
+/// What to ask.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Whom to ask
+    #[arg(long, value_enum, default_value_t = Whom::Kernel)]
+    engine: Whom,
+    /// The kernel that the user engine plays
+    #[arg(long, value_parser = version, default_value_t = Version::NEWEST)]
+    abi: Version,
+    /// For how many milliseconds a request may go on until it is said to wait
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 30)]
+    limit: u64,
+}
+
+fn version(text: &str) -> Result<Version, String> {
+    Version::parse(text.as_bytes()).ok_or_else(|| {
+        let played = Version::PLAYED.map(|version| version.to_string());
+        format!("it plays {}", played.join(", "))
+    })
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Whom {
+    Kernel,
+    User,
+}
+
+/// Asks, and prints the answers.
+pub fn command(options: &Options) -> ExitCode {
+    let engine = match options.engine {
+        Whom::Kernel => Engine::Kernel,
+        Whom::User => {
+            install();
+            version::play(options.abi);
+            Engine::User
+        }
+    };
+    print!("{}", ask(engine, Duration::from_millis(options.limit)));
+    ExitCode::SUCCESS
+}
+
+/// All answers of an engine, a line each.
+pub fn ask(engine: Engine, limit: Duration) -> String {
+    let mut answers = Answers::default();
+    call::ask(engine, &mut answers);
+    sqe::ask(engine, limit, &mut answers);
+    answers.lines
+}
+
+/// Lines of answers.
+#[derive(Default)]
+struct Answers {
+    lines: String,
+}
+
+impl Answers {
+    /// A line of one word.
+    fn say(&mut self, question: &str, answer: impl std::fmt::Display) {
+        let _ = writeln!(self.lines, "{question} | {answer}");
+    }
+
+    /// A line of what came of each number.
+    fn each(&mut self, question: &str, numbers: Range<u32>, mut answer: impl FnMut(u32) -> i32) {
+        let mut by_answer = BTreeMap::<String, Vec<u32>>::new();
+        for number in numbers {
+            by_answer.entry(name(answer(number))).or_default().push(number);
+        }
+        let answers: Vec<_> =
+            by_answer.iter().map(|(name, numbers)| format!("{name}:{}", ranges(numbers))).collect();
+        self.say(question, answers.join(" "));
+    }
+}
+
+/// What a call or a request came to: that it came to something, or the errno.
+fn name(result: i32) -> String {
+    match result {
+        0.. => "ok".into(),
+        PENDING => "waits".into(),
+        error => format!("{:?}", Errno::from_raw(error as isize)),
+    }
+}
+
+/// Nothing came of a request in the time it had.
+const PENDING: i32 = i32::MIN;
+
+/// Numbers, runs of them as such.
+fn ranges(numbers: &[u32]) -> String {
+    let mut text = String::new();
+    for run in numbers.chunk_by(|a, b| a + 1 == *b) {
+        let separator = if text.is_empty() { "" } else { "," };
+        let _ = match run {
+            [one] => write!(text, "{separator}{one}"),
+            [first, .., last] => write!(text, "{separator}{first}-{last}"),
+            [] => Ok(()),
+        };
+    }
+    text
+}

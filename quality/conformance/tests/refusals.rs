@@ -1,0 +1,87 @@
+//! What the user engine refuses as each kernel that it plays: the same as those kernels, which were asked in the same way
+//! (`refusals/`), but for what `refusals/reasons.toml` explains.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// Requests that wait are given little time; on a busy machine one may seem to wait that does not. What agrees once, agrees.
+const TRIES: usize = 3;
+
+fn directory() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/refusals"))
+}
+
+/// Answers by questions.
+fn answers(page: &str) -> BTreeMap<String, String> {
+    let lines = page.lines().map(|line| line.split_once(" | ").expect("a question and its answer"));
+    lines.map(|(question, answer)| (question.to_owned(), answer.to_owned())).collect()
+}
+
+/// Questions to which a version's kernel has another answer than the engine that plays it.
+fn differences(version: &str) -> BTreeSet<String> {
+    let kernel = answers(&fs::read_to_string(directory().join(format!("{version}.txt"))).unwrap());
+    let mut differ: BTreeSet<String> = kernel.keys().cloned().collect();
+    for _ in 0..TRIES {
+        let output = Command::new(env!("CARGO_BIN_EXE_anyring-conformance"))
+            .args(["refusals", "--engine", "user", "--abi", version])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{version}: {}", String::from_utf8_lossy(&output.stderr));
+        let engine = answers(&String::from_utf8(output.stdout).unwrap());
+        assert!(engine.keys().eq(kernel.keys()), "{version}: other questions: record the kernels anew");
+        differ.retain(|question| engine[question] != kernel[question]);
+        let explained = reasons(version);
+        if differ.is_subset(&explained) {
+            break;
+        }
+    }
+    differ
+}
+
+/// Questions whose answers are explained to differ from a version's.
+fn reasons(version: &str) -> BTreeSet<String> {
+    let page = fs::read_to_string(directory().join("reasons.toml")).unwrap();
+    let page: toml::Table = page.parse().unwrap();
+    let mut questions = BTreeSet::new();
+    for reason in page["reason"].as_array().unwrap() {
+        assert!(!reason["why"].as_str().unwrap().is_empty());
+        let list = |key: &str| {
+            let list = reason[key].as_array().unwrap().iter();
+            list.map(|entry| entry.as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        if list("versions").iter().any(|of| of == version) {
+            questions.extend(list("questions"));
+        }
+    }
+    questions
+}
+
+fn check(version: &str) {
+    let (differ, explained) = (differences(version), reasons(version));
+    let unexplained: Vec<_> = differ.difference(&explained).collect();
+    assert!(unexplained.is_empty(), "{version}: other answers than that kernel's: {unexplained:#?}");
+    let needless: Vec<_> = explained.difference(&differ).collect();
+    assert!(needless.is_empty(), "{version}: explained, and the same: {needless:#?}");
+}
+
+#[test]
+fn as_linux_6_1() {
+    check("6.1");
+}
+
+#[test]
+fn as_linux_6_12() {
+    check("6.12");
+}
+
+#[test]
+fn as_linux_6_18() {
+    check("6.18");
+}
+
+#[test]
+fn as_linux_7_2() {
+    check("7.2");
+}
