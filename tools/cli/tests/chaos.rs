@@ -5,6 +5,7 @@ mod support;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use anyring_chaos_plan::Fault;
 use serde_json::Value;
 use support::{anyring, compile};
 
@@ -174,6 +175,16 @@ fn failures_are_what_was_asked_for() {
         let (before, _) = counted.split_once(" failed, ").unwrap();
         before.rsplit(' ').next().unwrap().parse::<usize>().unwrap()
     });
+}
+
+#[test]
+fn the_page_lists_all_faults() {
+    let page = include_str!("../../../docs/chaos.md");
+    for fault in Fault::ALL {
+        let source = fault.source().trim_end_matches('.');
+        let row = format!("| `{}` | {} | {source} |\n", fault.name(), fault.about());
+        assert!(page.contains(&row), "docs/chaos.md lacks\n{row}");
+    }
 }
 
 #[test]
