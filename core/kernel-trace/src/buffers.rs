@@ -3,7 +3,8 @@
 //! A buffer ring keeps its entries when the kernel has taken them, until the program puts others there. Buffers that are used bit by
 //! bit (`IOU_PBUF_RING_INC`) are not followed: their entries say where the next bit is.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 
 use anyring_engine::abi::Sqe;
 use anyring_engine::os::{Fd, user};
@@ -13,19 +14,29 @@ use linux_raw_sys::io_uring::{
     io_uring_register_pbuf_ring_flags as RingFlags,
 };
 
-/// Of buffers in lists, as many are remembered.
-const MOST_LISTED: usize = 1 << 16;
+/// Of what was put into lists, as much is remembered.
+const MOST_LISTED: usize = 1024;
 /// Bytes of an entry.
 const ENTRY: u64 = 16;
 /// Where the tail lies, which overlays a part of the first entry.
 const TAIL: u64 = 14;
 
 /// All of them.
-#[derive(Default)]
 pub struct Buffers {
-    rings: BTreeMap<u16, BufferRing>,
-    /// By group and number.
-    listed: BTreeMap<(u16, u16), u64>,
+    /// By group.
+    rings: Vec<(u16, BufferRing)>,
+    /// The newest last.
+    listed: VecDeque<Listed>,
+}
+
+/// Buffers that were put into a list together.
+#[derive(Clone, Copy)]
+struct Listed {
+    group: u16,
+    first: u16,
+    count: u32,
+    address: u64,
+    length: u32,
 }
 
 struct BufferRing {
@@ -41,7 +52,7 @@ struct BufferRing {
 impl Buffers {
     /// None.
     pub const fn new() -> Buffers {
-        Buffers { rings: BTreeMap::new(), listed: BTreeMap::new() }
+        Buffers { rings: Vec::new(), listed: VecDeque::new() }
     }
 
     /// A registration of the ring at `fd` has succeeded.
@@ -51,11 +62,11 @@ impl Buffers {
         if let RING | NO_RING = opcode
             && let Ok(given) = user::read::<io_uring_buf_reg>(argument)
         {
-            self.rings.remove(&given.bgid);
+            self.rings.retain(|(group, _)| *group != given.bgid);
             if opcode == RING
                 && let Some(ring) = BufferRing::of(fd, &given)
             {
-                self.rings.insert(given.bgid, ring);
+                self.rings.push((given.bgid, ring));
             }
         }
     }
@@ -65,21 +76,30 @@ impl Buffers {
         if sqe.opcode != io_uring_op::IORING_OP_PROVIDE_BUFFERS as u8 || result < 0 {
             return;
         }
-        for place in 0..(sqe.fd as u32).min(1 << 16) {
-            let number = (sqe.buf_index, (sqe.off as u16).wrapping_add(place as u16));
-            if self.listed.len() >= MOST_LISTED && !self.listed.contains_key(&number) {
-                return;
-            }
-            self.listed.insert(number, sqe.addr.wrapping_add(u64::from(place) * u64::from(sqe.len)));
+        let new = Listed {
+            group: sqe.buf_index,
+            first: sqe.off as u16,
+            count: sqe.fd as u32,
+            address: sqe.addr,
+            length: sqe.len,
+        };
+        // Programs give the same buffers back again and again.
+        self.listed.retain(|old| (old.group, old.first, old.count) != (new.group, new.first, new.count));
+        if self.listed.len() == MOST_LISTED {
+            self.listed.pop_front();
         }
+        self.listed.push_back(new);
     }
 
     /// Where a buffer is that was taken from a group.
     pub fn find(&mut self, group: u16, number: u16) -> Option<u64> {
-        match self.rings.get_mut(&group) {
-            Some(ring) => ring.find(number),
-            None => self.listed.get(&(group, number)).copied(),
+        if let Some((_, ring)) = self.rings.iter_mut().find(|(of, _)| *of == group) {
+            return ring.find(number);
         }
+        let offset = |listed: &Listed| u32::from(number.wrapping_sub(listed.first));
+        let mut newest = self.listed.iter().rev().filter(|listed| listed.group == group);
+        let listed = newest.find(|listed| offset(listed) < listed.count)?;
+        Some(listed.address.wrapping_add(u64::from(offset(listed)) * u64::from(listed.length)))
     }
 }
 

@@ -17,7 +17,7 @@ mod sample;
 mod threads;
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
+use alloc::collections::VecDeque;
 
 use anyring_trace::buffer::{Buffer, LOSSY, Record};
 use anyring_trace::event::{self, Attachment, Head, Kind, Plain, Step, UNREADABLE, padded};
@@ -165,15 +165,24 @@ pub struct Traced {
     last: Option<u64>,
     /// The process that has used it last: it may have forked.
     process: u32,
-    /// The memory of requests that are told of, by their serials, until it is the program's again.
-    lent: BTreeMap<u64, Lent>,
+    /// The memory of requests that are told of, in the order of their serials, until it is the program's again.
+    lent: VecDeque<(u64, Box<Lent>)>,
 }
 
 impl Traced {
     /// For a new ring of this process.
     pub fn new() -> Traced {
         let process = PROCESS.load(Ordering::Relaxed);
-        Traced { last: is_on().then_some(0), process, lent: BTreeMap::new() }
+        Traced { last: is_on().then_some(0), process, lent: VecDeque::new() }
+    }
+
+    fn place_of(&self, serial: u64) -> Option<usize> {
+        self.lent.binary_search_by_key(&serial, |(serial, _)| *serial).ok()
+    }
+
+    fn lent_mut(&mut self, serial: u64) -> Option<&mut Lent> {
+        let place = self.place_of(serial)?;
+        self.lent.get_mut(place).map(|(_, lent)| &mut **lent)
     }
 
     /// Is it, and was it used last by this process?
@@ -235,7 +244,7 @@ impl Core {
         let takes = Flags::of_sqe(sqe.flags).has(Flags::BUFFER_SELECT);
         let all = &mut self.traced_mut().lent;
         if (takes || !lent.is_empty()) && all.len() < MOST_LENT {
-            all.insert(serial, lent);
+            all.push_back((serial, Box::new(lent)));
         }
     }
 
@@ -243,7 +252,7 @@ impl Core {
     #[cold]
     pub(super) fn trace_begin(&mut self, id: RequestId) {
         let serial = self[id].serial;
-        if let Some(lent) = self.traced_mut().lent.get_mut(&serial) {
+        if let Some(lent) = self.traced_mut().lent_mut(serial) {
             lent.begin();
         }
     }
@@ -252,7 +261,7 @@ impl Core {
     #[cold]
     pub(crate) fn trace_buffer(&mut self, id: RequestId, address: u64) {
         let serial = self[id].serial;
-        if let Some(lent) = self.traced_mut().lent.get_mut(&serial) {
+        if let Some(lent) = self.traced_mut().lent_mut(serial) {
             lent.takes(address);
         }
     }
@@ -280,10 +289,11 @@ impl Core {
     /// The memory of a request, which is the program's again with this CQE if no more follows.
     fn lent_until(&mut self, id: RequestId, cqe: &Cqe) -> Lent {
         let serial = self[id].serial;
-        let all = &mut self.traced_mut().lent;
+        let traced = self.traced_mut();
+        let Some(place) = traced.place_of(serial) else { return Lent::NONE };
         let goes_on = cqe.flags & IORING_CQE_F_MORE != 0;
-        let lent = if goes_on { all.get(&serial).copied() } else { all.remove(&serial) };
-        lent.unwrap_or(Lent::NONE)
+        let lent = if goes_on { traced.lent.get(place).cloned() } else { traced.lent.remove(place) };
+        lent.map_or(Lent::NONE, |(_, lent)| *lent)
     }
 
     /// A completion that no request of this ring asked for is about to be posted.
