@@ -10,7 +10,7 @@ export CARGO_TARGET_DIR := $(TARGET)
 export ANYRING_BIN := $(TARGET)/release
 
 .PHONY: help toolchain build demo lint test test-unit test-programs test-quick test-chaos-programs conformance differential bench
-.PHONY: test-places test-old-kernels install deb one-file check-one-file check-install check-aarch64 coverage sanitize sanitize-suite simulate concurrent soak mutants
+.PHONY: test-places test-old-kernels install deb one-file check-one-file check-install check-aarch64 coverage sanitize sanitize-suite simulate concurrent soak mutants chaos
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -71,6 +71,7 @@ test: test-unit build ## everything CI runs: crates, conformance that must pass,
 	PROGRAM_FRONTEND=library PROGRAM_ENGINE=kernel quality/programs/run --quick plocate
 	cd $(TARGET) && $(ANYRING_BIN)/anyring-soak --seconds 20
 	cd $(TARGET) && $(ANYRING_BIN)/anyring-soak --seconds 5 --only connections
+	$(ANYRING_BIN)/anyring-conformance chaos --seeds 1
 	$(ANYRING_BIN)/anyring-conformance concurrent --programs 100000 --seed 2 --time 10 --patience 30
 
 test-places: one-file test-old-kernels ## containers, sandboxes, gVisor and other kernels: writes docs/places.md (some minutes)
@@ -111,6 +112,13 @@ concurrent: toolchain ## random programs of several threads and rings: make conc
 		-p anyring-conformance --features pauses
 	$(TARGET)/concurrent/release/anyring-conformance concurrent --progress --programs $(or $(N),20000) \
 		--seed $(or $(SEED),1) --first $(or $(FIRST),0)
+
+SOAK_FAULTS := pause-before,pause-issue,pause-wake,pause-after,cqe-rubbish,overflow,enter-eintr
+
+chaos: build ## what the engine promises among faults: tests of liburing's suite and the soak; planted bugs: make chaos SEEDS=1000
+	$(ANYRING_BIN)/anyring-conformance chaos --seeds 20
+	cd $(TARGET) && $(ANYRING_BIN)/anyring-soak --seconds 60 --chaos '$(SOAK_FAULTS)'
+	ANYRING_CHAOS_SEEDS=$(or $(SEEDS),50) cargo test -p anyring-cli --test chaos --test faults --locked
 
 coverage: toolchain ## which operations, and which of their errors, the engine's tests see; fails where one is not seen
 	rm -f $(TARGET)/coverage

@@ -1,6 +1,8 @@
 //! The command line of `anyring-conformance`.
 
+use std::ffi::OsString;
 use std::fs;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,7 +12,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::oracle::{Oracle, kernel_release};
 use crate::report::{Reasons, Row, Totals, Verdict, status_page, transparency_page};
-use crate::run::{Conditions, Outcome, Places, run_test};
+use crate::run::{Anyring, Conditions, Outcome, Places, Ran, run_test};
 use crate::source::{Suite, prepare, prepare_linked};
 use crate::{concurrent, coverage, differential, refusals};
 
@@ -23,6 +25,9 @@ const NATIVE_LIMIT: Duration = Duration::from_secs(60);
 
 /// A test passes natively if it passes in one of so many runs: noise must not take it out of the score.
 const NATIVE_TRIES: usize = 3;
+
+/// How probable each fault is: the tests are short.
+const CHAOS_RATE: &str = "0.1";
 
 /// Run liburing's own test suite over anyring
 #[derive(Parser)]
@@ -71,6 +76,15 @@ enum Task {
         /// Which engine. With the kernel's, io_uring is not denied; it needs --library
         #[arg(long, value_enum, default_value_t = Engine::User, requires_if("kernel", "library"))]
         engine: Engine,
+    },
+    /// Run the tests of chaos.txt among the faults that stand there; fail if one fails
+    Chaos {
+        /// The first seed
+        #[arg(long, value_name = "N", default_value_t = 1)]
+        seed: u64,
+        /// How many seeds
+        #[arg(long, value_name = "N", default_value_t = 5)]
+        seeds: u64,
     },
     /// Run the tests natively and denied only, without anyring
     Oracle {
@@ -131,6 +145,7 @@ pub fn main() -> ExitCode {
     let done = match &cli.command.unwrap_or_else(|| Task::Suite(SuiteArgs::default())) {
         Task::Suite(args) => suite(&cli.common, args),
         Task::MustPass { library, engine } => must_pass(&cli.common, *library, *engine),
+        Task::Chaos { seed, seeds } => chaos(&cli.common, *seed..seed.saturating_add(*seeds)),
         Task::Oracle { refresh } => oracle(&cli.common, *refresh),
         Task::Differential(options) => Ok(differential::command(options)),
         Task::Concurrent(options) => Ok(concurrent::command(options)),
@@ -231,7 +246,11 @@ impl Common {
         Ok(Conditions {
             label: engine.name().to_owned(),
             deny: (engine == Engine::User).then(|| self.errno()),
-            anyring: Some((anyring, engine.name().to_owned())),
+            anyring: Some(Anyring {
+                command: anyring,
+                arguments: ["run", "--engine", engine.name()].map(OsString::from).into(),
+                is_user: engine == Engine::User,
+            }),
             library: None,
             limit: Duration::from_secs(self.limit),
             keep: self.keep,
@@ -377,22 +396,55 @@ fn must_pass(common: &Common, library: bool, engine: Engine) -> Result<ExitCode>
             skipped += 1;
             continue;
         }
-        let ran = run_test(&bench.places, &conditions, name)?;
-        let good = ran.outcome == Outcome::Pass;
-        println!(
-            "{name:<28} {:<10} {:>6.2} s  {}",
-            ran.outcome,
-            ran.took.as_secs_f64(),
-            if good { "ok" } else { "FAILED" }
-        );
-        if good {
+        if passes(&bench, &conditions, name, name)? {
             passed += 1;
         } else {
             failed += 1;
-            print_log(&bench, &conditions, name);
         }
     }
     println!("{passed} passed, {failed} failed, {skipped} skipped");
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs a test and prints how it ended, with its log where it did not pass. Whether it did.
+fn passes(bench: &Bench, conditions: &Conditions, name: &str, shown: &str) -> Result<bool> {
+    let Ran { outcome, took } = run_test(&bench.places, conditions, name)?;
+    let good = outcome == Outcome::Pass;
+    let end = if good { "ok" } else { "FAILED" };
+    println!("{shown:<28} {outcome:<10} {:>6.2} s  {end}", took.as_secs_f64());
+    if !good {
+        print_log(bench, conditions, name);
+    }
+    Ok(good)
+}
+
+/// Each test of the list, with each seed.
+fn chaos(common: &Common, seeds: Range<u64>) -> Result<ExitCode> {
+    let (bench, mut conditions) = (common.bench()?, common.with_anyring(Engine::User)?);
+    "chaos".clone_into(&mut conditions.label);
+    let path = common.home.join("chaos.txt");
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let (mut passed, mut failed) = (0, 0);
+    for line in listed(&text) {
+        let (name, faults) = line.split_once(' ').with_context(|| format!("no faults for {line}"))?;
+        known_only(&[name.to_owned()], &bench.suite).with_context(|| format!("in {}", path.display()))?;
+        if !common.only.is_empty() && !common.only.iter().any(|only| only == name) {
+            continue;
+        }
+        for seed in seeds.clone() {
+            let words =
+                ["chaos", "--seed", &seed.to_string(), "--rate", CHAOS_RATE, "--faults", faults.trim()];
+            if let Some(anyring) = &mut conditions.anyring {
+                anyring.arguments = words.map(OsString::from).into();
+            }
+            if passes(&bench, &conditions, name, &format!("{name}, seed {seed}"))? {
+                passed += 1;
+            } else {
+                failed += 1;
+            }
+        }
+    }
+    println!("{passed} passed, {failed} failed");
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -76,14 +76,25 @@ impl FromStr for Outcome {
     }
 }
 
+/// What a test is started by.
+#[derive(Clone)]
+pub struct Anyring {
+    /// The `anyring` command.
+    pub command: PathBuf,
+    /// Its arguments, before the test.
+    pub arguments: Vec<OsString>,
+    /// The engine is to be the user engine.
+    pub is_user: bool,
+}
+
 /// Under what conditions tests run.
 pub struct Conditions {
-    /// Names the directories of these runs: `native`, `denied`, `user`, `kernel`.
+    /// Names the directories of these runs: `native`, `denied`, `user`, `kernel`, `chaos`.
     pub label: String,
     /// The errno that io_uring's calls answer, if they are denied.
     pub deny: Option<i32>,
-    /// The `anyring` command, and which engine it shall use.
-    pub anyring: Option<(PathBuf, String)>,
+    /// What the test is started by, if by anything.
+    pub anyring: Option<Anyring>,
     /// The directory of the `liburing.so.2` that the program is to load.
     pub library: Option<PathBuf>,
     pub limit: Duration,
@@ -127,7 +138,7 @@ pub fn run_test(places: &Places, conditions: &Conditions, name: &str) -> Result<
     let (mut outcome, took) = run_to_end(&mut command, conditions.limit, &mut log)?;
     drop(exclusive);
 
-    let ours = conditions.anyring.as_ref().is_some_and(|(_, e)| e == "user");
+    let ours = conditions.anyring.as_ref().is_some_and(|anyring| anyring.is_user);
     if outcome == Outcome::Pass && (ours || conditions.library.is_some() && conditions.deny.is_some()) {
         let said = fs::read_to_string(&engine_log).unwrap_or_default();
         if !engine_made_rings(&said) {
@@ -154,9 +165,10 @@ fn fresh_dir(path: &Path) -> Result<()> {
 
 fn command_for(conditions: &Conditions, program: &Path, engine_log: &Path) -> Command {
     let mut words: Vec<OsString> = Vec::new();
-    if let Some((anyring, engine)) = &conditions.anyring {
-        words.push(anyring.into());
-        words.extend(["run", "--engine", engine, "--"].map(OsString::from));
+    if let Some(Anyring { command, arguments, .. }) = &conditions.anyring {
+        words.push(command.into());
+        words.extend(arguments.iter().cloned());
+        words.push("--".into());
     }
     words.push(program.into());
     let mut command = Command::new(&words[0]);

@@ -59,6 +59,9 @@ struct Run {
     /// Where files are made [default: a new directory here]
     #[arg(long)]
     directory: Option<PathBuf>,
+    /// Among these faults, as `anyring chaos --faults` takes them: those that the work minds not
+    #[arg(long, value_name = "FAULTS", conflicts_with = "native")]
+    chaos: Option<String>,
     /// Run on the kernel's own io_uring, to prove the soak itself
     #[arg(long)]
     native: bool,

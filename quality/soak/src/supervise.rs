@@ -24,7 +24,7 @@ pub fn run(options: &Run) -> Result<()> {
     println!("soak: {} s, {} workers, {work}, --seed {seed}", options.seconds, options.workers);
     let time = Duration::from_secs(options.seconds);
     let end = Instant::now() + time;
-    let launch = |program: &Path| command(options.native, &here, program);
+    let launch = |program: &Path| command(options, &here, program, seed);
     let mut workers = Vec::new();
     for number in 0..options.workers as u64 {
         let mut command = launch(&here);
@@ -49,12 +49,17 @@ pub fn run(options: &Run) -> Result<()> {
 }
 
 /// The command that runs `program` with io_uring denied, over anyring.
-fn command(native: bool, here: &Path, program: &Path) -> Command {
-    if native {
+fn command(options: &Run, here: &Path, program: &Path, seed: u64) -> Command {
+    if options.native {
         return Command::new(program);
     }
     let mut command = Command::new(here.with_file_name("anyring-deny"));
-    command.arg(here.with_file_name("anyring")).args(["run", "--engine", "user", "--"]).arg(program);
+    command.arg(here.with_file_name("anyring"));
+    match &options.chaos {
+        Some(faults) => command.args(["chaos", "--seed", &seed.to_string(), "--faults", faults]),
+        None => command.args(["run", "--engine", "user"]),
+    };
+    command.arg("--").arg(program);
     command
 }
 
