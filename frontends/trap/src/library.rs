@@ -108,7 +108,7 @@ impl Copy {
     }
 
     /// Makes one of what this process carries.
-    pub fn of(bytes: &'static [u8]) -> Option<Self> {
+    pub fn of(bytes: &[u8]) -> Option<Self> {
         Self::at(bytes.as_ptr().addr(), bytes.len())
     }
 

@@ -1,10 +1,10 @@
 //! The command line.
 
 use anyring_engine::request::version::Version;
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::num::NonZero;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// io_uring that runs anywhere
 #[derive(Debug, Parser)]
@@ -395,6 +395,6 @@ pub struct Doctor {
 
 /// Writes one manual page per command.
 #[cfg(not(feature = "one-file"))]
-pub fn write_manuals(directory: &Path) -> std::io::Result<()> {
-    clap_mangen::generate_to(Arguments::command(), directory)
+pub fn write_manuals(directory: &std::path::Path) -> std::io::Result<()> {
+    clap_mangen::generate_to(<Arguments as clap::CommandFactory>::command(), directory)
 }

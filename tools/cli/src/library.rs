@@ -2,6 +2,7 @@
 //! file (feature `one-file`), parts of it, of which programs get copies in memory, or in a directory of the user's own.
 
 use anyring_trap::library::Copy;
+use std::borrow::Cow;
 use std::env;
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};
@@ -15,19 +16,24 @@ use std::sync::OnceLock;
 const LIBRARY: &str = "libanyring_preload.so";
 const IMAGE: &str = "libanyring_inject.so";
 
-/// Files that this command carries, by their names: as they are where each `run` takes them, else as `gzip -n` makes them.
+/// Files that this command carries, by their names: as it is the one that each `run` takes, the others as `gzip -n` makes them.
 #[cfg(feature = "one-file")]
 const CARRIED: &[(&str, &[u8])] = &[
     (LIBRARY, include_bytes!(concat!(env!("ANYRING_IMAGES"), "/libanyring_preload.so"))),
-    (IMAGE, include_bytes!(concat!(env!("ANYRING_IMAGES"), "/libanyring_inject.so"))),
+    ("libanyring_inject.so.gz", include_bytes!(concat!(env!("ANYRING_IMAGES"), "/libanyring_inject.so.gz"))),
     ("liburing.so.2.gz", include_bytes!(concat!(env!("ANYRING_IMAGES"), "/liburing.so.2.gz"))),
     ("liburing-ffi.so.2.gz", include_bytes!(concat!(env!("ANYRING_IMAGES"), "/liburing-ffi.so.2.gz"))),
 ];
 #[cfg(not(feature = "one-file"))]
 const CARRIED: &[(&str, &[u8])] = &[];
 
-fn carried(name: &str) -> Option<&'static [u8]> {
-    CARRIED.iter().find(|(carried, _)| *carried == name).map(|&(_, bytes)| bytes)
+/// What a file holds that this command carries.
+fn carried(name: &str) -> Option<Cow<'static, [u8]>> {
+    CARRIED.iter().find_map(|&(carried, bytes)| match carried.strip_prefix(name)? {
+        "" => Some(Cow::Borrowed(bytes)),
+        ".gz" => inflate(bytes).map(Cow::Owned),
+        _ => None,
+    })
 }
 
 /// Finds the library.
@@ -43,7 +49,7 @@ pub fn find() -> Result<PathBuf, String> {
         };
     }
     if let Some(library) = carried(LIBRARY) {
-        return copy(library);
+        return copy(&library);
     }
     let program = command()?;
     let beside = program.with_file_name(LIBRARY);
@@ -59,7 +65,7 @@ pub fn find() -> Result<PathBuf, String> {
 
 /// The path of the one copy of the carried library: in memory, where the program that is executed has it too; without
 /// `/proc`, where that has no path, in a directory.
-fn copy(library: &'static [u8]) -> Result<PathBuf, String> {
+fn copy(library: &[u8]) -> Result<PathBuf, String> {
     static COPY: OnceLock<Result<(Option<Copy>, PathBuf), String>> = OnceLock::new();
     let made = COPY.get_or_init(|| {
         let in_memory = Copy::of(library).and_then(|copy| {
@@ -93,9 +99,10 @@ fn cache() -> Result<PathBuf, String> {
     if !there.is_dir() || there.uid() != user || there.mode() & 0o077 != 0 {
         return Err(format!("{} is not a directory that only this user can use", directory.display()));
     }
-    for (name, bytes) in CARRIED.iter().filter(|(name, _)| [LIBRARY, IMAGE].contains(name)) {
-        if fs::read(directory.join(name)).ok().as_deref() != Some(*bytes) {
-            write(&directory, name, bytes)?;
+    for name in [LIBRARY, IMAGE] {
+        let bytes = carried(name).ok_or_else(|| damaged(name))?;
+        if fs::read(directory.join(name)).ok().as_deref() != Some(&*bytes) {
+            write(&directory, name, &bytes)?;
         }
     }
     Ok(directory.join(LIBRARY))
@@ -103,7 +110,7 @@ fn cache() -> Result<PathBuf, String> {
 
 /// Is this library, which [`find`] has found, a copy of the one that this command carries?
 pub fn is_copy(library: &Path) -> bool {
-    carried(LIBRARY).is_some() && library.starts_with("/proc")
+    !CARRIED.is_empty() && library.starts_with("/proc")
 }
 
 /// The image for static programs, opened, and its path or name.
@@ -114,8 +121,9 @@ pub type Image = (File, PathBuf);
 /// # Errors
 /// What is wrong with it, for the user.
 pub fn image(library: &Path) -> Result<Image, String> {
-    if let Some(image) = carried(IMAGE).filter(|_| is_copy(library)) {
-        let copy = Copy::of(image).ok_or_else(|| format!("a copy of {IMAGE} in memory cannot be made"))?;
+    if is_copy(library) {
+        let image = carried(IMAGE).ok_or_else(|| damaged(IMAGE))?;
+        let copy = Copy::of(&image).ok_or_else(|| format!("a copy of {IMAGE} in memory cannot be made"))?;
         // SAFETY: a descriptor of its own.
         return Ok((unsafe { File::from_raw_fd(copy.into_descriptor()) }, PathBuf::from(IMAGE)));
     }
@@ -138,14 +146,15 @@ pub fn unpack(directory: &Path) -> Result<(), String> {
     if CARRIED.is_empty() {
         return Err(String::from("this command carries nothing: its files were installed beside it"));
     }
-    for (name, bytes) in CARRIED {
-        let (name, bytes) = match name.strip_suffix(".gz") {
-            Some(name) => (name, inflate(bytes).ok_or_else(|| format!("{name} is not what was built in"))?),
-            None => (*name, bytes.to_vec()),
-        };
-        write(directory, name, &bytes)?;
+    for (name, _) in CARRIED {
+        let name = name.strip_suffix(".gz").unwrap_or(name);
+        write(directory, name, &carried(name).ok_or_else(|| damaged(name))?)?;
     }
     Ok(())
+}
+
+fn damaged(name: &str) -> String {
+    format!("{name} is not what was built in")
 }
 
 /// Puts a file in the place of what has that name: a program may have the file of before mapped.
