@@ -85,6 +85,7 @@ fn a_ring_made_by_the_parent_with_an_sq_thread_has_none_in_the_child() {
 /// A program may have limited the size of its files; its rings are none of them.
 #[test]
 fn a_ring_is_no_file_of_the_program() {
+    install();
     // In a process of its own: the limit is for all threads.
     // SAFETY: the child makes one ring and ends.
     let child = unsafe { libc::fork() };

@@ -82,13 +82,20 @@ fn note_results() {
     anyring_engine::coverage::record_to(file.as_raw_fd());
 }
 
-fn install() {
+/// Makes the engine this process's. A test that forks, and whose child makes a ring, calls it before: another test may be at it.
+pub fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         anyring_engine::install(&HOST);
         // What is compared with this machine's kernel must play it.
-        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-        version::play(Version::of_release(&release).unwrap_or(Version::NEWEST));
+        // SAFETY: zeroes are a value; the call fills it with strings.
+        let release = unsafe {
+            let mut name: libc::utsname = std::mem::zeroed();
+            assert_eq!(libc::uname(&mut name), 0);
+            CStr::from_ptr(name.release.as_ptr()).to_owned()
+        };
+        let kernel = release.to_str().ok().and_then(Version::of_release);
+        version::play(kernel.unwrap_or(Version::NEWEST));
         #[cfg(feature = "coverage")]
         note_results();
     });

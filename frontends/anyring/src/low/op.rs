@@ -795,10 +795,13 @@ pub fn name(opcode: u8) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use anyring_engine::request::op::Caps;
 
     #[test]
     fn every_operation_has_a_type() {
-        for row in anyring_engine::ops::ROWS {
+        // Those with big SQEs need a ring that the crate does not make.
+        let is_wide = |row: &&anyring_engine::request::op::Op| row.caps.has(Caps::WIDE);
+        for row in anyring_engine::ops::ROWS.iter().filter(|row| !is_wide(row)) {
             assert!(ALL.iter().any(|&(code, _)| code == row.code), "{} has none", row.name);
         }
     }

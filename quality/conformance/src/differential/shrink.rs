@@ -94,7 +94,10 @@ mod tests {
 
     #[test]
     fn what_does_not_matter_goes() {
-        let program = (0..).map(generate::program).find(|p| p.sqes().count() > 6 && !p.strict).expect("one");
+        // Times stay, see above.
+        let goes = |p: &Program| p.structures.iter().all(|structure| structure.what != "timespec");
+        let wanted = |p: &Program| p.sqes().count() > 6 && !p.strict && goes(p);
+        let program = (0..).map(generate::program).find(wanted).expect("one");
         let last = program.sqes().last().expect("an SQE").user_data;
         let small = shrink(&program, 100_000, |p| p.sqe(last).is_some());
         assert_eq!(small.steps.len(), 1);
