@@ -104,7 +104,8 @@ pub fn claim(cells: &impl Cells, wanted: u64, process: u32) -> Result<u64, Full>
         // What does not fit before the end begins at the front, and the rest holds nothing.
         let fits = wanted <= left;
         let (slots, owner) = if fits { (wanted, process) } else { (left, 0) };
-        if tail.wrapping_sub(cells.head()) + slots > cells.slots() {
+        // A head beyond this tail is no lack of room: others claimed meanwhile, and their records were read.
+        if tail + slots > cells.head() + cells.slots() {
             return Err(Full);
         }
         if !claim_at(cells, tail, slots, owner) {
