@@ -97,6 +97,10 @@ pub fn register_for_process(call: &Register) -> Result<usize, Errno> {
     }
     let rules = read_rules(call.argument + HEADER, count.into())?;
     restraint::change(|restrictions| {
+        // Another thread may have been faster.
+        if restrictions.are_there() {
+            return Err(Errno::EPERM);
+        }
         restrictions.set_for_process(rules);
         Ok(0)
     })
