@@ -246,10 +246,16 @@ pub fn of_feature(flag: u32) -> Option<Version> {
 /// What an operation learned after its first version.
 struct Learned {
     version: Version,
-    code: Code,
+    codes: &'static [Code],
     /// The SQEs that ask for it.
     asked: When,
     before: Before,
+}
+
+impl Learned {
+    fn is_of(&self, opcode: u8) -> bool {
+        self.codes.iter().any(|&code| code as u8 == opcode)
+    }
 }
 
 /// What was done before with SQEs that ask for it.
@@ -262,8 +268,8 @@ enum Before {
     Ignored(Field, u64),
 }
 
-const fn learned(major: u8, minor: u8, code: Code, asked: When, before: Before) -> Learned {
-    Learned { version: Version::new(major, minor), code, asked, before }
+const fn learned(major: u8, minor: u8, codes: &'static [Code], asked: When, before: Before) -> Learned {
+    Learned { version: Version::new(major, minor), codes, asked, before }
 }
 
 /// Holds an SQE against what its operation could in the process's version, where that is an older one.
@@ -279,7 +285,7 @@ pub fn admit(sqe: &mut Sqe) -> Result<(), Errno> {
 #[cold]
 fn admit_to(version: Version, sqe: &mut Sqe) -> Result<(), Errno> {
     for learned in LEARNED {
-        if learned.version <= version || learned.code as u8 != sqe.opcode || !learned.asked.is_met(sqe) {
+        if learned.version <= version || !learned.is_of(sqe.opcode) || !learned.asked.is_met(sqe) {
             continue;
         }
         match learned.before {
@@ -303,66 +309,76 @@ const UNKNOWN_COMMAND: Before = Before::As(Field::OffsetLow, 0xffff);
 const UNKNOWN_FLAG: Before = Before::As(Field::OpFlags, 1 << 31);
 const SELECTS: u64 = IOSQE_BUFFER_SELECT as u64;
 
+/// Plain reads and writes.
+const TRANSFERS: &[Code] =
+    &[Code::IORING_OP_READV, Code::IORING_OP_WRITEV, Code::IORING_OP_READ, Code::IORING_OP_WRITE];
+
 /// What operations learned, since the oldest version that a process can ask for.
 const LEARNED: &[Learned] = {
     use Code::*;
     use Field::*;
     &[
-        learned(6, 3, IORING_OP_MSG_RING, some(OpFlags, IORING_MSG_RING_FLAGS_PASS as u64), INVALID),
-        learned(6, 4, IORING_OP_TIMEOUT, some(OpFlags, IORING_TIMEOUT_MULTISHOT as u64), INVALID),
+        learned(6, 3, &[IORING_OP_MSG_RING], some(OpFlags, IORING_MSG_RING_FLAGS_PASS as u64), INVALID),
+        learned(6, 4, &[IORING_OP_TIMEOUT], some(OpFlags, IORING_TIMEOUT_MULTISHOT as u64), INVALID),
         // Hints beside the class of the priority.
-        learned(6, 5, IORING_OP_READV, some(Ioprio, 0x1ff8), INVALID),
-        learned(6, 5, IORING_OP_WRITEV, some(Ioprio, 0x1ff8), INVALID),
-        learned(6, 5, IORING_OP_READ, some(Ioprio, 0x1ff8), INVALID),
-        learned(6, 5, IORING_OP_WRITE, some(Ioprio, 0x1ff8), INVALID),
+        learned(6, 5, TRANSFERS, some(Ioprio, 0x1ff8), INVALID),
         // Sockets have commands.
-        learned(6, 6, IORING_OP_URING_CMD, When::Within(OffsetLow, 0, 1), UNKNOWN_COMMAND),
-        learned(6, 7, IORING_OP_URING_CMD, When::Within(OffsetLow, 2, 3), UNKNOWN_COMMAND),
-        learned(6, 17, IORING_OP_URING_CMD, When::Is(OffsetLow, 4), UNKNOWN_COMMAND),
-        learned(6, 19, IORING_OP_URING_CMD, When::Is(OffsetLow, 5), UNKNOWN_COMMAND),
-        learned(6, 9, IORING_OP_READV, some(OpFlags, RWF_NOAPPEND as u64), UNKNOWN_FLAG),
-        learned(6, 9, IORING_OP_WRITEV, some(OpFlags, RWF_NOAPPEND as u64), UNKNOWN_FLAG),
-        learned(6, 9, IORING_OP_READ, some(OpFlags, RWF_NOAPPEND as u64), UNKNOWN_FLAG),
-        learned(6, 9, IORING_OP_WRITE, some(OpFlags, RWF_NOAPPEND as u64), UNKNOWN_FLAG),
-        learned(6, 9, IORING_OP_FADVISE, some(Address, ANY), INVALID),
-        learned(6, 9, IORING_OP_MADVISE, some(Offset, ANY), INVALID),
-        learned(6, 10, IORING_OP_NOP, some(OpFlags, ANY), INVALID),
-        learned(6, 10, IORING_OP_ACCEPT, some(Ioprio, 0x6), INVALID),
-        learned(6, 10, IORING_OP_SEND, some(Flags, SELECTS), UNSUPPORTED),
-        learned(6, 10, IORING_OP_SEND, some(Ioprio, IORING_RECVSEND_BUNDLE as u64), INVALID),
-        learned(6, 10, IORING_OP_RECV, some(Ioprio, IORING_RECVSEND_BUNDLE as u64), INVALID),
-        learned(6, 13, IORING_OP_NOP, some(OpFlags, !(IORING_NOP_INJECT_RESULT as u64)), INVALID),
-        learned(6, 14, IORING_OP_READV, some(OpFlags, (RWF_ATOMIC | RWF_DONTCACHE) as u64), UNKNOWN_FLAG),
-        learned(6, 14, IORING_OP_WRITEV, some(OpFlags, (RWF_ATOMIC | RWF_DONTCACHE) as u64), UNKNOWN_FLAG),
-        learned(6, 14, IORING_OP_READ, some(OpFlags, (RWF_ATOMIC | RWF_DONTCACHE) as u64), UNKNOWN_FLAG),
-        learned(6, 14, IORING_OP_WRITE, some(OpFlags, (RWF_ATOMIC | RWF_DONTCACHE) as u64), UNKNOWN_FLAG),
+        learned(6, 6, &[IORING_OP_URING_CMD], When::Within(OffsetLow, 0, 1), UNKNOWN_COMMAND),
+        learned(6, 7, &[IORING_OP_URING_CMD], When::Within(OffsetLow, 2, 3), UNKNOWN_COMMAND),
+        learned(6, 17, &[IORING_OP_URING_CMD], When::Is(OffsetLow, 4), UNKNOWN_COMMAND),
+        learned(6, 19, &[IORING_OP_URING_CMD], When::Is(OffsetLow, 5), UNKNOWN_COMMAND),
+        learned(6, 9, TRANSFERS, some(OpFlags, RWF_NOAPPEND as u64), UNKNOWN_FLAG),
+        learned(6, 9, &[IORING_OP_FADVISE], some(Address, ANY), INVALID),
+        learned(6, 9, &[IORING_OP_MADVISE], some(Offset, ANY), INVALID),
+        learned(6, 10, &[IORING_OP_NOP], some(OpFlags, ANY), INVALID),
+        learned(6, 10, &[IORING_OP_ACCEPT], some(Ioprio, 0x6), INVALID),
+        learned(6, 10, &[IORING_OP_SEND], some(Flags, SELECTS), UNSUPPORTED),
+        learned(
+            6,
+            10,
+            &[IORING_OP_SEND, IORING_OP_RECV],
+            some(Ioprio, IORING_RECVSEND_BUNDLE as u64),
+            INVALID,
+        ),
+        learned(6, 13, &[IORING_OP_NOP], some(OpFlags, !(IORING_NOP_INJECT_RESULT as u64)), INVALID),
+        learned(6, 14, TRANSFERS, some(OpFlags, (RWF_ATOMIC | RWF_DONTCACHE) as u64), UNKNOWN_FLAG),
         // Attributes.
-        learned(6, 14, IORING_OP_READV, some(Attributes, ANY), Before::Ignored(Attributes, ANY)),
-        learned(6, 14, IORING_OP_WRITEV, some(Attributes, ANY), Before::Ignored(Attributes, ANY)),
-        learned(6, 14, IORING_OP_READ, some(Attributes, ANY), Before::Ignored(Attributes, ANY)),
-        learned(6, 14, IORING_OP_WRITE, some(Attributes, ANY), Before::Ignored(Attributes, ANY)),
-        learned(6, 14, IORING_OP_READ_MULTISHOT, some(Attributes, ANY), Before::Ignored(Attributes, ANY)),
+        learned(
+            6,
+            14,
+            &[IORING_OP_READV, IORING_OP_WRITEV, IORING_OP_READ, IORING_OP_WRITE, IORING_OP_READ_MULTISHOT],
+            some(Attributes, ANY),
+            Before::Ignored(Attributes, ANY),
+        ),
         // Vectors, and the total of a multishot receive.
-        learned(6, 17, IORING_OP_SEND, some(Ioprio, 0x20), INVALID),
-        learned(6, 17, IORING_OP_SENDMSG, some(Ioprio, 0x20), INVALID),
-        learned(6, 17, IORING_OP_SEND_ZC, some(Ioprio, 0x20), INVALID),
-        learned(6, 17, IORING_OP_SENDMSG_ZC, some(Ioprio, 0x20), INVALID),
-        learned(6, 17, IORING_OP_RECV, some(FileIndex, ANY), INVALID),
-        learned(6, 18, IORING_OP_READV, some(OpFlags, RWF_NOSIGNAL as u64), UNKNOWN_FLAG),
-        learned(6, 18, IORING_OP_WRITEV, some(OpFlags, RWF_NOSIGNAL as u64), UNKNOWN_FLAG),
-        learned(6, 18, IORING_OP_READ, some(OpFlags, RWF_NOSIGNAL as u64), UNKNOWN_FLAG),
-        learned(6, 18, IORING_OP_WRITE, some(OpFlags, RWF_NOSIGNAL as u64), UNKNOWN_FLAG),
-        learned(6, 18, IORING_OP_URING_CMD, some(Flags, SELECTS), UNSUPPORTED),
-        learned(7, 1, IORING_OP_TIMEOUT, some(OpFlags, IORING_TIMEOUT_IMMEDIATE_ARG as u64), INVALID),
-        learned(7, 1, IORING_OP_LINK_TIMEOUT, some(OpFlags, IORING_TIMEOUT_IMMEDIATE_ARG as u64), INVALID),
-        learned(7, 1, IORING_OP_TIMEOUT_REMOVE, some(OpFlags, IORING_TIMEOUT_IMMEDIATE_ARG as u64), INVALID),
+        learned(
+            6,
+            17,
+            &[IORING_OP_SEND, IORING_OP_SENDMSG, IORING_OP_SEND_ZC, IORING_OP_SENDMSG_ZC],
+            some(Ioprio, 0x20),
+            INVALID,
+        ),
+        learned(6, 17, &[IORING_OP_RECV], some(FileIndex, ANY), INVALID),
+        learned(6, 18, TRANSFERS, some(OpFlags, RWF_NOSIGNAL as u64), UNKNOWN_FLAG),
+        learned(6, 18, &[IORING_OP_URING_CMD], some(Flags, SELECTS), UNSUPPORTED),
+        learned(
+            7,
+            1,
+            &[IORING_OP_TIMEOUT, IORING_OP_LINK_TIMEOUT, IORING_OP_TIMEOUT_REMOVE],
+            some(OpFlags, IORING_TIMEOUT_IMMEDIATE_ARG as u64),
+            INVALID,
+        ),
         // Registered buffers, and the user data of a notification.
-        learned(7, 2, IORING_OP_SEND, some(Ioprio, IORING_RECVSEND_FIXED_BUF as u64), INVALID),
-        learned(7, 2, IORING_OP_RECV, some(Ioprio, IORING_RECVSEND_FIXED_BUF as u64), INVALID),
-        learned(7, 2, IORING_OP_SEND_ZC, some(Address3, ANY), INVALID),
-        learned(7, 2, IORING_OP_SENDMSG_ZC, some(Address3, ANY), INVALID),
-        learned(7, 2, IORING_OP_UNLINKAT, some(Address3, ANY), Before::Ignored(Address3, ANY)),
-        learned(7, 2, IORING_OP_UNLINKAT, some(Attributes, ANY), Before::Ignored(Attributes, ANY)),
+        learned(
+            7,
+            2,
+            &[IORING_OP_SEND, IORING_OP_RECV],
+            some(Ioprio, IORING_RECVSEND_FIXED_BUF as u64),
+            INVALID,
+        ),
+        learned(7, 2, &[IORING_OP_SEND_ZC, IORING_OP_SENDMSG_ZC], some(Address3, ANY), INVALID),
+        learned(7, 2, &[IORING_OP_UNLINKAT], some(Address3, ANY), Before::Ignored(Address3, ANY)),
+        learned(7, 2, &[IORING_OP_UNLINKAT], some(Attributes, ANY), Before::Ignored(Attributes, ANY)),
     ]
 };
 
