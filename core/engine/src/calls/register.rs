@@ -402,7 +402,6 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
             Any,
             RingOrProcess(restrictions::register_filter, restrictions::register_filter_for_process),
         )
-        .names(Names::Either)
         .limits(OF_PROCESS),
     ]
 };
