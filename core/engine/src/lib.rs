@@ -26,6 +26,7 @@ pub mod simulation;
 pub mod wait;
 pub mod work;
 
+pub use calls::traced::tell_registration;
 pub use calls::{probe, support};
 pub use frontend::credentials;
 pub use linux_raw_sys::io_uring::io_uring_params;

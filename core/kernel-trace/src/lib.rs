@@ -31,6 +31,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use anyring_engine::os::sync::{AcrossFork, Mutex};
 use anyring_engine::os::{Fd, nr, user, vdso};
 use anyring_engine::request::trace::{self, Samples, tell, tell_ring};
+use anyring_engine::tell_registration;
 use anyring_trace::event::{ENGINE_KERNEL, Entered, Kind, Registered};
 use linux_raw_sys::io_uring::{
     IORING_ENTER_REGISTERED_RING, IORING_SETUP_REGISTERED_FD_ONLY, io_uring_params,
@@ -129,7 +130,7 @@ fn register([first, opcode, argument, count, ..]: [usize; 6], kernel: impl FnOnc
     }
     let argument = argument as u64;
     let body = Registered { opcode, count, argument, result: result as i32, reserved: 0, duration_ns };
-    tell(number, Kind::Registered, &body, &Samples::NONE);
+    tell_registration(number, &body);
     result
 }
 

@@ -67,6 +67,25 @@ fn each_request_is_shown_as_it_was_submitted() {
 }
 
 #[test]
+fn what_a_registration_is_given_is_shown() {
+    for engine in engines() {
+        let text = text(&["--engine", engine], &["registers"]);
+        let lines: Vec<&str> = text.lines().filter(|line| line.contains("io_uring_register(")).collect();
+        let [buffers, files, number, by_number, nowhere] = lines[..] else { panic!("{engine}: {text}") };
+        assert!(buffers.contains("_BUFFERS, [{iov_base=0x"), "{engine}: {text}");
+        assert!(buffers.contains(", iov_len=4096}, {iov_base=0x"), "{engine}: {text}");
+        assert!(files.contains("_FILES, [0, -1, 1], 3) = 0"), "{engine}: {text}");
+        assert!(
+            number.contains("_RING_FDS, [{offset=0, data=0x"),
+            "as the call has filled it: {engine}: {text}"
+        );
+        let opcode = "IORING_UNREGISTER_FILES|IORING_REGISTER_USE_REGISTERED_RING, NULL, 0) = 0";
+        assert!(by_number.contains(opcode), "{engine}: {text}");
+        assert!(nowhere.contains("_FILES, 0x8, 3) = -1 EFAULT"), "{engine}: {text}");
+    }
+}
+
+#[test]
 fn multishots_have_a_line_for_each_completion() {
     let all = text(&["-e", "poll_add"], &["shapes"]);
     let lines: Vec<&str> = all.lines().filter(|line| line.contains("POLL_ADD(")).collect();

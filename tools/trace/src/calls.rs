@@ -3,7 +3,9 @@
 use std::fmt::Write;
 
 use anyring_chaos_plan::{Fault, Met};
-use anyring_engine::support::{Argument, ENTER_FLAGS, FEATURES, REGISTRATIONS, SETUP_FLAGS, argument_of};
+use anyring_engine::support::{
+    Argument, ENTER_FLAGS, FEATURES, REGISTRATIONS, SETUP_FLAGS, USE_REGISTERED_RING, argument_of,
+};
 use anyring_trace::event::{Content, ENGINE_KERNEL, ENGINE_USER, Entered, Registered, RingMade};
 
 use crate::decode::error;
@@ -77,10 +79,18 @@ pub fn name(fault: Fault) -> &'static str {
     }
 }
 
+/// The name of a registration, and how it names the ring.
+pub fn registration(out: &mut String, opcode: u32) {
+    names::choice(out, REGISTRATIONS, (opcode & !USE_REGISTERED_RING).into());
+    if opcode & USE_REGISTERED_RING != 0 {
+        out.push_str("|IORING_REGISTER_USE_REGISTERED_RING");
+    }
+}
+
 /// `io_uring_register(3, IORING_REGISTER_FILES, [4, 5], 2) = 0 <3us>`.
 pub fn register(out: &mut String, ring: i32, registered: &Registered, memory: &Memory, most: usize) {
     let _ = write!(out, "io_uring_register({ring}, ");
-    names::choice(out, REGISTRATIONS, registered.opcode.into());
+    registration(out, registered.opcode);
     out.push_str(", ");
     let (address, count) = (registered.argument, u64::from(registered.count));
     let structure = memory.at(Content::Structure, address);

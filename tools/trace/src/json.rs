@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::rc::Rc;
 
 use anyring_engine::abi::names::{CQE_FLAGS, SQE_FLAGS};
-use anyring_engine::support::{ENTER_FLAGS, FEATURES, REGISTRATIONS, SETUP_FLAGS};
+use anyring_engine::support::{ENTER_FLAGS, FEATURES, SETUP_FLAGS};
 use anyring_trace::event::{Entered, Registered, RingMade, UNSEEN_REAPED, UNSEEN_SQ_THREAD};
 use linux_raw_sys::io_uring::{IORING_CQE_BUFFER_SHIFT, IORING_CQE_F_BUFFER};
 use serde::Serialize;
@@ -401,7 +401,7 @@ impl Json {
         let mut text = String::new();
         calls::register(&mut text, model.descriptor(place), registered, memory, self.sample);
         let mut registration = String::new();
-        names::choice(&mut registration, REGISTRATIONS, registered.opcode.into());
+        calls::registration(&mut registration, registered.opcode);
         let Registered { count, result, duration_ns, .. } = *registered;
         let error = error(result);
         self.line("registered", place, Register { registration, count, result, error, duration_ns, text });

@@ -415,6 +415,7 @@ fn calls_are_decoded() {
     register(2, 3, -14, &[attached(Content::Structure, 0x4000, &[]).unreadable()]);
     register(20, 1, 1, &structure(&words(&[u64::from(u32::MAX), 3])));
     register(22, 1, 0, &structure(&words(&[0x7000, 1 << 32 | 16, 0, 0, 0])));
+    register(3 | 1 << 31, 0, 0, &[]);
     register(9, 0, 1, &[]);
     register(99, 0, -22, &[]);
     stream.put(Kind::Unseen, &Unseen { count: 3, why: UNSEEN_REAPED }, &[]);

@@ -4,6 +4,8 @@
 use alloc::string::{String, ToString};
 use core::fmt::Write;
 
+use linux_raw_sys::io_uring::io_uring_register_op as Code;
+
 use crate::abi::names::Names;
 pub use crate::calls::register::Argument;
 use crate::calls::register::{self, Carry};
@@ -92,9 +94,12 @@ pub const REGISTRATIONS: &Names = &Names {
     },
 };
 
+/// In the operation of a call of `io_uring_register` that names its ring by a number of the thread.
+pub const USE_REGISTERED_RING: u32 = Code::IORING_REGISTER_USE_REGISTERED_RING as u32;
+
 /// What the address of a call of `io_uring_register` with this operation leads to, where that is shown.
 pub fn argument_of(registration: u32) -> Option<Argument> {
-    register::TABLE.get(registration as usize)?.argument
+    register::TABLE.get((registration & !USE_REGISTERED_RING) as usize)?.argument
 }
 
 const HEAD: &str = "\

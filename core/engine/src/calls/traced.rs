@@ -8,7 +8,8 @@ use linux_raw_sys::io_uring::{
 
 use crate::abi::Errno;
 use crate::calls::enter::Enter;
-use crate::calls::register::Register;
+use crate::calls::register::{Argument, Register};
+use crate::calls::support::argument_of;
 use crate::os::host::Caller;
 use crate::os::{Fd, user, vdso};
 use crate::request::table::Table;
@@ -74,6 +75,21 @@ pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
         reserved: 0,
         duration_ns: vdso::monotonic_ns() - began_ns,
     };
-    tell(ring, Kind::Registered, &body, &Samples::NONE);
+    tell_registration(ring, &body);
     result
+}
+
+/// Tells of a call of `register` that has returned, with what its address leads to.
+pub fn tell_registration(ring: u32, registered: &Registered) {
+    let argument = argument_of(registered.opcode);
+    let samples = argument.map_or(Samples::NONE, |argument| {
+        let (address, count) = (registered.argument, registered.count.into());
+        match argument {
+            Argument::Vectors => Samples::of_vectors(address, count),
+            Argument::Descriptors => Samples::of_structures(address, size_of::<Fd>() as u32, count),
+            Argument::One(structure) => Samples::of_structures(address, structure.bytes, 1),
+            Argument::Many(structure) => Samples::of_structures(address, structure.bytes, count),
+        }
+    });
+    tell(ring, Kind::Registered, registered, &samples);
 }

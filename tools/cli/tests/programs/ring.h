@@ -57,6 +57,10 @@ RING_FUNCTION ring_enter(int fd, unsigned submit, unsigned wait, unsigned flags)
     return ring_call(SYS_io_uring_enter, fd, submit, wait, flags, 0, 0);
 }
 
+static inline long ring_register(int fd, unsigned opcode, void *argument, unsigned count) {
+    return ring_call(SYS_io_uring_register, fd, opcode, (long)argument, count, 0, 0);
+}
+
 struct ring {
     int fd;
     struct io_uring_params params;

@@ -4,6 +4,7 @@
  *   killed N the same, and then it ends itself by SIGKILL
  *   left N   N no-ops and a closed ring, whose last two completions nobody has taken
  *   open N   the same, and the process ends with the ring open; its child has it, too
+ *   registers  registrations: vectors, descriptors, structures; the ring by its number
  *   worker   a request that a thread has to wait for, by a FIFO that it makes in the working directory */
 #include "ring.h"
 #include <fcntl.h>
@@ -73,6 +74,19 @@ static void shapes(void) {
     CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
+static void registers(void) {
+    static char memory[2][4096];
+    struct iovec vectors[2] = {{memory[0], 4096}, {memory[1], 10}};
+    struct io_uring_rsrc_update number = {.offset = -1U, .data = ring.fd};
+    int files[3] = {0, -1, 1};
+    const unsigned by_number = 1U << 31; /* IORING_REGISTER_USE_REGISTERED_RING */
+    CHECK(ring_register(ring.fd, IORING_REGISTER_BUFFERS, vectors, 2) == 0);
+    CHECK(ring_register(ring.fd, IORING_REGISTER_FILES, files, 3) == 0);
+    CHECK(ring_register(ring.fd, IORING_REGISTER_RING_FDS, &number, 1) == 1);
+    CHECK(ring_register(number.offset, IORING_UNREGISTER_FILES | by_number, 0, 0) == 0);
+    CHECK(ring_register(ring.fd, IORING_REGISTER_FILES, (void *)8, 3) == -EFAULT);
+}
+
 static void worker(void) {
     char path[64];
     snprintf(path, sizeof path, "traced-fifo-%d", getpid());
@@ -89,6 +103,10 @@ int main(int count, char **arguments) {
     if (!strcmp(arguments[1], "shapes")) {
         shapes();
         return 7;
+    }
+    if (!strcmp(arguments[1], "registers")) {
+        registers();
+        return 0;
     }
     if (!strcmp(arguments[1], "worker")) {
         worker();

@@ -39,10 +39,6 @@ static void close_quietly(int fd) {
 #endif
 }
 
-static int ring_register(int fd, unsigned opcode, void *argument, unsigned count) {
-    return ring_call(SYS_io_uring_register, fd, opcode, (long)argument, count, 0, 0);
-}
-
 static struct io_uring_sqe *on(uint8_t opcode, uint64_t user_data, int fd, const void *memory, unsigned length) {
     struct io_uring_sqe *entry = ring_entry(&ring, opcode, user_data);
     entry->fd = fd;

@@ -74,6 +74,20 @@ impl Samples {
         samples
     }
 
+    /// So many `struct iovec`s.
+    pub fn of_vectors(address: u64, count: u64) -> Samples {
+        let mut samples = Samples::NONE;
+        samples.add_vectors(address, count);
+        samples
+    }
+
+    /// So many structures of `bytes` bytes each, one after the other.
+    pub fn of_structures(address: u64, bytes: u32, count: u64) -> Samples {
+        let mut samples = Samples::NONE;
+        samples.add_structures(address, bytes, count);
+        samples
+    }
+
     /// What a request brings: paths, addresses, and at most `data` bytes of what it writes.
     pub fn of_submission(op: &Op, sqe: &Sqe, lent: &Lent, data: usize) -> Samples {
         let mut samples = Samples { data, ..Samples::NONE };
