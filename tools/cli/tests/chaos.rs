@@ -33,26 +33,30 @@ fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("chaos-{}-{name}.json", std::process::id()))
 }
 
+/// The seed with which the program failed though it met no fault: a bug between threads shows by itself now and then.
+fn failed_by_itself(said: &str) -> Option<u64> {
+    let failed =
+        said.lines().find(|line| line.ends_with(", 0 faults injected") && line.contains(" failed: "))?;
+    failed.strip_prefix("anyring: seed ")?.split(' ').next()?.parse().ok()
+}
+
 /// The bug is found among 100 seeds and shrunk to the fault that shows it, which a replay shows again.
 fn is_found(case: &str, faults: &str, shows: &str) {
     let record = file(case);
     let path = record.to_str().unwrap();
     // The one whose bug is a hang waits for that.
     let timeout = if case == "poll-ends" { "5" } else { "60" };
-    let options = [
-        "--seed",
-        "1",
-        "--runs",
-        "100",
-        "--timeout",
-        timeout,
-        "--faults",
-        faults,
-        "--shrink",
-        "--record",
-        path,
-    ];
-    let output = chaos(&options, &planted(), case);
+    let mut seed = 1;
+    let output = loop {
+        let first = seed.to_string();
+        let options = ["--seed", &first, "--runs", "100", "--shrink", "--timeout", timeout];
+        let options = [options.as_slice(), &["--faults", faults, "--record", path]].concat();
+        let output = chaos(&options, &planted(), case);
+        match failed_by_itself(&said(&output)) {
+            Some(failed) if output.status.code() == Some(125) && seed <= 100 => seed = failed + 1,
+            _ => break output,
+        }
+    };
     assert_eq!(output.status.code(), Some(1), "{case}:\n{}", said(&output));
     let recorded: Value = serde_json::from_slice(&std::fs::read(&record).unwrap()).unwrap();
     let few = recorded["injected"].as_array().unwrap();
