@@ -309,14 +309,11 @@ const UNKNOWN_COMMAND: Before = Before::As(Field::OffsetLow, 0xffff);
 const UNKNOWN_FLAG: Before = Before::As(Field::OpFlags, 1 << 31);
 const SELECTS: u64 = IOSQE_BUFFER_SELECT as u64;
 
-/// Plain reads and writes.
-const TRANSFERS: &[Code] =
-    &[Code::IORING_OP_READV, Code::IORING_OP_WRITEV, Code::IORING_OP_READ, Code::IORING_OP_WRITE];
-
 /// What operations learned, since the oldest version that a process can ask for.
 const LEARNED: &[Learned] = {
     use Code::*;
     use Field::*;
+    const TRANSFERS: &[Code] = &[IORING_OP_READV, IORING_OP_WRITEV, IORING_OP_READ, IORING_OP_WRITE];
     &[
         learned(6, 3, &[IORING_OP_MSG_RING], some(OpFlags, IORING_MSG_RING_FLAGS_PASS as u64), INVALID),
         learned(6, 4, &[IORING_OP_TIMEOUT], some(OpFlags, IORING_TIMEOUT_MULTISHOT as u64), INVALID),
