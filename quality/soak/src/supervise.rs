@@ -34,6 +34,7 @@ pub fn run(options: &Run) -> Result<()> {
         command.args(["--threads", &options.threads.to_string()]);
         command.args(["--connections", &(options.connections / options.workers.max(1)).to_string()]);
         command.args(options.only.iter().flat_map(|only| ["--only", only]));
+        command.args(options.chaos.iter().map(|_| "--among-faults"));
         command.arg("--directory").arg(&directory.path);
         workers.push(command.stdin(Stdio::null()).spawn().context("a worker")?);
     }

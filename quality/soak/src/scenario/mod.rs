@@ -27,6 +27,14 @@ pub struct Setting {
     pub connections: usize,
     /// The only scenario to run.
     pub only: Option<String>,
+    /// Faults are injected, some of which end a multishot.
+    pub among_faults: bool,
+}
+
+impl Setting {
+    fn scenarios(&self) -> impl Iterator<Item = &'static Scenario> {
+        SCENARIOS.iter().filter(|scenario| self.only.as_deref().is_none_or(|only| only == scenario.name))
+    }
 }
 
 const SCENARIOS: &[Scenario] = &[
@@ -47,12 +55,16 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     SCENARIOS.iter().map(|scenario| scenario.name)
 }
 
+/// Runs an episode of each kind.
+pub fn each(rng: &mut fastrand::Rng, setting: &Setting) -> Result<()> {
+    setting.scenarios().try_for_each(|scenario| (scenario.run)(rng, setting).context(scenario.name))
+}
+
 /// Runs a random episode.
 pub fn episode(rng: &mut fastrand::Rng, setting: &Setting) -> Result<()> {
-    let wanted = |scenario: &&Scenario| setting.only.as_deref().is_none_or(|only| only == scenario.name);
-    let total: u32 = SCENARIOS.iter().filter(wanted).map(|scenario| scenario.weight).sum();
+    let total: u32 = setting.scenarios().map(|scenario| scenario.weight).sum();
     let mut choice = rng.u32(0..total);
-    for scenario in SCENARIOS.iter().filter(wanted) {
+    for scenario in setting.scenarios() {
         if choice < scenario.weight {
             return (scenario.run)(rng, setting).context(scenario.name);
         }

@@ -86,7 +86,7 @@ const BUFFER_SIZE: usize = 512;
 const BUFFERS: u16 = 8;
 
 /// Multishot accept, and multishot receive into provided buffers that run out and are given back.
-pub fn multishot(rng: &mut fastrand::Rng, _: &Setting) -> Result<()> {
+pub fn multishot(rng: &mut fastrand::Rng, setting: &Setting) -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     let mut sent: Vec<_> = (0..rng.usize(1..5))
@@ -95,7 +95,7 @@ pub fn multishot(rng: &mut fastrand::Rng, _: &Setting) -> Result<()> {
             bytes(rng, length)
         })
         .collect();
-    let mut server = Server::new(Ring::random(rng)?, &listener)?;
+    let mut server = Server::new(Ring::random(rng)?, &listener, setting.among_faults)?;
     let mut received = Vec::new();
     thread::scope(|scope| {
         let clients: Vec<_> = sent
@@ -119,22 +119,31 @@ pub fn multishot(rng: &mut fastrand::Rng, _: &Setting) -> Result<()> {
 }
 
 /// A listener under multishot accept, and buffers for what arrives.
-struct Server {
+struct Server<'a> {
     ring: Ring,
+    listener: &'a TcpListener,
+    /// The accept may end.
+    among_faults: bool,
     buffers: Vec<u8>,
     accept: u64,
     backlog: VecDeque<OwnedFd>,
 }
 
-impl Server {
-    fn new(mut ring: Ring, listener: &TcpListener) -> Result<Server> {
-        let entry = opcode::AcceptMulti::new(types::Fd(listener.as_raw_fd())).build();
-        // SAFETY: names no memory.
-        let accept = unsafe { ring.push("accept", entry)? };
+impl<'a> Server<'a> {
+    fn new(ring: Ring, listener: &'a TcpListener, among_faults: bool) -> Result<Server<'a>> {
         let buffers = vec![0u8; BUFFER_SIZE * usize::from(BUFFERS)];
-        let mut server = Server { ring, buffers, accept, backlog: VecDeque::new() };
+        let mut server =
+            Server { ring, listener, among_faults, buffers, accept: 0, backlog: VecDeque::new() };
+        server.arm()?;
         server.provide(0, BUFFERS)?;
         Ok(server)
+    }
+
+    fn arm(&mut self) -> Result<()> {
+        let entry = opcode::AcceptMulti::new(types::Fd(self.listener.as_raw_fd())).build();
+        // SAFETY: names no memory.
+        self.accept = unsafe { self.ring.push("accept", entry)? };
+        Ok(())
     }
 
     /// The next connection.
@@ -149,10 +158,14 @@ impl Server {
 
     fn accept_one(&mut self, completion: &Completion) -> Result<()> {
         let fd = completion.count("accept")?;
-        ensure!(completion.more(), "multishot accept ended");
         // SAFETY: a descriptor that was just made for us.
         self.backlog.push_back(unsafe { OwnedFd::from_raw_fd(fd as i32) });
-        Ok(())
+        if completion.more() {
+            return Ok(());
+        }
+        // A CQE that is kept as overflow ends it.
+        ensure!(self.among_faults, "multishot accept ended");
+        self.arm()
     }
 
     /// The next completion of `token`, connections put by.
