@@ -93,10 +93,12 @@ test-programs: build ## every real program, the heavy ones too (some minutes)
 test-chaos-programs: build ## known bugs found again, and real programs of today, by anyring chaos (half an hour)
 	quality/chaos/run
 
-conformance: build ## liburing's own suite over the user engine, against the native run
+conformance: build ## liburing's own suite over the user engine, against the native run; and traced: nothing may be missing
 	$(ANYRING_BIN)/anyring-conformance suite
 	$(ANYRING_BIN)/anyring-conformance must-pass --library
 	$(ANYRING_BIN)/anyring-conformance must-pass --library --engine kernel
+	$(ANYRING_BIN)/anyring-conformance traced
+	$(ANYRING_BIN)/anyring-conformance traced --engine kernel
 
 differential: build ## random programs on both engines: make differential N=1000000 [SEED=2] [FIRST=5000]
 	$(ANYRING_BIN)/anyring-conformance differential --progress --programs $(or $(N),20000) \

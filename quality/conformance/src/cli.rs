@@ -14,6 +14,7 @@ use crate::oracle::{Oracle, kernel_release};
 use crate::report::{Reasons, Row, Totals, Verdict, status_page, transparency_page};
 use crate::run::{Anyring, Conditions, Outcome, Places, Ran, run_test};
 use crate::source::{Suite, prepare, prepare_linked};
+use crate::traced::check as trace_is_whole;
 use crate::{concurrent, coverage, differential, refusals};
 
 /// How long a test may take that has nothing to wait for: one with io_uring denied.
@@ -86,6 +87,12 @@ enum Task {
         #[arg(long, value_name = "N", default_value_t = 5)]
         seeds: u64,
     },
+    /// Run the tests of must-pass.txt under anyring trace; fail if one fails, or if a trace does not show what was submitted
+    Traced {
+        /// Which engine. With the kernel's, io_uring is not denied
+        #[arg(long, value_enum, default_value_t = Engine::User)]
+        engine: Engine,
+    },
     /// Run the tests natively and denied only, without anyring
     Oracle {
         /// Forget the remembered outcomes of these tests first
@@ -146,6 +153,7 @@ pub fn main() -> ExitCode {
         Task::Suite(args) => suite(&cli.common, args),
         Task::MustPass { library, engine } => must_pass(&cli.common, *library, *engine),
         Task::Chaos { seed, seeds } => chaos(&cli.common, *seed..seed.saturating_add(*seeds)),
+        Task::Traced { engine } => traced(&cli.common, *engine),
         Task::Oracle { refresh } => oracle(&cli.common, *refresh),
         Task::Differential(options) => Ok(differential::command(options)),
         Task::Concurrent(options) => Ok(concurrent::command(options)),
@@ -221,6 +229,19 @@ impl Common {
         }
         known_only(&self.only, suite)?;
         Ok(self.only.clone())
+    }
+
+    /// The tests that must pass, as far as they were named; all of them can be built, unless they are `linked` with our library.
+    fn must_pass(&self, suite: &Suite, linked: bool) -> Result<Vec<String>> {
+        let path = self.home.join("must-pass.txt");
+        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let mut names = listed(&text);
+        names.retain(|name| !(linked && suite.not_built.contains(name)));
+        known_only(&names, suite).with_context(|| format!("in {}", path.display()))?;
+        if !self.only.is_empty() {
+            names.retain(|name| self.only.contains(name));
+        }
+        Ok(names)
     }
 
     fn errno(&self) -> i32 {
@@ -375,20 +396,11 @@ fn oracle(common: &Common, refresh: bool) -> Result<ExitCode> {
 fn must_pass(common: &Common, library: bool, engine: Engine) -> Result<ExitCode> {
     let (bench, conditions) =
         if library { common.linked(engine)? } else { (common.bench()?, common.with_anyring(engine)?) };
-    let path = common.home.join("must-pass.txt");
-    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let mut names = listed(&text);
     let mut known = Reasons::default();
-    if library {
-        names.retain(|name| !bench.suite.not_built.contains(name));
-        if engine == Engine::User {
-            known = Reasons::load(&common.home.join("library.toml"))?;
-        }
+    if library && engine == Engine::User {
+        known = Reasons::load(&common.home.join("library.toml"))?;
     }
-    known_only(&names, &bench.suite).with_context(|| format!("in {}", path.display()))?;
-    if !common.only.is_empty() {
-        names.retain(|name| common.only.contains(name));
-    }
+    let names = common.must_pass(&bench.suite, library)?;
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);
     for name in &names {
         if let Some(reason) = known.0.get(name) {
@@ -445,6 +457,38 @@ fn chaos(common: &Common, seeds: Range<u64>) -> Result<ExitCode> {
         }
     }
     println!("{passed} passed, {failed} failed");
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Each test that must pass, traced.
+fn traced(common: &Common, engine: Engine) -> Result<ExitCode> {
+    let (bench, mut conditions) = (common.bench()?, common.with_anyring(engine)?);
+    conditions.label = format!("traced-{}", engine.name());
+    let (mut passed, mut failed, mut requests, mut unseen) = (0, 0, 0, 0);
+    for name in common.must_pass(&bench.suite, false)? {
+        let trace = bench.places.logs.join(format!("{}.json", conditions.label));
+        if let Some(anyring) = &mut conditions.anyring {
+            let words = ["trace", "--json", "--engine", engine.name(), "-o"].map(OsString::from);
+            anyring.arguments = words.into_iter().chain([trace.clone().into()]).collect();
+        }
+        let passes = passes(&bench, &conditions, &name, &name)?;
+        let lines = fs::read_to_string(&trace).with_context(|| format!("no trace at {}", trace.display()))?;
+        match trace_is_whole(&lines) {
+            Ok(shown) => {
+                requests += shown.requests;
+                unseen += shown.unseen;
+                if passes { passed += 1 } else { failed += 1 }
+            }
+            Err(error) => {
+                println!("{name:<28} the trace is not whole: {error:#}");
+                failed += 1;
+            }
+        }
+        fs::remove_file(&trace)?;
+    }
+    println!(
+        "{passed} passed, {failed} failed; {requests} requests shown; rings that could not be seen whole: {unseen}"
+    );
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -15,3 +15,4 @@ pub mod refusals;
 mod report;
 mod run;
 mod source;
+mod traced;

@@ -296,7 +296,7 @@ fn allowed(world: &World, request: &Request, res: i32) -> bool {
             errno(&[libc::ETIME, libc::ECANCELED, libc::EALREADY, libc::ENOENT])
                 || errno(&[libc::EINVAL]) && may_cut_chains(world, request.ring as usize)
         }
-        Kind::Poll | Kind::PollMany => res == libc::POLLIN.into(),
+        Kind::Poll | Kind::PollMany => res == i32::from(libc::POLLIN),
         Kind::ReadFile => res == length || request.object as usize >= FILES && errno(&[libc::EBADF]),
         Kind::WriteFile => res == length,
         Kind::OtherPipe => res == 8,

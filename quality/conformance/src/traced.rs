@@ -1,0 +1,114 @@
+//! Holds a trace against itself: what the calls say they submitted is shown, once each, and nothing else.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+/// What a trace says of one ring of one process.
+#[derive(Default)]
+struct Ring {
+    /// It was made in this process, not inherited.
+    made: bool,
+    /// How many places in the queue its calls of `enter` report as submitted.
+    submitted: u64,
+    /// The serials of the requests that are shown.
+    shown: BTreeSet<u64>,
+    /// How many of them take two places.
+    wide: u64,
+    /// A thread takes its SQEs, which no call reports.
+    by_thread: bool,
+    /// The trace says that it could not see some.
+    unseen: bool,
+}
+
+/// How many requests a trace shows, and of which rings it cannot be told whether they are all.
+pub struct Shown {
+    /// Requests.
+    pub requests: usize,
+    /// Rings of which the trace itself says so.
+    pub unseen: usize,
+}
+
+/// Looks whether a trace in lines of JSON is whole.
+///
+/// # Errors
+/// Where requests are missing, or shown twice, or where a line is none.
+pub fn check(lines: &str) -> Result<Shown> {
+    let mut rings: BTreeMap<(u64, u64), Ring> = BTreeMap::new();
+    for line in lines.lines() {
+        let line: Value = serde_json::from_str(line).with_context(|| format!("not JSON: {line}"))?;
+        let number = |name: &str| line[name].as_u64().unwrap_or(0);
+        rings.entry((number("process"), number("ring"))).or_default().note(&line)?;
+    }
+    // Two processes that use one ring count its requests together.
+    let shared: BTreeSet<u64> =
+        rings.iter().filter(|(_, ring)| !ring.made).map(|(&(_, number), _)| number).collect();
+    for (&(process, number), ring) in &rings {
+        ring.check(shared.contains(&number)).with_context(|| format!("process {process}, ring {number}"))?;
+    }
+    Ok(Shown {
+        requests: rings.values().map(|ring| ring.shown.len()).sum(),
+        unseen: rings.values().filter(|ring| ring.unseen).count(),
+    })
+}
+
+impl Ring {
+    fn note(&mut self, line: &Value) -> Result<()> {
+        let number = |name: &str| line[name].as_u64().unwrap_or(0);
+        match line["type"].as_str().unwrap_or_default() {
+            "ring_made" => {
+                let flags = line["flags"].as_array().map(Vec::as_slice).unwrap_or_default();
+                self.made = true;
+                self.by_thread = flags.iter().any(|flag| flag == "IORING_SETUP_SQPOLL");
+            }
+            "entered" if number("to_submit") > 0 => self.submitted += number("result"),
+            "request" => {
+                let serial = number("serial");
+                let is_wide = matches!(line["operation"].as_str(), Some("NOP128" | "URING_CMD128"));
+                self.wide += u64::from(is_wide);
+                ensure!(self.shown.insert(serial), "request #{serial} is shown twice: {line}");
+            }
+            "unseen" => self.unseen = true,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn check(&self, is_shared: bool) -> Result<()> {
+        let (shown, last) = (self.shown.len() as u64, self.shown.last().copied().unwrap_or(0));
+        ensure!(is_shared || shown == last, "{shown} requests are shown, the last is #{last}");
+        // A process that ends in a call does not say what the call has submitted.
+        let is_known = !self.by_thread && !self.unseen;
+        ensure!(
+            !is_known || shown + self.wide >= self.submitted,
+            "{} places in the queue were submitted, {shown} requests are shown",
+            self.submitted
+        );
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MADE: &str = r#"{"type":"ring_made","process":7,"ring":1,"flags":[]}"#;
+    const ENTERED: &str = r#"{"type":"entered","process":7,"ring":1,"to_submit":2,"result":2}"#;
+    const FIRST: &str = r#"{"type":"request","process":7,"ring":1,"serial":1}"#;
+    const SECOND: &str = r#"{"type":"request","process":7,"ring":1,"serial":2}"#;
+
+    #[test]
+    fn what_is_missing_or_doubled_is_found() {
+        assert_eq!(check(&[MADE, ENTERED, SECOND, FIRST].join("\n")).unwrap().requests, 2);
+        let wrong: [&[&str]; 4] =
+            [&[MADE, ENTERED, FIRST], &[MADE, ENTERED, SECOND], &[MADE, FIRST, FIRST], &["no"]];
+        for lines in wrong {
+            assert!(check(&lines.join("\n")).is_err(), "{lines:?}");
+        }
+        let wide = FIRST.replace("\"serial\"", r#""operation":"NOP128","serial""#);
+        assert!(check(&[MADE, ENTERED, &wide].join("\n")).is_ok());
+        let by_thread = MADE.replace("[]", r#"["IORING_SETUP_SQPOLL"]"#);
+        assert!(check(&[&by_thread, FIRST].join("\n")).is_ok());
+    }
+}
