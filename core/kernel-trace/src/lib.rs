@@ -92,7 +92,7 @@ fn enter([first, to_submit, least, flags, ..]: [usize; 6], kernel: impl FnOnce()
     let mut rings = RINGS.lock();
     let mut cq_ready = 0;
     if let Some(ring) = rings.get(number) {
-        ring.call_ends(to_submit);
+        ring.call_ends(to_submit, result);
         cq_ready = ring.ready().1;
     }
     let body = Entered {

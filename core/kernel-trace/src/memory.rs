@@ -5,9 +5,13 @@
 
 use core::sync::atomic::{Ordering, fence};
 
-use anyring_engine::abi::{Errno, IORING_CQE_F_32, IORING_CQE_F_SKIP, IORING_SETUP_CQE_MIXED, Sqe};
+use anyring_engine::abi::{
+    Errno, IORING_CQE_F_32, IORING_CQE_F_SKIP, IORING_SETUP_CQE_MIXED, IORING_SETUP_SQE_MIXED, Sqe,
+};
+use anyring_engine::ops::TABLE;
 use anyring_engine::os::{Fd, user};
 use anyring_engine::queue::Cqe;
+use anyring_engine::request::op::Caps;
 use anyring_mapping::{Lengths, Mapping, is_single};
 use linux_raw_sys::io_uring::{
     IORING_OFF_CQ_RING, IORING_OFF_SQ_RING, IORING_OFF_SQES, IORING_SETUP_CQE32, IORING_SETUP_NO_MMAP,
@@ -36,6 +40,7 @@ pub struct Memory {
     sqes: u64,
     sqe_bytes: u32,
     sq_entries: u32,
+    mixed_sqes: bool,
     cq_head: u64,
     cq_tail: u64,
     cqes: u64,
@@ -80,6 +85,7 @@ impl Memory {
             sqes,
             sqe_bytes,
             sq_entries: params.sq_entries,
+            mixed_sqes: params.flags & IORING_SETUP_SQE_MIXED != 0,
             cq_head: cq_ring + u64::from(params.cq_off.head),
             cq_tail: cq_ring + u64::from(params.cq_off.tail),
             cqes: cq_ring + u64::from(params.cq_off.cqes),
@@ -137,17 +143,24 @@ impl Memory {
         self.mixed
     }
 
-    /// The SQE at a position of the queue; `None` where the program names none.
-    pub fn sqe(&self, position: u32) -> Option<Sqe> {
+    /// The SQE at a position of the queue; `None` where the program names none. And how many positions it takes, of the `left`
+    /// ones that are submitted with it: two, where entries have two sizes, of a long operation whose second half can be there.
+    pub fn sqe(&self, position: u32, left: u32) -> (Option<Sqe>, u32) {
+        let Some(index) = self.sqe_index(position) else { return (None, 1) };
+        let sqe = user::read::<Sqe>(self.sqes + u64::from(index) * u64::from(self.sqe_bytes)).ok();
+        let is_wide = |sqe: &Sqe| TABLE.lookup(sqe.opcode).caps.has(Caps::WIDE);
+        let has_half = self.mixed_sqes && left > 1 && index + 1 < self.sq_entries;
+        (sqe, if has_half && sqe.as_ref().is_some_and(is_wide) { 2 } else { 1 })
+    }
+
+    /// Which SQE is meant at a position.
+    fn sqe_index(&self, position: u32) -> Option<u32> {
         let place = position & (self.sq_entries - 1);
         let index = match self.array {
             Some(array) => user::read::<u32>(array + u64::from(place) * size_of::<u32>() as u64).ok()?,
             None => place,
         };
-        if index >= self.sq_entries {
-            return None;
-        }
-        user::read(self.sqes + u64::from(index) * u64::from(self.sqe_bytes)).ok()
+        (index < self.sq_entries).then_some(index)
     }
 
     /// The CQE at a position, and how many places it takes; `None` for one that only fills a place.

@@ -4,7 +4,7 @@
 
 use alloc::collections::VecDeque;
 
-use anyring_engine::abi::{Errno, IOSQE_IO_HARDLINK, IOSQE_IO_LINK};
+use anyring_engine::abi::{Errno, IORING_SETUP_SQ_REWIND, IOSQE_IO_HARDLINK, IOSQE_IO_LINK};
 use anyring_engine::ops::TABLE;
 use anyring_engine::os::{self, Fd, FileIdentity};
 use anyring_engine::queue::Cqe;
@@ -32,6 +32,8 @@ pub enum When {
 /// What stands at a position of the submission queue.
 struct Queued {
     position: u32,
+    /// How many positions it takes.
+    places: u32,
     /// None where no SQE is named.
     seen: Option<Seen>,
 }
@@ -53,6 +55,8 @@ pub struct Ring {
     queued: VecDeque<Queued>,
     /// How many SQEs the calls that are under way may take.
     promised: u32,
+    /// Where each submission begins at the first SQE: how many the last call took. The queue does not say.
+    rewound: u32,
     /// CQEs before this position were told, or cannot be.
     found: u32,
     /// The last request's number.
@@ -90,6 +94,7 @@ impl Ring {
             taken: 0,
             queued: VecDeque::new(),
             promised: 0,
+            rewound: 0,
             found: 0,
             serial: 0,
             chain: false,
@@ -178,6 +183,10 @@ impl Ring {
         self.params.flags & IORING_SETUP_SQPOLL != 0
     }
 
+    fn rewinds(&self) -> bool {
+        self.params.flags & IORING_SETUP_SQ_REWIND != 0
+    }
+
     /// How many SQEs wait to be taken, and how many CQEs to be reaped.
     pub fn ready(&self) -> (u32, u32) {
         let counts = |memory: &Memory| {
@@ -197,24 +206,37 @@ impl Ring {
         self.submitted |= to_submit > 0;
         self.promised = self.promised.saturating_add(to_submit);
         let Some(memory) = &self.memory else { return };
-        let Some(tail) = memory.sq_tail() else { return };
-        let waiting = tail.wrapping_sub(self.taken);
+        let waiting = if self.rewinds() {
+            to_submit.min(memory.sq_entries())
+        } else {
+            let Some(tail) = memory.sq_tail() else { return };
+            tail.wrapping_sub(self.taken)
+        };
         if waiting > memory.sq_entries() {
             return;
         }
         let wanted = if self.is_polled() { waiting } else { waiting.min(self.promised) };
-        for offset in self.queued.len() as u32..wanted {
+        let mut offset = self.queued.iter().map(|queued| queued.places).sum::<u32>();
+        while offset < wanted {
             let position = self.taken.wrapping_add(offset);
-            let sqe = memory.sqe(position);
+            let (sqe, places) = memory.sqe(position, wanted - offset);
             let named = |slot| self.files.get(slot);
             let seen = sqe.and_then(|sqe| Seen::before(self.number, TABLE.lookup(sqe.opcode), sqe, named));
-            self.queued.push_back(Queued { position, seen });
+            self.queued.push_back(Queued { position, places, seen });
+            offset += places;
         }
     }
 
-    /// That call has returned.
-    pub fn call_ends(&mut self, to_submit: u32) {
+    /// That call has returned this.
+    pub fn call_ends(&mut self, to_submit: u32, result: isize) {
+        if self.rewinds() {
+            self.rewound = u32::try_from(result).unwrap_or(0).min(to_submit);
+        }
         self.look(When::AfterCall);
+        if self.rewinds() {
+            (self.taken, self.rewound) = (0, 0);
+            self.queued.clear();
+        }
         self.promised = self.promised.saturating_sub(to_submit);
         if self.promised == 0 && !self.is_polled() {
             // The kernel ends a chain with the batch.
@@ -227,7 +249,9 @@ impl Ring {
         let Some(memory) = &self.memory else { return };
         // First the completions: what they are about was taken before.
         let Some(posted) = memory.cq_tail() else { return };
-        let Some(taken) = memory.sq_head() else { return };
+        let Some(taken) = (if self.rewinds() { Some(self.rewound) } else { memory.sq_head() }) else {
+            return;
+        };
         self.tell_taken(taken);
         self.tell_posted(posted, when);
     }
@@ -242,10 +266,12 @@ impl Ring {
         while self.taken != until {
             match self.queued.front() {
                 Some(queued) if queued.position == self.taken => {
+                    // Of one whose second half was not submitted with it, the kernel takes the first.
+                    let places = queued.places.min(until.wrapping_sub(self.taken));
                     if let Some(Queued { seen: Some(seen), .. }) = self.queued.pop_front() {
                         self.tell_submission(&seen);
                     }
-                    self.taken = self.taken.wrapping_add(1);
+                    self.taken = self.taken.wrapping_add(places);
                 }
                 _ => self.tell_late(until),
             }
@@ -269,8 +295,8 @@ impl Ring {
             }
             return;
         }
-        let sqe = memory.sqe(self.taken);
-        self.taken = self.taken.wrapping_add(1);
+        let (sqe, places) = memory.sqe(self.taken, left);
+        self.taken = self.taken.wrapping_add(places);
         if let Some(sqe) = sqe {
             self.tell_submission(&Seen::after(sqe));
         }
@@ -358,10 +384,163 @@ impl Ring {
         let is_meant =
             |queued: &Queued| queued.seen.as_ref().is_some_and(|seen| seen.sqe().user_data == cqe.user_data);
         if self.promised > 0 || self.is_polled() {
-            let meant = self.queued.iter().find(|queued| is_meant(queued)).map(|queued| queued.position);
-            if let Some(position) = meant {
-                self.tell_taken(position.wrapping_add(1));
+            let behind = |queued: &Queued| queued.position.wrapping_add(queued.places);
+            if let Some(end) = self.queued.iter().find(|queued| is_meant(queued)).map(behind) {
+                self.tell_taken(end);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+    use alloc::boxed::Box;
+    use alloc::vec::Vec;
+    use anyring_engine::abi::{IORING_OP_NOP128, IORING_SETUP_SQE_MIXED, Sqe};
+    use anyring_engine::request::trace;
+    use anyring_mapping::SharedFile;
+    use anyring_trace::buffer::{self, Buffer};
+    use anyring_trace::event::ENGINE_KERNEL;
+    use core::sync::atomic::{AtomicU32, Ordering};
+    use linux_raw_sys::io_uring::{
+        IORING_SETUP_NO_MMAP, IORING_SETUP_NO_SQARRAY, io_uring_op, io_uring_params,
+    };
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
+    use std::sync::Once;
+
+    const ENTRIES: usize = 4;
+    /// Where the words are in the queues' memory.
+    const SQ_HEAD: usize = 0;
+    const SQ_TAIL: usize = 1;
+    const CQ_TAIL: usize = 3;
+    const CQES: usize = 4;
+
+    /// From here on requests are told of: nothing is looked at otherwise.
+    fn tell_all() {
+        static ATTACHED: Once = Once::new();
+        ATTACHED.call_once(|| {
+            const SLOTS: usize = 1 << 12;
+            let file = SharedFile::new(c"followed", buffer::bytes(SLOTS)).unwrap();
+            // SAFETY: fresh memory.
+            let _buffer = unsafe { Buffer::create(file.address(), SLOTS) };
+            let opened = File::options().read(true).write(true).open(file.path()).unwrap();
+            trace::attach(opened.as_raw_fd(), ENGINE_KERNEL, b"", b"").unwrap();
+        });
+    }
+
+    /// The memory of a made-up ring.
+    struct Queues {
+        words: Box<[AtomicU32; CQES + 8 * ENTRIES]>,
+        sqes: Box<[Sqe; ENTRIES]>,
+    }
+
+    impl Queues {
+        /// With SQEs of these operations and user data, from the first place on.
+        fn new(sqes: &[(u8, u64)]) -> Queues {
+            let mut all = [Sqe::EMPTY; ENTRIES];
+            for (place, &(opcode, user_data)) in all.iter_mut().zip(sqes) {
+                *place = Sqe { opcode, user_data, ..Sqe::EMPTY };
+            }
+            Queues { words: Box::new([const { AtomicU32::new(0) }; _]), sqes: Box::new(all) }
+        }
+
+        /// How a ring over it is followed.
+        fn ring(&self, flags: u32) -> Ring {
+            tell_all();
+            // SAFETY: integers only.
+            let mut params: io_uring_params = unsafe { core::mem::zeroed() };
+            params.flags = flags | IORING_SETUP_SQE_MIXED | IORING_SETUP_NO_MMAP | IORING_SETUP_NO_SQARRAY;
+            (params.sq_entries, params.cq_entries) = (ENTRIES as u32, 2 * ENTRIES as u32);
+            let offset = |word: usize| 4 * word as u32;
+            (params.sq_off.head, params.sq_off.tail) = (offset(SQ_HEAD), offset(SQ_TAIL));
+            (params.cq_off.head, params.cq_off.tail) = (offset(2), offset(CQ_TAIL));
+            params.cq_off.cqes = offset(CQES);
+            params.sq_off.user_addr = self.sqes.as_ptr().expose_provenance() as u64;
+            params.cq_off.user_addr = self.words.as_ptr().expose_provenance() as u64;
+            Ring::new(1, -1, None, &params).unwrap()
+        }
+
+        fn set(&self, word: usize, value: u32) {
+            self.words[word].store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// Which of these user data stand for requests that are under way.
+    fn known(ring: &Ring, user_data: core::ops::Range<u64>) -> Vec<u64> {
+        let is = |&user_data: &u64| ring.requests.has(&Cqe { user_data, res: 0, flags: 0, big: [0; 2] });
+        user_data.filter(is).collect()
+    }
+
+    const NOP: u8 = io_uring_op::IORING_OP_NOP as u8;
+    const LONG: u8 = IORING_OP_NOP128;
+
+    /// The second half of a long SQE is none.
+    #[test]
+    fn entries_of_two_sizes() {
+        let queues = Queues::new(&[(NOP, 1), (LONG, 2), (NOP, 3), (NOP, 4)]);
+        let mut ring = queues.ring(0);
+        queues.set(SQ_TAIL, 4);
+        ring.call_begins(4);
+        queues.set(SQ_HEAD, 4);
+        ring.call_ends(4, 4);
+        assert_eq!((ring.serial, known(&ring, 0..10)), (3, [1, 2, 4].into()));
+    }
+
+    /// Nobody saw them before the kernel took them.
+    #[test]
+    fn entries_of_two_sizes_that_are_seen_late() {
+        let queues = Queues::new(&[(LONG, 1), (NOP, 2), (LONG, 3), (NOP, 4)]);
+        let mut ring = queues.ring(IORING_SETUP_SQPOLL);
+        queues.set(SQ_TAIL, 4);
+        queues.set(SQ_HEAD, 4);
+        ring.look(When::Later);
+        assert_eq!((ring.serial, known(&ring, 0..10)), (2, [1, 3].into()));
+    }
+
+    /// What is submitted without its second half fails, and takes one place; the next one is an SQE of its own.
+    #[test]
+    fn half_an_entry() {
+        let queues = Queues::new(&[(NOP, 1), (LONG, 2), (NOP, 3)]);
+        let mut ring = queues.ring(0);
+        queues.set(SQ_TAIL, 3);
+        for (count, head) in [(2, 2), (1, 3)] {
+            ring.call_begins(count);
+            queues.set(SQ_HEAD, head);
+            ring.call_ends(count, count as isize);
+        }
+        assert_eq!((ring.serial, known(&ring, 0..10)), (3, [1, 2, 3].into()));
+        // So does one at the end of the queue, where the second half would lie at its beginning.
+        let queues = Queues::new(&[(NOP, 4), (NOP, 1), (NOP, 2), (LONG, 3)]);
+        let mut ring = queues.ring(0);
+        queues.set(SQ_HEAD, 1);
+        ring.taken = 1;
+        queues.set(SQ_TAIL, 5);
+        ring.call_begins(4);
+        queues.set(SQ_HEAD, 5);
+        ring.call_ends(4, 4);
+        assert_eq!((ring.serial, known(&ring, 0..10)), (4, [1, 2, 3, 4].into()));
+    }
+
+    /// Each submission begins at the first place; what was taken, the call says alone.
+    #[test]
+    fn submissions_that_begin_anew() {
+        let mut queues = Queues::new(&[(NOP, 1), (LONG, 2), (NOP, 3), (NOP, 4)]);
+        let mut ring = queues.ring(IORING_SETUP_SQ_REWIND);
+        ring.call_begins(4);
+        ring.call_ends(4, 3);
+        assert_eq!((ring.serial, known(&ring, 0..10)), (2, [1, 2].into()));
+        queues.sqes[0].user_data = 5;
+        ring.call_begins(1);
+        ring.look(When::Later);
+        assert_eq!(ring.serial, 2);
+        ring.call_ends(1, 1);
+        assert_eq!((ring.serial, known(&ring, 0..10)), (3, [1, 2, 5].into()));
+        ring.call_begins(1);
+        ring.call_ends(1, -9);
+        assert_eq!(ring.serial, 3);
     }
 }
