@@ -12,7 +12,7 @@ use linux_raw_sys::net::msghdr;
 use crate::Outlet;
 use crate::abi::Errno;
 use crate::assets::{epoll_sets, kinds};
-use crate::calls::fork;
+use crate::calls::{fork, setup};
 use crate::ops::net::rights;
 use crate::os::{self, Fd, user};
 use crate::process::identity;
@@ -82,6 +82,11 @@ pub fn operation_counts() -> Option<&'static Counts> {
 /// Negative errno where there is no plan, or it cannot be mapped.
 pub fn plan_from(fd: Fd) -> Result<(), i32> {
     chaos::attach(fd).map_err(Errno::negated)
+}
+
+/// The parameters at the address `params`, where they and the number of entries are such that [`crate::setup`] refuses neither.
+pub fn acceptable(entries: u32, params: u64) -> Option<crate::io_uring_params> {
+    setup::acceptable(entries, params)
 }
 
 /// Whether `fd` is a ring of this engine.

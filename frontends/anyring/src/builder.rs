@@ -184,8 +184,10 @@ impl<'a> Builder<'a> {
     /// # Errors
     /// As `io_uring_setup(2)`; the error's text says more.
     pub fn build_low<S: Submission, C: Completion>(self) -> Result<low::Ring<S, C>, Error> {
-        let engine = self.engine.resolve();
-        engine::begin(engine);
-        low::Ring::build(&self, engine)
+        if self.engine == Engine::Auto {
+            return low::Ring::build_by_either(&self);
+        }
+        engine::begin(self.engine);
+        low::Ring::build(&self, self.engine)
     }
 }

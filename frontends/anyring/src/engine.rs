@@ -15,7 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Engine {
     /// What the environment variable `ANYRING_ENGINE` says (`kernel` or `user`); where it says nothing, the
-    /// kernel where its `io_uring` works, else anyring. No ring that was built has this.
+    /// kernel where its `io_uring` works, else anyring. A ring with setup flags that a working kernel is too old for is anyring's,
+    /// too. No ring that was built has this.
     #[default]
     Auto,
     /// The kernel's `io_uring`. In a program that `anyring run` started these are the calls that it answers.
@@ -25,7 +26,8 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// The engine that [`Engine::Auto`] stands for in this process; the others stand for themselves.
+    /// The engine that [`Engine::Auto`] stands for in this process, as long as a ring asks for nothing that the kernel is too old
+    /// for; the others stand for themselves.
     pub fn resolve(self) -> Engine {
         static CHOSEN: OnceLock<Engine> = OnceLock::new();
         match self {
@@ -186,6 +188,14 @@ pub(crate) unsafe fn setup(engine: Engine, entries: u32, params: *mut io_uring_p
     let arguments = [entries as usize, params.expose_provenance(), 0, 0, 0, 0];
     // SAFETY: the caller's promise.
     unsafe { call(engine, raw::__NR_io_uring_setup, arguments) }
+}
+
+/// Whether anyring's engine makes a ring that the kernel has refused with this errno: for a flag that the kernel does not know.
+pub(crate) fn outdoes_kernel(errno: i32, entries: u32, params: &mut io_uring_params) -> bool {
+    let arguments = [entries as usize, ptr::from_mut(params).expose_provenance(), 0, 0, 0, 0];
+    // SAFETY: makes rings with parameters of its own.
+    let kernel = |number, arguments| unsafe { linked::syscall(number, arguments) };
+    linked::beside::outdoes(-(errno as isize), arguments, kernel)
 }
 
 /// `io_uring_register(2)`.

@@ -14,6 +14,9 @@
 //! with `ANYRING_LOG=info` the program says in the end which engine it had, and how much that did. A program
 //! under `anyring run` leaves all of it to that.
 //!
+//! Where the choice is left to anyring and the kernel's `io_uring` works, a ring that asks for setup flags which this kernel does
+//! not know, and anyring does, is anyring's, among others of the kernel's. `IORING_REGISTER_RING_FDS` is refused for such a ring.
+//!
 //! # How it works
 //!
 //! [`everywhere!`](crate::everywhere!) defines functions by the C library's names in the program, and the linker
@@ -104,6 +107,10 @@ const KERNEL: u8 = 1;
 const USER: u8 = 2;
 /// What `anyring run` has put behind this program's functions does.
 const OTHERS: u8 = 3;
+/// The kernel, and anyring's engine for rings that the kernel is too old for.
+const BOTH: u8 = 4;
+
+const SETUP: usize = libc::SYS_io_uring_setup as usize;
 
 static ANSWERS: AtomicU8 = AtomicU8::new(UNDECIDED);
 
@@ -135,15 +142,15 @@ impl interpose::Frontend for Everywhere {
     }
 
     #[inline]
-    fn hands_through() -> bool {
-        ANSWERS.load(Ordering::Relaxed) == KERNEL
+    fn hands_through(number: usize) -> bool {
+        ANSWERS.load(Ordering::Relaxed) == KERNEL && number != SETUP
     }
 
     unsafe fn call(number: usize, arguments: [usize; 6]) -> Option<isize> {
         let mut answers = ANSWERS.load(Ordering::Relaxed);
         if answers == UNDECIDED {
             // Calls that need no ring may be the first ones; others have none of ours.
-            let needs_ring = number as c_long != libc::SYS_io_uring_setup && arguments[0] as c_int != -1;
+            let needs_ring = number != SETUP && arguments[0] as c_int != -1;
             if needs_ring {
                 return None;
             }
@@ -154,9 +161,21 @@ impl interpose::Frontend for Everywhere {
             USER => Some(unsafe { linked::call(number, arguments, true) } as isize),
             // SAFETY: the caller's promise.
             OTHERS => Some(unsafe { behind(number, arguments) }),
+            // SAFETY: the caller's promise.
+            _ if number == SETUP => Some(unsafe { linked::set_up(arguments, stand_beside, true) } as isize),
+            BOTH if linked::beside::is_ours(number, arguments) => {
+                // SAFETY: the caller's promise.
+                Some(unsafe { linked::call(number, arguments, true) } as isize)
+            }
             _ => None,
         }
     }
+}
+
+/// Puts anyring's engine in place beside the kernel's.
+fn stand_beside() {
+    engine::begin(Engine::User);
+    ANSWERS.store(BOTH, Ordering::Relaxed);
 }
 
 fn choose() -> u8 {

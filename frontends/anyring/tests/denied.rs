@@ -3,6 +3,7 @@
 mod common;
 
 use anyring::{Builder, Engine, Fd, Ring, op};
+use linux_raw_sys::io_uring::{IORING_SETUP_NO_SQARRAY, IORING_SETUP_SINGLE_ISSUER};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -83,6 +84,79 @@ fn by_a_filter_that_hides_it() {
     let text = Builder::new(8).engine(Engine::Kernel).build().unwrap_err().to_string();
     assert!(text.contains("(ENOSYS): a seccomp filter hides it; "), "{text}");
     works_all_the_same();
+}
+
+/// The calling thread, and what it starts, is on a kernel that does not know these setup flags: another thread of the process
+/// looks at what each call asks for.
+fn play_a_kernel_without(flags: u32) {
+    const LISTENER: libc::c_ulong = 1 << 3;
+    const RECEIVE: libc::c_ulong = 0xc050_2100;
+    const SEND: libc::c_ulong = 0xc018_2101;
+    const CONTINUE: u32 = 1;
+    let line = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut program = [
+        line(0x20, 0, 0, 0),
+        line(0x15, 0, 1, libc::SYS_io_uring_setup as u32),
+        line(0x06, 0, 0, libc::SECCOMP_RET_USER_NOTIF),
+        line(0x06, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let listener: libc::c_int = told.recv().unwrap();
+        loop {
+            // SAFETY: integers only, and filled in by the calls.
+            unsafe {
+                let mut asked: libc::seccomp_notif = std::mem::zeroed();
+                if libc::ioctl(listener, RECEIVE, &raw mut asked) != 0 {
+                    continue;
+                }
+                let mut params = [0_u32; 3];
+                let local =
+                    libc::iovec { iov_base: params.as_mut_ptr().cast(), iov_len: size_of_val(&params) };
+                let remote =
+                    libc::iovec { iov_base: asked.data.args[1] as *mut libc::c_void, iov_len: local.iov_len };
+                libc::process_vm_readv(asked.pid as i32, &local, 1, &remote, 1, 0);
+                let mut answer: libc::seccomp_notif_resp = std::mem::zeroed();
+                answer.id = asked.id;
+                if params[2] & flags != 0 {
+                    answer.error = -libc::EINVAL;
+                } else {
+                    answer.flags = CONTINUE;
+                }
+                libc::ioctl(listener, SEND, &raw mut answer);
+            }
+        }
+    });
+    // SAFETY: a program as long as is said.
+    let listener = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, LISTENER, &program)
+    };
+    assert!(listener >= 0, "{}", std::io::Error::last_os_error());
+    tell.send(listener as libc::c_int).unwrap();
+}
+
+#[test]
+fn by_a_kernel_that_is_too_old() {
+    if !again("by_a_kernel_that_is_too_old", || Ok(())) {
+        return;
+    }
+    if Builder::new(8).engine(Engine::Kernel).single_issuer().build().is_err() {
+        return;
+    }
+    play_a_kernel_without(IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_NO_SQARRAY);
+    let of = |builder: Builder<'_>| builder.build().map(|ring| ring.engine()).map_err(|error| error.errno());
+    assert_eq!(of(Builder::new(8)), Ok(Engine::Kernel));
+    assert_eq!(of(Builder::new(8).single_issuer()), Ok(Engine::User));
+    assert_eq!(of(Builder::new(8).submit_all()), Ok(Engine::Kernel));
+    // What it refuses for other reasons stays refused, and so does what was asked of the kernel alone.
+    assert_eq!(of(Builder::new(0)), Err(libc::EINVAL));
+    assert_eq!(of(Builder::new(8).taskrun_flag()), Err(libc::EINVAL));
+    assert_eq!(of(Builder::new(8).engine(Engine::Kernel).single_issuer()), Err(libc::EINVAL));
+    let mut ring = Builder::new(8).single_issuer().build().unwrap();
+    let zero = Fd::from(std::fs::File::open("/dev/zero").unwrap());
+    assert_eq!(ring.run(op::read(&zero, vec![1; 8])).unwrap().1, [0; 8]);
 }
 
 #[test]

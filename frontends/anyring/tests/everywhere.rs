@@ -30,6 +30,43 @@ fn both(name: &str, body: fn()) {
     }
 }
 
+/// A ring with setup flags that the kernel is too old for is anyring's, among others of the kernel's.
+#[test]
+fn a_ring_beside_the_kernels() {
+    const SQE_MIXED: u32 = 1 << 19;
+    if std::env::var_os(TEST).is_none() {
+        let output = |engine: &str| {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args(["a_ring_beside_the_kernels", "--exact", "--nocapture"]);
+            command.env(TEST, "1").env("ANYRING_ENGINE", engine).env("ANYRING_LOG", "info");
+            let output = command.output().unwrap();
+            (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+        };
+        if anyring::Builder::new(1).engine(anyring::Engine::Kernel).build().is_err() {
+            return;
+        }
+        let (kernel_makes_it, _) = output("kernel");
+        let (works, log) = output("auto");
+        assert!(works, "{log}");
+        assert_eq!(log.contains("engine=kernel+user rings=1 "), !kernel_makes_it, "{log}");
+        return;
+    }
+    let plain = Ring::new();
+    let mixed = Ring::with(SQE_MIXED);
+    for ring in [&plain, &mixed, &plain] {
+        // SAFETY: all zeros are a NOP.
+        assert_eq!(ring.one(unsafe { std::mem::zeroed() }), 0);
+    }
+    // SAFETY: closes what is the test's.
+    let reused = unsafe {
+        libc::close(mixed.fd);
+        Ring::new()
+    };
+    assert_eq!(reused.fd, mixed.fd);
+    // SAFETY: as above.
+    assert_eq!(reused.one(unsafe { std::mem::zeroed() }), 0);
+}
+
 /// A ring whose three parts are mapped apart, as the first programs of `io_uring` did.
 struct Ring {
     fd: c_int,
@@ -47,8 +84,13 @@ fn enter(fd: c_int, submit: u32, least: u32) -> c_long {
 
 impl Ring {
     fn new() -> Self {
+        Self::with(0)
+    }
+
+    fn with(flags: u32) -> Self {
         // SAFETY: all zeros are one.
         let mut params: abi::io_uring_params = unsafe { std::mem::zeroed() };
+        params.flags = flags;
         // SAFETY: reads and writes the parameters.
         let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 8, &mut params) } as c_int;
         assert!(fd >= 0, "{}", std::io::Error::last_os_error());

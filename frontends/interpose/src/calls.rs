@@ -21,7 +21,7 @@ pub unsafe fn syscall<F: Frontend>(
     e: usize,
     f: usize,
 ) -> c_long {
-    if calls::is_ring_call(number as usize) && F::hands_through() {
+    if calls::is_ring_call(number as usize) && F::hands_through(number as usize) {
         // SAFETY: the program's own call.
         let result = unsafe { arch::syscall(number as usize, [a, b, c, d, e, f]) };
         return if result < 0 { next::fail(result) as c_long } else { result as c_long };

@@ -25,9 +25,9 @@ pub trait Frontend {
     /// The calling thread enters the engine.
     fn enter() -> Self::Stay;
 
-    /// Whether the three calls are the kernel's to answer, for good.
+    /// Whether this one of the three calls is the kernel's to answer.
     #[inline]
-    fn hands_through() -> bool {
+    fn hands_through(_number: usize) -> bool {
         false
     }
 

@@ -14,16 +14,34 @@ const UNDECIDED: u8 = 0;
 const KERNEL: u8 = 1;
 /// Anyring's does.
 const USER: u8 = 2;
-/// The kernel's does, and anyring's what that lacks.
-const EXTENDED: u8 = 3;
+/// The kernel's does, and anyring's what that lacks: operations, or whole rings.
+const BOTH: u8 = 3;
 
 /// Which engine serves this process. Until a ring is made the kernel answers, who knows of none.
 static ENGINE: AtomicU8 = AtomicU8::new(UNDECIDED);
 
-/// Whether anyring's engine serves this process.
+/// Whether anyring's engine serves all rings of this process.
 #[inline(always)]
 pub fn is_user() -> bool {
     ENGINE.load(Ordering::Relaxed) == USER
+}
+
+/// Whether anyring's engine is there beside the kernel's.
+#[inline(always)]
+fn is_both() -> bool {
+    // Acquire pairs with the release in `stand_beside`: the engine is in place.
+    ENGINE.load(Ordering::Acquire) == BOTH
+}
+
+/// Whether `fd` is a ring of anyring's engine.
+pub fn serves(fd: c_int) -> bool {
+    is_user() || is_both() && user::has(fd)
+}
+
+/// Whether anyring's engine answers this call.
+#[inline(always)]
+fn answers(number: u32, arguments: [usize; 6]) -> bool {
+    !is_plain() && (is_user() || is_both() && user::answers(number as usize, arguments))
 }
 
 /// Whether nothing but the kernel's `io_uring` is there for the program.
@@ -32,19 +50,24 @@ pub fn is_plain() -> bool {
     ENGINE.load(Ordering::Relaxed) <= KERNEL
 }
 
-/// Whether anyring's engine does what the kernel lacks.
+/// Whether anyring's engine does operations that the kernel lacks.
 #[inline(always)]
 pub fn is_extended() -> bool {
-    // Acquire pairs with the release in `extend`: the engine is in place.
-    ENGINE.load(Ordering::Acquire) == EXTENDED
+    is_both() && EXTENDS.load(Ordering::Relaxed)
 }
 
 /// The program is going to submit operations that the kernel lacks.
 pub fn extend() {
     EXTENDS.store(true, Ordering::Relaxed);
-    if ENGINE.load(Ordering::Relaxed) == KERNEL && user::begin_beside_kernel() {
-        ENGINE.store(EXTENDED, Ordering::Release);
+    if ENGINE.load(Ordering::Relaxed) == KERNEL && !user::others_answer() {
+        stand_beside();
     }
+}
+
+/// Puts anyring's engine in place beside the kernel's.
+fn stand_beside() {
+    user::begin_beside_kernel();
+    ENGINE.store(BOTH, Ordering::Release);
 }
 
 /// Whether the program has made a ring, or tried to.
@@ -76,15 +99,14 @@ pub unsafe fn setup(entries: c_uint, params: *mut io_uring_params) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
         if is_user() {
-            user::call(raw::__NR_io_uring_setup as usize, arguments)
-        } else {
-            let fd = arch::syscall(raw::__NR_io_uring_setup as usize, arguments) as c_int;
-            if is_extended() {
-                // The number may have been another ring's, which was closed unseen.
-                anyring_kernel_ring::close(fd);
-            }
-            fd
+            return user::call(raw::__NR_io_uring_setup as usize, arguments);
         }
+        let fd = user::set_up(arguments, stand_beside);
+        if is_both() {
+            // The number may have been another ring's, which was closed unseen.
+            anyring_kernel_ring::close(fd);
+        }
+        fd
     }
 }
 
@@ -101,9 +123,11 @@ pub unsafe fn enter(
     argument: *const c_void,
     argument_bytes: usize,
 ) -> c_int {
+    let arguments =
+        [fd as usize, submit as usize, least as usize, flags as usize, argument.addr(), argument_bytes];
     // SAFETY: the caller's promise.
     unsafe {
-        if is_user() {
+        if answers(raw::__NR_io_uring_enter, arguments) {
             return user_enter(fd, submit, least, flags, argument, argument_bytes);
         }
         kernel_enter(fd, submit, least, flags, argument, argument_bytes)
@@ -161,7 +185,7 @@ pub unsafe fn register(fd: c_int, opcode: c_uint, argument: *const c_void, count
         if fd == -1 && ENGINE.load(Ordering::Relaxed) == UNDECIDED {
             choose();
         }
-        if is_user() {
+        if answers(raw::__NR_io_uring_register, arguments) {
             user::call(raw::__NR_io_uring_register as usize, arguments)
         } else {
             arch::syscall(raw::__NR_io_uring_register as usize, arguments) as c_int
@@ -205,9 +229,9 @@ pub unsafe fn dont_fork(address: *mut c_void, bytes: usize) -> c_int {
 
 /// `close(2)` of a ring's descriptor.
 pub fn close(fd: c_int) {
-    if is_user() {
+    if serves(fd) {
         user::closing(fd);
-    } else if is_extended() {
+    } else if is_both() {
         anyring_kernel_ring::close(fd);
     }
     close_own(fd);

@@ -19,7 +19,8 @@ pub extern "C" fn anyring_private_operations() {
 /// # Safety
 /// The ring must be set up.
 pub unsafe fn with(ring: &mut Ring, submit: impl FnOnce(&mut Ring) -> c_int) -> c_int {
-    if !call::is_extended() {
+    // A ring of our engine has them anyway.
+    if !call::is_extended() || call::serves(ring.ring_fd) {
         return submit(ring);
     }
     // SAFETY: the caller's promise.

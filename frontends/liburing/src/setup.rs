@@ -243,7 +243,7 @@ unsafe fn init(
         ring.ring_fd = -1;
         ring.int_flags |= REGISTERED | REGISTERS_BY_INDEX;
     }
-    if call::is_user() && !index_only {
+    if !index_only && call::serves(fd) {
         ring.pad2 = (user::show_readiness(fd) + 1).max(0) as c_uint;
     }
     if placed && !own {

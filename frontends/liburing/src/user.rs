@@ -7,7 +7,7 @@ use anyring_runtime::threads;
 use core::ffi::{CStr, c_int, c_void};
 use core::num::NonZeroUsize;
 
-pub use anyring_linked::closing;
+pub use anyring_linked::{closing, others_answer};
 
 /// What the library provides to the engine.
 struct Library;
@@ -54,15 +54,29 @@ pub unsafe fn call(number: usize, arguments: [usize; 6]) -> c_int {
     unsafe { anyring_linked::call(number, arguments, false) }
 }
 
-/// Puts the engine in place beside the kernel's; false where somebody else answers the calls, who is as good as a
-/// kernel that has what ours has.
+/// Puts the engine in place beside the kernel's.
 #[cold]
-pub fn begin_beside_kernel() -> bool {
-    if anyring_linked::others_answer() {
-        return false;
-    }
+pub fn begin_beside_kernel() {
     anyring_linked::begin_beside_kernel(&HOST);
-    true
+}
+
+/// `io_uring_setup(2)` where the kernel's engine was chosen; `begin` puts ours in place where it is to make the ring.
+///
+/// # Safety
+/// As for the call.
+pub unsafe fn set_up(arguments: [usize; 6], begin: impl FnOnce()) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { anyring_linked::set_up(arguments, begin, false) }
+}
+
+/// Whether `fd` is a ring of the engine.
+pub fn has(fd: c_int) -> bool {
+    frontend::is_ring(fd)
+}
+
+/// Whether the engine answers a call in a process where the kernel has rings, too.
+pub fn answers(number: usize, arguments: [usize; 6]) -> bool {
+    anyring_linked::beside::is_ours(number, arguments)
 }
 
 /// Lets a ring's descriptor be one that can be polled, as the kernel's can: what the library keeps of it to map

@@ -76,6 +76,25 @@ fn directories_are_read() {
     }
 }
 
+/// A ring that the kernel is too old for is our engine's, among others of the kernel's.
+#[test]
+fn rings_beside_the_kernels() {
+    if !kernel_has_io_uring() {
+        return;
+    }
+    let program = compile("beside.c", Header::System, "uring");
+    let run_by = |engine: &str| {
+        let mut command = command(&program, &[], By::Kernel);
+        run(command.env("ANYRING_ENGINE", engine).env("ANYRING_LOG", "info"))
+    };
+    let (user, auto) = (run_by("user"), run_by("auto"));
+    let lines =
+        |said: &str| said.lines().filter(|line| !line.contains("engine=")).collect::<Vec<_>>().join("\n");
+    assert_eq!(lines(&auto), lines(&user));
+    let both = auto.contains("engine=kernel+user rings=3 ");
+    assert_eq!(both, lines(&run_by("kernel")) == "refused", "{auto}");
+}
+
 /// epoll whose events are read from memory, with every feeder, by a program that maps the ring itself.
 #[test]
 fn events_are_read_from_memory() {

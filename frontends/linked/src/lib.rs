@@ -9,6 +9,7 @@
 mod notice;
 
 pub use anyring_runtime::arch::{syscall, thread_pointer};
+pub use anyring_runtime::beside;
 pub use anyring_runtime::config::Choice;
 pub use anyring_runtime::process::{exits, others_answer};
 pub use notice::thread as thread_enters;
@@ -28,15 +29,19 @@ unsafe extern "C" {
 #[cold]
 pub fn choose() -> Choice {
     const SECURE: usize = 23;
-    // Where somebody else answers the calls, `anyring run` for one, they are as good as the kernel's.
-    if others_answer() {
-        return Choice::Kernel;
-    }
     // SAFETY: asks only.
     let privileged = unsafe { getauxval(SECURE) } != 0;
     // The variables of who starts a program are not obeyed with privileges that he has not.
     // SAFETY: the C library's list.
     let variables = if privileged { core::ptr::null() } else { unsafe { environ } };
+    // Where somebody else answers the calls, `anyring run` for one, they are as good as the kernel's.
+    if others_answer() {
+        // SAFETY: the C library's list, or null.
+        if unsafe { config::leave_the_choice(variables) } {
+            beside::offer();
+        }
+        return Choice::Kernel;
+    }
     // SAFETY: the C library's list, or null; its strings stay, or the program has a bug of its own.
     let config = unsafe { config::read(variables) };
     process::refuse_settings(&config);
@@ -99,6 +104,29 @@ pub unsafe fn call(number: usize, arguments: [usize; 6], tells_closes: bool) -> 
     let result = unsafe { calls::call(number, arguments, &Caller { signal_mask: Some(mask), tells_closes }) };
     sys::set_signal_mask(mask);
     result as c_int
+}
+
+/// `io_uring_setup` where the kernel's engine was chosen: a descriptor or a negative errno. Where the kernel knows not all of the
+/// flags and ours does, the ring is ours ([`beside`]); `begin` puts our engine in place then.
+///
+/// # Safety
+/// As for the call.
+pub unsafe fn set_up(arguments: [usize; 6], begin: impl FnOnce(), tells_closes: bool) -> c_int {
+    const SETUP: usize = linux_raw_sys::general::__NR_io_uring_setup as usize;
+    // SAFETY: the caller's promise, or parameters of ours.
+    let kernel = |number, arguments| unsafe { syscall(number, arguments) };
+    let result = kernel(SETUP, arguments);
+    if result >= 0 && beside::is_shared() {
+        // The number may have been another ring's, which was closed unseen.
+        closing(result as c_int);
+    }
+    if !beside::outdoes(result, arguments, kernel) {
+        return result as c_int;
+    }
+    begin();
+    beside::share();
+    // SAFETY: the caller's promise.
+    unsafe { call(SETUP, arguments, tells_closes) }
 }
 
 /// A time during which no handler of the program runs in the calling thread.

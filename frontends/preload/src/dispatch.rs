@@ -1,9 +1,11 @@
 //! The way from functions and patched call sites into the engine.
 
-use crate::{inside, threads};
-use anyring_engine::Caller;
-use anyring_runtime::{calls, process};
+use crate::{frontend as host, inside, threads};
+use anyring_engine::{Caller, frontend};
+use anyring_runtime::{beside, calls, process};
 use anyring_trap::{fork, stub};
+use core::sync::atomic::{AtomicBool, Ordering};
+use linux_raw_sys::general as raw;
 
 /// One of the three calls, made by a patched call site, or by a function: only then are the closes seen that go with it.
 ///
@@ -14,10 +16,59 @@ pub unsafe fn called(number: usize, a: [usize; 6], by_function: bool) -> isize {
         // SAFETY: the caller's promise.
         return unsafe { watched(number, a) };
     }
+    if beside::is_offered()
+        // SAFETY: the caller's promise.
+        && let Some(result) = unsafe { by_kernel(number, a) }
+    {
+        return result;
+    }
     let _inside = inside::enter();
     threads::seen();
+    let caller = Caller { tells_closes: by_function, signal_mask: inside::program_mask() };
     // SAFETY: the caller's promise.
-    unsafe { calls::call(number, a, &Caller { tells_closes: by_function, ..Caller::default() }) }
+    unsafe { calls::call(number, a, &caller) }
+}
+
+/// The kernel's answer, in a process where it answers first; none where our engine is to be asked.
+///
+/// # Safety
+/// As for the call that `number` names.
+#[cold]
+#[inline(never)]
+unsafe fn by_kernel(number: usize, a: [usize; 6]) -> Option<isize> {
+    if beside::is_shared() && beside::is_ours(number, a) {
+        return None;
+    }
+    // SAFETY: the caller's promise, or parameters of ours.
+    let kernel = |number, a| unsafe { stub::syscall(number, a) };
+    let result = kernel(number, a);
+    if number != raw::__NR_io_uring_setup as usize {
+        return Some(result);
+    }
+    if result >= 0 && beside::is_shared() {
+        // The number may have been another ring's, which was closed unseen.
+        let _inside = inside::enter();
+        frontend::closed(result as i32);
+    }
+    if !beside::outdoes(result, a, kernel) {
+        return Some(result);
+    }
+    begin_beside();
+    None
+}
+
+/// Puts the engine in place in a program that runs, whose other rings are the kernel's.
+fn begin_beside() {
+    static BEGUN: AtomicBool = AtomicBool::new(false);
+    inside::block_signals();
+    // Threads that come here at the same time go on with a whole engine; only the hooks are for once.
+    process::adopt(&host::BESIDE);
+    if !BEGUN.swap(true, Ordering::Relaxed) {
+        #[cfg(not(test))]
+        crate::interpose::process::register_fork();
+        threads::prepare();
+    }
+    beside::share();
 }
 
 /// The same where the kernel answers: while it does, signals come as they would without us.

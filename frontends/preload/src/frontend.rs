@@ -17,6 +17,35 @@ pub static FRONTEND: &dyn Frontend = &PRELOAD;
 /// What the engine asks.
 pub static HOST: &dyn Host = &PRELOAD;
 
+/// The same process where the engine comes in late, beside the kernel's: nothing traps, and signal actions are the program's.
+pub struct Beside;
+
+/// What the engine asks then.
+pub static BESIDE: &dyn Host = &Beside;
+
+impl Host for Beside {
+    fn spawn(
+        &self,
+        name: &'static CStr,
+        entry: extern "C" fn(*mut c_void),
+        argument: *mut c_void,
+    ) -> Result<(), i32> {
+        PRELOAD.spawn(name, entry, argument)
+    }
+
+    fn thread_identity(&self) -> NonZeroUsize {
+        thread_pointer()
+    }
+
+    fn faults_resume(&self) -> bool {
+        false
+    }
+
+    fn sees_closes(&self) -> bool {
+        true
+    }
+}
+
 impl Frontend for Preload {
     fn is_inside(&self) -> bool {
         inside::active()

@@ -3,13 +3,14 @@
 //! A thread that came through a function of ours or a patched call site notes it in a word of
 //! thread-local storage, of the kind that needs no allocation (initial-exec: the C library makes
 //! room for it before the program starts). The trap notes no stay: it runs with all signals blocked
-//! anyway, and its return puts the mask back. Threads of ours have zeros where the note would be.
+//! anyway, and its return puts the mask back. Where the engine comes in late ([`block_signals`]), signals are blocked instead.
+//! Threads of ours have zeros where the note would be.
 
 use crate::arch;
 use anyring_runtime::sys;
 use anyring_trap::signals;
 use core::cell::Cell;
-use core::sync::atomic::{Ordering, compiler_fence};
+use core::sync::atomic::{AtomicBool, Ordering, compiler_fence};
 
 /// One thread's note. Only its own thread and that thread's signal handlers see it.
 #[repr(C)]
@@ -39,9 +40,28 @@ fn note() -> &'static Note {
 /// A thread's stay in the engine.
 pub struct Inside(());
 
+/// Whether signals are blocked inside, for the program's handlers are not known.
+static BLOCKS: AtomicBool = AtomicBool::new(false);
+
+/// From here on signals are blocked inside: the engine comes in when the program has handlers that nobody has seen.
+pub fn block_signals() {
+    BLOCKS.store(true, Ordering::Relaxed);
+}
+
+/// The mask that the program has, where the calling thread is inside with signals blocked.
+pub fn program_mask() -> Option<u64> {
+    BLOCKS.load(Ordering::Relaxed).then(|| note().mask.get())
+}
+
 /// The calling thread enters the engine.
 pub fn enter() -> Inside {
     let note = note();
+    // A handler that runs before the note says so enters and leaves by itself.
+    if note.depth.get() == 0 && BLOCKS.load(Ordering::Relaxed) {
+        let mask = sys::set_signal_mask(sys::ASYNCHRONOUS);
+        note.mask.set(mask);
+        note.blocked.set(true);
+    }
     note.depth.set(note.depth.get() + 1);
     // A handler on this very thread must see the note before anything of the engine changes.
     compiler_fence(Ordering::SeqCst);

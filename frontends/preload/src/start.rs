@@ -2,9 +2,10 @@
 
 use crate::{frontend, patch};
 use anyring_interpose::next;
-use anyring_runtime::{config, process};
+use anyring_runtime::config::Config;
+use anyring_runtime::{beside, config, process};
 use anyring_trap::filter::Reach;
-use anyring_trap::{exec, low, trap};
+use anyring_trap::{exec, low, stub, trap};
 use core::ffi::{CStr, c_ulong};
 
 #[cfg(not(test))]
@@ -51,6 +52,9 @@ pub extern "C" fn start() {
         crate::probe::answer(variables, ours);
     }
     if !ours {
+        if beside::is_offered() {
+            stand_ready(&config, entry.unwrap_or(0));
+        }
         return;
     }
     if config.patch {
@@ -58,6 +62,18 @@ pub extern "C" fn start() {
     }
     #[cfg(not(test))]
     crate::threads::prepare();
+}
+
+/// The kernel answers, and the engine takes the rings that it is too old for: from here on setups are seen, where they go by the C
+/// library or by a site that can be patched before `main`.
+fn stand_ready(config: &Config, entry: usize) {
+    // SAFETY: makes a ring.
+    let kernel = |number, arguments| unsafe { stub::syscall(number, arguments) };
+    let all_seen = || !config.patch || patch::beside_kernel(entry, beside::mark());
+    // What an ancestor's filter traps goes to the kernel.
+    if trap::installed() || beside::kernel_has_all(kernel) || !all_seen() {
+        beside::withdraw();
+    }
 }
 
 /// What the kernel told the program about itself.

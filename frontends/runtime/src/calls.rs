@@ -1,9 +1,13 @@
 //! The way into the engine, from the trap, from functions and from patched call sites.
 
-use crate::log;
+use crate::{beside, log};
 use anyring_engine::{self as engine, Caller, frontend};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use linux_raw_sys::errno::EINVAL;
 use linux_raw_sys::general as raw;
+use linux_raw_sys::io_uring::io_uring_register_op;
+
+const REGISTER_RING_FDS: u32 = io_uring_register_op::IORING_REGISTER_RING_FDS as u32;
 
 /// Whether a ring was ever created here, by the engine, or by the kernel where that is watched; without one no descriptor needs
 /// a look.
@@ -44,6 +48,10 @@ pub unsafe fn call(number: usize, a: [usize; 6], caller: &Caller) -> isize {
         raw::__NR_io_uring_enter => unsafe {
             engine::enter(fd, a[1] as u32, a[2] as u32, a[3] as u32, a[4], a[5], caller)
         },
+        // Each engine has a table of its own, and which of them a place is in nobody says later.
+        raw::__NR_io_uring_register if beside::is_shared() && a[1] as u32 == REGISTER_RING_FDS => {
+            -(EINVAL as isize)
+        }
         // SAFETY: the caller's promise.
         raw::__NR_io_uring_register => unsafe { engine::register(fd, a[1] as u32, a[2], a[3] as u32) },
         // SAFETY: the caller's promise.

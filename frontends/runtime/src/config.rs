@@ -196,6 +196,16 @@ pub unsafe fn read(environment: *const *const c_char) -> Config {
     Config { choice, patch: patch != b"0", started, wrong }
 }
 
+/// Whether the variables leave the choice of the engine to us.
+///
+/// # Safety
+/// As for [`read`].
+pub unsafe fn leave_the_choice(environment: *const *const c_char) -> bool {
+    // SAFETY: the caller's promise.
+    let get = |name: &str| unsafe { variable(environment, name) }.map_or(b"".as_slice(), CStr::to_bytes);
+    matches!(get("ANYRING_ENGINE"), b"" | b"auto") && get("ANYRING_ABI").is_empty()
+}
+
 /// Empties `ANYRING_STARTED`: a program that this one starts, or becomes, may have the same id in a namespace of its own. The
 /// list keeps its length, for behind it lies what the kernel tells the program.
 ///

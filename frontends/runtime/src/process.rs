@@ -3,7 +3,7 @@
 use crate::arch::STUB_ADDRESS;
 use crate::ask::{self, Answer};
 use crate::config::{Choice, Config, Level, Wrong};
-use crate::{calls, chaos, config, log, stats, sys, threads, trace};
+use crate::{beside, calls, chaos, config, log, stats, sys, threads, trace};
 use alloc::vec::Vec;
 use anyring_engine::{Host, frontend};
 use anyring_trace::event::{ENGINE_KERNEL, ENGINE_USER};
@@ -46,10 +46,14 @@ pub fn sees_calls() -> bool {
     SEEN_BY.load(Ordering::Relaxed) != NOBODY
 }
 
-/// Which engine it is to be: ours or the kernel's, which `kernel` makes a system call of.
+/// Which engine it is to be: ours or the kernel's, which `kernel` makes a system call of. Where the kernel's was not asked for, ours
+/// is [offered](beside) for what it refuses.
 pub fn choose(asked: Choice, kernel: impl Fn(usize, [usize; 6]) -> isize) -> Choice {
     match asked {
-        Choice::Auto if kernel_allows(kernel) => Choice::Kernel,
+        Choice::Auto if kernel_allows(kernel) => {
+            beside::offer();
+            Choice::Kernel
+        }
         Choice::Auto => Choice::User,
         choice => choice,
     }
@@ -141,6 +145,15 @@ pub fn watch_kernel(host: &'static &'static dyn Host) -> bool {
         SEEN_BY.store(WATCH, Ordering::Relaxed);
     }
     attached
+}
+
+/// Which engine the process has, or which two.
+pub fn engine_name() -> &'static str {
+    match (active(), beside::is_shared()) {
+        (true, true) => "kernel+user",
+        (true, false) => "user",
+        _ => "kernel",
+    }
 }
 
 /// The id of this process; in a child of `vfork` that of its parent.
@@ -300,7 +313,8 @@ pub extern "C" fn end() {
     log::line(
         Level::Info,
         format_args!(
-            "engine=user rings={} submitted={} completed={} traps={} patched sites={}",
+            "engine={} rings={} submitted={} completed={} traps={} patched sites={}",
+            engine_name(),
             counters.rings,
             counters.submitted,
             counters.completed,

@@ -49,7 +49,8 @@ fn write_text(text: &mut String, counters: &Counters, counts: Option<&Counts>) -
     }
     writeln!(
         text,
-        "anyring[{id}]: {program}: engine=user rings={} submitted={} completed={} enters={} traps={} patched_sites={}",
+        "anyring[{id}]: {program}: engine={} rings={} submitted={} completed={} enters={} traps={} patched_sites={}",
+        process::engine_name(),
         counters.rings,
         counters.submitted,
         counters.completed,
@@ -81,7 +82,7 @@ fn write_text(text: &mut String, counters: &Counters, counts: Option<&Counts>) -
 }
 
 fn write_json(text: &mut String, counters: &Counters, counts: Option<&Counts>) -> core::fmt::Result {
-    let engine = if process::active() { "user" } else { "kernel" };
+    let engine = process::engine_name();
     write!(text, "{{\"process\":{},\"program\":", process::own_id())?;
     write_string(text, &program())?;
     write!(

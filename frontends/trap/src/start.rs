@@ -6,7 +6,7 @@ use crate::{Frontend, stub, trap};
 use anyring_engine::Host;
 use anyring_runtime::config::{Choice, Config, Level};
 use anyring_runtime::process::{self, adopt, choose};
-use anyring_runtime::{ask, log, trace};
+use anyring_runtime::{ask, beside, log, trace};
 use linux_raw_sys::errno::ENOMEM;
 
 /// Chooses the engine and puts the trap in place, before the program's first instruction. Whether
@@ -62,6 +62,8 @@ fn watch(reach: &Reach, interposes: bool, inherited: bool, host: &'static &'stat
         trap::pass_on();
         return false;
     }
+    // The kernel's rings are told of, or ours.
+    beside::withdraw();
     let trapped = if inherited { Ok(()) } else { trap::install(reach, interposes) };
     if let Err(why) = trapped {
         let seen =

@@ -112,6 +112,14 @@ pub fn setup(entries: u32, params_address: u64, table: &'static Table, caller: &
     if params.flags & IORING_SETUP_REGISTERED_FD_ONLY != 0 { ring_fds::register_own(fd) } else { Ok(fd) }
 }
 
+/// The parameters at `params_address`, where [`setup`] would take them: as far as they, and the number of entries, tell.
+pub fn acceptable(entries: u32, params_address: u64) -> Option<io_uring_params> {
+    let params: io_uring_params = user::read(params_address).ok()?;
+    check(&params).ok()?;
+    Layout::new(entries, &params).ok()?;
+    Some(params)
+}
+
 fn check(params: &io_uring_params) -> Result<(), Errno> {
     let flags = params.flags;
     let is = |flag: u32| flags & flag != 0;

@@ -73,7 +73,23 @@ impl<S: Submission, C: Completion> Ring<S, C> {
         ring
     }
 
-    fn with_flags(builder: &Builder<'_>, engine: Engine, flags: u32) -> Result<Ring<S, C>, Error> {
+    /// The same by the engine that [`Engine::Auto`] stands for: anyring's for a ring with flags that the kernel is too old for.
+    pub(crate) fn build_by_either(builder: &Builder<'_>) -> Result<Ring<S, C>, Error> {
+        let engine = Engine::Auto.resolve();
+        engine::begin(engine);
+        let ring = Ring::build(builder, engine);
+        let Err(error) = &ring else { return ring };
+        let mut p = Ring::<S, C>::parameters(builder, builder.flags | S::SETUP_FLAGS | C::SETUP_FLAGS);
+        let is_setup = engine == Engine::Kernel && error.what() == What::Setup;
+        if !is_setup || !engine::outdoes_kernel(error.errno(), builder.entries, &mut p) {
+            return ring;
+        }
+        engine::begin(Engine::User);
+        Ring::build(builder, Engine::User)
+    }
+
+    /// What the call is given.
+    fn parameters(builder: &Builder<'_>, flags: u32) -> io_uring_params {
         // SAFETY: integers only.
         let mut p: io_uring_params = unsafe { std::mem::zeroed() };
         p.flags = flags;
@@ -81,6 +97,11 @@ impl<S: Submission, C: Completion> Ring<S, C> {
         p.sq_thread_cpu = builder.sq_thread_cpu;
         p.sq_thread_idle = builder.sq_thread_idle;
         p.wq_fd = builder.attach_to.map_or(0, |ring| ring.as_raw_fd() as u32);
+        p
+    }
+
+    fn with_flags(builder: &Builder<'_>, engine: Engine, flags: u32) -> Result<Ring<S, C>, Error> {
+        let mut p = Ring::<S, C>::parameters(builder, flags);
         // SAFETY: structures of ours.
         let result = unsafe { engine::setup(engine, builder.entries, &mut p) };
         let fd = Error::check(engine, What::Setup, result)? as RawFd;

@@ -2,7 +2,7 @@
 
 use crate::{dispatch, inside};
 use anyring_engine::frontend;
-use anyring_runtime::arch;
+use anyring_runtime::{arch, beside};
 use linux_raw_sys::general as raw;
 
 pub mod exec;
@@ -26,8 +26,14 @@ impl anyring_interpose::Frontend for Interposed {
             let [ip, sp, bp] = arch::pointers();
             frontend::called_from(ip, sp, bp);
         }
+        let is_ours = anyring_runtime::process::sees_calls() || beside::is_offered();
         // SAFETY: the caller's promise.
-        anyring_runtime::process::sees_calls().then(|| unsafe { dispatch::called(number, arguments, true) })
+        is_ours.then(|| unsafe { dispatch::called(number, arguments, true) })
+    }
+
+    #[inline]
+    fn hands_through(number: usize) -> bool {
+        number != raw::__NR_io_uring_setup as usize && beside::is_offered() && !beside::is_shared()
     }
 
     unsafe fn other_call(number: usize, arguments: [usize; 6]) -> Option<isize> {

@@ -14,7 +14,9 @@ const BLOCK: usize = 16 << 10;
 /// A block begins with the entry's address.
 const HEADER: usize = 16;
 /// Most bytes of a stub.
-const STUB: usize = 96;
+const STUB: usize = 120;
+/// Bytes of what enters the engine, from the first `lea` to the `jmp`.
+const ENTERS: u8 = 5 + 6 + 8 + 5;
 const CODE: u32 = PROT_READ | PROT_EXEC;
 const WRITABLE_CODE: u32 = CODE | PROT_WRITE;
 
@@ -58,11 +60,14 @@ fn distance(from: usize, to: usize) -> Option<i32> {
     i32::try_from(to.wrapping_sub(from) as isize).ok()
 }
 
-/// Writes the stub of a site, whose bytes are `body`; its address.
-pub fn emit_stub(site: &Site, body: &[u8]) -> Option<usize> {
+/// Writes the stub of a site, whose bytes are `body`; its address. With a `mark`, the stub enters the engine only where the byte
+/// there is not zero.
+pub fn emit_stub(site: &Site, body: &[u8], mark: Option<usize>) -> Option<usize> {
+    /// Bytes of what the stub has beside the copy.
+    const OWN: usize = ENTERS as usize + 15 + 7;
     // All but the `syscall` is copied.
-    let copied = &body[..body.len() - 2];
-    if copied.len() + 32 > STUB {
+    let (copied, call) = body.split_at(body.len() - 2);
+    if copied.len() + OWN > STUB {
         return None;
     }
     let block = block_near(site.start)?;
@@ -70,10 +75,20 @@ pub fn emit_stub(site: &Site, body: &[u8]) -> Option<usize> {
     let address = start + block.used.load(Ordering::Relaxed);
     let mut code = Emitter { bytes: [0xcc; STUB], length: 0, address };
     code.push(copied);
+    if let Some(mark) = mark {
+        code.push(&[0x48, 0xb9]); // movabs $mark,%rcx
+        code.push(&mark.to_le_bytes());
+        code.push(&[0x0f, 0xb6, 0x09]); // movzbl (%rcx),%ecx
+        code.push(&[0xe3, ENTERS]); // jrcxz, over what enters the engine
+    }
     code.push(&[0x48, 0x8d, 0x64, 0x24, 0x80]); // lea -128(%rsp),%rsp
     code.relative(&[0xff, 0x15], start)?; // call *start(%rip)
     code.push(&[0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0]); // lea 128(%rsp),%rsp
     code.relative(&[0xe9], site.next)?; // jmp next
+    if mark.is_some() {
+        code.push(call);
+        code.relative(&[0xe9], site.next)?; // jmp next
+    }
     // SAFETY: the block is ours; threads may be running its other stubs, which stay executable.
     unsafe {
         if sys::protect(start, BLOCK, WRITABLE_CODE) != 0 {

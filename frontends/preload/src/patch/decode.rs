@@ -50,6 +50,11 @@ pub fn start_of_site(bytes: &[u8], next: usize) -> Option<usize> {
     (first..=last).rev().find(|&start| site_at(bytes, start) == Some(next - start))
 }
 
+/// Does the site with these bytes make rings?
+pub fn is_setup(site: &[u8]) -> bool {
+    site[1..MOVE] == 425_u32.to_le_bytes()
+}
+
 /// The length of the site at `start`, if there is one: the same bytes may be part of other instructions.
 fn site_at(bytes: &[u8], start: usize) -> Option<usize> {
     let length = site_length(&bytes[start..])?;

@@ -22,6 +22,18 @@
 //! stays executable throughout. Code that is not a private file mapping (a JIT's, say) is left alone,
 //! and so is everything where pages may not be made writable.
 //!
+//! Where the kernel answers, and our engine only for rings that the kernel is too old for, the stub looks before its `lea` whether
+//! there is such a ring, and else makes the call itself:
+//!
+//! ```text
+//!              movabs $mark,%rcx
+//!              movzbl (%rcx),%ecx
+//!              jrcxz  own            own:  syscall
+//!              lea ...                     jmp  next
+//! ```
+//!
+//! A system call changes rcx anyway, and none of these changes the flags.
+//!
 //! The entry keeps what a system call keeps: all registers but rax, rcx and r11, the red zone, the
 //! vector registers. Of those it saves xmm0 to xmm15; their upper halves, the AVX-512 registers, the
 //! x87 state and MXCSR are safe because nothing compiled here touches them (the memory routines of
@@ -55,7 +67,19 @@ const SEARCH_MAX: usize = 32 << 20;
 /// program takes to start; their sites are patched when they trap.
 pub fn before_main(entry: usize) {
     ENABLED.store(true, Ordering::Relaxed);
+    search(entry, None);
+}
+
+/// The same in a process whose rings are the kernel's: but for setups, sites jump to a stub that makes the call, as long as the byte
+/// at `mark` is zero. Whether all sites that were found are patched: nothing traps here.
+pub fn beside_kernel(entry: usize, mark: usize) -> bool {
+    search(entry, Some(mark))
+}
+
+/// Patches all sites there; whether it could.
+fn search(entry: usize, mark: Option<usize>) -> bool {
     let alone = maps::one_thread();
+    let mut all = true;
     maps::for_each_code(|mapping, name| {
         let program = (mapping.start..mapping.end).contains(&entry);
         if (program || contains(name, b"liburing")) && mapping.end - mapping.start <= SEARCH_MAX {
@@ -63,11 +87,12 @@ pub fn before_main(entry: usize) {
             let bytes = unsafe { mapping.bytes() };
             decode::for_each_site(bytes, |start, length| {
                 let start = mapping.start + start;
-                patch(&Site { start, next: start + length }, mapping, alone);
+                all &= patch(&Site { start, next: start + length }, mapping, mark, alone);
             });
         }
         true
     });
+    all
 }
 
 fn contains(name: &[u8], part: &[u8]) -> bool {
@@ -95,18 +120,19 @@ fn look_at(next: usize) -> bool {
     // SAFETY: a readable mapping, out of which this thread was just running.
     let bytes = unsafe { mapping.bytes() };
     let Some(start) = decode::start_of_site(bytes, next - mapping.start) else { return false };
-    patch(&Site { start: mapping.start + start, next }, &mapping, false)
+    patch(&Site { start: mapping.start + start, next }, &mapping, None, false)
 }
 
-/// Patches one site; `alone` says that no other thread can run through it meanwhile.
-fn patch(site: &Site, mapping: &Mapping, alone: bool) -> bool {
+/// Patches one site; `alone` says that no other thread can run through it meanwhile, `mark` is for [`beside_kernel`].
+fn patch(site: &Site, mapping: &Mapping, mark: Option<usize>, alone: bool) -> bool {
     let word = code::within_one_word(site.start);
     if !word && !alone {
         return false;
     }
     // SAFETY: the site was decoded from this mapping.
     let body = unsafe { core::slice::from_raw_parts(site.start as *const u8, site.next - site.start) };
-    let Some(stub) = code::emit_stub(site, body) else { return false };
+    let mark = mark.filter(|_| !decode::is_setup(body));
+    let Some(stub) = code::emit_stub(site, body, mark) else { return false };
     // SAFETY: the stub does what the bytes do that the jump replaces.
     let done = unsafe { code::write_jump(site.start, stub, mapping) };
     if done {

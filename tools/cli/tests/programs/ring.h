@@ -1,7 +1,8 @@
 /* A ring by hand: what a program that carries its own copy of liburing does, in one page.
  *
  * The three calls are made by instructions of the program's own, or through the C library (-DBY_LIBC). With -DAPART each
- * has a function to itself, as in liburing: a compiler keeps the number of a call that it inlines twice in a register. */
+ * has a function to itself, as in liburing: a compiler keeps the number of a call that it inlines twice in a register.
+ * -DSETUP_FLAGS=n are setup flags of every ring, besides. */
 #pragma once
 #define _GNU_SOURCE
 #include <errno.h>
@@ -61,6 +62,10 @@ static inline long ring_register(int fd, unsigned opcode, void *argument, unsign
     return ring_call(SYS_io_uring_register, fd, opcode, (long)argument, count, 0, 0);
 }
 
+#ifndef SETUP_FLAGS
+#define SETUP_FLAGS 0
+#endif
+
 struct ring {
     int fd;
     struct io_uring_params params;
@@ -74,7 +79,7 @@ struct ring {
 /* `split`: maps the completion ring by itself, as programs did before IORING_FEAT_SINGLE_MMAP. */
 static inline int ring_open_with(struct ring *ring, unsigned entries, int split, unsigned setup_flags) {
     memset(ring, 0, sizeof *ring);
-    ring->params.flags = setup_flags;
+    ring->params.flags = setup_flags | SETUP_FLAGS;
     ring->fd = ring_setup(entries, &ring->params);
     if (ring->fd < 0)
         return ring->fd;
