@@ -28,6 +28,7 @@ use crate::request::notification::Announced;
 use crate::request::op::{Caps, Code, Field, Op, Outcome, Quick, Tried};
 use crate::request::shown::{self, Argument, arg};
 use crate::request::unused::Unused;
+use crate::request::version::{self, Version};
 use crate::request::{FileHold, Flags, Request, RequestId};
 use crate::ring::Core;
 
@@ -61,7 +62,10 @@ pub const SEND_ZC: Op =
         .unused(UNUSED)
         .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK, Errno::EOPNOTSUPP]);
 
-/// `IORING_OP_SENDMSG_ZC`. Not `Caps::SOCKET`: its registered buffers are looked at before its file.
+/// Where the socket of a SENDMSG_ZC is looked at before its registered buffers.
+const SOCKET_FIRST: Version = Version::new(7, 2);
+
+/// `IORING_OP_SENDMSG_ZC`. Not `Caps::SOCKET`: before 7.2 its registered buffers are looked at before its file.
 pub const SENDMSG_ZC: Op = Op::new(Code::IORING_OP_SENDMSG_ZC, "SENDMSG_ZC", CAPS, prep_message, issue)
     .arguments(&[
         shown::SOCKET,
@@ -159,9 +163,12 @@ fn prep_message(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
     let file = core[id].file;
     let fd = file.fd();
-    // The kernel asks for a message's registered buffers before it looks at the socket; for a send's after that.
+    // Before 7.2 (`io_sendmsg_zc`) the kernel asks for a message's registered buffers first; for a send's after the socket.
     let is_message = matches!(core[id].data, OpData::Net(Data::Message(_)));
-    if is_message && let Err(errno) = take_registered(core, id) {
+    if is_message
+        && version::current() < SOCKET_FIRST
+        && let Err(errno) = take_registered(core, id)
+    {
         return errno.into();
     }
     if let Err(errno) = check_socket(fd, matches!(file, FileHold::Fixed(..))) {
