@@ -57,7 +57,8 @@ pub fn uses(chain: impl Iterator<Item = Sqe>) -> Use {
         let caps = ops::lookup(sqe.opcode).caps;
         let slot = if sqe.flags & FIXED != 0 {
             sqe.fd as u32
-        } else if sqe.file_index == 0 {
+        } else if sqe.file_index == 0 || sqe.opcode == io_uring_op::IORING_OP_URING_CMD as u8 {
+            // That of a command is no slot.
             continue;
         } else if sqe.file_index == IORING_FILE_INDEX_ALLOC as u32
             || !caps.has(Caps::INSTALLS.with(Caps::EMPTIES))

@@ -5,6 +5,8 @@
 //! that, and each of its completions goes into the program's own completion queue as a message from a small ring
 //! of the kernel's (`IORING_OP_MSG_RING`). So the program waits for them, reaps them and is told of them as of any.
 //!
+//! So it is with what an older kernel lacks of operations that it knows (`newer`), where that can be known by the SQE alone.
+//!
 //! What cannot be done like this is left in the queue, and the kernel answers as it does: `-EINVAL`.
 //!
 //! Only rings on which a private operation was submitted have a companion; a front end need not call [`take`] before
@@ -17,6 +19,7 @@ mod cancel;
 mod companion;
 mod files;
 mod frontend;
+mod newer;
 mod poster;
 mod queue;
 mod queues;
@@ -26,18 +29,21 @@ pub use queue::{Queue, Taken};
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use anyring_engine::abi::Errno;
+use anyring_engine::abi::{Errno, IORING_SETUP_SQE_MIXED};
 use anyring_engine::os::Fd;
 use anyring_engine::os::sync::{AcrossFork, Mutex};
 use companion::Companion;
 use core::sync::atomic::{AtomicBool, Ordering};
 use files::Receiver;
 use linux_raw_sys::io_uring::{IORING_FEAT_REG_REG_RING, IORING_SETUP_IOPOLL, IORING_SETUP_R_DISABLED};
+use newer::Times;
 
 /// What is known of a ring of the kernel's.
 #[derive(Default)]
 struct Extended {
     companion: Option<Companion>,
+    /// Times that stood in SQEs.
+    times: Option<Times>,
     /// Where registered files come to.
     receiver: Option<Receiver>,
     /// It uses `IOSQE_IO_DRAIN`: whether what drains is done, only the kernel knows.
@@ -59,8 +65,10 @@ static RINGS: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 /// Whether rings with these features and setup flags can have private operations.
 pub fn is_possible(features: u32, flags: u32) -> bool {
     // Messages bear flags since the kernel that has this feature. What a polled ring takes is its drivers'
-    // business, and what a ring that starts disabled may be restricted to is not known here.
-    features & IORING_FEAT_REG_REG_RING != 0 && flags & (IORING_SETUP_IOPOLL | IORING_SETUP_R_DISABLED) == 0
+    // business, and what a ring that starts disabled may be restricted to is not known here. Where SQEs have two sizes, a gap cannot be
+    // closed: a long one must not be moved to the queue's end.
+    const NOT: u32 = IORING_SETUP_IOPOLL | IORING_SETUP_R_DISABLED | IORING_SETUP_SQE_MIXED;
+    features & IORING_FEAT_REG_REG_RING != 0 && flags & NOT == 0
 }
 
 /// Takes what the kernel cannot do out of the entries that are about to be submitted, and begins with it. [`begin`]
@@ -72,23 +80,32 @@ pub fn is_possible(features: u32, flags: u32) -> bool {
 pub unsafe fn take(queue: &Queue) -> Taken {
     // SAFETY: the caller's promise.
     let wants = unsafe { queue.look() };
-    let nothing = Taken { count: 0, tail: queue.tail, brings_files: false };
-    if queue.fd < 0 || !is_possible(queue.features, queue.flags) {
-        return nothing;
-    }
-    if wants.is_nothing() && !poster::any_stranded() {
-        return nothing;
+    let mut taken = Taken { count: 0, tail: queue.tail, brings_files: false };
+    let parts = is_possible(queue.features, queue.flags) && (!wants.is_nothing() || poster::any_stranded());
+    if queue.fd < 0 || !parts && !wants.time {
+        return taken;
     }
     let known = find(queue.fd);
     let ring = match known {
         Some(ring) => ring,
         // Cancellations concern only rings that have something to cancel.
-        None if !wants.private && !wants.drain => return nothing,
+        None if !wants.private && !wants.drain && !wants.time => return taken,
         None => enter_into_list(queue.fd),
     };
     // A handler of the program that submits must not find a lock taken by its own thread.
-    // SAFETY: the caller's promise.
-    frontend::quietly(|| unsafe { queue.part(&mut ring.lock()) })
+    frontend::quietly(|| {
+        let mut ring = ring.lock();
+        if parts {
+            // SAFETY: the caller's promise.
+            taken = unsafe { queue.part(&mut ring) };
+        }
+        if wants.time {
+            let times = ring.times.get_or_insert_with(|| Times::new(queue.mask + 1));
+            // SAFETY: the caller's promise.
+            unsafe { queue.lay_times(taken.tail, times) };
+        }
+    });
+    taken
 }
 
 /// Begins with what waited for files that the entries left by [`take`] bring, once those were submitted.

@@ -4,7 +4,8 @@ use crate::Extended;
 use crate::cancel::Canceled;
 use crate::companion::flag;
 use crate::files::{self, Use};
-use anyring_engine::abi::Sqe;
+use crate::newer::{self, Times};
+use anyring_engine::abi::{IORING_SETUP_SQE_MIXED, Sqe};
 use anyring_engine::ops;
 use anyring_engine::os::Fd;
 use anyring_engine::request::op::{Caps, FIRST_PRIVATE};
@@ -71,10 +72,12 @@ pub(crate) struct Wants {
     pub drain: bool,
     /// A cancellation.
     pub cancel: bool,
+    /// A time in an SQE.
+    pub time: bool,
 }
 
 impl Wants {
-    /// Nothing of concern here?
+    /// Nothing of concern to a companion?
     pub fn is_nothing(&self) -> bool {
         !(self.private || self.drain || self.cancel)
     }
@@ -118,12 +121,46 @@ impl Queue {
         while position != self.tail {
             // SAFETY: the caller's promise.
             let sqe = unsafe { &*self.slot(position) };
-            wants.private |= sqe.opcode >= FIRST_PRIVATE;
+            wants.private |= sqe.opcode >= FIRST_PRIVATE || newer::is_name(sqe);
             wants.drain |= sqe.flags & DRAIN != 0;
             wants.cancel |= sqe.opcode == io_uring_op::IORING_OP_ASYNC_CANCEL as u8;
-            position = position.wrapping_add(1);
+            wants.time |= newer::has_time(sqe);
+            // SAFETY: the caller's promise.
+            position = unsafe { self.behind(position) };
         }
         wants
+    }
+
+    /// The position behind the entry at `position`.
+    ///
+    /// # Safety
+    /// As for [`crate::take`].
+    unsafe fn behind(&self, position: u32) -> u32 {
+        let next = position.wrapping_add(1);
+        if self.flags & IORING_SETUP_SQE_MIXED == 0 || next == self.tail || position & self.mask == self.mask
+        {
+            return next;
+        }
+        // SAFETY: the caller's promise.
+        let is_wide = ops::lookup(unsafe { self.sqe(position) }.opcode).caps.has(Caps::WIDE);
+        next.wrapping_add(u32::from(is_wide))
+    }
+
+    /// Lays times that stand in entries before `tail` where any kernel reads them.
+    ///
+    /// # Safety
+    /// As for [`crate::take`]; `times` stay as long as the ring.
+    pub(crate) unsafe fn lay_times(&self, tail: u32, times: &mut Times) {
+        let mut position = self.head;
+        while position != tail {
+            // SAFETY: the caller's promise.
+            let sqe = unsafe { &mut *self.slot(position) };
+            if newer::has_time(sqe) {
+                times.lay(position & self.mask, sqe);
+            }
+            // SAFETY: the caller's promise.
+            position = unsafe { self.behind(position) };
+        }
     }
 
     /// Gives the companion what is its to do, and closes the gaps.
@@ -184,7 +221,7 @@ impl Queue {
         let length = end.wrapping_sub(at);
         // SAFETY: the caller's promise.
         let chain = || (0..length).map(|index| unsafe { self.sqe(at.wrapping_add(index)) });
-        if !chain().any(|sqe| sqe.opcode >= FIRST_PRIVATE) {
+        if !chain().any(|sqe| sqe.opcode >= FIRST_PRIVATE || newer::lacks_name(&sqe)) {
             let drains = chain().any(|sqe| sqe.flags & DRAIN != 0);
             // SAFETY: the caller's promise.
             return unsafe { self.mind(ring, at, drains, length == 1) };
@@ -261,5 +298,50 @@ impl Queue {
 fn is_free(sqe: &Sqe) -> bool {
     let op = ops::lookup(sqe.opcode);
     let of_ring = sqe.flags & (SELECT | DRAIN) != 0 || sqe.personality != 0 || sqe.buf_index != 0;
-    op.caps.has(Caps::PRESENT) && !of_ring && !op.needs_its_ring(sqe)
+    // Of all commands, that for a name needs nothing.
+    op.caps.has(Caps::PRESENT) && !of_ring && (newer::is_name(sqe) || !op.needs_its_ring(sqe))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyring_engine::abi::{IORING_OP_NOP128, IORING_TIMEOUT_IMMEDIATE_ARG};
+
+    /// The second half of a long entry is none.
+    #[test]
+    fn halves_are_stepped_over() {
+        let private = Sqe { opcode: FIRST_PRIVATE, ..Sqe::default() };
+        let long = Sqe { opcode: IORING_OP_NOP128, ..Sqe::default() };
+        let timeout = Sqe {
+            opcode: io_uring_op::IORING_OP_TIMEOUT as u8,
+            op_flags: IORING_TIMEOUT_IMMEDIATE_ARG,
+            addr: 1,
+            ..Sqe::default()
+        };
+        let mut sqes = [long, private, timeout, long];
+        let mut queue = Queue {
+            fd: -1,
+            flags: IORING_SETUP_SQE_MIXED,
+            features: 0,
+            sqes: sqes.as_mut_ptr(),
+            mask: 3,
+            head: 0,
+            tail: 4,
+        };
+        // SAFETY: the queue is the array.
+        let wants = unsafe { queue.look() };
+        assert!(!wants.private && wants.time);
+        let mut times = Times::new(4);
+        // SAFETY: as above.
+        unsafe { queue.lay_times(4, &mut times) };
+        // SAFETY: as above.
+        assert_eq!(unsafe { queue.sqe(2) }.op_flags, 0);
+        // One whose second half would lie at the queue's beginning, or is not submitted with it, has none.
+        (queue.head, queue.tail) = (3, 6);
+        // SAFETY: as above.
+        assert_eq!(unsafe { queue.behind(3) }, 4);
+        (queue.head, queue.tail) = (0, 1);
+        // SAFETY: as above.
+        assert_eq!(unsafe { queue.behind(0) }, 1);
+    }
 }

@@ -5,6 +5,7 @@ mod common;
 use anyring::low::{Cancel, Ring, Sqe, op};
 use anyring::{Builder, Engine};
 use common::{Directory, both};
+use linux_raw_sys::io_uring as abi;
 use std::os::fd::{AsFd, AsRawFd};
 
 fn ring(engine: Engine, deferred: bool) -> Ring {
@@ -139,5 +140,99 @@ fn a_safe_ring_is_dropped() {
             ring.push(anyring::op::read_names(&directory, Vec::with_capacity(4096))).unwrap();
         }
         ring.submit().unwrap();
+    });
+}
+
+/// An entry by its fields.
+fn entry(opcode: abi::io_uring_op, fd: i32, off: u64, addr: u64, op_flags: u32) -> [u8; 64] {
+    let mut bytes = [0; 64];
+    bytes[0] = opcode as u8;
+    bytes[4..8].copy_from_slice(&fd.to_ne_bytes());
+    bytes[8..16].copy_from_slice(&off.to_ne_bytes());
+    bytes[16..24].copy_from_slice(&addr.to_ne_bytes());
+    bytes[28..32].copy_from_slice(&op_flags.to_ne_bytes());
+    bytes
+}
+
+const NANOSECONDS: u64 = 1_000_000;
+/// `IORING_TIMEOUT_IMMEDIATE_ARG`, of Linux 7.1.
+const IMMEDIATE: u32 = 1 << 7;
+
+fn timeout(nanoseconds: u64) -> Sqe {
+    let mut bytes = entry(abi::io_uring_op::IORING_OP_TIMEOUT, -1, 0, nanoseconds, IMMEDIATE);
+    bytes[24] = 1;
+    Sqe::from_bytes(bytes)
+}
+
+/// Times that stand in the entries, on rings of a kernel that is too old for them, too.
+#[test]
+fn times_in_entries() {
+    use abi::io_uring_op as Op;
+    both(|engine| {
+        let mut ring = ring(engine, false);
+        let (reader, _writer) = std::os::unix::net::UnixStream::pair().unwrap();
+        let mut byte = [0_u8; 1];
+        let wait = op::Read::new(reader.as_raw_fd(), byte.as_mut_ptr(), 1).build();
+        let mut limit = entry(Op::IORING_OP_LINK_TIMEOUT, -1, 0, NANOSECONDS, IMMEDIATE);
+        limit[24] = 1;
+        let limit = Sqe::from_bytes(limit);
+        let hour = 3600 * 1000 * NANOSECONDS;
+        let update_flags = abi::IORING_TIMEOUT_UPDATE | IMMEDIATE;
+        let update = entry(Op::IORING_OP_TIMEOUT_REMOVE, -1, NANOSECONDS, 5, update_flags);
+        // More than there are places in the queue, and behind what leaves a gap in it.
+        for _ in 0..9 {
+            let directory = std::fs::File::open("/").unwrap();
+            let mut buffer = [0_u8; 500];
+            let get = op::Getdents::new(directory.as_raw_fd(), buffer.as_mut_ptr(), 500).build();
+            let mut results = run(
+                &mut ring,
+                &[
+                    get.user_data(1),
+                    timeout(NANOSECONDS).user_data(2),
+                    wait.user_data(3).link(),
+                    limit.user_data(4),
+                    timeout(hour).user_data(5),
+                    Sqe::from_bytes(update).user_data(6),
+                ],
+            );
+            results.sort_unstable();
+            let expected = [-libc::ETIME, -libc::ECANCELED, -libc::ETIME, -libc::ETIME, 0];
+            assert_eq!(results.iter().skip(1).map(|&(_, result)| result).collect::<Vec<_>>(), expected);
+        }
+        // What no kernel takes, none of ours does.
+        let negative = timeout(u64::MAX).user_data(1);
+        assert_eq!(run(&mut ring, &[negative]), [(1, -libc::EINVAL)]);
+    });
+}
+
+/// Names of sockets, on rings of a kernel that is too old for the command, too.
+#[test]
+fn names_of_sockets() {
+    /// `SOCKET_URING_OP_GETSOCKNAME`, of Linux 6.19.
+    const GETSOCKNAME: u64 = 5;
+    both(|engine| {
+        let mut ring = ring(engine, false);
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let port = |name: &[u8; 16]| u16::from_be_bytes([name[2], name[3]]);
+        for peer in [false, true] {
+            let (mut name, mut length) = ([0_u8; 16], 16_u32);
+            let address = (&raw mut name).expose_provenance() as u64;
+            let code = abi::io_uring_op::IORING_OP_URING_CMD;
+            let mut ask = entry(code, client.as_raw_fd(), GETSOCKNAME, address, 0);
+            ask[44] = u8::from(peer);
+            ask[48..56].copy_from_slice(&((&raw mut length).expose_provenance() as u64).to_ne_bytes());
+            let ask = Sqe::from_bytes(ask);
+            let nop = op::Nop::new().build();
+            let results = run(&mut ring, &[ask.user_data(1).link(), nop.user_data(2)]);
+            assert_eq!(results, [(1, 0), (2, 0)]);
+            let address = if peer { client.peer_addr() } else { client.local_addr() };
+            assert_eq!((port(&name), length), (address.unwrap().port(), 16));
+        }
+        // To other files the number may mean something else: they answer.
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let code = abi::io_uring_op::IORING_OP_URING_CMD;
+        let ask = Sqe::from_bytes(entry(code, file.as_raw_fd(), GETSOCKNAME, 0, 0));
+        assert_eq!(run(&mut ring, &[ask]), [(0, -libc::EOPNOTSUPP)]);
     });
 }

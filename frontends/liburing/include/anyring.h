@@ -35,7 +35,7 @@ struct anyring_dirent {
 
 /*
  * liburing.so.2 of anyring has it: from its first call on, it looks for these operations in what is submitted to
- * rings of the kernel. Without that library it is null.
+ * rings of the kernel, and for times in entries and names of sockets, which newer kernels have. Without that library it is null.
  */
 extern void anyring_private_operations(void) __attribute__((weak));
 

@@ -331,6 +331,7 @@ impl<S: Submission, C: Completion> Ring<S, C> {
     /// they are done beside it, and their completions come to the same queue. Whether that can be had: rings of
     /// anyring's engine have them anyway; over the kernel it takes Linux 6.3, and neither
     /// [`io_poll`](Builder::io_poll) nor [`sq_poll`](Builder::sq_poll) nor [`start_disabled`](Builder::start_disabled).
+    /// What newer kernels have of timeouts and sockets comes with it (`docs/private-operations.md`).
     /// It goes for what is submitted by the ring itself, not by its [`Submitter`].
     pub fn serve_private_operations(&mut self) -> bool {
         if self.engine() == Engine::User || self.extended {

@@ -1,0 +1,162 @@
+//! What newer kernels have of operations that this one knows.
+//!
+//! Names of sockets (`SOCKET_URING_OP_GETSOCKNAME`, Linux 6.19) are asked for by the companion, where the kernel does not
+//! know that command. Times that stand in the SQE itself (`IORING_TIMEOUT_IMMEDIATE_ARG`, Linux 7.1) are laid where any kernel
+//! reads them; it does so when it takes the SQE.
+
+use crate::poster::new_ring;
+use alloc::boxed::Box;
+use alloc::vec;
+use anyring_engine::abi::{Errno, IORING_TIMEOUT_IMMEDIATE_ARG, SOCKET_URING_OP_GETSOCKNAME, Sqe};
+use anyring_engine::os::{self, Fd, OwnedFd};
+use core::sync::atomic::{AtomicU8, Ordering};
+use linux_raw_sys::general::{__NR_io_uring_enter, __NR_socket, O_CLOEXEC};
+use linux_raw_sys::io_uring::{IORING_ENTER_GETEVENTS, IORING_TIMEOUT_UPDATE_MASK, io_uring_op as Code};
+use linux_raw_sys::net::{AF_UNIX, SO_TYPE, SOCK_STREAM, socklen_t};
+
+const FIXED: u8 = crate::queue::FIXED;
+
+/// Asks for the name of a socket, by its descriptor?
+pub fn is_name(sqe: &Sqe) -> bool {
+    sqe.opcode == Code::IORING_OP_URING_CMD as u8
+        && sqe.off == u64::from(SOCKET_URING_OP_GETSOCKNAME)
+        && sqe.flags & FIXED == 0
+}
+
+/// The same, is the file a socket, and does the kernel not know the command? To the drivers of other files the number may mean
+/// something else; so it does where the file is registered, which is not looked at here.
+pub fn lacks_name(sqe: &Sqe) -> bool {
+    is_name(sqe) && os::socket_option(sqe.fd, SO_TYPE).is_ok() && kernel_lacks_names()
+}
+
+/// Asks the kernel, once.
+fn kernel_lacks_names() -> bool {
+    const UNKNOWN: u8 = 0;
+    const HAS: u8 = 1;
+    const LACKS: u8 = 2;
+    static ANSWER: AtomicU8 = AtomicU8::new(UNKNOWN);
+    if ANSWER.load(Ordering::Relaxed) == UNKNOWN {
+        // Where it cannot be asked, it answers for itself.
+        let has = ask().unwrap_or(true);
+        ANSWER.store(if has { HAS } else { LACKS }, Ordering::Relaxed);
+    }
+    ANSWER.load(Ordering::Relaxed) == LACKS
+}
+
+/// Asks for the name of a new socket on a ring of its own.
+fn ask() -> Result<bool, Errno> {
+    let (ring, queues) = new_ring(1)?;
+    let arguments = [AF_UNIX as usize, (SOCK_STREAM | O_CLOEXEC) as usize, 0, 0, 0, 0];
+    // SAFETY: names no memory.
+    let socket = OwnedFd::new(unsafe { os::call(__NR_socket, arguments) }? as Fd);
+    let mut name = [0_u8; 16];
+    let mut length = size_of_val(&name) as socklen_t;
+    let sqe = Sqe {
+        opcode: Code::IORING_OP_URING_CMD as u8,
+        fd: socket.fd(),
+        off: SOCKET_URING_OP_GETSOCKNAME.into(),
+        addr: (&raw mut name).expose_provenance() as u64,
+        addr3: (&raw mut length).expose_provenance() as u64,
+        ..Sqe::default()
+    };
+    // SAFETY: a new queue.
+    unsafe { queues.fill(0, sqe) };
+    // Release: the entry is written.
+    queues.sq_tail().store(1, Ordering::Release);
+    let arguments = [ring.fd() as usize, 1, 1, IORING_ENTER_GETEVENTS as usize, 0, 0];
+    // SAFETY: the entry names memory that stays until it is completed, which such a command is at once.
+    unsafe { os::call(__NR_io_uring_enter, arguments) }?;
+    // Acquire pairs with the kernel's release.
+    if queues.cq_tail().load(Ordering::Acquire) == 0 {
+        return Err(Errno::EAGAIN);
+    }
+    // SAFETY: posted, and reaped by nobody else.
+    Ok(unsafe { queues.cqe(0) }.res >= 0)
+}
+
+/// `struct __kernel_timespec`.
+type Time = [i64; 2];
+
+/// Times of the SQEs in a submission queue, by their places: each stays as long as its SQE may wait to be taken.
+pub struct Times(Box<[Time]>);
+
+impl Times {
+    /// For so many SQEs.
+    pub fn new(entries: u32) -> Times {
+        Times(vec![[0; 2]; entries as usize].into())
+    }
+
+    /// Lays the time of the SQE at this place where any kernel reads it.
+    pub fn lay(&mut self, place: u32, sqe: &mut Sqe) {
+        const NANOSECONDS: u64 = 1_000_000_000;
+        let Some(time) = self.0.get_mut(place as usize) else { return };
+        let address = (&raw mut *time).expose_provenance() as u64;
+        let field = if is_update(sqe) { &mut sqe.off } else { &mut sqe.addr };
+        *time = [(*field / NANOSECONDS) as i64, (*field % NANOSECONDS) as i64];
+        *field = address;
+        sqe.op_flags &= !IORING_TIMEOUT_IMMEDIATE_ARG;
+    }
+}
+
+fn is_update(sqe: &Sqe) -> bool {
+    sqe.opcode == Code::IORING_OP_TIMEOUT_REMOVE as u8
+}
+
+/// Has it a time in itself that can be laid elsewhere? One that is negative, or belongs to nothing, every kernel refuses.
+pub fn has_time(sqe: &Sqe) -> bool {
+    let is = |code: Code| sqe.opcode == code as u8;
+    let has = match is_update(sqe) {
+        true if sqe.op_flags & IORING_TIMEOUT_UPDATE_MASK != 0 => sqe.off <= i64::MAX as u64,
+        true => false,
+        false => {
+            (is(Code::IORING_OP_TIMEOUT) || is(Code::IORING_OP_LINK_TIMEOUT)) && sqe.addr <= i64::MAX as u64
+        }
+    };
+    has && sqe.op_flags & IORING_TIMEOUT_IMMEDIATE_ARG != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sqe(code: Code, op_flags: u32, addr: u64, off: u64) -> Sqe {
+        Sqe { opcode: code as u8, op_flags, addr, off, ..Sqe::default() }
+    }
+
+    #[test]
+    fn times_are_laid_where_they_are_read() {
+        const FLAG: u32 = IORING_TIMEOUT_IMMEDIATE_ARG;
+        let mut times = Times::new(4);
+        let mut timeout = sqe(Code::IORING_OP_TIMEOUT, FLAG | 1, 3_000_000_007, 9);
+        assert!(has_time(&timeout));
+        times.lay(2, &mut timeout);
+        assert_eq!(
+            (timeout.addr, timeout.off, timeout.op_flags),
+            ((&raw const times.0[2]).addr() as u64, 9, 1)
+        );
+        assert_eq!(times.0[2], [3, 7]);
+        assert!(!has_time(&timeout));
+        let mut update = sqe(Code::IORING_OP_TIMEOUT_REMOVE, FLAG | IORING_TIMEOUT_UPDATE_MASK, 5, 1);
+        assert!(has_time(&update));
+        times.lay(0, &mut update);
+        assert_eq!((update.addr, update.off), (5, (&raw const times.0[0]).addr() as u64));
+        assert_eq!(times.0[0], [0, 1]);
+        let mut most = sqe(Code::IORING_OP_LINK_TIMEOUT, FLAG, i64::MAX as u64, 0);
+        times.lay(1, &mut most);
+        assert_eq!(times.0[1], [9_223_372_036, 854_775_807]);
+    }
+
+    #[test]
+    fn what_is_refused_everywhere_stays() {
+        const FLAG: u32 = IORING_TIMEOUT_IMMEDIATE_ARG;
+        for left in [
+            sqe(Code::IORING_OP_TIMEOUT, 0, 1, 0),
+            sqe(Code::IORING_OP_TIMEOUT, FLAG, u64::MAX, 0),
+            sqe(Code::IORING_OP_TIMEOUT_REMOVE, FLAG, 1, 1),
+            sqe(Code::IORING_OP_TIMEOUT_REMOVE, FLAG | IORING_TIMEOUT_UPDATE_MASK, 1, u64::MAX),
+            sqe(Code::IORING_OP_READ, FLAG, 1, 0),
+        ] {
+            assert!(!has_time(&left), "{left:?}");
+        }
+    }
+}
