@@ -883,6 +883,16 @@ fn command(user_data: u64, fd: i32, operation: io_uring_socket_op) -> Sqe {
     Sqe { fd, off: operation as u64, ..sqe(IORING_OP_URING_CMD, user_data) }
 }
 
+/// Linux 7.1 was the first to answer.
+#[test]
+fn sockets_are_not_polled_for_commands() {
+    let (socket, _peer) = tcp_pair();
+    both(|engine| {
+        let mut ring = Ring::new(engine, 4, IORING_SETUP_IOPOLL);
+        ring.run(&[command(1, socket.as_raw_fd(), io_uring_socket_op::SOCKET_URING_OP_SIOCINQ)])
+    });
+}
+
 #[test]
 fn sockets_answer_commands() {
     use io_uring_socket_op::*;

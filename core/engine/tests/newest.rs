@@ -70,6 +70,27 @@ fn sqes_of_two_sizes() {
     });
 }
 
+/// `io_uring_cmd` polls for a command where its file can do that, and does others at once.
+#[test]
+fn commands_on_polled_rings() {
+    let (socket, _other) = UnixStream::pair().unwrap();
+    each(|engine| {
+        let mut kind = 0;
+        let mut ring = Ring::new(engine, 4, IORING_SETUP_IOPOLL | IORING_SETUP_SQE128);
+        let ask = Sqe {
+            fd: socket.as_raw_fd(),
+            off: io_uring_socket_op::SOCKET_URING_OP_GETSOCKOPT as u64,
+            addr: libc::SOL_SOCKET as u64 | (libc::SO_TYPE as u64) << 32,
+            addr3: (&raw mut kind).expose_provenance() as u64,
+            file_index: 4,
+            ..sqe(IORING_OP_URING_CMD, 1)
+        };
+        let big = Sqe { opcode: IORING_OP_URING_CMD128, user_data: 2, ..ask };
+        assert_eq!(results(&ring.run(&[ask, big, wide(3)])), [(1, 4), (2, 4), (3, 0)]);
+        assert_eq!(kind, libc::SOCK_STREAM);
+    });
+}
+
 #[test]
 fn big_sqes_elsewhere() {
     each(|engine| {

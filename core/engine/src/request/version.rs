@@ -433,5 +433,8 @@ pub fn admit_registration(code: u32, argument: u64) -> Result<(), Errno> {
     Ok(())
 }
 
+/// The version that does commands of files which cannot be polled on polled rings.
+pub const COMMANDS_UNPOLLED: Version = Version::new(7, 1);
+
 /// The version from which on some registrations need no ring; before, none is `EBADF`.
 pub const WITHOUT_RING: Version = Version::new(6, 13);

@@ -1,7 +1,7 @@
 //! URING_CMD, of which sockets know some: questions and options without a system call of their own.
 
 use linux_raw_sys::general as nr;
-use linux_raw_sys::io_uring::{IORING_URING_CMD_FIXED, io_uring_socket_op as SocketOp};
+use linux_raw_sys::io_uring::{IORING_SETUP_IOPOLL, IORING_URING_CMD_FIXED, io_uring_socket_op as SocketOp};
 use linux_raw_sys::ioctl::{FIONREAD, TIOCOUTQ};
 use linux_raw_sys::net::{AF_INET, AF_INET6, SO_DOMAIN, SOL_SOCKET, SOL_TCP};
 
@@ -11,7 +11,7 @@ use crate::ops::net::timestamp;
 use crate::os::{self, Fd, call};
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
 use crate::request::shown::{self, Kind, When, arg};
-use crate::request::{Flags, RequestId};
+use crate::request::{Flags, RequestId, version};
 use crate::ring::Core;
 use crate::ring::drive::error_queue;
 
@@ -30,8 +30,11 @@ const OF_TCP: When = When::Is(Field::AddressLow, SOL_TCP as u64);
 const NOT_OF_SOCKET: When = When::Not(Field::AddressLow, SOL_SOCKET as u64);
 const NOT_OF_TCP: When = When::Not(Field::AddressLow, SOL_TCP as u64);
 
+/// No file here has commands that are polled for: on a polled ring they are done as on others.
+const CAPS: Caps = Caps::FILE.with(Caps::IOPOLL).with(Caps::UNPOLLED);
+
 /// `IORING_OP_URING_CMD`.
-pub const URING_CMD: Op = Op::new(Code::IORING_OP_URING_CMD, "URING_CMD", Caps::FILE, prep, issue)
+pub const URING_CMD: Op = Op::new(Code::IORING_OP_URING_CMD, "URING_CMD", CAPS, prep, issue)
     .select_buffer()
     .arguments(&[
         shown::FD,
@@ -74,6 +77,9 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
     let request = &core[id];
     let (fd, sqe) = (request.file.fd(), request.sqe);
+    if core.is(IORING_SETUP_IOPOLL) && version::current() < version::COMMANDS_UNPOLLED {
+        return Errno::EOPNOTSUPP.into();
+    }
     if sqe.off == SocketOp::SOCKET_URING_OP_TX_TIMESTAMP as u64 {
         core.leave_error_queue(fd);
         return match domain(fd) {
