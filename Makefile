@@ -17,7 +17,7 @@ help: ## list the targets
 
 toolchain:
 	@command -v cargo >/dev/null || { echo "make: no cargo in PATH: install a Rust toolchain, 1.88 or newer (see README.md)" >&2; exit 1; }
-	scripts/need gcc g++ /usr/include/stdio.h:libc6-dev
+	scripts/need curl gcc g++ /usr/include/stdio.h:libc6-dev
 
 build: toolchain ## the release binaries, in target/release
 	cargo build --release --workspace --locked

@@ -30,7 +30,7 @@ fn symbols(library: &Path) -> BTreeSet<String> {
     names.into_iter().map(String::from).collect()
 }
 
-/// The number behind the dot of `LIBURING_2.14`.
+/// The number behind the dot of `LIBURING_2.15`.
 fn node(version: &str) -> u32 {
     version.trim_start_matches("LIBURING_").trim_start_matches("2.").parse().unwrap()
 }
@@ -78,7 +78,7 @@ fn symbols_and_versions_are_those_of_the_table() {
 /// Up to its version, liburing has the same; another source, a newer one, is named by `LIBURING_SOURCE`.
 #[test]
 fn symbols_and_versions_are_liburings() {
-    let sources = [Some((liburing().to_path_buf(), 14)), newer_source().map(|source| (source, u32::MAX))];
+    let sources = [Some((liburing().to_path_buf(), 15)), newer_source().map(|source| (source, u32::MAX))];
     for (source, up_to) in sources.into_iter().flatten() {
         for (name, column) in [("liburing", 1), ("liburing-ffi", 2)] {
             let theirs = mapped(&source.join(format!("src/{name}.map")));
@@ -187,8 +187,8 @@ fn symbols_do_what_inline_functions_do() {
             }
         }
     }
-    // Those that only the second library has; those newer than 2.14 need a newer header.
-    let up_to = if newer_source().is_some() { u32::MAX } else { 14 };
+    // Those that only the second library has; those newer than 2.15 need a newer header.
+    let up_to = if newer_source().is_some() { u32::MAX } else { 15 };
     let only: BTreeSet<String> = listed(2).difference(&listed(1)).cloned().collect();
     let base: BTreeSet<String> = listed(1).iter().map(|symbol| split(symbol).0.to_owned()).collect();
     for symbol in only {

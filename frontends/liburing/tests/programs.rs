@@ -1,5 +1,5 @@
 //! Programs that were built against liburing, run over our library by changing `LD_LIBRARY_PATH` only: what they
-//! say must be what they say over liburing 2.14, with the kernel's `io_uring` and where it is denied.
+//! say must be what they say over liburing 2.15, with the kernel's `io_uring` and where it is denied.
 
 mod support;
 

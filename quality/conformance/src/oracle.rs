@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use crate::run::{Conditions, Outcome, Places, run_test};
-use crate::source::VERSION;
 
 /// Remembered outcomes of one kind of run on this kernel.
 pub struct Oracle {
@@ -16,9 +15,9 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// Loads what is known about runs labelled `label` on the kernel `kernel`.
-    pub fn load(work: &Path, label: &str, kernel: &str) -> Result<Oracle> {
-        let file = work.join("cache").join(format!("{label}-liburing-{VERSION}-linux-{kernel}.tsv"));
+    /// Loads what is known about runs of the suite of version `version`, labelled `label`, on the kernel `kernel`.
+    pub fn load(work: &Path, label: &str, version: &str, kernel: &str) -> Result<Oracle> {
+        let file = work.join("cache").join(format!("{label}-liburing-{version}-linux-{kernel}.tsv"));
         let text = if file.exists() {
             fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?
         } else {

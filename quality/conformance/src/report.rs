@@ -34,6 +34,11 @@ impl Row {
         self.native == Outcome::Pass && self.denied != Outcome::Pass
     }
 
+    /// Does it pass over anyring, but neither natively, as on a kernel that is too old for it, nor denied?
+    pub fn is_beyond(&self) -> bool {
+        self.anyring == Some(Outcome::Pass) && self.native != Outcome::Pass && self.denied != Outcome::Pass
+    }
+
     pub fn verdict(&self) -> Verdict {
         match self.anyring {
             Some(Outcome::Pass) if self.counts() => Verdict::Passed,
@@ -55,6 +60,7 @@ impl Row {
         match reasons.0.get(&self.name) {
             Some(reason) if self.is_miss() || self.native != Outcome::Pass => reason,
             _ if self.is_miss() => "not yet examined",
+            _ if self.is_beyond() => "does not pass natively here, but over anyring",
             _ if self.native != Outcome::Pass => "does not pass natively here",
             _ if !self.counts() => "passes without io_uring too",
             _ => "",
@@ -84,6 +90,7 @@ pub struct Totals {
     passed: usize,
     failed: usize,
     skipped: usize,
+    beyond: usize,
     tests: usize,
 }
 
@@ -94,6 +101,7 @@ impl Totals {
             totals.native += usize::from(row.native == Outcome::Pass);
             totals.vacuous += usize::from(row.native == Outcome::Pass && row.denied == Outcome::Pass);
             totals.counting += usize::from(row.counts());
+            totals.beyond += usize::from(row.is_beyond());
             match row.verdict() {
                 Verdict::Passed => totals.passed += 1,
                 Verdict::Failed => totals.failed += 1,
@@ -107,8 +115,8 @@ impl Totals {
     pub fn summary(&self) -> String {
         format!(
             "{} of {} tests pass natively; {} of them pass with io_uring denied too and prove nothing; \
-             of the {} that count, {} pass over anyring",
-            self.native, self.tests, self.vacuous, self.counting, self.passed
+             of the {} that count, {} pass over anyring, and so do {} that do not natively",
+            self.native, self.tests, self.vacuous, self.counting, self.passed, self.beyond
         )
     }
 
@@ -190,6 +198,27 @@ mod tests {
         assert_eq!(verdict(Pass, Pass, Unproven), Verdict::Skipped);
         assert_eq!(verdict(Pass, Pass, Signal(11)), Verdict::Failed);
         assert_eq!(verdict(Skip, Skip, Exit(1)), Verdict::Skipped);
+    }
+
+    #[test]
+    fn tests_of_newer_kernels_are_told() {
+        use Outcome::*;
+        let reasons = Reasons::default();
+        let newer = [
+            row(Skip, Exit(1), Pass),
+            row(Skip, Skip, Skip),
+            row(Skip, Pass, Pass),
+            row(Pass, Exit(1), Pass),
+        ];
+        let page = status_page(&newer, &[], &reasons, "6.18");
+        assert!(
+            page.contains("the 1 that count, 1 pass over anyring, and so do 1 that do not natively"),
+            "{page}"
+        );
+        assert!(
+            page.contains("| nop | skip | exit 1 | pass | does not pass natively here, but over anyring |"),
+            "{page}"
+        );
     }
 
     #[test]

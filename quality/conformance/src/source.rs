@@ -6,16 +6,20 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// The version of liburing that the carrier crate holds.
-pub const VERSION: &str = "2.14";
+/// The version of liburing whose tests are run.
+pub const VERSION: &str = "2.15";
 
-/// The registry crate that carries liburing with its tests, and the checksum of exactly that package.
-const CARRIER: &str = "lio-uring";
-const CARRIER_VERSION: &str = "0.3.1";
-const CARRIER_CHECKSUM: &str = "9b5eb7ded80bc591c8c79cb207bd505377d90395894f5dff5cc75846ac7e396f";
+/// Where Debian keeps that version's sources: as long as a suite of it has them, and for ever.
+const PLACES: [&str; 2] = [
+    "http://deb.debian.org/debian/pool/main/libu/liburing/liburing_2.15.orig.tar.gz",
+    "http://snapshot.debian.org/file/b627017465a67eed053b032ec4a2530f3994bccd",
+];
+const CHECKSUM: &str = "efd299ff27cde40a45efc7dbb97ebe40a0c461921cb462f1d62611642bb4ee86";
 
 /// The built suite.
 pub struct Suite {
+    /// The version of liburing that it belongs to.
+    pub version: String,
     /// Where the test programs lie.
     pub programs: PathBuf,
     /// The tests that were built, sorted.
@@ -24,29 +28,38 @@ pub struct Suite {
     pub not_built: Vec<String>,
 }
 
-/// Finds the suite under `work`, or fetches and builds it there.
-pub fn prepare(work: &Path) -> Result<Suite> {
-    let tree = work.join(format!("liburing-{VERSION}"));
+/// Finds the suite under `work`, or fetches and builds it there; or takes the one of `given`, which holds the sources of some
+/// version, and is built where it lies.
+pub fn prepare(work: &Path, given: Option<&Path>) -> Result<Suite> {
+    let tree = match given {
+        Some(given) => given.canonicalize().with_context(|| format!("no sources at {}", given.display()))?,
+        None => work.join(format!("liburing-{VERSION}")),
+    };
     let stamp = tree.join(".built-by-anyring");
     if !stamp.exists() {
         need_tools()?;
-        fetch(work, &tree)?;
+        if given.is_none() {
+            fetch(work, &tree)?;
+        }
         verify(&tree)?;
         build(work, &tree)?;
         File::create(&stamp).with_context(|| format!("cannot create {}", stamp.display()))?;
     }
+    let version = version(&tree)?;
+    ensure!(given.is_some() || version == VERSION, "the sources are not those of liburing {VERSION}");
+    let version = if given.is_some() { format!("{version}-given") } else { version };
     let programs = tree.join("test");
     let (built, not_built) =
         test_names(&programs)?.into_iter().partition(|name| programs.join(format!("{name}.t")).exists());
-    Ok(Suite { programs, built, not_built })
+    Ok(Suite { version, programs, built, not_built })
 }
 
 /// The same tests linked with the shared library `library`, as far as they call nothing but its interface: some
 /// make system calls by instructions of their own, some name what only the static library has.
-pub fn prepare_linked(work: &Path, library: &Path) -> Result<Suite> {
-    let suite = prepare(work)?;
-    let sources = work.join(format!("liburing-{VERSION}"));
-    let tree = work.join(format!("liburing-{VERSION}-linked"));
+pub fn prepare_linked(work: &Path, given: Option<&Path>, library: &Path) -> Result<Suite> {
+    let suite = prepare(work, given)?;
+    let sources = suite.programs.parent().context("the tests lie nowhere")?;
+    let tree = work.join(format!("liburing-{}-linked", suite.version));
     let directory = work.join("library");
     fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
     // By the first name the linker finds it, by the second a test that is started without an environment.
@@ -61,7 +74,7 @@ pub fn prepare_linked(work: &Path, library: &Path) -> Result<Suite> {
     let stamp = tree.join(".built-by-anyring");
     if !stamp.exists() {
         remove(&tree)?;
-        run(Command::new("cp").args(["-a"]).arg(&sources).arg(&tree), "is there room?")?;
+        run(Command::new("cp").args(["-a"]).arg(sources).arg(&tree), "is there room?")?;
         let _ = fs::remove_file(&stamp);
         for name in &suite.built {
             let _ = fs::remove_file(tree.join(format!("test/{name}.t")));
@@ -82,7 +95,7 @@ pub fn prepare_linked(work: &Path, library: &Path) -> Result<Suite> {
         let source = [read("c"), read("cc")].concat();
         has(&read("t"), b"liburing.so.2") && !has(&source, b"syscall.h") && !has(&source, b"syscall(")
     });
-    Ok(Suite { programs, built, not_built })
+    Ok(Suite { version: suite.version, programs, built, not_built })
 }
 
 fn has(bytes: &[u8], what: &[u8]) -> bool {
@@ -94,44 +107,39 @@ fn need_tools() -> Result<()> {
         let found = Command::new(tool).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
         !found.is_ok_and(|status| status.success())
     };
-    let absent: Vec<&str> = ["gcc", "make"].into_iter().filter(missing).collect();
+    let absent: Vec<&str> = ["curl", "gcc", "make"].into_iter().filter(missing).collect();
     ensure!(
         absent.is_empty(),
-        "building liburing's tests needs {}, not found here. On Debian: apt-get install gcc make libc6-dev \
+        "building liburing's tests needs {}, not found here. On Debian: apt-get install curl gcc make libc6-dev \
          (and g++ for one test in C++)",
         absent.join(" and ")
     );
     Ok(())
 }
 
-/// Has cargo fetch the carrier crate, and takes liburing out of it.
+/// Fetches the sources from the first place that has them.
 fn fetch(work: &Path, tree: &Path) -> Result<()> {
-    eprintln!("fetching liburing {VERSION} from the registry crate {CARRIER} {CARRIER_VERSION}");
-    let project = work.join("fetch");
-    remove(&project)?;
-    fs::create_dir_all(project.join("src"))
-        .with_context(|| format!("cannot create {}", project.display()))?;
-    // `[workspace]` keeps it out of ours.
-    let manifest = format!(
-        "[package]\nname = \"fetch\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n\
-         [dependencies]\n{CARRIER} = \"={CARRIER_VERSION}\"\n\n[workspace]\n"
-    );
-    fs::write(project.join("Cargo.toml"), manifest)?;
-    fs::write(project.join("src/lib.rs"), "")?;
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut vendor = Command::new(cargo);
-    vendor.args(["vendor", "--quiet", "vendor"]).current_dir(&project).stdout(Stdio::null());
-    run(&mut vendor, "is the package registry reachable, or already in cargo's cache?")?;
-
-    let lock = fs::read_to_string(project.join("Cargo.lock")).context("cargo wrote no Cargo.lock")?;
+    eprintln!("fetching liburing {VERSION} from Debian");
+    let archive = work.join(format!("liburing-{VERSION}.tar.gz"));
+    let mut curl = |place: &&str| {
+        let mut curl = Command::new("curl");
+        curl.args(["--fail", "--silent", "--show-error", "--location", "--retry", "2", "--output"]);
+        curl.arg(&archive).arg(place).status().is_ok_and(|status| status.success())
+    };
     ensure!(
-        lock.contains(CARRIER_CHECKSUM),
-        "the registry's {CARRIER} {CARRIER_VERSION} is not the package this was written for (its checksum differs)"
+        PLACES.iter().any(&mut curl),
+        "none of these has liburing {VERSION}, or can be reached: {}. Sources of some version may be named with --liburing",
+        PLACES.join(" ")
+    );
+    let sum = Command::new("sha256sum").arg(&archive).output().context("cannot run sha256sum")?;
+    ensure!(
+        sum.stdout.starts_with(CHECKSUM.as_bytes()),
+        "{} is not the archive this was written for (its checksum differs)",
+        archive.display()
     );
     remove(tree)?;
-    fs::rename(project.join("vendor").join(CARRIER).join("liburing"), tree)
-        .with_context(|| format!("{CARRIER} holds no liburing"))?;
-    remove(&project)
+    run(Command::new("tar").arg("-xzf").arg(&archive).arg("-C").arg(work), "is there room?")?;
+    fs::remove_file(&archive).with_context(|| format!("cannot remove {}", archive.display()))
 }
 
 fn remove(path: &Path) -> Result<()> {
@@ -141,13 +149,18 @@ fn remove(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Is it the version we expect, with the source of every test?
-fn verify(tree: &Path) -> Result<()> {
+/// The version that the sources say they are.
+fn version(tree: &Path) -> Result<String> {
     let spec = fs::read_to_string(tree.join("liburing.spec")).context("the sources hold no liburing.spec")?;
-    ensure!(
-        spec.lines().any(|line| line.split_whitespace().eq(["Version:", VERSION])),
-        "the sources are not those of liburing {VERSION}"
-    );
+    let version = spec
+        .lines()
+        .find_map(|line| line.strip_prefix("Version:"))
+        .context("liburing.spec has no version")?;
+    Ok(version.trim().to_owned())
+}
+
+/// Is the source of every test there?
+fn verify(tree: &Path) -> Result<()> {
     let tests = tree.join("test");
     for name in test_names(&tests)? {
         let there = ["c", "cc"].iter().any(|suffix| tests.join(format!("{name}.{suffix}")).exists());
@@ -175,7 +188,7 @@ fn test_names(tests: &Path) -> Result<Vec<String>> {
 }
 
 fn build(work: &Path, tree: &Path) -> Result<()> {
-    eprintln!("building liburing {VERSION} and its tests");
+    eprintln!("building liburing and its tests in {}", tree.display());
     let log = work.join("build.log");
     let out = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
     let step = |words: &[&str]| -> Result<Command> {

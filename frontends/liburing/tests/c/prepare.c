@@ -181,7 +181,8 @@ int main(int count, char **arguments)
 	CHECK(io_uring_prep_nop128);
 	CHECK(io_uring_prep_uring_cmd128, 8, 42);
 	CHECK(io_uring_prep_cmd_getsockname, 43, P(39), P(40), 1);
-#if !IO_URING_CHECK_VERSION(2, 15)
+	// Since 2.16, and before in sources that still call themselves 2.15.
+#ifdef BLOCK_URING_CMD_ZONE_RESET_ALL
 	CHECK(io_uring_prep_cmd_zone_reset_all, 44);
 #endif
 	CHECK(io_uring_sqe_set_data, P(41));

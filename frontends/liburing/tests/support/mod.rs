@@ -34,12 +34,12 @@ pub fn libraries() -> &'static Path {
     })
 }
 
-/// liburing 2.14, with its libraries built: what ours are compared with.
+/// liburing 2.15, with its libraries built: what ours are compared with.
 pub fn liburing() -> &'static Path {
     static THERE: OnceLock<PathBuf> = OnceLock::new();
     THERE.get_or_init(|| {
-        let directory = root().join("quality/conformance/work/liburing-2.14");
-        if !directory.join("src/liburing.so.2.14").exists() {
+        let directory = root().join("quality/conformance/work/liburing-2.15");
+        if !directory.join("src/liburing.so.2.15").exists() {
             cargo("run", &["--quiet", "--package", "anyring-conformance", "--", "prepare"]);
         }
         directory
@@ -50,11 +50,11 @@ pub fn liburing() -> &'static Path {
 pub fn liburing_libraries() -> &'static Path {
     static THERE: OnceLock<PathBuf> = OnceLock::new();
     THERE.get_or_init(|| {
-        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("liburing-2.14");
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("liburing-2.15");
         fs::create_dir_all(&directory).unwrap();
         for name in ["liburing", "liburing-ffi"] {
             let own = directory.join(format!("{name}.{}", std::process::id()));
-            fs::copy(liburing().join(format!("src/{name}.so.2.14")), &own).unwrap();
+            fs::copy(liburing().join(format!("src/{name}.so.2.15")), &own).unwrap();
             fs::rename(&own, directory.join(format!("{name}.so.2"))).unwrap();
         }
         directory
@@ -66,7 +66,7 @@ pub fn liburing_libraries() -> &'static Path {
 pub enum Header {
     /// The one of the system: 2.3 on Debian 12.
     System,
-    /// 2.14.
+    /// 2.15.
     Newest,
     /// That of the source which `LIBURING_SOURCE` names, for a version that is newer still.
     Source,
@@ -107,7 +107,7 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Builds the C program `source`, which is linked with `library` of liburing 2.14 or of the system.
+/// Builds the C program `source`, which is linked with `library` of liburing 2.15 or of the system.
 pub fn compile(source: &str, header: Header, library: &str) -> PathBuf {
     let name = format!("{}-{header:?}-{library}", source.trim_end_matches(".c"));
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(&name);
@@ -152,7 +152,7 @@ pub fn deny() -> &'static Path {
 /// By whom the program's io is done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum By {
-    /// liburing 2.14 itself.
+    /// liburing 2.15 itself.
     Liburing,
     /// Our library, and the kernel.
     Kernel,
