@@ -77,7 +77,6 @@ handed_on! {
     io_uring_register_napi Code::IORING_REGISTER_NAPI, (napi: Any) => napi, 1;
     io_uring_unregister_napi Code::IORING_UNREGISTER_NAPI, (napi: Any) => napi, 1;
     io_uring_register_clock Code::IORING_REGISTER_CLOCK, (clock: Any) => clock, 0;
-    io_uring_register_ifq Code::IORING_REGISTER_ZCRX_IFQ, (queue: Any) => queue, 1;
     io_uring_register_zcrx_ctrl REGISTER_ZCRX_CTRL, (control: Any) => control, 0;
     io_uring_register_bpf_filter REGISTER_BPF_FILTER, (filter: Any) => filter, 1;
 }
@@ -123,6 +122,18 @@ pub unsafe extern "C" fn io_uring_register_region(ring: &Ring, region: Any) -> c
     ring.let_map();
     // SAFETY: the caller's promise.
     unsafe { register(ring, Code::IORING_REGISTER_MEM_REGION as c_uint, region, 1) }
+}
+
+/// `io_uring_register_ifq(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn io_uring_register_ifq(ring: &Ring, queue: Any) -> c_int {
+    // Where the program does not give the memory of the refill ring, it maps it.
+    ring.let_map();
+    // SAFETY: the caller's promise.
+    unsafe { register(ring, Code::IORING_REGISTER_ZCRX_IFQ as c_uint, queue, 1) }
 }
 
 /// Registrations of no ring.

@@ -8,7 +8,8 @@ use anyring_engine::request::op::{Caps, Field};
 use anyring_engine::request::shown::{Argument, Kind};
 use anyring_trace::event::{Content, FOUND};
 use linux_raw_sys::io_uring::{
-    IORING_CQE_BUFFER_SHIFT, IORING_CQE_F_BUFFER, IORING_FILE_INDEX_ALLOC, IORING_NOTIF_USAGE_ZC_COPIED,
+    IORING_CQE_BUFFER_SHIFT, IORING_CQE_F_BUFFER, IORING_CQE_F_MORE, IORING_FILE_INDEX_ALLOC,
+    IORING_NOTIF_USAGE_ZC_COPIED,
 };
 
 use crate::memory::{Memory, Piece};
@@ -109,7 +110,10 @@ impl Decoder {
             meaning(out, request, completion);
         }
         self.flags(out, completion.flags);
-        if completion.big != [0; 2] {
+        let has_place = request.is_some_and(|request| request.op.caps.has(Caps::PLACES));
+        if has_place && completion.flags & IORING_CQE_F_MORE != 0 {
+            let _ = write!(out, " off={:#x}", completion.big[0]);
+        } else if completion.big != [0; 2] {
             let _ = write!(out, " big={{{:#x}, {:#x}}}", completion.big[0], completion.big[1]);
         }
         if request.is_some_and(|request| request.sqe.user_data != completion.user_data) {

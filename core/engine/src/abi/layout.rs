@@ -12,6 +12,10 @@ use crate::abi::{Errno, IORING_SETUP_CQE_MIXED, IORING_SETUP_SQE_MIXED};
 pub const SQES_OFFSET: u64 = IORING_OFF_SQES as u64;
 /// Where the parameter region lies in the memfd (`IORING_MAP_OFF_PARAM_REGION`).
 pub const PARAM_REGION_OFFSET: u64 = 0x2000_0000;
+/// Where the refill rings of zero-copy receives begin in the memfd (`IORING_MAP_OFF_ZCRX_REGION`).
+pub const RECEIVE_QUEUES_OFFSET: u64 = 0x3000_0000;
+/// One every so many bytes, as a power of two (`IORING_OFF_ZCRX_SHIFT`).
+pub const RECEIVE_QUEUE_SHIFT: u32 = 16;
 /// Where provided buffer rings begin in the memfd.
 pub const PBUF_OFFSET: u64 = IORING_OFF_PBUF_RING as u64;
 /// Where the CQEs lie behind the header.

@@ -38,6 +38,16 @@ pub const IORING_NOP_CQE32: u32 = 1 << 5;
 pub const IORING_REGISTER_QUERY: u32 = 35;
 /// What becomes of a zero-copy receive queue.
 pub const IORING_REGISTER_ZCRX_CTRL: u32 = 36;
+/// A queue of zero-copy receives that was exported.
+pub const ZCRX_REG_IMPORT: u32 = 1;
+/// A queue without an interface: everything is copied.
+pub const ZCRX_REG_NODEV: u32 = 2;
+/// Takes what the program gave back out of the refill ring.
+pub const ZCRX_CTRL_FLUSH_RQ: u32 = 0;
+/// Makes a descriptor of a queue.
+pub const ZCRX_CTRL_EXPORT: u32 = 1;
+/// Tells of an event once more.
+pub const ZCRX_CTRL_ARM_EVENT: u32 = 2;
 /// A filter of requests.
 pub const IORING_REGISTER_BPF_FILTER: u32 = 37;
 /// One more than the last registration.

@@ -12,6 +12,7 @@ pub mod kinds;
 pub mod mounts;
 pub mod napi;
 pub mod notes;
+pub mod receive_queues;
 pub mod region;
 pub mod restraint;
 pub mod restrictions;

@@ -3,6 +3,7 @@
 
 use alloc::vec::Vec;
 
+use crate::assets::receive_queues::exported;
 use crate::assets::{directories, eventfd, mounts, ring_fds};
 use crate::calls::register;
 use crate::ops::futex;
@@ -15,7 +16,7 @@ use crate::ring::{lifetime, registry};
 use crate::work::{exposure, interrupt, pool};
 
 /// The locks below a ring's, in the order in which they are taken.
-const LOCKS: [fn() -> &'static dyn AcrossFork; 11] = [
+const LOCKS: [fn() -> &'static dyn AcrossFork; 12] = [
     pool::lock,
     reactor::lock,
     lifetime::lock,
@@ -23,6 +24,7 @@ const LOCKS: [fn() -> &'static dyn AcrossFork; 11] = [
     eventfd::lock,
     directories::lock,
     mounts::lock,
+    exported::lock,
     futex::lock,
     credentials::lock,
     threads::lock,

@@ -5,7 +5,8 @@ use alloc::vec::Vec;
 
 use crate::abi::layout::CQES_OFFSET;
 use crate::abi::{Errno, KNOWN_SQE_FLAGS};
-use crate::calls::register::Register;
+use crate::assets::receive_queues::{Event, HEADER};
+use crate::calls::register::{Register, receive_queues};
 use crate::calls::{enter, setup};
 use crate::os::pages::PAGE;
 use crate::os::user;
@@ -13,8 +14,12 @@ use crate::request::version::{self, Abi};
 
 /// What the engine has (`IO_URING_QUERY_OPCODES`).
 const OPCODES: u32 = 0;
+/// What zero-copy receives have (`IO_URING_QUERY_ZCRX`).
+const RECEIVE_QUEUES: u32 = 1;
 /// How long the rings' header is, and how it is aligned (`IO_URING_QUERY_SCQ`).
 const HEADERS: u32 = 2;
+/// Of which events of theirs a program can be told (`IO_URING_QUERY_ZCRX_EVENT`).
+const EVENTS: u32 = 3;
 /// The longest answer.
 const REPLY: usize = 48;
 /// A chain is not followed further.
@@ -110,6 +115,17 @@ fn reply(question: u32, abi: &Abi) -> Option<Vec<u64>> {
             u64::from(KNOWN_SQE_FLAGS),
             u64::from(abi.questions),
         ],
+        // `struct io_uring_query_zcrx`: flags of a registration, those of an area, how many controls, features; the refill
+        // ring's header.
+        RECEIVE_QUEUES => vec![
+            u64::from(receive_queues::FLAGS),
+            0,
+            u64::from(receive_queues::CONTROLS) | u64::from(receive_queues::FEATURES) << 32,
+            u64::from(HEADER.0) | u64::from(HEADER.1) << 32,
+            0,
+        ],
+        // `struct io_uring_query_zcrx_event`: events, and the size and the alignment of the counters.
+        EVENTS => vec![u64::from(Event::ALL) | 16 << 32, 8, 0, 0, 0, 0],
         // `struct io_uring_query_scq`: the header's length and alignment.
         HEADERS => vec![CQES_OFFSET as u64, 64],
         _ => return None,

@@ -6,6 +6,7 @@ mod clone;
 mod eventfd;
 mod napi;
 mod personalities;
+pub mod receive_queues;
 mod region;
 mod restrictions;
 pub mod ring_fds;
@@ -54,8 +55,6 @@ pub enum Carry {
     RingOrProcess(fn(&mut Core, &Register) -> Result<usize, Errno>, fn(&Register) -> Result<usize, Errno>),
     /// Without any lock.
     Unlocked(fn(&Register) -> Result<usize, Errno>),
-    /// Not at all: `EINVAL`, as a kernel without it; for this reason.
-    Absent(&'static str),
 }
 
 /// Whether a call may, or must, name no ring (descriptor -1).
@@ -162,13 +161,11 @@ impl Row {
     }
 }
 
-const fn absent(code: Code, name: &'static str, reason: &'static str) -> Row {
-    Row::new(code, name, Takes::Any, Carry::Absent(reason))
-}
-
 const UNPINNED: &str =
     "nothing is pinned: nothing counts against RLIMIT_MEMLOCK, and a transfer into what was unmapped fails";
 
+const COPIES: &str = "everything is copied, an interface's queue left as it is; no DMA buffers as area, no larger pages, nothing is pinned; \
+                      a refill ring in the ring's own memory is mapped by the ring that registered it";
 const BOUNDED_ONLY: &str = "for all rings of the process; not for work that may take for ever, most of which the \
                             kernel does without threads";
 const OF_PROCESS: &str = "without a ring: for the rings of the whole process and of children that it forks, not of one thread, \
@@ -370,11 +367,15 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
             Unlocked(|call| msg_ring::send_without_ring(call.argument)),
         )
         .names(Names::None),
-        absent(
+        Row::new(
             Code::IORING_REGISTER_ZCRX_IFQ,
             "IORING_REGISTER_ZCRX_IFQ",
-            "zero-copy receive needs the network card's driver",
-        ),
+            One,
+            Descriptor(receive_queues::register),
+        )
+        .argument(Argument::One(structures::RECEIVE_QUEUE))
+        .faults(&[RegisterNoMemory])
+        .limits(COPIES),
         Row::new(
             Code::IORING_REGISTER_RESIZE_RINGS,
             "IORING_REGISTER_RESIZE_RINGS",
@@ -394,8 +395,10 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
             IORING_REGISTER_ZCRX_CTRL,
             "IORING_REGISTER_ZCRX_CTRL",
             Any,
-            Carry::Absent("zero-copy receive needs the network card's driver"),
-        ),
+            Ring(receive_queues::control),
+        )
+        .argument(Argument::One(structures::RECEIVE_QUEUE_CONTROL))
+        .limits("an exported queue is imported in the same process only"),
         Row::numbered(
             IORING_REGISTER_BPF_FILTER,
             "IORING_REGISTER_BPF_FILTER",
@@ -466,7 +469,6 @@ pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
             drop(guard);
             return carry(call);
         }
-        Carry::Absent(_) => Err(Errno::EINVAL),
     };
     if let Some(core) = live(&mut guard, serial) {
         core.notify();

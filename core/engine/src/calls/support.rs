@@ -7,11 +7,11 @@ use core::fmt::Write;
 use linux_raw_sys::io_uring::io_uring_register_op as Code;
 
 use crate::abi::names::Names;
+use crate::calls::register;
 pub use crate::calls::register::Argument;
-use crate::calls::register::{self, Carry};
 use crate::calls::{enter, setup};
 use crate::ops::{self};
-use crate::request::op::{Caps, Op};
+use crate::request::op::Op;
 use crate::request::version::{self, Version};
 
 /// How much of something the engine has.
@@ -23,6 +23,13 @@ pub enum Support {
     Partly(&'static str),
     /// Nothing, for this reason: the answer is that of a kernel without it.
     No(&'static str),
+}
+
+impl Support {
+    /// All of it but for these limits, if there are any.
+    const fn but(limits: &'static str) -> Support {
+        if limits.is_empty() { Support::Yes } else { Support::Partly(limits) }
+    }
 }
 
 /// One bit of a word of flags.
@@ -158,12 +165,7 @@ fn operations(page: &mut String) {
 
 fn list(page: &mut String, operations: &[Op]) {
     for op in operations {
-        let support = match (op.caps.has(Caps::PRESENT), op.limits) {
-            (false, reason) => Support::No(reason),
-            (true, "") => Support::Yes,
-            (true, limits) => Support::Partly(limits),
-        };
-        row(page, op.code.into(), op.name, version::of_operation(op.code), support);
+        row(page, op.code.into(), op.name, version::of_operation(op.code), Support::but(op.limits));
     }
 }
 
@@ -171,12 +173,8 @@ fn registrations(page: &mut String) {
     heading(page, "Registrations", REGISTRATIONS.prefix);
     for call in &register::TABLE {
         let name = call.name.strip_prefix(REGISTRATIONS.prefix).unwrap_or(call.name);
-        let support = match (call.carry, call.limits) {
-            (Carry::Absent(reason), _) => Support::No(reason),
-            (_, "") => Support::Yes,
-            (_, limits) => Support::Partly(limits),
-        };
-        row(page, call.code as usize, name, version::of_registration(call.code), support);
+        let since = version::of_registration(call.code);
+        row(page, call.code as usize, name, since, Support::but(call.limits));
     }
 }
 

@@ -23,7 +23,7 @@ pub mod waitid;
 pub mod xattr;
 
 use crate::abi::IORING_OP_LAST;
-use crate::request::op::{Code, FIRST_PRIVATE, Op};
+use crate::request::op::{FIRST_PRIVATE, Op};
 use crate::request::table::Table;
 use crate::request::version::Version;
 
@@ -90,8 +90,7 @@ pub const ROWS: &[Op] = &[
     file::FTRUNCATE,
     net::socket::BIND,
     net::socket::LISTEN,
-    Op::absent(Code::IORING_OP_RECV_ZC, "RECV_ZC", "needs the network card's driver")
-        .arguments(net::recv::ZERO_COPY),
+    net::recv_zero_copy::RECV_ZC,
     epoll::EPOLL_WAIT,
     rw::READV_FIXED,
     rw::WRITEV_FIXED,

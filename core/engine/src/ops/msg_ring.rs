@@ -187,18 +187,6 @@ impl Core {
     fn counts_completions(&self) -> bool {
         self.timeouts().counting() > 0 && !self.defers()
     }
-
-    /// A completion from outside. A ring that defers sees it when its thread comes for it.
-    fn receive(&mut self, cqe: Cqe) {
-        if self.defers() {
-            if !self.forward(&cqe) {
-                self.hold_message(cqe);
-            }
-            self.notify_deferred();
-        } else {
-            self.beside_batch(|core| core.post_unrequested(cqe));
-        }
-    }
 }
 
 const _: () = assert!(size_of::<Sqe>() == size_of::<[u64; 8]>());

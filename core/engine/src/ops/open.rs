@@ -402,13 +402,11 @@ fn prep_pipe(core: &mut Core, id: RequestId) -> Result<(), Errno> {
 
 fn issue_pipe(core: &mut Core, id: RequestId) -> Outcome {
     let sqe = core[id].sqe;
-    let mut ends: [Fd; 2] = [-1; 2];
     let flags = if sqe.file_index == 0 { sqe.op_flags } else { sqe.op_flags | O_CLOEXEC };
-    // SAFETY: writes two descriptors of ours.
-    let made = unsafe { os::call(nr::__NR_pipe2, [ends.as_mut_ptr() as usize, flags as usize, 0, 0, 0, 0]) };
-    if let Err(errno) = made {
-        return errno.into();
-    }
+    let ends = match os::pipe(flags) {
+        Ok(ends) => ends,
+        Err(errno) => return errno.into(),
+    };
     if sqe.file_index != 0 {
         return install_pipe(core, ends, &sqe).into();
     }

@@ -543,11 +543,7 @@ pub unsafe fn process_copy(destination: *mut u8, source: *const u8, length: usiz
 pub unsafe fn pipe_copy(destination: *mut u8, source: *const u8, length: usize) -> Result<(), Errno> {
     // What a pipe always holds, however small the user's limit has made it.
     const CHUNK: usize = 4096;
-    let mut ends: [Fd; 2] = [0; 2];
-    // SAFETY: writes two descriptors of ours.
-    unsafe {
-        call(nr::__NR_pipe2, [ends.as_mut_ptr() as usize, nr::O_CLOEXEC as usize, 0, 0, 0, 0])?;
-    }
+    let ends = pipe(nr::O_CLOEXEC)?;
     let [out, into] = ends.map(|fd| fd as usize);
     let moved = |number, fd, address, count| {
         // SAFETY: passed on to the caller; the kernel checks the other side.
@@ -565,6 +561,13 @@ pub unsafe fn pipe_copy(destination: *mut u8, source: *const u8, length: usize) 
         close(end);
     }
     result
+}
+
+/// `pipe2(2)`: the reading end and the writing end.
+pub fn pipe(flags: u32) -> Result<[Fd; 2], Errno> {
+    let mut ends: [Fd; 2] = [-1; 2];
+    // SAFETY: writes two descriptors of ours.
+    unsafe { call(nr::__NR_pipe2, [ends.as_mut_ptr() as usize, flags as usize, 0, 0, 0, 0]) }.map(|_| ends)
 }
 
 /// `preadv2(2)`, or with `writes` `pwritev2(2)`; offset -1 is the file's position. Where the system has
@@ -734,16 +737,55 @@ pub fn send_nothing(fd: Fd) -> Result<usize, Errno> {
 
 /// May the calling thread use real-time I/O priorities (`CAP_SYS_ADMIN` or `CAP_SYS_NICE`)?
 pub fn may_raise_priority() -> bool {
-    const VERSION: u32 = 0x2008_0522;
-    const SYS_ADMIN: u32 = 21;
-    const SYS_NICE: u32 = 23;
-    let header = [VERSION, 0];
+    has_capability(nr::CAP_SYS_ADMIN) || has_capability(nr::CAP_SYS_NICE)
+}
+
+/// Is this capability, one of the first 32, among the effective ones of the calling thread?
+pub fn has_capability(capability: u32) -> bool {
+    let header = [nr::_LINUX_CAPABILITY_VERSION_3, 0];
     // Effective, permitted and inheritable sets, the lower halves first.
     let mut sets = [0u32; 6];
     // SAFETY: reads a header and writes two sets of ours.
     let result =
         unsafe { call(nr::__NR_capget, [header.as_ptr() as usize, sets.as_mut_ptr() as usize, 0, 0, 0, 0]) };
-    result.is_ok() && sets[0] & (1 << SYS_ADMIN | 1 << SYS_NICE) != 0
+    result.is_ok() && sets[0] & 1 << capability != 0
+}
+
+/// The name of a network interface, ended by a zero, by its number.
+///
+/// # Errors
+/// `ENODEV` where there is none; others where there cannot be a socket to ask.
+pub fn interface_name(index: u32) -> Result<[u8; 16], Errno> {
+    const SIOCGIFNAME: usize = 0x8910;
+    let (domain, kind) =
+        (linux_raw_sys::net::AF_UNIX as usize, linux_raw_sys::net::SOCK_DGRAM | nr::O_CLOEXEC);
+    // SAFETY: touches no memory.
+    let socket = unsafe { call(nr::__NR_socket, [domain, kind as usize, 0, 0, 0, 0]) }?;
+    let socket = OwnedFd::new(socket as Fd);
+    // `struct ifreq`: a name, and in this question the number.
+    let mut request = [0u8; 40];
+    request[16..20].copy_from_slice(&index.to_ne_bytes());
+    let arguments = [socket.fd() as usize, SIOCGIFNAME, request.as_mut_ptr() as usize, 0, 0, 0];
+    // SAFETY: reads and writes such a structure of ours.
+    unsafe { call(nr::__NR_ioctl, arguments) }?;
+    let mut name = [0; 16];
+    name[..15].copy_from_slice(&request[..15]);
+    Ok(name)
+}
+
+/// Has the interface of that name a receive queue of that number? Nothing where sysfs does not tell.
+pub fn has_receive_queue(name: &[u8; 16], queue: u32) -> Option<bool> {
+    let name = CStr::from_bytes_until_nul(name).ok()?.to_str().ok()?;
+    let queues = alloc::format!("/sys/class/net/{name}/queues\0");
+    let directory =
+        open(CStr::from_bytes_with_nul(queues.as_bytes()).ok()?, nr::O_PATH | nr::O_CLOEXEC).ok()?;
+    let directory = OwnedFd::new(directory);
+    let queue = alloc::format!("rx-{queue}\0");
+    match mode_at(directory.fd(), queue.as_ptr() as usize, true) {
+        Ok(_) => Some(true),
+        Err(Errno::ENOENT) => Some(false),
+        Err(_) => None,
+    }
 }
 
 /// A descriptor that is closed when it is dropped.

@@ -57,7 +57,9 @@ plain!(
     linux_raw_sys::io_uring::io_uring_napi,
     linux_raw_sys::io_uring::io_uring_sync_cancel_reg,
     linux_raw_sys::io_uring::io_uring_file_index_range,
-    linux_raw_sys::io_uring::io_uring_buf_status
+    linux_raw_sys::io_uring::io_uring_buf_status,
+    linux_raw_sys::io_uring::io_uring_zcrx_ifq_reg,
+    linux_raw_sys::io_uring::io_uring_zcrx_area_reg
 );
 
 /// Where a program's memory ends at the latest on machines with four levels of page tables, the last

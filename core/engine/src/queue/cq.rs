@@ -72,6 +72,20 @@ impl Cq {
         self.kept.is_empty() && self.ready(memory).saturating_add(count) <= memory.layout().cq_entries
     }
 
+    /// How many big CQEs would be seen at once?
+    pub fn room_for_big(&self, memory: &RingMemory) -> u32 {
+        let entries = memory.layout().cq_entries;
+        let free = entries.saturating_sub(self.ready(memory));
+        let until_end = (entries - (self.tail & (entries - 1))).min(free);
+        match self.sizes {
+            _ if !self.kept.is_empty() => 0,
+            Sizes::Small => 0,
+            Sizes::Big => free,
+            // None goes around the end.
+            Sizes::Mixed => until_end / 2 + (free - until_end) / 2,
+        }
+    }
+
     /// Are all CQEs of the ordinary size?
     #[inline]
     pub fn is_plain(&self) -> bool {

@@ -6,6 +6,7 @@
 //!   0x8000000   nothing: the CQ lies at 0 too (IORING_FEAT_SINGLE_MMAP)  IORING_OFF_CQ_RING
 //!   0x10000000  SQEs                                                     IORING_OFF_SQES
 //!   0x20000000  the parameter region, if one is registered               IORING_MAP_OFF_PARAM_REGION
+//!   0x30000000  refill rings of zero-copy receives, every 64 KiB         IORING_MAP_OFF_ZCRX_REGION
 //!   0x80000000  provided buffer rings, one every 64 KiB                  IORING_OFF_PBUF_RING
 //! ```
 //!

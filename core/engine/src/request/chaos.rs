@@ -70,6 +70,8 @@ pub const RECEIVES: &[Fault] = &[
     Fault::MultishotEnds,
     Fault::BufferRubbish,
 ];
+/// Those of receives into pages of a queue.
+pub const ZERO_COPY_RECEIVES: &[Fault] = &[Fault::Interrupted, Fault::NoMemory, Fault::Canceled];
 /// Those of sends.
 pub const SENDS: &[Fault] = &[
     Fault::Short,

@@ -4,6 +4,7 @@ use anyring_chaos_plan::Fault;
 use anyring_trace::event;
 use linux_raw_sys::io_uring::IORING_CQE_F_MORE;
 
+use crate::abi::{IORING_CQE_F_32, IORING_SETUP_CQE_MIXED};
 use crate::coverage;
 use crate::queue::Cqe;
 use crate::request::{FileHold, Flags, RequestId};
@@ -143,6 +144,19 @@ impl Core {
             return false;
         }
         self.beside_batch(|core| core.post_at_once(&cqe))
+    }
+
+    /// The same with a big CQE, of a request that has seen that there is room. Where the program says otherwise meanwhile,
+    /// it is kept.
+    pub fn post_more_big(&mut self, id: RequestId, result: i32, big: [u64; 2]) {
+        let mixed = if self.is(IORING_SETUP_CQE_MIXED) { IORING_CQE_F_32 } else { 0 };
+        let request = &self[id];
+        let cqe = Cqe { flags: mixed | IORING_CQE_F_MORE, big, ..request.cqe(result) };
+        coverage::seen(request.op.code, result);
+        if request.flags.has(Flags::TRACED) {
+            self.trace_completion(id, &cqe, 0);
+        }
+        self.beside_batch(|core| core.post(cqe));
     }
 
     /// May the next CQE of a request be posted that goes on? Told, where it is traced.

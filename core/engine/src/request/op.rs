@@ -38,7 +38,7 @@ pub struct Op {
     /// Those in which nothing may stand (`EINVAL`), which is looked at before anything else of them. A field that is
     /// neither here nor read is ignored, as the kernel ignores it.
     pub unused: Option<Unused>,
-    /// What of it is missing; of an absent one, why. For the support page.
+    /// What of it is missing. For the support page.
     pub limits: &'static str,
     /// The errors that it answers with of its own accord: from checks, copies and look-ups of the engine's, not from the
     /// system calls that it makes. `make coverage` fails where the tests have not seen one of them.
@@ -328,6 +328,9 @@ impl Caps {
     /// Its SQE takes two places, where the ring's are not as big anyway.
     pub const WIDE: Caps = Caps(1 << 26);
 
+    /// Each CQE but the last tells of data in registered pages: where they lie there stands in its second half.
+    pub const PLACES: Caps = Caps(1 << 27);
+
     /// It is no operation of this version of the ABI at all.
     pub const UNKNOWN: Caps = Caps(1 << 19);
 
@@ -392,11 +395,16 @@ impl Op {
         }
     }
 
-    /// An opcode that the engine does not have: it answers what a kernel without it answers.
-    pub const fn absent(code: Code, name: &'static str, reason: &'static str) -> Op {
-        let mut op = Op::new(code, name, Caps::NONE, |_, _| Err(Errno::EINVAL), |_, _| Errno::EINVAL.into());
-        op.caps = Caps::IOPRIO;
-        op.limits = reason;
+    /// A row for what is no operation.
+    pub const fn unknown() -> Op {
+        let mut op = Op::new(
+            Code::IORING_OP_LAST,
+            "UNKNOWN",
+            Caps::NONE,
+            |_, _| Err(Errno::EINVAL),
+            |_, _| Errno::EINVAL.into(),
+        );
+        op.caps = Caps::UNKNOWN;
         op.available = || false;
         op
     }

@@ -8,6 +8,7 @@ use linux_raw_sys::general::{
 use linux_raw_sys::io_uring::{
     io_uring_buf_reg, io_uring_buf_status, io_uring_clock_register, io_uring_file_index_range,
     io_uring_rsrc_register, io_uring_rsrc_update, io_uring_rsrc_update2, io_uring_sync_cancel_reg,
+    io_uring_zcrx_ifq_reg,
 };
 
 use crate::abi::names;
@@ -79,6 +80,27 @@ pub const SIGINFO: &Structure = &Structure {
         Member::new("si_pid", 16, 4, Kind::Signed),
         Member::new("si_uid", 20, 4, Kind::Number),
         Member::new("si_status", 24, 4, Kind::Signed),
+    ],
+};
+
+/// A queue of zero-copy receives.
+pub const RECEIVE_QUEUE: &Structure = &structure!("struct io_uring_zcrx_ifq_reg", io_uring_zcrx_ifq_reg, [
+    if_idx: 4 Kind::Number,
+    if_rxq: 4 Kind::Number,
+    rq_entries: 4 Kind::Number,
+    flags: 4 Kind::Flags(names::RECEIVE_QUEUE_FLAGS),
+    area_ptr: 8 Kind::Address,
+    region_ptr: 8 Kind::Address,
+    zcrx_id: 4 Kind::Number,
+]);
+
+/// What becomes of one.
+pub const RECEIVE_QUEUE_CONTROL: &Structure = &Structure {
+    name: "struct zcrx_ctrl",
+    bytes: 72,
+    members: &[
+        Member::new("zcrx_id", 0, 4, Kind::Number),
+        Member::new("op", 4, 4, Kind::Choice(names::RECEIVE_QUEUE_CONTROLS)),
     ],
 };
 

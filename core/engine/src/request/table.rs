@@ -1,6 +1,6 @@
 //! The op table, as a ring has it: which row an opcode has.
 
-use crate::request::op::{Caps, Code, FIRST_PRIVATE, Op};
+use crate::request::op::{FIRST_PRIVATE, Op};
 
 /// The rows, found by their opcodes.
 pub struct Table {
@@ -9,11 +9,7 @@ pub struct Table {
 }
 
 /// The row of numbers that no operation has.
-static UNKNOWN: Op = {
-    let mut op = Op::absent(Code::IORING_OP_LAST, "UNKNOWN", "");
-    op.caps = Caps::UNKNOWN;
-    op
-};
+static UNKNOWN: Op = Op::unknown();
 
 impl Table {
     /// The table of these rows.

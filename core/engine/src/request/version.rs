@@ -13,7 +13,7 @@ use linux_raw_sys::io_uring::*;
 use crate::abi::{
     Errno, IORING_SETUP_CQE_MIXED, IORING_SETUP_SQ_REWIND, IORING_SETUP_SQE_MIXED,
     IORING_TIMEOUT_IMMEDIATE_ARG, IOSQE_BUFFER_SELECT, RWF_ATOMIC, RWF_DONTCACHE, RWF_NOAPPEND, RWF_NOSIGNAL,
-    Sqe,
+    Sqe, ZCRX_REG_IMPORT, ZCRX_REG_NODEV,
 };
 use crate::os::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use crate::os::user;
@@ -406,6 +406,12 @@ const UNDERSTOOD: &[Understood] = {
         understood(6, 12, IORING_REGISTER_PBUF_RING, 3, 1 << 17),
         // Cancelled by operation.
         understood(6, 6, IORING_REGISTER_SYNC_CANCEL, 8, 0xff),
+        // Queues of zero-copy receives: imported, of another length of pages, without an interface, with events.
+        understood(6, 19, IORING_REGISTER_ZCRX_IFQ, 3, ZCRX_REG_IMPORT),
+        understood(7, 0, IORING_REGISTER_ZCRX_IFQ, 17, u32::MAX),
+        understood(7, 1, IORING_REGISTER_ZCRX_IFQ, 3, ZCRX_REG_NODEV),
+        understood(7, 2, IORING_REGISTER_ZCRX_IFQ, 18, u32::MAX),
+        understood(7, 2, IORING_REGISTER_ZCRX_IFQ, 19, u32::MAX),
         // A part of the buffers, in the place of others.
         understood(6, 13, IORING_REGISTER_CLONE_BUFFERS, 1, 1 << 1),
         understood(6, 13, IORING_REGISTER_CLONE_BUFFERS, 2, u32::MAX),
@@ -414,7 +420,8 @@ const UNDERSTOOD: &[Understood] = {
     ]
 };
 
-/// Holds the argument of a registration against what it understood in the process's version.
+/// Holds the argument of a registration against what it understood in the process's version. One that cannot be read is
+/// left to the registration.
 ///
 /// # Errors
 /// `EINVAL`, as the older kernel.
@@ -425,8 +432,8 @@ pub fn admit_registration(code: u32, argument: u64) -> Result<(), Errno> {
     }
     let newer = UNDERSTOOD.iter().filter(|one| one.registration as u32 == code && one.version > version);
     for one in newer {
-        let word: u32 = user::read(argument + 4 * one.word)?;
-        if word & one.bits != 0 {
+        let word = user::read::<u32>(argument.wrapping_add(4 * one.word));
+        if word.is_ok_and(|word| word & one.bits != 0) {
             return Err(Errno::EINVAL);
         }
     }

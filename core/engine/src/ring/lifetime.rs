@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use crate::abi::Errno;
 use crate::assets::directories::{self, Directories};
+use crate::assets::receive_queues::{ReceiveQueues, exported};
 use crate::assets::{eventfd, mounts};
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Fd};
@@ -185,6 +186,7 @@ pub unsafe fn forked() {
         eventfd::forked();
         directories::forked();
         mounts::forked();
+        exported::forked();
     }
     let mut watches = WATCHES.lock();
     if let Some(inotify) = watches.inotify.take() {
@@ -208,6 +210,7 @@ impl Core {
         self.readiness.forked();
         self.files.forked();
         self.buffers.forked();
+        self.receive_queues = ReceiveQueues::default();
         self.forget_pages();
         self.zero_copy.forked();
         self.directories = Directories::default();
@@ -269,6 +272,7 @@ impl Core {
             self.drop_request(id);
         }
         self.drop_queues();
+        self.leave_receive_queues();
         self.kick_driver();
         self.wake_all();
     }

@@ -26,6 +26,7 @@ use crate::assets::buffers::BufferTable;
 use crate::assets::directories::Directories;
 use crate::assets::files::FileTable;
 use crate::assets::kbuf::BufferGroups;
+use crate::assets::receive_queues::ReceiveQueues;
 use crate::assets::region::ParamRegion;
 use crate::assets::restraint;
 use crate::assets::restrictions::Restrictions;
@@ -243,6 +244,8 @@ pub struct Core {
     groups: BufferGroups,
     /// Memory from which waits take their arguments.
     region: ParamRegion,
+    /// Into which data is received in the program's pages.
+    receive_queues: ReceiveQueues,
     /// Registered credentials.
     personalities: Personalities,
     /// The thread that may submit, once known (`IORING_SETUP_SINGLE_ISSUER`).
@@ -426,6 +429,7 @@ impl Core {
             buffers: BufferTable::default(),
             groups: BufferGroups::default(),
             region: ParamRegion::default(),
+            receive_queues: ReceiveQueues::default(),
             personalities: Personalities::default(),
             submitter,
             sq_thread: SqThread::default(),

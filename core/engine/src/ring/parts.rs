@@ -7,6 +7,7 @@ use crate::assets::buffers::BufferTable;
 use crate::assets::directories::Directories;
 use crate::assets::files::FileTable;
 use crate::assets::kbuf::BufferGroups;
+use crate::assets::receive_queues::ReceiveQueues;
 use crate::assets::region::ParamRegion;
 use crate::assets::restrictions::Restrictions;
 use crate::queue::{Cq, RingMemory, Sq};
@@ -161,4 +162,6 @@ parts! {
     groups / groups_mut: BufferGroups;
     /// Memory from which waits take their arguments.
     region / region_mut: ParamRegion;
+    /// Into which data is received in the program's pages.
+    receive_queues / receive_queues_mut: ReceiveQueues;
 }

@@ -130,9 +130,16 @@ impl Core {
         self.ready.push(id, request);
     }
 
-    /// Holds a completion back that another ring sent, until the program comes to fetch.
-    pub fn hold_message(&mut self, cqe: Cqe) {
-        self.cq.hold_back(cqe);
+    /// A completion from outside. A ring that defers sees it when its thread comes for it.
+    pub fn receive(&mut self, cqe: Cqe) {
+        if self.defers() {
+            if !self.forward(&cqe) {
+                self.cq.hold_back(cqe);
+            }
+            self.notify_deferred();
+        } else {
+            self.beside_batch(|core| core.post_unrequested(cqe));
+        }
     }
 
     /// Posts what was held back.
@@ -178,6 +185,11 @@ impl Core {
     #[inline]
     pub fn has_room_for(&self, count: u32) -> bool {
         self.cq.has_room_for(&self.memory, count)
+    }
+
+    /// How many big CQEs would be seen at once?
+    pub fn room_for_big(&self) -> u32 {
+        self.cq.room_for_big(&self.memory)
     }
 
     /// Moves kept CQEs into the ring, as far as there is room.

@@ -708,7 +708,7 @@ operations! {
     /// Lets a socket take connections, as `listen(2)`.
     Listen: Code::IORING_OP_LISTEN [] file file (backlog: i32 = len) {}
 
-    /// Receives without copying, from a network card that was registered for it.
+    /// Receives into the pages of a queue that was registered for it, from a network card without copying.
     RecvZc: Code::IORING_OP_RECV_ZC [ioprio = flags::RECV_MULTISHOT] file file (interface_queue: u32 = file_index) {
         /// So much at most.
         length: u32, = len;

@@ -35,7 +35,7 @@ impl Effect {
     }
 }
 
-/// Is the operation compared? One needs a network card of its own, some the kernel does not have.
+/// Is the operation compared? For one the kernel wants a network card, some it does not have.
 pub fn is_generated(op: &Op) -> bool {
     !op.is_private() && op.name != "RECV_ZC"
 }

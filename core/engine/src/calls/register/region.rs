@@ -1,12 +1,14 @@
 //! The parameter region (`IORING_REGISTER_MEM_REGION`).
 
+use core::ops::Range;
+
 use linux_raw_sys::io_uring::{
     IORING_MEM_REGION_REG_WAIT_ARG, IORING_MEM_REGION_TYPE_USER, IORING_SETUP_R_DISABLED,
     io_uring_mem_region_reg, io_uring_region_desc,
 };
 
 use crate::abi::Errno;
-use crate::abi::layout::{PARAM_REGION_OFFSET, PBUF_OFFSET};
+use crate::abi::layout::{PARAM_REGION_OFFSET, RECEIVE_QUEUES_OFFSET};
 use crate::calls::register::Register;
 use crate::os::pages::PAGE;
 use crate::os::region::Region;
@@ -17,7 +19,7 @@ use crate::ring::Core;
 ///
 /// # Errors
 /// As the kernel's: `EBUSY` where there is one, `EINVAL`, `EFAULT`, `E2BIG`, `EOVERFLOW`; `ENOMEM`
-/// also for a region that would run into the buffer rings, which the kernel keeps apart.
+/// also for a region that would run into what lies behind it, which the kernel keeps apart.
 pub fn register(core: &mut Core, fd: Fd, call: &Register) -> Result<usize, Errno> {
     if core.region().is_there() {
         return Err(Errno::EBUSY);
@@ -30,14 +32,18 @@ pub fn register(core: &mut Core, fd: Fd, call: &Register) -> Result<usize, Errno
     {
         return Err(Errno::EINVAL);
     }
-    let memory = take(&mut wanted, fd)?;
+    let memory = take(&mut wanted, fd, PARAM_REGION_OFFSET..RECEIVE_QUEUES_OFFSET)?;
     user::write(given.region_uptr, &wanted)?;
     core.region_mut().set(memory, holds_waits);
     Ok(0)
 }
 
-/// The memory that a description asks for.
-fn take(wanted: &mut io_uring_region_desc, fd: Fd) -> Result<Region, Errno> {
+/// The memory that a description asks for: the program's, or if it gives none this part of the ring's file, from its
+/// beginning on.
+///
+/// # Errors
+/// As [`register`], but for `EBUSY`.
+pub fn take(wanted: &mut io_uring_region_desc, fd: Fd, part: Range<u64>) -> Result<Region, Errno> {
     let of_program = IORING_MEM_REGION_TYPE_USER as u32;
     if wanted.__resv != [0; 4] || wanted.flags & !of_program != 0 {
         return Err(Errno::EINVAL);
@@ -57,10 +63,10 @@ fn take(wanted: &mut io_uring_region_desc, fd: Fd) -> Result<Region, Errno> {
     if wanted.flags == of_program {
         return Region::of_program(wanted.user_addr, wanted.size);
     }
-    if wanted.size > PBUF_OFFSET - PARAM_REGION_OFFSET {
+    if wanted.size > part.end - part.start {
         return Err(Errno::ENOMEM);
     }
-    os::grow_memfd(fd, PARAM_REGION_OFFSET + wanted.size)?;
-    wanted.mmap_offset = PARAM_REGION_OFFSET;
-    Region::map(fd, PARAM_REGION_OFFSET, wanted.size as usize)
+    os::grow_memfd(fd, part.start + wanted.size)?;
+    wanted.mmap_offset = part.start;
+    Region::map(fd, part.start, wanted.size as usize)
 }

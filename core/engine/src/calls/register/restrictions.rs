@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 
-use linux_raw_sys::general::{__NR_capget, __NR_prctl, _LINUX_CAPABILITY_VERSION_3, CAP_SYS_ADMIN};
+use linux_raw_sys::general::{__NR_prctl, CAP_SYS_ADMIN};
 use linux_raw_sys::io_uring::{IORING_SETUP_R_DISABLED, io_uring_register_restriction_op as Kind};
 
 use crate::abi::{Errno, IORING_OP_LAST, IORING_REGISTER_LAST};
@@ -113,16 +113,7 @@ const GET_NO_NEW_PRIVS: usize = 39;
 fn expect_no_privileges_to_gain() -> Result<(), Errno> {
     // SAFETY: a question without memory.
     let gains_none = unsafe { os::call(__NR_prctl, [GET_NO_NEW_PRIVS, 0, 0, 0, 0, 0]) } == Ok(1);
-    if gains_none || has_sys_admin() { Ok(()) } else { Err(Errno::EACCES) }
-}
-
-fn has_sys_admin() -> bool {
-    let header = [_LINUX_CAPABILITY_VERSION_3, 0];
-    // Effective, permitted, inheritable; twice.
-    let mut sets = [0u32; 6];
-    let arguments = [header.as_ptr() as usize, sets.as_mut_ptr() as usize, 0, 0, 0, 0];
-    // SAFETY: the memory is there, and as long as the call takes it to be.
-    unsafe { os::call(__NR_capget, arguments) }.is_ok() && sets[0] & 1 << CAP_SYS_ADMIN != 0
+    if gains_none || os::has_capability(CAP_SYS_ADMIN) { Ok(()) } else { Err(Errno::EACCES) }
 }
 
 /// `struct io_uring_bpf`, with a filter.

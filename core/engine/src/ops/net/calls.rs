@@ -99,6 +99,19 @@ pub fn unread_hint(fd: Fd) -> Result<u32, Errno> {
     if length == asked { Ok(words[HINT]) } else { Err(Errno::EOPNOTSUPP) }
 }
 
+/// Does another protocol lie on top of TCP (`TCP_ULP`), such as the kernel's TLS? Then what the socket receives is not what
+/// came over the network.
+pub fn carries_another_protocol(fd: Fd) -> bool {
+    const TCP_ULP: usize = 31;
+    let (mut name, mut length) = ([0u8; 16], 16u32);
+    let (name_at, length_at) = (name.as_mut_ptr() as usize, &raw mut length as usize);
+    // SAFETY: writes sixteen bytes and a length of ours.
+    let asked = unsafe {
+        call(nr::__NR_getsockopt, [fd as usize, IPPROTO_TCP as usize, TCP_ULP, name_at, length_at, 0])
+    };
+    asked.is_ok() && length > 0
+}
+
 /// Has the peer of a TCP socket that was shut down not said yet that it sends no more?
 pub fn waits_for_fin(fd: Fd) -> bool {
     const STATE: usize = 0;

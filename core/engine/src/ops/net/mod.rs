@@ -12,6 +12,7 @@ mod calls;
 pub mod command;
 pub mod connect;
 pub mod recv;
+pub mod recv_zero_copy;
 pub mod recvmsg;
 pub mod rights;
 pub mod send;

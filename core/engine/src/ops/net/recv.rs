@@ -21,7 +21,7 @@ use crate::request::data::OpData;
 use crate::request::data::message::empty_header;
 use crate::request::data::net::{Data, Transfer};
 use crate::request::op::{Caps, Code, Field, Op, Outcome, Quick, Tried};
-use crate::request::shown::{self, Argument, Kind, arg};
+use crate::request::shown::{self, Kind, arg};
 use crate::request::unused::Unused;
 use crate::request::{Flags, Request, RequestId};
 use crate::ring::Core;
@@ -64,21 +64,12 @@ pub const RECV: Op = Op::new(
     Errno::ECANCELED,
 ]);
 
-/// What RECV_ZC reads off the SQE, which the engine does not have.
-pub const ZERO_COPY: &[Argument] = &[
-    shown::SOCKET,
-    arg(Field::Length, "len", Kind::Number),
-    arg(Field::OpFlags, "msg_flags", Kind::Flags(names::MSG_FLAGS)),
-    arg(Field::Ioprio, "ioprio", Kind::Flags(names::RECV_FLAGS)).unless_zero(),
-    arg(Field::FileIndex, "zcrx_ifq_idx", Kind::Number),
-];
-
 /// Flags in `ioprio`.
 const FLAGS: u32 =
     IORING_RECVSEND_POLL_FIRST | IORING_RECV_MULTISHOT | IORING_RECVSEND_BUNDLE | IORING_RECVSEND_FIXED_BUF;
 
 /// As many CQEs a multishot request posts before others have their turn.
-const MOST_ROUNDS: u8 = 32;
+pub const MOST_ROUNDS: u8 = 32;
 
 /// Checks that RECV and RECVMSG share.
 pub fn check(core: &mut Core, id: RequestId) -> Result<(), Errno> {
@@ -343,7 +334,7 @@ fn share(request: &Request) -> usize {
 }
 
 /// A receive that tells, too, whether something was cut off.
-fn receive_vectors(
+pub fn receive_vectors(
     fd: Fd,
     vectors: &mut [IoVector],
     flags: u32,

@@ -1,0 +1,86 @@
+//! Queues of zero-copy receives that a program has a descriptor of (`ZCRX_CTRL_EXPORT`): other rings of the process import them
+//! by it.
+//!
+//! The descriptor is the reading end of a pipe. The engine keeps the other end, which shows an error as soon as nobody has
+//! the program's any more, duplicates and other processes' included: then the queue is let go of. That is looked for whenever
+//! a queue is exported, imported or let go of by a ring.
+
+use alloc::vec::Vec;
+
+use linux_raw_sys::general::{EPOLLERR, O_CLOEXEC, O_NONBLOCK};
+
+use super::Shared;
+use crate::abi::Errno;
+use crate::os::sync::{AcrossFork, Mutex};
+use crate::os::{self, Fd, FileIdentity, OwnedFd};
+
+struct Exported {
+    /// The writing end.
+    end: OwnedFd,
+    /// What both ends are.
+    file: FileIdentity,
+    queue: Shared,
+}
+
+static EXPORTED: Mutex<Vec<Exported>> = Mutex::new(Vec::new());
+
+/// The lock of the list, for a `fork`.
+pub fn lock() -> &'static dyn AcrossFork {
+    &EXPORTED
+}
+
+/// In a child after `fork`: the queues are its parent's.
+///
+/// # Safety
+/// No other thread of this process may use the list.
+pub unsafe fn forked() {
+    // SAFETY: passed on to the caller.
+    unsafe { EXPORTED.reset() };
+    EXPORTED.lock().clear();
+}
+
+/// Lets go of those of which nobody has a descriptor.
+fn sweep(exported: &mut Vec<Exported>) {
+    exported.retain(|one| {
+        let is_had = os::poll_now(one.end.fd(), 0).is_ok_and(|events| events & EPOLLERR == 0);
+        if !is_had {
+            one.queue.lock().leave(None);
+        }
+        is_had
+    });
+}
+
+/// The same, for who has changed something of it.
+pub fn look() {
+    sweep(&mut EXPORTED.lock());
+}
+
+/// A descriptor of a queue, which is the program's.
+///
+/// # Errors
+/// `EMFILE`, `ENFILE`, `ENOMEM`.
+pub fn export(queue: &Shared) -> Result<Fd, Errno> {
+    let mut exported = EXPORTED.lock();
+    sweep(&mut exported);
+    exported.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+    let [own, end] = os::pipe(O_CLOEXEC | O_NONBLOCK)?;
+    let own = OwnedFd::new(own);
+    let end = OwnedFd::new(os::move_high(end)?);
+    let file = os::identity(end.fd())?;
+    queue.lock().join();
+    exported.push(Exported { end, file, queue: queue.clone() });
+    Ok(own.into_fd())
+}
+
+/// The queue behind a descriptor of the program's, for one more ring.
+///
+/// # Errors
+/// `EBADF` where there is none.
+pub fn import(fd: Fd) -> Result<Shared, Errno> {
+    let file = os::identity(fd)?;
+    let mut exported = EXPORTED.lock();
+    sweep(&mut exported);
+    let found = exported.iter().find(|one| one.file == file).ok_or(Errno::EBADF)?;
+    found.queue.lock().join();
+    Ok(found.queue.clone())
+}

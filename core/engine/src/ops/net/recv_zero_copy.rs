@@ -1,0 +1,209 @@
+//! RECV_ZC: receives over TCP into pages of the program that are registered for it (`IORING_REGISTER_ZCRX_IFQ`). Each CQE but the
+//! last tells of one page that is the program's from then on.
+//!
+//! A card would have put the data there. Where it has not, the kernel copies; here every page is copied into.
+
+use linux_raw_sys::general::EPOLLIN;
+use linux_raw_sys::io_uring::{IORING_RECV_MULTISHOT, IORING_RECVSEND_POLL_FIRST};
+use linux_raw_sys::net::MSG_PEEK;
+
+use crate::abi::{Errno, names};
+use crate::assets::kbuf::Span;
+use crate::assets::receive_queues::{Shared, offset};
+use crate::ops::net::recv::{MOST_ROUNDS, receive_vectors};
+use crate::ops::net::{calls, is_idle, polls_first};
+use crate::os::Fd;
+use crate::os::pages::PAGE;
+use crate::os::user::IoVector;
+use crate::request::chaos;
+use crate::request::data::OpData;
+use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::shown::{self, Kind, arg};
+use crate::request::unused::Unused;
+use crate::request::{Flags, RequestId};
+use crate::ring::Core;
+use crate::ring::drive::readiness::SocketKind;
+
+/// `IORING_OP_RECV_ZC`.
+pub const RECV_ZC: Op = Op::new(
+    Code::IORING_OP_RECV_ZC,
+    "RECV_ZC",
+    Caps::FILE.with(Caps::SOCKET).with(Caps::IOPRIO).with(Caps::PLACES),
+    prep,
+    issue,
+)
+.arguments(&[
+    shown::SOCKET,
+    arg(Field::Length, "len", Kind::Number),
+    arg(Field::OpFlags, "msg_flags", Kind::Flags(names::MSG_FLAGS)),
+    arg(Field::Ioprio, "ioprio", Kind::Flags(names::RECV_FLAGS)).unless_zero(),
+    arg(Field::FileIndex, "zcrx_ifq_idx", Kind::Number),
+])
+.unused(Unused::OFF.with(Unused::ADDR).with(Unused::ADDR3))
+.limits("copies, as the kernel does where a packet is not in the area")
+.faults(chaos::ZERO_COPY_RECEIVES)
+.errors(&[
+    Errno::EINVAL,
+    Errno::EBADF,
+    Errno::ENOTSOCK,
+    Errno::EPROTONOSUPPORT,
+    Errno::ENOMEM,
+    Errno::ENOSPC,
+    Errno::EFAULT,
+    Errno::ECANCELED,
+]);
+
+/// Flags in `ioprio`.
+const FLAGS: u32 = IORING_RECVSEND_POLL_FIRST | IORING_RECV_MULTISHOT;
+
+/// As many pages one system call receives into.
+const PAGES: usize = 16;
+
+/// What such a request keeps.
+struct Progress {
+    /// Bytes that are to come; 0 where it goes on to the end of the stream.
+    left: u32,
+    /// The socket is one that can receive so.
+    is_known: bool,
+    /// CQEs posted since others had their turn.
+    rounds: u8,
+}
+
+fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    let sqe = core[id].sqe;
+    core.receive_queues().get(sqe.file_index).ok_or(Errno::EINVAL)?;
+    let flags = u32::from(sqe.ioprio);
+    if sqe.op_flags != 0 || flags & !FLAGS != 0 || flags & IORING_RECV_MULTISHOT == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let request = &mut core[id];
+    request.flags.set(Flags::MULTISHOT);
+    request.data = OpData::own(Progress { left: sqe.len, is_known: false, rounds: 0 });
+    Ok(())
+}
+
+fn issue(core: &mut Core, id: RequestId) -> Outcome {
+    let (fd, index) = (core[id].file.fd(), core[id].sqe.file_index);
+    let Some(queue) = core.receive_queues().get(index).cloned() else { return Errno::EINVAL.into() };
+    if polls_first(core, id, fd, EPOLLIN) {
+        return Outcome::Wait(EPOLLIN);
+    }
+    if !progress(core, id).is_known {
+        if !receives_plainly(core, fd) {
+            return Errno::EPROTONOSUPPORT.into();
+        }
+        progress(core, id).is_known = true;
+    }
+    if is_idle(core, id, fd) {
+        return Outcome::Wait(EPOLLIN);
+    }
+    loop {
+        if let Some(outcome) = receive(core, id, fd, &queue) {
+            return outcome;
+        }
+    }
+}
+
+fn progress(core: &mut Core, id: RequestId) -> &mut Progress {
+    core[id].data.as_own_mut().expect("its preparation made it")
+}
+
+/// Is it a TCP socket whose data nobody changes on the way?
+fn receives_plainly(core: &mut Core, fd: Fd) -> bool {
+    let kind = core.readiness_mut().socket_kind(fd);
+    matches!(kind, SocketKind::Tcp | SocketKind::TcpListener) && !calls::carries_another_protocol(fd)
+}
+
+/// One attempt. Nothing where the next is to follow.
+fn receive(core: &mut Core, id: RequestId, fd: Fd, queue: &Shared) -> Option<Outcome> {
+    let left = progress(core, id).left as usize;
+    let wanted = if left == 0 { PAGES } else { left.div_ceil(PAGE as usize).min(PAGES) };
+    let room = core.room_for_big() as usize;
+    let (mut pages, mut vectors) = ([0; PAGES], [IoVector::default(); PAGES]);
+    let mut asked = 0;
+    let taken = {
+        let mut queue = queue.lock();
+        let taken = queue.take(&mut pages[..wanted]);
+        let usable = taken.min(room);
+        queue.put_back(&pages[usable..taken]);
+        for (vector, &page) in vectors.iter_mut().zip(&pages[..usable]) {
+            let length = if left == 0 { PAGE as usize } else { (left - asked).min(PAGE as usize) };
+            *vector = IoVector { base: queue.address(page), length: length as u64 };
+            asked += length;
+        }
+        taken
+    };
+    if taken == 0 || room == 0 {
+        let errno = if taken == 0 { Errno::ENOMEM } else { Errno::ENOSPC };
+        return Some(without_room(core, id, fd, queue, errno));
+    }
+    let pages = &pages[..taken.min(room)];
+    let mut truncated = false;
+    let result = receive_vectors(fd, &mut vectors[..pages.len()], 0, &mut truncated);
+    let count = result.unwrap_or(0);
+    let (used, unused) = pages.split_at(count.div_ceil(PAGE as usize));
+    queue.lock().put_back(unused);
+    match result {
+        Ok(0) => Some(end_of_stream(core, id)),
+        Ok(count) => {
+            post(core, id, queue, used, count);
+            go_on(core, id, fd, count, count < asked, used.len() == room)
+        }
+        Err(Errno::EAGAIN) => Some(Outcome::Wait(EPOLLIN)),
+        Err(errno) => Some(errno.into()),
+    }
+}
+
+/// So many bytes lie in these pages: tells the program.
+fn post(core: &mut Core, id: RequestId, queue: &Shared, pages: &[u32], count: usize) {
+    let notice = queue.lock().lend(pages, count);
+    for (place, &page) in pages.iter().enumerate() {
+        let length = (count - place * PAGE as usize).min(PAGE as usize);
+        core.post_more_big(id, length as i32, [offset(page), 0]);
+    }
+    if let Some(notice) = notice {
+        core.tell_of(queue, notice);
+    }
+}
+
+/// What follows `count` bytes that were received, with which the socket may be `emptied`, or the completion ring `full`.
+fn go_on(core: &mut Core, id: RequestId, fd: Fd, count: usize, short: bool, full: bool) -> Option<Outcome> {
+    let emptied = short && core.readiness_mut().came_short(fd);
+    let progress = progress(core, id);
+    if progress.left != 0 {
+        progress.left -= count as u32;
+        if progress.left == 0 {
+            return Some(Outcome::Complete(0));
+        }
+    }
+    progress.rounds = progress.rounds.saturating_add(count.div_ceil(PAGE as usize) as u8);
+    if !emptied && !full && progress.rounds <= MOST_ROUNDS {
+        return None;
+    }
+    progress.rounds = 0;
+    Some(if emptied { Outcome::Wait(EPOLLIN) } else { Outcome::Again })
+}
+
+/// The peer sends no more. What is linked to the request fails: the kernel marks it so.
+fn end_of_stream(core: &mut Core, id: RequestId) -> Outcome {
+    core.fail(id);
+    Outcome::Complete(0)
+}
+
+/// There is no page, or no room for a CQE. That matters only if there is something to be received.
+fn without_room(core: &mut Core, id: RequestId, fd: Fd, queue: &Shared, errno: Errno) -> Outcome {
+    let mut byte = 0u8;
+    let span = Span { address: &raw mut byte as u64, length: 1 };
+    match calls::receive(fd, span, MSG_PEEK) {
+        Ok(0) => end_of_stream(core, id),
+        Ok(_) => {
+            let notice = if errno == Errno::ENOMEM { queue.lock().is_exhausted() } else { None };
+            if let Some(notice) = notice {
+                core.tell_of(queue, notice);
+            }
+            errno.into()
+        }
+        Err(Errno::EAGAIN) => Outcome::Wait(EPOLLIN),
+        Err(errno) => errno.into(),
+    }
+}
