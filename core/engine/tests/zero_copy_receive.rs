@@ -487,6 +487,7 @@ fn refused_requests() {
         let (unix, _other) = UnixStream::pair().unwrap();
         let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
         let file = std::fs::File::open("/proc/self/status").unwrap();
+        // SAFETY: touches no memory.
         let fresh = unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0) };
         let refused = [
             (Sqe { file_index: 1, ..good }, libc::EINVAL),

@@ -15,6 +15,7 @@ const LINK_TIMEOUT: u8 = 15;
 const READ: u8 = 22;
 const WRITE: u8 = 23;
 const SEND_ZC: u8 = 47;
+const RECV_ZC: u8 = 58;
 const LINK: u8 = 1 << 2;
 const F_BUFFER: u32 = 1;
 const F_MORE: u32 = 2;
@@ -286,6 +287,19 @@ fn a_multishot_is_a_life_line() {
     stream.completed(accept, -125);
     let other = stream.submitted(Sqe { ioprio: 1, ..sqe(ACCEPT) }, &[]);
     stream.posted(Completed { serial: other, res: 5, flags: F_MORE, ..Completed::default() }, &[]);
+    assert_snapshot!(stream.text());
+}
+
+/// The completions of a zero-copy receive say where the data lie.
+#[test]
+fn a_zero_copy_receive_says_where() {
+    let mut stream = Stream::default();
+    let receive = stream.submitted(Sqe { ioprio: 2, ..sqe(RECV_ZC) }, &[]);
+    for (res, offset) in [(4096, 0), (20, 0x3000)] {
+        let big = [offset, 0];
+        stream.posted(Completed { serial: receive, res, flags: F_MORE, big, ..Completed::default() }, &[]);
+    }
+    stream.completed(receive, 0);
     assert_snapshot!(stream.text());
 }
 
