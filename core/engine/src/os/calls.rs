@@ -2,6 +2,7 @@
 
 use crate::os::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::ffi::{CStr, c_void};
+use core::fmt::{self, Write};
 use core::ptr::NonNull;
 
 use linux_raw_sys::general as nr;
@@ -776,15 +777,43 @@ pub fn interface_name(index: u32) -> Result<[u8; 16], Errno> {
 /// Has the interface of that name a receive queue of that number? Nothing where sysfs does not tell.
 pub fn has_receive_queue(name: &[u8; 16], queue: u32) -> Option<bool> {
     let name = CStr::from_bytes_until_nul(name).ok()?.to_str().ok()?;
-    let queues = alloc::format!("/sys/class/net/{name}/queues\0");
-    let directory =
-        open(CStr::from_bytes_with_nul(queues.as_bytes()).ok()?, nr::O_PATH | nr::O_CLOEXEC).ok()?;
-    let directory = OwnedFd::new(directory);
-    let queue = alloc::format!("rx-{queue}\0");
-    match mode_at(directory.fd(), queue.as_ptr() as usize, true) {
+    let queues = Short::of(format_args!("/sys/class/net/{name}/queues"))?;
+    let directory = OwnedFd::new(open(queues.text(), nr::O_PATH | nr::O_CLOEXEC).ok()?);
+    let queue = Short::of(format_args!("rx-{queue}"))?;
+    match mode_at(directory.fd(), queue.text().as_ptr() as usize, true) {
         Ok(_) => Some(true),
         Err(Errno::ENOENT) => Some(false),
         Err(_) => None,
+    }
+}
+
+/// A short text that ends with a zero. `alloc::format` needs an unwinder where nothing is optimized, and some front ends have none.
+struct Short {
+    bytes: [u8; 64],
+    length: usize,
+}
+
+impl Short {
+    /// Nothing where it is too long.
+    fn of(text: fmt::Arguments<'_>) -> Option<Short> {
+        let mut short = Short { bytes: [0; 64], length: 0 };
+        short.write_fmt(text).ok().map(|()| short)
+    }
+
+    fn text(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.bytes).expect("the last byte is zero")
+    }
+}
+
+impl fmt::Write for Short {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let end = self.length + text.len();
+        if end >= self.bytes.len() {
+            return Err(fmt::Error);
+        }
+        self.bytes[self.length..end].copy_from_slice(text.as_bytes());
+        self.length = end;
+        Ok(())
     }
 }
 
