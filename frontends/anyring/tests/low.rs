@@ -3,7 +3,7 @@
 mod common;
 
 use anyring::low::op::{self, Fixed, Slot, Timespec};
-use anyring::low::{Cancel, Cqe32, Full, Restriction, Ring, Sqe, Sqe128, Wait};
+use anyring::low::{Cancel, Cqe32, Full, Restriction, Ring, Sqe, Sqe128, SqeMixed, Wait};
 use anyring::{Builder, Engine, What};
 use common::both;
 use std::fs::File;
@@ -45,6 +45,48 @@ fn entries_may_be_large() {
             assert_eq!(ring.completion().next().unwrap().entry.user_data(), number);
         }
     });
+}
+
+/// By anyring's engine: of the kernels, those since 6.19 have such rings.
+#[test]
+fn entries_may_be_of_two_sizes() {
+    let mut ring: Ring<SqeMixed> = Builder::new(4).engine(Engine::User).build_low().unwrap();
+    let small = |number| op::Nop::new().build().user_data(number);
+    let wide = |number| op::Nop128::new().build().with(|entry| entry.user_data(number));
+    let taken = |ring: &mut Ring<SqeMixed>, count, least| {
+        assert_eq!(ring.submit_and_wait(least).unwrap(), count);
+        ring.completion().map(|cqe| (cqe.user_data(), cqe.result())).collect::<Vec<_>>()
+    };
+    // SAFETY: names no memory.
+    unsafe {
+        ring.push(small(1)).unwrap();
+        ring.push_wide(wide(2)).unwrap();
+        assert_eq!(ring.push_wide(wide(3)), Err(Full), "one place, or three from the end");
+        assert_eq!(taken(&mut ring, 3, 2), [(1, 0), (2, 0)]);
+        // The last place before the end, then two from the front; the fourth is left.
+        ring.push_wide(wide(3)).unwrap();
+        ring.push(small(4)).unwrap();
+        assert_eq!(taken(&mut ring, 4, 2), [(3, 0), (4, 0)]);
+        for number in 0..3 {
+            ring.push(small(number)).unwrap();
+        }
+        assert_eq!(taken(&mut ring, 3, 3).len(), 3);
+        // A chain goes on over the place that is left out, and breaks over it.
+        ring.push(small(5).link()).unwrap();
+        ring.push_wide(wide(6)).unwrap();
+        assert_eq!(taken(&mut ring, 4, 2), [(5, 0), (6, 0)]);
+        let failing = op::Nop::new().flags(1).result(-libc::EIO).build().user_data(7).link();
+        ring.push(failing).unwrap();
+        ring.push_wide(wide(8)).unwrap();
+    }
+    let canceled = -libc::ECANCELED;
+    let broken = taken(&mut ring, 4, 3);
+    assert_eq!(broken, [(7, -libc::EIO), (u64::MAX, canceled), (8, canceled)]);
+    // One whose descriptor is none.
+    let command = op::UringCmd128::of(op::UringCmd::new(-1, 0), [0; 64]).build();
+    // SAFETY: names no memory.
+    unsafe { ring.push_wide(command.with(|entry| entry.user_data(9))) }.unwrap();
+    assert_eq!(taken(&mut ring, 2, 1), [(9, -libc::EBADF)]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The entries of the two queues.
 
-use anyring_engine::abi::Sqe as Raw;
+use anyring_engine::abi::{IORING_SETUP_SQE_MIXED, Sqe as Raw};
 use linux_raw_sys::io_uring as abi;
 use std::fmt;
 
@@ -20,6 +20,12 @@ pub struct Sqe128 {
     /// The other 64 bytes, of a `URING_CMD` the rest of its command.
     pub command: [u8; 64],
 }
+
+/// An entry of a queue that holds entries of both sizes: of 64 bytes, or the half of one of 128
+/// (`IORING_SETUP_SQE_MIXED`, since Linux 6.19).
+#[repr(transparent)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SqeMixed(pub(super) Sqe);
 
 /// A completion queue entry.
 #[repr(C)]
@@ -44,11 +50,12 @@ mod sealed {
     pub trait Sealed {}
     impl Sealed for super::Sqe {}
     impl Sealed for super::Sqe128 {}
+    impl Sealed for super::SqeMixed {}
     impl Sealed for super::Cqe {}
     impl Sealed for super::Cqe32 {}
 }
 
-/// What the submission queue of a ring holds: [`Sqe`] or [`Sqe128`].
+/// What the submission queue of a ring holds: [`Sqe`], [`Sqe128`], or both ([`SqeMixed`]).
 pub trait Submission: sealed::Sealed + Copy + From<Sqe> + 'static {
     /// The setup flag that such rings have.
     const SETUP_FLAGS: u32;
@@ -60,6 +67,38 @@ impl Submission for Sqe {
 
 impl Submission for Sqe128 {
     const SETUP_FLAGS: u32 = abi::IORING_SETUP_SQE128;
+}
+
+impl Submission for SqeMixed {
+    const SETUP_FLAGS: u32 = IORING_SETUP_SQE_MIXED;
+}
+
+impl From<Sqe> for SqeMixed {
+    fn from(entry: Sqe) -> SqeMixed {
+        SqeMixed(entry)
+    }
+}
+
+impl Sqe128 {
+    /// Changes what it shares with small entries: its user data, links.
+    ///
+    /// ```
+    /// use anyring::low::op;
+    ///
+    /// let nop = op::Nop128::new().build().with(|entry| entry.user_data(7).link());
+    /// assert_eq!(nop.entry.get_user_data(), 7);
+    /// ```
+    #[inline]
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(Sqe) -> Sqe) -> Sqe128 {
+        self.entry = change(self.entry);
+        self
+    }
+
+    /// Its two halves, as they lie in a queue of both sizes.
+    pub(super) fn halves(self) -> [SqeMixed; 2] {
+        [SqeMixed(self.entry), SqeMixed(Sqe::from_bytes(self.command))]
+    }
 }
 
 impl AsRef<Sqe> for Sqe {
@@ -172,6 +211,13 @@ impl Sqe {
     pub fn personality(mut self, personality: u16) -> Sqe {
         self.0.personality = personality;
         self
+    }
+
+    /// How it is linked to the next one.
+    pub(super) fn links(&self) -> u8 {
+        const LINKS: u8 = 1 << abi::io_uring_sqe_flags_bit::IOSQE_IO_LINK_BIT as u8
+            | 1 << abi::io_uring_sqe_flags_bit::IOSQE_IO_HARDLINK_BIT as u8;
+        self.0.flags & LINKS
     }
 
     /// All 64 bytes, for an operation that this crate does not have.

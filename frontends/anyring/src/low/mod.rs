@@ -27,7 +27,7 @@ mod register;
 mod ring;
 mod submitter;
 
-pub use entry::{Completion, Cqe, Cqe32, Sqe, Sqe128, Submission};
+pub use entry::{Completion, Cqe, Cqe32, Sqe, Sqe128, SqeMixed, Submission};
 pub use queue::{CompletionQueue, Full, SubmissionQueue};
 pub use register::{Cancel, Probe, Restriction};
 pub use ring::Ring;

@@ -7,9 +7,9 @@
 //! Where a file is wanted ([`Target`]), a descriptor will do, or a place in the ring's table of files
 //! ([`Fixed`]); where a plain number is, only a descriptor.
 
-use super::entry::Sqe;
+use super::entry::{Sqe, Sqe128};
 use super::flags;
-use anyring_engine::abi::Sqe as Raw;
+use anyring_engine::abi::{IORING_OP_NOP128, IORING_OP_URING_CMD128, Sqe as Raw};
 use anyring_engine::ops::getdents;
 use linux_raw_sys::io_uring::{IORING_FILE_INDEX_ALLOC, io_uring_op as Code, io_uring_sqe_flags_bit as Bit};
 use std::ffi::{c_char, c_void};
@@ -750,6 +750,70 @@ operations! {
     }
 }
 
+/// [`Nop`] in an entry of 128 bytes, since Linux 6.19.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Nop128(Sqe128);
+
+impl Nop128 {
+    /// The number of the operation.
+    pub const CODE: u8 = IORING_OP_NOP128;
+
+    /// One that says nothing else.
+    #[allow(clippy::new_without_default, reason = "as the others")]
+    pub fn new() -> Nop128 {
+        Nop128::of(Nop::new())
+    }
+
+    /// With what a small one says.
+    pub fn of(nop: Nop) -> Nop128 {
+        Nop128(wide(nop.build(), Self::CODE, [0; 64]))
+    }
+
+    /// The entry.
+    pub fn build(self) -> Sqe128 {
+        self.0
+    }
+}
+
+impl From<Nop128> for Sqe128 {
+    fn from(operation: Nop128) -> Sqe128 {
+        operation.0
+    }
+}
+
+/// [`UringCmd`] in an entry of 128 bytes among small ones, since Linux 6.19. (A ring that has large entries only takes
+/// [`UringCmd`], with the rest of the command behind it.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct UringCmd128(Sqe128);
+
+impl UringCmd128 {
+    /// The number of the operation.
+    pub const CODE: u8 = IORING_OP_URING_CMD128;
+
+    /// With what a small one says, and the rest of the command behind its first 16 bytes.
+    pub fn of(command: UringCmd, rest: [u8; 64]) -> UringCmd128 {
+        UringCmd128(wide(command.build(), Self::CODE, rest))
+    }
+
+    /// The entry.
+    pub fn build(self) -> Sqe128 {
+        self.0
+    }
+}
+
+impl From<UringCmd128> for Sqe128 {
+    fn from(operation: UringCmd128) -> Sqe128 {
+        operation.0
+    }
+}
+
+fn wide(mut entry: Sqe, code: u8, command: [u8; 64]) -> Sqe128 {
+    entry.0.opcode = code;
+    Sqe128 { entry, command }
+}
+
 /// What sockets are commanded.
 impl UringCmd {
     /// Sets an option of a socket, as `setsockopt(2)`.
@@ -799,10 +863,14 @@ mod tests {
 
     #[test]
     fn every_operation_has_a_type() {
-        // Those with big SQEs need a ring that the crate does not make.
-        let is_wide = |row: &&anyring_engine::request::op::Op| row.caps.has(Caps::WIDE);
-        for row in anyring_engine::ops::ROWS.iter().filter(|row| !is_wide(row)) {
-            assert!(ALL.iter().any(|&(code, _)| code == row.code), "{} has none", row.name);
+        let wide = [Nop128::CODE, UringCmd128::CODE];
+        for row in anyring_engine::ops::ROWS {
+            let has_type = if row.caps.has(Caps::WIDE) {
+                wide.contains(&row.code)
+            } else {
+                ALL.iter().any(|&(code, _)| code == row.code)
+            };
+            assert!(has_type, "{} has none", row.name);
         }
     }
 

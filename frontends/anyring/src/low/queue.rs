@@ -1,6 +1,7 @@
 //! The two queues in a ring's memory.
 
-use super::entry::{Completion, Submission};
+use super::entry::{Completion, Sqe128, SqeMixed, Submission};
+use super::op;
 use anyring_mapping::RingMemory;
 use linux_raw_sys::io_uring::{
     IORING_SQ_CQ_OVERFLOW, IORING_SQ_NEED_WAKEUP, IORING_SQ_TASKRUN, io_uring_params,
@@ -59,6 +60,8 @@ pub(super) struct Sq<S> {
     /// The number of entries, less one.
     mask: u32,
     sqes: *mut S,
+    /// Where the last entry of two places began.
+    last_wide: Option<u32>,
     /// A thread of the engine takes entries whenever there are some.
     polled: bool,
 }
@@ -84,6 +87,7 @@ impl<S: Submission> Sq<S> {
             mask: p.sq_entries - 1,
             // SAFETY: the SQEs begin there.
             sqes: unsafe { memory.sqes().at(0) },
+            last_wide: None,
             polled: p.flags & linux_raw_sys::io_uring::IORING_SETUP_SQPOLL != 0,
         }
     }
@@ -284,6 +288,47 @@ impl<S: Submission> SubmissionQueue<'_, S> {
         // The new tail first, or thread and program could miss each other.
         fence(Ordering::SeqCst);
         self.sq.flags.load(Ordering::Relaxed) & IORING_SQ_NEED_WAKEUP != 0
+    }
+}
+
+impl SubmissionQueue<'_, SqeMixed> {
+    /// Puts a request of 128 bytes into the queue, which takes two places side by side. Where only the queue's last place is left
+    /// before its end, that place takes a [`Nop`](op::Nop), without a completion; behind a linked entry it is a member of the
+    /// chain, and where the chain is broken it completes with `ECANCELED` and the user data `u64::MAX`.
+    ///
+    /// # Errors
+    /// [`Full`]: two places are needed, or three.
+    ///
+    /// # Safety
+    /// As for [`push`](SubmissionQueue::push).
+    pub unsafe fn push_wide(&mut self, entry: impl Into<Sqe128>) -> Result<(), Full> {
+        let entries = self.sq.entries;
+        let is_last_place = self.tail & self.sq.mask == entries - 1;
+        let needed = if is_last_place { 3 } else { 2 };
+        if entries - self.tail.wrapping_sub(self.head) < needed {
+            return Err(Full);
+        }
+        // SAFETY: there is room. The NOP names no memory; for the entry it is the caller's promise.
+        unsafe {
+            if is_last_place {
+                let mut nop = op::Nop::new().build().user_data(u64::MAX).skip_success();
+                nop.0.flags |= self.links();
+                self.push(nop)?;
+            }
+            self.sq.last_wide = Some(self.tail);
+            entry.into().halves().into_iter().try_for_each(|half| self.push(half))
+        }
+    }
+
+    /// How the last entry is linked to the next, as far as it is not taken yet.
+    fn links(&self) -> u8 {
+        if self.tail == self.head {
+            return 0;
+        }
+        let was_wide = self.sq.last_wide == Some(self.tail.wrapping_sub(2));
+        let last = self.tail.wrapping_sub(if was_wide { 2 } else { 1 });
+        // SAFETY: an entry that this side has written, and that nobody else writes.
+        unsafe { &*self.sq.sqes.add((last & self.sq.mask) as usize) }.0.links()
     }
 }
 

@@ -1,6 +1,6 @@
 //! A ring, and its queues.
 
-use super::entry::{Completion, Cqe, Sqe, Submission};
+use super::entry::{Completion, Cqe, Sqe, Sqe128, SqeMixed, Submission};
 use super::queue::{CompletionQueue, Cq, Full, Sq, SubmissionQueue};
 use super::submitter::{Submitter, Wait};
 use crate::error::What;
@@ -355,6 +355,20 @@ impl<S: Submission, C: Completion> Ring<S, C> {
             probe.add_private();
         }
         Ok(probe)
+    }
+}
+
+impl<C: Completion> Ring<SqeMixed, C> {
+    /// [`SubmissionQueue::push_wide`].
+    ///
+    /// # Errors
+    /// [`Full`].
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn push_wide(&mut self, entry: impl Into<Sqe128>) -> Result<(), Full> {
+        // SAFETY: the caller's promise.
+        unsafe { self.sq.borrow().push_wide(entry) }
     }
 }
 
