@@ -7,7 +7,7 @@
 
 use alloc::vec::Vec;
 
-use linux_raw_sys::general::{EPOLLERR, O_CLOEXEC, O_NONBLOCK};
+use linux_raw_sys::general::{EPOLLERR, O_CLOEXEC, O_NONBLOCK, POLLNVAL};
 
 use super::Shared;
 use crate::abi::Errno;
@@ -41,13 +41,23 @@ pub unsafe fn forked() {
 
 /// Lets go of those of which nobody has a descriptor.
 fn sweep(exported: &mut Vec<Exported>) {
-    exported.retain(|one| {
-        let is_had = os::poll_now(one.end.fd(), 0).is_ok_and(|events| events & EPOLLERR == 0);
-        if !is_had {
-            one.queue.lock().leave(None);
+    let mut place = 0;
+    while let Some(one) = exported.get(place) {
+        let end = one.end.fd();
+        // What cannot be asked now, is asked later.
+        let events = os::poll_now(end, 0).unwrap_or(0);
+        if events & (EPOLLERR | POLLNVAL) == 0 {
+            place += 1;
+            continue;
         }
-        is_had
-    });
+        let is_ours = events & POLLNVAL == 0 && os::identity(end).is_ok_and(|file| file == one.file);
+        let Exported { end, queue, .. } = exported.swap_remove(place);
+        queue.lock().leave(None);
+        if !is_ours {
+            // The program has closed it: the number is another file's, or nobody's.
+            let _ = end.into_fd();
+        }
+    }
 }
 
 /// The same, for who has changed something of it.

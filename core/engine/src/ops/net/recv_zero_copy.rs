@@ -147,7 +147,7 @@ fn receive(core: &mut Core, id: RequestId, fd: Fd, queue: &Shared) -> Option<Out
         Ok(0) => Some(end_of_stream(core, id)),
         Ok(count) => {
             post(core, id, queue, used, count);
-            go_on(core, id, fd, count, count < asked, used.len() == room)
+            go_on(core, id, count, used.len() == room)
         }
         Err(Errno::EAGAIN) => Some(Outcome::Wait(EPOLLIN)),
         Err(errno) => Some(errno.into()),
@@ -166,9 +166,9 @@ fn post(core: &mut Core, id: RequestId, queue: &Shared, pages: &[u32], count: us
     }
 }
 
-/// What follows `count` bytes that were received, with which the socket may be `emptied`, or the completion ring `full`.
-fn go_on(core: &mut Core, id: RequestId, fd: Fd, count: usize, short: bool, full: bool) -> Option<Outcome> {
-    let emptied = short && core.readiness_mut().came_short(fd);
+/// What follows `count` bytes that were received, with which the completion ring may be `full`. That they are fewer than there was
+/// room for does not say that the socket is empty: the next page may be gone, which the next attempt is told.
+fn go_on(core: &mut Core, id: RequestId, count: usize, full: bool) -> Option<Outcome> {
     let progress = progress(core, id);
     if progress.left != 0 {
         progress.left -= count as u32;
@@ -177,11 +177,11 @@ fn go_on(core: &mut Core, id: RequestId, fd: Fd, count: usize, short: bool, full
         }
     }
     progress.rounds = progress.rounds.saturating_add(count.div_ceil(PAGE as usize) as u8);
-    if !emptied && !full && progress.rounds <= MOST_ROUNDS {
+    if !full && progress.rounds <= MOST_ROUNDS {
         return None;
     }
     progress.rounds = 0;
-    Some(if emptied { Outcome::Wait(EPOLLIN) } else { Outcome::Again })
+    Some(Outcome::Again)
 }
 
 /// The peer sends no more. What is linked to the request fails: the kernel marks it so.
