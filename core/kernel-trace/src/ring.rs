@@ -249,7 +249,9 @@ impl Ring {
         let Some(memory) = &self.memory else { return };
         // First the completions: what they are about was taken before.
         let Some(posted) = memory.cq_tail() else { return };
-        let Some(taken) = (if self.rewinds() { Some(self.rewound) } else { memory.sq_head() }) else {
+        let Some(taken) =
+            (if self.rewinds() { Some(self.rewound.max(self.taken)) } else { memory.sq_head() })
+        else {
             return;
         };
         self.tell_taken(taken);
