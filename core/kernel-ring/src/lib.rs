@@ -79,7 +79,8 @@ pub fn is_possible(features: u32, flags: u32) -> bool {
 /// memory that the requests will read and write.
 pub unsafe fn take(queue: &Queue) -> Taken {
     // SAFETY: the caller's promise.
-    let wants = unsafe { queue.look() };
+    let mut wants = unsafe { queue.look() };
+    wants.time = wants.time && newer::kernel_lacks_times();
     let mut taken = Taken { count: 0, tail: queue.tail, brings_files: false };
     let parts = is_possible(queue.features, queue.flags) && (!wants.is_nothing() || poster::any_stranded());
     if queue.fd < 0 || !parts && !wants.time {

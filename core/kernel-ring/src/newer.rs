@@ -29,49 +29,83 @@ pub fn lacks_name(sqe: &Sqe) -> bool {
     is_name(sqe) && os::socket_option(sqe.fd, SO_TYPE).is_ok() && kernel_lacks_names()
 }
 
-/// Asks the kernel, once.
-fn kernel_lacks_names() -> bool {
+/// What the kernel was asked once.
+struct Asked(AtomicU8);
+
+impl Asked {
     const UNKNOWN: u8 = 0;
     const HAS: u8 = 1;
     const LACKS: u8 = 2;
-    static ANSWER: AtomicU8 = AtomicU8::new(UNKNOWN);
-    if ANSWER.load(Ordering::Relaxed) == UNKNOWN {
-        // Where it cannot be asked, it answers for itself.
-        let has = ask().unwrap_or(true);
-        ANSWER.store(if has { HAS } else { LACKS }, Ordering::Relaxed);
+
+    const fn new() -> Asked {
+        Asked(AtomicU8::new(Asked::UNKNOWN))
     }
-    ANSWER.load(Ordering::Relaxed) == LACKS
+
+    /// Whether the kernel `lacks` it; not where it cannot be asked now: then it answers for itself.
+    fn lacks(&self, lacks: impl FnOnce() -> Result<bool, Errno>) -> bool {
+        if self.0.load(Ordering::Relaxed) == Asked::UNKNOWN {
+            let Ok(lacks) = lacks() else { return false };
+            self.0.store(if lacks { Asked::LACKS } else { Asked::HAS }, Ordering::Relaxed);
+        }
+        self.0.load(Ordering::Relaxed) == Asked::LACKS
+    }
 }
 
-/// Asks for the name of a new socket on a ring of its own.
-fn ask() -> Result<bool, Errno> {
+fn kernel_lacks_names() -> bool {
+    static ASKED: Asked = Asked::new();
+    ASKED.lacks(|| {
+        let arguments = [AF_UNIX as usize, (SOCK_STREAM | O_CLOEXEC) as usize, 0, 0, 0, 0];
+        // SAFETY: names no memory.
+        let socket = OwnedFd::new(unsafe { os::call(__NR_socket, arguments) }? as Fd);
+        let mut name = [0_u8; 16];
+        let mut length = size_of_val(&name) as socklen_t;
+        let sqe = Sqe {
+            opcode: Code::IORING_OP_URING_CMD as u8,
+            fd: socket.fd(),
+            off: SOCKET_URING_OP_GETSOCKNAME.into(),
+            addr: (&raw mut name).expose_provenance() as u64,
+            addr3: (&raw mut length).expose_provenance() as u64,
+            ..Sqe::default()
+        };
+        // SAFETY: the command is completed at once, so the memory stays that long.
+        Ok(unsafe { answer(sqe) }? == Errno::EOPNOTSUPP.negated())
+    })
+}
+
+/// Does the kernel not know times in SQEs?
+pub fn kernel_lacks_times() -> bool {
+    static ASKED: Asked = Asked::new();
+    ASKED.lacks(|| {
+        let sqe = Sqe {
+            opcode: Code::IORING_OP_TIMEOUT as u8,
+            len: 1,
+            op_flags: IORING_TIMEOUT_IMMEDIATE_ARG,
+            ..Sqe::default()
+        };
+        // SAFETY: names no memory: where the time is an address, it is null, and nothing is read before the flag is refused.
+        Ok(unsafe { answer(sqe) }? == Errno::EINVAL.negated())
+    })
+}
+
+/// What the kernel says to this request, on a ring of its own.
+///
+/// # Safety
+/// The memory that the request names must stay until it is completed.
+unsafe fn answer(sqe: Sqe) -> Result<i32, Errno> {
     let (ring, queues) = new_ring(1)?;
-    let arguments = [AF_UNIX as usize, (SOCK_STREAM | O_CLOEXEC) as usize, 0, 0, 0, 0];
-    // SAFETY: names no memory.
-    let socket = OwnedFd::new(unsafe { os::call(__NR_socket, arguments) }? as Fd);
-    let mut name = [0_u8; 16];
-    let mut length = size_of_val(&name) as socklen_t;
-    let sqe = Sqe {
-        opcode: Code::IORING_OP_URING_CMD as u8,
-        fd: socket.fd(),
-        off: SOCKET_URING_OP_GETSOCKNAME.into(),
-        addr: (&raw mut name).expose_provenance() as u64,
-        addr3: (&raw mut length).expose_provenance() as u64,
-        ..Sqe::default()
-    };
     // SAFETY: a new queue.
     unsafe { queues.fill(0, sqe) };
     // Release: the entry is written.
     queues.sq_tail().store(1, Ordering::Release);
     let arguments = [ring.fd() as usize, 1, 1, IORING_ENTER_GETEVENTS as usize, 0, 0];
-    // SAFETY: the entry names memory that stays until it is completed, which such a command is at once.
+    // SAFETY: the caller's promise.
     unsafe { os::call(__NR_io_uring_enter, arguments) }?;
     // Acquire pairs with the kernel's release.
     if queues.cq_tail().load(Ordering::Acquire) == 0 {
         return Err(Errno::EAGAIN);
     }
     // SAFETY: posted, and reaped by nobody else.
-    Ok(unsafe { queues.cqe(0) }.res >= 0)
+    Ok(unsafe { queues.cqe(0) }.res)
 }
 
 /// `struct __kernel_timespec`.

@@ -185,8 +185,10 @@ fn choose() -> u8 {
         _ => KERNEL,
     };
     engine::begin(if answers == USER { Engine::User } else { Engine::Kernel });
-    ANSWERS.store(answers, Ordering::Relaxed);
-    answers
+    // Another thread may have chosen meanwhile, and gone on.
+    ANSWERS
+        .compare_exchange(UNDECIDED, answers, Ordering::Relaxed, Ordering::Relaxed)
+        .map_or_else(|now| now, |_| answers)
 }
 
 /// The call, made by the function that ours stands in front of.

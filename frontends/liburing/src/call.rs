@@ -81,7 +81,8 @@ static EXTENDS: AtomicBool = AtomicBool::new(false);
 #[cold]
 fn choose() {
     let engine = if user::is_wanted() { USER } else { KERNEL };
-    ENGINE.store(engine, Ordering::Relaxed);
+    // Another thread may have chosen meanwhile, and gone on.
+    let _ = ENGINE.compare_exchange(UNDECIDED, engine, Ordering::Relaxed, Ordering::Relaxed);
     if EXTENDS.load(Ordering::Relaxed) {
         extend();
     }

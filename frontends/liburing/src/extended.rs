@@ -10,7 +10,7 @@ use core::ffi::c_int;
 /// have.
 #[unsafe(no_mangle)]
 pub extern "C" fn anyring_private_operations() {
-    if call::is_plain() {
+    if !call::is_user() && !call::is_extended() {
         call::extend();
     }
 }

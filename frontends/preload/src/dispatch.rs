@@ -16,6 +16,10 @@ pub unsafe fn called(number: usize, a: [usize; 6], by_function: bool) -> isize {
         // SAFETY: the caller's promise.
         return unsafe { watched(number, a) };
     }
+    if beside::is_withdrawn() {
+        // SAFETY: the caller's promise.
+        return unsafe { stub::syscall(number, a) };
+    }
     if beside::is_offered()
         // SAFETY: the caller's promise.
         && let Some(result) = unsafe { by_kernel(number, a) }

@@ -69,7 +69,7 @@ pub extern "C" fn start() {
 fn stand_ready(config: &Config, entry: usize) {
     // SAFETY: makes a ring.
     let kernel = |number, arguments| unsafe { stub::syscall(number, arguments) };
-    let all_seen = || !config.patch || patch::beside_kernel(entry, beside::mark());
+    let all_seen = || config.patch && patch::beside_kernel(entry, beside::mark());
     // What an ancestor's filter traps goes to the kernel.
     if trap::installed() || beside::kernel_has_all(kernel) || !all_seen() {
         beside::withdraw();

@@ -20,6 +20,8 @@ use crate::sys;
 static OFFERED: AtomicBool = AtomicBool::new(false);
 /// Whether rings may be of either engine.
 static SHARED: AtomicBool = AtomicBool::new(false);
+/// Whether it was offered, and some of the calls could not be seen.
+static WITHDRAWN: AtomicBool = AtomicBool::new(false);
 
 /// The kernel's engine was chosen, and ours may make what it refuses.
 pub fn offer() {
@@ -28,7 +30,14 @@ pub fn offer() {
 
 /// Rings that the kernel refuses stay refused: their calls could not all be seen.
 pub fn withdraw() {
+    WITHDRAWN.store(true, Ordering::Relaxed);
     OFFERED.store(false, Ordering::Relaxed);
+}
+
+/// Whether all calls are the kernel's after all: sites that were patched before come here with theirs.
+#[inline]
+pub fn is_withdrawn() -> bool {
+    WITHDRAWN.load(Ordering::Relaxed)
 }
 
 /// Whether our engine may make what the kernel refuses.
@@ -66,11 +75,14 @@ pub fn is_ours(number: usize, arguments: [usize; 6]) -> bool {
     !by_index && frontend::is_ring(arguments[0] as i32)
 }
 
-/// Flags of the kernel's own making whose arguments lie elsewhere than in the flags.
-const WITH_ARGUMENTS: u32 = abi::IORING_SETUP_SQPOLL
-    | abi::IORING_SETUP_SQ_AFF
-    | abi::IORING_SETUP_CQSIZE
-    | abi::IORING_SETUP_ATTACH_WQ;
+/// Flags that say how the ring's memory is laid out. A program that asks for one and does without says so by asking again; it
+/// does so more often with those that make things faster, which move no ring.
+const LAYOUT: u32 = IORING_SETUP_SQE_MIXED
+    | IORING_SETUP_CQE_MIXED
+    | IORING_SETUP_SQ_REWIND
+    | abi::IORING_SETUP_SQE128
+    | abi::IORING_SETUP_CQE32
+    | abi::IORING_SETUP_NO_MMAP;
 
 /// The newest setup flags, as one ring can have them.
 const NEWEST: u32 =
@@ -87,11 +99,8 @@ pub fn outdoes(result: isize, arguments: [usize; 6], kernel: impl Fn(usize, [usi
     if asked.flags & abi::IORING_SETUP_REGISTERED_FD_ONLY != 0 {
         return false;
     }
-    // liburing asks for rings without the array first, and goes on with it where the kernel knows no others.
-    let rewinds = asked.flags & IORING_SETUP_SQ_REWIND != 0;
-    let optional = if rewinds { 0 } else { abi::IORING_SETUP_NO_SQARRAY };
-    let wanted = asked.flags & !optional;
-    !knows(wanted & !WITH_ARGUMENTS, kernel)
+    let needs = if asked.flags & IORING_SETUP_SQ_REWIND != 0 { abi::IORING_SETUP_NO_SQARRAY } else { 0 };
+    asked.flags & LAYOUT != 0 && !knows(asked.flags & LAYOUT | needs, kernel)
 }
 
 /// Whether the kernel, whose `io_uring` works, has each setup flag that our engine has.
@@ -99,8 +108,7 @@ pub fn kernel_has_all(kernel: impl Fn(usize, [usize; 6]) -> isize) -> bool {
     knows(NEWEST, kernel)
 }
 
-/// Whether the kernel knows these flags, none of which [needs arguments](WITH_ARGUMENTS): others it refuses before it looks at
-/// anything else.
+/// Whether the kernel knows these flags: others it refuses before it looks at anything else.
 fn knows(flags: u32, kernel: impl Fn(usize, [usize; 6]) -> isize) -> bool {
     // Where the program's memory is to be used, none is given, which is another error.
     // SAFETY: integers only.

@@ -82,7 +82,10 @@ fn search(entry: usize, mark: Option<usize>) -> bool {
     let mut all = true;
     maps::for_each_code(|mapping, name| {
         let program = (mapping.start..mapping.end).contains(&entry);
-        if (program || contains(name, b"liburing")) && mapping.end - mapping.start <= SEARCH_MAX {
+        let is_searched = program || contains(name, b"liburing");
+        if is_searched && mapping.end - mapping.start > SEARCH_MAX {
+            all = false;
+        } else if is_searched {
             // SAFETY: a readable mapping, and nobody unmaps it while only we run.
             let bytes = unsafe { mapping.bytes() };
             decode::for_each_site(bytes, |start, length| {
