@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::generate;
 use super::program::Program;
 use super::progress::{self, Page};
-use super::ring::Engine;
+use super::ring::{self, Engine};
 use super::rng::program_seed;
 use super::run::{Arenas, Difference, Times, run};
 use super::timing;
@@ -55,6 +55,9 @@ pub struct Child {
 impl Child {
     /// Forks a child that runs `body` and ends. `body` gets the pipe to report through.
     pub fn new(page: &'static Page, body: impl FnOnce(&mut File) -> i32) -> Child {
+        // Before the fork: the child would wait for ever for another thread of this process that is
+        // in the middle of it.
+        ring::install();
         let mut ends = [0; 2];
         // SAFETY: room for two numbers; the child leaves by `_exit` and never returns from here.
         unsafe {
