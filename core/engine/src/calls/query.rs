@@ -125,7 +125,14 @@ fn reply(question: u32, abi: &Abi) -> Option<Vec<u64>> {
             0,
         ],
         // `struct io_uring_query_zcrx_event`: events, and the size and the alignment of the counters.
-        EVENTS => vec![u64::from(Event::ALL) | 16 << 32, 8, 0, 0, 0, 0],
+        EVENTS => vec![
+            u64::from(Event::ALL) | receive_queues::COUNTERS.0 << 32,
+            receive_queues::COUNTERS.1,
+            0,
+            0,
+            0,
+            0,
+        ],
         // `struct io_uring_query_scq`: the header's length and alignment.
         HEADERS => vec![CQES_OFFSET as u64, 64],
         _ => return None,

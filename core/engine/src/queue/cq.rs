@@ -74,11 +74,13 @@ impl Cq {
 
     /// How many big CQEs would be seen at once?
     pub fn room_for_big(&self, memory: &RingMemory) -> u32 {
+        if !self.kept.is_empty() {
+            return 0;
+        }
         let entries = memory.layout().cq_entries;
         let free = entries.saturating_sub(self.ready(memory));
         let until_end = (entries - (self.tail & (entries - 1))).min(free);
         match self.sizes {
-            _ if !self.kept.is_empty() => 0,
             Sizes::Small => 0,
             Sizes::Big => free,
             // None goes around the end.

@@ -146,8 +146,8 @@ impl Core {
         self.beside_batch(|core| core.post_at_once(&cqe))
     }
 
-    /// The same with a big CQE, of a request that has seen that there is room. Where the program says otherwise meanwhile,
-    /// it is kept.
+    /// The same with a big CQE, of a request that has seen that there is room. If the program has moved the head
+    /// back meanwhile, it is kept as overflow.
     pub fn post_more_big(&mut self, id: RequestId, result: i32, big: [u64; 2]) {
         let mixed = if self.is(IORING_SETUP_CQE_MIXED) { IORING_CQE_F_32 } else { 0 };
         let request = &self[id];

@@ -60,8 +60,8 @@ fn sweep(exported: &mut Vec<Exported>) {
     }
 }
 
-/// The same, for who has changed something of it.
-pub fn look() {
+/// The same, for a caller that has just closed a descriptor or left a queue.
+pub fn drop_unreferenced() {
     sweep(&mut EXPORTED.lock());
 }
 

@@ -207,19 +207,21 @@ impl ReceiveQueue {
 
     /// There is no page for what waits to be received. Returns of what the program is to be told: only an interface's
     /// driver tells of it.
-    pub fn is_exhausted(&mut self) -> Option<Notice> {
+    pub fn notice_of_exhaustion(&mut self) -> Option<Notice> {
         if self.refills_itself { self.notice(Event::NoPage) } else { None }
     }
 
-    fn notice(&self, event: Event) -> Option<Notice> {
+    /// The event counts as told from here on, so that no other ring tells of it as well.
+    fn notice(&mut self, event: Event) -> Option<Notice> {
         let due = self.events.wanted & !self.told & event.bit() != 0;
         let ring = self.registrant.filter(|_| due)?;
+        self.told |= event.bit();
         Some(Notice { event, user_data: self.events.user_data, ring })
     }
 
-    /// The program was told.
-    pub fn has_told(&mut self, event: Event) {
-        self.told |= event.bit();
+    /// The program could not be told: the next event of the kind is.
+    pub fn forget_told(&mut self, event: Event) {
+        self.told &= !event.bit();
     }
 
     /// The program wants to be told once more of an event, by its number.

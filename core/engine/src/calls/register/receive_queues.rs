@@ -27,7 +27,8 @@ use crate::ring::Core;
 pub const FLAGS: u32 = ZCRX_REG_IMPORT | ZCRX_REG_NODEV;
 /// How many things can be done with a queue.
 pub const CONTROLS: u32 = ZCRX_CTRL_ARM_EVENT + 1;
-/// `ZCRX_FEATURE_RX_PAGE_SIZE`: a registration may say how long pages are to be. `ZCRX_FEATURE_EVENT`.
+/// A registration may say how long pages are to be (`ZCRX_FEATURE_RX_PAGE_SIZE`), and of which events it wants to be told
+/// (`ZCRX_FEATURE_EVENT`).
 pub const FEATURES: u32 = 1 | 2;
 
 /// From then on a registration is told how long its pages are.
@@ -38,8 +39,8 @@ const NO_QUEUE: u32 = u32::MAX;
 const MAX_AREA: u64 = 1 << 40;
 /// The counters of what was copied are in the refill ring's memory (`ZCRX_EVENT_DESC_FLAG_STATS`).
 const COUNTS: u32 = 1;
-/// How long these are.
-const COUNTERS: u64 = 16;
+/// How long these are, and how they are aligned.
+pub const COUNTERS: (u64, u64) = (16, 8);
 
 /// `struct zcrx_event_desc`.
 #[repr(C)]
@@ -164,10 +165,10 @@ fn counters(events: &EventDescription, used: u64, memory: &Region) -> Result<Opt
     if events.flags & COUNTS == 0 {
         return Ok(None);
     }
-    if events.counters % 8 != 0 {
+    if events.counters % COUNTERS.1 != 0 {
         return Err(Errno::EINVAL);
     }
-    let end = events.counters.checked_add(COUNTERS).ok_or(Errno::ERANGE)?;
+    let end = events.counters.checked_add(COUNTERS.0).ok_or(Errno::ERANGE)?;
     if events.counters < used || end > memory.length() as u64 {
         return Err(Errno::ERANGE);
     }
@@ -276,6 +277,6 @@ fn export(queue: &Shared, address: u64, control: &mut Control) -> Result<(), Err
     control.words[0] = fd as u32;
     user::write(address, control).inspect_err(|_| {
         os::close(fd);
-        exported::look();
+        exported::drop_unreferenced();
     })
 }

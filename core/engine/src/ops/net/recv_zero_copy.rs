@@ -197,7 +197,7 @@ fn without_room(core: &mut Core, id: RequestId, fd: Fd, queue: &Shared, errno: E
     match calls::receive(fd, span, MSG_PEEK) {
         Ok(0) => end_of_stream(core, id),
         Ok(_) => {
-            let notice = if errno == Errno::ENOMEM { queue.lock().is_exhausted() } else { None };
+            let notice = if errno == Errno::ENOMEM { queue.lock().notice_of_exhaustion() } else { None };
             if let Some(notice) = notice {
                 core.tell_of(queue, notice);
             }

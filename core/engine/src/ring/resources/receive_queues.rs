@@ -14,7 +14,7 @@ impl Core {
         for (_, queue) in queues {
             queue.lock().leave(Some(self.serial));
         }
-        exported::look();
+        exported::drop_unreferenced();
     }
 
     /// Tells the ring that registered a queue of an event. Where that ring is in use now, the next event of the kind is told.
@@ -22,15 +22,18 @@ impl Core {
         let cqe = Cqe { user_data: notice.user_data, res: notice.event as i32, ..Cqe::default() };
         if notice.ring == self.serial {
             self.beside_batch(|core| core.post_unrequested(cqe));
-            queue.lock().has_told(notice.event);
-            return;
+        } else if !Core::tell_another(notice.ring, cqe) {
+            queue.lock().forget_told(notice.event);
         }
-        let Some(ring) = registry::live().into_iter().find(|ring| ring.life() == notice.ring) else { return };
+    }
+
+    /// Tells a ring, by its serial number; whether it could be told now.
+    fn tell_another(serial: u64, cqe: Cqe) -> bool {
+        let Some(ring) = registry::live().into_iter().find(|ring| ring.life() == serial) else {
+            return false;
+        };
         // Never two locks are waited for.
-        let Some(mut guard) = ring.try_lock() else { return };
-        if let Some(other) = live(&mut guard, notice.ring) {
-            other.receive(cqe);
-            queue.lock().has_told(notice.event);
-        }
+        let Some(mut guard) = ring.try_lock() else { return false };
+        live(&mut guard, serial).map(|other| other.receive(cqe)).is_some()
     }
 }
