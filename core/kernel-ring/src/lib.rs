@@ -80,10 +80,13 @@ pub fn is_possible(features: u32, flags: u32) -> bool {
 pub unsafe fn take(queue: &Queue) -> Taken {
     // SAFETY: the caller's promise.
     let mut wants = unsafe { queue.look() };
-    wants.time = wants.time && newer::kernel_lacks_times();
     let mut taken = Taken { count: 0, tail: queue.tail, brings_files: false };
+    if queue.fd < 0 {
+        return taken;
+    }
+    wants.time = wants.time && newer::kernel_lacks_times();
     let parts = is_possible(queue.features, queue.flags) && (!wants.is_nothing() || poster::any_stranded());
-    if queue.fd < 0 || !parts && !wants.time {
+    if !parts && !wants.time {
         return taken;
     }
     let known = find(queue.fd);

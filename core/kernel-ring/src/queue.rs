@@ -136,14 +136,11 @@ impl Queue {
     /// # Safety
     /// As for [`crate::take`].
     unsafe fn behind(&self, position: u32) -> u32 {
-        let next = position.wrapping_add(1);
-        if self.flags & IORING_SETUP_SQE_MIXED == 0 || next == self.tail || position & self.mask == self.mask
-        {
-            return next;
-        }
+        let mixed = self.flags & IORING_SETUP_SQE_MIXED != 0;
+        let has_second = position.wrapping_add(1) != self.tail && position & self.mask != self.mask;
         // SAFETY: the caller's promise.
-        let is_wide = ops::lookup(unsafe { self.sqe(position) }.opcode).caps.has(Caps::WIDE);
-        next.wrapping_add(u32::from(is_wide))
+        let opcode = unsafe { &*self.slot(position) }.opcode;
+        position.wrapping_add(ops::lookup(opcode).places(mixed, has_second))
     }
 
     /// Lays times that stand in entries before `tail` where any kernel reads them.

@@ -11,7 +11,6 @@ use anyring_engine::abi::{
 use anyring_engine::ops::TABLE;
 use anyring_engine::os::{Fd, user};
 use anyring_engine::queue::Cqe;
-use anyring_engine::request::op::Caps;
 use anyring_mapping::{Lengths, Mapping, is_single};
 use linux_raw_sys::io_uring::{
     IORING_OFF_CQ_RING, IORING_OFF_SQ_RING, IORING_OFF_SQES, IORING_SETUP_CQE32, IORING_SETUP_NO_MMAP,
@@ -148,9 +147,9 @@ impl Memory {
     pub fn sqe(&self, position: u32, left: u32) -> (Option<Sqe>, u32) {
         let Some(index) = self.sqe_index(position) else { return (None, 1) };
         let sqe = user::read::<Sqe>(self.sqes + u64::from(index) * u64::from(self.sqe_bytes)).ok();
-        let is_wide = |sqe: &Sqe| TABLE.lookup(sqe.opcode).caps.has(Caps::WIDE);
-        let has_half = self.mixed_sqes && left > 1 && index + 1 < self.sq_entries;
-        (sqe, if has_half && sqe.as_ref().is_some_and(is_wide) { 2 } else { 1 })
+        let has_second = left > 1 && index + 1 < self.sq_entries;
+        let places = |sqe: &Sqe| TABLE.lookup(sqe.opcode).places(self.mixed_sqes, has_second);
+        (sqe, sqe.as_ref().map_or(1, places))
     }
 
     /// Which SQE is meant at a position.

@@ -738,18 +738,23 @@ pub fn send_nothing(fd: Fd) -> Result<usize, Errno> {
 
 /// May the calling thread use real-time I/O priorities (`CAP_SYS_ADMIN` or `CAP_SYS_NICE`)?
 pub fn may_raise_priority() -> bool {
-    has_capability(nr::CAP_SYS_ADMIN) || has_capability(nr::CAP_SYS_NICE)
+    capabilities() & (1 << nr::CAP_SYS_ADMIN | 1 << nr::CAP_SYS_NICE) != 0
 }
 
 /// Is this capability, one of the first 32, among the effective ones of the calling thread?
 pub fn has_capability(capability: u32) -> bool {
+    capabilities() & 1 << capability != 0
+}
+
+/// The first 32 effective capabilities of the calling thread; none where they cannot be asked for.
+fn capabilities() -> u32 {
     let header = [nr::_LINUX_CAPABILITY_VERSION_3, 0];
     // Effective, permitted and inheritable sets, the lower halves first.
     let mut sets = [0u32; 6];
     // SAFETY: reads a header and writes two sets of ours.
     let result =
         unsafe { call(nr::__NR_capget, [header.as_ptr() as usize, sets.as_mut_ptr() as usize, 0, 0, 0, 0]) };
-    result.is_ok() && sets[0] & 1 << capability != 0
+    if result.is_ok() { sets[0] } else { 0 }
 }
 
 /// The name of a network interface, ended by a zero, by its number.

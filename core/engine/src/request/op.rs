@@ -395,6 +395,12 @@ impl Op {
         }
     }
 
+    /// How many places its SQE takes in the queue: two, where SQEs of two sizes are `mixed` and there is a place for the second
+    /// half of a long one.
+    pub const fn places(&self, mixed: bool, has_second: bool) -> u32 {
+        if mixed && has_second && self.caps.has(Caps::WIDE) { 2 } else { 1 }
+    }
+
     /// A row for what is no operation.
     pub const fn unknown() -> Op {
         let mut op = Op::new(
