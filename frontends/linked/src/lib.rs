@@ -115,12 +115,7 @@ pub unsafe fn set_up(arguments: [usize; 6], begin: impl FnOnce(), tells_closes: 
     const SETUP: usize = linux_raw_sys::general::__NR_io_uring_setup as usize;
     // SAFETY: the caller's promise, or parameters of ours.
     let kernel = |number, arguments| unsafe { syscall(number, arguments) };
-    let result = kernel(SETUP, arguments);
-    if result >= 0 && beside::is_shared() {
-        // The number may have been another ring's, which was closed unseen.
-        closing(result as c_int);
-    }
-    if !beside::outdoes(result, arguments, kernel) {
+    if let Some(result) = beside::set_up(arguments, kernel, closing) {
         return result as c_int;
     }
     begin();

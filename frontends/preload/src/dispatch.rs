@@ -16,11 +16,7 @@ pub unsafe fn called(number: usize, a: [usize; 6], by_function: bool) -> isize {
         // SAFETY: the caller's promise.
         return unsafe { watched(number, a) };
     }
-    if beside::is_withdrawn() {
-        // SAFETY: the caller's promise.
-        return unsafe { stub::syscall(number, a) };
-    }
-    if beside::is_offered()
+    if beside::asks_kernel()
         // SAFETY: the caller's promise.
         && let Some(result) = unsafe { by_kernel(number, a) }
     {
@@ -45,20 +41,18 @@ unsafe fn by_kernel(number: usize, a: [usize; 6]) -> Option<isize> {
     }
     // SAFETY: the caller's promise, or parameters of ours.
     let kernel = |number, a| unsafe { stub::syscall(number, a) };
-    let result = kernel(number, a);
     if number != raw::__NR_io_uring_setup as usize {
-        return Some(result);
+        return Some(kernel(number, a));
     }
-    if result >= 0 && beside::is_shared() {
-        // The number may have been another ring's, which was closed unseen.
+    let closed = |fd| {
         let _inside = inside::enter();
-        frontend::closed(result as i32);
+        frontend::closed(fd);
+    };
+    let result = beside::set_up(a, kernel, closed);
+    if result.is_none() {
+        begin_beside();
     }
-    if !beside::outdoes(result, a, kernel) {
-        return Some(result);
-    }
-    begin_beside();
-    None
+    result
 }
 
 /// Puts the engine in place in a program that runs, whose other rings are the kernel's.

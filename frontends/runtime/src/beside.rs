@@ -9,41 +9,45 @@ use crate::calls::RINGS;
 use anyring_engine::abi::{IORING_SETUP_CQE_MIXED, IORING_SETUP_SQ_REWIND, IORING_SETUP_SQE_MIXED};
 use anyring_engine::frontend;
 use anyring_engine::io_uring_params;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use linux_raw_sys::errno::EINVAL;
 use linux_raw_sys::general as raw;
 use linux_raw_sys::io_uring as abi;
 
 use crate::sys;
 
-/// Whether the kernel's engine was chosen because it works, not because the user asked for it.
-static OFFERED: AtomicBool = AtomicBool::new(false);
+/// Nobody asks the kernel first.
+const NONE: u8 = 0;
+/// The kernel's engine was chosen because it works, not because the user asked for it: ours may make what it refuses.
+const STANDS: u8 = 1;
+/// That was so, until it was seen that some of the calls cannot be.
+const WITHDRAWN: u8 = 2;
+
+static OFFER: AtomicU8 = AtomicU8::new(NONE);
 /// Whether rings may be of either engine.
 static SHARED: AtomicBool = AtomicBool::new(false);
-/// Whether it was offered, and some of the calls could not be seen.
-static WITHDRAWN: AtomicBool = AtomicBool::new(false);
 
 /// The kernel's engine was chosen, and ours may make what it refuses.
 pub fn offer() {
-    OFFERED.store(true, Ordering::Relaxed);
+    OFFER.store(STANDS, Ordering::Relaxed);
 }
 
 /// Rings that the kernel refuses stay refused: their calls could not all be seen.
 pub fn withdraw() {
-    WITHDRAWN.store(true, Ordering::Relaxed);
-    OFFERED.store(false, Ordering::Relaxed);
-}
-
-/// Whether all calls are the kernel's after all: sites that were patched before come here with theirs.
-#[inline]
-pub fn is_withdrawn() -> bool {
-    WITHDRAWN.load(Ordering::Relaxed)
+    OFFER.store(WITHDRAWN, Ordering::Relaxed);
 }
 
 /// Whether our engine may make what the kernel refuses.
 #[inline]
 pub fn is_offered() -> bool {
-    OFFERED.load(Ordering::Relaxed)
+    OFFER.load(Ordering::Relaxed) == STANDS
+}
+
+/// Whether the kernel is asked first, or alone: sites that were patched before the offer was [withdrawn](withdraw) bring their
+/// calls all the same.
+#[inline]
+pub fn asks_kernel() -> bool {
+    OFFER.load(Ordering::Relaxed) != NONE
 }
 
 /// Our engine is in place beside the kernel's.
@@ -87,6 +91,20 @@ const LAYOUT: u32 = IORING_SETUP_SQE_MIXED
 /// The newest setup flags, as one ring can have them.
 const NEWEST: u32 =
     IORING_SETUP_SQE_MIXED | IORING_SETUP_CQE_MIXED | IORING_SETUP_SQ_REWIND | abi::IORING_SETUP_NO_SQARRAY;
+
+/// The kernel's answer to `io_uring_setup` with `arguments`; none where the ring is our engine's to make. `kernel` makes a
+/// system call of the kernel, and `closed` is told of a number that may have been a ring's of ours, which was closed unseen.
+pub fn set_up(
+    arguments: [usize; 6],
+    kernel: impl Fn(usize, [usize; 6]) -> isize,
+    closed: impl FnOnce(i32),
+) -> Option<isize> {
+    let result = kernel(raw::__NR_io_uring_setup as usize, arguments);
+    if result >= 0 && is_shared() {
+        closed(result as i32);
+    }
+    (!outdoes(result, arguments, kernel)).then_some(result)
+}
 
 /// Whether a setup with `arguments`, which the kernel answered with `result`, is our engine's to answer: the kernel knows not all
 /// of the flags, and our engine has them. `kernel` makes a system call of the kernel.
