@@ -14,7 +14,7 @@ use crate::oracle::{Oracle, kernel_release};
 use crate::report::{Reasons, Row, Totals, Verdict, status_page, transparency_page};
 use crate::run::{Anyring, Conditions, Outcome, Places, Ran, run_test};
 use crate::source::{Suite, prepare, prepare_linked};
-use crate::traced::check as trace_is_whole;
+use crate::traced::check_trace;
 use crate::{concurrent, coverage, differential, refusals};
 
 /// How long a test may take that has nothing to wait for: one with io_uring denied.
@@ -234,13 +234,18 @@ impl Common {
         Ok(self.only.clone())
     }
 
+    /// What a list of the crate's directory names.
+    fn list(&self, name: &str) -> Result<Vec<String>> {
+        let path = self.home.join(name);
+        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        Ok(listed(&text))
+    }
+
     /// The tests that must pass, as far as they were named; all of them can be built, unless they are `linked` with our library.
     fn must_pass(&self, suite: &Suite, linked: bool) -> Result<Vec<String>> {
-        let path = self.home.join("must-pass.txt");
-        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        let mut names = listed(&text);
+        let mut names = self.list("must-pass.txt")?;
         names.retain(|name| !(linked && suite.not_built.contains(name)));
-        known_only(&names, suite).with_context(|| format!("in {}", path.display()))?;
+        known_only(&names, suite).context("in must-pass.txt")?;
         if !self.only.is_empty() {
             names.retain(|name| self.only.contains(name));
         }
@@ -426,7 +431,7 @@ fn must_pass(common: &Common, library: bool, engine: Engine) -> Result<ExitCode>
         }
     }
     println!("{passed} passed, {failed} failed, {skipped} skipped");
-    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(ExitCode::from(u8::from(failed != 0)))
 }
 
 /// Does a test pass on the kernel's io_uring, or is the kernel too old for it?
@@ -451,12 +456,10 @@ fn passes(bench: &Bench, conditions: &Conditions, name: &str, shown: &str) -> Re
 fn chaos(common: &Common, seeds: Range<u64>) -> Result<ExitCode> {
     let (bench, mut conditions) = (common.bench()?, common.with_anyring(Engine::User)?);
     "chaos".clone_into(&mut conditions.label);
-    let path = common.home.join("chaos.txt");
-    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let (mut passed, mut failed) = (0, 0);
-    for line in listed(&text) {
+    for line in common.list("chaos.txt")? {
         let (name, faults) = line.split_once(' ').with_context(|| format!("no faults for {line}"))?;
-        known_only(&[name.to_owned()], &bench.suite).with_context(|| format!("in {}", path.display()))?;
+        known_only(&[name.to_owned()], &bench.suite).context("in chaos.txt")?;
         if !common.only.is_empty() && !common.only.iter().any(|only| only == name) {
             continue;
         }
@@ -474,7 +477,7 @@ fn chaos(common: &Common, seeds: Range<u64>) -> Result<ExitCode> {
         }
     }
     println!("{passed} passed, {failed} failed");
-    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(ExitCode::from(u8::from(failed != 0)))
 }
 
 /// Each test that must pass, traced.
@@ -488,13 +491,13 @@ fn traced(common: &Common, engine: Engine) -> Result<ExitCode> {
             let words = ["trace", "--json", "--engine", engine.name(), "-o"].map(OsString::from);
             anyring.arguments = words.into_iter().chain([trace.clone().into()]).collect();
         }
-        let passes = passes(&bench, &conditions, &name, &name)?;
+        let is_passed = passes(&bench, &conditions, &name, &name)?;
         let lines = fs::read_to_string(&trace).with_context(|| format!("no trace at {}", trace.display()))?;
-        match trace_is_whole(&lines) {
+        match check_trace(&lines) {
             Ok(shown) => {
                 requests += shown.requests;
                 unseen += shown.unseen;
-                if passes { passed += 1 } else { failed += 1 }
+                if is_passed { passed += 1 } else { failed += 1 }
             }
             Err(error) => {
                 println!("{name:<28} the trace is not whole: {error:#}");
@@ -506,7 +509,7 @@ fn traced(common: &Common, engine: Engine) -> Result<ExitCode> {
     println!(
         "{passed} passed, {failed} failed; {requests} requests shown; rings that could not be seen whole: {unseen}"
     );
-    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(ExitCode::from(u8::from(failed != 0)))
 }
 
 /// The names in a list with comments.

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, ensure};
+use anyring_engine::ops;
+use anyring_engine::request::op::Caps;
 use serde_json::Value;
 
 /// What a trace says of one ring of one process.
@@ -34,7 +36,7 @@ pub struct Shown {
 ///
 /// # Errors
 /// Where requests are missing, or shown twice, or where a line is none.
-pub fn check(lines: &str) -> Result<Shown> {
+pub fn check_trace(lines: &str) -> Result<Shown> {
     let mut rings: BTreeMap<(u64, u64), Ring> = BTreeMap::new();
     for line in lines.lines() {
         let line: Value = serde_json::from_str(line).with_context(|| format!("not JSON: {line}"))?;
@@ -65,8 +67,8 @@ impl Ring {
             "entered" if number("to_submit") > 0 => self.submitted += number("result"),
             "request" => {
                 let serial = number("serial");
-                let is_wide = matches!(line["operation"].as_str(), Some("NOP128" | "URING_CMD128"));
-                self.wide += u64::from(is_wide);
+                let is_wide = |opcode| ops::lookup(opcode).caps.has(Caps::WIDE);
+                self.wide += u64::from(u8::try_from(number("opcode")).is_ok_and(is_wide));
                 ensure!(self.shown.insert(serial), "request #{serial} is shown twice: {line}");
             }
             "unseen" => self.unseen = true,
@@ -92,6 +94,7 @@ impl Ring {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use anyring_engine::abi::IORING_OP_NOP128;
 
     const MADE: &str = r#"{"type":"ring_made","process":7,"ring":1,"flags":[]}"#;
     const ENTERED: &str = r#"{"type":"entered","process":7,"ring":1,"to_submit":2,"result":2}"#;
@@ -100,15 +103,15 @@ mod tests {
 
     #[test]
     fn what_is_missing_or_doubled_is_found() {
-        assert_eq!(check(&[MADE, ENTERED, SECOND, FIRST].join("\n")).unwrap().requests, 2);
+        assert_eq!(check_trace(&[MADE, ENTERED, SECOND, FIRST].join("\n")).unwrap().requests, 2);
         let wrong: [&[&str]; 4] =
             [&[MADE, ENTERED, FIRST], &[MADE, ENTERED, SECOND], &[MADE, FIRST, FIRST], &["no"]];
         for lines in wrong {
-            assert!(check(&lines.join("\n")).is_err(), "{lines:?}");
+            assert!(check_trace(&lines.join("\n")).is_err(), "{lines:?}");
         }
-        let wide = FIRST.replace("\"serial\"", r#""operation":"NOP128","serial""#);
-        assert!(check(&[MADE, ENTERED, &wide].join("\n")).is_ok());
+        let wide = FIRST.replace("\"serial\"", &format!("\"opcode\":{IORING_OP_NOP128},\"serial\""));
+        assert!(check_trace(&[MADE, ENTERED, &wide].join("\n")).is_ok());
         let by_thread = MADE.replace("[]", r#"["IORING_SETUP_SQPOLL"]"#);
-        assert!(check(&[&by_thread, FIRST].join("\n")).is_ok());
+        assert!(check_trace(&[&by_thread, FIRST].join("\n")).is_ok());
     }
 }
