@@ -108,8 +108,8 @@ pub struct Places {
     pub programs: PathBuf,
     pub scratch: PathBuf,
     pub logs: PathBuf,
-    /// Locked while a test runs: the tests use fixed ports and fixed names in /tmp, so that never two may
-    /// run at once, not even of two suites.
+    /// Locked while a test runs: the tests use fixed names in /tmp, and fixed ports where they have no network of their
+    /// own, so that never two may run at once, not even of two suites.
     pub lock: PathBuf,
 }
 
@@ -188,10 +188,38 @@ fn command_for(conditions: &Conditions, program: &Path, engine_log: &Path) -> Co
             if libc::setsid() < 0 {
                 return Err(io::Error::last_os_error());
             }
+            own_network()?;
             deny.map_or(Ok(()), deny_io_uring)
         });
     }
     command
+}
+
+/// Gives the process a network namespace of its own, of which the loopback device is up.
+///
+/// Several tests bind a port that they draw at random or that stands in them, without `SO_REUSEADDR`. In the machine's
+/// own network this fails where a connection that somebody closed in the last minute still has that port. Who may not
+/// make a namespace (it takes `CAP_SYS_ADMIN`) stays in the machine's network, with that risk.
+///
+/// Makes system calls only: it runs between fork and exec.
+fn own_network() -> io::Result<()> {
+    let result = |n: i32| if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n) };
+    // SAFETY: unshare takes no pointer.
+    match result(unsafe { libc::unshare(libc::CLONE_NEWNET) }) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EINVAL)) => return Ok(()),
+        other => other?,
+    };
+    // SAFETY: socket takes no pointer.
+    let socket = result(unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })?;
+    // SAFETY: an ifreq is plain data, for which zeros are a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    request.ifr_name[..2].copy_from_slice(&[b'l' as libc::c_char, b'o' as libc::c_char]);
+    request.ifr_ifru.ifru_flags = libc::IFF_UP as libc::c_short;
+    // SAFETY: SIOCSIFFLAGS reads an ifreq, which `request` is; the descriptor is this function's own.
+    let up = result(unsafe { libc::ioctl(socket, libc::SIOCSIFFLAGS, &raw const request) }).map(drop);
+    // SAFETY: the descriptor is this function's own, and nobody uses it afterwards.
+    unsafe { libc::close(socket) };
+    up
 }
 
 /// Does the log say that the user engine set up a ring?
@@ -385,6 +413,19 @@ mod tests {
         assert_eq!(outcome, Outcome::Pass);
         let pid = log.lines().next().unwrap();
         assert!(!Path::new("/proc").join(pid).exists(), "{pid} is still there");
+
+        // A test does not see who listens here, and its loopback device is up: else the network would be unreachable.
+        // SAFETY: geteuid has no conditions.
+        if unsafe { libc::geteuid() } != 0 {
+            eprintln!("skipped: a network namespace takes root");
+            return;
+        }
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let script = format!("#!/bin/bash\nexec 3<>/dev/tcp/127.0.0.1/{port}\n");
+        let (outcome, log) = run_script(&script, second);
+        assert_eq!(outcome, Outcome::Exit(1), "{log}");
+        assert!(log.contains("Connection refused"), "{log}");
     }
 
     #[test]
