@@ -791,11 +791,11 @@ fn waits_on_polled_rings_end_early_or_bring_nothing() {
     for (fault, errno) in [(Fault::EnterNothing, 0), (Fault::EnterInterrupted, -libc::EINTR)] {
         // The engine has no polled read in flight but a late one.
         let met = under(&[fault, Fault::Late], || {
-            let Some((file, memory)) = direct_file() else { return };
+            let Some((file, block)) = direct_file() else { return };
             let mut ring = Ring::new(Engine::User, 4, IORING_SETUP_IOPOLL);
             let mut in_vain = 0;
             for _ in 0..50 {
-                ring.push(transfer(IORING_OP_READ, &file, memory, 0));
+                ring.push(transfer(IORING_OP_READ, &file, &block.0, 0));
                 assert_eq!(ring.enter(1, 0), 1);
                 while ring.reap().is_none() {
                     let entered = ring.enter(0, 1);
@@ -811,21 +811,23 @@ fn waits_on_polled_rings_end_early_or_bring_nothing() {
     }
 }
 
+/// Memory that a file is read into past the page cache.
+#[repr(align(4096))]
+struct Block([u8; 4096]);
+
 /// A block of a file that is read past the page cache, and memory for it; `None` where polled rings take none.
-fn direct_file() -> Option<(File, &'static [u8])> {
-    const BLOCK: usize = 4096;
+fn direct_file() -> Option<(File, Box<Block>)> {
+    let block = Box::new(Block([0; 4096]));
     let path = std::env::temp_dir().join(format!("anyring-chaos-{}", std::process::id()));
-    std::fs::write(&path, [0; BLOCK]).unwrap();
+    std::fs::write(&path, block.0).unwrap();
     let mut options = File::options();
     let file =
         std::os::unix::fs::OpenOptionsExt::custom_flags(options.read(true), libc::O_DIRECT).open(&path);
     std::fs::remove_file(&path).unwrap();
-    let memory: &'static mut [u8] = vec![0; 2 * BLOCK].leak();
-    let begin = memory.as_ptr().align_offset(BLOCK);
-    let memory = &memory[begin..begin + BLOCK];
     let file = file.ok()?;
     let mut ring = Ring::new(Engine::User, 4, IORING_SETUP_IOPOLL);
-    (result(&mut ring, transfer(IORING_OP_READ, &file, memory, 0)) == BLOCK as i32).then_some((file, memory))
+    let read = result(&mut ring, transfer(IORING_OP_READ, &file, &block.0, 0));
+    (read == block.0.len() as i32).then_some((file, block))
 }
 
 #[test]
