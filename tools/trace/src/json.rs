@@ -295,7 +295,7 @@ impl Json {
         text
     }
 
-    fn request(&mut self, chain: &[Request], member: usize) {
+    fn request(&mut self, chain: &[Box<Request>], member: usize) {
         let request = &chain[member];
         let related = relation(chain, member);
         let result = request.result();

@@ -74,7 +74,8 @@ pub struct Process {
 pub struct Ring {
     /// How it was made, if that was seen.
     pub made: Option<RingMade>,
-    requests: BTreeMap<u64, Request>,
+    /// Boxed: a request is some hundred bytes long, and a node of the map moves its entries.
+    requests: BTreeMap<u64, Box<Request>>,
     chains: HashMap<u64, Chain>,
     open_chain: Option<u64>,
 }
@@ -218,7 +219,7 @@ pub enum Told<'a> {
     /// One of a multishot's completions, the last excepted.
     Shot(&'a Request, &'a Completion),
     /// Requests of which nothing more comes: one, or the members of a chain.
-    Requests(&'a [Request]),
+    Requests(&'a [Box<Request>]),
     /// A completion that no request known here asked for; its serial, 0 where no request of the ring did.
     Stray(u64, &'a Completion),
 }
@@ -421,7 +422,7 @@ pub enum Relation {
 }
 
 /// What a member of a chain has to do with another one.
-pub fn relation(chain: &[Request], member: usize) -> Option<Relation> {
+pub fn relation(chain: &[Box<Request>], member: usize) -> Option<Relation> {
     let request = &chain[member];
     if request.op.caps.has(Caps::WATCHES) {
         return (request.behind != 0).then_some(Relation::Watches(request.behind));
@@ -447,11 +448,15 @@ pub fn relation(chain: &[Request], member: usize) -> Option<Relation> {
 }
 
 /// The link timeout behind a member, if it has expired.
-fn timed_out(chain: &[Request], member: usize) -> Option<&Request> {
+fn timed_out(chain: &[Box<Request>], member: usize) -> Option<&Request> {
     let behind = chain.get(member + 1)?;
     (behind.op.caps.has(Caps::WATCHES) && behind.ended_with(ETIME)).then_some(behind)
 }
 
+#[expect(
+    clippy::vec_box,
+    reason = "a request of some hundred bytes goes from the map to the output by its address"
+)]
 impl Ring {
     /// How many requests are under way, or wait for the others of their chain to be done.
     pub fn under_way(&self) -> usize {
@@ -464,7 +469,7 @@ impl Ring {
     }
 
     /// Puts a request into its chain, and gives the members of the one that it ends.
-    fn link(&mut self, request: &mut Request) -> Vec<Request> {
+    fn link(&mut self, request: &mut Request) -> Vec<Box<Request>> {
         let head = self.requests.get(&request.behind).map_or(0, |before| before.head);
         let fits = self.chains.get(&head).is_some_and(|chain| chain.members.len() < MOST_IN_CHAIN);
         let mut ended = Vec::new();
@@ -482,12 +487,12 @@ impl Ring {
     }
 
     /// No request joins the chain of the last submission any more: its members, if they all are done.
-    fn close_chain(&mut self) -> Vec<Request> {
+    fn close_chain(&mut self) -> Vec<Box<Request>> {
         self.open_chain.take().map_or_else(Vec::new, |head| self.take_chain(head))
     }
 
     /// The members of a chain, if they all are done and no other can come.
-    fn take_chain(&mut self, head: u64) -> Vec<Request> {
+    fn take_chain(&mut self, head: u64) -> Vec<Box<Request>> {
         let Some(chain) = self.chains.get(&head) else { return Vec::new() };
         if self.open_chain == Some(head) || chain.done < chain.members.len() {
             return Vec::new();
@@ -497,7 +502,7 @@ impl Ring {
     }
 
     /// A request is done: what can be handed on for that.
-    fn take(&mut self, serial: u64) -> Vec<Request> {
+    fn take(&mut self, serial: u64) -> Vec<Box<Request>> {
         let head = self.requests.get(&serial).map_or(0, |request| request.head);
         match self.chains.get_mut(&head) {
             Some(chain) => {
@@ -509,13 +514,13 @@ impl Ring {
     }
 
     /// The oldest request, with its chain, done or not.
-    fn take_oldest(&mut self) -> Vec<Request> {
+    fn take_oldest(&mut self) -> Vec<Box<Request>> {
         let oldest = self.requests.first_key_value().map(|(serial, _)| *serial);
         oldest.map_or_else(Vec::new, |serial| self.give_up(serial))
     }
 
     /// A request, with its chain, done or not.
-    fn give_up(&mut self, serial: u64) -> Vec<Request> {
+    fn give_up(&mut self, serial: u64) -> Vec<Box<Request>> {
         let head = self.requests.get(&serial).map_or(0, |request| request.head);
         if self.open_chain == Some(head) {
             self.open_chain = None;
@@ -720,7 +725,7 @@ impl Model {
         }
     }
 
-    fn hand_on(&self, place: Place, requests: &[Request], to: &mut dyn Listener) {
+    fn hand_on(&self, place: Place, requests: &[Box<Request>], to: &mut dyn Listener) {
         if !requests.is_empty() {
             to.tell(place, &Told::Requests(requests), self);
         }
@@ -729,7 +734,7 @@ impl Model {
     fn submitted(&mut self, place: Place, submitted: &Submitted, memory: Memory, to: &mut dyn Listener) {
         let sqe = Sqe::from_words(submitted.sqe);
         let op = ops::lookup(sqe.opcode);
-        let mut request = Request {
+        let mut request = Box::new(Request {
             place,
             serial: submitted.serial,
             sqe,
@@ -748,10 +753,12 @@ impl Model {
             last: false,
             notified: false,
             awaits_notification: false,
-        };
+        });
         // A number comes twice only where the program wrote into the buffer of events.
-        let same = self.ring_of(place).give_up(request.serial);
-        self.hand_on(place, &same, to);
+        if self.ring_of(place).requests.contains_key(&request.serial) {
+            let same = self.ring_of(place).give_up(request.serial);
+            self.hand_on(place, &same, to);
+        }
         to.tell(place, &Told::Submitted(&request), self);
         let ring = self.ring_of(place);
         let chain = ring.link(&mut request);

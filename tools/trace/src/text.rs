@@ -158,7 +158,7 @@ impl Text {
         self.end_line();
     }
 
-    fn finished(&mut self, chain: &[Request], member: usize, branch: Branch, model: &Model) {
+    fn finished(&mut self, chain: &[Box<Request>], member: usize, branch: Branch, model: &Model) {
         let request = &chain[member];
         self.prefix(request.place, request.serial, model);
         self.line.push_str(match branch {
@@ -222,7 +222,7 @@ impl Text {
         }
     }
 
-    fn relation(&mut self, chain: &[Request], member: usize) {
+    fn relation(&mut self, chain: &[Box<Request>], member: usize) {
         let text = match relation(chain, member) {
             Some(Relation::BrokenBy(breaker)) => format!(" (chain broken by #{breaker})"),
             Some(Relation::Watches(watched)) => format!(" (watches #{watched})"),
@@ -265,7 +265,7 @@ impl Text {
         }
     }
 
-    fn chain(&mut self, chain: &[Request], model: &Model) {
+    fn chain(&mut self, chain: &[Box<Request>], model: &Model) {
         let wanted = |member: &usize| self.filter.wants_request(&chain[*member]);
         let members: Vec<_> = (0..chain.len()).filter(wanted).collect();
         for member in &members {
