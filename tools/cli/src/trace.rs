@@ -52,6 +52,7 @@ pub fn trace(arguments: &Trace) -> ExitCode {
         Err(error) => return fail(&format!("cannot start a process: {error}"), "see ulimit -u"),
     };
     let (status, heard) = reader.follow(child, &mut session);
+    session.miss(heard.dropped);
     if let Err(error) = session.end() {
         return fail(&format!("cannot write the trace: {error}"), "see whether the disk is full");
     }

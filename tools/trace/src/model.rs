@@ -235,6 +235,7 @@ pub trait Listener {
 pub struct Model {
     processes: BTreeMap<u32, Process>,
     begun_ns: Option<u64>,
+    dropped: u64,
     calls: Calls,
 }
 
@@ -591,6 +592,16 @@ impl Model {
     /// When the first event happened.
     pub fn begun_ns(&self) -> u64 {
         self.begun_ns.unwrap_or(0)
+    }
+
+    /// So many events never came, for want of room in the buffer.
+    pub fn miss(&mut self, dropped: u64) {
+        self.dropped = dropped;
+    }
+
+    /// How many events never came, as far as that was told.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
     }
 
     /// Takes an event in, and tells what comes of it.

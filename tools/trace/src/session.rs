@@ -101,6 +101,11 @@ impl Session {
         self.model.event(event, &mut self.outputs);
     }
 
+    /// So many events never came, for want of room in the buffer.
+    pub fn miss(&mut self, dropped: u64) {
+        self.model.miss(dropped);
+    }
+
     /// Gives on what was printed so far.
     ///
     /// # Errors

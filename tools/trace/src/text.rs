@@ -30,6 +30,38 @@ pub struct Text {
     filter: Rc<Filter>,
     options: Options,
     line: String,
+    origin: Origin,
+}
+
+/// `[pid/tid] ring 3`, which mostly is what it was in the line before.
+#[derive(Default)]
+struct Origin {
+    process: u32,
+    thread: u32,
+    ring: u32,
+    text: String,
+}
+
+impl Origin {
+    fn of(&mut self, place: Place) -> &str {
+        let Place { process, thread, ring, .. } = place;
+        if self.text.is_empty() || (self.process, self.thread, self.ring) != (process, thread, ring) {
+            *self = Origin { process, thread, ring, text: Origin::text(place) };
+        }
+        &self.text
+    }
+
+    fn text(place: Place) -> String {
+        let mut text = format!("[{}", place.process);
+        if place.thread != 0 {
+            let _ = write!(text, "/{}", place.thread);
+        }
+        text.push(']');
+        if place.ring != 0 {
+            let _ = write!(text, " ring {}", place.ring);
+        }
+        text
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -62,7 +94,7 @@ enum Branch {
 impl Text {
     /// Lines that go to `to`.
     pub fn new(to: impl Write + 'static, filter: Rc<Filter>, options: Options) -> Text {
-        Text { sink: Sink::new(to), filter, options, line: String::new() }
+        Text { sink: Sink::new(to), filter, options, line: String::new(), origin: Origin::default() }
     }
 
     fn decoder(&self) -> Decoder {
@@ -88,20 +120,15 @@ impl Text {
     /// `[pid/tid] ring 3 #12 0.000123 `.
     fn prefix(&mut self, place: Place, serial: u64, model: &Model) {
         let since = place.time_ns.saturating_sub(model.begun_ns());
+        let mut origin = std::mem::take(&mut self.origin);
         self.coloured(Colour::Dim, |line| {
-            let _ = write!(line, "[{}", place.process);
-            if place.thread != 0 {
-                let _ = write!(line, "/{}", place.thread);
-            }
-            line.push(']');
-            if place.ring != 0 {
-                let _ = write!(line, " ring {}", place.ring);
-            }
+            line.push_str(origin.of(place));
             if serial != 0 {
                 let _ = write!(line, " #{serial}");
             }
             let _ = write!(line, " {}.{:06} ", since / 1_000_000_000, since / 1000 % 1_000_000);
         });
+        self.origin = origin;
     }
 
     /// `READ(...)`.
@@ -296,6 +323,13 @@ impl Text {
         let _ = write!(self.line, "] ({} engine)", calls::engine(process.engine));
     }
 
+    fn gone(&mut self, dropped: u64) {
+        self.line.push_str("gone without a word: killed, perhaps");
+        if dropped != 0 {
+            let _ = write!(self.line, ", or its end is among the {dropped} events that were dropped");
+        }
+    }
+
     fn unseen(&mut self, unseen: &Unseen) {
         let why = match unseen.why {
             UNSEEN_SQ_THREAD => "the SQ thread took them between two looks",
@@ -331,7 +365,7 @@ impl Listener for Text {
         match told {
             Told::Started(process) => self.started(process),
             Told::Ended(_) => self.line.push_str("ended"),
-            Told::Gone(_) => self.line.push_str("gone without a word: killed, perhaps"),
+            Told::Gone(_) => self.gone(model.dropped()),
             Told::RingMade(made) => calls::setup(&mut self.line, made),
             Told::RingEnded(ended) => {
                 let RingEnded { in_flight, cq_ready, .. } = ended;

@@ -365,6 +365,24 @@ fn what_never_completes_is_told_where_its_process_or_ring_ends_or_the_trace() {
 }
 
 #[test]
+fn an_end_may_be_among_what_was_dropped() {
+    let mut stream = Stream::default();
+    stream.started("/bin/true", &["true"], 0);
+    stream.ring();
+    for (dropped, said) in [
+        (0, "killed, perhaps\n"),
+        (3, "killed, perhaps, or its end is among the 3 events that were dropped\n"),
+    ] {
+        let text = stream.shown(Settings::default(), |session, to| {
+            let mut session = session.text(to);
+            session.miss(dropped);
+            session
+        });
+        assert!(text.ends_with(said), "{text}");
+    }
+}
+
+#[test]
 fn a_success_without_a_cqe_is_unseen_on_the_kernels_rings() {
     const SKIP: u8 = 1 << 6;
     for (engine, shown) in
