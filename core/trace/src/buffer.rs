@@ -73,6 +73,9 @@ pub struct Buffer {
     memory: NonNull<u8>,
     /// Read once: nobody can change it afterwards.
     slots: u64,
+    /// As this process has seen them.
+    seen_head: AtomicU64,
+    seen_tail: AtomicU64,
 }
 
 // SAFETY: what several threads access is atomic; slots belong to whoever claimed them.
@@ -104,6 +107,10 @@ pub enum Next<'a> {
 }
 
 impl Buffer {
+    fn at(memory: NonNull<u8>, slots: u64) -> Buffer {
+        Buffer { memory, slots, seen_head: AtomicU64::new(0), seen_tail: AtomicU64::new(0) }
+    }
+
     /// Makes a buffer in fresh memory, all zero, of [`bytes`]`(slots)`.
     ///
     /// # Panics
@@ -113,7 +120,7 @@ impl Buffer {
     /// The memory must be aligned to 64 bytes, stay as long as the buffer, and be accessed as a buffer only.
     pub unsafe fn create(memory: NonNull<u8>, slots: usize) -> Buffer {
         assert!(slots.is_power_of_two() && slots > MOST as usize, "a record fits in, however it lies");
-        let buffer = Buffer { memory, slots: slots as u64 };
+        let buffer = Buffer::at(memory, slots as u64);
         let header = buffer.header();
         header.slots.store(slots as u64, Ordering::Relaxed);
         // Release pairs with the acquire load in `open`.
@@ -129,7 +136,7 @@ impl Buffer {
         if length < HEADER {
             return None;
         }
-        let mut buffer = Buffer { memory, slots: 0 };
+        let mut buffer = Buffer::at(memory, 0);
         let header = buffer.header();
         // Acquire pairs with the release store in `create`.
         let is_one = header.magic.load(Ordering::Acquire) == MAGIC;
@@ -220,8 +227,20 @@ impl Cells for Buffer {
     fn move_head(&self, to: u64) {
         self.header().head.0.store(to, Ordering::Release);
     }
+    fn seen_head(&self) -> u64 {
+        self.seen_head.load(Ordering::Acquire)
+    }
+    fn see_head(&self, head: u64) {
+        self.seen_head.store(head, Ordering::Release);
+    }
     fn tail(&self) -> u64 {
         self.header().tail.0.load(Ordering::Acquire)
+    }
+    fn seen_tail(&self) -> u64 {
+        self.seen_tail.load(Ordering::Relaxed)
+    }
+    fn see_tail(&self, tail: u64) {
+        self.seen_tail.store(tail, Ordering::Relaxed);
     }
     fn move_tail(&self, from: u64, to: u64) {
         let _ = self.header().tail.0.compare_exchange(from, to, Ordering::Release, Ordering::Relaxed);

@@ -49,8 +49,16 @@ pub trait Cells {
     fn head(&self) -> u64;
     /// Moves it. Release.
     fn move_head(&self, to: u64);
+    /// A position that the reader had when this process looked last. Acquire, which pairs with the release in `see_head`.
+    fn seen_head(&self) -> u64;
+    /// Keeps it. Release: who uses it has seen as much of the reader as who looked.
+    fn see_head(&self, head: u64);
     /// The position behind the last claim. Acquire, which pairs with the release in `move_tail`: claims before it are seen.
     fn tail(&self) -> u64;
+    /// The tail that the reader saw last. Only the reader's thread asks.
+    fn seen_tail(&self) -> u64;
+    /// Keeps it.
+    fn see_tail(&self, tail: u64);
     /// Moves it if it is there. Release.
     fn move_tail(&self, from: u64, to: u64);
     /// The claim at a place.
@@ -105,7 +113,7 @@ pub fn claim(cells: &impl Cells, wanted: u64, process: u32) -> Result<u64, Full>
         let fits = wanted <= left;
         let (slots, owner) = if fits { (wanted, process) } else { (left, 0) };
         // A head beyond this tail is no lack of room: others claimed meanwhile, and their records were read.
-        if tail + slots > cells.head() + cells.slots() {
+        if !has_room(cells, tail + slots) {
             return Err(Full);
         }
         if !claim_at(cells, tail, slots, owner) {
@@ -116,6 +124,28 @@ pub fn claim(cells: &impl Cells, wanted: u64, process: u32) -> Result<u64, Full>
         }
         commit(cells, tail);
     }
+}
+
+/// Is there room up to this position?
+fn has_room(cells: &impl Cells, end: u64) -> bool {
+    // The head only grows. Looked at each time, its cache line would go back and forth between writer and reader.
+    if end <= cells.seen_head() + cells.slots() {
+        return true;
+    }
+    let head = cells.head();
+    cells.see_head(head);
+    end <= head + cells.slots()
+}
+
+/// Has the reader taken all that was claimed?
+fn is_empty(cells: &impl Cells, head: u64) -> bool {
+    // The tail's cache line is the writers', as long as there is something to read.
+    if head < cells.seen_tail() {
+        return false;
+    }
+    let tail = cells.tail();
+    cells.see_tail(tail);
+    tail == head
 }
 
 /// Claims these slots, if nobody else has claimed at the tail. Whoever has: the tail is moved on.
@@ -139,7 +169,7 @@ pub fn commit(cells: &impl Cells, position: u64) {
 /// What the reader has before it. There is one reader.
 pub fn next(cells: &impl Cells) -> Next {
     let head = cells.head();
-    if cells.tail() == head {
+    if is_empty(cells, head) {
         return Next::Empty;
     }
     let place = place(cells, head);

@@ -13,6 +13,8 @@ const SLOTS: usize = 4;
 struct Memory {
     head: AtomicU64,
     tail: AtomicU64,
+    seen_head: AtomicU64,
+    seen_tail: AtomicU64,
     claims: [AtomicU64; SLOTS],
     marks: [AtomicU32; SLOTS],
     data: [AtomicU32; SLOTS],
@@ -28,8 +30,20 @@ impl Cells for Memory {
     fn move_head(&self, to: u64) {
         self.head.store(to, Ordering::Release);
     }
+    fn seen_head(&self) -> u64 {
+        self.seen_head.load(Ordering::Acquire)
+    }
+    fn see_head(&self, head: u64) {
+        self.seen_head.store(head, Ordering::Release);
+    }
     fn tail(&self) -> u64 {
         self.tail.load(Ordering::Acquire)
+    }
+    fn seen_tail(&self) -> u64 {
+        self.seen_tail.load(Ordering::Relaxed)
+    }
+    fn see_tail(&self, tail: u64) {
+        self.seen_tail.store(tail, Ordering::Relaxed);
     }
     fn move_tail(&self, from: u64, to: u64) {
         let _ = self.tail.compare_exchange(from, to, Ordering::Release, Ordering::Relaxed);
