@@ -1,5 +1,7 @@
 //! Which memory of the program goes along with an event: what the arguments of the operation say.
 
+use core::mem::MaybeUninit;
+
 use anyring_trace::buffer::MOST_BYTES;
 use anyring_trace::event::{Attachment, Content, Head, padded};
 use linux_raw_sys::io_uring::IORING_CQE_F_BUFFER;
@@ -46,16 +48,21 @@ const _: () =
 
 /// All that goes along with an event.
 pub struct Samples {
-    list: [Sample; MOST],
+    /// The first `count` are there. The others are not written: most events have none of the whole kilobyte.
+    list: [MaybeUninit<Sample>; MOST],
     count: usize,
     /// How many bytes of data there may be altogether.
     data: usize,
 }
 
 impl Samples {
-    const EMPTY: Sample = Sample { address: 0, length: 0, kept: 0, content: Content::Data, index: 0 };
     /// Nothing.
-    pub const NONE: Samples = Samples { list: [Samples::EMPTY; MOST], count: 0, data: 0 };
+    pub const NONE: Samples = Samples::with_data(0);
+
+    /// Nothing yet, and at most so many bytes of data.
+    const fn with_data(data: usize) -> Samples {
+        Samples { list: [const { MaybeUninit::uninit() }; MOST], count: 0, data }
+    }
 
     /// A program's path and arguments.
     pub fn of_program(program: &[u8], arguments: &[u8]) -> Samples {
@@ -90,7 +97,7 @@ impl Samples {
 
     /// What a request brings: paths, addresses, and at most `data` bytes of what it writes.
     pub fn of_submission(op: &Op, sqe: &Sqe, lent: &Lent, data: usize) -> Samples {
-        let mut samples = Samples { data, ..Samples::NONE };
+        let mut samples = Samples::with_data(data);
         for argument in op.arguments.iter().filter(|argument| argument.applies(sqe)) {
             samples.submit(argument.kind, argument.field.value(sqe), lent, |field: Field| field.value(sqe));
         }
@@ -99,7 +106,7 @@ impl Samples {
 
     /// What a request has filled that came to this CQE, at most `data` bytes of it.
     pub fn of_completion(op: &Op, sqe: &Sqe, lent: &Lent, cqe: &Cqe, data: usize) -> Samples {
-        let mut samples = Samples { data, ..Samples::NONE };
+        let mut samples = Samples::with_data(data);
         if cqe.res >= 0 {
             for argument in op.arguments.iter().filter(|argument| argument.applies(sqe)) {
                 let address = argument.field.value(sqe);
@@ -159,7 +166,7 @@ impl Samples {
     /// Adds one, where there is room and an address.
     fn add(&mut self, content: Content, index: u16, address: u64, length: u64, kept: usize) {
         if address != 0 && self.count < MOST {
-            self.list[self.count] = Sample { address, length, kept, content, index };
+            self.list[self.count].write(Sample { address, length, kept, content, index });
             self.count += 1;
         }
     }
@@ -259,7 +266,8 @@ impl Samples {
 
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = &Sample> {
-        self.list[..self.count].iter()
+        // SAFETY: `add` has written the first `count`.
+        self.list[..self.count].iter().map(|sample| unsafe { sample.assume_init_ref() })
     }
 }
 
