@@ -93,3 +93,82 @@ fn it_is_still_the_ring() {
         (sent, became, got.user_data, got.res)
     });
 }
+
+/// A child that posts, once it is told to, so often.
+fn posts(ring: &mut Ring, times: u64) -> i32 {
+    ended(child(|| {
+        (0..times).all(|round| {
+            ring.follow();
+            ring.push(sqe(IORING_OP_NOP, round));
+            ring.enter(1, 0) == 1
+        })
+    }))
+}
+
+/// Parent and child have one descriptor, which either makes readable.
+#[test]
+fn what_a_child_posts_is_shown_to_its_parent() {
+    both(|engine| {
+        let mut ring = shown(engine);
+        let mut seen = vec![];
+        for _ in 0..3 {
+            assert_eq!(posts(&mut ring, 2), 0);
+            seen.push(readable(ring.fd, 5000));
+            assert_eq!(ring.reap_all().len(), 2);
+            look(&ring);
+            seen.push(readable(ring.fd, 0));
+            ring.follow();
+            ring.push(sqe(IORING_OP_NOP, 3));
+            assert_eq!(ring.enter(1, 0), 1);
+            seen.push(readable(ring.fd, 5000));
+            assert_eq!(ring.reap_all().len(), 1);
+            look(&ring);
+        }
+        seen
+    });
+}
+
+/// What a parent has taken, a child finds taken, and the other way round.
+#[test]
+fn what_a_child_has_taken_is_shown_to_its_parent() {
+    both(|engine| {
+        let mut ring = shown(engine);
+        let mut seen = vec![];
+        for _ in 0..2 {
+            ring.follow();
+            ring.push(sqe(IORING_OP_NOP, 1));
+            assert_eq!(ring.enter(1, 0), 1);
+            seen.push(readable(ring.fd, 5000));
+            let pid = child(|| {
+                ring.follow();
+                let taken = ring.reap_all().len() == 1;
+                look(&ring);
+                taken
+            });
+            assert_eq!(ended(pid), 0);
+            seen.push(readable(ring.fd, 0));
+        }
+        seen
+    });
+}
+
+/// A child that was there before has another descriptor; its parent is told of what it posts all the same.
+#[test]
+fn what_a_child_posts_is_shown_at_a_later_descriptor() {
+    let mut ring = Ring::new(Engine::User, 8, 0);
+    let mut ends = [0; 2];
+    // SAFETY: two descriptors of ours.
+    assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
+    let pid = child(|| {
+        let mut byte = 0_u8;
+        // SAFETY: a byte of ours.
+        let told = unsafe { libc::read(ends[0], (&raw mut byte).cast(), 1) } == 1;
+        ring.push(sqe(IORING_OP_NOP, 1));
+        told && ring.enter(1, 0) == 1
+    });
+    frontend::show_readiness(ring.fd).unwrap();
+    // SAFETY: a byte of ours.
+    assert_eq!(unsafe { libc::write(ends[1], b"x".as_ptr().cast(), 1) }, 1);
+    assert!(readable(ring.fd, 10_000));
+    assert_eq!(ended(pid), 0);
+}

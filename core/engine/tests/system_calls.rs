@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
@@ -38,6 +38,7 @@ fn describe(number: i64, arguments: [u64; 6]) -> Option<String> {
         libc::SYS_openat2 => "openat2".to_owned(),
         libc::SYS_pidfd_open => "pidfd_open".to_owned(),
         libc::SYS_waitid => "waitid".to_owned(),
+        libc::SYS_write if c == 8 => "signal".to_owned(),
         libc::SYS_statx | libc::SYS_newfstatat => "look".to_owned(),
         libc::SYS_fsync => "fsync".to_owned(),
         libc::SYS_fdatasync => "fdatasync".to_owned(),
@@ -1958,5 +1959,33 @@ fn what_has_been_removed_costs_nothing() {
         ring.run(&[sqe(IORING_OP_NOP, 4)]);
         ring.run(&[sqe(IORING_OP_NOP, 5)]);
         mark();
+    });
+}
+
+/// Other processes that use a ring have its descriptor, too, which stays readable until one of them has looked: who posts has
+/// nobody to tell.
+#[test]
+fn completions_that_are_shown_to_a_child_cost_nothing() {
+    assert_calls(&[], || {
+        let mut ring = Ring::new(Engine::User, 8, 0);
+        anyring_engine::frontend::show_readiness(ring.fd).unwrap();
+        let (mut told, mut teller) = std::io::pipe().unwrap();
+        let pid = child(|| {
+            ring.push(sqe(IORING_OP_NOP, 1));
+            let entered = ring.enter(1, 0);
+            teller.write_all(b"x").unwrap();
+            // SAFETY: sleeps until it is killed.
+            unsafe { libc::pause() };
+            entered == 1
+        });
+        told.read_exact(&mut [0]).unwrap();
+        ring.follow();
+        ring.run(&[sqe(IORING_OP_NOP, 2)]);
+        mark();
+        ring.run(&[sqe(IORING_OP_NOP, 3)]);
+        ring.run(&[sqe(IORING_OP_NOP, 4)]);
+        mark();
+        // SAFETY: our child.
+        unsafe { libc::kill(pid, libc::SIGKILL) };
     });
 }

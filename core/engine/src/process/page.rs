@@ -50,6 +50,8 @@ pub struct State {
     pub submitter: u32,
     /// The process that has the SQ thread.
     pub sq_thread: u32,
+    /// 1 while the stand-in that all processes have is readable.
+    pub readable: u32,
     /// Messages in [`State::mail`].
     pub messages: u32,
     /// Processes with requests in flight.

@@ -259,7 +259,7 @@ impl Core {
 
     fn show_task_work(&self) {
         let waits = self.needs_driver() || self.work.is_under_way();
-        if self.observers.shows_readable() || waits || !self.ready.is_empty() {
+        if self.shows_readable() || waits || !self.ready.is_empty() {
             self.memory.change_sq_flags(IORING_SQ_TASKRUN, 0);
         } else {
             self.memory.change_sq_flags(0, IORING_SQ_TASKRUN);

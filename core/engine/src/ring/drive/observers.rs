@@ -134,12 +134,12 @@ impl Observers {
         self.shown = true;
     }
 
-    /// It is not readable, or others may have drained it.
-    pub fn stand_in_is_drained(&mut self) {
-        self.readable = false;
+    /// It is readable, or not, or others may have drained it.
+    pub fn set_readable(&mut self, readable: bool) {
+        self.readable = readable;
     }
 
-    /// Is it readable in the place of the program's descriptor?
+    /// Is it readable in the place of the program's descriptor, as far as this process knows by itself?
     pub fn shows_readable(&self) -> bool {
         self.shown && self.readable
     }
@@ -259,12 +259,32 @@ impl Core {
     /// most of the time there is nothing to be done.
     pub fn signal_readiness(&mut self) {
         let Some(fd) = self.observers.stand_in else { return };
-        if self.observers.shows_readable() && self.shared.is_none() {
+        let known = self.shared.is_none() || self.common_stand_in_is_readable().is_some();
+        if known && self.shows_readable() {
             return;
         }
         os::eventfd_signal(fd);
         self.observers.readable = true;
+        self.tell_of_stand_in(true);
         self.mark_shown();
+    }
+
+    /// Drains what stands in, so that it is not readable.
+    pub(super) fn drain_stand_in(&mut self) {
+        let Some(fd) = self.observers.stand_in else { return };
+        self.observers.readable = false;
+        // Before the drain: a process that dies in between leaves it readable for too long, not silent for ever.
+        self.tell_of_stand_in(false);
+        os::eventfd_drain(fd);
+    }
+
+    /// Is the stand-in readable in the place of the program's descriptor? A ring of several processes keeps that in its page,
+    /// if all have the stand-in.
+    pub fn shows_readable(&self) -> bool {
+        match self.common_stand_in_is_readable() {
+            Some(readable) => readable && self.observers.shown,
+            None => self.observers.shows_readable(),
+        }
     }
 
     /// Where readiness is shown at the descriptor, a program that finds the CQ empty must come in, or what it

@@ -52,6 +52,7 @@ impl Core {
         }
         let fd = os::eventfd()?;
         self.observers.set_stand_in(fd);
+        self.stand_in_is_own();
         if self.cq_ready() > 0 {
             os::eventfd_signal(fd);
         }
@@ -62,11 +63,12 @@ impl Core {
     }
 
     fn synchronize_stand_in(&mut self) -> bool {
-        let Some(stand_in) = self.observers.stand_in() else { return false };
+        if self.observers.stand_in().is_none() {
+            return false;
+        }
         self.flush_overflow();
         let ready = self.cq_ready() > 0 || self.defers() && !self.ready.is_empty();
-        os::eventfd_drain(stand_in);
-        self.observers.stand_in_is_drained();
+        self.drain_stand_in();
         if ready {
             self.signal_readiness();
             return true;

@@ -51,6 +51,8 @@ pub struct Shared {
     asked_at: Option<u32>,
     /// An eventfd was registered that other processes may not know of.
     own_eventfd: bool,
+    /// The stand-in of the ring's descriptor came after the page: other processes may not have it.
+    own_stand_in: bool,
     /// What of this process the page shows.
     published: Published,
 }
@@ -77,6 +79,11 @@ impl Shared {
         // SAFETY: a core is reached through its guard, which holds the page's lock; callers use one
         // reference at a time.
         unsafe { self.page.state() }
+    }
+
+    /// Has this process something to tell of completions by that other processes may not have? They tell by what all have.
+    fn observes_alone(&self) -> bool {
+        self.own_eventfd || self.own_stand_in
     }
 
     /// Tells every other process that sleeps or watches to look at the ring.
@@ -115,6 +122,7 @@ impl Core {
         state.last = family::own();
         state.submitter = if self.submitter.is_known() { family::own() } else { 0 };
         state.sq_thread = if self.token.driver() == Driver::SqThread { family::own() } else { 0 };
+        state.readable = u32::from(self.observers.shows_readable());
         self.shared = Some(Box::new(Shared {
             page,
             bell,
@@ -124,6 +132,7 @@ impl Core {
             asleep: self.token.asleep(),
             asked_at: None,
             own_eventfd: false,
+            own_stand_in: false,
             published: Published::default(),
         }));
         // The child takes the count from there.
@@ -193,7 +202,9 @@ impl Core {
 
     /// On a ring of several processes: has this one anything that others may ask for, or wait for?
     pub fn is_owed(&self) -> bool {
-        self.shared.is_some() && (self.requests.live() > 0 || self.cq.kept() > 0 || self.observed())
+        self.shared
+            .as_ref()
+            .is_some_and(|shared| self.requests.live() > 0 || self.cq.kept() > 0 || shared.observes_alone())
     }
 
     /// Is there something beside callers that completions are to be told to?
@@ -209,13 +220,34 @@ impl Core {
         }
     }
 
+    /// A stand-in was made, which only children yet to come will have.
+    pub fn stand_in_is_own(&mut self) {
+        if let Some(shared) = &mut self.shared {
+            shared.own_stand_in = true;
+        }
+    }
+
+    /// On a ring of several processes that all have the stand-in: is it readable, whichever of them signalled it?
+    pub fn common_stand_in_is_readable(&self) -> Option<bool> {
+        let shared = self.shared.as_ref().filter(|shared| !shared.own_stand_in)?;
+        Some(shared.state().readable != 0)
+    }
+
+    /// The stand-in was signalled, or is about to be drained: the other processes that have it need to know.
+    pub fn tell_of_stand_in(&mut self, readable: bool) {
+        if let Some(shared) = self.shared.as_ref().filter(|shared| !shared.own_stand_in) {
+            shared.state().readable = u32::from(readable);
+        }
+    }
+
     /// Gives the page up where no other process is left that could use it. Looked at now and then.
     pub fn unshare_if_alone(&mut self) {
         let Some(shared) = &self.shared else { return };
         if self.life.activity() % LOOKS == 0 && shared.state().messages == 0 && family::is_alone() {
+            let readable = self.common_stand_in_is_readable();
             self.shared = None;
-            // Others may have drained it.
-            self.observers.stand_in_is_drained();
+            // As the processes that are gone have left it.
+            self.observers.set_readable(readable.unwrap_or(false));
         }
     }
 
@@ -248,11 +280,15 @@ impl Core {
 
     /// Another process posted: those of this one that wait for completions hear of it from here.
     fn posted_elsewhere(&mut self) {
-        if let Some(fd) = self.observers.stand_in() {
+        let Some(shared) = &self.shared else { return };
+        let (own_stand_in, own_eventfd) = (shared.own_stand_in, shared.own_eventfd);
+        if let Some(fd) = self.observers.stand_in()
+            && own_stand_in
+        {
             os::eventfd_signal(fd);
         }
         if let Some(eventfd) = self.observers.eventfd()
-            && self.shared.as_ref().is_some_and(|shared| shared.own_eventfd)
+            && own_eventfd
         {
             self.signal_eventfd(eventfd);
         }
@@ -261,12 +297,10 @@ impl Core {
 
     /// The page's lock is about to be given up: shows the others what they have to know.
     pub fn leave_page(&mut self) {
-        let observed = self.observers.stand_in().is_some()
-            || self.shared.as_ref().is_some_and(|shared| shared.own_eventfd);
         let requests = self.requests.live() as u32;
         let overflowing = u32::from(self.cq.kept() > 0);
         let Some(shared) = &mut self.shared else { return };
-        let hearers = shared.asleep + u32::from(observed);
+        let hearers = shared.asleep + u32::from(shared.observes_alone());
         let mut published = core::mem::take(&mut shared.published);
         let state = shared.state();
         exchange(&mut state.hearers, &mut published.hearers, hearers);
@@ -356,6 +390,7 @@ impl Core {
         let Some(shared) = &mut self.shared else { return };
         shared.asleep = 0;
         shared.own_eventfd = false;
+        shared.own_stand_in = false;
         let own = family::own();
         let (state, published) = (shared.state(), &shared.published);
         state.hearers = state.hearers.saturating_sub(published.hearers);
