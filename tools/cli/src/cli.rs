@@ -76,7 +76,7 @@ pub struct Run {
     /// Which engine does the work [default: ANYRING_ENGINE, or auto]
     ///
     /// auto: the kernel's io_uring where it works, else anyring's own; a ring whose memory is laid out as the kernel does not
-    /// know, and anyring does (`IORING_SETUP_SQE_MIXED`), is anyring's, where its setup is seen (README). kernel: the kernel's, whatever it answers. user: anyring's own, even
+    /// know, and anyring does (`IORING_SETUP_SQE_MIXED`), is anyring's, where its setup is seen (docs/engines.md). kernel: the kernel's, whatever it answers. user: anyring's own, even
     /// where the kernel's works.
     #[arg(long, value_enum)]
     pub engine: Option<Engine>,
