@@ -136,8 +136,8 @@ mutants: toolchain ## the share of small changes to the engine that tests catch:
 	cargo build -p anyring-mutants --locked
 	$(TARGET)/debug/anyring-mutants --sample $(or $(SAMPLE),0/1) $(if $(FILE),--file '$(FILE)') $(ARGS)
 
-bench: build ## the benchmarks, each side by side with what it is compared to
-	tools/bench/run
+bench: build ## the benchmarks, each beside what it is compared to; a busy machine is refused: make bench ARGS=--busy
+	tools/bench/run $(ARGS)
 	scripts/count-liburing $(ANYRING_BIN)
 	scripts/count-crate
 

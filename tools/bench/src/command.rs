@@ -29,7 +29,7 @@ pub struct Arguments {
     /// Name the benchmarks and what they compare.
     #[arg(long)]
     list: bool,
-    /// Few and short rounds: for a look, not for a figure.
+    /// Few and short rounds: for a look, not for a figure. A busy machine is only warned of.
     #[arg(long)]
     quick: bool,
     /// Run this side only; may be repeated. --list names them.
@@ -50,16 +50,23 @@ pub struct Arguments {
     /// Print everything as JSON, each round included.
     #[arg(long)]
     json: bool,
-    /// Write the results into this page, for instance docs/benchmarks.md; sections of benchmarks that were not run stay.
-    #[arg(long, value_name = "PAGE")]
+    /// Write records, pages and charts into this directory, for instance docs/benchmarks; those of benchmarks that were
+    /// not run stay.
+    #[arg(long, value_name = "DIRECTORY")]
     write: Option<PathBuf>,
+    /// Measure nothing: make the pages and the charts in this directory anew of the records there.
+    #[arg(long, value_name = "DIRECTORY", conflicts_with_all = ["write", "svg", "json", "list"])]
+    redraw: Option<PathBuf>,
+    /// Measure although other programs keep the machine busy.
+    #[arg(long)]
+    busy: bool,
     /// Leave out the sides that run on anyring.
     #[arg(long)]
     native_only: bool,
     /// Do not count system calls.
     #[arg(long)]
     no_syscalls: bool,
-    /// Draw a chart per benchmark, an SVG file each, into this directory; with --write the page shows them.
+    /// Draw a chart per benchmark, an SVG file each, into this directory.
     #[arg(long, value_name = "DIRECTORY")]
     svg: Option<PathBuf>,
     /// Where to put files, on the file system to be measured.
@@ -93,8 +100,8 @@ Examples:
   anyring bench du --entries 1000000 --case hot
                                            a million files: du, anyring du, plain loops of 1 to 64 threads
   anyring bench echo --rounds 15 --window-ms 1000 --json > echo.json
-  anyring bench --write docs/benchmarks.md --svg docs/benchmarks
-                                           all of it, as a page with charts
+  anyring bench --write docs/benchmarks    all of it, as pages with charts
+  anyring bench --redraw docs/benchmarks   the same pages anew, without measuring
 
 How it measures:
   speed  time per operation of the baseline over that of the side: above 1 is faster. The median over
@@ -111,6 +118,9 @@ How it measures:
          A call that a seccomp filter traps is not seen there, the rt_sigreturn that ends the trap is.
   A side on anyring is the same binary under `anyring run --engine user`, where anyring-deny lies beside
   it also with io_uring denied; a side that turns out to run on another engine than its own fails.
+
+  A machine with a load average above 0.5 is busy: figures from there are refused unless --busy is
+  given. After a build the load average takes some minutes to fall.
 
 Exit status: 0 where everything asked for was measured or could not be measured here (the table says
 why), 1 where something failed.";
@@ -145,6 +155,9 @@ pub fn run(arguments: &Arguments, invocation: &Invocation) -> ExitCode {
 }
 
 fn compare(arguments: &Arguments, invocation: &Invocation) -> Result<()> {
+    if let Some(directory) = &arguments.redraw {
+        return report::page::redraw(directory);
+    }
     let mut chosen = choose(&arguments.benchmarks)?;
     if arguments.list {
         for benchmark in &chosen {
@@ -173,6 +186,12 @@ fn compare(arguments: &Arguments, invocation: &Invocation) -> Result<()> {
     }
     let machine = Machine::read(&context.scratch);
     if let Some(warning) = machine.warning() {
+        if !arguments.busy && !arguments.quick {
+            return Err(Failure::new(warning).advice(
+                "figures from a busy machine mislead: wait until it is quiet (after a build, some minutes), \
+                 or measure all the same with --busy",
+            ));
+        }
         eprintln!("warning: {warning}");
     }
     let mut results = Results { machine, command: command_line(invocation), benchmarks: Vec::new() };
@@ -183,25 +202,28 @@ fn compare(arguments: &Arguments, invocation: &Invocation) -> Result<()> {
         }
         results.benchmarks.push(outcome);
     }
-    publish(arguments, &results)?;
-    match results.benchmarks.iter().map(|outcome| outcome.failed.len()).sum() {
+    let failed = results.benchmarks.iter().map(|outcome| outcome.failed.len()).sum();
+    publish(arguments, results)?;
+    match failed {
         0 => Ok(()),
         failed => Err(Failure::new(format!("{failed} measurements failed; they are named above"))),
     }
 }
 
-fn publish(arguments: &Arguments, results: &Results) -> Result<()> {
+fn publish(arguments: &Arguments, results: Results) -> Result<()> {
     if arguments.json {
-        let text = serde_json::to_string_pretty(results).doing(|| "writing the results as JSON".into())?;
+        let text = serde_json::to_string_pretty(&results).doing(|| "writing the results as JSON".into())?;
         println!("{text}");
     }
     if let Some(directory) = &arguments.svg {
-        report::chart::write(directory, results)?;
+        for outcome in &results.benchmarks {
+            report::chart::write(directory, &results, outcome)?;
+        }
         eprintln!("charts in {}", directory.display());
     }
-    if let Some(page) = &arguments.write {
-        report::page::write(page, arguments.svg.as_deref(), results)?;
-        eprintln!("written to {}", page.display());
+    if let Some(directory) = &arguments.write {
+        report::page::write(directory, results)?;
+        eprintln!("written to {}", directory.display());
     }
     Ok(())
 }

@@ -39,15 +39,16 @@ fn well_formed(svg: &str) -> bool {
 #[test]
 fn every_side_is_measured_or_says_why_not() {
     let own = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-{}", std::process::id()));
-    let (charts, page) = (own.join("charts"), own.join("page.md"));
+    let (charts, pages) = (own.join("charts"), own.join("pages"));
     let names = ["accept", "nop", "send", "echo", "idle", "find", "du"];
     let mut arguments = vec!["--quick", "--rounds", "1", "--window-ms", "5", "--entries", "500", "--json"];
-    arguments.extend(["--svg", charts.to_str().unwrap(), "--write", page.to_str().unwrap()]);
+    arguments.extend(["--svg", charts.to_str().unwrap(), "--write", pages.to_str().unwrap()]);
     arguments.extend(names);
     let output = bench(&arguments);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let results: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let page = std::fs::read_to_string(page).unwrap();
+    let read = |name: String| std::fs::read_to_string(pages.join(name)).unwrap();
+    let first = read("README.md".into());
     for (benchmark, name) in results["benchmarks"].as_array().unwrap().iter().zip(names) {
         assert_eq!(benchmark["name"], name);
         let skipped = benchmark["skipped"].as_array().unwrap();
@@ -64,12 +65,67 @@ fn every_side_is_measured_or_says_why_not() {
         }
         let svg = std::fs::read_to_string(charts.join(format!("{name}.svg"))).unwrap();
         assert!(well_formed(&svg), "{svg}");
+        assert_eq!(read(format!("{name}.svg")), svg);
+        assert!(read(format!("{name}.md")).contains(&format!("]({name}.svg)")));
+        assert!(first.contains(&format!("| [{name}]({name}.md): ")), "{first}");
+    }
+    // What was written is what the records give: the pages can be made anew of them.
+    let written: Vec<_> = names.iter().map(|name| read(format!("{name}.md"))).collect();
+    std::fs::remove_file(pages.join("nop.md")).unwrap();
+    let output = bench(&["--redraw", pages.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let redrawn: Vec<_> = names.iter().map(|name| read(format!("{name}.md"))).collect();
+    assert_eq!(written, redrawn);
+    assert_eq!(first, read("README.md".into()));
+    std::fs::remove_dir_all(own).unwrap();
+}
+
+/// The committed pages and charts are what this program makes of the committed records.
+#[test]
+fn the_pages_in_the_documentation_are_made_of_their_records() {
+    let committed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/benchmarks");
+    let own = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-pages-{}", std::process::id()));
+    std::fs::create_dir_all(&own).unwrap();
+    let files = || std::fs::read_dir(&committed).unwrap().map(|entry| entry.unwrap().path());
+    for record in files().filter(|path| path.extension().is_some_and(|kind| kind == "json")) {
+        std::fs::copy(&record, own.join(record.file_name().unwrap())).unwrap();
+    }
+    let output = bench(&["--redraw", own.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for path in files() {
+        let name = path.file_name().unwrap();
+        let (there, made) = (std::fs::read(&path).unwrap(), std::fs::read(own.join(name)).ok());
         assert!(
-            page.contains(&format!("<!-- begin {name} -->"))
-                && page.contains(&format!("(charts/{name}.svg)"))
+            made.is_some_and(|made| made == there),
+            "{}: make it anew with `anyring-bench --redraw docs/benchmarks`",
+            path.display()
         );
     }
     std::fs::remove_dir_all(own).unwrap();
+}
+
+#[test]
+fn records_that_are_not_there_are_asked_for() {
+    let output = bench(&["--redraw", "/proc/self/task"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("there is no record in /proc/self/task"));
+}
+
+/// On a busy machine there are no figures unless they are asked for.
+#[test]
+fn a_busy_machine_is_refused() {
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap();
+    let load: f64 = load.split(' ').next().unwrap().parse().unwrap();
+    if load <= 0.6 {
+        eprintln!("skipped: this machine is quiet");
+        return;
+    }
+    let short = ["nop", "--rounds", "1", "--window-ms", "1", "--case", "no such case"];
+    let output = bench(&short);
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains("the machine was not quiet") && text.contains("--busy"), "{text}");
+    assert!(bench(&[&short[..], &["--busy"]].concat()).status.success());
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::{About, Benchmark, Run, Side, run_served};
 use crate::failure::Result;
 use crate::harness::launch::{Context, On};
 use crate::report::Outcome;
+use crate::report::verdict::{Bound, Check, Figure, cpu, speeds};
 
 /// Clients in all.
 const CLIENTS: usize = 10_000;
@@ -89,6 +90,20 @@ impl Benchmark for Accept {
             .args(["--connections", &(clients + warm_up + 1).to_string()])
             .args(["--at-once", &at_once]);
         run_served(context, server, client, count)
+    }
+
+    fn checks(&self, outcome: &Outcome) -> Vec<Check> {
+        let ours = |_: &str, side: &str| side.starts_with("anyring");
+        let multishot = outcome.cases.iter().filter_map(|case| {
+            let single = outcome.side(&case.name, "anyring, single-shot")?;
+            let multishot = outcome.side(&case.name, "anyring, multishot")?;
+            Some(Figure::of(multishot.cpu_ns_per_op / single.cpu_ns_per_op, case.name.clone()))
+        });
+        vec![
+            Check::new("speed over epoll", Bound::AtLeast(1.0), speeds(outcome, ours)),
+            Check::new("CPU time over epoll's", Bound::AtMost(1.05), cpu(outcome, ours)),
+            Check::new("CPU time of multishot over single-shot", Bound::AtMost(1.0), multishot),
+        ]
     }
 
     fn findings(&self, outcome: &Outcome) -> Vec<String> {

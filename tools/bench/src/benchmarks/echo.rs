@@ -5,6 +5,8 @@ use std::time::Duration;
 use super::{About, Benchmark, Run, Side, run_served};
 use crate::failure::Result;
 use crate::harness::launch::{Context, On};
+use crate::report::Outcome;
+use crate::report::verdict::{Bound, Check, speeds};
 
 const CONNECTIONS: [usize; 4] = [1, 100, 1000, 10_000];
 const MESSAGE: usize = 128;
@@ -73,6 +75,11 @@ impl Benchmark for Echo {
                 many => format!("{many} connections"),
             })
             .collect()
+    }
+
+    fn checks(&self, outcome: &Outcome) -> Vec<Check> {
+        let ours = speeds(outcome, |_, side| side.starts_with("anyring"));
+        vec![Check::new("speed over epoll", Bound::AtLeast(1.0), ours)]
     }
 
     fn run(&self, context: &Context, group: usize, side: usize, count: bool) -> Result<Run> {

@@ -16,6 +16,8 @@ use crate::harness::launch::{Context, On};
 use crate::harness::process::{Finished, Process};
 use crate::harness::stats::median;
 use crate::harness::syscalls::Counter;
+use crate::report::Outcome;
+use crate::report::verdict::{Bound, Check, speeds};
 use crate::workload::{Report, Window};
 
 const FILE_MIB: usize = 256;
@@ -175,6 +177,12 @@ impl Benchmark for Fio {
             }
         }
         Ok(())
+    }
+
+    fn checks(&self, outcome: &Outcome) -> Vec<Check> {
+        let ours = |case: &str, side: &str| side == "anyring" && !case.contains("batches");
+        let least = if self.direct { 0.85 } else { 1.0 };
+        vec![Check::new("speed over the kernel's io_uring", Bound::AtLeast(least), speeds(outcome, ours))]
     }
 
     fn run(&self, context: &Context, group: usize, side: usize, count: bool) -> Result<Run> {

@@ -8,6 +8,7 @@ use crate::harness::launch::{Context, On};
 use crate::harness::process::Process;
 use crate::harness::syscalls::Counter;
 use crate::report::Outcome;
+use crate::report::verdict::{Bound, Check, Figure};
 
 const CONNECTIONS: usize = 10_000;
 const QUICK_CONNECTIONS: usize = 200;
@@ -67,6 +68,18 @@ impl Benchmark for Idle {
         let report = serde_json::from_str(output.lines().last().unwrap_or_default())
             .doing(|| "understanding the report of a workload".into())?;
         Ok(Run { report, syscalls: counter.as_mut().map(Counter::count) })
+    }
+
+    fn checks(&self, outcome: &Outcome) -> Vec<Check> {
+        let mut figures = Vec::new();
+        for case in &outcome.cases {
+            for side in case.sides.iter().filter(|side| side.side.starts_with("anyring")) {
+                figures.extend(side.memory_per_op.map(|memory| {
+                    Figure::of(memory.resident + memory.kernel, format!("{}: {}", case.name, side.side))
+                }));
+            }
+        }
+        vec![Check::new("memory of a connection", Bound::AtMost(1024.0), figures).in_unit("B")]
     }
 
     fn findings(&self, outcome: &Outcome) -> Vec<String> {

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use super::{About, Benchmark, Run, Side, run_workload};
 use crate::failure::Result;
 use crate::harness::launch::{Context, On};
+use crate::report::Outcome;
+use crate::report::verdict::{Bound, Check, speeds};
 use crate::workload::meta::create_tree;
 
 const SIDES: [Side; 3] = [
@@ -52,6 +54,11 @@ impl Benchmark for Meta {
     fn prepare(&mut self, context: &Context, _usable: &[usize]) -> Result<()> {
         self.tree = context.scratch.join("tree");
         create_tree(&self.tree)
+    }
+
+    fn checks(&self, outcome: &Outcome) -> Vec<Check> {
+        let ours = speeds(outcome, |_, side| side == "anyring");
+        vec![Check::new("speed over the kernel's io_uring", Bound::AtLeast(1.0), ours)]
     }
 
     fn run(&self, context: &Context, group: usize, side: usize, count: bool) -> Result<Run> {

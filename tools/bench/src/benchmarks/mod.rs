@@ -13,13 +13,14 @@ mod uepoll;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use serde::Serialize;
+use serde::{Deserialize, Deserializer, Serialize, de};
 
 use crate::failure::{Doing, Failure, Result};
 use crate::harness::launch::{Context, On};
 use crate::harness::process::Process;
 use crate::harness::syscalls::Counter;
 use crate::report::Outcome;
+use crate::report::verdict::Check;
 use crate::workload::Report;
 use crate::workload::clock::allowed_cpus;
 
@@ -36,6 +37,19 @@ pub struct About {
     pub goal: &'static str,
     /// The side that the others are compared to.
     pub baseline: &'static str,
+}
+
+/// A record names its benchmark; what there is to know about it stands here.
+impl<'de> Deserialize<'de> for About {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Named {
+            name: String,
+        }
+        let Named { name } = Named::deserialize(deserializer)?;
+        let known = all().into_iter().map(|one| one.about()).find(|about| about.name == name);
+        known.ok_or_else(|| de::Error::custom(format!("there is no benchmark `{name}`")))
+    }
 }
 
 /// One of the things compared.
@@ -91,6 +105,14 @@ pub trait Benchmark {
     fn prepare(&mut self, _context: &Context, _usable: &[usize]) -> Result<()> {
         Ok(())
     }
+
+    /// Files in each directory tree that it makes, if it makes some.
+    fn entries(&self, _context: &Context) -> Option<usize> {
+        None
+    }
+
+    /// The goal in figures: what was asked, and the worst that was measured.
+    fn checks(&self, outcome: &Outcome) -> Vec<Check>;
 
     /// What the figures say, in words.
     fn findings(&self, _outcome: &Outcome) -> Vec<String> {

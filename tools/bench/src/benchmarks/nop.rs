@@ -4,6 +4,7 @@ use super::{About, Benchmark, Run, Side, run_workload};
 use crate::failure::Result;
 use crate::harness::launch::{Context, On};
 use crate::report::Outcome;
+use crate::report::verdict::{Bound, Check, Figure, speeds};
 
 /// No-ops per enter, and whether the process has a second thread.
 const GROUPS: [(u32, bool); 7] =
@@ -63,6 +64,23 @@ impl Benchmark for Nop {
             command.arg("--threaded");
         }
         run_workload(context, command, count)
+    }
+
+    fn checks(&self, outcome: &Outcome) -> Vec<Check> {
+        let ours = |_: &str, side: &str| ["anyring", "anyring, registered"].contains(&side);
+        let case = label(1, false);
+        let enter =
+            outcome.side(&case, "anyring").zip(outcome.side(&case, "getppid")).map(|(enter, call)| {
+                Figure::of(enter.cpu_ns_per_op / call.cpu_ns_per_op, format!("{case}: anyring over getppid"))
+            });
+        vec![
+            Check::new("speed over the kernel's io_uring", Bound::AtLeast(1.0), speeds(outcome, ours)),
+            Check::new(
+                "an enter takes no more CPU than a plain system call, so that registration has nothing left to gain",
+                Bound::AtMost(1.0),
+                enter,
+            ),
+        ]
     }
 
     fn findings(&self, outcome: &Outcome) -> Vec<String> {

@@ -6,6 +6,7 @@ use crate::harness::hole::{ADDRESS, BlackHole};
 use crate::harness::launch::{Context, On};
 use crate::harness::process::Process;
 use crate::report::Outcome;
+use crate::report::verdict::{Bound, Check, Figure, speeds};
 use crate::workload::clock::allowed_cpus;
 
 /// Over what messages go.
@@ -155,13 +156,38 @@ impl Benchmark for Send {
         run_workload(context, command, count)
     }
 
-    fn findings(&self, outcome: &Outcome) -> Vec<String> {
-        let better = |case: &str| {
-            let time = |side: &str| Some(outcome.side(case, side)?.ns_per_op);
-            let best_plain = time("send")?.min(time("MSG_ZEROCOPY")?);
-            let best_ring = time("anyring, SEND_ZC")?.min(time("anyring, SEND_ZC fixed")?);
-            Some(format!("{case} {:.2}", best_plain / best_ring))
+    fn checks(&self, outcome: &Outcome) -> Vec<Check> {
+        let better = outcome.cases.iter().filter_map(|case| {
+            let ratio = zero_copy_over_plain(outcome, &case.name)?;
+            Some(Figure::of(ratio, format!("{}: anyring, SEND_ZC", case.name)))
+        });
+        let large = |case: &str, side: &str| {
+            case.starts_with("veth UDP, 60 KiB") && side.starts_with("anyring, SEND_ZC")
         };
+        let small = |case: &str, side: &str| {
+            case == "loopback UDP, 200 B, 8 per enter" && side.starts_with("anyring, SEND")
+        };
+        vec![
+            Check::new(
+                "SEND_ZC's speed over the better of send and MSG_ZEROCOPY",
+                Bound::AtLeast(0.95),
+                better,
+            ),
+            Check::new(
+                "SEND_ZC's speed over send, 60 KiB over veth",
+                Bound::AtLeast(1.5),
+                speeds(outcome, large),
+            ),
+            Check::new(
+                "speed over send, eight datagrams of 200 bytes per enter",
+                Bound::AtLeast(1.2),
+                speeds(outcome, small),
+            ),
+        ]
+    }
+
+    fn findings(&self, outcome: &Outcome) -> Vec<String> {
+        let better = |case: &str| Some(format!("{case} {:.2}", zero_copy_over_plain(outcome, case)?));
         let copied = |case: &str, side: &str| {
             let share = outcome.side(case, side)?.copied?;
             Some(format!("{case}, {side} {:.0}%", share * 100.0))
@@ -183,6 +209,14 @@ impl Benchmark for Send {
         }
         text
     }
+}
+
+/// How much faster the better of anyring's SEND_ZC is than the better of the plain ways.
+fn zero_copy_over_plain(outcome: &Outcome, case: &str) -> Option<f64> {
+    let time = |side: &str| Some(outcome.side(case, side)?.ns_per_op);
+    let best_plain = time("send")?.min(time("MSG_ZEROCOPY")?);
+    let best_ring = time("anyring, SEND_ZC")?.min(time("anyring, SEND_ZC fixed")?);
+    Some(best_plain / best_ring)
 }
 
 fn label((path, payload, per_enter): Group) -> String {

@@ -6,7 +6,8 @@ use std::process::Command;
 use super::{About, Benchmark, Run, Side, run_workload};
 use crate::failure::Result;
 use crate::harness::launch::{Context, On};
-use crate::report::Outcome;
+use crate::report::verdict::{Bound, Check, Figure};
+use crate::report::{Case, Outcome};
 use crate::workload::trees::Shape;
 
 /// What a side runs.
@@ -98,6 +99,19 @@ impl Trees {
         Self { about, contents, sides, attributes, trees: Default::default() }
     }
 
+    /// The tool's side, as it comes.
+    fn ours(&self) -> String {
+        format!("anyring {}", self.about.name)
+    }
+
+    /// The tool in `case` over the fastest side of those that `others` chooses.
+    fn over<'a>(&self, case: &'a Case, others: fn(&str) -> bool) -> Option<Over<'a>> {
+        let ours = case.sides.iter().find(|side| side.side == self.ours())?;
+        let others = case.sides.iter().filter(|side| others(&side.side));
+        let best = others.min_by(|a, b| a.ns_per_op.total_cmp(&b.ns_per_op))?;
+        Some(Over { time: ours.ns_per_op / best.ns_per_op, side: &best.side })
+    }
+
     fn is_cold(group: usize) -> bool {
         group >= SHAPES.len()
     }
@@ -177,26 +191,41 @@ impl Benchmark for Trees {
         run_workload(context, self.command(context, group, side), count)
     }
 
-    fn findings(&self, outcome: &Outcome) -> Vec<String> {
-        let peak = |name: &str| {
-            let sides = outcome.cases.iter().flat_map(|case| &case.sides).filter(|side| side.side == name);
-            let windows = sides.flat_map(|side| &side.windows);
-            windows.filter_map(|window| window.peak_bytes).max()
+    fn entries(&self, context: &Context) -> Option<usize> {
+        Some(context.entries)
+    }
+
+    fn checks(&self, outcome: &Outcome) -> Vec<Check> {
+        let ours = self.ours();
+        let over_loop = |state: &str| {
+            let cases = outcome.cases.iter().filter(|case| case.name.ends_with(state));
+            cases.filter_map(|case| Some(self.over(case, is_loop)?.time(case))).collect::<Vec<_>>()
         };
-        let ours = format!("anyring {}", self.about.name);
+        let mut checks = vec![
+            Check::new("time over the best loop's, hot", Bound::AtMost(1.15), over_loop("hot")),
+            Check::new("time over the best loop's, cold", Bound::AtMost(1.2), over_loop("cold")),
+        ];
+        if self.sides.iter().any(|side| is_finder(side.name)) {
+            let cases = outcome.cases.iter();
+            let over = cases.filter_map(|case| Some(self.over(case, is_finder)?.speed(case)));
+            checks.push(Check::new("speed over the better of fd and bfs", Bound::AtLeast(1.5), over));
+        }
+        let peak = outcome.peak_bytes.get(&ours).filter(|_| outcome.entries >= Some(1_000_000));
+        let peak = peak.map(|&bytes| Figure::of(bytes.div_ceil(1 << 20) as f64, ours.clone()));
+        checks.push(Check::new("memory for a million files", Bound::AtMost(64.0), peak).in_unit("MiB"));
+        checks
+    }
+
+    fn findings(&self, outcome: &Outcome) -> Vec<String> {
+        let peak = |name: &str| outcome.peak_bytes.get(name);
+        let ours = self.ours();
         let mut findings = Vec::new();
         for case in &outcome.cases {
-            let best = |of: &dyn Fn(&str) -> bool| {
-                let sides = case.sides.iter().filter(|side| of(&side.side));
-                sides.map(|side| (side.ns_per_op, &side.side)).min_by(|a, b| a.0.total_cmp(&b.0))
-            };
-            let Some((time, _)) = best(&|name| name == ours) else { continue };
-            let others =
-                [best(&|name| name.starts_with("loop")), best(&|name| ["fd", "bfs"].contains(&name))];
+            let others = [self.over(case, is_loop), self.over(case, is_finder)];
             let ratios: Vec<_> = others
                 .into_iter()
                 .flatten()
-                .map(|(other, name)| format!("{:.2} of the time of {name}", time / other))
+                .map(|Over { time, side }| format!("{time:.2} of the time of {side}"))
                 .collect();
             if !ratios.is_empty() {
                 findings.push(format!("{}: {}.", case.name, ratios.join(", ")));
@@ -211,6 +240,30 @@ impl Benchmark for Trees {
         }
         findings
     }
+}
+
+/// What a tool of anyring's takes in a case, over the fastest of the others.
+struct Over<'a> {
+    time: f64,
+    side: &'a str,
+}
+
+impl Over<'_> {
+    fn time(&self, case: &Case) -> Figure {
+        Figure::of(self.time, format!("{}: over {}", case.name, self.side))
+    }
+
+    fn speed(&self, case: &Case) -> Figure {
+        Figure::of(1.0 / self.time, format!("{}: over {}", case.name, self.side))
+    }
+}
+
+fn is_loop(side: &str) -> bool {
+    side.starts_with("loop")
+}
+
+fn is_finder(side: &str) -> bool {
+    ["fd", "bfs"].contains(&side)
 }
 
 /// Is there a program of this name?

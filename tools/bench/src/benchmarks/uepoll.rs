@@ -3,6 +3,8 @@
 use super::{About, Benchmark, Run, Side, run_served, run_workload};
 use crate::failure::Result;
 use crate::harness::launch::{Context, On};
+use crate::report::Outcome;
+use crate::report::verdict::{Bound, Check, speeds};
 
 const CONNECTIONS: [usize; 4] = [1, 8, 200, 2000];
 
@@ -74,6 +76,30 @@ impl Benchmark for Http {
         obstacle(context, HTTP_FLAGS[side])
     }
 
+    fn checks(&self, outcome: &Outcome) -> Vec<Check> {
+        let of = |case: &'static str, side: &'static str| {
+            speeds(outcome, move |one, other| one == case && other == side)
+        };
+        let default = speeds(outcome, |_, side| side == "ring");
+        vec![
+            Check::new(
+                "speed over epoll at 1 connection, spinning",
+                Bound::AtLeast(2.5),
+                of("1 connection", "ring, spinning"),
+            ),
+            Check::new(
+                "speed over epoll at 200 connections",
+                Bound::AtLeast(1.0),
+                of("200 connections", "ring"),
+            ),
+            Check::new(
+                "speed over epoll by default, at every number of connections",
+                Bound::AtLeast(0.97),
+                default,
+            ),
+        ]
+    }
+
     fn run(&self, context: &Context, group: usize, side: usize, count: bool) -> Result<Run> {
         let connections = CONNECTIONS[group].to_string();
         let requests = (REQUESTS * context.window().as_millis() / USUAL_WINDOW_MS).max(1000);
@@ -135,6 +161,16 @@ impl Benchmark for Events {
 
     fn obstacle(&self, context: &Context, side: usize) -> Result<Option<String>> {
         obstacle(context, EVENT_FLAGS[side])
+    }
+
+    fn checks(&self, outcome: &Outcome) -> Vec<Check> {
+        let files = speeds(outcome, |case, side| case == "64 ready files" && side.starts_with("ring"));
+        let best = files.into_iter().max_by(|a, b| a.value.total_cmp(&b.value));
+        let raised = speeds(outcome, |case, side| case != "64 ready files" && side.starts_with("ring"));
+        vec![
+            Check::new("speed over epoll for files, with the best feeder", Bound::AtLeast(1.5), best),
+            Check::new("speed over epoll for raised events", Bound::AtLeast(10.0), raised),
+        ]
     }
 
     fn run(&self, context: &Context, group: usize, side: usize, count: bool) -> Result<Run> {

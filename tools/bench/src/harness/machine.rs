@@ -3,10 +3,10 @@
 use std::fs::read_to_string;
 use std::path::Path;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The machine, as far as it matters to a reader of numbers.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Machine {
     /// Processor model.
     pub processor: String,

@@ -67,10 +67,31 @@ pub fn measure(benchmark: &mut dyn Benchmark, context: &Context, plan: &Plan) ->
         }));
     }
     let window_ms = context.window().as_millis() as u64;
-    let mut outcome =
-        Outcome { about, rounds: plan.rounds, window_ms, skipped, failed, cases, findings: Vec::new() };
+    let mut outcome = Outcome {
+        about,
+        rounds: plan.rounds,
+        window_ms,
+        skipped,
+        failed,
+        peak_bytes: peaks(&cases),
+        cases,
+        findings: Vec::new(),
+        entries: benchmark.entries(context),
+    };
     outcome.findings = benchmark.findings(&outcome);
     Ok(outcome)
+}
+
+/// How much memory each side had at most.
+fn peaks(cases: &[Case]) -> BTreeMap<String, u64> {
+    let mut peaks = BTreeMap::new();
+    for side in cases.iter().flat_map(|case| &case.sides) {
+        if let Some(peak) = side.windows.iter().filter_map(|window| window.peak_bytes).max() {
+            let entry = peaks.entry(side.side.clone()).or_insert(peak);
+            *entry = peak.max(*entry);
+        }
+    }
+    peaks
 }
 
 fn usable_sides(

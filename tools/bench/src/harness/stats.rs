@@ -20,8 +20,8 @@ pub fn paired_ratio(over: impl IntoIterator<Item = f64>, under: impl IntoIterato
     let ratios: Vec<f64> = pairs.map(|(over, under)| over / under).collect();
     Ratio {
         median: median(ratios.iter().copied()),
-        lowest: ratios.iter().copied().reduce(f64::min).unwrap_or(0.0),
-        highest: ratios.iter().copied().reduce(f64::max).unwrap_or(0.0),
+        lowest: ratios.iter().copied().reduce(f64::min),
+        highest: ratios.iter().copied().reduce(f64::max),
     }
 }
 
@@ -39,6 +39,6 @@ mod tests {
     #[test]
     fn a_paired_ratio_ignores_drift_between_rounds() {
         let ratio = paired_ratio([2.0, 20.0, 300.0], [1.0, 10.0, 100.0]);
-        assert_eq!((ratio.lowest, ratio.median, ratio.highest), (2.0, 2.0, 3.0));
+        assert_eq!((ratio.lowest, ratio.median, ratio.highest), (Some(2.0), 2.0, Some(3.0)));
     }
 }

@@ -1,9 +1,9 @@
 //! One chart per benchmark, as SVG: a panel per case, a bar per side, with the spread of its rounds.
 
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::{Case, Outcome, Results, SideResult};
+use super::{Case, Outcome, Results, SideResult, colour};
 use crate::failure::{Doing, Result};
 
 const PANEL_WIDTH: usize = 300;
@@ -14,26 +14,15 @@ const COLUMNS: usize = 3;
 /// Where the longest bar ends, so that its figure finds room.
 const LONGEST_BAR: f64 = 210.0;
 
-/// Sides keep their colour from panel to panel.
-const COLOURS: [&str; 10] = [
-    "#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#9d755d", "#eeca3b", "#ff9da6",
-    "#7f7f7f",
-];
+/// Ink on paper, by day and by night. The colours of the bars suit both.
+const STYLE: &str = "<style>.paper{fill:#ffffff}text{fill:#1f2328}.faint{fill:#59636e}path{stroke:#1f2328}\
+    @media (prefers-color-scheme:dark){.paper{fill:#0d1117}text{fill:#e6edf3}.faint{fill:#9198a1}path{stroke:#e6edf3}}</style>";
 
-/// The file that shows `outcome`.
-pub fn file(directory: &Path, outcome: &Outcome) -> PathBuf {
-    directory.join(format!("{}.svg", outcome.about.name))
-}
-
-/// Draws what was measured into `directory`.
-pub fn write(directory: &Path, results: &Results) -> Result<()> {
+/// Draws what was measured into `directory`, as `NAME.svg`.
+pub fn write(directory: &Path, results: &Results, outcome: &Outcome) -> Result<()> {
     std::fs::create_dir_all(directory).doing(|| format!("creating {}", directory.display()))?;
-    for outcome in &results.benchmarks {
-        let path = file(directory, outcome);
-        std::fs::write(&path, draw(outcome, &captions(results)))
-            .doing(|| format!("writing {}", path.display()))?;
-    }
-    Ok(())
+    let path = directory.join(format!("{}.svg", outcome.about.name));
+    std::fs::write(&path, draw(outcome, &captions(results))).doing(|| format!("writing {}", path.display()))
 }
 
 /// How long a side's bar is: median, lowest and highest of what it stands for.
@@ -63,7 +52,7 @@ fn draw(outcome: &Outcome, captions: &[String; 2]) -> String {
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
          viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"11\">\n\
-         <rect width=\"{width}\" height=\"{height}\" fill=\"white\"/>\n"
+         {STYLE}\n<rect width=\"{width}\" height=\"{height}\" class=\"paper\"/>\n"
     );
     text(
         &mut svg,
@@ -72,18 +61,18 @@ fn draw(outcome: &Outcome, captions: &[String; 2]) -> String {
         "font-size=\"15\" font-weight=\"bold\"",
         &format!("{}: {}", outcome.about.name, outcome.about.title),
     );
-    text(&mut svg, GAP, 42, "fill=\"#555\"", &unit.said(outcome));
+    text(&mut svg, GAP, 42, "class=\"faint\"", &unit.said(outcome));
     for (number, name) in sides.iter().enumerate() {
         let (x, y) = (GAP + number % 3 * 200, 54 + number / 3 * 18);
-        rectangle(&mut svg, x as f64, y as f64, 11.0, colour(number));
+        rectangle(&mut svg, x as f64, y as f64, 11.0, colour::of(name));
         text(&mut svg, x + 16, y + 10, "", name);
     }
     for (number, case) in outcome.cases.iter().enumerate() {
         let x = GAP + number % columns * (PANEL_WIDTH + GAP);
-        panel(&mut svg, (x, head + number / columns * panel_height), case, &sides, unit);
+        panel(&mut svg, (x, head + number / columns * panel_height), case, unit);
     }
     for (number, caption) in captions.iter().enumerate() {
-        text(&mut svg, GAP, height - 24 + number * 14, "fill=\"#555\" font-size=\"10\"", caption);
+        text(&mut svg, GAP, height - 24 + number * 14, "class=\"faint\" font-size=\"10\"", caption);
     }
     svg.push_str("</svg>\n");
     svg
@@ -134,7 +123,8 @@ impl Unit {
         let rate = |ns: f64| if ns > 0.0 { 1e9 / ns } else { 0.0 };
         match (self, side.speed, side.memory_per_op) {
             (Self::Speed, Some(speed), _) => {
-                Bar { median: speed.median, lowest: speed.lowest, highest: speed.highest }
+                let (lowest, highest) = speed.spread().unwrap_or((speed.median, speed.median));
+                Bar { median: speed.median, lowest, highest }
             }
             (Self::Bytes, _, Some(memory)) => {
                 let bytes = memory.resident + memory.kernel;
@@ -149,7 +139,7 @@ impl Unit {
     }
 }
 
-fn panel(svg: &mut String, (x, y): (usize, usize), case: &Case, sides: &[&str], unit: Unit) {
+fn panel(svg: &mut String, (x, y): (usize, usize), case: &Case, unit: Unit) {
     text(svg, x, y + 14, "font-weight=\"bold\"", &case.name);
     let bars: Vec<_> = case.sides.iter().map(|side| (side, unit.bar(side))).collect();
     let longest = bars.iter().map(|(_, bar)| bar.highest).fold(f64::MIN_POSITIVE, f64::max);
@@ -157,26 +147,18 @@ fn panel(svg: &mut String, (x, y): (usize, usize), case: &Case, sides: &[&str], 
     let (left, top) = (x as f64, (y + TITLE_HEIGHT) as f64);
     for (number, (side, bar)) in bars.iter().enumerate() {
         let line = top + (number * BAR_HEIGHT) as f64;
-        let place = sides.iter().position(|name| *name == side.side).unwrap_or(0);
-        rectangle(svg, left, line, bar.median * scale, colour(place));
+        rectangle(svg, left, line, bar.median * scale, colour::of(&side.side));
         let middle = line + 5.5;
         let (from, to) = (left + bar.lowest * scale, left + bar.highest * scale);
-        let _ = writeln!(svg, "<path d=\"M{from:.1} {middle:.1}H{to:.1}\" stroke=\"#222\"/>");
+        let _ = writeln!(svg, "<path d=\"M{from:.1} {middle:.1}H{to:.1}\"/>");
         let figure =
             if unit == Unit::Speed { format!("{:.2}", bar.median) } else { format!("{:.0}", bar.median) };
         text(svg, (to + 5.0) as usize, (line + 10.0) as usize, "", &figure);
     }
     if unit == Unit::Speed {
         let (at, end) = (left + scale, top + (bars.len() * BAR_HEIGHT) as f64);
-        let _ = writeln!(
-            svg,
-            "<path d=\"M{at:.1} {top:.1}V{end:.1}\" stroke=\"#222\" stroke-dasharray=\"2 2\"/>"
-        );
+        let _ = writeln!(svg, "<path d=\"M{at:.1} {top:.1}V{end:.1}\" stroke-dasharray=\"2 2\"/>");
     }
-}
-
-fn colour(side: usize) -> &'static str {
-    COLOURS[side % COLOURS.len()]
 }
 
 fn rectangle(svg: &mut String, x: f64, y: f64, width: f64, fill: &str) {

@@ -1,17 +1,23 @@
 //! What came out: as data, as a table for the terminal, as a page.
 
 pub mod chart;
+mod colour;
+mod overview;
 pub mod page;
+pub mod record;
 pub mod table;
+pub mod verdict;
 
-use serde::Serialize;
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
 
 use crate::benchmarks::About;
 use crate::harness::machine::Machine;
 use crate::workload::{Latency, Window};
 
 /// Everything that one call of the program measured.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Results {
     /// What it was measured on.
     pub machine: Machine,
@@ -22,7 +28,7 @@ pub struct Results {
 }
 
 /// What one benchmark gave.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Outcome {
     /// Name, description, baseline.
     #[serde(flatten)]
@@ -39,6 +45,12 @@ pub struct Outcome {
     pub cases: Vec<Case>,
     /// What the figures say, in words.
     pub findings: Vec<String>,
+    /// Files in each directory tree, where the benchmark makes some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entries: Option<usize>,
+    /// How much memory each side had at most, over all cases, where that is measured.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub peak_bytes: BTreeMap<String, u64>,
 }
 
 impl Outcome {
@@ -50,7 +62,7 @@ impl Outcome {
 }
 
 /// A side that could not be measured.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Skipped {
     /// Its name.
     pub side: String,
@@ -59,7 +71,7 @@ pub struct Skipped {
 }
 
 /// A side that failed.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Failed {
     /// Its name.
     pub side: String,
@@ -70,7 +82,7 @@ pub struct Failed {
 }
 
 /// One thing measured on all sides.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Case {
     /// What was measured.
     pub name: String,
@@ -79,7 +91,7 @@ pub struct Case {
 }
 
 /// One thing measured on one side.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct SideResult {
     /// The side's name.
     pub side: String,
@@ -98,20 +110,21 @@ pub struct SideResult {
     /// System calls per operation, from a run of its own.
     pub syscalls_per_op: Option<f64>,
     /// How much of what was sent without copying was copied after all.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copied: Option<f64>,
     /// Medians of the memory that an operation took, where that is measured.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_per_op: Option<MemoryPerOp>,
     /// Medians of the latencies, where those are measured.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency: Option<Latency>,
-    /// Every round.
+    /// Every round; not in a record.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub windows: Vec<Window>,
 }
 
 /// Bytes of memory per operation.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct MemoryPerOp {
     /// Of the process.
     pub resident: f64,
@@ -120,12 +133,21 @@ pub struct MemoryPerOp {
 }
 
 /// Ratios within each round to the baseline.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {
     /// Over all rounds.
     pub median: f64,
-    /// The lowest of a round.
-    pub lowest: f64,
-    /// The highest of a round.
-    pub highest: f64,
+    /// The lowest of a round; old records have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lowest: Option<f64>,
+    /// The highest of a round; old records have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub highest: Option<f64>,
+}
+
+impl Ratio {
+    /// The lowest and the highest, where they are known.
+    pub fn spread(&self) -> Option<(f64, f64)> {
+        self.lowest.zip(self.highest)
+    }
 }

@@ -93,10 +93,11 @@ pub fn print(outcome: &Outcome) {
 }
 
 fn spread(ratio: Option<Ratio>) -> String {
-    ratio.map_or_else(
-        || "-".into(),
-        |ratio| format!("{:.2} ({:.2}..{:.2})", ratio.median, ratio.lowest, ratio.highest),
-    )
+    let Some(ratio) = ratio else { return "-".into() };
+    match ratio.spread() {
+        Some((lowest, highest)) => format!("{:.2} ({lowest:.2}..{highest:.2})", ratio.median),
+        None => format!("{:.2}", ratio.median),
+    }
 }
 
 /// A time with three digits that mean something.

@@ -1,0 +1,51 @@
+//! The record of a benchmark: what was measured, as data, in a file of its own. Pages and charts are made of records,
+//! so that they can be made anew without measuring.
+
+use std::path::{Path, PathBuf};
+
+use super::{Outcome, Results};
+use crate::benchmarks;
+use crate::failure::{Doing, Result};
+
+/// The file that holds the record of the benchmark `name`.
+fn file(directory: &Path, name: &str) -> PathBuf {
+    directory.join(format!("{name}.json"))
+}
+
+/// Writes what was measured into `directory`, a file per benchmark, without the single rounds.
+pub fn write(directory: &Path, results: Results) -> Result<()> {
+    std::fs::create_dir_all(directory).doing(|| format!("creating {}", directory.display()))?;
+    let Results { machine, command, benchmarks } = results;
+    for mut outcome in benchmarks {
+        let path = file(directory, outcome.about.name);
+        for side in outcome.cases.iter_mut().flat_map(|case| &mut case.sides) {
+            side.windows.clear();
+        }
+        let record =
+            Results { machine: machine.clone(), command: command.clone(), benchmarks: vec![outcome] };
+        std::fs::write(&path, to_text(&record)?).doing(|| format!("writing {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// A line per side, so that a comparison of two records can be read.
+fn to_text(record: &Results) -> Result<String> {
+    let text = serde_json::to_string(record).doing(|| "writing a record".into())?;
+    Ok(text.replace("{\"side\":", "\n{\"side\":").replace("{\"name\":", "\n{\"name\":") + "\n")
+}
+
+/// All records in `directory`, each of one benchmark, in the order in which benchmarks run.
+pub fn read(directory: &Path) -> Result<Vec<(Results, Outcome)>> {
+    let mut records = Vec::new();
+    for benchmark in benchmarks::all() {
+        let path = file(directory, benchmark.about().name);
+        let text = match std::fs::read_to_string(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            read => read.doing(|| format!("reading {}", path.display()))?,
+        };
+        let mut record: Results =
+            serde_json::from_str(&text).doing(|| format!("understanding {}", path.display()))?;
+        records.extend(record.benchmarks.pop().map(|outcome| (record, outcome)));
+    }
+    Ok(records)
+}
