@@ -46,8 +46,8 @@ pub enum Command {
 /// Run a program with io_uring that works, whatever the machine allows
 ///
 /// The program is executed in place of anyring, so its exit status, its signals and its process id are its own. It
-/// needs no change and may be linked dynamically or statically; it must not be set-user-ID. So do the programs that it
-/// starts. Into a static one the engine is brought by ptrace, which the sandbox must allow.
+/// needs no change and may be linked dynamically or statically; it must not be set-user-ID. The programs that it starts
+/// are covered, too. Into a static program the engine is brought by ptrace, which the sandbox must allow.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -75,9 +75,9 @@ executed, 127 where it is not found.")]
 pub struct Run {
     /// Which engine does the work [default: ANYRING_ENGINE, or auto]
     ///
-    /// auto: the kernel's io_uring where it works, else anyring's own; a ring whose memory is laid out as the kernel does not
-    /// know, and anyring does (`IORING_SETUP_SQE_MIXED`), is anyring's, where its setup is seen (docs/engines.md). kernel: the kernel's, whatever it answers. user: anyring's own, even
-    /// where the kernel's works.
+    /// auto: the kernel's io_uring where it works, else anyring's own; a ring whose setup asks for a memory layout that this
+    /// kernel does not know (`IORING_SETUP_SQE_MIXED`) gets anyring's own, too (docs/engines.md). kernel: the kernel's,
+    /// whatever it answers. user: anyring's own, even where the kernel's works.
     #[arg(long, value_enum)]
     pub engine: Option<Engine>,
 
@@ -166,7 +166,7 @@ pub struct Trace {
     #[arg(short = 'c')]
     pub counts: bool,
 
-    /// The same after the lines
+    /// The table of -c, after the lines
     #[arg(short = 'C', conflicts_with = "counts")]
     pub counts_too: bool,
 
@@ -182,7 +182,7 @@ pub struct Trace {
     #[arg(long)]
     pub summary: bool,
 
-    /// The same, and no lines
+    /// The findings of --summary, and no lines
     #[arg(long, conflicts_with_all = ["summary", "json"])]
     pub summary_only: bool,
 
@@ -231,7 +231,7 @@ impl Trace {
 /// Run a program among faults that io_uring allows, to find what it does not expect
 ///
 /// Short transfers, interrupted calls, completions late and in another order, multishots that end, CQEs overwritten once
-/// they are reaped: rare on a good day, and all allowed by the ABI. A correct program passes any seed. Which faults it
+/// they are reaped: all of that is rare, and the ABI allows it. A correct program passes any seed. Which faults it
 /// meets follows from the seed and what its rings do, never from time; the same seed gives the same faults.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
@@ -240,15 +240,15 @@ Examples:
   anyring chaos --seed 7 --rate 0.1 -- ./program        this seed, and each fault one time in ten
   anyring chaos --runs 1000 --jobs 4 -- ./test          a thousand seeds, until one fails
   anyring chaos --runs 100 --compare -- ./cat file      where another standard output is a failure, too
-  anyring chaos --runs 100 --expect 'corrupt' -- ./job  where what it prints tells
+  anyring chaos --runs 100 --expect 'corrupt' -- ./job  a run fails where its output matches
   anyring chaos --faults short,eintr --runs 100 -- ./program
   anyring chaos --faults '!late,!overflow' -- ./program
   anyring chaos --seed 7 --shrink --record few.json -- ./program
                                                         which few of the faults make it fail
   anyring chaos --replay few.json                       the program, with these faults and no others
 
-What fails: a run without faults comes first (but for a single run). A run fails where it ends otherwise than that one (exit
-status, signal), where it does not end in time, or as --compare and --expect say.
+What is a failure: a run without faults comes first (but for a single run). A run fails where it ends otherwise than that one
+(exit status, signal), where it does not end in time, or as --compare and --expect say.
 
 Exit status: with a single run the program's own, or 128 and the number of the signal that ended it, or 124 where it did
 not end in time. With --runs or --shrink, 0 where all runs pass and 1 where one fails. 125 where anyring itself fails, 130
@@ -276,8 +276,8 @@ pub struct Chaos {
 
     /// Which faults: names, all, ordinary, failure, strict; with ! all but these [default: ordinary]
     ///
-    /// ordinary: what a correct program does not even show. failure: resources that are short, where it may give up.
-    /// strict: what the ABI allows, and the kernel as it is does not do.
+    /// ordinary: a correct program goes on as if nothing had happened. failure: a resource is short, and a correct program may
+    /// give up. strict: the ABI allows it, but no kernel does it today.
     #[arg(long, value_name = "LIST", conflicts_with = "replay")]
     pub faults: Option<String>,
 
@@ -285,7 +285,7 @@ pub struct Chaos {
     #[arg(long, exclusive = true)]
     pub list_faults: bool,
 
-    /// A run that takes longer hangs [default: none for a single run, else 60]
+    /// A run that takes longer counts as a hang, and is killed [default: none for a single run, else 60]
     #[arg(long, value_name = "SECONDS")]
     pub timeout: Option<f64>,
 
