@@ -4,13 +4,13 @@
 //! `echo [ADDRESS [CONNECTIONS]]` listens on 127.0.0.1:7777 if it is told nothing else, and ends after so many
 //! connections have.
 
-use anyring::{Buffers, Error, Fd, Id, Received, Ring, Stream, Token, op};
+use anyring::{Buffers, Error, Fd, Id, MultiToken, Received, Ring, Token, op};
 use std::collections::{HashMap, VecDeque};
 use std::net::TcpListener;
 
 /// What a request does, and for which connection.
 enum Doing {
-    Receive(Stream<op::RecvMulti>, usize),
+    Receive(MultiToken<op::RecvMulti>, usize),
     Send(Token<op::Send<Received>>, usize),
 }
 
@@ -77,7 +77,7 @@ impl Server {
 
     fn received(
         &mut self,
-        receive: Stream<op::RecvMulti>,
+        receive: MultiToken<op::RecvMulti>,
         number: usize,
         received: Result<Received, Error>,
     ) -> Result<(), Error> {

@@ -1,8 +1,8 @@
 //! Completions of a safe ring.
 
-use crate::error::What;
+use crate::error::ErrorContext;
 use crate::kept::Kept;
-use crate::operation::{Id, Multishot, Named, Operation, Stream, Token, Yield};
+use crate::operation::{CqeResult, Id, MultiToken, Multishot, Operation, Token};
 use crate::provided::Provided;
 use crate::{Engine, Error};
 use linux_raw_sys::io_uring::IORING_CQE_F_MORE;
@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 /// Something came of a request.
 ///
 /// It holds what came, and, if it is the last one, the operation with its buffers: whoever holds the request's
-/// [`Token`] takes it out by [`take`](Completion::take), whoever has its [`Stream`] by [`item`](Completion::item).
+/// [`Token`] takes it out by [`take`](Completion::take), whoever has its [`MultiToken`] by [`item`](Completion::item).
 /// What is not taken is dropped: buffers are freed or given back, descriptors closed.
 #[must_use]
 pub struct Completion {
@@ -32,8 +32,8 @@ pub struct Completion {
 }
 
 impl Completion {
-    fn came(self) -> Yield {
-        Yield { result: self.result(), flags: self.flags, buffer: self.buffer, file: self.file }
+    fn came(self) -> CqeResult {
+        CqeResult { result: self.result(), flags: self.flags, buffer: self.buffer, file: self.file }
     }
 
     /// The request's number.
@@ -42,8 +42,8 @@ impl Completion {
     }
 
     /// Is it one of this request?
-    pub fn is(&self, request: &impl Named) -> bool {
-        self.id == request.id()
+    pub fn is(&self, request: impl Into<Id>) -> bool {
+        self.id == request.into()
     }
 
     /// Is more to come of this request?
@@ -53,7 +53,7 @@ impl Completion {
 
     /// The number that the operation came to, or why it failed.
     pub fn result(&self) -> Result<u32, Error> {
-        Error::check(self.engine, What::Operation(self.name), self.result)
+        Error::check(self.engine, ErrorContext::Operation(self.name), self.result)
     }
 
     /// `IORING_CQE_F_*`.
@@ -84,7 +84,7 @@ impl Completion {
     ///
     /// # Errors
     /// The completion again, where it is another request's.
-    pub fn item<M: Multishot>(self, stream: &mut Stream<M>) -> Result<M::Item, Completion> {
+    pub fn item<M: Multishot>(self, stream: &mut MultiToken<M>) -> Result<M::Item, Completion> {
         if self.id != stream.id() || self.of != TypeId::of::<M>() {
             return Err(self);
         }

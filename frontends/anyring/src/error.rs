@@ -17,14 +17,14 @@ use std::{fmt, fs, io};
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Error {
     engine: Engine,
-    what: What,
+    context: ErrorContext,
     errno: i32,
 }
 
 /// What failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum What {
+pub enum ErrorContext {
     /// `io_uring_setup(2)`.
     Setup,
     /// The mapping of a ring's memory.
@@ -39,28 +39,28 @@ pub enum What {
     Use(&'static str),
 }
 
-impl fmt::Display for What {
+impl fmt::Display for ErrorContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            What::Setup => f.write_str("io_uring_setup"),
-            What::Map => f.write_str("mmap of a ring"),
-            What::Enter => f.write_str("io_uring_enter"),
-            What::Register(name) => write!(f, "io_uring_register({name})"),
-            What::Operation(name) => write!(f, "operation {name}"),
-            What::Use(name) => f.write_str(name),
+            ErrorContext::Setup => f.write_str("io_uring_setup"),
+            ErrorContext::Map => f.write_str("mmap of a ring"),
+            ErrorContext::Enter => f.write_str("io_uring_enter"),
+            ErrorContext::Register(name) => write!(f, "io_uring_register({name})"),
+            ErrorContext::Operation(name) => write!(f, "operation {name}"),
+            ErrorContext::Use(name) => f.write_str(name),
         }
     }
 }
 
 impl Error {
-    pub(crate) fn new(engine: Engine, what: What, errno: i32) -> Error {
-        Error { engine, what, errno }
+    pub(crate) fn new(engine: Engine, context: ErrorContext, errno: i32) -> Error {
+        Error { engine, context, errno }
     }
 
     /// The number of what a call returned, or the error that it is.
     #[inline]
-    pub(crate) fn check(engine: Engine, what: What, result: i32) -> Result<u32, Error> {
-        if result < 0 { Err(Error { engine, what, errno: -result }) } else { Ok(result as u32) }
+    pub(crate) fn check(engine: Engine, context: ErrorContext, result: i32) -> Result<u32, Error> {
+        if result < 0 { Err(Error { engine, context, errno: -result }) } else { Ok(result as u32) }
     }
 
     /// The engine that said so.
@@ -69,8 +69,8 @@ impl Error {
     }
 
     /// What failed.
-    pub fn what(&self) -> What {
-        self.what
+    pub fn context(&self) -> ErrorContext {
+        self.context
     }
 
     /// The errno.
@@ -85,13 +85,13 @@ impl Error {
 
     /// The likely cause and what to do, where there is more to say than the errno does.
     pub fn advice(&self) -> Option<String> {
-        match self.what {
-            What::Setup => self.setup_advice(),
-            What::Map => Some(advice_on_memory()),
-            What::Enter => self.enter_advice().map(str::to_owned),
-            What::Register(_) => self.register_advice(),
-            What::Operation(_) => self.operation_advice().map(str::to_owned),
-            What::Use(_) => None,
+        match self.context {
+            ErrorContext::Setup => self.setup_advice(),
+            ErrorContext::Map => Some(advice_on_memory()),
+            ErrorContext::Enter => self.enter_advice().map(str::to_owned),
+            ErrorContext::Register(_) => self.register_advice(),
+            ErrorContext::Operation(_) => self.operation_advice().map(str::to_owned),
+            ErrorContext::Use(_) => None,
         }
     }
 
@@ -154,7 +154,7 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} on the {} engine: ", self.what, self.engine)?;
+        write!(f, "{} on the {} engine: ", self.context, self.engine)?;
         match name(self.errno) {
             Some(name) => write!(f, "{} ({name})", description(self.errno))?,
             None => write!(f, "{}", io::Error::from_raw_os_error(self.errno))?,

@@ -21,7 +21,7 @@
 //!   ([`Fd`]) that they work on, keeps them as long as the engine may use them, and gives them back with the
 //!   [`Completion`]. It needs no runtime: a program loops over [`Ring::wait`].
 //! - **Operations with many completions** ([`Multishot`]): [`op::accept_multi`], [`op::recv_multi`],
-//!   [`op::poll_multi`], [`op::timeout_multi`]. A [`Stream`] names one.
+//!   [`op::poll_multi`], [`op::timeout_multi`]. A [`MultiToken`] names one.
 //! - **Buffers that the engine picks** ([`Ring::buffers`]), buffers and files that it knows beforehand
 //!   ([`Ring::register_buffers`], [`Ring::register_files`]), chains ([`Ring::chain`]), cancellation
 //!   ([`Ring::cancel`]), timeouts ([`op::timeout`], [`Ring::push_with_timeout`]), wake-ups by other threads
@@ -72,11 +72,11 @@ pub use buffer::{Buffer, BufferExt, BufferMut, Slice};
 pub use builder::Builder;
 pub use completion::Completion;
 pub use engine::Engine;
-pub use error::{Error, What};
+pub use error::{Error, ErrorContext};
 pub use fd::Fd;
 pub use fixed::FixedSlot;
 pub use op::Received;
-pub use operation::{Files, Id, Multishot, Named, Operation, Stream, Token, Yield};
+pub use operation::{CqeResult, Files, Id, MultiToken, Multishot, Operation, Token};
 pub use provided::{Buffers, Provided};
 pub use registered::{BufferPool, FixedBuffer};
 pub use ring::{Chain, Raw, Ring};

@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// What came of an operation: its result, and what came with it.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Yield {
+pub struct CqeResult {
     /// The number that it came to, or why it failed.
     pub result: Result<u32, Error>,
     /// `IORING_CQE_F_*`.
@@ -24,12 +24,12 @@ pub struct Yield {
     pub file: Option<OwnedFd>,
 }
 
-impl Yield {
+impl CqeResult {
     /// What it came to, where nothing comes with it.
     #[inline(always)]
     pub(crate) fn number(self) -> Result<u32, Error> {
         // Field by field, which is cheap where the compiler knows that nothing is there.
-        let Yield { result, flags: _, buffer, file } = self;
+        let CqeResult { result, flags: _, buffer, file } = self;
         drop((buffer, file));
         result
     }
@@ -79,7 +79,7 @@ pub unsafe trait Operation: Send + Sized + 'static {
     ///
     /// # Safety
     /// The operation must have ended, with what came: so much of a buffer, for one, is believed to be written.
-    unsafe fn output(self, came: Yield) -> Self::Output;
+    unsafe fn output(self, came: CqeResult) -> Self::Output;
 }
 
 /// An operation with many completions.
@@ -107,10 +107,12 @@ pub unsafe trait Multishot: Send + Sized + 'static {
     fn entry(&mut self, files: Files<'_>) -> Sqe;
 
     /// What a completion says.
-    fn item(came: Yield) -> Self::Item;
+    fn item(came: CqeResult) -> Self::Item;
 }
 
 /// Names a request of one ring, by a number that no other request of it ever has.
+///
+/// [`Token`] and [`MultiToken`] convert into it: what asks for `impl Into<Id>` takes a reference to either.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Id(pub(crate) u64);
 
@@ -123,7 +125,7 @@ pub struct Token<O> {
 /// Names a request of the multishot operation `M`.
 ///
 /// Dropping it does not end the request: [`Ring::cancel`](crate::Ring::cancel) does.
-pub struct Stream<M> {
+pub struct MultiToken<M> {
     id: Id,
     pub(crate) ended: bool,
     operation: PhantomData<fn() -> M>,
@@ -140,9 +142,9 @@ impl<O> Token<O> {
     }
 }
 
-impl<M> Stream<M> {
-    pub(crate) fn new(id: Id) -> Stream<M> {
-        Stream { id, ended: false, operation: PhantomData }
+impl<M> MultiToken<M> {
+    pub(crate) fn new(id: Id) -> MultiToken<M> {
+        MultiToken { id, ended: false, operation: PhantomData }
     }
 
     /// Its number.
@@ -179,33 +181,24 @@ impl<O> fmt::Debug for Token<O> {
     }
 }
 
-impl<M> fmt::Debug for Stream<M> {
+impl<M> fmt::Debug for MultiToken<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stream").field("id", &self.id.0).field("ended", &self.ended).finish()
+        f.debug_struct("MultiToken").field("id", &self.id.0).field("ended", &self.ended).finish()
     }
 }
 
-/// What names a request: a [`Token`], a [`Stream`], an [`Id`].
-pub trait Named {
-    /// The request's number.
-    fn id(&self) -> Id;
+macro_rules! ids {
+    ($($of:ident $type:ty),*) => { $(impl<$of> From<$type> for Id {
+        fn from(token: $type) -> Id {
+            token.id
+        }
+    })* };
 }
+ids! { O &Token<O>, M &MultiToken<M> }
 
-impl Named for Id {
-    fn id(&self) -> Id {
-        *self
-    }
-}
-
-impl<O> Named for Token<O> {
-    fn id(&self) -> Id {
-        self.id
-    }
-}
-
-impl<M> Named for Stream<M> {
-    fn id(&self) -> Id {
-        self.id
+impl From<&Id> for Id {
+    fn from(id: &Id) -> Id {
+        *id
     }
 }
 

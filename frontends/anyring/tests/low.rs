@@ -4,7 +4,7 @@ mod common;
 
 use anyring::low::op::{self, Fixed, Slot, Timespec};
 use anyring::low::{Cancel, Cqe32, Full, Restriction, Ring, Sqe, Sqe128, SqeMixed, Wait};
-use anyring::{Builder, Engine, What};
+use anyring::{Builder, Engine, ErrorContext};
 use common::both;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -119,7 +119,7 @@ fn waits_have_limits() {
         let mut ring = ring(engine, 4);
         let start = Instant::now();
         let error = ring.submit_with(1, &Wait::new().timeout(Duration::from_millis(10))).unwrap_err();
-        assert_eq!((error.errno(), error.what()), (libc::ETIME, What::Enter));
+        assert_eq!((error.errno(), error.context()), (libc::ETIME, ErrorContext::Enter));
         assert!(start.elapsed() >= Duration::from_millis(10));
         // A point in time that is over; and a mask.
         // SAFETY: written before it is read.
@@ -221,7 +221,10 @@ fn registered_buffers_and_files() {
         ring.submitter().unregister_files().unwrap();
         ring.submitter().unregister_buffers().unwrap();
         let error = ring.submitter().unregister_buffers().unwrap_err();
-        assert_eq!((error.errno(), error.what()), (libc::ENXIO, What::Register("UNREGISTER_BUFFERS")));
+        assert_eq!(
+            (error.errno(), error.context()),
+            (libc::ENXIO, ErrorContext::Register("UNREGISTER_BUFFERS"))
+        );
         assert!(error.to_string().contains("nothing of the kind is registered"), "{error}");
     });
 }
@@ -404,6 +407,6 @@ fn queues_are_resized() {
         assert_eq!(ring.submit_and_wait(17).unwrap(), 16);
         let seen: Vec<_> = ring.completion().map(|cqe| cqe.user_data()).collect();
         assert_eq!(seen, (1..18).collect::<Vec<_>>());
-        assert_eq!(ring.resize(0, 0).unwrap_err().what(), What::Register("RESIZE_RINGS"));
+        assert_eq!(ring.resize(0, 0).unwrap_err().context(), ErrorContext::Register("RESIZE_RINGS"));
     });
 }

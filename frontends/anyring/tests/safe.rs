@@ -423,7 +423,7 @@ fn fixed_files() {
         let failed = ring.run(op::open(directory.path("none")).fixed(slot)).unwrap();
         assert_eq!(failed.unwrap_err().errno(), libc::ENOENT);
         let null = Fd::from(std::fs::File::open("/dev/zero").unwrap());
-        let zero = ring.fix(&null).unwrap();
+        let zero = ring.register_file(&null).unwrap();
         drop(null);
         assert_eq!(ring.run(op::read(&zero, vec![1; 4])).unwrap().1, vec![0; 4]);
         // Dropped ones are emptied, closed ones are empty: both places serve again, as often as wanted.

@@ -125,8 +125,8 @@ fn a_place_in_the_table_is_not_put_into_it() {
     both(|engine| {
         let mut ring = ring(engine);
         ring.register_files(2).unwrap();
-        let fixed = ring.fix(&pair().0).unwrap();
-        assert_eq!(ring.fix(&fixed).unwrap_err().errno(), libc::EBADF);
+        let fixed = ring.register_file(&pair().0).unwrap();
+        assert_eq!(ring.register_file(&fixed).unwrap_err().errno(), libc::EBADF);
         ring.slot().expect("the other place is free");
     });
 }
@@ -352,7 +352,7 @@ fn fixed_files_of_another_ring_are_not_found() {
         one.register_files(1).unwrap();
         other.register_files(1).unwrap();
         let (socket, mut peer) = pair();
-        let (file, victim) = (one.fix(&pair().0).unwrap(), other.fix(&socket).unwrap());
+        let (file, victim) = (one.register_file(&pair().0).unwrap(), other.register_file(&socket).unwrap());
         drop(socket);
         let (result, _) = other.run(op::write(&file, "x")).unwrap();
         assert_eq!(result.unwrap_err().errno(), libc::EBADF);

@@ -1,7 +1,7 @@
 //! `io_uring_register(2)`: what a ring is told once and for all.
 
 use super::submitter::{Control, Submitter, timespec};
-use crate::error::What;
+use crate::error::ErrorContext;
 use crate::{Engine, Error};
 use anyring_engine::ops;
 use anyring_engine::request::op::{Caps, FIRST_PRIVATE};
@@ -266,7 +266,7 @@ impl Control {
             let address = ptr::from_ref(&argument).expose_provenance();
             // SAFETY: whole.
             if let Some(result) = unsafe { anyring_kernel_ring::cancel(self.fd(), address) } {
-                return Error::check(Engine::Kernel, What::Register("SYNC_CANCEL"), result);
+                return Error::check(Engine::Kernel, ErrorContext::Register("SYNC_CANCEL"), result);
             }
         }
         // SAFETY: whole.

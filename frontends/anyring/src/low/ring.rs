@@ -3,7 +3,7 @@
 use super::entry::{Completion, Cqe, Sqe, Sqe128, SqeMixed, Submission};
 use super::queue::{CompletionQueue, Cq, Full, Sq, SubmissionQueue};
 use super::submitter::{Submitter, Wait};
-use crate::error::What;
+use crate::error::ErrorContext;
 use crate::{Builder, Engine, Error, engine};
 use anyring_mapping::RingMemory;
 use linux_raw_sys::io_uring::{self as abi, io_uring_params};
@@ -35,7 +35,7 @@ impl<S: Submission, C: Completion> Queues<S, C> {
     /// Maps what a ring with these parameters has.
     fn map(engine: Engine, fd: RawFd, p: &io_uring_params) -> Result<Queues<S, C>, Error> {
         let memory = RingMemory::map(fd, p, size_of::<S>(), size_of::<C>())
-            .map_err(|errno| Error::new(engine, What::Map, -errno.negated()))?;
+            .map_err(|errno| Error::new(engine, ErrorContext::Map, -errno.negated()))?;
         // SAFETY: mapped as the parameters say, and kept beside.
         let (sq, cq) = unsafe { (Sq::new(&memory, p), Cq::new(&memory, p)) };
         Ok(Queues { sq, cq, memory })
@@ -61,13 +61,16 @@ impl<S: Submission, C: Completion> Ring<S, C> {
             | abi::IORING_SETUP_DEFER_TASKRUN
             | abi::IORING_SETUP_NO_SQARRAY;
         if builder.flags & !KNOWN != 0 {
-            return Err(Error::new(engine, What::Setup, libc::EINVAL));
+            return Err(Error::new(engine, ErrorContext::Setup, libc::EINVAL));
         }
         // Nobody needs the array; the kernel can do without it since 6.6.
         let flags = builder.flags | S::SETUP_FLAGS | C::SETUP_FLAGS;
         let without = flags | abi::IORING_SETUP_NO_SQARRAY;
         let ring = Ring::with_flags(builder, engine, without);
-        if ring.as_ref().is_err_and(|error| error.errno() == libc::EINVAL && error.what() == What::Setup) {
+        if ring
+            .as_ref()
+            .is_err_and(|error| error.errno() == libc::EINVAL && error.context() == ErrorContext::Setup)
+        {
             return Ring::with_flags(builder, engine, flags);
         }
         ring
@@ -80,7 +83,7 @@ impl<S: Submission, C: Completion> Ring<S, C> {
         let ring = Ring::build(builder, engine);
         let Err(error) = &ring else { return ring };
         let mut p = Ring::<S, C>::parameters(builder, builder.flags | S::SETUP_FLAGS | C::SETUP_FLAGS);
-        let is_setup = engine == Engine::Kernel && error.what() == What::Setup;
+        let is_setup = engine == Engine::Kernel && error.context() == ErrorContext::Setup;
         if !is_setup || !engine::outdoes_kernel(error.errno(), builder.entries, &mut p) {
             return ring;
         }
@@ -104,7 +107,7 @@ impl<S: Submission, C: Completion> Ring<S, C> {
         let mut p = Ring::<S, C>::parameters(builder, flags);
         // SAFETY: structures of ours.
         let result = unsafe { engine::setup(engine, builder.entries, &mut p) };
-        let fd = Error::check(engine, What::Setup, result)? as RawFd;
+        let fd = Error::check(engine, ErrorContext::Setup, result)? as RawFd;
         Ring::map(builder, engine, fd, &p).inspect_err(|_| engine::close(engine, fd))
     }
 
@@ -128,7 +131,7 @@ impl<S: Submission, C: Completion> Ring<S, C> {
     /// Lets the descriptor be polled.
     fn show(engine: Engine, fd: RawFd, cq: &mut Cq<C>) -> Result<(), Error> {
         engine::show_readiness(engine, fd)
-            .map_err(|errno| Error::new(engine, What::Use("polling of a ring"), -errno))?;
+            .map_err(|errno| Error::new(engine, ErrorContext::Use("polling of a ring"), -errno))?;
         cq.shown = (engine == Engine::User).then_some(fd);
         Ok(())
     }
@@ -202,7 +205,7 @@ impl<S: Submission, C: Completion> Ring<S, C> {
     /// As `IORING_REGISTER_RESIZE_RINGS`: `EOVERFLOW` where the entries do not fit; `EBUSY` for a ring that is
     /// [`pollable`](Builder::pollable) over anyring's engine, which cannot be mapped again.
     pub fn resize(&mut self, entries: u32, cq_entries: u32) -> Result<(), Error> {
-        const CALL: What = What::Register("RESIZE_RINGS");
+        const CALL: ErrorContext = ErrorContext::Register("RESIZE_RINGS");
         let (engine, fd) = (self.submitter.engine(), self.submitter.fd());
         if self.cq.shown.is_some() {
             return Err(Error::new(engine, CALL, libc::EBUSY));

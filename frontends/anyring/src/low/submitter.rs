@@ -1,7 +1,7 @@
 //! The way into a ring.
 
 use super::queue::{Sq, Word};
-use crate::error::What;
+use crate::error::ErrorContext;
 use crate::{Engine, Error, engine};
 use linux_raw_sys::general::__kernel_timespec;
 use linux_raw_sys::io_uring::{self as abi, io_uring_getevents_arg, io_uring_params};
@@ -118,7 +118,7 @@ impl Control {
     ) -> Result<u32, Error> {
         // SAFETY: the caller's promise.
         let result = unsafe { engine::register(self.engine, self.fd, opcode, argument, count) };
-        Error::check(self.engine, What::Register(name), result)
+        Error::check(self.engine, ErrorContext::Register(name), result)
     }
 }
 
@@ -255,7 +255,7 @@ impl Submitter {
         // SAFETY: the caller's promise.
         let result =
             unsafe { engine::enter(self.control.engine, fd, submit, want, flags, argument, argument_bytes) };
-        Error::check(self.control.engine, What::Enter, result).map(|count| count as usize)
+        Error::check(self.control.engine, ErrorContext::Enter, result).map(|count| count as usize)
     }
 
     /// Entries that the engine has not taken.

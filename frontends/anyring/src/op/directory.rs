@@ -2,7 +2,7 @@
 
 use super::file::{filled, length};
 use crate::low::{Sqe, op as low};
-use crate::operation::{Files, Operation, Yield};
+use crate::operation::{CqeResult, Files, Operation};
 use crate::{BufferMut, Error, Fd};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -53,7 +53,7 @@ unsafe impl<B: BufferMut> Operation for ReadNames<B> {
         low::Getdents::new(self.directory.target(files), pointer, length).offset(self.offset).build()
     }
 
-    unsafe fn output(self, came: Yield) -> Self::Output {
+    unsafe fn output(self, came: CqeResult) -> Self::Output {
         // SAFETY: the result says how much the engine has written.
         unsafe { filled(self.buffer, came.number()) }
     }

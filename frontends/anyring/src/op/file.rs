@@ -4,7 +4,7 @@ use super::plain;
 use crate::fd::Closing;
 use crate::low::op::{self as low, Target};
 use crate::low::{Sqe, flags};
-use crate::operation::{Files, Operation, Yield};
+use crate::operation::{CqeResult, Files, Operation};
 use crate::{Buffer, BufferMut, Error, Fd};
 use std::os::fd::{AsRawFd, IntoRawFd};
 
@@ -64,7 +64,7 @@ unsafe impl<B: BufferMut> Operation for Read<B> {
         }
     }
 
-    unsafe fn output(self, came: Yield) -> Self::Output {
+    unsafe fn output(self, came: CqeResult) -> Self::Output {
         // SAFETY: the result says how much the engine has written.
         unsafe { filled(self.buffer, came.number()) }
     }
@@ -138,7 +138,7 @@ unsafe impl<B: Buffer> Operation for Write<B> {
         }
     }
 
-    unsafe fn output(self, came: Yield) -> Self::Output {
+    unsafe fn output(self, came: CqeResult) -> Self::Output {
         written(self.buffer, came.number())
     }
 }
@@ -193,7 +193,7 @@ unsafe impl<B: BufferMut> Operation for Readv<B> {
         low::Readv::new(self.file.target(files), first, count).offset(self.offset).build()
     }
 
-    unsafe fn output(mut self, came: Yield) -> Self::Output {
+    unsafe fn output(mut self, came: CqeResult) -> Self::Output {
         let result = came.result.map(|count| count as usize);
         let mut left = result.unwrap_or(0);
         for buffer in self.buffers.iter_mut().filter(|_| result.is_ok()) {
@@ -244,7 +244,7 @@ unsafe impl<B: Buffer> Operation for Writev<B> {
         low::Writev::new(self.file.target(files), first, count).offset(self.offset).build()
     }
 
-    unsafe fn output(self, came: Yield) -> Self::Output {
+    unsafe fn output(self, came: CqeResult) -> Self::Output {
         written(self.buffers, came.number())
     }
 }
@@ -407,7 +407,7 @@ unsafe impl crate::operation::Multishot for PollMulti {
         low::PollAddMulti::new(self.file.target(files), self.events).build()
     }
 
-    fn item(came: Yield) -> Self::Item {
+    fn item(came: CqeResult) -> Self::Item {
         came.result
     }
 }
@@ -439,7 +439,7 @@ unsafe impl crate::operation::Multishot for ReadMulti {
         low::ReadMulti::new(self.file.target(files), self.buffers.0.id()).build()
     }
 
-    fn item(came: Yield) -> Self::Item {
+    fn item(came: CqeResult) -> Self::Item {
         super::net::received(came)
     }
 }
@@ -487,7 +487,7 @@ unsafe impl Operation for Close {
         }
     }
 
-    unsafe fn output(self, came: Yield) -> Self::Output {
+    unsafe fn output(self, came: CqeResult) -> Self::Output {
         came.number().map(drop)
     }
 }

@@ -18,7 +18,7 @@ pub use time::*;
 pub use wake::*;
 
 use crate::low::{Sqe, op as low};
-use crate::operation::{Files, Named, Operation, Yield};
+use crate::operation::{CqeResult, Files, Operation};
 use crate::{Error, Id};
 
 /// Says that what an operation came to is its result alone, as a number or not at all.
@@ -37,7 +37,7 @@ macro_rules! plain {
             }
 
             #[inline]
-            unsafe fn output(self, came: crate::operation::Yield) -> Self::Output {
+            unsafe fn output(self, came: crate::operation::CqeResult) -> Self::Output {
                 came.number().map(drop)
             }
         }
@@ -56,7 +56,7 @@ macro_rules! plain {
             }
 
             #[inline]
-            unsafe fn output(self, came: crate::operation::Yield) -> Self::Output {
+            unsafe fn output(self, came: crate::operation::CqeResult) -> Self::Output {
                 came.number()
             }
         }
@@ -81,16 +81,15 @@ plain!(unit Nop, "NOP", |_nop, _files| low::Nop::new().build());
 pub struct Cancel(u64);
 
 impl Cancel {
-    pub(crate) fn of(user_data: u64) -> Cancel {
-        Cancel(user_data)
+    pub(crate) fn of(Id(number): Id) -> Cancel {
+        Cancel(number)
     }
 }
 
 /// Cancels a request of the same ring: [`Ring::cancel`](crate::Ring::cancel), for chains and
 /// [`Ring::run`](crate::Ring::run).
-pub fn cancel(request: &impl Named) -> Cancel {
-    let Id(number) = request.id();
-    Cancel(number)
+pub fn cancel(request: impl Into<Id>) -> Cancel {
+    Cancel::of(request.into())
 }
 
 // SAFETY: names no memory.
@@ -105,7 +104,7 @@ unsafe impl Operation for Cancel {
         low::AsyncCancel::new(self.0).build()
     }
 
-    unsafe fn output(self, came: Yield) -> Self::Output {
+    unsafe fn output(self, came: CqeResult) -> Self::Output {
         came.number().map(drop)
     }
 }

@@ -5,7 +5,7 @@ use super::plain;
 use crate::address::Address;
 use crate::fixed::FixedSlot;
 use crate::low::{Sqe, flags, op as low};
-use crate::operation::{Files, Multishot, Operation, Yield};
+use crate::operation::{CqeResult, Files, Multishot, Operation};
 use crate::provided::Provided;
 use crate::{Buffer, BufferMut, Buffers, Error, Fd};
 use std::net::Shutdown as How;
@@ -18,7 +18,7 @@ pub(super) fn settle(slot: &mut Option<FixedSlot>, result: i32) {
 }
 
 /// The file that is there now.
-pub(super) fn fixed(slot: Option<FixedSlot>, came: Yield) -> Result<Fd, Error> {
+pub(super) fn fixed(slot: Option<FixedSlot>, came: CqeResult) -> Result<Fd, Error> {
     came.result.map(|_| Fd::fixed(slot.expect("an operation has its place")))
 }
 
@@ -62,7 +62,7 @@ unsafe impl Operation for Socket {
         low::Socket::new(self.domain, self.kind, self.protocol).build()
     }
 
-    unsafe fn output(self, came: Yield) -> Self::Output {
+    unsafe fn output(self, came: CqeResult) -> Self::Output {
         came.opened()
     }
 }
@@ -90,7 +90,7 @@ unsafe impl Operation for SocketFixed {
         settle(&mut self.slot, result);
     }
 
-    unsafe fn output(mut self, came: Yield) -> Self::Output {
+    unsafe fn output(mut self, came: CqeResult) -> Self::Output {
         fixed(self.slot.take(), came)
     }
 }
@@ -178,7 +178,7 @@ unsafe impl Operation for Accept {
         Accept::entry(self, files).flags(libc::SOCK_CLOEXEC).build()
     }
 
-    unsafe fn output(self, came: Yield) -> Self::Output {
+    unsafe fn output(self, came: CqeResult) -> Self::Output {
         Ok((came.opened()?, self.address))
     }
 }
@@ -205,7 +205,7 @@ unsafe impl Operation for AcceptFixed {
         settle(&mut self.slot, result);
     }
 
-    unsafe fn output(mut self, came: Yield) -> Self::Output {
+    unsafe fn output(mut self, came: CqeResult) -> Self::Output {
         Ok((fixed(self.slot.take(), came)?, self.accept.address))
     }
 }
@@ -235,7 +235,7 @@ unsafe impl Multishot for AcceptMulti {
         low::AcceptMulti::new(self.socket.target(files)).flags(libc::SOCK_CLOEXEC).build()
     }
 
-    fn item(came: Yield) -> Self::Item {
+    fn item(came: CqeResult) -> Self::Item {
         came.opened()
     }
 }
@@ -275,7 +275,7 @@ unsafe impl<B: BufferMut> Operation for Recv<B> {
             .build()
     }
 
-    unsafe fn output(self, came: Yield) -> Self::Output {
+    unsafe fn output(self, came: CqeResult) -> Self::Output {
         // SAFETY: the result says how much the engine has written.
         unsafe { filled(self.buffer, came.number()) }
     }
@@ -325,7 +325,7 @@ unsafe impl Buffer for Received {
 }
 
 /// The item of a multishot receive.
-pub(super) fn received(came: Yield) -> Result<Received, Error> {
+pub(super) fn received(came: CqeResult) -> Result<Received, Error> {
     came.result.map(|_| Received(came.buffer))
 }
 
@@ -343,7 +343,7 @@ unsafe impl Multishot for RecvMulti {
         low::RecvMulti::new(self.socket.target(files), self.buffers.0.id()).build()
     }
 
-    fn item(came: Yield) -> Self::Item {
+    fn item(came: CqeResult) -> Self::Item {
         received(came)
     }
 }
@@ -388,7 +388,7 @@ unsafe impl<B: Buffer> Operation for Send<B> {
         low::Send::new(self.socket.target(files), pointer, length).flags(self.flags).ioprio(refused).build()
     }
 
-    unsafe fn output(self, came: Yield) -> Self::Output {
+    unsafe fn output(self, came: CqeResult) -> Self::Output {
         written(self.buffer, came.number())
     }
 }
@@ -433,7 +433,7 @@ unsafe impl<B: Buffer> Operation for SendZc<B> {
         }
     }
 
-    unsafe fn output(self, came: Yield) -> Self::Output {
+    unsafe fn output(self, came: CqeResult) -> Self::Output {
         written(self.buffer, came.number())
     }
 }
@@ -456,7 +456,7 @@ impl Message {
     }
 
     /// Points to its own parts, where it stays.
-    fn fix(&mut self, pointer: *mut u8, length: usize) -> *mut libc::msghdr {
+    fn register_file(&mut self, pointer: *mut u8, length: usize) -> *mut libc::msghdr {
         self.segment = libc::iovec { iov_base: pointer.cast(), iov_len: length };
         self.header.msg_name = self.address.pointer_mut().cast();
         self.header.msg_namelen = self.address.length();
@@ -485,11 +485,11 @@ unsafe impl<B: Buffer> Operation for SendTo<B> {
     const NAME: &'static str = "SENDMSG";
 
     fn entry(&mut self, files: Files<'_>) -> Sqe {
-        let message = self.message.fix(self.buffer.pointer().cast_mut(), self.buffer.length());
+        let message = self.message.register_file(self.buffer.pointer().cast_mut(), self.buffer.length());
         low::SendMsg::new(self.socket.target(files), message).flags(libc::MSG_NOSIGNAL as u32).build()
     }
 
-    unsafe fn output(self, came: Yield) -> Self::Output {
+    unsafe fn output(self, came: CqeResult) -> Self::Output {
         written(self.buffer, came.number())
     }
 }
@@ -513,11 +513,11 @@ unsafe impl<B: BufferMut> Operation for RecvFrom<B> {
     const NAME: &'static str = "RECVMSG";
 
     fn entry(&mut self, files: Files<'_>) -> Sqe {
-        let message = self.message.fix(self.buffer.pointer_mut(), self.buffer.capacity());
+        let message = self.message.register_file(self.buffer.pointer_mut(), self.buffer.capacity());
         low::RecvMsg::new(self.socket.target(files), message).build()
     }
 
-    unsafe fn output(self, came: Yield) -> Self::Output {
+    unsafe fn output(self, came: CqeResult) -> Self::Output {
         // SAFETY: the result says how much the engine has written.
         let (result, buffer) = unsafe { filled(self.buffer, came.number()) };
         let mut address = self.message.address;

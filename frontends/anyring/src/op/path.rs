@@ -3,7 +3,7 @@
 use super::plain;
 use crate::fixed::FixedSlot;
 use crate::low::{Sqe, op as low};
-use crate::operation::{Files, Operation, Yield};
+use crate::operation::{CqeResult, Files, Operation};
 use crate::{Error, Fd};
 use std::ffi::{CString, OsStr};
 use std::os::fd::RawFd;
@@ -146,7 +146,7 @@ unsafe impl Operation for Open {
         Open::entry(self).build()
     }
 
-    unsafe fn output(self, came: Yield) -> Self::Output {
+    unsafe fn output(self, came: CqeResult) -> Self::Output {
         came.opened()
     }
 }
@@ -175,7 +175,7 @@ unsafe impl Operation for OpenFixed {
         super::net::settle(&mut self.slot, result);
     }
 
-    unsafe fn output(mut self, came: Yield) -> Self::Output {
+    unsafe fn output(mut self, came: CqeResult) -> Self::Output {
         super::net::fixed(self.slot.take(), came)
     }
 }
@@ -297,7 +297,7 @@ unsafe impl Operation for Statx {
             .build()
     }
 
-    unsafe fn output(self, came: Yield) -> Self::Output {
+    unsafe fn output(self, came: CqeResult) -> Self::Output {
         came.result.map(|_| self.metadata)
     }
 }
@@ -451,7 +451,7 @@ unsafe impl<B: crate::Buffer> Operation for SetXattr<B> {
         low::FSetXattr::new(self.file.target(files), self.name.as_ptr(), value, length).build()
     }
 
-    unsafe fn output(self, came: Yield) -> Self::Output {
+    unsafe fn output(self, came: CqeResult) -> Self::Output {
         (came.number().map(drop), self.value)
     }
 }
@@ -481,7 +481,7 @@ unsafe impl<B: crate::BufferMut> Operation for GetXattr<B> {
         low::FGetXattr::new(self.file.target(files), self.name.as_ptr(), value, length).build()
     }
 
-    unsafe fn output(self, came: Yield) -> Self::Output {
+    unsafe fn output(self, came: CqeResult) -> Self::Output {
         // Without room, the result is how much it would take.
         if self.value.capacity() == 0 {
             return super::file::written(self.value, came.number());

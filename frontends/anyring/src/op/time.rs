@@ -3,7 +3,7 @@
 use super::plain;
 use crate::Error;
 use crate::low::{Sqe, flags, op as low};
-use crate::operation::{Files, Multishot, Operation, Yield};
+use crate::operation::{CqeResult, Files, Multishot, Operation};
 use std::time::Duration;
 
 /// See [`timeout`].
@@ -50,13 +50,13 @@ unsafe impl Operation for Timeout {
         low::Timeout::new(&raw const self.time).flags(self.flags).count(self.count).build()
     }
 
-    unsafe fn output(self, came: Yield) -> Self::Output {
+    unsafe fn output(self, came: CqeResult) -> Self::Output {
         elapsed(came)
     }
 }
 
 /// That the time is over is what was wanted.
-fn elapsed(came: Yield) -> Result<(), Error> {
+fn elapsed(came: CqeResult) -> Result<(), Error> {
     match came.result {
         Err(error) if error.errno() == libc::ETIME => Ok(()),
         result => result.map(drop),
@@ -93,7 +93,7 @@ unsafe impl Multishot for TimeoutMulti {
         low::TimeoutMulti::new(&raw const self.time).count(self.count).build()
     }
 
-    fn item(came: Yield) -> Self::Item {
+    fn item(came: CqeResult) -> Self::Item {
         elapsed(came)
     }
 }

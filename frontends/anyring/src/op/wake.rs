@@ -2,7 +2,7 @@
 
 use crate::Fd;
 use crate::low::{Sqe, op as low};
-use crate::operation::{Files, Multishot, Yield};
+use crate::operation::{CqeResult, Files, Multishot};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -55,7 +55,7 @@ unsafe impl Multishot for Wakes {
         low::PollAddMulti::new(self.eventfd.target(files), libc::POLLIN as u32).build()
     }
 
-    fn item(came: Yield) -> Self::Item {
+    fn item(came: CqeResult) -> Self::Item {
         came.number().map(drop)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Ring;
 use crate::Error;
-use crate::error::What;
+use crate::error::ErrorContext;
 use crate::operation::{Operation, Token};
 
 /// Operations that begin one after the other, made by [`Ring::chain`].
@@ -38,7 +38,7 @@ impl<'a> Chain<'a> {
         if self.left == 0 {
             return Err(self
                 .ring
-                .error(What::Use("more operations than the chain was to have"), libc::E2BIG));
+                .error(ErrorContext::Use("more operations than the chain was to have"), libc::E2BIG));
         }
         self.left -= 1;
         Ok(Token::new(self.ring.link(operation, false)))

@@ -10,7 +10,7 @@ pub use chain::Chain;
 pub use push::Raw;
 
 use crate::completion::Completion;
-use crate::error::What;
+use crate::error::ErrorContext;
 use crate::fixed::Table;
 use crate::low::{self, Control, Probe, Sqe, Submitter};
 use crate::provided::Group;
@@ -137,8 +137,8 @@ impl Ring {
         self.requests.waited_for() + self.ready.iter().filter(|completion| !completion.more()).count()
     }
 
-    fn error(&self, what: What, errno: i32) -> Error {
-        Error::new(self.engine(), what, errno)
+    fn error(&self, context: ErrorContext, errno: i32) -> Error {
+        Error::new(self.engine(), context, errno)
     }
 
     /// Refuses what a child of `fork` does with its parent's ring.
@@ -149,7 +149,7 @@ impl Ring {
 
     #[cold]
     fn foreign(&self) -> Error {
-        self.error(What::Use("use of a ring of the parent process"), libc::EOWNERDEAD)
+        self.error(ErrorContext::Use("use of a ring of the parent process"), libc::EOWNERDEAD)
     }
 
     /// What comes before every wait and submission.

@@ -2,11 +2,11 @@
 
 use super::{Chain, Ring};
 use crate::Error;
-use crate::error::What;
+use crate::error::ErrorContext;
 use crate::kept::{Kept, Memory};
 use crate::low::{Sqe, op as low_op};
 use crate::op::{Cancel, LinkTimeout};
-use crate::operation::{Files, Id, Multishot, Named, Operation, Source, Stream, Token, Yield};
+use crate::operation::{CqeResult, Files, Id, MultiToken, Multishot, Operation, Source, Token};
 use crate::requests::{Request, Vacancy};
 use anyring_engine::request::op::FIRST_PRIVATE;
 use linux_raw_sys::io_uring as abi;
@@ -30,15 +30,15 @@ impl Ring {
     ///
     /// # Errors
     /// As for [`push`](Ring::push).
-    pub fn push_multi<M: Multishot>(&mut self, operation: M) -> Result<Stream<M>, Error> {
+    pub fn push_multi<M: Multishot>(&mut self, operation: M) -> Result<MultiToken<M>, Error> {
         self.make_room(1)?;
         let source = operation.buffers().map(|buffers| buffers.0.clone());
         if source.as_ref().is_some_and(|source| !self.groups.iter().any(|group| Arc::ptr_eq(group, source))) {
-            return Err(self.error(What::Use("use of another ring's buffers"), libc::EXDEV));
+            return Err(self.error(ErrorContext::Use("use of another ring's buffers"), libc::EXDEV));
         }
         let (id, sqe) = self.enlist_multi(operation, source);
         self.place(sqe);
-        Ok(Stream::new(id))
+        Ok(MultiToken::new(id))
     }
 
     /// Hands an operation over that is cancelled if it has not ended in time.
@@ -72,8 +72,8 @@ impl Ring {
     ///
     /// # Errors
     /// As for [`push`](Ring::push).
-    pub fn cancel(&mut self, request: &impl Named) -> Result<Token<Cancel>, Error> {
-        self.push(Cancel::of(request.id().0))
+    pub fn cancel(&mut self, request: impl Into<Id>) -> Result<Token<Cancel>, Error> {
+        self.push(Cancel::of(request.into()))
     }
 
     /// Submits an entry of the layer below, keeping `kept` until it has ended, which its completion gives back.
@@ -186,7 +186,9 @@ impl Ring {
     #[cold]
     fn wait_for_room(&mut self, count: usize) -> Result<(), Error> {
         if count > self.low.submission().capacity() {
-            return Err(self.error(What::Use("a chain longer than the submission queue"), libc::E2BIG));
+            return Err(
+                self.error(ErrorContext::Use("a chain longer than the submission queue"), libc::E2BIG)
+            );
         }
         loop {
             match self.low.submit() {
@@ -224,8 +226,8 @@ unsafe impl<T: Send + 'static> Operation for Raw<T> {
         self.entry
     }
 
-    unsafe fn output(self, came: Yield) -> Self::Output {
-        let what = What::Operation(low_op::name(self.entry.opcode()));
+    unsafe fn output(self, came: CqeResult) -> Self::Output {
+        let what = ErrorContext::Operation(low_op::name(self.entry.opcode()));
         (came.result.map_err(|error| Error::new(error.engine(), what, error.errno())), self.kept)
     }
 }

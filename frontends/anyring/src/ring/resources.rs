@@ -1,7 +1,7 @@
 //! Files and buffers that the engine knows.
 
 use super::Ring;
-use crate::error::What;
+use crate::error::ErrorContext;
 use crate::fixed::{FixedSlot, Table};
 use crate::provided::{Buffers, Group};
 use crate::registered::{BufferPool, Memory};
@@ -28,8 +28,8 @@ impl Ring {
         self.close_chain();
         self.clean();
         let no_table =
-            self.error(What::Use("a place in a table of files that was not registered"), libc::ENXIO);
-        let full = self.error(What::Use("a place in a full table of files"), libc::ENFILE);
+            self.error(ErrorContext::Use("a place in a table of files that was not registered"), libc::ENXIO);
+        let full = self.error(ErrorContext::Use("a place in a full table of files"), libc::ENFILE);
         self.table.as_ref().ok_or(no_table)?.take().ok_or(full)
     }
 
@@ -41,7 +41,7 @@ impl Ring {
     /// let mut ring = Ring::new(8)?;
     /// ring.register_files(4)?;
     /// let file = Fd::from(std::fs::File::open("/dev/zero").unwrap());
-    /// let fixed = ring.fix(&file)?;
+    /// let fixed = ring.register_file(&file)?;
     /// drop(file);
     /// let (count, _) = ring.run(op::read(&fixed, Vec::with_capacity(16)))?;
     /// assert_eq!(count?, 16);
@@ -50,8 +50,8 @@ impl Ring {
     ///
     /// # Errors
     /// As for [`slot`](Ring::slot), and as `IORING_REGISTER_FILES_UPDATE2`; `EBADF` for a file that has no descriptor.
-    pub fn fix(&mut self, file: &Fd) -> Result<Fd, Error> {
-        let no_descriptor = self.error(What::Register("FILES_UPDATE2"), libc::EBADF);
+    pub fn register_file(&mut self, file: &Fd) -> Result<Fd, Error> {
+        let no_descriptor = self.error(ErrorContext::Register("FILES_UPDATE2"), libc::EBADF);
         let descriptor = file.descriptor().ok_or(no_descriptor)?;
         let mut slot = self.slot()?;
         self.low.submitter().update_files(slot.index(), &[Some(descriptor)], None)?;
@@ -89,11 +89,11 @@ impl Ring {
     /// As `IORING_REGISTER_PBUF_RING`.
     pub fn buffers(&mut self, count: u16, size: u32) -> Result<Buffers, Error> {
         self.check_process()?;
-        let invalid = self.error(What::Register("PBUF_RING"), libc::EINVAL);
+        let invalid = self.error(ErrorContext::Register("PBUF_RING"), libc::EINVAL);
         let entries = count.checked_next_power_of_two().filter(|_| count > 0 && size > 0).ok_or(invalid)?;
         let number = u16::try_from(self.groups.len()).map_err(|_| invalid)?;
         let group = Group::new(number, entries, size)
-            .map_err(|error| self.error(What::Map, error.raw_os_error().unwrap_or(libc::ENOMEM)))?;
+            .map_err(|error| self.error(ErrorContext::Map, error.raw_os_error().unwrap_or(libc::ENOMEM)))?;
         let (memory, submitter) = (group.memory(), self.low.submitter());
         // SAFETY: the ring keeps the memory until it is closed.
         unsafe { submitter.register_buffer_ring(memory, entries.into(), number, 0)? };

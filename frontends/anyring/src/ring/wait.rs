@@ -3,9 +3,9 @@
 use super::Ring;
 use crate::Error;
 use crate::completion::Completion;
-use crate::error::What;
+use crate::error::ErrorContext;
 use crate::low::Wait;
-use crate::operation::{Id, Multishot, Operation, Stream, Token, Yield};
+use crate::operation::{CqeResult, Id, MultiToken, Multishot, Operation, Token};
 use std::time::{Duration, Instant};
 
 impl Ring {
@@ -24,7 +24,7 @@ impl Ring {
     /// As `io_uring_enter(2)`: `EINTR` where a signal handler ran, for one. `EDEADLK` where nothing is in flight.
     pub fn wait(&mut self) -> Result<Completion, Error> {
         let completion = self.wait_until(None)?;
-        completion.ok_or_else(|| self.error(What::Use("wait without end"), libc::ETIME))
+        completion.ok_or_else(|| self.error(ErrorContext::Use("wait without end"), libc::ETIME))
     }
 
     /// [`wait`](Ring::wait) for so long at most.
@@ -42,7 +42,7 @@ impl Ring {
                 return Ok(Some(completion));
             }
             if self.requests.waited_for() == 0 {
-                return Err(self.error(What::Use("wait for nothing in flight"), libc::EDEADLK));
+                return Err(self.error(ErrorContext::Use("wait for nothing in flight"), libc::EDEADLK));
             }
             match self.enter(deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))) {
                 Err(error) if error.errno() == libc::ETIME => return Ok(self.take()),
@@ -108,8 +108,8 @@ impl Ring {
                 self.low.pass();
                 // SAFETY: it is plain, and this is the completion that ends it.
                 let (operation, file) = unsafe { self.requests.take_plain::<O>(id, cqe.result()) };
-                let result = Error::check(self.low.engine(), What::Operation(O::NAME), cqe.result());
-                let came = Yield { result, flags: cqe.flags(), buffer: None, file };
+                let result = Error::check(self.low.engine(), ErrorContext::Operation(O::NAME), cqe.result());
+                let came = CqeResult { result, flags: cqe.flags(), buffer: None, file };
                 // SAFETY: it has ended, with this.
                 return Ok(unsafe { operation.output(came) });
             }
@@ -121,7 +121,7 @@ impl Ring {
     #[cold]
     fn finish_any<O: Operation>(&mut self, token: Token<O>) -> Result<O::Output, Error> {
         let completion = self.wait_for(token.id())?;
-        let gone = self.error(What::Use("a token of another ring"), libc::ENOENT);
+        let gone = self.error(ErrorContext::Use("a token of another ring"), libc::ENOENT);
         completion.ok_or(gone)?.take(token).map_err(|other| self.keep(other, gone))
     }
 
@@ -136,13 +136,13 @@ impl Ring {
     ///
     /// # Errors
     /// As for [`wait`](Ring::wait); interrupted waits are taken up again. `ENOENT` where the stream is another ring's.
-    pub fn next<M: Multishot>(&mut self, stream: &mut Stream<M>) -> Result<Option<M::Item>, Error> {
+    pub fn next<M: Multishot>(&mut self, stream: &mut MultiToken<M>) -> Result<Option<M::Item>, Error> {
         if stream.ended {
             return Ok(None);
         }
         match self.wait_for(stream.id())? {
             Some(completion) => {
-                let gone = self.error(What::Use("a stream of another ring"), libc::ENOENT);
+                let gone = self.error(ErrorContext::Use("a stream of another ring"), libc::ENOENT);
                 completion.item(stream).map(Some).map_err(|other| self.keep(other, gone))
             }
             None => {
