@@ -32,7 +32,7 @@ pub struct Completion {
 }
 
 impl Completion {
-    fn came(self) -> CqeResult {
+    pub(crate) fn came(self) -> CqeResult {
         CqeResult { result: self.result(), flags: self.flags, buffer: self.buffer, file: self.file }
     }
 

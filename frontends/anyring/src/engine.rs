@@ -100,15 +100,27 @@ pub(crate) fn spawn(
 ) -> Result<(), i32> {
     const STACK_BYTES: usize = 256 << 10;
     let start = Start(entry, argument);
-    let name = name.to_string_lossy().into_owned();
+    let result = spawn_thread(&name.to_string_lossy(), Some(STACK_BYTES), move || start.run());
+    result.map_err(|error| error.raw_os_error().unwrap_or(libc::EAGAIN))
+}
+
+/// Starts a thread that no signal of the program's interrupts, with a stack of so many bytes, or of the usual size.
+pub(crate) fn spawn_thread(
+    name: &str,
+    stack_bytes: Option<usize>,
+    run: impl FnOnce() + Send + 'static,
+) -> std::io::Result<()> {
+    let mut builder = std::thread::Builder::new().name(name.to_owned());
+    if let Some(bytes) = stack_bytes {
+        builder = builder.stack_size(bytes);
+    }
     // The new thread inherits the mask. The C library keeps the signals unblocked by which it makes all
     // threads change their credentials.
     let mask = block_signals();
-    let builder = std::thread::Builder::new().name(name).stack_size(STACK_BYTES);
-    let result = builder.spawn(move || start.run());
+    let result = builder.spawn(run);
     // SAFETY: a mask that the call before has written.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &mask, ptr::null_mut()) };
-    result.map(drop).map_err(|error| error.raw_os_error().unwrap_or(libc::EAGAIN))
+    result.map(drop)
 }
 
 fn block_signals() -> libc::sigset_t {

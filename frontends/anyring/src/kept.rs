@@ -79,6 +79,8 @@ pub(crate) struct Kept {
 
 // SAFETY: as the operation is.
 unsafe impl Send for Kept {}
+// SAFETY: who shares it has its name and type, and nothing of the operation.
+unsafe impl Sync for Kept {}
 
 impl Kept {
     #[inline(always)]

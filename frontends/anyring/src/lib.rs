@@ -46,6 +46,7 @@
 //! Needs Rust 1.88 or newer; that rises only with a minor version of this crate. Versions follow
 //! [Semantic Versioning](https://semver.org/spec/v2.0.0.html): what is public here changes incompatibly only with
 //! the first number that is not 0. Linux on x86-64; aarch64 is untested.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(missing_docs, rustdoc::broken_intra_doc_links)]
 
 mod address;
@@ -57,6 +58,7 @@ mod error;
 pub mod everywhere;
 mod fd;
 mod fixed;
+mod futures;
 mod kept;
 pub mod low;
 pub mod op;
@@ -75,6 +77,7 @@ pub use engine::Engine;
 pub use error::{Error, ErrorContext};
 pub use fd::Fd;
 pub use fixed::FixedSlot;
+pub use futures::{AsyncRing, Driver, Submit, SubmitMulti};
 pub use op::Received;
 pub use operation::{CqeResult, Files, Id, MultiToken, Multishot, Operation, Token};
 pub use provided::{Buffers, Provided};

@@ -4,7 +4,7 @@ use crate::Fd;
 use crate::low::{Sqe, op as low};
 use crate::operation::{CqeResult, Files, Multishot};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// See [`wakes`].
 #[derive(Debug)]
@@ -35,14 +35,8 @@ pub struct Waker {
 /// # Errors
 /// Where no descriptor is to be had.
 pub fn wakes() -> io::Result<(Wakes, Waker)> {
-    // SAFETY: touches no memory.
-    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: new, and nobody else's.
-    let eventfd = Fd::from(unsafe { OwnedFd::from_raw_fd(fd) });
-    Ok((Wakes { eventfd: eventfd.clone() }, Waker { eventfd }))
+    let waker = Waker::new()?;
+    Ok((Wakes { eventfd: waker.eventfd.clone() }, waker))
 }
 
 // SAFETY: the descriptor is its own.
@@ -61,11 +55,40 @@ unsafe impl Multishot for Wakes {
 }
 
 impl Waker {
+    /// One whose eventfd nobody polls yet.
+    pub(crate) fn new() -> io::Result<Waker> {
+        // SAFETY: touches no memory.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: new, and nobody else's.
+        Ok(Waker { eventfd: Fd::from(unsafe { OwnedFd::from_raw_fd(fd) }) })
+    }
+
     /// The ring's thread has a completion of [`wakes`].
     pub fn wake(&self) {
         let one = 1_u64;
-        let Some(fd) = self.eventfd.descriptor() else { return };
         // SAFETY: eight bytes. A full counter, after more wakes than a life has, changes nothing.
-        unsafe { libc::write(fd.as_raw_fd(), (&raw const one).cast(), size_of_val(&one)) };
+        unsafe { libc::write(self.as_fd().as_raw_fd(), (&raw const one).cast(), size_of_val(&one)) };
+    }
+
+    /// The eventfd, which is readable from a wake on.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.eventfd.descriptor().expect("an eventfd is a descriptor")
+    }
+
+    /// It is not readable any more.
+    pub(crate) fn clear(&self) {
+        let mut count = 0_u64;
+        // SAFETY: eight bytes. It does not block; there may be nothing to be read.
+        unsafe { libc::read(self.as_fd().as_raw_fd(), (&raw mut count).cast(), size_of_val(&count)) };
+    }
+
+    /// Waits until it is readable, or a signal comes.
+    pub(crate) fn wait(&self) {
+        let mut poll = libc::pollfd { fd: self.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry.
+        unsafe { libc::poll(&mut poll, 1, -1) };
     }
 }

@@ -137,13 +137,13 @@ impl Ring {
         self.requests.waited_for() + self.ready.iter().filter(|completion| !completion.more()).count()
     }
 
-    fn error(&self, context: ErrorContext, errno: i32) -> Error {
+    pub(crate) fn error(&self, context: ErrorContext, errno: i32) -> Error {
         Error::new(self.engine(), context, errno)
     }
 
     /// Refuses what a child of `fork` does with its parent's ring.
     #[inline]
-    fn check_process(&self) -> Result<(), Error> {
+    pub(crate) fn check_process(&self) -> Result<(), Error> {
         if self.generation == engine::generation() { Ok(()) } else { Err(self.foreign()) }
     }
 

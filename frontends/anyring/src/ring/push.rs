@@ -76,6 +76,14 @@ impl Ring {
         self.push(Cancel::of(request.into()))
     }
 
+    /// [`cancel`](Ring::cancel), whose completion nobody waits for.
+    pub(crate) fn cancel_silently(&mut self, id: Id) -> Result<(), Error> {
+        self.make_room(1)?;
+        let (_, sqe) = self.enlist(Cancel::of(id), true);
+        self.place(sqe);
+        Ok(())
+    }
+
     /// Submits an entry of the layer below, keeping `kept` until it has ended, which its completion gives back.
     ///
     /// ```

@@ -6,6 +6,7 @@ use crate::completion::Completion;
 use crate::error::ErrorContext;
 use crate::low::Wait;
 use crate::operation::{CqeResult, Id, MultiToken, Multishot, Operation, Token};
+use linux_raw_sys::io_uring as abi;
 use std::time::{Duration, Instant};
 
 impl Ring {
@@ -182,8 +183,36 @@ impl Ring {
         }
     }
 
+    /// Gives the engine what was pushed, and lets it post what is done, where that takes a call: for who hears otherwise
+    /// that something is done.
+    pub(crate) fn drive(&mut self) -> Result<(), Error> {
+        self.begin()?;
+        if self.defers() {
+            return self.low.submit_and_flush().map(drop);
+        }
+        let queue = self.low.submission();
+        if queue.is_empty() && !queue.cq_overflow() && !queue.taskrun() {
+            return Ok(());
+        }
+        drop(queue);
+        self.low.submit().map(drop)
+    }
+
+    /// Is something left of what [`drive`](Ring::drive) does, all completions being taken; `some` were.
+    pub(crate) fn needs_driving(&mut self, some: bool) -> bool {
+        // A ring that defers posts only so many by one call.
+        let deferred = some && self.defers();
+        let polled = self.low.submitter().setup_flags() & abi::IORING_SETUP_SQPOLL != 0;
+        let queue = self.low.submission();
+        deferred || queue.cq_overflow() || !(polled || queue.is_empty())
+    }
+
+    fn defers(&self) -> bool {
+        self.low.submitter().setup_flags() & abi::IORING_SETUP_DEFER_TASKRUN != 0
+    }
+
     /// The next completion that is there.
-    fn take(&mut self) -> Option<Completion> {
+    pub(crate) fn take(&mut self) -> Option<Completion> {
         if self.ready.is_empty() { self.take_new() } else { self.ready.pop_front() }
     }
 

@@ -1,0 +1,265 @@
+//! Who has the ring, and does what futures ask for.
+
+use super::shared::{Door, Errand, Request, Shared};
+use super::slot::contained;
+use crate::error::ErrorContext;
+use crate::op::Waker;
+use crate::operation::Id;
+use crate::{Error, Ring};
+use linux_raw_sys::io_uring as abi;
+use std::collections::HashMap;
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+
+/// How many completions are taken before others have their turn.
+const MOST: usize = 1024;
+
+/// Has the ring of an [`AsyncRing`](crate::AsyncRing): it submits what futures ask for, and wakes them.
+///
+/// [`AsyncRing::new`](crate::AsyncRing::new) gives it a thread. As a task of an executor it needs no other thread: make it by
+/// [`AsyncRing::with_driver`](crate::AsyncRing::with_driver). Its descriptor, an eventfd, is readable when there is something to
+/// do, and [`process`](Driver::process) does it, as here, where the executor is a loop:
+///
+/// ```
+/// use anyring::{AsyncRing, Ring, op};
+/// use std::os::fd::AsRawFd;
+/// use std::pin::pin;
+/// use std::task::{Context, Poll, Waker};
+///
+/// let (ring, mut driver) = AsyncRing::with_driver(Ring::new(8)?)?;
+/// let mut task = pin!(async move { ring.submit(op::open("/proc/self/comm")).await });
+/// let mut context = Context::from_waker(Waker::noop());
+/// let file = loop {
+///     if let Poll::Ready(file) = task.as_mut().poll(&mut context) {
+///         break file;
+///     }
+///     let mut ready = libc::pollfd { fd: driver.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+///     // SAFETY: one entry.
+///     unsafe { libc::poll(&mut ready, 1, -1) };
+///     driver.process()?;
+/// };
+/// file??;
+/// # Ok::<(), anyring::Error>(())
+/// ```
+///
+/// With the feature `tokio`, `tokio::spawn(driver.run_on_tokio())` is all.
+///
+/// Whoever calls `process` submits. The kernel ends requests with the thread that submitted them (unless the ring has
+/// [`sq_poll`](crate::Builder::sq_poll)), so let it be a thread that stays.
+///
+/// A driver that is dropped ends its ring: what is in flight is cancelled and waited for, and the futures have an error
+/// (`ECANCELED`), as have those that are made later. Their buffers are dropped.
+#[must_use = "a driver that is dropped ends its ring"]
+pub struct Driver {
+    /// Until it has ended.
+    ring: Option<Ring>,
+    requests: HashMap<Id, Arc<dyn Request>>,
+    shared: Arc<Shared>,
+}
+
+impl Driver {
+    pub(super) fn new(ring: Ring) -> Result<(Arc<Door>, Driver), Error> {
+        ring.check_process()?;
+        let flags = ring.control().setup_flags();
+        if flags & abi::IORING_SETUP_IOPOLL != 0 {
+            return Err(ring.error(ErrorContext::Use("futures on a ring with io_poll"), libc::EINVAL));
+        }
+        let waker = Waker::new().map_err(|error| {
+            ring.error(ErrorContext::Use("eventfd of a driver"), error.raw_os_error().unwrap_or(libc::EMFILE))
+        })?;
+        ring.control().register_eventfd(waker.as_fd(), false)?;
+        // What has come before is seen, too.
+        waker.wake();
+        let shared = Arc::new(Shared::new(waker, ring.engine()));
+        let door = Door::new(shared.clone());
+        Ok((door, Driver { ring: Some(ring), requests: HashMap::new(), shared }))
+    }
+
+    /// Submits what futures ask for, takes the completions that are there, and wakes those who wait for them. It does not
+    /// wait, but the engine may do short work of a request meanwhile. `false` once nobody can ask for anything more: the
+    /// [`AsyncRing`](crate::AsyncRing), its clones and their futures are gone, and what was in flight has ended.
+    ///
+    /// A panic of a waker, of an operation, or of a buffer that is dropped ends here.
+    ///
+    /// # Errors
+    /// As `io_uring_enter(2)`. The ring has ended then.
+    pub fn process(&mut self) -> Result<bool, Error> {
+        self.shared.check_process()?;
+        // First, so that what comes from here on makes it readable again.
+        self.shared.waker().clear();
+        let (errands, deserted) = self.shared.take();
+        let mut errands = errands.into_iter();
+        let result =
+            errands.by_ref().try_for_each(|errand| self.attend(errand)).and_then(|()| self.advance());
+        match result {
+            Ok(()) => Ok(!deserted || !self.requests.is_empty()),
+            Err(error) => Err(self.end(error, errands)),
+        }
+    }
+
+    /// [`process`](Driver::process) until nobody is left, in this thread, which sleeps when nothing is to be done.
+    ///
+    /// # Errors
+    /// As for `process`.
+    pub fn run(mut self) -> Result<(), Error> {
+        while self.process()? {
+            self.shared.waker().wait();
+        }
+        Ok(())
+    }
+
+    /// [`process`](Driver::process) until nobody is left, as a task of tokio, which sleeps when nothing is to be done.
+    ///
+    /// ```
+    /// use anyring::{AsyncRing, Ring, op};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    /// runtime.block_on(async {
+    ///     let (ring, driver) = AsyncRing::with_driver(Ring::new(8)?)?;
+    ///     tokio::spawn(driver.run_on_tokio());
+    ///     let file = ring.submit(op::open("/proc/self/comm")).await??;
+    ///     let (count, bytes) = ring.submit(op::read(&file, Vec::with_capacity(64))).await?;
+    ///     assert_eq!(count?, bytes.len());
+    ///     Ok(())
+    /// })
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for `process`, and where tokio cannot watch the descriptor (`EMFILE` for one).
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime, and in one that was built without I/O.
+    #[cfg(feature = "tokio")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "tokio")))]
+    pub async fn run_on_tokio(self) -> Result<(), Error> {
+        use tokio::io::{Interest, unix::AsyncFd};
+        let shared = self.shared.clone();
+        let failed = |error: std::io::Error| {
+            shared.error("watching of a driver by tokio", error.raw_os_error().unwrap_or(libc::EIO))
+        };
+        // SAFETY: the driver's eventfd is always the same, and open as long as the driver is.
+        let driver = unsafe { AsyncFd::register_with_interest(self, Interest::READABLE) };
+        let mut driver = driver.map_err(|error| failed(error.into_parts().1))?;
+        while driver.get_mut().process()? {
+            driver.readable().await.map_err(failed)?.clear_ready();
+        }
+        Ok(())
+    }
+
+    fn ring(&mut self) -> Result<&mut Ring, Error> {
+        let gone = self.shared.error("use of a ring that has ended", libc::ECANCELED);
+        self.ring.as_mut().ok_or(gone)
+    }
+
+    fn attend(&mut self, errand: Errand) -> Result<(), Error> {
+        match errand {
+            Errand::Start(request) => {
+                let ring = self.ring()?;
+                let Some((id, cancelled)) = contained(|| request.start(ring)).flatten() else {
+                    return Ok(());
+                };
+                self.requests.insert(id, request);
+                if cancelled { self.cancel(id) } else { Ok(()) }
+            }
+            Errand::Cancel(id) => self.cancel(id),
+            Errand::Call(function) => {
+                let ring = self.ring()?;
+                contained(|| function(Ok(ring)));
+                Ok(())
+            }
+        }
+    }
+
+    /// Asks for the end of a request, unless it has ended.
+    fn cancel(&mut self, id: Id) -> Result<(), Error> {
+        if self.requests.contains_key(&id) { self.ring()?.cancel_silently(id) } else { Ok(()) }
+    }
+
+    /// Lets the engine begin what was pushed, and takes what has come.
+    fn advance(&mut self) -> Result<(), Error> {
+        loop {
+            let failed = match self.ring()?.drive() {
+                Err(error) if matches!(error.errno(), libc::EINTR | libc::EBUSY | libc::EAGAIN) => true,
+                result => result.map(|()| false)?,
+            };
+            let count = self.deliver(MOST);
+            let more = self.ring()?.needs_driving(count > 0);
+            if count == MOST || (more && failed && count == 0) {
+                // Not at once: others have their turn first.
+                self.shared.waker().wake();
+                return Ok(());
+            }
+            if !more {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Hands out the completions that are there, but no more than so many; how many.
+    fn deliver(&mut self, most: usize) -> usize {
+        let Some(ring) = &mut self.ring else { return 0 };
+        let completions = std::iter::from_fn(|| ring.take()).take(most);
+        let requests = &mut self.requests;
+        completions
+            .map(|completion| {
+                let id = completion.id();
+                let request =
+                    if completion.more() { requests.get(&id).cloned() } else { requests.remove(&id) };
+                contained(|| match request {
+                    Some(request) => request.complete(completion),
+                    None => drop(completion),
+                });
+            })
+            .count()
+    }
+
+    /// Ends the ring, and all that asks for something, `errands` too, for this reason unless it has ended before; for which.
+    fn end(&mut self, error: Error, errands: impl Iterator<Item = Errand>) -> Error {
+        let (error, sent) = self.shared.end(error);
+        for request in std::mem::take(&mut self.requests).into_values() {
+            contained(|| request.fail(error));
+        }
+        for errand in errands.chain(sent) {
+            contained(|| match errand {
+                Errand::Start(request) => request.fail(error),
+                Errand::Cancel(_) => {}
+                Errand::Call(function) => function(Err(error)),
+            });
+        }
+        let ring = self.ring.take();
+        contained(|| drop(ring));
+        error
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        if self.shared.check_process().is_ok() && self.ring.is_some() {
+            // What has ended in time has its result.
+            while self.deliver(MOST) == MOST {}
+            let error = self.shared.error("use of a ring whose driver has ended", libc::ECANCELED);
+            self.end(error, std::iter::empty());
+        }
+    }
+}
+
+impl AsFd for Driver {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.waker().as_fd()
+    }
+}
+
+impl AsRawFd for Driver {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver").field("ring", &self.ring).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,146 @@
+//! What the tests of futures share.
+
+use anyring::{AsyncRing, Buffer, BufferMut, Engine, Fd, Ring};
+use std::future::{Future, IntoFuture, poll_fn};
+use std::os::unix::net::UnixStream;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+/// How long something may take that does not take long.
+const LONG: Duration = Duration::from_secs(120);
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Unpark>) {
+        self.0.unpark();
+    }
+}
+
+/// Runs a future in this thread.
+pub fn finish<F: IntoFuture>(future: F) -> F::Output {
+    let mut future = pin!(future.into_future());
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let deadline = Instant::now() + LONG;
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return output;
+        }
+        let left = deadline.checked_duration_since(Instant::now()).expect("the future ends");
+        std::thread::park_timeout(left);
+    }
+}
+
+/// Polls a future once, which is not ready then.
+pub fn begin<F: Future + Unpin>(future: &mut F) {
+    finish(poll_fn(|context| {
+        assert!(std::pin::Pin::new(&mut *future).poll(context).is_pending(), "it is not ready at once");
+        Poll::Ready(())
+    }));
+}
+
+/// Waits for a condition.
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LONG;
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+/// A ring with a thread of its own.
+pub fn threaded(engine: Engine) -> AsyncRing {
+    AsyncRing::spawn(super::ring(engine)).unwrap()
+}
+
+/// A ring of another kind, with each kind of driver: a thread, a thread that builds it, a task of tokio.
+pub fn each_driver(engine: Engine, body: impl Fn(AsyncRing)) {
+    body(threaded(engine));
+    body(
+        AsyncRing::spawn(Ring::builder(4).engine(engine).sq_poll(Duration::from_millis(50)).build().unwrap())
+            .unwrap(),
+    );
+    let (send, receive) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        let ring = Ring::builder(4).engine(engine).single_issuer().defer_taskrun().build().unwrap();
+        let (ring, driver) = AsyncRing::with_driver(ring).unwrap();
+        send.send(ring).unwrap();
+        driver.run().unwrap();
+    });
+    body(receive.recv().unwrap());
+    // Its ring is not used any more, and so has ended.
+    thread.join().unwrap();
+    on_tokio(engine, body);
+}
+
+fn on_tokio(engine: Engine, body: impl Fn(AsyncRing)) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+    let (ring, driver) = AsyncRing::with_driver(super::ring(engine)).unwrap();
+    let driving = runtime.spawn(driver.run_on_tokio());
+    let thread = std::thread::spawn(move || runtime.block_on(driving).unwrap().unwrap());
+    body(ring);
+    thread.join().unwrap();
+}
+
+pub fn pair() -> (Fd, UnixStream) {
+    let (one, other) = UnixStream::pair().unwrap();
+    (one.into(), other)
+}
+
+/// Counts buffers that are not freed.
+#[derive(Clone, Default)]
+pub struct Count(Arc<AtomicUsize>);
+
+impl Count {
+    pub fn get(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    pub fn buffer(&self) -> Counted {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Counted { bytes: vec![0; 64].into(), count: self.clone(), panics: false }
+    }
+}
+
+/// A buffer that is counted, and may panic when it is freed.
+pub struct Counted {
+    bytes: Box<[u8]>,
+    count: Count,
+    pub panics: bool,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.count.0.fetch_sub(1, Ordering::SeqCst);
+        assert!(!self.panics, "panics where it is freed, as the test wants");
+    }
+}
+
+// SAFETY: as the box.
+unsafe impl Buffer for Counted {
+    fn pointer(&self) -> *const u8 {
+        self.bytes.pointer()
+    }
+
+    fn length(&self) -> usize {
+        self.bytes.length()
+    }
+}
+
+// SAFETY: as the box.
+unsafe impl BufferMut for Counted {
+    fn pointer_mut(&mut self) -> *mut u8 {
+        self.bytes.pointer_mut()
+    }
+
+    fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    unsafe fn set_length(&mut self, _length: usize) {}
+}
