@@ -73,7 +73,7 @@ impl Error {
         self.context
     }
 
-    /// The errno.
+    /// The errno, as `raw_os_error` of the standard library's error would have it. It is never 0.
     pub fn errno(&self) -> i32 {
         self.errno
     }
@@ -175,9 +175,18 @@ impl fmt::Debug for Error {
 impl std::error::Error for Error {}
 
 impl From<Error> for io::Error {
-    /// Keeps the text: `raw_os_error` of the result says nothing, [`Error::errno`] does.
+    /// Keeps the errno: `raw_os_error` and `kind` of the result say what they say of an error of the system. Which engine
+    /// and which operation it was is lost, and so is the advice: print the error before where that matters.
+    ///
+    /// ```
+    /// # use anyring::{Ring, op};
+    /// # let mut ring = Ring::new(8)?;
+    /// let error = ring.run(op::open("/nowhere"))?.unwrap_err();
+    /// assert_eq!(std::io::Error::from(error).raw_os_error(), Some(libc::ENOENT));
+    /// # Ok::<(), anyring::Error>(())
+    /// ```
     fn from(error: Error) -> io::Error {
-        io::Error::new(error.kind(), error)
+        io::Error::from_raw_os_error(error.errno)
     }
 }
 

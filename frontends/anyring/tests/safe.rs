@@ -716,7 +716,7 @@ fn errors_say_what_and_why() {
         assert_eq!(error.to_string(), text);
         assert_eq!((error.engine(), error.errno()), (engine, libc::ENOENT));
         let as_io = std::io::Error::from(error);
-        assert_eq!((as_io.kind(), as_io.to_string()), (std::io::ErrorKind::NotFound, text));
+        assert_eq!((as_io.kind(), as_io.raw_os_error()), (std::io::ErrorKind::NotFound, Some(libc::ENOENT)));
         let error = Builder::new(0).engine(engine).build().unwrap_err();
         assert!(
             error.to_string().contains("io_uring_setup")
