@@ -245,6 +245,9 @@ unsafe impl<B: BufferMut> BufferMut for Slice<B> {
 pub trait BufferExt: Buffer + Sized {
     /// A part of it: of what it holds, or, for one that is written to, up to its capacity.
     ///
+    /// Where this trait is imported, `slice` of a `Bytes` (of the crate `bytes`) is this method; the crate's own is
+    /// `Bytes::slice(&bytes, range)`.
+    ///
     /// # Panics
     /// If the part begins behind what the buffer holds, or ends before it begins.
     fn slice(self, range: impl RangeBounds<usize>) -> Slice<Self> {

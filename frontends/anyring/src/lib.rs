@@ -52,6 +52,9 @@
 mod address;
 mod buffer;
 mod builder;
+#[cfg(feature = "bytes")]
+#[cfg_attr(docsrs, doc(cfg(feature = "bytes")))]
+mod bytes;
 mod completion;
 mod engine;
 mod error;

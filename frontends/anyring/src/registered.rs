@@ -107,6 +107,12 @@ impl DerefMut for FixedBuffer {
     }
 }
 
+impl AsRef<[u8]> for FixedBuffer {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
 // SAFETY: memory of the pool, which it keeps, and whose only user it is.
 unsafe impl Buffer for FixedBuffer {
     fn pointer(&self) -> *const u8 {

@@ -313,6 +313,12 @@ impl std::ops::Deref for Received {
     }
 }
 
+impl AsRef<[u8]> for Received {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
 // SAFETY: a buffer of a group, or nothing.
 unsafe impl Buffer for Received {
     fn pointer(&self) -> *const u8 {
