@@ -31,14 +31,20 @@ fn text(command: &mut Command) -> String {
 #[test]
 fn a_file_is_copied() {
     both(|engine| {
-        let directory = Directory::new();
-        let (source, target) = (directory.path("source"), directory.path("target"));
-        let content: Vec<u8> = (0..3_000_001_u32).map(|number| ((number * 7) >> 3) as u8).collect();
-        std::fs::write(&source, &content).unwrap();
-        let said = text(example("copy", engine).arg(&source).arg(&target));
-        assert_eq!(said, format!("3000001 bytes with the {engine} engine\n"));
-        assert_eq!(std::fs::read(&target).unwrap(), content);
+        for name in ["copy", "copy_block_on", "copy_tokio"] {
+            copies_a_file(name, engine);
+        }
     });
+}
+
+fn copies_a_file(name: &str, engine: anyring::Engine) {
+    let directory = Directory::new();
+    let (source, target) = (directory.path("source"), directory.path("target"));
+    let content: Vec<u8> = (0..3_000_001_u32).map(|number| ((number * 7) >> 3) as u8).collect();
+    std::fs::write(&source, &content).unwrap();
+    let said = text(example(name, engine).arg(&source).arg(&target));
+    assert_eq!(said, format!("3000001 bytes with the {engine} engine\n"));
+    assert_eq!(std::fs::read(&target).unwrap(), content);
 }
 
 #[test]
@@ -69,29 +75,35 @@ fn time_is_over() {
 #[test]
 fn an_echo_comes_back() {
     both(|engine| {
-        let mut server = example("echo", engine);
-        let mut server = server.args(["127.0.0.1:0", "4"]).stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(server.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        let address = line.split(' ').next().unwrap().to_owned();
-        assert!(line.contains(&engine.to_string()), "{line}");
-        let client = |seed: usize| {
-            let address = address.clone();
-            move || {
-                let mut stream = TcpStream::connect(address).unwrap();
-                for round in 0..20 {
-                    let sent: Vec<u8> = (0..9_000).map(|byte| (byte * seed + round) as u8).collect();
-                    stream.write_all(&sent).unwrap();
-                    let mut back = vec![0; sent.len()];
-                    stream.read_exact(&mut back).unwrap();
-                    assert!(back == sent);
-                }
-            }
-        };
-        let clients: Vec<_> = (1..=4).map(|seed| std::thread::spawn(client(seed))).collect();
-        for client in clients {
-            client.join().unwrap();
+        for name in ["echo", "echo_futures", "echo_tokio"] {
+            echoes(name, engine);
         }
-        assert!(server.wait().unwrap().success());
     });
+}
+
+fn echoes(name: &str, engine: anyring::Engine) {
+    let mut server = example(name, engine);
+    let mut server = server.args(["127.0.0.1:0", "4"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(server.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let address = line.split(' ').next().unwrap().to_owned();
+    assert!(line.contains(&engine.to_string()), "{line}");
+    let client = |seed: usize| {
+        let address = address.clone();
+        move || {
+            let mut stream = TcpStream::connect(address).unwrap();
+            for round in 0..20 {
+                let sent: Vec<u8> = (0..9_000).map(|byte| (byte * seed + round) as u8).collect();
+                stream.write_all(&sent).unwrap();
+                let mut back = vec![0; sent.len()];
+                stream.read_exact(&mut back).unwrap();
+                assert!(back == sent);
+            }
+        }
+    };
+    let clients: Vec<_> = (1..=4).map(|seed| std::thread::spawn(client(seed))).collect();
+    for client in clients {
+        client.join().unwrap();
+    }
+    assert!(server.wait().unwrap().success());
 }
