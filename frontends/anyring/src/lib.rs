@@ -1,25 +1,12 @@
-//! io_uring that runs anywhere.
+#![doc = include_str!("../README.md")]
 //!
-//! A [`Ring`] is the kernel's `io_uring` where that works, and anyring's own, in this process and by ordinary
-//! system calls, where it is denied: in containers, under `kernel.io_uring_disabled`, on old kernels. The
-//! program is the same; [`Ring::engine`] tells which it has, [`Builder::engine`] asks for one, and so does the
-//! environment variable `ANYRING_ENGINE` (`kernel`, `user`, or `auto`).
+//! # The interface
 //!
-//! ```
-//! use anyring::{Ring, op};
-//!
-//! let mut ring = Ring::new(8)?;
-//! let file = ring.run(op::open("/proc/self/comm"))??;
-//! let (count, bytes) = ring.run(op::read(&file, Vec::with_capacity(64)))?;
-//! assert_eq!(count?, bytes.len());
-//! # Ok::<(), anyring::Error>(())
-//! ```
-//!
-//! # What there is
-//!
-//! - **A safe interface.** [`Ring`] takes operations ([`op`]) with the buffers ([`Buffer`], [`BufferMut`]) and files
+//! - **A safe ring.** [`Ring`] takes operations ([`op`]) with the buffers ([`Buffer`], [`BufferMut`]) and files
 //!   ([`Fd`]) that they work on, keeps them as long as the engine may use them, and gives them back with the
 //!   [`Completion`]. It needs no runtime: a program loops over [`Ring::wait`].
+//! - **Futures.** [`AsyncRing::submit`] makes a future of an operation, [`AsyncRing::submit_multi`] a stream of one with many
+//!   completions. A [`Driver`] has the ring: a thread, or a task of an executor.
 //! - **Operations with many completions** ([`Multishot`]): [`op::accept_multi`], [`op::recv_multi`],
 //!   [`op::poll_multi`], [`op::timeout_multi`]. A [`MultiToken`] names one.
 //! - **Buffers that the engine picks** ([`Ring::buffers`]), buffers and files that it knows beforehand
@@ -33,19 +20,30 @@
 //! - **Errors that say what to do** ([`Error`]).
 //! - **Other crates' rings, too** ([`mod@everywhere`]): one line, and what they do runs over either engine.
 //!
+//! Lengths and sizes are in bytes, numbers of errors positive errnos, times [`std::time::Duration`]s.
+//!
+//! # For users of other crates
+//!
+//! | | io-uring | tokio-uring, monoio, compio | anyring |
+//! |---|---|---|---|
+//! | push without keeping anything | `unsafe SubmissionQueue::push` | | [`low::Ring::push`], `unsafe` |
+//! | submit with owned buffers | | `read_at(buffer, offset).await` | [`AsyncRing::submit`]`(op::read(&file, buffer).at(offset)).await`, or [`Ring::push`] |
+//! | a result with its buffer | | `BufResult` | the output `(Result<usize, Error>, B)` |
+//! | buffers | | `IoBuf`, `IoBufMut` | [`Buffer`], [`BufferMut`] |
+//! | a part of a buffer | | `buffer.slice(..)` | [`BufferExt::slice`] |
+//! | names of requests | `user_data` | | [`Token`], [`MultiToken`], [`Id`] |
+//! | a file | `types::Fd`, `types::Fixed` | `File`, `TcpStream` | [`Fd`], which is either |
+//! | provided buffers | `register_buf_ring` | `BufferPool` | [`Ring::buffers`] |
+//!
 //! # An echo server
+//!
+//! With a loop of its own:
 //!
 //! ```no_run
 #![doc = include_str!("../examples/echo.rs")]
 //! ```
 //!
-//! More examples: copying a file, looking through a directory, timeouts and cancellation, in `examples/`.
-//!
-//! # Versions
-//!
-//! Needs Rust 1.88 or newer; that rises only with a minor version of this crate. Versions follow
-//! [Semantic Versioning](https://semver.org/spec/v2.0.0.html): what is public here changes incompatibly only with
-//! the first number that is not 0. Linux on x86-64; aarch64 is untested.
+//! With futures it takes a third of that: `examples/echo_tokio.rs` and `examples/echo_futures.rs`.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(missing_docs, rustdoc::broken_intra_doc_links)]
 
