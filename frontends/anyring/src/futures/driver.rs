@@ -200,30 +200,32 @@ impl Driver {
 
     /// Hands out the completions that are there, but no more than so many; how many.
     fn deliver(&mut self, most: usize) -> usize {
-        let Some(ring) = &mut self.ring else { return 0 };
-        let completions = std::iter::from_fn(|| ring.take()).take(most);
-        let requests = &mut self.requests;
-        completions
-            .map(|completion| {
-                let id = completion.id();
-                let request =
-                    if completion.more() { requests.get(&id).cloned() } else { requests.remove(&id) };
-                contained(|| match request {
-                    Some(request) => request.complete(completion),
-                    None => drop(completion),
-                });
-            })
-            .count()
+        let mut count = 0;
+        while count < most
+            && let Some(completion) = self.ring.as_mut().and_then(Ring::take)
+        {
+            count += 1;
+            let id = completion.id();
+            let request = match completion.more() {
+                true => self.requests.get(&id).cloned(),
+                false => self.requests.remove(&id),
+            };
+            contained(move || match request {
+                Some(request) => request.complete(completion),
+                None => drop(completion),
+            });
+        }
+        count
     }
 
     /// Ends the ring, and all that asks for something, `errands` too, for this reason unless it has ended before; for which.
     fn end(&mut self, error: Error, errands: impl Iterator<Item = Errand>) -> Error {
         let (error, sent) = self.shared.end(error);
         for request in std::mem::take(&mut self.requests).into_values() {
-            contained(|| request.fail(error));
+            contained(move || request.fail(error));
         }
         for errand in errands.chain(sent) {
-            contained(|| match errand {
+            contained(move || match errand {
                 Errand::Start(request) => request.fail(error),
                 Errand::Cancel(_) => {}
                 Errand::Call(function) => function(Err(error)),

@@ -233,3 +233,43 @@ impl<P: Push> Request for Slot<P> {
         drop(before);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Engine, op};
+    use std::any::TypeId;
+    use std::io::Read;
+
+    /// One that never comes to a ring.
+    struct Nothing;
+
+    impl Push for Nothing {
+        fn push(self, ring: &mut Ring) -> Result<Id, Error> {
+            Err(ring.error(ErrorContext::Use("nothing"), libc::EINVAL))
+        }
+    }
+
+    /// Its cancellation may take a while, or fail: nothing is to gather meanwhile.
+    #[test]
+    fn what_comes_to_an_abandoned_request_is_dropped_at_once() {
+        let shared = Shared::new(op::Waker::new().unwrap(), Engine::User);
+        let slot = Slot::new(Nothing, Waker::noop().clone(), false);
+        lock(&slot.0).stage = Stage::InFlight(Id(1));
+        slot.abandon(&shared);
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        slot.complete(Completion {
+            id: Id(1),
+            result: 3,
+            flags: linux_raw_sys::io_uring::IORING_CQE_F_MORE,
+            engine: Engine::User,
+            name: "ACCEPT",
+            of: TypeId::of::<Nothing>(),
+            buffer: None,
+            file: Some(writer.into()),
+            operation: None,
+        });
+        assert_eq!(reader.read(&mut [0]).unwrap(), 0, "the descriptor is closed");
+        assert!(matches!(shared.take(), (errands, false) if matches!(errands[..], [Errand::Cancel(Id(1))])));
+    }
+}
