@@ -1,6 +1,6 @@
 //! Buffers of the crate `bytes`.
 
-use crate::{Buffer, BufferMut, Provided, Received};
+use crate::{Buffer, BufferMut, ProvidedBuffer, Received};
 use bytes::{Bytes, BytesMut};
 
 // SAFETY: memory that a value keeps and nobody changes, and that does not move with the value.
@@ -43,8 +43,8 @@ unsafe impl BufferMut for BytesMut {
 }
 
 /// Without a copy: the buffer goes back to its group when the last clone of the bytes is dropped.
-impl From<Provided> for Bytes {
-    fn from(buffer: Provided) -> Bytes {
+impl From<ProvidedBuffer> for Bytes {
+    fn from(buffer: ProvidedBuffer) -> Bytes {
         Bytes::from_owner(buffer)
     }
 }

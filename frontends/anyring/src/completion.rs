@@ -3,7 +3,7 @@
 use crate::error::ErrorContext;
 use crate::kept::Kept;
 use crate::operation::{CqeResult, Id, MultiToken, Multishot, Operation, Token};
-use crate::provided::Provided;
+use crate::provided::ProvidedBuffer;
 use crate::{Engine, Error};
 use linux_raw_sys::io_uring::IORING_CQE_F_MORE;
 use std::any::TypeId;
@@ -25,7 +25,7 @@ pub struct Completion {
     pub(crate) name: &'static str,
     /// The type of the operation.
     pub(crate) of: TypeId,
-    pub(crate) buffer: Option<Provided>,
+    pub(crate) buffer: Option<ProvidedBuffer>,
     pub(crate) file: Option<OwnedFd>,
     /// The operation, unless more is to come.
     pub(crate) operation: Option<Kept>,
@@ -51,7 +51,10 @@ impl Completion {
         self.flags & IORING_CQE_F_MORE != 0
     }
 
-    /// The number that the operation came to, or why it failed.
+    /// The number that the operation came to: bytes for one that moves bytes, a descriptor for one that opens a file.
+    ///
+    /// # Errors
+    /// Why the operation failed.
     pub fn result(&self) -> Result<u32, Error> {
         Error::check(self.engine, ErrorContext::Operation(self.name), self.result)
     }

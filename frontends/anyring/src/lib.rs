@@ -46,6 +46,7 @@
 //! With futures it takes a third of that: `examples/echo_tokio.rs` and `examples/echo_futures.rs`.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(missing_docs, rustdoc::broken_intra_doc_links)]
+#![warn(clippy::missing_errors_doc)]
 
 mod address;
 mod buffer;
@@ -81,6 +82,6 @@ pub use fixed::FixedSlot;
 pub use futures::{AsyncRing, Driver, Submit, SubmitMulti};
 pub use op::Received;
 pub use operation::{CqeResult, Files, Id, MultiToken, Multishot, Operation, Token};
-pub use provided::{Buffers, Provided};
+pub use provided::{Buffers, ProvidedBuffer};
 pub use registered::{BufferPool, FixedBuffer};
 pub use ring::{Chain, Raw, Ring};

@@ -2,7 +2,7 @@
 
 use crate::fixed::Table;
 use crate::low::Sqe;
-use crate::provided::{Group, Provided};
+use crate::provided::{Group, ProvidedBuffer};
 use crate::{Error, Fd};
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -19,7 +19,7 @@ pub struct CqeResult {
     /// `IORING_CQE_F_*`.
     pub flags: u32,
     /// The provided buffer that it took.
-    pub buffer: Option<Provided>,
+    pub buffer: Option<ProvidedBuffer>,
     /// The descriptor that it opened.
     pub file: Option<OwnedFd>,
 }

@@ -99,7 +99,7 @@ impl fmt::Debug for Group {
 
 /// A group of buffers of a ring, from which operations take one when there is something for it.
 ///
-/// [`Ring::buffers`](crate::Ring::buffers) makes it. A buffer comes as [`Provided`], and is given back when that
+/// [`Ring::buffers`](crate::Ring::buffers) makes it. A buffer comes as [`ProvidedBuffer`], and is given back when that
 /// is dropped; where all are out, operations end with `ENOBUFS`.
 #[derive(Clone, Debug)]
 pub struct Buffers(pub(crate) Arc<Group>);
@@ -117,25 +117,25 @@ impl Buffers {
 }
 
 /// A buffer of a group with what was received in it; given back when it is dropped, by whatever thread.
-pub struct Provided {
+pub struct ProvidedBuffer {
     group: Arc<Group>,
     id: u16,
     length: usize,
 }
 
-impl Provided {
+impl ProvidedBuffer {
     /// A buffer that a completion names, with so much in it.
     ///
     /// # Safety
     /// The engine must have given it out.
-    pub(crate) unsafe fn new(group: Arc<Group>, id: u16, length: usize) -> Provided {
+    pub(crate) unsafe fn new(group: Arc<Group>, id: u16, length: usize) -> ProvidedBuffer {
         let length = length.min(group.size as usize);
         assert!(id < group.entries, "a buffer of the group");
-        Provided { group, id, length }
+        ProvidedBuffer { group, id, length }
     }
 }
 
-impl Deref for Provided {
+impl Deref for ProvidedBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -144,21 +144,21 @@ impl Deref for Provided {
     }
 }
 
-impl DerefMut for Provided {
+impl DerefMut for ProvidedBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and this is the only one.
         unsafe { std::slice::from_raw_parts_mut(self.group.buffer(self.id), self.length) }
     }
 }
 
-impl AsRef<[u8]> for Provided {
+impl AsRef<[u8]> for ProvidedBuffer {
     fn as_ref(&self) -> &[u8] {
         self
     }
 }
 
 // SAFETY: memory of the group, which it keeps, and whose only user it is.
-unsafe impl crate::Buffer for Provided {
+unsafe impl crate::Buffer for ProvidedBuffer {
     fn pointer(&self) -> *const u8 {
         self.as_ptr()
     }
@@ -168,14 +168,14 @@ unsafe impl crate::Buffer for Provided {
     }
 }
 
-impl Drop for Provided {
+impl Drop for ProvidedBuffer {
     fn drop(&mut self) {
         self.group.give_back(self.id);
     }
 }
 
-impl fmt::Debug for Provided {
+impl fmt::Debug for ProvidedBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Provided").field(&&**self).finish()
+        f.debug_tuple("ProvidedBuffer").field(&&**self).finish()
     }
 }

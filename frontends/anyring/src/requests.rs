@@ -5,7 +5,7 @@ use crate::completion::Completion;
 use crate::kept::{Kept, Room};
 use crate::low::Cqe;
 use crate::operation::{Id, Operation, Source};
-use crate::provided::Provided;
+use crate::provided::ProvidedBuffer;
 use std::os::fd::{FromRawFd, OwnedFd};
 
 /// A request that has not ended.
@@ -46,10 +46,10 @@ struct Place {
 
 impl Place {
     /// The buffer that the request here took.
-    fn buffer(&self, cqe: Cqe, result: i32) -> Option<Provided> {
+    fn buffer(&self, cqe: Cqe, result: i32) -> Option<ProvidedBuffer> {
         let source = self.source.as_ref()?;
         // SAFETY: the engine says so, of a request that takes its buffers from this group.
-        cqe.buffer_id().map(|id| unsafe { Provided::new(source.clone(), id, result.max(0) as usize) })
+        cqe.buffer_id().map(|id| unsafe { ProvidedBuffer::new(source.clone(), id, result.max(0) as usize) })
     }
 }
 

@@ -305,7 +305,7 @@ fn what_threads_may_do() {
     send::<anyring::Completion>();
     both::<Fd>();
     both::<anyring::Buffers>();
-    both::<anyring::Provided>();
+    both::<anyring::ProvidedBuffer>();
     both::<anyring::BufferPool>();
     both::<anyring::FixedBuffer>();
     both::<anyring::FixedSlot>();

@@ -279,6 +279,7 @@ pub struct Truncate {
 }
 
 /// Gives a file another length.
+#[doc(alias = "ftruncate")]
 pub fn truncate(file: &Fd, length: u64) -> Truncate {
     Truncate { file: file.clone(), length }
 }
@@ -295,6 +296,7 @@ pub struct Allocate {
 }
 
 /// Allocates a part of a file, as `fallocate(2)`.
+#[doc(alias = "fallocate")]
 pub fn allocate(file: &Fd, offset: u64, length: u64) -> Allocate {
     Allocate { file: file.clone(), offset, length, mode: 0 }
 }
@@ -319,6 +321,7 @@ pub struct Advise {
 }
 
 /// Says how a file will be used: `POSIX_FADV_*`.
+#[doc(alias = "fadvise")]
 pub fn advise(file: &Fd, advice: i32) -> Advise {
     Advise { file: file.clone(), advice }
 }

@@ -6,7 +6,7 @@ use crate::address::Address;
 use crate::fixed::FixedSlot;
 use crate::low::{Sqe, flags, op as low};
 use crate::operation::{CqeResult, Files, Multishot, Operation};
-use crate::provided::Provided;
+use crate::provided::ProvidedBuffer;
 use crate::{Buffer, BufferMut, Buffers, Error, Fd};
 use std::net::Shutdown as How;
 
@@ -296,11 +296,11 @@ pub fn recv_multi(socket: &Fd, buffers: &Buffers) -> RecvMulti {
 
 /// What was received into a provided buffer; empty where the connection has ended.
 #[derive(Debug)]
-pub struct Received(Option<Provided>);
+pub struct Received(Option<ProvidedBuffer>);
 
 impl Received {
     /// The buffer, if any was taken.
-    pub fn into_buffer(self) -> Option<Provided> {
+    pub fn into_buffer(self) -> Option<ProvidedBuffer> {
         self.0
     }
 }

@@ -50,6 +50,7 @@ impl Ring {
     ///
     /// # Errors
     /// As for [`slot`](Ring::slot), and as `IORING_REGISTER_FILES_UPDATE2`; `EBADF` for a file that has no descriptor.
+    #[doc(alias = "register_files_update")]
     pub fn register_file(&mut self, file: &Fd) -> Result<Fd, Error> {
         let no_descriptor = self.error(ErrorContext::Register("FILES_UPDATE2"), libc::EBADF);
         let descriptor = file.descriptor().ok_or(no_descriptor)?;
@@ -87,6 +88,7 @@ impl Ring {
     ///
     /// # Errors
     /// As `IORING_REGISTER_PBUF_RING`.
+    #[doc(alias = "register_buf_ring")]
     pub fn buffers(&mut self, count: u16, size: u32) -> Result<Buffers, Error> {
         self.check_process()?;
         let invalid = self.error(ErrorContext::Register("PBUF_RING"), libc::EINVAL);
