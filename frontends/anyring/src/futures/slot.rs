@@ -240,6 +240,7 @@ mod tests {
     use crate::{Engine, op};
     use std::any::TypeId;
     use std::io::Read;
+    use std::os::unix::net::UnixStream;
 
     /// One that never comes to a ring.
     struct Nothing;
@@ -257,7 +258,8 @@ mod tests {
         let slot = Slot::new(Nothing, Waker::noop().clone(), false);
         lock(&slot.0).stage = Stage::InFlight(Id(1));
         slot.abandon(&shared);
-        let (mut reader, writer) = std::io::pipe().unwrap();
+        let (mut reader, writer) = UnixStream::pair().unwrap();
+        reader.set_nonblocking(true).unwrap();
         slot.complete(Completion {
             id: Id(1),
             result: 3,
