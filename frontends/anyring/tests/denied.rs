@@ -3,7 +3,7 @@
 mod common;
 
 use anyring::low::{self, Cqe, Sqe128};
-use anyring::{Builder, Engine, Fd, Ring, op};
+use anyring::{AsyncRing, Builder, Engine, Fd, Ring, op};
 use linux_raw_sys::io_uring::{IORING_SETUP_NO_SQARRAY, IORING_SETUP_SINGLE_ISSUER, IORING_SETUP_SQE128};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -56,6 +56,10 @@ fn works_all_the_same() {
     assert_eq!(ring.engine(), Engine::User);
     let zero = Fd::from(std::fs::File::open("/dev/zero").unwrap());
     assert_eq!(ring.run(op::read(&zero, vec![1; 8])).unwrap().1, [0; 8]);
+    let ring = AsyncRing::new(8).unwrap();
+    assert_eq!(ring.engine(), Engine::User);
+    let read = ring.submit(op::read(&zero, vec![1; 8]));
+    assert_eq!(futures_executor::block_on(read).unwrap().1, [0; 8]);
 }
 
 #[test]

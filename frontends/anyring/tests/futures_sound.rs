@@ -67,20 +67,22 @@ fn futures_that_are_forgotten() {
     });
 }
 
-/// The waker of the last poll is the one that counts.
+/// The waker of the last poll is the one that counts, and a thread that ends takes no request along that it has begun: the
+/// kernel would, if it had submitted that.
 #[test]
 fn futures_that_move_between_threads() {
     both(|engine| {
         each_driver(engine, |ring| {
             let (socket, mut other) = pair();
             let mut future = ring.submit(op::recv(&socket, vec![0; 8]));
-            begin(&mut future);
             let mut future = std::thread::spawn(move || {
                 begin(&mut future);
                 future
             })
             .join()
             .unwrap();
+            finish(ring.submit(op::nop())).unwrap().unwrap();
+            begin(&mut future);
             let first = Arc::new(AtomicBool::new(false));
             let flag = first.clone();
             begin_with(&mut future, &waker(move || flag.store(true, Ordering::SeqCst)));
@@ -94,10 +96,19 @@ fn futures_that_move_between_threads() {
 /// Others hear of their completions all the same.
 #[test]
 fn wakers_that_panic() {
+    /// What is thrown, and panics again.
+    struct Thrown;
+
+    impl Drop for Thrown {
+        fn drop(&mut self) {
+            panic!("what a waker throws panics, as the test wants");
+        }
+    }
+
     both(|engine| {
         each_driver(engine, |ring| {
             let (count, (socket, mut other)) = (Count::default(), pair());
-            let panics = waker(|| panic!("a waker that panics, as the test wants"));
+            let panics = waker(|| std::panic::panic_any(Thrown));
             let mut bad = ring.submit(op::recv(&socket, count.buffer()));
             begin_with(&mut bad, &panics);
             let good = ring.submit(op::timeout(Duration::from_millis(10)));

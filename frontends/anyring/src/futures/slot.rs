@@ -14,7 +14,8 @@ use std::time::Duration;
 /// Calls foreign code. Where that panics, which the panic's hook has told, only what it was called for is lost: the ring has
 /// other users.
 pub(super) fn contained<T>(foreign: impl FnOnce() -> T) -> Option<T> {
-    catch_unwind(AssertUnwindSafe(foreign)).ok()
+    // What was thrown may panic in its turn where it is dropped.
+    catch_unwind(AssertUnwindSafe(foreign)).map_err(std::mem::forget).ok()
 }
 
 /// What a request is made of.
