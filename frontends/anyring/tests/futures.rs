@@ -246,6 +246,28 @@ fn what_nobody_waits_for_is_closed() {
     });
 }
 
+/// An open that sleeps in a thread of the engine is interrupted, whenever it is given up.
+#[test]
+fn what_blocks_is_given_up() {
+    both(|engine| {
+        let directory = common::Directory::new();
+        let path = directory.path("fifo");
+        let name = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
+        // SAFETY: a name that ends.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        for round in 0..30 {
+            let (ring, mut driver) = AsyncRing::with_driver(ring(engine)).unwrap();
+            let mut open = ring.submit(op::open(&path));
+            begin(&mut open);
+            for _ in 0..round {
+                assert!(driver.process().unwrap());
+            }
+            drop((open, ring));
+            until("it has ended", || !driver.process().unwrap());
+        }
+    });
+}
+
 #[test]
 fn files_that_the_ring_knows() {
     both(|engine| {

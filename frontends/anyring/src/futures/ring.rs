@@ -15,7 +15,8 @@ use std::time::Duration;
 
 /// A ring whose operations are futures, for any executor and any thread.
 ///
-/// Clones are the same ring. Somebody else has it, a [`Driver`]: a thread of its own, or a task.
+/// Clones are the same ring. Somebody else has it, a [`Driver`]: a thread of its own, or a task. All that is submitted goes
+/// through the driver, which gives the engine at once what has gathered; threads with much to do have a ring each.
 ///
 /// ```
 /// use anyring::{AsyncRing, op};
