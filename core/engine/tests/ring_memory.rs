@@ -202,6 +202,43 @@ fn a_ring_goes_on_as_long_as_it_has_a_descriptor() {
     }
 }
 
+/// The engine maps what is registered in a ring's file, and rings of other sizes. The ring ends with the program's last
+/// reference all the same.
+#[test]
+fn a_ring_ends_whose_file_the_engine_has_mapped_again() {
+    fn resized(ring: &Ring) -> i32 {
+        resize(ring, 8, 32, IORING_SETUP_CQSIZE).0
+    }
+    fn with_region(ring: &Ring) -> i32 {
+        let (result, memory) = register_region(ring, None, 0);
+        // SAFETY: mapped for this test, which has no use for it.
+        unsafe { libc::munmap(memory.cast(), PAGE) };
+        result
+    }
+    fn with_buffers(ring: &Ring) -> i32 {
+        let wanted = io_uring_buf_reg { ring_addr: 0, ring_entries: 8, bgid: 1, flags: 1, resv: [0; 3] };
+        ring.register(Code::IORING_REGISTER_PBUF_RING, (&raw const wanted).cast(), 1)
+    }
+    let null = std::fs::File::open("/dev/null").unwrap();
+    for registers in [resized, with_region, with_buffers] {
+        let flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
+        let mut ring = Ring::new(Engine::User, 4, flags);
+        let time = [60u64, 0];
+        ring.push(Sqe { addr: (&raw const time) as u64, len: 1, ..sqe(Op::IORING_OP_TIMEOUT, 2) });
+        assert_eq!(ring.enter(1, 0), 1);
+        assert_eq!(registers(&ring), 0);
+        let fd = ring.forget();
+        // Nobody but the kernel tells of this end.
+        // SAFETY: puts another file in the place of a descriptor of ours.
+        assert_eq!(unsafe { libc::dup2(null.as_raw_fd(), fd) }, fd);
+        until("the ring has ended", || {
+            drop(Ring::new(Engine::User, 4, 0));
+            anyring_engine::frontend::in_flight(fd) == 0
+        });
+        close(Engine::User, fd);
+    }
+}
+
 #[test]
 fn rings_in_pages_of_the_program() {
     both(|engine| {

@@ -535,7 +535,8 @@ impl BufferGroups {
         }
         let offset = PBUF_OFFSET + start(number);
         os::grow_memfd(fd, offset + length as u64)?;
-        let mapping = Mapping { start: os::map_shared(fd, offset, length)?, length };
+        let mapping =
+            Mapping { start: os::by_own_description(fd, |fd| os::map_shared(fd, offset, length))?, length };
         // SAFETY: just mapped, writable; what an earlier ring left here must not be seen.
         unsafe { mapping.start.write_bytes(0, length) };
         Ok(mapping)

@@ -916,6 +916,14 @@ pub fn reopen(fd: Fd) -> Result<Fd, Errno> {
     open(&fd_path(fd), nr::O_RDWR | nr::O_CLOEXEC)
 }
 
+/// Calls `maps` with another description of what `fd` refers to. A mapping keeps its description: by the program's own, that one
+/// would not end when the program closes its last descriptor. Where there cannot be another, without `/proc` say, `maps` gets
+/// `fd` itself.
+pub fn by_own_description<T>(fd: Fd, maps: impl FnOnce(Fd) -> T) -> T {
+    let own = reopen(fd).map(OwnedFd::new);
+    maps(own.as_ref().map_or(fd, OwnedFd::fd))
+}
+
 /// `inotify_init1(2)`, non-blocking and close-on-exec.
 pub fn inotify() -> Result<Fd, Errno> {
     let flags = nr::IN_NONBLOCK | nr::IN_CLOEXEC;

@@ -68,5 +68,5 @@ pub fn take(wanted: &mut io_uring_region_desc, fd: Fd, part: Range<u64>) -> Resu
     }
     os::grow_memfd(fd, part.start + wanted.size)?;
     wanted.mmap_offset = part.start;
-    Region::map(fd, part.start, wanted.size as usize)
+    os::by_own_description(fd, |fd| Region::map(fd, part.start, wanted.size as usize))
 }

@@ -8,7 +8,7 @@ use linux_raw_sys::io_uring::{
 use crate::abi::IORING_SETUP_SQE_MIXED;
 use crate::abi::layout::Layout;
 use crate::abi::{Errno, IORING_SETUP_CQE_MIXED};
-use crate::os::{Fd, user};
+use crate::os::{self, Fd, user};
 use crate::queue::{RingMemory, Source};
 use crate::ring::Core;
 
@@ -38,12 +38,12 @@ pub fn resize(core: &mut Core, fd: Fd, argument: u64) -> Result<usize, Errno> {
     }
     params.flags |= core.setup_flags() & INHERITED;
     let layout = Layout::new(params.sq_entries, &params)?;
-    let source = if params.flags & IORING_SETUP_NO_MMAP != 0 {
-        Source::Program { rings: params.cq_off.user_addr, sqes: params.sq_off.user_addr }
+    let memory = if params.flags & IORING_SETUP_NO_MMAP != 0 {
+        let (rings, sqes) = (params.cq_off.user_addr, params.sq_off.user_addr);
+        RingMemory::map(Source::Program { rings, sqes }, layout)?
     } else {
-        Source::File(fd)
+        os::by_own_description(fd, |fd| RingMemory::map(Source::File(fd), layout))?
     };
-    let memory = RingMemory::map(source, layout)?;
     layout.describe(&mut params);
     user::write(argument, &params)?;
     core.move_to(memory).map(|()| 0)
