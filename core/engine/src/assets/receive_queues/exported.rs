@@ -7,19 +7,28 @@
 
 use alloc::vec::Vec;
 
-use linux_raw_sys::general::{EPOLLERR, O_CLOEXEC, O_NONBLOCK, POLLNVAL};
+use linux_raw_sys::general::{EPOLLERR, O_CLOEXEC, O_NONBLOCK, POLLNVAL, STATX_INO};
 
 use super::Shared;
 use crate::abi::Errno;
 use crate::os::sync::{AcrossFork, Mutex};
-use crate::os::{self, Fd, FileIdentity, OwnedFd};
+use crate::os::{self, Fd, OwnedFd};
 
 struct Exported {
     /// The writing end.
     end: OwnedFd,
     /// What both ends are.
-    file: FileIdentity,
+    file: File,
     queue: Shared,
+}
+
+/// A file's device, by its two numbers, and its inode.
+type File = (u32, u32, u64);
+
+/// Which file this is. Asked of no file system that may be slow to answer: rings are locked meanwhile.
+fn file_of(fd: Fd) -> Result<File, Errno> {
+    let status = os::known_status(fd, STATX_INO)?;
+    Ok((status.stx_dev_major, status.stx_dev_minor, status.stx_ino))
 }
 
 static EXPORTED: Mutex<Vec<Exported>> = Mutex::new(Vec::new());
@@ -50,7 +59,7 @@ fn sweep(exported: &mut Vec<Exported>) {
             place += 1;
             continue;
         }
-        let is_ours = events & POLLNVAL == 0 && os::identity(end).is_ok_and(|file| file == one.file);
+        let is_ours = events & POLLNVAL == 0 && file_of(end).is_ok_and(|file| file == one.file);
         let Exported { end, queue, .. } = exported.swap_remove(place);
         queue.lock().leave(None);
         if !is_ours {
@@ -75,8 +84,9 @@ pub fn export(queue: &Shared) -> Result<Fd, Errno> {
     exported.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
     let [own, end] = os::pipe(O_CLOEXEC | O_NONBLOCK)?;
     let own = OwnedFd::new(own);
-    let end = OwnedFd::new(os::move_high(end)?);
-    let file = os::identity(end.fd())?;
+    // Where no third descriptor is to be had it stays among the program's: the kernel needs one.
+    let end = OwnedFd::new(os::duplicate(end).inspect(|_| os::close(end)).unwrap_or(end));
+    let file = file_of(end.fd())?;
     queue.lock().join();
     exported.push(Exported { end, file, queue: queue.clone() });
     Ok(own.into_fd())
@@ -87,7 +97,7 @@ pub fn export(queue: &Shared) -> Result<Fd, Errno> {
 /// # Errors
 /// `EBADF` where there is none.
 pub fn import(fd: Fd) -> Result<Shared, Errno> {
-    let file = os::identity(fd)?;
+    let file = file_of(fd)?;
     let mut exported = EXPORTED.lock();
     sweep(&mut exported);
     let found = exported.iter().find(|one| one.file == file).ok_or(Errno::EBADF)?;
