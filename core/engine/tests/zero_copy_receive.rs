@@ -4,12 +4,14 @@
 
 mod common;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::ptr::{from_mut, null, null_mut};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::channel;
 
 use anyring_engine::abi::Sqe;
 use anyring_engine::request::version::{self, Version};
@@ -153,6 +155,13 @@ struct Control {
     words: [u32; 12],
 }
 
+/// A descriptor of a ring's first queue.
+fn export(ring: &Ring) -> i32 {
+    let mut export = Control { operation: EXPORT, ..Control::default() };
+    assert_eq!(control(ring, &mut export), 0);
+    export.words[0] as i32
+}
+
 /// All that a registration takes, and the memory for it.
 struct Setup {
     wanted: Wanted,
@@ -176,6 +185,24 @@ impl Setup {
             pages,
             refill: Some(refill),
         })
+    }
+
+    /// The same, of the first queue of the loopback interface: pages come back without a flush.
+    fn of_loopback(pages: usize, entries: u32) -> Box<Setup> {
+        let mut setup = Setup::new(pages, entries);
+        setup.wanted = Wanted { interface: 1, entries, ..Wanted::default() };
+        setup
+    }
+
+    /// The program wants to hear of these events.
+    fn tell_of(&mut self, wanted: u32) {
+        self.events = Events { user_data: EVENT_DATA, wanted, ..Events::default() };
+        self.wanted.events = from_mut(&mut self.events) as u64;
+    }
+
+    /// The refill ring is to lie in the ring's own memory.
+    fn in_memory_of_the_ring(&mut self) {
+        self.region = Region { size: self.region.size, ..Region::default() };
     }
 
     fn register(&mut self, ring: &Ring) -> i32 {
@@ -211,6 +238,16 @@ impl Receiver {
 
     fn of(ring: Ring, mut setup: Box<Setup>) -> Receiver {
         assert_eq!(setup.register(&ring), 0);
+        Receiver { ring, setup, tail: 0, events: 0 }
+    }
+
+    /// One that has another ring's queue, by its descriptor.
+    fn importing(engine: Engine, fd: i32) -> Receiver {
+        let ring = Ring::new(engine, 64, BIG);
+        let mut wanted = Wanted { flags: IMPORT, interface: fd as u32, ..Wanted::default() };
+        assert_eq!(register_queue(&ring, &mut wanted), 0);
+        let mut setup = Setup::new(8, 8);
+        setup.wanted.id = wanted.id;
         Receiver { ring, setup, tail: 0, events: 0 }
     }
 
@@ -601,7 +638,7 @@ fn rings_in_memory_of_the_ring() {
         let mut setups = Vec::new();
         for entries in [8192, 16, 64] {
             let mut setup = Setup::new(4, entries);
-            setup.region = Region { size: setup.region.size, ..Region::default() };
+            setup.in_memory_of_the_ring();
             assert_eq!(setup.register(&ring), 0);
             let pages = setup.region.size as usize / PAGE;
             assert_eq!(setup.region.offset & 0xffff, 0);
@@ -850,10 +887,9 @@ fn queues_of_interfaces() {
         return;
     }
     let of_loopback = |queue: u32| {
-        let mut setup = Setup::new(4, 8);
-        setup.wanted = Wanted { interface: 1, queue, entries: 8, ..Wanted::default() };
-        setup.events = Events { user_data: EVENT_DATA, wanted: 3, ..Events::default() };
-        setup.wanted.events = from_mut(&mut setup.events) as u64;
+        let mut setup = Setup::of_loopback(4, 8);
+        setup.wanted.queue = queue;
+        setup.tell_of(3);
         setup
     };
     let ring = Ring::new(Engine::User, 64, BIG);
@@ -919,16 +955,10 @@ fn memory_that_is_gone() {
 fn events_for_the_ring_that_registered() {
     each(|engine| {
         let mut setup = Setup::new(8, 8);
-        setup.events = Events { user_data: EVENT_DATA, wanted: 1 << COPIED, ..Events::default() };
-        setup.wanted.events = from_mut(&mut setup.events) as u64;
+        setup.tell_of(1 << COPIED);
         let mut first = Receiver::of(Ring::new(engine, 64, BIG), setup);
-        let mut export = Control { operation: EXPORT, ..Control::default() };
-        assert_eq!(control(&first.ring, &mut export), 0);
-        let fd = export.words[0];
-        let other = Ring::new(engine, 64, BIG);
-        let mut wanted = Wanted { flags: IMPORT, interface: fd, ..Wanted::default() };
-        assert_eq!(register_queue(&other, &mut wanted), 0);
-        let mut second = Receiver { ring: other, setup: Setup::new(8, 8), tail: 0, events: 0 };
+        let fd = export(&first.ring);
+        let mut second = Receiver::importing(engine, fd);
         let (mut peer, socket) = tcp_pair();
         second.arm(&socket, 0);
         peer.write_all(b"some").unwrap();
@@ -940,8 +970,200 @@ fn events_for_the_ring_that_registered() {
         });
         assert_eq!(second.events, 0);
         // SAFETY: ours.
-        unsafe { libc::close(fd as i32) };
+        unsafe { libc::close(fd) };
     });
+}
+
+/// Such an event waits for a ring that is in use at the moment (`zcrx_send_notif`: it is work of the ring's task).
+#[test]
+fn events_for_a_ring_in_use() {
+    if !prepared() {
+        return;
+    }
+    for (event, pages) in [(COPIED, 4), (NO_PAGE, 1)] {
+        let Some(missing) = Missing::new().map(Arc::new) else { return };
+        let mut setup = Setup::of_loopback(pages, 8);
+        setup.tell_of(1 << event);
+        let mut first = Receiver::of(Ring::new(Engine::User, 64, BIG), setup);
+        let fd = export(&first.ring);
+        let (to_third, from_other) = channel();
+        let (ready, is_ready) = channel();
+        let demanded = missing.clone();
+        let other = std::thread::spawn(move || {
+            let mut second = Receiver::importing(Engine::User, fd);
+            let (mut peer, socket) = tcp_pair();
+            if event == NO_PAGE {
+                peer.write_all(b"some").unwrap();
+                second.arm(&socket, 4);
+                assert_eq!((second.next_page(4), second.next()), (0, (0, 0, 0)));
+            }
+            peer.write_all(b"more").unwrap();
+            ready.send(()).unwrap();
+            demanded.await_demand();
+            // SAFETY: asks only.
+            to_third.send(unsafe { libc::gettid() }).unwrap();
+            second.arm(&socket, 4);
+            if event == COPIED {
+                second.next_page(4);
+            }
+            let last = if event == COPIED { 0 } else { -libc::ENOMEM };
+            assert_eq!((second.next(), second.events), ((last, 0, 0), 0));
+        });
+        is_ready.recv().unwrap();
+        std::thread::scope(|scope| {
+            let (missing, other) = (&missing, &other);
+            scope.spawn(move || {
+                let number = from_other.recv().unwrap();
+                until("the other ring has received", || other.is_finished() || waits_for_a_lock(number));
+                missing.give();
+            });
+            // The ring is locked while the argument is read, which is none.
+            let asked = missing.address().cast_const().cast();
+            assert_eq!(register(Engine::User, first.ring.fd, CONTROL, asked, 0), -libc::EFAULT);
+        });
+        until("an event", || {
+            first.look();
+            assert_eq!(first.reap(), None);
+            first.events == 1 << event
+        });
+        other.join().unwrap();
+        // SAFETY: ours.
+        unsafe { libc::close(fd) };
+    }
+}
+
+/// Does a thread of this process sleep in a futex?
+fn waits_for_a_lock(thread: i32) -> bool {
+    let call = std::fs::read_to_string(format!("/proc/self/task/{thread}/syscall")).unwrap_or_default();
+    call.split(' ').next().and_then(|number| number.parse().ok()) == Some(libc::SYS_futex)
+}
+
+/// Of a refill ring no more is read at once than the kernel would (`io_zcrx_ring_refill`); entries that name no page do not
+/// hide the one behind them.
+#[test]
+fn a_long_refill_ring() {
+    if !prepared() {
+        return;
+    }
+    let mut receiver = Receiver::of(Ring::new(Engine::User, 64, BIG), Setup::of_loopback(4, 256));
+    let (mut peer, socket) = tcp_pair();
+    let step = |receiver: &mut Receiver, peer: &mut TcpStream| {
+        peer.write_all(b"x").unwrap();
+        receiver.arm(&socket, 1);
+        let page = receiver.next_page(1);
+        assert_eq!(receiver.next(), (0, 0, 0));
+        page
+    };
+    (0..150).for_each(|_| receiver.put(1 << 50, 0));
+    assert_eq!(step(&mut receiver, &mut peer), 3);
+    assert_eq!(receiver.head(), 64);
+    assert_eq!([(); 3].map(|()| step(&mut receiver, &mut peer)), [2, 1, 0]);
+    assert_eq!(receiver.head(), 150);
+    (0..150).for_each(|_| receiver.put(1 << 50, 0));
+    receiver.put(2 * PAGE as u64, 0);
+    assert_eq!(step(&mut receiver, &mut peer), 2);
+    assert_eq!(receiver.head(), 301);
+}
+
+/// Without a page nothing is taken, nor does the place move from which the program peeks.
+#[test]
+fn a_program_that_peeks() {
+    each(|engine| {
+        let mut receiver = Receiver::new(engine, 1, 8);
+        let (mut peer, socket) = tcp_pair();
+        let zero = 0i32;
+        let set = |name: i32| {
+            let (value, length) = ((&raw const zero).cast(), size_of::<i32>() as u32);
+            // SAFETY: reads an integer of ours.
+            unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, name, value, length) }
+        };
+        if set(libc::SO_PEEK_OFF) != 0 {
+            // TCP has it from Linux 6.9 on.
+            return;
+        }
+        peer.write_all(b"some").unwrap();
+        receiver.arm(&socket, 4);
+        assert_eq!((receiver.next_page(4), receiver.next()), (0, (0, 0, 0)));
+        peer.write_all(b"more").unwrap();
+        receiver.arm(&socket, 0);
+        assert_eq!(receiver.next(), (-libc::ENOMEM, 0, 0));
+        let mut bytes = [0; 4];
+        assert_eq!((socket.peek(&mut bytes).unwrap(), &bytes), (4, b"more"));
+    });
+}
+
+/// Parent and child register queues with a ring that is not enabled yet: no two have one refill ring
+/// (`io_register_zcrx` takes each id from the ring, whoever asks).
+#[test]
+fn queues_of_a_ring_of_two_processes() {
+    if !prepared() {
+        return;
+    }
+    let ring = Ring::new(Engine::User, 8, BIG | IORING_SETUP_R_DISABLED);
+    let add = |ring: &Ring| {
+        let mut setup = Setup::new(4, 8);
+        setup.in_memory_of_the_ring();
+        assert_eq!(setup.register(ring), 0);
+        (setup.wanted.id, setup.region.offset)
+    };
+    let own = add(&ring);
+    let (mut from_child, mut to_parent) = std::io::pipe().unwrap();
+    let pid = child(|| {
+        let (id, offset) = add(&ring);
+        to_parent.write_all(&[u64::from(id), offset].map(u64::to_ne_bytes).concat()).is_ok()
+    });
+    assert_eq!(ended(pid), 0);
+    let mut told = [[0; 8]; 2];
+    from_child.read_exact(told.as_flattened_mut()).unwrap();
+    let [id, offset] = told.map(u64::from_ne_bytes);
+    assert!(id > u64::from(own.0) && offset > own.1);
+    let next = add(&ring);
+    assert!(u64::from(next.0) > id && next.1 > offset, "{next:?} behind {id} at {offset:#x}");
+}
+
+/// A ring ends with its last descriptor, though others have a queue of it whose refill ring lies in its file.
+#[test]
+fn a_ring_ends_whose_queue_was_exported() {
+    if !prepared() {
+        return;
+    }
+    let mut setup = Setup::new(4, 8);
+    setup.in_memory_of_the_ring();
+    let mut ring = Ring::new(Engine::User, 8, BIG);
+    assert_eq!(setup.register(&ring), 0);
+    let exported = export(&ring);
+    let time = [60u64, 0];
+    ring.push(Sqe { addr: (&raw const time) as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, 2) });
+    assert_eq!(ring.enter(1, 0), 1);
+    let fd = ring.forget();
+    let null = std::fs::File::open("/dev/null").unwrap();
+    // SAFETY: puts another file in the place of a descriptor of ours.
+    assert_eq!(unsafe { libc::dup2(null.as_raw_fd(), fd) }, fd);
+    until("the ring has ended", || {
+        drop(Ring::new(Engine::User, 4, 0));
+        anyring_engine::frontend::in_flight(fd) == 0
+    });
+    anyring_engine::frontend::closed(fd);
+    // SAFETY: ours.
+    assert_eq!([fd, exported].map(|fd| unsafe { libc::close(fd) }), [0, 0]);
+}
+
+/// An export wants no more descriptors than it keeps.
+#[test]
+fn an_export_with_few_descriptors() {
+    if !prepared() {
+        return;
+    }
+    let pid = child(|| {
+        let receiver = Receiver::new(Engine::User, 4, 8);
+        let few = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
+        // SAFETY: reads a limit of ours.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &few) }, 0);
+        let mut files: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
+        files.truncate(files.len() - 2);
+        export(&receiver.ring) >= 0
+    });
+    assert_eq!(ended(pid), 0);
 }
 
 /// A child has its parent's rings, but not their queues; nor can it have one by its descriptor.

@@ -54,6 +54,8 @@ pub struct State {
     pub readable: u32,
     /// Messages in [`State::mail`].
     pub messages: u32,
+    /// The next id of a queue of zero-copy receives: each has its part of the ring's file.
+    pub receive_queues: u32,
     /// Processes with requests in flight.
     pub owners: [Owner; OWNERS],
     /// Messages between processes.

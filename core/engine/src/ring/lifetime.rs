@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use crate::abi::Errno;
 use crate::assets::directories::{self, Directories};
-use crate::assets::receive_queues::{ReceiveQueues, exported};
+use crate::assets::receive_queues::exported;
 use crate::assets::{eventfd, mounts};
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Fd};
@@ -210,7 +210,7 @@ impl Core {
         self.readiness.forked();
         self.files.forked();
         self.buffers.forked();
-        self.receive_queues = ReceiveQueues::default();
+        self.receive_queues.forked();
         self.forget_pages();
         self.zero_copy.forked();
         self.directories = Directories::default();

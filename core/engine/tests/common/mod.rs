@@ -191,6 +191,8 @@ pub struct Missing {
 
 // SAFETY: an address, which nobody here reads or writes, and a descriptor.
 unsafe impl Sync for Missing {}
+// SAFETY: as above.
+unsafe impl Send for Missing {}
 
 impl Missing {
     pub const LENGTH: u32 = 4096;
@@ -219,6 +221,13 @@ impl Missing {
 
     pub fn address(&self) -> *mut u8 {
         self.page
+    }
+
+    /// Sleeps until somebody waits for the page.
+    pub fn await_demand(&self) {
+        let mut message = [0u64; 4];
+        // SAFETY: writes one message of ours.
+        assert_eq!(unsafe { libc::read(self.userfault, message.as_mut_ptr().cast(), 32) }, 32);
     }
 
     /// Whoever waits for the page finds it full of `1`.

@@ -35,6 +35,9 @@ const ENTRY: usize = size_of::<io_uring_zcrx_rqe>();
 const AREA_SHIFT: u32 = 48;
 /// So many entries are read between two stores of the head.
 const BATCH: u32 = 32;
+/// So many entries are read when pages are wanted. A page pool of the kernel's has room for as many
+/// (`PP_ALLOC_CACHE_REFILL` in `io_zcrx_ring_refill`).
+const REFILL: u32 = 64;
 
 /// The ids of a ring's queues stay below this: each has its part of the ring's file.
 const IDS: u32 = ((PBUF_OFFSET - RECEIVE_QUEUES_OFFSET) >> RECEIVE_QUEUE_SHIFT) as u32;
@@ -59,14 +62,12 @@ impl Event {
     }
 }
 
-/// A completion that tells of an event, and the ring that is to have it, by its serial number.
-#[derive(Clone, Copy, Debug)]
+/// An event that is to be told, and the ring that is to tell it, by its serial number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Notice {
-    /// What it tells of.
+    /// What has happened.
     pub event: Event,
-    /// The program's word for it.
-    pub user_data: u64,
-    /// The ring.
+    /// The ring that registered the queue.
     pub ring: u64,
 }
 
@@ -173,7 +174,8 @@ impl ReceiveQueue {
         self.area + offset(page)
     }
 
-    /// Takes free pages for what is to be received; returns how many of `pages` it filled in.
+    /// Takes free pages for what is to be received; returns how many of `pages` it filled in. None does not say that there
+    /// are none where the queue still has entries to read ([`ReceiveQueue::may_refill`]).
     pub fn take(&mut self, pages: &mut [u32]) -> usize {
         if self.refills_itself {
             self.refill();
@@ -186,6 +188,11 @@ impl ReceiveQueue {
             taken += 1;
         }
         taken
+    }
+
+    /// Are there entries left that give pages back without a flush?
+    pub fn may_refill(&self) -> bool {
+        self.refills_itself && self.pending() > 0
     }
 
     /// Nothing was received into these, taken in this order.
@@ -207,21 +214,24 @@ impl ReceiveQueue {
 
     /// There is no page for what waits to be received. Returns of what the program is to be told: only an interface's
     /// driver tells of it.
-    pub fn notice_of_exhaustion(&mut self) -> Option<Notice> {
+    pub fn notice_of_exhaustion(&self) -> Option<Notice> {
         if self.refills_itself { self.notice(Event::NoPage) } else { None }
     }
 
-    /// The event counts as told from here on, so that no other ring tells of it as well.
-    fn notice(&mut self, event: Event) -> Option<Notice> {
+    fn notice(&self, event: Event) -> Option<Notice> {
         let due = self.events.wanted & !self.told & event.bit() != 0;
         let ring = self.registrant.filter(|_| due)?;
-        self.told |= event.bit();
-        Some(Notice { event, user_data: self.events.user_data, ring })
+        Some(Notice { event, ring })
     }
 
-    /// The program could not be told: the next event of the kind is.
-    pub fn forget_told(&mut self, event: Event) {
-        self.told &= !event.bit();
+    /// The ring of a notice tells the program now, with this for user data. The event counts as told from here on; `None` where
+    /// that has happened meanwhile.
+    pub fn claim(&mut self, notice: Notice) -> Option<u64> {
+        if self.notice(notice.event) != Some(notice) {
+            return None;
+        }
+        self.told |= notice.event.bit();
+        Some(self.events.user_data)
     }
 
     /// The program wants to be told once more of an event, by its number.
@@ -259,9 +269,9 @@ impl ReceiveQueue {
         }
     }
 
-    /// Takes everything out of the refill ring, as a driver does.
+    /// Takes a batch out of the refill ring, as a driver does.
     fn refill(&mut self) {
-        let pending = self.pending();
+        let pending = self.pending().min(REFILL);
         if pending == 0 {
             return;
         }
@@ -356,6 +366,21 @@ impl ReceiveQueues {
         // The kernel would map each by its id alone. Those in a file lie one behind the other: some ids are left out.
         self.next += bytes.div_ceil(1 << RECEIVE_QUEUE_SHIFT).max(1) as u32;
         Ok(())
+    }
+
+    /// The next id, which another process of the ring has to know.
+    pub fn next_id(&self) -> u32 {
+        self.next
+    }
+
+    /// Other processes of the ring have given out ids up to this one.
+    pub fn skip_to(&mut self, id: u32) {
+        self.next = self.next.max(id);
+    }
+
+    /// In a child after `fork`: the queues are its parent's. So are their ids, for each has its part of the file.
+    pub fn forked(&mut self) {
+        self.queues = Vec::new();
     }
 
     /// Takes all of them.

@@ -94,14 +94,14 @@ pub fn register(core: &mut Core, fd: Fd, call: &Register) -> Result<usize, Errno
     let mut area: io_uring_zcrx_area_reg = user::read(wanted.area_ptr)?;
     let events = event_description(wanted.__resv[0])?;
     let in_file = if ring.user_addr == 0 { ring.size } else { 0 };
-    let (id, start) = core.receive_queues().next()?;
+    let (id, start) = core.next_receive_queue()?;
     let queue = make(core, fd, &wanted, &mut ring, start, &area, &events)?;
     describe(&mut wanted, id);
     area.rq_area_token = 0;
     user::write(call.argument, &wanted)?;
     user::write(wanted.region_ptr, &ring)?;
     user::write(wanted.area_ptr, &area)?;
-    core.receive_queues_mut().add(queue, in_file).map(|()| 0)
+    core.add_receive_queue(queue, in_file).map(|()| 0)
 }
 
 /// Checks how many entries the refill ring is to have, and which interface is meant; returns how many there are.
@@ -236,10 +236,10 @@ fn import(core: &mut Core, address: u64, wanted: &mut io_uring_zcrx_ifq_reg) -> 
     if given {
         return Err(Errno::EINVAL);
     }
-    let (id, _) = core.receive_queues().next()?;
+    let (id, _) = core.next_receive_queue()?;
     let queue = exported::import(wanted.if_idx as Fd)?;
     describe(wanted, id);
-    let result = user::write(address, wanted).and_then(|()| core.receive_queues_mut().add(queue.clone(), 0));
+    let result = user::write(address, wanted).and_then(|()| core.add_receive_queue(queue.clone(), 0));
     if result.is_err() {
         queue.lock().leave(None);
     }

@@ -5,11 +5,10 @@
 
 use linux_raw_sys::general::EPOLLIN;
 use linux_raw_sys::io_uring::{IORING_RECV_MULTISHOT, IORING_RECVSEND_POLL_FIRST};
-use linux_raw_sys::net::MSG_PEEK;
 
 use crate::abi::{Errno, names};
 use crate::assets::kbuf::Span;
-use crate::assets::receive_queues::{Shared, offset};
+use crate::assets::receive_queues::{Notice, Shared, offset};
 use crate::ops::net::recv::{MOST_ROUNDS, receive_vectors};
 use crate::ops::net::{calls, is_idle, polls_first};
 use crate::os::Fd;
@@ -23,6 +22,8 @@ use crate::request::unused::Unused;
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 use crate::ring::drive::readiness::SocketKind;
+use crate::ring::resources::receive_queues::wait_to_tell;
+use crate::work::Work;
 
 /// `IORING_OP_RECV_ZC`.
 pub const RECV_ZC: Op = Op::new(
@@ -39,6 +40,8 @@ pub const RECV_ZC: Op = Op::new(
     arg(Field::Ioprio, "ioprio", Kind::Flags(names::RECV_FLAGS)).unless_zero(),
     arg(Field::FileIndex, "zcrx_ifq_idx", Kind::Number),
 ])
+.block(tell_of_event)
+.finish(go_on_after_telling)
 .unused(Unused::OFF.with(Unused::ADDR).with(Unused::ADDR3))
 .limits("copies, as the kernel does where a packet is not in the area")
 .faults(chaos::ZERO_COPY_RECEIVES)
@@ -67,6 +70,16 @@ struct Progress {
     is_known: bool,
     /// CQEs posted since others had their turn.
     rounds: u8,
+    /// An event that the ring which registered the queue has to tell of first.
+    untold: Option<Untold>,
+}
+
+/// An event of which a ring has to tell whose lock somebody holds.
+struct Untold {
+    queue: Shared,
+    notice: Notice,
+    /// What follows for the request.
+    then: Outcome,
 }
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
@@ -78,7 +91,7 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     }
     let request = &mut core[id];
     request.flags.set(Flags::MULTISHOT);
-    request.data = OpData::own(Progress { left: sqe.len, is_known: false, rounds: 0 });
+    request.data = OpData::own(Progress { left: sqe.len, is_known: false, rounds: 0, untold: None });
     Ok(())
 }
 
@@ -133,6 +146,10 @@ fn receive(core: &mut Core, id: RequestId, fd: Fd, queue: &Shared) -> Option<Out
         }
         taken
     };
+    if taken == 0 && queue.lock().may_refill() {
+        // What was read gave nothing back. The rest is read when others have had their turn.
+        return Some(Outcome::Again);
+    }
     if taken == 0 || room == 0 {
         let errno = if taken == 0 { Errno::ENOMEM } else { Errno::ENOSPC };
         return Some(without_room(core, id, fd, queue, errno));
@@ -146,23 +163,47 @@ fn receive(core: &mut Core, id: RequestId, fd: Fd, queue: &Shared) -> Option<Out
     match result {
         Ok(0) => Some(end_of_stream(core, id)),
         Ok(count) => {
-            post(core, id, queue, used, count);
-            go_on(core, id, count, used.len() == room)
+            let notice = post(core, id, queue, used, count);
+            let next = go_on(core, id, count, used.len() == room);
+            match notice.filter(|&notice| !core.tell_of(queue, notice)) {
+                None => next,
+                Some(notice) => Some(tell_first(core, id, queue, notice, next.unwrap_or(Outcome::Again))),
+            }
         }
         Err(Errno::EAGAIN) => Some(Outcome::Wait(EPOLLIN)),
         Err(errno) => Some(errno.into()),
     }
 }
 
-/// So many bytes lie in these pages: tells the program.
-fn post(core: &mut Core, id: RequestId, queue: &Shared, pages: &[u32], count: usize) {
+/// So many bytes lie in these pages: tells the program. Returns of which event it is to be told besides.
+fn post(core: &mut Core, id: RequestId, queue: &Shared, pages: &[u32], count: usize) -> Option<Notice> {
     let notice = queue.lock().lend(pages, count);
     for (place, &page) in pages.iter().enumerate() {
         let length = (count - place * PAGE as usize).min(PAGE as usize);
         core.post_more_big(id, length as i32, [offset(page), 0]);
     }
-    if let Some(notice) = notice {
-        core.tell_of(queue, notice);
+    notice
+}
+
+/// The request goes on once the program has been told of an event, by a ring whose lock somebody holds.
+fn tell_first(core: &mut Core, id: RequestId, queue: &Shared, notice: Notice, then: Outcome) -> Outcome {
+    progress(core, id).untold = Some(Untold { queue: queue.clone(), notice, then });
+    Outcome::Block
+}
+
+/// Without a lock.
+fn tell_of_event(work: &mut Work) -> Result<usize, Errno> {
+    let progress = work.data.as_own_mut::<Progress>().ok_or(Errno::EINVAL)?;
+    // A file that cannot be polled is no socket, and nothing was received from it.
+    let untold = progress.untold.as_ref().ok_or(Errno::EAGAIN)?;
+    wait_to_tell(&untold.queue, untold.notice);
+    Ok(0)
+}
+
+fn go_on_after_telling(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
+    match (result, progress(core, id).untold.take()) {
+        (Ok(_), Some(untold)) => untold.then,
+        (result, _) => result.into(),
     }
 }
 
@@ -192,18 +233,31 @@ fn end_of_stream(core: &mut Core, id: RequestId) -> Outcome {
 
 /// There is no page, or no room for a CQE. That matters only if there is something to be received.
 fn without_room(core: &mut Core, id: RequestId, fd: Fd, queue: &Shared, errno: Errno) -> Outcome {
-    let mut byte = 0u8;
-    let span = Span { address: &raw mut byte as u64, length: 1 };
-    match calls::receive(fd, span, MSG_PEEK) {
-        Ok(0) => end_of_stream(core, id),
-        Ok(_) => {
+    match has_data(fd) {
+        Ok(false) => end_of_stream(core, id),
+        Ok(true) => {
             let notice = if errno == Errno::ENOMEM { queue.lock().notice_of_exhaustion() } else { None };
-            if let Some(notice) = notice {
-                core.tell_of(queue, notice);
+            match notice.filter(|&notice| !core.tell_of(queue, notice)) {
+                None => errno.into(),
+                Some(notice) => tell_first(core, id, queue, notice, errno.into()),
             }
-            errno.into()
         }
         Err(Errno::EAGAIN) => Outcome::Wait(EPOLLIN),
         Err(errno) => errno.into(),
     }
+}
+
+/// Is there something to be received, or the end of the stream? Not asked by `MSG_PEEK`, which moves the place from which the
+/// program peeks (`SO_PEEK_OFF`).
+///
+/// # Errors
+/// `EAGAIN` where there is neither; what a receive would fail with.
+fn has_data(fd: Fd) -> Result<bool, Errno> {
+    let arrived = || calls::unread(fd).is_ok_and(|count| count > 0);
+    if arrived() {
+        return Ok(true);
+    }
+    // Succeeds at the end of the stream, and where something has arrived meanwhile.
+    calls::receive(fd, Span { address: 0, length: 0 }, 0)?;
+    Ok(arrived())
 }

@@ -5,7 +5,7 @@ mod eventfd;
 mod files;
 mod kbuf;
 pub(crate) mod personalities;
-mod receive_queues;
+pub(crate) mod receive_queues;
 
 use crate::queue::Cqe;
 use crate::ring::Core;

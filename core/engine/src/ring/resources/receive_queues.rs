@@ -1,10 +1,31 @@
 //! What a ring does with its queues of zero-copy receives.
 
+use crate::abi::Errno;
 use crate::assets::receive_queues::{Notice, Shared, exported};
 use crate::queue::Cqe;
-use crate::ring::{Core, live, registry};
+use crate::ring::{Core, CoreGuard, Ring, live, registry};
 
 impl Core {
+    /// The id of the next queue, and where its refill ring would begin in the ring's file.
+    ///
+    /// # Errors
+    /// `ENOMEM` where there can be no more.
+    pub fn next_receive_queue(&mut self) -> Result<(u32, u64), Errno> {
+        let given = self.receive_queue_ids();
+        self.receive_queues.skip_to(given);
+        self.receive_queues.next()
+    }
+
+    /// Adds a queue under the next id. Its refill ring takes up so many bytes of the ring's file.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn add_receive_queue(&mut self, queue: Shared, bytes: u64) -> Result<(), Errno> {
+        self.receive_queues.add(queue, bytes)?;
+        self.publish_receive_queue_ids();
+        Ok(())
+    }
+
     /// The ring ends: it refers to no queue any more.
     pub(crate) fn leave_receive_queues(&mut self) {
         let queues = self.receive_queues.take();
@@ -17,23 +38,43 @@ impl Core {
         exported::drop_unreferenced();
     }
 
-    /// Tells the ring that registered a queue of an event. Where that ring is in use now, the next event of the kind is told.
-    pub fn tell_of(&mut self, queue: &Shared, notice: Notice) {
-        let cqe = Cqe { user_data: notice.user_data, res: notice.event as i32, ..Cqe::default() };
+    /// Has the ring that registered a queue tell of an event. False where somebody holds that ring's lock:
+    /// [`wait_to_tell`] is left then.
+    pub fn tell_of(&mut self, queue: &Shared, notice: Notice) -> bool {
         if notice.ring == self.serial {
-            self.beside_batch(|core| core.post_unrequested(cqe));
-        } else if !Core::tell_another(notice.ring, cqe) {
-            queue.lock().forget_told(notice.event);
+            if let Some(cqe) = completion(queue, notice) {
+                self.beside_batch(|core| core.post_unrequested(cqe));
+            }
+            return true;
         }
-    }
-
-    /// Tells a ring, by its serial number; whether it could be told now.
-    fn tell_another(serial: u64, cqe: Cqe) -> bool {
-        let Some(ring) = registry::live().into_iter().find(|ring| ring.life() == serial) else {
-            return false;
-        };
+        let Some(ring) = registrant(notice) else { return true };
         // Never two locks are waited for.
-        let Some(mut guard) = ring.try_lock() else { return false };
-        live(&mut guard, serial).map(|other| other.receive(cqe)).is_some()
+        ring.try_lock().map(|mut guard| tell(&mut guard, queue, notice)).is_some()
     }
+}
+
+/// Has the ring that registered a queue tell of an event, once nobody holds its lock. Called with no ring's lock held.
+pub fn wait_to_tell(queue: &Shared, notice: Notice) {
+    if let Some(ring) = registrant(notice) {
+        tell(&mut ring.lock(), queue, notice);
+    }
+}
+
+/// The ring that is to tell, if it is still there.
+fn registrant(notice: Notice) -> Option<&'static Ring> {
+    registry::live().into_iter().find(|ring| ring.life() == notice.ring)
+}
+
+fn tell(guard: &mut CoreGuard<'_>, queue: &Shared, notice: Notice) {
+    if let Some(core) = live(guard, notice.ring)
+        && let Some(cqe) = completion(queue, notice)
+    {
+        core.receive(cqe);
+    }
+}
+
+/// What tells of an event, if nothing has told of it yet.
+fn completion(queue: &Shared, notice: Notice) -> Option<Cqe> {
+    let user_data = queue.lock().claim(notice)?;
+    Some(Cqe { user_data, res: notice.event as i32, ..Cqe::default() })
 }

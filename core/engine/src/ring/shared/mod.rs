@@ -121,6 +121,7 @@ impl Core {
         let state = unsafe { page.state() };
         state.last = family::own();
         state.submitter = if self.submitter.is_known() { family::own() } else { 0 };
+        state.receive_queues = self.receive_queues.next_id();
         state.sq_thread = if self.token.driver() == Driver::SqThread { family::own() } else { 0 };
         state.readable = u32::from(self.observers.shows_readable());
         self.shared = Some(Box::new(Shared {
@@ -369,6 +370,18 @@ impl Core {
             true => Ok(()),
             false if self.life.is_closing() => Err(Errno::EBADF),
             false => Err(Errno::EOWNERDEAD),
+        }
+    }
+
+    /// The next id of a queue of zero-copy receives, as far as other processes know it.
+    pub fn receive_queue_ids(&self) -> u32 {
+        self.shared.as_ref().map_or(0, |shared| shared.state().receive_queues)
+    }
+
+    /// Shows other processes which ids of such queues were given out.
+    pub fn publish_receive_queue_ids(&self) {
+        if let Some(shared) = &self.shared {
+            shared.state().receive_queues = self.receive_queues.next_id();
         }
     }
 
