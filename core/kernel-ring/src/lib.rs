@@ -29,7 +29,7 @@ pub use queue::{Queue, Taken};
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use anyring_engine::abi::{Errno, IORING_SETUP_SQE_MIXED};
+use anyring_engine::abi::{Errno, IORING_SETUP_SQE_MIXED, Sqe};
 use anyring_engine::os::Fd;
 use anyring_engine::os::sync::{AcrossFork, Mutex};
 use companion::Companion;
@@ -55,8 +55,27 @@ struct Extended {
 }
 
 struct Entry {
-    fd: Fd,
+    name: Name,
     ring: Arc<Mutex<Extended>>,
+}
+
+/// How a ring is known.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Name {
+    /// By its descriptor.
+    Descriptor(Fd),
+    /// By where its SQEs lie: the program has closed the descriptor, and enters the ring by its place in a thread's table.
+    Memory(usize),
+}
+
+impl Name {
+    fn of(queue: &Queue) -> Name {
+        if queue.fd < 0 { Name::memory(queue.sqes) } else { Name::Descriptor(queue.fd) }
+    }
+
+    fn memory(sqes: *const Sqe) -> Name {
+        Name::Memory(sqes.addr())
+    }
 }
 
 /// The rings of this process that have private operations, or have drained.
@@ -81,20 +100,19 @@ pub unsafe fn take(queue: &Queue) -> Taken {
     // SAFETY: the caller's promise.
     let mut wants = unsafe { queue.look() };
     let mut taken = Taken { count: 0, tail: queue.tail, brings_files: false };
-    if queue.fd < 0 {
-        return taken;
-    }
     wants.time = wants.time && newer::kernel_lacks_times();
-    let parts = is_possible(queue.features, queue.flags) && (!wants.is_nothing() || poster::any_stranded());
+    let parts = queue.fd >= 0
+        && is_possible(queue.features, queue.flags)
+        && (!wants.is_nothing() || poster::any_stranded());
     if !parts && !wants.time {
         return taken;
     }
-    let known = find(queue.fd);
+    let known = find(Name::of(queue));
     let ring = match known {
         Some(ring) => ring,
         // Cancellations concern only rings that have something to cancel.
         None if !wants.private && !wants.drain && !wants.time => return taken,
-        None => enter_into_list(queue.fd),
+        None => enter_into_list(Name::of(queue)),
     };
     // A handler of the program that submits must not find a lock taken by its own thread.
     frontend::quietly(|| {
@@ -114,7 +132,7 @@ pub unsafe fn take(queue: &Queue) -> Taken {
 
 /// Begins with what waited for files that the entries left by [`take`] bring, once those were submitted.
 pub fn deliver(fd: Fd) {
-    let Some(ring) = find(fd) else { return };
+    let Some(ring) = find(Name::Descriptor(fd)) else { return };
     frontend::quietly(|| {
         let mut ring = ring.lock();
         let Extended { companion: Some(companion), receiver: Some(receiver), .. } = &mut *ring else {
@@ -127,12 +145,47 @@ pub fn deliver(fd: Fd) {
 
 /// The program gives up the ring `fd`: what is under way for it is cancelled.
 pub fn close(fd: Fd) {
+    forget(Name::Descriptor(fd));
+}
+
+/// The program closes the descriptor `fd` of a ring whose SQEs lie there, and goes on with the ring: what is under way beside
+/// the kernel is cancelled, and what the kernel has still to read stays until [`close_memory`].
+pub fn close_descriptor(fd: Fd, sqes: *const Sqe) {
+    let Some(ring) = find(Name::Descriptor(fd)) else { return };
+    frontend::quietly(|| {
+        let times = ring.lock().times.take();
+        close(fd);
+        if let Some(times) = times {
+            enter_into_list(Name::memory(sqes)).lock().times = Some(times);
+        }
+    });
+}
+
+/// A ring without a descriptor ends, whose SQEs lie there.
+pub fn close_memory(sqes: *const Sqe) {
+    forget(Name::memory(sqes));
+}
+
+/// The SQEs of a ring without a descriptor lie elsewhere from now on.
+pub fn move_memory(from: *const Sqe, to: *const Sqe) {
     if frontend::get().is_none() {
         return;
     }
     frontend::quietly(|| {
         let mut rings = RINGS.lock();
-        let Some(index) = rings.iter().position(|entry| entry.fd == fd) else { return };
+        if let Some(entry) = rings.iter_mut().find(|entry| entry.name == Name::memory(from)) {
+            entry.name = Name::memory(to);
+        }
+    });
+}
+
+fn forget(name: Name) {
+    if frontend::get().is_none() {
+        return;
+    }
+    frontend::quietly(|| {
+        let mut rings = RINGS.lock();
+        let Some(index) = rings.iter().position(|entry| entry.name == name) else { return };
         let entry = rings.swap_remove(index);
         drop(rings);
         *entry.ring.lock() = Extended::default();
@@ -145,7 +198,7 @@ pub fn close(fd: Fd) {
 /// # Safety
 /// `argument` must be the address of an `io_uring_sync_cancel_reg`, or of nothing.
 pub unsafe fn cancel(fd: Fd, argument: usize) -> Option<i32> {
-    let ring = find(fd)?;
+    let ring = find(Name::Descriptor(fd))?;
     // SAFETY: the caller's promise.
     frontend::quietly(|| unsafe { ring.lock().companion.as_ref()?.cancel_at(fd, argument) })
 }
@@ -189,15 +242,15 @@ extern "C" fn forked() {
     }
 }
 
-fn find(fd: Fd) -> Option<Arc<Mutex<Extended>>> {
+fn find(name: Name) -> Option<Arc<Mutex<Extended>>> {
     // Before `begin` there are none.
     frontend::get()?;
-    frontend::quietly(|| RINGS.lock().iter().find(|entry| entry.fd == fd).map(|entry| entry.ring.clone()))
+    frontend::quietly(|| RINGS.lock().iter().find(|entry| entry.name == name).map(|entry| entry.ring.clone()))
 }
 
-fn enter_into_list(fd: Fd) -> Arc<Mutex<Extended>> {
+fn enter_into_list(name: Name) -> Arc<Mutex<Extended>> {
     let ring = Arc::new(Mutex::new(Extended::default()));
-    frontend::quietly(|| RINGS.lock().push(Entry { fd, ring: ring.clone() }));
+    frontend::quietly(|| RINGS.lock().push(Entry { name, ring: ring.clone() }));
     ring
 }
 

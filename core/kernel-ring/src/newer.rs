@@ -7,6 +7,7 @@
 use crate::poster::new_ring;
 use alloc::boxed::Box;
 use alloc::vec;
+use alloc::vec::Vec;
 use anyring_engine::abi::{Errno, IORING_TIMEOUT_IMMEDIATE_ARG, SOCKET_URING_OP_GETSOCKNAME, Sqe};
 use anyring_engine::os::{self, Fd, OwnedFd};
 use core::sync::atomic::{AtomicU8, Ordering};
@@ -112,24 +113,77 @@ unsafe fn answer(sqe: Sqe) -> Result<i32, Errno> {
 type Time = [i64; 2];
 
 /// Times of the SQEs in a submission queue, by their places: each stays as long as its SQE may wait to be taken.
-pub struct Times(Box<[Time]>);
+pub struct Times {
+    by_place: Box<[Time]>,
+    /// Of SQEs that waited when the queue got another size.
+    before: Vec<Box<[Time]>>,
+}
 
 impl Times {
     /// For so many SQEs.
     pub fn new(entries: u32) -> Times {
-        Times(vec![[0; 2]; entries as usize].into())
+        Times { by_place: vec![[0; 2]; entries as usize].into(), before: Vec::new() }
+    }
+
+    /// Are these the times of a queue that has so many places, and always had?
+    pub fn fit(&self, entries: u32) -> bool {
+        self.by_place.len() == entries as usize && self.before.is_empty()
+    }
+
+    /// The queue has so many places from now on. `waits` says whether SQEs wait whose times were laid before.
+    pub fn resize(&mut self, entries: u32, waits: bool) {
+        if !waits {
+            *self = Times::new(entries);
+        } else if self.by_place.len() != entries as usize {
+            let larger = Times::new(entries);
+            self.before.push(core::mem::replace(&mut self.by_place, larger.by_place));
+        }
+    }
+
+    /// Was the time of this SQE laid here?
+    pub fn hold(&self, sqe: &Sqe) -> bool {
+        let Some(address) = address_of_time(&mut { *sqe }).map(|field| *field as usize) else { return false };
+        self.before.iter().chain([&self.by_place]).any(|times| times.as_ptr_range().contains(&(address as _)))
+    }
+
+    /// The SQE moves from one place to another, whose time nobody reads any more.
+    pub fn follow(&mut self, from: u32, to: u32, sqe: &mut Sqe) {
+        let (Some(&time), Some(field)) = (self.by_place.get(from as usize), address_of_time(sqe)) else {
+            return;
+        };
+        let place =
+            |times: &mut Times, place: u32| (&raw mut times.by_place[place as usize]).expose_provenance();
+        if *field == place(self, from) as u64 && (to as usize) < self.by_place.len() {
+            self.by_place[to as usize] = time;
+            *field = place(self, to) as u64;
+        }
     }
 
     /// Lays the time of the SQE at this place where any kernel reads it.
     pub fn lay(&mut self, place: u32, sqe: &mut Sqe) {
         const NANOSECONDS: u64 = 1_000_000_000;
-        let Some(time) = self.0.get_mut(place as usize) else { return };
+        let Some(time) = self.by_place.get_mut(place as usize) else { return };
         let address = (&raw mut *time).expose_provenance() as u64;
-        let field = if is_update(sqe) { &mut sqe.off } else { &mut sqe.addr };
+        let field = time_field(sqe);
         *time = [(*field / NANOSECONDS) as i64, (*field % NANOSECONDS) as i64];
         *field = address;
         sqe.op_flags &= !IORING_TIMEOUT_IMMEDIATE_ARG;
     }
+}
+
+/// Where the time of a timeout stands, or its address.
+fn time_field(sqe: &mut Sqe) -> &mut u64 {
+    if is_update(sqe) { &mut sqe.off } else { &mut sqe.addr }
+}
+
+/// The address of the time of an SQE that has one.
+fn address_of_time(sqe: &mut Sqe) -> Option<&mut u64> {
+    let is = |code: Code| sqe.opcode == code as u8;
+    let has = match is_update(sqe) {
+        true => sqe.op_flags & IORING_TIMEOUT_UPDATE_MASK != 0,
+        false => is(Code::IORING_OP_TIMEOUT) || is(Code::IORING_OP_LINK_TIMEOUT),
+    };
+    (has && sqe.op_flags & IORING_TIMEOUT_IMMEDIATE_ARG == 0).then(|| time_field(sqe))
 }
 
 fn is_update(sqe: &Sqe) -> bool {
@@ -166,18 +220,57 @@ mod tests {
         times.lay(2, &mut timeout);
         assert_eq!(
             (timeout.addr, timeout.off, timeout.op_flags),
-            ((&raw const times.0[2]).addr() as u64, 9, 1)
+            ((&raw const times.by_place[2]).addr() as u64, 9, 1)
         );
-        assert_eq!(times.0[2], [3, 7]);
+        assert_eq!(times.by_place[2], [3, 7]);
         assert!(!has_time(&timeout));
         let mut update = sqe(Code::IORING_OP_TIMEOUT_REMOVE, FLAG | IORING_TIMEOUT_UPDATE_MASK, 5, 1);
         assert!(has_time(&update));
         times.lay(0, &mut update);
-        assert_eq!((update.addr, update.off), (5, (&raw const times.0[0]).addr() as u64));
-        assert_eq!(times.0[0], [0, 1]);
+        assert_eq!((update.addr, update.off), (5, (&raw const times.by_place[0]).addr() as u64));
+        assert_eq!(times.by_place[0], [0, 1]);
         let mut most = sqe(Code::IORING_OP_LINK_TIMEOUT, FLAG, i64::MAX as u64, 0);
         times.lay(1, &mut most);
-        assert_eq!(times.0[1], [9_223_372_036, 854_775_807]);
+        assert_eq!(times.by_place[1], [9_223_372_036, 854_775_807]);
+    }
+
+    /// An SQE that is moved while it waits takes its time along: another one gets its place.
+    #[test]
+    fn times_follow_their_entries() {
+        let timeout = |time: u64| sqe(Code::IORING_OP_TIMEOUT, IORING_TIMEOUT_IMMEDIATE_ARG, time, 0);
+        // SAFETY: the address of a time of the test's, or the test fails.
+        let time = |sqe: &Sqe| unsafe { (sqe.addr as *const Time).read() };
+        let mut times = Times::new(4);
+        let (mut moved, mut other) = (timeout(7), timeout(8));
+        times.lay(3, &mut moved);
+        times.follow(3, 1, &mut moved);
+        times.lay(3, &mut other);
+        assert_eq!([&moved, &other].map(time), [[0, 7], [0, 8]]);
+        // What is the program's is left alone.
+        let mut own = sqe(Code::IORING_OP_TIMEOUT, 0, other.addr + 1, 0);
+        times.follow(3, 2, &mut own);
+        assert_eq!(own.addr, other.addr + 1);
+        assert!(times.hold(&other) && !times.hold(&sqe(Code::IORING_OP_READ, 0, other.addr, 0)));
+    }
+
+    /// So does one that waits while the queue gets another size.
+    #[test]
+    fn times_of_before_a_resize() {
+        let timeout = |time: u64| sqe(Code::IORING_OP_TIMEOUT, IORING_TIMEOUT_IMMEDIATE_ARG, time, 0);
+        let mut times = Times::new(2);
+        let mut waits = timeout(7);
+        times.lay(1, &mut waits);
+        assert!(times.fit(2) && !times.fit(4));
+        times.resize(4, true);
+        let mut new = [timeout(8), timeout(9)];
+        times.lay(1, &mut new[0]);
+        times.lay(3, &mut new[1]);
+        // SAFETY: addresses of times of the test's, or the test fails.
+        let laid = [&waits, &new[0], &new[1]].map(|sqe| unsafe { (sqe.addr as *const Time).read() });
+        assert_eq!(laid, [[0, 7], [0, 8], [0, 9]]);
+        assert!(times.hold(&waits) && times.hold(&new[1]) && !times.fit(4));
+        times.resize(4, false);
+        assert!(times.fit(4) && !times.hold(&waits));
     }
 
     #[test]

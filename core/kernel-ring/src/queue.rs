@@ -35,6 +35,8 @@ pub struct Queue {
     pub sqes: *mut Sqe,
     /// How many there are, less one.
     pub mask: u32,
+    /// How far the kernel has taken entries.
+    pub taken: u32,
     /// The position of the first.
     pub head: u32,
     /// The position behind the last.
@@ -113,6 +115,27 @@ impl Queue {
         }
     }
 
+    /// The same with what belongs to the entry: its time may have been laid when it was to be submitted before.
+    ///
+    /// # Safety
+    /// As for [`crate::take`].
+    unsafe fn move_down(&self, ring: &mut Extended, from: u32, to: u32) {
+        // SAFETY: the caller's promise.
+        unsafe { self.shift(from, to) };
+        // SAFETY: as above; nobody else has it.
+        let sqe = unsafe { &mut *self.slot(to) };
+        if from != to
+            && let Some(times) = &mut ring.times
+            && times.hold(sqe)
+        {
+            // What it took out of the queue may have a time at this place.
+            if let Some(companion) = &mut ring.companion {
+                companion.submit();
+            }
+            times.follow(from & self.mask, to & self.mask, sqe);
+        }
+    }
+
     /// # Safety
     /// As for [`crate::take`].
     pub(crate) unsafe fn look(&self) -> Wants {
@@ -148,6 +171,13 @@ impl Queue {
     /// # Safety
     /// As for [`crate::take`]; `times` stay as long as the ring.
     pub(crate) unsafe fn lay_times(&self, tail: u32, times: &mut Times) {
+        if !times.fit(self.mask + 1) {
+            // SAFETY: the caller's promise.
+            let held = |position: u32| times.hold(&unsafe { self.sqe(position) });
+            let waits = self.taken != self.head
+                || (0..tail.wrapping_sub(self.head)).any(|at| held(self.head.wrapping_add(at)));
+            times.resize(self.mask + 1, waits);
+        }
         let mut position = self.head;
         while position != tail {
             // SAFETY: the caller's promise.
@@ -184,7 +214,7 @@ impl Queue {
             }
             while at != end {
                 // SAFETY: as above; `kept` is never ahead of `at`.
-                unsafe { self.shift(at, kept) };
+                unsafe { self.move_down(ring, at, kept) };
                 at = at.wrapping_add(1);
                 kept = kept.wrapping_add(1);
             }
@@ -322,6 +352,7 @@ mod tests {
             features: 0,
             sqes: sqes.as_mut_ptr(),
             mask: 3,
+            taken: 0,
             head: 0,
             tail: 4,
         };

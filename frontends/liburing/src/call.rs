@@ -1,6 +1,7 @@
 //! The three calls, by the engine of this process, and the other system calls that the library makes beside those of
 //! [`anyring_runtime::sys`]. None touches `errno`.
 
+use crate::types::Sqe;
 use crate::user;
 use anyring_runtime::{arch, sys};
 use core::ffi::{c_int, c_uint, c_void};
@@ -236,6 +237,28 @@ pub fn close(fd: c_int) {
         anyring_kernel_ring::close(fd);
     }
     close_own(fd);
+}
+
+/// The same of a ring whose SQEs lie there, and which goes on without.
+pub fn close_descriptor(fd: c_int, sqes: *const Sqe) {
+    if is_both() && !serves(fd) {
+        anyring_kernel_ring::close_descriptor(fd, sqes);
+    }
+    close(fd);
+}
+
+/// A ring without a descriptor ends, whose SQEs lie there.
+pub fn close_memory(sqes: *const Sqe) {
+    if is_both() {
+        anyring_kernel_ring::close_memory(sqes);
+    }
+}
+
+/// The SQEs of a ring without a descriptor lie elsewhere from now on.
+pub fn move_memory(from: *const Sqe, to: *const Sqe) {
+    if is_both() {
+        anyring_kernel_ring::move_memory(from, to);
+    }
 }
 
 /// Closes a descriptor that nobody but the library uses any more.

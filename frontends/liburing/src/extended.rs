@@ -46,6 +46,8 @@ pub unsafe fn with(ring: &mut Ring, submit: impl FnOnce(&mut Ring) -> c_int) -> 
 /// # Safety
 /// As for [`with`].
 unsafe fn take(ring: &mut Ring) -> Taken {
+    let rewinds = ring.flags & SQ_REWIND != 0;
+    let head_taken = if rewinds { 0 } else { ring.taken() };
     let sq = &mut ring.sq;
     let queue = Queue {
         fd: ring.ring_fd,
@@ -53,7 +55,8 @@ unsafe fn take(ring: &mut Ring) -> Taken {
         features: ring.features,
         sqes: sq.sqes,
         mask: sq.ring_mask,
-        head: if ring.flags & SQ_REWIND != 0 { 0 } else { sq.sqe_head },
+        taken: head_taken,
+        head: if rewinds { 0 } else { sq.sqe_head },
         tail: sq.sqe_tail,
     };
     // SAFETY: the caller's promise.

@@ -334,7 +334,7 @@ pub unsafe extern "C" fn io_uring_close_ring_fd(ring: &mut Ring) -> c_int {
     if ring.ring_fd == -1 {
         return -(EBADF as c_int);
     }
-    call::close(ring.ring_fd);
+    call::close_descriptor(ring.ring_fd, ring.sq.sqes);
     ring.ring_fd = -1;
     1
 }

@@ -378,7 +378,9 @@ pub unsafe extern "C" fn io_uring_queue_exit(ring: &mut Ring) {
         // SAFETY: the ring's own index.
         unsafe { register::io_uring_unregister_ring_fd(ring) };
     }
-    if ring.ring_fd != -1 {
+    if ring.ring_fd == -1 {
+        call::close_memory(ring.sq.sqes);
+    } else {
         call::close(ring.ring_fd);
     }
     if ring.pad2 != 0 {
@@ -424,6 +426,9 @@ unsafe fn resize(ring: &mut Ring, p: &mut io_uring_params) -> c_int {
         Err(error) => return error,
     };
     (queues.sq.sqe_head, queues.sq.sqe_tail) = (ring.sq.sqe_head, ring.sq.sqe_tail);
+    if ring.ring_fd == -1 {
+        call::move_memory(ring.sq.sqes, queues.sq.sqes);
+    }
     // SAFETY: the old ones are no longer used.
     unsafe { unmap_all(&ring.sq, &ring.cq) };
     (ring.sq, ring.cq) = (queues.sq, queues.cq);

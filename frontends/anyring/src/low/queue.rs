@@ -132,14 +132,16 @@ impl<S: Submission> Sq<S> {
         flags: u32,
         features: u32,
     ) -> anyring_kernel_ring::Taken {
+        // Acquire as in `borrow`.
+        let head = self.head.load(Ordering::Acquire);
         let queue = anyring_kernel_ring::Queue {
             fd,
             flags,
             features,
             sqes: self.sqes.cast(),
             mask: self.mask,
-            // Acquire as in `borrow`.
-            head: self.head.load(Ordering::Acquire),
+            taken: head,
+            head,
             tail: self.tail.load(Ordering::Relaxed),
         };
         // SAFETY: the caller's promise; nobody else uses the queue.
