@@ -1,6 +1,6 @@
 //! Finds call sites: `mov $425..427,%eax`, perhaps straight-line code, `syscall`.
 
-use super::length::is_start;
+use super::length::{is_start, length};
 use core::arch::x86_64::{_mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8};
 
 /// Bytes of `mov $imm32,%eax`, and of a jump.
@@ -22,9 +22,59 @@ pub struct Site {
 
 /// Calls `found` with the offset and length of each site in `bytes`.
 pub fn for_each_site(bytes: &[u8], mut found: impl FnMut(usize, usize)) {
+    for_each_byte(bytes, MOVE_OPCODE, |start| {
+        if let Some(length) = site_at(bytes, start) {
+            found(start, length);
+        }
+    });
+}
+
+/// Is one of the calls made in `bytes` as no site makes it? What lies between the two instructions may not be straight, or the
+/// number be moved otherwise; where the number comes from elsewhere, it is not known here.
+pub fn has_other_calls(bytes: &[u8]) -> bool {
+    let mut has = false;
+    for_each_byte(bytes, MOVE_OPCODE, |start| {
+        has |= is_number(bytes, start + 1)
+            && comes_to_call(bytes, start + MOVE)
+            && site_at(bytes, start).is_none();
+    });
+    // mov $imm32,%eax and %rax as handwritten code has it.
+    for_each_byte(bytes, 0xc7, |start| {
+        has |= bytes.get(start + 1) == Some(&0xc0)
+            && is_number(bytes, start + 2)
+            && comes_to_call(bytes, start + 6);
+    });
+    has
+}
+
+/// Does the number of one of the calls stand there?
+fn is_number(bytes: &[u8], at: usize) -> bool {
+    let number = bytes.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+    number.is_some_and(|number| (425..=427).contains(&u32::from_le_bytes(number)))
+}
+
+/// Do the instructions from `at` on come to a `syscall`, before they leave for good or another number is moved?
+fn comes_to_call(bytes: &[u8], mut at: usize) -> bool {
+    let end = at + 2 * BETWEEN;
+    while at < end
+        && let Some(rest) = bytes.get(at..)
+        && let Some(length) = length(rest)
+    {
+        match rest[0] {
+            _ if rest.starts_with(&SYSCALL) => return true,
+            // ret, call, jmp, int3, mov $imm,%eax
+            0xc2 | 0xc3 | 0xcc | 0xe8 | 0xe9 | 0xeb | MOVE_OPCODE => return false,
+            _ => at += length,
+        }
+    }
+    false
+}
+
+/// Calls `found` with the offset of each such byte in `bytes`, but for the last few.
+fn for_each_byte(bytes: &[u8], byte: u8, mut found: impl FnMut(usize)) {
     const LANES: usize = 16;
     // SAFETY: SSE2 is part of the architecture.
-    let wanted = unsafe { _mm_set1_epi8(MOVE_OPCODE as i8) };
+    let wanted = unsafe { _mm_set1_epi8(byte as i8) };
     let mut at = 0;
     while at + LANES <= bytes.len() {
         // SAFETY: 16 bytes from `at` on lie in the slice.
@@ -35,9 +85,7 @@ pub fn for_each_site(bytes: &[u8], mut found: impl FnMut(usize, usize)) {
         while hits != 0 {
             let start = at + hits.trailing_zeros() as usize;
             hits &= hits - 1;
-            if let Some(length) = site_at(bytes, start) {
-                found(start, length);
-            }
+            found(start);
         }
         at += LANES;
     }
@@ -66,8 +114,7 @@ fn site_length(bytes: &[u8]) -> Option<usize> {
     if *bytes.first()? != MOVE_OPCODE {
         return None;
     }
-    let number = u32::from_le_bytes(bytes.get(1..MOVE)?.try_into().ok()?);
-    if !(425..=427).contains(&number) {
+    if !is_number(bytes, 1) {
         return None;
     }
     let mut at = MOVE;
@@ -82,8 +129,13 @@ fn site_length(bytes: &[u8]) -> Option<usize> {
 }
 
 /// The length of the instruction that `bytes` begin with, if it may run anywhere: no jump, nothing
-/// relative to the instruction pointer, no use of the stack pointer but in addresses.
+/// relative to the instruction pointer, no use of the stack pointer but in addresses and by pushing registers.
 fn movable_length(bytes: &[u8]) -> Option<usize> {
+    // mov of 16 bits; where there is an immediate, it would be shorter.
+    if let [0x66, rest @ ..] = bytes {
+        let opcode = if rest.first()? & 0xf0 == 0x40 { rest.get(1)? } else { &rest[0] };
+        return matches!(opcode, 0x89 | 0x8b).then(|| movable_length(rest))?.map(|length| length + 1);
+    }
     let (rex, mut at) = match *bytes.first()? {
         rex @ 0x40..=0x4f => (rex, 1),
         _ => (0, 0),
@@ -93,26 +145,16 @@ fn movable_length(bytes: &[u8]) -> Option<usize> {
     let length = match opcode {
         // nop
         0x90 => at,
+        // push of any register but the stack pointer
+        0x50..=0x57 if opcode & 7 != 4 || rex & 1 != 0 => at,
         // mov $imm,reg
         0xb8..=0xbf if opcode & 7 == 4 && rex & 1 == 0 => return None,
         0xb8..=0xbf => at + if rex & 8 != 0 { 8 } else { 4 },
         // add, or, and, sub, xor, cmp, test, mov, lea, movslq: register and operand
-        0x01
-        | 0x03
-        | 0x09
-        | 0x0b
-        | 0x21
-        | 0x23
-        | 0x29
-        | 0x2b
-        | 0x31
-        | 0x33
-        | 0x39
-        | 0x3b
-        | 0x63
-        | 0x85
-        | 0x88..=0x8b
-        | 0x8d => at + operand_length(bytes.get(at..)?, rex, true)?,
+        0x01 | 0x03 | 0x09 | 0x0b | 0x21 | 0x23 | 0x29 | 0x2b | 0x31 | 0x33 | 0x39 | 0x3b | 0x63 | 0x85
+        | 0x88 | 0x8a | 0x8b | 0x8d => at + operand_length(bytes.get(at..)?, rex, true)?,
+        // mov reg,operand: the stack pointer may be read
+        0x89 => at + operand_length(bytes.get(at..)?, rex, false)?,
         // The same with an immediate, shifts, mov $imm,operand.
         0x83 | 0xc1 | 0xc6 => at + operand_length(bytes.get(at..)?, rex, false)? + 1,
         0x81 | 0xc7 => at + operand_length(bytes.get(at..)?, rex, false)? + 4,
@@ -186,7 +228,7 @@ mod tests {
 
     #[test]
     fn straight_code_between() {
-        let between: [(&[u8], bool); 15] = [
+        let between: [(&[u8], bool); 21] = [
             (&[0x45, 0x31, 0xc9], true),                         // xor %r9d,%r9d
             (&[0x41, 0xb9, 8, 0, 0, 0], true),                   // mov $8,%r9d
             (&[0x49, 0xb8, 1, 2, 3, 4, 5, 6, 7, 8], true),       // movabs $..,%r8
@@ -200,8 +242,14 @@ mod tests {
             (&[0xeb, 0x00], false),                              // jmp
             (&[0xe8, 0, 0, 0, 0], false),                        // call
             (&[0x48, 0x83, 0xec, 8], false),                     // sub $8,%rsp
+            (&[0x66, 0x89, 0x74, 0x24, 0x0c], true),             // mov %si,12(%rsp)
+            (&[0x66, 0xb8, 1, 0], false),                        // mov $1,%ax
+            (&[0x48, 0x89, 0xe2], true),                         // mov %rsp,%rdx
             (&[0x48, 0x89, 0xc4], false),                        // mov %rax,%rsp
-            (&[0x57], false),                                    // push %rdi
+            (&[0x55], true),                                     // push %rbp
+            (&[0x41, 0x54], true),                               // push %r12
+            (&[0x54], false),                                    // push %rsp
+            (&[0x5d], false),                                    // pop %rbp
         ];
         for (code, movable) in between {
             let mut bytes = DIRECT[..MOVE].to_vec();
@@ -209,6 +257,40 @@ mod tests {
             bytes.extend_from_slice(&SYSCALL);
             let expected = movable.then_some(bytes.len());
             assert_eq!(site_length(&bytes), expected, "{code:x?}");
+        }
+    }
+
+    /// The setup of liburing 2.3, which saves registers behind its number.
+    #[test]
+    fn a_site_that_pushes() {
+        let setup = [
+            0x41, 0x54, 0xb8, 0xa9, 1, 0, 0, 0x55, 0x53, 0x48, 0x89, 0xf3, 0x48, 0x89, 0xd6, 0x0f, 0x05,
+            0x85, 0xc0,
+        ];
+        let mut found = Vec::new();
+        for_each_site(&setup, |start, length| found.push((start, length)));
+        assert_eq!(found, [(2, 15)]);
+        assert_eq!(start_of_site(&setup, 17), Some(2));
+    }
+
+    /// Calls that are no sites are noticed, and numbers that are for no call are not.
+    #[test]
+    fn other_calls() {
+        let number = &DIRECT[..MOVE];
+        let cases: [(&[&[u8]], bool); 9] = [
+            (&[DIRECT], false),
+            (&[number, &[0x8b, 0x3d, 0, 1, 0, 0], &SYSCALL], true), // mov 256(%rip),%edi
+            (&[number, &[0x74, 0x03], &SYSCALL], true),             // je
+            (&[&[0x48, 0xc7, 0xc0, 0xaa, 1, 0, 0], &SYSCALL], true), // mov $426,%rax
+            (&[&[0x48, 0xc7, 0xc0, 0xad, 1, 0, 0], &SYSCALL], false),
+            (&[number, &[0xc3], DIRECT], false),               // ret
+            (&[number, &[0xe8, 0, 0, 0, 0], &SYSCALL], false), // call
+            (&[number, &[0xb8, 1, 0, 0, 0], &SYSCALL], false), // another number
+            (&[number, &[0x90; 90], &[0xc3]], false),
+        ];
+        for (code, has) in cases {
+            let bytes = [&[0x90; 8], &code.concat()[..], &[0x90; 32]].concat();
+            assert_eq!(has_other_calls(&bytes), has, "{bytes:x?}");
         }
     }
 

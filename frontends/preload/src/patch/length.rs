@@ -44,7 +44,7 @@ enum Rest {
 use Rest::{Bytes, Operand};
 
 /// The length of the instruction that `bytes` begin with, if they begin with one.
-fn length(bytes: &[u8]) -> Option<usize> {
+pub fn length(bytes: &[u8]) -> Option<usize> {
     let (mut at, mut short, mut short_address) = (0, false, false);
     let opcode = loop {
         let byte = *bytes.get(at)?;

@@ -76,7 +76,7 @@ pub fn beside_kernel(entry: usize, mark: usize) -> bool {
     search(entry, Some(mark))
 }
 
-/// Patches all sites there; whether it could.
+/// Patches all sites there; whether it could. With a `mark` other calls must not be there, either.
 fn search(entry: usize, mark: Option<usize>) -> bool {
     let alone = maps::one_thread();
     let mut all = true;
@@ -88,6 +88,7 @@ fn search(entry: usize, mark: Option<usize>) -> bool {
         } else if is_searched {
             // SAFETY: a readable mapping, and nobody unmaps it while only we run.
             let bytes = unsafe { mapping.bytes() };
+            all &= mark.is_none() || !decode::has_other_calls(bytes);
             decode::for_each_site(bytes, |start, length| {
                 let start = mapping.start + start;
                 all &= patch(&Site { start, next: start + length }, mapping, mark, alone);
