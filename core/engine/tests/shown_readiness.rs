@@ -172,3 +172,30 @@ fn what_a_child_posts_is_shown_at_a_later_descriptor() {
     assert!(readable(ring.fd, 10_000));
     assert_eq!(ended(pid), 0);
 }
+
+/// Who finds it readable finds `IORING_SQ_TASKRUN`, too: without it, who has taken what there is does not come in, and it would
+/// stay readable. On one processor, for there the program runs as soon as it is woken.
+#[test]
+fn a_readable_ring_asks_to_be_entered() {
+    install();
+    let pid = child(|| {
+        // SAFETY: a set of this thread's, and of those that it starts.
+        unsafe {
+            let mut one: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(libc::sched_getcpu() as usize, &mut one);
+            assert_eq!(libc::sched_setaffinity(0, size_of_val(&one), &one), 0);
+        }
+        let mut ring = shown(Engine::User);
+        let flags = ring.params.sq_off.flags;
+        let time = [0_i64, 30_000];
+        (0..2000).all(|_| {
+            ring.push(Sqe { fd: -1, addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, 1) });
+            assert!(ring.enter(1, 0) == 1 && readable(ring.fd, 5000));
+            let asks = ring.word(flags).load(std::sync::atomic::Ordering::Acquire) & IORING_SQ_TASKRUN != 0;
+            assert!(ring.reap().is_some());
+            look(&ring);
+            asks
+        })
+    });
+    assert_eq!(ended(pid), 0);
+}

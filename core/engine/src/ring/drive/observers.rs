@@ -263,10 +263,11 @@ impl Core {
         if known && self.shows_readable() {
             return;
         }
+        // First: who is woken may take what there is, and look for the mark, before this thread runs again.
+        self.mark_shown();
         os::eventfd_signal(fd);
         self.observers.readable = true;
         self.tell_of_stand_in(true);
-        self.mark_shown();
     }
 
     /// Drains what stands in, so that it is not readable.
