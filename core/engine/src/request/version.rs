@@ -443,5 +443,17 @@ pub fn admit_registration(code: u32, argument: u64) -> Result<(), Errno> {
 /// The version that does commands of files which cannot be polled on polled rings.
 pub const COMMANDS_UNPOLLED: Version = Version::new(7, 1);
 
+/// The version from which on rules about registrations say nothing of submissions, and a process has some.
+pub const RULES_APART: Version = Version::new(7, 0);
+
+/// The version from which on a registration of a queue of zero-copy receives is told how long its pages are.
+pub const TELLS_PAGES: Version = Version::new(7, 0);
+
+/// The version from which on the socket of a SENDMSG_ZC is looked at before its registered buffers.
+pub const SOCKET_FIRST: Version = Version::new(7, 2);
+
+/// The version from which on registered buffers may be longer than 1 GiB.
+pub const LONG_BUFFERS: Version = Version::new(7, 2);
+
 /// The version from which on some registrations need no ring; before, none is `EBADF`.
 pub const WITHOUT_RING: Version = Version::new(6, 13);

@@ -20,7 +20,7 @@ use crate::calls::register::{Register, region};
 use crate::os::pages::{self, PAGE};
 use crate::os::region::Region;
 use crate::os::{self, Fd, user};
-use crate::request::version::{self, Version};
+use crate::request::version;
 use crate::ring::Core;
 
 /// Flags of a registration.
@@ -31,8 +31,6 @@ pub const CONTROLS: u32 = ZCRX_CTRL_ARM_EVENT + 1;
 /// (`ZCRX_FEATURE_EVENT`).
 pub const FEATURES: u32 = 1 | 2;
 
-/// From then on a registration is told how long its pages are.
-const TELLS_PAGES: Version = Version::new(7, 0);
 /// No queue of an interface has this number.
 const NO_QUEUE: u32 = u32::MAX;
 /// The largest area.
@@ -224,7 +222,7 @@ fn describe(wanted: &mut io_uring_zcrx_ifq_reg, id: u32) {
     wanted.zcrx_id = id;
     ReceiveQueue::describe(&mut wanted.offsets);
     let imported = wanted.flags & ZCRX_REG_IMPORT != 0;
-    if !imported && version::current() >= TELLS_PAGES {
+    if !imported && version::current() >= version::TELLS_PAGES {
         wanted.__resv2 = PAGE as u32;
     }
 }

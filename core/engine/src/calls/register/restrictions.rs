@@ -12,16 +12,13 @@ use crate::assets::restrictions::{Restrictions, Rules};
 use crate::calls::register::Register;
 use crate::ops;
 use crate::os::{self, user};
-use crate::request::version::{self, Version};
+use crate::request::version;
 use crate::ring::Core;
 
 const REGISTER_LAST: usize = IORING_REGISTER_LAST as usize;
 const MOST: usize = Kind::IORING_RESTRICTION_LAST as usize + REGISTER_LAST + ops::TOTAL;
 
 const _: () = assert!(REGISTER_LAST <= 64, "one bit each");
-
-/// The version from which on rules about registrations say nothing of submissions, and a process has some.
-const SEPARATE: Version = Version::new(7, 0);
 
 /// `IORING_REGISTER_RESTRICTIONS`.
 ///
@@ -48,7 +45,7 @@ fn read_rules(address: u64, count: u32) -> Result<Box<Rules>, Errno> {
     for restriction in user::read_many::<[u32; 4]>(address, count as usize)? {
         add(&mut rules, restriction)?;
     }
-    if count == 0 || version::current() < SEPARATE {
+    if count == 0 || version::current() < version::RULES_APART {
         rules.say_of_both();
     }
     Ok(rules)
@@ -80,7 +77,7 @@ fn add(rules: &mut Rules, restriction: [u32; 4]) -> Result<(), Errno> {
 /// `EPERM` where the process has some, `EACCES` where it might gain privileges, `EINVAL`, `EFAULT`.
 pub fn register_for_process(call: &Register) -> Result<usize, Errno> {
     const HEADER: u64 = 16;
-    if version::current() < SEPARATE {
+    if version::current() < version::RULES_APART {
         return Err(Errno::EINVAL);
     }
     if restraint::is_there() {

@@ -28,7 +28,7 @@ use crate::request::notification::Announced;
 use crate::request::op::{Caps, Code, Field, Op, Outcome, Quick, Tried};
 use crate::request::shown::{self, Argument, arg};
 use crate::request::unused::Unused;
-use crate::request::version::{self, Version};
+use crate::request::version;
 use crate::request::{FileHold, Flags, Request, RequestId};
 use crate::ring::Core;
 
@@ -61,9 +61,6 @@ pub const SEND_ZC: Op =
         .of_its_ring()
         .unused(UNUSED)
         .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK, Errno::EOPNOTSUPP]);
-
-/// Where the socket of a SENDMSG_ZC is looked at before its registered buffers.
-const SOCKET_FIRST: Version = Version::new(7, 2);
 
 /// `IORING_OP_SENDMSG_ZC`. Not `Caps::SOCKET`: before 7.2 its registered buffers are looked at before its file.
 pub const SENDMSG_ZC: Op = Op::new(Code::IORING_OP_SENDMSG_ZC, "SENDMSG_ZC", CAPS, prep_message, issue)
@@ -166,7 +163,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     // Before 7.2 (`io_sendmsg_zc`) the kernel asks for a message's registered buffers first; for a send's after the socket.
     let is_message = matches!(core[id].data, OpData::Net(Data::Message(_)));
     if is_message
-        && version::current() < SOCKET_FIRST
+        && version::current() < version::SOCKET_FIRST
         && let Err(errno) = take_registered(core, id)
     {
         return errno.into();

@@ -8,7 +8,7 @@ use crate::assets::buffers::{Limit, MAX_BUFFERS, validate};
 use crate::assets::table::NodeIndex;
 use crate::os::user::{self, IoVector};
 use crate::request::RequestId;
-use crate::request::version::{self, Version};
+use crate::request::version;
 use crate::ring::Core;
 
 impl Core {
@@ -112,6 +112,6 @@ impl Core {
 
 /// How long a buffer may be in the process's version of the ABI.
 fn limit() -> Limit {
-    const LARGE: Version = Version::new(7, 2);
-    if version::current() < LARGE { Limit(1 << 30, Errno::EFAULT) } else { Limit(1 << 40, Errno::EINVAL) }
+    let is_short = version::current() < version::LONG_BUFFERS;
+    if is_short { Limit(1 << 30, Errno::EFAULT) } else { Limit(1 << 40, Errno::EINVAL) }
 }
