@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Engine {
     /// What the environment variable `ANYRING_ENGINE` says (`kernel` or `user`); where it says nothing, the
-    /// kernel where its `io_uring` works, else anyring. A ring with setup flags that a working kernel is too old for is anyring's,
-    /// too. No ring that was built has this.
+    /// kernel where its `io_uring` works, else anyring. A ring whose memory is to be laid out in a way that a working
+    /// kernel is too old for (`SQE_MIXED`, `CQE_MIXED`, `SQ_REWIND`, `SQE128`, `CQE32`, `NO_MMAP`) is anyring's, too. No ring that was built has this.
     #[default]
     Auto,
     /// The kernel's `io_uring`. In a program that `anyring run` started these are the calls that it answers.

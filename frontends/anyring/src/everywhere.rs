@@ -14,8 +14,8 @@
 //! with `ANYRING_LOG=info` the program says in the end which engine it had, and how much that did. A program
 //! under `anyring run` leaves all of it to that.
 //!
-//! Where the choice is left to anyring and the kernel's `io_uring` works, a ring that asks for setup flags which this kernel does
-//! not know, and anyring does, is anyring's, among others of the kernel's. `IORING_REGISTER_RING_FDS` is refused for such a ring.
+//! Where the choice is left to anyring and the kernel's `io_uring` works, a ring whose setup flags ask for a layout of its
+//! memory that this kernel does not know, and anyring does (`SQE_MIXED` for one), is anyring's, among others of the kernel's. `IORING_REGISTER_RING_FDS` is refused for such a ring.
 //!
 //! # How it works
 //!

@@ -1,7 +1,7 @@
 //! Rings of our engine in a process whose others are the kernel's.
 //!
 //! Where the user left the choice to us ([`crate::config::Choice::Auto`]) and the kernel's `io_uring` works, a program may still ask
-//! for a ring that this kernel is too old for, by a setup flag that it does not know. Our engine makes that ring, if
+//! for a ring that this kernel is too old for, by a flag for its layout that it does not know. Our engine makes that ring, if
 //! it has the flag; those that the kernel makes stay the kernel's. A ring cannot change its engine later: what the kernel
 //! refuses of a registration or a request, it refuses.
 

@@ -398,7 +398,7 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
             Ring(receive_queues::control),
         )
         .argument(Argument::One(structures::RECEIVE_QUEUE_CONTROL))
-        .limits("an exported queue is imported in the same process only"),
+        .limits("an exported queue is imported in the same process only; no second area (`ZCRX_CTRL_ADD_AREA` comes with Linux 7.3)"),
         Row::numbered(
             IORING_REGISTER_BPF_FILTER,
             "IORING_REGISTER_BPF_FILTER",
