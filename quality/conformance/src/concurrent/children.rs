@@ -71,7 +71,7 @@ fn push(world: &World, ring: &super::ring::Map, id: u32) -> bool {
         let held = ring.note.sq.lock();
         // What this process submits finds its files among the child's descriptors. Those of the parent's SQEs may be none
         // of them, or others of the same number: the child leaves these SQEs to the parent.
-        if ring.has_room(1) && (polled || ring.pending() == 0) {
+        if ring.has_room(&[sqe]) && (polled || ring.pending() == 0) {
             world.shared.entry(id).submitted.store(ring.pushed(), Relaxed);
             ring.push(&[sqe]);
             while ring.pending() > 0 && !ring.is_closed() {

@@ -72,9 +72,10 @@ fn empty(runner: &Runner<'_>, index: usize, own: &[usize], synchronous: bool) {
             sync_cancel(ring, 0, -1, EVERYONE, None);
         } else {
             let _held = ring.note.sq.lock();
-            if ring.has_room(1) {
-                let opcode = io_uring_op::IORING_OP_ASYNC_CANCEL as u8;
-                ring.push(&[Sqe { opcode, fd: -1, op_flags: EVERYONE, user_data: ENDING, ..Sqe::default() }]);
+            let opcode = io_uring_op::IORING_OP_ASYNC_CANCEL as u8;
+            let cancel = [Sqe { opcode, fd: -1, op_flags: EVERYONE, user_data: ENDING, ..Sqe::default() }];
+            if ring.has_room(&cancel) {
+                ring.push(&cancel);
             }
         }
         if again {

@@ -1,6 +1,6 @@
 //! Random programs. One draws from few kinds of things, so that they meet each other often.
 
-use anyring_engine::abi::IORING_SETUP_CQE_MIXED;
+use anyring_engine::abi::{IORING_SETUP_CQE_MIXED, IORING_SETUP_SQE_MIXED};
 use linux_raw_sys::io_uring::*;
 
 use super::plan::*;
@@ -23,7 +23,7 @@ pub const SLOTS: u32 = 8;
 pub const EVENTS: usize = 2;
 
 /// What programs may be made of, by the names that `--without` takes.
-pub const FEATURES: [&str; 24] = [
+pub const FEATURES: [&str; 25] = [
     "timeouts",
     "polls",
     "closed-files",
@@ -48,6 +48,7 @@ pub const FEATURES: [&str; 24] = [
     "sqpoll",
     "defer",
     "no-mmap",
+    "newest",
 ];
 
 /// Which of [`FEATURES`] a program has.
@@ -110,6 +111,7 @@ pub fn program(seed: u64, allowed: Features) -> Program {
         end: End::Cancel,
         announces,
         pauses,
+        newest: features.has("newest"),
     };
     for thread in 0..threads {
         let count = 5 + rng.below(20);
@@ -134,6 +136,7 @@ fn ring(rng: &mut Rng, features: Features, index: usize, threads: usize) -> Ring
     add(rng, 50, IORING_SETUP_SUBMIT_ALL);
     add(rng, 20, IORING_SETUP_NO_SQARRAY);
     add(rng, 10, IORING_SETUP_SQE128);
+    add(rng, if features.has("newest") { 40 } else { 0 }, IORING_SETUP_SQE_MIXED);
     add(rng, 12, IORING_SETUP_CQE32);
     add(rng, 15, IORING_SETUP_CQE_MIXED);
     add(rng, 15, IORING_SETUP_SINGLE_ISSUER);
@@ -146,6 +149,9 @@ fn ring(rng: &mut Rng, features: Features, index: usize, threads: usize) -> Ring
         if features.has("defer") { 45 } else { 0 },
         IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER,
     );
+    if flags & IORING_SETUP_SQE_MIXED != 0 {
+        flags &= !IORING_SETUP_SQE128;
+    }
     if flags & IORING_SETUP_CQE32 != 0 {
         flags &= !IORING_SETUP_CQE_MIXED;
     }
@@ -177,6 +183,7 @@ fn ring(rng: &mut Rng, features: Features, index: usize, threads: usize) -> Ring
         eventfd: rng.percent(60) && features.has("eventfd"),
         buffers: rng.percent(60) && features.has("multishot"),
         fixed_buffer: rng.percent(25),
+        filtered: features.has("newest") && rng.percent(25),
         // Where there are drains, the end of a program cancels by REGISTER_SYNC_CANCEL, which does not find what
         // the threads of the kernel's SQ thread are at.
         drains: rng.percent(60) && features.has("drains") && flags & IORING_SETUP_SQPOLL == 0,
@@ -394,6 +401,7 @@ impl Generator<'_> {
             _ => What::Nop {
                 result: if self.rng.percent(20) { -libc::EIO } else { 0 },
                 big: self.rng.percent(50),
+                wide: plan.flags & IORING_SETUP_SQE_MIXED != 0 && self.rng.percent(50),
             },
         }
     }
@@ -408,6 +416,9 @@ impl Generator<'_> {
         }
         if plan.fixed_buffer {
             ways.push(How::FixedBuffer);
+        }
+        if plan.fixed_buffer && self.program.newest && carrier != Carrier::Pipe {
+            ways.extend([How::FixedSocket; 3]);
         }
         if self.rng.percent(50) {
             // The kernel's drains wait for notifications of what they hold back.

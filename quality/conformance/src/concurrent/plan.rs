@@ -25,6 +25,8 @@ pub struct RingPlan {
     pub buffers: bool,
     /// Has a registered buffer.
     pub fixed_buffer: bool,
+    /// On our engine it asks filters about some requests, which they allow.
+    pub filtered: bool,
     /// Requests may drain it.
     pub drains: bool,
 }
@@ -68,6 +70,8 @@ pub enum How {
     FixedBuffer,
     /// SEND, RECV.
     Socket,
+    /// SEND, RECV with a registered buffer.
+    FixedSocket,
     /// SENDMSG, RECVMSG.
     Message,
     /// SEND_ZC.
@@ -98,6 +102,8 @@ pub enum What {
     Nop {
         result: i32,
         big: bool,
+        /// It takes two places, unless it is linked.
+        wide: bool,
     },
     Timeout {
         us: u32,
@@ -241,6 +247,8 @@ pub struct Program {
     pub announces: bool,
     /// Decides pauses in the engine; zero for none.
     pub pauses: u64,
+    /// On our engine it has what is newer than the kernel that judges the others.
+    pub newest: bool,
 }
 
 impl Program {
@@ -253,7 +261,7 @@ impl Program {
     }
 }
 
-const SETUP_FLAGS: [(u32, &str); 12] = [
+const SETUP_FLAGS: [(u32, &str); 13] = [
     (IORING_SETUP_SQPOLL, "SQPOLL"),
     (IORING_SETUP_ATTACH_WQ, "ATTACH_WQ"),
     (IORING_SETUP_SUBMIT_ALL, "SUBMIT_ALL"),
@@ -266,15 +274,16 @@ const SETUP_FLAGS: [(u32, &str); 12] = [
     (IORING_SETUP_NO_MMAP, "NO_MMAP"),
     (IORING_SETUP_NO_SQARRAY, "NO_SQARRAY"),
     (anyring_engine::abi::IORING_SETUP_CQE_MIXED, "CQE_MIXED"),
+    (anyring_engine::abi::IORING_SETUP_SQE_MIXED, "SQE_MIXED"),
 ];
 
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Program { seed, announces, pauses, end, streams, listeners, .. } = self;
+        let Program { seed, announces, pauses, end, streams, listeners, newest, .. } = self;
         writeln!(
             f,
             "program {seed:#018x}: closes announced: {announces}, pauses: {pauses:#x}, end: {end:?}, \
-             streams: {streams:?}, listeners over TCP: {listeners:?}"
+             newest: {newest}, streams: {streams:?}, listeners over TCP: {listeners:?}"
         )?;
         for (index, ring) in self.rings.iter().enumerate() {
             let flags: Vec<&str> = SETUP_FLAGS
@@ -288,6 +297,7 @@ impl fmt::Display for Program {
                 (ring.eventfd, "eventfd"),
                 (ring.buffers, "provided buffers"),
                 (ring.fixed_buffer, "registered buffer"),
+                (ring.filtered, "filters"),
                 (ring.drains, "drains"),
             ];
             let has: Vec<&str> = has.iter().filter(|(has, _)| *has).map(|&(_, name)| name).collect();

@@ -1,12 +1,13 @@
 //! From what a program says to submission queue entries, and what the ledger has to know of them.
 
-use anyring_engine::abi::Sqe;
+use anyring_engine::abi::{IORING_OP_NOP128, IORING_TIMEOUT_IMMEDIATE_ARG, Sqe};
 use linux_raw_sys::io_uring::*;
 
 use super::generate::UNIT;
 use super::memory::{Kind, Request, State, traits};
 use super::plan::*;
 use super::world::{BUFFER, PLACE, World};
+use crate::differential::ring::Engine;
 use crate::differential::rng::Rng;
 
 /// The group of provided buffers.
@@ -95,6 +96,11 @@ impl<'a> Batch<'a> {
         }
     }
 
+    /// Has the engine what is newer than the kernel?
+    fn has_newest(&self) -> bool {
+        self.world.program.newest && self.world.engine == Engine::User
+    }
+
     fn user_data(&self, id: u32) -> u64 {
         u64::from(self.world.tag) << 32 | u64::from(id)
     }
@@ -103,7 +109,7 @@ impl<'a> Batch<'a> {
         (Sqe { opcode: opcode as u8, fd: -1, ..Sqe::default() }, Request::new(kind, self.ring))
     }
 
-    fn nop(&self, result: i32, big: bool) -> (Sqe, Request) {
+    fn nop(&self, result: i32, big: bool, long: bool) -> (Sqe, Request) {
         let (mut sqe, mut entry) = self.of(Kind::Nop, io_uring_op::IORING_OP_NOP);
         entry.other = result as u32;
         if result != 0 {
@@ -116,6 +122,9 @@ impl<'a> Batch<'a> {
             (sqe.off, sqe.addr) = (0x1111_2222, 0x3333_4444);
             entry.traits |= traits::BIG;
         }
+        if long && self.has_newest() && !self.linked {
+            sqe.opcode = IORING_OP_NOP128;
+        }
         (sqe, entry)
     }
 
@@ -123,7 +132,7 @@ impl<'a> Batch<'a> {
     fn prepare(&mut self, what: What) -> Option<(Sqe, Request)> {
         let world = self.world;
         Some(match what {
-            What::Nop { result, big } => self.nop(result, big),
+            What::Nop { result, big, wide } => self.nop(result, big, wide),
             What::Timeout { count, many, .. } => {
                 let many = many && !self.linked;
                 let kind = if many { Kind::TimeoutMany } else { Kind::Timeout };
@@ -266,7 +275,7 @@ impl<'a> Batch<'a> {
     }
 
     fn message(&mut self, kind: Kind, to: usize, slot: u32, silent: bool) -> Option<(Sqe, Request)> {
-        let Some(target) = self.world.ring(to) else { return Some(self.nop(0, false)) };
+        let Some(target) = self.world.ring(to) else { return Some(self.nop(0, false, false)) };
         let (mut sqe, mut entry) = self.of(kind, io_uring_op::IORING_OP_MSG_RING);
         sqe.fd = target.fd;
         entry.object = to as u32;
@@ -296,7 +305,7 @@ impl<'a> Batch<'a> {
             None if place.writers.compare_exchange(0, 1, AcqRel, Acquire).is_ok() => {
                 place.written.load(Relaxed)
             }
-            None => return self.nop(0, false),
+            None => return self.nop(0, false, false),
         };
         self.writes[stream] = Some(offset + u64::from(length));
         let (kind, opcode) = match how {
@@ -304,16 +313,19 @@ impl<'a> Batch<'a> {
             How::FixedBuffer if length as usize <= HEADER => {
                 (Kind::Write, io_uring_op::IORING_OP_WRITE_FIXED)
             }
-            How::Socket => (Kind::Write, io_uring_op::IORING_OP_SEND),
+            How::Socket | How::FixedSocket => (Kind::Write, io_uring_op::IORING_OP_SEND),
             How::Message => (Kind::Write, io_uring_op::IORING_OP_SENDMSG),
             How::ZeroCopy => (Kind::SendZc, io_uring_op::IORING_OP_SEND_ZC),
             _ => (Kind::Write, io_uring_op::IORING_OP_WRITE),
         };
         let (mut sqe, mut entry) = self.of(kind, opcode);
-        let sends = matches!(how, How::Socket | How::Message | How::ZeroCopy);
+        let sends = matches!(how, How::Socket | How::FixedSocket | How::Message | How::ZeroCopy);
         if sends {
             let all = if self.linked || self.rng.percent(30) { libc::MSG_WAITALL } else { 0 };
             sqe.op_flags = (libc::MSG_NOSIGNAL | all) as u32;
+        }
+        if how == How::FixedSocket && self.has_newest() && length as usize <= HEADER {
+            sqe.ioprio = IORING_RECVSEND_FIXED_BUF as u16;
         }
         (sqe.fd, sqe.len) = (place.write_fd, length);
         (entry.object, entry.length, entry.offset) = (stream as u32, length, offset);
@@ -326,7 +338,7 @@ impl<'a> Batch<'a> {
         if self.linked && self.reads[stream] {
             place.readers.fetch_add(1, AcqRel);
         } else if place.readers.compare_exchange(0, 1, AcqRel, Acquire).is_err() {
-            return self.nop(0, false);
+            return self.nop(0, false, false);
         }
         self.reads[stream] = true;
         let how = if self.linked && how == How::Many { How::Selected } else { how };
@@ -336,15 +348,18 @@ impl<'a> Batch<'a> {
             How::Many => (Kind::ReadMany, io_uring_op::IORING_OP_RECV),
             How::Vector => (Kind::Read, io_uring_op::IORING_OP_READV),
             How::FixedBuffer => (Kind::Read, io_uring_op::IORING_OP_READ_FIXED),
-            How::Socket => (Kind::Read, io_uring_op::IORING_OP_RECV),
+            How::Socket | How::FixedSocket => (Kind::Read, io_uring_op::IORING_OP_RECV),
             How::Message => (Kind::Read, io_uring_op::IORING_OP_RECVMSG),
             How::Selected if !pipe => (Kind::Read, io_uring_op::IORING_OP_RECV),
             _ => (Kind::Read, io_uring_op::IORING_OP_READ),
         };
         let (mut sqe, mut entry) = self.of(kind, opcode);
         (sqe.fd, sqe.len) = (place.read_fd, length);
-        if how == How::Socket && self.rng.percent(20) {
+        if matches!(how, How::Socket | How::FixedSocket) && self.rng.percent(20) {
             sqe.op_flags = libc::MSG_WAITALL as u32;
+        }
+        if how == How::FixedSocket && self.has_newest() {
+            sqe.ioprio = IORING_RECVSEND_FIXED_BUF as u16;
         }
         if matches!(how, How::Selected | How::Many) {
             (sqe.flags, sqe.buf_index) = (BUFFER_SELECT, GROUP);
@@ -370,9 +385,14 @@ impl<'a> Batch<'a> {
         match (entry.kind, what) {
             (Kind::Timeout | Kind::TimeoutMany, What::Timeout { us, .. })
             | (Kind::LinkTimeout, What::LinkTimeout { us }) => {
+                let nanoseconds = u64::from(us) * 1000;
                 store(0, &0u64.to_ne_bytes());
-                store(8, &(u64::from(us) * 1000).to_ne_bytes());
+                store(8, &nanoseconds.to_ne_bytes());
                 sqe.addr = place as u64;
+                if self.has_newest() && self.rng.percent(50) {
+                    sqe.addr = nanoseconds;
+                    sqe.op_flags |= IORING_TIMEOUT_IMMEDIATE_ARG;
+                }
             }
             (Kind::FilesUpdate, What::FilesUpdate { file, .. }) => {
                 store(0, &file.map_or(-1, |file| self.world.files[file]).to_ne_bytes());

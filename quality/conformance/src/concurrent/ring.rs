@@ -2,10 +2,13 @@
 
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
-use anyring_engine::abi::{IORING_CQE_F_32, IORING_CQE_F_SKIP, IORING_SETUP_CQE_MIXED, Sqe};
+use anyring_engine::abi::{
+    IORING_CQE_F_32, IORING_CQE_F_SKIP, IORING_OP_NOP128, IORING_SETUP_CQE_MIXED, IORING_SETUP_SQE_MIXED, Sqe,
+};
 use anyring_engine::io_uring_params;
 use linux_raw_sys::io_uring::*;
 
+use super::complete::BATON;
 use super::memory::{Guarded, RingNote};
 use super::plan::RingPlan;
 use crate::differential::ring::{self as abi, Cqe, Engine};
@@ -44,6 +47,10 @@ impl Map {
         let mut params: io_uring_params = unsafe { std::mem::zeroed() };
         params.flags = plan.flags | IORING_SETUP_CQSIZE;
         params.cq_entries = plan.cq_entries.max(plan.entries);
+        if engine == Engine::Kernel {
+            // Only newer ones have it.
+            params.flags &= !IORING_SETUP_SQE_MIXED;
+        }
         if engine == Engine::Kernel && plan.flags & IORING_SETUP_CQE_MIXED != 0 {
             // Linux 6.18 loses its place where a large completion finds the end of a full queue.
             params.cq_entries = ROOMY;
@@ -97,9 +104,25 @@ impl Map {
         self.word(self.params.sq_off.tail).load(Relaxed).wrapping_sub(head)
     }
 
-    /// Have so many SQEs room? The caller holds the queue's lock.
-    pub fn has_room(&self, count: usize) -> bool {
-        self.pending() as usize + count <= self.params.sq_entries as usize
+    /// At which positions SQEs would be pushed, and where the queue would end. One of two places does not go around the
+    /// end of the queue: one place is left out before it. The caller holds the queue's lock.
+    pub fn positions(&self, sqes: &[Sqe]) -> (Vec<u32>, u32) {
+        let mut at = self.pushed();
+        let positions = sqes.iter().map(|sqe| {
+            let wide = sqe.opcode == IORING_OP_NOP128;
+            let last = self.params.sq_entries - 1;
+            at = at.wrapping_add(u32::from(wide && at & last == last));
+            let position = at;
+            at = at.wrapping_add(1 + u32::from(wide));
+            position
+        });
+        (positions.collect(), at)
+    }
+
+    /// Have these SQEs room? The caller holds the queue's lock.
+    pub fn has_room(&self, sqes: &[Sqe]) -> bool {
+        let count = self.positions(sqes).1.wrapping_sub(self.pushed());
+        self.pending() + count <= self.params.sq_entries
     }
 
     /// How many SQEs were pushed so far.
@@ -107,21 +130,37 @@ impl Map {
         self.word(self.params.sq_off.tail).load(Relaxed)
     }
 
-    /// Pushes SQEs for which there is room. The caller holds the queue's lock.
+    /// Pushes SQEs for which there is room. A place that is left out gets a NOP, counted as a baton. The caller holds the
+    /// queue's lock.
     pub fn push(&self, sqes: &[Sqe]) {
         let tail = self.word(self.params.sq_off.tail);
-        let first = tail.load(Relaxed);
-        let stride = 1 + usize::from(self.params.flags & IORING_SETUP_SQE128 != 0);
-        for (place, sqe) in sqes.iter().enumerate() {
-            let index = first.wrapping_add(place as u32) & (self.params.sq_entries - 1);
-            // SAFETY: a slot of the ring, which the engine does not read before the tail says so.
-            unsafe { self.sqes.0.add(index as usize * stride).write(*sqe) };
-            if self.params.flags & IORING_SETUP_NO_SQARRAY == 0 {
-                self.word(self.params.sq_off.array + 4 * index).store(index, Relaxed);
+        let (positions, end) = self.positions(sqes);
+        let mut next = tail.load(Relaxed);
+        for (position, sqe) in positions.into_iter().zip(sqes) {
+            if position != next {
+                self.note.batons.fetch_add(1, Relaxed);
+                self.write(next, &Sqe { user_data: BATON, fd: -1, ..Sqe::default() });
+            }
+            self.write(position, sqe);
+            next = position.wrapping_add(1);
+            if sqe.opcode == IORING_OP_NOP128 {
+                // Nothing of the second half is looked at.
+                self.write(next, &Sqe { opcode: u8::MAX, ..Sqe::default() });
+                next = next.wrapping_add(1);
             }
         }
         // Release pairs with the engine's acquire load of the tail.
-        tail.store(first.wrapping_add(sqes.len() as u32), Release);
+        tail.store(end, Release);
+    }
+
+    fn write(&self, position: u32, sqe: &Sqe) {
+        let stride = 1 + usize::from(self.params.flags & IORING_SETUP_SQE128 != 0);
+        let index = position & (self.params.sq_entries - 1);
+        // SAFETY: a slot of the ring, which the engine does not read before the tail says so.
+        unsafe { self.sqes.0.add(index as usize * stride).write(*sqe) };
+        if self.params.flags & IORING_SETUP_NO_SQARRAY == 0 {
+            self.word(self.params.sq_off.array + 4 * index).store(index, Relaxed);
+        }
     }
 
     /// `IORING_SQ_*`.

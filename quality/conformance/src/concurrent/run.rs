@@ -14,11 +14,14 @@ use super::ring::Map;
 use super::world::World;
 use crate::differential::ring::{self as abi, Engine};
 use crate::differential::rng::Rng;
-use anyring_engine::abi::Sqe;
+use anyring_engine::abi::{IORING_REGISTER_BPF_FILTER, Sqe};
 use anyring_engine::io_uring_params;
 
 /// Runs the program's threads, to its end.
 pub fn run(world: &World) {
+    if world.engine == Engine::User {
+        abi::play(world.program.newest);
+    }
     let count = world.program.threads.len();
     let barrier = Meeting::new(count);
     std::thread::scope(|scope| {
@@ -36,6 +39,24 @@ pub fn run(world: &World) {
             thread.join().expect("it ends");
         }
     });
+}
+
+/// Operations about which filters are asked.
+const FILTERED: [io_uring_op; 5] = [
+    io_uring_op::IORING_OP_NOP,
+    io_uring_op::IORING_OP_READ,
+    io_uring_op::IORING_OP_SEND,
+    io_uring_op::IORING_OP_TIMEOUT,
+    io_uring_op::IORING_OP_ASYNC_CANCEL,
+];
+
+/// Registers a filter of an operation that allows all but one user data, which no request has.
+fn allow(ring: &Map, opcode: io_uring_op) -> i32 {
+    // Instructions of classic BPF: load the first word of the context, jump if it is all ones, allow, deny.
+    let program: [u64; 4] = [0x20, 0x15 | 1 << 16 | 0xffff_ffff << 32, 0x06 | 1 << 32, 0x06];
+    // `struct io_uring_bpf`, with the command for a filter.
+    let mut words = [1, opcode as u64, program.len() as u64, program.as_ptr() as u64, 0, 0, 0, 0, 0];
+    ring.register(IORING_REGISTER_BPF_FILTER, words.as_mut_ptr() as usize, 1)
 }
 
 /// A thread of a program.
@@ -114,6 +135,11 @@ impl<'a> Runner<'a> {
         if plan.buffers {
             check("provided buffers", provide(world, index));
         }
+        if plan.filtered && world.engine == Engine::User {
+            for opcode in FILTERED {
+                check("a filter", allow(ring, opcode));
+            }
+        }
         if plan.eventfd {
             let fd = &raw const world.eventfds[index] as usize;
             check("an eventfd", ring.register(IORING_REGISTER_EVENTFD as u32, fd, 1));
@@ -169,15 +195,15 @@ impl<'a> Runner<'a> {
         let batch = {
             let _held = ring.note.sq.lock();
             let batch = Batch::new(world, index, &mut self.rng, requests);
-            if !ring.has_room(batch.sqes.len()) || batch.sqes.is_empty() {
+            let sqes: Vec<Sqe> = batch.sqes.iter().map(|&(_, sqe)| sqe).collect();
+            if !ring.has_room(&sqes) || sqes.is_empty() {
                 withdraw(world, &batch);
                 batch.closes.iter().chain(&batch.wakes).for_each(|&fd| world.close(fd));
                 None
             } else {
-                for (place, (id, _)) in batch.sqes.iter().enumerate() {
-                    world.shared.entry(*id).submitted.store(ring.pushed() + place as u32, Relaxed);
+                for (position, (id, _)) in ring.positions(&sqes).0.into_iter().zip(&batch.sqes) {
+                    world.shared.entry(*id).submitted.store(position, Relaxed);
                 }
-                let sqes: Vec<Sqe> = batch.sqes.iter().map(|&(_, sqe)| sqe).collect();
                 ring.push(&sqes);
                 Some((batch.sqes.len() as u32, batch.closes, batch.wakes))
             }
@@ -345,9 +371,10 @@ impl<'a> Runner<'a> {
         loop {
             {
                 let _held = ring.note.sq.lock();
-                if ring.has_room(1) {
+                let baton = [Sqe { user_data: BATON, fd: -1, ..Sqe::default() }];
+                if ring.has_room(&baton) {
                     ring.note.batons.fetch_add(1, Relaxed);
-                    ring.push(&[Sqe { user_data: BATON, fd: -1, ..Sqe::default() }]);
+                    ring.push(&baton);
                     break;
                 }
             }

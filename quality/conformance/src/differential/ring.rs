@@ -65,14 +65,24 @@ pub fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         anyring_engine::install(&HOST);
-        // What is compared with this machine's kernel must play it.
-        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-        version::play(Version::of_release(&release).unwrap_or(Version::NEWEST));
+        play_installed(false);
         #[cfg(feature = "coverage")]
         if let Some(file) = crate::coverage::file() {
             anyring_engine::coverage::record_to(std::os::fd::AsRawFd::as_raw_fd(&file));
         }
     });
+}
+
+/// Has the user engine play the newest kernel, or that of this machine, as what is compared with it must.
+pub fn play(newest: bool) {
+    install();
+    play_installed(newest);
+}
+
+fn play_installed(newest: bool) {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let own = Version::of_release(&release).filter(|_| !newest);
+    version::play(own.unwrap_or(Version::NEWEST));
 }
 
 fn result(value: libc::c_long) -> i32 {
