@@ -3,6 +3,7 @@
 // it runs on rings of the kernel; a seed.
 #define _GNU_SOURCE
 #include <anyring.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -459,6 +460,34 @@ static void forks(void)
 	io_uring_queue_exit(&ring);
 }
 
+// A millisecond in the SQE itself, as Linux 7.1 has it.
+static void time_in_sqe(struct io_uring *ring)
+{
+	struct io_uring_sqe *sqe = nop(ring, 0, 0);
+	struct io_uring_cqe *cqe;
+	io_uring_prep_timeout(sqe, NULL, 0, 1u << 7);
+	sqe->addr = 1000000;
+	sqe->user_data = 9;
+	CHECK(io_uring_submit(ring) >= 0);
+	CHECK(io_uring_wait_cqe(ring, &cqe) == 0 && cqe->user_data == 9 && cqe->res == -ETIME);
+	io_uring_cqe_seen(ring, cqe);
+}
+
+// The ring goes on by its place in the thread's table.
+static void times_without_a_descriptor(unsigned flags)
+{
+	// Not in every header.
+	int (*close_descriptor)(struct io_uring *) = dlsym(RTLD_DEFAULT, "io_uring_close_ring_fd");
+	struct io_uring ring;
+	CHECK(close_descriptor);
+	set_up(&ring, flags, 4);
+	time_in_sqe(&ring);
+	CHECK(io_uring_register_ring_fd(&ring) == 1 && close_descriptor(&ring) == 1);
+	for (int round = 0; round < 10; round++)
+		time_in_sqe(&ring);
+	io_uring_queue_exit(&ring);
+}
+
 int main(int argc, char **argv)
 {
 	char path[] = "/tmp/anyring-private-XXXXXX", name[100];
@@ -493,6 +522,8 @@ int main(int argc, char **argv)
 	sync_cancellation();
 	overflow();
 	drains();
+	times_without_a_descriptor(0);
+	times_without_a_descriptor(IORING_SETUP_SQPOLL);
 	left_in_flight();
 	told();
 	forks();
