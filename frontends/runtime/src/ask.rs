@@ -16,8 +16,24 @@ pub enum Answer {
     Is(bool),
     /// Whoever asks is ended.
     Dies,
-    /// There is no process to be had that could ask.
+    /// There is no process to be had that could ask, or it would be the first of a PID namespace.
     Unknown,
+}
+
+/// Whether the next child of this process begins a PID namespace (`unshare --pid`): it is to be the program's own, for the
+/// namespace takes no more processes once its first has ended.
+pub fn next_child_begins_a_namespace() -> bool {
+    let link = c"/proc/thread-self/ns/pid_for_children";
+    // The link is there, and leads nowhere until the namespace has a process.
+    sys::read_link(link, &mut [0; 64]) == -(linux_raw_sys::errno::ENOENT as isize) && sys::is_link(link)
+}
+
+/// Whether children of this process are in another PID namespace than the process, which they cannot name.
+pub fn children_are_elsewhere() -> bool {
+    let (mut own, mut theirs) = ([0; 64], [0; 64]);
+    let own_length = sys::read_link(c"/proc/thread-self/ns/pid", &mut own);
+    let length = sys::read_link(c"/proc/thread-self/ns/pid_for_children", &mut theirs);
+    next_child_begins_a_namespace() || own_length > 0 && length > 0 && own != theirs
 }
 
 /// The answer to a question that makes system calls. Under a filter a child asks: `question` may make system calls and use
@@ -28,6 +44,9 @@ pub fn safely(question: impl FnOnce() -> bool) -> Answer {
 
 /// The same by a child, whether there is a filter or not. In a process of one thread, `question` may do what it likes.
 pub fn in_child(question: impl FnOnce() -> bool) -> Answer {
+    if next_child_begins_a_namespace() {
+        return Answer::Unknown;
+    }
     match sys::fork_without_signal() {
         0 => {
             const PR_SET_DUMPABLE: u32 = 4;

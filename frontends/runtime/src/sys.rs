@@ -236,6 +236,18 @@ pub fn has_attribute(fd: i32, name: &core::ffi::CStr) -> bool {
     }
 }
 
+/// Whether a path names a symbolic link, wherever that leads.
+pub fn is_link(path: &core::ffi::CStr) -> bool {
+    let mut status = core::mem::MaybeUninit::<raw::stat>::uninit();
+    let at_cwd = raw::AT_FDCWD as isize as usize;
+    let no_follow = raw::AT_SYMLINK_NOFOLLOW as usize;
+    let arguments = [at_cwd, path.as_ptr().addr(), status.as_mut_ptr().addr(), no_follow, 0, 0];
+    // SAFETY: reads a string and writes the structure.
+    let result = unsafe { arch::syscall(raw::__NR_newfstatat as usize, arguments) };
+    // SAFETY: filled in where the call succeeds.
+    result == 0 && unsafe { status.assume_init_ref() }.st_mode & raw::S_IFMT == raw::S_IFLNK
+}
+
 /// `readlink(2)`; a negative errno on failure.
 pub fn read_link(path: &core::ffi::CStr, buffer: &mut [u8]) -> isize {
     let at_cwd = raw::AT_FDCWD as isize as usize;

@@ -283,6 +283,10 @@ fn start(library: &Path, program: &Path, question: &str) -> io::Result<Output> {
 /// # Errors
 /// Why not. Where no program can be started to see, none is told.
 pub fn loads(library: &Path, program: &Path) -> Result<(), String> {
+    // That process is the program's to start.
+    if ask::next_child_begins_a_namespace() {
+        return Ok(());
+    }
     trial_program(Some(program)).map_or(Ok(()), |trial| loads_into(&trial, library))
 }
 
@@ -326,6 +330,10 @@ pub fn why_not_traced(error: &io::Error) -> (String, &'static str) {
         (Some(libc::ENOSYS), _) if cfg!(not(target_arch = "x86_64")) => {
             ("on this architecture that is not possible yet", "use a dynamically linked build")
         }
+        (Some(libc::ESRCH), _) => (
+            "children of this process are in another PID namespace than it, as behind unshare --pid",
+            "let the program be the first process of that namespace (unshare --pid --fork)",
+        ),
         (_, Some(3)) => {
             ("the sysctl kernel.yama.ptrace_scope is 3: nobody may trace", "use a dynamically linked build")
         }

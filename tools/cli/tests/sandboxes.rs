@@ -238,6 +238,63 @@ fn is_root() -> bool {
     is
 }
 
+/// Behind `unshare --pid` the first child is a namespace's first process, which takes the namespace along when it ends: it is the
+/// program's.
+#[test]
+fn the_first_child_is_the_programs() {
+    if !is_root() {
+        return;
+    }
+    let deny = compile("deny", "deny.c", &[]);
+    let unshared = |arguments: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.arg("--pid").arg(&deny).arg("1").arg(anyring()).args(arguments).output().unwrap()
+    };
+    let program = compile("namespace", "namespace.c", &[]);
+    for engine in ["auto", "user"] {
+        let output = unshared(&["run", "--engine", engine, "--", program.to_str().unwrap()]);
+        assert_eq!(
+            String::from_utf8_lossy(&output.stdout),
+            "children: 1 1, exit 7\n",
+            "{engine}: {output:?}"
+        );
+    }
+    let report = unshared(&["doctor", "--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
+    assert_eq!(
+        (&report["verdict"], &report["kernel"]["error"]),
+        (&"user".into(), &"EPERM".into()),
+        "{report}"
+    );
+    if cfg!(target_arch = "x86_64") {
+        // No tracer could name the program.
+        let output = unshared(&["run", &nop(&["-static"])]);
+        assert_eq!(output.status.code(), Some(125), "{output:?}");
+        assert!(text(&output).contains("in another PID namespace"), "{output:?}");
+        let program = compile("namespace-static", "namespace.c", &["-static"]);
+        let script = format!("exec unshare --pid {}", program.display());
+        let output = denied(1).args(["sh", "-c", &script]).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "children: 1 1, exit 7\n", "{output:?}");
+    }
+}
+
+/// Where no process can be had to try it, nobody dies of trying.
+#[test]
+fn a_filter_that_kills_kills_nobody_behind_unshare() {
+    if !is_root() {
+        return;
+    }
+    let output = Command::new("unshare")
+        .arg("--pid")
+        .arg(compile("deny", "deny.c", &[]))
+        .arg("kill")
+        .arg(anyring())
+        .args(["run", "true"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
 /// A shell in a mount namespace in which an empty directory lies where anyring is; `None` where there is none to be had.
 fn elsewhere(root: &Path, script: &str) -> Option<Output> {
     if !is_root() {

@@ -13,6 +13,7 @@ mod tracer;
 mod tracer;
 
 use crate::library;
+use anyring_runtime::ask;
 use image::Image;
 use std::convert::Infallible;
 use std::ffi::{CStr, CString};
@@ -88,6 +89,10 @@ struct Tracer {
 impl Tracer {
     /// Starts it; when this returns, this process is traced.
     fn start(image: &Image, program: &CStr) -> io::Result<Self> {
+        // It could not name this process.
+        if ask::children_are_elsewhere() {
+            return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        }
         let (mut channel, other) = UnixStream::pair()?;
         // SAFETY: asks only.
         let own = unsafe { libc::getpid() };
