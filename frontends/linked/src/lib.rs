@@ -15,7 +15,8 @@ pub use anyring_runtime::process::{exits, others_answer};
 pub use notice::thread as thread_enters;
 
 use anyring_engine::{Caller, Host, frontend};
-use anyring_runtime::{calls, config, process, sys};
+use anyring_runtime::config::Level;
+use anyring_runtime::{calls, config, log, process, sys};
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -47,7 +48,13 @@ pub fn choose() -> Choice {
     process::refuse_settings(&config);
     // SAFETY: makes a ring.
     let kernel = |number, arguments| unsafe { syscall(number, arguments) };
-    process::choose(config.choice, kernel)
+    match process::choose(config.choice, kernel) {
+        Choice::User if process::rings_kill() => {
+            log::line(Level::Info, format_args!("{}: io_uring is left as it is", process::RINGS_KILL));
+            Choice::Kernel
+        }
+        engine => engine,
+    }
 }
 
 /// Puts anyring's engine in place, once; rings can be made from here on. What `host` provides must not touch

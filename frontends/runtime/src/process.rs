@@ -54,6 +54,8 @@ pub fn choose(asked: Choice, kernel: impl Fn(usize, [usize; 6]) -> isize) -> Cho
             beside::offer();
             Choice::Kernel
         }
+        // Then nobody makes rings: what the kernel says is an errno at least.
+        Choice::Auto if rings_kill() => Choice::Kernel,
         Choice::Auto => Choice::User,
         choice => choice,
     }
@@ -80,6 +82,20 @@ fn kernel_allows(kernel: impl Fn(usize, [usize; 6]) -> isize) -> bool {
         Answer::Dies | Answer::Unknown => false,
     }
 }
+
+/// Whether a filter ends whoever makes a file in memory, which our engine needs for a ring.
+pub fn rings_kill() -> bool {
+    let makes_a_file = || {
+        let fd = sys::memory_file(c"anyring");
+        sys::close(fd);
+        fd >= 0
+    };
+    ask::safely(makes_a_file) == Answer::Dies
+}
+
+/// What is said then.
+pub const RINGS_KILL: &str =
+    "a seccomp filter ends processes that call memfd_create, as the engine does for a ring";
 
 /// How a program ends that was started to see whether the engine gets into it, where it does. No other ends so as a rule.
 pub const LOADED: i32 = 86;

@@ -5,7 +5,7 @@
 //! program that was started with one finds it, and hands it on to those that it starts.
 
 use alloc::vec::Vec;
-use anyring_runtime::sys;
+use anyring_runtime::{process, sys};
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
 use core::ops::Deref;
@@ -113,6 +113,10 @@ impl Copy {
     }
 
     fn at(start: usize, length: usize) -> Option<Self> {
+        // A program that has no use for the library must not end for it.
+        if process::rings_kill() {
+            return None;
+        }
         let fd = sys::memory_file(c"libanyring_preload.so");
         if fd < 0 {
             return None;

@@ -34,7 +34,13 @@ pub fn begin(
     // An ancestor's engine is ours, or it was traced.
     let known = inherited && config.choice == Choice::Auto && !trace::is_wanted();
     let asked = if known { Choice::User } else { config.choice };
-    if choose(asked, kernel) == Choice::Kernel {
+    let engine = choose(asked, kernel);
+    let nobody_answers = engine == Choice::Kernel && asked == Choice::Auto && !beside::is_offered();
+    if nobody_answers || engine == Choice::User && !inherited && process::rings_kill() {
+        process::goes_without(config, format_args!("{}", process::RINGS_KILL));
+        return false;
+    }
+    if engine == Choice::Kernel {
         return watch(reach, interposes, inherited, host);
     }
     let trapped = if inherited { Ok(()) } else { trap::install(reach, interposes) };

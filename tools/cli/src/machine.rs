@@ -72,7 +72,8 @@ pub struct Injection {
 pub fn injection() -> Injection {
     let image = library::find().and_then(|library| library::image(&library)).and_then(inject::check);
     let traced = || inject::possible().map_err(|error| why_not_traced(&error).0);
-    let why_not = image.and_then(|()| traced()).err();
+    let possible = image.and_then(|()| traced());
+    let why_not = if process::rings_kill() { Some(process::RINGS_KILL.to_owned()) } else { possible.err() };
     Injection { works: why_not.is_none(), why_not }
 }
 

@@ -5,7 +5,7 @@ use crate::inject::{self, Failure};
 use crate::status::{NOT_EXECUTABLE, NOT_FOUND, OWN_FAILURE, fail};
 use crate::{library, machine};
 use anyring_runtime::config::{self, Choice, Config, Wrong};
-use anyring_runtime::{arch, log, process, trace};
+use anyring_runtime::{arch, beside, log, process, trace};
 use anyring_trap::program::{self, Kind};
 use std::env;
 use std::ffi::{CString, OsStr, OsString};
@@ -48,7 +48,13 @@ pub fn run(arguments: &Run) -> ExitCode {
     // SAFETY: makes a ring.
     let kernel = |number, arguments| unsafe { arch::syscall(number, arguments) };
     let is_traced = trace::is_wanted() || arguments.trace.is_some();
-    let needs_library = process::choose(config.choice, kernel) == Choice::User || is_traced;
+    let chosen = process::choose(config.choice, kernel);
+    let needs_library = chosen == Choice::User || is_traced;
+    let nobody_answers = config.choice == Choice::Auto && chosen == Choice::Kernel && !beside::is_offered();
+    // A dynamic program says so itself.
+    if nobody_answers && kind_of(&program) == Kind::Static {
+        log::write(format_args!("{}: io_uring is left as it is", process::RINGS_KILL));
+    }
     let kind = if needs_library { kind_of(&program) } else { Kind::Unknown };
     if let Some(code) = refuse(&program, kind) {
         return code;

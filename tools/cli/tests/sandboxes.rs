@@ -86,6 +86,37 @@ fn static_programs_are_refused_or_go_without_where_calls_kill() {
     assert!(text(&output).contains("io_uring is left as it is"), "{output:?}");
 }
 
+/// A filter that kills whoever makes a file in memory, as the engine does for a ring: nobody dies of the engine, and nobody is
+/// told that it is there.
+#[test]
+fn a_filter_that_kills_files_in_memory_kills_nobody() {
+    let mut programs = vec![nop(&[]), nop(&["-DBY_LIBC"])];
+    if cfg!(target_arch = "x86_64") {
+        programs.extend([nop(&["-static"]), nop(&["-static-pie"])]);
+    }
+    for program in &programs {
+        let native =
+            Command::new(compile("deny", "deny.c", &[])).args(["1,memfd", program]).output().unwrap();
+        let output = confined("1,memfd", &["run", program]).unwrap();
+        assert_eq!((output.status, &output.stdout), (native.status, &native.stdout), "{output:?}");
+        let script = format!("{program}; echo $?");
+        let output = confined("1,memfd", &["run", "--log", "off", "--", "sh", "-c", &script]).unwrap();
+        assert!(String::from_utf8_lossy(&output.stdout).ends_with("99\n"), "{output:?}");
+        let output = confined("1,memfd", &["run", "--engine", "user", program]).unwrap();
+        assert_eq!(output.status.code(), Some(125), "{output:?}");
+        assert!(text(&output).contains("memfd_create"), "{output:?}");
+    }
+    let report = confined("1,memfd", &["doctor", "--json"]).unwrap();
+    assert_eq!(report.status.code(), Some(1), "{report:?}");
+    let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
+    assert_eq!(
+        (&report["verdict"], &report["static_programs"]["works"]),
+        (&"none".into(), &false.into()),
+        "{report}"
+    );
+    assert!(report["trap"]["why_not"].as_str().is_some_and(|why| why.contains("memfd_create")), "{report}");
+}
+
 #[test]
 fn the_doctor_survives_a_filter_that_kills() {
     let output = confined("kill", &["doctor", "--json"]).unwrap();

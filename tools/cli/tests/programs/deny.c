@@ -1,7 +1,8 @@
 /* Runs a program in a sandbox: the io_uring calls are answered by an errno, as the default profiles of container engines
- * do, or end the process; ptrace is perhaps denied, as older ones do; no memory becomes executable.
+ * do, or end the process; ptrace is perhaps denied, as older ones do; no memory becomes executable; files in memory end
+ * the process.
  *
- *   deny ERRNO|kill[,ptrace][,mdwe] PROGRAM [ARGUMENTS] */
+ *   deny ERRNO|kill[,ptrace][,mdwe][,memfd] PROGRAM [ARGUMENTS] */
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -25,8 +26,11 @@ int main(int count, char **arguments) {
     int kills = strncmp(how, "kill", 4) == 0;
     unsigned answer = kills ? SECCOMP_RET_KILL_PROCESS : SECCOMP_RET_ERRNO | atoi(how);
     int ptrace = strstr(how, ",ptrace") ? SYS_ptrace : -1;
+    int memfd = strstr(how, ",memfd") ? SYS_memfd_create : -1;
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, memfd, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ptrace, 3, 0),
         BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, SYS_io_uring_setup, 0, 3),
         BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, SYS_io_uring_register, 2, 0),
