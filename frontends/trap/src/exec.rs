@@ -274,19 +274,20 @@ impl Plan {
     }
 }
 
-/// A command for a shell that is started with `environment` by a function that takes none (`system`, `popen`), with what the
-/// shell's own programs would lack assigned in front of it; and what must live until the shell runs. `None` where nothing
-/// is missing.
+/// A command for a shell that is started with `environment` by a function that takes none (`system`, `popen`), where that lacks
+/// something or the shell is static: a shell with all of it takes the first one's place, for the programs that a shell without
+/// the engine starts may have none either. And what must live until the shell runs. `None` where nothing is missing.
 ///
 /// # Safety
 /// `environment` must be null or a list of strings.
 pub unsafe fn shell_command(command: &CStr, environment: Strings) -> Option<(Vec<u8>, Plan)> {
-    // SAFETY: the caller's promise; the path is a constant.
-    let plan = unsafe { Plan::new(c"/bin/sh".as_ptr(), null(), environment) };
-    if plan.environment == environment {
+    let own = [c"sh".as_ptr(), c"-c".as_ptr(), c"--".as_ptr(), command.as_ptr(), c"sh".as_ptr(), null()];
+    // SAFETY: the caller's promise; constants, and a string that outlives the use of its address.
+    let plan = unsafe { Plan::new(c"/bin/sh".as_ptr(), own.as_ptr(), environment) };
+    if plan.environment == environment && !plan.replaced {
         return None;
     }
-    // SAFETY: the caller's promise; a plan's environment is such a list.
+    // SAFETY: the caller's promise; a plan's lists are such.
     let (given, complete) = unsafe { (entries(environment), entries(plan.environment)) };
     let added = complete.filter(|entry| !given.clone().any(|given| given.as_ptr() == entry.as_ptr()));
     let mut assigned = Vec::new();
@@ -295,9 +296,25 @@ pub unsafe fn shell_command(command: &CStr, environment: Strings) -> Option<(Vec
         quote(entry.to_bytes(), &mut assigned);
         assigned.push(b';');
     }
-    assigned.extend_from_slice(command.to_bytes_with_nul());
-    Some((assigned, plan))
+    let mut whole = assigned.clone();
+    whole.extend_from_slice(b"exec");
+    // SAFETY: the path and the list are strings that the plan keeps, or those above.
+    let words = unsafe { core::iter::once(CStr::from_ptr(plan.path)).chain(entries(plan.arguments).skip(1)) };
+    for word in words {
+        whole.push(b' ');
+        quote(word.to_bytes(), &mut whole);
+    }
+    whole.push(0);
+    // Too long where the command itself almost is: its own programs have the engine, those that they start perhaps not.
+    if whole.len() > LONGEST_ARGUMENT {
+        whole = assigned;
+        whole.extend_from_slice(command.to_bytes_with_nul());
+    }
+    (whole.len() <= LONGEST_ARGUMENT).then_some((whole, plan))
 }
+
+/// What the kernel takes for one argument (`MAX_ARG_STRLEN`), with the zero.
+const LONGEST_ARGUMENT: usize = 128 << 10;
 
 /// One word for a shell.
 fn quote(word: &[u8], quoted: &mut Vec<u8>) {

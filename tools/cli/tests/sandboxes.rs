@@ -377,6 +377,21 @@ fn children_in_another_root_have_the_engine() {
     std::fs::remove_dir(&root).unwrap();
 }
 
+/// Shells that are started without an environment, by functions that take none, and what they start.
+#[test]
+fn shells_without_an_environment_have_the_engine() {
+    let program = compile("shells", "shells.c", &[]);
+    let options = if cfg!(target_arch = "x86_64") { ["-DBY_LIBC", "-static-pie"] } else { ["", "-DBY_LIBC"] };
+    for option in options {
+        let command = format!("{} >/dev/null && exit 4", nop(&[option]));
+        let output = denied(1).arg(&program).arg(&command).output().unwrap();
+        let native = Command::new(&program).arg("exit 4").output().unwrap();
+        assert_eq!(output.stdout, native.stdout, "{output:?}");
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(log.matches("rings=2").count(), 2, "{log}");
+    }
+}
+
 #[test]
 fn bubblewrap_may_hide_the_library() {
     if Command::new("bwrap").arg("--version").output().is_err() {
