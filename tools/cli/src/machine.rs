@@ -2,8 +2,10 @@
 
 use crate::{inject, library};
 use anyring_runtime::ask::{self, Answer};
-use anyring_runtime::process;
+use anyring_runtime::{arch, calls, process};
+use anyring_trap::filter::Reach;
 use anyring_trap::program::{self, Kind};
+use anyring_trap::{stub, trap};
 use serde::Serialize;
 use std::ffi::CString;
 use std::fs;
@@ -12,6 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::Ordering;
 
 /// Whether and how far the kernel's `io_uring` may be used.
 #[derive(Debug, Serialize)]
@@ -217,8 +220,9 @@ pub fn trap() -> Trap {
         false => library.display().to_string(),
     });
     let Some(program) = trial_program(None) else {
-        // Nobody needs it here.
-        return Trap { library: shown, works: true, loads: true, why_not: None };
+        // All programs are static here, as this command is: the engine comes into them by the other way.
+        let why_not = injection().why_not.or_else(|| why_no_trap(ask::in_child(traps_here)));
+        return Trap { library: shown, works: why_not.is_none(), loads: why_not.is_none(), why_not };
     };
     let loads = loads_into(&program, &library);
     let why_not = match start_with(&library, &program, "traps") {
@@ -227,6 +231,32 @@ pub fn trap() -> Trap {
     };
     Trap { library: shown, works: why_not.is_none(), loads: loads.is_ok(), why_not }
 }
+
+/// Puts a trap into this process, for good, and makes a call; whether it trapped.
+fn traps_here() -> bool {
+    let reach = Reach { low: true, text: None };
+    if stub::install().is_err() || trap::install(&reach, false).is_err() {
+        return false;
+    }
+    // SAFETY: creates nothing, reads nothing, whoever answers.
+    unsafe { arch::syscall(libc::SYS_io_uring_setup as usize, [0; 6]) };
+    calls::TRAPS.load(Ordering::Relaxed) == 1
+}
+
+/// Why not, by what came of that in a child.
+fn why_no_trap(answer: Answer) -> Option<String> {
+    match answer {
+        Answer::Is(true) => None,
+        Answer::Is(false) => {
+            Some(String::from("a seccomp filter of ours cannot be installed, or does not act"))
+        }
+        Answer::Dies => Some(String::from(KILLS)),
+        Answer::Unknown => Some(String::from("no process can be started to try it")),
+    }
+}
+
+/// A filter that was there before.
+const KILLS: &str = "a seccomp filter ends processes that make the calls, and outranks ours";
 
 /// A dynamic program to try the library with, which ends before its `main`: this command, where it is one; else one that
 /// is there as a rule, or at last `program`.
@@ -309,7 +339,7 @@ fn why_not(output: &Output, loads: &Result<(), String>) -> Option<String> {
     }
     let killed = output.status.signal() == Some(libc::SIGSYS);
     Some(match complaint(output) {
-        _ if killed => String::from("a seccomp filter ends processes that make the calls, and outranks ours"),
+        _ if killed => String::from(KILLS),
         Some(line) => line,
         None => format!("the call was not trapped ({})", output.status),
     })
@@ -390,6 +420,14 @@ mod tests {
     fn explain(error: i32, version: &str, disabled: Option<u32>, mode: u32) -> String {
         let seccomp = Seccomp { mode: Some(mode), filters: None, no_new_privs: false };
         why(&io::Error::from_raw_os_error(error), version, disabled, &seccomp)
+    }
+
+    /// Where no program could be started with the library in it.
+    #[test]
+    fn the_trap_can_be_tried_without_a_program() {
+        assert_eq!(ask::in_child(traps_here), Answer::Is(true));
+        assert_eq!(why_no_trap(Answer::Is(true)), None);
+        assert!(why_no_trap(Answer::Dies).is_some_and(|why| why.contains("outranks")));
     }
 
     #[test]
