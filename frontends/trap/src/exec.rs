@@ -84,6 +84,8 @@ pub struct Plan {
     pub environment: Strings,
     /// Whether another file stands in for the one that was named.
     pub replaced: bool,
+    /// The descriptor by which the program gets the library, if it does by one.
+    pub descriptor: Option<i32>,
     // What the pointers above name, where it was made here.
     _path: Vec<u8>,
     _arguments: Vec<*const c_char>,
@@ -105,6 +107,7 @@ impl Plan {
             arguments,
             environment,
             replaced: false,
+            descriptor: None,
             _path: Vec::new(),
             _arguments: Vec::new(),
             _environment: Vec::new(),
@@ -264,6 +267,7 @@ impl Plan {
             list = replace(&list, path.to_bytes(), substitute.as_deref());
             changed = true;
         }
+        self.descriptor = library::listed(&list).and_then(|path| library::descriptor(&Path::of(path)));
         let mut entry = Vec::new();
         if !list.is_empty() {
             entry.extend_from_slice(prefix);

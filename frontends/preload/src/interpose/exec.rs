@@ -1,5 +1,6 @@
 //! `execve` and its kin, with what [`anyring_trap::exec`] makes of them.
 
+use super::spawn::Kept;
 use crate::inside;
 use alloc::vec::Vec;
 use anyring_interpose::next;
@@ -273,6 +274,9 @@ macro_rules! spawn {
             // SAFETY: the caller's promise.
             let (_path, plan) = unsafe { $find(path, arguments, environment) };
             let (path, arguments, environment) = (plan.path, plan.arguments, plan.environment);
+            // SAFETY: the caller's promise.
+            let kept = plan.descriptor.and_then(|descriptor| unsafe { Kept::new(actions, descriptor) });
+            let actions = kept.as_ref().map_or(actions, Kept::as_ptr);
             next!(
                 $text,
                 fn(*mut c_int, *const c_char, *const c_void, *const c_void, Strings, Strings) -> c_int,

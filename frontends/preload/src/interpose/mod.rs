@@ -8,6 +8,7 @@ use linux_raw_sys::general as raw;
 pub mod exec;
 pub mod process;
 pub mod signal;
+pub mod spawn;
 
 /// The functions that every front end with a C library has.
 pub struct Interposed;

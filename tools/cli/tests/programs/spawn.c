@@ -1,0 +1,35 @@
+/* Spawns itself, and that a program, with all descriptors closed but the first three. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char **environ;
+
+static int spawn(char **call) {
+    posix_spawn_file_actions_t actions;
+    pid_t child;
+    int status;
+    if (posix_spawn_file_actions_init(&actions) || posix_spawn_file_actions_adddup2(&actions, 5, 0) ||
+        posix_spawn_file_actions_addclosefrom_np(&actions, 3) ||
+        posix_spawn(&child, call[0], &actions, 0, call, environ) || waitpid(child, &status, 0) != child)
+        return 90;
+    posix_spawn_file_actions_destroy(&actions);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+int main(int count, char **arguments) {
+    /* In the child, none of these is open, and the input is the first. */
+    int own[] = {3, 5, 99, 101, 200}, is_child = count > 2;
+    for (int i = 0; i < 5; i++) {
+        if (is_child && fcntl(own[i], F_GETFD) >= 0)
+            return 80 + i;
+        if (dup2(1, own[i]) != own[i])
+            return 91;
+    }
+    char *child[] = {arguments[0], arguments[1], "child", 0}, *program[] = {arguments[1], 0};
+    int code = spawn(program);
+    return code || is_child ? code : spawn(child);
+}
