@@ -46,9 +46,11 @@ fn blocked() -> Option<&'static AtomicU32> {
 /// Gives the calling thread a place, perhaps that of one that has ended. Where there is none, it is not noted.
 fn note_blocked() {
     let (process, own) = (sys::process_id(), sys::thread_id());
+    // A child that shares this memory cannot tell whose threads live. Its own place is free when it has ended.
+    let is_owner = signals::is_owner();
     for thread in &BLOCKED {
         let other = thread.load(Ordering::Relaxed);
-        let free = other == 0 || !sys::is_thread(process, other);
+        let free = other == 0 || is_owner && !sys::is_thread(process, other);
         if free && thread.compare_exchange(other, own, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             BLOCKED_COUNT.fetch_add(u32::from(other == 0), Ordering::Relaxed);
             return;
@@ -94,8 +96,8 @@ impl Frontend for Injected {
 
     fn trapped_at(&self, _next: usize) {}
 
-    fn wants_trap_blocked(&self) -> bool {
-        blocked().is_some()
+    fn wants_trap_blocked(&self) -> Option<bool> {
+        Some(blocked().is_some())
     }
 
     fn want_trap_blocked(&self, wants: bool) {

@@ -67,7 +67,7 @@ impl Frontend for Preload {
         patch::trapped_at(next);
     }
 
-    fn wants_trap_blocked(&self) -> bool {
+    fn wants_trap_blocked(&self) -> Option<bool> {
         inside::wants_trap_blocked()
     }
 

@@ -21,13 +21,16 @@ struct Note {
     blocked: Cell<bool>,
     /// Whether its end will be told ([`crate::threads`]).
     known: Cell<bool>,
-    /// Whether the program wants SIGSYS blocked.
-    wants_trap_blocked: Cell<bool>,
+    /// Whether the program wants SIGSYS blocked: [`WANTS`] or [`WANTS_NOT`], or 0 where it has not said so.
+    wants_trap_blocked: Cell<u8>,
     /// The mask to put back when it leaves, if so.
     mask: Cell<u64>,
     /// The signals that were kept out.
     kept_out: Cell<u64>,
 }
+
+const WANTS: u8 = 1;
+const WANTS_NOT: u8 = 2;
 
 const _: () = assert!(size_of::<Note>() == arch::NOTE_BYTES);
 
@@ -73,14 +76,15 @@ pub fn set_known(known: bool) -> bool {
     note().known.replace(known)
 }
 
-/// Whether the program wants SIGSYS blocked in the calling thread.
-pub fn wants_trap_blocked() -> bool {
-    note().wants_trap_blocked.get()
+/// Whether the program wants SIGSYS blocked in the calling thread, if it has said so.
+pub fn wants_trap_blocked() -> Option<bool> {
+    let wants = note().wants_trap_blocked.get();
+    (wants != 0).then_some(wants == WANTS)
 }
 
 /// The program wants SIGSYS blocked in the calling thread from now on, or not any more.
 pub fn want_trap_blocked(blocked: bool) {
-    note().wants_trap_blocked.set(blocked);
+    note().wants_trap_blocked.set(if blocked { WANTS } else { WANTS_NOT });
 }
 
 /// The calling thread leaves the engine, whose [`Inside`] was forgotten.

@@ -335,6 +335,7 @@ const TEXT_CALLS: &[u32] = &[
     #[cfg(target_arch = "x86_64")]
     raw::__NR_fork,
     raw::__NR_rt_sigprocmask,
+    raw::__NR_rt_sigpending,
     raw::__NR_execve,
     raw::__NR_execveat,
     raw::__NR_exit_group,

@@ -17,6 +17,7 @@ pub mod filter;
 pub mod fork;
 pub mod library;
 pub mod low;
+pub mod pending;
 pub mod program;
 pub mod signals;
 pub mod start;
@@ -41,9 +42,10 @@ pub trait Frontend: Sync {
     /// A call trapped; `next` is the address behind its instruction. Called in the handler.
     fn trapped_at(&self, next: usize);
 
-    /// Whether the program wants SIGSYS blocked in the calling thread. It never is, for a trap under a blocked SIGSYS kills.
-    fn wants_trap_blocked(&self) -> bool {
-        false
+    /// Whether the program wants SIGSYS blocked in the calling thread; `None` where the thread has not said so yet. It never
+    /// is, for a trap under a blocked SIGSYS kills.
+    fn wants_trap_blocked(&self) -> Option<bool> {
+        Some(false)
     }
 
     /// The program wants SIGSYS blocked in the calling thread from now on, or not any more.

@@ -9,10 +9,13 @@
 //! same ring, or jump away for ever. A signal that arrives inside the engine is queued anew, with
 //! everything blocked, and comes when the thread has left the engine; a wait of the engine is
 //! interrupted by it as it would be in the kernel.
+//!
+//! SIGSYS is never blocked. Where the program wants it blocked, one that is sent is [kept](pending).
 
 use crate::Frontend;
 use crate::arch::{self, Context};
 use crate::fork;
+use crate::pending;
 use crate::stub;
 use anyring_engine::frontend;
 use anyring_engine::os::user;
@@ -85,6 +88,10 @@ impl Entry {
         self.handler.store(action.handler, Ordering::Release);
     }
 }
+
+/// The signals that a program can block, without SIGSYS, the others that an instruction raises, and those of C libraries.
+const EVERY_OTHER: u64 =
+    ASYNCHRONOUS & !(signal_bit(raw::SIGKILL) | signal_bit(raw::SIGSTOP) | signal_bit(32) | signal_bit(33));
 
 /// Whether the kernel's action for `signal` is always ours.
 fn is_ours(signal: usize) -> bool {
@@ -179,6 +186,7 @@ pub fn is_owner() -> bool {
 pub fn forked() {
     OWNER.store(sys::process_id(), Ordering::Relaxed);
     LOCK.store(false, Ordering::Release);
+    pending::forked();
 }
 
 /// `sigaction(2)` as the program asks for it; a negative errno on failure.
@@ -233,14 +241,18 @@ pub unsafe fn called_action(a: [usize; 6]) -> isize {
 
 /// Whether the program wants SIGSYS blocked in the calling thread, as a mask of that signal alone.
 pub fn wanted_trap() -> u64 {
-    let wanted = crate::frontend().is_some_and(Frontend::wants_trap_blocked);
-    if wanted { signal_bit(raw::SIGSYS) } else { 0 }
+    let wanted = crate::frontend().and_then(Frontend::wants_trap_blocked);
+    if wanted == Some(true) { signal_bit(raw::SIGSYS) } else { 0 }
 }
 
-/// Takes note of what the program wants of SIGSYS.
-fn want_trap(mask: u64) {
+/// Takes note of what the program wants of SIGSYS, by a mask.
+pub fn want_trap(mask: u64) {
+    let blocked = mask & signal_bit(raw::SIGSYS) != 0;
     if let Some(frontend) = crate::frontend() {
-        frontend.want_trap_blocked(mask & signal_bit(raw::SIGSYS) != 0);
+        frontend.want_trap_blocked(blocked);
+    }
+    if !blocked {
+        pending::unblocked();
     }
 }
 
@@ -267,6 +279,22 @@ pub fn trapped_mask(a: [usize; 6], interrupted: &mut Context) -> isize {
 /// `rt_sigprocmask(2)` as the program asks for it.
 pub fn called_mask(a: [usize; 6]) -> isize {
     procmask(a, sys::unblock_signals(0), |after| _ = sys::set_signal_mask(after))
+}
+
+/// `rt_sigpending(2)` as the trap saw it, or as the program asks for it by number: with SIGSYS, if that [waits](pending) for the
+/// program to unblock it.
+///
+/// # Safety
+/// The program made the call.
+pub unsafe fn called_pending(a: [usize; 6]) -> isize {
+    // SAFETY: the caller's promise.
+    let result = unsafe { stub::syscall(raw::__NR_rt_sigpending as usize, a) };
+    let (set, bytes) = (a[0] as u64, a[1]);
+    if result < 0 || bytes < size_of::<u64>() || pending::mask() == 0 {
+        return result;
+    }
+    let with = user::read::<u64>(set).map(|pending| pending | pending::mask());
+    with.and_then(|with| user::write(set, &with)).map_or_else(|errno| errno.negated() as isize, |()| result)
 }
 
 /// `rt_sigprocmask(2)` of a thread whose mask is `before` and is changed by `change`.
@@ -359,23 +387,23 @@ unsafe extern "C" fn deliver(signal: c_int, info: *mut c_void, context: *mut Con
     // The signal may have come while a call waited with a mask of its own (`ppoll`, `sigsuspend`), which is in force while the
     // handler runs. A trap under a blocked SIGSYS kills; on return the kernel puts back the mask in the context. A program
     // without rings is spared the call, which a filter of its own may forbid.
-    if calls::rings_exist() || calls::TRAPS.load(Ordering::Relaxed) > 0 {
+    if calls::rings_exist() || calls::TRAPS.load(Ordering::Relaxed) > 0 || pending::is_awaited() {
         sys::unblock_signals(signal_bit(raw::SIGSYS));
     }
-    let wanted = wanted_trap();
+    let said = || crate::frontend().and_then(Frontend::wants_trap_blocked);
+    let before = said();
     // SAFETY: the program installed it for this signal.
     unsafe { run(action.handler, signal, info, context) };
-    want_trap(wanted);
+    if said() != before {
+        want_trap(if before == Some(true) { signal_bit(raw::SIGSYS) } else { 0 });
+    }
 }
 
 /// Queues the signal for this thread anew, to come when it has left the engine.
 fn postpone(signal: c_int, info: *mut c_void, interrupted: &mut Context) {
-    let arguments =
-        [sys::process_id() as usize, sys::thread_id() as usize, signal as usize, info.addr(), 0, 0];
     // Blocked first, or a handler with SA_NODEFER would see it again at once.
     sys::set_signal_mask(ASYNCHRONOUS);
-    // SAFETY: the signal's own information, sent to ourselves.
-    unsafe { syscall(raw::__NR_rt_tgsigqueueinfo as usize, arguments) };
+    sys::queue_to_self(signal as u32, info);
     if let Some(frontend) = crate::frontend() {
         frontend.kept_out(signal_bit(signal as u32), interrupted);
     }
@@ -428,6 +456,16 @@ pub unsafe fn obey(signal: c_int, info: *mut c_void, interrupted: &mut Context) 
     let action = entry.load();
     // SAFETY: `si_code` is the third word of every `siginfo_t`.
     let code = unsafe { *info.cast::<c_int>().add(2) };
+    // A thread inherits the mask, and nobody sees that: where all others are blocked, SIGSYS is, too.
+    let inherits = || interrupted.signal_mask() & EVERY_OTHER == EVERY_OTHER;
+    let is_blocked = || crate::frontend().is_some_and(|it| it.wants_trap_blocked().unwrap_or_else(inherits));
+    if code <= 0 && signal == raw::SIGSYS as c_int && is_blocked() {
+        if is_owner() {
+            // SAFETY: the kernel's, for a handler of this signal.
+            unsafe { pending::hold(info) };
+        }
+        return;
+    }
     if action.handler == IGNORE && code <= 0 {
         return;
     }

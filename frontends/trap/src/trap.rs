@@ -34,6 +34,7 @@ const OTHER_CALLS: &[u32] = &[
     raw::__NR_mmap,
     raw::__NR_rt_sigaction,
     raw::__NR_rt_sigprocmask,
+    raw::__NR_rt_sigpending,
     raw::__NR_execve,
     raw::__NR_execveat,
     raw::__NR_exit_group,
@@ -231,6 +232,8 @@ unsafe fn perform(number: usize, mut arguments: [usize; 6], interrupted: &mut Co
         // SAFETY: the program's own call.
         raw::__NR_rt_sigaction => return unsafe { signals::called_action(arguments) },
         raw::__NR_rt_sigprocmask => return signals::trapped_mask(arguments, interrupted),
+        // SAFETY: the program's own call.
+        raw::__NR_rt_sigpending => return unsafe { signals::called_pending(arguments) },
         // SAFETY: the program's own call.
         raw::__NR_execve | raw::__NR_execveat => return unsafe { exec::trapped(number, arguments, mask) },
         // SAFETY: the program's own call.

@@ -112,6 +112,19 @@ fn signals_are_the_programs() {
     }
 }
 
+/// SIGSYS is never blocked, and looks as if it were.
+#[test]
+fn sigsys_may_be_blocked_sent_and_awaited() {
+    for (name, options) in [("masks-inline", vec!["-pthread"]), ("masks-libc", vec!["-pthread", "-DBY_LIBC"])]
+    {
+        let program = compile(name, "masks.c", &options);
+        for patch in [false, true] {
+            let (outcome, _) = compare(&program, &NONE, patch);
+            assert_eq!(outcome.signal, Some(libc::SIGSYS), "{}", outcome.stdout);
+        }
+    }
+}
+
 #[test]
 fn children_have_rings_too() {
     let program = compile("processes", "processes.c", &[]);

@@ -11,15 +11,21 @@ const NONE: [&str; 0] = [];
 
 /// The source's static builds, by their kinds.
 fn builds(source: &str) -> Vec<PathBuf> {
-    let name = source.strip_suffix(".c").unwrap();
+    builds_with(source, &[])
+}
+
+/// [`builds`], each with these options.
+fn builds_with(source: &str, more: &[&str]) -> Vec<PathBuf> {
+    let name = format!("{}{}", source.strip_suffix(".c").unwrap(), more.concat());
+    let with = |options: &[&'static str]| [options, more].concat();
     let mut builds = vec![
-        compile(&format!("{name}-static"), source, &["-static", "-no-pie", "-pthread"]),
-        compile(&format!("{name}-static-pie"), source, &["-static-pie", "-fPIE", "-pthread"]),
+        compile(&format!("{name}-static"), source, &with(&["-static", "-no-pie", "-pthread"])),
+        compile(&format!("{name}-static-pie"), source, &with(&["-static-pie", "-fPIE", "-pthread"])),
     ];
     if Command::new("musl-gcc").arg("--version").output().is_ok() {
         // musl brings no kernel headers along.
         let headers = ["-idirafter", "/usr/include", "-idirafter", "/usr/include/x86_64-linux-gnu"];
-        let options = [["-static", "-pthread"].as_slice(), &headers].concat();
+        let options = [&with(&["-static", "-pthread"]), headers.as_slice()].concat();
         builds.push(compile_by("musl-gcc", &format!("{name}-musl"), source, &options));
     } else {
         eprintln!("without musl: there is no musl-gcc (Debian: musl-tools)");
@@ -48,6 +54,14 @@ fn signals_are_the_programs() {
         assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
         let (outcome, _) = compare(&program, &["fault"], false);
         assert_eq!(outcome.signal, Some(libc::SIGSEGV));
+    }
+}
+
+#[test]
+fn sigsys_may_be_blocked_and_sent() {
+    for program in builds_with("masks.c", &["-DNO_WAITS"]) {
+        let (outcome, _) = compare(&program, &NONE, false);
+        assert_eq!(outcome.signal, Some(libc::SIGSYS), "{}", outcome.stdout);
     }
 }
 

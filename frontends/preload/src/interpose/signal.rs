@@ -3,8 +3,10 @@
 use anyring_interpose::next;
 use anyring_runtime::sys::signal_bit;
 use anyring_trap::arch;
+use anyring_trap::pending;
 use anyring_trap::signals::{self, Action};
 use core::ffi::{c_int, c_void};
+use core::ops::ControlFlow;
 use linux_raw_sys::errno::EINVAL;
 use linux_raw_sys::general as raw;
 
@@ -196,7 +198,7 @@ pub unsafe extern "C" fn pthread_sigmask(how: c_int, set: *const [u64; 16], old:
     unsafe { change_mask(how, set, old, change) }
 }
 
-/// `rt_sigaction(2)` and `rt_sigprocmask(2)` by `syscall(3)`. Sandboxes of programs (Chromium's) call them so, lest somebody
+/// `rt_sigaction(2)`, `rt_sigprocmask(2)` and `rt_sigpending(2)` by `syscall(3)`. Sandboxes of programs (Chromium's) call them so, lest somebody
 /// stands in front of the C library's functions.
 ///
 /// # Safety
@@ -206,6 +208,8 @@ pub unsafe fn by_number(number: usize, arguments: [usize; 6]) -> Option<isize> {
         // SAFETY: the caller's promise.
         raw::__NR_rt_sigaction => signals::active().then(|| unsafe { signals::called_action(arguments) }),
         raw::__NR_rt_sigprocmask => signals::active().then(|| signals::called_mask(arguments)),
+        // SAFETY: the caller's promise.
+        raw::__NR_rt_sigpending => signals::active().then(|| unsafe { signals::called_pending(arguments) }),
         _ => None,
     }
 }
@@ -333,4 +337,158 @@ pub unsafe extern "C" fn pthread_attr_setsigmask_np(attributes: *mut c_void, set
         _ => set,
     };
     next!(c"pthread_attr_setsigmask_np", fn(*mut c_void, *const [u64; 16]) -> c_int, attributes, set,)
+}
+
+/// Whether somebody who waits for the signals of `set` waits for SIGSYS, too, which [`pending`] has then. It is to be blocked in
+/// who waits; a thread inherits that by its creation, which is not seen.
+///
+/// # Safety
+/// `set` must be null or a signal set.
+unsafe fn waits_for_trap(set: *const [u64; 16]) -> bool {
+    // SAFETY: the caller's promise; the first word is all that the kernel knows.
+    let first = unsafe { set.cast::<u64>().as_ref() };
+    let waits = signals::active() && first.is_some_and(|first| first & signal_bit(raw::SIGSYS) != 0);
+    if waits {
+        signals::want_trap(signal_bit(raw::SIGSYS));
+    }
+    waits
+}
+
+/// `sigwait(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigwait(set: *const [u64; 16], signal: *mut c_int) -> c_int {
+    let wait = || next!(c"sigwait", fn(*const [u64; 16], *mut c_int) -> c_int, set, signal);
+    // SAFETY: the caller's promise.
+    if !unsafe { waits_for_trap(set) } {
+        return wait();
+    }
+    // SAFETY: as in C; written where the wait succeeds.
+    let has_come = |result: &c_int| *result == 0 && unsafe { *signal } == raw::SIGSYS as c_int;
+    match pending::wait(wait, has_come) {
+        ControlFlow::Continue(result) => result,
+        ControlFlow::Break(_) => {
+            // SAFETY: as in C.
+            unsafe { *signal = raw::SIGSYS as c_int };
+            0
+        }
+    }
+}
+
+/// `sigtimedwait(2)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigtimedwait(
+    set: *const [u64; 16],
+    information: *mut c_void,
+    time: *const c_void,
+) -> c_int {
+    let wait = || {
+        next!(
+            c"sigtimedwait",
+            fn(*const [u64; 16], *mut c_void, *const c_void) -> c_int,
+            set,
+            information,
+            time,
+        )
+    };
+    // SAFETY: the caller's promise.
+    if !unsafe { waits_for_trap(set) } {
+        return wait();
+    }
+    match pending::wait(wait, |result| *result == raw::SIGSYS as c_int) {
+        ControlFlow::Continue(result) => result,
+        ControlFlow::Break(taken) => {
+            // SAFETY: null or as in C.
+            if let Some(information) = unsafe { information.cast::<pending::Information>().as_mut() } {
+                *information = taken;
+            }
+            raw::SIGSYS as c_int
+        }
+    }
+}
+
+/// `sigwaitinfo(2)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigwaitinfo(set: *const [u64; 16], information: *mut c_void) -> c_int {
+    // SAFETY: the caller's promise; without a time it waits for ever.
+    unsafe { sigtimedwait(set, information, core::ptr::null()) }
+}
+
+/// `sigpending(2)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigpending(set: *mut [u64; 16]) -> c_int {
+    let result = next!(c"sigpending", fn(*mut [u64; 16]) -> c_int, set);
+    // SAFETY: as in C.
+    if let (0, Some(first)) = (result, unsafe { set.cast::<u64>().as_mut() }) {
+        *first |= pending::mask();
+    }
+    result
+}
+
+/// The start of `ucontext_t` as glibc has it, up to the mask.
+#[cfg(target_arch = "x86_64")]
+#[repr(C)]
+pub struct LibcContext {
+    before: [u64; 37],
+    mask: [u64; 16],
+}
+
+/// In a word of the mask that nobody looks at, and that `getcontext` leaves as it is: the context wants SIGSYS blocked.
+#[cfg(target_arch = "x86_64")]
+const WANTS_TRAP_BLOCKED: u64 = u64::from_ne_bytes(*b"anyring\x1f");
+
+/// Takes SIGSYS out of the mask of a context that is about to be in force: C libraries set it by an instruction of their own.
+///
+/// # Safety
+/// `context` must be null or a context.
+#[cfg(target_arch = "x86_64")]
+unsafe fn prepare_context(context: *mut LibcContext) {
+    // SAFETY: the caller's promise.
+    let Some(context) = (unsafe { context.as_mut() }).filter(|_| signals::active()) else { return };
+    if context.mask[0] & signal_bit(raw::SIGSYS) != 0 {
+        context.mask[0] &= !signal_bit(raw::SIGSYS);
+        context.mask[1] = WANTS_TRAP_BLOCKED;
+    }
+    let wanted = context.mask[1] == WANTS_TRAP_BLOCKED;
+    signals::want_trap(if wanted { signal_bit(raw::SIGSYS) } else { 0 });
+}
+
+/// `setcontext(3)`.
+///
+/// # Safety
+/// As in C.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setcontext(context: *mut LibcContext) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { prepare_context(context) };
+    next!(c"setcontext", fn(*mut LibcContext) -> c_int, context)
+}
+
+/// `swapcontext(3)`.
+///
+/// # Safety
+/// As in C.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn swapcontext(saved: *mut LibcContext, context: *mut LibcContext) -> c_int {
+    // SAFETY: the caller's promise.
+    if let Some(saved) = unsafe { saved.as_mut() }.filter(|_| signals::active()) {
+        // The C library writes the first word only.
+        saved.mask[1] = if signals::wanted_trap() == 0 { 0 } else { WANTS_TRAP_BLOCKED };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { prepare_context(context) };
+    next!(c"swapcontext", fn(*mut LibcContext, *mut LibcContext) -> c_int, saved, context)
 }
