@@ -19,6 +19,7 @@ use anyring_engine::os::user;
 use anyring_runtime::config::{self, entries};
 use anyring_runtime::{process, sys};
 use core::ffi::{CStr, c_char};
+use core::mem;
 use core::ptr::{null, null_mut};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use linux_raw_sys::general as raw;
@@ -88,6 +89,7 @@ pub struct Plan {
     pub descriptor: Option<i32>,
     // What the pointers above name, where it was made here.
     _path: Vec<u8>,
+    _found: Vec<u8>,
     _arguments: Vec<*const c_char>,
     _environment: Vec<*const c_char>,
     _preload: Vec<u8>,
@@ -109,6 +111,7 @@ impl Plan {
             replaced: false,
             descriptor: None,
             _path: Vec::new(),
+            _found: Vec::new(),
             _arguments: Vec::new(),
             _environment: Vec::new(),
             _preload: Vec::new(),
@@ -126,6 +129,29 @@ impl Plan {
             plan.replace_static(kind);
         }
         plan
+    }
+
+    /// Lets the path that was found for a name live as long as the plan.
+    pub fn keep_found(&mut self, path: Option<Vec<u8>>) {
+        self._found = path.unwrap_or_default();
+    }
+
+    /// The memory of what the plan names, which stays where it is. A descriptor stays the plan's: those of a child are its own.
+    pub fn take_memory(&mut self) -> Self {
+        Self {
+            path: self.path,
+            arguments: self.arguments,
+            environment: self.environment,
+            replaced: self.replaced,
+            descriptor: self.descriptor,
+            _path: mem::take(&mut self._path),
+            _found: mem::take(&mut self._found),
+            _arguments: mem::take(&mut self._arguments),
+            _environment: mem::take(&mut self._environment),
+            _preload: mem::take(&mut self._preload),
+            _options: mem::take(&mut self._options),
+            _library: None,
+        }
     }
 
     /// The same for a path below `directory`, or the file behind that descriptor itself, as `execveat`

@@ -134,6 +134,13 @@ fn children_have_rings_too() {
     }
 }
 
+/// A child of `vfork` that executes a program leaves nothing for good in its parent's memory.
+#[test]
+fn children_in_this_memory_leave_nothing() {
+    let (outcome, _) = compare(&compile("leaves", "leaves.c", &[]), &NONE, true);
+    assert_eq!(outcome.stdout, "grown by a MiB: 0\n");
+}
+
 /// As PostgreSQL 18 does: every process has a ring that was made before it, and any may wait for what
 /// another submitted.
 #[test]

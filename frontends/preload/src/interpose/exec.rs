@@ -1,5 +1,6 @@
 //! `execve` and its kin, with what [`anyring_trap::exec`] makes of them.
 
+use super::left;
 use super::spawn::Kept;
 use crate::inside;
 use alloc::vec::Vec;
@@ -16,8 +17,9 @@ fn environ() -> Strings {
     next::environment().unwrap_or(null())
 }
 
-/// Lets the process become another program: rings that others have are left. Returns only on failure.
-fn leaving_by<T>(executes: impl FnOnce() -> T) -> T {
+/// Lets the process become another program, by `plan`: rings that others have are left. Returns only on failure.
+fn leaving_by<T>(plan: &mut Plan, executes: impl FnOnce() -> T) -> T {
+    left::note(plan);
     if process::sees_calls() && calls::rings_exist() {
         let _inside = inside::enter();
         process::executes();
@@ -29,17 +31,16 @@ fn leaving_by<T>(executes: impl FnOnce() -> T) -> T {
 ///
 /// # Safety
 /// As for [`Plan::new`].
-unsafe fn named(path: *const c_char, arguments: Strings, environment: Strings) -> (Option<Vec<u8>>, Plan) {
+unsafe fn named(path: *const c_char, arguments: Strings, environment: Strings) -> Plan {
     // SAFETY: the caller's promise.
-    (None, unsafe { Plan::new(path, arguments, environment) })
+    unsafe { Plan::new(path, arguments, environment) }
 }
 
-/// What to execute for a name that the C library looks up in `PATH`, and the path that the plan names
-/// if another program stands in for what the C library would find.
+/// What to execute for a name that the C library looks up in `PATH`.
 ///
 /// # Safety
 /// As for [`Plan::new`].
-unsafe fn found(file: *const c_char, arguments: Strings, environment: Strings) -> (Option<Vec<u8>>, Plan) {
+unsafe fn found(file: *const c_char, arguments: Strings, environment: Strings) -> Plan {
     // SAFETY: a string, as the kernel has seen.
     let name = sys::is_string(file.cast()).then(|| unsafe { CStr::from_ptr(file) });
     // SAFETY: the C library looks there too.
@@ -51,7 +52,9 @@ unsafe fn found(file: *const c_char, arguments: Strings, environment: Strings) -
     if !plan.replaced {
         plan.path = file;
     }
-    (path, plan)
+    // If another program stands in for what was found, that is named by its path.
+    plan.keep_found(path);
+    plan
 }
 
 /// `execve(2)`.
@@ -61,9 +64,9 @@ unsafe fn found(file: *const c_char, arguments: Strings, environment: Strings) -
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execve(path: *const c_char, arguments: Strings, environment: Strings) -> c_int {
     // SAFETY: the caller's promise.
-    let plan = unsafe { Plan::new(path, arguments, environment) };
+    let mut plan = unsafe { Plan::new(path, arguments, environment) };
     let (path, arguments, environment) = (plan.path, plan.arguments, plan.environment);
-    leaving_by(|| {
+    leaving_by(&mut plan, || {
         next!(c"execve", fn(*const c_char, Strings, Strings) -> c_int, path, arguments, environment)
     })
 }
@@ -85,9 +88,9 @@ pub unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execvpe(file: *const c_char, arguments: Strings, environment: Strings) -> c_int {
     // SAFETY: the caller's promise.
-    let (_path, plan) = unsafe { found(file, arguments, environment) };
+    let mut plan = unsafe { found(file, arguments, environment) };
     let (file, arguments, environment) = (plan.path, plan.arguments, plan.environment);
-    leaving_by(|| {
+    leaving_by(&mut plan, || {
         next!(c"execvpe", fn(*const c_char, Strings, Strings) -> c_int, file, arguments, environment)
     })
 }
@@ -110,14 +113,15 @@ pub unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_in
 pub unsafe extern "C" fn fexecve(fd: c_int, arguments: Strings, environment: Strings) -> c_int {
     let flags = AT_EMPTY_PATH;
     // SAFETY: the caller's promise.
-    let plan = unsafe { Plan::at(fd, c"".as_ptr(), arguments, environment, flags) };
+    let mut plan = unsafe { Plan::at(fd, c"".as_ptr(), arguments, environment, flags) };
     let (arguments, environment) = (plan.arguments, plan.environment);
-    leaving_by(|| {
-        if plan.replaced {
+    let (path, replaced) = (plan.path, plan.replaced);
+    leaving_by(&mut plan, || {
+        if replaced {
             return next!(
                 c"execve",
                 fn(*const c_char, Strings, Strings) -> c_int,
-                plan.path,
+                path,
                 arguments,
                 environment
             );
@@ -139,10 +143,11 @@ pub unsafe extern "C" fn execveat(
     flags: c_int,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    let plan = unsafe { Plan::at(directory, path, arguments, environment, flags as u32) };
+    let mut plan = unsafe { Plan::at(directory, path, arguments, environment, flags as u32) };
     let (path, arguments, environment) = (plan.path, plan.arguments, plan.environment);
-    leaving_by(|| {
-        if plan.replaced {
+    let replaced = plan.replaced;
+    leaving_by(&mut plan, || {
+        if replaced {
             return next!(
                 c"execve",
                 fn(*const c_char, Strings, Strings) -> c_int,
@@ -272,7 +277,7 @@ macro_rules! spawn {
             environment: Strings,
         ) -> c_int {
             // SAFETY: the caller's promise.
-            let (_path, plan) = unsafe { $find(path, arguments, environment) };
+            let plan = unsafe { $find(path, arguments, environment) };
             let (path, arguments, environment) = (plan.path, plan.arguments, plan.environment);
             // SAFETY: the caller's promise.
             let kept = plan.descriptor.and_then(|descriptor| unsafe { Kept::new(actions, descriptor) });

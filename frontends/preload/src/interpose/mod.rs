@@ -6,6 +6,7 @@ use anyring_runtime::{arch, beside};
 use linux_raw_sys::general as raw;
 
 pub mod exec;
+mod left;
 pub mod process;
 pub mod signal;
 pub mod spawn;
