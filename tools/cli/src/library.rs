@@ -1,6 +1,7 @@
 //! The library for dynamic programs and the image for static ones: files beside this command, or, in the command that is one
 //! file (feature `one-file`), parts of it, of which programs get copies in memory, or in a directory of the user's own.
 
+use anyring_runtime::sys;
 use anyring_trap::library::Copy;
 use std::borrow::Cow;
 use std::env;
@@ -63,16 +64,25 @@ pub fn find() -> Result<PathBuf, String> {
     Err(format!("{LIBRARY} is neither {}", looked.join(" nor ")))
 }
 
+/// The copy in memory has a number from here on, where the limit allows.
+const FEW_DESCRIPTORS: u32 = 100;
+
 /// The path of the one copy of the carried library: in memory, where the program that is executed has it too; without
 /// `/proc`, where that has no path, in a directory.
 fn copy(library: &[u8]) -> Result<PathBuf, String> {
     static COPY: OnceLock<Result<(Option<Copy>, PathBuf), String>> = OnceLock::new();
     let made = COPY.get_or_init(|| {
-        let in_memory = Copy::of(library).and_then(|copy| {
+        let in_memory = || {
+            let copy = Copy::of(library)?;
             let path = PathBuf::from(OsStr::from_bytes(&copy.path()?));
             Some((Some(copy), path))
-        });
-        in_memory.map_or_else(|| Ok((None, cache()?)), Ok)
+        };
+        let in_a_directory = || Ok((None, cache()?));
+        // A program that may have few descriptors needs them itself.
+        if sys::descriptor_limit() <= FEW_DESCRIPTORS {
+            return in_a_directory().or_else(|why| in_memory().ok_or(why));
+        }
+        in_memory().map_or_else(in_a_directory, Ok)
     });
     made.as_ref().map(|(_, path)| path.clone()).map_err(|why| {
         format!(

@@ -361,6 +361,9 @@ pub fn why_not_traced(error: &io::Error) -> (String, &'static str) {
         (Some(libc::ENOSYS), _) if cfg!(not(target_arch = "x86_64")) => {
             ("on this architecture that is not possible yet", "use a dynamically linked build")
         }
+        (Some(libc::EMFILE | libc::ENFILE), _) => {
+            ("no more descriptors may be opened, and the tracer takes two", "raise the limit (ulimit -n)")
+        }
         (Some(libc::ESRCH), _) => (
             "children of this process are in another PID namespace than it, as behind unshare --pid",
             "let the program be the first process of that namespace (unshare --pid --fork)",
