@@ -81,9 +81,10 @@ test-places: one-file test-old-kernels ## containers, sandboxes, gVisor and othe
 # have to do without whatever came with it.
 test-old-kernels: build ## the engine's tests and uepoll's on Linux 4.18, as far as calls and flags tell
 	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(ANYRING_BIN)/anyring-deny --like 4.18 --" \
-		cargo test --locked -p anyring-engine -p anyring-uepoll --test calls --test consumer --test events --test getdents \
-		--test hostile --test kbuf --test multishots --test net --test registered --test rw --test set --test shown_readiness \
-		--test stress --test submission --test zero_copy --test zero_copy_paths
+		cargo test --locked -p anyring-engine -p anyring-uepoll --test calls --test consumer --test edges --test events \
+		--test getdents --test hostile --test kbuf --test lacking_calls --test multishots --test net --test registered \
+		--test rw --test set --test shown_readiness --test stress --test submission --test system_calls --test zero_copy \
+		--test zero_copy_paths
 
 test-programs: build ## every real program, the heavy ones too (some minutes)
 	quality/programs/run --all

@@ -570,6 +570,18 @@ pub fn tcp_pair() -> (TcpStream, TcpStream) {
     tcp_pair_at("127.0.0.1:0")
 }
 
+/// Whether the kernel has `openat2`, without which no open can be told how to look for its path (`RESOLVE_*`): the user engine
+/// answers `EINVAL` then. Says so where a test leaves something out for it.
+pub fn has_openat2() -> bool {
+    // SAFETY: names nothing.
+    let result = unsafe { libc::syscall(libc::SYS_openat2, -1, 0, 0, 0) };
+    let has = result >= 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ENOSYS);
+    if !has {
+        eprintln!("without RESOLVE_*: this kernel is older than 5.6");
+    }
+    has
+}
+
 /// Does the test run as root? Says so where it is skipped because it does not.
 pub fn is_root() -> bool {
     // SAFETY: asks only.
