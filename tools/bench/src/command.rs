@@ -148,7 +148,7 @@ pub fn run(arguments: &Arguments, invocation: &Invocation) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("{}: {failure}", invocation.name);
+            crate::say_error!("{}: {failure}", invocation.name);
             ExitCode::FAILURE
         }
     }
@@ -192,7 +192,7 @@ fn compare(arguments: &Arguments, invocation: &Invocation) -> Result<()> {
                  or measure all the same with --busy",
             ));
         }
-        eprintln!("warning: {warning}");
+        crate::say_error!("warning: {warning}");
     }
     let mut results = Results { machine, command: command_line(invocation), benchmarks: Vec::new() };
     for benchmark in &mut chosen {
@@ -213,17 +213,17 @@ fn compare(arguments: &Arguments, invocation: &Invocation) -> Result<()> {
 fn publish(arguments: &Arguments, results: Results) -> Result<()> {
     if arguments.json {
         let text = serde_json::to_string_pretty(&results).doing(|| "writing the results as JSON".into())?;
-        println!("{text}");
+        crate::say!("{text}");
     }
     if let Some(directory) = &arguments.svg {
         for outcome in &results.benchmarks {
             report::chart::write(directory, &results, outcome)?;
         }
-        eprintln!("charts in {}", directory.display());
+        crate::say_error!("charts in {}", directory.display());
     }
     if let Some(directory) = &arguments.write {
         report::page::write(directory, results)?;
-        eprintln!("written to {}", directory.display());
+        crate::say_error!("written to {}", directory.display());
     }
     Ok(())
 }
@@ -242,9 +242,9 @@ fn choose(names: &[String]) -> Result<Vec<Box<dyn Benchmark>>> {
 fn list(benchmark: &dyn Benchmark) {
     let about = benchmark.about();
     let sides: Vec<&str> = benchmark.sides().iter().map(|side| side.name).collect();
-    println!("{:12} {}", about.name, about.title);
-    println!("{:12}   sides: {}", "", sides.join("; "));
-    println!("{:12}   goal: {}", "", about.goal);
+    crate::say!("{:12} {}", about.name, about.title);
+    crate::say!("{:12}   sides: {}", "", sides.join("; "));
+    crate::say!("{:12}   goal: {}", "", about.goal);
 }
 
 /// The command as a reader would repeat it, without the program's directory.

@@ -9,6 +9,7 @@ mod command;
 mod failure;
 mod harness;
 mod report;
+pub mod say;
 mod workload;
 
 pub use command::{Arguments, Invocation, run};

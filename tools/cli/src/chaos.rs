@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use anyring_bench::{say, say_error};
 use anyring_chaos::{
     Dose, End, Failure, Found, Injected, Judge, Launch, Output, Record, Report, Rule, Runner, Search,
     describe,
@@ -63,7 +64,7 @@ pub fn chaos(arguments: &Chaos) -> ExitCode {
     done.unwrap_or_else(|stop| match stop {
         Stop::Own(what, remedy) => status::fail(OWN_FAILURE, &what, "", remedy),
         Stop::Interrupted => {
-            eprintln!("anyring: interrupted");
+            say_error!("anyring: interrupted");
             status::by_signal(libc::SIGINT)
         }
     })
@@ -82,10 +83,8 @@ fn list_faults() -> ExitCode {
             text.push_str(&format!("  {:15}   {}\n", "", fault.source()));
         }
     }
-    match io::stdout().write_all(text.as_bytes()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::from(OWN_FAILURE),
-    }
+    say::out(format_args!("{text}"));
+    ExitCode::SUCCESS
 }
 
 /// What was asked for, understood.
@@ -155,7 +154,7 @@ impl Session<'_> {
         let _ = io::stdout().write_all(&outcome.stdout);
         let _ = io::stderr().write_all(&outcome.stderr);
         let what = if self.dose.only.is_some() { "replay" } else { "run" };
-        eprintln!("anyring: {what} of seed {seed}: {}, {}", outcome.end, count(&report));
+        say_error!("anyring: {what} of seed {seed}: {}, {}", outcome.end, count(&report));
         print_injected(&report.injected);
         if !self.dose.only.as_ref().is_some_and(Vec::is_empty) && report.injected.is_empty() {
             hint_that_nothing_was_injected();
@@ -166,11 +165,11 @@ impl Session<'_> {
                 .any(|output| expect.is_match(&String::from_utf8_lossy(output)))
         });
         if let Some(expect) = &looked_for {
-            eprintln!("anyring: the output matches \"{expect}\"");
+            say_error!("anyring: the output matches \"{expect}\"");
         }
         let differs = judge.and_then(|judge| judge.judge(outcome));
         if let Some(failure) = &differs {
-            eprintln!("anyring: without faults, there is not {failure}");
+            say_error!("anyring: without faults, there is not {failure}");
         }
         self.record(self.dose.settings, differs.map(|failure| failure.to_string()), &report.injected)?;
         Ok(match outcome.end {
@@ -222,12 +221,12 @@ impl Session<'_> {
         let found = found?;
         let first = self.dose.settings.seed;
         let (passed, failed, injected) = (passed.into_inner(), failed.into_inner(), injected.into_inner());
-        eprintln!(
+        say_error!(
             "anyring: from seed {first} on: {passed} passed, {failed} failed, {injected} faults injected"
         );
         for found in &found {
             let count = count(&found.report);
-            eprintln!(
+            say_error!(
                 "anyring: seed {} failed: {}, {count}\n  {}",
                 found.seed,
                 found.failure,
@@ -253,7 +252,7 @@ impl Session<'_> {
         let (settings, failure, injected, unlogged) = if self.dose.only.is_some() {
             let report = self.runner.run(&self.dose, Output::Alone)?.ok_or(Stop::Interrupted)?;
             let Some(failure) = judge.judge(&report.outcome) else {
-                eprintln!("anyring: with these faults, the program passes");
+                say_error!("anyring: with these faults, the program passes");
                 return Ok(ExitCode::SUCCESS);
             };
             (self.dose.settings, failure, report.injected, report.unlogged)
@@ -266,20 +265,20 @@ impl Session<'_> {
             (Settings { seed, ..self.dose.settings }, failure, report.injected, report.unlogged)
         };
         if unlogged > 0 {
-            eprintln!("anyring: {unlogged} faults more than the log holds are not looked at");
+            say_error!("anyring: {unlogged} faults more than the log holds are not looked at");
         }
         let few = self.shrink(&judge, &failure, settings, &injected)?;
-        eprintln!(
+        say_error!(
             "anyring: seed {}: {} of {} faults make it fail ({failure}):",
             settings.seed,
             few.len(),
             injected.len()
         );
-        few.iter().for_each(|one| eprintln!("  {}", describe(one)));
+        few.iter().for_each(|one| say_error!("  {}", describe(one)));
         self.record(settings, Some(failure.to_string()), &few)?;
         match &self.arguments.record {
-            Some(path) => eprintln!("  anyring chaos --replay {}", quoted(path.as_os_str().to_owned())),
-            None => eprintln!("anyring: --record FILE keeps them, for --replay"),
+            Some(path) => say_error!("  anyring chaos --replay {}", quoted(path.as_os_str().to_owned())),
+            None => say_error!("anyring: --record FILE keeps them, for --replay"),
         }
         Ok(ExitCode::from(FAILED))
     }
@@ -382,14 +381,14 @@ fn count(report: &Report) -> String {
 }
 
 fn print_injected(injected: &[Injected]) {
-    injected.iter().take(MOST_PRINTED).for_each(|one| eprintln!("  {}", describe(one)));
+    injected.iter().take(MOST_PRINTED).for_each(|one| say_error!("  {}", describe(one)));
     if injected.len() > MOST_PRINTED {
-        eprintln!("  and {} more (--record FILE writes all)", injected.len() - MOST_PRINTED);
+        say_error!("  and {} more (--record FILE writes all)", injected.len() - MOST_PRINTED);
     }
 }
 
 fn hint_that_nothing_was_injected() {
-    eprintln!(
+    say_error!(
         "anyring: no fault was injected: the program makes few requests for this --rate, or none (anyring run --engine user \
          --stats tells)"
     );

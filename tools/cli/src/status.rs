@@ -1,5 +1,6 @@
 //! The statuses that this command ends with where the program's own is none, and what is said then.
 
+use anyring_bench::say_error;
 use std::process::ExitCode;
 
 /// What the command returns for failures of its own, as `env(1)` and its kin do.
@@ -17,12 +18,12 @@ pub fn by_signal(signal: i32) -> ExitCode {
 
 /// Says what failed, why, and what to do, as far as that is known.
 pub fn fail(code: u8, what: &str, why: &str, remedy: &str) -> ExitCode {
-    eprintln!("anyring: {what}");
+    say_error!("anyring: {what}");
     if !why.is_empty() {
-        eprintln!("  why: {why}");
+        say_error!("  why: {why}");
     }
     if !remedy.is_empty() {
-        eprintln!("  do:  {remedy}");
+        say_error!("  do:  {remedy}");
     }
     ExitCode::from(code)
 }

@@ -7,6 +7,7 @@
 use crate::cli::Trace;
 use crate::run;
 use crate::status::{self, NOT_EXECUTABLE, NOT_FOUND, OWN_FAILURE};
+use anyring_bench::say_error;
 use anyring_mapping::SharedFile;
 use anyring_trace::buffer::{self, Buffer, CALLERS, LOSSY, Next};
 use anyring_trace::event::{Body, Event};
@@ -53,7 +54,10 @@ pub fn trace(arguments: &Trace) -> ExitCode {
     };
     let (status, heard) = reader.follow(child, &mut session);
     session.miss(heard.dropped);
-    if let Err(error) = session.end() {
+    // A reader of the lines that has gone wants no more, and the program is not to be disturbed by that.
+    if let Err(error) = session.end()
+        && error.kind() != io::ErrorKind::BrokenPipe
+    {
         return fail(&format!("cannot write the trace: {error}"), "see whether the disk is full");
     }
     heard.report();
@@ -68,7 +72,7 @@ fn fail(what: &str, remedy: &str) -> ExitCode {
 fn session(arguments: &Trace, filter: Filter) -> io::Result<Session> {
     let file = arguments.output.as_ref().map(File::create).transpose()?;
     let is_terminal = file.is_none() && io::stderr().is_terminal();
-    let colours = is_terminal && std::env::var_os("NO_COLOR").is_none() && !dumb_terminal();
+    let colours = is_terminal && !is_plain();
     let output = || -> io::Result<Box<dyn Write>> {
         Ok(match &file {
             Some(file) => Box::new(BufWriter::with_capacity(1 << 16, file.try_clone()?)),
@@ -98,8 +102,10 @@ fn session(arguments: &Trace, filter: Filter) -> io::Result<Session> {
     Ok(session)
 }
 
-fn dumb_terminal() -> bool {
-    std::env::var_os("TERM").is_none_or(|term| term == "dumb")
+/// Is the terminal one without colours, or are none wanted?
+fn is_plain() -> bool {
+    let wants_none = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    wants_none || std::env::var_os("TERM").is_none_or(|term| term == "dumb")
 }
 
 /// What came, beside what is shown.
@@ -123,10 +129,10 @@ impl Heard {
             (self.senseless, "were not understood: is the library of another version?"),
         ];
         for (count, what) in lines.into_iter().filter(|&(count, _)| count > 0) {
-            eprintln!("anyring: {count} events {what}");
+            say_error!("anyring: {count} events {what}");
         }
         if !self.anything {
-            eprintln!("anyring: the program told nothing: it was not reached, or did not start");
+            say_error!("anyring: the program told nothing: it was not reached, or did not start");
         }
     }
 }

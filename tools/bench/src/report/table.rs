@@ -55,16 +55,16 @@ pub fn lines(outcome: &Outcome) -> Vec<Vec<String>> {
 /// A benchmark for the terminal.
 pub fn print(outcome: &Outcome) {
     let about = &outcome.about;
-    println!("\n{}: {}", about.name, about.title);
-    println!(
+    crate::say!("\n{}: {}", about.name, about.title);
+    crate::say!(
         "over `{}`: speed above 1 is faster, CPU below 1 is cheaper; median (lowest..highest) of the rounds",
         about.baseline
     );
     for skipped in &outcome.skipped {
-        println!("not measured: {}: {}", skipped.side, skipped.reason);
+        crate::say!("not measured: {}: {}", skipped.side, skipped.reason);
     }
     for failed in &outcome.failed {
-        println!("FAILED: {}, {}: {}", failed.side, failed.case, failed.how);
+        crate::say!("FAILED: {}, {}: {}", failed.side, failed.case, failed.how);
     }
     let mut lines = lines(outcome);
     let titles = titles(outcome);
@@ -85,10 +85,10 @@ pub fn print(outcome: &Outcome) {
                 _ => format!("{cell:>width$}"),
             })
             .collect();
-        println!("  {}", text.join("  ").trim_end());
+        crate::say!("  {}", text.join("  ").trim_end());
     }
     for finding in &outcome.findings {
-        println!("  {finding}");
+        crate::say!("  {finding}");
     }
 }
 
