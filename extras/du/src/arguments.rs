@@ -7,7 +7,9 @@ use std::path::PathBuf;
 /// Say how much space directories and files take, as GNU du
 #[derive(Debug, Args)]
 #[command(
+    version,
     disable_help_flag = true,
+    disable_version_flag = true,
     infer_long_args = true,
     args_override_self = true,
     after_long_help = "\
@@ -147,8 +149,8 @@ pub struct Arguments {
     pub sorted: bool,
 
     /// How many threads read directories [default: one per processor]
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
-    pub threads: usize,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
 
     /// Whose io_uring reads them
     #[arg(long, value_enum)]
@@ -157,6 +159,10 @@ pub struct Arguments {
     /// Print help
     #[arg(long, action = ArgAction::HelpLong)]
     pub help: Option<bool>,
+
+    /// Print the version
+    #[arg(long, action = ArgAction::Version)]
+    pub version: Option<bool>,
 }
 
 /// Which time of a file.

@@ -44,7 +44,7 @@ pub fn run(words: &[OsString]) -> ExitCode {
     let job = match settings::understand(arguments, &matches) {
         Ok(job) => job,
         Err(problem) => {
-            eprintln!("anyring du: {problem}\nTry 'anyring du --help'.");
+            output::say(&format!("{problem}\nTry 'anyring du --help'."));
             return ExitCode::FAILURE;
         }
     };
@@ -63,8 +63,8 @@ fn measure(job: settings::Job) -> bool {
     };
     let count = Count::new(&job.settings, remember, &output);
     for root in &roots {
-        if let Err(error) = root.measure(&count, &job.options) {
-            complain("no ring can be had (--engine chooses another engine)", None, &error);
+        if let Err(problem) = root.measure(&count, &job.options) {
+            output::say(&problem);
             return false;
         }
     }
@@ -107,7 +107,7 @@ impl Argument {
         self.status.as_ref().ok().filter(|status| Argument::kind(status) != Kind::Directory).map(identity)
     }
 
-    fn measure(&self, count: &Count<'_>, options: &Options) -> io::Result<()> {
+    fn measure(&self, count: &Count<'_>, options: &Options) -> Result<(), String> {
         let status = match &self.status {
             _ if count.settings.exclude.fits(&self.path) => return Ok(()),
             Ok(status) => status,
@@ -125,7 +125,7 @@ impl Argument {
             return Ok(());
         }
         walk(&[Root::new(self.path.as_slice())], options, count)
-            .map_err(|error| io::Error::other(error.to_string()))
+            .map_err(|error| anyring_walk::explain(&error))
     }
 }
 

@@ -126,6 +126,11 @@ pub fn complain(what: &str, path: Option<&[u8]>, why: &io::Error) {
     let _ = io::stderr().write_all(&line);
 }
 
+/// Says something on standard error.
+pub fn say(text: &str) {
+    let _ = io::stderr().write_all(format!("anyring du: {text}\n").as_bytes());
+}
+
 /// What the C library says of an error.
 fn reason(error: &io::Error) -> String {
     let text = error.to_string();

@@ -58,7 +58,7 @@ pub fn understand(arguments: Arguments, matches: &ArgMatches) -> Result<Job, Str
         follow,
         post_order: true,
         sorted: arguments.sorted,
-        threads: arguments.threads,
+        threads: arguments.threads.map_or(0, usize::from),
         engine,
         ..Options::default()
     };

@@ -16,10 +16,11 @@ impl Colours {
 
     /// Those of the environment, if they are wanted.
     pub fn wanted(colour: Colour, terminal: bool, prints: bool) -> Option<Colours> {
-        let unwanted = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let variable = |name| std::env::var_os(name).unwrap_or_default();
+        let plain = !variable("NO_COLOR").is_empty() || variable("TERM") == "dumb";
         let wanted = match colour {
             Colour::Always => prints,
-            Colour::Auto => terminal && !unwanted("NO_COLOR"),
+            Colour::Auto => terminal && !plain,
             Colour::Never => false,
         };
         wanted.then(|| Colours(LsColors::from_env().unwrap_or_default()))

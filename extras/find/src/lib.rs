@@ -90,7 +90,7 @@ fn search(command: &Command, now: when::Stamp) -> bool {
     let search = Search::new(command, &roots, progress.as_ref(), now);
     let walked = anyring_walk::walk(&roots, &options, &search);
     if let Err(error) = &walked {
-        message::say(&format!("{error} (--engine chooses another engine)"));
+        message::say(&anyring_walk::explain(error));
     }
     search.end() && walked.is_ok() && all
 }

@@ -156,6 +156,20 @@ pub trait Visitor: Sync {
     fn finish(&self, local: Self::Local);
 }
 
+/// Why [`walk`] has no ring, and what to do, in the words of a command that has `--engine`.
+pub fn explain(error: &anyring::Error) -> String {
+    let reason = std::io::Error::from_raw_os_error(error.errno()).to_string();
+    let reason = reason.split(" (os error").next().unwrap_or_default();
+    let (whose, instead) = match error.engine() {
+        Engine::Kernel => ("the kernel's", "Anyring's own: --engine user. "),
+        Engine::Auto | Engine::User => ("anyring's own", ""),
+    };
+    format!(
+        "a ring of {whose} io_uring cannot be had: {reason}. What the machine allows: anyring doctor. {instead}Without --engine \
+         and ANYRING_ENGINE no ring is needed."
+    )
+}
+
 /// Walks through what is below `roots`.
 ///
 /// # Errors
