@@ -10,7 +10,7 @@ export CARGO_TARGET_DIR := $(TARGET)
 export ANYRING_BIN := $(TARGET)/release
 
 .PHONY: help toolchain build demo lint test test-unit test-programs test-quick test-chaos-programs conformance differential bench
-.PHONY: test-places test-old-kernels install deb one-file check-one-file check-install check-aarch64 coverage sanitize sanitize-suite simulate concurrent soak mutants chaos
+.PHONY: test-places test-old-kernels install uninstall deb one-file check-one-file check-install check-aarch64 coverage sanitize sanitize-suite simulate concurrent soak mutants chaos
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -23,9 +23,12 @@ build: toolchain ## the release binaries, in target/release
 	cargo build --release --workspace --locked
 	scripts/link-liburing $(ANYRING_BIN)
 
-install: ## what `make build` made, to PREFIX (/usr/local), under DESTDIR: the command, liburing.so.2, liburing-ffi.so.2
+install: ## what `make build` made, to PREFIX (/usr/local), under DESTDIR: the command, its pages, and liburing.so.2 in lib/anyring or LIBDIR
 	@test -e $(ANYRING_BIN)/liburing.so.2 || { echo "make: nothing is built in $(ANYRING_BIN): run make build first" >&2; exit 1; }
 	PREFIX="$(PREFIX)" LIBDIR="$(LIBDIR)" DESTDIR="$(DESTDIR)" scripts/install $(ANYRING_BIN)
+
+uninstall: ## removes what `make install` installed to the same PREFIX and DESTDIR
+	PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install --remove
 
 deb: build ## the same as a Debian package, in target
 	scripts/make-deb $(ANYRING_BIN) $(TARGET)

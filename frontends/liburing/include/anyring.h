@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 
 #include <liburing.h>
 
@@ -78,8 +79,7 @@ static inline void anyring_prep_getdents(struct io_uring_sqe *sqe, int fd, void 
 
 /*
  * epoll whose events are read from memory: docs/uepoll.md describes it. Results are 0 or a count, or a negative errno.
- * The functions are null without liburing.so.2 of anyring. A program that uses nothing else of the library is linked with
- * -Wl,--no-as-needed -luring.
+ * The functions are in liburing.so.2 of anyring alone: with another liburing a program of theirs is not linked, or not started.
  */
 
 /* A set whose ring the program maps by the descriptor; without it, create2 gives an instance of the kernel's. */
@@ -115,29 +115,27 @@ struct epoll_uheader {
 	struct epoll_uitem items[] __attribute__((__aligned__(128)));
 };
 
-struct epoll_event;
 /* An event that threads raise. */
 struct anyring_event;
 
-extern int anyring_epoll_create2(int flags, size_t max_items) __attribute__((weak));
+extern int anyring_epoll_create2(int flags, size_t max_items);
 /* As epoll_ctl(2); with an instance of the kernel's it is that. */
-extern int anyring_epoll_ctl(int epfd, int op, int fd, struct epoll_event *event) __attribute__((weak));
+extern int anyring_epoll_ctl(int epfd, int op, int fd, struct epoll_event *event);
 /* Sleeps until the ring has events: -ESTALE. 0 if none came in time. */
-extern int anyring_epoll_wait(int epfd, int timeout_ms) __attribute__((weak));
+extern int anyring_epoll_wait(int epfd, int timeout_ms);
 /* As epoll_wait(2): takes events from the ring, and sleeps only if there are none. */
-extern int anyring_epoll_take(int epfd, struct epoll_event *events, int maxevents, int timeout_ms)
-	__attribute__((weak));
+extern int anyring_epoll_take(int epfd, struct epoll_event *events, int maxevents, int timeout_ms);
 /* Ends the set. A close(2) alone leaves what feeds it. */
-extern int anyring_epoll_close(int epfd) __attribute__((weak));
+extern int anyring_epoll_close(int epfd);
 /* Who feeds it: 1 to 4, as above without the shift. */
-extern int anyring_epoll_feeder(int epfd) __attribute__((weak));
+extern int anyring_epoll_feeder(int epfd);
 
 /* An event that any thread raises, with the program's word; null if there is no room, or epfd is no set. */
-extern struct anyring_event *anyring_event_add(int epfd, uint64_t data) __attribute__((weak));
+extern struct anyring_event *anyring_event_add(int epfd, uint64_t data);
 /* Adds bits to those that the consumer takes next, without a system call unless it sleeps. */
-extern void anyring_event_raise(const struct anyring_event *event, uint32_t bits) __attribute__((weak));
+extern void anyring_event_raise(const struct anyring_event *event, uint32_t bits);
 /* Nobody may raise it from now on. */
-extern void anyring_event_delete(struct anyring_event *event) __attribute__((weak));
+extern void anyring_event_delete(struct anyring_event *event);
 
 /* Goes through the entries that a request with the result count has read. */
 #define anyring_for_each_dirent(entry, buffer, count)                                                        \

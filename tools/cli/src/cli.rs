@@ -1,7 +1,7 @@
 //! The command line.
 
 use anyring_engine::request::version::Version;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::ffi::OsString;
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -41,6 +41,14 @@ pub enum Command {
     Man {
         directory: PathBuf,
     },
+    /// Print what completes the words of this command in a shell
+    ///
+    /// bash: anyring completions bash > ~/.local/share/bash-completion/completions/anyring; zsh: to a file _anyring in a
+    /// directory of $fpath; fish: to ~/.config/fish/completions/anyring.fish. make install does all of it.
+    #[cfg(not(feature = "one-file"))]
+    Completions {
+        shell: clap_complete::Shell,
+    },
 }
 
 /// Run a program with io_uring that works, whatever the machine allows
@@ -53,7 +61,7 @@ pub enum Command {
 Examples:
   anyring run -- fio --ioengine=io_uring --name=job --rw=randread --size=64m --filename=/tmp/file
   anyring run --engine user -- qemu-img convert -m 4 disk.raw disk.qcow2
-  anyring run --log info -- node server.js
+  UV_USE_IO_URING=1 anyring run --log info -- node server.js
   anyring run --abi 6.1 -- ./server                     as on that kernel: what it lacks is refused
   anyring run --engine user --stats -- ./server
 
@@ -98,7 +106,7 @@ pub struct Run {
     pub stats: Option<Stats>,
 
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM", value_hint = ValueHint::CommandWithArguments)]
     pub program: Vec<OsString>,
 
     /// The buffer of `anyring trace`
@@ -205,7 +213,7 @@ pub struct Trace {
     pub follow: bool,
 
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM", value_hint = ValueHint::CommandWithArguments)]
     pub program: Vec<OsString>,
 }
 
@@ -317,8 +325,8 @@ pub struct Chaos {
     #[arg(
         required_unless_present_any = ["replay", "list_faults"],
         trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "PROGRAM"
+        value_name = "PROGRAM",
+        value_hint = ValueHint::CommandWithArguments
     )]
     pub program: Vec<OsString>,
 }
@@ -330,7 +338,7 @@ pub struct Chaos {
 #[command(disable_help_flag = true, after_long_help = anyring_find::HELP)]
 pub struct Find {
     /// Paths and an expression
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "WORD")]
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "WORD", value_hint = ValueHint::AnyPath)]
     pub words: Vec<OsString>,
 }
 
@@ -392,6 +400,15 @@ pub struct Doctor {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+/// What completes the words of this command in a shell.
+#[cfg(not(feature = "one-file"))]
+pub fn completions(shell: clap_complete::Shell) -> String {
+    let mut text = Vec::new();
+    let mut command = <Arguments as clap::CommandFactory>::command();
+    clap_complete::generate(shell, &mut command, "anyring", &mut text);
+    String::from_utf8_lossy(&text).into_owned()
 }
 
 /// Writes one manual page per command.

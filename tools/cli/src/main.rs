@@ -11,6 +11,7 @@ mod run;
 mod status;
 mod trace;
 
+use anyring_bench::say;
 use clap::Parser;
 use status::{OWN_FAILURE, fail};
 use std::process::ExitCode;
@@ -48,7 +49,12 @@ fn main() -> ExitCode {
             Err(why) => fail(OWN_FAILURE, &format!("cannot unpack into {}", directory.display()), &why, ""),
         },
         cli::Command::Support => {
-            print!("{}", anyring_engine::support::page());
+            say::out(format_args!("{}", anyring_engine::support::page()));
+            ExitCode::SUCCESS
+        }
+        #[cfg(not(feature = "one-file"))]
+        cli::Command::Completions { shell } => {
+            say::out(format_args!("{}", cli::completions(shell)));
             ExitCode::SUCCESS
         }
         #[cfg(not(feature = "one-file"))]
