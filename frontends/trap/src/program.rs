@@ -66,26 +66,82 @@ impl Drop for File {
 /// # Errors
 /// The negative errno of reading it.
 pub fn kind(program: &CStr) -> Result<Kind, isize> {
+    follow(program, |_| {}).map(|executed| executed.kind)
+}
+
+/// What is executed in the end.
+struct Executed {
+    kind: Kind,
+    /// Where there is one for this machine.
+    elf: Option<(File, Elf)>,
+}
+
+/// Goes from script to interpreter, each of which `told` hears of, to what is executed.
+fn follow(program: &CStr, mut told: impl FnMut(&CStr)) -> Result<Executed, isize> {
     let mut head = [0; HEAD + 1];
     let mut is_linker = is_linker(program.to_bytes());
     let mut file = open(program)?;
+    let unknown = || Ok(Executed { kind: Kind::Unknown, elf: None });
     for _ in 0..DEPTH {
         let length = usize::try_from(sys::read_at(file.0, &mut head[..HEAD], 0)).unwrap_or(0);
         head[length..].fill(0);
         if let Some(interpreter) = interpreter(&mut head) {
+            told(interpreter);
             is_linker = self::is_linker(interpreter.to_bytes());
             file = open(interpreter)?;
             continue;
         }
         if !head.starts_with(b"\x7fELF") {
-            return Ok(Kind::Unknown);
+            return unknown();
         }
-        return Ok(match privilege(&file) {
-            Some(privilege) => Kind::Privileged(privilege),
-            None => executable(&file, &head, is_linker),
+        let elf = match Elf::read(&file, &head) {
+            Err(kind) => {
+                return Ok(Executed { kind: privilege(&file).map_or(kind, Kind::Privileged), elf: None });
+            }
+            Ok(elf) => elf,
+        };
+        let kind = privilege(&file).map_or_else(|| elf.kind(&file, is_linker), Kind::Privileged);
+        return Ok(Executed { kind, elf: Some((file, elf)) });
+    }
+    unknown()
+}
+
+/// What there is to say of a program, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// How the engine gets into it.
+    pub kind: Kind,
+    /// The interpreters that run it, if it is a script: its own first.
+    pub interpreters: Vec<Vec<u8>>,
+    /// The dynamic linker that the program, or the last interpreter, names.
+    pub linker: Option<Vec<u8>>,
+    /// Whether it is position-independent.
+    pub is_pie: bool,
+    /// The names of the libraries that it names itself, as far as they are short.
+    pub libraries: Vec<Vec<u8>>,
+}
+
+/// Describes `program`. Where an interpreter cannot be read, the description ends with its name.
+///
+/// # Errors
+/// The negative errno of reading the program.
+pub fn describe(program: &CStr) -> Result<Description, isize> {
+    drop(open(program)?);
+    let mut interpreters = Vec::new();
+    let executed = follow(program, |interpreter| interpreters.push(interpreter.to_bytes().to_vec()));
+    let executed = executed.unwrap_or(Executed { kind: Kind::Unknown, elf: None });
+    let mut description =
+        Description { kind: executed.kind, interpreters, linker: None, is_pie: false, libraries: Vec::new() };
+    if let Some((file, elf)) = executed.elf {
+        description.linker = elf.linker(&file);
+        description.is_pie = elf.is_shared_object;
+        elf.libraries(&file, |name| {
+            let length = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
+            description.libraries.push(name[..length].to_vec());
+            true
         });
     }
-    Ok(Kind::Unknown)
+    Ok(description)
 }
 
 /// Opens a file to look at; what is no file is not waited for.
@@ -126,37 +182,71 @@ fn privilege(file: &File) -> Option<&'static str> {
     (user != 0 && sys::has_attribute(file.0, c"security.capability")).then_some("given file capabilities")
 }
 
-/// Looks at the ELF header and the program headers.
-fn executable(file: &File, head: &[u8], is_linker: bool) -> Kind {
-    let half = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
-    let machine = half(18);
-    let is_64_bit = head[4] == 2;
-    if machine != OWN_MACHINE || !is_64_bit {
-        return Kind::Foreign(machine);
-    }
-    let (start, size, count) = (long(head, 32), u64::from(half(54)), u64::from(half(56)));
-    let (mut interpreted, mut dynamic) = (false, None);
-    let mut segments = Segments { all: [(0, 0, 0); MOST_SEGMENTS], count: 0 };
-    for index in 0..count {
-        let mut header = [0; 56];
-        if sys::read_at(file.0, &mut header, start.wrapping_add(index * size)) != header.len() as isize {
-            return Kind::Unknown;
+/// What the ELF header and the program headers say.
+struct Elf {
+    /// Of `PT_INTERP`: where in the file, and how long.
+    interpreter: Option<(u64, u64)>,
+    /// Of `PT_DYNAMIC`.
+    dynamic: Option<(u64, u64)>,
+    segments: Segments,
+    is_shared_object: bool,
+}
+
+impl Elf {
+    /// Reads them; what the file is where it cannot be executed here.
+    fn read(file: &File, head: &[u8]) -> Result<Self, Kind> {
+        let half = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
+        let machine = half(18);
+        let is_64_bit = head[4] == 2;
+        if machine != OWN_MACHINE || !is_64_bit {
+            return Err(Kind::Foreign(machine));
         }
-        match u32::from_le_bytes([header[0], header[1], header[2], header[3]]) {
-            PT_INTERP => interpreted = true,
-            PT_DYNAMIC => dynamic = Some((long(&header, 8), long(&header, 32))),
-            PT_LOAD => segments.push((long(&header, 8), long(&header, 16), long(&header, 32))),
-            _ => {}
+        let (start, size, count) = (long(head, 32), u64::from(half(54)), u64::from(half(56)));
+        let segments = Segments { all: [(0, 0, 0); MOST_SEGMENTS], count: 0 };
+        let mut elf =
+            Self { interpreter: None, dynamic: None, segments, is_shared_object: half(16) == ET_DYN };
+        for index in 0..count {
+            let mut header = [0; 56];
+            if sys::read_at(file.0, &mut header, start.wrapping_add(index * size)) != header.len() as isize {
+                return Err(Kind::Unknown);
+            }
+            let (offset, length) = (long(&header, 8), long(&header, 32));
+            match u32::from_le_bytes([header[0], header[1], header[2], header[3]]) {
+                PT_INTERP => elf.interpreter = Some((offset, length)),
+                PT_DYNAMIC => elf.dynamic = Some((offset, length)),
+                PT_LOAD => elf.segments.push((offset, long(&header, 16), length)),
+                _ => {}
+            }
+        }
+        Ok(elf)
+    }
+
+    fn kind(&self, file: &File, is_linker: bool) -> Kind {
+        let mut first = None;
+        if self.interpreter.is_some() {
+            self.libraries(file, |name| {
+                first = Some(*name);
+                false
+            });
+        }
+        // The dynamic linker itself, given a program to run, has no interpreter but loads the library.
+        let runs_another = self.dynamic.is_some() && self.is_shared_object && is_linker;
+        match first {
+            Some(name) if is_sanitizer(&name) => Kind::Sanitized,
+            Some(_) => Kind::Dynamic,
+            None if self.interpreter.is_none() && runs_another => Kind::Dynamic,
+            None => Kind::Static,
         }
     }
-    let library = || dynamic.and_then(|(start, length)| first_library(file, start, length, &segments));
-    // The dynamic linker itself, given a program to run, has no interpreter but loads the library.
-    let runs_another = || dynamic.is_some() && half(16) == ET_DYN && is_linker;
-    match interpreted.then(library).flatten() {
-        Some(name) if is_sanitizer(&name) => Kind::Sanitized,
-        Some(_) => Kind::Dynamic,
-        None if !interpreted && runs_another() => Kind::Dynamic,
-        None => Kind::Static,
+
+    /// The path of the dynamic linker.
+    fn linker(&self, file: &File) -> Option<Vec<u8>> {
+        const MOST: u64 = 4096;
+        let (start, length) = self.interpreter?;
+        let mut path = alloc::vec![0; length.min(MOST) as usize];
+        let read = usize::try_from(sys::read_at(file.0, &mut path, start)).unwrap_or(0);
+        path.truncate(path[..read].iter().position(|&byte| byte == 0).unwrap_or(read));
+        Some(path)
     }
 }
 
@@ -189,33 +279,46 @@ impl Segments {
 /// Bytes of a library's name that are looked at.
 const NAME: usize = 32;
 
-/// The name of the first library that a program's dynamic section names; empty where it cannot be read. Go can make programs
-/// with a dynamic linker but without any library.
-fn first_library(file: &File, start: u64, length: u64, segments: &Segments) -> Option<[u8; NAME]> {
-    const DT_NULL: u64 = 0;
-    const DT_NEEDED: u64 = 1;
-    const DT_STRTAB: u64 = 5;
-    const ENTRY: usize = 16;
-    let (mut first, mut strings) = (None, None);
-    let mut entries = [0; 64 * ENTRY];
-    'read: for offset in (0..length.min(1 << 16)).step_by(entries.len()) {
-        let read =
-            usize::try_from(sys::read_at(file.0, &mut entries, start.wrapping_add(offset))).unwrap_or(0);
-        for entry in entries[..read].chunks_exact(ENTRY) {
-            match long(entry, 0) {
-                DT_NULL => break 'read,
-                DT_NEEDED if first.is_none() => first = Some(long(entry, 8)),
-                DT_STRTAB => strings = Some(long(entry, 8)),
-                _ => {}
+impl Elf {
+    /// Shows the name of each library that the dynamic section names, until `shown` has seen enough; a name is empty where it
+    /// cannot be read. Go can make programs with a dynamic linker but without any library.
+    fn libraries(&self, file: &File, mut shown: impl FnMut(&[u8; NAME]) -> bool) {
+        const DT_NULL: u64 = 0;
+        const DT_NEEDED: u64 = 1;
+        const DT_STRTAB: u64 = 5;
+        let mut strings = None;
+        self.entries(file, |tag, value| {
+            if tag == DT_STRTAB {
+                strings = self.segments.offset(value);
+            }
+            tag != DT_NULL && strings.is_none()
+        });
+        self.entries(file, |tag, value| {
+            if tag != DT_NEEDED {
+                return tag != DT_NULL;
+            }
+            let mut name = [0; NAME];
+            if let Some(place) = strings {
+                sys::read_at(file.0, &mut name, place.wrapping_add(value));
+            }
+            shown(&name)
+        });
+    }
+
+    /// Shows the entries of the dynamic section, until `shown` has seen enough.
+    fn entries(&self, file: &File, mut shown: impl FnMut(u64, u64) -> bool) {
+        const ENTRY: usize = 16;
+        let Some((start, length)) = self.dynamic else { return };
+        let mut entries = [0; 64 * ENTRY];
+        for offset in (0..length.min(1 << 16)).step_by(entries.len()) {
+            let read = sys::read_at(file.0, &mut entries, start.wrapping_add(offset));
+            for entry in entries[..usize::try_from(read).unwrap_or(0)].chunks_exact(ENTRY) {
+                if !shown(long(entry, 0), long(entry, 8)) {
+                    return;
+                }
             }
         }
     }
-    let mut name = [0; NAME];
-    let first = first?;
-    if let Some(place) = strings.and_then(|strings| segments.offset(strings)) {
-        sys::read_at(file.0, &mut name, place.wrapping_add(first));
-    }
-    Some(name)
 }
 
 /// Whether a library is the address sanitizer of gcc or clang. It must be the first, so no other name need be looked at.
@@ -269,5 +372,14 @@ mod tests {
         assert_eq!(kind(c"/proc/self/status"), Ok(Kind::Unknown));
         assert_eq!(kind(c"/proc"), Ok(Kind::Unknown));
         assert_eq!(kind(c"/nowhere"), Err(-2));
+    }
+
+    #[test]
+    fn descriptions() {
+        let shell = describe(c"/bin/sh").unwrap();
+        assert_eq!((shell.kind, shell.is_pie), (Kind::Dynamic, true));
+        assert!(shell.linker.as_deref().is_some_and(is_linker), "{shell:?}");
+        assert!(shell.libraries.iter().any(|name| name.starts_with(b"libc.")), "{shell:?}");
+        assert_eq!(describe(c"/nowhere"), Err(-2));
     }
 }

@@ -21,7 +21,7 @@ use regex_lite::Regex;
 
 use crate::cli::Chaos;
 use crate::library;
-use crate::status::{self, NOT_EXECUTABLE, NOT_FOUND, OWN_FAILURE};
+use crate::status::{self, NOT_EXECUTABLE, NOT_FOUND, OWN_FAILURE, quoted};
 
 /// How probable faults are if nothing else is said: in a million.
 const RATE: u32 = 20_000;
@@ -400,16 +400,6 @@ fn progress(runs: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:40} {pos}/{len} seeds, {msg}, {elapsed} (left: {eta})");
     bar.set_style(style.expect("a valid template"));
     bar
-}
-
-/// A word as a shell reads it back.
-fn quoted(word: OsString) -> String {
-    let word = word.to_string_lossy();
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        return word.into_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 /// A terminal's interrupt reaches a program that shares this process's group: that decides. Otherwise runs are stopped, as

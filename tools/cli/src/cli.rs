@@ -142,7 +142,7 @@ fn abi(text: &str) -> Result<Version, String> {
 #[command(after_long_help = "\
 Examples:
   anyring trace -- fio --ioengine=io_uring --name=job --rw=randread --size=1m --filename=/tmp/file
-  anyring trace -o trace.txt -- node server.js
+  UV_USE_IO_URING=1 anyring trace -o trace.txt -- node server.js
   anyring trace -c -- cp-with-io-uring from to
   anyring trace -e accept,recv -e 'slow>1ms' -- ./server
   anyring trace -e errors --summary -- ./program
@@ -394,12 +394,18 @@ Examples:
   anyring doctor
   docker run --rm -v /usr/local:/usr/local:ro debian anyring doctor
   anyring doctor --json | jq .verdict
+  anyring doctor -- fio job.fio                         whether that program will work, and the command to run it
+  anyring doctor --json -- fio | jq .program
 
-Exit status: 0 where anyring can run programs, 1 where it cannot.")]
+Exit status: 0 where anyring can run programs, or the program that is named; 1 where it cannot.")]
 pub struct Doctor {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+
+    /// A program, with its arguments: how it is linked, which way the engine gets into it, whether it will work here
+    #[arg(trailing_var_arg = true, value_name = "PROGRAM", value_hint = ValueHint::CommandWithArguments)]
+    pub program: Vec<OsString>,
 }
 
 /// What completes the words of this command in a shell.

@@ -2,6 +2,8 @@
 
 use crate::cli::Doctor;
 use crate::machine::{self, Injection, Kernel, Seccomp, Trap};
+use crate::program::{self, Place, Program, Way};
+use anyring_bench::say;
 use anyring_runtime::ask;
 use serde::Serialize;
 use std::process::ExitCode;
@@ -16,6 +18,9 @@ struct Report {
     verdict: Verdict,
     /// The verdict in words.
     summary: String,
+    /// The program that was asked about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    program: Option<Program>,
 }
 
 /// What `--engine auto` will do.
@@ -36,13 +41,20 @@ pub fn doctor(arguments: &Doctor) -> ExitCode {
     if ask::next_child_begins_a_namespace() {
         return in_the_namespace(arguments);
     }
-    let report = examine();
+    let mut report = examine();
+    let place = Place {
+        kernel_works: report.verdict == Verdict::Kernel,
+        trap: &report.trap,
+        injection: &report.static_programs,
+    };
+    report.program = program::examine(&arguments.program, &place);
     if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&report).expect("the report is plain data"));
+        say!("{}", serde_json::to_string_pretty(&report).expect("the report is plain data"));
     } else {
         print(&report);
     }
-    ExitCode::from(u8::from(report.verdict == Verdict::None))
+    let works = report.program.as_ref().map_or(report.verdict != Verdict::None, |program| program.works);
+    ExitCode::from(u8::from(!works))
 }
 
 /// Lets the first process of the PID namespace that this process's children are in examine the place.
@@ -79,7 +91,7 @@ fn examine() -> Report {
         (false, true) => (Verdict::User, "programs will use anyring's own engine"),
         (false, false) => (Verdict::None, "anyring cannot run programs with io_uring here"),
     };
-    Report { kernel, seccomp, trap, static_programs, verdict, summary: summary.to_owned() }
+    Report { kernel, seccomp, trap, static_programs, verdict, summary: summary.to_owned(), program: None }
 }
 
 fn print(report: &Report) {
@@ -117,7 +129,35 @@ fn print(report: &Report) {
     if let Some(why_not) = &static_programs.why_not {
         line("  why", why_not);
     }
-    println!("\n{}", report.summary);
+    say!("\n{}", report.summary);
+    if let Some(program) = &report.program {
+        print_program(program, report.verdict);
+    }
+}
+
+fn print_program(program: &Program, verdict: Verdict) {
+    say!("");
+    line("program", &program.path);
+    line("  linked", &program.linkage);
+    let way = match program.way {
+        Way::Preload => "libanyring_preload.so, preloaded by anyring run",
+        Way::Inject => "anyring run brings it in by ptrace, before the first instruction",
+        Way::Liburing => "liburing.so.2 of anyring, in the place of the other",
+        Way::None => "none",
+    };
+    line("  way to the engine", way);
+    let works = match (program.works, program.way, verdict) {
+        (false, ..) => "no",
+        (true, _, Verdict::Kernel) => "yes, over the kernel's io_uring",
+        (true, ..) => "yes, over anyring's own engine",
+    };
+    line("  will work", works);
+    let rest = [("  why", &program.why_not), ("  do", &program.remedy), ("  run it by", &program.command)];
+    for (name, text) in rest {
+        if let Some(text) = text {
+            line(name, text);
+        }
+    }
 }
 
 fn seccomp_words(seccomp: &Seccomp) -> String {
@@ -136,5 +176,5 @@ fn seccomp_words(seccomp: &Seccomp) -> String {
 }
 
 fn line(name: &str, value: &str) {
-    println!("{name:<20}{value}");
+    say!("{name:<20}{value}");
 }

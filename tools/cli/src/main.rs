@@ -7,6 +7,7 @@ mod inject;
 mod library;
 mod machine;
 mod pipes;
+mod program;
 mod run;
 mod status;
 mod trace;

@@ -169,7 +169,7 @@ fn refuse_settings(config: &Config) -> Option<ExitCode> {
 }
 
 /// A string of the command line or the environment, which holds no zero.
-fn string(text: &OsStr) -> CString {
+pub fn string(text: &OsStr) -> CString {
     CString::new(text.as_bytes()).unwrap_or_default()
 }
 
@@ -237,7 +237,7 @@ fn preload_list(library: &Path) -> OsString {
 }
 
 /// Finds the program as a shell does.
-fn search(name: &OsStr) -> Option<PathBuf> {
+pub fn search(name: &OsStr) -> Option<PathBuf> {
     if name.as_bytes().contains(&b'/') {
         return Path::new(name).exists().then(|| PathBuf::from(name));
     }

@@ -1,6 +1,7 @@
 //! The statuses that this command ends with where the program's own is none, and what is said then.
 
 use anyring_bench::say_error;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// What the command returns for failures of its own, as `env(1)` and its kin do.
@@ -26,4 +27,14 @@ pub fn fail(code: u8, what: &str, why: &str, remedy: &str) -> ExitCode {
         say_error!("  do:  {remedy}");
     }
     ExitCode::from(code)
+}
+
+/// A word as a shell reads it back.
+pub fn quoted(word: OsString) -> String {
+    let word = word.to_string_lossy();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.into_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
 }

@@ -118,3 +118,81 @@ fn find_is_found() {
     let output = find(&["src", "-nonsense"]);
     assert!(output.status.code() == Some(1) && says(&output, "-nonsense"), "{output:?}");
 }
+
+/// `head` goes before the end: the command dies quietly, as others do.
+#[test]
+fn readers_may_go() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    for words in [
+        ["doctor"].as_slice(),
+        &["doctor", "--json"],
+        &["doctor", "--", "true"],
+        &["bench", "--list"],
+        &["support"],
+        &["completions", "bash"],
+        &["chaos", "--list-faults"],
+        &["find", "src"],
+        &["find", "--help"],
+        &["du", "-a", "src"],
+        &["du", "--help"],
+        &["--help"],
+        &["run", "--help"],
+    ] {
+        let mut command = Command::new(anyring());
+        let output = command.args(words).stdout(writer.try_clone().unwrap()).output().unwrap();
+        assert!(output.stderr.is_empty(), "{words:?}: {output:?}");
+        let died = output.status.signal() == Some(libc::SIGPIPE);
+        assert!(died || words.ends_with(&["--help"]), "{words:?}: {output:?}");
+    }
+    // What goes to standard error is not missed: the program's status stays.
+    for words in [["trace", "--"].as_slice(), &["chaos", "--"], &["chaos", "--runs", "2", "--"]] {
+        let mut command = Command::new(anyring());
+        let output = command.args(words).arg("true").stderr(writer.try_clone().unwrap()).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{words:?}: {output:?}");
+    }
+    let output = Command::new(anyring()).args(["run", "--", "/"]).stderr(writer).output().unwrap();
+    assert_eq!(output.status.code(), Some(126), "{output:?}");
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = Command::new(anyring()).arg("doctor").stdout(full).output().unwrap();
+    assert!(
+        output.status.code() == Some(1) && says(&output, "cannot write to standard output"),
+        "{output:?}"
+    );
+}
+
+/// An option that there is none of is no program.
+#[test]
+fn misspelt_options_are_refused() {
+    for words in [
+        ["run", "--egine", "user", "true"],
+        ["trace", "--egine", "user", "true"],
+        ["chaos", "--sed", "1", "true"],
+    ] {
+        let output = Command::new(anyring()).args(words).output().unwrap();
+        assert_eq!(output.status.code(), Some(125), "{words:?}: {output:?}");
+        assert!(says(&output, "a similar argument exists"), "{words:?}: {output:?}");
+    }
+    assert!(says(&run(&["--egine", "user", "true"]), "'--engine'"));
+    // What stands behind the program is the program's, and so is what stands behind two dashes.
+    let output = run(&["printf", "%s|", "--egine", "-x"]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "--egine|-x|");
+    let output = run(&["--", "--egine"]);
+    assert_eq!(output.status.code(), Some(127), "{output:?}");
+}
+
+#[test]
+fn shells_complete_it() {
+    let completions = |shell: &str| {
+        let output = Command::new(anyring()).args(["completions", shell]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(completions("fish").contains("complete -c anyring"));
+    assert!(completions("zsh").starts_with("#compdef anyring"));
+    let script = format!(
+        "{}\nCOMP_WORDS=(anyring run --eng) COMP_CWORD=2; _anyring anyring --eng run; echo \"${{COMPREPLY[@]}}\"",
+        completions("bash")
+    );
+    let output = Command::new("bash").args(["-c", &script]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "--engine\n", "{output:?}");
+}

@@ -111,9 +111,13 @@ pub fn denied(errno: i32) -> Command {
 
 /// [`denied`], with what `deny.c` takes.
 pub fn denied_by(what: &str) -> Command {
+    denied_to(what, &["run", "--engine", "user", "--log", "info", "--"])
+}
+
+/// The command with these words, in the sandbox that `deny.c` makes.
+pub fn denied_to(what: &str, words: &[&str]) -> Command {
     let mut command = Command::new(compile("deny", "deny.c", &[]));
-    command.arg(what).arg(anyring());
-    command.args(["run", "--engine", "user", "--log", "info", "--"]);
+    command.arg(what).arg(anyring()).args(words);
     command
 }
 

@@ -1,0 +1,279 @@
+//! `anyring doctor -- PROGRAM`: how a program is linked, which way the engine gets into it, and whether that works here.
+
+use crate::library;
+use crate::machine::{Injection, Trap};
+use crate::run::{search, string};
+use crate::status::quoted;
+use anyring_trap::program::{self, Description, Kind};
+use serde::Serialize;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// What there is to say of a program.
+#[derive(Debug, Serialize)]
+pub struct Program {
+    /// Its path; where there is no such program, the name that was given.
+    pub path: String,
+    /// What it is.
+    pub kind: Linkage,
+    /// The same for people.
+    pub linkage: String,
+    /// The interpreters of a script, its own first.
+    pub interpreters: Vec<String>,
+    /// The dynamic linker that it, or the last interpreter, names.
+    pub dynamic_linker: Option<String>,
+    /// Whether it names `liburing.so.2` among its libraries.
+    pub loads_liburing: bool,
+    /// How it gets to anyring's engine here.
+    pub way: Way,
+    /// Whether a program of this kind has an `io_uring` that works here, by that way or the kernel's.
+    pub works: bool,
+    /// Why not.
+    pub why_not: Option<String>,
+    /// What to do about that.
+    pub remedy: Option<String>,
+    /// The command to run it by.
+    pub command: Option<String>,
+}
+
+/// What a program is, or what the interpreter is that runs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Linkage {
+    NotFound,
+    NotExecutable,
+    /// Its interpreter or its dynamic linker is not there.
+    NoInterpreter,
+    /// With the C library of the GNU project.
+    DynamicGlibc,
+    DynamicMusl,
+    /// With another dynamic linker.
+    Dynamic,
+    Static,
+    StaticPie,
+    /// It gains privileges: set-user-ID, set-group-ID, file capabilities.
+    Privileged,
+    /// It is for another machine.
+    Foreign,
+    /// Neither an executable nor a script.
+    Unknown,
+}
+
+/// How a program gets to anyring's engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Way {
+    /// By `libanyring_preload.so`.
+    Preload,
+    /// By ptrace, before its first instruction.
+    Inject,
+    /// By anyring's `liburing.so.2`, which it loads.
+    Liburing,
+    None,
+}
+
+/// What the machine allows.
+pub struct Place<'a> {
+    /// Whether `auto` takes the kernel's `io_uring`.
+    pub kernel_works: bool,
+    pub trap: &'a Trap,
+    pub injection: &'a Injection,
+}
+
+/// Examines a program, which is given with its arguments.
+pub fn examine(words: &[OsString], place: &Place<'_>) -> Option<Program> {
+    let name = words.first()?;
+    let mut program = Program {
+        path: name.to_string_lossy().into_owned(),
+        kind: Linkage::NotFound,
+        linkage: String::from("not found"),
+        interpreters: Vec::new(),
+        dynamic_linker: None,
+        loads_liburing: false,
+        way: Way::None,
+        works: false,
+        why_not: None,
+        remedy: None,
+        command: None,
+    };
+    let Some(path) = search(name) else {
+        program.fails("no such file, neither there nor in PATH", "see its spelling, or give its path");
+        return Some(program);
+    };
+    program.path = path.display().to_string();
+    if !is_executable(&path) {
+        program.kind = Linkage::NotExecutable;
+        program.linkage = String::from("not executable");
+        program.fails(
+            "it must be a file with execute permission, on a file system that allows it",
+            "chmod +x, or see the mount option noexec",
+        );
+        return Some(program);
+    }
+    match program::describe(&string(path.as_os_str())) {
+        Ok(description) => {
+            program.describe(&description);
+            program.choose_way(&description, place);
+        }
+        Err(error) => {
+            let error = std::io::Error::from_raw_os_error(-error as i32);
+            program.kind = Linkage::Unknown;
+            program.linkage = String::from("cannot be read");
+            program.fails(&format!("it may be executed, not read: {error}"), "give read permission");
+        }
+    }
+    if program.works {
+        program.command = Some(program.words_to_run(words));
+    }
+    Some(program)
+}
+
+/// Whether this process may execute the file.
+fn is_executable(path: &Path) -> bool {
+    // SAFETY: reads a string.
+    path.is_file() && unsafe { libc::access(string(path.as_os_str()).as_ptr(), libc::X_OK) } == 0
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn is_there(path: &[u8]) -> bool {
+    Path::new(OsStr::from_bytes(path)).exists()
+}
+
+impl Program {
+    fn fails(&mut self, why: &str, remedy: &str) {
+        self.works = false;
+        self.why_not = Some(why.to_owned());
+        self.remedy = (!remedy.is_empty()).then(|| remedy.to_owned());
+    }
+
+    /// Says what it is.
+    fn describe(&mut self, description: &Description) {
+        self.interpreters = description.interpreters.iter().map(|name| text(name)).collect();
+        self.dynamic_linker = description.linker.as_deref().map(text);
+        self.loads_liburing = description.libraries.iter().any(|name| name == b"liburing.so.2");
+        let linker = self.dynamic_linker.as_deref().unwrap_or_default();
+        let linker = linker.rsplit('/').next().unwrap_or_default();
+        let missing = description.interpreters.iter().chain(&description.linker).any(|path| !is_there(path));
+        let (kind, words) = match description.kind {
+            _ if missing => (Linkage::NoInterpreter, String::from("its interpreter is missing")),
+            Kind::Dynamic | Kind::Sanitized if linker.starts_with("ld-musl") => {
+                (Linkage::DynamicMusl, String::from("dynamic (musl)"))
+            }
+            Kind::Dynamic | Kind::Sanitized if linker.starts_with("ld-linux") => {
+                (Linkage::DynamicGlibc, String::from("dynamic (glibc)"))
+            }
+            Kind::Dynamic | Kind::Sanitized => (Linkage::Dynamic, String::from("dynamic")),
+            Kind::Static if description.is_pie => (Linkage::StaticPie, String::from("static-PIE")),
+            Kind::Static => (Linkage::Static, String::from("static")),
+            Kind::Privileged(privilege) => (Linkage::Privileged, privilege.to_owned()),
+            Kind::Foreign(machine) => {
+                (Linkage::Foreign, format!("for another machine ({})", machine_name(machine)))
+            }
+            Kind::Unknown => (Linkage::Unknown, String::from("neither an executable nor a script")),
+        };
+        self.kind = kind;
+        self.linkage = match self.interpreters.last() {
+            Some(interpreter) => format!("script, run by {interpreter}: {words}"),
+            None => words,
+        };
+        if description.kind == Kind::Sanitized {
+            self.linkage.push_str(", with the address sanitizer");
+        }
+    }
+
+    /// Says how the engine gets into it, and whether it works.
+    fn choose_way(&mut self, description: &Description, place: &Place<'_>) {
+        let Place { kernel_works, trap, injection } = *place;
+        match self.kind {
+            Linkage::DynamicGlibc | Linkage::DynamicMusl | Linkage::Dynamic if trap.loads => {
+                self.way = Way::Preload;
+                self.works = true;
+            }
+            Linkage::DynamicGlibc | Linkage::DynamicMusl | Linkage::Dynamic => {
+                if self.loads_liburing && installed_liburing().is_some() {
+                    self.way = Way::Liburing;
+                    self.works = true;
+                    return;
+                }
+                self.fails(
+                    trap.why_not.as_deref().unwrap_or("the preload library does not load"),
+                    "see what is said above of the trap",
+                );
+            }
+            Linkage::Static | Linkage::StaticPie if injection.works => {
+                self.way = Way::Inject;
+                self.works = true;
+            }
+            Linkage::Static | Linkage::StaticPie => self.fails(
+                injection.why_not.as_deref().unwrap_or("static programs do not work here"),
+                "allow ptrace (docker run --cap-add SYS_PTRACE), or use a dynamically linked build",
+            ),
+            Linkage::Privileged => self.fails(
+                "a program that gains privileges takes nothing in from the one that starts it",
+                "run it as the user it changes to, so that it gains none",
+            ),
+            Linkage::NoInterpreter => {
+                let names = description.interpreters.iter().chain(&description.linker);
+                let name = names
+                    .into_iter()
+                    .find(|path| !is_there(path))
+                    .map_or_else(String::new, |path| text(path));
+                return self.fails(
+                    &format!("{name}, which is to run it, does not exist"),
+                    "install it, or use a build for this system",
+                );
+            }
+            Linkage::Foreign => {
+                return self.fails("this machine does not execute it", "use a build for this machine");
+            }
+            Linkage::Unknown => {
+                return self.fails(
+                    "the kernel does not execute it; a shell may",
+                    "give a script a first line such as #!/bin/sh",
+                );
+            }
+            Linkage::NotFound | Linkage::NotExecutable => {}
+        }
+        // Whatever is executed has the kernel's.
+        self.works |= kernel_works;
+    }
+
+    /// The command to run it by, as a shell reads it.
+    fn words_to_run(&self, words: &[OsString]) -> String {
+        let program = words.iter().cloned().map(quoted).collect::<Vec<_>>().join(" ");
+        match (self.way, installed_liburing()) {
+            (Way::Liburing, Some(directory)) => {
+                format!("LD_LIBRARY_PATH={} {program}", quoted(directory.into_os_string()))
+            }
+            _ => format!("anyring run --log info -- {program}"),
+        }
+    }
+}
+
+/// The directory of anyring's `liburing.so.2`, where this command was installed with it.
+fn installed_liburing() -> Option<PathBuf> {
+    let library = library::find().ok()?;
+    let directory = library.parent()?;
+    directory.join("liburing.so.2").exists().then(|| directory.to_owned())
+}
+
+/// What people call a machine of an ELF header.
+fn machine_name(machine: u16) -> String {
+    let name = match machine {
+        3 => "x86, 32-bit",
+        8 => "MIPS",
+        20 | 21 => "PowerPC",
+        22 => "s390",
+        40 => "Arm, 32-bit",
+        62 => "x86-64",
+        183 => "Arm, 64-bit",
+        243 => "RISC-V",
+        258 => "LoongArch",
+        other => return format!("ELF machine {other}"),
+    };
+    name.to_owned()
+}
