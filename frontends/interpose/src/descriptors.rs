@@ -5,7 +5,7 @@
 
 use crate::{Frontend, next};
 use anyring_engine::frontend;
-use anyring_runtime::{active, calls, process, sys};
+use anyring_runtime::{active, calls, log, process, sys};
 use core::ffi::c_int;
 use linux_raw_sys::general as raw;
 
@@ -15,6 +15,7 @@ const CLOSE_RANGE_CLOEXEC: u32 = 4;
 /// Says that `fd` is about to be closed.
 #[inline]
 pub fn closing<F: Frontend>(fd: c_int) {
+    log::closes(fd as u32, fd as u32);
     if calls::rings_exist() {
         closing_among_rings::<F>(fd);
     }
@@ -79,6 +80,7 @@ pub unsafe fn closefrom<F: Frontend>(first: c_int) {
 
 /// Says so for each number that can be open.
 fn closing_from<F: Frontend>(first: u32, last: u32) {
+    log::closes(first, last);
     if !calls::rings_exist() {
         return;
     }

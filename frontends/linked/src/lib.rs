@@ -43,9 +43,11 @@ pub fn choose() -> Choice {
         }
         return Choice::Kernel;
     }
-    // SAFETY: the C library's list, or null; its strings stay, or the program has a bug of its own.
+    // SAFETY: the C library's list, or null.
     let config = unsafe { config::read(variables) };
     process::refuse_settings(&config);
+    // Nobody else has the engine chosen.
+    process::asks_for_ring();
     // SAFETY: makes a ring.
     let kernel = |number, arguments| unsafe { syscall(number, arguments) };
     match process::choose(config.choice, kernel) {

@@ -14,7 +14,7 @@ use linux_raw_sys::errno::EINVAL;
 use linux_raw_sys::general as raw;
 use linux_raw_sys::io_uring as abi;
 
-use crate::sys;
+use crate::{process, sys};
 
 /// Nobody asks the kernel first.
 const NONE: u8 = 0;
@@ -99,6 +99,7 @@ pub fn set_up(
     kernel: impl Fn(usize, [usize; 6]) -> isize,
     closed: impl FnOnce(i32),
 ) -> Option<isize> {
+    process::asks_for_ring();
     let result = kernel(raw::__NR_io_uring_setup as usize, arguments);
     if result >= 0 && is_shared() {
         closed(result as i32);

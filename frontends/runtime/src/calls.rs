@@ -1,6 +1,6 @@
 //! The way into the engine, from the trap, from functions and from patched call sites.
 
-use crate::{beside, log};
+use crate::{beside, log, process};
 use anyring_engine::{self as engine, Caller, frontend};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use linux_raw_sys::errno::EINVAL;
@@ -63,8 +63,11 @@ pub unsafe fn call(number: usize, a: [usize; 6], caller: &Caller) -> isize {
 /// makes it. In here no handler of the program may run in the calling thread, but in `kernel`, which lets them in.
 pub fn watched(number: usize, a: [usize; 6], kernel: impl FnOnce() -> isize) -> isize {
     let result = anyring_kernel_trace::call(number, a, kernel);
-    if number == raw::__NR_io_uring_setup as usize && result >= 0 {
-        RINGS.store(true, Ordering::Relaxed);
+    if number == raw::__NR_io_uring_setup as usize {
+        process::asks_for_ring();
+        if result >= 0 {
+            RINGS.store(true, Ordering::Relaxed);
+        }
     }
     result
 }
@@ -72,6 +75,7 @@ pub fn watched(number: usize, a: [usize; 6], kernel: impl FnOnce() -> isize) -> 
 /// # Safety
 /// As for [`engine::setup`].
 unsafe fn setup(entries: u32, params: *mut engine::io_uring_params, caller: &Caller) -> isize {
+    process::asks_for_ring();
     // SAFETY: the caller's promise.
     let result = unsafe { engine::setup(entries, params, caller) };
     if result >= 0 {

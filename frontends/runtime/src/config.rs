@@ -10,11 +10,13 @@
 //! - `ANYRING_TRACE`: the path of a buffer to which the process tells what happens to its requests (`anyring trace`).
 //! - `ANYRING_STATS`: `text` or `json`: the process tells what it did with io_uring when it ends, to where the log goes.
 //! - `ANYRING_CHAOS`: the path of a plan by which the process meets faults (`anyring chaos`).
-//! - `ANYRING_STARTED`: the process that `anyring run` became. What it cannot have it must not go without.
+//! - `ANYRING_STARTED`: the process that `anyring run` became. What it cannot have it must not go without. With a letter in the
+//!   place of the first digit, that process has executed another program since.
 //!
 //! Any other value is [wrong](Config::wrong).
 
-use crate::process;
+use crate::{log, process};
+use alloc::ffi::CString;
 use anyring_engine::request::version::{self, Version};
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, Ordering};
@@ -58,10 +60,16 @@ pub enum Stats {
 
 static STATS: AtomicU8 = AtomicU8::new(0);
 static STARTED: AtomicBool = AtomicBool::new(false);
+static SUCCEEDS: AtomicBool = AtomicBool::new(false);
 
 /// Was this process the one of `ANYRING_STARTED`, when the variables were read?
 pub fn was_started() -> bool {
     STARTED.load(Ordering::Relaxed)
+}
+
+/// Was this process that one, or has it executed another program since?
+pub fn succeeds_started() -> bool {
+    SUCCEEDS.load(Ordering::Relaxed)
 }
 
 /// `ANYRING_STATS`.
@@ -79,7 +87,7 @@ static TRACE_PATH: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
 /// `ANYRING_TRACE`.
 pub fn trace_path() -> Option<&'static CStr> {
     let path = TRACE_PATH.load(Ordering::Relaxed);
-    // SAFETY: a string of the environment, which stays.
+    // SAFETY: a string that `keep` has made.
     (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) })
 }
 
@@ -89,7 +97,7 @@ static CHAOS_PATH: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
 /// `ANYRING_CHAOS`.
 pub fn chaos_path() -> Option<&'static CStr> {
     let path = CHAOS_PATH.load(Ordering::Relaxed);
-    // SAFETY: a string of the environment, which stays.
+    // SAFETY: a string that `keep` has made.
     (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) })
 }
 
@@ -124,11 +132,15 @@ pub fn level() -> Level {
     }
 }
 
-/// Reads the variables.
+/// A copy that stays: the program may overwrite the strings of its environment (`setproctitle` does).
+fn keep(path: &CStr) -> *mut c_char {
+    CString::from(path).into_raw()
+}
+
+/// Reads the variables, and has the log begin.
 ///
 /// # Safety
-/// `environment` must be null or a list of strings that ends with null, as `environ` is; the
-/// strings must stay.
+/// `environment` must be null or a list of strings that ends with null, as `environ` is.
 pub unsafe fn read(environment: *const *const c_char) -> Config {
     // SAFETY: the caller's promise.
     let get = |name: &str| unsafe { variable(environment, name) };
@@ -166,7 +178,7 @@ pub unsafe fn read(environment: *const *const c_char) -> Config {
             LEVEL.store(level as u8, Ordering::Relaxed);
             match target {
                 Target::Fd(fd) => LOG_FD.store(fd, Ordering::Relaxed),
-                Target::Path(path) => LOG_PATH.store(path.as_ptr().cast_mut(), Ordering::Relaxed),
+                Target::Path(path) => LOG_PATH.store(keep(path), Ordering::Relaxed),
             }
         }
         None => {
@@ -180,19 +192,22 @@ pub unsafe fn read(environment: *const *const c_char) -> Config {
         _ => refuse("ANYRING_STATS", "text or json"),
     }
     if let Some(path) = get("ANYRING_TRACE").filter(|path| !path.is_empty()) {
-        TRACE_PATH.store(path.as_ptr().cast_mut(), Ordering::Relaxed);
+        TRACE_PATH.store(keep(path), Ordering::Relaxed);
     }
     if let Some(path) = get("ANYRING_CHAOS").filter(|path| !path.is_empty()) {
-        CHAOS_PATH.store(path.as_ptr().cast_mut(), Ordering::Relaxed);
+        CHAOS_PATH.store(keep(path), Ordering::Relaxed);
     }
     let patch = get("ANYRING_PATCH").map_or(b"".as_slice(), CStr::to_bytes);
     if !matches!(patch, b"" | b"0" | b"1") {
         refuse("ANYRING_PATCH", "0 or 1");
     }
-    let own_id = process::own_id();
-    let started = get("ANYRING_STARTED").and_then(|value| number(value.to_bytes()));
-    let started = started.is_some_and(|id| id as u32 == own_id);
-    STARTED.store(started, Ordering::Relaxed);
+    let started = get("ANYRING_STARTED").map_or(Started::No, |value| started(value.to_bytes()));
+    STARTED.store(started == Started::Now, Ordering::Relaxed);
+    SUCCEEDS.store(started != Started::No, Ordering::Relaxed);
+    let started = started == Started::Now;
+    if level() > Level::Off || stats().is_some() {
+        log::begin();
+    }
     Config { choice, patch: patch != b"0", started, wrong }
 }
 
@@ -206,16 +221,46 @@ pub unsafe fn leave_the_choice(environment: *const *const c_char) -> bool {
     matches!(get("ANYRING_ENGINE"), b"" | b"auto") && get("ANYRING_ABI").is_empty()
 }
 
-/// Empties `ANYRING_STARTED`: a program that this one starts, or becomes, may have the same id in a namespace of its own. The
-/// list keeps its length, for behind it lies what the kernel tells the program.
+/// What `ANYRING_STARTED` says of this process.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Started {
+    /// Nothing.
+    No,
+    /// It is the one that `anyring run` became, and this is the program that was to be run.
+    Now,
+    /// It was that one, and has executed another program since.
+    Before,
+}
+
+/// The letter in the place of a first digit, once the variable was [forgotten](forget_started).
+const FIRST_LETTER: u8 = b'a';
+
+fn started(value: &[u8]) -> Started {
+    let Some((&first, rest)) = value.split_first() else { return Started::No };
+    let (digit, what) = match first {
+        b'0'..=b'9' => (first - b'0', Started::Now),
+        b'a'..=b'j' => (first - FIRST_LETTER, Started::Before),
+        _ => return Started::No,
+    };
+    let id = rest.iter().try_fold(u32::from(digit), |id, &byte| {
+        byte.is_ascii_digit().then(|| id.wrapping_mul(10).wrapping_add(u32::from(byte - b'0')))
+    });
+    if id == Some(process::own_id()) { what } else { Started::No }
+}
+
+/// Has `ANYRING_STARTED` say that the program has been started: one that this program starts, or becomes, may have the same id
+/// in a namespace of its own. The list keeps its length, for behind it lies what the kernel tells the program.
 ///
 /// # Safety
 /// As for [`read`]; the strings must be writable, and nobody else may read them meanwhile.
 pub unsafe fn forget_started(environment: *const *const c_char) {
     // SAFETY: the caller's promise.
     if let Some(value) = unsafe { variable(environment, "ANYRING_STARTED") } {
-        // SAFETY: the caller's promise; an empty string is shorter.
-        unsafe { value.as_ptr().cast_mut().write(0) };
+        if let Some(digit @ b'0'..=b'9') = value.to_bytes().first() {
+            let letter = FIRST_LETTER + (digit - b'0');
+            // SAFETY: the caller's promise; the string is not empty.
+            unsafe { value.as_ptr().cast_mut().write(letter as c_char) };
+        }
     }
 }
 
@@ -321,7 +366,32 @@ mod tests {
             [c"A=1".as_ptr(), started.as_mut_ptr().cast_const().cast(), c"B=2".as_ptr(), core::ptr::null()];
         // SAFETY: a list that ends with null, whose second string is writable.
         unsafe { forget_started(list.as_ptr()) };
-        assert_eq!(&started[..17], b"ANYRING_STARTED=\0");
+        assert_eq!(&started, b"ANYRING_STARTED=h\0");
+        // SAFETY: as before.
+        unsafe { forget_started(list.as_ptr()) };
+        assert_eq!(&started, b"ANYRING_STARTED=h\0");
+    }
+
+    #[test]
+    fn what_was_started_is_known_again() {
+        let id = process::own_id().to_string();
+        let letter = char::from(FIRST_LETTER + (id.as_bytes()[0] - b'0'));
+        let known = |value: &str| super::started(value.as_bytes());
+        assert!(known(&id) == Started::Now);
+        assert!(known(&format!("{letter}{}", &id[1..])) == Started::Before);
+        for another in ["", "x", "1x", &format!("{id}0"), &format!("{letter}{}0", &id[1..])] {
+            assert!(known(another) == Started::No, "{another}");
+        }
+    }
+
+    #[test]
+    fn what_is_kept_stays_when_the_environment_is_overwritten() {
+        let mut variable = *b"ANYRING_TRACE=/a/path\0";
+        let list = [variable.as_mut_ptr().cast_const().cast(), core::ptr::null()];
+        // SAFETY: a list that ends with null.
+        unsafe { read(list.as_ptr()) };
+        variable.fill(0);
+        assert_eq!(trace_path(), Some(c"/a/path"));
     }
 
     #[test]

@@ -2,10 +2,13 @@
 
 use crate::config::{self, Level};
 use crate::{process, sys};
+use alloc::boxed::Box;
+use alloc::string::String;
 use core::ffi::CStr;
 use core::fmt::{self, Write};
-use core::sync::atomic::Ordering;
-use linux_raw_sys::general::{O_APPEND, O_CREAT, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK, O_WRONLY};
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
+use linux_raw_sys::general::{O_APPEND, O_CREAT, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK, O_WRONLY, stat};
 
 /// A line of bounded length; what is too long is cut.
 struct Line {
@@ -47,7 +50,9 @@ pub fn write_text(text: &str) {
 
 fn write_bytes(bytes: &[u8]) {
     let Some(path) = path() else {
-        sys::write(config::LOG_FD.load(Ordering::Relaxed), bytes);
+        if let Some(fd) = descriptor() {
+            sys::write(fd, bytes);
+        }
         return;
     };
     let fd = open(path);
@@ -56,6 +61,109 @@ fn write_bytes(bytes: &[u8]) {
         sys::write(fd, bytes);
         sys::close(fd);
     }
+}
+
+/// A duplicate of the descriptor for lines: programs close theirs before they end, as those of the GNU project do.
+static ASIDE: AtomicI32 = AtomicI32::new(-1);
+/// What the descriptor for lines was at the beginning: device and inode. [`UNKNOWN`] before that.
+static TARGET: [AtomicU64; 2] = [const { AtomicU64::new(UNKNOWN) }; 2];
+const UNKNOWN: u64 = u64::MAX;
+/// There is no such descriptor.
+const NOTHING: u64 = u64::MAX - 1;
+/// The name of the program, which [`begin`] has kept.
+static PROGRAM: AtomicPtr<String> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The process may have something to say later: keeps what it needs for that, before the program closes or forbids anything.
+pub fn begin() {
+    let name = Box::new(executable_name());
+    // Of threads that begin at the same time each leaves a name.
+    PROGRAM.store(Box::into_raw(name), Ordering::Release);
+    if path().is_some() || TARGET[0].load(Ordering::Relaxed) != UNKNOWN {
+        return;
+    }
+    let fd = config::LOG_FD.load(Ordering::Relaxed);
+    let target = identity(fd).unwrap_or([NOTHING; 2]);
+    TARGET.iter().zip(target).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+    if target != [NOTHING; 2] {
+        ASIDE.store(sys::duplicate_aside(fd), Ordering::Relaxed);
+    }
+}
+
+/// The program closes these descriptors.
+#[inline]
+pub fn closes(first: u32, last: u32) {
+    if u32::try_from(ASIDE.load(Ordering::Relaxed)).is_ok_and(|aside| (first..=last).contains(&aside)) {
+        ASIDE.store(-1, Ordering::Relaxed);
+    }
+}
+
+/// The descriptor for lines. The duplicate is taken for what it was, for a filter of the program's own may allow no more than to
+/// write; the program's own descriptor may have been closed and opened as something else, and is looked at.
+fn descriptor() -> Option<i32> {
+    let own = config::LOG_FD.load(Ordering::Relaxed);
+    let target = TARGET.each_ref().map(|word| word.load(Ordering::Relaxed));
+    match ASIDE.load(Ordering::Relaxed) {
+        aside @ 0.. => Some(aside),
+        _ if target == [UNKNOWN; 2] => Some(own),
+        _ => (identity(own) == Some(target)).then_some(own),
+    }
+}
+
+/// Device and inode of what a descriptor stands for.
+fn identity(fd: i32) -> Option<[u64; 2]> {
+    let mut status = MaybeUninit::uninit();
+    if fd < 0 || sys::fstat(fd, &mut status) < 0 {
+        return None;
+    }
+    // SAFETY: filled in by the call.
+    let status: &stat = unsafe { status.assume_init_ref() };
+    Some([status.st_dev, status.st_ino])
+}
+
+/// The program's file, without its directory; empty where [`begin`] was not called.
+pub fn program() -> &'static str {
+    let name = PROGRAM.load(Ordering::Acquire);
+    // SAFETY: `begin` has made it, and nobody changes or frees it. Pairs with the release there.
+    unsafe { name.as_ref() }.map_or("", String::as_str)
+}
+
+fn executable_name() -> String {
+    let path = process::executable();
+    let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+    let mut shown = String::new();
+    for chunk in name.utf8_chunks() {
+        shown.push_str(chunk.valid());
+        if !chunk.invalid().is_empty() {
+            shown.push(char::REPLACEMENT_CHARACTER);
+        }
+    }
+    shown
+}
+
+/// A value of a `key=value` line: as it is, or in quotes as in JSON where it could not be told from what stands beside it.
+pub struct Value<'a>(pub &'a str);
+
+impl fmt::Display for Value<'_> {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let separates = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '"' | '=' | '\\');
+        if self.0.is_empty() || self.0.contains(separates) {
+            return write_string(to, self.0);
+        }
+        to.write_str(self.0)
+    }
+}
+
+/// A string as JSON has it.
+pub fn write_string(text: &mut impl Write, string: &str) -> fmt::Result {
+    text.write_char('"')?;
+    for character in string.chars() {
+        match character {
+            '"' | '\\' => write!(text, "\\{character}")?,
+            control if control.is_control() => write!(text, "\\u{:04x}", u32::from(control))?,
+            other => text.write_char(other)?,
+        }
+    }
+    text.write_char('"')
 }
 
 /// Whether lines can be written, if there are to be any.
@@ -76,7 +184,7 @@ pub fn check() -> Result<(), (&'static CStr, i32)> {
 /// The file for lines, if the user named one.
 fn path() -> Option<&'static CStr> {
     let path = config::LOG_PATH.load(Ordering::Relaxed);
-    // SAFETY: a string of the environment that the process began with, which stays.
+    // SAFETY: a string that `config` has made, which stays.
     (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) })
 }
 
@@ -96,3 +204,27 @@ macro_rules! debug {
     };
 }
 pub use crate::debug;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_can_be_told_apart() {
+        let shown = |text| format!("{}", Value(text));
+        assert_eq!(shown("fio"), "fio");
+        assert_eq!(shown("a b"), "\"a b\"");
+        assert_eq!(shown("a\"b\n"), "\"a\\\"b\\u000a\"");
+        assert_eq!(shown(""), "\"\"");
+    }
+
+    #[test]
+    fn a_duplicate_lies_aside() {
+        let aside = sys::duplicate_aside(2);
+        assert!(aside >= sys::descriptor_limit().min(1000) as i32, "{aside}");
+        assert_eq!(identity(aside), identity(2));
+        assert!(!sys::survives_exec(aside));
+        sys::close(aside);
+        assert_eq!(identity(aside), None);
+    }
+}

@@ -27,6 +27,8 @@ static OWN_ID: AtomicU32 = AtomicU32::new(0);
 pub static VFORKED: AtomicBool = AtomicBool::new(false);
 /// Whether the last line was written.
 static ENDED: AtomicBool = AtomicBool::new(false);
+/// Whether a ring was asked for, whatever the answer was.
+static ASKED: AtomicBool = AtomicBool::new(false);
 
 /// Whether the engine of this process is ours.
 #[inline]
@@ -168,6 +170,11 @@ pub fn engine_name() -> &'static str {
     }
 }
 
+/// The process asks for a ring: it is to say at its end what came of that, if there is a log.
+pub fn asks_for_ring() {
+    ASKED.store(true, Ordering::Relaxed);
+}
+
 /// The id of this process; in a child of `vfork` that of its parent.
 pub fn own_id() -> u32 {
     match OWN_ID.load(Ordering::Relaxed) {
@@ -214,6 +221,7 @@ pub fn forked() {
     OWN_ID.store(sys::process_id(), Ordering::Relaxed);
     FORKED.store(true, Ordering::Relaxed);
     ENDED.store(false, Ordering::Relaxed);
+    ASKED.store(false, Ordering::Relaxed);
     threads::forked();
     frontend::forked();
     if watches_kernel() {
@@ -276,12 +284,19 @@ pub fn exits() {
 
 /// Has the process nothing to say when it ends?
 fn is_silent() -> bool {
-    config::level() == Level::Off && config::stats().is_none()
+    !is_logged() && stats::wanted().is_none()
 }
 
-/// Is this process the one that `anyring run` became?
-pub fn is_started() -> bool {
-    config::was_started() && !FORKED.load(Ordering::Relaxed)
+/// Is the log to have a line of this process? It has of those that use rings, and of the one that the user has started, who
+/// wants to know whether it uses any. Of the kernel's rings nothing is known but that they were asked for.
+fn is_logged() -> bool {
+    let uses_rings = ASKED.load(Ordering::Relaxed) || active() && calls::rings_exist();
+    config::level() > Level::Off && (uses_rings || is_first())
+}
+
+/// Is this process the one that `anyring run` became, whatever it has executed since?
+pub fn is_first() -> bool {
+    config::succeeds_started() && !FORKED.load(Ordering::Relaxed)
 }
 
 /// The process, which has rings, ends.
@@ -309,11 +324,12 @@ pub extern "C" fn end() {
     if let Some(format) = stats::wanted() {
         stats::tell(format);
     }
-    if config::level() == Level::Off {
+    if !is_logged() {
         return;
     }
+    let program = log::Value(log::program());
     if !active() {
-        log::line(Level::Info, format_args!("engine=kernel"));
+        log::line(Level::Info, format_args!("engine=kernel program={program}"));
         return;
     }
     let counters = frontend::counters();
@@ -325,7 +341,7 @@ pub extern "C" fn end() {
     log::line(
         Level::Info,
         format_args!(
-            "engine={} rings={} submitted={} completed={} traps={} patched sites={}",
+            "engine={} rings={} submitted={} completed={} traps={} patched_sites={} program={program}",
             engine_name(),
             counters.rings,
             counters.submitted,

@@ -25,22 +25,8 @@ pub fn tell(format: Stats) {
     log::write_text(&text);
 }
 
-/// The program's file, without its directory.
-fn program() -> String {
-    let path = process::executable();
-    let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
-    let mut shown = String::new();
-    for chunk in name.utf8_chunks() {
-        shown.push_str(chunk.valid());
-        if !chunk.invalid().is_empty() {
-            shown.push(char::REPLACEMENT_CHARACTER);
-        }
-    }
-    shown
-}
-
 fn write_text(text: &mut String, counters: &Counters, counts: Option<&Counts>) -> core::fmt::Result {
-    let (id, program) = (process::own_id(), program());
+    let (id, program) = (process::own_id(), log::program());
     if !process::active() {
         return writeln!(
             text,
@@ -84,7 +70,7 @@ fn write_text(text: &mut String, counters: &Counters, counts: Option<&Counts>) -
 fn write_json(text: &mut String, counters: &Counters, counts: Option<&Counts>) -> core::fmt::Result {
     let engine = process::engine_name();
     write!(text, "{{\"process\":{},\"program\":", process::own_id())?;
-    write_string(text, &program())?;
+    log::write_string(text, log::program())?;
     write!(
         text,
         ",\"engine\":\"{engine}\",\"rings\":{},\"submitted\":{},\"completed\":{},\"enters\":{},\"traps\":{},\"patched_sites\":{}",
@@ -123,21 +109,7 @@ fn refused(counts: &Counts) -> impl Iterator<Item = &'static str> + use<'_> {
     flags.map(|named| named.1).chain(registrations)
 }
 
-/// A string as JSON has it.
-fn write_string(text: &mut String, string: &str) -> core::fmt::Result {
-    text.push('"');
-    for character in string.chars() {
-        match character {
-            '"' | '\\' => write!(text, "\\{character}")?,
-            control if control.is_control() => write!(text, "\\u{:04x}", u32::from(control))?,
-            other => text.push(other),
-        }
-    }
-    text.push('"');
-    Ok(())
-}
-
 /// Is the process to tell of itself when it ends?
 pub fn wanted() -> Option<Stats> {
-    config::stats().filter(|_| calls::rings_exist() || process::is_started())
+    config::stats().filter(|_| calls::rings_exist() || process::is_first())
 }

@@ -374,6 +374,35 @@ pub fn duplicate(fd: i32) -> i32 {
     [100, 10].into_iter().map(above).find(|&fd| fd >= 0).unwrap_or_else(|| above(0))
 }
 
+/// A duplicate for this process alone, which the program does not meet: where the limits allow it, above the numbers that the
+/// program can be given. A negative errno on failure.
+pub fn duplicate_aside(fd: i32) -> i32 {
+    // Above that, the kernel's table of descriptors would grow.
+    const FAR: u64 = 1000;
+    const MOST: u64 = 4096;
+    let above = |least: u64| {
+        let arguments = [fd as usize, raw::F_DUPFD_CLOEXEC as usize, least as usize, 0, 0, 0];
+        // SAFETY: touches no memory.
+        unsafe { arch::syscall(raw::__NR_fcntl as usize, arguments) as i32 }
+    };
+    let mut limit = [0_u64; 2];
+    change_descriptor_limit(None, Some(&mut limit));
+    let [soft, hard] = limit;
+    if soft > MOST {
+        return above(FAR);
+    }
+    if soft < hard && change_descriptor_limit(Some(&[soft + 1, hard]), None) {
+        // Who has a descriptor keeps it when the limit sinks.
+        let aside = above(soft);
+        change_descriptor_limit(Some(&limit), None);
+        if aside >= 0 {
+            return aside;
+        }
+    }
+    let candidates = [soft.saturating_sub(1), 10];
+    candidates.into_iter().map(above).find(|&aside| aside >= 0).unwrap_or_else(|| above(3))
+}
+
 /// Ends the process at once.
 pub fn exit_group(code: i32) -> ! {
     loop {
@@ -411,12 +440,18 @@ pub unsafe fn prctl(operation: u32, argument: usize) -> isize {
 
 /// The highest number that a descriptor may have, as far as the soft limit says.
 pub fn descriptor_limit() -> u32 {
-    const RLIMIT_NOFILE: usize = 7;
     let mut limit = [0_u64; 2];
-    let arguments = [0, RLIMIT_NOFILE, 0, limit.as_mut_ptr() as usize, 0, 0];
-    // SAFETY: writes two words.
-    unsafe { arch::syscall(raw::__NR_prlimit64 as usize, arguments) };
+    change_descriptor_limit(None, Some(&mut limit));
     limit[0].min(1 << 20) as u32
+}
+
+/// The soft and the hard limit of descriptors: sets them, and says what they were before; whether the kernel did.
+fn change_descriptor_limit(new: Option<&[u64; 2]>, before: Option<&mut [u64; 2]>) -> bool {
+    const RLIMIT_NOFILE: usize = 7;
+    let new = new.map_or(0, |new| new.as_ptr().addr());
+    let before = before.map_or(0, |before| before.as_mut_ptr().addr());
+    // SAFETY: reads two words, writes two words.
+    unsafe { arch::syscall(raw::__NR_prlimit64 as usize, [0, RLIMIT_NOFILE, new, before, 0, 0]) == 0 }
 }
 
 /// `stat(2)`.

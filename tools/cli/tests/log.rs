@@ -1,0 +1,164 @@
+//! The line of `--log info`: who writes it, where to, and what stands in it.
+
+mod support;
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use support::{anyring, compile};
+
+fn logged(words: &[&str]) -> Output {
+    Command::new(anyring())
+        .args(["run", "--engine", "user", "--log", "info", "--"])
+        .args(words)
+        .output()
+        .unwrap()
+}
+
+/// The lines of the log, each as what stands before the keys, and pairs of keys and values.
+fn lines(output: &Output) -> Vec<(String, Vec<(String, String)>)> {
+    let text = String::from_utf8(output.stderr.clone()).unwrap();
+    let ours = text.lines().filter(|line| line.starts_with("anyring["));
+    ours.map(|line| {
+        let (who, mut rest) = line.split_once(": ").unwrap();
+        let mut pairs = Vec::new();
+        while !rest.is_empty() {
+            let (key, value) = rest.split_once('=').unwrap_or_else(|| panic!("no key: {line}"));
+            let end = match value.strip_prefix('"') {
+                Some(quoted) => quoted.find('"').map(|end| end + 2).unwrap(),
+                None => value.find(' ').unwrap_or(value.len()),
+            };
+            assert!(!key.contains(' '), "{line}");
+            pairs.push((key.to_owned(), value[..end].to_owned()));
+            rest = value[end..].trim_start();
+        }
+        (who.to_owned(), pairs)
+    })
+    .collect()
+}
+
+fn value<'a>(line: &'a (String, Vec<(String, String)>), key: &str) -> &'a str {
+    line.1.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str()).unwrap_or_default()
+}
+
+fn nop() -> String {
+    compile("nop", "nop.c", &[]).to_str().unwrap().to_owned()
+}
+
+/// A name of its own in the directory for temporary files of tests.
+fn temporary(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()))
+}
+
+#[test]
+fn programs_that_close_standard_error_have_a_line() {
+    for (name, words) in [
+        ("ls", ["ls", "/"].as_slice()),
+        ("cat", &["cat", "/dev/null"]),
+        ("true", &["sh", "-c", "exec 2>/dev/null; exec true"]),
+    ] {
+        let output = logged(words);
+        assert!(output.status.success(), "{output:?}");
+        let lines = lines(&output);
+        if name == "true" {
+            // Where the shell has sent its standard error, the program's goes, too.
+            assert!(lines.is_empty(), "{output:?}");
+            continue;
+        }
+        assert_eq!(lines.len(), 1, "{output:?}");
+        assert_eq!((value(&lines[0], "program"), value(&lines[0], "rings")), (name, "0"), "{output:?}");
+    }
+    let script = format!("{}; exec 2>/dev/null", nop());
+    assert_eq!(lines(&logged(&["sh", "-c", &script])).len(), 2);
+}
+
+#[test]
+fn the_line_is_keys_and_values() {
+    let output = logged(&[&nop()]);
+    let lines = lines(&output);
+    assert_eq!(lines.len(), 1, "{output:?}");
+    let keys: Vec<_> = lines[0].1.iter().map(|(key, _)| key.as_str()).collect();
+    assert_eq!(keys, ["engine", "rings", "submitted", "completed", "traps", "patched_sites", "program"]);
+    assert_eq!((value(&lines[0], "program"), value(&lines[0], "rings")), ("nop", "2"));
+    let spaced = temporary("two words=\"1\"");
+    std::fs::copy(nop(), &spaced).unwrap();
+    std::fs::set_permissions(&spaced, PermissionsExt::from_mode(0o755)).unwrap();
+    let output = logged(&[spaced.to_str().unwrap()]);
+    let expected = format!("program=\"two words=\\\"1\\\"-{}\"\n", std::process::id());
+    assert!(String::from_utf8_lossy(&output.stderr).ends_with(&expected), "{output:?}");
+    std::fs::remove_file(spaced).unwrap();
+}
+
+#[test]
+fn children_without_a_ring_are_silent() {
+    let script = format!("true; (true); env true; {}; exit 3", nop());
+    let output = logged(&["sh", "-c", &script]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let programs: Vec<_> = lines(&output).iter().map(|line| value(line, "program").to_owned()).collect();
+    assert!(programs.len() == 2 && programs[0] == "nop", "{programs:?}");
+    // The user has started what the process executes at last, too, however it came to that.
+    for words in [["sh", "-c", "exec env true"].as_slice(), &["env", "A=1", "true"], &["true"]] {
+        let output = logged(words);
+        let lines = lines(&output);
+        assert_eq!(lines.len(), 1, "{output:?}");
+        assert_eq!(value(&lines[0], "program"), "true", "{output:?}");
+    }
+    // Of the kernel's rings nothing is known but that they are the kernel's.
+    let mut command = Command::new(anyring());
+    command.args(["run", "--engine", "kernel", "--log", "info", "--", "sh", "-c", "true; env true; exit 0"]);
+    let output = command.output().unwrap();
+    assert_eq!(lines(&output).len(), 1, "{output:?}");
+}
+
+#[test]
+fn programs_that_reuse_the_memory_of_their_environment_have_a_line() {
+    let mut builds = vec![compile("clobber", "clobber.c", &[])];
+    if cfg!(target_arch = "x86_64") {
+        builds.push(compile("clobber-static", "clobber.c", &["-static"]));
+    }
+    for program in builds {
+        let log = temporary("clobbered");
+        let mut command = Command::new(anyring());
+        command.args(["run", "--engine", "user", "--log", log.to_str().unwrap(), "--"]).arg(&program);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        assert!(text.contains("engine=user rings=1 submitted=1"), "{}: {text}", program.display());
+        std::fs::remove_file(log).unwrap();
+    }
+}
+
+/// What the program opens where the log went is the program's.
+#[test]
+fn no_line_goes_into_a_file_of_the_program() {
+    let file = temporary("swept");
+    let program = compile("sweep", "sweep.c", &[]);
+    let output = logged(&[program.to_str().unwrap(), file.to_str().unwrap()]);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "");
+    std::fs::remove_file(file).unwrap();
+    // Nor where there was no standard error at the beginning.
+    let file = temporary("unopened");
+    let command = format!(
+        "exec '{}' run --engine user --log info -- sh -c \"exec 2>'{}'; exit 0\" 2>&-",
+        anyring().display(),
+        file.display()
+    );
+    assert!(Command::new("sh").args(["-c", &command]).status().unwrap().success());
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "");
+    std::fs::remove_file(file).unwrap();
+}
+
+/// The descriptor that the log keeps is none that the program would be given, and no other program has it.
+#[test]
+fn the_descriptor_of_the_log_lies_aside() {
+    let script = "ulimit -Sn 256; exec ls -1 /proc/self/fd";
+    let numbers = |text: &[u8]| -> Vec<u32> {
+        String::from_utf8_lossy(text).lines().map(|line| line.parse().unwrap()).collect()
+    };
+    let native = numbers(&Command::new("sh").args(["-c", script]).output().unwrap().stdout);
+    let ours = numbers(&logged(&["sh", "-c", script]).stdout);
+    let (aside, rest): (Vec<u32>, Vec<u32>) = ours.iter().partition(|&&number| number >= 256);
+    assert_eq!(rest, native);
+    assert_eq!(aside.len(), 1, "{ours:?}");
+}
