@@ -506,3 +506,15 @@ fn what_is_refused() {
     let help = ours(Way::User, place.path(), &arguments(&["--help"]), &[]);
     assert!(help.status.success() && String::from_utf8_lossy(&help.stdout).contains("Examples:"));
 }
+
+#[test]
+fn versions_and_threads() {
+    let ours = |words: &[&str]| Command::new(env!("CARGO_BIN_EXE_anyring-du")).args(words).output().unwrap();
+    let output = ours(&["--version"]);
+    assert!(output.status.success() && output.stdout.starts_with(b"anyring du "), "{output:?}");
+    for wrong in ["0", "1025", "x", "-1"] {
+        let output = ours(&["--threads", wrong, "."]);
+        assert!(output.status.code() == Some(1) && output.stdout.is_empty(), "{wrong}: {output:?}");
+    }
+    assert!(ours(&["--threads", "2", "-s", "src"]).status.success());
+}
