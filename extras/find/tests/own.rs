@@ -138,6 +138,14 @@ fn options_anywhere() {
         assert_eq!(output.status.code(), Some(1), "{line:?}");
         assert!(output.stdout.is_empty() && output.stderr.starts_with(b"anyring find: "), "{line:?}");
     }
+    let limit = format!("exec {} t --engine kernel", env!("CARGO_BIN_EXE_anyring-find"));
+    let output =
+        Command::new("sh").args(["-c", &format!("ulimit -n 4; {limit}")]).current_dir(tree.path()).output();
+    let said = String::from_utf8_lossy(&output.unwrap().stderr).into_owned();
+    assert!(
+        said.contains("a ring of the kernel's io_uring cannot be had") && !said.contains("Engine::"),
+        "{said}"
+    );
     let help = lines(&tree, common::WAYS[0], &["t", "--help"]).join("\n");
     assert!(
         help.contains("-exec") && help.contains("--sorted") && help.lines().all(|line| line.len() <= 110)
