@@ -255,12 +255,12 @@ fn started(value: &[u8]) -> Started {
 /// As for [`read`]; the strings must be writable, and nobody else may read them meanwhile.
 pub unsafe fn forget_started(environment: *const *const c_char) {
     // SAFETY: the caller's promise.
-    if let Some(value) = unsafe { variable(environment, "ANYRING_STARTED") } {
-        if let Some(digit @ b'0'..=b'9') = value.to_bytes().first() {
-            let letter = FIRST_LETTER + (digit - b'0');
-            // SAFETY: the caller's promise; the string is not empty.
-            unsafe { value.as_ptr().cast_mut().write(letter as c_char) };
-        }
+    if let Some(value) = unsafe { variable(environment, "ANYRING_STARTED") }
+        && let Some(digit @ b'0'..=b'9') = value.to_bytes().first()
+    {
+        let letter = FIRST_LETTER + (digit - b'0');
+        // SAFETY: the caller's promise; the string is not empty.
+        unsafe { value.as_ptr().cast_mut().write(letter as c_char) };
     }
 }
 
