@@ -8,6 +8,8 @@ TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 export CARGO_TARGET_DIR := $(TARGET)
 # Where the tests and the demo find the release binaries.
 export ANYRING_BIN := $(TARGET)/release
+# The command finds its libraries beside it (tools/cli/build.rs).
+export ANYRING_IMAGES := none
 
 .PHONY: help toolchain build demo lint test test-unit test-programs test-quick test-chaos-programs conformance differential bench
 .PHONY: test-places test-old-kernels install uninstall deb one-file check-one-file check-install check-aarch64 coverage sanitize sanitize-suite simulate concurrent soak mutants chaos

@@ -7,6 +7,7 @@ use crate::{beside, calls, chaos, config, log, stats, sys, threads, trace};
 use alloc::vec::Vec;
 use anyring_engine::{Host, frontend};
 use anyring_trace::event::{ENGINE_KERNEL, ENGINE_USER};
+use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use linux_raw_sys::general as raw;
 
@@ -162,17 +163,22 @@ pub fn watch_kernel(host: &'static &'static dyn Host) -> bool {
 }
 
 /// Which engine the process has, or which two.
-pub fn engine_name() -> &'static str {
+pub fn engine() -> &'static CStr {
     match (active(), beside::is_shared()) {
-        (true, true) => "kernel+user",
-        (true, false) => "user",
-        _ => "kernel",
+        (true, true) => c"kernel+user",
+        (true, false) => c"user",
+        _ => c"kernel",
     }
 }
 
 /// The process asks for a ring: it is to say at its end what came of that, if there is a log.
 pub fn asks_for_ring() {
     ASKED.store(true, Ordering::Relaxed);
+}
+
+/// What [`engine`] says.
+pub fn engine_name() -> &'static str {
+    engine().to_str().unwrap_or_default()
 }
 
 /// The id of this process; in a child of `vfork` that of its parent.

@@ -23,9 +23,10 @@ pub enum Command {
     Find(Find),
     Du(Box<anyring_du::arguments::Arguments>),
     Bench(Box<anyring_bench::Arguments>),
-    /// Write the libraries that this command carries, if it is the one file, into a directory
+    /// Write the libraries that this command carries into a directory
     ///
-    /// They are liburing.so.2 and liburing-ffi.so.2, and the two that `anyring run` brings into programs.
+    /// They are the two that `anyring run` brings into programs and, in the one file, liburing.so.2 and liburing-ffi.so.2.
+    /// A command that was installed with its libraries beside it carries none.
     Unpack {
         directory: PathBuf,
     },

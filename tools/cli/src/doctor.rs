@@ -3,7 +3,7 @@
 use crate::cli::Doctor;
 use crate::machine::{self, Injection, Kernel, Seccomp, Trap};
 use crate::program::{self, Place, Program, Way};
-use anyring_bench::say;
+use anyring_bench::{say, say_error};
 use anyring_runtime::ask;
 use serde::Serialize;
 use std::process::ExitCode;
@@ -67,7 +67,7 @@ fn in_the_namespace(arguments: &Doctor) -> ExitCode {
             ExitCode::from(u8::from(anyring_runtime::sys::wait_for(child as u32) != 0))
         }
         _ => {
-            eprintln!("anyring: cannot start a process: {}", std::io::Error::last_os_error());
+            say_error!("anyring: cannot start a process: {}", std::io::Error::last_os_error());
             ExitCode::from(crate::status::OWN_FAILURE)
         }
     }

@@ -1,5 +1,5 @@
-//! The library for dynamic programs and the image for static ones: files beside this command, or, in the command that is one
-//! file (feature `one-file`), parts of it, of which programs get copies in memory, or in a directory of the user's own.
+//! The library for dynamic programs and the image for static ones: parts of this command (that of `cargo install` and the one
+//! file), of which programs get copies in memory, or in a directory of the user's own; or files beside it.
 
 use anyring_runtime::sys;
 use anyring_trap::library::Copy;
@@ -17,16 +17,8 @@ use std::sync::OnceLock;
 const LIBRARY: &str = "libanyring_preload.so";
 const IMAGE: &str = "libanyring_inject.so";
 
-/// Files that this command carries, by their names: as it is the one that each `run` takes, the others as `gzip -n` makes them.
-#[cfg(feature = "one-file")]
-const CARRIED: &[(&str, &[u8])] = &[
-    (LIBRARY, include_bytes!(concat!(env!("ANYRING_IMAGES"), "/libanyring_preload.so"))),
-    ("libanyring_inject.so.gz", include_bytes!(concat!(env!("ANYRING_IMAGES"), "/libanyring_inject.so.gz"))),
-    ("liburing.so.2.gz", include_bytes!(concat!(env!("ANYRING_IMAGES"), "/liburing.so.2.gz"))),
-    ("liburing-ffi.so.2.gz", include_bytes!(concat!(env!("ANYRING_IMAGES"), "/liburing-ffi.so.2.gz"))),
-];
-#[cfg(not(feature = "one-file"))]
-const CARRIED: &[(&str, &[u8])] = &[];
+/// Files that this command carries, by their names, as they are or as `gzip -n` makes them: `build.rs` says which.
+const CARRIED: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/carried.rs"));
 
 /// What a file holds that this command carries.
 fn carried(name: &str) -> Option<Cow<'static, [u8]>> {
