@@ -12,7 +12,7 @@ export ANYRING_BIN := $(TARGET)/release
 export ANYRING_IMAGES := none
 
 .PHONY: help toolchain build demo lint test test-unit test-programs test-quick test-chaos-programs conformance differential bench
-.PHONY: test-places test-old-kernels install uninstall deb one-file check-one-file check-install check-aarch64 coverage sanitize sanitize-suite simulate concurrent soak mutants chaos
+.PHONY: packages release check-packages test-places test-old-kernels install uninstall deb one-file check-one-file check-install check-aarch64 coverage sanitize sanitize-suite simulate concurrent soak mutants chaos
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -32,8 +32,17 @@ install: ## what `make build` made, to PREFIX (/usr/local), under DESTDIR: the c
 uninstall: ## removes what `make install` installed to the same PREFIX and DESTDIR
 	PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install --remove
 
-deb: build ## the same as a Debian package, in target
+deb: build ## the same as Debian packages, in target
 	scripts/make-deb $(ANYRING_BIN) $(TARGET)
+
+packages: one-file ## wheel, npm package, Debian packages, image, tar file, with checksums, in target/packages
+	scripts/release --without-crates $(ANYRING_BIN) $(TARGET)/packages
+
+release: one-file ## the same with crates and sources, of a commit
+	scripts/release $(ANYRING_BIN) $(TARGET)/packages
+
+check-packages: packages ## each way to install, into an empty place: fio runs there, io_uring denied (ten minutes; WAYS='pip deb' for some)
+	scripts/check-packages $(TARGET)/packages $(ANYRING_BIN) $(WAYS)
 
 one-file: build ## one static executable that carries the libraries: target/release/one-file/anyring
 	scripts/make-one-file $(ANYRING_BIN)
@@ -70,6 +79,8 @@ test: test-unit build ## everything CI runs: crates, conformance that must pass,
 	scripts/check-install $(ANYRING_BIN)
 	scripts/make-one-file $(ANYRING_BIN)
 	scripts/check-one-file $(ANYRING_BIN)
+	scripts/release --without-crates $(ANYRING_BIN) $(TARGET)/packages
+	scripts/check-packages --quick $(TARGET)/packages $(ANYRING_BIN)
 	quality/places/run --quick
 	quality/programs/run --quick
 	PROGRAM_FRONTEND=library quality/programs/run --quick plocate
