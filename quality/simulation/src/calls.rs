@@ -200,7 +200,12 @@ fn on_file(number: u32, fd: i32, [_, b, c, d, e, _]: [usize; 6]) -> Answer {
                 kernel.shut_down(of, how != net::SHUT_WR, how != net::SHUT_RD).map(|()| 0)
             }
             nr::__NR_ioctl => match (b as u32, &kernel.at(of).object) {
-                (linux_raw_sys::ioctl::FIONREAD, &Object::Stream { receives: Some(channel), .. }) => {
+                // Both ends of a pipe tell what is in it (`pipe_ioctl` of fs/pipe.c).
+                (
+                    linux_raw_sys::ioctl::FIONREAD,
+                    &(Object::Stream { receives: Some(channel), .. }
+                    | Object::Stream { kind: Kind::Pipe, receives: None, sends: Some(channel) }),
+                ) => {
                     // SAFETY: an integer of the caller's.
                     unsafe { (c as *mut i32).write(kernel.unread(channel) as i32) };
                     Ok(0)
