@@ -39,7 +39,7 @@ impl Core {
     }
 
     /// Has the ring that registered a queue tell of an event. False where somebody holds that ring's lock:
-    /// [`wait_to_tell`] is left then.
+    /// `wait_to_tell` is left then.
     pub fn tell_of(&mut self, queue: &Shared, notice: Notice) -> bool {
         if notice.ring == self.serial {
             if let Some(cqe) = completion(queue, notice) {
