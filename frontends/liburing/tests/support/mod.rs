@@ -107,7 +107,8 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Builds the C program `source`, which is linked with `library` of liburing 2.15 or of the system.
+/// Builds the C program `source`, which is linked with `library` of liburing 2.15 or of the system, or with Anyring's
+/// (`anyring`).
 pub fn compile(source: &str, header: Header, library: &str) -> PathBuf {
     let name = format!("{}-{header:?}-{library}", source.trim_end_matches(".c"));
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(&name);
@@ -121,6 +122,9 @@ pub fn compile(source: &str, header: Header, library: &str) -> PathBuf {
     command.arg(root().join("frontends/liburing/tests/c").join(source));
     match (library, header) {
         ("", _) => {}
+        ("anyring", _) => {
+            command.arg("-L").arg(libraries()).arg("-l:liburing.so.2");
+        }
         (library, Header::System) => {
             command.arg(format!("-l:lib{library}.so"));
         }
