@@ -82,7 +82,8 @@ fn note_results() {
     anyring_engine::coverage::record_to(file.as_raw_fd());
 }
 
-/// Makes the engine this process's. A test that forks, and whose child makes a ring, calls it before: another test may be at it.
+/// Makes the engine this process's. A test that forks by itself, not by [`child`], and whose child makes a ring, calls it before: another
+/// test may be at it.
 pub fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -125,6 +126,8 @@ unsafe extern "C" fn forked() {
 /// A child, announced to the engine, that runs `body`; it ends with 0 where that is true, with 1 where it is false, and with 101
 /// where it panics.
 pub fn child(body: impl FnOnce() -> bool) -> libc::pid_t {
+    // A child that is forked while another test is at it would wait for that test for ever.
+    install();
     announce_forks();
     // SAFETY: the child runs `body` and leaves by `_exit`.
     let pid = unsafe { libc::fork() };
