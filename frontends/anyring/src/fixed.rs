@@ -1,12 +1,15 @@
 //! A ring's table of files, place by place.
 
+use crate::op::Waker;
 use crate::operation::Files;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Which places of a ring's table are free.
 #[derive(Debug)]
 pub(crate) struct Table {
     places: Mutex<Places>,
+    /// Wakes who is to empty places, where that is somebody who sleeps.
+    waker: OnceLock<Waker>,
 }
 
 #[derive(Debug)]
@@ -19,7 +22,15 @@ struct Places {
 impl Table {
     pub(crate) fn new(count: u32) -> Arc<Table> {
         let places = Places { free: (0..count).rev().collect(), abandoned: Vec::new() };
-        Arc::new(Table { places: Mutex::new(places) })
+        Arc::new(Table { places: Mutex::new(places), waker: OnceLock::new() })
+    }
+
+    /// From now on who empties places is woken where there is one to be emptied.
+    pub(crate) fn wake_by(&self, waker: &Waker) {
+        let _ = self.waker.set(waker.clone());
+        if !self.places().abandoned.is_empty() {
+            waker.wake();
+        }
     }
 
     fn places(&self) -> MutexGuard<'_, Places> {
@@ -88,10 +99,14 @@ impl FixedSlot {
 impl Drop for FixedSlot {
     fn drop(&mut self) {
         let mut places = self.table.places();
-        if self.holds_file {
-            places.abandoned.push(self.index);
-        } else {
+        if !self.holds_file {
             places.free.push(self.index);
+            return;
+        }
+        places.abandoned.push(self.index);
+        drop(places);
+        if let Some(waker) = self.table.waker.get() {
+            waker.wake();
         }
     }
 }

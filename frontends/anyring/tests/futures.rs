@@ -233,6 +233,16 @@ fn what_nobody_waits_for_is_closed() {
             drop(finish(next).unwrap());
             assert!(client.read(&mut [0]).is_ok_and(|count| count == 0));
 
+            // In a place of the table, which nobody but the driver can empty, and the driver sleeps.
+            finish(ring.register_files(4)).unwrap();
+            let mut client = TcpStream::connect(address).unwrap();
+            client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            let (accepted, _) = finish(ring.submit(op::accept(&listener))).unwrap().unwrap();
+            let fixed = finish(ring.register_file(&accepted)).unwrap();
+            drop(accepted);
+            drop(fixed);
+            assert_eq!(client.read(&mut [0]).unwrap(), 0);
+
             let mut accepts = ring.submit_multi(op::accept_multi(&listener));
             let mut client = TcpStream::connect(address).unwrap();
             let first = finish(accepts.next()).expect("it does not end").unwrap().unwrap();

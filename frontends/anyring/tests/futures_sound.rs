@@ -226,6 +226,18 @@ fn operations_that_panic() {
     });
 }
 
+/// So many buffers of that size no memory has.
+#[test]
+fn calls_that_panic() {
+    both(|engine| {
+        each_driver(engine, |ring| {
+            let error = finish(ring.register_buffers(1, usize::MAX)).expect_err("there is no such memory");
+            assert_eq!(error.errno(), libc::ECANCELED);
+            finish(ring.submit(op::nop())).unwrap().unwrap();
+        });
+    });
+}
+
 /// The executor drops its tasks, the driver among them, in whatever order.
 #[test]
 fn executors_that_end() {

@@ -1,6 +1,7 @@
 //! What is done with the ring itself, where it is: at its driver.
 
 use super::shared::{Door, Errand, lock};
+use super::slot::contained;
 use crate::{Error, Ring};
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
@@ -25,7 +26,10 @@ pub(super) async fn call<T: Send + 'static>(
             let new = Arc::new(Mutex::new(Stage::Waiting(waker)));
             stage = Some(new.clone());
             let function = function.take().expect("taken with the first poll");
-            let errand = Errand::Call(Box::new(move |ring| finish(&new, ring.and_then(function))));
+            let panicked = door.error("a call that panicked", libc::ECANCELED);
+            let errand = Errand::Call(Box::new(move |ring| {
+                finish(&new, contained(|| ring.and_then(function)).unwrap_or(Err(panicked)));
+            }));
             return match door.send(errand) {
                 Ok(()) => Poll::Pending,
                 Err((error, _)) => Poll::Ready(Err(error)),

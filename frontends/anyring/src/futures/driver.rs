@@ -59,7 +59,7 @@ pub struct Driver {
 }
 
 impl Driver {
-    pub(super) fn new(ring: Ring) -> Result<(Arc<Door>, Driver), Error> {
+    pub(super) fn new(mut ring: Ring) -> Result<(Arc<Door>, Driver), Error> {
         ring.check_process()?;
         let flags = ring.control().setup_flags();
         if flags & abi::IORING_SETUP_IOPOLL != 0 {
@@ -71,6 +71,7 @@ impl Driver {
         ring.control().register_eventfd(waker.as_fd(), false)?;
         // What has come before is seen, too.
         waker.wake();
+        ring.driven_by(&waker);
         let shared = Arc::new(Shared::new(waker, ring.engine()));
         let door = Door::new(shared.clone());
         Ok((door, Driver { ring: Some(ring), requests: HashMap::new(), shared }))
@@ -126,6 +127,11 @@ impl Driver {
     /// })
     /// # }
     /// ```
+    ///
+    /// The kernel ends requests with the thread that submitted them. So the task wants a thread that stays: a runtime of one thread,
+    /// or a `LocalSet`. A runtime of several may end a worker (after `block_in_place`), and with it what the driver began there:
+    /// those requests answer `ECANCELED`. A ring with [`single_issuer`](crate::Builder::single_issuer) ends where the task moves to
+    /// another thread. With such a runtime, [`AsyncRing::new`](crate::AsyncRing::new) has a thread of its own.
     ///
     /// # Errors
     /// As for `process`, and where tokio cannot watch the descriptor (`EMFILE` for one).

@@ -13,6 +13,7 @@ use crate::completion::Completion;
 use crate::error::ErrorContext;
 use crate::fixed::Table;
 use crate::low::{self, Control, Probe, Sqe, Submitter};
+use crate::op::Waker;
 use crate::provided::Group;
 use crate::registered::Memory;
 use crate::requests::Requests;
@@ -62,6 +63,8 @@ pub struct Ring {
     /// Of the process that it was made in.
     generation: u32,
     table: Option<Arc<Table>>,
+    /// Wakes the driver that has the ring, if one has it.
+    driver: Option<Waker>,
     groups: Vec<Arc<Group>>,
     pool: Option<Arc<Memory>>,
     /// The entries of a chain that is being made.
@@ -89,6 +92,7 @@ impl Ring {
             ready: VecDeque::new(),
             generation: engine::generation(),
             table: None,
+            driver: None,
             groups: Vec::new(),
             pool: None,
             chain: Vec::new(),

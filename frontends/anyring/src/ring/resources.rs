@@ -3,6 +3,7 @@
 use super::Ring;
 use crate::error::ErrorContext;
 use crate::fixed::{FixedSlot, Table};
+use crate::op::Waker;
 use crate::provided::{Buffers, Group};
 use crate::registered::{BufferPool, Memory};
 use crate::{Error, Fd};
@@ -15,7 +16,11 @@ impl Ring {
     pub fn register_files(&mut self, count: u32) -> Result<(), Error> {
         self.check_process()?;
         self.low.submitter().register_files_sparse(count)?;
-        self.table = Some(Table::new(count));
+        let table = Table::new(count);
+        if let Some(waker) = &self.driver {
+            table.wake_by(waker);
+        }
+        self.table = Some(table);
         Ok(())
     }
 
@@ -58,6 +63,14 @@ impl Ring {
         self.low.submitter().update_files(slot.index(), &[Some(descriptor)], None)?;
         slot.fill();
         Ok(Fd::fixed(slot))
+    }
+
+    /// Somebody who sleeps drives this ring: this wakes him where a place is to be emptied.
+    pub(crate) fn driven_by(&mut self, waker: &Waker) {
+        if let Some(table) = &self.table {
+            table.wake_by(waker);
+        }
+        self.driver = Some(waker.clone());
     }
 
     /// Empties places whose files nobody names any more.
