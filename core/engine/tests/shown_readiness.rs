@@ -128,6 +128,25 @@ fn what_a_child_posts_is_shown_to_its_parent() {
     });
 }
 
+/// A child that closes what it does not know has nothing left to signal by; its parent still has.
+#[test]
+fn a_child_without_the_engines_descriptors_silences_nobody() {
+    let mut ring = shown(Engine::User);
+    let pid = child(|| {
+        // SAFETY: all above the ring's, most of them the engine's.
+        unsafe { libc::syscall(libc::SYS_close_range, ring.fd + 1, u32::MAX, 0) };
+        ring.follow();
+        ring.push(sqe(IORING_OP_NOP, 1));
+        ring.enter(1, 0) == 1
+    });
+    assert_eq!(ended(pid), 0);
+    ring.follow();
+    ring.push(sqe(IORING_OP_NOP, 2));
+    assert_eq!(ring.enter(1, 0), 1);
+    assert!(readable(ring.fd, 5000));
+    assert_eq!(ring.reap_all().len(), 2);
+}
+
 /// What a parent has taken, a child finds taken, and the other way round.
 #[test]
 fn what_a_child_has_taken_is_shown_to_its_parent() {

@@ -67,7 +67,7 @@ impl Shared {
         }
         // One of those who find it asleep.
         match sleeper.swap(AWAKE, Ordering::SeqCst) {
-            AT_THE_BELL if bell >= 0 => os::eventfd_signal(bell),
+            AT_THE_BELL if bell >= 0 => _ = os::eventfd_signal(bell),
             ON_THE_WORD => os::futex_wake_shared(sleeper, 1),
             _ => {}
         }

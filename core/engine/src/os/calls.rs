@@ -282,11 +282,12 @@ pub fn move_high(low: Fd) -> Result<Fd, Errno> {
     high
 }
 
-/// Adds one to an eventfd. A full counter is as good as a signal.
-pub fn eventfd_signal(fd: Fd) {
+/// Adds one to an eventfd. A full counter is as good as a signal. False where there is no eventfd any more.
+pub fn eventfd_signal(fd: Fd) -> bool {
     let one = 1u64;
     // SAFETY: reads eight bytes of ours.
-    let _ = unsafe { call(nr::__NR_write, [fd as usize, &raw const one as usize, 8, 0, 0, 0]) };
+    let written = unsafe { call(nr::__NR_write, [fd as usize, &raw const one as usize, 8, 0, 0, 0]) };
+    matches!(written, Ok(_) | Err(Errno::EAGAIN))
 }
 
 /// Takes the count of an eventfd, if it has one.

@@ -265,9 +265,10 @@ impl Core {
         }
         // First: who is woken may take what there is, and look for the mark, before this thread runs again.
         self.mark_shown();
-        os::eventfd_signal(fd);
-        self.observers.readable = true;
-        self.tell_of_stand_in(true);
+        // A process may have closed its own descriptor of what others still have.
+        let signalled = os::eventfd_signal(fd);
+        self.observers.readable = signalled;
+        self.tell_of_stand_in(signalled);
     }
 
     /// Drains what stands in, so that it is not readable.
