@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 #[derive(Debug)]
 pub(crate) struct Table {
     places: Mutex<Places>,
-    /// Wakes who is to empty places, where that is somebody who sleeps.
+    /// Wakes the driver that is to empty places, if a driver has the ring.
     waker: OnceLock<Waker>,
 }
 
@@ -25,7 +25,7 @@ impl Table {
         Arc::new(Table { places: Mutex::new(places), waker: OnceLock::new() })
     }
 
-    /// From now on who empties places is woken where there is one to be emptied.
+    /// From now on `waker` wakes the driver that empties places, as soon as there is a place to be emptied.
     pub(crate) fn wake_by(&self, waker: &Waker) {
         let _ = self.waker.set(waker.clone());
         if !self.places().abandoned.is_empty() {

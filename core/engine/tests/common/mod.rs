@@ -126,7 +126,7 @@ unsafe extern "C" fn forked() {
 /// A child, announced to the engine, that runs `body`; it ends with 0 where that is true, with 1 where it is false, and with 101
 /// where it panics.
 pub fn child(body: impl FnOnce() -> bool) -> libc::pid_t {
-    // A child that is forked while another test is at it would wait for that test for ever.
+    // A child that is forked while another test's thread is inside `install` would wait for that thread for ever.
     install();
     announce_forks();
     // SAFETY: the child runs `body` and leaves by `_exit`.

@@ -65,7 +65,7 @@ impl Ring {
         Ok(Fd::fixed(slot))
     }
 
-    /// Somebody who sleeps drives this ring: this wakes him where a place is to be emptied.
+    /// A driver that sleeps has this ring: `waker` wakes the driver where a place is to be emptied.
     pub(crate) fn driven_by(&mut self, waker: &Waker) {
         if let Some(table) = &self.table {
             table.wake_by(waker);

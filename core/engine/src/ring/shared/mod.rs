@@ -81,7 +81,8 @@ impl Shared {
         unsafe { self.page.state() }
     }
 
-    /// Has this process something to tell of completions by that other processes may not have? They tell by what all have.
+    /// Has this process an eventfd or a stand-in that the other processes may lack? What every process has is signalled by the process
+    /// that posts, so that nobody else need be told.
     fn observes_alone(&self) -> bool {
         self.own_eventfd || self.own_stand_in
     }
