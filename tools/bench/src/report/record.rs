@@ -49,3 +49,19 @@ pub fn read(directory: &Path) -> Result<Vec<(Results, Outcome)>> {
     }
     Ok(records)
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::report::Ratio;
+
+    /// Else a chart made of the record differs from the chart made of the measurement.
+    #[test]
+    fn figures_are_read_as_they_were_written() {
+        for nanoseconds in 1..10_000 {
+            let median = 3389.0 / f64::from(nanoseconds);
+            let written = serde_json::to_string(&Ratio { median, lowest: None, highest: None }).unwrap();
+            let read: Ratio = serde_json::from_str(&written).unwrap();
+            assert_eq!(read.median.to_bits(), median.to_bits(), "{written}");
+        }
+    }
+}
