@@ -54,7 +54,7 @@ pub fn read(directory: &Path) -> Result<Vec<(Results, Outcome)>> {
 mod tests {
     use crate::report::Ratio;
 
-    /// Else a chart made of the record differs from the chart made of the measurement.
+    /// A chart drawn from a record is the chart drawn from the measurement only if no figure changes in the file.
     #[test]
     fn figures_are_read_as_they_were_written() {
         for nanoseconds in 1..10_000 {
