@@ -4,13 +4,15 @@
 
 mod common;
 
+use std::ffi::c_void;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
-use std::ptr::{from_mut, null, null_mut};
+use std::ptr::{from_mut, null};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 
 use anyring_engine::abi::Sqe;
@@ -53,6 +55,10 @@ fn each(body: impl Fn(Engine)) {
     }
 }
 
+/// Where the next [`Pages`] are to lie: far from where the system puts other mappings. What is unmapped early stays so,
+/// whatever the tests of other threads map meanwhile.
+static NEXT_PLACE: AtomicUsize = AtomicUsize::new(0x2000_0000_0000);
+
 /// Pages that are unmapped at the end.
 struct Pages(*mut u8, usize);
 
@@ -63,10 +69,12 @@ impl Pages {
 
     fn mapped(count: usize, fd: i32, offset: u64, protection: i32) -> Pages {
         let kind = if fd < 0 { libc::MAP_PRIVATE | libc::MAP_ANONYMOUS } else { libc::MAP_SHARED };
+        let length = count * PAGE;
+        let place = NEXT_PLACE.fetch_add(length, Relaxed) as *mut c_void;
         // SAFETY: a new mapping.
-        let start = unsafe { libc::mmap(null_mut(), count * PAGE, protection, kind, fd, offset as i64) };
+        let start = unsafe { libc::mmap(place, length, protection, kind, fd, offset as i64) };
         assert_ne!(start, libc::MAP_FAILED);
-        Pages(start.cast(), count * PAGE)
+        Pages(start.cast(), length)
     }
 
     fn unmap(&mut self) {
