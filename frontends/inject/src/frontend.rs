@@ -29,29 +29,38 @@ static NOTES: [Note; 64] = [const { Note { thread_id: AtomicU32::new(0), signals
 /// How many are taken.
 static NOTED: AtomicU32 = AtomicU32::new(0);
 
-/// The threads in which the program wants SIGSYS blocked; 0: free. C libraries want it in every thread that starts or ends.
-static BLOCKED: [AtomicU32; 256] = [const { AtomicU32::new(0) }; 256];
+/// What is noted of which of [`signals::OWN`] the program wants blocked in which threads: a thread's number in the lower half,
+/// and which in the upper; 0: free. C libraries block all signals in every thread that starts or ends.
+static BLOCKED: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
 /// How many there are.
 static BLOCKED_COUNT: AtomicU32 = AtomicU32::new(0);
 
+const _: () = assert!(signals::OWN < 1 << 32);
+
 /// The calling thread's place in [`BLOCKED`].
-fn blocked() -> Option<&'static AtomicU32> {
+fn blocked() -> Option<&'static AtomicU64> {
     if BLOCKED_COUNT.load(Ordering::Relaxed) == 0 {
         return None;
     }
     let thread_id = sys::thread_id();
-    BLOCKED.iter().find(|thread| thread.load(Ordering::Relaxed) == thread_id)
+    BLOCKED.iter().find(|place| place.load(Ordering::Relaxed) as u32 == thread_id)
+}
+
+/// The calling thread's entry in [`BLOCKED`].
+fn entry(signals: u64) -> u64 {
+    signals << 32 | u64::from(sys::thread_id())
 }
 
 /// Gives the calling thread a place, perhaps that of one that has ended. Where there is none, it is not noted.
-fn note_blocked() {
-    let (process, own) = (sys::process_id(), sys::thread_id());
+fn enter_blocked(signals: u64) {
+    let process = sys::process_id();
     // A child that shares this memory cannot tell whose threads live. Its own place is free when it has ended.
     let is_owner = signals::is_owner();
-    for thread in &BLOCKED {
-        let other = thread.load(Ordering::Relaxed);
-        let free = other == 0 || is_owner && !sys::is_thread(process, other);
-        if free && thread.compare_exchange(other, own, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+    for place in &BLOCKED {
+        let other = place.load(Ordering::Relaxed);
+        let free = other == 0 || is_owner && !sys::is_thread(process, other as u32);
+        if free && place.compare_exchange(other, entry(signals), Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        {
             BLOCKED_COUNT.fetch_add(u32::from(other == 0), Ordering::Relaxed);
             return;
         }
@@ -96,18 +105,19 @@ impl Frontend for Injected {
 
     fn trapped_at(&self, _next: usize) {}
 
-    fn wants_trap_blocked(&self) -> Option<bool> {
-        Some(blocked().is_some())
+    fn wanted_blocked(&self) -> Option<u64> {
+        blocked().map(|place| place.load(Ordering::Relaxed) >> 32)
     }
 
-    fn want_trap_blocked(&self, wants: bool) {
-        match (blocked(), wants) {
-            (None, true) => note_blocked(),
-            (Some(thread), false) => {
-                thread.store(0, Ordering::Relaxed);
+    fn note_blocked(&self, signals: Option<u64>) {
+        match (blocked(), signals) {
+            (None, None) => {}
+            (None, Some(signals)) => enter_blocked(signals),
+            (Some(place), None) => {
+                place.store(0, Ordering::Relaxed);
                 BLOCKED_COUNT.fetch_sub(1, Ordering::Relaxed);
             }
-            _ => {}
+            (Some(place), Some(signals)) => place.store(entry(signals), Ordering::Relaxed),
         }
     }
 }

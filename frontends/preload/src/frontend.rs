@@ -67,12 +67,12 @@ impl Frontend for Preload {
         patch::trapped_at(next);
     }
 
-    fn wants_trap_blocked(&self) -> Option<bool> {
-        inside::wants_trap_blocked()
+    fn wanted_blocked(&self) -> Option<u64> {
+        inside::wanted_blocked()
     }
 
-    fn want_trap_blocked(&self, blocked: bool) {
-        inside::want_trap_blocked(blocked);
+    fn note_blocked(&self, signals: Option<u64>) {
+        inside::note_blocked(signals);
     }
 }
 

@@ -7,10 +7,11 @@
 //! Threads of ours have zeros where the note would be.
 
 use crate::arch;
-use anyring_runtime::sys;
+use anyring_runtime::sys::{self, signal_bit};
 use anyring_trap::signals;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, Ordering, compiler_fence};
+use linux_raw_sys::general as raw;
 
 /// One thread's note. Only its own thread and that thread's signal handlers see it.
 #[repr(C)]
@@ -21,16 +22,20 @@ struct Note {
     blocked: Cell<bool>,
     /// Whether its end will be told ([`crate::threads`]).
     known: Cell<bool>,
-    /// Whether the program wants SIGSYS blocked: [`WANTS`] or [`WANTS_NOT`], or 0 where it has not said so.
-    wants_trap_blocked: Cell<u8>,
+    /// Which of [`signals::OWN`] the program wants blocked, a bit each in the order of [`OWN`], with [`SAID`]; 0 where it has
+    /// not said so.
+    wanted_blocked: Cell<u8>,
     /// The mask to put back when it leaves, if so.
     mask: Cell<u64>,
     /// The signals that were kept out.
     kept_out: Cell<u64>,
 }
 
-const WANTS: u8 = 1;
-const WANTS_NOT: u8 = 2;
+/// [`signals::OWN`], one by one.
+const OWN: [u64; 3] = [signal_bit(raw::SIGSYS), signal_bit(raw::SIGSEGV), signal_bit(raw::SIGBUS)];
+const SAID: u8 = 1 << OWN.len();
+
+const _: () = assert!(OWN[0] | OWN[1] | OWN[2] == signals::OWN);
 
 const _: () = assert!(size_of::<Note>() == arch::NOTE_BYTES);
 
@@ -76,15 +81,18 @@ pub fn set_known(known: bool) -> bool {
     note().known.replace(known)
 }
 
-/// Whether the program wants SIGSYS blocked in the calling thread, if it has said so.
-pub fn wants_trap_blocked() -> Option<bool> {
-    let wants = note().wants_trap_blocked.get();
-    (wants != 0).then_some(wants == WANTS)
+/// Which of [`signals::OWN`] the program wants blocked in the calling thread, if it has said so.
+pub fn wanted_blocked() -> Option<u64> {
+    let noted = note().wanted_blocked.get();
+    let wanted = |(place, signal): (usize, u64)| if noted & 1 << place != 0 { signal } else { 0 };
+    (noted != 0).then(|| OWN.into_iter().enumerate().map(wanted).sum())
 }
 
-/// The program wants SIGSYS blocked in the calling thread from now on, or not any more.
-pub fn want_trap_blocked(blocked: bool) {
-    note().wants_trap_blocked.set(if blocked { WANTS } else { WANTS_NOT });
+/// What [`wanted_blocked`] is to say of the calling thread from now on.
+pub fn note_blocked(signals: Option<u64>) {
+    let bit = |signals: u64, (place, signal): (usize, u64)| u8::from(signals & signal != 0) << place;
+    let bits = |signals| OWN.into_iter().enumerate().map(|one| bit(signals, one)).sum::<u8>();
+    note().wanted_blocked.set(signals.map_or(0, |signals| bits(signals) | SAID));
 }
 
 /// The calling thread leaves the engine, whose [`Inside`] was forgotten.

@@ -52,13 +52,13 @@ pub unsafe fn perform(number: usize, a: [usize; 6]) -> isize {
     if shared {
         process::before_fork();
     }
-    let wanted = signals::wanted_trap();
+    let noted = signals::noted();
     // SAFETY: the program's own call.
     let result = unsafe { stub::syscall(number, a) };
     if result == 0 {
         forked();
         // The child's thread has the mask, and another number.
-        signals::want_trap(wanted);
+        signals::note(noted);
     } else if shared {
         process::after_fork();
     }

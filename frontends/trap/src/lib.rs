@@ -42,14 +42,14 @@ pub trait Frontend: Sync {
     /// A call trapped; `next` is the address behind its instruction. Called in the handler.
     fn trapped_at(&self, next: usize);
 
-    /// Whether the program wants SIGSYS blocked in the calling thread; `None` where the thread has not said so yet. It never
-    /// is, for a trap under a blocked SIGSYS kills.
-    fn wants_trap_blocked(&self) -> Option<bool> {
-        Some(false)
+    /// Which of [`signals::OWN`] the program wants blocked in the calling thread; `None` where the thread has not said so
+    /// yet. They never are: see [`signals`].
+    fn wanted_blocked(&self) -> Option<u64> {
+        Some(0)
     }
 
-    /// The program wants SIGSYS blocked in the calling thread from now on, or not any more.
-    fn want_trap_blocked(&self, _blocked: bool) {}
+    /// What [`wanted_blocked`](Self::wanted_blocked) is to say of the calling thread from now on.
+    fn note_blocked(&self, _signals: Option<u64>) {}
 }
 
 static FRONTEND: AtomicPtr<&'static dyn Frontend> = AtomicPtr::new(core::ptr::null_mut());

@@ -10,7 +10,9 @@
 //! everything blocked, and comes when the thread has left the engine; a wait of the engine is
 //! interrupted by it as it would be in the kernel.
 //!
-//! SIGSYS is never blocked. Where the program wants it blocked, one that is sent is [kept](pending).
+//! None of the three is ever blocked: the kernel ends a process that traps, or faults in a guarded copy, while the signal
+//! is blocked. The front end notes which of them the program wants blocked. One that is sent meanwhile is
+//! [kept](pending); a fault of the program's own runs the program's handler.
 
 use crate::Frontend;
 use crate::arch::{self, Context};
@@ -89,13 +91,21 @@ impl Entry {
     }
 }
 
-/// The signals that a program can block, without SIGSYS, the others that an instruction raises, and those of C libraries.
-const EVERY_OTHER: u64 =
-    ASYNCHRONOUS & !(signal_bit(raw::SIGKILL) | signal_bit(raw::SIGSTOP) | signal_bit(32) | signal_bit(33));
+/// The signals whose action in the kernel's table is always ours. None of them is blocked.
+pub const OWN: u64 = signal_bit(raw::SIGSYS) | signal_bit(raw::SIGSEGV) | signal_bit(raw::SIGBUS);
+
+/// The signals that a program can block, without [`OWN`] and those of C libraries. SIGILL, SIGFPE and SIGTRAP are among
+/// them, which the masks that the engine sets ([`ASYNCHRONOUS`]) leave as they are.
+const EVERY_OTHER: u64 = !(OWN
+    | signal_bit(raw::SIGKILL)
+    | signal_bit(raw::SIGSTOP)
+    | signal_bit(32)
+    | signal_bit(33)
+    | signal_bit(34));
 
 /// Whether the kernel's action for `signal` is always ours.
 fn is_ours(signal: usize) -> bool {
-    matches!(signal as u32, raw::SIGSYS | raw::SIGSEGV | raw::SIGBUS)
+    OWN & signal_bit(signal as u32) != 0
 }
 
 /// `rt_sigaction(2)` past the filter.
@@ -142,7 +152,7 @@ pub fn install(trap: Handler) -> Result<(), isize> {
         ENTRIES[signal as usize].store(&old);
     }
     // A thread that inherited a blocked SIGSYS would die at its first trap.
-    sys::unblock_signals(signal_bit(raw::SIGSYS));
+    sys::unblock_signals(OWN);
     ACTIVE.store(true, Ordering::Release);
     Ok(())
 }
@@ -239,50 +249,85 @@ pub unsafe fn called_action(a: [usize; 6]) -> isize {
     user::write(old as u64, &before).map_or_else(|errno| errno.negated() as isize, |()| 0)
 }
 
-/// Whether the program wants SIGSYS blocked in the calling thread, as a mask of that signal alone.
-pub fn wanted_trap() -> u64 {
-    let wanted = crate::frontend().and_then(Frontend::wants_trap_blocked);
-    if wanted == Some(true) { signal_bit(raw::SIGSYS) } else { 0 }
+/// Those of [`OWN`] that the program has said it wants blocked in the calling thread.
+pub fn wanted() -> u64 {
+    noted().unwrap_or(0)
 }
 
-/// Takes note of what the program wants of SIGSYS, by a mask.
-pub fn want_trap(mask: u64) {
-    let blocked = mask & signal_bit(raw::SIGSYS) != 0;
+/// What is noted of that, for [`note`].
+pub fn noted() -> Option<u64> {
+    crate::frontend().and_then(Frontend::wanted_blocked)
+}
+
+/// The program wants those of [`OWN`] that are in `mask` blocked in the calling thread from now on, and the others not.
+pub fn want(mask: u64) {
+    note(Some(mask & OWN));
+    pending::unblocked(OWN & !mask);
+}
+
+/// Notes what [`noted`] is to say of the calling thread.
+pub fn note(wanted: Option<u64>) {
     if let Some(frontend) = crate::frontend() {
-        frontend.want_trap_blocked(blocked);
-    }
-    if !blocked {
-        pending::unblocked();
+        frontend.note_blocked(wanted);
     }
 }
 
-/// The calling thread's mask `before`, without SIGSYS, is to be changed by `set` as `how` says: what it shall be, SIGSYS
-/// noted and not in it. `None` where `how` is unknown.
-pub fn change_mask(before: u64, how: u32, set: u64) -> Option<u64> {
-    let before = before | wanted_trap();
-    let after = match how {
-        raw::SIG_BLOCK => before | set,
-        raw::SIG_UNBLOCK => before & !set,
-        raw::SIG_SETMASK => set,
-        _ => return None,
-    };
-    want_trap(after);
-    Some(after & !signal_bit(raw::SIGSYS))
+/// Those of [`OWN`] that are to be taken for blocked in the calling thread, whose mask is `mask`. A thread inherits what
+/// its creator wants, and nobody sees that: where nothing is noted, the mask tells.
+fn taken_for_blocked(mask: u64) -> u64 {
+    crate::frontend().map_or(0, |frontend| frontend.wanted_blocked().unwrap_or_else(|| told_by(mask)))
+}
+
+/// Where all others are blocked, those of [`OWN`] are taken for blocked, too.
+fn told_by(mask: u64) -> u64 {
+    if mask & EVERY_OTHER == EVERY_OTHER { OWN } else { 0 }
+}
+
+/// At the end of a handler that the kernel called in a thread whose mask is `mask`: what was [kept](pending), and is not
+/// wanted blocked any more, comes when the handler returns.
+fn release_kept(mask: u64) {
+    if pending::mask() != 0 {
+        sys::block_signals(OWN);
+        pending::unblocked(OWN & !taken_for_blocked(mask));
+    }
+}
+
+/// What becomes of the mask `before` that `set` changes as `how` says. `None` where `how` is unknown.
+fn changed_mask(before: u64, how: u32, set: u64) -> Option<u64> {
+    match how {
+        raw::SIG_BLOCK => Some(before | set),
+        raw::SIG_UNBLOCK => Some(before & !set),
+        raw::SIG_SETMASK => Some(set),
+        _ => None,
+    }
+}
+
+/// The mask of the calling thread has been changed by `set` as `how` says, but for [`OWN`].
+pub fn changed(how: u32, set: u64) {
+    if let Some(after) = changed_mask(wanted(), how, set) {
+        want(after);
+    }
 }
 
 /// `rt_sigprocmask(2)` as the trap saw it: the mask is in the context that the handler returns to.
 pub fn trapped_mask(a: [usize; 6], interrupted: &mut Context) -> isize {
     let before = interrupted.signal_mask();
-    procmask(a, before, |after| interrupted.set_signal_mask(after))
+    let result = procmask(a, before, |after| interrupted.set_signal_mask(after));
+    release_kept(interrupted.signal_mask());
+    result
 }
 
 /// `rt_sigprocmask(2)` as the program asks for it.
 pub fn called_mask(a: [usize; 6]) -> isize {
-    procmask(a, sys::unblock_signals(0), |after| _ = sys::set_signal_mask(after))
+    let result = procmask(a, sys::unblock_signals(0), |after| _ = sys::set_signal_mask(after));
+    if pending::mask() != 0 {
+        pending::unblocked(OWN & !taken_for_blocked(sys::unblock_signals(0)));
+    }
+    result
 }
 
-/// `rt_sigpending(2)` as the trap saw it, or as the program asks for it by number: with SIGSYS, if that [waits](pending) for the
-/// program to unblock it.
+/// `rt_sigpending(2)` as the trap saw it, or as the program asks for it by number: with those of [`OWN`] that are
+/// [kept](pending) until the program unblocks them.
 ///
 /// # Safety
 /// The program made the call.
@@ -303,14 +348,16 @@ fn procmask(a: [usize; 6], before: u64, change: impl FnOnce(u64)) -> isize {
     if set_bytes != size_of::<u64>() {
         return -(EINVAL as isize);
     }
-    let shown = before | wanted_trap();
+    let shown = before | taken_for_blocked(before);
     if new != 0 {
         let set = match user::read::<u64>(new as u64) {
             Ok(set) => set,
             Err(errno) => return errno.negated() as isize,
         };
-        let Some(after) = change_mask(before, how as u32, set) else { return -(EINVAL as isize) };
-        change(after);
+        let Some(after) = changed_mask(shown, how as u32, set) else { return -(EINVAL as isize) };
+        let is_told = after & OWN == 0 && told_by(after) == 0;
+        note(if is_told { None } else { Some(after & OWN) });
+        change(after & !OWN);
     }
     if old == 0 {
         return 0;
@@ -336,8 +383,8 @@ unsafe fn set_locked(signal: usize, new: Option<&Action>, old: Option<&mut Actio
     }
     let shim = new.map(|new| {
         let mut shim = *new;
-        // SIGSYS must get through while a handler runs that enters a ring.
-        shim.mask &= !signal_bit(raw::SIGSYS);
+        // These must get through while a handler runs that enters a ring.
+        shim.mask &= !OWN;
         if new.handler > IGNORE {
             // `deliver` obeys SA_RESETHAND itself, when the handler really runs.
             shim.handler = deliver as *const () as usize;
@@ -388,15 +435,10 @@ unsafe extern "C" fn deliver(signal: c_int, info: *mut c_void, context: *mut Con
     // handler runs. A trap under a blocked SIGSYS kills; on return the kernel puts back the mask in the context. A program
     // without rings is spared the call, which a filter of its own may forbid.
     if calls::rings_exist() || calls::TRAPS.load(Ordering::Relaxed) > 0 || pending::is_awaited() {
-        sys::unblock_signals(signal_bit(raw::SIGSYS));
+        sys::unblock_signals(OWN);
     }
-    let said = || crate::frontend().and_then(Frontend::wants_trap_blocked);
-    let before = said();
     // SAFETY: the program installed it for this signal.
     unsafe { run(action.handler, signal, info, context) };
-    if said() != before {
-        want_trap(if before == Some(true) { signal_bit(raw::SIGSYS) } else { 0 });
-    }
 }
 
 /// Queues the signal for this thread anew, to come when it has left the engine.
@@ -421,15 +463,21 @@ pub fn let_in(mask: u64) {
     }
 }
 
-/// Calls a handler of the program.
+/// Calls a handler of the program. What the handler makes of the mask ends with it.
 ///
 /// # Safety
 /// `handler` must be one.
 unsafe fn run(handler: usize, signal: c_int, info: *mut c_void, context: *mut Context) {
+    let before = noted();
     // SAFETY: the caller's promise.
     let handler: Handler = unsafe { core::mem::transmute(handler) };
     // SAFETY: arguments as the kernel gave them.
     unsafe { handler(signal, info, context) };
+    if noted() != before {
+        note(before);
+    }
+    // SAFETY: the kernel's.
+    release_kept(unsafe { (*context).signal_mask() });
 }
 
 /// SIGSEGV and SIGBUS: resumes a guarded copy of the engine, else the program's action.
@@ -456,13 +504,10 @@ pub unsafe fn obey(signal: c_int, info: *mut c_void, interrupted: &mut Context) 
     let action = entry.load();
     // SAFETY: `si_code` is the third word of every `siginfo_t`.
     let code = unsafe { *info.cast::<c_int>().add(2) };
-    // A thread inherits the mask, and nobody sees that: where all others are blocked, SIGSYS is, too.
-    let inherits = || interrupted.signal_mask() & EVERY_OTHER == EVERY_OTHER;
-    let is_blocked = || crate::frontend().is_some_and(|it| it.wants_trap_blocked().unwrap_or_else(inherits));
-    if code <= 0 && signal == raw::SIGSYS as c_int && is_blocked() {
+    if code <= 0 && taken_for_blocked(interrupted.signal_mask()) & signal_bit(signal as u32) != 0 {
         if is_owner() {
             // SAFETY: the kernel's, for a handler of this signal.
-            unsafe { pending::hold(info) };
+            unsafe { pending::hold(signal as u32, info) };
         }
         return;
     }

@@ -112,9 +112,9 @@ fn signals_are_the_programs() {
     }
 }
 
-/// SIGSYS is never blocked, and looks as if it were.
+/// SIGSYS, SIGSEGV and SIGBUS are never blocked, and look as if they were.
 #[test]
-fn sigsys_may_be_blocked_sent_and_awaited() {
+fn the_engines_signals_may_be_blocked_sent_and_awaited() {
     for (name, options) in [("masks-inline", vec!["-pthread"]), ("masks-libc", vec!["-pthread", "-DBY_LIBC"])]
     {
         let program = compile(name, "masks.c", &options);

@@ -58,7 +58,7 @@ fn signals_are_the_programs() {
 }
 
 #[test]
-fn sigsys_may_be_blocked_and_sent() {
+fn the_engines_signals_may_be_blocked_and_sent() {
     for program in builds_with("masks.c", &["-DNO_WAITS"]) {
         let (outcome, _) = compare(&program, &NONE, false);
         assert_eq!(outcome.signal, Some(libc::SIGSYS), "{}", outcome.stdout);

@@ -139,8 +139,7 @@ pub unsafe extern "C" fn __sysv_signal(number: c_int, handler: usize) -> usize {
     unsafe { sysv_signal(number, handler) }
 }
 
-/// `sigprocmask(2)` or its kin, by the C library's `change`: SIGSYS is noted and not blocked, for a trap under a blocked
-/// SIGSYS kills.
+/// `sigprocmask(2)` or its kin, by the C library's `change`: [`signals::OWN`] are noted and not blocked.
 ///
 /// # Safety
 /// `set` must be null or a signal set, and `old` null or room for one.
@@ -156,16 +155,18 @@ unsafe fn change_mask(
     // The first word is all that the kernel knows. `old` may be the same set.
     // SAFETY: the caller's promise.
     let asked = unsafe { set.cast::<u64>().as_ref() }.copied();
-    let shown = signals::wanted_trap();
+    let shown = signals::wanted();
     let mut copy = [0; 16];
-    copy[0] = asked.unwrap_or(0) & !signal_bit(raw::SIGSYS);
+    // A handler for one of them may have it blocked in earnest, and unblock it.
+    let kept = if how as u32 == raw::SIG_UNBLOCK { 0 } else { signals::OWN };
+    copy[0] = asked.unwrap_or(0) & !kept;
     let result = change(if asked.is_some() { &raw const copy } else { set });
     if result != 0 {
         return result;
     }
     if let Some(asked) = asked {
         // Of the mask, the C library has seen to the rest.
-        signals::change_mask(0, how as u32, asked);
+        signals::changed(how as u32, asked);
     }
     // SAFETY: the caller's promise.
     if let Some(first) = unsafe { old.cast::<u64>().as_mut() } {
@@ -321,7 +322,7 @@ pub unsafe extern "C" fn sigignore(signal: c_int) -> c_int {
 /// `SIG_IGN`.
 const IGNORE: usize = 1;
 
-/// `pthread_attr_setsigmask_np(3)`: a thread may not begin with SIGSYS blocked.
+/// `pthread_attr_setsigmask_np(3)`: a thread may not begin with one of [`signals::OWN`] blocked.
 ///
 /// # Safety
 /// As in C.
@@ -331,7 +332,7 @@ pub unsafe extern "C" fn pthread_attr_setsigmask_np(attributes: *mut c_void, set
     // SAFETY: the caller's promise; the first word is all that the kernel knows.
     let set = match unsafe { set.cast::<u64>().as_ref() } {
         Some(first) if signals::active() => {
-            copy[0] = first & !signal_bit(raw::SIGSYS);
+            copy[0] = first & !signals::OWN;
             &raw const copy
         }
         _ => set,
@@ -339,19 +340,22 @@ pub unsafe extern "C" fn pthread_attr_setsigmask_np(attributes: *mut c_void, set
     next!(c"pthread_attr_setsigmask_np", fn(*mut c_void, *const [u64; 16]) -> c_int, attributes, set,)
 }
 
-/// Whether somebody who waits for the signals of `set` waits for SIGSYS, too, which [`pending`] has then. It is to be blocked in
-/// who waits; a thread inherits that by its creation, which is not seen.
+/// Which of [`signals::OWN`] somebody waits for who waits for the signals of `set`: [`pending`] may have them. They are to be
+/// blocked in who waits; a thread inherits that by its creation, which is not seen.
 ///
 /// # Safety
 /// `set` must be null or a signal set.
-unsafe fn waits_for_trap(set: *const [u64; 16]) -> bool {
-    // SAFETY: the caller's promise; the first word is all that the kernel knows.
-    let first = unsafe { set.cast::<u64>().as_ref() };
-    let waits = signals::active() && first.is_some_and(|first| first & signal_bit(raw::SIGSYS) != 0);
-    if waits {
-        signals::want_trap(signal_bit(raw::SIGSYS));
+unsafe fn own_awaited(set: *const [u64; 16]) -> u64 {
+    if !signals::active() {
+        return 0;
     }
-    waits
+    // SAFETY: the caller's promise; the first word is all that the kernel knows.
+    let first = unsafe { set.cast::<u64>().as_ref() }.copied().unwrap_or(0);
+    let awaited = first & signals::OWN;
+    if awaited != 0 {
+        signals::want(signals::wanted() | awaited);
+    }
+    awaited
 }
 
 /// `sigwait(3)`.
@@ -362,16 +366,17 @@ unsafe fn waits_for_trap(set: *const [u64; 16]) -> bool {
 pub unsafe extern "C" fn sigwait(set: *const [u64; 16], signal: *mut c_int) -> c_int {
     let wait = || next!(c"sigwait", fn(*const [u64; 16], *mut c_int) -> c_int, set, signal);
     // SAFETY: the caller's promise.
-    if !unsafe { waits_for_trap(set) } {
+    let own = unsafe { own_awaited(set) };
+    if own == 0 {
         return wait();
     }
     // SAFETY: as in C; written where the wait succeeds.
-    let has_come = |result: &c_int| *result == 0 && unsafe { *signal } == raw::SIGSYS as c_int;
-    match pending::wait(wait, has_come) {
+    let taken = |result: &c_int| if *result == 0 { (unsafe { *signal }) as u32 } else { 0 };
+    match pending::wait(own, wait, taken) {
         ControlFlow::Continue(result) => result,
-        ControlFlow::Break(_) => {
+        ControlFlow::Break((taken, _)) => {
             // SAFETY: as in C.
-            unsafe { *signal = raw::SIGSYS as c_int };
+            unsafe { *signal = taken as c_int };
             0
         }
     }
@@ -397,17 +402,18 @@ pub unsafe extern "C" fn sigtimedwait(
         )
     };
     // SAFETY: the caller's promise.
-    if !unsafe { waits_for_trap(set) } {
+    let own = unsafe { own_awaited(set) };
+    if own == 0 {
         return wait();
     }
-    match pending::wait(wait, |result| *result == raw::SIGSYS as c_int) {
+    match pending::wait(own, wait, |result| u32::try_from(*result).unwrap_or(0)) {
         ControlFlow::Continue(result) => result,
-        ControlFlow::Break(taken) => {
+        ControlFlow::Break((taken, its_information)) => {
             // SAFETY: null or as in C.
             if let Some(information) = unsafe { information.cast::<pending::Information>().as_mut() } {
-                *information = taken;
+                *information = its_information;
             }
-            raw::SIGSYS as c_int
+            taken as c_int
         }
     }
 }
@@ -444,11 +450,27 @@ pub struct LibcContext {
     mask: [u64; 16],
 }
 
-/// In a word of the mask that nobody looks at, and that `getcontext` leaves as it is: the context wants SIGSYS blocked.
+/// In a word of the mask that nobody looks at, and that `getcontext` leaves as it is: the next word says which of
+/// [`signals::OWN`] the context wants blocked.
 #[cfg(target_arch = "x86_64")]
-const WANTS_TRAP_BLOCKED: u64 = u64::from_ne_bytes(*b"anyring\x1f");
+const MARK: u64 = u64::from_ne_bytes(*b"anyring\x1f");
 
-/// Takes SIGSYS out of the mask of a context that is about to be in force: C libraries set it by an instruction of their own.
+#[cfg(target_arch = "x86_64")]
+impl LibcContext {
+    /// Which of [`signals::OWN`] the context wants blocked.
+    fn wanted(&self) -> u64 {
+        self.mask[0] & signals::OWN | if self.mask[1] == MARK { self.mask[2] & signals::OWN } else { 0 }
+    }
+
+    /// Keeps that beside the mask that will be in force.
+    fn keep_wanted(&mut self, wanted: u64) {
+        self.mask[0] &= !signals::OWN;
+        (self.mask[1], self.mask[2]) = (MARK, wanted);
+    }
+}
+
+/// Takes [`signals::OWN`] out of the mask of a context that is about to be in force: C libraries set it by an instruction
+/// of their own.
 ///
 /// # Safety
 /// `context` must be null or a context.
@@ -456,12 +478,11 @@ const WANTS_TRAP_BLOCKED: u64 = u64::from_ne_bytes(*b"anyring\x1f");
 unsafe fn prepare_context(context: *mut LibcContext) {
     // SAFETY: the caller's promise.
     let Some(context) = (unsafe { context.as_mut() }).filter(|_| signals::active()) else { return };
-    if context.mask[0] & signal_bit(raw::SIGSYS) != 0 {
-        context.mask[0] &= !signal_bit(raw::SIGSYS);
-        context.mask[1] = WANTS_TRAP_BLOCKED;
+    let wanted = context.wanted();
+    if wanted != 0 {
+        context.keep_wanted(wanted);
     }
-    let wanted = context.mask[1] == WANTS_TRAP_BLOCKED;
-    signals::want_trap(if wanted { signal_bit(raw::SIGSYS) } else { 0 });
+    signals::want(wanted);
 }
 
 /// `setcontext(3)`.
@@ -486,7 +507,7 @@ pub unsafe extern "C" fn swapcontext(saved: *mut LibcContext, context: *mut Libc
     // SAFETY: the caller's promise.
     if let Some(saved) = unsafe { saved.as_mut() }.filter(|_| signals::active()) {
         // The C library writes the first word only.
-        saved.mask[1] = if signals::wanted_trap() == 0 { 0 } else { WANTS_TRAP_BLOCKED };
+        saved.keep_wanted(signals::wanted());
     }
     // SAFETY: the caller's promise.
     unsafe { prepare_context(context) };

@@ -1,4 +1,4 @@
-/* SIGSYS blocked in ways that do not go by sigprocmask, sent while it is blocked, and waited for
+/* SIGSYS, SIGSEGV and SIGBUS blocked in ways that do not go by sigprocmask, sent while they are blocked, and waited for
  * (but for -DNO_WAITS: in static programs nobody sees who waits). */
 #include "ring.h"
 #include <pthread.h>
@@ -7,6 +7,20 @@
 
 static struct ring ring;
 static volatile int handled;
+
+/* A request, submitted and waited for, through interruptions; its result. */
+static int ring_do(struct ring *ring, struct io_uring_sqe request) {
+    struct io_uring_sqe *entry = ring_entry(ring, request.opcode, 0);
+    *entry = request;
+    for (unsigned submit = 1; !ring_peek(ring);) {
+        long entered = ring_enter(ring->fd, submit, 1, IORING_ENTER_GETEVENTS);
+        CHECK(entered >= 0 || entered == -EINTR);
+        submit -= entered == 1;
+    }
+    int result = ring_peek(ring)->res;
+    ring_seen(ring);
+    return result;
+}
 
 static void count(int signal) {
     (void)signal;
@@ -19,10 +33,10 @@ static int blocked(void) {
     return sigismember(&now, SIGSYS);
 }
 
-static int pending(void) {
+static int pending(int number) {
     sigset_t now;
     CHECK(sigpending(&now) == 0);
-    return sigismember(&now, SIGSYS);
+    return sigismember(&now, number);
 }
 
 static void mask_all(int how) {
@@ -32,44 +46,54 @@ static void mask_all(int how) {
 }
 
 /* Raised with all blocked: it comes when it is unblocked, once. */
-static void raised(void) {
-    CHECK(signal(SIGSYS, count) == SIG_DFL);
+static void raised(int number) {
+    CHECK(signal(number, count) == SIG_DFL);
+    handled = 0;
     mask_all(SIG_BLOCK);
-    CHECK(!pending() && raise(SIGSYS) == 0 && raise(SIGSYS) == 0);
-    printf("raised twice with all blocked: handled %d, pending %d\n", handled, pending());
+    CHECK(!pending(number) && raise(number) == 0 && raise(number) == 0);
+    printf("%d raised twice with all blocked: handled %d, pending %d\n", number, handled, pending(number));
     mask_all(SIG_UNBLOCK);
-    printf("unblocked: handled %d, pending %d\n", handled, pending());
-    CHECK(signal(SIGSYS, SIG_DFL) == count);
+    printf("unblocked: handled %d, pending %d\n", handled, pending(number));
+    CHECK(signal(number, SIG_DFL) == count);
+}
+
+/* A request that points nowhere fails, whatever is blocked. */
+static void points_nowhere(void) {
+    struct io_uring_sqe open = {.opcode = IORING_OP_OPENAT, .fd = -100, .addr = 16};
+    mask_all(SIG_BLOCK);
+    printf("a path that is nowhere, with all blocked: %d\n", ring_do(&ring, open));
+    printf("parameters that are nowhere: %ld\n", ring_setup(4, (void *)16));
+    mask_all(SIG_UNBLOCK);
 }
 
 /* Raised and waited for; with a NOP in between. */
-static void waited_for(void) {
+static void waited_for(int number) {
     sigset_t one, none;
     int taken = 0;
     siginfo_t information = {0};
     struct timespec now = {0};
     sigemptyset(&none);
     sigemptyset(&one);
-    sigaddset(&one, SIGSYS);
+    sigaddset(&one, number);
     mask_all(SIG_BLOCK);
-    CHECK(raise(SIGSYS) == 0);
+    CHECK(raise(number) == 0);
     printf("a NOP while it is pending: %d\n", ring_nop(&ring, 1));
 #ifndef NO_WAITS
     CHECK(sigtimedwait(&none, 0, &now) == -1 && errno == EAGAIN);
-    CHECK(sigwait(&one, &taken) == 0 && !pending());
-    printf("taken by sigwait: %d\n", taken == SIGSYS);
+    CHECK(sigwait(&one, &taken) == 0 && !pending(number));
+    printf("taken by sigwait: %d\n", taken == number);
     union sigval five = {.sival_int = 5};
-    CHECK(sigqueue(getpid(), SIGSYS, five) == 0);
-    CHECK(sigwaitinfo(&one, &information) == SIGSYS);
+    CHECK(sigqueue(getpid(), number, five) == 0);
+    CHECK(sigwaitinfo(&one, &information) == number);
     printf("taken by sigwaitinfo: %d, %d\n", information.si_value.sival_int, information.si_code == SI_QUEUE);
     CHECK(sigtimedwait(&one, &information, &now) == -1 && errno == EAGAIN);
 #else
     (void)taken, (void)information, (void)now;
     struct sigaction ignore = {.sa_handler = SIG_IGN};
-    CHECK(sigaction(SIGSYS, &ignore, 0) == 0);
+    CHECK(sigaction(number, &ignore, 0) == 0);
 #endif
     mask_all(SIG_UNBLOCK);
-    CHECK(signal(SIGSYS, SIG_DFL) != SIG_ERR);
+    CHECK(signal(number, SIG_DFL) != SIG_ERR);
 }
 
 #ifndef NO_WAITS
@@ -92,12 +116,64 @@ static void a_thread_waits(void) {
     for (int i = 0; i < 200; i++) {
         CHECK(pthread_create(&thread, 0, waits, 0) == 0);
         CHECK(kill(getpid(), SIGSYS) == 0);
-        CHECK(pthread_join(thread, &result) == 0 && result == 0 && !pending());
+        CHECK(pthread_join(thread, &result) == 0 && result == 0 && !pending(SIGSYS));
     }
     printf("two hundred threads have waited for it\n");
     mask_all(SIG_UNBLOCK);
 }
 #endif
+
+/* A thread that never changed its mask gets the signal while it sleeps in a ring. */
+static void *sleeps_in_a_ring(void *unused) {
+    (void)unused;
+    struct ring own;
+    CHECK(ring_open(&own, 4, 0) == 0);
+    struct __kernel_timespec short_time = {.tv_nsec = 20000000};
+    struct io_uring_sqe timeout = {
+        .opcode = IORING_OP_TIMEOUT, .fd = -1, .addr = (unsigned long)&short_time, .len = 1};
+    for (int i = 0; i < 500 && !handled; i++)
+        ring_do(&own, timeout);
+    printf("while a thread slept in a ring: handled %d\n", handled);
+    return 0;
+}
+
+static void sleeps(void) {
+    pthread_t thread;
+    struct timespec pause = {.tv_nsec = 5000000};
+    CHECK(signal(SIGSYS, count) == SIG_DFL);
+    handled = 0;
+    CHECK(pthread_create(&thread, 0, sleeps_in_a_ring, 0) == 0);
+    CHECK(nanosleep(&pause, 0) == 0);
+    CHECK(pthread_kill(thread, SIGSYS) == 0);
+    CHECK(pthread_join(thread, 0) == 0);
+    CHECK(signal(SIGSYS, SIG_DFL) == count);
+}
+
+/* Raised in a handler that has all blocked, in a thread that never changed its mask: it comes behind the handler. */
+static void raises(int signal) {
+    (void)signal;
+    CHECK(raise(SIGSYS) == 0);
+    printf("in a handler with all blocked: handled %d\n", handled);
+}
+
+static void *has_a_handler(void *unused) {
+    (void)unused;
+    CHECK(raise(SIGUSR1) == 0);
+    printf("behind the handler: handled %d\n", handled);
+    return 0;
+}
+
+static void in_a_handler(void) {
+    pthread_t thread;
+    struct sigaction action = {.sa_handler = raises};
+    sigfillset(&action.sa_mask);
+    CHECK(sigaction(SIGUSR1, &action, 0) == 0);
+    CHECK(signal(SIGSYS, count) == SIG_DFL);
+    handled = 0;
+    CHECK(pthread_create(&thread, 0, has_a_handler, 0) == 0);
+    CHECK(pthread_join(thread, 0) == 0);
+    CHECK(signal(SIGSYS, SIG_DFL) == count);
+}
 
 /* A child that neither inherits what is pending nor loses what is blocked. */
 static void forks(void) {
@@ -106,10 +182,10 @@ static void forks(void) {
     fflush(stdout);
     pid_t child = fork();
     if (child == 0)
-        _exit(10 + blocked() + 2 * pending());
+        _exit(10 + blocked() + 2 * pending(SIGSYS));
     int status, taken;
     CHECK(waitpid(child, &status, 0) == child);
-    printf("in a child: %d, here: %d\n", WEXITSTATUS(status), pending());
+    printf("in a child: %d, here: %d\n", WEXITSTATUS(status), pending(SIGSYS));
     /* A child in this memory blocks it, too. */
     child = vfork();
     if (child == 0) {
@@ -159,8 +235,14 @@ static void contexts(void) {
 
 int main(void) {
     CHECK(ring_open(&ring, 8, 0) == 0);
-    raised();
-    waited_for();
+    raised(SIGSYS);
+    raised(SIGSEGV);
+    raised(SIGBUS);
+    points_nowhere();
+    waited_for(SIGSYS);
+    waited_for(SIGSEGV);
+    sleeps();
+    in_a_handler();
 #ifndef NO_WAITS
     a_thread_waits();
 #endif
