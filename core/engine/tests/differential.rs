@@ -3,7 +3,7 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 
@@ -867,4 +867,81 @@ fn what_follows_a_futex_wait_is_not_a_threads() {
             seen
         })
     });
+}
+
+/// A listener refuses to receive and to send, and without connections is never ready for either.
+#[test]
+fn what_polls_first_on_a_listener_that_is_known_waits() {
+    const POLL_FIRST: u16 = 1;
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let fd = listener.as_raw_fd();
+        let mut memory = [0u8; 8];
+        let addr = memory.as_mut_ptr() as u64;
+        // SAFETY: a structure that may be zero.
+        let message: libc::msghdr = unsafe { std::mem::zeroed() };
+        let of_message =
+            Sqe { fd, addr: (&raw const message) as u64, len: 1, ioprio: POLL_FIRST, ..Sqe::default() };
+        let of_bytes = Sqe { addr, len: 8, ..of_message };
+        let code = |op: io_uring_op| op as u8;
+        ring.push(Sqe { fd, op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, 1) });
+        ring.push(Sqe { opcode: code(IORING_OP_RECV), ..of_bytes });
+        ring.push(Sqe { opcode: code(IORING_OP_SEND), ..of_bytes });
+        ring.push(Sqe { opcode: code(IORING_OP_RECVMSG), ..of_message });
+        ring.push(Sqe { opcode: code(IORING_OP_SENDMSG), ..of_message });
+        (ring.enter(5, 0), results(&ring.reap_all()))
+    });
+}
+
+/// A connection that is refused before the submission ends: CONNECT takes the refusal, before what a later submission or a
+/// link sends, and after what the same submission sends.
+#[test]
+fn a_refusal_is_the_connects() {
+    // A port that nobody listens on.
+    let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let address = libc::sockaddr_in {
+        sin_family: libc::AF_INET as u16,
+        sin_port: nobody.to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes([127, 0, 0, 1]) },
+        sin_zero: [0; 8],
+    };
+    let byte = [0u8; 1];
+    for order in ["later", "link before", "link behind", "at once"] {
+        both(|engine| {
+            let mut ring = Ring::new(engine, 8, 0);
+            // SAFETY: makes a socket, which the first owner closes.
+            let socket = unsafe {
+                std::os::fd::OwnedFd::from_raw_fd(libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0))
+            };
+            let fd = socket.as_raw_fd();
+            let connect = Sqe {
+                fd,
+                addr: (&raw const address) as u64,
+                off: size_of_val(&address) as u64,
+                ..sqe(IORING_OP_CONNECT, 1)
+            };
+            let op_flags = libc::MSG_NOSIGNAL as u32;
+            let send = Sqe { fd, addr: byte.as_ptr() as u64, len: 1, op_flags, ..sqe(IORING_OP_SEND, 2) };
+            let nop = Sqe { flags: LINK, ..sqe(IORING_OP_NOP, 3) };
+            let submissions: &[&[Sqe]] = match order {
+                "later" => &[&[connect], &[send]],
+                "link before" => &[&[nop, send, connect]],
+                "link behind" => &[&[connect, nop, send]],
+                _ => &[&[connect, send]],
+            };
+            let mut seen = Vec::new();
+            for sqes in submissions {
+                sqes.iter().for_each(|&sqe| ring.push(sqe));
+                assert_eq!(ring.enter(sqes.len() as u32, 0), sqes.len() as i32);
+            }
+            let count = submissions.iter().map(|sqes| sqes.len()).sum();
+            while seen.len() < count {
+                ring.enter(0, 1);
+                seen.extend(results(&ring.reap_all()));
+            }
+            seen.sort_unstable();
+            (order, seen)
+        });
+    }
 }

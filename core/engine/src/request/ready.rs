@@ -2,7 +2,7 @@
 
 use alloc::collections::VecDeque;
 
-use crate::request::{FileHold, Request, RequestId};
+use crate::request::{FileHold, Flags, Request, RequestId};
 
 /// Them, in their order.
 #[derive(Default)]
@@ -15,21 +15,39 @@ pub struct ReadyQueue {
 struct Queued {
     id: RequestId,
     on_descriptor: bool,
+    /// Whether it has been issued before.
+    woken: bool,
+}
+
+impl Queued {
+    fn new(id: RequestId, request: &Request) -> Queued {
+        let on_descriptor = matches!(request.file, FileHold::Plain(_));
+        Queued { id, on_descriptor, woken: request.flags.has(Flags::WOKEN) }
+    }
 }
 
 impl ReadyQueue {
     /// Adds one.
     #[inline]
     pub fn push(&mut self, id: RequestId, request: &Request) {
-        let on_descriptor = matches!(request.file, FileHold::Plain(_));
-        self.on_descriptors += usize::from(on_descriptor);
-        self.queue.push_back(Queued { id, on_descriptor });
+        let queued = Queued::new(id, request);
+        self.on_descriptors += usize::from(queued.on_descriptor);
+        self.queue.push_back(queued);
+    }
+
+    /// Adds one that is to be issued again before those that were not issued yet.
+    #[cold]
+    pub fn push_before_links(&mut self, id: RequestId, request: &Request) {
+        let queued = Queued::new(id, request);
+        self.on_descriptors += usize::from(queued.on_descriptor);
+        let place = self.queue.iter().position(|other| !other.woken).unwrap_or(self.queue.len());
+        self.queue.insert(place, queued);
     }
 
     /// Takes the oldest.
     #[inline]
     pub fn pop(&mut self) -> Option<RequestId> {
-        let Queued { id, on_descriptor } = self.queue.pop_front()?;
+        let Queued { id, on_descriptor, .. } = self.queue.pop_front()?;
         self.on_descriptors -= usize::from(on_descriptor);
         Some(id)
     }

@@ -379,7 +379,7 @@ impl Core {
             }
             Outcome::Again => {
                 self[id].flags.set(Flags::WOKEN);
-                self.make_ready(id);
+                self.make_ready_again(id);
             }
             // It was to end with the attempt that it was cancelled in.
             Outcome::Block | Outcome::BlockForLong if self[id].flags.has(Flags::CANCELED) => {

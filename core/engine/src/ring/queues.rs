@@ -130,6 +130,18 @@ impl Core {
         self.ready.push(id, request);
     }
 
+    /// The same for one that is to be issued once more. What a submission itself made ready, as a rule the links of what it
+    /// completed, comes later: the kernel starts links when the submission ends.
+    pub fn make_ready_again(&mut self, id: RequestId) {
+        let request = &mut self.requests[id];
+        request.phase = Phase::Ready;
+        if self.timeouts.in_batch() {
+            self.ready.push_before_links(id, request);
+        } else {
+            self.ready.push(id, request);
+        }
+    }
+
     /// A completion from outside. A ring that defers sees it when its thread comes for it.
     pub fn receive(&mut self, cqe: Cqe) {
         if self.defers() {

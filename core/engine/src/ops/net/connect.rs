@@ -98,6 +98,11 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     match result {
         Err(Errno::EINPROGRESS) => {
             connect.in_progress = true;
+            // On one machine the peer has answered by now. A refusal is this request's to take, before requests of later
+            // submissions take it.
+            if os::poll_now(fd, EPOLLOUT).is_ok_and(|events| events != 0) {
+                return Outcome::Again;
+            }
             Outcome::Wait(EPOLLOUT)
         }
         // Woken too early: the attempt is this request's own.

@@ -81,7 +81,11 @@ fn polls_first(core: &mut Core, id: RequestId, fd: Fd, events: u32) -> bool {
         return false;
     }
     let registered = core.readiness().is_registered(fd);
-    let polls = request.flags.has(Flags::NOWAIT) || !registered || !core.readiness().worth_trying(fd, events);
+    let polls = request.flags.has(Flags::NOWAIT)
+        || !registered
+        || !core.readiness().worth_trying(fd, events)
+        // It refuses what it is never ready for.
+        || core.readiness_mut().socket_kind(fd).listens();
     if !registered {
         core.readiness_mut().expect_report();
     }

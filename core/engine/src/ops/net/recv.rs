@@ -152,7 +152,8 @@ fn receive_quickly(core: &mut Core, sqe: &Sqe, fd: Fd) -> Tried {
     }
     let socket = core.readiness().known(fd);
     // What is not known waits for readiness if it is to, and on other sockets than streams tells what it cut off.
-    let ordinary = mode != 0 && socket.is_none() || flags != 0 && !core.readiness().is_known_connection(fd);
+    let waits = mode != 0 && (socket.is_none() || core.readiness_mut().socket_kind(fd).listens());
+    let ordinary = waits || flags != 0 && !core.readiness().is_known_connection(fd);
     if ordinary || user::check_range(sqe.addr, u64::from(sqe.len)).is_err() {
         return Tried::Nothing;
     }
