@@ -8,7 +8,7 @@ use anyring_engine::abi::Sqe;
 use common::*;
 use io_uring_op::{
     IORING_OP_ASYNC_CANCEL, IORING_OP_FUTEX_WAIT, IORING_OP_FUTEX_WAITV, IORING_OP_FUTEX_WAKE,
-    IORING_OP_LINK_TIMEOUT,
+    IORING_OP_LINK_TIMEOUT, IORING_OP_WAITID,
 };
 
 const ANY: u64 = 0xffff_ffff;
@@ -252,5 +252,35 @@ fn a_ring_is_closed_under_waiters() {
             let mut ring = Ring::new(engine, 8, 0);
             collect(&mut ring, &[wait(1, word, 0), wait(2, word, 0)], 0);
         }
+    });
+}
+
+/// The kernel has a list of all that waits for futexes and one of all that waits for children. With ALL, a cancellation
+/// empties a list in one go, and counts that once.
+#[test]
+fn a_cancellation_of_all_counts_lists() {
+    const EACH: u32 = IORING_ASYNC_CANCEL_ANY;
+    const ALL: u32 = IORING_ASYNC_CANCEL_ALL;
+    both(|engine| {
+        [ALL, EACH, ALL | EACH, ALL | IORING_ASYNC_CANCEL_OP].map(|flags| {
+            let mut ring = Ring::new(engine, 16, 0);
+            let word = AtomicU32::new(7);
+            let elements = [element(&word, 7)];
+            let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+            let end = Sqe {
+                fd: child.id() as i32,
+                len: libc::P_PID,
+                file_index: libc::WEXITED as u32,
+                ..sqe(IORING_OP_WAITID, 1)
+            };
+            let len = IORING_OP_FUTEX_WAIT as u32;
+            let waits = [wait(1, &word, 7), wait(1, &word, 7), waitv(1, &elements), end, end];
+            let found = if flags & IORING_ASYNC_CANCEL_OP != 0 { 2 } else { 5 };
+            let mut seen = collect(&mut ring, &waits, 0);
+            seen.extend(collect(&mut ring, &[Sqe { len, ..cancel(2, 1, flags) }], found + 1));
+            child.kill().unwrap();
+            child.wait().unwrap();
+            seen
+        })
     });
 }

@@ -27,7 +27,7 @@ use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 use crate::work::Work;
 
-const WAITS: Caps = Caps::AT_ONCE.with(Caps::COUNTED);
+const WAITS: Caps = Caps::AT_ONCE.with(Caps::LISTED_FUTEX);
 
 const ANYONE: u64 = FUTEX_BITSET_MATCH_ANY as u64;
 

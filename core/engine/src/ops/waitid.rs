@@ -20,18 +20,23 @@ use crate::ring::Core;
 use crate::wait::timers::Clock;
 
 /// `IORING_OP_WAITID`.
-pub const WAITID: Op =
-    Op::new(Code::IORING_OP_WAITID, "WAITID", Caps::CREDENTIALS.with(Caps::COUNTED), prep_nothing, issue)
-        .arguments(&[
-            arg(Field::Length, "idtype", Kind::Choice(names::WAIT_TYPES)),
-            arg(Field::Fd, "id", Kind::Descriptor).when(&[When::Is(Field::Length, P_PIDFD as u64)]),
-            arg(Field::Fd, "id", Kind::Signed).when(&[When::Not(Field::Length, P_PIDFD as u64)]),
-            arg(Field::Offset, "infop", Kind::StructureFilled(structures::SIGINFO)),
-            arg(Field::FileIndex, "options", Kind::Flags(names::WAIT_OPTIONS)),
-        ])
-        .expire(Core::issue)
-        .unused(Unused::ADDR.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::ADDR3))
-        .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ECHILD, Errno::ECANCELED]);
+pub const WAITID: Op = Op::new(
+    Code::IORING_OP_WAITID,
+    "WAITID",
+    Caps::CREDENTIALS.with(Caps::LISTED_CHILD),
+    prep_nothing,
+    issue,
+)
+.arguments(&[
+    arg(Field::Length, "idtype", Kind::Choice(names::WAIT_TYPES)),
+    arg(Field::Fd, "id", Kind::Descriptor).when(&[When::Is(Field::Length, P_PIDFD as u64)]),
+    arg(Field::Fd, "id", Kind::Signed).when(&[When::Not(Field::Length, P_PIDFD as u64)]),
+    arg(Field::Offset, "infop", Kind::StructureFilled(structures::SIGINFO)),
+    arg(Field::FileIndex, "options", Kind::Flags(names::WAIT_OPTIONS)),
+])
+.expire(Core::issue)
+.unused(Unused::ADDR.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::ADDR3))
+.errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ECHILD, Errno::ECANCELED]);
 
 /// Between two questions where no descriptor tells.
 const PAUSE_NS: u64 = 4_000_000;

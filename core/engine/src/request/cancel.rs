@@ -116,13 +116,21 @@ impl Core {
     pub fn cancel(&mut self, wanted: &Wanted) -> Result<usize, Errno> {
         let mut result = Err(Errno::ENOENT);
         let mut count = 0;
+        let mut emptied = Caps::NONE;
         for id in self.cancellable(wanted) {
-            if self.requests().get(id).is_none() {
-                continue;
-            }
+            let Some(request) = self.requests().get(id) else { continue };
+            let list = request.op.caps.of(Caps::LISTED);
             match self.try_cancel(id) {
                 Ok(found) if !wanted.all() => return Ok(found),
-                Ok(_) => count += 1,
+                // With ALL, the kernel empties a list in one go, and counts that once.
+                Ok(0) => count += 1,
+                Ok(_) if emptied.has(list) => {}
+                Ok(_) => {
+                    count += 1;
+                    if wanted.has(IORING_ASYNC_CANCEL_ALL) {
+                        emptied = emptied.with(list);
+                    }
+                }
                 Err(Errno::EALREADY) => result = Err(Errno::EALREADY),
                 Err(_) => {}
             }
@@ -137,7 +145,7 @@ impl Core {
     /// `ENOENT` where it is in no state that can be cancelled, `EALREADY` where somebody works on it.
     pub fn try_cancel(&mut self, id: RequestId) -> Result<usize, Errno> {
         let request = &mut self[id];
-        let counts = usize::from(request.op.caps.has(Caps::COUNTED));
+        let counts = usize::from(request.op.caps.has(Caps::LISTED));
         match request.phase {
             Phase::Prepared | Phase::Deferred => return Err(Errno::ENOENT),
             Phase::Ready => {

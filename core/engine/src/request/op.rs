@@ -313,8 +313,12 @@ impl Caps {
 
     /// While it is armed, a cancellation does not find it among what waits: it looks for it elsewhere, or not at all.
     pub const HIDDEN: Caps = Caps(1 << 20);
-    /// It waits without a file: cancelling one reports how many were.
-    pub const COUNTED: Caps = Caps(1 << 21);
+    /// It waits without a file, in the kernel's list of futexes: cancelling one reports how many were.
+    pub const LISTED_FUTEX: Caps = Caps(1 << 21);
+    /// The same in the kernel's list of waits for children.
+    pub const LISTED_CHILD: Caps = Caps(1 << 28);
+    /// Either.
+    pub const LISTED: Caps = Caps::LISTED_FUTEX.with(Caps::LISTED_CHILD);
     /// It watches over the request before it in its chain.
     pub const WATCHES: Caps = Caps(1 << 22);
     /// It polls: its events and its user data can be changed while it waits.
@@ -337,6 +341,11 @@ impl Caps {
     /// Both.
     pub const fn with(self, other: Caps) -> Caps {
         Caps(self.0 | other.0)
+    }
+
+    /// Those that are in `other`, too.
+    pub const fn of(self, other: Caps) -> Caps {
+        Caps(self.0 & other.0)
     }
 
     /// Any of `other`?
