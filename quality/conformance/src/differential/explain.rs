@@ -15,6 +15,7 @@ mod order;
 mod threads;
 
 pub use order::contents_explained;
+pub use threads::incremental_explained;
 
 /// The CQEs of one request that differ.
 pub struct Case<'a> {

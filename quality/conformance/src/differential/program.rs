@@ -294,6 +294,11 @@ impl Program {
         user_data
     }
 
+    /// It does not push the SQE with this user data.
+    pub fn forget(&mut self, user_data: u64) {
+        self.steps.retain(|step| !matches!(step, Step::Push(sqe) if sqe.user_data == user_data));
+    }
+
     /// The SQE with this user data.
     pub fn sqe(&self, user_data: u64) -> Option<&Sqe> {
         self.sqes().find(|sqe| sqe.user_data == user_data)

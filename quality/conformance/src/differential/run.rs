@@ -1,5 +1,6 @@
 //! Runs one program on both engines in lock step.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -128,7 +129,8 @@ pub struct Arenas {
 }
 
 struct Run<'a> {
-    program: &'a Program,
+    /// Without what found no room in the SQ.
+    program: Cow<'a, Program>,
     user: Side<'a>,
     kernel: Side<'a>,
     times: Times,
@@ -164,7 +166,7 @@ pub fn run(
     progress::mark(0, Engine::Kernel);
     let kernel = Side::new(engines[1], Place::Second, &arenas.second, scratch, program);
     let mut run = Run {
-        program,
+        program: Cow::Borrowed(program),
         user,
         kernel,
         times,
@@ -176,7 +178,7 @@ pub fn run(
         cut: false,
         fresh: false,
     };
-    match run.go() {
+    match run.go(&program.steps) {
         Ok(()) => Ok(None),
         Err(Stop::Explained(why)) => Ok(Some(why)),
         Err(Stop::Differs(difference)) => Err(difference),
@@ -184,11 +186,11 @@ pub fn run(
 }
 
 impl Run<'_> {
-    fn go(&mut self) -> Outcome {
+    fn go(&mut self, steps: &[Step]) -> Outcome {
         if !self.compare_setup()? {
             return Ok(());
         }
-        for (number, step) in self.program.steps.iter().enumerate() {
+        for (number, step) in steps.iter().enumerate() {
             self.step = Some(number);
             self.take_step(step)?;
             self.pause();
@@ -246,12 +248,14 @@ impl Run<'_> {
     fn take_step(&mut self, step: &Step) -> Outcome {
         match step {
             Step::Push(sqe) => {
-                let without = self.times.unsaid.without(self.program, sqe);
+                let without = self.times.unsaid.without(&self.program, sqe);
                 // First the user engine's.
                 let mut said = sqe;
                 let pushed = self.both(|side| side.push(std::mem::replace(&mut said, &without)));
                 if pushed.0 {
                     self.queued.push(*sqe);
+                } else {
+                    self.program.to_mut().forget(sqe.user_data);
                 }
                 self.same("room in the SQ", pushed)
             }
@@ -274,7 +278,7 @@ impl Run<'_> {
                 let seen = self.both(|side| side.act(*act));
                 if seen.0 != seen.1
                     && matches!(act, Act::Read(..))
-                    && let Some(why) = explain::held_back_explained(self.program)
+                    && let Some(why) = explain::held_back_explained(&self.program)
                 {
                     return Err(Stop::Explained(why));
                 }
@@ -330,7 +334,7 @@ impl Run<'_> {
             (cqes, words.map(|offset| ring.word(offset).load(Ordering::Acquire)))
         });
         if seen.0.0 != seen.1.0 {
-            let what = match compare::compare(self.program, &seen.0.0, &seen.1.0) {
+            let what = match compare::compare(&self.program, &seen.0.0, &seen.1.0) {
                 Verdict::Differ(signature, _, _) => signature,
                 Verdict::Explained(why) => return Err(Stop::Explained(why)),
                 Verdict::Same => "order of CQEs".into(),
@@ -358,9 +362,10 @@ impl Run<'_> {
         let begun = Instant::now();
         loop {
             self.both(|side| side.reap(u32::MAX));
-            match compare::compare(self.program, &self.user.taken, &self.kernel.taken) {
-                Verdict::Same => break,
+            match compare::compare(&self.program, &self.user.taken, &self.kernel.taken) {
                 _ if begun.elapsed() > self.times.settle => break,
+                // What a full CQ hides, the other engine may not have done yet.
+                Verdict::Same if !self.hides_cqes() => break,
                 _ => {}
             }
             let told =
@@ -379,6 +384,15 @@ impl Run<'_> {
             }
         }
         self.compare_taken()
+    }
+
+    /// Has either engine more CQEs than its CQ has room for?
+    fn hides_cqes(&mut self) -> bool {
+        let hides = |side: &mut Side<'_>| {
+            let ring = side.ring();
+            ring.word(ring.params.sq_off.flags).load(Ordering::Acquire) & IORING_SQ_CQ_OVERFLOW != 0
+        };
+        hides(&mut self.user) || hides(&mut self.kernel)
     }
 
     /// Where nothing is there yet, threads of either engine may be about to bring it.
@@ -408,9 +422,12 @@ impl Run<'_> {
                 }
             }
         }
-        let last = user.iter().filter(|cqe| cqe.flags & IORING_CQE_F_MORE == 0).count();
+        let is_last = |cqe: &&ring::Cqe| {
+            cqe.flags & IORING_CQE_F_MORE == 0 && self.program.sqe(cqe.user_data).is_some()
+        };
+        let last = user.iter().filter(is_last).count();
         self.outstanding = self.outstanding.saturating_sub(last);
-        match compare::compare(self.program, &user, &kernel) {
+        match compare::compare(&self.program, &user, &kernel) {
             Verdict::Same => {}
             Verdict::Explained(why) => return Err(Stop::Explained(why)),
             Verdict::Differ(signature, user, kernel) => return Err(self.difference(&signature, user, kernel)),
@@ -443,6 +460,27 @@ impl Run<'_> {
         if self.program.ending == Ending::CancelAll && self.can_cancel() {
             self.cancel_all()?;
         }
+        let compared = self.compare_effects();
+        if self.outstanding == 0 || !matches!(compared, Err(Stop::Differs(_))) {
+            return compared;
+        }
+        // What is in the hands of a thread still changes files.
+        self.wait_for_threads()?;
+        self.compare_effects()
+    }
+
+    /// Takes what either engine brings in a while.
+    fn wait_for_threads(&mut self) -> Outcome {
+        let begun = Instant::now();
+        while begun.elapsed() < self.times.settle {
+            self.both(|side| side.look(1, 2_000_000));
+            self.both(|side| side.reap(u32::MAX));
+        }
+        self.compare_taken()
+    }
+
+    /// What requests have done to memory and to the world.
+    fn compare_effects(&mut self) -> Outcome {
         let masked = &self.program.masked;
         let (user, kernel) = (self.user.changes(masked), self.kernel.changes(masked));
         if let Some(at) = (0..user.len()).find(|&at| user[at] != kernel[at]) {
@@ -450,6 +488,9 @@ impl Run<'_> {
                 format!("{}: {:02x?}", Value::At(at as u32), &bytes[at..(at + 16).min(bytes.len())])
             };
             let region = if at < BUFFERS as usize { "structures" } else { "buffers" };
+            if let Some(why) = explain::incremental_explained(&self.program, at as u32) {
+                return Err(Stop::Explained(why));
+            }
             if region == "buffers"
                 && let Some(why) = self.why_contents_differ()
             {
@@ -461,7 +502,7 @@ impl Run<'_> {
         let pairs = user.iter().zip(&kernel);
         if let Some((ours, theirs)) = pairs.into_iter().find(|(ours, theirs)| ours != theirs) {
             if ours.contains(" is at ")
-                && let Some(why) = explain::position_explained(self.program)
+                && let Some(why) = explain::position_explained(&self.program)
             {
                 return Err(Stop::Explained(why));
             }
@@ -477,9 +518,9 @@ impl Run<'_> {
     }
 
     fn why_contents_differ(&self) -> Option<usize> {
-        explain::contents_explained(self.program)
-            .or_else(|| explain::held_back_explained(self.program))
-            .or_else(|| explain::chains_explained(self.program))
+        explain::contents_explained(&self.program)
+            .or_else(|| explain::held_back_explained(&self.program))
+            .or_else(|| explain::chains_explained(&self.program))
     }
 
     fn can_cancel(&self) -> bool {

@@ -3,9 +3,9 @@
 
 use linux_raw_sys::io_uring::*;
 
-use super::{CANCELED, Case, READS, RWF_NOWAIT, SENDS, WRITES, is_multishot, name};
+use super::{CANCELED, Case, READS, RWF_NOWAIT, SENDS, WRITES, is_multishot, name, named};
 use crate::differential::generate::sqe_flags::{ASYNC, BUFFER_SELECT, FIXED_FILE};
-use crate::differential::program::{Fd, Sqe, Value};
+use crate::differential::program::{Cell, Fd, Program, Sqe, Structure, Value};
 use crate::differential::ring::Cqe;
 use crate::differential::world::Thing;
 
@@ -71,6 +71,28 @@ pub fn buffers_in_threads(case: &Case<'_>) -> bool {
     let (user, kernel) = case.results();
     let failed = user == kernel && user.iter().all(|&result| result <= 0);
     selects(case.sqe) && (case.program.uses_threads() && shared || failed)
+}
+
+/// Why the ring of a group of incremental buffers may differ at the end of a program, if `at` lies in it: such a thread takes
+/// all that it may fill of a buffer when it begins, and not what came.
+pub fn incremental_explained(program: &Program, at: u32) -> Option<usize> {
+    let group_of = |structure: &Structure| match structure.cells[..] {
+        [Cell::Long(Value::At(ring)), Cell::Word(entries), Cell::Word(group), ..] => {
+            let holds = (ring..ring + entries * size_of::<io_uring_buf>() as u32).contains(&at);
+            let is_incremental =
+                group >> 16 & io_uring_register_pbuf_ring_flags::IOU_PBUF_RING_INC as u32 != 0;
+            (structure.what == "buf_reg" && holds && is_incremental).then_some(group as u16)
+        }
+        _ => None,
+    };
+    let selects = |sqe: &Sqe| {
+        let case = Case { program, sqe, user: &[], kernel: &[] };
+        let group = Some(sqe.buf_index);
+        sqe.flags & BUFFER_SELECT != 0
+            && case.by_thread()
+            && program.structures.iter().any(|structure| group_of(structure) == group)
+    };
+    program.sqes().any(selects).then(|| named("buffers-in-threads")).flatten()
 }
 
 /// A bundle that such a thread sends and that fails has no CQE.
