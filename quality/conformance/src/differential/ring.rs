@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, c_void};
 use std::num::NonZeroUsize;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -104,6 +105,19 @@ pub fn setup(engine: Engine, entries: u32, params: usize) -> i32 {
     }
 }
 
+/// Makes what `make` makes get no small descriptor. Programs register numbers that are no descriptors of theirs, small ones as a
+/// rule; of a ring of the one engine, the other knows nothing.
+fn above_small_numbers<T>(make: impl FnOnce() -> T) -> T {
+    const SMALL: i32 = 16;
+    // SAFETY: new descriptors, whose owners are here.
+    let duplicate = || unsafe { OwnedFd::from_raw_fd(libc::fcntl(0, libc::F_DUPFD_CLOEXEC, 0)) };
+    let mut taken = vec![duplicate()];
+    while taken.last().is_some_and(|fd| fd.as_raw_fd() < SMALL) {
+        taken.push(duplicate());
+    }
+    make()
+}
+
 /// `io_uring_enter`.
 pub fn enter(engine: Engine, fd: i32, submit: u32, wait: u32, flags: u32, arg: usize, size: usize) -> i32 {
     // SAFETY: the SQEs name memory that the program under test gives away.
@@ -158,7 +172,7 @@ pub struct Ring {
 impl Ring {
     /// Creates and maps a ring, or says which errno there was.
     pub fn new(engine: Engine, entries: u32, mut params: io_uring_params) -> Result<Ring, i32> {
-        let fd = setup(engine, entries, &raw mut params as usize);
+        let fd = above_small_numbers(|| setup(engine, entries, &raw mut params as usize));
         if fd < 0 {
             return Err(fd);
         }
