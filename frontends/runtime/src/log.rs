@@ -7,6 +7,7 @@ use alloc::string::String;
 use core::ffi::CStr;
 use core::fmt::{self, Write};
 use core::mem::MaybeUninit;
+use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use linux_raw_sys::general::{O_APPEND, O_CREAT, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK, O_WRONLY, stat};
 
@@ -63,7 +64,8 @@ fn write_bytes(bytes: &[u8]) {
     }
 }
 
-/// A duplicate of the descriptor for lines: programs close theirs before they end, as those of the GNU project do.
+/// A duplicate of the descriptor for lines: programs close theirs before they end, as those of the GNU project do. Only a
+/// process that is to have lines keeps one: who reads the other end of a pipe waits for the last.
 static ASIDE: AtomicI32 = AtomicI32::new(-1);
 /// What the descriptor for lines was at the beginning: device and inode. [`UNKNOWN`] before that.
 static TARGET: [AtomicU64; 2] = [const { AtomicU64::new(UNKNOWN) }; 2];
@@ -84,16 +86,53 @@ pub fn begin() {
     let fd = config::LOG_FD.load(Ordering::Relaxed);
     let target = identity(fd).unwrap_or([NOTHING; 2]);
     TARGET.iter().zip(target).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
-    if target != [NOTHING; 2] {
-        ASIDE.store(sys::duplicate_aside(fd), Ordering::Relaxed);
+    keep();
+}
+
+/// The process is to have lines, and has no duplicate yet.
+pub(crate) fn keep() {
+    let own = config::LOG_FD.load(Ordering::Relaxed);
+    let target = TARGET.each_ref().map(|word| word.load(Ordering::Relaxed));
+    if ASIDE.load(Ordering::Relaxed) >= 0 || target[0] >= NOTHING || identity(own) != Some(target) {
+        return;
+    }
+    let aside = sys::duplicate_aside(own);
+    // Another thread may have been here.
+    if ASIDE.compare_exchange(-1, aside, Ordering::Relaxed, Ordering::Relaxed).is_err() && aside >= 0 {
+        sys::close(aside);
     }
 }
 
-/// The program closes these descriptors.
+/// The process has forked and this is the child.
+pub(crate) fn forked() {
+    if process::is_silent() {
+        let aside = ASIDE.swap(-1, Ordering::Relaxed);
+        if aside >= 0 {
+            sys::close(aside);
+        }
+    }
+}
+
+/// The program closes these descriptors, or replaces them.
 #[inline]
 pub fn closes(first: u32, last: u32) {
-    if u32::try_from(ASIDE.load(Ordering::Relaxed)).is_ok_and(|aside| (first..=last).contains(&aside)) {
+    let aside = ASIDE.load(Ordering::Relaxed);
+    if aside >= 0 {
+        closes_beside(aside, first..=last);
+    }
+}
+
+#[inline(never)]
+fn closes_beside(aside: i32, closed: RangeInclusive<u32>) {
+    let closes = |fd: i32| u32::try_from(fd).is_ok_and(|fd| closed.contains(&fd));
+    let takes_it = closes(aside);
+    let lets_go = || closes(config::LOG_FD.load(Ordering::Relaxed)) && process::is_silent();
+    // A child of `vfork` in this memory has descriptors of its own.
+    if (takes_it || lets_go()) && sys::process_id() == process::own_id() {
         ASIDE.store(-1, Ordering::Relaxed);
+        if !takes_it {
+            sys::close(aside);
+        }
     }
 }
 

@@ -173,7 +173,9 @@ pub fn engine() -> &'static CStr {
 
 /// The process asks for a ring: it is to say at its end what came of that, if there is a log.
 pub fn asks_for_ring() {
-    ASKED.store(true, Ordering::Relaxed);
+    if !ASKED.swap(true, Ordering::Relaxed) && !is_silent() {
+        log::keep();
+    }
 }
 
 /// What [`engine`] says.
@@ -228,6 +230,7 @@ pub fn forked() {
     FORKED.store(true, Ordering::Relaxed);
     ENDED.store(false, Ordering::Relaxed);
     ASKED.store(false, Ordering::Relaxed);
+    log::forked();
     threads::forked();
     frontend::forked();
     if watches_kernel() {
@@ -288,8 +291,8 @@ pub fn exits() {
     end();
 }
 
-/// Has the process nothing to say when it ends?
-fn is_silent() -> bool {
+/// Has the process nothing to say when it ends, as far as is known by now?
+pub(crate) fn is_silent() -> bool {
     !is_logged() && stats::wanted().is_none()
 }
 

@@ -125,6 +125,18 @@ fn the_engines_signals_may_be_blocked_sent_and_awaited() {
     }
 }
 
+/// A log to standard error holds that open in those only that have something to say: others that read it wait for its end.
+#[test]
+fn children_let_standard_error_go() {
+    let program = compile("descends", "descends.c", &[]);
+    let (outcome, _) = compare(&program, &NONE, false);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+    let output = support::denied(libc::EPERM).arg(&program).output().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    // The child with a ring, and the program that was started, though they have closed it.
+    assert_eq!((log.matches("rings=1").count(), log.lines().count()), (1, 2), "{log}");
+}
+
 #[test]
 fn children_have_rings_too() {
     let program = compile("processes", "processes.c", &[]);

@@ -65,6 +65,18 @@ fn the_engines_signals_may_be_blocked_and_sent() {
     }
 }
 
+#[test]
+fn children_let_standard_error_go() {
+    for program in builds("descends.c") {
+        let (outcome, _) = compare(&program, &NONE, false);
+        assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+        let output = denied(libc::EPERM).arg(&program).output().unwrap();
+        let log = String::from_utf8_lossy(&output.stderr);
+        // The child with a ring, and the program that was started, though they have closed it.
+        assert_eq!((log.matches("rings=1").count(), log.lines().count()), (1, 2), "{log}");
+    }
+}
+
 /// Forks and every way to execute a program; what it executes is itself.
 #[test]
 fn children_have_rings_too() {
