@@ -145,15 +145,29 @@ macro_rules! next {
 /// What a function answers that the C library has not: `-ENOSYS`.
 pub const MISSING: isize = -(linux_raw_sys::errno::ENOSYS as isize);
 
+/// Where the C library has the calling thread's `errno`.
+fn errno_location() -> Option<*mut c_int> {
+    let location = weak!("__errno_location");
+    (!location.is_null()).then(|| {
+        // SAFETY: the C library's function of this name has this type.
+        let location: unsafe extern "C" fn() -> *mut c_int = unsafe { core::mem::transmute(location) };
+        // SAFETY: it has no conditions.
+        unsafe { location() }
+    })
+}
+
+/// `errno` of the calling thread; 0 without a C library.
+pub fn errno() -> c_int {
+    // SAFETY: this thread's.
+    errno_location().map_or(0, |errno| unsafe { *errno })
+}
+
 /// Reports a raw result as the C library does: -1 and `errno`, or the value.
 pub fn fail(result: isize) -> isize {
     if (-4095..0).contains(&result) {
-        let location = weak!("__errno_location");
-        if !location.is_null() {
-            // SAFETY: the C library's function of this name has this type.
-            let location: unsafe extern "C" fn() -> *mut c_int = unsafe { core::mem::transmute(location) };
-            // SAFETY: `errno` of this thread.
-            unsafe { *location() = -result as c_int };
+        if let Some(errno) = errno_location() {
+            // SAFETY: this thread's.
+            unsafe { *errno = -result as c_int };
         }
         return -1;
     }

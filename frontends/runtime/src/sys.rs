@@ -119,11 +119,17 @@ pub fn block_signals(mask: u64) -> u64 {
     change_signal_mask(raw::SIG_BLOCK, mask)
 }
 
-/// Sends a signal to the calling thread, with this information. To others, only some information may be sent.
+/// Sends a signal to the calling thread, with this information.
 pub fn queue_to_self(signal: u32, information: *const core::ffi::c_void) {
-    let arguments = [process_id() as usize, thread_id() as usize, signal as usize, information.addr(), 0, 0];
+    queue_to_thread(thread_id(), signal, information);
+}
+
+/// Sends a signal to a thread of this process, with this information; 0 or a negative errno. To others than the calling
+/// thread, only some information may be sent.
+pub fn queue_to_thread(thread: u32, signal: u32, information: *const core::ffi::c_void) -> isize {
+    let arguments = [process_id() as usize, thread as usize, signal as usize, information.addr(), 0, 0];
     // SAFETY: the kernel reads the information, and refuses what it cannot read.
-    unsafe { arch::syscall(raw::__NR_rt_tgsigqueueinfo as usize, arguments) };
+    unsafe { arch::syscall(raw::__NR_rt_tgsigqueueinfo as usize, arguments) }
 }
 
 fn change_signal_mask(how: u32, mask: u64) -> u64 {
@@ -413,14 +419,9 @@ pub fn exit_group(code: i32) -> ! {
 
 /// Sends `signal` to the calling thread.
 pub fn raise(signal: i32) {
-    kill_thread(thread_id(), signal as u32);
-}
-
-/// Sends `signal` to a thread of this process; whether there is such a thread.
-pub fn kill_thread(thread: u32, signal: u32) -> bool {
-    let arguments = [process_id() as usize, thread as usize, signal as usize, 0, 0, 0];
+    let arguments = [process_id() as usize, thread_id() as usize, signal as usize, 0, 0, 0];
     // SAFETY: a signal to ourselves.
-    unsafe { arch::syscall(raw::__NR_tgkill as usize, arguments) == 0 }
+    unsafe { arch::syscall(raw::__NR_tgkill as usize, arguments) };
 }
 
 /// Whether `thread` is one of `process`.

@@ -6,18 +6,23 @@
 //!                                                         \----> wait        (a thread that waits for it takes it)
 //! ```
 //!
+//! A thread that waits is in the kernel, and has the signal blocked there. `hold` ends its wait by a signal of the same number
+//! whose information says that it is a [wake]: it may come late, and is none of the program's.
+//!
 //! Not seen by `sigsuspend`, `ppoll` and their kin, whose masks unblock for a while, and not by `signalfd`.
 
 use crate::signals::{self, OWN};
 use anyring_runtime::sys::{self, signal_bit};
 use core::cell::UnsafeCell;
-use core::ffi::c_void;
-use core::ops::ControlFlow;
+use core::ffi::c_int;
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
-use linux_raw_sys::general::{SIGBUS, SIGSEGV, SIGSYS};
+use linux_raw_sys::errno::ESRCH;
+use linux_raw_sys::general::{SI_QUEUE, SIGBUS, SIGSEGV, SIGSYS};
 
-/// `siginfo_t`.
+/// `siginfo_t`: the signal and an errno, the code, the sender, and the value that came with it.
 pub type Information = [u64; 16];
+const SENDER: usize = 2;
+const VALUE: usize = 3;
 
 /// One such signal: as of others below the real-time ones, there is never more than one.
 struct Pending {
@@ -109,20 +114,35 @@ pub fn forked() {
 }
 
 /// One of [`OWN`] came.
-///
-/// # Safety
-/// `information` must be the kernel's.
-pub unsafe fn hold(signal: u32, information: *const c_void) {
+pub fn hold(signal: u32, information: &Information) {
     let blocked = Blocked::all();
-    // SAFETY: the caller's promise.
-    let information = unsafe { &*information.cast::<Information>() };
     of(signal_bit(signal)).for_each(|pending| pending.put(information, &blocked));
     let waiter = WAITER.load(Ordering::SeqCst);
     // In a handler that interrupts its own wait, it is taken by the next.
-    if waiter != 0 && waiter != sys::thread_id() && !sys::kill_thread(waiter, signal) {
+    if waiter != 0 && waiter != sys::thread_id() && wake(waiter, signal) == -(ESRCH as isize) {
         // A thread that ended in its wait.
         let _ = WAITER.compare_exchange(waiter, 0, Ordering::SeqCst, Ordering::SeqCst);
     }
+}
+
+/// Ends a thread's wait for `signal`.
+fn wake(thread: u32, signal: u32) -> isize {
+    let mut information = [0; 16];
+    information[0] = u64::from(signal);
+    information[1] = SI_QUEUE as u32 as u64;
+    information[SENDER] = u64::from(sys::process_id());
+    information[VALUE] = wake_value();
+    sys::queue_to_thread(thread, signal, information.as_ptr().cast())
+}
+
+/// Whether this is the information of a [wake].
+pub fn is_wake(information: &Information) -> bool {
+    information[1] as u32 == SI_QUEUE as u32 && information[VALUE] == wake_value()
+}
+
+/// A value that nobody else sends.
+fn wake_value() -> u64 {
+    (&raw const WAITER).addr() as u64
 }
 
 /// The calling thread has these unblocked.
@@ -159,33 +179,39 @@ fn register() -> bool {
     is_free && WAITER.compare_exchange(other, own, Ordering::SeqCst, Ordering::SeqCst).is_ok()
 }
 
-/// Waits for signals by `wait`, `own` of [`OWN`] among them; `taken` says which signal its result tells of. Breaks off where one
-/// was pending here, with its number and information; it is not any more. Who put it here has sent another to end the wait.
-pub fn wait<T>(
+/// Waits for signals, `own` of [`OWN`] among them, by `wait`, which says which one it took, and its information, or something
+/// below 1; the same of the one that was taken. `None` if the wait was ended for one that somebody else has taken meanwhile.
+pub fn wait(
     own: u64,
-    wait: impl FnOnce() -> T,
-    taken: impl FnOnce(&T) -> u32,
-) -> ControlFlow<(u32, Information), T> {
+    information: &mut Information,
+    wait: impl FnOnce(&mut Information) -> c_int,
+) -> Option<c_int> {
     let mut blocked = Blocked::all();
     let before = blocked.0;
     let is_registered = register();
-    if let Some(taken) = take(own, &blocked) {
+    if let Some((signal, its_information)) = take(own, &blocked) {
         unregister(is_registered);
-        return ControlFlow::Break(taken);
+        *information = its_information;
+        return Some(signal as c_int);
     }
     // What comes from here on is the kernel's to hand out. Nothing traps in a thread that waits, but in handlers, for
     // which it is unblocked.
     blocked.0 = before | own;
     drop(blocked);
-    let result = wait();
+    let result = wait(information);
     let blocked = Blocked::all();
     unregister(is_registered);
-    let came = taken(&result);
-    let kept = if came == 0 { None } else { take(own & signal_bit(came), &blocked) };
+    let came = if result > 0 { signal_bit(result as u32) } else { 0 };
+    let kept = take(own & came, &blocked);
     drop(blocked);
     // Not `before`: a handler that ran meanwhile may have changed the mask for good.
     sys::unblock_signals(own & !before);
-    kept.map_or(ControlFlow::Continue(result), ControlFlow::Break)
+    if let Some((_, its_information)) = kept {
+        *information = its_information;
+    } else if own & came != 0 && is_wake(information) {
+        return None;
+    }
+    Some(result)
 }
 
 fn unregister(is_registered: bool) {

@@ -504,10 +504,14 @@ pub unsafe fn obey(signal: c_int, info: *mut c_void, interrupted: &mut Context) 
     let action = entry.load();
     // SAFETY: `si_code` is the third word of every `siginfo_t`.
     let code = unsafe { *info.cast::<c_int>().add(2) };
+    // SAFETY: the kernel's, whose `siginfo_t` is no shorter.
+    let information = unsafe { &*info.cast::<pending::Information>() };
+    if pending::is_wake(information) {
+        return;
+    }
     if code <= 0 && taken_for_blocked(interrupted.signal_mask()) & signal_bit(signal as u32) != 0 {
         if is_owner() {
-            // SAFETY: the kernel's, for a handler of this signal.
-            unsafe { pending::hold(signal as u32, info) };
+            pending::hold(signal as u32, information);
         }
         return;
     }

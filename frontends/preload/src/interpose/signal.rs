@@ -3,11 +3,10 @@
 use anyring_interpose::next;
 use anyring_runtime::sys::signal_bit;
 use anyring_trap::arch;
-use anyring_trap::pending;
+use anyring_trap::pending::{self, Information};
 use anyring_trap::signals::{self, Action};
 use core::ffi::{c_int, c_void};
-use core::ops::ControlFlow;
-use linux_raw_sys::errno::EINVAL;
+use linux_raw_sys::errno::{EINTR, EINVAL};
 use linux_raw_sys::general as raw;
 
 /// `struct sigaction` as C libraries have it, glibc and musl alike.
@@ -364,20 +363,23 @@ unsafe fn own_awaited(set: *const [u64; 16]) -> u64 {
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigwait(set: *const [u64; 16], signal: *mut c_int) -> c_int {
-    let wait = || next!(c"sigwait", fn(*const [u64; 16], *mut c_int) -> c_int, set, signal);
     // SAFETY: the caller's promise.
     let own = unsafe { own_awaited(set) };
     if own == 0 {
-        return wait();
+        return next!(c"sigwait", fn(*const [u64; 16], *mut c_int) -> c_int, set, signal);
     }
-    // SAFETY: as in C; written where the wait succeeds.
-    let taken = |result: &c_int| if *result == 0 { (unsafe { *signal }) as u32 } else { 0 };
-    match pending::wait(own, wait, taken) {
-        ControlFlow::Continue(result) => result,
-        ControlFlow::Break((taken, _)) => {
+    loop {
+        let mut information = [0; 16];
+        // SAFETY: the caller's promise.
+        let taken = unsafe { timed_wait(own, set, &mut information, core::ptr::null()) };
+        if taken > 0 {
             // SAFETY: as in C.
-            unsafe { *signal = taken as c_int };
-            0
+            unsafe { *signal = taken };
+            return 0;
+        }
+        let errno = next::errno();
+        if errno != EINTR as c_int {
+            return errno;
         }
     }
 }
@@ -392,30 +394,39 @@ pub unsafe extern "C" fn sigtimedwait(
     information: *mut c_void,
     time: *const c_void,
 ) -> c_int {
-    let wait = || {
-        next!(
-            c"sigtimedwait",
-            fn(*const [u64; 16], *mut c_void, *const c_void) -> c_int,
-            set,
-            information,
-            time,
-        )
-    };
     // SAFETY: the caller's promise.
     let own = unsafe { own_awaited(set) };
     if own == 0 {
-        return wait();
+        return next_timed_wait(set, information, time);
     }
-    match pending::wait(own, wait, |result| u32::try_from(*result).unwrap_or(0)) {
-        ControlFlow::Continue(result) => result,
-        ControlFlow::Break((taken, its_information)) => {
-            // SAFETY: null or as in C.
-            if let Some(information) = unsafe { information.cast::<pending::Information>().as_mut() } {
-                *information = its_information;
-            }
-            taken as c_int
-        }
+    let mut its_information = [0; 16];
+    // SAFETY: the caller's promise.
+    let taken = unsafe { timed_wait(own, set, &mut its_information, time) };
+    // SAFETY: null or as in C.
+    if let (1.., Some(information)) = (taken, unsafe { information.cast::<Information>().as_mut() }) {
+        *information = its_information;
     }
+    taken
+}
+
+/// `sigtimedwait(2)` of the C library.
+fn next_timed_wait(set: *const [u64; 16], information: *mut c_void, time: *const c_void) -> c_int {
+    next!(c"sigtimedwait", fn(*const [u64; 16], *mut c_void, *const c_void) -> c_int, set, information, time,)
+}
+
+/// `sigtimedwait(2)` for a set with `own` of [`signals::OWN`], which [`pending`] may have.
+///
+/// # Safety
+/// As in C.
+unsafe fn timed_wait(
+    own: u64,
+    set: *const [u64; 16],
+    information: &mut Information,
+    time: *const c_void,
+) -> c_int {
+    let wait = |information: &mut Information| next_timed_wait(set, (&raw mut *information).cast(), time);
+    // As after a handler.
+    pending::wait(own, information, wait).unwrap_or_else(|| next::fail(-(EINTR as isize)) as c_int)
 }
 
 /// `sigwaitinfo(2)`.
