@@ -6,7 +6,7 @@
 use anyring_engine::ops;
 use linux_raw_sys::io_uring::*;
 
-use super::generate::sqe_flags::{ASYNC, BUFFER_SELECT, DRAIN, FIXED_FILE};
+use super::generate::sqe_flags::{ASYNC, BUFFER_SELECT, DRAIN, FIXED_FILE, SKIP};
 use super::program::{Cell, Fd, LINKS, Program, Sqe, Step, Value};
 use super::ring::Cqe;
 use super::world::Thing;
@@ -64,7 +64,7 @@ pub const EXPLANATIONS: &[Explanation] = &[
     Explanation { name: "buffers-in-threads", fits: threads::buffers_in_threads },
     Explanation { name: "bundle-in-threads", fits: threads::bundle_in_threads },
     Explanation { name: POSITION_AFTER_FAULT, fits: |_| false },
-    Explanation { name: "bundle-from-list", fits: bundle_from_list },
+    Explanation { name: BUNDLE_FROM_LIST, fits: bundle_from_list },
     Explanation { name: "closed-later", fits: closed_later },
     Explanation { name: "splice-keeps-pipe", fits: splice_keeps_pipe },
     Explanation { name: "link-timeout-in-threads", fits: threads::link_timeout_in_threads },
@@ -72,6 +72,7 @@ pub const EXPLANATIONS: &[Explanation] = &[
 
 const ORDER_OF_REQUESTS: &str = "order-of-requests";
 const POSITION_AFTER_FAULT: &str = "position-after-fault";
+const BUNDLE_FROM_LIST: &str = "bundle-from-list";
 const POLLED_LATER: &str = "polled-later";
 const CHAINS_BY_CALL: &str = "chains-by-call";
 const DRAIN_LINGERS: &str = "drain-lingers";
@@ -128,17 +129,6 @@ impl Case<'_> {
         other.opcode == self.sqe.opcode || self.is(RECEIVES) && RECEIVES.contains(&name(other))
     }
 
-    fn polls_first(&self) -> bool {
-        let ioprio = u32::from(self.sqe.ioprio);
-        match name(self.sqe) {
-            "SEND" | "RECV" | "SENDMSG" | "RECVMSG" | "SEND_ZC" | "SENDMSG_ZC" => {
-                ioprio & IORING_RECVSEND_POLL_FIRST != 0
-            }
-            "ACCEPT" => ioprio & IORING_ACCEPT_POLL_FIRST != 0,
-            name => name == "EPOLL_WAIT",
-        }
-    }
-
     /// Does the program itself cancel anything?
     fn program_cancels(&self) -> bool {
         const SYNC_CANCEL: u32 = 24;
@@ -192,6 +182,17 @@ fn multishot_takes_turns(case: &Case<'_>) -> bool {
     multishot(case.sqe) && case.others().any(others) || others(case.sqe) && case.others().any(multishot)
 }
 
+fn polls_first(sqe: &Sqe) -> bool {
+    let ioprio = u32::from(sqe.ioprio);
+    match name(sqe) {
+        "SEND" | "RECV" | "SENDMSG" | "RECVMSG" | "SEND_ZC" | "SENDMSG_ZC" => {
+            ioprio & IORING_RECVSEND_POLL_FIRST != 0
+        }
+        "ACCEPT" => ioprio & IORING_ACCEPT_POLL_FIRST != 0,
+        name => name == "EPOLL_WAIT",
+    }
+}
+
 fn is_multishot(sqe: &Sqe) -> bool {
     let ioprio = u32::from(sqe.ioprio);
     match name(sqe) {
@@ -205,7 +206,7 @@ fn is_multishot(sqe: &Sqe) -> bool {
 fn accepts_from_none(case: &Case<'_>) -> bool {
     let outcome = |results: &[i32]| matches!(results, [] | [INVALID]);
     let (user, kernel) = case.results();
-    case.is(&["ACCEPT"]) && case.polls_first() && outcome(&user) && outcome(&kernel)
+    case.is(&["ACCEPT"]) && polls_first(case.sqe) && outcome(&user) && outcome(&kernel)
 }
 
 /// A file opened with `O_PATH`, in a slot: the kernel's ring does not look whether it is one.
@@ -268,7 +269,7 @@ fn polled_later(case: &Case<'_>) -> bool {
         // More has come by the time that it is looked at.
         return case.program.steps.iter().any(|step| matches!(step, Step::Act(_)));
     }
-    case.polls_first() && (cancelled || taken || known || same_file(changes))
+    polls_first(case.sqe) && (cancelled || taken || known || same_file(changes))
 }
 
 /// What can be polled but neither read nor written is waited for by the kernel before it is refused, but for its threads (which
@@ -380,12 +381,13 @@ fn chains_by_call(case: &Case<'_>) -> bool {
         && (small || outcomes.contains(&(vec![CANCELED], vec![])))
 }
 
-/// Which of several multishot requests goes on, where the CQ has room for one more of them.
+/// Which of several multishot requests goes on, where the CQ has room for one more of them; or whether one does, where the
+/// network says when a notification takes the room.
 fn room_for_one(case: &Case<'_>) -> bool {
     let goes_on = |sqe: &Sqe| is_multishot(sqe) || name(sqe) == "POLL_ADD" && sqe.len != Value::Raw(0);
     case.program.has_small_cq()
         && goes_on(case.sqe)
-        && case.others().any(goes_on)
+        && (case.others().any(goes_on) || case.program.sends_zero_copy())
         && case.results().0 == case.results().1
 }
 
@@ -407,11 +409,21 @@ fn timeouts_count(case: &Case<'_>) -> bool {
     const EXPIRED: i32 = -libc::ETIME;
     let outcome = |results: &[i32]| matches!(results, [] | [0] | [EXPIRED] | [CANCELED]);
     let (user, kernel) = case.results();
+    let counts_completions = |sqe: &Sqe| name(sqe) == "TIMEOUT" && sqe.off != Value::Raw(0);
+    // One that has no CQE for its success shows by what it lets go on.
+    let chain = case.program.chain_of(case.sqe.user_data);
+    let untold = |sqe: &Sqe| counts_completions(sqe) && sqe.flags & SKIP != 0 && sqe.flags & LINKS != 0;
+    let before = case.program.sqes().take_while(|sqe| *sqe != case.sqe);
+    if user.is_empty() != kernel.is_empty()
+        && before.filter(|sqe| case.program.chain_of(sqe.user_data) == chain).any(untold)
+    {
+        return true;
+    }
     let repeats = case.sqe.op_flags & IORING_TIMEOUT_MULTISHOT != 0;
     let expires = |results: &[i32]| results.iter().all(|&result| result == EXPIRED);
     // How often one of a nanosecond does, before the CQ is full, is the moment's.
     let often = repeats && expires(&user) && expires(&kernel);
-    let counts = !matches!(case.sqe.off, Value::Raw(0)) && outcome(&user) && outcome(&kernel);
+    let counts = counts_completions(case.sqe) && outcome(&user) && outcome(&kernel);
     case.is(&["TIMEOUT"]) && (often || counts)
 }
 
@@ -453,11 +465,23 @@ fn refused_when_cancelled(case: &Case<'_>) -> bool {
 
 /// A bundle from a list of single buffers takes one; the kernel goes on into another that no CQE names.
 fn bundle_from_list(case: &Case<'_>) -> bool {
-    let provides = |sqe: &Sqe| name(sqe) == "PROVIDE_BUFFERS" && sqe.buf_index == case.sqe.buf_index;
-    case.is(&["RECV"])
-        && u32::from(case.sqe.ioprio) & IORING_RECVSEND_BUNDLE != 0
+    is_bundle_from_list(case.program, case.sqe)
         && matches!((case.user, case.kernel), ([user], [kernel]) if 0 < user.res && user.res < kernel.res)
-        && case.others().any(provides)
+}
+
+/// Why buffers may differ at the end of a program: a bundle that has no CQE for its success did so.
+pub fn bundle_explained(program: &Program) -> Option<usize> {
+    program
+        .sqes()
+        .any(|sqe| sqe.flags & SKIP != 0 && is_bundle_from_list(program, sqe))
+        .then(|| named(BUNDLE_FROM_LIST))
+        .flatten()
+}
+
+fn is_bundle_from_list(program: &Program, sqe: &Sqe) -> bool {
+    name(sqe) == "RECV"
+        && u32::from(sqe.ioprio) & IORING_RECVSEND_BUNDLE != 0
+        && program.sqes().any(|other| name(other) == "PROVIDE_BUFFERS" && other.buf_index == sqe.buf_index)
 }
 
 /// The system calls do not look at the flags of a transfer of nothing.

@@ -521,6 +521,7 @@ impl Run<'_> {
         explain::contents_explained(&self.program)
             .or_else(|| explain::held_back_explained(&self.program))
             .or_else(|| explain::chains_explained(&self.program))
+            .or_else(|| explain::bundle_explained(&self.program))
     }
 
     fn can_cancel(&self) -> bool {

@@ -1,8 +1,8 @@
 //! Requests that meet, at data or at the state of something, and whose order is not determined.
 
 use super::{
-    Case, ORDER_OF_REQUESTS, PATHS, PROVIDES, READS, RECEIVES, SENDS, SPLICES, WRITES, name, named,
-    passes_data,
+    Case, ORDER_OF_REQUESTS, PATHS, POLLED_LATER, PROVIDES, READS, RECEIVES, SENDS, SPLICES, WRITES, name,
+    named, passes_data, polls_first,
 };
 use crate::differential::generate::sqe_flags::{BUFFER_SELECT, FIXED_FILE};
 use crate::differential::program::{Program, Sqe};
@@ -77,5 +77,9 @@ pub fn contents_explained(program: &Program) -> Option<usize> {
     let looks = program.sqes().any(|sqe| name(sqe) == "STATX") && program.sqes().any(changes);
     // A read that waits for a counter takes what is there when its turn comes.
     let counts = program.counts_twice() && program.sqes().any(|sqe| READS.contains(&name(sqe)));
-    (sends || splices || looks || counts || twice(RECEIVES)).then(|| named(ORDER_OF_REQUESTS)).flatten()
+    if sends || splices || looks || counts || twice(RECEIVES) {
+        return named(ORDER_OF_REQUESTS);
+    }
+    let waits = |sqe: &Sqe| SENDS.contains(&name(sqe)) && polls_first(sqe);
+    (program.sqes().any(waits) && twice(SENDS)).then(|| named(POLLED_LATER)).flatten()
 }

@@ -3,7 +3,7 @@
 
 use linux_raw_sys::io_uring::*;
 
-use super::{CANCELED, Case, READS, RWF_NOWAIT, SENDS, WRITES, is_multishot, name, named};
+use super::{CANCELED, Case, READS, RWF_NOWAIT, SENDS, WRITES, is_multishot, name, named, polls_first};
 use crate::differential::generate::sqe_flags::{ASYNC, BUFFER_SELECT, FIXED_FILE};
 use crate::differential::program::{Cell, Fd, Program, Sqe, Structure, Value};
 use crate::differential::ring::Cqe;
@@ -18,7 +18,7 @@ pub fn waits_in_threads(case: &Case<'_>) -> bool {
     // Nor for errors that nothing tells of.
     let errors = case.is(&["RECV", "RECVMSG"]) && case.sqe.op_flags & MSG_ERRQUEUE != 0;
     let (user, kernel) = case.results();
-    case.polls_first() && may_be && kernel == [-libc::EAGAIN] || errors && user.is_empty()
+    polls_first(case.sqe) && may_be && kernel == [-libc::EAGAIN] || errors && user.is_empty()
 }
 
 /// Such a thread lets a multishot request wait for events before the first attempt, so what would be
