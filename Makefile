@@ -11,7 +11,7 @@ export ANYRING_BIN := $(TARGET)/release
 # The command finds its libraries beside it (tools/cli/build.rs).
 export ANYRING_IMAGES := none
 
-.PHONY: help toolchain build demo lint test test-unit test-programs test-quick test-chaos-programs conformance differential bench
+.PHONY: help toolchain build demo lint test test-unit test-programs test-quick test-chaos-programs conformance differential bench count
 .PHONY: packages release check-packages test-places test-old-kernels install uninstall deb one-file check-one-file check-install check-aarch64 coverage sanitize sanitize-suite simulate concurrent soak mutants chaos
 
 help: ## list the targets
@@ -157,6 +157,11 @@ bench: build ## the benchmarks, each beside what it is compared to; a busy machi
 	tools/bench/run $(ARGS)
 	scripts/count-liburing $(ANYRING_BIN)
 	scripts/count-crate
+
+count: build ## system calls and instructions per operation, against docs/benchmarks/counts.md: make count [ARGS='--row meta'] [ARGS=--write]
+	scripts/need valgrind fio
+	[ -d /sys/kernel/tracing/events ] || mount -t tracefs none /sys/kernel/tracing
+	$(ANYRING_BIN)/anyring-bench count $(ARGS)
 
 SOAK_SECONDS ?= 1800
 

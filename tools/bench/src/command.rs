@@ -13,7 +13,7 @@ use crate::harness::machine::Machine;
 use crate::harness::rounds::{Plan, measure};
 use crate::report::Results;
 use crate::workload::Workload;
-use crate::{benchmarks, report, workload};
+use crate::{benchmarks, count, report, workload};
 
 /// Measure anyring beside the kernel's io_uring, epoll and plain calls, in the same run
 ///
@@ -79,6 +79,9 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Internal {
+    /// Count system calls and instructions per operation, and compare them with the committed page (`make count`).
+    #[command(hide = true)]
+    Count(count::Args),
     /// One of the measured programs, by itself.
     #[command(hide = true)]
     Workload {
@@ -143,6 +146,7 @@ pub fn run(arguments: &Arguments, invocation: &Invocation) -> ExitCode {
             }
             workload.run()
         }
+        Some(Internal::Count(args)) => count::run(args, invocation),
         None => compare(arguments, invocation),
     };
     match result {

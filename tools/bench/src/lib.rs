@@ -6,6 +6,7 @@
 
 mod benchmarks;
 mod command;
+mod count;
 mod failure;
 mod harness;
 mod report;

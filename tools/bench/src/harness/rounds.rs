@@ -145,7 +145,7 @@ fn run_group(
 
 /// System calls of one operation: what a longer run makes more than a shorter one, over what it does more, so that
 /// beginning and end of the process and of its connections do not count. Where the work is fixed, all over all.
-fn syscalls_per_op(
+pub fn syscalls_per_op(
     benchmark: &dyn Benchmark,
     context: &Context,
     group: usize,

@@ -1,0 +1,161 @@
+//! What an operation takes, counted instead of timed: system calls by the tracepoint that all of them pass, instructions in user
+//! space by callgrind. Counts are nearly the same on every machine, so that a rise is a fault: [`run`] compares them with the
+//! committed page.
+
+mod instructions;
+mod page;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args as ClapArgs;
+
+use crate::benchmarks::{self, Benchmark, Side};
+use crate::command::Invocation;
+use crate::failure::{Failure, Result};
+use crate::harness::launch::{Context, On};
+use crate::harness::process::Process;
+use crate::harness::rounds::syscalls_per_op;
+use crate::harness::syscalls::Counter;
+use page::{Count, Page, Row};
+
+/// Arguments of the command.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct Args {
+    /// Write the page instead of comparing with it.
+    #[arg(long)]
+    write: bool,
+    /// The page.
+    #[arg(long, default_value = "docs/benchmarks/counts.md", value_name = "FILE")]
+    page: PathBuf,
+    /// Only rows with this text.
+    #[arg(long, default_value = "", value_name = "TEXT")]
+    row: String,
+    /// Where `anyring`, `anyring-deny` and the preload library are, by default beside this program.
+    #[arg(long, value_name = "DIRECTORY")]
+    tools: Option<PathBuf>,
+}
+
+/// Which cases of a benchmark are counted; none named: all.
+type Counted = (&'static str, &'static [&'static str]);
+
+const COUNTED: &[Counted] = &[
+    ("nop", &["1 per enter", "16 per enter"]),
+    ("meta", &[]),
+    ("fio-read", &[]),
+    ("fio-direct", &[]),
+    ("accept", &["1 at once", "100 at once"]),
+    ("echo", &["1 connection", "100 connections"]),
+    ("send", &["loopback UDP, 200 B, 8 per enter", "loopback TCP, 64 KiB"]),
+];
+
+/// A count rises where each of so many attempts finds more than the page says, which has the most of as many.
+const ATTEMPTS: usize = 3;
+
+/// How long the longer of the two runs behind a count is.
+const WINDOW: Duration = Duration::from_millis(80);
+
+/// Counts, and compares with the page or writes it.
+pub fn run(args: &Args, invocation: &Invocation) -> Result<()> {
+    if Counter::start().is_none() {
+        return Err(Failure::new("system calls cannot be counted here").advice(
+            "it takes root and the kernel's tracepoints: mount -t tracefs none /sys/kernel/tracing",
+        ));
+    }
+    let scratch = std::env::temp_dir();
+    let context = Context::new(invocation.words, args.tools.clone(), &scratch, WINDOW, false, false)?;
+    let known = if args.write { Page::default() } else { Page::read(&args.page)? };
+    let mut counting = Counting { args, context: &context, known: &known, counts: Vec::new() };
+    counting.benchmarks()?;
+    counting.starts()?;
+    instructions::count(&mut counting)?;
+    let counts = counting.counts;
+    match args.write {
+        true => Page { counts }.write(&args.page),
+        false => known.compare(&counts, &args.row),
+    }
+}
+
+/// What has been counted so far.
+pub struct Counting<'a> {
+    args: &'a Args,
+    context: &'a Context,
+    known: &'a Page,
+    counts: Vec<Count>,
+}
+
+impl Counting<'_> {
+    fn benchmarks(&mut self) -> Result<()> {
+        for mut benchmark in benchmarks::all() {
+            let name = benchmark.about().name;
+            if let Some((_, cases)) = COUNTED.iter().find(|(counted, _)| *counted == name) {
+                self.benchmark(benchmark.as_mut(), cases)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn benchmark(&mut self, benchmark: &mut dyn Benchmark, cases: &[&str]) -> Result<()> {
+        let name = benchmark.about().name;
+        let mut usable = Vec::new();
+        for side in 0..benchmark.sides().len() {
+            if benchmark.obstacle(self.context, side)?.is_none() {
+                usable.push(side);
+            }
+        }
+        benchmark.prepare(self.context, &usable)?;
+        for (group, case) in benchmark.groups(false).iter().enumerate() {
+            if !cases.is_empty() && !cases.contains(&case.as_str()) {
+                continue;
+            }
+            for &side in &usable {
+                let Side { name: side_name, on } = benchmark.sides()[side];
+                // Nobody runs programs so.
+                if on == On::AnyringTrap || side_name.ends_with("no filter") {
+                    continue;
+                }
+                self.count(Row::new(name, case, side_name), || {
+                    syscalls_per_op(benchmark, self.context, group, side)
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What it takes to start and end a program that does nothing, that this process starts it included.
+    fn starts(&mut self) -> Result<()> {
+        for (side, on) in [("plain", On::Denied), ("anyring", On::Anyring)] {
+            self.count(Row::new("start", "true", side), || {
+                let mut counter = Counter::start();
+                let command = self.context.command(on, Path::new("true"));
+                Process::start(command, &self.context.scratch, self.context.limit())?.finish()?;
+                Ok(counter.as_mut().map(|counter| counter.count() as f64))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Counts a row, unless it is not asked for, several times: the most is for the page, the least is compared with it.
+    fn count(&mut self, row: Row, measure: impl Fn() -> Result<Option<f64>>) -> Result<()> {
+        let writes = self.args.write;
+        if !row.text().contains(&self.args.row) || !writes && !row.is_ours() {
+            return Ok(());
+        }
+        let known = self.known.bound(&row);
+        let mut best: Option<f64> = None;
+        for _ in 0..ATTEMPTS {
+            let Some(count) = measure()? else { return Ok(()) };
+            let pick = if writes { f64::max } else { f64::min };
+            let so_far = best.map_or(count, |best| pick(best, count));
+            best = Some(so_far);
+            if !writes && known.is_some_and(|bound| so_far <= bound) {
+                break;
+            }
+        }
+        if let Some(value) = best {
+            crate::say!("{:64} {value:10.2}", row.text());
+            self.counts.push(Count { row, value });
+        }
+        Ok(())
+    }
+}

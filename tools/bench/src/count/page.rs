@@ -1,0 +1,162 @@
+//! The committed page of counts: a table that people read, and that the next count is compared with.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use crate::failure::{Doing, Failure, Result};
+
+/// The side of rows that count instructions.
+pub const INSTRUCTIONS: &str = "instructions, engine linked in";
+
+/// By how much a count may be above the page: system calls, of which a few are the moment's; instructions, which are the
+/// compiler's, too.
+const MORE_CALLS: (f64, f64) = (1.02, 0.02);
+const MORE_INSTRUCTIONS: (f64, f64) = (1.05, 0.0);
+
+const HEAD: &str = "\
+# What an operation takes, counted
+
+Counts do not depend on how fast or how busy a machine is. `make count` counts anew what anyring takes and fails where one has
+risen; `make count ARGS=--write` writes this page. What an operation is, the page of the benchmark of the same name says; the start of
+`true` is all that it and its parent do until it has ended.
+
+System calls are counted by the tracepoint `raw_syscalls:sys_enter`, in the measured process: what a longer run makes more than a
+shorter one, over the operations that it does more. Each is the most of three counts. Instructions are those of user space, counted by
+callgrind with the engine linked into the workload, its loop included. An increase of 2% and 0.02 calls, or of 5% of the
+instructions, is none.
+
+| benchmark | case | side | count per operation |
+|---|---|---|---|
+";
+
+/// What a count is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row([String; 3]);
+
+impl Row {
+    /// Of a benchmark, its case and its side.
+    pub fn new(benchmark: &str, case: &str, side: &str) -> Self {
+        Self([benchmark, case, side].map(str::to_owned))
+    }
+
+    /// In words.
+    pub fn text(&self) -> String {
+        self.0.join(": ")
+    }
+
+    /// Is it about this project, and not only there to compare with?
+    pub fn is_ours(&self) -> bool {
+        self.0[2].starts_with("anyring") || self.counts_instructions()
+    }
+
+    fn counts_instructions(&self) -> bool {
+        self.0[2] == INSTRUCTIONS
+    }
+}
+
+/// One line.
+#[derive(Clone, Debug)]
+pub struct Count {
+    /// What about.
+    pub row: Row,
+    /// How many.
+    pub value: f64,
+}
+
+impl Count {
+    fn read(line: &str) -> Option<Self> {
+        let cells: Vec<&str> = line.trim().trim_matches('|').split('|').map(str::trim).collect();
+        let [benchmark, case, side, value] = cells[..] else { return None };
+        Some(Self { row: Row::new(benchmark, case, side), value: value.parse().ok()? })
+    }
+}
+
+/// The page.
+#[derive(Debug, Default)]
+pub struct Page {
+    /// Its lines.
+    pub counts: Vec<Count>,
+}
+
+impl Page {
+    /// Reads it.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).doing(|| format!("reading {}", path.display()))?;
+        Ok(Self { counts: text.lines().filter_map(Count::read).collect() })
+    }
+
+    /// Writes it.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let mut text = HEAD.to_owned();
+        for Count { row: Row([benchmark, case, side]), value } in &self.counts {
+            let _ = writeln!(text, "| {benchmark} | {case} | {side} | {value:.2} |");
+        }
+        std::fs::write(path, text).doing(|| format!("writing {}", path.display()))
+    }
+
+    /// The most that a row may be.
+    pub fn bound(&self, row: &Row) -> Option<f64> {
+        let (factor, more) = if row.counts_instructions() { MORE_INSTRUCTIONS } else { MORE_CALLS };
+        self.counts.iter().find(|count| count.row == *row).map(|count| count.value * factor + more)
+    }
+
+    /// What has been counted now, of the rows with `part` in their text, must be on the page, no higher than there, and
+    /// all of it.
+    pub fn compare(&self, now: &[Count], part: &str) -> Result<()> {
+        let risen = now.iter().filter_map(|count| match self.bound(&count.row) {
+            Some(bound) if count.value <= bound => None,
+            Some(bound) => Some(format!("{}: {:.2}, at most {bound:.2}", count.row.text(), count.value)),
+            None => Some(format!("{}: {:.2}, not on the page", count.row.text(), count.value)),
+        });
+        let counted = |row: &Row| now.iter().any(|count| count.row == *row);
+        let expected = self.counts.iter().map(|count| &count.row);
+        let missing = expected
+            .filter(|row| row.is_ours() && row.text().contains(part) && !counted(row))
+            .map(|row| format!("{}: on the page, not counted", row.text()));
+        let wrong: Vec<String> = risen.chain(missing).collect();
+        if wrong.is_empty() {
+            return Ok(());
+        }
+        Err(Failure::new(format!("counts have changed:\n  {}", wrong.join("\n  "))).advice(
+            "an operation must not take more than before; where it has to, say why and write the page: make count ARGS=--write",
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Count, INSTRUCTIONS, Page, Row};
+
+    fn page(rows: &[(&str, f64)]) -> Page {
+        let counts =
+            rows.iter().map(|&(side, value)| Count { row: Row::new("nop", "1 per enter", side), value });
+        Page { counts: counts.collect() }
+    }
+
+    #[test]
+    fn a_rise_is_told_and_noise_is_not() {
+        let known = page(&[("anyring", 1.0), (INSTRUCTIONS, 1000.0), ("kernel", 1.0)]);
+        let counted = |rows| known.compare(&page(rows).counts, "");
+        assert!(counted(&[("anyring", 1.03), (INSTRUCTIONS, 1040.0)]).is_ok());
+        for (rows, told) in [
+            ([("anyring", 1.05), (INSTRUCTIONS, 1000.0)].as_slice(), "anyring: 1.05, at most 1.04"),
+            (&[("anyring", 1.0), (INSTRUCTIONS, 1060.0)], "1060.00, at most 1050.00"),
+            (&[("anyring", 1.0)], "on the page, not counted"),
+            (&[("anyring", 1.0), (INSTRUCTIONS, 1000.0), ("anyring, tuned", 1.0)], "not on the page"),
+        ] {
+            let failure = counted(rows).unwrap_err().to_string();
+            assert!(failure.contains(told), "{failure}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let path = std::env::temp_dir().join(format!("anyring-counts-{}", std::process::id()));
+        let written = page(&[("anyring", 1.25), ("kernel", 2.0)]);
+        written.write(&path).unwrap();
+        let read = Page::read(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(read.counts.len(), 2);
+        assert!(read.compare(&written.counts, "").is_ok());
+    }
+}
