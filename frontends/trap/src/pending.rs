@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A thread that waits is in the kernel, and has the signal blocked there. `hold` ends its wait by a signal of the same number
-//! whose information says that it is a [wake]: it may come late, and is none of the program's.
+//! whose information says so ([`is_wake`]): it may come late, and is none of the program's.
 //!
 //! Not seen by `sigsuspend`, `ppoll` and their kin, whose masks unblock for a while, and not by `signalfd`.
 
@@ -135,7 +135,7 @@ fn wake(thread: u32, signal: u32) -> isize {
     sys::queue_to_thread(thread, signal, information.as_ptr().cast())
 }
 
-/// Whether this is the information of a [wake].
+/// Whether this is the information of a signal that ends a wait.
 pub fn is_wake(information: &Information) -> bool {
     information[1] as u32 == SI_QUEUE as u32 && information[VALUE] == wake_value()
 }
