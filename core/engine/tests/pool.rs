@@ -522,6 +522,15 @@ fn a_synchronous_cancellation_waits_for_so_long() {
     });
 }
 
+/// Is a transfer held up that was told not to wait? Whoever makes that attempt has the ring meanwhile.
+fn attempt_is_held_up() -> bool {
+    of_others("syscall").iter().any(|call| {
+        let words: Vec<&str> = call.split_whitespace().collect();
+        // `preadv2` with RWF_NOWAIT.
+        ["327", "286"].contains(&words[0]) && words.get(6) == Some(&"0x8")
+    })
+}
+
 #[test]
 fn a_read_at_the_position_waits_for_the_one_before() {
     alone(|| {
@@ -561,6 +570,10 @@ fn a_read_at_the_position_waits_for_the_one_before() {
         };
         push_for_worker(&mut ring, &file, read(1, missing.address(), Missing::LENGTH));
         until("the first is held up", || held_up() == 1);
+        if attempt_is_held_up() {
+            missing.give();
+            return eprintln!("skipped: the disk was as fast as the cache");
+        }
         // It has the file's position: an attempt would wait for it.
         submit(&mut ring, read(2, buffer.as_mut_ptr(), 16));
         missing.give();
