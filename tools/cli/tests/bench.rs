@@ -92,7 +92,8 @@ fn the_pages_in_the_documentation_are_made_of_their_records() {
     }
     let output = bench(&["--redraw", own.to_str().unwrap()]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    for path in files() {
+    // `anyring-bench count --write` makes the page of counts.
+    for path in files().filter(|path| !path.ends_with("counts.md")) {
         let name = path.file_name().unwrap();
         let (there, made) = (std::fs::read(&path).unwrap(), std::fs::read(own.join(name)).ok());
         assert!(
