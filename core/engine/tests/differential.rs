@@ -945,3 +945,111 @@ fn a_refusal_is_the_connects() {
         });
     }
 }
+
+/// A file that is opened into a slot is there for what is submitted behind it, without a link, where the kernel need not wait
+/// to open it.
+#[test]
+fn a_slot_has_its_file_for_what_comes_behind() {
+    both(|engine| {
+        let (own, _other) = UnixStream::pair().unwrap();
+        let file = std::fs::File::open("/etc/passwd").unwrap();
+        let mut seen = Vec::new();
+        for before in [-1, own.as_raw_fd(), file.as_raw_fd()] {
+            let mut ring = Ring::new(engine, 8, 0);
+            let slots = [-1, before];
+            assert_eq!(
+                ring.register(io_uring_register_op::IORING_REGISTER_FILES, slots.as_ptr().cast(), 2),
+                0
+            );
+            let mut buffer = [0_u8; 4];
+            let path = c"/proc/self/comm";
+            ring.push(Sqe {
+                fd: libc::AT_FDCWD,
+                addr: path.as_ptr() as u64,
+                file_index: 2,
+                ..sqe(IORING_OP_OPENAT, 1)
+            });
+            let read =
+                Sqe { fd: 1, flags: 1, addr: buffer.as_mut_ptr() as u64, len: 4, ..sqe(IORING_OP_READ, 2) };
+            ring.push(read);
+            assert_eq!(ring.enter(2, 2), 2);
+            let mut results: Vec<_> = ring.reap_all().iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
+            results.sort();
+            seen.push((results, buffer));
+        }
+        seen
+    });
+}
+
+#[test]
+fn a_slot_is_emptied_behind_its_open() {
+    both(|engine| {
+        let file = std::fs::File::open("/etc/passwd").unwrap();
+        let mut seen = Vec::new();
+        for (before, flags) in
+            [(-1, 0), (file.as_raw_fd(), 0), (-1, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN)]
+        {
+            let mut ring = Ring::new(engine, 8, flags);
+            assert_eq!(
+                ring.register(io_uring_register_op::IORING_REGISTER_FILES, (&raw const before).cast(), 1),
+                0
+            );
+            let path = c"/proc/self/comm".as_ptr() as u64;
+            let open = Sqe { fd: libc::AT_FDCWD, addr: path, file_index: 1, ..sqe(IORING_OP_OPENAT, 1) };
+            let close = Sqe { file_index: 1, ..sqe(IORING_OP_CLOSE, 2) };
+            let mut buffer = [0_u8; 4];
+            let read = Sqe { flags: 1, addr: buffer.as_mut_ptr() as u64, len: 4, ..sqe(IORING_OP_READ, 3) };
+            // The second time, each in a chain of its own; the last finds an empty slot.
+            for link in [0, LINK] {
+                ring.push(Sqe { flags: link, ..open });
+                ring.push(sqe(IORING_OP_NOP, 4));
+                ring.push(Sqe { flags: 1 | link, ..read });
+                ring.push(sqe(IORING_OP_NOP, 5));
+                ring.push(close);
+                let mut results: Vec<_> = Vec::new();
+                assert_eq!(ring.enter(5, 5), 5);
+                results.extend(ring.reap_all().iter().map(|cqe| (cqe.user_data, cqe.res)));
+                ring.push(read);
+                assert_eq!(ring.enter(1, 1), 1);
+                results.extend(ring.reap_all().iter().map(|cqe| (cqe.user_data, cqe.res)));
+                results.sort();
+                seen.push((results, buffer));
+            }
+        }
+        seen
+    });
+}
+
+#[test]
+fn a_read_behind_the_open_of_its_slot_is_cancelled() {
+    both(|engine| {
+        let directory = std::env::temp_dir().join(format!("anyring-slot-{}-{engine:?}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let fifo = std::ffi::CString::new(directory.join("fifo").to_str().unwrap()).unwrap();
+        // SAFETY: a path.
+        unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) };
+        let mut ring = Ring::new(engine, 8, 0);
+        let none = -1;
+        assert_eq!(
+            ring.register(io_uring_register_op::IORING_REGISTER_FILES, (&raw const none).cast(), 1),
+            0
+        );
+        let mut buffer = [0_u8; 4];
+        let flags = (libc::O_RDWR) as u32;
+        let path = fifo.as_ptr() as u64;
+        ring.push(Sqe {
+            fd: libc::AT_FDCWD,
+            addr: path,
+            op_flags: flags,
+            file_index: 1,
+            ..sqe(IORING_OP_OPENAT, 1)
+        });
+        ring.push(Sqe { flags: 1, addr: buffer.as_mut_ptr() as u64, len: 4, ..sqe(IORING_OP_READ, 2) });
+        ring.push(Sqe { addr: 2, ..sqe(IORING_OP_ASYNC_CANCEL, 3) });
+        assert_eq!(ring.enter(3, 3), 3);
+        let mut results: Vec<_> = ring.reap_all().iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
+        results.sort();
+        std::fs::remove_dir_all(directory).unwrap();
+        results
+    });
+}

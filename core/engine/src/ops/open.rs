@@ -184,19 +184,39 @@ fn prep_open(core: &mut Core, id: RequestId, how: open_how, strict: bool) -> Res
     let creates = u64::from(O_TRUNC | O_CREAT | (O_TMPFILE & !O_DIRECTORY));
     let patient = how.flags & creates != 0 || request.flags.has(Flags::ASYNC);
     let in_slot = request.sqe.file_index != 0;
-    request.data = OpData::Open(Open { path, how, strict, patient, in_slot });
+    request.data = OpData::Open(Open { path, how, strict, patient, in_slot, awaited: None });
     Ok(())
 }
 
 fn issue_open(core: &mut Core, id: RequestId) -> Outcome {
     let request = &core[id];
-    match &request.data {
+    let outcome = match &request.data {
         // What is in the cache is answered at once.
         OpData::Open(open) if open.how.resolve & RESOLVE_CACHED == 0 => {
             paths::issue_at(&[(request.sqe.fd, &open.path)])
         }
         _ => Outcome::Block,
+    };
+    if request.sqe.file_index != 0 && outcome == Outcome::Block { announce_slot(core, id) } else { outcome }
+}
+
+/// What the kernel opens during the submission is in its slot for what is submitted behind it.
+fn announce_slot(core: &mut Core, id: RequestId) -> Outcome {
+    let slot = core[id].sqe.file_index.wrapping_sub(1);
+    if core.files().expect_slot(slot).is_err() {
+        return Outcome::Block;
     }
+    match &core[id].data {
+        OpData::Open(open) if !open.patient => {}
+        _ => return Outcome::Block,
+    }
+    if let Err(errno) = core.work_mut().slots.add(slot) {
+        return errno.into();
+    }
+    if let OpData::Open(open) = &mut core[id].data {
+        open.awaited = Some(slot);
+    }
+    Outcome::Block
 }
 
 /// An open that asks no file system.
@@ -308,6 +328,12 @@ fn open(work: &mut Work) -> Result<usize, Errno> {
 }
 
 fn opened(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
+    let outcome = install(core, id, result);
+    core.slot_is_settled(id);
+    outcome
+}
+
+fn install(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
     let request = &mut core[id];
     if matches!(&request.data, OpData::Open(open) if open.patient) {
         // What may create a file the kernel leaves to a thread.
