@@ -68,6 +68,7 @@ pub const EXPLANATIONS: &[Explanation] = &[
     Explanation { name: "closed-later", fits: closed_later },
     Explanation { name: "splice-keeps-pipe", fits: splice_keeps_pipe },
     Explanation { name: "link-timeout-in-threads", fits: threads::link_timeout_in_threads },
+    Explanation { name: "threads-are-kept", fits: threads::threads_are_kept },
 ];
 
 const ORDER_OF_REQUESTS: &str = "order-of-requests";

@@ -3,7 +3,9 @@
 
 use linux_raw_sys::io_uring::*;
 
-use super::{CANCELED, Case, READS, RWF_NOWAIT, SENDS, WRITES, is_multishot, name, named, polls_first};
+use super::{
+    CANCELED, Case, PATHS, READS, RECEIVES, RWF_NOWAIT, SENDS, WRITES, is_multishot, name, named, polls_first,
+};
 use crate::differential::generate::sqe_flags::{ASYNC, BUFFER_SELECT, FIXED_FILE};
 use crate::differential::program::{Cell, Fd, Program, Sqe, Structure, Value};
 use crate::differential::ring::Cqe;
@@ -140,4 +142,20 @@ pub fn link_timeout_in_threads(case: &Case<'_>) -> bool {
         && (user == [CANCELED] || user == [EXPIRED])
         && of_chain().any(|sqe| sqe.flags & ASYNC != 0)
         && of_chain().any(|sqe| name(sqe) == "LINK_TIMEOUT")
+}
+
+/// A link that waits keeps the thread that it came to, and the kernel has few of them, or one fewer for a moment: what only
+/// they carry out comes never, or late.
+pub fn threads_are_kept(case: &Case<'_>) -> bool {
+    const BY_THREADS: &[&str] =
+        &["SYNC_FILE_RANGE", "FSYNC", "FALLOCATE", "FTRUNCATE", "MADVISE", "FSETXATTR", "FGETXATTR"];
+    let waits = |sqe: &Sqe| {
+        let in_chain = case.program.chain_of(sqe.user_data) != sqe.user_data;
+        in_chain && RECEIVES.contains(&name(sqe))
+    };
+    let (user, kernel) = case.results();
+    (case.is(BY_THREADS) || case.is(PATHS) || case.sqe.flags & ASYNC != 0)
+        && user.len() == 1
+        && kernel.is_empty()
+        && case.program.sqes().take_while(|sqe| *sqe != case.sqe).any(waits)
 }
