@@ -22,6 +22,7 @@ compile_error!(
 pub mod answer;
 pub mod arch;
 pub mod dispatch;
+pub mod file_actions;
 pub mod frontend;
 pub mod inside;
 #[cfg(not(test))]

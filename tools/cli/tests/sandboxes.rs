@@ -373,7 +373,7 @@ fn children_in_another_root_have_the_engine() {
     // Who starts them has all descriptors closed in them.
     let spawn = compile("spawn", "spawn.c", &[]);
     let entered = format!("exec chroot {} {} {program}", root.display(), spawn.display());
-    has_the_engine(&elsewhere(&root, &entered).unwrap(), 2);
+    has_the_engine(&elsewhere(&root, &entered).unwrap(), 3);
     // There is no room for a copy of the library, which is no reason to die.
     let entered = format!("exec chroot {} bash -c 'ulimit -f 1; exec true'", root.display());
     let output = elsewhere(&root, &entered).unwrap();

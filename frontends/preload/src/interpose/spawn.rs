@@ -2,29 +2,12 @@
 //!
 //! glibc tells nobody what it keeps of them, so it is asked: what it makes of two actions of ours shows how it keeps them.
 
+use crate::file_actions::{Action, Kinds, leaving_open};
 use alloc::vec::Vec;
 use anyring_interpose::next;
-use core::ffi::{c_int, c_void};
+use anyring_runtime::sys;
+use core::ffi::{c_char, c_int, c_void};
 use core::ptr::null_mut;
-
-/// One of the actions: what it does, and with what.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Action {
-    kind: c_int,
-    arguments: [u64; 3],
-}
-
-impl Action {
-    fn new(kind: c_int, descriptor: c_int) -> Self {
-        Self { kind, arguments: [u64::from(descriptor as u32), 0, 0] }
-    }
-
-    /// The descriptor that it is about, where that is the first it names.
-    fn descriptor(&self) -> c_int {
-        self.arguments[0] as c_int
-    }
-}
 
 /// `posix_spawn_file_actions_t`.
 #[repr(C)]
@@ -49,29 +32,52 @@ impl Actions {
     }
 }
 
-/// By which numbers the C library knows "close this one" and "close from here on".
-struct Kinds {
-    close: c_int,
-    close_from: c_int,
-}
-
 /// Asks the C library; `None` where it has no such function, or keeps actions in another way.
 fn kinds() -> Option<Kinds> {
-    const FIRST: c_int = 0x1234;
-    const SECOND: c_int = 0x4321;
+    // It takes no numbers above the limit, which may be low.
+    const FIRST: c_int = 1;
+    const SECOND: c_int = 2;
     let mut actions = Actions { allocated: 0, used: 0, list: null_mut(), reserved: [0; 16] };
     let own = &raw mut actions;
     if next!(c"posix_spawn_file_actions_init", fn(*mut Actions) -> c_int, own) != 0 {
         return None;
     }
-    let added = next!(c"posix_spawn_file_actions_addclose", fn(*mut Actions, c_int) -> c_int, own, FIRST)
-        == 0
-        && next!(c"posix_spawn_file_actions_addclosefrom_np", fn(*mut Actions, c_int) -> c_int, own, SECOND)
-            == 0;
+    let path = c"/".as_ptr();
+    let added = [
+        next!(c"posix_spawn_file_actions_addclose", fn(*mut Actions, c_int) -> c_int, own, FIRST),
+        next!(c"posix_spawn_file_actions_addclosefrom_np", fn(*mut Actions, c_int) -> c_int, own, SECOND),
+        next!(
+            c"posix_spawn_file_actions_adddup2",
+            fn(*mut Actions, c_int, c_int) -> c_int,
+            own,
+            FIRST,
+            SECOND
+        ),
+        next!(
+            c"posix_spawn_file_actions_addopen",
+            fn(*mut Actions, c_int, *const c_char, c_int, u32) -> c_int,
+            own,
+            FIRST,
+            path,
+            0,
+            0,
+        ),
+    ];
     // SAFETY: as the C library has left them.
     let kinds = match unsafe { actions.all() } {
-        [close, from] if added && close.descriptor() == FIRST && from.descriptor() == SECOND => {
-            Some(Kinds { close: close.kind, close_from: from.kind })
+        [close, from, duplicate, open]
+            if added == [0; 4]
+                && close.descriptor() == FIRST
+                && from.descriptor() == SECOND
+                && (duplicate.descriptor(), duplicate.target()) == (FIRST, SECOND)
+                && open.descriptor() == FIRST =>
+        {
+            Some(Kinds {
+                close: close.kind,
+                close_from: from.kind,
+                duplicate: duplicate.kind,
+                open: open.kind,
+            })
         }
         _ => None,
     };
@@ -95,7 +101,7 @@ impl Kept {
         let given = unsafe { actions.cast::<Actions>().as_ref() }.filter(|actions| actions.used > 0)?;
         let kinds = kinds()?;
         // SAFETY: the caller's promise.
-        let mut list = leaving_open(unsafe { given.all() }, &kinds, descriptor)?;
+        let mut list = leaving_open(unsafe { given.all() }, &kinds, descriptor, sys::descriptor_limit())?;
         let used = list.len() as c_int;
         let actions = Actions { allocated: used, used, list: list.as_mut_ptr(), reserved: [0; 16] };
         Some(Self { actions, _list: list })
@@ -105,25 +111,4 @@ impl Kept {
     pub fn as_ptr(&self) -> *const c_void {
         (&raw const self.actions).cast()
     }
-}
-
-/// The actions that do the same but for `descriptor`; `None` where none of them closes it.
-fn leaving_open(given: &[Action], kinds: &Kinds, descriptor: c_int) -> Option<Vec<Action>> {
-    let closes_from = |action: &Action| action.kind == kinds.close_from && action.descriptor() <= descriptor;
-    let closes = |action: &Action| action.kind == kinds.close && action.descriptor() == descriptor;
-    if !given.iter().any(|action| closes_from(action) || closes(action)) {
-        return None;
-    }
-    let mut list = Vec::new();
-    for action in given.iter().filter(|action| !closes(action)) {
-        if closes_from(action) {
-            // To close what is not open is no failure.
-            let below = action.descriptor()..descriptor;
-            list.extend(below.map(|number| Action::new(kinds.close, number)));
-            list.push(Action::new(kinds.close_from, descriptor + 1));
-        } else {
-            list.push(*action);
-        }
-    }
-    Some(list)
 }

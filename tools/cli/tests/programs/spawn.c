@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <spawn.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -31,5 +32,12 @@ int main(int count, char **arguments) {
     }
     char *child[] = {arguments[0], arguments[1], "child", 0}, *program[] = {arguments[1], 0};
     int code = spawn(program);
-    return code || is_child ? code : spawn(child);
+    if (code || is_child)
+        return code;
+    code = spawn(child);
+    /* What is open already may have higher numbers. */
+    struct rlimit limit;
+    getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = 64;
+    return code || setrlimit(RLIMIT_NOFILE, &limit) ? code : spawn(program);
 }
