@@ -24,7 +24,7 @@ fn mark() {
 
 /// A call on the program's files by its name, with the arguments that tell something; not what the engine does for
 /// itself: locks, copies of memory, registrations, the time.
-fn describe(number: i64, arguments: [u64; 6]) -> Option<String> {
+fn describe(pid: i32, number: i64, arguments: [u64; 6]) -> Option<String> {
     let [_, b, c, d, _, _] = arguments;
     Some(match number {
         libc::SYS_recvfrom => format!("recv({c}, {d:#x})"),
@@ -35,7 +35,11 @@ fn describe(number: i64, arguments: [u64; 6]) -> Option<String> {
         libc::SYS_socket => format!("socket({b:#x})"),
         libc::SYS_pipe2 => format!("pipe2({b:#x})"),
         libc::SYS_openat => format!("openat({c:#x})"),
-        libc::SYS_openat2 => "openat2".to_owned(),
+        libc::SYS_openat2 => {
+            // SAFETY: reads a word of the child, which is stopped.
+            let flags = unsafe { libc::ptrace(libc::PTRACE_PEEKDATA, pid, c, 0) };
+            format!("openat2({flags:#x})")
+        }
         libc::SYS_pidfd_open => "pidfd_open".to_owned(),
         libc::SYS_waitid => "waitid".to_owned(),
         libc::SYS_write if c == 8 => "signal".to_owned(),
@@ -129,7 +133,7 @@ fn all_calls(body: impl FnOnce()) -> Vec<String> {
         if number == MARK && arguments[0] == MARK_NUMBER {
             marks += 1;
         } else if marks == 1 {
-            entered = describe(number, arguments);
+            entered = describe(pid, number, arguments);
         }
     }
 }
@@ -736,7 +740,7 @@ fn files_for_slots_are_never_inherited() {
     if made.first().is_some_and(|call| call.starts_with("poll")) {
         made.remove(0);
     }
-    assert_eq!(made, ["openat(0x80800)", "socket(0x80001)", "pipe2(0x80000)"]);
+    assert_eq!(made, ["openat2(0x80800)", "socket(0x80001)", "pipe2(0x80000)"]);
 }
 
 #[test]
@@ -1822,24 +1826,24 @@ fn opens_that_may_create() {
             "look",
             "openat(0x802)",
             "between",
-            "openat2",
+            "openat2(0x802)",
             "between",
             "look",
-            "openat2",
+            "openat2(0x842)",
             "between",
-            "openat2",
-            "openat2",
+            "openat2(0x280000)",
+            "openat2(0x842)",
             "between",
-            "openat2",
-            "openat2",
+            "openat2(0x280000)",
+            "openat2(0x842)",
             "between",
-            "openat2",
-            "openat2",
+            "openat2(0x2a0000)",
+            "openat2(0x20842)",
             "between",
-            "openat2",
+            "openat2(0x802)",
             "between",
-            "openat2",
-            "openat2"
+            "openat2(0x280000)",
+            "openat2(0x842)"
         ]
     );
 }

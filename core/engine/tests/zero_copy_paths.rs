@@ -25,6 +25,18 @@ fn run(command: &str) -> bool {
     status.is_ok_and(|status| status.success())
 }
 
+/// A child that ends before the thread that started it has its signals back sends one that is not ignored: it would end the
+/// wait of any other test.
+fn block_ends_of_children() {
+    // SAFETY: a set of signals of ours.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGCHLD);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+    }
+}
+
 /// Runs `body` in a network namespace with a link to 10.66.0.2 whose packets are held (`tbf`) or dropped
 /// (`pfifo limit 0`), on both engines. Says why where that cannot be had.
 fn with_link<T: PartialEq + std::fmt::Debug + Send>(queue: &str, body: impl Fn(Engine) -> T + Sync) {
@@ -35,6 +47,7 @@ fn with_link<T: PartialEq + std::fmt::Debug + Send>(queue: &str, body: impl Fn(E
             if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
                 return eprintln!("skipped: a network namespace needs privileges");
             }
+            block_ends_of_children();
             let queue = format!("tc qdisc add dev near root {queue}");
             let made = [
                 "ip link add near mtu 65535 type veth peer name far mtu 65535",

@@ -184,39 +184,29 @@ fn prep_open(core: &mut Core, id: RequestId, how: open_how, strict: bool) -> Res
     let creates = u64::from(O_TRUNC | O_CREAT | (O_TMPFILE & !O_DIRECTORY));
     let patient = how.flags & creates != 0 || request.flags.has(Flags::ASYNC);
     let in_slot = request.sqe.file_index != 0;
-    request.data = OpData::Open(Open { path, how, strict, patient, in_slot, awaited: None });
+    request.data = OpData::Open(Open { path, how, strict, patient, in_slot });
     Ok(())
 }
 
 fn issue_open(core: &mut Core, id: RequestId) -> Outcome {
     let request = &core[id];
-    let outcome = match &request.data {
-        // What is in the cache is answered at once.
-        OpData::Open(open) if open.how.resolve & RESOLVE_CACHED == 0 => {
-            paths::issue_at(&[(request.sqe.fd, &open.path)])
-        }
-        _ => Outcome::Block,
+    let OpData::Open(open) = &request.data else { return Outcome::Block };
+    let directory = request.sqe.fd;
+    // Where only caches may be asked, nobody is far.
+    let outcome = if open.how.resolve & RESOLVE_CACHED == 0 {
+        paths::issue_at(&[(directory, &open.path)])
+    } else {
+        Outcome::Block
     };
-    if request.sqe.file_index != 0 && outcome == Outcome::Block { announce_slot(core, id) } else { outcome }
-}
-
-/// What the kernel opens during the submission is in its slot for what is submitted behind it.
-fn announce_slot(core: &mut Core, id: RequestId) -> Outcome {
-    let slot = core[id].sqe.file_index.wrapping_sub(1);
-    if core.files().expect_slot(slot).is_err() {
-        return Outcome::Block;
+    // What is submitted behind it may name the slot.
+    if open.in_slot
+        && !open.patient
+        && outcome == Outcome::Block
+        && let Ok(fd) = open.open_cached(directory)
+    {
+        return opened(core, id, Ok(fd as usize));
     }
-    match &core[id].data {
-        OpData::Open(open) if !open.patient => {}
-        _ => return Outcome::Block,
-    }
-    if let Err(errno) = core.work_mut().slots.add(slot) {
-        return errno.into();
-    }
-    if let OpData::Open(open) = &mut core[id].data {
-        open.awaited = Some(slot);
-    }
-    Outcome::Block
+    outcome
 }
 
 /// An open that asks no file system.
@@ -291,6 +281,26 @@ impl Open {
             return Err(Errno::EAGAIN);
         }
         let fd = self.call(work, O_NONBLOCK)?;
+        self.may_wait_again(fd)
+    }
+
+    /// Opens for a slot what is in the caches, as the kernel does during the submission.
+    fn open_cached(&self, directory: Fd) -> Result<Fd, Errno> {
+        let waits = self.may_wait();
+        let more = if waits { O_NONBLOCK | O_CLOEXEC } else { O_CLOEXEC };
+        let (flags, mode) = if self.strict { (self.how.flags, self.how.mode) } else { noticed(&self.how) };
+        let resolve = self.how.resolve | RESOLVE_CACHED;
+        let how = open_how { flags: flags | u64::from(more), mode, resolve };
+        let (address, size) = (&raw const how as usize, size_of::<open_how>());
+        let arguments = [directory as usize, self.path.address(), address, size, 0, 0];
+        // SAFETY: reads a path and a structure of ours.
+        let fd = unsafe { os::call(nr::__NR_openat2, arguments) }? as Fd;
+        let fd = if waits { self.may_wait_again(fd)? } else { fd };
+        os::move_high(fd)
+    }
+
+    /// A file that was opened with `O_NONBLOCK` is as the program wants it.
+    fn may_wait_again(&self, fd: Fd) -> Result<Fd, Errno> {
         let status = self.how.flags as u32 & (O_APPEND | O_DIRECT | O_NOATIME);
         os::fcntl(fd, F_SETFL, status as usize).inspect_err(|_| os::close(fd))?;
         Ok(fd)
@@ -328,12 +338,6 @@ fn open(work: &mut Work) -> Result<usize, Errno> {
 }
 
 fn opened(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
-    let outcome = install(core, id, result);
-    core.slot_is_settled(id);
-    outcome
-}
-
-fn install(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
     let request = &mut core[id];
     if matches!(&request.data, OpData::Open(open) if open.patient) {
         // What may create a file the kernel leaves to a thread.

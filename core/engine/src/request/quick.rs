@@ -32,13 +32,7 @@ impl Core {
         if sqe.first_word() != first || sqe.personality != 0 {
             return false;
         }
-        let fd = if !flags.has(Flags::FIXED_FILE) {
-            Some(sqe.fd)
-        } else if self.work().slots.is_any() {
-            None
-        } else {
-            self.files().get(sqe.fd as u32)
-        };
+        let fd = if flags.has(Flags::FIXED_FILE) { self.files().get(sqe.fd as u32) } else { Some(sqe.fd) };
         let Some(fd) = fd else { return false };
         if flags.has(Flags::LINK) {
             return self.submit_pair(op, quick, &sqe, fd);

@@ -259,9 +259,6 @@ impl Core {
     /// The first attempt.
     #[inline]
     pub(super) fn start(&mut self, id: RequestId) {
-        if self.work().slots.is_any() && self.is_held_for_slot(id) {
-            return;
-        }
         let request = &self[id];
         let has_timeout = request.flags.has(Flags::ARM_LINK_TIMEOUT);
         if self.is_foreign(id) {

@@ -13,7 +13,6 @@ pub mod interrupt;
 pub mod pool;
 mod queue;
 pub mod renewal;
-mod slots;
 
 use crate::os::sync::atomic::Ordering;
 use alloc::collections::VecDeque;
@@ -460,39 +459,7 @@ impl Core {
         let request = &mut self[id];
         request.data = core::mem::take(&mut work.data);
         request.phase = Phase::Prepared;
-        self.slot_is_settled(id);
         true
-    }
-
-    /// The open of a request is over, or waits for others: what was held back by it goes on.
-    pub fn slot_is_settled(&mut self, id: RequestId) {
-        if self.work().slots.is_any()
-            && let Some(slot) = self[id].data.settles_slot()
-        {
-            for held in self.work_mut().slots.remove(slot) {
-                if self.requests().get(held).is_some_and(|request| request.phase == Phase::Prepared) {
-                    self.make_ready(held);
-                }
-            }
-        }
-    }
-
-    /// Holds a request back whose slot a queued open is to fill; whether it did.
-    #[cold]
-    pub fn is_held_for_slot(&mut self, id: RequestId) -> bool {
-        let request = &self[id];
-        let slot = if request.flags.has(Flags::FIXED_FILE) {
-            request.sqe.fd as u32
-        } else if request.op.caps.has(Caps::EMPTIES) {
-            request.sqe.file_index.wrapping_sub(1)
-        } else {
-            return false;
-        };
-        let is_held = self.work().slots.has(slot);
-        if is_held {
-            self.work_mut().slots.hold(slot, id);
-        }
-        is_held
     }
 }
 

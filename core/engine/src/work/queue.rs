@@ -10,7 +10,6 @@ use crate::os::Fd;
 use crate::process::credentials::Credentials;
 use crate::request::{RequestId, Slab};
 use crate::wait::loan::{Loan, Posted};
-use crate::work::slots::Slots;
 use crate::work::{Batch, Work, own_file};
 
 /// Pieces that the caller does between two looks at the ring.
@@ -29,8 +28,6 @@ pub struct WorkQueue {
     loan: Loan,
     /// Descriptors of the program whose CLOSE is queued, or being done.
     closing: Vec<(RequestId, Fd)>,
-    /// Slots that queued opens are to fill.
-    pub slots: Slots,
     /// Room for what the caller takes at once, unless a caller has it.
     batch: Option<VecDeque<Work>>,
     /// Out with workers, or with the kernel, or done by a caller.

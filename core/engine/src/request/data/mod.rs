@@ -53,11 +53,6 @@ impl OpData {
         OpData::Own(Box::new(data))
     }
 
-    /// An open is over: the slot that others have waited for, the first time that this is asked.
-    pub fn settles_slot(&mut self) -> Option<u32> {
-        if let OpData::Open(open) = self { open.awaited.take() } else { None }
-    }
-
     /// What an operation of its own kept, if it did.
     pub fn as_own<T: Any>(&self) -> Option<&T> {
         match self {

@@ -16,6 +16,4 @@ pub struct Open {
     pub patient: bool,
     /// It goes into a slot: no program that is executed meanwhile may inherit it.
     pub in_slot: bool,
-    /// The slot that others wait for until this is over.
-    pub awaited: Option<u32>,
 }
