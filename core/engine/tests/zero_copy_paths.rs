@@ -149,6 +149,28 @@ fn memory_is_not_free_before_the_network_is_done_with_it() {
     });
 }
 
+/// Whoever looks first, the caller or the thread that sleeps for the ring, the other's event of the error queue is old.
+#[test]
+fn a_poll_hears_nothing_of_pages_that_were_copied() {
+    with_link("pfifo", |engine| {
+        // Holds what comes after the first bytes for some milliseconds.
+        assert!(run("tc qdisc replace dev lo root tbf rate 40mbit burst 70000 limit 10000000"));
+        let receiver = UdpSocket::bind("10.66.0.1:0").unwrap();
+        let socket = UdpSocket::bind("10.66.0.1:0").unwrap();
+        socket.connect(receiver.local_addr().unwrap()).unwrap();
+        let mut ring = Ring::new(engine, 16, 0);
+        let memory = vec![1; LARGE];
+        let mut sent = Vec::new();
+        for user_data in 1..5 {
+            socket.send(&memory).unwrap();
+            submit(&mut ring, Sqe { ioprio: 0, ..send_zc(user_data, &socket, &memory) });
+            submit(&mut ring, Sqe { fd: socket.as_raw_fd(), op_flags: 1, ..sqe(IORING_OP_POLL_ADD, 9) });
+            sent.extend(ring.collect(2));
+        }
+        (sent, settled(&mut ring))
+    });
+}
+
 /// The table lets go of it at once; what it was tagged with is told when its last send does.
 #[test]
 fn a_registered_buffer_is_held_until_the_network_is_done_with_it() {

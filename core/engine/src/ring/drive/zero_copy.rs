@@ -205,6 +205,11 @@ impl ZeroCopy {
         self.refused || self.channels.iter().flatten().all(is_seen)
     }
 
+    /// Has anything been sent through a channel? Epoll's events may tell of what has come back meanwhile.
+    pub fn is_used(&self) -> bool {
+        !self.channels.is_empty()
+    }
+
     /// Is there anything to look at by and by?
     pub fn needs_ticks(&self) -> bool {
         self.channels.iter().any(Option::is_some)

@@ -251,7 +251,7 @@ impl Core {
 
     /// Events of `fd` without an error that is nothing but notices of pages in an error queue.
     pub fn without_notices(&mut self, fd: Fd, events: u32) -> u32 {
-        if !self.zero_copy.needs_ticks() {
+        if !self.zero_copy.is_used() {
             return events;
         }
         self.look_for_all_pages();
