@@ -67,7 +67,7 @@ lint: toolchain ## formatting, clippy and documentation, as CI wants them
 TIME_LIMIT := --config 'target."cfg(all())".runner = ["timeout", "--foreground", "--verbose", "900"]'
 
 test-unit: toolchain
-	scripts/need musl-gcc:musl-tools /usr/include/liburing.h:liburing-dev valgrind bwrap:bubblewrap
+	scripts/need musl-gcc:musl-tools /usr/include/liburing.h:liburing-dev valgrind bwrap:bubblewrap jq python3
 	scripts/need mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs mount find:findutils
 	cargo test --workspace --locked $(TIME_LIMIT)
 
