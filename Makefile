@@ -25,7 +25,7 @@ build: toolchain ## the release binaries, in target/release
 	cargo build --release --workspace --locked
 	scripts/link-liburing $(ANYRING_BIN)
 
-install: ## what `make build` made, to PREFIX (/usr/local), under DESTDIR: the command, its pages, and liburing.so.2 in lib/anyring or LIBDIR
+install: ## installs what `make build` made to PREFIX (/usr/local), under DESTDIR: the command, manual pages, and liburing.so.2 in lib/anyring or LIBDIR
 	@test -e $(ANYRING_BIN)/liburing.so.2 || { echo "make: nothing is built in $(ANYRING_BIN): run make build first" >&2; exit 1; }
 	PREFIX="$(PREFIX)" LIBDIR="$(LIBDIR)" DESTDIR="$(DESTDIR)" scripts/install $(ANYRING_BIN)
 
@@ -38,13 +38,13 @@ deb: build ## the same as Debian packages, in target
 packages: one-file ## wheel, npm package, Debian packages, image, tar file, with checksums, in target/packages
 	scripts/release --without-crates $(ANYRING_BIN) $(TARGET)/packages
 
-release: one-file ## the same with crates and sources, of a commit
+release: one-file ## the same of a commit, with packages of the crates and the sources
 	scripts/release $(ANYRING_BIN) $(TARGET)/packages
 
-check-packages: packages ## each way to install, into an empty place: fio runs there, io_uring denied (ten minutes; WAYS='pip deb' for some)
+check-packages: packages ## installs in each way into an empty directory, and runs fio there with io_uring denied (ten minutes; WAYS='pip deb' for some)
 	scripts/check-packages $(TARGET)/packages $(ANYRING_BIN) $(WAYS)
 
-one-file: build ## one static executable that carries the libraries: target/release/one-file/anyring
+one-file: build ## one static executable that contains the libraries: target/release/one-file/anyring
 	scripts/make-one-file $(ANYRING_BIN)
 
 check-one-file: one-file
@@ -53,7 +53,7 @@ check-one-file: one-file
 check-install: build
 	scripts/check-install $(ANYRING_BIN)
 
-demo: build ## an unmodified fio where io_uring is forbidden, without and with anyring
+demo: build ## runs an unmodified fio where io_uring is forbidden, without anyring and with it
 	demo/run
 
 lint: toolchain ## formatting, clippy and documentation, as CI wants them
@@ -67,7 +67,7 @@ lint: toolchain ## formatting, clippy and documentation, as CI wants them
 TIME_LIMIT := --config 'target."cfg(all())".runner = ["timeout", "--foreground", "--verbose", "900"]'
 
 test-unit: toolchain
-	scripts/need musl-gcc:musl-tools /usr/include/liburing.h:liburing-dev valgrind bwrap:bubblewrap
+	scripts/need musl-gcc:musl-tools /usr/include/liburing.h:liburing-dev valgrind bwrap:bubblewrap jq python3
 	scripts/need mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs mount find:findutils
 	cargo test --workspace --locked $(TIME_LIMIT)
 
@@ -90,27 +90,27 @@ test: test-unit build ## everything CI runs: crates, conformance that must pass,
 	$(ANYRING_BIN)/anyring-conformance chaos --seeds 1
 	$(ANYRING_BIN)/anyring-conformance concurrent --programs 100000 --seed 2 --time 10 --patience 30
 
-test-places: one-file test-old-kernels ## containers, sandboxes, gVisor and other kernels: writes docs/places.md (some minutes)
+test-places: one-file test-old-kernels ## programs in containers, sandboxes, gVisor and on other kernels; writes docs/places.md (some minutes)
 	quality/places/run --write docs/places.md
 
 # Below 5.1 no kernel has io_uring: multishot accept and receive, GETDENTS, ring descriptors, sends without copies and uepoll
 # have to do without whatever came with it.
-test-old-kernels: build ## the engine's tests and uepoll's on Linux 4.18, as far as calls and flags tell
+test-old-kernels: build ## the tests of the engine and of uepoll on Linux 4.18, emulated by refusing newer system calls and flags
 	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(ANYRING_BIN)/anyring-deny --like 4.18 --" \
 		cargo test --locked -p anyring-engine -p anyring-uepoll --test calls --test consumer --test edges --test events \
 		--test getdents --test hostile --test kbuf --test lacking_calls --test multishots --test net --test registered \
 		--test rw --test set --test shown_readiness --test stress --test submission --test system_calls --test zero_copy \
 		--test zero_copy_paths
 
-test-programs: build ## every real program, the heavy ones too (some minutes)
+test-programs: build ## every real program, including the slow ones (some minutes)
 	quality/programs/run --all
 	PROGRAM_FRONTEND=library quality/programs/run --all qemu mariadb plocate
 	PROGRAM_FRONTEND=library PROGRAM_ENGINE=kernel quality/programs/run --all qemu mariadb plocate
 
-test-chaos-programs: build ## known bugs found again, and real programs of today, by anyring chaos (half an hour)
+test-chaos-programs: build ## known bugs must be found again by anyring chaos; current versions of programs under its faults (half an hour)
 	quality/chaos/run
 
-conformance: build ## liburing's own suite over the user engine, against the native run; and traced: nothing may be missing
+conformance: build ## liburing's own suite on the user engine, compared with the native run; and traced, where nothing may be missing
 	$(ANYRING_BIN)/anyring-conformance suite
 	$(ANYRING_BIN)/anyring-conformance must-pass --library
 	$(ANYRING_BIN)/anyring-conformance must-pass --library --engine kernel
@@ -121,7 +121,7 @@ differential: build ## random programs on both engines: make differential N=1000
 	$(ANYRING_BIN)/anyring-conformance differential --progress --programs $(or $(N),20000) \
 		--seed $(or $(SEED),1) --first $(or $(FIRST),0)
 
-simulate: toolchain ## the engine on a simulated system: make simulate N=1000000 [SEED=1] [PROGRAM=messages]
+simulate: toolchain ## random programs on the engine over a simulated operating system: make simulate N=1000000 [SEED=1] [PROGRAM=messages]
 	cargo build --release -p anyring-simulation --locked
 	$(ANYRING_BIN)/anyring-simulation --schedules $(or $(N),100000) --seed $(or $(SEED),1) --program $(or $(PROGRAM),any)
 
@@ -136,14 +136,14 @@ concurrent: toolchain ## random programs of several threads and rings: make conc
 TEST_FAULTS := pause-before,pause-issue,pause-wake,pause-after,cqe-rubbish,overflow
 SOAK_FAULTS := $(TEST_FAULTS),enter-eintr
 
-chaos: build ## what the engine promises among faults: tests of liburing's suite and the crate's, the soak; planted bugs: make chaos SEEDS=1000
+chaos: build ## tests of liburing's suite and of the crate, the soak, and planted bugs under the faults of anyring chaos: make chaos SEEDS=1000
 	$(ANYRING_BIN)/anyring-conformance chaos --seeds 20
 	cd $(TARGET) && $(ANYRING_BIN)/anyring-soak --seconds 60 --chaos '$(SOAK_FAULTS)'
 	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(ANYRING_BIN)/anyring chaos --seed 1 --runs 20 --timeout 60 --faults $(TEST_FAULTS) --" \
 		cargo test --locked -p anyring --test low --test safe --test sound
 	ANYRING_CHAOS_SEEDS=$(or $(SEEDS),50) cargo test -p anyring-cli --test chaos --test faults --locked
 
-coverage: toolchain ## which operations, and which of their errors, the engine's tests see; fails where one is not seen
+coverage: toolchain ## fails unless the engine's tests see every operation, and every error that an operation declares
 	rm -f $(TARGET)/coverage
 	ANYRING_COVERAGE=$(TARGET)/coverage cargo test -p anyring-engine --features coverage --tests --locked
 	cargo run -q -p anyring-conformance --locked -- coverage $(TARGET)/coverage
@@ -153,19 +153,19 @@ mutants: toolchain ## the share of small changes to the engine that tests catch:
 	cargo build -p anyring-mutants --locked
 	$(TARGET)/debug/anyring-mutants --sample $(or $(SAMPLE),0/1) $(if $(FILE),--file '$(FILE)') $(ARGS)
 
-bench: build ## the benchmarks, each beside what it is compared to; a busy machine is refused: make bench ARGS=--busy
+bench: build ## the benchmarks; they refuse to start on a busy machine, unless: make bench ARGS=--busy
 	tools/bench/run $(ARGS)
 	scripts/count-liburing $(ANYRING_BIN)
 	scripts/count-crate
 
-count: build ## system calls and instructions per operation, against docs/benchmarks/counts.md: make count [ARGS='--row meta'] [ARGS=--write]
+count: build ## system calls and instructions per operation, compared with docs/benchmarks/counts.md: make count [ARGS='--row meta'] [ARGS=--write]
 	scripts/need valgrind fio
 	[ -d /sys/kernel/tracing/events ] || mount -t tracefs none /sys/kernel/tracing
 	$(ANYRING_BIN)/anyring-bench count $(ARGS)
 
 SOAK_SECONDS ?= 1800
 
-soak: build ## random real work for SOAK_SECONDS=1800: nothing lost, nothing growing (needs fio)
+soak: build ## random real work for SOAK_SECONDS=1800; fails if anything is lost or grows (needs fio)
 	scripts/need fio
 	cd $(TARGET) && $(ANYRING_BIN)/anyring-soak --seconds $(SOAK_SECONDS)
 

@@ -165,9 +165,9 @@ write_page() {
     cat <<-END
 	# Places
 
-	Where Anyring was tried, and what ran there: written by \`make test-places\`, which runs each cell and fails if a cell is
-	not what this page says. Every place denies io_uring in its own way; "pass" means that the program verified its data, and
-	that the requests went through Anyring's engine. What runs is in [quality/places/run](../quality/places/run).
+	A *place* is a sandbox, a container or a kernel in which programs were run under Anyring. Every place denies io_uring in its own way. Each
+	column is a kind of program, which [quality/places/run](../quality/places/run) defines; "pass" means that the program verified its data, and
+	that Anyring's user engine served its requests. \`make test-places\` runs each cell of the table and writes this page.
 
 	$(printf '| place | %s\n' "$(printf '%s | ' "${forms[@]}")")
 	$(printf '| --- |%s\n' "$(printf ' --- |%.0s' "${forms[@]}")")
@@ -185,7 +185,7 @@ write_page() {
 
 	## Everyday programs
 
-	They ask for no ring. With \`anyring run\` and without it, io_uring denied, they print the same and end the same. The times
+	These programs make no ring. With io_uring denied, they print the same and end with the same status with \`anyring run\` and without it. The times
 	are medians of $everyday_times runs, side by side, on $(nproc) processors ($(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1), Linux $(uname -r)).
 
 	| program | what | behaves | without | with | ratio |

@@ -14,7 +14,7 @@ mount -t proc proc "$chroot_root/proc" && ends+=("umount $chroot_root/proc")
 place chroot 'a `chroot` with `/proc`, io_uring denied by an errno' glibc in_chroot
 
 in_bare_chroot() { "${limited[@]}" env "${variables[@]}" "$deny" chroot "$(root scratch)" "$@"; }
-place chroot-scratch 'a `chroot` with static programs alone, without `/proc`' scratch in_bare_chroot
+place chroot-scratch 'a `chroot` with static programs only, without `/proc`' scratch in_bare_chroot
 
 in_bubblewrap() {
     "${limited[@]}" env "${variables[@]}" "$deny" bwrap --unshare-all --bind "$(root glibc)" / --proc /proc --dev /dev --tmpfs /tmp "$@"
@@ -22,9 +22,9 @@ in_bubblewrap() {
 place bubblewrap 'bubblewrap with all its namespaces, as Flatpak starts programs' glibc in_bubblewrap
 
 in_killing() { "${limited[@]}" env "${variables[@]}" "$work/deny" kill chroot "$chroot_root" "$@"; }
-place systemd-kills 'a filter that ends a process that calls io_uring: what `SystemCallFilter=` does, if no errno is given' \
-    glibc in_killing static='its calls are instructions, which no handler outlives: an error (125) before it starts'
+place systemd-kills 'a seccomp filter that kills a process that calls io_uring, as systemd'"'"'s `SystemCallFilter=` does if no errno is given' \
+    glibc in_killing static='the sandbox kills the program at its first io_uring call, so `anyring run` refuses to start it (exit status 125)'
 
 in_mdwe() { "${limited[@]}" env "${variables[@]}" "$work/deny" 1,mdwe chroot "$chroot_root" "$@"; }
-place systemd-no-exec '`MemoryDenyWriteExecute=`: no memory becomes executable' glibc in_mdwe \
+place systemd-no-exec 'systemd'"'"'s `MemoryDenyWriteExecute=`: no memory can become executable' glibc in_mdwe \
     node='V8 needs memory that becomes executable'

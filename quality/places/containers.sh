@@ -21,14 +21,14 @@ container() {
 }
 
 in_glibc() { container glibc -- "$@"; }
-place podman 'podman and runc with the default seccomp profile, as root; a root directory with glibc and the programs, as distroless images are' \
+place podman 'podman and runc with the default seccomp profile, as root; the root directory has glibc and the programs only, like distroless images' \
     glibc in_glibc
 
 in_musl() { container musl -- "$@"; }
-place podman-musl 'the same over musl and busybox, as Alpine is' musl in_musl
+place podman-musl 'the same with a root directory of musl and busybox, like Alpine' musl in_musl
 
 in_scratch() { container scratch -- "$@"; }
-place podman-scratch 'the same over nothing but static programs: `FROM scratch`, `COPY anyring /anyring`' scratch in_scratch
+place podman-scratch 'the same with a root directory that has static programs only: `FROM scratch`, `COPY anyring /anyring`' scratch in_scratch
 
 in_read_only() { container glibc --read-only --tmpfs /tmp -- "$@"; }
 place podman-read-only '`--read-only`, with a `/tmp` in memory' glibc in_read_only
@@ -50,7 +50,7 @@ in_restricted() {
     container glibc --user=1000:1000 --cap-drop=all --security-opt=no-new-privileges --read-only --tmpfs /tmp:mode=1777 \
         --pids-limit=64 --memory=512m -- "$@"
 }
-place kubernetes-restricted 'what the "restricted" standard of Kubernetes asks for: another user than root, no capabilities, no new privileges, a root that cannot be written, the run time'"'"'s seccomp profile; 512 MiB, 64 processes' \
+place kubernetes-restricted 'the settings that the "restricted" standard of Kubernetes requires: a user other than root, no capabilities, no new privileges, a read-only root directory, the runtime'"'"'s seccomp profile; 512 MiB, 64 processes' \
     glibc in_restricted
 
 # An init container copies the libraries to a volume; the program's container has LD_PRELOAD and no anyring.
@@ -70,8 +70,8 @@ in_preloaded() {
         container scratch --volume "$work/shared:/shared" -- /anyring unpack /shared || return
     container glibc --volume "$work/shared:/shared:ro" "${preloaded[@]}" -- "$@"
 }
-place init-container 'an init container unpacks the libraries into a shared volume, and the program'"'"'s container has `LD_PRELOAD` alone' \
-    glibc in_preloaded static='`LD_PRELOAD` reaches no static program: it takes `anyring run`'
+place init-container 'an init container unpacks the libraries into a shared volume, and the program'"'"'s container has only the variable `LD_PRELOAD`, and no `anyring run`' \
+    glibc in_preloaded static='`LD_PRELOAD` has no effect on static programs: they need `anyring run`'
 
 # Rootless: another user's podman.
 rootless_user=anyring-places
@@ -90,5 +90,5 @@ place podman-rootless 'rootless podman' glibc in_rootless
 
 if [ "$quick" = 0 ]; then
     in_debian() { container debian -- "$@"; }
-    place podman-debian 'podman over a whole Debian 12, made by debootstrap' debian in_debian
+    place podman-debian 'podman with a complete Debian 12 as root directory, made by debootstrap' debian in_debian
 fi

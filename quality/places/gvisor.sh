@@ -49,7 +49,7 @@ in_gvisor() { in_gvisor_with systrap "$@"; }
 
 wanted_place gvisor || return 0
 if (make_runsc) >"$work/gvisor.log" 2>&1; then
-    place gvisor "gVisor's runsc ($gvisor_version, platform systrap), which says that it is Linux 4.19" glibc in_gvisor
+    place gvisor "gVisor's runsc ($gvisor_version, platform systrap), which reports itself as Linux 4.19" glibc in_gvisor
 else
     skip_place gvisor "runsc cannot be built here: $(tail -n 1 "$work/gvisor.log")"
 fi

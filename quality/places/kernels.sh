@@ -5,7 +5,7 @@
 in_like() { "${limited[@]}" env "${variables[@]}" "$deny" --like "$like" chroot "$chroot_root" "$@"; }
 for like in 4.18 5.4 5.10 5.15 6.1; do
     [ "$quick" = 0 ] || [ "$like" = 4.18 ] || continue
-    place "like-$like" "\`anyring-deny --like $like\`: system calls and flags that are newer than Linux $like answer as they would there" \
+    place "like-$like" "\`anyring-deny --like $like\`: refuses system calls and flags that are newer than Linux $like, with the errors of that kernel" \
         glibc in_like
 done
 

@@ -83,107 +83,107 @@ macro_rules! faults {
 
 faults! {
     /// A transfer moves a part of the bytes: the first ones.
-    Short = 1, Ordinary, Request, "short", "a transfer of a part",
+    Short = 1, Ordinary, Request, "short", "a transfer moves only a part",
     from "read(2), write(2), send(2), recv(2), splice(2), io_uring_prep_recv(3) of bundles: fewer bytes than asked for are no error.";
     /// A request is interrupted before it has done anything.
-    Interrupted = 2, Ordinary, Request, "eintr", "a request answers EINTR",
-    from "io_uring/rw.c, `io_rw_done`: a restart becomes EINTR; io_uring/net.c does the same; fsync(2), fallocate(2).";
+    Interrupted = 2, Ordinary, Request, "eintr", "a request fails with EINTR",
+    from "io_uring/rw.c, `io_rw_done`: a call that would be restarted fails with EINTR; io_uring/net.c does the same; fsync(2), fallocate(2).";
     /// A request that is not to wait finds that it would have to.
-    Again = 3, Ordinary, Request, "eagain", "a request that must not wait answers EAGAIN",
-    from "read(2), recv(2): EAGAIN where O_NONBLOCK, RWF_NOWAIT or MSG_DONTWAIT is set; select(2) on readiness that is none.";
+    Again = 3, Ordinary, Request, "eagain", "a request that must not wait fails with EAGAIN",
+    from "read(2), recv(2): EAGAIN where O_NONBLOCK, RWF_NOWAIT or MSG_DONTWAIT is set; select(2): a file may be reported as ready and is not.";
     /// A send finds no room for its message.
-    NoBuffers = 4, Failure, Request, "enobufs", "a send answers ENOBUFS",
-    from "send(2): ENOBUFS where the queue of an interface is full; of zero copy, net/core/skbuff.c.";
+    NoBuffers = 4, Failure, Request, "enobufs", "a send fails with ENOBUFS",
+    from "send(2): ENOBUFS where the queue of an interface is full; for zero copy, net/core/skbuff.c.";
     /// A request finds no memory.
-    NoMemory = 5, Failure, Request, "enomem", "a request answers ENOMEM",
-    from "io_uring/rw.c, io_uring/net.c: room for vectors and messages is allocated, and may not be there; open(2), stat(2), ...: for paths, too.";
+    NoMemory = 5, Failure, Request, "enomem", "a request fails with ENOMEM",
+    from "io_uring/rw.c, io_uring/net.c: memory for vectors and messages is allocated, which may fail; open(2), stat(2), ...: also for paths.";
     /// A request is cancelled though nobody asked for it.
-    Canceled = 6, Failure, Request, "ecanceled", "a request answers ECANCELED",
-    from "io_uring/poll.c, `io_poll_check_events`: its work is terminated; io_uring/io_uring.c: so is that of workers that end.";
+    Canceled = 6, Failure, Request, "ecanceled", "a request fails with ECANCELED",
+    from "io_uring/poll.c, `io_poll_check_events`: the work is terminated; io_uring/io_uring.c: so is the work of workers that end.";
     /// A completion comes late, behind others that came about after it.
-    Late = 7, Ordinary, Request, "late", "a completion late, behind others",
+    Late = 7, Ordinary, Request, "late", "a completion comes late, behind others",
     from "io_uring(7): completions come in any order, unless requests are linked or drained.";
     /// A multishot request ends, with a CQE without IORING_CQE_F_MORE.
     MultishotEnds = 8, Ordinary, Request, "multishot", "a multishot request ends early, without F_MORE",
     from "io_uring_multishot(7): it may end at any time, and is to be armed again.";
     /// The notification of a zero-copy send comes late.
-    NotificationLate = 9, Ordinary, Request, "notif", "the notification of a zero-copy send late",
+    NotificationLate = 9, Ordinary, Request, "notif", "the notification of a zero-copy send comes late",
     from "io_uring_prep_send_zc(3): the second CQE comes when the memory is free, in any order.";
     /// A CQE is kept as overflow though there is room.
-    Overflow = 10, Ordinary, Request, "overflow", "a CQE kept as overflow",
-    from "io_uring_setup(2), IORING_FEAT_NODROP; io_uring/io_uring.c: behind a CQE that is kept, all are, until a call flushes them.";
+    Overflow = 10, Ordinary, Request, "overflow", "a CQE is kept as overflow",
+    from "io_uring_setup(2), IORING_FEAT_NODROP; io_uring/io_uring.c: after a CQE that is kept, all later ones are kept, until a call flushes them.";
     /// A group of provided buffers is empty.
     GroupDry = 11, Ordinary, Request, "dry", "a buffer group has no buffer (ENOBUFS)",
     from "io_uring_provided_buffers(7): ENOBUFS where the group is empty; another request may have taken the last.";
     /// A cancellation finds its request too far to be stopped: it ends soon.
-    CancelTooLate = 12, Ordinary, Request, "cancel", "a cancellation too late (EALREADY)",
-    from "io_uring_prep_cancel(3): EALREADY, and the request ends soon, be it interrupted.";
+    CancelTooLate = 12, Ordinary, Request, "cancel", "a cancellation comes too late (EALREADY)",
+    from "io_uring_prep_cancel(3): EALREADY; the request ends soon, or is interrupted.";
     /// A wait of `enter` is ended by a signal.
     EnterInterrupted = 13, Ordinary, Enter, "enter-eintr", "enter's wait ends with EINTR, or with fewer completions",
-    from "io_uring_enter(2): EINTR; where SQEs were submitted, their number is returned instead.";
+    from "io_uring_enter(2): EINTR; if SQEs were submitted, their number is returned instead.";
     /// `enter` has no memory for requests; it submits nothing.
-    EnterAgain = 14, Ordinary, Enter, "enter-eagain", "enter answers EAGAIN and submits nothing",
+    EnterAgain = 14, Ordinary, Enter, "enter-eagain", "enter fails with EAGAIN and submits nothing",
     from "io_uring_enter(2): EAGAIN: wait for completions, and try again.";
     /// `enter` wants completions to be reaped first; it submits nothing.
-    EnterBusy = 15, Ordinary, Enter, "enter-ebusy", "enter answers EBUSY and submits nothing",
+    EnterBusy = 15, Ordinary, Enter, "enter-ebusy", "enter fails with EBUSY and submits nothing",
     from "io_uring_enter(2): EBUSY: reap completions, and try again.";
     /// `enter` submits a part of the SQEs, and does not wait.
-    ShortSubmission = 16, Ordinary, Enter, "submit", "enter submits a part of the SQEs",
-    from "io_uring_enter(2): it returns how many were consumed; io_uring/io_uring.c: where that is less, it does not wait.";
+    ShortSubmission = 16, Ordinary, Enter, "submit", "enter submits only a part of the SQEs",
+    from "io_uring_enter(2): it returns how many were consumed; io_uring/io_uring.c: if that is less than all, it does not wait.";
     /// `setup` finds no memory.
-    SetupNoMemory = 17, Failure, Setup, "setup-enomem", "setup answers ENOMEM",
+    SetupNoMemory = 17, Failure, Setup, "setup-enomem", "setup fails with ENOMEM",
     from "io_uring_setup(2): ENOMEM.";
     /// `register` finds no memory.
-    RegisterNoMemory = 18, Failure, Register, "register-enomem", "register answers ENOMEM",
+    RegisterNoMemory = 18, Failure, Register, "register-enomem", "register fails with ENOMEM",
     from "io_uring_register(2): ENOMEM.";
     /// `register` finds what it needs in use.
-    RegisterBusy = 19, Failure, Register, "register-ebusy", "register answers EBUSY",
+    RegisterBusy = 19, Failure, Register, "register-ebusy", "register fails with EBUSY",
     from "io_uring_register(2): EBUSY.";
     /// CQEs are overwritten once the program has passed them.
     CqeRubbish = 20, Ordinary, Enter, "cqe-rubbish", "reaped CQEs are overwritten",
     from "io_uring(7): what lies before the head belongs to the kernel again.";
     /// SQEs are overwritten once they are consumed.
     SqeRubbish = 21, Strict, Request, "sqe-rubbish", "consumed SQEs are overwritten",
-    from "io_uring(7): an SQE that was consumed may be used again, and is to be filled in for that.";
+    from "io_uring(7): a consumed SQE may be used again, and must then be filled in completely.";
     /// Memory to be filled holds rubbish until it is; what is not filled keeps it.
-    BufferRubbish = 22, Strict, Request, "buffer-rubbish", "memory to be filled holds rubbish before",
-    from "read(2), recv(2): nothing is said of the bytes behind those that were read.";
+    BufferRubbish = 22, Strict, Request, "buffer-rubbish", "memory that is to be filled holds rubbish before",
+    from "read(2), recv(2): nothing is promised about the bytes behind those that were read.";
     /// A submission finds no memory for the next request of a chain, which ends there; what is left of it is another one.
-    TornChain = 23, Failure, Enter, "torn-chain", "enter submits a part of the SQEs, and tears a chain",
-    from "io_uring/io_uring.c, `io_submit_sqes`: where a request cannot be allocated, the submission ends, and a chain with it.";
+    TornChain = 23, Failure, Enter, "torn-chain", "enter submits a part of the SQEs, and splits a chain",
+    from "io_uring/io_uring.c, `io_submit_sqes`: if a request cannot be allocated, the submission ends, also in the middle of a chain.";
     /// A wait on a polled ring ends because the thread is to give way to another.
-    EnterNothing = 24, Ordinary, Enter, "enter-nothing", "enter's wait on a polled ring brings nothing",
-    from "io_uring/io_uring.c, `io_iopoll_check`: it returns 0 where another thread is to run, whatever is there.";
+    EnterNothing = 24, Ordinary, Enter, "enter-nothing", "enter's wait on a polled ring returns without completions",
+    from "io_uring/io_uring.c, `io_iopoll_check`: it returns 0 if another thread is to run, even if there are completions.";
     /// A thread is held up before a call does anything.
     PauseBefore = 25, Ordinary, Enter, "pause-before", "a pause before enter does anything",
     from "sched(7): other threads may run at any moment, for any time.";
     /// A thread is held up between taking an SQE and issuing it.
     PauseIssue = 26, Ordinary, Request, "pause-issue", "a pause between taking an SQE and issuing it",
-    from "sched(7): what other threads do meanwhile comes first.";
+    from "sched(7): other threads may do something meanwhile.";
     /// A thread is held up between posting a CQE and waking who waits for it.
-    PauseWake = 27, Ordinary, Request, "pause-wake", "a pause between posting a CQE and waking who waits",
-    from "sched(7): the CQE can be reaped before a wait returns, and before an eventfd or poll tells of it.";
+    PauseWake = 27, Ordinary, Request, "pause-wake", "a pause between posting a CQE and waking the waiting thread",
+    from "sched(7): the CQE can be reaped before a wait returns, and before an eventfd or poll reports it.";
     /// A thread is held up when a call has done what it is to do.
     PauseAfter = 28, Ordinary, Enter, "pause-after", "a pause before enter returns",
-    from "sched(7): what it has submitted may be complete by then, and reaped by another thread.";
+    from "sched(7): submitted requests may be complete by then, and reaped by another thread.";
     /// The process has no descriptor left.
-    NoDescriptor = 29, Failure, Request, "emfile", "what makes a descriptor answers EMFILE",
+    NoDescriptor = 29, Failure, Request, "emfile", "a request that makes a descriptor fails with EMFILE",
     from "open(2), accept(2), socket(2), pipe(2): EMFILE at the limit of the process.";
     /// The system has no open file left.
-    NoFile = 30, Failure, Request, "enfile", "what opens a file answers ENFILE",
+    NoFile = 30, Failure, Request, "enfile", "a request that opens a file fails with ENFILE",
     from "open(2), accept(2), socket(2), pipe(2): ENFILE at the limit of the system.";
     /// The storage below a file fails.
-    Device = 31, Failure, Request, "eio", "a transfer or sync of a file answers EIO",
+    Device = 31, Failure, Request, "eio", "a transfer or sync of a file fails with EIO",
     from "read(2), write(2), fsync(2), fallocate(2): EIO.";
     /// There is no room for what is written.
-    NoSpace = 32, Failure, Request, "enospc", "a write to a file answers ENOSPC",
+    NoSpace = 32, Failure, Request, "enospc", "a write to a file fails with ENOSPC",
     from "write(2), fsync(2), fallocate(2), open(2) with O_CREAT: ENOSPC.";
     /// Nobody listens where a socket is to be connected.
-    Refused = 33, Failure, Request, "econnrefused", "connect answers ECONNREFUSED",
+    Refused = 33, Failure, Request, "econnrefused", "connect fails with ECONNREFUSED",
     from "connect(2): ECONNREFUSED.";
     /// A connection has ended before it was accepted.
-    Aborted = 34, Ordinary, Request, "econnaborted", "accept answers ECONNABORTED",
-    from "accept(2): ECONNABORTED; errors of the network are to be treated like EAGAIN by retrying.";
+    Aborted = 34, Ordinary, Request, "econnaborted", "accept fails with ECONNABORTED",
+    from "accept(2): ECONNABORTED; programs should treat network errors like EAGAIN, and retry.";
 }
 
 impl Fault {

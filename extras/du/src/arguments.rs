@@ -4,7 +4,7 @@ use clap::{ArgAction, Args, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Say how much space directories and files take, as GNU du
+/// Print how much space directories and files take, as GNU du
 #[derive(Debug, Args)]
 #[command(
     version,
@@ -15,20 +15,21 @@ use std::path::PathBuf;
     after_long_help = "\
 Examples:
   anyring du -sh /var/log                how much one directory takes
-  anyring du -h -d1 --sorted             this one and each in it, in order of names
-  anyring du -xh -t 1G /                 what takes at least 1 GiB, on this file system only
+  anyring du -h -d1 --sorted             the working directory and each directory in it, sorted by name
+  anyring du -xh -t 1G /                 directories of at least 1 GiB, on this file system only
   anyring du -sc --si *.iso              several files and their total, in powers of 1000
-  anyring du -ah --exclude='*.o' src     every file but object files
-  anyring du --inodes -s ~               how many files there are, rather than how large they are
+  anyring du -ah --exclude='*.o' src     every file except object files
+  anyring du --inodes -s ~               the number of files instead of their size
   anyring du -s0 * | sort -znr | tr '\\0' '\\n'     names with newlines are safe
   find . -name target -print0 | anyring du -shc --files0-from=-
 
 SIZE is a number with or without a unit: K, M, G, T, P, E are powers of 1024 (KiB and so on mean the
-same), kB, MB and so on of 1000. A unit alone is one of it, and is printed behind the numbers.
+same), kB, MB and so on are powers of 1000. A unit without a number means 1, and is printed after the
+sizes.
 
-Directories are read by several threads: lines of siblings come in any order, a directory's behind
-those of what is in it. --sorted has them in order of names. A file with several names counts once,
-for the directory in which it is met first.
+Several threads read directories, so the lines of siblings come in any order; the line of a directory
+comes after those of its contents. With --sorted, siblings are sorted by name. A file with several
+names is counted once, in the directory in which it is found first.
 
 Environment:
   DU_BLOCK_SIZE, BLOCK_SIZE, BLOCKSIZE   the SIZE in which sizes are printed [default: 1024]
@@ -36,115 +37,115 @@ Environment:
   TIME_STYLE                             as --time-style
   ANYRING_ENGINE                         auto, kernel or user
 
-Exit status: 0 where everything could be read, 1 where something could not (what, is said on the
-standard error; everything else is counted all the same)."
+Exit status: 0 if everything could be read, 1 if something could not be read. Messages on standard error
+say what; everything else is counted."
 )]
 pub struct Arguments {
-    /// What is measured [default: .]
+    /// The files and directories to measure [default: .]
     #[arg(value_name = "PATH")]
     pub paths: Vec<OsString>,
 
-    /// A line for every file, not only for directories
+    /// Print a line for every file, not only for directories
     #[arg(short, long)]
     pub all: bool,
 
-    /// What is said to be in files, rather than what they take: holes count, unused ends of blocks do not
+    /// Print the length of files instead of the space that they take: holes count, unused ends of blocks do not
     #[arg(long)]
     pub apparent_size: bool,
 
-    /// In blocks of this SIZE
+    /// Print sizes in blocks of this SIZE
     #[arg(short = 'B', long, value_name = "SIZE")]
     pub block_size: Vec<OsString>,
 
-    /// As --apparent-size --block-size=1
+    /// The same as --apparent-size --block-size=1
     #[arg(short, long)]
     pub bytes: bool,
 
-    /// A total at the end
+    /// Print a total at the end
     #[arg(short = 'c', long)]
     pub total: bool,
 
-    /// What symbolic links among the PATHs lead to is measured (-D, -H)
+    /// Follow symbolic links that are given as PATHs (-D, -H)
     #[arg(short = 'D', long, short_alias = 'H')]
     pub dereference_args: bool,
 
-    /// Lines only for what is at most N levels below a PATH
+    /// Print lines only for entries at most N levels below a PATH
     #[arg(short = 'd', long, value_name = "N")]
     pub max_depth: Option<String>,
 
-    /// The PATHs are in this file, each with a NUL behind it; - is the standard input
+    /// Read the PATHs from this file, each followed by NUL; - is standard input
     #[arg(long, value_name = "FILE")]
     pub files0_from: Option<PathBuf>,
 
-    /// Sizes like 1.4K, 230M, 5.0G
+    /// Print sizes like 1.4K, 230M, 5.0G
     #[arg(short, long)]
     pub human_readable: bool,
 
-    /// How many files there are, rather than how large they are
+    /// Print the number of files instead of their size
     #[arg(long)]
     pub inodes: bool,
 
-    /// As --block-size=1K
+    /// The same as --block-size=1K
     #[arg(short = 'k')]
     pub kilobytes: bool,
 
-    /// What all symbolic links lead to is measured
+    /// Follow all symbolic links
     #[arg(short = 'L', long)]
     pub dereference: bool,
 
-    /// A file counts as often as it has names
+    /// Count a file once for each of its names
     #[arg(short = 'l', long)]
     pub count_links: bool,
 
-    /// As --block-size=1M
+    /// The same as --block-size=1M
     #[arg(short = 'm')]
     pub megabytes: bool,
 
-    /// Symbolic links themselves are measured (the default)
+    /// Do not follow symbolic links (the default)
     #[arg(short = 'P', long)]
     pub no_dereference: bool,
 
-    /// A directory's size is without that of the directories in it
+    /// Do not add the sizes of subdirectories to that of a directory
     #[arg(short = 'S', long)]
     pub separate_dirs: bool,
 
-    /// As -h, in powers of 1000
+    /// Like -h, but in powers of 1000
     #[arg(long)]
     pub si: bool,
 
-    /// One line for each PATH
+    /// Print only one line for each PATH
     #[arg(short, long)]
     pub summarize: bool,
 
-    /// Lines only for what has at least this SIZE, or at most if it is negative
+    /// Print lines only for entries of at least this SIZE, or, if it is negative, at most this SIZE
     #[arg(short, long, value_name = "SIZE", allow_hyphen_values = true)]
     pub threshold: Option<String>,
 
-    /// When anything in it was last modified; with =WORD, its access or its status
+    /// Print the time of the last modification in each directory; with =WORD, of the last access or status change
     #[arg(long, value_name = "WORD", num_args = 0..=1, require_equals = true, default_missing_value = "mtime")]
     pub time: Option<Time>,
 
-    /// How times are printed: full-iso, long-iso, iso, or + and a format of date(1)
+    /// The format of times: full-iso, long-iso, iso, or + and a format of date(1)
     #[arg(long, value_name = "STYLE")]
     pub time_style: Option<String>,
 
-    /// What the patterns in this file fit is not counted; - is the standard input
+    /// Do not count files that match a pattern in this file; - is standard input
     #[arg(short = 'X', long, value_name = "FILE")]
     pub exclude_from: Vec<PathBuf>,
 
-    /// What this pattern of the shell fits is not counted: the path, or its end behind any slash
+    /// Do not count files that match this shell pattern, by the whole path or by its end after any slash
     #[arg(long, value_name = "PATTERN")]
     pub exclude: Vec<OsString>,
 
-    /// Nothing on other file systems
+    /// Skip directories on other file systems
     #[arg(short = 'x', long)]
     pub one_file_system: bool,
 
-    /// Lines end with NUL, for names with newlines
+    /// End lines with NUL instead of a newline, for names that contain newlines
     #[arg(short = '0', long)]
     pub null: bool,
 
-    /// Siblings in the order of their names, read by one thread
+    /// Sort siblings by name, and read with one thread
     #[arg(long)]
     pub sorted: bool,
 
@@ -152,7 +153,7 @@ pub struct Arguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
 
-    /// Whose io_uring reads them
+    /// Read directories through rings of this engine
     #[arg(long, value_enum)]
     pub engine: Option<Engine>,
 
@@ -182,10 +183,10 @@ pub enum Time {
 /// Which engine the rings have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Engine {
-    /// The kernel's where it works, else anyring's
+    /// The kernel's io_uring where it works, or else anyring's
     Auto,
-    /// The kernel's
+    /// The kernel's io_uring
     Kernel,
-    /// Anyring's
+    /// Anyring's io_uring
     User,
 }

@@ -85,3 +85,9 @@ pub use operation::{CqeResult, Files, Id, MultiToken, Multishot, Operation, Toke
 pub use provided::{Buffers, ProvidedBuffer};
 pub use registered::{BufferPool, FixedBuffer};
 pub use ring::{Chain, Raw, Ring};
+
+// The Rust of the repository's pages is compiled and run with the documentation tests; tools/cli/tests/docs checks that every
+// page with some is here.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/uepoll.md")]
+struct Pages;

@@ -5,44 +5,14 @@
 
 mod support;
 
+#[path = "../../../tools/cli/tests/docs/pages.rs"]
+mod pages;
+
+use pages::Block;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use support::{By, command, libraries, root, run};
-
-/// One block: where it stands, what stands in the line before it, and its text.
-struct Block {
-    place: String,
-    before: String,
-    text: String,
-}
-
-/// The C blocks of a page.
-fn blocks(page: &Path) -> Vec<Block> {
-    let text = fs::read_to_string(page).unwrap();
-    let (mut all, mut before, mut open) = (Vec::new(), String::new(), None);
-    for (number, line) in text.lines().enumerate() {
-        match &mut open {
-            None if line == "```c" => {
-                let place = format!("{}:{}", page.display(), number + 1);
-                open = Some(Block { place, before: before.clone(), text: String::new() });
-            }
-            Some(_) if line == "```" => all.extend(open.take()),
-            Some(block) => block.text.extend([line, "\n"]),
-            None => {}
-        }
-        line.clone_into(&mut before);
-    }
-    assert!(open.is_none(), "{}: a block has no end", page.display());
-    all
-}
-
-fn pages() -> Vec<PathBuf> {
-    let mut pages = vec![root().join("README.md"), root().join("frontends/anyring/README.md")];
-    let docs = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
-    pages.extend(docs.filter(|path| path.extension().is_some_and(|extension| extension == "md")));
-    pages
-}
 
 /// The program that a block is, or that it is put into; none where it is marked so.
 fn program(block: &Block) -> Option<(String, bool)> {
@@ -52,11 +22,11 @@ fn program(block: &Block) -> Option<(String, bool)> {
     let mark =
         block.before.strip_prefix("<!-- ").and_then(|mark| mark.strip_suffix(" -->")).unwrap_or_default();
     if let Some(why) = mark.strip_prefix("not compiled: ") {
-        assert!(!why.is_empty(), "{}", block.place);
+        assert!(!why.is_empty(), "{}", block.place());
         return None;
     }
     let Some(declarations) = mark.strip_prefix("compiled after: ") else {
-        panic!("{}: no program, and no mark before it that says how it is compiled", block.place);
+        panic!("{}: no program, and no mark before it that says how it is compiled", block.place());
     };
     let (includes, body): (Vec<_>, Vec<_>) =
         block.text.lines().partition(|line| line.starts_with("#include"));
@@ -74,8 +44,8 @@ fn programs_of_the_documentation_work() {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("docs");
     fs::create_dir_all(&directory).unwrap();
     let mut count = 0;
-    for (number, block) in pages().iter().flat_map(|page| blocks(page)).enumerate() {
-        let Some((text, runs)) = program(&block) else { continue };
+    for (number, block) in pages::blocks(&root()).iter().filter(|block| block.kind == "c").enumerate() {
+        let Some((text, runs)) = program(block) else { continue };
         let source = directory.join(format!("{number}.c"));
         let binary = directory.join(number.to_string());
         fs::write(&source, text).unwrap();
@@ -84,7 +54,7 @@ fn programs_of_the_documentation_work() {
         compiler.args(["-O1", "-Wall", "-Werror", "-Wl,--as-needed", "-o"]).arg(&binary);
         compiler.arg("-I").arg(root().join("frontends/liburing/include")).arg(&source);
         compiler.arg("-L").arg(libraries()).arg("-l:liburing.so.2");
-        println!("{}", block.place);
+        println!("{}", block.place());
         run(&mut compiler);
         if runs {
             run(&mut command(&binary, &[], By::Denied));

@@ -15,10 +15,10 @@ use crate::report::Results;
 use crate::workload::Workload;
 use crate::{benchmarks, count, report, workload};
 
-/// Measure anyring beside the kernel's io_uring, epoll and plain calls, in the same run
+/// Measure anyring, and the kernel's io_uring, epoll and plain calls for comparison, in the same run
 ///
-/// Every side of a benchmark runs as a process of its own, in interleaved rounds; the figures are medians, the ratios
-/// those within each round, with the lowest and the highest beside them.
+/// A benchmark compares several sides (for example: kernel, anyring, epoll). Each side runs in a process of its own, in
+/// interleaved rounds. Figures are medians; ratios are computed within each round, and shown with the lowest and the highest.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, after_long_help = EXAMPLES)]
 pub struct Arguments {
@@ -26,13 +26,13 @@ pub struct Arguments {
     internal: Option<Internal>,
     /// Benchmarks to run, all by default; --list names them.
     benchmarks: Vec<String>,
-    /// Name the benchmarks and what they compare.
+    /// List the benchmarks and the sides that they compare.
     #[arg(long)]
     list: bool,
-    /// Few and short rounds: for a look, not for a figure. A busy machine is only warned of.
+    /// Few and short rounds, for a rough impression. On a busy machine, only warn.
     #[arg(long)]
     quick: bool,
-    /// Run this side only; may be repeated. --list names them.
+    /// Run this side only; may be repeated. --list names the sides.
     #[arg(long = "side", value_name = "NAME")]
     sides: Vec<String>,
     /// Run only the cases with this text in their names; may be repeated.
@@ -47,17 +47,17 @@ pub struct Arguments {
     /// Files in each of the directory trees [default: 100000, 10000 with --quick].
     #[arg(long, value_name = "FILES")]
     entries: Option<usize>,
-    /// Print everything as JSON, each round included.
+    /// Print everything as JSON, including each round.
     #[arg(long)]
     json: bool,
-    /// Write records, pages and charts into this directory, for instance docs/benchmarks; those of benchmarks that were
-    /// not run stay.
+    /// Write records, pages and charts to this directory, for instance docs/benchmarks. Files of benchmarks that were
+    /// not run stay unchanged.
     #[arg(long, value_name = "DIRECTORY")]
     write: Option<PathBuf>,
-    /// Measure nothing: make the pages and the charts in this directory anew of the records there.
+    /// Measure nothing: make the pages and charts in this directory again, from its records.
     #[arg(long, value_name = "DIRECTORY", conflicts_with_all = ["write", "svg", "json", "list"])]
     redraw: Option<PathBuf>,
-    /// Measure although other programs keep the machine busy.
+    /// Measure even if other programs keep the machine busy.
     #[arg(long)]
     busy: bool,
     /// Leave out the sides that run on anyring.
@@ -66,13 +66,13 @@ pub struct Arguments {
     /// Do not count system calls.
     #[arg(long)]
     no_syscalls: bool,
-    /// Draw a chart per benchmark, an SVG file each, into this directory.
+    /// Draw a chart for each benchmark, as an SVG file in this directory.
     #[arg(long, value_name = "DIRECTORY")]
     svg: Option<PathBuf>,
-    /// Where to put files, on the file system to be measured.
+    /// A directory for files, on the file system to be measured.
     #[arg(long, value_name = "DIRECTORY")]
     dir: Option<PathBuf>,
-    /// Where `anyring`, `anyring-deny` and the preload library are, by default beside this program.
+    /// The directory of `anyring`, `anyring-deny` and the preload library [default: that of this program].
     #[arg(long, value_name = "DIRECTORY")]
     tools: Option<PathBuf>,
 }
@@ -95,16 +95,16 @@ enum Internal {
 
 const EXAMPLES: &str = "\
 Examples:
-  anyring bench --list                     what there is, and what it compares
-  anyring bench --quick                    everything once over, for a look
+  anyring bench --list                     the benchmarks, and what they compare
+  anyring bench --quick                    all benchmarks, with few and short rounds
   anyring bench accept                     10,000 clients: epoll, single-shot and multishot accept
   anyring bench nop --side kernel --side 'kernel, registered'
-  anyring bench send --case 'veth'         only these cases (veth takes root)
+  anyring bench send --case 'veth'         only these cases (veth needs root)
   anyring bench du --entries 1000000 --case hot
                                            a million files: du, anyring du, plain loops of 1 to 64 threads
   anyring bench echo --rounds 15 --window-ms 1000 --json > echo.json
   anyring bench --write docs/benchmarks    all of it, as pages with charts
-  anyring bench --redraw docs/benchmarks   the same pages anew, without measuring
+  anyring bench --redraw docs/benchmarks   the same pages again, without measuring
 
 How it measures:
   speed  time per operation of the baseline over that of the side: above 1 is faster. The median over

@@ -6,7 +6,7 @@ use anyring_engine::support::REGISTRATIONS;
 
 use crate::Injected;
 
-/// `READ #12 of ring 1: short (a transfer of a part)`.
+/// `READ #12 of ring 1: short (a transfer moves only a part)`.
 pub fn describe(injected: &Injected) -> String {
     let Injected { fault, serial, ring, process, pid, .. } = *injected;
     let subject = subject(injected);
@@ -48,7 +48,7 @@ mod tests {
     #[test]
     fn requests_calls_and_processes_are_named() {
         let read = injected(Fault::Short, 12);
-        assert_eq!(describe(&read), "READ #12 of ring 1: short (a transfer of a part)");
+        assert_eq!(describe(&read), "READ #12 of ring 1: short (a transfer moves only a part)");
         let enter = injected(Fault::EnterAgain, 3);
         assert!(describe(&enter).starts_with("enter, call #3 of ring 1: enter-eagain ("));
         let register = Injected { opcode: 0, ..injected(Fault::RegisterBusy, 4) };

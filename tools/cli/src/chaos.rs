@@ -73,9 +73,12 @@ pub fn chaos(arguments: &Chaos) -> ExitCode {
 fn list_faults() -> ExitCode {
     let mut text = String::new();
     for (class, about) in [
-        (Class::Ordinary, "ordinary: a correct program goes on (the default)"),
-        (Class::Failure, "failure: a resource is short; a correct program may give up, and says so"),
-        (Class::Strict, "strict: the ABI allows it, the kernel as it is does not do it"),
+        (Class::Ordinary, "ordinary: a correct program handles these and goes on (the default)"),
+        (
+            Class::Failure,
+            "failure: a resource runs out or a device fails; a correct program may give up, and reports that",
+        ),
+        (Class::Strict, "strict: the ABI allows these, but no kernel does them today"),
     ] {
         text.push_str(&format!("{about}\n"));
         for fault in Fault::ALL.iter().filter(|fault| fault.class() == class) {
@@ -169,7 +172,7 @@ impl Session<'_> {
         }
         let differs = judge.and_then(|judge| judge.judge(outcome));
         if let Some(failure) = &differs {
-            say_error!("anyring: without faults, there is not {failure}");
+            say_error!("anyring: different from the run without faults: {failure}");
         }
         self.record(self.dose.settings, differs.map(|failure| failure.to_string()), &report.injected)?;
         Ok(match outcome.end {
@@ -265,7 +268,9 @@ impl Session<'_> {
             (Settings { seed, ..self.dose.settings }, failure, report.injected, report.unlogged)
         };
         if unlogged > 0 {
-            say_error!("anyring: {unlogged} faults more than the log holds are not looked at");
+            say_error!(
+                "anyring: {unlogged} faults are not considered, because the log had no space for them"
+            );
         }
         let few = self.shrink(&judge, &failure, settings, &injected)?;
         say_error!(
@@ -297,8 +302,10 @@ impl Session<'_> {
         let few = anyring_chaos::shrink(&self.runner, judge, failure, settings, injected, tries, tell);
         bar.finish_and_clear();
         few?.ok_or_else(|| {
-            let what = format!("with the same faults, the program did not fail so again in {tries} runs");
-            Stop::Own(what, "it does not always do the same: try more --tries, or another seed")
+            let what = format!(
+                "with the same faults, the program did not fail in the same way again in {tries} runs"
+            );
+            Stop::Own(what, "the program does not always do the same: use more --tries, or another seed")
         })
     }
 

@@ -23,16 +23,16 @@ pub enum Command {
     Find(Find),
     Du(Box<anyring_du::arguments::Arguments>),
     Bench(Box<anyring_bench::Arguments>),
-    /// Write the libraries that this command carries into a directory
+    /// Write the libraries that this executable contains to a directory
     ///
-    /// They are the two that `anyring run` brings into programs and, in the one file, liburing.so.2 and liburing-ffi.so.2.
-    /// A command that was installed with its libraries beside it carries none.
+    /// These are the two libraries that `anyring run` loads into programs and, in the static one-file anyring, liburing.so.2
+    /// and liburing-ffi.so.2. An anyring that was installed with its libraries as separate files contains none.
     Unpack {
         directory: PathBuf,
     },
     #[command(hide = true)]
     Exec(Exec),
-    /// Print what the user engine has of io_uring, as docs/support.md has it
+    /// Print the operations, flags and registrations of the user engine (the page docs/support.md)
     #[command(hide = true)]
     Support,
     /// Write manual pages into a directory
@@ -42,67 +42,68 @@ pub enum Command {
     Man {
         directory: PathBuf,
     },
-    /// Print what completes the words of this command in a shell
+    /// Print the completions of this command for a shell
     ///
     /// bash: anyring completions bash > ~/.local/share/bash-completion/completions/anyring; zsh: to a file _anyring in a
-    /// directory of $fpath; fish: to ~/.config/fish/completions/anyring.fish. make install does all of it.
+    /// directory of $fpath; fish: to ~/.config/fish/completions/anyring.fish. make install installs all three.
     #[cfg(not(feature = "one-file"))]
     Completions {
         shell: clap_complete::Shell,
     },
 }
 
-/// Run a program with io_uring that works, whatever the machine allows
+/// Run a program with an io_uring that works, even where the kernel's is denied or missing
 ///
-/// The program is executed in place of anyring, so its exit status, its signals and its process id are its own. It
-/// needs no change and may be linked dynamically or statically; it must not be set-user-ID. The programs that it starts
-/// are covered, too. Into a static program the engine is brought by ptrace, which the sandbox must allow.
+/// The program is executed in place of anyring, so exit status, signals and process id are the program's own. The program
+/// need not be changed, and may be linked dynamically or statically; it must not be set-user-ID. Programs that it starts run
+/// under anyring, too. Anyring's io_uring is loaded into a static program by ptrace, which the sandbox must allow.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   anyring run -- fio --ioengine=io_uring --name=job --rw=randread --size=64m --filename=/tmp/file
   anyring run --engine user -- qemu-img convert -m 4 disk.raw disk.qcow2
   UV_USE_IO_URING=1 anyring run --log info -- node server.js
-  anyring run --abi 6.1 -- ./server                     as on that kernel: what it lacks is refused
+  anyring run --abi 6.1 -- ./server                     with the io_uring features of Linux 6.1 only
   anyring run --engine user --stats -- ./server
 
-Environment (what the options set, and what programs started by the program inherit):
+Environment (the options set these variables, and programs that the program starts inherit them):
   ANYRING_ENGINE   auto, kernel or user
   ANYRING_ABI      6.1, 6.12, 6.18 or 7.2
-  ANYRING_LOG      off, info, debug; followed by a comma and a path from the root, or fd=N, for where to
+  ANYRING_LOG      off, info, debug; to log to a file, add a comma and an absolute path, or fd=N
   ANYRING_STATS    text or json
-  ANYRING_PATCH    0: leave every call site to the trap
-  ANYRING_PRELOAD  the preload library, if it is not beside anyring or in ../lib/anyring;
-                   libanyring_inject.so, for static programs, lies in the same directory
-A value that none of them can have is an error.
+  ANYRING_PATCH    0: patch no call of io_uring; each call then raises a signal (a trap)
+  ANYRING_PRELOAD  the preload library, if it is neither in the directory of anyring nor in ../lib/anyring;
+                   libanyring_inject.so, for static programs, must be in the same directory
+An invalid value of a variable is an error.
 
-Without CAP_SYS_ADMIN, anyring's own engine takes no_new_privs: sudo, ping and their like gain no
-privileges in what is started so.
+Without CAP_SYS_ADMIN, anyring's own engine needs no_new_privs: programs such as sudo and ping gain
+no privileges when they are started under anyring.
 
-Exit status: the program's own; 125 where anyring itself fails, 126 where the program cannot be
-executed, 127 where it is not found.")]
+Exit status: the program's own; 125 if anyring itself fails, 126 if the program cannot be executed,
+127 if it is not found.")]
 pub struct Run {
     /// Which engine does the work [default: ANYRING_ENGINE, or auto]
     ///
-    /// auto: the kernel's io_uring where it works, else anyring's own; a ring whose setup asks for a memory layout that this
-    /// kernel does not know (`IORING_SETUP_SQE_MIXED`) gets anyring's own, too (docs/engines.md). kernel: the kernel's,
-    /// whatever it answers. user: anyring's own, even where the kernel's works.
+    /// auto: the kernel's io_uring where it works, or else anyring's own engine; anyring's engine also serves rings with a
+    /// memory layout that this kernel does not know (`IORING_SETUP_SQE_MIXED`; see docs/engines.md). kernel: always the
+    /// kernel's io_uring, even if it is denied. user: always anyring's own engine, even where the kernel's io_uring works.
     #[arg(long, value_enum)]
     pub engine: Option<Engine>,
 
-    /// Which kernel's io_uring anyring's own engine plays: 6.1, 6.12, 6.18, 7.2 [default: ANYRING_ABI, or 7.2]
+    /// Which kernel version anyring's own engine emulates: 6.1, 6.12, 6.18, 7.2 [default: ANYRING_ABI, or 7.2]
     ///
-    /// The program finds that kernel's features, operations, flags and refusals, whatever kernel runs below.
+    /// The program gets the features, operations, flags and errors of that version, whatever the kernel of the machine is.
     #[arg(long, value_name = "VERSION", value_parser = abi)]
     pub abi: Option<Version>,
 
-    /// Say what was done: off, info (a line per process), debug; with ",PATH" or ",fd=N" for where to
+    /// Log what anyring did: off, info (a line per process), debug; add ",PATH" or ",fd=N" to log to a file
     #[arg(long, value_name = "LEVEL")]
     pub log: Option<OsString>,
 
-    /// Tell at its end what each process did with io_uring: rings, operations, errors, what was refused
+    /// Print, at the end of each process, what it did with io_uring: rings, operations, errors, refused requests
     ///
-    /// As text, or as one line of JSON, to where --log goes (standard error). Only anyring's own engine counts.
+    /// As text, or as one line of JSON, to the place of --log (by default standard error). Only work of anyring's own engine
+    /// is counted.
     #[arg(long, value_enum, value_name = "FORMAT", num_args = 0..=1, default_missing_value = "text", require_equals = true)]
     pub stats: Option<Stats>,
 
@@ -131,14 +132,14 @@ pub struct Run {
 fn abi(text: &str) -> Result<Version, String> {
     Version::parse(text.as_bytes()).ok_or_else(|| {
         let played = Version::PLAYED.map(|version| version.to_string());
-        format!("anyring's engine plays {}", played.join(", "))
+        format!("anyring's engine emulates {}", played.join(", "))
     })
 }
 
-/// Run a program and show what becomes of each of its io_uring requests
+/// Run a program and show each of its io_uring requests with its result
 ///
-/// One line per request, when it is done, in strace's grammar: what was asked for, what came of it, how long it took and
-/// how it was done. Programs that the program starts are shown too. It needs no privileges.
+/// Prints one line per request when the request is done, in strace's grammar: the operation with its arguments, the result,
+/// the time that it took, and how it was done. Programs that the program starts are traced, too. No privileges are needed.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -150,48 +151,48 @@ Examples:
   anyring trace -k -e 'slow>1ms' -- ./program
   anyring trace --json -o trace.jsonl -- ./program
 
-Expressions (-e): operations by name (read,write), op=NAME, file=GLOB, ring=N, errors, slow>TIME, slow<TIME (1ms, 20us);
-with ! in front the other way around. All that are given must hold.
+Expressions (-e): operations by name (read,write), op=NAME, file=GLOB, ring=N, errors, slow>TIME, slow<TIME (1ms, 20us).
+A ! before an expression negates it. If several are given, all must hold.
 
-Exit status: the program's own, or 128 and the number of the signal that ended it; 125 where anyring itself fails.")]
+Exit status: the program's own, or 128 plus the number of the signal that ended it; 125 if anyring itself fails.")]
 pub struct Trace {
     /// Which engine does the work [default: ANYRING_ENGINE, or user]
     #[arg(long, value_enum)]
     pub engine: Option<Engine>,
 
-    /// Show only what this holds for; may be given several times
+    /// Show only requests for which this expression holds; may be given several times
     #[arg(short = 'e', value_name = "EXPRESSION")]
     pub expressions: Vec<String>,
 
-    /// Show at most so many bytes of data, and entries of a list
+    /// Show at most this many bytes of data, and entries of a list
     #[arg(short = 's', value_name = "SIZE", default_value_t = 32, value_parser = clap::value_parser!(u16).range(..=1024))]
     pub sample: u16,
 
-    /// Write to a file, not to standard error
+    /// Write to a file instead of standard error
     #[arg(short = 'o', long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
-    /// A table of operations at the end: counts, errors, latencies, bytes; and no lines
+    /// Print a table of operations at the end (counts, errors, latencies, bytes) instead of lines
     #[arg(short = 'c')]
     pub counts: bool,
 
-    /// The table of -c, after the lines
+    /// Print the table of -c after the lines
     #[arg(short = 'C', conflicts_with = "counts")]
     pub counts_too: bool,
 
-    /// A line of JSON for each request (docs/trace-json.md describes them)
+    /// Print a line of JSON for each request (docs/trace-json.md describes the fields)
     #[arg(long)]
     pub json: bool,
 
-    /// Also write a trace that opens in the Perfetto UI (ui.perfetto.dev)
+    /// Also write a trace for the Perfetto UI (ui.perfetto.dev)
     #[arg(long, value_name = "FILE")]
     pub perfetto: Option<PathBuf>,
 
-    /// What looks unhealthy, at the end: overflows, short transfers, batches of one, requests that never end
+    /// Report suspicious behaviour at the end: overflows, short transfers, batches of one, requests that never end
     #[arg(long)]
     pub summary: bool,
 
-    /// The findings of --summary, and no lines
+    /// Print the report of --summary, and no lines
     #[arg(long, conflicts_with_all = ["summary", "json"])]
     pub summary_only: bool,
 
@@ -199,17 +200,17 @@ pub struct Trace {
     #[arg(long)]
     pub enters: bool,
 
-    /// Drop events where the program would have to wait, and count them
+    /// Drop events, and count them, if the program would have to wait for the trace
     #[arg(long)]
     pub lossy: bool,
 
-    /// Show below each request which code of the program submitted it: functions and lines, the innermost first
+    /// Show below each request the code that submitted it: functions and lines, the innermost first
     ///
-    /// The stack is copied at each call of io_uring_enter, up to 16 KiB of it.
+    /// At each call of io_uring_enter, up to 16 KiB of the stack are copied.
     #[arg(short = 'k', long)]
     pub callers: bool,
 
-    /// Programs that the program starts are shown, too; they always are (for who is used to strace)
+    /// Has no effect: programs that the program starts are always traced (accepted for users of strace)
     #[arg(short = 'f')]
     pub follow: bool,
 
@@ -237,18 +238,18 @@ impl Trace {
     }
 }
 
-/// Run a program among faults that io_uring allows, to find what it does not expect
+/// Run a program and inject rare results that io_uring allows, to find bugs in how the program handles them
 ///
-/// Short transfers, interrupted calls, completions late and in another order, multishots that end, CQEs overwritten once
-/// they are reaped: all of that is rare, and the ABI allows it. A correct program passes any seed. Which faults it
-/// meets follows from the seed and what its rings do, never from time; the same seed gives the same faults.
+/// Such results ("faults") are short transfers, interrupted calls, late completions, multishot requests that end, and others
+/// that the ABI allows and that rarely happen. A correct program passes with any seed. The seed and the requests of the
+/// program decide which faults are injected, not the time: the same seed gives the same faults.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   anyring chaos -- ./program                            one run, with a random seed, which is printed
-  anyring chaos --seed 7 --rate 0.1 -- ./program        this seed, and each fault one time in ten
+  anyring chaos --seed 7 --rate 0.1 -- ./program        this seed, with each fault one time in ten
   anyring chaos --runs 1000 --jobs 4 -- ./test          a thousand seeds, until one fails
-  anyring chaos --runs 100 --compare -- ./cat file      where another standard output is a failure, too
+  anyring chaos --runs 100 --compare -- ./cat file      a different standard output is a failure, too
   anyring chaos --runs 100 --expect 'corrupt' -- ./job  a run fails where its output matches
   anyring chaos --faults short,eintr --runs 100 -- ./program
   anyring chaos --faults '!late,!overflow' -- ./program
@@ -256,22 +257,22 @@ Examples:
                                                         which few of the faults make it fail
   anyring chaos --replay few.json                       the program, with these faults and no others
 
-What is a failure: a run without faults comes first (but for a single run). A run fails where it ends otherwise than that one
-(exit status, signal), where it does not end in time, or as --compare and --expect say.
+Failures: with --runs or --shrink, the program first runs once without faults. A later run fails if it ends in another way
+than the first (exit status, signal), if it does not end in time, or as --compare and --expect say.
 
-Exit status: with a single run the program's own, or 128 and the number of the signal that ended it, or 124 where it did
-not end in time. With --runs or --shrink, 0 where all runs pass and 1 where one fails. 125 where anyring itself fails, 130
-where it was interrupted.")]
+Exit status: of a single run the program's own, or 128 plus the number of the signal that ended it, or 124 if it did not
+end in time. With --runs or --shrink, 0 if all runs pass and 1 if one fails. 125 if anyring itself fails, 130 if it was
+interrupted.")]
 pub struct Chaos {
     /// The seed, or the first one [default: a random one]
     #[arg(long, value_name = "N", conflicts_with = "replay")]
     pub seed: Option<u64>,
 
-    /// Go through so many seeds, from --seed on
+    /// Try this many seeds, from --seed on
     #[arg(long, value_name = "M", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "replay")]
     pub runs: Option<u64>,
 
-    /// So many runs at a time
+    /// Run this many at a time
     #[arg(long, short = 'j', value_name = "J", default_value = "1", requires = "runs")]
     pub jobs: NonZero<usize>,
 
@@ -279,46 +280,46 @@ pub struct Chaos {
     #[arg(long, short = 'k', requires = "runs", conflicts_with = "shrink")]
     pub keep_going: bool,
 
-    /// How probable each fault is, where it can be [default: 0.02]
+    /// The probability of each fault, wherever it is possible [default: 0.02]
     #[arg(long, value_name = "P", conflicts_with = "replay")]
     pub rate: Option<f64>,
 
-    /// Which faults: names, all, ordinary, failure, strict; with ! all but these [default: ordinary]
+    /// Which faults: names, all, ordinary, failure, strict; a ! before a name excludes it [default: ordinary]
     ///
-    /// ordinary: a correct program goes on as if nothing had happened. failure: a resource is short, and a correct program may
-    /// give up. strict: the ABI allows it, but no kernel does it today.
+    /// ordinary: a correct program handles these and goes on. failure: a resource runs out or a device fails, and a correct
+    /// program may give up. strict: the ABI allows these, but no kernel does them today.
     #[arg(long, value_name = "LIST", conflicts_with = "replay")]
     pub faults: Option<String>,
 
-    /// Print each fault, what it does and what allows it
+    /// Print the list of faults: what each does, and which manual page or kernel source allows it
     #[arg(long, exclusive = true)]
     pub list_faults: bool,
 
-    /// A run that takes longer counts as a hang, and is killed [default: none for a single run, else 60]
+    /// Kill a run that takes longer, and count it as a hang [default: none for a single run, else 60]
     #[arg(long, value_name = "SECONDS")]
     pub timeout: Option<f64>,
 
-    /// A run fails where its output, standard or error, matches this, and only there
+    /// A run fails if its standard output or error matches this, and in no other case
     #[arg(long, value_name = "REGEX")]
     pub expect: Option<String>,
 
-    /// A run fails where its standard output is not that without faults, too
+    /// A run also fails if its standard output differs from that of the run without faults
     #[arg(long, conflicts_with = "expect")]
     pub compare: bool,
 
-    /// Write what was injected to a file: in the single run, or in the first that fails
+    /// Write the injected faults to a file: those of the single run, or of the first run that fails
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
 
-    /// Inject what a file says that --record has written, and nothing else
+    /// Inject the faults in a file of --record, and no others
     #[arg(long, value_name = "FILE")]
     pub replay: Option<PathBuf>,
 
-    /// Find the few faults with which the program still fails in the same way
+    /// Find a minimal set of faults with which the program still fails in the same way
     #[arg(long)]
     pub shrink: bool,
 
-    /// To shrink, run each candidate up to so many times (programs with threads do not always do the same)
+    /// For --shrink, run each candidate up to this many times (programs with threads do not always do the same)
     #[arg(long, value_name = "K", default_value = "3", requires = "shrink")]
     pub tries: NonZero<u32>,
 
@@ -332,9 +333,9 @@ pub struct Chaos {
     pub program: Vec<OsString>,
 }
 
-/// Find what is in directory trees, as GNU find
+/// Search directory trees, with the language of GNU find
 ///
-/// Its words are find's: paths, and an expression of tests and actions.
+/// The arguments are those of find: paths, and an expression of tests and actions.
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true, after_long_help = anyring_find::HELP)]
 pub struct Find {
@@ -343,7 +344,7 @@ pub struct Find {
     pub words: Vec<OsString>,
 }
 
-/// Execute a static program with the engine in it (for programs that run under anyring)
+/// Execute a static program with anyring's engine in it (used internally under anyring run)
 #[derive(Debug, Args)]
 pub struct Exec {
     /// The file
@@ -388,23 +389,23 @@ impl Engine {
     }
 }
 
-/// Say what this machine's io_uring allows, why it is denied if it is, and what anyring will do
+/// Say whether this machine allows io_uring, what denies it, and what anyring will do
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   anyring doctor
   docker run --rm -v /usr/local:/usr/local:ro debian anyring doctor
   anyring doctor --json | jq .verdict
-  anyring doctor -- fio job.fio                         whether that program will work, and the command to run it
+  anyring doctor -- fio job.fio                         whether anyring can run this program, and by which command
   anyring doctor --json -- fio | jq .program
 
-Exit status: 0 where anyring can run programs, or the program that is named; 1 where it cannot.")]
+Exit status: 0 if anyring can run programs, or the program that is named; 1 if it cannot.")]
 pub struct Doctor {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
 
-    /// A program, with its arguments: how it is linked, which way the engine gets into it, whether it will work here
+    /// A program with its arguments: say how it is linked, how anyring's engine gets into it, and whether it will work here
     #[arg(trailing_var_arg = true, value_name = "PROGRAM", value_hint = ValueHint::CommandWithArguments)]
     pub program: Vec<OsString>,
 }

@@ -78,9 +78,9 @@ fn copy(library: &[u8]) -> Result<PathBuf, String> {
     });
     made.as_ref().map(|(_, path)| path.clone()).map_err(|why| {
         format!(
-            "a copy of {LIBRARY} in memory cannot be made, or has no path (is /proc mounted?), nor one in a directory of \
-             its own ({why}). TMPDIR names where that is made; anyring unpack DIRECTORY writes the files anywhere, for \
-             ANYRING_PRELOAD to name"
+            "a copy of {LIBRARY} cannot be made in memory, or has no path there (is /proc mounted?), and cannot be made in a \
+             directory ({why}). Set TMPDIR to a writable directory, or write the library to a file with anyring unpack \
+             DIRECTORY, and set ANYRING_PRELOAD to the path"
         )
     })
 }
@@ -146,7 +146,9 @@ pub fn image(library: &Path) -> Result<Image, String> {
 /// Why not, for the user.
 pub fn unpack(directory: &Path) -> Result<(), String> {
     if CARRIED.is_empty() {
-        return Err(String::from("this command carries nothing: its files were installed beside it"));
+        return Err(String::from(
+            "this executable contains no libraries: they were installed as separate files",
+        ));
     }
     for (name, _) in CARRIED {
         let name = name.strip_suffix(".gz").unwrap_or(name);

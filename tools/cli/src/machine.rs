@@ -139,7 +139,7 @@ fn why(error: &io::Error, version: &str, disabled: Option<u32>, seccomp: &Seccom
         }
         (Some(libc::ENOMEM), _) => "the limit on locked memory is too low for a ring",
         (Some(libc::EMFILE | libc::ENFILE), _) => "no more descriptors may be opened",
-        _ => "for no reason that is known here",
+        _ => "for an unknown reason",
     };
     text.to_owned()
 }
@@ -248,15 +248,16 @@ fn why_no_trap(answer: Answer) -> Option<String> {
     match answer {
         Answer::Is(true) => None,
         Answer::Is(false) => {
-            Some(String::from("a seccomp filter of ours cannot be installed, or does not act"))
+            Some(String::from("anyring's seccomp filter cannot be installed, or has no effect"))
         }
         Answer::Dies => Some(String::from(KILLS)),
-        Answer::Unknown => Some(String::from("no process can be started to try it")),
+        Answer::Unknown => Some(String::from("no process can be started to test this")),
     }
 }
 
 /// A filter that was there before.
-const KILLS: &str = "a seccomp filter ends processes that make the calls, and outranks ours";
+const KILLS: &str =
+    "a seccomp filter ends processes that make the calls, and takes precedence over anyring's filter";
 
 /// A dynamic program to try the library with, which ends before its `main`: this command, where it is one; else one that
 /// is there as a rule, or at last `program`.
@@ -365,7 +366,7 @@ pub fn why_not_traced(error: &io::Error) -> (String, &'static str) {
             ("no more descriptors may be opened, and the tracer takes two", "raise the limit (ulimit -n)")
         }
         (Some(libc::ESRCH), _) => (
-            "children of this process are in another PID namespace than it, as behind unshare --pid",
+            "children of this process are in another PID namespace, as after unshare --pid",
             "let the program be the first process of that namespace (unshare --pid --fork)",
         ),
         (_, Some(3)) => {
@@ -376,15 +377,15 @@ pub fn why_not_traced(error: &io::Error) -> (String, &'static str) {
             "give that capability, or use a dynamically linked build",
         ),
         (Some(libc::EPERM), _) if traced() => (
-            "a debugger or strace traces this process already, and there can be one only",
-            "let it attach to the running program",
+            "a debugger or strace already traces this process, and only one tracer is possible",
+            "let the debugger attach to the running program",
         ),
         _ => (
-            "the sandbox does not allow it, as container engines do not on kernels before 4.8",
+            "the sandbox does not allow ptrace; container engines allow it on kernels from 4.8 on",
             "allow ptrace (docker run --cap-add SYS_PTRACE), or use a dynamically linked build",
         ),
     };
-    (format!("it takes ptrace ({error}): {why}"), remedy)
+    (format!("static programs need ptrace ({error}): {why}"), remedy)
 }
 
 /// Whether somebody traces this process.

@@ -98,7 +98,10 @@ pub fn examine(words: &[OsString], place: &Place<'_>) -> Option<Program> {
         command: None,
     };
     let Some(path) = search(name) else {
-        program.fails("no such file, neither there nor in PATH", "see its spelling, or give its path");
+        program.fails(
+            "there is no such file, and no such program in PATH",
+            "check the spelling, or give the path",
+        );
         return Some(program);
     };
     program.path = path.display().to_string();
@@ -120,7 +123,8 @@ pub fn examine(words: &[OsString], place: &Place<'_>) -> Option<Program> {
             let error = std::io::Error::from_raw_os_error(-error as i32);
             program.kind = Linkage::Unknown;
             program.linkage = String::from("cannot be read");
-            program.fails(&format!("it may be executed, not read: {error}"), "give read permission");
+            program
+                .fails(&format!("the file may be executed, but not read: {error}"), "give read permission");
         }
     }
     if program.works {
@@ -201,7 +205,7 @@ impl Program {
                 }
                 self.fails(
                     trap.why_not.as_deref().unwrap_or("the preload library does not load"),
-                    "see what is said above of the trap",
+                    "see the lines about the trap above",
                 );
             }
             Linkage::Static | Linkage::StaticPie if injection.works => {
@@ -213,8 +217,8 @@ impl Program {
                 "allow ptrace (docker run --cap-add SYS_PTRACE), or use a dynamically linked build",
             ),
             Linkage::Privileged => self.fails(
-                "a program that gains privileges takes nothing in from the one that starts it",
-                "run it as the user it changes to, so that it gains none",
+                "a program that gains privileges loads no library that its caller names",
+                "run it as the user to which it changes, so that it gains no privileges",
             ),
             Linkage::NoInterpreter => {
                 let names = description.interpreters.iter().chain(&description.linker);

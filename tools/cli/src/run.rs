@@ -266,13 +266,13 @@ fn refuse(program: &Path, kind: Kind) -> Option<ExitCode> {
         Kind::Privileged(privilege) => fail(
             OWN_FAILURE,
             &format!("{shown} is {privilege}"),
-            "a program that gains privileges takes nothing in from the one that starts it",
-            "run it as the user it changes to, so that it gains none",
+            "a program that gains privileges loads no library that its caller names",
+            "run it as the user to which it changes, so that it gains no privileges",
         ),
         Kind::Foreign(machine) => fail(
             NOT_EXECUTABLE,
             &format!("{shown} is for another machine (ELF machine {machine}, or 32-bit)"),
-            "the engine can only be brought into programs of its own kind",
+            "the engine can only be loaded into programs for the same kind of machine",
             "use a build for this machine",
         ),
         // Shells run files of an unknown kind as scripts; the kernel refuses them. Leave the answer to it.

@@ -30,7 +30,10 @@ pub fn trace(arguments: &Trace) -> ExitCode {
         Err(unknown) => return fail(&format!("-e: {unknown}"), "anyring trace --help lists what is known"),
     };
     if arguments.callers && cfg!(feature = "one-file") {
-        return fail("-k is not in the one file", "use the anyring that make build or a package makes");
+        return fail(
+            "the static one-file anyring does not have -k",
+            "use the anyring of make build or of a package",
+        );
     }
     let mut session = match session(arguments, filter) {
         Ok(session) => session,
@@ -125,14 +128,16 @@ impl Heard {
     fn report(&self) {
         let lines = [
             (self.dropped, "were dropped: the buffer was full (without --lossy the program waits)"),
-            (self.unfinished, "are missing: their process ended while it wrote them"),
-            (self.senseless, "were not understood: is the library of another version?"),
+            (self.unfinished, "are missing: the process ended while it wrote them"),
+            (self.senseless, "were not understood: does the library have another version?"),
         ];
         for (count, what) in lines.into_iter().filter(|&(count, _)| count > 0) {
             say_error!("anyring: {count} events {what}");
         }
         if !self.anything {
-            say_error!("anyring: the program told nothing: it was not reached, or did not start");
+            say_error!(
+                "anyring: the program sent no events: the engine did not get into it, or it did not start"
+            );
         }
     }
 }

@@ -27,7 +27,7 @@ pub static FLAG_TABLE: [Flag; 8] = [
     Flag::partly(
         IORING_ENTER_NO_IOWAIT,
         "IORING_ENTER_NO_IOWAIT",
-        "taken, and true without it: no wait here counts as waiting for I/O",
+        "accepted, and without effect: no wait of the user engine counts as waiting for I/O",
     ),
 ];
 

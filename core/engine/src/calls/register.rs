@@ -161,15 +161,14 @@ impl Row {
     }
 }
 
-const UNPINNED: &str =
-    "nothing is pinned: nothing counts against RLIMIT_MEMLOCK, and a transfer into what was unmapped fails";
+const UNPINNED: &str = "memory is not pinned: it does not count against RLIMIT_MEMLOCK, and a transfer into unmapped memory fails";
 
-const COPIES: &str = "everything is copied, an interface's queue left as it is; no DMA buffers as area, no larger pages, nothing is pinned; \
-                      a refill ring in the ring's own memory is mapped by the ring that registered it";
-const BOUNDED_ONLY: &str = "for all rings of the process; not for work that may take for ever, most of which the \
+const COPIES: &str = "all data is copied, and the interface's queue is not configured; the area cannot be a DMA buffer, cannot have larger pages, and is not pinned; \
+                      only the ring that registered it can map a refill ring in the ring's own memory";
+const BOUNDED_ONLY: &str = "applies to all rings of the process; does not limit work that may take for ever, most of which the \
                             kernel does without threads";
-const OF_PROCESS: &str = "without a ring: for the rings of the whole process and of children that it forks, not of one thread, \
-                          and not across `execve`; it binds who calls io_uring, and is no sandbox for who makes other calls";
+const OF_PROCESS: &str = "without a ring, it applies to all rings of the process and of children that it forks, not to one thread, \
+                          and ends at `execve`; it restricts io_uring only, and is no sandbox against other system calls";
 
 /// The table of registrations, by opcode.
 pub static TABLE: [Row; IORING_REGISTER_LAST as usize] = ROWS;
@@ -276,7 +275,7 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
         .argument(Argument::One(structures::RESOURCES_UPDATE))
         .limits(UNPINNED),
         Row::new(Code::IORING_REGISTER_IOWQ_AFF, "IORING_REGISTER_IOWQ_AFF", Any, Unlocked(workers::bind))
-            .limits("for the workers of all rings of the process"),
+            .limits("applies to the workers of all rings of the process"),
         Row::new(
             Code::IORING_UNREGISTER_IOWQ_AFF,
             "IORING_UNREGISTER_IOWQ_AFF",
@@ -344,7 +343,7 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
         )
         .argument(Argument::One(structures::BUFFER_STATUS)),
         Row::new(Code::IORING_REGISTER_NAPI, "IORING_REGISTER_NAPI", One, Ring(napi::register))
-            .limits("by epoll, from Linux 6.9 on; it keeps no list of devices that the program names"),
+            .limits("by epoll, from Linux 6.9 on; a list of devices that the program names is not supported"),
         Row::new(Code::IORING_UNREGISTER_NAPI, "IORING_UNREGISTER_NAPI", Any, Ring(napi::unregister)),
         Row::new(
             Code::IORING_REGISTER_CLOCK,
@@ -398,7 +397,7 @@ const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
             Ring(receive_queues::control),
         )
         .argument(Argument::One(structures::RECEIVE_QUEUE_CONTROL))
-        .limits("an exported queue is imported in the same process only; no second area (`ZCRX_CTRL_ADD_AREA` comes with Linux 7.3)"),
+        .limits("an exported queue can be imported in the same process only; no second area (`ZCRX_CTRL_ADD_AREA` comes with Linux 7.3)"),
         Row::numbered(
             IORING_REGISTER_BPF_FILTER,
             "IORING_REGISTER_BPF_FILTER",

@@ -24,7 +24,7 @@ pub static FLAG_TABLE: [Flag; 21] = [
     Flag::partly(
         IORING_SETUP_IOPOLL,
         "IORING_SETUP_IOPOLL",
-        "no device is polled: transfers with O_DIRECT on storage are done as ever, other files answer `EOPNOTSUPP`",
+        "no device is polled: transfers with O_DIRECT on storage are done in the ordinary way, other files fail with `EOPNOTSUPP`",
     ),
     Flag::yes(IORING_SETUP_SQPOLL, "IORING_SETUP_SQPOLL"),
     Flag::yes(IORING_SETUP_SQ_AFF, "IORING_SETUP_SQ_AFF"),
@@ -33,7 +33,7 @@ pub static FLAG_TABLE: [Flag; 21] = [
     Flag::partly(
         IORING_SETUP_ATTACH_WQ,
         "IORING_SETUP_ATTACH_WQ",
-        "checked; all rings of a process share workers anyway",
+        "the argument is checked; all rings of a process share workers in any case",
     ),
     Flag::yes(IORING_SETUP_R_DISABLED, "IORING_SETUP_R_DISABLED"),
     Flag::yes(IORING_SETUP_SUBMIT_ALL, "IORING_SETUP_SUBMIT_ALL"),
@@ -46,7 +46,7 @@ pub static FLAG_TABLE: [Flag; 21] = [
     Flag::partly(
         IORING_SETUP_NO_MMAP,
         "IORING_SETUP_NO_MMAP",
-        "the pages are not pinned: a program that unmaps them under a live ring loses what would be posted there",
+        "the pages are not pinned: if the program unmaps them while the ring is in use, completions are lost",
     ),
     Flag::yes(IORING_SETUP_REGISTERED_FD_ONLY, "IORING_SETUP_REGISTERED_FD_ONLY"),
     Flag::yes(IORING_SETUP_NO_SQARRAY, "IORING_SETUP_NO_SQARRAY"),

@@ -112,11 +112,14 @@ pub fn argument_of(registration: u32) -> Option<Argument> {
 const HEAD: &str = "\
 # What is supported
 
-The tables of the user engine, by which it answers, printed: `anyring support` writes this page. The kernel
-engine hands everything through; what it has is what the kernel has, here Linux 6.18. *partly* and *no* have their
-reason beside them; what is not there is answered as by a kernel without it. *beside it*: the kernel has it not, but
-some front ends do it on its rings, see [private-operations.md](private-operations.md). *since*: the first kernel that has it;
-`anyring run --abi` gives a program what one of several kernels has, and nothing that is newer.
+Operations, registrations and flags of io_uring, and whether they work on rings of the kernel engine (the kernel's io_uring, here of Linux 6.18) and of
+the user engine (anyring's). `anyring support` writes this page from the tables that the user engine itself uses.
+
+- *partly* and *no* have their reason in the last column. A request or flag that an engine lacks fails with the error of a kernel that lacks it.
+- *newer kernels*: Linux 6.18 does not have it, but newer kernels do.
+- *by anyring*: no kernel has it, but `liburing.so.2` and the crate execute it for rings of the kernel
+  ([private-operations.md](private-operations.md#on-rings-of-the-kernel)).
+- *since* is the first kernel version that has it. With `anyring run --abi`, a program gets only what a chosen version has.
 ";
 
 /// The page.
@@ -142,8 +145,8 @@ const KERNEL: Version = Version::new(6, 18);
 
 fn row(page: &mut String, number: usize, name: &str, since: Option<Version>, support: Support) {
     let kernel = match since {
-        None => "beside it",
-        Some(since) if since > KERNEL => "newer ones",
+        None => "by anyring",
+        Some(since) if since > KERNEL => "newer kernels",
         Some(_) => "yes",
     };
     let since = since.map_or(String::new(), |since| since.to_string());

@@ -50,14 +50,15 @@ impl Benchmark for Accept {
         About {
             name: "accept",
             title: "10,000 clients, a message of 128 bytes each",
-            text: "Each client connects, sends 128 bytes, takes them back, sees the server close and closes. \
-                   A server on one CPU and its clients on another, over the loopback interface, so many clients at once as the case says. \
-                   The servers have room for 1 KiB. The epoll server is edge-triggered, accepts until nobody is there and tries a receive right at accept. \
-                   The ring's server has an accept, single-shot or multishot, a receive per connection, and a send with the close linked to it \
-                   (SINGLE_ISSUER, DEFER_TASKRUN; `direct` accepts into direct descriptors); the same binary on both engines. \
-                   The bare loop accepts, receives, sends and closes one after the other, each time waiting. \
-                   An operation is a connection; `epoll` runs under the filter that denies io_uring to anyring, as it would beside it in a container; `epoll, no filter` does without. \
-                   CPU time and system calls are the server's.",
+            text: "Each client connects, sends 128 bytes, receives them back, waits for the server to close, and closes. The server \
+                   runs on one CPU and its clients on another, over the loopback interface; the case says how many clients run at the \
+                   same time. The server's buffers have 1 KiB. The epoll server is edge-triggered, accepts until no connection is \
+                   waiting, and tries a receive right after each accept. The server with a ring has an accept (single-shot or \
+                   multishot), a receive per connection, and a send with a linked close (SINGLE_ISSUER, DEFER_TASKRUN; `direct` \
+                   accepts into direct descriptors); the same binary runs on both engines. The bare loop accepts, receives, sends and \
+                   closes with one connection after the other, by blocking calls. An operation is a connection. `epoll` runs under the \
+                   seccomp filter that denies io_uring to anyring, because a program in the same container would, too; `epoll, no \
+                   filter` runs without it. CPU time and system calls are those of the server.",
             goal: "at least epoll's speed and at most 1.05 of its CPU; multishot costs no more CPU than single-shot",
             baseline: "epoll",
         }

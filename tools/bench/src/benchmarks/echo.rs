@@ -50,13 +50,14 @@ impl Benchmark for Echo {
         About {
             name: "echo",
             title: "echo server, messages of 128 bytes on keep-alive connections",
-            text: "A server on one CPU and its clients on another, over the loopback interface; each connection has one message under way. \
-                   The epoll server is edge-triggered, tries a receive right at accept and none after a short one. \
-                   The ring's server has single-shot accepts, receives and sends, the next receive in flight while it sends; \
-                   the same binary on both engines, plain, with DEFER_TASKRUN (`deferred`), and with DEFER_TASKRUN, direct descriptors and POLL_FIRST, \
-                   which is the kernel at its best with these (`tuned`). `multishot` has one accept, and one receive per connection into at most 256 provided buffers (DEFER_TASKRUN). \
-                   `epoll` runs under the filter that denies io_uring to anyring, as it would beside it in a container; `epoll, no filter` does without. \
-                   CPU time and system calls are the server's.",
+            text: "The server runs on one CPU and its clients on another, over the loopback interface; each connection has one message \
+                   in flight. The epoll server is edge-triggered, tries a receive right after each accept, and does not try another \
+                   after a short receive. The server with a ring has single-shot accepts, receives and sends, and has the next receive \
+                   in flight while it sends. The same binary runs on both engines: plain, with DEFER_TASKRUN (`deferred`), and with \
+                   DEFER_TASKRUN, direct descriptors and POLL_FIRST (`tuned`), with which the kernel is fastest. `multishot` has one \
+                   accept, and one receive per connection into at most 256 provided buffers (DEFER_TASKRUN). `epoll` runs under the \
+                   seccomp filter that denies io_uring to anyring, because a program in the same container would, too; `epoll, no \
+                   filter` runs without it. CPU time and system calls are those of the server.",
             goal: "at least as fast as epoll, at every number of connections",
             baseline: "epoll",
         }

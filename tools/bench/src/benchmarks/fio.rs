@@ -64,9 +64,10 @@ impl Fio {
         let about = About {
             name: "fio-read",
             title: "fio, cached random reads of 4 KiB",
-            text: "fio's own defaults but for what the title names: one job, a file of 256 MiB in the page cache, \
-                   `invalidate=0`, `norandommap`. Batches of 16 are fio's `iodepth_batch_submit` and `iodepth_batch_complete`. \
-                   CPU time is that of all of fio's threads and processes, less what it takes to start and end. psync has no depth.",
+            text: "fio with its default options except those that the title names: one job, a file of 256 MiB in the page cache, \
+                   `invalidate=0`, `norandommap`. Batches of 16 are fio's `iodepth_batch_submit` and `iodepth_batch_complete`. CPU \
+                   time is that of all of fio's threads and processes, without the time that fio takes to start and end. psync has no \
+                   depth.",
             goal: "at least 1.0 of the kernel's io_uring at depth 1, 8 and 32",
             baseline: "kernel",
         };
@@ -78,8 +79,8 @@ impl Fio {
         let about = About {
             name: "fio-direct",
             title: "fio, O_DIRECT random reads of 4 KiB at depth 32",
-            text: "One job, a file of 256 MiB, `direct=1`, `norandommap`; what the disk of the machine does is in every side. \
-                   CPU time is that of all of fio's threads and processes, less what it takes to start and end.",
+            text: "One job, a file of 256 MiB, `direct=1`, `norandommap`. The speed of the machine's disk affects all sides. CPU time \
+                   is that of all of fio's threads and processes, without the time that fio takes to start and end.",
             goal: "at least 0.85 of the kernel's io_uring",
             baseline: "kernel",
         };

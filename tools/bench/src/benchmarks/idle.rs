@@ -31,11 +31,11 @@ impl Benchmark for Idle {
         About {
             name: "idle",
             title: "memory of an idle connection that is waited for",
-            text: "10,000 open connections on which nothing happens; what is measured is waiting for each of them, \
-                   by an edge-triggered registration or by a receive. `memory` is by how much the process grew, per connection; \
-                   `kernel memory` by how much the machine's slabs did, which other processes change too. \
-                   The sockets themselves are in neither, nor are the buffers that a program keeps ready for single-shot receives. \
-                   Time and CPU are those of beginning to wait.",
+            text: "10,000 open connections on which nothing happens. Measured is what it takes to wait for each of them, by an \
+                   edge-triggered registration or by a receive. `memory` is the growth of the process, per connection; `kernel memory` \
+                   is the growth of the machine's slabs, which other processes change, too. Neither includes the sockets themselves, \
+                   nor the buffers that a program keeps ready for single-shot receives. Time and CPU time are those of beginning to \
+                   wait.",
             goal: "under 1 KiB for a connection",
             baseline: "epoll",
         }

@@ -29,10 +29,11 @@ impl Benchmark for Meta {
         About {
             name: "meta",
             title: "open, statx and close of cached files",
-            text: "1024 small files in 16 directories, all cached. Separately: 64 opens, then 64 statx by path, then 64 closes, \
-                   so many per enter as the depth says. As a chain: open into a direct descriptor, statx, close of the slot, linked; \
-                   an operation is then the whole chain. The same binary on both engines (SINGLE_ISSUER, DEFER_TASKRUN); \
-                   `plain calls` does the same one call after the other. System calls per operation are the mean over the three.",
+            text: "1024 small files in 16 directories, all cached. Separately: 64 opens, then 64 statx by path, then 64 closes, with \
+                   as many requests per enter as the depth says. As a chain: open into a direct descriptor, statx, and close of the \
+                   slot, linked; an operation is then the whole chain. The same binary runs on both engines (SINGLE_ISSUER, \
+                   DEFER_TASKRUN); `plain calls` makes the same system calls one after the other. System calls per operation are the \
+                   mean of the three.",
             goal: "ahead of the kernel's io_uring at depth 1 and 64",
             baseline: "kernel",
         }

@@ -29,11 +29,12 @@ impl Benchmark for Nop {
         About {
             name: "nop",
             title: "no-ops, 1, 2, 4 and 16 per io_uring_enter",
-            text: "The way through the ring with nothing to do at its end: fill in the requests, enter, take the completions. \
-                   The same binary with inline system calls on both engines; `registered` enters by the registered ring descriptor \
-                   (IORING_REGISTER_RING_FDS); `unpatched` leaves its call site as it is, so that every enter is a trap; \
-                   `engine, called` has the engine linked in and calls it as a function. `getppid` is what a plain system call costs. \
-                   Of two threads one sleeps: it is there because the kernel counts references to a descriptor only where its table is shared.",
+            text: "The cost of the ring itself, with requests that do nothing: fill in the requests, enter, take the completions. The \
+                   same binary, with inline system calls, runs on both engines. `registered` enters by the registered ring descriptor \
+                   (IORING_REGISTER_RING_FDS); `unpatched` does not patch the call site, so that every enter is a trap; `engine, \
+                   called` has the engine linked into the program and calls it as a function. `getppid` is the cost of a plain system \
+                   call. In the cases with two threads, one of them sleeps; it is there because the kernel counts references to a \
+                   descriptor only if its table is shared.",
             goal: "a no-op costs less than on the kernel's io_uring; registration gains, or there is nothing left to gain",
             baseline: "kernel",
         }

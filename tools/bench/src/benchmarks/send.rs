@@ -98,14 +98,15 @@ impl Benchmark for Send {
         About {
             name: "send",
             title: "messages of 200 bytes to 64 KiB",
-            text: "One sender, which takes 32 buffers of its own in turn and takes a buffer again when its notification has come. \
-                   Over the loopback interface, where a process on another CPU drops what comes, without ever sleeping, so that no send pays \
-                   for waking it; there a zero-copy send ends in a copy on arrival; \
-                   and over a veth pair into a network namespace, MTU 65535, where a program drops every packet on arrival: there no byte is copied, \
-                   as on the way to a network card. The ring's sends wait for their results, one per enter, or eight, as in the measurements of the series that brought SEND_ZC \
-                   (SINGLE_ISSUER, DEFER_TASKRUN); `fixed` sends from registered buffers. MSG_ZEROCOPY reads its notifications when half the buffers are out. \
-                   `send` and MSG_ZEROCOPY run under the filter that denies io_uring to anyring, as they would beside it in a container; `send, no filter` does without. \
-                   An operation is a message; CPU time and system calls are the sender's.",
+            text: "One sender with 32 buffers, which it uses in turn; it uses a buffer again when its notification has arrived. There \
+                   are two networks. Over the loopback interface, a process on another CPU drops the data, and never sleeps, so that \
+                   no send has to wake it; a zero-copy send is copied on arrival there. Over a veth pair into a network namespace, \
+                   with MTU 65535, a program drops every packet on arrival; no byte is copied there, as on the way to a network card. \
+                   The sends of a ring wait for their results, with one or eight sends per enter, as in the measurements of the \
+                   patches that introduced SEND_ZC (SINGLE_ISSUER, DEFER_TASKRUN); `fixed` sends from registered buffers. MSG_ZEROCOPY \
+                   reads its notifications when half the buffers are in use. `send` and MSG_ZEROCOPY run under the seccomp filter that \
+                   denies io_uring to anyring, because a program in the same container would, too; `send, no filter` runs without it. \
+                   An operation is a message; CPU time and system calls are those of the sender.",
             goal: "SEND_ZC at least 0.95 of the better of send and MSG_ZEROCOPY; 1.5 times send at 60 KiB over veth; eight datagrams of 200 bytes per enter at least 1.2 of send",
             baseline: "send",
         }

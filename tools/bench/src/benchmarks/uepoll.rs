@@ -48,10 +48,11 @@ impl Benchmark for Http {
         About {
             name: "uepoll",
             title: "HTTP server with keep-alive connections, 80 bytes per answer",
-            text: "A server on one CPU and its clients on another, over the loopback interface; each connection has one request under way, 20,000 in all. \
-                   The server is the same but for what it waits by: epoll, edge- and level-triggered, and the ring of uepoll, by default and with each of its feeders; \
-                   `spinning` looks for events for 100 µs before it sleeps. With `thread`, that is on the server's CPU. \
-                   Times are those of the clients; CPU time and system calls are the server's.",
+            text: "The server runs on one CPU and its clients on another, over the loopback interface; each connection has one request \
+                   in flight, and there are 20,000 requests in all. The sides differ only in how the server waits: by epoll, edge- and \
+                   level-triggered, or by the ring of uepoll, with the default feeder and with each of its feeders; `spinning` polls \
+                   for events for 100 µs before it sleeps. With `thread`, the feeder's thread runs on the server's CPU. Times are \
+                   those of the clients; CPU time and system calls are those of the server.",
             goal: "2.5 times epoll at 1 connection (spinning), more than epoll at 200, and nowhere less than 0.97 by default",
             baseline: "epoll",
         }
@@ -143,9 +144,11 @@ impl Benchmark for Events {
         About {
             name: "uepoll-events",
             title: "events alone: taking those of ready files, and raising them",
-            text: "`64 ready files`: a thread on another CPU writes to 64 eventfds; measured is how long it takes to have their events, from when all are written. \
-                   `notified by a thread`: a thread on another CPU posts work and notifies, again and again; the consumer sleeps where there is none. By an eventfd in epoll, edge-triggered and never read; or by a raised event of a set. \
-                   `64 raised and taken`: one thread raises 64 events and takes them, or writes 64 eventfds and takes their events by epoll.",
+            text: "`64 ready files`: a thread on another CPU writes to 64 eventfds; measured is the time from the last write until the \
+                   consumer has all events. `notified by a thread`: a thread on another CPU posts work and notifies the consumer, \
+                   again and again; the consumer sleeps if there is no work. It is notified by an eventfd in epoll (edge-triggered and \
+                   never read), or by a raised event of a set. `64 raised and taken`: one thread raises 64 events and takes them, or \
+                   writes to 64 eventfds and takes their events by epoll.",
             goal: "1.5 times epoll for files, 10 times for raised events",
             baseline: "epoll",
         }

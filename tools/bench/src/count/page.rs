@@ -14,16 +14,16 @@ const MORE_CALLS: (f64, f64) = (1.02, 0.02);
 const MORE_INSTRUCTIONS: (f64, f64) = (1.05, 0.0);
 
 const HEAD: &str = "\
-# What an operation takes, counted
+# System calls and instructions per operation
 
-Counts do not depend on how fast or how busy a machine is. `make count` counts anew what anyring takes and fails where one has
-risen; `make count ARGS=--write` writes this page. What an operation is, the page of the benchmark of the same name says; the start of
-`true` is all that it and its parent do until it has ended.
+Counts do not depend on how fast or how busy a machine is. `make count` counts the operations of anyring again, and fails if a count has
+risen; `make count ARGS=--write` writes this page. The page of the benchmark with the same name says what an operation is; for the start of
+`true`, it is everything that `true` and its parent do until `true` has ended.
 
-System calls are counted by the tracepoint `raw_syscalls:sys_enter`, in the measured process: what a longer run makes more than a
-shorter one, over the operations that it does more. Each is the most of three counts. Instructions are those of user space, counted by
-callgrind with the engine linked into the workload, its loop included. An increase of 2% and 0.02 calls, or of 5% of the
-instructions, is none.
+System calls are counted by the tracepoint `raw_syscalls:sys_enter` in the measured process, in a short and in a longer run: the difference of the
+calls is divided by the difference of the operations. Each figure is the highest of three counts. Instructions are those in user space, counted by
+callgrind with the engine linked into the workload, and include the workload's loop. An increase of up to 2% and 0.02 calls, or of up to 5% of the
+instructions, does not count.
 
 | benchmark | case | side | count per operation |
 |---|---|---|---|

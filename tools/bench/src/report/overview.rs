@@ -8,27 +8,27 @@ use crate::benchmarks;
 
 const HEAD: &str = "# Benchmarks
 
-What anyring costs, beside what it is compared to. Each line links to a page with all figures, how they were measured and the command
-that measures them again. The pages are made of the records in this directory (`NAME.json`): `tools/bench/run --write docs/benchmarks`
-measures and writes them, `--redraw docs/benchmarks` makes them anew of the records.
+The speed and cost of anyring, compared with the kernel's io_uring, epoll and plain system calls. Each line links to a page with all figures, how
+they were measured, and the command that measures them again. The pages are made from the records in this directory (`NAME.json`):
+`tools/bench/run --write docs/benchmarks` measures and writes records and pages, `--redraw docs/benchmarks` makes the pages again from the records.
 
-- **Result** is the worst figure that the goal is about, a median over the rounds, with its case and side. A speed above 1 is faster
-  than what it is compared to; CPU time, time and memory below the bound are better.
-- **Verdict** is `met`, or by how much the bound was missed. `within the spread` means that some rounds reached it: the
-  machine's noise is larger than the miss.
-- **Load** is the load average when the measurement began. Above 0.5 the machine was not quiet: look at ratios, not at times. All
+- **Result** is the worst of the figures to which the goal applies, as a median over the rounds, with its case and side. A *side* is one of the programs
+  or engines that are compared. A speed above 1 means faster than the other side; CPU time, time and memory are better if they are below the bound.
+- **Verdict** is `met`, or says by how much the goal was missed. `within the spread` means that some rounds reached the goal: the rounds
+  differ by more than the miss.
+- **Load** is the load average when the measurement began. Above 0.5, other work was running on the machine: then compare ratios, not times. All
   sides of a benchmark ran in the same run, in interleaved rounds, and a ratio compares sides of the same round.
 ";
 
 const TAIL: &str = "
-## What the tables of the benchmarks say
+## How to read the tables of the benchmarks
 
-- A line is a median over the rounds; `best..worst` are the fastest and the slowest round.
-- `speed` and `CPU` are the medians (with the lowest and the highest) of the ratios within each round to the baseline that the
-  page names: a speed above 1 is faster, CPU below 1 is cheaper.
-- CPU time is that of the measured process (of the server, where there are clients) with all its threads.
-- System calls are counted in runs of their own (`anyring bench --help` says how); calls that a filter traps are not among them.
-- In the charts blue is the kernel's io_uring, orange and its neighbours are anyring, green is epoll, grey are plain calls, purple are
+- Each line has medians over the rounds; `best..worst` are the fastest and the slowest round.
+- `speed` and `CPU` are ratios to the baseline that the page names, computed within each round; shown is the median, with the lowest and the
+  highest. A speed above 1 is faster than the baseline, and CPU below 1 takes less CPU time.
+- CPU time is that of the measured process (if there are clients, of the server) with all its threads.
+- System calls are counted in separate runs (`anyring bench --help` says how); calls that a filter traps are not counted.
+- In the charts, blue is the kernel's io_uring, shades of orange are anyring, green is epoll, grey are plain calls, and purple are
   other tools.
 ";
 

@@ -55,7 +55,7 @@ fn section(results: &Results, outcome: &Outcome) -> String {
     }
     let _ = writeln!(
         text,
-        "\n[All benchmarks, and what the columns say](README.md)\n\n![{}]({}.svg)",
+        "\n[All benchmarks, and what the columns mean](README.md)\n\n![{}]({}.svg)",
         about.title, about.name
     );
     let titles = titles(outcome);

@@ -15,8 +15,8 @@ use crate::request::{Flags, RequestId, version};
 use crate::ring::Core;
 use crate::ring::drive::error_queue;
 
-const LIMITS: &str = "of sockets and the null device; other files' are their drivers'. TX_TIMESTAMP of sockets that \
-                      queue no errors, and no packets with their time stamps";
+const LIMITS: &str = "commands of sockets and of the null device only; commands of other files are defined by their drivers. TX_TIMESTAMP \
+                      only on sockets that queue neither errors nor packets with their time stamps";
 
 const GETS: u64 = SocketOp::SOCKET_URING_OP_GETSOCKOPT as u64;
 const SETS: u64 = SocketOp::SOCKET_URING_OP_SETSOCKOPT as u64;

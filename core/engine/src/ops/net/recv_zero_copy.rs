@@ -43,7 +43,7 @@ pub const RECV_ZC: Op = Op::new(
 .block(tell_of_event)
 .finish(go_on_after_telling)
 .unused(Unused::OFF.with(Unused::ADDR).with(Unused::ADDR3))
-.limits("copies, as the kernel does where a packet is not in the area")
+.limits("copies the data, as the kernel does if a packet is not in the area")
 .faults(chaos::ZERO_COPY_RECEIVES)
 .errors(&[
     Errno::EINVAL,

@@ -1,0 +1,634 @@
+//! The blocks of code in the pages of the repository. Each has a kind, the word behind its first fence, and each kind a test:
+//!
+//! | kind | what is done with the block |
+//! |---|---|
+//! | `console` | bash runs every command, in a directory that looks like the root of the sources; each must end well, and print what the page shows. `STAND_INS` names the programs that something else stands in for, `NOT_RUN` the commands that are not run: of these the grammar is checked, and each subcommand, option, script, make target and variable that they name. `VARIES` names what a page shows and a run here does not print |
+//! | `c` | `frontends/liburing/tests/docs.rs` compiles and links each, and runs whole programs |
+//! | `rust` | the documentation tests of the crate `anyring` compile and run each: its page is included in `frontends/anyring/src/lib.rs` |
+//! | `python` | python3 runs it |
+//! | `dockerfile`, `yaml`, `ini` | its form is checked, and the command lines of anyring in it; `quality/places/recipes` uses some |
+//! | `text` | no code; `TEXTS` says what it is, and which are parts of the sources |
+//!
+//! A block of another kind is an error, and so is a row of the tables that nothing needs. Commands of anyring in the running
+//! text are checked as those that are not run.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod pages;
+
+use pages::{Block, commands};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Mutex;
+use support::{anyring, compile};
+
+/// A program for readers to put theirs in its place, or one that is not on every machine: what is run instead.
+struct StandIn {
+    name: &'static str,
+    what: What,
+    why: &'static str,
+}
+
+enum What {
+    /// A shell script.
+    Script(&'static str),
+    /// `stories.c`, which reads, writes and syncs files through a ring.
+    Ring,
+}
+
+/// What `docker` and `podman` are here: what follows IMAGE is run on this machine.
+const CONTAINER: &str = "\
+    [ \"$1\" = run ] || exit 1\n\
+    entry=''\n\
+    while [ \"$1\" != IMAGE ]; do\n\
+        [ \"$1\" != --entrypoint ] || entry=$2\n\
+        shift || exit 1\n\
+    done\n\
+    shift\n\
+    [ -n \"$entry\" ] || { entry=$1 && shift; }\n\
+    [ \"$entry\" = /anyring ] || exit 1\n\
+    exec anyring \"$@\"";
+
+const STAND_INS: &[StandIn] = &[
+    StandIn { name: "PROGRAM", what: What::Ring, why: "the reader's" },
+    StandIn { name: "./program", what: What::Script("exec ./planted order"), why: "the reader's" },
+    StandIn { name: "./server", what: What::Ring, why: "the reader's" },
+    StandIn { name: "./test", what: What::Script("true"), why: "the reader's" },
+    StandIn {
+        name: "docker",
+        what: What::Script(CONTAINER),
+        why: "no daemon; make test-places has containers",
+    },
+    StandIn {
+        name: "podman",
+        what: What::Script(CONTAINER),
+        why: "needs root; make test-places has containers",
+    },
+    StandIn {
+        name: "make",
+        what: What::Script("PATH=${PATH#*:} exec make --dry-run \"$@\""),
+        why: "CI calls the targets",
+    },
+    StandIn {
+        name: "npx",
+        what: What::Script("exec \"$@\""),
+        why: "would fetch; make check-packages has it",
+    },
+    StandIn { name: "node", what: What::Ring, why: "not everywhere; quality/programs/node.sh runs it" },
+    StandIn { name: "java", what: What::Ring, why: "not everywhere; quality/programs/netty.sh runs it" },
+    StandIn { name: "fio", what: What::Ring, why: "not everywhere; quality/programs/fio.sh runs it" },
+    StandIn { name: "qemu-io", what: What::Ring, why: "not everywhere; quality/programs/qemu.sh runs it" },
+    StandIn { name: "qemu-img", what: What::Ring, why: "not everywhere; quality/programs/qemu.sh runs it" },
+    StandIn {
+        name: "mariadbd",
+        what: What::Ring,
+        why: "not everywhere; quality/programs/mariadb.sh runs it",
+    },
+    StandIn { name: "postgres", what: What::Ring, why: "not everywhere; quality/places/recipes runs it" },
+];
+
+/// Commands that are checked, and not run: the page, how the command begins, and why.
+const NOT_RUN: &[(&str, &str, &str)] = &[
+    ("docs/adding-an-operation.md", "git show ", "the sources may be there without their history"),
+    ("docs/adding-an-operation.md", "cargo test ", "a test of the same run"),
+    (
+        "docs/chaos.md",
+        "anyring chaos --seed 1 --runs 100 --faults ",
+        "on versions of crates that make test-chaos-programs builds",
+    ),
+    (
+        "docs/chaos.md",
+        "anyring chaos --seed 1 --runs 10 --faults ",
+        "on a version of Netty that make test-chaos-programs fetches",
+    ),
+    ("docs/chaos.md", "cd target/chaos/netty", "make test-chaos-programs makes the directory"),
+    ("docs/install.md", "cp ", "installs for the whole machine"),
+    ("docs/install.md", "cargo install ", "builds for minutes; make check-packages does so"),
+    ("docs/install.md", "python3 -m venv ", "make check-packages does so, with the wheel"),
+    ("docs/install.md", "venv/bin/", "needs the wheel; make check-packages does so"),
+    ("docs/install.md", "npm install ", "needs the package; make check-packages does so"),
+    ("docs/install.md", "dpkg -i ", "installs for the whole machine; make check-packages does so"),
+    ("docs/install.md", "podman load ", "needs root and the image; make check-packages does so"),
+    ("docs/liburing.md", "export PKG_CONFIG_PATH=", "needs an installation; scripts/check-install does so"),
+    ("docs/liburing.md", "cc -o program ", "needs an installation; scripts/check-install does so"),
+    ("docs/mutants.md", "cargo install cargo-mutants", "fetches and builds"),
+    ("CONTRIBUTING.md", "anyring-simulation ", "a command of another package"),
+    ("quality/chaos/README.md", "", "takes up to half an hour; make test-chaos-programs"),
+    ("quality/programs/README.md", "", "takes minutes; make test-programs"),
+    ("tools/bench/README.md", "anyring bench --quick", "takes minutes"),
+    ("tools/bench/README.md", "anyring bench accept", "takes minutes"),
+    ("tools/bench/README.md", "tools/bench/run ", "takes half an hour, and writes pages of the sources"),
+    (
+        "tools/bench/README.md",
+        "anyring bench --redraw ",
+        "writes pages of the sources; tests/bench.rs redraws copies",
+    ),
+    ("tools/bench/README.md", "anyring-deny ", "commands of other packages"),
+    ("tools/bench/README.md", "valgrind ", "needs valgrind and the command of another package"),
+    ("tools/bench/README.md", "perf ", "needs perf and the command of another package"),
+];
+
+/// The status with which a command ends, where that is not 0: the page, how the command begins, the statuses.
+const ENDS: &[(&str, &str, &[i32])] = &[
+    ("docs/chaos.md", "anyring chaos -- ./program", &[0, 1]), // by its seed
+    ("docs/chaos.md", "anyring chaos --seed 7 --shrink", &[1]),
+    ("docs/chaos.md", "anyring chaos --seed 1 --runs 100 -- ./planted order", &[1]),
+    ("docs/chaos.md", "anyring chaos --seed 1 --runs 100 --shrink", &[1]),
+    ("docs/chaos.md", "anyring chaos --replay few.json ", &[1]),
+];
+
+/// Lines that a page shows and a run here need not print: the page, how the command begins, what the line contains, and why.
+const VARIES: &[(&str, &str, &str, &str)] = &[
+    ("docs/trace.md", "anyring trace -s 4 -e 'slow>1ms'", "FSYNC", "whether the disk is slow"),
+    ("docs/trace.md", "anyring trace -k ", "> __libc_start_call_main", "the C library's debug information"),
+];
+
+/// What a block of text is.
+enum Text {
+    /// What is meant for people, and why no test can tell whether it is right.
+    Said(&'static str),
+    /// A part of this file, in which `...` stands for lines that are left out.
+    PartOf(&'static str),
+}
+
+/// Every block of text: its page, how it begins, and what it is.
+const TEXTS: &[(&str, &str, Text)] = &[
+    ("ARCHITECTURE.md", "  unmodified program", Text::Said("a drawing of the layers")),
+    (
+        "ARCHITECTURE.md",
+        " frontend ",
+        Text::Said("a list of modules; core/engine/tests/layers.rs has their order"),
+    ),
+    ("ARCHITECTURE.md", " program ", Text::Said("a drawing of a request's way")),
+    ("docs/adding-an-operation.md", "pub const WAITID", Text::PartOf("core/engine/src/ops/waitid.rs")),
+    ("docs/adding-an-operation.md", "#[test]", Text::PartOf("core/engine/tests/waitid.rs")),
+    ("docs/containers.md", "FATAL:", Text::Said("messages of PostgreSQL")),
+    ("docs/containers.md", "can't open:", Text::Said("a message of QEMU")),
+    ("docs/containers.md", "fio: pid", Text::Said("a message of fio")),
+    ("docs/containers.md", "error(io):", Text::Said("messages of TigerBeetle and Zig")),
+    ("docs/containers.md", "java.lang", Text::Said("a message of Netty")),
+    ("docs/trace.md", "[", Text::Said("a line of anyring trace; tools/trace/tests/text.rs has such lines")),
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+fn blocks() -> Vec<Block> {
+    pages::blocks(&root())
+}
+
+fn blocks_of(kind: &str) -> impl Iterator<Item = Block> {
+    blocks().into_iter().filter(move |block| block.kind == kind)
+}
+
+#[test]
+fn every_block_is_of_a_kind_that_has_a_test() {
+    let mut counts = BTreeMap::<String, usize>::new();
+    for block in blocks() {
+        let kinds = ["console", "c", "rust", "python", "dockerfile", "yaml", "ini", "text"];
+        let place = block.place();
+        assert!(
+            kinds.contains(&block.kind.as_str()),
+            "{place}: no test takes blocks of the kind {:?}",
+            block.kind
+        );
+        *counts.entry(block.kind).or_default() += 1;
+    }
+    println!("{counts:?}");
+}
+
+#[test]
+fn texts_are_what_they_are_said_to_be() {
+    let mut used = vec![false; TEXTS.len()];
+    for block in blocks_of("text") {
+        let row =
+            TEXTS.iter().position(|(page, start, _)| *page == block.page && block.text.starts_with(start));
+        let row = row.unwrap_or_else(|| panic!("{}: TEXTS does not say what this is", block.place()));
+        used[row] = true;
+        match TEXTS[row].2 {
+            Text::Said(what) => assert!(!what.is_empty(), "{}", block.place()),
+            Text::PartOf(file) => is_part_of(&block, file),
+        }
+    }
+    all_used("TEXTS", &used, |row| format!("{}: {}", TEXTS[row].0, TEXTS[row].1));
+}
+
+/// The lines stand in the file, in this order, `...` aside, which stands for some.
+fn is_part_of(block: &Block, file: &str) {
+    let source = squeezed(&fs::read_to_string(root().join(file)).unwrap());
+    let (mut rest, text) = (source.as_str(), squeezed(&block.text));
+    for part in text.split(" ... ") {
+        let place = block.place();
+        let at = rest
+            .find(part)
+            .unwrap_or_else(|| panic!("{place}: {file} has no such lines, or not here:\n{part}"));
+        rest = &rest[at + part.len()..];
+    }
+}
+
+/// The text with one blank for each piece of white space.
+fn squeezed(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn all_used(table: &str, used: &[bool], row: impl Fn(usize) -> String) {
+    let needless = used.iter().position(|used| !used);
+    assert!(
+        needless.is_none(),
+        "{table} has a row that nothing needs: {}",
+        row(needless.unwrap_or_default())
+    );
+}
+
+#[test]
+fn rust_is_tested_by_the_crate() {
+    let crate_ = root().join("frontends/anyring");
+    let source = fs::read_to_string(crate_.join("src/lib.rs")).unwrap();
+    let included: Vec<PathBuf> = source
+        .split("include_str!(\"")
+        .skip(1)
+        .map(|rest| crate_.join("src").join(rest.split('"').next().unwrap()).canonicalize().unwrap())
+        .collect();
+    for block in blocks_of("rust") {
+        let is_tested = included.contains(&root().join(&block.page));
+        assert!(is_tested, "{}: frontends/anyring/src/lib.rs does not include this page", block.place());
+    }
+}
+
+#[test]
+fn python_runs() {
+    for block in blocks_of("python") {
+        let mut python = Command::new("python3");
+        python.args(["-c", &block.text]).env("PYTHONPATH", root().join("packaging/python"));
+        let output = python.env("PYTHONDONTWRITEBYTECODE", "1").output();
+        let output = output.unwrap_or_else(|error| panic!("python3 is needed to test: {error}"));
+        assert!(output.status.success(), "{}: {output:?}", block.place());
+    }
+}
+
+#[test]
+fn dockerfiles_have_instructions() {
+    for block in blocks_of("dockerfile") {
+        for line in block.text.lines() {
+            let (instruction, rest) = line.split_once(' ').unwrap_or((line, ""));
+            let known = ["FROM", "COPY", "ENTRYPOINT", "CMD", "ENV", "RUN"].contains(&instruction);
+            assert!(known && !rest.is_empty(), "{}: no instruction: {line}", block.place());
+            if rest.starts_with('[') {
+                serde_json::from_str::<Vec<String>>(rest).unwrap_or_else(|error| panic!("{line}: {error}"));
+            }
+            if ["ENTRYPOINT", "CMD", "RUN"].contains(&instruction) {
+                checked(&block.place(), &as_command(rest));
+            }
+        }
+    }
+}
+
+/// A list of strings as the command line that it means.
+fn as_command(line: &str) -> String {
+    line.replace("\", \"", " ").replace(['[', ']', '"'], "")
+}
+
+#[test]
+fn units_have_sections_and_settings() {
+    for block in blocks_of("ini") {
+        let place = block.place();
+        assert!(block.text.starts_with('['), "{place}: a setting before the first section");
+        for line in block.text.lines().filter(|line| !line.starts_with('[')) {
+            let (name, value) = line.split_once('=').unwrap_or_else(|| panic!("{place}: no setting: {line}"));
+            assert!(name.chars().all(char::is_alphanumeric) && !value.is_empty(), "{place}: {line}");
+            checked(&place, value);
+        }
+    }
+}
+
+/// No parser: lists, keys and how they are indented, in the subset that the pages use.
+#[test]
+fn yaml_is_indented_and_closed() {
+    for block in blocks_of("yaml") {
+        let (mut above, mut opens) = (vec![0], true);
+        for line in block.text.lines() {
+            let place = format!("{}: {line}", block.place());
+            let item = line.trim_start_matches(' ');
+            let indent = line.len() - item.len();
+            assert!(!item.is_empty() && !item.contains('\t'), "{place}");
+            above.retain(|level| *level <= indent);
+            if above.last() != Some(&indent) {
+                assert!(opens, "{place}: indented, and nothing opens above");
+                above.push(indent);
+            }
+            // What follows a dash is one level further in.
+            let entry = item.strip_prefix("- ").unwrap_or(item);
+            if entry.len() < item.len() {
+                above.push(indent + 2);
+            }
+            let (key, value) = entry.split_once(':').unwrap_or(("", entry));
+            let value = value.trim();
+            let is_key = !key.is_empty() && key.chars().all(|c| c.is_alphanumeric() || "_-".contains(c));
+            assert!(is_key || entry.len() < item.len(), "{place}: neither a key nor an item of a list");
+            opens = value.is_empty();
+            for (open, close) in [('[', ']'), ('{', '}')] {
+                assert_eq!(entry.matches(open).count(), entry.matches(close).count(), "{place}");
+            }
+            if value.starts_with('[') {
+                serde_json::from_str::<Vec<String>>(value).unwrap_or_else(|error| panic!("{place}: {error}"));
+            }
+            checked(&place, &as_command(value));
+        }
+    }
+}
+
+#[test]
+fn commands_in_the_text_exist() {
+    let mut count = 0;
+    for page in pages::pages(&root()) {
+        let text = fs::read_to_string(&page).unwrap();
+        let mut inside = false;
+        for (number, line) in text.lines().enumerate() {
+            inside ^= line.starts_with("```");
+            for span in line.split('`').skip(1).step_by(2).filter(|_| !inside) {
+                if span.split_whitespace().next().is_some_and(|word| word == "anyring" || word == "make") {
+                    checked(&format!("{}:{}", page.display(), number + 1), span);
+                    count += 1;
+                }
+            }
+        }
+    }
+    assert!(count >= 100, "{count}");
+}
+
+/// What can be told of a command that is not run.
+fn checked(place: &str, command: &str) {
+    let output = Command::new("bash").args(["-n", "-c", command]).output().unwrap();
+    assert!(output.status.success(), "{place}: {command}: {}", String::from_utf8_lossy(&output.stderr));
+    let words: Vec<&str> = command.split(" #").next().unwrap_or_default().split_whitespace().collect();
+    for (at, word) in words.iter().enumerate() {
+        let rest = &words[at + 1..];
+        match word.rsplit('/').next().unwrap() {
+            "anyring" if at == 0 || !words[at - 1].starts_with(['-', '>']) => anyring_has(place, &[], rest),
+            "anyring-bench" => anyring_has(place, &["bench"], rest),
+            "make" if at == 0 => make_has(place, rest),
+            "cargo" if at == 0 && rest.first() == Some(&"test") => has_test(place, rest),
+            "cargo" if at == 0 && rest.contains(&"--path") => {
+                let path = rest[rest.iter().position(|word| *word == "--path").unwrap() + 1];
+                assert!(root().join(path).join("Cargo.toml").exists(), "{place}: no package in {path}");
+            }
+            _ => {}
+        }
+    }
+    // A script of the sources, with the variables before it.
+    let (variables, program): (Vec<&str>, Vec<&str>) =
+        words.iter().partition(|word| word.split_once('=').is_some_and(|(name, _)| is_variable(name)));
+    let Some(program) = program.first().filter(|word| word.contains('/') && !word.starts_with(['/', '<']))
+    else {
+        return;
+    };
+    let path = root().join(program);
+    let is_made = program.starts_with("target/") || program.starts_with("venv/");
+    let script = fs::read_to_string(&path).unwrap_or_default();
+    if is_made || !script.starts_with("#!") {
+        return;
+    }
+    let directory = path.parent().unwrap();
+    let sources: String = fs::read_dir(directory)
+        .unwrap()
+        .filter_map(|entry| fs::read_to_string(entry.unwrap().path()).ok())
+        .collect();
+    for variable in variables {
+        let name = variable.split('=').next().unwrap();
+        assert!(sources.contains(name), "{place}: nothing in {} reads {name}", directory.display());
+    }
+    for option in words.iter().filter(|word| word.starts_with("--")) {
+        assert!(script.contains(option), "{place}: {program} has no {option}");
+    }
+}
+
+fn is_variable(name: &str) -> bool {
+    !name.is_empty() && name.chars().all(|c| c.is_ascii_uppercase() || c == '_')
+}
+
+/// The words of a command are a subcommand of anyring's, and options that its help names.
+fn anyring_has(place: &str, before: &[&str], words: &[&str]) {
+    let own: Vec<&str> = words.iter().take_while(|word| !["--", "|", ";"].contains(word)).copied().collect();
+    let names = own.iter().take_while(|word| word.chars().all(|c| c.is_ascii_lowercase() || c == '-'));
+    let mut path: Vec<&str> = before.to_vec();
+    let mut help = help_of(&path).unwrap();
+    let mut helps = help.clone();
+    for name in names.filter(|name| !name.starts_with('-')) {
+        path.push(name);
+        match help_of(&path) {
+            // A command without subcommands takes the word as an argument, and has the same help.
+            Some(deeper) if deeper != help => {
+                helps += &deeper;
+                help = deeper;
+            }
+            Some(_) => break,
+            None => panic!("{place}: there is no {}", path.join(" ")),
+        }
+        if path.as_slice() == ["bench"] && own.get(1) != Some(&"workload") {
+            break;
+        }
+        if !["bench", "workload"].contains(name) {
+            break;
+        }
+    }
+    for word in own.iter().filter(|word| word.starts_with('-')) {
+        let option = word.split(['=', '[']).next().unwrap();
+        let is_long = option.len() > 2 && !option.starts_with("--");
+        // A language of its own: -name, -type.
+        if is_long && path.first() == Some(&"find") {
+            continue;
+        }
+        let known = helps.split(|c: char| c.is_whitespace() || "[=<".contains(c));
+        let known = known.map(|word| word.trim_matches(|c: char| ",=[.`:'".contains(c)));
+        assert!(
+            known.clone().any(|word| word == option),
+            "{place}: anyring {} has no {option}",
+            path.join(" ")
+        );
+    }
+}
+
+/// What `--help` says of a subcommand, if there is such a subcommand.
+fn help_of(path: &[&str]) -> Option<String> {
+    static HELPS: Mutex<BTreeMap<String, Option<String>>> = Mutex::new(BTreeMap::new());
+    let mut helps = HELPS.lock().unwrap();
+    let of = |path: &[&str]| {
+        let output = Command::new(anyring()).args(path).arg("--help").output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        output.status.success().then_some(text)
+    };
+    helps.entry(path.join(" ")).or_insert_with(|| of(path)).clone()
+}
+
+/// The words of a call of make are targets and variables of the Makefile.
+fn make_has(place: &str, words: &[&str]) {
+    let makefile = fs::read_to_string(root().join("Makefile")).unwrap();
+    for word in words {
+        let word = word.trim_matches('\'');
+        if let Some((name, _)) = word.split_once('=') {
+            if is_variable(name) {
+                assert!(makefile.contains(&format!("$({name}")), "{place}: the Makefile reads no {name}");
+            }
+        } else if !word.contains(['*', '/', '\'']) && !word.starts_with('-') {
+            let is_target = makefile.lines().any(|line| line.starts_with(&format!("{word}:")));
+            let is_value = words.iter().any(|other| other.contains("='"));
+            assert!(is_target || is_value, "{place}: make has no target {word}");
+        }
+    }
+}
+
+/// `cargo test -p PACKAGE --test NAME`: there is such a test.
+fn has_test(place: &str, words: &[&str]) {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]).current_dir(root());
+    let json: serde_json::Value = serde_json::from_slice(&cargo.output().unwrap().stdout).unwrap();
+    let value = |option: &str| words[words.iter().position(|word| *word == option).unwrap() + 1];
+    let mut packages = json["packages"].as_array().unwrap().iter();
+    let package = packages.find(|package| package["name"] == value("-p"));
+    let package = package.unwrap_or_else(|| panic!("{place}: there is no package {}", value("-p")));
+    let mut targets = package["targets"].as_array().unwrap().iter();
+    assert!(targets.any(|target| target["name"] == value("--test")), "{place}: there is no such test");
+}
+
+/// What the commands of a page find: the sources, the command where `make` builds it, and what stands in for other programs.
+fn workplace(page: &str) -> PathBuf {
+    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("pages").join(page.replace('/', "-"));
+    let _ = fs::remove_dir_all(&place);
+    let built = place.join("target/release");
+    fs::create_dir_all(built.join("one-file")).unwrap();
+    fs::create_dir_all(place.join("bin")).unwrap();
+    for entry in fs::read_dir(root()).unwrap().map(Result::unwrap) {
+        let name = entry.file_name().into_string().unwrap();
+        if name != "target" && !name.starts_with('.') {
+            symlink(entry.path(), place.join(name)).unwrap();
+        }
+    }
+    for name in ["anyring", "libanyring_preload.so", "libanyring_inject.so"] {
+        symlink(anyring().with_file_name(name), built.join(name)).unwrap();
+    }
+    symlink(anyring(), built.join("one-file/anyring")).unwrap();
+    // Those of the pages, whose sources are there.
+    let stories = compile("stories-debug", "stories.c", &["-g", "-O0"]);
+    symlink(&stories, place.join("stories")).unwrap();
+    symlink(compile("planted", "planted.c", &["-pthread"]), place.join("planted")).unwrap();
+    symlink(compile("planted-repaired", "planted.c", &["-DFIXED", "-pthread"]), place.join("repaired"))
+        .unwrap();
+    for stand_in in STAND_INS {
+        let path = match stand_in.name.strip_prefix("./") {
+            Some(name) => place.join(name),
+            None => place.join("bin").join(stand_in.name),
+        };
+        match stand_in.what {
+            // A copy, so that the process has the name of what it stands in for.
+            What::Ring => drop(fs::copy(&stories, &path).unwrap()),
+            What::Script(text) => {
+                fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            }
+        }
+    }
+    for file in ["app.py", "app.js", "server.mjs"] {
+        fs::write(place.join(file), "print()\n").unwrap();
+    }
+    place
+}
+
+fn run_in(place: &Path, command: &str) -> Output {
+    let built = place.join("target/release");
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut bash = Command::new("bash");
+    bash.args(["-c", command]).current_dir(place);
+    bash.env("PATH", format!("{}:{}:{path}", place.join("bin").display(), built.display()));
+    // Of make, for the targets that the dry run shows.
+    bash.env_remove("CARGO_TARGET_DIR").env_remove("MAKEFLAGS");
+    bash.env("ANYRING_ENGINE", "user").output().unwrap()
+}
+
+#[test]
+fn commands_run_and_print_what_is_shown() {
+    let mut used = [vec![false; NOT_RUN.len()], vec![false; ENDS.len()], vec![false; VARIES.len()]];
+    let mut workplaces = BTreeMap::new();
+    let (mut run, mut checked_only, mut all, mut wrong) = (0, 0, String::new(), String::new());
+    for block in blocks_of("console") {
+        for command in commands(&block) {
+            let pick = |rows: Vec<(&str, &str)>| {
+                rows.iter().position(|(page, start)| *page == block.page && command.text.starts_with(start))
+            };
+            if let Some(row) = pick(NOT_RUN.iter().map(|row| (row.0, row.1)).collect()) {
+                used[0][row] = true;
+                checked_only += 1;
+                checked(&command.place, &command.text);
+                continue;
+            }
+            checked(&command.place, &command.text);
+            let ends = pick(ENDS.iter().map(|row| (row.0, row.1)).collect());
+            ends.into_iter().for_each(|row| used[1][row] = true);
+            let place = workplaces.entry(block.page.clone()).or_insert_with(|| workplace(&block.page));
+            let output = run_in(place, &command.text);
+            run += 1;
+            let _ = writeln!(all, "{}", command.text);
+            let said = [&output.stdout[..], &output.stderr[..]].map(String::from_utf8_lossy).concat();
+            // The command tells its status itself.
+            let status =
+                if command.text.ends_with("echo $?") { 0 } else { output.status.code().unwrap_or(-1) };
+            let is_right = ends.map_or(&[0][..], |row| ENDS[row].2).contains(&status);
+            if !is_right || output.status.code().is_none() {
+                let _ = writeln!(wrong, "{}: {}: {}\n{said}", command.place, command.text, output.status);
+            }
+            let printed: Vec<String> = said.lines().map(shape).collect();
+            for line in command.output.iter().filter(|line| !line.is_empty() && *line != "...") {
+                let varies = VARIES.iter().position(|row| {
+                    row.0 == block.page && command.text.starts_with(row.1) && line.contains(row.2)
+                });
+                varies.into_iter().for_each(|row| used[2][row] = true);
+                if varies.is_none() && !printed.contains(&shape(line)) {
+                    let place = &command.place;
+                    let _ = writeln!(wrong, "{place}: {} does not print: {line}\nbut:\n{said}", command.text);
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+    println!("{run} commands were run, {checked_only} checked");
+    all_used("NOT_RUN", &used[0], |row| format!("{}: {}", NOT_RUN[row].0, NOT_RUN[row].1));
+    all_used("ENDS", &used[1], |row| format!("{}: {}", ENDS[row].0, ENDS[row].1));
+    all_used("VARIES", &used[2], |row| format!("{}: {}", VARIES[row].0, VARIES[row].2));
+    for stand_in in STAND_INS {
+        assert!(!stand_in.why.is_empty());
+        let is_named = all.split(|c: char| c.is_whitespace()).any(|word| word == stand_in.name);
+        assert!(is_named, "STAND_INS has a row that nothing needs: {}", stand_in.name);
+    }
+}
+
+/// A line without what differs from run to run: numbers, times, and the thread that did a request.
+fn shape(line: &str) -> String {
+    let mut shape = String::new();
+    let mut rest = line.chars().peekable();
+    while let Some(c) = rest.next() {
+        if !c.is_ascii_digit() {
+            shape.push(c);
+            continue;
+        }
+        while rest.peek().is_some_and(|c| c.is_ascii_hexdigit() || ".x".contains(*c)) {
+            rest.next();
+        }
+        shape.push('N');
+    }
+    for unit in ["Nus", "Nms", "Nns", "Ns"] {
+        shape = shape.replace(&format!("<{unit}>"), "<T>");
+    }
+    let words = shape.split_whitespace().map(|word| match word {
+        "Nus" | "Nms" | "Nns" | "Ns" => "T",
+        other => other,
+    });
+    let shape = words.collect::<Vec<_>>().join(" ");
+    let ways = [" inline", " caller", " worker N", " readiness"];
+    let way = ways.iter().find_map(|way| shape.strip_suffix(way));
+    way.map_or(shape.clone(), |start| format!("{start} WAY"))
+}
