@@ -12,6 +12,7 @@ done
 [ "$quick" = 0 ] || return 0
 "$top/scripts/need" qemu-system-x86_64:qemu-system-x86 cpio xz:xz-utils curl || exit 1
 
+. "$top/scripts/guest.sh"
 kernel() { "$top/scripts/debian-kernel" "$1"; }
 
 # The root with glibc as an initial RAM file system, which tells by the serial line what the command did.
@@ -19,26 +20,13 @@ make_guest() {
     cp -a "$(root glibc)" "$1"
     "$top/scripts/copy-linked" "$1" "$deny"
     cp "$deny" "$1/places/deny"
-    cp "$(command -v busybox)" "$1/bin/busybox"
-    cat >"$1/init" <<'END'
-#!/bin/busybox sh
-export PATH=/usr/local/bin:/usr/bin:/bin
-busybox mount -t proc proc /proc
-busybox mount -t devtmpfs dev /dev
-busybox mount -t tmpfs tmpfs /tmp
-busybox ip link set lo up
-exec <dev/null >/dev/ttyS0 2>&1
-/bin/sh /command
-echo "exit status: $?"
-busybox poweroff -f
-END
-    chmod +x "$1/init"
-    (cd "$1" && find . | cpio -o -H newc --quiet) >"$work/guest.cpio"
+    guest_begin "$1" "$(command -v busybox)"
+    guest_pack "$1" >"$work/guest.cpio"
 }
 
 # in_kernel SUITE DENIES COMMAND...: DENIES is the beginning of a shell's command that ends with COMMAND: it denies io_uring.
 in_kernel() {
-    local image denies=$2 command=$work/command.$BASHPID console=$work/console.$BASHPID
+    local image denies=$2 command=$work/command.$BASHPID
     image=$(kernel "$1") && root guest >/dev/null || return
     shift 2
     mkdir -p "$command"
@@ -47,18 +35,10 @@ in_kernel() {
         printf '%s ' "$denies" && echo "${*@Q}"
     } >"$command/command"
     (cd "$command" && echo command | cpio -o -H newc --quiet) | cat "$work/guest.cpio" - >"$command.cpio"
-    # The emulator breaks newer kernels now and then (in their patching of their own code): such a machine says nothing
-    # of the program.
-    local try
-    for try in 1 2 3 4 5 6; do
-        timeout --kill-after=5 300 qemu-system-x86_64 -accel tcg -cpu max -m 2048 -display none -nodefaults \
-            -no-reboot -serial stdio -kernel "$image" -initrd "$command.cpio" \
-            -append 'console=ttyS0 quiet loglevel=3 panic=-1' </dev/null | tr -d '\r' >"$console"
-        grep -qE 'Kernel panic|Oops|BUG: |WARNING: ' "$console" || break
-    done
-    rm -r "$command" "$command.cpio"
-    sed '/^exit status: /,$d' "$console"
-    return "$(sed -n 's/^exit status: //p' "$console" | grep . || echo 124)"
+    local status=0
+    guest_boot amd64 "$image" "$command.cpio" 300 || status=$?
+    rm -r "$command" "$command".cpio*
+    return $status
 }
 
 in_bullseye() { in_kernel bullseye 'exec /places/deny' "$@"; }

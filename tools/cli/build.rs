@@ -67,10 +67,10 @@ fn given(directory: &Path) -> Vec<PathBuf> {
 /// Builds the images, by a cargo of its own: they need other settings than the command, `panic = "abort"` above all.
 fn build(sources: &Path, out: &Path) -> Vec<PathBuf> {
     let (target, arch) = (variable("TARGET"), variable("CARGO_CFG_TARGET_ARCH"));
-    if arch != "x86_64" || variable("CARGO_CFG_TARGET_ENV") != "gnu" {
+    if !["x86_64", "aarch64"].contains(&arch.as_str()) || variable("CARGO_CFG_TARGET_ENV") != "gnu" {
         fail(&format!(
-            "the libraries that anyring brings into programs are built for x86_64-unknown-linux-gnu, not for {target}: programs of \
-             musl take the same ones. ANYRING_IMAGES=DIRECTORY names those of another build; ANYRING_IMAGES=none builds the command \
+            "the libraries that anyring brings into programs are built for x86_64-unknown-linux-gnu and aarch64-unknown-linux-gnu, \
+             not for {target}: programs of musl take the same ones. ANYRING_IMAGES=DIRECTORY names those of another build; ANYRING_IMAGES=none builds the command \
              without them"
         ));
     }

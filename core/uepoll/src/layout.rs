@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use anyring_engine::abi::Errno;
+use anyring_engine::os::page_bytes;
 
 /// What the header begins with.
 pub const MAGIC: u32 = 0xeb01_eb01;
@@ -12,8 +13,6 @@ pub const HEADER_BYTES: usize = 128;
 
 /// The most items: one more, all of them being inserted at a time, would not fit into 16 bits of the counter.
 pub const MOST_ITEMS: u32 = u16::MAX as u32;
-
-const PAGE_BYTES: usize = 4096;
 
 /// One registered file, or one event that threads raise.
 #[repr(C)]
@@ -77,9 +76,9 @@ impl Geometry {
         let index_length = items.next_power_of_two() as usize * size_of::<u32>();
         Ok(Geometry {
             items,
-            header_length: header_length.next_multiple_of(PAGE_BYTES),
+            header_length: header_length.next_multiple_of(page_bytes()),
             // Whole pages, for the program maps it by itself: a power of two all the same.
-            index_length: index_length.next_multiple_of(PAGE_BYTES),
+            index_length: index_length.next_multiple_of(page_bytes()),
         })
     }
 

@@ -11,12 +11,7 @@
 
 extern crate alloc;
 
-#[cfg(target_arch = "x86_64")]
-#[path = "entry_x86_64.rs"]
-mod entry;
-#[cfg(target_arch = "aarch64")]
-#[path = "entry_aarch64.rs"]
-mod entry;
+mod arch;
 mod frontend;
 mod stack;
 mod start;

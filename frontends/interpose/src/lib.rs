@@ -8,6 +8,7 @@
 
 extern crate alloc;
 
+mod arch;
 pub mod calls;
 pub mod credentials;
 pub mod descriptors;

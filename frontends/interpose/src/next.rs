@@ -4,7 +4,7 @@
 //! else binds this library to a particular C library, so that one build serves all. Before glibc 2.34
 //! `dlsym` lives in a library that a program need not have; glibc's own names for it lead there.
 
-use core::arch::asm;
+use crate::arch::weak;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
@@ -15,36 +15,6 @@ pub enum Place {
     Anywhere,
     /// `RTLD_NEXT`: behind this library.
     Next,
-}
-
-/// The address of a weak symbol, null where nobody defines it. Each object that refers to it must say
-/// that it is weak.
-macro_rules! weak {
-    ($name:literal) => {{
-        let address: *mut c_void;
-        // SAFETY: reads this library's own table of addresses.
-        #[cfg(target_arch = "x86_64")]
-        unsafe {
-            asm!(
-                concat!(".weak ", $name),
-                concat!("mov {}, qword ptr [rip + ", $name, "@GOTPCREL]"),
-                out(reg) address,
-                options(nostack, readonly, pure, preserves_flags),
-            );
-        }
-        // SAFETY: as above.
-        #[cfg(target_arch = "aarch64")]
-        unsafe {
-            asm!(
-                concat!(".weak ", $name),
-                concat!("adrp {0}, :got:", $name),
-                concat!("ldr {0}, [{0}, #:got_lo12:", $name, "]"),
-                out(reg) address,
-                options(nostack, readonly, pure, preserves_flags),
-            );
-        }
-        address
-    }};
 }
 
 /// The C library's list of the environment; `None` in a program that has no C library.

@@ -11,13 +11,6 @@
 
 extern crate alloc;
 
-// `patch::entry` saves the vector registers that code for the baseline changes, and no wider ones.
-#[cfg(all(target_arch = "x86_64", target_feature = "avx", not(anyring_sanitizer)))]
-compile_error!(
-    "the preload library is built for x86-64 without AVX (no -C target-cpu=native): a patched call site of the program does not \
-     save the vector registers that such code changes"
-);
-
 #[cfg(not(test))]
 pub mod answer;
 pub mod arch;
@@ -27,14 +20,11 @@ pub mod frontend;
 pub mod inside;
 #[cfg(not(test))]
 pub mod interpose;
-#[cfg(target_arch = "x86_64")]
-pub mod patch;
-#[cfg(not(target_arch = "x86_64"))]
-#[path = "patch_none.rs"]
-pub mod patch;
 #[cfg(not(test))]
 pub mod probe;
 pub mod start;
 pub mod threads;
+
+pub use arch::patch;
 
 anyring_runtime::runtime!();

@@ -12,6 +12,7 @@
 //! then fails the exchange. Larger requests are mappings of their own.
 
 use crate::sys;
+use anyring_engine::os::page_bytes;
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -25,7 +26,6 @@ const CLASSES: [usize; 23] = [
 const LARGEST_CLASS: usize = 65536;
 /// Alignment beyond which a request gets a mapping of its own.
 const LARGEST_ALIGNMENT: usize = 4096;
-const PAGE: usize = 4096;
 const CHUNK: usize = 1 << 20;
 /// Room for 16 GiB.
 const MAX_CHUNKS: usize = 1 << 14;
@@ -189,15 +189,20 @@ fn map_aligned(length: usize, alignment: usize) -> Option<usize> {
     if address > start {
         unmap(start, address - start);
     }
-    let end = address + length.next_multiple_of(PAGE);
-    if start + whole.next_multiple_of(PAGE) > end {
-        unmap(end, start + whole.next_multiple_of(PAGE) - end);
+    let end = address + length.next_multiple_of(page_bytes());
+    let mapped_to = start + whole.next_multiple_of(page_bytes());
+    if mapped_to > end {
+        unmap(end, mapped_to - end);
     }
     Some(address)
 }
 
 fn map_layout(layout: Layout) -> Option<usize> {
-    if layout.align() <= PAGE { map(layout.size()) } else { map_aligned(layout.size(), layout.align()) }
+    if layout.align() <= page_bytes() {
+        map(layout.size())
+    } else {
+        map_aligned(layout.size(), layout.align())
+    }
 }
 
 // SAFETY: slots of a class are at least as large and as aligned as the layouts it serves, `class`
@@ -234,7 +239,7 @@ unsafe impl GlobalAlloc for Allocator {
         let new = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
         match (class(layout), class(new)) {
             (Some(before), Some(after)) if before == after => return pointer,
-            (None, None) if layout.align() <= PAGE => {
+            (None, None) if layout.align() <= page_bytes() => {
                 // SAFETY: `pointer` is a mapping of its own with this size.
                 let moved = unsafe { sys::remap(pointer as usize, layout.size(), new_size) };
                 return usize::try_from(moved).map_or(ptr::null_mut(), |moved| moved as *mut u8);

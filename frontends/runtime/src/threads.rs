@@ -6,6 +6,7 @@
 //! `SLOTS` when it is off its stack for good, and that is what makes the stack free for the next.
 
 use crate::{arch, sys};
+use anyring_engine::os::page_bytes;
 use core::ffi::{CStr, c_void};
 use core::ops::Range;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
@@ -13,7 +14,6 @@ use linux_raw_sys::errno::EAGAIN;
 use linux_raw_sys::general as raw;
 
 const STACK_BYTES: usize = 256 << 10;
-const GUARD_BYTES: usize = 4096;
 /// A slot's thread id while its thread is being started.
 const CLAIMED: u32 = u32::MAX;
 
@@ -128,10 +128,10 @@ fn stack(slot: &Slot) -> Result<usize, i32> {
     }
     let flags = raw::MAP_NORESERVE | raw::MAP_STACK;
     // SAFETY: new memory, wherever the kernel likes.
-    let mapped = unsafe { sys::map(0, GUARD_BYTES + STACK_BYTES, raw::PROT_READ | raw::PROT_WRITE, flags) };
+    let mapped = unsafe { sys::map(0, page_bytes() + STACK_BYTES, raw::PROT_READ | raw::PROT_WRITE, flags) };
     let mapped = usize::try_from(mapped).map_err(|_| EAGAIN as i32)?;
     // SAFETY: the lowest page of what was just mapped.
-    unsafe { sys::protect(mapped, GUARD_BYTES, raw::PROT_NONE) };
+    unsafe { sys::protect(mapped, page_bytes(), raw::PROT_NONE) };
     slot.stack.store(mapped, Ordering::Relaxed);
     Ok(mapped)
 }
@@ -148,7 +148,7 @@ fn start(
     let above = usize::try_from(storage.end).unwrap_or(0);
     let below = usize::try_from(-storage.start).unwrap_or(0);
     let room = size_of::<Block>().max(above) + below + 2 * size_of::<usize>();
-    let top = stack(slot)? + GUARD_BYTES + STACK_BYTES;
+    let top = stack(slot)? + page_bytes() + STACK_BYTES;
     let block = (top - size_of::<Block>().max(above)) as *mut Block;
     let block = (block.addr() & !(align_of::<Block>() - 1)) as *mut Block;
     if room > STACK_BYTES / 4 {

@@ -20,7 +20,7 @@
 //! A filter is for life and outlives `exec`; so that chains of programs do not pile them up,
 //! [`crate::trap`] installs one only where calls do not trap already.
 
-use crate::arch::AUDIT_ARCH;
+use crate::arch::{AUDIT_ARCH, FORKS};
 use crate::{low, stub};
 use anyring_runtime::{arch, credentials, sys};
 use core::ops::Range;
@@ -244,7 +244,7 @@ fn assemble(reach: &Reach) -> Assembler {
     code.if_equal(raw::__NR_mmap, Label::Map, Label::Next);
     code.if_equal(raw::__NR_rt_sigaction, Label::Action, Label::Next);
     if reach.text.is_some() {
-        for &number in TEXT_CALLS {
+        for &number in FORKS.iter().chain(TEXT_CALLS) {
             code.if_equal(number, Label::Text, Label::Next);
         }
         for number in credentials::CALLS {
@@ -332,8 +332,6 @@ fn assemble(reach: &Reach) -> Assembler {
 /// credentials. `clone3` is hidden there:
 /// what it may ask of signal actions the filter cannot see, and every program knows `clone`.
 const TEXT_CALLS: &[u32] = &[
-    #[cfg(target_arch = "x86_64")]
-    raw::__NR_fork,
     raw::__NR_rt_sigprocmask,
     raw::__NR_rt_sigpending,
     raw::__NR_execve,
@@ -569,8 +567,9 @@ mod tests {
             for (places, within) in [(inside, true), (outside, false)] {
                 for place in places {
                     let run = |number| run(&reach, number, place, [17, 1, 0, 8, 0, 0]);
-                    for number in TEXT_CALLS
+                    for number in FORKS
                         .iter()
+                        .chain(TEXT_CALLS)
                         .copied()
                         .chain(credentials::CALLS)
                         .chain([raw::__NR_rt_sigaction, raw::__NR_prctl])

@@ -1,5 +1,6 @@
 //! What can be told of a program before it runs: how the engine gets into it.
 
+use crate::arch;
 use alloc::vec::Vec;
 use anyring_runtime::sys;
 use core::ffi::CStr;
@@ -50,7 +51,6 @@ const PT_LOAD: u32 = 1;
 const PT_INTERP: u32 = 3;
 const PT_DYNAMIC: u32 = 2;
 const ET_DYN: u16 = 3;
-const OWN_MACHINE: u16 = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
 
 /// A descriptor that is closed in the end.
 struct File(i32);
@@ -198,7 +198,7 @@ impl Elf {
         let half = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
         let machine = half(18);
         let is_64_bit = head[4] == 2;
-        if machine != OWN_MACHINE || !is_64_bit {
+        if machine != arch::ELF_MACHINE || !is_64_bit {
             return Err(Kind::Foreign(machine));
         }
         let (start, size, count) = (long(head, 32), u64::from(half(54)), u64::from(half(56)));

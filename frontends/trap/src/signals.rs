@@ -121,16 +121,9 @@ pub unsafe fn set_kernel_action(signal: usize, action: Option<&Action>, old: Opt
 
 /// An action of ours.
 fn own_action(handler: Handler, flags: u32, mask: u64) -> Action {
-    let restorer = if cfg!(target_arch = "x86_64") { SA_RESTORER } else { 0 };
-    Action {
-        handler: handler as usize,
-        flags: (flags | raw::SA_SIGINFO | restorer) as usize,
-        restorer: if restorer == 0 { 0 } else { arch::anyring_trap_restorer as *const () as usize },
-        mask,
-    }
+    let (flag, restorer) = arch::restorer();
+    Action { handler: handler as usize, flags: (flags | raw::SA_SIGINFO | flag) as usize, restorer, mask }
 }
-
-const SA_RESTORER: u32 = 0x0400_0000;
 
 /// Takes the three signals; what was set for them before becomes the program's action.
 ///

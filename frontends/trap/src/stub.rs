@@ -4,28 +4,22 @@
 //! that must pass from those that it traps by the instruction pointer alone: with a fixed address,
 //! the filter of an ancestor serves its descendants too, and none needs a second one.
 
-use crate::arch::STUB_CODE;
+use crate::arch::{Page, STUB_BYTES, STUB_CODE};
 use anyring_runtime::arch::{self, STUB_ADDRESS};
 use anyring_runtime::sys;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use linux_raw_sys::general as raw;
 
-/// Bytes of the page, and the range that filters let through.
-const BYTES: usize = 4096;
-
 /// The addresses that filters let through.
-pub const RANGE: Range<usize> = STUB_ADDRESS..STUB_ADDRESS + BYTES;
+pub const RANGE: Range<usize> = STUB_ADDRESS..STUB_ADDRESS + STUB_BYTES;
 
 /// The code as the library's own file has it, in a page of its own: where no memory can be made executable
 /// (`PR_SET_MDWE`, SELinux's `execmem`), this page moves to the address, and leaves a hole in the library.
-#[repr(align(4096))]
-struct Page(#[allow(dead_code, reason = "it is executed, not read")] [u8; BYTES]);
-
 // The section's name makes it part of the code.
 #[unsafe(link_section = ".text.anyring_trap_stub")]
 static PAGE: Page = {
-    let mut bytes = [0; BYTES];
+    let mut bytes = [0; STUB_BYTES];
     let mut at = 0;
     while at < STUB_CODE.len() {
         bytes[at] = STUB_CODE[at];
@@ -44,11 +38,11 @@ static INSTALLED: AtomicBool = AtomicBool::new(false);
 pub fn install() -> Result<(), isize> {
     let fixed = raw::MAP_FIXED_NOREPLACE;
     // SAFETY: replaces nothing.
-    let page = unsafe { sys::map(STUB_ADDRESS, BYTES, raw::PROT_READ | raw::PROT_WRITE, fixed) };
+    let page = unsafe { sys::map(STUB_ADDRESS, STUB_BYTES, raw::PROT_READ | raw::PROT_WRITE, fixed) };
     if page != STUB_ADDRESS as isize {
         if let Ok(elsewhere) = usize::try_from(page) {
             // SAFETY: a kernel without MAP_FIXED_NOREPLACE put the new page elsewhere.
-            unsafe { sys::unmap(elsewhere, BYTES) };
+            unsafe { sys::unmap(elsewhere, STUB_BYTES) };
             return Err(-(linux_raw_sys::errno::EEXIST as isize));
         }
         return Err(page);
@@ -57,11 +51,11 @@ pub fn install() -> Result<(), isize> {
     let error = unsafe { fill(STUB_ADDRESS) };
     let own = (&raw const PAGE).addr();
     // SAFETY: nobody reads or executes the page in the library; the one at the address is ours, and unused yet.
-    let moves = || unsafe { sys::move_mapping(own, STUB_ADDRESS, BYTES) } == STUB_ADDRESS as isize;
+    let moves = || unsafe { sys::move_mapping(own, STUB_ADDRESS, STUB_BYTES) } == STUB_ADDRESS as isize;
     if error != 0 && !moves() {
         // Who looks for the page is to find none.
         // SAFETY: ours, and unused.
-        unsafe { sys::unmap(STUB_ADDRESS, BYTES) };
+        unsafe { sys::unmap(STUB_ADDRESS, STUB_BYTES) };
         return Err(error);
     }
     INSTALLED.store(true, Ordering::Relaxed);
@@ -77,9 +71,8 @@ unsafe fn fill(address: usize) -> isize {
     // SAFETY: the caller's promise; the page is longer than the code.
     unsafe {
         code.copy_from_nonoverlapping(STUB_CODE.as_ptr(), STUB_CODE.len());
-        #[cfg(target_arch = "aarch64")]
         crate::arch::synchronize_code(code, STUB_CODE.len());
-        sys::protect(address, BYTES, raw::PROT_READ | raw::PROT_EXEC)
+        sys::protect(address, STUB_BYTES, raw::PROT_READ | raw::PROT_EXEC)
     }
 }
 

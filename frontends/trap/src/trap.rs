@@ -4,7 +4,7 @@
 //! system call instruction, with every signal blocked that may be; it puts the result into the saved
 //! register and returns. Nothing here touches `errno`, the C library or thread-local storage.
 
-use crate::arch::{AUDIT_ARCH, Context};
+use crate::arch::{AUDIT_ARCH, Context, FORKS};
 use crate::filter::{self, Question, Reach};
 use crate::{Frontend, altstack, credentials, exec, fork, signals, stub};
 use anyring_engine::{Caller, frontend};
@@ -29,8 +29,6 @@ static PASS_ON: AtomicBool = AtomicBool::new(false);
 const OTHER_CALLS: &[u32] = &[
     raw::__NR_clone,
     raw::__NR_prctl,
-    #[cfg(target_arch = "x86_64")]
-    raw::__NR_fork,
     raw::__NR_mmap,
     raw::__NR_rt_sigaction,
     raw::__NR_rt_sigprocmask,
@@ -170,7 +168,8 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut c_void, context: *mut Con
     }
     // The stub's calls pass our filters: they trap by one of the program's own, whose handler is to answer.
     let by_others = stub::RANGE.contains(&interrupted.instruction_pointer());
-    let ours = !by_others && (is_ring_call || listed(OTHER_CALLS) || listed(&CREDENTIAL_CALLS));
+    let ours =
+        !by_others && (is_ring_call || listed(OTHER_CALLS) || listed(FORKS) || listed(&CREDENTIAL_CALLS));
     if trap.code != SYS_SECCOMP || trap.architecture != AUDIT_ARCH || !ours {
         // SAFETY: arguments as the kernel gave them.
         unsafe { signals::obey(signal, info, interrupted) };
@@ -238,9 +237,8 @@ unsafe fn perform(number: usize, mut arguments: [usize; 6], interrupted: &mut Co
         raw::__NR_execve | raw::__NR_execveat => return unsafe { exec::trapped(number, arguments, mask) },
         // SAFETY: the program's own call.
         raw::__NR_clone => return unsafe { fork::perform(number, arguments) },
-        #[cfg(target_arch = "x86_64")]
         // SAFETY: the program's own call.
-        raw::__NR_fork => return unsafe { fork::perform(number, arguments) },
+        fork if FORKS.contains(&fork) => return unsafe { fork::perform(number, arguments) },
         raw::__NR_exit_group => {
             process::exits();
             sys::exit_group(arguments[0] as i32)

@@ -359,9 +359,6 @@ fn complaint(output: &Output) -> Option<String> {
 pub fn why_not_traced(error: &io::Error) -> (String, &'static str) {
     let scope = number("/proc/sys/kernel/yama/ptrace_scope");
     let (why, remedy) = match (error.raw_os_error(), scope) {
-        (Some(libc::ENOSYS), _) if cfg!(not(target_arch = "x86_64")) => {
-            ("on this architecture that is not possible yet", "use a dynamically linked build")
-        }
         (Some(libc::EMFILE | libc::ENFILE), _) => {
             ("no more descriptors may be opened, and the tracer takes two", "raise the limit (ulimit -n)")
         }

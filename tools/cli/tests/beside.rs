@@ -1,5 +1,4 @@
 //! `--engine auto` where the kernel's `io_uring` works, but is too old for a ring: that one is anyring's.
-#![cfg(target_arch = "x86_64")]
 
 mod support;
 

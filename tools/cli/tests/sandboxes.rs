@@ -58,9 +58,11 @@ fn calls_through_the_c_library_are_answered_where_others_kill() {
 }
 
 /// Such calls are patched before `main`, where that can be.
-#[cfg(target_arch = "x86_64")]
 #[test]
 fn calls_by_instructions_are_patched_where_they_would_kill() {
+    if !support::PATCHES {
+        return;
+    }
     let program = nop(&["-DAPART"]);
     let output = confined("kill", &["run", &program]).unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -74,7 +76,6 @@ fn calls_by_instructions_are_patched_where_they_would_kill() {
     assert_eq!(output.status.signal(), Some(libc::SIGSYS), "as without anyring: {output:?}");
 }
 
-#[cfg(target_arch = "x86_64")]
 #[test]
 fn static_programs_are_refused_or_go_without_where_calls_kill() {
     let program = nop(&["-static"]);
@@ -90,11 +91,7 @@ fn static_programs_are_refused_or_go_without_where_calls_kill() {
 /// told that it is there.
 #[test]
 fn a_filter_that_kills_files_in_memory_kills_nobody() {
-    let mut programs = vec![nop(&[]), nop(&["-DBY_LIBC"])];
-    if cfg!(target_arch = "x86_64") {
-        programs.extend([nop(&["-static"]), nop(&["-static-pie"])]);
-    }
-    for program in &programs {
+    for program in [nop(&[]), nop(&["-DBY_LIBC"]), nop(&["-static"]), nop(&["-static-pie"])].iter() {
         let native =
             Command::new(compile("deny", "deny.c", &[])).args(["1,memfd", program]).output().unwrap();
         let output = confined("1,memfd", &["run", program]).unwrap();
@@ -140,11 +137,7 @@ fn no_memory_need_become_executable() {
         };
         assert!(output.status.success(), "{sandbox}: {output:?}");
     }
-    let mut programs = vec![nop(&[])];
-    if cfg!(target_arch = "x86_64") {
-        programs.extend([nop(&["-static"]), nop(&["-static-pie"]), nop(&["-no-pie"])]);
-    }
-    for program in programs {
+    for program in [nop(&[]), nop(&["-static"]), nop(&["-static-pie"]), nop(&["-no-pie"])] {
         let output = confined("1,mdwe", &["run", "--engine", "user", &program]).unwrap();
         assert!(output.status.success(), "{program}: {output:?}");
         assert!(output.stderr.is_empty(), "{program}: {output:?}");
@@ -208,8 +201,7 @@ fn a_relative_log_is_the_one_of_where_anyring_was_started() {
 /// The log's last line is the program's, once, and asks the kernel for nothing that a filter of the program's own forbids.
 #[test]
 fn ends_are_the_programs_own() {
-    let static_too: &[&[&str]] = if cfg!(target_arch = "x86_64") { &[&[], &["-static"]] } else { &[&[]] };
-    for options in static_too {
+    for options in [&[] as &[&str], &["-static"]] {
         let program = compile(&format!("ends{}", options.concat()), "ends.c", options);
         for what in ["children", "strict", "both"] {
             let native = Command::new(&program).arg(what).output().unwrap();
@@ -233,9 +225,7 @@ fn the_kernel_is_reached_below_our_filter() {
         eprintln!("skipped: the kernel's io_uring is denied");
         return;
     }
-    let options: &[&str] =
-        if cfg!(target_arch = "x86_64") { &["", "-static", "-static-pie", "-no-pie"] } else { &[""] };
-    for option in options {
+    for option in ["", "-static", "-static-pie", "-no-pie"] {
         let options: Vec<&str> = option.split(' ').filter(|word| !word.is_empty()).collect();
         let program = nop(&options);
         for engine in ["auto", "kernel"] {
@@ -297,16 +287,14 @@ fn the_first_child_is_the_programs() {
         (&"user".into(), &"EPERM".into()),
         "{report}"
     );
-    if cfg!(target_arch = "x86_64") {
-        // No tracer could name the program.
-        let output = unshared(&["run", &nop(&["-static"])]);
-        assert_eq!(output.status.code(), Some(125), "{output:?}");
-        assert!(text(&output).contains("in another PID namespace"), "{output:?}");
-        let program = compile("namespace-static", "namespace.c", &["-static"]);
-        let script = format!("exec unshare --pid {}", program.display());
-        let output = denied(1).args(["sh", "-c", &script]).output().unwrap();
-        assert_eq!(String::from_utf8_lossy(&output.stdout), "children: 1 1, exit 7\n", "{output:?}");
-    }
+    // No tracer could name the program.
+    let output = unshared(&["run", &nop(&["-static"])]);
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert!(text(&output).contains("in another PID namespace"), "{output:?}");
+    let program = compile("namespace-static", "namespace.c", &["-static"]);
+    let script = format!("exec unshare --pid {}", program.display());
+    let output = denied(1).args(["sh", "-c", &script]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "children: 1 1, exit 7\n", "{output:?}");
 }
 
 /// Where no process can be had to try it, nobody dies of trying.
@@ -385,8 +373,7 @@ fn children_in_another_root_have_the_engine() {
 #[test]
 fn shells_without_an_environment_have_the_engine() {
     let program = compile("shells", "shells.c", &[]);
-    let options = if cfg!(target_arch = "x86_64") { ["-DBY_LIBC", "-static-pie"] } else { ["", "-DBY_LIBC"] };
-    for option in options {
+    for option in ["-DBY_LIBC", "-static-pie"] {
         let command = format!("{} >/dev/null && exit 4", nop(&[option]));
         let output = denied(1).arg(&program).arg(&command).output().unwrap();
         let native = Command::new(&program).arg("exit 4").output().unwrap();
@@ -442,7 +429,6 @@ fn debuggers_see_no_signal_of_ours() {
 }
 
 /// valgrind is a static program, into which the engine is brought, and runs another in its memory.
-#[cfg(target_arch = "x86_64")]
 #[test]
 fn one_front_end_answers_below_valgrind() {
     let Ok(version) = Command::new("valgrind").arg("--version").output() else {

@@ -1,11 +1,10 @@
 //! Static programs: the engine is brought into them by ptrace, whoever starts them.
-#![cfg(target_arch = "x86_64")]
 
 mod support;
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
-use support::{Outcome, anyring, compare, compile, compile_by, denied, denied_by, denied_to};
+use support::{KERNEL_HEADERS, Outcome, anyring, compare, compile, compile_by, denied, denied_by, denied_to};
 
 const NONE: [&str; 0] = [];
 
@@ -23,9 +22,7 @@ fn builds_with(source: &str, more: &[&str]) -> Vec<PathBuf> {
         compile(&format!("{name}-static-pie"), source, &with(&["-static-pie", "-fPIE", "-pthread"])),
     ];
     if Command::new("musl-gcc").arg("--version").output().is_ok() {
-        // musl brings no kernel headers along.
-        let headers = ["-idirafter", "/usr/include", "-idirafter", "/usr/include/x86_64-linux-gnu"];
-        let options = [&with(&["-static", "-pthread"]), headers.as_slice()].concat();
+        let options = [&with(&["-static", "-pthread"]), KERNEL_HEADERS.as_slice()].concat();
         builds.push(compile_by("musl-gcc", &format!("{name}-musl"), source, &options));
     } else {
         eprintln!("without musl: there is no musl-gcc (Debian: musl-tools)");

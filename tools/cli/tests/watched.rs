@@ -1,6 +1,5 @@
 //! What is told of rings of the kernel's: that nothing is missing of what was submitted and posted, and the same as of rings of
 //! anyring's engine.
-#![cfg(target_arch = "x86_64")]
 
 mod support;
 

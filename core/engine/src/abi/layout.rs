@@ -95,16 +95,15 @@ impl Layout {
         Ok(Layout { sq_entries, cq_entries, sqe_shift, cqe_shift, array_offset })
     }
 
-    /// Bytes of header, CQEs and SQ array, in whole pages.
+    /// Bytes of header, CQEs and SQ array.
     pub fn rings_length(&self) -> usize {
         let cqes_end = CQES_OFFSET + ((self.cq_entries as usize) << self.cqe_shift);
-        let end = self.array_offset.map_or(cqes_end, |array| array + 4 * self.sq_entries as usize);
-        end.next_multiple_of(4096)
+        self.array_offset.map_or(cqes_end, |array| array + 4 * self.sq_entries as usize)
     }
 
-    /// Bytes of the SQE array, in whole pages.
+    /// Bytes of the SQE array.
     pub fn sqes_length(&self) -> usize {
-        ((self.sq_entries as usize) << self.sqe_shift).next_multiple_of(4096)
+        (self.sq_entries as usize) << self.sqe_shift
     }
 
     /// Tells the program where everything is; the addresses that it gave itself stay.

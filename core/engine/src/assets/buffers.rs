@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use crate::abi::Errno;
 use crate::assets::table::{NodeIndex, Table};
-use crate::os::pages::{self, PAGE};
+use crate::os::pages;
 use crate::os::user::IoVector;
 
 /// How many a ring may have.
@@ -150,8 +150,8 @@ pub fn validate(buffer: IoVector, limit: Limit) -> Result<Option<IoVector>, Errn
     if buffer.length > limit.0 {
         return Err(limit.1);
     }
-    let end = buffer.base.checked_add(buffer.length + PAGE - 1).ok_or(Errno::EOVERFLOW)?;
-    let first = buffer.base & !(PAGE - 1);
-    pages::take(first, (end & !(PAGE - 1)) - first)?;
+    let end = buffer.base.checked_add(buffer.length + pages::page() - 1).ok_or(Errno::EOVERFLOW)?;
+    let first = buffer.base & !(pages::page() - 1);
+    pages::take(first, (end & !(pages::page() - 1)) - first)?;
     Ok(Some(buffer))
 }

@@ -18,7 +18,7 @@ use linux_raw_sys::io_uring::{
 use crate::abi::Errno;
 use crate::abi::layout::PBUF_OFFSET;
 use crate::os::user::{self, IoVector};
-use crate::os::{self, Fd};
+use crate::os::{self, Fd, pages};
 
 /// What one system call transfers at most (`MAX_RW_COUNT`).
 pub const MAX_TRANSFER: usize = 0x7fff_f000;
@@ -32,7 +32,6 @@ const ENTRY: u64 = 16;
 const TAIL: u64 = 14;
 /// Buffers of one list.
 const MAX_LIST: usize = u16::MAX as usize;
-const PAGE: u64 = 4096;
 
 /// A ring's buffer groups.
 #[derive(Default)]
@@ -522,7 +521,7 @@ impl BufferGroups {
 
     /// Memory for a buffer ring in the memfd behind `fd`, at the offset that the program maps.
     fn map_ring(&self, fd: Fd, number: u16, length: usize) -> Result<Mapping, Errno> {
-        let length = length.next_multiple_of(PAGE as usize);
+        let length = pages::whole(length);
         let start = |number: u16| u64::from(number) << IORING_OFF_PBUF_SHIFT;
         let end = start(number) + length as u64;
         for (&other, group) in &self.groups {

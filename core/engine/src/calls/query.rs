@@ -8,7 +8,7 @@ use crate::abi::{Errno, KNOWN_SQE_FLAGS};
 use crate::assets::receive_queues::{Event, HEADER};
 use crate::calls::register::{Register, receive_queues};
 use crate::calls::{enter, setup};
-use crate::os::pages::PAGE;
+use crate::os::pages;
 use crate::os::user;
 use crate::request::version::{self, Abi};
 
@@ -62,7 +62,7 @@ pub fn query(call: &Register) -> Result<usize, Errno> {
 fn answer(address: u64) -> Result<u64, Errno> {
     let mut header: Header = user::read(address)?;
     let room = header.size as usize;
-    if room as u64 > PAGE {
+    if room > pages::page_bytes() {
         return Err(Errno::E2BIG);
     }
     let answered = check(&header);

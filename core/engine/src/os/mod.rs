@@ -1,14 +1,6 @@
 //! Raw system calls. All of them leave through one stub, so that a filter can tell the engine's
 //! calls from the program's by their address.
 
-#[cfg(all(target_arch = "aarch64", not(anyring_simulation)))]
-#[path = "aarch64.rs"]
-mod arch;
-#[cfg(anyring_simulation)]
-#[path = "simulated.rs"]
-mod arch;
-#[cfg(all(target_arch = "x86_64", not(anyring_simulation)))]
-#[path = "x86_64.rs"]
 mod arch;
 mod calls;
 pub mod host;
@@ -37,6 +29,7 @@ pub use arch::{System, install_system, point};
 pub use arch::{interruption_address, prefetch, resume_address, stub, thread_pointer, ticks, ticks_per_us};
 pub use calls::*;
 pub use linux_raw_sys::general as nr;
+pub use pages::page_bytes;
 pub use proc::{is_in_proc, mappings, mounts, number_in_proc, own_threads, target_of, thread_status};
 pub use signals::*;
 

@@ -5,10 +5,48 @@ use linux_raw_sys::general::{MADV_POPULATE_WRITE, O_CLOEXEC, O_RDONLY};
 use linux_raw_sys::io_uring::{procmap_query, procmap_query_flags as Query};
 
 use crate::abi::Errno;
-use crate::os;
+use crate::os::sync::atomic::{AtomicUsize, Ordering};
+use crate::os::{self, arch};
+
+/// The size that pages have wherever the engine may run, or 0.
+const ONLY_SIZE: usize = if let &[bytes] = arch::PAGE_SIZES { bytes } else { 0 };
+/// What [`ask_page_bytes`] has found out, or 0.
+static ASKED: AtomicUsize = AtomicUsize::new(0);
+
+/// The size of a page.
+#[inline]
+pub fn page_bytes() -> usize {
+    if ONLY_SIZE != 0 {
+        return ONLY_SIZE;
+    }
+    match ASKED.load(Ordering::Relaxed) {
+        0 => ask_page_bytes(),
+        bytes => bytes,
+    }
+}
+
+/// Asks the kernel by advice about no page at all, which is refused for an address within a page. The auxiliary vector
+/// would say it too, but there may be no `/proc`.
+#[cold]
+fn ask_page_bytes() -> usize {
+    // SAFETY: touches no memory.
+    let advise = |address: usize| unsafe { os::call(os::nr::__NR_madvise, [address, 0, 0, 0, 0, 0]) };
+    let begins = |bytes: &usize| advise(*bytes) != Err(Errno::EINVAL);
+    let bytes = arch::PAGE_SIZES.iter().copied().find(begins).unwrap_or(arch::PAGE_SIZES[0]);
+    ASKED.store(bytes, Ordering::Relaxed);
+    bytes
+}
 
 /// The size of a page, and of what is registered at least.
-pub const PAGE: u64 = 4096;
+#[inline]
+pub fn page() -> u64 {
+    page_bytes() as u64
+}
+
+/// A length in whole pages.
+pub fn whole(length: usize) -> usize {
+    length.next_multiple_of(page_bytes())
+}
 
 /// Faults pages in for writing, which finds out whether they are there and writable.
 ///
@@ -41,7 +79,7 @@ fn is_unknown_advice(populate: impl Fn(usize, usize) -> Result<usize, Errno>) ->
 fn mapped(first: u64, length: u64) -> Result<(), Errno> {
     const PIECE: usize = 1024;
     let mut resident = [0u8; PIECE];
-    let step = PIECE as u64 * PAGE;
+    let step = PIECE as u64 * page();
     for at in (first..first + length).step_by(step as usize) {
         let rest = step.min(first + length - at);
         // SAFETY: writes one byte for each page into an array of ours.

@@ -3,8 +3,7 @@
 use crate::os::sync::atomic::{AtomicU32, Ordering, fence};
 
 use crate::abi::Errno;
-use crate::os::pages::{self, PAGE};
-use crate::os::{self, Fd, user};
+use crate::os::{self, Fd, pages, user};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Owner {
@@ -42,7 +41,7 @@ impl Region {
         if address == 0 {
             return Err(Errno::EFAULT);
         }
-        if (address | length) % PAGE != 0 {
+        if (address | length) % pages::page() != 0 {
             return Err(Errno::EINVAL);
         }
         address.checked_add(length).ok_or(Errno::EOVERFLOW)?;

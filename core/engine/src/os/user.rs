@@ -5,6 +5,7 @@ use core::ffi::CStr;
 use core::mem::MaybeUninit;
 
 use crate::abi::Errno;
+use crate::os::arch::{END, FAR_END};
 use crate::os::{self, host};
 
 /// Types that any bytes make a value of.
@@ -61,19 +62,6 @@ plain!(
     linux_raw_sys::io_uring::io_uring_zcrx_ifq_reg,
     linux_raw_sys::io_uring::io_uring_zcrx_area_reg
 );
-
-/// Where a program's memory ends at the latest on machines with four levels of page tables, the last
-/// page left out as the kernel does.
-#[cfg(target_arch = "x86_64")]
-const END: u64 = (1 << 47) - 4096;
-/// Where it ends with five levels.
-#[cfg(target_arch = "x86_64")]
-const FAR_END: u64 = (1 << 56) - 4096;
-/// Where it ends with the largest addresses; with smaller ones what lies between is found out later.
-#[cfg(not(target_arch = "x86_64"))]
-const END: u64 = 1 << 52;
-#[cfg(not(target_arch = "x86_64"))]
-const FAR_END: u64 = END;
 
 /// What cannot be memory of a program is refused before anything is tried: the kernel's `access_ok`.
 ///

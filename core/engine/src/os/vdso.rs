@@ -7,12 +7,7 @@ use core::ffi::CStr;
 use core::mem::size_of;
 
 use crate::os::sync::atomic::{AtomicPtr, Ordering};
-use crate::os::{self, Timespec, nr, proc};
-
-#[cfg(target_arch = "x86_64")]
-const NAME: &CStr = c"__vdso_clock_gettime";
-#[cfg(target_arch = "aarch64")]
-const NAME: &CStr = c"__kernel_clock_gettime";
+use crate::os::{self, Timespec, arch, nr, proc};
 
 type ClockGettime = unsafe extern "C" fn(i32, *mut Timespec) -> i32;
 
@@ -90,7 +85,7 @@ unsafe fn find(base: usize) -> Option<usize> {
         let count = strings.checked_sub(symbols)? / SYMBOL_BYTES;
         let symbol = (0..count).map(|index| symbols + index * SYMBOL_BYTES).find(|&symbol| {
             let name = strings + at::<u32>(symbol) as usize;
-            CStr::from_ptr(core::ptr::with_exposed_provenance(name)) == NAME
+            CStr::from_ptr(core::ptr::with_exposed_provenance(name)) == arch::VDSO_CLOCK
         })?;
         let value = at::<usize>(symbol + 8);
         (value != 0).then(|| bias.wrapping_add(value))

@@ -30,7 +30,7 @@ pub use sq::Sq;
 use core::mem::offset_of;
 
 use crate::abi::Errno;
-use crate::os;
+use crate::os::{self, pages};
 
 /// A completion, with the second half that only big CQEs carry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,15 +68,16 @@ pub enum Source {
 impl Source {
     /// The memory for rings and SQEs of these sizes.
     fn regions(self, layout: &Layout) -> Result<(Region, Region), Errno> {
+        let (rings_length, sqes_length) =
+            (pages::whole(layout.rings_length()), pages::whole(layout.sqes_length()));
         match self {
             Source::File(memfd) => {
-                os::grow_memfd(memfd, SQES_OFFSET + layout.sqes_length() as u64)?;
-                let rings = Region::map(memfd, 0, layout.rings_length())?;
-                Ok((rings, Region::map(memfd, SQES_OFFSET, layout.sqes_length())?))
+                os::grow_memfd(memfd, SQES_OFFSET + sqes_length as u64)?;
+                Ok((Region::map(memfd, 0, rings_length)?, Region::map(memfd, SQES_OFFSET, sqes_length)?))
             }
             Source::Program { rings, sqes } => {
-                let rings = Region::of_program(rings, layout.rings_length() as u64)?;
-                Ok((rings, Region::of_program(sqes, layout.sqes_length() as u64)?))
+                let rings = Region::of_program(rings, rings_length as u64)?;
+                Ok((rings, Region::of_program(sqes, sqes_length as u64)?))
             }
         }
     }

@@ -2,13 +2,12 @@
 
 use super::left;
 use super::spawn::Kept;
-use crate::inside;
+use crate::{arch, inside};
 use alloc::vec::Vec;
 use anyring_interpose::next;
 use anyring_runtime::config::entries;
 use anyring_runtime::{calls, process, sys};
 use anyring_trap::exec::{self, Plan, Strings};
-use core::arch::naked_asm;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::null;
 use linux_raw_sys::general::AT_EMPTY_PATH;
@@ -168,60 +167,17 @@ pub unsafe extern "C" fn execveat(
     })
 }
 
-/// A function whose arguments have no fixed number: makes a list of all behind the first, by putting
-/// those that came in registers before those on the stack, and calls `$body` with the first and it.
+/// A function whose arguments have no fixed number: `$body` gets the first, and a list of all behind it.
 macro_rules! variadic {
     ($(#[$doc:meta])* $name:ident, $body:ident) => {
         $(#[$doc])*
         ///
         /// # Safety
         /// As in C.
-        #[cfg(target_arch = "x86_64")]
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name() -> c_int {
-            // The return address makes room for the last that came in a register.
-            naked_asm!(
-                "mov rax, [rsp]",
-                "mov [rsp], r9",
-                "push r8",
-                "push rcx",
-                "push rdx",
-                "push rsi",
-                "mov rsi, rsp",
-                "push rax",
-                "call {body}",
-                "pop rcx",
-                "add rsp, 32",
-                "mov [rsp], rcx",
-                "ret",
-                body = sym $body,
-            )
-        }
-
-        $(#[$doc])*
-        ///
-        /// # Safety
-        /// As in C.
-        #[cfg(target_arch = "aarch64")]
-        #[unsafe(naked)]
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name() -> c_int {
-            naked_asm!(
-                "sub sp, sp, #80",
-                "stp x29, x30, [sp]",
-                "mov x29, sp",
-                "stp x1, x2, [sp, #24]",
-                "stp x3, x4, [sp, #40]",
-                "stp x5, x6, [sp, #56]",
-                "str x7, [sp, #72]",
-                "add x1, sp, #24",
-                "bl {body}",
-                "ldp x29, x30, [sp]",
-                "add sp, sp, #80",
-                "ret",
-                body = sym $body,
-            )
+            arch::list_arguments!($body)
         }
     };
 }

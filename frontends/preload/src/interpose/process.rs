@@ -1,10 +1,9 @@
 //! `fork`, `vfork` and the ends of the process.
 
-use crate::inside;
+use crate::{arch, inside};
 use anyring_interpose::next;
 use anyring_runtime::{calls, process, sys};
 use anyring_trap::fork;
-use core::arch::naked_asm;
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
@@ -28,47 +27,10 @@ static VFORK: AtomicPtr<c_void> = AtomicPtr::new(fork_instead as *mut c_void);
 ///
 /// # Safety
 /// As in C.
-#[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vfork() -> c_int {
-    // No frame of ours may lie between the two returns.
-    naked_asm!(
-        "cmp byte ptr [rip + {rings}], 0",
-        "jne {fork}",
-        "mov byte ptr [rip + {vforked}], 1",
-        "jmp qword ptr [rip + {vfork}]",
-        rings = sym calls::RINGS,
-        fork = sym fork_instead,
-        vforked = sym process::VFORKED,
-        vfork = sym VFORK,
-    )
-}
-
-/// As on x86-64.
-///
-/// # Safety
-/// As in C.
-#[cfg(target_arch = "aarch64")]
-#[unsafe(naked)]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn vfork() -> c_int {
-    naked_asm!(
-        "adrp x9, {rings}",
-        "ldrb w9, [x9, #:lo12:{rings}]",
-        "cbnz w9, 1f",
-        "adrp x9, {vforked}",
-        "mov w10, #1",
-        "strb w10, [x9, #:lo12:{vforked}]",
-        "adrp x9, {vfork}",
-        "ldr x9, [x9, #:lo12:{vfork}]",
-        "br x9",
-        "1: b {fork}",
-        rings = sym calls::RINGS,
-        fork = sym fork_instead,
-        vforked = sym process::VFORKED,
-        vfork = sym VFORK,
-    )
+    arch::vfork!(VFORK, process::VFORKED, unless calls::RINGS, fork_instead)
 }
 
 extern "C" fn fork_instead() -> c_int {

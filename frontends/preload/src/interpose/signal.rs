@@ -1,5 +1,6 @@
 //! Signal actions and masks: see [`anyring_trap::signals`].
 
+use crate::arch::CONTEXT_WORDS;
 use anyring_interpose::next;
 use anyring_runtime::sys::signal_bit;
 use anyring_trap::arch;
@@ -30,14 +31,10 @@ fn is_named(signal: c_int) -> bool {
 /// `SIG_ERR`.
 const ERROR: usize = usize::MAX;
 
-/// The `sa_restorer` that the kernel needs, on architectures where it does.
+/// An action with the `sa_restorer` that the kernel needs, on architectures where it does.
 fn with_restorer(handler: usize, flags: u32, mask: u64) -> Action {
-    let mut action = Action { handler, flags: flags as usize, restorer: 0, mask };
-    if cfg!(target_arch = "x86_64") {
-        action.flags |= 0x0400_0000;
-        action.restorer = arch::anyring_trap_restorer as *const () as usize;
-    }
-    action
+    let (flag, restorer) = arch::restorer();
+    Action { handler, flags: (flags | flag) as usize, restorer, mask }
 }
 
 /// `sigaction(2)`.
@@ -62,7 +59,7 @@ pub unsafe extern "C" fn sigaction(signal: c_int, new: *const LibcAction, old: *
         old.handler = before.handler;
         old.mask = [0; 16];
         old.mask[0] = before.mask;
-        old.flags = (before.flags & !0x0400_0000) as c_int;
+        old.flags = (before.flags & !(arch::restorer().0 as usize)) as c_int;
         old.restorer = 0;
     }
     next::fail(result) as c_int
@@ -454,19 +451,16 @@ pub unsafe extern "C" fn sigpending(set: *mut [u64; 16]) -> c_int {
 }
 
 /// The start of `ucontext_t` as glibc has it, up to the mask.
-#[cfg(target_arch = "x86_64")]
 #[repr(C)]
 pub struct LibcContext {
-    before: [u64; 37],
+    before: [u64; CONTEXT_WORDS],
     mask: [u64; 16],
 }
 
 /// In a word of the mask that nobody looks at, and that `getcontext` leaves as it is: the next word says which of
 /// [`signals::OWN`] the context wants blocked.
-#[cfg(target_arch = "x86_64")]
 const MARK: u64 = u64::from_ne_bytes(*b"anyring\x1f");
 
-#[cfg(target_arch = "x86_64")]
 impl LibcContext {
     /// Which of [`signals::OWN`] the context wants blocked.
     fn wanted(&self) -> u64 {
@@ -485,7 +479,6 @@ impl LibcContext {
 ///
 /// # Safety
 /// `context` must be null or a context.
-#[cfg(target_arch = "x86_64")]
 unsafe fn prepare_context(context: *mut LibcContext) {
     // SAFETY: the caller's promise.
     let Some(context) = (unsafe { context.as_mut() }).filter(|_| signals::active()) else { return };
@@ -500,7 +493,6 @@ unsafe fn prepare_context(context: *mut LibcContext) {
 ///
 /// # Safety
 /// As in C.
-#[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn setcontext(context: *mut LibcContext) -> c_int {
     // SAFETY: the caller's promise.
@@ -512,7 +504,6 @@ pub unsafe extern "C" fn setcontext(context: *mut LibcContext) -> c_int {
 ///
 /// # Safety
 /// As in C.
-#[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn swapcontext(saved: *mut LibcContext, context: *mut LibcContext) -> c_int {
     // SAFETY: the caller's promise.

@@ -6,16 +6,7 @@ use core::num::NonZeroUsize;
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
 #[cfg(target_arch = "x86_64")]
-mod memory;
-#[cfg(target_arch = "x86_64")]
 mod x86_64;
-
-/// The C library's do.
-#[cfg(target_arch = "aarch64")]
-#[macro_export]
-macro_rules! memory_routines {
-    () => {};
-}
 
 #[cfg(target_arch = "aarch64")]
 pub use aarch64::*;

@@ -5,6 +5,10 @@ use core::ffi::c_void;
 
 /// `AUDIT_ARCH_AARCH64`.
 pub const AUDIT_ARCH: u32 = 0xc000_00b7;
+/// `EM_AARCH64`: programs of this architecture.
+pub const ELF_MACHINE: u16 = 183;
+/// `fork(2)`, which is no call of its own: programs ask for `clone(2)`.
+pub const FORKS: &[u32] = &[];
 
 /// `extern "C" fn(number, a, b, c, d, e, f) -> isize`, position-independent.
 pub const STUB_CODE: &[u8] = &[
@@ -19,23 +23,20 @@ pub const STUB_CODE: &[u8] = &[
     0xc0, 0x03, 0x5f, 0xd6, // ret
 ];
 
-unsafe extern "C" {
-    /// Unused here: the kernel returns from signal handlers through the vdso.
-    pub fn anyring_trap_restorer();
+/// Bytes of the stub page: of the largest pages that there are.
+pub const STUB_BYTES: usize = 65536;
 
+/// Bytes that have a page to themselves.
+#[repr(align(65536))]
+pub struct Page(pub [u8; STUB_BYTES]);
+
+unsafe extern "C" {
     /// Calls `function(argument)` on the stack that ends at `top`, a multiple of 16.
     pub fn anyring_trap_on_stack(top: usize, function: extern "C" fn(*mut c_void), argument: *mut c_void);
 }
 
 global_asm!(
-    ".pushsection .text.anyring_trap_restorer,\"ax\",@progbits",
-    ".globl anyring_trap_restorer",
-    ".hidden anyring_trap_restorer",
-    ".type anyring_trap_restorer,@function",
-    "anyring_trap_restorer:",
-    "mov x8, #139",
-    "svc #0",
-    ".size anyring_trap_restorer, . - anyring_trap_restorer",
+    ".pushsection .text.anyring_trap_on_stack,\"ax\",@progbits",
     ".globl anyring_trap_on_stack",
     ".hidden anyring_trap_on_stack",
     ".type anyring_trap_on_stack,@function",
@@ -51,6 +52,11 @@ global_asm!(
     ".size anyring_trap_on_stack, . - anyring_trap_on_stack",
     ".popsection",
 );
+
+/// Handlers return through the vdso: there is nothing to name in `sa_restorer`, and no flag.
+pub fn restorer() -> (u32, usize) {
+    (0, 0)
+}
 
 /// `stack_t`.
 #[repr(C)]

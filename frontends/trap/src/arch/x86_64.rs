@@ -5,6 +5,10 @@ use core::ffi::c_void;
 
 /// `AUDIT_ARCH_X86_64`.
 pub const AUDIT_ARCH: u32 = 0xc000_003e;
+/// `EM_X86_64`: programs of this architecture.
+pub const ELF_MACHINE: u16 = 62;
+/// `fork(2)`, where it is a call of its own.
+pub const FORKS: &[u32] = &[linux_raw_sys::general::__NR_fork];
 
 /// `extern "C" fn(number, a, b, c, d, e, f) -> isize`, position-independent.
 pub const STUB_CODE: &[u8] = &[
@@ -19,9 +23,15 @@ pub const STUB_CODE: &[u8] = &[
     0xc3, // ret
 ];
 
+/// Bytes of the stub page.
+pub const STUB_BYTES: usize = 4096;
+
+/// Bytes that have a page to themselves.
+#[repr(align(4096))]
+pub struct Page(pub [u8; STUB_BYTES]);
+
 unsafe extern "C" {
-    /// The return from a signal handler, as the kernel wants it named in `sa_restorer`.
-    pub fn anyring_trap_restorer();
+    fn anyring_trap_restorer();
 
     /// Calls `function(argument)` on the stack that ends at `top`, a multiple of 16.
     pub fn anyring_trap_on_stack(top: usize, function: extern "C" fn(*mut c_void), argument: *mut c_void);
@@ -53,6 +63,18 @@ global_asm!(
     ".size anyring_trap_on_stack, . - anyring_trap_on_stack",
     ".popsection",
 );
+
+/// The return from a signal handler, as the kernel wants it named in `sa_restorer`, and the flag that says that it is there.
+pub fn restorer() -> (u32, usize) {
+    const SA_RESTORER: u32 = 0x0400_0000;
+    (SA_RESTORER, anyring_trap_restorer as *const () as usize)
+}
+
+/// Instruction fetches see what was written.
+///
+/// # Safety
+/// None here.
+pub unsafe fn synchronize_code(_code: *const u8, _length: usize) {}
 
 /// `stack_t`.
 #[repr(C)]

@@ -3,6 +3,7 @@
 //! one line of JSON, a [`Report`].
 
 pub mod accept;
+mod arch;
 pub mod clock;
 pub mod echo;
 pub mod idle;

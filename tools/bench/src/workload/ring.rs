@@ -4,7 +4,6 @@
 //! in `%eax` by one immediate move, then `syscall`. That is what a program looks like that nobody
 //! prepared for anyring, so the trap and the patching of call sites apply to it as to any other.
 
-use core::arch::asm;
 use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -15,6 +14,7 @@ use linux_raw_sys::io_uring::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::arch::ring_call;
 use super::linked;
 use crate::failure::{Failure, Result};
 
@@ -309,56 +309,4 @@ unsafe fn register(descriptor: i32, opcode: u32, argument: *const core::ffi::c_v
     let arguments = [descriptor as usize, opcode as usize, argument as usize, count as usize, 0, 0];
     // SAFETY: the caller's promise.
     unsafe { ring_call::<427>(arguments) }
-}
-
-/// # Safety
-/// As for the system call `NUMBER`.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-unsafe fn ring_call<const NUMBER: u32>(arguments: [usize; 6]) -> i64 {
-    let result: i64;
-    // SAFETY: the caller's promise; the kernel clobbers only %rcx and %r11.
-    unsafe {
-        asm!(
-            "mov eax, {number}",
-            "syscall",
-            number = const NUMBER,
-            in("rdi") arguments[0],
-            in("rsi") arguments[1],
-            in("rdx") arguments[2],
-            in("r10") arguments[3],
-            in("r8") arguments[4],
-            in("r9") arguments[5],
-            lateout("rax") result,
-            lateout("rcx") _,
-            lateout("r11") _,
-            options(nostack),
-        );
-    }
-    result
-}
-
-/// # Safety
-/// As for the system call `NUMBER`.
-#[cfg(target_arch = "aarch64")]
-#[inline(always)]
-unsafe fn ring_call<const NUMBER: u32>(arguments: [usize; 6]) -> i64 {
-    let result: i64;
-    // SAFETY: the caller's promise; the kernel preserves every register but x0.
-    unsafe {
-        asm!(
-            "mov x8, {number}",
-            "svc 0",
-            number = const NUMBER,
-            inlateout("x0") arguments[0] => result,
-            in("x1") arguments[1],
-            in("x2") arguments[2],
-            in("x3") arguments[3],
-            in("x4") arguments[4],
-            in("x5") arguments[5],
-            lateout("x8") _,
-            options(nostack),
-        );
-    }
-    result
 }

@@ -1,5 +1,6 @@
 //! The image file, as it shall lie in memory.
 
+use super::arch::{PAGE, RELATIVE};
 use crate::library;
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,9 +13,6 @@ const DT_RELA: u64 = 7;
 const DT_RELASZ: u64 = 8;
 const DT_JMPREL: u64 = 23;
 const DT_RELR: u64 = 36;
-/// `R_X86_64_RELATIVE`, `R_AARCH64_RELATIVE`.
-const RELATIVE: u32 = if cfg!(target_arch = "x86_64") { 8 } else { 1027 };
-const PAGE: usize = 4096;
 
 /// A part of the image that is mapped alike.
 #[derive(Debug, PartialEq, Eq)]

@@ -4,12 +4,8 @@
 //! ([`image`]) into it and lets it begin there ([`tracer`]). Then it steps aside; the image waits for
 //! its end, so the program finds no child that it did not start, and keeps this process's id.
 
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "the tracer is missing there"))]
+mod arch;
 mod image;
-#[cfg(target_arch = "x86_64")]
-mod tracer;
-#[cfg(not(target_arch = "x86_64"))]
-#[path = "tracer_none.rs"]
 mod tracer;
 
 use crate::library;

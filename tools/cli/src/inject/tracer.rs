@@ -4,6 +4,7 @@
 //! taken back again. All signals of that process are blocked meanwhile: none that was meant for the
 //! program is lost or comes early.
 
+use super::arch::{Registers, SYSCALL};
 use super::image::Image;
 use std::ffi::CStr;
 use std::io::{self, Read, Write};
@@ -11,11 +12,11 @@ use std::os::unix::net::UnixStream;
 
 /// What the process returns whose program could not be given the engine.
 const OWN_FAILURE: u64 = crate::status::OWN_FAILURE as u64;
-/// The instruction `syscall`.
-const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// A system call's entry or exit, told apart from signals by `PTRACE_O_TRACESYSGOOD`.
 const SYSCALL_STOP: i32 = libc::SIGTRAP | 0x80;
 const SIGNAL_SET_BYTES: usize = 8;
+/// The general registers, `NT_PRSTATUS`.
+const GENERAL: usize = libc::NT_PRSTATUS as usize;
 
 /// Traces `process` until it executes a program, which gets the image. Does not return.
 pub fn run(process: libc::pid_t, image: &Image, program: &CStr, mut channel: UnixStream) -> ! {
@@ -54,33 +55,30 @@ fn map(tracee: &Tracee, image: &Image) -> io::Result<()> {
     // Out of `execve`, where registers can be set for good.
     tracee.resume_to_syscall()?;
     let start = tracee.registers()?;
-    let first = tracee.peek(start.rip)?;
+    let at = start.instruction();
+    let first = tracee.peek(at)?;
     let mut patched = first.to_le_bytes();
     patched[..SYSCALL.len()].copy_from_slice(&SYSCALL);
-    tracee.poke(start.rip, u64::from_le_bytes(patched))?;
-    let mut registers = start;
-    registers.orig_rax = u64::MAX;
-    match place(tracee, image, &start) {
+    tracee.poke(at, u64::from_le_bytes(patched))?;
+    let registers = match place(tracee, image, &start) {
         Ok(base) => {
-            tracee.poke(start.rip, first)?;
-            registers.rip = base + image.entry as u64;
+            tracee.poke(at, first)?;
             // SAFETY: asks only.
-            registers.rdi = unsafe { libc::getpid() } as u64;
-            registers.rsi = start.rip;
+            let tracer = unsafe { libc::getpid() } as u64;
+            start.with_function(base + image.entry as u64, [tracer, at])
         }
         Err(error) => {
             eprintln!("anyring: cannot map the engine: {error}");
-            registers.rax = libc::SYS_exit_group as u64;
-            registers.rdi = OWN_FAILURE;
+            start.with_call(libc::SYS_exit_group, [OWN_FAILURE, 0, 0, 0, 0, 0])
         }
-    }
-    tracee.set_registers(registers)?;
+    };
+    tracee.set_registers(&registers)?;
     tracee.set_signal_mask(mask)?;
     tracee.detach()
 }
 
 /// Maps the image by calls that the process itself makes; its address.
-fn place(tracee: &Tracee, image: &Image, start: &libc::user_regs_struct) -> io::Result<u64> {
+fn place(tracee: &Tracee, image: &Image, start: &Registers) -> io::Result<u64> {
     let writable = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let length = image.length() as u64;
@@ -106,6 +104,11 @@ fn place(tracee: &Tracee, image: &Image, start: &libc::user_regs_struct) -> io::
         tracee.call(start, libc::SYS_close, [file as u64, 0, 0, 0, 0, 0])?;
     }
     Ok(base)
+}
+
+/// Where the kernel reads or writes registers.
+fn vector(registers: &mut Registers) -> libc::iovec {
+    libc::iovec { iov_base: (&raw mut registers.0).cast(), iov_len: size_of_val(&registers.0) }
 }
 
 /// A process that is traced.
@@ -169,30 +172,29 @@ impl Tracee {
     }
 
     /// Makes a system call in the process, whose first instruction has been replaced by one for that.
-    fn call(&self, start: &libc::user_regs_struct, number: i64, a: [u64; 6]) -> io::Result<u64> {
-        let mut registers = *start;
-        [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8, registers.r9] = a;
-        registers.rax = number as u64;
-        registers.orig_rax = u64::MAX;
-        self.set_registers(registers)?;
+    fn call(&self, start: &Registers, number: i64, a: [u64; 6]) -> io::Result<u64> {
+        self.set_registers(&start.with_call(number, a))?;
         self.resume_to_syscall()?;
         self.resume_to_syscall()?;
-        let result = self.registers()?.rax as i64;
+        let result = self.registers()?.result();
         if (-4095..0).contains(&result) {
             return Err(io::Error::from_raw_os_error(-result as i32));
         }
         Ok(result as u64)
     }
 
-    fn registers(&self) -> io::Result<libc::user_regs_struct> {
+    fn registers(&self) -> io::Result<Registers> {
         // SAFETY: integers only.
-        let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
-        self.request(libc::PTRACE_GETREGS, 0, (&raw mut registers).addr())?;
+        let mut registers = Registers(unsafe { std::mem::zeroed() });
+        let place = vector(&mut registers);
+        self.request(libc::PTRACE_GETREGSET, GENERAL, (&raw const place).addr())?;
         Ok(registers)
     }
 
-    fn set_registers(&self, registers: libc::user_regs_struct) -> io::Result<()> {
-        self.request(libc::PTRACE_SETREGS, 0, (&raw const registers).addr())
+    fn set_registers(&self, registers: &Registers) -> io::Result<()> {
+        let mut registers = *registers;
+        let place = vector(&mut registers);
+        self.request(libc::PTRACE_SETREGSET, GENERAL, (&raw const place).addr())
     }
 
     fn signal_mask(&self) -> io::Result<u64> {

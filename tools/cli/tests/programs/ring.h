@@ -28,9 +28,19 @@
 /* All return a negative errno, as the kernel does. */
 static inline __attribute__((always_inline)) long ring_call(long number, long a, long b, long c, long d, long e,
                                                             long f) {
-#if defined(BY_LIBC) || !defined(__x86_64__)
+#ifdef BY_LIBC
     long result = syscall(number, a, b, c, d, e, f);
     return result < 0 ? -errno : result;
+#elif defined(__aarch64__)
+    register long x8 __asm__("x8") = number;
+    register long x0 __asm__("x0") = a;
+    register long x1 __asm__("x1") = b;
+    register long x2 __asm__("x2") = c;
+    register long x3 __asm__("x3") = d;
+    register long x4 __asm__("x4") = e;
+    register long x5 __asm__("x5") = f;
+    __asm__ volatile("svc #0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory");
+    return x0;
 #else
     long result;
     register long r10 __asm__("r10") = d;

@@ -33,10 +33,12 @@ static void close_quietly(int fd) {
 #ifdef __x86_64__
     long result;
     __asm__ volatile("syscall" : "=a"(result) : "0"(SYS_close), "D"(fd) : "rcx", "r11", "memory");
-    CHECK(result == 0);
 #else
-    CHECK(close(fd) == 0);
+    register long number __asm__("x8") = SYS_close;
+    register long result __asm__("x0") = fd;
+    __asm__ volatile("svc #0" : "+r"(result) : "r"(number) : "memory");
 #endif
+    CHECK(result == 0);
 }
 
 static struct io_uring_sqe *on(uint8_t opcode, uint64_t user_data, int fd, const void *memory, unsigned length) {

@@ -8,6 +8,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+/// Are call sites patched on this architecture, rather than trapped each time?
+pub const PATCHES: bool = cfg!(target_arch = "x86_64");
+
+/// Where the headers of the kernel lie, for musl, which brings none along.
+pub const KERNEL_HEADERS: [&str; 4] = [
+    "-idirafter",
+    "/usr/include",
+    "-idirafter",
+    if PATCHES { "/usr/include/x86_64-linux-gnu" } else { "/usr/include/aarch64-linux-gnu" },
+];
+
 /// Where the programs are built.
 fn directory() -> PathBuf {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs");

@@ -16,7 +16,7 @@ use linux_raw_sys::io_uring::{io_uring_zcrx_offsets, io_uring_zcrx_rqe};
 
 use crate::abi::Errno;
 use crate::abi::layout::{PBUF_OFFSET, RECEIVE_QUEUE_SHIFT, RECEIVE_QUEUES_OFFSET};
-use crate::os::pages::PAGE;
+use crate::os::pages;
 use crate::os::region::Region;
 use crate::os::sync::Mutex;
 
@@ -258,7 +258,7 @@ impl ReceiveQueue {
         self.head = self.head.wrapping_add(1);
         let [offset, rest] = self.ring.try_value::<[u64; 2]>(place)?;
         let (area, padding) = (offset >> AREA_SHIFT, rest >> 32);
-        let page = offset / PAGE;
+        let page = offset / pages::page();
         (area == 0 && padding == 0 && page < self.lent.len() as u64).then_some(page as u32)
     }
 
@@ -324,7 +324,7 @@ impl ReceiveQueue {
 
 /// Where a page lies in its area.
 pub fn offset(page: u32) -> u64 {
-    u64::from(page) * PAGE
+    u64::from(page) * pages::page()
 }
 
 const _: () = assert!(offset_of!(io_uring_zcrx_rqe, len) == 8 && HEADER.0 as usize <= ENTRIES);

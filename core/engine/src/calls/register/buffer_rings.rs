@@ -7,7 +7,7 @@ use linux_raw_sys::io_uring::{
 use crate::abi::Errno;
 use crate::assets::kbuf::{NewRing, Place};
 use crate::calls::register::Register;
-use crate::os::pages::PAGE;
+use crate::os::pages;
 use crate::os::{Fd, user};
 use crate::ring::Core;
 
@@ -47,7 +47,7 @@ fn place(address: u64) -> Result<Place, Errno> {
     if address == 0 {
         return Err(Errno::EFAULT);
     }
-    if address % PAGE != 0 { Err(Errno::EINVAL) } else { Ok(Place::Program(address)) }
+    if address % pages::page() != 0 { Err(Errno::EINVAL) } else { Ok(Place::Program(address)) }
 }
 
 /// The `min_left` of a registration, in the first four bytes of what was reserved before Linux 7.1.

@@ -10,7 +10,7 @@ use linux_raw_sys::io_uring::{
 use crate::abi::Errno;
 use crate::abi::layout::{PARAM_REGION_OFFSET, RECEIVE_QUEUES_OFFSET};
 use crate::calls::register::Register;
-use crate::os::pages::PAGE;
+use crate::os::pages;
 use crate::os::region::Region;
 use crate::os::{self, Fd, user};
 use crate::ring::Core;
@@ -54,10 +54,10 @@ pub fn take(wanted: &mut io_uring_region_desc, fd: Fd, part: Range<u64>) -> Resu
     if wanted.size == 0 || wanted.mmap_offset != 0 || wanted.id != 0 {
         return Err(Errno::EINVAL);
     }
-    if wanted.size / PAGE > i32::MAX as u64 {
+    if wanted.size / pages::page() > i32::MAX as u64 {
         return Err(Errno::E2BIG);
     }
-    if wanted.size % PAGE != 0 {
+    if wanted.size % pages::page() != 0 {
         return Err(Errno::EINVAL);
     }
     if wanted.flags == of_program {

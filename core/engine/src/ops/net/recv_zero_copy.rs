@@ -12,7 +12,7 @@ use crate::assets::receive_queues::{Notice, Shared, offset};
 use crate::ops::net::recv::{MOST_ROUNDS, receive_vectors};
 use crate::ops::net::{calls, is_idle, polls_first};
 use crate::os::Fd;
-use crate::os::pages::PAGE;
+use crate::os::pages;
 use crate::os::user::IoVector;
 use crate::request::chaos;
 use crate::request::data::OpData;
@@ -130,7 +130,7 @@ fn receives_plainly(core: &mut Core, fd: Fd) -> bool {
 /// One attempt. Nothing where the next is to follow.
 fn receive(core: &mut Core, id: RequestId, fd: Fd, queue: &Shared) -> Option<Outcome> {
     let left = progress(core, id).left as usize;
-    let wanted = if left == 0 { PAGES } else { left.div_ceil(PAGE as usize).min(PAGES) };
+    let wanted = if left == 0 { PAGES } else { left.div_ceil(pages::page_bytes()).min(PAGES) };
     let room = core.room_for_big() as usize;
     let (mut pages, mut vectors) = ([0; PAGES], [IoVector::default(); PAGES]);
     let mut asked = 0;
@@ -140,7 +140,8 @@ fn receive(core: &mut Core, id: RequestId, fd: Fd, queue: &Shared) -> Option<Out
         let usable = taken.min(room);
         queue.put_back(&pages[usable..taken]);
         for (vector, &page) in vectors.iter_mut().zip(&pages[..usable]) {
-            let length = if left == 0 { PAGE as usize } else { (left - asked).min(PAGE as usize) };
+            let length =
+                if left == 0 { pages::page_bytes() } else { (left - asked).min(pages::page_bytes()) };
             *vector = IoVector { base: queue.address(page), length: length as u64 };
             asked += length;
         }
@@ -158,7 +159,7 @@ fn receive(core: &mut Core, id: RequestId, fd: Fd, queue: &Shared) -> Option<Out
     let mut truncated = false;
     let result = receive_vectors(fd, &mut vectors[..pages.len()], 0, &mut truncated);
     let count = result.unwrap_or(0);
-    let (used, unused) = pages.split_at(count.div_ceil(PAGE as usize));
+    let (used, unused) = pages.split_at(count.div_ceil(pages::page_bytes()));
     queue.lock().put_back(unused);
     match result {
         Ok(0) => Some(end_of_stream(core, id)),
@@ -179,7 +180,7 @@ fn receive(core: &mut Core, id: RequestId, fd: Fd, queue: &Shared) -> Option<Out
 fn post(core: &mut Core, id: RequestId, queue: &Shared, pages: &[u32], count: usize) -> Option<Notice> {
     let notice = queue.lock().lend(pages, count);
     for (place, &page) in pages.iter().enumerate() {
-        let length = (count - place * PAGE as usize).min(PAGE as usize);
+        let length = (count - place * pages::page_bytes()).min(pages::page_bytes());
         core.post_more_big(id, length as i32, [offset(page), 0]);
     }
     notice
@@ -217,7 +218,7 @@ fn go_on(core: &mut Core, id: RequestId, count: usize, full: bool) -> Option<Out
             return Some(Outcome::Complete(0));
         }
     }
-    progress.rounds = progress.rounds.saturating_add(count.div_ceil(PAGE as usize) as u8);
+    progress.rounds = progress.rounds.saturating_add(count.div_ceil(pages::page_bytes()) as u8);
     if !full && progress.rounds <= MOST_ROUNDS {
         return None;
     }

@@ -1,15 +1,9 @@
-//! x86-64: the system call stub, the guarded copy, the time stamp counter.
+//! aarch64: the system call stub, the guarded copy, the virtual counter.
 
 use core::arch::{asm, global_asm};
 
-// The stub takes the C calling convention with the call number as its seventh argument: six
-// arguments move by one register only, and the number is on the stack.
-//
-// The interruptible call has an eighth argument, the address of a word: it is not made where that is not zero. Between
-// its start and its end a signal handler sends the thread on to where it stops.
-//
-// The guarded copy returns 0, or 1 where a fault handler resumed it at its fault label. Both are
-// local to the object, bounded by symbols, and hold no other instruction.
+// As on x86-64: one stub, one interruptible call, one guarded copy, each between symbols that bound it.
+// The call number comes as the seventh argument, the address of the word as the eighth.
 global_asm!(
     ".pushsection .text.anyring_stub,\"ax\",@progbits",
     ".balign 64",
@@ -20,23 +14,20 @@ global_asm!(
     ".globl anyring_syscall6",
     ".type anyring_syscall6,@function",
     "anyring_syscall6:",
-    "mov rax, [rsp + 8]",
-    "mov r10, rcx",
-    "syscall",
+    "mov x8, x6",
+    "svc #0",
     "ret",
     ".hidden anyring_interruptible_syscall6",
     ".globl anyring_interruptible_syscall6",
     ".type anyring_interruptible_syscall6,@function",
     "anyring_interruptible_syscall6:",
-    "mov rax, [rsp + 16]",
-    "mov r10, rcx",
+    "mov x8, x6",
     ".hidden anyring_interruptible_start",
     ".globl anyring_interruptible_start",
     "anyring_interruptible_start:",
-    "cmp dword ptr [rax], 0",
-    "jne 2f",
-    "mov rax, [rsp + 8]",
-    "syscall",
+    "ldr w9, [x7]",
+    "cbnz w9, 2f",
+    "svc #0",
     ".hidden anyring_interruptible_end",
     ".globl anyring_interruptible_end",
     "anyring_interruptible_end:",
@@ -45,7 +36,7 @@ global_asm!(
     ".globl anyring_interruptible_stop",
     "anyring_interruptible_stop:",
     "2:",
-    "mov rax, -4", // EINTR
+    "mov x0, #-4", // EINTR
     "ret",
     ".hidden anyring_stub_end",
     ".globl anyring_stub_end",
@@ -55,60 +46,47 @@ global_asm!(
     ".globl anyring_guarded_copy",
     ".type anyring_guarded_copy,@function",
     "anyring_guarded_copy:",
-    // The string instruction takes long to begin: what is short goes by words.
+    "cbz x2, 2f",
     ".hidden anyring_guarded_start",
     ".globl anyring_guarded_start",
     "anyring_guarded_start:",
-    "cmp rdx, 256",
-    "ja 3f",
-    "2:",
-    "cmp rdx, 16",
-    "jb 3f",
-    "movups xmm0, [rsi]",
-    "movups [rdi], xmm0",
-    "add rsi, 16",
-    "add rdi, 16",
-    "sub rdx, 16",
-    "jnz 2b",
-    "xor eax, eax",
-    "ret",
-    "3:",
     // A word in one piece: the other side may be storing it.
-    "cmp rdx, 4",
-    "jne 4f",
-    "mov eax, [rsi]",
-    "mov [rdi], eax",
-    "xor eax, eax",
-    "ret",
-    "4:",
-    "mov rcx, rdx",
-    "rep movsb",
+    "cmp x2, #4",
+    "b.ne 1f",
+    "ldr w3, [x1]",
+    "str w3, [x0]",
+    "b 2f",
+    "1:",
+    "ldrb w3, [x1], #1",
+    "strb w3, [x0], #1",
+    "subs x2, x2, #1",
+    "b.ne 1b",
     ".hidden anyring_guarded_end",
     ".globl anyring_guarded_end",
     "anyring_guarded_end:",
-    "xor eax, eax",
+    "2:",
+    "mov x0, #0",
     "ret",
     ".hidden anyring_guarded_fault",
     ".globl anyring_guarded_fault",
     "anyring_guarded_fault:",
-    "mov eax, 1",
+    "mov x0, #1",
     "ret",
-    // How a signal handler of the engine's own returns. Unwinders look at the byte before it.
-    "nop",
+    // How a signal handler of the engine's own returns.
     ".hidden anyring_signal_return",
     ".globl anyring_signal_return",
     ".type anyring_signal_return,@function",
     "anyring_signal_return:",
-    "mov rax, 15",
-    "syscall",
+    "mov x8, #139",
+    "svc #0",
     ".popsection",
 );
 
 /// Where `ucontext_t` has the instruction pointer and the signal mask.
-pub const CONTEXT_POINTER: usize = 168;
+pub const CONTEXT_POINTER: usize = 440;
 /// See [`CONTEXT_POINTER`].
-pub const CONTEXT_MASK: usize = 296;
-/// `SA_RESTORER`: the kernel wants to be told how a handler returns.
+pub const CONTEXT_MASK: usize = 40;
+/// `SA_RESTORER`: the kernel uses it where it is given.
 pub const RESTORER_FLAG: usize = 0x0400_0000;
 
 unsafe extern "C" {
@@ -190,28 +168,42 @@ pub fn stub() -> core::ops::Range<usize> {
     (&raw const anyring_stub_start as usize)..(&raw const anyring_stub_end as usize)
 }
 
-/// The thread pointer: by the ELF TLS ABI the word at `fs:0` holds its own address.
+/// The thread pointer.
 pub fn thread_pointer() -> usize {
     let pointer: usize;
-    // SAFETY: reads one word of the thread's control block, which every threaded program has.
-    unsafe { asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags)) };
+    // SAFETY: reads a register.
+    unsafe { asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nomem, nostack)) };
     pointer
 }
 
-/// A cheap clock of unknown but constant rate, for telling fast operations from slow ones.
+/// A cheap clock of constant rate, for telling fast operations from slow ones.
 pub fn ticks() -> u64 {
-    // SAFETY: `rdtsc` has no side effects.
-    unsafe { core::arch::x86_64::_rdtsc() }
+    let ticks: u64;
+    // SAFETY: reads a register.
+    unsafe { asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack)) };
+    ticks
 }
 
-/// Roughly how many [`ticks`] a microsecond has; only thresholds depend on it.
-pub const fn ticks_per_us() -> u64 {
-    2500
+/// How many [`ticks`] a microsecond has.
+pub fn ticks_per_us() -> u64 {
+    let frequency: u64;
+    // SAFETY: reads a register.
+    unsafe { asm!("mrs {}, cntfrq_el0", out(reg) frequency, options(nomem, nostack)) };
+    frequency / 1_000_000
 }
 
 /// Has the processor fetch the cache line of a place that is soon looked at.
 #[inline(always)]
 pub fn prefetch<T>(place: *const T) {
     // SAFETY: a hint, which faults nowhere.
-    unsafe { core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(place.cast()) };
+    unsafe { asm!("prfm pldl1keep, [{}]", in(reg) place, options(nostack, preserves_flags, readonly)) };
 }
+
+/// Where a program's memory ends with the largest addresses; with smaller ones what lies between is found out later.
+pub const END: u64 = 1 << 52;
+/// As far.
+pub const FAR_END: u64 = END;
+/// The sizes that pages may have: the kernel is built for one of them.
+pub const PAGE_SIZES: &[usize] = &[4096, 16 << 10, 64 << 10];
+/// What the kernel calls its function for clocks.
+pub const VDSO_CLOCK: &core::ffi::CStr = c"__kernel_clock_gettime";

@@ -1,5 +1,7 @@
 //! AArch64.
 
+mod memory;
+
 use core::arch::{asm, global_asm};
 
 /// Where front ends that trap calls put a page of their own ([`crate::process::others_answer`]); low enough for 39-bit

@@ -113,3 +113,10 @@ pub unsafe fn interruptible_syscall6(number: usize, arguments: [usize; 6], stopp
         syscall6(number, a, b, c, d, e, f)
     }
 }
+
+/// Where a program's memory ends at the latest with four levels of page tables, the last page left out as the kernel does.
+pub const END: u64 = (1 << 47) - 4096;
+/// Where it ends with five levels.
+pub const FAR_END: u64 = (1 << 56) - 4096;
+/// The sizes that pages may have.
+pub const PAGE_SIZES: &[usize] = &[4096];

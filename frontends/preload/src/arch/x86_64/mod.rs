@@ -1,6 +1,15 @@
 //! x86-64.
 
+pub mod patch;
+
 use core::arch::{asm, global_asm};
+
+// `patch::entry` saves the vector registers that code for the baseline changes, and no wider ones.
+#[cfg(all(target_feature = "avx", not(anyring_sanitizer)))]
+compile_error!(
+    "the preload library is built for x86-64 without AVX (no -C target-cpu=native): a patched call site of the program does not \
+     save the vector registers that such code changes"
+);
 
 unsafe extern "C" {
     /// A system call, or `-EINTR` where `*interrupted` is set; see [`crate::inside::sleep`].
@@ -77,3 +86,52 @@ pub fn note() -> *mut u8 {
     }
     pointer
 }
+
+/// The body of a function whose arguments have no fixed number: makes a list of all behind the first, by putting those that
+/// came in registers before those on the stack, and calls `$body` with the first and it.
+#[cfg(not(test))]
+macro_rules! list_arguments {
+    ($body:ident) => {
+        core::arch::naked_asm!(
+            // The return address makes room for the last that came in a register.
+            "mov rax, [rsp]",
+            "mov [rsp], r9",
+            "push r8",
+            "push rcx",
+            "push rdx",
+            "push rsi",
+            "mov rsi, rsp",
+            "push rax",
+            "call {body}",
+            "pop rcx",
+            "add rsp, 32",
+            "mov [rsp], rcx",
+            "ret",
+            body = sym $body,
+        )
+    };
+}
+
+/// The body of `vfork`: goes on in the function whose address `$vfork` holds, and notes so in `$vforked`; where there are
+/// `$rings`, in `$fork`. No frame of ours may lie between the two returns.
+#[cfg(not(test))]
+macro_rules! vfork {
+    ($vfork:path, $vforked:path, unless $rings:path, $fork:path) => {
+        core::arch::naked_asm!(
+            "cmp byte ptr [rip + {rings}], 0",
+            "jne {fork}",
+            "mov byte ptr [rip + {vforked}], 1",
+            "jmp qword ptr [rip + {vfork}]",
+            rings = sym $rings,
+            fork = sym $fork,
+            vforked = sym $vforked,
+            vfork = sym $vfork,
+        )
+    };
+}
+
+#[cfg(not(test))]
+pub(crate) use {list_arguments, vfork};
+
+/// Words of glibc's `ucontext_t` before its signal mask.
+pub const CONTEXT_WORDS: usize = 37;

@@ -1,5 +1,7 @@
 //! AArch64.
 
+pub mod patch;
+
 use core::arch::{asm, global_asm};
 
 unsafe extern "C" {
@@ -77,3 +79,56 @@ pub fn note() -> *mut u8 {
     }
     pointer
 }
+
+/// The body of a function whose arguments have no fixed number: makes a list of all behind the first, by putting those that
+/// came in registers before those on the stack, and calls `$body` with the first and it.
+#[cfg(not(test))]
+macro_rules! list_arguments {
+    ($body:ident) => {
+        core::arch::naked_asm!(
+            "sub sp, sp, #80",
+            "stp x29, x30, [sp]",
+            "mov x29, sp",
+            "stp x1, x2, [sp, #24]",
+            "stp x3, x4, [sp, #40]",
+            "stp x5, x6, [sp, #56]",
+            "str x7, [sp, #72]",
+            "add x1, sp, #24",
+            "bl {body}",
+            "ldp x29, x30, [sp]",
+            "add sp, sp, #80",
+            "ret",
+            body = sym $body,
+        )
+    };
+}
+
+/// The body of `vfork`: goes on in the function whose address `$vfork` holds, and notes so in `$vforked`; where there are
+/// `$rings`, in `$fork`. No frame of ours may lie between the two returns.
+#[cfg(not(test))]
+macro_rules! vfork {
+    ($vfork:path, $vforked:path, unless $rings:path, $fork:path) => {
+        core::arch::naked_asm!(
+            "adrp x9, {rings}",
+            "ldrb w9, [x9, #:lo12:{rings}]",
+            "cbnz w9, 1f",
+            "adrp x9, {vforked}",
+            "mov w10, #1",
+            "strb w10, [x9, #:lo12:{vforked}]",
+            "adrp x9, {vfork}",
+            "ldr x9, [x9, #:lo12:{vfork}]",
+            "br x9",
+            "1: b {fork}",
+            rings = sym $rings,
+            fork = sym $fork,
+            vforked = sym $vforked,
+            vfork = sym $vfork,
+        )
+    };
+}
+
+#[cfg(not(test))]
+pub(crate) use {list_arguments, vfork};
+
+/// Words of glibc's `ucontext_t` before its signal mask.
+pub const CONTEXT_WORDS: usize = 5;

@@ -1,5 +1,7 @@
 //! x86-64.
 
+mod memory;
+
 use core::arch::{asm, global_asm};
 
 /// Where front ends that trap calls put a page of their own ([`crate::process::others_answer`]): far from where the

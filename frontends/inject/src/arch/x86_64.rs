@@ -1,4 +1,4 @@
-//! Where the image begins, and where it hands over to the program.
+//! x86-64.
 
 use core::arch::global_asm;
 

@@ -1,0 +1,16 @@
+//! What differs between processors: the system call stub, the guarded copy, the cheap clock, how far a program's memory
+//! reaches. A simulation stands in the place of a processor.
+
+#[cfg(all(target_arch = "aarch64", not(anyring_simulation)))]
+mod aarch64;
+#[cfg(anyring_simulation)]
+mod simulated;
+#[cfg(all(target_arch = "x86_64", not(anyring_simulation)))]
+mod x86_64;
+
+#[cfg(all(target_arch = "aarch64", not(anyring_simulation)))]
+pub use aarch64::*;
+#[cfg(anyring_simulation)]
+pub use simulated::*;
+#[cfg(all(target_arch = "x86_64", not(anyring_simulation)))]
+pub use x86_64::*;

@@ -1,0 +1,45 @@
+//! AArch64, as on x86-64.
+
+use core::arch::global_asm;
+
+// The compiler's library has a constructor that asks the C library for the features of the processor. Nobody runs constructors
+// here: atomic operations are those that every processor has.
+global_asm!(
+    ".pushsection .text.anyring_inject_absent,\"ax\",@progbits",
+    ".globl getauxval",
+    ".hidden getauxval",
+    ".globl __stack_chk_fail",
+    ".hidden __stack_chk_fail",
+    ".globl __stack_chk_guard",
+    ".hidden __stack_chk_guard",
+    "getauxval:",
+    "__stack_chk_fail:",
+    "brk #1",
+    ".p2align 3",
+    "__stack_chk_guard: .xword 0",
+    ".popsection",
+);
+
+global_asm!(
+    ".pushsection .text.anyring_inject_entry,\"ax\",@progbits",
+    ".globl anyring_inject_entry",
+    ".type anyring_inject_entry,@function",
+    "anyring_inject_entry:",
+    "mov x19, sp",
+    "mov x20, x1",
+    "mov x2, sp",
+    "bl {start}",
+    "mov sp, x19",
+    "mov x16, x20",
+    "mov x0, #0",
+    "mov x1, #0",
+    "mov x2, #0",
+    "mov x19, #0",
+    "mov x20, #0",
+    "mov x29, #0",
+    "mov x30, #0",
+    "br x16",
+    ".size anyring_inject_entry, . - anyring_inject_entry",
+    ".popsection",
+    start = sym crate::start::start,
+);

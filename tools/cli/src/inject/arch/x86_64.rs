@@ -1,0 +1,44 @@
+//! x86-64.
+
+/// What the image is to be adapted by: `R_X86_64_RELATIVE`.
+pub const RELATIVE: u32 = 8;
+/// What parts of the image that are mapped apart begin at multiples of.
+pub const PAGE: usize = 4096;
+/// The instruction `syscall`.
+pub const SYSCALL: [u8; 2] = [0x0f, 0x05];
+
+/// The registers of a traced thread.
+#[derive(Clone, Copy)]
+pub struct Registers(pub libc::user_regs_struct);
+
+impl Registers {
+    /// Where the thread goes on.
+    pub fn instruction(&self) -> u64 {
+        self.0.rip
+    }
+
+    /// These registers before a system call, which the thread makes if it goes on at the instruction for that.
+    pub fn with_call(mut self, number: i64, a: [u64; 6]) -> Self {
+        [self.0.rdi, self.0.rsi, self.0.rdx, self.0.r10, self.0.r8, self.0.r9] = a;
+        self.0.rax = number as u64;
+        self.outside_of_calls()
+    }
+
+    /// These registers before a function with two arguments.
+    pub fn with_function(mut self, address: u64, arguments: [u64; 2]) -> Self {
+        self.0.rip = address;
+        [self.0.rdi, self.0.rsi] = arguments;
+        self.outside_of_calls()
+    }
+
+    /// The kernel shall not take the thread for one in a call, which it might make again.
+    fn outside_of_calls(mut self) -> Self {
+        self.0.orig_rax = u64::MAX;
+        self
+    }
+
+    /// What a system call returned.
+    pub fn result(&self) -> i64 {
+        self.0.rax as i64
+    }
+}
