@@ -32,8 +32,13 @@ pub fn pages(root: &Path) -> Vec<PathBuf> {
             let name = entry.file_name().into_string().unwrap_or_default();
             // A symbolic link is neither: what it leads to is read in its own place.
             let kind = entry.file_type().unwrap();
-            if kind.is_dir() && !["target", "work"].contains(&name.as_str()) && !name.starts_with('.') {
-                directories.push(entry.path());
+            if kind.is_dir() {
+                // Cargo tags each of its target directories.
+                let is_made = ["target", "work", "venv", "node_modules"].contains(&name.as_str())
+                    || entry.path().join("CACHEDIR.TAG").exists();
+                if !is_made && !name.starts_with('.') {
+                    directories.push(entry.path());
+                }
             } else if kind.is_file() && name.ends_with(".md") {
                 all.push(entry.path());
             }
