@@ -12,7 +12,7 @@ export ANYRING_BIN := $(TARGET)/release
 export ANYRING_IMAGES := none
 
 .PHONY: help toolchain build demo lint test test-unit test-programs test-quick test-chaos-programs conformance differential bench count
-.PHONY: packages release check-packages test-places test-old-kernels install uninstall deb one-file check-one-file check-install check-aarch64 coverage sanitize sanitize-suite simulate concurrent soak mutants chaos
+.PHONY: packages release check-packages test-places test-old-kernels install uninstall deb one-file check-one-file check-install check-aarch64 test-aarch64 coverage sanitize sanitize-suite simulate concurrent soak mutants chaos
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -180,3 +180,6 @@ sanitize-suite: toolchain ## liburing's suite over the preload library, under bo
 
 check-aarch64: ## build the engine for aarch64 and run its tests in qemu-user (installs cross packages)
 	scripts/check-aarch64
+
+test-aarch64: ## every front end's tests on aarch64, in a machine that qemu emulates (an hour or two): make test-aarch64 [TESTS='cli/*'] [FLAVOUR=arm64-16k]
+	scripts/test-aarch64 $(if $(FLAVOUR),--kernel $(FLAVOUR)) $(TESTS)

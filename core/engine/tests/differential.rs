@@ -8,6 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 
 use anyring_engine::abi::Sqe;
+use anyring_engine::os::user::END;
 use common::*;
 use io_uring_op::*;
 
@@ -503,16 +504,13 @@ fn a_registered_directory_is_refused_before_unknown_flags() {
     });
 }
 
-/// The page behind the last that a program can have.
-const BEYOND: u64 = (1 << 47) - 4096;
-
 #[test]
 fn memory_that_cannot_be_is_refused_before_anything_else() {
     both(|engine| {
         let mut ring = Ring::new(engine, 8, 0);
         let (read, write) = std::io::pipe().unwrap();
         let (sends, receives) = (write.as_raw_fd(), read.as_raw_fd());
-        let at = |opcode, fd| Sqe { fd, addr: BEYOND, len: 7, off: 5, ..sqe(opcode, 1) };
+        let at = |opcode, fd| Sqe { fd, addr: END, len: 7, off: 5, ..sqe(opcode, 1) };
         let mut seen = Vec::new();
         for (opcode, fd) in
             [(IORING_OP_WRITE, sends), (IORING_OP_READ, receives), (IORING_OP_PROVIDE_BUFFERS, 4)]
@@ -521,7 +519,7 @@ fn memory_that_cannot_be_is_refused_before_anything_else() {
         }
         for (opcode, fd) in [(IORING_OP_SEND, sends), (IORING_OP_RECV, receives)] {
             seen.push(results(&ring.run(&[Sqe { off: 0, ..at(opcode, fd) }])));
-            seen.push(results(&ring.run(&[Sqe { off: 0, addr: BEYOND - 7, ..at(opcode, fd) }])));
+            seen.push(results(&ring.run(&[Sqe { off: 0, addr: END - 7, ..at(opcode, fd) }])));
         }
         seen
     });

@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use anyring_engine::abi::Sqe;
+use anyring_engine::os::user::END;
 use common::*;
 use io_uring_op::*;
 
@@ -994,7 +995,7 @@ fn addresses_that_are_none_and_buffers_beyond_all_memory() {
         let file = nowhere();
         let mut status = [0u64; 32];
         let look = Sqe { fd: file.as_raw_fd(), off: status.as_mut_ptr() as u64, ..sqe(IORING_OP_STATX, 1) };
-        let provide = Sqe { fd: 16, addr: (1 << 47) - 8192, len: 4096, ..sqe(IORING_OP_PROVIDE_BUFFERS, 2) };
+        let provide = Sqe { fd: 16, addr: END - 4096, len: 4096, ..sqe(IORING_OP_PROVIDE_BUFFERS, 2) };
         let nop = Sqe { fd: file.as_raw_fd(), op_flags: IORING_NOP_FILE, ..sqe(IORING_OP_NOP, 3) };
         let fixed = IORING_NOP_FILE | IORING_NOP_FIXED_FILE;
         let cases = [

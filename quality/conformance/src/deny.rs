@@ -1,6 +1,7 @@
 //! Denies io_uring to a process the way container runtimes do, and system calls that an older kernel lacks the way that
 //! kernel does: seccomp filters that answer an errno.
 
+mod arch;
 mod like;
 mod newer;
 

@@ -5,7 +5,8 @@ use core::ffi::CStr;
 use core::mem::MaybeUninit;
 
 use crate::abi::Errno;
-use crate::os::arch::{END, FAR_END};
+pub use crate::os::arch::END;
+use crate::os::arch::FAR_END;
 use crate::os::{self, host};
 
 /// Types that any bytes make a value of.
@@ -75,7 +76,7 @@ pub fn check_range(address: u64, length: u64) -> Result<(), Errno> {
     }
 }
 
-/// Are there five levels of page tables? Nobody asks but for addresses that only these have.
+/// Are there addresses beyond the usual ones? Nobody asks but for such an address.
 #[cold]
 fn has_far_memory() -> bool {
     os::reaches(END as usize + 4096)

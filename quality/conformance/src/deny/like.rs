@@ -2,13 +2,9 @@
 
 use std::io;
 
-use super::newer::{CALLS, FLAGS, Flag, Version, When};
+use super::arch::AUDIT_ARCH;
+use super::newer::{Flag, Version, When, calls, flags};
 use super::{AND, JUMP, JUMP_ANY, JUMP_EQ, JUMP_GE, JUMP_GT, LOAD_WORD, RETURN, answer, insn, install};
-
-#[cfg(target_arch = "x86_64")]
-const ARCHITECTURE: u32 = 0xc000_003e;
-#[cfg(target_arch = "aarch64")]
-const ARCHITECTURE: u32 = 0xc000_00b7;
 
 const ALLOW: libc::sock_filter = insn(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW);
 
@@ -60,15 +56,15 @@ pub fn play(kernel: Like) -> io::Result<()> {
 /// The filter: calls first, then for each call the flags that are not known, row by row.
 fn filter(version: Version) -> Vec<libc::sock_filter> {
     // Calls of 32-bit programs have other numbers.
-    let mut code = vec![insn(LOAD_WORD, 0, 0, 4), insn(JUMP_EQ, 1, 0, ARCHITECTURE), ALLOW];
+    let mut code = vec![insn(LOAD_WORD, 0, 0, 4), insn(JUMP_EQ, 1, 0, AUDIT_ARCH), ALLOW];
     code.push(insn(LOAD_WORD, 0, 0, 0));
-    let newest = CALLS.iter().filter(|(_, since)| *since <= version).map(|(number, _)| *number).max();
+    let newest = calls().filter(|(_, since)| *since <= version).map(|(number, _)| *number).max();
     // This is where the calls of the x32 ABI end, too: no kernel that distributions build has them.
     code.extend([insn(JUMP_GT, 0, 1, newest.expect("old rows")), refuse(libc::ENOSYS)]);
-    for (number, _) in CALLS.iter().filter(|(number, since)| *since > version && Some(*number) < newest) {
+    for (number, _) in calls().filter(|(number, since)| *since > version && Some(*number) < newest) {
         code.extend([insn(JUMP_EQ, 0, 1, *number), refuse(libc::ENOSYS)]);
     }
-    let flags: Vec<&Flag> = FLAGS.iter().filter(|flag| flag.since > version).collect();
+    let flags: Vec<&Flag> = flags().filter(|flag| flag.since > version).collect();
     let mut numbers: Vec<u32> = flags.iter().flat_map(|flag| flag.calls).copied().collect();
     numbers.sort_unstable();
     numbers.dedup();

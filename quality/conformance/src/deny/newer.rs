@@ -3,6 +3,7 @@
 //! A flag is here where a filter can see it, in a register, and where a kernel without it refuses it. Administration (`bpf`,
 //! `keyctl`, `fanotify_init`, `perf_event_open`, `quotactl`) is here by its system calls only.
 
+use super::arch;
 use libc::{EAFNOSUPPORT, EFAULT, EINVAL, EIO, ENODEV, ENOPROTOOPT, ENOSYS, ENOTTY, EOPNOTSUPP};
 use linux_raw_sys::general::*;
 use linux_raw_sys::net::*;
@@ -43,7 +44,7 @@ pub struct Flag {
     pub answer: i32,
 }
 
-const fn flag(
+pub const fn flag(
     name: &'static str,
     since: Version,
     calls: &'static [u32],
@@ -54,21 +55,16 @@ const fn flag(
 }
 
 /// System calls and the kernels that brought them, sorted by number, from the last ones that every kernel here has: so the newest
-/// that a kernel knows is in here.
-pub const CALLS: &[(u32, Version)] = &[
-    (__NR_statx, (4, 11)),
-    (__NR_io_pgetevents, (4, 18)),
-    #[cfg(target_arch = "aarch64")]
-    (__NR_rseq, (4, 19)),
-    #[cfg(target_arch = "aarch64")]
-    (__NR_kexec_file_load, (5, 0)),
-    #[cfg(target_arch = "x86_64")]
-    (__NR_rseq, (4, 18)),
-    #[cfg(target_arch = "x86_64")]
-    (__NR_uretprobe, (6, 11)),
-    // uprobe, which the bindings do not have yet.
-    #[cfg(target_arch = "x86_64")]
-    (336, (6, 18)),
+/// that a kernel knows is among them.
+pub fn calls() -> impl Iterator<Item = &'static (u32, Version)> {
+    OLD_CALLS.iter().chain(arch::CALLS).chain(CALLS)
+}
+
+/// The first of [`calls`].
+const OLD_CALLS: &[(u32, Version)] = &[(__NR_statx, (4, 11)), (__NR_io_pgetevents, (4, 18))];
+
+/// [`calls`] with numbers that are the same on all architectures.
+const CALLS: &[(u32, Version)] = &[
     (__NR_pidfd_send_signal, (5, 1)),
     (__NR_io_uring_setup, (5, 1)),
     (__NR_io_uring_enter, (5, 1)),
@@ -146,7 +142,11 @@ const OF_IPV6: When = is(1, IPPROTO_IPV6 as u32);
 const MPTCP: When = is(2, 262);
 
 /// Flags, options and commands; those of one call stand together, the older ones first.
-pub const FLAGS: &[Flag] = &[
+pub fn flags() -> impl Iterator<Item = &'static Flag> {
+    FLAGS.iter().chain(arch::FLAGS)
+}
+
+const FLAGS: &[Flag] = &[
     // Files.
     flag("RWF_NOAPPEND", (6, 9), PREADV2, &[Any(5, 0x20)], EOPNOTSUPP),
     flag("RWF_ATOMIC", (6, 11), PREADV2, &[Any(5, 0x40)], EOPNOTSUPP),
@@ -233,14 +233,6 @@ pub const FLAGS: &[Flag] = &[
     flag("PR_TIMER_CREATE_RESTORE_IDS", (6, 15), PRCTL, &[is(0, 77)], EINVAL),
     flag("PR_FUTEX_HASH", (6, 16), PRCTL, &[is(0, 78)], EINVAL),
     flag("PR_THP_DISABLE_EXCEPT_ADVISED", (6, 18), PRCTL, &[is(0, 41), Any(2, !0)], EINVAL),
-    #[cfg(target_arch = "x86_64")]
-    flag("ARCH_*_XCOMP_*", (5, 16), &[__NR_arch_prctl], &[Within(0, 0x1021, 0x1023)], EINVAL),
-    #[cfg(target_arch = "x86_64")]
-    flag("ARCH_*_XCOMP_GUEST_PERM", (5, 17), &[__NR_arch_prctl], &[Within(0, 0x1024, 0x1025)], EINVAL),
-    #[cfg(target_arch = "x86_64")]
-    flag("ARCH_*_TAG*", (6, 4), &[__NR_arch_prctl], &[Within(0, 0x4001, 0x4004)], EINVAL),
-    #[cfg(target_arch = "x86_64")]
-    flag("ARCH_SHSTK_*", (6, 6), &[__NR_arch_prctl], &[Within(0, 0x5001, 0x5005)], EINVAL),
     flag("LANDLOCK_CREATE_RULESET_ERRATA", (6, 15), &[__NR_landlock_create_ruleset], &[Any(2, 2)], EINVAL),
     flag("LANDLOCK_RESTRICT_SELF_*", (6, 15), &[__NR_landlock_restrict_self], &[Any(1, !0)], EINVAL),
     // Sockets.

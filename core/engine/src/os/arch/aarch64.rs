@@ -199,10 +199,11 @@ pub fn prefetch<T>(place: *const T) {
     unsafe { asm!("prfm pldl1keep, [{}]", in(reg) place, options(nostack, preserves_flags, readonly)) };
 }
 
-/// Where a program's memory ends with the largest addresses; with smaller ones what lies between is found out later.
-pub const END: u64 = 1 << 52;
-/// As far.
-pub const FAR_END: u64 = END;
+/// Where a program's memory ends with addresses of 48 bits, which nearly every kernel has; with smaller ones what lies between is
+/// found out later.
+pub const END: u64 = 1 << 48;
+/// Where it ends with the largest.
+pub const FAR_END: u64 = 1 << 52;
 /// The sizes that pages may have: the kernel is built for one of them.
 pub const PAGE_SIZES: &[usize] = &[4096, 16 << 10, 64 << 10];
 /// What the kernel calls its function for clocks.

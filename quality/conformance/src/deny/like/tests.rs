@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use clap::ValueEnum;
 
-use super::super::newer::{CALLS, FLAGS, Flag, Version, When};
+use super::super::newer::{Flag, Version, When, calls, flags};
 use super::*;
 
 const ALLOWED: u32 = 0x7fff_0000;
@@ -41,7 +41,7 @@ fn judge(filter: &[libc::sock_filter], architecture: u32, number: u32, arguments
 }
 
 fn judged(version: Version, number: u32, arguments: [u64; 6]) -> u32 {
-    judge(&filter(version), ARCHITECTURE, number, arguments)
+    judge(&filter(version), AUDIT_ARCH, number, arguments)
 }
 
 /// Values of the argument that a condition names for which it holds, and for which it does not.
@@ -77,18 +77,16 @@ fn another(flag: &Flag, version: Version, number: u32, arguments: [u64; 6]) -> b
         When::Masked(at, mask, value) => arguments[at as usize] as u32 & mask == value,
         When::Null(at) => arguments[at as usize] == 0,
     };
-    FLAGS
-        .iter()
+    flags()
         .filter(|other| !std::ptr::eq(*other, flag))
         .any(|other| other.since > version && other.calls.contains(&number) && other.when.iter().all(holds))
 }
 
 #[test]
 fn the_tables_are_sorted() {
-    assert!(CALLS.is_sorted_by_key(|(number, _)| *number));
-    assert!(CALLS.windows(2).all(|pair| pair[0].0 != pair[1].0), "each call once");
+    assert!(calls().map(|(number, _)| number).is_sorted_by(|one, next| one < next), "each call once");
     let mut seen: BTreeMap<u32, (usize, Version)> = BTreeMap::new();
-    for (at, flag) in FLAGS.iter().enumerate() {
+    for (at, flag) in flags().enumerate() {
         for number in flag.calls {
             if let Some((before, since)) = seen.insert(*number, (at, flag.since)) {
                 assert_eq!(before + 1, at, "{} stands with the other flags of its call", flag.name);
@@ -96,8 +94,8 @@ fn the_tables_are_sorted() {
             }
         }
     }
-    for flag in FLAGS {
-        assert!(FLAGS.iter().filter(|other| other.name == flag.name).count() == 1, "{} twice", flag.name);
+    for flag in flags() {
+        assert!(flags().filter(|other| other.name == flag.name).count() == 1, "{} twice", flag.name);
         assert!(flag.since > (4, 18), "{} is older than every kernel here", flag.name);
     }
 }
@@ -105,7 +103,7 @@ fn the_tables_are_sorted() {
 /// From 424 on, calls have one number on all architectures, and no number is left out.
 #[test]
 fn no_call_is_missing() {
-    let numbers: Vec<u32> = CALLS.iter().map(|(number, _)| *number).filter(|number| *number >= 424).collect();
+    let numbers: Vec<u32> = calls().map(|(number, _)| *number).filter(|number| *number >= 424).collect();
     let newest = *numbers.last().unwrap();
     assert!(newest >= linux_raw_sys::general::__NR_file_setattr);
     assert_eq!(numbers, (424..=newest).collect::<Vec<_>>());
@@ -118,13 +116,13 @@ fn calls_are_known_from_the_kernel_on_that_brought_them() {
     for version in Like::value_variants().iter().map(|like| like.version()).chain(odd) {
         // Pointers to something, and no flags.
         let say = |number| judged(version, number, [1 << 40; 6]);
-        for (number, since) in CALLS {
+        for (number, since) in calls() {
             let expected = if *since > version { answer(libc::ENOSYS) } else { ALLOWED };
             assert_eq!(say(*number), expected, "call {number}, since {since:?}, on {version:?}");
         }
         // What has no row: old calls, calls that nobody knows yet, those of the x32 ABI, none at all.
         assert_eq!([0, 1, 59, 93, 231, 290].map(say), [ALLOWED; 6]);
-        for number in [CALLS.last().unwrap().0 + 1, 1000, 0x4000_0000, u32::MAX] {
+        for number in [calls().last().unwrap().0 + 1, 1000, 0x4000_0000, u32::MAX] {
             assert_eq!(say(number), answer(libc::ENOSYS), "call {number}");
         }
     }
@@ -134,13 +132,13 @@ fn calls_are_known_from_the_kernel_on_that_brought_them() {
 fn flags_are_known_from_the_kernel_on_that_brought_them() {
     // Each of the kernels that can be played, and those just before and after a row.
     let mut versions: Vec<Version> = Like::value_variants().iter().map(|like| like.version()).collect();
-    versions.extend(FLAGS.iter().map(|flag| flag.since));
+    versions.extend(flags().map(|flag| flag.since));
     versions.sort_unstable();
     versions.dedup();
     for version in versions {
         let code = filter(version);
-        let unknown = |number| CALLS.iter().any(|(other, since)| *other == number && *since > version);
-        for flag in FLAGS {
+        let unknown = |number| calls().any(|(other, since)| *other == number && *since > version);
+        for flag in flags() {
             for number in flag.calls.iter().copied().filter(|number| !unknown(*number)) {
                 let mut met = [1u64; 6];
                 for (at, holds, _) in flag.when.iter().map(values) {
@@ -150,7 +148,7 @@ fn flags_are_known_from_the_kernel_on_that_brought_them() {
                     for value in holds {
                         let mut arguments = met;
                         arguments[at] = value;
-                        let is = judge(&code, ARCHITECTURE, number, arguments);
+                        let is = judge(&code, AUDIT_ARCH, number, arguments);
                         if flag.since > version {
                             assert_eq!(is, answer(flag.answer), "{} on {version:?}", flag.name);
                         } else if !another(flag, version, number, arguments) {
@@ -161,7 +159,7 @@ fn flags_are_known_from_the_kernel_on_that_brought_them() {
                         let mut arguments = met;
                         arguments[at] = value;
                         if !another(flag, version, number, arguments) {
-                            let is = judge(&code, ARCHITECTURE, number, arguments);
+                            let is = judge(&code, AUDIT_ARCH, number, arguments);
                             assert_eq!(is, ALLOWED, "not {} on {version:?}", flag.name);
                         }
                     }

@@ -1,0 +1,14 @@
+//! AArch64.
+
+use linux_raw_sys::general::{__NR_kexec_file_load, __NR_rseq};
+
+use super::super::newer::{Flag, Version};
+
+/// `AUDIT_ARCH_AARCH64`.
+pub const AUDIT_ARCH: u32 = 0xc000_00b7;
+
+/// As [`calls`](super::super::newer::calls).
+pub const CALLS: &[(u32, Version)] = &[(__NR_rseq, (4, 19)), (__NR_kexec_file_load, (5, 0))];
+
+/// As [`flags`](super::super::newer::flags): none.
+pub const FLAGS: &[Flag] = &[];
