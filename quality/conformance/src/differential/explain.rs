@@ -69,6 +69,7 @@ pub const EXPLANATIONS: &[Explanation] = &[
     Explanation { name: "splice-keeps-pipe", fits: splice_keeps_pipe },
     Explanation { name: "link-timeout-in-threads", fits: threads::link_timeout_in_threads },
     Explanation { name: "threads-are-kept", fits: threads::threads_are_kept },
+    Explanation { name: "registered-later", fits: threads::registered_later },
 ];
 
 const ORDER_OF_REQUESTS: &str = "order-of-requests";

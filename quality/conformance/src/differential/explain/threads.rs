@@ -7,7 +7,7 @@ use super::{
     CANCELED, Case, PATHS, READS, RECEIVES, RWF_NOWAIT, SENDS, WRITES, is_multishot, name, named, polls_first,
 };
 use crate::differential::generate::sqe_flags::{ASYNC, BUFFER_SELECT, FIXED_FILE};
-use crate::differential::program::{Cell, Fd, Program, Sqe, Structure, Value};
+use crate::differential::program::{Cell, Fd, Program, Sqe, Step, Structure, Value};
 use crate::differential::ring::Cqe;
 use crate::differential::world::Thing;
 
@@ -158,4 +158,21 @@ pub fn threads_are_kept(case: &Case<'_>) -> bool {
         && user.len() == 1
         && kernel.is_empty()
         && case.program.sqes().take_while(|sqe| *sqe != case.sqe).any(waits)
+}
+
+/// Such a thread looks for a registered buffer when it comes to the request: what the program registers after the call that
+/// submitted it may be there by then.
+pub fn registered_later(case: &Case<'_>) -> bool {
+    const BUFFERS: &[u32] = &[0, 15, 16];
+    const NOP_FIXED_BUFFER: u32 = 1 << 3;
+    let names_one = name(case.sqe).ends_with("_FIXED")
+        || case.is(&["NOP"]) && case.sqe.op_flags & NOP_FIXED_BUFFER != 0
+        || case.is(&["SEND_ZC", "SENDMSG_ZC"]) && u32::from(case.sqe.ioprio) & IORING_RECVSEND_FIXED_BUF != 0;
+    let (user, kernel) = case.results();
+    let registers = |step: &Step| matches!(step, Step::Register(call) if BUFFERS.contains(&call.opcode));
+    names_one
+        && case.by_thread()
+        && user == [-libc::EFAULT]
+        && kernel != user
+        && case.program.steps.iter().any(registers)
 }
