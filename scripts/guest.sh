@@ -15,6 +15,8 @@ busybox mount -t devtmpfs dev /dev
 busybox mount -t tmpfs tmpfs /tmp
 busybox mkdir /dev/shm
 busybox mount -t tmpfs tmpfs /dev/shm
+busybox mkdir /dev/pts
+busybox mount -t devpts devpts /dev/pts
 busybox ip link set lo up
 exec </dev/null >/dev/console 2>&1
 /bin/sh /command

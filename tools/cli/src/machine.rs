@@ -428,7 +428,7 @@ mod tests {
     fn the_trap_can_be_tried_without_a_program() {
         assert_eq!(ask::in_child(traps_here), Answer::Is(true));
         assert_eq!(why_no_trap(Answer::Is(true)), None);
-        assert!(why_no_trap(Answer::Dies).is_some_and(|why| why.contains("outranks")));
+        assert!(why_no_trap(Answer::Dies).is_some_and(|why| why.contains("takes precedence")));
     }
 
     #[test]

@@ -107,10 +107,10 @@ static void waits(void) {
 
 /* Handlers may run on a stack of their own, and a trap does: a small one must do. */
 static void small_stack(void) {
-    size_t size = 16384;
-    char *stack = mmap(0, size + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    CHECK(stack != MAP_FAILED && mprotect(stack, 4096, PROT_NONE) == 0);
-    stack_t small = {.ss_sp = stack + 4096, .ss_size = size}, none = {.ss_flags = SS_DISABLE};
+    size_t size = 16384, page = sysconf(_SC_PAGESIZE);
+    char *stack = mmap(0, size + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(stack != MAP_FAILED && mprotect(stack, page, PROT_NONE) == 0);
+    stack_t small = {.ss_sp = stack + page, .ss_size = size}, none = {.ss_flags = SS_DISABLE};
     CHECK(sigaltstack(&small, 0) == 0);
     printf("a NOP with a small signal stack: %d\n", ring_nop(&ring, 13));
     struct ring another;
@@ -121,7 +121,7 @@ static void small_stack(void) {
 
     /* Room for one signal frame and little more, as where threads have 8 KiB and vector registers are wide. */
     small.ss_size = getauxval(AT_MINSIGSTKSZ) + 5120;
-    small.ss_sp = stack + 4096;
+    small.ss_sp = stack + page;
     CHECK(small.ss_size <= size && sigaltstack(&small, 0) == 0);
     printf("no parameters with a tiny signal stack: %ld\n", ring_call(SYS_io_uring_setup, 4, 0, 0, 0, 0, 0));
     CHECK(ring_open(&another, 64, 0) == 0);
@@ -155,10 +155,10 @@ static void use_stack(int signal) {
 
 /* A large signal stack of which a handler leaves little more than a frame. */
 static void used_stack(void) {
-    size_t size = 2 * getauxval(AT_MINSIGSTKSZ) + USED + 4096;
-    char *stack = mmap(0, size + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    CHECK(stack != MAP_FAILED && mprotect(stack, 4096, PROT_NONE) == 0);
-    stack_t large = {.ss_sp = stack + 4096, .ss_size = size}, none = {.ss_flags = SS_DISABLE};
+    size_t size = 2 * getauxval(AT_MINSIGSTKSZ) + USED + 4096, page = sysconf(_SC_PAGESIZE);
+    char *stack = mmap(0, size + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(stack != MAP_FAILED && mprotect(stack, page, PROT_NONE) == 0);
+    stack_t large = {.ss_sp = stack + page, .ss_size = size}, none = {.ss_flags = SS_DISABLE};
     CHECK(sigaltstack(&large, 0) == 0);
     struct sigaction action = {.sa_handler = use_stack, .sa_flags = SA_ONSTACK};
     CHECK(sigaction(SIGALRM, &action, 0) == 0 && raise(SIGALRM) == 0);
