@@ -406,6 +406,9 @@ fn poll(address: usize, count: usize, timeout_ns: Option<u64>) -> Answer {
     }
 }
 
+/// How long a transfer waits before a signal ends it: much longer than it takes the program to see all rest.
+const INTERRUPTED_NS: u64 = 60_000_000_000;
+
 /// Tries until something comes of it, unless it is not to wait.
 fn until_done(
     held: &Held,
@@ -420,7 +423,9 @@ fn until_done(
         if !waits {
             return Err(raw::EAGAIN);
         }
-        if world::sleep(Wait::Events(held.0, events | ENDS), u64::MAX) == Woken::Interrupted {
+        // There are no signals, by which the engine ends what its threads wait for.
+        let interrupted_ns = world(|world| world.kernel.now_ns) + INTERRUPTED_NS;
+        if world::sleep(Wait::Events(held.0, events | ENDS), interrupted_ns) != Woken::Ready {
             return Err(raw::EINTR);
         }
     }
