@@ -84,17 +84,26 @@ pub fn prepare_linked(work: &Path, given: Option<&Path>, library: &Path) -> Resu
         let mut make = Command::new("make");
         let place = directory.display();
         make.args(["-C", "test", "-j2", "-k"]).arg(format!("LDFLAGS=-L{place} -Wl,-rpath,{place}"));
+        // `configure` has left the place of the other tree, whose tests are up to date.
+        make.arg(format!("root={}", tree.display()));
         make.env_remove("MAKEFLAGS").env_remove("MFLAGS").env_remove("MAKELEVEL");
         make.current_dir(&tree).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         make.status().context("cannot run make")?;
         File::create(&stamp).with_context(|| format!("cannot create {}", stamp.display()))?;
     }
     let programs = tree.join("test");
-    let (built, not_built) = suite.built.into_iter().partition(|name| {
+    let (built, not_built): (Vec<String>, Vec<String>) = suite.built.into_iter().partition(|name| {
         let read = |suffix: &str| fs::read(programs.join(format!("{name}.{suffix}"))).unwrap_or_default();
         let source = [read("c"), read("cc")].concat();
         has(&read("t"), b"liburing.so.2") && !has(&source, b"syscall.h") && !has(&source, b"syscall(")
     });
+    let log = work.join("build-linked.log");
+    ensure!(
+        !built.is_empty(),
+        "no test could be linked with {}: {} says why",
+        library.display(),
+        log.display()
+    );
     Ok(Suite { version: suite.version, programs, built, not_built })
 }
 
