@@ -562,17 +562,6 @@ impl Kernel {
         self.install(ours, 0)
     }
 
-    /// Ends the connections that nobody has accepted: a ring may keep a listener that the program has closed.
-    pub fn end_waiting(&mut self) {
-        for listener in 0..self.descriptions.len() {
-            if let Some(Description { object: Object::Listener { waiting, .. }, .. }) =
-                &mut self.descriptions[listener]
-            {
-                std::mem::take(waiting).into_iter().for_each(|end| self.release(end));
-            }
-        }
-    }
-
     /// `accept4(2)`; `None` where nobody waits.
     pub fn accept(&mut self, listener: usize, flags: u32) -> Result<Option<i32>, Errno> {
         let Object::Listener { waiting, .. } = &mut self.at_mut(listener).object else {

@@ -215,8 +215,6 @@ pub fn execute(program: Program) {
     add(counters::PHASE, 1);
     world::rest(REST_NS);
     look_for_stuck(true);
-    // Where a read has met the other end, no signal interrupts it here.
-    world(|world| world.kernel.end_waiting());
     add(counters::PHASE, 1);
     kick_eventfds();
     wait_for(counters::FETCHED, rings);
