@@ -231,12 +231,12 @@ fn is_plain(how: &open_how) -> bool {
 
 /// What filters see: flags, mode, resolve, as the kernel has them by then.
 fn show(request: &Request, words: &mut [u32; 6]) {
-    let OpData::Open(Open { how, strict, .. }) = &request.data else { return };
-    let (mut flags, mode) = if *strict { (how.flags, how.mode) } else { noticed(how) };
+    let OpData::Open(open) = &request.data else { return };
+    let (mut flags, mode) = open.flags_and_mode();
     if flags & u64::from(O_PATH) == 0 {
         flags |= u64::from(O_LARGEFILE);
     }
-    for (place, long) in [flags, mode, how.resolve].into_iter().enumerate() {
+    for (place, long) in [flags, mode, open.how.resolve].into_iter().enumerate() {
         words[2 * place..][..2].copy_from_slice(&filters::words_of(long));
     }
 }
@@ -267,6 +267,11 @@ impl Open {
         fd.map(|fd| fd as Fd)
     }
 
+    /// The flags and the mode, as `openat2` takes them: `openat` takes no notice of others.
+    fn flags_and_mode(&self) -> (u64, u64) {
+        if self.strict { (self.how.flags, self.how.mode) } else { noticed(&self.how) }
+    }
+
     /// Can it take for ever, unless it is told not to wait?
     fn may_wait(&self) -> bool {
         // What is created here is a regular file, and nobody has a lease on it.
@@ -288,7 +293,7 @@ impl Open {
     fn open_cached(&self, directory: Fd) -> Result<Fd, Errno> {
         let waits = self.may_wait();
         let more = if waits { O_NONBLOCK | O_CLOEXEC } else { O_CLOEXEC };
-        let (flags, mode) = if self.strict { (self.how.flags, self.how.mode) } else { noticed(&self.how) };
+        let (flags, mode) = self.flags_and_mode();
         let resolve = self.how.resolve | RESOLVE_CACHED;
         let how = open_how { flags: flags | u64::from(more), mode, resolve };
         let (address, size) = (&raw const how as usize, size_of::<open_how>());

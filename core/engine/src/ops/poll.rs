@@ -95,7 +95,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
         let fd = request.file.fd();
         if core.readiness_mut().take_missed(fd) {
             // What came since it was woken is told at once, too.
-            core[id].events |= now(core, id).unwrap_or(0);
+            core[id].events |= ready_now(core, id).unwrap_or(0);
         }
         let events = core[id].events & core.polled(id);
         return if events == 0 { wait(core, id, false) } else { report(core, id, events) };
@@ -107,7 +107,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
 }
 
 /// What the descriptor is ready for, but for notices of pages.
-fn now(core: &mut Core, id: RequestId) -> Result<u32, Errno> {
+fn ready_now(core: &mut Core, id: RequestId) -> Result<u32, Errno> {
     let fd = core[id].file.fd();
     let now = os::poll_now(fd, core.polled(id))?;
     Ok(if now & EPOLLERR != 0 { core.without_notices(fd, now) } else { now })
@@ -116,7 +116,7 @@ fn now(core: &mut Core, id: RequestId) -> Result<u32, Errno> {
 /// The first look at a descriptor.
 fn begin(core: &mut Core, id: RequestId) -> Outcome {
     let fd = core[id].file.fd();
-    let now = match now(core, id) {
+    let now = match ready_now(core, id) {
         Ok(now) if now & POLLNVAL != 0 => return Errno::EBADF.into(),
         Ok(now) => now & core.polled(id),
         Err(errno) => return errno.into(),
