@@ -119,10 +119,15 @@ pub unsafe fn set_kernel_action(signal: usize, action: Option<&Action>, old: Opt
     unsafe { stub::syscall(raw::__NR_rt_sigaction as usize, [signal, new, old, 8, 0, 0]) }
 }
 
+/// An action with the `sa_restorer` that the kernel needs, on architectures where it does.
+pub fn with_restorer(handler: usize, flags: u32, mask: u64) -> Action {
+    let (flag, restorer) = arch::restorer();
+    Action { handler, flags: (flags | flag) as usize, restorer, mask }
+}
+
 /// An action of ours.
 fn own_action(handler: Handler, flags: u32, mask: u64) -> Action {
-    let (flag, restorer) = arch::restorer();
-    Action { handler: handler as usize, flags: (flags | raw::SA_SIGINFO | flag) as usize, restorer, mask }
+    with_restorer(handler as usize, flags | raw::SA_SIGINFO, mask)
 }
 
 /// Takes the three signals; what was set for them before becomes the program's action.

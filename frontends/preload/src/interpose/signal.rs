@@ -5,7 +5,7 @@ use anyring_interpose::next;
 use anyring_runtime::sys::signal_bit;
 use anyring_trap::arch;
 use anyring_trap::pending::{self, Information};
-use anyring_trap::signals::{self, Action};
+use anyring_trap::signals::{self, Action, with_restorer};
 use core::ffi::{c_int, c_void};
 use linux_raw_sys::errno::{EINTR, EINVAL};
 use linux_raw_sys::general as raw;
@@ -30,12 +30,6 @@ fn is_named(signal: c_int) -> bool {
 
 /// `SIG_ERR`.
 const ERROR: usize = usize::MAX;
-
-/// An action with the `sa_restorer` that the kernel needs, on architectures where it does.
-fn with_restorer(handler: usize, flags: u32, mask: u64) -> Action {
-    let (flag, restorer) = arch::restorer();
-    Action { handler, flags: (flags | flag) as usize, restorer, mask }
-}
 
 /// `sigaction(2)`.
 ///
