@@ -150,8 +150,9 @@ pub fn validate(buffer: IoVector, limit: Limit) -> Result<Option<IoVector>, Errn
     if buffer.length > limit.0 {
         return Err(limit.1);
     }
-    let end = buffer.base.checked_add(buffer.length + pages::page() - 1).ok_or(Errno::EOVERFLOW)?;
-    let first = buffer.base & !(pages::page() - 1);
-    pages::take(first, (end & !(pages::page() - 1)) - first)?;
+    let end =
+        buffer.base.checked_add(buffer.length + pages::page_bytes() as u64 - 1).ok_or(Errno::EOVERFLOW)?;
+    let first = buffer.base & !(pages::page_bytes() as u64 - 1);
+    pages::take(first, (end & !(pages::page_bytes() as u64 - 1)) - first)?;
     Ok(Some(buffer))
 }

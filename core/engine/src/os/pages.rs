@@ -10,7 +10,7 @@ use crate::os::{self, arch};
 
 /// The size that pages have wherever the engine may run, or 0.
 const ONLY_SIZE: usize = if let &[bytes] = arch::PAGE_SIZES { bytes } else { 0 };
-/// What [`ask_page_bytes`] has found out, or 0.
+/// What [`ask_page_bytes`] has found out, or 0. Relaxed: who finds 0 asks, too.
 static ASKED: AtomicUsize = AtomicUsize::new(0);
 
 /// The size of a page.
@@ -35,12 +35,6 @@ fn ask_page_bytes() -> usize {
     let bytes = arch::PAGE_SIZES.iter().copied().find(begins).unwrap_or(arch::PAGE_SIZES[0]);
     ASKED.store(bytes, Ordering::Relaxed);
     bytes
-}
-
-/// The size of a page, and of what is registered at least.
-#[inline]
-pub fn page() -> u64 {
-    page_bytes() as u64
 }
 
 /// A length in whole pages.
@@ -79,7 +73,7 @@ fn is_unknown_advice(populate: impl Fn(usize, usize) -> Result<usize, Errno>) ->
 fn mapped(first: u64, length: u64) -> Result<(), Errno> {
     const PIECE: usize = 1024;
     let mut resident = [0u8; PIECE];
-    let step = PIECE as u64 * page();
+    let step = PIECE as u64 * page_bytes() as u64;
     for at in (first..first + length).step_by(step as usize) {
         let rest = step.min(first + length - at);
         // SAFETY: writes one byte for each page into an array of ours.

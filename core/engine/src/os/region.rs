@@ -41,7 +41,7 @@ impl Region {
         if address == 0 {
             return Err(Errno::EFAULT);
         }
-        if (address | length) % pages::page() != 0 {
+        if (address | length) % pages::page_bytes() as u64 != 0 {
             return Err(Errno::EINVAL);
         }
         address.checked_add(length).ok_or(Errno::EOVERFLOW)?;

@@ -258,7 +258,7 @@ impl ReceiveQueue {
         self.head = self.head.wrapping_add(1);
         let [offset, rest] = self.ring.try_value::<[u64; 2]>(place)?;
         let (area, padding) = (offset >> AREA_SHIFT, rest >> 32);
-        let page = offset / pages::page();
+        let page = offset / pages::page_bytes() as u64;
         (area == 0 && padding == 0 && page < self.lent.len() as u64).then_some(page as u32)
     }
 
@@ -324,7 +324,7 @@ impl ReceiveQueue {
 
 /// Where a page lies in its area.
 pub fn offset(page: u32) -> u64 {
-    u64::from(page) * pages::page()
+    u64::from(page) * pages::page_bytes() as u64
 }
 
 const _: () = assert!(offset_of!(io_uring_zcrx_rqe, len) == 8 && HEADER.0 as usize <= ENTRIES);

@@ -47,7 +47,7 @@ fn place(address: u64) -> Result<Place, Errno> {
     if address == 0 {
         return Err(Errno::EFAULT);
     }
-    if address % pages::page() != 0 { Err(Errno::EINVAL) } else { Ok(Place::Program(address)) }
+    if address % pages::page_bytes() as u64 != 0 { Err(Errno::EINVAL) } else { Ok(Place::Program(address)) }
 }
 
 /// The `min_left` of a registration, in the first four bytes of what was reserved before Linux 7.1.

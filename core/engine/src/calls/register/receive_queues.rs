@@ -184,10 +184,10 @@ fn expect_interface(index: u32, queue: u32) -> Result<(), Errno> {
 
 /// Takes an area whose pages are to have this length, 0 for the ordinary one; returns how many they are.
 fn take_area(area: &io_uring_zcrx_area_reg, length: u32) -> Result<usize, Errno> {
-    if length != 0 && (!length.is_power_of_two() || u64::from(length) < pages::page()) {
+    if length != 0 && (!length.is_power_of_two() || u64::from(length) < pages::page_bytes() as u64) {
         return Err(Errno::EINVAL);
     }
-    if length != 0 && u64::from(length) != pages::page() {
+    if length != 0 && u64::from(length) != pages::page_bytes() as u64 {
         return Err(Errno::EOPNOTSUPP);
     }
     let of_device = AreaFlags::IORING_ZCRX_AREA_DMABUF as u32;
@@ -203,7 +203,7 @@ fn take_area(area: &io_uring_zcrx_area_reg, length: u32) -> Result<usize, Errno>
         return Err(Errno::EFAULT);
     }
     pages::take(area.addr, area.len)?;
-    Ok((area.len / pages::page()) as usize)
+    Ok((area.len / pages::page_bytes() as u64) as usize)
 }
 
 fn check_area(address: u64, length: u64) -> Result<(), Errno> {
@@ -213,8 +213,8 @@ fn check_area(address: u64, length: u64) -> Result<(), Errno> {
     if length > MAX_AREA {
         return Err(Errno::EINVAL);
     }
-    address.checked_add(length.next_multiple_of(pages::page())).ok_or(Errno::EOVERFLOW)?;
-    if (address | length) % pages::page() != 0 { Err(Errno::EINVAL) } else { Ok(()) }
+    address.checked_add(length.next_multiple_of(pages::page_bytes() as u64)).ok_or(Errno::EOVERFLOW)?;
+    if (address | length) % pages::page_bytes() as u64 != 0 { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
 /// Tells the program of its queue.

@@ -54,10 +54,10 @@ pub fn take(wanted: &mut io_uring_region_desc, fd: Fd, part: Range<u64>) -> Resu
     if wanted.size == 0 || wanted.mmap_offset != 0 || wanted.id != 0 {
         return Err(Errno::EINVAL);
     }
-    if wanted.size / pages::page() > i32::MAX as u64 {
+    if wanted.size / pages::page_bytes() as u64 > i32::MAX as u64 {
         return Err(Errno::E2BIG);
     }
-    if wanted.size % pages::page() != 0 {
+    if wanted.size % pages::page_bytes() as u64 != 0 {
         return Err(Errno::EINVAL);
     }
     if wanted.flags == of_program {
