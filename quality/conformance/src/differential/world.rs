@@ -2,8 +2,10 @@
 //! engines, each thing only if the program names it.
 
 use std::ffi::CString;
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use super::program::{Act, Cell, Fd, Program, Step, Value};
@@ -406,19 +408,12 @@ impl World {
 
     /// Reads from a pipe that was spliced from and knows no attempts without waiting: a thread may take what was there.
     fn read_without_waiting(&self, thing: Thing, bytes: &mut [u8]) -> i32 {
-        let path =
-            std::ffi::CString::new(format!("/proc/self/fd/{}", self.fd(thing))).expect("no zero in it");
-        // SAFETY: a path; reads into a buffer of that length.
-        unsafe {
-            let own = libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_NONBLOCK | libc::O_CLOEXEC);
-            // Only pipes can be opened once more; nobody else takes what the others have.
-            let fd = if own < 0 { self.fd(thing) } else { own };
-            let got = result(libc::read(fd, bytes.as_mut_ptr().cast(), bytes.len()));
-            if own >= 0 {
-                close(own);
-            }
-            got
-        }
+        let path = format!("/proc/self/fd/{}", self.fd(thing));
+        let own = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+        // Only pipes can be opened once more; nobody else takes what the others have.
+        let fd = own.as_ref().map_or(self.fd(thing), AsRawFd::as_raw_fd);
+        // SAFETY: reads into a buffer of that length.
+        result(unsafe { libc::read(fd, bytes.as_mut_ptr().cast(), bytes.len()) })
     }
 
     /// Does what a program does beside its ring.

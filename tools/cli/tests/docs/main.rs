@@ -557,16 +557,15 @@ fn commands_run_and_print_what_is_shown() {
     let (mut run, mut checked_only, mut all, mut wrong) = (0, 0, String::new(), String::new());
     for block in blocks_of("console") {
         for command in commands(&block) {
+            checked(&command.place, &command.text);
             let pick = |rows: Vec<(&str, &str)>| {
                 rows.iter().position(|(page, start)| *page == block.page && command.text.starts_with(start))
             };
             if let Some(row) = pick(NOT_RUN.iter().map(|row| (row.0, row.1)).collect()) {
                 used[0][row] = true;
                 checked_only += 1;
-                checked(&command.place, &command.text);
                 continue;
             }
-            checked(&command.place, &command.text);
             let ends = pick(ENDS.iter().map(|row| (row.0, row.1)).collect());
             ends.into_iter().for_each(|row| used[1][row] = true);
             let place = workplaces.entry(block.page.clone()).or_insert_with(|| workplace(&block.page));

@@ -163,10 +163,14 @@ pub fn threads_are_kept(case: &Case<'_>) -> bool {
 /// Such a thread looks for a registered buffer when it comes to the request: what the program registers after the call that
 /// submitted it may be there by then.
 pub fn registered_later(case: &Case<'_>) -> bool {
-    const BUFFERS: &[u32] = &[0, 15, 16];
-    const NOP_FIXED_BUFFER: u32 = 1 << 3;
+    use io_uring_register_op::*;
+    const BUFFERS: &[u32] = &[
+        IORING_REGISTER_BUFFERS as u32,
+        IORING_REGISTER_BUFFERS2 as u32,
+        IORING_REGISTER_BUFFERS_UPDATE as u32,
+    ];
     let names_one = name(case.sqe).ends_with("_FIXED")
-        || case.is(&["NOP"]) && case.sqe.op_flags & NOP_FIXED_BUFFER != 0
+        || case.is(&["NOP"]) && case.sqe.op_flags & IORING_NOP_FIXED_BUFFER != 0
         || case.is(&["SEND_ZC", "SENDMSG_ZC"]) && u32::from(case.sqe.ioprio) & IORING_RECVSEND_FIXED_BUF != 0;
     let (user, kernel) = case.results();
     let registers = |step: &Step| matches!(step, Step::Register(call) if BUFFERS.contains(&call.opcode));
