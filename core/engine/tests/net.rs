@@ -697,6 +697,39 @@ fn a_number_reused_behind_the_engines_back() {
     assert_eq!((&old, &new), (&[0; 8], b"for the "));
 }
 
+/// A program that was seen to reuse a number does not wait for a tick at each of its next connections.
+#[test]
+fn a_number_reused_again_and_again() {
+    use std::io::Write;
+    let mut ring = Ring::new(Engine::User, 8, 0);
+    let (_a, number) = UnixStream::pair().unwrap();
+    let mut buffer = [0; 8];
+    submit(&mut ring, recv(0, number.as_raw_fd(), &mut buffer));
+    for round in 1..20 {
+        let (mut peer, new) = UnixStream::pair().unwrap();
+        // SAFETY: descriptors of the test's; `number` closes the copy.
+        unsafe { libc::dup2(new.as_raw_fd(), number.as_raw_fd()) };
+        submit(&mut ring, recv(round, number.as_raw_fd(), &mut buffer));
+        assert!(round == 1 || epoll_knows(&new), "round {round}");
+        peer.write_all(b"data").unwrap();
+        let expected: &[_] = if round == 1 { &[(0, -libc::EBADF), (1, 4)] } else { &[(round, 4)] };
+        assert_eq!(ring.enter(0, expected.len() as u32), 0);
+        assert_eq!(results(ring.reap_all()), expected);
+    }
+}
+
+/// Is a file registered with some epoll instance of the process?
+fn epoll_knows(file: &UnixStream) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let file = std::fs::metadata(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
+    let entry = format!("ino:{:x} ", file.ino());
+    let infos = std::fs::read_dir("/proc/self/fdinfo").unwrap();
+    infos
+        .filter_map(|info| std::fs::read_to_string(info.unwrap().path()).ok())
+        .flat_map(|info| info.lines().map(str::to_owned).collect::<Vec<_>>())
+        .any(|line| line.starts_with("tfd:") && line.contains(&entry))
+}
+
 /// More of them than are looked at in one tick.
 #[test]
 fn many_numbers_reused_behind_the_engines_back() {

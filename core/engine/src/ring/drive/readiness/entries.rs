@@ -31,6 +31,8 @@ pub struct Readiness {
     pub(super) reports: bool,
     /// Entries on which something waits by a registration that was there before.
     pub(super) recheck: VecDeque<Recheck>,
+    /// So many waits to come are looked at when they begin.
+    pub(super) distrust: u32,
     pub(super) guesses: Guesses,
     /// When a caller last looked at them, by [`os::ticks`].
     pub(super) rechecked_at: u64,

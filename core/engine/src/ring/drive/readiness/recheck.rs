@@ -9,7 +9,7 @@ use crate::os;
 use crate::request::RequestId;
 use crate::ring::Core;
 use crate::ring::drive::reactor::TICK_NS;
-use crate::ring::drive::readiness::ALL_EVENTS;
+use crate::ring::drive::readiness::{ALL_EVENTS, DISTRUST};
 
 /// How many of so many listed entries one tick looks at again: few enough that a connection in use is seen to have
 /// moved, which costs nothing, when its turn comes, and all of them within some 250 ticks.
@@ -73,7 +73,8 @@ impl Core {
         }
     }
 
-    fn recheck_one(&mut self, index: u32) {
+    /// Is a registration still for this file? What waits by it goes on where it is not.
+    pub(super) fn recheck_one(&mut self, index: u32) {
         let Some(epoll) = self.readiness.epoll else { return };
         let entry = &mut self.readiness.entries[index as usize];
         // Asked for what is there already, epoll looks no further; for another file it is what has to be done.
@@ -85,6 +86,7 @@ impl Core {
                 entry.registered = added.is_ok();
                 entry.narrow = false;
                 entry.kind = None;
+                self.readiness.distrust = DISTRUST;
                 self.wake_after_replacement(index);
             }
         }
