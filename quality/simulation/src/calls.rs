@@ -210,6 +210,13 @@ fn on_file(number: u32, fd: i32, [_, b, c, d, e, _]: [usize; 6]) -> Answer {
                     unsafe { (c as *mut i32).write(kernel.unread(channel) as i32) };
                     Ok(0)
                 }
+                // What is left up to its end (`do_vfs_ioctl` of fs/ioctl.c).
+                (linux_raw_sys::ioctl::FIONREAD, Object::Storage(_)) => {
+                    let left = kernel.size(of).saturating_sub(kernel.at(of).position);
+                    // SAFETY: an integer of the caller's.
+                    unsafe { (c as *mut i32).write(left as i32) };
+                    Ok(0)
+                }
                 (linux_raw_sys::ioctl::FIONBIO, _) => {
                     // SAFETY: an integer of the caller's.
                     let sets = unsafe { (c as *const i32).read() } != 0;
