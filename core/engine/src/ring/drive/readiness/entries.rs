@@ -139,6 +139,11 @@ impl Entry {
         self.registered && self.renewals == now
     }
 
+    /// Its registration was seen to be for this file: what waits here waits for it.
+    pub(super) fn proven(&mut self) {
+        self.waiters.as_mut_slice().iter_mut().for_each(|waiter| waiter.verified = true);
+    }
+
     /// What its registration asks for.
     pub(crate) fn interest(&self) -> u32 {
         (if self.narrow { INCOMING } else { ALL_EVENTS }) | EPOLLET

@@ -66,6 +66,17 @@ const DISTRUST: u32 = 64;
 /// Events for which nobody waited, in a row, before a registration is given up.
 const IDLE_EVENTS: u8 = 32;
 
+/// What is known of the registration that a request begins to wait by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Registration {
+    /// It was made for this file just now, and epoll is going to report what the file is ready for.
+    New,
+    /// It was there before, and is for this file.
+    Proven,
+    /// It was there before, and may be for a file that had the number.
+    Believed,
+}
+
 impl Core {
     /// Lets a request wait until its file is ready for one of `events`, after an attempt showed that
     /// it is not.
@@ -73,13 +84,13 @@ impl Core {
     /// # Errors
     /// `EPERM` where the file cannot be polled, `EBADF` where there is none.
     pub fn arm(&mut self, id: RequestId, events: u32) -> Result<(), Errno> {
-        let (known, kept) = self.find_or_watch(id, events)?;
+        let (known, registration) = self.find_or_watch(id, events)?;
         self.readiness.guesses.missed();
         self.readiness.entries[known.0 as usize].ready &= !(events & !STICKY);
-        if kept {
-            self.arm_known(id, known, events);
+        if registration == Registration::New {
+            self.listen(id, known, events, registration);
         } else {
-            self.listen(id, known, events, false);
+            self.arm_kept(id, known, events, registration);
         }
         Ok(())
     }
@@ -87,31 +98,40 @@ impl Core {
     /// The same for a descriptor that is registered, and of which it is known that it is not ready.
     #[inline]
     pub fn arm_known(&mut self, id: RequestId, known: Known, events: u32) {
-        let is_plain = self.listen(id, known, events, true);
+        let registration = self.look_if_distrusted(id, known);
+        self.arm_kept(id, known, events, registration);
+    }
+
+    #[inline]
+    fn arm_kept(&mut self, id: RequestId, known: Known, events: u32, registration: Registration) {
+        self.listen(id, known, events, registration);
         let Readiness { entries, guesses, .. } = &mut self.readiness;
         let Known(index) = known;
         guesses.expect(index, &entries[index as usize], events);
-        if is_plain {
-            self.doubt(index);
+    }
+
+    /// Is the old registration of a request's file still for that file? It is looked at where others were seen not to be.
+    #[inline]
+    fn look_if_distrusted(&mut self, id: RequestId, Known(index): Known) -> Registration {
+        let Readiness { entries, distrust, .. } = &mut self.readiness;
+        let plain = matches!(self.requests[id].file, FileHold::Plain(_));
+        if *distrust == 0 || !plain || entries[index as usize].rechecked {
+            return Registration::Believed;
         }
+        *distrust -= 1;
+        self.look_at_registration(index)
     }
 
     /// A request waits by a registration that was there before, and that may be for another file.
     #[inline]
     fn doubt(&mut self, index: u32) {
-        let Readiness { entries, recheck, distrust, .. } = &mut self.readiness;
+        let Readiness { entries, recheck, .. } = &mut self.readiness;
         let entry = &mut entries[index as usize];
-        if entry.rechecked {
-            return;
+        if !entry.rechecked {
+            entry.rechecked = true;
+            let seen = Recheck { index, generation: entry.generation, armed: entry.armed.wrapping_sub(1) };
+            recheck.push_back(seen);
         }
-        if *distrust > 0 {
-            *distrust -= 1;
-            self.recheck_one(index);
-            return;
-        }
-        entry.rechecked = true;
-        let seen = Recheck { index, generation: entry.generation, armed: entry.armed.wrapping_sub(1) };
-        recheck.push_back(seen);
     }
 
     /// Registers a file, whether anybody waits for it or not; returns its entry.
@@ -141,21 +161,20 @@ impl Core {
     /// # Errors
     /// As for [`Core::arm`].
     pub fn arm_poll(&mut self, id: RequestId, events: u32, renew: bool) -> Result<bool, Errno> {
-        let (known, kept) = self.find_or_watch(id, ALL_EVENTS)?;
-        let is_plain = self.listen(id, known, events, kept);
+        let (known, registration) = self.find_or_watch(id, ALL_EVENTS)?;
+        let kept = registration != Registration::New;
         let Known(index) = known;
-        let entry = &self.readiness.entries[index as usize];
-        let alone = entry.waiters.as_slice().len() == 1;
-        if kept && renew && alone {
+        let alone = self.readiness.entries[index as usize].waiters.is_empty();
+        let renews = kept && renew && alone;
+        // One that is renewed is for this file.
+        self.listen(id, known, events, if renews { Registration::New } else { registration });
+        if renews {
             if let Err(errno) = self.renew(index) {
                 self.disarm(id);
                 self.requests[id].phase = Phase::Prepared;
                 return Err(errno);
             }
         } else if kept {
-            if is_plain {
-                self.doubt(index);
-            }
             let entry = &self.readiness.entries[index as usize];
             // One that another poll of this submission asked for tells this one, too.
             return Ok(renew && self.readiness.reports && entry.reporting);
@@ -179,31 +198,34 @@ impl Core {
         }
     }
 
-    /// The entry of a request's file, registered for some events; and whether it was before.
-    fn find_or_watch(&mut self, id: RequestId, events: u32) -> Result<(Known, bool), Errno> {
+    /// The entry of a request's file, registered for some events.
+    fn find_or_watch(&mut self, id: RequestId, events: u32) -> Result<(Known, Registration), Errno> {
         let fd = self.requests[id].file.fd();
         let Some(known) = self.readiness.known(fd) else {
-            return Ok((Known(self.watch_for(fd, events)?), false));
+            return Ok((Known(self.watch_for(fd, events)?), Registration::New));
         };
+        let registration = self.look_if_distrusted(id, known);
         let widens = self.readiness.entries[known.0 as usize].narrow && events & !INCOMING != 0;
         if widens {
             self.renew(known.0)?;
         }
-        Ok((known, !widens))
+        Ok((known, if widens { Registration::New } else { registration }))
     }
 
-    /// Puts a request among those that wait for its file, whose registration is an old one or not. Is the file the
-    /// program's descriptor?
+    /// Puts a request among those that wait for its file.
     #[inline]
-    fn listen(&mut self, id: RequestId, Known(index): Known, events: u32, kept: bool) -> bool {
+    fn listen(&mut self, id: RequestId, Known(index): Known, events: u32, registration: Registration) {
+        let believed = registration == Registration::Believed;
         let entry = &mut self.readiness.entries[index as usize];
-        entry.waiters.push(Waiter { id, events: events | EPOLLERR | EPOLLHUP, verified: !kept });
+        entry.waiters.push(Waiter { id, events: events | EPOLLERR | EPOLLHUP, verified: !believed });
         entry.armed = entry.armed.wrapping_add(1);
         self.readiness.waiting += 1;
         let request = &mut self.requests[id];
         request.phase = Phase::Waiting;
         request.events = 0;
-        matches!(request.file, FileHold::Plain(_))
+        if believed && matches!(request.file, FileHold::Plain(_)) {
+            self.doubt(index);
+        }
     }
 
     /// If the engine was given the number for a new file: requests that wait on the file that had it

@@ -9,7 +9,7 @@ use crate::os;
 use crate::request::RequestId;
 use crate::ring::Core;
 use crate::ring::drive::reactor::TICK_NS;
-use crate::ring::drive::readiness::{ALL_EVENTS, DISTRUST};
+use crate::ring::drive::readiness::{ALL_EVENTS, DISTRUST, Registration};
 
 /// How many of so many listed entries one tick looks at again: few enough that a connection in use is seen to have
 /// moved, which costs nothing, when its turn comes, and all of them within some 250 ticks.
@@ -73,23 +73,45 @@ impl Core {
         }
     }
 
-    /// Is a registration still for this file? What waits by it goes on where it is not.
-    pub(super) fn recheck_one(&mut self, index: u32) {
-        let Some(epoll) = self.readiness.epoll else { return };
-        let entry = &mut self.readiness.entries[index as usize];
-        // Asked for what is there already, epoll looks no further; for another file it is what has to be done.
-        match os::epoll_ctl(epoll, EPOLL_CTL_ADD, entry.fd, ALL_EVENTS | EPOLLET, entry.data(index)) {
-            Err(Errno::EEXIST) => {
-                entry.waiters.as_mut_slice().iter_mut().for_each(|waiter| waiter.verified = true)
-            }
-            added => {
-                entry.registered = added.is_ok();
-                entry.narrow = false;
-                entry.kind = None;
-                self.readiness.distrust = DISTRUST;
-                self.wake_after_replacement(index);
-            }
+    fn recheck_one(&mut self, index: u32) {
+        match self.add_once_more(index) {
+            Err(Errno::EEXIST) => self.readiness.entries[index as usize].proven(),
+            added => self.replaced(index, added.is_ok()),
         }
+    }
+
+    /// Is an old registration still for its file, for which a request is about to wait? Otherwise those that wait by it go on,
+    /// and there is a new one.
+    pub(super) fn look_at_registration(&mut self, index: u32) -> Registration {
+        match self.add_once_more(index) {
+            Err(Errno::EEXIST) => {
+                self.readiness.entries[index as usize].proven();
+                Registration::Proven
+            }
+            Ok(()) => {
+                self.replaced(index, true);
+                Registration::New
+            }
+            // The number is no file's that can be registered: a tick lets the request try.
+            Err(_) => Registration::Believed,
+        }
+    }
+
+    /// Asked for what is there already, epoll looks no further (`EEXIST`); for another file it is what has to be done.
+    fn add_once_more(&self, index: u32) -> Result<(), Errno> {
+        let epoll = self.readiness.epoll.ok_or(Errno::EEXIST)?;
+        let entry = &self.readiness.entries[index as usize];
+        os::epoll_ctl(epoll, EPOLL_CTL_ADD, entry.fd, ALL_EVENTS | EPOLLET, entry.data(index))
+    }
+
+    /// A number is another file's, which is registered now, or cannot be.
+    fn replaced(&mut self, index: u32, registered: bool) {
+        let entry = &mut self.readiness.entries[index as usize];
+        entry.registered = registered;
+        entry.narrow = false;
+        entry.kind = None;
+        self.readiness.distrust = DISTRUST;
+        self.wake_after_replacement(index);
     }
 
     /// The file behind a number is gone. What waited for it must not take another file's data; what
