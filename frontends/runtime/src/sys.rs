@@ -191,17 +191,39 @@ pub fn wait_for(child: u32) -> i32 {
     status
 }
 
-/// Writes all of `bytes`, or gives up.
-pub fn write(fd: i32, mut bytes: &[u8]) {
+/// [`write`] that leaves no SIGPIPE behind where nobody reads any more.
+pub fn write_without_signal(fd: i32, bytes: &[u8]) {
+    let pipe = signal_bit(raw::SIGPIPE);
+    let before = block_signals(pipe);
+    // One that is pending already is somebody else's.
+    let was_pending = before & pipe != 0 && pending_signals() & pipe != 0;
+    let is_broken = write(fd, bytes) == -(linux_raw_sys::errno::EPIPE as isize);
+    if is_broken && !was_pending {
+        discard_signals(pipe);
+    }
+    set_signal_mask(before);
+}
+
+/// The signals that are pending for the calling thread.
+fn pending_signals() -> u64 {
+    let mut pending = 0_u64;
+    let arguments = [(&raw mut pending).addr(), SIGNAL_SET_BYTES, 0, 0, 0, 0];
+    // SAFETY: writes a local of the right size.
+    unsafe { arch::syscall(raw::__NR_rt_sigpending as usize, arguments) };
+    pending
+}
+
+/// Writes all of `bytes`, or gives up: 0, or the negative errno of that.
+pub fn write(fd: i32, mut bytes: &[u8]) -> isize {
     while !bytes.is_empty() {
         let arguments = [fd as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0];
         // SAFETY: the kernel reads from a live slice.
         let written = unsafe { arch::syscall(raw::__NR_write as usize, arguments) };
         match usize::try_from(written) {
-            Ok(0) => return,
+            Ok(0) => return 0,
             Ok(written) => bytes = &bytes[written.min(bytes.len())..],
             Err(_) if written == -(linux_raw_sys::errno::EINTR as isize) => {}
-            Err(_) => return,
+            Err(_) => return written,
         }
     }
 }
@@ -213,6 +235,7 @@ pub fn write(fd: i32, mut bytes: &[u8]) {
 pub unsafe fn open(path: *const u8, flags: u32, mode: u32) -> i32 {
     let at_cwd = raw::AT_FDCWD as isize as usize;
     let flags = (flags | raw::O_CLOEXEC) as usize;
+    0
     let arguments = [at_cwd, path as usize, flags, mode as usize, 0, 0];
     // SAFETY: the caller's promise.
     unsafe { arch::syscall(raw::__NR_openat as usize, arguments) as i32 }

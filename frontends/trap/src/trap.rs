@@ -11,7 +11,7 @@ use anyring_engine::{Caller, frontend};
 use anyring_runtime::ask::{self, Answer};
 use anyring_runtime::calls::TRAPS;
 use anyring_runtime::credentials::CALLS as CREDENTIAL_CALLS;
-use anyring_runtime::{active, arch, calls, process, sys};
+use anyring_runtime::{active, arch, calls, log, process, sys};
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -248,6 +248,7 @@ unsafe fn perform(number: usize, mut arguments: [usize; 6], interrupted: &mut Co
                 let [ip, sp, bp] = interrupted.pointers();
                 frontend::called_from(ip, sp, bp);
             }
+            log::signals_are_blocked();
             TRAPS.fetch_add(1, Ordering::Relaxed)
         }
         // SAFETY: the program's own call.
