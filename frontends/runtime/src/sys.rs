@@ -160,6 +160,15 @@ pub fn discard_signals(mask: u64) {
     } {}
 }
 
+/// The monotonic clock, in nanoseconds.
+pub fn monotonic_ns() -> i64 {
+    let mut time = [0_i64; 2];
+    let arguments = [raw::CLOCK_MONOTONIC as usize, (&raw mut time).addr(), 0, 0, 0, 0];
+    // SAFETY: writes two words.
+    unsafe { arch::syscall(raw::__NR_clock_gettime as usize, arguments) };
+    time[0] * 1_000_000_000 + time[1]
+}
+
 /// The process id.
 pub fn process_id() -> u32 {
     // SAFETY: takes no arguments.

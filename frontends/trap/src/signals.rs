@@ -96,12 +96,10 @@ pub const OWN: u64 = signal_bit(raw::SIGSYS) | signal_bit(raw::SIGSEGV) | signal
 
 /// The signals that a program can block, without [`OWN`] and those of C libraries. SIGILL, SIGFPE and SIGTRAP are among
 /// them, which the masks that the engine sets ([`ASYNCHRONOUS`]) leave as they are.
-const EVERY_OTHER: u64 = !(OWN
-    | signal_bit(raw::SIGKILL)
-    | signal_bit(raw::SIGSTOP)
-    | signal_bit(32)
-    | signal_bit(33)
-    | signal_bit(34));
+const EVERY_OTHER: u64 = !(OWN | signal_bit(raw::SIGKILL) | signal_bit(raw::SIGSTOP) | OF_LIBRARIES);
+
+/// The signals of C libraries.
+const OF_LIBRARIES: u64 = signal_bit(32) | signal_bit(33) | signal_bit(34);
 
 /// Whether the kernel's action for `signal` is always ours.
 fn is_ours(signal: usize) -> bool {
@@ -339,6 +337,49 @@ pub unsafe fn called_pending(a: [usize; 6]) -> isize {
     let with = user::read::<u64>(set).map(|pending| pending | pending::mask());
     with.and_then(|with| user::write(set, &with)).map_or_else(|errno| errno.negated() as isize, |()| result)
 }
+/// `rt_sigtimedwait(2)` as the trap saw it, for signals among which those of [`OWN`] may be, which [`pending`] may have. Handlers
+/// run meanwhile, and may jump out.
+///
+/// # Safety
+/// The program made the call.
+pub unsafe fn trapped_wait(a: [usize; 6], interrupted: &mut Context) -> isize {
+    let [set, information, time, set_bytes, ..] = a;
+    let awaited = match set_bytes {
+        8 => user::read::<u64>(set as u64).unwrap_or(0) & OWN,
+        _ => 0,
+    };
+    let mut waits = |a: [usize; 6], more: u64| {
+        let before = interrupted.signal_mask();
+        let inside = sys::set_signal_mask(before | more);
+        // SAFETY: the program's own call, or one with arguments of ours.
+        let result = unsafe { stub::syscall(raw::__NR_rt_sigtimedwait as usize, a) };
+        let after = sys::set_signal_mask(inside);
+        // musl's handler for cancellation blocks its signal until the call has returned.
+        interrupted.set_signal_mask(after & !(more | OF_LIBRARIES) | before & (more | OF_LIBRARIES));
+        result
+    };
+    if awaited == 0 {
+        return waits(a, 0);
+    }
+    let given = if time == 0 { Ok(None) } else { user::read::<pending::Time>(time as u64).map(Some) };
+    let given = match given {
+        Ok(given) => given,
+        Err(errno) => return errno.negated() as isize,
+    };
+    // They are to be blocked in who waits; a thread inherits that by its creation, which is not seen.
+    note(Some(wanted() | awaited));
+    let mut taken = [0; 16];
+    let result = pending::wait(awaited, &mut taken, given, |taken, time| {
+        let time = time.map_or(0, |time| core::ptr::from_ref(time).addr());
+        waits([set, core::ptr::from_mut(taken).addr(), time, set_bytes, 0, 0], awaited) as c_int
+    });
+    if result <= 0 || information == 0 {
+        return result as isize;
+    }
+    user::write(information as u64, &taken)
+        .map_or_else(|errno| errno.negated() as isize, |()| result as isize)
+}
+
 
 /// `rt_sigprocmask(2)` of a thread whose mask is `before` and is changed by `change`.
 fn procmask(a: [usize; 6], before: u64, change: impl FnOnce(u64)) -> isize {
@@ -520,6 +561,7 @@ pub unsafe fn obey(signal: c_int, info: *mut c_void, interrupted: &mut Context) 
         // Dies of it as the program would: by the same instruction, or by the signal sent again.
         // SAFETY: the default action is always fit.
         unsafe { set_kernel_action(signal as usize, Some(&Action::default()), None) };
+        pending::woken_elsewhere();
         if code <= 0 || signal == raw::SIGSYS as c_int {
             sys::unblock_signals(signal_bit(signal as u32));
             sys::raise(signal);

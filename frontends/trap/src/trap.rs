@@ -33,6 +33,7 @@ const OTHER_CALLS: &[u32] = &[
     raw::__NR_rt_sigaction,
     raw::__NR_rt_sigprocmask,
     raw::__NR_rt_sigpending,
+    raw::__NR_rt_sigtimedwait,
     raw::__NR_execve,
     raw::__NR_execveat,
     raw::__NR_exit_group,
@@ -239,6 +240,8 @@ unsafe fn perform(number: usize, mut arguments: [usize; 6], interrupted: &mut Co
         raw::__NR_clone => return unsafe { fork::perform(number, arguments) },
         // SAFETY: the program's own call.
         fork if FORKS.contains(&fork) => return unsafe { fork::perform(number, arguments) },
+        raw::__NR_rt_sigtimedwait => return unsafe { signals::trapped_wait(arguments, interrupted) },
+        // SAFETY: the program's own call.
         raw::__NR_exit_group => {
             process::exits();
             sys::exit_group(arguments[0] as i32)

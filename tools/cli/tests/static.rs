@@ -10,19 +10,13 @@ const NONE: [&str; 0] = [];
 
 /// The source's static builds, by their kinds.
 fn builds(source: &str) -> Vec<PathBuf> {
-    builds_with(source, &[])
-}
-
-/// [`builds`], each with these options.
-fn builds_with(source: &str, more: &[&str]) -> Vec<PathBuf> {
-    let name = format!("{}{}", source.strip_suffix(".c").unwrap(), more.concat());
-    let with = |options: &[&'static str]| [options, more].concat();
+    let name = source.strip_suffix(".c").unwrap();
     let mut builds = vec![
-        compile(&format!("{name}-static"), source, &with(&["-static", "-no-pie", "-pthread"])),
-        compile(&format!("{name}-static-pie"), source, &with(&["-static-pie", "-fPIE", "-pthread"])),
+        compile(&format!("{name}-static"), source, &["-static", "-no-pie", "-pthread"]),
+        compile(&format!("{name}-static-pie"), source, &["-static-pie", "-fPIE", "-pthread"]),
     ];
     if Command::new("musl-gcc").arg("--version").output().is_ok() {
-        let options = [&with(&["-static", "-pthread"]), KERNEL_HEADERS.as_slice()].concat();
+        let options = [["-static", "-pthread"].as_slice(), &KERNEL_HEADERS].concat();
         builds.push(compile_by("musl-gcc", &format!("{name}-musl"), source, &options));
     } else {
         eprintln!("without musl: there is no musl-gcc (Debian: musl-tools)");
@@ -56,7 +50,7 @@ fn signals_are_the_programs() {
 
 #[test]
 fn the_engines_signals_may_be_blocked_and_sent() {
-    for program in builds_with("masks.c", &["-DNO_WAITS"]) {
+    for program in builds("masks.c") {
         let (outcome, _) = compare(&program, &NONE, false);
         assert_eq!(outcome.signal, Some(libc::SIGSYS), "{}", outcome.stdout);
     }
