@@ -15,6 +15,7 @@
 //! [kept](pending); a fault of the program's own runs the program's handler.
 
 use crate::Frontend;
+use crate::altstack;
 use crate::arch::{self, Context};
 use crate::fork;
 use crate::pending;
@@ -460,6 +461,7 @@ unsafe extern "C" fn deliver(signal: c_int, info: *mut c_void, context: *mut Con
     let interrupted = unsafe { &mut *context };
     // In the trap nothing is noted; its signals come only while the engine's stub sleeps.
     let in_stub = || frontend::syscall_stub().contains(&interrupted.instruction_pointer());
+    altstack::give_back(interrupted);
     if crate::frontend().is_some_and(Frontend::is_inside) || in_stub() {
         postpone(signal, info, interrupted);
         return;
@@ -551,6 +553,7 @@ pub unsafe fn obey(signal: c_int, info: *mut c_void, interrupted: &mut Context) 
     if code <= 0 && taken_for_blocked(interrupted.signal_mask()) & signal_bit(signal as u32) != 0 {
         if is_owner() {
             pending::hold(signal as u32, information);
+    altstack::give_back(interrupted);
         }
         return;
     }

@@ -177,6 +177,7 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut c_void, context: *mut Con
         return;
     }
     fork::notice();
+    altstack::give_back(interrupted);
     let arguments = interrupted.arguments();
     let moves = arguments[0] as u32 & raw::CLONE_VM != 0 || arguments[1] != 0;
     if number == raw::__NR_clone as usize && moves {
@@ -197,8 +198,11 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut c_void, context: *mut Con
     }
     if !altstack::is_small(interrupted) {
         answer(number, arguments, interrupted);
-    } else if !altstack::apart(|| answer(number, arguments, interrupted)) {
-        interrupted.set_result(-(ENOMEM as isize));
+    } else {
+        let stack = *interrupted.alternate_stack();
+        if !altstack::apart(stack, || answer(number, arguments, interrupted)) {
+            interrupted.set_result(-(ENOMEM as isize));
+        }
     }
 }
 

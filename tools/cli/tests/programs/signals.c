@@ -202,6 +202,67 @@ static void older_masks(void) {
     CHECK(syscall(SYS_rt_sigprocmask, SIG_SETMASK, &old, &set, 8) == 0 && !blocked());
     CHECK(set >> (SIGSYS - 1) & 1);
     CHECK(syscall(SYS_rt_sigprocmask, 3, &old, 0, 8) == -1 && errno == EINVAL);
+static sigjmp_buf out;
+static volatile int jumps, is_apart;
+static char *base;
+
+static void jump_out(int signal) {
+    (void)signal;
+    jumps++;
+    siglongjmp(out, 1);
+}
+
+/* Has everything blocked, and waits with a mask that lets one signal in. */
+static void wait_for_the_jump(int signal) {
+    (void)signal;
+    sigset_t but_one;
+    sigfillset(&but_one);
+    sigdelset(&but_one, SIGUSR2);
+    CHECK(raise(SIGUSR2) == 0);
+    ring_call(SYS_io_uring_enter, ring.fd, 0, 1, IORING_ENTER_GETEVENTS, (long)&but_one, 8);
+    CHECK(!"reached");
+}
+
+/* Whether this runs on a stack other than that of `base`. */
+static void look_where(int signal) {
+    (void)signal;
+    char here;
+    is_apart = labs(&here - base) > 1 << 20;
+}
+
+/* Out of a handler that came in a wait on a small signal stack: the thread has a signal stack afterwards, and rings. */
+static void jumps_off_a_small_stack(void) {
+    char here;
+    base = &here;
+    size_t size = 16384;
+    char *stack = mmap(0, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    stack_t small = {.ss_sp = stack, .ss_size = size}, none = {.ss_flags = SS_DISABLE}, now;
+    CHECK(stack != MAP_FAILED && sigaltstack(&small, 0) == 0);
+    struct sigaction waits = {.sa_handler = wait_for_the_jump, .sa_flags = SA_ONSTACK};
+    struct sigaction jumps_out = {.sa_handler = jump_out, .sa_flags = SA_ONSTACK};
+    struct sigaction looks = {.sa_handler = look_where, .sa_flags = SA_ONSTACK};
+    sigfillset(&waits.sa_mask);
+    CHECK(sigaction(SIGUSR2, &jumps_out, 0) == 0 && sigaction(SIGALRM, &looks, 0) == 0);
+    for (int i = 0; i < 600; i++) {
+        /* With a signal stack set anew behind the jump, too. */
+        if (i == 300)
+            CHECK(sigaltstack(&small, 0) == 0);
+        CHECK(sigaction(SIGUSR1, &waits, 0) == 0);
+        if (!sigsetjmp(out, 1)) {
+            raise(SIGUSR1);
+            CHECK(!"reached");
+        }
+        is_apart = 0;
+        CHECK(raise(SIGALRM) == 0 && is_apart);
+        if (i % 2)
+            CHECK(ring_nop(&ring, 17) == 0);
+    }
+    CHECK(sigaltstack(0, &now) == 0);
+    printf("jumped out %d times: the stack %d, %d\n", jumps, now.ss_sp == stack && now.ss_size == size, now.ss_flags);
+    CHECK(sigaltstack(&none, 0) == 0);
+    CHECK(signal(SIGUSR1, SIG_DFL) != SIG_ERR && signal(SIGUSR2, SIG_DFL) != SIG_ERR);
+}
+
     CHECK(syscall(SYS_rt_sigprocmask, SIG_BLOCK, 8, 0, 8) == -1 && errno == EFAULT);
 #ifdef __GLIBC__
     CHECK(sigblock(-1) == 0 && blocked());
@@ -367,3 +428,4 @@ int main(int count_arguments, char **arguments) {
     }
     return 0;
 }
+    jumps_off_a_small_stack();
