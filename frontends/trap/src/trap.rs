@@ -212,6 +212,7 @@ fn answer(number: usize, arguments: [usize; 6], interrupted: &mut Context) {
     let result = unsafe { perform(number, arguments, interrupted) };
     interrupted.set_result(result);
     signals::let_in(interrupted.signal_mask());
+    signals::release_kept(interrupted.signal_mask());
     if let Some(frontend) = crate::frontend() {
         frontend.trapped_at(interrupted.instruction_pointer());
     }
@@ -239,14 +240,15 @@ unsafe fn perform(number: usize, mut arguments: [usize; 6], interrupted: &mut Co
         // SAFETY: the program's own call.
         raw::__NR_rt_sigpending => return unsafe { signals::called_pending(arguments) },
         // SAFETY: the program's own call.
+        raw::__NR_rt_sigtimedwait => return unsafe { signals::trapped_wait(arguments, interrupted) },
+        // SAFETY: the program's own call.
         raw::__NR_execve | raw::__NR_execveat => return unsafe { exec::trapped(number, arguments, mask) },
         // SAFETY: the program's own call.
         raw::__NR_clone => return unsafe { fork::perform(number, arguments) },
         // SAFETY: the program's own call.
         fork if FORKS.contains(&fork) => return unsafe { fork::perform(number, arguments) },
-        raw::__NR_rt_sigtimedwait => return unsafe { signals::trapped_wait(arguments, interrupted) },
-        // SAFETY: the program's own call.
         raw::__NR_exit_group => {
+            log::signals_are_blocked();
             process::exits();
             sys::exit_group(arguments[0] as i32)
         }
@@ -255,7 +257,6 @@ unsafe fn perform(number: usize, mut arguments: [usize; 6], interrupted: &mut Co
                 let [ip, sp, bp] = interrupted.pointers();
                 frontend::called_from(ip, sp, bp);
             }
-            log::signals_are_blocked();
             TRAPS.fetch_add(1, Ordering::Relaxed)
         }
         // SAFETY: the program's own call.

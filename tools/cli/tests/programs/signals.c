@@ -42,6 +42,11 @@ static void jump(int signal) {
     siglongjmp(back, 1);
 }
 
+static void counts(int signal) {
+    (void)signal;
+    handled++;
+}
+
 static void set(int signal, void (*handler)(int), int flags) {
     struct sigaction action = {.sa_handler = handler, .sa_flags = flags};
     CHECK(sigaction(signal, &action, 0) == 0);
@@ -50,6 +55,37 @@ static void set(int signal, void (*handler)(int), int flags) {
 static void alarm_soon(void) {
     struct itimerval soon = {.it_value.tv_usec = 2000};
     CHECK(setitimer(ITIMER_REAL, &soon, 0) == 0);
+}
+
+/* Signals that instructions raise, sent by a timer in a wait, whose handlers jump out; others may wait then. */
+static void sent_in_a_wait(void) {
+    int numbers[] = {SIGSEGV, SIGBUS, SIGSYS, SIGFPE, SIGILL, SIGTRAP};
+    static volatile int i, jumps;
+    for (i = 0; i < 6; i++) {
+        struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = numbers[i]};
+        struct itimerspec soon = {.it_value.tv_nsec = 2000000};
+        struct __kernel_timespec short_time = {.tv_nsec = 1000000};
+        timer_t timer;
+        CHECK(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0);
+        for (jumps = 0; jumps < 2; jumps++) {
+            struct sigaction action = {.sa_handler = jumps ? jump : counts, .sa_flags = 0}, before;
+            CHECK(sigaction(numbers[i], &action, &before) == 0);
+            handled = 0;
+            if (!sigsetjmp(back, 1)) {
+                CHECK(timer_settime(timer, 0, &soon, 0) == 0);
+                CHECK(ring_enter(ring.fd, 0, 1, IORING_ENTER_GETEVENTS) == -EINTR && !jumps && handled == 1);
+            }
+            struct io_uring_sqe *entry = ring_entry(&ring, IORING_OP_TIMEOUT, 7);
+            entry->fd = -1;
+            entry->addr = (unsigned long)&short_time;
+            entry->len = 1;
+            CHECK(ring_enter(ring.fd, 1, 1, IORING_ENTER_GETEVENTS) == 1 && ring_peek(&ring)->res == -ETIME);
+            ring_seen(&ring);
+            CHECK(sigaction(numbers[i], &before, 0) == 0);
+        }
+        CHECK(timer_delete(timer) == 0);
+    }
+    printf("signals of instructions that were sent in a wait: handled, and jumped out of\n");
 }
 
 static void waits(void) {
@@ -103,6 +139,7 @@ static void waits(void) {
         CHECK(!"reached");
     }
     printf("a handler jumps out of a wait; a NOP after it: %d\n", ring_nop(&ring, 7));
+    sent_in_a_wait();
 }
 
 /* Handlers may run on a stack of their own, and a trap does: a small one must do. */
@@ -165,43 +202,6 @@ static void used_stack(void) {
     CHECK(sigaltstack(&none, 0) == 0);
 }
 
-/* Whether the calling thread has SIGSYS blocked. */
-static int blocked(void) {
-    sigset_t now;
-    CHECK(sigprocmask(SIG_SETMASK, 0, &now) == 0);
-    return sigismember(&now, SIGSYS);
-}
-
-static void block_all(int signal) {
-    (void)signal;
-    sigset_t all;
-    sigfillset(&all);
-    CHECK(sigprocmask(SIG_SETMASK, &all, 0) == 0 && blocked());
-}
-
-#ifdef __GLIBC__
-static void *nop(void *unused) {
-    (void)unused;
-    return (void *)(long)ring_nop(&ring, 13);
-}
-#endif
-
-/* By the C library's older functions, and by the call's number. */
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-static void older_masks(void) {
-    CHECK(sighold(SIGSYS) == 0 && blocked());
-    printf("a NOP with SIGSYS held: %d\n", ring_nop(&ring, 10));
-    CHECK(sigrelse(SIGSYS) == 0 && !blocked());
-    CHECK(sigset(SIGUSR2, SIG_HOLD) == SIG_DFL && sigset(SIGUSR2, SIG_IGN) == SIG_HOLD);
-    CHECK(sigset(SIGUSR2, SIG_DFL) == SIG_IGN && sigignore(SIGUSR2) == 0 && signal(SIGUSR2, SIG_DFL) == SIG_IGN);
-    CHECK(sigset(SIGKILL, SIG_DFL) == SIG_ERR && sighold(0) == -1);
-    uint64_t set = ~0ul, old;
-    CHECK(syscall(SYS_rt_sigprocmask, SIG_SETMASK, &set, &old, 8) == 0 && blocked());
-    printf("a NOP with all blocked by number: %d\n", ring_nop(&ring, 11));
-    CHECK(syscall(SYS_rt_sigprocmask, SIG_SETMASK, &old, &set, 8) == 0 && !blocked());
-    CHECK(set >> (SIGSYS - 1) & 1);
-    CHECK(syscall(SYS_rt_sigprocmask, 3, &old, 0, 8) == -1 && errno == EINVAL);
 static sigjmp_buf out;
 static volatile int jumps, is_apart;
 static char *base;
@@ -263,6 +263,43 @@ static void jumps_off_a_small_stack(void) {
     CHECK(signal(SIGUSR1, SIG_DFL) != SIG_ERR && signal(SIGUSR2, SIG_DFL) != SIG_ERR);
 }
 
+/* Whether the calling thread has SIGSYS blocked. */
+static int blocked(void) {
+    sigset_t now;
+    CHECK(sigprocmask(SIG_SETMASK, 0, &now) == 0);
+    return sigismember(&now, SIGSYS);
+}
+
+static void block_all(int signal) {
+    (void)signal;
+    sigset_t all;
+    sigfillset(&all);
+    CHECK(sigprocmask(SIG_SETMASK, &all, 0) == 0 && blocked());
+}
+
+#ifdef __GLIBC__
+static void *nop(void *unused) {
+    (void)unused;
+    return (void *)(long)ring_nop(&ring, 13);
+}
+#endif
+
+/* By the C library's older functions, and by the call's number. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+static void older_masks(void) {
+    CHECK(sighold(SIGSYS) == 0 && blocked());
+    printf("a NOP with SIGSYS held: %d\n", ring_nop(&ring, 10));
+    CHECK(sigrelse(SIGSYS) == 0 && !blocked());
+    CHECK(sigset(SIGUSR2, SIG_HOLD) == SIG_DFL && sigset(SIGUSR2, SIG_IGN) == SIG_HOLD);
+    CHECK(sigset(SIGUSR2, SIG_DFL) == SIG_IGN && sigignore(SIGUSR2) == 0 && signal(SIGUSR2, SIG_DFL) == SIG_IGN);
+    CHECK(sigset(SIGKILL, SIG_DFL) == SIG_ERR && sighold(0) == -1);
+    uint64_t set = ~0ul, old;
+    CHECK(syscall(SYS_rt_sigprocmask, SIG_SETMASK, &set, &old, 8) == 0 && blocked());
+    printf("a NOP with all blocked by number: %d\n", ring_nop(&ring, 11));
+    CHECK(syscall(SYS_rt_sigprocmask, SIG_SETMASK, &old, &set, 8) == 0 && !blocked());
+    CHECK(set >> (SIGSYS - 1) & 1);
+    CHECK(syscall(SYS_rt_sigprocmask, 3, &old, 0, 8) == -1 && errno == EINVAL);
     CHECK(syscall(SYS_rt_sigprocmask, SIG_BLOCK, 8, 0, 8) == -1 && errno == EFAULT);
 #ifdef __GLIBC__
     CHECK(sigblock(-1) == 0 && blocked());
@@ -414,6 +451,7 @@ int main(int count_arguments, char **arguments) {
     CHECK(ring_open(&ring, 8, 0) == 0);
     small_stack();
     used_stack();
+    jumps_off_a_small_stack();
     masks();
     waits_with_masks();
     for (int i = 0; i < 4; i++)
@@ -428,4 +466,3 @@ int main(int count_arguments, char **arguments) {
     }
     return 0;
 }
-    jumps_off_a_small_stack();
