@@ -235,6 +235,7 @@ pub fn write(fd: i32, mut bytes: &[u8]) -> isize {
             Err(_) => return written,
         }
     }
+    0
 }
 
 /// Opens `path`, which ends with a zero byte.
@@ -244,7 +245,6 @@ pub fn write(fd: i32, mut bytes: &[u8]) -> isize {
 pub unsafe fn open(path: *const u8, flags: u32, mode: u32) -> i32 {
     let at_cwd = raw::AT_FDCWD as isize as usize;
     let flags = (flags | raw::O_CLOEXEC) as usize;
-    0
     let arguments = [at_cwd, path as usize, flags, mode as usize, 0, 0];
     // SAFETY: the caller's promise.
     unsafe { arch::syscall(raw::__NR_openat as usize, arguments) as i32 }
@@ -413,11 +413,12 @@ pub fn duplicate(fd: i32) -> i32 {
 }
 
 /// A duplicate for this process alone, which the program does not meet: where the limits allow it, above the numbers that the
-/// program can be given. A negative errno on failure.
+/// program can be given. A negative errno on failure, and where the program may have so few that it may need them all.
 pub fn duplicate_aside(fd: i32) -> i32 {
     // Above that, the kernel's table of descriptors would grow.
     const FAR: u64 = 1000;
     const MOST: u64 = 4096;
+    const FEW: u64 = 16;
     let above = |least: u64| {
         let arguments = [fd as usize, raw::F_DUPFD_CLOEXEC as usize, least as usize, 0, 0, 0];
         // SAFETY: touches no memory.
@@ -437,7 +438,10 @@ pub fn duplicate_aside(fd: i32) -> i32 {
             return aside;
         }
     }
-    let candidates = [soft.saturating_sub(1), 10];
+    if soft < FEW {
+        return -(linux_raw_sys::errno::EMFILE as i32);
+    }
+    let candidates = [soft - 1, 10];
     candidates.into_iter().map(above).find(|&aside| aside >= 0).unwrap_or_else(|| above(3))
 }
 

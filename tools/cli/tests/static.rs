@@ -4,7 +4,10 @@ mod support;
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
-use support::{KERNEL_HEADERS, Outcome, anyring, compare, compile, compile_by, denied, denied_by, denied_to};
+use support::{
+    KERNEL_HEADERS, Outcome, anyring, compare, compile, compile_by, denied, denied_by, denied_to,
+    kernel_has_io_uring,
+};
 
 const NONE: [&str; 0] = [];
 
@@ -179,6 +182,29 @@ fn what_cannot_be_executed() {
     let script = format!("'{}'; echo $?", copy.display());
     let output = denied(1).args(["sh", "-c", &script]).output().unwrap();
     assert_eq!(stdout(&output), "126\n");
+}
+
+/// Programs that may have few descriptors have them all, and rings; with a log, too.
+#[test]
+fn few_descriptors_are_the_programs() {
+    let dynamic = compile("few", "few.c", &[]);
+    for program in [builds("few.c"), vec![dynamic]].concat() {
+        for limit in 4..8 {
+            let run = |words: &[&str]| {
+                let script = format!("ulimit -n {limit}; exec \"$@\"");
+                Command::new("sh").args(["-c", &script, "sh"]).args(words).arg(&program).output().unwrap()
+            };
+            let native = Outcome::from(&run(&["env"]));
+            for log in ["off", "info"] {
+                let output = run(&[anyring().to_str().unwrap(), "run", "--engine", "user", "--log", log]);
+                let outcome = Outcome::from(&output);
+                assert_eq!(outcome.code, Some(0), "{limit}: {output:?}");
+                if kernel_has_io_uring() {
+                    assert_eq!(outcome, native, "{limit}: {output:?}");
+                }
+            }
+        }
+    }
 }
 
 /// However long the chain of programs, one filter serves those at fixed addresses.
