@@ -5,6 +5,7 @@ mod common;
 use std::ffi::c_void;
 
 use common::*;
+use io_uring_op::IORING_OP_NOP;
 use io_uring_register_op as Code;
 
 fn params(flags: u32) -> io_uring_params {
@@ -29,6 +30,32 @@ fn try_setup(engine: Engine, entries: u32, mut params: io_uring_params) -> (i32,
         close(engine, fd);
     }
     (fd.min(0), params.sq_entries, params.cq_entries)
+}
+
+/// A ring takes one descriptor, the lowest, where the process may have no other.
+#[test]
+fn one_descriptor_is_enough() {
+    both(|engine| {
+        // The engine's own, which it keeps, come first.
+        drop(Ring::new(engine, 8, 0));
+        let pid = child(|| {
+            // SAFETY: descriptors and a limit of this process's own.
+            let lowest = unsafe {
+                let lowest = libc::dup(2);
+                libc::close(lowest);
+                let limit = libc::rlimit { rlim_cur: lowest as u64 + 1, rlim_max: 1 << 10 };
+                assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
+                lowest
+            };
+            let mut ring = Ring::new(engine, 8, 0);
+            ring.push(sqe(IORING_OP_NOP, 1));
+            let done = ring.enter(1, 1) == 1 && ring.reap().is_some_and(|cqe| cqe.user_data == 1);
+            let first = ring.fd == lowest;
+            close(engine, ring.fd);
+            done && first && setup(engine, 8, &mut params(0)) == lowest
+        });
+        ended(pid)
+    });
 }
 
 #[test]

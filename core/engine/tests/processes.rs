@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use anyring_engine::abi::Sqe;
 use common::*;
@@ -412,6 +413,85 @@ fn two_processes_take_turns() {
         });
         (good, ended(pid))
     });
+}
+
+/// How a child has ended, if it does in time; it is killed otherwise.
+fn ended_within(pid: libc::pid_t, time: Duration) -> Option<i32> {
+    let deadline = Instant::now() + time;
+    let has_ended = || {
+        // SAFETY: integers.
+        let mut about: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+        // SAFETY: looks at a child of ours, which is waited for later.
+        unsafe { libc::waitid(libc::P_PID, pid as u32, &mut about, options) == 0 && about.si_pid() == pid }
+    };
+    while !has_ended() {
+        if Instant::now() > deadline {
+            // SAFETY: a child of ours.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+            ended(pid);
+            return None;
+        }
+        std::thread::yield_now();
+    }
+    Some(ended(pid))
+}
+
+/// From here on whoever writes to a file is killed: an eventfd is signalled so.
+fn die_of_writing() {
+    let step = |code: u32, k: u32, jt, jf| libc::sock_filter { code: code as u16, jt, jf, k };
+    let mut filter = [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_write as u32, 0, 1),
+        step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_KILL_PROCESS, 0, 0),
+        step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: a filter of this length, which the kernel copies.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
+    }
+}
+
+/// A process that posts a completion and is killed before it tells of it: who sleeps for it in another process finds it,
+/// whether it drives the ring or sleeps beside a thread that does, and so does a process that watches an eventfd of its own.
+#[test]
+fn what_a_killed_process_told_nobody_is_found() {
+    let engine = Engine::User;
+    let mut ring = Ring::new(engine, 8, 0);
+    let [mut to_parent, mut to_watcher] = [pipe(), pipe()];
+    let waiter = child(|| wait_for(&mut ring, 2) == [(1, 0), (2, 0)]);
+    asleep(waiter);
+    let watcher = child(|| {
+        // SAFETY: makes a descriptor of this process's own.
+        let mut eventfd = unsafe { File::from_raw_fd(libc::eventfd(0, 0)) };
+        let fd = eventfd.as_raw_fd();
+        let code = io_uring_register_op::IORING_REGISTER_EVENTFD;
+        assert_eq!(ring.register(code, (&raw const fd).cast(), 1), 0);
+        let mut count = [0; 8];
+        signal(&mut to_parent.1);
+        eventfd.read_exact(&mut count).unwrap();
+        signal(&mut to_parent.1);
+        eventfd.read_exact(&mut count).unwrap();
+        await_signal(&mut to_watcher.0);
+        true
+    });
+    await_signal(&mut to_parent.0);
+    let killed = child(|| {
+        submit(&mut ring, &[nop(1)]);
+        await_signal(&mut to_parent.0);
+        asleep(waiter);
+        asleep(watcher);
+        die_of_writing();
+        submit(&mut ring, &[nop(2)]);
+        true
+    });
+    assert_eq!(ended(killed), -libc::SIGSYS);
+    let done = |pid| ended_within(pid, Duration::from_secs(20));
+    assert_eq!(done(waiter), Some(0), "who waits sleeps on");
+    signal(&mut to_watcher.1);
+    assert_eq!(done(watcher), Some(0), "who watches sleeps on");
 }
 
 /// Whatever a process was at when it was killed, the others go on.

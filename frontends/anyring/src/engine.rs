@@ -197,6 +197,9 @@ pub(crate) fn extend() -> bool {
 /// # Safety
 /// As for the call.
 pub(crate) unsafe fn setup(engine: Engine, entries: u32, params: *mut io_uring_params) -> i32 {
+    if engine == Engine::User && linked::rings_kill() {
+        return -libc::EPERM;
+    }
     let arguments = [entries as usize, params.expose_provenance(), 0, 0, 0, 0];
     // SAFETY: the caller's promise.
     unsafe { call(engine, raw::__NR_io_uring_setup, arguments) }

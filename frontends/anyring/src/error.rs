@@ -1,6 +1,7 @@
 //! What went wrong: on which engine, in which operation, why presumably, and what to do about it.
 
 use crate::Engine;
+use anyring_linked as linked;
 use std::{fmt, fs, io};
 
 /// An error of a ring, of one of its registrations or of one of its operations.
@@ -98,6 +99,7 @@ impl Error {
     fn setup_advice(&self) -> Option<String> {
         const ELSE: &str = "build the ring with Engine::Auto or Engine::User to run without it";
         let cause = match self.errno {
+            libc::EPERM if self.engine == Engine::User => return Some(linked::RINGS_KILL.to_owned()),
             libc::EPERM | libc::EACCES => denied(),
             libc::ENOSYS => hidden(),
             libc::ENOMEM => return Some(advice_on_memory()),

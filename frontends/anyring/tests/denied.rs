@@ -91,6 +91,49 @@ fn by_a_filter_that_hides_it() {
     works_all_the_same();
 }
 
+/// A filter that ends processes that make a file in memory.
+fn no_files_in_memory() -> std::io::Result<()> {
+    let line = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut program = [
+        line(0x20, 0, 0, 0),
+        line(0x15, 0, 1, libc::SYS_memfd_create as u32),
+        line(0x06, 0, 0, libc::SECCOMP_RET_KILL_PROCESS),
+        line(0x06, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: a program as long as is said.
+    let result = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program)
+    };
+    if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
+
+/// The engine needs such a file for a ring: where that would be the process's end, there is an error instead.
+fn is_told_of_files_in_memory() {
+    let error = Builder::new(8).engine(Engine::User).build().expect_err("nobody may make a file in memory");
+    assert_eq!((error.errno(), error.engine()), (libc::EPERM, Engine::User));
+    let cause =
+        "(EPERM): a seccomp filter ends processes that call memfd_create, as the engine does for a ring";
+    assert!(error.to_string().ends_with(cause), "{error}");
+}
+
+#[test]
+fn by_a_filter_that_kills_files_in_memory() {
+    if again("by_a_filter_that_kills_files_in_memory", no_files_in_memory) {
+        is_told_of_files_in_memory();
+    }
+}
+
+#[test]
+fn by_such_a_filter_that_comes_later() {
+    if again("by_such_a_filter_that_comes_later", || Ok(())) {
+        drop(Builder::new(8).engine(Engine::User).build().unwrap());
+        no_files_in_memory().unwrap();
+        is_told_of_files_in_memory();
+    }
+}
+
 /// The calling thread, and what it starts, is on a kernel that does not know these setup flags: another thread of the process
 /// looks at what each call asks for.
 fn play_a_kernel_without(flags: u32) {

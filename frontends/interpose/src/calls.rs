@@ -1,7 +1,7 @@
 //! `syscall`, and `mmap`.
 
 use crate::{Frontend, credentials, descriptors, next};
-use anyring_runtime::{arch, calls};
+use anyring_runtime::{arch, calls, log};
 use core::ffi::{c_int, c_long, c_void};
 use linux_raw_sys::general as raw;
 use linux_raw_sys::io_uring::IORING_OFF_CQ_RING;
@@ -59,6 +59,7 @@ unsafe extern "C" fn answered<F: Frontend>(
     if let Some(result) = unsafe { F::other_call(number, arguments) } {
         return next::fail(result) as c_long;
     }
+    log::sees_call(number, arguments);
     let change = credentials::by_call::<F>(number, arguments);
     // SAFETY: the program's own call.
     let result = unsafe { arch::syscall(number, arguments) };

@@ -8,7 +8,7 @@
 
 use crate::{Frontend, next};
 use anyring_engine::credentials::{Change, Reach};
-use anyring_runtime::{active, credentials};
+use anyring_runtime::{active, credentials, log};
 use core::ffi::{c_char, c_int, c_void};
 
 /// Before a call that changes credentials.
@@ -81,6 +81,7 @@ changing! {
 /// # Safety
 /// As in C.
 pub unsafe fn prctl<F: Frontend>(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+    log::sees_prctl(option as usize);
     let change = if credentials::is_change(option as usize) { begin::<F>(Reach::Unseen) } else { None };
     let result = next!(c"prctl", fn(c_int, usize, usize, usize, usize) -> c_int, option, a, b, c, d);
     end::<F>(change);

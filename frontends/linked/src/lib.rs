@@ -11,14 +11,14 @@ mod notice;
 pub use anyring_runtime::arch::{syscall, thread_pointer};
 pub use anyring_runtime::beside;
 pub use anyring_runtime::config::Choice;
-pub use anyring_runtime::process::{exits, others_answer};
+pub use anyring_runtime::process::{RINGS_KILL, exits, others_answer};
 pub use notice::thread as thread_enters;
 
 use anyring_engine::{Caller, Host, frontend};
 use anyring_runtime::config::Level;
-use anyring_runtime::{calls, config, log, process, sys};
+use anyring_runtime::{ask, calls, config, log, process, sys};
 use core::ffi::{c_char, c_int};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 unsafe extern "C" {
     static environ: *const *const c_char;
@@ -57,6 +57,19 @@ pub fn choose() -> Choice {
         }
         engine => engine,
     }
+}
+
+/// Whether a seccomp filter ends whoever makes a ring of our engine. It is asked under the first filter that is there; what a
+/// later one does is not known.
+pub fn rings_kill() -> bool {
+    const UNKNOWN: u8 = 0;
+    const NO: u8 = 1;
+    const YES: u8 = 2;
+    static ANSWER: AtomicU8 = AtomicU8::new(UNKNOWN);
+    if ANSWER.load(Ordering::Relaxed) == UNKNOWN && ask::is_filtered() {
+        ANSWER.store(if process::rings_kill() { YES } else { NO }, Ordering::Relaxed);
+    }
+    ANSWER.load(Ordering::Relaxed) == YES
 }
 
 /// Puts anyring's engine in place, once; rings can be made from here on. What `host` provides must not touch

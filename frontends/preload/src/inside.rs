@@ -113,6 +113,7 @@ impl Drop for Inside {
             let mask = note.mask.get();
             signals::let_in(mask);
             sys::set_signal_mask(mask);
+            signals::release(mask);
         }
     }
 }

@@ -8,8 +8,14 @@ use core::ffi::CStr;
 use core::fmt::{self, Write};
 use core::mem::MaybeUninit;
 use core::ops::RangeInclusive;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
-use linux_raw_sys::general::{O_APPEND, O_CREAT, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK, O_WRONLY, stat};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
+use linux_raw_sys::general::{
+    self as raw, O_APPEND, O_CREAT, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK, O_WRONLY, stat,
+};
+use linux_raw_sys::general::{S_IFIFO, S_IFMT, S_IFSOCK};
+
+/// From <linux/prctl.h>.
+const PR_SET_SECCOMP: usize = 22;
 
 /// A line of bounded length; what is too long is cut.
 struct Line {
@@ -52,15 +58,61 @@ pub fn write_text(text: &str) {
 fn write_bytes(bytes: &[u8]) {
     let Some(path) = path() else {
         if let Some(fd) = descriptor() {
-            sys::write(fd, bytes);
+            write_to(fd, bytes);
         }
         return;
     };
     let fd = open(path);
     // What has become of descriptor 2 meanwhile is the program's affair: no line goes there instead.
     if fd >= 0 {
-        sys::write(fd, bytes);
+        sys::write_without_signal(fd, bytes);
         sys::close(fd);
+    }
+}
+
+/// Whether a line may need nothing but to be written: the program has a filter of its own, or signals are blocked anyway.
+static WRITES_ONLY: AtomicBool = AtomicBool::new(false);
+/// Whether the descriptor for lines is of a kind that has a reader, who may be gone.
+static HAS_READER: AtomicBool = AtomicBool::new(true);
+
+/// Writes to the descriptor for lines. Where its reader is gone, the program must not end by SIGPIPE for a line of ours; a
+/// filter of its own may forbid what keeps the signal away.
+fn write_to(fd: i32, bytes: &[u8]) {
+    if HAS_READER.load(Ordering::Relaxed) && !WRITES_ONLY.load(Ordering::Relaxed) {
+        sys::write_without_signal(fd, bytes);
+    } else {
+        sys::write(fd, bytes);
+    }
+}
+
+/// What is written from here on is the last of the process, in a thread that has signals blocked already.
+pub fn signals_are_blocked() {
+    WRITES_ONLY.store(true, Ordering::Relaxed);
+}
+
+/// The program makes a call by its number, perhaps one that gives it a filter.
+#[inline]
+pub fn sees_call(number: usize, arguments: [usize; 6]) {
+    match number as u32 {
+        raw::__NR_seccomp => has_filter(),
+        raw::__NR_prctl => sees_prctl(arguments[0]),
+        _ => {}
+    }
+}
+
+/// The program calls `prctl`, perhaps for a filter.
+#[inline]
+pub fn sees_prctl(option: usize) {
+    if option == PR_SET_SECCOMP {
+        has_filter();
+    }
+}
+
+#[cold]
+fn has_filter() {
+    // That of a child of `vfork` in this memory is the child's.
+    if sys::process_id() == process::own_id() {
+        WRITES_ONLY.store(true, Ordering::Relaxed);
     }
 }
 
@@ -84,7 +136,10 @@ pub fn begin() {
         return;
     }
     let fd = config::LOG_FD.load(Ordering::Relaxed);
-    let target = identity(fd).unwrap_or([NOTHING; 2]);
+    let target = status(fd);
+    let kind = target.as_ref().map_or(0, |target| target.st_mode & S_IFMT);
+    HAS_READER.store(matches!(kind, S_IFIFO | S_IFSOCK), Ordering::Relaxed);
+    let target = target.map_or([NOTHING; 2], |target| [target.st_dev, target.st_ino]);
     TARGET.iter().zip(target).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
     keep();
 }
@@ -150,13 +205,17 @@ fn descriptor() -> Option<i32> {
 
 /// Device and inode of what a descriptor stands for.
 fn identity(fd: i32) -> Option<[u64; 2]> {
+    status(fd).map(|status| [status.st_dev, status.st_ino])
+}
+
+/// What a descriptor stands for.
+fn status(fd: i32) -> Option<stat> {
     let mut status = MaybeUninit::uninit();
     if fd < 0 || sys::fstat(fd, &mut status) < 0 {
         return None;
     }
     // SAFETY: filled in by the call.
-    let status: &stat = unsafe { status.assume_init_ref() };
-    Some([status.st_dev, status.st_ino])
+    Some(unsafe { status.assume_init() })
 }
 
 /// The program's file, without its directory; empty where [`begin`] was not called.

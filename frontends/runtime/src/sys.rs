@@ -160,6 +160,15 @@ pub fn discard_signals(mask: u64) {
     } {}
 }
 
+/// The monotonic clock, in nanoseconds.
+pub fn monotonic_ns() -> i64 {
+    let mut time = [0_i64; 2];
+    let arguments = [raw::CLOCK_MONOTONIC as usize, (&raw mut time).addr(), 0, 0, 0, 0];
+    // SAFETY: writes two words.
+    unsafe { arch::syscall(raw::__NR_clock_gettime as usize, arguments) };
+    time[0] * 1_000_000_000 + time[1]
+}
+
 /// The process id.
 pub fn process_id() -> u32 {
     // SAFETY: takes no arguments.
@@ -191,19 +200,42 @@ pub fn wait_for(child: u32) -> i32 {
     status
 }
 
-/// Writes all of `bytes`, or gives up.
-pub fn write(fd: i32, mut bytes: &[u8]) {
+/// [`write`] that leaves no SIGPIPE behind where nobody reads any more.
+pub fn write_without_signal(fd: i32, bytes: &[u8]) {
+    let pipe = signal_bit(raw::SIGPIPE);
+    let before = block_signals(pipe);
+    // One that is pending already is somebody else's.
+    let was_pending = before & pipe != 0 && pending_signals() & pipe != 0;
+    let is_broken = write(fd, bytes) == -(linux_raw_sys::errno::EPIPE as isize);
+    if is_broken && !was_pending {
+        discard_signals(pipe);
+    }
+    set_signal_mask(before);
+}
+
+/// The signals that are pending for the calling thread.
+fn pending_signals() -> u64 {
+    let mut pending = 0_u64;
+    let arguments = [(&raw mut pending).addr(), SIGNAL_SET_BYTES, 0, 0, 0, 0];
+    // SAFETY: writes a local of the right size.
+    unsafe { arch::syscall(raw::__NR_rt_sigpending as usize, arguments) };
+    pending
+}
+
+/// Writes all of `bytes`, or gives up: 0, or the negative errno of that.
+pub fn write(fd: i32, mut bytes: &[u8]) -> isize {
     while !bytes.is_empty() {
         let arguments = [fd as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0];
         // SAFETY: the kernel reads from a live slice.
         let written = unsafe { arch::syscall(raw::__NR_write as usize, arguments) };
         match usize::try_from(written) {
-            Ok(0) => return,
+            Ok(0) => return 0,
             Ok(written) => bytes = &bytes[written.min(bytes.len())..],
             Err(_) if written == -(linux_raw_sys::errno::EINTR as isize) => {}
-            Err(_) => return,
+            Err(_) => return written,
         }
     }
+    0
 }
 
 /// Opens `path`, which ends with a zero byte.
@@ -381,11 +413,12 @@ pub fn duplicate(fd: i32) -> i32 {
 }
 
 /// A duplicate for this process alone, which the program does not meet: where the limits allow it, above the numbers that the
-/// program can be given. A negative errno on failure.
+/// program can be given. A negative errno on failure, and where the program may have so few that it may need them all.
 pub fn duplicate_aside(fd: i32) -> i32 {
     // Above that, the kernel's table of descriptors would grow.
     const FAR: u64 = 1000;
     const MOST: u64 = 4096;
+    const FEW: u64 = 16;
     let above = |least: u64| {
         let arguments = [fd as usize, raw::F_DUPFD_CLOEXEC as usize, least as usize, 0, 0, 0];
         // SAFETY: touches no memory.
@@ -405,7 +438,10 @@ pub fn duplicate_aside(fd: i32) -> i32 {
             return aside;
         }
     }
-    let candidates = [soft.saturating_sub(1), 10];
+    if soft < FEW {
+        return -(linux_raw_sys::errno::EMFILE as i32);
+    }
+    let candidates = [soft - 1, 10];
     candidates.into_iter().map(above).find(|&aside| aside >= 0).unwrap_or_else(|| above(3))
 }
 

@@ -334,6 +334,7 @@ fn assemble(reach: &Reach) -> Assembler {
 const TEXT_CALLS: &[u32] = &[
     raw::__NR_rt_sigprocmask,
     raw::__NR_rt_sigpending,
+    raw::__NR_rt_sigtimedwait,
     raw::__NR_execve,
     raw::__NR_execveat,
     raw::__NR_exit_group,

@@ -6,8 +6,9 @@
 //!                                                         \----> wait        (a thread that waits for it takes it)
 //! ```
 //!
-//! A thread that waits is in the kernel, and has the signal blocked there. `hold` ends its wait by a signal of the same number
-//! whose information says so ([`is_wake`]): it may come late, and is none of the program's.
+//! Threads that wait are in the kernel, and have the signal blocked there. `hold` ends the waits of all that wait for it, by a
+//! signal of the same number whose information says so ([`is_wake`]): it may come late, and is none of the program's. One of
+//! them takes what is held; the others wait on.
 //!
 //! Not seen by `sigsuspend`, `ppoll` and their kin, whose masks unblock for a while, and not by `signalfd`.
 
@@ -15,7 +16,7 @@ use crate::signals::{self, OWN};
 use anyring_runtime::sys::{self, signal_bit};
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use linux_raw_sys::errno::ESRCH;
 use linux_raw_sys::general::{SI_QUEUE, SIGBUS, SIGSEGV, SIGSYS};
 
@@ -41,8 +42,11 @@ const NONE: u8 = 0;
 const BUSY: u8 = 1;
 const THERE: u8 = 2;
 
-/// The thread that waits for some of them, or 0. Others that wait at the same time get theirs when they wait anew.
-static WAITER: AtomicU32 = AtomicU32::new(0);
+/// The threads that wait for some of them: a thread's number in the lower half, and which in the upper; 0: free. Of more
+/// threads, the rest get theirs when they wait anew.
+static WAITERS: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+
+const _: () = assert!(OWN < 1 << 32);
 
 /// The calling thread with all signals blocked: a handler that jumps away would leave what it interrupts half done.
 struct Blocked(u64);
@@ -66,7 +70,7 @@ impl Pending {
 
     /// Whether the state was `from`; it is `BUSY` then, and the caller's.
     fn begin(&self, from: u8, _: &Blocked) -> bool {
-        // Pairs with `end`. In one order with the accesses of `WAITER`: who puts a signal here and who begins to wait do not
+        // Pairs with `end`. In one order with the accesses of `WAITERS`: who puts a signal here and who begins to wait do not
         // both miss the other.
         self.state.compare_exchange(from, BUSY, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
@@ -110,18 +114,25 @@ fn take(signals: u64, blocked: &Blocked) -> Option<(u32, Information)> {
 /// The process has forked and this is the child, which has no pending signals.
 pub fn forked() {
     PENDING.iter().for_each(|pending| pending.end(NONE));
-    WAITER.store(0, Ordering::SeqCst);
+    WAITERS.iter().for_each(|waiter| waiter.store(0, Ordering::SeqCst));
 }
 
 /// One of [`OWN`] came.
 pub fn hold(signal: u32, information: &Information) {
     let blocked = Blocked::all();
     of(signal_bit(signal)).for_each(|pending| pending.put(information, &blocked));
-    let waiter = WAITER.load(Ordering::SeqCst);
-    // In a handler that interrupts its own wait, it is taken by the next.
-    if waiter != 0 && waiter != sys::thread_id() && wake(waiter, signal) == -(ESRCH as isize) {
-        // A thread that ended in its wait.
-        let _ = WAITER.compare_exchange(waiter, 0, Ordering::SeqCst, Ordering::SeqCst);
+    // All of them: some may have left their wait by a jump out of a handler.
+    for place in &WAITERS {
+        let waiter = place.load(Ordering::SeqCst);
+        let (thread, awaited) = (waiter as u32, waiter >> 32);
+        // In a handler that interrupts its own wait, it is taken by the next.
+        if awaited & signal_bit(signal) != 0
+            && thread != sys::thread_id()
+            && wake(thread, signal) == -(ESRCH as isize)
+        {
+            // A thread that ended in its wait.
+            let _ = place.compare_exchange(waiter, 0, Ordering::SeqCst, Ordering::SeqCst);
+        }
     }
 }
 
@@ -142,7 +153,12 @@ pub fn is_wake(information: &Information) -> bool {
 
 /// A value that nobody else sends.
 fn wake_value() -> u64 {
-    (&raw const WAITER).addr() as u64
+    (&raw const WAITERS).addr() as u64
+}
+
+/// The signal that was to end a wait found the calling thread in none, or in a handler, whose end ends the wait.
+pub fn woken_elsewhere() {
+    unregister(own_place());
 }
 
 /// The calling thread has these unblocked.
@@ -167,30 +183,86 @@ pub fn mask() -> u64 {
 
 /// Whether a thread waits for one of them, which has them blocked in earnest.
 pub fn is_awaited() -> bool {
-    WAITER.load(Ordering::Relaxed) != 0
+    WAITERS.iter().any(|waiter| waiter.load(Ordering::Relaxed) != 0)
 }
 
-/// Enters the calling thread as the one that waits, unless there is another; whether it is.
-fn register() -> bool {
+type Place = Option<&'static AtomicU64>;
+
+/// The calling thread's place among those who wait.
+fn own_place() -> Place {
     let own = sys::thread_id();
-    let other = WAITER.load(Ordering::Relaxed);
-    // A thread may have left its wait by a jump out of a handler, or have been cancelled there.
-    let is_free = other == 0 || other == own || !sys::is_thread(sys::process_id(), other);
-    is_free && WAITER.compare_exchange(other, own, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    WAITERS.iter().find(|place| place.load(Ordering::Relaxed) as u32 == own)
 }
 
-/// Waits for signals, `own` of [`OWN`] among them, by `wait`, which says which one it took, and its information, or something
-/// below 1; the same of the one that was taken. `None` if the wait was ended for one that somebody else has taken meanwhile.
+/// Enters the calling thread as one that waits for `awaited`; its place, where there is room.
+fn register(awaited: u64) -> Place {
+    let own = sys::thread_id();
+    let process = sys::process_id();
+    let entry = awaited << 32 | u64::from(own);
+    let take = |place: &&'static AtomicU64, other| {
+        place.compare_exchange(other, entry, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    };
+    // A thread may have left its wait by a jump out of a handler, or have been cancelled there.
+    if let Some(place) = own_place() {
+        place.store(entry, Ordering::SeqCst);
+        return Some(place);
+    }
+    WAITERS.iter().find(|place| {
+        let other = place.load(Ordering::Relaxed);
+        (other == 0 || !sys::is_thread(process, other as u32)) && take(place, other)
+    })
+}
+
+fn unregister(place: Place) {
+    if let Some(place) = place {
+        place.store(0, Ordering::SeqCst);
+    }
+}
+
+/// Seconds and nanoseconds.
+pub type Time = [i64; 2];
+
+/// Waits for signals, `own` of [`OWN`] among them, for as long as `time` says, by `wait`, which says which one it took, and its
+/// information, or something below 1; the same of the one that was taken.
 pub fn wait(
+    own: u64,
+    information: &mut Information,
+    time: Option<Time>,
+    mut wait: impl FnMut(&mut Information, Option<&Time>) -> c_int,
+) -> c_int {
+    let Some([seconds, nanoseconds]) = time else {
+        return loop {
+            if let Some(result) = wait_once(own, information, |information| wait(information, None)) {
+                break result;
+            }
+        };
+    };
+    // What is no time is `wait`'s to refuse.
+    let length = seconds.saturating_mul(SECOND).saturating_add(nanoseconds);
+    let end = sys::monotonic_ns().saturating_add(length);
+    let mut time = [seconds, nanoseconds];
+    loop {
+        if let Some(result) = wait_once(own, information, |information| wait(information, Some(&time))) {
+            return result;
+        }
+        let left = end.saturating_sub(sys::monotonic_ns()).max(0);
+        time = [left / SECOND, left % SECOND];
+    }
+}
+
+const SECOND: i64 = 1_000_000_000;
+
+/// [`wait`], but `None` if the wait was ended for a signal that somebody else has taken meanwhile.
+fn wait_once(
     own: u64,
     information: &mut Information,
     wait: impl FnOnce(&mut Information) -> c_int,
 ) -> Option<c_int> {
     let mut blocked = Blocked::all();
     let before = blocked.0;
-    let is_registered = register();
+    let place = register(own);
     if let Some((signal, its_information)) = take(own, &blocked) {
-        unregister(is_registered);
+        unregister(place);
         *information = its_information;
         return Some(signal as c_int);
     }
@@ -200,7 +272,7 @@ pub fn wait(
     drop(blocked);
     let result = wait(information);
     let blocked = Blocked::all();
-    unregister(is_registered);
+    unregister(place);
     let came = if result > 0 { signal_bit(result as u32) } else { 0 };
     let kept = take(own & came, &blocked);
     drop(blocked);
@@ -212,10 +284,4 @@ pub fn wait(
         return None;
     }
     Some(result)
-}
-
-fn unregister(is_registered: bool) {
-    if is_registered {
-        WAITER.store(0, Ordering::SeqCst);
-    }
 }

@@ -15,6 +15,7 @@
 //! [kept](pending); a fault of the program's own runs the program's handler.
 
 use crate::Frontend;
+use crate::altstack;
 use crate::arch::{self, Context};
 use crate::fork;
 use crate::pending;
@@ -96,12 +97,10 @@ pub const OWN: u64 = signal_bit(raw::SIGSYS) | signal_bit(raw::SIGSEGV) | signal
 
 /// The signals that a program can block, without [`OWN`] and those of C libraries. SIGILL, SIGFPE and SIGTRAP are among
 /// them, which the masks that the engine sets ([`ASYNCHRONOUS`]) leave as they are.
-const EVERY_OTHER: u64 = !(OWN
-    | signal_bit(raw::SIGKILL)
-    | signal_bit(raw::SIGSTOP)
-    | signal_bit(32)
-    | signal_bit(33)
-    | signal_bit(34));
+const EVERY_OTHER: u64 = !(OWN | signal_bit(raw::SIGKILL) | signal_bit(raw::SIGSTOP) | OF_LIBRARIES);
+
+/// The signals of C libraries.
+const OF_LIBRARIES: u64 = signal_bit(32) | signal_bit(33) | signal_bit(34);
 
 /// Whether the kernel's action for `signal` is always ours.
 fn is_ours(signal: usize) -> bool {
@@ -283,10 +282,10 @@ fn told_by(mask: u64) -> u64 {
 
 /// At the end of a handler that the kernel called in a thread whose mask is `mask`: what was [kept](pending), and is not
 /// wanted blocked any more, comes when the handler returns.
-fn release_kept(mask: u64) {
+pub fn release_kept(mask: u64) {
     if pending::mask() != 0 {
         sys::block_signals(OWN);
-        pending::unblocked(OWN & !taken_for_blocked(mask));
+        release(mask);
     }
 }
 
@@ -318,9 +317,7 @@ pub fn trapped_mask(a: [usize; 6], interrupted: &mut Context) -> isize {
 /// `rt_sigprocmask(2)` as the program asks for it.
 pub fn called_mask(a: [usize; 6]) -> isize {
     let result = procmask(a, sys::unblock_signals(0), |after| _ = sys::set_signal_mask(after));
-    if pending::mask() != 0 {
-        pending::unblocked(OWN & !taken_for_blocked(sys::unblock_signals(0)));
-    }
+    release(sys::unblock_signals(0));
     result
 }
 
@@ -338,6 +335,49 @@ pub unsafe fn called_pending(a: [usize; 6]) -> isize {
     }
     let with = user::read::<u64>(set).map(|pending| pending | pending::mask());
     with.and_then(|with| user::write(set, &with)).map_or_else(|errno| errno.negated() as isize, |()| result)
+}
+
+/// `rt_sigtimedwait(2)` as the trap saw it, for signals among which those of [`OWN`] may be, which [`pending`] may have. Handlers
+/// run meanwhile, and may jump out.
+///
+/// # Safety
+/// The program made the call.
+pub unsafe fn trapped_wait(a: [usize; 6], interrupted: &mut Context) -> isize {
+    let [set, information, time, set_bytes, ..] = a;
+    let awaited = match set_bytes {
+        8 => user::read::<u64>(set as u64).unwrap_or(0) & OWN,
+        _ => 0,
+    };
+    let mut waits = |a: [usize; 6], more: u64| {
+        let before = interrupted.signal_mask();
+        let inside = sys::set_signal_mask(before | more);
+        // SAFETY: the program's own call, or one with arguments of ours.
+        let result = unsafe { stub::syscall(raw::__NR_rt_sigtimedwait as usize, a) };
+        let after = sys::set_signal_mask(inside);
+        // musl's handler for cancellation blocks its signal until the call has returned.
+        interrupted.set_signal_mask(after & !(more | OF_LIBRARIES) | before & (more | OF_LIBRARIES));
+        result
+    };
+    if awaited == 0 {
+        return waits(a, 0);
+    }
+    let given = if time == 0 { Ok(None) } else { user::read::<pending::Time>(time as u64).map(Some) };
+    let given = match given {
+        Ok(given) => given,
+        Err(errno) => return errno.negated() as isize,
+    };
+    // They are to be blocked in who waits; a thread inherits that by its creation, which is not seen.
+    note(Some(wanted() | awaited));
+    let mut taken = [0; 16];
+    let result = pending::wait(awaited, &mut taken, given, |taken, time| {
+        let time = time.map_or(0, |time| core::ptr::from_ref(time).addr());
+        waits([set, core::ptr::from_mut(taken).addr(), time, set_bytes, 0, 0], awaited) as c_int
+    });
+    if result <= 0 || information == 0 {
+        return result as isize;
+    }
+    user::write(information as u64, &taken)
+        .map_or_else(|errno| errno.negated() as isize, |()| result as isize)
 }
 
 /// `rt_sigprocmask(2)` of a thread whose mask is `before` and is changed by `change`.
@@ -417,12 +457,11 @@ unsafe fn set_locked(signal: usize, new: Option<&Action>, old: Option<&mut Actio
 unsafe extern "C" fn deliver(signal: c_int, info: *mut c_void, context: *mut Context) {
     // SAFETY: the kernel's.
     let interrupted = unsafe { &mut *context };
-    // In the trap nothing is noted; its signals come only while the engine's stub sleeps.
-    let in_stub = || frontend::syscall_stub().contains(&interrupted.instruction_pointer());
-    if crate::frontend().is_some_and(Frontend::is_inside) || in_stub() {
+    if is_inside(interrupted) {
         postpone(signal, info, interrupted);
         return;
     }
+    altstack::give_back(interrupted);
     let entry = &ENTRIES[signal as usize];
     let action = entry.load();
     if action.flags & raw::SA_RESETHAND as usize != 0 {
@@ -439,17 +478,33 @@ unsafe extern "C" fn deliver(signal: c_int, info: *mut c_void, context: *mut Con
     unsafe { run(action.handler, signal, info, context) };
 }
 
+/// Whether a signal came inside the engine.
+fn is_inside(interrupted: &Context) -> bool {
+    // In the trap nothing is noted; its signals come only while the engine's stub sleeps.
+    let in_stub = || frontend::syscall_stub().contains(&interrupted.instruction_pointer());
+    crate::frontend().is_some_and(Frontend::is_inside) || in_stub()
+}
+
 /// Queues the signal for this thread anew, to come when it has left the engine.
 fn postpone(signal: c_int, info: *mut c_void, interrupted: &mut Context) {
+    // It may be one of those that an instruction raises, sent by somebody.
+    let blocked = ASYNCHRONOUS | signal_bit(signal as u32);
     // Blocked first, or a handler with SA_NODEFER would see it again at once.
-    sys::set_signal_mask(ASYNCHRONOUS);
+    sys::set_signal_mask(blocked);
     sys::queue_to_self(signal as u32, info);
     if let Some(frontend) = crate::frontend() {
         frontend.kept_out(signal_bit(signal as u32), interrupted);
     }
     // In a wait with a mask of its own the kernel puts back the mask from before; either way the
     // thread goes on with everything blocked, until it leaves the engine.
-    interrupted.set_signal_mask(interrupted.signal_mask() | ASYNCHRONOUS);
+    interrupted.set_signal_mask(interrupted.signal_mask() | blocked);
+}
+
+/// Those of [`OWN`] that were sent while the thread was inside the engine, which it has left with `mask`, come now.
+pub fn release(mask: u64) {
+    if pending::mask() != 0 {
+        pending::unblocked(OWN & !taken_for_blocked(mask));
+    }
 }
 
 /// The thread, which has everything blocked, leaves the engine and goes on with `mask`. A signal that
@@ -498,6 +553,7 @@ unsafe extern "C" fn fault(signal: c_int, info: *mut c_void, context: *mut Conte
 /// # Safety
 /// Called from a signal handler, with its arguments.
 pub unsafe fn obey(signal: c_int, info: *mut c_void, interrupted: &mut Context) {
+    altstack::give_back(interrupted);
     let entry = &ENTRIES[signal as usize];
     let action = entry.load();
     // SAFETY: `si_code` is the third word of every `siginfo_t`.
@@ -505,6 +561,7 @@ pub unsafe fn obey(signal: c_int, info: *mut c_void, interrupted: &mut Context) 
     // SAFETY: the kernel's, whose `siginfo_t` is no shorter.
     let information = unsafe { &*info.cast::<pending::Information>() };
     if pending::is_wake(information) {
+        pending::woken_elsewhere();
         return;
     }
     if code <= 0 && taken_for_blocked(interrupted.signal_mask()) & signal_bit(signal as u32) != 0 {
@@ -514,6 +571,14 @@ pub unsafe fn obey(signal: c_int, info: *mut c_void, interrupted: &mut Context) 
         return;
     }
     if action.handler == IGNORE && code <= 0 {
+        return;
+    }
+    // None of them is blocked inside the engine, where the program's handler must not run: it could jump out.
+    if action.handler > IGNORE && code <= 0 && is_inside(interrupted) && is_owner() {
+        pending::hold(signal as u32, information);
+        if let Some(frontend) = crate::frontend() {
+            frontend.kept_out(signal_bit(signal as u32), interrupted);
+        }
         return;
     }
     if action.handler <= IGNORE {

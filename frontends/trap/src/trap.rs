@@ -11,7 +11,7 @@ use anyring_engine::{Caller, frontend};
 use anyring_runtime::ask::{self, Answer};
 use anyring_runtime::calls::TRAPS;
 use anyring_runtime::credentials::CALLS as CREDENTIAL_CALLS;
-use anyring_runtime::{active, arch, calls, process, sys};
+use anyring_runtime::{active, arch, calls, log, process, sys};
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -33,6 +33,7 @@ const OTHER_CALLS: &[u32] = &[
     raw::__NR_rt_sigaction,
     raw::__NR_rt_sigprocmask,
     raw::__NR_rt_sigpending,
+    raw::__NR_rt_sigtimedwait,
     raw::__NR_execve,
     raw::__NR_execveat,
     raw::__NR_exit_group,
@@ -176,6 +177,7 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut c_void, context: *mut Con
         return;
     }
     fork::notice();
+    altstack::give_back(interrupted);
     let arguments = interrupted.arguments();
     let moves = arguments[0] as u32 & raw::CLONE_VM != 0 || arguments[1] != 0;
     if number == raw::__NR_clone as usize && moves {
@@ -196,8 +198,11 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut c_void, context: *mut Con
     }
     if !altstack::is_small(interrupted) {
         answer(number, arguments, interrupted);
-    } else if !altstack::apart(|| answer(number, arguments, interrupted)) {
-        interrupted.set_result(-(ENOMEM as isize));
+    } else {
+        let stack = *interrupted.alternate_stack();
+        if !altstack::apart(stack, || answer(number, arguments, interrupted)) {
+            interrupted.set_result(-(ENOMEM as isize));
+        }
     }
 }
 
@@ -207,6 +212,7 @@ fn answer(number: usize, arguments: [usize; 6], interrupted: &mut Context) {
     let result = unsafe { perform(number, arguments, interrupted) };
     interrupted.set_result(result);
     signals::let_in(interrupted.signal_mask());
+    signals::release_kept(interrupted.signal_mask());
     if let Some(frontend) = crate::frontend() {
         frontend.trapped_at(interrupted.instruction_pointer());
     }
@@ -234,12 +240,15 @@ unsafe fn perform(number: usize, mut arguments: [usize; 6], interrupted: &mut Co
         // SAFETY: the program's own call.
         raw::__NR_rt_sigpending => return unsafe { signals::called_pending(arguments) },
         // SAFETY: the program's own call.
+        raw::__NR_rt_sigtimedwait => return unsafe { signals::trapped_wait(arguments, interrupted) },
+        // SAFETY: the program's own call.
         raw::__NR_execve | raw::__NR_execveat => return unsafe { exec::trapped(number, arguments, mask) },
         // SAFETY: the program's own call.
         raw::__NR_clone => return unsafe { fork::perform(number, arguments) },
         // SAFETY: the program's own call.
         fork if FORKS.contains(&fork) => return unsafe { fork::perform(number, arguments) },
         raw::__NR_exit_group => {
+            log::signals_are_blocked();
             process::exits();
             sys::exit_group(arguments[0] as i32)
         }

@@ -359,9 +359,6 @@ fn complaint(output: &Output) -> Option<String> {
 pub fn why_not_traced(error: &io::Error) -> (String, &'static str) {
     let scope = number("/proc/sys/kernel/yama/ptrace_scope");
     let (why, remedy) = match (error.raw_os_error(), scope) {
-        (Some(libc::EMFILE | libc::ENFILE), _) => {
-            ("no more descriptors may be opened, and the tracer takes two", "raise the limit (ulimit -n)")
-        }
         (Some(libc::ESRCH), _) => (
             "children of this process are in another PID namespace, as after unshare --pid",
             "let the program be the first process of that namespace (unshare --pid --fork)",

@@ -3,8 +3,9 @@
 mod support;
 
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use support::{anyring, compile};
 
 fn logged(words: &[&str]) -> Output {
@@ -159,4 +160,32 @@ fn the_descriptor_of_the_log_lies_aside() {
     let (aside, rest): (Vec<u32>, Vec<u32>) = ours.iter().partition(|&&number| number >= 256);
     assert_eq!(rest, native);
     assert_eq!(aside.len(), 1, "{ours:?}");
+}
+
+/// The reader of standard error is gone: the program ends as it would without a line of ours, and finds no signal of it.
+#[test]
+fn a_log_without_a_reader_is_nobodys_signal() {
+    let look = "use POSIX; $SIG{PIPE} = sub { exit 9 }; my $s = POSIX::SigSet->new(SIGPIPE); \
+                sigprocmask(SIG_BLOCK, $s); kill PIPE => $$ if @ARGV; exec 'sh', '-c', 'exit 5'";
+    let nop_static = compile("nop-static", "nop.c", &["-static", "-no-pie", "-pthread"]);
+    for (words, code) in [
+        (["sh", "-c", "exit 7"].as_slice(), Some(7)),
+        (&["sh", "-c", "true; (exit 3)"], Some(3)),
+        (&[&nop()], Some(0)),
+        (&[nop_static.to_str().unwrap()], Some(0)),
+        (&["perl", "-e", look], Some(5)),
+        (&["perl", "-e", look, "pending"], Some(5)),
+        // The program's own broken pipe is.
+        (&["sh", "-c", "exec cat /dev/zero >&2"], None),
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(anyring());
+        command.args(["run", "--engine", "user", "--log", "info", "--"]).args(words);
+        let status = command.stdout(Stdio::null()).stderr(writer).status().unwrap();
+        assert_eq!(status.code(), code, "{words:?}: {status:?}");
+        if code.is_none() {
+            assert_eq!(status.signal(), Some(libc::SIGPIPE), "{words:?}");
+        }
+    }
 }

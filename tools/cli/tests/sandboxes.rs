@@ -295,6 +295,15 @@ fn the_first_child_is_the_programs() {
     let script = format!("exec unshare --pid {}", program.display());
     let output = denied(1).args(["sh", "-c", &script]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "children: 1 1, exit 7\n", "{output:?}");
+    // The first process of a namespace has the engine, whatever `/proc` shows.
+    for options in [["--pid", "--fork"].as_slice(), &["--pid", "--fork", "--mount-proc"]] {
+        let program = nop(&["-static"]);
+        let output = denied(1).arg("unshare").args(options).arg(&program).output().unwrap();
+        assert!(
+            output.status.success() && text(&output).contains("anyring[1]: engine=user rings=2"),
+            "{output:?}"
+        );
+    }
 }
 
 /// Where no process can be had to try it, nobody dies of trying.

@@ -4,25 +4,22 @@ mod support;
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
-use support::{KERNEL_HEADERS, Outcome, anyring, compare, compile, compile_by, denied, denied_by, denied_to};
+use support::{
+    KERNEL_HEADERS, Outcome, anyring, compare, compile, compile_by, denied, denied_by, denied_to,
+    kernel_has_io_uring,
+};
 
 const NONE: [&str; 0] = [];
 
 /// The source's static builds, by their kinds.
 fn builds(source: &str) -> Vec<PathBuf> {
-    builds_with(source, &[])
-}
-
-/// [`builds`], each with these options.
-fn builds_with(source: &str, more: &[&str]) -> Vec<PathBuf> {
-    let name = format!("{}{}", source.strip_suffix(".c").unwrap(), more.concat());
-    let with = |options: &[&'static str]| [options, more].concat();
+    let name = source.strip_suffix(".c").unwrap();
     let mut builds = vec![
-        compile(&format!("{name}-static"), source, &with(&["-static", "-no-pie", "-pthread"])),
-        compile(&format!("{name}-static-pie"), source, &with(&["-static-pie", "-fPIE", "-pthread"])),
+        compile(&format!("{name}-static"), source, &["-static", "-no-pie", "-pthread"]),
+        compile(&format!("{name}-static-pie"), source, &["-static-pie", "-fPIE", "-pthread"]),
     ];
     if Command::new("musl-gcc").arg("--version").output().is_ok() {
-        let options = [&with(&["-static", "-pthread"]), KERNEL_HEADERS.as_slice()].concat();
+        let options = [["-static", "-pthread"].as_slice(), &KERNEL_HEADERS].concat();
         builds.push(compile_by("musl-gcc", &format!("{name}-musl"), source, &options));
     } else {
         eprintln!("without musl: there is no musl-gcc (Debian: musl-tools)");
@@ -56,7 +53,7 @@ fn signals_are_the_programs() {
 
 #[test]
 fn the_engines_signals_may_be_blocked_and_sent() {
-    for program in builds_with("masks.c", &["-DNO_WAITS"]) {
+    for program in builds("masks.c") {
         let (outcome, _) = compare(&program, &NONE, false);
         assert_eq!(outcome.signal, Some(libc::SIGSYS), "{}", outcome.stdout);
     }
@@ -185,6 +182,29 @@ fn what_cannot_be_executed() {
     let script = format!("'{}'; echo $?", copy.display());
     let output = denied(1).args(["sh", "-c", &script]).output().unwrap();
     assert_eq!(stdout(&output), "126\n");
+}
+
+/// Programs that may have few descriptors have them all, and rings; with a log, too.
+#[test]
+fn few_descriptors_are_the_programs() {
+    let dynamic = compile("few", "few.c", &[]);
+    for program in [builds("few.c"), vec![dynamic]].concat() {
+        for limit in 4..8 {
+            let run = |words: &[&str]| {
+                let script = format!("ulimit -n {limit}; exec \"$@\"");
+                Command::new("sh").args(["-c", &script, "sh"]).args(words).arg(&program).output().unwrap()
+            };
+            let native = Outcome::from(&run(&["env"]));
+            for log in ["off", "info"] {
+                let output = run(&[anyring().to_str().unwrap(), "run", "--engine", "user", "--log", log]);
+                let outcome = Outcome::from(&output);
+                assert_eq!(outcome.code, Some(0), "{limit}: {output:?}");
+                if kernel_has_io_uring() {
+                    assert_eq!(outcome, native, "{limit}: {output:?}");
+                }
+            }
+        }
+    }
 }
 
 /// However long the chain of programs, one filter serves those at fixed addresses.

@@ -107,7 +107,9 @@ pub fn setup(entries: u32, params_address: u64, table: &'static Table, caller: &
     });
     // Before the ring is watched. Without a mapping this is the end of our description, which kernels before 6.14
     // tell inotify of.
-    os::close(memfd);
+    if memfd != fd {
+        os::close(memfd);
+    }
     created.and_then(|memory| install(memory, &params, fd, table, caller)).inspect_err(|_| os::close(fd))?;
     if params.flags & IORING_SETUP_REGISTERED_FD_ONLY != 0 { ring_fds::register_own(fd) } else { Ok(fd) }
 }
@@ -168,8 +170,15 @@ fn check_thread(params: &io_uring_params) -> Result<(), Errno> {
 ///
 /// `read(2)` and `write(2)` fail on a ring (`EINVAL`). They do here too, for the descriptor's position is
 /// the last there is: no transfer can begin there.
+///
+/// Where the process may have one descriptor more, as the kernel needs for a ring, both are that.
 fn create_descriptors() -> Result<(Fd, Fd), Errno> {
-    let memfd = os::move_high(os::unshrinkable_memfd(c"[io_uring]")?)?;
+    let low = os::unshrinkable_memfd(c"[io_uring]")?;
+    let Ok(memfd) = os::duplicate(low) else {
+        os::seek(low, i64::MAX as u64);
+        return Ok((low, low));
+    };
+    os::close(low);
     let fd = match os::reopen(memfd) {
         Err(Errno::EMFILE | Errno::ENFILE) => Err(Errno::EMFILE),
         Err(_) => os::fcntl(memfd, os::nr::F_DUPFD_CLOEXEC, 0).map(|fd| fd as Fd),

@@ -4,7 +4,7 @@ use crate::arch::CONTEXT_WORDS;
 use anyring_interpose::next;
 use anyring_runtime::sys::signal_bit;
 use anyring_trap::arch;
-use anyring_trap::pending::{self, Information};
+use anyring_trap::pending::{self, Information, Time};
 use anyring_trap::signals::{self, Action, with_restorer};
 use core::ffi::{c_int, c_void};
 use linux_raw_sys::errno::{EINTR, EINVAL};
@@ -361,8 +361,7 @@ pub unsafe extern "C" fn sigwait(set: *const [u64; 16], signal: *mut c_int) -> c
     }
     loop {
         let mut information = [0; 16];
-        // SAFETY: the caller's promise.
-        let taken = unsafe { timed_wait(own, set, &mut information, core::ptr::null()) };
+        let taken = timed_wait(own, set, &mut information, None);
         if taken > 0 {
             // SAFETY: as in C.
             unsafe { *signal = taken };
@@ -391,8 +390,9 @@ pub unsafe extern "C" fn sigtimedwait(
         return next_timed_wait(set, information, time);
     }
     let mut its_information = [0; 16];
-    // SAFETY: the caller's promise.
-    let taken = unsafe { timed_wait(own, set, &mut its_information, time) };
+    // SAFETY: null or as in C.
+    let time = unsafe { time.cast::<Time>().as_ref() }.copied();
+    let taken = timed_wait(own, set, &mut its_information, time);
     // SAFETY: null or as in C.
     if let (1.., Some(information)) = (taken, unsafe { information.cast::<Information>().as_mut() }) {
         *information = its_information;
@@ -406,18 +406,12 @@ fn next_timed_wait(set: *const [u64; 16], information: *mut c_void, time: *const
 }
 
 /// `sigtimedwait(2)` for a set with `own` of [`signals::OWN`], which [`pending`] may have.
-///
-/// # Safety
-/// As in C.
-unsafe fn timed_wait(
-    own: u64,
-    set: *const [u64; 16],
-    information: &mut Information,
-    time: *const c_void,
-) -> c_int {
-    let wait = |information: &mut Information| next_timed_wait(set, (&raw mut *information).cast(), time);
-    // As after a handler.
-    pending::wait(own, information, wait).unwrap_or_else(|| next::fail(-(EINTR as isize)) as c_int)
+fn timed_wait(own: u64, set: *const [u64; 16], information: &mut Information, time: Option<Time>) -> c_int {
+    let null = core::ptr::null;
+    pending::wait(own, information, time, |information, time| {
+        let time = time.map_or_else(null, |time| core::ptr::from_ref(time).cast());
+        next_timed_wait(set, (&raw mut *information).cast(), time)
+    })
 }
 
 /// `sigwaitinfo(2)`.

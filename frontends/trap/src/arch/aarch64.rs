@@ -60,6 +60,7 @@ pub fn restorer() -> (u32, usize) {
 
 /// `stack_t`.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct AlternateStack {
     /// Its lowest address.
     pub address: usize,

@@ -78,6 +78,7 @@ pub unsafe fn synchronize_code(_code: *const u8, _length: usize) {}
 
 /// `stack_t`.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct AlternateStack {
     /// Its lowest address.
     pub address: usize,

@@ -5,16 +5,17 @@
 //! its end, so the program finds no child that it did not start, and keeps this process's id.
 
 mod arch;
+mod channel;
 mod image;
 mod tracer;
 
 use crate::library;
 use anyring_runtime::ask;
+use channel::Channel;
 use image::Image;
 use std::convert::Infallible;
 use std::ffi::{CStr, CString};
-use std::io::{self, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::io;
 
 /// Why the program was not executed.
 #[derive(Debug)]
@@ -77,10 +78,7 @@ pub fn replace(program: &CStr, arguments: &[CString]) -> io::Error {
 }
 
 /// The process that traces this one.
-struct Tracer {
-    process: libc::pid_t,
-    channel: UnixStream,
-}
+struct Tracer(libc::pid_t);
 
 impl Tracer {
     /// Starts it; when this returns, this process is traced.
@@ -89,7 +87,7 @@ impl Tracer {
         if ask::children_are_elsewhere() {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
-        let (mut channel, other) = UnixStream::pair()?;
+        let channel = Channel::new()?;
         // SAFETY: asks only.
         let own = unsafe { libc::getpid() };
         // Without a signal at its end, the program's handler for SIGCHLD sees nothing of it. A fork of a process with one
@@ -99,28 +97,32 @@ impl Tracer {
             return Err(io::Error::from_raw_os_error(-process));
         }
         if process == 0 {
-            drop(channel);
-            tracer::run(own, image, program, other);
+            tracer::run(own, image, program, &channel);
         }
-        drop(other);
+        let tracer = Self(process);
         // Under Yama only ancestors may trace a process, unless it names another. Elsewhere it fails,
         // and is not needed.
         // SAFETY: touches no memory.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, process) };
-        let mut answer = [0; 4];
-        let answer = channel.write_all(&[0]).and_then(|()| channel.read_exact(&mut answer)).map(|()| answer);
-        let tracer = Self { process, channel };
-        match answer.map(i32::from_ne_bytes) {
-            Ok(0) => Ok(tracer),
-            Ok(error) => {
+        channel.ask();
+        match channel.answer(|| tracer.lives()) {
+            Some(0) => Ok(tracer),
+            answer => {
                 tracer.dismiss();
-                Err(io::Error::from_raw_os_error(error))
-            }
-            Err(error) => {
-                tracer.dismiss();
-                Err(error)
+                Err(answer
+                    .map_or_else(|| io::Error::other("the tracer has ended"), io::Error::from_raw_os_error))
             }
         }
+    }
+
+    fn lives(&self) -> bool {
+        let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
+        // SAFETY: integers.
+        let mut about: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        // SAFETY: looks at a child, which is waited for later.
+        let result = unsafe { libc::waitid(libc::P_PID, self.0 as libc::id_t, &mut about, options) };
+        // SAFETY: filled in where the child has ended.
+        result == 0 && unsafe { about.si_pid() } == 0
     }
 
     /// Lets it end.
@@ -128,9 +130,8 @@ impl Tracer {
         // It waits for this process otherwise.
         // SAFETY: a child that was not waited for yet.
         unsafe {
-            libc::kill(self.process, libc::SIGKILL);
-            libc::waitpid(self.process, std::ptr::null_mut(), libc::__WALL);
+            libc::kill(self.0, libc::SIGKILL);
+            libc::waitpid(self.0, std::ptr::null_mut(), libc::__WALL);
         }
-        drop(self.channel);
     }
 }

@@ -5,10 +5,10 @@
 //! program is lost or comes early.
 
 use super::arch::{Registers, SYSCALL};
+use super::channel::Channel;
 use super::image::Image;
 use std::ffi::CStr;
-use std::io::{self, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::io;
 
 /// What the process returns whose program could not be given the engine.
 const OWN_FAILURE: u64 = crate::status::OWN_FAILURE as u64;
@@ -19,7 +19,7 @@ const SIGNAL_SET_BYTES: usize = 8;
 const GENERAL: usize = libc::NT_PRSTATUS as usize;
 
 /// Traces `process` until it executes a program, which gets the image. Does not return.
-pub fn run(process: libc::pid_t, image: &Image, program: &CStr, mut channel: UnixStream) -> ! {
+pub fn run(process: libc::pid_t, image: &Image, program: &CStr, channel: &Channel) -> ! {
     // A signal for the whole process group is the program's affair.
     // SAFETY: sets a mask of this process, which has one thread.
     unsafe {
@@ -28,11 +28,12 @@ pub fn run(process: libc::pid_t, image: &Image, program: &CStr, mut channel: Uni
         libc::sigprocmask(libc::SIG_BLOCK, &all, std::ptr::null_mut());
     }
     let tracee = Tracee(process);
-    let seized = channel.read_exact(&mut [0]).and_then(|()| tracee.seize());
-    let answer = seized.as_ref().map_or_else(|error| error.raw_os_error().unwrap_or(libc::EIO), |()| 0);
-    if channel.write_all(&answer.to_ne_bytes()).is_ok() && seized.is_ok() {
+    // SAFETY: asks only.
+    if channel.is_asked(|| unsafe { libc::getppid() } == process) {
+        let seized = tracee.seize();
+        channel.give(seized.as_ref().map_or_else(|error| error.raw_os_error().unwrap_or(libc::EIO), |()| 0));
         // Where the program is not executed, this process's own failure says why.
-        if let Ok(true) = tracee.wait_for_program() {
+        if seized.is_ok() && matches!(tracee.wait_for_program(), Ok(true)) {
             bring(&tracee, image, program);
         }
     }

@@ -1,7 +1,8 @@
-/* SIGSYS, SIGSEGV and SIGBUS blocked in ways that do not go by sigprocmask, sent while they are blocked, and waited for
- * (but for -DNO_WAITS: in static programs nobody sees who waits). */
+/* SIGSYS, SIGSEGV and SIGBUS blocked in ways that do not go by sigprocmask, sent while they are blocked, and waited for. */
 #include "ring.h"
 #include <pthread.h>
+#include <sched.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <ucontext.h>
 
@@ -78,7 +79,6 @@ static void waited_for(int number) {
     mask_all(SIG_BLOCK);
     CHECK(raise(number) == 0);
     printf("a NOP while it is pending: %d\n", ring_nop(&ring, 1));
-#ifndef NO_WAITS
     CHECK(sigtimedwait(&none, 0, &now) == -1 && errno == EAGAIN);
     CHECK(sigwait(&one, &taken) == 0 && !pending(number));
     printf("taken by sigwait: %d\n", taken == number);
@@ -87,16 +87,10 @@ static void waited_for(int number) {
     CHECK(sigwaitinfo(&one, &information) == number);
     printf("taken by sigwaitinfo: %d, %d\n", information.si_value.sival_int, information.si_code == SI_QUEUE);
     CHECK(sigtimedwait(&one, &information, &now) == -1 && errno == EAGAIN);
-#else
-    (void)taken, (void)information, (void)now;
-    struct sigaction ignore = {.sa_handler = SIG_IGN};
-    CHECK(sigaction(number, &ignore, 0) == 0);
-#endif
     mask_all(SIG_UNBLOCK);
     CHECK(signal(number, SIG_DFL) != SIG_ERR);
 }
 
-#ifndef NO_WAITS
 static void *waits(void *unused) {
     (void)unused;
     sigset_t all;
@@ -121,7 +115,100 @@ static void a_thread_waits(void) {
     printf("two hundred threads have waited for it\n");
     mask_all(SIG_UNBLOCK);
 }
+
+/* Whether a thread of this process sleeps in a call. */
+static int sleeps_in(pid_t thread, long number) {
+    char path[64], text[64] = "";
+    snprintf(path, sizeof path, "/proc/self/task/%d/syscall", thread);
+    FILE *file = fopen(path, "r");
+    CHECK(file);
+    char *line = fgets(text, sizeof text, file);
+    fclose(file);
+    return line && *line != 'r' && atol(line) == number;
+}
+
+static struct waiter {
+    int awaited;
+    struct timespec *time;
+    volatile pid_t thread;
+    volatile int taken;
+} waiters[3];
+
+static void *waits_for_one(void *argument) {
+    struct waiter *waiter = argument;
+    sigset_t one;
+    siginfo_t information;
+    sigemptyset(&one);
+    sigaddset(&one, waiter->awaited);
+    waiter->thread = gettid();
+    /* The kernel, too, ends the waits of others where a thread that waited ends. */
+    int taken;
+    do
+        taken = sigtimedwait(&one, &information, waiter->time);
+    while (taken < 0 && errno == EINTR);
+    waiter->taken = taken;
+    return 0;
+}
+
+/* Starts threads that wait for these signals, and sends them one after the other: who waits for one takes it, however many
+ * wait. */
+static void threads_wait_for(const int *awaited, struct timespec *time) {
+    pthread_t threads[3];
+    mask_all(SIG_BLOCK);
+    for (int i = 0; i < 3; i++) {
+        waiters[i] = (struct waiter){awaited[i], time, 0, 0};
+        CHECK(pthread_create(&threads[i], 0, waits_for_one, &waiters[i]) == 0);
+        while (!waiters[i].thread || !sleeps_in(waiters[i].thread, SYS_rt_sigtimedwait))
+            sched_yield();
+    }
+    for (int i = 2; i >= 0; i--) {
+        int taken = 0, wanted = 0;
+        CHECK(kill(getpid(), awaited[i]) == 0);
+        for (int j = i; j < 3; j++)
+            wanted += awaited[j];
+        while (taken != wanted) {
+            sched_yield();
+            taken = 0;
+            for (int j = 0; j < 3; j++)
+                taken += waiters[j].taken;
+        }
+    }
+    for (int i = 0; i < 3; i++)
+        CHECK(pthread_join(threads[i], 0) == 0 && waiters[i].taken == awaited[i] && !pending(awaited[i]));
+    printf("each of three threads has taken its own\n");
+    mask_all(SIG_UNBLOCK);
+}
+
+/* An ordinary signal for which a thread waits, interrupted by a handler; and a time that ends. */
+static void waits_as_ever(void) {
+    sigset_t both, one;
+    int taken = 0;
+    struct timespec none = {0}, short_time = {.tv_nsec = 1000000};
+    sigemptyset(&one);
+    sigaddset(&one, SIGSYS);
+    sigemptyset(&both);
+    sigaddset(&both, SIGUSR2);
+    sigaddset(&both, SIGSYS);
+    CHECK(sigprocmask(SIG_BLOCK, &both, 0) == 0);
+    CHECK(sigtimedwait(&both, 0, &none) == -1 && errno == EAGAIN);
+    CHECK(sigtimedwait(&both, 0, &short_time) == -1 && errno == EAGAIN);
+    none.tv_nsec = -1;
+    CHECK(sigtimedwait(&both, 0, &none) == -1 && errno == EINVAL);
+    CHECK(raise(SIGUSR2) == 0 && sigwait(&both, &taken) == 0 && taken == SIGUSR2);
+#ifdef __GLIBC__
+    /* musl's function waits on. */
+    CHECK(signal(SIGALRM, count) == SIG_DFL);
+    struct itimerval soon = {.it_value = {.tv_usec = 20000}};
+    handled = 0;
+    CHECK(setitimer(ITIMER_REAL, &soon, 0) == 0);
+    CHECK(sigwaitinfo(&both, 0) == -1 && errno == EINTR && handled == 1);
 #endif
+    sigset_t now;
+    CHECK(sigprocmask(SIG_SETMASK, 0, &now) == 0);
+    printf("waited: %d %d %d %d, a NOP %d\n", sigismember(&now, SIGUSR2), sigismember(&now, SIGSYS),
+           sigismember(&now, SIGALRM), sigismember(&now, SIGSEGV), ring_nop(&ring, 7));
+    CHECK(sigprocmask(SIG_UNBLOCK, &both, 0) == 0);
+}
 
 /* A thread that never changed its mask gets the signal while it sleeps in a ring. */
 static void *sleeps_in_a_ring(void *unused) {
@@ -196,15 +283,10 @@ static void forks(void) {
     }
     CHECK(waitpid(child, &status, 0) == child && status == 0);
     printf("blocked behind a vfork: %d\n", blocked());
-#ifndef NO_WAITS
     sigset_t one;
     sigemptyset(&one);
     sigaddset(&one, SIGSYS);
     CHECK(sigwait(&one, &taken) == 0);
-#else
-    (void)taken;
-    CHECK(signal(SIGSYS, SIG_IGN) != SIG_ERR);
-#endif
     mask_all(SIG_UNBLOCK);
     CHECK(signal(SIGSYS, SIG_DFL) != SIG_ERR && !blocked());
 }
@@ -243,9 +325,12 @@ int main(void) {
     waited_for(SIGSEGV);
     sleeps();
     in_a_handler();
-#ifndef NO_WAITS
     a_thread_waits();
-#endif
+    struct timespec long_time = {.tv_sec = 1000};
+    threads_wait_for((int[]){SIGSYS, SIGSYS, SIGSYS}, 0);
+    threads_wait_for((int[]){SIGSYS, SIGSYS, SIGSYS}, &long_time);
+    threads_wait_for((int[]){SIGSYS, SIGSEGV, SIGBUS}, 0);
+    waits_as_ever();
     forks();
 #ifdef __GLIBC__
     contexts();

@@ -42,6 +42,11 @@ static void jump(int signal) {
     siglongjmp(back, 1);
 }
 
+static void counts(int signal) {
+    (void)signal;
+    handled++;
+}
+
 static void set(int signal, void (*handler)(int), int flags) {
     struct sigaction action = {.sa_handler = handler, .sa_flags = flags};
     CHECK(sigaction(signal, &action, 0) == 0);
@@ -50,6 +55,37 @@ static void set(int signal, void (*handler)(int), int flags) {
 static void alarm_soon(void) {
     struct itimerval soon = {.it_value.tv_usec = 2000};
     CHECK(setitimer(ITIMER_REAL, &soon, 0) == 0);
+}
+
+/* Signals that instructions raise, sent by a timer in a wait, whose handlers jump out; others may wait then. */
+static void sent_in_a_wait(void) {
+    int numbers[] = {SIGSEGV, SIGBUS, SIGSYS, SIGFPE, SIGILL, SIGTRAP};
+    static volatile int i, jumps;
+    for (i = 0; i < 6; i++) {
+        struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = numbers[i]};
+        struct itimerspec soon = {.it_value.tv_nsec = 2000000};
+        struct __kernel_timespec short_time = {.tv_nsec = 1000000};
+        timer_t timer;
+        CHECK(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0);
+        for (jumps = 0; jumps < 2; jumps++) {
+            struct sigaction action = {.sa_handler = jumps ? jump : counts, .sa_flags = 0}, before;
+            CHECK(sigaction(numbers[i], &action, &before) == 0);
+            handled = 0;
+            if (!sigsetjmp(back, 1)) {
+                CHECK(timer_settime(timer, 0, &soon, 0) == 0);
+                CHECK(ring_enter(ring.fd, 0, 1, IORING_ENTER_GETEVENTS) == -EINTR && !jumps && handled == 1);
+            }
+            struct io_uring_sqe *entry = ring_entry(&ring, IORING_OP_TIMEOUT, 7);
+            entry->fd = -1;
+            entry->addr = (unsigned long)&short_time;
+            entry->len = 1;
+            CHECK(ring_enter(ring.fd, 1, 1, IORING_ENTER_GETEVENTS) == 1 && ring_peek(&ring)->res == -ETIME);
+            ring_seen(&ring);
+            CHECK(sigaction(numbers[i], &before, 0) == 0);
+        }
+        CHECK(timer_delete(timer) == 0);
+    }
+    printf("signals of instructions that were sent in a wait: handled, and jumped out of\n");
 }
 
 static void waits(void) {
@@ -103,6 +139,7 @@ static void waits(void) {
         CHECK(!"reached");
     }
     printf("a handler jumps out of a wait; a NOP after it: %d\n", ring_nop(&ring, 7));
+    sent_in_a_wait();
 }
 
 /* Handlers may run on a stack of their own, and a trap does: a small one must do. */
@@ -163,6 +200,67 @@ static void used_stack(void) {
     struct sigaction action = {.sa_handler = use_stack, .sa_flags = SA_ONSTACK};
     CHECK(sigaction(SIGALRM, &action, 0) == 0 && raise(SIGALRM) == 0);
     CHECK(sigaltstack(&none, 0) == 0);
+}
+
+static sigjmp_buf out;
+static volatile int jumps, is_apart;
+static char *base;
+
+static void jump_out(int signal) {
+    (void)signal;
+    jumps++;
+    siglongjmp(out, 1);
+}
+
+/* Has everything blocked, and waits with a mask that lets one signal in. */
+static void wait_for_the_jump(int signal) {
+    (void)signal;
+    sigset_t but_one;
+    sigfillset(&but_one);
+    sigdelset(&but_one, SIGUSR2);
+    CHECK(raise(SIGUSR2) == 0);
+    ring_call(SYS_io_uring_enter, ring.fd, 0, 1, IORING_ENTER_GETEVENTS, (long)&but_one, 8);
+    CHECK(!"reached");
+}
+
+/* Whether this runs on a stack other than that of `base`. */
+static void look_where(int signal) {
+    (void)signal;
+    char here;
+    is_apart = labs(&here - base) > 1 << 20;
+}
+
+/* Out of a handler that came in a wait on a small signal stack: the thread has a signal stack afterwards, and rings. */
+static void jumps_off_a_small_stack(void) {
+    char here;
+    base = &here;
+    size_t size = 16384;
+    char *stack = mmap(0, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    stack_t small = {.ss_sp = stack, .ss_size = size}, none = {.ss_flags = SS_DISABLE}, now;
+    CHECK(stack != MAP_FAILED && sigaltstack(&small, 0) == 0);
+    struct sigaction waits = {.sa_handler = wait_for_the_jump, .sa_flags = SA_ONSTACK};
+    struct sigaction jumps_out = {.sa_handler = jump_out, .sa_flags = SA_ONSTACK};
+    struct sigaction looks = {.sa_handler = look_where, .sa_flags = SA_ONSTACK};
+    sigfillset(&waits.sa_mask);
+    CHECK(sigaction(SIGUSR2, &jumps_out, 0) == 0 && sigaction(SIGALRM, &looks, 0) == 0);
+    for (int i = 0; i < 600; i++) {
+        /* With a signal stack set anew behind the jump, too. */
+        if (i == 300)
+            CHECK(sigaltstack(&small, 0) == 0);
+        CHECK(sigaction(SIGUSR1, &waits, 0) == 0);
+        if (!sigsetjmp(out, 1)) {
+            raise(SIGUSR1);
+            CHECK(!"reached");
+        }
+        is_apart = 0;
+        CHECK(raise(SIGALRM) == 0 && is_apart);
+        if (i % 2)
+            CHECK(ring_nop(&ring, 17) == 0);
+    }
+    CHECK(sigaltstack(0, &now) == 0);
+    printf("jumped out %d times: the stack %d, %d\n", jumps, now.ss_sp == stack && now.ss_size == size, now.ss_flags);
+    CHECK(sigaltstack(&none, 0) == 0);
+    CHECK(signal(SIGUSR1, SIG_DFL) != SIG_ERR && signal(SIGUSR2, SIG_DFL) != SIG_ERR);
 }
 
 /* Whether the calling thread has SIGSYS blocked. */
@@ -353,6 +451,7 @@ int main(int count_arguments, char **arguments) {
     CHECK(ring_open(&ring, 8, 0) == 0);
     small_stack();
     used_stack();
+    jumps_off_a_small_stack();
     masks();
     waits_with_masks();
     for (int i = 0; i < 4; i++)

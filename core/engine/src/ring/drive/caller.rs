@@ -156,7 +156,7 @@ fn drive(
     let epoll = core.epoll()?;
     // Another thread may make room by reaping, and tells nobody.
     let room_ns = (core.cq.kept() > 0).then_some(ROOM_NS);
-    let bounds = [timeout_ns, core.timers.next_ns(), core.next_recheck_ns(), room_ns];
+    let bounds = [timeout_ns, core.timers.next_ns(), core.next_recheck_ns(), room_ns, core.next_look_ns()];
     let timeout_ns = bounds.into_iter().flatten().min();
     core.token.drive(wanted);
     core.observers.caller_sleeps();
@@ -215,6 +215,7 @@ fn sleep_as(
     let place = core.token.sleep(sleep);
     let event = core.sleepers.at(place).inspect_err(|_| core.token.awake(place))?;
     core.sleeps(1);
+    let timeout_ns = [timeout_ns, core.next_look_ns()].into_iter().flatten().min();
     let woken = guard.unlocked(|| os::poll_readable(event, timeout_ns, signal_mask));
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
     core.sleeps(-1);

@@ -399,6 +399,10 @@ fn sleep_time(next_tick_ns: u64) -> Option<u64> {
         if core.token.driver() != Driver::Reactor || core.needs_ticks() {
             until = until.min(next_tick_ns.max(now));
         }
+        // To take its lock is to look at it.
+        if let Some(look_ns) = core.next_look_ns().filter(|_| core.is_owed()) {
+            until = until.min(now.saturating_add(look_ns));
+        }
         if core.token.driver() == Driver::Reactor
             && !core.observers.know_of_deferred()
             && let Some(left) = core.timers.next_ns()

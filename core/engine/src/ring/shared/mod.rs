@@ -10,6 +10,9 @@
 //!   nobody ever reads: the epoll instance of whoever drives reports every ring of it, by its edge;
 //! - letters ([`mail`]): a request can only be cancelled by the process that has it.
 //!
+//! A process may be killed after it has posted and before it rings the bell. So who sleeps for a ring that several processes have
+//! used looks at it every second; the look takes the lock over from the dead.
+//!
 //! A ring in which nobody ever forked has no page, and pays one look at a null pointer.
 
 mod departure;
@@ -34,6 +37,9 @@ use crate::wait::Driver;
 
 /// Between two looks whether a ring still has several processes, in calls of `enter`.
 const LOOKS: u64 = 128;
+
+/// Between two looks whether another process posted something and was killed before it could tell.
+const LOOK_NS: u64 = 1_000_000_000;
 
 /// This process's side of a ring's page.
 pub struct Shared {
@@ -200,6 +206,12 @@ impl Core {
     /// Do others use the ring, or wait for what this process does on it?
     pub fn is_crowded(&self) -> bool {
         self.shared.as_ref().is_some_and(|shared| shared.crowded)
+    }
+
+    /// How long who sleeps for the ring may do so before it has to look at it again: nobody tells of what a process posted that
+    /// was killed at that point.
+    pub fn next_look_ns(&self) -> Option<u64> {
+        self.is_crowded().then_some(LOOK_NS)
     }
 
     /// On a ring of several processes: has this one anything that others may ask for, or wait for?

@@ -1,0 +1,87 @@
+//! What a process and its tracer say to each other before the program begins: memory that both have. It takes no descriptors, of
+//! which the program may be allowed as few as it needs itself.
+
+use std::io;
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::time::Duration;
+
+/// How long to sleep before looking whether the other process lives.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+const ASKED: u32 = 1;
+const ANSWERED: u32 = 2;
+
+#[derive(Default)]
+struct Words {
+    /// How far the two have come.
+    stage: AtomicU32,
+    answer: AtomicI32,
+}
+
+/// One question, and its answer.
+pub struct Channel(&'static Words);
+
+impl Channel {
+    /// To be made before the tracer is forked off.
+    ///
+    /// # Errors
+    /// Those of `mmap`.
+    pub fn new() -> io::Result<Self> {
+        let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        // SAFETY: new memory, wherever the kernel likes.
+        let words = unsafe { libc::mmap(ptr::null_mut(), size_of::<Words>(), access, flags, -1, 0) };
+        if words == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: mapped until the process executes the program; its zeros are such words.
+        Ok(Self(unsafe { &*words.cast::<Words>() }))
+    }
+
+    /// Lets the tracer begin.
+    pub fn ask(&self) {
+        self.advance(ASKED);
+    }
+
+    /// Whether the tracer is asked; not if the other process ends before.
+    pub fn is_asked(&self, lives: impl Fn() -> bool) -> bool {
+        self.reached(ASKED, lives)
+    }
+
+    /// The tracer's answer.
+    pub fn give(&self, answer: i32) {
+        self.0.answer.store(answer, Ordering::Relaxed);
+        self.advance(ANSWERED);
+    }
+
+    /// What the tracer answers; nothing if it ends before.
+    pub fn answer(&self, lives: impl Fn() -> bool) -> Option<i32> {
+        self.reached(ANSWERED, lives).then(|| self.0.answer.load(Ordering::Relaxed))
+    }
+
+    fn advance(&self, stage: u32) {
+        // Release pairs with the acquire in `reached`.
+        self.0.stage.store(stage, Ordering::Release);
+        // SAFETY: wakes who sleeps for this word.
+        unsafe { libc::syscall(libc::SYS_futex, self.0.stage.as_ptr(), libc::FUTEX_WAKE, 1) };
+    }
+
+    fn reached(&self, stage: u32, lives: impl Fn() -> bool) -> bool {
+        loop {
+            let seen = self.0.stage.load(Ordering::Acquire);
+            if seen >= stage {
+                return true;
+            }
+            let time =
+                libc::timespec { tv_sec: 0, tv_nsec: libc::c_long::from(PATIENCE.subsec_nanos() as i32) };
+            // SAFETY: sleeps while the word is as it was seen, and reads the time.
+            let slept = unsafe {
+                libc::syscall(libc::SYS_futex, self.0.stage.as_ptr(), libc::FUTEX_WAIT, seen, &raw const time)
+            };
+            // What it said last counts.
+            if slept < 0 && !lives() && self.0.stage.load(Ordering::Acquire) < stage {
+                return false;
+            }
+        }
+    }
+}
