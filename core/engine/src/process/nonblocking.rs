@@ -79,22 +79,9 @@ pub fn is_wanted(fd: Fd) -> bool {
     }
 }
 
-/// Whose a descriptor is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Owner {
-    /// The program may close it meanwhile, and its number become that of another socket, without the flag.
-    Program,
-    /// It stays what it is for as long as the engine wants.
-    Engine,
-}
-
 /// Does `body` while the socket has `O_NONBLOCK`, of which `known` is known; `body` gets a descriptor for it. Second: whether
 /// it is the program that has set the flag.
-pub fn attempt<T>(
-    (fd, owner): (Fd, Owner),
-    known: Blocking,
-    body: impl FnOnce(Fd) -> T,
-) -> Result<(T, bool), Errno> {
+pub fn attempt<T>(fd: Fd, known: Blocking, body: impl FnOnce(Fd) -> T) -> Result<(T, bool), Errno> {
     if known == Blocking::Never {
         return Ok((body(fd), true));
     }
@@ -103,15 +90,12 @@ pub fn attempt<T>(
         drop(turn);
         return Ok((body(fd), true));
     }
-    let duplicate = match owner {
-        Owner::Program => Some(OwnedFd::new(os::duplicate(fd)?)),
-        Owner::Engine => None,
-    };
-    let held = duplicate.as_ref().map_or(fd, OwnedFd::fd);
+    // The program may close its descriptor meanwhile, and its number become that of another socket, without the flag.
+    let held = OwnedFd::new(os::duplicate(fd)?);
     turn.begins();
-    let result = os::set_nonblocking(held, true).map(|()| {
-        let result = body(held);
-        let _ = os::set_nonblocking(held, false);
+    let result = os::set_nonblocking(held.fd(), true).map(|()| {
+        let result = body(held.fd());
+        let _ = os::set_nonblocking(held.fd(), false);
         result
     });
     turn.ends();
@@ -251,7 +235,7 @@ mod tests {
 
     use std::os::fd::AsRawFd;
 
-    use super::{Blocking, OWN, Owner, Turn, attempt, blocking, share};
+    use super::{Blocking, OWN, Turn, attempt, blocking, share};
     use crate::os;
     use crate::os::sync::atomic::Ordering;
 
@@ -279,7 +263,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let fd = listener.as_raw_fd();
         assert_eq!(blocking(fd), Ok(Blocking::May));
-        let within = attempt((fd, Owner::Program), Blocking::May, |_| blocking(fd));
+        let within = attempt(fd, Blocking::May, |_| blocking(fd));
         assert_eq!(within, Ok((Ok(Blocking::Unknown), false)), "not taken for the program's own");
         assert_eq!(blocking(fd), Ok(Blocking::May), "put back");
         share();
@@ -288,7 +272,7 @@ mod tests {
         a_turn_of_the_dead_is_taken_over(fd);
         listener.set_nonblocking(true).unwrap();
         assert_eq!(blocking(fd), Ok(Blocking::Never));
-        assert_eq!(attempt((fd, Owner::Program), Blocking::Unknown, |_| ()), Ok(((), true)));
+        assert_eq!(attempt(fd, Blocking::Unknown, |_| ()), Ok(((), true)));
         assert_eq!(blocking(fd), Ok(Blocking::Never), "left alone");
     }
 
@@ -298,8 +282,7 @@ mod tests {
             (0..5_000).all(|_| {
                 let known = blocking(fd).unwrap();
                 let set = || os::file_flags(fd).unwrap() & super::O_NONBLOCK != 0;
-                known != Blocking::Never
-                    && attempt((fd, Owner::Program), known, |_| set() && set()) == Ok((true, false))
+                known != Blocking::Never && attempt(fd, known, |_| set() && set()) == Ok((true, false))
             })
         };
         let other = child(in_turns);
@@ -311,7 +294,7 @@ mod tests {
 
     fn a_turn_of_the_dead_is_taken_over(fd: i32) {
         let killed = child(|| {
-            attempt((fd, Owner::Program), Blocking::May, |_| {
+            attempt(fd, Blocking::May, |_| {
                 // SAFETY: kills this process.
                 unsafe { libc::raise(libc::SIGKILL) };
             })
@@ -320,10 +303,10 @@ mod tests {
         assert_eq!(ended(killed), libc::SIGKILL);
         assert_ne!(Turn::current().holder.load(Ordering::Relaxed), 0);
         assert_eq!(blocking(fd), Ok(Blocking::Unknown), "nobody is told that it is the program's own");
-        assert_eq!(attempt((fd, Owner::Program), Blocking::Unknown, |_| ()), Ok(((), true)));
+        assert_eq!(attempt(fd, Blocking::Unknown, |_| ()), Ok(((), true)));
         assert_eq!(blocking(fd), Ok(Blocking::Never), "nobody has a turn");
         os::set_nonblocking(fd, false).unwrap();
-        assert_eq!(attempt((fd, Owner::Program), Blocking::May, |_| ()), Ok(((), false)));
+        assert_eq!(attempt(fd, Blocking::May, |_| ()), Ok(((), false)));
         assert_eq!(blocking(fd), Ok(Blocking::May));
     }
 }

@@ -45,7 +45,6 @@ use crate::assets::kbuf::Selected;
 use crate::assets::table::NodeIndex;
 use crate::os::{self, Fd};
 use crate::process::credentials::Whose;
-use crate::process::nonblocking::Owner;
 use crate::queue::Cqe;
 use crate::request::data::OpData;
 use crate::request::op::Op;
@@ -276,11 +275,6 @@ impl Request {
             self.file = FileHold::Owned(os::duplicate(fd)?);
         }
         Ok(())
-    }
-
-    /// Whose its descriptor is.
-    pub fn owner(&self) -> Owner {
-        if let FileHold::Plain(_) = self.file { Owner::Program } else { Owner::Engine }
     }
 
     /// Its CQE, with this result.

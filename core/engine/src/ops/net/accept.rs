@@ -84,24 +84,15 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     {
         return Outcome::Wait(EPOLLIN);
     }
-    let multishot = flags.has(Flags::MULTISHOT);
     let blocking = match blocking(core, fd) {
         Ok(blocking) => blocking,
         Err(errno) => return errno.into(),
     };
-    // One that stays has one duplicate for all its attempts.
-    if multishot
-        && blocking != Blocking::Never
-        && let Err(errno) = core[id].hold_file()
-    {
-        return errno.into();
-    }
-    let (fd, owner) = (core[id].file.fd(), core[id].owner());
-    if multishot {
-        let accepted = nonblocking::attempt((fd, owner), blocking, |held| accept_all(core, id, fd, held));
+    if flags.has(Flags::MULTISHOT) {
+        let accepted = nonblocking::attempt(fd, blocking, |held| accept_all(core, id, fd, held));
         return accepted.map_or_else(Outcome::from, |(outcome, _)| outcome);
     }
-    let accepted = nonblocking::attempt((fd, owner), blocking, |held| accept(core, id, fd, held));
+    let accepted = nonblocking::attempt(fd, blocking, |held| accept(core, id, fd, held));
     match accepted.and_then(|(result, _)| result) {
         Ok(result) => {
             tell_of_others(core, id, fd);

@@ -8,7 +8,7 @@ use linux_raw_sys::net::{AF_INET, AF_INET6, SO_ERROR, SO_TYPE};
 use crate::abi::Errno;
 use crate::ops::net::calls;
 use crate::os::{self, Fd, nr};
-use crate::process::nonblocking::{self, Owner};
+use crate::process::nonblocking;
 use crate::request::chaos;
 use crate::request::data::OpData;
 use crate::request::data::address::Address;
@@ -86,12 +86,12 @@ fn state(request: &mut Request) -> &mut Connect {
 
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
     let request = &mut core[id];
-    let (fd, owner) = (request.file.fd(), request.owner());
+    let fd = request.file.fd();
     let connect = state(request);
     if connect.in_progress && os::poll_now(fd, EPOLLERR).is_ok_and(|events| events & EPOLLERR != 0) {
         return Outcome::Complete(socket_error(fd));
     }
-    let (result, non_blocking) = match attempt((fd, owner), &connect.address) {
+    let (result, non_blocking) = match attempt(fd, &connect.address) {
         Ok(attempt) => attempt,
         Err(errno) => return errno.into(),
     };
@@ -121,10 +121,10 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
 }
 
 /// One attempt that does not wait, and whether the program wanted it so.
-fn attempt((fd, owner): (Fd, Owner), address: &Address) -> Result<(Result<usize, Errno>, bool), Errno> {
+fn attempt(fd: Fd, address: &Address) -> Result<(Result<usize, Errno>, bool), Errno> {
     // No other file's flags are touched.
     os::socket_option(fd, SO_TYPE)?;
-    nonblocking::attempt((fd, owner), nonblocking::blocking(fd)?, |fd| calls::connect(fd, address))
+    nonblocking::attempt(fd, nonblocking::blocking(fd)?, |fd| calls::connect(fd, address))
 }
 
 fn socket_error(fd: Fd) -> i32 {
