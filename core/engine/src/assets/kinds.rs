@@ -117,15 +117,6 @@ pub fn is_direct(fd: Fd) -> Result<bool, Errno> {
     Ok(flags & O_DIRECT != 0 && look_at_type(fd)?.has(Kind::STORAGE))
 }
 
-/// As [`is_direct`] of a descriptor that was, with its flag looked at or not: its type always is. AIO hangs on a pipe that
-/// has the number by now; on a file that is open without the flag by now it merely does in the submission what others do later.
-///
-/// # Errors
-/// `EBADF` where it is none.
-pub fn is_direct_still(fd: Fd, looks_at_flag: bool) -> Result<bool, Errno> {
-    if looks_at_flag { is_direct(fd) } else { Ok(look_at_type(fd)?.has(Kind::DIRECT)) }
-}
-
 /// `f_type` of file systems whose transfers the kernel lets a polled ring poll for: ext2 to ext4, XFS,
 /// Btrfs, F2FS, GFS2 and zonefs.
 const POLLED_FILE_SYSTEMS: [i64; 6] =

@@ -586,17 +586,13 @@ fn blocks_at_once(core: &Core, id: RequestId, kind: Kind, direction: Direction) 
     Ok(direction == Direction::Write && kind.has(Kind::WRITES_BLOCK))
 }
 
-/// One of so many transfers looks whether its descriptor still has `O_DIRECT`: a number that no rotation of files has.
-const LOOKS_AT_FLAG: u32 = 13;
-
 /// Does a transfer wait for the device, whatever its flags say? What is remembered of a plain
 /// descriptor is not enough here: AIO would hang on a pipe that has the number by now.
 #[cold]
 fn past_the_cache(core: &mut Core, id: RequestId) -> Result<bool, Errno> {
-    let looks_at_flag = core.sq().head().is_multiple_of(LOOKS_AT_FLAG);
     let request = &mut core[id];
     let fd = request.file.fd();
-    if !matches!(request.file, FileHold::Fixed(..)) && !kinds::is_direct_still(fd, looks_at_flag)? {
+    if !matches!(request.file, FileHold::Fixed(..)) && !kinds::is_direct(fd)? {
         kinds::forget(fd);
         return Ok(false);
     }

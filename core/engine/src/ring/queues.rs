@@ -80,8 +80,6 @@ impl Core {
     /// The submission under way is over: the program hears of what was consumed, unless work is lent.
     #[inline]
     pub fn end_submission(&mut self) {
-        // The kernel takes the files of the transfers that it is given: these need no duplicate.
-        self.submit_direct(true);
         if !self.work.end_submission(self.sq.head(), self.posted()) {
             // Whoever reads the SQ head needs no lock for it, and may close what the SQEs name.
             self.hold_queue();

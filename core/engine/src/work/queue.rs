@@ -147,12 +147,7 @@ impl WorkQueue {
     /// The submission is over. True where what it has queued is lent.
     #[inline]
     pub fn end_submission(&mut self, sq_head: u32, posted: Posted) -> bool {
-        let lends = self.loan.close(sq_head, posted);
-        // All of it may have gone to the kernel meanwhile.
-        if lends && self.queued.is_empty() {
-            self.loan.end();
-        }
-        self.loan.is_offered()
+        self.loan.close(sq_head, posted)
     }
 
     /// May the submission under way lend what it queues?
