@@ -3,7 +3,7 @@
 mod common;
 
 use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 
@@ -213,6 +213,33 @@ fn transfers_with_a_priority() {
                 run(&mut ring, &sqes, wait),
                 pages.iter().enumerate().all(|(at, page)| page.0 == [at as u8; PAGE]),
             )
+        })
+    });
+}
+
+/// Whoever sleeps on the ring's eventfd hears of transfers, too where the ring waits for its thread to come in.
+#[test]
+fn an_eventfd_tells_of_transfers() {
+    let Some(file) = storage("eventfd") else { return };
+    both(|engine| {
+        [0, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER].map(|flags| {
+            let mut ring = Ring::new(engine, 16, flags);
+            // SAFETY: makes a descriptor, which is the test's.
+            let eventfd = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
+            let fd = eventfd.as_raw_fd();
+            assert_eq!(
+                ring.register(io_uring_register_op::IORING_REGISTER_EVENTFD, (&raw const fd).cast(), 1),
+                0
+            );
+            let mut pages = [Page([0; PAGE]); 4];
+            for (at, page) in pages.iter_mut().enumerate() {
+                ring.push(read(at as u64, &file, page, at));
+            }
+            assert_eq!(ring.enter(4, 0), 4);
+            let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            // SAFETY: `poll` lives through the call.
+            let told = unsafe { libc::poll(&raw mut poll, 1, 10_000) };
+            (told, ring.collect(4).iter().filter(|cqe| cqe.res == PAGE as i32).count())
         })
     });
 }

@@ -200,7 +200,7 @@ pub fn wait_for(child: u32) -> i32 {
     status
 }
 
-/// [`write`] that leaves no SIGPIPE behind where nobody reads any more.
+/// [`write()`] that leaves no SIGPIPE behind where nobody reads any more.
 pub fn write_without_signal(fd: i32, bytes: &[u8]) {
     let pipe = signal_bit(raw::SIGPIPE);
     let before = block_signals(pipe);

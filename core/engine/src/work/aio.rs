@@ -157,6 +157,14 @@ impl Context {
         core::mem::forget(self);
     }
 
+    /// Is there a completion?
+    fn has_completion(&self) -> bool {
+        // SAFETY: mapped for as long as the context lives.
+        let header = unsafe { &*self.header };
+        // Whoever takes it reads the tail once more, with an acquire load.
+        header.tail.load(Ordering::Relaxed) != self.head
+    }
+
     /// The next completion: whose, and its result.
     pub fn take_completion(&mut self) -> Option<(u64, i64)> {
         // SAFETY: mapped for as long as the context lives.
@@ -194,6 +202,11 @@ impl Aio {
     /// How many transfers are in flight.
     pub fn in_flight(&self) -> usize {
         self.flying.len() - self.free.len()
+    }
+
+    /// Has a transfer come to its end that nobody has taken back?
+    pub fn has_completion(&self) -> bool {
+        self.context.as_ref().is_some_and(Context::has_completion)
     }
 
     /// In a child after `fork`, where the context is not.

@@ -436,7 +436,7 @@ fn drive(outer: Fd, attended: Attended) {
 fn proceed(core: &mut Core) {
     if core.defers() {
         let due = core.timers.next_ns() == Some(0);
-        if (due || !core.ready.is_empty()) && !core.observers.know_of_deferred() {
+        if (due || has_deferred(core)) && !core.observers.know_of_deferred() {
             core.observers.are_told_of_deferred();
             core.notify_deferred();
         }
@@ -494,10 +494,10 @@ fn look_at(core: &mut Core, last_activity: u64) -> Option<u64> {
             core.hand_over();
             core.notify();
         } else {
-            if !core.ready.is_empty() && core.defers() {
+            if core.defers() && has_deferred(core) {
                 // Nobody drives it, perhaps.
                 core.notify_deferred();
-            } else if !core.ready.is_empty() {
+            } else if !core.defers() && !core.ready.is_empty() {
                 core.kick_driver();
             }
             if !core.work.is_empty() {
@@ -535,9 +535,14 @@ fn look_for_events(core: &mut Core) {
         core.advance();
         core.hand_over();
         core.notify();
-    } else if !core.ready.is_empty() {
+    } else if has_deferred(core) {
         core.notify_deferred();
     }
+}
+
+/// Has a ring that defers anything for its thread to come in for?
+fn has_deferred(core: &Core) -> bool {
+    !core.ready.is_empty() || core.aio.has_completion()
 }
 
 /// In a child after `fork`: the parent's reactor is not here.
