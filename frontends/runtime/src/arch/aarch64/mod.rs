@@ -32,15 +32,18 @@ pub unsafe fn syscall(number: usize, a: [usize; 6]) -> isize {
     result
 }
 
-/// The instruction, stack and frame pointers of the function that this is a part of.
+/// The instruction, stack and frame pointers of the function that this is a part of, and its link register.
 #[inline(always)]
-pub fn pointers() -> [usize; 3] {
-    let (pc, sp, fp);
+pub fn pointers() -> [usize; 4] {
+    let (pc, sp, fp, lr);
     // SAFETY: looks at registers only.
     unsafe {
-        asm!("adr {}, .", "mov {}, sp", "mov {}, x29", out(reg) pc, out(reg) sp, out(reg) fp, options(nomem, nostack));
+        asm!(
+            "adr {}, .", "mov {}, sp", "mov {}, x29", "mov {}, x30",
+            out(reg) pc, out(reg) sp, out(reg) fp, out(reg) lr, options(nomem, nostack),
+        );
     }
-    [pc, sp, fp]
+    [pc, sp, fp, lr]
 }
 
 unsafe extern "C" {
