@@ -5,8 +5,8 @@ mod memory;
 use core::arch::{asm, global_asm};
 
 /// Where front ends that trap calls put a page of their own ([`crate::process::others_answer`]); low enough for 39-bit
-/// address spaces.
-pub const STUB_ADDRESS: usize = 0x3e_5500_0000;
+/// address spaces, and below 64 GiB, from where on the address sanitizer has its shadow.
+pub const STUB_ADDRESS: usize = 0xe_5500_0000;
 
 /// Performs a system call, where it is called: see [`crate::sys`].
 ///
