@@ -8,6 +8,15 @@ TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 export CARGO_TARGET_DIR := $(TARGET)
 # Where the tests and the demo find the release binaries.
 export ANYRING_BIN := $(TARGET)/release
+# Where what is packed lies. ARCH=arm64 builds and packs for that machine, with Debian's cross packages.
+ifeq ($(ARCH),arm64)
+BUILD := $(TARGET)/aarch64/aarch64-unknown-linux-gnu/release
+FOR := scripts/for-aarch64
+BUILT := -p anyring-cli -p anyring-preload -p anyring-inject -p anyring-liburing
+else
+BUILD := $(ANYRING_BIN)
+BUILT := --workspace
+endif
 # The command finds its libraries beside it (tools/cli/build.rs).
 export ANYRING_IMAGES := none
 
@@ -21,9 +30,9 @@ toolchain:
 	@command -v cargo >/dev/null || { echo "make: no cargo in PATH: install a Rust toolchain, 1.88 or newer (see README.md)" >&2; exit 1; }
 	scripts/need curl gcc g++ /usr/include/stdio.h:libc6-dev
 
-build: toolchain ## the release binaries, in target/release
-	cargo build --release --workspace --locked
-	scripts/link-liburing $(ANYRING_BIN)
+build: toolchain ## the release binaries, in target/release (ARCH=arm64: in target/aarch64)
+	$(FOR) cargo build --release $(BUILT) --locked
+	$(FOR) scripts/link-liburing $(BUILD)
 
 install: ## installs what `make build` made to PREFIX (/usr/local), under DESTDIR: the command, manual pages, and liburing.so.2 in lib/anyring or LIBDIR
 	@test -e $(ANYRING_BIN)/liburing.so.2 || { echo "make: nothing is built in $(ANYRING_BIN): run make build first" >&2; exit 1; }
@@ -32,8 +41,8 @@ install: ## installs what `make build` made to PREFIX (/usr/local), under DESTDI
 uninstall: ## removes what `make install` installed to the same PREFIX and DESTDIR
 	PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install --remove
 
-deb: build ## the same as Debian packages, in target
-	scripts/make-deb $(ANYRING_BIN) $(TARGET)
+deb: build ## the same as Debian packages, in target (ARCH=arm64)
+	$(FOR) scripts/make-deb $(BUILD) $(TARGET)
 
 packages: one-file ## wheel, npm package, Debian packages, image, tar file, with checksums, in target/packages
 	scripts/release --without-crates $(ANYRING_BIN) $(TARGET)/packages
@@ -44,11 +53,11 @@ release: one-file ## the same of a commit, with packages of the crates and the s
 check-packages: packages ## installs in each way into an empty directory, and runs fio there with io_uring denied (ten minutes; WAYS='pip deb' for some)
 	scripts/check-packages $(TARGET)/packages $(ANYRING_BIN) $(WAYS)
 
-one-file: build ## one static executable that contains the libraries: target/release/one-file/anyring
-	scripts/make-one-file $(ANYRING_BIN)
+one-file: build ## one static executable that contains the libraries: target/release/one-file/anyring (ARCH=arm64)
+	$(FOR) scripts/make-one-file $(BUILD)
 
 check-one-file: one-file
-	scripts/check-one-file $(ANYRING_BIN)
+	scripts/check-one-file$(if $(FOR),-aarch64) $(BUILD)
 
 check-install: build
 	scripts/check-install $(ANYRING_BIN)

@@ -60,9 +60,10 @@ pub fn wants_callers() -> bool {
     trace::is_on() && trace::callers::are_wanted()
 }
 
-/// Code of the program is about to enter a ring in the calling thread: with these instruction, stack and frame pointers.
-pub fn called_from(ip: usize, sp: usize, bp: usize) {
-    trace::callers::called(Called { ip: ip as u64, sp: sp as u64, bp: bp as u64 });
+/// Code of the program is about to enter a ring in the calling thread: with these instruction, stack and frame pointers, and this
+/// link register, where the processor has one.
+pub fn called_from([ip, sp, bp, lr]: [usize; 4]) {
+    trace::callers::called(Called { ip: ip as u64, sp: sp as u64, bp: bp as u64, lr: lr as u64 });
 }
 
 /// From now on this process counts what is asked of the rings that it makes; read them by [`operation_counts`].

@@ -4,6 +4,7 @@ mod common;
 
 use std::ffi::c_void;
 
+use anyring_engine::os::page_bytes;
 use common::*;
 use io_uring_op::IORING_OP_NOP;
 use io_uring_register_op as Code;
@@ -105,8 +106,17 @@ fn other_parameters() {
     });
 }
 
+/// In a process of its own: one of them is a rule for all rings that its caller makes from then on.
 #[test]
 fn registrations() {
+    let pid = child(|| {
+        all_registrations();
+        true
+    });
+    assert_eq!(ended(pid), 0);
+}
+
+fn all_registrations() {
     both(|engine| {
         let ring = Ring::new(engine, 4, 0);
         // SAFETY: a path.
@@ -134,8 +144,8 @@ fn registrations() {
 
 #[test]
 fn buffer_rings() {
-    let mut memory = vec![0u8; (32768 * 16 + 2 * 4096) as usize];
-    let page = (memory.as_mut_ptr() as u64).next_multiple_of(4096);
+    let mut memory = vec![0u8; 32768 * 16 + 2 * page_bytes()];
+    let page = (memory.as_mut_ptr() as u64).next_multiple_of(page_bytes() as u64);
     both(|engine| {
         let mut answers = Vec::new();
         for flags in 0..5 {

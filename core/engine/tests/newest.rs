@@ -354,7 +354,7 @@ fn filters_see_what_is_asked() {
         unsafe { libc::close(all[0].res) };
 
         // Flags as the kernel has them: with O_LARGEFILE, and without what it does not know.
-        let large = 0o100_000;
+        let large = linux_raw_sys::general::O_LARGEFILE;
         assert_eq!(filter(engine, ring.fd, IORING_OP_OPENAT as u32, 0, 24, &only(16, large)), (0, 24));
         let open = |user_data: u64, flags: i32| Sqe {
             fd: libc::AT_FDCWD,

@@ -114,18 +114,22 @@ fn a_submission_cancels_what_it_made_ready() {
 /// Neither does a timeout that has run out since.
 #[test]
 fn link_timeouts_come_too_late() {
-    let timeout = Sqe { addr: SOON.as_ptr() as u64, len: 1, ..sqe(IORING_OP_LINK_TIMEOUT, OTHER) };
     for (setup, kind) in SETUPS.into_iter().flat_map(|setup| KINDS.map(|kind| (setup, kind))) {
         both(|engine| {
-            // Where the machine was so busy that the time was over before the data were there, once more.
+            // Where the machine was so busy or slow that the time was over before the data were there, once more, with a longer one.
+            let mut soon = Duration::from_nanos(SOON[1] as u64);
             loop {
+                let time = [0, soon.as_nanos() as i64];
+                let timeout =
+                    Sqe { addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_LINK_TIMEOUT, OTHER) };
                 let begin = Instant::now();
                 let mut waiting = submitted(engine, setup, kind, Some(timeout));
                 waiting.peer.write_all(b"data").unwrap();
-                if begin.elapsed() < Duration::from_nanos(SOON[1] as u64) {
-                    std::thread::sleep(Duration::from_millis(20));
+                if begin.elapsed() < soon {
+                    std::thread::sleep(20 * soon);
                     return sorted(waiting.ring.collect(2));
                 }
+                soon *= 2;
             }
         });
     }

@@ -8,11 +8,10 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use anyring_engine::abi::Sqe;
+use anyring_engine::os::page_bytes;
 use common::*;
 use io_uring_op as Op;
 use io_uring_register_op as Code;
-
-const PAGE: usize = 4096;
 
 fn params(flags: u32) -> io_uring_params {
     // SAFETY: integers only.
@@ -28,9 +27,10 @@ impl Pages {
     fn new(count: usize, protection: i32) -> Pages {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: a new mapping.
-        let start = unsafe { libc::mmap(std::ptr::null_mut(), count * PAGE, protection, flags, -1, 0) };
+        let start =
+            unsafe { libc::mmap(std::ptr::null_mut(), count * page_bytes(), protection, flags, -1, 0) };
         assert_ne!(start, libc::MAP_FAILED);
-        Pages(start, count * PAGE)
+        Pages(start, count * page_bytes())
     }
 
     fn writable(count: usize) -> Pages {
@@ -150,7 +150,7 @@ fn a_ring_keeps_its_memory() {
         let mut ring = Ring::new(engine, 4, 0);
         let fd = ring.fd;
         // SAFETY: calls on a descriptor of ours.
-        let refused = unsafe { [libc::ftruncate(fd, 0), libc::ftruncate(fd, PAGE as i64)] };
+        let refused = unsafe { [libc::ftruncate(fd, 0), libc::ftruncate(fd, page_bytes() as i64)] };
         (refused, ring.run(&[sqe(Op::IORING_OP_NOP, 1)]))
     });
 }
@@ -160,7 +160,7 @@ fn a_ring_keeps_its_memory() {
 fn a_hole_in_ring_memory_harms_nobody() {
     let mut ring = Ring::new(Engine::User, 4, 0);
     assert_eq!(ring.run(&[sqe(Op::IORING_OP_NOP, 1)]).len(), 1);
-    let length = i64::from(IORING_OFF_SQES) + PAGE as i64;
+    let length = i64::from(IORING_OFF_SQES) + page_bytes() as i64;
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     // SAFETY: takes pages of a ring away, which are zeros from then on.
     assert_eq!(unsafe { libc::fallocate(ring.fd, mode, 0, length) }, 0);
@@ -212,7 +212,7 @@ fn a_ring_ends_whose_file_the_engine_has_mapped_again() {
     fn with_region(ring: &Ring) -> i32 {
         let (result, memory) = register_region(ring, None, 0);
         // SAFETY: mapped for this test, which has no use for it.
-        unsafe { libc::munmap(memory.cast(), PAGE) };
+        unsafe { libc::munmap(memory.cast(), page_bytes()) };
         result
     }
     fn with_buffers(ring: &Ring) -> i32 {
@@ -265,19 +265,19 @@ fn pages_for_rings_are_checked() {
         let (good, read_only) = (Pages::writable(4), Pages::new(2, libc::PROT_READ));
         // Far from where anything is mapped.
         let gone = 1 << 46;
-        let at = good.address();
+        let (at, page) = (good.address(), page_bytes() as u64);
         let addresses = [
             (0, 0),
             (0, at),
             (at, 0),
-            (at + 8, at + 4096),
-            (at, at + 4097),
+            (at + 8, at + page),
+            (at, at + page + 1),
             (read_only.address(), at),
             (at, read_only.address()),
             (gone, at),
             (at, gone),
-            (u64::MAX - 4095, at),
-            (at, at + 4096),
+            (u64::MAX - page + 1, at),
+            (at, at + page),
         ];
         addresses.map(|(rings, sqes)| {
             let mut params = params(IORING_SETUP_NO_MMAP);
@@ -479,7 +479,7 @@ fn resizing_keeps_what_is_in_the_rings() {
 fn register_region(ring: &Ring, user: Option<&Pages>, flags: u64) -> (i32, *mut u8) {
     // SAFETY: integers only.
     let mut region: io_uring_region_desc = unsafe { std::mem::zeroed() };
-    region.size = PAGE as u64;
+    region.size = page_bytes() as u64;
     if let Some(pages) = user {
         region.user_addr = pages.address();
         region.flags = IORING_MEM_REGION_TYPE_USER as u32;
@@ -488,7 +488,7 @@ fn register_region(ring: &Ring, user: Option<&Pages>, flags: u64) -> (i32, *mut 
     let result = ring.register(Code::IORING_REGISTER_MEM_REGION, (&raw const given).cast(), 1);
     let memory = match user {
         Some(pages) => pages.0.cast(),
-        None if result == 0 => map(ring.fd, PAGE, region.mmap_offset as i64),
+        None if result == 0 => map(ring.fd, page_bytes(), region.mmap_offset as i64),
         None => std::ptr::null_mut(),
     };
     (result, memory)
@@ -519,9 +519,17 @@ fn waits_take_their_arguments_from_registered_memory() {
             let begin = Instant::now();
             let timed_out = wait(64, 64);
             let took = begin.elapsed() >= Duration::from_millis(20);
-            let refused =
-                [(128, 64), (64, 24), (64, 0), (4032 + 8, 64), (4, 64), (usize::MAX - 7, 64), (1 << 20, 64)]
-                    .map(|(offset, size)| wait(offset, size));
+            let over_the_end = page_bytes() - 64 + 8;
+            let refused = [
+                (128, 64),
+                (64, 24),
+                (64, 0),
+                (over_the_end, 64),
+                (4, 64),
+                (usize::MAX - 7, 64),
+                (1 << 20, 64),
+            ]
+            .map(|(offset, size)| wait(offset, size));
             (again, timed_out, took, refused)
         })
     });
@@ -530,24 +538,24 @@ fn waits_take_their_arguments_from_registered_memory() {
 #[test]
 fn regions_are_checked() {
     both(|engine| {
-        let pages = Pages::writable(2);
+        let (pages, page) = (Pages::writable(2), page_bytes() as u64);
         let (user, waits) = (IORING_MEM_REGION_TYPE_USER as u32, 1);
         // flags, address, size, region flags, offset, id, disabled ring
         let cases = [
-            (waits, 0, 4096, 0, 0, 0, false),
-            (0, 0, 4096, 0, 0, 0, false),
-            (2, 0, 4096, 0, 0, 0, true),
-            (0, pages.address(), 4096, 0, 0, 0, true),
-            (0, 0, 4096, user, 0, 0, true),
-            (0, pages.address() + 8, 4096, user, 0, 0, true),
+            (waits, 0, page, 0, 0, 0, false),
+            (0, 0, page, 0, 0, 0, false),
+            (2, 0, page, 0, 0, 0, true),
+            (0, pages.address(), page, 0, 0, 0, true),
+            (0, 0, page, user, 0, 0, true),
+            (0, pages.address() + 8, page, user, 0, 0, true),
             (0, pages.address(), 100, user, 0, 0, true),
             (0, pages.address(), 0, user, 0, 0, true),
-            (0, pages.address(), 8192, user, 0, 0, true),
-            (0, pages.address(), 4096, user | 2, 0, 0, true),
-            (0, 0, 4096, 0, 4096, 0, true),
-            (0, 0, 4096, 0, 0, 1, true),
+            (0, pages.address(), 2 * page, user, 0, 0, true),
+            (0, pages.address(), page, user | 2, 0, 0, true),
+            (0, 0, page, 0, page, 0, true),
+            (0, 0, page, 0, 0, 1, true),
             (0, 0, 1 << 60, 0, 0, 0, true),
-            (0, 1 << 46, 4096, user, 0, 0, true),
+            (0, 1 << 46, page, user, 0, 0, true),
         ];
         cases.map(|(flags, user_addr, size, region_flags, mmap_offset, id, disabled)| {
             let ring = Ring::new(engine, 4, if disabled { IORING_SETUP_R_DISABLED } else { 0 });

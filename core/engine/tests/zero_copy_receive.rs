@@ -9,13 +9,14 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
-use std::ptr::{from_mut, null};
+use std::ptr::{from_mut, null, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 
 use anyring_engine::abi::Sqe;
+use anyring_engine::os::page_bytes;
 use anyring_engine::request::version::{self, Version};
 use common::*;
 use io_uring_op::*;
@@ -29,7 +30,6 @@ const IMPORT: u32 = 1;
 const WITHOUT_INTERFACE: u32 = 2;
 const NO_PAGE: i32 = 0;
 const COPIED: i32 = 1;
-const PAGE: usize = 4096;
 const MORE: u32 = IORING_CQE_F_MORE;
 const DEFERS: u32 = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SUBMIT_ALL;
 const BIG: u32 = DEFERS | IORING_SETUP_CQE32;
@@ -69,8 +69,9 @@ impl Pages {
 
     fn mapped(count: usize, fd: i32, offset: u64, protection: i32) -> Pages {
         let kind = if fd < 0 { libc::MAP_PRIVATE | libc::MAP_ANONYMOUS } else { libc::MAP_SHARED };
-        let length = count * PAGE;
-        let place = NEXT_PLACE.fetch_add(length, Relaxed) as *mut c_void;
+        let length = count * page_bytes();
+        // The kernel chooses where memory of a ring lies, and refuses to be told (`io_uring_get_unmapped_area`).
+        let place = if fd < 0 { NEXT_PLACE.fetch_add(length, Relaxed) as *mut c_void } else { null_mut() };
         // SAFETY: a new mapping.
         let start = unsafe { libc::mmap(place, length, protection, kind, fd, offset as i64) };
         assert_ne!(start, libc::MAP_FAILED);
@@ -183,7 +184,7 @@ struct Setup {
 impl Setup {
     /// Of an area of so many pages and a refill ring of so many entries, in the program's memory.
     fn new(pages: usize, entries: u32) -> Box<Setup> {
-        let refill = Pages::new((64 + 16 * entries as usize).div_ceil(PAGE));
+        let refill = Pages::new((64 + 16 * entries as usize).div_ceil(page_bytes()));
         let pages = Pages::new(pages);
         Box::new(Setup {
             wanted: Wanted { entries, flags: WITHOUT_INTERFACE, ..Wanted::default() },
@@ -320,8 +321,8 @@ impl Receiver {
     fn next_page(&mut self, length: usize) -> usize {
         let (result, flags, offset) = self.next();
         assert_eq!((result, flags & MORE), (length as i32, MORE));
-        assert_eq!(offset % PAGE as u64, 0);
-        offset as usize / PAGE
+        assert_eq!(offset % page_bytes() as u64, 0);
+        offset as usize / page_bytes()
     }
 
     /// Comes in for what there is, without waiting.
@@ -346,12 +347,12 @@ fn more_than_the_area_holds() {
     each(|engine| {
         let mut receiver = Receiver::new(engine, 8, 4);
         let (mut peer, socket) = tcp_pair();
-        const TOTAL: usize = 300 * PAGE + 77;
+        let total = 300 * page_bytes() + 77;
         receiver.arm(&socket, 0);
         let (mut sent, mut received) = (0, 0);
-        while received < TOTAL {
-            if sent < TOTAL && sent - received < PAGE {
-                let length = (TOTAL - sent).min(PAGE);
+        while received < total {
+            if sent < total && sent - received < page_bytes() {
+                let length = (total - sent).min(page_bytes());
                 peer.write_all(&pattern(sent, length)).unwrap();
                 sent += length;
             }
@@ -382,7 +383,7 @@ fn pages_are_a_stack() {
         };
         assert_eq!([(); 3].map(|()| step(&mut receiver)), [3, 2, 1]);
         for page in [2, 3] {
-            receiver.put(page * PAGE as u64 + 5, 4);
+            receiver.put(page * page_bytes() as u64 + 5, 4);
         }
         // Nothing is taken out before the program says so.
         assert_eq!(step(&mut receiver), 0);
@@ -413,11 +414,12 @@ fn entries_that_make_no_sense() {
         assert_eq!(receiver.next_page(4), 3);
         // Pages that it has not, and one twice.
         for page in [0, 1, 2, 3, 3, 3] {
-            receiver.put(page * PAGE as u64, 0);
+            receiver.put(page * page_bytes() as u64, 0);
         }
         receiver.flush();
         assert_eq!(receiver.head(), 6);
-        let nonsense = [(4 * PAGE as u64, 0), ((1 << 48) - 1, 0), (1 << 48, 0), (u64::MAX, 0), (0, 1 << 32)];
+        let nonsense =
+            [(4 * page_bytes() as u64, 0), ((1 << 48) - 1, 0), (1 << 48, 0), (u64::MAX, 0), (0, 1 << 32)];
         for (offset, rest) in nonsense {
             let before = receiver.head();
             receiver.put(offset, rest);
@@ -457,7 +459,7 @@ fn limited_requests() {
         peer.write_all(&pattern(0, 10)).unwrap();
         receiver.arm(&socket, 6);
         let first = receiver.next_page(6);
-        assert_eq!(receiver.setup.pages.bytes(first * PAGE, 6), pattern(0, 6));
+        assert_eq!(receiver.setup.pages.bytes(first * page_bytes(), 6), pattern(0, 6));
         assert_eq!(receiver.next(), (0, 0, 0));
         receiver.arm(&socket, 5);
         assert_eq!(receiver.next_page(4), 6);
@@ -502,7 +504,7 @@ fn a_full_completion_ring() {
         assert_eq!(shots, [(0, 0, 0), (0, 0, 0), (0, 0, 0), (0, 0, 0), (-libc::ENOSPC, 0, 0)]);
         receiver.arm(&socket, 4);
         let page = receiver.next_page(4);
-        assert_eq!((page, receiver.setup.pages.bytes(page * PAGE, 4)), (31, &b"some"[..]));
+        assert_eq!((page, receiver.setup.pages.bytes(page * page_bytes(), 4)), (31, &b"some"[..]));
     });
 }
 
@@ -516,7 +518,7 @@ fn mixed_sizes() {
         receiver.arm(&socket, 33);
         for round in 0..33 {
             peer.write_all(b"x").unwrap();
-            assert_eq!(receiver.next(), (1, MORE | 1 << 15, (63 - round) * PAGE as u64));
+            assert_eq!(receiver.next(), (1, MORE | 1 << 15, (63 - round) * page_bytes() as u64));
         }
         assert_eq!(receiver.next(), (0, 0, 0));
     });
@@ -579,7 +581,7 @@ fn refused_registrations() {
         refused("no queue", &|s| s.wanted.queue = u32::MAX, EINVAL);
         refused("no entries", &|s| s.wanted.entries = 0, EINVAL);
         refused("too many entries", &|s| s.wanted.entries = 32769, EINVAL);
-        refused("a short ring", &|s| s.wanted.entries = 256, EINVAL);
+        refused("a short ring", &|s| s.wanted.entries = page_bytes() as u32 / 16, EINVAL);
         refused("a ring of no address", &|s| s.region.address = 0, EFAULT);
         refused("a ring of no type", &|s| s.region.flags = 0, EFAULT);
         refused("a ring within a page", &|s| s.region.address += 64, EINVAL);
@@ -588,7 +590,7 @@ fn refused_registrations() {
         refused("a ring that is not there", &|s| s.refill.as_mut().unwrap().unmap(), EFAULT);
         refused("pages of no power of two", &|s| s.wanted.page_length = 5000, EINVAL);
         refused("short pages", &|s| s.wanted.page_length = 2048, EINVAL);
-        refused("long pages", &|s| s.wanted.page_length = 1 << 16, EOPNOTSUPP);
+        refused("long pages", &|s| s.wanted.page_length = 16 * page_bytes() as u32, EOPNOTSUPP);
         refused("an unknown area", &|s| s.area.flags = 2, EINVAL);
         refused("a DMA buffer", &|s| s.area.flags = 1, EINVAL);
         refused("its descriptor", &|s| s.area.dma_buffer = 1, EINVAL);
@@ -598,8 +600,12 @@ fn refused_registrations() {
         refused("an area of no address", &|s| s.area.address = 0, EFAULT);
         refused("an area within a page", &|s| s.area.address += 8, EINVAL);
         refused("an area that ends in one", &|s| s.area.length -= 8, EINVAL);
-        refused("a giant area", &|s| s.area.length = (1 << 40) + PAGE as u64, EINVAL);
-        refused("an area over the end", &|s| s.area.address = 0u64.wrapping_sub(PAGE as u64), EOVERFLOW);
+        refused("a giant area", &|s| s.area.length = (1 << 40) + page_bytes() as u64, EINVAL);
+        refused(
+            "an area over the end",
+            &|s| s.area.address = 0u64.wrapping_sub(page_bytes() as u64),
+            EOVERFLOW,
+        );
         refused("an area that is not there", &|s| s.pages.unmap(), EFAULT);
         let read_only = Pages::mapped(4, -1, 0, libc::PROT_READ);
         refused("an area to be read", &|s| s.area.address = read_only.0 as u64, EFAULT);
@@ -608,7 +614,7 @@ fn refused_registrations() {
         assert_eq!(setup.register(&ring), 0);
         assert_eq!(setup.wanted.id, 0);
         let described = (setup.wanted.head, setup.wanted.tail, setup.wanted.rqes, setup.wanted.page_length);
-        assert_eq!(described, (0, 4, 64, PAGE as u32));
+        assert_eq!(described, (0, 4, 64, page_bytes() as u32));
         for (wanted, errno) in [(0, EINVAL), (8, EFAULT)] {
             let result = ring.register(Register::IORING_REGISTER_ZCRX_IFQ, wanted as *const _, 1);
             assert_eq!(result, -errno);
@@ -648,7 +654,7 @@ fn rings_in_memory_of_the_ring() {
             let mut setup = Setup::new(4, entries);
             setup.in_memory_of_the_ring();
             assert_eq!(setup.register(&ring), 0);
-            let pages = setup.region.size as usize / PAGE;
+            let pages = setup.region.size as usize / page_bytes();
             assert_eq!(setup.region.offset & 0xffff, 0);
             let both = libc::PROT_READ | libc::PROT_WRITE;
             setup.refill = Some(Pages::mapped(pages, ring.fd, setup.region.offset, both));
@@ -662,7 +668,7 @@ fn rings_in_memory_of_the_ring() {
             for _ in 0..40 {
                 peer.write_all(b"x").unwrap();
                 let page = receiver.next_page(1);
-                receiver.put((page * PAGE) as u64, 0);
+                receiver.put((page * page_bytes()) as u64, 0);
                 receiver.flush();
                 assert_eq!(receiver.head(), receiver.tail);
             }
@@ -717,11 +723,11 @@ fn queues_of_several_rings() {
             peer.write_all(b"more").unwrap();
             assert_eq!(second.next_page(4), page);
         }
-        second.put(3 * PAGE as u64, 0);
+        second.put(3 * page_bytes() as u64, 0);
         second.flush();
         peer.write_all(b"last").unwrap();
         assert_eq!(second.next_page(4), 3);
-        assert_eq!(second.setup.pages.bytes(3 * PAGE, 4), b"last");
+        assert_eq!(second.setup.pages.bytes(3 * page_bytes(), 4), b"last");
     });
 }
 
@@ -759,7 +765,7 @@ fn refused_controls() {
         // SAFETY: this test's own page.
         unsafe {
             read_only.0.cast::<Control>().write(Control { operation: EXPORT, ..good });
-            libc::mprotect(read_only.0.cast(), PAGE, libc::PROT_READ);
+            libc::mprotect(read_only.0.cast(), page_bytes(), libc::PROT_READ);
         }
         let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
         let before = open();
@@ -828,10 +834,10 @@ fn refused_events() {
         for (counters, errno) in [
             (196, libc::EINVAL),
             (184, libc::ERANGE),
-            (4088, libc::ERANGE),
+            (page_bytes() as u64 - 8, libc::ERANGE),
             (0u64.wrapping_sub(8), libc::ERANGE),
             (192, 0),
-            (4080, 0),
+            (page_bytes() as u64 - 16, 0),
         ] {
             assert_eq!(ask(&|events| (events.flags, events.counters) = (1, counters)), -errno, "{counters}");
         }
@@ -910,9 +916,9 @@ fn queues_of_interfaces() {
     let (mut peer, socket) = tcp_pair();
     receiver.arm(&socket, 0);
     for round in 0..50 {
-        peer.write_all(&pattern(round, 2 * PAGE)).unwrap();
+        peer.write_all(&pattern(round, 2 * page_bytes())).unwrap();
         let mut received = 0;
-        while received < 2 * PAGE {
+        while received < 2 * page_bytes() {
             let (result, flags, offset) = receiver.next();
             assert_eq!(flags, MORE, "{result}");
             let data = receiver.setup.pages.bytes(offset as usize, result as usize);
@@ -929,7 +935,7 @@ fn queues_of_interfaces() {
         receiver.next_page(1);
     }
     // Without pages the program hears of that, too.
-    peer.write_all(&pattern(0, 4 * PAGE)).unwrap();
+    peer.write_all(&pattern(0, 4 * page_bytes())).unwrap();
     let end = std::iter::from_fn(|| Some(receiver.next())).find(|shot| shot.1 & MORE == 0);
     assert_eq!(end, Some((-libc::ENOMEM, 0, 0)));
     receiver.look();
@@ -1068,7 +1074,7 @@ fn a_long_refill_ring() {
     assert_eq!([(); 3].map(|()| step(&mut receiver, &mut peer)), [2, 1, 0]);
     assert_eq!(receiver.head(), 150);
     (0..150).for_each(|_| receiver.put(1 << 50, 0));
-    receiver.put(2 * PAGE as u64, 0);
+    receiver.put(2 * page_bytes() as u64, 0);
     assert_eq!(step(&mut receiver, &mut peer), 2);
     assert_eq!(receiver.head(), 301);
 }

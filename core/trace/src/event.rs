@@ -224,6 +224,8 @@ plain! {
         sp: u64,
         /// The frame pointer, in code that has one.
         bp: u64,
+        /// Where its function goes back to, where the processor has a register for that and the function has not used it since.
+        lr: u64,
     }
 
     /// Stands before each attachment.

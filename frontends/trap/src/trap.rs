@@ -254,8 +254,7 @@ unsafe fn perform(number: usize, mut arguments: [usize; 6], interrupted: &mut Co
         }
         _ if calls::is_ring_call(number) => {
             if number == raw::__NR_io_uring_enter as usize && frontend::wants_callers() {
-                let [ip, sp, bp] = interrupted.pointers();
-                frontend::called_from(ip, sp, bp);
+                frontend::called_from(interrupted.pointers());
             }
             TRAPS.fetch_add(1, Ordering::Relaxed)
         }

@@ -1,10 +1,11 @@
 //! Which code of a traced program made a call (`anyring trace -k`).
 //!
-//! The program tells where its code lies, and at each call three registers and a copy of its stack. The copy is unwound here by
+//! The program tells where its code lies, and at each call some registers and a copy of its stack. The copy is unwound here by
 //! the tables in the program's files, and addresses get the names that symbols and debug information give them.
 //!
 //! What a program loads later it does not tell: where an address is nobody's, the reader looks at the program's mappings itself.
 
+mod arch;
 mod file;
 
 use std::collections::HashMap;
@@ -15,7 +16,6 @@ use anyring_trace::event::{Called, Mapped};
 use anyring_tracer::Callers;
 use file::CodeFile;
 use framehop::Unwinder as _;
-use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 
 /// As many frames of a stack are named.
 const MOST_FRAMES: usize = 64;
@@ -32,7 +32,7 @@ pub struct Stacks {
 #[derive(Clone, Default)]
 struct Process {
     mappings: Vec<Mapping>,
-    unwinder: UnwinderX86_64<Rc<[u8]>>,
+    unwinder: arch::Unwinder<Rc<[u8]>>,
     /// Mappings were looked at for an address beyond those that were told.
     looked: Vec<u64>,
 }
@@ -91,8 +91,8 @@ impl Stacks {
             let word = stack.get(at..).and_then(|rest| rest.first_chunk()).ok_or(())?;
             Ok(u64::from_ne_bytes(*word))
         };
-        let mut cache = CacheX86_64::<_>::new();
-        let registers = UnwindRegsX86_64::new(called.ip, called.sp, called.bp);
+        let mut cache = arch::Cache::<_>::new();
+        let registers = arch::registers(called);
         let mut frames = process.unwinder.iter_frames(called.ip, registers, &mut cache, &mut read);
         let mut addresses = Vec::new();
         while addresses.len() < MOST_FRAMES
@@ -177,19 +177,14 @@ fn parse(line: &str) -> Option<(u64, u64, u64, &Path)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::arch::asm;
 
     /// This very place, and the stack from here.
     #[inline(always)]
     fn here() -> (Called, Vec<u8>) {
-        let (ip, sp, bp);
-        // SAFETY: looks at registers only.
-        unsafe {
-            asm!("lea {}, [rip]", "mov {}, rsp", "mov {}, rbp", out(reg) ip, out(reg) sp, out(reg) bp, options(nomem));
-        }
+        let called = arch::here();
         // SAFETY: the stacks of tests' threads have frames of that size behind them.
-        let stack = unsafe { std::slice::from_raw_parts(sp as *const u8, 1024) };
-        (Called { ip, sp, bp }, stack.to_vec())
+        let stack = unsafe { std::slice::from_raw_parts(called.sp as *const u8, 1024) };
+        (called, stack.to_vec())
     }
 
     #[inline(never)]
@@ -217,7 +212,7 @@ mod tests {
     #[test]
     fn nonsense_has_no_frames_of_note() {
         let mut stacks = Stacks::default();
-        let called = Called { ip: u64::MAX, sp: u64::MAX - 7, bp: 1 };
+        let called = Called { ip: u64::MAX, sp: u64::MAX - 7, bp: 1, lr: 8 };
         assert!(stacks.frames(std::process::id(), &called, &[1; 64]).len() <= 1);
         let mapped = Mapped { start: 8, end: 1, offset: u64::MAX };
         stacks.mapped(7, &mapped, Path::new("/proc/self/exe"));

@@ -2,7 +2,8 @@
 
 mod support;
 
-use support::{PATCHES, compare, compile};
+use support::arch::PATCHES;
+use support::{compare, compile};
 
 const NONE: [&str; 0] = [];
 

@@ -95,7 +95,7 @@ fn a_request_is_its_threads_newest_calls() {
     );
     let call = |stream: &mut Stream, ip| {
         let stack = attached(Content::Stack, 0x9000, &[0; 40]);
-        stream.put(Kind::Called, &Called { ip, sp: 0x9000, bp: 0 }, &[stack]);
+        stream.put(Kind::Called, &Called { ip, sp: 0x9000, bp: 0, lr: 0 }, &[stack]);
     };
     call(&mut stream, 0x1001);
     let first = stream.submitted(sqe(NOP), &[]);

@@ -5,8 +5,7 @@ use core::ffi::CStr;
 use core::mem::MaybeUninit;
 
 use crate::abi::Errno;
-pub use crate::os::arch::END;
-use crate::os::arch::FAR_END;
+pub use crate::os::arch::{END, FAR_END};
 use crate::os::{self, host};
 
 /// Types that any bytes make a value of.

@@ -25,8 +25,7 @@ impl anyring_interpose::Frontend for Interposed {
     #[inline]
     unsafe fn call(number: usize, arguments: [usize; 6]) -> Option<isize> {
         if number == raw::__NR_io_uring_enter as usize && frontend::wants_callers() {
-            let [ip, sp, bp] = arch::pointers();
-            frontend::called_from(ip, sp, bp);
+            frontend::called_from(arch::pointers());
         }
         let is_ours = anyring_runtime::process::sees_calls() || beside::is_offered();
         // SAFETY: the caller's promise.

@@ -108,9 +108,9 @@ impl Context {
         self.program_counter
     }
 
-    /// Where the thread goes on, its stack and its frame.
-    pub fn pointers(&self) -> [usize; 3] {
-        [self.program_counter, self.stack_pointer, self.registers[29]]
+    /// Where the thread goes on, its stack and its frame, and where its function goes back to.
+    pub fn pointers(&self) -> [usize; 4] {
+        [self.program_counter, self.stack_pointer, self.registers[29], self.registers[30]]
     }
 
     /// Lets the thread go on at `address`.

@@ -133,9 +133,10 @@ impl Context {
         self.registers[RIP]
     }
 
-    /// Where the thread goes on, its stack and its frame.
-    pub fn pointers(&self) -> [usize; 3] {
-        [RIP, RSP, RBP].map(|index| self.registers[index])
+    /// Where the thread goes on, its stack and its frame; there is no link register.
+    pub fn pointers(&self) -> [usize; 4] {
+        let [ip, sp, bp] = [RIP, RSP, RBP].map(|index| self.registers[index]);
+        [ip, sp, bp, 0]
     }
 
     /// Lets the thread go on at `address`.

@@ -1,6 +1,8 @@
 //! Builds the C programs and runs them: natively, and under `anyring run` with `io_uring` denied.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub mod arch;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -8,16 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Are call sites patched on this architecture, rather than trapped each time?
-pub const PATCHES: bool = cfg!(target_arch = "x86_64");
-
 /// Where the headers of the kernel lie, for musl, which brings none along.
-pub const KERNEL_HEADERS: [&str; 4] = [
-    "-idirafter",
-    "/usr/include",
-    "-idirafter",
-    if PATCHES { "/usr/include/x86_64-linux-gnu" } else { "/usr/include/aarch64-linux-gnu" },
-];
+pub const KERNEL_HEADERS: [&str; 4] = ["-idirafter", "/usr/include", "-idirafter", arch::HEADERS];
 
 /// Where the programs are built.
 fn directory() -> PathBuf {

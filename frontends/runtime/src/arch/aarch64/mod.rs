@@ -5,8 +5,8 @@ mod memory;
 use core::arch::{asm, global_asm};
 
 /// Where front ends that trap calls put a page of their own ([`crate::process::others_answer`]); low enough for 39-bit
-/// address spaces.
-pub const STUB_ADDRESS: usize = 0x3e_5500_0000;
+/// address spaces, and below 64 GiB, from where on the address sanitizer has its shadow.
+pub const STUB_ADDRESS: usize = 0xe_5500_0000;
 
 /// Performs a system call, where it is called: see [`crate::sys`].
 ///
@@ -32,15 +32,18 @@ pub unsafe fn syscall(number: usize, a: [usize; 6]) -> isize {
     result
 }
 
-/// The instruction, stack and frame pointers of the function that this is a part of.
+/// The instruction, stack and frame pointers of the function that this is a part of, and its link register.
 #[inline(always)]
-pub fn pointers() -> [usize; 3] {
-    let (pc, sp, fp);
+pub fn pointers() -> [usize; 4] {
+    let (pc, sp, fp, lr);
     // SAFETY: looks at registers only.
     unsafe {
-        asm!("adr {}, .", "mov {}, sp", "mov {}, x29", out(reg) pc, out(reg) sp, out(reg) fp, options(nomem, nostack));
+        asm!(
+            "adr {}, .", "mov {}, sp", "mov {}, x29", "mov {}, x30",
+            out(reg) pc, out(reg) sp, out(reg) fp, out(reg) lr, options(nomem, nostack),
+        );
     }
-    [pc, sp, fp]
+    [pc, sp, fp, lr]
 }
 
 unsafe extern "C" {

@@ -34,15 +34,15 @@ pub unsafe fn syscall(number: usize, a: [usize; 6]) -> isize {
     result
 }
 
-/// The instruction, stack and frame pointers of the function that this is a part of.
+/// The instruction, stack and frame pointers of the function that this is a part of; there is no link register.
 #[inline(always)]
-pub fn pointers() -> [usize; 3] {
+pub fn pointers() -> [usize; 4] {
     let (ip, sp, bp);
     // SAFETY: looks at registers only.
     unsafe {
         asm!("lea {}, [rip]", "mov {}, rsp", "mov {}, rbp", out(reg) ip, out(reg) sp, out(reg) bp, options(nomem, nostack));
     }
-    [ip, sp, bp]
+    [ip, sp, bp, 0]
 }
 
 unsafe extern "C" {

@@ -1,0 +1,26 @@
+use anyring_trace::event::Called;
+pub use framehop::aarch64::{CacheAarch64 as Cache, UnwinderAarch64 as Unwinder};
+use framehop::aarch64::{PtrAuthMask, UnwindRegsAarch64};
+
+/// The bits of an address. Above them a function may have signed where it goes back to.
+const ADDRESS: PtrAuthMask = PtrAuthMask((1 << 48) - 1);
+
+/// What the innermost frame is known by.
+pub fn registers(called: &Called) -> UnwindRegsAarch64 {
+    UnwindRegsAarch64::new_with_ptr_auth_mask(ADDRESS, called.lr, called.sp, called.bp)
+}
+
+/// Those of the function that this is a part of.
+#[cfg(test)]
+#[inline(always)]
+pub fn here() -> Called {
+    let (ip, sp, bp, lr);
+    // SAFETY: looks at registers only.
+    unsafe {
+        std::arch::asm!(
+            "adr {}, .", "mov {}, sp", "mov {}, x29", "mov {}, x30",
+            out(reg) ip, out(reg) sp, out(reg) bp, out(reg) lr, options(nomem),
+        );
+    }
+    Called { ip, sp, bp, lr }
+}

@@ -1,0 +1,20 @@
+use anyring_trace::event::Called;
+use framehop::x86_64::UnwindRegsX86_64;
+pub use framehop::x86_64::{CacheX86_64 as Cache, UnwinderX86_64 as Unwinder};
+
+/// What the innermost frame is known by.
+pub fn registers(called: &Called) -> UnwindRegsX86_64 {
+    UnwindRegsX86_64::new(called.ip, called.sp, called.bp)
+}
+
+/// Those of the function that this is a part of.
+#[cfg(test)]
+#[inline(always)]
+pub fn here() -> Called {
+    let (ip, sp, bp);
+    // SAFETY: looks at registers only.
+    unsafe {
+        std::arch::asm!("lea {}, [rip]", "mov {}, rsp", "mov {}, rbp", out(reg) ip, out(reg) sp, out(reg) bp, options(nomem));
+    }
+    Called { ip, sp, bp, lr: 0 }
+}
