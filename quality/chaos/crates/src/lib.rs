@@ -77,7 +77,12 @@ macro_rules! retry {
     ($what:expr) => {
         loop {
             match $what {
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                // accept(2) wants both tried again: a connection may be gone before it is accepted.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        std::io::ErrorKind::Interrupted | std::io::ErrorKind::ConnectionAborted
+                    ) => {}
                 other => break other,
             }
         }
