@@ -133,7 +133,7 @@ fn give_back_meanwhile(interrupted: &mut Context) {
     };
     let Some(provided) = APART.iter().find(is_own).filter(|_| signals::is_owner()) else { return };
     // In a handler that came in the trap, on one stack or the other.
-    let [_, stack, _] = interrupted.pointers();
+    let [_, stack, ..] = interrupted.pointers();
     if (meanwhile - BYTES..meanwhile + BYTES).contains(&stack) {
         return;
     }
