@@ -139,7 +139,8 @@ static void waits(void) {
         CHECK(!"reached");
     }
     printf("a handler jumps out of a wait; a NOP after it: %d\n", ring_nop(&ring, 7));
-    sent_in_a_wait();
+    if (!SETUP_FLAGS)
+        sent_in_a_wait();
 }
 
 /* Handlers may run on a stack of their own, and a trap does: a small one must do. */
@@ -451,7 +452,9 @@ int main(int count_arguments, char **arguments) {
     CHECK(ring_open(&ring, 8, 0) == 0);
     small_stack();
     used_stack();
-    jumps_off_a_small_stack();
+    /* Beside the kernel's rings handlers are called by the kernel: one that jumps out of a wait takes the driver's role along. */
+    if (!SETUP_FLAGS)
+        jumps_off_a_small_stack();
     masks();
     waits_with_masks();
     for (int i = 0; i < 4; i++)

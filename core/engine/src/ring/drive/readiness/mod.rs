@@ -11,7 +11,7 @@
 //! door are forgotten ([`Core::forget_fd`]); for the rest, requests that waited on the word of the
 //! ready bits alone are looked at once more by the reactor's next ticks ([`Core::recheck`]). A program that was
 //! seen to reuse a number is likely to reuse the next one: for a while its requests are looked at when they begin
-//! to wait ([`DISTRUST`]), for a tick would be milliseconds for each of its connections.
+//! to wait (`DISTRUST`), for a tick would be milliseconds for each of its connections.
 
 use linux_raw_sys::general::{
     EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLMSG, EPOLLOUT, EPOLLPRI, EPOLLRDBAND,
