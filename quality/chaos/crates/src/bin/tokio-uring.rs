@@ -17,17 +17,17 @@ async fn files() {
     let directory = Directory::new();
     let (path, renamed) = (directory.file("data"), directory.file("renamed"));
     let content = content(1, FILE);
-    let file = File::create(&path).await.expect("create");
+    let file = retry!(File::create(&path).await).expect("create");
     for (index, block) in content.chunks(BLOCK).enumerate() {
         file.write_all_at(block.to_vec(), (index * BLOCK) as u64).await.0.expect("write_all_at");
     }
-    file.sync_all().await.expect("sync_all");
+    retry!(file.sync_all().await).expect("sync_all");
     file.close().await.expect("close");
     assert_holds(&path, &content);
     assert_eq!(fs::statx(&path).await.expect("statx").stx_size, FILE as u64);
 
     fs::rename(&path, &renamed).await.expect("rename");
-    let file = Rc::new(File::open(&renamed).await.expect("open"));
+    let file = Rc::new(retry!(File::open(&renamed).await).expect("open"));
     let blocks = (0..FILE / BLOCK).rev().map(|index| {
         let file = file.clone();
         tokio_uring::spawn(async move {
