@@ -41,6 +41,11 @@ fn filter(errno: i32) -> std::io::Result<()> {
         line(RETURN, 0, 0, ERRNO | errno as u32),
         line(RETURN, 0, 0, ALLOW),
     ];
+    install(&mut program)
+}
+
+/// The calling thread has this filter from now on.
+fn install(program: &mut [libc::sock_filter]) -> std::io::Result<()> {
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     // SAFETY: a program as long as is said.
     let result = unsafe {
@@ -100,13 +105,7 @@ fn no_files_in_memory() -> std::io::Result<()> {
         line(0x06, 0, 0, libc::SECCOMP_RET_KILL_PROCESS),
         line(0x06, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
-    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: a program as long as is said.
-    let result = unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program)
-    };
-    if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    install(&mut program)
 }
 
 /// The engine needs such a file for a ring: where that would be the process's end, there is an error instead.

@@ -10,12 +10,9 @@ use core::mem::MaybeUninit;
 use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use linux_raw_sys::general::{
-    self as raw, O_APPEND, O_CREAT, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK, O_WRONLY, stat,
+    self as raw, O_APPEND, O_CREAT, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK, O_WRONLY, S_IFIFO, S_IFMT, S_IFSOCK,
+    stat,
 };
-use linux_raw_sys::general::{S_IFIFO, S_IFMT, S_IFSOCK};
-
-/// From <linux/prctl.h>.
-const PR_SET_SECCOMP: usize = 22;
 
 /// A line of bounded length; what is too long is cut.
 struct Line {
@@ -103,7 +100,7 @@ pub fn sees_call(number: usize, arguments: [usize; 6]) {
 /// The program calls `prctl`, perhaps for a filter.
 #[inline]
 pub fn sees_prctl(option: usize) {
-    if option == PR_SET_SECCOMP {
+    if option == sys::PR_SET_SECCOMP {
         has_filter();
     }
 }

@@ -160,6 +160,9 @@ pub fn discard_signals(mask: u64) {
     } {}
 }
 
+/// The option of `prctl(2)` that installs a filter, from <linux/prctl.h>.
+pub const PR_SET_SECCOMP: usize = 22;
+
 /// The monotonic clock, in nanoseconds.
 pub fn monotonic_ns() -> i64 {
     let mut time = [0_i64; 2];

@@ -59,7 +59,6 @@ const FLAG_TSYNC: usize = 1;
 /// Without it, kernels before 5.16 slow the whole process down by a mitigation.
 const FLAG_SPEC_ALLOW: usize = 4;
 const PR_SET_NO_NEW_PRIVS: u32 = 38;
-const PR_SET_SECCOMP: u32 = 22;
 
 // Offsets in `struct seccomp_data`.
 const NUMBER: u32 = 0;
@@ -413,7 +412,7 @@ fn load(program: &Program) -> Result<(), isize> {
     }
     // An outer filter may know the older call only.
     let mode = 2;
-    let arguments = [PR_SET_SECCOMP as usize, mode, core::ptr::from_ref(program).addr(), 0, 0, 0];
+    let arguments = [sys::PR_SET_SECCOMP, mode, core::ptr::from_ref(program).addr(), 0, 0, 0];
     // SAFETY: as above; for this thread only, and it is the first.
     match unsafe { arch::syscall(raw::__NR_prctl as usize, arguments) } {
         0 => Ok(()),

@@ -171,9 +171,10 @@ fn check_thread(params: &io_uring_params) -> Result<(), Errno> {
 /// `read(2)` and `write(2)` fail on a ring (`EINVAL`). They do here too, for the descriptor's position is
 /// the last there is: no transfer can begin there.
 ///
-/// Where the process may have one descriptor more, as the kernel needs for a ring, both are that.
+/// A ring of the kernel takes one descriptor. If the process may have no second one, the one that there is serves as both.
 fn create_descriptors() -> Result<(Fd, Fd), Errno> {
     let low = os::unshrinkable_memfd(c"[io_uring]")?;
+    // Not by `move_high`, which closes a descriptor that it cannot move.
     let Ok(memfd) = os::duplicate(low) else {
         os::seek(low, i64::MAX as u64);
         return Ok((low, low));

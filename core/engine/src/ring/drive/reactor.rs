@@ -399,7 +399,7 @@ fn sleep_time(next_tick_ns: u64) -> Option<u64> {
         if core.token.driver() != Driver::Reactor || core.needs_ticks() {
             until = until.min(next_tick_ns.max(now));
         }
-        // To take its lock is to look at it.
+        // The look takes the ring's lock, which finds what a process posted that was killed before it told of it.
         if let Some(look_ns) = core.next_look_ns().filter(|_| core.is_owed()) {
             until = until.min(now.saturating_add(look_ns));
         }

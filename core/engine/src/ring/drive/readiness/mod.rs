@@ -7,8 +7,8 @@
 //! of one `epoll_wait`; where a server cannot keep up, to less (`guesses`).
 //!
 //! The price: a plain descriptor number can be closed and reused behind our back, and then a kept
-//! registration is silent for ever. Descriptors that the engine closed, opened or saw closed by the
-//! door are forgotten ([`Core::forget_fd`]); for the rest, requests that waited on the word of the
+//! registration is silent for ever. Descriptors that the engine closed or opened, or whose close a
+//! front end reported, are forgotten ([`Core::forget_fd`]); for the rest, requests that waited on the word of the
 //! ready bits alone are looked at once more by the reactor's next ticks ([`Core::recheck`]). A program that was
 //! seen to reuse a number is likely to reuse the next one: for a while its requests are looked at when they begin
 //! to wait (`DISTRUST`), for a tick would be milliseconds for each of its connections.
@@ -110,7 +110,8 @@ impl Core {
         guesses.expect(index, &entries[index as usize], events);
     }
 
-    /// Is the old registration of a request's file still for that file? It is looked at where others were seen not to be.
+    /// Is the old registration of a request's file still for that file? The ring asks epoll only while it distrusts numbers
+    /// ([`DISTRUST`]).
     #[inline]
     fn look_if_distrusted(&mut self, id: RequestId, Known(index): Known) -> Registration {
         let Readiness { entries, distrust, .. } = &mut self.readiness;
