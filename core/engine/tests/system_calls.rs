@@ -2,6 +2,7 @@
 //! has the same results, and is seen here only.
 #![cfg(not(anyring_sanitizer))]
 
+mod arch;
 mod common;
 
 use std::io::{Read, Write};
@@ -10,6 +11,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 
 use anyring_engine::abi::Sqe;
+use arch::Stopped;
 use common::*;
 use io_uring_op::*;
 
@@ -117,25 +119,13 @@ fn all_calls(body: impl FnOnce()) -> Vec<String> {
         if !enters && entered.is_none() {
             continue;
         }
-        // The kernel knows in which registers they are.
-        // SAFETY: integers only, which the call writes.
-        let call = unsafe {
-            let mut call: libc::ptrace_syscall_info = std::mem::zeroed();
-            let length = size_of_val(&call);
-            assert!(libc::ptrace(libc::PTRACE_GET_SYSCALL_INFO, pid, length, &raw mut call) > 0);
-            call
-        };
+        let call = Stopped::look(pid);
         if !enters {
-            assert_eq!(call.op, libc::PTRACE_SYSCALL_INFO_EXIT);
-            // SAFETY: it is an end.
-            let result = unsafe { call.u.exit.sval };
             // What an older kernel has not is asked for once, and does not count.
-            calls.extend(entered.take().filter(|_| result != i64::from(-libc::ENOSYS)));
+            calls.extend(entered.take().filter(|_| call.result() != i64::from(-libc::ENOSYS)));
             continue;
         }
-        assert_eq!(call.op, libc::PTRACE_SYSCALL_INFO_ENTRY);
-        // SAFETY: it is a begin.
-        let (number, arguments) = unsafe { (call.u.entry.nr as i64, call.u.entry.args) };
+        let (number, arguments) = (call.number(), call.arguments());
         if number == MARK && arguments[0] == MARK_NUMBER {
             marks += 1;
         } else if marks == 1 {
@@ -746,7 +736,9 @@ fn files_for_slots_are_never_inherited() {
     if made.first().is_some_and(|call| call.starts_with("poll")) {
         made.remove(0);
     }
-    assert_eq!(made, ["openat2(0x80800)", "socket(0x80001)", "pipe2(0x80000)"]);
+    // Before Linux 5.6 there is no openat2.
+    made[0] = made[0].replace("openat2", "openat");
+    assert_eq!(made, ["openat(0x80800)", "socket(0x80001)", "pipe2(0x80000)"]);
 }
 
 #[test]

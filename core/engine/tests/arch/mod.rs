@@ -1,0 +1,44 @@
+//! In which of a traced thread's registers (`NT_PRSTATUS`) a system call stands. `PTRACE_GET_SYSCALL_INFO` would know, but not
+//! before Linux 5.3.
+
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
+#[cfg(target_arch = "aarch64")]
+use aarch64 as machine;
+#[cfg(target_arch = "x86_64")]
+use x86_64 as machine;
+
+/// A thread that is stopped at the begin or the end of a system call.
+pub struct Stopped([u64; machine::REGISTERS]);
+
+impl Stopped {
+    /// Looks at a thread that this one traces.
+    pub fn look(thread: libc::pid_t) -> Stopped {
+        const NT_PRSTATUS: libc::c_long = 1;
+        let mut registers = [0; machine::REGISTERS];
+        let mut room =
+            libc::iovec { iov_base: registers.as_mut_ptr().cast(), iov_len: size_of_val(&registers) };
+        // SAFETY: the kernel writes into the registers, as many as there is room for.
+        let done = unsafe { libc::ptrace(libc::PTRACE_GETREGSET, thread, NT_PRSTATUS, &raw mut room) };
+        assert_eq!((done, room.iov_len), (0, size_of_val(&registers)));
+        Stopped(registers)
+    }
+
+    /// The call's number, at its begin.
+    pub fn number(&self) -> i64 {
+        self.0[machine::NUMBER] as i64
+    }
+
+    /// Its arguments, at its begin.
+    pub fn arguments(&self) -> [u64; 6] {
+        machine::ARGUMENTS.map(|register| self.0[register])
+    }
+
+    /// What it answers, at its end.
+    pub fn result(&self) -> i64 {
+        self.0[machine::RESULT] as i64
+    }
+}
