@@ -3,6 +3,7 @@
 mod accept;
 mod echo;
 mod fio;
+mod growth;
 mod idle;
 mod meta;
 mod nop;
@@ -137,6 +138,7 @@ pub fn all() -> Vec<Box<dyn Benchmark>> {
         Box::new(send::Send::default()),
         Box::new(echo::Echo),
         Box::new(idle::Idle),
+        Box::new(growth::Growth),
         Box::new(trees::Trees::find()),
         Box::new(trees::Trees::du()),
         Box::new(uepoll::Http),

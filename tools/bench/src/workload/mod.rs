@@ -6,6 +6,7 @@ pub mod accept;
 mod arch;
 pub mod clock;
 pub mod echo;
+pub mod growth;
 pub mod idle;
 pub mod linked;
 pub mod meta;
@@ -120,6 +121,8 @@ pub enum Workload {
     Idle(idle::Args),
     /// Their other ends.
     IdleClient(idle::ClientArgs),
+    /// What an operation takes while there is much of something else.
+    Growth(growth::Args),
     /// A program that goes through a directory tree.
     Tree(trees::CommandArgs),
     /// The loop of plain calls that does so.
@@ -143,6 +146,7 @@ impl Workload {
             Self::UepollReady(args) => uepoll::ready(args)?,
             Self::Idle(args) => idle::run(args)?,
             Self::IdleClient(args) => return idle::keep(args),
+            Self::Growth(args) => growth::run(args)?,
             Self::Tree(args) => trees::run(args)?,
             Self::TreeLoop(args) => return trees::walk(args),
         };
