@@ -8,8 +8,10 @@ mod idle;
 mod meta;
 mod nop;
 mod send;
+mod start;
 mod trees;
 mod uepoll;
+mod wake;
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -139,6 +141,8 @@ pub fn all() -> Vec<Box<dyn Benchmark>> {
         Box::new(echo::Echo),
         Box::new(idle::Idle),
         Box::new(growth::Growth),
+        Box::new(start::Start),
+        Box::new(wake::Wake),
         Box::new(trees::Trees::find()),
         Box::new(trees::Trees::du()),
         Box::new(uepoll::Http),

@@ -15,8 +15,10 @@ mod provided;
 pub mod ring;
 pub mod send;
 mod sockets;
+pub mod start;
 pub mod trees;
 pub mod uepoll;
+pub mod wake;
 
 use std::time::Duration;
 
@@ -123,6 +125,10 @@ pub enum Workload {
     IdleClient(idle::ClientArgs),
     /// What an operation takes while there is much of something else.
     Growth(growth::Args),
+    /// A program that is started again and again.
+    Start(start::Args),
+    /// How soon completions are there.
+    Wake(wake::Args),
     /// A program that goes through a directory tree.
     Tree(trees::CommandArgs),
     /// The loop of plain calls that does so.
@@ -147,6 +153,8 @@ impl Workload {
             Self::Idle(args) => idle::run(args)?,
             Self::IdleClient(args) => return idle::keep(args),
             Self::Growth(args) => growth::run(args)?,
+            Self::Start(args) => start::run(args)?,
+            Self::Wake(args) => wake::run(args)?,
             Self::Tree(args) => trees::run(args)?,
             Self::TreeLoop(args) => return trees::walk(args),
         };
