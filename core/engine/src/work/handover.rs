@@ -4,7 +4,6 @@
 //! Locks, futexes and threads come by traits, and nothing here knows of rings: so the very code that runs is what the
 //! model checker runs (`core/engine/tests/handover_model.rs`).
 
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::ops::DerefMut;
 
@@ -13,7 +12,7 @@ use crate::os::sync::atomic::{AtomicU32, Ordering};
 use crate::os::sync::{Guard, Mutex};
 use crate::os::{self, CpuSet};
 pub use crate::process::credentials::Credentials;
-use crate::work::queue::take;
+use crate::work::backlog::Backlog;
 
 /// Threads of a squad for work that ends soon, unless the program says how many.
 const BOUNDED: u32 = 8;
@@ -137,7 +136,7 @@ struct Binding {
 
 /// Work and threads, under the lock.
 pub struct Pool<J: Job> {
-    queue: VecDeque<J>,
+    queue: Backlog<J>,
     running: Vec<Running<J>>,
     /// Hashes of work being done.
     hashes: Vec<u64>,
@@ -151,7 +150,7 @@ impl<J: Job> Pool<J> {
     /// No work and no threads.
     pub const fn new() -> Pool<J> {
         Pool {
-            queue: VecDeque::new(),
+            queue: Backlog::new(),
             running: Vec::new(),
             hashes: Vec::new(),
             squads: Vec::new(),
@@ -196,8 +195,7 @@ impl<J: Job> Pool<J> {
 
     /// Work that waits for workers of a class.
     fn waiting(&self, credentials: Credentials, class: usize) -> u32 {
-        let fits = |job: &&J| job.credentials() == credentials && job.class() == class;
-        self.queue.iter().filter(fits).count() as u32
+        self.queue.waiting(credentials, class)
     }
 
     /// Would one more worker have something to do, if `more` pieces were queued, and may there be one?
@@ -248,7 +246,7 @@ impl<J: Job> Pool<J> {
     /// Takes the next piece for a worker, its hash marked as busy.
     fn next(&mut self, credentials: Credentials, class: usize, seat: Option<&J::Seat>) -> Option<J> {
         let hashes = &self.hashes;
-        let mut job = take(&mut self.queue, |job| {
+        let mut job = self.queue.take(|job| {
             job.credentials() == credentials
                 && job.class() == class
                 && (job.hash() == 0 || !hashes.contains(&job.hash()))
@@ -332,7 +330,7 @@ impl<S: System> Handover<S> {
         // With the lock held: a reactor that ends looks at the queue afterwards.
         let by_reactor = !mine && self.system.reactor_has(credentials);
         let full = class == 0 && pool.queue.len() >= QUEUE;
-        if full || pool.queue.try_reserve(1).is_err() || pool.squad_or_new(credentials).is_none() {
+        if full || !pool.queue.reserve() || pool.squad_or_new(credentials).is_none() {
             return Err(job);
         }
         let needed = pool.needs_worker(&self.system, credentials, class, 1);
@@ -343,7 +341,7 @@ impl<S: System> Handover<S> {
             pool.sweep();
             return Err(job);
         }
-        pool.queue.push_back(job);
+        pool.queue.push(job);
         let sleepers = pool.sleepers_to_wake();
         drop(pool);
         self.call_workers(class, sleepers);
@@ -398,7 +396,7 @@ impl<S: System> Handover<S> {
 
     /// Takes a request's work back before anybody starts it.
     pub fn withdraw(&self, name: NameOf<S>) -> Option<S::Job> {
-        take(&mut self.pool.lock().queue, |job| job.name() == name)
+        self.pool.lock().queue.take(|job| job.name() == name)
     }
 
     /// Has the worker that is at a request come back, if it can be interrupted.
@@ -412,9 +410,10 @@ impl<S: System> Handover<S> {
     /// Takes any work that `fits`, for a caller with the `acting` credentials that waits anyway; never one that may take
     /// for ever, or that has its turn.
     pub fn steal(&self, acting: Credentials, fits: impl Fn(&S::Job) -> bool) -> Option<S::Job> {
-        take(&mut self.pool.lock().queue, |job| {
-            job.credentials() == acting && job.class() == 0 && job.hash() == 0 && fits(job)
-        })
+        self.pool
+            .lock()
+            .queue
+            .take(|job| job.credentials() == acting && job.class() == 0 && job.hash() == 0 && fits(job))
     }
 
     /// A worker: works until there is nothing to do for long, or the process has other credentials than when it began.
@@ -485,7 +484,7 @@ impl<S: System> Handover<S> {
         if let Some(index) = pool.hashes.iter().position(|&busy| busy == hash) {
             pool.hashes.swap_remove(index);
         }
-        let blocked = pool.queue.iter().any(|job| job.hash() == hash);
+        let blocked = pool.queue.has_hash(hash);
         let sleepers = pool.sleepers_to_wake();
         drop(pool);
         if blocked {

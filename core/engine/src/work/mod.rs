@@ -7,6 +7,7 @@
 //! operation's data included; the request itself stays under the ring's lock for others to look at.
 
 pub mod aio;
+mod backlog;
 pub mod exposure;
 pub mod handover;
 pub mod interrupt;

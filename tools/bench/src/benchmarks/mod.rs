@@ -3,12 +3,15 @@
 mod accept;
 mod echo;
 mod fio;
+mod growth;
 mod idle;
 mod meta;
 mod nop;
 mod send;
+mod start;
 mod trees;
 mod uepoll;
+mod wake;
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -137,6 +140,9 @@ pub fn all() -> Vec<Box<dyn Benchmark>> {
         Box::new(send::Send::default()),
         Box::new(echo::Echo),
         Box::new(idle::Idle),
+        Box::new(growth::Growth),
+        Box::new(start::Start),
+        Box::new(wake::Wake),
         Box::new(trees::Trees::find()),
         Box::new(trees::Trees::du()),
         Box::new(uepoll::Http),

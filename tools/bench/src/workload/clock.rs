@@ -14,6 +14,11 @@ pub fn process_cpu() -> Duration {
     read(libc::CLOCK_PROCESS_CPUTIME_ID).unwrap_or_default()
 }
 
+/// CPU time of the calling thread.
+pub fn thread_cpu() -> Duration {
+    read(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or_default()
+}
+
 /// CPU time of another process.
 pub fn cpu_of(process: u32) -> Result<Duration> {
     let mut clock = 0;

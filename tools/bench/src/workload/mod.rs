@@ -6,6 +6,7 @@ pub mod accept;
 mod arch;
 pub mod clock;
 pub mod echo;
+pub mod growth;
 pub mod idle;
 pub mod linked;
 pub mod meta;
@@ -14,8 +15,10 @@ mod provided;
 pub mod ring;
 pub mod send;
 mod sockets;
+pub mod start;
 pub mod trees;
 pub mod uepoll;
+pub mod wake;
 
 use std::time::Duration;
 
@@ -120,6 +123,12 @@ pub enum Workload {
     Idle(idle::Args),
     /// Their other ends.
     IdleClient(idle::ClientArgs),
+    /// What an operation takes while there is much of something else.
+    Growth(growth::Args),
+    /// A program that is started again and again.
+    Start(start::Args),
+    /// How soon completions are there.
+    Wake(wake::Args),
     /// A program that goes through a directory tree.
     Tree(trees::CommandArgs),
     /// The loop of plain calls that does so.
@@ -143,6 +152,9 @@ impl Workload {
             Self::UepollReady(args) => uepoll::ready(args)?,
             Self::Idle(args) => idle::run(args)?,
             Self::IdleClient(args) => return idle::keep(args),
+            Self::Growth(args) => growth::run(args)?,
+            Self::Start(args) => start::run(args)?,
+            Self::Wake(args) => wake::run(args)?,
             Self::Tree(args) => trees::run(args)?,
             Self::TreeLoop(args) => return trees::walk(args),
         };

@@ -211,6 +211,29 @@ impl Ring {
         Ok(())
     }
 
+    /// Registers these files, with the first in slot 0.
+    pub fn register_files(&self, files: &[i32]) -> Result<()> {
+        let opcode = io_uring_register_op::IORING_REGISTER_FILES as u32;
+        // SAFETY: as many descriptors as the count says, which live through the call.
+        let result = unsafe { register(self.descriptor, opcode, files.as_ptr().cast(), files.len() as u32) };
+        if result < 0 {
+            return Err(Failure::negative_errno("registering files", result));
+        }
+        Ok(())
+    }
+
+    /// Lets work that ends soon have so many workers.
+    pub fn limit_workers(&self, workers: u32) -> Result<()> {
+        let mut limits = [workers, 0];
+        let opcode = io_uring_register_op::IORING_REGISTER_IOWQ_MAX_WORKERS as u32;
+        // SAFETY: two entries, which live through the call.
+        let result = unsafe { register(self.descriptor, opcode, limits.as_mut_ptr().cast(), 2) };
+        if result < 0 {
+            return Err(Failure::negative_errno("limiting the workers", result));
+        }
+        Ok(())
+    }
+
     /// Registers a ring of provided buffers.
     pub fn register_provided(&self, buffers: &io_uring_buf_reg) -> Result<()> {
         let opcode = io_uring_register_op::IORING_REGISTER_PBUF_RING as u32;

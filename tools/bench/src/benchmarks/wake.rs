@@ -1,0 +1,71 @@
+//! How soon completions are there.
+
+use super::{About, Benchmark, Run, Side, run_workload};
+use crate::failure::Result;
+use crate::harness::launch::{Context, On};
+use crate::report::Outcome;
+use crate::report::verdict::{Bound, Check, Figure};
+
+const SIDES: [Side; 2] = [Side { name: "kernel", on: On::Kernel }, Side { name: "anyring", on: On::Anyring }];
+
+const FIRST: &str = "request";
+
+/// Names of the groups, and of what the workload does.
+const GROUPS: [(&str, &str); 3] =
+    [(FIRST, "first"), ("timeout, watched", "timeout"), ("poll of a pipe, watched", "poll")];
+
+/// How soon completions are there.
+pub struct Wake;
+
+impl Benchmark for Wake {
+    fn about(&self) -> About {
+        About {
+            name: "wake",
+            title: "the first request of a ring, and completions that nobody waits for in a call",
+            text: "`first in the process` and `first of a ring`: how long the call takes that submits the first request of a new ring, a \
+                   poll of a readable pipe, and waits for it. `watched`: the program looks at the completion ring's tail, and makes no \
+                   system call, until the completion is there: of a timeout that ends 1 ms after its submission, or of a poll of a pipe \
+                   to which another thread writes. Measured is the delay from the timeout's end, or from before the write.",
+            goal: "the first request of a ring takes at most 0.2 ms, a watched completion comes within 0.1 ms at the median",
+            baseline: "kernel",
+        }
+    }
+
+    fn sides(&self) -> &[Side] {
+        &SIDES
+    }
+
+    fn groups(&self, _quick: bool) -> Vec<String> {
+        GROUPS.map(|(name, _)| name.to_owned()).into()
+    }
+
+    fn run(&self, context: &Context, group: usize, side: usize, count: bool) -> Result<Run> {
+        let mut command = context.workload(SIDES[side].on, "wake");
+        command
+            .args(["--what", GROUPS[group].1])
+            .args(["--window-ms", &context.window().as_millis().to_string()]);
+        run_workload(context, command, count)
+    }
+
+    fn checks(&self, outcome: &Outcome) -> Vec<Check> {
+        vec![
+            Check::new("the first request, at the median", Bound::AtMost(200.0), medians(outcome, true))
+                .in_unit("µs"),
+            Check::new(
+                "delay of a completion that nobody waits for, at the median",
+                Bound::AtMost(100.0),
+                medians(outcome, false),
+            )
+            .in_unit("µs"),
+        ]
+    }
+}
+
+/// The median of each case on anyring, in microseconds: of first requests, or of the others.
+fn medians(outcome: &Outcome, first: bool) -> impl Iterator<Item = Figure> {
+    let cases = outcome.cases.iter().filter(move |case| case.name.ends_with(FIRST) == first);
+    cases.filter_map(|case| {
+        let latency = outcome.side(&case.name, "anyring")?.latency?;
+        Some(Figure::of(latency.median as f64 / 1e3, format!("{}: anyring", case.name)))
+    })
+}

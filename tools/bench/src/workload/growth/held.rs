@@ -1,0 +1,81 @@
+//! A worker that is busy for as long as we like: it writes from a page of memory that is not there.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use linux_raw_sys::io_uring::io_uring_op;
+
+use super::{ASYNC, LINK, memory_file, owned};
+use crate::failure::{Failure, Result};
+use crate::workload::memory;
+use crate::workload::ring::Ring;
+
+const PAGE: usize = 4096;
+const API: u64 = 0xc018_aa3f;
+const REGISTER: u64 = 0xc020_aa00;
+const ZERO: u64 = 0xc020_aa04;
+const VERSION: u64 = 0xaa;
+const MODE_MISSING: u64 = 1;
+
+/// Completions that it takes to hold a worker.
+pub const COMPLETIONS: usize = 2;
+
+/// A page that is given to whoever reads it only when we say so.
+pub struct Page {
+    faults: OwnedFd,
+    page: *mut u8,
+    file: OwnedFd,
+}
+
+impl Page {
+    pub fn new() -> Result<Self> {
+        let page = memory(PAGE)?;
+        // SAFETY: takes flags.
+        let faults = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
+        let faults = owned(faults as i32, "userfaultfd (root may use it)")?;
+        control(&faults, API, &mut [VERSION, 0, 0])?;
+        control(&faults, REGISTER, &mut [page as u64, PAGE as u64, MODE_MISSING, 0])?;
+        Ok(Self { faults, page, file: memory_file()? })
+    }
+
+    /// Has a worker write the page to a file, and returns when it waits for the page.
+    pub fn hold_worker(&self, ring: &mut Ring) -> Result<()> {
+        // What is linked behind a worker's request is a worker's, too.
+        let first = ring.request_or_submit()?;
+        first.opcode = io_uring_op::IORING_OP_FSYNC as u8;
+        first.flags = ASYNC | LINK;
+        first.fd = self.file.as_raw_fd();
+        let write = ring.request_or_submit()?;
+        write.opcode = io_uring_op::IORING_OP_WRITE as u8;
+        write.flags = ASYNC;
+        write.fd = self.file.as_raw_fd();
+        write.__bindgen_anon_2.addr = self.page as u64;
+        write.len = PAGE as u32;
+        ring.submit_and_wait(0)?;
+        let mut message = [0u64; 4];
+        // SAFETY: writes one message of ours.
+        let read = unsafe { libc::read(self.faults.as_raw_fd(), message.as_mut_ptr().cast(), 32) };
+        if read == 32 { Ok(()) } else { Err(Failure::errno("waiting for a worker")) }
+    }
+
+    /// Lets the worker go on.
+    pub fn give(&self) -> Result<()> {
+        control(&self.faults, ZERO, &mut [self.page as u64, PAGE as u64, 0, 0])
+    }
+
+    /// Takes the page away again.
+    pub fn take(&self) -> Result<()> {
+        // SAFETY: the page is ours, and its content means nothing.
+        match unsafe { libc::madvise(self.page.cast(), PAGE, libc::MADV_DONTNEED) } {
+            0 => Ok(()),
+            _ => Err(Failure::errno("taking a page away")),
+        }
+    }
+}
+
+fn control<const WORDS: usize>(faults: &OwnedFd, request: u64, argument: &mut [u64; WORDS]) -> Result<()> {
+    // SAFETY: the argument lives through the call, and has the size that the request's number names.
+    match unsafe { libc::ioctl(faults.as_raw_fd(), request as _, argument.as_mut_ptr()) } {
+        0 => Ok(()),
+        _ => Err(Failure::errno(format!("the request {request:#x} of userfaultfd"))),
+    }
+}

@@ -1,0 +1,62 @@
+//! READ at the position of a file.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use linux_raw_sys::io_uring::io_uring_op;
+
+use super::held::Page;
+use super::{expect, idle_file, memory_file, ring_with_polls};
+use crate::failure::{Failure, Result};
+use crate::workload::ring::Ring;
+use crate::workload::{Report, memory, repeat_for};
+
+const BYTES: usize = 64;
+/// Reads until the file is at its end.
+const READS: usize = 1024;
+
+pub fn run(size: usize, window: Duration) -> Result<Report> {
+    let (idle, file, page) = (idle_file()?, memory_file()?, Page::new()?);
+    // SAFETY: takes a descriptor and a length.
+    if unsafe { libc::ftruncate(file.as_raw_fd(), (BYTES * READS) as libc::off_t) } != 0 {
+        return Err(Failure::errno("making a file longer"));
+    }
+    let mut ring = ring_with_polls(size, &idle)?;
+    let engine = Some(ring.engine());
+    page.hold_worker(&mut ring)?;
+    // What came before the busy request of the chain.
+    let _ = ring.completion();
+    let (buffer, mut reads) = (memory(BYTES)?, 0);
+    let (measured, total_ops) = repeat_for(window, || {
+        if reads % READS == 0 {
+            rewind(&file)?;
+        }
+        reads += 1;
+        read(&mut ring, &file, buffer)?;
+        Ok(1)
+    })?;
+    page.give()?;
+    Ok(Report { engine, total_ops, copied: None, windows: vec![measured] })
+}
+
+fn rewind(file: &OwnedFd) -> Result<()> {
+    // SAFETY: takes plain numbers.
+    match unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_SET) } {
+        0 => Ok(()),
+        _ => Err(Failure::errno("lseek")),
+    }
+}
+
+fn read(ring: &mut Ring, file: &OwnedFd, buffer: *mut u8) -> Result<()> {
+    let request = ring.request_or_submit()?;
+    request.opcode = io_uring_op::IORING_OP_READ as u8;
+    request.fd = file.as_raw_fd();
+    request.__bindgen_anon_1.off = u64::MAX;
+    request.__bindgen_anon_2.addr = buffer as u64;
+    request.len = BYTES as u32;
+    ring.submit_and_wait(1)?;
+    match expect(ring)?.result {
+        result if result == BYTES as i32 => Ok(()),
+        other => Err(Failure::new(format!("a read of {BYTES} bytes returned {other}"))),
+    }
+}
