@@ -9,6 +9,7 @@ mod meta;
 mod nop;
 mod send;
 mod start;
+mod trace;
 mod trees;
 mod uepoll;
 mod wake;
@@ -143,6 +144,7 @@ pub fn all() -> Vec<Box<dyn Benchmark>> {
         Box::new(growth::Growth),
         Box::new(start::Start),
         Box::new(wake::Wake),
+        Box::new(trace::Trace),
         Box::new(trees::Trees::find()),
         Box::new(trees::Trees::du()),
         Box::new(uepoll::Http),

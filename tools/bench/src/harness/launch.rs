@@ -26,6 +26,10 @@ pub enum On {
     Linked,
     /// The same as [`On::Anyring`] with the patching of call sites switched off: every call of the ring traps.
     AnyringTrap,
+    /// The same as [`On::Anyring`] under `anyring trace`, which writes a file.
+    AnyringTraced,
+    /// The same as [`On::Kernel`] under `anyring trace`.
+    KernelTraced,
 }
 
 /// Everything that a benchmark needs to run its sides.
@@ -86,8 +90,9 @@ impl Context {
         match on {
             On::Plain | On::Denied | On::Linked => Ok(None),
             On::Kernel => Ok(self.kernel_ring.clone().err()),
-            On::Anyring | On::AnyringTrap if self.native_only => Ok(Some("--native-only".into())),
-            On::Anyring | On::AnyringTrap => {
+            _ if self.native_only => Ok(Some("--native-only".into())),
+            On::KernelTraced if self.kernel_ring.is_err() => Ok(self.kernel_ring.clone().err()),
+            On::Anyring | On::AnyringTrap | On::AnyringTraced | On::KernelTraced => {
                 let missing = ["anyring", "libanyring_preload.so"]
                     .into_iter()
                     .find(|name| !self.tools.join(name).exists());
@@ -105,12 +110,14 @@ impl Context {
         let mut command = match on {
             On::Plain | On::Kernel | On::Linked => command(program),
             On::Denied => self.denied(program),
+            // The user engine is asked for either way; a denied kernel makes sure of it.
             On::Anyring | On::AnyringTrap => {
-                // The user engine is asked for either way; a denied kernel makes sure of it.
-                let mut command = self.denied(&self.tools.join("anyring"));
+                let mut command = self.denied(&self.tool("anyring"));
                 command.args(["run", "--engine", "user", "--"]).arg(program);
                 command
             }
+            On::AnyringTraced => self.traced(self.denied(&self.tool("anyring")), "user", program),
+            On::KernelTraced => self.traced(command(&self.tool("anyring")), "kernel", program),
         };
         command.env_remove("LD_PRELOAD");
         for (name, _) in std::env::vars_os() {
@@ -122,6 +129,16 @@ impl Context {
             command.env("ANYRING_PATCH", "0");
         }
         command
+    }
+
+    /// `program` under `anyring trace`, on this engine.
+    fn traced(&self, mut anyring: Command, engine: &str, program: &Path) -> Command {
+        anyring
+            .args(["trace", "--engine", engine, "-o"])
+            .arg(self.scratch.join("trace"))
+            .arg("--")
+            .arg(program);
+        anyring
     }
 
     /// `program` with the kernel's io_uring denied, if that can be had.

@@ -194,8 +194,10 @@ fn run_checked(
     let side = &benchmark.sides()[side];
     let fits = match (side.on, run.report.engine) {
         (_, None) => true,
-        (On::Kernel, Some(engine)) => engine == Engine::Kernel,
-        (On::Anyring | On::AnyringTrap | On::Linked, Some(engine)) => engine == Engine::User,
+        (On::Kernel | On::KernelTraced, Some(engine)) => engine == Engine::Kernel,
+        (On::Anyring | On::AnyringTrap | On::AnyringTraced | On::Linked, Some(engine)) => {
+            engine == Engine::User
+        }
         (On::Plain | On::Denied, Some(_)) => false,
     };
     if !fits {
