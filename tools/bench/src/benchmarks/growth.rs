@@ -1,6 +1,8 @@
 //! What an operation takes among few and among many.
 
-use super::{About, Benchmark, Run, Side, run_workload};
+use std::time::Duration;
+
+use super::{About, Benchmark, Run, Side, run_within};
 use crate::failure::Result;
 use crate::harness::launch::{Context, On};
 use crate::report::verdict::{Bound, Check, Figure};
@@ -16,6 +18,9 @@ const LIVE: [usize; SIZES] = [100, 10_000, 1_000_000];
 const RINGS: [usize; SIZES] = [10, 100, 1000];
 /// The most is what fits into a completion ring.
 const QUEUED: [usize; SIZES] = [100, 10_000, 60_000];
+
+/// So much longer it may take, on a busy machine, until there are many, and until all of them have ended.
+const MAKING_MANY: Duration = Duration::from_secs(120);
 
 /// An operation, measured at some sizes.
 struct Operation {
@@ -81,7 +86,7 @@ impl Benchmark for Growth {
             .args(["--what", operation.what])
             .args(["--size", &operation.sizes[group % SIZES].to_string()])
             .args(["--window-ms", &context.window().as_millis().to_string()]);
-        run_workload(context, command, count)
+        run_within(context, command, count, context.limit() + MAKING_MANY)
     }
 
     fn checks(&self, outcome: &Outcome) -> Vec<Check> {
