@@ -16,6 +16,7 @@ mod wake;
 
 use std::io::Write;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 
@@ -154,8 +155,13 @@ pub fn all() -> Vec<Box<dyn Benchmark>> {
 
 /// Runs a command that prints a [`Report`].
 fn run_workload(context: &Context, command: Command, count: bool) -> Result<Run> {
+    run_within(context, command, count, context.limit())
+}
+
+/// The same with a time of its own to finish.
+fn run_within(context: &Context, command: Command, count: bool, limit: Duration) -> Result<Run> {
     let mut counter = count.then(Counter::start).flatten();
-    let finished = Process::start(command, &context.scratch, context.limit())?.finish()?;
+    let finished = Process::start(command, &context.scratch, limit)?.finish()?;
     let report =
         serde_json::from_str(&finished.output).doing(|| "understanding the report of a workload".into())?;
     Ok(Run { report, syscalls: counter.as_mut().map(Counter::count) })

@@ -29,9 +29,7 @@ pub struct Page {
 impl Page {
     pub fn new() -> Result<Self> {
         let page = memory(PAGE)?;
-        // SAFETY: takes flags.
-        let faults = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
-        let faults = owned(faults as i32, "userfaultfd (root may use it)")?;
+        let faults = new_faults()?;
         control(&faults, API, &mut [VERSION, 0, 0])?;
         control(&faults, REGISTER, &mut [page as u64, PAGE as u64, MODE_MISSING, 0])?;
         Ok(Self { faults, page, file: memory_file()? })
@@ -70,6 +68,13 @@ impl Page {
             _ => Err(Failure::errno("taking a page away")),
         }
     }
+}
+
+/// What tells of pages that are not there.
+pub fn new_faults() -> Result<OwnedFd> {
+    // SAFETY: takes flags.
+    let faults = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
+    owned(faults as i32, "userfaultfd, which takes root")
 }
 
 fn control<const WORDS: usize>(faults: &OwnedFd, request: u64, argument: &mut [u64; WORDS]) -> Result<()> {

@@ -55,6 +55,11 @@ enum What {
     Slab,
 }
 
+/// Can a worker be kept busy here, which some of the operations need?
+pub fn can_hold_workers() -> bool {
+    held::new_faults().is_ok()
+}
+
 /// Runs the workload.
 pub fn run(args: &Args) -> Result<Report> {
     let (size, window) = (args.size, Duration::from_millis(args.window_ms));
