@@ -11,6 +11,7 @@ mod backlog;
 pub mod exposure;
 pub mod handover;
 pub mod interrupt;
+mod on_files;
 pub mod pool;
 mod queue;
 pub mod renewal;
@@ -61,6 +62,10 @@ pub struct Work {
     pub sqe: Sqe,
     /// Its file, if it has one.
     pub fd: Fd,
+    /// The descriptor by which the program names that file.
+    named: Fd,
+    /// A worker has it or will have it, or had it.
+    handed_over: bool,
     /// What its operation keeps.
     pub data: OpData,
     /// It may take for ever.
@@ -97,6 +102,8 @@ impl Work {
     pub fn new(core: &mut Core, id: RequestId, long: bool) -> Work {
         let (ring, serial) = (core.ring(), core.serial());
         let lends = core.work().lends();
+        let named = named(&core[id]);
+        core.work_mut().begins(named);
         let request = &mut core[id];
         request.flags.clear(Flags::HANDED_OVER);
         // The kernel would do a transfer with the credentials of whoever submits it.
@@ -118,6 +125,8 @@ impl Work {
             id,
             sqe: request.sqe,
             fd: request.file.fd(),
+            named,
+            handed_over: false,
             data: core::mem::take(&mut request.data),
             long,
             whose: request.whose,
@@ -298,6 +307,7 @@ impl Core {
 
     /// Ends the request whose work is done.
     fn conclude(&mut self, work: &mut Work) {
+        self.work_mut().ends(work);
         let Some(request) = self.requests_mut().get_mut(work.id) else { return };
         debug_assert!(request.phase == Phase::Working, "work is done once");
         request.data = core::mem::take(&mut work.data);
@@ -344,6 +354,7 @@ impl Core {
             reactor::hear_of_close(self);
         }
         self.work_mut().goes_out(1);
+        self.work_mut().is_handed_over(&mut work);
         let request = &mut self[work.id];
         if let Err(errno) = own_file(request, &mut work) {
             work.refuse(errno);
@@ -384,6 +395,7 @@ impl Core {
     /// The request of a piece of work that is a step can take it now: this thread is the right one.
     pub fn take_step(&mut self, mut work: Piece, step: Step) {
         self.work_mut().comes_back(1);
+        self.work_mut().ends(&work);
         let closing = self.life().is_closing();
         let Some(request) = self.requests_mut().get_mut(work.id) else { return };
         request.data = core::mem::take(&mut work.data);
@@ -409,7 +421,7 @@ impl Core {
 
     fn follows_workers(&self, work: &Work) -> bool {
         let request = &self[work.id];
-        keeps_order(request.op.caps, work) && self.works_on(named(request), Flags::HANDED_OVER)
+        keeps_order(request.op.caps, work) && self.works_on(named(request), true)
     }
 
     /// What is offered holds its file from now on: the program may know what was consumed. What a thread has taken is that
@@ -433,15 +445,17 @@ impl Core {
 
     /// Is blocking work on `fd` queued or being done?
     pub fn has_work_on(&self, fd: Fd) -> bool {
-        (!self.work().is_empty() || self.work().out() > 0) && self.works_on(fd, Flags::default())
+        (!self.work().is_empty() || self.work().out() > 0) && self.works_on(fd, false)
     }
 
-    /// Is there blocking work on `fd`, with all of `flags`?
-    fn works_on(&self, fd: Fd, flags: Flags) -> bool {
-        self.requests().ids().any(|id| {
-            let request = &self[id];
-            let flagged = request.flags.with(flags) == request.flags;
-            request.phase == Phase::Working && flagged && named(request) == fd
+    /// Is there blocking work on `fd`; with `handed_over`, such that a worker has it or had it?
+    fn works_on(&self, fd: Fd, handed_over: bool) -> bool {
+        self.work().has_on(fd, handed_over).unwrap_or_else(|| {
+            self.requests().ids().map(|id| &self[id]).any(|request| {
+                request.phase == Phase::Working
+                    && (!handed_over || request.flags.has(Flags::HANDED_OVER))
+                    && named(request) == fd
+            })
         })
     }
 
@@ -457,6 +471,7 @@ impl Core {
         });
         let Some(mut work) = withdrawn else { return false };
         self.work_mut().forget_closing(id);
+        self.work_mut().ends(&work);
         let request = &mut self[id];
         request.data = core::mem::take(&mut work.data);
         request.phase = Phase::Prepared;

@@ -10,6 +10,7 @@ use crate::os::Fd;
 use crate::process::credentials::Credentials;
 use crate::request::{RequestId, Slab};
 use crate::wait::loan::{Loan, Posted};
+use crate::work::on_files::OnFiles;
 use crate::work::{Batch, Work, own_file};
 
 /// Pieces that the caller does between two looks at the ring.
@@ -34,6 +35,10 @@ pub struct WorkQueue {
     out: usize,
     /// What is done and has not been looked at.
     finished: VecDeque<Work>,
+    /// All of these, by descriptor.
+    on_files: OnFiles,
+    /// Those of them that a worker has, or had.
+    handed_over: OnFiles,
 }
 
 impl WorkQueue {
@@ -52,6 +57,31 @@ impl WorkQueue {
     #[inline]
     pub fn is_at_rest(&self) -> bool {
         self.queued.is_empty() && self.finished.is_empty()
+    }
+
+    /// There is blocking work on the file that the program names by `fd`.
+    pub(super) fn begins(&mut self, fd: Fd) {
+        self.on_files.add(fd);
+    }
+
+    /// A worker has this work.
+    pub(super) fn is_handed_over(&mut self, work: &mut Work) {
+        if !core::mem::replace(&mut work.handed_over, true) {
+            self.handed_over.add(work.named);
+        }
+    }
+
+    /// That work is none any more.
+    pub(super) fn ends(&mut self, work: &Work) {
+        self.on_files.remove(work.named);
+        if work.handed_over {
+            self.handed_over.remove(work.named);
+        }
+    }
+
+    /// Is there work on `fd`; with `handed_over`, such that a worker has it or had it? None where that is not known.
+    pub(super) fn has_on(&self, fd: Fd, handed_over: bool) -> Option<bool> {
+        if handed_over { self.handed_over.has(fd) } else { self.on_files.has(fd) }
     }
 
     /// Queues work. `at` tells how far the submission is that queues it.

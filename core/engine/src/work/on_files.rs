@@ -1,0 +1,78 @@
+//! How much blocking work there is on which descriptors: asked before a transfer at a file's position, so that the answer
+//! must not take longer the more requests there are.
+//!
+//! Numbers are counted in as many places as there are; of two numbers that share a place, only the first one's work is
+//! counted apart. Who asks then for the other gets no answer, and has to look at the requests.
+
+use crate::os::Fd;
+
+const PLACES: usize = 32;
+
+#[derive(Clone, Copy, Default)]
+struct Place {
+    fd: Fd,
+    /// Work on it.
+    count: u32,
+    /// Work on other numbers with this place.
+    others: u32,
+}
+
+/// Counts of work by descriptor.
+#[derive(Default)]
+pub struct OnFiles([Place; PLACES]);
+
+impl OnFiles {
+    fn place(&mut self, fd: Fd) -> &mut Place {
+        &mut self.0[fd as usize % PLACES]
+    }
+
+    /// There is a piece more on `fd`.
+    pub fn add(&mut self, fd: Fd) {
+        let place = self.place(fd);
+        if place.count == 0 && place.others == 0 {
+            place.fd = fd;
+        }
+        *(if place.fd == fd { &mut place.count } else { &mut place.others }) += 1;
+    }
+
+    /// There is a piece less that was [added](OnFiles::add).
+    pub fn remove(&mut self, fd: Fd) {
+        let place = self.place(fd);
+        let count = if place.fd == fd { &mut place.count } else { &mut place.others };
+        debug_assert!(*count > 0, "work ends once");
+        *count = count.saturating_sub(1);
+    }
+
+    /// Is there any on `fd`? None where that is not known.
+    pub fn has(&self, fd: Fd) -> Option<bool> {
+        let place = &self.0[fd as usize % PLACES];
+        if place.fd == fd { Some(place.count > 0) } else { (place.others == 0).then_some(false) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{OnFiles, PLACES};
+
+    #[test]
+    fn work_is_counted_by_descriptor() {
+        let (first, other, third) = (5, 5 + PLACES as i32, 5 + 2 * PLACES as i32);
+        let mut work = OnFiles::default();
+        assert_eq!(work.has(first), Some(false));
+        work.add(first);
+        work.add(first);
+        assert_eq!((work.has(first), work.has(other), work.has(6)), (Some(true), Some(false), Some(false)));
+        work.add(other);
+        work.remove(first);
+        assert_eq!((work.has(first), work.has(other), work.has(third)), (Some(true), None, None));
+        work.remove(first);
+        assert_eq!((work.has(first), work.has(other)), (Some(false), None));
+        // The place stays the first one's as long as others are counted there.
+        work.add(third);
+        work.remove(other);
+        work.remove(third);
+        assert_eq!((work.has(first), work.has(other)), (Some(false), Some(false)));
+        work.add(other);
+        assert_eq!((work.has(first), work.has(other), work.has(-1)), (Some(false), Some(true), Some(false)));
+    }
+}
