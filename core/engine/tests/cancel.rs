@@ -2,6 +2,10 @@
 
 mod common;
 
+use std::io::Write;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+
 use anyring_engine::abi::Sqe;
 use common::*;
 use io_uring_op::*;
@@ -358,4 +362,74 @@ fn returned_by_synchronous_cancellation() -> i32 {
     let returned = hear.recv_timeout(std::time::Duration::from_secs(20)).expect("the work has ended");
     assert_eq!(canceller.join().unwrap(), 1);
     returned
+}
+
+/// Files of several kinds, and another descriptor of each.
+fn files_with_others() -> Vec<[OwnedFd; 2]> {
+    let eventfd = || {
+        // SAFETY: a new descriptor, which is nobody else's.
+        unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) }
+    };
+    let socket = || OwnedFd::from(UnixDatagram::unbound().unwrap());
+    let files = [socket(), socket(), eventfd(), eventfd()];
+    files.into_iter().map(|file| [file.try_clone().unwrap(), file]).collect()
+}
+
+#[test]
+fn by_file_among_many() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 64, 0);
+        let files = files_with_others();
+        let poll = |user_data, file: &OwnedFd| Sqe {
+            fd: file.as_raw_fd(),
+            op_flags: POLLIN,
+            ..sqe(IORING_OP_POLL_ADD, user_data)
+        };
+        let by_file = |user_data, file: &OwnedFd, flags| Sqe {
+            fd: file.as_raw_fd(),
+            ..cancel(user_data, 0, IORING_ASYNC_CANCEL_FD | flags)
+        };
+        let polls: Vec<Sqe> = (1..).zip(&files).map(|(number, [file, _])| poll(number, file)).collect();
+        let mut all = collect(&mut ring, &polls, 0);
+        for (number, [_, other]) in (100..).zip(&files) {
+            all.extend(collect(&mut ring, &[by_file(number, other, 0)], 2));
+            all.extend(collect(&mut ring, &[by_file(number, other, 0)], 1));
+        }
+        // Their places have other requests now, some of which end before anybody asks for a file.
+        let [[first, _], [second, again], ..] = &files[..] else { unreachable!() };
+        let sqes = [poll(10, second), nop(11, 0), poll(12, second), poll(13, first)];
+        all.extend(collect(&mut ring, &sqes, 1));
+        all.extend(collect(&mut ring, &[by_file(14, again, IORING_ASYNC_CANCEL_ALL)], 3));
+        all.extend(collect(&mut ring, &[by_file(15, again, IORING_ASYNC_CANCEL_ALL)], 1));
+        all.extend(collect(&mut ring, &[cancel(16, 13, 0)], 2));
+        all.extend(collect(&mut ring, &[poll(17, first), by_file(18, first, 0)], 2));
+        all.sort_by_key(|cqe| cqe.user_data);
+        all
+    });
+}
+
+/// A request whose turn has not come has no file yet.
+#[test]
+fn by_a_file_that_comes_later() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 16, 0);
+        let (near, _far) = UnixStream::pair().unwrap();
+        let (other, mut far_of_other) = UnixStream::pair().unwrap();
+        let poll = |user_data, file: &UnixStream, flags| Sqe {
+            fd: file.as_raw_fd(),
+            op_flags: POLLIN,
+            flags,
+            ..sqe(IORING_OP_POLL_ADD, user_data)
+        };
+        let by_file =
+            |user_data| Sqe { fd: near.as_raw_fd(), ..cancel(user_data, 0, IORING_ASYNC_CANCEL_FD) };
+        let chain = [poll(1, &other, LINK), poll(2, &near, 0), by_file(3)];
+        let mut all = collect(&mut ring, &chain, 1);
+        far_of_other.write_all(b"x").unwrap();
+        all.extend(collect(&mut ring, &[], 1));
+        all.extend(collect(&mut ring, &[by_file(4)], 2));
+        all.extend(collect(&mut ring, &[by_file(5)], 1));
+        all.sort_by_key(|cqe| cqe.user_data);
+        all
+    });
 }

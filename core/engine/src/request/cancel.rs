@@ -62,7 +62,8 @@ impl Wanted {
                 || !self.has(IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_OP))
     }
 
-    fn matches(&self, core: &Core, id: RequestId) -> bool {
+    /// Does the request match? `last` is the last descriptor that was compared with the file, and what came of it.
+    fn matches(&self, core: &Core, id: RequestId, last: &mut Option<(Fd, bool)>) -> bool {
         let request = &core[id];
         if self.has(IORING_ASYNC_CANCEL_ANY) {
             return true;
@@ -72,7 +73,15 @@ impl Wanted {
             && (!self.has(IORING_ASYNC_CANCEL_FD)
                 || request.op.caps.has(Caps::FILE)
                     && request.file != FileHold::None
-                    && os::same_file(request.file.fd(), self.file))
+                    && self.is_of(request.file.fd(), last))
+    }
+
+    /// Is a request's descriptor one of the file? Many requests have the same.
+    fn is_of(&self, fd: Fd, last: &mut Option<(Fd, bool)>) -> bool {
+        match *last {
+            Some((known, same)) if known == fd => same,
+            _ => last.insert((fd, os::same_file(fd, self.file))).1,
+        }
     }
 }
 
@@ -93,10 +102,13 @@ impl Core {
     fn cancellable(&mut self, wanted: &Wanted) -> Vec<RequestId> {
         let mut candidates = if wanted.by_user_data() {
             self.requests_mut().named(wanted.question.user_data)
+        } else if wanted.has(IORING_ASYNC_CANCEL_FD) && !wanted.has(IORING_ASYNC_CANCEL_ANY) {
+            self.requests_mut().on_file(wanted.file, |request| request.op.caps.has(Caps::FILE))
         } else {
             self.requests().ids().collect()
         };
-        candidates.retain(|&id| wanted.matches(self, id));
+        let mut last = None;
+        candidates.retain(|&id| wanted.matches(self, id, &mut last));
         let mut found: Vec<(u8, RequestId)> =
             candidates.iter().filter_map(|&id| rank(self, id).map(|rank| (rank, id))).collect();
         found.sort_by_key(|&(rank, _)| rank);

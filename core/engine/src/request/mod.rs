@@ -11,6 +11,7 @@
 //!
 //! All of it happens under the ring's lock, but for the blocking attempt itself ([`crate::work`]).
 
+mod by_file;
 pub(crate) mod cancel;
 pub mod chaos;
 

@@ -4,8 +4,9 @@
 use alloc::vec::Vec;
 
 use crate::abi::{Errno, Sqe};
-use crate::os;
+use crate::os::{self, Fd};
 use crate::process::credentials::Whose;
+use crate::request::by_file::{ByFile, Look};
 use crate::request::data::OpData;
 use crate::request::index::Index;
 use crate::request::op::Op;
@@ -25,12 +26,24 @@ pub struct Slab {
     /// Notifications that stand nowhere here, but are requests all the same.
     beside: usize,
     index: Index,
+    by_file: ByFile,
+    /// One of these two is in use.
+    indexed: bool,
 }
 
 impl Slab {
     /// For requests of the operations in `table`.
     pub fn new(table: &'static Table) -> Slab {
-        Slab { table, slots: Vec::new(), free: Vec::new(), thread: 0, beside: 0, index: Index::default() }
+        Slab {
+            table,
+            slots: Vec::new(),
+            free: Vec::new(),
+            thread: 0,
+            beside: 0,
+            index: Index::default(),
+            by_file: ByFile::default(),
+            indexed: false,
+        }
     }
 
     /// The row of an opcode.
@@ -82,10 +95,30 @@ impl Slab {
         request.result = 0;
         request.events = 0;
         let id = RequestId { index, generation: request.generation };
+        if self.indexed {
+            self.index_new(index);
+        }
+        Ok(id)
+    }
+
+    #[inline(never)]
+    fn index_new(&mut self, index: u32) {
         if self.index.in_use() {
             self.index.add(index, self.slots[index as usize].sqe.user_data);
         }
-        Ok(id)
+        if self.by_file.in_use() {
+            self.by_file.add(index);
+        }
+    }
+
+    #[inline(never)]
+    fn index_ended(&mut self, index: u32) {
+        if self.index.in_use() {
+            self.index.remove(index);
+        }
+        if self.by_file.in_use() {
+            self.by_file.remove(index);
+        }
     }
 
     #[cold]
@@ -114,8 +147,8 @@ impl Slab {
             request.clean();
         }
         self.free.push(id.index);
-        if self.index.in_use() {
-            self.index.remove(id.index);
+        if self.indexed {
+            self.index_ended(id.index);
         }
     }
 
@@ -130,7 +163,8 @@ impl Slab {
 
     /// All that live and have this user data, newest first.
     pub fn named(&mut self, user_data: u64) -> Vec<RequestId> {
-        let Slab { slots, index, .. } = self;
+        let Slab { slots, index, indexed, .. } = self;
+        *indexed = true;
         let id = |at: u32| RequestId { index: at, generation: slots[at as usize].generation };
         let live = slots.iter().enumerate().filter(|(_, request)| request.live);
         let live = live.map(|(at, request)| (at as u32, request.sqe.user_data));
@@ -139,6 +173,21 @@ impl Slab {
         } else {
             live.filter(|&(_, of)| of == user_data).map(|(at, _)| id(at)).collect()
         }
+    }
+
+    /// All that live and may have this file, in their order; `takes_file` says of which operations that can be.
+    pub fn on_file(&mut self, file: Fd, takes_file: impl Fn(&Request) -> bool) -> Vec<RequestId> {
+        let Slab { slots, by_file, indexed, .. } = self;
+        *indexed = true;
+        let look = |at: u32| match &slots[at as usize] {
+            request if !request.live || !takes_file(request) => Look::Nothing,
+            request if request.file == FileHold::None => Look::Later,
+            request => Look::Has(request.file.fd()),
+        };
+        let known = (by_file.in_use() || by_file.build(slots.len() as u32)) && by_file.look(look);
+        let Some(found) = known.then(|| by_file.find(file)).flatten() else { return self.ids().collect() };
+        let id = |at: u32| RequestId { index: at, generation: slots[at as usize].generation };
+        found.into_iter().map(id).collect()
     }
 
     /// The request is about to be looked at: has the processor fetch what every request has.

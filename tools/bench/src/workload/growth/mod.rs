@@ -8,6 +8,7 @@ mod queue;
 mod slab;
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueEnum};
@@ -15,7 +16,7 @@ use linux_raw_sys::io_uring::{io_uring_op, io_uring_sqe_flags_bit as bit};
 
 use super::Report;
 use super::ring::{Completion, Ring};
-use crate::failure::{Failure, Result};
+use crate::failure::{Doing, Failure, Result};
 
 /// Requests that a ring takes at once.
 const ENTRIES: u32 = 4096;
@@ -75,8 +76,7 @@ pub fn run(args: &Args) -> Result<Report> {
 
 /// A file that never becomes readable.
 fn idle_file() -> Result<OwnedFd> {
-    // SAFETY: takes plain numbers.
-    owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) }, "eventfd")
+    Ok(UnixDatagram::unbound().doing(|| "making a socket".into())?.into())
 }
 
 /// A file in memory.
