@@ -603,13 +603,6 @@ pub fn both<T: PartialEq + std::fmt::Debug>(body: impl Fn(Engine) -> T) {
     }
 }
 
-/// What a receive answers that is to wait first, of what is no socket: Linux 7.2 looks at the file before the flag; those before, and
-/// the engine, at the flag before the file.
-pub fn waiting_first_without_a_socket(engine: Engine) -> i32 {
-    let looks = engine == Engine::Kernel && version::current() >= Version::new(7, 2);
-    if looks { -libc::ENOTSOCK } else { -libc::EAGAIN }
-}
-
 /// Does this machine's kernel give its io_uring?
 pub fn kernel_available() -> bool {
     // SAFETY: integers only.

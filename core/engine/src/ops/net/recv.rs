@@ -23,6 +23,7 @@ use crate::request::data::net::{Data, Transfer};
 use crate::request::op::{Caps, Code, Field, Op, Outcome, Quick, Tried};
 use crate::request::shown::{self, Kind, arg};
 use crate::request::unused::Unused;
+use crate::request::version;
 use crate::request::{Flags, Request, RequestId};
 use crate::ring::Core;
 use crate::ring::drive::readiness::{Known, SocketKind};
@@ -280,8 +281,9 @@ pub fn before(core: &mut Core, id: RequestId, fd: Fd) -> Option<Outcome> {
     if polls_first(core, id, fd, EPOLLIN) {
         let request = &core[id];
         let wait = Outcome::Wait(events(request));
-        // The kernel's RECV waits on any file, its RECVMSG looks first.
-        let looks = matches!(request.data, OpData::Net(Data::Message(_)));
+        // The kernel's RECVMSG looks first; its RECV waited on any file before 7.2.
+        let looks = matches!(request.data, OpData::Net(Data::Message(_)))
+            || version::current() >= version::SOCKET_FIRST;
         let refused = looks && core.readiness_mut().socket_kind(fd) == SocketKind::NoSocket;
         return Some(if refused { Errno::ENOTSOCK.into() } else { wait });
     }
