@@ -63,11 +63,33 @@ fn register_buffers(ring: &Ring, buffers: &[libc::iovec]) {
     assert_eq!(result, 0);
 }
 
-/// Takes what the socket's buffers hold, so that nothing can be sent any more.
+/// Takes what the socket's buffers hold, so that nothing can be sent any more: what is on its way when they are full makes room
+/// where it arrives.
 fn fill(stream: &TcpStream) {
     stream.set_nonblocking(true).unwrap();
-    while let Ok(1..) = (&mut &*stream).write(&[1; 1 << 16]) {}
+    let mut is_full = false;
+    while !is_full {
+        is_full = unacknowledged(stream) == 0;
+        while let Ok(1..) = (&mut &*stream).write(&[1; 1 << 16]) {
+            is_full = false;
+        }
+        std::thread::yield_now();
+    }
     stream.set_nonblocking(false).unwrap();
+}
+
+/// How many segments have not arrived yet.
+fn unacknowledged(stream: &TcpStream) -> u32 {
+    // struct tcp_info: tcpi_unacked is behind 8 bytes and 4 words.
+    let mut information = [0u32; 7];
+    let mut length = size_of_val(&information) as libc::socklen_t;
+    // SAFETY: the kernel writes as much as there is room for.
+    let result = unsafe {
+        let at = information.as_mut_ptr().cast();
+        libc::getsockopt(stream.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, at, &mut length)
+    };
+    assert_eq!(result, 0);
+    information[6]
 }
 
 #[test]
