@@ -7,7 +7,6 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 
 use anyring_engine::abi::Sqe;
-use anyring_engine::request::version::{self, Version};
 use common::*;
 use io_uring_op::*;
 use io_uring_register_op::*;
@@ -831,15 +830,6 @@ fn lists_have_numbers_up_to_a_bound() {
             };
             all.push(run(&mut ring, one));
             all.extend([65537, 65536, 1].map(|count| run(&mut ring, remove(group, count))));
-            // Of as many buffers as there are numbers, Linux 7.2 keeps all; those before, and the engine, all but the last.
-            if engine == Engine::Kernel
-                && version::current() >= Version::new(7, 2)
-                && (first, count) == (0, 65536)
-            {
-                let removed = &mut all[2].res;
-                assert_eq!(*removed, 65536);
-                *removed -= 1;
-            }
         }
         all
     });

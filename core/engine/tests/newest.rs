@@ -492,3 +492,77 @@ fn large_buffers() {
         assert_eq!(tries((1 << 30) + 4096), -libc::EFAULT);
     });
 }
+
+/// What is no socket is not waited for.
+#[test]
+fn a_receive_looks_whether_it_is_a_socket() {
+    each(|engine| {
+        let mut ring = Ring::new(engine, 4, 0);
+        let (read, _write) = std::io::pipe().unwrap();
+        let mut buffer = [0u8; 4];
+        let receive = Sqe {
+            fd: read.as_raw_fd(),
+            addr: buffer.as_mut_ptr().expose_provenance() as u64,
+            len: 4,
+            ioprio: IORING_RECVSEND_POLL_FIRST as u16,
+            ..sqe(IORING_OP_RECV, 1)
+        };
+        for op_flags in [0, libc::MSG_DONTWAIT as u32] {
+            assert_eq!(results(&ring.run(&[Sqe { op_flags, ..receive }])), [(1, -libc::ENOTSOCK)]);
+        }
+    });
+}
+
+/// Each number once.
+#[test]
+fn lists_of_as_many_buffers_as_there_are_numbers() {
+    each(|engine| {
+        let mut ring = Ring::new(engine, 4, 0);
+        let mut memory = vec![0u8; 1 << 16];
+        let addr = memory.as_mut_ptr().expose_provenance() as u64;
+        let provide = Sqe { fd: 1 << 16, addr, len: 1, ..sqe(IORING_OP_PROVIDE_BUFFERS, 1) };
+        assert_eq!(results(&ring.run(&[provide])), [(1, 0)]);
+        assert_eq!(results(&ring.run(&[Sqe { fd: 1, ..provide }])), [(1, -libc::EOVERFLOW)]);
+        let remove = Sqe { fd: 1 << 16, ..sqe(IORING_OP_REMOVE_BUFFERS, 2) };
+        assert_eq!(results(&ring.run(&[remove])), [(2, 1 << 16)]);
+    });
+}
+
+/// A zero-copy send of several pieces of one.
+#[test]
+fn zero_copy_sends_of_vectors_of_registered_buffers() {
+    const FIXED: u16 = IORING_RECVSEND_FIXED_BUF as u16;
+    const VECTORIZED: u16 = 1 << 5;
+    each(|engine| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let sender = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut receiver, _) = listener.accept().unwrap();
+        let mut ring = Ring::new(engine, 4, 0);
+        let mut memory = *b"registered";
+        let start = memory.as_mut_ptr();
+        let whole = libc::iovec { iov_base: start.cast(), iov_len: 10 };
+        let buffers = Register::IORING_REGISTER_BUFFERS;
+        assert_eq!(ring.register(buffers, (&raw const whole).cast(), 1), 0);
+        let piece = |from: usize, iov_len| libc::iovec { iov_base: start.wrapping_add(from).cast(), iov_len };
+        let send = |pieces: &[libc::iovec]| Sqe {
+            fd: sender.as_raw_fd(),
+            addr: pieces.as_ptr().expose_provenance() as u64,
+            len: pieces.len() as u32,
+            ioprio: FIXED | VECTORIZED,
+            ..sqe(IORING_OP_SEND_ZC, 1)
+        };
+        let pieces = [piece(8, 2), piece(0, 3)];
+        ring.push(send(&pieces));
+        assert_eq!(ring.enter(1, 2), 1);
+        assert_eq!(results(&ring.reap_all()), [(1, 5), (1, 0)]);
+        let mut received = [0; 5];
+        receiver.read_exact(&mut received).unwrap();
+        assert_eq!(&received, b"edreg");
+        // Not all of it, or nothing, lies in the buffer.
+        for pieces in [[piece(0, 3), piece(8, 3)], [piece(0, 3), piece(8, 0)]] {
+            ring.push(send(&pieces));
+            assert_eq!(ring.enter(1, 2), 1);
+            assert_eq!(results(&ring.reap_all()), [(1, -libc::EFAULT), (1, 0)]);
+        }
+    });
+}

@@ -760,17 +760,27 @@ fn refused_controls() {
         let mut counted = good;
         let counted = register(engine, receiver.ring.fd, CONTROL, from_mut(&mut counted).cast(), 1);
         assert_eq!(counted, -libc::EINVAL);
-        // A descriptor that the program does not hear of is none.
-        let read_only = Pages::new(1);
-        // SAFETY: this test's own page.
-        unsafe {
-            read_only.0.cast::<Control>().write(Control { operation: EXPORT, ..good });
-            libc::mprotect(read_only.0.cast(), page_bytes(), libc::PROT_READ);
-        }
-        let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-        let before = open();
-        assert_eq!(register(engine, receiver.ring.fd, CONTROL, read_only.0.cast(), 0), -libc::EFAULT);
-        assert!(open() <= before);
+    });
+}
+
+/// In a process whose descriptors are not those of other tests.
+#[test]
+fn a_descriptor_that_the_program_does_not_hear_of_is_none() {
+    each(|engine| {
+        let pid = child(|| {
+            let receiver = Receiver::new(engine, 4, 8);
+            let read_only = Pages::new(1);
+            // SAFETY: this test's own page.
+            unsafe {
+                read_only.0.cast::<Control>().write(Control { operation: EXPORT, ..Control::default() });
+                libc::mprotect(read_only.0.cast(), page_bytes(), libc::PROT_READ);
+            }
+            let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+            let before = open();
+            let result = register(engine, receiver.ring.fd, CONTROL, read_only.0.cast(), 0);
+            (result, open()) == (-libc::EFAULT, before)
+        });
+        assert_eq!(ended(pid), 0);
     });
 }
 

@@ -47,7 +47,8 @@ pub struct Requests {
     draining: usize,
 }
 
-fn skips(sqe: &Sqe) -> bool {
+/// Does its success have no CQE?
+pub fn skips(sqe: &Sqe) -> bool {
     u32::from(sqe.flags) & IOSQE_CQE_SKIP_SUCCESS != 0
 }
 
@@ -105,6 +106,11 @@ impl Requests {
     /// Whether a CQE can be about one of them.
     pub fn has(&self, cqe: &Cqe) -> bool {
         self.find(cqe).is_some()
+    }
+
+    /// Whether one of them waits for a CQE that this can be: one that tells of failures only does not.
+    pub fn expect(&self, cqe: &Cqe) -> bool {
+        self.find(cqe).is_some_and(|key| !skips(&self.known[&key].sqe))
     }
 
     /// CQEs were lost: some of those that are known may be done.

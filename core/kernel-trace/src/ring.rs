@@ -18,7 +18,7 @@ use linux_raw_sys::io_uring::{
 use crate::buffers::Buffers;
 use crate::files::Files;
 use crate::memory::Memory;
-use crate::requests::Requests;
+use crate::requests::{Requests, skips};
 
 /// When a ring is looked at.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -57,6 +57,8 @@ pub struct Ring {
     promised: u32,
     /// Where each submission begins at the first SQE: how many the last call took. The queue does not say.
     rewound: u32,
+    /// Up to this position CQEs said that SQEs were taken, before the kernel itself did.
+    foretold: Option<u32>,
     /// CQEs before this position were told, or cannot be.
     found: u32,
     /// The last request's number.
@@ -95,6 +97,7 @@ impl Ring {
             queued: VecDeque::new(),
             promised: 0,
             rewound: 0,
+            foretold: None,
             found: 0,
             serial: 0,
             chain: false,
@@ -262,9 +265,13 @@ impl Ring {
     fn tell_taken(&mut self, until: u32) {
         // What moves backwards is not the kernel's word.
         if until.wrapping_sub(self.taken) > i32::MAX as u32 {
+            if self.foretold == Some(self.taken) && self.is_submitting() {
+                return;
+            }
             self.taken = until;
             self.queued.clear();
         }
+        self.foretold = None;
         while self.taken != until {
             match self.queued.front() {
                 Some(queued) if queued.position == self.taken => {
@@ -353,7 +360,7 @@ impl Ring {
 
     /// Tells of a CQE, with which so many wait to be reaped: none where the program has reaped it.
     fn tell_completion(&mut self, cqe: &Cqe, ready: u32, when: When) {
-        if !self.requests.has(cqe) {
+        if !self.requests.expect(cqe) {
             self.take_word_of(cqe);
         }
         let mut about = self.requests.complete(cqe);
@@ -380,17 +387,29 @@ impl Ring {
         outside::tell_completion(self.number, about.serial, cqe, about.marks | when_found, ready, filled);
     }
 
-    /// A CQE that is about no request may be about one that the kernel is taking this moment: it says so of a batch at the
-    /// end.
+    /// A CQE that no request is known to wait for may be about one that the kernel is taking this moment: it says so of a batch at
+    /// the end.
     fn take_word_of(&mut self, cqe: &Cqe) {
-        let is_meant =
-            |queued: &Queued| queued.seen.as_ref().is_some_and(|seen| seen.sqe().user_data == cqe.user_data);
-        if self.promised > 0 || self.is_polled() {
-            let behind = |queued: &Queued| queued.position.wrapping_add(queued.places);
-            if let Some(end) = self.queued.iter().find(|queued| is_meant(queued)).map(behind) {
-                self.tell_taken(end);
-            }
+        if !self.is_submitting() {
+            return;
         }
+        let bears = |seen: &Seen| seen.sqe().user_data == cqe.user_data;
+        // One that tells of failures only is the less likely one.
+        let succeeds = |seen: &Seen| bears(seen) && !skips(seen.sqe());
+        let first = |is_meant: &dyn Fn(&Seen) -> bool| {
+            self.queued.iter().find(|queued| queued.seen.as_ref().is_some_and(is_meant))
+        };
+        let fails = || if self.requests.has(cqe) { None } else { first(&bears) };
+        if let Some(queued) = first(&succeeds).or_else(fails) {
+            let end = queued.position.wrapping_add(queued.places);
+            self.tell_taken(end);
+            self.foretold = Some(end);
+        }
+    }
+
+    /// May the kernel be taking SQEs this moment?
+    fn is_submitting(&self) -> bool {
+        self.promised > 0 || self.is_polled()
     }
 }
 
@@ -401,7 +420,7 @@ mod tests {
     use super::*;
     use alloc::boxed::Box;
     use alloc::vec::Vec;
-    use anyring_engine::abi::{IORING_OP_NOP128, IORING_SETUP_SQE_MIXED, Sqe};
+    use anyring_engine::abi::{IORING_OP_NOP128, IORING_SETUP_SQE_MIXED, IOSQE_CQE_SKIP_SUCCESS, Sqe};
     use anyring_engine::request::trace;
     use anyring_mapping::SharedFile;
     use anyring_trace::buffer::{self, Buffer};
@@ -525,6 +544,36 @@ mod tests {
         queues.set(SQ_HEAD, 5);
         ring.call_ends(4, 4);
         assert_eq!((ring.serial, known(&ring, 0..10)), (4, [1, 2, 3, 4].into()));
+    }
+
+    /// CQEs are posted while a batch is taken, which the kernel says of at the end.
+    #[test]
+    fn completions_before_the_end_of_a_batch() {
+        for looks in 1..3 {
+            let mut queues = Queues::new(&[(NOP, 7), (NOP, 7), (NOP, 7), (NOP, 8)]);
+            for place in 0..2 {
+                queues.sqes[place].flags = IOSQE_CQE_SKIP_SUCCESS as u8;
+            }
+            let mut ring = queues.ring(0);
+            queues.set(SQ_TAIL, 4);
+            ring.call_begins(1);
+            queues.set(SQ_HEAD, 1);
+            ring.call_ends(1, 1);
+            ring.call_begins(3);
+            queues.set(CQES, 7);
+            queues.set(CQ_TAIL, 1);
+            for _ in 0..looks {
+                ring.look(When::Later);
+            }
+            assert_eq!((ring.serial, ring.requests.due()), (3, 0));
+            queues.set(SQ_HEAD, 4);
+            ring.call_ends(3, 3);
+            assert_eq!((ring.serial, ring.requests.due()), (4, 1));
+            // The program moves the kernel's word back.
+            queues.set(SQ_HEAD, 2);
+            ring.look(When::Later);
+            assert_eq!(ring.taken, 2);
+        }
     }
 
     /// Each submission begins at the first place; what was taken, the call says alone.

@@ -1,5 +1,9 @@
 //! Questions that may end the process that asks them: a seccomp filter of somebody else's may kill whoever makes a call.
 
+use core::ffi::CStr;
+
+use linux_raw_sys::general::O_RDONLY;
+
 use crate::sys;
 
 /// Whether the process has a seccomp filter, its own or one that it began with.
@@ -23,17 +27,47 @@ pub enum Answer {
 /// Whether the next child of this process begins a PID namespace (`unshare --pid`): it is to be the program's own, for the
 /// namespace takes no more processes once its first has ended.
 pub fn next_child_begins_a_namespace() -> bool {
-    let link = c"/proc/thread-self/ns/pid_for_children";
-    // The link is there, and leads nowhere until the namespace has a process.
-    sys::read_link(link, &mut [0; 64]) == -(linux_raw_sys::errno::ENOENT as isize) && sys::is_link(link)
+    let mut theirs = [0; 64];
+    match sys::read_link(CHILDREN, &mut theirs) {
+        // Up to Linux 6.18 at least, the link is there, and leads nowhere until the namespace has a process.
+        NOWHERE => sys::is_link(CHILDREN),
+        // In Linux 7.2 it leads there at once.
+        1.. => theirs != own_namespace() && !namespace_has_a_process(),
+        _ => false,
+    }
 }
 
 /// Whether children of this process are in another PID namespace than the process, which they cannot name.
 pub fn children_are_elsewhere() -> bool {
-    let (mut own, mut theirs) = ([0; 64], [0; 64]);
-    let own_length = sys::read_link(c"/proc/thread-self/ns/pid", &mut own);
-    let length = sys::read_link(c"/proc/thread-self/ns/pid_for_children", &mut theirs);
-    next_child_begins_a_namespace() || own_length > 0 && length > 0 && own != theirs
+    let (own, mut theirs) = (own_namespace(), [0; 64]);
+    let length = sys::read_link(CHILDREN, &mut theirs);
+    next_child_begins_a_namespace() || own != [0; 64] && length > 0 && own != theirs
+}
+
+/// The PID namespace of this process's children.
+const CHILDREN: &CStr = c"/proc/thread-self/ns/pid_for_children";
+/// What reading a link answers that leads nowhere.
+const NOWHERE: isize = -(linux_raw_sys::errno::ENOENT as isize);
+
+/// The name of this process's PID namespace; zeros where it cannot be had.
+fn own_namespace() -> [u8; 64] {
+    let mut name = [0; 64];
+    sys::read_link(c"/proc/thread-self/ns/pid", &mut name);
+    name
+}
+
+/// Whether the PID namespace of this process's children has its first process. Where that is not to be learned, it has none.
+fn namespace_has_a_process() -> bool {
+    const NOT_KNOWN: isize = -(linux_raw_sys::errno::ENOTTY as isize);
+    // SAFETY: the path is a string.
+    let namespace = unsafe { sys::open(CHILDREN.as_ptr().cast(), O_RDONLY, 0) };
+    if namespace < 0 {
+        return false;
+    }
+    let first = sys::process_in_namespace(namespace, 1);
+    sys::close(namespace);
+    // Kernels that do not know this question (before 6.11) show no namespace without a process.
+    first > 0 || first == NOT_KNOWN
 }
 
 /// The answer to a question that makes system calls. Under a filter a child asks: `question` may make system calls and use

@@ -289,6 +289,20 @@ pub fn has_attribute(fd: i32, name: &core::ffi::CStr) -> bool {
     }
 }
 
+/// The number that a process has here which has the number `process` in the PID namespace of this descriptor; a negative errno
+/// on failure.
+pub fn process_in_namespace(namespace: i32, process: usize) -> isize {
+    // linux/nsfs.h
+    const NS_GET_TGID_FROM_PIDNS: usize = 0x8004_b707;
+    // SAFETY: a question whose argument is a number.
+    unsafe {
+        arch::syscall(
+            raw::__NR_ioctl as usize,
+            [namespace as usize, NS_GET_TGID_FROM_PIDNS, process, 0, 0, 0],
+        )
+    }
+}
+
 /// Whether a path names a symbolic link, wherever that leads.
 pub fn is_link(path: &core::ffi::CStr) -> bool {
     let mut status = core::mem::MaybeUninit::<raw::stat>::uninit();

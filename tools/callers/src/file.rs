@@ -15,12 +15,20 @@ use object::{Object, ObjectSection, ObjectSegment, SegmentFlags};
 /// One of them.
 pub struct CodeFile {
     path: PathBuf,
-    /// Where its code lies in the file, and in memory before it is moved.
-    code: Vec<(Range<u64>, u64)>,
+    code: Vec<Code>,
     sections: ExplicitModuleSectionInfo<Rc<[u8]>>,
     /// Where its debug information is.
     debug: PathBuf,
     loader: OnceCell<Option<Loader>>,
+}
+
+/// A segment with code.
+struct Code {
+    range: Range<u64>,
+    /// Where it lies in memory before it is moved.
+    address: u64,
+    /// Its alignment, which is that of the largest pages it is made for.
+    align: u64,
 }
 
 impl CodeFile {
@@ -33,7 +41,7 @@ impl CodeFile {
         let is_code = |flags| matches!(flags, SegmentFlags::Elf { p_flags } if p_flags & PF_X != 0);
         let code = object.segments().filter(|segment| is_code(segment.flags())).map(|segment| {
             let (offset, length) = segment.file_range();
-            (offset..offset + length, segment.address())
+            Code { range: offset..offset + length, address: segment.address(), align: segment.align() }
         });
         let debug = if object.section_by_name(".debug_info").is_some() { None } else { separate(&object) };
         Some(CodeFile {
@@ -47,12 +55,7 @@ impl CodeFile {
 
     /// The address, before the file is moved, of code that is mapped from an offset on.
     pub fn address_of(&self, offset: u64) -> Option<u64> {
-        const PAGE: u64 = 4096;
-        // Whole pages are mapped, with what stands before the code in the first.
-        let page = |range: &Range<u64>| range.start - range.start % PAGE;
-        let (range, address) =
-            self.code.iter().find(|(range, _)| (page(range)..range.end).contains(&offset))?;
-        Some(address.wrapping_sub(range.start).wrapping_add(offset))
+        address_of(&self.code, offset)
     }
 
     /// What unwinds frames of its code, which lies in this range, moved by `bias`.
@@ -89,6 +92,15 @@ impl CodeFile {
     }
 }
 
+fn address_of(code: &[Code], offset: u64) -> Option<u64> {
+    let exact = code.iter().find(|code| code.range.contains(&offset));
+    // Whole pages are mapped, with what stands before the code in the first.
+    let begin = |code: &Code| code.range.start - code.range.start % code.align.max(1);
+    let code =
+        exact.or_else(|| code.iter().find(|code| (begin(code)..code.range.start).contains(&offset)))?;
+    Some(code.address.wrapping_sub(code.range.start).wrapping_add(offset))
+}
+
 /// A path without its directories.
 fn last(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
@@ -119,4 +131,20 @@ fn separate(object: &object::File<'_>) -> Option<PathBuf> {
     let (directory, name) = digits.split_at_checked(2)?;
     let path = PathBuf::from(format!("/usr/lib/debug/.build-id/{directory}/{name}.debug"));
     path.exists().then_some(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_is_mapped_from_the_beginning_of_its_page() {
+        let code = |range, address| Code { range, address, align: 0x10000 };
+        let code = [code(0x1_3100..0x1_5000, 0x2_3100), code(0x1_5000..0x1_6000, 0x4_5000)];
+        // With pages of 4 KiB, of 16 KiB, of 64 KiB.
+        for (offset, address) in [(0x1_3000, 0x2_3000), (0x1_0000, 0x2_0000), (0x1_5000, 0x4_5000)] {
+            assert_eq!(address_of(&code, offset), Some(address));
+        }
+        assert_eq!((address_of(&code, 0xffff), address_of(&code, 0x1_6000)), (None, None));
+    }
 }

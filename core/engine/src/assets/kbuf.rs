@@ -30,8 +30,6 @@ const MOST_BUNDLED: u16 = 256;
 const ENTRY: u64 = 16;
 /// Where the tail lies in the ring: it overlays a field of the first entry that is not used.
 const TAIL: u64 = 14;
-/// Buffers of one list.
-const MAX_LIST: usize = u16::MAX as usize;
 
 /// A ring's buffer groups.
 #[derive(Default)]
@@ -418,6 +416,8 @@ pub struct Provision {
     pub first: u16,
     /// How many.
     pub count: u32,
+    /// As many buffers a list holds.
+    pub most: usize,
 }
 
 /// Where the entries of a buffer ring lie.
@@ -450,7 +450,7 @@ impl BufferGroups {
     pub fn provide(&mut self, provision: &Provision) -> Result<(), Errno> {
         let group = self.groups.entry(provision.group).or_insert_with(|| Group::List(VecDeque::new()));
         let Group::List(list) = group else { return Err(Errno::EINVAL) };
-        let count = (provision.count as usize).min(MAX_LIST.saturating_sub(list.len()));
+        let count = (provision.count as usize).min(provision.most.saturating_sub(list.len()));
         if count == 0 {
             return Err(Errno::EOVERFLOW);
         }

@@ -7,6 +7,7 @@ use crate::request::RequestId;
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
 use crate::request::shown::{Kind, arg};
 use crate::request::unused::Unused;
+use crate::request::version;
 use crate::ring::Core;
 
 /// Buffers are numbered with 16 bits.
@@ -64,6 +65,7 @@ fn provision(sqe: &Sqe) -> Provision {
         length: sqe.len,
         first: sqe.off as u16,
         count: sqe.fd as u32,
+        most: MOST as usize - usize::from(version::current() < version::WHOLE_LISTS),
     }
 }
 

@@ -449,8 +449,15 @@ pub const RULES_APART: Version = Version::new(7, 0);
 /// The version from which on a registration of a queue of zero-copy receives is told how long its pages are.
 pub const TELLS_PAGES: Version = Version::new(7, 0);
 
-/// The version from which on the socket of a SENDMSG_ZC is looked at before its registered buffers.
+/// The version from which on the socket of a SENDMSG_ZC is looked at before its registered buffers, and that of a RECV before it
+/// waits.
 pub const SOCKET_FIRST: Version = Version::new(7, 2);
+
+/// The version from which on SEND_ZC takes a vector of registered buffers.
+pub const SENDS_REGISTERED_VECTORS: Version = Version::new(7, 2);
+
+/// The version from which on a list of provided buffers holds as many as there are numbers.
+pub const WHOLE_LISTS: Version = Version::new(7, 2);
 
 /// The version from which on registered buffers may be longer than 1 GiB.
 pub const LONG_BUFFERS: Version = Version::new(7, 2);

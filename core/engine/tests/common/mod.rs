@@ -198,6 +198,7 @@ unsafe impl Sync for Missing {}
 unsafe impl Send for Missing {}
 
 impl Missing {
+    /// So much of it tests use: pages are as long at least.
     pub const LENGTH: u32 = 4096;
 
     /// `None` where the system has no such pages.
@@ -214,9 +215,10 @@ impl Missing {
             assert_eq!(libc::ioctl(userfault, UFFDIO_API, api.as_mut_ptr()), 0);
             let (protection, flags) =
                 (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-            let page = libc::mmap(std::ptr::null_mut(), Missing::LENGTH as usize, protection, flags, -1, 0)
-                .cast::<u8>();
-            let mut range = [page as u64, u64::from(Missing::LENGTH), 1, 0];
+            let page =
+                libc::mmap(std::ptr::null_mut(), anyring_engine::os::page_bytes(), protection, flags, -1, 0)
+                    .cast::<u8>();
+            let mut range = [page as u64, anyring_engine::os::page_bytes() as u64, 1, 0];
             assert_eq!(libc::ioctl(userfault, UFFDIO_REGISTER, range.as_mut_ptr()), 0);
             Some(Missing { userfault, page })
         }
@@ -236,8 +238,9 @@ impl Missing {
     /// Whoever waits for the page finds it full of `1`.
     pub fn give(&self) {
         const UFFDIO_COPY: u64 = 0xc028_aa03;
-        let content = [b'1'; Missing::LENGTH as usize];
-        let mut copy = [self.page as u64, content.as_ptr() as u64, u64::from(Missing::LENGTH), 0, 0];
+        let content = vec![b'1'; anyring_engine::os::page_bytes()];
+        let mut copy =
+            [self.page as u64, content.as_ptr() as u64, anyring_engine::os::page_bytes() as u64, 0, 0];
         // SAFETY: fills a page that nobody has yet.
         assert_eq!(unsafe { libc::ioctl(self.userfault, UFFDIO_COPY, copy.as_mut_ptr()) }, 0);
     }
@@ -248,7 +251,7 @@ impl Drop for Missing {
         // SAFETY: both are ours, and nobody uses them any more.
         unsafe {
             libc::close(self.userfault);
-            libc::munmap(self.page.cast(), Missing::LENGTH as usize);
+            libc::munmap(self.page.cast(), anyring_engine::os::page_bytes());
         }
     }
 }
@@ -601,13 +604,6 @@ pub fn both<T: PartialEq + std::fmt::Debug>(body: impl Fn(Engine) -> T) {
     if kernel_available() {
         assert_eq!(user, body(Engine::Kernel), "user engine (left) and kernel (right) agree");
     }
-}
-
-/// What a receive answers that is to wait first, of what is no socket: Linux 7.2 looks at the file before the flag; those before, and
-/// the engine, at the flag before the file.
-pub fn waiting_first_without_a_socket(engine: Engine) -> i32 {
-    let looks = engine == Engine::Kernel && version::current() >= Version::new(7, 2);
-    if looks { -libc::ENOTSOCK } else { -libc::EAGAIN }
 }
 
 /// Does this machine's kernel give its io_uring?

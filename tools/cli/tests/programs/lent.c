@@ -9,9 +9,10 @@
 
 #define REGISTER_PBUF_RING 22
 #define DEFERS (1u << 12 | 1u << 13)
-#define PAGE 4096
+#define PAGE page_bytes
 
 static struct ring ring;
+static int page_bytes;
 
 static struct io_uring_sqe *on(uint8_t opcode, uint64_t user_data, int fd, const void *memory, unsigned length) {
     struct io_uring_sqe *entry = ring_entry(&ring, opcode, user_data);
@@ -141,7 +142,7 @@ static void care(void) {
 }
 
 static void filled(void) {
-    static struct io_uring_buf entries[8] __attribute__((aligned(PAGE)));
+    struct io_uring_buf *entries = (void *)pages(PAGE);
     static char memory[8][32];
     char first[4], second[32], name[64], received[32];
     int ends[2], sockets[2];
@@ -188,6 +189,7 @@ static void filled(void) {
 }
 
 int main(int count, char **arguments) {
+    page_bytes = sysconf(_SC_PAGESIZE);
     CHECK(count > 1 && ring_open_with(&ring, 32, 0, DEFERS) == 0);
     if (!strcmp(arguments[1], "harm"))
         harm();

@@ -609,7 +609,8 @@ static void eventfd_late(void) {
 static void bundle(void) {
     enum { COUNT = 8, LENGTH = 16 };
     static char memory[COUNT][LENGTH], wanted[ROUNDS * LENGTH], got[ROUNDS * LENGTH];
-    static struct io_uring_buf group[COUNT] __attribute__((aligned(4096)));
+    /* Pages are as long at most. */
+    static struct io_uring_buf group[COUNT] __attribute__((aligned(65536)));
     struct io_uring_buf_reg registration = {.ring_addr = (uint64_t)group, .ring_entries = COUNT, .bgid = 7};
     CHECK(syscall(SYS_io_uring_register, ring.fd, IORING_REGISTER_PBUF_RING, &registration, 1) == 0);
     struct io_uring_buf_ring *buffers = (struct io_uring_buf_ring *)group;

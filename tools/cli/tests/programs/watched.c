@@ -316,9 +316,10 @@ static void *map(int fd, size_t bytes, uint64_t offset) {
 /* Entries of other sizes, and memory of the program's own. */
 static void sizes(void) {
     static const unsigned ways[] = {IORING_SETUP_SQE128 | IORING_SETUP_CQE32, NO_SQARRAY | REGISTERED_FD_ONLY, CQE_MIXED};
+    size_t page = sysconf(_SC_PAGESIZE);
     for (unsigned way = 0; way < 3; way++) {
-        struct bare bare = {.params.flags = ways[way] | NO_MMAP, .rings = map(-1, 8192, 0)};
-        bare.entries = bare.rings + 4096;
+        struct bare bare = {.params.flags = ways[way] | NO_MMAP, .rings = map(-1, 2 * page, 0)};
+        bare.entries = bare.rings + page;
         /* `user_addr`, at the end of both. */
         memcpy((char *)(&bare.params.cq_off + 1) - 8, &bare.rings, 8);
         memcpy((char *)(&bare.params.sq_off + 1) - 8, &bare.entries, 8);

@@ -5,7 +5,9 @@ use linux_raw_sys::io_uring::{
     IORING_CQE_F_SOCK_NONEMPTY, IORING_RECV_MULTISHOT, IORING_RECVSEND_BUNDLE, IORING_RECVSEND_FIXED_BUF,
     IORING_RECVSEND_POLL_FIRST,
 };
-use linux_raw_sys::net::{MSG_CTRUNC, MSG_ERRQUEUE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
+use linux_raw_sys::net::{
+    MSG_CTRUNC, MSG_ERRQUEUE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, SO_TYPE,
+};
 
 use crate::abi::{Errno, Sqe, names};
 use crate::assets::kbuf::{MAX_TRANSFER, Span};
@@ -23,6 +25,7 @@ use crate::request::data::net::{Data, Transfer};
 use crate::request::op::{Caps, Code, Field, Op, Outcome, Quick, Tried};
 use crate::request::shown::{self, Kind, arg};
 use crate::request::unused::Unused;
+use crate::request::version;
 use crate::request::{Flags, Request, RequestId};
 use crate::ring::Core;
 use crate::ring::drive::readiness::{Known, SocketKind};
@@ -271,6 +274,15 @@ fn receive_bundle(core: &mut Core, id: RequestId, fd: Fd) -> Result<Attempt, Err
     })
 }
 
+/// Is the file none that can be received from?
+fn is_no_socket(core: &mut Core, fd: Fd) -> bool {
+    match core.readiness() {
+        known if known.is_known_connection(fd) => false,
+        known if known.is_registered(fd) => core.readiness_mut().socket_kind(fd) == SocketKind::NoSocket,
+        _ => os::socket_option(fd, SO_TYPE) == Err(Errno::ENOTSOCK),
+    }
+}
+
 /// What to do instead of an attempt, where one would be in vain.
 #[inline]
 pub fn before(core: &mut Core, id: RequestId, fd: Fd) -> Option<Outcome> {
@@ -280,9 +292,10 @@ pub fn before(core: &mut Core, id: RequestId, fd: Fd) -> Option<Outcome> {
     if polls_first(core, id, fd, EPOLLIN) {
         let request = &core[id];
         let wait = Outcome::Wait(events(request));
-        // The kernel's RECV waits on any file, its RECVMSG looks first.
-        let looks = matches!(request.data, OpData::Net(Data::Message(_)));
-        let refused = looks && core.readiness_mut().socket_kind(fd) == SocketKind::NoSocket;
+        // The kernel's RECVMSG looks first; its RECV waited on any file before 7.2.
+        let looks = matches!(request.data, OpData::Net(Data::Message(_)))
+            || version::current() >= version::SOCKET_FIRST;
+        let refused = looks && is_no_socket(core, fd);
         return Some(if refused { Errno::ENOTSOCK.into() } else { wait });
     }
     if let Err(errno) = take_registered(core, id) {

@@ -128,7 +128,7 @@ fn prep_send(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let to = if sqe.off == 0 { None } else { Some(Address::read(sqe.off, i64::from(sqe.addr_len()))?) };
     let fixed = request.flags.has(Flags::REGISTERED_BUFFER);
     let vectorized = sqe.ioprio & SEND_VECTORIZED != 0;
-    if fixed && vectorized {
+    if fixed && vectorized && version::current() < version::SENDS_REGISTERED_VECTORS {
         return Err(Errno::EINVAL);
     }
     if !fixed && !vectorized {
