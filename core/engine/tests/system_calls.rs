@@ -63,14 +63,15 @@ fn describe(pid: i32, number: i64, arguments: [u64; 6]) -> Option<String> {
         libc::SYS_pwritev2 => format!("pwritev2({c})"),
         libc::SYS_pread64 => format!("pread({c}, {d})"),
         libc::SYS_pwrite64 => format!("pwrite({c}, {d})"),
+        libc::SYS_kcmp => "compare".into(),
         _ => return None,
     })
 }
 
-/// What the body's thread calls between two marks, but for duplicates of descriptors and looks at files.
+/// What the body's thread calls between two marks, but for duplicates of descriptors, and looks at files and their comparisons.
 fn calls(body: impl FnOnce()) -> Vec<String> {
     let mut calls = all_calls(body);
-    calls.retain(|call| call != "duplicate" && call != "look");
+    calls.retain(|call| !["duplicate", "look", "compare"].contains(&call.as_str()));
     calls
 }
 
@@ -2021,4 +2022,34 @@ fn completions_that_are_shown_to_a_child_cost_nothing() {
         // SAFETY: our child.
         unsafe { libc::kill(pid, libc::SIGKILL) };
     });
+}
+
+#[test]
+fn a_cancellation_by_descriptor_compares_no_other_files() {
+    let mut made = all_calls(|| {
+        let mut ring = ring();
+        let sockets: Vec<_> = (0..8).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
+        let poll = |user_data, socket: &UdpSocket| Sqe {
+            fd: socket.as_raw_fd(),
+            op_flags: libc::POLLIN as u32,
+            ..sqe(IORING_OP_POLL_ADD, user_data)
+        };
+        let cancel = |socket: &UdpSocket| Sqe {
+            fd: socket.as_raw_fd(),
+            op_flags: IORING_ASYNC_CANCEL_FD,
+            ..sqe(IORING_OP_ASYNC_CANCEL, 100)
+        };
+        for (user_data, socket) in (1..).zip(&sockets) {
+            ring.push(poll(user_data, socket));
+        }
+        ring.enter(8, 0);
+        mark();
+        let other = sockets[3].try_clone().unwrap();
+        ring.push(cancel(&other));
+        ring.enter(1, 2);
+        assert_eq!(ring.reap_all().len(), 2);
+        mark();
+    });
+    made.retain(|call| call == "compare");
+    assert_eq!(made, ["compare"]);
 }
