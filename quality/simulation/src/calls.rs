@@ -194,7 +194,10 @@ fn on_file(number: u32, fd: i32, [_, b, c, d, e, _]: [usize; 6]) -> Answer {
                 let event = if d == 0 { (0, 0) } else { event_at(d) };
                 kernel.epoll_ctl(of, b as u32, c as i32, event.0, event.1).map(|()| 0)
             }
-            nr::__NR_getsockopt => socket_option(&kernel.at(of).object, b as u32, c as u32, d),
+            nr::__NR_getsockopt => {
+                let (_, _, number) = kernel.identity(of);
+                socket_option(&kernel.at(of).object, number, b as u32, c as u32, d)
+            }
             nr::__NR_shutdown => {
                 let how = b as u32;
                 kernel.shut_down(of, how != net::SHUT_WR, how != net::SHUT_RD).map(|()| 0)
@@ -593,7 +596,7 @@ fn accept(fd: i32, flags: u32) -> Answer {
     until_done(&held, waits, EPOLLIN, attempt)
 }
 
-fn socket_option(object: &Object, level: u32, option: u32, value: usize) -> Answer {
+fn socket_option(object: &Object, number: u64, level: u32, option: u32, value: usize) -> Answer {
     const PROTOCOL: u32 = net::SO_PROTOCOL;
     let (kind, listens) = match *object {
         Object::Stream { kind: kind @ (Kind::Unix | Kind::Tcp), .. } => (kind, false),
@@ -611,6 +614,11 @@ fn socket_option(object: &Object, level: u32, option: u32, value: usize) -> Answ
         net::SO_DOMAIN if kind == Kind::Tcp => net::AF_INET,
         net::SO_DOMAIN => net::AF_UNIX,
         net::SO_ACCEPTCONN => u32::from(listens),
+        net::SO_COOKIE => {
+            // SAFETY: a long integer of the caller's.
+            unsafe { (value as *mut u64).write(number) };
+            return Ok(0);
+        }
         net::SO_LINGER => {
             // SAFETY: two integers of the caller's.
             unsafe { (value as *mut [u32; 2]).write([0; 2]) };

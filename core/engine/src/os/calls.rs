@@ -684,17 +684,6 @@ pub fn known_status(fd: Fd, wanted: u32) -> Result<nr::statx, Errno> {
     }
 }
 
-/// The mode of an open file, and a number that is nearly always another one's for another file; asked of no file system that may
-/// be slow to answer.
-pub fn known_number(fd: Fd) -> Result<(u32, u64), Errno> {
-    if let Ok(known) = known_status(fd, nr::STATX_TYPE | nr::STATX_INO) {
-        let device = u64::from(known.stx_dev_major) << 32 ^ u64::from(known.stx_dev_minor) << 44;
-        return Ok((u32::from(known.stx_mode), known.stx_ino ^ device));
-    }
-    let file = identity(fd)?;
-    Ok((file.mode, file.inode ^ file.device.rotate_left(32)))
-}
-
 /// The mode of the file at a path.
 pub fn mode_at(directory: Fd, path: usize, follows: bool) -> Result<u32, Errno> {
     let mut status = core::mem::MaybeUninit::<nr::statx>::zeroed();
@@ -1013,6 +1002,15 @@ pub fn socket_option_at(fd: Fd, level: u32, name: u32) -> Result<i32, Errno> {
     // SAFETY: writes an integer and a length of ours.
     unsafe { call(nr::__NR_getsockopt, [fd as usize, level, name as usize, value_at, length_at, 0]) }
         .map(|_| value)
+}
+
+/// The number that a socket has as long as the system runs, and no other one (`SO_COOKIE`).
+pub fn socket_cookie(fd: Fd) -> Result<u64, Errno> {
+    let (mut value, mut length) = (0u64, size_of::<u64>() as u32);
+    let (value_at, length_at) = (&raw mut value as usize, &raw mut length as usize);
+    let (level, name) = (linux_raw_sys::net::SOL_SOCKET as usize, linux_raw_sys::net::SO_COOKIE as usize);
+    // SAFETY: writes a long integer and a length of ours.
+    unsafe { call(nr::__NR_getsockopt, [fd as usize, level, name, value_at, length_at, 0]) }.map(|_| value)
 }
 
 /// Sets an integer option of a socket.

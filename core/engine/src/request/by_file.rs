@@ -5,13 +5,16 @@
 
 use alloc::vec::Vec;
 
-use linux_raw_sys::general::{S_IFIFO, S_IFMT, S_IFSOCK};
-
+use crate::abi::Errno;
 use crate::os::{self, Fd};
 use crate::request::index::Index;
 
 /// What stands for a file that cannot be looked at.
 const UNKNOWN: u64 = 0;
+/// What stands for all files that are no sockets.
+const NO_SOCKET: u64 = 1;
+/// What distinguishes sockets from these.
+const SOCKET: u64 = 1 << 63;
 
 /// What is known of a slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -83,6 +86,8 @@ impl ByFile {
     /// Looks at what is noted; false where there is no memory for it, and this went out of use.
     pub fn look(&mut self, look: impl Fn(u32) -> Look) -> bool {
         let mut kept = 0;
+        // Many requests have the same.
+        let mut last = None;
         for at in 0..self.noted.len() {
             let slot = self.noted[at];
             self.slots[slot as usize] = match look(slot) {
@@ -93,7 +98,11 @@ impl ByFile {
                     Slot::Noted
                 }
                 Look::Has(file) => {
-                    if !self.index.add(slot, stands_for(file)) {
+                    let (_, key) = match last {
+                        Some(known @ (of, _)) if of == file => known,
+                        _ => *last.insert((file, stands_for(file))),
+                    };
+                    if !self.index.add(slot, key) {
                         *self = ByFile::default();
                         return false;
                     }
@@ -114,12 +123,12 @@ impl ByFile {
     }
 }
 
-/// What all descriptors of one file have in common, and as few others as can be. Sockets and pipes have numbers of their own; what
-/// other files say of themselves may change, or they have one number together.
+/// What all descriptors of one file have in common, whatever their number is and whoever asks. Only sockets are told apart: they are
+/// what programs have many of, and no other file has a number that can be asked for without its file system, which may be slow.
 fn stands_for(file: Fd) -> u64 {
-    match os::known_number(file) {
-        Ok((mode, number)) if matches!(mode & S_IFMT, S_IFSOCK | S_IFIFO) => number.max(1 << 16),
-        Ok((mode, _)) => u64::from(mode & S_IFMT) + 1,
+    match os::socket_cookie(file) {
+        Ok(cookie) => cookie | SOCKET,
+        Err(Errno::ENOTSOCK) => NO_SOCKET,
         Err(_) => UNKNOWN,
     }
 }

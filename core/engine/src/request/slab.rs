@@ -70,6 +70,11 @@ impl Slab {
         self.beside -= count;
     }
 
+    /// In a child after `fork`, where another thread may have been at an index: they are made anew when they are asked for.
+    pub fn forked(&mut self) {
+        (self.index, self.by_file, self.indexed) = (Index::default(), ByFile::default(), false);
+    }
+
     /// How many live.
     pub fn live(&self) -> usize {
         self.slots.len() - self.free.len() + self.beside

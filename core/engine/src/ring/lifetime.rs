@@ -206,6 +206,7 @@ impl Core {
     /// This ring in a child: the parent's requests are the parent's, and so are its epoll instance
     /// and its eventfds.
     pub fn forked(&mut self) {
+        self.requests.forked();
         // First: requests let go of files that something may still be noted about.
         self.readiness.forked();
         self.files.forked();

@@ -22,7 +22,7 @@ use alloc::sync::Arc;
 use core::ops::{Deref, DerefMut};
 
 use anyring_trace::event;
-use linux_raw_sys::general::{S_IFDIR, S_IFMT, S_IFREG};
+use linux_raw_sys::general::{S_IFDIR, S_IFMT, S_IFREG, STATX_INO, STATX_TYPE};
 
 use crate::abi::{Errno, Sqe};
 use crate::assets::kinds::{self, Kind};
@@ -517,9 +517,15 @@ fn keeps_order(caps: Caps, work: &Work) -> bool {
 
 /// What stands for a file whose work is done in order; asked of no file system that may be slow to answer.
 fn order_of(fd: Fd) -> Option<u64> {
-    let (mode, number) = os::known_number(fd).ok()?;
+    let (mode, inode, device) = match os::known_status(fd, STATX_TYPE | STATX_INO) {
+        Ok(known) => {
+            let device = u64::from(known.stx_dev_major) << 32 ^ u64::from(known.stx_dev_minor) << 44;
+            (u32::from(known.stx_mode), known.stx_ino, device)
+        }
+        Err(_) => os::identity(fd).ok().map(|file| (file.mode, file.inode, file.device.rotate_left(32)))?,
+    };
     // Files with neighbouring numbers do not wait for each other; zero stands for no file.
-    matches!(mode & S_IFMT, S_IFREG | S_IFDIR).then_some(number.max(1))
+    matches!(mode & S_IFMT, S_IFREG | S_IFDIR).then_some((inode ^ device).max(1))
 }
 
 /// Waits until lent work has come back. Not for long: what is lent is on storage, and ends with the first piece that is

@@ -2,7 +2,8 @@
 //! must not take longer the more requests there are.
 //!
 //! Numbers are counted in as many places as there are; of two numbers that share a place, only the first one's work is
-//! counted apart. Who asks then for the other gets no answer, and has to look at the requests.
+//! counted apart. Who asks then for the other gets no answer, and has to look at the requests. Work without a file is not
+//! counted.
 
 use crate::os::Fd;
 
@@ -22,13 +23,13 @@ struct Place {
 pub struct OnFiles([Place; PLACES]);
 
 impl OnFiles {
-    fn place(&mut self, fd: Fd) -> &mut Place {
-        &mut self.0[fd as usize % PLACES]
+    fn place(&mut self, fd: Fd) -> Option<&mut Place> {
+        Some(&mut self.0[usize::try_from(fd).ok()? % PLACES])
     }
 
     /// There is a piece more on `fd`.
     pub fn add(&mut self, fd: Fd) {
-        let place = self.place(fd);
+        let Some(place) = self.place(fd) else { return };
         if place.count == 0 && place.others == 0 {
             place.fd = fd;
         }
@@ -37,7 +38,7 @@ impl OnFiles {
 
     /// There is a piece less that was [added](OnFiles::add).
     pub fn remove(&mut self, fd: Fd) {
-        let place = self.place(fd);
+        let Some(place) = self.place(fd) else { return };
         let count = if place.fd == fd { &mut place.count } else { &mut place.others };
         debug_assert!(*count > 0, "work ends once");
         *count = count.saturating_sub(1);
@@ -45,7 +46,7 @@ impl OnFiles {
 
     /// Is there any on `fd`? None where that is not known.
     pub fn has(&self, fd: Fd) -> Option<bool> {
-        let place = &self.0[fd as usize % PLACES];
+        let place = &self.0[usize::try_from(fd).ok()? % PLACES];
         if place.fd == fd { Some(place.count > 0) } else { (place.others == 0).then_some(false) }
     }
 }
@@ -73,6 +74,8 @@ mod tests {
         work.remove(third);
         assert_eq!((work.has(first), work.has(other)), (Some(false), Some(false)));
         work.add(other);
-        assert_eq!((work.has(first), work.has(other), work.has(-1)), (Some(false), Some(true), Some(false)));
+        work.add(-1);
+        assert_eq!((work.has(first), work.has(other), work.has(-1)), (Some(false), Some(true), None));
+        work.remove(-1);
     }
 }
