@@ -3,7 +3,9 @@
 //!
 //! Numbers are counted in as many places as there are; of two numbers that share a place, only the first one's work is
 //! counted apart. Who asks then for the other gets no answer, and has to look at the requests. Work without a file is not
-//! counted.
+//! counted. The places are made for the first work: a ring may be made on a small stack.
+
+use alloc::vec::Vec;
 
 use crate::os::Fd;
 
@@ -20,11 +22,23 @@ struct Place {
 
 /// Counts of work by descriptor.
 #[derive(Default)]
-pub struct OnFiles([Place; PLACES]);
+pub struct OnFiles {
+    /// None before there was any work.
+    places: Vec<Place>,
+    /// There was no memory for them once: nothing is known.
+    blind: bool,
+}
 
 impl OnFiles {
     fn place(&mut self, fd: Fd) -> Option<&mut Place> {
-        Some(&mut self.0[usize::try_from(fd).ok()? % PLACES])
+        let number = usize::try_from(fd).ok()?;
+        if self.places.is_empty() && !self.blind {
+            self.blind = self.places.try_reserve_exact(PLACES).is_err();
+            if !self.blind {
+                self.places.resize(PLACES, Place::default());
+            }
+        }
+        self.places.get_mut(number % PLACES)
     }
 
     /// There is a piece more on `fd`.
@@ -46,7 +60,8 @@ impl OnFiles {
 
     /// Is there any on `fd`? None where that is not known.
     pub fn has(&self, fd: Fd) -> Option<bool> {
-        let place = &self.0[usize::try_from(fd).ok()? % PLACES];
+        let number = usize::try_from(fd).ok().filter(|_| !self.blind)?;
+        let Some(place) = self.places.get(number % PLACES) else { return Some(false) };
         if place.fd == fd { Some(place.count > 0) } else { (place.others == 0).then_some(false) }
     }
 }
