@@ -50,7 +50,7 @@ pub fn choose() -> Choice {
     process::asks_for_ring();
     // SAFETY: makes a ring.
     let kernel = |number, arguments| unsafe { syscall(number, arguments) };
-    match process::choose(config.choice, kernel) {
+    match process::choose(config.choice, process::Asks::Itself, kernel) {
         Choice::User if process::rings_kill() => {
             log::line(Level::Info, format_args!("{}: io_uring is left as it is", process::RINGS_KILL));
             Choice::Kernel

@@ -51,9 +51,9 @@ pub fn sees_calls() -> bool {
 
 /// Which engine it is to be: ours or the kernel's, which `kernel` makes a system call of. Where the kernel's was not asked for, ours
 /// is [offered](beside) for what it refuses.
-pub fn choose(asked: Choice, kernel: impl Fn(usize, [usize; 6]) -> isize) -> Choice {
+pub fn choose(asked: Choice, asks: Asks, kernel: impl Fn(usize, [usize; 6]) -> isize) -> Choice {
     match asked {
-        Choice::Auto if kernel_allows(kernel) => {
+        Choice::Auto if kernel_allows(asks, kernel) => {
             beside::offer();
             Choice::Kernel
         }
@@ -64,9 +64,19 @@ pub fn choose(asked: Choice, kernel: impl Fn(usize, [usize; 6]) -> isize) -> Cho
     }
 }
 
+/// Who makes a ring to know whether the kernel makes any. Some milliseconds after a ring was closed, the kernel interrupts the threads
+/// that had to do with it (`TWA_SIGNAL`), and then calls like `epoll_wait` fail with `EINTR` though no signal came.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Asks {
+    /// A child, before `main`: the program may never want a ring, and must not notice.
+    Child,
+    /// This process, which is about to make rings itself, and may be too large to be copied.
+    Itself,
+}
+
 /// Whether the kernel's `io_uring` works here, which making a ring shows: limits, quotas and security modules speak up
 /// only then. Where a filter kills who asks, it does not.
-fn kernel_allows(kernel: impl Fn(usize, [usize; 6]) -> isize) -> bool {
+fn kernel_allows(asks: Asks, kernel: impl Fn(usize, [usize; 6]) -> isize) -> bool {
     let makes_a_ring = || {
         let mut parameters = [0_u32; 30];
         let number = raw::__NR_io_uring_setup as usize;
@@ -79,8 +89,14 @@ fn kernel_allows(kernel: impl Fn(usize, [usize; 6]) -> isize) -> bool {
         }
         made
     };
-    match ask::safely(makes_a_ring) {
+    let answer = match asks {
+        Asks::Child => ask::in_child(makes_a_ring),
+        Asks::Itself => ask::safely(makes_a_ring),
+    };
+    match answer {
         Answer::Is(works) => works,
+        // Where no child can be had, this process may ask, unless a filter could end it.
+        Answer::Unknown if !ask::is_filtered() => makes_a_ring(),
         // Where there is a filter and no process that could ask, this one must not: it may be ended for it.
         Answer::Dies | Answer::Unknown => false,
     }

@@ -5,7 +5,7 @@ use crate::trap::Failure;
 use crate::{Frontend, stub, trap};
 use anyring_engine::Host;
 use anyring_runtime::config::{Choice, Config, Level};
-use anyring_runtime::process::{self, adopt, choose};
+use anyring_runtime::process::{self, Asks, adopt, choose};
 use anyring_runtime::{ask, beside, log, trace};
 use linux_raw_sys::errno::ENOMEM;
 
@@ -34,7 +34,7 @@ pub fn begin(
     // An ancestor's engine is ours, or it was traced.
     let known = inherited && config.choice == Choice::Auto && !trace::is_wanted();
     let asked = if known { Choice::User } else { config.choice };
-    let engine = choose(asked, kernel);
+    let engine = choose(asked, Asks::Child, kernel);
     let nobody_answers = engine == Choice::Kernel && asked == Choice::Auto && !beside::is_offered();
     if nobody_answers || engine == Choice::User && !inherited && process::rings_kill() {
         process::goes_without(config, format_args!("{}", process::RINGS_KILL));

@@ -48,7 +48,7 @@ pub fn run(arguments: &Run) -> ExitCode {
     // SAFETY: makes a ring.
     let kernel = |number, arguments| unsafe { arch::syscall(number, arguments) };
     let is_traced = trace::is_wanted() || arguments.trace.is_some();
-    let chosen = process::choose(config.choice, kernel);
+    let chosen = process::choose(config.choice, process::Asks::Itself, kernel);
     let needs_library = chosen == Choice::User || is_traced;
     let nobody_answers = config.choice == Choice::Auto && chosen == Choice::Kernel && !beside::is_offered();
     // A dynamic program says so itself.

@@ -90,3 +90,16 @@ fn a_process_that_asks_for_nothing_new_is_the_kernels() {
     assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
     assert!(log.contains("engine=kernel program="), "{log}");
 }
+
+/// Whether the kernel makes rings is tried where the program does not notice.
+#[test]
+fn a_program_without_rings_is_not_interrupted() {
+    if !kernel_has_io_uring() {
+        return;
+    }
+    let program = compile("beside-calm", "calm.c", &[]);
+    for _ in 0..5 {
+        let (auto, log) = by("auto", &program, &[]);
+        assert_eq!((auto.code, auto.signal), (Some(0), None), "{}\n{log}", auto.stdout);
+    }
+}
