@@ -3,6 +3,10 @@
 //! A *benchmark* compares *sides*: programs on the kernel's io_uring, the same programs under anyring,
 //! and what one would use without a ring. The *harness* runs every side as a process of its own, in
 //! interleaved rounds; the *workloads* are those programs; the *report* says what came out.
+#![cfg_attr(
+    feature = "small",
+    allow(dead_code, unused_mut, reason = "what the benchmarks left out alone use")
+)]
 
 mod benchmarks;
 mod command;
