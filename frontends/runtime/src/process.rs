@@ -66,11 +66,12 @@ pub fn choose(asked: Choice, asks: Asks, kernel: impl Fn(usize, [usize; 6]) -> i
 
 /// Who makes a ring to know whether the kernel makes any. Some milliseconds after a ring was closed, the kernel interrupts the threads
 /// that had to do with it (`TWA_SIGNAL`), and then calls like `epoll_wait` fail with `EINTR` though no signal came.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub enum Asks {
     /// A child, before `main`: the program may never want a ring, and must not notice.
     Child,
-    /// This process, which is about to make rings itself, and may be too large to be copied.
+    /// This process: it is about to make rings itself, and may be too large to be copied; or it is about to execute another program,
+    /// which the kernel does not interrupt.
     Itself,
 }
 

@@ -1,7 +1,7 @@
-//! Requests by their files, for cancellation by descriptor. Rings that never cancel so never pay for it.
+//! Requests by their files, for cancellation by descriptor. A ring that never cancels by descriptor never pays for it.
 //!
-//! What stands for a file costs a system call to know. So a request is noted when it comes, and its file is looked at when
-//! the next cancellation asks, if the request is still there: one that ended meanwhile costs nothing.
+//! It takes a system call to tell a file from others. So a request is only noted when it comes, and its file is looked at when
+//! the next cancellation by descriptor comes. A request that has ended by then costs nothing.
 
 use alloc::vec::Vec;
 
@@ -114,7 +114,8 @@ impl ByFile {
         true
     }
 
-    /// The slots whose requests may be of this file, in their order; all may where the file cannot be looked at: none.
+    /// The slots whose requests may be of this file, in the order of the slots. None where the file cannot be looked at: then any
+    /// request may be of it.
     pub fn find(&self, file: Fd) -> Option<Vec<u32>> {
         let wanted = Some(stands_for(file)).filter(|&wanted| wanted != UNKNOWN)?;
         let mut found: Vec<u32> = self.index.find(wanted).chain(self.index.find(UNKNOWN)).collect();

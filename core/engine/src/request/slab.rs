@@ -27,7 +27,7 @@ pub struct Slab {
     beside: usize,
     index: Index,
     by_file: ByFile,
-    /// One of these two is in use.
+    /// Somebody has asked for one of these two. Asked at every request, so it is one flag.
     indexed: bool,
 }
 

@@ -64,7 +64,7 @@ pub struct Work {
     pub fd: Fd,
     /// The descriptor by which the program names that file.
     named: Fd,
-    /// A worker has it or will have it, or had it.
+    /// It went to a worker, who may have given it back.
     handed_over: bool,
     /// What its operation keeps.
     pub data: OpData,
@@ -354,7 +354,7 @@ impl Core {
             reactor::hear_of_close(self);
         }
         self.work_mut().goes_out(1);
-        self.work_mut().is_handed_over(&mut work);
+        self.work_mut().hands_over(&mut work);
         let request = &mut self[work.id];
         if let Err(errno) = own_file(request, &mut work) {
             work.refuse(errno);

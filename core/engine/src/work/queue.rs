@@ -35,9 +35,9 @@ pub struct WorkQueue {
     out: usize,
     /// What is done and has not been looked at.
     finished: VecDeque<Work>,
-    /// All of these, by descriptor.
+    /// How much work there is in all these states, by descriptor.
     on_files: OnFiles,
-    /// Those of them that a worker has, or had.
+    /// How much of that work a worker has, or had.
     handed_over: OnFiles,
 }
 
@@ -64,14 +64,14 @@ impl WorkQueue {
         self.on_files.add(fd);
     }
 
-    /// A worker has this work.
-    pub(super) fn is_handed_over(&mut self, work: &mut Work) {
+    /// This work goes to a worker.
+    pub(super) fn hands_over(&mut self, work: &mut Work) {
         if !core::mem::replace(&mut work.handed_over, true) {
             self.handed_over.add(work.named);
         }
     }
 
-    /// That work is none any more.
+    /// This work is done, or was taken back.
     pub(super) fn ends(&mut self, work: &Work) {
         self.on_files.remove(work.named);
         if work.handed_over {

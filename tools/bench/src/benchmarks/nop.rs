@@ -1,5 +1,7 @@
 //! No-ops per enter, by the ring's descriptor and by its registration.
 
+use std::process::Command;
+
 use super::{About, Benchmark, Run, Side, run_workload};
 use crate::failure::Result;
 use crate::harness::launch::{Context, On};
@@ -52,12 +54,7 @@ impl Benchmark for Nop {
     fn run(&self, context: &Context, group: usize, side: usize, count: bool) -> Result<Run> {
         let (on, name) = (SIDES[side].on, SIDES[side].name);
         let (per_enter, threaded) = GROUPS[group];
-        let means = if on == On::Plain { "syscall" } else { "ring" };
-        let mut command = context.workload(on, "nop");
-        command
-            .args(["--means", means])
-            .args(["--per-enter", &per_enter.to_string()])
-            .args(["--window-ms", &context.window().as_millis().to_string()]);
+        let mut command = workload(context, on, per_enter);
         if name.ends_with("registered") {
             command.arg("--registered");
         }
@@ -104,7 +101,19 @@ impl Benchmark for Nop {
     }
 }
 
-fn label(per_enter: u32, threaded: bool) -> String {
+/// The workload with so many no-ops per enter.
+pub(super) fn workload(context: &Context, on: On, per_enter: u32) -> Command {
+    let means = if on == On::Plain { "syscall" } else { "ring" };
+    let mut command = context.workload(on, "nop");
+    command
+        .args(["--means", means])
+        .args(["--per-enter", &per_enter.to_string()])
+        .args(["--window-ms", &context.window().as_millis().to_string()]);
+    command
+}
+
+/// A case's name.
+pub(super) fn label(per_enter: u32, threaded: bool) -> String {
     let threads = if threaded { ", two threads" } else { "" };
     format!("{per_enter} per enter{threads}")
 }

@@ -1,6 +1,6 @@
 //! What `anyring trace` takes.
 
-use super::{About, Benchmark, Run, Side, run_workload};
+use super::{About, Benchmark, Run, Side, nop, run_workload};
 use crate::failure::Result;
 use crate::harness::launch::{Context, On};
 use crate::report::Outcome;
@@ -42,11 +42,7 @@ impl Benchmark for Trace {
     }
 
     fn run(&self, context: &Context, group: usize, side: usize, count: bool) -> Result<Run> {
-        let mut command = context.workload(SIDES[side].on, "nop");
-        command
-            .args(["--means", "ring"])
-            .args(["--per-enter", &GROUPS[group].to_string()])
-            .args(["--window-ms", &context.window().as_millis().to_string()]);
+        let command = nop::workload(context, SIDES[side].on, GROUPS[group]);
         // Calls of `anyring trace` would be among those that are counted.
         run_workload(context, command, count && !SIDES[side].name.ends_with("traced"))
     }
@@ -66,7 +62,7 @@ impl Benchmark for Trace {
 }
 
 fn label(per_enter: u32) -> String {
-    format!("{per_enter} per enter")
+    nop::label(per_enter, false)
 }
 
 /// Nanoseconds that a request takes more with a trace.
