@@ -1161,6 +1161,26 @@ fn a_descriptor_may_be_closed_between_its_event_and_its_receive() {
     });
 }
 
+/// The same of a connection that stood at once, which nothing waits for by readiness.
+#[test]
+fn a_descriptor_may_be_closed_before_its_connection_is_told() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = raw_address(listener.local_addr().unwrap());
+    both(|engine| {
+        let mut ring = Ring::new(engine, 4, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER);
+        // SAFETY: makes a descriptor, of a number that no other test gets meanwhile.
+        let number = unsafe {
+            let own = OwnedFd::from_raw_fd(libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0));
+            libc::fcntl(own.as_raw_fd(), libc::F_DUPFD, 720)
+        };
+        ring.push(connect(1, number, &address));
+        assert_eq!(ring.enter(1, 0), 1);
+        close(engine, number);
+        assert_eq!(ring.enter(0, 1), 0);
+        ring.reap_all()
+    });
+}
+
 #[test]
 fn a_receive_finds_what_came_while_others_were_cancelled() {
     both(|engine| {

@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use linux_raw_sys::general::{F_GETFL, O_DIRECTORY, O_NOATIME, O_PATH};
 
 use crate::abi::Errno;
-use crate::assets::notes;
+use crate::assets::notes::Interest;
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Fd, FileIdentity, OwnedFd};
 
@@ -109,13 +109,8 @@ struct Kept {
     position: u64,
     /// The descriptor that it was opened for: the program's, or that of a registered file.
     of: Fd,
+    _in_its_end: Interest,
     unused_ticks: u8,
-}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        notes::drop_interest(self.of);
-    }
 }
 
 /// Those of a ring that no request uses, the one that was used last at the end.
@@ -140,14 +135,15 @@ impl Directories {
         }
     }
 
-    /// Keeps one for the next request.
-    pub fn keep(&mut self, of: Fd, description: Description) {
+    /// Keeps one for the next request of this ring, which is in the place with the number `place`.
+    pub fn keep(&mut self, of: Fd, place: u32, description: Description) {
         let Some(position) = description.opened.as_ref().map(|opened| opened.position) else { return };
         if self.kept.len() == KEPT {
             self.kept.remove(0);
         }
-        if self.kept.try_reserve(1).is_ok() && notes::add_interest(of).is_ok() {
-            self.kept.push(Kept { description, position, of, unused_ticks: 0 });
+        if self.kept.try_reserve(1).is_ok() {
+            let _in_its_end = Interest::new(of, place);
+            self.kept.push(Kept { description, position, of, _in_its_end, unused_ticks: 0 });
         }
     }
 

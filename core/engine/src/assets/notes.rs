@@ -1,65 +1,124 @@
-//! What is known of descriptor numbers: which of them rings keep something about, which the engine itself was given
+//! What is known of descriptor numbers: which rings keep something about them, which of them the engine itself was given
 //! anew meanwhile, and what [`crate::assets::kinds`] remembers of them.
+//!
+//! A ring that keeps something about a number holds an [`Interest`] in it. As a rule it is the only ring that does, and
+//! who closes the descriptor has to look at that ring alone, however many there are.
 
-use crate::abi::Errno;
 use crate::assets::by_descriptor::ByDescriptor;
 use crate::os::Fd;
-use crate::os::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+use crate::os::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 /// What is known of one number.
+#[derive(Debug)]
 struct Entry {
-    /// How many rings know its readiness.
-    interest: AtomicU32,
+    /// How many [`Interest`]s there are, in the lower half; in the upper half the number of the place whose ring holds
+    /// them all, or [`SEVERAL`]. Where there are none, the upper half means nothing.
+    interest: AtomicU64,
     /// How often the engine itself was given the number for a new file while a ring knew it.
     renewals: AtomicU32,
     /// What [`crate::assets::kinds`] remembers of it; zero for nothing.
     note: AtomicU16,
 }
 
-impl Default for Entry {
-    fn default() -> Entry {
-        Entry { interest: AtomicU32::new(0), renewals: AtomicU32::new(0), note: AtomicU16::new(0) }
+impl Entry {
+    const fn new() -> Entry {
+        Entry { interest: AtomicU64::new(0), renewals: AtomicU32::new(0), note: AtomicU16::new(0) }
     }
 }
 
-static TABLE: ByDescriptor<Entry> = ByDescriptor::empty();
-
-/// A ring starts to keep something about `fd`, and wants to hear of its end.
-pub fn add_interest(fd: Fd) -> Result<(), Errno> {
-    TABLE.get_or_make(fd)?.interest.fetch_add(1, Ordering::Relaxed);
-    Ok(())
+impl Default for Entry {
+    fn default() -> Entry {
+        Entry::new()
+    }
 }
 
-/// A ring forgets `fd`.
-pub fn drop_interest(fd: Fd) {
-    if let Some(entry) = TABLE.get(fd) {
-        entry.interest.fetch_sub(1, Ordering::Relaxed);
+/// Stands for the number of a place where the rings of several places hold an [`Interest`].
+const SEVERAL: u32 = u32::MAX;
+
+static TABLE: ByDescriptor<Entry> = ByDescriptor::empty();
+
+/// Of all numbers that [`TABLE`] has no entry for.
+static BEYOND: Entry = Entry::new();
+
+/// Who keeps something about a number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Interested {
+    /// Nobody does.
+    Nobody,
+    /// The ring in the place with this number.
+    One(u32),
+    /// Rings in several places.
+    Several,
+}
+
+/// A ring keeps something about a number as long as it has this, and wants to hear of the descriptor's end.
+#[derive(Debug)]
+pub struct Interest {
+    entry: &'static Entry,
+}
+
+impl Interest {
+    /// Of the ring in the place with the number `place`, in `fd`.
+    pub fn new(fd: Fd, place: u32) -> Interest {
+        let entry = TABLE.get_or_make(fd).unwrap_or(&BEYOND);
+        let mut known = entry.interest.load(Ordering::Relaxed);
+        loop {
+            let alone = count_of(known) == 0 || place_of(known) == place;
+            let more = packed(if alone { place } else { SEVERAL }, count_of(known) + 1);
+            // Relaxed: who closes a descriptor and has not heard of the call that made this closes it beside that call.
+            match entry.interest.compare_exchange(known, more, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Interest { entry },
+                Err(now) => known = now,
+            }
+        }
+    }
+
+    /// Changes whenever [`renew`] told of a new file at the number.
+    #[inline]
+    pub fn renewals(&self) -> u32 {
+        self.entry.renewals.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Interest {
+    #[inline]
+    fn drop(&mut self) {
+        let before = self.entry.interest.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(count_of(before) > 0, "an interest ends once");
+    }
+}
+
+fn count_of(interest: u64) -> u32 {
+    interest as u32
+}
+
+fn place_of(interest: u64) -> u32 {
+    (interest >> 32) as u32
+}
+
+fn packed(place: u32, count: u32) -> u64 {
+    u64::from(place) << 32 | u64::from(count)
+}
+
+/// Which rings keep something about `fd`?
+pub fn interested(fd: Fd) -> Interested {
+    let interest = TABLE.get(fd).unwrap_or(&BEYOND).interest.load(Ordering::Relaxed);
+    match (count_of(interest), place_of(interest)) {
+        (0, _) => Interested::Nobody,
+        (_, SEVERAL) => Interested::Several,
+        (_, place) => Interested::One(place),
     }
 }
 
 /// The engine was given `fd` for a new file (by `accept`, `socket`, `open`, ...): what any ring keeps
 /// about the number is about a file that is gone. Rings find out when they next look.
 pub fn renew(fd: Fd) {
+    // What stands for many numbers must not look renewed for one of them.
     let Some(entry) = TABLE.get(fd) else { return };
     entry.note.store(0, Ordering::Relaxed);
-    if entry.interest.load(Ordering::Relaxed) > 0 {
+    if count_of(entry.interest.load(Ordering::Relaxed)) > 0 {
         entry.renewals.fetch_add(1, Ordering::Relaxed);
     }
-}
-
-/// Changes whenever [`renew`] told of a new file at a number that a ring keeps something about.
-pub fn renewals(fd: Fd) -> u32 {
-    TABLE.get(fd).map_or(0, |entry| entry.renewals.load(Ordering::Relaxed))
-}
-
-/// The counter behind [`renewals`], for a ring that keeps something about `fd`.
-pub fn renewal_counter(fd: Fd) -> Option<&'static AtomicU32> {
-    TABLE.get(fd).map(|entry| &entry.renewals)
-}
-
-/// Does any ring keep something about `fd`?
-pub fn has_interest(fd: Fd) -> bool {
-    TABLE.get(fd).is_some_and(|entry| entry.interest.load(Ordering::Relaxed) > 0)
 }
 
 /// What is remembered of `fd`.
@@ -91,9 +150,9 @@ pub fn prepare() {
 /// For the next schedule of a simulation: nothing is remembered of any descriptor.
 #[cfg(anyring_simulation)]
 pub fn reset() {
-    for (_, entry) in TABLE.iter() {
+    for entry in TABLE.iter().map(|(_, entry)| entry).chain([&BEYOND]) {
         debug_assert!(
-            entry.interest.load(Ordering::Relaxed) == 0,
+            count_of(entry.interest.load(Ordering::Relaxed)) == 0,
             "nobody keeps anything about a descriptor"
         );
         if entry.renewals.load(Ordering::Relaxed) != 0 {
@@ -102,5 +161,41 @@ pub fn reset() {
         if entry.note.load(Ordering::Relaxed) != 0 {
             entry.note.store(0, Ordering::Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Interest, Interested, interested};
+
+    #[test]
+    fn the_one_ring_is_known_until_another_comes() {
+        // Of a number that no other test has.
+        let fd = 70_001;
+        assert_eq!(interested(fd), Interested::Nobody);
+        let first = Interest::new(fd, 3);
+        let again = Interest::new(fd, 3);
+        assert_eq!(interested(fd), Interested::One(3));
+        let other = Interest::new(fd, 4);
+        assert_eq!(interested(fd), Interested::Several);
+        drop((first, again));
+        // Which of them is left is not known.
+        assert_eq!(interested(fd), Interested::Several);
+        drop(other);
+        assert_eq!(interested(fd), Interested::Nobody);
+        let _next = Interest::new(fd, 4);
+        assert_eq!(interested(fd), Interested::One(4));
+    }
+
+    #[test]
+    fn numbers_beyond_the_table_are_one() {
+        let (far, farther) = (5 << 20, 6 << 20);
+        assert_eq!(interested(far), Interested::Nobody);
+        let one = Interest::new(far, 3);
+        assert_eq!(interested(farther), Interested::One(3));
+        let other = Interest::new(farther, 4);
+        assert_eq!(interested(far), Interested::Several);
+        drop((one, other));
+        assert_eq!((interested(far), interested(-1)), (Interested::Nobody, Interested::Nobody));
     }
 }

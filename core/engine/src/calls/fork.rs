@@ -13,7 +13,7 @@ use crate::request::{chaos, trace};
 use crate::ring::Ring;
 use crate::ring::drive::reactor;
 use crate::ring::{lifetime, registry};
-use crate::work::{exposure, interrupt, pool};
+use crate::work::{interrupt, pool};
 
 /// The locks below a ring's, in the order in which they are taken.
 const LOCKS: [fn() -> &'static dyn AcrossFork; 12] = [
@@ -118,5 +118,4 @@ pub fn forked() {
         chaos::forked();
         register::ring_fds::forked();
     }
-    exposure::forked();
 }

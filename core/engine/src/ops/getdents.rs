@@ -67,7 +67,8 @@ fn finish(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outco
         && !core.life().is_closing()
     {
         let number = named(core, id);
-        core.directories_mut().keep(number, description);
+        let place = core.ring().number();
+        core.directories_mut().keep(number, place, description);
         if !core.directories().is_empty() {
             reactor::attend_stale(core);
         }

@@ -14,7 +14,8 @@ use linux_raw_sys::io_uring::{IORING_FIXED_FD_NO_CLOEXEC, io_uring_rsrc_update2}
 
 use crate::abi::{Errno, names};
 use crate::assets::files::ALLOCATE;
-use crate::assets::{filters, kinds, notes};
+use crate::assets::notes::{self, Interested};
+use crate::assets::{filters, kinds};
 use crate::ops::paths;
 use crate::os::user::{self, Path};
 use crate::os::{self, Fd, nr};
@@ -26,7 +27,7 @@ use crate::request::structures;
 use crate::request::unused::Unused;
 use crate::request::{Flags, Request, RequestId};
 use crate::ring::{Core, descriptors, live, registry};
-use crate::work::{Work, exposure};
+use crate::work::Work;
 
 /// With one of these, a file is made, and its mode is looked at.
 const MAKES_FILE: u32 = O_CREAT | O_TMPFILE & !O_DIRECTORY;
@@ -406,7 +407,7 @@ fn issue_close(core: &mut Core, id: RequestId) -> Outcome {
 /// Can a connection that this ring has forgotten be closed on the spot? One that does not linger waits for nobody,
 /// and nobody else has to be told.
 fn ends_at_once(fd: Fd) -> bool {
-    !notes::has_interest(fd) && !exposure::is_any() && kinds::closes_at_once(fd)
+    notes::interested(fd) == Interested::Nobody && kinds::closes_at_once(fd)
 }
 
 fn closed(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {

@@ -2,6 +2,7 @@
 
 use alloc::collections::VecDeque;
 
+use crate::assets::notes::Interest;
 use crate::request::{FileHold, Flags, Request, RequestId};
 
 /// Them, in their order.
@@ -15,30 +16,40 @@ pub struct ReadyQueue {
 struct Queued {
     id: RequestId,
     on_descriptor: bool,
+    /// In that descriptor's end, where the request may stay here while the ring is not locked.
+    _in_its_end: Option<Interest>,
     /// Whether it has been issued before.
     woken: bool,
 }
 
 impl Queued {
-    fn new(id: RequestId, request: &Request) -> Queued {
-        let on_descriptor = matches!(request.file, FileHold::Plain(_));
-        Queued { id, on_descriptor, woken: request.flags.has(Flags::WOKEN) }
+    fn new(id: RequestId, request: &Request, deferred_in: Option<u32>) -> Queued {
+        let descriptor = match request.file {
+            FileHold::Plain(fd) => Some(fd),
+            _ => None,
+        };
+        Queued {
+            id,
+            on_descriptor: descriptor.is_some(),
+            _in_its_end: descriptor.zip(deferred_in).map(|(fd, place)| Interest::new(fd, place)),
+            woken: request.flags.has(Flags::WOKEN),
+        }
     }
 }
 
 impl ReadyQueue {
-    /// Adds one.
+    /// Adds one. A ring that defers says in the place of which number it is.
     #[inline]
-    pub fn push(&mut self, id: RequestId, request: &Request) {
-        let queued = Queued::new(id, request);
+    pub fn push(&mut self, id: RequestId, request: &Request, deferred_in: Option<u32>) {
+        let queued = Queued::new(id, request, deferred_in);
         self.on_descriptors += usize::from(queued.on_descriptor);
         self.queue.push_back(queued);
     }
 
     /// Adds one that is to be issued again before those that were not issued yet.
     #[cold]
-    pub fn push_before_links(&mut self, id: RequestId, request: &Request) {
-        let queued = Queued::new(id, request);
+    pub fn push_before_links(&mut self, id: RequestId, request: &Request, deferred_in: Option<u32>) {
+        let queued = Queued::new(id, request, deferred_in);
         self.on_descriptors += usize::from(queued.on_descriptor);
         let place = self.queue.iter().position(|other| !other.woken).unwrap_or(self.queue.len());
         self.queue.insert(place, queued);

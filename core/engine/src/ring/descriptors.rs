@@ -1,19 +1,20 @@
 //! Descriptors of the program that it closes, duplicates, or looks at by other means than its rings: what its rings have to
 //! know of that.
 
-use crate::assets::{epoll_sets, kinds, notes};
+use crate::assets::notes::{self, Interested};
+use crate::assets::{epoll_sets, kinds};
 use crate::os::Fd;
 use crate::process::identity;
 use crate::ring::drive::caller;
 use crate::ring::{Core, lifetime, registry};
-use crate::work::exposure;
 
 /// `fd` is about to be closed, or replaced. Any descriptor may be named: kept readiness registrations end, a ring loses one
 /// reference.
 pub fn closed(fd: Fd) {
     epoll_sets::closed(fd);
     notes::forget_note(fd);
-    if !registry::is_ring(fd) && !notes::has_interest(fd) && !exposure::is_any() {
+    let interested = notes::interested(fd);
+    if !registry::is_ring(fd) && interested == Interested::Nobody {
         return;
     }
     if !identity::is_own() {
@@ -22,7 +23,7 @@ pub fn closed(fd: Fd) {
     if let Some(ring) = registry::clear(fd) {
         lifetime::descriptor_gone(ring);
     }
-    registry::for_each_live(|ring| {
+    registry::for_each(interested, |ring| {
         let mut guard = ring.lock();
         if let Some(core) = guard.as_mut() {
             let was_idle = core.ready.is_empty();
@@ -64,10 +65,11 @@ pub fn duplicated(old: Fd, new: Fd) {
 /// queue: zero-copy sends must not be seen there.
 pub fn watches_errors(fd: Fd) {
     kinds::watch_errors(fd);
-    if !notes::has_interest(fd) || !identity::is_own() {
+    let interested = notes::interested(fd);
+    if interested == Interested::Nobody || !identity::is_own() {
         return;
     }
-    registry::for_each_live(|ring| {
+    registry::for_each(interested, |ring| {
         let mut guard = ring.lock();
         let Some(core) = guard.as_mut() else { return };
         core.leave_error_queue(fd);

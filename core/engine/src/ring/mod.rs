@@ -68,6 +68,8 @@ pub struct Ring {
     life: AtomicU64,
     /// Changes when lent work has come back; who wants to submit sleeps on it.
     pub(crate) returned: AtomicU32,
+    /// Tells this place from others.
+    number: u32,
     /// The place that was made before this one.
     pub(crate) before: Option<&'static Ring>,
     /// Device and inode of its memory file, which tell whether a descriptor still is this ring.
@@ -265,7 +267,7 @@ pub struct Core {
 }
 
 impl Ring {
-    pub(crate) const fn vacant(before: Option<&'static Ring>) -> Ring {
+    pub(crate) const fn vacant(number: u32, before: Option<&'static Ring>) -> Ring {
         Ring {
             core: Mutex::new(None),
             page: AtomicPtr::new(core::ptr::null_mut()),
@@ -273,6 +275,7 @@ impl Ring {
             returned: AtomicU32::new(0),
             counted: [const { AtomicU64::new(0) }; 2],
             life: AtomicU64::new(0),
+            number,
             before,
             file: [const { AtomicU64::new(0) }; 2],
             shown: [const { AtomicU64::new(0) }; 2],
@@ -291,6 +294,12 @@ impl Ring {
     pub fn life(&self) -> u64 {
         // Relaxed: the descriptor was entered into the registry behind it.
         self.life.load(Ordering::Relaxed)
+    }
+
+    /// The number of this place, by which [`registry::for_each`] finds it.
+    #[inline]
+    pub fn number(&self) -> u32 {
+        self.number
     }
 
     /// Another ring begins here.

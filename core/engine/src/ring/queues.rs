@@ -8,7 +8,7 @@ use crate::queue::{Cqe, RingMemory};
 use crate::request::{Phase, RequestId};
 use crate::ring::Core;
 use crate::wait::loan::Posted;
-use crate::work::{Work, exposure};
+use crate::work::Work;
 
 impl Core {
     /// Takes other memory, with what is in the rings.
@@ -118,27 +118,34 @@ impl Core {
 
     /// The program is about to close `fd`: queued work on it keeps the file.
     pub(crate) fn keep_files_of_work(&mut self, fd: Fd) {
-        if !self.work.is_empty() && exposure::is_any() {
+        if self.work.is_exposed() {
             self.work.hold_on(&mut self.requests, fd);
         }
     }
 
+    /// The number of the ring's place, where requests that are ready wait for the program to come.
+    pub(crate) fn deferred_in(&self) -> Option<u32> {
+        self.defers().then(|| self.ring().number())
+    }
+
     /// Marks a request to be issued by [`Core::run_ready`].
     pub fn make_ready(&mut self, id: RequestId) {
+        let deferred_in = self.deferred_in();
         let request = &mut self.requests[id];
         request.phase = Phase::Ready;
-        self.ready.push(id, request);
+        self.ready.push(id, request, deferred_in);
     }
 
     /// The same for one that is to be issued once more. What a submission itself made ready, as a rule the links of what it
     /// completed, comes later: the kernel starts links when the submission ends.
     pub fn make_ready_again(&mut self, id: RequestId) {
+        let deferred_in = self.deferred_in();
         let request = &mut self.requests[id];
         request.phase = Phase::Ready;
         if self.timeouts.in_batch() {
-            self.ready.push_before_links(id, request);
+            self.ready.push_before_links(id, request, deferred_in);
         } else {
-            self.ready.push(id, request);
+            self.ready.push(id, request, deferred_in);
         }
     }
 

@@ -16,6 +16,7 @@ use alloc::vec::Vec;
 use crate::abi::Errno;
 use crate::assets::by_descriptor::ByDescriptor;
 use crate::assets::kinds::{self, Kind};
+use crate::assets::notes::Interested;
 use crate::assets::{notes, ring_fds};
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Fd};
@@ -42,6 +43,8 @@ impl Slot {
 static TABLE: ByDescriptor<Slot> = ByDescriptor::empty();
 static VACANT: Mutex<Vec<&'static Ring>> = Mutex::new(Vec::new());
 static SERIAL: AtomicU64 = AtomicU64::new(1);
+/// All places, by their numbers.
+static NUMBERED: ByDescriptor<Slot> = ByDescriptor::empty();
 /// The place made last, from which a list leads to all.
 static PLACES: AtomicPtr<Ring> = AtomicPtr::new(core::ptr::null_mut());
 
@@ -244,6 +247,23 @@ pub fn live() -> Vec<&'static Ring> {
     LIVE.lock().clone()
 }
 
+/// The rings that keep something about a descriptor. `body` may take any lock.
+pub fn for_each(interested: Interested, mut body: impl FnMut(&'static Ring)) {
+    match interested {
+        Interested::Nobody => {}
+        Interested::One(place) => match numbered(place) {
+            Some(ring) => body(ring),
+            None => for_each_live(body),
+        },
+        Interested::Several => for_each_live(body),
+    }
+}
+
+/// The place with a number. None where there are more places than the table holds.
+fn numbered(number: u32) -> Option<&'static Ring> {
+    NUMBERED.get(Fd::try_from(number).ok()?)?.ring()
+}
+
 /// For a `fork`: takes the locks here, if there are no other rings than these.
 pub fn hold_if_live_are(rings: &[&'static Ring]) -> bool {
     VACANT.hold();
@@ -288,7 +308,13 @@ pub fn vacant() -> (&'static Ring, u64) {
 fn new_place() -> &'static Ring {
     let before = PLACES.load(Ordering::Relaxed);
     // SAFETY: places are leaked and never freed.
-    let place: &'static Ring = Box::leak(Box::new(Ring::vacant(unsafe { before.as_ref() })));
+    let before = unsafe { before.as_ref() };
+    let number = before.map_or(0, |before| before.number() + 1);
+    let place: &'static Ring = Box::leak(Box::new(Ring::vacant(number, before)));
+    if let Ok(slot) = NUMBERED.get_or_make(number as Fd) {
+        // Release pairs with the acquire load in `Slot::ring`.
+        slot.0.store(core::ptr::from_ref(place).cast_mut(), Ordering::Release);
+    }
     // Release pairs with the acquire load in `places`.
     PLACES.store(core::ptr::from_ref(place).cast_mut(), Ordering::Release);
     place

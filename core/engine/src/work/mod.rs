@@ -8,7 +8,6 @@
 
 pub mod aio;
 mod backlog;
-pub mod exposure;
 pub mod handover;
 pub mod interrupt;
 mod on_files;
@@ -26,6 +25,7 @@ use linux_raw_sys::general::{S_IFDIR, S_IFMT, S_IFREG, STATX_INO, STATX_TYPE};
 
 use crate::abi::{Errno, Sqe};
 use crate::assets::kinds::{self, Kind};
+use crate::assets::notes::Interest;
 use crate::os::{self, Fd};
 use crate::process::credentials::{self, Credentials, Whose};
 use crate::request::data::OpData;
@@ -77,7 +77,7 @@ pub struct Work {
     /// Not a blocking attempt: a step of the request that a thread with the right credentials takes.
     pub step: Option<Step>,
     /// It was given a descriptor of the program, which must not be closed under it.
-    exposed: bool,
+    exposed: Option<Interest>,
     /// As long as that is so, the call that submits it may do it.
     lendable: bool,
     /// Nothing but its own attempt has to be minded: it needs no file of the program, no order, no
@@ -114,11 +114,11 @@ impl Work {
             Command::Read
         });
         request.flags.clear(Flags::DIRECT);
-        let exposed = matches!(request.file, FileHold::Plain(_));
+        let exposed = match request.file {
+            FileHold::Plain(fd) => Some(Interest::new(fd, ring.number())),
+            _ => None,
+        };
         let minded = Caps::SLOW.with(Caps::HASHED).with(Caps::POSITION);
-        if exposed {
-            exposure::begins();
-        }
         Work {
             ring,
             serial,
@@ -132,9 +132,9 @@ impl Work {
             whose: request.whose,
             credentials: credentials::common(),
             step: None,
+            light: exposed.is_none() && !long && direct.is_none() && !request.op.caps.has(minded),
             exposed,
             lendable: lends && !long && direct.is_none() && can_be_lent(request),
-            light: !exposed && !long && direct.is_none() && !request.op.caps.has(minded),
             direct,
             hash: 0,
             seat: None,
@@ -157,6 +157,11 @@ impl Work {
         self.whose.credentials() != own
     }
 
+    /// Does it use a descriptor of the program's?
+    fn is_exposed(&self) -> bool {
+        self.exposed.is_some()
+    }
+
     /// Can a caller with `own` credentials do it together with others?
     fn is_light_for(&self, own: Credentials) -> bool {
         self.light && !self.is_foreign(own)
@@ -176,9 +181,7 @@ impl Work {
 
     /// Its file is held by somebody else now.
     pub fn covered(&mut self) {
-        if core::mem::take(&mut self.exposed) {
-            exposure::ends();
-        }
+        self.exposed = None;
     }
 
     /// Linux AIO has done it.
@@ -209,7 +212,7 @@ pub struct Piece(Work);
 impl Piece {
     /// It has the program's descriptor no more, or never had one.
     fn held(work: Work) -> Piece {
-        assert!(!work.exposed, "work is done without the lock only with its file");
+        assert!(!work.is_exposed(), "work is done without the lock only with its file");
         Piece(work)
     }
 
@@ -234,7 +237,10 @@ pub struct Batch(VecDeque<Work>);
 impl Batch {
     /// It has the program's descriptors no more, or never had any.
     fn held(work: VecDeque<Work>) -> Batch {
-        assert!(work.iter().all(|work| !work.exposed), "work is done without the lock only with its file");
+        assert!(
+            work.iter().all(|work| !work.is_exposed()),
+            "work is done without the lock only with its file"
+        );
         Batch(work)
     }
 
@@ -598,7 +604,7 @@ impl Core {
     fn lends_queue(&self) -> bool {
         let own = credentials::acting();
         let fits = |work: &Work| {
-            work.exposed && work.lendable && !work.is_foreign(own) && !self.has_order_to_keep(work)
+            work.is_exposed() && work.lendable && !work.is_foreign(own) && !self.has_order_to_keep(work)
         };
         !self.work().is_empty() && self.work().queued().all(fits)
     }

@@ -89,16 +89,16 @@ impl WorkQueue {
     pub fn push(&mut self, work: Work, at: (u32, Posted)) {
         if self.loan.is_open() {
             let (sq_head, posted) = at;
-            self.loan.queue(sq_head, posted, work.exposed && work.lendable);
+            self.loan.queue(sq_head, posted, work.is_exposed() && work.lendable);
         }
-        self.exposed |= work.exposed;
+        self.exposed |= work.is_exposed();
         self.direct += usize::from(work.direct.is_some());
         self.queued.push_back(work);
     }
 
     /// Queues work again, before all other.
     pub(super) fn put_back(&mut self, work: Work) {
-        self.exposed |= work.exposed;
+        self.exposed |= work.is_exposed();
         self.direct += usize::from(work.direct.is_some());
         self.queued.push_front(work);
     }
@@ -149,7 +149,7 @@ impl WorkQueue {
     }
 
     fn hold_those(&mut self, requests: &mut Slab, which: impl Fn(&Work) -> bool) {
-        for work in self.queued.iter_mut().filter(|work| work.exposed && which(work)) {
+        for work in self.queued.iter_mut().filter(|work| work.is_exposed() && which(work)) {
             if let Err(errno) = own_file(&mut requests[work.id], work) {
                 work.refuse(errno);
             }
@@ -158,7 +158,7 @@ impl WorkQueue {
 
     /// Has all queued work its file, where it is not lent?
     pub fn keeps_files(&self) -> bool {
-        self.loan.is_offered() || self.queued.iter().all(|work| !work.exposed)
+        self.loan.is_offered() || self.queued.iter().all(|work| !work.is_exposed())
     }
 
     /// In a child after `fork`: work is the parent's.

@@ -34,7 +34,8 @@ use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLET};
 use linux_raw_sys::net::{SO_TYPE, SOCK_DGRAM};
 
 use crate::abi::Errno;
-use crate::assets::{kinds, notes};
+use crate::assets::kinds;
+use crate::assets::notes::Interest;
 use crate::os::{self, Fd};
 use crate::request::RequestId;
 use crate::request::notification::Announced;
@@ -55,7 +56,7 @@ const SILENT_TICKS: u16 = 256;
 /// What is known of the sockets of one ring.
 #[derive(Default)]
 pub struct ZeroCopy {
-    sockets: BTreeMap<Fd, Standing>,
+    sockets: BTreeMap<Fd, (Standing, Interest)>,
     channels: Vec<Option<Channel>>,
     /// Channels on which something was sent since they were looked at last.
     fresh: Vec<usize>,
@@ -76,6 +77,7 @@ pub struct ZeroCopy {
 }
 
 /// What becomes of large sends on a descriptor.
+#[derive(Clone, Copy)]
 enum Standing {
     /// They are copied, so many more.
     Copied(u32),
@@ -235,7 +237,7 @@ impl ZeroCopy {
         for channel in core::mem::take(&mut self.channels).into_iter().flatten() {
             channel.end();
         }
-        self.drop_interests();
+        *self = ZeroCopy::default();
     }
 
     /// In a child after `fork`: sockets and epoll instance are the parent's, too.
@@ -243,29 +245,25 @@ impl ZeroCopy {
         for channel in core::mem::take(&mut self.channels).into_iter().flatten() {
             os::close(channel.own);
         }
-        self.drop_interests();
-    }
-
-    fn drop_interests(&mut self) {
-        for fd in core::mem::take(self).sockets.into_keys() {
-            notes::drop_interest(fd);
-        }
+        *self = ZeroCopy::default();
     }
 
     fn channel(&mut self, index: usize) -> Option<&mut Channel> {
         self.channels.get_mut(index)?.as_mut()
     }
 
-    fn note(&mut self, fd: Fd, standing: Standing) {
-        if self.sockets.insert(fd, standing).is_none() && notes::add_interest(fd).is_err() {
-            self.sockets.remove(&fd);
-        }
+    fn standing(&self, fd: Fd) -> Option<Standing> {
+        self.sockets.get(&fd).map(|(standing, _)| *standing)
+    }
+
+    /// This is the ring in the place with the number `place`.
+    fn note(&mut self, fd: Fd, place: u32, standing: Standing) {
+        self.sockets.entry(fd).or_insert_with(|| (standing, Interest::new(fd, place))).0 = standing;
     }
 
     /// A descriptor stands for another socket from now on, or for none.
     pub fn forget(&mut self, fd: Fd) {
-        let Some(standing) = self.sockets.remove(&fd) else { return };
-        notes::drop_interest(fd);
+        let Some((standing, _)) = self.sockets.remove(&fd) else { return };
         if let Standing::Channel(index) = standing {
             self.part(index);
         }
@@ -284,9 +282,8 @@ impl ZeroCopy {
 
     fn retire(&mut self, index: usize) {
         let Some(channel) = self.channels[index].take() else { return };
-        if let Some(Standing::Channel(_)) = self.sockets.get(&channel.fd) {
+        if let Some(Standing::Channel(_)) = self.standing(channel.fd) {
             self.sockets.remove(&channel.fd);
-            notes::drop_interest(channel.fd);
         }
         match channel.watch {
             Watch::No => {}
@@ -336,16 +333,13 @@ impl ZeroCopy {
     }
 
     /// Large sends on a descriptor are copied from now on.
-    fn refuse(&mut self, fd: Fd) {
+    fn refuse(&mut self, fd: Fd, place: u32) {
         if fd < 0 {
             return;
         }
-        let channel = match self.sockets.get(&fd) {
-            Some(&Standing::Channel(index)) => Some(index),
-            _ => None,
-        };
-        self.note(fd, Standing::Copied(PATIENCE));
-        if let Some(index) = channel {
+        let before = self.standing(fd);
+        self.note(fd, place, Standing::Copied(PATIENCE));
+        if let Some(Standing::Channel(index)) = before {
             self.part(index);
         }
     }
@@ -422,11 +416,11 @@ impl Core {
     /// The channel by which a large send on `fd` goes, if it is not to be copied.
     pub fn channel_for(&mut self, fd: Fd) -> Option<usize> {
         match self.zero_copy.sockets.get_mut(&fd) {
-            Some(Standing::Channel(index)) => {
+            Some((Standing::Channel(index), _)) => {
                 let index = *index;
                 return self.zero_copy.channel(index)?.is_open().then_some(index);
             }
-            Some(Standing::Copied(left)) if *left > 0 => {
+            Some((Standing::Copied(left), _)) if *left > 0 => {
                 *left -= 1;
                 return None;
             }
@@ -434,7 +428,7 @@ impl Core {
         }
         let opened = if error_queue::is_unused(fd) { self.open_channel(fd).ok() } else { None };
         if opened.is_none() {
-            self.zero_copy.refuse(fd);
+            self.zero_copy.refuse(fd, self.ring.number());
         }
         opened
     }
@@ -465,7 +459,7 @@ impl Core {
             shared: false,
             silent_ticks: 0,
         });
-        self.zero_copy.note(fd, Standing::Channel(index));
+        self.zero_copy.note(fd, self.ring.number(), Standing::Channel(index));
         crate::ring::drive::reactor::attend_stale(self);
         Ok(index)
     }
@@ -568,7 +562,7 @@ impl Core {
         let Some(channel) = self.zero_copy.channel(index) else { return };
         if errno != Errno::ENOBUFS || channel.sends.is_empty() {
             let fd = channel.fd;
-            self.zero_copy.refuse(fd);
+            self.zero_copy.refuse(fd, self.ring.number());
         }
     }
 
@@ -614,14 +608,14 @@ impl Core {
                 None => break,
                 Some(Notice::Foreign) => {
                     channel.shared = true;
-                    self.zero_copy.refuse(fd);
+                    self.zero_copy.refuse(fd, self.ring.number());
                 }
                 Some(Notice::PagesBack { first, last, copied }) => {
                     let places = channel.places(first, last);
                     channel.proven |= !copied;
                     self.pages_back(index, places, copied);
                     if copied {
-                        self.zero_copy.refuse(fd);
+                        self.zero_copy.refuse(fd, self.ring.number());
                     }
                 }
             }
@@ -671,14 +665,14 @@ impl Core {
     /// sent over it without copying, and what is going to be in the queue is left to the program.
     pub fn leave_error_queue(&mut self, fd: Fd) {
         kinds::watch_errors(fd);
-        if let Some(&Standing::Channel(index)) = self.zero_copy.sockets.get(&fd) {
+        if let Some(Standing::Channel(index)) = self.zero_copy.standing(fd) {
             self.look_for_pages(index);
             if let Some(channel) = self.zero_copy.channel(index) {
                 channel.shared = true;
             }
         }
         if self.zero_copy.sockets.contains_key(&fd) {
-            self.zero_copy.refuse(fd);
+            self.zero_copy.refuse(fd, self.ring.number());
         }
     }
 
@@ -713,7 +707,7 @@ impl Core {
         let (fd, places) = (channel.fd, 0..channel.sends.len());
         self.pages_back(index, places, false);
         self.list_announced();
-        self.zero_copy.refuse(fd);
+        self.zero_copy.refuse(fd, self.ring.number());
         self.retire_if_parted(index);
     }
 }

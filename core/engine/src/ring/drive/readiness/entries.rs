@@ -1,6 +1,5 @@
 //! What a ring keeps of the descriptors that its requests wait for.
 
-use crate::os::sync::atomic::{AtomicU32, Ordering};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
@@ -9,7 +8,7 @@ use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPO
 use crate::abi::Errno;
 use crate::assets::kinds::{self, Kind};
 use crate::assets::napi::BusyPoll;
-use crate::assets::notes;
+use crate::assets::notes::Interest;
 use crate::os::{self, Fd};
 use crate::ring::Core;
 use crate::ring::drive::readiness::guesses::Guesses;
@@ -114,10 +113,10 @@ pub(crate) struct Entry {
     pub(crate) armed: u32,
     /// It stands in the list of those to be looked at again.
     pub(crate) rechecked: bool,
-    /// [`notes::renewals`] of the number when it was registered.
+    /// In the number. `None` where this stands for none.
+    pub(crate) interest: Option<Interest>,
+    /// [`Interest::renewals`] when it was registered.
     pub(crate) renewals: u32,
-    /// What they are now.
-    pub(crate) renewals_now: Option<&'static AtomicU32>,
     pub(crate) kind: Option<SocketKind>,
     pub(crate) registered: bool,
     /// Only for [`INCOMING`] events.
@@ -135,8 +134,13 @@ impl Entry {
     /// Is it registered, for the file that has the number now, as far as the engine was told?
     #[inline]
     pub(crate) fn is_current(&self) -> bool {
-        let now = self.renewals_now.map_or(0, |counter| counter.load(Ordering::Relaxed));
-        self.registered && self.renewals == now
+        self.registered && self.renewals == self.renewals_now()
+    }
+
+    /// Changes with each new file at the number that the engine was told of.
+    #[inline]
+    pub(crate) fn renewals_now(&self) -> u32 {
+        self.interest.as_ref().map_or(0, Interest::renewals)
     }
 
     /// Its registration was seen to be for this file: what waits here waits for it.
@@ -145,7 +149,7 @@ impl Entry {
     }
 
     /// What its registration asks for.
-    pub(crate) fn interest(&self) -> u32 {
+    pub(crate) fn events(&self) -> u32 {
         (if self.narrow { INCOMING } else { ALL_EVENTS }) | EPOLLET
     }
 
@@ -212,11 +216,6 @@ impl Readiness {
 
     /// What the ring keeps about descriptors is gone with it.
     pub fn forget_all(&mut self) {
-        for entry in &self.entries {
-            if entry.fd >= 0 {
-                notes::drop_interest(entry.fd);
-            }
-        }
         self.entries.clear();
     }
 
@@ -226,7 +225,8 @@ impl Readiness {
         index.checked_sub(1)
     }
 
-    pub(crate) fn find_or_insert(&mut self, fd: Fd) -> Result<u32, Errno> {
+    /// The entry of `fd`; a new one is that of the ring in the place with the number `place`.
+    pub(crate) fn find_or_insert(&mut self, fd: Fd, place: u32) -> Result<u32, Errno> {
         if let Some(index) = self.find(fd) {
             return Ok(index);
         }
@@ -238,15 +238,14 @@ impl Readiness {
             self.by_fd.try_reserve(room - self.by_fd.len()).map_err(|_| Errno::ENOMEM)?;
             self.by_fd.resize(room, 0);
         }
-        notes::add_interest(fd)?;
         let index = self.free.pop().unwrap_or_else(|| {
             self.entries.push(Entry {
                 fd: -1,
                 generation: 0,
                 armed: 0,
                 rechecked: false,
+                interest: None,
                 renewals: 0,
-                renewals_now: None,
                 kind: None,
                 registered: false,
                 narrow: false,
@@ -260,8 +259,8 @@ impl Readiness {
         let entry = &mut self.entries[index as usize];
         entry.fd = fd;
         entry.rechecked = false;
-        entry.renewals = notes::renewals(fd);
-        entry.renewals_now = notes::renewal_counter(fd);
+        entry.interest = Some(Interest::new(fd, place));
+        entry.renewals = entry.renewals_now();
         entry.registered = false;
         entry.reporting = false;
         entry.ready = 0;
@@ -272,7 +271,7 @@ impl Readiness {
 
     pub(crate) fn remove(&mut self, index: u32) -> Waiters {
         let entry = &mut self.entries[index as usize];
-        notes::drop_interest(entry.fd);
+        entry.interest = None;
         entry.generation = entry.generation.wrapping_add(1);
         self.by_fd[entry.fd as usize] = 0;
         entry.fd = -1;
@@ -289,10 +288,10 @@ impl Readiness {
         }
         let fresh = kinds::noted(entry.fd).has(Kind::TCP);
         entry.narrow = fresh && awaited & !INCOMING == 0;
-        let (interest, data) = (entry.interest(), entry.data(index));
-        match os::epoll_ctl(epoll, EPOLL_CTL_ADD, entry.fd, interest, data) {
+        let (events, data) = (entry.events(), entry.data(index));
+        match os::epoll_ctl(epoll, EPOLL_CTL_ADD, entry.fd, events, data) {
             // Registered by an entry that was given up: the file is the same, take it over.
-            Err(Errno::EEXIST) => os::epoll_ctl(epoll, EPOLL_CTL_MOD, entry.fd, interest, data)?,
+            Err(Errno::EEXIST) => os::epoll_ctl(epoll, EPOLL_CTL_MOD, entry.fd, events, data)?,
             other => other?,
         }
         entry.registered = true;

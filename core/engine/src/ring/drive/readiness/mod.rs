@@ -147,7 +147,7 @@ impl Core {
     fn watch_for(&mut self, fd: Fd, events: u32) -> Result<u32, Errno> {
         let epoll = self.epoll()?;
         self.forget_replaced(fd);
-        let index = self.readiness.find_or_insert(fd)?;
+        let index = self.readiness.find_or_insert(fd, self.ring().number())?;
         self.readiness.register(epoll, index, events).map(|()| index).inspect_err(|_| {
             if self.readiness.entries[index as usize].waiters.is_empty() {
                 self.readiness.remove(index);
@@ -190,7 +190,7 @@ impl Core {
         let epoll = self.epoll()?;
         let entry = &mut self.readiness.entries[index as usize];
         entry.narrow = false;
-        match os::epoll_ctl(epoll, EPOLL_CTL_MOD, entry.fd, entry.interest(), entry.data(index)) {
+        match os::epoll_ctl(epoll, EPOLL_CTL_MOD, entry.fd, entry.events(), entry.data(index)) {
             Err(Errno::ENOENT) => {
                 entry.registered = false;
                 self.readiness.register(epoll, index, ALL_EVENTS)
@@ -233,7 +233,8 @@ impl Core {
     /// wait for one that is gone.
     fn forget_replaced(&mut self, fd: Fd) {
         let Some(index) = self.readiness.find(fd) else { return };
-        if self.readiness.entries[index as usize].renewals == notes::renewals(fd) {
+        let entry = &self.readiness.entries[index as usize];
+        if entry.renewals == entry.renewals_now() {
             return;
         }
         for waiter in self.readiness.remove(index).as_slice() {
@@ -297,6 +298,7 @@ impl Core {
     fn wake_waiters(&mut self, index: u32, bits: u32) {
         // A peer that hung up is worth a read attempt.
         let effective = if bits & (EPOLLRDHUP | EPOLLERR | EPOLLHUP) != 0 { bits | EPOLLIN } else { bits };
+        let deferred_in = self.deferred_in();
         let Core { readiness, requests, ready, .. } = self;
         let Readiness { entries, waiting, .. } = readiness;
         let waiters = &mut entries[index as usize].waiters;
@@ -310,7 +312,7 @@ impl Core {
             request.events |= bits;
             request.flags.set(Flags::WOKEN);
             request.phase = Phase::Ready;
-            ready.push(waiter.id, request);
+            ready.push(waiter.id, request, deferred_in);
             true
         };
         waiters.retain(|waiter| !wake(waiter));
