@@ -434,3 +434,48 @@ fn a_reactor_listens_to_a_later_watch() {
     });
     assert_eq!(ended(pid), 0);
 }
+
+/// The kernel lets 500 epoll instances that are in another one, as the reactor drives rings, know the same file: of
+/// what further rings wait for nothing may be lost either.
+#[test]
+fn more_rings_than_the_reactor_can_drive_wait_for_the_same_file() {
+    const RINGS: usize = 520;
+    let _alone = ALONE.lock().unwrap_or_else(|poison| poison.into_inner());
+    let child = child(|| {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: writes and reads a structure of ours.
+        unsafe {
+            assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
+            limit.rlim_cur = limit.rlim_max.min(1 << 16);
+            assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
+        }
+        let (_peer, silent) = UnixStream::pair().unwrap();
+        let poll = |fd: &UnixStream, user_data| Sqe {
+            fd: fd.as_raw_fd(),
+            op_flags: libc::POLLIN as u32,
+            ..sqe(IORING_OP_POLL_ADD, user_data)
+        };
+        let mut rings: Vec<Ring> = (0..RINGS).map(|_| Ring::new(Engine::User, 4, 0)).collect();
+        let mut pairs: Vec<_> = (0..RINGS).map(|_| UnixStream::pair().unwrap()).collect();
+        for (ring, (_, own)) in rings.iter_mut().zip(&pairs) {
+            ring.push(poll(own, 1));
+            assert_eq!(ring.enter(1, 0), 1);
+        }
+        let driven = || epolls().iter().map(|number| registered_in(number).len()).max().unwrap_or(0) >= RINGS;
+        until("the reactor drives all rings", driven);
+        for ring in &mut rings {
+            ring.push(poll(&silent, 2));
+            assert_eq!(ring.enter(1, 0), 1);
+        }
+        // Some looks of the reactor, so that it finds that nobody comes by any more.
+        std::thread::sleep(std::time::Duration::from_millis(40));
+        for (peer, _) in &mut pairs {
+            peer.write_all(b"!").unwrap();
+        }
+        rings.iter_mut().all(|ring| {
+            let cqe = watch(ring);
+            (cqe.user_data, cqe.res) == (1, 1) && ring.reap_all().is_empty()
+        })
+    });
+    assert_eq!(ended(child), 0);
+}

@@ -16,6 +16,7 @@ use core::ffi::c_void;
 
 use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLONESHOT};
 
+use crate::abi::Errno;
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, EpollEvent, Fd};
 use crate::process::credentials::{self, Credentials};
@@ -295,17 +296,20 @@ fn leave(own: Credentials) {
     threads::end();
 }
 
-/// Puts a ring's epoll instance into the reactor's: from now on the reactor drives it.
-fn take_over(core: &mut Core) {
-    let Ok(epoll) = core.epoll() else { return };
+/// Puts a ring's epoll instance into the reactor's: from now on the reactor drives it. False where that cannot be: the
+/// kernel lets only so many instances that are in another one know the same file.
+fn take_over(core: &mut Core) -> bool {
+    let Ok(epoll) = core.epoll() else { return false };
     let reactor = REACTOR.lock();
-    let Some(outer) = reactor.epoll else { return };
+    let Some(outer) = reactor.epoll else { return false };
     let data = core::ptr::from_ref(core.ring) as u64;
     let events = EPOLLIN | EPOLLONESHOT;
-    if os::epoll_ctl(outer, EPOLL_CTL_ADD, epoll, events, data).is_err()
-        && os::epoll_ctl(outer, EPOLL_CTL_MOD, epoll, events, data).is_err()
-    {
-        return;
+    let put = match os::epoll_ctl(outer, EPOLL_CTL_ADD, epoll, events, data) {
+        Err(Errno::EEXIST) => os::epoll_ctl(outer, EPOLL_CTL_MOD, epoll, events, data),
+        other => other,
+    };
+    if put.is_err() {
+        return false;
     }
     core.token.give(Driver::Reactor);
     core.watch_pages();
@@ -313,6 +317,7 @@ fn take_over(core: &mut Core) {
     // A ring's deadlines bound the reactor's sleep, and so does what has to be looked at by and by.
     let tick_ns = if core.needs_ticks() { os::monotonic_ns().saturating_add(TICK_NS) } else { u64::MAX };
     reactor.kicked_if(reactor.listing.is_due(due_ns(core).min(tick_ns)));
+    true
 }
 
 /// When a ring's next timer is due, on the monotonic clock; `u64::MAX` where it has none.
@@ -519,7 +524,7 @@ fn look_at(core: &mut Core, last_activity: u64) -> Option<u64> {
         return None;
     }
     match core.token.driver() {
-        Driver::Nobody if quiet => take_over(core),
+        Driver::Nobody if quiet && take_over(core) => {}
         Driver::Nobody => look_for_events(core),
         // Without a need for ticks there will be none.
         Driver::Reactor if !core.needs_ticks() => core.attendance.was_driven = true,

@@ -9,14 +9,14 @@ use crate::workload::ring::Ring;
 use crate::workload::sockets::raise_file_limit;
 use crate::workload::{Report, repeat_for};
 
-/// Descriptors of a ring, at most.
-const FILES_PER_RING: usize = 8;
+/// Descriptors of a ring and of what it waits for, at most.
+const FILES_PER_RING: usize = 9;
 
 /// With `known`, the first ring has polled the pipe.
 pub fn run(size: usize, window: Duration, known: bool) -> Result<Report> {
     raise_file_limit(size * FILES_PER_RING)?;
-    let idle = idle_file()?;
-    let mut rings = (0..size).map(|_| used_ring(&idle)).collect::<Result<Vec<_>>>()?;
+    let idle = (0..size).map(|_| idle_file()).collect::<Result<Vec<_>>>()?;
+    let mut rings = idle.iter().map(used_ring).collect::<Result<Vec<_>>>()?;
     let ring = rings.first_mut().ok_or_else(|| Failure::new("there is no ring"))?;
     let engine = Some(ring.engine());
     let (measured, total_ops) = repeat_for(window, || {
@@ -30,7 +30,7 @@ pub fn run(size: usize, window: Duration, known: bool) -> Result<Report> {
     Ok(Report { engine, total_ops, copied: None, windows: vec![measured] })
 }
 
-/// A ring that waits for something.
+/// A ring that waits for something of its own.
 fn used_ring(idle: &OwnedFd) -> Result<Ring> {
     let mut ring = Ring::new(4, 8, 0)?;
     poll(&mut ring, idle, 0)?;

@@ -36,6 +36,8 @@ use crate::assets::notes;
 use crate::os::{self, Fd};
 use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::ring::Core;
+use crate::ring::drive::reactor;
+use crate::wait::Driver;
 
 /// Everything that can be waited for.
 pub const ALL_EVENTS: u32 = EPOLLIN
@@ -148,7 +150,13 @@ impl Core {
         let epoll = self.epoll()?;
         self.forget_replaced(fd);
         let index = self.readiness.find_or_insert(fd, self.ring().number())?;
-        self.readiness.register(epoll, index, events).map(|()| index).inspect_err(|_| {
+        let mut registered = self.readiness.register(epoll, index, events);
+        if registered == Err(Errno::EINVAL) && self.token.driver() == Driver::Reactor {
+            // Too many rings that the reactor drives know the file.
+            reactor::release(self);
+            registered = self.readiness.register(epoll, index, events);
+        }
+        registered.map(|()| index).inspect_err(|_| {
             if self.readiness.entries[index as usize].waiters.is_empty() {
                 self.readiness.remove(index);
             }
