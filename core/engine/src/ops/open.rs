@@ -400,8 +400,10 @@ fn issue_close(core: &mut Core, id: RequestId) -> Outcome {
         notes::forget_note(sqe.fd);
         return close_call(sqe.fd).into();
     }
-    core.work_mut().will_close(id, sqe.fd);
-    Outcome::Block
+    match core.will_close(id) {
+        Ok(()) => Outcome::Block,
+        Err(errno) => errno.into(),
+    }
 }
 
 /// Can a connection that this ring has forgotten be closed on the spot? One that does not linger waits for nobody,
@@ -411,7 +413,7 @@ fn ends_at_once(fd: Fd) -> bool {
 }
 
 fn closed(core: &mut Core, id: RequestId, result: Result<usize, Errno>) -> Outcome {
-    core.work_mut().forget_closing(id);
+    core.forget_closing(id);
     result.into()
 }
 
@@ -420,7 +422,7 @@ fn close(work: &mut Work) -> Result<usize, Errno> {
     descriptors::closed(work.sqe.fd);
     // From the system call on, and before its result is known here, the number may be another file's.
     if let Some(core) = live(&mut work.ring.lock(), work.serial) {
-        core.work_mut().forget_closing(work.id);
+        core.forget_closing(work.id);
     }
     close_call(work.sqe.fd)
 }

@@ -136,6 +136,8 @@ impl Flags {
     pub const CHAOS: Flags = Flags(1 << 27);
     /// No attempt was made yet, where faults may be injected into the first.
     pub const UNTRIED: Flags = Flags(1 << 28);
+    /// To what is submitted behind it, the descriptor that it names is closed.
+    pub const CLOSES: Flags = Flags(1 << 29);
 
     /// Those of an SQE.
     pub const fn of_sqe(flags: u8) -> Flags {

@@ -8,6 +8,7 @@
 
 pub mod aio;
 mod backlog;
+mod closing;
 pub mod handover;
 pub mod interrupt;
 mod on_files;
@@ -476,7 +477,7 @@ impl Core {
             Some(work)
         });
         let Some(mut work) = withdrawn else { return false };
-        self.work_mut().forget_closing(id);
+        self.forget_closing(id);
         self.work_mut().ends(&work);
         let request = &mut self[id];
         request.data = core::mem::take(&mut work.data);

@@ -4,12 +4,14 @@
 //! with its file, or lent.
 
 use alloc::collections::VecDeque;
-use alloc::vec::Vec;
 
+use crate::abi::Errno;
 use crate::os::Fd;
 use crate::process::credentials::Credentials;
-use crate::request::{RequestId, Slab};
+use crate::request::{Flags, RequestId, Slab};
+use crate::ring::Core;
 use crate::wait::loan::{Loan, Posted};
+use crate::work::closing::Closing;
 use crate::work::on_files::OnFiles;
 use crate::work::{Batch, Work, own_file};
 
@@ -28,7 +30,7 @@ pub struct WorkQueue {
     /// Which of it the call that submits does on the program's descriptors.
     loan: Loan,
     /// Descriptors of the program whose CLOSE is queued, or being done.
-    closing: Vec<(RequestId, Fd)>,
+    closing: Closing,
     /// Room for what the caller takes at once, unless a caller has it.
     batch: Option<VecDeque<Work>>,
     /// Out with workers, or with the kernel, or done by a caller.
@@ -303,26 +305,39 @@ impl WorkQueue {
 
 /// Descriptors that are being closed.
 impl WorkQueue {
-    /// A request will close `fd` when its work is done.
-    pub fn will_close(&mut self, id: RequestId, fd: Fd) {
-        self.closing.push((id, fd));
-    }
-
     /// Is a CLOSE of any descriptor under way?
     #[inline]
     pub fn closes_any(&self) -> bool {
-        !self.closing.is_empty()
+        self.closing.is_any()
     }
 
     /// Is a CLOSE of `fd` under way? To what is submitted behind it the descriptor is none any more.
     #[inline]
     pub fn closes(&self, fd: Fd) -> bool {
-        self.closing.iter().any(|&(_, closing)| closing == fd)
+        self.closing.has(fd)
+    }
+}
+
+impl Core {
+    /// A request will close the descriptor that it names when its work is done.
+    ///
+    /// # Errors
+    /// Those of [`Closing::add`].
+    pub fn will_close(&mut self, id: RequestId) -> Result<(), Errno> {
+        let fd = self[id].sqe.fd;
+        self.work_mut().closing.add(fd)?;
+        self[id].flags.set(Flags::CLOSES);
+        Ok(())
     }
 
-    /// A request's CLOSE is about to be done, or will not be.
+    /// A request's CLOSE, if it is one, is about to be done, or will not be.
     pub fn forget_closing(&mut self, id: RequestId) {
-        self.closing.retain(|&(closing, _)| closing != id);
+        let request = &mut self[id];
+        if request.flags.has(Flags::CLOSES) {
+            request.flags.clear(Flags::CLOSES);
+            let fd = request.sqe.fd;
+            self.work_mut().closing.remove(fd);
+        }
     }
 }
 
