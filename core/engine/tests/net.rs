@@ -1161,6 +1161,29 @@ fn a_descriptor_may_be_closed_between_its_event_and_its_receive() {
     });
 }
 
+/// A multishot request keeps the listener until it ends, and no longer.
+#[test]
+fn a_listener_ends_with_the_last_request_on_it() {
+    use std::os::fd::IntoRawFd;
+    both(|engine| {
+        let mut ring = Ring::new(engine, 4, 0);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let fd = listener.into_raw_fd();
+        submit(&mut ring, Sqe { ioprio: IORING_ACCEPT_MULTISHOT as u16, ..accept(1, fd) });
+        let first = TcpStream::connect(address).unwrap();
+        let _first = own(wait(&mut ring).res);
+        close(engine, fd);
+        let second = TcpStream::connect(address).unwrap();
+        let _second = own(wait(&mut ring).res);
+        ring.push(Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 2) });
+        assert_eq!(ring.enter(1, 2), 1);
+        let results = results(ring.reap_all());
+        drop((first, second));
+        (results, TcpStream::connect(address).map(|_| ()).map_err(|error| error.kind()))
+    });
+}
+
 /// The same of a connection that stood at once, which nothing waits for by readiness.
 #[test]
 fn a_descriptor_may_be_closed_before_its_connection_is_told() {

@@ -79,9 +79,15 @@ pub fn is_wanted(fd: Fd) -> bool {
     }
 }
 
-/// Does `body` while the socket has `O_NONBLOCK`, of which `known` is known; `body` gets a descriptor for it. Second: whether
-/// it is the program that has set the flag.
-pub fn attempt<T>(fd: Fd, known: Blocking, body: impl FnOnce(Fd) -> T) -> Result<(T, bool), Errno> {
+/// Does `body` while the socket has `O_NONBLOCK`, of which `known` is known; `body` gets a descriptor for it. Whoever does so
+/// often has a descriptor of the engine's `own` for the socket, which otherwise is made. Second: whether it is the program
+/// that has set the flag.
+pub fn attempt<T>(
+    fd: Fd,
+    own: Option<Fd>,
+    known: Blocking,
+    body: impl FnOnce(Fd) -> T,
+) -> Result<(T, bool), Errno> {
     if known == Blocking::Never {
         return Ok((body(fd), true));
     }
@@ -91,11 +97,18 @@ pub fn attempt<T>(fd: Fd, known: Blocking, body: impl FnOnce(Fd) -> T) -> Result
         return Ok((body(fd), true));
     }
     // The program may close its descriptor meanwhile, and its number become that of another socket, without the flag.
-    let held = OwnedFd::new(os::duplicate(fd)?);
+    let made;
+    let held = match own {
+        Some(own) => own,
+        None => {
+            made = OwnedFd::new(os::duplicate(fd)?);
+            made.fd()
+        }
+    };
     turn.begins();
-    let result = os::set_nonblocking(held.fd(), true).map(|()| {
-        let result = body(held.fd());
-        let _ = os::set_nonblocking(held.fd(), false);
+    let result = os::set_nonblocking(held, true).map(|()| {
+        let result = body(held);
+        let _ = os::set_nonblocking(held, false);
         result
     });
     turn.ends();
@@ -263,7 +276,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let fd = listener.as_raw_fd();
         assert_eq!(blocking(fd), Ok(Blocking::May));
-        let within = attempt(fd, Blocking::May, |_| blocking(fd));
+        let within = attempt(fd, None, Blocking::May, |_| blocking(fd));
         assert_eq!(within, Ok((Ok(Blocking::Unknown), false)), "not taken for the program's own");
         assert_eq!(blocking(fd), Ok(Blocking::May), "put back");
         share();
@@ -272,7 +285,7 @@ mod tests {
         a_turn_of_the_dead_is_taken_over(fd);
         listener.set_nonblocking(true).unwrap();
         assert_eq!(blocking(fd), Ok(Blocking::Never));
-        assert_eq!(attempt(fd, Blocking::Unknown, |_| ()), Ok(((), true)));
+        assert_eq!(attempt(fd, None, Blocking::Unknown, |_| ()), Ok(((), true)));
         assert_eq!(blocking(fd), Ok(Blocking::Never), "left alone");
     }
 
@@ -282,7 +295,7 @@ mod tests {
             (0..5_000).all(|_| {
                 let known = blocking(fd).unwrap();
                 let set = || os::file_flags(fd).unwrap() & super::O_NONBLOCK != 0;
-                known != Blocking::Never && attempt(fd, known, |_| set() && set()) == Ok((true, false))
+                known != Blocking::Never && attempt(fd, None, known, |_| set() && set()) == Ok((true, false))
             })
         };
         let other = child(in_turns);
@@ -294,7 +307,7 @@ mod tests {
 
     fn a_turn_of_the_dead_is_taken_over(fd: i32) {
         let killed = child(|| {
-            attempt(fd, Blocking::May, |_| {
+            attempt(fd, None, Blocking::May, |_| {
                 // SAFETY: kills this process.
                 unsafe { libc::raise(libc::SIGKILL) };
             })
@@ -303,10 +316,10 @@ mod tests {
         assert_eq!(ended(killed), libc::SIGKILL);
         assert_ne!(Turn::current().holder.load(Ordering::Relaxed), 0);
         assert_eq!(blocking(fd), Ok(Blocking::Unknown), "nobody is told that it is the program's own");
-        assert_eq!(attempt(fd, Blocking::Unknown, |_| ()), Ok(((), true)));
+        assert_eq!(attempt(fd, None, Blocking::Unknown, |_| ()), Ok(((), true)));
         assert_eq!(blocking(fd), Ok(Blocking::Never), "nobody has a turn");
         os::set_nonblocking(fd, false).unwrap();
-        assert_eq!(attempt(fd, Blocking::May, |_| ()), Ok(((), false)));
+        assert_eq!(attempt(fd, None, Blocking::May, |_| ()), Ok(((), false)));
         assert_eq!(blocking(fd), Ok(Blocking::May));
     }
 }

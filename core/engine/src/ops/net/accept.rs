@@ -14,9 +14,10 @@ use linux_raw_sys::net::SO_ACCEPTCONN;
 use crate::abi::{Errno, names};
 use crate::ops::net::calls;
 use crate::ops::net::socket::{SOCK_CLOEXEC, SOCK_NONBLOCK};
-use crate::os::{self, Fd, host};
+use crate::os::{self, Fd, OwnedFd, host};
 use crate::process::nonblocking::{self, Blocking};
 use crate::request::chaos;
+use crate::request::data::OpData;
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
 use crate::request::shown::{self, Kind, arg};
 use crate::request::unused::Unused;
@@ -89,10 +90,17 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
         Err(errno) => return errno.into(),
     };
     if flags.has(Flags::MULTISHOT) {
-        let accepted = nonblocking::attempt(fd, blocking, |held| accept_all(core, id, fd, held));
+        let own = match blocking {
+            Blocking::Never => None,
+            _ => match own_listener(core, id, fd) {
+                Ok(own) => Some(own),
+                Err(errno) => return errno.into(),
+            },
+        };
+        let accepted = nonblocking::attempt(fd, own, blocking, |held| accept_all(core, id, fd, held));
         return accepted.map_or_else(Outcome::from, |(outcome, _)| outcome);
     }
-    let accepted = nonblocking::attempt(fd, blocking, |held| accept(core, id, fd, held));
+    let accepted = nonblocking::attempt(fd, None, blocking, |held| accept(core, id, fd, held));
     match accepted.and_then(|(result, _)| result) {
         Ok(result) => {
             tell_of_others(core, id, fd);
@@ -101,6 +109,18 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
         Err(Errno::EAGAIN) => Outcome::Wait(EPOLLIN),
         Err(errno) => lost(core, id, fd, errno),
     }
+}
+
+/// A descriptor of the engine's own for the listener, which the request keeps as it would keep the file in the kernel.
+fn own_listener(core: &mut Core, id: RequestId, fd: Fd) -> Result<Fd, Errno> {
+    let data = &mut core[id].data;
+    if let OpData::Listener(own) = data {
+        return Ok(own.fd());
+    }
+    let own = OwnedFd::new(os::duplicate(fd)?);
+    let number = own.fd();
+    *data = OpData::Listener(own);
+    Ok(number)
 }
 
 /// No connection, or one for which there was no slot, or no room for its address.

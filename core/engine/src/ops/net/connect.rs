@@ -124,7 +124,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
 fn attempt(fd: Fd, address: &Address) -> Result<(Result<usize, Errno>, bool), Errno> {
     // No other file's flags are touched.
     os::socket_option(fd, SO_TYPE)?;
-    nonblocking::attempt(fd, nonblocking::blocking(fd)?, |fd| calls::connect(fd, address))
+    nonblocking::attempt(fd, None, nonblocking::blocking(fd)?, |fd| calls::connect(fd, address))
 }
 
 fn socket_error(fd: Fd) -> i32 {
