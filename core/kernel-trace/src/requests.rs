@@ -22,7 +22,8 @@ const MOST: usize = 1 << 16;
 /// A request.
 struct Known {
     sqe: Sqe,
-    lent: Box<Lent>,
+    /// None where it has none.
+    lent: Option<Box<Lent>>,
     /// Its CQE has come, and that about its memory has not.
     owes_notification: bool,
 }
@@ -88,7 +89,8 @@ impl Requests {
             self.make_room();
         }
         self.draining += usize::from(drains(sqe));
-        let known = Known { sqe: *sqe, lent: Box::new(*lent), owes_notification: false };
+        let lent = lent.says_something().then(|| Box::new(*lent));
+        let known = Known { sqe: *sqe, lent, owes_notification: false };
         self.known.insert((sqe.user_data, serial), known);
     }
 
@@ -145,7 +147,8 @@ impl Requests {
         let Some(key) = self.find(cqe) else { return Match { serial: 0, request: None, marks: LAST } };
         let more = cqe.flags & IORING_CQE_F_MORE != 0;
         let known = self.known.get_mut(&key);
-        let request = known.as_ref().map(|known| (known.sqe, *known.lent));
+        let request =
+            known.as_ref().map(|known| (known.sqe, known.lent.as_deref().copied().unwrap_or(Lent::NONE)));
         let announces = more && known.as_ref().is_some_and(|known| notifies(&known.sqe));
         match known {
             Some(known) if announces => known.owes_notification = true,

@@ -9,7 +9,7 @@ use anyring_engine::ops::TABLE;
 use anyring_engine::os::{self, Fd, FileIdentity};
 use anyring_engine::queue::Cqe;
 use anyring_engine::request::trace::outside::{self, Seen};
-use anyring_engine::request::trace::{Samples, tell};
+use anyring_engine::request::trace::{Moment, Samples, tell};
 use anyring_trace::event::{FOUND, Kind, RingEnded, UNSEEN_REAPED, UNSEEN_SQ_THREAD, Unseen};
 use linux_raw_sys::io_uring::{
     IORING_CQE_BUFFER_SHIFT, IORING_CQE_F_BUFFER, IORING_SETUP_SQPOLL, io_uring_params,
@@ -23,8 +23,8 @@ use crate::requests::{Requests, skips};
 /// When a ring is looked at.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// A call has returned that may have posted what is there.
-    AfterCall,
+    /// A call that may have posted what is there has returned at this moment.
+    AfterCall(Moment),
     /// Later than what is there was posted.
     Later,
 }
@@ -200,23 +200,36 @@ impl Ring {
         self.memory.as_ref().and_then(counts).unwrap_or_default()
     }
 
-    /// A call is about to submit so many. What they name is copied: it may be changed as soon as the kernel has them.
-    pub fn call_begins(&mut self, to_submit: u32) {
+    /// A call is about to submit so many, from the moment on that is answered. What they name is copied: it may be changed as soon as
+    /// the kernel has them.
+    pub fn call_begins(&mut self, to_submit: u32) -> Moment {
+        let before = self.queue(to_submit);
+        let moment = Moment::now();
+        self.queued
+            .range_mut(before..)
+            .filter_map(|queued| queued.seen.as_mut())
+            .for_each(|seen| seen.at(moment));
+        moment
+    }
+
+    /// Copies what a call is about to submit; how many were queued before.
+    fn queue(&mut self, to_submit: u32) -> usize {
         if self.promised == 0 {
             // They may have been changed since a call did not take them.
             self.queued.clear();
         }
         self.submitted |= to_submit > 0;
         self.promised = self.promised.saturating_add(to_submit);
-        let Some(memory) = &self.memory else { return };
+        let before = self.queued.len();
+        let Some(memory) = &self.memory else { return before };
         let waiting = if self.rewinds() {
             to_submit.min(memory.sq_entries())
         } else {
-            let Some(tail) = memory.sq_tail() else { return };
+            let Some(tail) = memory.sq_tail() else { return before };
             tail.wrapping_sub(self.taken)
         };
         if waiting > memory.sq_entries() {
-            return;
+            return before;
         }
         let wanted = if self.is_polled() { waiting } else { waiting.min(self.promised) };
         let mut offset = self.queued.iter().map(|queued| queued.places).sum::<u32>();
@@ -228,14 +241,15 @@ impl Ring {
             self.queued.push_back(Queued { position, places, seen });
             offset += places;
         }
+        before
     }
 
-    /// That call has returned this.
-    pub fn call_ends(&mut self, to_submit: u32, result: isize) {
+    /// That call has returned this, at this moment.
+    pub fn call_ends(&mut self, to_submit: u32, result: isize, moment: Moment) {
         if self.rewinds() {
             self.rewound = u32::try_from(result).unwrap_or(0).min(to_submit);
         }
-        self.look(When::AfterCall);
+        self.look(When::AfterCall(moment));
         if self.rewinds() {
             (self.taken, self.rewound) = (0, 0);
             self.queued.clear();
@@ -378,13 +392,14 @@ impl Ring {
         }
         // Where the program has reaped the CQE, the memory is its own.
         let lent = about.request.as_ref().filter(|_| ready > 0);
-        let when_found = match when {
-            When::Later => FOUND,
+        let (moment, when_found) = match when {
+            When::Later => (Moment::now(), FOUND),
             // Before the call, the CQE was not there; so the program had no reason to touch the memory.
-            When::AfterCall => lent.map_or(0, |(_, lent)| lent.marks()),
+            When::AfterCall(moment) => (moment, lent.map_or(0, |(_, lent)| lent.marks())),
         };
         let filled = lent.map(|(sqe, lent)| (TABLE.lookup(sqe.opcode), sqe, lent));
-        outside::tell_completion(self.number, about.serial, cqe, about.marks | when_found, ready, filled);
+        let marks = about.marks | when_found;
+        outside::tell_completion(moment, self.number, about.serial, cqe, marks, ready, filled);
     }
 
     /// A CQE that no request is known to wait for may be about one that the kernel is taking this moment: it says so of a batch at
@@ -507,7 +522,7 @@ mod tests {
         queues.set(SQ_TAIL, 4);
         ring.call_begins(4);
         queues.set(SQ_HEAD, 4);
-        ring.call_ends(4, 4);
+        ring.call_ends(4, 4, Moment::now());
         assert_eq!((ring.serial, known(&ring, 0..10)), (3, [1, 2, 4].into()));
     }
 
@@ -531,7 +546,7 @@ mod tests {
         for (count, head) in [(2, 2), (1, 3)] {
             ring.call_begins(count);
             queues.set(SQ_HEAD, head);
-            ring.call_ends(count, count as isize);
+            ring.call_ends(count, count as isize, Moment::now());
         }
         assert_eq!((ring.serial, known(&ring, 0..10)), (3, [1, 2, 3].into()));
         // So does one at the end of the queue, where the second half would lie at its beginning.
@@ -542,7 +557,7 @@ mod tests {
         queues.set(SQ_TAIL, 5);
         ring.call_begins(4);
         queues.set(SQ_HEAD, 5);
-        ring.call_ends(4, 4);
+        ring.call_ends(4, 4, Moment::now());
         assert_eq!((ring.serial, known(&ring, 0..10)), (4, [1, 2, 3, 4].into()));
     }
 
@@ -558,7 +573,7 @@ mod tests {
             queues.set(SQ_TAIL, 4);
             ring.call_begins(1);
             queues.set(SQ_HEAD, 1);
-            ring.call_ends(1, 1);
+            ring.call_ends(1, 1, Moment::now());
             ring.call_begins(3);
             queues.set(CQES, 7);
             queues.set(CQ_TAIL, 1);
@@ -567,7 +582,7 @@ mod tests {
             }
             assert_eq!((ring.serial, ring.requests.due()), (3, 0));
             queues.set(SQ_HEAD, 4);
-            ring.call_ends(3, 3);
+            ring.call_ends(3, 3, Moment::now());
             assert_eq!((ring.serial, ring.requests.due()), (4, 1));
             // The program moves the kernel's word back.
             queues.set(SQ_HEAD, 2);
@@ -582,16 +597,16 @@ mod tests {
         let mut queues = Queues::new(&[(NOP, 1), (LONG, 2), (NOP, 3), (NOP, 4)]);
         let mut ring = queues.ring(IORING_SETUP_SQ_REWIND);
         ring.call_begins(4);
-        ring.call_ends(4, 3);
+        ring.call_ends(4, 3, Moment::now());
         assert_eq!((ring.serial, known(&ring, 0..10)), (2, [1, 2].into()));
         queues.sqes[0].user_data = 5;
         ring.call_begins(1);
         ring.look(When::Later);
         assert_eq!(ring.serial, 2);
-        ring.call_ends(1, 1);
+        ring.call_ends(1, 1, Moment::now());
         assert_eq!((ring.serial, known(&ring, 0..10)), (3, [1, 2, 5].into()));
         ring.call_begins(1);
-        ring.call_ends(1, -9);
+        ring.call_ends(1, -9, Moment::now());
         assert_eq!(ring.serial, 3);
     }
 }
