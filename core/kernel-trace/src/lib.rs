@@ -77,12 +77,15 @@ fn named(first: usize, is_registered: bool) -> Named {
 
 fn enter([first, to_submit, least, flags, ..]: [usize; 6], kernel: impl FnOnce() -> isize) -> isize {
     let (to_submit, flags) = (to_submit as u32, flags as u32);
+    let named = named(first, flags & IORING_ENTER_REGISTERED_RING != 0);
     let mut rings = RINGS.lock();
-    let number = rings.number(named(first, flags & IORING_ENTER_REGISTERED_RING != 0));
+    // The call itself tells as a rule what the kernel would have to be asked for.
+    let supposed = rings.supposed(named, to_submit);
+    let mut number = supposed.map_or_else(|| rings.number(named), |(number, _)| number);
     let (mut sq_ready, mut began) = (0, None);
     if let Some(ring) = rings.get(number) {
         ring.look(When::Later);
-        sq_ready = ring.ready().0;
+        sq_ready = ring.sq_ready();
         began = Some(ring.call_begins(to_submit));
         watch::begin(&mut rings);
     }
@@ -91,10 +94,24 @@ fn enter([first, to_submit, least, flags, ..]: [usize; 6], kernel: impl FnOnce()
     let result = kernel();
     let ended = Moment::now();
     let mut rings = RINGS.lock();
+    if let Some((supposed, before)) = supposed
+        && !rings.get(supposed).is_some_and(|ring| ring.has_taken(before, result))
+    {
+        number = rings.number(named);
+        // Another file has got the descriptor, and nobody saw it.
+        if number != supposed {
+            if let Some(ring) = rings.get(supposed) {
+                ring.call_ends(to_submit, 0, ended);
+            }
+            if let Some(ring) = rings.get(number) {
+                ring.call_begins(to_submit);
+            }
+        }
+    }
     let mut cq_ready = 0;
     if let Some(ring) = rings.get(number) {
         ring.call_ends(to_submit, result, ended);
-        cq_ready = ring.ready().1;
+        cq_ready = ring.cq_ready();
     }
     let body = Entered {
         to_submit,

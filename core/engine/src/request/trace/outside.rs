@@ -2,6 +2,7 @@
 //!
 //! What a request brings must be copied before the kernel has it, and is told once it has: in between lies [`Seen`].
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use anyring_trace::buffer::Record;
@@ -21,7 +22,8 @@ pub struct Seen {
     moment: Moment,
     file: Fd,
     copies: Copies,
-    lent: Lent,
+    /// None where it has none.
+    lent: Option<Box<Lent>>,
 }
 
 /// Attachments that were copied before.
@@ -67,12 +69,13 @@ impl Seen {
         let mut lent = Lent::of(op, &sqe);
         let copies = Copies::of(&Samples::of_submission(op, &sqe, &lent, tracer.data()));
         lent.begin();
+        let lent = lent.says_something().then(|| Box::new(lent));
         Some(Seen { sqe, moment: Moment::NEVER, file, copies, lent })
     }
 
     /// One that the kernel has taken already: what it names may be something else by now.
     pub fn after(sqe: Sqe) -> Seen {
-        Seen { sqe, moment: Moment::now(), file: -1, copies: Copies::default(), lent: Lent::NONE }
+        Seen { sqe, moment: Moment::now(), file: -1, copies: Copies::default(), lent: None }
     }
 
     /// It was seen at this moment.
@@ -85,9 +88,9 @@ impl Seen {
         &self.sqe
     }
 
-    /// Its memory, as it was before.
-    pub fn lent(&self) -> &Lent {
-        &self.lent
+    /// Its memory, as it was before, if it has any.
+    pub fn into_lent(self) -> Option<Box<Lent>> {
+        self.lent
     }
 
     /// Tells that the kernel took it, as of when it was seen.
