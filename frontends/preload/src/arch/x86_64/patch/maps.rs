@@ -64,13 +64,15 @@ pub fn for_each_code(mut each: impl FnMut(&Mapping, &[u8]) -> bool) {
 
 /// Reads `start-end r-xp offset device inode name`.
 fn parse(line: &[u8]) -> Option<(Mapping, &[u8])> {
-    let mut words = line.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
-    let mut range = words.next()?.split(|&byte| byte == b'-');
-    let (start, end) = (hexadecimal(range.next()?)?, hexadecimal(range.next()?)?);
-    let access = words.next()?;
+    // Most lines are of other kinds.
+    let (range, rest) = line.split_at_checked(line.iter().position(|&byte| byte == b' ')?)?;
+    let rest = rest.strip_prefix(b" r-xp ")?;
+    let mut words = rest.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
     let (_offset, _device, inode) = (words.next()?, words.next()?, words.next()?);
-    let name = words.next()?;
-    (access == b"r-xp" && inode != b"0").then_some((Mapping { start, end }, name))
+    let name = words.next().filter(|_| inode != b"0")?;
+    let mut range = range.split(|&byte| byte == b'-');
+    let (start, end) = (hexadecimal(range.next()?)?, hexadecimal(range.next()?)?);
+    Some((Mapping { start, end }, name))
 }
 
 fn hexadecimal(digits: &[u8]) -> Option<usize> {
