@@ -353,6 +353,25 @@ fn rings_end_though_they_are_looked_at() {
     }
 }
 
+/// A call comes to the ring that has the descriptor now, though nobody saw how it got it.
+#[test]
+fn another_ring_gets_the_descriptor() {
+    for (program, patch) in builds() {
+        let (outcome, told) = run(&program, "kernel", &["replaced"], patch);
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), "2: 0\n"));
+        let submitted = told.iter().filter_map(|told| match &told.body {
+            Body::Submitted(submitted) => Some((told.ring, submitted.sqe[4])),
+            _ => None,
+        });
+        assert_eq!(submitted.collect::<Vec<_>>(), [(2, 2)]);
+        let completed = told.iter().filter_map(|told| match &told.body {
+            Body::Completed(completed) => Some((told.ring, completed.user_data)),
+            _ => None,
+        });
+        assert_eq!(completed.collect::<Vec<_>>(), [(2, 2)]);
+    }
+}
+
 /// What a request brings is copied before the call.
 #[test]
 fn memory_is_told_as_it_was() {
