@@ -367,6 +367,23 @@ static void ends(void) {
     printf("the other end is closed\n");
 }
 
+static void *by_number(void *unused) {
+    (void)unused;
+    for (int i = 0; i < 2; i++) {
+        on(IORING_OP_NOP, syscall(SYS_gettid), -1, 0, 0);
+        submit(1), next();
+    }
+    return 0;
+}
+
+/* Threads one after the other, each of which has the memory of the one before. */
+static void successors(void) {
+    for (int i = 0; i < 5; i++) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, 0, by_number, 0) == 0 && pthread_join(thread, 0) == 0);
+    }
+}
+
 /* Another ring has the descriptor now, and both have an entry in the queue. */
 static void replaced(void) {
     struct ring other;
@@ -400,6 +417,7 @@ int main(int count, char **arguments) {
     else if (!strcmp(way, "resizes")) resizes();
     else if (!strcmp(way, "ends")) ends();
     else if (!strcmp(way, "replaced")) replaced();
+    else if (!strcmp(way, "successors")) successors();
     else return 98;
     return 0;
 }
