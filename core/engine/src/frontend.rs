@@ -242,8 +242,13 @@ pub fn exits() {
 pub fn thread_ends() {
     if identity::is_own() {
         shared::thread_ends();
-        trace::thread_ends();
+        trace::forget_thread();
     }
+}
+
+/// The calling thread comes in for the first time: its identity may have been another's, whose end nobody told.
+pub fn thread_begins() {
+    trace::forget_thread();
 }
 
 /// The process is about to execute another program; as for [`exits`].

@@ -30,7 +30,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use anyring_engine::os::sync::{AcrossFork, Mutex};
 use anyring_engine::os::{Fd, nr, user, vdso};
-use anyring_engine::request::trace::{self, Samples, tell, tell_ring};
+use anyring_engine::request::trace::{self, Moment, Samples, comes_in, tell_of, tell_ring};
 use anyring_engine::tell_registration;
 use anyring_trace::event::{ENGINE_KERNEL, Entered, Kind, Registered};
 use linux_raw_sys::io_uring::{
@@ -46,6 +46,7 @@ static FORKS: AtomicBool = AtomicBool::new(false);
 
 /// One of the three calls, which `kernel` makes. Handlers of the program may run in `kernel`, and jump out of it.
 pub fn call(number: usize, arguments: [usize; 6], kernel: impl FnOnce() -> isize) -> isize {
+    comes_in();
     match number as u32 {
         nr::__NR_io_uring_setup => setup(arguments, kernel),
         nr::__NR_io_uring_enter => enter(arguments, kernel),
@@ -76,35 +77,52 @@ fn named(first: usize, is_registered: bool) -> Named {
 
 fn enter([first, to_submit, least, flags, ..]: [usize; 6], kernel: impl FnOnce() -> isize) -> isize {
     let (to_submit, flags) = (to_submit as u32, flags as u32);
+    let named = named(first, flags & IORING_ENTER_REGISTERED_RING != 0);
     let mut rings = RINGS.lock();
-    let number = rings.number(named(first, flags & IORING_ENTER_REGISTERED_RING != 0));
-    let mut sq_ready = 0;
+    // The call itself tells as a rule what the kernel would have to be asked for.
+    let supposed = rings.supposed(named, to_submit);
+    let mut number = supposed.map_or_else(|| rings.number(named), |(number, _)| number);
+    let (mut sq_ready, mut began) = (0, None);
     if let Some(ring) = rings.get(number) {
         ring.look(When::Later);
-        sq_ready = ring.ready().0;
-        ring.call_begins(to_submit);
+        sq_ready = ring.sq_ready();
+        began = Some(ring.call_begins(to_submit));
         watch::begin(&mut rings);
     }
     drop(rings);
-    let began_ns = vdso::monotonic_ns();
+    let began = began.unwrap_or_else(Moment::now);
     let result = kernel();
-    let duration_ns = vdso::monotonic_ns() - began_ns;
+    let ended = Moment::now();
     let mut rings = RINGS.lock();
+    if let Some((supposed, before)) = supposed
+        && !rings.get(supposed).is_some_and(|ring| ring.has_taken(before, result))
+    {
+        number = rings.number(named);
+        // Another file has got the descriptor, and nobody saw it.
+        if number != supposed {
+            if let Some(ring) = rings.get(supposed) {
+                ring.call_ends(to_submit, 0, ended);
+            }
+            if let Some(ring) = rings.get(number) {
+                ring.call_begins(to_submit);
+            }
+        }
+    }
     let mut cq_ready = 0;
     if let Some(ring) = rings.get(number) {
-        ring.call_ends(to_submit, result);
-        cq_ready = ring.ready().1;
+        ring.call_ends(to_submit, result, ended);
+        cq_ready = ring.cq_ready();
     }
     let body = Entered {
         to_submit,
         min_complete: least as u32,
         flags,
         result: result as i32,
-        duration_ns,
+        duration_ns: ended.since(began),
         sq_ready,
         cq_ready,
     };
-    tell(number, Kind::Entered, &body, &Samples::NONE);
+    tell_of(ended, number, Kind::Entered, &body, &Samples::NONE);
     result
 }
 

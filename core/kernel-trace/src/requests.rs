@@ -22,7 +22,8 @@ const MOST: usize = 1 << 16;
 /// A request.
 struct Known {
     sqe: Sqe,
-    lent: Box<Lent>,
+    /// None where it has none.
+    lent: Option<Box<Lent>>,
     /// Its CQE has come, and that about its memory has not.
     owes_notification: bool,
 }
@@ -31,16 +32,18 @@ struct Known {
 pub struct Match {
     /// The request's number; 0 where none is known.
     pub serial: u64,
-    /// Its SQE, and its memory.
-    pub request: Option<(Sqe, Lent)>,
+    /// Its SQE, and its memory, if it has any.
+    pub request: Option<(Sqe, Option<Box<Lent>>)>,
     /// [`LAST`], where no further one comes.
     pub marks: u32,
 }
 
+/// By what a request is found: its user data and its number.
+pub type Key = (u64, u64);
+
 /// Those of a ring.
 pub struct Requests {
-    /// By user data and number.
-    known: BTreeMap<(u64, u64), Known>,
+    known: BTreeMap<Key, Known>,
     /// Up to this number, some may be done without a CQE that was seen.
     doubtful: u64,
     /// How many of them drain.
@@ -83,12 +86,12 @@ impl Requests {
     }
 
     /// One was submitted.
-    pub fn add(&mut self, serial: u64, sqe: &Sqe, lent: &Lent) {
+    pub fn add(&mut self, serial: u64, sqe: &Sqe, lent: Option<Box<Lent>>) {
         if self.known.len() >= MOST {
             self.make_room();
         }
         self.draining += usize::from(drains(sqe));
-        let known = Known { sqe: *sqe, lent: Box::new(*lent), owes_notification: false };
+        let known = Known { sqe: *sqe, lent, owes_notification: false };
         self.known.insert((sqe.user_data, serial), known);
     }
 
@@ -108,9 +111,9 @@ impl Requests {
         self.find(cqe).is_some()
     }
 
-    /// Whether one of them waits for a CQE that this can be: one that tells of failures only does not.
-    pub fn expect(&self, cqe: &Cqe) -> bool {
-        self.find(cqe).is_some_and(|key| !skips(&self.known[&key].sqe))
+    /// Whether this one waits for a CQE: one that tells of failures only does not.
+    pub fn expects(&self, key: Key) -> bool {
+        self.known.get(&key).is_some_and(|known| !skips(&known.sqe))
     }
 
     /// CQEs were lost: some of those that are known may be done.
@@ -118,7 +121,8 @@ impl Requests {
         self.doubtful = self.known.keys().map(|key| key.1).max().unwrap_or(self.doubtful);
     }
 
-    fn find(&self, cqe: &Cqe) -> Option<(u64, u64)> {
+    /// The one that a CQE is about.
+    pub fn find(&self, cqe: &Cqe) -> Option<Key> {
         let (newer, older) = (self.doubtful.saturating_add(1)..=u64::MAX, 0..=self.doubtful);
         self.find_within(cqe, newer).or_else(|| self.find_within(cqe, older))
     }
@@ -140,22 +144,23 @@ impl Requests {
             .or_else(|| first(&|known| !known.owes_notification))
     }
 
-    /// What a CQE is about. A request that is done with it is forgotten.
-    pub fn complete(&mut self, cqe: &Cqe) -> Match {
-        let Some(key) = self.find(cqe) else { return Match { serial: 0, request: None, marks: LAST } };
-        let more = cqe.flags & IORING_CQE_F_MORE != 0;
-        let known = self.known.get_mut(&key);
-        let request = known.as_ref().map(|known| (known.sqe, *known.lent));
-        let announces = more && known.as_ref().is_some_and(|known| notifies(&known.sqe));
-        match known {
-            Some(known) if announces => known.owes_notification = true,
-            Some(_) if more => {}
-            _ => drop(self.known.remove(&key)),
+    /// What a CQE is about that belongs to the request with this key. A request that is done with it is forgotten.
+    pub fn complete(&mut self, key: Option<Key>, cqe: &Cqe) -> Match {
+        let Some(key) = key else { return Match { serial: 0, request: None, marks: LAST } };
+        if cqe.flags & IORING_CQE_F_MORE == 0 {
+            let request = self.known.remove(&key).map(|known| (known.sqe, known.lent));
+            if request.as_ref().is_some_and(|(sqe, _)| drains(sqe)) {
+                self.draining = self.draining.saturating_sub(1);
+            }
+            return Match { serial: key.1, request, marks: LAST };
         }
-        if !more && request.is_some_and(|(sqe, _)| drains(&sqe)) {
-            self.draining = self.draining.saturating_sub(1);
-        }
-        Match { serial: key.1, request, marks: if more && !announces { 0 } else { LAST } }
+        let Some(known) = self.known.get_mut(&key) else {
+            return Match { serial: key.1, request: None, marks: 0 };
+        };
+        let announces = notifies(&known.sqe);
+        known.owes_notification |= announces;
+        let request = Some((known.sqe, known.lent.clone()));
+        Match { serial: key.1, request, marks: if announces { LAST } else { 0 } }
     }
 }
 
@@ -173,7 +178,8 @@ mod tests {
     }
 
     fn told(requests: &mut Requests, user_data: u64, res: i32, flags: u32) -> (u64, bool) {
-        let found = requests.complete(&cqe(user_data, res, flags));
+        let cqe = cqe(user_data, res, flags);
+        let found = requests.complete(requests.find(&cqe), &cqe);
         (found.serial, found.marks & LAST != 0)
     }
 
@@ -181,7 +187,7 @@ mod tests {
     fn same_user_data_in_the_order_of_submission() {
         let mut requests = Requests::new();
         for serial in 1..=3 {
-            requests.add(serial, &sqe(Code::IORING_OP_NOP, 7, 0), &Lent::NONE);
+            requests.add(serial, &sqe(Code::IORING_OP_NOP, 7, 0), None);
         }
         for serial in 1..=3 {
             assert_eq!(told(&mut requests, 7, 0, 0), (serial, true));
@@ -192,9 +198,9 @@ mod tests {
     #[test]
     fn multishots_and_notifications() {
         let mut requests = Requests::new();
-        requests.add(1, &sqe(Code::IORING_OP_POLL_ADD, 1, 0), &Lent::NONE);
-        requests.add(2, &sqe(Code::IORING_OP_SEND_ZC, 2, 0), &Lent::NONE);
-        requests.add(3, &sqe(Code::IORING_OP_SEND_ZC, 2, 0), &Lent::NONE);
+        requests.add(1, &sqe(Code::IORING_OP_POLL_ADD, 1, 0), None);
+        requests.add(2, &sqe(Code::IORING_OP_SEND_ZC, 2, 0), None);
+        requests.add(3, &sqe(Code::IORING_OP_SEND_ZC, 2, 0), None);
         assert_eq!(told(&mut requests, 1, 1, IORING_CQE_F_MORE), (1, false));
         assert_eq!(told(&mut requests, 2, 5, IORING_CQE_F_MORE), (2, true));
         // The second fails, and owes nothing.
@@ -207,8 +213,8 @@ mod tests {
     #[test]
     fn what_skips_its_cqe_takes_nobody_elses() {
         let mut requests = Requests::new();
-        requests.add(1, &sqe(Code::IORING_OP_NOP, 0, IOSQE_CQE_SKIP_SUCCESS), &Lent::NONE);
-        requests.add(2, &sqe(Code::IORING_OP_NOP, 0, 0), &Lent::NONE);
+        requests.add(1, &sqe(Code::IORING_OP_NOP, 0, IOSQE_CQE_SKIP_SUCCESS), None);
+        requests.add(2, &sqe(Code::IORING_OP_NOP, 0, 0), None);
         assert_eq!(requests.due(), 1);
         assert_eq!(told(&mut requests, 0, 0, 0), (2, true));
         assert_eq!(told(&mut requests, 0, -22, 0), (1, true));
@@ -217,10 +223,10 @@ mod tests {
     #[test]
     fn after_a_loss_the_newer_one_is_meant() {
         let mut requests = Requests::new();
-        requests.add(1, &sqe(Code::IORING_OP_NOP, 0, 0), &Lent::NONE);
-        requests.add(2, &sqe(Code::IORING_OP_POLL_ADD, 1, 0), &Lent::NONE);
+        requests.add(1, &sqe(Code::IORING_OP_NOP, 0, 0), None);
+        requests.add(2, &sqe(Code::IORING_OP_POLL_ADD, 1, 0), None);
         requests.lost();
-        requests.add(3, &sqe(Code::IORING_OP_NOP, 0, 0), &Lent::NONE);
+        requests.add(3, &sqe(Code::IORING_OP_NOP, 0, 0), None);
         assert_eq!(told(&mut requests, 0, 0, 0), (3, true));
         assert_eq!(told(&mut requests, 1, 1, IORING_CQE_F_MORE), (2, false));
     }
@@ -230,7 +236,7 @@ mod tests {
         let mut requests = Requests::new();
         for serial in 1..=3 * MOST as u64 {
             let flags = if serial % 2 == 0 { IOSQE_CQE_SKIP_SUCCESS } else { 0 };
-            requests.add(serial, &sqe(Code::IORING_OP_NOP, serial, flags), &Lent::NONE);
+            requests.add(serial, &sqe(Code::IORING_OP_NOP, serial, flags), None);
             assert!(requests.known.len() <= MOST);
         }
         // The newest are known.

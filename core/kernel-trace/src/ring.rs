@@ -2,6 +2,7 @@
 //!
 //! Positions of queues count entries and wrap at 32 bits, as in ring memory.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
 use anyring_engine::abi::{Errno, IORING_SETUP_SQ_REWIND, IOSQE_IO_HARDLINK, IOSQE_IO_LINK};
@@ -9,7 +10,7 @@ use anyring_engine::ops::TABLE;
 use anyring_engine::os::{self, Fd, FileIdentity};
 use anyring_engine::queue::Cqe;
 use anyring_engine::request::trace::outside::{self, Seen};
-use anyring_engine::request::trace::{Samples, tell};
+use anyring_engine::request::trace::{Lent, Moment, Samples, tell};
 use anyring_trace::event::{FOUND, Kind, RingEnded, UNSEEN_REAPED, UNSEEN_SQ_THREAD, Unseen};
 use linux_raw_sys::io_uring::{
     IORING_CQE_BUFFER_SHIFT, IORING_CQE_F_BUFFER, IORING_SETUP_SQPOLL, io_uring_params,
@@ -23,8 +24,8 @@ use crate::requests::{Requests, skips};
 /// When a ring is looked at.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// A call has returned that may have posted what is there.
-    AfterCall,
+    /// A call that may have posted what is there has returned at this moment.
+    AfterCall(Moment),
     /// Later than what is there was posted.
     Later,
 }
@@ -161,7 +162,7 @@ impl Ring {
         if is_there {
             self.look(When::Later);
         }
-        let (_, cq_ready) = if is_there { self.ready() } else { (0, 0) };
+        let cq_ready = if is_there { self.cq_ready() } else { 0 };
         self.buffers = Buffers::new();
         if self.memory.take().is_some() {
             let in_flight = self.requests.due() as u64;
@@ -190,33 +191,68 @@ impl Ring {
         self.params.flags & IORING_SETUP_SQ_REWIND != 0
     }
 
-    /// How many SQEs wait to be taken, and how many CQEs to be reaped.
-    pub fn ready(&self) -> (u32, u32) {
-        let counts = |memory: &Memory| {
-            let sq = memory.sq_tail()?.wrapping_sub(memory.sq_head()?).min(memory.sq_entries());
-            let cq = memory.cq_tail()?.wrapping_sub(memory.cq_head()?).min(memory.cq_entries());
-            Some((sq, cq))
+    /// How many SQEs wait to be taken.
+    pub fn sq_ready(&self) -> u32 {
+        let count = |memory: &Memory| {
+            Some(memory.sq_tail()?.wrapping_sub(memory.sq_head()?).min(memory.sq_entries()))
         };
-        self.memory.as_ref().and_then(counts).unwrap_or_default()
+        self.memory.as_ref().and_then(count).unwrap_or_default()
     }
 
-    /// A call is about to submit so many. What they name is copied: it may be changed as soon as the kernel has them.
-    pub fn call_begins(&mut self, to_submit: u32) {
+    /// How many CQEs wait to be reaped.
+    pub fn cq_ready(&self) -> u32 {
+        let count = |memory: &Memory| {
+            Some(memory.cq_tail()?.wrapping_sub(memory.cq_head()?).min(memory.cq_entries()))
+        };
+        self.memory.as_ref().and_then(count).unwrap_or_default()
+    }
+
+    /// Will a call that submits so many show whether it came to this ring? It will where entries wait that nobody else may be
+    /// submitting this moment: then the kernel moves their head by as many as it says ([`Ring::has_taken`]). The head now.
+    pub fn shows_calls(&self, to_submit: u32) -> Option<u32> {
+        let moves =
+            to_submit > 0 && self.promised == 0 && !self.is_polled() && !self.rewinds() && !self.shared;
+        let memory = self.memory.as_ref().filter(|_| moves)?;
+        let head = memory.sq_head()?;
+        (memory.sq_tail()? != head).then_some(head)
+    }
+
+    /// Has the kernel moved the head as a call does that has returned this?
+    pub fn has_taken(&self, before: u32, result: isize) -> bool {
+        let head = self.memory.as_ref().and_then(Memory::sq_head);
+        result > 0 && head.is_some_and(|head| head.wrapping_sub(before) as isize == result)
+    }
+
+    /// A call is about to submit so many, from the moment on that is answered. What they name is copied: it may be changed as soon as
+    /// the kernel has them.
+    pub fn call_begins(&mut self, to_submit: u32) -> Moment {
+        let before = self.queue(to_submit);
+        let moment = Moment::now();
+        self.queued
+            .range_mut(before..)
+            .filter_map(|queued| queued.seen.as_mut())
+            .for_each(|seen| seen.at(moment));
+        moment
+    }
+
+    /// Copies what a call is about to submit; how many were queued before.
+    fn queue(&mut self, to_submit: u32) -> usize {
         if self.promised == 0 {
             // They may have been changed since a call did not take them.
             self.queued.clear();
         }
         self.submitted |= to_submit > 0;
         self.promised = self.promised.saturating_add(to_submit);
-        let Some(memory) = &self.memory else { return };
+        let before = self.queued.len();
+        let Some(memory) = &self.memory else { return before };
         let waiting = if self.rewinds() {
             to_submit.min(memory.sq_entries())
         } else {
-            let Some(tail) = memory.sq_tail() else { return };
+            let Some(tail) = memory.sq_tail() else { return before };
             tail.wrapping_sub(self.taken)
         };
         if waiting > memory.sq_entries() {
-            return;
+            return before;
         }
         let wanted = if self.is_polled() { waiting } else { waiting.min(self.promised) };
         let mut offset = self.queued.iter().map(|queued| queued.places).sum::<u32>();
@@ -228,14 +264,15 @@ impl Ring {
             self.queued.push_back(Queued { position, places, seen });
             offset += places;
         }
+        before
     }
 
-    /// That call has returned this.
-    pub fn call_ends(&mut self, to_submit: u32, result: isize) {
+    /// That call has returned this, at this moment.
+    pub fn call_ends(&mut self, to_submit: u32, result: isize, moment: Moment) {
         if self.rewinds() {
             self.rewound = u32::try_from(result).unwrap_or(0).min(to_submit);
         }
-        self.look(When::AfterCall);
+        self.look(When::AfterCall(moment));
         if self.rewinds() {
             (self.taken, self.rewound) = (0, 0);
             self.queued.clear();
@@ -278,7 +315,7 @@ impl Ring {
                     // Of one whose second half was not submitted with it, the kernel takes the first.
                     let places = queued.places.min(until.wrapping_sub(self.taken));
                     if let Some(Queued { seen: Some(seen), .. }) = self.queued.pop_front() {
-                        self.tell_submission(&seen);
+                        self.tell_submission(seen);
                     }
                     self.taken = self.taken.wrapping_add(places);
                 }
@@ -307,21 +344,24 @@ impl Ring {
         let (sqe, places) = memory.sqe(self.taken, left);
         self.taken = self.taken.wrapping_add(places);
         if let Some(sqe) = sqe {
-            self.tell_submission(&Seen::after(sqe));
+            self.tell_submission(Seen::after(sqe));
         }
     }
 
-    fn tell_submission(&mut self, seen: &Seen) {
+    fn tell_submission(&mut self, seen: Seen) {
         let behind = if self.chain { self.serial } else { 0 };
         self.serial += 1;
         self.chain = u32::from(seen.sqe().flags) & (IOSQE_IO_LINK | IOSQE_IO_HARDLINK) != 0;
-        let mut lent = *seen.lent();
-        if behind != 0 || self.requests.may_hold_back(seen.sqe()) {
-            lent.may_change();
-        }
-        self.requests.add(self.serial, seen.sqe(), &lent);
         self.files.submitted(seen.sqe());
         seen.tell(self.number, self.serial, behind);
+        let sqe = *seen.sqe();
+        let mut lent = seen.into_lent();
+        if let Some(lent) = &mut lent
+            && (behind != 0 || self.requests.may_hold_back(&sqe))
+        {
+            lent.may_change();
+        }
+        self.requests.add(self.serial, &sqe, lent);
     }
 
     fn tell_unseen(&self, count: u32, why: u64) {
@@ -360,16 +400,19 @@ impl Ring {
 
     /// Tells of a CQE, with which so many wait to be reaped: none where the program has reaped it.
     fn tell_completion(&mut self, cqe: &Cqe, ready: u32, when: When) {
-        if !self.requests.expect(cqe) {
+        let mut key = self.requests.find(cqe);
+        if !key.is_some_and(|key| self.requests.expects(key)) {
             self.take_word_of(cqe);
+            key = self.requests.find(cqe);
         }
-        let mut about = self.requests.complete(cqe);
+        let mut about = self.requests.complete(key, cqe);
         if let Some((sqe, lent)) = &mut about.request {
             self.files.completed(sqe, cqe.res);
             self.buffers.completed(sqe, cqe.res);
             if cqe.flags & IORING_CQE_F_BUFFER != 0 {
                 let number = (cqe.flags >> IORING_CQE_BUFFER_SHIFT) as u16;
-                lent.takes(self.buffers.find(sqe.buf_index, number).unwrap_or(0));
+                let buffer = self.buffers.find(sqe.buf_index, number).unwrap_or(0);
+                lent.get_or_insert_with(|| Box::new(Lent::NONE)).takes(buffer);
             }
         }
         // What another process asked for, that one tells of; but who made the ring tells of what nobody asked for.
@@ -377,14 +420,16 @@ impl Ring {
             return;
         }
         // Where the program has reaped the CQE, the memory is its own.
-        let lent = about.request.as_ref().filter(|_| ready > 0);
-        let when_found = match when {
-            When::Later => FOUND,
+        let request = about.request.as_ref().filter(|_| ready > 0);
+        let lent = request.map(|(sqe, lent)| (sqe, lent.as_deref().unwrap_or(&Lent::NONE)));
+        let (moment, when_found) = match when {
+            When::Later => (Moment::now(), FOUND),
             // Before the call, the CQE was not there; so the program had no reason to touch the memory.
-            When::AfterCall => lent.map_or(0, |(_, lent)| lent.marks()),
+            When::AfterCall(moment) => (moment, lent.map_or(0, |(_, lent)| lent.marks())),
         };
         let filled = lent.map(|(sqe, lent)| (TABLE.lookup(sqe.opcode), sqe, lent));
-        outside::tell_completion(self.number, about.serial, cqe, about.marks | when_found, ready, filled);
+        let marks = about.marks | when_found;
+        outside::tell_completion(moment, self.number, about.serial, cqe, marks, ready, filled);
     }
 
     /// A CQE that no request is known to wait for may be about one that the kernel is taking this moment: it says so of a batch at
@@ -507,7 +552,7 @@ mod tests {
         queues.set(SQ_TAIL, 4);
         ring.call_begins(4);
         queues.set(SQ_HEAD, 4);
-        ring.call_ends(4, 4);
+        ring.call_ends(4, 4, Moment::now());
         assert_eq!((ring.serial, known(&ring, 0..10)), (3, [1, 2, 4].into()));
     }
 
@@ -531,7 +576,7 @@ mod tests {
         for (count, head) in [(2, 2), (1, 3)] {
             ring.call_begins(count);
             queues.set(SQ_HEAD, head);
-            ring.call_ends(count, count as isize);
+            ring.call_ends(count, count as isize, Moment::now());
         }
         assert_eq!((ring.serial, known(&ring, 0..10)), (3, [1, 2, 3].into()));
         // So does one at the end of the queue, where the second half would lie at its beginning.
@@ -542,7 +587,7 @@ mod tests {
         queues.set(SQ_TAIL, 5);
         ring.call_begins(4);
         queues.set(SQ_HEAD, 5);
-        ring.call_ends(4, 4);
+        ring.call_ends(4, 4, Moment::now());
         assert_eq!((ring.serial, known(&ring, 0..10)), (4, [1, 2, 3, 4].into()));
     }
 
@@ -558,7 +603,7 @@ mod tests {
             queues.set(SQ_TAIL, 4);
             ring.call_begins(1);
             queues.set(SQ_HEAD, 1);
-            ring.call_ends(1, 1);
+            ring.call_ends(1, 1, Moment::now());
             ring.call_begins(3);
             queues.set(CQES, 7);
             queues.set(CQ_TAIL, 1);
@@ -567,7 +612,7 @@ mod tests {
             }
             assert_eq!((ring.serial, ring.requests.due()), (3, 0));
             queues.set(SQ_HEAD, 4);
-            ring.call_ends(3, 3);
+            ring.call_ends(3, 3, Moment::now());
             assert_eq!((ring.serial, ring.requests.due()), (4, 1));
             // The program moves the kernel's word back.
             queues.set(SQ_HEAD, 2);
@@ -582,16 +627,16 @@ mod tests {
         let mut queues = Queues::new(&[(NOP, 1), (LONG, 2), (NOP, 3), (NOP, 4)]);
         let mut ring = queues.ring(IORING_SETUP_SQ_REWIND);
         ring.call_begins(4);
-        ring.call_ends(4, 3);
+        ring.call_ends(4, 3, Moment::now());
         assert_eq!((ring.serial, known(&ring, 0..10)), (2, [1, 2].into()));
         queues.sqes[0].user_data = 5;
         ring.call_begins(1);
         ring.look(When::Later);
         assert_eq!(ring.serial, 2);
-        ring.call_ends(1, 1);
+        ring.call_ends(1, 1, Moment::now());
         assert_eq!((ring.serial, known(&ring, 0..10)), (3, [1, 2, 5].into()));
         ring.call_begins(1);
-        ring.call_ends(1, -9);
+        ring.call_ends(1, -9, Moment::now());
         assert_eq!(ring.serial, 3);
     }
 }

@@ -100,6 +100,16 @@ impl Rings {
         }
     }
 
+    /// The ring that was at a descriptor when it was named last, where a call that submits so many will show whether it is the
+    /// one still: its number, and what shows it ([`Ring::has_taken`]).
+    pub fn supposed(&self, named: Named, to_submit: u32) -> Option<(u32, u32)> {
+        let Named::Descriptor(fd) = named else { return None };
+        let mut there = self.rings.iter().filter(|ring| ring.fd == fd && ring.identity.is_some());
+        let ring = there.next()?;
+        let before = ring.shows_calls(to_submit).filter(|_| there.next().is_none())?;
+        Some((ring.number, before))
+    }
+
     /// The number of the ring at a descriptor.
     fn at(&mut self, fd: Fd) -> u32 {
         let Ok(identity) = os::identity(fd) else { return 0 };

@@ -1,14 +1,14 @@
 //! What `anyring` asks of the library before it relies on it: to load into some program, and perhaps to have a ring call
 //! trap there. The program that was taken for that ends before its `main`.
 
-use anyring_runtime::config::entries;
+use anyring_runtime::config::variable;
 use anyring_runtime::{arch, process, sys};
-use core::ffi::c_char;
+use core::ffi::{CStr, c_char};
 use linux_raw_sys::general::__NR_io_uring_setup;
 
 /// What the variable asks for.
-const LOADS: &[u8] = b"ANYRING_PROBE=loads";
-const TRAPS: &[u8] = b"ANYRING_PROBE=traps";
+const LOADS: &CStr = c"loads";
+const TRAPS: &CStr = c"traps";
 
 /// Answers by the end of the process, if it is asked: with [`process::LOADED`] where the engine is in it.
 ///
@@ -16,13 +16,13 @@ const TRAPS: &[u8] = b"ANYRING_PROBE=traps";
 /// `environment` must be null or a list of strings that ends with null.
 pub unsafe fn answer(environment: *const *const c_char, ours: bool) {
     // SAFETY: the caller's promise.
-    let asked = |question: &[u8]| unsafe { entries(environment) }.any(|entry| entry.to_bytes() == question);
-    if asked(TRAPS) && ours {
+    let question = unsafe { variable(environment, "ANYRING_PROBE") };
+    if question == Some(TRAPS) && ours {
         // By an instruction of the library's own: neither a function nor the stub page stands in between.
         // SAFETY: creates nothing, reads nothing.
         unsafe { arch::syscall(__NR_io_uring_setup as usize, [0; 6]) };
         crate::interpose::process::end();
-    } else if !asked(LOADS) {
+    } else if question != Some(LOADS) {
         return;
     }
     sys::exit_group(if ours { process::LOADED } else { 1 });

@@ -30,6 +30,8 @@ pub extern "C" fn start() {
     // SAFETY: the C library's, set before constructors run.
     let config = unsafe { config::read(variables) };
     process::refuse_settings(&config);
+    #[cfg(not(test))]
+    crate::interpose::process::find_vfork();
     // SAFETY: as above; the process has one thread.
     unsafe { config::forget_started(environment) };
     let entry = auxiliary(AT_ENTRY);

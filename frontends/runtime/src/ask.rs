@@ -2,9 +2,9 @@
 
 use core::ffi::CStr;
 
-use linux_raw_sys::general::O_RDONLY;
+use linux_raw_sys::general as raw;
 
-use crate::sys;
+use crate::{arch, sys};
 
 /// Whether the process has a seccomp filter, its own or one that it began with.
 pub fn is_filtered() -> bool {
@@ -60,7 +60,7 @@ fn own_namespace() -> [u8; 64] {
 fn namespace_has_a_process() -> bool {
     const NOT_KNOWN: isize = -(linux_raw_sys::errno::ENOTTY as isize);
     // SAFETY: the path is a string.
-    let namespace = unsafe { sys::open(CHILDREN.as_ptr().cast(), O_RDONLY, 0) };
+    let namespace = unsafe { sys::open(CHILDREN.as_ptr().cast(), raw::O_RDONLY, 0) };
     if namespace < 0 {
         return false;
     }
@@ -76,7 +76,57 @@ pub fn safely(question: impl FnOnce() -> bool) -> Answer {
     if is_filtered() { in_child(question) } else { Answer::Is(question()) }
 }
 
-/// The same by a child, whether there is a filter or not. In a process of one thread, `question` may do what it likes.
+/// The same by a child that runs in this process's memory, which is not copied for it, while this process waits. `question` may make
+/// system calls and use some KiB of the stack, and nothing else. Where a filter may kill the child, it gets memory of its own: on old
+/// kernels whoever shares memory with a process that dumps core dies with it.
+pub fn by_guest<F: Fn() -> bool>(question: F) -> Answer {
+    const STACK_WORDS: usize = 1024;
+    /// Aligned as the stack of a function is to be.
+    #[repr(C, align(64))]
+    struct Stack([usize; STACK_WORDS]);
+    extern "C" fn begin<F: Fn() -> bool>(question: *const F) -> ! {
+        // SAFETY: the parent's, which waits.
+        sys::exit_group(i32::from(unsafe { (*question)() }))
+    }
+    if is_filtered() {
+        return in_child(question);
+    }
+    if next_child_begins_a_namespace() {
+        return Answer::Unknown;
+    }
+    let mut stack = core::mem::MaybeUninit::<Stack>::uninit();
+    // The child begins by taking two words, below which its stack is.
+    const ABOVE: usize = 64 / size_of::<usize>();
+    // SAFETY: within the stack.
+    let words = unsafe { stack.as_mut_ptr().cast::<usize>().add(STACK_WORDS - ABOVE) };
+    // SAFETY: as above.
+    unsafe {
+        words.write(begin::<F> as *const () as usize);
+        words.add(1).write((&raw const question).addr());
+    }
+    let flags = raw::CLONE_VM | raw::CLONE_VFORK;
+    // A handler of this process is none of the child's.
+    let mask = sys::set_signal_mask(sys::ASYNCHRONOUS);
+    // SAFETY: the stack is prepared as is wanted, and stays while this process waits for the child's end. Neither a thread block
+    // nor a word to clear is asked for.
+    let child = unsafe {
+        arch::anyring_runtime_clone(flags as usize, words, core::ptr::null_mut(), core::ptr::null_mut())
+    };
+    sys::set_signal_mask(mask);
+    if child > 0 { answer_of(child as u32) } else { in_child(question) }
+}
+
+/// What a child says by its end.
+fn answer_of(child: u32) -> Answer {
+    match sys::wait_for(child) {
+        // Exit codes 0 and 1, as `wait(2)` shows them.
+        0 => Answer::Is(false),
+        0x100 => Answer::Is(true),
+        _ => Answer::Dies,
+    }
+}
+
+/// The same as [`safely`] by a child, whether there is a filter or not. In a process of one thread, `question` may do what it likes.
 pub fn in_child(question: impl FnOnce() -> bool) -> Answer {
     if next_child_begins_a_namespace() {
         return Answer::Unknown;
@@ -89,12 +139,7 @@ pub fn in_child(question: impl FnOnce() -> bool) -> Answer {
             unsafe { sys::prctl(PR_SET_DUMPABLE, 0) };
             sys::exit_group(i32::from(question()))
         }
-        child @ 1.. => match sys::wait_for(child as u32) {
-            // Exit codes 0 and 1, as `wait(2)` shows them.
-            0 => Answer::Is(false),
-            0x100 => Answer::Is(true),
-            _ => Answer::Dies,
-        },
+        child @ 1.. => answer_of(child as u32),
         _ => Answer::Unknown,
     }
 }
@@ -112,5 +157,16 @@ mod tests {
             true
         };
         assert_eq!(in_child(dies), Answer::Dies);
+    }
+
+    #[test]
+    fn a_guest_answers_or_dies() {
+        assert_eq!(by_guest(|| true), Answer::Is(true));
+        assert_eq!(by_guest(|| false), Answer::Is(false));
+        let dies = || {
+            sys::raise(linux_raw_sys::general::SIGKILL as i32);
+            true
+        };
+        assert_eq!(by_guest(dies), Answer::Dies);
     }
 }

@@ -309,10 +309,14 @@ fn number(digits: &[u8]) -> Option<i32> {
 /// As for [`read`].
 pub unsafe fn variable<'a>(environment: *const *const c_char, name: &str) -> Option<&'a CStr> {
     // SAFETY: the caller's promise.
-    unsafe { entries(environment) }.find_map(|entry| {
-        let value = entry.to_bytes().strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
-        let start = entry.to_bytes_with_nul().len() - 1 - value.len();
-        CStr::from_bytes_with_nul(&entry.to_bytes_with_nul()[start..]).ok()
+    unsafe { starts(environment) }.find_map(|entry| {
+        // Other entries may be long, and are many: no more of them is looked at than tells them apart.
+        let begins = name.bytes().chain(core::iter::once(b'=')).enumerate().all(|(at, byte)| {
+            // SAFETY: within the string or its end: all before was none.
+            unsafe { entry.add(at).read() as u8 == byte }
+        });
+        // SAFETY: the rest of a string is one.
+        begins.then(|| unsafe { CStr::from_ptr(entry.add(name.len() + 1)) })
     })
 }
 
@@ -321,6 +325,15 @@ pub unsafe fn variable<'a>(environment: *const *const c_char, name: &str) -> Opt
 /// # Safety
 /// As for [`read`].
 pub unsafe fn entries<'a>(environment: *const *const c_char) -> impl Iterator<Item = &'a CStr> + Clone {
+    // SAFETY: the caller's promise; entries are strings.
+    unsafe { starts(environment).map(|entry| CStr::from_ptr(entry)) }
+}
+
+/// Where the strings of an environment begin.
+///
+/// # Safety
+/// As for [`read`].
+unsafe fn starts(environment: *const *const c_char) -> impl Iterator<Item = *const c_char> + Clone {
     let mut next = environment;
     core::iter::from_fn(move || {
         if next.is_null() {
@@ -331,11 +344,9 @@ pub unsafe fn entries<'a>(environment: *const *const c_char) -> impl Iterator<It
         if entry.is_null() {
             return None;
         }
-        // SAFETY: not at the end yet; entries are strings.
-        unsafe {
-            next = next.add(1);
-            Some(CStr::from_ptr(entry))
-        }
+        // SAFETY: not at the end yet.
+        next = unsafe { next.add(1) };
+        Some(entry)
     })
 }
 

@@ -91,7 +91,7 @@ fn kernel_allows(asks: Asks, kernel: impl Fn(usize, [usize; 6]) -> isize) -> boo
         made
     };
     let answer = match asks {
-        Asks::Child => ask::in_child(makes_a_ring),
+        Asks::Child => ask::by_guest(makes_a_ring),
         Asks::Itself => ask::safely(makes_a_ring),
     };
     match answer {

@@ -1,7 +1,7 @@
 //! The command line.
 
 use anyring_engine::request::version::Version;
-use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use clap::{Args, FromArgMatches, Parser, Subcommand, ValueEnum, ValueHint};
 use std::ffi::OsString;
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -126,6 +126,13 @@ pub struct Run {
     /// The library is known to load into the program
     #[arg(long, hide = true)]
     pub loads: bool,
+}
+
+/// What `anyring run` is to do, if the words of the command line say so. All commands together take ten times as long to set up, and
+/// a program waits; they are for whoever asks for help, or made a mistake.
+pub fn run_alone(words: &[OsString]) -> Option<Run> {
+    let matches = Run::augment_args(clap::Command::new("anyring")).try_get_matches_from(words).ok()?;
+    Run::from_arg_matches(&matches).ok()
 }
 
 /// A version that the engine plays.

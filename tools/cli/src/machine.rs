@@ -259,11 +259,12 @@ fn why_no_trap(answer: Answer) -> Option<String> {
 const KILLS: &str =
     "a seccomp filter ends processes that make the calls, and takes precedence over anyring's filter";
 
-/// A dynamic program to try the library with, which ends before its `main`: this command, where it is one; else one that
-/// is there as a rule, or at last `program`.
+/// A dynamic program to try the library with, which ends before its `main`: a small one that starts fast, where it is there, this
+/// command, which takes twice as long, another one that is there as a rule, or at last `program`.
 fn trial_program(program: Option<&Path>) -> Option<PathBuf> {
-    let usual = ["/bin/true", "/usr/bin/true", "/bin/sh", "/usr/bin/env"].map(PathBuf::from);
-    let candidates = std::env::current_exe().ok().into_iter().chain(usual);
+    let small = ["/bin/true", "/usr/bin/true"].map(PathBuf::from);
+    let usual = ["/bin/sh", "/usr/bin/env"].map(PathBuf::from);
+    let candidates = small.into_iter().chain(std::env::current_exe()).chain(usual);
     let mut all = candidates.chain(program.map(Path::to_path_buf));
     all.find(|path| {
         program::kind(&CString::new(path.as_os_str().as_bytes()).unwrap_or_default()) == Ok(Kind::Dynamic)

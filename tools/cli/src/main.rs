@@ -23,6 +23,11 @@ fn main() -> ExitCode {
     match words.split_first() {
         Some((command, words)) if command == "find" => return anyring_find::run(words),
         Some((command, words)) if command == "du" => return anyring_du::run(words),
+        Some((command, _)) if command == "run" => {
+            if let Some(arguments) = cli::run_alone(&words) {
+                return run::run(&arguments);
+            }
+        }
         _ => {}
     }
     let arguments = match cli::Arguments::try_parse() {

@@ -153,6 +153,17 @@ fn children_in_this_memory_leave_nothing() {
     assert_eq!(outcome.stdout, "grown by a MiB: 0\n");
 }
 
+/// The memory of a program without rings is not copied for a child that executes another one, whichever engine it would have.
+#[test]
+fn children_of_vfork_are_in_this_memory() {
+    let program = compile("vfork", "vfork.c", &[]);
+    for engine in ["auto", "kernel", "user"] {
+        let mut command = std::process::Command::new(support::anyring());
+        let output = command.args(["run", "--engine", engine]).arg(&program).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "seen: 1\n", "{engine}: {output:?}");
+    }
+}
+
 /// As PostgreSQL 18 does: every process has a ring that was made before it, and any may wait for what
 /// another submitted.
 #[test]

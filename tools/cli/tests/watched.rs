@@ -30,6 +30,7 @@ const WRITE: u8 = 23;
 #[derive(Debug)]
 struct Told {
     process: u32,
+    thread: u32,
     ring: u32,
     body: Body,
     attachments: usize,
@@ -74,6 +75,7 @@ impl Reader {
                     let memory = event.attachments().next().and_then(|(_, bytes)| bytes).unwrap_or_default();
                     told.push(Told {
                         process,
+                        thread: event.head.thread,
                         ring,
                         body: event.body,
                         attachments: event.attachments().count(),
@@ -350,6 +352,41 @@ fn rings_end_though_they_are_looked_at() {
         let (outcome, told) = run(&program, "kernel", &["ends"], patch);
         assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), "the other end is closed\n"));
         assert!(told.iter().any(|told| matches!(told.body, Body::RingEnded(ended) if ended.in_flight == 1)));
+    }
+}
+
+/// A thread that has the memory of one that has ended is not taken for it.
+#[test]
+fn threads_have_their_numbers() {
+    for (program, patch) in builds() {
+        for engine in ["kernel", "user"] {
+            let (outcome, told) = run(&program, engine, &["successors"], patch);
+            assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+            let of_its_thread = told.iter().filter_map(|told| match &told.body {
+                Body::Submitted(submitted) => Some(submitted.sqe[4] == u64::from(told.thread)),
+                _ => None,
+            });
+            assert_eq!(of_its_thread.collect::<Vec<_>>(), [true; 10], "{engine}");
+        }
+    }
+}
+
+/// A call comes to the ring that has the descriptor now, though nobody saw how it got it.
+#[test]
+fn another_ring_gets_the_descriptor() {
+    for (program, patch) in builds() {
+        let (outcome, told) = run(&program, "kernel", &["replaced"], patch);
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), "2: 0\n"));
+        let submitted = told.iter().filter_map(|told| match &told.body {
+            Body::Submitted(submitted) => Some((told.ring, submitted.sqe[4])),
+            _ => None,
+        });
+        assert_eq!(submitted.collect::<Vec<_>>(), [(2, 2)]);
+        let completed = told.iter().filter_map(|told| match &told.body {
+            Body::Completed(completed) => Some((told.ring, completed.user_data)),
+            _ => None,
+        });
+        assert_eq!(completed.collect::<Vec<_>>(), [(2, 2)]);
     }
 }
 

@@ -86,10 +86,10 @@ pub fn forked() {
     tracer.publish(0, Kind::Started, &body, &Samples::NONE);
 }
 
-/// The calling thread ends: its identity may be another's.
-pub fn thread_ends() {
+/// The calling thread begins or ends: its identity was another's, or will be.
+pub fn forget_thread() {
     if is_on() {
-        threads::ends();
+        threads::forget();
     }
 }
 
@@ -128,6 +128,13 @@ pub(super) fn watch() {
 pub fn tell<T: Plain>(ring: u32, kind: Kind, body: &T, samples: &Samples) {
     if let Some(tracer) = tracer() {
         tracer.publish(ring, kind, body, samples);
+    }
+}
+
+/// The same of what happened at this moment.
+pub fn tell_of<T: Plain>(moment: Moment, ring: u32, kind: Kind, body: &T, samples: &Samples) {
+    if let Some(tracer) = tracer() {
+        tracer.publish_of(moment, ring, kind, body, samples);
     }
 }
 
@@ -422,15 +429,24 @@ impl Tracer {
 }
 
 /// When something happened, and in which thread.
-#[derive(Clone, Copy)]
-struct Moment {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Moment {
     time_ns: u64,
     thread: u32,
 }
 
 impl Moment {
-    fn now() -> Moment {
+    /// None that was.
+    const NEVER: Moment = Moment { time_ns: 0, thread: 0 };
+
+    /// Now, in the calling thread.
+    pub fn now() -> Moment {
         Moment { time_ns: vdso::monotonic_ns(), thread: threads::number() }
+    }
+
+    /// How much later this is than another one.
+    pub fn since(self, before: Moment) -> u64 {
+        self.time_ns.saturating_sub(before.time_ns)
     }
 }
 

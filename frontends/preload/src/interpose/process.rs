@@ -37,12 +37,16 @@ extern "C" fn fork_instead() -> c_int {
     next!(c"fork", fn() -> c_int,)
 }
 
-/// Asks the C library to tell the child of each fork.
-pub fn register_fork() {
+/// Finds the C library's `vfork`, before the program calls it, whoever answers the process's calls.
+pub fn find_vfork() {
     let vfork = next::find(next::Place::Next, c"vfork");
     if !vfork.is_null() {
         VFORK.store(vfork, Ordering::Relaxed);
     }
+}
+
+/// Asks the C library to tell the child of each fork.
+pub fn register_fork() {
     // glibc's `pthread_atfork` is linked statically into each object and calls this.
     let register = find(c"__register_atfork");
     if !register.is_null() {

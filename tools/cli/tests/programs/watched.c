@@ -29,17 +29,21 @@ struct completion {
 static struct ring ring;
 
 /* By an instruction, which nobody sees. */
-static void close_quietly(int fd) {
+static long quietly(long call, long a, long b, long c) {
 #ifdef __x86_64__
     long result;
-    __asm__ volatile("syscall" : "=a"(result) : "0"(SYS_close), "D"(fd) : "rcx", "r11", "memory");
+    __asm__ volatile("syscall" : "=a"(result) : "0"(call), "D"(a), "S"(b), "d"(c) : "rcx", "r11", "memory");
 #else
-    register long number __asm__("x8") = SYS_close;
-    register long result __asm__("x0") = fd;
-    __asm__ volatile("svc #0" : "+r"(result) : "r"(number) : "memory");
+    register long number __asm__("x8") = call;
+    register long result __asm__("x0") = a;
+    register long second __asm__("x1") = b;
+    register long third __asm__("x2") = c;
+    __asm__ volatile("svc #0" : "+r"(result) : "r"(number), "r"(second), "r"(third) : "memory");
 #endif
-    CHECK(result == 0);
+    return result;
 }
+
+static void close_quietly(int fd) { CHECK(quietly(SYS_close, fd, 0, 0) == 0); }
 
 static struct io_uring_sqe *on(uint8_t opcode, uint64_t user_data, int fd, const void *memory, unsigned length) {
     struct io_uring_sqe *entry = ring_entry(&ring, opcode, user_data);
@@ -363,6 +367,39 @@ static void ends(void) {
     printf("the other end is closed\n");
 }
 
+static void *by_number(void *unused) {
+    (void)unused;
+    for (int i = 0; i < 2; i++) {
+        on(IORING_OP_NOP, syscall(SYS_gettid), -1, 0, 0);
+        submit(1), next();
+    }
+    return 0;
+}
+
+/* Threads one after the other, each of which has the memory of the one before. */
+static void successors(void) {
+    for (int i = 0; i < 5; i++) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, 0, by_number, 0) == 0 && pthread_join(thread, 0) == 0);
+    }
+}
+
+/* Another ring has the descriptor now, and both have an entry in the queue. */
+static void replaced(void) {
+    struct ring other;
+    int times = 0;
+    CHECK(ring_open(&other, 8, 0) == 0);
+    on(IORING_OP_NOP, 1, -1, 0, 0);
+    ring_entry(&other, IORING_OP_NOP, 2)->fd = -1;
+    /* As long as it has a descriptor. */
+    CHECK(dup(ring.fd) >= 0);
+    CHECK(quietly(SYS_dup3, other.fd, ring.fd, 0) == ring.fd);
+    submit(1);
+    for (struct io_uring_cqe *found; (found = ring_peek(&other)); ring_seen(&other), times++)
+        printf("%d: %d\n", (int)found->user_data, found->res);
+    CHECK(times == 1);
+}
+
 int main(int count, char **arguments) {
     const char *way = count > 1 ? arguments[1] : "";
     CHECK(ring_open(&ring, 8, 0) == 0);
@@ -379,6 +416,8 @@ int main(int count, char **arguments) {
     else if (!strcmp(way, "sizes")) sizes();
     else if (!strcmp(way, "resizes")) resizes();
     else if (!strcmp(way, "ends")) ends();
+    else if (!strcmp(way, "replaced")) replaced();
+    else if (!strcmp(way, "successors")) successors();
     else return 98;
     return 0;
 }

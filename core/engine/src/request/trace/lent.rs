@@ -113,6 +113,11 @@ impl Lent {
         self.add_vectors(header.msg_iov as u64, header.msg_iovlen as u64);
     }
 
+    /// Does it say more than [`Lent::NONE`] does?
+    pub fn says_something(&self) -> bool {
+        self.count > 0 || self.is_filled || self.buffer != 0 || self.reserved.is_some()
+    }
+
     /// Is there nothing to be remembered?
     pub fn is_empty(&self) -> bool {
         self.count == 0

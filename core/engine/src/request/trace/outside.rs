@@ -2,6 +2,7 @@
 //!
 //! What a request brings must be copied before the kernel has it, and is told once it has: in between lies [`Seen`].
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use anyring_trace::buffer::Record;
@@ -21,7 +22,8 @@ pub struct Seen {
     moment: Moment,
     file: Fd,
     copies: Copies,
-    lent: Lent,
+    /// None where it has none.
+    lent: Option<Box<Lent>>,
 }
 
 /// Attachments that were copied before.
@@ -59,19 +61,26 @@ impl Attachments for Copies {
 
 impl Seen {
     /// One that the kernel is going to take now: what it names is copied, and the names of its descriptors are told.
-    /// `registered` are the numbers by which the names of registered files were told ([`name_registered`]).
+    /// `registered` are the numbers by which the names of registered files were told ([`name_registered`]). The moment is to be
+    /// [said](Seen::at) when all is copied.
     pub fn before(ring: u32, op: &Op, sqe: Sqe, registered: impl Fn(u32) -> Option<Fd>) -> Option<Seen> {
         let tracer = tracer()?;
         let file = tracer.tell_names(ring, op, &sqe, registered);
         let mut lent = Lent::of(op, &sqe);
         let copies = Copies::of(&Samples::of_submission(op, &sqe, &lent, tracer.data()));
         lent.begin();
-        Some(Seen { sqe, moment: Moment::now(), file, copies, lent })
+        let lent = lent.says_something().then(|| Box::new(lent));
+        Some(Seen { sqe, moment: Moment::NEVER, file, copies, lent })
     }
 
     /// One that the kernel has taken already: what it names may be something else by now.
     pub fn after(sqe: Sqe) -> Seen {
-        Seen { sqe, moment: Moment::now(), file: -1, copies: Copies::default(), lent: Lent::NONE }
+        Seen { sqe, moment: Moment::now(), file: -1, copies: Copies::default(), lent: None }
+    }
+
+    /// It was seen at this moment.
+    pub fn at(&mut self, moment: Moment) {
+        self.moment = moment;
     }
 
     /// The request.
@@ -79,9 +88,9 @@ impl Seen {
         &self.sqe
     }
 
-    /// Its memory, as it was before.
-    pub fn lent(&self) -> &Lent {
-        &self.lent
+    /// Its memory, as it was before, if it has any.
+    pub fn into_lent(self) -> Option<Box<Lent>> {
+        self.lent
     }
 
     /// Tells that the kernel took it, as of when it was seen.
@@ -106,6 +115,7 @@ pub fn name_registered(ring: u32, fd: Fd) -> Option<Fd> {
 /// Tells of a CQE that was found. What it filled goes along where `filled` names the request and its memory: the program must not
 /// have reaped the CQE.
 pub fn tell_completion(
+    moment: Moment,
     ring: u32,
     serial: u64,
     cqe: &Cqe,
@@ -116,5 +126,6 @@ pub fn tell_completion(
     let Some(tracer) = tracer() else { return };
     let of_request = |(op, sqe, lent)| Samples::of_completion(op, sqe, lent, cqe, tracer.data());
     let samples = filled.map_or(Samples::NONE, of_request);
-    tracer.publish(ring, Kind::Completed, &completed(serial, cqe, marks, cq_ready), &samples);
+    let body = completed(serial, cqe, marks, cq_ready);
+    tracer.publish_of(moment, ring, Kind::Completed, &body, &samples);
 }

@@ -8,7 +8,8 @@ use core::arch::asm;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use linux_raw_sys::general::{MAP_FIXED_NOREPLACE, PROT_EXEC, PROT_READ, PROT_WRITE};
 
-const PAGE: usize = 4096;
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
 /// Memory for stubs is mapped in blocks.
 const BLOCK: usize = 16 << 10;
 /// A block begins with the entry's address.

@@ -80,7 +80,7 @@ pub fn beside_kernel(entry: usize, mark: usize) -> bool {
 fn search(entry: usize, mark: Option<usize>) -> bool {
     let alone = maps::one_thread();
     let mut all = true;
-    maps::for_each_code(|mapping, name| {
+    let mut look = |mapping: &Mapping, name: &[u8]| {
         let program = (mapping.start..mapping.end).contains(&entry);
         let is_searched = program || contains(name, b"liburing");
         if is_searched && mapping.end - mapping.start > SEARCH_MAX {
@@ -94,8 +94,13 @@ fn search(entry: usize, mark: Option<usize>) -> bool {
                 all &= patch(&Site { start, next: start + length }, mapping, mark, alone);
             });
         }
-        true
-    });
+    };
+    if !maps::for_each_loaded(&mut look) {
+        maps::for_each_code(|mapping, name| {
+            look(mapping, name);
+            true
+        });
+    }
     all
 }
 
