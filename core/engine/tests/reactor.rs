@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use anyring_engine::abi::Sqe;
 use common::*;
 use linux_raw_sys::io_uring::io_uring_op::*;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 const DEFERRING: u32 = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
@@ -461,18 +461,39 @@ fn more_rings_than_the_reactor_can_drive_wait_for_the_same_file() {
             ring.push(poll(own, 1));
             assert_eq!(ring.enter(1, 0), 1);
         }
+        // Others wait for what tells of the first ring, and of one that defers.
+        let mut deferring = Ring::new(Engine::User, 4, DEFERRING);
+        let time = libc::timespec { tv_sec: 0, tv_nsec: 60_000_000 };
+        let timeout = Sqe { addr: (&raw const time) as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, 3) };
+        deferring.push(timeout);
+        assert_eq!(deferring.enter(1, 0), 1);
+        let events = [&rings[0], &deferring].map(|ring| {
+            // SAFETY: a new descriptor, owned from here.
+            let event = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
+            let registration = io_uring_register_op::IORING_REGISTER_EVENTFD;
+            assert_eq!(ring.register(registration, (&raw const event).cast(), 1), 0);
+            event
+        });
         let driven = || epolls().iter().map(|number| registered_in(number).len()).max().unwrap_or(0) >= RINGS;
         until("the reactor drives all rings", driven);
-        for ring in &mut rings {
+        // The last ones find no room in the reactor's.
+        for ring in rings.iter_mut().skip(1).chain([&mut deferring]) {
             ring.push(poll(&silent, 2));
             assert_eq!(ring.enter(1, 0), 1);
         }
+        rings[0].push(poll(&silent, 2));
+        assert_eq!(rings[0].enter(1, 0), 1);
         // Some looks of the reactor, so that it finds that nobody comes by any more.
         std::thread::sleep(std::time::Duration::from_millis(40));
         for (peer, _) in &mut pairs {
             peer.write_all(b"!").unwrap();
         }
-        rings.iter_mut().all(|ring| {
+        let told = events.iter().all(|event| {
+            let mut poll = libc::pollfd { fd: event.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: waits for a descriptor of ours.
+            (unsafe { libc::poll(&mut poll, 1, 20_000) }) == 1
+        });
+        told && rings.iter_mut().all(|ring| {
             let cqe = watch(ring);
             (cqe.user_data, cqe.res) == (1, 1) && ring.reap_all().is_empty()
         })

@@ -114,12 +114,7 @@ pub fn look_at_type(fd: Fd) -> Result<Kind, Errno> {
 /// `EBADF` where it is none.
 pub fn is_direct(fd: Fd) -> Result<bool, Errno> {
     let flags = os::fcntl(fd, F_GETFL, 0)? as u32;
-    if flags & O_DIRECT == 0 {
-        return Ok(false);
-    }
-    // A pipe can have the flag, too.
-    let kind = if host::sees_closes() { typed_kind(fd)? } else { look_at_type(fd)? };
-    Ok(kind.has(Kind::STORAGE))
+    Ok(flags & O_DIRECT != 0 && look_at_type(fd)?.has(Kind::STORAGE))
 }
 
 /// `f_type` of file systems whose transfers the kernel lets a polled ring poll for: ext2 to ext4, XFS,

@@ -14,14 +14,13 @@ use linux_raw_sys::net::SO_ACCEPTCONN;
 use crate::abi::{Errno, names};
 use crate::ops::net::calls;
 use crate::ops::net::socket::{SOCK_CLOEXEC, SOCK_NONBLOCK};
-use crate::os::{self, Fd, OwnedFd, host};
+use crate::os::{self, Fd, host};
 use crate::process::nonblocking::{self, Blocking};
 use crate::request::chaos;
-use crate::request::data::OpData;
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
 use crate::request::shown::{self, Kind, arg};
 use crate::request::unused::Unused;
-use crate::request::{Flags, RequestId};
+use crate::request::{FileHold, Flags, RequestId};
 use crate::ring::Core;
 use crate::ring::drive::readiness::SocketKind;
 
@@ -90,13 +89,11 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
         Err(errno) => return errno.into(),
     };
     if flags.has(Flags::MULTISHOT) {
-        let own = match blocking {
-            Blocking::Never => None,
-            _ => match own_listener(core, id, fd) {
-                Ok(own) => Some(own),
-                Err(errno) => return errno.into(),
-            },
+        let (fd, blocking) = match own_listener(core, id, blocking) {
+            Ok(own) => own,
+            Err(errno) => return errno.into(),
         };
+        let own = (core[id].file != FileHold::Plain(fd)).then_some(fd);
         let accepted = nonblocking::attempt(fd, own, blocking, |held| accept_all(core, id, fd, held));
         return accepted.map_or_else(Outcome::from, |(outcome, _)| outcome);
     }
@@ -111,16 +108,18 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     }
 }
 
-/// A descriptor of the engine's own for the listener, which the request keeps as it would keep the file in the kernel.
-fn own_listener(core: &mut Core, id: RequestId, fd: Fd) -> Result<Fd, Errno> {
-    let data = &mut core[id].data;
-    if let OpData::Listener(own) = data {
-        return Ok(own.fd());
+/// A request that accepts many connections keeps a listener that may block by a descriptor of the engine's own, rather than
+/// by one for each attempt.
+fn own_listener(core: &mut Core, id: RequestId, known: Blocking) -> Result<(Fd, Blocking), Errno> {
+    let request = &mut core[id];
+    let fd = request.file.fd();
+    if known == Blocking::Never || request.file != FileHold::Plain(fd) {
+        return Ok((fd, known));
     }
-    let own = OwnedFd::new(os::duplicate(fd)?);
-    let number = own.fd();
-    *data = OpData::Listener(own);
-    Ok(number)
+    request.hold_file()?;
+    let own = request.file.fd();
+    // Another thread may have closed the program's descriptor, and opened it anew.
+    Ok((own, blocking(core, own)?))
 }
 
 /// No connection, or one for which there was no slot, or no room for its address.

@@ -43,8 +43,6 @@ pub enum OpData {
     Directory(Description),
     /// The file that a splice takes from.
     Input(OwnedFd),
-    /// ACCEPT of several connections: a descriptor of the engine's own for the listener.
-    Listener(OwnedFd),
     /// What one operation alone knows.
     Own(Box<dyn Any + Send>),
 }

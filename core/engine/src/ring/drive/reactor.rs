@@ -102,9 +102,8 @@ pub fn attend(core: &mut Core) {
     // Other processes cannot come and drive this one's requests.
     let at_once = core.observers.may_wait_outside() || core.is_crowded();
     if core.attendance.listed {
-        if core.token.driver() == Driver::Nobody && at_once {
-            take_over(core);
-        } else if core.token.driver() == Driver::Nobody && core::mem::take(&mut core.attendance.was_driven) {
+        let left = core.token.driver() == Driver::Nobody && !(at_once && take_over(core));
+        if left && core::mem::take(&mut core.attendance.was_driven) {
             // It was taken back from a reactor that had gone to sleep for good.
             wake_for_a_tick();
         }
@@ -335,6 +334,13 @@ pub fn release(core: &mut Core) {
     }
 }
 
+/// The reactor cannot drive a ring any more that it drives: it looks at it from time to time from now on.
+pub fn leave_to_looks(core: &mut Core) {
+    release(core);
+    core.attendance.was_driven = false;
+    wake_for_a_tick();
+}
+
 /// A ring that the reactor drives got a timer: it may have to wake earlier.
 pub fn deadline_changed(core: &mut Core) {
     if core.token.driver() != Driver::Reactor {
@@ -440,17 +446,22 @@ fn drive(outer: Fd, attended: Attended) {
 /// thread may drive.
 fn proceed(core: &mut Core) {
     if core.defers() {
-        let due = core.timers.next_ns() == Some(0);
-        if (due || has_deferred(core)) && !core.observers.know_of_deferred() {
-            core.observers.are_told_of_deferred();
-            core.notify_deferred();
-        }
+        tell_of_deferred(core);
         return;
     }
     core.observers.posts_later();
     core.advance();
     core.hand_over();
     core.notify();
+}
+
+/// Tells the observers of a ring that defers, once, that its thread has something to come in for.
+fn tell_of_deferred(core: &mut Core) {
+    let due = core.timers.next_ns() == Some(0);
+    if (due || has_deferred(core)) && !core.observers.know_of_deferred() {
+        core.observers.are_told_of_deferred();
+        core.notify_deferred();
+    }
 }
 
 /// Fires timers of the rings that are driven from here.
@@ -540,8 +551,8 @@ fn look_for_events(core: &mut Core) {
         core.advance();
         core.hand_over();
         core.notify();
-    } else if has_deferred(core) {
-        core.notify_deferred();
+    } else {
+        tell_of_deferred(core);
     }
 }
 

@@ -150,17 +150,22 @@ impl Core {
         let epoll = self.epoll()?;
         self.forget_replaced(fd);
         let index = self.readiness.find_or_insert(fd, self.ring().number())?;
-        let mut registered = self.readiness.register(epoll, index, events);
-        if registered == Err(Errno::EINVAL) && self.token.driver() == Driver::Reactor {
-            // Too many rings that the reactor drives know the file.
-            reactor::release(self);
-            registered = self.readiness.register(epoll, index, events);
-        }
-        registered.map(|()| index).inspect_err(|_| {
+        self.register(epoll, index, events).map(|()| index).inspect_err(|_| {
             if self.readiness.entries[index as usize].waiters.is_empty() {
                 self.readiness.remove(index);
             }
         })
+    }
+
+    fn register(&mut self, epoll: Fd, index: u32, events: u32) -> Result<(), Errno> {
+        match self.readiness.register(epoll, index, events) {
+            // Too many rings that the reactor drives know the file.
+            Err(Errno::EINVAL) if self.token.driver() == Driver::Reactor => {
+                reactor::leave_to_looks(self);
+                self.readiness.register(epoll, index, events)
+            }
+            other => other,
+        }
     }
 
     /// Lets a poll wait for the next edge. With `renew`, an old registration is made anew, so that it
@@ -201,7 +206,7 @@ impl Core {
         match os::epoll_ctl(epoll, EPOLL_CTL_MOD, entry.fd, entry.events(), entry.data(index)) {
             Err(Errno::ENOENT) => {
                 entry.registered = false;
-                self.readiness.register(epoll, index, ALL_EVENTS)
+                self.register(epoll, index, ALL_EVENTS)
             }
             other => other,
         }
