@@ -663,6 +663,9 @@ fn connections_that_wait_for_a_multishot_accept() {
         &[
             "flags",
             "option(1, 30)",
+            // Once more, by the descriptor that the request keeps from then on.
+            "flags",
+            "option(1, 30)",
             "ioctl(0x5421)",
             "option(1, 3)",
             "option(1, 30)",
@@ -1281,6 +1284,9 @@ fn an_accept_that_polls_first() {
 fn many_connections_for_a_multishot_accept() {
     assert_calls(
         &[
+            "flags",
+            "option(1, 30)",
+            // Once more, by the descriptor that the request keeps from then on.
             "flags",
             "option(1, 30)",
             "ioctl(0x5421)",
