@@ -448,6 +448,11 @@ impl Moment {
     pub fn since(self, before: Moment) -> u64 {
         self.time_ns.saturating_sub(before.time_ns)
     }
+
+    /// Whether this is earlier than another one.
+    pub fn is_before(self, other: Moment) -> bool {
+        self.time_ns < other.time_ns
+    }
 }
 
 /// What goes along with an event.
