@@ -37,6 +37,12 @@ impl When {
             When::Later => Moment::now(),
         }
     }
+
+    /// When a request is told to complete that was told to be submitted at this moment: a call of another thread may have
+    /// submitted it since this one returned.
+    fn of_completion(self, submitted: Option<Moment>) -> Moment {
+        submitted.map_or(self.moment(), |submitted| self.moment().not_before(submitted))
+    }
 }
 
 /// What stands at a position of the submission queue.
@@ -393,14 +399,14 @@ impl Ring {
         self.chain = u32::from(seen.sqe().flags) & (IOSQE_IO_LINK | IOSQE_IO_HARDLINK) != 0;
         self.files.submitted(seen.sqe());
         seen.tell(self.number, self.serial, behind);
-        let sqe = *seen.sqe();
+        let (sqe, moment) = (*seen.sqe(), seen.moment());
         let mut lent = seen.into_lent();
         if let Some(lent) = &mut lent
             && (behind != 0 || self.requests.may_hold_back(&sqe))
         {
             lent.may_change();
         }
-        self.requests.add(self.serial, &sqe, lent);
+        self.requests.add(self.serial, &sqe, lent, moment);
     }
 
     fn tell_unseen(&self, count: u32, why: u64) {
@@ -461,7 +467,7 @@ impl Ring {
         // Where the program has reaped the CQE, the memory is its own.
         let request = about.request.as_ref().filter(|_| ready > 0);
         let lent = request.map(|(sqe, lent)| (sqe, lent.as_deref().unwrap_or(&Lent::NONE)));
-        let moment = when.moment();
+        let moment = when.of_completion(about.submitted);
         let when_found = match when {
             When::Later => FOUND,
             // Before the call, the CQE was not there; so the program had no reason to touch the memory.
@@ -659,6 +665,23 @@ mod tests {
             ring.look(When::Later);
             assert_eq!(ring.taken, 2);
         }
+    }
+
+    /// A call returns, and another thread submits before what it found is told.
+    #[test]
+    fn completions_are_not_told_before_submissions() {
+        let queues = Queues::new(&[(NOP, 1)]);
+        let mut ring = queues.ring(0);
+        let ended = Moment::now();
+        queues.set(SQ_TAIL, 1);
+        let submitted = core::iter::repeat_with(|| ring.call_begins(0)).find(|&now| ended.is_before(now));
+        ring.call_begins(1);
+        queues.set(SQ_HEAD, 1);
+        ring.look(When::Later);
+        let cqe = Cqe { user_data: 1, res: 0, flags: 0, big: [0; 2] };
+        let about = ring.requests.complete(ring.requests.find(&cqe), &cqe);
+        let told = When::AfterCall(ended).of_completion(about.submitted);
+        assert!(submitted.is_some_and(|submitted| !told.is_before(submitted)));
     }
 
     /// Each submission begins at the first place; what was taken, the call says alone.
