@@ -46,7 +46,7 @@ static FORKS: AtomicBool = AtomicBool::new(false);
 
 /// One of the three calls, which `kernel` makes. Handlers of the program may run in `kernel`, and jump out of it.
 pub fn call(number: usize, arguments: [usize; 6], kernel: impl FnOnce() -> isize) -> isize {
-    comes_in();
+    let _in_call = comes_in();
     match number as u32 {
         nr::__NR_io_uring_setup => setup(arguments, kernel),
         nr::__NR_io_uring_enter => enter(arguments, kernel),

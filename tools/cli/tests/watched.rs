@@ -376,6 +376,22 @@ fn threads_have_their_numbers() {
     }
 }
 
+/// Nor is one that shares its storage.
+#[test]
+fn threads_that_share_their_storage_have_their_numbers() {
+    for (program, patch) in builds() {
+        for engine in ["kernel", "user"] {
+            let (outcome, told) = run(&program, engine, &["sharers"], patch);
+            assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+            let of_its_thread = told.iter().filter_map(|told| match &told.body {
+                Body::Submitted(submitted) => Some(submitted.sqe[4] == u64::from(told.thread)),
+                _ => None,
+            });
+            assert_eq!(of_its_thread.collect::<Vec<_>>(), [true; 10], "{engine}");
+        }
+    }
+}
+
 /// A call comes to the ring that has the descriptor now, though nobody saw how it got it.
 #[test]
 fn another_ring_gets_the_descriptor() {

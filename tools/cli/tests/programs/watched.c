@@ -402,6 +402,28 @@ static void replaced(void) {
     CHECK(times == 1);
 }
 
+static int by_number_and_ends(void *nothing) {
+    (void)nothing;
+    by_number(0);
+    /* Not by the C library, whose thread this is not. */
+    quietly(SYS_exit, 0, 0, 0);
+    return 0;
+}
+
+/* Threads with the storage of another one, and the stack of one before them. */
+static void sharers(void) {
+    static char stack[1 << 18] __attribute__((aligned(4096)));
+    static volatile pid_t runs;
+    by_number(0);
+    for (int i = 0; i < 2; i++) {
+        int flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
+        runs = 1;
+        CHECK(clone(by_number_and_ends, stack + sizeof stack, flags | CLONE_CHILD_CLEARTID, 0, 0, 0, &runs) >= 0);
+        while (runs) sched_yield();
+        by_number(0);
+    }
+}
+
 static void *waits_to_read(void *end) {
     static char text[8];
     on(IORING_OP_READ, 1, *(int *)end, text, sizeof text)->off = -1;
@@ -456,6 +478,7 @@ int main(int count, char **arguments) {
     else if (!strcmp(way, "resizes")) resizes();
     else if (!strcmp(way, "ends")) ends();
     else if (!strcmp(way, "replaced")) replaced();
+    else if (!strcmp(way, "sharers")) sharers();
     else if (!strcmp(way, "closed")) let_go(0);
     else if (!strcmp(way, "reopened")) let_go(1);
     else if (!strcmp(way, "two")) two();
