@@ -46,7 +46,7 @@ static FORKS: AtomicBool = AtomicBool::new(false);
 
 /// One of the three calls, which `kernel` makes. Handlers of the program may run in `kernel`, and jump out of it.
 pub fn call(number: usize, arguments: [usize; 6], kernel: impl FnOnce() -> isize) -> isize {
-    comes_in();
+    let _in_call = comes_in();
     match number as u32 {
         nr::__NR_io_uring_setup => setup(arguments, kernel),
         nr::__NR_io_uring_enter => enter(arguments, kernel),
@@ -82,7 +82,7 @@ fn enter([first, to_submit, least, flags, ..]: [usize; 6], kernel: impl FnOnce()
     // The call itself tells as a rule what the kernel would have to be asked for.
     let supposed = rings.supposed(named, to_submit);
     let mut number = supposed.map_or_else(|| rings.number(named), |(number, _)| number);
-    let (mut sq_ready, mut began) = (0, None);
+    let (mut sq_ready, mut began, mut promised) = (0, None, to_submit);
     if let Some(ring) = rings.get(number) {
         ring.look(When::Later);
         sq_ready = ring.sq_ready();
@@ -95,22 +95,20 @@ fn enter([first, to_submit, least, flags, ..]: [usize; 6], kernel: impl FnOnce()
     let ended = Moment::now();
     let mut rings = RINGS.lock();
     if let Some((supposed, before)) = supposed
-        && !rings.get(supposed).is_some_and(|ring| ring.has_taken(before, result))
+        && let Some(came_to) = rings.came_elsewhere(named, supposed, before, began, result)
     {
-        number = rings.number(named);
         // Another file has got the descriptor, and nobody saw it.
-        if number != supposed {
-            if let Some(ring) = rings.get(supposed) {
-                ring.call_ends(to_submit, 0, ended);
-            }
-            if let Some(ring) = rings.get(number) {
-                ring.call_begins(to_submit);
-            }
+        if let Some(ring) = rings.get(supposed) {
+            ring.call_ends(to_submit, 0, ended);
+        }
+        (number, promised) = (came_to, 0);
+        if let Some(ring) = rings.get(number) {
+            ring.was_called();
         }
     }
     let mut cq_ready = 0;
     if let Some(ring) = rings.get(number) {
-        ring.call_ends(to_submit, result, ended);
+        ring.call_ends(promised, result, ended);
         cq_ready = ring.cq_ready();
     }
     let body = Entered {

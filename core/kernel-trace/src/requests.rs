@@ -12,7 +12,7 @@ use anyring_engine::abi::{IOSQE_CQE_SKIP_SUCCESS, IOSQE_IO_DRAIN, Sqe};
 use anyring_engine::ops::TABLE;
 use anyring_engine::queue::Cqe;
 use anyring_engine::request::op::Caps;
-use anyring_engine::request::trace::Lent;
+use anyring_engine::request::trace::{Lent, Moment};
 use anyring_trace::event::LAST;
 use linux_raw_sys::io_uring::{IORING_CQE_F_MORE, IORING_CQE_F_NOTIF};
 
@@ -22,6 +22,8 @@ const MOST: usize = 1 << 16;
 /// A request.
 struct Known {
     sqe: Sqe,
+    /// When it was told that it is submitted.
+    submitted: Moment,
     /// None where it has none.
     lent: Option<Box<Lent>>,
     /// Its CQE has come, and that about its memory has not.
@@ -34,6 +36,8 @@ pub struct Match {
     pub serial: u64,
     /// Its SQE, and its memory, if it has any.
     pub request: Option<(Sqe, Option<Box<Lent>>)>,
+    /// When it was told that it is submitted, where one is known.
+    pub submitted: Option<Moment>,
     /// [`LAST`], where no further one comes.
     pub marks: u32,
 }
@@ -85,13 +89,13 @@ impl Requests {
         drains(sqe) || self.draining > 0
     }
 
-    /// One was submitted.
-    pub fn add(&mut self, serial: u64, sqe: &Sqe, lent: Option<Box<Lent>>) {
+    /// One was submitted, as of a moment.
+    pub fn add(&mut self, serial: u64, sqe: &Sqe, lent: Option<Box<Lent>>, submitted: Moment) {
         if self.known.len() >= MOST {
             self.make_room();
         }
         self.draining += usize::from(drains(sqe));
-        let known = Known { sqe: *sqe, lent, owes_notification: false };
+        let known = Known { sqe: *sqe, submitted, lent, owes_notification: false };
         self.known.insert((sqe.user_data, serial), known);
     }
 
@@ -146,21 +150,23 @@ impl Requests {
 
     /// What a CQE is about that belongs to the request with this key. A request that is done with it is forgotten.
     pub fn complete(&mut self, key: Option<Key>, cqe: &Cqe) -> Match {
-        let Some(key) = key else { return Match { serial: 0, request: None, marks: LAST } };
+        let known = key.and_then(|key| Some((key, self.known.get_mut(&key)?)));
+        let Some((key, known)) = known else {
+            let marks = if cqe.flags & IORING_CQE_F_MORE == 0 || key.is_none() { LAST } else { 0 };
+            return Match { serial: key.map_or(0, |key| key.1), request: None, submitted: None, marks };
+        };
+        let submitted = Some(known.submitted);
         if cqe.flags & IORING_CQE_F_MORE == 0 {
             let request = self.known.remove(&key).map(|known| (known.sqe, known.lent));
             if request.as_ref().is_some_and(|(sqe, _)| drains(sqe)) {
                 self.draining = self.draining.saturating_sub(1);
             }
-            return Match { serial: key.1, request, marks: LAST };
+            return Match { serial: key.1, request, submitted, marks: LAST };
         }
-        let Some(known) = self.known.get_mut(&key) else {
-            return Match { serial: key.1, request: None, marks: 0 };
-        };
         let announces = notifies(&known.sqe);
         known.owes_notification |= announces;
         let request = Some((known.sqe, known.lent.clone()));
-        Match { serial: key.1, request, marks: if announces { LAST } else { 0 } }
+        Match { serial: key.1, request, submitted, marks: if announces { LAST } else { 0 } }
     }
 }
 
@@ -187,7 +193,7 @@ mod tests {
     fn same_user_data_in_the_order_of_submission() {
         let mut requests = Requests::new();
         for serial in 1..=3 {
-            requests.add(serial, &sqe(Code::IORING_OP_NOP, 7, 0), None);
+            requests.add(serial, &sqe(Code::IORING_OP_NOP, 7, 0), None, Moment::now());
         }
         for serial in 1..=3 {
             assert_eq!(told(&mut requests, 7, 0, 0), (serial, true));
@@ -198,9 +204,9 @@ mod tests {
     #[test]
     fn multishots_and_notifications() {
         let mut requests = Requests::new();
-        requests.add(1, &sqe(Code::IORING_OP_POLL_ADD, 1, 0), None);
-        requests.add(2, &sqe(Code::IORING_OP_SEND_ZC, 2, 0), None);
-        requests.add(3, &sqe(Code::IORING_OP_SEND_ZC, 2, 0), None);
+        requests.add(1, &sqe(Code::IORING_OP_POLL_ADD, 1, 0), None, Moment::now());
+        requests.add(2, &sqe(Code::IORING_OP_SEND_ZC, 2, 0), None, Moment::now());
+        requests.add(3, &sqe(Code::IORING_OP_SEND_ZC, 2, 0), None, Moment::now());
         assert_eq!(told(&mut requests, 1, 1, IORING_CQE_F_MORE), (1, false));
         assert_eq!(told(&mut requests, 2, 5, IORING_CQE_F_MORE), (2, true));
         // The second fails, and owes nothing.
@@ -213,8 +219,8 @@ mod tests {
     #[test]
     fn what_skips_its_cqe_takes_nobody_elses() {
         let mut requests = Requests::new();
-        requests.add(1, &sqe(Code::IORING_OP_NOP, 0, IOSQE_CQE_SKIP_SUCCESS), None);
-        requests.add(2, &sqe(Code::IORING_OP_NOP, 0, 0), None);
+        requests.add(1, &sqe(Code::IORING_OP_NOP, 0, IOSQE_CQE_SKIP_SUCCESS), None, Moment::now());
+        requests.add(2, &sqe(Code::IORING_OP_NOP, 0, 0), None, Moment::now());
         assert_eq!(requests.due(), 1);
         assert_eq!(told(&mut requests, 0, 0, 0), (2, true));
         assert_eq!(told(&mut requests, 0, -22, 0), (1, true));
@@ -223,10 +229,10 @@ mod tests {
     #[test]
     fn after_a_loss_the_newer_one_is_meant() {
         let mut requests = Requests::new();
-        requests.add(1, &sqe(Code::IORING_OP_NOP, 0, 0), None);
-        requests.add(2, &sqe(Code::IORING_OP_POLL_ADD, 1, 0), None);
+        requests.add(1, &sqe(Code::IORING_OP_NOP, 0, 0), None, Moment::now());
+        requests.add(2, &sqe(Code::IORING_OP_POLL_ADD, 1, 0), None, Moment::now());
         requests.lost();
-        requests.add(3, &sqe(Code::IORING_OP_NOP, 0, 0), None);
+        requests.add(3, &sqe(Code::IORING_OP_NOP, 0, 0), None, Moment::now());
         assert_eq!(told(&mut requests, 0, 0, 0), (3, true));
         assert_eq!(told(&mut requests, 1, 1, IORING_CQE_F_MORE), (2, false));
     }
@@ -236,7 +242,7 @@ mod tests {
         let mut requests = Requests::new();
         for serial in 1..=3 * MOST as u64 {
             let flags = if serial % 2 == 0 { IOSQE_CQE_SKIP_SUCCESS } else { 0 };
-            requests.add(serial, &sqe(Code::IORING_OP_NOP, serial, flags), None);
+            requests.add(serial, &sqe(Code::IORING_OP_NOP, serial, flags), None, Moment::now());
             assert!(requests.known.len() <= MOST);
         }
         // The newest are known.

@@ -30,6 +30,21 @@ pub enum When {
     Later,
 }
 
+impl When {
+    fn moment(self) -> Moment {
+        match self {
+            When::AfterCall(moment) => moment,
+            When::Later => Moment::now(),
+        }
+    }
+
+    /// When a request is told to complete that was told to be submitted at this moment: a call of another thread may have
+    /// submitted it since this one returned.
+    fn of_completion(self, submitted: Option<Moment>) -> Moment {
+        submitted.map_or(self.moment(), |submitted| self.moment().not_before(submitted))
+    }
+}
+
 /// What stands at a position of the submission queue.
 struct Queued {
     position: u32,
@@ -71,6 +86,10 @@ pub struct Ring {
     buffers: Buffers,
     /// Other processes may have it: they forked off, or this one did.
     shared: bool,
+    /// When it was made.
+    made: Moment,
+    /// When it was found last that SQEs were taken, and the position before them.
+    moved: (Moment, u32),
     /// It was there before this process was.
     inherited: bool,
     /// This process has submitted to it.
@@ -88,6 +107,7 @@ impl Ring {
         identity: Option<FileIdentity>,
         params: &io_uring_params,
     ) -> Result<Ring, Errno> {
+        let made = Moment::now();
         Ok(Ring {
             number,
             identity,
@@ -106,6 +126,8 @@ impl Ring {
             files: Files::new(),
             buffers: Buffers::new(),
             shared: false,
+            made,
+            moved: (made, 0),
             inherited: false,
             submitted: false,
         })
@@ -217,10 +239,30 @@ impl Ring {
         (memory.sq_tail()? != head).then_some(head)
     }
 
-    /// Has the kernel moved the head as a call does that has returned this?
-    pub fn has_taken(&self, before: u32, result: isize) -> bool {
-        let head = self.memory.as_ref().and_then(Memory::sq_head);
-        result > 0 && head.is_some_and(|head| head.wrapping_sub(before) as isize == result)
+    /// Up to where the kernel has taken SQEs, by its own word.
+    pub fn sq_head(&self) -> Option<u32> {
+        self.memory.as_ref().and_then(Memory::sq_head)
+    }
+
+    /// Has the kernel moved the head as a call does that began at this moment and has returned this? Nobody else's call may be under
+    /// way.
+    pub fn has_taken_since(&self, began: Moment, result: isize) -> bool {
+        let shows = self.promised == 0 && !self.is_polled() && !self.rewinds() && !self.shared;
+        let before = if self.made.is_before(began) { self.taken_before(began) } else { None };
+        let moved = |(head, before): (u32, u32)| head.wrapping_sub(before) as isize;
+        shows && self.sq_head().zip(before).map(moved) == Some(result)
+    }
+
+    /// Up to where SQEs were taken when it was looked at last before a moment, as far as is known.
+    fn taken_before(&self, moment: Moment) -> Option<u32> {
+        let (found, before) = self.moved;
+        Some(if found.is_before(moment) { self.taken } else { before })
+    }
+
+    /// A call came to it that nobody saw coming: what is there may have been before.
+    pub fn was_called(&mut self) {
+        self.submitted = true;
+        self.look(When::Later);
     }
 
     /// A call is about to submit so many, from the moment on that is answered. What they name is copied: it may be changed as soon as
@@ -294,12 +336,12 @@ impl Ring {
         else {
             return;
         };
-        self.tell_taken(taken);
+        self.tell_taken(taken, when);
         self.tell_posted(posted, when);
     }
 
     /// Tells of the SQEs before a position.
-    fn tell_taken(&mut self, until: u32) {
+    fn tell_taken(&mut self, until: u32, when: When) {
         // What moves backwards is not the kernel's word.
         if until.wrapping_sub(self.taken) > i32::MAX as u32 {
             if self.foretold == Some(self.taken) && self.is_submitting() {
@@ -309,6 +351,9 @@ impl Ring {
             self.queued.clear();
         }
         self.foretold = None;
+        if self.taken != until {
+            self.moved = (when.moment(), self.taken);
+        }
         while self.taken != until {
             match self.queued.front() {
                 Some(queued) if queued.position == self.taken => {
@@ -354,14 +399,14 @@ impl Ring {
         self.chain = u32::from(seen.sqe().flags) & (IOSQE_IO_LINK | IOSQE_IO_HARDLINK) != 0;
         self.files.submitted(seen.sqe());
         seen.tell(self.number, self.serial, behind);
-        let sqe = *seen.sqe();
+        let (sqe, moment) = (*seen.sqe(), seen.moment());
         let mut lent = seen.into_lent();
         if let Some(lent) = &mut lent
             && (behind != 0 || self.requests.may_hold_back(&sqe))
         {
             lent.may_change();
         }
-        self.requests.add(self.serial, &sqe, lent);
+        self.requests.add(self.serial, &sqe, lent, moment);
     }
 
     fn tell_unseen(&self, count: u32, why: u64) {
@@ -402,7 +447,7 @@ impl Ring {
     fn tell_completion(&mut self, cqe: &Cqe, ready: u32, when: When) {
         let mut key = self.requests.find(cqe);
         if !key.is_some_and(|key| self.requests.expects(key)) {
-            self.take_word_of(cqe);
+            self.take_word_of(cqe, when);
             key = self.requests.find(cqe);
         }
         let mut about = self.requests.complete(key, cqe);
@@ -422,10 +467,11 @@ impl Ring {
         // Where the program has reaped the CQE, the memory is its own.
         let request = about.request.as_ref().filter(|_| ready > 0);
         let lent = request.map(|(sqe, lent)| (sqe, lent.as_deref().unwrap_or(&Lent::NONE)));
-        let (moment, when_found) = match when {
-            When::Later => (Moment::now(), FOUND),
+        let moment = when.of_completion(about.submitted);
+        let when_found = match when {
+            When::Later => FOUND,
             // Before the call, the CQE was not there; so the program had no reason to touch the memory.
-            When::AfterCall(moment) => (moment, lent.map_or(0, |(_, lent)| lent.marks())),
+            When::AfterCall(_) => lent.map_or(0, |(_, lent)| lent.marks()),
         };
         let filled = lent.map(|(sqe, lent)| (TABLE.lookup(sqe.opcode), sqe, lent));
         let marks = about.marks | when_found;
@@ -434,7 +480,7 @@ impl Ring {
 
     /// A CQE that no request is known to wait for may be about one that the kernel is taking this moment: it says so of a batch at
     /// the end.
-    fn take_word_of(&mut self, cqe: &Cqe) {
+    fn take_word_of(&mut self, cqe: &Cqe, when: When) {
         if !self.is_submitting() {
             return;
         }
@@ -447,7 +493,7 @@ impl Ring {
         let fails = || if self.requests.has(cqe) { None } else { first(&bears) };
         if let Some(queued) = first(&succeeds).or_else(fails) {
             let end = queued.position.wrapping_add(queued.places);
-            self.tell_taken(end);
+            self.tell_taken(end, when);
             self.foretold = Some(end);
         }
     }
@@ -619,6 +665,23 @@ mod tests {
             ring.look(When::Later);
             assert_eq!(ring.taken, 2);
         }
+    }
+
+    /// A call returns, and another thread submits before what it found is told.
+    #[test]
+    fn completions_are_not_told_before_submissions() {
+        let queues = Queues::new(&[(NOP, 1)]);
+        let mut ring = queues.ring(0);
+        let ended = Moment::now();
+        queues.set(SQ_TAIL, 1);
+        let submitted = core::iter::repeat_with(|| ring.call_begins(0)).find(|&now| ended.is_before(now));
+        ring.call_begins(1);
+        queues.set(SQ_HEAD, 1);
+        ring.look(When::Later);
+        let cqe = Cqe { user_data: 1, res: 0, flags: 0, big: [0; 2] };
+        let about = ring.requests.complete(ring.requests.find(&cqe), &cqe);
+        let told = When::AfterCall(ended).of_completion(about.submitted);
+        assert!(submitted.is_some_and(|submitted| !told.is_before(submitted)));
     }
 
     /// Each submission begins at the first place; what was taken, the call says alone.

@@ -3,7 +3,9 @@
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 
+use anyring_engine::abi::Errno;
 use anyring_engine::os::{self, Fd};
+use anyring_engine::request::trace::Moment;
 use linux_raw_sys::io_uring::io_uring_params;
 
 use crate::ring::{Ring, When};
@@ -101,13 +103,36 @@ impl Rings {
     }
 
     /// The ring that was at a descriptor when it was named last, where a call that submits so many will show whether it is the
-    /// one still: its number, and what shows it ([`Ring::has_taken`]).
+    /// one still: its number, and its head ([`Rings::came_elsewhere`]).
     pub fn supposed(&self, named: Named, to_submit: u32) -> Option<(u32, u32)> {
         let Named::Descriptor(fd) = named else { return None };
         let mut there = self.rings.iter().filter(|ring| ring.fd == fd && ring.identity.is_some());
         let ring = there.next()?;
         let before = ring.shows_calls(to_submit).filter(|_| there.next().is_none())?;
         Some((ring.number, before))
+    }
+
+    /// Where a call came to that has returned `result`, if not to the ring that was [`supposed`](Rings::supposed): to none (0), or to
+    /// the one that has the descriptor now. Another thread may have closed the descriptor while the call waited, and it may have
+    /// been given to another ring; only what the kernel has done with the queues shows that it was so before the call.
+    pub fn came_elsewhere(
+        &mut self,
+        named: Named,
+        supposed: u32,
+        head: u32,
+        began: Moment,
+        result: isize,
+    ) -> Option<u32> {
+        if result == Errno::EBADF.negated() as isize {
+            // There was no such descriptor.
+            return Some(0);
+        }
+        if result <= 0 || self.get(supposed).is_none_or(|ring| ring.sq_head() != Some(head)) {
+            return None;
+        }
+        let there = self.number(named);
+        let is_meant = |ring: &mut Ring| ring.has_taken_since(began, result);
+        (there != supposed && self.get(there).is_some_and(is_meant)).then_some(there)
     }
 
     /// The number of the ring at a descriptor.

@@ -92,10 +92,6 @@ impl Host for Preload {
         thread_pointer()
     }
 
-    fn knows_thread(&self) -> bool {
-        inside::is_known()
-    }
-
     fn interrupt_signal(&self) -> Option<u32> {
         // Its action is the trap's, which is there before the first ring.
         Some(linux_raw_sys::general::SIGSYS)

@@ -76,11 +76,6 @@ pub fn enter() -> Inside {
     Inside(())
 }
 
-/// Whether the calling thread is known.
-pub fn is_known() -> bool {
-    note().known.get()
-}
-
 /// Whether the calling thread was known before; it is from now on, or not.
 pub fn set_known(known: bool) -> bool {
     note().known.replace(known)

@@ -30,6 +30,8 @@ pub extern "C" fn start() {
     // SAFETY: the C library's, set before constructors run.
     let config = unsafe { config::read(variables) };
     process::refuse_settings(&config);
+    // A child of `vfork` in this memory must find it.
+    process::own_id();
     #[cfg(not(test))]
     crate::interpose::process::find_vfork();
     // SAFETY: as above; the process has one thread.
@@ -47,6 +49,8 @@ pub extern "C" fn start() {
     if ours || trap::installed() {
         crate::interpose::process::register_fork();
         anyring_trap::fork::watch();
+    } else if process::may_speak() {
+        crate::interpose::process::register_fork_of_id();
     }
     #[cfg(not(test))]
     // SAFETY: as before; null where the variables are not obeyed.
@@ -79,7 +83,7 @@ fn stand_ready(config: &Config, entry: usize) {
 }
 
 /// What the kernel told the program about itself.
-fn auxiliary(name: c_ulong) -> Option<usize> {
+pub fn auxiliary(name: c_ulong) -> Option<usize> {
     const NAME: &CStr = c"getauxval";
     let address = next::find(next::Place::Anywhere, NAME);
     if address.is_null() {

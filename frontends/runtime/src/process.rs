@@ -21,7 +21,8 @@ const ENGINE: u8 = 1;
 const WATCH: u8 = 2;
 /// Whether this process forked off the one that started here.
 static FORKED: AtomicBool = AtomicBool::new(false);
-/// This process, 0 before anybody asked: a filter that the program installs later may kill who asks the kernel.
+/// This process, 0 before anybody asked, which a front end does before a child of `vfork` may: a filter that the program installs
+/// later may kill who asks the kernel.
 static OWN_ID: AtomicU32 = AtomicU32::new(0);
 /// Whether the process has had a child by `vfork`, which runs in its memory. [`vforks`] sets it, and assembly that can call
 /// nothing.
@@ -241,13 +242,24 @@ pub fn leaving_by<T>(executes: impl FnOnce() -> T) -> T {
     failed
 }
 
-/// The process has forked and this is the child.
-pub fn forked() {
+/// May the process have something to say when it ends?
+pub fn may_speak() -> bool {
+    config::level() > Level::Off || stats::wanted().is_some()
+}
+
+/// The process has forked and this is the child, whose engine is the kernel's.
+pub fn forked_unwatched() {
     OWN_ID.store(sys::process_id(), Ordering::Relaxed);
     FORKED.store(true, Ordering::Relaxed);
     ENDED.store(false, Ordering::Relaxed);
     ASKED.store(false, Ordering::Relaxed);
+    VFORKED.store(false, Ordering::Relaxed);
     log::forked();
+}
+
+/// The process has forked and this is the child.
+pub fn forked() {
+    forked_unwatched();
     threads::forked();
     frontend::forked();
     if watches_kernel() {

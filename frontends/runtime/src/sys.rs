@@ -52,6 +52,17 @@ pub fn is_mapped(address: usize, length: usize) -> bool {
     unsafe { arch::syscall(raw::__NR_mincore as usize, arguments) == 0 }
 }
 
+/// Reads all pages in; whether each of them is there and can be read. Kernels before 5.14 do not say.
+pub fn populate(address: usize, length: usize) -> bool {
+    // SAFETY: changes nothing that can be seen.
+    unsafe {
+        arch::syscall(
+            raw::__NR_madvise as usize,
+            [address, length, raw::MADV_POPULATE_READ as usize, 0, 0, 0],
+        ) == 0
+    }
+}
+
 /// Reads memory of this process; whether all of it is there.
 pub fn peek(address: usize, bytes: &mut [u8]) -> bool {
     let (local, remote) = ([bytes.as_mut_ptr().addr(), bytes.len()], [address, bytes.len()]);

@@ -111,6 +111,26 @@ fn children_without_a_ring_are_silent() {
     assert_eq!(lines(&output).len(), 1, "{output:?}");
 }
 
+/// A child of `vfork` that executes nothing takes nothing from its parent, nor does one of `fork` say what the parent is to say.
+#[test]
+fn children_do_not_take_their_parents_line() {
+    anyring();
+    let library = anyring().with_file_name("libanyring_preload.so");
+    // Where `anyring run` has not started it, a process has a line once it has asked for a ring.
+    let program = compile("vfork-ring", "vfork.c", &["-DWITH_RING"]);
+    let mut command = Command::new(&program);
+    command.env("LD_PRELOAD", library).env("ANYRING_LOG", "info");
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let who = format!("anyring[{}]", child.id());
+    let output = child.wait_with_output().unwrap();
+    let lines: Vec<_> = lines(&output).into_iter().map(|line| line.0).collect();
+    assert_eq!(lines, [who], "{output:?}");
+    let mut command = Command::new(anyring());
+    command.args(["run", "--engine", "kernel", "--log", "info", "--", "sh", "-c", "(exit 0); exit 0"]);
+    let output = command.output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 1, "{output:?}");
+}
+
 #[test]
 fn programs_that_reuse_the_memory_of_their_environment_have_a_line() {
     for program in

@@ -164,6 +164,19 @@ fn children_of_vfork_are_in_this_memory() {
     }
 }
 
+/// The program's own constructors, and those of its libraries, may do with its code what they like.
+#[test]
+fn code_that_cannot_be_read_is_left_alone() {
+    let library = compile("libguards.so", "guards.c", &["-shared", "-fPIC"]);
+    let program =
+        compile("guards", "guards.c", &["-DPROGRAM", library.to_str().unwrap(), "-Wl,-z,separate-code"]);
+    for engine in ["auto", "kernel", "user"] {
+        let mut command = std::process::Command::new(support::anyring());
+        let output = command.args(["run", "--engine", engine]).arg(&program).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "guards: 0\n", "{engine}: {output:?}");
+    }
+}
+
 /// As PostgreSQL 18 does: every process has a ring that was made before it, and any may wait for what
 /// another submitted.
 #[test]

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyring_mapping::SharedFile;
 use anyring_trace::buffer::{self, Buffer, Next};
 use anyring_trace::event::{
-    Body, Completed, ENGINE_KERNEL, ENGINE_USER, Event, LAST, SKIPPED, Submitted, UNSEEN_REAPED,
+    Body, Completed, ENGINE_KERNEL, ENGINE_USER, Event, FOUND, LAST, SKIPPED, Submitted, UNSEEN_REAPED,
     UNSEEN_SQ_THREAD,
 };
 use support::{Outcome, anyring, compile, kernel_has_io_uring};
@@ -32,6 +32,7 @@ struct Told {
     process: u32,
     thread: u32,
     ring: u32,
+    time_ns: u64,
     body: Body,
     attachments: usize,
     /// The first of them.
@@ -77,6 +78,7 @@ impl Reader {
                         process,
                         thread: event.head.thread,
                         ring,
+                        time_ns: event.head.time_ns,
                         body: event.body,
                         attachments: event.attachments().count(),
                         memory: memory.to_vec(),
@@ -153,9 +155,11 @@ fn requests(told: &[Told]) -> Requests {
     let mut submitted: BTreeMap<(u32, u32, u64), Submitted> = BTreeMap::new();
     let mut last: BTreeMap<(u32, u32), u64> = BTreeMap::new();
     let mut done: BTreeSet<(u32, u32, u64)> = BTreeSet::new();
-    for Told { process, ring, body, .. } in told {
+    let mut times: BTreeMap<(u32, u32, u64), u64> = BTreeMap::new();
+    for Told { process, ring, time_ns, body, .. } in told {
         match body {
             Body::Submitted(request) => {
+                times.insert((*process, *ring, request.serial), *time_ns);
                 let previous = last.insert((*process, *ring), request.serial);
                 if let Some(previous) = previous {
                     assert_eq!(request.serial, previous + 1, "each once, in order");
@@ -173,6 +177,7 @@ fn requests(told: &[Told]) -> Requests {
                 let key = (*process, *ring, completed.serial);
                 let request = submitted.get(&key).expect("submitted before it completes");
                 assert_eq!(request.sqe[4], completed.user_data);
+                assert!(times[&key] <= *time_ns, "not completed before it is submitted: {completed:?}");
                 let is_notification = completed.flags & NOTIFICATION != 0;
                 assert!(
                     is_notification || !done.contains(&key),
@@ -371,23 +376,67 @@ fn threads_have_their_numbers() {
     }
 }
 
+/// Nor is one that shares its storage.
+#[test]
+fn threads_that_share_their_storage_have_their_numbers() {
+    for (program, patch) in builds() {
+        for engine in ["kernel", "user"] {
+            let (outcome, told) = run(&program, engine, &["sharers"], patch);
+            assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+            let of_its_thread = told.iter().filter_map(|told| match &told.body {
+                Body::Submitted(submitted) => Some(submitted.sqe[4] == u64::from(told.thread)),
+                _ => None,
+            });
+            assert_eq!(of_its_thread.collect::<Vec<_>>(), [true; 10], "{engine}");
+        }
+    }
+}
+
 /// A call comes to the ring that has the descriptor now, though nobody saw how it got it.
 #[test]
 fn another_ring_gets_the_descriptor() {
     for (program, patch) in builds() {
         let (outcome, told) = run(&program, "kernel", &["replaced"], patch);
-        assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), "2: 0\n"));
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), "2: 4\n"));
+        requests(&told);
+        // What it brings could be something else by now, and the CQE could have been there before the call.
         let submitted = told.iter().filter_map(|told| match &told.body {
-            Body::Submitted(submitted) => Some((told.ring, submitted.sqe[4])),
+            Body::Submitted(submitted) => Some((told.ring, submitted.sqe[4], told.attachments)),
             _ => None,
         });
-        assert_eq!(submitted.collect::<Vec<_>>(), [(2, 2)]);
+        assert_eq!(submitted.collect::<Vec<_>>(), [(2, 2, 0)]);
         let completed = told.iter().filter_map(|told| match &told.body {
-            Body::Completed(completed) => Some((told.ring, completed.user_data)),
+            Body::Completed(completed) => Some((told.ring, completed.user_data, completed.marks & FOUND)),
             _ => None,
         });
-        assert_eq!(completed.collect::<Vec<_>>(), [(2, 2)]);
+        assert_eq!(completed.collect::<Vec<_>>(), [(2, 2, FOUND)]);
+        assert_eq!(came_to(&told), [2]);
     }
+}
+
+/// The rings that calls which have submitted or waited came to.
+fn came_to(told: &[Told]) -> Vec<u32> {
+    let entered = told.iter().filter(|told| matches!(told.body, Body::Entered(one) if one.to_submit > 0));
+    entered.map(|told| told.ring).collect()
+}
+
+/// A call that waits belongs to its ring, whatever another thread does with the descriptor.
+#[test]
+fn a_descriptor_is_closed_during_the_call() {
+    for (program, patch) in builds() {
+        for way in ["closed", "reopened"] {
+            let (outcome, told) = run(&program, "kernel", &[way], patch);
+            assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+            assert_eq!(came_to(&told), [1], "{way}");
+        }
+    }
+}
+
+/// What one thread submits while another one waits is not told to complete before.
+#[test]
+fn one_thread_submits_and_another_waits() {
+    let all = follow_all("two");
+    assert_eq!(all.lines.len(), 2 * 2500);
 }
 
 /// What a request brings is copied before the call.

@@ -35,7 +35,7 @@ pub fn setup(entries: u32, params_address: u64, table: &'static Table, caller: &
 /// Submits, then waits.
 #[cold]
 pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
-    comes_in();
+    let _in_call = comes_in();
     let registered = call.flags & IORING_ENTER_REGISTERED_RING != 0;
     let ready = |core: &mut Core| (core.serial() as u32, core.sq_pending());
     let (ring, sq_ready) = look(fd, registered, ready).unwrap_or((0, 0));

@@ -25,12 +25,6 @@ pub trait Host: Sync {
     /// calling thread, cheap to read (the thread pointer, as a rule).
     fn thread_identity(&self) -> NonZeroUsize;
 
-    /// Whether the front end has told of the calling thread ([`crate::frontend::thread_begins`]): its identity is that of no thread
-    /// before it from then on.
-    fn knows_thread(&self) -> bool {
-        false
-    }
-
     /// Whether a fault at an address for which [`crate::frontend::resume_address`] answers is resumed
     /// there. Where not, the engine asks the kernel to copy from memory that may not be mapped.
     fn faults_resume(&self) -> bool;
@@ -105,9 +99,4 @@ pub fn sees_closes() -> bool {
 #[inline]
 pub fn thread_identity() -> usize {
     get().map_or_else(crate::os::thread_pointer, |host| host.thread_identity().get())
-}
-
-/// Whether the front end has told of the calling thread.
-pub fn knows_thread() -> bool {
-    get().is_some_and(|host| host.knows_thread())
 }

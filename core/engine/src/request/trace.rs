@@ -448,6 +448,16 @@ impl Moment {
     pub fn since(self, before: Moment) -> u64 {
         self.time_ns.saturating_sub(before.time_ns)
     }
+
+    /// Whether this is earlier than another one.
+    pub fn is_before(self, other: Moment) -> bool {
+        self.time_ns < other.time_ns
+    }
+
+    /// This one, or another one if that is later; in the same thread.
+    pub fn not_before(self, other: Moment) -> Moment {
+        Moment { time_ns: self.time_ns.max(other.time_ns), ..self }
+    }
 }
 
 /// What goes along with an event.

@@ -47,14 +47,23 @@ pub fn find_vfork() {
 
 /// Asks the C library to tell the child of each fork.
 pub fn register_fork() {
+    register(Some(before_fork), Some(after_fork), Some(forked));
+}
+
+/// The same where no more is to be told of the process than who it is.
+pub fn register_fork_of_id() {
+    register(None, None, Some(has_own_id));
+}
+
+fn register(before: Hook, after: Hook, child: Hook) {
     // glibc's `pthread_atfork` is linked statically into each object and calls this.
     let register = find(c"__register_atfork");
     if !register.is_null() {
         // SAFETY: glibc's function of this name has this type.
         let register: unsafe extern "C" fn(Hook, Hook, Hook, *const u8) -> c_int =
             unsafe { core::mem::transmute(register) };
-        // SAFETY: the hook and the handle live as long as this library.
-        unsafe { register(Some(before_fork), Some(after_fork), Some(forked), &raw const __dso_handle) };
+        // SAFETY: the hooks and the handle live as long as this library.
+        unsafe { register(before, after, child, &raw const __dso_handle) };
         return;
     }
     let register = find(c"pthread_atfork");
@@ -62,9 +71,13 @@ pub fn register_fork() {
         // SAFETY: POSIX gives it this type.
         let register: unsafe extern "C" fn(Hook, Hook, Hook) -> c_int =
             unsafe { core::mem::transmute(register) };
-        // SAFETY: the hook lives as long as this library.
-        unsafe { register(Some(before_fork), Some(after_fork), Some(forked)) };
+        // SAFETY: the hooks live as long as this library.
+        unsafe { register(before, after, child) };
     }
+}
+
+extern "C" fn has_own_id() {
+    process::forked_unwatched();
 }
 
 /// The process is about to fork: until it has, no handler of the program may enter a ring.

@@ -1,6 +1,7 @@
 /* Rings used in one way each, as the argument says, for somebody who looks at them from outside. What is printed and returned
  * must not depend on whether somebody does. */
 #include "ring.h"
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
@@ -390,7 +391,8 @@ static void replaced(void) {
     int times = 0;
     CHECK(ring_open(&other, 8, 0) == 0);
     on(IORING_OP_NOP, 1, -1, 0, 0);
-    ring_entry(&other, IORING_OP_NOP, 2)->fd = -1;
+    struct io_uring_sqe *entry = ring_entry(&other, IORING_OP_WRITE, 2);
+    entry->fd = open("/dev/null", O_WRONLY), entry->addr = (uint64_t)"text", entry->len = 4;
     /* As long as it has a descriptor. */
     CHECK(dup(ring.fd) >= 0);
     CHECK(quietly(SYS_dup3, other.fd, ring.fd, 0) == ring.fd);
@@ -398,6 +400,65 @@ static void replaced(void) {
     for (struct io_uring_cqe *found; (found = ring_peek(&other)); ring_seen(&other), times++)
         printf("%d: %d\n", (int)found->user_data, found->res);
     CHECK(times == 1);
+}
+
+static int by_number_and_ends(void *nothing) {
+    (void)nothing;
+    by_number(0);
+    /* Not by the C library, whose thread this is not. */
+    quietly(SYS_exit, 0, 0, 0);
+    return 0;
+}
+
+/* Threads with the storage of another one, and the stack of one before them. */
+static void sharers(void) {
+    static char stack[1 << 18] __attribute__((aligned(4096)));
+    static volatile pid_t runs;
+    by_number(0);
+    for (int i = 0; i < 2; i++) {
+        int flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
+        runs = 1;
+        CHECK(clone(by_number_and_ends, stack + sizeof stack, flags | CLONE_CHILD_CLEARTID, 0, 0, 0, &runs) >= 0);
+        while (runs) sched_yield();
+        by_number(0);
+    }
+}
+
+static void *waits_to_read(void *end) {
+    static char text[8];
+    on(IORING_OP_READ, 1, *(int *)end, text, sizeof text)->off = -1;
+    CHECK(ring_enter(ring.fd, 1, 1, IORING_ENTER_GETEVENTS) == 1);
+    return 0;
+}
+
+/* A thread waits in the call while another one closes the descriptor, which another ring may have then. */
+static void let_go(int reopens) {
+    pthread_t thread;
+    struct ring other;
+    int ends[2], fd = ring.fd;
+    CHECK(pipe(ends) == 0);
+    CHECK(pthread_create(&thread, 0, waits_to_read, &ends[0]) == 0);
+    while (__atomic_load_n(SQ(&ring, head), __ATOMIC_ACQUIRE) == 0) sched_yield();
+    close_quietly(fd);
+    if (reopens) CHECK(ring_open(&other, 8, 0) == 0 && other.fd == fd);
+    CHECK(write(ends[1], "abc", 3) == 3);
+    CHECK(pthread_join(thread, 0) == 0);
+}
+
+static void *takes_all(void *nothing) {
+    for (int i = 0; i < 5 * TIMES; i++) next();
+    return nothing;
+}
+
+/* One thread submits, another one waits. */
+static void two(void) {
+    pthread_t thread;
+    CHECK(pthread_create(&thread, 0, takes_all, 0) == 0);
+    for (int i = 1; i <= 5 * TIMES; i++) {
+        on(IORING_OP_NOP, i, -1, 0, 0);
+        submit(1);
+    }
+    CHECK(pthread_join(thread, 0) == 0);
 }
 
 int main(int count, char **arguments) {
@@ -417,6 +478,10 @@ int main(int count, char **arguments) {
     else if (!strcmp(way, "resizes")) resizes();
     else if (!strcmp(way, "ends")) ends();
     else if (!strcmp(way, "replaced")) replaced();
+    else if (!strcmp(way, "sharers")) sharers();
+    else if (!strcmp(way, "closed")) let_go(0);
+    else if (!strcmp(way, "reopened")) let_go(1);
+    else if (!strcmp(way, "two")) two();
     else if (!strcmp(way, "successors")) successors();
     else return 98;
     return 0;

@@ -83,6 +83,11 @@ impl Seen {
         self.moment = moment;
     }
 
+    /// When it was seen.
+    pub fn moment(&self) -> Moment {
+        self.moment
+    }
+
     /// The request.
     pub fn sqe(&self) -> &Sqe {
         &self.sqe

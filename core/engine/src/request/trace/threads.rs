@@ -1,8 +1,8 @@
-//! Numbers of threads, asked of the kernel once.
+//! Numbers of threads, asked of the kernel once in each call.
 //!
-//! What tells threads apart at no cost is their identity, an address, which another thread has when the first has ended. So only
-//! threads are remembered that have come in by a call, and they are asked again with each call, unless the front end has told of
-//! the thread's beginning or end.
+//! Nothing that can be read tells a thread for sure from one that ended before it, or that shares its storage (`clone` without
+//! `CLONE_SETTLS`): so a number is remembered for the time of a call, in which the thread runs on a part of its stack that no
+//! other has.
 
 use crate::os;
 use crate::os::host;
@@ -12,10 +12,13 @@ use crate::os::sync::atomic::{AtomicU64, Ordering};
 const REMEMBERED: usize = 256;
 /// Numbers have at most 22 bits.
 const NUMBER_BITS: u32 = 22;
-/// Identities are aligned to words.
-const ALIGNED_BITS: u32 = 3;
+/// Of addresses of stacks, what is told apart.
+const STACK_BITS: u32 = 5;
+/// Where a thread goes in a call, from where it came in: so far down the stack, or a little up.
+const DEPTH: usize = 16 << 10;
+const HEIGHT: usize = 1 << 10;
 
-/// An identity and the number that goes with it, or 0.
+/// Where the stack of a thread was when it came in and the number that goes with it, or 0.
 static KNOWN: [AtomicU64; REMEMBERED] = [const { AtomicU64::new(0) }; REMEMBERED];
 
 fn place(identity: usize) -> &'static AtomicU64 {
@@ -23,40 +26,55 @@ fn place(identity: usize) -> &'static AtomicU64 {
     &KNOWN[(identity >> 12 ^ identity >> 20) % REMEMBERED]
 }
 
-fn entry(identity: usize, number: u32) -> u64 {
-    (identity as u64 >> ALIGNED_BITS) << NUMBER_BITS | u64::from(number)
+/// Where the calling thread's stack is.
+#[inline(always)]
+fn stack() -> usize {
+    let here = 0_u8;
+    (&raw const here).addr()
 }
 
-/// The number that is remembered of the thread with an identity.
-fn remembered(identity: usize) -> Option<u32> {
+fn entry(stack: usize, number: u32) -> u64 {
+    (stack as u64 >> STACK_BITS) << NUMBER_BITS | u64::from(number)
+}
+
+/// The number that is remembered of the thread with an identity, whose stack is there.
+fn remembered(identity: usize, stack: usize) -> Option<u32> {
     let known = place(identity).load(Ordering::Relaxed);
-    let number = known as u32 & ((1 << NUMBER_BITS) - 1);
-    (known != 0 && known == entry(identity, number)).then_some(number)
+    let came_in = (known >> NUMBER_BITS << STACK_BITS) as usize;
+    let is_in_its_call = (came_in.saturating_sub(DEPTH)..came_in + HEIGHT).contains(&stack);
+    (known != 0 && is_in_its_call).then_some(known as u32 & ((1 << NUMBER_BITS) - 1))
 }
 
 /// The calling thread's number.
 pub fn number() -> u32 {
-    remembered(host::thread_identity()).unwrap_or_else(|| os::gettid() as u32)
+    remembered(host::thread_identity(), stack()).unwrap_or_else(|| os::gettid() as u32)
+}
+
+/// The time that a thread spends in a call.
+#[must_use]
+pub struct InCall(());
+
+impl Drop for InCall {
+    fn drop(&mut self) {
+        forget();
+    }
 }
 
 /// The calling thread has come in by a call of the program's.
-pub fn comes_in() {
-    let identity = host::thread_identity();
-    if host::knows_thread() && remembered(identity).is_some() {
-        return;
-    }
+pub fn comes_in() -> InCall {
     let number = os::gettid() as u32;
     if number >> NUMBER_BITS == 0 {
-        place(identity).store(entry(identity, number), Ordering::Relaxed);
+        place(host::thread_identity()).store(entry(stack(), number), Ordering::Relaxed);
     }
+    InCall(())
 }
 
-/// The calling thread begins or ends: what is remembered is another's.
+/// The calling thread leaves, begins or ends: what is remembered is another's.
 pub fn forget() {
     place(host::thread_identity()).store(0, Ordering::Relaxed);
 }
 
-/// The one thread of a child of `fork` has the identity of its parent's, and another number.
+/// The one thread of a child of `fork` has the stack of its parent's, and another number.
 pub fn forked() {
     KNOWN.iter().for_each(|known| known.store(0, Ordering::Relaxed));
 }
@@ -66,12 +84,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_is_asked_again_once_it_was_forgotten() {
+    fn a_thread_is_known_during_its_call() {
         let identity = host::thread_identity();
-        comes_in();
-        assert_eq!(remembered(identity), Some(os::gettid() as u32));
-        forget();
-        assert_eq!(remembered(identity), None);
+        let call = comes_in();
+        assert_eq!(remembered(identity, stack()), Some(os::gettid() as u32));
+        // Another one with the same storage.
+        assert_eq!(remembered(identity, stack() + (1 << 16)), None);
+        assert_eq!(remembered(identity, stack() - (1 << 16)), None);
+        drop(call);
+        assert_eq!(remembered(identity, stack()), None);
         assert_eq!(number(), os::gettid() as u32);
     }
 }

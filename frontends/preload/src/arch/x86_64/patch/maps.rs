@@ -1,9 +1,9 @@
-//! Executable file mappings, from `/proc/self/maps`; before `main` from the dynamic linker, which takes no time to tell.
+//! Executable file mappings, from `/proc/self/maps`; and where the program's code was mapped, which takes no time to know.
 
 use super::code::PAGE;
-use anyring_interpose::next;
+use crate::start::auxiliary;
 use anyring_runtime::sys;
-use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_ulong};
 use linux_raw_sys::general as raw;
 
 /// A private mapping of a file that is readable and executable, not writable.
@@ -16,6 +16,11 @@ pub struct Mapping {
 }
 
 impl Mapping {
+    /// Can all of it be read? An old kernel does not say.
+    pub fn is_readable(&self) -> bool {
+        sys::populate(self.start, self.end - self.start)
+    }
+
     /// What it holds.
     ///
     /// # Safety
@@ -65,16 +70,6 @@ pub fn for_each_code(mut each: impl FnMut(&Mapping, &[u8]) -> bool) {
     sys::close(fd);
 }
 
-/// What the dynamic linker tells of an object that it has loaded: `struct dl_phdr_info`, the part that each C library has.
-#[repr(C)]
-struct Object {
-    /// What its addresses are counted from.
-    base: usize,
-    name: *const c_char,
-    segments: *const Segment,
-    count: u16,
-}
-
 /// `Elf64_Phdr`.
 #[repr(C)]
 struct Segment {
@@ -88,49 +83,94 @@ struct Segment {
     _alignment: u64,
 }
 
-impl Segment {
-    /// The mapping of a segment of code, in an object that is counted from `base`.
-    fn code(&self, base: usize) -> Option<Mapping> {
-        const LOADED: u32 = 1;
-        const READABLE_CODE: u32 = 1 << 2 | 1;
-        if self.kind != LOADED || self.flags != READABLE_CODE || self.file_bytes == 0 {
-            return None;
-        }
-        let start = base.wrapping_add(self.address as usize);
-        let end = start.wrapping_add(self.file_bytes as usize).next_multiple_of(PAGE);
-        Some(Mapping { start: start & !(PAGE - 1), end })
-    }
+/// An entry of the dynamic section.
+#[repr(C)]
+struct Dynamic {
+    tag: i64,
+    value: usize,
 }
 
-/// Calls `each` with the code of every object that was loaded with the program, as it was mapped, and with the object's name;
-/// whether the dynamic linker says. For the time before `main`: nobody has changed the mappings yet.
-pub fn for_each_loaded<F: FnMut(&Mapping, &[u8])>(mut each: F) -> bool {
-    extern "C" fn called<F: FnMut(&Mapping, &[u8])>(
-        object: *const Object,
-        _size: usize,
-        each: *mut c_void,
-    ) -> c_int {
-        // SAFETY: what the dynamic linker lends for this call, and what `for_each_loaded` lent it.
-        let (object, each) = unsafe { (&*object, &mut *each.cast::<F>()) };
-        // SAFETY: the object's table, and a string.
-        let (segments, name) = unsafe {
-            let segments = core::slice::from_raw_parts(object.segments, object.count.into());
-            (segments, CStr::from_ptr(object.name).to_bytes())
+/// `struct r_debug`, as far as debuggers need it.
+#[repr(C)]
+struct Debug {
+    _version: c_int,
+    first: *const Object,
+}
+
+/// `struct link_map`, as far as debuggers need it.
+#[repr(C)]
+struct Object {
+    _base: usize,
+    name: *const c_char,
+    _dynamic: usize,
+    next: *const Object,
+}
+
+/// The program, as the kernel mapped it.
+pub struct Program {
+    segments: &'static [Segment],
+    /// What its addresses are counted from.
+    base: usize,
+}
+
+impl Program {
+    /// This process's.
+    pub fn own() -> Option<Program> {
+        const AT_PHDR: c_ulong = 3;
+        const AT_PHENT: c_ulong = 4;
+        const AT_PHNUM: c_ulong = 5;
+        const ITSELF: u32 = 6;
+        let (address, count) = (auxiliary(AT_PHDR)?, auxiliary(AT_PHNUM)?);
+        if address == 0 || auxiliary(AT_PHENT)? != size_of::<Segment>() {
+            return None;
+        }
+        // SAFETY: the kernel says so, and the dynamic linker reads them at any time.
+        let segments = unsafe { core::slice::from_raw_parts(address as *const Segment, count) };
+        let own = segments.iter().find(|segment| segment.kind == ITSELF)?;
+        Some(Program { segments, base: address.wrapping_sub(own.address as usize) })
+    }
+
+    /// The code at an address, as it was mapped; constructors may have changed that since.
+    pub fn code_at(&self, address: usize) -> Option<Mapping> {
+        const LOADED: u32 = 1;
+        const READABLE_CODE: u32 = 1 << 2 | 1;
+        let is_code = |segment: &&Segment| segment.kind == LOADED && segment.flags == READABLE_CODE;
+        let mapping = |segment: &Segment| {
+            let start = self.base.wrapping_add(segment.address as usize);
+            let end = start.wrapping_add(segment.file_bytes as usize).next_multiple_of(PAGE);
+            Mapping { start: start & !(PAGE - 1), end }
         };
-        segments.iter().filter_map(|segment| segment.code(object.base)).for_each(|code| each(&code, name));
-        0
+        let is_there = |mapping: &Mapping| (mapping.start..mapping.end).contains(&address);
+        self.segments.iter().filter(is_code).map(mapping).find(is_there)
     }
-    type Callback = extern "C" fn(*const Object, usize, *mut c_void) -> c_int;
-    let address = next::find(next::Place::Anywhere, c"dl_iterate_phdr");
-    if address.is_null() {
-        return false;
+
+    /// Whether an object is loaded with it that has such a name. Asked of the list that the dynamic linker keeps for debuggers: a
+    /// function of its own may be the program's, and not be ready yet.
+    pub fn has_loaded(&self, is_meant: impl Fn(&[u8]) -> bool) -> Option<bool> {
+        const DYNAMIC: u32 = 2;
+        const END: i64 = 0;
+        const DEBUG: i64 = 21;
+        let section = self.segments.iter().find(|segment| segment.kind == DYNAMIC)?;
+        let mut entry = self.base.wrapping_add(section.address as usize) as *const Dynamic;
+        // SAFETY: the program's section, up to its end, and the list, which nobody changes while only we run.
+        unsafe {
+            while (*entry).tag != DEBUG {
+                if (*entry).tag == END {
+                    return None;
+                }
+                entry = entry.add(1);
+            }
+            let debug = ((*entry).value as *const Debug).as_ref()?;
+            let mut object = debug.first.as_ref()?;
+            loop {
+                if !object.name.is_null() && is_meant(CStr::from_ptr(object.name).to_bytes()) {
+                    return Some(true);
+                }
+                let Some(next) = object.next.as_ref() else { return Some(false) };
+                object = next;
+            }
+        }
     }
-    // SAFETY: C libraries give it this type.
-    let iterate: unsafe extern "C" fn(Callback, *mut c_void) -> c_int =
-        unsafe { core::mem::transmute(address) };
-    // SAFETY: `each` lives as long as the call.
-    unsafe { iterate(called::<F>, (&raw mut each).cast()) };
-    true
 }
 
 /// Reads `start-end r-xp offset device inode name`.
@@ -175,23 +215,14 @@ mod tests {
     }
 
     #[test]
-    fn the_dynamic_linker_tells_what_the_kernel_does() {
-        let (mut mapped, mut loaded) = (std::vec::Vec::new(), std::vec::Vec::new());
-        for_each_code(|mapping, _| {
-            mapped.push(*mapping);
-            true
-        });
-        // The page of system calls that the kernel gives is no file.
-        assert!(for_each_loaded(|mapping, name| {
-            if !name.windows(4).any(|part| part == b"vdso") {
-                loaded.push(*mapping);
-            }
-        }));
-        let sorted = |mut list: std::vec::Vec<Mapping>| {
-            list.sort_by_key(|mapping| mapping.start);
-            list
-        };
-        assert_eq!(sorted(loaded), sorted(mapped));
+    fn the_program_is_where_it_was_mapped() {
+        let here = own_code_is_found as *const () as usize;
+        let program = Program::own().unwrap();
+        let code = program.code_at(here);
+        assert_eq!((code, code.is_some_and(|code| code.is_readable())), (code_at(here), true));
+        assert_eq!(program.code_at(&raw const here as usize), None);
+        let has = |part: &[u8]| program.has_loaded(|name| name.windows(part.len()).any(|one| one == part));
+        assert_eq!((has(b"libc.so"), has(b"liburing")), (Some(true), Some(false)));
     }
 
     #[test]

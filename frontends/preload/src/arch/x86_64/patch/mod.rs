@@ -78,11 +78,14 @@ pub fn beside_kernel(entry: usize, mark: usize) -> bool {
 
 /// Patches all sites there; whether it could. With a `mark` other calls must not be there, either.
 fn search(entry: usize, mark: Option<usize>) -> bool {
+    if has_nothing(entry, mark.is_some()) {
+        return true;
+    }
     let alone = maps::one_thread();
     let mut all = true;
-    let mut look = |mapping: &Mapping, name: &[u8]| {
+    maps::for_each_code(|mapping, name| {
         let program = (mapping.start..mapping.end).contains(&entry);
-        let is_searched = program || contains(name, b"liburing");
+        let is_searched = program || is_liburing(name);
         if is_searched && mapping.end - mapping.start > SEARCH_MAX {
             all = false;
         } else if is_searched {
@@ -94,14 +97,29 @@ fn search(entry: usize, mark: Option<usize>) -> bool {
                 all &= patch(&Site { start, next: start + length }, mapping, mark, alone);
             });
         }
-    };
-    if !maps::for_each_loaded(&mut look) {
-        maps::for_each_code(|mapping, name| {
-            look(mapping, name);
-            true
-        });
-    }
+        true
+    });
     all
+}
+
+/// Whether it is plain that there is no site, as in most programs, before the list of mappings is read, which takes long. Where
+/// there are some, only that list says whether the code is a file's still, and what may be done with its pages.
+fn has_nothing(entry: usize, counts_others: bool) -> bool {
+    let Some(program) = maps::Program::own() else { return false };
+    if program.has_loaded(is_liburing) != Some(false) {
+        return false;
+    }
+    let is_searched = |code: &Mapping| code.end - code.start <= SEARCH_MAX && code.is_readable();
+    let Some(code) = program.code_at(entry).filter(is_searched) else { return false };
+    // SAFETY: just seen to be readable, and nobody changes that while only we run.
+    let bytes = unsafe { code.bytes() };
+    let mut has_site = false;
+    decode::for_each_site(bytes, |_, _| has_site = true);
+    !(has_site || counts_others && decode::has_other_calls(bytes))
+}
+
+fn is_liburing(name: &[u8]) -> bool {
+    contains(name, b"liburing")
 }
 
 fn contains(name: &[u8], part: &[u8]) -> bool {

@@ -1,0 +1,49 @@
+/* A library whose constructor takes a page out of the program's code, in which nothing ever runs. -DPROGRAM: the program, which
+ * has a `dl_iterate_phdr` of its own, for which nobody may ask before its constructors have run. */
+#define _GNU_SOURCE
+#include <link.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#ifdef PROGRAM
+
+int guards(void);
+
+typedef int (*callback)(struct dl_phdr_info *, size_t, void *);
+
+static int is_ready;
+
+__attribute__((constructor)) static void begin(void) { is_ready = 1; }
+
+int dl_iterate_phdr(callback one, void *argument) {
+    (void)one, (void)argument;
+    if (!is_ready) abort();
+    return 0;
+}
+
+__attribute__((used)) static void room(void) { __asm__ volatile(".skip 20000, 0x90"); }
+
+int main(void) {
+    printf("guards: %d\n", guards());
+    return 0;
+}
+
+#else
+
+#include <sys/auxv.h>
+
+static int result = -1;
+
+__attribute__((constructor)) static void begin(void) {
+    /* The program's entry is at the end of its code or at the beginning, and `room` in the middle. */
+    const ElfW(Phdr) *all = (const ElfW(Phdr) *)getauxval(AT_PHDR);
+    size_t base = (size_t)all - all[0].p_vaddr;
+    for (size_t i = 0; i < getauxval(AT_PHNUM); i++)
+        if (all[i].p_type == PT_LOAD && all[i].p_flags & PF_X)
+            result = mprotect((char *)((base + all[i].p_vaddr) & ~4095ul) + 8192, 4096, PROT_NONE);
+}
+
+int guards(void) { return result; }
+
+#endif
