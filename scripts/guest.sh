@@ -11,6 +11,8 @@ guest_begin() {
 #!/bin/busybox sh
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 busybox mount -t proc proc /proc
+# As elsewhere: the kernel mounts its first root so that each look into a directory is noted in it.
+busybox mount -o remount,relatime /
 busybox mount -t devtmpfs dev /dev
 busybox mount -t tmpfs tmpfs /tmp
 busybox mkdir /dev/shm

@@ -78,8 +78,14 @@ fn control() -> Vec<u8> {
     bytes
 }
 
+/// Its members are 1, 2, 3: where they lie, differs between processors.
 fn structure(of: &Structure) -> Vec<u8> {
-    (0..of.bytes).map(|place| if place % 8 == 0 { (place / 8 + 1) as u8 } else { 0 }).collect()
+    let mut bytes = vec![0; of.bytes as usize];
+    for (member, value) in of.members.iter().zip(1_u64..) {
+        let (at, length) = (member.offset as usize, member.bytes as usize);
+        bytes[at..at + length].copy_from_slice(&value.to_le_bytes()[..length]);
+    }
+    bytes
 }
 
 impl Maker {
