@@ -296,7 +296,7 @@ impl Ring {
         self.life.load(Ordering::Relaxed)
     }
 
-    /// The number of this place, by which [`registry::for_each`] finds it.
+    /// The number of this place, by which it is found again.
     #[inline]
     pub fn number(&self) -> u32 {
         self.number

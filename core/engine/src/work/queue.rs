@@ -322,7 +322,7 @@ impl Core {
     /// A request will close the descriptor that it names when its work is done.
     ///
     /// # Errors
-    /// Those of [`Closing::add`].
+    /// `EBADF` where that is no descriptor, `ENOMEM`.
     pub fn will_close(&mut self, id: RequestId) -> Result<(), Errno> {
         let fd = self[id].sqe.fd;
         self.work_mut().closing.add(fd)?;
