@@ -99,6 +99,9 @@ pub const OWN: u64 = signal_bit(raw::SIGSYS) | signal_bit(raw::SIGSEGV) | signal
 /// them, which the masks that the engine sets ([`ASYNCHRONOUS`]) leave as they are.
 const EVERY_OTHER: u64 = !(OWN | signal_bit(raw::SIGKILL) | signal_bit(raw::SIGSTOP) | OF_LIBRARIES);
 
+/// What is blocked in the trap. C libraries let no program block all of it: some of these signals are their own.
+const OF_TRAP: u64 = ASYNCHRONOUS & !(signal_bit(raw::SIGKILL) | signal_bit(raw::SIGSTOP));
+
 /// The signals of C libraries.
 const OF_LIBRARIES: u64 = signal_bit(32) | signal_bit(33) | signal_bit(34);
 
@@ -457,7 +460,7 @@ unsafe fn set_locked(signal: usize, new: Option<&Action>, old: Option<&mut Actio
 unsafe extern "C" fn deliver(signal: c_int, info: *mut c_void, context: *mut Context) {
     // SAFETY: the kernel's.
     let interrupted = unsafe { &mut *context };
-    if is_inside(interrupted) {
+    if is_inside(signal, interrupted) {
         postpone(signal, info, interrupted);
         return;
     }
@@ -479,10 +482,13 @@ unsafe extern "C" fn deliver(signal: c_int, info: *mut c_void, context: *mut Con
 }
 
 /// Whether a signal came inside the engine.
-fn is_inside(interrupted: &Context) -> bool {
-    // In the trap nothing is noted; its signals come only while the engine's stub sleeps.
+fn is_inside(signal: c_int, interrupted: &Context) -> bool {
+    // In the trap nothing is noted. Signals that no instruction raises come there only while the engine's stub sleeps; those that
+    // one raises may be sent at any moment, and find the trap's mask.
     let in_stub = || frontend::syscall_stub().contains(&interrupted.instruction_pointer());
-    crate::frontend().is_some_and(Frontend::is_inside) || in_stub()
+    let in_trap =
+        || ASYNCHRONOUS & signal_bit(signal as u32) == 0 && interrupted.signal_mask() & OF_TRAP == OF_TRAP;
+    crate::frontend().is_some_and(Frontend::is_inside) || in_stub() || in_trap()
 }
 
 /// Queues the signal for this thread anew, to come when it has left the engine.
@@ -574,7 +580,7 @@ pub unsafe fn obey(signal: c_int, info: *mut c_void, interrupted: &mut Context) 
         return;
     }
     // None of them is blocked inside the engine, where the program's handler must not run: it could jump out.
-    if action.handler > IGNORE && code <= 0 && is_inside(interrupted) && is_owner() {
+    if action.handler > IGNORE && code <= 0 && is_inside(signal, interrupted) && is_owner() {
         pending::hold(signal as u32, information);
         if let Some(frontend) = crate::frontend() {
             frontend.kept_out(signal_bit(signal as u32), interrupted);

@@ -95,6 +95,29 @@ static void sent_in_a_wait(void) {
     printf("signals of instructions that were sent in a wait: handled, and jumped out of\n");
 }
 
+/* The same three at any moment of calls that do not wait: a handler must not jump out of the middle of one. */
+static void sent_at_any_moment(void) {
+    int numbers[] = {SIGSEGV, SIGBUS, SIGSYS};
+    static volatile int i, round;
+    for (i = 0; i < 3; i++) {
+        struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = numbers[i]};
+        struct sigaction action = {.sa_handler = jump}, before;
+        timer_t timer;
+        CHECK(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0);
+        CHECK(sigaction(numbers[i], &action, &before) == 0);
+        for (round = 0; round < 300; round++) {
+            struct itimerspec soon = {.it_value.tv_nsec = 1000 + round % 100 * 1000};
+            if (!sigsetjmp(back, 1)) {
+                CHECK(timer_settime(timer, 0, &soon, 0) == 0);
+                for (;;)
+                    CHECK(ring_enter(ring.fd, 0, 0, IORING_ENTER_GETEVENTS) == 0);
+            }
+        }
+        CHECK(sigaction(numbers[i], &before, 0) == 0 && timer_delete(timer) == 0);
+        printf("a NOP after jumps at any moment: %d\n", ring_nop(&ring, 18));
+    }
+}
+
 static void waits(void) {
     struct sigaction action = {.sa_sigaction = count, .sa_flags = SA_SIGINFO | SA_RESTART}, old;
     CHECK(sigaction(SIGALRM, &action, 0) == 0);
@@ -150,8 +173,10 @@ static void waits(void) {
     }
     no_alarm();
     printf("a handler jumps out of a wait; a NOP after it: %d\n", ring_nop(&ring, 7));
-    if (!SETUP_FLAGS)
+    if (!SETUP_FLAGS) {
         sent_in_a_wait();
+        sent_at_any_moment();
+    }
 }
 
 /* Handlers may run on a stack of their own, and a trap does: a small one must do. */
