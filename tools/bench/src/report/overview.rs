@@ -15,7 +15,7 @@ they were measured, and the command that measures them again. The pages are made
 - **Result** is the worst of the figures to which the goal applies, as a median over the rounds, with its case and side. A *side* is one of the programs
   or engines that are compared. A speed above 1 means faster than the other side; CPU time, time and memory are better if they are below the bound.
 - **Verdict** is `met`, or says by how much the goal was missed. `within the spread` means that some rounds reached the goal: the rounds
-  differ by more than the miss. [Why goals are missed](misses.md) is said in system calls and instructions.
+  differ by more than the miss. [Why goals are missed](../missed-goals.md) is said in system calls and instructions.
 - **Load** is the load average when the measurement began. Above 0.5, other work was running on the machine: then compare ratios, not times. All
   sides of a benchmark ran in the same run, in interleaved rounds, and a ratio compares sides of the same round.
 ";
