@@ -246,11 +246,6 @@ pub fn thread_ends() {
     }
 }
 
-/// The calling thread comes in for the first time: its identity may have been another's, whose end nobody told.
-pub fn thread_begins() {
-    trace::forget_thread();
-}
-
 /// The process is about to execute another program; as for [`exits`].
 pub fn executes() {
     if identity::is_own() {

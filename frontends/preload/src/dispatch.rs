@@ -77,7 +77,6 @@ fn begin_beside() {
 #[inline(never)]
 unsafe fn watched(number: usize, a: [usize; 6]) -> isize {
     let inside = inside::enter();
-    threads::seen();
     fork::notice();
     let mut left = None;
     let result = calls::watched(number, a, || {

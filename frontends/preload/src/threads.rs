@@ -48,7 +48,6 @@ pub fn seen() {
 
 #[cold]
 fn note_thread() {
-    frontend::thread_begins();
     let key = KEY.load(Ordering::Acquire);
     if key == u32::MAX {
         return;

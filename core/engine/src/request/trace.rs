@@ -86,7 +86,7 @@ pub fn forked() {
     tracer.publish(0, Kind::Started, &body, &Samples::NONE);
 }
 
-/// The calling thread begins or ends: its identity was another's, or will be.
+/// The calling thread ends: its identity may be another's.
 pub fn forget_thread() {
     if is_on() {
         threads::forget();

@@ -69,7 +69,7 @@ pub fn comes_in() -> InCall {
     InCall(())
 }
 
-/// The calling thread leaves, begins or ends: what is remembered is another's.
+/// The calling thread leaves or ends: what is remembered may be taken for another's.
 pub fn forget() {
     place(host::thread_identity()).store(0, Ordering::Relaxed);
 }
