@@ -229,11 +229,15 @@ impl Ring {
         self.memory.as_ref().and_then(count).unwrap_or_default()
     }
 
-    /// Will a call that submits so many show whether it came to this ring? It will where entries wait that nobody else may be
-    /// submitting this moment: then the kernel moves their head by as many as it says ([`Ring::has_taken`]). The head now.
+    /// Does a call move the head by as many as it says? It does where nobody else may be submitting this moment.
+    fn moves_by_calls(&self) -> bool {
+        self.promised == 0 && !self.is_polled() && !self.rewinds() && !self.shared
+    }
+
+    /// Will a call that submits so many show whether it came to this ring? It will where entries wait: the kernel moves their
+    /// head. The head now.
     pub fn shows_calls(&self, to_submit: u32) -> Option<u32> {
-        let moves =
-            to_submit > 0 && self.promised == 0 && !self.is_polled() && !self.rewinds() && !self.shared;
+        let moves = to_submit > 0 && self.moves_by_calls();
         let memory = self.memory.as_ref().filter(|_| moves)?;
         let head = memory.sq_head()?;
         (memory.sq_tail()? != head).then_some(head)
@@ -247,10 +251,9 @@ impl Ring {
     /// Has the kernel moved the head as a call does that began at this moment and has returned this? Nobody else's call may be under
     /// way.
     pub fn has_taken_since(&self, began: Moment, result: isize) -> bool {
-        let shows = self.promised == 0 && !self.is_polled() && !self.rewinds() && !self.shared;
         let before = if self.made.is_before(began) { self.taken_before(began) } else { None };
         let moved = |(head, before): (u32, u32)| head.wrapping_sub(before) as isize;
-        shows && self.sq_head().zip(before).map(moved) == Some(result)
+        self.moves_by_calls() && self.sq_head().zip(before).map(moved) == Some(result)
     }
 
     /// Up to where SQEs were taken when it was looked at last before a moment, as far as is known.

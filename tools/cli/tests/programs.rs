@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::path::Path;
 use support::arch::PATCHES;
 use support::{compare, compile};
 
@@ -153,15 +154,19 @@ fn children_in_this_memory_leave_nothing() {
     assert_eq!(outcome.stdout, "grown by a MiB: 0\n");
 }
 
+fn prints_with_each_engine(program: &Path, expected: &str) {
+    for engine in ["auto", "kernel", "user"] {
+        let mut command = std::process::Command::new(support::anyring());
+        let output = command.args(["run", "--engine", engine]).arg(program).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{engine}: {output:?}");
+    }
+}
+
 /// The memory of a program without rings is not copied for a child that executes another one, whichever engine it would have.
 #[test]
 fn children_of_vfork_are_in_this_memory() {
     let program = compile("vfork", "vfork.c", &[]);
-    for engine in ["auto", "kernel", "user"] {
-        let mut command = std::process::Command::new(support::anyring());
-        let output = command.args(["run", "--engine", engine]).arg(&program).output().unwrap();
-        assert_eq!(String::from_utf8_lossy(&output.stdout), "seen: 1\n", "{engine}: {output:?}");
-    }
+    prints_with_each_engine(&program, "seen: 1\n");
 }
 
 /// The program's own constructors, and those of its libraries, may do with its code what they like.
@@ -170,11 +175,7 @@ fn code_that_cannot_be_read_is_left_alone() {
     let library = compile("libguards.so", "guards.c", &["-shared", "-fPIC"]);
     let program =
         compile("guards", "guards.c", &["-DPROGRAM", library.to_str().unwrap(), "-Wl,-z,separate-code"]);
-    for engine in ["auto", "kernel", "user"] {
-        let mut command = std::process::Command::new(support::anyring());
-        let output = command.args(["run", "--engine", engine]).arg(&program).output().unwrap();
-        assert_eq!(String::from_utf8_lossy(&output.stdout), "guards: 0\n", "{engine}: {output:?}");
-    }
+    prints_with_each_engine(&program, "guards: 0\n");
 }
 
 /// As PostgreSQL 18 does: every process has a ring that was made before it, and any may wait for what

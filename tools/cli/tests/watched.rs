@@ -360,12 +360,11 @@ fn rings_end_though_they_are_looked_at() {
     }
 }
 
-/// A thread that has the memory of one that has ended is not taken for it.
-#[test]
-fn threads_have_their_numbers() {
+/// Each of ten requests is told of with the number of its thread.
+fn ten_threads_have_their_numbers(way: &str) {
     for (program, patch) in builds() {
         for engine in ["kernel", "user"] {
-            let (outcome, told) = run(&program, engine, &["successors"], patch);
+            let (outcome, told) = run(&program, engine, &[way], patch);
             assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
             let of_its_thread = told.iter().filter_map(|told| match &told.body {
                 Body::Submitted(submitted) => Some(submitted.sqe[4] == u64::from(told.thread)),
@@ -376,20 +375,16 @@ fn threads_have_their_numbers() {
     }
 }
 
+/// A thread that has the memory of one that has ended is not taken for it.
+#[test]
+fn threads_have_their_numbers() {
+    ten_threads_have_their_numbers("successors");
+}
+
 /// Nor is one that shares its storage.
 #[test]
 fn threads_that_share_their_storage_have_their_numbers() {
-    for (program, patch) in builds() {
-        for engine in ["kernel", "user"] {
-            let (outcome, told) = run(&program, engine, &["sharers"], patch);
-            assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
-            let of_its_thread = told.iter().filter_map(|told| match &told.body {
-                Body::Submitted(submitted) => Some(submitted.sqe[4] == u64::from(told.thread)),
-                _ => None,
-            });
-            assert_eq!(of_its_thread.collect::<Vec<_>>(), [true; 10], "{engine}");
-        }
-    }
+    ten_threads_have_their_numbers("sharers");
 }
 
 /// A call comes to the ring that has the descriptor now, though nobody saw how it got it.

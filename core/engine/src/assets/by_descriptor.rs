@@ -1,13 +1,26 @@
 //! A table by descriptor number, read without a lock. Its entries are made as they are needed and never freed.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 use crate::abi::Errno;
-use crate::os::Fd;
 use crate::os::sync::atomic::{AtomicPtr, Ordering};
+use crate::os::{self, Fd};
 
 const CHUNK: usize = 1024;
 const CHUNKS: usize = 1024;
+
+/// Makes room in the table of a ring for the place `index`, which is that of `fd`.
+///
+/// # Errors
+/// `EBADF` where that is no descriptor, which must not cost memory; `ENOMEM`.
+pub fn make_room<T: Clone + Default>(table: &mut Vec<T>, index: usize, fd: Fd) -> Result<(), Errno> {
+    os::fcntl(fd, os::nr::F_GETFD, 0)?;
+    let room = (index + 1).next_power_of_two();
+    table.try_reserve(room - table.len()).map_err(|_| Errno::ENOMEM)?;
+    table.resize(room, T::default());
+    Ok(())
+}
 
 /// Entries of type `T`, of which there is one for each number once it was asked for.
 pub struct ByDescriptor<T: 'static> {

@@ -205,6 +205,14 @@ pub enum FileHold {
 }
 
 impl FileHold {
+    /// The program's descriptor, if it is by that.
+    pub fn plain(self) -> Option<Fd> {
+        match self {
+            FileHold::Plain(fd) => Some(fd),
+            _ => None,
+        }
+    }
+
     /// Of a registered file that is held for it.
     pub fn fixed((node, fd): (NodeIndex, Fd)) -> FileHold {
         FileHold::Fixed(node, fd)

@@ -3,7 +3,7 @@
 use alloc::collections::VecDeque;
 
 use crate::assets::notes::Interest;
-use crate::request::{FileHold, Flags, Request, RequestId};
+use crate::request::{Flags, Request, RequestId};
 
 /// Them, in their order.
 #[derive(Default)]
@@ -24,10 +24,7 @@ struct Queued {
 
 impl Queued {
     fn new(id: RequestId, request: &Request, deferred_in: Option<u32>) -> Queued {
-        let descriptor = match request.file {
-            FileHold::Plain(fd) => Some(fd),
-            _ => None,
-        };
+        let descriptor = request.file.plain();
         Queued {
             id,
             on_descriptor: descriptor.is_some(),

@@ -4,7 +4,8 @@
 use alloc::vec::Vec;
 
 use crate::abi::Errno;
-use crate::os::{self, Fd};
+use crate::assets::by_descriptor;
+use crate::os::Fd;
 
 /// A set of descriptors.
 #[derive(Default)]
@@ -27,11 +28,7 @@ impl Closing {
     pub fn add(&mut self, fd: Fd) -> Result<(), Errno> {
         let (index, bit) = place(fd).ok_or(Errno::EBADF)?;
         if index >= self.words.len() {
-            // A number that is no descriptor must not cost memory.
-            os::fcntl(fd, os::nr::F_GETFD, 0)?;
-            let room = (index + 1).next_power_of_two();
-            self.words.try_reserve(room - self.words.len()).map_err(|_| Errno::ENOMEM)?;
-            self.words.resize(room, 0);
+            by_descriptor::make_room(&mut self.words, index, fd)?;
         }
         debug_assert!(self.words[index] & bit == 0, "a descriptor is closed once");
         self.words[index] |= bit;

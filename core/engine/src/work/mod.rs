@@ -115,10 +115,7 @@ impl Work {
             Command::Read
         });
         request.flags.clear(Flags::DIRECT);
-        let exposed = match request.file {
-            FileHold::Plain(fd) => Some(Interest::new(fd, ring.number())),
-            _ => None,
-        };
+        let exposed = request.file.plain().map(|fd| Interest::new(fd, ring.number()));
         let minded = Caps::SLOW.with(Caps::HASHED).with(Caps::POSITION);
         Work {
             ring,
@@ -483,12 +480,6 @@ impl Core {
         request.data = core::mem::take(&mut work.data);
         request.phase = Phase::Prepared;
         true
-    }
-}
-
-impl Drop for Work {
-    fn drop(&mut self) {
-        self.covered();
     }
 }
 

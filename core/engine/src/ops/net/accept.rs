@@ -20,7 +20,7 @@ use crate::request::chaos;
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
 use crate::request::shown::{self, Kind, arg};
 use crate::request::unused::Unused;
-use crate::request::{FileHold, Flags, RequestId};
+use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 use crate::ring::drive::readiness::SocketKind;
 
@@ -93,7 +93,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
             Ok(own) => own,
             Err(errno) => return errno.into(),
         };
-        let own = (core[id].file != FileHold::Plain(fd)).then_some(fd);
+        let own = core[id].file.plain().is_none().then_some(fd);
         let accepted = nonblocking::attempt(fd, own, blocking, |held| accept_all(core, id, fd, held));
         return accepted.map_or_else(Outcome::from, |(outcome, _)| outcome);
     }
@@ -113,7 +113,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
 fn own_listener(core: &mut Core, id: RequestId, known: Blocking) -> Result<(Fd, Blocking), Errno> {
     let request = &mut core[id];
     let fd = request.file.fd();
-    if known == Blocking::Never || request.file != FileHold::Plain(fd) {
+    if known == Blocking::Never || request.file.plain().is_none() {
         return Ok((fd, known));
     }
     request.hold_file()?;

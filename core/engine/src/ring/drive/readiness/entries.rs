@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLPRI};
 
 use crate::abi::Errno;
+use crate::assets::by_descriptor;
 use crate::assets::kinds::{self, Kind};
 use crate::assets::napi::BusyPoll;
 use crate::assets::notes::Interest;
@@ -210,7 +211,6 @@ impl Readiness {
         if let Some(epoll) = self.epoll {
             os::close(epoll);
         }
-        self.forget_all();
         *self = Readiness { busy_poll: self.busy_poll, ..Readiness::default() };
     }
 
@@ -232,11 +232,7 @@ impl Readiness {
         }
         let number = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
         if number >= self.by_fd.len() {
-            // A number that is no descriptor must not cost memory.
-            os::fcntl(fd, os::nr::F_GETFD, 0)?;
-            let room = (number + 1).next_power_of_two();
-            self.by_fd.try_reserve(room - self.by_fd.len()).map_err(|_| Errno::ENOMEM)?;
-            self.by_fd.resize(room, 0);
+            by_descriptor::make_room(&mut self.by_fd, number, fd)?;
         }
         let index = self.free.pop().unwrap_or_else(|| {
             self.entries.push(Entry {
