@@ -26,7 +26,9 @@ pub mod vdso {
 pub(crate) use arch::guarded_copy;
 #[cfg(anyring_simulation)]
 pub use arch::{System, install_system, point};
-pub use arch::{interruption_address, prefetch, resume_address, stub, thread_pointer, ticks, ticks_per_us};
+pub use arch::{
+    interruption_address, prefetch, resume_address, stack_pointer, stub, thread_pointer, ticks, ticks_per_us,
+};
 pub use calls::*;
 pub use linux_raw_sys::general as nr;
 pub use pages::page_bytes;

@@ -176,6 +176,16 @@ pub fn thread_pointer() -> usize {
     pointer
 }
 
+/// Where the calling thread's stack is. The address of a local variable does not tell: AddressSanitizer keeps those of a
+/// function elsewhere.
+#[inline(always)]
+pub fn stack_pointer() -> usize {
+    let pointer: usize;
+    // SAFETY: reads a register.
+    unsafe { asm!("mov {}, sp", out(reg) pointer, options(nomem, nostack)) };
+    pointer
+}
+
 /// A cheap clock of constant rate, for telling fast operations from slow ones.
 pub fn ticks() -> u64 {
     let ticks: u64;

@@ -71,6 +71,13 @@ pub fn thread_pointer() -> usize {
     system().thread_pointer()
 }
 
+/// Where the calling thread's stack is.
+#[inline(always)]
+pub fn stack_pointer() -> usize {
+    let here = 0_u8;
+    (&raw const here).addr()
+}
+
 /// The simulated time.
 pub fn ticks() -> u64 {
     system().now_ns()

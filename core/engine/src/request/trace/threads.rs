@@ -6,6 +6,7 @@
 
 use crate::os;
 use crate::os::host;
+use crate::os::stack_pointer;
 use crate::os::sync::atomic::{AtomicU64, Ordering};
 
 /// As many are remembered; others are asked.
@@ -26,13 +27,6 @@ fn place(identity: usize) -> &'static AtomicU64 {
     &KNOWN[(identity >> 12 ^ identity >> 20) % REMEMBERED]
 }
 
-/// Where the calling thread's stack is.
-#[inline(always)]
-fn stack() -> usize {
-    let here = 0_u8;
-    (&raw const here).addr()
-}
-
 fn entry(stack: usize, number: u32) -> u64 {
     (stack as u64 >> STACK_BITS) << NUMBER_BITS | u64::from(number)
 }
@@ -47,7 +41,7 @@ fn remembered(identity: usize, stack: usize) -> Option<u32> {
 
 /// The calling thread's number.
 pub fn number() -> u32 {
-    remembered(host::thread_identity(), stack()).unwrap_or_else(|| os::gettid() as u32)
+    remembered(host::thread_identity(), stack_pointer()).unwrap_or_else(|| os::gettid() as u32)
 }
 
 /// The time that a thread spends in a call.
@@ -64,7 +58,7 @@ impl Drop for InCall {
 pub fn comes_in() -> InCall {
     let number = os::gettid() as u32;
     if number >> NUMBER_BITS == 0 {
-        place(host::thread_identity()).store(entry(stack(), number), Ordering::Relaxed);
+        place(host::thread_identity()).store(entry(stack_pointer(), number), Ordering::Relaxed);
     }
     InCall(())
 }
@@ -87,12 +81,12 @@ mod tests {
     fn a_thread_is_known_during_its_call() {
         let identity = host::thread_identity();
         let call = comes_in();
-        assert_eq!(remembered(identity, stack()), Some(os::gettid() as u32));
+        assert_eq!(remembered(identity, stack_pointer()), Some(os::gettid() as u32));
         // Another one with the same storage.
-        assert_eq!(remembered(identity, stack() + (1 << 16)), None);
-        assert_eq!(remembered(identity, stack() - (1 << 16)), None);
+        assert_eq!(remembered(identity, stack_pointer() + (1 << 16)), None);
+        assert_eq!(remembered(identity, stack_pointer() - (1 << 16)), None);
         drop(call);
-        assert_eq!(remembered(identity, stack()), None);
+        assert_eq!(remembered(identity, stack_pointer()), None);
         assert_eq!(number(), os::gettid() as u32);
     }
 }
