@@ -94,7 +94,8 @@ fn place(cells: &impl Cells, position: u64) -> u64 {
 
 /// The lap of a position, from 1: memory that nobody has claimed yet says 0.
 fn lap(cells: &impl Cells, position: u64) -> u64 {
-    position / cells.slots() + 1
+    // The number of slots is a power of two.
+    (position >> cells.slots().trailing_zeros()) + 1
 }
 
 /// Claims so many slots side by side, for a process: their position.

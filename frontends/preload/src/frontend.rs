@@ -92,6 +92,10 @@ impl Host for Preload {
         thread_pointer()
     }
 
+    fn kept_thread_number(&self) -> Option<usize> {
+        Some(thread_pointer().get().wrapping_add_signed(arch::THREAD_NUMBER?))
+    }
+
     fn interrupt_signal(&self) -> Option<u32> {
         // Its action is the trap's, which is there before the first ring.
         Some(linux_raw_sys::general::SIGSYS)

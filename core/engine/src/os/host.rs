@@ -25,6 +25,12 @@ pub trait Host: Sync {
     /// calling thread, cheap to read (the thread pointer, as a rule).
     fn thread_identity(&self) -> NonZeroUsize;
 
+    /// Where the C library keeps the number of the thread that owns the calling thread's storage, if that is known. There may
+    /// be another value, or no memory.
+    fn kept_thread_number(&self) -> Option<usize> {
+        None
+    }
+
     /// Whether a fault at an address for which [`crate::frontend::resume_address`] answers is resumed
     /// there. Where not, the engine asks the kernel to copy from memory that may not be mapped.
     fn faults_resume(&self) -> bool;

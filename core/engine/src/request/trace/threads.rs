@@ -1,13 +1,16 @@
-//! Numbers of threads, asked of the kernel once in each call.
+//! Numbers of threads, asked of the kernel as seldom as is safe.
 //!
 //! Nothing that can be read tells a thread for sure from one that ended before it, or that shares its storage (`clone` without
-//! `CLONE_SETTLS`): so a number is remembered for the time of a call, in which the thread runs on a part of its stack that no
-//! other has.
+//! `CLONE_SETTLS`). So a number is remembered
+//!
+//! - for the time of a call, in which the thread runs on a part of its stack that no other has;
+//! - from call to call where the C library keeps the same number in the thread's storage, and for calls from the same place on
+//!   the stack: the C library's number changes with the thread, and a thread that shares the storage has another stack.
 
 use crate::os;
 use crate::os::host;
-use crate::os::stack_pointer;
 use crate::os::sync::atomic::{AtomicU64, Ordering};
+use crate::os::{stack_pointer, user};
 
 /// As many are remembered; others are asked.
 const REMEMBERED: usize = 256;
@@ -22,9 +25,17 @@ const HEIGHT: usize = 1 << 10;
 /// Where the stack of a thread was when it came in and the number that goes with it, or 0.
 static KNOWN: [AtomicU64; REMEMBERED] = [const { AtomicU64::new(0) }; REMEMBERED];
 
+/// Threads that have come in and own their storage, as in [`KNOWN`].
+static OWNERS: [AtomicU64; REMEMBERED] = [const { AtomicU64::new(0) }; REMEMBERED];
+
 fn place(identity: usize) -> &'static AtomicU64 {
     // Threads lie pages apart.
     &KNOWN[(identity >> 12 ^ identity >> 20) % REMEMBERED]
+}
+
+fn place_of_owner(identity: usize, stack: usize) -> &'static AtomicU64 {
+    // A thread calls from several places.
+    &OWNERS[(identity >> 12 ^ identity >> 20 ^ stack >> STACK_BITS) % REMEMBERED]
 }
 
 fn entry(stack: usize, number: u32) -> u64 {
@@ -36,7 +47,33 @@ fn remembered(identity: usize, stack: usize) -> Option<u32> {
     let known = place(identity).load(Ordering::Relaxed);
     let came_in = (known >> NUMBER_BITS << STACK_BITS) as usize;
     let is_in_its_call = (came_in.saturating_sub(DEPTH)..came_in + HEIGHT).contains(&stack);
-    (known != 0 && is_in_its_call).then_some(known as u32 & ((1 << NUMBER_BITS) - 1))
+    (known != 0 && is_in_its_call).then_some(number_in(known))
+}
+
+fn number_in(entry: u64) -> u32 {
+    entry as u32 & ((1 << NUMBER_BITS) - 1)
+}
+
+/// The number that the C library keeps of the owner of the calling thread's storage.
+fn kept() -> Option<u32> {
+    let host = host::get().filter(|host| host.faults_resume())?;
+    user::read(host.kept_thread_number()? as u64).ok()
+}
+
+/// The calling thread's number where it owns its storage, if it has come in from the same place before.
+fn remembered_owner(identity: usize, stack: usize) -> Option<u32> {
+    let known = place_of_owner(identity, stack).load(Ordering::Relaxed);
+    let number = number_in(known);
+    (known != 0 && known == entry(stack, number) && kept() == Some(number)).then_some(number)
+}
+
+/// Asks for the calling thread's number.
+fn ask(identity: usize, stack: usize) -> u32 {
+    let number = os::gettid() as u32;
+    if number >> NUMBER_BITS == 0 && kept() == Some(number) {
+        place_of_owner(identity, stack).store(entry(stack, number), Ordering::Relaxed);
+    }
+    number
 }
 
 /// The calling thread's number.
@@ -56,9 +93,10 @@ impl Drop for InCall {
 
 /// The calling thread has come in by a call of the program's.
 pub fn comes_in() -> InCall {
-    let number = os::gettid() as u32;
+    let (identity, stack) = (host::thread_identity(), stack_pointer());
+    let number = remembered_owner(identity, stack).unwrap_or_else(|| ask(identity, stack));
     if number >> NUMBER_BITS == 0 {
-        place(host::thread_identity()).store(entry(stack_pointer(), number), Ordering::Relaxed);
+        place(identity).store(entry(stack, number), Ordering::Relaxed);
     }
     InCall(())
 }
@@ -70,7 +108,7 @@ pub fn forget() {
 
 /// The one thread of a child of `fork` has the stack of its parent's, and another number.
 pub fn forked() {
-    KNOWN.iter().for_each(|known| known.store(0, Ordering::Relaxed));
+    KNOWN.iter().chain(&OWNERS).for_each(|known| known.store(0, Ordering::Relaxed));
 }
 
 #[cfg(test)]

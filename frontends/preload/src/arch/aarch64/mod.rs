@@ -47,6 +47,10 @@ global_asm!(
     ".popsection",
 );
 
+/// Where the C library keeps a thread's number: the structure lies before the thread pointer, and its length changes from one
+/// version to the next.
+pub const THREAD_NUMBER: Option<isize> = None;
+
 /// Bytes of thread-local storage for [`crate::inside`].
 pub const NOTE_BYTES: usize = 24;
 

@@ -57,6 +57,9 @@ global_asm!(
     ".popsection",
 );
 
+/// Where the GNU C library keeps a thread's number (`tid` of `struct pthread`), behind the thread pointer.
+pub const THREAD_NUMBER: Option<isize> = Some(0x2d0);
+
 /// Bytes of thread-local storage for [`crate::inside`].
 pub const NOTE_BYTES: usize = 24;
 
