@@ -1,19 +1,22 @@
-//! Connections on which nothing happens: what it costs to wait for them.
+//! Connections on which nothing happens: what it costs to wait for them, and for one more on which something happens.
 
-use std::net::TcpStream;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 
 use clap::{Args as ClapArgs, ValueEnum};
 use linux_raw_sys::io_uring::{
-    IORING_RECV_MULTISHOT, IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_SINGLE_ISSUER, io_uring_op,
-    io_uring_sqe_flags_bit,
+    IORING_CQE_F_MORE, IORING_RECV_MULTISHOT, IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_SINGLE_ISSUER,
+    io_uring_op, io_uring_sqe_flags_bit,
 };
 
 use super::clock::{process_cpu, wall};
 use super::provided::Provided;
-use super::ring::Ring;
-use super::sockets::{Epoll, announce, listen, raise_file_limit, server_address};
-use super::{Memory, Report, Window};
+use super::ring::{Engine, Ring};
+use super::sockets::{
+    Epoll, Transfer, announce, connect_from, listen, raise_file_limit, receive, server_address,
+};
+use super::{Latency, Memory, Report, Window};
 use crate::failure::{Doing, Failure, Result};
 
 /// Arguments of the workload.
@@ -46,74 +49,144 @@ pub struct ClientArgs {
     connections: usize,
 }
 
+/// Connections of one source address, which has no more than some 28,000 ports for them.
+const PER_ADDRESS: usize = 20_000;
+/// Messages on the busy connection.
+const MESSAGES: usize = 500;
+
 /// Opens connections to the server that the standard input names, and keeps them until it is killed.
 pub fn keep(args: &ClientArgs) -> Result<()> {
     raise_file_limit(args.connections)?;
     let server = server_address()?;
-    let open = |number| {
-        TcpStream::connect(("127.0.0.1", server.port)).doing(|| format!("connection {number} to the server"))
-    };
+    let open = |number: usize| connect_from((number / PER_ADDRESS) as u32, server.port);
     let _connections = (0..args.connections).map(open).collect::<Result<Vec<_>>>()?;
     loop {
         std::thread::park();
     }
 }
 
-/// Accepts the connections, then waits for all of them, and reports what that took.
+/// Accepts the connections, then waits for all of them, and reports what that took. Then messages come on one.
 pub fn run(args: &Args) -> Result<Report> {
-    raise_file_limit(args.connections)?;
+    raise_file_limit(args.connections + 2)?;
     let listener = listen()?;
+    let port = listener.local_addr().doing(|| "reading the server's port".into())?.port();
+    let mut sender = TcpStream::connect(("127.0.0.1", port)).doing(|| "connecting to itself".into())?;
+    sender.set_nodelay(true).doing(|| "setting TCP_NODELAY".into())?;
+    let busy = accepted(&listener)?;
     announce(&listener, None)?;
-    let accept = |number| match listener.accept() {
-        Ok((stream, _)) => Ok(stream),
-        Err(error) => Err(error).doing(|| format!("accepting connection {number}")),
-    };
-    let connections = (0..args.connections).map(accept).collect::<Result<Vec<_>>>()?;
+    let connections = (0..args.connections).map(|_| accepted(&listener)).collect::<Result<Vec<_>>>()?;
     let sockets: Vec<i32> = connections.iter().map(AsRawFd::as_raw_fd).collect();
-    let (engine, window) = match args.means {
-        Means::Epoll => {
-            let epoll = Epoll::new()?;
-            let arm = || {
-                let interest = libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET;
-                sockets.iter().try_for_each(|&socket| epoll.add(socket, interest, socket as u64))
-            };
-            (None, measured(sockets.len(), arm)?)
-        }
-        Means::Ring | Means::Multishot => {
-            let entries = args.connections.next_power_of_two().clamp(64, 4096) as u32;
-            let mut ring =
-                Ring::new(entries, entries * 2, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN)?;
-            let _buffers = Provided::new(&ring, 64, 1024)?;
-            let engine = ring.engine();
-            let multishot = matches!(args.means, Means::Multishot);
-            let window = measured(sockets.len(), || arm(&mut ring, &sockets, multishot))?;
-            if ring.completion().is_some() {
-                return Err(Failure::new("something came from an idle connection"));
-            }
-            (Some(engine), window)
-        }
-    };
-    Ok(Report { engine, total_ops: window.ops, copied: None, windows: vec![window] })
+    let mut waiter = Waiter::new(args)?;
+    let mut window = measured(sockets.len(), || waiter.begin(&sockets))?;
+    waiter.begin(&[busy.as_raw_fd()])?;
+    let mut times = Vec::with_capacity(MESSAGES);
+    for _ in 0..MESSAGES {
+        let start = wall();
+        sender.write_all(&[0]).doing(|| "sending to itself".into())?;
+        waiter.take(busy.as_raw_fd())?;
+        times.push((wall() - start).as_nanos() as u64);
+    }
+    window.latency = Some(Latency::of(&mut times));
+    Ok(Report { engine: waiter.engine(), total_ops: window.ops, copied: None, windows: vec![window] })
 }
 
-/// A receive per socket. None ever ends, so that all may name one buffer: what a program keeps ready for its
-/// single-shot receives is its own affair, and comes on top.
-fn arm(ring: &mut Ring, sockets: &[i32], multishot: bool) -> Result<()> {
-    static mut BUFFER: [u8; 128] = [0; 128];
-    for &socket in sockets {
-        let request = ring.request_or_submit()?;
-        request.opcode = io_uring_op::IORING_OP_RECV as u8;
-        request.fd = socket;
-        if multishot {
-            request.ioprio = IORING_RECV_MULTISHOT as u16;
-            request.flags = 1 << io_uring_sqe_flags_bit::IOSQE_BUFFER_SELECT_BIT as u8;
-        } else {
-            request.__bindgen_anon_2.addr = &raw mut BUFFER as u64;
-            request.len = 128;
-        }
-        request.user_data = socket as u64;
+fn accepted(listener: &TcpListener) -> Result<TcpStream> {
+    Ok(listener.accept().doing(|| "accepting a connection".into())?.0)
+}
+
+/// What waits.
+enum Waiter {
+    Epoll(Epoll),
+    Ring { ring: Ring, buffers: Provided, multishot: bool },
+}
+
+impl Waiter {
+    fn new(args: &Args) -> Result<Waiter> {
+        let multishot = match args.means {
+            Means::Epoll => return Ok(Waiter::Epoll(Epoll::new()?)),
+            Means::Ring => false,
+            Means::Multishot => true,
+        };
+        let entries = args.connections.next_power_of_two().clamp(64, 4096) as u32;
+        let flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
+        let ring = Ring::new(entries, entries * 2, flags)?;
+        let buffers = Provided::new(&ring, 64, 1024)?;
+        Ok(Waiter::Ring { ring, buffers, multishot })
     }
-    ring.submit_and_wait(0)
+
+    fn engine(&self) -> Option<Engine> {
+        match self {
+            Waiter::Epoll(_) => None,
+            Waiter::Ring { ring, .. } => Some(ring.engine()),
+        }
+    }
+
+    /// Waits for these from now on. None of them may have anything yet.
+    fn begin(&mut self, sockets: &[i32]) -> Result<()> {
+        match self {
+            Waiter::Epoll(epoll) => {
+                let interest = libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET;
+                sockets.iter().try_for_each(|&socket| epoll.add(socket, interest, socket as u64))
+            }
+            Waiter::Ring { ring, multishot, .. } => {
+                sockets.iter().try_for_each(|&socket| request(ring, socket, *multishot))?;
+                ring.submit_and_wait(0)?;
+                ring.completion().map_or(Ok(()), |_| Err(unexpected()))
+            }
+        }
+    }
+
+    /// Takes the message that comes on this socket, alone of all, and goes on to wait for it.
+    fn take(&mut self, socket: i32) -> Result<()> {
+        match self {
+            Waiter::Epoll(epoll) => {
+                while epoll.wait(-1)? == 0 {}
+                let is_there = matches!(receive(socket, &mut [0; 128]), Transfer::Bytes(1));
+                if is_there { Ok(()) } else { Err(unexpected()) }
+            }
+            Waiter::Ring { ring, buffers, multishot } => {
+                let completion = loop {
+                    ring.submit_and_wait(1)?;
+                    if let Some(completion) = ring.completion() {
+                        break completion;
+                    }
+                };
+                if completion.user_data != socket as u64 || completion.result != 1 {
+                    return Err(unexpected());
+                }
+                if let Some(number) = Provided::number(&completion) {
+                    buffers.give_back(number);
+                }
+                if completion.flags & IORING_CQE_F_MORE != 0 {
+                    Ok(())
+                } else {
+                    request(ring, socket, *multishot)
+                }
+            }
+        }
+    }
+}
+
+fn unexpected() -> Failure {
+    Failure::new("something else came than the message on the busy connection")
+}
+
+/// A receive. All may name one buffer: what a program keeps ready for its single-shot receives is its own affair, and comes
+/// on top.
+fn request(ring: &mut Ring, socket: i32, multishot: bool) -> Result<()> {
+    static mut BUFFER: [u8; 128] = [0; 128];
+    let request = ring.request_or_submit()?;
+    request.opcode = io_uring_op::IORING_OP_RECV as u8;
+    request.fd = socket;
+    if multishot {
+        request.ioprio = IORING_RECV_MULTISHOT as u16;
+        request.flags = 1 << io_uring_sqe_flags_bit::IOSQE_BUFFER_SELECT_BIT as u8;
+    } else {
+        request.__bindgen_anon_2.addr = &raw mut BUFFER as u64;
+        request.len = 128;
+    }
+    request.user_data = socket as u64;
+    Ok(())
 }
 
 fn measured(count: usize, arm: impl FnOnce() -> Result<()>) -> Result<Window> {

@@ -15,7 +15,7 @@ pub mod nop;
 mod provided;
 pub mod ring;
 pub mod send;
-mod sockets;
+pub(crate) mod sockets;
 #[cfg(not(feature = "small"))]
 pub mod start;
 pub mod trees;

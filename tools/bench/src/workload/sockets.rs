@@ -2,7 +2,7 @@
 
 use std::io::Read;
 use std::net::TcpListener;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use serde::{Deserialize, Serialize};
 
@@ -85,12 +85,7 @@ pub fn connect_later(port: u16) -> Result<i32> {
         return Err(Failure::errno("socket"));
     }
     set_nodelay(socket)?;
-    let address = libc::sockaddr_in {
-        sin_family: libc::AF_INET as libc::sa_family_t,
-        sin_port: port.to_be(),
-        sin_addr: libc::in_addr { s_addr: u32::from(std::net::Ipv4Addr::LOCALHOST).to_be() },
-        sin_zero: [0; 8],
-    };
+    let address = loopback(0, port);
     let bytes = size_of_val(&address) as libc::socklen_t;
     // SAFETY: `address` lives through the call and has the size given.
     let result = unsafe { libc::connect(socket, std::ptr::from_ref(&address).cast(), bytes) };
@@ -98,6 +93,41 @@ pub fn connect_later(port: u16) -> Result<i32> {
         return Err(Failure::errno("connecting to the server"));
     }
     Ok(socket)
+}
+
+/// A connection to the server from the loopback address of this number, counted from that of the host itself.
+pub fn connect_from(address: u32, port: u16) -> Result<OwnedFd> {
+    // SAFETY: plain numbers.
+    let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+    if socket < 0 {
+        return Err(Failure::errno("socket"));
+    }
+    // SAFETY: the descriptor is new, and nobody else's.
+    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+    let on: libc::c_int = 1;
+    let (own, server) = (loopback(address, 0), loopback(0, port));
+    let bytes = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+    // SAFETY: what is named lives through the calls and has the size given.
+    let result = unsafe {
+        let on = std::ptr::from_ref(&on).cast();
+        // The port is chosen when the other end is known: one port goes with several.
+        libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, on, 4);
+        match libc::bind(socket.as_raw_fd(), std::ptr::from_ref(&own).cast(), bytes) {
+            0 => libc::connect(socket.as_raw_fd(), std::ptr::from_ref(&server).cast(), bytes),
+            error => error,
+        }
+    };
+    if result == 0 { Ok(socket) } else { Err(Failure::errno("connecting to the server")) }
+}
+
+/// The loopback address of this number, counted from that of the host itself.
+fn loopback(number: u32, port: u16) -> libc::sockaddr_in {
+    libc::sockaddr_in {
+        sin_family: libc::AF_INET as libc::sa_family_t,
+        sin_port: port.to_be(),
+        sin_addr: libc::in_addr { s_addr: (u32::from(std::net::Ipv4Addr::LOCALHOST) + number).to_be() },
+        sin_zero: [0; 8],
+    }
 }
 
 /// Sends every message at once.
