@@ -115,6 +115,11 @@ const SYNCHRONOUS: u64 = signal_bit(raw::SIGSEGV)
 /// All signals but those that an instruction raises.
 pub const ASYNCHRONOUS: u64 = !SYNCHRONOUS;
 
+/// What is blocked in threads of ours: all but the signals that instructions of the engine's may raise. A signal that is
+/// sent to the process is then given to a thread of the program's.
+pub const OF_OWN_THREADS: u64 =
+    !(signal_bit(raw::SIGSEGV) | signal_bit(raw::SIGBUS) | signal_bit(raw::SIGSYS));
+
 /// Sets the calling thread's signal mask and returns the one before.
 pub fn set_signal_mask(mask: u64) -> u64 {
     change_signal_mask(raw::SIG_SETMASK, mask)
@@ -141,6 +146,13 @@ pub fn queue_to_thread(thread: u32, signal: u32, information: *const core::ffi::
     let arguments = [process_id() as usize, thread as usize, signal as usize, information.addr(), 0, 0];
     // SAFETY: the kernel reads the information, and refuses what it cannot read.
     unsafe { arch::syscall(raw::__NR_rt_tgsigqueueinfo as usize, arguments) }
+}
+
+/// Sends a signal to this process, with this information, whose code must be one that programs may send.
+pub fn queue_to_process(signal: u32, information: *const core::ffi::c_void) {
+    let arguments = [process_id() as usize, signal as usize, information.addr(), 0, 0, 0];
+    // SAFETY: the kernel reads the information, and refuses what it cannot read.
+    unsafe { arch::syscall(raw::__NR_rt_sigqueueinfo as usize, arguments) };
 }
 
 fn change_signal_mask(how: u32, mask: u64) -> u64 {

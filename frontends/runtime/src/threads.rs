@@ -86,7 +86,12 @@ pub fn forked() {
     }
 }
 
-/// Starts a thread that runs `entry(argument)`, all signals blocked. Of the thread-local storage
+/// Whether the thread of this number is one of ours.
+pub fn is_own(thread: u32) -> bool {
+    slots().any(|slot| slot.thread_id.load(Ordering::Acquire) == thread)
+}
+
+/// Starts a thread that runs `entry(argument)`, with [`sys::OF_OWN_THREADS`] blocked. Of the thread-local storage
 /// around its thread pointer, the bytes at the offsets of `storage` exist, and are zero.
 ///
 /// # Errors
@@ -173,7 +178,7 @@ fn start(
         | raw::CLONE_PARENT_SETTID
         | raw::CLONE_CHILD_CLEARTID;
     // The new thread inherits the mask: it never sees a signal of the program's.
-    let mask = sys::set_signal_mask(sys::ASYNCHRONOUS);
+    let mask = sys::set_signal_mask(sys::OF_OWN_THREADS);
     // SAFETY: the stack is prepared as `anyring_runtime_clone` wants it, the word to clear is static.
     let result =
         unsafe { arch::anyring_runtime_clone(flags as usize, words, slot.thread_id.as_ptr(), block.cast()) };
