@@ -4,6 +4,8 @@
 //! that a signal finds in that stub counts as one inside the engine, and the trap keeps the signal out until the thread
 //! leaves. A front end's call, above all the one that lets signals in again, is made outside.
 
+use core::sync::atomic::{AtomicU32, Ordering};
+
 use crate::arch;
 use linux_raw_sys::general as raw;
 
@@ -224,6 +226,40 @@ pub fn wait_for(child: u32) -> i32 {
         == -(linux_raw_sys::errno::EINTR as isize)
     {}
     status
+}
+
+/// What `clone(2)` is asked for a thread.
+pub const THREAD: u32 = raw::CLONE_VM
+    | raw::CLONE_FS
+    | raw::CLONE_FILES
+    | raw::CLONE_SIGHAND
+    | raw::CLONE_THREAD
+    | raw::CLONE_SYSVSEM
+    | raw::CLONE_SETTLS
+    | raw::CLONE_PARENT_SETTID
+    | raw::CLONE_CHILD_CLEARTID;
+
+/// Ends the calling thread alone.
+pub fn exit_thread() -> ! {
+    loop {
+        // SAFETY: ends this thread; nothing of it is needed any more.
+        unsafe { arch::syscall(raw::__NR_exit as usize, [0; 6]) };
+    }
+}
+
+/// Waits until the kernel has cleared `word`, which holds the number of a thread that ends, and counts it no more among
+/// this process's.
+pub fn wait_for_thread(number: u32, word: &AtomicU32) {
+    // Pairs with the kernel's store at the thread's end.
+    while word.load(Ordering::Acquire) != 0 {
+        let wait = [word.as_ptr().addr(), raw::FUTEX_WAIT as usize, number as usize, 0, 0, 0];
+        // SAFETY: reads the word; no time is given.
+        unsafe { arch::syscall(raw::__NR_futex as usize, wait) };
+    }
+    while is_thread(process_id(), number) {
+        // SAFETY: no argument.
+        unsafe { arch::syscall(raw::__NR_sched_yield as usize, [0; 6]) };
+    }
 }
 
 /// [`write()`] that leaves no SIGPIPE behind where nobody reads any more.
