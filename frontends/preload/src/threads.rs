@@ -8,6 +8,7 @@ use crate::inside;
 use anyring_engine::frontend;
 use anyring_interpose::next;
 use anyring_runtime::calls;
+use anyring_trap::pending;
 use core::ffi::{CStr, c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
@@ -66,5 +67,6 @@ extern "C" fn ended(_: *mut c_void) {
     if calls::rings_exist() {
         let _inside = inside::enter();
         frontend::thread_ends();
+        pending::thread_ends();
     }
 }

@@ -150,13 +150,6 @@ pub fn queue_to_thread(thread: u32, signal: u32, information: *const core::ffi::
     unsafe { arch::syscall(raw::__NR_rt_tgsigqueueinfo as usize, arguments) }
 }
 
-/// Sends a signal to this process, with this information, whose code must be one that programs may send.
-pub fn queue_to_process(signal: u32, information: *const core::ffi::c_void) {
-    let arguments = [process_id() as usize, signal as usize, information.addr(), 0, 0, 0];
-    // SAFETY: the kernel reads the information, and refuses what it cannot read.
-    unsafe { arch::syscall(raw::__NR_rt_sigqueueinfo as usize, arguments) };
-}
-
 fn change_signal_mask(how: u32, mask: u64) -> u64 {
     let mut before = 0_u64;
     let (new, old) = (&raw const mask as usize, &raw mut before as usize);

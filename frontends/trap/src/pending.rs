@@ -16,9 +16,9 @@ use crate::signals::{self, OWN};
 use anyring_runtime::sys::{self, signal_bit};
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use linux_raw_sys::errno::ESRCH;
-use linux_raw_sys::general::{SI_QUEUE, SIGBUS, SIGSEGV, SIGSYS};
+use linux_raw_sys::general::{SI_QUEUE, SI_USER, SIGBUS, SIGSEGV, SIGSYS};
 
 /// `siginfo_t`: the signal and an errno, the code, the sender, and the value that came with it.
 pub type Information = [u64; 16];
@@ -115,25 +115,35 @@ fn take(signals: u64, blocked: &Blocked) -> Option<(u32, Information)> {
 pub fn forked() {
     PENDING.iter().for_each(|pending| pending.end(NONE));
     WAITERS.iter().for_each(|waiter| waiter.store(0, Ordering::SeqCst));
+    MAIN_HAS_ENDED.store(false, Ordering::Relaxed);
 }
 
-/// One of [`OWN`] came.
-pub fn hold(signal: u32, information: &Information) {
+/// One of [`OWN`] came. Whether a thread waits for it.
+pub fn hold(signal: u32, information: &Information) -> bool {
     let blocked = Blocked::all();
     of(signal_bit(signal)).for_each(|pending| pending.put(information, &blocked));
+    let mut waits = false;
     // All of them: some may have left their wait by a jump out of a handler.
     for place in &WAITERS {
         let waiter = place.load(Ordering::SeqCst);
         let (thread, awaited) = (waiter as u32, waiter >> 32);
         // In a handler that interrupts its own wait, it is taken by the next.
-        if awaited & signal_bit(signal) != 0
-            && thread != sys::thread_id()
-            && wake(thread, signal) == -(ESRCH as isize)
-        {
+        if awaited & signal_bit(signal) == 0 || thread == sys::thread_id() {
+            continue;
+        }
+        if wake(thread, signal) == -(ESRCH as isize) {
             // A thread that ended in its wait.
             let _ = place.compare_exchange(waiter, 0, Ordering::SeqCst, Ordering::SeqCst);
+        } else {
+            waits = true;
         }
     }
+    waits
+}
+
+/// Whether a thread waits for this signal.
+pub fn is_awaited_one(signal: u32) -> bool {
+    WAITERS.iter().any(|waiter| waiter.load(Ordering::SeqCst) >> 32 & signal_bit(signal) != 0)
 }
 
 /// Ends a thread's wait for `signal`.
@@ -151,21 +161,33 @@ fn wake_of(signal: u32) -> Information {
     information
 }
 
-/// One of [`OWN`] came that was sent to the process, and a thread of the engine was given it, which has no handlers of the program's.
-/// It wakes a thread of the program's, which takes the signal. To be called last in the handler of the signal.
-pub fn pass_on(signal: u32, information: &Information) {
-    if !is_wake(information) {
-        hold(signal, information);
+/// Whether the process goes on without its main thread, as far as the front end hears of that.
+static MAIN_HAS_ENDED: AtomicBool = AtomicBool::new(false);
+
+/// The calling thread ends.
+pub fn thread_ends() {
+    if sys::thread_id() == sys::process_id() {
+        MAIN_HAS_ENDED.store(true, Ordering::Relaxed);
     }
-    // The kernel must not give this one to the calling thread, too. Where no other thread takes it at this moment, it does so when
-    // the handler has returned, and this is called again.
-    sys::block_signals(signal_bit(signal));
-    sys::queue_to_process(signal, wake_of(signal).as_ptr().cast());
 }
 
-/// Whether this is the information of a signal that ends a wait.
+/// One of [`OWN`] came that was sent to the process, and a thread of the engine was given it, which has no handlers of the program's: the
+/// main thread takes it, or where that has ended, the next one that calls the engine. It is not sent on to that thread as it came:
+/// the same signal may just be raised there by an instruction or a trap, and the kernel keeps one of the two only.
+pub fn pass_on(signal: u32, information: &Information) {
+    let waits = hold(signal, information);
+    if !waits && !MAIN_HAS_ENDED.load(Ordering::Relaxed) {
+        wake(sys::process_id(), signal);
+    }
+}
+
+/// Whether this is the information of a signal that ends a wait, or has a thread take what is kept.
 pub fn is_wake(information: &Information) -> bool {
-    information[1] as u32 == SI_QUEUE as u32 && information[VALUE] == wake_value()
+    let said = information[1] as u32 == SI_QUEUE as u32 && information[VALUE] == wake_value();
+    // Where the limit of pending signals is reached, the kernel sends a signal without what it was to say.
+    let signal = information[0] as u32;
+    let lost = information[1] as u32 == SI_USER && information[SENDER] == 0;
+    said || lost && of(signal_bit(signal)).any(Pending::is_there)
 }
 
 /// A value that nobody else sends.
@@ -178,16 +200,22 @@ pub fn woken_elsewhere() {
     unregister(own_place());
 }
 
-/// The calling thread has these unblocked.
+/// The calling thread has these unblocked: it [takes](take_one) what is kept of them. They stay here until then, for a signal of the same
+/// number that is on its way to the thread would swallow another one.
 pub fn unblocked(signals: u64) {
     // What is pending in a process is not for a child of `vfork` in its memory.
     if !of(signals).any(Pending::is_there) || !signals::is_owner() {
         return;
     }
-    let blocked = Blocked::all();
-    while let Some((signal, information)) = take(signals, &blocked) {
-        sys::queue_to_self(signal, information.as_ptr().cast());
+    for pending in of(signals).filter(|pending| pending.is_there()) {
+        wake(sys::thread_id(), pending.signal);
     }
+}
+
+/// Takes this signal, if it is kept.
+pub fn take_one(signal: u32) -> Option<Information> {
+    let blocked = Blocked::all();
+    Some(take(signal_bit(signal), &blocked)?.1)
 }
 
 /// Those that are pending, as a mask.

@@ -142,7 +142,8 @@ pub fn install(trap: Handler) -> Result<(), isize> {
     // While the trap's handler runs the engine, no signal handler may come in between; faults must.
     let flags = raw::SA_NODEFER | raw::SA_ONSTACK;
     let trap = own_action(trap, flags, ASYNCHRONOUS);
-    let fault = own_action(fault, flags, 0);
+    // Nothing faults in that handler, and signals that are sent to a thread without end shall not fill its stack.
+    let fault = own_action(fault, flags, signal_bit(raw::SIGSEGV) | signal_bit(raw::SIGBUS));
     for (signal, action) in [(raw::SIGSYS, trap), (raw::SIGSEGV, fault), (raw::SIGBUS, fault)] {
         let mut old = Action::default();
         // SAFETY: both handlers are fit for any thread of the process at any instruction.
@@ -224,6 +225,10 @@ pub unsafe fn set_action(signal: usize, new: Option<&Action>, old: Option<&mut A
     let result = unsafe { set_locked(signal, new, old) };
     LOCK.store(false, Ordering::Release);
     sys::set_signal_mask(mask);
+    // In the trap, its end does that.
+    if mask & OF_TRAP != OF_TRAP {
+        release(mask);
+    }
     result
 }
 
@@ -287,10 +292,17 @@ fn told_by(mask: u64) -> u64 {
 /// At the end of a handler that the kernel called in a thread whose mask is `mask`: what was [kept](pending), and is not
 /// wanted blocked any more, comes when the handler returns.
 pub fn release_kept(mask: u64) {
-    if pending::mask() != 0 {
+    // Blocked before the look: what is sent from here on is the kernel's to keep until the handler has returned.
+    if pending::mask() != 0 || is_own_handled() {
         sys::block_signals(OWN);
         release(mask);
     }
+}
+
+/// Whether the program has a handler for one of [`OWN`].
+fn is_own_handled() -> bool {
+    let handled = |signal: u32| ENTRIES[signal as usize].handler.load(Ordering::Relaxed) > IGNORE;
+    handled(raw::SIGSEGV) || handled(raw::SIGBUS) || handled(raw::SIGSYS)
 }
 
 /// What becomes of the mask `before` that `set` changes as `how` says. `None` where `how` is unknown.
@@ -558,6 +570,10 @@ unsafe extern "C" fn fault(signal: c_int, info: *mut c_void, context: *mut Conte
         && let Some(address) = frontend::resume_address(interrupted.instruction_pointer())
     {
         interrupted.set_instruction_pointer(address);
+        // One that was sent to have the thread take what is kept may have come at the same time: the kernel keeps one.
+        if pending::mask() != 0 && !threads::is_own(sys::thread_id()) {
+            keep_out(signal, interrupted);
+        }
         return;
     }
     // SAFETY: arguments as the kernel gave them.
@@ -585,25 +601,33 @@ pub unsafe fn obey(signal: c_int, info: *mut c_void, interrupted: &mut Context) 
     let is_sent = unsafe { is_sent(info) };
     // SAFETY: the kernel's, whose `siginfo_t` is no shorter.
     let information = unsafe { &*info.cast::<pending::Information>() };
-    if is_sent && action.handler > IGNORE && threads::is_own(sys::thread_id()) {
+    let is_given_to_us = is_sent && threads::is_own(sys::thread_id());
+    if is_given_to_us && (action.handler > IGNORE || pending::is_awaited_one(signal as u32)) {
         pending::pass_on(signal as u32, information);
         return;
     }
+    let is_blocked = || taken_for_blocked(interrupted.signal_mask()) & signal_bit(signal as u32) != 0;
+    let mut kept = None;
     if pending::is_wake(information) {
         pending::woken_elsewhere();
         if is_inside(signal, interrupted) {
             keep_out(signal, interrupted);
-        } else {
-            release_kept(interrupted.signal_mask());
+            return;
         }
-        return;
-    }
-    if is_sent && taken_for_blocked(interrupted.signal_mask()) & signal_bit(signal as u32) != 0 {
+        if !is_blocked() {
+            kept = pending::take_one(signal as u32);
+        }
+        if kept.is_none() {
+            return;
+        }
+    } else if is_sent && !is_given_to_us && is_blocked() {
         if is_owner() {
             pending::hold(signal as u32, information);
         }
         return;
     }
+    let info = kept.as_mut().map_or(info, |kept| core::ptr::from_mut(kept).cast());
+    let information = kept.as_ref().unwrap_or(information);
     if action.handler == IGNORE && is_sent {
         return;
     }

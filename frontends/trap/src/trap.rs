@@ -194,6 +194,7 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut c_void, context: *mut Con
         // SAFETY: the program made the call.
         let result = unsafe { perform(number, arguments, interrupted) };
         interrupted.set_result(result);
+        signals::release_kept(interrupted.signal_mask());
         return;
     }
     if !altstack::is_small(interrupted) {

@@ -126,6 +126,21 @@ fn the_engines_signals_may_be_blocked_sent_and_awaited() {
     }
 }
 
+/// Signals of instructions that are sent to the process: threads of the engine take none of them from it.
+#[test]
+fn signals_that_are_sent_reach_the_program() {
+    let program = compile("sent", "sent.c", &["-pthread"]);
+    for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGSYS] {
+        let number = signal.to_string();
+        let (outcome, _) = compare(&program, &["dies", &number], true);
+        assert_eq!(outcome.signal, Some(signal), "{}", outcome.stdout);
+        for patch in [false, true] {
+            let (outcome, _) = compare(&program, &["late", &number], patch);
+            assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+        }
+    }
+}
+
 /// A log to standard error holds that open in those only that have something to say: others that read it wait for its end.
 #[test]
 fn children_let_standard_error_go() {

@@ -52,6 +52,19 @@ fn signals_are_the_programs() {
 }
 
 #[test]
+fn signals_that_are_sent_reach_the_program() {
+    for program in builds("sent.c") {
+        for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGSYS] {
+            let number = signal.to_string();
+            let (outcome, _) = compare(&program, &["dies", &number], false);
+            assert_eq!(outcome.signal, Some(signal), "{}", outcome.stdout);
+            let (outcome, _) = compare(&program, &["late", &number], false);
+            assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+        }
+    }
+}
+
+#[test]
 fn the_engines_signals_may_be_blocked_and_sent() {
     for program in builds("masks.c") {
         let (outcome, _) = compare(&program, &NONE, false);

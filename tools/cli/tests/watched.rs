@@ -466,6 +466,22 @@ fn signals_are_the_programs() {
     }
 }
 
+/// So it is with those that are sent to the process at any moment, and those that end it.
+#[test]
+fn signals_that_are_sent_reach_the_program() {
+    if !kernel_has_io_uring() {
+        return;
+    }
+    let program = compile("sent", "sent.c", &["-pthread"]);
+    for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGSYS] {
+        for (way, patch) in [("dies", true), ("late", false), ("late", true)] {
+            let outcome = run(&program, "kernel", &[way, &signal.to_string()], patch).0;
+            let expected = if way == "dies" { (None, Some(signal)) } else { (Some(0), None) };
+            assert_eq!((outcome.code, outcome.signal), expected, "{way} {signal}: {}", outcome.stdout);
+        }
+    }
+}
+
 /// Processes that use each other's rings, and programs that start others.
 #[test]
 fn processes() {

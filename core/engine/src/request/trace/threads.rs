@@ -5,7 +5,8 @@
 //!
 //! - for the time of a call, in which the thread runs on a part of its stack that no other has;
 //! - from call to call where the C library keeps the same number in the thread's storage, and for calls from the same place on
-//!   the stack: the C library's number changes with the thread, and a thread that shares the storage has another stack.
+//!   the stack. The C library's number changes with the thread. A thread without storage of its own has another stack as a rule; where
+//!   it uses the very stack of the owner (a child of `vfork`, a coroutine that moves), it is told as the owner.
 
 use crate::os;
 use crate::os::host;
