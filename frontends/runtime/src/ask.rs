@@ -1,6 +1,7 @@
 //! Questions that may end the process that asks them: a seccomp filter of somebody else's may kill whoever makes a call.
 
 use core::ffi::CStr;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use linux_raw_sys::general as raw;
 
@@ -76,44 +77,53 @@ pub fn safely(question: impl FnOnce() -> bool) -> Answer {
     if is_filtered() { in_child(question) } else { Answer::Is(question()) }
 }
 
-/// The same by a child that runs in this process's memory, which is not copied for it, while this process waits. `question` may make
-/// system calls and use some KiB of the stack, and nothing else. Where a filter may kill the child, it gets memory of its own: on old
-/// kernels whoever shares memory with a process that dumps core dies with it.
-pub fn by_guest<F: Fn() -> bool>(question: F) -> Answer {
+/// The same by a thread, which is gone when this returns. `question` may make system calls and use some KiB of the stack, and nothing
+/// else. Under a filter, which may end whoever asks, a child asks.
+pub fn by_thread<F: Fn() -> bool>(question: F) -> Answer {
     const STACK_WORDS: usize = 1024;
     /// Aligned as the stack of a function is to be.
     #[repr(C, align(64))]
     struct Stack([usize; STACK_WORDS]);
-    extern "C" fn begin<F: Fn() -> bool>(question: *const F) -> ! {
-        // SAFETY: the parent's, which waits.
-        sys::exit_group(i32::from(unsafe { (*question)() }))
+    struct Asked<F> {
+        question: F,
+        answer: AtomicBool,
+    }
+    extern "C" fn begin<F: Fn() -> bool>(asked: *const Asked<F>) -> ! {
+        // SAFETY: the asking thread's, which waits for this one's end.
+        let asked = unsafe { &*asked };
+        asked.answer.store((asked.question)(), Ordering::Relaxed);
+        sys::exit_thread()
     }
     if is_filtered() {
         return in_child(question);
     }
-    if next_child_begins_a_namespace() {
-        return Answer::Unknown;
-    }
+    let asked = Asked { question, answer: AtomicBool::new(false) };
+    let thread = AtomicU32::new(0);
     let mut stack = core::mem::MaybeUninit::<Stack>::uninit();
-    // The child begins by taking two words, below which its stack is.
+    // The thread begins by taking two words, below which its stack is.
     const ABOVE: usize = 64 / size_of::<usize>();
     // SAFETY: within the stack.
     let words = unsafe { stack.as_mut_ptr().cast::<usize>().add(STACK_WORDS - ABOVE) };
     // SAFETY: as above.
     unsafe {
         words.write(begin::<F> as *const () as usize);
-        words.add(1).write((&raw const question).addr());
+        words.add(1).write((&raw const asked).addr());
     }
-    let flags = raw::CLONE_VM | raw::CLONE_VFORK;
-    // A handler of this process is none of the child's.
-    let mask = sys::set_signal_mask(sys::ASYNCHRONOUS);
-    // SAFETY: the stack is prepared as is wanted, and stays while this process waits for the child's end. Neither a thread block
-    // nor a word to clear is asked for.
-    let child = unsafe {
-        arch::anyring_runtime_clone(flags as usize, words, core::ptr::null_mut(), core::ptr::null_mut())
-    };
+    // A handler of the program's is none of the thread's.
+    let mask = sys::set_signal_mask(sys::OF_OWN_THREADS);
+    let flags = sys::THREAD & !raw::CLONE_SETTLS;
+    // SAFETY: the stack is prepared as is wanted, and stays, as the word does, until the thread has ended. It has this thread's storage,
+    // which this thread does not use meanwhile.
+    let number =
+        unsafe { arch::anyring_runtime_clone(flags as usize, words, thread.as_ptr(), core::ptr::null_mut()) };
+    if number > 0 {
+        sys::wait_for_thread(number as u32, &thread);
+    }
     sys::set_signal_mask(mask);
-    if child > 0 { answer_of(child as u32) } else { in_child(question) }
+    match number {
+        1.. => Answer::Is(asked.answer.into_inner()),
+        _ => in_child(asked.question),
+    }
 }
 
 /// What a child says by its end.
@@ -147,6 +157,7 @@ pub fn in_child(question: impl FnOnce() -> bool) -> Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::cell::Cell;
 
     #[test]
     fn a_child_answers_or_dies() {
@@ -160,13 +171,13 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_answers_or_dies() {
-        assert_eq!(by_guest(|| true), Answer::Is(true));
-        assert_eq!(by_guest(|| false), Answer::Is(false));
-        let dies = || {
-            sys::raise(linux_raw_sys::general::SIGKILL as i32);
-            true
-        };
-        assert_eq!(by_guest(dies), Answer::Dies);
+    fn a_thread_answers_and_is_gone() {
+        assert_eq!(by_thread(|| false), Answer::Is(false));
+        for _ in 0..100 {
+            let before = std::fs::read_dir("/proc/self/task").unwrap().count();
+            let asks = Cell::new(0);
+            assert_eq!(by_thread(|| asks.replace(sys::thread_id()) == 0), Answer::Is(true));
+            assert!(!sys::is_thread(sys::process_id(), asks.get()), "{before}");
+        }
     }
 }

@@ -69,8 +69,8 @@ pub fn choose(asked: Choice, asks: Asks, kernel: impl Fn(usize, [usize; 6]) -> i
 /// that had to do with it (`TWA_SIGNAL`), and then calls like `epoll_wait` fail with `EINTR` though no signal came.
 #[derive(Clone, Copy)]
 pub enum Asks {
-    /// A child, before `main`: the program may never want a ring, and must not notice.
-    Child,
+    /// A thread that ends, before `main`: the program may never want a ring, and must not notice.
+    Thread,
     /// This process: it is about to make rings itself, and may be too large to be copied; or it is about to execute another program,
     /// which the kernel does not interrupt.
     Itself,
@@ -92,7 +92,7 @@ fn kernel_allows(asks: Asks, kernel: impl Fn(usize, [usize; 6]) -> isize) -> boo
         made
     };
     let answer = match asks {
-        Asks::Child => ask::by_guest(makes_a_ring),
+        Asks::Thread => ask::by_thread(makes_a_ring),
         Asks::Itself => ask::safely(makes_a_ring),
     };
     match answer {

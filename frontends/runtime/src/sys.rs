@@ -4,6 +4,8 @@
 //! that a signal finds in that stub counts as one inside the engine, and the trap keeps the signal out until the thread
 //! leaves. A front end's call, above all the one that lets signals in again, is made outside.
 
+use core::sync::atomic::{AtomicU32, Ordering};
+
 use crate::arch;
 use linux_raw_sys::general as raw;
 
@@ -115,6 +117,11 @@ const SYNCHRONOUS: u64 = signal_bit(raw::SIGSEGV)
 /// All signals but those that an instruction raises.
 pub const ASYNCHRONOUS: u64 = !SYNCHRONOUS;
 
+/// What is blocked in threads of ours: all but the signals that instructions of the engine's may raise. A signal that is
+/// sent to the process is then given to a thread of the program's.
+pub const OF_OWN_THREADS: u64 =
+    !(signal_bit(raw::SIGSEGV) | signal_bit(raw::SIGBUS) | signal_bit(raw::SIGSYS));
+
 /// Sets the calling thread's signal mask and returns the one before.
 pub fn set_signal_mask(mask: u64) -> u64 {
     change_signal_mask(raw::SIG_SETMASK, mask)
@@ -141,6 +148,13 @@ pub fn queue_to_thread(thread: u32, signal: u32, information: *const core::ffi::
     let arguments = [process_id() as usize, thread as usize, signal as usize, information.addr(), 0, 0];
     // SAFETY: the kernel reads the information, and refuses what it cannot read.
     unsafe { arch::syscall(raw::__NR_rt_tgsigqueueinfo as usize, arguments) }
+}
+
+/// Sends a signal to this process, with this information, whose code must be one that programs may send.
+pub fn queue_to_process(signal: u32, information: *const core::ffi::c_void) {
+    let arguments = [process_id() as usize, signal as usize, information.addr(), 0, 0, 0];
+    // SAFETY: the kernel reads the information, and refuses what it cannot read.
+    unsafe { arch::syscall(raw::__NR_rt_sigqueueinfo as usize, arguments) };
 }
 
 fn change_signal_mask(how: u32, mask: u64) -> u64 {
@@ -212,6 +226,40 @@ pub fn wait_for(child: u32) -> i32 {
         == -(linux_raw_sys::errno::EINTR as isize)
     {}
     status
+}
+
+/// What `clone(2)` is asked for a thread.
+pub const THREAD: u32 = raw::CLONE_VM
+    | raw::CLONE_FS
+    | raw::CLONE_FILES
+    | raw::CLONE_SIGHAND
+    | raw::CLONE_THREAD
+    | raw::CLONE_SYSVSEM
+    | raw::CLONE_SETTLS
+    | raw::CLONE_PARENT_SETTID
+    | raw::CLONE_CHILD_CLEARTID;
+
+/// Ends the calling thread alone.
+pub fn exit_thread() -> ! {
+    loop {
+        // SAFETY: ends this thread; nothing of it is needed any more.
+        unsafe { arch::syscall(raw::__NR_exit as usize, [0; 6]) };
+    }
+}
+
+/// Waits until the kernel has cleared `word`, which holds the number of a thread that ends, and counts it no more among
+/// this process's.
+pub fn wait_for_thread(number: u32, word: &AtomicU32) {
+    // Pairs with the kernel's store at the thread's end.
+    while word.load(Ordering::Acquire) != 0 {
+        let wait = [word.as_ptr().addr(), raw::FUTEX_WAIT as usize, number as usize, 0, 0, 0];
+        // SAFETY: reads the word; no time is given.
+        unsafe { arch::syscall(raw::__NR_futex as usize, wait) };
+    }
+    while is_thread(process_id(), number) {
+        // SAFETY: no argument.
+        unsafe { arch::syscall(raw::__NR_sched_yield as usize, [0; 6]) };
+    }
 }
 
 /// [`write()`] that leaves no SIGPIPE behind where nobody reads any more.

@@ -86,7 +86,12 @@ pub fn forked() {
     }
 }
 
-/// Starts a thread that runs `entry(argument)`, all signals blocked. Of the thread-local storage
+/// Whether the thread of this number is one of ours.
+pub fn is_own(thread: u32) -> bool {
+    slots().any(|slot| slot.thread_id.load(Ordering::Acquire) == thread)
+}
+
+/// Starts a thread that runs `entry(argument)`, with [`sys::OF_OWN_THREADS`] blocked. Of the thread-local storage
 /// around its thread pointer, the bytes at the offsets of `storage` exist, and are zero.
 ///
 /// # Errors
@@ -163,20 +168,12 @@ fn start(
         words.write(run as *const () as usize);
         words.add(1).write(block as usize);
     }
-    let flags = raw::CLONE_VM
-        | raw::CLONE_FS
-        | raw::CLONE_FILES
-        | raw::CLONE_SIGHAND
-        | raw::CLONE_THREAD
-        | raw::CLONE_SYSVSEM
-        | raw::CLONE_SETTLS
-        | raw::CLONE_PARENT_SETTID
-        | raw::CLONE_CHILD_CLEARTID;
     // The new thread inherits the mask: it never sees a signal of the program's.
-    let mask = sys::set_signal_mask(sys::ASYNCHRONOUS);
+    let mask = sys::set_signal_mask(sys::OF_OWN_THREADS);
     // SAFETY: the stack is prepared as `anyring_runtime_clone` wants it, the word to clear is static.
-    let result =
-        unsafe { arch::anyring_runtime_clone(flags as usize, words, slot.thread_id.as_ptr(), block.cast()) };
+    let result = unsafe {
+        arch::anyring_runtime_clone(sys::THREAD as usize, words, slot.thread_id.as_ptr(), block.cast())
+    };
     sys::set_signal_mask(mask);
     if result < 0 { Err(-result as i32) } else { Ok(()) }
 }
@@ -188,10 +185,7 @@ extern "C" fn run(block: *mut Block) -> ! {
     // SAFETY: the name ends with zero.
     unsafe { sys::prctl(PR_SET_NAME, block.name.as_ptr() as usize) };
     (block.entry)(block.argument);
-    loop {
-        // SAFETY: ends this thread only; nothing of it is needed any more.
-        unsafe { arch::syscall(raw::__NR_exit as usize, [0; 6]) };
-    }
+    sys::exit_thread()
 }
 
 /// From `<linux/prctl.h>`.

@@ -138,12 +138,29 @@ pub fn hold(signal: u32, information: &Information) {
 
 /// Ends a thread's wait for `signal`.
 fn wake(thread: u32, signal: u32) -> isize {
+    sys::queue_to_thread(thread, signal, wake_of(signal).as_ptr().cast())
+}
+
+/// The information that [`is_wake`] knows.
+fn wake_of(signal: u32) -> Information {
     let mut information = [0; 16];
     information[0] = u64::from(signal);
     information[1] = SI_QUEUE as u32 as u64;
     information[SENDER] = u64::from(sys::process_id());
     information[VALUE] = wake_value();
-    sys::queue_to_thread(thread, signal, information.as_ptr().cast())
+    information
+}
+
+/// One of [`OWN`] came that was sent to the process, and a thread of the engine was given it, which has no handlers of the program's.
+/// It wakes a thread of the program's, which takes the signal. To be called last in the handler of the signal.
+pub fn pass_on(signal: u32, information: &Information) {
+    if !is_wake(information) {
+        hold(signal, information);
+    }
+    // The kernel must not give this one to the calling thread, too. Where no other thread takes it at this moment, it does so when
+    // the handler has returned, and this is called again.
+    sys::block_signals(signal_bit(signal));
+    sys::queue_to_process(signal, wake_of(signal).as_ptr().cast());
 }
 
 /// Whether this is the information of a signal that ends a wait.

@@ -25,6 +25,7 @@ use anyring_engine::os::user;
 use anyring_runtime::arch::syscall;
 use anyring_runtime::calls;
 use anyring_runtime::sys::{self, ASYNCHRONOUS, signal_bit};
+use anyring_runtime::threads;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use linux_raw_sys::errno::EINVAL;
@@ -498,12 +499,17 @@ fn postpone(signal: c_int, info: *mut c_void, interrupted: &mut Context) {
     // Blocked first, or a handler with SA_NODEFER would see it again at once.
     sys::set_signal_mask(blocked);
     sys::queue_to_self(signal as u32, info);
-    if let Some(frontend) = crate::frontend() {
-        frontend.kept_out(signal_bit(signal as u32), interrupted);
-    }
+    keep_out(signal, interrupted);
     // In a wait with a mask of its own the kernel puts back the mask from before; either way the
     // thread goes on with everything blocked, until it leaves the engine.
     interrupted.set_signal_mask(interrupted.signal_mask() | blocked);
+}
+
+/// The thread is inside the engine, and the signal comes when it leaves. If it is about to sleep, it does not.
+fn keep_out(signal: c_int, interrupted: &mut Context) {
+    if let Some(frontend) = crate::frontend() {
+        frontend.kept_out(signal_bit(signal as u32), interrupted);
+    }
 }
 
 /// Those of [`OWN`] that were sent while the thread was inside the engine, which it has left with `mask`, come now.
@@ -546,12 +552,25 @@ unsafe fn run(handler: usize, signal: c_int, info: *mut c_void, context: *mut Co
 unsafe extern "C" fn fault(signal: c_int, info: *mut c_void, context: *mut Context) {
     // SAFETY: the kernel's.
     let interrupted = unsafe { &mut *context };
-    if let Some(address) = frontend::resume_address(interrupted.instruction_pointer()) {
+    // A signal that somebody sent says nothing about the copy that it interrupts.
+    // SAFETY: the kernel's.
+    if !unsafe { is_sent(info) }
+        && let Some(address) = frontend::resume_address(interrupted.instruction_pointer())
+    {
         interrupted.set_instruction_pointer(address);
         return;
     }
     // SAFETY: arguments as the kernel gave them.
     unsafe { obey(signal, info, interrupted) };
+}
+
+/// Whether a signal was sent, and not raised by an instruction.
+///
+/// # Safety
+/// `info` must be a `siginfo_t`.
+unsafe fn is_sent(info: *const c_void) -> bool {
+    // SAFETY: `si_code` is the third word of every `siginfo_t`.
+    unsafe { *info.cast::<c_int>().add(2) <= 0 }
 }
 
 /// Does for a signal whose kernel action is ours what the program's action says.
@@ -562,36 +581,43 @@ pub unsafe fn obey(signal: c_int, info: *mut c_void, interrupted: &mut Context) 
     altstack::give_back(interrupted);
     let entry = &ENTRIES[signal as usize];
     let action = entry.load();
-    // SAFETY: `si_code` is the third word of every `siginfo_t`.
-    let code = unsafe { *info.cast::<c_int>().add(2) };
+    // SAFETY: the kernel's.
+    let is_sent = unsafe { is_sent(info) };
     // SAFETY: the kernel's, whose `siginfo_t` is no shorter.
     let information = unsafe { &*info.cast::<pending::Information>() };
-    if pending::is_wake(information) {
-        pending::woken_elsewhere();
+    if is_sent && action.handler > IGNORE && threads::is_own(sys::thread_id()) {
+        pending::pass_on(signal as u32, information);
         return;
     }
-    if code <= 0 && taken_for_blocked(interrupted.signal_mask()) & signal_bit(signal as u32) != 0 {
+    if pending::is_wake(information) {
+        pending::woken_elsewhere();
+        if is_inside(signal, interrupted) {
+            keep_out(signal, interrupted);
+        } else {
+            release_kept(interrupted.signal_mask());
+        }
+        return;
+    }
+    if is_sent && taken_for_blocked(interrupted.signal_mask()) & signal_bit(signal as u32) != 0 {
         if is_owner() {
             pending::hold(signal as u32, information);
         }
         return;
     }
-    if action.handler == IGNORE && code <= 0 {
+    if action.handler == IGNORE && is_sent {
         return;
     }
     // None of them is blocked inside the engine, where the program's handler must not run: it could jump out.
-    if action.handler > IGNORE && code <= 0 && is_inside(signal, interrupted) && is_owner() {
+    if action.handler > IGNORE && is_sent && is_inside(signal, interrupted) && is_owner() {
         pending::hold(signal as u32, information);
-        if let Some(frontend) = crate::frontend() {
-            frontend.kept_out(signal_bit(signal as u32), interrupted);
-        }
+        keep_out(signal, interrupted);
         return;
     }
     if action.handler <= IGNORE {
         // Dies of it as the program would: by the same instruction, or by the signal sent again.
         // SAFETY: the default action is always fit.
         unsafe { set_kernel_action(signal as usize, Some(&Action::default()), None) };
-        if code <= 0 || signal == raw::SIGSYS as c_int {
+        if is_sent || signal == raw::SIGSYS as c_int {
             sys::unblock_signals(signal_bit(signal as u32));
             sys::raise(signal);
         }

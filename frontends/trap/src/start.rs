@@ -34,7 +34,7 @@ pub fn begin(
     // An ancestor's engine is ours, or it was traced.
     let known = inherited && config.choice == Choice::Auto && !trace::is_wanted();
     let asked = if known { Choice::User } else { config.choice };
-    let engine = choose(asked, Asks::Child, kernel);
+    let engine = choose(asked, Asks::Thread, kernel);
     let nobody_answers = engine == Choice::Kernel && asked == Choice::Auto && !beside::is_offered();
     if nobody_answers || engine == Choice::User && !inherited && process::rings_kill() {
         process::goes_without(config, format_args!("{}", process::RINGS_KILL));

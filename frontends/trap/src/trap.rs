@@ -283,6 +283,8 @@ unsafe fn perform(number: usize, mut arguments: [usize; 6], interrupted: &mut Co
 /// As for the call. The calling thread may leave by a jump out of a handler: it must hold no lock.
 unsafe fn by_kernel(number: usize, arguments: [usize; 6], interrupted: &mut Context) -> isize {
     let inside = sys::set_signal_mask(interrupted.signal_mask());
+    // What was kept until here comes before the call, which may sleep.
+    signals::release(interrupted.signal_mask());
     // SAFETY: the caller's promise.
     let result = unsafe { stub::syscall(number, arguments) };
     interrupted.set_signal_mask(sys::set_signal_mask(inside));

@@ -29,7 +29,12 @@ unsafe extern "C" {
 /// The child of a fork has none of the parent's threads.
 pub fn forked() {}
 
-/// Starts a thread that runs `entry(argument)`, all signals blocked.
+/// Whether the thread of this number is known to be one of ours: nobody keeps a list of them.
+pub fn is_own(_thread: u32) -> bool {
+    false
+}
+
+/// Starts a thread that runs `entry(argument)`, with [`sys::OF_OWN_THREADS`] blocked.
 ///
 /// # Errors
 /// The errno.
@@ -42,7 +47,7 @@ pub fn spawn(
     let start = Box::into_raw(Box::new(Start { name, entry, argument }));
     let mut thread = 0;
     // The new thread inherits the mask: it never sees a signal of the program's.
-    let mask = sys::set_signal_mask(sys::ASYNCHRONOUS);
+    let mask = sys::set_signal_mask(sys::OF_OWN_THREADS);
     // SAFETY: `run` takes over what `start` points to.
     let error = unsafe { pthread_create(&mut thread, ptr::null(), run, start.cast()) };
     if error == 0 {

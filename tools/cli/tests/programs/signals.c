@@ -95,9 +95,6 @@ static void sent_in_a_wait(void) {
     printf("signals of instructions that were sent in a wait: handled, and jumped out of\n");
 }
 
-/* Not with the argument "waits". */
-static int at_any_moment;
-
 /* The same three at any moment of calls that do not wait: a handler must not jump out of the middle of one. */
 static void sent_at_any_moment(void) {
     int numbers[] = {SIGSEGV, SIGBUS, SIGSYS};
@@ -178,8 +175,7 @@ static void waits(void) {
     printf("a handler jumps out of a wait; a NOP after it: %d\n", ring_nop(&ring, 7));
     if (!SETUP_FLAGS) {
         sent_in_a_wait();
-        if (at_any_moment)
-            sent_at_any_moment();
+        sent_at_any_moment();
     }
 }
 
@@ -490,7 +486,6 @@ static void own_filter(int by_number, int fork_by_number) {
 }
 
 int main(int count_arguments, char **arguments) {
-    at_any_moment = count_arguments < 2 || strcmp(arguments[1], "waits");
     CHECK(ring_open(&ring, 8, 0) == 0);
     small_stack();
     used_stack();

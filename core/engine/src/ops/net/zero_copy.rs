@@ -50,6 +50,9 @@ const ARGUMENTS: [Argument; SEND_ARGUMENTS.len() + 1] = {
     all
 };
 
+const LIMITS: &str = "copies the data, and notifies at once, below 32 KiB, over loopback, on sockets whose error queue or readiness the \
+                      program watches itself, and if the kernel copied the first large send; not on sockets of AF_VSOCK";
+
 /// `IORING_OP_SEND_ZC`.
 pub const SEND_ZC: Op =
     Op::new(Code::IORING_OP_SEND_ZC, "SEND_ZC", CAPS.with(Caps::SOCKET), prep_send, issue)
@@ -60,6 +63,7 @@ pub const SEND_ZC: Op =
         .faults(chaos::SENDS)
         .of_its_ring()
         .unused(UNUSED)
+        .limits(LIMITS)
         .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK, Errno::EOPNOTSUPP]);
 
 /// `IORING_OP_SENDMSG_ZC`. Not `Caps::SOCKET`: before 7.2 its registered buffers are looked at before its file.
@@ -77,6 +81,7 @@ pub const SENDMSG_ZC: Op = Op::new(Code::IORING_OP_SENDMSG_ZC, "SENDMSG_ZC", CAP
     .faults(chaos::SENDS)
     .of_its_ring()
     .unused(UNUSED)
+    .limits(LIMITS)
     .errors(&[
         Errno::EINVAL,
         Errno::EFAULT,
