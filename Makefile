@@ -191,4 +191,4 @@ check-aarch64: ## build the engine for aarch64 and run its tests in qemu-user (i
 	scripts/check-aarch64
 
 test-aarch64: ## every front end's tests on aarch64, in a machine that qemu emulates (some hours): make test-aarch64 [TESTS='cli/*'] [FLAVOUR=arm64-16k]
-	scripts/test-aarch64 $(if $(FLAVOUR),--kernel $(FLAVOUR)) $(TESTS)
+	scripts/test-aarch64 $(if $(FLAVOUR),--kernel $(FLAVOUR)) $(patsubst %,'%',$(TESTS))

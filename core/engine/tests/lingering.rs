@@ -61,9 +61,14 @@ fn fill(fd: i32) {
     while unsafe { libc::send(fd, data.as_ptr().cast(), data.len(), libc::MSG_DONTWAIT) } > 0 {}
 }
 
-fn is_open(fd: i32) -> bool {
-    // SAFETY: takes a number.
-    unsafe { libc::fcntl(fd, libc::F_GETFD) >= 0 }
+/// Asked by whether another file gets the number: a call on the file itself holds it, and closes it where it is the last to do so.
+fn is_open(fd: i32, other: &impl AsRawFd) -> bool {
+    // SAFETY: takes numbers; the new descriptor is nobody else's.
+    unsafe {
+        let free = libc::fcntl(other.as_raw_fd(), libc::F_DUPFD, fd);
+        libc::close(free);
+        free != fd
+    }
 }
 
 /// One thread closes a connection that lingers; another goes on with the same ring meanwhile.
@@ -97,7 +102,7 @@ fn nobody_else_waits(lingers: Lingers, waits: u32) {
     std::thread::scope(|scope| {
         let flags = if waits > 0 { IORING_ENTER_GETEVENTS } else { 0 };
         let closer = scope.spawn(move || enter(Engine::User, ring_fd, 1, waits, flags, std::ptr::null(), 8));
-        while is_open(fd) {
+        while is_open(fd, &listener) {
             std::thread::yield_now();
         }
         assert_eq!(ring.enter(1, 0), 1);

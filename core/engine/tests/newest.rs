@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::ptr::null;
 use std::time::{Duration, Instant};
 
-use anyring_engine::abi::Sqe;
+use anyring_engine::abi::{IORING_OP_LAST, Sqe};
 use anyring_engine::request::version::{self, Version};
 use common::*;
 use io_uring_op::*;
@@ -564,5 +564,35 @@ fn zero_copy_sends_of_vectors_of_registered_buffers() {
             assert_eq!(ring.enter(1, 2), 1);
             assert_eq!(results(&ring.reap_all()), [(1, -libc::EFAULT), (1, 0)]);
         }
+    });
+}
+
+/// Of a number that is wider than an operation's, not the lowest byte is looked for.
+#[test]
+fn cancellations_name_an_operation_that_there_is() {
+    each(|engine| {
+        let mut ring = Ring::new(engine, 4, 0);
+        let never = Sqe {
+            addr: i64::MAX as u64,
+            len: 1,
+            op_flags: IORING_TIMEOUT_IMMEDIATE_ARG,
+            ..sqe(IORING_OP_TIMEOUT, 1)
+        };
+        ring.push(never);
+        assert_eq!(ring.enter(1, 0), 1);
+        let cancel = |len| Sqe { len, op_flags: IORING_ASYNC_CANCEL_OP, ..sqe(IORING_OP_ASYNC_CANCEL, 2) };
+        for wrong in [u32::from(IORING_OP_LAST), 0x100 + IORING_OP_TIMEOUT as u32] {
+            ring.push(cancel(wrong));
+            ring.push(sqe(IORING_OP_NOP, 3));
+            // The submission ends there.
+            assert_eq!(ring.enter(2, 0), 1);
+            assert_eq!(ring.enter(1, 0), 1);
+            assert_eq!(results(&ring.reap_all()), [(2, -libc::EINVAL), (3, 0)]);
+        }
+        ring.push(cancel(IORING_OP_TIMEOUT as u32));
+        assert_eq!(ring.enter(1, 2), 1);
+        let mut both = results(&ring.reap_all());
+        both.sort_unstable();
+        assert_eq!(both, [(1, -libc::ECANCELED), (2, 0)]);
     });
 }

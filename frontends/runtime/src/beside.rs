@@ -122,9 +122,10 @@ pub fn outdoes(result: isize, arguments: [usize; 6], kernel: impl Fn(usize, [usi
     asked.flags & LAYOUT != 0 && !knows(asked.flags & LAYOUT | needs, kernel)
 }
 
-/// Whether the kernel, whose `io_uring` works, has each setup flag that our engine has.
+/// Whether the kernel, whose `io_uring` works, has each setup flag that our engine has. No ring is made: some milliseconds after its
+/// end, the kernel would interrupt a wait of this thread.
 pub fn kernel_has_all(kernel: impl Fn(usize, [usize; 6]) -> isize) -> bool {
-    knows(NEWEST, kernel)
+    knows(NEWEST | abi::IORING_SETUP_NO_MMAP, kernel)
 }
 
 /// Whether the kernel knows these flags: others it refuses before it looks at anything else.

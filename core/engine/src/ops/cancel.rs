@@ -12,6 +12,7 @@ use crate::request::chaos;
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
 use crate::request::shown::{Kind, When, arg, asks};
 use crate::request::unused::Unused;
+use crate::request::version;
 use crate::request::{Flags, RequestId};
 use crate::ring::Core;
 use crate::ring::shared::{Question, look_for_answers};
@@ -38,7 +39,15 @@ pub const ASYNC_CANCEL: Op =
         .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENOENT]);
 
 fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    cancel::check_flags(core[id].sqe.op_flags)
+    let sqe = &core[id].sqe;
+    cancel::check_flags(sqe.op_flags)?;
+    if sqe.op_flags & IORING_ASYNC_CANCEL_OP != 0 && version::current() >= version::CANCELS_KNOWN_OPERATIONS {
+        let code = u8::try_from(sqe.len).map_err(|_| Errno::EINVAL)?;
+        if core.requests().row(code).is_unknown() {
+            return Err(Errno::EINVAL);
+        }
+    }
+    Ok(())
 }
 
 fn issue(core: &mut Core, id: RequestId) -> Outcome {

@@ -443,6 +443,10 @@ pub fn admit_registration(code: u32, argument: u64) -> Result<(), Errno> {
 /// The version that does commands of files which cannot be polled on polled rings.
 pub const COMMANDS_UNPOLLED: Version = Version::new(7, 1);
 
+/// The version from which on a cancellation by operation names one that there is. Before, only the lowest byte of its number
+/// counts.
+pub const CANCELS_KNOWN_OPERATIONS: Version = Version::new(7, 1);
+
 /// The version from which on rules about registrations say nothing of submissions, and a process has some.
 pub const RULES_APART: Version = Version::new(7, 0);
 

@@ -18,7 +18,10 @@ const REMEMBERED: usize = 256;
 /// Numbers have at most 22 bits.
 const NUMBER_BITS: u32 = 22;
 /// Of addresses of stacks, what is told apart.
-const STACK_BITS: u32 = 5;
+const STACK_BITS: u32 = 6;
+/// As long are addresses on Arm; on x86-64, 47 bits.
+const ADDRESS_BITS: u32 = 48;
+const _: () = assert!(ADDRESS_BITS - STACK_BITS + NUMBER_BITS <= u64::BITS);
 /// Where a thread goes in a call, from where it came in: so far down the stack, or a little up.
 const DEPTH: usize = 16 << 10;
 const HEIGHT: usize = 1 << 10;
