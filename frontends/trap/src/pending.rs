@@ -1,14 +1,18 @@
 //! Those of [`OWN`] that are sent, not raised by an instruction, while the program wants them blocked: in the kernel they would be
 //! pending. They are kept until the program unblocks them, or takes them by `sigwait` and its kin.
 //!
+//! So it is with those that come while a thread is inside the engine, and with those that the kernel gives to a thread of the engine.
+//!
 //! ```text
-//!  sent to a thread -- the program wants it blocked --> hold --> unblocked   (the program's handler runs)
-//!                                                         \----> wait        (a thread that waits for it takes it)
+//!  sent to a thread -+- the program wants it blocked --> hold --> unblocked --> take_one   (the program's handler runs)
+//!                    +- which is inside the engine ----/    \----> wait                   (a thread that waits for it takes it)
+//!                    +- of the engine --> pass_on -----/
 //! ```
 //!
-//! Threads that wait are in the kernel, and have the signal blocked there. `hold` ends the waits of all that wait for it, by a
-//! signal of the same number whose information says so ([`is_wake`]): it may come late, and is none of the program's. One of
-//! them takes what is held; the others wait on.
+//! A thread is told that something is there for it by a signal of the same number whose information says so ([`is_wake`]): `hold` tells all
+//! that wait for it, which have it blocked in the kernel, `pass_on` the main thread, and `unblocked` the calling thread. The signal itself
+//! stays here until somebody takes it: the kernel keeps one of each number for a thread, and would drop one of two. A wake may come
+//! late, when another thread has taken what there was, and is none of the program's.
 //!
 //! Not seen by `sigsuspend`, `ppoll` and their kin, whose masks unblock for a while, and not by `signalfd`.
 
