@@ -117,8 +117,8 @@ const SYNCHRONOUS: u64 = signal_bit(raw::SIGSEGV)
 /// All signals but those that an instruction raises.
 pub const ASYNCHRONOUS: u64 = !SYNCHRONOUS;
 
-/// What is blocked in threads of ours: all but the signals that instructions of the engine's may raise. A signal that is
-/// sent to the process is then given to a thread of the program's.
+/// What is blocked in threads of ours: all but the signals that instructions of the engine's may raise. The kernel gives a signal
+/// that is blocked there, and sent to the process, to a thread of the program's.
 pub const OF_OWN_THREADS: u64 =
     !(signal_bit(raw::SIGSEGV) | signal_bit(raw::SIGBUS) | signal_bit(raw::SIGSYS));
 

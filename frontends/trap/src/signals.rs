@@ -325,9 +325,7 @@ pub fn changed(how: u32, set: u64) {
 /// `rt_sigprocmask(2)` as the trap saw it: the mask is in the context that the handler returns to.
 pub fn trapped_mask(a: [usize; 6], interrupted: &mut Context) -> isize {
     let before = interrupted.signal_mask();
-    let result = procmask(a, before, |after| interrupted.set_signal_mask(after));
-    release_kept(interrupted.signal_mask());
-    result
+    procmask(a, before, |after| interrupted.set_signal_mask(after))
 }
 
 /// `rt_sigprocmask(2)` as the program asks for it.
@@ -589,53 +587,83 @@ unsafe fn is_sent(info: *const c_void) -> bool {
     unsafe { *info.cast::<c_int>().add(2) <= 0 }
 }
 
+/// What becomes of a signal of [`OWN`] that was sent to the calling thread, and not raised by an instruction.
+enum Sent {
+    /// It comes now.
+    Comes,
+    /// It says that another one is there, which comes now.
+    Brings(pending::Information),
+    /// It is ignored, or comes later, or to another thread.
+    Over,
+}
+
+/// Decides that. What comes later is kept.
+fn sent(
+    signal: c_int,
+    handler: usize,
+    information: &pending::Information,
+    interrupted: &mut Context,
+) -> Sent {
+    let number = signal as u32;
+    let is_given_to_us = threads::is_own(sys::thread_id());
+    if is_given_to_us && (handler > IGNORE || pending::is_awaited_one(number)) {
+        pending::pass_on(number, information);
+        return Sent::Over;
+    }
+    let is_wake = pending::is_wake(information);
+    if is_wake {
+        pending::woken_elsewhere();
+        if is_inside(signal, interrupted) {
+            keep_out(signal, interrupted);
+            return Sent::Over;
+        }
+    }
+    let is_blocked =
+        !is_given_to_us && taken_for_blocked(interrupted.signal_mask()) & signal_bit(number) != 0;
+    if is_blocked && !is_wake && is_owner() {
+        pending::hold(number, information);
+    }
+    if is_blocked {
+        return Sent::Over;
+    }
+    if is_wake {
+        let brought = pending::take_one(number).filter(|_| handler != IGNORE);
+        return brought.map_or(Sent::Over, Sent::Brings);
+    }
+    if handler == IGNORE {
+        return Sent::Over;
+    }
+    // None of them is blocked inside the engine, where the program's handler must not run: it could jump out.
+    if handler > IGNORE && is_inside(signal, interrupted) && is_owner() {
+        pending::hold(number, information);
+        keep_out(signal, interrupted);
+        return Sent::Over;
+    }
+    Sent::Comes
+}
+
 /// Does for a signal whose kernel action is ours what the program's action says.
 ///
 /// # Safety
 /// Called from a signal handler, with its arguments.
-pub unsafe fn obey(signal: c_int, info: *mut c_void, interrupted: &mut Context) {
+pub unsafe fn obey(signal: c_int, mut info: *mut c_void, interrupted: &mut Context) {
     altstack::give_back(interrupted);
     let entry = &ENTRIES[signal as usize];
     let action = entry.load();
+    let mut brought;
     // SAFETY: the kernel's.
     let is_sent = unsafe { is_sent(info) };
-    // SAFETY: the kernel's, whose `siginfo_t` is no shorter.
-    let information = unsafe { &*info.cast::<pending::Information>() };
-    let is_given_to_us = is_sent && threads::is_own(sys::thread_id());
-    if is_given_to_us && (action.handler > IGNORE || pending::is_awaited_one(signal as u32)) {
-        pending::pass_on(signal as u32, information);
-        return;
-    }
-    let is_blocked = || taken_for_blocked(interrupted.signal_mask()) & signal_bit(signal as u32) != 0;
-    let mut kept = None;
-    if pending::is_wake(information) {
-        pending::woken_elsewhere();
-        if is_inside(signal, interrupted) {
-            keep_out(signal, interrupted);
-            return;
+    if is_sent {
+        // SAFETY: the kernel's, whose `siginfo_t` is no shorter.
+        let information = unsafe { &*info.cast::<pending::Information>() };
+        match sent(signal, action.handler, information, interrupted) {
+            Sent::Comes => {}
+            Sent::Brings(information) => {
+                brought = information;
+                info = (&raw mut brought).cast();
+            }
+            Sent::Over => return,
         }
-        if !is_blocked() {
-            kept = pending::take_one(signal as u32);
-        }
-        if kept.is_none() {
-            return;
-        }
-    } else if is_sent && !is_given_to_us && is_blocked() {
-        if is_owner() {
-            pending::hold(signal as u32, information);
-        }
-        return;
-    }
-    let info = kept.as_mut().map_or(info, |kept| core::ptr::from_mut(kept).cast());
-    let information = kept.as_ref().unwrap_or(information);
-    if action.handler == IGNORE && is_sent {
-        return;
-    }
-    // None of them is blocked inside the engine, where the program's handler must not run: it could jump out.
-    if action.handler > IGNORE && is_sent && is_inside(signal, interrupted) && is_owner() {
-        pending::hold(signal as u32, information);
-        keep_out(signal, interrupted);
-        return;
     }
     if action.handler <= IGNORE {
         // Dies of it as the program would: by the same instruction, or by the signal sent again.

@@ -47,8 +47,8 @@ global_asm!(
     ".popsection",
 );
 
-/// Where the C library keeps a thread's number: the structure lies before the thread pointer, and its length changes from one
-/// version to the next.
+/// Where the C library keeps a thread's number, from the thread pointer. Not known: the number lies in a structure before the
+/// thread pointer, whose length changes from one version to the next.
 pub const THREAD_NUMBER: Option<isize> = None;
 
 /// Bytes of thread-local storage for [`crate::inside`].
