@@ -243,9 +243,9 @@ impl Ring {
         (memory.sq_tail()? != head).then_some(head)
     }
 
-    /// Up to where the kernel has taken SQEs, by its own word.
+    /// Up to where the kernel has taken SQEs, by its own word; of a ring that has ended, as it was found at its end.
     pub fn sq_head(&self) -> Option<u32> {
-        self.memory.as_ref().and_then(Memory::sq_head)
+        self.memory.as_ref().map_or(Some(self.taken), Memory::sq_head)
     }
 
     /// Has the kernel moved the head as a call does that began at this moment and has returned this? Nobody else's call may be under

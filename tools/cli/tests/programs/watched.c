@@ -386,17 +386,20 @@ static void successors(void) {
 }
 
 /* Another ring has the descriptor now, and both have an entry in the queue. */
-static void replaced(void) {
+static void replaced(int waits) {
+    static struct __kernel_timespec time = {.tv_nsec = 30000000};
     struct ring other;
     int times = 0;
     CHECK(ring_open(&other, 8, 0) == 0);
     on(IORING_OP_NOP, 1, -1, 0, 0);
-    struct io_uring_sqe *entry = ring_entry(&other, IORING_OP_WRITE, 2);
-    entry->fd = open("/dev/null", O_WRONLY), entry->addr = (uint64_t)"text", entry->len = 4;
+    struct io_uring_sqe *entry = ring_entry(&other, waits ? IORING_OP_TIMEOUT : IORING_OP_WRITE, 2);
+    if (waits) entry->addr = (uint64_t)&time, entry->len = 1;
+    else entry->fd = open("/dev/null", O_WRONLY), entry->addr = (uint64_t)"text", entry->len = 4;
     /* As long as it has a descriptor. */
     CHECK(dup(ring.fd) >= 0);
     CHECK(quietly(SYS_dup3, other.fd, ring.fd, 0) == ring.fd);
-    submit(1);
+    if (waits) CHECK(ring_enter(ring.fd, 1, 1, IORING_ENTER_GETEVENTS) == 1);
+    else submit(1);
     for (struct io_uring_cqe *found; (found = ring_peek(&other)); ring_seen(&other), times++)
         printf("%d: %d\n", (int)found->user_data, found->res);
     CHECK(times == 1);
@@ -477,7 +480,8 @@ int main(int count, char **arguments) {
     else if (!strcmp(way, "sizes")) sizes();
     else if (!strcmp(way, "resizes")) resizes();
     else if (!strcmp(way, "ends")) ends();
-    else if (!strcmp(way, "replaced")) replaced();
+    else if (!strcmp(way, "replaced")) replaced(0);
+    else if (!strcmp(way, "replaced-waits")) replaced(1);
     else if (!strcmp(way, "sharers")) sharers();
     else if (!strcmp(way, "closed")) let_go(0);
     else if (!strcmp(way, "reopened")) let_go(1);
