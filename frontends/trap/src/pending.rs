@@ -9,20 +9,25 @@
 //!                    +- of the engine --> pass_on -----/
 //! ```
 //!
-//! A thread is told that something is there for it by a signal of the same number whose information says so ([`is_wake`]): `hold` tells all
+//! A thread is told that something is there for it by a wake, a signal whose information says so ([`wake_for`]): `hold` tells all
 //! that wait for it, which have it blocked in the kernel, `pass_on` the main thread, and `unblocked` the calling thread. The signal itself
 //! stays here until somebody takes it: the kernel keeps one of each number for a thread, and would drop one of two. A wake may come
 //! late, when another thread has taken what there was, and is none of the program's.
 //!
+//! For the same reason no wake has the number of the trap's signal that may find its thread about to trap: that call would return its own
+//! number. A thread that ends its wait goes on when nobody is about to wake it ([`Waiter::leave`]), and the main thread is woken by
+//! another number ([`WAKES_MAIN`]).
+//!
 //! Not seen by `sigsuspend`, `ppoll` and their kin, whose masks unblock for a while, and not by `signalfd`.
 
 use crate::signals::{self, OWN};
+use anyring_runtime::arch::syscall;
 use anyring_runtime::sys::{self, signal_bit};
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::errno::ESRCH;
-use linux_raw_sys::general::{SI_QUEUE, SI_USER, SIGBUS, SIGSEGV, SIGSYS};
+use linux_raw_sys::general::{self as raw, SI_QUEUE, SI_USER, SIGBUS, SIGSEGV, SIGSYS};
 
 /// `siginfo_t`: the signal and an errno, the code, the sender, and the value that came with it.
 pub type Information = [u64; 16];
@@ -46,9 +51,16 @@ const NONE: u8 = 0;
 const BUSY: u8 = 1;
 const THERE: u8 = 2;
 
-/// The threads that wait for some of them: a thread's number in the lower half, and which in the upper; 0: free. Of more
-/// threads, the rest get theirs when they wait anew.
-static WAITERS: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+/// The threads that wait for some of them. Of more threads, the rest get theirs when they wait anew.
+static WAITERS: [Waiter; 64] = [const { Waiter { entry: AtomicU64::new(0), wakers: AtomicU32::new(0) } }; 64];
+
+/// The place of a thread that waits.
+struct Waiter {
+    /// The thread's number in the lower half, and which it waits for in the upper; 0: free.
+    entry: AtomicU64,
+    /// How many threads may be about to wake it.
+    wakers: AtomicU32,
+}
 
 const _: () = assert!(OWN < 1 << 32);
 
@@ -105,6 +117,49 @@ impl Pending {
     }
 }
 
+impl Waiter {
+    /// Which of them the thread waits for.
+    fn awaited(&self) -> u64 {
+        self.entry.load(Ordering::SeqCst) >> 32
+    }
+
+    /// Wakes the thread, if it is another one that waits for `signal`; whether it was. The calling thread has signals blocked: who
+    /// leaves the place waits for it.
+    fn wake(&self, signal: u32, _: &Blocked) -> bool {
+        // In one order with `leave`: either that finds this waker, or this finds that the place is free.
+        self.wakers.fetch_add(1, Ordering::SeqCst);
+        let entry = self.entry.load(Ordering::SeqCst);
+        let thread = entry as u32;
+        // In a handler that interrupts its own wait, it is taken by the next.
+        let mut waits = entry >> 32 & signal_bit(signal) != 0 && thread != sys::thread_id();
+        if waits && wake(thread, signal, signal) == -(ESRCH as isize) {
+            // A thread that ended in its wait.
+            let _ = self.entry.compare_exchange(entry, 0, Ordering::SeqCst, Ordering::SeqCst);
+            waits = false;
+        }
+        // Pairs with `leave`: the wake is sent.
+        self.wakers.fetch_sub(1, Ordering::Release);
+        waits
+    }
+
+    /// The thread does not wait any more. No wake is sent to it from here on, but one may be pending.
+    fn leave(&self) {
+        self.entry.store(0, Ordering::SeqCst);
+        while self.wakers.load(Ordering::SeqCst) != 0 {
+            // The waker may be of a lower priority.
+            let time: Time = [0, 50_000];
+            // SAFETY: a time that is read.
+            unsafe { syscall(raw::__NR_nanosleep as usize, [time.as_ptr().addr(), 0, 0, 0, 0, 0]) };
+        }
+    }
+
+    /// The process is another one, with this thread alone.
+    fn reset(&self) {
+        self.entry.store(0, Ordering::SeqCst);
+        self.wakers.store(0, Ordering::SeqCst);
+    }
+}
+
 /// The signals of a mask.
 fn of(signals: u64) -> impl Iterator<Item = &'static Pending> {
     PENDING.iter().filter(move |pending| signals & signal_bit(pending.signal) != 0)
@@ -118,7 +173,7 @@ fn take(signals: u64, blocked: &Blocked) -> Option<(u32, Information)> {
 /// The process has forked and this is the child, which has no pending signals.
 pub fn forked() {
     PENDING.iter().for_each(|pending| pending.end(NONE));
-    WAITERS.iter().for_each(|waiter| waiter.store(0, Ordering::SeqCst));
+    WAITERS.iter().for_each(Waiter::reset);
     MAIN_HAS_ENDED.store(false, Ordering::Relaxed);
 }
 
@@ -126,44 +181,31 @@ pub fn forked() {
 pub fn hold(signal: u32, information: &Information) -> bool {
     let blocked = Blocked::all();
     of(signal_bit(signal)).for_each(|pending| pending.put(information, &blocked));
-    let mut waits = false;
     // All of them: some may have left their wait by a jump out of a handler.
-    for place in &WAITERS {
-        let waiter = place.load(Ordering::SeqCst);
-        let (thread, awaited) = (waiter as u32, waiter >> 32);
-        // In a handler that interrupts its own wait, it is taken by the next.
-        if awaited & signal_bit(signal) == 0 || thread == sys::thread_id() {
-            continue;
-        }
-        if wake(thread, signal) == -(ESRCH as isize) {
-            // A thread that ended in its wait.
-            let _ = place.compare_exchange(waiter, 0, Ordering::SeqCst, Ordering::SeqCst);
-        } else {
-            waits = true;
-        }
-    }
-    waits
+    WAITERS.iter().fold(false, |waits, place| place.wake(signal, &blocked) | waits)
 }
 
 /// Whether a thread waits for this signal.
 pub fn is_awaited_one(signal: u32) -> bool {
-    WAITERS.iter().any(|waiter| waiter.load(Ordering::SeqCst) >> 32 & signal_bit(signal) != 0)
+    WAITERS.iter().any(|waiter| waiter.awaited() & signal_bit(signal) != 0)
 }
 
-/// Ends a thread's wait for `signal`.
-fn wake(thread: u32, signal: u32) -> isize {
-    sys::queue_to_thread(thread, signal, wake_of(signal).as_ptr().cast())
+/// Tells a thread that `signal` is there for it, by a signal of the number `by`.
+fn wake(thread: u32, signal: u32, by: u32) -> isize {
+    sys::queue_to_thread(thread, by, wake_of(signal).as_ptr().cast())
 }
 
-/// The information that [`is_wake`] knows.
+/// The information that [`wake_for`] knows. Its first word is the kernel's to fill.
 fn wake_of(signal: u32) -> Information {
     let mut information = [0; 16];
-    information[0] = u64::from(signal);
     information[1] = SI_QUEUE as u32 as u64;
     information[SENDER] = u64::from(sys::process_id());
-    information[VALUE] = wake_value();
+    information[VALUE] = wake_value() + u64::from(signal);
     information
 }
+
+/// The number that wakes the main thread, wherever that is. An instruction that raises it does so again if this is told in its stead.
+const WAKES_MAIN: u32 = SIGBUS;
 
 /// Whether the process goes on without its main thread, as far as the front end hears of that.
 static MAIN_HAS_ENDED: AtomicBool = AtomicBool::new(false);
@@ -181,17 +223,23 @@ pub fn thread_ends() {
 pub fn pass_on(signal: u32, information: &Information) {
     let waits = hold(signal, information);
     if !waits && !MAIN_HAS_ENDED.load(Ordering::Relaxed) {
-        wake(sys::process_id(), signal);
+        let by = if signals::active() { WAKES_MAIN } else { signal };
+        wake(sys::process_id(), signal, by);
     }
 }
 
-/// Whether this is the information of a signal that ends a wait, or has a thread take what is kept.
-pub fn is_wake(information: &Information) -> bool {
-    let said = information[1] as u32 == SI_QUEUE as u32 && information[VALUE] == wake_value();
-    // Where the limit of pending signals is reached, the kernel sends a signal without what it was to say.
+/// If this is the information of a wake: the signal that it is for.
+pub fn wake_for(information: &Information) -> Option<u32> {
     let signal = information[0] as u32;
-    let lost = information[1] as u32 == SI_USER && information[SENDER] == 0;
-    said || lost && of(signal_bit(signal)).any(Pending::is_there)
+    let code = information[1] as u32;
+    if code == SI_QUEUE as u32 {
+        let said = information[VALUE].wrapping_sub(wake_value());
+        return of(!0).map(|pending| pending.signal).find(|&signal| u64::from(signal) == said);
+    }
+    // Where the limit of pending signals is reached, the kernel sends a signal without what it was to say.
+    let is_lost = code == SI_USER && information[SENDER] == 0;
+    let meant = if signal == WAKES_MAIN { OWN } else { signal_bit(signal) };
+    of(meant).find(|pending| is_lost && pending.is_there()).map(|pending| pending.signal)
 }
 
 /// A value that nobody else sends.
@@ -212,7 +260,7 @@ pub fn unblocked(signals: u64) {
         return;
     }
     for pending in of(signals).filter(|pending| pending.is_there()) {
-        wake(sys::thread_id(), pending.signal);
+        wake(sys::thread_id(), pending.signal, pending.signal);
     }
 }
 
@@ -232,15 +280,15 @@ pub fn mask() -> u64 {
 
 /// Whether a thread waits for one of them, which has them blocked in earnest.
 pub fn is_awaited() -> bool {
-    WAITERS.iter().any(|waiter| waiter.load(Ordering::Relaxed) != 0)
+    WAITERS.iter().any(|waiter| waiter.entry.load(Ordering::Relaxed) != 0)
 }
 
-type Place = Option<&'static AtomicU64>;
+type Place = Option<&'static Waiter>;
 
 /// The calling thread's place among those who wait.
 fn own_place() -> Place {
     let own = sys::thread_id();
-    WAITERS.iter().find(|place| place.load(Ordering::Relaxed) as u32 == own)
+    WAITERS.iter().find(|place| place.entry.load(Ordering::Relaxed) as u32 == own)
 }
 
 /// Enters the calling thread as one that waits for `awaited`; its place, where there is room.
@@ -248,23 +296,23 @@ fn register(awaited: u64) -> Place {
     let own = sys::thread_id();
     let process = sys::process_id();
     let entry = awaited << 32 | u64::from(own);
-    let take = |place: &&'static AtomicU64, other| {
-        place.compare_exchange(other, entry, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    let take = |place: &&'static Waiter, other| {
+        place.entry.compare_exchange(other, entry, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     };
     // A thread may have left its wait by a jump out of a handler, or have been cancelled there.
     if let Some(place) = own_place() {
-        place.store(entry, Ordering::SeqCst);
+        place.entry.store(entry, Ordering::SeqCst);
         return Some(place);
     }
     WAITERS.iter().find(|place| {
-        let other = place.load(Ordering::Relaxed);
+        let other = place.entry.load(Ordering::Relaxed);
         (other == 0 || !sys::is_thread(process, other as u32)) && take(place, other)
     })
 }
 
 fn unregister(place: Place) {
     if let Some(place) = place {
-        place.store(0, Ordering::SeqCst);
+        place.leave();
     }
 }
 
@@ -329,7 +377,7 @@ fn wait_once(
     sys::unblock_signals(own & !before);
     if let Some((_, its_information)) = kept {
         *information = its_information;
-    } else if own & came != 0 && is_wake(information) {
+    } else if own & came != 0 && wake_for(information).is_some() {
         return None;
     }
     Some(result)

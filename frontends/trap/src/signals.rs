@@ -600,6 +600,7 @@ enum Sent {
 /// Decides that. What comes later is kept.
 fn sent(
     signal: c_int,
+    is_wake: bool,
     handler: usize,
     information: &pending::Information,
     interrupted: &mut Context,
@@ -610,7 +611,6 @@ fn sent(
         pending::pass_on(number, information);
         return Sent::Over;
     }
-    let is_wake = pending::is_wake(information);
     if is_wake {
         pending::woken_elsewhere();
         if is_inside(signal, interrupted) {
@@ -646,17 +646,21 @@ fn sent(
 ///
 /// # Safety
 /// Called from a signal handler, with its arguments.
-pub unsafe fn obey(signal: c_int, mut info: *mut c_void, interrupted: &mut Context) {
+pub unsafe fn obey(mut signal: c_int, mut info: *mut c_void, interrupted: &mut Context) {
     altstack::give_back(interrupted);
-    let entry = &ENTRIES[signal as usize];
-    let action = entry.load();
     let mut brought;
     // SAFETY: the kernel's.
     let is_sent = unsafe { is_sent(info) };
-    if is_sent {
-        // SAFETY: the kernel's, whose `siginfo_t` is no shorter.
-        let information = unsafe { &*info.cast::<pending::Information>() };
-        match sent(signal, action.handler, information, interrupted) {
+    // SAFETY: the kernel's, whose `siginfo_t` is no shorter.
+    let information = is_sent.then(|| unsafe { &*info.cast::<pending::Information>() });
+    let wakes_for = information.and_then(pending::wake_for);
+    if let Some(kept) = wakes_for {
+        signal = kept as c_int;
+    }
+    let entry = &ENTRIES[signal as usize];
+    let action = entry.load();
+    if let Some(information) = information {
+        match sent(signal, wakes_for.is_some(), action.handler, information, interrupted) {
             Sent::Comes => {}
             Sent::Brings(information) => {
                 brought = information;

@@ -116,6 +116,39 @@ static void a_thread_waits(void) {
     mask_all(SIG_UNBLOCK);
 }
 
+enum { ROUNDS = 2000 };
+static int waits_ended;
+
+static void *waits_and_calls(void *unused) {
+    sigset_t all;
+    int taken;
+    (void)unused;
+    sigfillset(&all);
+    for (int round = 1; round <= ROUNDS; round++) {
+        CHECK(sigwait(&all, &taken) == 0 && taken == SIGSYS);
+        __atomic_store_n(&waits_ended, round, __ATOMIC_RELEASE);
+        ring_nop(&ring, 3);
+    }
+    return 0;
+}
+
+/* One that has waited calls at once: nothing that ends its wait comes as late as that. */
+static void a_thread_waits_and_calls(void) {
+    pthread_t thread;
+    mask_all(SIG_BLOCK);
+    CHECK(pthread_create(&thread, 0, waits_and_calls, 0) == 0);
+    for (int round = 1; round <= ROUNDS; round++) {
+        CHECK(kill(getpid(), SIGSYS) == 0);
+        while (__atomic_load_n(&waits_ended, __ATOMIC_ACQUIRE) < round)
+            sched_yield();
+        for (volatile int pause = 0; pause < round % 400; pause++)
+            ;
+    }
+    CHECK(pthread_join(thread, 0) == 0 && !pending(SIGSYS));
+    mask_all(SIG_UNBLOCK);
+    printf("a thread has waited and called two thousand times\n");
+}
+
 /* Whether a thread of this process sleeps in a call. */
 static int sleeps_in(pid_t thread, long number) {
     char path[64], text[64] = "";
@@ -328,6 +361,7 @@ int main(void) {
     sleeps();
     in_a_handler();
     a_thread_waits();
+    a_thread_waits_and_calls();
     struct timespec long_time = {.tv_sec = 1000};
     threads_wait_for((int[]){SIGSYS, SIGSYS, SIGSYS}, 0);
     threads_wait_for((int[]){SIGSYS, SIGSYS, SIGSYS}, &long_time);
