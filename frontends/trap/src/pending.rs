@@ -9,14 +9,14 @@
 //!                    +- of the engine --> pass_on -----/
 //! ```
 //!
-//! A thread is told that something is there for it by a wake, a signal whose information says so ([`wake_for`]): `hold` tells all
+//! A thread is told that something is there for it by a wake, a signal whose information says so ([`is_wake`]): `hold` tells all
 //! that wait for it, which have it blocked in the kernel, `pass_on` the main thread, and `unblocked` the calling thread. The signal itself
 //! stays here until somebody takes it: the kernel keeps one of each number for a thread, and would drop one of two. A wake may come
 //! late, when another thread has taken what there was, and is none of the program's.
 //!
-//! For the same reason no wake has the number of the trap's signal that may find its thread about to trap: that call would return its own
-//! number. A thread that ends its wait goes on when nobody is about to wake it ([`Waiter::leave`]), and the main thread is woken by
-//! another number ([`WAKES_MAIN`]).
+//! For the same reason a wake must not find its thread about to trap: that call would return its own number. A thread that ends its
+//! wait, or interrupts it for a handler of the program, goes on when nobody is about to wake it ([`Waiter::leave`]). Only the main
+//! thread may be woken by `pass_on` in that very moment.
 //!
 //! Not seen by `sigsuspend`, `ppoll` and their kin, whose masks unblock for a while, and not by `signalfd`.
 
@@ -132,7 +132,7 @@ impl Waiter {
         let thread = entry as u32;
         // In a handler that interrupts its own wait, it is taken by the next.
         let mut waits = entry >> 32 & signal_bit(signal) != 0 && thread != sys::thread_id();
-        if waits && wake(thread, signal, signal) == -(ESRCH as isize) {
+        if waits && wake(thread, signal) == -(ESRCH as isize) {
             // A thread that ended in its wait.
             let _ = self.entry.compare_exchange(entry, 0, Ordering::SeqCst, Ordering::SeqCst);
             waits = false;
@@ -142,7 +142,7 @@ impl Waiter {
         waits
     }
 
-    /// The thread does not wait any more. No wake is sent to it from here on, but one may be pending.
+    /// The calling thread, whose place this is, does not wait any more. No wake is sent to it from here on, but one may be pending.
     fn leave(&self) {
         self.entry.store(0, Ordering::SeqCst);
         while self.wakers.load(Ordering::SeqCst) != 0 {
@@ -190,22 +190,20 @@ pub fn is_awaited_one(signal: u32) -> bool {
     WAITERS.iter().any(|waiter| waiter.awaited() & signal_bit(signal) != 0)
 }
 
-/// Tells a thread that `signal` is there for it, by a signal of the number `by`.
-fn wake(thread: u32, signal: u32, by: u32) -> isize {
-    sys::queue_to_thread(thread, by, wake_of(signal).as_ptr().cast())
+/// Tells a thread that `signal` is there for it.
+fn wake(thread: u32, signal: u32) -> isize {
+    sys::queue_to_thread(thread, signal, wake_of(signal).as_ptr().cast())
 }
 
-/// The information that [`wake_for`] knows. Its first word is the kernel's to fill.
+/// The information that [`is_wake`] knows.
 fn wake_of(signal: u32) -> Information {
     let mut information = [0; 16];
+    information[0] = u64::from(signal);
     information[1] = SI_QUEUE as u32 as u64;
     information[SENDER] = u64::from(sys::process_id());
-    information[VALUE] = wake_value() + u64::from(signal);
+    information[VALUE] = wake_value();
     information
 }
-
-/// The number that wakes the main thread, wherever that is. An instruction that raises it does so again if this is told in its stead.
-const WAKES_MAIN: u32 = SIGBUS;
 
 /// Whether the process goes on without its main thread, as far as the front end hears of that.
 static MAIN_HAS_ENDED: AtomicBool = AtomicBool::new(false);
@@ -223,23 +221,17 @@ pub fn thread_ends() {
 pub fn pass_on(signal: u32, information: &Information) {
     let waits = hold(signal, information);
     if !waits && !MAIN_HAS_ENDED.load(Ordering::Relaxed) {
-        let by = if signals::active() { WAKES_MAIN } else { signal };
-        wake(sys::process_id(), signal, by);
+        wake(sys::process_id(), signal);
     }
 }
 
-/// If this is the information of a wake: the signal that it is for.
-pub fn wake_for(information: &Information) -> Option<u32> {
-    let signal = information[0] as u32;
-    let code = information[1] as u32;
-    if code == SI_QUEUE as u32 {
-        let said = information[VALUE].wrapping_sub(wake_value());
-        return of(!0).map(|pending| pending.signal).find(|&signal| u64::from(signal) == said);
-    }
+/// Whether this is the information of a signal that ends a wait, or has a thread take what is kept.
+pub fn is_wake(information: &Information) -> bool {
+    let said = information[1] as u32 == SI_QUEUE as u32 && information[VALUE] == wake_value();
     // Where the limit of pending signals is reached, the kernel sends a signal without what it was to say.
-    let is_lost = code == SI_USER && information[SENDER] == 0;
-    let meant = if signal == WAKES_MAIN { OWN } else { signal_bit(signal) };
-    of(meant).find(|pending| is_lost && pending.is_there()).map(|pending| pending.signal)
+    let signal = information[0] as u32;
+    let lost = information[1] as u32 == SI_USER && information[SENDER] == 0;
+    said || lost && of(signal_bit(signal)).any(Pending::is_there)
 }
 
 /// A value that nobody else sends.
@@ -247,9 +239,33 @@ fn wake_value() -> u64 {
     (&raw const WAITERS).addr() as u64
 }
 
-/// The signal that was to end a wait found the calling thread in none, or in a handler, whose end ends the wait.
-pub fn woken_elsewhere() {
-    unregister(own_place());
+/// The wait of a thread that a handler of the program interrupts.
+pub struct Interrupted {
+    awaited: u64,
+}
+
+/// A handler of the program is about to run in the calling thread. While it does, and if it jumps away, the thread waits for
+/// nothing.
+pub fn interrupt() -> Option<Interrupted> {
+    if !is_awaited() {
+        return None;
+    }
+    let _blocked = Blocked::all();
+    let place = own_place()?;
+    let awaited = place.awaited();
+    place.leave();
+    Some(Interrupted { awaited })
+}
+
+impl Interrupted {
+    /// The handler returns, maybe to a wait that has not begun yet. The calling thread has [`OWN`] blocked until then.
+    pub fn resume(self) {
+        register(self.awaited);
+        // The wait takes it, or it comes behind the wait, and is none.
+        if let Some(pending) = of(self.awaited).find(|pending| pending.is_there()) {
+            wake(sys::thread_id(), pending.signal);
+        }
+    }
 }
 
 /// The calling thread has these unblocked: it [takes](take_one) what is kept of them. They stay here until then, for a signal of the same
@@ -260,7 +276,7 @@ pub fn unblocked(signals: u64) {
         return;
     }
     for pending in of(signals).filter(|pending| pending.is_there()) {
-        wake(sys::thread_id(), pending.signal, pending.signal);
+        wake(sys::thread_id(), pending.signal);
     }
 }
 
@@ -283,16 +299,14 @@ pub fn is_awaited() -> bool {
     WAITERS.iter().any(|waiter| waiter.entry.load(Ordering::Relaxed) != 0)
 }
 
-type Place = Option<&'static Waiter>;
-
 /// The calling thread's place among those who wait.
-fn own_place() -> Place {
+fn own_place() -> Option<&'static Waiter> {
     let own = sys::thread_id();
     WAITERS.iter().find(|place| place.entry.load(Ordering::Relaxed) as u32 == own)
 }
 
-/// Enters the calling thread as one that waits for `awaited`; its place, where there is room.
-fn register(awaited: u64) -> Place {
+/// Enters the calling thread as one that waits for `awaited`, where there is room.
+fn register(awaited: u64) {
     let own = sys::thread_id();
     let process = sys::process_id();
     let entry = awaited << 32 | u64::from(own);
@@ -302,16 +316,17 @@ fn register(awaited: u64) -> Place {
     // A thread may have left its wait by a jump out of a handler, or have been cancelled there.
     if let Some(place) = own_place() {
         place.entry.store(entry, Ordering::SeqCst);
-        return Some(place);
+        return;
     }
-    WAITERS.iter().find(|place| {
+    let _ = WAITERS.iter().find(|place| {
         let other = place.entry.load(Ordering::Relaxed);
         (other == 0 || !sys::is_thread(process, other as u32)) && take(place, other)
-    })
+    });
 }
 
-fn unregister(place: Place) {
-    if let Some(place) = place {
+/// The calling thread waits no more. A handler may have taken its place, and got another.
+fn unregister() {
+    if let Some(place) = own_place() {
         place.leave();
     }
 }
@@ -327,6 +342,8 @@ pub fn wait(
     time: Option<Time>,
     mut wait: impl FnMut(&mut Information, Option<&Time>) -> c_int,
 ) -> c_int {
+    // A fork that nobody told of is noticed, in whose child no other thread is about to wake this one.
+    signals::is_owner();
     let Some([seconds, nanoseconds]) = time else {
         return loop {
             if let Some(result) = wait_once(own, information, |information| wait(information, None)) {
@@ -357,9 +374,9 @@ fn wait_once(
 ) -> Option<c_int> {
     let mut blocked = Blocked::all();
     let before = blocked.0;
-    let place = register(own);
+    register(own);
     if let Some((signal, its_information)) = take(own, &blocked) {
-        unregister(place);
+        unregister();
         *information = its_information;
         return Some(signal as c_int);
     }
@@ -369,7 +386,7 @@ fn wait_once(
     drop(blocked);
     let result = wait(information);
     let blocked = Blocked::all();
-    unregister(place);
+    unregister();
     let came = if result > 0 { signal_bit(result as u32) } else { 0 };
     let kept = take(own & came, &blocked);
     drop(blocked);
@@ -377,7 +394,7 @@ fn wait_once(
     sys::unblock_signals(own & !before);
     if let Some((_, its_information)) = kept {
         *information = its_information;
-    } else if own & came != 0 && wake_for(information).is_some() {
+    } else if own & came != 0 && is_wake(information) {
         return None;
     }
     Some(result)

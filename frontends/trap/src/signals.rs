@@ -485,11 +485,10 @@ unsafe extern "C" fn deliver(signal: c_int, info: *mut c_void, context: *mut Con
     // The signal may have come while a call waited with a mask of its own (`ppoll`, `sigsuspend`), which is in force while the
     // handler runs. A trap under a blocked SIGSYS kills; on return the kernel puts back the mask in the context. A program
     // without rings is spared the call, which a filter of its own may forbid.
-    if calls::rings_exist() || calls::TRAPS.load(Ordering::Relaxed) > 0 || pending::is_awaited() {
-        sys::unblock_signals(OWN);
-    }
+    let unblocks = calls::rings_exist() || calls::TRAPS.load(Ordering::Relaxed) > 0 || pending::is_awaited();
+    let unblocked = if unblocks { OWN } else { 0 };
     // SAFETY: the program installed it for this signal.
-    unsafe { run(action.handler, signal, info, context) };
+    unsafe { run(action.handler, unblocked, signal, info, context) };
 }
 
 /// Whether a signal came inside the engine.
@@ -538,12 +537,16 @@ pub fn let_in(mask: u64) {
     }
 }
 
-/// Calls a handler of the program. What the handler makes of the mask ends with it.
+/// Calls a handler of the program, with these signals unblocked. What the handler makes of the mask ends with it.
 ///
 /// # Safety
 /// `handler` must be one.
-unsafe fn run(handler: usize, signal: c_int, info: *mut c_void, context: *mut Context) {
+unsafe fn run(handler: usize, unblocked: u64, signal: c_int, info: *mut c_void, context: *mut Context) {
     let before = noted();
+    let wait = pending::interrupt();
+    if unblocked != 0 {
+        sys::unblock_signals(unblocked);
+    }
     // SAFETY: the caller's promise.
     let handler: Handler = unsafe { core::mem::transmute(handler) };
     // SAFETY: arguments as the kernel gave them.
@@ -553,6 +556,10 @@ unsafe fn run(handler: usize, signal: c_int, info: *mut c_void, context: *mut Co
     }
     // SAFETY: the kernel's.
     release_kept(unsafe { (*context).signal_mask() });
+    if let Some(wait) = wait {
+        sys::block_signals(OWN);
+        wait.resume();
+    }
 }
 
 /// SIGSEGV and SIGBUS: resumes a guarded copy of the engine, else the program's action.
@@ -600,7 +607,6 @@ enum Sent {
 /// Decides that. What comes later is kept.
 fn sent(
     signal: c_int,
-    is_wake: bool,
     handler: usize,
     information: &pending::Information,
     interrupted: &mut Context,
@@ -611,12 +617,10 @@ fn sent(
         pending::pass_on(number, information);
         return Sent::Over;
     }
-    if is_wake {
-        pending::woken_elsewhere();
-        if is_inside(signal, interrupted) {
-            keep_out(signal, interrupted);
-            return Sent::Over;
-        }
+    let is_wake = pending::is_wake(information);
+    if is_wake && is_inside(signal, interrupted) {
+        keep_out(signal, interrupted);
+        return Sent::Over;
     }
     let is_blocked =
         !is_given_to_us && taken_for_blocked(interrupted.signal_mask()) & signal_bit(number) != 0;
@@ -646,21 +650,17 @@ fn sent(
 ///
 /// # Safety
 /// Called from a signal handler, with its arguments.
-pub unsafe fn obey(mut signal: c_int, mut info: *mut c_void, interrupted: &mut Context) {
+pub unsafe fn obey(signal: c_int, mut info: *mut c_void, interrupted: &mut Context) {
     altstack::give_back(interrupted);
+    let entry = &ENTRIES[signal as usize];
+    let action = entry.load();
     let mut brought;
     // SAFETY: the kernel's.
     let is_sent = unsafe { is_sent(info) };
-    // SAFETY: the kernel's, whose `siginfo_t` is no shorter.
-    let information = is_sent.then(|| unsafe { &*info.cast::<pending::Information>() });
-    let wakes_for = information.and_then(pending::wake_for);
-    if let Some(kept) = wakes_for {
-        signal = kept as c_int;
-    }
-    let entry = &ENTRIES[signal as usize];
-    let action = entry.load();
-    if let Some(information) = information {
-        match sent(signal, wakes_for.is_some(), action.handler, information, interrupted) {
+    if is_sent {
+        // SAFETY: the kernel's, whose `siginfo_t` is no shorter.
+        let information = unsafe { &*info.cast::<pending::Information>() };
+        match sent(signal, action.handler, information, interrupted) {
             Sent::Comes => {}
             Sent::Brings(information) => {
                 brought = information;
@@ -689,5 +689,5 @@ pub unsafe fn obey(mut signal: c_int, mut info: *mut c_void, interrupted: &mut C
     // On return the kernel puts back the mask in the context.
     sys::set_signal_mask(interrupted.signal_mask() | blocked);
     // SAFETY: the program installed it for this signal.
-    unsafe { run(action.handler, signal, info, interrupted) };
+    unsafe { run(action.handler, 0, signal, info, interrupted) };
 }

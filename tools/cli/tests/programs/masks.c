@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/time.h>
+#include <time.h>
 #include <sys/wait.h>
 #include <ucontext.h>
 
@@ -158,6 +159,100 @@ static int sleeps_in(pid_t thread, long number) {
     char *line = fgets(text, sizeof text, file);
     fclose(file);
     return line && *line != 'r' && atol(line) == number;
+}
+
+static volatile int interruptions, may_go_on, ends, taken_count;
+static volatile pid_t waiting;
+
+static void interrupts(int signal) {
+    (void)signal;
+    for (int own = ++interruptions; may_go_on < own;)
+        sched_yield();
+}
+
+static void *waits_through_handlers(void *one) {
+    while (!ends)
+        if (sigwaitinfo(one, 0) > 0)
+            taken_count++;
+    return 0;
+}
+
+static void *waits_once(void *one) {
+    waiting = gettid();
+#ifdef __GLIBC__
+    CHECK(sigwaitinfo(one, 0) == -1 && errno == EINTR);
+#else
+    /* musl's goes on behind a handler. */
+    CHECK(syscall(SYS_rt_sigtimedwait, one, 0, 0, 8) == -1 && errno == EINTR);
+#endif
+    return one;
+}
+
+static void *waits_twice(void *one) {
+    waiting = gettid();
+    for (; taken_count < 2; taken_count++)
+        CHECK(sigwaitinfo(one, 0) == SIGSYS);
+    return one;
+}
+
+/* Until something has happened; it does, unless a wait was forgotten. */
+static void until(volatile int *count, int wanted) {
+    time_t begin = time(0);
+    while (*count < wanted) {
+        CHECK(time(0) < begin + 10);
+        sched_yield();
+    }
+}
+
+static void until_it_waits(void) {
+    time_t begin = time(0);
+    while (!waiting || !sleeps_in(waiting, SYS_rt_sigtimedwait)) {
+        CHECK(time(0) < begin + 10);
+        sched_yield();
+    }
+}
+
+/* A handler that begins at any moment of a wait, in which the signal comes that is waited for. */
+static void handlers_interrupt_a_wait(void) {
+    pthread_t thread, other;
+    sigset_t one;
+    sigemptyset(&one);
+    sigaddset(&one, SIGSYS);
+    CHECK(pthread_sigmask(SIG_BLOCK, &one, 0) == 0);
+    CHECK(signal(SIGUSR2, interrupts) != SIG_ERR);
+    CHECK(pthread_create(&thread, 0, waits_through_handlers, &one) == 0);
+    for (int round = 1; round <= 600; round++) {
+        CHECK(kill(getpid(), SIGSYS) == 0);
+        until(&taken_count, 2 * round - 1);
+        for (volatile int pause = 0; pause < round % 300 * 10; pause++)
+            ;
+        CHECK(pthread_kill(thread, SIGUSR2) == 0);
+        until(&interruptions, round);
+        CHECK(kill(getpid(), SIGSYS) == 0);
+        may_go_on = round;
+        until(&taken_count, 2 * round);
+    }
+    ends = 1;
+    CHECK(kill(getpid(), SIGSYS) == 0 && pthread_join(thread, 0) == 0);
+    printf("what comes in a handler ends the wait\n");
+    /* The wait of another thread, which began meanwhile, goes on when the interrupted one ends. */
+    taken_count = 0;
+    CHECK(pthread_create(&thread, 0, waits_once, &one) == 0);
+    until_it_waits();
+    CHECK(pthread_kill(thread, SIGUSR2) == 0);
+    until(&interruptions, 601);
+    CHECK(kill(getpid(), SIGSYS) == 0);
+    waiting = 0;
+    CHECK(pthread_create(&other, 0, waits_twice, &one) == 0);
+    until(&taken_count, 1);
+    until_it_waits();
+    may_go_on = 601;
+    CHECK(pthread_join(thread, 0) == 0);
+    CHECK(kill(getpid(), SIGSYS) == 0);
+    until(&taken_count, 2);
+    CHECK(pthread_join(other, 0) == 0);
+    CHECK(pthread_sigmask(SIG_UNBLOCK, &one, 0) == 0);
+    printf("a wait of another thread is left alone\n");
 }
 
 static struct waiter {
@@ -362,6 +457,7 @@ int main(void) {
     in_a_handler();
     a_thread_waits();
     a_thread_waits_and_calls();
+    handlers_interrupt_a_wait();
     struct timespec long_time = {.tv_sec = 1000};
     threads_wait_for((int[]){SIGSYS, SIGSYS, SIGSYS}, 0);
     threads_wait_for((int[]){SIGSYS, SIGSYS, SIGSYS}, &long_time);
