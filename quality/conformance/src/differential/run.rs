@@ -414,7 +414,8 @@ impl Run<'_> {
     fn compare_taken(&mut self) -> Outcome {
         let (user, kernel) = (std::mem::take(&mut self.user.taken), std::mem::take(&mut self.kernel.taken));
         for (side, cqes) in [(&mut self.user, &user), (&mut self.kernel, &kernel)] {
-            for cqe in cqes.iter().filter(|cqe| cqe.res >= 0) {
+            // A program may give notifications a user_data of their own, which may be that of another request.
+            for cqe in cqes.iter().filter(|cqe| cqe.res >= 0 && !compare::is_notification(cqe)) {
                 if self.program.sqe(cqe.user_data).is_some_and(returns_fd)
                     && let Some(before) = side.returned.insert(cqe.user_data, cqe.res)
                 {
