@@ -190,5 +190,5 @@ sanitize-suite: toolchain ## liburing's suite over the preload library, under bo
 check-aarch64: ## build the engine for aarch64 and run its tests in qemu-user (installs cross packages)
 	scripts/check-aarch64
 
-test-aarch64: ## every front end's tests on aarch64, in a machine that qemu emulates (some hours): make test-aarch64 [TESTS='cli/*'] [FLAVOUR=arm64-16k]
+test-aarch64: ## every front end's tests on aarch64, in a machine that qemu emulates (an hour or two): make test-aarch64 [TESTS='cli/*'] [FLAVOUR=arm64-16k]
 	scripts/test-aarch64 $(if $(FLAVOUR),--kernel $(FLAVOUR)) $(patsubst %,'%',$(TESTS))

@@ -67,17 +67,26 @@ fn slots() -> impl Iterator<Item = &'static Slot> {
     core::iter::successors(Some(&SLOTS), |slots| slots.more()).flat_map(|slots| &slots.slots)
 }
 
-/// The thread block, at the top of the stack.
+/// The thread block, at the top of the stack. On some machines thread-local storage begins two words above its beginning.
 #[repr(C, align(64))]
 struct Block {
     /// The x86-64 ABI wants the block's own address here.
     itself: *mut Block,
+    /// Zeros where a C library would keep its own (stack protector and the like).
+    rest: [usize; 63],
+}
+
+/// What a new thread starts from, which it takes from its stack, and what it is to do.
+#[repr(C)]
+struct Start {
+    run: extern "C" fn(*const Start) -> !,
+    itself: *const Start,
     entry: extern "C" fn(*mut c_void),
     argument: *mut c_void,
     name: &'static CStr,
-    /// Zeros where a C library would keep its own (stack protector and the like).
-    rest: [usize; 64],
 }
+
+const _: () = assert!(size_of::<Start>() <= 64);
 
 /// The child of a fork has none of the parent's threads.
 pub fn forked() {
@@ -160,31 +169,28 @@ fn start(
         return Err(EAGAIN as i32);
     }
     // SAFETY: the top of a stack that is ours and that no thread uses.
-    unsafe { block.write(Block { itself: block, entry, argument, name, rest: [0; 64] }) };
-    // Below the storage, the two words that the new thread starts from.
-    let words = ((block as usize - below - 64) & !63) as *mut usize;
+    unsafe { block.write(Block { itself: block, rest: [0; 63] }) };
+    // Below the storage.
+    let place = ((block as usize - below - 64) & !63) as *mut Start;
     // SAFETY: as above.
-    unsafe {
-        words.write(run as *const () as usize);
-        words.add(1).write(block as usize);
-    }
+    unsafe { place.write(Start { run, itself: place, entry, argument, name }) };
     // The new thread inherits the mask: it never sees a signal of the program's.
     let mask = sys::set_signal_mask(sys::OF_OWN_THREADS);
     // SAFETY: the stack is prepared as `anyring_runtime_clone` wants it, the word to clear is static.
     let result = unsafe {
-        arch::anyring_runtime_clone(sys::THREAD as usize, words, slot.thread_id.as_ptr(), block.cast())
+        arch::anyring_runtime_clone(sys::THREAD as usize, place.cast(), slot.thread_id.as_ptr(), block.cast())
     };
     sys::set_signal_mask(mask);
     if result < 0 { Err(-result as i32) } else { Ok(()) }
 }
 
 /// The first frame of a thread.
-extern "C" fn run(block: *mut Block) -> ! {
-    // SAFETY: `start` wrote it and gave it to this thread.
-    let block = unsafe { &*block };
+extern "C" fn run(start: *const Start) -> ! {
+    // SAFETY: what `spawn` wrote and gave to this thread, whose stack lies below.
+    let Start { entry, argument, name, .. } = unsafe { start.read() };
     // SAFETY: the name ends with zero.
-    unsafe { sys::prctl(PR_SET_NAME, block.name.as_ptr() as usize) };
-    (block.entry)(block.argument);
+    unsafe { sys::prctl(PR_SET_NAME, name.as_ptr() as usize) };
+    entry(argument);
     sys::exit_thread()
 }
 
@@ -202,13 +208,17 @@ mod tests {
         // Its own thread block lies on its own stack.
         let here = (&raw const own).addr();
         assert!(own > here && own - here < STACK_BYTES);
+        // Storage on either side of it is zero, but for the word that is its own address.
+        // SAFETY: the storage that was asked for.
+        let storage = |offset| unsafe { ((own as *const usize).byte_offset(offset)).read() };
+        assert!((-64..64).step_by(8).all(|offset| offset == 0 || storage(offset) == 0));
         RUNS.fetch_add(argument.addr(), Ordering::Relaxed);
     }
 
     #[test]
     fn threads_run_and_their_stacks_are_reused() {
         for _ in 0..300 {
-            spawn(c"iou-wrk-test", count, core::ptr::without_provenance_mut(2), -64..0).unwrap();
+            spawn(c"iou-wrk-test", count, core::ptr::without_provenance_mut(2), -64..64).unwrap();
             while slots().any(|slot| slot.thread_id.load(Ordering::Acquire) != 0) {
                 std::thread::yield_now();
             }
