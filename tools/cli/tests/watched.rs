@@ -398,12 +398,16 @@ fn comes_to_another_ring(way: &str, result: i32) {
             Body::Submitted(submitted) => Some((told.ring, submitted.sqe[4], told.attachments)),
             _ => None,
         });
-        assert_eq!(submitted.collect::<Vec<_>>(), [(2, 2, 0)]);
+        let submitted: Vec<_> = submitted.collect();
+        // Where the thread that looks at rings has noticed before the call, all is as for any other ring.
+        let was_noticed = submitted == [(2, 2, 1)];
+        assert!(was_noticed || submitted == [(2, 2, 0)], "{submitted:?}");
         let completed = told.iter().filter_map(|told| match &told.body {
             Body::Completed(completed) => Some((told.ring, completed.user_data, completed.marks & FOUND)),
             _ => None,
         });
-        assert_eq!(completed.collect::<Vec<_>>(), [(2, 2, FOUND)]);
+        let completed: Vec<_> = completed.collect();
+        assert!(completed == [(2, 2, FOUND)] || was_noticed && completed == [(2, 2, 0)], "{completed:?}");
         assert_eq!(came_to(&told), [2]);
     }
 }

@@ -22,7 +22,7 @@ int dl_iterate_phdr(callback one, void *argument) {
     return 0;
 }
 
-__attribute__((used)) static void room(void) { __asm__ volatile(".skip 20000, 0x90"); }
+__attribute__((used)) static void room(void) { __asm__ volatile(".skip 5 * 65536, 0x90"); }
 
 int main(void) {
     printf("guards: %d\n", guards());
@@ -38,10 +38,10 @@ static int result = -1;
 __attribute__((constructor)) static void begin(void) {
     /* The program's entry is at the end of its code or at the beginning, and `room` in the middle. */
     const ElfW(Phdr) *all = (const ElfW(Phdr) *)getauxval(AT_PHDR);
-    size_t base = (size_t)all - all[0].p_vaddr;
+    size_t base = (size_t)all - all[0].p_vaddr, page = getauxval(AT_PAGESZ);
     for (size_t i = 0; i < getauxval(AT_PHNUM); i++)
         if (all[i].p_type == PT_LOAD && all[i].p_flags & PF_X)
-            result = mprotect((char *)((base + all[i].p_vaddr) & ~4095ul) + 8192, 4096, PROT_NONE);
+            result = mprotect((char *)((base + all[i].p_vaddr) & -page) + 2 * page, page, PROT_NONE);
 }
 
 int guards(void) { return result; }
