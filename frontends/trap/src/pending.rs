@@ -15,7 +15,7 @@
 //! late, when another thread has taken what there was, and is none of the program's.
 //!
 //! For the same reason a wake must not find its thread about to trap: that call would return its own number. A thread that ends its
-//! wait, or interrupts it for a handler of the program, goes on when nobody is about to wake it ([`Waiter::leave`]). Only the main
+//! wait, or interrupts it for a handler of the program, goes on when nobody is about to wake it (`Waiter::leave`). Only the main
 //! thread may be woken by `pass_on` in that very moment.
 //!
 //! Not seen by `sigsuspend`, `ppoll` and their kin, whose masks unblock for a while, and not by `signalfd`.
