@@ -67,6 +67,8 @@ pub struct Count<'a> {
     failed: AtomicBool,
     /// Which one the present argument is on.
     device: AtomicU64,
+    /// A directory of the present argument could not be read.
+    unread: AtomicBool,
     total: Mutex<Amount>,
     mask: u32,
 }
@@ -89,6 +91,7 @@ impl<'a> Count<'a> {
             output,
             failed: AtomicBool::new(false),
             device: AtomicU64::new(0),
+            unread: AtomicBool::new(false),
             total: Mutex::default(),
             mask: settings.mask(),
         }
@@ -115,6 +118,7 @@ impl<'a> Count<'a> {
     pub fn begins(&self, status: &Statx, kind: Kind) -> bool {
         // Relaxed: the walk that reads it begins later.
         self.device.store(identity(status).0, Ordering::Relaxed);
+        self.unread.store(false, Ordering::Relaxed);
         self.is_new(status, kind)
     }
 
@@ -152,6 +156,19 @@ impl<'a> Count<'a> {
         !remembered || self.seen.insert(identity(status))
     }
 
+    /// What a directory is called when it is left. Where all links are followed, an argument that has nothing in it loses the slash at
+    /// its end, as in GNU du.
+    fn name<'e>(&self, entry: &'e Entry<'_>) -> &'e [u8] {
+        let path = entry.path();
+        let is_empty = || entry.counters().is_none_or(|[.., entries]| entries.load(Ordering::Relaxed) == 0);
+        let loses_slash = entry.depth() == 0
+            && self.settings.follow == Follow::Always
+            && path.len() > 1
+            && !self.unread.load(Ordering::Relaxed)
+            && is_empty();
+        if loses_slash { path.strip_suffix(b"/").unwrap_or(path) } else { path }
+    }
+
     /// Adds to what is counted for a directory.
     fn charge(&self, counters: &Counters, amount: &Amount) {
         let [bytes, inodes, time, _] = counters;
@@ -179,6 +196,11 @@ impl Visitor for Count<'_> {
     fn visit(&self, total: &mut Amount, entry: &Entry<'_>) -> Step {
         // The argument itself was looked at before.
         let below = entry.depth() > 0;
+        if entry.depth() == 1 && self.settings.follow == Follow::Always {
+            let [.., entries] = entry.directory_counters();
+            // Relaxed: the walk leaves a directory behind all that is in it.
+            entries.fetch_add(1, Ordering::Relaxed);
+        }
         let exclude = &self.settings.exclude;
         // A path takes time.
         if below && !exclude.is_empty() && exclude.fits(entry.path()) {
@@ -222,7 +244,7 @@ impl Visitor for Count<'_> {
             self.charge(entry.directory_counters(), &whole);
         }
         let shown = u64::from(entry.depth()) <= self.settings.max_depth;
-        if shown && !self.output.say(&whole, entry.path()) { Step::Quit } else { Step::Skip }
+        if shown && !self.output.say(&whole, self.name(entry)) { Step::Quit } else { Step::Skip }
     }
 
     fn failed(&self, _: &mut Amount, failure: &Failure) {
@@ -230,7 +252,10 @@ impl Visitor for Count<'_> {
             // A link to a directory above: that is counted already.
             What::Loop(_) => {}
             What::Attributes => self.fails("cannot access", failure.path(), failure.error()),
-            What::Open | What::Read => self.fails("cannot read directory", failure.path(), failure.error()),
+            What::Open | What::Read => {
+                self.unread.store(true, Ordering::Relaxed);
+                self.fails("cannot read directory", failure.path(), failure.error());
+            }
         }
     }
 

@@ -335,6 +335,11 @@ fn links_are_followed() {
             same(way, place.path(), &arguments(words), &[]);
         }
     }
+    // An argument with nothing in it loses its slash.
+    std::fs::create_dir(place.path().join("empty")).unwrap();
+    for words in [&["-L", "empty/"][..], &["-D", "empty/"], &["-L", "u/"], &["-L", "--exclude=file", "u/"]] {
+        same(Way::User, place.path(), &arguments(words), &[]);
+    }
     symlink("nowhere", place.path().join("t/gone")).unwrap();
     for words in [&["-Ls", "t"][..], &["-D", "t/gone"], &["t/gone"]] {
         same(Way::User, place.path(), &arguments(words), &[]);
