@@ -41,7 +41,7 @@ guest_boot() {
     arm64) qemu=(qemu-system-aarch64 -M virt -cpu max,pauth-impdef=on) console=ttyAMA0 ;;
     esac
     shift 4
-    # What is at another address is translated anew: each program has its own time after time (norandmaps).
+    # The emulator translates code anew at each new address. With norandmaps, a program has the same addresses each time.
     # The emulator breaks newer kernels now and then (in their patching of their own code): such a machine says nothing
     # of the program.
     local try told=$initrd.console

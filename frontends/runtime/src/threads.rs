@@ -67,7 +67,8 @@ fn slots() -> impl Iterator<Item = &'static Slot> {
     core::iter::successors(Some(&SLOTS), |slots| slots.more()).flat_map(|slots| &slots.slots)
 }
 
-/// The thread block, at the top of the stack. On some machines thread-local storage begins two words above its beginning.
+/// The thread block, at the top of the stack. It has zeros but for its own address: on Arm, thread-local storage begins
+/// two words above its beginning.
 #[repr(C, align(64))]
 struct Block {
     /// The x86-64 ABI wants the block's own address here.
@@ -76,8 +77,8 @@ struct Block {
     rest: [usize; 63],
 }
 
-/// What a new thread starts from, which it takes from its stack, and what it is to do.
-#[repr(C)]
+/// Where a new thread's stack begins: `anyring_runtime_clone` takes the first two words, and calls the one with the other.
+#[repr(C, align(64))]
 struct Start {
     run: extern "C" fn(*const Start) -> !,
     itself: *const Start,
@@ -85,8 +86,6 @@ struct Start {
     argument: *mut c_void,
     name: &'static CStr,
 }
-
-const _: () = assert!(size_of::<Start>() <= 64);
 
 /// The child of a fork has none of the parent's threads.
 pub fn forked() {
@@ -161,7 +160,7 @@ fn start(
     // and which nobody writes to.
     let above = usize::try_from(storage.end).unwrap_or(0);
     let below = usize::try_from(-storage.start).unwrap_or(0);
-    let room = size_of::<Block>().max(above) + below + 2 * size_of::<usize>();
+    let room = size_of::<Block>().max(above) + below + size_of::<Start>();
     let top = stack(slot)? + page_bytes() + STACK_BYTES;
     let block = (top - size_of::<Block>().max(above)) as *mut Block;
     let block = (block.addr() & !(align_of::<Block>() - 1)) as *mut Block;
@@ -171,7 +170,8 @@ fn start(
     // SAFETY: the top of a stack that is ours and that no thread uses.
     unsafe { block.write(Block { itself: block, rest: [0; 63] }) };
     // Below the storage.
-    let place = ((block as usize - below - 64) & !63) as *mut Start;
+    let place = block as usize - below - size_of::<Start>();
+    let place = (place & !(align_of::<Start>() - 1)) as *mut Start;
     // SAFETY: as above.
     unsafe { place.write(Start { run, itself: place, entry, argument, name }) };
     // The new thread inherits the mask: it never sees a signal of the program's.
@@ -186,7 +186,7 @@ fn start(
 
 /// The first frame of a thread.
 extern "C" fn run(start: *const Start) -> ! {
-    // SAFETY: what `spawn` wrote and gave to this thread, whose stack lies below.
+    // SAFETY: what `start` wrote and gave to this thread, whose stack lies below.
     let Start { entry, argument, name, .. } = unsafe { start.read() };
     // SAFETY: the name ends with zero.
     unsafe { sys::prctl(PR_SET_NAME, name.as_ptr() as usize) };

@@ -20,6 +20,7 @@
 //!
 //! Not seen by `sigsuspend`, `ppoll` and their kin, whose masks unblock for a while, and not by `signalfd`.
 
+use crate::fork;
 use crate::signals::{self, OWN};
 use anyring_runtime::arch::syscall;
 use anyring_runtime::sys::{self, signal_bit};
@@ -342,8 +343,8 @@ pub fn wait(
     time: Option<Time>,
     mut wait: impl FnMut(&mut Information, Option<&Time>) -> c_int,
 ) -> c_int {
-    // A fork that nobody told of is noticed, in whose child no other thread is about to wake this one.
-    signals::is_owner();
+    // In the child of a fork that nobody told of, no other thread is about to wake this one.
+    fork::notice();
     let Some([seconds, nanoseconds]) = time else {
         return loop {
             if let Some(result) = wait_once(own, information, |information| wait(information, None)) {
