@@ -67,8 +67,8 @@ pub struct Count<'a> {
     failed: AtomicBool,
     /// Which one the present argument is on.
     device: AtomicU64,
-    /// A directory of the present argument could not be read.
-    unread: AtomicBool,
+    /// Something is in the present argument, or a directory of it could not be read.
+    filled: AtomicBool,
     total: Mutex<Amount>,
     mask: u32,
 }
@@ -91,7 +91,7 @@ impl<'a> Count<'a> {
             output,
             failed: AtomicBool::new(false),
             device: AtomicU64::new(0),
-            unread: AtomicBool::new(false),
+            filled: AtomicBool::new(false),
             total: Mutex::default(),
             mask: settings.mask(),
         }
@@ -118,7 +118,7 @@ impl<'a> Count<'a> {
     pub fn begins(&self, status: &Statx, kind: Kind) -> bool {
         // Relaxed: the walk that reads it begins later.
         self.device.store(identity(status).0, Ordering::Relaxed);
-        self.unread.store(false, Ordering::Relaxed);
+        self.filled.store(false, Ordering::Relaxed);
         self.is_new(status, kind)
     }
 
@@ -160,13 +160,18 @@ impl<'a> Count<'a> {
     /// its end, as in GNU du.
     fn name<'e>(&self, entry: &'e Entry<'_>) -> &'e [u8] {
         let path = entry.path();
-        let is_empty = || entry.counters().is_none_or(|[.., entries]| entries.load(Ordering::Relaxed) == 0);
+        // Relaxed: the walk leaves a directory behind all that is in it.
         let loses_slash = entry.depth() == 0
             && self.settings.follow == Follow::Always
             && path.len() > 1
-            && !self.unread.load(Ordering::Relaxed)
-            && is_empty();
+            && !self.filled.load(Ordering::Relaxed);
         if loses_slash { path.strip_suffix(b"/").unwrap_or(path) } else { path }
+    }
+
+    /// Is what has this path not to be counted?
+    fn leaves_out<'p>(&self, path: impl FnOnce() -> &'p [u8]) -> bool {
+        let exclude = &self.settings.exclude;
+        !exclude.is_empty() && exclude.fits(path())
     }
 
     /// Adds to what is counted for a directory.
@@ -197,13 +202,10 @@ impl Visitor for Count<'_> {
         // The argument itself was looked at before.
         let below = entry.depth() > 0;
         if entry.depth() == 1 && self.settings.follow == Follow::Always {
-            let [.., entries] = entry.directory_counters();
-            // Relaxed: the walk leaves a directory behind all that is in it.
-            entries.fetch_add(1, Ordering::Relaxed);
+            self.filled.store(true, Ordering::Relaxed);
         }
-        let exclude = &self.settings.exclude;
         // A path takes time.
-        if below && !exclude.is_empty() && exclude.fits(entry.path()) {
+        if below && self.leaves_out(|| entry.path()) {
             return Step::Skip;
         }
         let status = match self.mask {
@@ -248,14 +250,14 @@ impl Visitor for Count<'_> {
     }
 
     fn failed(&self, _: &mut Amount, failure: &Failure) {
+        self.filled.store(true, Ordering::Relaxed);
         match failure.what() {
             // A link to a directory above: that is counted already.
             What::Loop(_) => {}
+            // The walk looks at what a link leads to before it shows the link.
+            What::Attributes if failure.depth() > 0 && self.leaves_out(|| failure.path()) => {}
             What::Attributes => self.fails("cannot access", failure.path(), failure.error()),
-            What::Open | What::Read => {
-                self.unread.store(true, Ordering::Relaxed);
-                self.fails("cannot read directory", failure.path(), failure.error());
-            }
+            What::Open | What::Read => self.fails("cannot read directory", failure.path(), failure.error()),
         }
     }
 

@@ -12,6 +12,7 @@ use std::process::{Command, Output};
 
 use anyring_conformance::deny::deny_io_uring;
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 use tempfile::TempDir;
 
 /// Where sizes of files do not change once they are written.
@@ -243,8 +244,17 @@ const ENVIRONMENTS: &[&[(&str, &str)]] = &[
     &[("DU_BLOCK_SIZE", "nonsense")],
 ];
 
+/// The same cases each time, or as many random ones as ANYRING_DU_CASES says.
+fn config() -> ProptestConfig {
+    let cases = std::env::var("ANYRING_DU_CASES").ok().map(|cases| cases.parse().expect("a number of cases"));
+    let rng_seed = if cases.is_some() { RngSeed::Random } else { RngSeed::Fixed(0) };
+    let config =
+        ProptestConfig { max_shrink_iters: 100, failure_persistence: None, ..ProptestConfig::default() };
+    ProptestConfig { cases: cases.unwrap_or(200), rng_seed, ..config }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, max_shrink_iters: 100, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(config())]
 
     #[test]
     fn random_trees_with_random_options(
@@ -339,6 +349,20 @@ fn links_are_followed() {
     std::fs::create_dir(place.path().join("empty")).unwrap();
     for words in [&["-L", "empty/"][..], &["-D", "empty/"], &["-L", "u/"], &["-L", "--exclude=file", "u/"]] {
         same(Way::User, place.path(), &arguments(words), &[]);
+    }
+    // A link that leads nowhere is something, and no failure where it is left out.
+    for (name, to) in [("loop", "loop"), ("gone", "nowhere"), ("self", ".")] {
+        let directory = place.path().join(name);
+        std::fs::create_dir(&directory).unwrap();
+        symlink(to, directory.join(name)).unwrap();
+        let argument = format!("{name}/");
+        for words in
+            [&["-L", &argument][..], &["-L", "--exclude=*/*", &argument], &["-L", "--exclude", name, name]]
+        {
+            for way in WAYS {
+                same(way, place.path(), &arguments(words), &[]);
+            }
+        }
     }
     symlink("nowhere", place.path().join("t/gone")).unwrap();
     for words in [&["-Ls", "t"][..], &["-D", "t/gone"], &["t/gone"]] {
