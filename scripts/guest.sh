@@ -14,7 +14,15 @@ busybox mount -t proc proc /proc
 # As elsewhere: the kernel mounts its first root so that each look into a directory is noted in it.
 busybox mount -o remount,relatime /
 busybox mount -t devtmpfs dev /dev
+# A directory that ROOT has in /tmp, such as a checkout that lies there, is seen there.
+busybox mv /tmp /carried
+busybox mkdir /tmp
 busybox mount -t tmpfs tmpfs /tmp
+for carried in /carried/*; do
+    [ -d "$carried" ] || continue
+    busybox mkdir "/tmp/${carried##*/}"
+    busybox mount --bind "$carried" "/tmp/${carried##*/}"
+done
 busybox mkdir /dev/shm
 busybox mount -t tmpfs tmpfs /dev/shm
 busybox mkdir /dev/pts
