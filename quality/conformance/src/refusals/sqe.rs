@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyring_engine::abi::Sqe;
+use linux_raw_sys::general::{O_DIRECT, O_DIRECTORY, O_LARGEFILE, O_NOFOLLOW};
 use linux_raw_sys::io_uring::io_uring_op as Op;
 use linux_raw_sys::io_uring::*;
 
@@ -30,7 +31,7 @@ pub fn ask(engine: Engine, limit: Duration, answers: &mut Answers) {
         };
         field("flags", 8, |sqe, bit| sqe.flags |= 1 << bit);
         field("ioprio", 16, |sqe, bit| sqe.ioprio |= 1 << bit);
-        field("op_flags", 32, |sqe, bit| sqe.op_flags |= 1 << bit);
+        field("op_flags", 32, |sqe, bit| sqe.op_flags |= op_flag(sqe.opcode, bit));
         field("len", 8, |sqe, bit| sqe.len |= 1 << bit);
         // A descriptor of SPLICE and TEE: another might be one that is open.
         if ![Op::IORING_OP_SPLICE as u8, Op::IORING_OP_TEE as u8].contains(&code) {
@@ -45,6 +46,18 @@ pub fn ask(engine: Engine, limit: Duration, answers: &mut Answers) {
         field("fd -1", 1, |sqe, _| sqe.fd = -1);
     }
     let _ = std::fs::remove_dir_all(directory);
+}
+
+/// A flag of an operation by the number of its bit, as x86-64 numbers them: four flags of open(2) have other bits elsewhere.
+fn op_flag(opcode: u8, bit: u32) -> u32 {
+    let of_open = [Op::IORING_OP_OPENAT as u8, Op::IORING_OP_PIPE as u8].contains(&opcode);
+    match bit {
+        14 if of_open => O_DIRECT,
+        15 if of_open => O_LARGEFILE,
+        16 if of_open => O_DIRECTORY,
+        17 if of_open => O_NOFOLLOW,
+        _ => 1 << bit,
+    }
 }
 
 fn scratch() -> PathBuf {
