@@ -80,7 +80,7 @@ pub fn check_range(address: u64, length: u64) -> Result<(), Errno> {
 /// Are there addresses beyond the usual ones? Nobody asks but for such an address.
 #[cold]
 fn has_far_memory() -> bool {
-    os::reaches(END as usize + 4096)
+    os::may_be_memory(END as usize + 4096)
 }
 
 /// `struct iovec`.
