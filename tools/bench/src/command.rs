@@ -201,7 +201,9 @@ fn compare(arguments: &Arguments, invocation: &Invocation) -> Result<()> {
     let mut results = Results { machine, command: command_line(invocation), benchmarks: Vec::new() };
     for benchmark in &mut chosen {
         let outcome = measure(benchmark.as_mut(), &context, &plan)?;
-        if !arguments.json {
+        if arguments.json {
+            outcome.failed.iter().for_each(|failed| crate::say_error!("{failed}"));
+        } else {
             report::table::print(&outcome);
         }
         results.benchmarks.push(outcome);

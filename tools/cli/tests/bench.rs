@@ -37,6 +37,25 @@ fn well_formed(svg: &str) -> bool {
 }
 
 #[test]
+fn what_failed_is_named_beside_json() {
+    let own = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-fails-{}", std::process::id()));
+    std::fs::create_dir_all(&own).unwrap();
+    std::os::unix::fs::symlink("/bin/false", own.join("find")).unwrap();
+    let output = Command::new(anyring())
+        .args(["bench", "--quick", "--rounds", "1", "--window-ms", "5", "--entries", "50", "--json"])
+        .args(["--side", "find", "find"])
+        .env("PATH", &own)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("FAILED: find, wide tree, hot: "), "{said}");
+    let results: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(results["benchmarks"][0]["failed"][0]["side"], "find");
+    std::fs::remove_dir_all(own).unwrap();
+}
+
+#[test]
 fn every_side_is_measured_or_says_why_not() {
     let own = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-{}", std::process::id()));
     let (charts, pages) = (own.join("charts"), own.join("pages"));

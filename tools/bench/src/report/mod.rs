@@ -9,6 +9,7 @@ pub mod table;
 pub mod verdict;
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -79,6 +80,12 @@ pub struct Failed {
     pub case: String,
     /// How.
     pub how: String,
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FAILED: {}, {}: {}", self.side, self.case, self.how)
+    }
 }
 
 /// One thing measured on all sides.

@@ -64,7 +64,7 @@ pub fn print(outcome: &Outcome) {
         crate::say!("not measured: {}: {}", skipped.side, skipped.reason);
     }
     for failed in &outcome.failed {
-        crate::say!("FAILED: {}, {}: {}", failed.side, failed.case, failed.how);
+        crate::say!("{failed}");
     }
     let mut lines = lines(outcome);
     let titles = titles(outcome);
