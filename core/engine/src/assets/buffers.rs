@@ -6,13 +6,11 @@ use alloc::vec::Vec;
 
 use crate::abi::Errno;
 use crate::assets::table::{NodeIndex, Table};
-use crate::os::pages;
 use crate::os::user::IoVector;
+use crate::os::{self, pages};
 
 /// How many a ring may have.
 pub const MAX_BUFFERS: u32 = 1 << 14;
-/// The most bytes that one transfer from or to one moves (`MAX_RW_COUNT`).
-const MAX_TRANSFER: u64 = 0x7fff_f000;
 
 /// A ring's registered buffers.
 #[derive(Default)]
@@ -59,7 +57,7 @@ impl BufferTable {
         let end = address.checked_add(length).ok_or(Errno::EFAULT)?;
         // The buffer's end cannot overflow: its registration saw to it.
         let inside = address >= buffer.base && end <= buffer.base + buffer.length;
-        if inside && length <= MAX_TRANSFER { Ok(node) } else { Err(Errno::EFAULT) }
+        if inside && length <= os::max_transfer() as u64 { Ok(node) } else { Err(Errno::EFAULT) }
     }
 
     /// In a child after `fork`.

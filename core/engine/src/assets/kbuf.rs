@@ -20,9 +20,6 @@ use crate::abi::layout::PBUF_OFFSET;
 use crate::os::user::{self, IoVector};
 use crate::os::{self, Fd, pages};
 
-/// What one system call transfers at most (`MAX_RW_COUNT`).
-pub const MAX_TRANSFER: usize = 0x7fff_f000;
-
 /// Buffers of one bundle.
 const MOST_BUNDLED: u16 = 256;
 
@@ -281,7 +278,7 @@ impl BufferGroups {
         };
         let whole = buffer.length as usize;
         let length = if wanted == 0 { whole } else { wanted.min(whole) };
-        let span = Span { address: buffer.address, length: length.min(MAX_TRANSFER) };
+        let span = Span { address: buffer.address, length: length.min(os::max_transfer()) };
         Ok((Selected { group, id: buffer.id, state }, span))
     }
 
@@ -298,7 +295,7 @@ impl BufferGroups {
         };
         let buffers = ring.bundle()?;
         let first = buffers.first().ok_or(Errno::ENOBUFS)?;
-        let mut left = if wanted == 0 { MAX_TRANSFER } else { wanted.min(MAX_TRANSFER) } as u64;
+        let mut left = if wanted == 0 { os::max_transfer() } else { wanted.min(os::max_transfer()) } as u64;
         let mut vectors = Vec::new();
         for buffer in &buffers {
             let length = left.min(u64::from(buffer.length));
@@ -455,7 +452,7 @@ impl BufferGroups {
             return Err(Errno::EOVERFLOW);
         }
         list.try_reserve(count).map_err(|_| Errno::ENOMEM)?;
-        let length = provision.length.min(MAX_TRANSFER as u32);
+        let length = provision.length.min(os::max_transfer() as u32);
         list.extend((0..count as u64).map(|index| Buffer {
             address: provision.address.wrapping_add(index * u64::from(provision.length)),
             length,

@@ -16,7 +16,7 @@ use crate::abi::{Errno, RWF_ATOMIC, RWF_DONTCACHE, RWF_NOAPPEND, RWF_NOSIGNAL, S
 use crate::assets::kinds::{self, Kind};
 use crate::assets::table::NodeIndex;
 use crate::os::user::{self, IoVector};
-use crate::os::{self, Fd, host};
+use crate::os::{self, Fd, host, pages};
 use crate::process::nonblocking;
 use crate::request::chaos;
 use crate::request::data::OpData;
@@ -27,18 +27,14 @@ use crate::ring::drive::readiness::SocketKind;
 use crate::ring::{Core, registry};
 use crate::work::Work;
 
-/// What one call transfers at most; the kernel's `MAX_RW_COUNT`.
-const MAX_COUNT: usize = 0x7fff_f000;
 const MAX_VECTORS: u32 = 1024;
-/// As much as the kernel allocates in one piece.
-const MAX_ALLOCATION: usize = 4 << 20;
 /// Files on it know no non-blocking attempts; those of other file systems do, or the file tells.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// Flags that change nothing in how an attempt is made.
 const PLAIN_FLAGS: u32 = RWF_DSYNC | RWF_SYNC | RWF_APPEND | RWF_NOAPPEND | RWF_NOSIGNAL;
 const KNOWN_FLAGS: u32 = PLAIN_FLAGS | RWF_HIPRI | RWF_NOWAIT | RWF_ATOMIC | RWF_DONTCACHE;
 /// Beyond it, a transfer may end behind the last offset there can be.
-pub const LAST_SAFE_OFFSET: u64 = i64::MAX as u64 - MAX_COUNT as u64;
+pub const LAST_SAFE_OFFSET: u64 = (i64::MAX - i32::MAX as i64) as u64;
 /// The offset that means the file's own position.
 pub const POSITION: u64 = u64::MAX;
 
@@ -161,7 +157,7 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
         return Ok(());
     }
     user::check_range(sqe.addr, u64::from(sqe.len))?;
-    sqe.len = sqe.len.min(MAX_COUNT as u32);
+    sqe.len = sqe.len.min(os::max_transfer() as u32);
     Ok(())
 }
 
@@ -211,7 +207,7 @@ fn import_vectors(core: &mut Core, id: RequestId, fixed: bool) -> Result<(), Err
     if sqe.len == 1 {
         // A vector of one is a plain transfer.
         let vector: IoVector = user::read(sqe.addr)?;
-        let length = check_vector(vector, MAX_COUNT as u64, fixed)?;
+        let length = check_vector(vector, os::max_transfer() as u64, fixed)?;
         sqe.addr = vector.base;
         sqe.len = length as u32;
         return Ok(());
@@ -220,7 +216,7 @@ fn import_vectors(core: &mut Core, id: RequestId, fixed: bool) -> Result<(), Err
         return Err(Errno::EINVAL);
     }
     let mut vectors = user::read_many::<IoVector>(sqe.addr, sqe.len as usize)?;
-    let mut room = MAX_COUNT as u64;
+    let mut room = os::max_transfer() as u64;
     for vector in &mut vectors {
         vector.length = check_vector(*vector, room, fixed)?;
         room -= vector.length;
@@ -231,7 +227,7 @@ fn import_vectors(core: &mut Core, id: RequestId, fixed: bool) -> Result<(), Err
 
 fn prep_vectored_fixed(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     prep_any(core, id)?;
-    if core[id].sqe.len as usize > MAX_ALLOCATION / size_of::<IoVector>() {
+    if core[id].sqe.len as usize > pages::max_allocation() / size_of::<IoVector>() {
         // The kernel makes room for the vector before it looks at its length.
         return Err(Errno::ENOMEM);
     }

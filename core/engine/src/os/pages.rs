@@ -25,6 +25,22 @@ pub fn page_bytes() -> usize {
     }
 }
 
+/// How many bytes one system call transfers at most: whole pages, the kernel's `MAX_RW_COUNT`.
+#[inline]
+pub fn max_transfer() -> usize {
+    i32::MAX as usize & !(page_bytes() - 1)
+}
+
+/// How many bytes the kernel allocates in one piece, as it is usually built (`KMALLOC_MAX_SIZE`).
+pub fn max_allocation() -> usize {
+    let order = match page_bytes() {
+        4096 => 10,
+        16384 => 11,
+        _ => 13,
+    };
+    page_bytes() << order
+}
+
 /// Asks the kernel by advice about no page at all, which is refused for an address within a page. The auxiliary vector
 /// would say it too, but there may be no `/proc`.
 #[cold]

@@ -6,8 +6,9 @@ use alloc::vec::Vec;
 use linux_raw_sys::net::msghdr;
 
 use crate::abi::Errno;
-use crate::assets::kbuf::{MAX_TRANSFER, Span};
-use crate::os::user::{self, IoVector};
+use crate::assets::kbuf::Span;
+use crate::os::user::IoVector;
+use crate::os::{self, user};
 use crate::request::data::address::{Address, LONGEST};
 use crate::request::data::net::Progress;
 
@@ -107,7 +108,7 @@ impl Message {
     /// How much is left.
     pub fn length(&self) -> usize {
         let total = self.vectors.iter().fold(0u64, |sum, vector| sum.saturating_add(vector.length));
-        total.min(MAX_TRANSFER as u64) as usize
+        total.min(os::max_transfer() as u64) as usize
     }
 
     /// A header for a system call, over the vectors that are left.
