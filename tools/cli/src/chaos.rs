@@ -196,9 +196,14 @@ impl Session<'_> {
                 "see that anyring run runs it",
             ));
         }
-        Judge::new(rule, report.outcome).map_err(|why| {
+        let (ends_alone, end) = (rule.expect.is_none(), report.outcome.end);
+        let judge = Judge::new(rule, report.outcome).map_err(|why| {
             Stop::Own(why, "give a program, --timeout or --expect with which it passes without faults")
-        })
+        })?;
+        if ends_alone && end != End::Exit(0) {
+            say_error!("anyring: without faults the program ends with {end}; a run that ends so passes");
+        }
+        Ok(judge)
     }
 
     /// Goes through seeds; what failed.

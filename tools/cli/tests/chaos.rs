@@ -162,6 +162,18 @@ fn a_single_run_has_the_status_of_the_program_and_repeats_itself() {
 }
 
 #[test]
+fn a_program_that_fails_without_faults_is_named() {
+    let is_named = |program| {
+        let output = chaos(&["--seed", "6", "--runs", "2"], Path::new(program), "ignored");
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        said(&output)
+            .contains("without faults the program ends with exit status 1; a run that ends so passes")
+    };
+    assert!(is_named("false"));
+    assert!(!is_named("true"));
+}
+
+#[test]
 fn failures_are_what_was_asked_for() {
     let options = |more: &[&'static str]| {
         let mut options = vec!["--seed", "6", "--runs", "1", "--timeout", "10"];
