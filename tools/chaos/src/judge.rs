@@ -73,6 +73,12 @@ impl Judge {
         (self.rule.compare && outcome.stdout != self.reference.stdout).then_some(Failure::Differs)
     }
 
+    /// How the program fails without faults, where a run that ends so passes.
+    pub fn fails_without_faults(&self) -> Option<End> {
+        let end = self.reference.end;
+        (self.rule.expect.is_none() && end != End::Exit(0)).then_some(end)
+    }
+
     /// How the program ends without faults.
     pub fn reference(&self) -> &Outcome {
         &self.reference

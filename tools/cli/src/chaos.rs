@@ -196,11 +196,10 @@ impl Session<'_> {
                 "see that anyring run runs it",
             ));
         }
-        let (ends_alone, end) = (rule.expect.is_none(), report.outcome.end);
         let judge = Judge::new(rule, report.outcome).map_err(|why| {
             Stop::Own(why, "give a program, --timeout or --expect with which it passes without faults")
         })?;
-        if ends_alone && end != End::Exit(0) {
+        if let Some(end) = judge.fails_without_faults() {
             say_error!("anyring: without faults the program ends with {end}; a run that ends so passes");
         }
         Ok(judge)

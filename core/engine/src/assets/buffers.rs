@@ -57,7 +57,7 @@ impl BufferTable {
         let end = address.checked_add(length).ok_or(Errno::EFAULT)?;
         // The buffer's end cannot overflow: its registration saw to it.
         let inside = address >= buffer.base && end <= buffer.base + buffer.length;
-        if inside && length <= os::max_transfer() as u64 { Ok(node) } else { Err(Errno::EFAULT) }
+        if inside && length <= os::max_transfer_bytes() as u64 { Ok(node) } else { Err(Errno::EFAULT) }
     }
 
     /// In a child after `fork`.

@@ -278,7 +278,7 @@ impl BufferGroups {
         };
         let whole = buffer.length as usize;
         let length = if wanted == 0 { whole } else { wanted.min(whole) };
-        let span = Span { address: buffer.address, length: length.min(os::max_transfer()) };
+        let span = Span { address: buffer.address, length: length.min(os::max_transfer_bytes()) };
         Ok((Selected { group, id: buffer.id, state }, span))
     }
 
@@ -295,7 +295,8 @@ impl BufferGroups {
         };
         let buffers = ring.bundle()?;
         let first = buffers.first().ok_or(Errno::ENOBUFS)?;
-        let mut left = if wanted == 0 { os::max_transfer() } else { wanted.min(os::max_transfer()) } as u64;
+        let most = os::max_transfer_bytes();
+        let mut left = if wanted == 0 { most } else { wanted.min(most) } as u64;
         let mut vectors = Vec::new();
         for buffer in &buffers {
             let length = left.min(u64::from(buffer.length));
@@ -452,7 +453,7 @@ impl BufferGroups {
             return Err(Errno::EOVERFLOW);
         }
         list.try_reserve(count).map_err(|_| Errno::ENOMEM)?;
-        let length = provision.length.min(os::max_transfer() as u32);
+        let length = provision.length.min(os::max_transfer_bytes() as u32);
         list.extend((0..count as u64).map(|index| Buffer {
             address: provision.address.wrapping_add(index * u64::from(provision.length)),
             length,

@@ -157,7 +157,7 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
         return Ok(());
     }
     user::check_range(sqe.addr, u64::from(sqe.len))?;
-    sqe.len = sqe.len.min(os::max_transfer() as u32);
+    sqe.len = sqe.len.min(os::max_transfer_bytes() as u32);
     Ok(())
 }
 
@@ -207,7 +207,7 @@ fn import_vectors(core: &mut Core, id: RequestId, fixed: bool) -> Result<(), Err
     if sqe.len == 1 {
         // A vector of one is a plain transfer.
         let vector: IoVector = user::read(sqe.addr)?;
-        let length = check_vector(vector, os::max_transfer() as u64, fixed)?;
+        let length = check_vector(vector, os::max_transfer_bytes() as u64, fixed)?;
         sqe.addr = vector.base;
         sqe.len = length as u32;
         return Ok(());
@@ -216,7 +216,7 @@ fn import_vectors(core: &mut Core, id: RequestId, fixed: bool) -> Result<(), Err
         return Err(Errno::EINVAL);
     }
     let mut vectors = user::read_many::<IoVector>(sqe.addr, sqe.len as usize)?;
-    let mut room = os::max_transfer() as u64;
+    let mut room = os::max_transfer_bytes() as u64;
     for vector in &mut vectors {
         vector.length = check_vector(*vector, room, fixed)?;
         room -= vector.length;
@@ -227,7 +227,7 @@ fn import_vectors(core: &mut Core, id: RequestId, fixed: bool) -> Result<(), Err
 
 fn prep_vectored_fixed(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     prep_any(core, id)?;
-    if core[id].sqe.len as usize > pages::max_allocation() / size_of::<IoVector>() {
+    if core[id].sqe.len as usize > pages::max_allocation_bytes() / size_of::<IoVector>() {
         // The kernel makes room for the vector before it looks at its length.
         return Err(Errno::ENOMEM);
     }

@@ -162,7 +162,7 @@ pub fn map_for_children(length: usize) -> Result<*mut u8, Errno> {
 /// take more than the processor can map, so whether something can be mapped there tells less.
 pub fn may_be_memory(address: usize) -> bool {
     let operation = nr::FUTEX_WAKE | nr::FUTEX_PRIVATE_FLAG;
-    // SAFETY: touches no memory: wakes whoever waits at that address.
+    // SAFETY: reads and writes nothing. A thread that waits on a futex there may wake, as it may at any time.
     unsafe { call(nr::__NR_futex, [address, operation as usize, 0, 0, 0, 0]) }.is_ok()
 }
 

@@ -31,7 +31,7 @@ pub use arch::{
 };
 pub use calls::*;
 pub use linux_raw_sys::general as nr;
-pub use pages::{max_transfer, page_bytes};
+pub use pages::{max_transfer_bytes, page_bytes};
 pub use proc::{is_in_proc, mappings, mounts, number_in_proc, own_threads, target_of, thread_status};
 pub use signals::*;
 

@@ -27,12 +27,12 @@ pub fn page_bytes() -> usize {
 
 /// How many bytes one system call transfers at most: whole pages, the kernel's `MAX_RW_COUNT`.
 #[inline]
-pub fn max_transfer() -> usize {
+pub fn max_transfer_bytes() -> usize {
     i32::MAX as usize & !(page_bytes() - 1)
 }
 
 /// How many bytes the kernel allocates in one piece, as it is usually built (`KMALLOC_MAX_SIZE`).
-pub fn max_allocation() -> usize {
+pub fn max_allocation_bytes() -> usize {
     let order = match page_bytes() {
         4096 => 10,
         16384 => 11,

@@ -174,7 +174,7 @@ fn receive_at(core: &mut Core, sqe: &Sqe, fd: Fd, socket: Option<Known>) -> Trie
     if let Some(idle) = socket.and_then(|socket| core.readiness().is_idle(socket)) {
         return if idle.receives() { Tried::Wait(EPOLLIN, socket) } else { Tried::Nothing };
     }
-    let span = Span { address: sqe.addr, length: (sqe.len as usize).min(os::max_transfer()) };
+    let span = Span { address: sqe.addr, length: (sqe.len as usize).min(os::max_transfer_bytes()) };
     let flags = sqe.op_flags & !MSG_NOSIGNAL;
     match calls::receive(fd, span, flags) {
         // It came short, and there is nothing else to be told of the socket.
@@ -209,7 +209,7 @@ fn receive_more(core: &mut Core, id: RequestId) -> Option<Outcome> {
         return None;
     }
     let buffer = core.next_of_ring(group)?;
-    let whole = (buffer.length as usize).min(os::max_transfer());
+    let whole = (buffer.length as usize).min(os::max_transfer_bytes());
     let length = if wanted == 0 { whole } else { whole.min(wanted) };
     match calls::receive(fd, Span { address: buffer.address, length }, 0) {
         Ok(count) if 0 < count && count < length && core.readiness_mut().is_emptied(socket) => {
@@ -234,7 +234,7 @@ fn receive_more(core: &mut Core, id: RequestId) -> Option<Outcome> {
 /// What follows such an attempt.
 fn go_on(core: &mut Core, id: RequestId, fd: Fd, result: Result<usize, Errno>) -> Outcome {
     let asked = core[id].sqe.len as usize;
-    match conclude(core, id, fd, Attempt::of_single(result, asked.min(os::max_transfer()))) {
+    match conclude(core, id, fd, Attempt::of_single(result, asked.min(os::max_transfer_bytes()))) {
         Next::Outcome(outcome) => outcome,
         Next::Attempt => issue(core, id),
     }
@@ -330,7 +330,7 @@ fn memory(core: &mut Core, id: RequestId) -> Result<Span, Errno> {
     let wanted = request.sqe.len as usize;
     let transfer = request.transfer();
     if !selects {
-        let length = (transfer.length as usize).min(os::max_transfer());
+        let length = (transfer.length as usize).min(os::max_transfer_bytes());
         return Ok(Span { address: transfer.address, length });
     }
     let span = core.select_buffer(id, wanted)?;

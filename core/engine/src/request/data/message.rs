@@ -108,7 +108,7 @@ impl Message {
     /// How much is left.
     pub fn length(&self) -> usize {
         let total = self.vectors.iter().fold(0u64, |sum, vector| sum.saturating_add(vector.length));
-        total.min(os::max_transfer() as u64) as usize
+        total.min(os::max_transfer_bytes() as u64) as usize
     }
 
     /// A header for a system call, over the vectors that are left.
