@@ -15,7 +15,7 @@ use std::rc::Rc;
 use anyring_trace::event::{Called, Mapped};
 use anyring_tracer::Callers;
 use file::CodeFile;
-use framehop::Unwinder as _;
+use framehop::{FrameAddress, Unwinder as _};
 
 /// As many frames of a stack are named.
 const MOST_FRAMES: usize = 64;
@@ -84,8 +84,10 @@ impl Stacks {
         }
     }
 
+    /// Where the calls stand that led here, the innermost first. What is known of each is where it returns to: what comes after
+    /// it may be of another function, if the call is the last instruction of one, or of one that was inlined.
     fn addresses(&self, process: u32, called: &Called, stack: &[u8]) -> Vec<u64> {
-        let Some(process) = self.processes.get(&process) else { return vec![called.ip] };
+        let Some(process) = self.processes.get(&process) else { return vec![called.ip.wrapping_sub(1)] };
         let mut read = |address: u64| {
             let at = usize::try_from(address.wrapping_sub(called.sp)).map_err(drop)?;
             let word = stack.get(at..).and_then(|rest| rest.first_chunk()).ok_or(())?;
@@ -98,7 +100,10 @@ impl Stacks {
         while addresses.len() < MOST_FRAMES
             && let Ok(Some(frame)) = frames.next()
         {
-            addresses.push(frame.address_for_lookup());
+            addresses.push(match frame {
+                FrameAddress::InstructionPointer(ip) => ip.wrapping_sub(1),
+                FrameAddress::ReturnAddress(_) => frame.address_for_lookup(),
+            });
         }
         addresses
     }
@@ -206,7 +211,29 @@ mod tests {
         assert_eq!(stacks.frames(1, &called, &stack), frames);
         stacks.ended(process);
         stacks.started(2, process);
-        assert_eq!(stacks.frames(2, &called, &stack)[0], format!("{:#x}", called.ip));
+        assert_eq!(stacks.frames(2, &called, &stack)[0], format!("{:#x}", called.ip - 1));
+    }
+
+    std::arch::global_asm!(
+        ".text",
+        ".type ends_with_a_call, %function",
+        "ends_with_a_call: .zero 16",
+        ".size ends_with_a_call, 16",
+        ".globl follows_a_call",
+        ".type follows_a_call, %function",
+        "follows_a_call: .zero 16",
+        ".size follows_a_call, 16",
+    );
+
+    #[test]
+    fn a_call_that_is_the_last_of_its_function_belongs_to_it() {
+        unsafe extern "C" {
+            fn follows_a_call();
+        }
+        let (called, stack) = here();
+        let called = Called { ip: follows_a_call as *const () as u64, ..called };
+        let frames = Stacks::default().frames(std::process::id(), &called, &stack);
+        assert!(frames[0].starts_with("ends_with_a_call+0xf "), "{frames:#?}");
     }
 
     #[test]
