@@ -15,7 +15,7 @@ use std::rc::Rc;
 use anyring_trace::event::{Called, Mapped};
 use anyring_tracer::Callers;
 use file::CodeFile;
-use framehop::{FrameAddress, Unwinder as _};
+use framehop::Unwinder as _;
 
 /// As many frames of a stack are named.
 const MOST_FRAMES: usize = 64;
@@ -84,8 +84,8 @@ impl Stacks {
         }
     }
 
-    /// Where the calls stand that led here, the innermost first. What is known of each is where it returns to: what comes after
-    /// it may be of another function, if the call is the last instruction of one, or of one that was inlined.
+    /// An address in the instruction of each call on the stack, the innermost first. The registers and the stack hold the address
+    /// behind that instruction, which may belong to another function.
     fn addresses(&self, process: u32, called: &Called, stack: &[u8]) -> Vec<u64> {
         let Some(process) = self.processes.get(&process) else { return vec![called.ip.wrapping_sub(1)] };
         let mut read = |address: u64| {
@@ -100,10 +100,7 @@ impl Stacks {
         while addresses.len() < MOST_FRAMES
             && let Ok(Some(frame)) = frames.next()
         {
-            addresses.push(match frame {
-                FrameAddress::InstructionPointer(ip) => ip.wrapping_sub(1),
-                FrameAddress::ReturnAddress(_) => frame.address_for_lookup(),
-            });
+            addresses.push(frame.address().wrapping_sub(1));
         }
         addresses
     }

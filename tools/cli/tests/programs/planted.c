@@ -297,8 +297,8 @@ static void request_late(void) {
     }
 }
 
-/* Completions are taken for those of the requests in the order of submission. Each pipe holds more than the last. They are
- * pipes for what they hold is read at submission, however slow the machine is. */
+/* Completions are taken for those of the requests in the order of submission. Each pipe holds more than the one
+ * before. A pipe that holds data is read at submission, however slow the machine is; a file may be read later. */
 static void order(void) {
     enum { PIPES = 8, STEP = 8 };
     static char text[PIPES][PIPES * STEP];
@@ -502,13 +502,13 @@ static void polled_wait(void) {
 /* Another thread acts once in each round, some time after it is told to: not before what goes on undisturbed is over. It is told
  * by memory alone, for a wake-up may hold up who tells. In the first rounds it waits longer: code is slow when it runs for the
  * first time, above all where an emulator translates it. The rounds are few: in each, a busy machine may show the bug by itself. */
-enum { ROUNDS_OF_TWO = ROUNDS / 2, FIRST_ROUNDS = 4 };
+enum { ROUNDS_WITH_ANOTHER = ROUNDS / 2, FIRST_ROUNDS = 4 };
 static int its_turns;
 static sem_t its_end;
 static void (*its_act)(int round);
 
 static void *other_thread(void *unused) {
-    for (int round = 0; round < ROUNDS_OF_TWO; round++) {
+    for (int round = 0; round < ROUNDS_WITH_ANOTHER; round++) {
         while (__atomic_load_n(&its_turns, __ATOMIC_ACQUIRE) == round)
             usleep(50);
         usleep(round < FIRST_ROUNDS ? 10000 : 900);
@@ -525,7 +525,7 @@ static void with_another(void (*act)(int round), void (*in_round)(int round)) {
     its_act = act;
     CHECK(sem_init(&its_end, 0, 0) == 0);
     CHECK(pthread_create(&thread, 0, other_thread, 0) == 0);
-    for (int round = 0; round < ROUNDS_OF_TWO; round++) {
+    for (int round = 0; round < ROUNDS_WITH_ANOTHER; round++) {
         in_round(round);
         CHECK(sem_wait(&its_end) == 0);
     }
