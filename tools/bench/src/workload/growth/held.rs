@@ -9,7 +9,6 @@ use crate::failure::{Failure, Result};
 use crate::workload::memory;
 use crate::workload::ring::Ring;
 
-const PAGE: usize = 4096;
 const API: u64 = 0xc018_aa3f;
 const REGISTER: u64 = 0xc020_aa00;
 const ZERO: u64 = 0xc020_aa04;
@@ -23,16 +22,19 @@ pub const COMPLETIONS: usize = 2;
 pub struct Page {
     faults: OwnedFd,
     page: *mut u8,
+    length: usize,
     file: OwnedFd,
 }
 
 impl Page {
     pub fn new() -> Result<Self> {
-        let page = memory(PAGE)?;
+        // SAFETY: asks for a number.
+        let length = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+        let page = memory(length)?;
         let faults = new_faults()?;
         control(&faults, API, &mut [VERSION, 0, 0])?;
-        control(&faults, REGISTER, &mut [page as u64, PAGE as u64, MODE_MISSING, 0])?;
-        Ok(Self { faults, page, file: memory_file()? })
+        control(&faults, REGISTER, &mut [page as u64, length as u64, MODE_MISSING, 0])?;
+        Ok(Self { faults, page, length, file: memory_file()? })
     }
 
     /// Has a worker write the page to a file, and returns when it waits for the page.
@@ -47,7 +49,7 @@ impl Page {
         write.flags = ASYNC;
         write.fd = self.file.as_raw_fd();
         write.__bindgen_anon_2.addr = self.page as u64;
-        write.len = PAGE as u32;
+        write.len = self.length as u32;
         ring.submit_and_wait(0)?;
         let mut message = [0u64; 4];
         // SAFETY: writes one message of ours.
@@ -57,13 +59,13 @@ impl Page {
 
     /// Lets the worker go on.
     pub fn give(&self) -> Result<()> {
-        control(&self.faults, ZERO, &mut [self.page as u64, PAGE as u64, 0, 0])
+        control(&self.faults, ZERO, &mut [self.page as u64, self.length as u64, 0, 0])
     }
 
     /// Takes the page away again.
     pub fn take(&self) -> Result<()> {
         // SAFETY: the page is ours, and its content means nothing.
-        match unsafe { libc::madvise(self.page.cast(), PAGE, libc::MADV_DONTNEED) } {
+        match unsafe { libc::madvise(self.page.cast(), self.length, libc::MADV_DONTNEED) } {
             0 => Ok(()),
             _ => Err(Failure::errno("taking a page away")),
         }
