@@ -16,6 +16,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#ifdef __aarch64__
+#include "arch/aarch64.h"
+#else
+#include "arch/x86_64.h"
+#endif
+
 #define CHECK(condition)                                                                               \
     do {                                                                                               \
         if (!(condition)) {                                                                            \
@@ -31,26 +37,8 @@ static inline __attribute__((always_inline)) long ring_call(long number, long a,
 #ifdef BY_LIBC
     long result = syscall(number, a, b, c, d, e, f);
     return result < 0 ? -errno : result;
-#elif defined(__aarch64__)
-    register long x8 __asm__("x8") = number;
-    register long x0 __asm__("x0") = a;
-    register long x1 __asm__("x1") = b;
-    register long x2 __asm__("x2") = c;
-    register long x3 __asm__("x3") = d;
-    register long x4 __asm__("x4") = e;
-    register long x5 __asm__("x5") = f;
-    __asm__ volatile("svc #0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory");
-    return x0;
 #else
-    long result;
-    register long r10 __asm__("r10") = d;
-    register long r8 __asm__("r8") = e;
-    register long r9 __asm__("r9") = f;
-    __asm__ volatile("syscall"
-                     : "=a"(result)
-                     : "0"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
-                     : "rcx", "r11", "memory");
-    return result;
+    return call_by_instruction(number, a, b, c, d, e, f);
 #endif
 }
 

@@ -446,15 +446,7 @@ static void answer_trap(int signal, siginfo_t *info, void *context) {
     value = info->si_errno;
 }
 
-/* A filter of the program's own traps a call that anyring looks at, too: its handler is to hear of it. */
 /* `sigaction` by the call's number, past whoever stands in front of the C library. */
-#ifdef __x86_64__
-__asm__(".text\nrestore_here: mov $15, %eax\n syscall\n");
-extern void restore_here(void);
-#define RESTORE 0x04000000, restore_here
-#else
-#define RESTORE 0, 0
-#endif
 static int action_by_number(int signal, void (*handler)(int, siginfo_t *, void *)) {
     struct restore { unsigned long flag; void (*restorer)(void); } restore = {RESTORE};
     struct { void *handler; unsigned long flags; void (*restorer)(void); uint64_t mask; } action = {
@@ -462,6 +454,7 @@ static int action_by_number(int signal, void (*handler)(int, siginfo_t *, void *
     return syscall(SYS_rt_sigaction, signal, &action, 0, 8);
 }
 
+/* A filter of the program's own traps a call that anyring looks at, too: its handler is to hear of it. */
 static void own_filter(int by_number, int fork_by_number) {
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),

@@ -30,19 +30,7 @@ struct completion {
 static struct ring ring;
 
 /* By an instruction, which nobody sees. */
-static long quietly(long call, long a, long b, long c) {
-#ifdef __x86_64__
-    long result;
-    __asm__ volatile("syscall" : "=a"(result) : "0"(call), "D"(a), "S"(b), "d"(c) : "rcx", "r11", "memory");
-#else
-    register long number __asm__("x8") = call;
-    register long result __asm__("x0") = a;
-    register long second __asm__("x1") = b;
-    register long third __asm__("x2") = c;
-    __asm__ volatile("svc #0" : "+r"(result) : "r"(number), "r"(second), "r"(third) : "memory");
-#endif
-    return result;
-}
+static long quietly(long call, long a, long b, long c) { return call_by_instruction(call, a, b, c, 0, 0, 0); }
 
 static void close_quietly(int fd) { CHECK(quietly(SYS_close, fd, 0, 0) == 0); }
 

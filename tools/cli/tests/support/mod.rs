@@ -32,7 +32,9 @@ pub fn compile_by(compiler: &str, name: &str, source: &str, options: &[&str]) ->
     static LOCK: Mutex<()> = Mutex::new(());
     let _lock = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let target = directory().join(name);
-    let newest = fs::read_dir(&sources).unwrap().map(|entry| modified(&entry.unwrap().path())).max();
+    let folders = [sources.clone(), sources.join("arch")];
+    let files = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap());
+    let newest = files.map(|entry| modified(&entry.unwrap().path())).max();
     if target.exists() && newest < Some(modified(&target)) {
         return target;
     }
