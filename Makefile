@@ -8,14 +8,21 @@ TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 export CARGO_TARGET_DIR := $(TARGET)
 # Where the tests and the demo find the release binaries.
 export ANYRING_BIN := $(TARGET)/release
-# Where what is packed lies. ARCH=arm64 builds and packs for that machine, with Debian's cross packages.
-ifeq ($(ARCH),arm64)
+# Where what is packed and installed lies. ARCH=arm64 does both for that machine, with Debian's cross packages.
+ifeq ($(filter-out $(shell uname -m; dpkg --print-architecture 2>/dev/null),$(ARCH)),)
+BUILD := $(ANYRING_BIN)
+BUILT := --workspace
+else ifeq ($(ARCH),arm64)
 BUILD := $(TARGET)/aarch64/aarch64-unknown-linux-gnu/release
 FOR := scripts/for-aarch64
 BUILT := -p anyring-cli -p anyring-preload -p anyring-inject -p anyring-liburing
+# The other targets would take what is built for this machine.
+OTHERS := $(filter-out help toolchain build install uninstall deb one-file check-one-file check-aarch64 test-aarch64,$(MAKECMDGOALS))
+ifneq ($(OTHERS),)
+$(error make $(OTHERS) knows no ARCH=arm64: for Arm there are make deb ARCH=arm64, make one-file ARCH=arm64, and make build ARCH=arm64 with make install ARCH=arm64)
+endif
 else
-BUILD := $(ANYRING_BIN)
-BUILT := --workspace
+$(error no ARCH=$(ARCH) is known: leave it out for this machine; for Arm there are make deb ARCH=arm64 and make one-file ARCH=arm64)
 endif
 # The command finds its libraries beside it (tools/cli/build.rs).
 export ANYRING_IMAGES := none
@@ -34,9 +41,9 @@ build: toolchain ## the release binaries, in target/release (ARCH=arm64: in targ
 	$(FOR) cargo build --release $(BUILT) --locked
 	$(FOR) scripts/link-liburing $(BUILD)
 
-install: ## installs what `make build` made to PREFIX (/usr/local), under DESTDIR: the command, manual pages, and liburing.so.2 in lib/anyring or LIBDIR
-	@test -e $(ANYRING_BIN)/liburing.so.2 || { echo "make: nothing is built in $(ANYRING_BIN): run make build first" >&2; exit 1; }
-	PREFIX="$(PREFIX)" LIBDIR="$(LIBDIR)" DESTDIR="$(DESTDIR)" scripts/install $(ANYRING_BIN)
+install: ## installs what `make build` made to PREFIX (/usr/local), under DESTDIR: the command, manual pages, and liburing.so.2 in lib/anyring or LIBDIR (ARCH=arm64)
+	@test -e $(BUILD)/liburing.so.2 || { echo "make: nothing is built in $(BUILD): run make build$(if $(FOR), ARCH=arm64) first" >&2; exit 1; }
+	PREFIX="$(PREFIX)" LIBDIR="$(LIBDIR)" DESTDIR="$(DESTDIR)" $(FOR) scripts/install $(BUILD)
 
 uninstall: ## removes what `make install` installed to the same PREFIX and DESTDIR
 	PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install --remove
