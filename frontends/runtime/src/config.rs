@@ -313,7 +313,7 @@ pub unsafe fn variable<'a>(environment: *const *const c_char, name: &str) -> Opt
         // Other entries may be long, and are many: no more of them is looked at than tells them apart.
         let begins = name.bytes().chain(core::iter::once(b'=')).enumerate().all(|(at, byte)| {
             // SAFETY: within the string or its end: all before was none.
-            unsafe { entry.add(at).read() as u8 == byte }
+            unsafe { entry.add(at).cast::<u8>().read() == byte }
         });
         // SAFETY: the rest of a string is one.
         begins.then(|| unsafe { CStr::from_ptr(entry.add(name.len() + 1)) })
