@@ -194,7 +194,7 @@ sanitize-suite: toolchain ## liburing's suite over the preload library, under bo
 	scripts/check-sanitizers address suite
 	scripts/check-sanitizers thread suite
 
-check-aarch64: ## build the engine for aarch64 and run its tests in qemu-user (installs cross packages)
+check-aarch64: ## check what is tested on aarch64 with the compiler for it, and run the engine's tests in qemu-user (installs cross packages)
 	scripts/check-aarch64
 
 test-aarch64: ## every front end's tests on aarch64, in a machine that qemu emulates (an hour or two): make test-aarch64 [TESTS='cli/*'] [FLAVOUR=arm64-16k]
