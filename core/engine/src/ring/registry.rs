@@ -1,8 +1,12 @@
 //! Which descriptors are rings.
 //!
 //! A table from descriptor number to ring that is read on every `enter` without a lock. Rings are
-//! never freed, only emptied and used again, so a stale read finds a ring; `users` keeps it from
-//! being emptied while somebody is inside.
+//! never freed, only emptied and used again, so a stale read finds a ring; `users` keeps its place from
+//! being given to another ring while somebody is inside.
+//!
+//! Who comes in by [`get`] adds to `users`, then looks at the slot once more. Who ends a ring empties its slots, then
+//! [`vacant`] looks at `users`. Each stores in one place and loads the other, and one of the two must see what the other
+//! stored. Acquire and release do not see to that (an Arm processor may do the load first), so these four accesses are SeqCst.
 //!
 //! The kernel's own reference counting tells when a ring is gone: the program's descriptor is a
 //! reopened description of the memfd, and inotify reports when its last reference (descriptors,
@@ -37,6 +41,20 @@ impl Slot {
         // Acquire pairs with the release store in `set`: the ring's core is there.
         // SAFETY: rings are leaked and never freed.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Lets the number stand for another ring, or for none where it is null; returns what it stood for.
+    fn replace(&self, ring: *mut Ring) -> Option<&'static Ring> {
+        // SeqCst: before the load of `users` in `vacant`, as the load in `get` is behind the addition there.
+        // SAFETY: rings are leaked and never freed.
+        unsafe { self.0.swap(ring, Ordering::SeqCst).as_ref() }
+    }
+
+    /// Lets the number stand for no ring, if it stands for this one.
+    fn empty_of(&self, ring: &'static Ring) {
+        let (known, none) = (core::ptr::from_ref(ring).cast_mut(), core::ptr::null_mut());
+        // SeqCst as in `replace`. Acquire pairs with the change by another thread, which then comes before that load, too.
+        let _ = self.0.compare_exchange(known, none, Ordering::SeqCst, Ordering::Acquire);
     }
 }
 
@@ -76,9 +94,10 @@ impl Drop for InUse {
 pub fn get(fd: Fd) -> Option<InUse> {
     loop {
         let found = known(fd)?;
-        found.ring.users.fetch_add(1, Ordering::Acquire);
+        // SeqCst, both: either `vacant` sees this addition, or this load sees that the slot was changed before.
+        found.ring.users.fetch_add(1, Ordering::SeqCst);
         let in_use = InUse(found.ring);
-        if found.stands() {
+        if core::ptr::eq(found.slot.0.load(Ordering::SeqCst), found.ring) {
             return Some(in_use);
         }
     }
@@ -116,8 +135,7 @@ impl Found {
             return true;
         }
         // What is left of that ring ends when inotify tells of it.
-        let (known, none) = (core::ptr::from_ref(*ring).cast_mut(), core::ptr::null_mut());
-        let _ = slot.0.compare_exchange(known, none, Ordering::AcqRel, Ordering::Relaxed);
+        slot.empty_of(ring);
         false
     }
 }
@@ -196,25 +214,19 @@ fn first_look(fd: Fd) -> Result<Kind, Errno> {
 /// Lets `fd` stand for `ring`; returns the ring it stood for before.
 pub fn set(fd: Fd, ring: &'static Ring) -> Result<Option<&'static Ring>, Errno> {
     notes::forget_note(fd);
-    let before = TABLE.get_or_make(fd)?.0.swap(core::ptr::from_ref(ring).cast_mut(), Ordering::AcqRel);
-    // SAFETY: rings are leaked and never freed.
-    Ok(unsafe { before.as_ref() })
+    Ok(TABLE.get_or_make(fd)?.replace(core::ptr::from_ref(ring).cast_mut()))
 }
 
 /// Lets `fd` stand for no ring; returns the ring it stood for.
 pub fn clear(fd: Fd) -> Option<&'static Ring> {
-    let before = TABLE.get(fd)?.0.swap(core::ptr::null_mut(), Ordering::AcqRel);
-    // SAFETY: rings are leaked and never freed.
-    unsafe { before.as_ref() }
+    TABLE.get(fd)?.replace(core::ptr::null_mut())
 }
 
 /// Lets no descriptor stand for `ring` any more. One that was given to another ring meanwhile is that
 /// one's.
 pub fn clear_all(ring: &'static Ring) {
-    let known = core::ptr::from_ref(ring).cast_mut();
     for (_, slot) in slots_of(ring) {
-        let none = core::ptr::null_mut();
-        let _ = slot.0.compare_exchange(known, none, Ordering::AcqRel, Ordering::Relaxed);
+        slot.empty_of(ring);
     }
 }
 
@@ -230,7 +242,8 @@ pub fn has_descriptor(ring: &'static Ring) -> bool {
 
 /// The numbers that stand for `ring`, with their slots.
 fn slots_of(ring: &'static Ring) -> impl Iterator<Item = (Fd, &'static Slot)> {
-    TABLE.iter().filter(move |(_, slot)| core::ptr::eq(slot.0.load(Ordering::Relaxed), ring))
+    // Acquire pairs with the change of a slot that is left out: it comes before what the caller does next.
+    TABLE.iter().filter(move |(_, slot)| slot.ring().is_some_and(|other| core::ptr::eq(other, ring)))
 }
 
 static LIVE: Mutex<Vec<&'static Ring>> = Mutex::new(Vec::new());
@@ -294,8 +307,8 @@ pub unsafe fn release() {
 pub fn vacant() -> (&'static Ring, u64) {
     let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
     let mut vacant = VACANT.lock();
-    // Acquire pairs with the release in `InUse::drop`.
-    let unused = vacant.iter().position(|ring| ring.users.load(Ordering::Acquire) == 0);
+    // Pairs with the release in `InUse::drop`. SeqCst: behind the change of the slots that led here, see `get`.
+    let unused = vacant.iter().position(|ring| ring.users.load(Ordering::SeqCst) == 0);
     let ring = match unused {
         Some(index) => vacant.swap_remove(index),
         None => new_place(),
