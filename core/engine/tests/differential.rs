@@ -508,8 +508,8 @@ fn a_registered_directory_is_refused_before_unknown_flags() {
 
 #[test]
 fn memory_that_cannot_be_is_refused_before_anything_else() {
-    // What lies between the two may be memory or not: the kernel says.
-    for end in [END, END + (64 << 10), FAR_END] {
+    // What lies between the first and the last may be memory or not: the kernel says.
+    for end in [END, END + (64 << 10), 1 << 52, 1 << 56, FAR_END] {
         both(|engine| {
             let mut ring = Ring::new(engine, 8, 0);
             let (read, mut write) = std::io::pipe().unwrap();

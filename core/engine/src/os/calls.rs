@@ -158,8 +158,8 @@ pub fn map_for_children(length: usize) -> Result<*mut u8, Errno> {
     map_anywhere(length, nr::MAP_SHARED | nr::MAP_ANONYMOUS, -1, 0)
 }
 
-/// Does the kernel take `address`, a multiple of 4, for one that a program's memory may have: its `access_ok`? An Arm kernel may
-/// take more than the processor can map, so whether something can be mapped there tells less.
+/// Does the kernel take `address`, a multiple of 4, from this thread for one that a program's memory may have: its `access_ok`? An Arm
+/// kernel may take more than the processor can map, so whether something can be mapped there tells less.
 pub fn may_be_memory(address: usize) -> bool {
     let operation = nr::FUTEX_WAKE | nr::FUTEX_PRIVATE_FLAG;
     // SAFETY: reads and writes nothing. A thread that waits on a futex there may wake, as it may at any time.

@@ -58,13 +58,15 @@ pub fn whole(length: usize) -> usize {
     length.next_multiple_of(page_bytes())
 }
 
-/// Faults pages in for writing, which finds out whether they are there and writable.
+/// Faults pages in for writing, which finds out whether they are there and writable. As the kernel, when it pins pages, it takes tags in
+/// the address from every thread.
 ///
 /// # Errors
 /// `EFAULT` where they are not, or where they are a file's that is not only in memory; `ENOMEM`.
 pub fn take(first: u64, length: u64) -> Result<(), Errno> {
     fault_in(first, length)?;
-    if is_shared_with_storage(first, length) { Err(Errno::EFAULT) } else { Ok(()) }
+    // The list of mappings, unlike advice, knows no tags.
+    if is_shared_with_storage(arch::untagged(first), length) { Err(Errno::EFAULT) } else { Ok(()) }
 }
 
 fn fault_in(first: u64, length: u64) -> Result<(), Errno> {

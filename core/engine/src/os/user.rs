@@ -6,7 +6,7 @@ use core::mem::MaybeUninit;
 
 use crate::abi::Errno;
 pub use crate::os::arch::{END, FAR_END};
-use crate::os::{self, host};
+use crate::os::{self, arch, host};
 
 /// Types that any bytes make a value of.
 ///
@@ -72,15 +72,34 @@ plain!(
 #[inline]
 pub fn check_range(address: u64, length: u64) -> Result<(), Errno> {
     match address.checked_add(length) {
-        Some(end) if end <= END || end <= FAR_END && has_far_memory() => Ok(()),
-        _ => Err(Errno::EFAULT),
+        Some(end) if end <= END => Ok(()),
+        _ => check_far_range(address, length),
     }
 }
 
-/// Are there addresses beyond the usual ones? Nobody asks but for such an address.
+/// The same for an address beyond the usual ones, or with a tag. Whether that may be memory depends on the processor, and on what the
+/// program has asked for: the kernel is asked each time, for the program may ask at any time.
 #[cold]
-fn has_far_memory() -> bool {
-    os::may_be_memory(END as usize + 4096)
+fn check_far_range(address: u64, length: u64) -> Result<(), Errno> {
+    let untagged = arch::untagged(address);
+    let end = untagged.checked_add(length).filter(|&end| end <= FAR_END).ok_or(Errno::EFAULT)?;
+    // Where only the tag is in question: memory's first word, at which no thread of the program waits.
+    let word = if end <= END { 0 } else { (end - 1) & !3 };
+    let tag = address ^ untagged;
+    if !os::may_be_memory((tag | word) as usize) {
+        return Err(Errno::EFAULT);
+    }
+    if tag != 0 {
+        arch::tags_are_used();
+    }
+    Ok(())
+}
+
+/// To be called by a thread of the engine before it acts for the program: the kernel takes tagged addresses from it, too, if the
+/// program uses some.
+#[inline]
+pub fn take_tags() {
+    arch::take_tags();
 }
 
 /// `struct iovec`.

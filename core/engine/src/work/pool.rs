@@ -15,8 +15,8 @@ use core::ffi::c_void;
 use linux_raw_sys::general::RLIMIT_NPROC;
 
 use crate::os;
-use crate::os::CpuSet;
 use crate::os::sync::{AcrossFork, Mutex};
+use crate::os::{CpuSet, user};
 use crate::process::credentials::{self, Credentials};
 use crate::process::threads;
 use crate::request::RequestId;
@@ -134,6 +134,7 @@ impl System for Process {
     }
 
     fn perform(&self, work: &mut Piece) {
+        user::take_tags();
         if work.step.is_none() {
             work.run();
         }

@@ -1,5 +1,6 @@
-//! In which of a traced thread's registers (`NT_PRSTATUS`) a system call stands. `PTRACE_GET_SYSCALL_INFO` would know, but not
-//! before Linux 5.3.
+//! What differs between processors. The registers of a traced thread (`NT_PRSTATUS`) in which a system call stands, for one:
+//! `PTRACE_GET_SYSCALL_INFO` would know, but not before Linux 5.3.
+#![allow(dead_code, reason = "each test program uses its own part")]
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -10,6 +11,14 @@ mod x86_64;
 use aarch64 as machine;
 #[cfg(target_arch = "x86_64")]
 use x86_64 as machine;
+
+/// Has the kernel take addresses with a tag from this thread; returns what gives an address one.
+///
+/// # Errors
+/// Why it does not.
+pub fn allow_tags() -> Result<fn(u64) -> u64, &'static str> {
+    machine::allow_tags()
+}
 
 /// A thread that is stopped at the begin or the end of a system call.
 pub struct Stopped([u64; machine::REGISTERS]);

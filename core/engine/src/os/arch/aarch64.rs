@@ -1,6 +1,9 @@
 //! aarch64: the system call stub, the guarded copy, the virtual counter.
 
 use core::arch::{asm, global_asm};
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use linux_raw_sys::general::__NR_prctl;
 
 // As on x86-64: one stub, one interruptible call, one guarded copy, each between symbols that bound it.
 // The call number comes as the seventh argument, the address of the word as the eighth.
@@ -207,6 +210,46 @@ pub fn ticks_per_us() -> u64 {
 pub fn prefetch<T>(place: *const T) {
     // SAFETY: a hint, which faults nowhere.
     unsafe { asm!("prfm pldl1keep, [{}]", in(reg) place, options(nostack, preserves_flags, readonly)) };
+}
+
+/// Requests named memory by addresses with tags. Relaxed: who does such a request for another thread got it by a lock.
+static TAGS: AtomicBool = AtomicBool::new(false);
+
+/// The address that one with a tag in its upper byte stands for; the kernel's `untagged_addr`. The kernel takes tags from threads that have
+/// asked for it by `PR_SET_TAGGED_ADDR_CTRL`, and from those that they have made since.
+pub const fn untagged(address: u64) -> u64 {
+    ((address << 8) as i64 >> 8) as u64
+}
+
+/// The kernel took an address with a tag from this thread.
+#[cold]
+pub fn tags_are_used() {
+    TAGS.store(true, Ordering::Relaxed);
+}
+
+/// Has the kernel take tags from the calling thread, one of the engine, if requests have some: it may have been made
+/// before the program asked for it. Without the tags the kernel could not check them against those of the memory.
+#[inline]
+pub fn take_tags() {
+    if TAGS.load(Ordering::Relaxed) {
+        ask_for_tags();
+    }
+}
+
+#[cold]
+fn ask_for_tags() {
+    // From <linux/prctl.h>.
+    const PR_SET_TAGGED_ADDR_CTRL: usize = 55;
+    const PR_GET_TAGGED_ADDR_CTRL: usize = 56;
+    const PR_TAGGED_ADDR_ENABLE: usize = 1;
+    // SAFETY: touches no memory.
+    let control = |option, value| unsafe { syscall6(__NR_prctl as usize, option, value, 0, 0, 0, 0) };
+    // How tags are checked stays as it is.
+    let state = control(PR_GET_TAGGED_ADDR_CTRL, 0);
+    if state >= 0 && state as usize & PR_TAGGED_ADDR_ENABLE == 0 {
+        // Where the kernel refuses it, it refuses the addresses, too.
+        let _ = control(PR_SET_TAGGED_ADDR_CTRL, state as usize | PR_TAGGED_ADDR_ENABLE);
+    }
 }
 
 /// Where a program's memory ends with addresses of 48 bits, which nearly every kernel has; with smaller ones what lies between is

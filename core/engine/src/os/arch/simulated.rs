@@ -121,6 +121,18 @@ pub unsafe fn interruptible_syscall6(number: usize, arguments: [usize; 6], stopp
     }
 }
 
+/// There are no tags.
+pub const fn untagged(address: u64) -> u64 {
+    address
+}
+
+/// There is nothing to be remembered: there are no tags.
+pub fn tags_are_used() {}
+
+/// See [`tags_are_used`].
+#[inline]
+pub fn take_tags() {}
+
 /// Where a program's memory ends at the latest with four levels of page tables, the last page left out as the kernel does.
 pub const END: u64 = (1 << 47) - 4096;
 /// Where it ends with five levels.

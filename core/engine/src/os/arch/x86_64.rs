@@ -226,10 +226,23 @@ pub fn prefetch<T>(place: *const T) {
     unsafe { core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(place.cast()) };
 }
 
+/// Tags stay: where the kernel takes an address with one, it is below [`FAR_END`].
+pub const fn untagged(address: u64) -> u64 {
+    address
+}
+
+/// There is nothing to be remembered: the kernel takes tags from all threads of a process.
+pub fn tags_are_used() {}
+
+/// See [`tags_are_used`].
+#[inline]
+pub fn take_tags() {}
+
 /// Where a program's memory ends at the latest with four levels of page tables, the last page left out as the kernel does.
 pub const END: u64 = (1 << 47) - 4096;
-/// Where it ends with five levels.
-pub const FAR_END: u64 = (1 << 56) - 4096;
+/// Where it ends at the latest: with five levels of page tables that is below, but on a processor that lets upper bits hold a tag
+/// (Linear Address Masking) the kernel takes every address that is not its own.
+pub const FAR_END: u64 = 1 << 63;
 /// The sizes that pages may have.
 pub const PAGE_SIZES: &[usize] = &[4096];
 /// What the kernel calls its function for clocks.

@@ -18,7 +18,7 @@ use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLE
 
 use crate::abi::Errno;
 use crate::os::sync::{AcrossFork, Mutex};
-use crate::os::{self, EpollEvent, Fd};
+use crate::os::{self, EpollEvent, Fd, user};
 use crate::process::credentials::{self, Credentials};
 use crate::process::threads;
 use crate::ring;
@@ -369,6 +369,7 @@ extern "C" fn run(term: *mut c_void) {
         }
         let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
         let count = os::epoll_wait(epoll, &mut events, timeout_ns, None).unwrap_or(0);
+        user::take_tags();
         for event in &events[..count] {
             let data = event.data;
             if data == CLOSED {
