@@ -3,17 +3,16 @@
 # children. The runtime collects and preempts meanwhile.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
-need go:golang-go
 
-mkdir -p "$PROGRAM_WORK/go"
-rings=$PROGRAM_WORK/go/rings
-build() {
-    cd "$here/go" && CGO_ENABLED=0 go build -buildvcs=false "$@"
-}
-# From Go 1.23 on, the linker refuses what giouring refers to unless told otherwise; older ones do not know the option.
-if ! output=$({ build -ldflags=-checklinkname=0 -o "$rings" . || build -o "$rings" .; } 2>&1); then
-    skip all "the program cannot be built ($(go version), giouring by $(go env GOPROXY)): $(tail -n 1 <<<"$output")"
-    exit 0
+if [ -n "${PROGRAM_BUILT:-}" ]; then
+    rings=$PROGRAM_BUILT/rings
+else
+    need go:golang-go
+    rings=$PROGRAM_WORK/go/rings
+    if ! output=$("$here/go/build" "$rings" 2>&1); then
+        skip all "the program cannot be built ($(go version), giouring by $(go env GOPROXY)): $(tail -n 1 <<<"$output")"
+        exit 0
+    fi
 fi
 
 files() {
@@ -50,7 +49,7 @@ else
     case_run recovers recovers
     case_run children children
     # Position-independent: a dynamic linker runs in it, but no C library.
-    if (build -ldflags=-checklinkname=0 -buildmode=pie -o "$rings-pie" . || build -buildmode=pie -o "$rings-pie" .) >/dev/null 2>&1; then
+    if [ -x "$rings-pie" ] || "$here/go/build" "$rings-pie" -buildmode=pie >/dev/null 2>&1; then
         rings=$rings-pie
         case_run pie files 4 256
         case_run pie-children children
