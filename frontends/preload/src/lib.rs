@@ -20,11 +20,10 @@ pub mod frontend;
 pub mod inside;
 #[cfg(not(test))]
 pub mod interpose;
+pub mod patch;
 #[cfg(not(test))]
 pub mod probe;
 pub mod start;
 pub mod threads;
-
-pub use arch::patch;
 
 anyring_runtime::runtime!();

@@ -3,7 +3,7 @@
 mod support;
 
 use std::path::Path;
-use support::arch::PATCHES;
+use support::arch::{HAS_OPERANDS, SITES};
 use support::{compare, compile};
 
 const NONE: [&str; 0] = [];
@@ -18,7 +18,7 @@ fn inline_calls_trap_or_are_patched() {
     assert_eq!((counters.traps, counters.sites), (24, 0));
     let (outcome, counters) = compare(&program, &NONE, true);
     assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
-    assert_eq!(counters.sites > 0 && counters.traps < 24, PATCHES, "{counters:?}");
+    assert!(counters.sites > 0 && counters.traps < 24, "{counters:?}");
 }
 
 #[test]
@@ -262,24 +262,22 @@ fn filters_do_not_pile_up() {
 
 #[test]
 fn sites_are_patched_under_running_threads() {
-    if !PATCHES {
-        return;
-    }
-    let library = compile("libsites.so", "sites.c", &["-shared", "-fPIC"]);
+    let source = format!("sites-{}.c", std::env::consts::ARCH);
+    let library = compile("libsites.so", &source, &["-shared", "-fPIC"]);
     let program = compile("stress", "stress.c", &["-pthread", "-ldl"]);
     for patch in [true, false] {
         let (outcome, counters) = compare(&program, &[&library], patch);
         assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
         if patch {
-            // Those that lie in one word: half of the 24.
-            assert!(counters.sites >= 12, "{counters:?}");
+            assert!(counters.sites >= SITES, "{counters:?}");
         }
     }
 }
 
 #[test]
 fn what_only_looks_like_a_site_is_left_alone() {
-    if !PATCHES {
+    if !HAS_OPERANDS {
+        eprintln!("not tested: instructions are words here, and none is part of another");
         return;
     }
     let (outcome, counters) = compare(&compile("operand", "operand.c", &[]), &NONE, true);

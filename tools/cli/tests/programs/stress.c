@@ -8,10 +8,10 @@
 #include <time.h>
 
 struct state {
-    unsigned char vectors[16][16];
-    int has_avx;
+    unsigned char vectors[32][16];
+    int wide;
     int padding[3];
-    unsigned char after[16][32];
+    unsigned char after[32][32];
 };
 
 typedef long (*site)(int fd, struct state *state);
@@ -20,17 +20,19 @@ enum { THREADS = 4, ROUNDS = 3000 };
 
 static struct ring ring;
 static site *sites;
+static const int *vectors;
+static int wide;
 static pthread_barrier_t start;
 
 static void fill(struct state *state, unsigned char mark) {
-    for (int i = 0; i < 16; i++)
+    for (int i = 0; i < 32; i++)
         for (int j = 0; j < 16; j++)
-            state->vectors[i][j] = mark + i * 16 + j;
+            state->vectors[i][j] = mark + i * 7 + j;
     memset(state->after, 0, sizeof state->after);
 }
 
 static void *run(void *argument) {
-    struct state state = {.has_avx = __builtin_cpu_supports("avx")};
+    struct state state = {.wide = wide};
     unsigned char mark = (uintptr_t)argument;
     pthread_barrier_wait(&start);
     for (int round = 0; round < ROUNDS; round++) {
@@ -42,9 +44,9 @@ static void *run(void *argument) {
                 printf("site %ld: %ld instead of %ld\n", (long)(each - sites), result, expected);
                 exit(1);
             }
-            for (int i = 0; i < 16; i++) {
+            for (int i = 0; i < *vectors; i++) {
                 if (memcmp(state.after[i], state.vectors[i], 16) ||
-                    (state.has_avx && memcmp(state.after[i] + 16, state.vectors[i], 16))) {
+                    (state.wide && memcmp(state.after[i] + 16, state.vectors[i], 16))) {
                     printf("site %ld: vector register %d changed\n", (long)(each - sites), i);
                     exit(1);
                 }
@@ -54,12 +56,47 @@ static void *run(void *argument) {
     return 0;
 }
 
+/* Whether the kernel says so of the mapping that code lies in. */
+static int is_guarded(site code) {
+    char line[512];
+    int is_here = 0, is = 0;
+    FILE *maps = fopen("/proc/self/smaps", "r");
+    CHECK(maps);
+    while (fgets(line, sizeof line, maps)) {
+        unsigned long start, end;
+        if (sscanf(line, "%lx-%lx ", &start, &end) == 2)
+            is_here = start <= (uintptr_t)code && (uintptr_t)code < end;
+        else if (is_here && !strncmp(line, "VmFlags:", 8))
+            is = strstr(line, " bt") != 0;
+    }
+    fclose(maps);
+    return is;
+}
+
+/* Protects the pages that the sites lie in, and other code. */
+static void protect_sites(int guarded) {
+    uintptr_t first = (uintptr_t)*sites, last = first, page = sysconf(_SC_PAGESIZE);
+    for (site *each = sites; *each; each++) {
+        first = first < (uintptr_t)*each ? first : (uintptr_t)*each;
+        last = last > (uintptr_t)*each ? last : (uintptr_t)*each;
+    }
+    first &= -page;
+    CHECK(mprotect((void *)first, last + 1024 - first, PROT_READ | PROT_EXEC | guarded) == 0);
+    CHECK(is_guarded(*sites) == !!guarded);
+}
+
 static void nothing(int signal) { (void)signal; }
 
 int main(int count, char **arguments) {
     CHECK(count == 2 && ring_open(&ring, 8, 0) == 0);
     void *library = dlopen(arguments[1], RTLD_NOW);
     CHECK(library && (sites = dlsym(library, "sites")));
+    int (*vectors_are_wide)(void) = dlsym(library, "vectors_are_wide"), (*guard)(void) = dlsym(library, "guard");
+    int (*others)(void) = dlsym(library, "others");
+    CHECK((vectors = dlsym(library, "vectors")) && vectors_are_wide && guard && others);
+    wide = vectors_are_wide();
+    int guarded = guard();
+    protect_sites(guarded);
     CHECK(pthread_barrier_init(&start, 0, THREADS) == 0);
     /* Signals come in between all the time. */
     struct sigaction action = {.sa_handler = nothing, .sa_flags = SA_RESTART};
@@ -74,6 +111,10 @@ int main(int count, char **arguments) {
         CHECK(pthread_create(&threads[i], 0, run, (void *)(i * 50)) == 0);
     for (int i = 0; i < THREADS; i++)
         CHECK(pthread_join(threads[i], 0) == 0);
+    CHECK(is_guarded(*sites) == !!guarded);
+    /* What ends the library was not made to be guarded. */
+    protect_sites(0);
+    CHECK(others());
     printf("all as it was\n");
     return 0;
 }

@@ -1,6 +1,6 @@
 //! AArch64.
 
-pub mod patch;
+pub mod sites;
 
 use core::arch::{asm, global_asm};
 

@@ -1,10 +1,10 @@
 //! x86-64.
 
-pub mod patch;
+pub mod sites;
 
 use core::arch::{asm, global_asm};
 
-// `patch::entry` saves the vector registers that code for the baseline changes, and no wider ones.
+// `sites::entry` saves the vector registers that code for the baseline changes, and no wider ones.
 #[cfg(all(target_feature = "avx", not(anyring_sanitizer)))]
 compile_error!(
     "the preload library is built for x86-64 without AVX (no -C target-cpu=native): a patched call site of the program does not \

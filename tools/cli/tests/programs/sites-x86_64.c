@@ -14,7 +14,7 @@ __asm__(
     ".irp n,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15\n"
     "movups \\n*16(%rbx),%xmm\\n\n"
     ".endr\n"
-    "cmpl $0,256(%rbx)\n je 1f\n"
+    "cmpl $0,512(%rbx)\n je 1f\n"
     ".irp n,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15\n"
     "vinsertf128 $1,\\n*16(%rbx),%ymm\\n,%ymm\\n\n"
     ".endr\n"
@@ -33,11 +33,11 @@ __asm__(
     "test %r8,%r8\n jne 9f\n test %r9,%r9\n jne 9f\n"
     "cmpq $0x7777,-8(%rsp)\n jne 9f\n cmpq $0x7878,-128(%rsp)\n jne 9f\n"
     ".irp n,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15\n"
-    "movups %xmm\\n,272+\\n*32(%rbx)\n"
+    "movups %xmm\\n,528+\\n*32(%rbx)\n"
     ".endr\n"
-    "cmpl $0,256(%rbx)\n je 2f\n"
+    "cmpl $0,512(%rbx)\n je 2f\n"
     ".irp n,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15\n"
-    "vextractf128 $1,%ymm\\n,288+\\n*32(%rbx)\n"
+    "vextractf128 $1,%ymm\\n,544+\\n*32(%rbx)\n"
     ".endr\n"
     "vzeroupper\n"
     "2: pop %r15\n pop %r14\n pop %r13\n pop %r12\n pop %rbp\n pop %rbx\n ret\n"
@@ -55,3 +55,13 @@ __asm__(
     ".quad 0\n"
     ".size sites,.-sites\n"
     ".text\n");
+
+/* Vector registers that there are, and whether they have upper halves. */
+const int vectors = 16;
+int vectors_are_wide(void) { return __builtin_cpu_supports("avx") != 0; }
+
+/* Pages of code have no protection of another kind. */
+int guard(void) { return 0; }
+
+/* Whether calls that enter no ring are as they were: none goes by a site. */
+int others(void) { return 1; }

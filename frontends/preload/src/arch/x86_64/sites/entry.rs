@@ -1,7 +1,6 @@
 //! Where stubs call: saves what a system call keeps, and enters the engine.
 
-use crate::dispatch;
-use anyring_runtime::{arch, calls};
+use crate::patch::enter;
 use core::arch::global_asm;
 
 unsafe extern "C" {
@@ -9,7 +8,7 @@ unsafe extern "C" {
 }
 
 /// The address that stubs call.
-pub fn address() -> usize {
+pub fn entry() -> usize {
     anyring_preload_entry as *const () as usize
 }
 
@@ -80,26 +79,3 @@ global_asm!(
     ".popsection",
     enter = sym enter,
 );
-
-/// The call that a patched site made.
-///
-/// # Safety
-/// As for the call that `number` names.
-unsafe extern "C" fn enter(
-    a: usize,
-    b: usize,
-    c: usize,
-    d: usize,
-    e: usize,
-    f: usize,
-    number: usize,
-) -> isize {
-    let arguments = [a, b, c, d, e, f];
-    if calls::is_ring_call(number) {
-        // SAFETY: the program's own call.
-        return unsafe { dispatch::called(number, arguments, false) };
-    }
-    // Code between the two instructions changed the number.
-    // SAFETY: the program's own call.
-    unsafe { arch::syscall(number, arguments) }
-}

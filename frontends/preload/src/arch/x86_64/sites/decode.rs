@@ -11,15 +11,6 @@ const MOVE_OPCODE: u8 = 0xb8;
 const BETWEEN: usize = 48;
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
-/// A call site, by addresses.
-#[derive(Clone, Copy, Debug)]
-pub struct Site {
-    /// The `mov`.
-    pub start: usize,
-    /// Behind the `syscall`.
-    pub next: usize,
-}
-
 /// Calls `found` with the offset and length of each site in `bytes`.
 pub fn for_each_site(bytes: &[u8], mut found: impl FnMut(usize, usize)) {
     for_each_byte(bytes, MOVE_OPCODE, |start| {
@@ -92,7 +83,7 @@ fn for_each_byte(bytes: &[u8], byte: u8, mut found: impl FnMut(usize)) {
 }
 
 /// The offset of the `mov` that belongs to the `syscall` before offset `next`.
-pub fn start_of_site(bytes: &[u8], next: usize) -> Option<usize> {
+pub fn site_before(bytes: &[u8], next: usize) -> Option<usize> {
     let last = next.checked_sub(SYSCALL.len() + MOVE)?;
     let first = last.saturating_sub(BETWEEN);
     (first..=last).rev().find(|&start| site_at(bytes, start) == Some(next - start))
@@ -219,7 +210,7 @@ mod tests {
         let sites = |code: &[u8]| {
             let mut found = 0;
             for_each_site(code, |_, _| found += 1);
-            (found, start_of_site(code, code.len() - 16).is_some())
+            (found, site_before(code, code.len() - 16).is_some())
         };
         assert_eq!(sites(&behind(&[])), (1, true));
         assert_eq!(sites(&behind(&[0x41])), (0, false)); // mov $426,%r8d
@@ -270,7 +261,7 @@ mod tests {
         let mut found = Vec::new();
         for_each_site(&setup, |start, length| found.push((start, length)));
         assert_eq!(found, [(2, 15)]);
-        assert_eq!(start_of_site(&setup, 17), Some(2));
+        assert_eq!(site_before(&setup, 17), Some(2));
     }
 
     /// Calls that are no sites are noticed, and numbers that are for no call are not.
@@ -304,9 +295,9 @@ mod tests {
         let mut found = Vec::new();
         for_each_site(&bytes, |start, length| found.push((start, length)));
         assert_eq!(found, [(37, 7), (60, 10)]);
-        assert_eq!(start_of_site(&bytes, 44), Some(37));
-        assert_eq!(start_of_site(&bytes, 70), Some(60));
-        assert_eq!(start_of_site(&bytes, 43), None);
-        assert_eq!(start_of_site(&bytes, 3), None);
+        assert_eq!(site_before(&bytes, 44), Some(37));
+        assert_eq!(site_before(&bytes, 70), Some(60));
+        assert_eq!(site_before(&bytes, 43), None);
+        assert_eq!(site_before(&bytes, 3), None);
     }
 }

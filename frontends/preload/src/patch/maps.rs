@@ -1,9 +1,11 @@
 //! Executable file mappings, from `/proc/self/maps`; and where the program's code was mapped, which takes no time to know.
 
-use super::code::PAGE;
+use super::page_bytes;
+use crate::arch::sites;
 use crate::start::auxiliary;
 use anyring_runtime::sys;
 use core::ffi::{CStr, c_char, c_int, c_ulong};
+use core::ops::Range;
 use linux_raw_sys::general as raw;
 
 /// A private mapping of a file that is readable and executable, not writable.
@@ -19,6 +21,63 @@ impl Mapping {
     /// Can all of it be read? An old kernel does not say.
     pub fn is_readable(&self) -> bool {
         sys::populate(self.start, self.end - self.start)
+    }
+
+    /// How its pages are protected beside that they are readable and executable, if that can be known. Only a longer list of the
+    /// mappings tells, which the kernel takes its time for.
+    pub fn guard(&self) -> Option<u32> {
+        let Some((name, access)) = sites::guard() else { return Some(0) };
+        let (mut is_here, mut guard) = (false, None);
+        for_each_line(c"/proc/self/smaps", |line| {
+            if let Some(range) = range(line) {
+                is_here = range.contains(&self.start);
+            } else if is_here && let Some(flags) = line.strip_prefix(b"VmFlags:") {
+                let is_guarded = flags.split(|&byte| byte == b' ').any(|flag| flag == name);
+                guard = Some(if is_guarded { access } else { 0 });
+            }
+            guard.is_none()
+        });
+        guard
+    }
+
+    /// Where the code in it ends: linkers for some machines have what is only read behind the code, in the same segment. The function
+    /// that ends an object is the last of its code.
+    fn code_end(&self) -> usize {
+        let end = if sites::HAS_DATA_BEHIND_CODE { self.last_function() } else { None };
+        // That function is a few instructions long.
+        end.map_or(self.end, |last| (last + 64).min(self.end))
+    }
+
+    /// The function that ends an object whose headers and code this is.
+    fn last_function(&self) -> Option<usize> {
+        const MAGIC: [u8; 4] = *b"\x7fELF";
+        const END: i64 = 13;
+        // SAFETY: a readable mapping, which is a page long at least; what lies there may be anything.
+        let header = unsafe { &*(self.start as *const Header) };
+        let table = self.start.checked_add(header.segments as usize)?;
+        let bytes = usize::from(header.segment_count) * size_of::<Segment>();
+        let fits =
+            table.checked_add(bytes).is_some_and(|end| end <= self.end) && table % align_of::<Segment>() == 0;
+        if header.magic != MAGIC || usize::from(header.segment_bytes) != size_of::<Segment>() || !fits {
+            return None;
+        }
+        // SAFETY: it lies in the mapping and is aligned.
+        let segments =
+            unsafe { core::slice::from_raw_parts(table as *const Segment, header.segment_count.into()) };
+        let first = segments.iter().find(|segment| segment.kind == Segment::LOADED && segment.offset == 0)?;
+        let base = self.start.wrapping_sub(first.address as usize);
+        // SAFETY: the object is loaded, and its dynamic section with it.
+        let last = unsafe { dynamic(segments, base, END) }?;
+        Some(base.wrapping_add(last)).filter(|last| (self.start..self.end).contains(last))
+    }
+
+    /// The code in it, and perhaps more.
+    ///
+    /// # Safety
+    /// It must stay mapped.
+    pub unsafe fn code(&self) -> &[u8] {
+        // SAFETY: readable, and mapped as the caller promises.
+        unsafe { core::slice::from_raw_parts(self.start as *const u8, self.code_end() - self.start) }
     }
 
     /// What it holds.
@@ -45,8 +104,13 @@ pub fn code_at(address: usize) -> Option<Mapping> {
 
 /// Calls `each` with every such mapping and its file's name, until it returns false.
 pub fn for_each_code(mut each: impl FnMut(&Mapping, &[u8]) -> bool) {
+    for_each_line(c"/proc/self/maps", |line| parse(line).is_none_or(|(mapping, name)| each(&mapping, name)));
+}
+
+/// Calls `each` with every line of a file, until it returns false.
+fn for_each_line(path: &CStr, mut each: impl FnMut(&[u8]) -> bool) {
     // SAFETY: the path ends with zero.
-    let fd = unsafe { sys::open(c"/proc/self/maps".as_ptr().cast(), raw::O_RDONLY, 0) };
+    let fd = unsafe { sys::open(path.as_ptr().cast(), raw::O_RDONLY, 0) };
     if fd < 0 {
         return;
     }
@@ -56,9 +120,7 @@ pub fn for_each_code(mut each: impl FnMut(&Mapping, &[u8]) -> bool) {
         filled += count;
         let mut start = 0;
         while let Some(length) = buffer[start..filled].iter().position(|&byte| byte == b'\n') {
-            if let Some((mapping, name)) = parse(&buffer[start..start + length])
-                && !each(&mapping, name)
-            {
+            if !each(&buffer[start..start + length]) {
                 break 'read;
             }
             start += length + 1;
@@ -70,12 +132,28 @@ pub fn for_each_code(mut each: impl FnMut(&Mapping, &[u8]) -> bool) {
     sys::close(fd);
 }
 
+/// `Elf64_Ehdr`, as far as it is needed.
+#[repr(C)]
+struct Header {
+    magic: [u8; 4],
+    _rest_of_identity: [u8; 12],
+    _kind_and_machine: [u16; 2],
+    _version: u32,
+    _entry: u64,
+    segments: u64,
+    _sections: u64,
+    _flags: u32,
+    _header_bytes: u16,
+    segment_bytes: u16,
+    segment_count: u16,
+}
+
 /// `Elf64_Phdr`.
 #[repr(C)]
 struct Segment {
     kind: u32,
     flags: u32,
-    _offset: u64,
+    offset: u64,
     address: u64,
     _physical: u64,
     file_bytes: u64,
@@ -83,11 +161,36 @@ struct Segment {
     _alignment: u64,
 }
 
+impl Segment {
+    const LOADED: u32 = 1;
+    const DYNAMIC: u32 = 2;
+}
+
 /// An entry of the dynamic section.
 #[repr(C)]
 struct Dynamic {
     tag: i64,
     value: usize,
+}
+
+/// An entry's value of the dynamic section of a loaded object, whose addresses are counted from `base`.
+///
+/// # Safety
+/// The object must be loaded.
+unsafe fn dynamic(segments: &[Segment], base: usize, tag: i64) -> Option<usize> {
+    const END: i64 = 0;
+    let section = segments.iter().find(|segment| segment.kind == Segment::DYNAMIC)?;
+    let mut entry = base.wrapping_add(section.address as usize) as *const Dynamic;
+    // SAFETY: up to the section's end, which the dynamic linker reads at any time.
+    unsafe {
+        while (*entry).tag != tag {
+            if (*entry).tag == END {
+                return None;
+            }
+            entry = entry.add(1);
+        }
+        Some((*entry).value)
+    }
 }
 
 /// `struct r_debug`, as far as debuggers need it.
@@ -132,13 +235,12 @@ impl Program {
 
     /// The code at an address, as it was mapped; constructors may have changed that since.
     pub fn code_at(&self, address: usize) -> Option<Mapping> {
-        const LOADED: u32 = 1;
         const READABLE_CODE: u32 = 1 << 2 | 1;
-        let is_code = |segment: &&Segment| segment.kind == LOADED && segment.flags == READABLE_CODE;
+        let is_code = |segment: &&Segment| segment.kind == Segment::LOADED && segment.flags == READABLE_CODE;
         let mapping = |segment: &Segment| {
             let start = self.base.wrapping_add(segment.address as usize);
-            let end = start.wrapping_add(segment.file_bytes as usize).next_multiple_of(PAGE);
-            Mapping { start: start & !(PAGE - 1), end }
+            let end = start.wrapping_add(segment.file_bytes as usize).next_multiple_of(page_bytes());
+            Mapping { start: start & !(page_bytes() - 1), end }
         };
         let is_there = |mapping: &Mapping| (mapping.start..mapping.end).contains(&address);
         self.segments.iter().filter(is_code).map(mapping).find(is_there)
@@ -147,20 +249,10 @@ impl Program {
     /// Whether an object is loaded with it that has such a name. Asked of the list that the dynamic linker keeps for debuggers: a
     /// function of its own may be the program's, and not be ready yet.
     pub fn has_loaded(&self, is_meant: impl Fn(&[u8]) -> bool) -> Option<bool> {
-        const DYNAMIC: u32 = 2;
-        const END: i64 = 0;
         const DEBUG: i64 = 21;
-        let section = self.segments.iter().find(|segment| segment.kind == DYNAMIC)?;
-        let mut entry = self.base.wrapping_add(section.address as usize) as *const Dynamic;
-        // SAFETY: the program's section, up to its end, and the list, which nobody changes while only we run.
+        // SAFETY: the program is loaded; nobody changes the list while only we run.
         unsafe {
-            while (*entry).tag != DEBUG {
-                if (*entry).tag == END {
-                    return None;
-                }
-                entry = entry.add(1);
-            }
-            let debug = ((*entry).value as *const Debug).as_ref()?;
+            let debug = (dynamic(self.segments, self.base, DEBUG)? as *const Debug).as_ref()?;
             let mut object = debug.first.as_ref()?;
             loop {
                 if !object.name.is_null() && is_meant(CStr::from_ptr(object.name).to_bytes()) {
@@ -176,14 +268,19 @@ impl Program {
 /// Reads `start-end r-xp offset device inode name`.
 fn parse(line: &[u8]) -> Option<(Mapping, &[u8])> {
     // Most lines are of other kinds.
-    let (range, rest) = line.split_at_checked(line.iter().position(|&byte| byte == b' ')?)?;
+    let (_, rest) = line.split_at_checked(line.iter().position(|&byte| byte == b' ')?)?;
     let rest = rest.strip_prefix(b" r-xp ")?;
     let mut words = rest.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
     let (_offset, _device, inode) = (words.next()?, words.next()?, words.next()?);
     let name = words.next().filter(|_| inode != b"0")?;
-    let mut range = range.split(|&byte| byte == b'-');
-    let (start, end) = (hexadecimal(range.next()?)?, hexadecimal(range.next()?)?);
+    let Range { start, end } = range(line)?;
     Some((Mapping { start, end }, name))
+}
+
+/// The addresses that a line begins with.
+fn range(line: &[u8]) -> Option<Range<usize>> {
+    let mut ends = line.split(|&byte| byte == b' ').next()?.split(|&byte| byte == b'-');
+    Some(hexadecimal(ends.next()?)?..hexadecimal(ends.next()?)?)
 }
 
 fn hexadecimal(digits: &[u8]) -> Option<usize> {
@@ -223,6 +320,17 @@ mod tests {
         assert_eq!(program.code_at(&raw const here as usize), None);
         let has = |part: &[u8]| program.has_loaded(|name| name.windows(part.len()).any(|one| one == part));
         assert_eq!((has(b"libc.so"), has(b"liburing")), (Some(true), Some(false)));
+    }
+
+    #[test]
+    fn code_ends_before_what_is_only_read() {
+        static READ: [u8; 64] = *b"nothing but read, and in a segment with code on some machines...";
+        let here = code_ends_before_what_is_only_read as *const () as *const u8;
+        let mapping = code_at(here.addr()).unwrap();
+        // SAFETY: this program's.
+        let code = unsafe { mapping.code() }.as_ptr_range();
+        assert!(code.contains(&here));
+        assert!(!code.contains(&core::hint::black_box(READ.as_ptr())));
     }
 
     #[test]

@@ -1,55 +1,33 @@
 //! Call sites that jump here instead of trapping.
 //!
-//! A trap costs over a microsecond, more than most requests. But the instruction in front of nearly
-//! every `syscall` that enters a ring is `mov $426,%eax`: five bytes, as long as a jump. So
+//! A trap costs over a microsecond, more than most requests. So one instruction of a site becomes a jump to a stub, a few
+//! instructions that lie near enough for a jump and enter the engine. How a site looks, what it becomes, and what the stub does is
+//! the architecture's ([`crate::arch::sites`]); which code is searched, and when, is told here.
 //!
-//! ```text
-//!        mov  $426,%eax   ->       jmp  stub         stub: mov  $426,%eax
-//!        xor  %r9d,%r9d            xor  %r9d,%r9d          xor  %r9d,%r9d     (a copy)
-//!        syscall                   syscall                 lea  -128(%rsp),%rsp
-//!  next: ...                 next: ...                     call entry
-//!                                                          lea  128(%rsp),%rsp
-//!                                                          jmp  next
-//! ```
-//!
-//! That the bytes of the `mov` are one, and no operand of another instruction, is proved by decoding what comes before
-//! (`length`); where that leaves a doubt, the site is left to the trap. What lies between the two instructions is copied
-//! if it is straight and does not depend on where it lies (`decode`). The `syscall` stays where it is: code that jumps to it still traps.
-//!
-//! Other threads may run through the site while it changes. One aligned 8-byte store is seen whole,
-//! so where the five bytes lie within an aligned word they are written so; where they do not, the
-//! site is left to the trap, unless the process has one thread only, as before `main`. The page
-//! stays executable throughout. Code that is not a private file mapping (a JIT's, say) is left alone,
-//! and so is everything where pages may not be made writable.
-//!
-//! Where the kernel answers, and our engine only for rings that the kernel is too old for, the stub looks before its `lea` whether
-//! there is such a ring, and else makes the call itself:
-//!
-//! ```text
-//!              movabs $mark,%rcx
-//!              movzbl (%rcx),%ecx
-//!              jrcxz  own            own:  syscall
-//!              lea ...                     jmp  next
-//! ```
-//!
-//! A system call changes rcx anyway, and none of these changes the flags.
-//!
-//! The entry keeps what a system call keeps: all registers but rax, rcx and r11, the red zone, the
-//! vector registers. Of those it saves xmm0 to xmm15; their upper halves, the AVX-512 registers, the
-//! x87 state and MXCSR are safe because nothing compiled here touches them (the memory routines of
-//! the C library would: hence our own).
+//! Other threads may run through a site while it changes. The page stays executable throughout. Code that is not a private
+//! file mapping (a JIT's, say) is left alone, and so is everything where pages may not be made writable.
 
-mod code;
-mod decode;
-mod entry;
-mod length;
 mod maps;
+mod stubs;
 
-use anyring_runtime::calls::PATCHED_SITES;
-use anyring_runtime::log;
+use crate::arch::sites;
+use crate::dispatch;
+use crate::start::auxiliary;
+use anyring_runtime::calls::{self, PATCHED_SITES};
+use anyring_runtime::{arch, log};
+use core::ffi::c_ulong;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use decode::Site;
 use maps::Mapping;
+pub use stubs::STUB;
+
+/// A call site, by addresses.
+#[derive(Clone, Copy, Debug)]
+pub struct Site {
+    /// Its first instruction.
+    pub start: usize,
+    /// Behind the instruction that makes the call.
+    pub next: usize,
+}
 
 /// Whether sites may be patched at all.
 static ENABLED: AtomicBool = AtomicBool::new(false);
@@ -66,13 +44,16 @@ const SEARCH_MAX: usize = 32 << 20;
 /// Other libraries rarely hold any, and reading all their code would double the time that a small
 /// program takes to start; their sites are patched when they trap.
 pub fn before_main(entry: usize) {
-    ENABLED.store(true, Ordering::Relaxed);
+    learn();
     search(entry, None);
+    // Only now, for there is one search at a time.
+    ENABLED.store(true, Ordering::Relaxed);
 }
 
 /// The same in a process whose rings are the kernel's: but for setups, sites jump to a stub that makes the call, as long as the byte
 /// at `mark` is zero. Whether all sites that were found are patched: nothing traps here.
 pub fn beside_kernel(entry: usize, mark: usize) -> bool {
+    learn();
     search(entry, Some(mark))
 }
 
@@ -90,9 +71,9 @@ fn search(entry: usize, mark: Option<usize>) -> bool {
             all = false;
         } else if is_searched {
             // SAFETY: a readable mapping, and nobody unmaps it while only we run.
-            let bytes = unsafe { mapping.bytes() };
-            all &= mark.is_none() || !decode::has_other_calls(bytes);
-            decode::for_each_site(bytes, |start, length| {
+            let bytes = unsafe { mapping.code() };
+            all &= mark.is_none() || !sites::has_other_calls(bytes);
+            sites::for_each_site(bytes, |start, length| {
                 let start = mapping.start + start;
                 all &= patch(&Site { start, next: start + length }, mapping, mark, alone);
             });
@@ -112,10 +93,10 @@ fn has_nothing(entry: usize, counts_others: bool) -> bool {
     let is_searched = |code: &Mapping| code.end - code.start <= SEARCH_MAX && code.is_readable();
     let Some(code) = program.code_at(entry).filter(is_searched) else { return false };
     // SAFETY: just seen to be readable, and nobody changes that while only we run.
-    let bytes = unsafe { code.bytes() };
+    let bytes = unsafe { code.code() };
     let mut has_site = false;
-    decode::for_each_site(bytes, |_, _| has_site = true);
-    !(has_site || counts_others && decode::has_other_calls(bytes))
+    sites::for_each_site(bytes, |_, _| has_site = true);
+    !(has_site || counts_others && sites::has_other_calls(bytes))
 }
 
 fn is_liburing(name: &[u8]) -> bool {
@@ -131,7 +112,7 @@ pub fn trapped_at(next: usize) {
     if !ENABLED.load(Ordering::Relaxed) {
         return;
     }
-    let refused = &REFUSED[(next >> 1) % REFUSED.len()];
+    let refused = &REFUSED[(next >> 2) % REFUSED.len()];
     if refused.load(Ordering::Relaxed) == next || BUSY.swap(true, Ordering::Acquire) {
         return;
     }
@@ -146,26 +127,64 @@ fn look_at(next: usize) -> bool {
     let Some(mapping) = maps::code_at(next) else { return false };
     // SAFETY: a readable mapping, out of which this thread was just running.
     let bytes = unsafe { mapping.bytes() };
-    let Some(start) = decode::start_of_site(bytes, next - mapping.start) else { return false };
+    let Some(start) = sites::site_before(bytes, next - mapping.start) else { return false };
     patch(&Site { start: mapping.start + start, next }, &mapping, None, false)
 }
 
 /// Patches one site; `alone` says that no other thread can run through it meanwhile, `mark` is for [`beside_kernel`].
 fn patch(site: &Site, mapping: &Mapping, mark: Option<usize>, alone: bool) -> bool {
-    let word = code::within_one_word(site.start);
-    if !word && !alone {
+    if !sites::changes_whole(site) && !alone {
         return false;
     }
     // SAFETY: the site was decoded from this mapping.
     let body = unsafe { core::slice::from_raw_parts(site.start as *const u8, site.next - site.start) };
-    let mark = mark.filter(|_| !decode::is_setup(body));
-    let Some(stub) = code::emit_stub(site, body, mark) else { return false };
+    let Some(stub) = stubs::emit(site, body, mark, alone) else { return false };
     // SAFETY: the stub does what the bytes do that the jump replaces.
-    let done = unsafe { code::write_jump(site.start, stub, mapping) };
+    let done = unsafe { stubs::write_jump(site, stub, mapping) };
     if done {
         PATCHED_SITES.fetch_add(1, Ordering::Relaxed);
     }
     let how = if done { "patched" } else { "cannot patch" };
     log::debug!("{how} the call site at {:#x}", site.start);
     done
+}
+
+/// Bytes of a page, once [`learn`] has asked.
+static PAGE_BYTES: AtomicUsize = AtomicUsize::new(4096);
+
+/// Learns what only the C library tells, which must not be asked in the trap's handler.
+fn learn() {
+    const AT_PAGESZ: c_ulong = 6;
+    if let Some(bytes) = auxiliary(AT_PAGESZ) {
+        PAGE_BYTES.store(bytes, Ordering::Relaxed);
+    }
+    sites::learn();
+}
+
+/// Bytes of a page.
+fn page_bytes() -> usize {
+    PAGE_BYTES.load(Ordering::Relaxed)
+}
+
+/// The call that a patched site made.
+///
+/// # Safety
+/// As for the call that `number` names.
+pub unsafe extern "C" fn enter(
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+    number: usize,
+) -> isize {
+    let arguments = [a, b, c, d, e, f];
+    if calls::is_ring_call(number) {
+        // SAFETY: the program's own call.
+        return unsafe { dispatch::called(number, arguments, false) };
+    }
+    // Code between the two instructions changed the number.
+    // SAFETY: the program's own call.
+    unsafe { arch::syscall(number, arguments) }
 }

@@ -1,0 +1,173 @@
+//! Finds call sites: `mov x8, #425..427`, and the `svc` that it comes to.
+
+/// Bytes of an instruction.
+pub const WORD: usize = 4;
+/// Most instructions from the number to the `svc`.
+const BETWEEN: usize = 32;
+
+/// Calls `found` with the offset and length of each site in `bytes`: from the number to the `svc`, or, where that lies before the
+/// number, the `svc` alone.
+pub fn for_each_site(bytes: &[u8], mut found: impl FnMut(usize, usize)) {
+    for (at, chunk) in bytes.chunks_exact(WORD).enumerate() {
+        if is_number(word(chunk))
+            && let Some(call) = call_after(bytes, at)
+        {
+            let start = if call < at { call } else { at };
+            found(start * WORD, (call + 1 - start) * WORD);
+        }
+    }
+}
+
+/// Is one of the calls made in `bytes` as no site makes it? A number may come to its `svc` by ways that are not followed; where
+/// the number comes from elsewhere, it is not known here.
+pub fn has_other_calls(bytes: &[u8]) -> bool {
+    let mut words = bytes.chunks_exact(WORD).enumerate();
+    words.any(|(at, chunk)| is_number(word(chunk)) && call_after(bytes, at).is_none())
+}
+
+/// The offset of the site before offset `next`, where a call was made: the `svc`, if a number before it comes to it. Code without
+/// one makes other calls, too, and perhaps on a stack with little room.
+pub fn site_before(bytes: &[u8], next: usize) -> Option<usize> {
+    let start = next.checked_sub(WORD)?;
+    if start % WORD != 0 || !is_call(word(bytes.get(start..next)?)) {
+        return None;
+    }
+    let call = start / WORD;
+    let comes_here = |at: &usize| {
+        is_number(word(&bytes[at * WORD..(at + 1) * WORD])) && call_after(bytes, *at) == Some(call)
+    };
+    (call.saturating_sub(BETWEEN)..call).rev().find(comes_here).map(|_| start)
+}
+
+/// An instruction.
+fn word(bytes: &[u8]) -> u32 {
+    u32::from_le_bytes(bytes.try_into().unwrap_or_default())
+}
+
+/// `mov w8, #425..427`, or to x8.
+fn is_number(instruction: u32) -> bool {
+    // Any `movz` of 16 bits.
+    moves_number(instruction) && (425..=427).contains(&(instruction >> 5 & 0xffff))
+}
+
+/// `movz w8, #imm`, or to x8.
+fn moves_number(instruction: u32) -> bool {
+    instruction & 0x7fe0_001f == 0x5280_0008
+}
+
+/// `svc #imm`: the kernel does not look at the number.
+fn is_call(instruction: u32) -> bool {
+    instruction & 0xffe0_001f == 0xd400_0001
+}
+
+/// The index of the `svc` that the instruction with index `at` comes to, before code leaves or has another number.
+fn call_after(bytes: &[u8], at: usize) -> Option<usize> {
+    let mut at = at + 1;
+    for _ in 0..BETWEEN {
+        let instruction = word(bytes.get(at * WORD..(at + 1) * WORD)?);
+        match instruction {
+            _ if is_call(instruction) => return Some(at),
+            _ if moves_number(instruction) => return None,
+            // b
+            _ if instruction & 0xfc00_0000 == 0x1400_0000 => {
+                let words = (instruction << 6).cast_signed() >> 6;
+                at = at.checked_add_signed(words as isize)?;
+            }
+            // bl; and br, blr, ret and their like
+            _ if instruction & 0xfc00_0000 == 0x9400_0000 || instruction & 0xfe00_0000 == 0xd600_0000 => {
+                return None;
+            }
+            _ => at += 1,
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NUMBER: u32 = 0xd280_3548; // mov x8, #426
+    const CALL: u32 = 0xd400_0001; // svc #0
+    const NOP: u32 = 0xd503_201f;
+
+    fn bytes(code: &[u32]) -> Vec<u8> {
+        code.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    fn sites(code: &[u32]) -> Vec<(usize, usize)> {
+        let mut found = Vec::new();
+        for_each_site(&bytes(code), |start, length| found.push((start / WORD, length / WORD)));
+        found
+    }
+
+    #[test]
+    fn numbers() {
+        for (instruction, is) in [
+            (NUMBER, true),
+            (0x5280_3548, true),  // mov w8, #426
+            (0xd280_3528, true),  // mov x8, #425
+            (0xd280_3568, true),  // mov x8, #427
+            (0xd280_3508, false), // mov x8, #424
+            (0xd280_3588, false), // mov x8, #428
+            (0xd280_3549, false), // mov x9, #426
+            (0xd2a0_3548, false), // mov x8, #426, lsl #16
+            (0xf280_3548, false), // movk x8, #426
+            (0x9280_3548, false), // mov x8, #-427
+        ] {
+            assert_eq!(is_number(instruction), is, "{instruction:x}");
+            assert_eq!(sites(&[instruction, CALL]).len(), is.into(), "{instruction:x}");
+        }
+    }
+
+    #[test]
+    fn what_lies_between() {
+        for (between, is) in [
+            (NOP, true),
+            (0xaa00_03e1, true),  // mov x1, x0
+            (0xb400_0040, true),  // cbz x0, over the call
+            (0xd280_0028, false), // mov x8, #1
+            (0x9400_0000, false), // bl
+            (0xd65f_03c0, false), // ret
+            (0xd61f_0100, false), // br x8
+            (0xd63f_0020, false), // blr x1
+        ] {
+            assert_eq!(sites(&[NUMBER, between, CALL, NOP]).len(), is.into(), "{between:x}");
+        }
+        let mut far = vec![NUMBER];
+        far.resize(BETWEEN, NOP);
+        far.push(CALL);
+        assert_eq!(sites(&far), [(0, BETWEEN + 1)]);
+        far.insert(1, NOP);
+        assert_eq!(sites(&far), []);
+    }
+
+    #[test]
+    fn branches_are_followed() {
+        assert_eq!(sites(&[NUMBER, 0x1400_0002, NOP, CALL]), [(0, 4)]);
+        // To a call before the number.
+        assert_eq!(sites(&[CALL, NOP, NUMBER, 0x17ff_fffd]), [(0, 1)]);
+        // Out of the code, and round in circles.
+        assert_eq!(sites(&[NUMBER, 0x1400_1000, CALL]), []);
+        assert_eq!(sites(&[NUMBER, 0x17ff_0000, CALL]), []);
+        assert_eq!(sites(&[NUMBER, 0x1400_0000, CALL]), []);
+    }
+
+    #[test]
+    fn a_call_that_was_made() {
+        let code = bytes(&[CALL, NOP, NUMBER, NOP, CALL, NOP]);
+        assert_eq!(site_before(&code, 20), Some(16));
+        for next in [0, 2, 4, 8, 18, 22, 24, 28] {
+            assert_eq!(site_before(&code, next), None, "{next}");
+        }
+    }
+
+    #[test]
+    fn other_calls() {
+        assert!(!has_other_calls(&bytes(&[NUMBER, NOP, CALL])));
+        assert!(!has_other_calls(&bytes(&[NOP, CALL])));
+        assert!(has_other_calls(&bytes(&[NUMBER, 0xd65f_03c0, CALL])));
+        // Over another call.
+        assert!(has_other_calls(&bytes(&[NUMBER, 0xb400_0061, 0xd280_0728, CALL, CALL])));
+    }
+}
