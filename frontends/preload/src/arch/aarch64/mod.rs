@@ -47,6 +47,31 @@ global_asm!(
     ".popsection",
 );
 
+// The compiler's library names these, which a process without a C library does not have: there only a dynamic linker loads us.
+// A constructor asks which atomic operations the processor has.
+#[cfg(not(test))]
+global_asm!(
+    ".pushsection .text.anyring_preload_absent,\"ax\",@progbits",
+    ".globl getauxval",
+    ".hidden getauxval",
+    ".globl __stack_chk_fail",
+    ".hidden __stack_chk_fail",
+    ".globl __stack_chk_guard",
+    ".hidden __stack_chk_guard",
+    "getauxval: b {ask}",
+    "__stack_chk_fail: brk #1",
+    ".p2align 3",
+    "__stack_chk_guard: .xword 0",
+    ".popsection",
+    ask = sym ask,
+);
+
+/// `getauxval(3)`, or 0.
+#[cfg(not(test))]
+extern "C" fn ask(name: core::ffi::c_ulong) -> core::ffi::c_ulong {
+    crate::start::auxiliary(name).unwrap_or(0) as core::ffi::c_ulong
+}
+
 /// Where the C library keeps a thread's number, from the thread pointer. Not known: the number lies in a structure before the
 /// thread pointer, whose length changes from one version to the next.
 pub const THREAD_NUMBER: Option<isize> = None;
