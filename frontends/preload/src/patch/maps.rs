@@ -76,8 +76,8 @@ impl Mapping {
     /// # Safety
     /// It must stay mapped.
     pub unsafe fn code(&self) -> &[u8] {
-        // SAFETY: readable, and mapped as the caller promises.
-        unsafe { core::slice::from_raw_parts(self.start as *const u8, self.code_end() - self.start) }
+        // SAFETY: the caller's promise.
+        unsafe { &self.bytes()[..self.code_end() - self.start] }
     }
 
     /// What it holds.

@@ -55,9 +55,8 @@ pub fn emit(site: &Site, body: &[u8], mark: Option<usize>, alone: bool) -> Optio
 
 /// A block with room that jumps from `site` reach, or one that is not mapped yet; how much of it is in use, in whole units.
 fn block_near(site: usize, unit: usize) -> Option<(&'static Block, usize)> {
-    let blocks =
-        BLOCKS.iter().map(|block| (block, block.used.load(Ordering::Relaxed).next_multiple_of(unit)));
-    blocks.into_iter().find(|(block, used)| {
+    let used = |block: &Block| block.used.load(Ordering::Relaxed).next_multiple_of(unit);
+    BLOCKS.iter().map(|block| (block, used(block))).find(|(block, used)| {
         let start = block.start.load(Ordering::Relaxed);
         start == 0 || used + STUB <= BLOCK && start.abs_diff(site) < sites::REACH
     })

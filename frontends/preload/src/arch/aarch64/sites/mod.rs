@@ -21,7 +21,8 @@
 //!
 //! The entry keeps what a system call keeps: all registers but x0, the flags, and the vector registers, of which a call keeps 128
 //! bits. What lies beyond these in the registers of SVE, a system call clears or leaves, and nothing compiled here touches, as
-//! nothing touches FPCR and FPSR. In the streaming mode of SME no program calls that wants an answer: a system call ends that mode.
+//! nothing touches FPCR and FPSR. In the streaming mode of SME, which a system call would end, the entry raises SIGILL: the mode does
+//! not have its instructions.
 
 mod decode;
 mod entry;
