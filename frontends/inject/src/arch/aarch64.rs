@@ -8,15 +8,8 @@ global_asm!(
     ".pushsection .text.anyring_inject_absent,\"ax\",@progbits",
     ".globl getauxval",
     ".hidden getauxval",
-    ".globl __stack_chk_fail",
-    ".hidden __stack_chk_fail",
-    ".globl __stack_chk_guard",
-    ".hidden __stack_chk_guard",
     "getauxval:",
-    "__stack_chk_fail:",
     "brk #1",
-    ".p2align 3",
-    "__stack_chk_guard: .xword 0",
     ".popsection",
 );
 

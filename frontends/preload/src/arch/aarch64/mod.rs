@@ -47,21 +47,14 @@ global_asm!(
     ".popsection",
 );
 
-// The compiler's library names these, which a process without a C library does not have: there only a dynamic linker loads us.
-// A constructor asks which atomic operations the processor has.
+// A constructor of the compiler's library asks which atomic operations the processor has. A process without a C library does not
+// have this function: there only a dynamic linker loads us.
 #[cfg(not(test))]
 global_asm!(
     ".pushsection .text.anyring_preload_absent,\"ax\",@progbits",
     ".globl getauxval",
     ".hidden getauxval",
-    ".globl __stack_chk_fail",
-    ".hidden __stack_chk_fail",
-    ".globl __stack_chk_guard",
-    ".hidden __stack_chk_guard",
     "getauxval: b {ask}",
-    "__stack_chk_fail: brk #1",
-    ".p2align 3",
-    "__stack_chk_guard: .xword 0",
     ".popsection",
     ask = sym ask,
 );

@@ -1,12 +1,23 @@
 //! The memory routines that compiled code calls.
 //!
 //! A library that is brought into a static program has no C library whose routines it could call. They are hidden: the program
-//! keeps its own.
+//! keeps its own. With them comes what the compiler's library, which is C in part, names of the stack protector.
 
 /// Puts them into a library: part of [`runtime`](crate::runtime).
 #[macro_export]
 macro_rules! memory_routines {
     () => {
+        core::arch::global_asm!(
+            ".pushsection .text.anyring_stack_protector,\"ax\",@progbits",
+            ".globl __stack_chk_fail",
+            ".hidden __stack_chk_fail",
+            ".globl __stack_chk_guard",
+            ".hidden __stack_chk_guard",
+            "__stack_chk_fail: brk #1",
+            ".p2align 3",
+            "__stack_chk_guard: .xword 0",
+            ".popsection",
+        );
         core::arch::global_asm!(
             ".pushsection .text.anyring_memory,\"ax\",@progbits",
             ".globl memcpy",

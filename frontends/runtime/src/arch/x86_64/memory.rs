@@ -1,7 +1,7 @@
 //! The memory routines that compiled code calls, with nothing above SSE2.
 //!
 //! Those of the C library would do, but for one thing: they use AVX, and code that a patched call
-//! site of the preload's entered may still need the upper halves of the vector registers (its `patch` saves
+//! site of the preload's entered may still need the upper halves of the vector registers (its `arch::sites` saves
 //! the lower ones). They are hidden: the program keeps its own. And they are part of the libraries that are loaded
 //! into programs only: a program that is built with the engine inside has the C library's.
 
