@@ -24,15 +24,15 @@ pub fn environment() -> Option<*const *const c_char> {
     (!list.is_null()).then(|| unsafe { *list })
 }
 
-/// The address of `dlsym`.
-fn locate() -> *mut c_void {
+/// What `library` has under this name, in glibc before 2.34, where parts of the C library are libraries of their own that a program
+/// need not have, or has where `dlsym` does not look; null elsewhere.
+fn find_in(library: &CStr, name: &CStr) -> *mut c_void {
     const NOW: c_int = 2;
     /// `__RTLD_DLOPEN`.
     const BY_PROGRAM: c_int = c_int::MIN;
-    let address = weak!("dlsym");
     let (open, find) = (weak!("__libc_dlopen_mode"), weak!("__libc_dlsym"));
-    if !address.is_null() || open.is_null() || find.is_null() {
-        return address;
+    if open.is_null() || find.is_null() {
+        return core::ptr::null_mut();
     }
     type Open = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
     type Find = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
@@ -42,9 +42,15 @@ fn locate() -> *mut c_void {
     let find: Find = unsafe { core::mem::transmute(find) };
     // SAFETY: the names end with zero.
     unsafe {
-        let library = open(c"libdl.so.2".as_ptr(), NOW | BY_PROGRAM);
-        if library.is_null() { library } else { find(library, c"dlsym".as_ptr()) }
+        let library = open(library.as_ptr(), NOW | BY_PROGRAM);
+        if library.is_null() { library } else { find(library, name.as_ptr()) }
     }
+}
+
+/// The address of `dlsym`.
+fn locate() -> *mut c_void {
+    let address = weak!("dlsym");
+    if address.is_null() { find_in(c"libdl.so.2", c"dlsym") } else { address }
 }
 
 /// `dlsym(3)`: the address of `name`, null where there is none.
@@ -87,7 +93,12 @@ impl Next {
         if !address.is_null() {
             return address;
         }
-        let address = find(Place::Next, self.name);
+        let mut address = find(Place::Next, self.name);
+        // A plugin may have brought the library of threads into a program without threads.
+        let of_threads = |prefix| self.name.to_bytes().starts_with(prefix);
+        if address.is_null() && (of_threads(b"pthread_") || of_threads(b"thrd_")) {
+            address = find_in(c"libpthread.so.0", self.name);
+        }
         self.address.store(address, Ordering::Relaxed);
         address
     }

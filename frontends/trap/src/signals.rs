@@ -100,6 +100,10 @@ pub const OWN: u64 = signal_bit(raw::SIGSYS) | signal_bit(raw::SIGSEGV) | signal
 /// them, which the masks that the engine sets ([`ASYNCHRONOUS`]) leave as they are.
 const EVERY_OTHER: u64 = !(OWN | signal_bit(raw::SIGKILL) | signal_bit(raw::SIGSTOP) | OF_LIBRARIES);
 
+/// What keeps the program's handlers out of a thread that is being made: all that C libraries let a program block, but for those that an
+/// instruction raises.
+pub const HANDLED: u64 = OF_TRAP & !OF_LIBRARIES;
+
 /// What is blocked in the trap. C libraries let no program block all of it: some of these signals are their own.
 const OF_TRAP: u64 = ASYNCHRONOUS & !(signal_bit(raw::SIGKILL) | signal_bit(raw::SIGSTOP));
 
@@ -279,9 +283,18 @@ pub fn note(wanted: Option<u64>) {
 }
 
 /// Those of [`OWN`] that are to be taken for blocked in the calling thread, whose mask is `mask`. A thread inherits what
-/// its creator wants, and nobody sees that: where nothing is noted, the mask tells.
+/// its creator wants, and only front ends with a C library may see that: where nothing is noted, the mask tells.
 fn taken_for_blocked(mask: u64) -> u64 {
     crate::frontend().map_or(0, |frontend| frontend.wanted_blocked().unwrap_or_else(|| told_by(mask)))
+}
+
+/// Those of [`OWN`] that the program wants blocked in the calling thread, and of which its mask does not [tell](told_by): a
+/// thread that it creates has the mask, and not the note.
+pub fn untold() -> u64 {
+    match wanted() {
+        0 => 0,
+        wanted => wanted & !told_by(sys::unblock_signals(0)),
+    }
 }
 
 /// Where all others are blocked, those of [`OWN`] are taken for blocked, too.
@@ -380,7 +393,7 @@ pub unsafe fn trapped_wait(a: [usize; 6], interrupted: &mut Context) -> isize {
         Ok(given) => given,
         Err(errno) => return errno.negated() as isize,
     };
-    // They are to be blocked in who waits; a thread inherits that by its creation, which is not seen.
+    // They are to be blocked in who waits; a thread may have inherited that, which was not seen.
     note(Some(wanted() | awaited));
     let mut taken = [0; 16];
     let result = pending::wait(awaited, &mut taken, given, |taken, time| {

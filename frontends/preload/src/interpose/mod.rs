@@ -10,6 +10,7 @@ mod left;
 pub mod process;
 pub mod signal;
 pub mod spawn;
+mod thread;
 
 /// The functions that every front end with a C library has.
 pub struct Interposed;

@@ -331,7 +331,7 @@ pub unsafe extern "C" fn pthread_attr_setsigmask_np(attributes: *mut c_void, set
 }
 
 /// Which of [`signals::OWN`] somebody waits for who waits for the signals of `set`: [`pending`] may have them. They are to be
-/// blocked in who waits; a thread inherits that by its creation, which is not seen.
+/// blocked in who waits; a thread may have inherited that, which was not seen.
 ///
 /// # Safety
 /// `set` must be null or a signal set.

@@ -3,8 +3,9 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/time.h>
-#include <time.h>
 #include <sys/wait.h>
+#include <threads.h>
+#include <time.h>
 #include <ucontext.h>
 
 static struct ring ring;
@@ -148,6 +149,62 @@ static void a_thread_waits_and_calls(void) {
     CHECK(pthread_join(thread, 0) == 0 && !pending(SIGSYS));
     mask_all(SIG_UNBLOCK);
     printf("a thread has waited and called two thousand times\n");
+}
+
+static void *inherits(void *one) {
+    int taken;
+    CHECK(blocked() && sigwait(one, &taken) == 0 && taken == SIGSYS);
+    return one;
+}
+
+static int inherits_too(void *one) {
+    return inherits(one) == one ? 5 : 0;
+}
+
+static void *is_cancelled(void *unused) {
+    for (;;)
+        sleep(1000);
+    return unused;
+}
+
+static __attribute__((unused)) void *has_it_unblocked(void *none) {
+    CHECK(!blocked());
+    return none;
+}
+
+/* A thread begins with what its creator has blocked, and what is sent may find it before it has done anything. */
+static void threads_inherit(void) {
+    pthread_t thread;
+    thrd_t other;
+    sigset_t one;
+    void *result;
+    int number;
+    sigemptyset(&one);
+    sigaddset(&one, SIGSYS);
+    handled = 0;
+    CHECK(signal(SIGUSR1, count) != SIG_ERR && pthread_sigmask(SIG_BLOCK, &one, 0) == 0);
+    for (int round = 0; round < 500; round++) {
+        CHECK(pthread_create(&thread, 0, inherits, &one) == 0);
+        if (round % 2)
+            CHECK(pthread_kill(thread, SIGUSR1) == 0);
+        for (volatile int pause = 0; pause < round % 50 * 100; pause++)
+            ;
+        CHECK(kill(getpid(), SIGSYS) == 0 && pthread_join(thread, &result) == 0 && result == &one);
+    }
+    CHECK(handled == 250 && signal(SIGUSR1, SIG_DFL) == count);
+    CHECK(thrd_create(&other, inherits_too, &one) == thrd_success && kill(getpid(), SIGSYS) == 0);
+    CHECK(thrd_join(other, &number) == thrd_success && number == 5);
+    CHECK(pthread_create(&thread, 0, is_cancelled, 0) == 0 && pthread_cancel(thread) == 0);
+    CHECK(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
+#ifdef __GLIBC__
+    pthread_attr_t attributes;
+    sigset_t none;
+    sigemptyset(&none);
+    CHECK(pthread_attr_init(&attributes) == 0 && pthread_attr_setsigmask_np(&attributes, &none) == 0);
+    CHECK(pthread_create(&thread, &attributes, has_it_unblocked, 0) == 0 && pthread_join(thread, 0) == 0);
+#endif
+    CHECK(blocked() && !pending(SIGSYS) && pthread_sigmask(SIG_UNBLOCK, &one, 0) == 0);
+    printf("threads begin with what is blocked\n");
 }
 
 /* Whether a thread of this process sleeps in a call. */
@@ -457,6 +514,7 @@ int main(void) {
     in_a_handler();
     a_thread_waits();
     a_thread_waits_and_calls();
+    threads_inherit();
     handlers_interrupt_a_wait();
     struct timespec long_time = {.tv_sec = 1000};
     threads_wait_for((int[]){SIGSYS, SIGSYS, SIGSYS}, 0);

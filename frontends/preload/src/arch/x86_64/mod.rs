@@ -133,8 +133,24 @@ macro_rules! vfork {
     };
 }
 
+/// The body of a thread's first function: goes on in the function, and with the argument, that `$begins` answers to what the thread
+/// was given. No frame of ours may lie below the program's: a C library that cancels a thread unwinds all.
 #[cfg(not(test))]
-pub(crate) use {list_arguments, vfork};
+macro_rules! begin_thread {
+    ($begins:path) => {
+        core::arch::naked_asm!(
+            "sub rsp, 8",
+            "call {begins}",
+            "add rsp, 8",
+            "mov rdi, rdx",
+            "jmp rax",
+            begins = sym $begins,
+        )
+    };
+}
+
+#[cfg(not(test))]
+pub(crate) use {begin_thread, list_arguments, vfork};
 
 /// Words of glibc's `ucontext_t` before its signal mask.
 pub const CONTEXT_WORDS: usize = 37;

@@ -1,0 +1,138 @@
+//! `pthread_create` and C11's `thrd_create`: a thread begins with those of [`signals::OWN`] blocked that its creator wants
+//! blocked, as with all others.
+//!
+//! No mask of a thread in the kernel has them, so a new thread would not know. The creator has them blocked in earnest while it makes
+//! the thread, and the thread, which inherits that, notes it and unblocks them. Handlers are kept out of both meanwhile. Whenever one of
+//! them is sent, it finds that the thread has it blocked.
+//!
+//! ```text
+//! creator   block ---- clone ---- unblock
+//!                        \
+//! thread                  `- C library - begin: note, unblock - the program's function
+//! ```
+
+use crate::arch;
+use alloc::alloc::{alloc, dealloc};
+use anyring_interpose::next;
+use anyring_runtime::sys;
+use anyring_trap::signals;
+use core::alloc::Layout;
+use core::ffi::{c_int, c_void};
+use linux_raw_sys::errno::EAGAIN;
+
+/// What the program has a thread do.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Start {
+    function: *const c_void,
+    argument: *mut c_void,
+}
+
+/// What the thread is given by its creator.
+#[derive(Clone, Copy)]
+struct Given {
+    start: Start,
+    /// The creator's mask.
+    mask: u64,
+    /// Those of [`signals::OWN`] that are blocked besides.
+    inherited: u64,
+}
+
+const GIVEN: Layout = Layout::new::<Given>();
+
+/// `pthread_create(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_create(
+    thread: *mut c_void,
+    attributes: *const c_void,
+    function: *const c_void,
+    argument: *mut c_void,
+) -> c_int {
+    create(Start { function, argument }, EAGAIN as c_int, |Start { function, argument }| {
+        next!(
+            c"pthread_create",
+            fn(*mut c_void, *const c_void, *const c_void, *mut c_void) -> c_int,
+            thread,
+            attributes,
+            function,
+            argument,
+        )
+    })
+}
+
+/// `thrd_create(3)`.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn thrd_create(
+    thread: *mut c_void,
+    function: *const c_void,
+    argument: *mut c_void,
+) -> c_int {
+    create(Start { function, argument }, NO_MEMORY, |Start { function, argument }| {
+        next!(
+            c"thrd_create",
+            fn(*mut c_void, *const c_void, *mut c_void) -> c_int,
+            thread,
+            function,
+            argument,
+        )
+    })
+}
+
+/// `thrd_nomem`, as glibc and musl have it.
+const NO_MEMORY: c_int = 3;
+
+/// Has the C library `make` a thread that does `start`, and begins with what its creator wants blocked. `no_memory` is what the
+/// function answers where there is none.
+fn create(start: Start, no_memory: c_int, make: impl FnOnce(Start) -> c_int) -> c_int {
+    let inherited = if signals::active() { signals::untold() } else { 0 };
+    if inherited == 0 {
+        return make(start);
+    }
+    // SAFETY: it has a size.
+    let given = unsafe { alloc(GIVEN) }.cast::<Given>();
+    if given.is_null() {
+        return no_memory;
+    }
+    let mask = sys::block_signals(signals::HANDLED | inherited);
+    // SAFETY: memory of this layout, nobody else's yet.
+    unsafe { given.write(Given { start, mask, inherited }) };
+    let result = make(Start { function: (begin as *const ()).cast(), argument: given.cast() });
+    sys::set_signal_mask(mask);
+    if result != 0 {
+        // SAFETY: from `alloc` above; there is no thread.
+        unsafe { dealloc(given.cast(), GIVEN) };
+    }
+    result
+}
+
+/// The first function of the thread.
+///
+/// # Safety
+/// Called once, with what [`create`] gave the thread.
+#[unsafe(naked)]
+unsafe extern "C" fn begin(given: *mut c_void) -> *mut c_void {
+    arch::begin_thread!(begins)
+}
+
+/// What the thread is to do.
+///
+/// # Safety
+/// As for [`begin`].
+unsafe extern "C" fn begins(given: *mut Given) -> Start {
+    // SAFETY: the creator's, by the caller's promise; this thread's from now on.
+    let Given { start, mask, inherited } = unsafe { *given };
+    // Attributes may have given it another mask, which has none of them.
+    if sys::unblock_signals(0) & inherited == inherited {
+        signals::note(Some(inherited));
+        sys::set_signal_mask(mask & !inherited);
+    }
+    // SAFETY: from `alloc` in `create`.
+    unsafe { dealloc(given.cast(), GIVEN) };
+    start
+}
