@@ -288,7 +288,7 @@ fn taken_for_blocked(mask: u64) -> u64 {
     crate::frontend().map_or(0, |frontend| frontend.wanted_blocked().unwrap_or_else(|| told_by(mask)))
 }
 
-/// Those of [`OWN`] that the program wants blocked in the calling thread, and of which its mask does not [tell](told_by): a
+/// Those of [`OWN`] that the program wants blocked in the calling thread, and of which its mask does not tell (`told_by`): a
 /// thread that it creates has the mask, and not the note.
 pub fn untold() -> u64 {
     match wanted() {
