@@ -87,7 +87,7 @@ fn submit(ring: &mut Ring, sqe: Sqe) {
 }
 
 /// The engine looks every 4 ms whether anything has been sent on a socket. If not, the next send is a probe anew, and others are
-/// copied until its pages are back: a machine that halts for so long tries again.
+/// copied until its pages are back: the test tries again where the machine took so long.
 const UNUSED: Duration = Duration::from_millis(4);
 
 #[test]

@@ -100,8 +100,8 @@ pub const OWN: u64 = signal_bit(raw::SIGSYS) | signal_bit(raw::SIGSEGV) | signal
 /// them, which the masks that the engine sets ([`ASYNCHRONOUS`]) leave as they are.
 const EVERY_OTHER: u64 = !(OWN | signal_bit(raw::SIGKILL) | signal_bit(raw::SIGSTOP) | OF_LIBRARIES);
 
-/// What keeps the program's handlers out of a thread that is being made: all that C libraries let a program block, but for those that an
-/// instruction raises.
+/// The signals whose handlers are kept out of a thread by a front end that has a C library: all that the C library lets a program
+/// block, but for those that an instruction raises.
 pub const HANDLED: u64 = OF_TRAP & !OF_LIBRARIES;
 
 /// What is blocked in the trap. C libraries let no program block all of it: some of these signals are their own.

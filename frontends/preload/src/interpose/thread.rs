@@ -1,9 +1,9 @@
 //! `pthread_create` and C11's `thrd_create`: a thread begins with those of [`signals::OWN`] blocked that its creator wants
 //! blocked, as with all others.
 //!
-//! No mask of a thread in the kernel has them, so a new thread would not know. The creator has them blocked in earnest while it makes
-//! the thread, and the thread, which inherits that, notes it and unblocks them. Handlers are kept out of both meanwhile. Whenever one of
-//! them is sent, it finds that the thread has it blocked.
+//! The mask of a thread in the kernel does not have these signals, and a new thread has no note of them. So the creator really blocks
+//! them while it makes the thread. The thread inherits that mask, notes the signals, and unblocks them. Handlers of the program are kept
+//! out of both threads meanwhile. Such a signal therefore finds the new thread either with the signal blocked, or with the note.
 //!
 //! ```text
 //! creator   block ---- clone ---- unblock
