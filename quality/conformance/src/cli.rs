@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::num::NonZeroU32;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -80,6 +81,10 @@ enum Task {
         /// Which engine. With the kernel's, io_uring is not denied; it needs --library
         #[arg(long, value_enum, default_value_t = Engine::User, requires_if("kernel", "library"))]
         engine: Engine,
+        /// How often a test may run until it passes. More than once is for slow machines: some tests give other threads
+        /// a millisecond
+        #[arg(long, value_name = "N", default_value_t = NonZeroU32::MIN)]
+        tries: NonZeroU32,
     },
     /// Run the tests of chaos.txt among the faults that stand there; fail if one fails
     Chaos {
@@ -154,7 +159,7 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match &cli.command.unwrap_or_else(|| Task::Suite(SuiteArgs::default())) {
         Task::Suite(args) => suite(&cli.common, args),
-        Task::MustPass { library, engine } => must_pass(&cli.common, *library, *engine),
+        Task::MustPass { library, engine, tries } => must_pass(&cli.common, *library, *engine, *tries),
         Task::Chaos { seed, seeds } => chaos(&cli.common, *seed..seed.saturating_add(*seeds)),
         Task::Traced { engine } => traced(&cli.common, *engine),
         Task::Oracle { refresh } => oracle(&cli.common, *refresh),
@@ -406,7 +411,7 @@ fn oracle(common: &Common, refresh: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn must_pass(common: &Common, library: bool, engine: Engine) -> Result<ExitCode> {
+fn must_pass(common: &Common, library: bool, engine: Engine, tries: NonZeroU32) -> Result<ExitCode> {
     let (bench, conditions) =
         if library { common.linked(engine)? } else { (common.bench()?, common.with_anyring(engine)?) };
     let mut known = Reasons::default();
@@ -414,15 +419,16 @@ fn must_pass(common: &Common, library: bool, engine: Engine) -> Result<ExitCode>
         known = Reasons::load(&common.home.join("library.toml"))?;
     }
     let names = common.must_pass(&bench.suite, library)?;
-    let (mut passed, mut failed, mut skipped) = (0, 0, 0);
+    let (mut passed, mut failed, mut skipped, mut unsteady) = (0, 0, 0, 0);
     for name in &names {
         if let Some(reason) = known.0.get(name) {
             println!("{name:<28} skipped: {reason}");
             skipped += 1;
             continue;
         }
-        if passes(&bench, &conditions, name, name)? {
+        if let Some(runs) = passes_within(tries, || passes(&bench, &conditions, name, name))? {
             passed += 1;
+            unsteady += u32::from(runs > 1);
         } else if engine == Engine::Kernel && !passes_natively(common, &bench, name)? {
             println!("{name:<28} skipped: it does not pass natively either");
             skipped += 1;
@@ -430,8 +436,21 @@ fn must_pass(common: &Common, library: bool, engine: Engine) -> Result<ExitCode>
             failed += 1;
         }
     }
+    if unsteady > 0 {
+        println!("passed in another run only: {unsteady}");
+    }
     println!("{passed} passed, {failed} failed, {skipped} skipped");
     Ok(ExitCode::from(u8::from(failed != 0)))
+}
+
+/// Runs a test until it passes, so often at most. How many runs that took; `None` if it never passed.
+fn passes_within(tries: NonZeroU32, mut passes: impl FnMut() -> Result<bool>) -> Result<Option<u32>> {
+    for run in 1..=tries.get() {
+        if passes()? {
+            return Ok(Some(run));
+        }
+    }
+    Ok(None)
 }
 
 /// Does a test pass on the kernel's io_uring, or is the kernel too old for it?
@@ -540,6 +559,24 @@ mod tests {
         assert!(Cli::try_parse_from(["x", "suite", "--engine", "kernel", "--only", "nop", "link"]).is_ok());
         assert!(Cli::try_parse_from(["x", "suite", "--write-status", "--only", "nop"]).is_err());
         assert!(Cli::try_parse_from(["x", "suite", "--write-status", "--liburing", "there"]).is_err());
+    }
+
+    #[test]
+    fn a_test_runs_until_it_passes() {
+        let runs_of = |tries, passing_run| {
+            let mut runs = 0;
+            let passes = || {
+                runs += 1;
+                Ok(runs == passing_run)
+            };
+            let within = passes_within(NonZeroU32::new(tries).unwrap(), passes).unwrap();
+            (within, runs)
+        };
+        assert_eq!(runs_of(1, 1), (Some(1), 1));
+        assert_eq!(runs_of(3, 3), (Some(3), 3));
+        assert_eq!(runs_of(3, 2), (Some(2), 2));
+        assert_eq!(runs_of(1, 2), (None, 1));
+        assert_eq!(runs_of(3, 4), (None, 3));
     }
 
     #[test]

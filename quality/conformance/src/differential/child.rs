@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::FromRawFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::generate;
@@ -24,7 +24,7 @@ const HANGS: Duration = Duration::from_secs(60);
 pub enum Finding {
     /// The engines differ, every time.
     Differs(Difference),
-    /// They differed once, and then not again.
+    /// They differed once, and then not again; or the kernel hung once.
     Unsteady(Difference),
     /// They differ, but so does the kernel from itself, or not under another timing.
     Racy(Difference),
@@ -42,6 +42,14 @@ impl Finding {
             Finding::Lost(how) => how.split(" (").next().unwrap_or(how),
         }
     }
+}
+
+/// How a child was lost.
+pub struct Lost {
+    /// In words, with the place.
+    pub how: String,
+    /// It hung while the kernel's turn was.
+    pub by_kernel: bool,
 }
 
 /// A forked child with the pipe that it reports through.
@@ -84,15 +92,16 @@ impl Child {
     ///
     /// # Errors
     /// How it was lost.
-    pub fn report(&mut self) -> Result<Option<String>, String> {
+    pub fn report(&mut self) -> Result<Option<String>, Lost> {
         loop {
             if self.reports.buffer().is_empty() && !self.readable() {
                 if self.stuck() {
-                    let place = self.page.place();
+                    let how = format!("hangs ({})", self.page.place());
+                    let by_kernel = self.page.engine() == Engine::Kernel;
                     // SAFETY: our own child, not waited for yet.
                     unsafe { libc::kill(self.pid, libc::SIGKILL) };
                     self.wait();
-                    return Err(format!("hangs ({place})"));
+                    return Err(Lost { how, by_kernel });
                 }
                 continue;
             }
@@ -127,7 +136,7 @@ impl Child {
         status
     }
 
-    fn ended(&mut self) -> Result<(), String> {
+    fn ended(&mut self) -> Result<(), Lost> {
         let status = self.wait();
         if libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0 {
             return Ok(());
@@ -137,7 +146,7 @@ impl Child {
         } else {
             format!("exit status {}", libc::WEXITSTATUS(status))
         };
-        Err(format!("{how} ({})", self.page.place()))
+        Err(Lost { how: format!("{how} ({})", self.page.place()), by_kernel: false })
     }
 }
 
@@ -190,11 +199,8 @@ pub fn run_range(
                 Ok(Some(Explained::Unproved(why))) => &page.unproved[why],
                 Err(finding) => {
                     let _ = writeln!(reports, "{index}\t{}", encode(&finding));
-                    match finding {
-                        Finding::Unsteady(_) => &page.unsteady,
-                        Finding::Racy(_) => &page.racy,
-                        _ => continue,
-                    }
+                    let Some(counter) = counter_of(page, &finding) else { continue };
+                    counter
                 }
             };
             counter.fetch_add(1, Ordering::Relaxed);
@@ -202,6 +208,15 @@ pub fn run_range(
         let _ = std::fs::remove_dir_all(scratch);
         i32::from(leaks() > 64)
     })
+}
+
+/// Where findings are counted that are not held against the user engine.
+pub fn counter_of<'a>(page: &'a Page, finding: &Finding) -> Option<&'a AtomicU64> {
+    match finding {
+        Finding::Unsteady(_) => Some(&page.unsteady),
+        Finding::Racy(_) => Some(&page.racy),
+        Finding::Differs(_) | Finding::Lost(_) => None,
+    }
 }
 
 /// Runs one program in a child of its own; where it differs, again if that shall be `sure`.
@@ -225,7 +240,7 @@ pub fn run_alone(page: &'static Page, program: &Program, scratch: &Path, sure: b
         match child.report() {
             Ok(Some(line)) => finding = line.split_once('\t').map(|(_, text)| decode(text)),
             Ok(None) => return finding,
-            Err(how) => return Some(Finding::Lost(how)),
+            Err(lost) => return Some(Finding::Lost(lost.how)),
         }
     }
 }

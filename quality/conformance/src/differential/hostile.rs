@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyring_engine::io_uring_params;
 use linux_raw_sys::io_uring::*;
 
-use super::child::Child;
+use super::child::{Child, Lost};
 use super::generate;
 use super::operations::keep_safe;
 use super::program::{Ending, Program, Step};
@@ -61,7 +61,7 @@ pub fn run_many(options: &Options) -> (u64, Vec<String>) {
         });
         match child.report() {
             Ok(_) => next = end,
-            Err(how) => {
+            Err(Lost { how, .. }) => {
                 let index = page.program.load(Ordering::Relaxed);
                 lost.push(format!("hostile program {:#018x}: {how}", seed_of(index)));
                 next = index + 1;

@@ -25,6 +25,7 @@ pub mod timing;
 pub mod world;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -32,11 +33,12 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use child::{Finding, Range, decode, run_alone, run_range, scratch_directory};
+use child::{Finding, Lost, Range, counter_of, decode, run_alone, run_range, scratch_directory};
 use explain::EXPLANATIONS;
 use program::Program;
 use progress::Page;
 use rng::program_seed;
+use run::Difference;
 
 /// Programs that one child runs.
 const BATCH: u64 = 250;
@@ -127,7 +129,7 @@ pub struct Summary {
     pub clean: u64,
     /// Differ as is meant to be, by explanation.
     pub explained: BTreeMap<&'static str, Count>,
-    /// Differed once and not again.
+    /// Differed once and not again, or the kernel hung once.
     pub unsteady: u64,
     /// The kernel differs from itself, or the difference is one of the moment.
     pub racy: u64,
@@ -347,15 +349,34 @@ fn run_batch(
                     note(options, index, &decode(text), summary);
                 }
                 Ok(None) => return,
-                Err(how) => {
+                Err(lost) => {
                     first = page.program.load(Ordering::Relaxed);
-                    note(options, first, &Finding::Lost(how), summary);
+                    let finding = judge_lost(page, options, first, lost, &scratch);
+                    if let Some(counter) = counter_of(page, &finding) {
+                        counter.fetch_add(1, Ordering::Relaxed);
+                    }
+                    note(options, first, &finding, summary);
                     first += 1;
                     break;
                 }
             }
         }
     }
+}
+
+/// What a program comes to whose child was lost.
+///
+/// A child that hung in a call to the kernel's own ring says nothing about the user engine: there the kernel was late, or
+/// stood still, as it does now and then on a machine that is slow. Such a program runs again, alone.
+fn judge_lost(page: &'static Page, options: &Options, index: u64, lost: Lost, scratch: &Path) -> Finding {
+    if !lost.by_kernel {
+        return Finding::Lost(lost.how);
+    }
+    let program = generate::program(program_seed(options.seed, index));
+    run_alone(page, &program, scratch, true).unwrap_or_else(|| {
+        let (signature, user) = ("hangs once".to_owned(), String::new());
+        Finding::Unsteady(Difference { step: None, signature, user, kernel: lost.how })
+    })
 }
 
 fn note(options: &Options, index: u64, finding: &Finding, summary: &mut Summary) {

@@ -15,7 +15,7 @@ pub struct Page {
     pub step: AtomicU64,
     /// Programs that were the same on both engines.
     pub clean: AtomicU64,
-    /// Programs that differed once and not again.
+    /// Programs that differed once and not again, and those in which the kernel hung once.
     pub unsteady: AtomicU64,
     /// Programs for which the kernel differs from itself.
     pub racy: AtomicU64,
@@ -53,10 +53,15 @@ pub fn mark(step: usize, engine: Engine) {
 }
 
 impl Page {
+    /// Whose turn is.
+    pub fn engine(&self) -> Engine {
+        if self.step.load(Ordering::Relaxed) & 1 == 1 { Engine::Kernel } else { Engine::User }
+    }
+
     /// Where the child is, in words.
     pub fn place(&self) -> String {
         let step = self.step.load(Ordering::Relaxed);
-        let engine = if step & 1 == 1 { "kernel" } else { "user engine" };
+        let engine = if self.engine() == Engine::Kernel { "kernel" } else { "user engine" };
         if step / 2 >= u64::from(u32::MAX) {
             format!("at the end, in the {engine}")
         } else {
