@@ -525,6 +525,45 @@ fn multishot_requests_end_early_and_lose_nothing() {
     assert!(count(&met, Fault::MultishotEnds) >= CONNECTIONS / 9);
 }
 
+/// Where several connections waited, the one behind the last CQE was accepted, and nobody heard of it.
+#[test]
+fn multishot_accepts_that_end_early_lose_none_of_many() {
+    under(&[Fault::MultishotEnds], || {
+        let mut ring = ring(8);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let accept = Sqe {
+            fd: listener.as_raw_fd(),
+            ioprio: IORING_ACCEPT_MULTISHOT as u16,
+            ..sqe(IORING_OP_ACCEPT, 1)
+        };
+        for _ in 0..20 {
+            let clients: Vec<TcpStream> =
+                (0..4).map(|_| TcpStream::connect(listener.local_addr().unwrap()).unwrap()).collect();
+            ring.push(accept);
+            assert_eq!(ring.enter(1, 0), 1);
+            let (mut accepted, mut goes_on) = (0, true);
+            while accepted < clients.len() {
+                if !goes_on {
+                    ring.push(accept);
+                    assert_eq!(ring.enter(1, 0), 1);
+                }
+                for cqe in ring.collect(1) {
+                    assert!(cqe.res >= 0, "{}", cqe.res);
+                    // SAFETY: ours.
+                    unsafe { libc::close(cqe.res) };
+                    goes_on = cqe.flags & IORING_CQE_F_MORE != 0;
+                    accepted += 1;
+                }
+            }
+            if goes_on {
+                ring.push(Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 2) });
+                assert_eq!(ring.enter(1, 2), 1);
+                assert_eq!(ring.collect(2).iter().map(|cqe| cqe.res).min(), Some(-libc::ECANCELED));
+            }
+        }
+    });
+}
+
 #[test]
 fn completions_overflow_though_there_is_room() {
     let met = under(&[Fault::Overflow], || {

@@ -19,10 +19,19 @@ use io_uring_op::*;
 /// A call that nobody makes, around what is looked at.
 const MARK: i64 = libc::SYS_getpriority;
 const MARK_NUMBER: u64 = 4711;
+/// The same, with the address of a CQ's tail.
+const SHOW_NUMBER: u64 = 4712;
 
 fn mark() {
     // SAFETY: refused, for there is no such kind of priority.
     unsafe { libc::syscall(MARK, MARK_NUMBER, 0) };
+}
+
+/// From here on, calls are shown with how many CQEs the ring has posted.
+fn show_posted(ring: &Ring) {
+    let tail = std::ptr::from_ref(ring.word(ring.params.cq_off.tail));
+    // SAFETY: refused, for there is no such kind of priority.
+    unsafe { libc::syscall(MARK, SHOW_NUMBER, tail) };
 }
 
 /// A call on the program's files by its name, with the arguments that tell something; not what the engine does for
@@ -97,7 +106,7 @@ fn all_calls(body: impl FnOnce()) -> Vec<String> {
         assert_eq!(libc::ptrace(libc::PTRACE_SETOPTIONS, pid, 0, options), 0);
     }
     let (mut calls, mut marks, mut enters) = (Vec::new(), 0, false);
-    let mut entered = None;
+    let (mut entered, mut tail) = (None, None);
     let mut signal = 0;
     loop {
         // SAFETY: it is stopped.
@@ -130,8 +139,15 @@ fn all_calls(body: impl FnOnce()) -> Vec<String> {
         let (number, arguments) = (call.number(), call.arguments());
         if number == MARK && arguments[0] == MARK_NUMBER {
             marks += 1;
+        } else if number == MARK && arguments[0] == SHOW_NUMBER {
+            tail = Some(arguments[1]);
         } else if marks == 1 {
             entered = describe(pid, number, arguments);
+            if let (Some(call), Some(tail)) = (&mut entered, tail) {
+                // SAFETY: reads a word of the child, which is stopped.
+                let posted = unsafe { libc::ptrace(libc::PTRACE_PEEKDATA, pid, tail, 0) } as u32;
+                *call += &format!(", {posted} posted");
+            }
         }
     }
 }
@@ -694,6 +710,27 @@ fn connections_that_wait_for_a_multishot_accept() {
             assert_eq!(ring.reap_all().len(), 3);
         },
     );
+}
+
+/// A program that has seen every connection may look at the listener's flags, and change them.
+#[test]
+fn the_last_connection_of_a_multishot_accept_is_told_when_the_listener_has_its_flags_again() {
+    let mut flags = calls(|| {
+        let mut ring = ring();
+        let (listener, clients) = listener(3);
+        show_posted(&ring);
+        mark();
+        ring.push(Sqe {
+            fd: listener.as_raw_fd(),
+            ioprio: IORING_ACCEPT_MULTISHOT as u16,
+            ..sqe(IORING_OP_ACCEPT, 1)
+        });
+        ring.enter(1, 0);
+        mark();
+        assert_eq!(ring.reap_all().len(), clients.len());
+    });
+    flags.retain(|call| call.starts_with("ioctl"));
+    assert_eq!(flags, ["ioctl(0x5421), 0 posted", "ioctl(0x5421), 2 posted"]);
 }
 
 #[test]

@@ -89,13 +89,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
         Err(errno) => return errno.into(),
     };
     if flags.has(Flags::MULTISHOT) {
-        let (fd, blocking) = match own_listener(core, id, blocking) {
-            Ok(own) => own,
-            Err(errno) => return errno.into(),
-        };
-        let own = core[id].file.plain().is_none().then_some(fd);
-        let accepted = nonblocking::attempt(fd, own, blocking, |held| accept_all(core, id, fd, held));
-        return accepted.map_or_else(Outcome::from, |(outcome, _)| outcome);
+        return accept_all(core, id, blocking).unwrap_or_else(Outcome::from);
     }
     let accepted = nonblocking::attempt(fd, None, blocking, |held| accept(core, id, fd, held));
     match accepted.and_then(|(result, _)| result) {
@@ -144,32 +138,68 @@ fn tell_of_others(core: &mut Core, id: RequestId, fd: Fd) {
     }
 }
 
-/// Accepts by `held`, which is `fd` or a duplicate, until nobody waits: one CQE each, by which the program knows whether another follows.
-fn accept_all(core: &mut Core, id: RequestId, fd: Fd, held: Fd) -> Outcome {
+/// Accepts until nobody waits: one CQE for each connection, by which the program knows whether another follows.
+fn accept_all(core: &mut Core, id: RequestId, mut known: Blocking) -> Result<Outcome, Errno> {
+    loop {
+        let (fd, blocking) = own_listener(core, id, known)?;
+        let own = core[id].file.plain().is_none().then_some(fd);
+        let (round, _) = nonblocking::attempt(fd, own, blocking, |held| accept_round(core, id, fd, held))?;
+        // By now the listener has its flags again: a program that sees the CQE may look at them, and change them.
+        if let Some(Accepted { descriptor, flags }) = round.last
+            && !core.post_more(id, descriptor, flags)
+        {
+            core[id].cqe_flags |= flags;
+            return Ok(Outcome::Complete(descriptor));
+        }
+        match round.ends {
+            None => known = self::blocking(core, fd)?,
+            Some(Errno::EAGAIN) => return Ok(Outcome::Wait(EPOLLIN)),
+            Some(errno) => return Ok(lost(core, id, fd, errno)),
+        }
+    }
+}
+
+/// A connection without a CQE yet.
+struct Accepted {
+    descriptor: i32,
+    /// The CQE's flags.
+    flags: u32,
+}
+
+/// What is left of some connections that were accepted in one attempt.
+struct Round {
+    last: Option<Accepted>,
+    /// What ended the round; `None` if it is not known yet whether the request goes on after the last CQE.
+    ends: Option<Errno>,
+}
+
+/// Accepts by `held`, which is `fd` or a duplicate, and posts all CQEs but the last one.
+fn accept_round(core: &mut Core, id: RequestId, fd: Fd, held: Fd) -> Round {
     let kind = core.readiness_mut().socket_kind(fd);
     let tells = kind == SocketKind::TcpListener;
+    let flags_if = |more: bool| if more { IORING_CQE_F_SOCK_NONEMPTY } else { 0 };
     let mut left_to_ask = if kind.listens() { MOST_ASKED } else { 0 };
-    let mut next = accept(core, id, fd, held);
+    let mut descriptor = match accept(core, id, fd, held) {
+        Ok(accepted) => accepted,
+        Err(errno) => return Round { last: None, ends: Some(errno) },
+    };
     loop {
-        let accepted = match next {
-            Ok(accepted) => accepted,
-            Err(Errno::EAGAIN) => return Outcome::Wait(EPOLLIN),
-            Err(errno) => return lost(core, id, fd, errno),
-        };
-        // Where the CQ has no room for another, this one is the last.
-        let room = core.has_room_for(2);
-        let asks = room && left_to_ask > 0;
-        left_to_ask -= u8::from(asks);
-        next =
-            if !room || asks && nobody_waits(held) { Err(Errno::EAGAIN) } else { accept(core, id, fd, held) };
-        let more = tells && if room { next != Err(Errno::EAGAIN) } else { more_waits(held) };
-        let flags = if more { IORING_CQE_F_SOCK_NONEMPTY } else { 0 };
-        if !core.post_more(id, accepted, flags) {
-            core[id].cqe_flags |= flags;
-            return Outcome::Complete(accepted);
+        // Where the CQ has no room for another CQE, or a fault may end the request, this one may be the last.
+        if !core.has_room_for(2) || core[id].flags.has(Flags::CHAOS) {
+            let flags = flags_if(tells && more_waits(held));
+            return Round { last: Some(Accepted { descriptor, flags }), ends: None };
         }
-        if !room {
-            next = accept(core, id, fd, held);
+        let asks = left_to_ask > 0;
+        left_to_ask -= u8::from(asks);
+        let next = if asks && nobody_waits(held) { Err(Errno::EAGAIN) } else { accept(core, id, fd, held) };
+        let flags = flags_if(tells && next != Err(Errno::EAGAIN));
+        match next {
+            Ok(next) => {
+                // There was room. If the program has moved the CQ's head back meanwhile, its ring loses this CQE.
+                core.post_more(id, descriptor, flags);
+                descriptor = next;
+            }
+            Err(errno) => return Round { last: Some(Accepted { descriptor, flags }), ends: Some(errno) },
         }
     }
 }
