@@ -186,8 +186,9 @@ fn accept_round(core: &mut Core, id: RequestId, fd: Fd, held: Fd) -> Round {
     loop {
         // Where the CQ has no room for another CQE, or a fault may end the request, this one may be the last.
         if !core.has_room_for(2) || core[id].flags.has(Flags::CHAOS) {
-            let flags = flags_if(tells && more_waits(held));
-            return Round { last: Some(Accepted { descriptor, flags }), ends: None };
+            let nobody = kind.listens() && nobody_waits(held);
+            let last = Some(Accepted { descriptor, flags: flags_if(tells && !nobody) });
+            return Round { last, ends: nobody.then_some(Errno::EAGAIN) };
         }
         let asks = left_to_ask > 0;
         left_to_ask -= u8::from(asks);
@@ -226,10 +227,6 @@ fn blocking(core: &mut Core, fd: Fd) -> Result<Blocking, Errno> {
         && (core.readiness().is_tcp_listener(fd) || os::socket_option(fd, SO_ACCEPTCONN)? != 0);
     // What is no listener refuses at once.
     Ok(if may { known } else { Blocking::Never })
-}
-
-fn more_waits(fd: Fd) -> bool {
-    os::poll_now(fd, EPOLLIN).is_ok_and(|events| events & EPOLLIN != 0)
 }
 
 /// Would an attempt find nothing, not even an error? To ask costs a tenth of an attempt in vain, for which the kernel
