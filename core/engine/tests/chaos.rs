@@ -494,17 +494,19 @@ fn a_timeout_that_ends_a_wait_is_there() {
     });
 }
 
+/// A listener, and a request that accepts all its connections.
+fn multishot_accept() -> (TcpListener, Sqe) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (fd, ioprio) = (listener.as_raw_fd(), IORING_ACCEPT_MULTISHOT as u16);
+    (listener, Sqe { fd, ioprio, ..sqe(IORING_OP_ACCEPT, 1) })
+}
+
 #[test]
 fn multishot_requests_end_early_and_lose_nothing() {
     const CONNECTIONS: usize = 40;
     let met = under(&[Fault::MultishotEnds], || {
         let mut ring = ring(8);
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let accept = Sqe {
-            fd: listener.as_raw_fd(),
-            ioprio: IORING_ACCEPT_MULTISHOT as u16,
-            ..sqe(IORING_OP_ACCEPT, 1)
-        };
+        let (listener, accept) = multishot_accept();
         ring.push(accept);
         assert_eq!(ring.enter(1, 0), 1);
         let mut ends = 0;
@@ -530,12 +532,7 @@ fn multishot_requests_end_early_and_lose_nothing() {
 fn multishot_accepts_that_end_early_lose_none_of_many() {
     under(&[Fault::MultishotEnds], || {
         let mut ring = ring(8);
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let accept = Sqe {
-            fd: listener.as_raw_fd(),
-            ioprio: IORING_ACCEPT_MULTISHOT as u16,
-            ..sqe(IORING_OP_ACCEPT, 1)
-        };
+        let (listener, accept) = multishot_accept();
         for _ in 0..20 {
             let clients: Vec<TcpStream> =
                 (0..4).map(|_| TcpStream::connect(listener.local_addr().unwrap()).unwrap()).collect();

@@ -19,7 +19,7 @@ use io_uring_op::*;
 /// A call that nobody makes, around what is looked at.
 const MARK: i64 = libc::SYS_getpriority;
 const MARK_NUMBER: u64 = 4711;
-/// The same, with the address of a CQ's tail.
+/// In the place of [`MARK_NUMBER`], with the address of a CQ's tail.
 const SHOW_NUMBER: u64 = 4712;
 
 fn mark() {
@@ -158,7 +158,12 @@ fn assert_calls(expected: &[&str], body: impl FnOnce()) {
 
 /// One for which no other thread does anything.
 fn ring() -> Ring {
-    Ring::new(Engine::User, 32, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER)
+    ring_of(32)
+}
+
+/// The same with room for so many entries.
+fn ring_of(entries: u32) -> Ring {
+    Ring::new(Engine::User, entries, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER)
 }
 
 fn transfer(opcode: io_uring_op, user_data: u64, fd: &impl AsRawFd, buffer: &[u8]) -> Sqe {
@@ -208,6 +213,11 @@ fn listener(waiting: usize) -> (TcpListener, Vec<TcpStream>) {
     let address = listener.local_addr().unwrap();
     let clients = (0..waiting).map(|_| TcpStream::connect(address).unwrap()).collect();
     (listener, clients)
+}
+
+fn multishot_accept(listener: &TcpListener) -> Sqe {
+    let ioprio = IORING_ACCEPT_MULTISHOT as u16;
+    Sqe { fd: listener.as_raw_fd(), ioprio, ..sqe(IORING_OP_ACCEPT, 1) }
 }
 
 fn datagrams() -> (UdpSocket, UdpSocket) {
@@ -697,13 +707,8 @@ fn connections_that_wait_for_a_multishot_accept() {
         || {
             let mut ring = ring();
             let (listener, clients) = listener(3);
-            let accept = Sqe {
-                fd: listener.as_raw_fd(),
-                ioprio: IORING_ACCEPT_MULTISHOT as u16,
-                ..sqe(IORING_OP_ACCEPT, 1)
-            };
             mark();
-            ring.push(accept);
+            ring.push(multishot_accept(&listener));
             ring.enter(1, 0);
             mark();
             drop(clients);
@@ -715,19 +720,14 @@ fn connections_that_wait_for_a_multishot_accept() {
 /// A program that has seen every connection may look at the listener's flags, and change them.
 #[test]
 fn the_last_connection_of_a_multishot_accept_is_told_when_the_listener_has_its_flags_again() {
-    // The second CQ is full then.
+    // The second ring's CQ has two entries, and is full then.
     for (entries, waiting) in [(32, 3), (1, 2)] {
         let mut flags = calls(|| {
-            let mut ring =
-                Ring::new(Engine::User, entries, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER);
+            let mut ring = ring_of(entries);
             let (listener, clients) = listener(waiting);
             show_posted(&ring);
             mark();
-            ring.push(Sqe {
-                fd: listener.as_raw_fd(),
-                ioprio: IORING_ACCEPT_MULTISHOT as u16,
-                ..sqe(IORING_OP_ACCEPT, 1)
-            });
+            ring.push(multishot_accept(&listener));
             ring.enter(1, 0);
             mark();
             assert_eq!(ring.reap_all().len(), clients.len());
@@ -828,7 +828,7 @@ fn more_transfers_past_the_cache_than_leave_together() {
     // Not every file system has such files.
     let Some(file) = &storage() else { return };
     let mut calls = calls(|| {
-        let mut ring = Ring::new(Engine::User, 512, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER);
+        let mut ring = ring_of(512);
         let mut page = Page([0; 4096]);
         let write =
             Sqe { len: 4096, addr: (&raw mut page) as u64, ..transfer(IORING_OP_WRITE, 1, file, &[]) };
@@ -1361,13 +1361,8 @@ fn many_connections_for_a_multishot_accept() {
         || {
             let mut ring = ring();
             let (listener, clients) = listener(12);
-            let accept = Sqe {
-                fd: listener.as_raw_fd(),
-                ioprio: IORING_ACCEPT_MULTISHOT as u16,
-                ..sqe(IORING_OP_ACCEPT, 1)
-            };
             mark();
-            ring.push(accept);
+            ring.push(multishot_accept(&listener));
             ring.enter(1, 0);
             mark();
             drop(clients);

@@ -13,7 +13,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::oracle::{Oracle, kernel_release};
 use crate::report::{Reasons, Row, Totals, Verdict, status_page, transparency_page};
-use crate::run::{Anyring, Conditions, Outcome, Places, Ran, run_test};
+use crate::run::{Anyring, Conditions, Outcome, Places, Ran, run_test, run_until};
 use crate::source::{Suite, prepare, prepare_linked};
 use crate::traced::check_trace;
 use crate::{concurrent, coverage, differential, refusals};
@@ -26,7 +26,7 @@ const DENIED_LIMIT: Duration = Duration::from_secs(20);
 const NATIVE_LIMIT: Duration = Duration::from_secs(60);
 
 /// A test passes natively if it passes in one of so many runs: noise must not take it out of the score.
-const NATIVE_TRIES: usize = 3;
+const NATIVE_TRIES: NonZeroU32 = NonZeroU32::new(3).unwrap();
 
 /// How probable each fault is: the tests are short.
 const CHAOS_RATE: &str = "0.1";
@@ -334,7 +334,7 @@ impl<'a> Oracles<'a> {
     fn row(&mut self, name: &str) -> Result<Row> {
         let places = &self.bench.places;
         let native = self.native.0.outcome(places, &self.native.1, name, NATIVE_TRIES)?;
-        let denied = self.denied.0.outcome(places, &self.denied.1, name, 1)?;
+        let denied = self.denied.0.outcome(places, &self.denied.1, name, NonZeroU32::MIN)?;
         Ok(Row { name: name.to_owned(), native, denied, anyring: None })
     }
 }
@@ -426,7 +426,8 @@ fn must_pass(common: &Common, library: bool, engine: Engine, tries: NonZeroU32) 
             skipped += 1;
             continue;
         }
-        if let Some(runs) = passes_within(tries, || passes(&bench, &conditions, name, name))? {
+        let (good, runs) = run_until(|&good| good, tries, || passes(&bench, &conditions, name, name))?;
+        if good {
             passed += 1;
             unsteady += u32::from(runs > 1);
         } else if engine == Engine::Kernel && !passes_natively(common, &bench, name)? {
@@ -441,16 +442,6 @@ fn must_pass(common: &Common, library: bool, engine: Engine, tries: NonZeroU32) 
     }
     println!("{passed} passed, {failed} failed, {skipped} skipped");
     Ok(ExitCode::from(u8::from(failed != 0)))
-}
-
-/// Runs a test until it passes, so often at most. How many runs that took; `None` if it never passed.
-fn passes_within(tries: NonZeroU32, mut passes: impl FnMut() -> Result<bool>) -> Result<Option<u32>> {
-    for run in 1..=tries.get() {
-        if passes()? {
-            return Ok(Some(run));
-        }
-    }
-    Ok(None)
 }
 
 /// Does a test pass on the kernel's io_uring, or is the kernel too old for it?
@@ -569,8 +560,8 @@ mod tests {
                 runs += 1;
                 Ok(runs == passing_run)
             };
-            let within = passes_within(NonZeroU32::new(tries).unwrap(), passes).unwrap();
-            (within, runs)
+            let (passed, took) = run_until(|&good| good, NonZeroU32::new(tries).unwrap(), passes).unwrap();
+            (passed.then_some(took), runs)
         };
         assert_eq!(runs_of(1, 1), (Some(1), 1));
         assert_eq!(runs_of(3, 3), (Some(3), 3));

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::run::{Conditions, Outcome, Places, run_test};
+use crate::run::{Conditions, Outcome, Places, run_test, run_until};
 
 /// Remembered outcomes of one kind of run on this kernel.
 pub struct Oracle {
@@ -46,18 +47,14 @@ impl Oracle {
         places: &Places,
         conditions: &Conditions,
         name: &str,
-        tries: usize,
+        tries: NonZeroU32,
     ) -> Result<Outcome> {
         if let Some(&outcome) = self.known.get(name) {
             return Ok(outcome);
         }
-        let mut outcome = run_test(places, conditions, name)?.outcome;
-        for _ in 1..tries {
-            if matches!(outcome, Outcome::Pass | Outcome::Skip) {
-                break;
-            }
-            outcome = run_test(places, conditions, name)?.outcome;
-        }
+        let good = |outcome: &Outcome| matches!(outcome, Outcome::Pass | Outcome::Skip);
+        let (outcome, _) =
+            run_until(good, tries, || run_test(places, conditions, name).map(|ran| ran.outcome))?;
         self.known.insert(name.to_owned(), outcome);
         self.store()?;
         Ok(outcome)

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::num::NonZeroU32;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::io::AsRawFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -117,6 +118,22 @@ pub struct Places {
 pub struct Ran {
     pub outcome: Outcome,
     pub took: Duration,
+}
+
+/// Runs something until what comes out is `good`, so often at most. What came out last, and of which run, from 1 on.
+pub fn run_until<T>(
+    good: impl Fn(&T) -> bool,
+    tries: NonZeroU32,
+    mut run: impl FnMut() -> Result<T>,
+) -> Result<(T, u32)> {
+    let mut runs = 1;
+    loop {
+        let end = run()?;
+        if good(&end) || runs == tries.get() {
+            return Ok((end, runs));
+        }
+        runs += 1;
+    }
 }
 
 /// Runs the test `name` and waits until nothing of it is left.

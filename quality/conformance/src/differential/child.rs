@@ -48,7 +48,7 @@ impl Finding {
 pub struct Lost {
     /// In words, with the place.
     pub how: String,
-    /// It hung while the kernel's turn was.
+    /// It hung in the kernel's turn.
     pub by_kernel: bool,
 }
 

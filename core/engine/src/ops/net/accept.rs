@@ -84,13 +84,13 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     {
         return Outcome::Wait(EPOLLIN);
     }
+    if flags.has(Flags::MULTISHOT) {
+        return accept_all(core, id).unwrap_or_else(Outcome::from);
+    }
     let blocking = match blocking(core, fd) {
         Ok(blocking) => blocking,
         Err(errno) => return errno.into(),
     };
-    if flags.has(Flags::MULTISHOT) {
-        return accept_all(core, id, blocking).unwrap_or_else(Outcome::from);
-    }
     let accepted = nonblocking::attempt(fd, None, blocking, |held| accept(core, id, fd, held));
     match accepted.and_then(|(result, _)| result) {
         Ok(result) => {
@@ -104,9 +104,11 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
 
 /// A request that accepts many connections keeps a listener that may block by a descriptor of the engine's own, rather than
 /// by one for each attempt.
-fn own_listener(core: &mut Core, id: RequestId, known: Blocking) -> Result<(Fd, Blocking), Errno> {
+/// Second: could an attempt on it block?
+fn own_listener(core: &mut Core, id: RequestId) -> Result<(Fd, Blocking), Errno> {
+    let fd = core[id].file.fd();
+    let known = blocking(core, fd)?;
     let request = &mut core[id];
-    let fd = request.file.fd();
     if known == Blocking::Never || request.file.plain().is_none() {
         return Ok((fd, known));
     }
@@ -139,9 +141,9 @@ fn tell_of_others(core: &mut Core, id: RequestId, fd: Fd) {
 }
 
 /// Accepts until nobody waits: one CQE for each connection, by which the program knows whether another follows.
-fn accept_all(core: &mut Core, id: RequestId, mut known: Blocking) -> Result<Outcome, Errno> {
+fn accept_all(core: &mut Core, id: RequestId) -> Result<Outcome, Errno> {
     loop {
-        let (fd, blocking) = own_listener(core, id, known)?;
+        let (fd, blocking) = own_listener(core, id)?;
         let own = core[id].file.plain().is_none().then_some(fd);
         let (round, _) = nonblocking::attempt(fd, own, blocking, |held| accept_round(core, id, fd, held))?;
         // By now the listener has its flags again: a program that sees the CQE may look at them, and change them.
@@ -152,7 +154,7 @@ fn accept_all(core: &mut Core, id: RequestId, mut known: Blocking) -> Result<Out
             return Ok(Outcome::Complete(descriptor));
         }
         match round.ends {
-            None => known = self::blocking(core, fd)?,
+            None => {}
             Some(Errno::EAGAIN) => return Ok(Outcome::Wait(EPOLLIN)),
             Some(errno) => return Ok(lost(core, id, fd, errno)),
         }
