@@ -92,7 +92,8 @@ impl Set {
         self.show(item, event);
         state.numbers.insert(fd, item);
         self.count_level(event.events, true);
-        self.files.fetch_add(1, Ordering::Relaxed);
+        // Pairs with `sleep`: a consumer that sleeps at the bell for this file finds the bell watched, where one was made above.
+        self.files.fetch_add(1, Ordering::Release);
         if place == Place::Inside
             && let Err(error) = os::epoll_ctl(self.inside, ADD, fd, event.events, name)
         {

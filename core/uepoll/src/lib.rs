@@ -15,6 +15,7 @@ mod raise;
 mod reactor;
 mod ring;
 mod set;
+pub mod sleeper;
 mod wait;
 
 pub use control::{ADD, DELETE, MODIFY};

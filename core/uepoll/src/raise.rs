@@ -1,4 +1,4 @@
-//! Events that threads raise, and how a sleeping consumer is woken.
+//! Events that threads raise, and what they wake a sleeping consumer by.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering, fence};
@@ -8,13 +8,7 @@ use anyring_engine::os;
 
 use crate::insert::Raised;
 use crate::ring::Ring;
-
-/// Nobody sleeps.
-const AWAKE: u32 = 0;
-/// The consumer sleeps where the bell is heard, an eventfd.
-pub const AT_THE_BELL: u32 = 1;
-/// It sleeps on the very word that says so.
-pub const ON_THE_WORD: u32 = 2;
+use crate::sleeper::{self, AWAKE, Bed, ON_THE_WORD};
 
 /// The ring, and how its consumer is woken: what everybody has who puts something into it.
 pub struct Shared {
@@ -24,18 +18,41 @@ pub struct Shared {
     pub bell: AtomicI32,
 }
 
+impl Bed for Shared {
+    #[inline]
+    fn word(&self) -> u32 {
+        self.ring.header().sleeper.load(Ordering::SeqCst)
+    }
+    fn set_word(&self, word: u32) {
+        self.ring.header().sleeper.store(word, Ordering::SeqCst);
+    }
+    fn swap_word(&self, word: u32) -> u32 {
+        self.ring.header().sleeper.swap(word, Ordering::SeqCst)
+    }
+    fn replace_word(&self, from: u32, to: u32) -> bool {
+        self.ring.header().sleeper.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+    fn barrier(&self) {
+        fence(Ordering::SeqCst);
+    }
+    fn is_empty(&self) -> bool {
+        self.ring.is_empty()
+    }
+    fn has_bell(&self) -> bool {
+        self.bell.load(Ordering::Acquire) >= 0
+    }
+    fn ring_bell(&self) {
+        let _ = os::eventfd_signal(self.bell.load(Ordering::Relaxed));
+    }
+    fn wake_word(&self) {
+        os::futex_wake_shared(&self.ring.header().sleeper, 1);
+    }
+}
+
 impl Shared {
     /// Says that the caller is about to sleep; false where there is something already, and it must not.
     pub fn announce_sleep(&self, how: u32) -> bool {
-        // In one order with the tail: either the caller sees what came, or who put it there sees the sleeper.
-        self.ring.header().sleeper.store(how, Ordering::SeqCst);
-        // As much for what the caller looks at next: `changed` is the other side.
-        fence(Ordering::SeqCst);
-        let sleeps = self.ring.is_empty();
-        if !sleeps {
-            self.woke();
-        }
-        sleeps
+        sleeper::announce(self, how)
     }
 
     /// The caller sleeps no longer.
@@ -46,31 +63,12 @@ impl Shared {
     /// Wakes the consumer, if it sleeps.
     #[inline]
     pub fn wake(&self) {
-        if self.ring.header().sleeper.load(Ordering::SeqCst) != AWAKE {
-            self.wake_sleeper();
-        }
+        sleeper::wake(self);
     }
 
     /// Something else than the ring was changed that a sleeper has to look at.
     pub fn changed(&self) {
-        fence(Ordering::SeqCst);
-        self.wake();
-    }
-
-    #[cold]
-    fn wake_sleeper(&self) {
-        let sleeper = &self.ring.header().sleeper;
-        let bell = self.bell.load(Ordering::Acquire);
-        if bell < 0 && sleeper.load(Ordering::Relaxed) == AT_THE_BELL {
-            // It sleeps where there is no bell yet, and hears of everything else by itself.
-            return;
-        }
-        // One of those who find it asleep.
-        match sleeper.swap(AWAKE, Ordering::SeqCst) {
-            AT_THE_BELL if bell >= 0 => _ = os::eventfd_signal(bell),
-            ON_THE_WORD => os::futex_wake_shared(sleeper, 1),
-            _ => {}
-        }
+        sleeper::changed(self);
     }
 
     /// Sleeps on the word.

@@ -6,9 +6,9 @@ use core::sync::atomic::Ordering;
 
 use crate::feeder::aio::Aio;
 use crate::feeder::{Place, Sink, Slot, Target, token};
-use crate::raise::{AT_THE_BELL, ON_THE_WORD};
 use crate::ring::Event;
 use crate::set::{Consumer, Set, Source, State};
+use crate::sleeper::{AT_THE_BELL, ON_THE_WORD};
 
 /// Events that one look at the epoll instance inside takes.
 const MOST: usize = 512;
@@ -101,7 +101,8 @@ impl Set {
 
     /// Sleeps until something comes, or for no reason.
     fn sleep(&self, consumer: &mut Consumer, left: Option<u64>) -> Result<(), Errno> {
-        let on_word = self.files.load(Ordering::Relaxed) == 0 || matches!(self.source, Source::Reactor(_));
+        // Pairs with `add`.
+        let on_word = self.files.load(Ordering::Acquire) == 0 || matches!(self.source, Source::Reactor(_));
         if !self.shared.announce_sleep(if on_word { ON_THE_WORD } else { AT_THE_BELL }) {
             return Ok(());
         }
