@@ -99,8 +99,11 @@ impl Memory {
         matches!(self.held, Held::Here { .. })
     }
 
-    /// A word that the other side stores by a release: what it wrote before is seen after.
+    /// A word that the other side stores by a release: what it wrote before is seen after. Everything that this thread read earlier
+    /// was read before the word.
     fn word(address: u64) -> Option<u32> {
+        // Keeps looks at entries before the look at the word that says whether they were intact.
+        fence(Ordering::Acquire);
         let word = user::read(address).ok();
         // Pairs with the release of whoever moved it, kernel or program.
         fence(Ordering::Acquire);

@@ -376,8 +376,10 @@ impl Ring {
     fn tell_late(&mut self, until: u32) {
         let Some(memory) = &self.memory else { return };
         let left = until.wrapping_sub(self.taken);
+        let (sqe, places) = memory.sqe(self.taken, left);
+        // Looked at behind the entry, which is intact until the program fills its place again: before the tail says so, but little
+        // before.
         let queued = memory.sq_tail().map_or(u32::MAX, |tail| tail.wrapping_sub(self.taken));
-        // An entry is intact until the program queues another at its place.
         let gone = queued.saturating_sub(memory.sq_entries()).min(left);
         let by_others = self.shared && !self.is_polled();
         if by_others || gone > 0 {
@@ -389,7 +391,6 @@ impl Ring {
             }
             return;
         }
-        let (sqe, places) = memory.sqe(self.taken, left);
         self.taken = self.taken.wrapping_add(places);
         if let Some(sqe) = sqe {
             self.tell_submission(Seen::after(sqe));
@@ -427,17 +428,23 @@ impl Ring {
             // Looked at once more: the kernel may have put another in its place meanwhile.
             let (Some(tail), Some(head)) = (memory.cq_tail(), memory.cq_head()) else { return };
             let posted = tail.wrapping_sub(self.found);
-            if posted > memory.cq_entries() {
+            let waiting = self.found.wrapping_sub(head);
+            let is_reaped = waiting > i32::MAX as u32;
+            // The kernel writes the CQEs of a batch before it posts them, and no word says how many. Its own thread may be doing so
+            // now: as many as it takes SQEs at a time, as a rule, or multishot requests post. Other threads rarely are in a call then.
+            let batch = memory.sq_entries() << u32::from(memory.is_mixed());
+            let unposted = if is_reaped && self.is_polled() { batch.min(memory.cq_entries() / 2) } else { 0 };
+            let intact = memory.cq_entries() - unposted;
+            if posted > intact {
                 // Where CQEs have two sizes, only the program's position is known to be the beginning of one.
-                let first = if memory.is_mixed() { head } else { tail.wrapping_sub(memory.cq_entries()) };
-                let lost = first.wrapping_sub(self.found).min(posted);
+                let first = if memory.is_mixed() { head } else { tail.wrapping_sub(intact) };
+                let most = if is_reaped { head.wrapping_sub(self.found) } else { posted };
+                let lost = first.wrapping_sub(self.found).clamp(1, most);
                 self.found = self.found.wrapping_add(lost);
                 self.requests.lost();
                 self.tell_unseen(lost, UNSEEN_REAPED);
                 continue;
             }
-            let waiting = self.found.wrapping_sub(head);
-            let is_reaped = waiting > i32::MAX as u32;
             let ready = if is_reaped { 0 } else { waiting + 1 };
             self.found = self.found.wrapping_add(places);
             if let Some(cqe) = cqe {
@@ -514,7 +521,9 @@ mod tests {
     use super::*;
     use alloc::boxed::Box;
     use alloc::vec::Vec;
-    use anyring_engine::abi::{IORING_OP_NOP128, IORING_SETUP_SQE_MIXED, IOSQE_CQE_SKIP_SUCCESS, Sqe};
+    use anyring_engine::abi::{
+        IORING_OP_NOP128, IORING_SETUP_CQE_MIXED, IORING_SETUP_SQE_MIXED, IOSQE_CQE_SKIP_SUCCESS, Sqe,
+    };
     use anyring_engine::request::trace;
     use anyring_mapping::SharedFile;
     use anyring_trace::buffer::{self, Buffer};
@@ -531,6 +540,7 @@ mod tests {
     /// Where the words are in the queues' memory.
     const SQ_HEAD: usize = 0;
     const SQ_TAIL: usize = 1;
+    const CQ_HEAD: usize = 2;
     const CQ_TAIL: usize = 3;
     const CQES: usize = 4;
 
@@ -572,7 +582,7 @@ mod tests {
             (params.sq_entries, params.cq_entries) = (ENTRIES as u32, 2 * ENTRIES as u32);
             let offset = |word: usize| 4 * word as u32;
             (params.sq_off.head, params.sq_off.tail) = (offset(SQ_HEAD), offset(SQ_TAIL));
-            (params.cq_off.head, params.cq_off.tail) = (offset(2), offset(CQ_TAIL));
+            (params.cq_off.head, params.cq_off.tail) = (offset(CQ_HEAD), offset(CQ_TAIL));
             params.cq_off.cqes = offset(CQES);
             params.sq_off.user_addr = self.sqes.as_ptr().expose_provenance() as u64;
             params.cq_off.user_addr = self.words.as_ptr().expose_provenance() as u64;
@@ -668,6 +678,36 @@ mod tests {
             ring.look(When::Later);
             assert_eq!(ring.taken, 2);
         }
+    }
+
+    /// An SQ thread writes a CQE at the place of one that the program has reaped, and posts it later.
+    #[test]
+    fn completions_that_are_written_over() {
+        for (flags, left) in [(IORING_SETUP_SQPOLL, Vec::from([1])), (0, Vec::new())] {
+            let queues = Queues::new(&[(NOP, 1)]);
+            let mut ring = queues.ring(flags);
+            queues.set(SQ_TAIL, 1);
+            ring.call_begins(1);
+            queues.set(SQ_HEAD, 1);
+            ring.look(When::Later);
+            assert_eq!(known(&ring, 0..10), [1]);
+            queues.set(CQES, 1);
+            (1..6).for_each(|place| queues.set(CQES + 4 * place, 9));
+            queues.set(CQ_TAIL, 6);
+            queues.set(CQ_HEAD, 6);
+            ring.look(When::Later);
+            assert_eq!((ring.found, known(&ring, 0..9)), (6, left));
+        }
+    }
+
+    /// The program writes a tail that no kernel writes.
+    #[test]
+    fn a_tail_that_makes_no_sense() {
+        let queues = Queues::new(&[]);
+        let mut ring = queues.ring(IORING_SETUP_CQE_MIXED);
+        queues.set(CQ_TAIL, 1000);
+        ring.look(When::Later);
+        assert_eq!(ring.found, 1000);
     }
 
     /// A call returns, and another thread submits before what it found is told.
