@@ -185,18 +185,22 @@ impl BufferRing {
     fn read_tail(&self) -> Result<u16, Errno> {
         match &self.memory {
             Memory::Program(address) => {
+                let look = || {
+                    let tail = user::read::<u16>(address + TAIL);
+                    // Pairs with the program's release store of the tail after it wrote entries, and keeps the next look behind
+                    // this one, byte by byte.
+                    fence(Ordering::Acquire);
+                    tail
+                };
                 // A copy is not atomic: only two equal ones in a row tell what the program stored.
-                let mut seen = user::read::<u16>(address + TAIL)?;
+                let mut seen = look()?;
                 loop {
-                    let again = user::read::<u16>(address + TAIL)?;
+                    let again = look()?;
                     if again == seen {
-                        break;
+                        return Ok(seen);
                     }
                     seen = again;
                 }
-                // Pairs with the program's release store of the tail after it wrote entries.
-                fence(Ordering::Acquire);
-                Ok(seen)
             }
             Memory::Shared(mapping) => {
                 let tail = mapping.start.wrapping_add(TAIL as usize).cast::<u16>();

@@ -139,14 +139,14 @@ pub fn forget(fd: Fd) {
 
 /// A non-blocking write to storage was refused for good.
 pub fn writes_block(fd: Fd) {
-    notes::set_note(fd, notes::note(fd) | Kind::WRITES_BLOCK.0);
+    add(fd, Kind::WRITES_BLOCK);
 }
 
 /// Replaces what was noted of a descriptor as a file; what concerns it as a socket stays.
 fn remember(fd: Fd, kind: Kind) {
     let of_connections = Kind::TCP.with(Kind::NO_LINGER);
     let kept = Kind::ZERO_COPY.with(Kind::ERRORS_WATCHED).with(Kind::ALL_OF_TRAINS).with(of_connections);
-    notes::set_note(fd, kind.0 | notes::note(fd) & kept.0);
+    notes::change_note(fd, !kept.0, kind.0);
 }
 
 /// What was noted of a descriptor, if anything.
@@ -156,16 +156,12 @@ pub fn noted(fd: Fd) -> Kind {
 
 /// Was this noted of a descriptor? It is not from then on.
 pub fn take(fd: Fd, noted: Kind) -> bool {
-    let note = notes::note(fd);
-    if note & noted.0 != 0 {
-        notes::set_note(fd, note & !noted.0);
-    }
-    note & noted.0 != 0
+    notes::change_note(fd, noted.0, 0) & noted.0 != 0
 }
 
 /// Notes what was found of a socket.
 pub fn add(fd: Fd, found: Kind) {
-    notes::set_note(fd, notes::note(fd) | found.0);
+    notes::change_note(fd, 0, found.0);
 }
 
 /// Is `SO_LINGER` off on a socket? Asked once where closes are seen, as long as nobody sets it.
@@ -190,6 +186,5 @@ pub fn option_set(fd: Fd, level: u32, name: u32) {
 
 /// The program looks for errors of a socket by itself; it may be about to ask for a time stamp of each send.
 pub fn watch_errors(fd: Fd) {
-    take(fd, Kind::ALL_OF_TRAINS);
-    add(fd, Kind::ERRORS_WATCHED);
+    notes::change_note(fd, Kind::ALL_OF_TRAINS.0, Kind::ERRORS_WATCHED.0);
 }

@@ -127,10 +127,21 @@ pub fn note(fd: Fd) -> u16 {
     TABLE.get(fd).map_or(0, |entry| entry.note.load(Ordering::Relaxed))
 }
 
-/// Remembers something of a descriptor that exists.
-pub fn set_note(fd: Fd, note: u16) {
-    if let Ok(entry) = TABLE.get_or_make(fd) {
-        entry.note.store(note, Ordering::Relaxed);
+/// Forgets these bits of what is remembered of a descriptor that exists, and then remembers those. Returns what it was before.
+pub fn change_note(fd: Fd, less: u16, more: u16) -> u16 {
+    let entry = if more == 0 { TABLE.get(fd) } else { TABLE.get_or_make(fd).ok() };
+    let Some(entry) = entry else { return 0 };
+    let mut known = entry.note.load(Ordering::Relaxed);
+    loop {
+        let changed = known & !less | more;
+        if changed == known {
+            return known;
+        }
+        // Another thread may change other bits at the same time.
+        match entry.note.compare_exchange(known, changed, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => return known,
+            Err(now) => known = now,
+        }
     }
 }
 
@@ -166,7 +177,8 @@ pub fn reset() {
 
 #[cfg(test)]
 mod tests {
-    use super::{Interest, Interested, interested};
+    use super::{Interest, Interested, change_note, interested, note};
+    extern crate std;
 
     #[test]
     fn the_one_ring_is_known_until_another_comes() {
@@ -197,5 +209,28 @@ mod tests {
         assert_eq!(interested(far), Interested::Several);
         drop((one, other));
         assert_eq!((interested(far), interested(-1)), (Interested::Nobody, Interested::Nobody));
+    }
+
+    /// Two threads note different things of a number at the same time: neither takes back what the other notes.
+    #[test]
+    fn notes_of_two_threads_stay() {
+        // Of a number that no other test has.
+        let fd = 70_002;
+        let both = std::sync::Barrier::new(2);
+        let noting = |bit: u16| {
+            let both = &both;
+            move || {
+                both.wait();
+                for _ in 0..1_000_000 {
+                    assert_eq!(change_note(fd, 0, bit) & bit, 0);
+                    assert_eq!(change_note(fd, bit, 0) & bit, bit);
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(noting(1));
+            scope.spawn(noting(2));
+        });
+        assert_eq!(note(fd), 0);
     }
 }

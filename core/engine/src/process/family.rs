@@ -88,7 +88,9 @@ pub fn is_alone() -> bool {
     register().is_none_or(|register| {
         // Acquire pairs with the release in `born`.
         let born = register.born.load(Ordering::Acquire);
-        register.announced.load(Ordering::Relaxed) == born && !others_hold(1, 0)
+        let others = others_hold(1, 0);
+        // Behind the look: a process that announced a child, and was killed since, held a lock until then.
+        !others && register.announced.load(Ordering::Relaxed) == born
     })
 }
 

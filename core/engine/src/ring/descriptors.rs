@@ -4,6 +4,7 @@
 use crate::assets::notes::{self, Interested};
 use crate::assets::{epoll_sets, kinds};
 use crate::os::Fd;
+use crate::os::sync::atomic::{Ordering, fence};
 use crate::process::identity;
 use crate::ring::drive::caller;
 use crate::ring::{Core, lifetime, registry};
@@ -65,6 +66,8 @@ pub fn duplicated(old: Fd, new: Fd) {
 /// queue: zero-copy sends must not be seen there.
 pub fn watches_errors(fd: Fd) {
     kinds::watch_errors(fd);
+    // Pairs with `Core::channel_for`: either the ring is found here, or that finds what was noted.
+    fence(Ordering::SeqCst);
     let interested = notes::interested(fd);
     if interested == Interested::Nobody || !identity::is_own() {
         return;

@@ -143,6 +143,8 @@ impl System for Process {
     fn finish(&self, mut work: Piece) {
         let (ring, serial) = (work.ring, work.serial);
         let mut guard = ring.lock();
+        // For the requests that it goes on with here.
+        user::take_tags();
         let Some(core) = live(&mut guard, serial) else { return };
         core.observers_mut().posts_later();
         match work.step.take() {

@@ -212,7 +212,8 @@ pub fn prefetch<T>(place: *const T) {
     unsafe { asm!("prfm pldl1keep, [{}]", in(reg) place, options(nostack, preserves_flags, readonly)) };
 }
 
-/// Requests named memory by addresses with tags. Relaxed: who does such a request for another thread got it by a lock.
+/// Requests named memory by addresses with tags. Relaxed: who does such a request for another thread got it by a lock,
+/// and calls [`take_tags`] when it has that.
 static TAGS: AtomicBool = AtomicBool::new(false);
 
 /// The address that one with a tag in its upper byte stands for; the kernel's `untagged_addr`. The kernel takes tags from threads that have

@@ -23,7 +23,7 @@ use crate::process::credentials::{self, Credentials};
 use crate::process::threads;
 use crate::ring;
 use crate::ring::drive::BATCH;
-use crate::ring::{Core, Ring, lifetime, live};
+use crate::ring::{Core, CoreGuard, Ring, lifetime, live};
 use crate::wait::Driver;
 pub use crate::wait::listing::TICK_NS;
 use crate::wait::listing::{Kick, Listing};
@@ -369,10 +369,11 @@ extern "C" fn run(term: *mut c_void) {
         }
         let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
         let count = os::epoll_wait(epoll, &mut events, timeout_ns, None).unwrap_or(0);
-        user::take_tags();
         for event in &events[..count] {
             let data = event.data;
             if data == CLOSED {
+                // A ring that closes goes on with what is ready.
+                user::take_tags();
                 lifetime::collect();
             } else if data != KICK {
                 // A ring that is gone may have left an entry with the same place.
@@ -426,9 +427,17 @@ fn sleep_time(next_tick_ns: u64) -> Option<u64> {
     (until != u64::MAX).then(|| until.saturating_sub(now))
 }
 
+/// Locks a ring to go on with its requests.
+fn enter(ring: &Ring) -> CoreGuard<'_> {
+    let guard = ring.lock();
+    // Behind the lock: who made one of these requests has said before whether its addresses have tags.
+    user::take_tags();
+    guard
+}
+
 /// A ring that the reactor drives is ready.
 fn drive(outer: Fd, attended: Attended) {
-    let mut guard = attended.ring.lock();
+    let mut guard = enter(attended.ring);
     let Some(core) = live(&mut guard, attended.serial) else { return };
     if core.token.driver() != Driver::Reactor {
         return;
@@ -473,6 +482,7 @@ fn expire() {
             && core.token.driver() == Driver::Reactor
             && core.timers.next_ns().is_some_and(|left| left == 0)
         {
+            user::take_tags();
             proceed(core);
         }
     }
@@ -481,7 +491,7 @@ fn expire() {
 /// Looks at every ring on the list: takes it over, keeps it, or drops it.
 fn tick() {
     for attended in rings_now() {
-        let mut guard = attended.ring.lock();
+        let mut guard = enter(attended.ring);
         let keep = match ring::live(&mut guard, attended.serial) {
             Some(core) => look_at(core, attended.activity),
             None => None,

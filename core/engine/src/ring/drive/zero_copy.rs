@@ -36,6 +36,7 @@ use linux_raw_sys::net::{SO_TYPE, SOCK_DGRAM};
 use crate::abi::Errno;
 use crate::assets::kinds;
 use crate::assets::notes::Interest;
+use crate::os::sync::atomic::{Ordering, fence};
 use crate::os::{self, Fd};
 use crate::request::RequestId;
 use crate::request::notification::Announced;
@@ -426,6 +427,10 @@ impl Core {
             }
             _ => {}
         }
+        // Who is about to look for errors there finds this ring interested, and waits for its lock, or is seen here to be.
+        self.zero_copy.note(fd, self.ring.number(), Standing::Copied(0));
+        // Pairs with `descriptors::watches_errors`.
+        fence(Ordering::SeqCst);
         let opened = if error_queue::is_unused(fd) { self.open_channel(fd).ok() } else { None };
         if opened.is_none() {
             self.zero_copy.refuse(fd, self.ring.number());
