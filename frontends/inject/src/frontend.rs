@@ -81,7 +81,8 @@ impl Frontend for Injected {
     fn kept_out(&self, signal: u64, _interrupted: &mut Context) {
         let thread_id = sys::thread_id();
         let free = |note: &&Note| {
-            note.thread_id.compare_exchange(0, thread_id, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            // Acquire pairs with the release in `take_kept_out`: the last thread has taken its signals.
+            note.thread_id.compare_exchange(0, thread_id, Ordering::Acquire, Ordering::Relaxed).is_ok()
         };
         if let Some(note) = note(thread_id) {
             note.signals.fetch_or(signal, Ordering::Relaxed);
@@ -98,7 +99,7 @@ impl Frontend for Injected {
         }
         let Some(note) = note(sys::thread_id()) else { return 0 };
         let signals = note.signals.load(Ordering::Relaxed);
-        note.thread_id.store(0, Ordering::Relaxed);
+        note.thread_id.store(0, Ordering::Release);
         NOTED.fetch_sub(1, Ordering::Relaxed);
         signals
     }

@@ -5,7 +5,7 @@ use crate::types::Sqe;
 use crate::user;
 use anyring_runtime::{arch, sys};
 use core::ffi::{c_int, c_uint, c_void};
-use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
 use linux_raw_sys::general as raw;
 use linux_raw_sys::io_uring::io_uring_params;
 
@@ -24,7 +24,8 @@ static ENGINE: AtomicU8 = AtomicU8::new(UNDECIDED);
 /// Whether anyring's engine serves all rings of this process.
 #[inline(always)]
 pub fn is_user() -> bool {
-    ENGINE.load(Ordering::Relaxed) == USER
+    // Acquire pairs with the release in `choose`: the engine is in place.
+    ENGINE.load(Ordering::Acquire) == USER
 }
 
 /// Whether anyring's engine is there beside the kernel's.
@@ -59,7 +60,11 @@ pub fn is_extended() -> bool {
 
 /// The program is going to submit operations that the kernel lacks.
 pub fn extend() {
-    EXTENDS.store(true, Ordering::Relaxed);
+    if !EXTENDS.load(Ordering::Relaxed) || !is_decided() {
+        EXTENDS.store(true, Ordering::Relaxed);
+        // Pairs with `choose`: either that sees what the program has said, or the choice is seen here.
+        fence(Ordering::SeqCst);
+    }
     if ENGINE.load(Ordering::Relaxed) == KERNEL && !user::others_answer() {
         stand_beside();
     }
@@ -82,8 +87,10 @@ static EXTENDS: AtomicBool = AtomicBool::new(false);
 #[cold]
 fn choose() {
     let engine = if user::is_wanted() { USER } else { KERNEL };
-    // Another thread may have chosen meanwhile, and gone on.
-    let _ = ENGINE.compare_exchange(UNDECIDED, engine, Ordering::Relaxed, Ordering::Relaxed);
+    // Another thread may have chosen meanwhile, and gone on. Release pairs with `is_user`.
+    let _ = ENGINE.compare_exchange(UNDECIDED, engine, Ordering::Release, Ordering::Relaxed);
+    // Pairs with `extend`.
+    fence(Ordering::SeqCst);
     if EXTENDS.load(Ordering::Relaxed) {
         extend();
     }

@@ -86,7 +86,8 @@ static TRACE_PATH: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
 
 /// `ANYRING_TRACE`.
 pub fn trace_path() -> Option<&'static CStr> {
-    let path = TRACE_PATH.load(Ordering::Relaxed);
+    // Acquire pairs with the release in `read`.
+    let path = TRACE_PATH.load(Ordering::Acquire);
     // SAFETY: a string that `keep` has made.
     (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) })
 }
@@ -96,7 +97,8 @@ static CHAOS_PATH: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
 
 /// `ANYRING_CHAOS`.
 pub fn chaos_path() -> Option<&'static CStr> {
-    let path = CHAOS_PATH.load(Ordering::Relaxed);
+    // Acquire pairs with the release in `read`.
+    let path = CHAOS_PATH.load(Ordering::Acquire);
     // SAFETY: a string that `keep` has made.
     (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) })
 }
@@ -178,7 +180,7 @@ pub unsafe fn read(environment: *const *const c_char) -> Config {
             LEVEL.store(level as u8, Ordering::Relaxed);
             match target {
                 Target::Fd(fd) => LOG_FD.store(fd, Ordering::Relaxed),
-                Target::Path(path) => LOG_PATH.store(keep(path), Ordering::Relaxed),
+                Target::Path(path) => LOG_PATH.store(keep(path), Ordering::Release),
             }
         }
         None => {
@@ -192,10 +194,10 @@ pub unsafe fn read(environment: *const *const c_char) -> Config {
         _ => refuse("ANYRING_STATS", "text or json"),
     }
     if let Some(path) = get("ANYRING_TRACE").filter(|path| !path.is_empty()) {
-        TRACE_PATH.store(keep(path), Ordering::Relaxed);
+        TRACE_PATH.store(keep(path), Ordering::Release);
     }
     if let Some(path) = get("ANYRING_CHAOS").filter(|path| !path.is_empty()) {
-        CHAOS_PATH.store(keep(path), Ordering::Relaxed);
+        CHAOS_PATH.store(keep(path), Ordering::Release);
     }
     let patch = get("ANYRING_PATCH").map_or(b"".as_slice(), CStr::to_bytes);
     if !matches!(patch, b"" | b"0" | b"1") {

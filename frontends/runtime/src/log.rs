@@ -278,7 +278,8 @@ pub fn check() -> Result<(), (&'static CStr, i32)> {
 
 /// The file for lines, if the user named one.
 fn path() -> Option<&'static CStr> {
-    let path = config::LOG_PATH.load(Ordering::Relaxed);
+    // Acquire pairs with the release in `config`.
+    let path = config::LOG_PATH.load(Ordering::Acquire);
     // SAFETY: a string that `config` has made, which stays.
     (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) })
 }

@@ -97,7 +97,8 @@ impl Pending {
     }
 
     fn is_there(&self) -> bool {
-        self.state.load(Ordering::Relaxed) == THERE
+        // In one order with the accesses of `WAITERS`, like `begin`: who resumes a wait has entered its place before.
+        self.state.load(Ordering::SeqCst) == THERE
     }
 
     fn put(&self, information: &Information, blocked: &Blocked) {

@@ -47,7 +47,7 @@ pub fn before_main(entry: usize) {
     learn();
     search(entry, None);
     // Only now, for there is one search at a time.
-    ENABLED.store(true, Ordering::Relaxed);
+    ENABLED.store(true, Ordering::Release);
 }
 
 /// The same in a process whose rings are the kernel's: but for setups, sites jump to a stub that makes the call, as long as the byte
@@ -109,7 +109,8 @@ fn contains(name: &[u8], part: &[u8]) -> bool {
 
 /// A call trapped; `next` is the address behind its `syscall` instruction. Called in the handler.
 pub fn trapped_at(next: usize) {
-    if !ENABLED.load(Ordering::Relaxed) {
+    // Acquire pairs with the release in `before_main`: what the search wrote is there.
+    if !ENABLED.load(Ordering::Acquire) {
         return;
     }
     let refused = &REFUSED[(next >> 2) % REFUSED.len()];

@@ -18,8 +18,9 @@ pub fn here() -> Called {
     // SAFETY: looks at registers only.
     unsafe {
         std::arch::asm!(
-            "adr {}, .", "mov {}, sp", "mov {}, x29", "mov {}, x30",
-            out(reg) ip, out(reg) sp, out(reg) bp, out(reg) lr, options(nomem),
+            // First the link register: it may be one that an output is given.
+            "mov {}, x30", "adr {}, .", "mov {}, sp", "mov {}, x29",
+            out(reg) lr, out(reg) ip, out(reg) sp, out(reg) bp, options(nomem),
         );
     }
     Called { ip, sp, bp, lr }

@@ -39,8 +39,9 @@ pub fn pointers() -> [usize; 4] {
     // SAFETY: looks at registers only.
     unsafe {
         asm!(
-            "adr {}, .", "mov {}, sp", "mov {}, x29", "mov {}, x30",
-            out(reg) pc, out(reg) sp, out(reg) fp, out(reg) lr, options(nomem, nostack),
+            // First the link register: it may be one that an output is given.
+            "mov {}, x30", "adr {}, .", "mov {}, sp", "mov {}, x29",
+            out(reg) lr, out(reg) pc, out(reg) sp, out(reg) fp, options(nomem, nostack),
         );
     }
     [pc, sp, fp, lr]
