@@ -31,12 +31,23 @@ pub const STUB_BYTES: usize = 65536;
 pub struct Page(pub [u8; STUB_BYTES]);
 
 unsafe extern "C" {
+    fn anyring_trap_restorer();
+
     /// Calls `function(argument)` on the stack that ends at `top`, a multiple of 16.
     pub fn anyring_trap_on_stack(top: usize, function: extern "C" fn(*mut c_void), argument: *mut c_void);
 }
 
 global_asm!(
-    ".pushsection .text.anyring_trap_on_stack,\"ax\",@progbits",
+    ".pushsection .text.anyring_trap_restorer,\"ax\",@progbits",
+    ".globl anyring_trap_restorer",
+    ".hidden anyring_trap_restorer",
+    ".type anyring_trap_restorer,@function",
+    // Unwinders look at the byte before the address, and know a signal frame by the two instructions.
+    "nop",
+    "anyring_trap_restorer:",
+    "mov x8, #139",
+    "svc #0",
+    ".size anyring_trap_restorer, . - anyring_trap_restorer",
     ".globl anyring_trap_on_stack",
     ".hidden anyring_trap_on_stack",
     ".type anyring_trap_on_stack,@function",
@@ -53,9 +64,11 @@ global_asm!(
     ".popsection",
 );
 
-/// Handlers return through the vdso: there is nothing to name in `sa_restorer`, and no flag.
+/// The return from a signal handler, and the flag that has the kernel use it. Without them handlers would return through the vdso, which
+/// a program may unmap (valgrind does).
 pub fn restorer() -> (u32, usize) {
-    (0, 0)
+    const SA_RESTORER: u32 = 0x0400_0000;
+    (SA_RESTORER, anyring_trap_restorer as *const () as usize)
 }
 
 /// `stack_t`.
