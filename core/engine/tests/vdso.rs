@@ -2,8 +2,34 @@
 
 use anyring_engine::os::{monotonic_ns, vdso};
 
+/// Takes the kernel's image away from this process, as valgrind does.
+fn unmap_image() {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let line = maps.lines().find(|line| line.ends_with("[vdso]")).unwrap();
+    let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+    let address = |digits| usize::from_str_radix(digits, 16).unwrap();
+    let (start, end) = (address(start), address(end));
+    // SAFETY: nobody but the C library's clock uses the image, which this process does not read any more.
+    let unmapped = unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(start), end - start) };
+    assert_eq!(unmapped, 0);
+}
+
 #[test]
 fn both_clocks_are_one() {
+    // SAFETY: the child has this thread alone, and ends here.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        unmap_image();
+        vdso::begin();
+        let (before, between, after) = (monotonic_ns(), vdso::monotonic_ns(), monotonic_ns());
+        // SAFETY: the child ends.
+        unsafe { libc::_exit(i32::from(!(before <= between && between <= after))) };
+    }
+    let mut status = 0;
+    // SAFETY: a child of ours, and a place for its status.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0, "a process without the image");
+
     // Before it was looked for, the system call is made.
     let first = vdso::monotonic_ns();
     vdso::begin();

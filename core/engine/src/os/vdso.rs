@@ -7,7 +7,7 @@ use core::ffi::CStr;
 use core::mem::size_of;
 
 use crate::os::sync::atomic::{AtomicPtr, Ordering};
-use crate::os::{self, Timespec, arch, nr, proc};
+use crate::os::{self, Timespec, arch, nr, proc, user};
 
 type ClockGettime = unsafe extern "C" fn(i32, *mut Timespec) -> i32;
 
@@ -16,7 +16,11 @@ static FOUND: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 /// Looks for the function.
 pub fn begin() {
     let Some(base) = base() else { return };
-    // SAFETY: the kernel's image, mapped for good.
+    // A program may have unmapped the image (valgrind does).
+    if user::read::<u64>(base as u64).is_err() {
+        return;
+    }
+    // SAFETY: the kernel's image, which is there.
     if let Some(address) = unsafe { find(base) } {
         FOUND.store(core::ptr::with_exposed_provenance_mut(address), Ordering::Relaxed);
     }
