@@ -185,6 +185,11 @@ impl Outlet for Poster {
             // SAFETY: posted, and reaped by nobody else.
             let cqe = unsafe { self.source.cqe(head) };
             head = head.wrapping_add(1);
+            if queued > 0 && cqe.user_data == self.mark.user_data() {
+                // Who waits for the mark goes on to what must complete behind all that came before.
+                self.send();
+                queued = 0;
+            }
             if self.mark.hears(cqe) {
                 continue;
             }
@@ -201,6 +206,67 @@ impl Outlet for Poster {
         self.source.cq_head().store(head, Ordering::Release);
         if queued > 0 {
             self.send();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::{Mark, Poster, Queues, new_ring};
+    use alloc::sync::Arc;
+    use anyring_engine::Outlet;
+    use anyring_engine::abi::Sqe;
+    use anyring_engine::os::{self, Fd};
+    use core::sync::atomic::Ordering;
+    use linux_raw_sys::general::__NR_io_uring_enter;
+    use linux_raw_sys::io_uring::io_uring_op;
+
+    /// Has the kernel complete requests of these numbers at once.
+    fn complete(fd: Fd, queues: &Queues, numbers: &[u64]) {
+        let tail = queues.sq_tail().load(Ordering::Relaxed);
+        for (position, &user_data) in (tail..).zip(numbers) {
+            // SAFETY: free places, for the kernel has taken all before.
+            unsafe {
+                queues.fill(
+                    position,
+                    Sqe { opcode: io_uring_op::IORING_OP_NOP as u8, user_data, ..Sqe::EMPTY },
+                );
+            }
+        }
+        queues.sq_tail().store(tail + numbers.len() as u32, Ordering::Release);
+        // SAFETY: the entries name no memory.
+        let taken = unsafe { os::call(__NR_io_uring_enter, [fd as usize, numbers.len(), 0, 0, 0, 0]) };
+        assert_eq!(taken, Ok(numbers.len()));
+    }
+
+    /// Who hears of the mark finds in the program's ring what was completed before it.
+    #[test]
+    fn what_comes_before_the_mark_is_posted_before_it() {
+        let Ok((target, heard)) = new_ring(8) else {
+            std::eprintln!("skipped: the kernel's io_uring does not work here");
+            return;
+        };
+        let (fd, source) = new_ring(8).unwrap();
+        let (source, mark) = (Arc::new(source), Mark::new());
+        let mut poster = Poster::new(target.fd(), source.clone(), mark.clone()).unwrap();
+        for round in 1..=1000 {
+            complete(fd.fd(), &source, &[7, mark.user_data()]);
+            let both = std::sync::Barrier::new(2);
+            std::thread::scope(|scope| {
+                let waiter = scope.spawn(|| {
+                    both.wait();
+                    while mark.reached.swap(0, Ordering::Acquire) == 0 {
+                        std::thread::yield_now();
+                    }
+                    heard.cq_tail().load(Ordering::Acquire)
+                });
+                both.wait();
+                poster.posted();
+                assert_eq!(waiter.join().unwrap(), round);
+            });
+            heard.cq_head().store(round, Ordering::Release);
         }
     }
 }
