@@ -8,7 +8,7 @@ use anyring_engine::os;
 
 use crate::insert::Raised;
 use crate::ring::Ring;
-use crate::sleeper::{self, AWAKE, Bed, ON_THE_WORD};
+use crate::sleeper::{self, AWAKE, Alarm, ON_THE_WORD};
 
 /// The ring, and how its consumer is woken: what everybody has who puts something into it.
 pub struct Shared {
@@ -18,7 +18,7 @@ pub struct Shared {
     pub bell: AtomicI32,
 }
 
-impl Bed for Shared {
+impl Alarm for Shared {
     #[inline]
     fn word(&self) -> u32 {
         self.ring.header().sleeper.load(Ordering::SeqCst)

@@ -22,7 +22,7 @@ pub const ON_THE_WORD: u32 = 2;
 
 /// The word, the bell and what the consumer is woken for, as they are needed here and as a model checker can stand in
 /// for them.
-pub trait Bed {
+pub trait Alarm {
     /// Reads the word, in one order with all that changes it, and with the tail.
     fn word(&self) -> u32;
     /// Writes the word, in that order.
@@ -44,45 +44,45 @@ pub trait Bed {
 }
 
 /// Says that the caller is about to sleep; false where there is something already, and it must not.
-pub fn announce(bed: &impl Bed, how: u32) -> bool {
+pub fn announce(alarm: &impl Alarm, how: u32) -> bool {
     // In one order with the tail: either the caller sees what came, or who put it there sees the sleeper.
-    bed.set_word(how);
+    alarm.set_word(how);
     // As much for what the caller looks at next: `changed` is the other side.
-    bed.barrier();
-    let sleeps = bed.is_empty();
+    alarm.barrier();
+    let sleeps = alarm.is_empty();
     if !sleeps {
-        bed.set_word(AWAKE);
+        alarm.set_word(AWAKE);
     }
     sleeps
 }
 
 /// Wakes the consumer, if it sleeps: something was put into the ring.
 #[inline]
-pub fn wake(bed: &impl Bed) {
-    if bed.word() != AWAKE {
-        wake_sleeper(bed);
+pub fn wake(alarm: &impl Alarm) {
+    if alarm.word() != AWAKE {
+        wake_sleeper(alarm);
     }
 }
 
 /// Wakes the consumer, if it sleeps: something else than the ring was changed that it has to look at.
-pub fn changed(bed: &impl Bed) {
-    bed.barrier();
-    wake(bed);
+pub fn changed(alarm: &impl Alarm) {
+    alarm.barrier();
+    wake(alarm);
 }
 
 #[cold]
-fn wake_sleeper(bed: &impl Bed) {
-    if !bed.has_bell() {
+fn wake_sleeper(alarm: &impl Alarm) {
+    if !alarm.has_bell() {
         // Not a swap: since the look at the word, the consumer may have gone to sleep where the bell will be heard.
-        if bed.replace_word(ON_THE_WORD, AWAKE) {
-            bed.wake_word();
+        if alarm.replace_word(ON_THE_WORD, AWAKE) {
+            alarm.wake_word();
         }
         return;
     }
     // One of those who find it asleep.
-    match bed.swap_word(AWAKE) {
-        AT_THE_BELL => bed.ring_bell(),
-        ON_THE_WORD => bed.wake_word(),
+    match alarm.swap_word(AWAKE) {
+        AT_THE_BELL => alarm.ring_bell(),
+        ON_THE_WORD => alarm.wake_word(),
         _ => {}
     }
 }

@@ -3,7 +3,7 @@
 //! The algorithm is the crate's own; only the memory, the futex and the bell are the model's. Where the consumer sleeps for ever, loom
 //! says that all threads wait.
 
-use anyring_uepoll::sleeper::{AT_THE_BELL, AWAKE, Bed, ON_THE_WORD, announce, changed, wake};
+use anyring_uepoll::sleeper::{AT_THE_BELL, AWAKE, Alarm, ON_THE_WORD, announce, changed, wake};
 use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
@@ -100,7 +100,7 @@ impl Set {
     }
 }
 
-impl Bed for Set {
+impl Alarm for Set {
     fn word(&self) -> u32 {
         self.word.load(Ordering::SeqCst)
     }
