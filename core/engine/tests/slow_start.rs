@@ -18,7 +18,7 @@ impl Host for Slow {
     fn spawn(
         &self,
         name: &'static CStr,
-        entry: extern "C" fn(*mut c_void),
+        entry: unsafe extern "C" fn(*mut c_void),
         argument: *mut c_void,
     ) -> Result<(), i32> {
         std::thread::sleep(Duration::from_millis(900));

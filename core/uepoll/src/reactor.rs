@@ -82,7 +82,9 @@ impl Reactor {
     }
 }
 
-extern "C" fn run(argument: *mut c_void) {
+/// # Safety
+/// Once, with what `start` gave.
+unsafe extern "C" fn run(argument: *mut c_void) {
     // SAFETY: what `start` gave, once.
     let reactor = *unsafe { Box::from_raw(argument.cast::<Arc<Reactor>>()) };
     reactor.serve();

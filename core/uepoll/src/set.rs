@@ -19,8 +19,9 @@ use crate::raise::Shared;
 use crate::reactor::Reactor;
 use crate::ring::Ring;
 
-/// Starts a thread that runs the function with the argument; an errno where it could not.
-pub type Spawn = fn(&'static CStr, extern "C" fn(*mut c_void), *mut c_void) -> Result<(), i32>;
+/// Starts a thread that runs the function with the argument, once. Where it cannot, it answers an errno, and does not run
+/// the function.
+pub type Spawn = fn(&'static CStr, unsafe extern "C" fn(*mut c_void), *mut c_void) -> Result<(), i32>;
 
 /// What a set is to be.
 #[derive(Clone, Copy, Debug)]

@@ -57,14 +57,15 @@ struct Process;
 static HOST: &dyn Host = &Process;
 
 /// What a new thread is to run.
-struct Start(extern "C" fn(*mut c_void), *mut c_void);
+struct Start(unsafe extern "C" fn(*mut c_void), *mut c_void);
 
 // SAFETY: the engine gives it to one thread.
 unsafe impl Send for Start {}
 
 impl Start {
     fn run(self) {
-        (self.0)(self.1);
+        // SAFETY: once, as the engine wants it.
+        unsafe { (self.0)(self.1) };
     }
 }
 
@@ -72,7 +73,7 @@ impl Host for Process {
     fn spawn(
         &self,
         name: &'static CStr,
-        entry: extern "C" fn(*mut c_void),
+        entry: unsafe extern "C" fn(*mut c_void),
         argument: *mut c_void,
     ) -> Result<(), i32> {
         spawn(name, entry, argument)
@@ -95,7 +96,7 @@ impl Host for Process {
 /// Starts a thread that no signal of the program's interrupts.
 pub(crate) fn spawn(
     name: &'static CStr,
-    entry: extern "C" fn(*mut c_void),
+    entry: unsafe extern "C" fn(*mut c_void),
     argument: *mut c_void,
 ) -> Result<(), i32> {
     const STACK_BYTES: usize = 256 << 10;

@@ -127,7 +127,7 @@ impl Host for Injected {
     fn spawn(
         &self,
         name: &'static CStr,
-        entry: extern "C" fn(*mut c_void),
+        entry: unsafe extern "C" fn(*mut c_void),
         argument: *mut c_void,
     ) -> Result<(), i32> {
         threads::spawn(name, entry, argument, 0..0)

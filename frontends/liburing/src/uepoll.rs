@@ -31,7 +31,11 @@ fn set_of(fd: c_int) -> Option<Arc<Set>> {
     SETS.lock().get(&fd).cloned()
 }
 
-fn spawn(name: &'static CStr, entry: extern "C" fn(*mut c_void), argument: *mut c_void) -> Result<(), i32> {
+fn spawn(
+    name: &'static CStr,
+    entry: unsafe extern "C" fn(*mut c_void),
+    argument: *mut c_void,
+) -> Result<(), i32> {
     threads::spawn(name, entry, argument, 0..0)
 }
 

@@ -27,7 +27,7 @@ impl Host for Beside {
     fn spawn(
         &self,
         name: &'static CStr,
-        entry: extern "C" fn(*mut c_void),
+        entry: unsafe extern "C" fn(*mut c_void),
         argument: *mut c_void,
     ) -> Result<(), i32> {
         PRELOAD.spawn(name, entry, argument)
@@ -80,7 +80,7 @@ impl Host for Preload {
     fn spawn(
         &self,
         name: &'static CStr,
-        entry: extern "C" fn(*mut c_void),
+        entry: unsafe extern "C" fn(*mut c_void),
         argument: *mut c_void,
     ) -> Result<(), i32> {
         // Of the storage, only the note is ever looked at.

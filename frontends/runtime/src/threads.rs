@@ -82,7 +82,7 @@ struct Block {
 struct Start {
     run: extern "C" fn(*const Start) -> !,
     itself: *const Start,
-    entry: extern "C" fn(*mut c_void),
+    entry: unsafe extern "C" fn(*mut c_void),
     argument: *mut c_void,
     name: &'static CStr,
 }
@@ -106,7 +106,7 @@ pub fn is_own(thread: u32) -> bool {
 /// The errno.
 pub fn spawn(
     name: &'static CStr,
-    entry: extern "C" fn(*mut c_void),
+    entry: unsafe extern "C" fn(*mut c_void),
     argument: *mut c_void,
     storage: Range<isize>,
 ) -> Result<(), i32> {
@@ -152,7 +152,7 @@ fn stack(slot: &Slot) -> Result<usize, i32> {
 fn start(
     slot: &Slot,
     name: &'static CStr,
-    entry: extern "C" fn(*mut c_void),
+    entry: unsafe extern "C" fn(*mut c_void),
     argument: *mut c_void,
     storage: Range<isize>,
 ) -> Result<(), i32> {
@@ -190,7 +190,8 @@ extern "C" fn run(start: *const Start) -> ! {
     let Start { entry, argument, name, .. } = unsafe { start.read() };
     // SAFETY: the name ends with zero.
     unsafe { sys::prctl(PR_SET_NAME, name.as_ptr() as usize) };
-    entry(argument);
+    // SAFETY: in a new thread, once, as who gave them wants it.
+    unsafe { entry(argument) };
     sys::exit_thread()
 }
 

@@ -146,12 +146,13 @@ impl Host for SimulatedHost {
     fn spawn(
         &self,
         name: &'static std::ffi::CStr,
-        entry: extern "C" fn(*mut std::ffi::c_void),
+        entry: unsafe extern "C" fn(*mut std::ffi::c_void),
         argument: *mut std::ffi::c_void,
     ) -> Result<(), i32> {
         let argument = argument as usize;
         let name = name.to_str().unwrap_or("?").to_owned();
-        let started = world::spawn(name, false, move || entry(argument as *mut _));
+        // SAFETY: once, as the engine wants it.
+        let started = world::spawn(name, false, move || unsafe { entry(argument as *mut _) });
         if started { Ok(()) } else { Err(raw::EAGAIN as i32) }
     }
 

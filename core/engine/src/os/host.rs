@@ -8,16 +8,17 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 /// which the front end also chooses; neither may take a lock that a signal handler of the program could
 /// find taken.
 pub trait Host: Sync {
-    /// Starts a thread that runs `entry(argument)` and ends when it returns. All signals must be
-    /// blocked in it but those that an instruction raises and [`Host::interrupt_signal`], and it must have at least
-    /// 64 KiB of stack. The call does not wait for the thread to begin.
+    /// Starts a thread that runs `entry(argument)`, once, and ends when it returns. Where no thread could be started,
+    /// `entry` must not run. All signals must be blocked in the thread but those that an instruction raises and
+    /// [`Host::interrupt_signal`], and it must have at least 64 KiB of stack. The call does not wait for the thread to
+    /// begin.
     ///
     /// # Errors
     /// The errno (positive) that starting it gave, `EAGAIN` as a rule.
     fn spawn(
         &self,
         name: &'static CStr,
-        entry: extern "C" fn(*mut c_void),
+        entry: unsafe extern "C" fn(*mut c_void),
         argument: *mut c_void,
     ) -> Result<(), i32>;
 

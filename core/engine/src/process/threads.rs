@@ -46,7 +46,7 @@ static CHANGES: AtomicU32 = AtomicU32::new(0);
 /// `EAGAIN` where none can be had.
 pub fn spawn(
     name: &'static CStr,
-    entry: extern "C" fn(*mut c_void),
+    entry: unsafe extern "C" fn(*mut c_void),
     argument: *mut c_void,
 ) -> Result<(), Errno> {
     let host = host::get().ok_or(Errno::EAGAIN)?;

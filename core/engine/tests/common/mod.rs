@@ -26,7 +26,7 @@ struct StdHost {
     sees_closes: bool,
 }
 
-struct Start(extern "C" fn(*mut c_void), *mut c_void);
+struct Start(unsafe extern "C" fn(*mut c_void), *mut c_void);
 // SAFETY: handed to one thread.
 unsafe impl Send for Start {}
 
@@ -34,7 +34,7 @@ impl Host for StdHost {
     fn spawn(
         &self,
         name: &'static CStr,
-        entry: extern "C" fn(*mut c_void),
+        entry: unsafe extern "C" fn(*mut c_void),
         argument: *mut c_void,
     ) -> Result<(), i32> {
         let start = Start(entry, argument);
@@ -48,7 +48,8 @@ impl Host for StdHost {
                 libc::sigfillset(&mut all);
                 libc::pthread_sigmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
             }
-            entry(argument);
+            // SAFETY: once, as the engine wants it.
+            unsafe { entry(argument) };
         };
         std::thread::Builder::new().name(name).spawn(body).map(drop).map_err(|_| libc::EAGAIN)
     }

@@ -8,9 +8,14 @@ use anyring_engine::abi::Errno;
 use anyring_uepoll::{Event, Feeder, Options, Set};
 
 /// A thread for the reactor.
-fn spawn(_name: &'static CStr, entry: extern "C" fn(*mut c_void), argument: *mut c_void) -> Result<(), i32> {
+fn spawn(
+    _name: &'static CStr,
+    entry: unsafe extern "C" fn(*mut c_void),
+    argument: *mut c_void,
+) -> Result<(), i32> {
     let argument = argument as usize;
-    std::thread::spawn(move || entry(argument as *mut c_void));
+    // SAFETY: once, as the set wants it.
+    std::thread::spawn(move || unsafe { entry(argument as *mut c_void) });
     Ok(())
 }
 

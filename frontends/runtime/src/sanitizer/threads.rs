@@ -12,7 +12,7 @@ use core::ptr;
 /// What a thread is to do.
 struct Start {
     name: &'static CStr,
-    entry: extern "C" fn(*mut c_void),
+    entry: unsafe extern "C" fn(*mut c_void),
     argument: *mut c_void,
 }
 
@@ -20,7 +20,7 @@ unsafe extern "C" {
     fn pthread_create(
         thread: *mut usize,
         attributes: *const c_void,
-        run: extern "C" fn(*mut c_void) -> *mut c_void,
+        run: unsafe extern "C" fn(*mut c_void) -> *mut c_void,
         argument: *mut c_void,
     ) -> c_int;
     fn pthread_detach(thread: usize) -> c_int;
@@ -40,7 +40,7 @@ pub fn is_own(_thread: u32) -> bool {
 /// The errno.
 pub fn spawn(
     name: &'static CStr,
-    entry: extern "C" fn(*mut c_void),
+    entry: unsafe extern "C" fn(*mut c_void),
     argument: *mut c_void,
     _storage: Range<isize>,
 ) -> Result<(), i32> {
@@ -68,7 +68,8 @@ extern "C" fn run(start: *mut c_void) -> *mut c_void {
     // SAFETY: the name ends with zero.
     unsafe { sys::prctl(PR_SET_NAME, start.name.as_ptr() as usize) };
     let Start { entry, argument, .. } = *start;
-    entry(argument);
+    // SAFETY: in a new thread, once, as who gave them wants it.
+    unsafe { entry(argument) };
     ptr::null_mut()
 }
 

@@ -36,13 +36,14 @@ impl Host for Workload {
     fn spawn(
         &self,
         name: &'static CStr,
-        entry: extern "C" fn(*mut c_void),
+        entry: unsafe extern "C" fn(*mut c_void),
         argument: *mut c_void,
     ) -> Result<(), i32> {
         let argument = Sent(argument);
         let body = move || {
             let Sent(argument) = { argument };
-            entry(argument);
+            // SAFETY: once, as the engine wants it.
+            unsafe { entry(argument) };
         };
         // The new thread inherits the mask.
         let before = block_signals();
