@@ -16,9 +16,6 @@ pub struct Name<'a> {
     pub name: &'a CStr,
 }
 
-/// Records end at multiples of this, so the end of the name is among the last bytes.
-const ALIGNMENT: usize = 8;
-
 /// The name at `offset` of what was read, and the offset of the next.
 #[inline]
 pub fn name_at(bytes: &[u8], offset: usize) -> Option<(Name<'_>, usize)> {
@@ -26,11 +23,8 @@ pub fn name_at(bytes: &[u8], offset: usize) -> Option<(Name<'_>, usize)> {
     let length = usize::from(u16::from_ne_bytes(record.get(LENGTH..TYPE)?.try_into().ok()?));
     let record = record.get(..length)?;
     let inode = u64::from_ne_bytes(record.get(..8)?.try_into().ok()?);
-    let tail = NAME.max(length.checked_sub(ALIGNMENT)?);
-    let end = tail + record.get(tail..)?.iter().position(|&byte| byte == 0)?;
-    let name = record.get(NAME..=end)?;
-    // SAFETY: it ends with the first NUL of its tail, and file systems have none in names.
-    let name = unsafe { CStr::from_bytes_with_nul_unchecked(name) };
+    // A file system in user space may put a NUL into a name: then it ends there, as it does for all calls that take names.
+    let name = CStr::from_bytes_until_nul(record.get(NAME..)?).ok()?;
     Some((Name { inode, kind: Kind::of_number(record[TYPE]), name }, offset + length))
 }
 

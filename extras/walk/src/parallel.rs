@@ -94,12 +94,24 @@ fn run<'scope, V: Visitor>(
             start(scope, common, number, true, None);
         }
     };
+    let _leaves = Leaves { share: &common.share, number };
     let lane = Lane::new(&common.walk, &common.share, common.roots, number, called, ring, &call);
     let (local, result) = lane.run();
     common.walk.visitor.finish(local);
-    common.share.dismiss(number);
     if let Err(error) = result {
         lock(&common.error).get_or_insert(error);
+    }
+}
+
+/// A thread that is counted out when it ends, by a panic of the visitor's, too: the others would wait for it.
+struct Leaves<'a> {
+    share: &'a Share,
+    number: usize,
+}
+
+impl Drop for Leaves<'_> {
+    fn drop(&mut self) {
+        self.share.dismiss(self.number);
     }
 }
 

@@ -240,3 +240,56 @@ fn counters_sum_up() {
         assert_eq!(sum.0.into_inner(), all);
     }
 }
+
+/// Panics where the first thread is shown the 50th name, or where another thread begins.
+struct Panics {
+    shown: AtomicU64,
+    first: std::thread::ThreadId,
+    in_another: bool,
+}
+
+impl Visitor for Panics {
+    type Local = ();
+    fn local(&self) {
+        assert!(!self.in_another || std::thread::current().id() == self.first, "the visitor's own");
+    }
+
+    fn visit(&self, (): &mut (), entry: &Entry<'_>) -> Step {
+        if entry.attributes_with(libc::STATX_INO).is_none() {
+            return Step::Attributes(libc::STATX_INO);
+        }
+        let shown = self.shown.fetch_add(1, Ordering::Relaxed);
+        assert!(self.in_another || shown != 50, "the visitor's own");
+        Step::Descend
+    }
+
+    fn failed(&self, (): &mut (), failure: &Failure) {
+        panic!("{failure}");
+    }
+
+    fn finish(&self, (): ()) {}
+}
+
+/// The other threads end, and what the engine writes into stays: it is not used for anything else.
+#[test]
+fn a_visitor_that_panics_ends_the_walk() {
+    let tree = Tree::new();
+    for directory in 0..100 {
+        tree.directory(format!("d{directory}"));
+        (0..4).for_each(|file| tree.file(format!("d{directory}/f{file}")));
+    }
+    for engine in [None, Some(anyring_walk::Engine::User), Some(anyring_walk::Engine::Auto)] {
+        for (threads, in_another) in [(1, false), (2, false), (2, true)] {
+            let panics = Panics { shown: AtomicU64::new(0), first: std::thread::current().id(), in_another };
+            let options = Options { threads, engine, ..Options::default() };
+            let walk = std::panic::AssertUnwindSafe(|| walk(&[tree.root()], &options, &panics));
+            std::panic::catch_unwind(walk).unwrap_err();
+            // As large as the attributes of a file.
+            let others: Vec<_> = (0..500).map(|_| std::hint::black_box(vec![0_u64; 32])).collect();
+            for _ in 0..200 {
+                std::thread::yield_now();
+                assert!(others.iter().flatten().all(|&number| std::hint::black_box(number) == 0));
+            }
+        }
+    }
+}

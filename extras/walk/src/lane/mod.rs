@@ -22,6 +22,7 @@ use requests::Requests;
 use slot::{PARTS, Slot};
 use std::io;
 use std::os::fd::RawFd;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -117,19 +118,31 @@ impl<'a, V: Visitor> Lane<'a, V> {
     ///
     /// # Errors
     /// Where the ring fails.
+    ///
+    /// # Panics
+    /// Where the visitor does.
     pub fn run(mut self) -> (V::Local, Result<(), anyring::Error>) {
-        let result = self.work();
-        if result.is_err() {
-            // Others must not wait for what this one would have found.
-            self.walk.quit.store(true, Ordering::Relaxed);
-            self.share.end();
-            // The engine may still write where these are.
-            std::mem::forget(std::mem::take(&mut self.slots));
-            if let Some(requests) = self.requests.take() {
-                requests.forget();
-            }
+        // Nobody sees what a panic leaves behind: `abandon` forgets all that the engine may write into.
+        let result = panic::catch_unwind(AssertUnwindSafe(|| self.work()));
+        if !matches!(result, Ok(Ok(()))) {
+            self.abandon();
         }
-        (self.own.local, result)
+        match result {
+            Ok(result) => (self.own.local, result),
+            Err(panic) => panic::resume_unwind(panic),
+        }
+    }
+
+    /// Ends the walk, whatever is under way.
+    fn abandon(&mut self) {
+        // Others must not wait for what this one would have found.
+        self.walk.quit.store(true, Ordering::Relaxed);
+        self.share.end();
+        // The engine may still write where these are.
+        std::mem::forget(std::mem::take(&mut self.slots));
+        if let Some(requests) = self.requests.take() {
+            requests.forget();
+        }
     }
 
     fn work(&mut self) -> Result<(), anyring::Error> {
