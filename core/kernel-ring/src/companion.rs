@@ -49,6 +49,8 @@ impl Companion {
         }
         let fd = move_away(low)?;
         let made = Queues::map(fd, params).map(Arc::new).and_then(|queues| {
+            // What is in its memory is believed, and any code may make a file of its descriptor.
+            os::shut_memfd(fd)?;
             let mark = Mark::new();
             let poster = Poster::new(target, queues.clone(), mark.clone())?;
             let outlet: Box<dyn anyring_engine::Outlet> = Box::new(poster);

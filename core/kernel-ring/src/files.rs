@@ -18,6 +18,7 @@ use anyring_engine::frontend as engine;
 use anyring_engine::ops;
 use anyring_engine::os::{self, Fd, OwnedFd};
 use anyring_engine::request::op::Caps;
+use core::mem;
 use core::sync::atomic::Ordering;
 use linux_raw_sys::general::{__NR_io_uring_enter, __NR_io_uring_register};
 use linux_raw_sys::io_uring::{
@@ -29,14 +30,25 @@ use linux_raw_sys::io_uring::{
 /// Slots that a companion has.
 pub const SLOTS: u32 = 64;
 
-/// Chains under way that have a file, by the companion's slot: whose slot in the program's ring it is.
+/// What a slot of the companion's is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// Nothing.
+    Free,
+    /// A chain that is under way, and whose file is to go into this slot of the program's ring.
+    Of(u32),
+    /// A chain that is under way, whose file nobody is to have: the program has put another into its slot.
+    Nobody,
+}
+
+/// What the companion's slots are for.
 pub struct Origins {
-    of: [Option<u32>; SLOTS as usize],
+    of: [Origin; SLOTS as usize],
 }
 
 impl Default for Origins {
     fn default() -> Origins {
-        Origins { of: [None; SLOTS as usize] }
+        Origins { of: [Origin::Free; SLOTS as usize] }
     }
 }
 
@@ -125,12 +137,12 @@ impl Companion {
             return false;
         }
         self.has_slots = true;
-        let Some(slot) = self.origins.of.iter().position(Option::is_none) else { return false };
+        let Some(slot) = self.origins.of.iter().position(|&of| of == Origin::Free) else { return false };
         // What is there is replaced. That there is such a slot, the kernel says.
         if update(kernel, own, -1, by_kernel) < 0 {
             return false;
         }
-        self.origins.of[slot] = Some(own);
+        self.origins.of[slot] = Origin::Of(own);
         let mut chain = chain.peekable();
         while let Some(sqe) = chain.next() {
             let mut sqe = with_slot(sqe, slot as u32);
@@ -153,10 +165,22 @@ impl Companion {
         while ended != 0 {
             let slot = ended.trailing_zeros();
             ended &= ended - 1;
-            let Some(own) = self.origins.of[slot as usize].take() else { continue };
+            let origin = mem::replace(&mut self.origins.of[slot as usize], Origin::Free);
             if let Some(file) = frontend::quietly(|| engine::registered_file(self.fd(), slot)) {
-                update(kernel, own, file, by_kernel);
+                if let Origin::Of(own) = origin {
+                    update(kernel, own, file, by_kernel);
+                }
                 update(self.fd(), slot, -1, by_engine);
+            }
+        }
+    }
+
+    /// The program itself changes these slots of its ring: what chains have left there, or will, is closed instead of
+    /// coming in place of what the program puts there.
+    pub fn abandon_slots(&mut self, changed: impl Fn(u32) -> bool) {
+        for origin in &mut self.origins.of {
+            if matches!(*origin, Origin::Of(slot) if changed(slot)) {
+                *origin = Origin::Nobody;
             }
         }
     }
@@ -222,6 +246,11 @@ impl Receiver {
             user_data: sqe.user_data,
             ..Sqe::default()
         }
+    }
+
+    /// Is it such a request?
+    pub fn is_stand_in(&self, sqe: &Sqe) -> bool {
+        sqe.opcode == io_uring_op::IORING_OP_MSG_RING as u8 && sqe.flags == SKIP && sqe.fd == self.fd.fd()
     }
 
     /// Begins with the requests whose files have come.

@@ -143,6 +143,18 @@ pub fn deliver(fd: Fd) {
     });
 }
 
+/// The program is about to change slots of the table of files of the ring `fd` by a registration, those that `changed`
+/// names: files that chains have left open for them do not come there any more.
+pub fn abandon_slots(fd: Fd, changed: impl Fn(u32) -> bool) {
+    let Some(ring) = find(Name::Descriptor(fd)) else { return };
+    frontend::quietly(|| {
+        if let Some(companion) = &mut ring.lock().companion {
+            companion.abandon_slots(changed);
+            companion.return_files(fd);
+        }
+    });
+}
+
 /// The program gives up the ring `fd`: what is under way for it is cancelled.
 pub fn close(fd: Fd) {
     forget(Name::Descriptor(fd));

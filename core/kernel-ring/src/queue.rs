@@ -74,6 +74,8 @@ pub(crate) struct Wants {
     pub drain: bool,
     /// A cancellation.
     pub cancel: bool,
+    /// A message, which may stand for a private operation that was not submitted with it before.
+    pub message: bool,
     /// A time in an SQE.
     pub time: bool,
 }
@@ -81,7 +83,7 @@ pub(crate) struct Wants {
 impl Wants {
     /// Nothing of concern to a companion?
     pub fn is_nothing(&self) -> bool {
-        !(self.private || self.drain || self.cancel)
+        !(self.private || self.drain || self.cancel || self.message)
     }
 }
 
@@ -147,6 +149,7 @@ impl Queue {
             wants.private |= sqe.opcode >= FIRST_PRIVATE || newer::is_name(sqe);
             wants.drain |= sqe.flags & DRAIN != 0;
             wants.cancel |= sqe.opcode == io_uring_op::IORING_OP_ASYNC_CANCEL as u8;
+            wants.message |= sqe.opcode == io_uring_op::IORING_OP_MSG_RING as u8;
             wants.time |= newer::has_time(sqe);
             // SAFETY: the caller's promise.
             position = unsafe { self.behind(position) };
@@ -307,6 +310,10 @@ impl Queue {
         }
         // SAFETY: as above.
         let sqe = unsafe { self.sqe(at) };
+        if ring.receiver.as_ref().is_some_and(|receiver| receiver.is_stand_in(&sqe)) {
+            // The kernel did not take it when it was to be submitted.
+            return Given::BringsFile;
+        }
         if sqe.opcode != io_uring_op::IORING_OP_ASYNC_CANCEL as u8 || drains || !alone {
             return Given::Nothing;
         }

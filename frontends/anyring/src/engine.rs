@@ -306,9 +306,7 @@ pub(crate) fn seal(engine: Engine, fd: i32) -> bool {
     if engine == Engine::Kernel && !linked::others_answer() {
         return true;
     }
-    let seals = libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SHRINK;
-    // SAFETY: no memory is named.
-    unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) == 0 }
+    anyring_engine::os::shut_memfd(fd).is_ok()
 }
 
 /// The program has looked for completions, and found none: who polls the descriptor may sleep.

@@ -3,10 +3,13 @@
 mod common;
 
 use anyring::low::{Cancel, Ring, Sqe, op};
-use anyring::{Builder, Engine};
+use anyring::op as safe;
+use anyring::{Builder, Engine, Fd};
 use common::{Directory, both};
 use linux_raw_sys::io_uring as abi;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 
 fn ring(engine: Engine, deferred: bool) -> Ring {
     let builder = Builder::new(16).engine(engine);
@@ -138,14 +141,104 @@ fn a_registered_directory() {
     });
 }
 
+/// What stands for it in the kernel's queue is not taken at once behind an entry that is refused.
+#[test]
+fn a_registered_directory_behind_a_bad_entry() {
+    both(|engine| {
+        let mut ring = common::ring(engine);
+        ring.register_files(1).unwrap();
+        let directory = ring.register_file(&std::fs::File::open("/").unwrap().into()).unwrap();
+        let bad = ring.push(safe::socket(libc::AF_UNIX, libc::SOCK_STREAM | 0x10)).unwrap();
+        let names = ring.push(safe::read_names(&directory, Vec::with_capacity(4096))).unwrap();
+        assert_eq!(ring.finish(bad).unwrap().unwrap_err().errno(), libc::EINVAL);
+        assert!(ring.finish(names).unwrap().0.unwrap() > 0);
+    });
+}
+
+/// Nor is it where the whole submission is refused.
+#[test]
+fn a_registered_directory_in_a_second_submission() {
+    both(|engine| {
+        let mut ring = ring(engine, true);
+        let directory = std::fs::File::open("/").unwrap();
+        let mut buffer = [0_u8; 500];
+        ring.submitter().register_files(&[Some(directory.as_fd())]).unwrap();
+        let get = op::Getdents::new(op::Fixed(0), buffer.as_mut_ptr(), 500).build();
+        // SAFETY: outlives the ring.
+        unsafe { ring.push(get) }.unwrap();
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| ring.submit().unwrap_err().errno());
+            assert_eq!(other.join().unwrap(), libc::EEXIST, "another thread's ring");
+        });
+        ring.submit_and_wait(1).unwrap();
+        let results: Vec<_> = ring.completion().map(|cqe| cqe.result()).collect();
+        assert!(matches!(results[..], [count] if count > 0), "{results:?}");
+    });
+}
+
+/// What a chain has left open in a slot does not come there once the program has put another file into it.
+#[test]
+fn a_file_of_a_chain_stays_out_of_its_slot_once_that_has_another() {
+    both(|engine| {
+        let (mut ring, files) = (common::ring(engine), Directory::new());
+        ring.register_files(1).unwrap();
+        for round in 0..100 {
+            let directory = Fd::from(std::fs::File::open("/").unwrap());
+            let (first, second) = (files.path("first"), files.path(&format!("second-{round}")));
+            let slot = ring.slot().unwrap();
+            let mut chain = ring.chain(2).unwrap();
+            let open = chain.push(safe::open(&first).read_write().create().fixed(slot)).unwrap();
+            let names = chain.push(safe::read_names(&directory, Vec::with_capacity(4096))).unwrap();
+            drop(chain);
+            let opened = ring.finish(open).unwrap().unwrap();
+            assert!(ring.finish(names).unwrap().0.unwrap() > 0);
+            drop(opened);
+            let file = ring.register_file(&std::fs::File::create(&second).unwrap().into()).unwrap();
+            assert_eq!(ring.run(safe::write(&file, "second")).unwrap().0.unwrap(), 6);
+            assert_eq!(std::fs::read(&second).unwrap(), b"second");
+            assert_eq!(std::fs::read(&first).unwrap(), b"");
+        }
+    });
+}
+
+/// What is done beside the kernel's ring cannot be made up by writing into memory by its descriptor either. In a process of
+/// its own: it looks at all files that are open.
+#[test]
+fn the_memory_beside_a_ring_is_not_written_by_its_descriptor() {
+    const ALONE: &str = "ANYRING_TEST_ALONE";
+    if !common::kernel_available() {
+        return;
+    }
+    if std::env::var_os(ALONE).is_none() {
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        command.args(["the_memory_beside_a_ring_is_not_written_by_its_descriptor", "--exact"]);
+        let output = command.env(ALONE, "1").output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        return;
+    }
+    let mut ring = common::ring(Engine::Kernel);
+    let directory = Fd::from(std::fs::File::open("/").unwrap());
+    ring.run(safe::read_names(&directory, Vec::with_capacity(4096))).unwrap().0.unwrap();
+    let entries = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
+    let in_memory = |path: &PathBuf| {
+        std::fs::read_link(path).is_ok_and(|file| file.to_string_lossy().starts_with("/memfd:"))
+    };
+    let files: Vec<_> = entries.filter(in_memory).collect();
+    assert!(!files.is_empty());
+    for path in files {
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        file.write_at(&[0; 64], 0).unwrap_err();
+    }
+}
+
 /// A ring that is dropped with one under way waits for nothing that cannot come.
 #[test]
 fn a_safe_ring_is_dropped() {
     both(|engine| {
         let mut ring = Builder::new(8).engine(engine).build().unwrap();
-        let directory = ring.run(anyring::op::open("/").flags(libc::O_DIRECTORY)).unwrap().unwrap();
+        let directory = ring.run(safe::open("/").flags(libc::O_DIRECTORY)).unwrap().unwrap();
         for _ in 0..4 {
-            ring.push(anyring::op::read_names(&directory, Vec::with_capacity(4096))).unwrap();
+            ring.push(safe::read_names(&directory, Vec::with_capacity(4096))).unwrap();
         }
         ring.submit().unwrap();
     });

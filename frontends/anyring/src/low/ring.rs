@@ -315,7 +315,7 @@ impl<S: Submission, C: Completion> Ring<S, C> {
             taken = private.count as usize;
             if private.brings_files {
                 // Nobody may wait before what they are for has begun.
-                let submitted = self.submitter.submit();
+                let submitted = self.submit_all();
                 anyring_kernel_ring::deliver(fd);
                 match submitted {
                     Ok(count) => taken += count,
@@ -328,6 +328,20 @@ impl<S: Submission, C: Completion> Ring<S, C> {
         submit(&self.submitter)
             .map(|count| count + taken)
             .or_else(|error| if taken == 0 { Err(error) } else { Ok(taken) })
+    }
+
+    /// Gives the kernel all that was pushed: a bad entry ends a submission, and the rest follows.
+    fn submit_all(&self) -> Result<usize, Error> {
+        let mut taken = 0;
+        while self.submitter.pending() > 0 {
+            match self.submitter.submit() {
+                Ok(0) => break,
+                Ok(count) => taken += count,
+                Err(error) if taken == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(taken)
     }
 
     /// Lets the ring have operations that no kernel has, [`Getdents`](super::op::Getdents) for one, over the kernel, too:

@@ -260,7 +260,7 @@ impl Submitter {
 
     /// Entries that the engine has not taken.
     #[inline(always)]
-    fn pending(&self) -> usize {
+    pub(super) fn pending(&self) -> usize {
         // Acquire pairs with the engine's release: it has read the entries.
         self.sq_tail.load(Ordering::Relaxed).wrapping_sub(self.sq_head.load(Ordering::Acquire)) as usize
     }

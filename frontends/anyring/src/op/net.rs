@@ -354,6 +354,9 @@ unsafe impl Multishot for RecvMulti {
     }
 }
 
+/// A bit of an entry's flags that has no meaning: entries with it are refused.
+const UNKNOWN_FLAG: u8 = 1 << 7;
+
 /// See [`send`].
 #[derive(Debug)]
 pub struct Send<B> {
@@ -389,9 +392,14 @@ unsafe impl<B: Buffer> Operation for Send<B> {
 
     fn entry(&mut self, files: Files<'_>) -> Sqe {
         let (pointer, length) = (self.buffer.pointer(), length(self.buffer.length()));
-        // Bits that no engine knows.
-        let refused = if self.flags & libc::MSG_ZEROCOPY == 0 { 0 } else { u16::MAX };
-        low::Send::new(self.socket.target(files), pointer, length).flags(self.flags).ioprio(refused).build()
+        let entry = low::Send::new(self.socket.target(files), pointer, length).flags(self.flags);
+        if self.flags & libc::MSG_ZEROCOPY == 0 {
+            return entry.build();
+        }
+        // Bits that no engine knows: of the operation's, which Linux before 5.19 did not look at, and of all entries.
+        let mut refused = entry.ioprio(u16::MAX).build();
+        refused.0.flags |= UNKNOWN_FLAG;
+        refused
     }
 
     unsafe fn output(self, came: CqeResult) -> Self::Output {
