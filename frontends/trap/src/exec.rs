@@ -481,9 +481,8 @@ fn is_list(list: usize) -> bool {
 fn is_string(mut address: usize) -> bool {
     const PIECE: usize = 64;
     loop {
-        // Never beyond the piece, and so never into another page, than the string itself goes.
         let mut bytes = [0; PIECE];
-        let length = PIECE - address % PIECE;
+        let length = PIECE.min(user::string_piece(address as u64));
         if user::read_bytes(address as u64, &mut bytes[..length]).is_err() {
             return false;
         }

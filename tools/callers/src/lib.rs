@@ -94,7 +94,8 @@ impl Stacks {
             Ok(u64::from_ne_bytes(*word))
         };
         let mut cache = arch::Cache::<_>::new();
-        let registers = arch::registers(called);
+        let ends = process.mappings.iter().map(|mapping| mapping.end);
+        let registers = arch::registers(called, ends.fold(called.sp.max(1), u64::max));
         let mut frames = process.unwinder.iter_frames(called.ip, registers, &mut cache, &mut read);
         let mut addresses = Vec::new();
         while addresses.len() < MOST_FRAMES

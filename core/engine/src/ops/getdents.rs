@@ -3,7 +3,7 @@
 use crate::abi::Errno;
 use crate::assets::mounts;
 use crate::ops::rw;
-use crate::os::{self, Fd};
+use crate::os::{self, Fd, user};
 use crate::request::data::OpData;
 use crate::request::op::{Caps, FIRST_PRIVATE, Field, Op, Outcome, prep_nothing};
 use crate::request::shown::{self, Kind, arg};
@@ -44,6 +44,7 @@ fn named(core: &Core, id: RequestId) -> Fd {
 }
 
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
+    user::announce(core[id].sqe.addr);
     let offset = core[id].sqe.off;
     if offset != rw::POSITION {
         let number = named(core, id);

@@ -8,7 +8,7 @@ use linux_raw_sys::general::{
 
 use crate::abi::{Errno, names};
 use crate::assets::mounts;
-use crate::os::user::Path;
+use crate::os::user::{self, Path};
 use crate::os::{Fd, nr};
 use crate::request::chaos;
 use crate::request::data::OpData;
@@ -166,6 +166,7 @@ fn prep_statx(core: &mut Core, id: RequestId) -> Result<(), Errno> {
         address if may_be_empty => Path::read_or_empty(address)?,
         address => Path::read(address)?,
     };
+    user::announce(sqe.off);
     core[id].data = OpData::Path(path);
     Ok(())
 }

@@ -108,6 +108,7 @@ fn prep_get(core: &mut Core, id: RequestId) -> Result<(), Errno> {
         return Err(Errno::EINVAL);
     }
     let name = read_name(sqe.addr)?;
+    user::announce(sqe.off);
     core[id].data = OpData::own(Xattr { name, value: Vec::new(), path: None });
     Ok(())
 }

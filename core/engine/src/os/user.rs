@@ -95,6 +95,21 @@ fn check_far_range(address: u64, length: u64) -> Result<(), Errno> {
     Ok(())
 }
 
+/// To be called for an address that only the kernel is to look at, before any thread gives it to the kernel: threads of the engine
+/// take its tag, if it has one that the program may use.
+#[inline]
+pub fn announce(address: u64) {
+    if address != arch::untagged(address) {
+        let _ = check_far_range(address, 0);
+    }
+}
+
+/// So many bytes from `address` on may be read of a string that goes on there: the memory behind them may be no memory, or
+/// have another tag, which reading would find out.
+pub fn string_piece(address: u64) -> usize {
+    arch::STRING_STEP - (address as usize) % arch::STRING_STEP
+}
+
 /// To be called by a thread of the engine before it acts for the program: the kernel takes tagged addresses from it, too, if the
 /// program uses some.
 #[inline]
@@ -224,13 +239,12 @@ impl Path {
     /// # Errors
     /// `ENAMETOOLONG`, `EFAULT`.
     pub fn read_up_to(address: u64, most: usize) -> Result<Path, Errno> {
-        // Short strings in one go; no piece crosses into a page that the string may not reach.
+        // Short strings in one go, where the processor lets them.
         const PIECE: usize = 128;
         let mut bytes = Vec::new();
         loop {
             let at = address.wrapping_add(bytes.len() as u64);
-            let page = 4096 - (at % 4096) as usize;
-            let length = PIECE.min(page).min(most - bytes.len());
+            let length = PIECE.min(string_piece(at)).min(most - bytes.len());
             if length == 0 {
                 return Err(Errno::ENAMETOOLONG);
             }

@@ -3,7 +3,7 @@ use framehop::x86_64::UnwindRegsX86_64;
 pub use framehop::x86_64::{CacheX86_64 as Cache, UnwinderX86_64 as Unwinder};
 
 /// What the innermost frame is known by.
-pub fn registers(called: &Called) -> UnwindRegsX86_64 {
+pub fn registers(called: &Called, _highest: u64) -> UnwindRegsX86_64 {
     UnwindRegsX86_64::new(called.ip, called.sp, called.bp)
 }
 

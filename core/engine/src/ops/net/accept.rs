@@ -14,7 +14,7 @@ use linux_raw_sys::net::SO_ACCEPTCONN;
 use crate::abi::{Errno, names};
 use crate::ops::net::calls;
 use crate::ops::net::socket::{SOCK_CLOEXEC, SOCK_NONBLOCK};
-use crate::os::{self, Fd, host};
+use crate::os::{self, Fd, host, user};
 use crate::process::nonblocking::{self, Blocking};
 use crate::request::chaos;
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
@@ -66,6 +66,8 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     if mode & IORING_ACCEPT_DONTWAIT != 0 {
         request.flags.set(Flags::NOWAIT);
     }
+    user::announce(request.sqe.addr);
+    user::announce(request.sqe.off);
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use linux_raw_sys::net::{AF_INET, AF_INET6, SO_DOMAIN, SOL_SOCKET, SOL_TCP};
 use crate::abi::{Errno, IORING_OP_URING_CMD128, SOCKET_URING_OP_GETSOCKNAME, Sqe, names};
 use crate::assets::kinds;
 use crate::ops::net::timestamp;
-use crate::os::{self, Fd, call};
+use crate::os::{self, Fd, call, user};
 use crate::request::op::{Caps, Code, Field, Op, Outcome};
 use crate::request::shown::{self, Kind, When, arg};
 use crate::request::{Flags, RequestId, version};
@@ -70,6 +70,9 @@ fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let sqe = &core[id].sqe;
     // A registered buffer may be named, which no command of a socket uses; provided ones are for drivers.
     let selects = core[id].flags.has(Flags::BUFFER_SELECT);
+    // Which of the two is an address is the command's business.
+    user::announce(sqe.addr);
+    user::announce(sqe.addr3);
     let bad = sqe.off >> 32 != 0 || sqe.op_flags & !IORING_URING_CMD_FIXED != 0 || selects;
     if bad { Err(Errno::EINVAL) } else { Ok(()) }
 }

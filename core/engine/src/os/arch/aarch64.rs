@@ -216,6 +216,9 @@ pub fn prefetch<T>(place: *const T) {
 /// and calls [`take_tags`] when it has that.
 static TAGS: AtomicBool = AtomicBool::new(false);
 
+/// Of a string, memory up to the next multiple of this may be read: where memory with the same tag ends (MTE).
+pub const STRING_STEP: usize = 16;
+
 /// The address that one with a tag in its upper byte stands for; the kernel's `untagged_addr`. The kernel takes tags from threads that have
 /// asked for it by `PR_SET_TAGGED_ADDR_CTRL`, and from those that they have made since.
 pub const fn untagged(address: u64) -> u64 {

@@ -121,6 +121,9 @@ pub unsafe fn interruptible_syscall6(number: usize, arguments: [usize; 6], stopp
     }
 }
 
+/// Of a string, memory up to the next multiple of this may be read: where its page ends.
+pub const STRING_STEP: usize = 4096;
+
 /// There are no tags.
 pub const fn untagged(address: u64) -> u64 {
     address

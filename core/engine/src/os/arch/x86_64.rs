@@ -226,6 +226,9 @@ pub fn prefetch<T>(place: *const T) {
     unsafe { core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(place.cast()) };
 }
 
+/// Of a string, memory up to the next multiple of this may be read: where its page ends.
+pub const STRING_STEP: usize = 4096;
+
 /// Tags stay: where the kernel takes an address with one, it is below [`FAR_END`].
 pub const fn untagged(address: u64) -> u64 {
     address

@@ -276,10 +276,9 @@ fn string_length(address: u64) -> usize {
     const PIECE: usize = 64;
     let mut length = 0;
     while length < MOST_OF_PATH {
-        // No piece crosses into a page that the string may not reach.
         let at = address.wrapping_add(length as u64);
         let mut bytes = [0; PIECE];
-        let bytes = &mut bytes[..PIECE - (at % PIECE as u64) as usize];
+        let bytes = &mut bytes[..PIECE.min(user::string_piece(at))];
         if user::read_bytes(at, bytes).is_err() {
             break;
         }
