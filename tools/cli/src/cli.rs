@@ -92,11 +92,12 @@ pub struct Run {
 
     /// Which kernel version anyring's own engine emulates: 6.1, 6.12, 6.18, 7.2 [default: ANYRING_ABI, or 7.2]
     ///
-    /// The program gets the features, operations, flags and errors of that version, whatever the kernel of the machine is.
+    /// Chooses anyring's own engine. The program gets the features, operations, flags and errors of that version, whatever
+    /// the kernel of the machine is.
     #[arg(long, value_name = "VERSION", value_parser = abi)]
     pub abi: Option<Version>,
 
-    /// Log what anyring did: off, info (a line per process), debug; add ",PATH" or ",fd=N" to log to a file
+    /// Log what anyring did: off, info (a line per process), debug; add ",/PATH", ",./PATH" or ",fd=N" to log to a file
     #[arg(long, value_name = "LEVEL")]
     pub log: Option<OsString>,
 
@@ -401,7 +402,7 @@ impl Engine {
 #[command(after_long_help = "\
 Examples:
   anyring doctor
-  docker run --rm -v /usr/local:/usr/local:ro debian anyring doctor
+  docker run --rm -v \"$PWD/anyring:/anyring:ro\" --entrypoint /anyring debian doctor      with the file of `make one-file`
   anyring doctor --json | jq .verdict
   anyring doctor -- fio job.fio                         whether anyring can run this program, and by which command
   anyring doctor --json -- fio | jq .program
