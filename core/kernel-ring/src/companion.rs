@@ -1,10 +1,10 @@
 //! A ring of anyring's engine beside one of the kernel's.
 
-use crate::files::Origins;
 use crate::frontend;
 use crate::poster::{Mark, Poster};
 use crate::queue::{FIXED, LINKS, SKIP};
 use crate::queues::Queues;
+use crate::reserved::Reserved;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use anyring_engine::abi::{Errno, Sqe};
@@ -28,10 +28,8 @@ pub struct Companion {
     queues: Arc<Queues>,
     tail: u32,
     mark: Arc<Mark>,
-    /// It has slots for files.
-    pub has_slots: bool,
-    /// Which of them stand for slots of the program's ring.
-    pub origins: Origins,
+    /// Its slots for files, once it has some, and the slots of the program's ring that those stand for.
+    pub reserved: Option<Reserved>,
 }
 
 impl Companion {
@@ -56,7 +54,7 @@ impl Companion {
             let outlet: Box<dyn anyring_engine::Outlet> = Box::new(poster);
             frontend::quietly(|| engine::set_outlet(fd, outlet))
                 .map_err(|errno| Errno::from_raw(errno as isize))?;
-            Ok(Companion { fd, queues, tail: 0, mark, has_slots: false, origins: Origins::default() })
+            Ok(Companion { fd, queues, tail: 0, mark, reserved: None })
         });
         made.inspect_err(|_| close(fd))
     }

@@ -12,13 +12,13 @@ use crate::frontend;
 use crate::poster::new_ring;
 use crate::queue::{FIXED, LINKS, SKIP};
 use crate::queues::Queues;
+use crate::reserved::Reserved;
 use alloc::collections::VecDeque;
 use anyring_engine::abi::{Errno, Sqe};
 use anyring_engine::frontend as engine;
 use anyring_engine::ops;
 use anyring_engine::os::{self, Fd, OwnedFd};
 use anyring_engine::request::op::Caps;
-use core::mem;
 use core::sync::atomic::Ordering;
 use linux_raw_sys::general::{__NR_io_uring_enter, __NR_io_uring_register};
 use linux_raw_sys::io_uring::{
@@ -29,28 +29,6 @@ use linux_raw_sys::io_uring::{
 
 /// Slots that a companion has.
 pub const SLOTS: u32 = 64;
-
-/// What a slot of the companion's is for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Origin {
-    /// Nothing.
-    Free,
-    /// A chain that is under way, and whose file is to go into this slot of the program's ring.
-    Of(u32),
-    /// A chain that is under way, whose file nobody is to have: the program has put another into its slot.
-    Nobody,
-}
-
-/// What the companion's slots are for.
-pub struct Origins {
-    of: [Origin; SLOTS as usize],
-}
-
-impl Default for Origins {
-    fn default() -> Origins {
-        Origins { of: [Origin::Free; SLOTS as usize] }
-    }
-}
 
 /// What a chain does with slots.
 pub enum Use {
@@ -133,19 +111,10 @@ fn register_sparse(fd: Fd, count: u32, register: impl Fn([usize; 6]) -> i32) -> 
 impl Companion {
     /// Takes a chain that opens into the slot `own` of the program's ring `kernel`; false where it cannot be done.
     pub fn push_with_file(&mut self, kernel: Fd, own: u32, chain: impl Iterator<Item = Sqe>) -> bool {
-        if !self.has_slots && !register_sparse(self.fd(), SLOTS, by_engine) {
-            return false;
-        }
-        self.has_slots = true;
-        let Some(slot) = self.origins.of.iter().position(|&of| of == Origin::Free) else { return false };
-        // What is there is replaced. That there is such a slot, the kernel says.
-        if update(kernel, own, -1, by_kernel) < 0 {
-            return false;
-        }
-        self.origins.of[slot] = Origin::Of(own);
+        let Some(slot) = self.reserve(kernel, own) else { return false };
         let mut chain = chain.peekable();
         while let Some(sqe) = chain.next() {
-            let mut sqe = with_slot(sqe, slot as u32);
+            let mut sqe = with_slot(sqe, slot);
             if chain.peek().is_none() {
                 sqe.flags = sqe.flags & !LINKS | flag(Bit::IOSQE_IO_HARDLINK_BIT);
             }
@@ -153,34 +122,44 @@ impl Companion {
         }
         self.push(Sqe {
             opcode: io_uring_op::IORING_OP_NOP as u8,
-            user_data: self.mark().end_of(slot as u32),
+            user_data: self.mark().end_of(slot),
             ..Sqe::default()
         });
         true
     }
 
+    /// A slot of the companion's for a file that is to come into the slot `own` of the program's ring, which is kept for it.
+    fn reserve(&mut self, kernel: Fd, own: u32) -> Option<u32> {
+        if self.reserved.is_none() && register_sparse(self.fd(), SLOTS, by_engine) {
+            self.reserved = Reserved::new().ok();
+        }
+        let reserved = self.reserved.as_mut()?;
+        let slot = reserved.free()?;
+        let keeper = reserved.keeper(slot).ok()?;
+        // What is there is replaced. That there is such a slot, the kernel says.
+        if update(kernel, own, keeper.fd(), by_kernel) < 0 {
+            return None;
+        }
+        reserved.begin(slot, own);
+        Some(slot)
+    }
+
     /// Gives the program's ring the files that chains have left open.
     pub fn return_files(&mut self, kernel: Fd) {
         let mut ended = self.mark().take_ended();
+        let companion = self.fd();
+        let Some(reserved) = self.reserved.as_mut().filter(|_| ended != 0) else { return };
+        let kept = reserved.kept();
         while ended != 0 {
             let slot = ended.trailing_zeros();
             ended &= ended - 1;
-            let origin = mem::replace(&mut self.origins.of[slot as usize], Origin::Free);
-            if let Some(file) = frontend::quietly(|| engine::registered_file(self.fd(), slot)) {
-                if let Origin::Of(own) = origin {
-                    update(kernel, own, file, by_kernel);
-                }
-                update(self.fd(), slot, -1, by_engine);
+            let own = reserved.end(slot).filter(|_| kept & 1 << slot != 0);
+            let file = frontend::quietly(|| engine::registered_file(companion, slot));
+            if let Some(own) = own {
+                update(kernel, own, file.unwrap_or(-1), by_kernel);
             }
-        }
-    }
-
-    /// The program itself changes these slots of its ring: what chains have left there, or will, is closed instead of
-    /// coming in place of what the program puts there.
-    pub fn abandon_slots(&mut self, changed: impl Fn(u32) -> bool) {
-        for origin in &mut self.origins.of {
-            if matches!(*origin, Origin::Of(slot) if changed(slot)) {
-                *origin = Origin::Nobody;
+            if file.is_some() {
+                update(companion, slot, -1, by_engine);
             }
         }
     }

@@ -23,6 +23,7 @@ mod newer;
 mod poster;
 mod queue;
 mod queues;
+mod reserved;
 
 pub use frontend::Frontend;
 pub use queue::{Queue, Taken};
@@ -140,18 +141,6 @@ pub fn deliver(fd: Fd) {
         };
         receiver.receive(companion);
         companion.submit();
-    });
-}
-
-/// The program is about to change slots of the table of files of the ring `fd` by a registration, those that `changed`
-/// names: files that chains have left open for them do not come there any more.
-pub fn abandon_slots(fd: Fd, changed: impl Fn(u32) -> bool) {
-    let Some(ring) = find(Name::Descriptor(fd)) else { return };
-    frontend::quietly(|| {
-        if let Some(companion) = &mut ring.lock().companion {
-            companion.abandon_slots(changed);
-            companion.return_files(fd);
-        }
     });
 }
 

@@ -51,6 +51,14 @@ pub fn any_stranded() -> bool {
     STRANDED.load(Ordering::Relaxed) > 0
 }
 
+/// A completion of which the program does not hear.
+enum Meaning {
+    /// The mark was reached.
+    Reached,
+    /// The chain is over that has a file in this slot.
+    Ended(u32),
+}
+
 impl Mark {
     /// One that was not reached.
     pub fn new() -> Arc<Mark> {
@@ -83,24 +91,25 @@ impl Mark {
 
     /// The slots of the chains that are over since this was last asked.
     pub fn take_ended(&self) -> u64 {
-        // Acquire pairs with the release in `hears`: the file is there.
+        // Acquire pairs with the release in `end`: the file is there.
         let ended = self.ended.swap(0, Ordering::Acquire);
         STRANDED.fetch_sub(ended.count_ones() as usize, Ordering::Relaxed);
         ended
     }
 
-    /// Is a completion the mark's own? Then it is noted.
-    fn hears(&self, cqe: Cqe) -> bool {
-        let number = cqe.user_data.wrapping_sub(self.user_data());
-        match u32::try_from(number) {
-            Ok(0) => self.reach(cqe.res),
-            Ok(number @ 1..=SLOTS) => {
-                self.ended.fetch_or(1 << (number - 1), Ordering::Release);
-                STRANDED.fetch_add(1, Ordering::Relaxed);
-            }
-            _ => return false,
+    /// What of the mark's a completion tells.
+    fn meaning(&self, cqe: Cqe) -> Option<Meaning> {
+        match u32::try_from(cqe.user_data.wrapping_sub(self.user_data())) {
+            Ok(0) => Some(Meaning::Reached),
+            Ok(number @ 1..=SLOTS) => Some(Meaning::Ended(number - 1)),
+            _ => None,
         }
-        true
+    }
+
+    fn end(&self, slot: u32) {
+        // Release pairs with the acquire in `take_ended`.
+        self.ended.fetch_or(1 << slot, Ordering::Release);
+        STRANDED.fetch_add(1, Ordering::Relaxed);
     }
 
     fn reach(&self, result: i32) {
@@ -154,6 +163,19 @@ impl Poster {
         }
     }
 
+    /// Notes which chains are over: before the program hears of any of their completions, for it may use the file at once. The
+    /// engine posts the end together with what comes before it.
+    fn note_ends(&self, mut head: u32, tail: u32) {
+        while head != tail {
+            // SAFETY: posted, and reaped by nobody else.
+            let cqe = unsafe { self.source.cqe(head) };
+            head = head.wrapping_add(1);
+            if let Some(Meaning::Ended(slot)) = self.mark.meaning(cqe) {
+                self.mark.end(slot);
+            }
+        }
+    }
+
     /// Lets the kernel deliver what is in the queue.
     fn send(&mut self) {
         // Release: the entries are written.
@@ -181,17 +203,23 @@ impl Outlet for Poster {
         // Acquire pairs with the release of the engine, which calls this under the ring's lock.
         let tail = self.source.cq_tail().load(Ordering::Acquire);
         let mut queued = 0;
+        self.note_ends(head, tail);
         while head != tail {
             // SAFETY: posted, and reaped by nobody else.
             let cqe = unsafe { self.source.cqe(head) };
             head = head.wrapping_add(1);
-            if queued > 0 && cqe.user_data == self.mark.user_data() {
-                // Who waits for the mark goes on to what must complete behind all that came before.
-                self.send();
-                queued = 0;
-            }
-            if self.mark.hears(cqe) {
-                continue;
+            match self.mark.meaning(cqe) {
+                None => {}
+                Some(Meaning::Ended(_)) => continue,
+                Some(Meaning::Reached) => {
+                    if queued > 0 {
+                        // Who waits for the mark goes on to what must complete behind all that came before.
+                        self.send();
+                        queued = 0;
+                    }
+                    self.mark.reach(cqe.res);
+                    continue;
+                }
             }
             let message = self.message(cqe);
             // SAFETY: at most as many as the queue holds are filled before they are sent.
@@ -239,6 +267,35 @@ mod tests {
         // SAFETY: the entries name no memory.
         let taken = unsafe { os::call(__NR_io_uring_enter, [fd as usize, numbers.len(), 0, 0, 0, 0]) };
         assert_eq!(taken, Ok(numbers.len()));
+    }
+
+    /// Who finds the completion of a chain's last request has the chain's file, however many completions come at once.
+    #[test]
+    fn a_chain_is_over_before_its_completions_are_seen() {
+        let Ok((target, heard)) = new_ring(128) else {
+            std::eprintln!("skipped: the kernel's io_uring does not work here");
+            return;
+        };
+        let (fd, source) = new_ring(128).unwrap();
+        let (source, mark) = (Arc::new(source), Mark::new());
+        let mut poster = Poster::new(target.fd(), source.clone(), mark.clone()).unwrap();
+        let mut numbers = std::vec![7; super::BATCH as usize];
+        numbers.push(mark.end_of(5));
+        for round in 1..=200 {
+            complete(fd.fd(), &source, &numbers);
+            let seen = round * super::BATCH;
+            std::thread::scope(|scope| {
+                let waiter = scope.spawn(|| {
+                    while heard.cq_tail().load(Ordering::Acquire) != seen {
+                        std::thread::yield_now();
+                    }
+                    mark.take_ended()
+                });
+                poster.posted();
+                assert_eq!(waiter.join().unwrap(), 1 << 5);
+            });
+            heard.cq_head().store(seen, Ordering::Release);
+        }
     }
 
     /// Who hears of the mark finds in the program's ring what was completed before it.

@@ -7,7 +7,10 @@ use anyring::op as safe;
 use anyring::{Builder, Engine, Fd};
 use common::{Directory, both};
 use linux_raw_sys::io_uring as abi;
+use std::ffi::CString;
+use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
@@ -197,6 +200,51 @@ fn a_file_of_a_chain_stays_out_of_its_slot_once_that_has_another() {
             assert_eq!(ring.run(safe::write(&file, "second")).unwrap().0.unwrap(), 6);
             assert_eq!(std::fs::read(&second).unwrap(), b"second");
             assert_eq!(std::fs::read(&first).unwrap(), b"");
+        }
+    });
+}
+
+/// A slot into which a chain has opened is given to nobody, and what a request puts there on purpose stays.
+#[test]
+fn a_slot_of_a_chain_is_taken_and_stays_the_programs() {
+    use op::Slot::{Any, At};
+    both(|engine| {
+        for slot in [Any, At(0)] {
+            let (mut ring, files) = (ring(engine, false), Directory::new());
+            let [of_chain, other] = ["of-chain", "other"].map(|name| {
+                std::fs::create_dir_all(files.path(name).join(name)).unwrap();
+                CString::new(files.path(name).into_os_string().into_vec()).unwrap()
+            });
+            let (reader, mut writer) = std::os::unix::net::UnixStream::pair().unwrap();
+            let mut buffer = [0_u8; 500];
+            let address = buffer.as_mut_ptr();
+            let open =
+                |path: &CString, slot| op::OpenAt::new(libc::AT_FDCWD, path.as_ptr()).slot(slot).build();
+            let list = |place| op::Getdents::new(op::Fixed(place), address, 500).offset(0).build();
+            ring.submitter().register_files(&[None, None]).unwrap();
+
+            let wait = op::PollAdd::new(reader.as_raw_fd(), libc::POLLIN as u32).build();
+            for entry in [open(&of_chain, At(0)).link(), wait.link().user_data(1), list(0).user_data(1)] {
+                // SAFETY: outlives the ring.
+                unsafe { ring.push(entry) }.unwrap();
+            }
+            ring.submit_and_wait(1).unwrap();
+            assert!(ring.completion().map(|cqe| cqe.result()).eq([0]));
+            let [(_, result)] = run(&mut ring, &[open(&other, slot)])[..] else { unreachable!("one") };
+            let place = if slot == Any { 1 } else { 0 };
+            assert_eq!(result, place as i32);
+            writer.write_all(b"x").unwrap();
+            let mut left = 2;
+            while left > 0 {
+                ring.submit_and_wait(1).unwrap();
+                left -= ring.completion().map(|cqe| assert!(cqe.result() > 0)).count();
+            }
+            let mut shows = |place, name: &str| {
+                let [(_, count)] = run(&mut ring, &[list(place)])[..] else { unreachable!("one") };
+                names(&buffer[..count as usize]).iter().any(|(seen, _)| seen == name.as_bytes())
+            };
+            assert!(shows(place, "other"));
+            assert!(slot == At(0) || shows(0, "of-chain"));
         }
     });
 }

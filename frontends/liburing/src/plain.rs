@@ -1,7 +1,7 @@
 //! The three calls under liburing's names, and its version.
 
+use crate::call;
 use crate::queue::SIGNAL_SET_BYTES;
-use crate::{call, extended};
 use core::ffi::{c_int, c_uint, c_void};
 use linux_raw_sys::io_uring::io_uring_params;
 
@@ -63,10 +63,7 @@ pub unsafe extern "C" fn io_uring_register(
     count: c_uint,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe {
-        extended::minds_registration(fd as c_int, opcode, argument, count);
-        call::register(fd as c_int, opcode, argument, count)
-    }
+    unsafe { call::register(fd as c_int, opcode, argument, count) }
 }
 
 /// `io_uring_major_version(3)`.

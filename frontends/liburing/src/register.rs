@@ -1,8 +1,8 @@
 //! The registrations: one `io_uring_register` call each.
 
+use crate::call;
 use crate::ring::{NO_IOWAIT, REGISTERED, REGISTERS_BY_INDEX};
 use crate::types::{Ring, Sqe};
-use crate::{call, extended};
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr;
 use linux_raw_sys::errno::{EBADF, EEXIST, EINVAL, EMFILE, EOPNOTSUPP};
@@ -28,10 +28,7 @@ pub unsafe fn register(ring: &Ring, opcode: c_uint, argument: *const c_void, cou
         (ring.ring_fd, opcode)
     };
     // SAFETY: the caller's promise.
-    unsafe {
-        extended::minds_registration(ring.ring_fd, opcode, argument, count);
-        call::register(fd, opcode, argument, count)
-    }
+    unsafe { call::register(fd, opcode, argument, count) }
 }
 
 /// A registration whose argument the library makes.

@@ -7,7 +7,6 @@ use anyring_engine::ops;
 use anyring_engine::request::op::{Caps, FIRST_PRIVATE};
 use linux_raw_sys::io_uring::{self as abi, io_uring_register_op as Code};
 use std::ffi::c_void;
-use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::ptr;
 use std::time::Duration;
@@ -433,7 +432,6 @@ impl Submitter {
         tags: Option<&[u64]>,
     ) -> Result<u32, Error> {
         let code = Code::IORING_REGISTER_FILES_UPDATE2;
-        self.abandon_slots(first..first.saturating_add(files.len() as u32));
         // SAFETY: read by the call.
         unsafe { self.update("FILES_UPDATE2", code, first, &numbers(files), tags) }
     }
@@ -443,15 +441,7 @@ impl Submitter {
     /// # Errors
     /// As `IORING_UNREGISTER_FILES`.
     pub fn unregister_files(&self) -> Result<(), Error> {
-        self.abandon_slots(0..u32::MAX);
         self.nothing("UNREGISTER_FILES", Code::IORING_UNREGISTER_FILES).map(drop)
-    }
-
-    /// What chains have left open for these places of the table does not come there any more.
-    fn abandon_slots(&self, slots: Range<u32>) {
-        if self.engine() == Engine::Kernel {
-            anyring_kernel_ring::abandon_slots(self.fd(), |slot| slots.contains(&slot));
-        }
     }
 
     /// [`Slot::Any`](super::op::Slot::Any) means places from `first` on, `count` of them.

@@ -315,12 +315,12 @@ impl<S: Submission, C: Completion> Ring<S, C> {
             taken = private.count as usize;
             if private.brings_files {
                 // Nobody may wait before what they are for has begun.
-                let submitted = self.submit_all();
+                let (count, failed) = self.submit_all();
                 anyring_kernel_ring::deliver(fd);
-                match submitted {
-                    Ok(count) => taken += count,
-                    Err(error) if taken == 0 => return Err(error),
-                    Err(_) => return Ok(taken),
+                taken += count;
+                if let Some(error) = failed {
+                    // What is left brings its files when it is next submitted.
+                    return if taken == 0 { Err(error) } else { Ok(taken) };
                 }
             }
         }
@@ -330,18 +330,18 @@ impl<S: Submission, C: Completion> Ring<S, C> {
             .or_else(|error| if taken == 0 { Err(error) } else { Ok(taken) })
     }
 
-    /// Gives the kernel all that was pushed: a bad entry ends a submission, and the rest follows.
-    fn submit_all(&self) -> Result<usize, Error> {
+    /// Gives the kernel all that was pushed: a bad entry ends a submission, and the rest follows. How many entries it took, and
+    /// why not the rest.
+    fn submit_all(&self) -> (usize, Option<Error>) {
         let mut taken = 0;
         while self.submitter.pending() > 0 {
             match self.submitter.submit() {
                 Ok(0) => break,
                 Ok(count) => taken += count,
-                Err(error) if taken == 0 => return Err(error),
-                Err(_) => break,
+                Err(error) => return (taken, Some(error)),
             }
         }
-        Ok(taken)
+        (taken, None)
     }
 
     /// Lets the ring have operations that no kernel has, [`Getdents`](super::op::Getdents) for one, over the kernel, too:
