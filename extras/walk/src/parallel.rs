@@ -7,7 +7,7 @@ use crate::share::Share;
 use crate::{Engine, Options, Root, Visitor};
 use anyring::low::Ring;
 use anyring::{Builder, Error};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::thread::{self, Scope};
 
@@ -94,7 +94,7 @@ fn run<'scope, V: Visitor>(
             start(scope, common, number, true, None);
         }
     };
-    let _leaves = Leaves { share: &common.share, number };
+    let _leaves = Leaves { common, number };
     let lane = Lane::new(&common.walk, &common.share, common.roots, number, called, ring, &call);
     let (local, result) = lane.run();
     common.walk.visitor.finish(local);
@@ -103,15 +103,20 @@ fn run<'scope, V: Visitor>(
     }
 }
 
-/// A thread that is counted out when it ends, by a panic of the visitor's, too: the others would wait for it.
-struct Leaves<'a> {
-    share: &'a Share,
+/// A thread that is counted out when it ends: the others would wait for it. Where the visitor panics in it, the walk ends.
+struct Leaves<'a, 'walk, V: Visitor> {
+    common: &'a Common<'walk, V>,
     number: usize,
 }
 
-impl Drop for Leaves<'_> {
+impl<V: Visitor> Drop for Leaves<'_, '_, V> {
     fn drop(&mut self) {
-        self.share.dismiss(self.number);
+        let Common { walk, share, .. } = self.common;
+        if thread::panicking() {
+            walk.quit.store(true, Ordering::Relaxed);
+            share.end();
+        }
+        share.dismiss(self.number);
     }
 }
 

@@ -270,6 +270,12 @@ impl Visitor for Panics {
     fn finish(&self, (): ()) {}
 }
 
+/// How many descriptors this process has of what is below a directory.
+fn open_under(directory: &Path) -> usize {
+    let files = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
+    files.filter(|fd| std::fs::read_link(fd).is_ok_and(|file| file.starts_with(directory))).count()
+}
+
 /// The other threads end, and what the engine writes into stays: it is not used for anything else.
 #[test]
 fn a_visitor_that_panics_ends_the_walk() {
@@ -284,6 +290,9 @@ fn a_visitor_that_panics_ends_the_walk() {
             let options = Options { threads, engine, ..Options::default() };
             let walk = std::panic::AssertUnwindSafe(|| walk(&[tree.root()], &options, &panics));
             std::panic::catch_unwind(walk).unwrap_err();
+            if engine.is_none() {
+                assert_eq!(open_under(&tree.path("")), 0, "nothing is under way without a ring");
+            }
             // As large as the attributes of a file.
             let others: Vec<_> = (0..500).map(|_| std::hint::black_box(vec![0_u64; 32])).collect();
             for _ in 0..200 {

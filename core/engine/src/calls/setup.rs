@@ -89,6 +89,7 @@ pub fn setup(entries: u32, params_address: u64, table: &'static Table, caller: &
     fork::notice();
     let mut params: io_uring_params = user::read(params_address)?;
     check(&params)?;
+    user::look_for_tags();
     lifetime::collect_all();
     ring_fds::sweep();
     let table = ops::table_of(version::current(), table);

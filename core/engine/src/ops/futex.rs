@@ -190,6 +190,7 @@ fn parse(core: &Core, id: RequestId) -> Result<Element, Errno> {
     let sqe = &core[id].sqe;
     let element = Element { value: sqe.off, address: sqe.addr, flags: sqe.fd as u32, reserved: 0 };
     element.check()?;
+    user::announce(element.address);
     if sqe.addr3 > u64::from(u32::MAX) { Err(Errno::EINVAL) } else { Ok(element) }
 }
 
@@ -214,6 +215,7 @@ fn prep_waitv(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let (address, count) = (sqe.addr, sqe.len as usize);
     let elements = user::read_many::<Element>(address, count)?;
     elements.iter().try_for_each(Element::check)?;
+    elements.iter().for_each(|element| user::announce(element.address));
     keep(core, id, elements)
 }
 

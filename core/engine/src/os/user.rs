@@ -105,9 +105,16 @@ pub fn announce(address: u64) {
 }
 
 /// So many bytes from `address` on may be read of a string that goes on there: the memory behind them may be no memory, or
-/// have another tag, which reading would find out.
+/// have another tag, which reading by the processor would find out.
 pub fn string_piece(address: u64) -> usize {
-    arch::STRING_STEP - (address as usize) % arch::STRING_STEP
+    let step = if copies_by_processor() { arch::STRING_STEP } else { 4096 };
+    step - (address as usize) % step
+}
+
+/// To be called by a thread of the program that makes a ring: threads of the engine take tags, too, if the kernel takes them from
+/// the program. What the program asks for later is found out by the addresses that it names.
+pub fn look_for_tags() {
+    arch::look_for_tags();
 }
 
 /// To be called by a thread of the engine before it acts for the program: the kernel takes tagged addresses from it, too, if the
@@ -127,6 +134,11 @@ pub struct IoVector {
     pub length: u64,
 }
 
+/// Or does the kernel copy from and to the program's memory?
+fn copies_by_processor() -> bool {
+    host::get().is_some_and(|host| host.faults_resume())
+}
+
 /// Copies `length` bytes, of which one side is the program's, or answers `EFAULT`.
 ///
 /// # Safety
@@ -135,7 +147,7 @@ unsafe fn copy(destination: *mut u8, source: *const u8, length: usize) -> Result
     if length == 0 {
         return Ok(());
     }
-    if host::get().is_some_and(|host| host.faults_resume()) {
+    if copies_by_processor() {
         // SAFETY: passed on to the caller; the front end resumes faults.
         return if unsafe { os::guarded_copy(destination, source, length) } {
             Ok(())

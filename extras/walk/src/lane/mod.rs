@@ -138,9 +138,9 @@ impl<'a, V: Visitor> Lane<'a, V> {
         // Others must not wait for what this one would have found.
         self.walk.quit.store(true, Ordering::Relaxed);
         self.share.end();
-        // The engine may still write where these are.
-        std::mem::forget(std::mem::take(&mut self.slots));
         if let Some(requests) = self.requests.take() {
+            // The engine may still write where these are, and open by their directories.
+            self.slots.drain(..).filter(|slot| slot.under_way > 0).for_each(std::mem::forget);
             requests.forget();
         }
     }

@@ -240,19 +240,31 @@ pub fn take_tags() {
     }
 }
 
+// From <linux/prctl.h>.
+const PR_SET_TAGGED_ADDR_CTRL: usize = 55;
+const PR_GET_TAGGED_ADDR_CTRL: usize = 56;
+const PR_TAGGED_ADDR_ENABLE: usize = 1;
+
+fn control_tags(option: usize, value: usize) -> isize {
+    // SAFETY: touches no memory.
+    unsafe { syscall6(__NR_prctl as usize, option, value, 0, 0, 0, 0) }
+}
+
+/// Does the kernel take tags from the calling thread, one of the program's? Then requests will have some.
+pub fn look_for_tags() {
+    let state = control_tags(PR_GET_TAGGED_ADDR_CTRL, 0);
+    if state >= 0 && state as usize & PR_TAGGED_ADDR_ENABLE != 0 {
+        tags_are_used();
+    }
+}
+
 #[cold]
 fn ask_for_tags() {
-    // From <linux/prctl.h>.
-    const PR_SET_TAGGED_ADDR_CTRL: usize = 55;
-    const PR_GET_TAGGED_ADDR_CTRL: usize = 56;
-    const PR_TAGGED_ADDR_ENABLE: usize = 1;
-    // SAFETY: touches no memory.
-    let control = |option, value| unsafe { syscall6(__NR_prctl as usize, option, value, 0, 0, 0, 0) };
     // How tags are checked stays as it is.
-    let state = control(PR_GET_TAGGED_ADDR_CTRL, 0);
+    let state = control_tags(PR_GET_TAGGED_ADDR_CTRL, 0);
     if state >= 0 && state as usize & PR_TAGGED_ADDR_ENABLE == 0 {
         // Where the kernel refuses it, it refuses the addresses, too.
-        let _ = control(PR_SET_TAGGED_ADDR_CTRL, state as usize | PR_TAGGED_ADDR_ENABLE);
+        let _ = control_tags(PR_SET_TAGGED_ADDR_CTRL, state as usize | PR_TAGGED_ADDR_ENABLE);
     }
 }
 

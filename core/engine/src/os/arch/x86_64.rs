@@ -241,6 +241,9 @@ pub fn tags_are_used() {}
 #[inline]
 pub fn take_tags() {}
 
+/// See [`tags_are_used`].
+pub fn look_for_tags() {}
+
 /// Where a program's memory ends at the latest with four levels of page tables, the last page left out as the kernel does.
 pub const END: u64 = (1 << 47) - 4096;
 /// Where it ends at the latest: with five levels of page tables that is below, but on a processor that lets upper bits hold a tag

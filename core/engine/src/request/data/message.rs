@@ -57,7 +57,9 @@ impl Message {
     /// `EFAULT`, `EINVAL`, `EMSGSIZE` as the kernel's.
     pub fn read(address: u64, selects: bool, progress: Progress) -> Result<Message, Errno> {
         let header: msghdr = user::read(address)?;
-        let name = header.msg_name as u64;
+        let (name, control) = (header.msg_name as u64, header.msg_control as u64);
+        user::announce(name);
+        user::announce(control);
         let named_badly = header.msg_namelen < 0 && name != 0;
         // The kernel looks at the vector first only where it names a provided buffer's length.
         if named_badly && !selects {
@@ -72,7 +74,7 @@ impl Message {
             header: address,
             name,
             name_length: header.msg_namelen,
-            control: header.msg_control as u64,
+            control,
             control_length: header.msg_controllen,
             vectors,
             to: None,
