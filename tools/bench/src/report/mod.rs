@@ -2,6 +2,7 @@
 
 pub mod chart;
 mod colour;
+mod costs;
 mod overview;
 pub mod page;
 pub mod record;

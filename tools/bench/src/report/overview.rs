@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::verdict::Check;
-use super::{Outcome, Results};
+use super::{Outcome, Results, costs};
 use crate::benchmarks;
 
 const HEAD: &str = "# Benchmarks
@@ -18,6 +18,10 @@ they were measured, and the command that measures them again. The pages are made
   differ by more than the miss. [Why goals are missed](../missed-goals.md) is said in system calls and instructions.
 - **Load** is the load average when the measurement began. Above 0.5, other work was running on the machine: then compare ratios, not times. All
   sides of a benchmark ran in the same run, in interleaved rounds, and a ratio compares sides of the same round.
+";
+
+/// The README says it in its own words.
+const IN_SHORT: &str = "Ratios of speed, as medians: above 1, anyring is faster.
 ";
 
 const TAIL: &str = "
@@ -35,6 +39,7 @@ const TAIL: &str = "
 /// The page of all records.
 pub fn page(records: &[(Results, Outcome)]) -> String {
     let mut text = HEAD.to_owned();
+    let _ = write!(text, "\n## In short\n\n{IN_SHORT}\n{}", costs::table(records));
     let mut machines: Vec<String> = Vec::new();
     for (results, _) in records {
         let machine = machine(results);
