@@ -130,32 +130,34 @@ impl Companion {
 
     /// A slot of the companion's for a file that is to come into the slot `own` of the program's ring, which is kept for it.
     fn reserve(&mut self, kernel: Fd, own: u32) -> Option<u32> {
-        if self.reserved.is_none() && register_sparse(self.fd(), SLOTS, by_engine) {
-            self.reserved = Reserved::new().ok();
+        if self.reserved.is_none() {
+            let reserved = Reserved::new().ok()?;
+            self.reserved = register_sparse(self.fd(), SLOTS, by_engine).then_some(reserved);
         }
-        let reserved = self.reserved.as_mut()?;
-        let slot = reserved.free()?;
-        let keeper = reserved.keeper(slot).ok()?;
         // What is there is replaced. That there is such a slot, the kernel says.
-        if update(kernel, own, keeper.fd(), by_kernel) < 0 {
-            return None;
-        }
-        reserved.begin(slot, own);
-        Some(slot)
+        self.reserved.as_mut()?.begin(own, |keeper| update(kernel, own, keeper, by_kernel) >= 0)
     }
 
     /// Gives the program's ring the files that chains have left open.
     pub fn return_files(&mut self, kernel: Fd) {
-        let mut ended = self.mark().take_ended();
+        let ended = self.mark().take_ended();
+        self.end(kernel, ended);
+    }
+
+    /// The same for the last time: chains that are not over leave what they have opened.
+    pub fn return_all(&mut self, kernel: Fd) {
+        self.end(kernel, u64::MAX);
+    }
+
+    fn end(&mut self, kernel: Fd, mut slots: u64) {
         let companion = self.fd();
-        let Some(reserved) = self.reserved.as_mut().filter(|_| ended != 0) else { return };
-        let kept = reserved.kept();
-        while ended != 0 {
-            let slot = ended.trailing_zeros();
-            ended &= ended - 1;
-            let own = reserved.end(slot).filter(|_| kept & 1 << slot != 0);
+        let Some(reserved) = &mut self.reserved else { return };
+        while slots != 0 {
+            let slot = slots.trailing_zeros();
+            slots &= slots - 1;
+            let Some(reservation) = reserved.end(slot) else { continue };
             let file = frontend::quietly(|| engine::registered_file(companion, slot));
-            if let Some(own) = own {
+            if let Some(own) = reservation.kept() {
                 update(kernel, own, file.unwrap_or(-1), by_kernel);
             }
             if file.is_some() {

@@ -154,7 +154,12 @@ pub fn close(fd: Fd) {
 pub fn close_descriptor(fd: Fd, sqes: *const Sqe) {
     let Some(ring) = find(Name::Descriptor(fd)) else { return };
     frontend::quietly(|| {
-        let times = ring.lock().times.take();
+        let mut extended = ring.lock();
+        let times = extended.times.take();
+        if let Some(companion) = &mut extended.companion {
+            companion.return_all(fd);
+        }
+        drop(extended);
         close(fd);
         if let Some(times) = times {
             enter_into_list(Name::memory(sqes)).lock().times = Some(times);

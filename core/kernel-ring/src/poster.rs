@@ -51,6 +51,13 @@ pub fn any_stranded() -> bool {
     STRANDED.load(Ordering::Relaxed) > 0
 }
 
+impl Drop for Mark {
+    fn drop(&mut self) {
+        // Nobody will ask any more.
+        self.take_ended();
+    }
+}
+
 /// A completion of which the program does not hear.
 enum Meaning {
     /// The mark was reached.
@@ -163,7 +170,7 @@ impl Poster {
         }
     }
 
-    /// Notes which chains are over: before the program hears of any of their completions, for it may use the file at once. The
+    /// Notes which of the chains are over whose completions are there: before the program hears of any of their completions, for it may use the file at once. The
     /// engine posts the end together with what comes before it.
     fn note_ends(&self, mut head: u32, tail: u32) {
         while head != tail {

@@ -8,19 +8,37 @@
 //! ```text
 //!   program's slot ---has---> keeper, an epoll set ---watches---> an eventfd, always readable
 //!                                ^
-//!   `kept`, an epoll set --------' watches it, and reports it as readable as long as it is there
+//!   watcher, an epoll set -------' of the chain's own, finds the keeper readable as long as that is there
 //! ```
+//!
+//! Kernels before 6.13 may let go of a replaced file late. So no watcher is used twice: what it still watches would count
+//! for the next chain.
 
 use crate::files::SLOTS;
 use anyring_engine::abi::Errno;
-use anyring_engine::os::{self, EpollEvent, OwnedFd};
+use anyring_engine::os::{self, EpollEvent, Fd, OwnedFd};
 use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLLIN};
+
+/// A chain whose file is to come into a slot of the program's.
+pub struct Reservation {
+    /// The program's slot.
+    own: u32,
+    watcher: OwnedFd,
+}
+
+impl Reservation {
+    /// The program's slot, if that is still kept.
+    pub fn kept(self) -> Option<u32> {
+        let mut event = [EpollEvent { events: 0, data: 0 }];
+        let found = os::epoll_wait(self.watcher.fd(), &mut event, Some(0), None);
+        (found == Ok(1)).then_some(self.own)
+    }
+}
 
 /// What the companion's slots are for.
 pub struct Reserved {
-    /// Chains under way, by the companion's slot that their file is in: the program's slot that it is to come into.
-    of: [Option<u32>; SLOTS as usize],
-    kept: OwnedFd,
+    /// Chains under way, by the companion's slot that their file is in.
+    of: [Option<Reservation>; SLOTS as usize],
     readable: OwnedFd,
 }
 
@@ -30,43 +48,28 @@ impl Reserved {
     /// # Errors
     /// Where there are no descriptors left.
     pub fn new() -> Result<Reserved, Errno> {
-        let kept = OwnedFd::new(os::epoll_create()?);
         let readable = OwnedFd::new(os::eventfd()?);
         os::eventfd_signal(readable.fd());
-        Ok(Reserved { of: [None; SLOTS as usize], kept, readable })
+        Ok(Reserved { of: [const { None }; SLOTS as usize], readable })
     }
 
-    /// A slot of the companion's that is for no chain.
-    pub fn free(&self) -> Option<u32> {
-        self.of.iter().position(Option::is_none).map(|slot| slot as u32)
+    /// For the program's slot `own`, a keeper that is to be put there, and then closed; the companion's slot is for the chain if
+    /// `put` says so.
+    pub fn begin(&mut self, own: u32, put: impl FnOnce(Fd) -> bool) -> Option<u32> {
+        let slot = self.of.iter().position(Option::is_none)?;
+        let [keeper, watcher] = [os::epoll_create().ok()?, os::epoll_create().ok()?].map(OwnedFd::new);
+        os::epoll_ctl(keeper.fd(), EPOLL_CTL_ADD, self.readable.fd(), EPOLLIN, 0).ok()?;
+        os::epoll_ctl(watcher.fd(), EPOLL_CTL_ADD, keeper.fd(), EPOLLIN, 0).ok()?;
+        if !put(keeper.fd()) {
+            return None;
+        }
+        self.of[slot] = Some(Reservation { own, watcher });
+        Some(slot as u32)
     }
 
-    /// What is to be put into the program's slot, and then closed, before [`Reserved::begin`].
-    ///
-    /// # Errors
-    /// Where there are no descriptors left.
-    pub fn keeper(&self, slot: u32) -> Result<OwnedFd, Errno> {
-        let keeper = OwnedFd::new(os::epoll_create()?);
-        os::epoll_ctl(keeper.fd(), EPOLL_CTL_ADD, self.readable.fd(), EPOLLIN, 0)?;
-        os::epoll_ctl(self.kept.fd(), EPOLL_CTL_ADD, keeper.fd(), EPOLLIN, slot.into())?;
-        Ok(keeper)
-    }
-
-    /// The companion's `slot` is for a chain whose file is to come into the program's slot `own`.
-    pub fn begin(&mut self, slot: u32, own: u32) {
-        self.of[slot as usize] = Some(own);
-    }
-
-    /// The chain is over that had this slot of the companion's: the program's slot.
-    pub fn end(&mut self, slot: u32) -> Option<u32> {
+    /// The chain is over that had this slot of the companion's.
+    pub fn end(&mut self, slot: u32) -> Option<Reservation> {
         self.of[slot as usize].take()
-    }
-
-    /// The companion's slots, a bit each, whose keepers are where they were put.
-    pub fn kept(&self) -> u64 {
-        let mut events = [EpollEvent { events: 0, data: 0 }; SLOTS as usize];
-        let count = os::epoll_wait(self.kept.fd(), &mut events, Some(0), None).unwrap_or(0);
-        events[..count].iter().fold(0, |slots, event| slots | 1 << event.data)
     }
 }
 
@@ -76,12 +79,24 @@ mod tests {
 
     #[test]
     fn keepers_are_told_from_those_that_ended() {
-        let reserved = Reserved::new().unwrap();
-        let mut keepers: alloc::vec::Vec<_> = (0..SLOTS).map(|slot| reserved.keeper(slot)).collect();
-        assert_eq!(reserved.kept(), u64::MAX);
+        let mut reserved = Reserved::new().unwrap();
+        let mut keepers = alloc::vec::Vec::new();
+        let mut keep = |keeper| {
+            keepers.push(OwnedFd::new(os::duplicate(keeper).unwrap()));
+            true
+        };
+        let slots: alloc::vec::Vec<_> = (0..SLOTS).map(|own| reserved.begin(own + 100, &mut keep)).collect();
+        assert!(slots.iter().copied().eq((0..SLOTS).map(Some)));
+        assert_eq!(reserved.begin(1, &mut keep), None);
         drop(keepers.remove(5));
-        assert_eq!(reserved.kept(), !(1 << 5));
-        drop(keepers);
-        assert_eq!(reserved.kept(), 0);
+        for slot in 0..SLOTS {
+            let own = reserved.end(slot).unwrap().kept();
+            assert_eq!(own, (slot != 5).then_some(slot + 100));
+        }
+        // Those of earlier chains, which are all still there, do not count.
+        assert_eq!(reserved.begin(7, |_| true), Some(0));
+        assert_eq!(reserved.end(0).unwrap().kept(), None);
+        assert_eq!(reserved.begin(7, |_| false), None);
+        assert!(reserved.end(0).is_none());
     }
 }

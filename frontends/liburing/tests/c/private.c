@@ -488,6 +488,40 @@ static void times_without_a_descriptor(unsigned flags)
 	io_uring_queue_exit(&ring);
 }
 
+static void sync_slot(struct io_uring *ring, unsigned slot, int result)
+{
+	struct io_uring_sqe *sqe = nop(ring, 0, 0);
+	io_uring_prep_fsync(sqe, slot, 0);
+	sqe->flags = IOSQE_FIXED_FILE;
+	sqe->user_data = 5;
+	CHECK(io_uring_submit(ring) == 1);
+	expect(ring, 5, result);
+}
+
+// What a chain has left in a slot is there when the descriptor is closed; a slot into which none has opened yet is empty.
+static void slots_without_a_descriptor(const char *path)
+{
+	int (*close_descriptor)(struct io_uring *) = dlsym(RTLD_DEFAULT, "io_uring_close_ring_fd");
+	struct io_uring ring;
+	unsigned long data;
+	CHECK(close_descriptor);
+	set_up(&ring, 0, 8);
+	CHECK(io_uring_register_files_sparse(&ring, 4) == 0);
+	open_into(&ring, 1, IOSQE_IO_LINK, path, 1);
+	get_slot(&ring, 2, 0, 1);
+	CHECK(io_uring_submit(&ring) == 2);
+	expect(&ring, 1, 0);
+	CHECK(reap(&ring, &data) > 0 && data == 2);
+	read_pipe(&ring, 1, IOSQE_IO_LINK);
+	open_into(&ring, 2, IOSQE_IO_LINK, path, 2);
+	get_slot(&ring, 3, 0, 2);
+	CHECK(io_uring_submit(&ring) == 3);
+	CHECK(io_uring_register_ring_fd(&ring) == 1 && close_descriptor(&ring) == 1);
+	sync_slot(&ring, 1, 0);
+	sync_slot(&ring, 2, -EBADF);
+	io_uring_queue_exit(&ring);
+}
+
 int main(int argc, char **argv)
 {
 	char path[] = "/tmp/anyring-private-XXXXXX", name[100];
@@ -524,6 +558,7 @@ int main(int argc, char **argv)
 	drains();
 	times_without_a_descriptor(0);
 	times_without_a_descriptor(IORING_SETUP_SQPOLL);
+	slots_without_a_descriptor(path);
 	left_in_flight();
 	told();
 	forks();
