@@ -515,11 +515,7 @@ fn a_ring_closed_during_a_wait_lives_until_the_wait_ends() {
 /// Returns once a thread of this process sleeps in one of the calls that wait for a ring.
 fn wait_until_asleep(thread: i32) {
     let waits = [libc::SYS_io_uring_enter, libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2];
-    let is_asleep = || {
-        let call = std::fs::read_to_string(format!("/proc/self/task/{thread}/syscall")).unwrap_or_default();
-        call.split(' ').next().and_then(|number| number.parse().ok()).is_some_and(|n| waits.contains(&n))
-    };
-    while !is_asleep() {
+    while !sleeps_in(thread).is_some_and(|call| waits.contains(&call)) {
         std::thread::yield_now();
     }
 }

@@ -1058,8 +1058,7 @@ fn events_for_a_ring_in_use() {
 
 /// Does a thread of this process sleep in a futex?
 fn waits_for_a_lock(thread: i32) -> bool {
-    let call = std::fs::read_to_string(format!("/proc/self/task/{thread}/syscall")).unwrap_or_default();
-    call.split(' ').next().and_then(|number| number.parse().ok()) == Some(libc::SYS_futex)
+    sleeps_in(thread) == Some(libc::SYS_futex)
 }
 
 /// Of a refill ring no more is read at once than the kernel would (`io_zcrx_ring_refill`); entries that name no page do not

@@ -2,7 +2,7 @@
 //!
 //! A chain may open into a slot, use it and close it again: then the companion has the file meanwhile, in a slot of
 //! its own. What it still has there when the chain is over goes into the program's ring before the program next
-//! submits, which is the first moment at which it can ask for it.
+//! submits, which is the first moment at which it can ask for it. Until then the slot is kept ([`crate::reserved`]).
 //!
 //! The file in a slot that a private operation names on its own comes by a message from the program's ring, in the
 //! operation's place in the queue, which the kernel answers by itself where the slot is empty.
@@ -141,21 +141,22 @@ impl Companion {
     /// Gives the program's ring the files that chains have left open.
     pub fn return_files(&mut self, kernel: Fd) {
         let ended = self.mark().take_ended();
-        self.end(kernel, ended);
+        self.return_from(kernel, ended);
     }
 
     /// The same for the last time: chains that are not over leave what they have opened.
     pub fn return_all(&mut self, kernel: Fd) {
-        self.end(kernel, u64::MAX);
+        self.return_from(kernel, u64::MAX);
     }
 
-    fn end(&mut self, kernel: Fd, mut slots: u64) {
+    /// Those in these slots of the companion's, a bit each.
+    fn return_from(&mut self, kernel: Fd, mut slots: u64) {
         let companion = self.fd();
         let Some(reserved) = &mut self.reserved else { return };
         while slots != 0 {
             let slot = slots.trailing_zeros();
             slots &= slots - 1;
-            let Some(reservation) = reserved.end(slot) else { continue };
+            let Some(reservation) = reserved.take(slot) else { continue };
             let file = frontend::quietly(|| engine::registered_file(companion, slot));
             if let Some(own) = reservation.kept() {
                 update(kernel, own, file.unwrap_or(-1), by_kernel);

@@ -98,7 +98,7 @@ impl Mark {
 
     /// The slots of the chains that are over since this was last asked.
     pub fn take_ended(&self) -> u64 {
-        // Acquire pairs with the release in `end`: the file is there.
+        // Acquire pairs with the release in `note_end`: the file is there.
         let ended = self.ended.swap(0, Ordering::Acquire);
         STRANDED.fetch_sub(ended.count_ones() as usize, Ordering::Relaxed);
         ended
@@ -113,7 +113,7 @@ impl Mark {
         }
     }
 
-    fn end(&self, slot: u32) {
+    fn note_end(&self, slot: u32) {
         // Release pairs with the acquire in `take_ended`.
         self.ended.fetch_or(1 << slot, Ordering::Release);
         STRANDED.fetch_add(1, Ordering::Relaxed);
@@ -170,15 +170,15 @@ impl Poster {
         }
     }
 
-    /// Notes which of the chains are over whose completions are there: before the program hears of any of their completions, for it may use the file at once. The
-    /// engine posts the end together with what comes before it.
+    /// Notes the ends of chains among these completions. To be done before any of the completions is sent: the program may use a
+    /// chain's file as soon as it sees the last one, with which the engine posts the end.
     fn note_ends(&self, mut head: u32, tail: u32) {
         while head != tail {
             // SAFETY: posted, and reaped by nobody else.
             let cqe = unsafe { self.source.cqe(head) };
             head = head.wrapping_add(1);
             if let Some(Meaning::Ended(slot)) = self.mark.meaning(cqe) {
-                self.mark.end(slot);
+                self.mark.note_end(slot);
             }
         }
     }
@@ -219,11 +219,9 @@ impl Outlet for Poster {
                 None => {}
                 Some(Meaning::Ended(_)) => continue,
                 Some(Meaning::Reached) => {
-                    if queued > 0 {
-                        // Who waits for the mark goes on to what must complete behind all that came before.
-                        self.send();
-                        queued = 0;
-                    }
+                    // Who waits for the mark goes on to what must complete behind all that came before.
+                    self.send();
+                    queued = 0;
                     self.mark.reach(cqe.res);
                     continue;
                 }
@@ -253,7 +251,7 @@ mod tests {
     use alloc::sync::Arc;
     use anyring_engine::Outlet;
     use anyring_engine::abi::Sqe;
-    use anyring_engine::os::{self, Fd};
+    use anyring_engine::os::{self, Fd, OwnedFd};
     use core::sync::atomic::Ordering;
     use linux_raw_sys::general::__NR_io_uring_enter;
     use linux_raw_sys::io_uring::io_uring_op;
@@ -276,16 +274,32 @@ mod tests {
         assert_eq!(taken, Ok(numbers.len()));
     }
 
+    /// Where completions are made, what brings them to a ring, and that ring.
+    struct Posting {
+        fd: OwnedFd,
+        source: Arc<Queues>,
+        mark: Arc<Mark>,
+        poster: Poster,
+        /// Held open.
+        _target: OwnedFd,
+        heard: Queues,
+    }
+
+    fn posting(entries: u32) -> Option<Posting> {
+        let Ok((target, heard)) = new_ring(entries) else {
+            std::eprintln!("skipped: the kernel's io_uring does not work here");
+            return None;
+        };
+        let (fd, source) = new_ring(entries).unwrap();
+        let (source, mark) = (Arc::new(source), Mark::new());
+        let poster = Poster::new(target.fd(), source.clone(), mark.clone()).unwrap();
+        Some(Posting { fd, source, mark, poster, _target: target, heard })
+    }
+
     /// Who finds the completion of a chain's last request has the chain's file, however many completions come at once.
     #[test]
     fn a_chain_is_over_before_its_completions_are_seen() {
-        let Ok((target, heard)) = new_ring(128) else {
-            std::eprintln!("skipped: the kernel's io_uring does not work here");
-            return;
-        };
-        let (fd, source) = new_ring(128).unwrap();
-        let (source, mark) = (Arc::new(source), Mark::new());
-        let mut poster = Poster::new(target.fd(), source.clone(), mark.clone()).unwrap();
+        let Some(Posting { fd, source, mark, mut poster, heard, _target }) = posting(128) else { return };
         let mut numbers = std::vec![7; super::BATCH as usize];
         numbers.push(mark.end_of(5));
         for round in 1..=200 {
@@ -308,13 +322,7 @@ mod tests {
     /// Who hears of the mark finds in the program's ring what was completed before it.
     #[test]
     fn what_comes_before_the_mark_is_posted_before_it() {
-        let Ok((target, heard)) = new_ring(8) else {
-            std::eprintln!("skipped: the kernel's io_uring does not work here");
-            return;
-        };
-        let (fd, source) = new_ring(8).unwrap();
-        let (source, mark) = (Arc::new(source), Mark::new());
-        let mut poster = Poster::new(target.fd(), source.clone(), mark.clone()).unwrap();
+        let Some(Posting { fd, source, mark, mut poster, heard, _target }) = posting(8) else { return };
         for round in 1..=1000 {
             complete(fd.fd(), &source, &[7, mark.user_data()]);
             let both = std::sync::Barrier::new(2);

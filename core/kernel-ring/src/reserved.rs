@@ -1,18 +1,18 @@
 //! Slots of the program's ring that are kept for the files of chains.
 //!
-//! A chain's file comes into its slot when the chain is over. Until then the slot holds a file that is of no use, an epoll set,
-//! which can neither be read nor written: so the kernel gives the slot to nobody who asks for any. If the program has
-//! another file put there, or the slot emptied, by whatever request or call, that epoll set ends, for nobody else has it.
-//! Then the chain's file is not to come in place of what the program wants there.
+//! A chain's file comes into its slot when the chain is over. Until then the slot holds a keeper: an epoll set, which can
+//! neither be read nor written. As the slot is not empty, the kernel gives it to no request that asks for any slot. If the
+//! program puts another file there, or empties the slot, by whatever request or call, the keeper ends, for nothing else refers
+//! to it. Then the chain's file must not replace what the program wants there.
 //!
 //! ```text
 //!   program's slot ---has---> keeper, an epoll set ---watches---> an eventfd, always readable
-//!                                ^
-//!   watcher, an epoll set -------' of the chain's own, finds the keeper readable as long as that is there
+//!                                         ^
+//!   chain's watcher, an epoll set --------' reports the keeper as readable, as long as there is one
 //! ```
 //!
-//! Kernels before 6.13 may let go of a replaced file late. So no watcher is used twice: what it still watches would count
-//! for the next chain.
+//! Kernels before 6.13 may let go of a replaced keeper late. So no watcher is used twice: a keeper that it still watches would
+//! count for the next chain.
 
 use crate::files::SLOTS;
 use anyring_engine::abi::Errno;
@@ -53,8 +53,8 @@ impl Reserved {
         Ok(Reserved { of: [const { None }; SLOTS as usize], readable })
     }
 
-    /// For the program's slot `own`, a keeper that is to be put there, and then closed; the companion's slot is for the chain if
-    /// `put` says so.
+    /// Reserves a slot of the companion's for a chain whose file is to come into the program's slot `own`. `put` gets the
+    /// descriptor of the keeper, and puts the keeper there; nothing is reserved where it answers that it could not.
     pub fn begin(&mut self, own: u32, put: impl FnOnce(Fd) -> bool) -> Option<u32> {
         let slot = self.of.iter().position(Option::is_none)?;
         let [keeper, watcher] = [os::epoll_create().ok()?, os::epoll_create().ok()?].map(OwnedFd::new);
@@ -67,8 +67,8 @@ impl Reserved {
         Some(slot as u32)
     }
 
-    /// The chain is over that had this slot of the companion's.
-    pub fn end(&mut self, slot: u32) -> Option<Reservation> {
+    /// The reservation for the chain that had this slot of the companion's. The slot is free again.
+    pub fn take(&mut self, slot: u32) -> Option<Reservation> {
         self.of[slot as usize].take()
     }
 }
@@ -90,13 +90,13 @@ mod tests {
         assert_eq!(reserved.begin(1, &mut keep), None);
         drop(keepers.remove(5));
         for slot in 0..SLOTS {
-            let own = reserved.end(slot).unwrap().kept();
+            let own = reserved.take(slot).unwrap().kept();
             assert_eq!(own, (slot != 5).then_some(slot + 100));
         }
         // Those of earlier chains, which are all still there, do not count.
         assert_eq!(reserved.begin(7, |_| true), Some(0));
-        assert_eq!(reserved.end(0).unwrap().kept(), None);
+        assert_eq!(reserved.take(0).unwrap().kept(), None);
         assert_eq!(reserved.begin(7, |_| false), None);
-        assert!(reserved.end(0).is_none());
+        assert!(reserved.take(0).is_none());
     }
 }

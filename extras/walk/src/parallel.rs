@@ -27,6 +27,14 @@ struct Common<'a, V: Visitor> {
     error: Mutex<Option<Error>>,
 }
 
+impl<V: Visitor> Common<'_, V> {
+    /// Ends the walk: nobody is to wait for what a thread that fails would have found.
+    fn end(&self) {
+        self.walk.quit.store(true, Ordering::Relaxed);
+        self.share.end();
+    }
+}
+
 /// Walks through what is below `roots`.
 ///
 /// # Errors
@@ -97,6 +105,9 @@ fn run<'scope, V: Visitor>(
     let _leaves = Leaves { common, number };
     let lane = Lane::new(&common.walk, &common.share, common.roots, number, called, ring, &call);
     let (local, result) = lane.run();
+    if result.is_err() {
+        common.end();
+    }
     common.walk.visitor.finish(local);
     if let Err(error) = result {
         lock(&common.error).get_or_insert(error);
@@ -111,12 +122,10 @@ struct Leaves<'a, 'walk, V: Visitor> {
 
 impl<V: Visitor> Drop for Leaves<'_, '_, V> {
     fn drop(&mut self) {
-        let Common { walk, share, .. } = self.common;
         if thread::panicking() {
-            walk.quit.store(true, Ordering::Relaxed);
-            share.end();
+            self.common.end();
         }
-        share.dismiss(self.number);
+        self.common.share.dismiss(self.number);
     }
 }
 

@@ -7,7 +7,7 @@ use crate::assets::epoll_sets;
 use crate::os::{self, EpollEvent, Fd, user};
 use crate::request::RequestId;
 use crate::request::data::OpData;
-use crate::request::op::{Caps, Code, Field, Op, Outcome};
+use crate::request::op::{Caps, Code, Field, Op, Outcome, prep_address};
 use crate::request::shown::{Kind, When, arg};
 use crate::request::structures;
 use crate::request::unused::Unused;
@@ -29,7 +29,7 @@ pub const EPOLL_CTL: Op = Op::new(Code::IORING_OP_EPOLL_CTL, "EPOLL_CTL", Caps::
     .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF]);
 
 /// `IORING_OP_EPOLL_WAIT`.
-pub const EPOLL_WAIT: Op = Op::new(Code::IORING_OP_EPOLL_WAIT, "EPOLL_WAIT", Caps::FILE, prep_wait, wait)
+pub const EPOLL_WAIT: Op = Op::new(Code::IORING_OP_EPOLL_WAIT, "EPOLL_WAIT", Caps::FILE, prep_address, wait)
     .arguments(&[
         arg(Field::Fd, "epfd", Kind::File),
         arg(Field::Address, "events", Kind::StructuresFilled(structures::EPOLL_EVENT)),
@@ -37,11 +37,6 @@ pub const EPOLL_WAIT: Op = Op::new(Code::IORING_OP_EPOLL_WAIT, "EPOLL_WAIT", Cap
     ])
     .unused(Unused::OFF.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
     .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF]);
-
-fn prep_wait(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    user::announce(core[id].sqe.addr);
-    Ok(())
-}
 
 fn prep_control(core: &mut Core, id: RequestId) -> Result<(), Errno> {
     let request = &mut core[id];

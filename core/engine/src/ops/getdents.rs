@@ -3,9 +3,9 @@
 use crate::abi::Errno;
 use crate::assets::mounts;
 use crate::ops::rw;
-use crate::os::{self, Fd, user};
+use crate::os::{self, Fd};
 use crate::request::data::OpData;
-use crate::request::op::{Caps, FIRST_PRIVATE, Field, Op, Outcome};
+use crate::request::op::{Caps, FIRST_PRIVATE, Field, Op, Outcome, prep_address};
 use crate::request::shown::{self, Kind, arg};
 use crate::request::unused::Unused;
 use crate::request::{FileHold, RequestId};
@@ -17,7 +17,7 @@ use crate::work::Work;
 pub const CODE: u8 = FIRST_PRIVATE;
 
 /// Its row. With offset -1 it uses and advances the descriptor's position, which it otherwise leaves alone.
-pub const GETDENTS: Op = Op::numbered(CODE, "GETDENTS", Caps::FILE.with(Caps::POSITION), prep, issue)
+pub const GETDENTS: Op = Op::numbered(CODE, "GETDENTS", Caps::FILE.with(Caps::POSITION), prep_address, issue)
     .block(block)
     .finish(finish)
     .arguments(&[
@@ -34,11 +34,6 @@ pub const GETDENTS: Op = Op::numbered(CODE, "GETDENTS", Caps::FILE.with(Caps::PO
             .with(Unused::PAD),
     )
     .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENOTDIR]);
-
-fn prep(core: &mut Core, id: RequestId) -> Result<(), Errno> {
-    user::announce(core[id].sqe.addr);
-    Ok(())
-}
 
 /// By what number the directory is known from one request to the next.
 fn named(core: &Core, id: RequestId) -> Fd {

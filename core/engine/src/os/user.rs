@@ -107,7 +107,7 @@ pub fn announce(address: u64) {
 /// So many bytes from `address` on may be read of a string that goes on there: the memory behind them may be no memory, or
 /// have another tag, which reading by the processor would find out.
 pub fn string_piece(address: u64) -> usize {
-    let step = if copies_by_processor() { arch::STRING_STEP } else { 4096 };
+    let step = if copies_by_processor() { arch::STRING_STEP } else { arch::PAGE_SIZES[0] };
     step - (address as usize) % step
 }
 
@@ -134,7 +134,7 @@ pub struct IoVector {
     pub length: u64,
 }
 
-/// Or does the kernel copy from and to the program's memory?
+/// Does the processor read and write the program's memory for the engine, rather than the kernel by a call?
 fn copies_by_processor() -> bool {
     host::get().is_some_and(|host| host.faults_resume())
 }

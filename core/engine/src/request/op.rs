@@ -9,7 +9,7 @@ pub use linux_raw_sys::io_uring::io_uring_op as Code;
 use anyring_chaos_plan::{Fault, Faults};
 
 use crate::abi::{Errno, Sqe};
-use crate::os::Fd;
+use crate::os::{Fd, user};
 use crate::request::shown::Argument;
 use crate::request::unused::Unused;
 use crate::request::{Request, RequestId};
@@ -537,6 +537,12 @@ fn disarm_timer(core: &mut Core, id: RequestId) -> bool {
 
 /// A check for operations that look at nothing but their unused fields.
 pub fn prep_nothing(_core: &mut Core, _id: RequestId) -> Result<(), Errno> {
+    Ok(())
+}
+
+/// A check for operations that have nothing else than an address at which only the kernel looks.
+pub fn prep_address(core: &mut Core, id: RequestId) -> Result<(), Errno> {
+    user::announce(core[id].sqe.addr);
     Ok(())
 }
 

@@ -160,14 +160,18 @@ pub fn asleep_or(pid: libc::pid_t, ended: impl Fn() -> bool) {
     }
 }
 
+/// The number of the call in which a thread of this process sleeps; `None` where the thread runs.
+pub fn sleeps_in(thread: libc::pid_t) -> Option<libc::c_long> {
+    let call = std::fs::read_to_string(format!("/proc/self/task/{thread}/syscall")).unwrap_or_default();
+    // It is negative where the thread sleeps for another reason than a call.
+    call.split(' ').next()?.parse().ok().filter(|&number| number >= 0)
+}
+
 /// Waits until a thread of this process sleeps in a call on files, not for a lock on its way there.
 pub fn waits_for_events(thread: libc::pid_t) {
-    until("the thread waits for events", || {
-        let call = std::fs::read_to_string(format!("/proc/{thread}/syscall")).unwrap_or_default();
-        // No number where the thread runs. futex(2) on the machine's own processor, whichever is emulated: x86-64, aarch64.
-        let number = call.split(' ').next().and_then(|number| number.parse::<u32>().ok());
-        number.is_some_and(|number| ![202, 98].contains(&number))
-    });
+    // futex(2) on the machine's own processor, whichever is emulated: x86-64, aarch64.
+    const FUTEX: [libc::c_long; 2] = [202, 98];
+    until("the thread waits for events", || sleeps_in(thread).is_some_and(|call| !FUTEX.contains(&call)));
 }
 
 /// Looks until `condition` holds.

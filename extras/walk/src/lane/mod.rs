@@ -24,7 +24,6 @@ use std::io;
 use std::os::fd::RawFd;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread;
 
 /// Directories under way at once.
@@ -122,7 +121,7 @@ impl<'a, V: Visitor> Lane<'a, V> {
     /// # Panics
     /// Where the visitor does.
     pub fn run(mut self) -> (V::Local, Result<(), anyring::Error>) {
-        // Nobody sees what a panic leaves behind: `abandon` forgets all that the engine may write into.
+        // Nobody sees what a panic leaves behind: `abandon` forgets what the engine may write into.
         let result = panic::catch_unwind(AssertUnwindSafe(|| self.work()));
         if !matches!(result, Ok(Ok(()))) {
             self.abandon();
@@ -133,11 +132,8 @@ impl<'a, V: Visitor> Lane<'a, V> {
         }
     }
 
-    /// Ends the walk, whatever is under way.
+    /// Leaves what is under way to itself.
     fn abandon(&mut self) {
-        // Others must not wait for what this one would have found.
-        self.walk.quit.store(true, Ordering::Relaxed);
-        self.share.end();
         if let Some(requests) = self.requests.take() {
             // The engine may still write where these are, and open by their directories.
             self.slots.drain(..).filter(|slot| slot.under_way > 0).for_each(std::mem::forget);

@@ -24,11 +24,11 @@ struct Figure {
 
 #[derive(Clone, Copy)]
 enum Of {
-    /// Over the baseline's.
+    /// The speed, divided by that of the baseline.
     Speed,
-    /// Over the baseline's.
+    /// The CPU time of an operation, divided by that of the baseline.
     Cpu,
-    /// Microseconds of an operation more than the baseline's.
+    /// The time of an operation less that of the baseline, in microseconds.
     MoreTime,
 }
 

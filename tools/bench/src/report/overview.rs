@@ -20,10 +20,6 @@ they were measured, and the command that measures them again. The pages are made
   sides of a benchmark ran in the same run, in interleaved rounds, and a ratio compares sides of the same round.
 ";
 
-/// The README says it in its own words.
-const IN_SHORT: &str = "Ratios of speed, as medians: above 1, anyring is faster.
-";
-
 const TAIL: &str = "
 ## How to read the tables of the benchmarks
 
@@ -39,7 +35,8 @@ const TAIL: &str = "
 /// The page of all records.
 pub fn page(records: &[(Results, Outcome)]) -> String {
     let mut text = HEAD.to_owned();
-    let _ = write!(text, "\n## In short\n\n{IN_SHORT}\n{}", costs::table(records));
+    text.push_str("\n## In short\n\nRatios of speed, as medians: above 1, anyring is faster.\n\n");
+    text.push_str(&costs::table(records));
     let mut machines: Vec<String> = Vec::new();
     for (results, _) in records {
         let machine = machine(results);

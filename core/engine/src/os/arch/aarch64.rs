@@ -250,8 +250,12 @@ fn control_tags(option: usize, value: usize) -> isize {
     unsafe { syscall6(__NR_prctl as usize, option, value, 0, 0, 0, 0) }
 }
 
-/// Does the kernel take tags from the calling thread, one of the program's? Then requests will have some.
+/// Remembers that requests will name memory by addresses with tags, if the kernel takes tags from the calling thread, one of the
+/// program's.
 pub fn look_for_tags() {
+    if TAGS.load(Ordering::Relaxed) {
+        return;
+    }
     let state = control_tags(PR_GET_TAGGED_ADDR_CTRL, 0);
     if state >= 0 && state as usize & PR_TAGGED_ADDR_ENABLE != 0 {
         tags_are_used();

@@ -122,7 +122,7 @@ pub unsafe fn interruptible_syscall6(number: usize, arguments: [usize; 6], stopp
 }
 
 /// Of a string, memory up to the next multiple of this may be read: where its page ends.
-pub const STRING_STEP: usize = 4096;
+pub const STRING_STEP: usize = PAGE_SIZES[0];
 
 /// There are no tags.
 pub const fn untagged(address: u64) -> u64 {

@@ -227,7 +227,7 @@ pub fn prefetch<T>(place: *const T) {
 }
 
 /// Of a string, memory up to the next multiple of this may be read: where its page ends.
-pub const STRING_STEP: usize = 4096;
+pub const STRING_STEP: usize = PAGE_SIZES[0];
 
 /// Tags stay: where the kernel takes an address with one, it is below [`FAR_END`].
 pub const fn untagged(address: u64) -> u64 {
