@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use anyring_conformance::deny::deny_io_uring;
+use anyring_deny::deny_io_uring;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use tempfile::TempDir;

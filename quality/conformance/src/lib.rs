@@ -8,7 +8,6 @@
 pub mod cli;
 pub mod concurrent;
 mod coverage;
-pub mod deny;
 pub mod differential;
 mod oracle;
 pub mod refusals;

@@ -15,8 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-
-use crate::deny::deny_io_uring;
+use anyring_deny::deny_io_uring;
 
 /// The exit status with which liburing's tests say "skipped".
 const SKIP_STATUS: i32 = 77;

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use clap::ValueEnum;
 
-use super::super::newer::{Flag, Version, When, calls, flags};
+use crate::newer::{Flag, Version, When, calls, flags};
 use super::*;
 
 const ALLOWED: u32 = 0x7fff_0000;

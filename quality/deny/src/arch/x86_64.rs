@@ -3,13 +3,13 @@
 use libc::EINVAL;
 use linux_raw_sys::general::{__NR_arch_prctl, __NR_rseq, __NR_uretprobe};
 
-use super::super::newer::When::Within;
-use super::super::newer::{Flag, Version, flag};
+use crate::newer::When::Within;
+use crate::newer::{Flag, Version, flag};
 
 /// `AUDIT_ARCH_X86_64`.
 pub const AUDIT_ARCH: u32 = 0xc000_003e;
 
-/// As [`calls`](super::super::newer::calls).
+/// As [`calls`](crate::newer::calls).
 pub const CALLS: &[(u32, Version)] = &[
     (__NR_rseq, (4, 18)),
     (__NR_uretprobe, (6, 11)),
@@ -17,10 +17,22 @@ pub const CALLS: &[(u32, Version)] = &[
     (336, (6, 18)),
 ];
 
-/// As [`flags`](super::super::newer::flags).
+/// As [`flags`](crate::newer::flags).
 pub const FLAGS: &[Flag] = &[
     flag("ARCH_*_XCOMP_*", (5, 16), &[__NR_arch_prctl], &[Within(0, 0x1021, 0x1023)], EINVAL),
     flag("ARCH_*_XCOMP_GUEST_PERM", (5, 17), &[__NR_arch_prctl], &[Within(0, 0x1024, 0x1025)], EINVAL),
     flag("ARCH_*_TAG*", (6, 4), &[__NR_arch_prctl], &[Within(0, 0x4001, 0x4004)], EINVAL),
     flag("ARCH_SHSTK_*", (6, 6), &[__NR_arch_prctl], &[Within(0, 0x5001, 0x5005)], EINVAL),
+];
+
+/// Calls of this processor alone that the default profile of containers refuses with EPERM.
+pub const LEGACY_CALLS: &[i64] = &[
+    libc::SYS_ioperm,
+    libc::SYS_iopl,
+    libc::SYS_lookup_dcookie,
+    libc::SYS_nfsservctl,
+    libc::SYS_query_module,
+    libc::SYS_sysfs,
+    libc::SYS_uselib,
+    libc::SYS_ustat,
 ];

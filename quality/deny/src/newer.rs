@@ -3,7 +3,7 @@
 //! A flag is here where a filter can see it, in a register, and where a kernel without it refuses it. Administration (`bpf`,
 //! `keyctl`, `fanotify_init`, `perf_event_open`, `quotactl`) is here by its system calls only.
 
-use super::arch;
+use crate::arch;
 use libc::{EAFNOSUPPORT, EFAULT, EINVAL, EIO, ENODEV, ENOPROTOOPT, ENOSYS, ENOTTY, EOPNOTSUPP};
 use linux_raw_sys::general::*;
 use linux_raw_sys::net::*;

@@ -2,11 +2,9 @@
 
 use std::io;
 
-use super::arch::AUDIT_ARCH;
-use super::newer::{Flag, Version, When, calls, flags};
-use super::{AND, JUMP, JUMP_ANY, JUMP_EQ, JUMP_GE, JUMP_GT, LOAD_WORD, RETURN, answer, insn, install};
-
-const ALLOW: libc::sock_filter = insn(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW);
+use crate::arch::AUDIT_ARCH;
+use crate::newer::{Flag, Version, When, calls, flags};
+use crate::{ALLOW, AND, JUMP, JUMP_ANY, JUMP_EQ, JUMP_GE, JUMP_GT, LOAD_WORD, insn, install, refuse};
 
 /// A kernel that can be played.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
@@ -48,7 +46,7 @@ impl Like {
 /// Answers system calls and flags that are newer than `kernel` as it does, in this process and in all its descendants.
 ///
 /// It cannot be taken back. From a kernel that has io_uring on, the three calls of io_uring are left alone:
-/// [`deny_io_uring`](super::deny_io_uring) denies them. Unlike that function, this one allocates memory.
+/// [`deny_io_uring`](crate::deny_io_uring) denies them. Unlike that function, this one allocates memory.
 pub fn play(kernel: Like) -> io::Result<()> {
     install(&mut filter(kernel.version()))
 }
@@ -77,10 +75,6 @@ fn filter(version: Version) -> Vec<libc::sock_filter> {
     }
     code.push(ALLOW);
     code
-}
-
-fn refuse(errno: i32) -> libc::sock_filter {
-    insn(RETURN, 0, 0, answer(errno))
 }
 
 /// Answers where all conditions of a row hold, and goes on behind it where one does not.

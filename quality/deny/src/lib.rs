@@ -2,11 +2,13 @@
 //! kernel does: seccomp filters that answer an errno.
 
 mod arch;
+mod container;
 mod like;
 mod newer;
 
 use std::io;
 
+pub use container::confine;
 pub use like::{Like, play};
 
 /// `io_uring_setup`, `io_uring_enter` and `io_uring_register` are 425 to 427 on every architecture.
@@ -26,9 +28,11 @@ const fn insn(code: u16, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
     libc::sock_filter { code, jt, jf, k }
 }
 
-/// What a filter returns where a call is to fail with `errno`.
-const fn answer(errno: i32) -> u32 {
-    libc::SECCOMP_RET_ERRNO | (errno as u32 & libc::SECCOMP_RET_DATA)
+const ALLOW: libc::sock_filter = insn(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW);
+
+/// The end of a filter for a call that is to fail with `errno`.
+const fn refuse(errno: i32) -> libc::sock_filter {
+    insn(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | (errno as u32 & libc::SECCOMP_RET_DATA))
 }
 
 /// Makes the three io_uring system calls fail with `errno` in this process and in all its descendants.
@@ -40,8 +44,8 @@ pub fn deny_io_uring(errno: i32) -> io::Result<()> {
         insn(LOAD_WORD, 0, 0, 0), // seccomp_data.nr
         insn(JUMP_GE, 0, 2, FIRST),
         insn(JUMP_GT, 1, 0, LAST),
-        insn(RETURN, 0, 0, answer(errno)),
-        insn(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+        refuse(errno),
+        ALLOW,
     ])
 }
 

@@ -12,10 +12,11 @@ fn errno_of(number: libc::c_long) -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap()
 }
 
-/// Not a test of its own, but the program that is run under the filter: it says what io_uring and openat2 answer.
+/// Not a test of its own, but the program that is run under the filter: it says what io_uring, openat2, kcmp and futex_waitv answer.
 #[test]
 fn asks() {
-    println!("{ANSWERS} {} {}", errno_of(libc::SYS_io_uring_setup), errno_of(libc::SYS_openat2));
+    let calls = [libc::SYS_io_uring_setup, libc::SYS_openat2, libc::SYS_kcmp, libc::SYS_futex_waitv];
+    println!("{ANSWERS} {:?}", calls.map(errno_of));
 }
 
 fn deny(arguments: &[&str]) -> Output {
@@ -25,19 +26,22 @@ fn deny(arguments: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-fn answers(arguments: &[&str]) -> (i32, i32) {
+fn answers(arguments: &[&str]) -> [i32; 4] {
     let output = deny(arguments);
     assert!(output.status.success(), "{arguments:?}: {output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
     let (_, said) = text.split_once(ANSWERS).expect("it has asked");
-    let said: Vec<i32> = said.split_whitespace().take(2).map(|errno| errno.parse().unwrap()).collect();
-    (said[0], said[1])
+    let (_, said) = said.split_once('[').expect("a list");
+    let (said, _) = said.split_once(']').expect("the end of the list");
+    let numbers = said.split(", ").map(|errno| errno.parse().unwrap());
+    numbers.collect::<Vec<i32>>().try_into().expect("four answers")
 }
 
 #[test]
 fn io_uring_is_denied_as_is_asked_for() {
     use libc::{ENOSYS, EPERM};
     let native = errno_of(libc::SYS_openat2);
+    let first_two = |arguments| answers(arguments)[..2].to_vec();
     for (arguments, expected) in [
         (&[][..], (EPERM, native)),
         (&["--enosys"], (ENOSYS, native)),
@@ -49,8 +53,15 @@ fn io_uring_is_denied_as_is_asked_for() {
         (&["--like", "5.15", "--"], (EPERM, native)),
         (&["--enosys", "--like", "6.1"], (ENOSYS, native)),
     ] {
-        assert_eq!(answers(arguments), expected, "{arguments:?}");
+        assert_eq!(first_two(arguments), [expected.0, expected.1], "{arguments:?}");
     }
+}
+
+#[test]
+fn a_container_refuses_what_its_profile_does_not_list() {
+    use libc::{ENOSYS, EPERM};
+    let native = errno_of(libc::SYS_openat2);
+    assert_eq!(answers(&["--container"]), [ENOSYS, native, EPERM, ENOSYS]);
 }
 
 #[test]

@@ -1,11 +1,11 @@
-//! `anyring-deny [--enosys] [--like VERSION] CMD...`: runs a program with io_uring denied, as in a container, or on a kernel
-//! that is as old as is said.
+//! `anyring-deny [--enosys] [--container] [--like VERSION] CMD...`: runs a program with io_uring denied, in the sandbox of a
+//! container, or as on an older kernel.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
-use anyring_conformance::deny::{Like, deny_io_uring, play};
+use anyring_deny::{Like, confine, deny_io_uring, play};
 use clap::Parser;
 
 /// Run a program with the three io_uring system calls answered EPERM, as a container's seccomp profile does.
@@ -15,6 +15,9 @@ struct Args {
     /// Answer ENOSYS instead, as a kernel without io_uring does
     #[arg(long)]
     enosys: bool,
+    /// Answer all system calls as the default profile of Docker and podman does: what it does not list, ENOSYS or EPERM
+    #[arg(long, conflicts_with = "enosys")]
+    container: bool,
     /// Answer other system calls and flags, too, as this kernel does: those that it does not know
     #[arg(long, value_name = "VERSION")]
     like: Option<Like>,
@@ -27,6 +30,8 @@ const DETAILS: &str = "\
 Examples:
   anyring-deny fio job.fio                         as in a container: fails, and says why
   anyring-deny anyring run -- fio job.fio          the same under anyring: works
+  anyring-deny --container anyring run -- fio job.fio
+                                                   where kcmp, futex_waitv, vmsplice... are refused, too
   anyring-deny --like 5.4 anyring run -- fio job.fio
                                                    where openat2, epoll_pwait2, close_range... are missing, too
   anyring-deny --like 4.18 python3 -c 'import os; os.pidfd_open(1)'
@@ -49,7 +54,8 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let lacks_io_uring = args.like.is_some_and(|like| !like.has_io_uring());
     let errno = if args.enosys || lacks_io_uring { libc::ENOSYS } else { libc::EPERM };
-    if let Err(error) = args.like.map_or(Ok(()), play).and_then(|()| deny_io_uring(errno)) {
+    let confined = if args.container { confine() } else { deny_io_uring(errno) };
+    if let Err(error) = args.like.map_or(Ok(()), play).and(confined) {
         eprintln!("anyring-deny: cannot install the seccomp filter: {error}");
         eprintln!(
             "  The kernel must have CONFIG_SECCOMP_FILTER, and a sandbox around this must allow seccomp."
