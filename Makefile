@@ -170,7 +170,7 @@ mutants: toolchain ## the share of small changes to the engine that tests catch:
 	$(TARGET)/debug/anyring-mutants --sample $(or $(SAMPLE),0/1) $(if $(FILE),--file '$(FILE)') $(ARGS)
 
 bench: build ## the benchmarks; they refuse to start on a busy machine, unless: make bench ARGS=--busy
-	tools/bench/run $(ARGS)
+	quality/bench/run $(ARGS)
 	scripts/count-liburing $(ANYRING_BIN)
 	scripts/count-crate
 

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyring_bench::{say, say_error};
+use anyring_say::{say, say_error};
 use anyring_chaos::{
     Dose, End, Failure, Found, Injected, Judge, Launch, Output, Record, Report, Rule, Runner, Search,
     describe,

@@ -22,7 +22,6 @@ pub enum Command {
     Doctor(Doctor),
     Find(Find),
     Du(Box<anyring_du::arguments::Arguments>),
-    Bench(Box<anyring_bench::Arguments>),
     /// Write the libraries that this executable contains to a directory
     ///
     /// These are the two libraries that `anyring run` loads into programs and, in the static one-file anyring, liburing.so.2

@@ -3,7 +3,7 @@
 use crate::cli::Doctor;
 use crate::machine::{self, Injection, Kernel, Seccomp, Trap};
 use crate::program::{self, Place, Program, Way};
-use anyring_bench::{say, say_error};
+use anyring_say::{say, say_error};
 use anyring_runtime::ask;
 use serde::Serialize;
 use std::process::ExitCode;

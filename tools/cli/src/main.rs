@@ -12,7 +12,6 @@ mod run;
 mod status;
 mod trace;
 
-use anyring_bench::say;
 use clap::Parser;
 use status::{OWN_FAILURE, fail};
 use std::process::ExitCode;
@@ -46,21 +45,17 @@ fn main() -> ExitCode {
         cli::Command::Doctor(arguments) => doctor::doctor(&arguments),
         cli::Command::Find(arguments) => anyring_find::run(&arguments.words),
         cli::Command::Du(_) => anyring_du::run(&words[1..]),
-        cli::Command::Bench(arguments) => {
-            let invocation = anyring_bench::Invocation { name: "anyring bench", words: &["bench"] };
-            anyring_bench::run(&arguments, &invocation)
-        }
         cli::Command::Unpack { directory } => match library::unpack(&directory) {
             Ok(()) => ExitCode::SUCCESS,
             Err(why) => fail(OWN_FAILURE, &format!("cannot unpack into {}", directory.display()), &why, ""),
         },
         cli::Command::Support => {
-            say::out(format_args!("{}", anyring_engine::support::page()));
+            anyring_say::out(format_args!("{}", anyring_engine::support::page()));
             ExitCode::SUCCESS
         }
         #[cfg(not(feature = "one-file"))]
         cli::Command::Completions { shell } => {
-            say::out(format_args!("{}", cli::completions(shell)));
+            anyring_say::out(format_args!("{}", cli::completions(shell)));
             ExitCode::SUCCESS
         }
         #[cfg(not(feature = "one-file"))]

@@ -1,6 +1,6 @@
 //! The statuses that this command ends with where the program's own is none, and what is said then.
 
-use anyring_bench::say_error;
+use anyring_say::say_error;
 use std::ffi::OsString;
 use std::process::ExitCode;
 

@@ -128,7 +128,6 @@ fn readers_may_go() {
         ["doctor"].as_slice(),
         &["doctor", "--json"],
         &["doctor", "--", "true"],
-        &["bench", "--list"],
         &["support"],
         &["completions", "bash"],
         &["chaos", "--list-faults"],

@@ -120,17 +120,7 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
     ("CONTRIBUTING.md", "anyring-simulation ", "a command of another package"),
     ("quality/chaos/README.md", "", "takes up to half an hour; make test-chaos-programs"),
     ("quality/programs/README.md", "", "takes minutes; make test-programs"),
-    ("tools/bench/README.md", "anyring bench --quick", "takes minutes"),
-    ("tools/bench/README.md", "anyring bench accept", "takes minutes"),
-    ("tools/bench/README.md", "tools/bench/run ", "takes half an hour, and writes pages of the sources"),
-    (
-        "tools/bench/README.md",
-        "anyring bench --redraw ",
-        "writes pages of the sources; tests/bench.rs redraws copies",
-    ),
-    ("tools/bench/README.md", "anyring-deny ", "commands of other packages"),
-    ("tools/bench/README.md", "valgrind ", "needs valgrind and the command of another package"),
-    ("tools/bench/README.md", "perf ", "needs perf and the command of another package"),
+    ("quality/bench/README.md", "", "takes minutes; make bench"),
 ];
 
 /// The status with which a command ends, where that is not 0: the page, how the command begins, the statuses.
@@ -370,8 +360,7 @@ fn checked(place: &str, command: &str) {
     for (at, word) in words.iter().enumerate() {
         let rest = &words[at + 1..];
         match word.rsplit('/').next().unwrap() {
-            "anyring" if at == 0 || !words[at - 1].starts_with(['-', '>']) => anyring_has(place, &[], rest),
-            "anyring-bench" => anyring_has(place, &["bench"], rest),
+            "anyring" if at == 0 || !words[at - 1].starts_with(['-', '>']) => anyring_has(place, rest),
             "make" if at == 0 => make_has(place, rest),
             "cargo" if at == 0 && rest.first() == Some(&"test") => has_test(place, rest),
             "cargo" if at == 0 && rest.contains(&"--path") => {
@@ -413,29 +402,14 @@ fn is_variable(name: &str) -> bool {
 }
 
 /// The words of a command are a subcommand of anyring's, and options that its help names.
-fn anyring_has(place: &str, before: &[&str], words: &[&str]) {
+fn anyring_has(place: &str, words: &[&str]) {
     let own: Vec<&str> = words.iter().take_while(|word| !["--", "|", ";"].contains(word)).copied().collect();
     let names = own.iter().take_while(|word| word.chars().all(|c| c.is_ascii_lowercase() || c == '-'));
-    let mut path: Vec<&str> = before.to_vec();
+    let mut path: Vec<&str> = Vec::new();
     let mut help = help_of(&path).unwrap();
-    let mut helps = help.clone();
-    for name in names.filter(|name| !name.starts_with('-')) {
+    if let Some(name) = names.filter(|name| !name.starts_with('-')).next() {
         path.push(name);
-        match help_of(&path) {
-            // A command without subcommands takes the word as an argument, and has the same help.
-            Some(deeper) if deeper != help => {
-                helps += &deeper;
-                help = deeper;
-            }
-            Some(_) => break,
-            None => panic!("{place}: there is no {}", path.join(" ")),
-        }
-        if path.as_slice() == ["bench"] && own.get(1) != Some(&"workload") {
-            break;
-        }
-        if !["bench", "workload"].contains(name) {
-            break;
-        }
+        help += &help_of(&path).unwrap_or_else(|| panic!("{place}: there is no anyring {name}"));
     }
     for word in own.iter().filter(|word| word.starts_with('-')) {
         let option = word.split(['=', '[']).next().unwrap();
@@ -444,7 +418,7 @@ fn anyring_has(place: &str, before: &[&str], words: &[&str]) {
         if is_long && path.first() == Some(&"find") {
             continue;
         }
-        let known = helps.split(|c: char| c.is_whitespace() || "[=<".contains(c));
+        let known = help.split(|c: char| c.is_whitespace() || "[=<".contains(c));
         let known = known.map(|word| word.trim_matches(|c: char| ",=[.`:'".contains(c)));
         assert!(
             known.clone().any(|word| word == option),

@@ -10,7 +10,7 @@ const HEAD: &str = "# Benchmarks
 
 The speed and cost of anyring, compared with the kernel's io_uring, epoll and plain system calls. Each line links to a page with all figures, how
 they were measured, and the command that measures them again. The pages are made from the records in this directory (`NAME.json`):
-`tools/bench/run --write docs/benchmarks` measures and writes records and pages, `--redraw docs/benchmarks` makes the pages again from the records.
+`quality/bench/run --write docs/benchmarks` measures and writes records and pages, `--redraw docs/benchmarks` makes the pages again from the records.
 
 - **Result** is the worst of the figures to which the goal applies, as a median over the rounds, with its case and side. A *side* is one of the programs
   or engines that are compared. A speed above 1 means faster than the other side; CPU time, time and memory are better if they are below the bound.
@@ -27,7 +27,7 @@ const TAIL: &str = "
 - `speed` and `CPU` are ratios to the baseline that the page names, computed within each round; shown is the median, with the lowest and the
   highest. A speed above 1 is faster than the baseline, and CPU below 1 takes less CPU time.
 - CPU time is that of the measured process (if there are clients, of the server) with all its threads.
-- System calls are counted in separate runs (`anyring bench --help` says how); calls that a filter traps are not counted.
+- System calls are counted in separate runs (`anyring-bench --help` says how); calls that a filter traps are not counted.
 - In the charts, blue is the kernel's io_uring, shades of orange are anyring, green is epoll, grey are plain calls, and purple are
   other tools.
 ";

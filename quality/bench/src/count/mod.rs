@@ -11,7 +11,6 @@ use std::time::Duration;
 use clap::Args as ClapArgs;
 
 use crate::benchmarks::{self, Benchmark, Side};
-use crate::command::Invocation;
 use crate::failure::{Failure, Result};
 use crate::harness::launch::{Context, On};
 use crate::harness::process::Process;
@@ -56,14 +55,14 @@ const ATTEMPTS: usize = 3;
 const WINDOW: Duration = Duration::from_millis(80);
 
 /// Counts, and compares with the page or writes it.
-pub fn run(args: &Args, invocation: &Invocation) -> Result<()> {
+pub fn run(args: &Args) -> Result<()> {
     if Counter::start().is_none() {
         return Err(Failure::new("system calls cannot be counted here").advice(
             "it takes root and the kernel's tracepoints: mount -t tracefs none /sys/kernel/tracing",
         ));
     }
     let scratch = std::env::temp_dir();
-    let context = Context::new(invocation.words, args.tools.clone(), &scratch, WINDOW, false, false)?;
+    let context = Context::new(args.tools.clone(), &scratch, WINDOW, false, false)?;
     let known = if args.write { Page::default() } else { Page::read(&args.page)? };
     let mut counting = Counting { args, context: &context, known: &known, counts: Vec::new() };
     counting.benchmarks()?;
@@ -153,7 +152,7 @@ impl Counting<'_> {
             }
         }
         if let Some(value) = best {
-            crate::say!("{:64} {value:10.2}", row.text());
+            anyring_say::say!("{:64} {value:10.2}", row.text());
             self.counts.push(Count { row, value });
         }
         Ok(())

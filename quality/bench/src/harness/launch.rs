@@ -36,8 +36,6 @@ pub enum On {
 pub struct Context {
     /// This program, which is also the workloads.
     pub program: PathBuf,
-    /// What leads from this program to the workloads.
-    words: &'static [&'static str],
     /// Where `anyring` is, and perhaps `anyring-deny`.
     tools: PathBuf,
     /// A directory of our own on the file system to be measured.
@@ -53,10 +51,8 @@ pub struct Context {
 }
 
 impl Context {
-    /// Looks around. `words` stand before the arguments when this program is run again; `tools` is where the commands of the workspace are, by default beside this program; `scratch` the
-    /// directory to work under.
+    /// Looks around. `tools` is where the commands of the workspace are, by default beside this program; `scratch` the directory to work under.
     pub fn new(
-        words: &'static [&'static str],
         tools: Option<PathBuf>,
         scratch: &Path,
         window: Duration,
@@ -74,7 +70,6 @@ impl Context {
             .map_err(|_| "the kernel's io_uring is denied here; see `anyring doctor`".to_owned());
         Ok(Self {
             program,
-            words,
             tools: tools.unwrap_or(beside),
             scratch,
             window: Cell::new(window),
@@ -160,7 +155,7 @@ impl Context {
     /// A workload of this program, to be run on `on`.
     pub fn workload(&self, on: On, name: &str) -> Command {
         let mut command = self.command(on, &self.program);
-        command.args(self.words).arg("workload");
+        command.arg("workload");
         if on == On::Linked {
             command.arg("--linked");
         }

@@ -55,16 +55,16 @@ pub fn lines(outcome: &Outcome) -> Vec<Vec<String>> {
 /// A benchmark for the terminal.
 pub fn print(outcome: &Outcome) {
     let about = &outcome.about;
-    crate::say!("\n{}: {}", about.name, about.title);
-    crate::say!(
+    anyring_say::say!("\n{}: {}", about.name, about.title);
+    anyring_say::say!(
         "over `{}`: speed above 1 is faster, CPU below 1 is cheaper; median (lowest..highest) of the rounds",
         about.baseline
     );
     for skipped in &outcome.skipped {
-        crate::say!("not measured: {}: {}", skipped.side, skipped.reason);
+        anyring_say::say!("not measured: {}: {}", skipped.side, skipped.reason);
     }
     for failed in &outcome.failed {
-        crate::say!("{failed}");
+        anyring_say::say!("{failed}");
     }
     let mut lines = lines(outcome);
     let titles = titles(outcome);
@@ -85,10 +85,10 @@ pub fn print(outcome: &Outcome) {
                 _ => format!("{cell:>width$}"),
             })
             .collect();
-        crate::say!("  {}", text.join("  ").trim_end());
+        anyring_say::say!("  {}", text.join("  ").trim_end());
     }
     for finding in &outcome.findings {
-        crate::say!("  {finding}");
+        anyring_say::say!("  {finding}");
     }
 }
 

@@ -25,14 +25,14 @@ pub fn error(text: fmt::Arguments<'_>) {
     let _ = io::stderr().write_fmt(text);
 }
 
-/// `println!`, by [`say::out`](out).
+/// `println!`, by [`out`].
 #[macro_export]
 macro_rules! say {
-    ($($argument:tt)*) => { $crate::say::out(format_args!("{}\n", format_args!($($argument)*))) };
+    ($($argument:tt)*) => { $crate::out(format_args!("{}\n", format_args!($($argument)*))) };
 }
 
-/// `eprintln!`, by [`say::error`](error).
+/// `eprintln!`, by [`error`].
 #[macro_export]
 macro_rules! say_error {
-    ($($argument:tt)*) => { $crate::say::error(format_args!("{}\n", format_args!($($argument)*))) };
+    ($($argument:tt)*) => { $crate::error(format_args!("{}\n", format_args!($($argument)*))) };
 }

@@ -1,12 +1,8 @@
-//! `anyring bench`: what anyring costs, beside what it is compared to, measured in the same run.
+//! `anyring-bench`: what anyring costs, beside what it is compared to, measured in the same run.
 //!
 //! A *benchmark* compares *sides*: programs on the kernel's io_uring, the same programs under anyring,
 //! and what one would use without a ring. The *harness* runs every side as a process of its own, in
 //! interleaved rounds; the *workloads* are those programs; the *report* says what came out.
-#![cfg_attr(
-    feature = "small",
-    allow(dead_code, unused_mut, reason = "what the benchmarks left out alone use")
-)]
 
 mod benchmarks;
 mod command;
@@ -14,7 +10,12 @@ mod count;
 mod failure;
 mod harness;
 mod report;
-pub mod say;
 mod workload;
 
-pub use command::{Arguments, Invocation, run};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    command::run(&command::Arguments::parse())
+}

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use anyring_say::{say, say_error};
+use clap::{Parser, Subcommand};
 
 use crate::benchmarks::Benchmark;
 use crate::failure::{Doing, Failure, Result};
@@ -19,8 +20,8 @@ use crate::{benchmarks, count, report, workload};
 ///
 /// A benchmark compares several sides (for example: kernel, anyring, epoll). Each side runs in a process of its own, in
 /// interleaved rounds. Figures are medians; ratios are computed within each round, and shown with the lowest and the highest.
-#[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true, after_long_help = EXAMPLES)]
+#[derive(Debug, Parser)]
+#[command(name = NAME, version, max_term_width = 100, args_conflicts_with_subcommands = true, after_long_help = EXAMPLES)]
 pub struct Arguments {
     #[command(subcommand)]
     internal: Option<Internal>,
@@ -93,18 +94,21 @@ enum Internal {
     },
 }
 
+/// The name of this command in messages and on the pages.
+const NAME: &str = "anyring-bench";
+
 const EXAMPLES: &str = "\
 Examples:
-  anyring bench --list                     the benchmarks, and what they compare
-  anyring bench --quick                    all benchmarks, with few and short rounds
-  anyring bench accept                     10,000 clients: epoll, single-shot and multishot accept
-  anyring bench nop --side kernel --side 'kernel, registered'
-  anyring bench send --case 'veth'         only these cases (veth needs root)
-  anyring bench du --entries 1000000 --case hot
+  anyring-bench --list                     the benchmarks, and what they compare
+  anyring-bench --quick                    all benchmarks, with few and short rounds
+  anyring-bench accept                     10,000 clients: epoll, single-shot and multishot accept
+  anyring-bench nop --side kernel --side 'kernel, registered'
+  anyring-bench send --case 'veth'         only these cases (veth needs root)
+  anyring-bench du --entries 1000000 --case hot
                                            a million files: du, anyring du, plain loops of 1 to 64 threads
-  anyring bench echo --rounds 15 --window-ms 1000 --json > echo.json
-  anyring bench --write docs/benchmarks    all of it, as pages with charts
-  anyring bench --redraw docs/benchmarks   the same pages again, without measuring
+  anyring-bench echo --rounds 15 --window-ms 1000 --json > echo.json
+  anyring-bench --write docs/benchmarks    all of it, as pages with charts
+  anyring-bench --redraw docs/benchmarks   the same pages again, without measuring
 
 How it measures:
   speed  time per operation of the baseline over that of the side: above 1 is faster. The median over
@@ -128,17 +132,8 @@ How it measures:
 Exit status: 0 where everything asked for was measured or could not be measured here (the table says
 why), 1 where something failed.";
 
-/// How this program was called, and calls itself again for what it measures.
-#[derive(Clone, Copy, Debug)]
-pub struct Invocation {
-    /// The command in messages and on the page.
-    pub name: &'static str,
-    /// What stands before the arguments when this very executable is run again.
-    pub words: &'static [&'static str],
-}
-
 /// Does what the command line says.
-pub fn run(arguments: &Arguments, invocation: &Invocation) -> ExitCode {
+pub fn run(arguments: &Arguments) -> ExitCode {
     let result = match &arguments.internal {
         Some(Internal::Workload { linked, workload }) => {
             if *linked {
@@ -146,19 +141,19 @@ pub fn run(arguments: &Arguments, invocation: &Invocation) -> ExitCode {
             }
             workload.run()
         }
-        Some(Internal::Count(args)) => count::run(args, invocation),
-        None => compare(arguments, invocation),
+        Some(Internal::Count(args)) => count::run(args),
+        None => compare(arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            crate::say_error!("{}: {failure}", invocation.name);
+            say_error!("{NAME}: {failure}");
             ExitCode::FAILURE
         }
     }
 }
 
-fn compare(arguments: &Arguments, invocation: &Invocation) -> Result<()> {
+fn compare(arguments: &Arguments) -> Result<()> {
     if let Some(directory) = &arguments.redraw {
         return report::page::redraw(directory);
     }
@@ -178,7 +173,6 @@ fn compare(arguments: &Arguments, invocation: &Invocation) -> Result<()> {
         cases: arguments.cases.clone(),
     };
     let mut context = Context::new(
-        invocation.words,
         arguments.tools.clone(),
         &arguments.dir.clone().unwrap_or_else(std::env::temp_dir),
         Duration::from_millis(arguments.window_ms.unwrap_or(window_ms).max(1)),
@@ -196,13 +190,13 @@ fn compare(arguments: &Arguments, invocation: &Invocation) -> Result<()> {
                  or measure all the same with --busy",
             ));
         }
-        crate::say_error!("warning: {warning}");
+        say_error!("warning: {warning}");
     }
-    let mut results = Results { machine, command: command_line(invocation), benchmarks: Vec::new() };
+    let mut results = Results { machine, command: command_line(), benchmarks: Vec::new() };
     for benchmark in &mut chosen {
         let outcome = measure(benchmark.as_mut(), &context, &plan)?;
         if arguments.json {
-            outcome.failed.iter().for_each(|failed| crate::say_error!("{failed}"));
+            outcome.failed.iter().for_each(|failed| say_error!("{failed}"));
         } else {
             report::table::print(&outcome);
         }
@@ -219,17 +213,17 @@ fn compare(arguments: &Arguments, invocation: &Invocation) -> Result<()> {
 fn publish(arguments: &Arguments, results: Results) -> Result<()> {
     if arguments.json {
         let text = serde_json::to_string_pretty(&results).doing(|| "writing the results as JSON".into())?;
-        crate::say!("{text}");
+        say!("{text}");
     }
     if let Some(directory) = &arguments.svg {
         for outcome in &results.benchmarks {
             report::chart::write(directory, &results, outcome)?;
         }
-        crate::say_error!("charts in {}", directory.display());
+        say_error!("charts in {}", directory.display());
     }
     if let Some(directory) = &arguments.write {
         report::page::write(directory, results)?;
-        crate::say_error!("written to {}", directory.display());
+        say_error!("written to {}", directory.display());
     }
     Ok(())
 }
@@ -248,13 +242,13 @@ fn choose(names: &[String]) -> Result<Vec<Box<dyn Benchmark>>> {
 fn list(benchmark: &dyn Benchmark) {
     let about = benchmark.about();
     let sides: Vec<&str> = benchmark.sides().iter().map(|side| side.name).collect();
-    crate::say!("{:12} {}", about.name, about.title);
-    crate::say!("{:12}   sides: {}", "", sides.join("; "));
-    crate::say!("{:12}   goal: {}", "", about.goal);
+    say!("{:12} {}", about.name, about.title);
+    say!("{:12}   sides: {}", "", sides.join("; "));
+    say!("{:12}   goal: {}", "", about.goal);
 }
 
 /// The command as a reader would repeat it, without the program's directory.
-fn command_line(invocation: &Invocation) -> String {
-    let arguments = std::env::args().skip(1 + invocation.words.len());
-    std::iter::once(invocation.name.to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
+fn command_line() -> String {
+    let arguments = std::env::args().skip(1);
+    std::iter::once(NAME.to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
 }

@@ -6,7 +6,6 @@ pub mod accept;
 mod arch;
 pub mod clock;
 pub mod echo;
-#[cfg(not(feature = "small"))]
 pub mod growth;
 pub mod idle;
 pub mod linked;
@@ -16,11 +15,9 @@ mod provided;
 pub mod ring;
 pub mod send;
 pub(crate) mod sockets;
-#[cfg(not(feature = "small"))]
 pub mod start;
 pub mod trees;
 pub mod uepoll;
-#[cfg(not(feature = "small"))]
 pub mod wake;
 
 use std::time::Duration;
@@ -127,13 +124,10 @@ pub enum Workload {
     /// Their other ends.
     IdleClient(idle::ClientArgs),
     /// What an operation takes while there is much of something else.
-    #[cfg(not(feature = "small"))]
     Growth(growth::Args),
     /// A program that is started again and again.
-    #[cfg(not(feature = "small"))]
     Start(start::Args),
     /// How soon completions are there.
-    #[cfg(not(feature = "small"))]
     Wake(wake::Args),
     /// A program that goes through a directory tree.
     Tree(trees::CommandArgs),
@@ -158,11 +152,8 @@ impl Workload {
             Self::UepollReady(args) => uepoll::ready(args)?,
             Self::Idle(args) => idle::run(args)?,
             Self::IdleClient(args) => return idle::keep(args),
-            #[cfg(not(feature = "small"))]
             Self::Growth(args) => growth::run(args)?,
-            #[cfg(not(feature = "small"))]
             Self::Start(args) => start::run(args)?,
-            #[cfg(not(feature = "small"))]
             Self::Wake(args) => wake::run(args)?,
             Self::Tree(args) => trees::run(args)?,
             Self::TreeLoop(args) => return trees::walk(args),

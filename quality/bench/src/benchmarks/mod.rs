@@ -3,19 +3,15 @@
 mod accept;
 mod echo;
 mod fio;
-#[cfg(not(feature = "small"))]
 mod growth;
 mod idle;
 mod meta;
 mod nop;
 mod send;
-#[cfg(not(feature = "small"))]
 mod start;
-#[cfg(not(feature = "small"))]
 mod trace;
 mod trees;
 mod uepoll;
-#[cfg(not(feature = "small"))]
 mod wake;
 
 use std::io::Write;
@@ -137,7 +133,7 @@ pub trait Benchmark {
 
 /// All benchmarks, in the order in which they run.
 pub fn all() -> Vec<Box<dyn Benchmark>> {
-    let mut all: Vec<Box<dyn Benchmark>> = vec![
+    vec![
         Box::new(accept::Accept),
         Box::new(nop::Nop),
         Box::new(fio::Fio::cached_reads()),
@@ -150,15 +146,12 @@ pub fn all() -> Vec<Box<dyn Benchmark>> {
         Box::new(trees::Trees::du()),
         Box::new(uepoll::Http),
         Box::new(uepoll::Events),
-    ];
-    #[cfg(not(feature = "small"))]
-    all.extend([
-        Box::new(growth::Growth) as Box<dyn Benchmark>,
+        Box::new(growth::Growth),
         Box::new(start::Start),
         Box::new(wake::Wake),
         Box::new(trace::Trace),
-    ]);
-    all
+    ]
+}
 }
 
 /// Runs a command that prints a [`Report`].

@@ -57,7 +57,7 @@ pub fn measure(benchmark: &mut dyn Benchmark, context: &Context, plan: &Plan) ->
             skipped.push(Skipped { side: label.clone(), reason });
             continue;
         }
-        crate::say_error!("{}: {label}, {} rounds", about.name, plan.rounds);
+        anyring_say::say_error!("{}: {label}, {} rounds", about.name, plan.rounds);
         let gathered = run_group(benchmark, context, plan, group, &usable);
         cases.extend(to_cases(benchmark, label, &usable, &gathered));
         failed.extend(gathered.failed.iter().map(|(&side, failure)| Failed {

@@ -1,14 +1,10 @@
-//! `anyring bench`: that it measures every side it names, and that what it writes can be read.
-
-mod support;
+//! `anyring-bench`: that it measures every side it names, and that what it writes can be read.
 
 use std::path::Path;
 use std::process::{Command, Output};
-use support::anyring;
 
 fn bench(arguments: &[&str]) -> Output {
-    anyring();
-    Command::new(anyring()).arg("bench").args(arguments).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_anyring-bench")).args(arguments).output().unwrap()
 }
 
 /// The sides that `--list` names, by benchmark.
@@ -41,8 +37,8 @@ fn what_failed_is_named_beside_json() {
     let own = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-fails-{}", std::process::id()));
     std::fs::create_dir_all(&own).unwrap();
     std::os::unix::fs::symlink("/bin/false", own.join("find")).unwrap();
-    let output = Command::new(anyring())
-        .args(["bench", "--quick", "--rounds", "1", "--window-ms", "5", "--entries", "50", "--json"])
+    let output = Command::new(env!("CARGO_BIN_EXE_anyring-bench"))
+        .args(["--quick", "--rounds", "1", "--window-ms", "5", "--entries", "50", "--json"])
         .args(["--side", "find", "find"])
         .env("PATH", &own)
         .output()
@@ -152,7 +148,7 @@ fn a_busy_machine_is_refused() {
 fn the_help_teaches_by_example() {
     let output = bench(&["--help"]);
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.contains("anyring bench accept") && text.contains("syscalls/op"), "{text}");
+    assert!(text.contains("anyring-bench accept") && text.contains("syscalls/op"), "{text}");
     let output = bench(&["no-such-benchmark"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("there are: "));
