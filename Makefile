@@ -6,16 +6,19 @@ SHELL := /bin/bash
 
 TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 export CARGO_TARGET_DIR := $(TARGET)
-# Where the tests and the demo find the release binaries.
+# Where what is run finds the binaries: tests take those of the profile in which they are compiled themselves.
 export ANYRING_BIN := $(TARGET)/release
+TESTED := $(TARGET)/debug
+# cargo-nextest, which runs the tests, where it is not installed (scripts/get-nextest).
+export PATH := $(TARGET)/tools:$(PATH)
+# Where tests note what they compared and what they left out.
+export ANYRING_TALLY := $(TARGET)/tally
 # Where what is packed and installed lies. ARCH=arm64 does both for that machine, with Debian's cross packages.
 ifeq ($(filter-out $(shell uname -m; dpkg --print-architecture 2>/dev/null),$(ARCH)),)
 BUILD := $(ANYRING_BIN)
-BUILT := --workspace
 else ifeq ($(ARCH),arm64)
 BUILD := $(TARGET)/aarch64/aarch64-unknown-linux-gnu/release
 FOR := scripts/for-aarch64
-BUILT := -p anyring-cli -p anyring-preload -p anyring-inject -p anyring-liburing
 # The other targets would take what is built for this machine.
 OTHERS := $(filter-out help toolchain build install uninstall deb one-file check-one-file check-aarch64 test-aarch64,$(MAKECMDGOALS))
 ifneq ($(OTHERS),)
@@ -24,10 +27,12 @@ endif
 else
 $(error no ARCH=$(ARCH) is known: leave it out for this machine; for Arm there are make deb ARCH=arm64 and make one-file ARCH=arm64)
 endif
+# What is installed.
+BUILT := -p anyring-cli -p anyring-preload -p anyring-inject -p anyring-liburing
 # The command finds its libraries beside it (tools/cli/build.rs).
 export ANYRING_IMAGES := none
 
-.PHONY: help toolchain build demo lint test test-unit test-programs test-quick test-chaos-programs conformance differential bench count
+.PHONY: help toolchain nextest build tools demo lint check test test-all record test-programs test-chaos-programs conformance differential bench count
 .PHONY: packages release check-packages test-places test-old-kernels install uninstall deb one-file check-one-file check-install check-aarch64 test-aarch64 coverage sanitize sanitize-suite simulate concurrent soak mutants chaos
 
 help: ## list the targets
@@ -37,9 +42,16 @@ toolchain:
 	@command -v cargo >/dev/null || { echo "make: no cargo in PATH: install a Rust toolchain, 1.88 or newer (see README.md)" >&2; exit 1; }
 	scripts/need curl gcc g++ /usr/include/stdio.h:libc6-dev
 
-build: toolchain ## the release binaries, in target/release (ARCH=arm64: in target/aarch64)
+nextest: toolchain
+	scripts/get-nextest $(TARGET)/tools
+
+build: toolchain ## what is installed, in target/release (ARCH=arm64: in target/aarch64)
 	$(FOR) cargo build --release $(BUILT) --locked
 	$(FOR) scripts/link-liburing $(BUILD)
+
+tools: toolchain ## what is installed, and what tests and measures it, in target/release
+	cargo build --release --workspace --locked
+	scripts/link-liburing $(ANYRING_BIN)
 
 install: ## installs what `make build` made to PREFIX (/usr/local), under DESTDIR: the command, manual pages, and liburing.so.2 in lib/anyring or LIBDIR (ARCH=arm64)
 	@test -e $(BUILD)/liburing.so.2 || { echo "make: nothing is built in $(BUILD): run make build$(if $(FOR), ARCH=arm64) first" >&2; exit 1; }
@@ -57,20 +69,22 @@ packages: one-file ## wheel, npm package, Debian packages, image, tar file, with
 release: one-file ## the same of a commit, with packages of the crates and the sources
 	scripts/release $(ANYRING_BIN) $(TARGET)/packages
 
-check-packages: packages ## installs in each way into an empty directory, and runs fio there with io_uring denied (ten minutes; WAYS='pip deb' for some)
+check-packages: packages tools ## installs in each way into an empty directory, and runs fio there with io_uring denied (ten minutes; WAYS='pip deb' for some)
 	scripts/check-packages $(TARGET)/packages $(ANYRING_BIN) $(WAYS)
 
 one-file: build ## one static executable that contains the libraries: target/release/one-file/anyring (ARCH=arm64)
 	$(FOR) scripts/make-one-file $(BUILD)
 
-check-one-file: one-file
+check-one-file: one-file tools
 	scripts/check-one-file$(if $(FOR),-aarch64) $(BUILD)
 
-check-install: build
+check-install: tools
 	scripts/check-install $(ANYRING_BIN)
 
-demo: build ## runs an unmodified fio where io_uring is forbidden, without anyring and with it
-	demo/run
+# Without optimization but of the engine: what is shown is that it works.
+demo: toolchain ## runs an unmodified fio where io_uring is forbidden, without anyring and with it (two minutes from a bare clone)
+	cargo build -p anyring-cli -p anyring-preload -p anyring-inject -p anyring-deny --locked
+	ANYRING_BIN=$(TESTED) demo/run
 
 lint: toolchain ## formatting, clippy and documentation, as CI wants them
 	cargo fmt --all --check
@@ -79,61 +93,67 @@ lint: toolchain ## formatting, clippy and documentation, as CI wants them
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 
-# A test program that hangs fails, and says in which test, long before whoever waits for all of them gives up.
-TIME_LIMIT := --config 'target."cfg(all())".runner = ["timeout", "--foreground", "--verbose", "900"]'
+# Tests of the engine run as in a container: that is where most users of anyring are.
+NEXTEST := cargo nextest run --locked
+CONTAINER := --config 'target."cfg(all())".runner = ["$(TESTED)/anyring-deny", "--container", "--"]'
 
-test-unit: toolchain
-	scripts/need musl-gcc:musl-tools /usr/include/liburing.h:liburing-dev valgrind bwrap:bubblewrap jq python3
+check: lint nextest ## in five minutes: lint, unit tests, models, the engine's tests in a container's sandbox, 20,000 simulated schedules
+	rm -f $(ANYRING_TALLY)
+	cargo build -p anyring-deny --locked
+	$(NEXTEST) --workspace --lib --bins
+	$(NEXTEST) $(CONTAINER) -p anyring-engine --tests
+	$(NEXTEST) -p anyring-simulation --tests
+	scripts/tally $(ANYRING_TALLY)
+
+test: lint nextest ## what CI runs: `check` with 200,000 schedules, all crates, conformance that must pass, a real program per front end
+	scripts/need musl-gcc:musl-tools /usr/include/liburing.h:liburing-dev valgrind bwrap:bubblewrap jq python3 fio plocate
 	scripts/need mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs mount find:findutils
-	cargo test --workspace --locked $(TIME_LIMIT)
+	rm -f $(ANYRING_TALLY)
+	cargo build --workspace --locked
+	$(NEXTEST) $(CONTAINER) -p anyring-engine --tests
+	ANYRING_SIMULATION_SCHEDULES=200000 $(NEXTEST) --workspace -E 'not (package(anyring-engine) and kind(test))'
+	cargo test --workspace --doc --locked
+	scripts/link-liburing $(TESTED)
+	$(TESTED)/anyring-deny --container $(TESTED)/anyring-conformance must-pass
+	ANYRING_BIN=$(TESTED) quality/programs/run --quick fio go
+	ANYRING_BIN=$(TESTED) PROGRAM_FRONTEND=library quality/programs/run --quick plocate
+	scripts/tally $(ANYRING_TALLY)
 
-test-quick: build
-	quality/programs/run --quick
+# Each line: a target of this Makefile. `scripts/test-all` says what came of each.
+test-all: ## everything: sanitizers, Arm, old kernels, places, packages, all programs, chaos, counts, mutants; a table at the end (hours)
+	scripts/test-all $(ONLY)
 
-test: test-unit build ## everything CI runs: crates, conformance that must pass, real programs (quick)
-	$(ANYRING_BIN)/anyring-conformance must-pass
-	scripts/check-install $(ANYRING_BIN)
-	scripts/make-one-file $(ANYRING_BIN)
-	scripts/check-one-file $(ANYRING_BIN)
-	scripts/release --without-crates $(ANYRING_BIN) $(TARGET)/packages
-	scripts/check-packages --quick $(TARGET)/packages $(ANYRING_BIN)
-	quality/places/run --quick
-	quality/programs/run --quick
-	PROGRAM_FRONTEND=library quality/programs/run --quick plocate
-	PROGRAM_FRONTEND=library PROGRAM_ENGINE=kernel quality/programs/run --quick plocate
-	cd $(TARGET) && $(ANYRING_BIN)/anyring-soak --seconds 20
-	cd $(TARGET) && $(ANYRING_BIN)/anyring-soak --seconds 5 --only connections
-	$(ANYRING_BIN)/anyring-conformance chaos --seeds 1
-	$(ANYRING_BIN)/anyring-conformance concurrent --programs 100000 --seed 2 --time 10 --patience 30
+record: nextest ## asks the kernel again what the engine's tests compare with, and writes core/engine/tests/record
+	ANYRING_ORACLE=record $(NEXTEST) -p anyring-engine --tests
 
-test-places: one-file test-old-kernels ## programs in containers, sandboxes, gVisor and on other kernels; writes docs/places.md (some minutes)
+test-places: one-file tools test-old-kernels ## programs in containers, sandboxes, gVisor and on other kernels; writes docs/places.md (some minutes)
 	quality/places/run --write docs/places.md
 
 # Below 5.1 no kernel has io_uring: multishot accept and receive, GETDENTS, ring descriptors, sends without copies and uepoll
 # have to do without whatever came with it.
-test-old-kernels: build ## the tests of the engine and of uepoll on Linux 4.18, emulated by refusing newer system calls and flags
+test-old-kernels: tools ## the tests of the engine and of uepoll on Linux 4.18, emulated by refusing newer system calls and flags
 	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(ANYRING_BIN)/anyring-deny --like 4.18 --" \
 		cargo test --locked -p anyring-engine -p anyring-uepoll --test calls --test consumer --test edges --test events \
 		--test getdents --test hostile --test kbuf --test lacking_calls --test multishots --test net --test registered \
 		--test rw --test set --test shown_readiness --test stress --test submission --test system_calls --test zero_copy \
 		--test zero_copy_paths
 
-test-programs: build ## every real program, including the slow ones (some minutes)
+test-programs: tools ## every real program, including the slow ones (some minutes)
 	quality/programs/run --all
 	PROGRAM_FRONTEND=library quality/programs/run --all qemu mariadb plocate
 	PROGRAM_FRONTEND=library PROGRAM_ENGINE=kernel quality/programs/run --all qemu mariadb plocate
 
-test-chaos-programs: build ## known bugs must be found again by anyring chaos; current versions of programs under its faults (half an hour)
+test-chaos-programs: tools ## known bugs must be found again by anyring chaos; current versions of programs under its faults (half an hour)
 	quality/chaos/run
 
-conformance: build ## liburing's own suite on the user engine, compared with the native run; and traced, where nothing may be missing
+conformance: tools ## liburing's own suite on the user engine, compared with the native run; and traced, where nothing may be missing
 	$(ANYRING_BIN)/anyring-conformance suite
 	$(ANYRING_BIN)/anyring-conformance must-pass --library
 	$(ANYRING_BIN)/anyring-conformance must-pass --library --engine kernel
 	$(ANYRING_BIN)/anyring-conformance traced
 	$(ANYRING_BIN)/anyring-conformance traced --engine kernel
 
-differential: build ## random programs on both engines: make differential N=1000000 [SEED=2] [FIRST=5000]
+differential: tools ## random programs on both engines: make differential N=1000000 [SEED=2] [FIRST=5000]
 	$(ANYRING_BIN)/anyring-conformance differential --progress --programs $(or $(N),20000) \
 		--seed $(or $(SEED),1) --first $(or $(FIRST),0)
 
@@ -152,7 +172,7 @@ concurrent: toolchain ## random programs of several threads and rings: make conc
 TEST_FAULTS := pause-before,pause-issue,pause-wake,pause-after,cqe-rubbish,overflow
 SOAK_FAULTS := $(TEST_FAULTS),enter-eintr
 
-chaos: build ## tests of liburing's suite and of the crate, the soak, and planted bugs under the faults of anyring chaos: make chaos SEEDS=1000
+chaos: tools ## tests of liburing's suite and of the crate, the soak, and planted bugs under the faults of anyring chaos: make chaos SEEDS=1000
 	$(ANYRING_BIN)/anyring-conformance chaos --seeds 20
 	cd $(TARGET) && $(ANYRING_BIN)/anyring-soak --seconds 60 --chaos '$(SOAK_FAULTS)'
 	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(ANYRING_BIN)/anyring chaos --seed 1 --runs 20 --timeout 60 --faults $(TEST_FAULTS) --" \
@@ -169,19 +189,19 @@ mutants: toolchain ## the share of small changes to the engine that tests catch:
 	cargo build -p anyring-mutants --locked
 	$(TARGET)/debug/anyring-mutants --sample $(or $(SAMPLE),0/1) $(if $(FILE),--file '$(FILE)') $(ARGS)
 
-bench: build ## the benchmarks; they refuse to start on a busy machine, unless: make bench ARGS=--busy
+bench: tools ## the benchmarks; they refuse to start on a busy machine, unless: make bench ARGS=--busy
 	quality/bench/run $(ARGS)
 	scripts/count-liburing $(ANYRING_BIN)
 	scripts/count-crate
 
-count: build ## system calls and instructions per operation, compared with docs/benchmarks/counts.md: make count [ARGS='--row meta'] [ARGS=--write]
+count: tools ## system calls and instructions per operation, compared with docs/benchmarks/counts.md: make count [ARGS='--row meta'] [ARGS=--write]
 	scripts/need valgrind fio
 	[ -d /sys/kernel/tracing/events ] || mount -t tracefs none /sys/kernel/tracing
 	$(ANYRING_BIN)/anyring-bench count $(ARGS)
 
 SOAK_SECONDS ?= 1800
 
-soak: build ## random real work for SOAK_SECONDS=1800; fails if anything is lost or grows (needs fio)
+soak: tools ## random real work for SOAK_SECONDS=1800; fails if anything is lost or grows (needs fio)
 	scripts/need fio
 	cd $(TARGET) && $(ANYRING_BIN)/anyring-soak --seconds $(SOAK_SECONDS)
 

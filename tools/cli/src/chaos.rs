@@ -10,12 +10,12 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyring_say::{say, say_error};
 use anyring_chaos::{
     Dose, End, Failure, Found, Injected, Judge, Launch, Output, Record, Report, Rule, Runner, Search,
     describe,
 };
 use anyring_chaos_plan::{Class, Fault, Faults, Settings};
+use anyring_say::say_error;
 use indicatif::{ProgressBar, ProgressStyle};
 use regex_lite::Regex;
 
@@ -86,7 +86,7 @@ fn list_faults() -> ExitCode {
             text.push_str(&format!("  {:15}   {}\n", "", fault.source()));
         }
     }
-    say::out(format_args!("{text}"));
+    anyring_say::out(format_args!("{text}"));
     ExitCode::SUCCESS
 }
 

@@ -3,8 +3,8 @@
 use crate::cli::Doctor;
 use crate::machine::{self, Injection, Kernel, Seccomp, Trap};
 use crate::program::{self, Place, Program, Way};
-use anyring_say::{say, say_error};
 use anyring_runtime::ask;
+use anyring_say::{say, say_error};
 use serde::Serialize;
 use std::process::ExitCode;
 

@@ -7,8 +7,8 @@
 use crate::cli::Trace;
 use crate::run;
 use crate::status::{self, NOT_EXECUTABLE, NOT_FOUND, OWN_FAILURE};
-use anyring_say::say_error;
 use anyring_mapping::SharedFile;
+use anyring_say::say_error;
 use anyring_trace::buffer::{self, Buffer, CALLERS, LOSSY, Next};
 use anyring_trace::event::{Body, Event};
 use anyring_tracer::filter::Filter;

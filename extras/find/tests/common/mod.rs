@@ -61,9 +61,7 @@ pub fn ours(directory: &Path, way: Way) -> Command {
         Engine::User => command.arg("--engine=user"),
         Engine::Kernel => command.arg("--engine=kernel"),
         // SAFETY: it makes two system calls and nothing else.
-        Engine::Denied => unsafe {
-            command.pre_exec(|| anyring_deny::deny_io_uring(libc::EPERM))
-        },
+        Engine::Denied => unsafe { command.pre_exec(|| anyring_deny::deny_io_uring(libc::EPERM)) },
     };
     if way.sorted {
         command.arg("--sorted");

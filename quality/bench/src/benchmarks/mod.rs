@@ -152,7 +152,6 @@ pub fn all() -> Vec<Box<dyn Benchmark>> {
         Box::new(trace::Trace),
     ]
 }
-}
 
 /// Runs a command that prints a [`Report`].
 fn run_workload(context: &Context, command: Command, count: bool) -> Result<Run> {

@@ -14,4 +14,4 @@ pub const CALLS: &[(u32, Version)] = &[(__NR_rseq, (4, 19)), (__NR_kexec_file_lo
 pub const FLAGS: &[Flag] = &[];
 
 /// Calls of this processor alone that the default profile of containers refuses with EPERM: none.
-pub const LEGACY_CALLS: &[i64] = &[];
+pub const LEGACY_CALLS: &[u32] = &[];

@@ -1,7 +1,7 @@
 //! x86-64.
 
 use libc::EINVAL;
-use linux_raw_sys::general::{__NR_arch_prctl, __NR_rseq, __NR_uretprobe};
+use linux_raw_sys::general::*;
 
 use crate::newer::When::Within;
 use crate::newer::{Flag, Version, flag};
@@ -26,13 +26,13 @@ pub const FLAGS: &[Flag] = &[
 ];
 
 /// Calls of this processor alone that the default profile of containers refuses with EPERM.
-pub const LEGACY_CALLS: &[i64] = &[
-    libc::SYS_ioperm,
-    libc::SYS_iopl,
-    libc::SYS_lookup_dcookie,
-    libc::SYS_nfsservctl,
-    libc::SYS_query_module,
-    libc::SYS_sysfs,
-    libc::SYS_uselib,
-    libc::SYS_ustat,
+pub const LEGACY_CALLS: &[u32] = &[
+    __NR_ioperm,
+    __NR_iopl,
+    __NR_lookup_dcookie,
+    __NR_nfsservctl,
+    __NR_query_module,
+    __NR_sysfs,
+    __NR_uselib,
+    __NR_ustat,
 ];

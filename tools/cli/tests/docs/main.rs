@@ -404,10 +404,10 @@ fn is_variable(name: &str) -> bool {
 /// The words of a command are a subcommand of anyring's, and options that its help names.
 fn anyring_has(place: &str, words: &[&str]) {
     let own: Vec<&str> = words.iter().take_while(|word| !["--", "|", ";"].contains(word)).copied().collect();
-    let names = own.iter().take_while(|word| word.chars().all(|c| c.is_ascii_lowercase() || c == '-'));
+    let mut names = own.iter().take_while(|word| word.chars().all(|c| c.is_ascii_lowercase() || c == '-'));
     let mut path: Vec<&str> = Vec::new();
     let mut help = help_of(&path).unwrap();
-    if let Some(name) = names.filter(|name| !name.starts_with('-')).next() {
+    if let Some(name) = names.find(|name| !name.starts_with('-')) {
         path.push(name);
         help += &help_of(&path).unwrap_or_else(|| panic!("{place}: there is no anyring {name}"));
     }
