@@ -2,16 +2,19 @@
 //! either engine, so that the same test runs on the kernel's io_uring and on ours.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
+pub mod record;
+mod text;
+
 use std::ffi::{CStr, c_void};
 use std::net::{TcpListener, TcpStream};
 use std::num::NonZeroUsize;
-use std::sync::Once;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+use std::sync::{Once, OnceLock};
 
 use anyring_engine::abi::Sqe;
 pub use anyring_engine::abi::*;
 pub use anyring_engine::io_uring_params;
-use anyring_engine::request::version::{self, Version};
+use anyring_engine::request::version;
 use anyring_engine::{Caller, Host};
 pub use linux_raw_sys::io_uring::*;
 
@@ -84,23 +87,28 @@ fn note_results() {
 }
 
 /// Makes the engine this process's. A test that forks by itself, not by [`child`], and whose child makes a ring, calls it before: another
-/// test may be at it.
+/// thread may be at it.
 pub fn install() {
     static ONCE: Once = Once::new();
+    alone_in_the_process();
     ONCE.call_once(|| {
         anyring_engine::install(&HOST);
-        // What is compared with this machine's kernel must play it.
-        // SAFETY: zeroes are a value; the call fills it with strings.
-        let release = unsafe {
-            let mut name: libc::utsname = std::mem::zeroed();
-            assert_eq!(libc::uname(&mut name), 0);
-            CStr::from_ptr(name.release.as_ptr()).to_owned()
-        };
-        let kernel = release.to_str().ok().and_then(Version::of_release);
-        version::play(kernel.unwrap_or(Version::NEWEST));
+        version::play(record::version());
         #[cfg(feature = "coverage")]
         note_results();
     });
+}
+
+/// Fails where two tests use the engine in one process: what one says to the engine, or to the process, the other would meet.
+fn alone_in_the_process() {
+    static TEST: OnceLock<String> = OnceLock::new();
+    let thread = std::thread::current();
+    let Some(test) = thread.name().filter(|name| name.contains("::")) else { return };
+    let first = TEST.get_or_init(|| test.to_owned());
+    assert_eq!(
+        first, test,
+        "two tests in one process: run each in its own, by `cargo nextest run`, or one alone by its name and --exact"
+    );
 }
 
 /// Tells the engine of every `fork` from now on.
@@ -190,6 +198,9 @@ pub fn ended(pid: libc::pid_t) -> i32 {
     assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
     if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -libc::WTERMSIG(status) }
 }
+
+/// Why a test is left out that wants memory which is [`Missing`].
+pub const NO_MISSING: &str = "no userfaultfd";
 
 /// A page of memory that is not there: whoever reads or writes it sleeps until it is given.
 pub struct Missing {
@@ -581,33 +592,62 @@ pub fn tcp_pair() -> (TcpStream, TcpStream) {
     tcp_pair_at("127.0.0.1:0")
 }
 
+/// Says that the test leaves something out, and why. The same reason has the same words in every test.
+pub fn skip(reason: &str) {
+    anyring_tally::skipped(reason);
+}
+
 /// Whether the kernel has `openat2`, without which no open can be told how to look for its path (`RESOLVE_*`): the user engine
-/// answers `EINVAL` then. Says so where a test leaves something out for it.
+/// answers `EINVAL` then. Counts what a test leaves out for it.
 pub fn has_openat2() -> bool {
     // SAFETY: names nothing.
     let result = unsafe { libc::syscall(libc::SYS_openat2, -1, 0, 0, 0) };
     let has = result >= 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ENOSYS);
     if !has {
-        eprintln!("without RESOLVE_*: this kernel is older than 5.6");
+        skip("no openat2 (Linux before 5.6)");
     }
     has
 }
 
-/// Does the test run as root? Says so where it is skipped because it does not.
+/// Does the test run as root? Counts it as skipped where it does not.
 pub fn is_root() -> bool {
     // SAFETY: asks only.
     let is = unsafe { libc::geteuid() } == 0;
     if !is {
-        eprintln!("skipped: takes root");
+        skip("not root");
     }
     is
 }
 
-/// Runs `body` on the kernel's io_uring and on ours: both must hold and give the same value.
+/// Runs `body` on ours, and on the kernel's io_uring where that is asked: both must hold and give the same value, which is that of
+/// the record.
 pub fn both<T: PartialEq + std::fmt::Debug>(body: impl Fn(Engine) -> T) {
+    install();
     let user = body(Engine::User);
-    if kernel_available() {
-        assert_eq!(user, body(Engine::Kernel), "user engine (left) and kernel (right) agree");
+    if let Err(difference) = record::compare(&user, || body(Engine::Kernel)) {
+        panic!("{difference}");
+    }
+}
+
+/// Cases by what comes of them: a record says each outcome once.
+pub fn by_outcome<O: PartialEq, C>(cases: impl IntoIterator<Item = (C, O)>) -> Vec<(O, Vec<C>)> {
+    let mut all = Vec::<(O, Vec<C>)>::new();
+    for (case, outcome) in cases {
+        match all.iter_mut().find(|(known, _)| *known == outcome) {
+            Some((_, cases)) => cases.push(case),
+            None => all.push((outcome, vec![case])),
+        }
+    }
+    all
+}
+
+/// What a case is called, without quotation marks in the record.
+#[derive(PartialEq, Eq)]
+pub struct Case(pub String);
+
+impl std::fmt::Debug for Case {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
     }
 }
 
@@ -620,16 +660,52 @@ pub fn both_where<T: PartialEq + std::fmt::Debug>(counts: impl Fn(&T) -> bool, b
     });
 }
 
-/// Does this machine's kernel give its io_uring?
-pub fn kernel_available() -> bool {
-    // SAFETY: integers only.
-    let mut params: io_uring_params = unsafe { std::mem::zeroed() };
-    let fd = setup(Engine::Kernel, 1, &mut params);
-    if fd >= 0 {
+/// [`both`] where a request that waits for ever can be told from a slow one by time only: `body` waits as many milliseconds for
+/// either engine as it is told, and longer where the answers differ.
+pub fn both_in_time<T: PartialEq + std::fmt::Debug>(body: impl Fn(Engine, i64) -> T) {
+    install();
+    let difference = [10, 200, 2000].into_iter().try_fold(String::new(), |_, limit_ms| {
+        let user = body(Engine::User, limit_ms);
+        record::compare(&user, || body(Engine::Kernel, limit_ms)).err()
+    });
+    if let Some(difference) = difference {
+        panic!("{difference}");
+    }
+}
+
+/// Runs `body` on ours, and on the kernel's io_uring where that is asked and has it: what came after the kernels of the record.
+/// Its own assertions say what both answer.
+pub fn each_of_the_newest(body: impl Fn(Engine)) {
+    drop(Ring::new(Engine::User, 1, 0));
+    let is_as_new = record::oracle().asks_the_kernel() && version::current() == version::Version::NEWEST;
+    version::play(version::Version::NEWEST);
+    body(Engine::User);
+    if is_as_new {
+        body(Engine::Kernel);
+        anyring_tally::compared();
+    }
+}
+
+/// Has the kernel make a ring, which is closed again: in another thread, for what is left of the ring interrupts that one's waits.
+///
+/// # Errors
+/// Why it does not.
+fn kernel_ring() -> Result<(), std::io::Error> {
+    let make = || {
+        // SAFETY: zeroes are a value, which the call fills in.
+        let (fd, error) = unsafe {
+            let mut params: io_uring_params = std::mem::zeroed();
+            let fd = libc::syscall(libc::SYS_io_uring_setup, 1, &raw mut params) as i32;
+            (fd, std::io::Error::last_os_error())
+        };
+        if fd < 0 {
+            return Err(error);
+        }
         // SAFETY: ours.
         unsafe { libc::close(fd) };
-    }
-    fd >= 0
+        Ok(())
+    };
+    std::thread::spawn(make).join().unwrap()
 }
 
 /// A buffer ring as a program has it.

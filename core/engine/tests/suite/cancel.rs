@@ -1,0 +1,433 @@
+//! ASYNC_CANCEL and IORING_REGISTER_SYNC_CANCEL.
+
+use std::io::Write;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+
+use crate::common::*;
+use anyring_engine::abi::Sqe;
+use io_uring_op::*;
+
+const LINK: u8 = 1 << 2;
+const POLLIN: u32 = libc::POLLIN as u32;
+const POLLRDNORM: u32 = libc::POLLRDNORM as u32;
+const DRAIN: u8 = 1 << 1;
+static LONG: [i64; 2] = [1000, 0];
+
+fn cancel(user_data: u64, target: u64, flags: u32) -> Sqe {
+    Sqe { addr: target, op_flags: flags, ..sqe(IORING_OP_ASYNC_CANCEL, user_data) }
+}
+
+fn timeout(user_data: u64) -> Sqe {
+    Sqe { addr: LONG.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, user_data) }
+}
+
+fn nop(user_data: u64, flags: u8) -> Sqe {
+    Sqe { flags, ..sqe(IORING_OP_NOP, user_data) }
+}
+
+/// Submits, then collects `count` completions.
+fn collect(ring: &mut Ring, sqes: &[Sqe], count: usize) -> Vec<Cqe> {
+    for &sqe in sqes {
+        ring.push(sqe);
+    }
+    assert_eq!(ring.enter(sqes.len() as u32, 0), sqes.len() as i32);
+    let mut all = ring.reap_all();
+    while all.len() < count {
+        ring.enter(0, 1);
+        all.extend(ring.reap_all());
+    }
+    all
+}
+
+#[test]
+fn timeouts_are_cancelled() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 16, 0);
+        let mut all = collect(&mut ring, &[timeout(1), cancel(2, 1, 0), cancel(3, 1, 0)], 3);
+        let sqes = [timeout(4), timeout(5), timeout(5), cancel(6, 5, IORING_ASYNC_CANCEL_ALL)];
+        all.extend(collect(&mut ring, &sqes, 3));
+        all.extend(collect(&mut ring, &[timeout(7), cancel(8, 0, IORING_ASYNC_CANCEL_ANY)], 3));
+        all.extend(collect(&mut ring, &[cancel(9, 0, IORING_ASYNC_CANCEL_ANY)], 1));
+        all
+    });
+}
+
+#[test]
+fn by_opcode() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 16, 0);
+        let op = IORING_ASYNC_CANCEL_OP;
+        let timeouts = IORING_OP_TIMEOUT as u32;
+        let mut all = collect(&mut ring, &[timeout(1), cancel(2, 0, op)], 1);
+        all.extend(collect(&mut ring, &[Sqe { len: timeouts, ..cancel(3, 0, op) }], 2));
+        let user_data = op | IORING_ASYNC_CANCEL_USERDATA;
+        all.extend(collect(&mut ring, &[timeout(4), Sqe { len: timeouts, ..cancel(5, 9, user_data) }], 1));
+        all.extend(collect(&mut ring, &[Sqe { len: timeouts, ..cancel(6, 4, user_data) }], 2));
+        all
+    });
+}
+
+#[test]
+fn bad_cancellations_are_refused() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 32, IORING_SETUP_SUBMIT_ALL);
+        let good = cancel(0, 1, 0);
+        ring.run(&[
+            Sqe { off: 1, ..good },
+            Sqe { file_index: 1, ..good },
+            Sqe { ioprio: 1, ..good },
+            cancel(0, 1, 1 << 9),
+            cancel(0, 1, IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_FD),
+            cancel(0, 1, IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_OP),
+            cancel(0, 1, IORING_ASYNC_CANCEL_FD),
+            cancel(0, 1, IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_FD_FIXED),
+            Sqe { fd: 0, ..cancel(0, 1, IORING_ASYNC_CANCEL_FD) },
+            Sqe { flags: 1, ..good },
+            good,
+        ])
+    });
+}
+
+#[test]
+fn links_and_drains_whose_turn_has_not_come_cannot_be_found() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 16, 0);
+        let first = Sqe { flags: LINK, ..timeout(1) };
+        let sqes = [first, nop(2, 0), cancel(3, 2, 0), cancel(4, 1, 0)];
+        let mut all = collect(&mut ring, &sqes, 4);
+        let sqes = [timeout(5), nop(6, DRAIN), cancel(7, 6, 0)];
+        all.extend(collect(&mut ring, &sqes, 0));
+        let sync = |ring: &Ring, user_data: u64| {
+            // SAFETY: integers only.
+            let mut argument: io_uring_sync_cancel_reg = unsafe { std::mem::zeroed() };
+            argument.addr = user_data;
+            argument.timeout.tv_sec = -1;
+            argument.timeout.tv_nsec = -1;
+            ring.register(io_uring_register_op::IORING_REGISTER_SYNC_CANCEL, (&raw const argument).cast(), 1)
+        };
+        let found = [sync(&ring, 6), sync(&ring, 5)];
+        all.extend(collect(&mut ring, &[], 3));
+        (found, all)
+    });
+}
+
+#[test]
+fn bad_synchronous_cancellations() {
+    both(|engine| {
+        let ring = Ring::new(engine, 4, 0);
+        // SAFETY: integers only.
+        let good: io_uring_sync_cancel_reg = unsafe { std::mem::zeroed() };
+        let call = |argument: &io_uring_sync_cancel_reg, count| {
+            let argument = std::ptr::from_ref(argument).cast();
+            ring.register(io_uring_register_op::IORING_REGISTER_SYNC_CANCEL, argument, count)
+        };
+        let mut pad = good;
+        pad.pad[0] = 1;
+        let mut fd = good;
+        (fd.flags, fd.fd) = (IORING_ASYNC_CANCEL_FD, -1);
+        [
+            call(&good, 1),
+            call(&good, 2),
+            call(&pad, 1),
+            call(&io_uring_sync_cancel_reg { flags: 1 << 9, ..good }, 1),
+            call(&fd, 1),
+            ring.register(io_uring_register_op::IORING_REGISTER_SYNC_CANCEL, std::ptr::null(), 1),
+            ring.register(io_uring_register_op::IORING_REGISTER_SYNC_CANCEL, 8 as *const _, 1),
+        ]
+    });
+}
+
+/// A request that waits for a pipe that nobody writes to.
+fn waiting_read(user_data: u64, fd: i32, buffer: &mut [u8; 1]) -> Sqe {
+    Sqe { fd, addr: buffer.as_mut_ptr() as u64, len: 1, ..sqe(IORING_OP_READ, user_data) }
+}
+
+#[test]
+fn of_many_with_one_name_the_newest_that_waits_is_cancelled_first() {
+    both(|engine| {
+        let mut ends = [0; 2];
+        // SAFETY: two descriptors of ours.
+        assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+        let mut ring = Ring::new(engine, 512, 0);
+        let mut buffer = [0u8; 1];
+        let poll = |user_data: u64, events: u32| Sqe {
+            fd: ends[0],
+            op_flags: events,
+            ..sqe(IORING_OP_POLL_ADD, user_data)
+        };
+        let remove =
+            |user_data: u64, target: u64| Sqe { addr: target, ..sqe(IORING_OP_POLL_REMOVE, user_data) };
+        let rename = |user_data: u64, target: u64, name: u64| Sqe {
+            off: name,
+            len: IORING_POLL_UPDATE_USER_DATA,
+            ..remove(user_data, target)
+        };
+        // So many that names share chains, and the chains have to be made more.
+        for number in 0..200 {
+            ring.push(waiting_read(1000 + number % 100, ends[0], &mut buffer));
+        }
+        assert_eq!(ring.enter(200, 0), 200);
+        let mut seen = Vec::new();
+        // Two CQEs for a cancellation that finds something.
+        let steps: [(Sqe, usize); 9] = [
+            (remove(2, 6), 1),
+            (cancel(3, 1042, 0), 2),
+            (cancel(4, 1042, 0), 2),
+            (cancel(5, 1042, 0), 1),
+            (cancel(6, 1043, IORING_ASYNC_CANCEL_ALL), 3),
+            (poll(7, POLLIN), 0),
+            (rename(8, 7, 9), 1),
+            (remove(10, 7), 1),
+            (remove(11, 9), 2),
+        ];
+        for (sqe, count) in steps {
+            let mut cqes = collect(&mut ring, &[sqe], count);
+            cqes.sort_by_key(|cqe| cqe.user_data);
+            seen.extend(cqes);
+        }
+        // Which one is left shows by what it polls for.
+        let polls = [poll(12, POLLIN), poll(12, POLLIN | POLLRDNORM), poll(12, POLLIN), remove(13, 12)];
+        seen.extend(collect(&mut ring, &polls, 2));
+        seen.extend(collect(&mut ring, &[cancel(14, 12, 0)], 2));
+        let mut rest = collect(&mut ring, &[cancel(15, IORING_OP_READ as u64, 0)], 1);
+        let reads = Sqe {
+            len: IORING_OP_READ as u32,
+            ..cancel(16, 0, IORING_ASYNC_CANCEL_OP | IORING_ASYNC_CANCEL_ALL)
+        };
+        rest.extend(collect(&mut ring, &[reads], 197));
+        rest.sort_by_key(|cqe| cqe.user_data);
+        seen.extend(rest);
+        // SAFETY: a byte of ours to our pipe.
+        assert_eq!(unsafe { libc::write(ends[1], b"a".as_ptr().cast(), 1) }, 1);
+        seen.extend(collect(&mut ring, &[], 1));
+        for end in ends {
+            // SAFETY: ours.
+            unsafe { libc::close(end) };
+        }
+        seen
+    });
+}
+
+/// Waits until a thread sleeps or has ended.
+fn at_rest<T>(thread: &std::thread::JoinHandle<T>, told: &std::sync::mpsc::Receiver<libc::pid_t>) {
+    let pid = told.recv().unwrap();
+    let sleeps = || {
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{pid}/stat")).unwrap_or_default();
+        stat.rsplit(')').next().unwrap().trim_start().starts_with('S')
+    };
+    while !thread.is_finished() && !sleeps() {
+        std::thread::yield_now();
+    }
+}
+
+/// Waits until the reactor, if there is one, has left the ring to its callers and sleeps for good.
+fn reactor_at_rest() {
+    let wakes = || {
+        std::fs::read_dir("/proc/self/task").unwrap().find_map(|task| {
+            let status = std::fs::read_to_string(task.ok()?.path().join("status")).ok()?;
+            let of_reactor = status.starts_with("Name:\tanyring-reactor");
+            of_reactor.then(|| status.lines().find(|line| line.starts_with("voluntary_")).map(str::to_owned))
+        })
+    };
+    let mut before = None;
+    while before.replace(wakes()) != Some(wakes()) {
+        // Longer than many ticks; a test that goes on too early proves less, but fails no more.
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+}
+
+/// The thread in SYNC_CANCEL neither drives nor gets the driver's role from one that leaves: the other waiter has to.
+#[test]
+fn who_waits_beside_a_synchronous_cancellation_is_served() {
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    fn thread<T: Send + 'static>(
+        body: impl FnOnce() -> T + Send + 'static,
+    ) -> (std::thread::JoinHandle<T>, mpsc::Receiver<libc::pid_t>) {
+        let (tell, told) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            // SAFETY: takes nothing.
+            tell.send(unsafe { libc::gettid() }).unwrap();
+            body()
+        });
+        at_rest(&thread, &told);
+        (thread, told)
+    }
+
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (empty, mut end) = std::io::pipe().unwrap();
+        let (_out, into) = std::io::pipe().unwrap();
+        let (first, mut first_end) = std::io::pipe().unwrap();
+        let (second, mut second_end) = std::io::pipe().unwrap();
+        let mut buffers = [[0u8; 8]; 2];
+        let read = |user_data, fd: i32, buffer: &mut [u8; 8]| Sqe {
+            fd,
+            addr: buffer.as_mut_ptr() as u64,
+            len: 8,
+            ..sqe(IORING_OP_READ, user_data)
+        };
+        ring.push(Sqe {
+            fd: into.as_raw_fd(),
+            off: u64::MAX,
+            addr: u64::MAX,
+            file_index: empty.as_raw_fd() as u32,
+            len: 8,
+            ..sqe(IORING_OP_SPLICE, 77)
+        });
+        let [first_buffer, second_buffer] = &mut buffers;
+        ring.push(read(1, first.as_raw_fd(), first_buffer));
+        ring.push(read(2, second.as_raw_fd(), second_buffer));
+        assert_eq!(ring.enter(3, 0), 3);
+        let fd = ring.fd;
+        let wait = move |count| enter(engine, fd, 0, count, IORING_ENTER_GETEVENTS, std::ptr::null(), 0);
+        let (driver, _) = thread(move || wait(1));
+        let (canceller, _) = thread(move || {
+            // SAFETY: a structure of integers.
+            let mut argument: io_uring_sync_cancel_reg = unsafe { std::mem::zeroed() };
+            (argument.addr, argument.fd) = (77, -1);
+            (argument.timeout.tv_sec, argument.timeout.tv_nsec) = (-1, -1);
+            let argument = (&raw const argument).cast();
+            register(engine, fd, io_uring_register_op::IORING_REGISTER_SYNC_CANCEL as u32, argument, 1)
+        });
+        let (served, heard) = mpsc::channel();
+        let (other, _) = thread(move || served.send(wait(2)).unwrap());
+        reactor_at_rest();
+        first_end.write_all(b"first").unwrap();
+        driver.join().unwrap();
+        second_end.write_all(b"second").unwrap();
+        let returned = heard.recv_timeout(Duration::from_secs(20)).expect("somebody drives");
+        other.join().unwrap();
+        end.write_all(b"an end").unwrap();
+        canceller.join().unwrap();
+        let mut ended: Vec<_> = ring.collect(3).iter().map(|cqe| cqe.user_data).collect();
+        ended.sort_unstable();
+        (returned, ended)
+    });
+}
+
+/// On a ring that defers, nothing is posted of work that ended before somebody comes for it: here that is the thread in
+/// SYNC_CANCEL itself. Not on the kernel's engine: Linux 6.18 now and then does not wake that thread.
+#[test]
+fn a_synchronous_cancellation_sees_work_end_on_a_ring_that_defers() {
+    // A thread may be at rest before it cancels, too (in an emulator's lock): then the work has ended.
+    until("the cancellation came before the end", || match returned_by_synchronous_cancellation() {
+        0 => true,
+        errno => {
+            assert_eq!(errno, -libc::ENOENT);
+            false
+        }
+    });
+}
+
+fn returned_by_synchronous_cancellation() -> i32 {
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+
+    let engine = Engine::User;
+    let (tell, told) = std::sync::mpsc::channel();
+    let (heard, hear) = std::sync::mpsc::channel();
+    let (empty, mut end) = std::io::pipe().unwrap();
+    let from = empty.as_raw_fd();
+    let canceller = std::thread::spawn(move || {
+        let mut ring = Ring::new(engine, 8, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+        let (_out, into) = std::io::pipe().unwrap();
+        ring.push(Sqe {
+            fd: into.as_raw_fd(),
+            off: u64::MAX,
+            addr: u64::MAX,
+            file_index: from as u32,
+            len: 8,
+            ..sqe(IORING_OP_SPLICE, 77)
+        });
+        assert_eq!(ring.enter(1, 0), 1);
+        // SAFETY: takes nothing.
+        tell.send(unsafe { libc::gettid() }).unwrap();
+        // SAFETY: a structure of integers.
+        let mut argument: io_uring_sync_cancel_reg = unsafe { std::mem::zeroed() };
+        (argument.addr, argument.fd) = (77, -1);
+        (argument.timeout.tv_sec, argument.timeout.tv_nsec) = (-1, -1);
+        let argument = (&raw const argument).cast();
+        heard.send(ring.register(io_uring_register_op::IORING_REGISTER_SYNC_CANCEL, argument, 1)).unwrap();
+        ring.collect(1).len()
+    });
+    at_rest(&canceller, &told);
+    end.write_all(b"an end").unwrap();
+    let returned = hear.recv_timeout(std::time::Duration::from_secs(20)).expect("the work has ended");
+    assert_eq!(canceller.join().unwrap(), 1);
+    returned
+}
+
+/// Files of several kinds, and another descriptor of each.
+fn files_with_others() -> Vec<[OwnedFd; 2]> {
+    let eventfd = || {
+        // SAFETY: a new descriptor, which is nobody else's.
+        unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) }
+    };
+    let socket = || OwnedFd::from(UnixDatagram::unbound().unwrap());
+    let files = [socket(), socket(), eventfd(), eventfd()];
+    files.into_iter().map(|file| [file.try_clone().unwrap(), file]).collect()
+}
+
+#[test]
+fn by_file_among_many() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 64, 0);
+        let files = files_with_others();
+        let poll = |user_data, file: &OwnedFd| Sqe {
+            fd: file.as_raw_fd(),
+            op_flags: POLLIN,
+            ..sqe(IORING_OP_POLL_ADD, user_data)
+        };
+        let by_file = |user_data, file: &OwnedFd, flags| Sqe {
+            fd: file.as_raw_fd(),
+            ..cancel(user_data, 0, IORING_ASYNC_CANCEL_FD | flags)
+        };
+        let polls: Vec<Sqe> = (1..).zip(&files).map(|(number, [file, _])| poll(number, file)).collect();
+        let mut all = collect(&mut ring, &polls, 0);
+        for (number, [_, other]) in (100..).zip(&files) {
+            all.extend(collect(&mut ring, &[by_file(number, other, 0)], 2));
+            all.extend(collect(&mut ring, &[by_file(number, other, 0)], 1));
+        }
+        // Their places have other requests now, some of which end before anybody asks for a file.
+        let [[first, _], [second, again], ..] = &files[..] else { unreachable!() };
+        let sqes = [poll(10, second), nop(11, 0), poll(12, second), poll(13, first)];
+        all.extend(collect(&mut ring, &sqes, 1));
+        all.extend(collect(&mut ring, &[by_file(14, again, IORING_ASYNC_CANCEL_ALL)], 3));
+        all.extend(collect(&mut ring, &[by_file(15, again, IORING_ASYNC_CANCEL_ALL)], 1));
+        all.extend(collect(&mut ring, &[cancel(16, 13, 0)], 2));
+        all.extend(collect(&mut ring, &[poll(17, first), by_file(18, first, 0)], 2));
+        all.sort_by_key(|cqe| cqe.user_data);
+        all
+    });
+}
+
+/// A request whose turn has not come has no file yet.
+#[test]
+fn by_a_file_that_comes_later() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 16, 0);
+        let (near, _far) = UnixStream::pair().unwrap();
+        let (other, mut far_of_other) = UnixStream::pair().unwrap();
+        let poll = |user_data, file: &UnixStream, flags| Sqe {
+            fd: file.as_raw_fd(),
+            op_flags: POLLIN,
+            flags,
+            ..sqe(IORING_OP_POLL_ADD, user_data)
+        };
+        let by_file =
+            |user_data| Sqe { fd: near.as_raw_fd(), ..cancel(user_data, 0, IORING_ASYNC_CANCEL_FD) };
+        let chain = [poll(1, &other, LINK), poll(2, &near, 0), by_file(3)];
+        let mut all = collect(&mut ring, &chain, 1);
+        far_of_other.write_all(b"x").unwrap();
+        all.extend(collect(&mut ring, &[], 1));
+        all.extend(collect(&mut ring, &[by_file(4)], 2));
+        all.extend(collect(&mut ring, &[by_file(5)], 1));
+        all.sort_by_key(|cqe| cqe.user_data);
+        all
+    });
+}

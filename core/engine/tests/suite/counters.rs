@@ -1,0 +1,34 @@
+//! The process's counters. A test program of its own: they count the rings of all its threads.
+
+use crate::common::*;
+use anyring_engine::frontend;
+
+#[test]
+fn each_request_counts_once() {
+    let mut ring = Ring::new(Engine::User, 4, 0);
+    let entries = ring.params.cq_entries as u64;
+    // Twice as many as the CQ holds: the second half is kept, and moves into the CQ later.
+    for number in 0..2 * entries {
+        ring.push(sqe(io_uring_op::IORING_OP_NOP, number));
+        assert_eq!(ring.enter(1, 0), 1);
+    }
+    assert!(ring.overflowed());
+    let mut seen = 0;
+    while seen < 2 * entries {
+        seen += ring.reap_all().len() as u64;
+        ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+    }
+
+    let mut polled = Ring::new(Engine::User, 4, IORING_SETUP_SQPOLL);
+    polled.push(sqe(io_uring_op::IORING_OP_NOP, 1));
+    polled.enter_with(1, 1, IORING_ENTER_GETEVENTS | IORING_ENTER_SQ_WAKEUP);
+    assert_eq!(polled.reap_all().len(), 1);
+
+    let expected = frontend::Counters { rings: 2, submitted: 2 * entries + 1, completed: 2 * entries + 1 };
+    // The SQ thread counts after it has posted.
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while frontend::counters() != expected && std::time::Instant::now() < deadline {
+        std::thread::yield_now();
+    }
+    assert_eq!(frontend::counters(), expected);
+}

@@ -1,0 +1,395 @@
+//! With whose credentials requests are done: personalities, and threads with rights of their own.
+
+use std::ffi::CString;
+use std::io::Write;
+use std::os::fd::AsRawFd;
+
+use crate::common::*;
+use anyring_engine::abi::Sqe;
+use anyring_engine::credentials::{Change, Reach};
+use io_uring_op::{
+    IORING_OP_FIXED_FD_INSTALL, IORING_OP_NOP, IORING_OP_OPENAT, IORING_OP_POLL_ADD, IORING_OP_READ,
+    IORING_OP_TIMEOUT,
+};
+use io_uring_register_op::{
+    IORING_REGISTER_FILES, IORING_REGISTER_PERSONALITY, IORING_UNREGISTER_PERSONALITY,
+};
+
+const NONE: *const std::ffi::c_void = std::ptr::null();
+const ASYNC: u8 = 1 << 4;
+const LINK: u8 = 1 << 2;
+const NOBODY: u32 = 65534;
+
+fn register_personality(ring: &Ring) -> i32 {
+    ring.register(IORING_REGISTER_PERSONALITY, NONE, 0)
+}
+
+fn unregister_personality(ring: &Ring, number: u32) -> i32 {
+    ring.register(IORING_UNREGISTER_PERSONALITY, NONE, number)
+}
+
+fn nop(user_data: u64, flags: u8) -> Sqe {
+    Sqe { flags, ..sqe(IORING_OP_NOP, user_data) }
+}
+
+/// A file that nobody but root may read.
+struct Secret(CString);
+
+impl Secret {
+    fn new(name: &str) -> Secret {
+        let path = std::env::temp_dir().join(format!("anyring-{name}-{}", std::process::id()));
+        let path = CString::new(path.into_os_string().into_encoded_bytes()).unwrap();
+        // SAFETY: a path.
+        let fd = unsafe { libc::open(path.as_ptr(), libc::O_CREAT | libc::O_RDWR, 0o600) };
+        assert!(fd >= 0);
+        // SAFETY: just opened.
+        unsafe { libc::close(fd) };
+        Secret(path)
+    }
+
+    fn open(&self, flags: u8, personality: i32) -> Sqe {
+        let addr = self.0.as_ptr() as u64;
+        Sqe { fd: -1, addr, flags, personality: personality as u16, ..sqe(IORING_OP_OPENAT, 1) }
+    }
+
+    /// What opening it comes to, in every way: by the caller, by a worker, behind another request.
+    fn opens(&self, ring: &mut Ring, personality: i32) -> [i32; 3] {
+        // An SQ thread may take the first of a chain before the second is there.
+        let polled = ring.params.flags & IORING_SETUP_SQPOLL != 0;
+        let chain = [nop(0, LINK), self.open(0, personality)];
+        [
+            result(ring, &[self.open(0, personality)]),
+            result(ring, &[self.open(ASYNC, personality)]),
+            result(ring, if polled { &chain[1..] } else { &chain }),
+        ]
+    }
+}
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        // SAFETY: a path of ours.
+        unsafe { libc::unlink(self.0.as_ptr()) };
+    }
+}
+
+/// The result of the last request; 0 for a descriptor, which is closed.
+fn result(ring: &mut Ring, sqes: &[Sqe]) -> i32 {
+    for &sqe in sqes {
+        ring.push(sqe);
+    }
+    // The SQ thread, where there is one, may have fallen asleep.
+    let (count, flags) = (sqes.len() as u32, IORING_ENTER_GETEVENTS | IORING_ENTER_SQ_WAKEUP);
+    assert_eq!(ring.enter_with(count, count, flags), count as i32);
+    let mut completions = ring.reap_all();
+    // With an SQ thread, the call does not say that its wait was cut short.
+    while completions.len() < sqes.len() {
+        ring.enter(0, 1);
+        completions.extend(ring.reap_all());
+    }
+    let result = completions[sqes.len() - 1].res;
+    if result >= 0 {
+        // SAFETY: just opened, or none.
+        unsafe { libc::close(result) };
+    }
+    result.min(0)
+}
+
+/// Changes the user whose rights to files the calling thread has.
+fn act_as(engine: Engine, user: u32) {
+    let change = (engine == Engine::User).then(|| Change::begin(Reach::Thread)).flatten();
+    // SAFETY: changes this thread only.
+    unsafe { libc::syscall(libc::SYS_setfsuid, user) };
+    if let Some(change) = change {
+        change.end();
+    }
+}
+
+/// Runs `body` on both engines, each in a thread of its own, where there are rights to give up.
+fn both_as_root<R: PartialEq + std::fmt::Debug + Send>(body: impl Fn(Engine) -> R + Sync) {
+    if !is_root() {
+        return;
+    }
+    both(|engine| std::thread::scope(|scope| scope.spawn(|| body(engine)).join().unwrap()));
+}
+
+#[test]
+fn numbers_of_personalities() {
+    both(|engine| {
+        let ring = Ring::new(engine, 4, 0);
+        let mut all: Vec<i32> = (0..3).map(|_| register_personality(&ring)).collect();
+        all.extend([2, 2, 0, 77, 1 << 16 | 1].map(|number| unregister_personality(&ring, number)));
+        all.push(ring.register(IORING_REGISTER_PERSONALITY, NONE, 1));
+        all.push(ring.register(IORING_UNREGISTER_PERSONALITY, std::ptr::dangling(), 1));
+        // Numbers go around before they come again.
+        all.extend((0..3).map(|_| register_personality(&ring)));
+        loop {
+            let number = register_personality(&ring);
+            if number < 100 {
+                all.push(number);
+                return all;
+            }
+            assert_eq!(unregister_personality(&ring, number as u32), 0);
+        }
+    });
+}
+
+#[test]
+fn requests_with_the_submitters_own_personality() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, IORING_SETUP_SUBMIT_ALL);
+        let own = register_personality(&ring);
+        let as_own = |sqe: Sqe| Sqe { personality: own as u16, ..sqe };
+        // SAFETY: a new descriptor.
+        let file = unsafe { libc::eventfd(1, libc::EFD_CLOEXEC) };
+        assert_eq!(ring.register(IORING_REGISTER_FILES, (&raw const file).cast(), 1), 0);
+        let install = Sqe { flags: 1, ..sqe(IORING_OP_FIXED_FD_INSTALL, 2) };
+        let poll = Sqe { fd: file, op_flags: libc::POLLIN as u32, ..sqe(IORING_OP_POLL_ADD, 3) };
+        let unknown = Sqe { personality: own as u16 + 1, ..nop(4, 0) };
+        let all = ring.run(&[as_own(nop(1, 0)), as_own(install), as_own(poll), unknown]);
+        // SAFETY: opened above.
+        unsafe { libc::close(file) };
+        all
+    });
+}
+
+#[test]
+fn personalities_outlive_the_rights_of_their_thread() {
+    both_as_root(|engine| {
+        let secret = Secret::new("personality");
+        let mut all = Vec::new();
+        for flags in [0, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_SQPOLL] {
+            let mut ring = Ring::new(engine, 8, flags);
+            let root = register_personality(&ring);
+            act_as(engine, NOBODY);
+            let nobody = register_personality(&ring);
+            all.push(secret.opens(&mut ring, root));
+            all.push(secret.opens(&mut ring, nobody));
+            act_as(engine, 0);
+            all.push(secret.opens(&mut ring, nobody));
+            all.push(secret.opens(&mut ring, root));
+            // What a timeout does, everybody may do.
+            let time = [0u64, 1];
+            let timeout = Sqe {
+                addr: time.as_ptr() as u64,
+                len: 1,
+                personality: nobody as u16,
+                ..sqe(IORING_OP_TIMEOUT, 2)
+            };
+            all.push([result(&mut ring, &[timeout]); 3]);
+            let unregistered =
+                [nobody, root, root].map(|number| unregister_personality(&ring, number as u32));
+            all.push(unregistered);
+            all.push(secret.opens(&mut ring, nobody));
+        }
+        all
+    });
+}
+
+#[test]
+fn requests_in_flight_keep_an_unregistered_personality() {
+    both_as_root(|engine| {
+        let secret = Secret::new("in-flight");
+        let mut ring = Ring::new(engine, 8, 0);
+        let root = register_personality(&ring);
+        act_as(engine, NOBODY);
+        // SAFETY: a new descriptor.
+        let event = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+        let poll =
+            Sqe { fd: event, op_flags: libc::POLLIN as u32, flags: LINK, ..sqe(IORING_OP_POLL_ADD, 3) };
+        ring.push(poll);
+        ring.push(secret.open(0, root));
+        assert_eq!(ring.enter(2, 0), 2);
+        let unregistered = unregister_personality(&ring, root as u32);
+        // SAFETY: our own descriptor.
+        unsafe { libc::eventfd_write(event, 1) };
+        assert_eq!(ring.enter(0, 2), 0);
+        let results: Vec<i32> = ring.reap_all().iter().map(|cqe| cqe.res).collect();
+        // SAFETY: our own descriptors.
+        unsafe {
+            libc::close(event);
+            libc::close(results[1]);
+        }
+        (unregistered, results[0], results[1].min(0))
+    });
+}
+
+#[test]
+fn a_thread_has_rights_of_its_own() {
+    both_as_root(|engine| {
+        let secret = Secret::new("thread");
+        let mut ring = Ring::new(engine, 8, 0);
+        let mut all = vec![secret.opens(&mut ring, 0)];
+        for user in [NOBODY, 0, 1, 0] {
+            act_as(engine, user);
+            all.push(secret.opens(&mut ring, 0));
+            // One that begins with what its creator has, on a ring that others have used.
+            all.push(std::thread::scope(|scope| scope.spawn(|| secret.opens(&mut ring, 0)).join().unwrap()));
+        }
+        all
+    });
+}
+
+/// How many threads of this process have root's rights.
+fn threads_of_root() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    // One that ends meanwhile has none.
+    let status = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("status")));
+    status.flatten().filter(|status| status.contains("\nUid:\t0")).count()
+}
+
+/// The calling thread, and to the engine the process, is nobody from here on.
+fn become_nobody() {
+    let change = Change::begin(Reach::Process).expect("the engine is in use");
+    // SAFETY: changes this thread, which is the only one of the program.
+    assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) }, 0);
+    change.end();
+}
+
+#[test]
+fn no_thread_keeps_what_the_process_gave_up() {
+    if !is_root() {
+        return;
+    }
+    let secret = Secret::new("given-up");
+    let pid = child(|| {
+        let (mut ring, mut polled) =
+            (Ring::new(Engine::User, 8, 0), Ring::new(Engine::User, 8, IORING_SETUP_SQPOLL));
+        let (from, mut to) = std::io::pipe().unwrap();
+        let mut byte = 0u8;
+        let read = Sqe {
+            fd: from.as_raw_fd(),
+            addr: (&raw mut byte) as u64,
+            len: 1,
+            flags: ASYNC,
+            ..sqe(IORING_OP_READ, 7)
+        };
+        // A worker for what ends soon and one for what may not, both idle; the SQ thread; the reactor.
+        assert!(result(&mut ring, &[secret.open(ASYNC, 0)]) >= 0);
+        ring.push(read);
+        assert_eq!(ring.enter(1, 0), 1);
+        to.write_all(b"x").unwrap();
+        ring.collect(1);
+        assert_eq!(result(&mut polled, &[nop(1, 0)]), 0);
+        assert!(threads_of_root() > 1, "there are threads of the engine");
+        become_nobody();
+        assert_eq!(threads_of_root(), 0, "none is left that had nothing to do");
+        assert_eq!(result(&mut ring, &[secret.open(ASYNC, 0)]), -libc::EACCES);
+        assert_eq!(result(&mut polled, &[secret.open(0, 0)]), -libc::EACCES);
+        true
+    });
+    assert_eq!(ended(pid), 0);
+}
+
+#[test]
+fn a_busy_thread_ends_with_what_was_submitted_before() {
+    if !is_root() {
+        return;
+    }
+    let secret = Secret::new("busy");
+    let fifo = std::env::temp_dir().join(format!("anyring-busy-fifo-{}", std::process::id()));
+    let path = CString::new(fifo.clone().into_os_string().into_encoded_bytes()).unwrap();
+    // SAFETY: a path.
+    unsafe {
+        assert_eq!(libc::mkfifo(path.as_ptr(), 0o666), 0);
+        assert_eq!(libc::chmod(path.as_ptr(), 0o666), 0);
+    }
+    let pid = child(|| {
+        let mut ring = Ring::new(Engine::User, 8, 0);
+        let addr = path.as_ptr() as u64;
+        ring.push(Sqe { fd: -1, addr, flags: ASYNC, ..sqe(IORING_OP_OPENAT, 7) });
+        assert_eq!(ring.enter(1, 0), 1);
+        until("a worker opens the FIFO", || threads_of_root() > 1);
+        become_nobody();
+        assert_eq!(result(&mut ring, &[secret.open(ASYNC, 0)]), -libc::EACCES);
+        // SAFETY: a path.
+        until("the reader is there", || unsafe {
+            libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_NONBLOCK) >= 0
+        });
+        assert!(ring.collect(1)[0].res >= 0);
+        until("the busy thread ends", || threads_of_root() == 0);
+        true
+    });
+    let status = ended(pid);
+    std::fs::remove_file(&fifo).unwrap();
+    assert_eq!(status, 0);
+}
+
+/// The users of this process's threads of this name, but for those that the kernel is about to take away.
+fn users_of(name: &str) -> Vec<u32> {
+    let read = |task: &std::fs::DirEntry, file: &str| std::fs::read_to_string(task.path().join(file)).ok();
+    let user = |task: std::fs::DirEntry| {
+        let status = read(&task, "status")?;
+        let named = read(&task, "comm")?.trim().starts_with(name);
+        let dying = status
+            .lines()
+            .any(|line| line.starts_with("State:") && (line.contains('Z') || line.contains('X')));
+        let line = status.lines().find(|line| line.starts_with("Uid:"))?;
+        (named && !dying).then(|| line.split_whitespace().nth(2).unwrap().parse().unwrap())
+    };
+    std::fs::read_dir("/proc/self/task").unwrap().flatten().filter_map(user).collect()
+}
+
+#[test]
+fn no_idle_thread_keeps_what_the_process_gave_up() {
+    if !is_root() {
+        return;
+    }
+    let pid = child(|| {
+        // SAFETY: ends the child where it waits for what never comes.
+        unsafe { libc::alarm(30) };
+        let mut ring = Ring::new(Engine::User, 16, 0);
+        let (file, (from, mut into), (_b, to)) =
+            (std::fs::File::open("/dev/null").unwrap(), std::io::pipe().unwrap(), std::io::pipe().unwrap());
+        let personality = register_personality(&ring);
+        assert!(personality > 0);
+        let splice = Sqe {
+            fd: to.as_raw_fd(),
+            file_index: from.as_raw_fd() as u32,
+            len: 4096,
+            addr: u64::MAX,
+            off: u64::MAX,
+            ..sqe(io_uring_op::IORING_OP_SPLICE, 7)
+        };
+        for _ in 0..3 {
+            ring.push(Sqe { fd: file.as_raw_fd(), ..sqe(io_uring_op::IORING_OP_FSYNC, 1) });
+        }
+        ring.push(splice);
+        assert_eq!(ring.enter(4, 0), 4);
+        ring.collect(3);
+        until("threads are there", || !users_of("iou-wrk").is_empty() && users_of("iou-keeper") == [0]);
+        let change = Change::begin(Reach::Process);
+        // SAFETY: changes this thread, and the engine sees to its own.
+        assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) }, 0);
+        if let Some(change) = change {
+            change.end();
+        }
+        // One is at the splice, in the name of whoever submitted it; others may still be on their way back from the rest.
+        until("who is idle leaves", || users_of("iou-wrk").iter().filter(|&&user| user == 0).count() <= 1);
+        assert_eq!(users_of("iou-keeper"), [0], "the personality goes on");
+        into.write_all(b"x").unwrap();
+        assert_eq!(ring.collect(1)[0].res, 1);
+        until("the last of them leaves", || !users_of("iou-wrk").contains(&0));
+        // What is submitted now is done with what is left.
+        ring.push(Sqe { fd: file.as_raw_fd(), ..sqe(io_uring_op::IORING_OP_FSYNC, 1) });
+        ring.push(splice);
+        assert_eq!(ring.enter(2, 0), 2);
+        ring.collect(1);
+        until("a thread of the new user is there", || users_of("iou-wrk").contains(&NOBODY));
+        assert!(!users_of("iou-wrk").contains(&0));
+        // By the personality, the keeper has it done.
+        ring.push(Sqe { personality: personality as u16, ..splice });
+        assert_eq!(ring.enter(1, 0), 1);
+        until("a thread of the personality is there", || users_of("iou-wrk").contains(&0));
+        for _ in 0..2 {
+            // One of the two takes what is there.
+            into.write_all(b"x").unwrap();
+            assert_eq!(ring.collect(1)[0].res, 1);
+        }
+        assert_eq!(unregister_personality(&ring, personality as u32), 0);
+        until("nobody is root any more", || {
+            !users_of("iou-wrk").contains(&0) && users_of("iou-keeper").is_empty()
+        });
+        true
+    });
+    assert_eq!(ended(pid), 0);
+}

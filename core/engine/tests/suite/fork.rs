@@ -1,0 +1,108 @@
+//! `fork` with live rings. A test program of its own: the child has one thread.
+
+use std::sync::LazyLock;
+
+use crate::common::*;
+
+/// Whether the system has `MADV_WIPEONFORK`, by which the engine notices a fork; a front end must tell it where
+/// there is none. An emulator (qemu-user) may say yes to the call and do nothing.
+fn pages_are_wiped() -> bool {
+    static WIPED: LazyLock<bool> = LazyLock::new(|| {
+        // SAFETY: a page of our own, and a child that only reads it.
+        unsafe {
+            let (access, flags) =
+                (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            let page = libc::mmap(std::ptr::null_mut(), 4096, access, flags, -1, 0);
+            assert_ne!(page, libc::MAP_FAILED);
+            if libc::madvise(page, 4096, libc::MADV_WIPEONFORK) != 0 {
+                return false;
+            }
+            page.cast::<u8>().write(1);
+            let pid = libc::fork();
+            if pid == 0 {
+                libc::_exit(i32::from(page.cast::<u8>().read()));
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(pid, &mut status, 0), pid);
+            libc::WEXITSTATUS(status) == 0
+        }
+    });
+    *WIPED
+}
+
+/// Runs `body` in a child; true where it ended well.
+fn in_child(body: impl FnOnce() -> bool) -> bool {
+    let wiped = pages_are_wiped();
+    // SAFETY: the child runs `body` and leaves by `_exit`.
+    unsafe {
+        let pid = libc::fork();
+        assert!(pid >= 0, "a child");
+        if pid == 0 {
+            if !wiped {
+                anyring_engine::frontend::forked();
+            }
+            libc::_exit(i32::from(!body()));
+        }
+        let mut status = 0;
+        assert_eq!(libc::waitpid(pid, &mut status, 0), pid);
+        libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+    }
+}
+
+fn works(ring: &mut Ring) -> bool {
+    let cqes = ring.run(&[sqe(io_uring_op::IORING_OP_NOP, 1)]);
+    cqes == [Cqe { user_data: 1, res: 0, flags: 0 }]
+}
+
+#[test]
+fn parent_and_child_go_on_after_a_fork() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        assert!(works(&mut ring));
+        let child = in_child(|| {
+            let mut own = Ring::new(engine, 8, 0);
+            let both = works(&mut own) && works(&mut ring);
+            // The child's end must not be the ring's.
+            own.reap_all().is_empty() && both
+        });
+        // The child's completions are in memory that both share, and it has reaped them.
+        let head = ring.word(ring.params.sq_off.head).load(std::sync::atomic::Ordering::Relaxed);
+        (child, head, in_child(|| true))
+    });
+}
+
+#[test]
+fn a_ring_made_by_the_parent_with_an_sq_thread_has_none_in_the_child() {
+    let mut ring = Ring::new(Engine::User, 8, IORING_SETUP_SQPOLL);
+    assert!(in_child(|| {
+        ring.push(sqe(io_uring_op::IORING_OP_NOP, 1));
+        ring.enter(1, 0) == -libc::EOWNERDEAD
+    }));
+}
+
+/// A program may have limited the size of its files; its rings are none of them.
+#[test]
+fn a_ring_is_no_file_of_the_program() {
+    install();
+    // In a process of its own: the limit is for all threads.
+    // SAFETY: the child makes one ring and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let limit = libc::rlimit { rlim_cur: 1 << 17, rlim_max: libc::RLIM_INFINITY };
+        // SAFETY: a limit of ours.
+        let set = unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) };
+        // SAFETY: integers only.
+        let mut params: io_uring_params = unsafe { std::mem::zeroed() };
+        let fd = setup(Engine::User, 4, &mut params);
+        let mut after = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: a limit of ours.
+        unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut after) };
+        let good = set == 0 && fd >= 0 && after.rlim_cur == 1 << 17;
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(i32::from(!good)) };
+    }
+    let mut status = 0;
+    // SAFETY: our child.
+    unsafe { libc::waitpid(child, &mut status, 0) };
+    assert_eq!(status, 0);
+}

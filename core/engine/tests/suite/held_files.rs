@@ -1,0 +1,181 @@
+//! Requests hold their files: once the program can know that an SQE was consumed, it may close the descriptor, and the
+//! number may be another file's.
+//!
+//! The first of two writes stops in the middle, on a page of its buffer that is not there until the test gives it. As soon
+//! as there is evidence that both SQEs were consumed, the descriptor of the second becomes that of another file.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use crate::common::*;
+use anyring_engine::abi::Sqe;
+use linux_raw_sys::io_uring::io_uring_op::*;
+
+/// A thread, once it sleeps or has ended.
+fn thread(body: impl FnOnce() -> i32 + Send + 'static) -> JoinHandle<i32> {
+    let (tell, told) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        // SAFETY: takes nothing.
+        tell.send(unsafe { libc::gettid() }).unwrap();
+        body()
+    });
+    let pid = told.recv().unwrap();
+    let rests = || {
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{pid}/stat")).unwrap_or_default();
+        stat.rsplit(')').next().unwrap().trim_start().starts_with(['S', 'D'])
+    };
+    while !thread.is_finished() && !rests() {
+        std::thread::yield_now();
+    }
+    thread
+}
+
+/// What says that the writes were consumed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Evidence {
+    /// The SQ head is behind them.
+    Head,
+    /// What was submitted behind them has completed.
+    LaterCompletion,
+    /// Another thread's call, which submits what is behind them, has returned.
+    OtherCall,
+    /// The SQ head is behind them when another thread forks.
+    HeadAtFork,
+    /// The SQ head is behind them when a thread that waits has done other work.
+    HeadAfterOtherWork,
+}
+
+fn case(evidence: Evidence) {
+    if Missing::new().is_none() {
+        return skip(NO_MISSING);
+    }
+    let directory =
+        std::env::temp_dir().join(format!("anyring-held-{}-{}", std::process::id(), evidence as u8));
+    std::fs::create_dir_all(&directory).unwrap();
+    both(|engine| {
+        let missing = Missing::new().expect("there was one");
+        let open = |name: &str| {
+            let mut options = File::options();
+            options.read(true).write(true).create(true).truncate(true).open(directory.join(name)).unwrap()
+        };
+        let (first, second, other, third) = (open("first"), open("second"), open("other"), open("third"));
+        // Through another descriptor, for that of the second becomes another file's.
+        let mut written = second.try_clone().unwrap();
+        let mut spoiled = other.try_clone().unwrap();
+        let mut ring = Ring::new(engine, 8, 0);
+        let write = |user_data, file: &File, buffer: *const u8, len: u32| Sqe {
+            fd: file.as_raw_fd(),
+            addr: buffer as u64,
+            len,
+            ..sqe(IORING_OP_WRITE, user_data)
+        };
+        let mut waiter = None;
+        let mut event = [0; 2];
+        if evidence == Evidence::HeadAfterOtherWork {
+            // SAFETY: two descriptors.
+            assert_eq!(unsafe { libc::pipe2(event.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
+            let poll = sqe(IORING_OP_POLL_ADD, 4);
+            ring.push(Sqe { fd: event[0], op_flags: libc::POLLIN as u32, flags: 1 << 2, ..poll });
+            ring.push(write(5, &third, b"third".as_ptr(), 5));
+            assert_eq!(ring.enter(2, 0), 2);
+        }
+        // SAFETY: one byte.
+        let wake = || assert_eq!(unsafe { libc::write(event[1], b"x".as_ptr().cast(), 1) }, 1);
+        let before = ring.word(ring.params.sq_off.head).load(Ordering::Acquire);
+        ring.push(write(1, &first, missing.address(), Missing::LENGTH));
+        ring.push(write(2, &second, b"second".as_ptr(), 6));
+        let behind = u32::from(evidence == Evidence::LaterCompletion);
+        if behind > 0 {
+            ring.push(sqe(IORING_OP_NOP, 3));
+        }
+        let fd = ring.fd;
+        let submitter = thread(move || enter(engine, fd, 2 + behind, 0, 0, std::ptr::null(), 0));
+        let mut other_call = None;
+        if evidence == Evidence::OtherCall {
+            ring.push(sqe(IORING_OP_NOP, 3));
+            other_call = Some(thread(move || enter(engine, fd, 1, 0, 0, std::ptr::null(), 0)));
+        }
+        let mut forks = None;
+        if evidence == Evidence::HeadAtFork {
+            ring.push(sqe(IORING_OP_NOP, 3));
+            forks = Some(thread(move || child(|| enter(engine, fd, 1, 0, 0, std::ptr::null(), 0) == 1)));
+        }
+        if evidence == Evidence::HeadAfterOtherWork {
+            let wait = move || enter(engine, fd, 0, 2, IORING_ENTER_GETEVENTS, std::ptr::null(), 0);
+            let thread = thread(wait);
+            if engine == Engine::User {
+                wake();
+                until("a call that waits does work", || thread.is_finished());
+            }
+            waiter = Some(thread);
+        }
+        let consumed = submitter.is_finished()
+            || match evidence {
+                Evidence::Head | Evidence::HeadAtFork | Evidence::HeadAfterOtherWork => {
+                    ring.word(ring.params.sq_off.head).load(Ordering::Acquire) >= before + 2
+                }
+                Evidence::LaterCompletion => ring.word(ring.params.cq_off.tail).load(Ordering::Acquire) > 0,
+                Evidence::OtherCall => other_call.as_ref().is_some_and(JoinHandle::is_finished),
+            };
+        if consumed {
+            // SAFETY: both descriptors are this test's.
+            assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), second.as_raw_fd()) }, second.as_raw_fd());
+        }
+        missing.give();
+        if waiter.is_some() && engine == Engine::Kernel {
+            // There, nothing of the ring goes on while a submission stops.
+            wake();
+        }
+        assert_eq!(submitter.join().unwrap(), 2 + behind as i32);
+        let others = if waiter.is_some() { 2 } else { 0 };
+        let nops = others + behind as usize + usize::from(other_call.is_some() || forks.is_some());
+        if let Some(call) = other_call {
+            assert_eq!(call.join().unwrap(), 1);
+        }
+        if let Some(waiter) = waiter {
+            assert_eq!(waiter.join().unwrap(), 0);
+            // SAFETY: both are this test's.
+            event.iter().for_each(|&fd| _ = unsafe { libc::close(fd) });
+        }
+        if let Some(forks) = forks {
+            assert_eq!(ended(forks.join().unwrap()), 0);
+        }
+        let mut results: Vec<_> = ring.collect(2 + nops).iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
+        results.sort_unstable();
+        let (mut content, mut wrong) = (String::new(), String::new());
+        written.read_to_string(&mut content).unwrap();
+        spoiled.read_to_string(&mut wrong).unwrap();
+        assert_eq!((content.as_str(), wrong.as_str()), ("second", ""), "written to the file that was named");
+        results
+    });
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn the_sq_head_tells_that_files_are_held() {
+    case(Evidence::Head);
+}
+
+#[test]
+fn a_later_completion_tells_that_files_are_held() {
+    case(Evidence::LaterCompletion);
+}
+
+#[test]
+fn another_call_tells_that_files_are_held() {
+    case(Evidence::OtherCall);
+}
+
+#[test]
+fn the_sq_head_tells_that_files_are_held_around_a_fork() {
+    case(Evidence::HeadAtFork);
+}
+
+#[test]
+fn a_thread_that_waits_does_not_end_what_is_lent_to_another() {
+    case(Evidence::HeadAfterOtherWork);
+}

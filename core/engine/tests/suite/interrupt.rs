@@ -1,0 +1,582 @@
+//! Attempts that sleep in a thread of their own: what cancels them ends them, and so does the end of their ring.
+
+use std::ffi::CString;
+use std::fs;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use crate::common::*;
+use anyring_engine::abi::Sqe;
+use io_uring_op::*;
+
+const LINK: u8 = 1 << 2;
+const ASYNC: u8 = 1 << 4;
+/// What the kernel's own errno for an interrupted call is, which it tells programs of some operations.
+const ERESTARTSYS: i32 = 512;
+
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// The threads of this process, and its signals, are one test's.
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !done() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+fn pipe() -> (OwnedFd, OwnedFd) {
+    let mut ends = [0; 2];
+    // SAFETY: writes two descriptors.
+    assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
+    // SAFETY: new ones.
+    unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) }
+}
+
+/// A directory that goes with its owner.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Place {
+        let path = std::env::temp_dir().join(format!("anyring-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Place(path)
+    }
+
+    fn fifo(&self, name: &str) -> CString {
+        let path = c_path(&self.0.join(name));
+        // SAFETY: reads a path.
+        assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
+        path
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn c_path(path: &Path) -> CString {
+    CString::new(path.to_str().unwrap()).unwrap()
+}
+
+/// Parts of the names of the kernel's functions in which such requests sleep. Idle workers sleep elsewhere, and those that
+/// begin may.
+const WAITS: [&str; 3] = ["pipe", "partner", "unix"];
+
+/// How many workers sleep in a system call for a request.
+fn blocked() -> usize {
+    let Ok(tasks) = fs::read_dir("/proc/self/task") else { return 0 };
+    tasks
+        .flatten()
+        .filter(|task| {
+            let read = |name| fs::read_to_string(task.path().join(name)).unwrap_or_default();
+            let place = read("wchan");
+            let sleeps = read("stat").rsplit(')').next().is_some_and(|rest| rest.starts_with(" S"));
+            read("comm").starts_with("iou-wrk") && sleeps && WAITS.iter().any(|name| place.contains(name))
+        })
+        .count()
+}
+
+fn splice(user_data: u64, from: i32, to: i32) -> Sqe {
+    let sqe = sqe(IORING_OP_SPLICE, user_data);
+    Sqe { fd: to, file_index: from as u32, len: 4096, addr: u64::MAX, off: u64::MAX, ..sqe }
+}
+
+fn cancel(user_data: u64, target: u64) -> Sqe {
+    Sqe { addr: target, ..sqe(IORING_OP_ASYNC_CANCEL, user_data) }
+}
+
+fn open(user_data: u64, path: &CString, flags: i32) -> Sqe {
+    let sqe = sqe(IORING_OP_OPENAT, user_data);
+    Sqe { fd: libc::AT_FDCWD, addr: path.as_ptr() as u64, op_flags: flags as u32, len: 0o600, ..sqe }
+}
+
+/// A Unix socket whose listener's backlog is full, and the address.
+struct Full {
+    _listener: UnixListener,
+    _queued: Vec<UnixStream>,
+    socket: OwnedFd,
+    address: libc::sockaddr_un,
+}
+
+impl Full {
+    fn new(path: &Path) -> Full {
+        let listener = UnixListener::bind(path).unwrap();
+        // SAFETY: of our own listener.
+        assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
+        let queued = vec![UnixStream::connect(path).unwrap()];
+        // SAFETY: a new descriptor; integers only.
+        let (socket, mut address) = unsafe {
+            let fd = libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+            (OwnedFd::from_raw_fd(fd), std::mem::zeroed::<libc::sockaddr_un>())
+        };
+        address.sun_family = libc::AF_UNIX as u16;
+        for (to, &from) in address.sun_path.iter_mut().zip(path.to_str().unwrap().as_bytes()) {
+            *to = from as libc::c_char;
+        }
+        Full { _listener: listener, _queued: queued, socket, address }
+    }
+
+    fn connect(&self, user_data: u64) -> Sqe {
+        let (address, length) = (&raw const self.address as u64, size_of::<libc::sockaddr_un>() as u64);
+        Sqe { fd: self.socket.as_raw_fd(), addr: address, off: length, ..sqe(IORING_OP_CONNECT, user_data) }
+    }
+}
+
+/// The result of what was interrupted: the kernel does not translate its own errno where it does not expect one.
+fn interrupted(engine: Engine, result: i32) -> bool {
+    result == -libc::EINTR || engine == Engine::Kernel && result == -ERESTARTSYS
+}
+
+/// Submits `sqe`, and goes on when a worker sleeps for it.
+fn submit_blocking(ring: &mut Ring, sqe: Sqe) {
+    let before = blocked();
+    ring.push(sqe);
+    assert_eq!(ring.enter(1, 0), 1);
+    until("a worker sleeps for the request", || blocked() > before);
+}
+
+/// Requests that sleep in a system call until somebody else does something, one after the other.
+fn each_blocking(name: &str, mut body: impl FnMut(&str, Sqe)) {
+    let place = Place::new(name);
+    let ((from, _a), (_b, to)) = (pipe(), pipe());
+    body("SPLICE", splice(1, from.as_raw_fd(), to.as_raw_fd()));
+    let tee =
+        Sqe { fd: to.as_raw_fd(), file_index: from.as_raw_fd() as u32, len: 1, ..sqe(IORING_OP_TEE, 1) };
+    body("TEE", tee);
+    let fifo = place.fifo("fifo");
+    body("OPENAT in a thread", Sqe { flags: ASYNC, ..open(1, &fifo, libc::O_RDONLY) });
+    body("OPENAT that may create", open(1, &fifo, libc::O_WRONLY | libc::O_CREAT));
+    let full = Full::new(&place.0.join("socket"));
+    body("CONNECT", full.connect(1));
+}
+
+#[test]
+fn cancellation_ends_it() {
+    let _alone = alone();
+    both(|engine| {
+        each_blocking("cancelled", |name, sqe| {
+            let mut ring = Ring::new(engine, 4, 0);
+            submit_blocking(&mut ring, sqe);
+            // The kernel does not find a request now and then, which a thread has just begun with, and may end it all
+            // the same.
+            let (mut answers, mut ends) = (Vec::new(), Vec::new());
+            while ends.is_empty() && answers.iter().all(|&answer| answer == -libc::ENOENT) {
+                ring.push(cancel(2, 1));
+                assert_eq!(ring.enter(1, 1), 1);
+                for cqe in ring.reap_all() {
+                    if cqe.user_data == 1 { ends.push(cqe.res) } else { answers.push(cqe.res) }
+                }
+            }
+            if ends.is_empty() {
+                ends.push(ring.collect(1)[0].res);
+            }
+            assert!(interrupted(engine, ends[0]), "{engine:?} {name}: {ends:?}, {answers:?}");
+            assert!(
+                answers == [-libc::EALREADY] || engine == Engine::Kernel,
+                "{engine:?} {name}: {answers:?}"
+            );
+        });
+    });
+}
+
+#[test]
+fn synchronous_cancellation_waits_for_the_end() {
+    let _alone = alone();
+    both(|engine| {
+        each_blocking("cancelled-at-once", |name, sqe| {
+            let mut ring = Ring::new(engine, 4, 0);
+            submit_blocking(&mut ring, sqe);
+            // SAFETY: integers only.
+            let mut wanted: io_uring_sync_cancel_reg = unsafe { std::mem::zeroed() };
+            (wanted.addr, wanted.fd) = (1, -1);
+            (wanted.timeout.tv_sec, wanted.timeout.tv_nsec) = (20, 0);
+            let code = io_uring_register_op::IORING_REGISTER_SYNC_CANCEL;
+            let cancel = || ring.register(code, (&raw const wanted).cast(), 1);
+            let mut result = cancel();
+            // As above; and what is done for the ring meanwhile may end the wait.
+            while engine == Engine::Kernel && [-libc::ENOENT, -libc::EINTR].contains(&result) {
+                result = cancel();
+                if result == -libc::ENOENT {
+                    break;
+                }
+            }
+            assert!(
+                result == 0 || engine == Engine::Kernel && result == -libc::ENOENT,
+                "{engine:?} {name}: {result}"
+            );
+            let cqes = ring.collect(1);
+            assert!(interrupted(engine, cqes[0].res), "{engine:?} {name}: {cqes:?}");
+        });
+    });
+}
+
+/// A request, and the timeout behind it.
+fn with_timeout(ring: &mut Ring, sqe: Sqe, time: &[i64; 2]) -> [i32; 2] {
+    ring.push(Sqe { flags: sqe.flags | LINK, ..sqe });
+    ring.push(Sqe { addr: time.as_ptr() as u64, len: 1, ..crate::common::sqe(IORING_OP_LINK_TIMEOUT, 2) });
+    assert_eq!(ring.enter(2, 0), 2);
+    let mut cqes = Vec::new();
+    while cqes.len() < 2 {
+        // The kernel's own means to carry out the timeout may end the wait with EINTR.
+        let waited = ring.enter(0, 1);
+        assert!(waited == 0 || waited == -libc::EINTR, "{waited}");
+        cqes.extend(ring.reap_all());
+    }
+    cqes.sort_by_key(|cqe| cqe.user_data);
+    [cqes[0].res, cqes[1].res]
+}
+
+/// The same for one that a thread has begun with when the time is over.
+fn begun_with_timeout(engine: Engine, sqe: Sqe, time: &[i64; 2]) -> [i32; 2] {
+    let mut tries = std::iter::repeat_with(|| with_timeout(&mut Ring::new(engine, 4, 0), sqe, time)).take(20);
+    tries.find(|results| results[0] != -libc::ECANCELED).expect("a thread begins at last")
+}
+
+#[test]
+fn link_timeout_ends_it() {
+    let _alone = alone();
+    let time = [0, 50_000_000];
+    let place = Place::new("out-of-time");
+    both(|engine| {
+        let path = place.0.join(format!("{engine:?}"));
+        let full = Full::new(&path);
+        let results = begun_with_timeout(engine, full.connect(1), &time);
+        assert_eq!(results[0], -libc::EINTR);
+        results
+    });
+    // Linux 6.18 does not arm a timeout behind what it leaves to a thread at once.
+    each_blocking("out-of-time-here", |name, sqe| {
+        let results = begun_with_timeout(Engine::User, sqe, &time);
+        assert_eq!(results, [-libc::EINTR, -libc::ENOENT], "{name}");
+    });
+}
+
+#[test]
+fn end_of_the_ring_ends_it() {
+    let _alone = alone();
+    both(|engine| {
+        let ((from, into), (_b, to)) = (pipe(), pipe());
+        let mut ring = Ring::new(engine, 4, 0);
+        submit_blocking(&mut ring, splice(1, from.as_raw_fd(), to.as_raw_fd()));
+        drop((from, ring));
+        until("nobody reads the pipe any more", || {
+            let mut entry = libc::pollfd { fd: into.as_raw_fd(), events: 0, revents: 0 };
+            // SAFETY: one entry.
+            unsafe { libc::poll(&mut entry, 1, 0) };
+            entry.revents & libc::POLLERR != 0
+        });
+    });
+}
+
+#[test]
+fn whenever_it_comes() {
+    let _alone = alone();
+    let mut ring = Ring::new(Engine::User, 4, 0);
+    let ((from, _a), (_b, to)) = (pipe(), pipe());
+    for round in 0..3000 {
+        ring.push(splice(1, from.as_raw_fd(), to.as_raw_fd()));
+        assert_eq!(ring.enter(1, 0), 1);
+        // From before the worker begins until it sleeps.
+        (0..round % 300 * 30).for_each(|_| std::hint::spin_loop());
+        ring.push(cancel(2, 1));
+        assert_eq!(ring.enter(1, 0), 1);
+        let mut cqes = ring.collect(2);
+        cqes.sort_by_key(|cqe| cqe.user_data);
+        let results = (cqes[0].res, cqes[1].res);
+        let ended = results == (-libc::EINTR, -libc::EALREADY) || results == (-libc::ECANCELED, 0);
+        assert!(ended, "round {round}: {cqes:?}");
+    }
+}
+
+#[test]
+fn others_are_left_alone() {
+    let _alone = alone();
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let ((from, _a), (other, into), (_b, to)) = (pipe(), pipe(), pipe());
+        submit_blocking(&mut ring, splice(1, from.as_raw_fd(), to.as_raw_fd()));
+        submit_blocking(&mut ring, splice(3, other.as_raw_fd(), to.as_raw_fd()));
+        ring.push(cancel(2, 1));
+        assert_eq!(ring.enter(1, 0), 1);
+        ring.collect(2);
+        assert_eq!(blocked(), 1, "{engine:?}");
+        // SAFETY: reads a byte.
+        assert_eq!(unsafe { libc::write(into.as_raw_fd(), c"x".as_ptr().cast(), 1) }, 1);
+        let cqes = ring.collect(1);
+        (cqes[0].user_data, cqes[0].res)
+    });
+}
+
+#[test]
+fn those_of_other_rings_are_left_alone() {
+    let _alone = alone();
+    both(|engine| {
+        let mut rings = [(); 3].map(|()| Ring::new(engine, 8, 0));
+        let (pipes, (_b, to)) = ([(); 3].map(|()| pipe()), pipe());
+        for (ring, (from, _)) in rings.iter_mut().zip(&pipes) {
+            submit_blocking(ring, splice(1, from.as_raw_fd(), to.as_raw_fd()));
+        }
+        // Neither the first that began, nor the last.
+        rings[1].push(cancel(2, 1));
+        assert_eq!(rings[1].enter(1, 0), 1);
+        assert_eq!(rings[1].collect(2).len(), 2);
+        assert_eq!(blocked(), 2, "{engine:?}");
+        for (ring, (_, into)) in rings.iter_mut().zip(&pipes).step_by(2) {
+            // SAFETY: reads a byte.
+            assert_eq!(unsafe { libc::write(into.as_raw_fd(), c"x".as_ptr().cast(), 1) }, 1);
+            let cqes = ring.collect(1);
+            assert_eq!((cqes[0].user_data, cqes[0].res), (1, 1), "{engine:?}");
+        }
+    });
+}
+
+/// What the program does for a signal; it is asked and changed as a C library does it.
+fn action(signal: i32, new: Option<usize>) -> usize {
+    // SAFETY: a handler that is one, or none.
+    unsafe {
+        let (mut action, mut before) = (std::mem::zeroed::<libc::sigaction>(), std::mem::zeroed());
+        let new = new.map(|new| {
+            action.sa_sigaction = new;
+            &raw const action
+        });
+        assert_eq!(libc::sigaction(signal, new.unwrap_or(std::ptr::null()), &mut before), 0);
+        before.sa_sigaction
+    }
+}
+
+fn taken_signal() -> Option<i32> {
+    (35..=64).rev().find(|&signal| action(signal, None) != libc::SIG_DFL)
+}
+
+extern "C" fn nothing(_signal: i32) {}
+
+#[test]
+fn a_program_that_takes_the_signal_is_not_killed() {
+    let _alone = alone();
+    let pid = child(|| {
+        let ((from, _a), (_b, to)) = (pipe(), pipe());
+        let mut ring = Ring::new(Engine::User, 4, 0);
+        for taken in [libc::SIG_DFL, nothing as *const () as usize] {
+            submit_blocking(&mut ring, splice(1, from.as_raw_fd(), to.as_raw_fd()));
+            let signal = taken_signal().expect("the engine has taken one");
+            action(signal, Some(taken));
+            ring.push(cancel(2, 1));
+            assert_eq!(ring.enter(1, 0), 1);
+            assert_eq!(ring.collect(1)[0].res, -libc::EALREADY);
+            assert_eq!(blocked(), 1, "it cannot be ended");
+            // SAFETY: reads a byte.
+            assert_eq!(unsafe { libc::write(_a.as_raw_fd(), c"x".as_ptr().cast(), 1) }, 1);
+            assert_eq!(ring.collect(1)[0].res, 1);
+            // The next has another signal.
+            submit_blocking(&mut ring, splice(1, from.as_raw_fd(), to.as_raw_fd()));
+            ring.push(cancel(2, 1));
+            assert_eq!(ring.enter(1, 0), 1);
+            let cqes = ring.collect(2);
+            assert!(cqes.iter().any(|cqe| cqe.res == -libc::EINTR), "{cqes:?}");
+            assert_eq!(action(signal, None) == nothing as *const () as usize, taken != libc::SIG_DFL);
+        }
+        true
+    });
+    assert_eq!(ended(pid), 0);
+}
+
+#[test]
+fn a_program_that_waits_for_the_signal_gets_it() {
+    let _alone = alone();
+    let pid = child(|| {
+        let ((from, _a), (_b, to)) = (pipe(), pipe());
+        let mut ring = Ring::new(Engine::User, 4, 0);
+        // SAFETY: a set of signals of ours.
+        let (signal, set) = unsafe {
+            let mut set = std::mem::zeroed();
+            libc::sigfillset(&mut set);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+            submit_blocking(&mut ring, splice(1, from.as_raw_fd(), to.as_raw_fd()));
+            let signal = taken_signal().expect("the engine has taken one");
+            libc::sigemptyset(&mut set);
+            libc::sigaddset(&mut set, signal);
+            (signal, set)
+        };
+        // SAFETY: to this process, which waits for it.
+        let got = unsafe {
+            libc::kill(libc::getpid(), signal);
+            let time = libc::timespec { tv_sec: 20, tv_nsec: 0 };
+            libc::sigtimedwait(&set, std::ptr::null_mut(), &time)
+        };
+        assert_eq!(got, signal);
+        // The request goes on.
+        // SAFETY: reads a byte.
+        assert_eq!(unsafe { libc::write(_a.as_raw_fd(), c"x".as_ptr().cast(), 1) }, 1);
+        assert_eq!(ring.collect(1)[0].res, 1);
+        true
+    });
+    assert_eq!(ended(pid), 0);
+}
+
+/// Opens and closes of a FIFO that others can see, as inotify tells them.
+struct Seen(OwnedFd);
+
+impl Seen {
+    fn of(path: &CString) -> Seen {
+        // SAFETY: a new descriptor; reads a path.
+        unsafe {
+            let fd = libc::inotify_init1(libc::IN_NONBLOCK | libc::IN_CLOEXEC);
+            let events = libc::IN_OPEN | libc::IN_CLOSE_WRITE | libc::IN_CLOSE_NOWRITE;
+            assert!(libc::inotify_add_watch(fd, path.as_ptr(), events) >= 0);
+            Seen(OwnedFd::from_raw_fd(fd))
+        }
+    }
+
+    fn so_far(&self) -> Vec<u32> {
+        let mut events = [0u32; 256];
+        // SAFETY: writes into the array.
+        let got = unsafe { libc::read(self.0.as_raw_fd(), events.as_mut_ptr().cast(), size_of_val(&events)) };
+        // No names: four words each, of which the second is the mask.
+        events[..got.max(0) as usize / 4].chunks(4).map(|event| event[1]).collect()
+    }
+}
+
+#[test]
+fn a_fifo_is_opened_once() {
+    let _alone = alone();
+    let place = Place::new("opened-once");
+    both(|engine| {
+        let mut seen = Vec::new();
+        for (index, (flags, more)) in [
+            (libc::O_RDONLY, ASYNC),
+            (libc::O_RDONLY | libc::O_CREAT, 0),
+            (libc::O_WRONLY | libc::O_CREAT, 0),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let path = place.fifo(&format!("{engine:?}{index}"));
+            let watch = Seen::of(&path);
+            let mut ring = Ring::new(engine, 4, 0);
+            submit_blocking(&mut ring, Sqe { flags: more, ..open(1, &path, flags) });
+            seen.push(watch.so_far());
+            let other =
+                if flags & libc::O_ACCMODE == libc::O_RDONLY { libc::O_WRONLY } else { libc::O_RDONLY };
+            // SAFETY: reads a path.
+            let peer = unsafe { libc::open(path.as_ptr(), other) };
+            let opened = ring.collect(1)[0].res;
+            assert!(peer >= 0 && opened >= 0, "{engine:?}: {peer}, {opened}");
+            seen.push(watch.so_far());
+            // SAFETY: both are ours.
+            unsafe { (libc::close(peer), libc::close(opened)) };
+        }
+        seen
+    });
+}
+
+#[test]
+fn many_wait_at_once() {
+    let _alone = alone();
+    const MANY: u64 = 1100;
+    // SAFETY: limits of this process.
+    unsafe {
+        let mut limit = std::mem::zeroed::<libc::rlimit>();
+        libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
+        limit.rlim_cur = limit.rlim_max;
+        libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        if limit.rlim_max < 8192 {
+            return skip("too few files may be open (ulimit -n)");
+        }
+    }
+    both(|engine| {
+        let ((from, _a), (_b, to), (other, into)) = (pipe(), pipe(), pipe());
+        // SAFETY: reads a byte.
+        assert_eq!(unsafe { libc::write(into.as_raw_fd(), c"x".as_ptr().cast(), 1) }, 1);
+        let mut ring = Ring::new(engine, 2048, 0);
+        for user_data in 0..MANY {
+            ring.push(splice(user_data, from.as_raw_fd(), to.as_raw_fd()));
+        }
+        ring.push(splice(MANY, other.as_raw_fd(), to.as_raw_fd()));
+        assert_eq!(ring.enter(MANY as u32 + 1, 1), MANY as i32 + 1);
+        let cqes = ring.reap_all();
+        (cqes[0].user_data, cqes[0].res)
+    });
+}
+
+/// This process is the only one of `user`, and may have so many threads.
+fn without_more_threads(user: u32, threads: u64) {
+    // SAFETY: of a child alone. The ids are nobody else's.
+    unsafe {
+        assert_eq!(libc::setuid(user), 0);
+        let limit = libc::rlimit { rlim_cur: threads, rlim_max: threads };
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NPROC, &limit), 0);
+    }
+}
+
+/// Splices that block, in a process that may have `threads` threads: how many got what was written for them.
+fn with_threads(engine: Engine, user: u32, threads: u64, splices: u64) -> i32 {
+    let pid = child(|| {
+        without_more_threads(user, threads);
+        let mut ring = Ring::new(engine, 64, 0);
+        let (_b, to) = pipe();
+        let pipes: Vec<_> = (0..splices).map(|_| pipe()).collect();
+        for (user_data, (from, _)) in pipes.iter().enumerate() {
+            ring.push(splice(user_data as u64, from.as_raw_fd(), to.as_raw_fd()));
+        }
+        assert_eq!(ring.enter(splices as u32, 0), splices as i32);
+        for (_, into) in pipes.iter().rev() {
+            // SAFETY: reads a byte.
+            assert_eq!(unsafe { libc::write(into.as_raw_fd(), c"x".as_ptr().cast(), 1) }, 1);
+        }
+        let cqes = ring.collect(splices as usize);
+        let done = cqes.iter().filter(|cqe| cqe.res == 1).count();
+        let refused = cqes.iter().filter(|cqe| cqe.res == -libc::ECANCELED).count();
+        assert_eq!(done + refused, cqes.len(), "{cqes:?}");
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(done as i32) }
+    });
+    ended(pid)
+}
+
+#[test]
+fn without_threads_the_caller_does_what_is_slow() {
+    let _alone = alone();
+    if !is_root() {
+        return;
+    }
+    const LENGTH: usize = 32 << 20;
+    let pid = child(|| {
+        without_more_threads(0x5000_0000 + std::process::id(), 1);
+        let mut ring = Ring::new(Engine::User, 8, 0);
+        // SAFETY: a new descriptor.
+        let file = unsafe { OwnedFd::from_raw_fd(libc::memfd_create(c"slow".as_ptr(), libc::MFD_CLOEXEC)) };
+        let data = vec![1u8; LENGTH];
+        for index in 0..4 {
+            let to = Sqe { fd: file.as_raw_fd(), off: index * LENGTH as u64, ..sqe(IORING_OP_WRITE, index) };
+            ring.push(Sqe { addr: data.as_ptr() as u64, len: LENGTH as u32, ..to });
+        }
+        assert_eq!(ring.enter(4, 0), 4);
+        // Nobody else could do it.
+        let cqes = ring.reap_all();
+        cqes.len() == 4 && cqes.iter().all(|cqe| cqe.res == LENGTH as i32)
+    });
+    assert_eq!(ended(pid), 0);
+}
+
+#[test]
+fn without_threads_requests_wait_or_end() {
+    let _alone = alone();
+    if !is_root() {
+        return;
+    }
+    let user = 0x4000_0000 + std::process::id();
+    both(|engine| {
+        let with = |offset, threads| with_threads(engine, user + offset, threads, 10);
+        [with(0, 1), with(1, 4)]
+    });
+}

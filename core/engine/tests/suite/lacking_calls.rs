@@ -1,0 +1,237 @@
+//! What the engine does where the system lacks a call, or keeps it from the process: older kernels, sandboxes. Each test runs
+//! in a child with a filter; io_uring itself is not concerned.
+#![cfg(not(anyring_sanitizer))]
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::common::*;
+use anyring_engine::abi::Sqe;
+use io_uring_op::*;
+
+/// One instruction of a filter for system calls.
+const fn code(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
+    libc::sock_filter { code: code as u16, jt, jf, k }
+}
+
+/// Lets a call with this number fail; where a second and a third argument are named, with these only.
+fn refuse(number: libc::c_long, second_and_third: Option<[u32; 2]>, errno: i32) {
+    const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    const EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
+    let [second, third] = second_and_third.unwrap_or_default();
+    // What is loaded there are the lower halves of the arguments.
+    let named = [
+        code(LOAD, 0, 0, 16 + 8),
+        code(EQUAL, 0, 3, second),
+        code(LOAD, 0, 0, 16 + 16),
+        code(EQUAL, 0, 1, third),
+    ];
+    let named = if second_and_third.is_some() { &named[..] } else { &[] };
+    let mut filter = vec![code(LOAD, 0, 0, 0), code(EQUAL, 0, named.len() as u8 + 1, number as u32)];
+    filter.extend(named);
+    filter.push(code(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32));
+    filter.push(code(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW));
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: reads a filter of ours; of this process alone.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program), 0);
+    }
+}
+
+/// What a receive of five bytes says after these have been sent to `other`, and `change` has happened.
+fn received(engine: Engine, bytes: &[u8], change: impl FnOnce(TcpStream, &TcpStream)) -> (i32, u32) {
+    let mut ring = Ring::new(engine, 8, 0);
+    let (mut one, other) = tcp_pair();
+    one.write_all(bytes).unwrap();
+    change(one, &other);
+    let mut buffer = [0u8; 5];
+    let (fd, addr) = (other.as_raw_fd(), buffer.as_mut_ptr() as u64);
+    let cqe = ring.run(&[Sqe { fd, addr, len: 5, ..sqe(IORING_OP_RECV, 1) }])[0];
+    (cqe.res, cqe.flags)
+}
+
+/// Waits until a socket shows these events.
+fn shows(socket: &TcpStream, events: i16) {
+    until("the socket shows what happened", || {
+        let mut poll = libc::pollfd { fd: socket.as_raw_fd(), events, revents: 0 };
+        // SAFETY: one entry.
+        unsafe { libc::poll(&mut poll, 1, 0) };
+        poll.revents & events == events
+    });
+}
+
+#[test]
+fn what_a_connection_holds_is_told_where_the_kernel_has_no_word_for_it() {
+    const TCP_ZEROCOPY_RECEIVE: u32 = 35;
+    let pid = child(|| {
+        let option = [libc::IPPROTO_TCP as u32, TCP_ZEROCOPY_RECEIVE];
+        refuse(libc::SYS_getsockopt, Some(option), libc::ENOPROTOOPT);
+        both(|engine| {
+            let stays = std::cell::Cell::new(None);
+            let stay = |one| stays.set(Some(one));
+            [
+                received(engine, b"hello", |one, _| stay(one)),
+                received(engine, b"hello world", |one, _| stay(one)),
+                received(engine, b"hello", |one, other| {
+                    drop(one);
+                    shows(other, libc::POLLRDHUP);
+                }),
+                // On which this side does not want to receive any more, or nothing at all.
+                received(engine, b"hello", |one, other| {
+                    other.shutdown(Shutdown::Read).unwrap();
+                    stay(one);
+                }),
+                received(engine, b"hello", |one, other| {
+                    other.shutdown(Shutdown::Both).unwrap();
+                    stay(one);
+                }),
+                received(engine, b"hello", |one, other| {
+                    other.shutdown(Shutdown::Write).unwrap();
+                    stay(one);
+                }),
+                // That was reset.
+                received(engine, b"hello", |one, other| {
+                    let at_once = libc::linger { l_onoff: 1, l_linger: 0 };
+                    let (at, length) = ((&raw const at_once).cast(), size_of_val(&at_once) as u32);
+                    // SAFETY: reads a structure of ours.
+                    let set = unsafe {
+                        libc::setsockopt(one.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, at, length)
+                    };
+                    assert_eq!(set, 0);
+                    drop(one);
+                    shows(other, libc::POLLRDHUP | libc::POLLERR);
+                }),
+            ]
+        });
+        true
+    });
+    assert_eq!(ended(pid), 0);
+}
+
+/// A wait on several is none of this kernel's operations, one on one looks at its word now and then.
+#[test]
+fn futexes_are_waited_for_one_by_one() {
+    const PRIVATE: i32 = 2 | 128;
+    let pid = child(|| {
+        refuse(libc::SYS_futex_waitv, None, libc::ENOSYS);
+        let mut ring = Ring::new(Engine::User, 8, 0);
+        let word = AtomicU32::new(0);
+        let addr = word.as_ptr() as u64;
+        let wait = Sqe { fd: PRIVATE, addr, addr3: u32::MAX.into(), ..sqe(IORING_OP_FUTEX_WAIT, 1) };
+        let wake = Sqe { off: 1, opcode: IORING_OP_FUTEX_WAKE as u8, user_data: 2, ..wait };
+        let elements = [[0u64, addr, PRIVATE as u64]];
+        let several = Sqe { fd: 0, addr: elements.as_ptr() as u64, len: 1, ..sqe(IORING_OP_FUTEX_WAITV, 3) };
+        assert_eq!(ring.run(&[several])[0].res, -libc::EINVAL);
+        ring.push(wait);
+        assert_eq!(ring.enter(1, 0), 1);
+        ring.push(wake);
+        assert_eq!(ring.enter(1, 0), 1);
+        let mut all: Vec<_> = ring.collect(2).iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
+        all.sort_unstable();
+        assert_eq!(all, [(1, 0), (2, 1)]);
+        ring.push(wait);
+        assert_eq!(ring.enter(1, 0), 1);
+        // Nobody says so.
+        word.store(1, Ordering::SeqCst);
+        let changed = ring.collect(1)[0];
+        assert_eq!((changed.user_data, changed.res), (1, 0));
+        true
+    });
+    assert_eq!(ended(pid), 0);
+}
+
+/// What says nothing of how a path is to be resolved is opened by the older call, and refused as by the newer one.
+#[test]
+fn files_are_opened_where_the_kernel_has_one_call_only() {
+    let pid = child(|| {
+        refuse(libc::SYS_openat2, None, libc::ENOSYS);
+        let open = |ring: &mut Ring, flags: i32, more: u64, mode: u64, resolve: u64| {
+            let how = [flags as u64 | more, mode, resolve];
+            let path = c"/dev/null".as_ptr() as u64;
+            let open = Sqe {
+                fd: libc::AT_FDCWD,
+                addr: path,
+                off: how.as_ptr() as u64,
+                len: 24,
+                ..sqe(IORING_OP_OPENAT2, 1)
+            };
+            let result = ring.run(&[open])[0].res;
+            if result >= 0 {
+                // SAFETY: it is ours.
+                unsafe { libc::close(result) };
+            }
+            result.min(0)
+        };
+        both(|engine| {
+            let mut ring = Ring::new(engine, 8, 0);
+            [
+                (libc::O_RDWR, 0, 0),
+                (libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC, 0, 0o600),
+                (libc::O_PATH | libc::O_NOFOLLOW, 0, 0),
+                (libc::O_PATH | libc::O_RDWR, 0, 0),
+                (libc::O_RDONLY, 1 << 40, 0),
+                (libc::O_RDONLY, 1 << 29, 0),
+                (libc::O_RDONLY, 0, 0o600),
+                (libc::O_RDWR | libc::O_CREAT, 0, 0o10600),
+                (libc::O_DIRECTORY, 0, 0),
+            ]
+            .map(|(flags, more, mode)| open(&mut ring, flags, more, mode, 0))
+        });
+        // As rings that do not know the operation.
+        let mut ring = Ring::new(Engine::User, 8, 0);
+        assert_eq!(open(&mut ring, libc::O_RDWR, 0, 0, libc::RESOLVE_NO_SYMLINKS), -libc::EINVAL);
+        true
+    });
+    assert_eq!(ended(pid), 0);
+}
+
+/// A ring whose descriptor is closed where nobody sees it, and for which there was no watch, ends when another is made.
+#[test]
+fn a_ring_ends_without_inotify() {
+    let pid = child(|| {
+        refuse(libc::SYS_inotify_init1, None, libc::EMFILE);
+        both(|engine| {
+            let ring = Ring::new(engine, 8, 0);
+            let (mut one, other) = tcp_pair();
+            let fds = [other.as_raw_fd()];
+            assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_FILES, fds.as_ptr().cast(), 1), 0);
+            drop(other);
+            // SAFETY: it is ours, and not closed again.
+            unsafe { libc::close(ring.forget()) };
+            // It has another number, lest that tells of the close.
+            let _taken = std::fs::File::open("/dev/null").unwrap();
+            let _another = Ring::new(engine, 8, 0);
+            // Only the ring had it still.
+            one.set_nonblocking(true).unwrap();
+            until("the connection ends", || one.read(&mut [0]).is_ok());
+        });
+        true
+    });
+    assert_eq!(ended(pid), 0);
+}
+
+/// Has this process an inotify instance?
+fn watches() -> bool {
+    let mut open = std::fs::read_dir("/proc/self/fd").unwrap();
+    open.any(|one| {
+        std::fs::read_link(one.unwrap().path()).is_ok_and(|path| path.ends_with("anon_inode:inotify"))
+    })
+}
+
+/// A user has few inotify instances: none is taken where a front end tells of closes.
+#[test]
+fn no_ring_is_watched_whose_close_is_told() {
+    let pid = child(|| {
+        let mut told = Ring::told(8, 0);
+        assert_eq!(told.run(&[sqe(IORING_OP_NOP, 7)])[0].user_data, 7);
+        assert!(!watches());
+        let _unseen = Ring::new(Engine::User, 8, 0);
+        assert!(watches());
+        true
+    });
+    assert_eq!(ended(pid), 0);
+}

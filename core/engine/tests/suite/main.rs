@@ -1,0 +1,71 @@
+//! The engine through its ABI, and what its tables, sources and clocks say. A module for each subject; each test expects a process of
+//! its own, as `cargo nextest run` has it.
+
+#[path = "../arch/mod.rs"]
+mod arch;
+#[path = "../common/mod.rs"]
+mod common;
+
+mod added_operation;
+mod aio;
+mod arguments;
+mod busy_server;
+mod calls;
+mod cancel;
+mod chaos;
+mod clone_buffers;
+mod close_on_exec;
+mod counters;
+mod credentials;
+mod differential;
+mod edges;
+mod epoll;
+mod eventfd;
+mod far_paths;
+mod fields;
+mod files;
+mod filters;
+mod fork;
+mod futex;
+mod getdents;
+mod held_files;
+mod interrupt;
+mod kbuf;
+mod lacking_calls;
+mod layers;
+mod lingering;
+mod memory;
+mod msg_ring;
+mod multishots;
+mod names;
+mod napi;
+mod net;
+mod newest;
+mod paths;
+mod poll;
+mod pool;
+mod processes;
+mod reactor;
+mod ready_before;
+mod refusals;
+mod registered;
+mod ring_memory;
+mod rw;
+mod shapes;
+mod short_connections;
+mod shown_readiness;
+mod slots;
+mod slow_start;
+mod submission;
+mod support;
+mod tagged_addresses;
+mod timeouts;
+mod timestamps;
+mod trains;
+mod vdso;
+mod waitid;
+mod waiting;
+mod workers;
+mod zero_copy;
+mod zero_copy_paths;
+mod zero_copy_receive;

@@ -1,0 +1,264 @@
+//! What a server of short connections does: accepts however many wait, and sends with the close linked behind.
+
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+
+use crate::common::*;
+use anyring_engine::abi::Sqe;
+use io_uring_op::*;
+
+const LINK: u8 = 1 << 2;
+const FIXED_FILE: u8 = 1 << 0;
+const DEFER: u32 = IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER;
+
+/// Around the number after which a multishot accept asks no more whether others wait.
+const WAITING: [usize; 7] = [0, 1, 2, 7, 8, 9, 20];
+
+fn accept(user_data: u64, listener: &TcpListener, multishot: bool) -> Sqe {
+    let ioprio = if multishot { IORING_ACCEPT_MULTISHOT as u16 } else { 0 };
+    Sqe { fd: listener.as_raw_fd(), ioprio, ..sqe(IORING_OP_ACCEPT, user_data) }
+}
+
+fn send(user_data: u64, socket: &TcpStream, text: &'static [u8]) -> Sqe {
+    let (addr, len) = (text.as_ptr() as u64, text.len() as u32);
+    Sqe {
+        fd: socket.as_raw_fd(),
+        addr,
+        len,
+        op_flags: libc::MSG_NOSIGNAL as u32,
+        ..sqe(IORING_OP_SEND, user_data)
+    }
+}
+
+fn recv(user_data: u64, socket: &TcpStream, buffer: &mut [u8]) -> Sqe {
+    let (addr, len) = (buffer.as_mut_ptr() as u64, buffer.len() as u32);
+    Sqe { fd: socket.as_raw_fd(), addr, len, ..sqe(IORING_OP_RECV, user_data) }
+}
+
+/// A close of a descriptor of its own.
+fn close(user_data: u64, socket: &TcpStream) -> Sqe {
+    Sqe { fd: socket.try_clone().unwrap().into_raw_fd(), ..sqe(IORING_OP_CLOSE, user_data) }
+}
+
+fn linked(sqe: Sqe) -> Sqe {
+    Sqe { flags: sqe.flags | LINK, ..sqe }
+}
+
+/// An accepted connection is closed and becomes 0.
+fn comparable(mut cqe: Cqe) -> Cqe {
+    if cqe.res >= 0 {
+        // SAFETY: nobody else has it.
+        drop(unsafe { OwnedFd::from_raw_fd(cqe.res) });
+        cqe.res = 0;
+    }
+    cqe
+}
+
+/// Accepts those who wait and then some more, one by one; all that the CQEs say.
+fn accept_all(engine: Engine, waiting: usize, multishot: bool, armed_first: bool) -> Vec<Cqe> {
+    let mut ring = Ring::new(engine, 32, DEFER);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut clients = Vec::new();
+    let mut all = Vec::new();
+    let arm = |ring: &mut Ring| {
+        ring.push(accept(1, &listener, multishot));
+        assert_eq!(ring.enter(1, 0), 1);
+    };
+    if armed_first {
+        arm(&mut ring);
+        // Now it waits.
+        ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+    }
+    clients.extend((0..waiting).map(|_| TcpStream::connect(address).unwrap()));
+    if !armed_first {
+        arm(&mut ring);
+    }
+    for round in 0..waiting + 3 {
+        if round >= waiting {
+            clients.push(TcpStream::connect(address).unwrap());
+        }
+        if multishot && round < waiting {
+            continue;
+        }
+        let wanted = if multishot && round == waiting { waiting + 1 } else { 1 };
+        all.extend(ring.collect(wanted));
+        if !multishot && all.len() < waiting + 3 {
+            arm(&mut ring);
+        }
+    }
+    assert_eq!(all.len(), waiting + 3, "each connection once, none twice");
+    all.into_iter().map(comparable).collect()
+}
+
+#[test]
+fn all_that_wait_are_accepted() {
+    for waiting in WAITING {
+        for multishot in [false, true] {
+            both(|engine| (waiting, multishot, accept_all(engine, waiting, multishot, false)));
+        }
+    }
+}
+
+#[test]
+fn all_that_come_are_accepted() {
+    for waiting in WAITING {
+        for multishot in [false, true] {
+            both(|engine| (waiting, multishot, accept_all(engine, waiting, multishot, true)));
+        }
+    }
+}
+
+/// Those who come while others are being accepted are neither lost nor accepted twice.
+#[test]
+fn nobody_is_lost_in_a_crowd() {
+    const CROWD: usize = 12;
+    const CLIENTS: usize = 250 * CROWD;
+    for multishot in [false, true] {
+        let mut ring = Ring::new(Engine::User, 32, DEFER);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        // Each waits for its end, so that never more wait than the listener has room for.
+        let visit = move || {
+            let mut client = TcpStream::connect(address).unwrap();
+            assert!(std::io::Read::read(&mut client, &mut [0]).is_ok_and(|count| count == 0));
+        };
+        let crowd: Vec<_> = (0..CROWD)
+            .map(|_| std::thread::spawn(move || (0..CLIENTS / CROWD).for_each(|_| visit())))
+            .collect();
+        let mut accepted = 0;
+        let mut armed = false;
+        while accepted < CLIENTS {
+            if !armed {
+                ring.push(accept(1, &listener, multishot));
+            }
+            let fresh = u32::from(!armed);
+            assert_eq!(ring.enter_with(fresh, 1, IORING_ENTER_GETEVENTS), fresh as i32);
+            armed = true;
+            for cqe in ring.reap_all() {
+                assert!(cqe.res >= 0, "{cqe:?}");
+                armed = cqe.flags & IORING_CQE_F_MORE != 0;
+                comparable(cqe);
+                accepted += 1;
+            }
+        }
+        crowd.into_iter().for_each(|clients| clients.join().unwrap());
+        assert_eq!(accepted, CLIENTS);
+    }
+}
+
+/// What a pair of linked requests comes to on both engines, on rings that defer and on others.
+fn pairs(body: impl Fn(&mut Ring, TcpStream, TcpStream) -> Vec<Cqe>) {
+    for flags in [0, DEFER] {
+        both(|engine| {
+            let mut ring = Ring::new(engine, 16, flags);
+            let (a, b) = tcp_pair();
+            (flags, body(&mut ring, a, b))
+        });
+    }
+}
+
+#[test]
+fn a_close_follows_an_answer() {
+    pairs(|ring, a, b| {
+        let cqes = ring.run(&[linked(send(1, &a, b"hello")), close(2, &a)]);
+        let mut buffer = [0; 16];
+        [cqes, ring.run(&[linked(recv(3, &b, &mut buffer)), close(4, &b)])].concat()
+    });
+}
+
+#[test]
+fn an_answer_follows_a_question() {
+    pairs(|ring, a, b| {
+        let mut buffer = [0; 16];
+        ring.push(linked(recv(1, &b, &mut buffer)));
+        ring.push(send(2, &b, b"answer"));
+        assert_eq!(ring.enter(2, 0), 2);
+        assert_eq!(ring.reap(), None);
+        let mut cqes = ring.run(&[send(3, &a, b"question")]);
+        cqes.extend(ring.collect(3 - cqes.len()));
+        // Which of the two ends of the connection comes first is the network's affair.
+        cqes.sort_by_key(|cqe| cqe.user_data);
+        cqes
+    });
+}
+
+#[test]
+fn what_follows_a_failure_is_cancelled() {
+    pairs(|ring, a, _b| {
+        a.shutdown(Shutdown::Write).unwrap();
+        ring.run(&[
+            linked(send(1, &a, b"hello")),
+            close(2, &a),
+            linked(Sqe { fd: 9999, ..send(3, &a, b"hello") }),
+            close(4, &a),
+        ])
+    });
+}
+
+#[test]
+fn what_is_wrong_behind_it_stops_an_answer() {
+    pairs(|ring, a, b| {
+        let wrong = Sqe { addr: 1, ..close(2, &a) };
+        let cqes = ring.run(&[linked(send(1, &a, b"hello")), wrong]);
+        b.set_nonblocking(true).unwrap();
+        let nothing = std::io::Read::read(&mut &b, &mut [0; 8]).unwrap_err();
+        assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock, "nothing was sent");
+        cqes
+    });
+}
+
+#[test]
+fn a_pair_that_waits_is_cancelled_as_a_whole() {
+    pairs(|ring, _a, b| {
+        let mut buffer = [0; 16];
+        ring.push(linked(recv(1, &b, &mut buffer)));
+        ring.push(close(2, &b));
+        assert_eq!(ring.enter(2, 0), 2);
+        ring.push(Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 3) });
+        assert_eq!(ring.enter(1, 0), 1);
+        let mut cqes = ring.collect(3);
+        cqes.sort_by_key(|cqe| cqe.user_data);
+        cqes
+    });
+}
+
+#[test]
+fn pairs_and_longer_chains_keep_their_order() {
+    pairs(|ring, a, b| {
+        let mut buffer = [0; 64];
+        let mut cqes = ring.run(&[
+            linked(send(1, &a, b"one")),
+            send(2, &a, b"two"),
+            linked(send(3, &a, b"three")),
+            linked(send(4, &a, b"four")),
+            send(5, &a, b"five"),
+            send(6, &a, b"six"),
+            // A chain that ends with the submission.
+            linked(send(7, &a, b"seven")),
+        ]);
+        cqes.sort_by_key(|cqe| cqe.user_data);
+        drop(a);
+        let mut text = Vec::new();
+        std::io::Read::read_to_end(&mut &b, &mut text).unwrap();
+        let all = String::from_utf8(text).unwrap();
+        let at = |word: &str| all.find(word).expect(word);
+        assert!(at("one") < at("two") && at("three") < at("four") && at("four") < at("five"), "{all}");
+        cqes.extend(ring.run(&[linked(recv(8, &b, &mut buffer)), close(9, &b)]));
+        cqes
+    });
+}
+
+#[test]
+fn pairs_on_registered_files() {
+    pairs(|ring, a, b| {
+        let files = [a.as_raw_fd(), b.as_raw_fd()];
+        assert_eq!(ring.register(io_uring_register_op::IORING_REGISTER_FILES, files.as_ptr().cast(), 2), 0);
+        let mut buffer = [0; 16];
+        let in_slot = |slot: i32, sqe: Sqe| Sqe { fd: slot, flags: sqe.flags | FIXED_FILE, ..sqe };
+        let empties = |user_data, slot: u32| Sqe { file_index: slot + 1, ..sqe(IORING_OP_CLOSE, user_data) };
+        let cqes = ring.run(&[linked(in_slot(0, send(1, &a, b"hello"))), empties(2, 0)]);
+        let gone = ring.run(&[linked(in_slot(0, send(3, &a, b"hello"))), empties(4, 0)]);
+        [cqes, gone, ring.run(&[linked(in_slot(1, recv(5, &b, &mut buffer))), empties(6, 1)])].concat()
+    });
+}

@@ -1,0 +1,218 @@
+//! A ring's descriptor that shows readiness, for a front end that does not see what the program polls: it must be
+//! readable when the kernel's would be.
+
+use crate::common::*;
+use anyring_engine::abi::Sqe;
+use anyring_engine::frontend;
+use io_uring_op::{IORING_OP_MSG_RING, IORING_OP_NOP, IORING_OP_TIMEOUT};
+
+/// Whether the descriptor is readable, now or within the time.
+fn readable(fd: i32, timeout_ms: i32) -> bool {
+    let mut list = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+    // SAFETY: a list of one.
+    unsafe { libc::poll(list.as_mut_ptr(), 1, timeout_ms) == 1 }
+}
+
+/// The program has looked for completions, and found none.
+fn look(ring: &Ring) {
+    if ring.engine == Engine::User {
+        assert!(!frontend::sync_readiness(ring.fd));
+    }
+}
+
+fn shown(engine: Engine) -> Ring {
+    let ring = Ring::new(engine, 8, 0);
+    if engine == Engine::User {
+        frontend::show_readiness(ring.fd).unwrap();
+    }
+    ring
+}
+
+#[test]
+fn it_is_readable_while_there_are_completions() {
+    both(|engine| {
+        let mut ring = shown(engine);
+        let mut seen = vec![readable(ring.fd, 0)];
+        for round in 0..3 {
+            ring.push(sqe(IORING_OP_NOP, round));
+            assert_eq!(ring.enter(1, 0), 1);
+            seen.push(readable(ring.fd, 0));
+            assert_eq!(ring.reap().unwrap().user_data, round);
+            look(&ring);
+            seen.push(readable(ring.fd, 0));
+        }
+        seen
+    });
+}
+
+/// Nobody is inside when it happens, and nobody comes.
+#[test]
+fn it_becomes_readable_by_itself() {
+    both(|engine| {
+        let mut ring = shown(engine);
+        let time = [0_i64, 3_000_000];
+        let addr = time.as_ptr() as u64;
+        let mut seen = vec![];
+        for _ in 0..3 {
+            ring.push(Sqe { fd: -1, addr, len: 1, ..sqe(IORING_OP_TIMEOUT, 1) });
+            assert_eq!(ring.enter(1, 0), 1);
+            let became = readable(ring.fd, 5000);
+            seen.push((became, ring.reap().unwrap().res));
+            look(&ring);
+        }
+        seen
+    });
+}
+
+#[test]
+fn a_duplicate_is_the_ring_too() {
+    both(|engine| {
+        let mut ring = shown(engine);
+        ring.push(sqe(IORING_OP_NOP, 1));
+        // SAFETY: a new descriptor, closed below.
+        let other = unsafe { libc::dup(ring.fd) };
+        let entered = enter(engine, other, 1, 1, IORING_ENTER_GETEVENTS, std::ptr::null(), 0);
+        // SAFETY: the duplicate.
+        unsafe { libc::close(other) };
+        (entered, ring.reap().unwrap().user_data)
+    });
+}
+
+/// The number still stands for the ring, for other rings too.
+#[test]
+fn it_is_still_the_ring() {
+    both(|engine| {
+        let (mut one, mut other) = (shown(engine), shown(engine));
+        one.push(Sqe { fd: other.fd, len: 7, off: 8, ..sqe(IORING_OP_MSG_RING, 1) });
+        assert_eq!(one.enter(1, 1), 1);
+        let sent = one.reap().unwrap().res;
+        let became = readable(other.fd, 5000);
+        let got = other.reap().unwrap();
+        (sent, became, got.user_data, got.res)
+    });
+}
+
+/// A child that posts, once it is told to, so often.
+fn posts(ring: &mut Ring, times: u64) -> i32 {
+    ended(child(|| {
+        (0..times).all(|round| {
+            ring.follow();
+            ring.push(sqe(IORING_OP_NOP, round));
+            ring.enter(1, 0) == 1
+        })
+    }))
+}
+
+/// Parent and child have one descriptor, which either makes readable.
+#[test]
+fn what_a_child_posts_is_shown_to_its_parent() {
+    both(|engine| {
+        let mut ring = shown(engine);
+        let mut seen = vec![];
+        for _ in 0..3 {
+            assert_eq!(posts(&mut ring, 2), 0);
+            seen.push(readable(ring.fd, 5000));
+            assert_eq!(ring.reap_all().len(), 2);
+            look(&ring);
+            seen.push(readable(ring.fd, 0));
+            ring.follow();
+            ring.push(sqe(IORING_OP_NOP, 3));
+            assert_eq!(ring.enter(1, 0), 1);
+            seen.push(readable(ring.fd, 5000));
+            assert_eq!(ring.reap_all().len(), 1);
+            look(&ring);
+        }
+        seen
+    });
+}
+
+/// A child that closes what it does not know has nothing left to signal by; its parent still has.
+#[test]
+fn a_child_without_the_engines_descriptors_silences_nobody() {
+    let mut ring = shown(Engine::User);
+    let pid = child(|| {
+        // SAFETY: all above the ring's, most of them the engine's.
+        unsafe { libc::syscall(libc::SYS_close_range, ring.fd + 1, u32::MAX, 0) };
+        ring.follow();
+        ring.push(sqe(IORING_OP_NOP, 1));
+        ring.enter(1, 0) == 1
+    });
+    assert_eq!(ended(pid), 0);
+    ring.follow();
+    ring.push(sqe(IORING_OP_NOP, 2));
+    assert_eq!(ring.enter(1, 0), 1);
+    assert!(readable(ring.fd, 5000));
+    assert_eq!(ring.reap_all().len(), 2);
+}
+
+/// What a parent has taken, a child finds taken, and the other way round.
+#[test]
+fn what_a_child_has_taken_is_shown_to_its_parent() {
+    both(|engine| {
+        let mut ring = shown(engine);
+        let mut seen = vec![];
+        for _ in 0..2 {
+            ring.follow();
+            ring.push(sqe(IORING_OP_NOP, 1));
+            assert_eq!(ring.enter(1, 0), 1);
+            seen.push(readable(ring.fd, 5000));
+            let pid = child(|| {
+                ring.follow();
+                let taken = ring.reap_all().len() == 1;
+                look(&ring);
+                taken
+            });
+            assert_eq!(ended(pid), 0);
+            seen.push(readable(ring.fd, 0));
+        }
+        seen
+    });
+}
+
+/// A child that was there before has another descriptor; its parent is told of what it posts all the same.
+#[test]
+fn what_a_child_posts_is_shown_at_a_later_descriptor() {
+    let mut ring = Ring::new(Engine::User, 8, 0);
+    let mut ends = [0; 2];
+    // SAFETY: two descriptors of ours.
+    assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
+    let pid = child(|| {
+        let mut byte = 0_u8;
+        // SAFETY: a byte of ours.
+        let told = unsafe { libc::read(ends[0], (&raw mut byte).cast(), 1) } == 1;
+        ring.push(sqe(IORING_OP_NOP, 1));
+        told && ring.enter(1, 0) == 1
+    });
+    frontend::show_readiness(ring.fd).unwrap();
+    // SAFETY: a byte of ours.
+    assert_eq!(unsafe { libc::write(ends[1], b"x".as_ptr().cast(), 1) }, 1);
+    assert!(readable(ring.fd, 10_000));
+    assert_eq!(ended(pid), 0);
+}
+
+/// Who finds it readable finds `IORING_SQ_TASKRUN`, too: without it, who has taken what there is does not come in, and it would
+/// stay readable. On one processor, for there the program runs as soon as it is woken.
+#[test]
+fn a_readable_ring_asks_to_be_entered() {
+    install();
+    let pid = child(|| {
+        // SAFETY: a set of this thread's, and of those that it starts.
+        unsafe {
+            let mut one: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(libc::sched_getcpu() as usize, &mut one);
+            assert_eq!(libc::sched_setaffinity(0, size_of_val(&one), &one), 0);
+        }
+        let mut ring = shown(Engine::User);
+        let flags = ring.params.sq_off.flags;
+        let time = [0_i64, 30_000];
+        (0..2000).all(|_| {
+            ring.push(Sqe { fd: -1, addr: time.as_ptr() as u64, len: 1, ..sqe(IORING_OP_TIMEOUT, 1) });
+            assert!(ring.enter(1, 0) == 1 && readable(ring.fd, 5000));
+            let asks = ring.word(flags).load(std::sync::atomic::Ordering::Acquire) & IORING_SQ_TASKRUN != 0;
+            assert!(ring.reap().is_some());
+            look(&ring);
+            asks
+        })
+    });
+    assert_eq!(ended(pid), 0);
+}

@@ -1,0 +1,286 @@
+//! What is submitted behind an open into a slot of the file table, without a link: the kernel opens during the submission where
+//! it need not wait, so the slot has its file by then.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Instant;
+
+use crate::common::*;
+use anyring_engine::abi::Sqe;
+use io_uring_op::*;
+use io_uring_register_op::*;
+
+const FIXED: u8 = 1;
+const LINK: u8 = 1 << 2;
+
+/// A directory with two files, whose paths the caches know.
+struct Files {
+    directory: PathBuf,
+    first: CString,
+    second: CString,
+}
+
+impl Files {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Relaxed);
+        let directory = std::env::temp_dir().join(format!("anyring-slots-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let make = |name: &str, content: &str| {
+            let path = directory.join(name);
+            std::fs::write(&path, content).unwrap();
+            CString::new(path.to_str().unwrap()).unwrap()
+        };
+        let (first, second) = (make("first", "1111"), make("second", "2222"));
+        Self { directory, first, second }
+    }
+
+    fn fifo(&self) -> CString {
+        let path = CString::new(self.directory.join("fifo").to_str().unwrap()).unwrap();
+        // SAFETY: a path.
+        assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
+        path
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn table(engine: Engine, flags: u32, slots: &[i32]) -> Ring {
+    let ring = Ring::new(engine, 64, flags);
+    assert_eq!(ring.register(IORING_REGISTER_FILES, slots.as_ptr().cast(), slots.len() as u32), 0);
+    ring
+}
+
+fn open(path: &CStr, slot: u32, data: u64) -> Sqe {
+    let addr = path.as_ptr() as u64;
+    Sqe { fd: libc::AT_FDCWD, addr, file_index: slot + 1, ..sqe(IORING_OP_OPENAT, data) }
+}
+
+fn read(slot: i32, buffer: &mut [u8], data: u64) -> Sqe {
+    let (addr, len) = (buffer.as_mut_ptr() as u64, buffer.len() as u32);
+    Sqe { fd: slot, flags: FIXED, addr, len, ..sqe(IORING_OP_READ, data) }
+}
+
+fn close(slot: u32, data: u64) -> Sqe {
+    Sqe { fd: 0, file_index: slot + 1, ..sqe(IORING_OP_CLOSE, data) }
+}
+
+fn results(cqes: &[Cqe]) -> Vec<(u64, i32)> {
+    let mut all: Vec<_> = cqes.iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn what_is_behind_an_open_has_its_file() {
+    both(|engine| {
+        let files = Files::new();
+        let other = std::fs::File::open("/dev/null").unwrap();
+        let defers = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
+        let mut seen = Vec::new();
+        for before in [-1, other.as_raw_fd()] {
+            for (setup, link) in [(0, 0), (0, LINK), (defers, 0)] {
+                let mut ring = table(engine, setup, &[before]);
+                let (mut within, mut behind) = ([0_u8; 4], [0_u8; 4]);
+                let first = ring.run(&[
+                    Sqe { flags: link, ..open(&files.first, 0, 1) },
+                    sqe(IORING_OP_NOP, 2),
+                    read(0, &mut within, 3),
+                    close(0, 4),
+                ]);
+                let second = ring.run(&[read(0, &mut behind, 5)]);
+                seen.push((results(&first), results(&second), within, behind));
+            }
+        }
+        seen
+    });
+}
+
+#[test]
+fn a_read_behind_the_open_of_its_slot_is_cancelled() {
+    both(|engine| {
+        let files = Files::new();
+        let fifo = files.fifo();
+        let mut ring = table(engine, 0, &[-1]);
+        let mut buffer = [0_u8; 4];
+        ring.push(Sqe { op_flags: libc::O_RDWR as u32, ..open(&fifo, 0, 1) });
+        ring.push(read(0, &mut buffer, 2));
+        ring.push(Sqe { addr: 2, ..sqe(IORING_OP_ASYNC_CANCEL, 3) });
+        assert_eq!(ring.enter(3, 3), 3);
+        results(&ring.reap_all())
+    });
+}
+
+#[test]
+fn a_poll_behind_the_open_of_its_slot_is_removed() {
+    both(|engine| {
+        let files = Files::new();
+        let fifo = files.fifo();
+        let mut ring = table(engine, 0, &[-1]);
+        ring.push(Sqe { op_flags: libc::O_RDWR as u32, ..open(&fifo, 0, 1) });
+        ring.push(Sqe { fd: 0, flags: FIXED, op_flags: 1, ..sqe(IORING_OP_POLL_ADD, 2) });
+        ring.push(Sqe { addr: 2, ..sqe(IORING_OP_POLL_REMOVE, 3) });
+        assert_eq!(ring.enter(3, 3), 3);
+        results(&ring.reap_all())
+    });
+}
+
+#[test]
+fn a_close_takes_no_later_file() {
+    both(|engine| {
+        let files = Files::new();
+        let missing = c"/nowhere/at/all";
+        let mut buffer = [0_u8; 4];
+        [&files.first, missing].map(|first| {
+            let mut ring = table(engine, 0, &[-1]);
+            let seen = results(&ring.run(&[open(first, 0, 1), close(0, 2), open(&files.second, 0, 3)]));
+            (seen, results(&ring.run(&[read(0, &mut buffer, 4)])))
+        })
+    });
+}
+
+#[test]
+fn a_file_that_is_put_in_behind_an_open() {
+    both(|engine| {
+        let files = Files::new();
+        let mut ring = table(engine, 0, &[-1]);
+        let mut buffer = [0_u8; 4];
+        let file = std::fs::File::open(files.second.to_str().unwrap()).unwrap();
+        let fd = file.as_raw_fd();
+        let update = Sqe { addr: (&raw const fd) as u64, len: 1, ..sqe(IORING_OP_FILES_UPDATE, 2) };
+        (results(&ring.run(&[open(&files.first, 0, 1), update, read(0, &mut buffer, 3)])), buffer)
+    });
+}
+
+#[test]
+fn a_slot_is_emptied_by_an_update_behind_its_open() {
+    both(|engine| {
+        let files = Files::new();
+        let mut ring = table(engine, 0, &[-1]);
+        let mut buffer = [0_u8; 4];
+        let none = -1_i32;
+        let update = Sqe { addr: (&raw const none) as u64, len: 1, ..sqe(IORING_OP_FILES_UPDATE, 2) };
+        let seen = results(&ring.run(&[open(&files.first, 0, 1), read(0, &mut buffer, 3), update]));
+        (seen, results(&ring.run(&[read(0, &mut buffer, 4)])))
+    });
+}
+
+#[test]
+fn a_socket_or_pipe_behind_an_open_stays() {
+    both(|engine| {
+        let files = Files::new();
+        let mut fds = [0_u32; 2];
+        let stream = libc::SOCK_STREAM as u64;
+        let socket = Sqe { fd: libc::AF_UNIX, off: stream, file_index: 1, ..sqe(IORING_OP_SOCKET, 2) };
+        let pipe = Sqe { fd: 0, addr: fds.as_mut_ptr() as u64, file_index: 1, ..sqe(IORING_OP_PIPE, 2) };
+        [socket, pipe].map(|other| {
+            let mut ring = table(engine, 0, &[-1, -1]);
+            ring.run(&[open(&files.first, 0, 1), other]);
+            let got = ring.run(&[Sqe { fd: 0, flags: FIXED, ..sqe(IORING_OP_FIXED_FD_INSTALL, 3) }])[0].res;
+            // SAFETY: a descriptor of this test's.
+            unsafe {
+                let mut status: libc::stat = std::mem::zeroed();
+                libc::fstat(got, &mut status);
+                libc::close(got);
+                status.st_mode & libc::S_IFMT
+            }
+        })
+    });
+}
+
+#[test]
+fn each_reader_has_the_file_before_it() {
+    both(|engine| {
+        let files = Files::new();
+        let missing = c"/nowhere/at/all";
+        [&files.first, missing].map(|first| {
+            let mut ring = table(engine, 0, &[-1]);
+            let (mut x, mut y) = ([0_u8; 4], [0_u8; 4]);
+            let seen = results(&ring.run(&[
+                open(first, 0, 1),
+                read(0, &mut x, 2),
+                open(&files.second, 0, 3),
+                read(0, &mut y, 4),
+            ]));
+            (seen, x, y)
+        })
+    });
+}
+
+#[test]
+fn splice_from_the_slot() {
+    both(|engine| {
+        let files = Files::new();
+        let mut ring = table(engine, 0, &[-1]);
+        let mut pipe = [0; 2];
+        // SAFETY: two numbers.
+        unsafe { libc::pipe(pipe.as_mut_ptr()) };
+        // SPLICE_F_FD_IN_FIXED; the slot stands where file_index is.
+        let splice =
+            Sqe { fd: pipe[1], off: u64::MAX, len: 4, op_flags: 1 << 31, ..sqe(IORING_OP_SPLICE, 2) };
+        let seen = results(&ring.run(&[open(&files.first, 0, 1), splice]));
+        // SAFETY: of this test.
+        let _ = pipe.map(|fd| unsafe { libc::close(fd) });
+        seen
+    });
+}
+
+#[test]
+fn a_message_passes_the_file_on() {
+    both(|engine| {
+        let files = Files::new();
+        let mut ring = table(engine, 0, &[-1]);
+        let mut other = table(engine, 0, &[-1]);
+        let message =
+            Sqe { fd: other.fd, addr: 1, addr3: 0, file_index: 1, off: 77, ..sqe(IORING_OP_MSG_RING, 2) };
+        (results(&ring.run(&[open(&files.first, 0, 1), message])), results(&other.reap_all()))
+    });
+}
+
+#[test]
+fn a_cancellation_by_slot() {
+    both(|engine| {
+        let files = Files::new();
+        let mut ring = table(engine, 0, &[-1]);
+        let op_flags = IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_FD_FIXED;
+        let cancel = Sqe { fd: 0, op_flags, ..sqe(IORING_OP_ASYNC_CANCEL, 2) };
+        results(&ring.run(&[open(&files.first, 0, 1), cancel]))
+    });
+}
+
+#[test]
+fn a_ring_that_defers() {
+    both(|engine| {
+        let files = Files::new();
+        // SAFETY: integers only.
+        let mut params: io_uring_params = unsafe { std::mem::zeroed() };
+        params.flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_CQSIZE;
+        params.cq_entries = 64;
+        let mut ring = Ring::with_params(engine, 64, params).unwrap();
+        let slots = [-1; 64];
+        assert_eq!(ring.register(IORING_REGISTER_FILES, slots.as_ptr().cast(), 64), 0);
+        let mut buffer = [0_u8; 4];
+        for slot in 0..32 {
+            ring.push(open(&files.first, slot, 1));
+            ring.push(read(slot as i32, &mut buffer, 2));
+        }
+        assert_eq!(ring.enter(64, 1), 64);
+        let mut all = ring.reap_all();
+        ring.push(Sqe { addr: slots.as_ptr() as u64, len: 32, ..sqe(IORING_OP_FILES_UPDATE, 3) });
+        assert_eq!(ring.enter(1, 1), 1);
+        let started = Instant::now();
+        while all.len() < 65 && started.elapsed().as_secs() < 3 {
+            ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+            all.extend(ring.reap_all());
+        }
+        let mut seen = results(&all);
+        seen.dedup();
+        seen
+    });
+}

@@ -1,0 +1,51 @@
+//! A thread that takes long to start takes no time away from what was submitted.
+
+use std::ffi::{CStr, c_void};
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use crate::common::*;
+use anyring_engine::Host;
+use anyring_engine::abi::Sqe;
+use io_uring_op::*;
+
+/// Provides threads, each after a while.
+struct Slow;
+
+impl Host for Slow {
+    fn spawn(
+        &self,
+        name: &'static CStr,
+        entry: unsafe extern "C" fn(*mut c_void),
+        argument: *mut c_void,
+    ) -> Result<(), i32> {
+        std::thread::sleep(Duration::from_millis(900));
+        SEEING.spawn(name, entry, argument)
+    }
+
+    fn thread_identity(&self) -> NonZeroUsize {
+        SEEING.thread_identity()
+    }
+
+    fn faults_resume(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn a_timeout_can_be_changed_after_its_submission() {
+    static SLOW: &dyn Host = &Slow;
+    let mut ring = Ring::new(Engine::User, 4, 0);
+    anyring_engine::install(&SLOW);
+    let time = [0i64, 800_000_000];
+    let (address, len) = (time.as_ptr() as u64, 1);
+    ring.push(Sqe { addr: address, len, ..sqe(IORING_OP_TIMEOUT, 1) });
+    assert_eq!(ring.enter(1, 0), 1);
+    // The time that the thread took is not the timeout's.
+    let update = IORING_TIMEOUT_UPDATE;
+    ring.push(Sqe { addr: 1, off: address, op_flags: update, ..sqe(IORING_OP_TIMEOUT_REMOVE, 2) });
+    assert_eq!(ring.enter(1, 1), 1);
+    let cqes = ring.collect(2);
+    let results: Vec<_> = cqes.iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
+    assert_eq!(results, [(2, 0), (1, -libc::ETIME)]);
+}

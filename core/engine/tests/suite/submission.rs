@@ -1,0 +1,542 @@
+//! Submission and completion, links and drains, on NOPs: the life cycle without any I/O.
+
+use crate::common::*;
+use anyring_engine::abi::Sqe;
+use io_uring_op::IORING_OP_NOP;
+use io_uring_register_op as Code;
+
+const LINK: u8 = 1 << 2;
+const HARDLINK: u8 = 1 << 3;
+const DRAIN: u8 = 1 << 1;
+const SKIP: u8 = 1 << 6;
+
+fn nop(user_data: u64, flags: u8) -> Sqe {
+    Sqe { flags, ..sqe(IORING_OP_NOP, user_data) }
+}
+
+/// A NOP that fails with `res`.
+fn failing(user_data: u64, flags: u8, res: i32) -> Sqe {
+    Sqe { op_flags: IORING_NOP_INJECT_RESULT, len: res as u32, ..nop(user_data, flags) }
+}
+
+#[test]
+fn nops_complete_in_order() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        ring.run(&[nop(1, 0), nop(2, 0), nop(3, 0)])
+    });
+}
+
+#[test]
+fn unknown_opcodes_and_flags_are_refused() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, IORING_SETUP_SUBMIT_ALL);
+        let unknown = Sqe { opcode: 250, ..nop(1, 0) };
+        let flags = nop(2, 0x80);
+        let ioprio = Sqe { ioprio: 1, ..nop(3, 0) };
+        let personality = Sqe { personality: 7, ..nop(4, 0) };
+        ring.run(&[unknown, flags, ioprio, personality])
+    });
+}
+
+#[test]
+fn a_bad_sqe_stops_the_batch() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        ring.push(nop(1, 0));
+        ring.push(Sqe { opcode: 250, ..nop(2, 0) });
+        ring.push(nop(3, 0));
+        let first = ring.enter(3, 0);
+        let second = ring.enter(1, 0);
+        (first, second, ring.reap_all())
+    });
+}
+
+#[test]
+fn a_bad_sqe_in_a_chain_does_not_stop_the_batch() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, 0);
+        let unknown = |user_data, flags| Sqe { opcode: 250, ..nop(user_data, flags) };
+        let begins = ring.run(&[unknown(1, LINK), nop(2, LINK), nop(3, 0), nop(4, 0)]);
+        let goes_on = ring.run(&[nop(5, LINK), unknown(6, LINK), nop(7, 0)]);
+        for sqe in [nop(8, LINK), unknown(9, 0), nop(10, 0)] {
+            ring.push(sqe);
+        }
+        (begins, goes_on, ring.enter(3, 0), ring.reap_all())
+    });
+}
+
+#[test]
+fn links_fail_together_and_hard_links_do_not() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 16, 0);
+        let mut all = ring.run(&[nop(1, LINK), failing(2, LINK, -5), nop(3, LINK), nop(4, 0)]);
+        all.extend(ring.run(&[nop(5, HARDLINK), failing(6, HARDLINK, -5), nop(7, 0)]));
+        all.extend(ring.run(&[nop(8, LINK), nop(9, LINK)]));
+        all
+    });
+}
+
+#[test]
+fn a_chain_with_a_bad_member_is_cancelled() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
+        ring.run(&[nop(1, LINK), Sqe { opcode: 250, ..nop(2, LINK) }, nop(3, 0), nop(4, 0)])
+    });
+}
+
+#[test]
+fn skipped_completions_appear_on_failure() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 16, 0);
+        for sqe in [nop(1, SKIP), failing(2, SKIP | LINK, -7), nop(3, LINK), nop(4, 0), nop(5, 0)] {
+            ring.push(sqe);
+        }
+        let submitted = ring.enter(5, 2);
+        (submitted, ring.reap_all())
+    });
+}
+
+#[test]
+fn drains_wait_for_all_before_them() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 16, 0);
+        ring.run(&[
+            nop(1, LINK),
+            nop(2, 0),
+            nop(3, DRAIN),
+            nop(4, 0),
+            nop(5, DRAIN | LINK),
+            nop(6, 0),
+            nop(7, 0),
+        ])
+    });
+}
+
+#[test]
+fn drains_and_skips_do_not_mix() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 16, IORING_SETUP_SUBMIT_ALL);
+        ring.push(nop(1, SKIP));
+        ring.push(nop(2, DRAIN));
+        let submitted = ring.enter(2, 1);
+        (submitted, ring.reap_all())
+    });
+}
+
+#[test]
+fn a_full_cq_overflows_and_loses_nothing() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 4, 0);
+        let mut seen = Vec::new();
+        for round in 0..5u64 {
+            for i in 0..4 {
+                ring.push(nop(round * 4 + i, 0));
+            }
+            assert_eq!(ring.enter(4, 0), 4);
+        }
+        let overflowed = ring.overflowed();
+        for _ in 0..5 {
+            seen.extend(ring.reap_all().iter().map(|cqe| cqe.user_data));
+            ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+        }
+        (overflowed, ring.overflowed(), seen)
+    });
+}
+
+#[test]
+fn corrupt_indices_break_nothing() {
+    use std::sync::atomic::Ordering;
+    let mut ring = Ring::new(Engine::User, 4, 0);
+    ring.push(nop(1, 0));
+    let array = ring.params.sq_off.array;
+    ring.word(array).store(77, Ordering::Relaxed);
+    assert_eq!(ring.enter(1, 0), 0);
+    assert_eq!(ring.word(ring.params.sq_off.dropped).load(Ordering::Relaxed), 1);
+    ring.word(ring.params.sq_off.tail).store(0x8000_0000, Ordering::Relaxed);
+    ring.word(ring.params.cq_off.head).store(0x1234_5678, Ordering::Relaxed);
+    ring.word(ring.params.cq_off.ring_mask).store(u32::MAX, Ordering::Relaxed);
+    for _ in 0..100 {
+        ring.enter(u32::MAX, 0);
+    }
+}
+
+#[test]
+fn errors_of_enter() {
+    both(|engine| {
+        let ring = Ring::new(engine, 4, 0);
+        let none = std::ptr::null();
+        [
+            enter(engine, -1, 0, 0, 0, none, 0),
+            enter(engine, 0, 0, 0, 0, none, 0),
+            enter(engine, ring.fd, 0, 0, 1 << 31, none, 0),
+            enter(engine, ring.fd, 1, 0, IORING_ENTER_GETEVENTS, none, 0),
+            enter(engine, ring.fd, 0, 1, IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG, none, 3),
+        ]
+    });
+}
+
+#[test]
+fn a_wait_ends_in_time() {
+    both(|engine| {
+        let ring = Ring::new(engine, 4, 0);
+        let time = [0i64, 2_000_000];
+        // SAFETY: integers only.
+        let mut arg: io_uring_getevents_arg = unsafe { std::mem::zeroed() };
+        arg.ts = time.as_ptr() as u64;
+        let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
+        enter(engine, ring.fd, 0, 1, flags, (&raw const arg).cast(), size_of_val(&arg))
+    });
+}
+
+/// Waits for one completion with times in microseconds; returns the result, and whether the wait took
+/// `at_least_us`.
+fn timed_wait(ring: &Ring, min_wait_us: u32, timeout_us: Option<i64>, at_least_us: u64) -> (i32, bool) {
+    let time = [0i64, timeout_us.unwrap_or(0) * 1000];
+    // SAFETY: integers only.
+    let mut arg: io_uring_getevents_arg = unsafe { std::mem::zeroed() };
+    arg.min_wait_usec = min_wait_us;
+    arg.ts = timeout_us.map_or(0, |_| time.as_ptr() as u64);
+    let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
+    let start = std::time::Instant::now();
+    let result = enter(ring.engine, ring.fd, 0, 2, flags, (&raw const arg).cast(), size_of_val(&arg));
+    (result, start.elapsed().as_micros() as u64 >= at_least_us)
+}
+
+#[test]
+fn the_first_part_of_a_wait_is_not_cut_short() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 4, 0);
+        let longer_than_the_rest = timed_wait(&ring, 20_000, Some(1000), 20_000);
+        let without_a_rest = timed_wait(&ring, 20_000, None, 20_000);
+        let shorter = timed_wait(&ring, 1000, Some(20_000), 20_000);
+        assert_eq!(ring.run(&[nop(1, 0)]).len(), 1);
+        ring.push(nop(2, 0));
+        assert_eq!(ring.enter(1, 0), 1);
+        let one_is_there = timed_wait(&ring, 1000, Some(900_000_000), 1000);
+        [longer_than_the_rest, without_a_rest, shorter, one_is_there]
+    });
+}
+
+#[test]
+fn an_sq_thread_begins_asleep() {
+    both(|engine| {
+        // SAFETY: integers only.
+        let mut params: io_uring_params = unsafe { std::mem::zeroed() };
+        params.flags = IORING_SETUP_SQPOLL;
+        params.sq_thread_idle = 60_000;
+        let mut ring = Ring::with_params(engine, 4, params).unwrap();
+        let give_up = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while ring.word(ring.params.sq_off.flags).load(std::sync::atomic::Ordering::Acquire)
+            & IORING_SQ_NEED_WAKEUP
+            == 0
+        {
+            assert!(std::time::Instant::now() < give_up, "{engine:?}: it spins");
+            std::thread::yield_now();
+        }
+        ring.push(nop(1, 0));
+        assert_eq!(ring.enter_with(1, 1, IORING_ENTER_GETEVENTS | IORING_ENTER_SQ_WAKEUP), 1);
+        ring.reap()
+    });
+}
+
+#[test]
+fn a_wait_that_ends_early_tells_of_what_is_there() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 4, 0);
+        assert_eq!(ring.run(&[nop(1, 0)]).len(), 1);
+        ring.push(nop(2, 0));
+        assert_eq!(ring.enter(1, 0), 1);
+        let time = [0i64, 2_000_000];
+        // SAFETY: integers only.
+        let mut arg: io_uring_getevents_arg = unsafe { std::mem::zeroed() };
+        arg.ts = time.as_ptr() as u64;
+        let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
+        enter(engine, ring.fd, 0, 2, flags, (&raw const arg).cast(), size_of_val(&arg))
+    });
+}
+
+#[test]
+fn a_program_limits_workers() {
+    both(|engine| {
+        let ring = Ring::new(engine, 4, 0);
+        let set = |limits: &mut [u32; 2], count| {
+            ring.register(Code::IORING_REGISTER_IOWQ_MAX_WORKERS, limits.as_mut_ptr().cast(), count)
+        };
+        let mut first = [3, 5];
+        let mut second = [0, 4];
+        let mut third = [0, 0];
+        let results = [
+            set(&mut first, 2),
+            set(&mut second, 2),
+            set(&mut third, 2),
+            set(&mut [1 << 31, 0], 2),
+            set(&mut [1, 1], 1),
+            ring.register(Code::IORING_REGISTER_IOWQ_MAX_WORKERS, std::ptr::null(), 2),
+            ring.register(Code::IORING_REGISTER_IOWQ_MAX_WORKERS, 8 as *const _, 2),
+        ];
+        (results, first.map(|before| before > 0), second, third)
+    });
+}
+
+#[test]
+fn waits_are_timed_by_a_chosen_clock() {
+    both(|engine| {
+        let ring = Ring::new(engine, 4, 0);
+        let choose =
+            |clock: [u32; 4], count| ring.register(Code::IORING_REGISTER_CLOCK, clock.as_ptr().cast(), count);
+        let realtime = choose([0; 4], 0);
+        let results = [
+            realtime,
+            choose([1, 0, 1, 0], 0),
+            choose([1, 0, 0, 0], 1),
+            ring.register(Code::IORING_REGISTER_CLOCK, std::ptr::null(), 0),
+            choose([1, 0, 0, 0], 0),
+            choose([7, 0, 0, 0], 0),
+        ];
+        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: integers only; a structure of ours.
+        let mut arg: io_uring_getevents_arg = unsafe {
+            libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut now);
+            std::mem::zeroed()
+        };
+        now.tv_nsec = (now.tv_nsec + 2_000_000).min(999_999_999);
+        arg.ts = (&raw const now) as u64;
+        let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG | IORING_ENTER_ABS_TIMER;
+        (results, enter(engine, ring.fd, 0, 1, flags, (&raw const arg).cast(), size_of_val(&arg)))
+    });
+}
+
+#[test]
+fn an_engine_tells_what_it_has() {
+    const QUERY: u32 = 35;
+    /// `struct io_uring_query_hdr`.
+    #[repr(C)]
+    #[derive(Clone, Copy)]
+    struct Header(u64, u64, u32, u32, i32, [u32; 3]);
+    both(|engine| {
+        let ask =
+            |header: &Header, count| register(engine, -1, QUERY, std::ptr::from_ref(header).cast(), count);
+        let mut reply = [u64::MAX; 8];
+        let data = (&raw mut reply) as u64;
+        let first = Header(0, data, 0, 64, 0, [0; 3]);
+        let mut results = vec![ask(&first, 0), ask(&first, 1)];
+        // SAFETY: the engines wrote behind the compiler's back.
+        let (first, seen) =
+            unsafe { ((&raw const first).read_volatile(), (&raw const reply).read_volatile()) };
+        if results[0] != 0 {
+            return None;
+        }
+        let refused = [
+            Header(0, data, 9, 40, 0, [0; 3]),
+            Header(0, data, 0, 0, 0, [0; 3]),
+            Header(0, data, 0, 40, 1, [0; 3]),
+            Header(0, data, 0, 40, 0, [0, 0, 1]),
+            Header(8, data, 0, 40, 0, [0; 3]),
+            Header(0, 8, 0, 40, 0, [0; 3]),
+        ];
+        let mut told = Vec::new();
+        for header in &refused {
+            results.push(ask(header, 0));
+            // SAFETY: as above.
+            let header = unsafe { std::ptr::from_ref(header).read_volatile() };
+            told.push((header.3, header.4));
+        }
+        let mut circle = Header(0, data, 0, 8, 0, [0; 3]);
+        circle.0 = (&raw const circle) as u64;
+        results.push(ask(&circle, 0));
+        let ops_and_registers = [seen[0] & 0xffff_ffff > 50, seen[0] >> 32 > u64::from(QUERY)];
+        Some((results, first.3, first.4, told, ops_and_registers, seen[4], seen[5..].to_vec()))
+    });
+}
+
+#[test]
+fn rings_come_and_go() {
+    for _ in 0..200 {
+        let mut ring = Ring::new(Engine::User, 8, 0);
+        assert_eq!(ring.run(&[nop(1, 0)]).len(), 1);
+    }
+}
+
+#[test]
+fn an_sq_thread_takes_sqes_by_itself() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, IORING_SETUP_SQPOLL);
+        let mut seen = Vec::new();
+        for i in 0..20 {
+            ring.push(nop(i, 0));
+            let flags = ring.word(ring.params.sq_off.flags).load(std::sync::atomic::Ordering::SeqCst);
+            let wake = if flags & IORING_SQ_NEED_WAKEUP != 0 { IORING_ENTER_SQ_WAKEUP } else { 0 };
+            ring.enter_with(1, 1, IORING_ENTER_GETEVENTS | wake);
+            seen.extend(ring.reap_all());
+        }
+        seen
+    });
+}
+
+#[test]
+fn a_polled_ring_takes_nops_and_refuses_what_cannot_be_polled() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, IORING_SETUP_IOPOLL | IORING_SETUP_SUBMIT_ALL);
+        let connect = sqe(io_uring_op::IORING_OP_CONNECT, 2);
+        ring.run(&[nop(1, 0), connect, nop(3, LINK), nop(4, 0)])
+    });
+}
+
+#[test]
+fn a_polled_ring_takes_direct_transfers_of_files_on_storage() {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::OpenOptionsExt;
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("polled");
+    let open = |path: &std::path::Path, flags| {
+        std::fs::File::options().read(true).write(true).create(true).custom_flags(flags).open(path)
+    };
+    let Ok(direct) = open(&path, libc::O_DIRECT) else { return };
+    if anyring_engine::os::file_system(direct.as_raw_fd()) == Ok(libc::TMPFS_MAGIC) {
+        // That takes the flag, and is no storage.
+        return;
+    }
+    let (buffered, (pipe, _end)) = (open(&path, 0).unwrap(), std::io::pipe().unwrap());
+    #[repr(align(4096))]
+    struct Page([u8; 4096]);
+    both(|engine| {
+        let mut page = Page([b'x'; 4096]);
+        let addr = (&raw mut page) as u64;
+        let mut ring = Ring::new(engine, 8, IORING_SETUP_IOPOLL | IORING_SETUP_SUBMIT_ALL);
+        let mut transfer = |opcode, fd: &dyn AsRawFd| {
+            ring.push(Sqe { fd: fd.as_raw_fd(), addr, len: 4096, ..sqe(opcode, 1) });
+            assert_eq!(ring.enter(1, 1), 1);
+            // Where a worker does it there is nothing to poll, and the wait ends.
+            loop {
+                if let Some(cqe) = ring.reap() {
+                    return cqe.res;
+                }
+                assert_eq!(ring.enter(0, 1), 0);
+            }
+        };
+        let write = io_uring_op::IORING_OP_WRITE;
+        let read = io_uring_op::IORING_OP_READ;
+        let refused = (transfer(write, &buffered), transfer(read, &pipe));
+        let appended = transfer(write, &direct);
+        let read_back = transfer(read, &direct);
+        // The kernel asks the device too, and those of virtual machines have nothing to poll.
+        assert!(read_back == 4096 || engine == Engine::Kernel && read_back == -libc::EOPNOTSUPP);
+        (refused, appended, page.0 == [b'x'; 4096])
+    });
+}
+
+#[test]
+fn a_cq_that_is_never_read_stays_bounded() {
+    use std::sync::atomic::Ordering;
+    const BADR: i32 = -53;
+    let mut ring = Ring::new(Engine::User, 32768, 0);
+    for _ in 0..36 {
+        for i in 0..32768 {
+            ring.push(nop(i, 0));
+        }
+        assert_eq!(ring.enter(32768, 0), 32768);
+    }
+    assert!(ring.word(ring.params.cq_off.overflow).load(Ordering::Relaxed) > 0);
+    assert_eq!(ring.enter_with(0, 1, IORING_ENTER_GETEVENTS), BADR);
+    assert_eq!(ring.enter_with(0, 1, IORING_ENTER_GETEVENTS), 0);
+}
+
+#[test]
+fn an_sq_thread_can_be_bound_to_a_processor() {
+    both(|engine| {
+        let bound = |cpu| {
+            // SAFETY: integers only.
+            let mut params: io_uring_params = unsafe { std::mem::zeroed() };
+            params.flags = IORING_SETUP_SQPOLL | IORING_SETUP_SQ_AFF;
+            params.sq_thread_cpu = cpu;
+            Ring::with_params(engine, 4, params).map(|ring| ring.enter(0, 0))
+        };
+        (bound(0), bound(100_000))
+    });
+}
+
+#[test]
+fn a_number_that_was_a_ring_can_be_another_file() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 4, 0);
+        let gone = Ring::new(engine, 4, 0);
+        // Closed where nobody sees it; the number goes to a file.
+        let number = gone.forget();
+        // SAFETY: descriptors of the test's own.
+        unsafe {
+            let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+            assert_eq!(libc::dup2(null, number), number);
+            libc::close(null);
+        }
+        ring.run(&[Sqe { fd: number, ..sqe(io_uring_op::IORING_OP_CLOSE, 1) }])
+    });
+}
+
+#[test]
+fn a_ring_closed_during_a_wait_lives_until_the_wait_ends() {
+    both(|engine| {
+        let mut ring = Ring::new(engine, 4, 0);
+        let mut pipe = [0; 2];
+        // SAFETY: descriptors of the test's own.
+        assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+        let poll =
+            Sqe { fd: pipe[0], op_flags: libc::POLLIN as u32, ..sqe(io_uring_op::IORING_OP_POLL_ADD, 1) };
+        ring.push(poll);
+        assert_eq!(ring.enter(1, 0), 1);
+        let fd = ring.fd;
+        let (tell, told) = std::sync::mpsc::channel();
+        let waiter = std::thread::spawn(move || {
+            // SAFETY: asks for this thread's number.
+            tell.send(unsafe { libc::gettid() }).unwrap();
+            let waited = ring.enter(0, 1);
+            (waited, ring.reap_all(), ring.forget())
+        });
+        wait_until_asleep(told.recv().unwrap());
+        // SAFETY: the ring's only descriptor, and a pipe of the test's own.
+        unsafe {
+            if engine == Engine::User {
+                anyring_engine::frontend::closed(fd);
+            }
+            libc::close(fd);
+            libc::write(pipe[1], c"x".as_ptr().cast(), 1);
+        }
+        let (waited, cqes, _) = waiter.join().unwrap();
+        // SAFETY: ours.
+        unsafe {
+            libc::close(pipe[0]);
+            libc::close(pipe[1]);
+        }
+        (waited, cqes)
+    });
+}
+
+/// Returns once a thread of this process sleeps in one of the calls that wait for a ring.
+fn wait_until_asleep(thread: i32) {
+    let waits = [libc::SYS_io_uring_enter, libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2];
+    while !sleeps_in(thread).is_some_and(|call| waits.contains(&call)) {
+        std::thread::yield_now();
+    }
+}
+
+/// What is linked to a request that ends when it is to be given to a worker goes on, without anybody entering.
+#[test]
+fn links_of_what_no_worker_can_take() {
+    use std::os::fd::AsRawFd;
+    both(|engine| {
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let mut ring = Ring::new(engine, 4, 0);
+        let sync = |user_data, fd, flags| Sqe { fd, flags, ..sqe(io_uring_op::IORING_OP_FSYNC, user_data) };
+        ring.push(sync(1, file.as_raw_fd(), HARDLINK));
+        ring.push(sync(2, -1, LINK));
+        ring.push(sqe(io_uring_op::IORING_OP_NOP, 3));
+        assert_eq!(ring.enter(3, 0), 3);
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        let mut results = Vec::new();
+        while results.len() < 3 {
+            results.extend(ring.reap_all().iter().map(|cqe| (cqe.user_data, cqe.res)));
+            assert!(std::time::Instant::now() < deadline, "{engine:?}: only {results:?}");
+            std::thread::yield_now();
+        }
+        results
+    });
+}

@@ -1,0 +1,204 @@
+//! Addresses with a tag in their upper bits, as programs have them whose allocator tags memory (HWASan, MTE): the kernel takes them
+//! from threads that have asked for it.
+
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::common::*;
+use anyring_engine::abi::Sqe;
+use anyring_engine::os::user::IoVector;
+use io_uring_op::*;
+
+const BUFFER_SELECT: u8 = 1 << 5;
+const ASYNC: u8 = 1 << 4;
+const GROUP: u16 = 7;
+const MESSAGE: [u8; 4] = *b"data";
+const LENGTH: u32 = MESSAGE.len() as u32;
+
+fn results(cqes: &[Cqe]) -> Vec<i32> {
+    cqes.iter().map(|cqe| cqe.res).collect()
+}
+
+/// What each operation makes of memory whose addresses went through `tag`.
+fn use_memory(engine: Engine, tag: fn(u64) -> u64) -> Vec<(&'static str, Vec<i32>, bool)> {
+    let mut ring = Ring::new(engine, 8, 0);
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    ours.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+    let fd = theirs.as_raw_fd();
+    let mut seen = Vec::new();
+    let write = |opcode, addr, len| Sqe { fd, addr, len, ..sqe(opcode, 1) };
+
+    let from = IoVector { base: tag(MESSAGE.as_ptr() as u64), length: u64::from(LENGTH) };
+    let vector = tag(&raw const from as u64);
+    for (name, request) in [
+        ("WRITE", write(IORING_OP_WRITE, from.base, LENGTH)),
+        ("WRITE in a thread", Sqe { flags: ASYNC, ..write(IORING_OP_WRITE, from.base, LENGTH) }),
+        ("WRITEV", write(IORING_OP_WRITEV, vector, 1)),
+        ("SEND", write(IORING_OP_SEND, from.base, LENGTH)),
+    ] {
+        let answers = results(&ring.run(&[request]));
+        let mut arrived = [0; 4];
+        let good = ours.read_exact(&mut arrived).is_ok() && arrived == MESSAGE;
+        seen.push((name, answers, good));
+    }
+
+    let mut room = [0_u8; 4];
+    let into = IoVector { base: tag(room.as_mut_ptr() as u64), length: u64::from(LENGTH) };
+    let vector = tag(&raw const into as u64);
+    for (name, request) in [
+        ("READ", write(IORING_OP_READ, into.base, LENGTH)),
+        ("READ in a thread", Sqe { flags: ASYNC, ..write(IORING_OP_READ, into.base, LENGTH) }),
+        ("READV", write(IORING_OP_READV, vector, 1)),
+        ("RECV", write(IORING_OP_RECV, into.base, LENGTH)),
+        (
+            "RECV of parts",
+            Sqe { op_flags: libc::MSG_WAITALL as u32, ..write(IORING_OP_RECV, into.base, LENGTH) },
+        ),
+    ] {
+        room = [0; 4];
+        ring.push(request);
+        // Without data at first, so that it waits.
+        let mut answers = vec![ring.enter(1, 0)];
+        ours.write_all(&MESSAGE).unwrap();
+        ring.enter(0, 1);
+        answers.extend(results(&ring.reap_all()));
+        // SAFETY: the place of `room`, which the request has filled.
+        let good = unsafe { (&raw const room).read_volatile() } == MESSAGE;
+        if !good {
+            let _ = (&theirs).read(&mut [0; 4]).unwrap();
+        }
+        seen.push((name, answers, good));
+    }
+
+    room = [0; 4];
+    let provide = Sqe { fd: 1, buf_index: GROUP, ..write(IORING_OP_PROVIDE_BUFFERS, into.base, LENGTH) };
+    let mut answers = results(&ring.run(&[provide]));
+    if answers == [0] {
+        ours.write_all(&MESSAGE).unwrap();
+        let receive = Sqe { flags: BUFFER_SELECT, buf_index: GROUP, ..write(IORING_OP_RECV, 0, LENGTH) };
+        answers.extend(results(&ring.run(&[receive])));
+    }
+    // SAFETY: as above.
+    let good = unsafe { (&raw const room).read_volatile() } == MESSAGE;
+    seen.push(("PROVIDE_BUFFERS", answers, good));
+    seen
+}
+
+/// A thread of its own: whether the kernel takes tags is a thread's matter.
+fn in_thread<T: Send>(body: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| scope.spawn(body).join().unwrap())
+}
+
+fn in_thread_with_tags<T: Send>(body: impl FnOnce(fn(u64) -> u64) -> T + Send) -> T {
+    in_thread(|| body(crate::arch::allow_tags().expect("another thread may use tags")))
+}
+
+/// Whether addresses can have tags: on processors that the record's has not to be like.
+fn has_tags() -> bool {
+    let allowed = in_thread(|| crate::arch::allow_tags().map(drop));
+    if let Err(reason) = allowed {
+        skip(reason);
+    }
+    allowed.is_ok()
+}
+
+/// Runs `body` on ours, and on the kernel's io_uring where that is asked: its own assertions say what both answer.
+fn both_with_tags<T: PartialEq + std::fmt::Debug>(body: impl Fn(Engine) -> T) {
+    let user = body(Engine::User);
+    if record::oracle().asks_the_kernel() {
+        assert_eq!(user, body(Engine::Kernel), "user engine (left) and kernel (right) agree");
+    }
+    anyring_tally::compared();
+}
+
+#[test]
+fn they_are_taken_from_threads_that_have_asked_for_it() {
+    if !has_tags() {
+        return;
+    }
+    both_with_tags(|engine| {
+        let seen = in_thread_with_tags(|tag| use_memory(engine, tag));
+        assert!(seen.iter().all(|(_, _, good)| *good), "{engine:?}: {seen:?}");
+        seen
+    });
+}
+
+#[test]
+fn they_are_refused_to_others() {
+    let other = |address| address | 0x2a << 56;
+    both(|engine| {
+        let seen = in_thread(|| use_memory(engine, other));
+        assert!(seen.iter().all(|(_, answers, good)| !good && answers.contains(&-libc::EFAULT)), "{seen:?}");
+        seen
+    });
+}
+
+/// Has a worker read from a file, and the reactor receive, while nobody is inside.
+fn have_threads_use(tag: fn(u64) -> u64) -> bool {
+    let mut ring = Ring::new(Engine::User, 8, 0);
+    let mut room = [0_u8; 4];
+    let addr = tag(room.as_mut_ptr() as u64);
+    // SAFETY: the room outlives the requests, which alone write to it.
+    let filled = || unsafe { (&raw const room).read_volatile() } == MESSAGE;
+
+    // SAFETY: makes a file of our own.
+    let fd = unsafe { libc::memfd_create(c"tagged".as_ptr(), libc::MFD_CLOEXEC) };
+    // SAFETY: just made, and owned by nobody else.
+    let file = unsafe { std::fs::File::from_raw_fd(fd) };
+    std::os::unix::fs::FileExt::write_all_at(&file, &MESSAGE, 0).unwrap();
+    let read = Sqe { fd, addr, len: LENGTH, flags: ASYNC, ..sqe(IORING_OP_READ, 1) };
+    let by_worker = (results(&ring.run(&[read])), filled());
+
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    let fd = theirs.as_raw_fd();
+    ring.push(Sqe { fd, addr, len: LENGTH, ..sqe(IORING_OP_RECV, 2) });
+    ring.enter(1, 0);
+    ours.write_all(&MESSAGE.map(|byte| byte ^ 1)).unwrap();
+    let tail = ring.params.cq_off.tail;
+    until("the reactor receives", || ring.word(tail).load(Ordering::Acquire) == 2);
+    let by_reactor = (results(&ring.reap_all()), room.map(|byte| byte ^ 1) == MESSAGE);
+    let good = [&by_worker, &by_reactor].iter().all(|seen| **seen == (vec![LENGTH as i32], true));
+    if !good {
+        println!("the worker and the reactor: {by_worker:?}, {by_reactor:?}");
+    }
+    good
+}
+
+/// The kernel's own threads are its affair: ours are not to differ from the program's.
+#[test]
+fn threads_of_the_engine_take_them_that_were_made_before() {
+    // In a process that has no other threads of the engine.
+    let pid = child(|| {
+        in_thread(|| have_threads_use(|address| address))
+            && (!has_tags() || in_thread_with_tags(have_threads_use))
+    });
+    assert_eq!(ended(pid), 0);
+}
+
+#[test]
+fn a_registered_buffer_has_its_tag() {
+    if !has_tags() {
+        return;
+    }
+    both_with_tags(|engine| {
+        in_thread_with_tags(|tag| {
+            let mut ring = Ring::new(engine, 8, 0);
+            let (mut ours, theirs) = UnixStream::pair().unwrap();
+            let room = [0_u8; 64];
+            let plain = room.as_ptr() as u64;
+            let buffer = IoVector { base: tag(plain), length: room.len() as u64 };
+            let opcode = io_uring_register_op::IORING_REGISTER_BUFFERS;
+            let mut seen = vec![ring.register(opcode, (&raw const buffer).cast(), 1)];
+            for addr in [tag(plain), plain, tag(plain) + 60, tag(plain) + 61] {
+                ours.write_all(&MESSAGE).unwrap();
+                let read = Sqe { fd: theirs.as_raw_fd(), addr, len: LENGTH, ..sqe(IORING_OP_READ_FIXED, 1) };
+                seen.extend(results(&ring.run(&[read])));
+            }
+            assert_eq!(seen, [0, 4, -libc::EFAULT, 4, -libc::EFAULT]);
+            seen
+        })
+    });
+}

@@ -1,0 +1,123 @@
+//! When packets were sent: `SOCKET_URING_OP_TX_TIMESTAMP`.
+
+use std::net::UdpSocket;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixDatagram;
+
+use crate::common::*;
+use anyring_engine::abi::Sqe;
+use io_uring_op::*;
+
+const MIXED: u32 = 1 << 18;
+/// The software's own clock, a key for each packet, no copies of packets.
+const REPORT: u32 = 1 << 4 | 1 << 7 | 1 << 11;
+const ON_SENDING: u32 = 1 << 1;
+const ON_QUEUEING: u32 = 1 << 8;
+
+fn stamps(user_data: u64, fd: RawFd) -> Sqe {
+    Sqe {
+        fd,
+        off: io_uring_socket_op::SOCKET_URING_OP_TX_TIMESTAMP as u64,
+        ..sqe(IORING_OP_URING_CMD, user_data)
+    }
+}
+
+fn set(fd: RawFd, level: i32, name: i32, value: u32) {
+    let length = size_of_val(&value) as u32;
+    // SAFETY: reads an integer of ours.
+    let set = unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), length) };
+    assert_eq!(set, 0);
+}
+
+fn stamped(events: u32) -> (UdpSocket, UdpSocket) {
+    let to = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let from = UdpSocket::bind("127.0.0.1:0").unwrap();
+    from.connect(to.local_addr().unwrap()).unwrap();
+    set(from.as_raw_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPING, events);
+    (from, to)
+}
+
+/// One more completion: all but the time, and whether there is one.
+fn next(ring: &mut Ring) -> (Cqe, bool) {
+    loop {
+        if let Some((cqe, [seconds, nanoseconds])) = ring.reap_big() {
+            return (cqe, seconds > 1_000_000_000 && nanoseconds < 1_000_000_000);
+        }
+        assert_eq!(ring.enter(0, 1), 0);
+    }
+}
+
+fn until_cancelled(engine: Engine, setup: u32) -> Vec<(Cqe, bool)> {
+    let mut ring = Ring::new(engine, 16, setup);
+    let (from, _to) = stamped(REPORT | ON_SENDING | ON_QUEUEING);
+    let fd = from.as_raw_fd();
+    from.send(b"a").unwrap();
+    from.send(b"b").unwrap();
+    ring.push(stamps(1, fd));
+    assert_eq!(ring.enter(1, 0), 1);
+    let mut seen: Vec<_> = (0..4).map(|_| next(&mut ring)).collect();
+    from.send(b"c").unwrap();
+    seen.extend((0..2).map(|_| next(&mut ring)));
+    ring.push(Sqe { addr: 1, ..sqe(IORING_OP_ASYNC_CANCEL, 2) });
+    assert_eq!(ring.enter(1, 0), 1);
+    let mut last = [next(&mut ring).0, next(&mut ring).0];
+    last.sort_by_key(|cqe| cqe.user_data);
+    seen.extend(last.map(|cqe| (cqe, false)));
+    seen
+}
+
+#[test]
+fn time_stamps_come_until_cancelled() {
+    both(|engine| until_cancelled(engine, IORING_SETUP_CQE32));
+}
+
+#[test]
+fn time_stamps_come_to_rings_that_mix_sizes() {
+    both(|engine| until_cancelled(engine, MIXED));
+}
+
+#[test]
+fn refusals() {
+    both(|engine| {
+        let mut big = Ring::new(engine, 4, IORING_SETUP_CQE32);
+        let mut small = Ring::new(engine, 4, 0);
+        let (from, _to) = stamped(REPORT);
+        let (unix, _peer) = UnixDatagram::pair().unwrap();
+        let null = std::fs::File::open("/proc/self/exe").unwrap();
+        [
+            small.run(&[stamps(1, from.as_raw_fd())]),
+            // It has none, so the request waits.
+            big.run(&[stamps(2, unix.as_raw_fd()), Sqe { addr: 2, ..sqe(IORING_OP_ASYNC_CANCEL, 5) }]),
+            big.run(&[stamps(3, null.as_raw_fd())]),
+            big.run(&[stamps(4, 900_000)]),
+        ]
+    });
+}
+
+/// The kernel picks the time stamps; we would take the error away that the program waits for.
+#[test]
+fn sockets_that_queue_errors_are_refused() {
+    let mut ring = Ring::new(Engine::User, 4, IORING_SETUP_CQE32);
+    let (from, _to) = stamped(REPORT);
+    set(from.as_raw_fd(), libc::IPPROTO_IP, libc::IP_RECVERR, 1);
+    assert_eq!(ring.run(&[stamps(1, from.as_raw_fd())])[0].res, -libc::EOPNOTSUPP);
+    let (from, _to) = stamped(REPORT & !(1 << 11));
+    assert_eq!(ring.run(&[stamps(1, from.as_raw_fd())])[0].res, -libc::EOPNOTSUPP);
+}
+
+/// The kernel leaves what finds no room in the queue. We have taken it by then: the request ends with it.
+#[test]
+fn no_time_stamp_is_lost_where_the_ring_is_full() {
+    let mut ring = Ring::new(Engine::User, 1, IORING_SETUP_CQE32);
+    let (from, _to) = stamped(REPORT | ON_SENDING);
+    for _ in 0..4 {
+        from.send(b"a").unwrap();
+    }
+    ring.push(stamps(1, from.as_raw_fd()));
+    assert_eq!(ring.enter(1, 0), 1);
+    let keys: Vec<i32> = (0..3).map(|_| next(&mut ring).0.res).collect();
+    assert_eq!(keys, [0, 1, 2]);
+    ring.push(stamps(2, from.as_raw_fd()));
+    assert_eq!(ring.enter(1, 0), 1);
+    assert_eq!(next(&mut ring).0.res, 3);
+}
