@@ -1,0 +1,44 @@
+//! Counts of what tests compare and skip.
+//!
+//! A test runner counts a test that found nothing to test as passed. Tests that may find nothing say so here: each comparison and
+//! each skip adds a line to the file that `ANYRING_TALLY` names, which every process of a run appends to. Whoever runs the tests
+//! sums the lines up:
+//!
+//! ```text
+//! compared	net::accepts
+//! skipped	credentials::personalities	not root
+//! ```
+
+use std::fs::File;
+use std::io::Write;
+
+/// Counts a comparison of the running test with an oracle.
+pub fn compared() {
+    append("compared", None);
+}
+
+/// Counts something that the running test leaves out, and says why: `no kernel ring`, for example. The same reason has the same
+/// words everywhere, for skips are summed up by it.
+pub fn skipped(reason: &str) {
+    eprintln!("skipped: {reason}");
+    append("skipped", Some(reason));
+}
+
+/// One write, so that the lines of processes do not mix.
+fn append(what: &str, reason: Option<&str>) {
+    let Some(path) = std::env::var_os("ANYRING_TALLY") else { return };
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("a thread without a name");
+    let line = match reason {
+        None => format!("{what}\t{test}\n"),
+        Some(reason) => format!("{what}\t{test}\t{reason}\n"),
+    };
+    let written = File::options()
+        .append(true)
+        .create(true)
+        .open(&path)
+        .and_then(|mut file| file.write_all(line.as_bytes()));
+    if let Err(error) = written {
+        panic!("ANYRING_TALLY names {}, where nothing can be written: {error}", path.display());
+    }
+}
